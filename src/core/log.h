@@ -1,0 +1,34 @@
+// Logging: to the console, and to a run's train.log once it is attached. Lines read "[11:19:22  INFO] message".
+#pragma once
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <string_view>
+#include <utility>
+
+namespace shoal::log {
+
+enum class Level { debug, info, warn, error };
+
+void write(Level level, std::string_view message);
+void set_level(Level level);  // the console's; files get everything from info up
+
+// Sends every later line to this file too, appending; throws UserError when it cannot be opened.
+void attach_file(const std::filesystem::path& path);
+void detach_file();
+
+template <typename... Args>
+void info(fmt::format_string<Args...> format, Args&&... args) {
+  write(Level::info, fmt::format(format, std::forward<Args>(args)...));
+}
+template <typename... Args>
+void warn(fmt::format_string<Args...> format, Args&&... args) {
+  write(Level::warn, fmt::format(format, std::forward<Args>(args)...));
+}
+template <typename... Args>
+void debug(fmt::format_string<Args...> format, Args&&... args) {
+  write(Level::debug, fmt::format(format, std::forward<Args>(args)...));
+}
+
+}  // namespace shoal::log
