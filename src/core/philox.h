@@ -59,9 +59,11 @@ constexpr std::uint64_t to_u64(const PhiloxBlock& block) {
 }
 constexpr double to_unit(const PhiloxBlock& block) { return static_cast<double>(to_u64(block) >> 11) * 0x1p-53; }
 
+__extension__ using uint128 = unsigned __int128;
+
 // A number in [0, bound) whose bias is below bound / 2^64.
 constexpr std::uint64_t to_below(const PhiloxBlock& block, std::uint64_t bound) {
-  return static_cast<std::uint64_t>(static_cast<unsigned __int128>(to_u64(block)) * bound >> 64);
+  return static_cast<std::uint64_t>(static_cast<uint128>(to_u64(block)) * bound >> 64);
 }
 
 // A standard normal deviate by the Box-Muller transform.
