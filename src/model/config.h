@@ -1,0 +1,24 @@
+// What a GPT-2 is: its sizes and the choices that change its function.
+#pragma once
+
+#include <cstdint>
+
+#include "ops/backend.h"
+
+namespace shoal {
+
+struct GptConfig {
+  int n_layer = 12;
+  int n_head = 12;
+  int n_embd = 768;
+  int block_size = 1024;
+  std::int64_t vocab_size = 50257;
+  double dropout = 0;
+  bool bias = true;
+  Gelu gelu = Gelu::tanh;
+
+  int head_size() const { return n_embd / n_head; }
+  bool operator==(const GptConfig&) const = default;
+};
+
+}  // namespace shoal
