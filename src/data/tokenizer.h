@@ -1,0 +1,68 @@
+// Tokenizers: text to token ids and back. All are lossless on what they accept, and safe to share between
+// threads.
+#pragma once
+
+#include <bitset>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace shoal {
+
+class Tokenizer {
+ public:
+  virtual ~Tokenizer() = default;
+
+  virtual std::string_view name() const = 0;  // "char" | "bytes" | "gpt2"
+  virtual std::int64_t vocab_size() const = 0;
+
+  // The token that ends a document: 50256 for GPT-2's vocabulary, 256 for bytes, none for char.
+  // encode never produces it: "<|endoftext|>" inside a text is text like any other.
+  virtual std::optional<std::int32_t> end_of_text() const = 0;
+
+  // Appends the ids of `text` to `out`. Throws UserError when the vocabulary lacks something in the text,
+  // naming it and its place (char only; bytes and gpt2 take every byte string). `out` keeps its old ids then,
+  // and may have more.
+  virtual void encode(std::string_view text, std::vector<std::int32_t>& out) const = 0;
+
+  // The raw bytes of `tokens`; end of text reads "<|endoftext|>". Cut anywhere, a sequence may end within a
+  // UTF-8 character. Throws UserError for an id outside [0, vocab_size).
+  virtual std::string decode(std::span<const std::int32_t> tokens) const = 0;
+
+  // Everything tokenizer_from_json needs: {"name": ..., ...}, with no other file.
+  virtual nlohmann::json to_json() const = 0;
+};
+
+// Collects the vocabulary of a text that is read piece by piece, in constant memory.
+class CharVocabulary {
+ public:
+  // Throws UserError for invalid UTF-8, naming the byte and its offset, so a piece must not end within a
+  // character.
+  void add(std::string_view text);
+
+  // Ids number the code points seen, in their order. Throws UserError when there are none.
+  std::unique_ptr<Tokenizer> build() const;
+
+ private:
+  std::bitset<0x110000> seen_;
+};
+
+std::unique_ptr<Tokenizer> make_char_tokenizer(std::string_view text);  // CharVocabulary of one piece
+std::unique_ptr<Tokenizer> make_byte_tokenizer();
+
+// GPT-2's byte-level BPE from encoder.json and vocab.bpe, or by Hugging Face's names vocab.json and
+// merges.txt. Throws UserError when the files are missing or do not belong together.
+std::unique_ptr<Tokenizer> load_gpt2_tokenizer(const std::filesystem::path& folder);
+
+// The inverse of to_json. `source` is the file or folder that the JSON came from, for error messages only.
+// Throws UserError when the JSON does not describe a tokenizer.
+std::unique_ptr<Tokenizer> tokenizer_from_json(const nlohmann::json& json,
+                                               const std::filesystem::path& source);
+
+}  // namespace shoal
