@@ -1,0 +1,133 @@
+#include "checkpoint/file_io.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <system_error>
+
+#include "core/error.h"
+#include "core/text.h"
+
+namespace shoal {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+std::string reason() { return std::generic_category().message(errno); }
+
+FileDescriptor open_file(const fs::path& path, int flags, const char* action) {
+  FileDescriptor file(::open(path.c_str(), flags | O_CLOEXEC, 0644));
+  if (file.get() < 0) fail_user("cannot {} {}: {}", action, path.string(), reason());
+  return file;
+}
+
+void write_all(int fd, std::span<const std::byte> data, const fs::path& path) {
+  while (!data.empty()) {
+    const ssize_t written = ::write(fd, data.data(), data.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) fail_user("cannot write {}: {}", path.string(), reason());
+    data = data.subspan(static_cast<std::size_t>(written));
+  }
+}
+
+}  // namespace
+
+std::uint64_t checksum(std::span<const std::byte> data) { return XXH3_64bits(data.data(), data.size()); }
+std::uint64_t checksum(std::string_view text) { return checksum(std::as_bytes(std::span(text))); }
+
+FileDescriptor::~FileDescriptor() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+MappedFile::MappedFile(fs::path path) : path_(std::move(path)) {
+  const FileDescriptor file = open_file(path_, O_RDONLY, "read");
+  struct stat info {};
+  if (::fstat(file.get(), &info) != 0) fail_user("cannot read {}: {}", path_.string(), reason());
+  if (!S_ISREG(info.st_mode)) fail_user("cannot read {}: it is not a regular file", path_.string());
+  if (info.st_size == 0) return;
+  const auto size = static_cast<std::size_t>(info.st_size);
+  void* address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.get(), 0);
+  if (address == MAP_FAILED) fail_user("cannot map {}: {}", path_.string(), reason());
+  data_ = {static_cast<const std::byte*>(address), size};
+}
+
+MappedFile::~MappedFile() {
+  if (!data_.empty()) ::munmap(const_cast<std::byte*>(data_.data()), data_.size());
+}
+
+OutputFile::OutputFile(fs::path path)
+    : path_(std::move(path)), file_(open_file(path_, O_WRONLY | O_CREAT | O_TRUNC, "create")) {}
+
+void OutputFile::write(std::span<const std::byte> data) {
+  summary_.bytes += data.size();
+  while (!data.empty()) {
+    if (block_.empty() &&
+        data.size() >= kChecksumBlock) {  // whole blocks go straight from the caller's memory
+      const auto whole = data.first(kChecksumBlock);
+      summary_.checksums.push_back(checksum(whole));
+      write_all(file_.get(), whole, path_);
+      data = data.subspan(kChecksumBlock);
+      continue;
+    }
+    const auto part = data.first(std::min<std::size_t>(data.size(), kChecksumBlock - block_.size()));
+    block_.insert(block_.end(), part.begin(), part.end());
+    data = data.subspan(part.size());
+    if (block_.size() == kChecksumBlock) end_block();
+  }
+}
+
+void OutputFile::end_block() {
+  summary_.checksums.push_back(checksum(block_));
+  write_all(file_.get(), block_, path_);
+  block_.clear();
+}
+
+FileSummary OutputFile::finish() {
+  if (!block_.empty()) end_block();
+  if (::fsync(file_.get()) != 0) fail_user("cannot write {} to the disk: {}", path_.string(), reason());
+  file_ = FileDescriptor();
+  return std::move(summary_);
+}
+
+std::string read_text(const fs::path& path, std::uint64_t limit) {
+  const MappedFile file(path);
+  const auto bytes = file.bytes();
+  if (bytes.size() > limit) {
+    fail_user("{} is too large ({}; at most {} are read)", path.string(),
+              format_bytes(static_cast<double>(bytes.size())), format_bytes(static_cast<double>(limit)));
+  }
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+void write_text(const fs::path& path, std::string_view text) {
+  OutputFile file(path);
+  file.write(std::as_bytes(std::span(text)));
+  file.finish();
+}
+
+void sync_directory(const fs::path& directory) {
+  const FileDescriptor file = open_file(directory, O_RDONLY | O_DIRECTORY, "open");
+  // Some network file systems cannot sync a directory and say EINVAL; there is nothing more to do there.
+  if (::fsync(file.get()) != 0 && errno != EINVAL) {
+    fail_user("cannot write {} to the disk: {}", directory.string(), reason());
+  }
+}
+
+void replace_symlink(const fs::path& link, const std::string& target) {
+  const fs::path beside = link.parent_path() / ("." + link.filename().string() + ".partial");
+  std::error_code ignored;
+  fs::remove(beside, ignored);
+  std::error_code error;
+  fs::create_symlink(target, beside, error);
+  if (!error) fs::rename(beside, link, error);
+  if (error) fail_user("cannot point {} at {}: {}", link.string(), target, error.message());
+  sync_directory(link.parent_path());
+}
+
+}  // namespace shoal

@@ -1,0 +1,33 @@
+// Shapes in JSON: arrays of sizes, outermost first.
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include <limits>
+#include <optional>
+
+#include "core/tensor.h"
+
+namespace shoal {
+
+template <typename Json>
+Json shape_to_json(const Shape& shape) {
+  Json sizes = Json::array();
+  for (int i = 0; i < shape.rank(); ++i) sizes.push_back(shape[i]);
+  return sizes;
+}
+
+// Nothing when it is not an array of at most Shape::kMaxRank whole numbers from 0 up.
+inline std::optional<Shape> shape_from_json(const nlohmann::json& sizes) {
+  if (!sizes.is_array() || sizes.size() > Shape::kMaxRank) return std::nullopt;
+  Shape shape;
+  for (const auto& size : sizes) {
+    if (!size.is_number_unsigned()) return std::nullopt;
+    const auto value = size.get<std::uint64_t>();
+    if (value > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) return std::nullopt;
+    shape.push_back(static_cast<std::int64_t>(value));
+  }
+  return shape;
+}
+
+}  // namespace shoal
