@@ -1,0 +1,68 @@
+// Softmax cross-entropy.
+#include <cmath>
+#include <limits>
+
+#include "ops/reference/reference_backend.h"
+#include "ops/reference/values.h"
+
+namespace shoal {
+
+using reference::read;
+using reference::Values;
+using reference::write;
+
+void ReferenceBackend::cross_entropy_stats(const Tensor& maximum, const Tensor& exp_sum,
+                                           const Tensor& target_logit, const Tensor& argmax,
+                                           const Tensor& logits, const Tensor& targets,
+                                           std::int64_t first_class, std::int64_t valid) {
+  const auto rows = logits.rows(), columns = logits.columns();
+  const auto in = read(logits);
+  Values maxima(rows), sums(rows), target_logits(rows);
+  for (std::int64_t r = 0; r < rows; ++r) {
+    const double* row = &in[r * columns];
+    double best = -std::numeric_limits<double>::infinity();
+    std::int64_t best_class = 0;
+    for (std::int64_t c = 0; c < valid; ++c) {
+      if (row[c] > best) best = row[c], best_class = c;
+    }
+    for (std::int64_t c = 0; c < valid; ++c) sums[r] += std::exp(row[c] - best);
+    maxima[r] = best;
+    argmax.as<std::int32_t>()[r] = static_cast<std::int32_t>(first_class + best_class);
+    const std::int64_t target = targets.as<const std::int32_t>()[r];
+    const bool here = target >= first_class && target < first_class + valid;
+    target_logits[r] = target >= 0 && here ? row[target - first_class] : 0;
+  }
+  write(maximum, maxima);
+  write(exp_sum, sums);
+  write(target_logit, target_logits);
+}
+
+void ReferenceBackend::cross_entropy_loss(const Tensor& losses, const Tensor& maximum, const Tensor& exp_sum,
+                                          const Tensor& target_logit, const Tensor& targets) {
+  const auto maxima = read(maximum), sums = read(exp_sum), target_logits = read(target_logit);
+  Values out(maxima.size());
+  for (std::size_t r = 0; r < out.size(); ++r) {
+    if (targets.as<const std::int32_t>()[r] >= 0) out[r] = maxima[r] + std::log(sums[r]) - target_logits[r];
+  }
+  write(losses, out);
+}
+
+void ReferenceBackend::cross_entropy_backward(const Tensor& dlogits, const Tensor& logits,
+                                              const Tensor& maximum, const Tensor& exp_sum,
+                                              const Tensor& targets, std::int64_t first_class,
+                                              std::int64_t valid, float scale) {
+  const auto rows = logits.rows(), columns = logits.columns();
+  const auto in = read(logits), maxima = read(maximum), sums = read(exp_sum);
+  Values out(in.size());  // the padding and the ignored rows stay zero
+  for (std::int64_t r = 0; r < rows; ++r) {
+    const std::int64_t target = targets.as<const std::int32_t>()[r];
+    if (target < 0) continue;
+    for (std::int64_t c = 0; c < valid; ++c) {
+      const double probability = std::exp(in[r * columns + c] - maxima[r]) / sums[r];
+      out[r * columns + c] = (probability - (first_class + c == target ? 1 : 0)) * scale;
+    }
+  }
+  write(dlogits, out);
+}
+
+}  // namespace shoal

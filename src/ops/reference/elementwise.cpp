@@ -1,0 +1,109 @@
+// Memory, element-wise operations, reductions, initial values and AdamW.
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+
+#include "core/error.h"
+#include "ops/reference/reference_backend.h"
+#include "ops/reference/values.h"
+
+namespace shoal {
+
+using reference::read;
+using reference::write;
+
+std::unique_ptr<Backend> make_reference_backend() { return std::make_unique<ReferenceBackend>(); }
+
+void* ReferenceBackend::allocate(std::size_t bytes) {
+  constexpr std::size_t kAlignment = 64;
+  const std::size_t padded = (bytes / kAlignment + 1) * kAlignment;  // never zero
+  void* data = std::aligned_alloc(kAlignment, padded);
+  if (data == nullptr) fail("cannot allocate {} bytes", bytes);
+  return std::memset(data, 0, padded);
+}
+
+void ReferenceBackend::release(void* data, std::size_t) { std::free(data); }
+
+void ReferenceBackend::copy_to_host(void* host, const Tensor& from) {
+  std::memcpy(host, from.data, from.bytes());
+}
+void ReferenceBackend::copy_from_host(const Tensor& to, const void* host) {
+  std::memcpy(to.data, host, to.bytes());
+}
+
+void ReferenceBackend::zero(const Tensor& x) { std::memset(x.data, 0, x.bytes()); }
+
+void ReferenceBackend::convert(const Tensor& out, const Tensor& x) {
+  if (out.dtype == x.dtype) {
+    std::memcpy(out.data, x.data, x.bytes());
+  } else {
+    write(out, read(x));
+  }
+}
+
+void ReferenceBackend::add(const Tensor& out, const Tensor& x) {
+  auto sums = read(out);
+  const auto terms = read(x);
+  for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += terms[i];
+  write(out, sums);
+}
+
+void ReferenceBackend::sum(const Tensor& total, const Tensor& x) {
+  for (double value : read(x)) *total.as<double>() += value;
+}
+
+void ReferenceBackend::sum_squares(const Tensor& total, const Tensor& x) {
+  for (double value : read(x)) *total.as<double>() += value * value;
+}
+
+void ReferenceBackend::clip_scale(const Tensor& scale, const Tensor& squares, double max_norm) {
+  const double norm = std::sqrt(*squares.as<double>());
+  double result = 1;
+  if (!std::isfinite(norm)) {
+    result = 0;
+  } else if (max_norm > 0) {
+    result = std::min(1.0, max_norm / (norm + 1e-6));
+  }
+  *scale.as<float>() = static_cast<float>(result);
+}
+
+void ReferenceBackend::fill_normal(const Tensor& out, std::uint64_t seed, std::uint64_t name,
+                                   std::int64_t first, double stddev) {
+  const auto key = philox_key(seed, Stream::init);
+  auto values = read(out);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const std::uint64_t element = static_cast<std::uint64_t>(first) + i;
+    values[i] =
+        stddev *
+        to_normal(philox(key, {static_cast<std::uint32_t>(element), static_cast<std::uint32_t>(element >> 32),
+                               static_cast<std::uint32_t>(name), static_cast<std::uint32_t>(name >> 32)}));
+  }
+  write(out, values);
+}
+
+void ReferenceBackend::fill(const Tensor& out, float value) {
+  write(out, reference::Values(static_cast<std::size_t>(out.count()), value));
+}
+
+void ReferenceBackend::adamw(const Tensor& weights, const Tensor& compute, const Tensor& m, const Tensor& v,
+                             const Tensor& grads, const AdamWStep& step) {
+  const double lr = step.lr, beta1 = step.beta1, beta2 = step.beta2;
+  const double grad_scale = step.grad_scale != nullptr ? *step.grad_scale : 1.0;
+  auto weight = read(weights), first = read(m), second = read(v);
+  const auto grad = read(grads);
+  for (std::size_t i = 0; i < weight.size(); ++i) {
+    const double g = grad[i] * grad_scale;
+    weight[i] *= 1 - lr * step.weight_decay;
+    first[i] = beta1 * first[i] + (1 - beta1) * g;
+    second[i] = beta2 * second[i] + (1 - beta2) * g * g;
+    const double denominator =
+        std::sqrt(second[i]) / std::sqrt(static_cast<double>(step.correction2)) + step.eps;
+    weight[i] -= lr / step.correction1 * first[i] / denominator;
+  }
+  write(weights, weight);
+  write(m, first);
+  write(v, second);
+  if (compute) write(compute, read(weights));  // rounded from the stored weights, not from the exact ones
+}
+
+}  // namespace shoal

@@ -1,0 +1,28 @@
+// The factor by which dropout multiplies an element: 0 or the scale of what is kept; 1 everywhere when it is
+// off.
+#pragma once
+
+#include "ops/dropout.h"
+
+namespace shoal::reference {
+
+class Mask {
+ public:
+  explicit Mask(const Dropout& dropout) : Mask(dropout, dropout.site) {}
+  Mask(const Dropout& dropout, std::uint32_t site)
+      : dropout_(dropout), site_(site), key_(philox_key(dropout.seed, Stream::dropout)) {}
+
+  // Local sample b and position t; the column is a channel, or the position of a key.
+  double operator()(std::int64_t b, std::int64_t t, std::int64_t column) const {
+    if (!dropout_.active()) return 1;
+    const auto bits = dropout_bits(key_, dropout_.step, site_, dropout_.window.row(b, t), column);
+    return bits < dropout_.threshold() ? 0 : dropout_.scale();
+  }
+
+ private:
+  Dropout dropout_;
+  std::uint32_t site_;
+  PhiloxKey key_;
+};
+
+}  // namespace shoal::reference

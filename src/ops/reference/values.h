@@ -1,0 +1,19 @@
+// Tensors as vectors of doubles: every reference kernel reads its inputs, computes in double, and rounds once
+// on writing.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "core/tensor.h"
+
+namespace shoal::reference {
+
+using Values = std::vector<double>;
+
+// x f64, f32 or bf16; nothing for an empty tensor.
+Values read(const Tensor& x);
+// Rounds to the type of x; the count of values must be that of x.
+void write(const Tensor& x, std::span<const double> values);
+
+}  // namespace shoal::reference
