@@ -1,0 +1,148 @@
+// Tensors for tests: buffers that own their memory, and `Side`, a backend with the types that a test uses on
+// it.
+#pragma once
+
+#include <cstring>
+#include <utility>
+#include <valarray>
+#include <vector>
+
+#include "core/philox.h"
+#include "ops/backend.h"
+
+namespace shoal::test {
+
+// Whatever the type of a tensor, tests see its elements as doubles.
+using Values = std::valarray<double>;
+
+// The double as a tensor of this type stores it.
+inline double rounded(double value, DType type) {
+  switch (type) {
+    case DType::f32:
+      return static_cast<float>(value);
+    case DType::bf16:
+      return to_float(to_bfloat16(static_cast<float>(value)));
+    case DType::i32:
+      return static_cast<std::int32_t>(value);
+    default:
+      return value;
+  }
+}
+inline Values rounded(Values values, DType type) {
+  for (double& value : values) value = rounded(value, type);
+  return values;
+}
+
+// Normal deviates that `type` stores exactly. Different `which` give independent values.
+inline Values normal_values(std::int64_t n, std::uint32_t which, DType type = DType::f32, double mean = 0,
+                            double stddev = 1) {
+  Values values(static_cast<std::size_t>(n));
+  for (std::uint32_t i = 0; i < values.size(); ++i) {
+    values[i] = rounded(mean + stddev * to_normal(philox({which, 7}, {i, 0, 0, 0})), type);
+  }
+  return values;
+}
+// Integers in [0, bound).
+inline Values random_integers(std::int64_t n, std::uint32_t which, std::int64_t bound) {
+  Values values(static_cast<std::size_t>(n));
+  for (std::uint32_t i = 0; i < values.size(); ++i) {
+    values[i] =
+        static_cast<double>(to_below(philox({which, 8}, {i, 0, 0, 0}), static_cast<std::uint64_t>(bound)));
+  }
+  return values;
+}
+
+class Buffer {
+ public:
+  Buffer(Backend& backend, DType type, Shape shape) : backend_(&backend), tensor_{nullptr, type, shape} {
+    tensor_.data = backend.allocate(tensor_.bytes());
+  }
+  Buffer(Backend& backend, DType type, Shape shape, const Values& values) : Buffer(backend, type, shape) {
+    assert(static_cast<std::int64_t>(values.size()) == shape.count());
+    std::vector<std::byte> host(tensor_.bytes());
+    for (std::size_t i = 0; i < values.size(); ++i) store(host.data() + i * size_of(type), values[i]);
+    backend.copy_from_host(tensor_, host.data());
+  }
+  Buffer(Buffer&& other) noexcept : backend_(other.backend_), tensor_(std::exchange(other.tensor_, {})) {}
+  Buffer& operator=(Buffer&&) = delete;
+  ~Buffer() {
+    if (tensor_) backend_->release(tensor_.data, tensor_.bytes());
+  }
+
+  operator const Tensor&() const { return tensor_; }
+
+  std::vector<std::byte> bytes() const {
+    std::vector<std::byte> host(tensor_.bytes());
+    backend_->synchronize();
+    backend_->copy_to_host(host.data(), tensor_);
+    return host;
+  }
+  Values values() const {
+    const auto host = bytes();
+    Values values(static_cast<std::size_t>(tensor_.count()));
+    for (std::size_t i = 0; i < values.size(); ++i)
+      values[i] = load(host.data() + i * size_of(tensor_.dtype));
+    return values;
+  }
+
+ private:
+  template <typename T>
+  static void put(std::byte* to, T value) {
+    std::memcpy(to, &value, sizeof(T));
+  }
+  template <typename T>
+  static T get(const std::byte* from) {
+    T value;
+    std::memcpy(&value, from, sizeof(T));
+    return value;
+  }
+  void store(std::byte* to, double value) const {
+    switch (tensor_.dtype) {
+      case DType::f64:
+        return put(to, value);
+      case DType::f32:
+        return put(to, static_cast<float>(value));
+      case DType::bf16:
+        return put(to, to_bfloat16(static_cast<float>(value)));
+      case DType::i32:
+        return put(to, static_cast<std::int32_t>(value));
+      case DType::f16:
+        return;
+    }
+  }
+  double load(const std::byte* from) const {
+    switch (tensor_.dtype) {
+      case DType::f64:
+        return get<double>(from);
+      case DType::f32:
+        return get<float>(from);
+      case DType::bf16:
+        return to_float(get<bfloat16>(from));
+      case DType::i32:
+        return get<std::int32_t>(from);
+      case DType::f16:
+        break;
+    }
+    return 0;
+  }
+
+  Backend* backend_;
+  Tensor tensor_;
+};
+
+// A backend, the type of its products and activations, and the type of what ops/backend.h calls float32.
+// The oracle is the reference backend with both float64, so that its answers are not rounded at all.
+struct Side {
+  Backend& backend;
+  DType compute_type;
+  DType full_type = DType::f32;
+
+  Buffer compute(Shape shape) const { return {backend, compute_type, shape}; }
+  Buffer compute(Shape shape, const Values& values) const { return {backend, compute_type, shape, values}; }
+  Buffer full(Shape shape) const { return {backend, full_type, shape}; }
+  Buffer full(Shape shape, const Values& values) const { return {backend, full_type, shape, values}; }
+  Buffer ints(Shape shape) const { return {backend, DType::i32, shape}; }
+  Buffer ints(Shape shape, const Values& values) const { return {backend, DType::i32, shape, values}; }
+};
+
+}  // namespace shoal::test
