@@ -1,0 +1,74 @@
+#include "data/batch_loader.h"
+
+#include <cassert>
+
+#include "core/clock.h"
+#include "core/error.h"
+
+namespace shoal {
+
+BatchLoader::BatchLoader(const BatchSampler& sampler, const LoaderPlan& plan)
+    : sampler_(sampler), plan_(plan) {
+  assert(plan.micro_batch > 0 && plan.samples % plan.micro_batch == 0);
+  total_ = (plan.last_step - plan.first_step) * (plan.samples / plan.micro_batch);
+  const auto count = static_cast<std::size_t>(plan.micro_batch * sampler.block_size());
+  ring_.resize(kDepth + 1);  // one more is in the caller's hands
+  for (auto& slot : ring_) {
+    slot.tokens.resize(count);
+    slot.targets.resize(count);
+  }
+  thread_ = std::thread([this] { run(); });
+}
+
+BatchLoader::~BatchLoader() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void BatchLoader::run() try {
+  const std::int64_t per_step = plan_.samples / plan_.micro_batch;
+  for (std::int64_t i = 0; i < total_; ++i) {
+    {
+      std::unique_lock lock(mutex_);
+      // The slot of the last one taken is still being read, hence kDepth and not the size of the ring.
+      changed_.wait(lock, [&] { return stop_ || filled_ - taken_ < static_cast<std::int64_t>(kDepth); });
+      if (stop_) return;
+    }
+    auto& slot = ring_[static_cast<std::size_t>(i) % ring_.size()];
+    slot.step = plan_.first_step + i / per_step;
+    slot.first_sample = plan_.first_sample + i % per_step * plan_.micro_batch;
+    sampler_.fill(slot.step, slot.first_sample, plan_.micro_batch, plan_.global_batch, slot.tokens.data(),
+                  slot.targets.data());
+    {
+      const std::lock_guard lock(mutex_);
+      ++filled_;
+    }
+    changed_.notify_all();
+  }
+} catch (...) {
+  {
+    const std::lock_guard lock(mutex_);
+    error_ = std::current_exception();
+  }
+  changed_.notify_all();
+}
+
+const MicroBatch& BatchLoader::next() {
+  std::unique_lock lock(mutex_);
+  if (taken_ == total_) fail("the batch loader has no micro-batch after step {}", plan_.last_step - 1);
+  const Stopwatch watch;
+  changed_.wait(lock, [&] { return filled_ > taken_ || error_; });
+  waited_ += watch.seconds();
+  if (filled_ == taken_) std::rethrow_exception(error_);
+  auto& slot = ring_[static_cast<std::size_t>(taken_) % ring_.size()];
+  ++taken_;
+  lock.unlock();
+  changed_.notify_all();
+  return slot;
+}
+
+}  // namespace shoal

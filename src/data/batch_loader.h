@@ -1,0 +1,62 @@
+// Prepares the next micro-batches on a thread of its own while the step computes.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "data/batch_sampler.h"
+
+namespace shoal {
+
+struct MicroBatch {
+  std::int64_t step = 0;
+  std::int64_t first_sample = 0;              // within the step's global batch
+  std::vector<std::int32_t> tokens, targets;  // [micro_batch, block_size]
+};
+
+// What one rank reads: in every step from first_step on (and before last_step), the samples
+// [first_sample, first_sample + samples) of global_batch, in micro-batches of micro_batch, which divides
+// samples.
+struct LoaderPlan {
+  std::int64_t first_step = 0, last_step = 0;
+  std::int64_t first_sample = 0, samples = 0;
+  std::int64_t global_batch = 0, micro_batch = 0;
+};
+
+class BatchLoader {
+ public:
+  static constexpr std::size_t kDepth = 4;  // micro-batches prepared ahead
+
+  // Keeps a copy of the sampler; its token file must outlive the loader.
+  BatchLoader(const BatchSampler& sampler, const LoaderPlan& plan);
+  ~BatchLoader();  // stops at once, whatever was not read
+  BatchLoader(const BatchLoader&) = delete;
+  BatchLoader& operator=(const BatchLoader&) = delete;
+
+  // The next micro-batch in order, valid until the next call. Throws Error when the plan is exhausted.
+  const MicroBatch& next();
+
+  double waited_seconds() const { return waited_; }  // how long next() had to wait, in all
+
+ private:
+  void run();
+
+  BatchSampler sampler_;
+  LoaderPlan plan_;
+  std::int64_t total_;  // micro-batches
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<MicroBatch> ring_;
+  std::int64_t filled_ = 0, taken_ = 0;  // counts since the start; slot = count % ring size
+  std::exception_ptr error_;
+  bool stop_ = false;
+  double waited_ = 0;
+  std::thread thread_;
+};
+
+}  // namespace shoal

@@ -1,0 +1,65 @@
+// Which windows of a token file a step trains on. Everything is a function of (seed, step, sample): it does
+// not depend on ranks, micro-batches or what was drawn before.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "core/philox.h"
+#include "data/token_file.h"
+
+namespace shoal {
+
+enum class Sampling : std::uint8_t {
+  random,  // windows that start anywhere, with replacement, as nanoGPT
+  epochs,  // disjoint windows, each once per epoch, in another order every epoch
+};
+
+Sampling parse_sampling(std::string_view name);  // "random" | "epochs"; throws UserError
+
+class BatchSampler {
+ public:
+  // Keeps a reference to `file`. `stream` keeps training and evaluation batches apart (mode random).
+  // Throws UserError when the file has fewer than block_size + 1 tokens.
+  BatchSampler(const TokenFile& file, std::int64_t block_size, Sampling mode, std::uint64_t seed,
+               Stream stream = Stream::batch);
+
+  // Samples [first_sample, first_sample + samples) of the `global_batch` samples of `step`.
+  // tokens, targets i32 [samples, block_size]; target t is the token after token t. Thread-safe.
+  void fill(std::int64_t step, std::int64_t first_sample, std::int64_t samples, std::int64_t global_batch,
+            std::int32_t* tokens, std::int32_t* targets) const;
+
+  // Where in the file the window of one sample starts.
+  std::int64_t start(std::int64_t step, std::int64_t sample, std::int64_t global_batch) const;
+
+  std::int64_t block_size() const { return block_size_; }
+  // Disjoint windows in the file: samples of one epoch. The rest, less than a window, is left out.
+  std::int64_t windows() const { return (file_.size() - 1) / block_size_; }
+
+ private:
+  const TokenFile& file_;
+  std::int64_t block_size_;
+  Sampling mode_;
+  std::uint64_t seed_;
+  PhiloxKey key_;
+};
+
+// A whole file in order: every token but the first is a target exactly once.
+class SequentialSampler {
+ public:
+  // As BatchSampler; a file needs two tokens at least, or else UserError.
+  SequentialSampler(const TokenFile& file, std::int64_t block_size);
+
+  std::int64_t windows() const { return (file_.size() - 1 + block_size_ - 1) / block_size_; }
+  std::int64_t targets() const { return file_.size() - 1; }
+
+  // tokens, targets i32 [block_size] of one window. Returns its valid length: block_size, or less in the last
+  // one, where tokens are filled up with 0 and targets with -1, which the loss ignores.
+  std::int64_t fill(std::int64_t window, std::int32_t* tokens, std::int32_t* targets) const;
+
+ private:
+  const TokenFile& file_;
+  std::int64_t block_size_;
+};
+
+}  // namespace shoal
