@@ -1,11 +1,11 @@
-// Every kernel the model needs, on one page. `reference` (plain loops in double, the oracle), `cpu` and `cuda` implement
-// it, and the whole model runs on any of them.
+// Every kernel the model needs, on one page. `reference` (plain loops in double, the oracle), `cpu` and
+// `cuda` implement it, and the whole model runs on any of them.
 //
-// Shapes are row-major. R is rows (tokens), B sequences, T positions, C channels, H heads, D channels of a head, V classes.
-// "x" in a type column means the compute type, float32 or bfloat16; the residual stream, statistics, gradients of
-// parameters and losses are float32 always. `+=` marks outputs that are added to. Tensors are contiguous, inputs and
-// outputs do not overlap unless said so, and nothing is checked here: the model checks its sizes once, when it is built.
-// Results do not depend on the number of threads.
+// Shapes are row-major. R is rows (tokens), B sequences, T positions, C channels, H heads, D channels of a
+// head, V classes. "x" in a type column means the compute type, float32 or bfloat16; the residual stream,
+// statistics, gradients of parameters and losses are float32 always. `+=` marks outputs that are added to.
+// Tensors are contiguous, inputs and outputs do not overlap unless said so, and nothing is checked here: the
+// model checks its sizes once, when it is built. Results do not depend on the number of threads.
 #pragma once
 
 #include <cstddef>
@@ -22,10 +22,11 @@ enum class Gelu : std::uint8_t { tanh, erf };
 
 struct AdamWStep {
   float lr = 0, beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f;
-  float weight_decay = 0;           // decoupled: w *= 1 - lr * weight_decay
-  float correction1 = 1;            // 1 - beta1^t
-  float correction2 = 1;            // 1 - beta2^t
-  const float* grad_scale = nullptr;  // one float in the backend's memory that every gradient is multiplied by
+  float weight_decay = 0;  // decoupled: w *= 1 - lr * weight_decay
+  float correction1 = 1;   // 1 - beta1^t
+  float correction2 = 1;   // 1 - beta2^t
+  const float* grad_scale =
+      nullptr;  // one float in the backend's memory that every gradient is multiplied by
 };
 
 class Backend {
@@ -42,8 +43,9 @@ class Backend {
 
   // --- element-wise and reductions
   virtual void zero(const Tensor& x) = 0;
-  virtual void convert(const Tensor& out, const Tensor& x) = 0;  // between float32 and bfloat16, or a plain copy
-  virtual void add(const Tensor& out, const Tensor& x) = 0;      // out f32 [n] += x f32 or bf16 [n]
+  virtual void convert(const Tensor& out,
+                       const Tensor& x) = 0;                 // between float32 and bfloat16, or a plain copy
+  virtual void add(const Tensor& out, const Tensor& x) = 0;  // out f32 [n] += x f32 or bf16 [n]
   // sum f64 [1] += sum of x (of squares), in an order fixed by n alone. x f32.
   virtual void sum(const Tensor& total, const Tensor& x) = 0;
   virtual void sum_squares(const Tensor& total, const Tensor& x) = 0;
@@ -57,22 +59,25 @@ class Backend {
   // dx x or f32 [R, K] = dy x [R, N] . w x [N, K]
   virtual void linear_backward_input(const Tensor& dx, const Tensor& dy, const Tensor& w) = 0;
   // dw f32 [N, K] += dy x [R, N]^T . x x [R, K];  dbias f32 [N] += column sums of dy (dbias may be empty)
-  virtual void linear_backward_weight(const Tensor& dw, const Tensor& dbias, const Tensor& dy, const Tensor& x) = 0;
+  virtual void linear_backward_weight(const Tensor& dw, const Tensor& dbias, const Tensor& dy,
+                                      const Tensor& x) = 0;
 
   // --- embedding. tokens i32 [B, T]; out f32 [B, T, C] = wte[token] + wpe[window position], then dropout.
   // wte x [V, C] holds the classes from first_class on; tokens outside it add nothing (vocabulary sharding).
-  virtual void embedding_forward(const Tensor& out, const Tensor& tokens, const Tensor& wte, const Tensor& wpe,
-                                 std::int64_t first_class, const Dropout& dropout) = 0;
+  virtual void embedding_forward(const Tensor& out, const Tensor& tokens, const Tensor& wte,
+                                 const Tensor& wpe, std::int64_t first_class, const Dropout& dropout) = 0;
   // dwte f32 [V, C] +=, dwpe f32 [P, C] +=
-  virtual void embedding_backward(const Tensor& dwte, const Tensor& dwpe, const Tensor& dout, const Tensor& tokens,
-                                  std::int64_t first_class, const Dropout& dropout) = 0;
+  virtual void embedding_backward(const Tensor& dwte, const Tensor& dwpe, const Tensor& dout,
+                                  const Tensor& tokens, std::int64_t first_class, const Dropout& dropout) = 0;
 
-  // --- layer norm, eps 1e-5. y x [R, C]; mean, rstd f32 [R]; x f32 [R, C]; gamma, beta x [C] (beta may be empty)
+  // --- layer norm, eps 1e-5. y x [R, C]; mean, rstd f32 [R]; x f32 [R, C]; gamma, beta x [C] (beta may be
+  // empty)
   virtual void layernorm_forward(const Tensor& y, const Tensor& mean, const Tensor& rstd, const Tensor& x,
                                  const Tensor& gamma, const Tensor& beta) = 0;
   // dx f32 [R, C] += (the residual path's gradient is already there); dgamma, dbeta f32 [C] +=; dy x [R, C]
-  virtual void layernorm_backward(const Tensor& dx, const Tensor& dgamma, const Tensor& dbeta, const Tensor& dy,
-                                  const Tensor& x, const Tensor& gamma, const Tensor& mean, const Tensor& rstd) = 0;
+  virtual void layernorm_backward(const Tensor& dx, const Tensor& dgamma, const Tensor& dbeta,
+                                  const Tensor& dy, const Tensor& x, const Tensor& gamma, const Tensor& mean,
+                                  const Tensor& rstd) = 0;
 
   // --- residual stream. out f32 [B, T, C] = residual f32 + dropout(branch x); out may be residual itself.
   virtual void residual_forward(const Tensor& out, const Tensor& residual, const Tensor& branch,
@@ -84,31 +89,34 @@ class Backend {
   virtual void gelu_forward(const Tensor& y, const Tensor& x, Gelu kind) = 0;
   virtual void gelu_backward(const Tensor& dx, const Tensor& dy, const Tensor& x, Gelu kind) = 0;
 
-  // --- causal self-attention, scale 1/sqrt(D), computed in tiles with a running maximum (FlashAttention-2, Dao 2023).
-  // out x [B, T, H, D]; lse f32 [B, H, T] = log of the sum of exponentials; qkv x [B, T, 3, H, D].
+  // --- causal self-attention, scale 1/sqrt(D), computed in tiles with a running maximum (FlashAttention-2,
+  // Dao 2023). out x [B, T, H, D]; lse f32 [B, H, T] = log of the sum of exponentials; qkv x [B, T, 3, H, D].
   // Dropout acts on the probabilities; head h here is head first_head + h of the model.
-  virtual void attention_forward(const Tensor& out, const Tensor& lse, const Tensor& qkv, std::int64_t first_head,
-                                 const Dropout& dropout) = 0;
+  virtual void attention_forward(const Tensor& out, const Tensor& lse, const Tensor& qkv,
+                                 std::int64_t first_head, const Dropout& dropout) = 0;
   // dqkv x [B, T, 3, H, D]
-  virtual void attention_backward(const Tensor& dqkv, const Tensor& dout, const Tensor& out, const Tensor& lse,
-                                  const Tensor& qkv, std::int64_t first_head, const Dropout& dropout) = 0;
-  // One sequence with a cache, for generation: out x [T, H, D] are the answers of the T newest positions, whose q, k, v
-  // are qkv x [T, 3, H, D]; keys and values x [P, H, D] hold the `past` positions before, and receive the T new ones.
-  virtual void attention_cached(const Tensor& out, const Tensor& keys, const Tensor& values, const Tensor& qkv,
-                                std::int64_t past) = 0;
+  virtual void attention_backward(const Tensor& dqkv, const Tensor& dout, const Tensor& out,
+                                  const Tensor& lse, const Tensor& qkv, std::int64_t first_head,
+                                  const Dropout& dropout) = 0;
+  // One sequence with a cache, for generation: out x [T, H, D] are the answers of the T newest positions,
+  // whose q, k, v are qkv x [T, 3, H, D]; keys and values x [P, H, D] hold the `past` positions before, and
+  // receive the T new ones.
+  virtual void attention_cached(const Tensor& out, const Tensor& keys, const Tensor& values,
+                                const Tensor& qkv, std::int64_t past) = 0;
 
-  // --- softmax cross-entropy over a chunk of rows and a range of classes, in two passes with room for a reduction over
-  // vocabulary shards between them. logits f32 [R, V] are the classes from first_class on, of which the first `valid`
-  // count (the rest is padding). targets i32 [R]; a negative target is ignored (loss 0, no gradient).
-  // maximum f32 [R]; exp_sum f32 [R], of exp(logit - maximum); target_logit f32 [R], 0 where the target is not in the
-  // range; argmax i32 [R], a global class, the first among equals.
+  // --- softmax cross-entropy over a chunk of rows and a range of classes, in two passes with room for a
+  // reduction over vocabulary shards between them. logits f32 [R, V] are the classes from first_class on, of
+  // which the first `valid` count (the rest is padding). targets i32 [R]; a negative target is ignored (loss
+  // 0, no gradient). maximum f32 [R]; exp_sum f32 [R], of exp(logit - maximum); target_logit f32 [R], 0 where
+  // the target is not in the range; argmax i32 [R], a global class, the first among equals.
   virtual void cross_entropy_stats(const Tensor& maximum, const Tensor& exp_sum, const Tensor& target_logit,
                                    const Tensor& argmax, const Tensor& logits, const Tensor& targets,
                                    std::int64_t first_class, std::int64_t valid) = 0;
   // losses f32 [R] = maximum + log(exp_sum) - target_logit, over all classes.
   virtual void cross_entropy_loss(const Tensor& losses, const Tensor& maximum, const Tensor& exp_sum,
                                   const Tensor& target_logit, const Tensor& targets) = 0;
-  // dlogits x [R, V] = (softmax - one-hot) * scale; may be the memory of logits itself when its type is float32.
+  // dlogits x [R, V] = (softmax - one-hot) * scale; may be the memory of logits itself when its type is
+  // float32.
   virtual void cross_entropy_backward(const Tensor& dlogits, const Tensor& logits, const Tensor& maximum,
                                       const Tensor& exp_sum, const Tensor& targets, std::int64_t first_class,
                                       std::int64_t valid, float scale) = 0;
@@ -118,8 +126,9 @@ class Backend {
                            double stddev) = 0;
   virtual void fill(const Tensor& out, float value) = 0;
 
-  // --- AdamW (Loshchilov and Hutter 2019) in PyTorch's order, over flat buffers: weights, m, v f32 [n] are updated from
-  // grads f32 [n]; compute, where not empty, is the bfloat16 copy of the weights that the products use.
+  // --- AdamW (Loshchilov and Hutter 2019) in PyTorch's order, over flat buffers: weights, m, v f32 [n] are
+  // updated from grads f32 [n]; compute, where not empty, is the bfloat16 copy of the weights that the
+  // products use.
   virtual void adamw(const Tensor& weights, const Tensor& compute, const Tensor& m, const Tensor& v,
                      const Tensor& grads, const AdamWStep& step) = 0;
 };

@@ -1,5 +1,5 @@
-// Dropout whose mask is addressed: an element's fate depends on the seed, the step, where in the model it stands and
-// which token of the global batch it belongs to, never on ranks, micro-batches or threads.
+// Dropout whose mask is addressed: an element's fate depends on the seed, the step, where in the model it
+// stands and which token of the global batch it belongs to, never on ranks, micro-batches or threads.
 #pragma once
 
 #include <algorithm>
@@ -39,9 +39,10 @@ struct Dropout {
   float scale() const { return static_cast<float>(65536.0 / (65536.0 - threshold())); }
 };
 
-// The 16 random bits of element `column` in row `row`. A Philox block holds eight values; they are laid out so that
-// 16 neighbouring columns are the same word and half of 16 neighbouring counters, which is one vector operation:
-// counter 0 is (column / 128) * 16 + column % 16, and the value within the block is (column / 16) % 8.
+// The 16 random bits of element `column` in row `row`. A Philox block holds eight values; they are laid out
+// so that 16 neighbouring columns are the same word and half of 16 neighbouring counters, which is one vector
+// operation: counter 0 is (column / 128) * 16 + column % 16, and the value within the block is (column / 16)
+// % 8.
 constexpr std::uint32_t dropout_counter0(std::int64_t column) {
   return static_cast<std::uint32_t>(column / 128 * 16 + column % 16);
 }

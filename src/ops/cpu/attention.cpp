@@ -1,0 +1,333 @@
+// Causal attention in tiles with a running maximum, after FlashAttention-2 (Dao 2023), one head of one
+// sequence per task. A head's q, k, v are copied into float32 scratch where rows are padded to vectors and
+// keys also stand transposed; then every product is the one tile kernel.
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "ops/cpu/cpu_backend.h"
+#include "ops/cpu/philox_simd.h"
+#include "ops/cpu/threads.h"
+#include "ops/cpu/tile_product.h"
+
+namespace shoal::cpu {
+namespace {
+
+constexpr std::int64_t kQueries = 48;  // rows of a tile: a multiple of the kernel's six
+constexpr std::int64_t kKeys = DropoutRow::kColumns;
+
+std::int64_t round_up(std::int64_t n) { return (n + kLanes - 1) / kLanes * kLanes; }
+
+struct HeadShape {
+  std::int64_t positions, heads, channels;
+  std::int64_t padded_positions = round_up(positions), padded_channels = round_up(channels);
+  std::int64_t matrix() const { return padded_positions * padded_channels; }  // floats of one packed operand
+  float scale() const { return 1.0f / std::sqrt(static_cast<float>(channels)); }
+};
+
+// Hands out pieces of a thread's scratch.
+struct Carver {
+  float* at;
+  float* take(std::int64_t floats) { return std::exchange(at, at + floats); }
+};
+
+// to [T, padded D] = from [T, stride] * scale, zero in the padding
+template <typename T>
+void pack_rows(float* to, const T* from, std::int64_t stride, const HeadShape& shape, float scale) {
+  for (std::int64_t t = 0; t < shape.positions; ++t) {
+    for_lanes(shape.channels, [&](std::int64_t d, std::int64_t live) {
+      store(to + t * shape.padded_channels + d, load_n(from + t * stride + d, live) * scale);
+    });
+  }
+}
+
+// to [D, padded T] = transpose of rows [T, padded D], zero in the padding
+void transpose_rows(float* to, const float* rows, const HeadShape& shape) {
+  for (std::int64_t t0 = 0; t0 < shape.padded_positions; t0 += kLanes) {
+    const std::int64_t live = std::min<std::int64_t>(kLanes, shape.positions - t0);
+    for (std::int64_t d = 0; d < shape.channels; ++d) {
+      float* out = to + d * shape.padded_positions + t0;
+      for (std::int64_t t = 0; t < live; ++t) out[t] = rows[(t0 + t) * shape.padded_channels + d];
+      for (std::int64_t t = live; t < kLanes; ++t) out[t] = 0;
+    }
+  }
+}
+
+template <typename T>
+void unpack_rows(T* to, std::int64_t stride, const float* rows, const HeadShape& shape, float scale) {
+  for (std::int64_t t = 0; t < shape.positions; ++t) {
+    for_lanes(shape.channels, [&](std::int64_t d, std::int64_t live) {
+      store_n(to + t * stride + d, load(rows + t * shape.padded_channels + d) * scale, live);
+    });
+  }
+}
+
+VecI lanes_below(std::int64_t count) {
+  const VecI lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  return lane < static_cast<std::int32_t>(count);
+}
+
+// One tile: queries [q0, q0 + rows) against keys [k0, k0 + keys); `width` is keys rounded up to vectors.
+struct Tile {
+  std::int64_t q0, rows, k0, keys, width;
+  // How many of the tile's keys the query in row i may see.
+  std::int64_t visible(std::int64_t i) const { return std::clamp<std::int64_t>(q0 + i + 1 - k0, 0, keys); }
+};
+
+// f(tile) over the tiles of a row of queries that causality leaves.
+template <typename F>
+void for_key_tiles(std::int64_t q0, std::int64_t rows, F&& f) {
+  for (std::int64_t k0 = 0; k0 < q0 + rows; k0 += kKeys) {
+    const std::int64_t keys = std::min(kKeys, q0 + rows - k0);
+    f(Tile{q0, rows, k0, keys, round_up(keys)});
+  }
+}
+
+class DropoutTile {
+ public:
+  DropoutTile(const Dropout& dropout, std::int64_t head, std::int64_t batch)
+      : dropout_(dropout), mask_(dropout, attention_site(dropout.site, head)), batch_(batch) {}
+  bool active() const { return dropout_.active(); }
+  std::array<Vec, 8> factors(std::int64_t query, std::int64_t k0) const {
+    return mask_.factors(dropout_.window.row(batch_, query), k0 / kKeys);
+  }
+
+ private:
+  const Dropout& dropout_;
+  DropoutRow mask_;
+  std::int64_t batch_;
+};
+
+// Softmax of one row of scores over its visible keys, given the maximum and sum so far; returns what earlier
+// results of the row are multiplied by. scores become probabilities times the dropout factor, not yet divided
+// by the sum.
+float softmax_row(float* scores, std::int64_t visible, std::int64_t width, float& most, float& total,
+                  const std::array<Vec, 8>* factors) {
+  const Vec lowest = splat(-std::numeric_limits<float>::infinity());
+  Vec row_most = lowest;
+  for (std::int64_t k = 0; k < visible; k += kLanes) {
+    row_most = max(select(lanes_below(visible - k), load(scores + k), lowest), row_most);
+  }
+  const float next = std::max(most, max(row_most));
+  const float rescale = std::exp(most - next);
+  Vec sums{};
+  for (std::int64_t k = 0; k < width; k += kLanes) {
+    Vec p = select(lanes_below(visible - k), exp(load(scores + k) - next), Vec{});
+    sums += p;
+    if (factors) p *= (*factors)[static_cast<std::size_t>(k / kLanes)];
+    store(scores + k, p);
+  }
+  total = total * rescale + sum(sums);
+  most = next;
+  return rescale;
+}
+
+template <typename T>
+void head_forward(T* out, std::int64_t out_stride, float* lse, const T* q, const T* k, const T* v,
+                  std::int64_t qkv_stride, const HeadShape& shape, const DropoutTile& dropout,
+                  float* scratch) {
+  Carver carve{scratch};
+  const std::int64_t dp = shape.padded_channels, tp = shape.padded_positions;
+  float* queries = carve.take(shape.matrix());
+  float* keys_t = carve.take(shape.matrix());
+  float* values = carve.take(shape.matrix());
+  float* scores = carve.take(kQueries * kKeys);
+  float* sums = carve.take(kQueries * dp);
+  pack_rows(values, k, qkv_stride, shape, 1.0f);
+  transpose_rows(keys_t, values, shape);
+  pack_rows(values, v, qkv_stride, shape, 1.0f);
+  pack_rows(queries, q, qkv_stride, shape, shape.scale());
+
+  for (std::int64_t q0 = 0; q0 < shape.positions; q0 += kQueries) {
+    const std::int64_t rows = std::min(kQueries, shape.positions - q0);
+    float most[kQueries], total[kQueries] = {};
+    std::fill_n(most, kQueries, -std::numeric_limits<float>::infinity());
+    std::memset(sums, 0, static_cast<std::size_t>(kQueries * dp) * sizeof(float));
+    for_key_tiles(q0, rows, [&](const Tile& tile) {
+      tile_product(scores, kKeys, {queries + q0 * dp, dp, 1}, keys_t + tile.k0, tp, rows, tile.width,
+                   shape.channels, false);
+      for (std::int64_t i = 0; i < rows; ++i) {
+        const std::int64_t visible = tile.visible(i);
+        if (visible == 0) {
+          std::memset(scores + i * kKeys, 0, static_cast<std::size_t>(tile.width) * sizeof(float));
+          continue;
+        }
+        std::array<Vec, 8> factors;
+        if (dropout.active()) factors = dropout.factors(q0 + i, tile.k0);
+        const float rescale = softmax_row(scores + i * kKeys, visible, tile.width, most[i], total[i],
+                                          dropout.active() ? &factors : nullptr);
+        if (rescale != 1.0f) {
+          for (std::int64_t d = 0; d < dp; d += kLanes)
+            store(sums + i * dp + d, load(sums + i * dp + d) * rescale);
+        }
+      }
+      tile_product(sums, dp, {scores, kKeys, 1}, values + tile.k0 * dp, dp, rows, dp, tile.keys, true);
+    });
+    for (std::int64_t i = 0; i < rows; ++i) {
+      lse[q0 + i] = most[i] + std::log(total[i]);
+      for_lanes(shape.channels, [&](std::int64_t d, std::int64_t live) {
+        store_n(out + (q0 + i) * out_stride + d, load(sums + i * dp + d) / total[i], live);
+      });
+    }
+  }
+}
+
+template <typename T>
+struct HeadGrads {
+  T *dq, *dk, *dv;
+  const T *dout, *out;
+  std::int64_t qkv_stride, out_stride;
+};
+
+template <typename T>
+void head_backward(const HeadGrads<T>& grads, const float* lse, const T* q, const T* k, const T* v,
+                   const HeadShape& shape, const DropoutTile& dropout, float* scratch) {
+  Carver carve{scratch};
+  const std::int64_t dp = shape.padded_channels, tp = shape.padded_positions;
+  float* queries = carve.take(shape.matrix());
+  float* keys = carve.take(shape.matrix());
+  float* keys_t = carve.take(shape.matrix());
+  float* values_t = carve.take(shape.matrix());
+  float* d_out = carve.take(shape.matrix());
+  float* d_queries = carve.take(shape.matrix());
+  float* d_keys = carve.take(shape.matrix());
+  float* d_values = carve.take(shape.matrix());
+  float* probs = carve.take(kQueries * kKeys);
+  float* d_scores = carve.take(kQueries * kKeys);
+  float* delta = carve.take(tp);  // sum over channels of out * dout, per query
+  pack_rows(d_out, v, grads.qkv_stride, shape, 1.0f);
+  transpose_rows(values_t, d_out, shape);
+  pack_rows(keys, k, grads.qkv_stride, shape, 1.0f);
+  transpose_rows(keys_t, keys, shape);
+  pack_rows(queries, q, grads.qkv_stride, shape, shape.scale());
+  pack_rows(d_out, grads.dout, grads.out_stride, shape, 1.0f);
+  std::memset(d_queries, 0, static_cast<std::size_t>(3 * shape.matrix()) * sizeof(float));
+  for (std::int64_t t = 0; t < shape.positions; ++t) {
+    Vec total{};
+    for_lanes(shape.channels, [&](std::int64_t d, std::int64_t live) {
+      total += load(d_out + t * dp + d) * load_n(grads.out + t * grads.out_stride + d, live);
+    });
+    delta[t] = sum(total);
+  }
+
+  for (std::int64_t q0 = 0; q0 < shape.positions; q0 += kQueries) {
+    const std::int64_t rows = std::min(kQueries, shape.positions - q0);
+    for_key_tiles(q0, rows, [&](const Tile& tile) {
+      tile_product(probs, kKeys, {queries + q0 * dp, dp, 1}, keys_t + tile.k0, tp, rows, tile.width,
+                   shape.channels, false);
+      tile_product(d_scores, kKeys, {d_out + q0 * dp, dp, 1}, values_t + tile.k0, tp, rows, tile.width,
+                   shape.channels, false);
+      for (std::int64_t i = 0; i < rows; ++i) {
+        std::array<Vec, 8> factors;
+        if (dropout.active()) factors = dropout.factors(q0 + i, tile.k0);
+        for (std::int64_t c = 0; c < tile.width; c += kLanes) {
+          float* p_at = probs + i * kKeys + c;
+          float* d_at = d_scores + i * kKeys + c;
+          const VecI seen = lanes_below(tile.visible(i) - c);
+          const Vec p = select(seen, exp(load(p_at) - lse[q0 + i]), Vec{});
+          const Vec factor = dropout.active() ? factors[static_cast<std::size_t>(c / kLanes)] : splat(1.0f);
+          store(p_at, p * factor);
+          store(d_at, p * (factor * load(d_at) - delta[q0 + i]));
+        }
+      }
+      tile_product(d_values + tile.k0 * dp, dp, {probs, 1, kKeys}, d_out + q0 * dp, dp, tile.keys, dp, rows,
+                   true);
+      tile_product(d_keys + tile.k0 * dp, dp, {d_scores, 1, kKeys}, queries + q0 * dp, dp, tile.keys, dp,
+                   rows, true);
+      tile_product(d_queries + q0 * dp, dp, {d_scores, kKeys, 1}, keys + tile.k0 * dp, dp, rows, dp,
+                   tile.keys, true);
+    });
+  }
+  unpack_rows(grads.dq, grads.qkv_stride, d_queries, shape, shape.scale());
+  unpack_rows(grads.dk, grads.qkv_stride, d_keys, shape, 1.0f);
+  unpack_rows(grads.dv, grads.qkv_stride, d_values, shape, 1.0f);
+}
+
+std::int64_t forward_scratch(const HeadShape& shape) {
+  return 3 * shape.matrix() + kQueries * kKeys + kQueries * shape.padded_channels;
+}
+std::int64_t backward_scratch(const HeadShape& shape) {
+  return 8 * shape.matrix() + 2 * kQueries * kKeys + shape.padded_positions;
+}
+
+}  // namespace
+
+void CpuBackend::attention_forward(const Tensor& out, const Tensor& lse, const Tensor& qkv,
+                                   std::int64_t first_head, const Dropout& dropout) {
+  const HeadShape shape{qkv.dim(1), qkv.dim(3), qkv.dim(4)};
+  const std::int64_t width = shape.heads * shape.channels, per_thread = forward_scratch(shape);
+  float* area = scratch(static_cast<std::size_t>(threads_ * per_thread));
+  with_type(qkv.dtype, [&]<typename T>() {
+    for_tasks(threads_, qkv.dim(0) * shape.heads, [&](std::int64_t task) {
+      const std::int64_t b = task / shape.heads, h = task % shape.heads;
+      const T* q = qkv.as<T>() + b * shape.positions * 3 * width + h * shape.channels;
+      head_forward(out.as<T>() + b * shape.positions * width + h * shape.channels, width,
+                   lse.as<float>() + task * shape.positions, q, q + width, q + 2 * width, 3 * width, shape,
+                   DropoutTile(dropout, first_head + h, b), area + omp_get_thread_num() * per_thread);
+    });
+  });
+}
+
+void CpuBackend::attention_backward(const Tensor& dqkv, const Tensor& dout, const Tensor& out,
+                                    const Tensor& lse, const Tensor& qkv, std::int64_t first_head,
+                                    const Dropout& dropout) {
+  const HeadShape shape{qkv.dim(1), qkv.dim(3), qkv.dim(4)};
+  const std::int64_t width = shape.heads * shape.channels, per_thread = backward_scratch(shape);
+  float* area = scratch(static_cast<std::size_t>(threads_ * per_thread));
+  with_type(qkv.dtype, [&]<typename T>() {
+    for_tasks(threads_, qkv.dim(0) * shape.heads, [&](std::int64_t task) {
+      const std::int64_t b = task / shape.heads, h = task % shape.heads;
+      const std::int64_t at = b * shape.positions * width + h * shape.channels;
+      const std::int64_t at3 = b * shape.positions * 3 * width + h * shape.channels;
+      const T* q = qkv.as<T>() + at3;
+      T* dq = dqkv.as<T>() + at3;
+      head_backward<T>(
+          {dq, dq + width, dq + 2 * width, dout.as<T>() + at, out.as<T>() + at, 3 * width, width},
+          lse.as<float>() + task * shape.positions, q, q + width, q + 2 * width, shape,
+          DropoutTile(dropout, first_head + h, b), area + omp_get_thread_num() * per_thread);
+    });
+  });
+}
+
+void CpuBackend::attention_cached(const Tensor& out, const Tensor& keys, const Tensor& values,
+                                  const Tensor& qkv, std::int64_t past) {
+  const std::int64_t positions = qkv.dim(0), heads = qkv.dim(2), channels = qkv.dim(3),
+                     width = heads * channels;
+  const float scale = 1.0f / std::sqrt(static_cast<float>(channels));
+  const std::int64_t per_thread = round_up(past + positions) + round_up(channels);
+  float* area = scratch(static_cast<std::size_t>(threads_ * per_thread));
+  with_type(qkv.dtype, [&]<typename T>() {
+    for_tasks(threads_, heads, [&](std::int64_t h) {
+      float* scores = area + omp_get_thread_num() * per_thread;
+      float* sums = scores + round_up(past + positions);
+      for (std::int64_t t = 0; t < positions; ++t) {
+        const T* q = qkv.as<T>() + t * 3 * width + h * channels;
+        const std::int64_t now = (past + t) * width + h * channels, visible = past + t + 1;
+        std::memcpy(keys.as<T>() + now, q + width, static_cast<std::size_t>(channels) * sizeof(T));
+        std::memcpy(values.as<T>() + now, q + 2 * width, static_cast<std::size_t>(channels) * sizeof(T));
+        for (std::int64_t k = 0; k < visible; ++k) {
+          Vec dot{};
+          for_lanes(channels, [&](std::int64_t d, std::int64_t live) {
+            dot += load_n(q + d, live) * load_n(keys.as<T>() + k * width + h * channels + d, live);
+          });
+          scores[k] = cpu::sum(dot) * scale;
+        }
+        float most = -std::numeric_limits<float>::infinity(), total = 0;
+        softmax_row(scores, visible, round_up(visible), most, total, nullptr);
+        std::fill_n(sums, round_up(channels), 0.0f);
+        for (std::int64_t k = 0; k < visible; ++k) {
+          for_lanes(channels, [&](std::int64_t d, std::int64_t live) {
+            store(sums + d,
+                  load(sums + d) + scores[k] * load_n(values.as<T>() + k * width + h * channels + d, live));
+          });
+        }
+        for_lanes(channels, [&](std::int64_t d, std::int64_t live) {
+          store_n(out.as<T>() + t * width + h * channels + d, load(sums + d) / total, live);
+        });
+      }
+    });
+  });
+}
+
+}  // namespace shoal::cpu

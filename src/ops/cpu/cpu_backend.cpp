@@ -1,0 +1,79 @@
+#include "ops/cpu/cpu_backend.h"
+
+#include <omp.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+#include "ops/cpu/simd.h"
+#include "ops/cpu/threads.h"
+
+namespace shoal {
+
+std::unique_ptr<Backend> make_cpu_backend(int threads) { return std::make_unique<cpu::CpuBackend>(threads); }
+
+namespace cpu {
+namespace {
+
+constexpr std::size_t kAlignment = 64;
+constexpr std::size_t kHugePage = std::size_t{2} << 20;
+
+void* aligned_memory(std::size_t bytes) {
+  // Large buffers start on a huge page, so that the kernel can back them with huge pages.
+  const std::size_t alignment = bytes >= kHugePage ? kHugePage : kAlignment;
+  void* data = std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+  if (!data) throw std::bad_alloc();
+  return data;
+}
+
+}  // namespace
+
+CpuBackend::CpuBackend(int threads)
+    : threads_(threads > 0 ? threads : omp_get_num_procs()),
+      scratch_(nullptr, [](float* p) { std::free(p); }) {
+  omp_set_num_threads(threads_);  // the calling thread's setting, which oneDNN goes by
+}
+
+void* CpuBackend::allocate(std::size_t bytes) {
+  auto* data = static_cast<std::byte*>(aligned_memory(std::max<std::size_t>(bytes, 1)));
+  for_blocks(threads_, static_cast<std::int64_t>(bytes), static_cast<std::int64_t>(kHugePage),
+             [&](std::int64_t begin, std::int64_t end) {
+               std::memset(data + begin, 0, static_cast<std::size_t>(end - begin));
+             });
+  return data;
+}
+
+void CpuBackend::release(void* data, std::size_t) { std::free(data); }
+
+void CpuBackend::copy_to_host(void* host, const Tensor& from) { std::memcpy(host, from.data, from.bytes()); }
+void CpuBackend::copy_from_host(const Tensor& to, const void* host) {
+  std::memcpy(to.data, host, to.bytes());
+}
+
+float* CpuBackend::scratch(std::size_t floats) {
+  if (floats > scratch_floats_) {
+    scratch_.reset();
+    scratch_.reset(static_cast<float*>(aligned_memory(floats * sizeof(float))));
+    scratch_floats_ = floats;
+  }
+  return scratch_.get();
+}
+
+void CpuBackend::linear_forward(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias) {
+  matmul_({.c = y, .a = x, .b = w, .bias = bias, .transpose_b = true});
+}
+
+void CpuBackend::linear_backward_input(const Tensor& dx, const Tensor& dy, const Tensor& w) {
+  matmul_({.c = dx, .a = dy, .b = w, .bias = {}});
+}
+
+void CpuBackend::linear_backward_weight(const Tensor& dw, const Tensor& dbias, const Tensor& dy,
+                                        const Tensor& x) {
+  matmul_({.c = dw, .a = dy, .b = x, .bias = {}, .transpose_a = true, .accumulate = true});
+  if (dbias) add_column_sums(dbias.as<float>(), dy);
+}
+
+}  // namespace cpu
+}  // namespace shoal

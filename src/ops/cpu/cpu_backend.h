@@ -1,0 +1,95 @@
+// The CPU backend: SIMD and OpenMP for everything but the matrix products, which are oneDNN's.
+#pragma once
+
+#include "ops/backend.h"
+#include "ops/cpu/matmul.h"
+
+namespace shoal::cpu {
+
+// Calls f.template operator()<T>() with T the C++ type of a float32 or bfloat16 tensor.
+template <typename F>
+void with_type(DType dtype, F&& f) {
+  if (dtype == DType::bf16) {
+    f.template operator()<bfloat16>();
+  } else {
+    f.template operator()<float>();
+  }
+}
+
+class CpuBackend final : public Backend {
+ public:
+  explicit CpuBackend(int threads);
+  std::string_view name() const override { return "cpu"; }
+
+  void* allocate(std::size_t bytes) override;
+  void release(void* data, std::size_t bytes) override;
+  void copy_to_host(void* host, const Tensor& from) override;
+  void copy_from_host(const Tensor& to, const void* host) override;
+  void synchronize() override {}
+
+  void zero(const Tensor& x) override;
+  void convert(const Tensor& out, const Tensor& x) override;
+  void add(const Tensor& out, const Tensor& x) override;
+  void sum(const Tensor& total, const Tensor& x) override;
+  void sum_squares(const Tensor& total, const Tensor& x) override;
+  void clip_scale(const Tensor& scale, const Tensor& squares, double max_norm) override;
+
+  void linear_forward(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias) override;
+  void linear_backward_input(const Tensor& dx, const Tensor& dy, const Tensor& w) override;
+  void linear_backward_weight(const Tensor& dw, const Tensor& dbias, const Tensor& dy,
+                              const Tensor& x) override;
+
+  void embedding_forward(const Tensor& out, const Tensor& tokens, const Tensor& wte, const Tensor& wpe,
+                         std::int64_t first_class, const Dropout& dropout) override;
+  void embedding_backward(const Tensor& dwte, const Tensor& dwpe, const Tensor& dout, const Tensor& tokens,
+                          std::int64_t first_class, const Dropout& dropout) override;
+
+  void layernorm_forward(const Tensor& y, const Tensor& mean, const Tensor& rstd, const Tensor& x,
+                         const Tensor& gamma, const Tensor& beta) override;
+  void layernorm_backward(const Tensor& dx, const Tensor& dgamma, const Tensor& dbeta, const Tensor& dy,
+                          const Tensor& x, const Tensor& gamma, const Tensor& mean,
+                          const Tensor& rstd) override;
+
+  void residual_forward(const Tensor& out, const Tensor& residual, const Tensor& branch,
+                        const Dropout& dropout) override;
+  void residual_backward(const Tensor& dbranch, const Tensor& dout, const Dropout& dropout) override;
+
+  void gelu_forward(const Tensor& y, const Tensor& x, Gelu kind) override;
+  void gelu_backward(const Tensor& dx, const Tensor& dy, const Tensor& x, Gelu kind) override;
+
+  void attention_forward(const Tensor& out, const Tensor& lse, const Tensor& qkv, std::int64_t first_head,
+                         const Dropout& dropout) override;
+  void attention_backward(const Tensor& dqkv, const Tensor& dout, const Tensor& out, const Tensor& lse,
+                          const Tensor& qkv, std::int64_t first_head, const Dropout& dropout) override;
+  void attention_cached(const Tensor& out, const Tensor& keys, const Tensor& values, const Tensor& qkv,
+                        std::int64_t past) override;
+
+  void cross_entropy_stats(const Tensor& maximum, const Tensor& exp_sum, const Tensor& target_logit,
+                           const Tensor& argmax, const Tensor& logits, const Tensor& targets,
+                           std::int64_t first_class, std::int64_t valid) override;
+  void cross_entropy_loss(const Tensor& losses, const Tensor& maximum, const Tensor& exp_sum,
+                          const Tensor& target_logit, const Tensor& targets) override;
+  void cross_entropy_backward(const Tensor& dlogits, const Tensor& logits, const Tensor& maximum,
+                              const Tensor& exp_sum, const Tensor& targets, std::int64_t first_class,
+                              std::int64_t valid, float scale) override;
+
+  void fill_normal(const Tensor& out, std::uint64_t seed, std::uint64_t name, std::int64_t first,
+                   double stddev) override;
+  void fill(const Tensor& out, float value) override;
+
+  void adamw(const Tensor& weights, const Tensor& compute, const Tensor& m, const Tensor& v,
+             const Tensor& grads, const AdamWStep& step) override;
+
+ private:
+  // Sums f32 columns of x over rows into out (+=), rows in fixed blocks.
+  void add_column_sums(float* out, const Tensor& x);
+  // Memory that lives across calls, grown when needed.
+  float* scratch(std::size_t floats);
+
+  int threads_;
+  Matmul matmul_;
+  std::unique_ptr<float[], void (*)(float*)> scratch_;
+  std::size_t scratch_floats_ = 0;
+};
+
+}  // namespace shoal::cpu

@@ -1,0 +1,191 @@
+// Copies, sums, residual additions with dropout, and GELU.
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "ops/cpu/cpu_backend.h"
+#include "ops/cpu/gelu.h"
+#include "ops/cpu/philox_simd.h"
+#include "ops/cpu/threads.h"
+
+namespace shoal::cpu {
+namespace {
+
+constexpr std::int64_t kBlock = 16384;  // elements handed to a thread at a time; fixes the order of sums
+
+template <bool kSquares>
+double block_sum(const float* x, std::int64_t n) {
+  // Two double accumulators of eight lanes each would do; the compiler vectorizes this form, and its order is
+  // fixed.
+  double lanes[kLanes] = {};
+  std::int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    for (int lane = 0; lane < kLanes; ++lane) {
+      const double value = x[i + lane];
+      lanes[lane] += kSquares ? value * value : value;
+    }
+  }
+  for (int lane = 0; i < n; ++i, ++lane) {
+    const double value = x[i];
+    lanes[lane] += kSquares ? value * value : value;
+  }
+  double total = 0;
+  for (double lane : lanes) total += lane;
+  return total;
+}
+
+template <bool kSquares>
+void add_sum(int threads, const Tensor& total, const Tensor& x) {
+  const std::int64_t n = x.count();
+  std::vector<double> parts(static_cast<std::size_t>((n + kBlock - 1) / kBlock));
+  for_blocks(threads, n, kBlock, [&](std::int64_t begin, std::int64_t end) {
+    parts[static_cast<std::size_t>(begin / kBlock)] = block_sum<kSquares>(x.as<float>() + begin, end - begin);
+  });
+  double sum = 0;
+  for (double part : parts) sum += part;
+  *total.as<double>() += sum;
+}
+
+}  // namespace
+
+void CpuBackend::zero(const Tensor& x) {
+  auto* bytes = x.as<std::byte>();
+  for_blocks(threads_, static_cast<std::int64_t>(x.bytes()), 4 * kBlock,
+             [&](std::int64_t begin, std::int64_t end) {
+               std::memset(bytes + begin, 0, static_cast<std::size_t>(end - begin));
+             });
+}
+
+void CpuBackend::fill(const Tensor& out, float value) {
+  for_blocks(threads_, out.count(), kBlock, [&](std::int64_t begin, std::int64_t end) {
+    std::fill(out.as<float>() + begin, out.as<float>() + end, value);
+  });
+}
+
+void CpuBackend::fill_normal(const Tensor& out, std::uint64_t seed, std::uint64_t name, std::int64_t first,
+                             double stddev) {
+  const auto key = philox_key(seed, Stream::init);
+  for_blocks(threads_, out.count(), 1024, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      const auto at = static_cast<std::uint64_t>(first + i);
+      const auto block =
+          philox(key, {static_cast<std::uint32_t>(at), static_cast<std::uint32_t>(at >> 32),
+                       static_cast<std::uint32_t>(name), static_cast<std::uint32_t>(name >> 32)});
+      out.as<float>()[i] = static_cast<float>(stddev * to_normal(block));
+    }
+  });
+}
+
+void CpuBackend::convert(const Tensor& out, const Tensor& x) {
+  with_type(out.dtype, [&]<typename Out>() {
+    with_type(x.dtype, [&]<typename In>() {
+      for_blocks(threads_, x.count(), kBlock, [&](std::int64_t begin, std::int64_t end) {
+        for_lanes(end - begin, [&](std::int64_t i, std::int64_t live) {
+          store_n(out.as<Out>() + begin + i, load_n(x.as<In>() + begin + i, live), live);
+        });
+      });
+    });
+  });
+}
+
+void CpuBackend::add(const Tensor& out, const Tensor& x) {
+  with_type(x.dtype, [&]<typename T>() {
+    for_blocks(threads_, x.count(), kBlock, [&](std::int64_t begin, std::int64_t end) {
+      for_lanes(end - begin, [&](std::int64_t i, std::int64_t live) {
+        float* p = out.as<float>() + begin + i;
+        store_n(p, load_n(p, live) + load_n(x.as<T>() + begin + i, live), live);
+      });
+    });
+  });
+}
+
+void CpuBackend::sum(const Tensor& total, const Tensor& x) { add_sum<false>(threads_, total, x); }
+void CpuBackend::sum_squares(const Tensor& total, const Tensor& x) { add_sum<true>(threads_, total, x); }
+
+void CpuBackend::clip_scale(const Tensor& scale, const Tensor& squares, double max_norm) {
+  const double norm = std::sqrt(*squares.as<double>());
+  double factor = max_norm > 0 ? std::min(1.0, max_norm / (norm + 1e-6)) : 1.0;
+  if (!std::isfinite(norm)) factor = 0;
+  *scale.as<float>() = static_cast<float>(factor);
+}
+
+void CpuBackend::residual_forward(const Tensor& out, const Tensor& residual, const Tensor& branch,
+                                  const Dropout& dropout) {
+  const std::int64_t channels = out.columns(), positions = out.dim(1);
+  const DropoutRow mask(dropout, dropout.site);
+  with_type(branch.dtype, [&]<typename T>() {
+    for_blocks(threads_, out.rows(), rows_per_block(channels), [&](std::int64_t begin, std::int64_t end) {
+      const auto add_at = [&](std::int64_t at, std::int64_t live, Vec factor) {
+        store_n(out.as<float>() + at,
+                load_n(residual.as<float>() + at, live) + factor * load_n(branch.as<T>() + at, live), live);
+      };
+      if (!dropout.active()) {
+        for_lanes((end - begin) * channels, [&](std::int64_t i, std::int64_t live) {
+          add_at(begin * channels + i, live, splat(1.0f));
+        });
+        return;
+      }
+      for (std::int64_t row = begin; row < end; ++row) {
+        for_dropout_row(
+            mask, dropout.window.row(row / positions, row % positions), channels,
+            [&](std::int64_t c, std::int64_t live, Vec factor) { add_at(row * channels + c, live, factor); });
+      }
+    });
+  });
+}
+
+void CpuBackend::residual_backward(const Tensor& dbranch, const Tensor& dout, const Dropout& dropout) {
+  if (!dropout.active()) return convert(dbranch, dout);
+  const std::int64_t channels = dout.columns(), positions = dout.dim(1);
+  const DropoutRow mask(dropout, dropout.site);
+  with_type(dbranch.dtype, [&]<typename T>() {
+    for_blocks(threads_, dout.rows(), rows_per_block(channels), [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t row = begin; row < end; ++row) {
+        for_dropout_row(mask, dropout.window.row(row / positions, row % positions), channels,
+                        [&](std::int64_t c, std::int64_t live, Vec factor) {
+                          const std::int64_t at = row * channels + c;
+                          store_n(dbranch.as<T>() + at, factor * load_n(dout.as<float>() + at, live), live);
+                        });
+      }
+    });
+  });
+}
+
+namespace {
+
+template <Gelu kind, typename T>
+void gelu_forward_blocks(int threads, const Tensor& y, const Tensor& x) {
+  for_blocks(threads, x.count(), kBlock, [&](std::int64_t begin, std::int64_t end) {
+    for_lanes(end - begin, [&](std::int64_t i, std::int64_t live) {
+      store_n(y.as<T>() + begin + i, gelu<kind>(load_n(x.as<T>() + begin + i, live)).y, live);
+    });
+  });
+}
+
+template <Gelu kind, typename T>
+void gelu_backward_blocks(int threads, const Tensor& dx, const Tensor& dy, const Tensor& x) {
+  for_blocks(threads, x.count(), kBlock, [&](std::int64_t begin, std::int64_t end) {
+    for_lanes(end - begin, [&](std::int64_t i, std::int64_t live) {
+      const Vec slope = gelu<kind>(load_n(x.as<T>() + begin + i, live)).dy;
+      store_n(dx.as<T>() + begin + i, slope * load_n(dy.as<T>() + begin + i, live), live);
+    });
+  });
+}
+
+}  // namespace
+
+void CpuBackend::gelu_forward(const Tensor& y, const Tensor& x, Gelu kind) {
+  with_type(x.dtype, [&]<typename T>() {
+    kind == Gelu::tanh ? gelu_forward_blocks<Gelu::tanh, T>(threads_, y, x)
+                       : gelu_forward_blocks<Gelu::erf, T>(threads_, y, x);
+  });
+}
+
+void CpuBackend::gelu_backward(const Tensor& dx, const Tensor& dy, const Tensor& x, Gelu kind) {
+  with_type(x.dtype, [&]<typename T>() {
+    kind == Gelu::tanh ? gelu_backward_blocks<Gelu::tanh, T>(threads_, dx, dy, x)
+                       : gelu_backward_blocks<Gelu::erf, T>(threads_, dx, dy, x);
+  });
+}
+
+}  // namespace shoal::cpu

@@ -1,0 +1,122 @@
+// Layer norm, and the column sums that gradients of its parameters and of biases are.
+#include <cmath>
+#include <cstring>
+
+#include "ops/cpu/cpu_backend.h"
+#include "ops/cpu/simd.h"
+#include "ops/cpu/threads.h"
+
+namespace shoal::cpu {
+namespace {
+
+constexpr float kEpsilon = 1e-5f;
+constexpr std::int64_t kRowBlock =
+    64;  // rows whose sums are made by one thread; fixes the order of column sums
+
+std::int64_t row_blocks(std::int64_t rows) { return (rows + kRowBlock - 1) / kRowBlock; }
+
+// out [columns] += sum over blocks of parts [blocks, stride]
+void fold_parts(int threads, float* out, const float* parts, std::int64_t blocks, std::int64_t stride,
+                std::int64_t columns) {
+  for_blocks(threads, columns, 256, [&](std::int64_t begin, std::int64_t end) {
+    for_lanes(end - begin, [&](std::int64_t i, std::int64_t live) {
+      Vec total{};
+      for (std::int64_t block = 0; block < blocks; ++block) {
+        total += load_n(parts + block * stride + begin + i, live);
+      }
+      store_n(out + begin + i, load_n(out + begin + i, live) + total, live);
+    });
+  });
+}
+
+}  // namespace
+
+void CpuBackend::add_column_sums(float* out, const Tensor& x) {
+  const std::int64_t rows = x.rows(), columns = x.columns();
+  float* parts = scratch(static_cast<std::size_t>(row_blocks(rows) * columns));
+  with_type(x.dtype, [&]<typename T>() {
+    for_blocks(threads_, rows, kRowBlock, [&](std::int64_t begin, std::int64_t end) {
+      float* part = parts + begin / kRowBlock * columns;
+      for_lanes(columns, [&](std::int64_t c, std::int64_t live) {
+        Vec total{};
+        for (std::int64_t row = begin; row < end; ++row) total += load_n(x.as<T>() + row * columns + c, live);
+        store_n(part + c, total, live);
+      });
+    });
+  });
+  fold_parts(threads_, out, parts, row_blocks(rows), columns, columns);
+}
+
+void CpuBackend::layernorm_forward(const Tensor& y, const Tensor& mean, const Tensor& rstd, const Tensor& x,
+                                   const Tensor& gamma, const Tensor& beta) {
+  const std::int64_t columns = x.columns();
+  const auto inverse = 1.0f / static_cast<float>(columns);
+  with_type(y.dtype, [&]<typename T>() {
+    for_blocks(threads_, x.rows(), rows_per_block(columns), [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t row = begin; row < end; ++row) {
+        const float* in = x.as<float>() + row * columns;
+        Vec total{};
+        for_lanes(columns, [&](std::int64_t c, std::int64_t live) { total += load_n(in + c, live); });
+        const float m = cpu::sum(total) * inverse;
+        Vec squares{};
+        for_lanes(columns, [&](std::int64_t c, std::int64_t live) {
+          Vec d = load_n(in + c, live) - m;
+          if (live < kLanes) {
+            for (std::int64_t lane = live; lane < kLanes; ++lane) d[lane] = 0;
+          }
+          squares += d * d;
+        });
+        const float r = 1.0f / std::sqrt(cpu::sum(squares) * inverse + kEpsilon);
+        for_lanes(columns, [&](std::int64_t c, std::int64_t live) {
+          Vec value = (load_n(in + c, live) - m) * r * load_n(gamma.as<T>() + c, live);
+          if (beta) value += load_n(beta.as<T>() + c, live);
+          store_n(y.as<T>() + row * columns + c, value, live);
+        });
+        mean.as<float>()[row] = m;
+        rstd.as<float>()[row] = r;
+      }
+    });
+  });
+}
+
+void CpuBackend::layernorm_backward(const Tensor& dx, const Tensor& dgamma, const Tensor& dbeta,
+                                    const Tensor& dy, const Tensor& x, const Tensor& gamma,
+                                    const Tensor& mean, const Tensor& rstd) {
+  const std::int64_t rows = x.rows(), columns = x.columns();
+  const auto inverse = 1.0f / static_cast<float>(columns);
+  // For each block of rows the sums for dgamma, then those for dbeta.
+  float* parts = scratch(static_cast<std::size_t>(row_blocks(rows) * 2 * columns));
+  with_type(dy.dtype, [&]<typename T>() {
+    for_blocks(threads_, rows, kRowBlock, [&](std::int64_t begin, std::int64_t end) {
+      float* part_gamma = parts + begin / kRowBlock * 2 * columns;
+      float* part_beta = part_gamma + columns;
+      std::memset(part_gamma, 0, static_cast<std::size_t>(2 * columns) * sizeof(float));
+      for (std::int64_t row = begin; row < end; ++row) {
+        const float* in = x.as<float>() + row * columns;
+        const T* grad = dy.as<T>() + row * columns;
+        float* out = dx.as<float>() + row * columns;
+        const float m = mean.as<float>()[row], r = rstd.as<float>()[row];
+        Vec sum_g{}, sum_gx{};
+        for_lanes(columns, [&](std::int64_t c, std::int64_t live) {
+          const Vec d = load_n(grad + c, live);
+          const Vec normal = (load_n(in + c, live) - m) * r;
+          const Vec g = d * load_n(gamma.as<T>() + c, live);
+          sum_g += g;
+          sum_gx += g * normal;
+          store_n(part_gamma + c, load_n(part_gamma + c, live) + d * normal, live);
+          store_n(part_beta + c, load_n(part_beta + c, live) + d, live);
+        });
+        const float mean_g = cpu::sum(sum_g) * inverse, mean_gx = cpu::sum(sum_gx) * inverse;
+        for_lanes(columns, [&](std::int64_t c, std::int64_t live) {
+          const Vec normal = (load_n(in + c, live) - m) * r;
+          const Vec g = load_n(grad + c, live) * load_n(gamma.as<T>() + c, live);
+          store_n(out + c, load_n(out + c, live) + r * (g - mean_g - normal * mean_gx), live);
+        });
+      }
+    });
+  });
+  fold_parts(threads_, dgamma.as<float>(), parts, row_blocks(rows), 2 * columns, columns);
+  if (dbeta) fold_parts(threads_, dbeta.as<float>(), parts + columns, row_blocks(rows), 2 * columns, columns);
+}
+
+}  // namespace shoal::cpu

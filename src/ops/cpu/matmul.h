@@ -1,0 +1,31 @@
+// Matrix products through oneDNN, whose primitives are made once per shape and kept.
+// Measured on two Zen 4 cores over GPT-2's shapes: plain row-major operands reach 92-97 % of the measured
+// peak in float32 and 88-97 % in bfloat16; packing the weights on every call gains no more than its own cost.
+#pragma once
+
+#include <memory>
+
+#include "core/tensor.h"
+
+namespace shoal::cpu {
+
+// c [M, N] (+)= op(a) [M, K] . op(b) [K, N] + bias [N], where op transposes when asked. c may be f32 or, when
+// a is bf16, bf16.
+struct MatmulCall {
+  Tensor c, a, b, bias;
+  bool transpose_a = false, transpose_b = false;
+  bool accumulate = false;
+};
+
+class Matmul {
+ public:
+  Matmul();
+  ~Matmul();
+  void operator()(const MatmulCall& call);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace shoal::cpu

@@ -1,0 +1,87 @@
+// Sixteen Philox blocks at a time, and the dropout masks made of them.
+#pragma once
+
+#include <array>
+
+#include "core/philox.h"
+#include "ops/cpu/simd.h"
+#include "ops/dropout.h"
+
+namespace shoal::cpu {
+
+struct VecPhilox {
+  VecU word[4];
+};
+
+// hi and lo halves of the products a * m of 16 lanes
+inline void multiply_wide(VecU a, std::uint32_t m, VecU& hi, VecU& lo) {
+  typedef std::uint64_t VecU64 __attribute__((vector_size(64)));
+  const VecU64 even = ((VecU64)a & 0xffffffffull) * static_cast<std::uint64_t>(m);
+  const VecU64 odd = ((VecU64)a >> 32) * static_cast<std::uint64_t>(m);
+  hi = (VecU)((even >> 32) | (odd & ~0xffffffffull));
+  lo = a * m;
+}
+
+// Counter word 0 is first + lane; the other three are shared.
+inline VecPhilox philox_lanes(PhiloxKey key, std::uint32_t first, std::uint32_t c1, std::uint32_t c2,
+                              std::uint32_t c3) {
+  const VecU lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  VecU x0 = lane + first, x1 = splat_u(c1), x2 = splat_u(c2), x3 = splat_u(c3);
+  for (int round = 0; round < kPhiloxRounds; ++round) {
+    VecU hi0, lo0, hi1, lo1;
+    multiply_wide(x0, kPhiloxM0, hi0, lo0);
+    multiply_wide(x2, kPhiloxM1, hi1, lo1);
+    x0 = hi1 ^ x1 ^ key.lo;
+    x1 = lo1;
+    x2 = hi0 ^ x3 ^ key.hi;
+    x3 = lo0;
+    key.lo += kPhiloxW0;
+    key.hi += kPhiloxW1;
+  }
+  return {{x0, x1, x2, x3}};
+}
+
+// What each of the 128 columns from `128 * block` on is multiplied by: 0 or the scale.
+class DropoutRow {
+ public:
+  DropoutRow(const Dropout& dropout, std::uint32_t site)
+      : key_(philox_key(dropout.seed, Stream::dropout)),
+        step_(dropout.step),
+        site_(site),
+        threshold_(dropout.threshold()),
+        scale_(dropout.scale()) {}
+
+  static constexpr std::int64_t kColumns = 128;
+
+  std::array<Vec, 8> factors(std::int64_t row, std::int64_t block) const {
+    const auto random = philox_lanes(key_, static_cast<std::uint32_t>(block * kLanes),
+                                     static_cast<std::uint32_t>(row), site_, step_);
+    std::array<Vec, 8> out;
+    for (int i = 0; i < 8; ++i) {
+      const VecU bits = i % 2 == 0 ? random.word[i / 2] & 0xffffu : random.word[i / 2] >> 16;
+      out[static_cast<std::size_t>(i)] =
+          select((VecI)bits >= static_cast<std::int32_t>(threshold_), splat(scale_), Vec{});
+    }
+    return out;
+  }
+
+ private:
+  PhiloxKey key_;
+  std::uint32_t step_, site_, threshold_;
+  float scale_;
+};
+
+// f(column, live lanes, factor) over one row of `columns` elements.
+template <typename F>
+void for_dropout_row(const DropoutRow& mask, std::int64_t row, std::int64_t columns, F&& f) {
+  for (std::int64_t block = 0; block * DropoutRow::kColumns < columns; ++block) {
+    const auto factors = mask.factors(row, block);
+    for (int i = 0; i < 8; ++i) {
+      const std::int64_t column = block * DropoutRow::kColumns + i * kLanes;
+      if (column >= columns) break;
+      f(column, std::min<std::int64_t>(kLanes, columns - column), factors[static_cast<std::size_t>(i)]);
+    }
+  }
+}
+
+}  // namespace shoal::cpu

@@ -1,0 +1,141 @@
+// Sixteen floats at a time, in the compiler's vector extension: one type for AVX-512, AVX2 and whatever else
+// the compiler lowers it to, with the same arithmetic on each.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#ifdef __AVX512F__
+#include <immintrin.h>
+#endif
+
+#include "core/dtype.h"
+
+namespace shoal::cpu {
+
+inline constexpr int kLanes = 16;
+
+typedef float Vec __attribute__((vector_size(64)));
+typedef std::int32_t VecI __attribute__((vector_size(64)));
+typedef std::uint32_t VecU __attribute__((vector_size(64)));
+
+inline Vec splat(float x) { return Vec{x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x}; }
+inline VecU splat_u(std::uint32_t x) { return VecU{x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x}; }
+
+inline Vec load(const float* p) {
+  Vec v;
+  std::memcpy(&v, p, sizeof v);
+  return v;
+}
+inline void store(float* p, Vec v) { std::memcpy(p, &v, sizeof v); }
+
+inline Vec load(const bfloat16* p) {
+  typedef std::uint16_t Half __attribute__((vector_size(32)));
+  Half h;
+  std::memcpy(&h, p, sizeof h);
+  return (Vec)(__builtin_convertvector(h, VecU) << 16);
+}
+inline void store(bfloat16* p, Vec v) {
+#ifdef __AVX512BF16__
+  const auto h = _mm512_cvtneps_pbh((__m512)v);
+#else
+  typedef std::uint16_t Half __attribute__((vector_size(32)));
+  const VecU bits = (VecU)v;
+  const VecU rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  const VecU nan = (bits >> 16) | 0x40u;
+  const Half h = __builtin_convertvector((VecU)(v == v ? (VecI)rounded : (VecI)nan), Half);
+#endif
+  std::memcpy(p, &h, sizeof h);
+}
+
+// The first n lanes, n in [0, 16); the others read as zero and are not written.
+template <typename T>
+inline Vec load_part(const T* p, std::int64_t n) {
+  T tmp[kLanes] = {};
+  std::memcpy(tmp, p, static_cast<std::size_t>(n) * sizeof(T));
+  return load(tmp);
+}
+template <typename T>
+inline void store_part(T* p, Vec v, std::int64_t n) {
+  T tmp[kLanes];
+  store(tmp, v);
+  std::memcpy(p, tmp, static_cast<std::size_t>(n) * sizeof(T));
+}
+
+// Calls f(i, load, store) over [0, n) in vectors: f gets the index and how many lanes are live.
+template <typename F>
+inline void for_lanes(std::int64_t n, F&& f) {
+  std::int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) f(i, static_cast<std::int64_t>(kLanes));
+  if (i < n) f(i, n - i);
+}
+template <typename T>
+inline Vec load_n(const T* p, std::int64_t live) {
+  return live == kLanes ? load(p) : load_part(p, live);
+}
+template <typename T>
+inline void store_n(T* p, Vec v, std::int64_t live) {
+  if (live == kLanes) {
+    store(p, v);
+  } else {
+    store_part(p, v, live);
+  }
+}
+
+inline Vec select(VecI mask, Vec a, Vec b) { return mask ? a : b; }
+inline Vec max(Vec a, Vec b) { return a > b ? a : b; }
+inline Vec min(Vec a, Vec b) { return a < b ? a : b; }
+
+inline Vec sqrt(Vec v) {
+#ifdef __AVX512F__
+  return (Vec)_mm512_maskz_sqrt_ps(0xffff, (__m512)v);
+#else
+  for (int i = 0; i < kLanes; ++i) v[i] = __builtin_sqrtf(v[i]);
+  return v;
+#endif
+}
+
+// Lane sums and maxima in a fixed tree.
+inline float sum(Vec v) {
+  float a[kLanes];
+  store(a, v);
+  for (int width = kLanes / 2; width > 0; width /= 2) {
+    for (int i = 0; i < width; ++i) a[i] += a[i + width];
+  }
+  return a[0];
+}
+inline float max(Vec v) {
+  float a[kLanes];
+  store(a, v);
+  for (int width = kLanes / 2; width > 0; width /= 2) {
+    for (int i = 0; i < width; ++i) a[i] = a[i] > a[i + width] ? a[i] : a[i + width];
+  }
+  return a[0];
+}
+
+// e^x within 2 ulp for x in [-87.3, 88.7]; 0 below, +inf above; NaN stays NaN.
+// x = n ln2 + r with |r| <= ln2 / 2, a polynomial for e^r, and n added to the exponent.
+inline Vec exp(Vec x) {
+  constexpr float kMagic =
+      12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer in the low mantissa bits
+  const Vec clamped = min(max(x, splat(-87.33654f)), splat(88.72283f));
+  const Vec shifted = clamped * 1.44269504f + kMagic;
+  const Vec n = shifted - kMagic;
+  const Vec r = (clamped - n * 0.693145752f) - n * 1.42860677e-6f;
+  // Taylor's coefficients to degree 7: the remainder is r^8 / 8! < 6e-9 at |r| = 0.347.
+  Vec p = splat(1.98412698e-4f);
+  p = p * r + 1.38888889e-3f;
+  p = p * r + 8.33333333e-3f;
+  p = p * r + 4.16666667e-2f;
+  p = p * r + 0.166666667f;
+  p = p * r + 0.5f;
+  p = p * r * r + r + 1.0f;
+  // n is added in two halves, so that 2^128 * p with p < 1 does not overflow on the way.
+  const VecI exponent = (VecI)shifted - (VecI)splat(kMagic);
+  const VecI half = exponent >> 1;
+  const Vec result = p * (Vec)((half + 127) << 23) * (Vec)((exponent - half + 127) << 23);
+  const Vec bounded = select(x < -87.33654f, Vec{}, select(x > 88.72283f, splat(__builtin_inff()), result));
+  return select(x == x, bounded, x);
+}
+
+}  // namespace shoal::cpu

@@ -1,0 +1,93 @@
+// The small matrix product inside attention: c [m, n] (+)= a [m, k] . b [k, n], where n is a multiple of 16,
+// rows of b and c are contiguous, and a is addressed by two strides so that it may be a matrix or its
+// transpose.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "ops/cpu/simd.h"
+
+namespace shoal::cpu {
+
+struct TileA {
+  const float* data;
+  std::int64_t row, column;  // strides
+};
+
+template <int kRows, int kVecs>
+inline void tile_kernel(float* c, std::int64_t ldc, const TileA& a, const float* b, std::int64_t ldb,
+                        std::int64_t k, bool accumulate) {
+  Vec sum[kRows][kVecs];
+#pragma GCC unroll 8
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 4
+    for (int j = 0; j < kVecs; ++j) sum[i][j] = accumulate ? load(c + i * ldc + j * kLanes) : Vec{};
+  }
+  for (std::int64_t p = 0; p < k; ++p) {
+    Vec row[kVecs];
+#pragma GCC unroll 4
+    for (int j = 0; j < kVecs; ++j) row[j] = load(b + p * ldb + j * kLanes);
+#pragma GCC unroll 8
+    for (int i = 0; i < kRows; ++i) {
+      const Vec x = splat(a.data[i * a.row + p * a.column]);
+#pragma GCC unroll 4
+      for (int j = 0; j < kVecs; ++j) sum[i][j] += x * row[j];
+    }
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 4
+    for (int j = 0; j < kVecs; ++j) store(c + i * ldc + j * kLanes, sum[i][j]);
+  }
+}
+
+template <int kVecs>
+void tile_columns(float* c, std::int64_t ldc, const TileA& a, const float* b, std::int64_t ldb,
+                  std::int64_t m, std::int64_t k, bool accumulate) {
+  // 6 rows of 4 vectors keep 24 sums in registers beside the 4 of b.
+  std::int64_t i = 0;
+  const auto at = [&](std::int64_t row) { return TileA{a.data + row * a.row, a.row, a.column}; };
+  for (; i + 6 <= m; i += 6) tile_kernel<6, kVecs>(c + i * ldc, ldc, at(i), b, ldb, k, accumulate);
+  switch (m - i) {
+    case 5:
+      tile_kernel<5, kVecs>(c + i * ldc, ldc, at(i), b, ldb, k, accumulate);
+      break;
+    case 4:
+      tile_kernel<4, kVecs>(c + i * ldc, ldc, at(i), b, ldb, k, accumulate);
+      break;
+    case 3:
+      tile_kernel<3, kVecs>(c + i * ldc, ldc, at(i), b, ldb, k, accumulate);
+      break;
+    case 2:
+      tile_kernel<2, kVecs>(c + i * ldc, ldc, at(i), b, ldb, k, accumulate);
+      break;
+    case 1:
+      tile_kernel<1, kVecs>(c + i * ldc, ldc, at(i), b, ldb, k, accumulate);
+      break;
+    default:
+      break;
+  }
+}
+
+inline void tile_product(float* c, std::int64_t ldc, const TileA& a, const float* b, std::int64_t ldb,
+                         std::int64_t m, std::int64_t n, std::int64_t k, bool accumulate) {
+  for (std::int64_t j = 0; j < n; j += 4 * kLanes) {
+    switch (std::min<std::int64_t>(4, (n - j) / kLanes)) {
+      case 4:
+        tile_columns<4>(c + j, ldc, a, b + j, ldb, m, k, accumulate);
+        break;
+      case 3:
+        tile_columns<3>(c + j, ldc, a, b + j, ldb, m, k, accumulate);
+        break;
+      case 2:
+        tile_columns<2>(c + j, ldc, a, b + j, ldb, m, k, accumulate);
+        break;
+      default:
+        tile_columns<1>(c + j, ldc, a, b + j, ldb, m, k, accumulate);
+        break;
+    }
+  }
+}
+
+}  // namespace shoal::cpu
