@@ -1,0 +1,61 @@
+// Tokens per second of the gpt2 tokenizer on one thread: bench_tokenizer VOCABULARY_FOLDER FILE [REPEATS]
+// bench/peers/tiktoken_bench.py prints the same for tiktoken; the checksums must agree.
+#include <fmt/format.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+
+#include "core/error.h"
+#include "data/tokenizer.h"
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+void run(const char* vocabulary, const char* path, int repeats) {
+  const auto load_start = Clock::now();
+  const auto tokenizer = shoal::load_gpt2_tokenizer(vocabulary);
+  const double load_seconds = seconds_since(load_start);
+  std::ifstream file(path, std::ios::binary);
+  if (!file) shoal::fail_user("cannot read {}", path);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+
+  std::vector<double> times;
+  std::vector<std::int32_t> tokens;
+  for (int i = 0; i < repeats; ++i) {
+    const auto start = Clock::now();
+    std::vector<std::int32_t> fresh;  // a new vector every time, as the peer makes a new list
+    tokenizer->encode(text, fresh);
+    times.push_back(seconds_since(start));
+    tokens = std::move(fresh);
+  }
+  std::sort(times.begin(), times.end());
+  const double count = static_cast<double>(tokens.size());
+  fmt::print(
+      "shoal     {:>9} tokens  xxh64 {:016x}  median {:7.2f} M tokens/s  best {:7.2f}  load {:.1f} ms\n",
+      tokens.size(), XXH64(tokens.data(), tokens.size() * sizeof tokens[0], 0),
+      count / times[times.size() / 2] / 1e6, count / times[0] / 1e6, load_seconds * 1e3);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 3) {
+    fmt::print(stderr, "usage: bench_tokenizer VOCABULARY_FOLDER FILE [REPEATS]\n");
+    return 2;
+  }
+  try {
+    run(argv[1], argv[2], argc > 3 ? std::max(1, std::atoi(argv[3])) : 21);
+  } catch (const shoal::Error& error) {
+    fmt::print(stderr, "{}\n", error.what());
+    return 2;
+  }
+}
