@@ -1,0 +1,241 @@
+// Reading a config: TOML, arguments, JSON. All become raw values with a place, and go through assign().
+#include <toml++/toml.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+#include "core/text.h"
+#include "train/config_schema.h"
+
+namespace shoal {
+namespace {
+
+struct Assignment {
+  const Field* field;
+  RawValue value;
+  std::string where;
+};
+
+RawValue from_toml(const toml::node& node) {
+  if (const auto* flag = node.as_boolean()) return flag->get();
+  if (const auto* integer = node.as_integer()) return integer->get();
+  if (const auto* number = node.as_floating_point()) return number->get();
+  if (const auto* text = node.as_string()) return text->get();
+  if (const auto* array = node.as_array()) {
+    std::vector<double> numbers;
+    for (const auto& element : *array) {
+      if (!element.is_number()) return NotAValue{"a list of other things than numbers"};
+      numbers.push_back(element.value<double>().value());
+    }
+    return numbers;
+  }
+  return NotAValue{node.is_table() ? "a table" : "a date or time"};
+}
+
+std::string place(std::string_view source, const toml::node& node) {
+  return fmt::format("{}:{}", source, node.source().begin.line);
+}
+
+toml::table parse_toml(std::string_view text, std::string_view source) {
+  try {
+    return toml::parse(text, source);
+  } catch (const toml::parse_error& error) {
+    const auto at = error.source().begin;
+    fail_user("{}:{}:{}: this is not TOML: {}", source, at.line, at.column, error.description());
+  }
+}
+
+// In the order of the file, so that the first mistake is the one that is reported.
+std::vector<Assignment> read_toml(std::string_view text, std::string_view source) {
+  struct Entry {
+    std::string section, key;
+    const toml::node* node;
+  };
+  const auto table = parse_toml(text, source);
+  std::vector<Entry> entries;
+  for (const auto& [section, node] : table) {
+    const auto* keys = node.as_table();
+    if (!keys) {
+      entries.push_back({"", std::string(section), &node});
+    } else if (keys->empty()) {
+      const auto sections = config_sections();
+      if (std::ranges::find(sections, section.str()) == sections.end()) {
+        fail_unknown_key(section.str(), "", place(source, node));
+      }
+    } else {
+      for (const auto& [key, value] : *keys) {
+        entries.push_back({std::string(section), std::string(key), &value});
+      }
+    }
+  }
+  std::ranges::stable_sort(entries, {}, [](const Entry& entry) { return entry.node->source().begin.line; });
+  std::vector<Assignment> assignments;
+  for (const auto& entry : entries) {
+    const auto where = place(source, *entry.node);
+    const auto* field = find_field(entry.section, entry.key);
+    if (!field) fail_unknown_key(entry.section, entry.key, where);
+    assignments.push_back({field, from_toml(*entry.node), where});
+  }
+  return assignments;
+}
+
+// An argument's value: TOML where it is TOML of the key's kind, otherwise the bare text.
+RawValue parse_value(const Field& field, std::string text) {
+  Config config;
+  const auto ref = field.ref(config);
+  const bool list = std::holds_alternative<std::array<double, 2>*>(ref);
+  const bool wants_text = std::holds_alternative<std::string*>(ref);
+  if (list && !text.starts_with('[')) text = "[" + text + "]";
+  try {
+    const auto table = toml::parse("value = " + text);
+    const auto* node = table.get("value");
+    if (node && table.size() == 1 && (!wants_text || node->is_string())) return from_toml(*node);
+  } catch (const toml::parse_error&) {
+  }
+  return text;
+}
+
+Assignment read_argument(std::string_view argument) {
+  const auto where = fmt::format("argument '{}'", argument);
+  if (argument.starts_with("--")) argument.remove_prefix(2);
+  const auto equals = argument.find('=');
+  const auto name = argument.substr(0, equals);
+  const auto dot = name.find('.');
+  if (equals == std::string_view::npos || name.empty()) {
+    fail_user("{}: settings are written section.key=value, e.g. optim.lr=1e-3", where);
+  }
+  const auto* field = find_field(name);
+  if (!field) {
+    fail_unknown_key(dot == std::string_view::npos ? "" : name.substr(0, dot),
+                     dot == std::string_view::npos ? name : name.substr(dot + 1), where);
+  }
+  return {field, parse_value(*field, std::string(argument.substr(equals + 1))), where};
+}
+
+std::vector<Assignment> read_arguments(std::span<const std::string> arguments) {
+  std::vector<Assignment> assignments;
+  for (const auto& argument : arguments) assignments.push_back(read_argument(argument));
+  return assignments;
+}
+
+void apply_preset(ModelConfig& model) {
+  for (const auto& preset : model_presets()) {
+    if (preset.name == model.preset) {
+      model.n_layer = preset.n_layer, model.n_head = preset.n_head, model.n_embd = preset.n_embd;
+    }
+  }
+}
+
+// One source at a time: its preset first, then what it says explicitly.
+void apply(Config& config, Origins& origins, const std::vector<Assignment>& assignments) {
+  static constexpr std::string_view kPreset = "model.preset";
+  for (const auto& [field, value, where] : assignments) {
+    if (field->name() != kPreset) continue;
+    assign(*field, config, value, where);
+    origins[field->name()] = where;
+    for (const auto* key : {"model.n_layer", "model.n_head", "model.n_embd"}) origins[key] = where;
+  }
+  if (std::ranges::any_of(assignments, [](const auto& a) { return a.field->name() == kPreset; })) {
+    apply_preset(config.model);
+  }
+  for (const auto& [field, value, where] : assignments) {
+    if (field->name() == kPreset) continue;
+    assign(*field, config, value, where);
+    origins[field->name()] = where;
+  }
+}
+
+void resolve(Config& config) {
+  if (config.train.micro_batch == 0) config.train.micro_batch = config.train.global_batch;
+}
+
+std::string read_file(const std::filesystem::path& file) {
+  std::ifstream stream(file, std::ios::binary);
+  std::error_code ignored;
+  if (!stream || std::filesystem::is_directory(file, ignored)) {
+    const std::string reason = stream ? "it is a folder" : std::strerror(errno);
+    std::vector<std::string> beside;
+    const auto folder = file.has_parent_path() ? file.parent_path() : std::filesystem::path(".");
+    for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
+      if (entry.path().extension() == ".toml") beside.push_back(entry.path().filename().string());
+    }
+    const auto near = nearest(file.filename().string(), beside);
+    fail_user("cannot read the config {}: {}{}", file.string(), reason,
+              near.empty() ? "" : fmt::format("; did you mean {}?", (file.parent_path() / near).string()));
+  }
+  return {std::istreambuf_iterator<char>(stream), {}};
+}
+
+RawValue from_json(const nlohmann::ordered_json& value) {
+  if (value.is_boolean()) return value.get<bool>();
+  if (value.is_number_integer()) return value.get<std::int64_t>();
+  if (value.is_number()) return value.get<double>();
+  if (value.is_string()) return value.get<std::string>();
+  if (value.is_array() && std::ranges::all_of(value, [](const auto& v) { return v.is_number(); })) {
+    return value.get<std::vector<double>>();
+  }
+  return NotAValue{value.dump()};
+}
+
+Config read_config(std::string_view toml, std::string_view source, std::span<const std::string> arguments,
+                   const std::string& default_name) {
+  Config config;
+  Origins origins;
+  config.run.name = default_name;
+  apply(config, origins, read_toml(toml, source));
+  apply(config, origins, read_arguments(arguments));
+  resolve(config);
+  validate(config, origins);
+  return config;
+}
+
+}  // namespace
+
+Config load_config(const std::filesystem::path& file, std::span<const std::string> arguments) {
+  return read_config(read_file(file), file.string(), arguments, file.stem().string());
+}
+
+Config parse_config(std::string_view toml, std::string_view source, std::span<const std::string> arguments) {
+  return read_config(toml, source, arguments, "run");
+}
+
+void apply_arguments(Config& config, std::span<const std::string> arguments) {
+  Origins origins;
+  apply(config, origins, read_arguments(arguments));
+  resolve(config);
+}
+
+Config config_from_json(const nlohmann::ordered_json& json, std::string_view source) {
+  if (!json.is_object()) fail_user("{}: the config in it is not an object", source);
+  std::vector<Assignment> assignments;
+  for (const auto& [section, keys] : json.items()) {
+    if (!keys.is_object()) fail_unknown_key("", section, source);
+    for (const auto& [key, value] : keys.items()) {
+      const auto* field = find_field(section, key);
+      if (!field) fail_unknown_key(section, key, source);
+      assignments.push_back({field, from_json(value), std::string(source)});
+    }
+  }
+  Config config;
+  Origins origins;
+  apply(config, origins, assignments);
+  return config;
+}
+
+GptConfig to_gpt_config(const ModelConfig& model) {
+  return {.n_layer = model.n_layer,
+          .n_head = model.n_head,
+          .n_embd = model.n_embd,
+          .block_size = model.block_size,
+          .vocab_size = model.vocab_size,
+          .dropout = model.dropout,
+          .bias = model.bias,
+          .gelu = model.gelu == "erf" ? Gelu::erf : Gelu::tanh};
+}
+
+}  // namespace shoal

@@ -1,0 +1,257 @@
+#include "train/config_schema.h"
+
+#include <array>
+#include <utility>
+
+namespace shoal {
+namespace {
+
+template <auto Section, auto Member>
+FieldRef at(Config& config) {
+  return &((config.*Section).*Member);
+}
+
+template <auto Section, auto Member>
+Field plain(std::string_view name, std::string_view doc) {
+  const auto dot = name.find('.');
+  return {name.substr(0, dot), name.substr(dot + 1), at<Section, Member>, {}, {}, "", doc};
+}
+
+template <auto Section, auto Member>
+Field number(std::string_view name, Bounds bounds, std::string_view unit, std::string_view doc) {
+  Field field = plain<Section, Member>(name, doc);
+  field.bounds = bounds;
+  field.unit = unit;
+  return field;
+}
+
+template <auto Section, auto Member>
+Field choice(std::string_view name, std::vector<std::string_view> choices, std::string_view doc) {
+  Field field = plain<Section, Member>(name, doc);
+  field.choices = std::move(choices);
+  return field;
+}
+
+Bounds at_least(double low) { return {.low = low}; }
+Bounds above(double low) { return {.low = low, .low_open = true}; }
+Bounds between(double low, double high) { return {.low = low, .high = high}; }
+constexpr Bounds kFraction = {.low = 0, .high = 1, .high_open = true};
+constexpr Bounds kShare = {.low = 0, .high = 1, .low_open = true};
+
+constexpr std::array kPresets = {
+    Preset{"gpt2", 12, 12, 768},     Preset{"gpt2-medium", 24, 16, 1024}, Preset{"gpt2-large", 36, 20, 1280},
+    Preset{"gpt2-xl", 48, 25, 1600}, Preset{"gpt-mini", 6, 6, 192},       Preset{"gpt-micro", 4, 4, 128},
+    Preset{"gpt-nano", 3, 3, 48},
+};
+
+std::vector<std::string_view> preset_names() {
+  std::vector<std::string_view> names = {""};
+  for (const auto& preset : kPresets) names.push_back(preset.name);
+  return names;
+}
+
+std::vector<Field> make_fields() {
+  using C = Config;
+  using Run = RunConfig;
+  using Data = DataConfig;
+  using Model = ModelConfig;
+  using Train = TrainConfig;
+  using Optim = OptimConfig;
+  using Lr = LrScheduleConfig;
+  using Par = ParallelConfig;
+  using Gossip = GossipConfig;
+  return {
+      plain<&C::run, &Run::name>(
+          "run.name",
+          "Name of the run, and of its folder in run.dir. Empty: the config file's name without .toml."),
+      plain<&C::run, &Run::dir>("run.dir", "Folder that holds the runs."),
+      number<&C::run, &Run::seed>("run.seed", at_least(0), "",
+                                  "Seed of everything random: initial parameters, batches, dropout."),
+      choice<&C::run, &Run::deterministic>(
+          "run.deterministic", {"off", "layout"},
+          "off: a run repeats exactly on the same layout. layout: gradients are summed in one fixed "
+          "order, so that any number of ranks gives the same bits (a little slower)."),
+
+      plain<&C::data, &Data::dir>("data.dir",
+                                  "Folder made by `shoal prepare`: train.bin, val.bin, meta.json."),
+      choice<&C::data, &Data::sampling>(
+          "data.sampling", {"random", "epochs"},
+          "random: each sequence starts anywhere, with replacement. epochs: every sequence once per "
+          "epoch, shuffled."),
+      number<&C::data, &Data::truncate>("data.truncate", kShare, "",
+                                        "Share of the training tokens that is used, from the start."),
+
+      choice<&C::model, &Model::preset>(
+          "model.preset", preset_names(),
+          "A known size: sets n_layer, n_head and n_embd. Sizes given beside it override it."),
+      number<&C::model, &Model::n_layer>("model.n_layer", between(1, 1000), "blocks", "Transformer blocks."),
+      number<&C::model, &Model::n_head>("model.n_head", between(1, 4096), "heads",
+                                        "Attention heads; must divide n_embd."),
+      number<&C::model, &Model::n_embd>("model.n_embd", between(1, 1 << 20), "channels",
+                                        "Width of the residual stream."),
+      number<&C::model, &Model::block_size>("model.block_size", between(1, 1 << 24), "tokens",
+                                            "Context length: tokens per sequence."),
+      number<&C::model, &Model::vocab_size>("model.vocab_size", between(0, 1 << 30), "tokens",
+                                            "Size of the vocabulary. 0: as the data's meta.json says."),
+      number<&C::model, &Model::dropout>(
+          "model.dropout", kFraction, "",
+          "Probability of dropping an activation (embedding, attention, residual)."),
+      plain<&C::model, &Model::bias>("model.bias", "Biases in linear layers and LayerNorms (GPT-2: true)."),
+      choice<&C::model, &Model::gelu>(
+          "model.gelu", {"tanh", "erf"},
+          "tanh: the approximation of OpenAI's GPT-2 weights. erf: exact, as nanoGPT."),
+
+      choice<&C::init, &InitConfig::from>(
+          "init.from", {"scratch", "resume", "checkpoint:DIR", "hf:DIR"},
+          "scratch: new parameters. resume: go on from this run's latest checkpoint. checkpoint:DIR: "
+          "parameters of a checkpoint, new optimizer. hf:DIR: GPT-2 weights in Hugging Face's format."),
+
+      choice<&C::train, &Train::backend>(
+          "train.backend", {"cpu", "cuda", "reference"},
+          "What computes. reference: plain loops, slow, the oracle of the others."),
+      choice<&C::train, &Train::dtype>(
+          "train.dtype", {"float32", "bfloat16"},
+          "Type of the matrix products. bfloat16 keeps float32 master weights, moments and gradient sums."),
+      number<&C::train, &Train::global_batch>("train.global_batch", at_least(1), "sequences",
+                                              "Sequences per optimizer step, over all ranks."),
+      number<&C::train, &Train::micro_batch>(
+          "train.micro_batch", at_least(0), "sequences",
+          "Sequences per forward and backward pass on a rank; decides memory, not the result. Must divide "
+          "global_batch; the rest is accumulated. 0: global_batch."),
+      number<&C::train, &Train::steps>("train.steps", at_least(0), "steps",
+                                       "Optimizer steps of the whole run. Give this or epochs."),
+      number<&C::train, &Train::epochs>("train.epochs", at_least(0), "epochs",
+                                        "Passes over the training data. Give this or steps."),
+      number<&C::train, &Train::grad_clip>(
+          "train.grad_clip", at_least(0), "",
+          "The whole gradient is scaled down to this norm where it is larger. 0: off."),
+      choice<&C::train, &Train::recompute>(
+          "train.recompute", {"none", "block"},
+          "block: activations inside a block are computed again in the backward pass: less memory, a "
+          "third more work."),
+      number<&C::train, &Train::threads>("train.threads", between(0, 4096), "threads",
+                                         "Threads of the cpu backend. 0: all cores."),
+      number<&C::train, &Train::spike_zscore>(
+          "train.spike_zscore", at_least(0), "",
+          "A loss this many standard deviations above the mean of the last spike_window steps is a bad "
+          "step. 0: off."),
+      number<&C::train, &Train::spike_window>("train.spike_window", between(8, 1 << 20), "steps",
+                                              "Steps that spike_zscore looks back on."),
+      choice<&C::train, &Train::on_bad_step>(
+          "train.on_bad_step", {"stop", "skip"},
+          "What a loss or gradient that is not finite, or a spike, does: end the run, or leave that "
+          "update out."),
+
+      choice<&C::optim, &Optim::name>(
+          "optim.name", {"adamw", "accum_adamw", "accum_adam"},
+          "Optimizer. accum_*: moments are committed once per accum_steps, parameters move at every step."),
+      number<&C::optim, &Optim::lr>("optim.lr", above(0), "", "Learning rate at its highest."),
+      number<&C::optim, &Optim::betas>("optim.betas", kFraction, "", "Decay of the first and second moment."),
+      number<&C::optim, &Optim::eps>("optim.eps", above(0), "", "Added to the denominator of the update."),
+      number<&C::optim, &Optim::weight_decay>("optim.weight_decay", at_least(0), "",
+                                              "Decoupled decay of tensors of two or more dimensions."),
+      number<&C::optim, &Optim::accum_steps>("optim.accum_steps", at_least(1), "steps",
+                                             "Steps per commit of the moments (accum_adamw, accum_adam)."),
+
+      choice<&C::lr_schedule, &Lr::name>(
+          "lr_schedule.name", {"cosine", "linear", "constant", "wsd"},
+          "Shape after the warmup. wsd: constant, then decay over the last decay_steps."),
+      number<&C::lr_schedule, &Lr::warmup_steps>("lr_schedule.warmup_steps", at_least(0), "steps",
+                                                 "Steps over which the learning rate rises to optim.lr."),
+      number<&C::lr_schedule, &Lr::decay_steps>(
+          "lr_schedule.decay_steps", at_least(0), "steps",
+          "cosine, linear: the step at which min_lr is reached (0: the last). wsd: length of the final "
+          "decay (0: a tenth of the run)."),
+      number<&C::lr_schedule, &Lr::min_lr>("lr_schedule.min_lr", at_least(0), "",
+                                           "Learning rate after the decay."),
+
+      number<&C::eval, &EvalConfig::interval>("eval.interval", at_least(0), "steps",
+                                              "Steps between evaluations. 0: only at the end."),
+      number<&C::eval, &EvalConfig::batches>(
+          "eval.batches", at_least(0), "batches",
+          "Random batches of micro_batch sequences per evaluation and split. 0: the whole split in order."),
+      plain<&C::eval, &EvalConfig::at_start>("eval.at_start", "Evaluate before the first step."),
+
+      number<&C::checkpoint, &CheckpointConfig::interval>("checkpoint.interval", at_least(0), "steps",
+                                                          "Steps between checkpoints. 0: only at the end."),
+      number<&C::checkpoint, &CheckpointConfig::keep>(
+          "checkpoint.keep", at_least(1), "checkpoints",
+          "Latest checkpoints that are kept; `best` is kept beside them."),
+      plain<&C::checkpoint, &CheckpointConfig::best>(
+          "checkpoint.best", "Keep the checkpoint with the lowest validation loss (needs evaluations)."),
+
+      number<&C::parallel, &Par::data>("parallel.data", at_least(1), "ranks", "Data-parallel ranks."),
+      number<&C::parallel, &Par::tensor>("parallel.tensor", at_least(1), "ranks", "Tensor-parallel ranks."),
+      plain<&C::parallel, &Par::sequence>("parallel.sequence", "Sequence parallelism over the tensor ranks."),
+      number<&C::parallel, &Par::pipeline>("parallel.pipeline", at_least(1), "ranks", "Pipeline stages."),
+      choice<&C::parallel, &Par::schedule>("parallel.schedule",
+                                           {"gpipe", "1f1b", "interleaved", "zero_bubble"},
+                                           "Order of a pipeline's forward and backward passes."),
+      number<&C::parallel, &Par::chunks>("parallel.chunks", at_least(1), "chunks",
+                                         "Pieces of the model per pipeline rank (interleaved)."),
+      choice<&C::parallel, &Par::engine>(
+          "parallel.engine", {"allreduce", "gossip"},
+          "How data-parallel ranks agree: all-reduce of gradients, or averaging with neighbours."),
+      number<&C::parallel, &Par::zero>(
+          "parallel.zero", between(0, 3), "",
+          "ZeRO stage: what is sharded over the data ranks. 1: optimizer, 2: and gradients, 3: and "
+          "parameters."),
+      number<&C::parallel, &Par::replicate>(
+          "parallel.replicate", at_least(1), "",
+          "Groups of data ranks that hold a full copy each (ZeRO inside, all-reduce between)."),
+      choice<&C::parallel, &Par::offload>("parallel.offload", {"none", "host", "disk"},
+                                          "Where optimizer state rests between steps."),
+      choice<&C::parallel, &Par::plan>("parallel.plan", {"manual", "auto"},
+                                       "auto: the planner chooses the layout."),
+
+      choice<&C::gossip, &Gossip::topology>(
+          "gossip.topology", {"complete", "ring", "exp", "alternating-exp-ring"}, "Who averages with whom."),
+      number<&C::gossip, &Gossip::bucket_mib>("gossip.bucket_mib", above(0), "MiB",
+                                              "Size of an exchanged bucket."),
+      choice<&C::gossip, &Gossip::clip>(
+          "gossip.clip", {"global", "bucket"},
+          "Clip by the worker's whole gradient, or bucket by bucket (full overlap)."),
+      plain<&C::gossip, &Gossip::continue_from_average>(
+          "gossip.continue_from_average",
+          "After an evaluation go on from the average instead of each worker's own model."),
+      number<&C::gossip, &Gossip::local_size>("gossip.local_size", at_least(0), "ranks",
+                                              "Workers per node. 0: as the launcher says."),
+
+      number<&C::log, &LogConfig::interval>("log.interval", at_least(1), "steps", "Steps between log lines."),
+      plain<&C::log, &LogConfig::tensorboard>("log.tensorboard",
+                                              "Write TensorBoard events into the run's folder."),
+      plain<&C::log, &LogConfig::jsonl>(
+          "log.jsonl", "Write metrics.jsonl into the run's folder (what `shoal plot` reads)."),
+  };
+}
+
+}  // namespace
+
+std::span<const Field> config_fields() {
+  static const std::vector<Field> fields = make_fields();
+  return fields;
+}
+
+std::span<const Preset> model_presets() { return kPresets; }
+
+const Field* find_field(std::string_view section, std::string_view key) {
+  for (const auto& field : config_fields()) {
+    if (field.section == section && field.key == key) return &field;
+  }
+  return nullptr;
+}
+
+const Field* find_field(std::string_view name) {
+  const auto dot = name.find('.');
+  return dot == std::string_view::npos ? nullptr : find_field(name.substr(0, dot), name.substr(dot + 1));
+}
+
+std::vector<std::string> config_sections() {
+  std::vector<std::string> sections;
+  for (const auto& field : config_fields()) {
+    if (sections.empty() || sections.back() != field.section) sections.emplace_back(field.section);
+  }
+  return sections;
+}
+
+}  // namespace shoal

@@ -1,0 +1,161 @@
+// Rules between keys, and what this build cannot do yet.
+#include <array>
+
+#include "core/error.h"
+#include "train/config_schema.h"
+
+namespace shoal {
+namespace {
+
+// What is planned but not built. A line goes when its feature comes.
+struct NotYet {
+  std::string_view key;
+  std::string_view value;  // a text, or the beginning of one; empty: everything but the default
+  std::string_view what;
+};
+constexpr std::array kNotYet = {
+    NotYet{"train.backend", "cuda", "training on a GPU"},
+    NotYet{"optim.name", "accum_adam", "this optimizer"},  // and accum_adamw
+    NotYet{"init.from", "hf:", "reading Hugging Face weights"},
+    NotYet{"parallel.data", "", "data parallelism"},
+    NotYet{"parallel.tensor", "", "tensor parallelism"},
+    NotYet{"parallel.sequence", "", "sequence parallelism"},
+    NotYet{"parallel.pipeline", "", "pipeline parallelism"},
+    NotYet{"parallel.schedule", "", "pipeline parallelism"},
+    NotYet{"parallel.chunks", "", "pipeline parallelism"},
+    NotYet{"parallel.engine", "", "training by gossip"},
+    NotYet{"parallel.zero", "", "ZeRO"},
+    NotYet{"parallel.replicate", "", "data parallelism"},
+    NotYet{"parallel.offload", "", "offloading"},
+    NotYet{"parallel.plan", "", "the planner"},
+    NotYet{"gossip.topology", "", "training by gossip"},
+    NotYet{"gossip.bucket_mib", "", "training by gossip"},
+    NotYet{"gossip.clip", "", "training by gossip"},
+    NotYet{"gossip.continue_from_average", "", "training by gossip"},
+    NotYet{"gossip.local_size", "", "training by gossip"},
+};
+
+class Rules {
+ public:
+  Rules(const Config& config, const Origins& origins) : config_(config), origins_(origins) {}
+
+  void check() const {
+    check_not_yet();
+    check_names();
+    check_sizes();
+    check_length();
+    check_schedule();
+  }
+
+ private:
+  // "optim.lr = 0.1 (configs/a.toml:12)"
+  std::string say(std::string_view key) const {
+    const auto origin = origins_.find(key);
+    return fmt::format("{} = {}{}", key, find_field(key)->value(config_),
+                       origin == origins_.end() ? "" : fmt::format(" ({})", origin->second));
+  }
+
+  void check_not_yet() const {
+    static const Config defaults;
+    for (const auto& [key, value, what] : kNotYet) {
+      const auto* field = find_field(key);
+      const auto now = field->value(config_), usual = field->value(defaults);
+      if (value.empty() ? now != usual : now.starts_with("\"" + std::string(value))) {
+        fail_user("{}: {} is not in this build yet; leave it at {} = {}", say(key), what, key, usual);
+      }
+    }
+  }
+
+  void check_names() const {
+    const auto& name = config_.run.name;
+    if (name.empty()) fail_user("run.name is empty; name the run, e.g. run.name=first");
+    if (name == "." || name == ".." || name.find('/') != std::string::npos) {
+      fail_user("{} cannot name a folder; use a name without '/', and run.dir for the folder around it",
+                say("run.name"));
+    }
+    if (config_.data.dir.empty()) {
+      fail_user(
+          "data.dir is not set; prepare a dataset (`shoal prepare synthetic --out data/synthetic`) and set "
+          "data.dir to its folder");
+    }
+  }
+
+  void check_sizes() const {
+    const auto& model = config_.model;
+    const auto& train = config_.train;
+    if (model.n_embd % model.n_head != 0) {
+      fail_user("{} does not divide {}; every head needs the same width, e.g. model.n_embd={}",
+                say("model.n_head"), say("model.n_embd"), (model.n_embd / model.n_head + 1) * model.n_head);
+    }
+    if (train.micro_batch == 0) return;  // not resolved yet
+    if (train.global_batch % train.micro_batch != 0) {
+      int fitting = std::min(train.micro_batch, train.global_batch);
+      while (train.global_batch % fitting != 0) --fitting;
+      fail_user("{} does not divide {}; use e.g. train.micro_batch={}", say("train.micro_batch"),
+                say("train.global_batch"), fitting);
+    }
+    const int micro_batches = train.global_batch / train.micro_batch;
+    if (micro_batches % config_.parallel.data != 0) {
+      fail_user("{} does not divide the {} micro-batches of a step ({}, {}); change one of the three",
+                say("parallel.data"), micro_batches, say("train.global_batch"), say("train.micro_batch"));
+    }
+  }
+
+  void check_length() const {
+    const auto& train = config_.train;
+    if (train.steps == 0 && train.epochs == 0) {
+      fail_user("the length of the run is not set; give train.steps or train.epochs, e.g. train.steps=2000");
+    }
+    if (train.steps != 0 && train.epochs != 0) {
+      fail_user("{} and {} both set the length of the run; give one of them", say("train.steps"),
+                say("train.epochs"));
+    }
+    if (train.epochs != 0 && config_.data.sampling == "random") {
+      fail_user("{} needs data.sampling = \"epochs\": random sampling has no epochs; or give train.steps",
+                say("train.epochs"));
+    }
+  }
+
+  void check_schedule() const {
+    const auto& optim = config_.optim;
+    const auto& lr = config_.lr_schedule;
+    const auto steps = config_.train.steps;
+    if (optim.name == "adamw" && optim.accum_steps != 1) {
+      fail_user("{} has no meaning for optim.name = \"adamw\"; leave it out, or use accum_adamw",
+                say("optim.accum_steps"));
+    }
+    if (lr.min_lr > optim.lr) {
+      fail_user("{} is above {}; the schedule goes down", say("lr_schedule.min_lr"), say("optim.lr"));
+    }
+    if (steps > 0 && lr.warmup_steps > steps) {
+      fail_user("{} is longer than the run, {}; lower it", say("lr_schedule.warmup_steps"),
+                say("train.steps"));
+    }
+    if (lr.name == "constant") {
+      for (const auto* key : {"lr_schedule.decay_steps", "lr_schedule.min_lr"}) {
+        const auto* field = find_field(key);
+        if (field->value(config_) == field->value(Config{})) continue;
+        fail_user(
+            "{} has no meaning for lr_schedule.name = \"constant\"; leave it out, or choose another schedule",
+            say(key));
+      }
+    } else if (lr.name == "wsd") {
+      if (steps > 0 && lr.warmup_steps + lr.decay_steps > steps) {
+        fail_user("{} and {} are together longer than the run, {}", say("lr_schedule.warmup_steps"),
+                  say("lr_schedule.decay_steps"), say("train.steps"));
+      }
+    } else if (lr.decay_steps != 0 && lr.decay_steps <= lr.warmup_steps) {
+      fail_user("{} ends before {} does; it counts from the start of the run", say("lr_schedule.decay_steps"),
+                say("lr_schedule.warmup_steps"));
+    }
+  }
+
+  const Config& config_;
+  const Origins& origins_;
+};
+
+}  // namespace
+
+void validate(const Config& config, const Origins& origins) { Rules(config, origins).check(); }
+
+}  // namespace shoal
