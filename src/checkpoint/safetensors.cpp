@@ -171,7 +171,8 @@ void SafetensorsFile::parse_header() {
     fail_user("it claims {} bytes; the file has {}", length, all.size());
   }
   const auto text = all.subspan(kLengthBytes, length);
-  const auto data = all.subspan(kLengthBytes + length);
+  header_bytes_ = kLengthBytes + length;
+  const auto data = all.subspan(header_bytes_);
   const json header = parse_strictly({reinterpret_cast<const char*>(text.data()), text.size()});
   if (!header.is_object()) fail_user("it is not a JSON object");
 

@@ -59,6 +59,7 @@ class SafetensorsFile {
 
   const std::filesystem::path& path() const { return file_.path(); }
   std::span<const std::byte> bytes() const { return file_.bytes(); }
+  std::span<const std::byte> header() const { return bytes().first(header_bytes_); }
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
   const std::vector<StoredTensor>& tensors() const { return tensors_; }  // in the order of their data
   const StoredTensor* find(std::string_view name) const;
@@ -68,6 +69,7 @@ class SafetensorsFile {
   void parse_header();
 
   MappedFile file_;
+  std::size_t header_bytes_ = 0;  // with its length
   std::map<std::string, std::string> metadata_;
   std::vector<StoredTensor> tensors_;
   std::map<std::string, std::size_t, std::less<>> index_;

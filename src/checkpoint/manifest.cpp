@@ -1,0 +1,233 @@
+#include "checkpoint/manifest.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <map>
+#include <set>
+
+#include "checkpoint/json_shape.h"
+#include "core/error.h"
+
+namespace shoal {
+
+namespace {
+
+using nlohmann::json;
+namespace fs = std::filesystem;
+
+constexpr std::uint64_t kMaxManifest = 1u << 30;
+constexpr std::array kDTypes = {DType::f32, DType::bf16, DType::f16, DType::f64, DType::i32};
+
+std::string dump(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
+
+std::string to_hex(std::uint64_t value) { return fmt::format("{:016x}", value); }
+
+std::uint64_t from_hex(const json& value) {
+  const auto& text = value.get_ref<const std::string&>();
+  std::uint64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number, 16);
+  if (error != std::errc() || end != text.data() + text.size()) fail_user("\"{}\" is not a checksum", text);
+  return number;
+}
+
+DType dtype_from(const json& value) {
+  const auto& text = value.get_ref<const std::string&>();
+  for (DType dtype : kDTypes) {
+    if (name_of(dtype) == text) return dtype;
+  }
+  fail_user("the type \"{}\" is unknown", text);
+}
+
+Shape shape_from(const json& value) {
+  const auto shape = shape_from_json(value);
+  if (!shape) fail_user("{} is not a shape", dump(value));
+  return *shape;
+}
+
+std::int64_t whole_number(const json& value) {
+  if (!value.is_number_integer()) fail_user("{} is not a whole number", dump(value));
+  return value.get<std::int64_t>();
+}
+
+json to_json(const FileRecord& file) {
+  json sums = json::array();
+  for (auto sum : file.summary.checksums) sums.push_back(to_hex(sum));
+  return {{"name", file.name}, {"bytes", file.summary.bytes}, {"xxh3", std::move(sums)}};
+}
+
+FileRecord file_from(const json& value) {
+  FileRecord file{value.at("name").get<std::string>(), {}};
+  if (file.name.empty() || file.name[0] == '.' || file.name.find('/') != std::string::npos) {
+    fail_user("\"{}\" is not the name of a file in this directory", file.name);
+  }
+  const std::int64_t bytes = whole_number(value.at("bytes"));
+  if (bytes < 0) fail_user("file \"{}\" has an impossible size", file.name);
+  file.summary.bytes = static_cast<std::uint64_t>(bytes);
+  for (const auto& sum : value.at("xxh3")) file.summary.checksums.push_back(from_hex(sum));
+  if (file.summary.checksums.size() != (file.summary.bytes + kChecksumBlock - 1) / kChecksumBlock) {
+    fail_user("file \"{}\" has {} checksums, which does not fit its {} bytes", file.name,
+              file.summary.checksums.size(), bytes);
+  }
+  return file;
+}
+
+// Fields that say what is so anyway (the whole box, the whole tensor, the same name) are left out.
+json to_json(const TensorRecord& tensor) {
+  json slices = json::array();
+  for (const auto& record : tensor.slices) {
+    json slice = {{"file", record.file}};
+    if (record.slice.shape != tensor.shape) {
+      slice["offset"] = shape_to_json<json>(record.slice.offset);
+      slice["shape"] = shape_to_json<json>(record.slice.shape);
+    }
+    if (!record.slice.covers_box()) slice["range"] = {record.slice.flat_begin, record.slice.flat_end};
+    if (record.stored_as != tensor.name) slice["as"] = record.stored_as;
+    slices.push_back(std::move(slice));
+  }
+  return {{"name", tensor.name},
+          {"dtype", name_of(tensor.dtype)},
+          {"shape", shape_to_json<json>(tensor.shape)},
+          {"slices", std::move(slices)}};
+}
+
+SliceRecord slice_from(const json& value, const TensorRecord& tensor, std::size_t files) {
+  SliceRecord record{whole_slice(tensor.name, tensor.dtype, tensor.shape), 0, tensor.name};
+  const std::int64_t file = whole_number(value.at("file"));
+  if (file < 0 || static_cast<std::size_t>(file) >= files) fail_user("file number {} does not exist", file);
+  record.file = static_cast<std::size_t>(file);
+  if (value.contains("as")) record.stored_as = value["as"].get<std::string>();
+  if (value.contains("shape")) {
+    record.slice.offset = shape_from(value.at("offset"));
+    record.slice.shape = shape_from(value["shape"]);
+    if (checked_bytes(record.slice.shape, 1) < 0) fail_user("{} is not a shape", dump(value["shape"]));
+    record.slice.flat_end = record.slice.shape.count();
+  }
+  if (value.contains("range")) {
+    record.slice.flat_begin = whole_number(value["range"].at(0));
+    record.slice.flat_end = whole_number(value["range"].at(1));
+  }
+  if (const auto fault = fault_of(record.slice); !fault.empty()) fail_user("{}", fault);
+  return record;
+}
+
+TensorRecord tensor_from(const json& value, std::size_t files) {
+  TensorRecord tensor{
+      value.at("name").get<std::string>(), dtype_from(value.at("dtype")), shape_from(value.at("shape")), {}};
+  if (checked_bytes(tensor.shape, size_of(tensor.dtype)) < 0) {
+    fail_user("tensor \"{}\": the shape {} is impossible", tensor.name, tensor.shape.to_string());
+  }
+  try {
+    for (const auto& slice : value.at("slices")) tensor.slices.push_back(slice_from(slice, tensor, files));
+  } catch (const UserError& error) {
+    fail_user("tensor \"{}\": {}", tensor.name, error.what());
+  }
+  return tensor;
+}
+
+Manifest manifest_from(json& body) {
+  if (!body.is_object()) fail_user("it is not a JSON object");
+  const std::int64_t format = whole_number(body.at("format"));
+  if (format != kCheckpointFormat) {
+    fail_user("its format is {}; this version of Shoal reads format {}", format, kCheckpointFormat);
+  }
+  const std::uint64_t sum = from_hex(body.at("checksum"));
+  body.erase("checksum");
+  if (checksum(dump(body)) != sum) fail_user("it was changed after it was written (its checksum differs)");
+
+  Manifest manifest;
+  manifest.info = {whole_number(body.at("step")), body.at("shoal").get<std::string>(),
+                   body.at("config").get<std::string>(), body.at("model"), body.at("state")};
+  std::set<std::string> names;
+  for (const auto& file : body.at("files")) {
+    manifest.files.push_back(file_from(file));
+    if (!names.insert(manifest.files.back().name).second) {
+      fail_user("file \"{}\" appears twice", manifest.files.back().name);
+    }
+  }
+  names.clear();
+  for (const auto& tensor : body.at("tensors")) {
+    manifest.tensors.push_back(tensor_from(tensor, manifest.files.size()));
+    if (!names.insert(manifest.tensors.back().name).second) {
+      fail_user("tensor \"{}\" appears twice", manifest.tensors.back().name);
+    }
+  }
+  return manifest;
+}
+
+}  // namespace
+
+std::uint64_t Manifest::file_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const auto& file : files) bytes += file.summary.bytes;
+  return bytes;
+}
+
+std::string to_json_text(const Manifest& manifest) {
+  json body = {{"format", kCheckpointFormat},  {"shoal", manifest.info.shoal_version},
+               {"step", manifest.info.step},   {"config", manifest.info.config},
+               {"model", manifest.info.model}, {"state", manifest.info.state},
+               {"files", json::array()},       {"tensors", json::array()}};
+  for (const auto& file : manifest.files) body["files"].push_back(to_json(file));
+  for (const auto& tensor : manifest.tensors) body["tensors"].push_back(to_json(tensor));
+  // What a reader will see: invalid UTF-8 replaced, NaN as null.
+  body = json::parse(dump(body));
+  const std::string sum = to_hex(checksum(dump(body)));
+
+  // One line per field, file and tensor: short enough to read, and to compare with diff.
+  std::string text = "{\n";
+  for (const auto& [key, value] : body.items()) {
+    text += fmt::format("{}: ", dump(key));
+    if (key != "files" && key != "tensors") {
+      text += dump(value) + ",\n";
+      continue;
+    }
+    text += "[";
+    for (std::size_t i = 0; i < value.size(); ++i) text += (i ? ",\n  " : "\n  ") + dump(value[i]);
+    text += "\n],\n";
+  }
+  return text + fmt::format("\"checksum\": \"{}\"\n}}\n", sum);
+}
+
+Manifest manifest_from_json_text(std::string_view text, const fs::path& path) {
+  try {
+    json body = json::parse(text);
+    return manifest_from(body);
+  } catch (const json::exception& error) {
+    fail_user("{} is damaged: {}", path.string(), error.what());
+  } catch (const UserError& error) {
+    fail_user("{} cannot be used: {}", path.string(), error.what());
+  }
+}
+
+Manifest read_manifest(const fs::path& directory) {
+  const fs::path path = directory / kManifestName;
+  std::error_code ignored;
+  if (!fs::exists(path, ignored)) {
+    fail_user("{} is not a whole checkpoint: {} is missing", directory.string(), kManifestName);
+  }
+  return manifest_from_json_text(read_text(path, kMaxManifest), path);
+}
+
+void merge(Manifest& into, Manifest part) {
+  const std::size_t first_file = into.files.size();
+  for (auto& file : part.files) into.files.push_back(std::move(file));
+  std::map<std::string, std::size_t> known;
+  for (std::size_t i = 0; i < into.tensors.size(); ++i) known[into.tensors[i].name] = i;
+  for (auto& tensor : part.tensors) {
+    for (auto& slice : tensor.slices) slice.file += first_file;
+    const auto [at, added] = known.try_emplace(tensor.name, into.tensors.size());
+    if (added) {
+      into.tensors.push_back(std::move(tensor));
+      continue;
+    }
+    auto& same = into.tensors[at->second];
+    if (same.dtype != tensor.dtype || same.shape != tensor.shape) {
+      fail("ranks disagree about tensor \"{}\": {} {} and {} {}", same.name, name_of(same.dtype),
+           same.shape.to_string(), name_of(tensor.dtype), tensor.shape.to_string());
+    }
+    for (auto& slice : tensor.slices) same.slices.push_back(std::move(slice));
+  }
+}
+
+}  // namespace shoal

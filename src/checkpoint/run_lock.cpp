@@ -1,0 +1,59 @@
+#include "checkpoint/run_lock.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <string>
+#include <system_error>
+
+#include "core/error.h"
+
+namespace shoal {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+std::string holder(int fd) {
+  std::array<char, 512> text{};
+  const ssize_t size = ::pread(fd, text.data(), text.size(), 0);
+  return size > 0 ? std::string(text.data(), static_cast<std::size_t>(size)) : "another process";
+}
+
+std::string this_process() {
+  std::array<char, 256> host{};
+  ::gethostname(host.data(), host.size() - 1);
+  return fmt::format("process {} on {}", ::getpid(), host.data());
+}
+
+}  // namespace
+
+RunLock::RunLock(const fs::path& run) {
+  std::error_code error;
+  fs::create_directories(run, error);
+  if (error) fail_user("cannot create the run directory {}: {}", run.string(), error.message());
+
+  const fs::path path = run / ".lock";
+  file_ = FileDescriptor(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+  if (file_.get() < 0) {
+    fail_user("cannot write to the run directory {}: {}", run.string(),
+              std::generic_category().message(errno));
+  }
+  if (::flock(file_.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK) {
+      fail_user("cannot lock {}: {}", path.string(), std::generic_category().message(errno));
+    }
+    fail_user("the run directory {} is in use by {}; stop it, or choose another run.name or run.dir",
+              run.string(), holder(file_.get()));
+  }
+  // Who holds it is only for the message, so a disk that is full here does no harm.
+  const std::string text = this_process();
+  if (::ftruncate(file_.get(), 0) == 0) {
+    [[maybe_unused]] const ssize_t written = ::pwrite(file_.get(), text.data(), text.size(), 0);
+  }
+}
+
+}  // namespace shoal

@@ -1,0 +1,36 @@
+// One safetensors file of a checkpoint, as the manifest describes it.
+#pragma once
+
+#include <filesystem>
+#include <span>
+#include <vector>
+
+#include "checkpoint/manifest.h"
+#include "checkpoint/safetensors.h"
+
+namespace shoal {
+
+class ShardFile {
+ public:
+  // Throws UserError when the file is missing, has another size, or its header is damaged. `record` must
+  // outlive it.
+  ShardFile(const std::filesystem::path& directory, const FileRecord& record, bool verify);
+
+  // The data of a slice that this file holds. Throws UserError when the file knows nothing of it.
+  std::span<const std::byte> data(const SliceRecord& slice) const;
+  // Verifies the blocks that `part` touches, each once. Throws UserError naming the file on a mismatch.
+  void verify(std::span<const std::byte> part);
+  std::span<const std::byte> bytes() const { return file_.bytes(); }
+
+ private:
+  MappedFile open(std::filesystem::path path);
+  void verify_range(const std::filesystem::path& path, std::span<const std::byte> all, std::uint64_t begin,
+                    std::uint64_t end);
+
+  const FileRecord& record_;
+  bool verify_;
+  std::vector<bool> verified_;  // by block
+  SafetensorsFile file_;
+};
+
+}  // namespace shoal

@@ -1,0 +1,149 @@
+#include "checkpoint/store.h"
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <system_error>
+#include <utility>
+
+#include "core/error.h"
+#include "core/text.h"
+
+namespace shoal {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+std::optional<fs::path> follow(const fs::path& root, const char* link) {
+  std::error_code error;
+  const fs::path target = fs::read_symlink(root / link, error);
+  if (error || !fs::is_directory(root / target, error)) return std::nullopt;
+  return root / target;
+}
+
+std::uint64_t free_bytes(const fs::path& directory) {
+  std::error_code error;
+  const auto space = fs::space(directory, error);
+  return error ? UINT64_MAX : space.available;
+}
+
+std::string size_text(std::uint64_t bytes) { return format_bytes(static_cast<double>(bytes)); }
+
+}  // namespace
+
+std::vector<fs::path> list_checkpoints(const fs::path& root) {
+  std::vector<std::pair<std::int64_t, fs::path>> found;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(root, error)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with("step-") || !fs::is_directory(entry.path(), error)) continue;
+    found.emplace_back(std::strtoll(name.c_str() + 5, nullptr, 10), entry.path());
+  }
+  std::sort(found.begin(), found.end());
+  std::vector<fs::path> paths;
+  for (auto& [step, path] : found) paths.push_back(std::move(path));
+  return paths;
+}
+
+std::optional<fs::path> latest_in(const fs::path& root) {
+  if (auto latest = follow(root, kLatestName)) return latest;
+  const auto all = list_checkpoints(root);
+  return all.empty() ? std::nullopt : std::optional(all.back());
+}
+
+CheckpointStore::CheckpointStore(const fs::path& run, StoreOptions options)
+    : root_(run / kCheckpointsName), options_(options) {
+  std::error_code error;
+  fs::create_directories(root_, error);
+  if (error) fail_user("cannot create {}: {}", root_.string(), error.message());
+  if (options_.rank == 0) remove_leftovers(root_);
+}
+
+CheckpointStore::~CheckpointStore() { wait(); }
+
+void CheckpointStore::wait() {
+  if (thread_.joinable()) thread_.join();
+}
+
+std::optional<std::string> CheckpointStore::take_error() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(error_, std::nullopt);
+}
+
+std::optional<fs::path> CheckpointStore::latest() const { return latest_in(root_); }
+std::optional<fs::path> CheckpointStore::best() const { return follow(root_, kBestName); }
+std::vector<fs::path> CheckpointStore::list() const { return list_checkpoints(root_); }
+
+void CheckpointStore::save(const CheckpointInfo& info, std::span<const SliceView> slices, bool best) {
+  wait();
+  write(info, slices, best);
+}
+
+void CheckpointStore::save_async(const CheckpointInfo& info, std::span<const SliceView> slices, bool best) {
+  wait();
+  std::size_t bytes = 0;
+  for (const auto& view : slices) bytes += view.data.size();
+  if (buffer_.size() < bytes) {
+    buffer_ = {};
+    buffer_.resize(bytes);
+  }
+
+  std::vector<SliceView> copies(slices.begin(), slices.end());
+  std::byte* next = buffer_.data();
+  for (auto& copy : copies) {
+    if (!copy.data.empty()) std::memcpy(next, copy.data.data(), copy.data.size());
+    copy.data = {next, copy.data.size()};
+    next += copy.data.size();
+  }
+  thread_ = std::thread([this, info, copies = std::move(copies), best] {
+    std::optional<std::string> failure;
+    try {
+      write(info, copies, best);
+    } catch (const std::exception& error) {
+      failure = error.what();
+    }
+    if (!failure) return;
+    const std::lock_guard lock(mutex_);
+    error_ = std::move(failure);
+  });
+}
+
+void CheckpointStore::write(const CheckpointInfo& info, std::span<const SliceView> slices, bool best) {
+  const std::uint64_t needed = shard_bytes(slices);
+  std::optional<CheckpointWriter> writer;
+  const auto give_up = [&](const char* why) {
+    if (writer && options_.rank == 0) writer->abandon();
+    if (writer && options_.rank != 0) writer->report_failure(options_.rank, why);
+    const auto previous = latest();
+    return fmt::format("the checkpoint of step {} was not saved in {}: {} ({} needed, {} free). {}",
+                       info.step, root_.string(), why, size_text(needed), size_text(free_bytes(root_)),
+                       previous ? fmt::format("The last one, {}, is untouched", previous->filename().string())
+                                : "There is no earlier one");
+  };
+  try {
+    writer.emplace(root_, info.step);
+    if (free_bytes(root_) < needed) fail_user("there is not enough free space");
+    writer->write_shard(options_.rank, options_.world, slices);
+    if (options_.rank != 0) return;
+    writer->commit(info, options_.world);
+  } catch (const UserError& error) {
+    throw UserError(give_up(error.what()));
+  } catch (const std::exception& error) {
+    throw Error(give_up(error.what()));
+  }
+  replace_symlink(root_ / kLatestName, writer->target().filename().string());
+  if (best) replace_symlink(root_ / kBestName, writer->target().filename().string());
+  prune();
+}
+
+void CheckpointStore::prune() {
+  if (options_.keep <= 0) return;
+  const auto all = list();
+  const auto kept = std::min<std::size_t>(all.size(), static_cast<std::size_t>(options_.keep));
+  for (const auto& directory : std::span(all).first(all.size() - kept)) {
+    if (directory != latest() && directory != best()) remove_checkpoint(directory);
+  }
+}
+
+}  // namespace shoal

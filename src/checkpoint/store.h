@@ -1,0 +1,72 @@
+// The checkpoints of a run: RUN/checkpoints/step-00000200/ ..., with the links `latest` and `best` beside
+// them. Each is whole or absent, whenever the process or the machine stops.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "checkpoint/manifest.h"
+#include "checkpoint/writer.h"
+
+namespace shoal {
+
+inline constexpr const char* kCheckpointsName = "checkpoints";
+inline constexpr const char* kLatestName = "latest";
+inline constexpr const char* kBestName = "best";
+
+struct StoreOptions {
+  int keep = 0;  // how many of the newest stay, besides the latest and the best; 0 keeps all
+  int rank = 0;  // rank 0 tidies, commits, links and prunes, so it opens the store before the others do
+  int world = 1;
+};
+
+class CheckpointStore {
+ public:
+  // Creates RUN/checkpoints and removes what a killed process left there. Throws UserError when it cannot.
+  explicit CheckpointStore(const std::filesystem::path& run, StoreOptions options = {});
+  ~CheckpointStore();  // waits
+  CheckpointStore(const CheckpointStore&) = delete;
+  CheckpointStore& operator=(const CheckpointStore&) = delete;
+
+  // Writes a checkpoint of this rank's slices; when it returns on rank 0, the checkpoint is on the disk and
+  // `latest` names it (and `best`, if it is). Throws UserError when it cannot be written, with the bytes
+  // needed and free; what was there before is untouched then.
+  void save(const CheckpointInfo& info, std::span<const SliceView> slices, bool best = false);
+
+  // The same in the background, from a copy of the data: the caller's may change when this returns. The
+  // copy's memory is kept for the next time. Waits for an earlier save that is still going on.
+  void save_async(const CheckpointInfo& info, std::span<const SliceView> slices, bool best = false);
+  void wait();
+
+  // Why the last background save failed, once; nothing while it goes on or when it went well.
+  std::optional<std::string> take_error();
+
+  std::optional<std::filesystem::path> latest() const;
+  std::optional<std::filesystem::path> best() const;
+  std::vector<std::filesystem::path> list() const;  // oldest step first
+  const std::filesystem::path& root() const { return root_; }
+
+ private:
+  void write(const CheckpointInfo& info, std::span<const SliceView> slices, bool best);
+  void prune();
+
+  std::filesystem::path root_;
+  StoreOptions options_;
+  std::vector<std::byte> buffer_;
+  std::thread thread_;
+  std::mutex mutex_;
+  std::optional<std::string> error_;  // guarded by mutex_
+};
+
+// The checkpoints of a directory, oldest step first; none when it does not exist.
+std::vector<std::filesystem::path> list_checkpoints(const std::filesystem::path& root);
+// What `latest` names there, or else the checkpoint of the highest step.
+std::optional<std::filesystem::path> latest_in(const std::filesystem::path& root);
+
+}  // namespace shoal

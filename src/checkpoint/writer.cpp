@@ -1,0 +1,173 @@
+#include "checkpoint/writer.h"
+
+#include <map>
+#include <system_error>
+#include <thread>
+
+#include "checkpoint/safetensors.h"
+#include "core/clock.h"
+#include "core/error.h"
+
+namespace shoal {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr std::string_view kPartial = ".partial", kReplaced = ".replaced", kRemoved = ".removed";
+constexpr std::uint64_t kMaxRecord = 1u << 30;
+
+// ROOT/step-00000200 -> ROOT/.step-00000200.SUFFIX
+fs::path beside(const fs::path& target, std::string_view suffix) {
+  return target.parent_path() / fmt::format(".{}{}", target.filename().string(), suffix);
+}
+
+fs::path record_path(const fs::path& partial, int rank) {
+  return partial / fmt::format("rank-{:05d}.json", rank);
+}
+fs::path failure_path(const fs::path& partial, int rank) {
+  return partial / fmt::format("rank-{:05d}.failed", rank);
+}
+
+void move(const fs::path& from, const fs::path& to) {
+  std::error_code error;
+  fs::rename(from, to, error);
+  if (error) fail_user("cannot rename {} to {}: {}", from.string(), to.string(), error.message());
+}
+
+// Names for one file's slices: the tensor's own, then "name#1", "name#2".
+std::vector<SliceRecord> name_slices(std::span<const SliceView> slices) {
+  std::map<std::string, int> count;
+  std::vector<SliceRecord> records;
+  for (const auto& [slice, data] : slices) {
+    if (const auto fault = fault_of(slice); !fault.empty()) fail("tensor \"{}\": {}", slice.name, fault);
+    if (data.size() != slice.bytes()) {
+      fail("tensor \"{}\": {} bytes of data for a slice of {}", slice.name, data.size(), slice.bytes());
+    }
+    const int nth = count[slice.name]++;
+    records.push_back({slice, 0, nth == 0 ? slice.name : fmt::format("{}#{}", slice.name, nth)});
+  }
+  return records;
+}
+
+}  // namespace
+
+std::string step_directory_name(std::int64_t step) { return fmt::format("step-{:08d}", step); }
+
+std::uint64_t shard_bytes(std::span<const SliceView> slices) {
+  // A header entry takes about 100 bytes and its name, a manifest entry as much again.
+  std::uint64_t bytes = 64 << 10;
+  for (const auto& view : slices) bytes += view.data.size() + view.slice.name.size() * 4 + 512;
+  return bytes;
+}
+
+CheckpointWriter::CheckpointWriter(fs::path root, std::int64_t step)
+    : root_(std::move(root)), target_(root_ / step_directory_name(step)) {
+  partial_ = beside(target_, kPartial);
+  std::error_code error;
+  fs::create_directories(partial_, error);
+  if (error) fail_user("cannot create {}: {}", partial_.string(), error.message());
+}
+
+void CheckpointWriter::write_shard(int rank, int world, std::span<const SliceView> slices) {
+  const auto records = name_slices(slices);
+  const std::string name = fmt::format("shard-{:05d}-of-{:05d}.safetensors", rank, world);
+  std::vector<TensorEntry> entries;
+  for (const auto& record : records) {
+    entries.push_back({record.stored_as, record.slice.dtype, record.slice.stored_shape()});
+  }
+  SafetensorsWriter file(partial_ / name, std::move(entries));
+  for (const auto& view : slices) file.write(view.data);
+
+  Manifest part;
+  part.files.push_back({name, file.finish()});
+  for (const auto& record : records) {
+    Manifest one;
+    one.tensors.push_back({record.slice.name, record.slice.dtype, record.slice.global_shape, {record}});
+    merge(part, std::move(one));
+  }
+  // Renamed, so that rank 0 never sees half a record.
+  const fs::path record = record_path(partial_, rank);
+  const fs::path draft = fs::path(record) += ".draft";
+  write_text(draft, to_json_text(part));
+  move(draft, record);
+}
+
+void CheckpointWriter::report_failure(int rank, const std::string& why) noexcept {
+  try {
+    write_text(failure_path(partial_, rank), why);
+  } catch (...) {  // rank 0's patience ends it
+  }
+}
+
+Manifest CheckpointWriter::collect(int world, std::chrono::seconds patience) const {
+  Manifest whole;
+  const Stopwatch watch;
+  for (int rank = 0; rank < world; ++rank) {
+    const fs::path record = record_path(partial_, rank);
+    while (!fs::exists(record)) {
+      const fs::path failure = failure_path(partial_, rank);
+      if (fs::exists(failure)) {
+        fail("rank {} could not save its shard: {}", rank, read_text(failure, kMaxRecord));
+      }
+      if (watch.seconds() > static_cast<double>(patience.count())) {
+        fail("rank {} did not save its shard within {} s", rank, patience.count());
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    merge(whole, manifest_from_json_text(read_text(record, kMaxRecord), record));
+  }
+  return whole;
+}
+
+void CheckpointWriter::commit(const CheckpointInfo& info, int world, std::chrono::seconds patience) {
+  Manifest manifest = collect(world, patience);
+  manifest.info = info;
+  for (int rank = 0; rank < world; ++rank) fs::remove(record_path(partial_, rank));
+  write_text(partial_ / kManifestName, to_json_text(manifest));
+  sync_directory(partial_);
+
+  const fs::path replaced = beside(target_, kReplaced);
+  const bool replaces = fs::exists(target_);
+  if (replaces) move(target_, replaced);
+  try {
+    move(partial_, target_);
+  } catch (const UserError&) {
+    if (replaces) move(replaced, target_);
+    throw;
+  }
+  sync_directory(root_);
+  std::error_code ignored;
+  fs::remove_all(replaced, ignored);
+}
+
+void CheckpointWriter::abandon() noexcept {
+  std::error_code ignored;
+  fs::remove_all(partial_, ignored);
+}
+
+void remove_leftovers(const fs::path& root) {
+  std::vector<fs::path> hidden;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(root, error)) {
+    if (entry.path().filename().string().starts_with(".step-")) hidden.push_back(entry.path());
+  }
+  for (const auto& path : hidden) {
+    const fs::path target = root / path.stem().string().substr(1);
+    if (path.extension() == kReplaced && !fs::exists(target)) {
+      fs::rename(path, target, error);  // killed between the two renames: the old one is still good
+    } else if (path.extension() == kPartial || path.extension() == kReplaced ||
+               path.extension() == kRemoved) {
+      fs::remove_all(path, error);
+    }
+  }
+}
+
+void remove_checkpoint(const fs::path& directory) {
+  const fs::path removed = beside(directory, kRemoved);
+  move(directory, removed);
+  std::error_code ignored;
+  fs::remove_all(removed, ignored);
+}
+
+}  // namespace shoal

@@ -1,0 +1,64 @@
+// Writes one checkpoint, by one rank or by many. Every rank writes its own shard into a directory beside the
+// final one; rank 0 waits for the shards, writes the manifest and renames the directory. Ranks need no
+// communication but the file system they share.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+
+#include "checkpoint/manifest.h"
+#include "checkpoint/slice.h"
+
+namespace shoal {
+
+// A slice and its data: slice.count() elements.
+struct SliceView {
+  TensorSlice slice;
+  std::span<const std::byte> data;
+};
+
+std::string step_directory_name(std::int64_t step);  // "step-00000200"
+
+class CheckpointWriter {
+ public:
+  // Creates ROOT/.step-00000200.partial, which ranks may do at the same time. Throws UserError when it
+  // cannot.
+  CheckpointWriter(std::filesystem::path root, std::int64_t step);
+
+  const std::filesystem::path& partial() const { return partial_; }
+  const std::filesystem::path& target() const { return target_; }
+
+  // This rank's slices, as a safetensors file. Returns when it is on the disk. Slices of several ranks may
+  // overlap (replicas); a tensor must agree in type and global shape. Throws UserError when it cannot be
+  // written.
+  void write_shard(int rank, int world, std::span<const SliceView> slices);
+
+  // Tells rank 0 that this rank's shard will not come, and why.
+  void report_failure(int rank, const std::string& why) noexcept;
+
+  // Rank 0: waits for the shards of all ranks, then makes the checkpoint appear under its name, replacing one
+  // of the same step. Throws Error when a rank failed or does not deliver within `patience`.
+  void commit(const CheckpointInfo& info, int world,
+              std::chrono::seconds patience = std::chrono::minutes(30));
+
+  void abandon() noexcept;  // removes what was written
+
+ private:
+  Manifest collect(int world, std::chrono::seconds patience) const;
+
+  std::filesystem::path root_, partial_, target_;
+};
+
+// Bytes that a shard takes on disk, rounded up.
+std::uint64_t shard_bytes(std::span<const SliceView> slices);
+
+// Tidies up after a process that was killed: removes partial directories, and completes or undoes a
+// replacement.
+void remove_leftovers(const std::filesystem::path& root);
+// Removes a checkpoint so that it is whole or absent at every moment.
+void remove_checkpoint(const std::filesystem::path& directory);
+
+}  // namespace shoal
