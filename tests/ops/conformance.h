@@ -1,0 +1,35 @@
+// What the conformance tests share: the cpu backend on one side, the oracle in double on the other.
+#pragma once
+
+#include <string>
+
+#include "ops/buffer.h"
+#include "ops/tolerance.h"
+
+namespace shoal::test {
+
+template <typename Param>
+class Conformance : public testing::TestWithParam<Param> {
+ protected:
+  Side cpu(DType compute_type = DType::f32) const { return {*cpu_, compute_type}; }
+  Side oracle() const { return {*oracle_, DType::f64, DType::f64}; }
+
+ private:
+  std::unique_ptr<Backend> cpu_ = make_cpu_backend(2);
+  std::unique_ptr<Backend> oracle_ = make_reference_backend();
+};
+
+inline const auto kComputeTypes = testing::Values(DType::f32, DType::bf16);
+
+// A tenth dropped, in the middle of a global batch.
+inline Dropout some_dropout(std::int64_t sequence) {
+  return {.p = 0.1, .seed = 11, .step = 12, .site = 13, .window = {.first_sample = 5, .sequence = sequence}};
+}
+
+}  // namespace shoal::test
+
+namespace shoal {
+// How GoogleTest prints the parameters of a test that fails.
+inline void PrintTo(DType type, std::ostream* out) { *out << name_of(type); }
+inline void PrintTo(const Shape& shape, std::ostream* out) { *out << shape.to_string(); }
+}  // namespace shoal

@@ -1,0 +1,183 @@
+// Element-wise operations, reductions, initial values and AdamW of the cpu backend against the oracle.
+#include <cmath>
+#include <numbers>
+
+#include "ops/conformance.h"
+
+namespace shoal::test {
+namespace {
+
+class CpuElementwise : public Conformance<std::tuple<DType, std::int64_t>> {
+ protected:
+  DType type_ = std::get<0>(GetParam());
+  std::int64_t n_ = std::get<1>(GetParam());
+};
+
+TEST_P(CpuElementwise, ZeroAndFill) {
+  const Buffer x = cpu().full({n_}, normal_values(n_, 1));
+  cpu().backend.fill(x, 0.25f);
+  EXPECT_TRUE((x.values() == 0.25).min());
+  cpu().backend.zero(x);
+  EXPECT_TRUE((x.values() == 0.0).min());
+}
+
+TEST_P(CpuElementwise, ConvertRoundsToNearest) {
+  const Values x = normal_values(n_, 1);
+  const Buffer from = cpu().full({n_}, x), to = cpu(type_).compute({n_}), back = cpu().full({n_});
+  cpu().backend.convert(to, from);
+  EXPECT_TRUE((to.values() == rounded(x, type_)).min());
+  cpu().backend.convert(back, to);
+  EXPECT_TRUE((back.values() == rounded(x, type_)).min());
+}
+
+TEST_P(CpuElementwise, Add) {
+  const Values out = normal_values(n_, 1), x = normal_values(n_, 2, type_), expected = out + x;
+  const Buffer sums = cpu().full({n_}, out);
+  cpu().backend.add(sums, cpu(type_).compute({n_}, x));
+  expect_within(sums.values(), expected, storage(expected, DType::f32));
+}
+
+TEST_P(CpuElementwise, SumsAreInDouble) {
+  const Values x = normal_values(n_, 1), start = {0.5};
+  const Buffer total{cpu().backend, DType::f64, {1}, start}, squares{cpu().backend, DType::f64, {1}, start};
+  cpu().backend.sum(total, cpu().full({n_}, x));
+  cpu().backend.sum_squares(squares, cpu().full({n_}, x));
+  const Values magnitude = std::abs(x), square = x * x;
+  // Twice, since the expected value rounds as well.
+  const double slack = 2 * gamma(n_ + 1, DType::f64);
+  EXPECT_NEAR(total.values()[0], 0.5 + x.sum(), slack * (0.5 + magnitude.sum()));
+  EXPECT_NEAR(squares.values()[0], 0.5 + square.sum(), slack * (0.5 + square.sum()));
+}
+
+// x/2 (1 + tanh z): an error of tanh enters with |x|/2, and that of its argument with |x|/2 times |z| sech^2
+// z < 1/2; with erf likewise. Together less than |x| times the error of a function and four roundings.
+TEST_P(CpuElementwise, GeluForward) {
+  for (const Gelu kind : {Gelu::tanh, Gelu::erf}) {
+    const Values x = normal_values(n_, 1, type_, 0, 3);
+    const auto run = [&](const Side& side) {
+      const Buffer y = side.compute({n_});
+      side.backend.gelu_forward(y, side.compute({n_}, x), kind);
+      return y.values();
+    };
+    const Values expected = run(oracle());
+    expect_within(run(cpu(type_)), expected,
+                  (kFunctionError + gamma(4)) * std::abs(x) + storage(expected, type_));
+  }
+}
+
+// The slope is s + |x| s'(x), s the sigmoid-like factor in [0, 1], s' < 1 its own slope, at most 1.2 (1 +
+// x^2) e^-x^2/4 in either form: functions enter s with their error, and s' with it too, relative to 1 + |x|
+// z' where the tanh form has z' = 0.8 (1 + 0.134 x^2), the slope of its argument, which is what 1 - tanh^2 is
+// multiplied by.
+TEST_P(CpuElementwise, GeluBackwardInPlaceAsWell) {
+  for (const Gelu kind : {Gelu::tanh, Gelu::erf}) {
+    const Values x = normal_values(n_, 1, type_, 0, 3), dy = normal_values(n_, 2, type_);
+    const auto run = [&](const Side& side, bool in_place) {
+      const Buffer gradient = side.compute({n_}, dy), separate = side.compute({n_});
+      const Tensor dx = in_place ? gradient : separate;
+      side.backend.gelu_backward(dx, gradient, side.compute({n_}, x), kind);
+      return (in_place ? gradient : separate).values();
+    };
+    const Values expected = run(oracle(), false);
+    const Values argument = std::abs(x) * (0.8 * (1.0 + 0.134 * x * x));
+    const Values bound = (2 * kFunctionError) * std::abs(dy) * (1.0 + argument) + storage(expected, type_);
+    expect_within(run(cpu(type_), false), expected, bound);
+    expect_within(run(cpu(type_), true), expected, bound);
+  }
+}
+
+// m = b1 m + (1 - b1) g s and v likewise: four and five roundings. The step lr / c1 * m / (sqrt(v / c2) +
+// eps) carries the error of m, half that of v (a square root halves relative errors), and eight roundings of
+// its own with two functions at most; then decay and subtraction round three times.
+TEST_P(CpuElementwise, AdamW) {
+  const Values w0 = normal_values(n_, 1), m0 = normal_values(n_, 2) * 0.1, g = normal_values(n_, 4);
+  const Values deviation = normal_values(n_, 3), v0 = deviation * deviation * 0.01;
+  const float grad_scale = 0.75f;
+  AdamWStep step{.lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f};
+  step.correction1 = 0.271f;
+  step.correction2 = 0.142625f;
+  for (const bool scaled : {true, false}) {
+    const auto run = [&](const Side& side, bool with_copy) {
+      const Buffer w = side.full({n_}, rounded(w0, DType::f32)), m = side.full({n_}, rounded(m0, DType::f32)),
+                   v = side.full({n_}, rounded(v0, DType::f32)), copy{side.backend, DType::bf16, {n_}},
+                   factor{side.backend, DType::f32, {1}, Values{grad_scale}};
+      AdamWStep at = step;
+      at.grad_scale = scaled ? static_cast<const Tensor&>(factor).as<const float>() : nullptr;
+      side.backend.adamw(w, with_copy ? copy : Tensor{}, m, v, side.full({n_}, g), at);
+      return std::array{w.values(), m.values(), v.values(), copy.values()};
+    };
+    const bool with_copy = type_ == DType::bf16;
+    const auto [w, m, v, copy] = run(cpu(), with_copy);
+    const auto [expected_w, expected_m, expected_v, unused] = run(oracle(), false);
+    const Values m_error = gamma(4) * std::abs(m0) + gamma(4) * 0.1 * std::abs(g);
+    const Values update =
+        step.lr / step.correction1 / (std::sqrt(expected_v / static_cast<double>(step.correction2)) + 1e-8);
+    expect_within(m, expected_m, m_error + storage(expected_m, DType::f32));
+    expect_within(v, expected_v, gamma(5) * expected_v + storage(expected_v, DType::f32));
+    expect_within(w, expected_w,
+                  update * (m_error + (gamma(5) / 2 + gamma(8) + 2 * kFunctionError) * std::abs(expected_m)) +
+                      gamma(3) * std::abs(w0) + storage(expected_w, DType::f32));
+    EXPECT_TRUE((copy == (with_copy ? rounded(w, DType::bf16) : Values(0.0, w.size()))).min());
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, CpuElementwise,
+                         testing::Combine(kComputeTypes, testing::Values(1, 3, 17, 48, 100, 1003, 40000)));
+
+class CpuClip : public Conformance<int> {
+ protected:
+  double scale(double squares, double max_norm) const {
+    const Buffer in{cpu().backend, DType::f64, {1}, Values{squares}}, out = cpu().full({1});
+    cpu().backend.clip_scale(out, in, max_norm);
+    return out.values()[0];
+  }
+};
+
+TEST_F(CpuClip, ScalesNormsAboveTheMaximumOnly) {
+  EXPECT_FLOAT_EQ(static_cast<float>(scale(16, 1)), 0.25f);
+  EXPECT_EQ(scale(0.25, 1), 1);
+  EXPECT_EQ(scale(0, 1), 1);
+  EXPECT_EQ(scale(1e6, 0), 1) << "0 means no clipping";
+}
+
+TEST_F(CpuClip, NormsThatAreNotFiniteGiveZero) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity(),
+                   kNan = std::numeric_limits<double>::quiet_NaN();
+  for (const double max_norm : {0.0, 1.0}) {
+    EXPECT_EQ(scale(kInfinity, max_norm), 0);
+    EXPECT_EQ(scale(kNan, max_norm), 0);
+  }
+}
+
+class CpuFillNormal : public Conformance<int> {
+ protected:
+  Values filled(const Side& side, std::int64_t first, std::int64_t n) const {
+    const Buffer out = side.full({n});
+    side.backend.fill_normal(out, 42, name_hash("block.3.mlp.weight"), first, 0.02);
+    return out.values();
+  }
+};
+
+// The page defines the value, and double leaves it one rounding.
+TEST_F(CpuFillNormal, EqualsTheOracle) {
+  const std::int64_t first = (std::int64_t{1} << 32) - 100;  // across the border of 32 bits
+  const Values expected = filled(oracle(), first, 5000);
+  expect_within(filled(cpu(), first, 5000), expected, storage(expected, DType::f32));
+}
+
+TEST_F(CpuFillNormal, ShardsAreSlicesOfTheWhole) {
+  const Values whole = filled(cpu(), 0, 3001), shard = filled(cpu(), 1007, 1500);
+  EXPECT_TRUE((shard == Values(whole[std::slice(1007, 1500, 1)])).min());
+}
+
+TEST_F(CpuFillNormal, HasTheMomentsOfANormal) {
+  const std::int64_t n = 100000;
+  const Values x = filled(cpu(), 0, n) / 0.02;
+  const Values squares = x * x;
+  // Five standard deviations of the estimates: 1 / sqrt(n), and sqrt(2 / n).
+  EXPECT_NEAR(x.sum() / n, 0, 5 / std::sqrt(n));
+  EXPECT_NEAR(squares.sum() / n, 1, 5 * std::sqrt(2.0 / n));
+}
+
+}  // namespace
+}  // namespace shoal::test

@@ -1,0 +1,78 @@
+// Matrix products of the cpu backend against the oracle.
+#include "ops/conformance.h"
+
+namespace shoal::test {
+namespace {
+
+struct Types {
+  DType in, out;
+};
+void PrintTo(const Types& types, std::ostream* out) {
+  *out << name_of(types.in) << " to " << name_of(types.out);
+}
+
+class CpuLinear : public Conformance<std::tuple<Types, Shape>> {  // the shape is R, K, N
+ protected:
+  Types types_ = std::get<0>(GetParam());
+  std::int64_t R_ = std::get<1>(GetParam())[0], K_ = std::get<1>(GetParam())[1],
+               N_ = std::get<1>(GetParam())[2];
+  Values x_ = normal_values(R_ * K_, 1, types_.in), w_ = normal_values(N_ * K_, 2, types_.in),
+         bias_ = normal_values(N_, 3, types_.in), dy_ = normal_values(R_ * N_, 4, types_.in);
+};
+
+TEST_P(CpuLinear, Forward) {
+  for (const bool with_bias : {true, false}) {
+    const auto run = [&](const Side& side, DType out, const Values& x, const Values& w, const Values& bias) {
+      const Buffer y{side.backend, out, {R_, N_}}, b = side.compute({N_}, bias);
+      side.backend.linear_forward(y, side.compute({R_, K_}, x), side.compute({N_, K_}, w),
+                                  with_bias ? b : Tensor{});
+      return y.values();
+    };
+    const Values expected = run(oracle(), DType::f64, x_, w_, bias_);
+    const Values magnitude = run(oracle(), DType::f64, std::abs(x_), std::abs(w_), std::abs(bias_));
+    expect_within(run(cpu(types_.in), types_.out, x_, w_, bias_), expected,
+                  gamma(K_ + 1) * magnitude + storage(expected, types_.out));
+  }
+}
+
+TEST_P(CpuLinear, BackwardInput) {
+  const auto run = [&](const Side& side, DType out, const Values& dy, const Values& w) {
+    const Buffer dx{side.backend, out, {R_, K_}};
+    side.backend.linear_backward_input(dx, side.compute({R_, N_}, dy), side.compute({N_, K_}, w));
+    return dx.values();
+  };
+  const Values expected = run(oracle(), DType::f64, dy_, w_);
+  const Values magnitude = run(oracle(), DType::f64, std::abs(dy_), std::abs(w_));
+  expect_within(run(cpu(types_.in), types_.out, dy_, w_), expected,
+                gamma(N_) * magnitude + storage(expected, types_.out));
+}
+
+TEST_P(CpuLinear, BackwardWeight) {
+  const Values dw0 = normal_values(N_ * K_, 5), dbias0 = normal_values(N_, 6);
+  for (const bool with_bias : {true, false}) {
+    const auto run = [&](const Side& side, const Values& dy, const Values& x, const Values& dw_before,
+                         const Values& dbias_before) {
+      const Buffer dw = side.full({N_, K_}, dw_before), dbias = side.full({N_}, dbias_before);
+      side.backend.linear_backward_weight(dw, with_bias ? dbias : Tensor{}, side.compute({R_, N_}, dy),
+                                          side.compute({R_, K_}, x));
+      return std::pair(dw.values(), dbias.values());
+    };
+    const auto [dw, dbias] = run(cpu(types_.in), dy_, x_, dw0, dbias0);
+    const auto [expected_dw, expected_dbias] = run(oracle(), dy_, x_, dw0, dbias0);
+    const auto [dw_size, dbias_size] =
+        run(oracle(), std::abs(dy_), std::abs(x_), std::abs(dw0), std::abs(dbias0));
+    expect_within(dw, expected_dw, gamma(R_ + 1) * dw_size + storage(expected_dw, DType::f32));
+    expect_within(dbias, expected_dbias, gamma(R_ + 1) * dbias_size + storage(expected_dbias, DType::f32));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, CpuLinear,
+    testing::Combine(testing::Values(Types{DType::f32, DType::f32}, Types{DType::bf16, DType::bf16},
+                                     Types{DType::bf16, DType::f32}),
+                     testing::Values(Shape{1, 1, 1}, Shape{1, 48, 100}, Shape{5, 3, 7}, Shape{33, 17, 65},
+                                     Shape{64, 64, 48}, Shape{100, 100, 17}, Shape{257, 96, 33},
+                                     Shape{2, 257, 5}, Shape{7, 100, 1003})));
+
+}  // namespace
+}  // namespace shoal::test
