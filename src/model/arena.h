@@ -1,0 +1,37 @@
+// One allocation, handed out in pieces. An arena without a backend hands out nothing but sizes, so that what
+// a model needs is computed by the code that will take it.
+#pragma once
+
+#include "core/tensor.h"
+#include "ops/backend.h"
+
+namespace shoal {
+
+class Arena {
+ public:
+  Arena() = default;  // measures
+  Arena(Backend& backend, std::size_t bytes)
+      : backend_(&backend), base_(static_cast<std::byte*>(backend.allocate(bytes))), capacity_(bytes) {}
+  ~Arena() {
+    if (base_) backend_->release(base_, capacity_);
+  }
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  Tensor take(DType dtype, Shape shape) {
+    Tensor tensor{base_ ? base_ + used_ : nullptr, dtype, shape};
+    used_ += (tensor.bytes() + kAlignment - 1) / kAlignment * kAlignment;
+    assert(!base_ || used_ <= capacity_);
+    return tensor;
+  }
+  std::size_t used() const { return used_; }
+
+ private:
+  static constexpr std::size_t kAlignment = 64;
+  Backend* backend_ = nullptr;
+  std::byte* base_ = nullptr;
+  std::size_t capacity_ = 0;
+  std::size_t used_ = 0;
+};
+
+}  // namespace shoal

@@ -1,0 +1,118 @@
+#include <algorithm>
+
+#include "model/layers.h"
+
+namespace shoal {
+namespace {
+
+// Rows of logits made at a time: large enough that the weight's gradient, which is read and written once per
+// chunk, costs about 1 % of the chunk's products; 128 MiB of float32.
+std::int64_t chunk_rows(std::int64_t rows, std::int64_t classes) {
+  constexpr std::int64_t kElements = std::int64_t{32} << 20;
+  const std::int64_t most = std::max<std::int64_t>(64, kElements / classes);
+  const std::int64_t chunks = (rows + most - 1) / most;
+  return (rows + chunks - 1) / chunks;
+}
+
+// Calls f(first row, rows, logits) for chunk after chunk, with the logits and their statistics made.
+template <typename F>
+void for_chunks(const LayerContext& context, const Head::Activations& keep, const Tensor& wte,
+                const Tensor& targets, F&& f) {
+  auto& ops = context.backend;
+  const std::int64_t rows = targets.count(), most = keep.logits.rows();
+  for (std::int64_t first = 0; first < rows; first += most) {
+    const std::int64_t n = std::min(most, rows - first);
+    const auto part = [&](const Tensor& x) {
+      return Tensor{x.as<std::byte>() + static_cast<std::size_t>(first) * size_of(x.dtype), x.dtype, {n}};
+    };
+    const Tensor logits = keep.logits.row_range(0, n);
+    ops.linear_forward(logits, keep.norm.row_range(first, n), wte, {});
+    ops.cross_entropy_stats(part(keep.maximum), part(keep.exp_sum), part(keep.target_logit),
+                            part(keep.argmax), logits, part(targets), 0, context.config.vocab_size);
+    ops.cross_entropy_loss(part(keep.loss), part(keep.maximum), part(keep.exp_sum), part(keep.target_logit),
+                           part(targets));
+    f(first, n, logits, part);
+  }
+}
+
+void final_norm(const LayerContext& context, const Head::Activations& keep, const UnitView& w,
+                const Tensor& x) {
+  context.backend.layernorm_forward(keep.norm, keep.mean, keep.rstd, x, w["ln_f.weight"], w["ln_f.bias"]);
+}
+
+Tensor folded_loss(const Head::Activations& keep, const Tensor& targets) {
+  return {keep.loss.data, DType::f32, {targets.count()}};
+}
+
+}  // namespace
+
+Head::Activations Head::Activations::take(Arena& arena, const GptConfig& config, const BatchShape& shape,
+                                          DType compute) {
+  const std::int64_t r = shape.rows(), classes = padded_vocabulary(config), chunk = chunk_rows(r, classes);
+  Activations keep{
+      .mean = arena.take(DType::f32, {r}),
+      .rstd = arena.take(DType::f32, {r}),
+      .norm = arena.take(compute, {r, config.n_embd}),
+      .d_norm = arena.take(compute, {r, config.n_embd}),
+      .logits = arena.take(DType::f32, {chunk, classes}),
+      .d_logits = {},
+      .maximum = arena.take(DType::f32, {r}),
+      .exp_sum = arena.take(DType::f32, {r}),
+      .target_logit = arena.take(DType::f32, {r}),
+      .loss = arena.take(DType::f32, {r}),
+      .argmax = arena.take(DType::i32, {r}),
+  };
+  keep.d_logits = compute == DType::f32 ? keep.logits : arena.take(compute, {chunk, classes});
+  return keep;
+}
+
+void Head::evaluate(const LayerContext& context, const Activations& keep, const Tensor& x,
+                    const Tensor& targets, const LossSums& sums) {
+  const auto w = context.store.weights(unit(context.config));
+  const auto embedding = context.store.weights(EmbeddingLayer::kUnit);
+  final_norm(context, keep, w, x);
+  for_chunks(context, keep, embedding["wte.weight"], targets, [](auto&&...) {});
+  context.backend.sum(sums.loss, folded_loss(keep, targets));
+  context.store.release(EmbeddingLayer::kUnit);
+  context.store.release(unit(context.config));
+}
+
+void Head::train(const LayerContext& context, const Activations& keep, const Workspace& work, const Tensor& x,
+                 const Tensor& targets, const LossSums& sums, float scale) {
+  auto& ops = context.backend;
+  const int u = unit(context.config);
+  const auto w = context.store.weights(u);
+  const auto g = context.store.gradients(u);
+  const auto embedding = context.store.weights(EmbeddingLayer::kUnit);
+  const Tensor wte = embedding["wte.weight"];
+  const Tensor d_wte = context.store.tied_gradient();
+  final_norm(context, keep, w, x);
+  for_chunks(context, keep, wte, targets,
+             [&](std::int64_t first, std::int64_t n, const Tensor& logits, auto&& part) {
+               const Tensor d_logits = keep.d_logits.row_range(0, n);
+               ops.cross_entropy_backward(d_logits, logits, part(keep.maximum), part(keep.exp_sum),
+                                          part(targets), 0, context.config.vocab_size, scale);
+               ops.linear_backward_input(keep.d_norm.row_range(first, n), d_logits, wte);
+               ops.linear_backward_weight(d_wte, {}, d_logits, keep.norm.row_range(first, n));
+             });
+  ops.sum(sums.loss, folded_loss(keep, targets));
+  ops.zero(work.d_stream);
+  ops.layernorm_backward(work.d_stream, g["ln_f.weight"], g["ln_f.bias"], keep.d_norm, x, w["ln_f.weight"],
+                         keep.mean, keep.rstd);
+  context.store.release(EmbeddingLayer::kUnit);
+  context.store.release(u);
+  context.store.gradients_ready(u);
+}
+
+void Head::logits(const LayerContext& context, const Activations& keep, const Tensor& x,
+                  const Tensor& logits) {
+  const auto w = context.store.weights(unit(context.config));
+  const auto embedding = context.store.weights(EmbeddingLayer::kUnit);
+  context.backend.layernorm_forward(keep.norm.row_range(0, x.rows()), keep.mean, keep.rstd, x,
+                                    w["ln_f.weight"], w["ln_f.bias"]);
+  context.backend.linear_forward(logits, keep.norm.row_range(0, x.rows()), embedding["wte.weight"], {});
+  context.store.release(EmbeddingLayer::kUnit);
+  context.store.release(unit(context.config));
+}
+
+}  // namespace shoal
