@@ -1,1 +1,125 @@
-int main() { return 0; }
+// The program: reads the command line, runs one subcommand, and turns failures into messages and exit codes.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <exception>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "cli/command.h"
+#include "core/error.h"
+#include "core/text.h"
+
+namespace shoal::cli {
+namespace {
+
+constexpr int kDone = 0, kFailed = 1, kUserError = 2;
+
+void add_commands(CLI::App& app) {
+  add_config(app);
+  add_plot(app);
+}
+
+// CLI11 takes its arguments in reverse. `--section.key=value` loses its dashes here, so that settings
+// are one thing in both spellings.
+std::vector<std::string> reversed_arguments(int argc, char** argv) {
+  std::vector<std::string> arguments;
+  for (int i = argc - 1; i > 0; --i) {
+    std::string argument = argv[i];
+    const auto equals = argument.find('=');
+    const bool setting =
+        argument.starts_with("--") && equals != std::string::npos && argument.find('.') < equals;
+    arguments.push_back(setting ? argument.substr(2) : argument);
+  }
+  return arguments;
+}
+
+const CLI::App& chosen(const CLI::App& app) {
+  const auto parsed = app.get_subcommands();
+  return parsed.empty() ? app : chosen(*parsed.front());
+}
+
+std::vector<std::string> option_names(const CLI::App& command) {
+  std::vector<std::string> names;
+  for (const auto* option : command.get_options()) {
+    for (const auto& name : option->get_lnames()) names.push_back("--" + name);
+  }
+  return names;
+}
+
+std::vector<std::string> command_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const auto* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+    names.push_back(command->get_name());
+  }
+  return names;
+}
+
+std::string full_name(const CLI::App& command) {
+  return command.get_parent() ? full_name(*command.get_parent()) + " " + command.get_name()
+                              : command.get_name();
+}
+
+// What was not understood, with the nearest thing that would have been.
+std::string explain_leftover(const CLI::App& app, const std::string& leftover) {
+  const auto& command = chosen(app);
+  const bool option = leftover.starts_with('-');
+  const bool wants_command =
+      !option && !command.get_subcommands([](const CLI::App*) { return true; }).empty();
+  const auto near = nearest(leftover.substr(0, leftover.find('=')),
+                            option ? option_names(command) : command_names(command));
+  return fmt::format("{} '{}'{}",
+                     option          ? "unknown option"
+                     : wants_command ? "unknown command"
+                                     : "unexpected argument",
+                     leftover, near.empty() ? "" : fmt::format("; did you mean {}?", near));
+}
+
+int parse_error(const CLI::App& app, const CLI::ParseError& error) {
+  const auto leftovers = app.remaining(true);
+  std::string message = error.what();
+  if (!leftovers.empty()) message = explain_leftover(app, leftovers.front());
+  fmt::print(stderr, "shoal: error: {} (see {} --help)\n", message, full_name(chosen(app)));
+  return kUserError;
+}
+
+int run(int argc, char** argv) {
+  CLI::App app("Shoal trains GPT-2: prepare a text, train, evaluate, resume and sample, from one program.",
+               "shoal");
+  app.set_version_flag("--version", "shoal " SHOAL_VERSION);
+  app.set_help_all_flag("");
+  app.footer(
+      "shoal COMMAND --help explains a command, with examples.\n\nExamples:\n"
+      "  shoal config --explain model\n      What the keys of a config's [model] section mean\n"
+      "  shoal plot runs/first runs/second -o curves.svg\n      Draw the curves of two runs over each other");
+  add_commands(app);
+  try {
+    app.parse(reversed_arguments(argc, argv));
+  } catch (const CLI::Success& wish) {  // --help, --version
+    return app.exit(wish);
+  } catch (const CLI::ParseError& error) {
+    return parse_error(app, error);
+  }
+  if (!app.get_subcommands().empty()) return kDone;
+  fmt::print(stderr, "{}", app.help());
+  return kUserError;
+}
+
+}  // namespace
+}  // namespace shoal::cli
+
+int main(int argc, char** argv) {
+  using namespace shoal;
+  try {
+    return cli::run(argc, argv);
+  } catch (const UserError& error) {
+    fmt::print(stderr, "shoal: error: {}\n", error.what());
+    return cli::kUserError;
+  } catch (const std::bad_alloc&) {
+    fmt::print(stderr, "shoal: error: out of memory\n");
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "shoal: error: {}\n", error.what());
+  }
+  return cli::kFailed;
+}

@@ -7,9 +7,9 @@
 #include <cstring>
 
 #include "core/error.h"
-#include "tensorboard_event.pb.h"
 #include "train/crc32c.h"
 #include "train/metrics.h"
+#include "train/tensorboard_event.pb.h"
 
 namespace shoal {
 namespace {

@@ -1,0 +1,43 @@
+// How subcommands are made. Each is one file, cli/NAME.cpp, which defines add_NAME: it registers the
+// subcommand's options and a callback that does the work once the whole command line has been read. A
+// callback reports failure by throwing (UserError: exit code 2, anything else: 1); main prints the message.
+//
+//   void add_size(CLI::App& app) {
+//     auto options = std::make_shared<ConfigOptions>();
+//     auto* command = add_command(app, "size", "Print what a model needs", {{"shoal size gpt2.toml",
+//     "..."}}); add_config_options(*command, *options); command->callback([options] { ... options->load() ...
+//     });
+//   }
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "train/config.h"
+
+namespace shoal::cli {
+
+void add_config(CLI::App& app);
+void add_plot(CLI::App& app);
+
+// A command line and what it does, for the help.
+using Examples = std::vector<std::pair<std::string, std::string>>;
+
+// A subcommand with `what` (one line) and `examples` in its help.
+CLI::App* add_command(CLI::App& app, const std::string& name, const std::string& what,
+                      const Examples& examples);
+
+// CONFIG [section.key=value ...]
+struct ConfigOptions {
+  std::string file;
+  std::vector<std::string> settings;
+  Config load() const { return load_config(file, settings); }
+};
+void add_config_options(CLI::App& command, ConfigOptions& options);
+
+// [section.key=value ...] alone, for commands that find the config elsewhere.
+void add_settings(CLI::App& command, std::vector<std::string>& settings);
+
+}  // namespace shoal::cli

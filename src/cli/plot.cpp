@@ -1,0 +1,91 @@
+// shoal plot: the curves of runs, from their metrics.jsonl, as one SVG.
+#include "train/plot.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+
+#include "cli/command.h"
+#include "core/error.h"
+#include "core/text.h"
+
+namespace shoal::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Options {
+  std::vector<std::string> runs;
+  std::string output;
+};
+
+[[noreturn]] void fail_no_run(const fs::path& run) {
+  std::vector<std::string> beside;
+  std::error_code ignored;
+  const auto folder = run.has_parent_path() ? run.parent_path() : fs::path(".");
+  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
+    if (entry.is_directory(ignored)) beside.push_back(entry.path().filename().string());
+  }
+  const auto near = nearest(run.filename().string(), beside);
+  fail_user("there is no run {}{}; give the folder of a run, e.g. runs/quickstart", run.string(),
+            near.empty() ? "" : fmt::format(" (did you mean {}?)", (run.parent_path() / near).string()));
+}
+
+// A run's folder, or its metrics.jsonl.
+fs::path metrics_file(const fs::path& run) {
+  if (!fs::exists(run)) fail_no_run(run);
+  const auto file = fs::is_directory(run) ? run / "metrics.jsonl" : run;
+  if (!fs::exists(file)) {
+    fail_user("{} has no metrics.jsonl: it is no run's folder, or the run was made with log.jsonl=false",
+              run.string());
+  }
+  return file;
+}
+
+PlotRun read_run(const std::string& argument) {
+  const auto file = metrics_file(argument);
+  const auto folder = fs::absolute(file).lexically_normal().parent_path();
+  return {folder.filename().string(), read_metrics(file)};
+}
+
+// Runs of the same name are told apart by the path they were given by.
+void tell_apart(std::vector<PlotRun>& runs, const std::vector<std::string>& arguments) {
+  std::vector<std::string> names;
+  for (const auto& run : runs) names.push_back(run.name);
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    if (std::ranges::count(names, names[i]) > 1) runs[i].name = arguments[i];
+  }
+}
+
+void run(const Options& options) {
+  const fs::path output = options.output;
+  if (output.extension() != ".svg")
+    fail_user("{}: the plot is an SVG; name it {}.svg", output.string(), output.stem().string());
+  std::vector<PlotRun> runs;
+  for (const auto& argument : options.runs) runs.push_back(read_run(argument));
+  tell_apart(runs, options.runs);
+  std::ofstream stream(output, std::ios::binary);
+  stream << plot_svg(runs);
+  stream.close();
+  if (!stream) fail_user("cannot write {}: {}", output.string(), std::strerror(errno));
+}
+
+}  // namespace
+
+void add_plot(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  auto* command = add_command(
+      app, "plot", "Draw the curves of one or several runs: loss, learning rate, tokens/s",
+      {{"shoal plot runs/quickstart -o quickstart.svg", "One run; also while it is still going on"},
+       {"shoal plot runs/first runs/second -o both.svg", "Two runs over each other"}});
+  command->add_option("runs", options->runs, "Folders of runs")->required()->option_text("RUN [RUN ...]");
+  command->add_option("-o,--output", options->output, "The picture to write, an SVG")
+      ->required()
+      ->option_text("FILE.svg");
+  command->callback([options] { run(*options); });
+}
+
+}  // namespace shoal::cli
