@@ -35,10 +35,10 @@ constexpr Range kNewNumbers[] = {{0x10D40, 0x10D49}, {0x116D0, 0x116E3}, {0x11BF
 
 Gpt2Splitter::Gpt2Splitter() {
   std::vector<std::array<Kind, 256>> pages(page_.size());
-  for (std::int32_t code_point = 0; code_point < 0x110000; ++code_point) {
+  // The planes from 4 up have tags and private use, but no letters, numbers or spaces.
+  for (std::int32_t code_point = 0; code_point < 0x40000; ++code_point) {
     const utf8proc_category_t category = utf8proc_category(code_point);
     Kind& kind = pages[static_cast<std::size_t>(code_point >> 8)][code_point & 0xFF];
-    kind = kOther;
     if (category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_LO) kind = kLetter;
     if (category >= UTF8PROC_CATEGORY_ND && category <= UTF8PROC_CATEGORY_NO) kind = kNumber;
     if (is_white_space(code_point, category)) kind = kSpace;

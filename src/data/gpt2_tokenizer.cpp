@@ -120,14 +120,16 @@ void check_ids(const Tokenizer& tokenizer, const std::filesystem::path& path) {
               path.string(), ids.size(), tokenizer.vocab_size());
   }
   const ByteAlphabet alphabet;
-  for (std::int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
-    const std::string spelled = tokenizer.decode({&id, 1});
-    const auto found = ids.find(id == tokenizer.end_of_text() ? spelled : alphabet.spell(spelled));
-    if (found == ids.end() || *found != id) {
+  for (const auto& [spelled, value] : ids.items()) {
+    const auto id = value.is_number_integer() ? value.get<std::int64_t>() : -1;
+    const auto token = static_cast<std::int32_t>(id);
+    const bool known = id >= 0 && id < tokenizer.vocab_size();
+    const std::string bytes = known ? tokenizer.decode({&token, 1}) : "";
+    if (!known || spelled != (token == tokenizer.end_of_text() ? bytes : alphabet.spell(bytes))) {
       fail_user(
-          "{} should give \"{}\" the id {}, the place of its merge; only GPT-2's way of numbering is "
+          "{} gives \"{}\" the id {}, which is not the place of its merge; only GPT-2's numbering is "
           "supported",
-          path.string(), spelled, id);
+          path.string(), spelled, value.dump());
     }
   }
 }

@@ -1,0 +1,339 @@
+// GPT-2's tokenizer against a fixture of other implementations' output; make_gpt2_fixture.py says how it is
+// made.
+#include <gmock/gmock.h>
+#include <utf8proc.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "core/error.h"
+#include "data/gpt2_split.h"
+#include "data/tokenizer.h"
+#include "data/utf8.h"
+
+namespace shoal {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using Ids = std::vector<std::int32_t>;
+
+const std::filesystem::path kFixture = SHOAL_SOURCE_DIR "/tests/data/fixtures/gpt2_tokens.jsonl";
+
+std::filesystem::path data_folder() {
+  const char* set = std::getenv("SHOAL_DATA_DIR");
+  return set ? set : SHOAL_SOURCE_DIR "/../shared/data";
+}
+
+std::string read(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// FNV-1a over 32-bit words, as the fixture has it.
+template <typename Values>
+std::string fnv(const Values& values) {
+  std::uint64_t result = 0xCBF29CE484222325;
+  for (const auto value : values) result = (result ^ static_cast<std::uint32_t>(value)) * 0x100000001B3;
+  return fmt::format("{:016x}", result);
+}
+
+std::string from_hex(const std::string& hex) {
+  std::string bytes;
+  for (std::size_t i = 0; i < hex.size(); i += 2) {
+    bytes.push_back(static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16)));
+  }
+  return bytes;
+}
+
+std::string repeat(const std::string& unit, int times) {
+  std::string text;
+  for (int i = 0; i < times; ++i) text += unit;
+  return text;
+}
+
+// The rule of the fixture's script: mixed letters, no space.
+std::string letters(int count) {
+  std::string text;
+  std::uint32_t state = 1;
+  for (int i = 0; i < count; ++i) {
+    state = state * 1664525 + 1013904223;
+    text.push_back("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"[(state >> 16) % 52]);
+  }
+  return text;
+}
+
+std::vector<nlohmann::json> fixture_lines_with(const char* key) {
+  std::ifstream file(kFixture);
+  std::vector<nlohmann::json> lines;
+  for (std::string line; std::getline(file, line);) {
+    nlohmann::json json = nlohmann::json::parse(line);
+    if (json.contains(key)) lines.push_back(std::move(json));
+  }
+  return lines;
+}
+
+class Gpt2Tokenizer : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    if (std::filesystem::exists(data_folder() / "gpt2"))
+      shared_ = load_gpt2_tokenizer(data_folder() / "gpt2");
+  }
+  static void TearDownTestSuite() { shared_.reset(); }
+  void SetUp() override {
+    if (!shared_)
+      GTEST_SKIP() << "GPT-2's vocabulary is not in " << data_folder() / "gpt2"
+                   << "; set SHOAL_DATA_DIR";
+  }
+
+  static Ids encode(std::string_view text) {
+    Ids ids;
+    shared_->encode(text, ids);
+    return ids;
+  }
+
+  static inline std::unique_ptr<Tokenizer> shared_;
+};
+
+TEST_F(Gpt2Tokenizer, HasGpt2sVocabulary) {
+  EXPECT_EQ(shared_->name(), "gpt2");
+  EXPECT_EQ(shared_->vocab_size(), 50257);
+  EXPECT_EQ(shared_->end_of_text(), 50256);
+  EXPECT_EQ(shared_->decode(Ids{15496, 995, 50256}), "Hello world<|endoftext|>");
+}
+
+TEST_F(Gpt2Tokenizer, EqualsTheReferenceOnTexts) {
+  const auto lines = fixture_lines_with("text");
+  ASSERT_GE(lines.size(), 2000u);
+  for (const auto& line : lines) {
+    const std::string text = line["text"];
+    ASSERT_EQ(encode(text), line["ids"].get<Ids>()) << line;
+    ASSERT_EQ(shared_->decode(encode(text)), text);
+  }
+}
+
+TEST_F(Gpt2Tokenizer, EqualsTheReferenceOnBytesThatAreNotUtf8) {
+  const auto lines = fixture_lines_with("hex");
+  ASSERT_GE(lines.size(), 400u);
+  for (const auto& line : lines) {
+    const std::string text = from_hex(line["hex"]);
+    ASSERT_EQ(encode(text), line["ids"].get<Ids>()) << line;
+    ASSERT_EQ(shared_->decode(encode(text)), text);
+  }
+}
+
+// A quadratic merge of these takes minutes; the bound is loose for sanitizers and busy machines.
+TEST_F(Gpt2Tokenizer, LongTextsWithoutSpacesTakeNearLinearTime) {
+  auto lines = fixture_lines_with("repeat");
+  lines.push_back(fixture_lines_with("letters").at(0));
+  ASSERT_EQ(lines.size(), 6u);
+  for (const auto& line : lines) {
+    const std::string text =
+        line.contains("letters") ? letters(line["letters"]) : repeat(line["repeat"], line["times"]);
+    const auto start = std::chrono::steady_clock::now();
+    const Ids ids = encode(text);
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(2)) << line;
+    EXPECT_EQ(ids.size(), line["count"].get<std::size_t>()) << line;
+    EXPECT_EQ(fnv(ids), line["fnv"].get<std::string>()) << line;
+    EXPECT_TRUE(shared_->decode(ids) == text);
+  }
+}
+
+TEST_F(Gpt2Tokenizer, EveryByteRoundTrips) {
+  for (int i = 0; i < 256; ++i) {
+    const std::string byte(1, static_cast<char>(i));
+    EXPECT_EQ(encode(byte).size(), 1u);
+    EXPECT_EQ(shared_->decode(encode(byte)), byte);
+  }
+}
+
+// Bytes of few values make long pieces, of many values short ones; both must come back.
+TEST_F(Gpt2Tokenizer, RandomBytesRoundTrip) {
+  std::uint32_t state = 7;
+  const auto next = [&] { return (state = state * 1664525 + 1013904223) >> 16; };
+  for (int i = 0; i < 2000; ++i) {
+    const std::uint32_t first = next() % 256, values = 1 + next() % 256;
+    std::string text;
+    for (std::uint32_t length = next() % 200; length > 0; --length) {
+      text.push_back(static_cast<char>(first + next() % values));
+    }
+    ASSERT_EQ(shared_->decode(encode(text)), text);
+  }
+}
+
+// But for a few dozen that no text can give, such as those that join a letter to half of a character.
+TEST_F(Gpt2Tokenizer, TokensEncodeToThemselves) {
+  const Gpt2Splitter splitter;
+  int whole = 0;
+  for (std::int32_t id = 0; id < 50256; ++id) {
+    const std::string text = shared_->decode({&id, 1});
+    if (splitter.piece_end(text, 0) != text.size()) continue;
+    ++whole;
+    ASSERT_THAT(encode(text), ElementsAre(id)) << text;
+  }
+  EXPECT_GT(whole, 50'000);
+}
+
+TEST_F(Gpt2Tokenizer, SpecialTokensInATextAreText) {
+  const Ids ids = encode("<|endoftext|>");
+  EXPECT_THAT(ids, testing::Not(testing::Contains(50256)));
+  EXPECT_EQ(shared_->decode(ids), "<|endoftext|>");
+}
+
+TEST_F(Gpt2Tokenizer, JsonKeepsAllOfIt) {
+  const auto copy = tokenizer_from_json(nlohmann::json::parse(shared_->to_json().dump()), "meta.json");
+  const std::string text = read(kFixture);
+  Ids ids;
+  copy->encode(text, ids);
+  EXPECT_EQ(copy->vocab_size(), 50257);
+  EXPECT_EQ(ids, encode(text));
+}
+
+TEST_F(Gpt2Tokenizer, ThreadsShareOne) {
+  const std::string text = read(kFixture);
+  const Ids expected = encode(text);
+  std::vector<Ids> results(4);
+  {
+    std::vector<std::jthread> threads;
+    for (Ids& ids : results) threads.emplace_back([&] { shared_->encode(text, ids); });
+  }
+  for (const Ids& ids : results) EXPECT_EQ(ids, expected);
+}
+
+TEST_F(Gpt2Tokenizer, TinyShakespeareHasItsKnownCounts) {
+  const std::string text = read(data_folder() / "tinyshakespeare.txt");
+  if (text.empty()) GTEST_SKIP() << "tinyshakespeare.txt is not in " << data_folder();
+  ASSERT_EQ(text.size(), 1'115'394u);  // all ASCII: characters are bytes
+  const auto cut = static_cast<std::size_t>(static_cast<double>(text.size()) * 0.9);
+  const std::string_view train = std::string_view(text).substr(0, cut),
+                         val = std::string_view(text).substr(cut);
+  EXPECT_EQ(encode(train).size(), 301'966u);
+  EXPECT_EQ(encode(val).size(), 36'059u);
+  const auto by_char = make_char_tokenizer(text);
+  Ids train_ids, val_ids;
+  by_char->encode(train, train_ids);
+  by_char->encode(val, val_ids);
+  EXPECT_EQ(by_char->vocab_size(), 65);
+  EXPECT_EQ(train_ids.size(), 1'003'854u);
+  EXPECT_EQ(val_ids.size(), 111'540u);
+}
+
+class Gpt2Files : public testing::Test {
+ protected:
+  void SetUp() override { std::filesystem::create_directories(folder_); }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  void write(const char* name, const std::string& text) const { std::ofstream(folder_ / name) << text; }
+
+  // An encoder.json for the bytes, `tokens`, and end of text.
+  static std::string encoder_json(const std::vector<std::string>& tokens) {
+    nlohmann::json ids;
+    int id = 0;
+    const auto add = [&](int code_point) {
+      std::string spelled;
+      append_utf8(spelled, static_cast<char32_t>(code_point));
+      ids[spelled] = id++;
+    };
+    for (int c = 0x21; c <= 0x7E; ++c) add(c);
+    for (int c = 0xA1; c <= 0xFF; ++c) {
+      if (c != 0xAD) add(c);
+    }
+    for (int c = 0x100; c < 0x144; ++c) add(c);
+    for (const std::string& token : tokens) ids[token] = id++;
+    ids["<|endoftext|>"] = id;
+    return ids.dump();
+  }
+
+  std::string error() const {
+    try {
+      load_gpt2_tokenizer(folder_);
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "no UserError";
+  }
+
+  std::filesystem::path folder_ =
+      std::filesystem::path(testing::TempDir()) /
+      (std::string("shoal_gpt2_files_") + testing::UnitTest::GetInstance()->current_test_info()->name());
+};
+
+TEST_F(Gpt2Files, BothPairsOfNamesAreRead) {
+  write("vocab.json", encoder_json({"Ġa", "Ġab"}));
+  write("merges.txt", "#version: 0.2\r\nĠ a\r\nĠa b\r\n");
+  const auto tokenizer = load_gpt2_tokenizer(folder_);
+  EXPECT_EQ(tokenizer->vocab_size(), 259);
+  Ids ids;
+  tokenizer->encode(" abc a", ids);
+  EXPECT_THAT(ids, ElementsAre(257, 66, 256));  // "c" is the 67th visible character
+}
+
+TEST_F(Gpt2Files, MissingFilesAreNamed) {
+  EXPECT_THAT(error(), AllOf(HasSubstr(folder_.string()), HasSubstr("vocab.bpe"), HasSubstr("merges.txt")));
+  write("vocab.bpe", "a b\n");
+  EXPECT_THAT(error(), AllOf(HasSubstr(folder_.string()), HasSubstr("encoder.json")));
+}
+
+TEST_F(Gpt2Files, DamagedMergesNameTheLine) {
+  write("encoder.json", encoder_json({"ab"}));
+  const auto with = [&](const char* merges) {
+    write("vocab.bpe", merges);
+    return error();
+  };
+  EXPECT_THAT(with("#version: 0.2\na b\nab\n"), AllOf(HasSubstr("vocab.bpe, line 3"), HasSubstr("\"ab\"")));
+  EXPECT_THAT(with("a b\nab cd\n"), HasSubstr("line 2"));
+  EXPECT_THAT(with("a b\na b\n"), AllOf(HasSubstr("line 2"), HasSubstr("already")));
+  EXPECT_THAT(with("#version: 0.2\n"), HasSubstr("0 merges"));
+  EXPECT_THAT(with(""), HasSubstr("empty"));
+}
+
+TEST_F(Gpt2Files, IdsMustBelongToTheMerges) {
+  write("vocab.bpe", "a b\nc d\n");
+  const auto with = [&](const std::string& ids) {
+    write("encoder.json", ids);
+    return error();
+  };
+  EXPECT_EQ(with(encoder_json({"ab", "cd"})), "no UserError");
+  EXPECT_THAT(with(encoder_json({"ab"})), AllOf(HasSubstr("258"), HasSubstr("259")));
+  EXPECT_THAT(with(encoder_json({"cd", "ab"})),
+              AllOf(HasSubstr("encoder.json"), HasSubstr("\"ab\" the id 257")));
+  EXPECT_THAT(with("{\"a\": "), HasSubstr("damaged"));
+  std::string text = encoder_json({"ab", "cd"});
+  text.replace(text.find(":256"), 4, ":\"x\"");
+  EXPECT_THAT(with(text), HasSubstr("\"ab\" the id \"x\""));
+}
+
+// Which of the four kinds a code point is, from how it joins a neighbour of each.
+int kind_of(const Gpt2Splitter& splitter, char32_t code_point) {
+  int kind = 0;
+  for (const char* neighbour : {"!", "x", "1"}) {
+    std::string text = neighbour;
+    append_utf8(text, code_point);
+    if (splitter.piece_end(text, 0) == text.size()) return kind;
+    ++kind;
+  }
+  return kind;
+}
+
+TEST(Gpt2Splitter, KnowsTheKindOfEveryCodePoint) {
+  if (std::atoi(utf8proc_unicode_version()) > 16) {
+    GTEST_SKIP() << "the fixture knows Unicode 16, utf8proc " << utf8proc_unicode_version();
+  }
+  const Gpt2Splitter splitter;
+  std::vector<int> kinds, counts(4);
+  for (char32_t c = 0; c < 0x110000; ++c) {
+    if (c >= 0xD800 && c < 0xE000) continue;
+    kinds.push_back(kind_of(splitter, c));
+    ++counts[static_cast<std::size_t>(kinds.back())];
+  }
+  const nlohmann::json expected = fixture_lines_with("kinds").at(0);
+  EXPECT_EQ((std::vector<int>{counts[1], counts[2], counts[3]}), expected["kinds"].get<std::vector<int>>());
+  EXPECT_EQ(fnv(kinds), expected["fnv"].get<std::string>());
+}
+
+}  // namespace
+}  // namespace shoal
