@@ -1,0 +1,121 @@
+// What the checkpoint tests share: scratch directories, addressed random numbers, tensors with data.
+#pragma once
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "checkpoint/slice.h"
+#include "checkpoint/writer.h"
+#include "core/error.h"
+#include "core/philox.h"
+
+namespace shoal::test {
+
+namespace fs = std::filesystem;
+
+class ScratchDir {
+ public:
+  ScratchDir() {
+    std::string name = (fs::temp_directory_path() / "shoal-checkpoint-XXXXXX").string();
+    path_ = mkdtemp(name.data());
+  }
+  ~ScratchDir() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  fs::path operator/(const std::string& name) const { return path_ / name; }
+  const fs::path& path() const { return path_; }
+
+ private:
+  fs::path path_;
+};
+
+// A stream of numbers for a test, the same at every run.
+class Dice {
+ public:
+  explicit Dice(std::uint64_t seed) : key_(philox_key(seed, Stream::shuffle)) {}
+  // In [low, high].
+  std::int64_t between(std::int64_t low, std::int64_t high) {
+    const auto block = philox(key_, {counter_++, 0, 0, 0});
+    return low + static_cast<std::int64_t>(to_below(block, static_cast<std::uint64_t>(high - low + 1)));
+  }
+
+ private:
+  PhiloxKey key_;
+  std::uint32_t counter_ = 0;
+};
+
+inline std::vector<std::byte> random_bytes(std::size_t size, std::uint64_t seed) {
+  std::vector<std::byte> bytes(size);
+  for (std::size_t i = 0; i < size; ++i) {
+    bytes[i] = static_cast<std::byte>(
+        philox(philox_key(seed, Stream::init), {static_cast<std::uint32_t>(i / 4), 0, 0, 0})[i % 4]);
+  }
+  return bytes;
+}
+
+inline std::string slurp(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+inline void spill(const fs::path& path, std::string_view text) {
+  fs::remove(path);  // truncating an old file makes some file systems flush the new one when it is closed
+  std::ofstream(path, std::ios::binary).write(text.data(), static_cast<std::streamsize>(text.size()));
+}
+
+inline void flip_byte(const fs::path& path, std::size_t at) {
+  std::string text = slurp(path);
+  ASSERT_LT(at, text.size());
+  text[at] = static_cast<char>(text[at] ^ 1);
+  spill(path, text);
+}
+
+// The message of the UserError that `action` throws; "" when it throws none.
+template <typename Action>
+std::string user_error(Action&& action) {
+  try {
+    action();
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return {};
+}
+
+// A whole tensor of random bytes.
+struct TestTensor {
+  TestTensor(std::string name, DType dtype, const Shape& shape, std::uint64_t seed)
+      : slice(whole_slice(std::move(name), dtype, shape)), data(random_bytes(slice.bytes(), seed)) {}
+  SliceView view() const { return {slice, data}; }
+
+  TensorSlice slice;
+  std::vector<std::byte> data;
+};
+
+// What a slice of the tensor holds, computed element by element: the oracle for everything faster.
+inline std::vector<std::byte> cut(const TestTensor& tensor, const TensorSlice& slice) {
+  const std::size_t element = size_of(slice.dtype);
+  std::vector<std::byte> out;
+  for (std::int64_t i = slice.flat_begin; i < slice.flat_end; ++i) {
+    std::int64_t rest = i, at = 0, stride = 1;
+    for (int dim = slice.shape.rank() - 1; dim >= 0; --dim) {
+      at += (slice.offset[dim] + rest % slice.shape[dim]) * stride;
+      rest /= slice.shape[dim];
+      stride *= slice.global_shape[dim];
+    }
+    const auto* from = tensor.data.data() + static_cast<std::size_t>(at) * element;
+    out.insert(out.end(), from, from + element);
+  }
+  return out;
+}
+
+}  // namespace shoal::test
