@@ -39,9 +39,12 @@ constexpr double gamma(std::int64_t n, DType type = DType::f32) {
 // roundoffs.
 inline constexpr double kFunctionError = 8 * kUnit;
 
-// Rounding to `type` when the result is stored; results under the smallest normal number may become zero.
+// The smallest normal number of both types: results below it may be flushed to zero.
+inline constexpr double kSmallest = std::numeric_limits<float>::min();
+
+// Rounding to `type` when the result is stored.
 inline Values storage(const Values& expected, DType type) {
-  return unit_roundoff(type) * std::abs(expected) + static_cast<double>(std::numeric_limits<float>::min());
+  return unit_roundoff(type) * std::abs(expected) + kSmallest;
 }
 
 // |actual - expected| <= bound, element by element; reports the element that exceeds its bound most.

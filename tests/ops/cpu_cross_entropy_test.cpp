@@ -1,0 +1,173 @@
+// Softmax cross-entropy of the cpu backend against the oracle.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "ops/conformance.h"
+
+namespace shoal::test {
+namespace {
+
+struct Stats {
+  Values maximum, exp_sum, target_logit, argmax;
+};
+
+class CpuCrossEntropy : public Conformance<std::tuple<DType, Shape>> {  // the shape is R, V, valid
+ protected:
+  CpuCrossEntropy() {
+    for (std::size_t r = 2; r < targets_.size(); r += 3) targets_[r] = -1;  // ignored
+    for (std::int64_t r = 0; r < R_; ++r) {
+      for (std::int64_t c = valid_; c < V_; ++c) logits_[r * V_ + c] = 1e30;  // padding never wins
+    }
+    if (valid_ > 3) logits_[3] = logits_[1] = 20;  // two equal maxima: the first counts
+  }
+
+  // Of the columns [first, first + count) alone, as a shard of the vocabulary has them; `valid` of them
+  // count.
+  Stats stats(const Side& side, std::int64_t first, std::int64_t count, std::int64_t valid) const {
+    const Buffer maximum = side.full({R_}), exp_sum = side.full({R_}), target = side.full({R_}),
+                 argmax = side.ints({R_});
+    side.backend.cross_entropy_stats(maximum, exp_sum, target, argmax,
+                                     side.full({R_, count}, columns(first, count)), side.ints({R_}, targets_),
+                                     first, valid);
+    return {maximum.values(), exp_sum.values(), target.values(), argmax.values()};
+  }
+  Values backward(const Side& side, const Stats& given, std::int64_t first, std::int64_t count,
+                  std::int64_t valid, bool in_place) const {
+    const Buffer logits = side.full({R_, count}, columns(first, count)), separate = side.compute({R_, count});
+    side.backend.cross_entropy_backward(in_place ? logits : separate, logits, side.full({R_}, given.maximum),
+                                        side.full({R_}, given.exp_sum), side.ints({R_}, targets_), first,
+                                        valid, kScale);
+    return (in_place ? logits : separate).values();
+  }
+  Values columns(std::int64_t first, std::int64_t count) const {
+    Values shard(R_ * count);
+    for (std::int64_t r = 0; r < R_; ++r) {
+      for (std::int64_t c = 0; c < count; ++c) shard[r * count + c] = logits_[r * V_ + first + c];
+    }
+    return shard;
+  }
+  // Each term exp(logit - maximum) is off by the function and by a rounding of its argument, which is no
+  // larger than `range`; then come V additions, and as many rescalings at most when the maximum is found on
+  // the way.
+  double term_error(double range) const { return kFunctionError + gamma(1) * range; }
+  double range(std::int64_t r, std::int64_t first, std::int64_t count) const {
+    const auto row = &logits_[r * V_];
+    const auto [least, most] = std::minmax_element(row + first, row + first + count);
+    return *most - *least;
+  }
+  Values exp_sum_bound(const Stats& expected, std::int64_t first, std::int64_t valid) const {
+    Values bound = storage(expected.exp_sum, DType::f32);
+    for (std::int64_t r = 0; r < R_; ++r) {
+      bound[r] += expected.exp_sum[r] * (term_error(2 * range(r, first, valid)) + gamma(2 * valid));
+    }
+    return bound;
+  }
+
+  static constexpr float kScale = 0.125f;
+  DType type_ = std::get<0>(GetParam());
+  std::int64_t R_ = std::get<1>(GetParam())[0], V_ = std::get<1>(GetParam())[1],
+               valid_ = std::get<1>(GetParam())[2];
+  Values logits_ = normal_values(R_ * V_, 1, DType::f32, 0, 3), targets_ = random_integers(R_, 2, valid_);
+};
+
+TEST_P(CpuCrossEntropy, Stats) {
+  const Stats actual = stats(cpu(), 0, V_, valid_), expected = stats(oracle(), 0, V_, valid_);
+  EXPECT_TRUE((actual.maximum == expected.maximum).min());
+  EXPECT_TRUE((actual.target_logit == expected.target_logit).min());
+  EXPECT_TRUE((actual.argmax == expected.argmax).min());
+  expect_within(actual.exp_sum, expected.exp_sum, exp_sum_bound(expected, 0, valid_));
+}
+
+TEST_P(CpuCrossEntropy, Loss) {
+  const Stats given = stats(cpu(), 0, V_, valid_);
+  const auto run = [&](const Side& side) {
+    const Buffer losses = side.full({R_});
+    side.backend.cross_entropy_loss(losses, side.full({R_}, given.maximum), side.full({R_}, given.exp_sum),
+                                    side.full({R_}, given.target_logit), side.ints({R_}, targets_));
+    return losses.values();
+  };
+  const Values expected = run(oracle()), log_sum = std::abs(std::log(given.exp_sum));
+  expect_within(run(cpu()), expected,
+                kFunctionError * log_sum +
+                    gamma(1) * (std::abs(given.maximum) + log_sum + std::abs(given.target_logit)) +
+                    storage(expected, DType::f32));
+  for (std::int64_t r = 2; r < R_; r += 3) EXPECT_EQ(run(cpu())[r], 0);
+}
+
+// The probability is off by the error of its exponential, whose argument may be logit - maximum or logit -
+// (maximum + log exp_sum), and of one division; the difference from one-hot and the scale round twice.
+TEST_P(CpuCrossEntropy, BackwardInPlaceAsWell) {
+  const Stats given = stats(cpu(), 0, V_, valid_);
+  const Values expected = backward(oracle(), given, 0, V_, valid_, false);
+  Values bound = gamma(2) * std::abs(expected);
+  for (std::int64_t r = 0; r < R_; ++r) {
+    const double log_sum = std::log(given.exp_sum[r]);
+    for (std::int64_t c = 0; c < valid_; ++c) {
+      const double p = std::exp(logits_[r * V_ + c] - given.maximum[r] - log_sum);
+      const double size = std::abs(logits_[r * V_ + c]) + std::abs(given.maximum[r]) + log_sum;
+      bound[r * V_ + c] += kScale * p * (kFunctionError + gamma(2) * size + gamma(2));
+    }
+  }
+  expect_within(backward(cpu(type_), given, 0, V_, valid_, false), expected,
+                bound + storage(expected, type_));
+  expect_within(backward(cpu(), given, 0, V_, valid_, true), expected, bound + storage(expected, DType::f32));
+}
+
+// Two shards, their statistics combined as the model does it, are one whole. The second may be all padding.
+TEST_P(CpuCrossEntropy, ShardsOfTheVocabularyMakeTheWhole) {
+  const std::int64_t half = (V_ + 1) / 2,
+                     valid[] = {std::min(half, valid_), std::max(valid_ - half, std::int64_t{0})};
+  const Stats whole = stats(oracle(), 0, V_, valid_);
+  const Stats shard[] = {stats(cpu(), 0, half, valid[0]), stats(cpu(), half, V_ - half, valid[1])};
+  Stats both{Values(R_), Values(R_), shard[0].target_logit + shard[1].target_logit, Values(R_)};
+  Values bound = exp_sum_bound(whole, 0, valid_);
+  for (std::int64_t r = 0; r < R_; ++r) {
+    const int winner = shard[1].maximum[r] > shard[0].maximum[r];
+    both.maximum[r] = shard[winner].maximum[r];
+    both.argmax[r] = shard[winner].argmax[r];
+    for (const Stats& s : shard) both.exp_sum[r] += s.exp_sum[r] * std::exp(s.maximum[r] - both.maximum[r]);
+  }
+  EXPECT_TRUE((both.maximum == whole.maximum).min());
+  EXPECT_TRUE((both.target_logit == whole.target_logit).min());
+  EXPECT_TRUE((both.argmax == whole.argmax).min());
+  expect_within(both.exp_sum, whole.exp_sum, bound);
+
+  // Backward is element-wise given the statistics, so the shards' gradients are the whole's, bit for bit.
+  both.exp_sum = rounded(both.exp_sum, DType::f32);
+  const Values all = backward(cpu(type_), both, 0, V_, valid_, false);
+  const Values left = backward(cpu(type_), both, 0, half, valid[0], false);
+  const Values right = backward(cpu(type_), both, half, V_ - half, valid[1], false);
+  for (std::int64_t r = 0; r < R_; ++r) {
+    for (std::int64_t c = 0; c < V_; ++c) {
+      ASSERT_EQ(c < half ? left[r * half + c] : right[r * (V_ - half) + c - half], all[r * V_ + c])
+          << r << ", " << c;
+    }
+  }
+}
+
+TEST_P(CpuCrossEntropy, ALogitThatIsNotFiniteShowsInTheLoss) {
+  for (const double poison :
+       {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
+    for (std::int64_t r = 0; r < R_; ++r) logits_[r * V_ + r % valid_] = poison;
+    for (const Side& side : {cpu(), oracle()}) {
+      const Stats s = stats(side, 0, V_, valid_);
+      const Buffer losses = side.full({R_});
+      side.backend.cross_entropy_loss(losses, side.full({R_}, s.maximum), side.full({R_}, s.exp_sum),
+                                      side.full({R_}, s.target_logit), side.ints({R_}, targets_));
+      for (std::int64_t r = 0; r < R_; ++r) {
+        const bool counts = targets_[r] >= 0;
+        EXPECT_EQ(std::isfinite(losses.values()[r]), !counts) << side.backend.name() << ", row " << r;
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, CpuCrossEntropy,
+                         testing::Combine(kComputeTypes,
+                                          testing::Values(Shape{1, 2, 2}, Shape{5, 7, 5}, Shape{5, 8, 3},
+                                                          Shape{33, 65, 65}, Shape{64, 128, 65},
+                                                          Shape{4, 1003, 1003}, Shape{7, 1024, 1003})));
+
+}  // namespace
+}  // namespace shoal::test

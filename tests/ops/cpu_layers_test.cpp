@@ -1,0 +1,195 @@
+// Embedding, layer norm and residual stream of the cpu backend against the oracle.
+#include <cmath>
+
+#include "ops/conformance.h"
+
+namespace shoal::test {
+namespace {
+
+class CpuEmbedding : public Conformance<std::tuple<DType, Shape, double>> {  // the shape is B, T, C
+ protected:
+  CpuEmbedding() {
+    dropout_.p = std::get<2>(GetParam());
+    dropout_.window.first_position = 2;
+  }
+  DType type_ = std::get<0>(GetParam());
+  std::int64_t B_ = std::get<1>(GetParam())[0], T_ = std::get<1>(GetParam())[1],
+               C_ = std::get<1>(GetParam())[2];
+  std::int64_t V_ = 7, P_ = T_ + 3, first_class_ = 2;  // of 12 classes, so that some belong to other shards
+  Dropout dropout_ = some_dropout(T_ + 3);
+  Values tokens_ = random_integers(B_ * T_, 1, 12);
+};
+
+TEST_P(CpuEmbedding, Forward) {
+  const Values wte = normal_values(V_ * C_, 2, type_), wpe = normal_values(P_ * C_, 3, type_);
+  const auto run = [&](const Side& side, const Values& wte_, const Values& wpe_) {
+    const Buffer out = side.full({B_, T_, C_});
+    side.backend.embedding_forward(out, side.ints({B_, T_}, tokens_), side.compute({V_, C_}, wte_),
+                                   side.compute({P_, C_}, wpe_), first_class_, dropout_);
+    return out.values();
+  };
+  const Values expected = run(oracle(), wte, wpe);
+  expect_within(run(cpu(type_), wte, wpe), expected,
+                gamma(1) * run(oracle(), std::abs(wte), std::abs(wpe)) + storage(expected, DType::f32));
+}
+
+TEST_P(CpuEmbedding, Backward) {
+  const Values dout = normal_values(B_ * T_ * C_, 4), dwte0 = normal_values(V_ * C_, 5),
+               dwpe0 = normal_values(P_ * C_, 6);
+  const auto run = [&](const Side& side, const Values& dout_, const Values& dwte_before,
+                       const Values& dwpe_before) {
+    const Buffer dwte = side.full({V_, C_}, dwte_before), dwpe = side.full({P_, C_}, dwpe_before);
+    side.backend.embedding_backward(dwte, dwpe, side.full({B_, T_, C_}, dout_), side.ints({B_, T_}, tokens_),
+                                    first_class_, dropout_);
+    return std::pair(dwte.values(), dwpe.values());
+  };
+  const auto [dwte, dwpe] = run(cpu(type_), dout, dwte0, dwpe0);
+  const auto [expected_dwte, expected_dwpe] = run(oracle(), dout, dwte0, dwpe0);
+  const auto [dwte_size, dwpe_size] = run(oracle(), std::abs(dout), std::abs(dwte0), std::abs(dwpe0));
+  // At most every token adds to one row, and each of the B sequences once to a position; dropout rounds once
+  // more.
+  expect_within(dwte, expected_dwte, gamma(B_ * T_ + 1) * dwte_size + storage(expected_dwte, DType::f32));
+  expect_within(dwpe, expected_dwpe, gamma(B_ + 1) * dwpe_size + storage(expected_dwpe, DType::f32));
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, CpuEmbedding,
+                         testing::Combine(kComputeTypes,
+                                          testing::Values(Shape{1, 1, 1}, Shape{2, 5, 3}, Shape{3, 33, 17},
+                                                          Shape{1, 64, 48}, Shape{2, 100, 100},
+                                                          Shape{1, 5, 257}),
+                                          testing::Values(0.0, 0.1)));
+
+class CpuResidual : public Conformance<std::tuple<DType, Shape, double>> {
+ protected:
+  CpuResidual() { dropout_.p = std::get<2>(GetParam()); }
+  DType type_ = std::get<0>(GetParam());
+  Shape shape_ = std::get<1>(GetParam());
+  Dropout dropout_ = some_dropout(shape_[1]);
+};
+
+TEST_P(CpuResidual, ForwardInPlaceAsWell) {
+  const Values residual = normal_values(shape_.count(), 1), branch = normal_values(shape_.count(), 2, type_);
+  const auto run = [&](const Side& side, const Values& residual_, const Values& branch_, bool in_place) {
+    const Buffer stream = side.full(shape_, residual_), separate = side.full(shape_);
+    side.backend.residual_forward(in_place ? stream : separate, stream, side.compute(shape_, branch_),
+                                  dropout_);
+    return (in_place ? stream : separate).values();
+  };
+  const Values expected = run(oracle(), residual, branch, false);
+  const Values bound =
+      gamma(1) * run(oracle(), std::abs(residual), std::abs(branch), false) + storage(expected, DType::f32);
+  expect_within(run(cpu(type_), residual, branch, false), expected, bound);
+  expect_within(run(cpu(type_), residual, branch, true), expected, bound);
+}
+
+TEST_P(CpuResidual, Backward) {
+  const Values dout = normal_values(shape_.count(), 3);
+  const auto run = [&](const Side& side) {
+    const Buffer dbranch = side.compute(shape_);
+    side.backend.residual_backward(dbranch, side.full(shape_, dout), dropout_);
+    return dbranch.values();
+  };
+  const Values expected = run(oracle());
+  expect_within(run(cpu(type_)), expected, gamma(1) * std::abs(expected) + storage(expected, type_));
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, CpuResidual,
+                         testing::Combine(kComputeTypes,
+                                          testing::Values(Shape{1, 1, 1}, Shape{2, 5, 3}, Shape{3, 33, 17},
+                                                          Shape{1, 64, 48}, Shape{2, 100, 100},
+                                                          Shape{1, 257, 300}),
+                                          testing::Values(0.0, 0.1)));
+
+class CpuLayerNorm : public Conformance<std::tuple<DType, Shape, double>> {  // R, C; the mean of the inputs
+ protected:
+  DType type_ = std::get<0>(GetParam());
+  std::int64_t R_ = std::get<1>(GetParam())[0], C_ = std::get<1>(GetParam())[1];
+  Values x_ = normal_values(R_ * C_, 1, DType::f32, std::get<2>(GetParam()));
+  Values gamma_ = normal_values(C_, 2, type_), beta_ = normal_values(C_, 3, type_);
+
+  struct Results {
+    Values y, mean, rstd;
+  };
+  Results forward(const Side& side, bool with_beta) const {
+    const Buffer y = side.compute({R_, C_}), mean = side.full({R_}), rstd = side.full({R_});
+    const Buffer beta = side.compute({C_}, beta_);
+    side.backend.layernorm_forward(y, mean, rstd, side.full({R_, C_}, x_), side.compute({C_}, gamma_),
+                                   with_beta ? beta : Tensor{});
+    return {y.values(), mean.values(), rstd.values()};
+  }
+};
+
+// The mean is off by at most e = gamma(C + 1) * mean |x|. That shifts every deviation by e, which adds e^2 to
+// the variance (the deviations from the true mean sum to zero, so there is no first-order term), and the
+// variance rounds C + 4 times: its relative error is v. 1/sqrt halves that and adds its own. A normalised
+// value is then off by rstd * e, plus its own size times the error of rstd and two roundings; scale and shift
+// round twice more.
+TEST_P(CpuLayerNorm, Forward) {
+  for (const bool with_beta : {true, false}) {
+    const Results actual = forward(cpu(type_), with_beta), expected = forward(oracle(), with_beta);
+    Values y_bound = storage(expected.y, type_), mean_bound(R_), rstd_bound(R_);
+    for (std::int64_t r = 0; r < R_; ++r) {
+      const Values row = x_[std::slice(r * C_, C_, 1)];
+      const double rstd = expected.rstd[r], mean_size = Values(std::abs(row)).sum() / static_cast<double>(C_);
+      mean_bound[r] = gamma(C_ + 1) * mean_size;
+      const double v = gamma(C_ + 4) + mean_bound[r] * mean_bound[r] * rstd * rstd;
+      rstd_bound[r] = rstd * (v / 2 + kFunctionError);
+      for (std::int64_t c = 0; c < C_; ++c) {
+        const double normal = std::abs(row[c] - expected.mean[r]) * rstd;
+        const double normal_error = rstd * mean_bound[r] + normal * (v / 2 + kFunctionError + gamma(2));
+        const double shift = with_beta ? std::abs(beta_[c]) : 0;
+        y_bound[r * C_ + c] +=
+            std::abs(gamma_[c]) * normal_error + gamma(2) * (std::abs(gamma_[c]) * normal + shift);
+      }
+    }
+    expect_within(actual.y, expected.y, y_bound);
+    expect_within(actual.mean, expected.mean, mean_bound + storage(expected.mean, DType::f32));
+    expect_within(actual.rstd, expected.rstd, rstd_bound + storage(expected.rstd, DType::f32));
+  }
+}
+
+// With n = (x - mean) rstd and g = dy gamma: dx += rstd (g - mean(g) - n mean(g n)). A product of the last
+// sum rounds five times, the sum C times, and what is made of it five times more. mean and rstd are inputs
+// here.
+TEST_P(CpuLayerNorm, Backward) {
+  const Results stats = forward(cpu(type_), true);
+  const Values dy = normal_values(R_ * C_, 4, type_), dx0 = normal_values(R_ * C_, 5),
+               dgamma0 = normal_values(C_, 6), dbeta0 = normal_values(C_, 7);
+  for (const bool with_beta : {true, false}) {
+    const auto run = [&](const Side& side) {
+      const Buffer dx = side.full({R_, C_}, dx0), dgamma = side.full({C_}, dgamma0),
+                   dbeta = side.full({C_}, dbeta0);
+      side.backend.layernorm_backward(dx, dgamma, with_beta ? dbeta : Tensor{}, side.compute({R_, C_}, dy),
+                                      side.full({R_, C_}, x_), side.compute({C_}, gamma_),
+                                      side.full({R_}, stats.mean), side.full({R_}, stats.rstd));
+      return std::array{dx.values(), dgamma.values(), dbeta.values()};
+    };
+    const auto [dx, dgamma, dbeta] = run(cpu(type_));
+    const auto [expected_dx, expected_dgamma, expected_dbeta] = run(oracle());
+    Values dx_size = std::abs(dx0), dgamma_size = std::abs(dgamma0), dbeta_size = std::abs(dbeta0);
+    for (std::int64_t r = 0; r < R_; ++r) {
+      const Values row = x_[std::slice(r * C_, C_, 1)], dy_row = dy[std::slice(r * C_, C_, 1)];
+      const Values n = std::abs(row - stats.mean[r]) * stats.rstd[r], g = std::abs(dy_row * gamma_);
+      const double mean_g = g.sum() / static_cast<double>(C_);
+      const double mean_gn = Values(g * n).sum() / static_cast<double>(C_);
+      dx_size[std::slice(r * C_, C_, 1)] += Values(stats.rstd[r] * (g + mean_g + n * mean_gn));
+      dgamma_size += std::abs(dy_row) * n;
+      dbeta_size += std::abs(dy_row);
+    }
+    expect_within(dx, expected_dx, gamma(C_ + 10) * dx_size + storage(expected_dx, DType::f32));
+    expect_within(dgamma, expected_dgamma,
+                  gamma(R_ + 3) * dgamma_size + storage(expected_dgamma, DType::f32));
+    expect_within(dbeta, expected_dbeta, gamma(R_ + 1) * dbeta_size + storage(expected_dbeta, DType::f32));
+  }
+}
+
+// A mean of 100 standard deviations shows whether the variance is computed as a difference of squares.
+INSTANTIATE_TEST_SUITE_P(Shapes, CpuLayerNorm,
+                         testing::Combine(kComputeTypes,
+                                          testing::Values(Shape{1, 1}, Shape{5, 3}, Shape{33, 17},
+                                                          Shape{64, 48}, Shape{100, 100}, Shape{257, 64},
+                                                          Shape{3, 1003}),
+                                          testing::Values(0.0, 100.0)));
+
+}  // namespace
+}  // namespace shoal::test
