@@ -33,6 +33,9 @@ class Backend {
  public:
   virtual ~Backend() = default;
   virtual std::string_view name() const = 0;
+  // FLOP/s of nothing but multiply-adds on operands of this type in registers, measured for about 0.1 s; 0 if
+  // unknown.
+  virtual double measure_peak_flops(DType) { return 0; }
 
   // --- memory: 64-byte aligned at least, zeroed, owned by the caller
   virtual void* allocate(std::size_t bytes) = 0;
