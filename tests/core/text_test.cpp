@@ -1,0 +1,68 @@
+// Numbers, durations and near misses as people read them.
+#include "core/text.h"
+
+#include <gtest/gtest.h>
+
+#include "core/error.h"
+
+namespace shoal {
+namespace {
+
+TEST(Text, Bytes) {
+  EXPECT_EQ(format_bytes(0), "0 B");
+  EXPECT_EQ(format_bytes(1023), "1023 B");
+  EXPECT_EQ(format_bytes(1024), "1.0 KiB");
+  EXPECT_EQ(format_bytes(1.5 * 1024 * 1024 * 1024), "1.5 GiB");
+  EXPECT_EQ(format_bytes(-2048), "-2.0 KiB");
+}
+
+TEST(Text, Counts) {
+  EXPECT_EQ(format_count(999), "999");
+  EXPECT_EQ(format_count(1000), "1.0k");
+  EXPECT_EQ(format_count(124439808), "124.4M");
+}
+
+TEST(Text, Durations) {
+  EXPECT_EQ(format_duration(0.25), "250 ms");
+  EXPECT_EQ(format_duration(12), "12.0 s");
+  EXPECT_EQ(format_duration(200), "3m 20s");
+  EXPECT_EQ(format_duration(3720), "1h 02m");
+  EXPECT_EQ(format_duration(90000), "1d 01h");
+}
+
+TEST(Text, Commas) {
+  EXPECT_EQ(with_commas(0), "0");
+  EXPECT_EQ(with_commas(999), "999");
+  EXPECT_EQ(with_commas(1003854), "1,003,854");
+  EXPECT_EQ(with_commas(-1000), "-1,000");
+  EXPECT_EQ(with_commas(-100), "-100");
+}
+
+TEST(Text, EditDistance) {
+  EXPECT_EQ(edit_distance("", "abc"), 3);
+  EXPECT_EQ(edit_distance("kitten", "sitting"), 3);
+  EXPECT_EQ(edit_distance("same", "same"), 0);
+}
+
+TEST(Text, NearestName) {
+  const std::vector<std::string> keys{"n_layer", "n_head", "n_embd", "dropout"};
+  EXPECT_EQ(nearest("n_layers", keys), "n_layer");
+  EXPECT_EQ(nearest("drop_out", keys), "dropout");
+  EXPECT_EQ(nearest("temperature", keys), "");
+  EXPECT_EQ(nearest("anything", {}), "");
+}
+
+TEST(Errors, TheUsersFaultIsAKindOfError) {
+  EXPECT_THROW(fail_user("no such key {}", "x"), UserError);
+  EXPECT_THROW(fail_user("no such key {}", "x"), Error);
+  try {
+    fail("rank {} is gone", 3);
+  } catch (const UserError&) {
+    FAIL() << "not the user's fault";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "rank 3 is gone");
+  }
+}
+
+}  // namespace
+}  // namespace shoal
