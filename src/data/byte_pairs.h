@@ -13,11 +13,13 @@ namespace shoal {
 class BytePairs {
  public:
   static constexpr std::int32_t kMaxTokens = 1 << 20;  // as many as a slot of pairs_ can name
+  static constexpr std::size_t kMaxSpelling = 1024;    // bytes of a token; GPT-2's longest has 128
 
   // `bytes` lists the byte values by id; `merges` is how many times add_merge will be called.
   BytePairs(const std::array<std::uint8_t, 256>& bytes, std::size_t merges);
 
-  // `left` and `right` must be tokens, what they spell together must not be one yet, size() < kMaxTokens.
+  // `left` and `right` must be tokens, what they spell together must not be one yet nor exceed kMaxSpelling,
+  // and size() must be below kMaxTokens.
   void add_merge(std::int32_t left, std::int32_t right);
 
   std::int32_t size() const { return static_cast<std::int32_t>(ends_.size()) - 1; }

@@ -60,7 +60,7 @@ void for_each_merge(std::string_view merges, Use use) {
 
 class Gpt2Tokenizer final : public Tokenizer {
  public:
-  Gpt2Tokenizer(std::string_view merges, BytePairs pairs) : merges_(merges), pairs_(std::move(pairs)) {}
+  Gpt2Tokenizer(std::string merges, BytePairs pairs) : merges_(std::move(merges)), pairs_(std::move(pairs)) {}
 
   std::string_view name() const override { return "gpt2"; }
   std::int64_t vocab_size() const override { return pairs_.size() + 1; }
@@ -90,7 +90,7 @@ class Gpt2Tokenizer final : public Tokenizer {
     return token == pairs_.size() ? kEndOfText : pairs_.spelling(token);
   }
 
-  std::string merges_;
+  std::string merges_;  // a line each, as in vocab.bpe
   Gpt2Splitter splitter_;
   BytePairs pairs_;
 };
@@ -148,6 +148,7 @@ std::unique_ptr<Tokenizer> make_gpt2_tokenizer(std::string_view merges, std::str
   std::unordered_map<std::string, std::int32_t> ids;  // by spelling in the files' alphabet
   ids.reserve(count + 256);
   for (std::int32_t id = 0; id < 256; ++id) ids.emplace(alphabet.spell(pairs.spelling(id)), id);
+  std::string kept;
   for_each_merge(merges, [&](std::string_view line, std::size_t number) {
     const std::size_t space = std::min(line.find(' '), line.size());
     const auto left = ids.find(std::string(line.substr(0, space)));
@@ -158,9 +159,14 @@ std::unique_ptr<Tokenizer> make_gpt2_tokenizer(std::string_view merges, std::str
     if (!ids.emplace(left->first + right->first, pairs.size()).second) {
       fail_user("{}, line {}: \"{}\" makes a token that there is already", source, number, line);
     }
+    if (pairs.spelling(left->second).size() + pairs.spelling(right->second).size() >
+        BytePairs::kMaxSpelling) {
+      fail_user("{}, line {}: makes a token of more than {} bytes", source, number, BytePairs::kMaxSpelling);
+    }
     pairs.add_merge(left->second, right->second);
+    kept.append(line).push_back('\n');
   });
-  return std::make_unique<Gpt2Tokenizer>(merges, std::move(pairs));
+  return std::make_unique<Gpt2Tokenizer>(std::move(kept), std::move(pairs));
 }
 
 std::unique_ptr<Tokenizer> load_gpt2_tokenizer(const std::filesystem::path& folder) {

@@ -165,17 +165,19 @@ TEST_F(Gpt2Tokenizer, RandomBytesRoundTrip) {
   }
 }
 
-// But for a few dozen that no text can give, such as those that join a letter to half of a character.
+// All but 17 that cut into a character beside a whole one, which the split takes apart.
 TEST_F(Gpt2Tokenizer, TokensEncodeToThemselves) {
   const Gpt2Splitter splitter;
-  int whole = 0;
+  int split = 0;
   for (std::int32_t id = 0; id < 50256; ++id) {
     const std::string text = shared_->decode({&id, 1});
-    if (splitter.piece_end(text, 0) != text.size()) continue;
-    ++whole;
+    if (splitter.piece_end(text, 0) != text.size()) {
+      ++split;
+      continue;
+    }
     ASSERT_THAT(encode(text), ElementsAre(id)) << text;
   }
-  EXPECT_GT(whole, 50'000);
+  EXPECT_EQ(split, 17);
 }
 
 TEST_F(Gpt2Tokenizer, SpecialTokensInATextAreText) {
@@ -287,6 +289,9 @@ TEST_F(Gpt2Files, DamagedMergesNameTheLine) {
   EXPECT_THAT(with("#version: 0.2\na b\nab\n"), AllOf(HasSubstr("vocab.bpe, line 3"), HasSubstr("\"ab\"")));
   EXPECT_THAT(with("a b\nab cd\n"), HasSubstr("line 2"));
   EXPECT_THAT(with("a b\na b\n"), AllOf(HasSubstr("line 2"), HasSubstr("already")));
+  std::string doubling;
+  for (std::string token = "a"; token.size() <= 1024; token += token) doubling += token + " " + token + "\n";
+  EXPECT_THAT(with(doubling.c_str()), AllOf(HasSubstr("line 11"), HasSubstr("1024 bytes")));
   EXPECT_THAT(with("#version: 0.2\n"), HasSubstr("0 merges"));
   EXPECT_THAT(with(""), HasSubstr("empty"));
 }
