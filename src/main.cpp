@@ -65,15 +65,16 @@ std::string full_name(const CLI::App& command) {
 std::string explain_leftover(const CLI::App& app, const std::string& leftover) {
   const auto& command = chosen(app);
   const bool option = leftover.starts_with('-');
-  const bool wants_command =
-      !option && !command.get_subcommands([](const CLI::App*) { return true; }).empty();
-  const auto near = nearest(leftover.substr(0, leftover.find('=')),
-                            option ? option_names(command) : command_names(command));
-  return fmt::format("{} '{}'{}",
-                     option          ? "unknown option"
-                     : wants_command ? "unknown command"
-                                     : "unexpected argument",
-                     leftover, near.empty() ? "" : fmt::format("; did you mean {}?", near));
+  if (leftover.starts_with("--") && leftover.find('.') != std::string::npos) {
+    return fmt::format("'{}' has no value; write {}=VALUE", leftover, leftover);
+  }
+  const auto commands = command_names(command);
+  if (!option && commands.empty()) return fmt::format("unexpected argument '{}'", leftover);
+  const auto known = option ? option_names(command) : commands;
+  const auto near = nearest(leftover.substr(0, leftover.find('=')), known);
+  return fmt::format("unknown {} '{}'; {}", option ? "option" : "command", leftover,
+                     near.empty() ? fmt::format("known: {}", fmt::join(known, ", "))
+                                  : fmt::format("did you mean {}?", near));
 }
 
 int parse_error(const CLI::App& app, const CLI::ParseError& error) {
@@ -87,8 +88,9 @@ int parse_error(const CLI::App& app, const CLI::ParseError& error) {
 int run(int argc, char** argv) {
   CLI::App app("Shoal trains GPT-2: prepare a text, train, evaluate, resume and sample, from one program.",
                "shoal");
-  app.set_version_flag("--version", "shoal " SHOAL_VERSION);
-  app.set_help_all_flag("");
+  use_help_formatter(app);
+  app.set_version_flag("--version", "shoal " SHOAL_VERSION, "Print the version");
+  app.set_help_flag("-h,--help", "Print this help");
   app.footer(
       "shoal COMMAND --help explains a command, with examples.\n\nExamples:\n"
       "  shoal config --explain model\n      What the keys of a config's [model] section mean\n"

@@ -79,13 +79,13 @@ void CheckpointWriter::write_shard(int rank, int world, std::span<const SliceVie
   SafetensorsWriter file(partial_ / name, std::move(entries));
   for (const auto& view : slices) file.write(view.data);
 
-  Manifest part;
-  part.files.push_back({name, file.finish()});
+  Manifest one_by_one, part;
+  one_by_one.files.push_back({name, file.finish()});
   for (const auto& record : records) {
-    Manifest one;
-    one.tensors.push_back({record.slice.name, record.slice.dtype, record.slice.global_shape, {record}});
-    merge(part, std::move(one));
+    const auto& slice = record.slice;
+    one_by_one.tensors.push_back({slice.name, slice.dtype, slice.global_shape, {record}});
   }
+  merge(part, std::move(one_by_one));  // brings the slices of a tensor together
   // Renamed, so that rank 0 never sees half a record.
   const fs::path record = record_path(partial_, rank);
   const fs::path draft = fs::path(record) += ".draft";

@@ -2,11 +2,57 @@
 
 #include <fmt/format.h>
 
+#include <memory>
+
+#include "core/wrap.h"
+
 namespace shoal::cli {
+namespace {
+
+// CLI11's help in our words: arguments by their text ("CONFIG.toml"), defaults said, lines of at most 100
+// columns.
+class HelpFormatter : public CLI::Formatter {
+ public:
+  HelpFormatter() {
+    column_width(kColumn);
+    label("Positionals", "Arguments");
+    label("SUBCOMMAND", "COMMAND");
+  }
+  std::string make_usage(const CLI::App* app, std::string name) const override {
+    return "\n" + Formatter::make_usage(app, name);
+  }
+  std::string make_option_usage(const CLI::Option* option) const override { return argument_text(option); }
+  std::string make_option_name(const CLI::Option* option, bool positional) const override {
+    return positional ? argument_text(option) : Formatter::make_option_name(option, false);
+  }
+  std::string make_option_opts(const CLI::Option* option) const override {
+    return option->nonpositional() && !option->get_option_text().empty() ? " " + option->get_option_text()
+                                                                         : "";
+  }
+  std::string make_option_desc(const CLI::Option* option) const override {
+    auto text = option->get_description();
+    if (!option->get_default_str().empty()) text += fmt::format(" (default {})", option->get_default_str());
+    if (option->get_required() && option->nonpositional()) text += " (required)";
+    text = wrap(text, "", kWidth - kColumn);
+    text.pop_back();
+    return text;
+  }
+
+ private:
+  static constexpr std::size_t kWidth = 100, kColumn = 30;
+
+  static std::string argument_text(const CLI::Option* option) {
+    return option->get_option_text().empty() ? option->get_name(true) : option->get_option_text();
+  }
+};
+
+}  // namespace
+
+void use_help_formatter(CLI::App& app) { app.formatter(std::make_shared<HelpFormatter>()); }
 
 CLI::App* add_command(CLI::App& app, const std::string& name, const std::string& what,
                       const Examples& examples) {
-  auto* command = app.add_subcommand(name, what);
+  auto* command = app.add_subcommand(name, what)->group("Commands");
   std::string text = "Examples:";
   for (const auto& [line, meaning] : examples) text += fmt::format("\n  {}\n      {}", line, meaning);
   command->footer(text);
@@ -21,7 +67,7 @@ void add_settings(CLI::App& command, std::vector<std::string>& settings) {
 }
 
 void add_config_options(CLI::App& command, ConfigOptions& options) {
-  command.add_option("config", options.file, "The run's config, a TOML file")
+  command.add_option("CONFIG", options.file, "The run's config, a TOML file")
       ->required()
       ->option_text("CONFIG.toml");
   add_settings(command, options.settings);

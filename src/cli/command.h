@@ -29,7 +29,10 @@ using Examples = std::vector<std::pair<std::string, std::string>>;
 CLI::App* add_command(CLI::App& app, const std::string& name, const std::string& what,
                       const Examples& examples);
 
-// CONFIG [section.key=value ...]
+// Every command's help in one form; to be called before commands are added, which inherit it.
+void use_help_formatter(CLI::App& app);
+
+// CONFIG.toml [section.key=value ...]
 struct ConfigOptions {
   std::string file;
   std::vector<std::string> settings;

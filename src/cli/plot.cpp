@@ -81,7 +81,7 @@ void add_plot(CLI::App& app) {
       app, "plot", "Draw the curves of one or several runs: loss, learning rate, tokens/s",
       {{"shoal plot runs/quickstart -o quickstart.svg", "One run; also while it is still going on"},
        {"shoal plot runs/first runs/second -o both.svg", "Two runs over each other"}});
-  command->add_option("runs", options->runs, "Folders of runs")->required()->option_text("RUN [RUN ...]");
+  command->add_option("RUN", options->runs, "Folders of runs")->required()->option_text("RUN [RUN ...]");
   command->add_option("-o,--output", options->output, "The picture to write, an SVG")
       ->required()
       ->option_text("FILE.svg");

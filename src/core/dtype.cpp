@@ -4,11 +4,16 @@ namespace shoal {
 
 std::string_view name_of(DType dtype) {
   switch (dtype) {
-    case DType::f32: return "float32";
-    case DType::bf16: return "bfloat16";
-    case DType::f16: return "float16";
-    case DType::f64: return "float64";
-    case DType::i32: return "int32";
+    case DType::f32:
+      return "float32";
+    case DType::bf16:
+      return "bfloat16";
+    case DType::f16:
+      return "float16";
+    case DType::f64:
+      return "float64";
+    case DType::i32:
+      return "int32";
   }
   return "?";
 }

@@ -12,11 +12,14 @@ enum class DType : std::uint8_t { f32, bf16, f16, f64, i32 };
 
 constexpr std::size_t size_of(DType dtype) {
   switch (dtype) {
-    case DType::f64: return 8;
+    case DType::f64:
+      return 8;
     case DType::f32:
-    case DType::i32: return 4;
+    case DType::i32:
+      return 4;
     case DType::bf16:
-    case DType::f16: return 2;
+    case DType::f16:
+      return 2;
   }
   return 0;
 }

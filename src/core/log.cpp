@@ -12,12 +12,12 @@
 namespace shoal::log {
 namespace {
 
-
 // Level names in upper case, right-aligned in five columns, as the published trainers' logs have them.
 class LevelName : public spdlog::custom_flag_formatter {
  public:
   void format(const spdlog::details::log_msg& msg, const std::tm&, spdlog::memory_buf_t& dest) override {
-    static constexpr std::string_view kNames[] = {"TRACE", "DEBUG", " INFO", " WARN", "ERROR", "ERROR", "  OFF"};
+    static constexpr std::string_view kNames[] = {"TRACE", "DEBUG", " INFO", " WARN",
+                                                  "ERROR", "ERROR", "  OFF"};
     const auto name = kNames[static_cast<std::size_t>(msg.level)];
     dest.append(name.data(), name.data() + name.size());
   }
@@ -48,10 +48,14 @@ Logger& instance() {
 
 spdlog::level::level_enum to_spdlog(Level level) {
   switch (level) {
-    case Level::debug: return spdlog::level::debug;
-    case Level::info: return spdlog::level::info;
-    case Level::warn: return spdlog::level::warn;
-    case Level::error: return spdlog::level::err;
+    case Level::debug:
+      return spdlog::level::debug;
+    case Level::info:
+      return spdlog::level::info;
+    case Level::warn:
+      return spdlog::level::warn;
+    case Level::error:
+      return spdlog::level::err;
   }
   return spdlog::level::info;
 }

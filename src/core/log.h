@@ -1,4 +1,5 @@
-// Logging: to the console, and to a run's train.log once it is attached. Lines read "[11:19:22  INFO] message".
+// Logging: to the console, and to a run's train.log once it is attached. Lines read "[11:19:22  INFO]
+// message".
 #pragma once
 
 #include <fmt/format.h>

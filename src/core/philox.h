@@ -1,6 +1,6 @@
-// Philox4x32-10, the counter-based generator of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (2011).
-// Randomness in Shoal is addressed, not consumed: the same (key, counter) gives the same bits on every rank,
-// thread and backend, so there is no generator state to store, drift or lose.
+// Philox4x32-10, the counter-based generator of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3"
+// (2011). Randomness in Shoal is addressed, not consumed: the same (key, counter) gives the same bits on
+// every rank, thread and backend, so there is no generator state to store, drift or lose.
 #pragma once
 
 #include <array>
@@ -57,7 +57,9 @@ constexpr PhiloxBlock philox(PhiloxKey key, PhiloxBlock counter) {
 constexpr std::uint64_t to_u64(const PhiloxBlock& block) {
   return static_cast<std::uint64_t>(block[1]) << 32 | block[0];
 }
-constexpr double to_unit(const PhiloxBlock& block) { return static_cast<double>(to_u64(block) >> 11) * 0x1p-53; }
+constexpr double to_unit(const PhiloxBlock& block) {
+  return static_cast<double>(to_u64(block) >> 11) * 0x1p-53;
+}
 
 __extension__ using uint128 = unsigned __int128;
 

@@ -15,7 +15,10 @@ constexpr int kBarWidth = 24;
 }  // namespace
 
 Progress::Progress(std::string title, double total, std::string unit)
-    : title_(std::move(title)), unit_(std::move(unit)), total_(total), terminal_(isatty(STDERR_FILENO) != 0) {}
+    : title_(std::move(title)),
+      unit_(std::move(unit)),
+      total_(total),
+      terminal_(isatty(STDERR_FILENO) != 0) {}
 
 Progress::~Progress() {
   if (!finished_ && shown_ && terminal_) std::fputs("\n", stderr);

@@ -68,7 +68,8 @@ struct Tensor {
   }
   // Rows [first, first + n) of the folded [rows, columns] view.
   Tensor row_range(std::int64_t first, std::int64_t n) const {
-    auto* start = static_cast<std::byte*>(data) + static_cast<std::size_t>(first * columns()) * size_of(dtype);
+    auto* start =
+        static_cast<std::byte*>(data) + static_cast<std::size_t>(first * columns()) * size_of(dtype);
     return {start, dtype, {n, columns()}};
   }
 };

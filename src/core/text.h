@@ -8,12 +8,13 @@
 
 namespace shoal {
 
-std::string format_bytes(double bytes);          // "1.5 GiB"
-std::string format_count(double count);          // "124.4M"
-std::string format_duration(double seconds);     // "1h 02m", "3m 20s", "12 s", "250 ms"
-std::string with_commas(std::int64_t value);     // "1,003,854"
+std::string format_bytes(double bytes);       // "1.5 GiB"
+std::string format_count(double count);       // "124.4M"
+std::string format_duration(double seconds);  // "1h 02m", "3m 20s", "12 s", "250 ms"
+std::string with_commas(std::int64_t value);  // "1,003,854"
 
-// Edit distance with substitutions, insertions and deletions; and the nearest of some names, "" when none is near.
+// Edit distance with substitutions, insertions and deletions; and the nearest of some names, "" when none is
+// near.
 int edit_distance(std::string_view a, std::string_view b);
 std::string nearest(std::string_view name, const std::vector<std::string>& candidates);
 

@@ -14,7 +14,7 @@ Permutation::Permutation(std::uint64_t n, std::uint64_t seed, std::uint64_t inde
     : n_(n),
       index_(index),
       key_(philox_key(seed, Stream::shuffle)),
-      half_bits_(std::max(1, (std::bit_width(n - 1) + 1) / 2)) {
+      half_bits_(std::max(1, (static_cast<int>(std::bit_width(n - 1)) + 1) / 2)) {
   assert(n >= 1);
 }
 

@@ -9,7 +9,7 @@ namespace shoal {
 
 // A balanced Feistel network (Luby and Rackoff 1988) over the smallest even number of bits that covers n,
 // whose round function is Philox; values outside [0, n) are enciphered again until they fall inside (cycle
-// walking, Black and Rogaway 2002), which takes fewer than four turns on average.
+// walking, Black and Rogaway 2002), which takes four turns at most on average.
 class Permutation {
  public:
   // n >= 1. Other (seed, index) pairs give unrelated permutations.

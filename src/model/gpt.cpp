@@ -55,7 +55,7 @@ const BlockActivations& Gpt::kept(int layer) const {
   return kept_[kept_.size() == 1 ? 0 : static_cast<std::size_t>(layer)];
 }
 
-void Gpt::forward(const MicroBatch& batch) {
+void Gpt::forward(const TokenBatch& batch) {
   const auto stream = [&](std::size_t i) { return streams_[i % streams_.size()]; };
   EmbeddingLayer::forward(context_, batch.address, stream(0), batch.tokens);
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
@@ -63,7 +63,7 @@ void Gpt::forward(const MicroBatch& batch) {
   }
 }
 
-void Gpt::train(const MicroBatch& batch, const Tensor& loss, float scale) {
+void Gpt::train(const TokenBatch& batch, const Tensor& loss, float scale) {
   forward(batch);
   Head::train(context_, head_, work_, streams_.back(), batch.targets, {loss}, scale);
   for (std::size_t i = blocks_.size(); i-- > 0;) {
@@ -77,8 +77,8 @@ void Gpt::train(const MicroBatch& batch, const Tensor& loss, float scale) {
   EmbeddingLayer::backward(context_, batch.address, work_.d_stream, batch.tokens);
 }
 
-void Gpt::evaluate(const MicroBatch& batch, const Tensor& loss) {
-  MicroBatch quiet = batch;
+void Gpt::evaluate(const TokenBatch& batch, const Tensor& loss) {
+  TokenBatch quiet = batch;
   quiet.address.training = false;
   forward(quiet);
   Head::evaluate(context_, head_, streams_[blocks_.size() % streams_.size()], batch.targets, {loss});

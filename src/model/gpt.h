@@ -17,8 +17,8 @@ struct GptOptions {
   bool backward = true;  // false: evaluation only, one block's activations suffice
 };
 
-// One micro-batch on the backend: tokens, targets i32 [B, T]; a negative target is ignored.
-struct MicroBatch {
+// One micro-batch of token ids on the backend: tokens, targets i32 [B, T]; a negative target is ignored.
+struct TokenBatch {
   Tensor tokens, targets;
   BatchAddress address;
 };
@@ -29,9 +29,9 @@ class Gpt {
   Gpt(Backend& backend, UnitStore& store, const GptConfig& config, const GptOptions& options);
 
   // Adds the summed loss of the micro-batch to `loss` f64 [1], and every gradient, scaled, to the store.
-  void train(const MicroBatch& batch, const Tensor& loss, float scale);
+  void train(const TokenBatch& batch, const Tensor& loss, float scale);
   // Adds the summed loss; the most likely next tokens are then in predictions(). Dropout is off.
-  void evaluate(const MicroBatch& batch, const Tensor& loss);
+  void evaluate(const TokenBatch& batch, const Tensor& loss);
   // i32 [B, T], of the last evaluate.
   Tensor predictions() const {
     return head_.argmax.reshaped({options_.batch.batch, options_.batch.positions});
@@ -46,7 +46,7 @@ class Gpt {
  private:
   struct Buffers;
   static Buffers carve(Arena& arena, const GptConfig& config, const GptOptions& options);
-  void forward(const MicroBatch& batch);
+  void forward(const TokenBatch& batch);
   const BlockActivations& kept(int layer) const;
 
   LayerContext context_;

@@ -17,6 +17,7 @@ struct EngineOptions {
   DType compute = DType::f32;
   AdamWConfig adamw;
   double grad_clip = 0;  // of the whole model's gradient norm; 0 is off
+  bool training = true;  // false: parameters only, for evaluation and sampling
 };
 
 // A tensor of the run's state as a checkpoint sees it: "transformer.wte.weight",
@@ -58,6 +59,6 @@ class DataEngine : public UnitStore {
 // Every rank holds everything; gradients are all-reduced per unit while backward goes on.
 std::unique_ptr<DataEngine> make_replicated_engine(Backend& backend, Communicator& group,
                                                    const GptConfig& config, const EngineOptions& options);
-DataEngine::Memory replicated_memory(const GptConfig& config, DType compute);
+DataEngine::Memory replicated_memory(const GptConfig& config, DType compute, bool training = true);
 
 }  // namespace shoal

@@ -11,12 +11,15 @@ namespace {
 struct FlatBuffers {
   Tensor weights, compute, grads, m, v;  // compute is empty when the products use float32
 
-  static FlatBuffers take(Arena& arena, std::int64_t size, DType compute) {
+  static FlatBuffers take(Arena& arena, std::int64_t size, const EngineOptions& options) {
+    const auto optional = [&](bool wanted, DType dtype) {
+      return wanted ? arena.take(dtype, {size}) : Tensor{};
+    };
     return {.weights = arena.take(DType::f32, {size}),
-            .compute = compute == DType::f32 ? Tensor{} : arena.take(compute, {size}),
-            .grads = arena.take(DType::f32, {size}),
-            .m = arena.take(DType::f32, {size}),
-            .v = arena.take(DType::f32, {size})};
+            .compute = optional(options.compute != DType::f32, options.compute),
+            .grads = optional(options.training, DType::f32),
+            .m = optional(options.training, DType::f32),
+            .v = optional(options.training, DType::f32)};
   }
 };
 
@@ -40,7 +43,7 @@ class ReplicatedEngine final : public DataEngine {
         options_(options),
         units_(gpt_units(config)),
         arena_(backend, measure()) {
-    flat_ = FlatBuffers::take(arena_, total_size(units_), options.compute);
+    flat_ = FlatBuffers::take(arena_, total_size(units_), options);
     squares_ = arena_.take(DType::f64, {1});
     clip_ = arena_.take(DType::f32, {1});
     std::int64_t first = 0;
@@ -70,8 +73,10 @@ class ReplicatedEngine final : public DataEngine {
         shoal::initialize(backend_, unit.spec->parameters[i], unit[i], seed);
       }
     }
-    backend_.zero(flat_.m);
-    backend_.zero(flat_.v);
+    if (options_.training) {
+      backend_.zero(flat_.m);
+      backend_.zero(flat_.v);
+    }
     state_loaded();
   }
 
@@ -146,7 +151,7 @@ class ReplicatedEngine final : public DataEngine {
  private:
   std::size_t measure() const {
     Arena arena;
-    FlatBuffers::take(arena, total_size(units_), options_.compute);
+    FlatBuffers::take(arena, total_size(units_), options_);
     arena.take(DType::f64, {1});
     arena.take(DType::f32, {1});
     return arena.used();
@@ -176,12 +181,12 @@ std::unique_ptr<DataEngine> make_replicated_engine(Backend& backend, Communicato
   return std::make_unique<ReplicatedEngine>(backend, group, config, options);
 }
 
-DataEngine::Memory replicated_memory(const GptConfig& config, DType compute) {
+DataEngine::Memory replicated_memory(const GptConfig& config, DType compute, bool training) {
   const auto elements = static_cast<std::size_t>(total_size(gpt_units(config)));
   return {.weights = 4 * elements,
           .compute_copy = compute == DType::f32 ? 0 : size_of(compute) * elements,
-          .gradients = 4 * elements,
-          .optimizer = 8 * elements};
+          .gradients = training ? 4 * elements : 0,
+          .optimizer = training ? 8 * elements : 0};
 }
 
 }  // namespace shoal

@@ -3,34 +3,19 @@
 
 #include "core/error.h"
 #include "core/text.h"
+#include "core/wrap.h"
 #include "train/config_schema.h"
 
 namespace shoal {
 namespace {
-
-// Words of `text` in lines of at most `width` characters, each after `indent`.
-std::string wrapped(std::string_view text, std::string_view indent, std::size_t width) {
-  std::string lines, line;
-  while (!text.empty()) {
-    const auto end = std::min(text.find(' '), text.size());
-    const auto word = text.substr(0, end);
-    if (!line.empty() && indent.size() + line.size() + 1 + word.size() > width) {
-      lines += fmt::format("{}{}\n", indent, line);
-      line.clear();
-    }
-    line += (line.empty() ? "" : " ") + std::string(word);
-    text.remove_prefix(std::min(end + 1, text.size()));
-  }
-  return lines + fmt::format("{}{}\n", indent, line);
-}
 
 std::string explain(const Field& field) {
   const std::string allowed = field.allowed();
   std::string facts{field.type()};
   if (!allowed.empty()) facts += ", " + allowed;
   if (!field.unit.empty()) facts += fmt::format(" ({})", field.unit);
-  return fmt::format("  {} = {}\n", field.key, field.value(Config{})) + wrapped(facts + ".", "      ", 100) +
-         wrapped(field.doc, "      ", 100);
+  return fmt::format("  {} = {}\n", field.key, field.value(Config{})) + wrap(facts + ".", "      ", 100) +
+         wrap(field.doc, "      ", 100);
 }
 
 nlohmann::ordered_json json_value(const Field& field, Config& config) {
@@ -45,7 +30,7 @@ std::string to_toml(const Config& config, bool comments) {
   for (const auto& field : config_fields()) {
     if (field.section != section) text += fmt::format("{}[{}]\n", text.empty() ? "" : "\n", field.section);
     section = field.section;
-    if (comments) text += wrapped(field.doc, "# ", 100);
+    if (comments) text += wrap(field.doc, "# ", 100);
     text += fmt::format("{} = {}\n", field.key, field.value(config));
   }
   return text;
