@@ -1,0 +1,123 @@
+#include "data/archive.h"
+
+#include <archive.h>
+#include <archive_entry.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+
+#include "core/error.h"
+
+namespace shoal {
+namespace {
+
+constexpr std::size_t kBufferSize = 1 << 18;
+constexpr std::array<std::string_view, 5> kCompressed = {".gz", ".xz", ".zst", ".bz2", ".lzma"};
+constexpr std::array<std::string_view, 5> kArchives = {".tar", ".zip", ".tgz", ".txz", ".tzst"};
+
+// "text.txt.gz" -> "text.txt"
+std::string without_compression(std::string name) {
+  for (bool found = true; found;) {
+    found = false;
+    for (auto ending : kCompressed) {
+      if (!name.ends_with(ending)) continue;
+      name.resize(name.size() - ending.size());
+      found = true;
+    }
+  }
+  return name;
+}
+
+bool is_container_name(std::string_view name) {
+  return std::any_of(kArchives.begin(), kArchives.end(), [&](auto ending) { return name.ends_with(ending); });
+}
+
+}  // namespace
+
+bool is_archive_name(std::string_view name) {
+  return is_container_name(name) || without_compression(std::string(name)) != name;
+}
+
+struct Archive::Callbacks {
+  static la_ssize_t read(archive* handle, void* data, const void** buffer) {
+    auto& self = *static_cast<Archive*>(data);
+    *buffer = self.buffer_.get();
+    try {
+      return static_cast<la_ssize_t>(self.source_.read(self.buffer_.get(), kBufferSize));
+    } catch (...) {
+      self.source_error_ = std::current_exception();
+      archive_set_error(handle, EIO, "cannot be read");
+      return -1;
+    }
+  }
+  static la_int64_t seek(archive*, void* data, la_int64_t offset, int whence) {
+    const auto position = static_cast<Archive*>(data)->source_.seek(offset, whence);
+    return position < 0 ? ARCHIVE_FATAL : position;
+  }
+};
+
+Archive::Archive(ByteSource& source, std::string name)
+    : source_(source),
+      name_(std::move(name)),
+      buffer_(std::make_unique<char[]>(kBufferSize)),
+      archive_(archive_read_new()) {
+  archive_read_support_filter_gzip(archive_);
+  archive_read_support_filter_bzip2(archive_);
+  archive_read_support_filter_xz(archive_);
+  archive_read_support_filter_lzma(archive_);
+  archive_read_support_filter_zstd(archive_);
+  archive_read_support_format_tar(archive_);
+  archive_read_support_format_zip(archive_);
+  if (!is_container_name(without_compression(name_))) archive_read_support_format_raw(archive_);
+
+  archive_read_set_read_callback(archive_, Callbacks::read);
+  if (source.seekable()) archive_read_set_seek_callback(archive_, Callbacks::seek);
+  archive_read_set_callback_data(archive_, this);
+  if (archive_read_open1(archive_) == ARCHIVE_OK) return;
+  try {
+    fail_damaged();
+  } catch (...) {
+    archive_read_free(archive_);
+    throw;
+  }
+}
+
+Archive::~Archive() { archive_read_free(archive_); }
+
+void Archive::fail_damaged() {
+  if (source_error_) std::rethrow_exception(source_error_);
+  const char* reason = archive_error_string(archive_);
+  fail_user("{}{}: the archive is damaged or not what its name says: {}", name_,
+            member_.empty() ? "" : " (member " + member_ + ")", reason == nullptr ? "unknown error" : reason);
+}
+
+bool Archive::next() {
+  for (;;) {
+    archive_entry* entry = nullptr;
+    const int status = archive_read_next_header(archive_, &entry);
+    if (status == ARCHIVE_EOF) return false;
+    if (status < ARCHIVE_WARN) fail_damaged();
+    if (archive_format(archive_) == ARCHIVE_FORMAT_RAW) {
+      if (archive_filter_code(archive_, 0) == ARCHIVE_FILTER_NONE) {
+        fail_user("{}: holds no compressed data, whatever its name says; rename it", name_);
+      }
+      const auto stem = without_compression(name_);
+      member_ = stem.substr(stem.find_last_of('/') + 1);
+      return true;
+    }
+    if (archive_entry_filetype(entry) != AE_IFREG || archive_entry_hardlink(entry) != nullptr) continue;
+    const char* path = archive_entry_pathname_utf8(entry);
+    if (path == nullptr) path = archive_entry_pathname(entry);
+    member_ = path == nullptr ? "(a name that cannot be read)" : path;
+    return true;
+  }
+}
+
+std::size_t Archive::read(char* out, std::size_t size) {
+  const auto count = archive_read_data(archive_, out, size);
+  if (count < 0) fail_damaged();
+  return static_cast<std::size_t>(count);
+}
+
+}  // namespace shoal

@@ -1,0 +1,47 @@
+// Members of archives and compressed files, read as a stream.
+#pragma once
+
+#include <exception>
+#include <memory>
+#include <string>
+
+#include "data/byte_source.h"
+
+struct archive;
+
+namespace shoal {
+
+// Whether a name ends like an archive or a compressed file: .tar .tar.gz .tgz .zip .gz .xz .zst .bz2 ...
+bool is_archive_name(std::string_view name);
+
+// Reads tar and zip archives, compressed or not, and single compressed files, which count as archives of one
+// member.
+class Archive : private ByteSource {
+ public:
+  // Reads from `source`, which must outlive this. `name` is for messages, and its ending decides whether a
+  // single compressed file is acceptable (.gz yes, .tar.gz no). Throws UserError when it is not what its name
+  // says.
+  Archive(ByteSource& source, std::string name);
+  ~Archive() override;
+  Archive(const Archive&) = delete;
+  Archive& operator=(const Archive&) = delete;
+
+  // Moves to the next regular file; false at the end. Throws UserError when the archive is damaged.
+  bool next();
+  const std::string& member() const { return member_; }  // its path within the archive
+  ByteSource& content() { return *this; }                // of the current member
+
+ private:
+  struct Callbacks;
+
+  std::size_t read(char* out, std::size_t size) override;
+  [[noreturn]] void fail_damaged();
+
+  ByteSource& source_;
+  std::string name_, member_;
+  std::unique_ptr<char[]> buffer_;
+  std::exception_ptr source_error_;  // from within a callback of the C library
+  archive* archive_;
+};
+
+}  // namespace shoal

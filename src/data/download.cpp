@@ -1,0 +1,212 @@
+#include "data/download.h"
+
+#include <curl/curl.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "core/error.h"
+#include "core/log.h"
+#include "core/progress.h"
+#include "data/byte_source.h"
+
+namespace shoal {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::array<RemoteFile, 3> kFiles = {{
+    {"tinyshakespeare.txt",
+     "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt", 1'115'394,
+     "ae717de95b0441526572a3fb9fde75d3"},
+    {"gpt2/encoder.json", "https://openaipublic.blob.core.windows.net/gpt-2/models/124M/encoder.json",
+     1'042'301, "907aa883a1f3f2504594f2ded8b31025"},
+    {"gpt2/vocab.bpe", "https://openaipublic.blob.core.windows.net/gpt-2/models/124M/vocab.bpe", 456'318,
+     "5caa565dbb3b366be1a102e27c272620"},
+}};
+
+bool is_url(std::string_view text) { return text.find("://") != std::string_view::npos; }
+
+bool is_good(const fs::path& path, const RemoteFile& file) {
+  std::error_code error;
+  return fs::is_regular_file(path, error) && static_cast<std::int64_t>(fs::file_size(path)) == file.size &&
+         file_checksum(path) == file.checksum;
+}
+
+struct Transfer {
+  std::FILE* out;
+  std::int64_t start, limit;  // bytes that were there before; what the whole may have
+  std::int64_t received = 0;
+  bool too_large = false, disk_full = false;
+  Progress progress;
+};
+
+std::size_t on_data(char* data, std::size_t, std::size_t count, void* user) {
+  auto& transfer = *static_cast<Transfer*>(user);
+  transfer.received += static_cast<std::int64_t>(count);
+  transfer.too_large = transfer.start + transfer.received > transfer.limit;
+  if (transfer.too_large) return 0;
+  transfer.disk_full = std::fwrite(data, 1, count, transfer.out) != count;
+  transfer.progress.update(static_cast<double>(transfer.start + transfer.received));
+  return transfer.disk_full ? 0 : count;
+}
+
+void initialise_curl() {
+  static std::once_flag once;
+  std::call_once(once, [] { curl_global_init(CURL_GLOBAL_DEFAULT); });
+}
+
+struct Outcome {
+  std::string problem;   // "" when there was none
+  bool useless = false;  // what is in the partial file must not be resumed
+};
+
+// Appends the rest of `url` to `partial`.
+Outcome transfer_rest(const std::string& url, const RemoteFile& file, const fs::path& partial) {
+  initialise_curl();
+  std::error_code ignored;
+  const auto there = fs::exists(partial, ignored) ? static_cast<std::int64_t>(fs::file_size(partial)) : 0;
+  if (there >= file.size) return {};  // only the check is missing
+
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> out(std::fopen(partial.c_str(), "ab"), std::fclose);
+  if (!out) fail_user("{}: cannot be written; set XDG_CACHE_HOME to a folder that can", partial.string());
+  Transfer transfer{out.get(),
+                    there,
+                    file.size,
+                    0,
+                    false,
+                    false,
+                    Progress("downloading " + std::string(file.name), static_cast<double>(file.size), "B")};
+  const std::unique_ptr<CURL, void (*)(CURL*)> curl(curl_easy_init(), curl_easy_cleanup);
+  if (!curl) fail("libcurl cannot be initialised");
+  std::array<char, CURL_ERROR_SIZE> message{};
+  curl_easy_setopt(curl.get(), CURLOPT_URL, url.c_str());
+  curl_easy_setopt(curl.get(), CURLOPT_PROTOCOLS_STR, "http,https,file");
+  curl_easy_setopt(curl.get(), CURLOPT_REDIR_PROTOCOLS_STR, "http,https");
+  curl_easy_setopt(curl.get(), CURLOPT_FOLLOWLOCATION, 1L);
+  curl_easy_setopt(curl.get(), CURLOPT_FAILONERROR, 1L);
+  curl_easy_setopt(curl.get(), CURLOPT_NOSIGNAL, 1L);
+  curl_easy_setopt(curl.get(), CURLOPT_CONNECTTIMEOUT, 15L);
+  curl_easy_setopt(curl.get(), CURLOPT_LOW_SPEED_LIMIT, 1L);
+  curl_easy_setopt(curl.get(), CURLOPT_LOW_SPEED_TIME, 30L);
+  curl_easy_setopt(curl.get(), CURLOPT_ERRORBUFFER, message.data());
+  curl_easy_setopt(curl.get(), CURLOPT_WRITEFUNCTION, on_data);
+  curl_easy_setopt(curl.get(), CURLOPT_WRITEDATA, &transfer);
+  curl_easy_setopt(curl.get(), CURLOPT_RESUME_FROM_LARGE, static_cast<curl_off_t>(there));
+
+  const CURLcode code = curl_easy_perform(curl.get());
+  long status = 0;
+  curl_easy_getinfo(curl.get(), CURLINFO_RESPONSE_CODE, &status);
+  transfer.progress.finish();
+  if (transfer.disk_full || std::fflush(out.get()) != 0)
+    fail("{}: cannot be written: disk full?", partial.string());
+  if (transfer.too_large) return {"it is longer than the file should be", true};
+  if (code == CURLE_OK) return {};
+  const bool no_resume =
+      there > 0 && (code == CURLE_RANGE_ERROR || code == CURLE_BAD_DOWNLOAD_RESUME || status == 416);
+  return {message[0] != 0 ? message.data() : curl_easy_strerror(code), no_resume};
+}
+
+}  // namespace
+
+std::span<const RemoteFile> remote_files() { return kFiles; }
+const RemoteFile& tinyshakespeare_file() { return kFiles[0]; }
+
+std::string default_source() {
+  const char* value = std::getenv("SHOAL_DATA_DIR");
+  return value == nullptr ? "" : value;
+}
+
+fs::path default_cache() {
+  if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache != nullptr && cache[0] == '/') {
+    return fs::path(cache) / "shoal";
+  }
+  const char* home = std::getenv("HOME");
+  if (home == nullptr)
+    fail_user("neither XDG_CACHE_HOME nor HOME is set, so there is no place for downloads");
+  return fs::path(home) / ".cache" / "shoal";
+}
+
+std::string file_checksum(const fs::path& path) {
+  FileSource source(path);
+  const std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> state(XXH3_createState(),
+                                                                              XXH3_freeState);
+  XXH3_128bits_reset(state.get());
+  std::vector<char> buffer(1 << 18);
+  while (const auto count = source.read(buffer.data(), buffer.size())) {
+    XXH3_128bits_update(state.get(), buffer.data(), count);
+  }
+  const auto hash = XXH3_128bits_digest(state.get());
+  return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
+}
+
+void download(const std::string& url, const RemoteFile& file, const fs::path& to) {
+  std::error_code error;
+  fs::create_directories(to.parent_path(), error);
+  if (error) fail_user("{}: cannot be created: {}", to.parent_path().string(), error.message());
+  const fs::path partial = to.string() + ".partial";
+
+  for (;;) {
+    const bool resumed = fs::exists(partial, error) && fs::file_size(partial) > 0;
+    if (resumed) log::info("resuming the download of {}", file.name);
+    auto [problem, useless] = transfer_rest(url, file, partial);
+    if (problem.empty()) {
+      if (is_good(partial, file)) break;
+      problem = "what came is not the right file (size or checksum)";
+      useless = true;
+    }
+    if (useless || fs::file_size(partial) == 0) fs::remove(partial, error);
+    if (!(useless && resumed)) fail_user("{}: cannot be downloaded: {}", url, problem);
+  }
+  fs::rename(partial, to);
+}
+
+fs::path fetch(const RemoteFile& file, const FetchOptions& options) {
+  const auto& from = options.from;
+  const bool mirror = is_url(from);
+  if (!from.empty() && !mirror) {
+    const auto path = fs::path(from) / file.name;
+    std::error_code error;
+    if (is_good(path, file)) return path;
+    if (fs::exists(path, error)) {
+      fail_user("{}: not the file that {} serves (size or checksum); replace or remove it", path.string(),
+                file.url);
+    }
+  }
+  const auto cached = (options.cache.empty() ? default_cache() : options.cache) / file.name;
+  if (is_good(cached, file)) return cached;
+
+  const auto url =
+      mirror ? fmt::format("{}{}{}", from, from.ends_with('/') ? "" : "/", file.name) : std::string(file.url);
+  try {
+    download(url, file, cached);
+  } catch (const UserError& error) {
+    fail_user(
+        "{}\nWithout a network, get {} elsewhere and put it at {},\nor name a folder that holds {} with "
+        "--from or "
+        "SHOAL_DATA_DIR.",
+        error.what(), file.url, cached.string(), file.name);
+  }
+  return cached;
+}
+
+fs::path fetch_gpt2_vocabulary(const FetchOptions& options) {
+  const auto first = fetch(kFiles[1], options).parent_path();
+  const auto second = fetch(kFiles[2], options).parent_path();
+  if (first == second) return first;
+  // One was at hand and one in the cache: the cache can have both.
+  const auto cache = (options.cache.empty() ? default_cache() : options.cache) / "gpt2";
+  const auto& from = first == cache ? second : first;
+  const auto& missing = first == cache ? kFiles[2] : kFiles[1];
+  const auto name = fs::path(missing.name).filename();
+  fs::copy_file(from / name, cache / name, fs::copy_options::overwrite_existing);
+  return cache;
+}
+
+}  // namespace shoal

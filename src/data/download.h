@@ -1,0 +1,49 @@
+// The few files that Shoal fetches from the network: looked for at hand first, checked, and kept in a cache.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace shoal {
+
+struct RemoteFile {
+  std::string_view name;      // below a data folder or mirror, e.g. "gpt2/vocab.bpe"
+  std::string_view url;       // where it comes from
+  std::int64_t size;          // bytes
+  std::string_view checksum;  // XXH3, 128 bits, hexadecimal
+};
+
+std::span<const RemoteFile> remote_files();
+const RemoteFile& tinyshakespeare_file();  // "tinyshakespeare.txt"
+
+struct FetchOptions {
+  std::string from;             // --from: a folder, or the URL of one (http, https, file)
+  std::filesystem::path cache;  // empty: default_cache()
+};
+
+// SHOAL_DATA_DIR when it is set, or else "".
+std::string default_source();
+// $XDG_CACHE_HOME/shoal, or ~/.cache/shoal.
+std::filesystem::path default_cache();
+
+// The path of a good copy of `file`: in the folder `from`, in the cache, or downloaded into it, from the
+// mirror `from` where that is a URL, or else from file.url. Throws UserError when a copy in `from` has
+// another checksum, and when no copy can be had; the message names the file, where it comes from and where it
+// may be put by hand.
+std::filesystem::path fetch(const RemoteFile& file, const FetchOptions& options);
+
+// The folder that holds encoder.json and vocab.bpe of GPT-2, both fetched.
+std::filesystem::path fetch_gpt2_vocabulary(const FetchOptions& options);
+
+// Downloads `url` to `to`, which is whole or absent: the data goes to `to`.partial, which a later call
+// resumes. A resumed file that turns out wrong is fetched once more from the start. Throws UserError when the
+// server cannot be reached, refuses, stalls for 30 s, or sends something else.
+void download(const std::string& url, const RemoteFile& file, const std::filesystem::path& to);
+
+// XXH3 of a file's bytes, 128 bits, hexadecimal. Throws UserError when it cannot be read.
+std::string file_checksum(const std::filesystem::path& path);
+
+}  // namespace shoal

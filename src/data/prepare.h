@@ -1,0 +1,45 @@
+// `shoal prepare`: text to token files. Writes train.bin, val.bin and meta.json (data/dataset.h).
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "data/dataset.h"
+#include "data/download.h"
+
+namespace shoal {
+
+struct PrepareOptions {
+  std::string dataset;        // "synthetic" | "shakespeare-char" | "shakespeare" | "text"
+  std::filesystem::path out;  // the dataset's folder; one that is there already is replaced
+  std::uint64_t seed = 1337;  // of the split, and of the synthetic text
+  double val_fraction =
+      0.1;             // the share of the documents (of a single document: of its end) that becomes val.bin
+  int threads = 0;     // that tokenize; 0: all cores
+  FetchOptions fetch;  // where the files of "shakespeare*" and of the gpt2 tokenizer come from
+
+  // "text" only
+  std::vector<std::filesystem::path> inputs;  // files, folders and archives: data/documents.h
+  std::string field = "text";                 // of JSONL records
+  std::string tokenizer = "gpt2";             // "gpt2" | "char" | "bytes"
+
+  // "synthetic" only
+  std::int64_t size =
+      4'000'000;  // characters, which are its tokens, of both splits together; whole plays, so a few more
+};
+
+// Writes the dataset beside options.out and renames it into place, so that it is whole or absent, and returns
+// its meta data. Memory use does not depend on the size of the input.
+//
+// Documents go to val.bin at random with the probability val_fraction, decided by (seed, document number). A
+// single document is cut instead: its first floor((1 - val_fraction) * characters) characters are train.bin,
+// as in nanoGPT. With more than one document, each is followed by the tokenizer's end-of-text token where it
+// has one.
+//
+// Throws UserError for bad input (see data/documents.h and data/download.h), for a split that came out empty,
+// and when options.out is in use or holds something other than a dataset; Error when the disk is full.
+DatasetMeta prepare(const PrepareOptions& options);
+
+}  // namespace shoal

@@ -1,0 +1,63 @@
+#include "data/staged_folder.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "core/error.h"
+
+namespace shoal {
+namespace {
+
+namespace fs = std::filesystem;
+
+void require_replaceable(const fs::path& out) {
+  if (!fs::exists(out)) return;
+  if (!fs::is_directory(out)) fail_user("{}: exists and is no folder; choose another --out", out.string());
+  if (fs::is_empty(out) || fs::exists(out / "train.bin") || fs::exists(out / "meta.json")) return;
+  fail_user("{}: exists and holds something other than a dataset; choose another --out", out.string());
+}
+
+}  // namespace
+
+StagedFolder::StagedFolder(const fs::path& out) {
+  if (out.empty()) fail_user("the output folder has no name; give one with --out");
+  // Follows links, so that a dataset stays on the disk where it is, and drops a slash at the end.
+  out_ = fs::weakly_canonical(out);
+  if (!out_.has_filename()) out_ = out_.parent_path();
+  require_replaceable(out_);
+  staging_ = out_.string() + ".partial";
+  std::error_code error;
+  fs::create_directories(staging_, error);
+  if (error) fail_user("{}: cannot be created: {}", staging_.string(), error.message());
+  lock_ = open(staging_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (lock_ < 0 || flock(lock_, LOCK_EX | LOCK_NB) != 0) {
+    if (lock_ >= 0) close(lock_);
+    fail_user("{}: another process is preparing this dataset", out_.string());
+  }
+  for (const auto& entry : fs::directory_iterator(staging_)) fs::remove_all(entry);
+}
+
+StagedFolder::~StagedFolder() {
+  std::error_code ignored;
+  if (!staging_.empty()) fs::remove_all(staging_, ignored);
+  close(lock_);
+}
+
+void StagedFolder::commit() {
+  // Swaps the old dataset and the new one in one step where the file system can; the old one goes with the
+  // destructor.
+  if (fs::exists(out_) && renameat2(AT_FDCWD, staging_.c_str(), AT_FDCWD, out_.c_str(), RENAME_EXCHANGE) == 0)
+    return;
+  fs::remove_all(out_);
+  if (std::rename(staging_.c_str(), out_.c_str()) != 0) {
+    fail("{}: cannot be moved to {}: {}", staging_.string(), out_.string(), std::strerror(errno));
+  }
+  staging_.clear();
+}
+
+}  // namespace shoal

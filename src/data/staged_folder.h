@@ -1,0 +1,26 @@
+// A folder that is written beside its place and moved there when it is whole.
+#pragma once
+
+#include <filesystem>
+
+namespace shoal {
+
+class StagedFolder {
+ public:
+  // Creates `out`.partial, clearing what a killed process left there. Throws UserError when it cannot be
+  // created, when another process is at it, or when `out` exists and is neither empty nor a dataset.
+  explicit StagedFolder(const std::filesystem::path& out);
+  ~StagedFolder();  // removes what was not committed
+  StagedFolder(const StagedFolder&) = delete;
+  StagedFolder& operator=(const StagedFolder&) = delete;
+
+  const std::filesystem::path& path() const { return staging_; }  // where to write
+  // Moves the folder into place; an older one there is removed. Throws Error when that fails.
+  void commit();
+
+ private:
+  std::filesystem::path out_, staging_;
+  int lock_ = -1;
+};
+
+}  // namespace shoal

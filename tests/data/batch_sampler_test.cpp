@@ -1,0 +1,216 @@
+#include "data/batch_sampler.h"
+
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <set>
+
+#include "data/batch_loader.h"
+#include "data/permutation.h"
+#include "data/temp_folder.h"
+
+namespace shoal {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using testing::TempFolder;
+using testing::user_error;
+
+// A file whose token at position i is i.
+class SamplerTest : public ::testing::Test {
+ protected:
+  TokenFile counting(std::int64_t size) const {
+    std::vector<std::uint16_t> ids(static_cast<std::size_t>(size));
+    std::iota(ids.begin(), ids.end(), std::uint16_t{0});
+    return TokenFile(folder.write_ids("count" + std::to_string(size) + ".bin", ids), 2);
+  }
+  TempFolder folder;
+};
+
+std::vector<std::int32_t> tokens_of(const BatchSampler& sampler, std::int64_t step, std::int64_t first,
+                                    std::int64_t samples, std::int64_t global_batch) {
+  std::vector<std::int32_t> tokens(static_cast<std::size_t>(samples * sampler.block_size())), targets(tokens);
+  sampler.fill(step, first, samples, global_batch, tokens.data(), targets.data());
+  return tokens;
+}
+
+TEST_F(SamplerTest, TargetsAreTheNextTokens) {
+  const auto file = counting(1000);
+  for (const auto mode : {Sampling::random, Sampling::epochs}) {
+    const BatchSampler sampler(file, 16, mode, 1);
+    std::vector<std::int32_t> tokens(4 * 16), targets(4 * 16);
+    sampler.fill(3, 2, 4, 8, tokens.data(), targets.data());
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      EXPECT_EQ(targets[i], tokens[i] + 1);
+      if (i % 16 > 0) {
+        EXPECT_EQ(tokens[i], tokens[i - 1] + 1);
+      }
+    }
+  }
+}
+
+TEST_F(SamplerTest, DoesNotDependOnHowABatchIsDivided) {
+  const auto file = counting(5000);
+  for (const auto mode : {Sampling::random, Sampling::epochs}) {
+    const BatchSampler sampler(file, 8, mode, 42);
+    const auto whole = tokens_of(sampler, 7, 0, 12, 12);
+    for (const std::int64_t part : {1, 2, 3, 4, 6}) {
+      std::vector<std::int32_t> joined;
+      for (std::int64_t first = 0; first < 12; first += part) {
+        const auto piece = tokens_of(sampler, 7, first, part, 12);
+        joined.insert(joined.end(), piece.begin(), piece.end());
+      }
+      EXPECT_EQ(joined, whole);
+    }
+    EXPECT_NE(tokens_of(sampler, 8, 0, 12, 12), whole);
+    EXPECT_NE(tokens_of(BatchSampler(file, 8, mode, 43), 7, 0, 12, 12), whole);
+  }
+}
+
+TEST_F(SamplerTest, StreamsDiffer) {
+  const auto file = counting(5000);
+  const BatchSampler train(file, 8, Sampling::random, 1),
+      other(file, 8, Sampling::random, 1, Stream::sampling);
+  EXPECT_NE(tokens_of(train, 0, 0, 8, 8), tokens_of(other, 0, 0, 8, 8));
+}
+
+TEST_F(SamplerTest, RandomStartsAreUniformOverAllWindows) {
+  const auto file = counting(20);
+  const BatchSampler sampler(file, 10, Sampling::random, 5);
+  constexpr int kStarts = 10, kDraws = 20'000;  // starts 0 .. 9: the last window's last target is token 19
+  std::vector<int> seen(kStarts, 0);
+  for (std::int64_t i = 0; i < kDraws; ++i) {
+    const auto start = sampler.start(i / 50, i % 50, 50);
+    ASSERT_GE(start, 0);
+    ASSERT_LT(start, kStarts);
+    ++seen[static_cast<std::size_t>(start)];
+  }
+  // A count is binomial with p = 1/10: five standard deviations are sqrt(20000 * 0.09) * 5 = 212.
+  for (const int count : seen) EXPECT_NEAR(count, kDraws / kStarts, 212);
+}
+
+TEST_F(SamplerTest, AnEpochHasEveryWindowOnceAndTheNextAnotherOrder) {
+  const auto file = counting(1 + 37 * 4 + 3);
+  const BatchSampler sampler(file, 4, Sampling::epochs, 9);
+  ASSERT_EQ(sampler.windows(), 37);
+  std::vector<std::vector<std::int64_t>> epochs(3);
+  for (std::int64_t i = 0; i < 3 * 37; ++i) {  // global batch 5 does not divide an epoch
+    epochs[static_cast<std::size_t>(i / 37)].push_back(sampler.start(i / 5, i % 5, 5));
+  }
+  EXPECT_NE(epochs[0], epochs[1]);
+  EXPECT_NE(epochs[1], epochs[2]);
+  for (auto& epoch : epochs) {
+    EXPECT_FALSE(std::is_sorted(epoch.begin(), epoch.end()));
+    std::sort(epoch.begin(), epoch.end());
+    for (std::size_t i = 0; i < epoch.size(); ++i) EXPECT_EQ(epoch[i], static_cast<std::int64_t>(4 * i));
+  }
+}
+
+TEST_F(SamplerTest, RefusesASplitShorterThanABlock) {
+  const auto file = counting(64);
+  EXPECT_NO_THROW(BatchSampler(file, 63, Sampling::random, 0));
+  for (const auto mode : {Sampling::random, Sampling::epochs}) {
+    EXPECT_THAT(user_error([&] { BatchSampler(file, 64, mode, 0); }),
+                AllOf(HasSubstr("count64.bin"), HasSubstr("64"), HasSubstr("65"), HasSubstr("block_size")));
+  }
+  const auto one = counting(1);
+  EXPECT_THAT(user_error([&] { SequentialSampler(one, 8); }), HasSubstr("too few"));
+  EXPECT_THAT(user_error([&] { parse_sampling("epoch"); }), AllOf(HasSubstr("epoch"), HasSubstr("random")));
+}
+
+TEST_F(SamplerTest, SequentialTakesEveryTargetOnce) {
+  const auto file = counting(30);
+  for (const std::int64_t block : {1, 7, 28, 29, 30, 100}) {
+    const SequentialSampler sampler(file, block);
+    std::vector<std::int32_t> seen, tokens(static_cast<std::size_t>(block)), targets(tokens);
+    for (std::int64_t i = 0; i < sampler.windows(); ++i) {
+      const auto valid = sampler.fill(i, tokens.data(), targets.data());
+      ASSERT_GT(valid, 0);
+      for (std::int64_t t = 0; t < valid; ++t) EXPECT_EQ(targets[t], tokens[t] + 1);
+      EXPECT_THAT(std::vector(targets.begin() + valid, targets.end()), Each(-1));
+      seen.insert(seen.end(), targets.begin(), targets.begin() + valid);
+    }
+    std::vector<std::int32_t> expected(29);
+    std::iota(expected.begin(), expected.end(), 1);
+    EXPECT_EQ(seen, expected) << "block " << block;
+  }
+}
+
+TEST(Permutation, IsAPermutationOfEverySize) {
+  for (std::uint64_t n : {1, 2, 3, 4, 5, 16, 17, 63, 64, 65, 1000}) {
+    const Permutation order(n, 3, 0);
+    std::set<std::uint64_t> seen;
+    for (std::uint64_t i = 0; i < n; ++i) {
+      const auto value = order(i);
+      EXPECT_LT(value, n);
+      seen.insert(value);
+    }
+    EXPECT_EQ(seen.size(), n);
+  }
+}
+
+TEST(Permutation, LooksRandom) {
+  // The mean of i * order(i) over random permutations of 0 .. n-1 is n (n-1)^2 / 4, its variance
+  // (n^2 (n+1)^2 (n-1)) / 144; five standard deviations.
+  constexpr std::uint64_t n = 5000;
+  constexpr double x = n;
+  for (std::uint64_t epoch = 0; epoch < 4; ++epoch) {
+    const Permutation order(n, 11, epoch);
+    double sum = 0;
+    for (std::uint64_t i = 0; i < n; ++i) sum += static_cast<double>(i * order(i));
+    EXPECT_NEAR(sum, x * (x - 1) * (x - 1) / 4, 5 * x * (x + 1) * std::sqrt(x - 1) / 12);
+  }
+}
+
+TEST(Permutation, HandlesHugeSizes) {
+  const std::uint64_t n = (std::uint64_t{1} << 40) + 12345;
+  const Permutation order(n, 1, 2);
+  std::set<std::uint64_t> seen;
+  for (std::uint64_t i = n - 1000; i < n; ++i) seen.insert(order(i));
+  EXPECT_EQ(seen.size(), 1000u);
+  EXPECT_LT(*seen.rbegin(), n);
+}
+
+TEST_F(SamplerTest, LoaderGivesWhatTheSamplerGives) {
+  const auto file = counting(5000);
+  const BatchSampler sampler(file, 8, Sampling::random, 4);
+  // Rank 1 of 2: samples 6 .. 11 of 12, in micro-batches of 2.
+  const LoaderPlan plan{.first_step = 5,
+                        .last_step = 25,
+                        .first_sample = 6,
+                        .samples = 6,
+                        .global_batch = 12,
+                        .micro_batch = 2};
+  BatchLoader loader(sampler, plan);
+  for (std::int64_t step = 5; step < 25; ++step) {
+    for (std::int64_t first = 6; first < 12; first += 2) {
+      const auto& batch = loader.next();
+      EXPECT_EQ(batch.step, step);
+      EXPECT_EQ(batch.first_sample, first);
+      EXPECT_EQ(batch.tokens, tokens_of(sampler, step, first, 2, 12));
+      EXPECT_EQ(batch.targets[0], batch.tokens[0] + 1);
+    }
+  }
+  EXPECT_THROW(loader.next(), Error);
+}
+
+TEST_F(SamplerTest, LoaderStopsCleanlyAtAnyPoint) {
+  const auto file = counting(5000);
+  const BatchSampler sampler(file, 8, Sampling::epochs, 4);
+  for (int taken = 0; taken < 8; ++taken) {
+    BatchLoader loader(
+        sampler, {.first_step = 0, .last_step = 1000, .samples = 4, .global_batch = 4, .micro_batch = 2});
+    for (int i = 0; i < taken; ++i) loader.next();
+  }
+  BatchLoader nothing(sampler,
+                      {.first_step = 3, .last_step = 3, .samples = 4, .global_batch = 4, .micro_batch = 2});
+  EXPECT_THROW(nothing.next(), Error);
+}
+
+}  // namespace
+}  // namespace shoal

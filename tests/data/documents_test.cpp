@@ -1,0 +1,279 @@
+#include "data/documents.h"
+
+#include <archive.h>
+#include <archive_entry.h>
+#include <gmock/gmock.h>
+
+#include "data/archive.h"
+#include "data/temp_folder.h"
+#include "data/text_cut.h"
+#include "data/tokenizer.h"
+
+namespace shoal {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Pair;
+using testing::read_file;
+using testing::TempFolder;
+using testing::user_error;
+
+using Members = std::vector<std::pair<std::string, std::string>>;
+
+struct Packing {
+  int format = ARCHIVE_FORMAT_TAR_USTAR;
+  int filter = ARCHIVE_FILTER_NONE;
+};
+
+// Writes an archive with the members, which may be folders (names that end in a slash).
+fs::path pack(const fs::path& file, const Members& members, Packing packing) {
+  archive* out = archive_write_new();
+  archive_write_set_format(out, packing.format);
+  archive_write_add_filter(out, packing.filter);
+  EXPECT_EQ(archive_write_open_filename(out, file.c_str()), ARCHIVE_OK) << archive_error_string(out);
+  for (const auto& [name, content] : members) {
+    archive_entry* entry = archive_entry_new();
+    archive_entry_set_pathname(entry, name.c_str());
+    archive_entry_set_filetype(entry, name.ends_with('/') ? AE_IFDIR : AE_IFREG);
+    archive_entry_set_perm(entry, 0644);
+    archive_entry_set_size(entry, static_cast<la_int64_t>(content.size()));
+    EXPECT_EQ(archive_write_header(out, entry), ARCHIVE_OK) << archive_error_string(out);
+    archive_write_data(out, content.data(), content.size());
+    archive_entry_free(entry);
+  }
+  EXPECT_EQ(archive_write_close(out), ARCHIVE_OK) << archive_error_string(out);
+  archive_write_free(out);
+  return file;
+}
+
+fs::path compress(const fs::path& file, const std::string& content, int filter) {
+  return pack(file, {{"data", content}}, {ARCHIVE_FORMAT_RAW, filter});
+}
+
+// (name without the folder, text) of every document
+Members documents(const TempFolder& folder, const std::vector<fs::path>& inputs,
+                  const std::string& field = "text") {
+  Members result;
+  bool inside = false;
+  double bytes = 0;
+  read_documents(inputs, {field}, [&](const DocumentPiece& piece) {
+    EXPECT_EQ(piece.first, !inside);
+    EXPECT_GE(piece.input_bytes, bytes);
+    bytes = piece.input_bytes;
+    if (piece.first) {
+      auto name = std::string(piece.name);
+      if (name.starts_with(folder.path().string())) name = name.substr(folder.path().string().size() + 1);
+      result.emplace_back(name, "");
+    }
+    result.back().second += piece.text;
+    inside = !piece.last;
+    return true;
+  });
+  EXPECT_FALSE(inside);
+  EXPECT_LE(bytes, input_size(inputs));
+  return result;
+}
+
+std::string error_of(const TempFolder& folder, const fs::path& input, const std::string& field = "text") {
+  return user_error([&] { documents(folder, {input}, field); });
+}
+
+TEST(Documents, FilesAndFoldersInOrder) {
+  const TempFolder folder;
+  const auto z = folder.write("z.txt", "last named first");
+  folder.write("texts/b.md", "bee");
+  folder.write("texts/a/deep.txt", "deep");
+  folder.write("texts/empty.txt", "");
+  folder.write("texts/.hidden", "no");
+  folder.write("texts/image.png", std::string("\x89PNG\0\0", 6));
+  fs::create_directory_symlink(folder.path(), folder / "texts/loop");
+  EXPECT_THAT(documents(folder, {z, folder / "texts"}),
+              ElementsAre(Pair("z.txt", "last named first"), Pair("texts/a/deep.txt", "deep"),
+                          Pair("texts/b.md", "bee")));
+}
+
+TEST(Documents, EveryArchive) {
+  const TempFolder folder;
+  const Members members = {{"a/", ""}, {"a/one.txt", "one"}, {"a/none.txt", ""}, {"two.txt", "two\n"}};
+  const std::vector<std::pair<std::string, Packing>> kinds = {
+      {"x.tar", {}},
+      {"x.tar.gz", {ARCHIVE_FORMAT_TAR_USTAR, ARCHIVE_FILTER_GZIP}},
+      {"x.tgz", {ARCHIVE_FORMAT_TAR_PAX_RESTRICTED, ARCHIVE_FILTER_GZIP}},
+      {"x.tar.xz", {ARCHIVE_FORMAT_TAR_USTAR, ARCHIVE_FILTER_XZ}},
+      {"x.tar.zst", {ARCHIVE_FORMAT_TAR_USTAR, ARCHIVE_FILTER_ZSTD}},
+      {"x.zip", {ARCHIVE_FORMAT_ZIP, ARCHIVE_FILTER_NONE}}};
+  for (const auto& [name, packing] : kinds) {
+    EXPECT_THAT(documents(folder, {pack(folder / name, members, packing)}),
+                ElementsAre(Pair(name + ":a/one.txt", "one"), Pair(name + ":two.txt", "two\n")));
+  }
+}
+
+TEST(Documents, CompressedTextsAndRecords) {
+  const TempFolder folder;
+  const std::string records = "{\"text\": \"one\"}\n{\"text\": \"two\"}\n";
+  EXPECT_THAT(documents(folder, {compress(folder / "a.txt.gz", "gee", ARCHIVE_FILTER_GZIP),
+                                 compress(folder / "b.xz", "exzee", ARCHIVE_FILTER_XZ),
+                                 compress(folder / "c.jsonl.zst", records, ARCHIVE_FILTER_ZSTD)}),
+              ElementsAre(Pair("a.txt.gz:a.txt", "gee"), Pair("b.xz:b", "exzee"),
+                          Pair("c.jsonl.zst:c.jsonl:1", "one"), Pair("c.jsonl.zst:c.jsonl:2", "two")));
+}
+
+TEST(Documents, ArchivesWithinArchives) {
+  // As OpenWebText comes: a tar of xz-compressed tars of texts; and a zip in a tar, which cannot seek.
+  const TempFolder folder;
+  const auto inner = read_file(pack(folder / "inner", {{"0001.txt", "first"}, {"0002.txt", "second"}},
+                                    {ARCHIVE_FORMAT_TAR_USTAR, ARCHIVE_FILTER_XZ}));
+  const auto zip =
+      read_file(pack(folder / "zip", {{"z.txt", "zipped"}}, {ARCHIVE_FORMAT_ZIP, ARCHIVE_FILTER_NONE}));
+  EXPECT_THAT(
+      documents(folder, {pack(folder / "owt.tar", {{"s/0_data.xz", inner}, {"z.zip", zip}}, {})}),
+      ElementsAre(Pair("owt.tar:s/0_data.xz:0001.txt", "first"),
+                  Pair("owt.tar:s/0_data.xz:0002.txt", "second"), Pair("owt.tar:z.zip:z.txt", "zipped")));
+}
+
+TEST(Documents, RecordsWithAnyField) {
+  const TempFolder folder;
+  const auto file = folder.write(
+      "a.jsonl", "{\"n\": 1, \"body\": \"caf\\u00e9\\n\"}\r\n\n{\"body\": \"\"}\n{\"body\":\"end\"}");
+  EXPECT_THAT(documents(folder, {file}, "body"),
+              ElementsAre(Pair("a.jsonl:1", "café\n"), Pair("a.jsonl:4", "end")));
+  EXPECT_THAT(error_of(folder, file),
+              AllOf(HasSubstr("a.jsonl:1"), HasSubstr("\"text\""), HasSubstr("\"body\", \"n\"")));
+}
+
+TEST(Documents, BadRecordsNameTheLine) {
+  const TempFolder folder;
+  const auto error = [&](const std::string& line) {
+    return error_of(folder, folder.write("bad.jsonl", "{\"text\": \"good\"}\n" + line + "\n"));
+  };
+  EXPECT_THAT(error("{\"text\": "),
+              AllOf(HasSubstr("bad.jsonl:2"), HasSubstr("not valid JSON"), HasSubstr("column")));
+  EXPECT_THAT(error("[1]"), AllOf(HasSubstr("bad.jsonl:2"), HasSubstr("array")));
+  EXPECT_THAT(error("{\"text\": 3}"), AllOf(HasSubstr("bad.jsonl:2"), HasSubstr("number")));
+  EXPECT_THAT(error("{}"), AllOf(HasSubstr("bad.jsonl:2"), HasSubstr("it has none")));
+}
+
+TEST(Documents, BadFilesAreNamed) {
+  const TempFolder folder;
+  EXPECT_THAT(error_of(folder, folder / "none.txt"), AllOf(HasSubstr("none.txt"), HasSubstr("no such file")));
+  EXPECT_THAT(error_of(folder, folder.write("wide.txt", std::string("h\0i\0", 4))),
+              AllOf(HasSubstr("wide.txt"), HasSubstr("NUL"), HasSubstr("UTF-16")));
+  EXPECT_THAT(error_of(folder, folder.write("plain.gz", "just text")), HasSubstr("no compressed data"));
+  EXPECT_THAT(error_of(folder, folder.write("plain.tar.gz", "just text, and no tar in it")),
+              HasSubstr("plain.tar.gz"));
+  EXPECT_THAT(error_of(folder, folder.write("empty.zip", "")), HasSubstr("empty.zip"));
+}
+
+TEST(Documents, TruncatedArchivesNameTheMember) {
+  const TempFolder folder;
+  std::string noise;  // does not compress, so that the cut falls into the second member
+  for (std::uint32_t i = 0, x = 1; i < 300'000; ++i)
+    noise += static_cast<char>(33 + (x = x * 1664525 + 1013904223) % 64);
+  const Members members = {{"one.txt", "one"}, {"two.txt", noise}};
+  const std::vector<std::pair<std::string, Packing>> kinds = {
+      {"x.tar", {}},
+      {"x.tar.gz", {ARCHIVE_FORMAT_TAR_USTAR, ARCHIVE_FILTER_GZIP}},
+      {"x.tar.xz", {ARCHIVE_FORMAT_TAR_USTAR, ARCHIVE_FILTER_XZ}},
+      {"x.tar.zst", {ARCHIVE_FORMAT_TAR_USTAR, ARCHIVE_FILTER_ZSTD}}};
+  for (const auto& [name, packing] : kinds) {
+    const auto file = pack(folder / name, members, packing);
+    fs::resize_file(file, fs::file_size(file) / 2);
+    EXPECT_THAT(error_of(folder, file), AllOf(HasSubstr(name), HasSubstr("damaged"))) << name;
+  }
+  EXPECT_THAT(error_of(folder, folder / "x.tar"), HasSubstr("member two.txt"));
+  for (const auto& [name, filter] : {std::pair{"a.txt.gz", ARCHIVE_FILTER_GZIP},
+                                     {"a.txt.xz", ARCHIVE_FILTER_XZ},
+                                     {"a.txt.zst", ARCHIVE_FILTER_ZSTD}}) {
+    const auto file = compress(folder / name, noise, filter);
+    fs::resize_file(file, fs::file_size(file) / 2);
+    EXPECT_THAT(error_of(folder, file), AllOf(HasSubstr(name), HasSubstr("damaged"))) << name;
+  }
+}
+
+TEST(Documents, AHugeTextComesInPieces) {
+  const TempFolder folder;
+  std::string text;
+  while (text.size() < 5'000'000) text += "Some words and then a line;\n";
+  const auto file = folder.write("huge.txt", text);
+  std::string joined;
+  std::size_t pieces = 0, longest = 0;
+  read_documents({file}, {}, [&](const DocumentPiece& piece) {
+    joined += piece.text;
+    longest = std::max(longest, piece.text.size());
+    ++pieces;
+    EXPECT_EQ(piece.last, joined.size() == text.size());
+    return true;
+  });
+  EXPECT_EQ(joined, text);
+  EXPECT_GE(pieces, 4u);
+  EXPECT_LE(longest, std::size_t{2} << 20);
+}
+
+TEST(Documents, ATextWithoutAnyCutStaysBoundedAndKeepsItsCharacters) {
+  const TempFolder folder;
+  std::string text;
+  while (text.size() < 20'000'000) text += "€";
+  std::string joined;
+  read_documents({folder.write("euro.txt", text)}, {}, [&](const DocumentPiece& piece) {
+    EXPECT_LE(piece.text.size(), std::size_t{9} << 20);
+    EXPECT_EQ(piece.text.size() % 3, 0u);
+    joined += piece.text;
+    return true;
+  });
+  EXPECT_EQ(joined, text);
+}
+
+TEST(Documents, TheVisitorMayStop) {
+  const TempFolder folder;
+  int seen = 0;
+  read_documents({folder.write("a.txt", "a"), folder.write("b.txt", "b")}, {}, [&](const DocumentPiece&) {
+    ++seen;
+    return false;
+  });
+  EXPECT_EQ(seen, 1);
+}
+
+TEST(TextCut, Places) {
+  EXPECT_EQ(last_safe_cut("one two"), 3u);
+  EXPECT_EQ(last_safe_cut("one two three "), 7u);  // what follows the last space is not known
+  EXPECT_EQ(last_safe_cut("one\ntwo"), 4u);
+  EXPECT_EQ(last_safe_cut("one  two"), 0u);
+  EXPECT_EQ(last_safe_cut("one\r\ntwo\n\nthree"), 0u);
+  EXPECT_EQ(last_safe_cut("é é"), 2u);
+  EXPECT_EQ(last_safe_cut("a\u00a0 b"), 0u);
+  EXPECT_EQ(last_safe_cut("a \u3000"), 0u);
+  EXPECT_EQ(last_safe_cut("a \xff"), 0u);
+  EXPECT_EQ(last_safe_cut(""), 0u);
+  EXPECT_EQ(last_safe_cut(" "), 0u);
+  EXPECT_EQ(whole_characters("ab€"), 5u);
+  EXPECT_EQ(whole_characters("ab\xe2\x82"), 2u);
+  EXPECT_EQ(whole_characters("ab\xe2"), 2u);
+  EXPECT_EQ(whole_characters("\x80\x80\x80\x80"), 4u);
+}
+
+TEST(TextCut, KeepsGpt2Tokens) {
+  SHOAL_NEEDS_SHARED("gpt2/encoder.json");
+  const auto tokenizer = load_gpt2_tokenizer(testing::shared_data() / "gpt2");
+  // Every string of five pieces out of these, so that everything that can stand around a cut does.
+  const std::vector<std::string> pieces = {"a", " ", "\n", "'s", "1", ".", "é", "\t", "\u3000", "\xc3"};
+  int cuts = 0;
+  for (int code = 0; code < 100'000; ++code) {
+    std::string text;
+    for (int i = 0, rest = code; i < 5; ++i, rest /= 10) text += pieces[static_cast<std::size_t>(rest % 10)];
+    const auto cut = last_safe_cut(text);
+    if (cut == 0) continue;
+    ++cuts;
+    std::vector<std::int32_t> whole, parts;
+    tokenizer->encode(text, whole);
+    tokenizer->encode(std::string_view(text).substr(0, cut), parts);
+    tokenizer->encode(std::string_view(text).substr(cut), parts);
+    ASSERT_EQ(parts, whole) << ::testing::PrintToString(text) << " cut at " << cut;
+  }
+  EXPECT_GT(cuts, 10'000);
+}
+
+}  // namespace
+}  // namespace shoal
