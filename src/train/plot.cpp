@@ -216,7 +216,7 @@ std::string loss_panel(std::span<const PlotRun> runs, double top) {
   for (std::size_t i = 0; i < runs.size(); ++i) {
     const auto logged = points_of(runs[i].metrics.steps, [](const StepRecord& r) { return r.loss; });
     svg += curve(panel, logged,
-                 fmt::format("stroke=\"{}\" stroke-width=\"1\" opacity=\"0.3\"", look_of(i).colour));
+                 fmt::format("stroke=\"{}\" stroke-width=\"1\" opacity=\"0.4\"", look_of(i).colour));
   }
   svg += entropy_floors(panel, runs);
   for (std::size_t i = 0; i < runs.size(); ++i) {
