@@ -1,0 +1,243 @@
+#include "data/prepare.h"
+
+#include <gmock/gmock.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "core/text.h"
+#include "data/plays.h"
+#include "data/temp_folder.h"
+#include "data/tokenizer.h"
+
+namespace shoal {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using testing::read_file;
+using testing::TempFolder;
+using testing::user_error;
+
+std::vector<std::int32_t> ids_of(const TokenFile& file) {
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(file.size()));
+  file.copy(0, ids);
+  return ids;
+}
+
+class PrepareTest : public ::testing::Test {
+ protected:
+  PrepareOptions text(const std::vector<fs::path>& inputs, const std::string& tokenizer) const {
+    PrepareOptions options;
+    options.dataset = "text";
+    options.out = folder / "out";
+    options.inputs = inputs;
+    options.tokenizer = tokenizer;
+    options.threads = 2;
+    options.fetch.from = testing::shared_data().string();
+    return options;
+  }
+  PrepareOptions of(const std::string& dataset) const {
+    auto options = text({}, "gpt2");
+    options.dataset = dataset;
+    return options;
+  }
+  std::string decoded(const std::string& split) const {
+    const Dataset data(folder / "out");
+    return data.tokenizer().decode(ids_of(data.split(split)));
+  }
+  std::vector<std::string> left_behind() const {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(folder.path())) {
+      const auto name = entry.path().filename().string();
+      if (name.starts_with("out")) names.push_back(name);
+    }
+    return names;
+  }
+  TempFolder folder;
+};
+
+TEST_F(PrepareTest, ShakespeareCharHasTheKnownCounts) {
+  SHOAL_NEEDS_SHARED("tinyshakespeare.txt");
+  const auto meta = prepare(of("shakespeare-char"));
+  EXPECT_EQ(meta.splits.at("train").tokens, 1'003'854);
+  EXPECT_EQ(meta.splits.at("val").tokens, 111'540);
+  EXPECT_EQ(meta.vocab_size, 65);
+  EXPECT_EQ(decoded("train") + decoded("val"), read_file(testing::shared_data() / "tinyshakespeare.txt"));
+  const Dataset data(folder / "out");
+  EXPECT_NO_THROW(data.verify());
+  EXPECT_NO_THROW(data.verify_checksums());
+  EXPECT_THAT(data.meta()->sources, ElementsAre(HasSubstr("tinyshakespeare")));
+}
+
+TEST_F(PrepareTest, ShakespeareHasTheKnownCounts) {
+  SHOAL_NEEDS_SHARED("gpt2/encoder.json");
+  const auto meta = prepare(of("shakespeare"));
+  EXPECT_EQ(meta.splits.at("train").tokens, 301'966);
+  EXPECT_EQ(meta.splits.at("val").tokens, 36'059);
+  EXPECT_EQ(meta.vocab_size, 50257);
+  EXPECT_EQ(decoded("train") + decoded("val"), read_file(testing::shared_data() / "tinyshakespeare.txt"));
+}
+
+TEST_F(PrepareTest, ASingleTextIsCutAtACharacter) {
+  std::string content;
+  for (int i = 0; i < 10; ++i) content += "ä€";  // 20 characters
+  prepare(text({folder.write("a.txt", content)}, "char"));
+  EXPECT_EQ(decoded("train"), content.substr(0, 9 * 5));  // 18 of them
+  EXPECT_EQ(decoded("val"), content.substr(9 * 5));
+  prepare(text({folder / "a.txt"}, "bytes"));
+  EXPECT_EQ(decoded("train"), content.substr(0, 9 * 5));
+  EXPECT_EQ(Dataset(folder / "out").val().size(), 5);
+}
+
+TEST_F(PrepareTest, AHugeSingleTextIsTheSameOnAnyNumberOfThreads) {
+  std::string content;
+  for (int i = 0; content.size() < 3'000'000; ++i) content += "line " + std::to_string(i) + "\n";
+  auto options = text({folder.write("a.txt", content)}, "bytes");
+  options.threads = 1;
+  const auto one = prepare(options);
+  options.threads = 5;
+  const auto five = prepare(options);
+  EXPECT_EQ(one.splits.at("train").xxh64, five.splits.at("train").xxh64);
+  EXPECT_EQ(decoded("train") + decoded("val"), content);
+  EXPECT_EQ(decoded("val").size(), content.size() - content.size() * 9 / 10);
+}
+
+TEST_F(PrepareTest, DocumentsGoWholeToOneSplitAndEndWithEndOfText) {
+  std::string records;
+  for (int i = 0; i < 2000; ++i) records += "{\"text\": \"d" + std::to_string(i) + "\"}\n";
+  auto options = text({folder.write("a.jsonl", records)}, "bytes");
+  prepare(options);
+  const std::string end = "<|endoftext|>";
+  const auto count = [&](std::string split) {
+    int documents = 0, last = -1;
+    while (!split.empty()) {
+      const auto at = split.find(end);
+      const int number = std::stoi(split.substr(1, at - 1));
+      EXPECT_GT(number, last);  // in order
+      last = number;
+      ++documents;
+      split.erase(0, at + end.size());
+    }
+    return documents;
+  };
+  const auto train = decoded("train"), val = decoded("val");
+  const int val_documents = count(val);
+  EXPECT_EQ(count(train) + val_documents, 2000);
+  // Binomial with p = 0.1: four standard deviations are 4 sqrt(2000 * 0.09) = 54.
+  EXPECT_NEAR(val_documents, 200, 54);
+
+  options.seed = 2;
+  prepare(options);
+  EXPECT_NE(decoded("val"), val);
+  options.seed = 1337;
+  options.threads = 1;
+  prepare(options);
+  EXPECT_EQ(decoded("val"), val);
+}
+
+TEST_F(PrepareTest, FewDocumentsLeaveNoSplitEmpty) {
+  for (int documents = 2; documents < 30; ++documents) {
+    std::string records;
+    for (int i = 0; i < documents; ++i) records += "{\"text\": \"a\"}\n";
+    auto options = text({folder.write("a.jsonl", records)}, "bytes");
+    options.seed = static_cast<std::uint64_t>(documents);
+    const auto meta = prepare(options);
+    EXPECT_EQ(meta.splits.at("val").tokens, 2 * std::max(1l, std::lround(0.1 * documents))) << documents;
+    EXPECT_EQ(meta.splits.at("val").tokens + meta.splits.at("train").tokens, 2 * documents);
+  }
+}
+
+TEST_F(PrepareTest, SyntheticKnowsItsEntropy) {
+  auto options = of("synthetic");
+  options.size = 300'000;
+  const auto meta = prepare(options);
+  const auto grammar = make_play_grammar();
+  EXPECT_EQ(meta.entropy_per_token, grammar->entropy_rate());
+  const Dataset data(folder / "out");
+  EXPECT_EQ(data.entropy_per_token(), grammar->entropy_rate());
+  std::int64_t characters = 0;
+  for (const std::string split : {"train", "val"}) {
+    // What meta.json claims of each split is what reading it back gives.
+    const auto plays = decoded(split);
+    characters += static_cast<std::int64_t>(plays.size());
+    EXPECT_NEAR(grammar->information(plays).value() / static_cast<double>(plays.size()),
+                *data.split_entropy(split), 1e-12);
+    EXPECT_NEAR(*data.split_entropy(split), grammar->entropy_rate(), 0.02);
+  }
+  EXPECT_GE(characters, options.size);
+  EXPECT_LT(characters, options.size + 20'000);  // whole plays
+  const auto checksum = meta.splits.at("train").xxh64;
+  EXPECT_EQ(prepare(options).splits.at("train").xxh64, checksum);
+  options.seed = 2;
+  EXPECT_NE(prepare(options).splits.at("train").xxh64, checksum);
+}
+
+TEST_F(PrepareTest, ALargeVocabularyTakesWiderTokens) {
+  std::string content;
+  for (char32_t c = 0x10000; c < 0x20010; ++c) {  // 65,552 characters of four bytes
+    for (int shift : {18, 12, 6, 0}) {
+      const auto bits = static_cast<unsigned>(c >> shift & 0x3f);
+      content += static_cast<char>(shift == 18 ? 0xf0 | bits : 0x80 | bits);
+    }
+  }
+  prepare(text({folder.write("a.txt", content)}, "char"));
+  const Dataset data(folder / "out");
+  EXPECT_EQ(data.train().bytes_per_token(), 4);
+  EXPECT_EQ(decoded("train") + decoded("val"), content);
+}
+
+TEST_F(PrepareTest, AFailureLeavesNothingAndKeepsTheOldDataset) {
+  const auto good = folder.write("good.txt", "a good text");
+  EXPECT_THROW(prepare(text({folder.write("bad.jsonl", "{")}, "bytes")), UserError);
+  EXPECT_THAT(left_behind(), ElementsAre());
+  prepare(text({good}, "bytes"));
+  EXPECT_THROW(prepare(text({folder / "bad.jsonl"}, "bytes")), UserError);
+  EXPECT_THAT(left_behind(), ElementsAre("out"));
+  EXPECT_EQ(decoded("train") + decoded("val"), "a good text");
+  // What a killed process left is cleared.
+  folder.write("out.partial/train.bin", "rubbish");
+  prepare(text({folder.write("new.txt", "a newer text")}, "bytes"));
+  EXPECT_THAT(left_behind(), ElementsAre("out"));
+  EXPECT_EQ(decoded("train") + decoded("val"), "a newer text");
+}
+
+TEST_F(PrepareTest, RefusesToReplaceWhatIsNoDataset) {
+  folder.write("out/thesis.txt", "precious");
+  const auto good = folder.write("good.txt", "a good text");
+  EXPECT_THAT(user_error([&] { prepare(text({good}, "bytes")); }),
+              AllOf(HasSubstr("out"), HasSubstr("other than a dataset")));
+  auto options = text({good}, "bytes");
+  options.out = good;
+  EXPECT_THAT(user_error([&] { prepare(options); }), HasSubstr("no folder"));
+  options.out = "";
+  EXPECT_THAT(user_error([&] { prepare(options); }), HasSubstr("--out"));
+  options.out = good / "below";
+  EXPECT_THAT(user_error([&] { prepare(options); }), HasSubstr("cannot be created"));
+  EXPECT_EQ(read_file(folder / "out/thesis.txt"), "precious");
+}
+
+TEST_F(PrepareTest, BadInputIsNamed) {
+  const auto error = [&](const PrepareOptions& options) { return user_error([&] { prepare(options); }); };
+  EXPECT_THAT(error(of("shakespear")), AllOf(HasSubstr("did you mean shakespeare"), HasSubstr("synthetic")));
+  EXPECT_THAT(error(text({}, "bytes")), HasSubstr("name the files"));
+  EXPECT_THAT(error(text({folder.write("empty.txt", "")}, "bytes")),
+              AllOf(HasSubstr("no text"), HasSubstr("empty.txt")));
+  EXPECT_THAT(error(text({folder.write("one.txt", "1")}, "bytes")), HasSubstr("split came out empty"));
+  EXPECT_THAT(error(text({folder / "one.txt"}, "word")),
+              AllOf(HasSubstr("word"), HasSubstr("gpt2, char or bytes")));
+  const auto bad = folder.write("bad.txt", "caf\xe9 au lait");
+  EXPECT_THAT(error(text({bad}, "char")), AllOf(HasSubstr("bad.txt"), HasSubstr("UTF-8")));
+  auto options = text({folder / "one.txt"}, "bytes");
+  options.val_fraction = 1;
+  EXPECT_THAT(error(options), HasSubstr("--val-fraction 1"));
+  options = of("synthetic");
+  options.size = 0;
+  EXPECT_THAT(error(options), HasSubstr("--size 0"));
+  EXPECT_THAT(left_behind(), ElementsAre());
+}
+
+}  // namespace
+}  // namespace shoal
