@@ -28,8 +28,8 @@ class BytePairs {
     return std::string_view(spellings_).substr(ends_[i], ends_[i + 1] - ends_[i]);
   }
 
-  // Appends the tokens of text[begin, end), of n bytes: O(1) when it is itself a short token, O(n log n) at
-  // worst.
+  // Appends the tokens of text[begin, end), of n bytes. A short token takes O(1); the rest O(n log n) time
+  // and, where long, some 40 n bytes of memory meanwhile.
   void encode(std::string_view text, std::size_t begin, std::size_t end,
               std::vector<std::int32_t>& out) const;
 
@@ -37,8 +37,8 @@ class BytePairs {
   static constexpr std::int32_t kNone = 0x7FFFFFFF;  // no token; above every id
   static constexpr std::size_t kShort = 16;
 
-  // A token of up to kShort bytes, padded with zeros; the length tells padding from zero bytes. An empty slot
-  // has 0.
+  // A token of up to kShort bytes, padded with zeros; the length tells padding from zero bytes, and is 0 in
+  // an empty slot.
   struct ShortToken {
     std::uint64_t low = 0, high = 0;
     std::uint32_t length = 0;

@@ -11,13 +11,13 @@ namespace shoal {
 namespace {
 
 // Unicode's White_Space, which is what \s means; the categories alone miss the controls.
-bool is_white_space(std::int32_t code_point, utf8proc_category_t category) {
+bool is_white_space(std::uint32_t code_point, utf8proc_category_t category) {
   return (code_point >= 0x09 && code_point <= 0x0D) || code_point == 0x85 ||
          (category >= UTF8PROC_CATEGORY_ZS && category <= UTF8PROC_CATEGORY_ZP);
 }
 
 struct Range {
-  std::int32_t first, last;
+  std::uint32_t first, last;
 };
 
 // What Unicode 15.1 and 16 added, since utf8proc may know only 15.0.
@@ -36,17 +36,16 @@ constexpr Range kNewNumbers[] = {{0x10D40, 0x10D49}, {0x116D0, 0x116E3}, {0x11BF
 Gpt2Splitter::Gpt2Splitter() {
   std::vector<std::array<Kind, 256>> pages(page_.size());
   // The planes from 4 up have tags and private use, but no letters, numbers or spaces.
-  for (std::int32_t code_point = 0; code_point < 0x40000; ++code_point) {
-    const utf8proc_category_t category = utf8proc_category(code_point);
-    Kind& kind = pages[static_cast<std::size_t>(code_point >> 8)][code_point & 0xFF];
+  for (std::uint32_t code_point = 0; code_point < 0x40000; ++code_point) {
+    const utf8proc_category_t category = utf8proc_category(static_cast<std::int32_t>(code_point));
+    Kind& kind = pages[code_point >> 8][code_point & 0xFF];
     if (category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_LO) kind = kLetter;
     if (category >= UTF8PROC_CATEGORY_ND && category <= UTF8PROC_CATEGORY_NO) kind = kNumber;
     if (is_white_space(code_point, category)) kind = kSpace;
   }
   const auto assign = [&](std::span<const Range> ranges, Kind kind) {
     for (const Range& range : ranges) {
-      for (std::int32_t c = range.first; c <= range.last; ++c)
-        pages[static_cast<std::size_t>(c >> 8)][c & 0xFF] = kind;
+      for (std::uint32_t c = range.first; c <= range.last; ++c) pages[c >> 8][c & 0xFF] = kind;
     }
   };
   assign(kNewLetters, kLetter);

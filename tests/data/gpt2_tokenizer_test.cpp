@@ -9,30 +9,22 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "core/error.h"
 #include "data/gpt2_split.h"
+#include "data/temp_folder.h"
 #include "data/tokenizer.h"
 #include "data/utf8.h"
 
 namespace shoal {
 namespace {
 
-using testing::AllOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
+using shoal::testing::read_file;
+using shoal::testing::shared_data;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using Ids = std::vector<std::int32_t>;
 
 const std::filesystem::path kFixture = SHOAL_SOURCE_DIR "/tests/data/fixtures/gpt2_tokens.jsonl";
-
-std::filesystem::path data_folder() {
-  const char* set = std::getenv("SHOAL_DATA_DIR");
-  return set ? set : SHOAL_SOURCE_DIR "/../shared/data";
-}
-
-std::string read(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 // FNV-1a over 32-bit words, as the fixture has it.
 template <typename Values>
@@ -77,18 +69,14 @@ std::vector<nlohmann::json> fixture_lines_with(const char* key) {
   return lines;
 }
 
-class Gpt2Tokenizer : public testing::Test {
+class Gpt2Tokenizer : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
-    if (std::filesystem::exists(data_folder() / "gpt2"))
-      shared_ = load_gpt2_tokenizer(data_folder() / "gpt2");
+    if (std::filesystem::exists(shared_data() / "gpt2"))
+      shared_ = load_gpt2_tokenizer(shared_data() / "gpt2");
   }
   static void TearDownTestSuite() { shared_.reset(); }
-  void SetUp() override {
-    if (!shared_)
-      GTEST_SKIP() << "GPT-2's vocabulary is not in " << data_folder() / "gpt2"
-                   << "; set SHOAL_DATA_DIR";
-  }
+  void SetUp() override { SHOAL_NEEDS_SHARED("gpt2"); }
 
   static Ids encode(std::string_view text) {
     Ids ids;
@@ -182,13 +170,13 @@ TEST_F(Gpt2Tokenizer, TokensEncodeToThemselves) {
 
 TEST_F(Gpt2Tokenizer, SpecialTokensInATextAreText) {
   const Ids ids = encode("<|endoftext|>");
-  EXPECT_THAT(ids, testing::Not(testing::Contains(50256)));
+  EXPECT_THAT(ids, ::testing::Not(::testing::Contains(50256)));
   EXPECT_EQ(shared_->decode(ids), "<|endoftext|>");
 }
 
 TEST_F(Gpt2Tokenizer, JsonKeepsAllOfIt) {
   const auto copy = tokenizer_from_json(nlohmann::json::parse(shared_->to_json().dump()), "meta.json");
-  const std::string text = read(kFixture);
+  const std::string text = read_file(kFixture);
   Ids ids;
   copy->encode(text, ids);
   EXPECT_EQ(copy->vocab_size(), 50257);
@@ -196,7 +184,7 @@ TEST_F(Gpt2Tokenizer, JsonKeepsAllOfIt) {
 }
 
 TEST_F(Gpt2Tokenizer, ThreadsShareOne) {
-  const std::string text = read(kFixture);
+  const std::string text = read_file(kFixture);
   const Ids expected = encode(text);
   std::vector<Ids> results(4);
   {
@@ -207,8 +195,8 @@ TEST_F(Gpt2Tokenizer, ThreadsShareOne) {
 }
 
 TEST_F(Gpt2Tokenizer, TinyShakespeareHasItsKnownCounts) {
-  const std::string text = read(data_folder() / "tinyshakespeare.txt");
-  if (text.empty()) GTEST_SKIP() << "tinyshakespeare.txt is not in " << data_folder();
+  SHOAL_NEEDS_SHARED("tinyshakespeare.txt");
+  const std::string text = read_file(shared_data() / "tinyshakespeare.txt");
   ASSERT_EQ(text.size(), 1'115'394u);  // all ASCII: characters are bytes
   const auto cut = static_cast<std::size_t>(static_cast<double>(text.size()) * 0.9);
   const std::string_view train = std::string_view(text).substr(0, cut),
@@ -224,13 +212,8 @@ TEST_F(Gpt2Tokenizer, TinyShakespeareHasItsKnownCounts) {
   EXPECT_EQ(val_ids.size(), 111'540u);
 }
 
-class Gpt2Files : public testing::Test {
+class Gpt2Files : public ::testing::Test {
  protected:
-  void SetUp() override { std::filesystem::create_directories(folder_); }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
-  void write(const char* name, const std::string& text) const { std::ofstream(folder_ / name) << text; }
-
   // An encoder.json for the bytes, `tokens`, and end of text.
   static std::string encoder_json(const std::vector<std::string>& tokens) {
     nlohmann::json ids;
@@ -251,23 +234,16 @@ class Gpt2Files : public testing::Test {
   }
 
   std::string error() const {
-    try {
-      load_gpt2_tokenizer(folder_);
-    } catch (const UserError& error) {
-      return error.what();
-    }
-    return "no UserError";
+    return shoal::testing::user_error([&] { load_gpt2_tokenizer(folder_.path()); });
   }
 
-  std::filesystem::path folder_ =
-      std::filesystem::path(testing::TempDir()) /
-      (std::string("shoal_gpt2_files_") + testing::UnitTest::GetInstance()->current_test_info()->name());
+  shoal::testing::TempFolder folder_;
 };
 
 TEST_F(Gpt2Files, BothPairsOfNamesAreRead) {
-  write("vocab.json", encoder_json({"Ġa", "Ġab"}));
-  write("merges.txt", "#version: 0.2\r\nĠ a\r\nĠa b\r\n");
-  const auto tokenizer = load_gpt2_tokenizer(folder_);
+  folder_.write("vocab.json", encoder_json({"Ġa", "Ġab"}));
+  folder_.write("merges.txt", "#version: 0.2\r\nĠ a\r\nĠa b\r\n");
+  const auto tokenizer = load_gpt2_tokenizer(folder_.path());
   EXPECT_EQ(tokenizer->vocab_size(), 259);
   Ids ids;
   tokenizer->encode(" abc a", ids);
@@ -275,15 +251,16 @@ TEST_F(Gpt2Files, BothPairsOfNamesAreRead) {
 }
 
 TEST_F(Gpt2Files, MissingFilesAreNamed) {
-  EXPECT_THAT(error(), AllOf(HasSubstr(folder_.string()), HasSubstr("vocab.bpe"), HasSubstr("merges.txt")));
-  write("vocab.bpe", "a b\n");
-  EXPECT_THAT(error(), AllOf(HasSubstr(folder_.string()), HasSubstr("encoder.json")));
+  EXPECT_THAT(error(),
+              AllOf(HasSubstr(folder_.path().string()), HasSubstr("vocab.bpe"), HasSubstr("merges.txt")));
+  folder_.write("vocab.bpe", "a b\n");
+  EXPECT_THAT(error(), AllOf(HasSubstr(folder_.path().string()), HasSubstr("encoder.json")));
 }
 
 TEST_F(Gpt2Files, DamagedMergesNameTheLine) {
-  write("encoder.json", encoder_json({"ab"}));
+  folder_.write("encoder.json", encoder_json({"ab"}));
   const auto with = [&](const char* merges) {
-    write("vocab.bpe", merges);
+    folder_.write("vocab.bpe", merges);
     return error();
   };
   EXPECT_THAT(with("#version: 0.2\na b\nab\n"), AllOf(HasSubstr("vocab.bpe, line 3"), HasSubstr("\"ab\"")));
@@ -297,12 +274,13 @@ TEST_F(Gpt2Files, DamagedMergesNameTheLine) {
 }
 
 TEST_F(Gpt2Files, IdsMustBelongToTheMerges) {
-  write("vocab.bpe", "a b\nc d\n");
+  folder_.write("vocab.bpe", "a b\nc d\n");
   const auto with = [&](const std::string& ids) {
-    write("encoder.json", ids);
+    folder_.write("encoder.json", ids);
     return error();
   };
-  EXPECT_EQ(with(encoder_json({"ab", "cd"})), "no UserError");
+  folder_.write("encoder.json", encoder_json({"ab", "cd"}));
+  EXPECT_EQ(load_gpt2_tokenizer(folder_.path())->vocab_size(), 259);
   EXPECT_THAT(with(encoder_json({"ab"})), AllOf(HasSubstr("258"), HasSubstr("259")));
   EXPECT_THAT(with(encoder_json({"cd", "ab"})),
               AllOf(HasSubstr("encoder.json"), HasSubstr("\"ab\" the id 257")));

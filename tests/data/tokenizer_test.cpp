@@ -5,29 +5,21 @@
 
 #include <nlohmann/json.hpp>
 
-#include "core/error.h"
+#include "data/temp_folder.h"
 
 namespace shoal {
 namespace {
 
-using testing::AllOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
+using shoal::testing::user_error;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using Ids = std::vector<std::int32_t>;
 
 Ids encode(const Tokenizer& tokenizer, std::string_view text) {
   Ids ids;
   tokenizer.encode(text, ids);
   return ids;
-}
-
-std::string user_error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  return "no UserError";
 }
 
 std::string every_byte() {
@@ -59,7 +51,7 @@ TEST(CharTokenizer, VocabularyGrowsPieceByPiece) {
 
 TEST(CharTokenizer, NamesTheUnknownCharacterAndItsPlace) {
   const auto tokenizer = make_char_tokenizer("ab\né");
-  const auto error = [&](std::string_view text) { return user_error_of([&] { encode(*tokenizer, text); }); };
+  const auto error = [&](std::string_view text) { return user_error([&] { encode(*tokenizer, text); }); };
   EXPECT_THAT(error("ab\néa€"), AllOf(HasSubstr("\"€\" (U+20AC)"), HasSubstr("offset 6"),
                                       HasSubstr("line 2, column 3"), HasSubstr("4 characters")));
   EXPECT_THAT(error("\t"), AllOf(HasSubstr("character U+0009 at"), HasSubstr("line 1, column 1")));
@@ -69,14 +61,14 @@ TEST(CharTokenizer, NamesTheUnknownCharacterAndItsPlace) {
 TEST(CharTokenizer, RefusesWhatIsNotUtf8) {
   for (const char* bad :
        {"a\xff", "a\x80", "a\xc3", "a\xc0\x80", "a\xe2\x82", "a\xed\xa0\x80", "a\xf4\x90\x80\x80"}) {
-    EXPECT_THAT(user_error_of([&] { make_char_tokenizer(bad); }),
+    EXPECT_THAT(user_error([&] { make_char_tokenizer(bad); }),
                 AllOf(HasSubstr("not UTF-8"), HasSubstr("offset 1")));
-    EXPECT_THAT(user_error_of([&] { encode(*make_char_tokenizer("a"), bad); }), HasSubstr("not UTF-8"));
+    EXPECT_THAT(user_error([&] { encode(*make_char_tokenizer("a"), bad); }), HasSubstr("not UTF-8"));
   }
 }
 
 TEST(CharTokenizer, RefusesAnEmptyText) {
-  EXPECT_THAT(user_error_of([] { make_char_tokenizer(""); }), HasSubstr("empty"));
+  EXPECT_THAT(user_error([] { make_char_tokenizer(""); }), HasSubstr("empty"));
 }
 
 TEST(ByteTokenizer, TakesEveryByteAsItIs) {
@@ -90,10 +82,10 @@ TEST(ByteTokenizer, TakesEveryByteAsItIs) {
 }
 
 TEST(Tokenizer, DecodeRefusesIdsOutsideTheVocabulary) {
-  EXPECT_THAT(user_error_of([] { make_byte_tokenizer()->decode(Ids{257}); }), HasSubstr("token 257"));
-  EXPECT_THAT(user_error_of([] { make_byte_tokenizer()->decode(Ids{-1}); }), HasSubstr("token -1"));
-  EXPECT_THAT(user_error_of([] { make_char_tokenizer("ab")->decode(Ids{2}); }), HasSubstr("token 2"));
-  EXPECT_THAT(user_error_of([] { make_char_tokenizer("ab")->decode(Ids{-1}); }), HasSubstr("token -1"));
+  EXPECT_THAT(user_error([] { make_byte_tokenizer()->decode(Ids{257}); }), HasSubstr("token 257"));
+  EXPECT_THAT(user_error([] { make_byte_tokenizer()->decode(Ids{-1}); }), HasSubstr("token -1"));
+  EXPECT_THAT(user_error([] { make_char_tokenizer("ab")->decode(Ids{2}); }), HasSubstr("token 2"));
+  EXPECT_THAT(user_error([] { make_char_tokenizer("ab")->decode(Ids{-1}); }), HasSubstr("token -1"));
 }
 
 TEST(Tokenizer, JsonKeepsAllOfIt) {
@@ -110,7 +102,7 @@ TEST(Tokenizer, JsonKeepsAllOfIt) {
 
 TEST(Tokenizer, DamagedJsonIsTheUsersFault) {
   const auto error = [](const char* json) {
-    return user_error_of([&] { tokenizer_from_json(nlohmann::json::parse(json), "DIR/meta.json"); });
+    return user_error([&] { tokenizer_from_json(nlohmann::json::parse(json), "DIR/meta.json"); });
   };
   EXPECT_THAT(error("{}"), AllOf(HasSubstr("DIR/meta.json"), HasSubstr("char, bytes or gpt2")));
   EXPECT_THAT(error("[1]"), HasSubstr("DIR/meta.json"));
