@@ -1,0 +1,264 @@
+#include "checkpoint/store.h"
+
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <thread>
+
+#include "checkpoint/checkpoint_support.h"
+#include "checkpoint/reader.h"
+#include "checkpoint/run_lock.h"
+
+namespace shoal::test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+CheckpointInfo at_step(std::int64_t step) { return {step, "0.1.0", "", {}, {}}; }
+
+std::vector<std::string> names(const std::vector<fs::path>& paths) {
+  std::vector<std::string> result;
+  for (const auto& path : paths) result.push_back(path.filename().string());
+  return result;
+}
+
+// Everything in RUN/checkpoints, hidden or not.
+std::vector<std::string> everything(const CheckpointStore& store) {
+  std::vector<std::string> result;
+  for (const auto& entry : fs::directory_iterator(store.root()))
+    result.push_back(entry.path().filename().string());
+  std::sort(result.begin(), result.end());
+  return result;
+}
+
+std::vector<std::byte> load(const fs::path& directory, const TensorSlice& slice) {
+  std::vector<std::byte> out(slice.bytes());
+  CheckpointReader(directory).read(slice, out);
+  return out;
+}
+
+TEST(Store, LatestAndBestAreRelativeLinks) {
+  const ScratchDir run;
+  const TestTensor a("a", DType::f32, {100}, 1);
+  CheckpointStore store(run.path());
+  EXPECT_EQ(store.latest(), std::nullopt);
+  EXPECT_EQ(store.best(), std::nullopt);
+  store.save(at_step(200), std::vector{a.view()}, true);
+  store.save(at_step(400), std::vector{a.view()});
+  EXPECT_EQ(fs::read_symlink(store.root() / "latest"), "step-00000400");
+  EXPECT_EQ(fs::read_symlink(store.root() / "best"), "step-00000200");
+  EXPECT_EQ(store.latest()->filename(), "step-00000400");
+  EXPECT_EQ(store.best()->filename(), "step-00000200");
+  EXPECT_THAT(everything(store), ElementsAre("best", "latest", "step-00000200", "step-00000400"));
+}
+
+TEST(Store, KeepsTheNewestAndTheBest) {
+  const ScratchDir run;
+  const TestTensor a("a", DType::f32, {100}, 1);
+  CheckpointStore store(run.path(), {.keep = 2});
+  for (int step = 1; step <= 6; ++step) store.save(at_step(step), std::vector{a.view()}, step == 2);
+  EXPECT_THAT(names(store.list()), ElementsAre("step-00000002", "step-00000005", "step-00000006"));
+  store.save(at_step(7), std::vector{a.view()}, true);
+  EXPECT_THAT(everything(store), ElementsAre("best", "latest", "step-00000006", "step-00000007"));
+}
+
+TEST(Store, ASaveInTheBackgroundHoldsTheDataOfItsMoment) {
+  const ScratchDir run;
+  TestTensor a("a", DType::f32, {300'000}, 1), b("b", DType::bf16, {33}, 2);
+  CheckpointStore store(run.path());
+  for (int step = 1; step <= 3; ++step) {
+    const auto a_then = a.data, b_then = b.data;
+    store.save_async(at_step(step), std::vector{a.view(), b.view()});
+    std::fill(a.data.begin(), a.data.end(), std::byte(step));
+    std::fill(b.data.begin(), b.data.end(), std::byte(step));
+    store.wait();
+    EXPECT_EQ(store.take_error(), std::nullopt);
+    EXPECT_EQ(load(*store.latest(), a.slice), a_then);
+    EXPECT_EQ(load(*store.latest(), b.slice), b_then);
+  }
+}
+
+TEST(Store, RanksOfOneCheckpointNeedNoOtherCommunication) {
+  const ScratchDir run;
+  const TestTensor a("a", DType::f32, {8, 3}, 1);
+  const auto top = box_slice("a", DType::f32, {8, 3}, 0, 0, 5),
+             bottom = box_slice("a", DType::f32, {8, 3}, 0, 5, 3);
+  const auto top_data = cut(a, top), bottom_data = cut(a, bottom);
+  CheckpointStore first(run.path(), {.rank = 0, .world = 2});
+  CheckpointStore second(run.path(), {.rank = 1, .world = 2});
+  for (int step = 1; step <= 3; ++step) {
+    first.save_async(at_step(step), std::vector<SliceView>{{top, top_data}});
+    second.save_async(at_step(step), std::vector<SliceView>{{bottom, bottom_data}});
+  }
+  first.wait();
+  second.wait();
+  EXPECT_EQ(first.take_error(), std::nullopt);
+  EXPECT_EQ(load(*first.latest(), a.slice), a.data);
+  EXPECT_THAT(everything(first), ElementsAre("latest", "step-00000001", "step-00000002", "step-00000003"));
+}
+
+// While it lives, files may not grow past a size: a full disk that works anywhere.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) {
+    getrlimit(RLIMIT_FSIZE, &before_);
+    handler_ = std::signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit{bytes, before_.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~FileSizeLimit() {
+    setrlimit(RLIMIT_FSIZE, &before_);
+    std::signal(SIGXFSZ, handler_);
+  }
+
+ private:
+  rlimit before_{};
+  void (*handler_)(int);
+};
+
+TEST(Store, ADiskThatFillsUpWhileWritingKeepsThePreviousCheckpoint) {
+  const ScratchDir run;
+  const TestTensor small("a", DType::f32, {100}, 1), large("a", DType::f32, {200'000}, 2);
+  CheckpointStore store(run.path());
+  store.save(at_step(1), std::vector{small.view()});
+  {
+    const FileSizeLimit limit(64 << 10);
+    store.save_async(at_step(2), std::vector{large.view()});
+    store.wait();
+  }
+  const auto error = store.take_error();
+  ASSERT_TRUE(error.has_value());
+  EXPECT_THAT(*error, AllOf(HasSubstr("step 2 was not saved"), HasSubstr(store.root().string()),
+                            HasSubstr("File too large"), HasSubstr("KiB needed"), HasSubstr("free"),
+                            HasSubstr("step-00000001, is untouched")));
+  EXPECT_EQ(store.take_error(), std::nullopt);
+  EXPECT_THAT(everything(store), ElementsAre("latest", "step-00000001"));
+  EXPECT_EQ(load(*store.latest(), small.slice), small.data);
+
+  store.save_async(at_step(3), std::vector{large.view()});  // and the store goes on
+  store.wait();
+  EXPECT_EQ(store.take_error(), std::nullopt);
+  EXPECT_EQ(load(*store.latest(), large.slice), large.data);
+}
+
+TEST(Store, MoreThanTheDiskHoldsIsRefusedBeforeWriting) {
+  const ScratchDir run;
+  CheckpointStore store(run.path());
+  // Address space without memory behind it; it would crash the test if it were written.
+  const auto bytes = fs::space(run.path()).available + (std::uintmax_t{1} << 30);
+  void* nothing = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (nothing == MAP_FAILED) GTEST_SKIP() << "no address space of the size of the disk";
+  const auto slice = whole_slice("a", DType::bf16, {static_cast<std::int64_t>(bytes / 2)});
+  const std::vector<SliceView> views = {{slice, {static_cast<const std::byte*>(nothing), slice.bytes()}}};
+  EXPECT_THAT(user_error([&] { store.save(at_step(1), views); }),
+              AllOf(HasSubstr("not enough free space"), HasSubstr("iB needed"), HasSubstr("iB free"),
+                    HasSubstr("no earlier one")));
+  munmap(nothing, bytes);
+  EXPECT_THAT(everything(store), IsEmpty());
+}
+
+TEST(Store, ADirectoryThatCannotBeWrittenIsNamed) {
+  const ScratchDir scratch;
+  spill(scratch / "file", "x");
+  EXPECT_THAT(user_error([&] { CheckpointStore store(scratch / "file/run"); }),
+              AllOf(HasSubstr("cannot create"), HasSubstr("file/run/checkpoints")));
+  EXPECT_THAT(user_error([&] { RunLock lock(scratch / "file/run"); }), HasSubstr("file/run"));
+
+  // The directory turns into something else while training goes on.
+  const TestTensor a("a", DType::f32, {100}, 1);
+  CheckpointStore store(scratch / "run");
+  fs::remove_all(store.root());
+  spill(store.root(), "x");
+  store.save_async(at_step(2), std::vector{a.view()});
+  store.wait();
+  EXPECT_THAT(store.take_error().value_or(""),
+              AllOf(HasSubstr("step 2 was not saved"), HasSubstr("Not a directory")));
+}
+
+TEST(Store, OpeningTidiesUpAfterAKilledProcess) {
+  const ScratchDir run;
+  const TestTensor a("a", DType::f32, {100}, 1);
+  {
+    CheckpointStore store(run.path());
+    for (int step = 1; step <= 3; ++step) store.save(at_step(step), std::vector{a.view()});
+  }
+  const fs::path root = run / "checkpoints";
+  fs::copy(root / "step-00000001", root / ".step-00000009.partial");     // killed while writing
+  fs::rename(root / "step-00000001", root / ".step-00000001.removed");   // while pruning
+  fs::copy(root / "step-00000002", root / ".step-00000002.replaced");    // after replacing
+  fs::rename(root / "step-00000003", root / ".step-00000003.replaced");  // in the midst of replacing
+  CheckpointStore store(run.path());
+  EXPECT_THAT(everything(store), ElementsAre("latest", "step-00000002", "step-00000003"));
+  EXPECT_THAT(verify_checkpoint(*store.latest()), IsEmpty());
+}
+
+// Saves for ever: steps from 1 up, each of tensors filled with the step's number.
+[[noreturn]] void save_until_killed(const fs::path& run) {
+  CheckpointStore store(run, {.keep = 2});
+  std::vector<std::byte> data(400'000);
+  const auto slice = whole_slice("a", DType::f32, {100'000});
+  const auto latest = store.latest();
+  for (std::int64_t step = latest ? read_manifest(*latest).info.step + 1 : 1;; ++step) {
+    std::fill(data.begin(), data.end(), static_cast<std::byte>(step));
+    store.save_async(at_step(step), std::vector<SliceView>{{slice, data}}, step % 3 == 0);
+  }
+}
+
+TEST(Store, WhatLatestNamesIsWholeWheneverTheProcessIsKilled) {
+  const ScratchDir run;
+  Dice dice(5);
+  std::int64_t last = 0;
+  for (int round = 0; round < 20; ++round) {
+    const pid_t child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) save_until_killed(run.path());
+    std::this_thread::sleep_for(std::chrono::microseconds(dice.between(1'000, 80'000)));
+    kill(child, SIGKILL);
+    waitpid(child, nullptr, 0);
+
+    const fs::path root = run / "checkpoints";
+    for (const auto& directory : list_checkpoints(root)) ASSERT_THAT(verify_checkpoint(directory), IsEmpty());
+    if (!fs::is_symlink(root / "latest")) continue;  // killed before the first was done
+    const CheckpointReader reader(root / "latest");
+    ASSERT_GE(reader.info().step, last);
+    last = reader.info().step;
+    const auto slice = whole_slice("a", DType::f32, {100'000});
+    ASSERT_EQ(load(root / "latest", slice),
+              std::vector<std::byte>(slice.bytes(), static_cast<std::byte>(last)));
+  }
+  EXPECT_GT(last, 0);
+}
+
+TEST(RunLock, ASecondProcessIsRefusedAndToldWhoHoldsIt) {
+  const ScratchDir scratch;
+  const fs::path run = scratch / "runs/a";
+  int ready[2];
+  ASSERT_EQ(pipe(ready), 0);
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    const RunLock lock(run);
+    if (write(ready[1], "x", 1) != 1) _exit(1);
+    for (;;) pause();
+  }
+  char byte = 0;
+  ASSERT_EQ(read(ready[0], &byte, 1), 1);
+  close(ready[0]);
+  close(ready[1]);
+  EXPECT_THAT(
+      user_error([&] { RunLock lock(run); }),
+      AllOf(HasSubstr(run.string()), HasSubstr("in use by process " + std::to_string(child) + " on ")));
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  const RunLock lock(run);  // freed with its holder, however that ended
+  EXPECT_THAT(user_error([&] { RunLock again(run); }), HasSubstr(std::to_string(getpid())));
+}
+
+}  // namespace
+}  // namespace shoal::test
