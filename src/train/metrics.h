@@ -31,8 +31,8 @@ struct EvalRecord {
   std::int64_t step = 0;
   double train_loss = 0;
   double val_loss = 0;
-  std::optional<double> val_accuracy;   // next-token accuracy, 0..1
-  std::optional<double> entropy_floor;  // the lowest loss possible on this data, where it is known
+  std::optional<double> val_accuracy = {};   // next-token accuracy, 0..1
+  std::optional<double> entropy_floor = {};  // the lowest loss possible on this data, where it is known
 };
 
 class MetricsSink {

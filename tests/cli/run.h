@@ -1,0 +1,121 @@
+// Runs the program as a user does: in a folder of its own, with its output caught.
+#pragma once
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+namespace shoal::test {
+
+namespace fs = std::filesystem;
+
+inline std::string read_file(const fs::path& path) {
+  std::ifstream stream(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(stream), {}};
+}
+
+inline void write_file(const fs::path& path, std::string_view text) {
+  fs::create_directories(fs::absolute(path).parent_path());
+  std::ofstream(path, std::ios::binary) << text;
+}
+
+// A new folder, removed at the end.
+class TempDir {
+ public:
+  TempDir() {
+    std::string pattern = (fs::temp_directory_path() / "shoal-test-XXXXXX").string();
+    path_ = ::mkdtemp(pattern.data());
+  }
+  ~TempDir() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  TempDir(const TempDir&) = delete;
+  TempDir& operator=(const TempDir&) = delete;
+  const fs::path& path() const { return path_; }
+  fs::path operator/(const fs::path& name) const { return path_ / name; }
+
+ private:
+  fs::path path_;
+};
+
+struct Result {
+  int code = 0;  // 128 + signal when it died of one
+  std::string out, err;
+};
+
+// The program, started; it is killed at the end if nobody waited for it.
+class Process {
+ public:
+  // `environment` adds "NAME=value" entries to the test's own.
+  Process(const std::vector<std::string>& arguments, const fs::path& folder,
+          const std::vector<std::string>& environment = {}) {
+    pid_ = ::fork();
+    if (pid_ == 0) exec(arguments, folder, environment);
+  }
+  ~Process() {
+    if (pid_ > 0) ::kill(pid_, SIGKILL), ::waitpid(pid_, nullptr, 0);
+  }
+  Process(const Process&) = delete;
+  Process& operator=(const Process&) = delete;
+
+  void signal(int number) const { ::kill(pid_, number); }
+  std::string out_so_far() const { return read_file(logs_ / "out"); }
+  std::string err_so_far() const { return read_file(logs_ / "err"); }
+
+  Result wait() {
+    int status = 0;
+    ::waitpid(pid_, &status, 0);
+    pid_ = -1;
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), out_so_far(), err_so_far()};
+  }
+
+ private:
+  [[noreturn]] void exec(const std::vector<std::string>& arguments, const fs::path& folder,
+                         const std::vector<std::string>& environment) {
+    const auto redirect = [&](const char* name, int to) {
+      ::dup2(::open((logs_ / name).c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), to);
+    };
+    redirect("out", STDOUT_FILENO);
+    redirect("err", STDERR_FILENO);
+    for (const auto& entry : environment) ::putenv(const_cast<char*>(entry.c_str()));
+    std::vector<char*> argv = {const_cast<char*>("shoal")};
+    for (const auto& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
+    argv.push_back(nullptr);
+    if (::chdir(folder.c_str()) == 0) ::execv(SHOAL_BINARY, argv.data());
+    ::_exit(127);
+  }
+
+  TempDir logs_;
+  pid_t pid_ = -1;
+};
+
+inline Result run(const std::vector<std::string>& arguments,
+                  const fs::path& folder = fs::temp_directory_path(),
+                  const std::vector<std::string>& environment = {}) {
+  return Process(arguments, folder, environment).wait();
+}
+
+// What every mistake of the user must lead to: exit code 2, nothing on standard output, and one line that
+// starts "shoal: error:" and holds the given words.
+template <typename... Words>
+void expect_user_error(const Result& result, const Words&... words) {
+  EXPECT_EQ(result.code, 2) << result.err;
+  EXPECT_EQ(result.out, "");
+  EXPECT_THAT(result.err, testing::StartsWith("shoal: error: "));
+  EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+  for (const std::string& word : {std::string(words)...}) EXPECT_THAT(result.err, testing::HasSubstr(word));
+}
+
+}  // namespace shoal::test

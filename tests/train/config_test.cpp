@@ -1,0 +1,221 @@
+#include "train/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+#include "train/config_schema.h"
+
+namespace shoal {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using Arguments = std::vector<std::string>;
+
+constexpr const char* kMinimal = "[data]\ndir = 'd'\n[train]\nsteps = 10\n";
+
+Config parse(const std::string& more, const Arguments& arguments = {}) {
+  return parse_config(kMinimal + more, "c.toml", arguments);
+}
+
+// The message of the UserError that reading leads to.
+std::string error_of(const std::string& toml, const Arguments& arguments = {}) {
+  try {
+    parse_config(toml, "c.toml", arguments);
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+std::string error_with(const std::string& more, const Arguments& arguments = {}) {
+  return error_of(kMinimal + more, arguments);
+}
+
+TEST(Config, EveryKeyHasItsOwnMemberDefaultAndExplanation) {
+  Config defaults;
+  std::map<const void*, std::string> members;
+  for (const auto& field : config_fields()) {
+    const auto* member =
+        std::visit([](auto* pointer) { return static_cast<const void*>(pointer); }, field.ref(defaults));
+    EXPECT_TRUE(members.emplace(member, field.name()).second)
+        << field.name() << " shares " << members[member];
+    EXPECT_FALSE(field.doc.empty()) << field.name();
+    EXPECT_EQ(find_field(field.name()), &field);
+    // A default is a value like any other: reading it back must be allowed.
+    Config copy;
+    EXPECT_NO_THROW(apply_arguments(copy, Arguments{field.name() + "=" + field.value(defaults)}))
+        << field.name();
+  }
+}
+
+TEST(Config, EveryKeyCanBeSetAndIsWrittenAndReadBack) {
+  // For each key some value that is allowed and is not the default.
+  Config changed;
+  for (const auto& field : config_fields()) {
+    std::string value;
+    for (const std::string candidate : {"true", "false", "3", "0.5", "[0.5, 0.25]", "word"}) {
+      Config trial;
+      try {
+        apply_arguments(trial, Arguments{field.name() + "=" + candidate});
+      } catch (const UserError&) {
+        continue;
+      }
+      if (field.value(trial) != field.value(Config{})) value = candidate;
+    }
+    if (value.empty()) value = field.choices.back() == "hf:DIR" ? "hf:x" : std::string(field.choices.back());
+    apply_arguments(changed, Arguments{field.name() + "=" + value});
+    EXPECT_NE(field.value(changed), field.value(Config{})) << field.name();
+  }
+  EXPECT_EQ(diff(Config{}, changed).size(), config_fields().size());
+  EXPECT_TRUE(diff(config_from_json(to_json(changed), "test"), changed).empty());
+}
+
+TEST(Config, TomlReadsBackToTheSameConfig) {
+  auto config = parse("[optim]\nlr = 0.1234567890123456789\neps = 1e-300\nbetas = [0.1, 0.2]\n");
+  config.run.name = "a \"quoted\" name\\ with\ttab and ü";
+  for (const bool comments : {false, true}) {
+    const auto again = parse_config(to_toml(config, comments), "again.toml");
+    EXPECT_THAT(diff(config, again), testing::IsEmpty()) << to_toml(config);
+    EXPECT_EQ(again.optim.lr, config.optim.lr);
+  }
+}
+
+TEST(Config, NumbersAreTakenInBothKindsWhereNothingIsLost) {
+  const auto config = parse("[lr_schedule]\ndecay_steps = 1e6\n[optim]\nweight_decay = 1\n");
+  EXPECT_EQ(config.lr_schedule.decay_steps, 1000000);
+  EXPECT_EQ(config.optim.weight_decay, 1.0);
+  EXPECT_THAT(
+      error_with("[lr_schedule]\nwarmup_steps = 1.5\n"),
+      AllOf(HasSubstr("c.toml:6: lr_schedule.warmup_steps = 1.5"), HasSubstr("an integer, at least 0")));
+}
+
+TEST(Config, ArgumentsComeAfterTheFileAndTheLastWins) {
+  const auto config =
+      parse("[optim]\nlr = 0.5\n", {"optim.lr=0.25", "--optim.betas=0.8,0.9", "optim.lr=1e-3", "run.name=123",
+                                    "run.dir=\"my runs\"", "model.bias=false"});
+  EXPECT_EQ(config.optim.lr, 1e-3);
+  EXPECT_THAT(config.optim.betas, testing::ElementsAre(0.8, 0.9));
+  EXPECT_EQ(config.run.name, "123");
+  EXPECT_EQ(config.run.dir, "my runs");
+  EXPECT_FALSE(config.model.bias);
+  EXPECT_THAT(parse("", {"optim.betas=[0.7, 0.6]"}).optim.betas, testing::ElementsAre(0.7, 0.6));
+  EXPECT_THAT(parse("", {"init.from=checkpoint:a=b.c"}).init.from, "checkpoint:a=b.c");
+}
+
+TEST(Config, PresetsSetSizesAndExplicitSizesOverrideThem) {
+  auto model = parse("[model]\npreset = 'gpt2-xl'\n").model;
+  EXPECT_THAT((std::array{model.n_layer, model.n_head, model.n_embd}), testing::ElementsAre(48, 25, 1600));
+  model = parse("[model]\nn_layer = 2\nblock_size = 64\npreset = 'gpt2'\n").model;
+  EXPECT_THAT((std::array{model.n_layer, model.n_head, model.n_embd}), testing::ElementsAre(2, 12, 768));
+  // A preset given as an argument replaces the file's sizes, but not what no preset sets.
+  model = parse("[model]\nn_layer = 2\nblock_size = 64\n", {"model.preset=gpt-nano", "model.n_head=6"}).model;
+  EXPECT_THAT((std::array{model.n_layer, model.n_head, model.n_embd, model.block_size}),
+              testing::ElementsAre(3, 6, 48, 64));
+}
+
+TEST(Config, MicroBatchIsTheGlobalBatchUnlessGiven) {
+  EXPECT_EQ(parse("", {"train.global_batch=24"}).train.micro_batch, 24);
+  EXPECT_EQ(parse("", {"train.global_batch=24", "train.micro_batch=6"}).train.micro_batch, 6);
+}
+
+TEST(Config, UnknownNamesAreRefusedWithTheNearest) {
+  EXPECT_THAT(error_with("[model]\nn_layers = 3\n"),
+              AllOf(HasSubstr("c.toml:6:"), HasSubstr("did you mean model.n_layer?")));
+  EXPECT_THAT(error_with("[modle]\nbias = true\n"), AllOf(HasSubstr("[modle]"), HasSubstr("model.bias")));
+  EXPECT_THAT(error_with("[optimiser]\n"), HasSubstr("did you mean [optim]?"));
+  EXPECT_THAT(error_with("lr = 1\n"), HasSubstr("did you mean optim.lr?"));  // in [train]
+  EXPECT_THAT(error_of("lr = 1\n"), AllOf(HasSubstr("c.toml:1:"), HasSubstr("did you mean optim.lr?")));
+  EXPECT_THAT(error_with("[train.optim]\nlr = 1\n"), AllOf(HasSubstr("train.optim")));
+  EXPECT_THAT(error_with("", {"nonsense"}), HasSubstr("section.key=value"));
+  EXPECT_THAT(error_with("", {"model.=3"}), HasSubstr("unknown key model."));
+}
+
+TEST(Config, WrongValuesNameWhatIsAllowed) {
+  EXPECT_THAT(error_with("[model]\nbias = 1\n"),
+              HasSubstr("model.bias = 1 is not allowed: it takes true or false"));
+  EXPECT_THAT(error_with("[model]\ndropout = 1\n"), HasSubstr("at least 0 and below 1"));
+  EXPECT_THAT(error_with("[optim]\nlr = nan\n"), HasSubstr("optim.lr = nan is not allowed"));
+  EXPECT_THAT(error_with("[optim]\nlr = inf\n"), HasSubstr("optim.lr"));
+  EXPECT_THAT(error_with("[optim]\nlr = -1e-3\n"), HasSubstr("above 0"));
+  EXPECT_THAT(error_with("[optim]\nbetas = [0.9]\n"), HasSubstr("a list of 2 numbers"));
+  EXPECT_THAT(error_with("[optim]\nbetas = ['a', 'b']\n"), HasSubstr("a list of 2 numbers"));
+  EXPECT_THAT(error_with("[model]\ngelu = 'thanh'\n"), HasSubstr("did you mean \"tanh\"?"));
+  EXPECT_THAT(error_with("[init]\nfrom = 'checkpoint:'\n"), HasSubstr("\"checkpoint:DIR\""));
+  EXPECT_THAT(error_with("", {"train.global_batch=99999999999"}),
+              HasSubstr("train.global_batch = 99999999999"));
+  EXPECT_THAT(error_with("", {"train.global_batch=1e300"}), HasSubstr("train.global_batch"));
+  EXPECT_THAT(error_with("", {"train.threads=\"1\"\nx = 3"}), HasSubstr("train.threads"));
+  EXPECT_THAT(error_with("[run]\nseed = 1979-05-27\n"), HasSubstr("a date or time"));
+}
+
+TEST(Config, BrokenTomlNamesLineAndColumn) {
+  EXPECT_THAT(error_of("[data]\ndir = \n"), HasSubstr("c.toml:2:7:"));
+  EXPECT_THAT(error_with("steps = 11\n"), HasSubstr("c.toml:5:"));  // a duplicate
+}
+
+TEST(Config, JsonMistakesNameTheSource) {
+  const auto json = nlohmann::ordered_json::parse(R"({"model": {"n_layer": "x"}})");
+  try {
+    config_from_json(json, "manifest.json");
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("manifest.json"), HasSubstr("model.n_layer")));
+  }
+  EXPECT_THROW(config_from_json(nlohmann::ordered_json::parse("[1]"), "m"), UserError);
+  EXPECT_THROW(config_from_json(nlohmann::ordered_json::parse(R"({"model": 3})"), "m"), UserError);
+}
+
+TEST(Config, DifferencesNameKeysAndValues) {
+  const auto differences = diff(parse(""), parse("[model]\nn_layer = 3\n[optim]\nlr = 0.5\n"));
+  ASSERT_EQ(differences.size(), 2u);
+  EXPECT_EQ(differences[0].key, "model.n_layer");
+  EXPECT_EQ(differences[0].a, "12");
+  EXPECT_EQ(differences[0].b, "3");
+  EXPECT_EQ(differences[1].key, "optim.lr");
+}
+
+TEST(ConfigRules, AreCheckedAndNameTheKeysWithTheirPlace) {
+  EXPECT_THAT(error_with("[model]\nn_head = 5\n"),
+              AllOf(HasSubstr("model.n_head = 5 (c.toml:6) does not divide model.n_embd = 768")));
+  EXPECT_THAT(error_with("", {"train.global_batch=12", "train.micro_batch=5"}),
+              HasSubstr("use e.g. train.micro_batch=4"));
+  EXPECT_THAT(error_of("[data]\ndir = 'd'\n"), HasSubstr("train.steps"));
+  EXPECT_THAT(error_of("[train]\nsteps = 1\n"), HasSubstr("data.dir is not set"));
+  EXPECT_THAT(error_with("epochs = 2\n"), HasSubstr("both set the length"));
+  EXPECT_THAT(error_with("", {"train.steps=0", "train.epochs=1"}), HasSubstr("data.sampling"));
+  EXPECT_THAT(error_with("", {"lr_schedule.warmup_steps=11"}), HasSubstr("longer than the run"));
+  EXPECT_THAT(error_with("", {"lr_schedule.warmup_steps=5", "lr_schedule.decay_steps=5"}),
+              HasSubstr("ends before"));
+  EXPECT_THAT(
+      error_with("", {"lr_schedule.name=wsd", "lr_schedule.warmup_steps=5", "lr_schedule.decay_steps=6"}),
+      HasSubstr("together longer"));
+  EXPECT_THAT(error_with("", {"lr_schedule.name=constant", "lr_schedule.min_lr=1e-5"}),
+              HasSubstr("no meaning"));
+  EXPECT_THAT(error_with("", {"lr_schedule.min_lr=1"}), HasSubstr("above optim.lr"));
+  EXPECT_THAT(error_with("", {"optim.accum_steps=2"}), HasSubstr("no meaning"));
+  EXPECT_THAT(error_with("", {"run.name=a/b"}), HasSubstr("cannot name a folder"));
+}
+
+TEST(ConfigRules, WhatIsNotBuiltYetIsRefused) {
+  for (const std::string setting :
+       {"train.backend=cuda", "optim.name=accum_adamw", "init.from=hf:gpt2", "parallel.data=2",
+        "parallel.tensor=2", "parallel.sequence=true", "parallel.pipeline=2", "parallel.engine=gossip",
+        "parallel.zero=3", "parallel.offload=host", "parallel.plan=auto", "gossip.topology=ring"}) {
+    EXPECT_THAT(error_with("", {setting}),
+                AllOf(HasSubstr("is not in this build yet"), HasSubstr(setting.substr(0, setting.find('=')))))
+        << setting;
+  }
+}
+
+TEST(Config, ModelConfigBecomesTheModels) {
+  const auto gpt = to_gpt_config(parse("[model]\ngelu = 'erf'\nbias = false\nvocab_size = 65\n").model);
+  EXPECT_EQ(gpt.gelu, Gelu::erf);
+  EXPECT_FALSE(gpt.bias);
+  EXPECT_EQ(gpt.vocab_size, 65);
+}
+
+}  // namespace
+}  // namespace shoal
