@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -56,9 +57,9 @@ class Dice {
 
 inline std::vector<std::byte> random_bytes(std::size_t size, std::uint64_t seed) {
   std::vector<std::byte> bytes(size);
-  for (std::size_t i = 0; i < size; ++i) {
-    bytes[i] = static_cast<std::byte>(
-        philox(philox_key(seed, Stream::init), {static_cast<std::uint32_t>(i / 4), 0, 0, 0})[i % 4]);
+  for (std::size_t i = 0; i < size; i += sizeof(PhiloxBlock)) {
+    const auto block = philox(philox_key(seed, Stream::init), {static_cast<std::uint32_t>(i), 0, 0, 0});
+    std::memcpy(&bytes[i], block.data(), std::min(size - i, sizeof block));
   }
   return bytes;
 }
