@@ -173,6 +173,8 @@ fs::path fetch(const RemoteFile& file, const FetchOptions& options) {
   if (!from.empty() && !mirror) {
     const auto path = fs::path(from) / file.name;
     std::error_code error;
+    if (!fs::is_directory(from, error))
+      fail_user("{}: no such folder; --from and SHOAL_DATA_DIR name one", from);
     if (is_good(path, file)) return path;
     if (fs::exists(path, error)) {
       fail_user("{}: not the file that {} serves (size or checksum); replace or remove it", path.string(),

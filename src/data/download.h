@@ -19,20 +19,21 @@ struct RemoteFile {
 std::span<const RemoteFile> remote_files();
 const RemoteFile& tinyshakespeare_file();  // "tinyshakespeare.txt"
 
-struct FetchOptions {
-  std::string from;             // --from: a folder, or the URL of one (http, https, file)
-  std::filesystem::path cache;  // empty: default_cache()
-};
-
 // SHOAL_DATA_DIR when it is set, or else "".
 std::string default_source();
+
+struct FetchOptions {
+  std::string from = default_source();  // --from: a folder, or the URL of one (http, https, file)
+  std::filesystem::path cache;          // empty: default_cache()
+};
+
 // $XDG_CACHE_HOME/shoal, or ~/.cache/shoal.
 std::filesystem::path default_cache();
 
 // The path of a good copy of `file`: in the folder `from`, in the cache, or downloaded into it, from the
-// mirror `from` where that is a URL, or else from file.url. Throws UserError when a copy in `from` has
-// another checksum, and when no copy can be had; the message names the file, where it comes from and where it
-// may be put by hand.
+// mirror `from` where that is a URL, or else from file.url. Throws UserError when the folder `from` does not
+// exist, when a copy in it has another checksum, and when no copy can be had; the message names the file,
+// where it comes from and where it may be put by hand.
 std::filesystem::path fetch(const RemoteFile& file, const FetchOptions& options);
 
 // The folder that holds encoder.json and vocab.bpe of GPT-2, both fetched.

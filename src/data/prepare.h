@@ -33,10 +33,10 @@ struct PrepareOptions {
 // Writes the dataset beside options.out and renames it into place, so that it is whole or absent, and returns
 // its meta data. Memory use does not depend on the size of the input.
 //
-// Documents go to val.bin at random with the probability val_fraction, decided by (seed, document number). A
-// single document is cut instead: its first floor((1 - val_fraction) * characters) characters are train.bin,
-// as in nanoGPT. With more than one document, each is followed by the tokenizer's end-of-text token where it
-// has one.
+// Documents go to val.bin at random with the probability val_fraction, decided by (seed, document number); of
+// fewer than 100 documents exactly that share does, rounded, and one at least. A single document is cut
+// instead: its first floor((1 - val_fraction) * characters) characters are train.bin, as in nanoGPT. With
+// more than one document, each is followed by the tokenizer's end-of-text token where it has one.
 //
 // Throws UserError for bad input (see data/documents.h and data/download.h), for a split that came out empty,
 // and when options.out is in use or holds something other than a dataset; Error when the disk is full.

@@ -112,6 +112,7 @@ TEST_F(DownloadTest, FetchLooksAtHandThenInTheCacheThenFar) {
   EXPECT_EQ(fetch(file("file:///nowhere/file.txt"), cached), target());
   fs::remove(target());
   EXPECT_EQ(fetch(file(file_url + "/sub/file.txt"), cached), target());
+  fs::create_directories(folder / "empty");
   // A folder without the file is no mistake, and a damaged file in the cache is fetched anew.
   folder.write("cache/sub/file.txt", "damaged");
   EXPECT_EQ(fetch(file(file_url + "/sub/file.txt"), {(folder / "empty").string(), folder / "cache"}),
@@ -129,6 +130,10 @@ TEST_F(DownloadTest, OfflineSaysWhatToPutWhere) {
 }
 
 TEST_F(DownloadTest, AWrongFileAtHandIsAnError) {
+  EXPECT_THAT(user_error([&] {
+                fetch(file("file:///nowhere"), {(folder / "none").string(), folder / "cache"});
+              }),
+              AllOf(HasSubstr("none"), HasSubstr("no such folder")));
   folder.write("origin/sub/file.txt", "something else");
   EXPECT_THAT(user_error([&] {
                 fetch(file("file:///nowhere"), {(folder / "origin").string(), folder / "cache"});
