@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <memory>
 #include <system_error>
 #include <utility>
 
@@ -84,13 +83,15 @@ void CheckpointStore::save_async(const CheckpointInfo& info, std::span<const Sli
   wait();
   std::size_t bytes = 0;
   for (const auto& view : slices) bytes += view.data.size();
-  if (buffer_.size() < bytes) {
-    buffer_ = {};
-    buffer_.resize(bytes);
+  if (buffer_bytes_ < bytes) {
+    buffer_.reset();
+    buffer_bytes_ = 0;
+    buffer_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
+    buffer_bytes_ = bytes;
   }
 
   std::vector<SliceView> copies(slices.begin(), slices.end());
-  std::byte* next = buffer_.data();
+  std::byte* next = buffer_.get();
   for (auto& copy : copies) {
     if (!copy.data.empty()) std::memcpy(next, copy.data.data(), copy.data.size());
     copy.data = {next, copy.data.size()};

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -58,7 +59,8 @@ class CheckpointStore {
 
   std::filesystem::path root_;
   StoreOptions options_;
-  std::vector<std::byte> buffer_;
+  std::unique_ptr<std::byte[]> buffer_;
+  std::size_t buffer_bytes_ = 0;
   std::thread thread_;
   std::mutex mutex_;
   std::optional<std::string> error_;  // guarded by mutex_
