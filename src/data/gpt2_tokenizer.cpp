@@ -111,26 +111,45 @@ std::string read_whole(const std::filesystem::path& path) {
   return std::move(text).str();
 }
 
-// Throws UserError unless encoder.json numbers the tokens as the merges do.
+// Whether `id` is what encoder.json must give to the token that it spells so.
+bool is_id_of(const Tokenizer& tokenizer, const ByteAlphabet& alphabet, const std::string& spelled,
+              const nlohmann::json& id) {
+  if (!id.is_number_integer()) return false;
+  const auto wide = id.get<std::int64_t>();
+  if (wide < 0 || wide >= tokenizer.vocab_size()) return false;
+  const auto token = static_cast<std::int32_t>(wide);
+  const std::string bytes = tokenizer.decode({&token, 1});
+  return spelled == (token == tokenizer.end_of_text() ? bytes : alphabet.spell(bytes));
+}
+
+// Throws UserError unless encoder.json numbers the tokens as the merges do. Its entries are checked as they
+// are parsed: to collect them in an object first takes several times as long.
 void check_ids(const Tokenizer& tokenizer, const std::filesystem::path& path) {
-  const nlohmann::json ids = nlohmann::json::parse(read_whole(path), nullptr, false);
-  if (!ids.is_object()) fail_user("{} is damaged: it is not a JSON object of token ids", path.string());
-  if (static_cast<std::int64_t>(ids.size()) != tokenizer.vocab_size()) {
-    fail_user("{} has {} tokens, but the merges beside it make {}: the two do not belong together",
-              path.string(), ids.size(), tokenizer.vocab_size());
-  }
+  using Event = nlohmann::json::parse_event_t;
   const ByteAlphabet alphabet;
-  for (const auto& [spelled, value] : ids.items()) {
-    const auto id = value.is_number_integer() ? value.get<std::int64_t>() : -1;
-    const auto token = static_cast<std::int32_t>(id);
-    const bool known = id >= 0 && id < tokenizer.vocab_size();
-    const std::string bytes = known ? tokenizer.decode({&token, 1}) : "";
-    if (!known || spelled != (token == tokenizer.end_of_text() ? bytes : alphabet.spell(bytes))) {
-      fail_user(
-          "{} gives \"{}\" the id {}, which is not the place of its merge; only GPT-2's numbering is "
-          "supported",
-          path.string(), spelled, value.dump());
+  std::int64_t entries = 0;
+  std::string spelled, wrong;
+  const auto check = [&](int, Event event, nlohmann::json& value) {
+    if (event == Event::key) {
+      spelled = value.get_ref<const std::string&>();
+    } else if (event == Event::value) {
+      ++entries;
+      if (wrong.empty() && !is_id_of(tokenizer, alphabet, spelled, value)) {
+        wrong = fmt::format("\"{}\" the id {}", spelled, value.dump());
+      }
     }
+    return event != Event::key && event != Event::value;  // what need not be kept
+  };
+  if (!nlohmann::json::parse(read_whole(path), check, false).is_object()) {
+    fail_user("{} is damaged: it is not a JSON object of token ids", path.string());
+  }
+  if (entries != tokenizer.vocab_size()) {
+    fail_user("{} has {} tokens, but the merges beside it make {}: the two do not belong together",
+              path.string(), entries, tokenizer.vocab_size());
+  }
+  if (!wrong.empty()) {
+    fail_user("{} gives {}, which is not the place of its merge; only GPT-2's numbering is supported",
+              path.string(), wrong);
   }
 }
 
