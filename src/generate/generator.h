@@ -1,0 +1,35 @@
+// Text from a model: a prompt is continued token by token.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+
+#include "generate/decoder.h"
+#include "generate/sample_token.h"
+
+namespace shoal {
+
+// What the model sees of a text: all of it while it fits block_size. Learned positions cannot slide, so a
+// longer text, prompt or grown, is cut to its last block_size / 2 tokens, which are then positions 0, 1, ...
+// and the window grows again. The cache changes nothing about that, nor any token.
+class Generator {
+ public:
+  // Takes all the memory it will ever need. Throws Error when the backend cannot give it.
+  Generator(Backend& backend, UnitStore& store, const GptConfig& config, DType compute);
+
+  // Continues `prompt` (one token or more) by up to options.max_tokens tokens, each handed to on_token as it
+  // is made; false stops. The token at position p of the text is drawn with Philox(options.seed; p,
+  // sample_index), so that a sample does not depend on what was generated before it. Throws UserError for an
+  // empty prompt, a token that the model does not know, and options out of range.
+  void generate(std::span<const std::int32_t> prompt, const SampleOptions& options, std::int64_t sample_index,
+                const std::function<bool(std::int32_t)>& on_token);
+
+  // How many of the last tokens of a text of `length` the model sees at first.
+  static std::int64_t window(std::int64_t length, const GptConfig& config);
+
+ private:
+  Decoder decoder_;
+};
+
+}  // namespace shoal

@@ -1,0 +1,91 @@
+#include "generate/sample_token.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <vector>
+
+#include "core/error.h"
+
+namespace shoal {
+namespace {
+
+using Ids = std::vector<std::int32_t>;
+
+void check_finite(std::span<const float> logits) {
+  const auto bad = std::ranges::find_if(logits, [](float logit) { return !std::isfinite(logit); });
+  if (bad == logits.end()) return;
+  fail("the model's logit of token {} is {}: its weights are damaged, or its training diverged",
+       bad - logits.begin(), *bad);
+}
+
+// The most likely of `ids` that together hold at least `share` of the weight of all of them.
+void keep_nucleus(Ids& ids, const std::vector<double>& weights, double share, const auto& likelier) {
+  const auto weight = [&](std::int32_t id) { return weights[static_cast<std::size_t>(id)]; };
+  double wanted = 0, held = 0;
+  for (const auto id : ids) wanted += weight(id);
+  wanted *= share;
+  // A heap, since the nucleus is small as a rule and the vocabulary large.
+  const auto below = [&](std::int32_t a, std::int32_t b) { return likelier(b, a); };
+  std::ranges::make_heap(ids, below);
+  auto rest = ids.end();
+  do {
+    std::pop_heap(ids.begin(), rest, below);
+    held += weight(*--rest);
+  } while (held < wanted && rest != ids.begin());
+  ids.erase(ids.begin(), rest);
+}
+
+}  // namespace
+
+void validate(const SampleOptions& options) {
+  if (!(options.temperature >= 0 && std::isfinite(options.temperature))) {
+    fail_user("a temperature of {} makes no sense; give 0 (the most likely token) or more",
+              options.temperature);
+  }
+  if (options.top_k < 0) fail_user("top-k {} is negative; give 0 (off) or more", options.top_k);
+  if (!(options.top_p > 0 && options.top_p <= 1)) {
+    fail_user("top-p {} is not a share of the probability; give more than 0 and at most 1 (off)",
+              options.top_p);
+  }
+  if (options.max_tokens < 0) fail_user("cannot make {} tokens; give 0 or more", options.max_tokens);
+}
+
+std::int32_t sample_token(std::span<const float> logits, const SampleOptions& options, double uniform) {
+  check_finite(logits);
+  const auto most = std::ranges::max_element(logits);  // the first among equals
+  if (options.temperature == 0) return static_cast<std::int32_t>(most - logits.begin());
+
+  const auto logit = [&](std::int32_t id) { return logits[static_cast<std::size_t>(id)]; };
+  const auto likelier = [&](std::int32_t a, std::int32_t b) {
+    return logit(a) != logit(b) ? logit(a) > logit(b) : a < b;
+  };
+  Ids ids(logits.size());
+  std::iota(ids.begin(), ids.end(), 0);
+  if (options.top_k > 0 && static_cast<std::size_t>(options.top_k) < ids.size()) {
+    std::ranges::nth_element(ids, ids.begin() + options.top_k, likelier);
+    ids.resize(static_cast<std::size_t>(options.top_k));
+  }
+  std::vector<double> weights(logits.size());
+  for (const auto id : ids) {
+    weights[static_cast<std::size_t>(id)] =
+        std::exp((double{logit(id)} - double{*most}) / options.temperature);
+  }
+  if (options.top_p < 1) keep_nucleus(ids, weights, options.top_p, likelier);
+  std::ranges::sort(ids);
+
+  double total = 0;
+  for (const auto id : ids) total += weights[static_cast<std::size_t>(id)];
+  double left = uniform * total;
+  std::int32_t chosen = 0;
+  for (const auto id : ids) {
+    const double weight = weights[static_cast<std::size_t>(id)];
+    if (weight == 0) continue;
+    chosen = id;  // the last possible one, should rounding leave a rest
+    if (left < weight) break;
+    left -= weight;
+  }
+  return chosen;
+}
+
+}  // namespace shoal
