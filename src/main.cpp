@@ -17,8 +17,11 @@ namespace {
 constexpr int kDone = 0, kFailed = 1, kUserError = 2;
 
 void add_commands(CLI::App& app) {
-  add_config(app);
+  add_prepare(app);
+  add_train(app);
+  add_eval(app);
   add_plot(app);
+  add_config(app);
 }
 
 // CLI11 takes its arguments in reverse. `--section.key=value` loses its dashes here, so that settings

@@ -14,6 +14,7 @@ enum class Stream : std::uint32_t {
   init = 1,      // counter: element index (64 bit), parameter name hash (64 bit)
   dropout = 2,   // counter: see ops/dropout.h
   batch = 3,     // counter: sample within the step, 0, step (64 bit)
+  evaluation = 7,  // as batch
   shuffle = 4,   // epoch permutations
   sampling = 5,  // text generation: token position, sample index
   corpus = 6,    // synthetic data and splits by document

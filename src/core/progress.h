@@ -17,6 +17,7 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
+  void set_total(double total) { total_ = total; }
   void update(double done, const std::string& note = {});
   void finish();  // leaves one final line with the total, rate and time, if anything was shown
 

@@ -38,6 +38,7 @@ Dataset::Dataset(std::filesystem::path dir, const DatasetOptions& options) : dir
 }
 
 Dataset::~Dataset() = default;
+Dataset::Dataset(Dataset&&) noexcept = default;
 
 void Dataset::open_split(const std::string& name, bool required) {
   const auto path = dir_ / (name + ".bin");

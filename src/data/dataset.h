@@ -51,6 +51,7 @@ class Dataset {
   // option is out of range.
   explicit Dataset(std::filesystem::path dir, const DatasetOptions& options = {});
   ~Dataset();
+  Dataset(Dataset&&) noexcept;
 
   const std::filesystem::path& dir() const { return dir_; }
   const TokenFile& train() const { return split("train"); }

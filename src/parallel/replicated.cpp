@@ -110,15 +110,14 @@ class ReplicatedEngine final : public DataEngine {
     }
   }
 
-  std::string first_bad_gradient() override {
-    for (int u = 0; u < static_cast<int>(units_.size()); ++u) {
-      const auto grads = gradients(u);
-      for (std::size_t i = 0; i < grads.spec->parameters.size(); ++i) {
-        backend_.zero(squares_);
-        backend_.sum_squares(squares_, grads[i]);
-        double squares = 0;
-        backend_.copy_to_host(&squares, squares_);
-        if (!std::isfinite(squares)) return grads.spec->parameters[i].name;
+  std::string first_bad_tensor() override {
+    for (const bool gradient : {false, true}) {
+      for (int u = 0; u < static_cast<int>(units_.size()); ++u) {
+        const auto unit = view(u, gradient ? flat_.grads : flat_.weights);
+        for (std::size_t i = 0; i < unit.spec->parameters.size(); ++i) {
+          if (is_finite(unit[i])) continue;
+          return (gradient ? "the gradient of " : "") + unit.spec->parameters[i].name;
+        }
       }
     }
     return {};
@@ -155,6 +154,14 @@ class ReplicatedEngine final : public DataEngine {
     arena.take(DType::f64, {1});
     arena.take(DType::f32, {1});
     return arena.used();
+  }
+
+  bool is_finite(const Tensor& x) {
+    backend_.zero(squares_);
+    backend_.sum_squares(squares_, x);
+    double squares = 0;
+    backend_.copy_to_host(&squares, squares_);
+    return std::isfinite(squares);
   }
 
   UnitView view(int unit, const Tensor& flat) const {

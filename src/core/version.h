@@ -1,0 +1,7 @@
+#pragma once
+
+namespace shoal {
+
+inline constexpr const char* kVersion = SHOAL_VERSION;
+
+}  // namespace shoal

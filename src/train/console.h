@@ -1,0 +1,31 @@
+// What a person sees of a run: a line per group of steps and, on a terminal, a progress bar below them.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "train/metrics.h"
+
+namespace shoal {
+
+class Console {
+ public:
+  Console(std::int64_t total_steps, std::optional<double> entropy_floor);
+  ~Console() { clear(); }
+
+  // One step line, to the log. `seconds_left` is the estimate for the rest of the run.
+  void step(const StepRecord& record, double seconds_left);
+  // Redraws the bar; does nothing where standard error is no terminal.
+  void bar(std::int64_t step, double loss, double seconds_left);
+  // Takes the bar away, before anything else is printed.
+  void clear();
+
+ private:
+  std::int64_t total_steps_;
+  std::optional<double> floor_;
+  bool terminal_;
+  bool drawn_ = false;
+};
+
+}  // namespace shoal

@@ -1,0 +1,49 @@
+// Evaluation: loss, perplexity and next-token accuracy of a model on a split. It changes nothing of the run.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "data/token_file.h"
+#include "model/gpt.h"
+
+namespace shoal {
+
+struct Evaluation {
+  double loss_sum = 0;  // nats
+  std::int64_t correct = 0;
+  std::int64_t tokens = 0;
+
+  double loss() const { return loss_sum / static_cast<double>(tokens); }  // per token
+  double perplexity() const { return std::exp(loss()); }
+  double accuracy() const { return static_cast<double>(correct) / static_cast<double>(tokens); }
+};
+
+// Told how many batches of how many are done.
+using EvaluationProgress = std::function<void(std::int64_t done, std::int64_t total)>;
+
+class Evaluator {
+ public:
+  // Batches have the shape of the model's micro-batch. The seed chooses the random batches.
+  Evaluator(Backend& backend, Gpt& model, std::uint64_t seed);
+
+  // The same `batches` random batches of the split at every call, so that evaluations of a run compare.
+  Evaluation random(const TokenFile& split, std::int64_t batches, const EvaluationProgress& progress = {});
+  // The whole split in order, every token but the first a target once; at most `batches` batches of it if
+  // that is not 0.
+  Evaluation whole(const TokenFile& split, std::int64_t batches = 0, const EvaluationProgress& progress = {});
+
+ private:
+  void add_batch(Evaluation& result);
+
+  Backend& backend_;
+  Gpt& model_;
+  std::uint64_t seed_;
+  Arena arena_;
+  Tensor tokens_, targets_, loss_;  // on the backend
+  std::vector<std::int32_t> host_tokens_, host_targets_, host_predictions_;
+};
+
+}  // namespace shoal

@@ -1,0 +1,131 @@
+#include "train/model_io.h"
+
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+#include "core/version.h"
+#include "train/memory.h"
+
+namespace shoal {
+namespace {
+
+using nlohmann::json;
+
+// A field of the manifest that this program writes itself; what is missing or of another kind was not written
+// by it.
+template <typename T>
+T field(const json& object, const char* key, const CheckpointReader& checkpoint) {
+  try {
+    return object.at(key).get<T>();
+  } catch (const json::exception& error) {
+    fail_user("{}: its manifest holds no usable \"{}\" ({}); it is not a checkpoint of a training run",
+              checkpoint.directory().string(), key, error.what());
+  }
+}
+
+}  // namespace
+
+json model_to_json(const GptConfig& model) {
+  return {{"n_layer", model.n_layer},
+          {"n_head", model.n_head},
+          {"n_embd", model.n_embd},
+          {"block_size", model.block_size},
+          {"vocab_size", model.vocab_size},
+          {"bias", model.bias},
+          {"gelu", model.gelu == Gelu::tanh ? "tanh" : "erf"}};
+}
+
+CheckpointInfo make_checkpoint_info(const Config& config, const GptConfig& model, const TrainState& state,
+                                    const std::string& tokenizer) {
+  CheckpointInfo info;
+  info.step = state.step;
+  info.shoal_version = kVersion;
+  info.config = to_toml(config);
+  info.model = model_to_json(model);
+  info.state = {{"tokens", state.tokens},
+                {"train_seconds", state.train_seconds},
+                {"loss_window", state.loss_window},
+                {"skipped_steps", state.skipped_steps},
+                {"tokenizer", tokenizer}};
+  // JSON knows no infinity.
+  if (state.best_val_loss < std::numeric_limits<double>::max())
+    info.state["best_val_loss"] = state.best_val_loss;
+  return info;
+}
+
+TrainState train_state_of(const CheckpointReader& checkpoint) {
+  const auto& saved = checkpoint.info().state;
+  return {.step = checkpoint.info().step,
+          .tokens = field<std::int64_t>(saved, "tokens", checkpoint),
+          .best_val_loss = saved.value("best_val_loss", std::numeric_limits<double>::infinity()),
+          .train_seconds = field<double>(saved, "train_seconds", checkpoint),
+          .loss_window = field<std::vector<double>>(saved, "loss_window", checkpoint),
+          .skipped_steps = field<std::int64_t>(saved, "skipped_steps", checkpoint)};
+}
+
+Config config_of(const CheckpointReader& checkpoint) {
+  return parse_config(checkpoint.info().config, (checkpoint.directory() / kManifestName).string());
+}
+
+GptConfig model_of(const CheckpointReader& checkpoint) {
+  const auto& model = checkpoint.info().model;
+  auto config = to_gpt_config(config_of(checkpoint).model);
+  config.n_layer = field<int>(model, "n_layer", checkpoint);
+  config.n_head = field<int>(model, "n_head", checkpoint);
+  config.n_embd = field<int>(model, "n_embd", checkpoint);
+  config.block_size = field<int>(model, "block_size", checkpoint);
+  config.vocab_size = field<std::int64_t>(model, "vocab_size", checkpoint);
+  config.bias = field<bool>(model, "bias", checkpoint);
+  config.gelu = field<std::string>(model, "gelu", checkpoint) == "tanh" ? Gelu::tanh : Gelu::erf;
+  return config;
+}
+
+std::unique_ptr<Tokenizer> tokenizer_of(const CheckpointReader& checkpoint) {
+  const auto text = field<std::string>(checkpoint.info().state, "tokenizer", checkpoint);
+  if (text.empty()) return nullptr;
+  return tokenizer_from_json(json::parse(text), checkpoint.directory());
+}
+
+std::vector<SliceView> state_slices(DataEngine& engine) {
+  std::vector<SliceView> slices;
+  for (const auto& tensor : engine.state(true)) {
+    slices.push_back({whole_slice(tensor.name, tensor.data.dtype, tensor.data.shape),
+                      {tensor.data.as<const std::byte>(), tensor.data.bytes()}});
+  }
+  return slices;
+}
+
+void load_state(DataEngine& engine, CheckpointReader& checkpoint, bool optimizer) {
+  for (const auto& tensor : engine.state(optimizer)) {
+    checkpoint.read(whole_slice(tensor.name, tensor.data.dtype, tensor.data.shape),
+                    {tensor.data.as<std::byte>(), tensor.data.bytes()});
+  }
+  engine.state_loaded();
+}
+
+LoadedModel load_model(const std::filesystem::path& where, std::span<const std::string> overrides) {
+  CheckpointReader checkpoint(where);
+  LoadedModel loaded;
+  loaded.config = config_of(checkpoint);
+  const Config saved = loaded.config;
+  apply_arguments(loaded.config, overrides);
+  for (const auto& difference : diff(saved, loaded.config)) {
+    if (difference.key.starts_with("model.")) {
+      fail_user("{} = {} is fixed by the checkpoint {} ({}); leave it out", difference.key, difference.b,
+                checkpoint.directory().string(), difference.a);
+    }
+  }
+  loaded.gpt = model_of(checkpoint);
+  loaded.compute = compute_dtype(loaded.config);
+  loaded.step = checkpoint.info().step;
+  loaded.tokenizer = tokenizer_of(checkpoint);
+  loaded.backend = make_backend(loaded.config.train.backend, loaded.config.train.threads);
+  loaded.group = make_self_communicator();
+  loaded.engine = make_replicated_engine(*loaded.backend, *loaded.group, loaded.gpt,
+                                         {.compute = loaded.compute, .adamw = {}, .training = false});
+  load_state(*loaded.engine, checkpoint, false);
+  return loaded;
+}
+
+}  // namespace shoal

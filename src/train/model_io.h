@@ -1,0 +1,63 @@
+// Models in checkpoints: what is written, and how it is read back.
+#pragma once
+
+#include <filesystem>
+#include <limits>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "checkpoint/reader.h"
+#include "checkpoint/store.h"
+#include "data/tokenizer.h"
+#include "parallel/data_engine.h"
+#include "train/config.h"
+
+namespace shoal {
+
+// Everything of a run that is not in its tensors. Randomness is addressed, so the step says where it stands.
+struct TrainState {
+  std::int64_t step = 0;            // updates done
+  std::int64_t tokens = 0;          // trained on
+  double best_val_loss = std::numeric_limits<double>::infinity();
+  double train_seconds = 0;         // spent in steps, over all its processes
+  std::vector<double> loss_window;  // of the spike detector
+  std::int64_t skipped_steps = 0;
+};
+
+nlohmann::json model_to_json(const GptConfig& model);
+
+// What a checkpoint says beside its tensors; `tokenizer` is Tokenizer::to_json as text.
+CheckpointInfo make_checkpoint_info(const Config& config, const GptConfig& model, const TrainState& state,
+                                    const std::string& tokenizer);
+// Throws UserError naming the checkpoint when it is not one of a run.
+TrainState train_state_of(const CheckpointReader& checkpoint);
+Config config_of(const CheckpointReader& checkpoint);
+GptConfig model_of(const CheckpointReader& checkpoint);
+std::unique_ptr<Tokenizer> tokenizer_of(const CheckpointReader& checkpoint);  // null when the data had none
+
+// Views of an engine's state in host memory; the engine's backend must be one of the CPU's.
+std::vector<SliceView> state_slices(DataEngine& engine);
+
+// Reads the parameters, and with `optimizer` the moments. Throws UserError when the checkpoint lacks one.
+void load_state(DataEngine& engine, CheckpointReader& checkpoint, bool optimizer);
+
+// A model ready for evaluation or sampling.
+struct LoadedModel {
+  Config config;  // the run's, with the overrides
+  GptConfig gpt;
+  DType compute = DType::f32;
+  std::int64_t step = 0;
+  std::unique_ptr<Tokenizer> tokenizer;  // null when the data had none
+  std::unique_ptr<Backend> backend;
+  std::unique_ptr<Communicator> group;
+  std::unique_ptr<DataEngine> engine;
+};
+
+// `where` is a checkpoint, a folder of them or a run; `overrides` are `section.key=value` arguments.
+// Throws UserError when there is none, it is damaged, or an override changes the model.
+LoadedModel load_model(const std::filesystem::path& where, std::span<const std::string> overrides = {});
+
+}  // namespace shoal

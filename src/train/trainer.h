@@ -1,0 +1,33 @@
+// A training run: from a config to a directory with log, metrics and checkpoints.
+#pragma once
+
+#include <memory>
+
+#include "train/config.h"
+
+namespace shoal {
+
+struct TrainResult {
+  std::int64_t step = 0;     // updates done
+  double train_loss = 0;     // of the last step
+  double val_loss = 0;       // of the last evaluation, infinity when there was none
+  bool interrupted = false;  // by SIGINT or SIGTERM: the state was saved and the run can be resumed
+};
+
+class Trainer {
+ public:
+  // Opens the data, checks that everything fits, takes the memory and the run's directory, and makes or loads
+  // the model. Throws UserError for whatever of this the user can mend.
+  explicit Trainer(const Config& config);
+  ~Trainer();
+
+  // Trains to the end of the run, or until SIGINT or SIGTERM. Throws Error when a step goes bad and
+  // train.on_bad_step is "stop", naming step, micro-batch and tensor.
+  TrainResult run();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace shoal
