@@ -25,8 +25,8 @@ namespace fs = std::filesystem;
 
 class ScratchDir {
  public:
-  ScratchDir() {
-    std::string name = (fs::temp_directory_path() / "shoal-checkpoint-XXXXXX").string();
+  explicit ScratchDir(const fs::path& parent = fs::temp_directory_path()) {
+    std::string name = (parent / "shoal-checkpoint-XXXXXX").string();
     path_ = mkdtemp(name.data());
   }
   ~ScratchDir() {
