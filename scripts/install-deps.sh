@@ -3,7 +3,7 @@
 set -euo pipefail
 
 packages=(
-  g++ cmake ninja-build ccache git ca-certificates
+  make g++ cmake ninja-build ccache git ca-certificates
   libdnnl-dev               # matrix products on the CPU
   libfmt-dev libspdlog-dev  # formatting, logging
   libtomlplusplus-dev       # the config file
