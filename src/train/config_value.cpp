@@ -21,6 +21,7 @@ Overloaded(Fs...) -> Overloaded<Fs...>;
 // The shortest text that reads back to the same double, as a TOML float: 0.1, 1.0, 6e-4.
 std::string toml_number(double value) {
   std::string text = fmt::format("{}", value);
+  if (!std::isfinite(value)) return text;
   const auto e = text.find('e');
   if (e == std::string::npos) return text.find('.') == std::string::npos ? text + ".0" : text;
   const bool negative = text[e + 1] == '-';

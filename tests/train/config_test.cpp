@@ -56,7 +56,7 @@ TEST(Config, EveryKeyCanBeSetAndIsWrittenAndReadBack) {
   Config changed;
   for (const auto& field : config_fields()) {
     std::string value;
-    for (const std::string candidate : {"true", "false", "3", "0.5", "[0.5, 0.25]", "word"}) {
+    for (const std::string candidate : {"true", "false", "2", "64", "0.5", "[0.5, 0.25]", "word"}) {
       Config trial;
       try {
         apply_arguments(trial, Arguments{field.name() + "=" + candidate});
@@ -65,7 +65,10 @@ TEST(Config, EveryKeyCanBeSetAndIsWrittenAndReadBack) {
       }
       if (field.value(trial) != field.value(Config{})) value = candidate;
     }
-    if (value.empty()) value = field.choices.back() == "hf:DIR" ? "hf:x" : std::string(field.choices.back());
+    if (value.empty()) {
+      ASSERT_FALSE(field.choices.empty()) << field.name();
+      value = field.choices.back() == "hf:DIR" ? "hf:x" : std::string(field.choices.back());
+    }
     apply_arguments(changed, Arguments{field.name() + "=" + value});
     EXPECT_NE(field.value(changed), field.value(Config{})) << field.name();
   }
