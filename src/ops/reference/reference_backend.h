@@ -7,7 +7,7 @@
 
 namespace shoal {
 
-class ReferenceBackend final : public Backend {
+class ReferenceBackend : public Backend {
  public:
   std::string_view name() const override { return "reference"; }
 

@@ -1,0 +1,231 @@
+// Whole models: what they compute does not depend on how they are asked to compute it. One thread is enough
+// but for the test that more of them change nothing.
+#include "model/gpt.h"
+
+#include "model/trainee.h"
+#include "ops/reference/reference_backend.h"
+#include "ops/tolerance.h"
+
+namespace shoal::test {
+namespace {
+
+// Dropout acts, and no size is a multiple of a vector.
+const GptConfig kConfig{
+    .n_layer = 3, .n_head = 3, .n_embd = 33, .block_size = 17, .vocab_size = 61, .dropout = 0.3};
+
+GptConfig without_dropout(GptConfig config) {
+  config.dropout = 0;
+  return config;
+}
+
+class EveryBackend : public testing::TestWithParam<const char*> {
+ protected:
+  static std::unique_ptr<Backend> backend() { return make_backend(GetParam(), 1); }
+};
+INSTANTIATE_TEST_SUITE_P(, EveryBackend, testing::Values("reference", "cpu"),
+                         [](const auto& test) { return std::string(test.param); });
+
+class EveryType : public testing::TestWithParam<DType> {};
+INSTANTIATE_TEST_SUITE_P(, EveryType, testing::Values(DType::f32, DType::bf16),
+                         [](const auto& test) { return std::string(name_of(test.param)); });
+
+// Two steps, so that the update is covered, and the second step's dropout.
+std::vector<std::byte> bits_after_training(Trainee trainee, std::int64_t batch) {
+  for (int step = 0; step < 2; ++step) {
+    trainee.train(random_tokens(trainee.model().config(), batch, static_cast<std::uint32_t>(step)), step,
+                  1e-3);
+  }
+  return trainee.state_bits();
+}
+
+TEST_P(EveryType, RecomputeGivesTheSameBits) {
+  const auto run = [&](Recompute recompute) {
+    return bits_after_training(
+        {make_cpu_backend(1), kConfig, {.compute = GetParam(), .micro_batch = 2, .recompute = recompute}}, 4);
+  };
+  EXPECT_TRUE(run(Recompute::none) == run(Recompute::block));
+}
+
+TEST_P(EveryType, AnyNumberOfThreadsGivesTheSameBits) {
+  struct {
+    GptConfig config;
+    std::int64_t batch;
+  } const cases[] = {
+      {kConfig, 3},
+      {{.n_layer = 1, .n_head = 4, .n_embd = 128, .block_size = 64, .vocab_size = 65}, 12},
+      {{.n_layer = 1, .n_head = 4, .n_embd = 256, .block_size = 100, .vocab_size = 1003, .dropout = 0.1}, 2},
+  };
+  for (const auto& [config, batch] : cases) {
+    const auto run = [&](int threads) {
+      return bits_after_training(
+          {make_cpu_backend(threads), config, {.compute = GetParam(), .micro_batch = batch}}, batch);
+    };
+    const auto alone = run(1);
+    EXPECT_TRUE(run(2) == alone) << "width " << config.n_embd;
+    EXPECT_TRUE(run(3) == alone) << "width " << config.n_embd;
+  }
+}
+
+// The reference backend computes every row by itself and in double, so a row's loss and the gradient that
+// reaches a parameter from it do not depend on the rows beside it, and the whole difference between sizes of
+// micro-batches is in the sums: of losses in double, and of gradients in float32, where a micro-batch's part
+// is added with one rounding (two in the tied embedding, whose uses add one after the other).
+// With n parts g_i, both sums are within gamma(2 n) * sum |g_i| of the exact one, and so are their norms.
+// The tied embedding's two uses can cancel in g_i. As every sequence holds a token once, the part from the
+// embedding's use has the norm of the positions' gradient p_i, and |head's use| <= |g_i| + |p_i|.
+TEST(Accumulation, EqualsOneBatchWithinRounding) {
+  const std::int64_t batch = 6;
+  Tokens all = random_tokens(kConfig, batch);
+  for (std::size_t i = 0; i < all.tokens.size(); ++i) all.tokens[i] = static_cast<std::int32_t>(i * 7 % 61);
+  all.targets[5] = -1;
+
+  const auto run = [&](std::int64_t micro_batch) {
+    Trainee trainee(make_reference_backend(), kConfig, {.micro_batch = micro_batch});
+    const double loss = trainee.backward(all);
+    return std::pair(loss, trainee.gradients());
+  };
+  const auto [whole_loss, whole] = run(batch);
+
+  std::vector<double> magnitudes(whole.size());  // sum of |g_i| over the sequences i
+  for (std::int64_t sequence = 0; sequence < batch; ++sequence) {
+    Tokens one = all;  // the others' targets do not count, and the scale stays that of the whole batch
+    for (std::size_t i = 0; i < one.targets.size(); ++i) {
+      if (static_cast<std::int64_t>(i) / kConfig.block_size != sequence) one.targets[i] = -1;
+    }
+    Trainee trainee(make_reference_backend(), kConfig, {.micro_batch = 1});
+    trainee.backward(one);
+    const auto share =
+        static_cast<double>(one.targets_that_count()) / static_cast<double>(all.targets_that_count());
+    const auto part = trainee.gradients();
+    for (std::size_t i = 0; i < part.size(); ++i) magnitudes[i] += share * norm(part[i].values);
+    magnitudes[0] += 2 * share * norm(part[1].values);
+  }
+  ASSERT_EQ(whole[0].name, "transformer.wte.weight");
+  ASSERT_EQ(whole[1].name, "transformer.wpe.weight");
+
+  const auto rows = static_cast<std::int64_t>(all.tokens.size());
+  for (const std::int64_t micro_batch : {1, 2, 3}) {
+    const auto [loss, gradients] = run(micro_batch);
+    EXPECT_NEAR(loss, whole_loss, gamma(2 * rows, DType::f64) * whole_loss) << "micro-batch " << micro_batch;
+    for (std::size_t i = 0; i < whole.size(); ++i) {
+      EXPECT_LE(norm(gradients[i].values - whole[i].values), 2 * gamma(2 * batch) * magnitudes[i])
+          << whole[i].name << ", micro-batch " << micro_batch;
+    }
+  }
+}
+
+// In the cpu backend a product may add in another order when it has another number of rows, so every size is
+// held to what the parity tests allow between two float32 computations of the same gradient.
+TEST(Accumulation, OnTheCpuEqualsTheReference) {
+  const Tokens all = random_tokens(kConfig, 6);
+  Trainee reference(make_reference_backend(), kConfig, {.micro_batch = 6});
+  const double expected_loss = reference.backward(all);
+  const auto expected = reference.gradients();
+  for (const std::int64_t micro_batch : {1, 2, 3, 6}) {
+    Trainee trainee(make_cpu_backend(1), kConfig, {.micro_batch = micro_batch});
+    EXPECT_NEAR(trainee.backward(all), expected_loss, 1e-5 * expected_loss) << "micro-batch " << micro_batch;
+    const auto gradients = trainee.gradients();
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      EXPECT_LE(norm(gradients[i].values - expected[i].values), 1e-5 * norm(expected[i].values))
+          << expected[i].name << ", micro-batch " << micro_batch;
+    }
+  }
+}
+
+TEST(Dropout, ChangesWithTheStepAndIsOffInEvaluation) {
+  const Tokens batch = random_tokens(kConfig, 2);
+  Trainee trainee(make_cpu_backend(1), kConfig, {.micro_batch = 2});
+  Trainee plain(make_cpu_backend(1), without_dropout(kConfig), {.micro_batch = 2});
+  const double first = trainee.backward(batch, 0);
+  EXPECT_EQ(trainee.backward(batch, 0), first);
+  EXPECT_NE(trainee.backward(batch, 1), first);
+  EXPECT_NE(plain.backward(batch, 0), first);
+  EXPECT_EQ(trainee.evaluate(batch), plain.backward(batch, 0));
+}
+
+TEST_P(EveryBackend, PaddingOfTheVocabularyStaysZero) {
+  const GptConfig config = without_dropout(kConfig);
+  for (const DType compute : {DType::f32, DType::bf16}) {
+    Trainee trainee(backend(), config, {.compute = compute, .micro_batch = 2});
+    const auto expect_zero = [&](const Tensor& padded) {
+      const std::int64_t rows = padded_vocabulary(config) - config.vocab_size;
+      ASSERT_EQ(rows, 3);
+      const Tensor padding = padded.row_range(config.vocab_size, rows);
+      std::vector<std::byte> bytes(padding.bytes());
+      trainee.backend().copy_to_host(bytes.data(), padding);
+      EXPECT_EQ(std::count(bytes.begin(), bytes.end(), std::byte{0}), std::ssize(bytes)) << name_of(compute);
+    };
+    for (int step = 0; step < 3; ++step) {
+      trainee.train(random_tokens(config, 2, static_cast<std::uint32_t>(step)), step, 1e-2);
+      expect_zero(trainee.engine().tied_gradient());
+      expect_zero(trainee.engine().weights(0)["wte.weight"]);
+    }
+  }
+}
+
+TEST_P(EveryBackend, EvaluationGivesTheLossOfTraining) {
+  const GptConfig config = without_dropout(kConfig);
+  const Tokens batch = random_tokens(config, 4);
+  Trainee trainee(backend(), config, {.micro_batch = 2});
+  Trainee evaluator(backend(), config, {.micro_batch = 2, .backward = false});
+  const double loss = trainee.backward(batch);
+  EXPECT_EQ(trainee.evaluate(batch), loss);
+  EXPECT_EQ(evaluator.evaluate(batch), loss);
+}
+
+// Counts what is taken from it and not given back.
+class CountingBackend final : public ReferenceBackend {
+ public:
+  explicit CountingBackend(std::size_t& taken) : taken_(taken) {}
+  void* allocate(std::size_t bytes) override {
+    taken_ += bytes;
+    return ReferenceBackend::allocate(bytes);
+  }
+  void release(void* data, std::size_t bytes) override {
+    taken_ -= bytes;
+    ReferenceBackend::release(data, bytes);
+  }
+
+ private:
+  std::size_t& taken_;
+};
+
+TEST_P(EveryType, MemoryIsWhatWasAnnounced) {
+  const DType compute = GetParam();
+  std::size_t taken = 0;
+  CountingBackend backend(taken);
+  const auto self = make_self_communicator();
+  for (const bool training : {true, false}) {
+    const auto engine = make_replicated_engine(backend, *self, kConfig,
+                                               {.compute = compute, .adamw = {}, .training = training});
+    const std::size_t parameters = taken;
+    // The rest is two scalars, each with the alignment of an arena.
+    EXPECT_EQ(parameters, replicated_memory(kConfig, compute, training).total() + std::size_t{2 * 64});
+    for (const auto recompute : {Recompute::none, Recompute::block}) {
+      const GptOptions options{
+          .batch = {2, kConfig.block_size}, .compute = compute, .recompute = recompute, .backward = training};
+      const Gpt model(backend, *engine, kConfig, options);
+      EXPECT_EQ(taken - parameters, Gpt::activation_bytes(kConfig, options));
+    }
+  }
+  EXPECT_EQ(taken, 0);
+}
+
+TEST_P(EveryBackend, LearnsABatchByHeart) {
+  const GptConfig config{.n_layer = 2, .n_head = 2, .n_embd = 32, .block_size = 8, .vocab_size = 11};
+  Tokens batch = random_tokens(config, 2);
+  // The two sequences differ from the start, so nothing in them is beyond learning.
+  batch.tokens[0] = 0;
+  batch.tokens[8] = 1;
+  Trainee trainee(backend(), config, {.micro_batch = 2});
+  EXPECT_NEAR(trainee.evaluate(batch), std::log(11), 0.2);  // a fresh model knows nothing
+  for (int step = 0; step < 80; ++step) trainee.train(batch, step, 1e-2);
+  EXPECT_LT(trainee.evaluate(batch), 0.05);
+
+  std::vector<std::int32_t> predictions(batch.targets.size());
+  trainee.backend().copy_to_host(predictions.data(), trainee.model().predictions());
+  EXPECT_EQ(predictions, batch.targets);
+}
+
+}  // namespace
+}  // namespace shoal::test

@@ -1,0 +1,184 @@
+#include "model/unit.h"
+
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <set>
+
+#include "core/error.h"
+#include "model/trainee.h"
+
+namespace shoal::test {
+namespace {
+
+using testing::ElementsAre;
+using testing::SizeIs;
+
+GptConfig sizes(int n_layer, int n_head, int n_embd, int block_size, std::int64_t vocab_size, bool bias) {
+  return {.n_layer = n_layer,
+          .n_head = n_head,
+          .n_embd = n_embd,
+          .block_size = block_size,
+          .vocab_size = vocab_size,
+          .bias = bias};
+}
+const GptConfig kGpt2;  // the defaults are the 124M model's
+const GptConfig kSmall = sizes(2, 2, 24, 16, 61, true);
+
+std::vector<std::string> names(const UnitSpec& unit) {
+  std::vector<std::string> result;
+  for (const auto& parameter : unit.parameters) result.push_back(parameter.name);
+  return result;
+}
+
+TEST(Units, GoFromTheEmbeddingOverTheBlocksToTheHead) {
+  std::vector<std::string> unit_names;
+  for (const auto& unit : gpt_units(kSmall)) unit_names.push_back(unit.name);
+  EXPECT_THAT(unit_names, ElementsAre("embedding", "block.0", "block.1", "head"));
+}
+
+TEST(Units, HaveNanoGptsNamesWithDecayedParametersFirst) {
+  const auto units = gpt_units(kSmall);
+  EXPECT_THAT(names(units[0]), ElementsAre("transformer.wte.weight", "transformer.wpe.weight"));
+  EXPECT_THAT(names(units[1]),
+              ElementsAre("transformer.h.0.attn.c_attn.weight", "transformer.h.0.attn.c_proj.weight",
+                          "transformer.h.0.mlp.c_fc.weight", "transformer.h.0.mlp.c_proj.weight",
+                          "transformer.h.0.ln_1.weight", "transformer.h.0.ln_1.bias",
+                          "transformer.h.0.attn.c_attn.bias", "transformer.h.0.attn.c_proj.bias",
+                          "transformer.h.0.ln_2.weight", "transformer.h.0.ln_2.bias",
+                          "transformer.h.0.mlp.c_fc.bias", "transformer.h.0.mlp.c_proj.bias"));
+  EXPECT_THAT(names(units[3]), ElementsAre("transformer.ln_f.weight", "transformer.ln_f.bias"));
+}
+
+TEST(Units, WithoutBiasHaveNone) {
+  GptConfig config = kSmall;
+  config.bias = false;
+  for (const auto& unit : gpt_units(config)) {
+    for (const auto& name : names(unit)) EXPECT_TRUE(name.ends_with(".weight")) << name;
+  }
+}
+
+TEST(Units, WeightsAreOutByIn) {
+  const auto units = gpt_units(kSmall);
+  EXPECT_EQ(units[1].parameter("c_attn.weight").shape, (Shape{72, 24}));
+  EXPECT_EQ(units[1].parameter("attn.c_proj.weight").shape, (Shape{24, 24}));
+  EXPECT_EQ(units[1].parameter("c_fc.weight").shape, (Shape{96, 24}));
+  EXPECT_EQ(units[1].parameter("mlp.c_proj.weight").shape, (Shape{24, 96}));
+  EXPECT_EQ(units[0].parameter("wte.weight").shape, (Shape{61, 24}));
+  EXPECT_EQ(units[0].parameter("wpe.weight").shape, (Shape{16, 24}));
+}
+
+TEST(Units, AnUnknownParameterIsAnError) {
+  EXPECT_THROW(gpt_units(kSmall)[0].parameter("lm_head.weight"), Error);
+}
+
+// What PyTorch counts for the released models and for nanoGPT's character models.
+TEST(Units, CountParametersAsPublished) {
+  const auto count = [](const GptConfig& config) { return parameter_count(gpt_units(config)); };
+  EXPECT_EQ(count(kGpt2), 124'439'808);
+  EXPECT_EQ(count(sizes(24, 16, 1024, 1024, 50257, true)), 354'823'168);
+  EXPECT_EQ(count(sizes(36, 20, 1280, 1024, 50257, true)), 774'030'080);
+  EXPECT_EQ(count(sizes(48, 25, 1600, 1024, 50257, true)), 1'557'611'200);
+  // By hand: L (12 C^2 + 2 C) + (V + T + 1) C.
+  EXPECT_EQ(count(sizes(6, 6, 384, 256, 65, false)), 6 * (12 * 384 * 384 + 2 * 384) + (65 + 256 + 1) * 384);
+  EXPECT_EQ(count(sizes(4, 4, 128, 64, 65, false)), 4 * (12 * 128 * 128 + 2 * 128) + (65 + 64 + 1) * 128);
+}
+
+TEST(Units, CountFlopsByTheFormula) {
+  EXPECT_DOUBLE_EQ(flops_per_token(kGpt2), 6.0 * 124'439'808 + 12.0 * 12 * 768 * 1024);
+}
+
+TEST(Units, ParametersLieAlignedApartAndWithinTheirUnit) {
+  for (const GptConfig& config : {kSmall, sizes(1, 3, 21, 7, 5, true), kGpt2}) {
+    for (const auto& unit : gpt_units(config)) {
+      std::int64_t end = 0;
+      for (const auto& parameter : unit.parameters) {
+        EXPECT_GE(parameter.offset, end) << parameter.name;
+        EXPECT_EQ(parameter.offset % 16, 0) << parameter.name;
+        EXPECT_EQ(parameter.decay, parameter.shape.rank() >= 2) << parameter.name;
+        EXPECT_EQ(parameter.decay, parameter.offset < unit.decayed) << parameter.name;
+        end = parameter.offset + parameter.local_shape.count();
+      }
+      EXPECT_LE(end, unit.size) << unit.name;
+    }
+  }
+}
+
+TEST(Units, OnlyTheVocabularyIsPadded) {
+  for (const auto& unit : gpt_units(kSmall)) {
+    for (const auto& parameter : unit.parameters) {
+      const Shape expected = parameter.name.ends_with("wte.weight") ? Shape{64, 24} : parameter.shape;
+      EXPECT_EQ(parameter.local_shape, expected) << parameter.name;
+    }
+  }
+  EXPECT_EQ(padded_vocabulary(kGpt2), 50272);
+}
+
+TEST(UnitView, FindsParametersByTheEndOfTheirNames) {
+  const auto units = gpt_units(kSmall);
+  std::vector<float> memory(static_cast<std::size_t>(units[1].size));
+  const UnitView view{&units[1], {memory.data(), DType::f32, {units[1].size}}};
+  const auto& fc = units[1].parameter("mlp.c_fc.bias");
+  EXPECT_EQ(view["c_fc.bias"].data, memory.data() + fc.offset);
+  EXPECT_EQ(view["c_fc.bias"].shape, fc.shape);
+  EXPECT_FALSE(view["lm_head.weight"]);
+}
+
+std::vector<NamedValues> initial_values(std::unique_ptr<Backend> backend, const GptConfig& config) {
+  Trainee trainee(std::move(backend), config);
+  return trainee.parameters();
+}
+
+const Values& find(const std::vector<NamedValues>& all, std::string_view name_end) {
+  return std::ranges::find_if(all, [&](const auto& p) { return p.name.ends_with(name_end); })->values;
+}
+
+TEST(InitialValues, DoNotDependOnThreads) {
+  const auto alone = initial_values(make_cpu_backend(1), kSmall);
+  for (const int threads : {2, 3}) {
+    const auto together = initial_values(make_cpu_backend(threads), kSmall);
+    for (std::size_t i = 0; i < alone.size(); ++i) {
+      EXPECT_TRUE((alone[i].values == together[i].values).min()) << alone[i].name;
+    }
+  }
+}
+
+// An element's value is addressed by its parameter's name and its place there: what else is in the model, or
+// how far the parameter is padded, changes nothing.
+TEST(InitialValues, DoNotDependOnTheRestOfTheModel) {
+  GptConfig larger = kSmall;
+  larger.vocab_size = 999;
+  larger.block_size = 40;
+  larger.bias = false;
+  const auto one = initial_values(make_cpu_backend(1), kSmall);
+  const auto other = initial_values(make_cpu_backend(1), larger);
+  for (const auto& [name, values] : other) {
+    const Values& same = find(one, name);
+    const std::slice common(0, std::min(same.size(), values.size()), 1);
+    EXPECT_TRUE((Values(values[common]) == Values(same[common])).min()) << name;
+  }
+}
+
+TEST(InitialValues, AreThoseOfGpt2) {
+  const GptConfig config = sizes(2, 2, 64, 64, 256, true);
+  const auto initial = initial_values(make_cpu_backend(1), config);
+  std::set<double> firsts;
+  for (const auto& [name, values] : initial) {
+    if (name.ends_with("bias")) {
+      EXPECT_TRUE((values == 0.0).min()) << name;
+    } else if (name.find(".ln_") != std::string::npos) {
+      EXPECT_TRUE((values == 1.0).min()) << name;
+    } else {
+      // Five standard errors, of the mean (s / sqrt(n)) and of the standard deviation (s / sqrt(2 n)).
+      const double s = name.ends_with("c_proj.weight") ? 0.02 / std::sqrt(2.0 * config.n_layer) : 0.02;
+      const auto n = static_cast<double>(values.size());
+      EXPECT_NEAR(values.sum() / n, 0, 5 * s / std::sqrt(n)) << name;
+      EXPECT_NEAR(std::sqrt((values * values).sum() / n), s, 5 * s / std::sqrt(2 * n)) << name;
+      firsts.insert(values[0] / s);
+    }
+  }
+  EXPECT_THAT(firsts, SizeIs(10)) << "parameters share their values";
+}
+
+}  // namespace
+}  // namespace shoal::test
