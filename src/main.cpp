@@ -20,6 +20,7 @@ void add_commands(CLI::App& app) {
   add_prepare(app);
   add_train(app);
   add_eval(app);
+  add_sample(app);
   add_plot(app);
   add_config(app);
 }

@@ -1,0 +1,149 @@
+#include "generate/generator.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+#include <set>
+#include <vector>
+
+#include "core/error.h"
+#include "generate/tiny_model.h"
+
+namespace shoal {
+namespace {
+
+using test::TinyModel;
+using testing::Each;
+using testing::HasSubstr;
+using testing::Lt;
+using testing::ThrowsMessage;
+using Tokens = std::vector<std::int32_t>;
+
+// More than four windows of the tiny model's block.
+constexpr std::int64_t kTokens = 40;
+const Tokens kPrompt = {5, 17, 40};
+
+Tokens generate(Generator& generator, const Tokens& prompt, SampleOptions options, std::int64_t sample = 0) {
+  Tokens made;
+  generator.generate(prompt, options, sample, [&](std::int32_t token) {
+    made.push_back(token);
+    return true;
+  });
+  return made;
+}
+
+Tokens generate(TinyModel& model, const Tokens& prompt, SampleOptions options, std::int64_t sample = 0) {
+  Generator generator(*model.backend, *model.engine, model.config, model.compute);
+  return generate(generator, prompt, options, sample);
+}
+
+SampleOptions options(double temperature, std::uint64_t seed = 1337) {
+  return {.temperature = temperature, .top_k = 0, .seed = seed, .max_tokens = kTokens};
+}
+
+TEST(Generator, TheCacheChangesNoToken) {
+  for (const auto compute : {DType::f32, DType::bf16}) {
+    TinyModel model(make_cpu_backend(2), compute);
+    for (const double temperature : {0.0, 0.7, 1.5}) {
+      for (const std::uint64_t seed : {1, 2, 3}) {
+        auto with = options(temperature, seed), without = with;
+        without.cache = false;
+        EXPECT_EQ(generate(model, kPrompt, with), generate(model, kPrompt, without));
+      }
+    }
+  }
+}
+
+// The window, spelled out, and every token from a fresh reading of it; the reference backend computes each
+// position by itself, so its bits do not depend on how the text was read.
+TEST(Generator, GreedyTokensFollowTheWindow) {
+  TinyModel model(make_reference_backend());
+  Decoder decoder(*model.backend, *model.engine, model.config, model.compute);
+  Tokens text = kPrompt, window = text;
+  for (std::int64_t i = 0; i < kTokens; ++i) {
+    decoder.prefill(window);
+    const auto logits = decoder.logits();
+    text.push_back(static_cast<std::int32_t>(std::ranges::max_element(logits) - logits.begin()));
+    window.push_back(text.back());
+    if (window.size() > 13) window.assign(text.end() - 6, text.end());
+  }
+  const auto made = generate(model, kPrompt, options(0));
+  EXPECT_EQ(made, Tokens(text.begin() + 3, text.end()));
+  EXPECT_GT(std::set(made.begin(), made.end()).size(), 2u);  // or the test would show little
+}
+
+TEST(Generator, ALongPromptIsCutToHalfABlock) {
+  TinyModel model(make_cpu_backend(1));
+  Tokens prompt(14);
+  for (std::size_t i = 0; i < prompt.size(); ++i) prompt[i] = static_cast<std::int32_t>(4 * i);
+  EXPECT_EQ(generate(model, prompt, options(0)),
+            generate(model, Tokens(prompt.end() - 6, prompt.end()), options(0)));
+  EXPECT_EQ(Generator::window(13, model.config), 13);
+  EXPECT_EQ(Generator::window(14, model.config), 6);
+}
+
+TEST(Generator, ThreadsChangeNoToken) {
+  for (const auto compute : {DType::f32, DType::bf16}) {
+    TinyModel one(make_cpu_backend(1), compute), three(make_cpu_backend(3), compute);
+    EXPECT_EQ(generate(one, kPrompt, options(1)), generate(three, kPrompt, options(1)));
+  }
+}
+
+TEST(Generator, ASampleDoesNotDependOnWhatWasMadeBefore) {
+  TinyModel model(make_cpu_backend(1));
+  const auto alone = generate(model, kPrompt, options(1), 2);
+  Generator generator(*model.backend, *model.engine, model.config, model.compute);
+  const auto first = generate(generator, kPrompt, options(1), 0);
+  generate(generator, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, options(1), 1);
+  EXPECT_EQ(generate(generator, kPrompt, options(1), 2), alone);
+  EXPECT_EQ(generate(generator, kPrompt, options(1), 0), first);
+  EXPECT_NE(first, alone);
+  EXPECT_NE(generate(generator, kPrompt, options(1, 1338), 0), first);
+}
+
+TEST(Generator, SamplesOnlyClassesThatExist) {
+  TinyModel model(make_cpu_backend(1));
+  auto hot = options(1000);  // nearly uniform
+  hot.max_tokens = 500;
+  auto made = generate(model, kPrompt, hot);
+  EXPECT_EQ(*std::ranges::max_element(made), 60);
+  hot.vocab_size = 10;
+  EXPECT_THAT(generate(model, kPrompt, hot), Each(Lt(10)));
+}
+
+TEST(Generator, StopsWhenToldTo) {
+  TinyModel model(make_cpu_backend(1));
+  Generator generator(*model.backend, *model.engine, model.config, model.compute);
+  int calls = 0;
+  generator.generate(kPrompt, options(1), 0, [&](std::int32_t) { return ++calls < 3; });
+  EXPECT_EQ(calls, 3);
+  auto none = options(1);
+  none.max_tokens = 0;
+  EXPECT_EQ(generate(generator, kPrompt, none), Tokens());
+}
+
+TEST(Generator, RefusesPromptsThatTheModelCannotRead) {
+  TinyModel model(make_cpu_backend(1));
+  EXPECT_THAT([&] { generate(model, {}, options(1)); }, ThrowsMessage<UserError>(HasSubstr("empty")));
+  EXPECT_THAT(
+      [&] {
+        generate(model, {1, 61}, options(1));
+      },
+      ThrowsMessage<UserError>(HasSubstr("token 61 of the prompt")));
+  EXPECT_THROW(generate(model, {-1}, options(1)), UserError);
+  EXPECT_THROW(generate(model, kPrompt, options(-1)), UserError);
+}
+
+TEST(Generator, SaysWhenTheWeightsAreDamaged) {
+  TinyModel model(make_cpu_backend(1));
+  for (const auto& tensor : model.engine->state(false)) {
+    tensor.data.as<float>()[0] = std::numeric_limits<float>::quiet_NaN();
+  }
+  model.engine->state_loaded();
+  EXPECT_THAT([&] { generate(model, {0}, options(1)); }, ThrowsMessage<Error>(HasSubstr("is nan")));
+}
+
+}  // namespace
+}  // namespace shoal

@@ -1,0 +1,146 @@
+#include "generate/sample_token.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <vector>
+
+#include "core/error.h"
+#include "core/philox.h"
+
+namespace shoal {
+namespace {
+
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+using Logits = std::vector<float>;
+
+constexpr std::size_t kClasses = 37;
+
+// Logits on a coarse grid, so that there are equal ones.
+Logits random_logits(std::uint32_t row) {
+  Logits logits(kClasses);
+  for (std::uint32_t i = 0; i < kClasses; ++i) {
+    const auto block = philox(philox_key(11, Stream::corpus), {i, row, 0, 0});
+    logits[i] = static_cast<float>(std::round(4 * to_normal(block)) / 2);
+  }
+  return logits;
+}
+
+SampleOptions options(double temperature, int top_k = 0, double top_p = 1) {
+  return {.temperature = temperature, .top_k = top_k, .top_p = top_p};
+}
+
+std::vector<double> softmax(const Logits& logits, double temperature, const std::vector<bool>& kept) {
+  std::vector<double> p(logits.size());
+  for (std::size_t i = 0; i < p.size(); ++i) p[i] = kept[i] ? std::exp(double{logits[i]} / temperature) : 0;
+  const double sum = std::accumulate(p.begin(), p.end(), 0.0);
+  for (auto& x : p) x /= sum;
+  return p;
+}
+
+// The probabilities that the options leave, by sorting everything.
+std::vector<double> brute_force(const Logits& logits, const SampleOptions& rule) {
+  std::vector<std::size_t> order(logits.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::ranges::stable_sort(order, [&](auto a, auto b) { return logits[a] > logits[b]; });
+  std::vector<bool> kept(logits.size(), true);
+  if (rule.top_k > 0) {
+    for (std::size_t i = static_cast<std::size_t>(rule.top_k); i < order.size(); ++i) kept[order[i]] = false;
+  }
+  const auto p = softmax(logits, rule.temperature, kept);
+  double held = 0;
+  for (const auto id : order) {
+    // The slack keeps a sum that reaches the share exactly from being missed by rounding.
+    if (held >= rule.top_p - 1e-12) kept[id] = false;
+    held += p[id];
+  }
+  return softmax(logits, rule.temperature, kept);
+}
+
+// On an even grid of n draws a token is chosen p * n times, to within one.
+void expect_distribution(const Logits& logits, const SampleOptions& rule) {
+  constexpr int kDraws = 1000;
+  std::vector<int> counts(logits.size());
+  for (int i = 0; i < kDraws; ++i) {
+    ++counts[static_cast<std::size_t>(sample_token(logits, rule, (i + 0.5) / kDraws))];
+  }
+  const auto expected = brute_force(logits, rule);
+  for (std::size_t id = 0; id < logits.size(); ++id) {
+    EXPECT_NEAR(counts[id], expected[id] * kDraws, 1.0 + 1e-6) << "token " << id;
+    if (expected[id] == 0) {
+      EXPECT_EQ(counts[id], 0) << "token " << id << " was cut";
+    }
+  }
+}
+
+TEST(SampleToken, DrawsFromWhatTheOptionsLeave) {
+  for (std::uint32_t row = 0; row < 6; ++row) {
+    const auto logits = random_logits(row);
+    for (const double temperature : {0.3, 1.0, 4.0}) {
+      for (const int top_k : {0, 1, 5, 36, 37, 1000}) {
+        for (const double top_p : {0.05, 0.5, 0.93, 1.0}) {
+          SCOPED_TRACE(
+              fmt::format("row {} temperature {} top_k {} top_p {}", row, temperature, top_k, top_p));
+          expect_distribution(logits, options(temperature, top_k, top_p));
+        }
+      }
+    }
+  }
+}
+
+TEST(SampleToken, TemperatureZeroIsTheFirstOfTheMostLikely) {
+  Logits logits = {1, 3, -2, 3, 0};
+  for (const double uniform : {0.0, 0.5, 0.999}) EXPECT_EQ(sample_token(logits, options(0), uniform), 1);
+}
+
+TEST(SampleToken, ExtremesOfTemperatureAndLogits) {
+  const Logits logits = {-3e38f, 3e38f, 0, 1};
+  for (const double temperature : {1e-300, 1e-3, 1.0}) {
+    for (const double uniform : {0.0, 0.5, 1 - 0x1p-53}) {
+      EXPECT_EQ(sample_token(logits, options(temperature), uniform), 1);
+    }
+  }
+  EXPECT_EQ(sample_token(Logits{0, 0, 0, 0}, options(1e300), 1 - 0x1p-53), 3);
+  EXPECT_EQ(sample_token(Logits{5}, options(1, 200, 0.1), 0.7), 0);
+}
+
+TEST(SampleToken, OptionsThatCutNothingChangeNothing) {
+  const auto logits = random_logits(9);
+  for (double uniform = 0; uniform < 1; uniform += 0.01) {
+    const auto token = sample_token(logits, options(1), uniform);
+    EXPECT_EQ(sample_token(logits, options(1, static_cast<int>(kClasses)), uniform), token);
+    EXPECT_EQ(sample_token(logits, options(1, 0, 1 - 1e-16), uniform), token);
+  }
+}
+
+TEST(SampleToken, LogitsThatAreNotFiniteAreAnError) {
+  using Limits = std::numeric_limits<float>;
+  for (const float bad : {Limits::quiet_NaN(), Limits::infinity(), -Limits::infinity()}) {
+    for (const double temperature : {0.0, 1.0}) {
+      EXPECT_THAT(
+          [&] {
+            sample_token(Logits{0, 1, bad, 2}, options(temperature), 0.5);
+          },
+          ThrowsMessage<Error>(HasSubstr("logit of token 2")));
+    }
+  }
+}
+
+TEST(SampleOptions, OutOfRangeIsTheUsersFault) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_NO_THROW(validate({}));
+  EXPECT_NO_THROW(validate(options(0, 0, 1)));
+  EXPECT_THAT([&] { validate(options(-0.1)); }, ThrowsMessage<UserError>(HasSubstr("temperature of -0.1")));
+  EXPECT_THROW(validate(options(nan)), UserError);
+  EXPECT_THROW(validate(options(1, -1)), UserError);
+  for (const double top_p : {0.0, -1.0, 1.1, nan}) EXPECT_THROW(validate(options(1, 0, top_p)), UserError);
+  EXPECT_THROW(validate({.max_tokens = -1}), UserError);
+}
+
+}  // namespace
+}  // namespace shoal

@@ -1,0 +1,43 @@
+// A model small enough to generate in no time, with weights large enough that its tokens depend on every
+// position that it sees.
+#pragma once
+
+#include <memory>
+
+#include "comm/communicator.h"
+#include "parallel/data_engine.h"
+
+namespace shoal::test {
+
+// Sizes that divide nothing: 61 classes are padded to 64, a block of 13 is cut to 6.
+inline GptConfig tiny_config() {
+  GptConfig config;
+  config.n_layer = 2;
+  config.n_head = 3;
+  config.n_embd = 24;
+  config.block_size = 13;
+  config.vocab_size = 61;
+  return config;
+}
+
+struct TinyModel {
+  explicit TinyModel(std::unique_ptr<Backend> backend_, DType compute_ = DType::f32)
+      : backend(std::move(backend_)), compute(compute_) {
+    engine = make_replicated_engine(*backend, *group, config,
+                                    {.compute = compute, .adamw = {}, .training = false});
+    engine->initialize(7);
+    for (const auto& tensor : engine->state(false)) {
+      if (tensor.data.shape.rank() < 2) continue;
+      for (std::int64_t i = 0; i < tensor.data.count(); ++i) tensor.data.as<float>()[i] *= 15;
+    }
+    engine->state_loaded();
+  }
+
+  GptConfig config = tiny_config();
+  std::unique_ptr<Backend> backend;
+  DType compute;
+  std::unique_ptr<Communicator> group = make_self_communicator();
+  std::unique_ptr<DataEngine> engine;
+};
+
+}  // namespace shoal::test
