@@ -78,7 +78,9 @@ JsonlSink::JsonlSink(const std::filesystem::path& path, std::optional<std::int64
           "run.name",
           path.string());
     }
-    std::filesystem::resize_file(path, bytes_up_to(path, *resume_step));
+    std::error_code error;
+    std::filesystem::resize_file(path, bytes_up_to(path, *resume_step), error);
+    if (error) fail_user("cannot write {}: {}", path.string(), error.message());
   }
   file_.reset(std::fopen(path.c_str(), "ab"));
   if (!file_) fail_user("cannot write {}: {}", path.string(), std::strerror(errno));

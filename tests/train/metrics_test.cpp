@@ -162,6 +162,8 @@ TEST_F(MetricsTest, TensorBoardEventsReadBack) {
   EXPECT_EQ(events[1].step(), 6);
   EXPECT_EQ(events[2].summary().value(0).tag(), "train/loss");
   EXPECT_EQ(events[2].summary().value(0).simple_value(), 2.5f);
+  EXPECT_EQ(events[2].summary().value(1).tag(), "train/lr");
+  EXPECT_TRUE(events[2].summary().value(1).has_simple_value()) << "a zero must be written";
   EXPECT_EQ(events[3].summary().value(1).tag(), "eval/val_loss");
   EXPECT_EQ(events[4].step(), 6);
 }
