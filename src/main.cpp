@@ -96,9 +96,11 @@ int run(int argc, char** argv) {
   app.set_version_flag("--version", "shoal " SHOAL_VERSION, "Print the version");
   app.set_help_flag("-h,--help", "Print this help");
   app.footer(
-      "shoal COMMAND --help explains a command, with examples.\n\nExamples:\n"
-      "  shoal config --explain model\n      What the keys of a config's [model] section mean\n"
-      "  shoal plot runs/first runs/second -o curves.svg\n      Draw the curves of two runs over each other");
+      "shoal COMMAND --help explains a command, with examples.\n\nA first run, in a minute or two:\n"
+      "  shoal prepare synthetic --out data/synthetic\n"
+      "  shoal train configs/quickstart.toml\n"
+      "  shoal sample --checkpoint runs/quickstart\n"
+      "  shoal plot runs/quickstart -o quickstart.svg");
   add_commands(app);
   try {
     app.parse(reversed_arguments(argc, argv));

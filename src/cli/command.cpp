@@ -26,8 +26,12 @@ class HelpFormatter : public CLI::Formatter {
     return positional ? argument_text(option) : Formatter::make_option_name(option, false);
   }
   std::string make_option_opts(const CLI::Option* option) const override {
-    return option->nonpositional() && !option->get_option_text().empty() ? " " + option->get_option_text()
-                                                                         : "";
+    if (!option->nonpositional()) return "";
+    if (!option->get_option_text().empty()) return " " + option->get_option_text();
+    const auto type = option->get_type_name();
+    if (type.empty()) return "";  // a flag
+    if (type.starts_with("INT") || type.starts_with("UINT")) return " N";
+    return type.starts_with("FLOAT") ? " X" : " TEXT";
   }
   std::string make_option_desc(const CLI::Option* option) const override {
     auto text = option->get_description();
