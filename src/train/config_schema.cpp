@@ -161,7 +161,7 @@ std::vector<Field> make_fields() {
       number<&C::lr_schedule, &Lr::decay_steps>(
           "lr_schedule.decay_steps", at_least(0), "steps",
           "cosine, linear: the step at which min_lr is reached (0: the last). wsd: length of the final "
-          "decay (0: a tenth of the run)."),
+          "decay (0: a fifth of the run)."),
       number<&C::lr_schedule, &Lr::min_lr>("lr_schedule.min_lr", at_least(0), "",
                                            "Learning rate after the decay."),
 
