@@ -22,9 +22,8 @@ namespace {
 namespace fs = std::filesystem;
 
 struct Options {
-  std::string checkpoint, prompt, prompt_file, stop, backend;
+  std::string checkpoint, prompt, prompt_file, stop, backend, threads;
   std::int64_t samples = 1;
-  int threads = 0;
   bool no_cache = false;
   SampleOptions sampling;
   std::vector<std::string> settings;
@@ -43,7 +42,7 @@ std::string read_prompt(const Options& options) {
 LoadedModel load(const Options& options) {
   auto settings = options.settings;
   if (!options.backend.empty()) settings.push_back("train.backend=" + options.backend);
-  if (options.threads > 0) settings.push_back(fmt::format("train.threads={}", options.threads));
+  if (!options.threads.empty()) settings.push_back("train.threads=" + options.threads);
   auto model = load_model(options.checkpoint, settings);
   if (!model.tokenizer) {
     fail_user("{} was trained on data without a meta.json, so there is no tokenizer to write text with",
@@ -126,6 +125,7 @@ std::int64_t print_sample(Generator& generator, const LoadedModel& model, const 
 void sample(Options options) {
   options.sampling.cache = !options.no_cache;
   validate(options.sampling);
+  if (options.samples < 1) fail_user("cannot write {} samples; give 1 or more", options.samples);
   const auto prompt = read_prompt(options);
   const auto model = load(options);
   options.sampling.vocab_size = model.tokenizer->vocab_size();
@@ -178,16 +178,12 @@ void add_sample(CLI::App& app) {
       ->capture_default_str();
   command->add_option("--seed", sampling.seed, "The same seed writes the same texts")->capture_default_str();
   command->add_option("--stop", options->stop, "End before this text")->option_text("TEXT");
-  command->add_option("--samples", options->samples, "How many texts to write")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
+  command->add_option("--samples", options->samples, "How many texts to write")->capture_default_str();
   command->add_flag("--no-cache", options->no_cache,
                     "Compute every position again for every token: the same text, slowly");
   command->add_option("--backend", options->backend, "cpu or reference; else the run's train.backend")
       ->option_text("NAME");
-  command->add_option("--threads", options->threads, "Else the run's train.threads")
-      ->check(CLI::NonNegativeNumber)
-      ->option_text("N");
+  command->add_option("--threads", options->threads, "Else the run's train.threads")->option_text("N");
   add_settings(*command, options->settings);
   command->callback([options] { sample(*options); });
 }

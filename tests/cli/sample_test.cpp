@@ -1,0 +1,155 @@
+// shoal sample, on a model that a few steps have barely taught anything.
+#include <csignal>
+#include <thread>
+
+#include "cli/run.h"
+
+namespace shoal::test {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+using testing::StartsWith;
+
+constexpr const char* kConfig = R"(
+[data]
+dir = "data"
+[model]
+n_layer = 2
+n_head = 2
+n_embd = 32
+block_size = 16
+[train]
+global_batch = 4
+steps = 20
+threads = 1
+[optim]
+lr = 1e-2
+[eval]
+interval = 20
+batches = 1
+at_start = false
+)";
+
+// Trained once for all tests of this file.
+class Sample : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    folder_ = new TempDir;
+    write_file(*folder_ / "tiny.toml", kConfig);
+    ASSERT_EQ(run({"prepare", "synthetic", "--out", "data"}, folder_->path()).code, 0);
+    const auto trained = run({"train", "tiny.toml"}, folder_->path());
+    ASSERT_EQ(trained.code, 0) << trained.err;
+  }
+  static void TearDownTestSuite() {
+    delete folder_;
+    folder_ = nullptr;
+  }
+
+  static std::vector<std::string> command(std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), {"sample", "--checkpoint", "runs/tiny"});
+    return arguments;
+  }
+  static Result sample(std::vector<std::string> arguments) {
+    return run(command(std::move(arguments)), folder_->path());
+  }
+  static std::string text(std::vector<std::string> arguments) {
+    const auto result = sample(std::move(arguments));
+    EXPECT_EQ(result.code, 0) << result.err;
+    return result.out;
+  }
+
+  static inline TempDir* folder_ = nullptr;
+};
+
+TEST_F(Sample, ContinuesThePromptAndSaysHowFast) {
+  const auto result = sample({"--prompt", "the ", "--max-tokens", "50"});
+  EXPECT_EQ(result.code, 0);
+  EXPECT_THAT(result.out, StartsWith("the "));
+  EXPECT_THAT(result.out.size(), testing::AnyOf(4 + 50, 4 + 50 + 1));  // and a newline, unless it made one
+  EXPECT_EQ(result.out.back(), '\n');
+  EXPECT_THAT(result.err, HasSubstr("50 tokens in "));
+  EXPECT_THAT(result.err, HasSubstr("tokens/s"));
+}
+
+TEST_F(Sample, TheCacheAndThreadsChangeNothing) {
+  for (const std::string dtype : {"train.dtype=float32", "train.dtype=bfloat16"}) {
+    const auto cached = text({"--prompt", "the ", "--max-tokens", "60", dtype});
+    EXPECT_EQ(text({"--prompt", "the ", "--max-tokens", "60", "--no-cache", dtype}), cached);
+    EXPECT_EQ(text({"--prompt", "the ", "--max-tokens", "60", "--threads", "2", dtype}), cached);
+  }
+}
+
+TEST_F(Sample, SamplesAreAddressedBySeedAndNumber) {
+  const auto one = text({"--max-tokens", "40"});
+  const auto three = text({"--max-tokens", "40", "--samples", "3"});
+  EXPECT_THAT(three, StartsWith(one + "---------------\n"));
+  EXPECT_EQ(text({"--max-tokens", "40"}), one);
+  EXPECT_NE(text({"--max-tokens", "40", "--seed", "2"}), one);
+  EXPECT_EQ(text({"--max-tokens", "40", "--temperature", "0"}),
+            text({"--max-tokens", "40", "--temperature", "0", "--seed", "2"}));
+}
+
+// Characters are tokens here, so any stop string of two spans tokens.
+TEST_F(Sample, EndsBeforeTheStopString) {
+  const auto whole = text({"--prompt", "the ", "--max-tokens", "60"});
+  const auto stop = whole.substr(24, 3);
+  auto expected = whole.substr(0, whole.find(stop, 4));
+  if (!expected.ends_with('\n')) expected += '\n';
+  EXPECT_EQ(text({"--prompt", "the ", "--max-tokens", "60", "--stop", stop}), expected);
+}
+
+TEST_F(Sample, APromptLongerThanTheBlockIsCutWithAWarning) {
+  std::string prompt;
+  for (int i = 0; i < 10; ++i) prompt += "the ";
+  write_file(*folder_ / "prompt.txt", prompt);
+  const auto result = sample({"--prompt-file", "prompt.txt", "--max-tokens", "5"});
+  EXPECT_EQ(result.code, 0);
+  EXPECT_THAT(result.out, StartsWith(prompt));
+  EXPECT_THAT(result.err, HasSubstr("40 tokens and the model's block 16; it sees the last 8"));
+}
+
+TEST_F(Sample, PromptsThatTheVocabularyLacks) {
+  write_file(*folder_ / "bad.txt", "the \xFF");
+  expect_user_error(sample({"--prompt-file", "bad.txt"}), "0xFF at offset 4", "not UTF-8");
+  expect_user_error(sample({"--prompt", "the \u20AC"}), "U+20AC", "offset 4", "vocabulary");
+  expect_user_error(sample({"--prompt-file", "absent.txt"}), "absent.txt", "No such file");
+  expect_user_error(sample({"--prompt-file", "runs"}), "runs is a folder");
+  expect_user_error(sample({"--prompt", "a", "--prompt-file", "bad.txt"}), "--prompt");
+}
+
+TEST_F(Sample, OptionsOutOfRange) {
+  expect_user_error(sample({"--temperature", "-1"}), "temperature of -1");
+  expect_user_error(sample({"--top-p", "0"}), "top-p 0");
+  expect_user_error(sample({"--top-k", "-5"}), "top-k -5");
+  expect_user_error(sample({"--max-tokens", "-1"}), "-1 tokens");
+  expect_user_error(sample({"--samples", "0"}), "0 samples");
+  expect_user_error(sample({"--threads", "-1"}), "train.threads");
+  expect_user_error(sample({"--backend", "abacus"}), "abacus");
+  expect_user_error(run({"sample", "--checkpoint", "runs/none"}, folder_->path()), "runs/none");
+}
+
+TEST_F(Sample, AnInterruptEndsTheTextCleanly) {
+  Process process(command({"--max-tokens", "1000000000"}), folder_->path());
+  for (int i = 0; i < 1000 && process.out_so_far().size() < 100; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  process.signal(SIGINT);
+  const auto result = process.wait();
+  EXPECT_EQ(result.code, 0);
+  EXPECT_GE(result.out.size(), 100u);
+  EXPECT_EQ(result.out.back(), '\n');
+  EXPECT_THAT(result.err, StartsWith("stopped: "));
+}
+
+TEST_F(Sample, OutputThatCannotBeWrittenIsAnError) {
+  if (!fs::exists("/dev/full")) GTEST_SKIP() << "there is no /dev/full here";
+  const auto line =
+      std::string(SHOAL_BINARY) + " sample --checkpoint runs/tiny --max-tokens 5 >/dev/full 2>err";
+  const auto folder = folder_->path().string();
+  EXPECT_EQ(WEXITSTATUS(std::system(("cd '" + folder + "' && " + line).c_str())), 1);
+  EXPECT_THAT(read_file(*folder_ / "err"), HasSubstr("cannot write to standard output"));
+}
+
+}  // namespace
+}  // namespace shoal::test
