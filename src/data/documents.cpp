@@ -153,6 +153,7 @@ class DocumentReader {
     name_ = name;
     buffer_.clear();
     first_ = true;
+    offset_ = 0;
     try_at_ = kPieceSize;
   }
 
@@ -183,8 +184,9 @@ class DocumentReader {
 
   void emit(std::string_view text, bool last) {
     const double bytes = finished_bytes_ + static_cast<double>(file_->bytes_read());
-    if (!visit_({text, first_, last, name_, bytes})) throw Stopped{};
+    if (!visit_({text, first_, last, offset_, name_, bytes})) throw Stopped{};
     first_ = false;
+    offset_ += static_cast<std::int64_t>(text.size());
   }
 
   const DocumentOptions& options_;
@@ -198,6 +200,7 @@ class DocumentReader {
   // The document being read.
   std::string name_, buffer_;
   bool first_ = true;
+  std::int64_t offset_ = 0;
   std::size_t try_at_ = kPieceSize;
 };
 

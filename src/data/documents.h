@@ -15,8 +15,9 @@ struct DocumentPiece {
   std::string_view text;  // raw bytes, valid during the call
   bool first = false;     // of its document
   bool last = false;
-  std::string_view name;   // "corpus.tar:a/b.txt", "corpus.jsonl:17"
-  double input_bytes = 0;  // read so far of all inputs, compressed as they are
+  std::int64_t offset = 0;  // bytes of its document before it
+  std::string_view name;    // "corpus.tar:a/b.txt", "corpus.jsonl:17"
+  double input_bytes = 0;   // read so far of all inputs, compressed as they are
 };
 
 struct DocumentOptions {

@@ -65,7 +65,9 @@ Survey survey_documents(const PrepareOptions& options, CharVocabulary* vocabular
     try {
       vocabulary->add(piece.text);
     } catch (const UserError& error) {
-      fail_user("{}: {}", piece.name, error.what());
+      const auto from =
+          piece.offset == 0 ? "" : fmt::format(" (counting from byte {})", with_commas(piece.offset));
+      fail_user("{}{}: {}", piece.name, from, error.what());
     }
     return true;
   });

@@ -201,6 +201,7 @@ TEST(Documents, AHugeTextComesInPieces) {
   std::string joined;
   std::size_t pieces = 0, longest = 0;
   read_documents({file}, {}, [&](const DocumentPiece& piece) {
+    EXPECT_EQ(piece.offset, static_cast<std::int64_t>(joined.size()));
     joined += piece.text;
     longest = std::max(longest, piece.text.size());
     ++pieces;

@@ -230,6 +230,9 @@ TEST_F(PrepareTest, BadInputIsNamed) {
               AllOf(HasSubstr("word"), HasSubstr("gpt2, char or bytes")));
   const auto bad = folder.write("bad.txt", "caf\xe9 au lait");
   EXPECT_THAT(error(text({bad}, "char")), AllOf(HasSubstr("bad.txt"), HasSubstr("UTF-8")));
+  std::string far(3 << 20, 'a');  // 3 MiB without a place to cut, and then a bad byte
+  folder.write("bad.txt", far + "\n" + far + "caf\xe9 au lait");
+  EXPECT_THAT(error(text({bad}, "char")), AllOf(HasSubstr("counting from byte"), HasSubstr("UTF-8")));
   auto options = text({folder / "one.txt"}, "bytes");
   options.val_fraction = 1;
   EXPECT_THAT(error(options), HasSubstr("--val-fraction 1"));
