@@ -64,7 +64,7 @@ std::vector<double> brute_force(const Logits& logits, const SampleOptions& rule)
 
 // On an even grid of n draws a token is chosen p * n times, to within one.
 void expect_distribution(const Logits& logits, const SampleOptions& rule) {
-  constexpr int kDraws = 1000;
+  constexpr int kDraws = 300;
   std::vector<int> counts(logits.size());
   for (int i = 0; i < kDraws; ++i) {
     ++counts[static_cast<std::size_t>(sample_token(logits, rule, (i + 0.5) / kDraws))];
@@ -79,7 +79,7 @@ void expect_distribution(const Logits& logits, const SampleOptions& rule) {
 }
 
 TEST(SampleToken, DrawsFromWhatTheOptionsLeave) {
-  for (std::uint32_t row = 0; row < 6; ++row) {
+  for (std::uint32_t row = 0; row < 2; ++row) {
     const auto logits = random_logits(row);
     for (const double temperature : {0.3, 1.0, 4.0}) {
       for (const int top_k : {0, 1, 5, 36, 37, 1000}) {
