@@ -14,7 +14,7 @@ quickstart: build
 	rm -rf runs/quickstart
 	$(SHOAL) train configs/quickstart.toml
 	$(SHOAL) eval --checkpoint runs/quickstart
-	$(SHOAL) sample --checkpoint runs/quickstart --samples 3 --max-tokens 600 --out $(OUT)/samples.txt
+	$(SHOAL) sample --checkpoint runs/quickstart --samples 3 --max-tokens 600 > $(OUT)/samples.txt
 	$(SHOAL) plot runs/quickstart -o $(OUT)/curves.svg
 	@echo
 	@echo "The loss curve is in $(OUT)/curves.svg, what the model writes in $(OUT)/samples.txt:"

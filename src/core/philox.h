@@ -11,13 +11,13 @@ namespace shoal {
 
 // What a stream of random numbers is for. It is part of the key, so streams never overlap.
 enum class Stream : std::uint32_t {
-  init = 1,      // counter: element index (64 bit), parameter name hash (64 bit)
-  dropout = 2,   // counter: see ops/dropout.h
-  batch = 3,     // counter: sample within the step, 0, step (64 bit)
+  init = 1,        // counter: element index / 2 (64 bit), parameter name hash (64 bit)
+  dropout = 2,     // counter: see ops/dropout.h
+  batch = 3,       // counter: sample within the step, 0, step (64 bit)
   evaluation = 7,  // as batch
-  shuffle = 4,   // epoch permutations
-  sampling = 5,  // text generation: token position, sample index
-  corpus = 6,    // synthetic data and splits by document
+  shuffle = 4,     // epoch permutations
+  sampling = 5,    // text generation: token position, sample index
+  corpus = 6,      // synthetic data and splits by document
 };
 
 struct PhiloxKey {
@@ -69,8 +69,9 @@ constexpr std::uint64_t to_below(const PhiloxBlock& block, std::uint64_t bound) 
   return static_cast<std::uint64_t>(static_cast<uint128>(to_u64(block)) * bound >> 64);
 }
 
-// A standard normal deviate by the Box-Muller transform.
-double to_normal(const PhiloxBlock& block);
+// Two independent standard normal deviates by the Box-Muller transform; and the first of them alone.
+std::array<double, 2> to_normals(const PhiloxBlock& block);
+inline double to_normal(const PhiloxBlock& block) { return to_normals(block)[0]; }
 
 // FNV-1a, used to address randomness by name.
 constexpr std::uint64_t name_hash(std::string_view name) {

@@ -124,7 +124,8 @@ class Backend {
                                       const Tensor& exp_sum, const Tensor& targets, std::int64_t first_class,
                                       std::int64_t valid, float scale) = 0;
 
-  // --- initial values. Element i of out f32 [n] = stddev * normal(Philox(seed, name, first + i)).
+  // --- initial values. Element e = first + i of the parameter, out f32 [n] at i, is stddev times normal
+  // deviate e % 2 of the Philox block (seed; e / 2, name).
   virtual void fill_normal(const Tensor& out, std::uint64_t seed, std::uint64_t name, std::int64_t first,
                            double stddev) = 0;
   virtual void fill(const Tensor& out, float value) = 0;

@@ -73,10 +73,11 @@ void ReferenceBackend::fill_normal(const Tensor& out, std::uint64_t seed, std::u
   auto values = read(out);
   for (std::size_t i = 0; i < values.size(); ++i) {
     const std::uint64_t element = static_cast<std::uint64_t>(first) + i;
-    values[i] =
-        stddev *
-        to_normal(philox(key, {static_cast<std::uint32_t>(element), static_cast<std::uint32_t>(element >> 32),
-                               static_cast<std::uint32_t>(name), static_cast<std::uint32_t>(name >> 32)}));
+    const std::uint64_t pair = element / 2;
+    const auto block =
+        philox(key, {static_cast<std::uint32_t>(pair), static_cast<std::uint32_t>(pair >> 32),
+                     static_cast<std::uint32_t>(name), static_cast<std::uint32_t>(name >> 32)});
+    values[i] = stddev * to_normals(block)[element % 2];
   }
   write(out, values);
 }
