@@ -25,7 +25,7 @@ class Request {
   Request() = default;
   explicit Request(std::unique_ptr<Pending> pending) : pending_(std::move(pending)) {}
   Request(Request&&) = default;
-  Request& operator=(Request&& other) {
+  Request& operator=(Request&& other) {  // NOLINT(performance-noexcept-move-constructor): waiting may throw
     wait();
     pending_ = std::move(other.pending_);
     return *this;

@@ -217,7 +217,7 @@ Trainer::Impl::StepOutcome Trainer::Impl::give_up(StepOutcome outcome, const std
   const auto message = fmt::format(
       "step {}: {}; micro-batch {} of {} (samples {} to {}, loss {:.4f}){}", state.step + 1, why, index + 1,
       parts.size(), index * config.train.micro_batch, (index + 1) * config.train.micro_batch - 1,
-      *worst / static_cast<double>(step_tokens() / micro_batches()),
+      *worst / (static_cast<double>(config.train.micro_batch) * gpt.block_size),
       tensor.empty() ? "" : "; first tensor that is not finite: " + tensor);
   console->clear();
   if (config.train.on_bad_step == "stop") {
