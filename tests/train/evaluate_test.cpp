@@ -1,0 +1,114 @@
+// Evaluation against the loss of one token at a time.
+#include "train/evaluate.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "data/temp_folder.h"
+#include "parallel/data_engine.h"
+
+namespace shoal::test {
+namespace {
+
+constexpr GptConfig kModel = {
+    .n_layer = 2, .n_head = 2, .n_embd = 16, .block_size = 4, .vocab_size = 7, .dropout = 0.5};
+
+// A model on the backend, of `batch` sequences.
+struct Tiny {
+  explicit Tiny(std::int64_t batch)
+      : model(*backend, *engine, kModel, {.batch = {batch, kModel.block_size}, .backward = false}) {
+    engine->initialize(1);
+    // Parameters large enough that predictions differ.
+    for (const auto& tensor : engine->state(false)) {
+      auto* x = tensor.data.as<float>();
+      for (std::int64_t i = 0; i < tensor.data.count() && tensor.data.dim(0) > 1; ++i) x[i] *= 10;
+    }
+    engine->state_loaded();
+  }
+
+  std::unique_ptr<Backend> backend = make_backend("cpu", 1);
+  std::unique_ptr<Communicator> group = make_self_communicator();
+  std::unique_ptr<DataEngine> engine =
+      make_replicated_engine(*backend, *group, kModel, {.adamw = {}, .training = false});
+  Gpt model;
+};
+
+// The losses of every token of the vocabulary as the target at one place of one sequence.
+std::vector<double> losses_at(Tiny& tiny, std::vector<std::int32_t> tokens, std::size_t place) {
+  std::vector<double> losses;
+  for (std::int32_t token = 0; token < kModel.vocab_size; ++token) {
+    std::vector<std::int32_t> targets(tokens.size(), -1);
+    targets[place] = token;
+    double loss = 0;
+    const Shape shape{1, kModel.block_size};
+    tiny.model.evaluate({.tokens = {tokens.data(), DType::i32, shape},
+                         .targets = {targets.data(), DType::i32, shape},
+                         .address = {.training = false}},
+                        {&loss, DType::f64, {1}});
+    losses.push_back(loss);
+  }
+  return losses;
+}
+
+class Evaluations : public ::testing::Test {
+ protected:
+  // 18 tokens: the first and 17 targets, in windows of 4, 4, 4, 4 and 1.
+  const std::vector<std::uint16_t> ids_ = {3, 1, 4, 1, 5, 2, 6, 5, 3, 5, 0, 2, 6, 4, 3, 3, 0, 1};
+  shoal::testing::TempFolder folder_;
+  const TokenFile file_{folder_.write_ids("val.bin", ids_), 2, kModel.vocab_size};
+};
+
+// The sums are of the same float32 losses, but for the rounding of products of other shapes: of length at
+// most 64, through about ten of them, 10 * 64 * 2^-24 < 5e-5.
+TEST_F(Evaluations, OfAWholeSplitCountsEveryTokenOnce) {
+  Tiny single(1);
+  double loss_sum = 0;
+  std::int64_t correct = 0;
+  for (std::size_t target = 1; target < ids_.size(); ++target) {
+    const std::size_t place = (target - 1) % 4, first = target - 1 - place;
+    std::vector<std::int32_t> tokens(4, 0);
+    std::copy_n(ids_.begin() + static_cast<std::ptrdiff_t>(first), place + 1, tokens.begin());
+    const auto losses = losses_at(single, tokens, place);
+    loss_sum += losses[ids_[target]];
+    correct += std::min_element(losses.begin(), losses.end()) - losses.begin() == ids_[target];
+  }
+  ASSERT_GT(correct, 0);
+  ASSERT_LT(correct, 17);
+
+  for (const std::int64_t batch : {1, 2, 5, 8}) {
+    Tiny tiny(batch);
+    const auto result = Evaluator(*tiny.backend, tiny.model, 1).whole(file_);
+    EXPECT_EQ(result.tokens, 17);
+    EXPECT_EQ(result.correct, correct);
+    EXPECT_NEAR(result.loss_sum, loss_sum, 5e-5 * loss_sum);
+    // Weighted by tokens, not by batches or windows.
+    EXPECT_DOUBLE_EQ(result.loss(), result.loss_sum / 17);
+    EXPECT_DOUBLE_EQ(result.accuracy(), static_cast<double>(correct) / 17);
+    EXPECT_DOUBLE_EQ(result.perplexity(), std::exp(result.loss_sum / 17));
+  }
+}
+
+TEST_F(Evaluations, MayEndEarly) {
+  Tiny tiny(2);
+  Evaluator evaluator(*tiny.backend, tiny.model, 1);
+  std::vector<std::int64_t> done;
+  const auto result = evaluator.whole(file_, 2, [&](std::int64_t n, std::int64_t total) {
+    EXPECT_EQ(total, 2);
+    done.push_back(n);
+  });
+  EXPECT_EQ(result.tokens, 16);
+  EXPECT_EQ(done, (std::vector<std::int64_t>{1, 2}));
+}
+
+TEST_F(Evaluations, OnRandomBatchesRepeat) {
+  Tiny tiny(3);
+  Evaluator evaluator(*tiny.backend, tiny.model, 1);
+  const auto once = evaluator.random(file_, 5), again = evaluator.random(file_, 5);
+  EXPECT_EQ(once.tokens, 5 * 3 * 4);
+  EXPECT_EQ(once.loss_sum, again.loss_sum);
+  EXPECT_NE(once.loss_sum, Evaluator(*tiny.backend, tiny.model, 2).random(file_, 5).loss_sum);
+}
+
+}  // namespace
+}  // namespace shoal::test

@@ -1,0 +1,107 @@
+// What the tests of whole runs share: tiny models on a little synthetic data, in folders of their own.
+#pragma once
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "checkpoint/store.h"
+#include "core/log.h"
+#include "data/prepare.h"
+#include "data/temp_folder.h"
+#include "train/metrics.h"
+#include "train/trainer.h"
+
+namespace shoal::test {
+
+namespace fs = std::filesystem;
+using Settings = std::vector<std::string>;
+
+// A folder with a dataset, `data`, and runs beside it.
+class TinyRuns : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    log::set_level(log::Level::error);
+    data_ = new shoal::testing::TempFolder;
+    PrepareOptions options;
+    options.dataset = "synthetic";
+    options.out = *data_ / "data";
+    options.threads = 1;
+    options.size = 20'000;
+    prepare(options);
+  }
+  static void TearDownTestSuite() {
+    delete data_;
+    data_ = nullptr;
+  }
+
+  // Six sequences a step in three micro-batches, 12 steps; evaluated and saved often.
+  Config config(const std::string& name, const Settings& settings = {}) const {
+    Config config;
+    config.run.dir = folder_.path().string();
+    config.run.name = name;
+    config.data.dir = (*data_ / "data").string();
+    config.model.n_layer = 2;
+    config.model.n_head = 2;
+    config.model.n_embd = 16;
+    config.model.block_size = 8;
+    config.train.global_batch = 6;
+    config.train.micro_batch = 2;
+    config.train.steps = 12;
+    config.train.threads = 1;
+    config.optim.lr = 1e-2;
+    config.lr_schedule.warmup_steps = 2;
+    config.lr_schedule.decay_steps = 12;
+    config.eval = {.interval = 3, .batches = 2, .at_start = true};
+    config.checkpoint = {.interval = 3, .keep = 100, .best = true};
+    config.log = {.interval = 1, .tensorboard = false, .jsonl = true};
+    apply_arguments(config, settings);
+    return config;
+  }
+  TrainResult train(const std::string& name, const Settings& settings = {}) const {
+    return Trainer(config(name, settings)).run();
+  }
+
+  fs::path run(const std::string& name) const { return folder_ / name; }
+  fs::path checkpoint(const std::string& name, std::int64_t step) const {
+    return run(name) / kCheckpointsName / step_directory_name(step);
+  }
+  // Every parameter and moment after a step, as its bytes in the checkpoint.
+  std::string state(const std::string& name, std::int64_t step) const {
+    const auto bytes = shoal::testing::read_file(checkpoint(name, step) / "shard-00000-of-00001.safetensors");
+    EXPECT_FALSE(bytes.empty()) << name << " has no checkpoint of step " << step;
+    return bytes;
+  }
+  Metrics metrics(const std::string& name) const { return read_metrics(run(name) / "metrics.jsonl"); }
+  // metrics.jsonl without what depends on the clock, which comes last in each line.
+  std::string reproducible_metrics(const std::string& name) const {
+    std::istringstream lines(shoal::testing::read_file(run(name) / "metrics.jsonl"));
+    std::string result;
+    for (std::string line; std::getline(lines, line);)
+      result += line.substr(0, line.find(",\"tokens_per_s\"")) + "\n";
+    return result;
+  }
+  std::string log_of(const std::string& name) const {
+    return shoal::testing::read_file(run(name) / "train.log");
+  }
+
+  static inline shoal::testing::TempFolder* data_ = nullptr;
+  shoal::testing::TempFolder folder_;
+};
+
+// What `action` throws as an Error, or "" (and a failure) when it does not.
+template <typename Action>
+std::string error_of(Action action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  ADD_FAILURE() << "expected an Error";
+  return {};
+}
+
+}  // namespace shoal::test

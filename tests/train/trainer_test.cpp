@@ -1,0 +1,243 @@
+// Runs in one process: what a resume, an evaluation, a micro-batch may change (nothing), and bad steps.
+#include "train/trainer.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "checkpoint/reader.h"
+#include "train/model_io.h"
+#include "train/tiny_run.h"
+
+namespace shoal::test {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+Settings with(Settings settings, const Settings& more) {
+  settings.insert(settings.end(), more.begin(), more.end());
+  return settings;
+}
+
+struct Variant {
+  std::string name;
+  Settings settings;
+  friend void PrintTo(const Variant& variant, std::ostream* out) { *out << variant.name; }
+};
+
+class Resume : public TinyRuns, public ::testing::WithParamInterface<Variant> {};
+
+TEST_P(Resume, IsExact) {
+  const auto& settings = GetParam().settings;
+  train("whole", settings);
+  train("parts", with(settings, {"train.steps=6"}));
+  train("parts", with(settings, {"init.from=resume"}));
+  EXPECT_EQ(state("parts", 12), state("whole", 12));
+  EXPECT_EQ(reproducible_metrics("parts"), reproducible_metrics("whole"));
+  EXPECT_NE(state("whole", 12), state("whole", 9));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Runs, Resume,
+    ::testing::Values(Variant{"Float32", {}}, Variant{"Bfloat16", {"train.dtype=bfloat16"}},
+                      Variant{"Dropout", {"model.dropout=0.1", "train.recompute=block"}},
+                      Variant{"Epochs", {"data.sampling=epochs", "data.truncate=0.005", "model.bias=false"}},
+                      Variant{"Everything",
+                              {"train.dtype=bfloat16", "model.dropout=0.1", "data.sampling=epochs",
+                               "data.truncate=0.005", "train.recompute=block", "model.gelu=erf",
+                               "train.spike_zscore=0.5", "train.spike_window=8", "train.on_bad_step=skip"}},
+                      Variant{"Reference", {"train.backend=reference", "model.dropout=0.1"}}),
+    [](const auto& variant) { return variant.param.name; });
+
+using Trainers = TinyRuns;
+
+// What the variants above with epochs rely on: their order is drawn anew several times within the run.
+TEST_F(Trainers, TheResumedEpochsAreSeveral) {
+  const Config given = config("any", {"data.sampling=epochs", "data.truncate=0.005"});
+  Dataset data(given.data.dir, {.truncate = given.data.truncate});
+  EXPECT_GT(12 * given.train.global_batch, 3 * (data.train().size() / given.model.block_size));
+}
+
+TEST_F(Trainers, ResumeMayBeRepeatedAtTheEndAndContinuedPastIt) {
+  train("whole", {"train.steps=9"});
+  const auto before = state("whole", 9);
+  EXPECT_EQ(train("whole", {"train.steps=9", "init.from=resume"}).step, 9);
+  EXPECT_THAT(log_of("whole"), HasSubstr("nothing to do"));
+  EXPECT_EQ(state("whole", 9), before);
+  EXPECT_EQ(train("whole", {"train.steps=10", "init.from=resume"}).step, 10);
+}
+
+// Each schedule, with what it leaves to be derived, must be one that a resume and an evaluation can read.
+TEST_F(Trainers, EveryScheduleCanBeResumed) {
+  for (const std::string name : {"cosine", "linear", "wsd", "constant"}) {
+    for (const std::string warmup : {"0", "12"}) {
+      const Settings settings = {"lr_schedule.name=" + name, "lr_schedule.warmup_steps=" + warmup,
+                                 "lr_schedule.decay_steps=0", "eval.interval=0"};
+      const auto run_name = name + warmup;
+      train(run_name, settings);
+      EXPECT_EQ(train(run_name, with(settings, {"init.from=resume", "train.steps=13"})).step, 13);
+      EXPECT_EQ(load_model(run(run_name)).step, 13);
+    }
+  }
+}
+
+TEST_F(Trainers, EvaluationsAndCheckpointsDoNotChangeTheRun) {
+  const Settings settings = {"model.dropout=0.1", "train.dtype=bfloat16"};
+  train("often", with(settings, {"eval.interval=1", "checkpoint.interval=1"}));
+  train("never", with(settings, {"eval.interval=0", "checkpoint.interval=0"}));
+  EXPECT_EQ(state("often", 12), state("never", 12));
+}
+
+// A step's mean loss is the same sum whatever the micro-batches. What differs is rounding: a row of float32
+// products of length at most 4 * n_embd = 64, through about a dozen products, differs by at most
+// 12 * 64 * 2^-24 < 5e-5 of its size. With eps = 1 an AdamW update is Lipschitz in the gradient with
+// constant lr, so that each of the earlier steps can add as much once more.
+TEST_F(Trainers, TheMicroBatchChangesRoundingOnly) {
+  const Settings settings = {"optim.eps=1", "optim.lr=0.1", "model.dropout=0.1", "eval.interval=0"};
+  train("one", with(settings, {"train.micro_batch=1"}));
+  const auto one = metrics("one").steps;
+  ASSERT_EQ(one.size(), 12u);
+  EXPECT_LT(one.back().loss, one.front().loss - 0.01);  // the updates are no rounding
+  for (const std::string size : {"2", "3", "6"}) {
+    train(size, with(settings, {"train.micro_batch=" + size}));
+    const auto other = metrics(size).steps;
+    ASSERT_EQ(other.size(), one.size());
+    for (std::size_t i = 0; i < one.size(); ++i) {
+      const double share = 5e-5 * static_cast<double>(i + 1);
+      EXPECT_NEAR(other[i].loss, one[i].loss, share * one[i].loss) << "step " << i + 1;
+      EXPECT_NEAR(other[i].grad_norm, one[i].grad_norm, share * one[i].grad_norm) << "step " << i + 1;
+    }
+  }
+}
+
+TEST_F(Trainers, StartsFromTheParametersOfACheckpoint) {
+  train("first");
+  const auto from = "init.from=checkpoint:" + checkpoint("first", 6).string();
+  const auto second = train("second", {from, "train.steps=1", "lr_schedule.warmup_steps=0"});
+  EXPECT_EQ(second.step, 1);
+  const auto then = metrics("first").evals[2], now = metrics("second").evals[0];
+  ASSERT_EQ(then.step, 6);
+  ASSERT_EQ(now.step, 0);
+  EXPECT_EQ(now.val_loss, then.val_loss);
+  EXPECT_EQ(now.train_loss, then.train_loss);
+  // The moments are new: after one step m is (1 - beta1) times a gradient, not what it was.
+  EXPECT_NE(state("second", 1), state("first", 6));
+
+  EXPECT_THAT(error_of([&] {
+                train("third", {from, "model.n_embd=32"});
+              }),
+              HasSubstr("tensor \"transformer.wte.weight\""));
+}
+
+TEST_F(Trainers, EpochsBecomeSteps) {
+  const Settings settings = {"data.sampling=epochs", "data.truncate=0.02", "train.steps=0", "train.epochs=2",
+                             "lr_schedule.decay_steps=0"};
+  const Config given = config("run", settings);
+  Dataset data(given.data.dir, {.truncate = given.data.truncate});
+  const auto windows = (data.train().size() - 1) / 8;
+  EXPECT_EQ(train("run", settings).step, (2 * windows + 5) / 6);
+  EXPECT_THAT(shoal::testing::user_error(
+                  [&] { train("long", with(settings, {"lr_schedule.warmup_steps=1000000"})); }),
+              HasSubstr("lr_schedule.warmup_steps"));
+}
+
+TEST_F(Trainers, TheResultIsWhatTheMetricsSay) {
+  const auto result = train("run");
+  const auto measured = metrics("run");
+  EXPECT_EQ(result.step, 12);
+  EXPECT_FALSE(result.interrupted);
+  EXPECT_EQ(result.train_loss, measured.steps.back().loss);
+  EXPECT_EQ(result.val_loss, measured.evals.back().val_loss);
+  EXPECT_EQ(measured.evals.size(), 5u);  // 0, 3, 6, 9, 12
+  EXPECT_EQ(measured.steps.back().tokens, 12 * 6 * 8);
+  EXPECT_THAT(log_of("run"),
+              HasSubstr(fmt::format("Step 12, Val loss: {:.6f}, Train loss: {:.6f}, Train time: ",
+                                    measured.evals.back().val_loss, measured.evals.back().train_loss)));
+  EXPECT_THAT(log_of("run"), HasSubstr("done: 12 steps in "));
+}
+
+// The learning rate overflows float32, so the first update makes the parameters infinite.
+TEST_F(Trainers, ABadStepIsNamed) {
+  const Settings settings = {"optim.lr=1e39", "lr_schedule.warmup_steps=0"};
+  const auto error = error_of([&] { train("run", settings); });
+  EXPECT_THAT(error, HasSubstr("step 2: the loss is not finite; micro-batch 1 of 3 (samples 0 to 1"));
+  EXPECT_THAT(error, HasSubstr("first tensor that is not finite: transformer.wte.weight"));
+  EXPECT_THAT(error, HasSubstr("Nothing was saved yet"));
+  // To skip cannot help parameters that are bad.
+  EXPECT_THAT(error_of([&] { train("skip", with(settings, {"train.on_bad_step=skip"})); }),
+              HasSubstr("transformer.wte.weight"));
+}
+
+TEST_F(Trainers, ABadStepLeavesTheLastCheckpoint) {
+  train("run", {"train.steps=6"});
+  const auto before = state("run", 6);
+  EXPECT_THAT(error_of([&] {
+                train("run", {"init.from=resume", "optim.lr=1e39"});
+              }),
+              HasSubstr("step-00000006 is untouched"));
+  EXPECT_EQ(state("run", 6), before);
+  EXPECT_EQ(train("run", {"init.from=resume"}).step, 12);
+}
+
+// Half of all losses stand above the mean, so some do among these steps; the detector is as strict as can be.
+TEST_F(Trainers, SpikesAreSkippedAndCounted) {
+  const Settings settings = {
+      "train.steps=40",  "train.spike_zscore=1e-9",   "train.spike_window=8",     "optim.lr=1e-4",
+      "eval.interval=0", "lr_schedule.name=constant", "lr_schedule.decay_steps=0"};
+  train("skip", with(settings, {"train.on_bad_step=skip", "checkpoint.interval=1"}));
+  const auto steps = metrics("skip").steps;
+  ASSERT_EQ(steps.size(), 40u);
+
+  std::vector<double> window;
+  std::int64_t skipped = 0;
+  for (const auto& step : steps) {
+    double mean = 0;
+    for (double loss : window) mean += loss / 8;
+    const bool spike = window.size() == 8 && step.loss > mean + 1e-8;
+    const auto unchanged = step.step > 1 && state("skip", step.step) == state("skip", step.step - 1);
+    EXPECT_EQ(unchanged, spike) << "step " << step.step;
+    EXPECT_EQ(train_state_of(CheckpointReader(checkpoint("skip", step.step))).skipped_steps,
+              skipped += spike);
+    if (spike) {
+      EXPECT_THAT(log_of("skip"), HasSubstr(fmt::format("step {}: the loss, {:.4f}", step.step, step.loss)));
+    } else {
+      window.push_back(step.loss);
+      if (window.size() > 8) window.erase(window.begin());
+    }
+  }
+  EXPECT_GT(skipped, 0);
+  EXPECT_LT(skipped, 32);
+
+  EXPECT_THAT(error_of([&] { train("stop", settings); }), HasSubstr("standard deviations above the last 8"));
+}
+
+// A train split of 36 tokens is learnt by heart, so the val loss first falls and then rises.
+TEST_F(Trainers, TheNewestAndTheBestCheckpointsAreKept) {
+  train("run", {"train.steps=60", "data.truncate=0.002", "checkpoint.keep=2", "checkpoint.interval=4",
+                "eval.interval=4", "eval.batches=0"});
+  const auto evals = metrics("run").evals;
+  const auto best = std::min_element(evals.begin() + 1, evals.end(),
+                                     [](const auto& a, const auto& b) { return a.val_loss < b.val_loss; });
+  ASSERT_LT(best->step, 56);
+  EXPECT_THAT(
+      list_checkpoints(run("run") / kCheckpointsName),
+      ::testing::ElementsAre(checkpoint("run", best->step), checkpoint("run", 56), checkpoint("run", 60)));
+  EXPECT_EQ(fs::read_symlink(run("run") / kCheckpointsName / kBestName),
+            checkpoint("run", best->step).filename());
+  EXPECT_EQ(fs::read_symlink(run("run") / kCheckpointsName / kLatestName), checkpoint("run", 60).filename());
+  EXPECT_EQ(train_state_of(CheckpointReader(run("run"))).best_val_loss, best->val_loss);
+}
+
+TEST_F(Trainers, SizesThatOverflowAreRefused) {
+  for (const std::string layers : {"600", "1000"}) {
+    EXPECT_THAT(shoal::testing::user_error([&] {
+                  train("absurd", {"train.global_batch=2000000000", "train.micro_batch=2000000000",
+                                   "model.n_embd=1048576", "model.n_layer=" + layers});
+                }),
+                HasSubstr("memory"));
+  }
+  EXPECT_FALSE(fs::exists(run("absurd")));
+}
+
+}  // namespace
+}  // namespace shoal::test
