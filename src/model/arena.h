@@ -2,6 +2,8 @@
 // a model needs is computed by the code that will take it.
 #pragma once
 
+#include <algorithm>
+
 #include "core/tensor.h"
 #include "ops/backend.h"
 
@@ -20,7 +22,7 @@ class Arena {
 
   Tensor take(DType dtype, Shape shape) {
     Tensor tensor{base_ ? base_ + used_ : nullptr, dtype, shape};
-    used_ += (tensor.bytes() + kAlignment - 1) / kAlignment * kAlignment;
+    used_ = std::min(used_ + bytes_of(tensor), kMost);
     assert(!base_ || used_ <= capacity_);
     return tensor;
   }
@@ -28,6 +30,16 @@ class Arena {
 
  private:
   static constexpr std::size_t kAlignment = 64;
+  // Sizes are capped here: those of an absurd model must look absurd, not overflow and look small.
+  static constexpr std::size_t kMost = std::size_t{1} << 62;
+
+  static std::size_t bytes_of(const Tensor& tensor) {
+    double bytes = static_cast<double>(size_of(tensor.dtype));
+    for (int i = 0; i < tensor.shape.rank(); ++i) bytes *= static_cast<double>(tensor.shape[i]);
+    if (bytes >= static_cast<double>(kMost)) return kMost;
+    return (tensor.bytes() + kAlignment - 1) / kAlignment * kAlignment;
+  }
+
   Backend* backend_ = nullptr;
   std::byte* base_ = nullptr;
   std::size_t capacity_ = 0;
