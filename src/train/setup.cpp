@@ -1,5 +1,7 @@
 #include "train/setup.h"
 
+#include <algorithm>
+
 #include "core/error.h"
 #include "core/log.h"
 #include "core/text.h"
@@ -38,9 +40,12 @@ Dataset open_dataset(Config& config) {
   config.train.steps = steps_of(config, data);
   config.train.epochs = 0;
   auto& schedule = config.lr_schedule;
-  if (schedule.decay_steps == 0) {
-    schedule.decay_steps = schedule.name == "wsd" ? config.train.steps / 5 : config.train.steps;
+  if (schedule.decay_steps == 0 && schedule.name != "constant") {
+    const auto steps = config.train.steps, warmup = schedule.warmup_steps;
+    schedule.decay_steps =
+        schedule.name == "wsd" ? std::min(steps / 5, steps - warmup) : std::max(steps, warmup + 1);
   }
+  validate(config);  // of epochs, the steps are known only now
   return data;
 }
 
