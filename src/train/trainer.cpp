@@ -98,6 +98,8 @@ struct Trainer::Impl {
   bool evaluate();
   void save(bool best, bool wait);
   void report_failed_save();
+  template <typename Record>
+  void record(const Record& measured);
   void train(BatchLoader& loader);
 };
 
@@ -109,10 +111,9 @@ Trainer::Impl::Impl(const Config& given)
       backend(make_backend(config.train.backend, config.train.threads)),
       schedule(lr_schedule(config)),
       spikes(config.train.spike_zscore, config.train.spike_window),
-      batch_arena(
-          (backend = make_backend(config.train.backend, config.train.threads), *backend),
-          static_cast<std::size_t>(config.train.micro_batch) * static_cast<std::size_t>(gpt.block_size) * 8 +
-              static_cast<std::size_t>(micro_batches()) * 8 + 256) {
+      batch_arena(*backend, static_cast<std::size_t>(config.train.micro_batch) *
+                                    static_cast<std::size_t>(gpt.block_size) * 8 +
+                                static_cast<std::size_t>(micro_batches()) * 8 + 256) {
   if (data.has_tokenizer()) tokenizer = data.meta()->tokenizer;
   const Shape shape{config.train.micro_batch, gpt.block_size};
   tokens = batch_arena.take(DType::i32, shape);
@@ -129,8 +130,9 @@ void Trainer::Impl::start() {
   if (resuming) {
     from = latest_in(run / kCheckpointsName);
     if (!from) {
-      fail_user("init.from=resume: {} holds no checkpoint; start the run with init.from=scratch",
-                run.string());
+      fail_user("init.from=resume: {} holds no checkpoint; {} init.from=scratch", run.string(),
+                fs::exists(run / "metrics.jsonl") ? "remove the folder and start again with"
+                                                  : "start the run with");
     }
     check_resume(config_of(CheckpointReader(*from, Verify::sizes)), config, from->string());
   }
@@ -220,9 +222,14 @@ Trainer::Impl::StepOutcome Trainer::Impl::give_up(StepOutcome outcome, const std
       *worst / (static_cast<double>(config.train.micro_batch) * gpt.block_size),
       tensor.empty() ? "" : "; first tensor that is not finite: " + tensor);
   console->clear();
-  if (config.train.on_bad_step == "stop") {
-    fail("{}. The last checkpoint is untouched; resume with a lower optim.lr, or with train.on_bad_step=skip",
-         message);
+  const bool bad_parameters = !tensor.empty() && !tensor.starts_with("the gradient of");
+  if (config.train.on_bad_step == "stop" || bad_parameters) {
+    store->wait();
+    const auto saved = store->latest();
+    fail("{}. {}, with a lower optim.lr{}", message,
+         saved ? fmt::format("{} is untouched; resume from it", saved->string())
+               : "Nothing was saved yet; start the run again",
+         bad_parameters ? "" : " or train.on_bad_step=skip");
   }
   log::warn("{}; skipped", message);
   ++state.skipped_steps;
@@ -240,13 +247,11 @@ bool Trainer::Impl::evaluate() {
   // The train split may be huge: as many batches of it as the val split has.
   const std::int64_t windows = (data.val().size() - 1 + gpt.block_size - 1) / gpt.block_size;
   const auto train = on(data.train(), (windows + config.train.micro_batch - 1) / config.train.micro_batch);
-  for (auto& sink : sinks) {
-    sink->write(EvalRecord{.step = state.step,
-                           .train_loss = train.loss(),
-                           .val_loss = val.loss(),
-                           .val_accuracy = val.accuracy(),
-                           .entropy_floor = data.entropy_per_token()});
-  }
+  record(EvalRecord{.step = state.step,
+                    .train_loss = train.loss(),
+                    .val_loss = val.loss(),
+                    .val_accuracy = val.accuracy(),
+                    .entropy_floor = data.entropy_per_token()});
   log::info(
       "Step {}, Val loss: {:.6f}, Train loss: {:.6f}, Train time: {:.3f} s ({:.3f} ms/step), Total train "
       "time: "
@@ -276,10 +281,26 @@ void Trainer::Impl::save(bool best, bool wait) {
 
 void Trainer::Impl::report_failed_save() {
   if (const auto error = store->take_error()) {
+    last_saved = -1;
     console->clear();
     log::warn("a checkpoint could not be saved: {}; training goes on, and earlier checkpoints are untouched",
               *error);
   }
+}
+
+// A disk that is full must not end a run whose next checkpoint may find room again.
+template <typename Record>
+void Trainer::Impl::record(const Record& measured) {
+  std::erase_if(sinks, [&](auto& sink) {
+    try {
+      sink->write(measured);
+      return false;
+    } catch (const UserError& error) {
+      console->clear();
+      log::warn("{}; training goes on without writing there", error.what());
+      return true;
+    }
+  });
 }
 
 void Trainer::Impl::train(BatchLoader& loader) {
@@ -303,16 +324,16 @@ void Trainer::Impl::train(BatchLoader& loader) {
     const double left = per_step * static_cast<double>(last_step() - state.step);
     if (due(config.log.interval)) {
       const double rate = static_cast<double>(step_tokens()) / per_step;
-      const StepRecord record{.step = state.step,
-                              .loss = outcome.loss,
-                              .lr = lr,
-                              .grad_norm = outcome.grad_norm,
-                              .tokens = state.tokens,
-                              .tokens_per_s = rate,
-                              .ms_per_step = per_step * 1e3,
-                              .peak_share = peak_flops > 0 ? rate * flops_per_token(gpt) / peak_flops : 0};
-      console->step(record, left);
-      for (auto& sink : sinks) sink->write(record);
+      const StepRecord measured{.step = state.step,
+                                .loss = outcome.loss,
+                                .lr = lr,
+                                .grad_norm = outcome.grad_norm,
+                                .tokens = state.tokens,
+                                .tokens_per_s = rate,
+                                .ms_per_step = per_step * 1e3,
+                                .peak_share = peak_flops > 0 ? rate * flops_per_token(gpt) / peak_flops : 0};
+      console->step(measured, left);
+      record(measured);
       group_seconds = 0;
       group_steps = 0;
     }
@@ -347,13 +368,13 @@ TrainResult Trainer::run() {
                                .samples = run.config.train.global_batch,
                                .global_batch = run.config.train.global_batch,
                                .micro_batch = run.config.train.micro_batch});
-  if (run.state.step == 0 && run.config.eval.at_start && run.config.eval.interval > 0) run.evaluate();
+  const bool fresh = run.config.init.from != "resume";
+  if (fresh && run.config.eval.at_start && run.config.eval.interval > 0) run.evaluate();
   run.train(loader);
   run.console->clear();
-  run.report_failed_save();
-  run.save(false, true);
   run.store->wait();
   run.report_failed_save();
+  run.save(false, true);
 
   result.step = run.state.step;
   const auto where = run.config.run.path().string();
