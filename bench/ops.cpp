@@ -1,6 +1,7 @@
 // Times every op of the cpu backend over the shapes of three models in float32 and bfloat16.
-//   bench_ops [--filter TEXT] [--threads N]
-// A row whose name (model, type, op, as printed) holds TEXT is measured; N is 0, every core, if not given.
+//   bench_ops [--filter TEXT] [--threads N] [--seconds S]
+// A row whose name (model, type, op, as printed) holds TEXT is measured; N is 0, every core, and S,
+// the time spent on a row, 0.05 if not given.
 #include <fmt/format.h>
 #include <omp.h>
 
@@ -45,8 +46,12 @@ struct Cost {
 
 double bytes_of(DType type) { return static_cast<double>(size_of(type)); }
 
+struct Seconds {
+  double median, best;
+};
+
 template <typename F>
-double median_seconds(double budget, F&& f) {
+Seconds measure(double budget, F&& f) {
   f();
   std::vector<double> times;
   Stopwatch total;
@@ -56,7 +61,7 @@ double median_seconds(double budget, F&& f) {
     times.push_back(watch.seconds());
   }
   std::sort(times.begin(), times.end());
-  return times[times.size() / 2];
+  return {times[times.size() / 2], times.front()};
 }
 
 std::string first_line(const char* path) {
@@ -79,21 +84,23 @@ struct Bandwidth {  // bytes read and written per second, over 256 MiB
 
 Bandwidth measure_bandwidth(Backend& backend, int threads) {
   using cpu::Vec;
-  constexpr std::int64_t kFloats = std::int64_t{64} << 20, kStep = 4 * cpu::kLanes;
+  // A core keeps more lines on their way when it follows several streams.
+  constexpr std::int64_t kFloats = std::int64_t{64} << 20, kStreams = 4, kPart = kFloats / kStreams;
   auto* x = static_cast<float*>(backend.allocate(kFloats * sizeof(float)));
   auto* y = static_cast<float*>(backend.allocate(kFloats * sizeof(float)));
   const auto rate = [&](double passes, auto&& step) {
-    return passes * kFloats * sizeof(float) / median_seconds(0.5, [&] {
+    return passes * kFloats * sizeof(float) / measure(0.5, [&] {
 #pragma omp parallel num_threads(threads)
-             {
-               Vec sums[4] = {};
+                                                {
+                                                  Vec sums[kStreams] = {};
 #pragma omp for schedule(static)
-               for (std::int64_t i = 0; i < kFloats; i += kStep) {
-                 for (int j = 0; j < 4; ++j) step(sums[j], i + j * cpu::kLanes);
-               }
-               for (auto& sum : sums) asm volatile("" ::"m"(sum));
-             }
-           });
+                                                  for (std::int64_t i = 0; i < kPart; i += cpu::kLanes) {
+                                                    for (std::int64_t j = 0; j < kStreams; ++j)
+                                                      step(sums[j], j * kPart + i);
+                                                  }
+                                                  for (auto& sum : sums) asm volatile("" ::"m"(sum));
+                                                }
+                                              }).median;
   };
   const Bandwidth result{
       .read = rate(1, [&](Vec& sum, std::int64_t i) { sum += cpu::load(x + i); }),
@@ -151,8 +158,9 @@ class Pool {
 
 class Bench {
  public:
-  Bench(int threads, std::string filter)
-      : threads_(threads > 0 ? threads : omp_get_num_procs()),
+  Bench(int threads, double row_seconds, std::string filter)
+      : row_seconds_(row_seconds),
+        threads_(threads > 0 ? threads : omp_get_num_procs()),
         filter_(std::move(filter)),
         backend_(make_cpu_backend(threads_)) {}
 
@@ -171,6 +179,7 @@ class Bench {
   void loss(const Model& model);
   void flat(const Model& model);
 
+  double row_seconds_;
   int threads_;
   std::string filter_;
   std::unique_ptr<Backend> backend_;
@@ -198,20 +207,20 @@ void Bench::machine() {
   }
   backend_ = make_cpu_backend(threads_);  // sets the number of threads again
   fmt::print(
-      "Medians, with operands as warm as repetition leaves them. % of peak: of the type's multiply-add "
-      "peak.\n"
+      "Rates are of the median time, with operands as warm as repetition leaves them; best: the shortest.\n"
+      "% of peak: of the type's multiply-add peak.\n"
       "% of bw: bytes that must be read and written over the read bandwidth; what fits the caches may pass "
       "100.\nAttention counts the visible half of the scores (T (T + 1) / 2 a head); [brackets]: as if all "
-      "T x T.\n\n{:<54} {:<20} {:>9} {:>8} {:>7} {:>8} {:>7}  {:>7}\n",
-      "model, type, op", "shape", "ms", "GFLOP/s", "% peak", "GB/s", "% bw", "MB");
+      "T x T.\n\n{:<54} {:<20} {:>9} {:>9} {:>8} {:>7} {:>8} {:>7}  {:>7}\n",
+      "model, type, op", "shape", "ms", "best", "GFLOP/s", "% peak", "GB/s", "% bw", "MB");
 }
 
 void Bench::row(const std::string& op, const std::string& shape, const Cost& cost, const Setup& setup) {
   const std::string name = prefix_ + op;
   if (name.find(filter_) == std::string::npos) return;
   Pool pool(*backend_);
-  const double seconds = median_seconds(0.05, setup(pool));
-  fmt::print("{:<54} {:<20} {:>9.4f}", name, shape, seconds * 1e3);
+  const auto [seconds, best] = measure(row_seconds_, setup(pool));
+  fmt::print("{:<54} {:<20} {:>9.4f} {:>9.4f}", name, shape, seconds * 1e3, best * 1e3);
   if (cost.flops > 0) {
     const double rate = cost.flops / seconds;
     fmt::print(" {:>8.1f} {:>7.1f}", rate * 1e-9, 100 * rate / peak_[type_ == DType::bf16]);
@@ -465,17 +474,20 @@ void Bench::model(const Model& model, DType type) {
 int main(int argc, char** argv) {
   std::string filter;
   int threads = 0;
+  double row_seconds = 0.05;
   for (int i = 1; i < argc; i += 2) {
     if (i + 1 < argc && std::strcmp(argv[i], "--filter") == 0) {
       filter = argv[i + 1];
     } else if (i + 1 < argc && std::strcmp(argv[i], "--threads") == 0) {
       threads = std::atoi(argv[i + 1]);
+    } else if (i + 1 < argc && std::strcmp(argv[i], "--seconds") == 0) {
+      row_seconds = std::atof(argv[i + 1]);
     } else {
-      fmt::print(stderr, "usage: {} [--filter TEXT] [--threads N]\n", argv[0]);
+      fmt::print(stderr, "usage: {} [--filter TEXT] [--threads N] [--seconds S]\n", argv[0]);
       return 2;
     }
   }
-  Bench bench(threads, filter);
+  Bench bench(threads, row_seconds, filter);
   bench.machine();
   for (const auto& model : kModels) {
     for (const DType type : {DType::f32, DType::bf16}) bench.model(model, type);
