@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cli/command.h"
+#include "core/cpu.h"
 #include "core/error.h"
 #include "core/text.h"
 
@@ -16,13 +17,19 @@ namespace {
 
 constexpr int kDone = 0, kFailed = 1, kUserError = 2;
 
+// Before any other initialisation of ours, which may already use what the processor lacks.
+[[gnu::constructor(101)]] void check_first() { check_cpu(); }
+
 void add_commands(CLI::App& app) {
   add_prepare(app);
   add_train(app);
   add_eval(app);
   add_sample(app);
   add_plot(app);
+  add_size(app);
+  add_checkpoint(app);
   add_config(app);
+  add_doctor(app);
 }
 
 // CLI11 takes its arguments in reverse. `--section.key=value` loses its dashes here, so that settings

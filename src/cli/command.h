@@ -19,11 +19,14 @@
 
 namespace shoal::cli {
 
+void add_checkpoint(CLI::App& app);
 void add_config(CLI::App& app);
+void add_doctor(CLI::App& app);
 void add_plot(CLI::App& app);
 void add_eval(CLI::App& app);
 void add_prepare(CLI::App& app);
 void add_sample(CLI::App& app);
+void add_size(CLI::App& app);
 void add_train(CLI::App& app);
 
 // A command line and what it does, for the help.

@@ -1,0 +1,149 @@
+// shoal doctor: what this machine and this build have, and how fast the machine is.
+#include <fmt/format.h>
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <numeric>
+#include <thread>
+
+#include "cli/command.h"
+#include "core/clock.h"
+#include "core/cpu.h"
+#include "core/text.h"
+#include "data/libraries.h"
+#include "ops/backend.h"
+#include "ops/libraries.h"
+#include "train/libraries.h"
+#include "train/memory.h"
+
+namespace shoal::cli {
+namespace {
+
+void line(const std::string& name, const std::string& value, const std::string& remark = {}) {
+  fmt::print("  {:<18} {}{}{}\n", name, value, remark.empty() ? "" : "  ", remark);
+}
+
+// The first line of a file such as /proc/cpuinfo that starts with `key`, after its colon.
+std::string field_of(const std::string& path, const std::string& key) {
+  std::ifstream file(path);
+  for (std::string text; std::getline(file, text);) {
+    if (text.starts_with(key) && text.find(": ") != std::string::npos)
+      return text.substr(text.find(": ") + 2);
+  }
+  return "unknown";
+}
+
+int usable_cores() { return std::max(1, static_cast<int>(std::thread::hardware_concurrency())); }
+
+void print_processor() {
+  fmt::print("processor\n");
+  line("model", field_of("/proc/cpuinfo", "model name"));
+  line("cores", fmt::format("{}", usable_cores()),
+       fmt::format("usable by this process, of {} in the machine; train.threads=0 takes all",
+                   sysconf(_SC_NPROCESSORS_CONF)));
+  const auto cache = [](int level) { return format_bytes(static_cast<double>(sysconf(level))); };
+  if (sysconf(_SC_LEVEL1_DCACHE_SIZE) > 0) {
+    line("caches", fmt::format("L1 {}, L2 {}, L3 {}", cache(_SC_LEVEL1_DCACHE_SIZE),
+                               cache(_SC_LEVEL2_CACHE_SIZE), cache(_SC_LEVEL3_CACHE_SIZE)));
+  }
+  fmt::print("\ninstruction sets {:>8} {:>12}\n", "here", "this build");
+  const auto word = [](bool yes) { return yes ? "yes" : "no"; };
+  for (const auto& set : instruction_sets()) {
+    fmt::print("  {:<16} {:>6} {:>12}{}\n", set.name, word(set.present), word(set.compiled),
+               set.present && !set.compiled ? "  oneDNN uses it; build here for our kernels too" : "");
+  }
+}
+
+void print_memory() {
+  const double pages = static_cast<double>(sysconf(_SC_PHYS_PAGES));
+  fmt::print("\nmemory and disk\n");
+  line("memory", format_bytes(pages * static_cast<double>(sysconf(_SC_PAGESIZE))),
+       fmt::format("{} available", format_bytes(available_memory())));
+  std::error_code error;
+  const auto disk = std::filesystem::space(".", error);
+  if (!error)
+    line("this folder's disk", format_bytes(static_cast<double>(disk.capacity)),
+         fmt::format("{} free", format_bytes(static_cast<double>(disk.available))));
+}
+
+// Bytes per second that `threads` threads read of memory, the best of several passes over 256 MiB.
+double read_bandwidth(int threads) {
+  const std::vector<std::uint64_t> data(std::size_t{32} << 20, 1);
+  std::vector<std::uint64_t> sums(static_cast<std::size_t>(threads));
+  const std::size_t share = data.size() / sums.size();
+  double best = 0;
+  for (int pass = 0; pass < 5; ++pass) {
+    Stopwatch watch;
+    {
+      std::vector<std::jthread> readers;
+      for (std::size_t t = 0; t < sums.size(); ++t) {
+        readers.emplace_back([&, t] {
+          const auto begin = data.begin() + static_cast<std::ptrdiff_t>(t * share);
+          sums[t] += std::accumulate(begin, begin + static_cast<std::ptrdiff_t>(share), std::uint64_t{0});
+        });
+      }
+    }
+    best = std::max(best, static_cast<double>(share * sums.size() * sizeof(std::uint64_t)) / watch.seconds());
+  }
+  return sums.front() > 0 ? best : 0;  // the sums must not be optimised away
+}
+
+void print_speed() {
+  const int cores = usable_cores();
+  fmt::print("\nspeed, measured now {:>11}{:>15}\n", "one thread",
+             cores > 1 ? fmt::format("{} threads", cores) : "");
+  const auto row = [&](const char* name, auto&& measure) {
+    fmt::print("  {:<18} {:>10}", name, measure(1));
+    if (cores > 1) fmt::print(" {:>14}", measure(cores));
+    fmt::print("\n");
+  };
+  const auto peak = [](DType dtype) {
+    return [dtype](int threads) {
+      return fmt::format("{:.0f} GFLOP/s", make_cpu_backend(threads)->measure_peak_flops(dtype) / 1e9);
+    };
+  };
+  row("float32", peak(DType::f32));
+  row("bfloat16", peak(DType::bf16));
+  row("reading memory",
+      [](int threads) { return fmt::format("{:.1f} GB/s", read_bandwidth(threads) / 1e9); });
+}
+
+void print_libraries() {
+  auto libraries = ops_libraries();
+  const auto append = [&](std::vector<Library> more) {
+    libraries.insert(libraries.end(), more.begin(), more.end());
+  };
+  append(data_libraries());
+  append(train_libraries());
+  append({{"CLI11", CLI11_VERSION, "the command line"}});
+  append(core_libraries());
+  fmt::print("\nlibraries\n");
+  for (const auto& library : libraries) {
+    fmt::print("  {:<18} {:<12} {}\n", library.name, library.version, library.purpose);
+  }
+  fmt::print("  {:<18} {:<12} {}\n", "MPI", "-", "not in this build: several machines");
+  fmt::print("  {:<18} {:<12} {}\n", "CUDA", "-", "not in this build: GPUs");
+}
+
+void run() {
+  fmt::print("shoal {}\n\n", SHOAL_VERSION);
+  print_processor();
+  print_memory();
+  print_speed();
+  print_libraries();
+}
+
+}  // namespace
+
+void add_doctor(CLI::App& app) {
+  auto* command =
+      add_command(app, "doctor", "Say what this machine and this build have, and measure their speed",
+                  {{"shoal doctor", "takes some seconds; best while nothing else runs"}});
+  command->callback(run);
+}
+
+}  // namespace shoal::cli

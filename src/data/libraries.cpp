@@ -1,0 +1,21 @@
+#include "data/libraries.h"
+
+#include <archive.h>
+#include <curl/curl.h>
+#include <fmt/format.h>
+#include <utf8proc.h>
+#include <xxhash.h>
+
+namespace shoal {
+
+std::vector<Library> data_libraries() {
+  const std::string archive = archive_version_string();  // "libarchive 3.6.2"
+  const unsigned hash = XXH_versionNumber();
+  return {{"libarchive", archive.substr(archive.find(' ') + 1), "text out of .tar, .zip, .gz, .xz, .zst"},
+          {"libcurl", curl_version_info(CURLVERSION_NOW)->version, "downloads"},
+          {"utf8proc", utf8proc_version(), "Unicode categories for GPT-2's tokenizer"},
+          {"xxHash", fmt::format("{}.{}.{}", hash / 10000, hash / 100 % 100, hash % 100),
+           "checksums of data and checkpoints"}};
+}
+
+}  // namespace shoal
