@@ -216,10 +216,11 @@ Trainer::Impl::StepOutcome Trainer::Impl::give_up(StepOutcome outcome, const std
   if (worst == parts.end()) worst = std::max_element(parts.begin(), parts.end());
   const auto index = worst - parts.begin();
   const auto tensor = engine->first_bad_tensor();
+  const double loss = *worst / (static_cast<double>(config.train.micro_batch) * gpt.block_size);
   const auto message = fmt::format(
       "step {}: {}; micro-batch {} of {} (samples {} to {}, loss {:.4f}){}", state.step + 1, why, index + 1,
       parts.size(), index * config.train.micro_batch, (index + 1) * config.train.micro_batch - 1,
-      *worst / (static_cast<double>(config.train.micro_batch) * gpt.block_size),
+      std::isnan(loss) ? std::abs(loss) : loss,  // not "-nan"
       tensor.empty() ? "" : "; first tensor that is not finite: " + tensor);
   console->clear();
   const bool bad_parameters = !tensor.empty() && !tensor.starts_with("the gradient of");
@@ -267,6 +268,8 @@ bool Trainer::Impl::evaluate() {
 }
 
 void Trainer::Impl::save(bool best, bool wait) {
+  store->wait();
+  report_failed_save();
   if (last_saved == state.step && !best) return;
   state.loss_window = spikes.losses();
   const auto slices = state_slices(*engine);
@@ -372,8 +375,6 @@ TrainResult Trainer::run() {
   if (fresh && run.config.eval.at_start && run.config.eval.interval > 0) run.evaluate();
   run.train(loader);
   run.console->clear();
-  run.store->wait();
-  run.report_failed_save();
   run.save(false, true);
 
   result.step = run.state.step;

@@ -179,6 +179,17 @@ TEST_F(Trainers, ABadStepLeavesTheLastCheckpoint) {
   EXPECT_EQ(train("run", {"init.from=resume"}).step, 12);
 }
 
+// One huge step leaves parameters that are finite and gradients that are not: every later step is skipped.
+TEST_F(Trainers, BadGradientsAreSkippedAndCounted) {
+  const auto result = train("run", {"optim.lr=1e20", "lr_schedule.warmup_steps=0", "eval.interval=0",
+                                    "train.on_bad_step=skip", "checkpoint.interval=1"});
+  EXPECT_EQ(result.step, 12);
+  EXPECT_EQ(state("run", 12), state("run", 1));
+  EXPECT_EQ(train_state_of(CheckpointReader(checkpoint("run", 12))).skipped_steps, 11);
+  EXPECT_THAT(log_of("run"), HasSubstr("step 12: the loss is not finite; micro-batch 1 of 3"));
+  EXPECT_THAT(log_of("run"), HasSubstr("not finite: the gradient of transformer.wte.weight; skipped"));
+}
+
 // Half of all losses stand above the mean, so some do among these steps; the detector is as strict as can be.
 TEST_F(Trainers, SpikesAreSkippedAndCounted) {
   const Settings settings = {
