@@ -1,0 +1,60 @@
+// From nothing to a curve: prepare, train, evaluate, plot, with what each prints.
+#include "cli/tiny_runs.h"
+
+namespace shoal::test {
+namespace {
+
+using testing::ContainsRegex;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+std::string after(const std::string& text, const std::string& words) {
+  const auto at = text.rfind(words);
+  EXPECT_NE(at, std::string::npos) << words << " is not in\n" << text;
+  return at == std::string::npos ? "" : text.substr(at + words.size(), 8);
+}
+
+TEST(EndToEnd, PrepareTrainEvaluatePlot) {
+  const TempDir folder;
+  const auto shoal = [&](const std::vector<std::string>& arguments) {
+    const auto result = run(arguments, folder.path());
+    EXPECT_EQ(result.code, 0) << result.err;
+    return result;
+  };
+  const auto prepared = shoal({"prepare", "synthetic", "--out", "data", "--size", "20000"});
+  EXPECT_THAT(prepared.out, ContainsRegex("^data: 2[0-9],[0-9]+ train and [0-9,]+ val tokens, vocabulary "));
+  EXPECT_THAT(prepared.out, HasSubstr("entropy of the grammar: 0.4903 nats per token"));
+
+  write_file(folder / "tiny.toml", kTinyConfig);
+  const auto trained = shoal({"train", "tiny.toml", "eval.batches=0"});
+  EXPECT_EQ(trained.out, "");
+  EXPECT_THAT(trained.err, HasSubstr("model: 2 layers, 2 heads, width 16, block 16, vocabulary "));
+  EXPECT_THAT(trained.err,
+              HasSubstr("run: 20 steps of 4 sequences = 64 tokens in micro-batches of 2, float32"));
+  EXPECT_THAT(trained.err, HasSubstr("entropy is 0.4903 nats per token"));
+  EXPECT_THAT(trained.err, HasSubstr("Step 0, Val loss: "));
+  EXPECT_THAT(trained.err,
+              ContainsRegex("step 10/20  loss [0-9.]+ \\(floor 0.4903\\)  lr [0-9.e+-]+  grad norm "
+                            "[0-9.]+  [0-9.kM]+ tokens/s  [0-9.]+ ms/step  .*ETA "));
+  EXPECT_THAT(trained.err, HasSubstr("done: 20 steps in "));
+  EXPECT_THAT(trained.err, HasSubstr("the run is in runs/tiny"));
+  // The log of the run is what the console showed.
+  EXPECT_EQ(read_file(folder / "runs/tiny/train.log"), trained.err);
+
+  const auto evaluated = shoal({"eval", "--checkpoint", "runs/tiny"});
+  EXPECT_THAT(evaluated.out, StartsWith("val of data after step 20, every token once: "));
+  EXPECT_EQ(after(evaluated.out, "loss        "), after(trained.err, "Val loss: "));
+  EXPECT_THAT(evaluated.out, ContainsRegex("perplexity  [0-9.]+\n"));
+  EXPECT_THAT(evaluated.out, ContainsRegex("accuracy    [0-9.]+ % of next tokens\n"));
+  EXPECT_THAT(evaluated.out,
+              ContainsRegex("floor       0\\.[0-9]+ nats per token, this split's own entropy\n"));
+  EXPECT_THAT(
+      shoal({"eval", "--checkpoint", "runs/tiny/checkpoints/best", "--split", "train", "--batches", "3"}).out,
+      StartsWith("train of data after step 20, 3 random batches: 96 tokens\n"));
+
+  shoal({"plot", "runs/tiny", "-o", "curve.svg"});
+  EXPECT_THAT(read_file(folder / "curve.svg"), HasSubstr("<svg"));
+}
+
+}  // namespace
+}  // namespace shoal::test
