@@ -1,6 +1,11 @@
 // shoal checkpoint: what a checkpoint holds, and whether it is whole.
+#include <fmt/chrono.h>
+#include <sys/stat.h>
+
 #include <algorithm>
+#include <ctime>
 #include <memory>
+#include <set>
 
 #include "checkpoint/reader.h"
 #include "cli/command.h"
@@ -12,6 +17,8 @@ namespace shoal::cli {
 namespace {
 
 using nlohmann::json;
+
+constexpr std::string_view kFirstMoment = "optimizer.m.", kSecondMoment = "optimizer.v.";
 
 std::string bytes_text(std::uint64_t bytes) {
   return fmt::format("{} ({} bytes)", format_bytes(static_cast<double>(bytes)),
@@ -34,25 +41,60 @@ std::string value_text(const std::string& key, const json& value) {
 
 void print_fields(const char* title, const json& fields) {
   fmt::print("\n{}\n", title);
-  for (const auto& [key, value] : fields.items()) fmt::print("  {:<16} {}\n", key, value_text(key, value));
+  for (const auto& [key, value] : fields.items()) {
+    if (value.is_array() && value.empty()) continue;
+    fmt::print("  {:<16} {}\n", key, value_text(key, value));
+  }
+}
+
+// A parameter's two moments have its shape: they are told in its line.
+void print_tensors(const std::vector<TensorRecord>& tensors) {
+  std::set<std::string, std::less<>> names;
+  for (const auto& tensor : tensors) names.insert(tensor.name);
+  const auto base = [&](const TensorRecord& tensor) {
+    for (const std::string_view prefix : {kFirstMoment, kSecondMoment}) {
+      if (tensor.name.starts_with(prefix)) return tensor.name.substr(prefix.size());
+    }
+    return std::string();
+  };
+  std::size_t width = 0;
+  bool moments = false;
+  for (const auto& tensor : tensors) {
+    moments |= names.contains(base(tensor));
+    if (!names.contains(base(tensor))) width = std::max(width, tensor.name.size());
+  }
+  fmt::print("\ntensors{}\n",
+             moments ? " (+ m, v: with its moments, optimizer.m.NAME and optimizer.v.NAME)" : "");
+  for (const auto& tensor : tensors) {
+    if (names.contains(base(tensor))) continue;
+    const bool both = names.contains(std::string(kFirstMoment) + tensor.name) &&
+                      names.contains(std::string(kSecondMoment) + tensor.name);
+    fmt::print("  {:<{}}  {}  {}{}\n", tensor.name, width, name_of(tensor.dtype), tensor.shape.to_string(),
+               both ? "  + m, v" : "");
+  }
+}
+
+// Local time of the manifest, which is written last.
+std::string time_written(const std::filesystem::path& directory) {
+  struct stat status {};
+  if (::stat((directory / kManifestName).c_str(), &status) != 0) return "at an unknown time";
+  std::tm local{};
+  ::localtime_r(&status.st_mtime, &local);
+  return fmt::format("{:%Y-%m-%d %H:%M:%S}", local);
 }
 
 void inspect(const std::string& where) {
   const auto contents = inspect_checkpoint(where);
   const auto& manifest = contents.manifest;
   fmt::print("{}\n", contents.directory.string());
-  fmt::print("step {}, written by shoal {}; {} numbers in {} tensors, {}\n", manifest.info.step,
-             manifest.info.shoal_version, with_commas(contents.elements), manifest.tensors.size(),
-             bytes_text(contents.bytes));
+  fmt::print("step {}, written {} by shoal {}: {} elements in {} tensors, {}\n", manifest.info.step,
+             time_written(contents.directory), manifest.info.shoal_version, with_commas(contents.elements),
+             manifest.tensors.size(), bytes_text(contents.bytes));
   print_fields("model", manifest.info.model);
   print_fields("state of the run", manifest.info.state);
 
-  std::size_t width = 0;
-  for (const auto& tensor : manifest.tensors) width = std::max(width, tensor.name.size());
-  fmt::print("\ntensors\n");
-  for (const auto& tensor : manifest.tensors) {
-    fmt::print("  {:<{}}  {:<8}  {}\n", tensor.name, width, name_of(tensor.dtype), tensor.shape.to_string());
-  }
+  print_tensors(manifest.tensors);
+
   fmt::print("\nfiles\n");
   for (const auto& file : manifest.files) {
     fmt::print("  {}  {}\n", file.name, bytes_text(file.summary.bytes));
@@ -62,7 +104,7 @@ void inspect(const std::string& where) {
 void verify(const std::string& where) {
   Stopwatch watch;
   const auto faults = verify_checkpoint(where);
-  if (faults.size() == 1) fail_user("{} is damaged: {}", where, faults.front());
+  if (faults.size() == 1) fail_user("{}", faults.front());
   if (!faults.empty()) {
     fail_user("{} is damaged, {} faults:\n  {}", where, faults.size(), fmt::join(faults, "\n  "));
   }
@@ -78,11 +120,15 @@ void add_checkpoint(CLI::App& app) {
                               {{"shoal checkpoint inspect runs/quickstart", "the latest of a run"},
                                {"shoal checkpoint verify runs/quickstart/checkpoints/step-00000500",
                                 "reads all of it and compares checksums"}});
-  command->require_subcommand(1);
+  command->callback([command] {
+    if (command->get_subcommands().empty()) {
+      fail_user("say what to do: `shoal checkpoint inspect DIR` or `shoal checkpoint verify DIR`");
+    }
+  });
   const auto add = [&](const char* name, const char* what, void (*run)(const std::string&)) {
     auto where = std::make_shared<std::string>();
     auto* action = command->add_subcommand(name, what)->group("Commands");
-    action->add_option("where", *where, "A run, or one of its checkpoints")->required()->option_text("DIR");
+    action->add_option("DIR", *where, "A run, or one of its checkpoints")->required();
     action->callback([where, run] { run(*where); });
   };
   add("inspect", "Print step, model, state, tensors and files", inspect);

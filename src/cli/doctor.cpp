@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -94,6 +95,8 @@ double read_bandwidth(int threads) {
 
 void print_speed() {
   const int cores = usable_cores();
+  double load = 0;  // of the last minute, so before ours
+  if (getloadavg(&load, 1) != 1) load = 0;
   fmt::print("\nspeed, measured now {:>11}{:>15}\n", "one thread",
              cores > 1 ? fmt::format("{} threads", cores) : "");
   const auto row = [&](const char* name, auto&& measure) {
@@ -110,6 +113,9 @@ void print_speed() {
   row("bfloat16", peak(DType::bf16));
   row("reading memory",
       [](int threads) { return fmt::format("{:.1f} GB/s", read_bandwidth(threads) / 1e9); });
+  if (load > 0.5) {
+    fmt::print("  Other programs were running (load {:.1f}): alone, the machine is faster.\n", load);
+  }
 }
 
 void print_libraries() {

@@ -21,6 +21,13 @@ void line(const std::string& name, const std::string& value, const std::string& 
   fmt::print("  {:<24} {:>16}{}{}\n", name, value, remark.empty() ? "" : "  ", remark);
 }
 
+// "859.3 MFLOP"
+std::string flops_text(double flops) {
+  auto text = format_count(flops);
+  const auto digits = text.find_last_of("0123456789") + 1;
+  return text.insert(digits, " ") + "FLOP";
+}
+
 // The vocabulary comes from the key or from the data, which need not be there yet.
 std::string resolve_vocabulary(Config& config) {
   auto& size = config.model.vocab_size;
@@ -84,7 +91,7 @@ void print_memory(const Config& config, const GptConfig& model) {
   part("activations: workspace", memory.workspace, "gradients of activations");
   part("activations: head", memory.head, "one chunk of logits, never all");
   part("batches", memory.batches, "token ids, read ahead");
-  part("kernels' scratch", memory.scratch, "");
+  part("kernels' scratch", memory.scratch, "tiles of attention, partial sums");
   part("checkpoint", memory.checkpoint, "the copy that is written in the background");
   part("program", memory.program, "with its libraries");
   const double available = available_memory();
@@ -98,8 +105,8 @@ void print_compute(const Config& config, const GptConfig& model) {
   const double per_token = flops_per_token(model);
   const double tokens = static_cast<double>(config.train.global_batch) * model.block_size;
   fmt::print("\ncompute, forward and backward\n");
-  line("per token", format_count(per_token) + "FLOP", "6 N + 12 L C T");
-  line("per step", format_count(per_token * tokens) + "FLOP",
+  line("per token", flops_text(per_token), "6 N + 12 L C T");
+  line("per step", flops_text(per_token * tokens),
        fmt::format("of {} x {} = {} tokens", config.train.global_batch, model.block_size,
                    with_commas(static_cast<std::int64_t>(tokens))));
 }

@@ -74,9 +74,10 @@ MemoryEstimate estimate_memory(const Config& config, const GptConfig& model) {
   // backend, and a host copy with predictions for the latter.
   memory.batches = rows * 4 * (2 * (static_cast<double>(BatchLoader::kDepth) + 1) + 2 + 2 + 3);
   memory.scratch = kernel_scratch(config, model, rows);
-  // Also a run without checkpoints on the way saves its end. A growing buffer is there twice for a moment.
+  // Also a run without checkpoints on the way saves its end. The writer's buffer is there twice while it
+  // grows.
   const double state = memory.weights + memory.optimizer;
-  memory.checkpoint = state + 1.5 * std::min<double>(kChecksumBlock, state);
+  memory.checkpoint = state + 2 * std::min<double>(kChecksumBlock, state);
   memory.program = kProgramBytes;
   return memory;
 }

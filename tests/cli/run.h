@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -53,6 +54,7 @@ class TempDir {
 struct Result {
   int code = 0;  // 128 + signal when it died of one
   std::string out, err;
+  double peak_bytes = 0;  // the largest resident size
 };
 
 // The program, started; it is killed at the end if nobody waited for it.
@@ -76,9 +78,11 @@ class Process {
 
   Result wait() {
     int status = 0;
-    ::waitpid(pid_, &status, 0);
+    struct rusage usage {};
+    ::wait4(pid_, &status, 0, &usage);
     pid_ = -1;
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), out_so_far(), err_so_far()};
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), out_so_far(), err_so_far(),
+            1024.0 * static_cast<double>(usage.ru_maxrss)};
   }
 
  private:
