@@ -14,7 +14,8 @@
 namespace shoal::cpu {
 namespace {
 
-constexpr std::int64_t kQueries = 48;  // rows of a tile: a multiple of the kernel's six
+constexpr std::int64_t kGroup = 6;     // rows of the tile kernel
+constexpr std::int64_t kQueries = 48;  // rows of a tile: a multiple of the group
 constexpr std::int64_t kKeys = DropoutRow::kColumns;
 
 std::int64_t round_up(std::int64_t n) { return (n + kLanes - 1) / kLanes * kLanes; }
@@ -84,6 +85,25 @@ void for_key_tiles(std::int64_t q0, std::int64_t rows, F&& f) {
   }
 }
 
+// What causality leaves of a tile, in groups of the kernel's six rows.
+// f(first query, queries, keys that any of them sees, those and what is read beside them, rounded up to
+// vectors).
+template <typename F>
+void for_query_groups(const Tile& tile, F&& f) {
+  for (std::int64_t i = 0; i < tile.rows; i += kGroup) {
+    const std::int64_t n = std::min(kGroup, tile.rows - i), seen = tile.visible(i + n - 1);
+    // A group of keys that begins within `seen` is read whole by for_key_groups' products.
+    if (seen > 0) f(i, n, seen, std::min(tile.width, round_up(seen + kGroup - 1)));
+  }
+}
+// f(first key, keys, first query that sees any of them).
+template <typename F>
+void for_key_groups(const Tile& tile, F&& f) {
+  for (std::int64_t k = 0; k < tile.keys; k += kGroup) {
+    f(k, std::min(kGroup, tile.keys - k), std::max<std::int64_t>(0, tile.k0 + k - tile.q0));
+  }
+}
+
 class DropoutTile {
  public:
   DropoutTile(const Dropout& dropout, std::int64_t head, std::int64_t batch)
@@ -145,24 +165,27 @@ void head_forward(T* out, std::int64_t out_stride, float* lse, const T* q, const
     std::fill_n(most, kQueries, -std::numeric_limits<float>::infinity());
     std::memset(sums, 0, static_cast<std::size_t>(kQueries * dp) * sizeof(float));
     for_key_tiles(q0, rows, [&](const Tile& tile) {
-      tile_product(scores, kKeys, {queries + q0 * dp, dp, 1}, keys_t + tile.k0, tp, rows, tile.width,
-                   shape.channels, false);
-      for (std::int64_t i = 0; i < rows; ++i) {
-        const std::int64_t visible = tile.visible(i);
-        if (visible == 0) {
-          std::memset(scores + i * kKeys, 0, static_cast<std::size_t>(tile.width) * sizeof(float));
-          continue;
+      for_query_groups(tile, [&](std::int64_t first, std::int64_t n, std::int64_t seen, std::int64_t width) {
+        float* group = scores + first * kKeys;
+        tile_product(group, kKeys, {queries + (q0 + first) * dp, dp, 1}, keys_t + tile.k0, tp, n, width,
+                     shape.channels, false);
+        for (std::int64_t i = first; i < first + n; ++i) {
+          const std::int64_t visible = tile.visible(i);
+          if (visible == 0) {
+            std::fill_n(scores + i * kKeys, width, 0.0f);
+            continue;
+          }
+          std::array<Vec, 8> factors;
+          if (dropout.active()) factors = dropout.factors(q0 + i, tile.k0);
+          const float rescale = softmax_row(scores + i * kKeys, visible, width, most[i], total[i],
+                                            dropout.active() ? &factors : nullptr);
+          if (rescale != 1.0f) {
+            for (std::int64_t d = 0; d < dp; d += kLanes)
+              store(sums + i * dp + d, load(sums + i * dp + d) * rescale);
+          }
         }
-        std::array<Vec, 8> factors;
-        if (dropout.active()) factors = dropout.factors(q0 + i, tile.k0);
-        const float rescale = softmax_row(scores + i * kKeys, visible, tile.width, most[i], total[i],
-                                          dropout.active() ? &factors : nullptr);
-        if (rescale != 1.0f) {
-          for (std::int64_t d = 0; d < dp; d += kLanes)
-            store(sums + i * dp + d, load(sums + i * dp + d) * rescale);
-        }
-      }
-      tile_product(sums, dp, {scores, kKeys, 1}, values + tile.k0 * dp, dp, rows, dp, tile.keys, true);
+        tile_product(sums + first * dp, dp, {group, kKeys, 1}, values + tile.k0 * dp, dp, n, dp, seen, true);
+      });
     });
     for (std::int64_t i = 0; i < rows; ++i) {
       lse[q0 + i] = most[i] + std::log(total[i]);
@@ -214,29 +237,35 @@ void head_backward(const HeadGrads<T>& grads, const float* lse, const T* q, cons
   for (std::int64_t q0 = 0; q0 < shape.positions; q0 += kQueries) {
     const std::int64_t rows = std::min(kQueries, shape.positions - q0);
     for_key_tiles(q0, rows, [&](const Tile& tile) {
-      tile_product(probs, kKeys, {queries + q0 * dp, dp, 1}, keys_t + tile.k0, tp, rows, tile.width,
-                   shape.channels, false);
-      tile_product(d_scores, kKeys, {d_out + q0 * dp, dp, 1}, values_t + tile.k0, tp, rows, tile.width,
-                   shape.channels, false);
-      for (std::int64_t i = 0; i < rows; ++i) {
-        std::array<Vec, 8> factors;
-        if (dropout.active()) factors = dropout.factors(q0 + i, tile.k0);
-        for (std::int64_t c = 0; c < tile.width; c += kLanes) {
-          float* p_at = probs + i * kKeys + c;
-          float* d_at = d_scores + i * kKeys + c;
-          const VecI seen = lanes_below(tile.visible(i) - c);
-          const Vec p = select(seen, exp(load(p_at) - lse[q0 + i]), Vec{});
-          const Vec factor = dropout.active() ? factors[static_cast<std::size_t>(c / kLanes)] : splat(1.0f);
-          store(p_at, p * factor);
-          store(d_at, p * (factor * load(d_at) - delta[q0 + i]));
+      for_query_groups(tile, [&](std::int64_t first, std::int64_t n, std::int64_t seen, std::int64_t width) {
+        const std::int64_t row = (q0 + first) * dp, at = first * kKeys;
+        tile_product(probs + at, kKeys, {queries + row, dp, 1}, keys_t + tile.k0, tp, n, width,
+                     shape.channels, false);
+        tile_product(d_scores + at, kKeys, {d_out + row, dp, 1}, values_t + tile.k0, tp, n, width,
+                     shape.channels, false);
+        for (std::int64_t i = first; i < first + n; ++i) {
+          std::array<Vec, 8> factors;
+          if (dropout.active()) factors = dropout.factors(q0 + i, tile.k0);
+          for (std::int64_t c = 0; c < width; c += kLanes) {
+            float* p_at = probs + i * kKeys + c;
+            float* d_at = d_scores + i * kKeys + c;
+            const VecI is_seen = lanes_below(tile.visible(i) - c);
+            const Vec p = select(is_seen, exp(load(p_at) - lse[q0 + i]), Vec{});
+            const Vec factor = dropout.active() ? factors[static_cast<std::size_t>(c / kLanes)] : splat(1.0f);
+            store(p_at, p * factor);
+            store(d_at, p * (factor * load(d_at) - delta[q0 + i]));
+          }
         }
-      }
-      tile_product(d_values + tile.k0 * dp, dp, {probs, 1, kKeys}, d_out + q0 * dp, dp, tile.keys, dp, rows,
-                   true);
-      tile_product(d_keys + tile.k0 * dp, dp, {d_scores, 1, kKeys}, queries + q0 * dp, dp, tile.keys, dp,
-                   rows, true);
-      tile_product(d_queries + q0 * dp, dp, {d_scores, kKeys, 1}, keys + tile.k0 * dp, dp, rows, dp,
-                   tile.keys, true);
+        tile_product(d_queries + row, dp, {d_scores + at, kKeys, 1}, keys + tile.k0 * dp, dp, n, dp, seen,
+                     true);
+      });
+      for_key_groups(tile, [&](std::int64_t first, std::int64_t n, std::int64_t query) {
+        const std::int64_t row = (tile.k0 + first) * dp, at = query * kKeys + first, seeing = rows - query;
+        tile_product(d_values + row, dp, {probs + at, 1, kKeys}, d_out + (q0 + query) * dp, dp, n, dp, seeing,
+                     true);
+        tile_product(d_keys + row, dp, {d_scores + at, 1, kKeys}, queries + (q0 + query) * dp, dp, n, dp,
+                     seeing, true);
+      });
     });
   }
   unpack_rows(grads.dq, grads.qkv_stride, d_queries, shape, shape.scale());

@@ -10,20 +10,30 @@
 namespace shoal::cpu {
 namespace {
 
-float row_maximum(const float* x, std::int64_t n) {
-  Vec most = splat(-std::numeric_limits<float>::infinity());
-  std::int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) most = max(load(x + i), most);
-  float result = max(most);
-  for (; i < n; ++i) result = std::max(result, x[i]);
-  return result;
-}
+struct RowMaximum {
+  float value;
+  std::int64_t index;  // the first among equals
+};
 
-std::int64_t first_equal(const float* x, std::int64_t n, float value) {
-  for (std::int64_t i = 0; i < n; ++i) {
-    if (x[i] == value) return i;
+RowMaximum row_maximum(const float* x, std::int64_t n) {
+  Vec most = splat(-std::numeric_limits<float>::infinity());
+  VecI index = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  VecI at = index;
+  std::int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes, at += kLanes) {
+    const Vec value = load(x + i);
+    const VecI above = value > most;
+    most = above ? value : most;
+    index = above ? at : index;
   }
-  return 0;  // only when the row holds NaN
+  RowMaximum best{max(most), std::numeric_limits<std::int32_t>::max()};
+  for (int lane = 0; lane < kLanes; ++lane) {
+    if (most[lane] == best.value) best.index = std::min<std::int64_t>(best.index, index[lane]);
+  }
+  for (; i < n; ++i) {
+    if (x[i] > best.value) best = {x[i], i};
+  }
+  return best;
 }
 
 }  // namespace
@@ -35,7 +45,7 @@ void CpuBackend::cross_entropy_stats(const Tensor& maximum, const Tensor& exp_su
   for_blocks(threads_, logits.rows(), rows_per_block(classes), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t row = begin; row < end; ++row) {
       const float* x = logits.as<float>() + row * classes;
-      const float most = row_maximum(x, valid);
+      const auto [most, where] = row_maximum(x, valid);
       Vec total{};
       for_lanes(valid, [&](std::int64_t i, std::int64_t live) {
         Vec e = exp(load_n(x + i, live) - most);
@@ -46,7 +56,7 @@ void CpuBackend::cross_entropy_stats(const Tensor& maximum, const Tensor& exp_su
       maximum.as<float>()[row] = most;
       exp_sum.as<float>()[row] = cpu::sum(total);
       target_logit.as<float>()[row] = target >= 0 && target < valid ? x[target] : 0.0f;
-      argmax.as<std::int32_t>()[row] = static_cast<std::int32_t>(first_class + first_equal(x, valid, most));
+      argmax.as<std::int32_t>()[row] = static_cast<std::int32_t>(first_class + where);
     }
   });
 }

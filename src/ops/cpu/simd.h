@@ -95,30 +95,29 @@ inline Vec sqrt(Vec v) {
 #endif
 }
 
-// Lane sums and maxima in a fixed tree.
+// Lane sums and maxima in a fixed tree: lanes 8 apart, then 4, 2, 1.
+template <typename F>
+inline float fold_lanes(Vec v, F&& combine) {
+  v = combine(v, __builtin_shuffle(v, VecI{8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7}));
+  v = combine(v, __builtin_shuffle(v, VecI{4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11}));
+  v = combine(v, __builtin_shuffle(v, VecI{2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13}));
+  v = combine(v, __builtin_shuffle(v, VecI{1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14}));
+  return v[0];
+}
 inline float sum(Vec v) {
-  float a[kLanes];
-  store(a, v);
-  for (int width = kLanes / 2; width > 0; width /= 2) {
-    for (int i = 0; i < width; ++i) a[i] += a[i + width];
-  }
-  return a[0];
+  return fold_lanes(v, [](Vec a, Vec b) { return a + b; });
 }
 inline float max(Vec v) {
-  float a[kLanes];
-  store(a, v);
-  for (int width = kLanes / 2; width > 0; width /= 2) {
-    for (int i = 0; i < width; ++i) a[i] = a[i] > a[i + width] ? a[i] : a[i + width];
-  }
-  return a[0];
+  return fold_lanes(v, [](Vec a, Vec b) { return max(a, b); });
 }
 
-// e^x within 2 ulp for x in [-87.3, 88.7]; 0 below, +inf above; NaN stays NaN.
+// e^x within 2 ulp where the result is a normal float; gradual underflow below, +inf above; NaN stays NaN.
 // x = n ln2 + r with |r| <= ln2 / 2, a polynomial for e^r, and n added to the exponent.
 inline Vec exp(Vec x) {
   constexpr float kMagic =
       12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer in the low mantissa bits
-  const Vec clamped = min(max(x, splat(-87.33654f)), splat(88.72283f));
+  // Where the result is surely 0 or infinite already. Written so that NaN passes through.
+  const Vec clamped = min(splat(89.0f), max(splat(-105.0f), x));
   const Vec shifted = clamped * 1.44269504f + kMagic;
   const Vec n = shifted - kMagic;
   const Vec r = (clamped - n * 0.693145752f) - n * 1.42860677e-6f;
@@ -130,12 +129,10 @@ inline Vec exp(Vec x) {
   p = p * r + 0.166666667f;
   p = p * r + 0.5f;
   p = p * r * r + r + 1.0f;
-  // n is added in two halves, so that 2^128 * p with p < 1 does not overflow on the way.
+  // n is added in two halves, so that neither leaves the range of exponents on the way.
   const VecI exponent = (VecI)shifted - (VecI)splat(kMagic);
   const VecI half = exponent >> 1;
-  const Vec result = p * (Vec)((half + 127) << 23) * (Vec)((exponent - half + 127) << 23);
-  const Vec bounded = select(x < -87.33654f, Vec{}, select(x > 88.72283f, splat(__builtin_inff()), result));
-  return select(x == x, bounded, x);
+  return p * (Vec)((half + 127) << 23) * (Vec)((exponent - half + 127) << 23);
 }
 
 }  // namespace shoal::cpu
