@@ -73,6 +73,16 @@ void print_files(const std::vector<UnitSpec>& units) {
   line("checkpoint", format_bytes(3 * (data + header)), "with AdamW's two moments");
 }
 
+double mapped_bytes(const fs::path& data) {
+  double bytes = 0;
+  for (const char* split : {"train.bin", "val.bin"}) {
+    std::error_code error;
+    const auto size = fs::file_size(data / split, error);
+    if (!error) bytes += static_cast<double>(size);
+  }
+  return bytes;
+}
+
 void print_memory(const Config& config, const GptConfig& model) {
   const auto memory = estimate_memory(config, model);
   const auto part = [](const std::string& name, double bytes, const std::string& remark) {
@@ -99,6 +109,7 @@ void print_memory(const Config& config, const GptConfig& model) {
        available > 0 ? fmt::format("of {} available{}", format_bytes(available),
                                    memory.total() > available ? ": it does not fit" : "")
                      : "");
+  part("token files", mapped_bytes(config.data.dir), "mapped beside it: given back when memory is short");
 }
 
 void print_compute(const Config& config, const GptConfig& model) {
