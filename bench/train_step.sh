@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Whole training steps of Shoal beside PyTorch, eager and compiled, interleaved, each run a process of its own.
 #
-#   PYTHON=PATH [BUILD=build/release] [ROUNDS=5] [STEPS=8] [THREADS=2] [ROWS=REGEX] [OUT=FILE] bench/train_step.sh
+#   PYTHON=PATH [BUILD=build/release] [ROUNDS=5] [STEPS=8] [THREADS=2] [ROWS=REGEX] [ALLOCATORS="glibc jemalloc"] [OUT=FILE] \
+#     bench/train_step.sh
 #
 # PYTHON is one that has torch. For every row the peers are first tuned: each way runs briefly under every allocator
 # that is installed (glibc told to keep its memory; libjemalloc2, libtcmalloc-minimal4), with GPT-2's vocabulary as it is
@@ -26,6 +27,7 @@ libraries=/usr/lib/$(uname -m)-linux-gnu
 allocators=(glibc)
 [ -e "$libraries/libjemalloc.so.2" ] && allocators+=(jemalloc)
 [ -e "$libraries/libtcmalloc_minimal.so.4" ] && allocators+=(tcmalloc)
+[ -z "${ALLOCATORS:-}" ] || read -ra allocators <<<"$ALLOCATORS"
 
 # The environment of a peer: large buffers are kept and not faulted in anew, the matrix library may use all the
 # processor can.
