@@ -146,10 +146,10 @@ void run() {
 }  // namespace
 
 void add_doctor(CLI::App& app) {
-  auto* command =
-      add_command(app, "doctor", "Say what this machine and this build have, and measure their speed",
-                  {{"shoal doctor", "takes some seconds; best while nothing else runs"},
-                   {"shoal doctor > machine.txt", "keep what it says, beside a measurement or with a question"}});
+  auto* command = add_command(
+      app, "doctor", "Say what this machine and this build have, and measure their speed",
+      {{"shoal doctor", "takes some seconds; best while nothing else runs"},
+       {"shoal doctor > machine.txt", "keep what it says, beside a measurement or with a question"}});
   command->callback(run);
 }
 

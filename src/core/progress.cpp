@@ -33,6 +33,11 @@ void Progress::update(double done, const std::string& note) {
   draw(false);
 }
 
+void Progress::clear() {
+  if (shown_ && terminal_) std::fputs("\r\033[K", stderr);
+  finished_ = true;
+}
+
 void Progress::finish() {
   if (finished_) return;
   finished_ = true;

@@ -19,6 +19,7 @@ class Progress {
 
   void set_total(double total) { total_ = total; }
   void update(double done, const std::string& note = {});
+  void clear();   // takes the bar away without a trace
   void finish();  // leaves one final line with the total, rate and time, if anything was shown
 
  private:

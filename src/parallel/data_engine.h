@@ -39,7 +39,8 @@ class DataEngine : public UnitStore {
   virtual double gradient_norm() = 0;
   // Clips and applies update number `update`, counted from 1, at this learning rate.
   virtual void update(double lr, std::int64_t update) = 0;
-  // The first tensor, parameters before gradients, that holds a value that is not finite; "" if there is none.
+  // The first tensor, parameters before gradients, that holds a value that is not finite; "" if there is
+  // none.
   virtual std::string first_bad_tensor() = 0;
 
   // Every tensor that a checkpoint holds: parameters, and with `optimizer` the moments.

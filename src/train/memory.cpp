@@ -104,10 +104,8 @@ void check_memory(const Config& config, const GptConfig& model) {
   if (have == 0 || need.total() <= have) return;
   fail_user(
       "this run needs {} of memory and {} are available: {} parameters, gradients and moments, {} "
-      "activations of a "
-      "micro-batch of {} x {} tokens, {} for checkpoints; lower train.micro_batch, set "
-      "train.recompute=block, or choose "
-      "a smaller model (see shoal size)",
+      "activations of a micro-batch of {} x {} tokens, {} for checkpoints; lower train.micro_batch, set "
+      "train.recompute=block, or choose a smaller model (see shoal size)",
       format_bytes(need.total()), format_bytes(have),
       format_bytes(need.weights + need.compute_copy + need.gradients + need.optimizer),
       format_bytes(need.activations()), config.train.micro_batch, config.model.block_size,

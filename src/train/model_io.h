@@ -19,8 +19,8 @@ namespace shoal {
 
 // Everything of a run that is not in its tensors. Randomness is addressed, so the step says where it stands.
 struct TrainState {
-  std::int64_t step = 0;            // updates done
-  std::int64_t tokens = 0;          // trained on
+  std::int64_t step = 0;    // updates done
+  std::int64_t tokens = 0;  // trained on
   double best_val_loss = std::numeric_limits<double>::infinity();
   double train_seconds = 0;         // spent in steps, over all its processes
   std::vector<double> loss_window;  // of the spike detector

@@ -11,6 +11,7 @@
 #include "core/clock.h"
 #include "core/error.h"
 #include "core/log.h"
+#include "core/progress.h"
 #include "core/text.h"
 #include "data/batch_loader.h"
 #include "train/console.h"
@@ -44,6 +45,12 @@ void write_config(const Config& config) {
   if (!file.flush()) fail_user("cannot write {}", path.string());
 }
 
+// Before anything is written or allocated.
+RunLock take_run_directory(const Config& config, const GptConfig& model) {
+  check_memory(config, model);
+  return RunLock(config.run.path());
+}
+
 }  // namespace
 
 struct Trainer::Impl {
@@ -51,7 +58,6 @@ struct Trainer::Impl {
   struct StepOutcome {
     double loss = 0;
     double grad_norm = 0;
-    bool skipped = false;
   };
 
   // The data decide parts of the config, so they are opened first.
@@ -107,7 +113,7 @@ Trainer::Impl::Impl(const Config& given)
     : config(given),
       data(open_dataset(config)),
       gpt(to_gpt_config(config.model)),
-      lock((check_memory(config, gpt), config.run.path())),
+      lock(take_run_directory(config, gpt)),
       backend(make_backend(config.train.backend, config.train.threads)),
       schedule(lr_schedule(config)),
       spikes(config.train.spike_zscore, config.train.spike_window),
@@ -152,7 +158,6 @@ void Trainer::Impl::start() {
   evaluator = std::make_unique<Evaluator>(*backend, *model, static_cast<std::uint64_t>(config.run.seed));
   store = std::make_unique<CheckpointStore>(run, StoreOptions{.keep = config.checkpoint.keep});
 
-  engine->initialize(static_cast<std::uint64_t>(config.run.seed));
   constexpr std::string_view kCheckpoint = "checkpoint:";
   if (resuming) {
     resume(*from);
@@ -160,6 +165,8 @@ void Trainer::Impl::start() {
     CheckpointReader checkpoint(config.init.from.substr(kCheckpoint.size()));
     load_state(*engine, checkpoint, false);
     log::info("parameters from {}, step {}", checkpoint.directory().string(), checkpoint.info().step);
+  } else {
+    engine->initialize(static_cast<std::uint64_t>(config.run.seed));
   }
   sinks = open_metrics(config.log, run, resuming ? std::optional(state.step) : std::nullopt);
   console.emplace(last_step(), data.entropy_per_token());
@@ -234,20 +241,28 @@ Trainer::Impl::StepOutcome Trainer::Impl::give_up(StepOutcome outcome, const std
   }
   log::warn("{}; skipped", message);
   ++state.skipped_steps;
-  outcome.skipped = true;
   return outcome;
 }
 
 bool Trainer::Impl::evaluate() {
   console->clear();
-  const auto on = [&](const TokenFile& split, std::int64_t limit) {
+  const auto on = [&](const char* name, const TokenFile& split, std::int64_t limit) {
+    Progress progress(fmt::format("evaluating {}", name), 0, "batches");
+    const auto show = [&](std::int64_t done, std::int64_t total) {
+      progress.set_total(static_cast<double>(total));
+      progress.update(static_cast<double>(done));
+    };
     const std::int64_t batches = config.eval.batches;
-    return batches > 0 ? evaluator->random(split, batches) : evaluator->whole(split, limit);
+    const auto found =
+        batches > 0 ? evaluator->random(split, batches, show) : evaluator->whole(split, limit, show);
+    progress.clear();
+    return found;
   };
-  const auto val = on(data.val(), 0);
+  const auto val = on("val", data.val(), 0);
   // The train split may be huge: as many batches of it as the val split has.
   const std::int64_t windows = (data.val().size() - 1 + gpt.block_size - 1) / gpt.block_size;
-  const auto train = on(data.train(), (windows + config.train.micro_batch - 1) / config.train.micro_batch);
+  const auto train =
+      on("train", data.train(), (windows + config.train.micro_batch - 1) / config.train.micro_batch);
   record(EvalRecord{.step = state.step,
                     .train_loss = train.loss(),
                     .val_loss = val.loss(),
@@ -255,8 +270,7 @@ bool Trainer::Impl::evaluate() {
                     .entropy_floor = data.entropy_per_token()});
   log::info(
       "Step {}, Val loss: {:.6f}, Train loss: {:.6f}, Train time: {:.3f} s ({:.3f} ms/step), Total train "
-      "time: "
-      "{:.3f} s",
+      "time: {:.3f} s",
       state.step, val.loss(), train.loss(), train_seconds,
       train_seconds * 1e3 / static_cast<double>(std::max<std::int64_t>(train_steps, 1)), state.train_seconds);
   train_seconds = 0;

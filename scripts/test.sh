@@ -1,0 +1,6 @@
+#!/usr/bin/env bash
+# Installs what is needed, builds, and runs all tests. Arguments go to ctest, e.g. -R 'ops\.'.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+scripts/build.sh
+exec ctest --test-dir build/release --output-on-failure -j "$(nproc)" "$@"
