@@ -21,6 +21,18 @@ memory::desc matrix(std::int64_t rows, std::int64_t columns, DType dtype, bool t
   return {{rows, columns}, to_dnnl(dtype), transposed ? memory::dims{1, rows} : memory::dims{columns, 1}};
 }
 
+// Backward products: no bias, and the right operand as it lies.
+bool suits_sgemm(const MatmulCall& call) {
+  return call.a.dtype == DType::f32 && call.c.dtype == DType::f32 && !call.bias && !call.transpose_b;
+}
+
+void sgemm(const MatmulCall& call, std::int64_t m, std::int64_t n, std::int64_t k) {
+  const auto status = dnnl_sgemm(call.transpose_a ? 'T' : 'N', 'N', m, n, k, 1.0f, call.a.as<float>(),
+                                 call.transpose_a ? m : k, call.b.as<float>(), n,
+                                 call.accumulate ? 1.0f : 0.0f, call.c.as<float>(), n);
+  if (status != dnnl_success) throw dnnl::error(status, "sgemm failed");
+}
+
 }  // namespace
 
 struct Matmul::Impl {
@@ -65,6 +77,7 @@ void Matmul::operator()(const MatmulCall& call) {
   const std::int64_t m = call.c.rows(), n = call.c.columns();
   const std::int64_t k = call.transpose_a ? call.a.rows() : call.a.columns();
   try {
+    if (suits_sgemm(call)) return sgemm(call, m, n, k);
     const auto& entry = impl_->entry(call, m, n, k);
     std::unordered_map<int, memory> arguments{
         {DNNL_ARG_SRC, memory(entry.a, impl_->engine, call.a.data)},
