@@ -55,8 +55,8 @@ TEST_P(CpuThreads, AdamW) {
 }
 
 TEST_P(CpuThreads, Linear) {
-  for (const Shape& shape :
-       {Shape{768, 128, 128}, Shape{257, 100, 333}, Shape{1, 256, 1003}, Shape{1024, 48, 17}}) {
+  for (const Shape& shape : {Shape{768, 128, 128}, Shape{257, 100, 333}, Shape{1, 256, 1003},
+                             Shape{1024, 48, 17}, Shape{4096, 48, 144}}) {
     const std::int64_t R = shape[0], K = shape[1], N = shape[2];
     expect_same_bits([&](const Side& side) {
       const Buffer x = side.compute({R, K}, values(R * K, 1)), w = side.compute({N, K}, values(N * K, 2)),

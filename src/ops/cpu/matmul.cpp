@@ -1,5 +1,7 @@
 #include "ops/cpu/matmul.h"
 
+#include <omp.h>
+
 #include <dnnl.hpp>
 #include <map>
 #include <tuple>
@@ -21,9 +23,11 @@ memory::desc matrix(std::int64_t rows, std::int64_t columns, DType dtype, bool t
   return {{rows, columns}, to_dnnl(dtype), transposed ? memory::dims{1, rows} : memory::dims{columns, 1}};
 }
 
-// Backward products: no bias, and the right operand as it lies.
-bool suits_sgemm(const MatmulCall& call) {
-  return call.a.dtype == DType::f32 && call.c.dtype == DType::f32 && !call.bias && !call.transpose_b;
+// Backward products: no bias, and the right operand as it lies. A single row would be split along its sum,
+// differently for every number of threads.
+bool suits_sgemm(const MatmulCall& call, std::int64_t m, std::int64_t n) {
+  return call.a.dtype == DType::f32 && call.c.dtype == DType::f32 && !call.bias && !call.transpose_b &&
+         m > 1 && n > 1;
 }
 
 void sgemm(const MatmulCall& call, std::int64_t m, std::int64_t n, std::int64_t k) {
@@ -32,6 +36,21 @@ void sgemm(const MatmulCall& call, std::int64_t m, std::int64_t n, std::int64_t 
                                  call.accumulate ? 1.0f : 0.0f, call.c.as<float>(), n);
   if (status != dnnl_success) throw dnnl::error(status, "sgemm failed");
 }
+
+// A product whose result is smaller than the threads' share of work is split along its sum, differently for
+// every number of threads: such a one runs on one thread.
+class NarrowOnOneThread {
+ public:
+  NarrowOnOneThread(std::int64_t m, std::int64_t n, std::int64_t k) : threads_(omp_get_max_threads()) {
+    if (k >= 1024 && m * n <= 128 * 128) omp_set_num_threads(1);
+  }
+  ~NarrowOnOneThread() { omp_set_num_threads(threads_); }
+  NarrowOnOneThread(const NarrowOnOneThread&) = delete;
+  NarrowOnOneThread& operator=(const NarrowOnOneThread&) = delete;
+
+ private:
+  int threads_;
+};
 
 }  // namespace
 
@@ -76,8 +95,9 @@ Matmul::~Matmul() = default;
 void Matmul::operator()(const MatmulCall& call) {
   const std::int64_t m = call.c.rows(), n = call.c.columns();
   const std::int64_t k = call.transpose_a ? call.a.rows() : call.a.columns();
+  const NarrowOnOneThread narrow(m, n, k);
   try {
-    if (suits_sgemm(call)) return sgemm(call, m, n, k);
+    if (suits_sgemm(call, m, n)) return sgemm(call, m, n, k);
     const auto& entry = impl_->entry(call, m, n, k);
     std::unordered_map<int, memory> arguments{
         {DNNL_ARG_SRC, memory(entry.a, impl_->engine, call.a.data)},
