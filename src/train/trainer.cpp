@@ -387,8 +387,13 @@ TrainResult Trainer::run() {
                                .micro_batch = run.config.train.micro_batch});
   const bool fresh = run.config.init.from != "resume";
   if (fresh && run.config.eval.at_start && run.config.eval.interval > 0) run.evaluate();
+  const double before = run.state.train_seconds;
   run.train(loader);
   run.console->clear();
+  if (const double waited = loader.waited_seconds(); waited > 0.01 * (run.state.train_seconds - before)) {
+    log::warn("steps waited {} for data: the disk of {} may be too slow", format_duration(waited),
+              run.config.data.dir);
+  }
   run.save(false, true);
 
   result.step = run.state.step;

@@ -45,7 +45,8 @@ void CpuBackend::cross_entropy_stats(const Tensor& maximum, const Tensor& exp_su
   for_blocks(threads_, logits.rows(), rows_per_block(classes), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t row = begin; row < end; ++row) {
       const float* x = logits.as<float>() + row * classes;
-      const auto [most, where] = row_maximum(x, valid);
+      const RowMaximum top = row_maximum(x, valid);
+      const float most = top.value;
       Vec total{};
       for_lanes(valid, [&](std::int64_t i, std::int64_t live) {
         Vec e = exp(load_n(x + i, live) - most);
@@ -56,7 +57,7 @@ void CpuBackend::cross_entropy_stats(const Tensor& maximum, const Tensor& exp_su
       maximum.as<float>()[row] = most;
       exp_sum.as<float>()[row] = cpu::sum(total);
       target_logit.as<float>()[row] = target >= 0 && target < valid ? x[target] : 0.0f;
-      argmax.as<std::int32_t>()[row] = static_cast<std::int32_t>(first_class + where);
+      argmax.as<std::int32_t>()[row] = static_cast<std::int32_t>(first_class + top.index);
     }
   });
 }
