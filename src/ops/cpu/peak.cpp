@@ -11,18 +11,35 @@
 namespace shoal::cpu {
 namespace {
 
+// A vector that is one register here, and the constraint that asks the compiler for one.
+#if defined(__AVX512F__)
+typedef float Register __attribute__((vector_size(64)));
+#define SHOAL_REGISTER "v"
+#elif defined(__AVX__)
+typedef float Register __attribute__((vector_size(32)));
+#define SHOAL_REGISTER "x"
+#elif defined(__aarch64__)
+typedef float Register __attribute__((vector_size(16)));
+#define SHOAL_REGISTER "w"
+#else
+typedef float Register __attribute__((vector_size(16)));
+#define SHOAL_REGISTER "x"
+#endif
+
 constexpr int kChains = 12;  // more than latency times throughput of any current core
 
 void float_chains(std::int64_t rounds) {
-  Vec sums[kChains] = {};
-  for (auto& sum : sums) asm volatile("" : "+v"(sum));  // equal chains must not be merged
-  Vec x = splat(1.0001f), y = splat(0.9f);
+  Register sums[kChains] = {};
+  for (auto& sum : sums) asm volatile("" : "+" SHOAL_REGISTER(sum));  // equal chains must not be merged
+  Register x = Register{} + 1.0001f, y = Register{} + 0.9f;
   for (std::int64_t i = 0; i < rounds; ++i) {
-    asm volatile("" : "+v"(x), "+v"(y));  // keeps the compiler from doing the sum in its head
+    asm volatile(""
+                 : "+" SHOAL_REGISTER(x),
+                   "+" SHOAL_REGISTER(y));  // keeps the compiler from doing the sum in its head
 #pragma GCC unroll 12
     for (auto& sum : sums) sum = sum * x + y;
   }
-  for (auto& sum : sums) asm volatile("" ::"v"(sum));
+  for (auto& sum : sums) asm volatile("" ::SHOAL_REGISTER(sum));
 }
 
 #ifdef __AVX512BF16__
@@ -43,7 +60,7 @@ void bfloat16_chains(std::int64_t rounds) {
 
 double CpuBackend::measure_peak_flops(DType compute) {
   void (*chains)(std::int64_t) = float_chains;
-  double flops_per_round = 2.0 * kChains * kLanes;
+  double flops_per_round = 2.0 * kChains * (sizeof(Register) / sizeof(float));
 #ifdef __AVX512BF16__
   if (compute == DType::bf16) {
     chains = bfloat16_chains;
