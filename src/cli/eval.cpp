@@ -3,7 +3,6 @@
 
 #include "cli/command.h"
 #include "core/error.h"
-#include "core/progress.h"
 #include "core/text.h"
 #include "data/dataset.h"
 #include "train/evaluate.h"
@@ -34,10 +33,7 @@ void evaluate(const Options& options) {
   Evaluator evaluator(*loaded.backend, model, static_cast<std::uint64_t>(loaded.config.run.seed));
 
   Progress progress("evaluating " + options.split, 0, "batches");
-  const auto show = [&](std::int64_t done, std::int64_t total) {
-    progress.set_total(static_cast<double>(total));
-    progress.update(static_cast<double>(done));
-  };
+  const auto show = show_on(progress);
   const auto& split = data.split(options.split);
   const auto result =
       options.batches > 0 ? evaluator.random(split, options.batches, show) : evaluator.whole(split, 0, show);

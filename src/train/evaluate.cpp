@@ -6,6 +6,13 @@
 
 namespace shoal {
 
+EvaluationProgress show_on(Progress& progress) {
+  return [&progress](std::int64_t done, std::int64_t total) {
+    progress.set_total(static_cast<double>(total));
+    progress.update(static_cast<double>(done));
+  };
+}
+
 Evaluator::Evaluator(Backend& backend, Gpt& model, std::uint64_t seed)
     : backend_(backend),
       model_(model),

@@ -6,6 +6,7 @@
 #include <functional>
 #include <vector>
 
+#include "core/progress.h"
 #include "data/token_file.h"
 #include "model/gpt.h"
 
@@ -23,6 +24,7 @@ struct Evaluation {
 
 // Told how many batches of how many are done.
 using EvaluationProgress = std::function<void(std::int64_t done, std::int64_t total)>;
+EvaluationProgress show_on(Progress& progress);  // which must outlive it
 
 class Evaluator {
  public:

@@ -11,7 +11,6 @@
 #include "core/clock.h"
 #include "core/error.h"
 #include "core/log.h"
-#include "core/progress.h"
 #include "core/text.h"
 #include "data/batch_loader.h"
 #include "train/console.h"
@@ -79,6 +78,7 @@ struct Trainer::Impl {
   Arena batch_arena;
   Tensor tokens, targets, losses;  // losses f64 [micro-batches]
   std::string tokenizer;
+  double token_flops = flops_per_token(gpt);
   double peak_flops = 0;
   // Since the last evaluation.
   double train_seconds = 0;
@@ -248,10 +248,7 @@ bool Trainer::Impl::evaluate() {
   console->clear();
   const auto on = [&](const char* name, const TokenFile& split, std::int64_t limit) {
     Progress progress(fmt::format("evaluating {}", name), 0, "batches");
-    const auto show = [&](std::int64_t done, std::int64_t total) {
-      progress.set_total(static_cast<double>(total));
-      progress.update(static_cast<double>(done));
-    };
+    const auto show = show_on(progress);
     const std::int64_t batches = config.eval.batches;
     const auto found =
         batches > 0 ? evaluator->random(split, batches, show) : evaluator->whole(split, limit, show);
@@ -348,7 +345,7 @@ void Trainer::Impl::train(BatchLoader& loader) {
                                 .tokens = state.tokens,
                                 .tokens_per_s = rate,
                                 .ms_per_step = per_step * 1e3,
-                                .peak_share = peak_flops > 0 ? rate * flops_per_token(gpt) / peak_flops : 0};
+                                .peak_share = peak_flops > 0 ? rate * token_flops / peak_flops : 0};
       console->step(measured, left);
       record(measured);
       group_seconds = 0;
