@@ -37,7 +37,7 @@ int main(int argc, char** argv) {
 
   const auto self = make_self_communicator();
   const auto engine =
-      make_replicated_engine(*backend, *self, config, {.compute = compute, .adamw = {}, .grad_clip = 1.0});
+      make_data_engine(*backend, *self, config, {.compute = compute, .adamw = {}, .grad_clip = 1.0});
   engine->initialize(1337);
   Gpt model(*backend, *engine, config, {.batch = {batch, positions}, .compute = compute});
 

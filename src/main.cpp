@@ -131,6 +131,7 @@ int main(int argc, char** argv) {
   } catch (const UserError& error) {
     fmt::print(stderr, "shoal: error: {}\n", error.what());
     return cli::kUserError;
+  } catch (const StoppedByPeer&) {
   } catch (const std::bad_alloc&) {
     fmt::print(stderr, "shoal: error: out of memory\n");
   } catch (const std::exception& error) {

@@ -1,5 +1,7 @@
 // The group of one: reductions leave their input as it is, the rest are copies at most.
+#include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "comm/communicator.h"
 #include "core/error.h"
@@ -23,7 +25,7 @@ class SelfCommunicator final : public Communicator {
     fail("receive from rank {}: a group of one has no peer", from);
   }
   void barrier() override {}
-  std::unique_ptr<Communicator> split(int, int) override { return make_self_communicator(); }
+  std::unique_ptr<Communicator> split(const Places&) override { return make_self_communicator(); }
 
  private:
   static Request copy(const Tensor& out, const Tensor& x) {
@@ -39,5 +41,17 @@ class SelfCommunicator final : public Communicator {
 }  // namespace
 
 std::unique_ptr<Communicator> make_self_communicator() { return std::make_unique<SelfCommunicator>(); }
+
+std::vector<int> members_of(const Communicator::Places& places, int size, int rank) {
+  const auto mine = places(rank);
+  std::vector<std::pair<int, int>> members;  // key, rank
+  for (int other = 0; other < size; ++other) {
+    if (const auto place = places(other); place.colour == mine.colour) members.emplace_back(place.key, other);
+  }
+  std::sort(members.begin(), members.end());
+  std::vector<int> ranks;
+  for (const auto& [key, member] : members) ranks.push_back(member);
+  return ranks;
+}
 
 }  // namespace shoal

@@ -20,6 +20,11 @@ struct UserError : Error {
   using Error::Error;
 };
 
+// This rank ends because another one failed; that one says why, so this is not reported.
+struct StoppedByPeer : Error {
+  StoppedByPeer() : Error("another rank failed") {}
+};
+
 template <typename... Args>
 [[noreturn]] void fail(fmt::format_string<Args...> format, Args&&... args) {
   throw Error(fmt::format(format, std::forward<Args>(args)...));

@@ -80,8 +80,11 @@ class ReplicatedEngine final : public DataEngine {
     state_loaded();
   }
 
-  void begin_step(int micro_batches) override {
-    micro_batches_left_ = micro_batches;
+  int passes() const override { return (options_.micro_batches + group_.size() - 1) / group_.size(); }
+  int first_micro_batch() const override { return group_.rank(); }
+
+  void begin_step(std::int64_t) override {
+    micro_batches_left_ = passes();
     backend_.zero(flat_.grads);
   }
 
@@ -123,7 +126,7 @@ class ReplicatedEngine final : public DataEngine {
     return {};
   }
 
-  std::vector<StateTensor> state(bool optimizer) override {
+  std::vector<StateTensor> state(bool optimizer, Share) override {
     std::vector<StateTensor> tensors;
     const auto add = [&](const std::string& prefix, const Tensor& flat) {
       for (int u = 0; u < static_cast<int>(units_.size()); ++u) {
@@ -131,7 +134,8 @@ class ReplicatedEngine final : public DataEngine {
         for (std::size_t i = 0; i < unit.spec->parameters.size(); ++i) {
           Tensor data = unit[i];
           data.shape = unit.spec->parameters[i].shape;  // padding is rows after the last
-          tensors.push_back({prefix + unit.spec->parameters[i].name, data});
+          const auto shape = data.shape;
+          tensors.push_back({prefix + unit.spec->parameters[i].name, shape, 0, data.reshaped({shape.count()})});
         }
       }
     };
@@ -183,17 +187,17 @@ class ReplicatedEngine final : public DataEngine {
 
 }  // namespace
 
-std::unique_ptr<DataEngine> make_replicated_engine(Backend& backend, Communicator& group,
+std::unique_ptr<DataEngine> make_data_engine(Backend& backend, Communicator& group,
                                                    const GptConfig& config, const EngineOptions& options) {
   return std::make_unique<ReplicatedEngine>(backend, group, config, options);
 }
 
-DataEngine::Memory replicated_memory(const GptConfig& config, DType compute, bool training) {
+DataEngine::Memory engine_memory(const GptConfig& config, const EngineOptions& options, int) {
   const auto elements = static_cast<std::size_t>(total_size(gpt_units(config)));
   return {.weights = 4 * elements,
-          .compute_copy = compute == DType::f32 ? 0 : size_of(compute) * elements,
-          .gradients = training ? 4 * elements : 0,
-          .optimizer = training ? 8 * elements : 0};
+          .compute_copy = options.compute == DType::f32 ? 0 : size_of(options.compute) * elements,
+          .gradients = options.training ? 4 * elements : 0,
+          .optimizer = options.training ? 8 * elements : 0};
 }
 
 }  // namespace shoal

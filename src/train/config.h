@@ -91,7 +91,7 @@ struct CheckpointConfig {
 };
 
 struct ParallelConfig {
-  int data = 1;
+  int data = 0;  // 0: as many as ranks are started
   int tensor = 1;
   bool sequence = false;
   int pipeline = 1;
@@ -101,6 +101,8 @@ struct ParallelConfig {
   int zero = 0;
   int replicate = 1;
   std::string offload = "none";
+  std::string reduce_dtype = "float32";
+  double timeout = 600;  // seconds
   std::string plan = "manual";
 };
 

@@ -180,7 +180,8 @@ std::vector<Field> make_fields() {
       plain<&C::checkpoint, &CheckpointConfig::best>(
           "checkpoint.best", "Keep the checkpoint with the lowest validation loss (needs evaluations)."),
 
-      number<&C::parallel, &Par::data>("parallel.data", at_least(1), "ranks", "Data-parallel ranks."),
+      number<&C::parallel, &Par::data>("parallel.data", at_least(0), "ranks",
+                                       "Data-parallel ranks. 0: as many as are started."),
       number<&C::parallel, &Par::tensor>("parallel.tensor", at_least(1), "ranks", "Tensor-parallel ranks."),
       plain<&C::parallel, &Par::sequence>("parallel.sequence", "Sequence parallelism over the tensor ranks."),
       number<&C::parallel, &Par::pipeline>("parallel.pipeline", at_least(1), "ranks", "Pipeline stages."),
@@ -197,10 +198,18 @@ std::vector<Field> make_fields() {
           "ZeRO stage: what is sharded over the data ranks. 1: optimizer, 2: and gradients, 3: and "
           "parameters."),
       number<&C::parallel, &Par::replicate>(
-          "parallel.replicate", at_least(1), "",
+          "parallel.replicate", at_least(1), "groups",
           "Groups of data ranks that hold a full copy each (ZeRO inside, all-reduce between)."),
       choice<&C::parallel, &Par::offload>("parallel.offload", {"none", "host", "disk"},
-                                          "Where optimizer state rests between steps."),
+                                          "Where parameter, gradient and optimizer shards rest: with the "
+                                          "backend, in the host's memory, or in a "
+                                          "file of the run's folder."),
+      choice<&C::parallel, &Par::reduce_dtype>(
+          "parallel.reduce_dtype", {"float32", "bfloat16"},
+          "What gradients travel in between ranks; they are added in float32."),
+      number<&C::parallel, &Par::timeout>(
+          "parallel.timeout", above(0), "seconds",
+          "A collective that takes longer ends the run, naming the ranks that did not come."),
       choice<&C::parallel, &Par::plan>("parallel.plan", {"manual", "auto"},
                                        "auto: the planner chooses the layout."),
 

@@ -17,16 +17,12 @@ constexpr std::array kNotYet = {
     NotYet{"train.backend", "cuda", "training on a GPU"},
     NotYet{"optim.name", "accum_adam", "this optimizer"},  // and accum_adamw
     NotYet{"init.from", "hf:", "reading Hugging Face weights"},
-    NotYet{"parallel.data", "", "data parallelism"},
     NotYet{"parallel.tensor", "", "tensor parallelism"},
     NotYet{"parallel.sequence", "", "sequence parallelism"},
     NotYet{"parallel.pipeline", "", "pipeline parallelism"},
     NotYet{"parallel.schedule", "", "pipeline parallelism"},
     NotYet{"parallel.chunks", "", "pipeline parallelism"},
     NotYet{"parallel.engine", "", "training by gossip"},
-    NotYet{"parallel.zero", "", "ZeRO"},
-    NotYet{"parallel.replicate", "", "data parallelism"},
-    NotYet{"parallel.offload", "", "offloading"},
     NotYet{"parallel.plan", "", "the planner"},
     NotYet{"gossip.topology", "", "training by gossip"},
     NotYet{"gossip.bucket_mib", "", "training by gossip"},
@@ -93,11 +89,6 @@ class Rules {
       while (train.global_batch % fitting != 0) --fitting;
       fail_user("{} does not divide {}; use e.g. train.micro_batch={}", say("train.micro_batch"),
                 say("train.global_batch"), fitting);
-    }
-    const int micro_batches = train.global_batch / train.micro_batch;
-    if (micro_batches % config_.parallel.data != 0) {
-      fail_user("{} does not divide the {} micro-batches of a step ({}, {}); change one of the three",
-                say("parallel.data"), micro_batches, say("train.global_batch"), say("train.micro_batch"));
     }
   }
 

@@ -61,7 +61,7 @@ GptOptions gpt_options(const Config& config) {
 }
 
 MemoryEstimate estimate_memory(const Config& config, const GptConfig& model) {
-  const auto engine = replicated_memory(model, compute_dtype(config));
+  const auto engine = engine_memory(model, {.compute = compute_dtype(config), .adamw = {}});
   const auto options = gpt_options(config);
   const auto rows = static_cast<double>(options.batch.rows());
   MemoryEstimate memory;

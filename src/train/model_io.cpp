@@ -87,19 +87,28 @@ std::unique_ptr<Tokenizer> tokenizer_of(const CheckpointReader& checkpoint) {
   return tokenizer_from_json(json::parse(text), checkpoint.directory());
 }
 
+namespace {
+
+TensorSlice slice_of(const StateTensor& tensor) {
+  auto slice = whole_slice(tensor.name, tensor.data.dtype, tensor.shape);
+  slice.flat_begin = tensor.first;
+  slice.flat_end = tensor.first + tensor.data.count();
+  return slice;
+}
+
+}  // namespace
+
 std::vector<SliceView> state_slices(DataEngine& engine) {
   std::vector<SliceView> slices;
-  for (const auto& tensor : engine.state(true)) {
-    slices.push_back({whole_slice(tensor.name, tensor.data.dtype, tensor.data.shape),
-                      {tensor.data.as<const std::byte>(), tensor.data.bytes()}});
+  for (const auto& tensor : engine.state(true, DataEngine::Share::to_save)) {
+    slices.push_back({slice_of(tensor), {tensor.data.as<const std::byte>(), tensor.data.bytes()}});
   }
   return slices;
 }
 
 void load_state(DataEngine& engine, CheckpointReader& checkpoint, bool optimizer) {
-  for (const auto& tensor : engine.state(optimizer)) {
-    checkpoint.read(whole_slice(tensor.name, tensor.data.dtype, tensor.data.shape),
-                    {tensor.data.as<std::byte>(), tensor.data.bytes()});
+  for (const auto& tensor : engine.state(optimizer, DataEngine::Share::held)) {
+    checkpoint.read(slice_of(tensor), {tensor.data.as<std::byte>(), tensor.data.bytes()});
   }
   engine.state_loaded();
 }
@@ -122,8 +131,8 @@ LoadedModel load_model(const std::filesystem::path& where, std::span<const std::
   loaded.tokenizer = tokenizer_of(checkpoint);
   loaded.backend = make_backend(loaded.config.train.backend, loaded.config.train.threads);
   loaded.group = make_self_communicator();
-  loaded.engine = make_replicated_engine(*loaded.backend, *loaded.group, loaded.gpt,
-                                         {.compute = loaded.compute, .adamw = {}, .training = false});
+  loaded.engine = make_data_engine(*loaded.backend, *loaded.group, loaded.gpt,
+                                   {.compute = loaded.compute, .adamw = {}, .training = false});
   load_state(*loaded.engine, checkpoint, false);
   return loaded;
 }

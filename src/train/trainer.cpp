@@ -147,13 +147,14 @@ void Trainer::Impl::start() {
   log_summary(config, gpt, data);
 
   peak_flops = backend->measure_peak_flops(compute_dtype(config));
-  engine = make_replicated_engine(*backend, *group, gpt,
+  engine = make_data_engine(*backend, *group, gpt,
                                   {.compute = compute_dtype(config),
                                    .adamw = {.beta1 = config.optim.betas[0],
                                              .beta2 = config.optim.betas[1],
                                              .eps = config.optim.eps,
                                              .weight_decay = config.optim.weight_decay},
-                                   .grad_clip = config.train.grad_clip});
+                                   .grad_clip = config.train.grad_clip,
+                                   .micro_batches = micro_batches()});
   model = std::make_unique<Gpt>(*backend, *engine, gpt, gpt_options(config));
   evaluator = std::make_unique<Evaluator>(*backend, *model, static_cast<std::uint64_t>(config.run.seed));
   store = std::make_unique<CheckpointStore>(run, StoreOptions{.keep = config.checkpoint.keep});
@@ -184,7 +185,7 @@ void Trainer::Impl::resume(const fs::path& from) {
 Trainer::Impl::StepOutcome Trainer::Impl::step(BatchLoader& loader) {
   const int count = micro_batches();
   const float scale = 1.0f / static_cast<float>(step_tokens());
-  engine->begin_step(count);
+  engine->begin_step(state.step);
   backend->zero(losses);
   for (int i = 0; i < count; ++i) {
     const auto& batch = loader.next();

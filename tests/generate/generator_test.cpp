@@ -138,7 +138,7 @@ TEST(Generator, RefusesPromptsThatTheModelCannotRead) {
 
 TEST(Generator, SaysWhenTheWeightsAreDamaged) {
   TinyModel model(make_cpu_backend(1));
-  for (const auto& tensor : model.engine->state(false)) {
+  for (const auto& tensor : model.engine->state(false, DataEngine::Share::held)) {
     tensor.data.as<float>()[0] = std::numeric_limits<float>::quiet_NaN();
   }
   model.engine->state_loaded();

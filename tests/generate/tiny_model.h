@@ -23,11 +23,10 @@ inline GptConfig tiny_config() {
 struct TinyModel {
   explicit TinyModel(std::unique_ptr<Backend> backend_, DType compute_ = DType::f32)
       : backend(std::move(backend_)), compute(compute_) {
-    engine = make_replicated_engine(*backend, *group, config,
-                                    {.compute = compute, .adamw = {}, .training = false});
+    engine = make_data_engine(*backend, *group, config, {.compute = compute, .adamw = {}, .training = false});
     engine->initialize(7);
-    for (const auto& tensor : engine->state(false)) {
-      if (tensor.data.shape.rank() < 2) continue;
+    for (const auto& tensor : engine->state(false, DataEngine::Share::held)) {
+      if (tensor.shape.rank() < 2) continue;
       for (std::int64_t i = 0; i < tensor.data.count(); ++i) tensor.data.as<float>()[i] *= 15;
     }
     engine->state_loaded();

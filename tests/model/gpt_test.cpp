@@ -41,7 +41,7 @@ std::vector<std::byte> bits_after_training(Trainee trainee, std::int64_t batch) 
 TEST_P(EveryType, RecomputeGivesTheSameBits) {
   const auto run = [&](Recompute recompute) {
     return bits_after_training(
-        {make_cpu_backend(1), kConfig, {.compute = GetParam(), .micro_batch = 2, .recompute = recompute}}, 4);
+        {make_cpu_backend(1), kConfig, {.compute = GetParam(), .micro_batch = 2, .micro_batches = 2, .recompute = recompute}}, 4);
   };
   EXPECT_TRUE(run(Recompute::none) == run(Recompute::block));
 }
@@ -80,7 +80,7 @@ TEST(Accumulation, EqualsOneBatchWithinRounding) {
   all.targets[5] = -1;
 
   const auto run = [&](std::int64_t micro_batch) {
-    Trainee trainee(make_reference_backend(), kConfig, {.micro_batch = micro_batch});
+    Trainee trainee(make_reference_backend(), kConfig, {.micro_batch = micro_batch, .micro_batches = static_cast<int>(6 / micro_batch)});
     const double loss = trainee.backward(all);
     return std::pair(loss, trainee.gradients());
   };
@@ -122,7 +122,7 @@ TEST(Accumulation, OnTheCpuEqualsTheReference) {
   const double expected_loss = reference.backward(all);
   const auto expected = reference.gradients();
   for (const std::int64_t micro_batch : {1, 2, 3, 6}) {
-    Trainee trainee(make_cpu_backend(1), kConfig, {.micro_batch = micro_batch});
+    Trainee trainee(make_cpu_backend(1), kConfig, {.micro_batch = micro_batch, .micro_batches = static_cast<int>(6 / micro_batch)});
     EXPECT_NEAR(trainee.backward(all), expected_loss, 1e-5 * expected_loss) << "micro-batch " << micro_batch;
     const auto gradients = trainee.gradients();
     for (std::size_t i = 0; i < expected.size(); ++i) {
@@ -196,11 +196,11 @@ TEST_P(EveryType, MemoryIsWhatWasAnnounced) {
   CountingBackend backend(taken);
   const auto self = make_self_communicator();
   for (const bool training : {true, false}) {
-    const auto engine = make_replicated_engine(backend, *self, kConfig,
+    const auto engine = make_data_engine(backend, *self, kConfig,
                                                {.compute = compute, .adamw = {}, .training = training});
     const std::size_t parameters = taken;
     // The rest is two scalars, each with the alignment of an arena.
-    EXPECT_EQ(parameters, replicated_memory(kConfig, compute, training).total() + std::size_t{2 * 64});
+    EXPECT_EQ(parameters, engine_memory(kConfig, {.compute = compute, .adamw = {}, .training = training}).total() + std::size_t{2 * 64});
     for (const auto recompute : {Recompute::none, Recompute::block}) {
       const GptOptions options{
           .batch = {2, kConfig.block_size}, .compute = compute, .recompute = recompute, .backward = training};

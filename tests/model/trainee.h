@@ -40,6 +40,7 @@ struct NamedValues {
 struct TraineeOptions {
   DType compute = DType::f32;
   std::int64_t micro_batch = 1;
+  int micro_batches = 1;  // of a step
   Recompute recompute = Recompute::none;
   double grad_clip = 1.0;
   bool backward = true;
@@ -52,11 +53,12 @@ class Trainee {
 
   Trainee(std::unique_ptr<Backend> backend, const GptConfig& config, const TraineeOptions& options = {})
       : backend_(std::move(backend)),
-        engine_(make_replicated_engine(*backend_, *self_, config,
-                                       {.compute = options.compute,
-                                        .adamw = {},
-                                        .grad_clip = options.grad_clip,
-                                        .training = options.backward})),
+        engine_(make_data_engine(*backend_, *self_, config,
+                                 {.compute = options.compute,
+                                  .adamw = {},
+                                  .grad_clip = options.grad_clip,
+                                  .training = options.backward,
+                                  .micro_batches = options.micro_batches})),
         model_(*backend_, *engine_, config,
                {.batch = {options.micro_batch, config.block_size},
                 .compute = options.compute,
@@ -73,7 +75,8 @@ class Trainee {
   // Every gradient of the mean loss over the batch, which it returns.
   double backward(const Tokens& batch, std::int64_t step = 0) {
     const auto counted = batch.targets_that_count();
-    engine_->begin_step(static_cast<int>(micro_batches(batch)));
+    EXPECT_EQ(micro_batches(batch), engine_->passes());
+    engine_->begin_step(step);
     const double sum = over_micro_batches(batch, step, [&](const TokenBatch& part) {
       model_.train(part, loss_, 1.0f / static_cast<float>(counted));
     });
@@ -97,7 +100,8 @@ class Trainee {
 
   std::vector<NamedValues> parameters() {
     std::vector<NamedValues> result;
-    for (const auto& tensor : engine_->state(false)) result.push_back({tensor.name, floats(tensor.data)});
+    for (const auto& tensor : engine_->state(false, DataEngine::Share::held))
+      result.push_back({tensor.name, floats(tensor.data)});
     return result;
   }
   std::vector<NamedValues> gradients() {
@@ -132,7 +136,7 @@ class Trainee {
       append(engine_->weights(unit).flat);
       append(engine_->gradients(unit).flat);
     }
-    for (const auto& tensor : engine_->state(true)) append(tensor.data);
+    for (const auto& tensor : engine_->state(true, DataEngine::Share::held)) append(tensor.data);
     return bits;
   }
 

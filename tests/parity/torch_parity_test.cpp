@@ -72,7 +72,7 @@ class Fixture {
 class TorchParity : public testing::TestWithParam<Setting> {
  protected:
   TorchParity() {
-    for (const auto& tensor : trainee_.engine().state(false)) {
+    for (const auto& tensor : trainee_.engine().state(false, DataEngine::Share::held)) {
       trainee_.backend().copy_from_host(tensor.data, fixture_.numbers<float>(tensor.name).data());
     }
     trainee_.engine().state_loaded();

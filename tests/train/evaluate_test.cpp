@@ -20,9 +20,9 @@ struct Tiny {
       : model(*backend, *engine, kModel, {.batch = {batch, kModel.block_size}, .backward = false}) {
     engine->initialize(1);
     // Parameters large enough that predictions differ.
-    for (const auto& tensor : engine->state(false)) {
+    for (const auto& tensor : engine->state(false, DataEngine::Share::held)) {
       auto* x = tensor.data.as<float>();
-      for (std::int64_t i = 0; i < tensor.data.count() && tensor.data.dim(0) > 1; ++i) x[i] *= 10;
+      for (std::int64_t i = 0; i < tensor.data.count() && tensor.shape[0] > 1; ++i) x[i] *= 10;
     }
     engine->state_loaded();
   }
@@ -30,7 +30,7 @@ struct Tiny {
   std::unique_ptr<Backend> backend = make_backend("cpu", 1);
   std::unique_ptr<Communicator> group = make_self_communicator();
   std::unique_ptr<DataEngine> engine =
-      make_replicated_engine(*backend, *group, kModel, {.adamw = {}, .training = false});
+      make_data_engine(*backend, *group, kModel, {.adamw = {}, .training = false});
   Gpt model;
 };
 
