@@ -64,23 +64,22 @@ TEST_F(Self, SplitsIntoItself) {
   EXPECT_EQ(part->size(), 1);
 }
 
-TEST(Request, WaitsOnceAndAtTheLatestWhenItEnds) {
+TEST(Request, WaitsOnceAndBeforeItIsReplaced) {
   struct Counting final : Request::Pending {
     explicit Counting(int& counter) : waits(counter) {}
     void wait() override { ++waits; }
     int& waits;
   };
   int waits = 0;
-  {
-    Request request(std::make_unique<Counting>(waits));
-    request.wait();
-    request.wait();
-    EXPECT_EQ(waits, 1);
-    request = Request(std::make_unique<Counting>(waits));
-    EXPECT_EQ(waits, 1);
-    Request moved(std::move(request));
-    EXPECT_EQ(waits, 1);
-  }
+  Request request(std::make_unique<Counting>(waits));
+  request.wait();
+  request.wait();
+  EXPECT_EQ(waits, 1);
+  request = Request(std::make_unique<Counting>(waits));
+  EXPECT_EQ(waits, 1);
+  Request moved(std::move(request));
+  EXPECT_EQ(waits, 1);
+  moved = Request();
   EXPECT_EQ(waits, 2);
   Request().wait();
 }
