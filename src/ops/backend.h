@@ -49,9 +49,11 @@ class Backend {
   virtual void convert(const Tensor& out,
                        const Tensor& x) = 0;                 // between float32 and bfloat16, or a plain copy
   virtual void add(const Tensor& out, const Tensor& x) = 0;  // out f32 [n] += x f32 or bf16 [n]
-  // sum f64 [1] += sum of x (of squares), in an order fixed by n alone. x f32.
+  // total f64 [1] += sum of x f32 [n], in an order fixed by n alone.
   virtual void sum(const Tensor& total, const Tensor& x) = 0;
-  virtual void sum_squares(const Tensor& total, const Tensor& x) = 0;
+  // totals f64 [m] += sums of squares of the m equal pieces of x f32 [m * k], each in an order fixed by k
+  // alone.
+  virtual void sum_squares(const Tensor& totals, const Tensor& x) = 0;
   // scale f32 [1] = min(1, max_norm / (sqrt(squares) + 1e-6)), as PyTorch's clip_grad_norm_; squares f64 [1].
   // max_norm 0 means no clipping. A norm that is not finite gives scale 0.
   virtual void clip_scale(const Tensor& scale, const Tensor& squares, double max_norm) = 0;

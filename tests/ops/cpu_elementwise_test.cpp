@@ -49,6 +49,30 @@ TEST_P(CpuElementwise, SumsAreInDouble) {
   EXPECT_NEAR(squares.values()[0], 0.5 + square.sum(), slack * (0.5 + square.sum()));
 }
 
+// A piece sums alike wherever it stands, and however many others there are.
+TEST_P(CpuElementwise, SquaresOfPieces) {
+  const std::int64_t pieces = 11;
+  const Values x = normal_values(pieces * n_, 1), start = normal_values(pieces, 2);
+  const auto together = [&](const Side& side) {
+    const Buffer totals{side.backend, DType::f64, {pieces}, start};
+    side.backend.sum_squares(totals, side.full({pieces * n_}, x));
+    return totals.values();
+  };
+  const Values square = x * x, sums = together(cpu());
+  for (std::size_t i = 0; i < static_cast<std::size_t>(pieces); ++i) {
+    const std::slice piece(i * static_cast<std::size_t>(n_), static_cast<std::size_t>(n_), 1);
+    const Buffer alone{cpu().backend, DType::f64, {1}, Values{start[i]}};
+    cpu().backend.sum_squares(alone, cpu().full({n_}, x[piece]));
+    EXPECT_EQ(sums[i], alone.values()[0]) << "piece " << i;
+    const double expected = start[i] + Values(square[piece]).sum();
+    // Twice, since the expected value rounds as well.
+    EXPECT_NEAR(sums[i], expected,
+                2 * gamma(n_ + 1, DType::f64) * (std::abs(start[i]) + expected - start[i]));
+    EXPECT_NEAR(together(oracle())[i], expected,
+                2 * gamma(n_ + 1, DType::f64) * (std::abs(start[i]) + expected - start[i]));
+  }
+}
+
 // x/2 (1 + tanh z): an error of tanh enters with |x|/2, and that of its argument with |x|/2 times |z| sech^2
 // z < 1/2; with erf likewise. Together less than |x| times the error of a function and four roundings.
 TEST_P(CpuElementwise, GeluForward) {

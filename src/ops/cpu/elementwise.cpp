@@ -34,16 +34,26 @@ double block_sum(const float* x, std::int64_t n) {
   return total;
 }
 
+// Sums of the equal pieces of x, each of which is cut into blocks of its own.
 template <bool kSquares>
-void add_sum(int threads, const Tensor& total, const Tensor& x) {
-  const std::int64_t n = x.count();
-  std::vector<double> parts(static_cast<std::size_t>((n + kBlock - 1) / kBlock));
-  for_blocks(threads, n, kBlock, [&](std::int64_t begin, std::int64_t end) {
-    parts[static_cast<std::size_t>(begin / kBlock)] = block_sum<kSquares>(x.as<float>() + begin, end - begin);
-  });
-  double sum = 0;
-  for (double part : parts) sum += part;
-  *total.as<double>() += sum;
+void add_sums(int threads, const Tensor& totals, const Tensor& x) {
+  const std::int64_t pieces = totals.count();
+  if (x.count() == 0) return;
+  const std::int64_t length = x.count() / pieces, blocks = (length + kBlock - 1) / kBlock;
+  std::vector<double> parts(static_cast<std::size_t>(pieces * blocks));
+  for_blocks(threads, pieces * blocks, std::max<std::int64_t>(1, kBlock / length),
+             [&](std::int64_t begin, std::int64_t end) {
+               for (std::int64_t i = begin; i < end; ++i) {
+                 const std::int64_t at = i % blocks * kBlock;
+                 parts[static_cast<std::size_t>(i)] = block_sum<kSquares>(
+                     x.as<float>() + i / blocks * length + at, std::min(kBlock, length - at));
+               }
+             });
+  for (std::int64_t piece = 0; piece < pieces; ++piece) {
+    double sum = 0;
+    for (std::int64_t i = 0; i < blocks; ++i) sum += parts[static_cast<std::size_t>(piece * blocks + i)];
+    totals.as<double>()[piece] += sum;
+  }
 }
 
 }  // namespace
@@ -103,8 +113,8 @@ void CpuBackend::add(const Tensor& out, const Tensor& x) {
   });
 }
 
-void CpuBackend::sum(const Tensor& total, const Tensor& x) { add_sum<false>(threads_, total, x); }
-void CpuBackend::sum_squares(const Tensor& total, const Tensor& x) { add_sum<true>(threads_, total, x); }
+void CpuBackend::sum(const Tensor& total, const Tensor& x) { add_sums<false>(threads_, total, x); }
+void CpuBackend::sum_squares(const Tensor& totals, const Tensor& x) { add_sums<true>(threads_, totals, x); }
 
 void CpuBackend::clip_scale(const Tensor& scale, const Tensor& squares, double max_norm) {
   const double norm = std::sqrt(*squares.as<double>());

@@ -52,8 +52,12 @@ void ReferenceBackend::sum(const Tensor& total, const Tensor& x) {
   for (double value : read(x)) *total.as<double>() += value;
 }
 
-void ReferenceBackend::sum_squares(const Tensor& total, const Tensor& x) {
-  for (double value : read(x)) *total.as<double>() += value * value;
+void ReferenceBackend::sum_squares(const Tensor& totals, const Tensor& x) {
+  const auto values = read(x);
+  const std::size_t pieces = static_cast<std::size_t>(totals.count());
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    totals.as<double>()[i / (values.size() / pieces)] += values[i] * values[i];
+  }
 }
 
 void ReferenceBackend::clip_scale(const Tensor& scale, const Tensor& squares, double max_norm) {

@@ -21,7 +21,7 @@ class ReferenceBackend : public Backend {
   void convert(const Tensor& out, const Tensor& x) override;
   void add(const Tensor& out, const Tensor& x) override;
   void sum(const Tensor& total, const Tensor& x) override;
-  void sum_squares(const Tensor& total, const Tensor& x) override;
+  void sum_squares(const Tensor& totals, const Tensor& x) override;
   void clip_scale(const Tensor& scale, const Tensor& squares, double max_norm) override;
 
   void linear_forward(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias) override;

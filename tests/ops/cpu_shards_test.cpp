@@ -1,0 +1,88 @@
+// What runs on shards of a parameter gives every element the same bits wherever a shard begins and ends, and
+// on any number of threads: the bodies and the tails of vector loops do the same arithmetic.
+#include <functional>
+
+#include "ops/conformance.h"
+
+namespace shoal::test {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+
+constexpr std::int64_t kSize = 140003;  // several of any op's blocks
+// Shards between neighbouring cuts: shorter than a vector, whole vectors from odd places, odd lengths from
+// vector borders, and across the blocks that threads share.
+constexpr std::int64_t kCuts[] = {0,    1,    2,    5,     16,    17,    33,    48,     64,   79,
+                                  1024, 1040, 2047, 16384, 16400, 33333, 65537, 131072, kSize};
+
+Tensor part(const Tensor& whole, std::int64_t first, std::int64_t count) {
+  return {
+      whole.as<std::byte>() + static_cast<std::size_t>(first) * size_of(whole.dtype), whole.dtype, {count}};
+}
+
+// op(first, count) on one side, run over everything at once and then over shards.
+class CpuShards : public testing::TestWithParam<DType> {
+ protected:
+  using Op = std::function<void(std::int64_t first, std::int64_t count)>;
+  // Makes buffers, runs op over them through `cut`, and returns what became of them.
+  using Run = std::function<std::vector<Bytes>(const Side&, const std::function<void(const Op&)>& cut)>;
+
+  void expect_same_bits(const Run& run) const {
+    const auto one = make_cpu_backend(1), two = make_cpu_backend(2);
+    const auto whole = run({*one, GetParam()}, [](const Op& op) { op(0, kSize); });
+    const auto shards = run({*two, GetParam()}, [](const Op& op) {
+      for (std::size_t i = 0; i + 1 < std::size(kCuts); ++i) op(kCuts[i], kCuts[i + 1] - kCuts[i]);
+    });
+    for (std::size_t i = 0; i < whole.size(); ++i) EXPECT_TRUE(whole[i] == shards[i]) << "output " << i;
+  }
+};
+
+TEST_P(CpuShards, AdamW) {
+  const Values deviation = normal_values(kSize, 3);
+  for (const bool clipped : {false, true}) {
+    expect_same_bits([&](const Side& side, const auto& cut) {
+      const Buffer w = side.full({kSize}, normal_values(kSize, 1)),
+                   m = side.full({kSize}, normal_values(kSize, 2)),
+                   v = side.full({kSize}, deviation * deviation),
+                   g = side.full({kSize}, normal_values(kSize, 4)), copy{side.backend, DType::bf16, {kSize}},
+                   scale = side.full({1}, {0.3});
+      AdamWStep step{.lr = 0.01f, .weight_decay = 0.1f, .correction1 = 0.271f, .correction2 = 0.142625f};
+      step.grad_scale = clipped ? static_cast<const Tensor&>(scale).as<const float>() : nullptr;
+      cut([&](std::int64_t first, std::int64_t count) {
+        side.backend.adamw(part(w, first, count),
+                           GetParam() == DType::bf16 ? part(copy, first, count) : Tensor{},
+                           part(m, first, count), part(v, first, count), part(g, first, count), step);
+      });
+      return std::vector{w.bytes(), m.bytes(), v.bytes(), copy.bytes()};
+    });
+  }
+}
+
+TEST_P(CpuShards, AddAndConvert) {
+  expect_same_bits([&](const Side& side, const auto& cut) {
+    const Buffer sums = side.full({kSize}, normal_values(kSize, 1)), back = side.full({kSize}),
+                 x = side.compute({kSize}, normal_values(kSize, 2, GetParam())), copy = side.compute({kSize});
+    cut([&](std::int64_t first, std::int64_t count) {
+      side.backend.add(part(sums, first, count), part(x, first, count));
+      side.backend.convert(part(copy, first, count), part(sums, first, count));
+      side.backend.convert(part(back, first, count), part(copy, first, count));
+    });
+    return std::vector{sums.bytes(), copy.bytes(), back.bytes()};
+  });
+}
+
+TEST_P(CpuShards, InitialValues) {
+  expect_same_bits([&](const Side& side, const auto& cut) {
+    const Buffer x = side.full({kSize});
+    const std::int64_t begin = (std::int64_t{1} << 32) - 70001;  // odd, and across the border of 32 bits
+    cut([&](std::int64_t first, std::int64_t count) {
+      side.backend.fill_normal(part(x, first, count), 42, name_hash("wte"), begin + first, 0.02);
+    });
+    return std::vector<Bytes>{x.bytes()};
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, CpuShards, kComputeTypes);
+
+}  // namespace
+}  // namespace shoal::test
