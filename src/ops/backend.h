@@ -142,6 +142,13 @@ class Backend {
 std::unique_ptr<Backend> make_reference_backend();
 // threads 0 means every core that this process may use. The calling thread is one of them.
 std::unique_ptr<Backend> make_cpu_backend(int threads = 0);
+// Bytes that the cpu backend's kernels come to hold, besides what callers allocate, in training with these
+// sizes.
+struct KernelSizes {
+  std::int64_t rows = 0, columns = 0;  // of the widest activation
+  std::int64_t positions = 0, head_size = 0;
+};
+std::size_t cpu_scratch_bytes(int threads, const KernelSizes& sizes);
 // "reference" or "cpu"; throws UserError for a name that this build lacks.
 std::unique_ptr<Backend> make_backend(std::string_view name, int threads = 0);
 

@@ -282,11 +282,15 @@ std::int64_t backward_scratch(const HeadShape& shape) {
 
 }  // namespace
 
+std::int64_t attention_scratch(int threads, std::int64_t positions, std::int64_t channels) {
+  return threads * backward_scratch({positions, 1, channels});
+}
+
 void CpuBackend::attention_forward(const Tensor& out, const Tensor& lse, const Tensor& qkv,
                                    std::int64_t first_head, const Dropout& dropout) {
   const HeadShape shape{qkv.dim(1), qkv.dim(3), qkv.dim(4)};
   const std::int64_t width = shape.heads * shape.channels, per_thread = forward_scratch(shape);
-  float* area = scratch(static_cast<std::size_t>(threads_ * per_thread));
+  float* area = scratch(threads_ * per_thread);
   with_type(qkv.dtype, [&]<typename T>() {
     for_tasks(threads_, qkv.dim(0) * shape.heads, [&](std::int64_t task) {
       const std::int64_t b = task / shape.heads, h = task % shape.heads;
@@ -303,7 +307,7 @@ void CpuBackend::attention_backward(const Tensor& dqkv, const Tensor& dout, cons
                                     const Dropout& dropout) {
   const HeadShape shape{qkv.dim(1), qkv.dim(3), qkv.dim(4)};
   const std::int64_t width = shape.heads * shape.channels, per_thread = backward_scratch(shape);
-  float* area = scratch(static_cast<std::size_t>(threads_ * per_thread));
+  float* area = scratch(threads_ * per_thread);
   with_type(qkv.dtype, [&]<typename T>() {
     for_tasks(threads_, qkv.dim(0) * shape.heads, [&](std::int64_t task) {
       const std::int64_t b = task / shape.heads, h = task % shape.heads;
@@ -325,7 +329,7 @@ void CpuBackend::attention_cached(const Tensor& out, const Tensor& keys, const T
                      width = heads * channels;
   const float scale = 1.0f / std::sqrt(static_cast<float>(channels));
   const std::int64_t per_thread = round_up(past + positions) + round_up(channels);
-  float* area = scratch(static_cast<std::size_t>(threads_ * per_thread));
+  float* area = scratch(threads_ * per_thread);
   with_type(qkv.dtype, [&]<typename T>() {
     for_tasks(threads_, heads, [&](std::int64_t h) {
       float* scores = area + omp_get_thread_num() * per_thread;

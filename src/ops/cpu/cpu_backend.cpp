@@ -3,6 +3,7 @@
 #include <omp.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -14,6 +15,12 @@
 namespace shoal {
 
 std::unique_ptr<Backend> make_cpu_backend(int threads) { return std::make_unique<cpu::CpuBackend>(threads); }
+
+std::size_t cpu_scratch_bytes(int threads, const KernelSizes& sizes) {
+  const std::int64_t attention = cpu::attention_scratch(threads, sizes.positions, sizes.head_size);
+  return sizeof(float) *
+         static_cast<std::size_t>(std::max(attention, cpu::column_sum_scratch(sizes.rows, sizes.columns)));
+}
 
 namespace cpu {
 namespace {
@@ -55,10 +62,10 @@ void CpuBackend::copy_from_host(const Tensor& to, const void* host) {
   std::memcpy(to.data, host, to.bytes());
 }
 
-float* CpuBackend::scratch(std::size_t floats) {
+float* CpuBackend::scratch(std::int64_t floats) {
   if (floats > scratch_floats_) {
     scratch_.reset();
-    scratch_.reset(static_cast<float*>(aligned_memory(floats * sizeof(float))));
+    scratch_.reset(static_cast<float*>(aligned_memory(static_cast<std::size_t>(floats) * sizeof(float))));
     scratch_floats_ = floats;
   }
   return scratch_.get();

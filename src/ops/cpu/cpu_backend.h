@@ -85,12 +85,16 @@ class CpuBackend final : public Backend {
   // Sums f32 columns of x over rows into out (+=), rows in fixed blocks.
   void add_column_sums(float* out, const Tensor& x);
   // Memory that lives across calls, grown when needed.
-  float* scratch(std::size_t floats);
+  float* scratch(std::int64_t floats);
 
   int threads_;
   Matmul matmul_;
   std::unique_ptr<float[], void (*)(float*)> scratch_;
-  std::size_t scratch_floats_ = 0;
+  std::int64_t scratch_floats_ = 0;
 };
+
+// Floats of scratch that attention's backward pass takes, and sums over rows for so many columns.
+std::int64_t attention_scratch(int threads, std::int64_t positions, std::int64_t channels);
+std::int64_t column_sum_scratch(std::int64_t rows, std::int64_t columns);
 
 }  // namespace shoal::cpu

@@ -31,9 +31,13 @@ void fold_parts(int threads, float* out, const float* parts, std::int64_t blocks
 
 }  // namespace
 
+std::int64_t column_sum_scratch(std::int64_t rows, std::int64_t columns) {
+  return row_blocks(rows) * columns;
+}
+
 void CpuBackend::add_column_sums(float* out, const Tensor& x) {
   const std::int64_t rows = x.rows(), columns = x.columns();
-  float* parts = scratch(static_cast<std::size_t>(row_blocks(rows) * columns));
+  float* parts = scratch(column_sum_scratch(rows, columns));
   with_type(x.dtype, [&]<typename T>() {
     for_blocks(threads_, rows, kRowBlock, [&](std::int64_t begin, std::int64_t end) {
       float* part = parts + begin / kRowBlock * columns;
@@ -85,7 +89,7 @@ void CpuBackend::layernorm_backward(const Tensor& dx, const Tensor& dgamma, cons
   const std::int64_t rows = x.rows(), columns = x.columns();
   const auto inverse = 1.0f / static_cast<float>(columns);
   // For each block of rows the sums for dgamma, then those for dbeta.
-  float* parts = scratch(static_cast<std::size_t>(row_blocks(rows) * 2 * columns));
+  float* parts = scratch(column_sum_scratch(rows, 2 * columns));
   with_type(dy.dtype, [&]<typename T>() {
     for_blocks(threads_, rows, kRowBlock, [&](std::int64_t begin, std::int64_t end) {
       float* part_gamma = parts + begin / kRowBlock * 2 * columns;
