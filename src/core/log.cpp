@@ -41,6 +41,8 @@ struct Logger {
   }
 };
 
+thread_local bool muted_here = false;
+
 Logger& instance() {
   static Logger logger;
   return logger;
@@ -63,6 +65,7 @@ spdlog::level::level_enum to_spdlog(Level level) {
 }  // namespace
 
 void write(Level level, std::string_view message) {
+  if (muted_here && level != Level::error) return;
   instance().logger.log(to_spdlog(level), spdlog::string_view_t(message.data(), message.size()));
 }
 
@@ -82,5 +85,8 @@ void attach_file(const std::filesystem::path& path) {
 }
 
 void detach_file() { instance().logger.sinks().resize(1); }
+
+void mute_thread(bool muted) { muted_here = muted; }
+bool thread_muted() { return muted_here; }
 
 }  // namespace shoal::log

@@ -19,6 +19,11 @@ void set_level(Level level);  // the console's; files get everything from info u
 void attach_file(const std::filesystem::path& path);
 void detach_file();
 
+// This thread's lines go nowhere, but for errors, and its progress bars are not drawn: for all ranks of a
+// process but one.
+void mute_thread(bool muted);
+bool thread_muted();
+
 template <typename... Args>
 void info(fmt::format_string<Args...> format, Args&&... args) {
   write(Level::info, fmt::format(format, std::forward<Args>(args)...));

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "core/log.h"
 #include "core/text.h"
 
 namespace shoal {
@@ -28,7 +29,7 @@ void Progress::update(double done, const std::string& note) {
   done_ = done;
   note_ = note;
   const double now = watch_.seconds();
-  if (now < kQuietSeconds || now - last_drawn_ < (terminal_ ? 0.1 : 5.0)) return;
+  if (log::thread_muted() || now < kQuietSeconds || now - last_drawn_ < (terminal_ ? 0.1 : 5.0)) return;
   last_drawn_ = now;
   draw(false);
 }
