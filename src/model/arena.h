@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <span>
 
 #include "core/tensor.h"
 #include "ops/backend.h"
@@ -14,8 +15,10 @@ class Arena {
   Arena() = default;  // measures
   Arena(Backend& backend, std::size_t bytes)
       : backend_(&backend), base_(static_cast<std::byte*>(backend.allocate(bytes))), capacity_(bytes) {}
+  // Hands out memory of somebody else's.
+  explicit Arena(std::span<std::byte> memory) : base_(memory.data()), capacity_(memory.size()) {}
   ~Arena() {
-    if (base_) backend_->release(base_, capacity_);
+    if (backend_) backend_->release(base_, capacity_);
   }
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;

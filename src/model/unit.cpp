@@ -136,18 +136,15 @@ double flops_per_token(const GptConfig& config) {
          12.0 * config.n_layer * config.n_embd * config.block_size;
 }
 
-void initialize(Backend& backend, const ParameterSpec& spec, const Tensor& local, std::uint64_t seed) {
+void initialize(Backend& backend, const ParameterSpec& spec, const Tensor& out, std::int64_t first,
+                std::uint64_t seed) {
   switch (spec.init.kind) {
     case Initializer::Kind::zeros:
-      return backend.fill(local, 0.0f);
+      return backend.fill(out, 0.0f);
     case Initializer::Kind::ones:
-      return backend.fill(local, 1.0f);
-    case Initializer::Kind::normal: {
-      backend.fill(local, 0.0f);
-      Tensor real = local;  // without the padding, which comes after the last row
-      real.shape = spec.shape;
-      return backend.fill_normal(real, seed, name_hash(spec.name), 0, spec.init.stddev);
-    }
+      return backend.fill(out, 1.0f);
+    case Initializer::Kind::normal:
+      return backend.fill_normal(out, seed, name_hash(spec.name), first, spec.init.stddev);
   }
 }
 

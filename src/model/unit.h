@@ -69,8 +69,9 @@ std::int64_t parameter_count(const std::vector<UnitSpec>& units);  // of the who
 // half.
 double flops_per_token(const GptConfig& config);
 
-// Fills a parameter's local view from its specification; depends on the seed, its name and global indices
-// alone.
-void initialize(Backend& backend, const ParameterSpec& spec, const Tensor& local, std::uint64_t seed);
+// Fills elements [first, first + n) of a parameter, out f32 [n], from its specification; they depend on the
+// seed, its name and their index alone.
+void initialize(Backend& backend, const ParameterSpec& spec, const Tensor& out, std::int64_t first,
+                std::uint64_t seed);
 
 }  // namespace shoal

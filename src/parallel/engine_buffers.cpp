@@ -1,0 +1,101 @@
+#include "parallel/engine_buffers.h"
+
+#include <algorithm>
+
+#include "parallel/gradient_tree.h"
+
+namespace shoal {
+
+UnitBuffers UnitBuffers::all(Arena& arena, const ShardPlan& plan, DType dtype) {
+  UnitBuffers result;
+  const Tensor flat = arena.take(dtype, {plan.total()});
+  for (int u = 0; u < plan.unit_count(); ++u) {
+    result.buffers_.push_back(part_of(flat, plan.first(u), plan.padded(u)));
+    result.slots_.push_back(u);
+    result.sizes_.push_back(plan.padded(u));
+  }
+  return result;
+}
+
+UnitBuffers UnitBuffers::in_turns(Arena& arena, const ShardPlan& plan, DType dtype) {
+  UnitBuffers result;
+  const int blocks = plan.unit_count() - 2, turns = std::min(blocks, 2);
+  std::vector<std::int64_t> largest(static_cast<std::size_t>(turns) + 2);
+  for (int u = 0; u < plan.unit_count(); ++u) {
+    const bool block = u > 0 && u <= blocks;
+    const int slot = block ? 1 + (u - 1) % turns : u == 0 ? 0 : turns + 1;
+    result.slots_.push_back(slot);
+    result.sizes_.push_back(plan.padded(u));
+    auto& size = largest[static_cast<std::size_t>(slot)];
+    size = std::max(size, plan.padded(u));
+  }
+  for (const auto size : largest) result.buffers_.push_back(arena.take(dtype, {size}));
+  return result;
+}
+
+Tensor UnitBuffers::operator[](int unit) const {
+  return part_of(buffers_[static_cast<std::size_t>(slot(unit))], 0, sizes_[static_cast<std::size_t>(unit)]);
+}
+
+EngineMode::EngineMode(const EngineOptions& options, const ShardPlan& plan)
+    : gathers_weights(options.zero == 3),
+      separate_compute(options.compute != DType::f32 || options.zero == 3 || !options.offload.empty()),
+      shards_gradients(options.zero >= 2 || options.layout_exact),
+      ordered(options.layout_exact || (options.reduced != DType::f32 && plan.ranks() > 1)),
+      leaves(shards_gradients ? options.micro_batches : plan.ranks()),
+      on_disk(!options.offload.empty()) {}
+
+DataEngine::Memory EngineArenas::used() const {
+  return {.weights = weights.used(),
+          .compute_copy = compute.used(),
+          .gradients = gradients.used(),
+          .optimizer = optimizer.used(),
+          .exchange = exchange.used(),
+          .on_disk = disk.used()};
+}
+
+void EngineArenas::done_with(const Tensor& x) const {
+  const auto all = file.bytes();
+  const auto* data = x.as<const std::byte>();
+  if (data >= all.data() && data < all.data() + all.size()) file.done_with({data, x.bytes()});
+}
+
+EngineBuffers EngineBuffers::take(EngineArenas& arenas, const ShardPlan& plan, const EngineOptions& options) {
+  const EngineMode mode(options, plan);
+  const std::int64_t shards = plan.total() / plan.shards(), pieces = plan.total() / plan.ranks();
+  const auto resting = [&](Arena& memory) -> Arena& { return mode.on_disk ? arenas.disk : memory; };
+
+  EngineBuffers b;
+  if (mode.separate_compute) b.master = resting(arenas.weights).take(DType::f32, {shards});
+  if (mode.gathers_weights) {
+    b.compute = UnitBuffers::in_turns(arenas.compute, plan, options.compute);
+    if (options.compute != DType::f32) b.compute_shards = arenas.compute.take(options.compute, {shards});
+  } else {
+    auto& arena = mode.separate_compute ? arenas.compute : arenas.weights;
+    b.compute = UnitBuffers::all(arena, plan, options.compute);
+  }
+  if (!options.training) return b;
+
+  auto& moments = resting(arenas.optimizer);
+  b.m = moments.take(DType::f32, {shards});
+  b.v = moments.take(DType::f32, {shards});
+
+  auto& gradients = options.zero >= 2 ? resting(arenas.gradients) : arenas.gradients;
+  b.gradients = mode.shards_gradients ? UnitBuffers::in_turns(arenas.gradients, plan, DType::f32)
+                                      : UnitBuffers::all(arenas.gradients, plan, DType::f32);
+  if (mode.ordered) {
+    if (options.reduced != DType::f32) b.sent = UnitBuffers::in_turns(arenas.exchange, plan, options.reduced);
+    if (plan.ranks() > 1) b.received = UnitBuffers::in_turns(arenas.exchange, plan, options.reduced);
+    b.tree = gradients.take(DType::f32, {GradientTree::buffers(mode.leaves) * pieces});
+  }
+  if (mode.ordered ? plan.replicas() > 1 : mode.shards_gradients) {
+    b.gradient_shards = gradients.take(DType::f32, {shards});
+  }
+  b.clip = arenas.exchange.take(DType::f32, {1});
+  b.squares = arenas.exchange.take(DType::f64, {1});
+  b.block_squares = arenas.exchange.take(DType::f64, {pieces / ShardPlan::kBlock});
+  b.all_block_squares = arenas.exchange.take(DType::f64, {plan.total() / ShardPlan::kBlock});
+  return b;
+}
+
+}  // namespace shoal

@@ -1,0 +1,82 @@
+// The memory of a synchronous engine. What is taken, and what `shoal size` says would be taken, is computed
+// by the same code.
+#pragma once
+
+#include <vector>
+
+#include "core/mapped_memory.h"
+#include "model/arena.h"
+#include "parallel/data_engine.h"
+#include "parallel/shard_plan.h"
+
+namespace shoal {
+
+// One buffer per unit where all are needed at a time; where units come and go, one for the embedding, two
+// that the blocks use in turns, and one for the head.
+class UnitBuffers {
+ public:
+  UnitBuffers() = default;
+  static UnitBuffers all(Arena& arena, const ShardPlan& plan, DType dtype);
+  static UnitBuffers in_turns(Arena& arena, const ShardPlan& plan, DType dtype);
+
+  explicit operator bool() const { return !buffers_.empty(); }
+  int count() const { return static_cast<int>(buffers_.size()); }
+  // Which of the buffers a unit uses.
+  int slot(int unit) const { return slots_[static_cast<std::size_t>(unit)]; }
+  // Its buffer, [padded size of the unit].
+  Tensor operator[](int unit) const;
+
+ private:
+  std::vector<Tensor> buffers_;
+  std::vector<int> slots_;
+  std::vector<std::int64_t> sizes_;
+};
+
+// How an engine of these options goes about it.
+struct EngineMode {
+  bool gathers_weights;   // parameters are sharded, and whole only while a unit is used
+  bool separate_compute;  // products use another copy than the master weights
+  bool shards_gradients;  // a unit's gradient is reduced after every pass
+  bool ordered;           // leaves are sent to the rank that owns the piece and added there, in their order
+  int leaves;             // of an ordered sum
+  bool on_disk;
+
+  EngineMode(const EngineOptions& options, const ShardPlan& plan);
+};
+
+struct EngineArenas {
+  EngineArenas() = default;  // measures
+  EngineArenas(Backend& backend, const DataEngine::Memory& sizes, const std::filesystem::path& offload)
+      : file(offload.empty() ? MappedMemory() : MappedMemory(offload, sizes.on_disk)),
+        disk(file.bytes()),
+        weights(backend, sizes.weights),
+        compute(backend, sizes.compute_copy),
+        gradients(backend, sizes.gradients),
+        optimizer(backend, sizes.optimizer),
+        exchange(backend, sizes.exchange) {}
+  DataEngine::Memory used() const;
+
+  // A hint for what may rest on disk; nothing happens where it does not.
+  void done_with(const Tensor& x) const;
+
+  MappedMemory file;
+  Arena disk, weights, compute, gradients, optimizer, exchange;
+};
+
+struct EngineBuffers {
+  // This rank's shards of the master weights, of the moments, and of the gradient where that is sharded; f32
+  // [total / shards]. `master` is empty where the whole float32 parameters in `compute` are the master
+  // weights.
+  Tensor master, m, v, gradient_shards;
+  UnitBuffers compute;    // whole units for the products, in their type
+  Tensor compute_shards;  // this rank's part of them where they are gathered and of another type than master
+  UnitBuffers gradients;  // whole units, f32
+  UnitBuffers sent, received;               // of an ordered reduction: leaves in the type they travel in
+  Tensor tree;                              // f32 [buffers * total / ranks]
+  Tensor clip, squares;                     // f32 [1], f64 [1]
+  Tensor block_squares, all_block_squares;  // f64 [blocks of this rank's pieces], [of all pieces]
+
+  static EngineBuffers take(EngineArenas& arenas, const ShardPlan& plan, const EngineOptions& options);
+};
+
+}  // namespace shoal

@@ -1,0 +1,46 @@
+// The gradients of a step's micro-batches, added as one binary tree over their index: leaves 0 and 1, 2 and
+// 3,
+// ..., then the sums of neighbours, and so on; what is left over at the end is added from the youngest up.
+// The order of the additions depends on the number of leaves alone, so whoever brings the leaves, the bits
+// are the same.
+#pragma once
+
+#include <vector>
+
+#include "ops/backend.h"
+#include "parallel/shard_plan.h"
+
+namespace shoal {
+
+class GradientTree {
+ public:
+  // Buffers that a tree of `leaves` needs at a time.
+  static int buffers(int leaves);
+
+  // `storage` f32 [buffers(leaves) * plan.total() / plan.ranks()]: a tree for this rank's piece of every
+  // unit.
+  GradientTree(Backend& backend, const ShardPlan& plan, int leaves, const Tensor& storage);
+
+  void begin_step();
+  // The next leaf of a unit, f32 or bf16 [piece_size]; leaves come in their order.
+  void add(int unit, const Tensor& leaf);
+  // After the last leaf: f32 [piece_size], valid until the next begin_step.
+  Tensor sum(int unit);
+
+ private:
+  struct Tree {
+    std::int64_t leaves = 0;
+    std::vector<int> sums;  // buffers that hold the sums of complete subtrees, the largest first
+    std::vector<int> free;
+  };
+  Tensor buffer(int unit, int which) const;
+  void merge_youngest(int unit, Tree& tree);
+
+  Backend& backend_;
+  const ShardPlan& plan_;
+  Tensor storage_;
+  int buffers_;
+  std::vector<Tree> trees_;
+};
+
+}  // namespace shoal

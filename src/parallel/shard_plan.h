@@ -1,0 +1,71 @@
+// How the flat buffers of the units are cut over the data ranks. A unit's buffer, padded to whole blocks, is
+// cut into one piece per rank; a shard is as many neighbouring pieces as there are replicas of it. With ZeRO
+// 0 the only shard is everything, with full sharding a shard is a piece.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "model/unit.h"
+
+namespace shoal {
+
+struct ElementRange {
+  std::int64_t begin = 0, end = 0;
+  std::int64_t count() const { return end - begin; }
+  ElementRange operator&(const ElementRange& other) const;  // empty ranges begin where they end
+  bool operator==(const ElementRange&) const = default;
+};
+
+class ShardPlan {
+ public:
+  // Pieces end on multiples of this many elements. Sums of such blocks are the same however many pieces there
+  // are, which is what makes the gradient's norm independent of the layout.
+  static constexpr std::int64_t kBlock = 1024;
+
+  // `rank` of `ranks` data ranks; neighbouring ranks hold different shards. Throws UserError when `replicate`
+  // does not divide `ranks`.
+  ShardPlan(std::vector<UnitSpec> units, int zero, int replicate, int rank, int ranks);
+
+  const std::vector<UnitSpec>& units() const { return units_; }
+  int unit_count() const { return static_cast<int>(units_.size()); }
+  const UnitSpec& unit(int u) const { return units_[static_cast<std::size_t>(u)]; }
+
+  int ranks() const { return ranks_; }
+  int replicas() const { return replicas_; }  // of every shard
+  int shards() const { return ranks_ / replicas_; }
+  int shard() const { return rank_ % shards(); }  // this rank's
+  int replica() const { return rank_ / shards(); }
+  int piece() const { return piece_of(rank_); }
+
+  // The groups that a rank talks to: all ranks in the order of their pieces, those that hold different shards
+  // of one replica, and those that hold the same shard.
+  Communicator::Place in_pieces(int rank) const { return {0, piece_of(rank)}; }
+  Communicator::Place in_shards(int rank) const { return {rank / shards(), rank % shards()}; }
+  Communicator::Place in_replicas(int rank) const { return {rank % shards(), rank / shards()}; }
+
+  // Elements of a unit's padded buffer, of a shard or a piece of it, and of all units.
+  std::int64_t padded(int unit) const { return padded_[static_cast<std::size_t>(unit)]; }
+  std::int64_t shard_size(int unit) const { return padded(unit) / shards(); }
+  std::int64_t piece_size(int unit) const { return padded(unit) / ranks_; }
+  std::int64_t total() const { return firsts_.back(); }
+  // Where a unit begins when the padded buffers of all units stand end to end.
+  std::int64_t first(int unit) const { return firsts_[static_cast<std::size_t>(unit)]; }
+
+  // This rank's part of a unit's padded buffer.
+  ElementRange my_shard(int unit) const;
+  ElementRange my_piece(int unit) const;
+
+ private:
+  int piece_of(int rank) const { return rank % shards() * replicas_ + rank / shards(); }
+
+  std::vector<UnitSpec> units_;
+  int rank_, ranks_, replicas_;
+  std::vector<std::int64_t> padded_, firsts_;
+};
+
+// Elements [first, first + count) of a flat buffer; empty when the buffer is.
+Tensor part_of(const Tensor& flat, std::int64_t first, std::int64_t count);
+
+}  // namespace shoal

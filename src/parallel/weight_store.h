@@ -1,0 +1,58 @@
+// The parameters on one rank: its shards of the master weights, and whole units for the products, which are
+// gathered once per step or, where they are sharded too (ZeRO 3), whenever a unit is used, one unit ahead.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "parallel/engine_buffers.h"
+
+namespace shoal {
+
+class WeightStore {
+ public:
+  // `shards` is the group of the ranks that hold the other shards; all must outlive the store.
+  WeightStore(Backend& backend, Communicator& shards, const ShardPlan& plan, const EngineBuffers& buffers,
+              const EngineMode& mode);
+
+  void begin_step(std::int64_t step) { step_ = step; }
+
+  // A unit's parameters for the products, whole, until release.
+  UnitView use(int unit);
+  void release(int unit) { slot(unit).used = false; }
+
+  // This rank's shard of the master weights, f32 [shard_size].
+  Tensor master(int unit) const;
+  // The compute type's copy of this shard, which the optimizer writes beside the master weights; empty where
+  // that is the same memory or another copy of float32.
+  Tensor copy(int unit) const;
+
+  // Waits until nobody reads the shards: before they are changed.
+  void settle();
+  // The master weights of a unit have changed, and with `converted` its copy() as well: the whole unit is
+  // made of them again.
+  void changed(int unit, bool converted);
+
+ private:
+  void gather(int unit);
+  void gather_ahead(int unit);
+  Tensor shard_for_products(int unit) const;
+
+  struct Slot {
+    int unit = -1;  // whose parameters are there, or coming
+    bool used = false;
+    Request coming;
+  };
+  Slot& slot(int unit) { return slots_[static_cast<std::size_t>(buffers_.compute.slot(unit))]; }
+
+  Backend& backend_;
+  Communicator& shards_;
+  const ShardPlan& plan_;
+  const EngineBuffers& buffers_;
+  EngineMode mode_;
+  std::vector<Slot> slots_;
+  std::int64_t step_ = 0;
+  int last_ = 0;  // the unit but the embedding that was used last: tells forward from backward
+};
+
+}  // namespace shoal
