@@ -1,9 +1,8 @@
 #include "comm/reduce.h"
 
 #include <algorithm>
-#include <cstdint>
 
-#include "core/error.h"
+#include "comm/arguments.h"
 
 namespace shoal {
 namespace {
@@ -68,10 +67,6 @@ void reduce_with(std::span<std::byte* const> outs, std::int64_t first_out,
 }
 
 }  // namespace
-
-void check_reducible(DType dtype) {
-  if (dtype == DType::f16) fail("{} cannot be reduced", name_of(dtype));
-}
 
 void reduce(std::span<std::byte* const> outs, std::int64_t first_out, std::span<const std::byte* const> xs,
             std::int64_t first_x, std::int64_t count, DType dtype, ReduceOp op) {

@@ -13,7 +13,4 @@ namespace shoal {
 void reduce(std::span<std::byte* const> outs, std::int64_t first_out, std::span<const std::byte* const> xs,
             std::int64_t first_x, std::int64_t count, DType dtype, ReduceOp op);
 
-// Throws Error when `dtype` is none that can be reduced.
-void check_reducible(DType dtype);
-
 }  // namespace shoal

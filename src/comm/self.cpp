@@ -3,7 +3,7 @@
 #include <cstring>
 #include <vector>
 
-#include "comm/communicator.h"
+#include "comm/arguments.h"
 #include "core/error.h"
 
 namespace shoal {
@@ -15,11 +15,27 @@ class SelfCommunicator final : public Communicator {
   int rank() const override { return 0; }
   int size() const override { return 1; }
 
-  Request all_reduce(const Tensor&, ReduceOp) override { return {}; }
-  Request reduce_scatter(const Tensor& out, const Tensor& x, ReduceOp) override { return copy(out, x); }
-  Request all_gather(const Tensor& out, const Tensor& x) override { return copy(out, x); }
-  Request all_to_all(const Tensor& out, const Tensor& x) override { return copy(out, x); }
-  Request broadcast(const Tensor&, int root) override { return only(root); }
+  Request all_reduce(const Tensor& x, ReduceOp) override {
+    check_reducible(x.dtype);
+    return {};
+  }
+  Request reduce_scatter(const Tensor& out, const Tensor& x, ReduceOp) override {
+    check_reducible(x.dtype);
+    check_parts("reduce_scatter", x, out, 1);
+    return copy(out, x);
+  }
+  Request all_gather(const Tensor& out, const Tensor& x) override {
+    check_parts("all_gather", out, x, 1);
+    return copy(out, x);
+  }
+  Request all_to_all(const Tensor& out, const Tensor& x) override {
+    check_all_to_all(out, x, 1);
+    return copy(out, x);
+  }
+  Request broadcast(const Tensor&, int root) override {
+    check_root(root, 1);
+    return {};
+  }
   Request send(const Tensor&, int to) override { fail("send to rank {}: a group of one has no peer", to); }
   Request receive(const Tensor&, int from) override {
     fail("receive from rank {}: a group of one has no peer", from);
@@ -29,11 +45,7 @@ class SelfCommunicator final : public Communicator {
 
  private:
   static Request copy(const Tensor& out, const Tensor& x) {
-    if (out.data != x.data) std::memcpy(out.data, x.data, x.bytes());
-    return {};
-  }
-  static Request only(int rank) {
-    if (rank != 0) fail("rank {} does not exist in a group of one", rank);
+    if (out.data != x.data && x.count() > 0) std::memcpy(out.data, x.data, x.bytes());
     return {};
   }
 };

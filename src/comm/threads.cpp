@@ -1,4 +1,5 @@
 // Ranks as threads of one process: they read and write each other's memory (comm/threads_operation.h).
+#include <algorithm>
 #include <exception>
 #include <map>
 #include <mutex>
@@ -6,7 +7,7 @@
 #include <thread>
 #include <typeinfo>
 
-#include "comm/reduce.h"
+#include "comm/arguments.h"
 #include "comm/threads_operation.h"
 #include "comm/world.h"
 #include "core/cores.h"
@@ -109,35 +110,32 @@ class ThreadsCommunicator final : public Communicator {
 
   Request reduce_scatter(const Tensor& out, const Tensor& x, ReduceOp op) override {
     check_reducible(x.dtype);
-    check_sizes("reduce_scatter", x, out);
+    check_parts("reduce_scatter", x, out, size());
     return call({Collective::reduce_scatter, x.dtype, x.count(), op}, x, out);
   }
 
   Request all_gather(const Tensor& out, const Tensor& x) override {
-    check_sizes("all_gather", out, x);
+    check_parts("all_gather", out, x, size());
     return call({Collective::all_gather, x.dtype, x.count()}, x, out);
   }
 
   Request all_to_all(const Tensor& out, const Tensor& x) override {
-    if (x.dtype != out.dtype || x.count() != out.count() || x.count() % size() != 0) {
-      fail("all_to_all among {} ranks: {} {} cannot become {} {}", size(), x.count(), name_of(x.dtype),
-           out.count(), name_of(out.dtype));
-    }
+    check_all_to_all(out, x, size());
     return call({Collective::all_to_all, x.dtype, x.count()}, x, out);
   }
 
   Request broadcast(const Tensor& x, int root) override {
-    check_rank("broadcast from", root);
+    check_root(root, size());
     return call({Collective::broadcast, x.dtype, x.count(), ReduceOp::sum, root}, x, x);
   }
 
   Request send(const Tensor& x, int to) override {
-    check_peer("send to", to);
+    check_peer("send to", to, rank_, size());
     return call({Collective::message, x.dtype, x.count()}, x, {}, hub_->messages(rank_, to), 0);
   }
 
   Request receive(const Tensor& x, int from) override {
-    check_peer("receive from", from);
+    check_peer("receive from", from, rank_, size());
     return call({Collective::message, x.dtype, x.count()}, {}, x, hub_->messages(from, rank_), 1);
   }
 
@@ -162,20 +160,6 @@ class ThreadsCommunicator final : public Communicator {
   }
   Request call(const Call& what, const Tensor& x, const Tensor& out) {
     return call(what, x, out, hub_->collectives(), rank_);
-  }
-
-  void check_sizes(std::string_view what, const Tensor& whole, const Tensor& part) const {
-    if (whole.dtype != part.dtype || whole.count() != part.count() * size()) {
-      fail("{} among {} ranks: {} {} are not {} times {} {}", what, size(), whole.count(),
-           name_of(whole.dtype), size(), part.count(), name_of(part.dtype));
-    }
-  }
-  void check_rank(std::string_view what, int rank) const {
-    if (rank < 0 || rank >= size()) fail("{} rank {}: the group has {} ranks", what, rank, size());
-  }
-  void check_peer(std::string_view what, int rank) const {
-    check_rank(what, rank);
-    if (rank == rank_) fail("{} rank {}: that is this rank itself", what, rank);
   }
 
   std::shared_ptr<Hub> hub_;
