@@ -1,0 +1,176 @@
+// The layout does not change the run: engines compared with one rank.
+#include <gmock/gmock.h>
+
+#include "core/error.h"
+#include "parallel/ranks_run.h"
+
+namespace shoal::test {
+namespace {
+
+RanksRun exact(int ranks, int zero, int replicate = 1) {
+  RanksRun run;
+  run.ranks = ranks;
+  run.engine = {
+      .grad_clip = 0.1, .zero = zero, .replicate = replicate, .layout_exact = true, .micro_batches = 8};
+  return run;
+}
+
+struct Layout {
+  int ranks, zero, replicate = 1;
+};
+void PrintTo(const Layout& layout, std::ostream* out) {
+  *out << layout.ranks << " ranks, ZeRO " << layout.zero << ", " << layout.replicate << " replicas";
+}
+
+std::string name_of(const testing::TestParamInfo<Layout>& info) {
+  return fmt::format("{}ranks_zero{}_x{}", info.param.ranks, info.param.zero, info.param.replicate);
+}
+
+class LayoutExact : public testing::TestWithParam<Layout> {
+ protected:
+  static RanksRun with(RanksRun run, const Layout& layout) {
+    run.ranks = layout.ranks;
+    run.engine.zero = layout.zero;
+    run.engine.replicate = layout.replicate;
+    return run;
+  }
+  // The run on one rank, made once for all layouts.
+  static const std::string& one_rank(const RanksRun& run, const std::string& name) {
+    static std::map<std::string, std::string> known;
+    auto& bytes = known[name];
+    if (bytes.empty()) bytes = train(with(run, {1, 0})).bytes();
+    return bytes;
+  }
+  void compare(const RanksRun& run, const std::string& name) const {
+    const bool same = train(with(run, GetParam())).bytes() == one_rank(run, name);
+    EXPECT_TRUE(same) << "losses, norms, parameters or moments differ from those of one rank";
+  }
+};
+
+// Dropout is on, and clipping acts at every step (see ClippingActs).
+TEST_P(LayoutExact, FiftyStepsAreThoseOfOneRank) {
+  auto run = exact(1, 0);
+  run.steps = 50;
+  compare(run, "fifty");
+}
+
+TEST_P(LayoutExact, InBfloat16WithRecomputation) {
+  auto run = exact(1, 0);
+  run.engine.compute = DType::bf16;
+  run.recompute = Recompute::block;
+  compare(run, "bf16");
+}
+
+TEST_P(LayoutExact, WhenGradientsTravelInBfloat16) {
+  auto run = exact(1, 0);
+  run.engine.reduced = DType::bf16;
+  compare(run, "travel");
+}
+
+// 13 micro-batches: some ranks have one less, and the tree is not a full one.
+TEST_P(LayoutExact, WhenMicroBatchesDoNotDivide) {
+  auto run = exact(1, 0);
+  run.engine.micro_batches = 13;
+  compare(run, "thirteen");
+}
+
+INSTANTIATE_TEST_SUITE_P(Many, LayoutExact,
+                         testing::Values(Layout{1, 1}, Layout{1, 2}, Layout{1, 3}, Layout{2, 0}, Layout{2, 1},
+                                         Layout{2, 2}, Layout{2, 3}, Layout{3, 0}, Layout{3, 3}, Layout{4, 0},
+                                         Layout{4, 1}, Layout{4, 2}, Layout{4, 3}, Layout{4, 1, 2},
+                                         Layout{4, 2, 2}, Layout{4, 3, 2}, Layout{6, 3, 2}, Layout{6, 2, 3},
+                                         Layout{8, 0}, Layout{8, 1}, Layout{8, 2}, Layout{8, 3},
+                                         Layout{8, 3, 2}, Layout{8, 1, 4}),
+                         name_of);
+
+TEST(Synchronous, ClippingActs) {
+  for (const double norm : train(exact(2, 0)).norms) EXPECT_GT(norm, 0.1);
+}
+
+// A model of one or two blocks, whose units are never gathered anew.
+TEST(Synchronous, FewBlocksAreExactToo) {
+  for (const int layers : {1, 2}) {
+    auto one = exact(1, 0), many = exact(4, 3);
+    one.model.n_layer = many.model.n_layer = layers;
+    EXPECT_TRUE(train(many).bytes() == train(one).bytes()) << layers << " layers";
+  }
+}
+
+TEST(Synchronous, StateOnDiskIsExactToo) {
+  const auto folder = std::filesystem::path(testing::TempDir()) / "offload";
+  std::filesystem::create_directories(folder);
+  const auto expected = train(exact(1, 0)).bytes();
+  for (const int zero : {0, 1, 2, 3}) {
+    auto run = exact(2, zero);
+    run.engine.offload = folder;
+    EXPECT_TRUE(train(run).bytes() == expected) << "ZeRO " << zero;
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(folder));
+}
+
+class DefaultOrder : public testing::TestWithParam<Layout> {
+ protected:
+  RanksRun run_ = [] {
+    auto run = exact(GetParam().ranks, GetParam().zero, GetParam().replicate);
+    run.engine.layout_exact = false;
+    return run;
+  }();
+};
+
+TEST_P(DefaultOrder, RepeatsItself) { EXPECT_TRUE(train(run_).bytes() == train(run_).bytes()); }
+
+// Before the first update the parameters are the same bits, so the loss is; and the gradient is the same sum
+// of M micro-batches in another order. Each of its elements is off by at most (M - 1) roundings of partial
+// sums, which are bounded by the sum of the absolute values of the leaves: so the norm is off by at most 2 (M
+// - 1) eps sqrt(M) times the norm of the leaves' own norms, here bounded by M times the largest.
+TEST_P(DefaultOrder, IsThatOfOneRankWithinRounding) {
+  run_.steps = 1;
+  auto one = run_;
+  one.ranks = 1;
+  one.engine.zero = 0;
+  one.engine.replicate = 1;
+  const auto many = train(run_), single = train(one);
+  EXPECT_EQ(many.losses[0], single.losses[0]);
+  const double bound = 2 * 7 * std::numeric_limits<float>::epsilon() * std::sqrt(8.0) * 8;
+  EXPECT_NEAR(many.norms[0], single.norms[0], bound * single.norms[0]);
+}
+
+TEST_P(DefaultOrder, GradientsMayTravelInBfloat16) {
+  auto run = run_;
+  run.steps = 1;
+  const auto plain = train(run);
+  run.engine.reduced = DType::bf16;
+  const auto rounded = train(run);
+  EXPECT_EQ(rounded.losses[0], plain.losses[0]);
+  // Every leaf is rounded once, by 2^-9 of an element at most, and there are 8 of them.
+  EXPECT_NEAR(rounded.norms[0], plain.norms[0], 8 * std::ldexp(1.0, -9) * plain.norms[0]);
+  EXPECT_TRUE(train(run).bytes() == rounded.bytes());
+}
+
+INSTANTIATE_TEST_SUITE_P(Many, DefaultOrder,
+                         testing::Values(Layout{2, 0}, Layout{2, 1}, Layout{2, 2}, Layout{2, 3}, Layout{3, 1},
+                                         Layout{4, 3}, Layout{4, 2, 2}, Layout{4, 1, 2}, Layout{4, 3, 2}),
+                         name_of);
+
+// What a rank holds by the end is what engine_memory said, and falls with the ranks.
+TEST(Synchronous, ShardsFallWithTheRanks) {
+  const RanksRun run;
+  const auto of = [&](int zero, int ranks) {
+    return engine_memory(run.model, {.zero = zero, .micro_batches = 8}, ranks);
+  };
+  // Padding to whole blocks of 1024 elements per rank costs this tiny model a little.
+  for (const int ranks : {2, 4, 8}) {
+    const auto padding = static_cast<std::size_t>(5 * ranks * 1024 * 4);
+    EXPECT_LE(of(1, ranks).optimizer, of(0, 1).optimizer / ranks + 2 * padding / ranks);
+    EXPECT_EQ(of(0, ranks).gradients, of(1, ranks).gradients);
+    EXPECT_LE(of(3, ranks).weights, of(0, 1).weights / ranks + padding / ranks);
+  }
+}
+
+TEST(Synchronous, ReplicasMustDivideTheRanks) {
+  EXPECT_THAT([] { train(exact(4, 1, 3)); },
+              testing::ThrowsMessage<UserError>(testing::HasSubstr("does not divide the 4 data ranks")));
+}
+
+}  // namespace
+}  // namespace shoal::test
