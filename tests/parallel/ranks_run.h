@@ -17,6 +17,7 @@ struct RanksRun {
   int ranks = 1;
   EngineOptions engine;  // micro_batches are those of the global batch
   int steps = 10;
+  int batches = 1000;  // that there are: then they come again
   GptConfig model{.n_layer = 3,
                   .n_head = 2,
                   .n_embd = 12,
@@ -25,6 +26,7 @@ struct RanksRun {
                   .dropout = 0.1,
                   .bias = true};
   Recompute recompute = Recompute::none;
+  double lr = 1e-2;
   int evaluate_every = 5;  // steps; in between, as trainers do
 };
 
@@ -78,7 +80,7 @@ inline RunOutcome train(const RanksRun& run) {
     const float scale = 1.0f / static_cast<float>(count * run.model.block_size);
     RunOutcome mine;
     for (int step = 0; step < run.steps; ++step) {
-      const auto data = random_tokens(run.model, count, static_cast<std::uint32_t>(step) + 1);
+      const auto data = random_tokens(run.model, count, static_cast<std::uint32_t>(step % run.batches) + 1);
       std::vector<double> losses(static_cast<std::size_t>(count));
       engine->begin_step(step);
       for (int pass = 0; pass < engine->passes(); ++pass) {
@@ -96,7 +98,7 @@ inline RunOutcome train(const RanksRun& run) {
         if (!idle) losses[static_cast<std::size_t>(index)] = loss.values()[0];
       }
       mine.norms.push_back(engine->gradient_norm());
-      engine->update(1e-2, step + 1);
+      engine->update(run.lr, step + 1);
       world.ranks.all_reduce({losses.data(), DType::f64, {count}}).wait();
       mine.losses.push_back(std::accumulate(losses.begin(), losses.end(), 0.0) * static_cast<double>(scale));
       if ((step + 1) % run.evaluate_every == 0) {

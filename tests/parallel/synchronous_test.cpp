@@ -135,6 +135,39 @@ TEST_P(DefaultOrder, IsThatOfOneRankWithinRounding) {
   EXPECT_NEAR(many.norms[0], single.norms[0], bound * single.norms[0]);
 }
 
+double largest_difference(const std::vector<double>& a, const std::vector<double>& b) {
+  double largest = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) largest = std::max(largest, std::abs(a[i] - b[i]));
+  return largest;
+}
+
+// The bound, to first order. In a step an element of the gradient, a sum of M leaves in another order, is off
+// by e_i <= (M - 1) u sum |leaf_i|. AdamW moves a parameter by about lr g_i / |g_i|, so that error moves it
+// by at most 2 lr e_i / |g_i|, and the loss by the gradient times that: |dL| <= 2 lr (M - 1) u sum_i sum
+// |leaf_i|, in which the gradient's own size no longer stands. The sum is at most sqrt(P) sum of the leaves'
+// norms, and leaves of random data are nearly orthogonal: sqrt(M) times the norm of their sum. Steps add up;
+// the losses themselves are sums of float32 terms.
+TEST_P(DefaultOrder, TwoHundredStepsStayByThoseOfOneRank) {
+  run_.steps = 200;
+  run_.batches = 4;
+  run_.lr = 1e-3;
+  auto one = run_;
+  one.ranks = 1;
+  one.engine.zero = 0;
+  one.engine.replicate = 1;
+  const auto many = train(run_), single = train(one);
+  ASSERT_LT(single.losses.back(), single.losses.front() - 0.4) << "it does not learn";
+
+  const double unit_roundoff = std::numeric_limits<float>::epsilon() / 2, leaves = run_.engine.micro_batches;
+  const auto parameters = static_cast<double>(parameter_count(gpt_units(run_.model)));
+  const double norm = *std::max_element(single.norms.begin(), single.norms.end());
+  const double a_step =
+      2 * run_.lr * (leaves - 1) * unit_roundoff * std::sqrt(parameters) * std::sqrt(leaves) * norm;
+  const double bound = run_.steps * a_step + 8 * unit_roundoff * single.losses.front();
+  EXPECT_LT(bound, 1e-3) << "says nothing";
+  EXPECT_LE(largest_difference(many.losses, single.losses), bound);
+}
+
 TEST_P(DefaultOrder, GradientsMayTravelInBfloat16) {
   auto run = run_;
   run.steps = 1;
