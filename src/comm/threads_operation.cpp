@@ -15,7 +15,7 @@ namespace {
 constexpr std::int64_t kAtOnceBytes = 32 << 10;
 
 // How often a sleeping member looks whether the run has failed.
-constexpr std::chrono::milliseconds kLookAgain{50};
+constexpr std::chrono::milliseconds kLookAgain{20};
 
 std::string_view name_of(Collective kind) {
   switch (kind) {
@@ -237,8 +237,7 @@ std::shared_ptr<Operation> Line::join(int member, const Call& call, Buffers buff
   auto operation = open_[place];
   if (operation->call() != call) {
     const auto why =
-        fmt::format("rank {} calls {} where others call {}", members_[static_cast<std::size_t>(member)],
-                    describe(call, purpose), operation->describe());
+        fmt::format("{} where other ranks call {}", describe(call, purpose), operation->describe());
     run_.stop(why);
     throw Error(why);
   }
