@@ -7,6 +7,7 @@
 #include <memory>
 #include <set>
 
+#include "checkpoint/compare.h"
 #include "checkpoint/reader.h"
 #include "cli/command.h"
 #include "core/clock.h"
@@ -113,16 +114,31 @@ void verify(const std::string& where) {
              contents.manifest.tensors.size(), bytes_text(contents.bytes), format_duration(watch.seconds()));
 }
 
+// As diff: exit code 0 when they are the same, 1 when they differ.
+void compare(const std::string& a, const std::string& b) {
+  const auto result = compare_checkpoints(a, b);
+  for (const auto& [name, what, elements, largest] : result.differences) {
+    fmt::print("{}: {}\n", name,
+               !what.empty()
+                   ? what
+                   : fmt::format("{} elements differ, by {:.3g} at most", with_commas(elements), largest));
+  }
+  if (!result.differences.empty()) fail("{} and {} differ in {} tensors", a, b, result.differences.size());
+  fmt::print("the same: {} tensors, bit by bit\n", result.tensors);
+}
+
 }  // namespace
 
 void add_checkpoint(CLI::App& app) {
   auto* command = add_command(app, "checkpoint", "Look into checkpoints, or check that they are whole",
                               {{"shoal checkpoint inspect runs/quickstart", "the latest of a run"},
                                {"shoal checkpoint verify runs/quickstart/checkpoints/step-00000500",
-                                "reads all of it and compares checksums"}});
+                                "reads all of it and compares checksums"},
+                               {"shoal checkpoint compare runs/a runs/b",
+                                "are they the same, whatever number of ranks wrote them?"}});
   command->callback([command] {
     if (command->get_subcommands().empty()) {
-      fail_user("say what to do: `shoal checkpoint inspect DIR` or `shoal checkpoint verify DIR`");
+      fail_user("say what to do: `shoal checkpoint inspect DIR`, `verify DIR` or `compare DIR DIR`");
     }
   });
   const auto add = [&](const char* name, const char* what, void (*run)(const std::string&)) {
@@ -133,6 +149,14 @@ void add_checkpoint(CLI::App& app) {
   };
   add("inspect", "Print step, model, state, tensors and files", inspect);
   add("verify", "Read all of it and compare checksums; exit code 2 when damaged", verify);
+
+  auto both = std::make_shared<std::pair<std::string, std::string>>();
+  auto* action =
+      command->add_subcommand("compare", "Compare two, tensor by tensor; exit code 1 when they differ")
+          ->group("Commands");
+  action->add_option("A", both->first, "A run, or one of its checkpoints")->required();
+  action->add_option("B", both->second, "Another")->required();
+  action->callback([both] { compare(both->first, both->second); });
 }
 
 }  // namespace shoal::cli

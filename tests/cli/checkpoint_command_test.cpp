@@ -57,6 +57,27 @@ TEST_F(CheckpointCommand, InspectSaysWhatItHolds) {
   EXPECT_THAT(result.out, HasSubstr(shard().filename().string()));
 }
 
+TEST_F(CheckpointCommand, CompareFindsWhatDiffers) {
+  ASSERT_EQ(run({"train", "tiny.toml", "run.name=same"}, folder_.path()).code, 0);
+  ASSERT_EQ(run({"train", "tiny.toml", "run.name=other", "optim.lr=0.1"}, folder_.path()).code, 0);
+  ASSERT_EQ(run({"train", "tiny.toml", "run.name=deeper", "model.n_layer=3"}, folder_.path()).code, 0);
+
+  const auto same = checkpoint({"compare", "runs/tiny", "runs/same"});
+  EXPECT_EQ(same.code, 0) << same.err;
+  EXPECT_THAT(same.out, HasSubstr("the same: "));
+
+  const auto other = checkpoint({"compare", "runs/tiny", "runs/other"});
+  EXPECT_EQ(other.code, 1);
+  EXPECT_THAT(other.out, testing::ContainsRegex("transformer.wte.weight: .* elements differ, by 0[.]"));
+  EXPECT_THAT(other.err, HasSubstr("runs/tiny and runs/other differ in "));
+
+  const auto deeper = checkpoint({"compare", "runs/tiny", "runs/deeper"});
+  EXPECT_EQ(deeper.code, 1);
+  EXPECT_THAT(deeper.out, HasSubstr("transformer.h.2.ln_1.weight: only in the second"));
+
+  EXPECT_EQ(checkpoint({"compare", "runs/tiny", "runs/none"}).code, 2);
+}
+
 TEST_F(CheckpointCommand, VerifyFindsDamage) {
   const auto whole = checkpoint({"verify", "runs/tiny"});
   EXPECT_EQ(whole.code, 0) << whole.err;
