@@ -1,5 +1,7 @@
 #include "checkpoint/compare.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>

@@ -10,7 +10,7 @@ namespace shoal {
 
 struct TensorDifference {
   std::string name;
-  std::string what;           // "only in the first", "shape [4] and [8]", ...; empty when the values differ
+  std::string what = {};      // "only in the first", "shape [4] and [8]", ...; empty when the values differ
   std::int64_t elements = 0;  // whose bits differ
   double largest = 0;         // difference of two of them
 };
