@@ -14,6 +14,7 @@ packages=(
   libutf8proc-dev           # Unicode categories for the GPT-2 tokenizer
   libxxhash-dev             # checksums
   libprotobuf-dev protobuf-compiler  # TensorBoard events
+  libopenmpi-dev openmpi-bin libmpich-dev mpich  # ranks as processes: a module for each
   libgtest-dev libgmock-dev libbenchmark-dev
 )
 

@@ -1,0 +1,67 @@
+#include "comm/launch.h"
+
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <set>
+
+#include "core/error.h"
+
+namespace shoal {
+namespace {
+
+int number(const char* text, int otherwise) {
+  int value = otherwise;
+  if (text) std::from_chars(text, text + std::strlen(text), value);
+  return value;
+}
+
+}  // namespace
+
+// Open MPI's mpirun sets OMPI_COMM_WORLD_*; PMIx, by which srun starts it, PMIX_RANK; MPICH's mpirun and srun
+// with PMI-2 set PMI_*, and only the former MPI_LOCALRANKID. Within a Slurm job SLURM_* are set for all.
+Launch detect_launch(const Environment& environment) {
+  const auto value = [&](const char* name, int otherwise) { return number(environment(name), otherwise); };
+  const int slurm_ranks = environment("SLURM_STEP_ID") ? value("SLURM_STEP_NUM_TASKS", 1) : 1;
+  if (environment("OMPI_COMM_WORLD_SIZE")) {
+    return {Launch::Kind::open_mpi, value("OMPI_COMM_WORLD_RANK", 0), value("OMPI_COMM_WORLD_SIZE", 1),
+            "mpirun"};
+  }
+  if (environment("PMI_RANK")) {
+    const bool srun = environment("SLURM_STEP_ID") && !environment("MPI_LOCALRANKID");
+    return {Launch::Kind::mpich, value("PMI_RANK", 0), value("PMI_SIZE", slurm_ranks),
+            srun ? "srun" : "mpirun"};
+  }
+  if (environment("PMIX_RANK")) {
+    return {Launch::Kind::open_mpi, value("PMIX_RANK", 0), slurm_ranks, slurm_ranks > 1 ? "srun" : "PMIx"};
+  }
+  if (slurm_ranks > 1) {
+    fail_user(
+        "srun started {} tasks that do not know of each other; say how they shall: srun --mpi=pmix (Open "
+        "MPI) or "
+        "srun --mpi=pmi2 (MPICH)",
+        slurm_ranks);
+  }
+  return {Launch::Kind::alone, 0, 1, ""};
+}
+
+Launch detect_launch() {
+  return detect_launch([](const char* name) { return std::getenv(name); });
+}
+
+LocalShare local_share(std::span<const Seating> ranks, int rank) {
+  const auto& mine = ranks[static_cast<std::size_t>(rank)];
+  LocalShare share{0, 0, 0, 0};
+  std::set<std::uint64_t> hosts;
+  for (std::size_t other = 0; other < ranks.size(); ++other) {
+    hosts.insert(ranks[other].host);
+    if (ranks[other].host != mine.host) continue;
+    if (other < static_cast<std::size_t>(rank)) ++share.local_rank;
+    ++share.local_size;
+    if (ranks[other].cores == mine.cores) ++share.sharing;
+  }
+  share.hosts = static_cast<int>(hosts.size());
+  return share;
+}
+
+}  // namespace shoal

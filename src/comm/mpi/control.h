@@ -1,0 +1,52 @@
+// Notes between ranks beside the data: who has failed, who has come how far.
+#pragma once
+
+#include <list>
+#include <optional>
+
+#include "comm/mpi/library.h"
+
+namespace shoal::mpi {
+
+struct Note {
+  enum class Kind : std::int32_t {
+    failed,  // the sender has failed; text: a hash of its message, 0 when unknown
+    ask,     // how many jobs of this group and kind has the receiver begun?
+    answer,
+  };
+  Kind kind = Kind::failed;
+  std::int32_t from = 0;
+  std::int32_t group = 0;
+  std::int32_t job_kind = 0;
+  std::int64_t number = 0;
+  std::uint64_t text = 0;
+};
+
+// Notes are lost where MPI fails: what waits for one must not wait forever.
+class Control {
+ public:
+  explicit Control(Library& library) : library_(library) { listen(); }
+  Control(const Control&) = delete;
+  Control& operator=(const Control&) = delete;
+
+  void send(int to, Note note);
+  void send_all(Note note);  // to every other rank
+  std::optional<Note> receive();
+  bool all_sent();
+  void close();  // before MPI ends
+
+ private:
+  struct Outgoing {
+    Note note;
+    Handle handle;
+  };
+  void listen();
+
+  Library& library_;
+  bool listening_ = false;
+  Note incoming_;
+  Handle incoming_handle_;
+  std::list<Outgoing> outgoing_;
+};
+
+}  // namespace shoal::mpi

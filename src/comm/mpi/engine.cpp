@@ -1,0 +1,386 @@
+#include "comm/mpi/engine.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <functional>
+
+#include "core/error.h"
+
+namespace shoal::mpi {
+namespace {
+
+using std::chrono::duration;
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+
+// Failures of other ranks that came within this time were not caused by one's own.
+constexpr double kFailuresMeet = 0.5;
+// By then the rank that reports has done so.
+constexpr double kReported = 1.5;
+// A rank that has not noticed by then is ended by force.
+constexpr double kForce = 3;
+// Ranks that do not answer within this time are taken for dead.
+constexpr double kAnswer = 2;
+// How long a rank that unwinds waits for what it has begun.
+constexpr double kUnwind = 1;
+
+// How long the engine's thread looks for messages before it lets others have the core, and before it sleeps.
+constexpr double kSpin = 50e-6, kYield = 1e-3;
+constexpr microseconds kShortSleep{20}, kLongSleep{200};
+constexpr milliseconds kIdleSleep{5};  // with nothing but notes to wait for
+
+// Ends this process at once, for a thread of it does not listen.
+[[noreturn]] void end_by_force(const std::string& message) {
+  if (!message.empty()) fmt::print(stderr, "shoal: error: {}\n", message);
+  ::_exit(1);
+}
+
+std::uint64_t hash(const std::string& text) { return std::hash<std::string>()(text) | 1; }
+
+std::string list_ranks(const std::vector<int>& ranks) {
+  if (ranks.size() == 1) return fmt::format("rank {}", ranks.front());
+  const auto but_last = std::vector<int>(ranks.begin(), ranks.end() - 1);
+  return fmt::format("ranks {} and {}", fmt::join(but_last, ", "), ranks.back());
+}
+
+}  // namespace
+
+Engine::Engine(Library& library, double deadline_seconds)
+    : library_(library), deadline_seconds_(deadline_seconds) {
+  sigset_t all, before;  // signals are for the rank's threads
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  thread_ = std::thread([this] { run(); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return started_; });
+  if (start_error_.empty()) return;
+  lock.unlock();
+  thread_.join();
+  shoal::fail("MPI: {}", start_error_);
+}
+
+Engine::~Engine() {
+  if (thread_.joinable()) thread_.join();
+}
+
+std::shared_ptr<Group> Engine::add_group(int id, std::vector<int> members) {
+  const auto me = std::find(members.begin(), members.end(), library_.rank());
+  const int rank = static_cast<int>(me - members.begin());
+  auto group = std::make_shared<Group>(Group{id, std::move(members), rank});
+  const std::scoped_lock lock(mutex_);
+  groups_[id] = group;
+  next_group_id_ = std::max(next_group_id_, id + 1);
+  return group;
+}
+
+void Engine::throw_if_stopped() {
+  if (phase_ != Phase::stopped) return;
+  if (!own_failure_.empty()) throw Error(own_failure_);
+  throw StoppedByPeer();
+}
+
+void Engine::check() {
+  const std::scoped_lock lock(mutex_);
+  throw_if_stopped();
+}
+
+void Engine::begin(const std::shared_ptr<Job>& job) {
+  {
+    const std::scoped_lock lock(mutex_);
+    throw_if_stopped();
+    job->number = job->group->begun(job->kind, job->peer)++;
+    if (job->plan.pieces == 0) {
+      job->done = true;
+      return;
+    }
+    begun_.push_back(job);
+    kick_ = true;
+  }
+  wake_.notify_one();
+}
+
+void Engine::wait(Job& job) {
+  if (job.done) return;
+  std::unique_lock lock(mutex_);
+  job.waited.emplace();
+  ++waiting_;
+  kick_ = true;
+  wake_.notify_one();
+  changed_.wait(lock, [&] { return job.done || phase_ == Phase::stopped; });
+  --waiting_;
+  if (!job.done) throw_if_stopped();
+}
+
+void Engine::settle(Job& job, bool unwinding) noexcept {
+  if (job.done) return;
+  std::unique_lock lock(mutex_);
+  const auto free = [&] { return job.done || phase_ == Phase::stopped; };
+  job.waited.emplace();
+  ++waiting_;
+  kick_ = true;
+  wake_.notify_one();
+  if (!unwinding) {
+    changed_.wait(lock, free);
+  } else if (!changed_.wait_for(lock, duration<double>(kUnwind), free)) {
+    failure_ = {fmt::format("gave up {}", job.describe), false};
+    kick_ = true;
+    wake_.notify_one();
+    changed_.wait(lock, free);
+  }
+  --waiting_;
+}
+
+Engine::Verdict Engine::fail(const std::string& text) {
+  std::unique_lock lock(mutex_);
+  body_ended_ = true;
+  if (phase_ == Phase::running && !failure_) failure_ = {text, true};
+  kick_ = true;
+  wake_.notify_all();
+  const auto stopped = [&] { return phase_ == Phase::stopped; };
+  if (!changed_.wait_for(lock, duration<double>(kForce), stopped)) {  // MPI is stuck
+    end_by_force(fmt::format("rank {}: {}", library_.rank(), text));
+  }
+  return verdict_;
+}
+
+void Engine::linger() {
+  Stopwatch heard;
+  {
+    const std::scoped_lock lock(mutex_);
+    heard = heard_of_failure_;
+  }
+  std::this_thread::sleep_for(duration<double>(kReported - heard.seconds()));
+}
+
+void Engine::finish() {
+  {
+    const std::scoped_lock lock(mutex_);
+    closing_ = true;
+    kick_ = true;
+  }
+  wake_.notify_all();
+  thread_.join();
+}
+
+void Engine::run() {
+  prctl(PR_SET_TIMERSLACK, 1000UL);  // ns, so that short sleeps are short
+  const bool started = library_.start();
+  if (started) {
+    world_ = std::make_shared<Group>();
+    std::vector<int> everyone;
+    for (int rank = 0; rank < library_.size(); ++rank) everyone.push_back(rank);
+    world_ = std::make_shared<Group>(Group{0, std::move(everyone), library_.rank()});
+    groups_[0] = world_;
+    traffic_ = std::make_unique<Traffic>(library_);
+    control_ = std::make_unique<Control>(library_);
+  }
+  {
+    const std::scoped_lock lock(mutex_);
+    started_ = true;
+    if (!started) start_error_ = library_.error();
+  }
+  changed_.notify_all();
+  if (started) loop();
+}
+
+void Engine::loop() {
+  while (true) {
+    bool moved = false;
+    try {
+      take_new_jobs();
+      const auto done = traffic_->done();
+      moved = traffic_->advance();
+      if (traffic_->done() != done) {
+        std::erase_if(open_, [](const auto& job) { return job->done.load(); });
+        { const std::scoped_lock lock(mutex_); }  // the rank is not between looking and sleeping
+        changed_.notify_all();
+      }
+      while (const auto note = control_->receive()) serve(*note);
+      check_deadlines();
+    } catch (const std::exception& error) {
+      start_failing(error.what(), true);
+    }
+    const bool sent = control_->all_sent();
+    std::optional<std::pair<std::string, bool>> failure;
+    bool closing = false;
+    {
+      const std::scoped_lock lock(mutex_);
+      failure = failure_;
+      closing = closing_;
+    }
+    if (failure) start_failing(failure->first, failure->second);
+    if (phase_ == Phase::failing && sent) conclude_failing();
+    if (phase_ == Phase::stopped) return await_end();
+    if (closing && sent) {
+      control_->close();
+      return library_.finish();
+    }
+    pause(moved);
+  }
+}
+
+void Engine::take_new_jobs() {
+  std::vector<std::shared_ptr<Job>> begun;
+  {
+    const std::scoped_lock lock(mutex_);
+    begun.swap(begun_);
+  }
+  for (auto& job : begun) {
+    open_.push_back(job);
+    traffic_->add(std::move(job));
+  }
+}
+
+void Engine::serve(const Note& note) {
+  switch (note.kind) {
+    case Note::Kind::failed:
+      failed_[note.from] = note.text;
+      if (phase_ == Phase::running) stop({});
+      return;
+    case Note::Kind::ask: {
+      Note answer{Note::Kind::answer, 0, note.group, note.job_kind, 0, 0};
+      {
+        const std::scoped_lock lock(mutex_);
+        if (const auto found = groups_.find(note.group); found != groups_.end()) {
+          auto& group = *found->second;
+          const auto asker = std::find(group.members.begin(), group.members.end(), note.from);
+          answer.number = group.begun(static_cast<JobKind>(note.job_kind),
+                                      static_cast<int>(asker - group.members.begin()));
+        }
+      }
+      control_->send(note.from, answer);
+      return;
+    }
+    case Note::Kind::answer:
+      if (inquiry_) inquiry_->came[note.from] = note.number > inquiry_->job->number;
+      return;
+  }
+}
+
+// Asks the others when a job is overdue.
+void Engine::check_deadlines() {
+  if (inquiry_) return conclude_inquiry();
+  if (phase_ != Phase::running || deadlines_checked_.seconds() < 0.05) return;
+  deadlines_checked_.restart();
+  for (const auto& job : open_) {
+    {
+      const std::scoped_lock lock(mutex_);
+      if (!job->waited || job->waited->seconds() < deadline_seconds_) continue;
+    }
+    inquiry_ = {job, {}, {}};
+    const auto& group = *job->group;
+    Note ask{Note::Kind::ask, 0, group.id, 0, 0, 0};
+    const auto send = [&](JobKind kind, int member) {
+      ask.job_kind = static_cast<std::int32_t>(kind);
+      control_->send(group.members[static_cast<std::size_t>(member)], ask);
+    };
+    if (job->kind != JobKind::collective) {
+      return send(job->kind == JobKind::send ? JobKind::receive : JobKind::send, job->peer);
+    }
+    for (int member = 0; member < group.seat().size; ++member) {
+      if (member != group.rank) send(JobKind::collective, member);
+    }
+    return;
+  }
+}
+
+void Engine::conclude_inquiry() {
+  const auto& job = *inquiry_->job;
+  if (job.done) {  // they came after all
+    inquiry_.reset();
+    return;
+  }
+  std::vector<int> asked, late, silent;
+  for (int member = 0; member < job.group->seat().size; ++member) {
+    if (member == job.group->rank || (job.kind != JobKind::collective && member != job.peer)) continue;
+    const int rank = job.group->members[static_cast<std::size_t>(member)];
+    const auto answer = inquiry_->came.find(rank);
+    if (answer == inquiry_->came.end()) {
+      silent.push_back(rank);
+    } else if (!answer->second) {
+      late.push_back(rank);
+    }
+  }
+  if (!silent.empty() && inquiry_->since.seconds() < kAnswer) return;
+  std::vector<int> missing = late;
+  missing.insert(missing.end(), silent.begin(), silent.end());
+  std::sort(missing.begin(), missing.end());
+  auto text = fmt::format("{} waited {} seconds", job.describe, deadline_seconds_);
+  text += missing.empty() ? ", though all ranks came" : fmt::format(" for {}", list_ranks(missing));
+  if (!silent.empty()) text += fmt::format("; {} did not answer", list_ranks(silent));
+  inquiry_.reset();
+  start_failing(text, true);
+}
+
+void Engine::start_failing(const std::string& text, bool known) {
+  if (phase_ != Phase::running) return;
+  const auto id = known ? hash(text) : 0;
+  failed_[library_.rank()] = id;
+  Note note;
+  note.text = id;
+  control_->send_all(note);
+  failing_since_.restart();
+  const std::scoped_lock lock(mutex_);
+  phase_ = Phase::failing;
+  own_failure_ = text;
+  heard_of_failure_.restart();
+}
+
+// The lowest of the ranks that failed without having heard of another reports.
+void Engine::conclude_failing() {
+  const bool all = static_cast<int>(failed_.size()) == library_.size();
+  if (!all && failing_since_.seconds() < kFailuresMeet) return;
+  const auto id = failed_.begin()->second;
+  const bool same =
+      failed_.size() > 1 && id != 0 &&
+      std::all_of(failed_.begin(), failed_.end(), [&](const auto& f) { return f.second == id; });
+  stop({failed_.begin()->first == library_.rank(), same});
+}
+
+void Engine::stop(Verdict verdict) {
+  {
+    const std::scoped_lock lock(mutex_);
+    if (phase_ == Phase::running) heard_of_failure_.restart();
+    verdict_ = verdict;
+    phase_ = Phase::stopped;
+  }
+  changed_.notify_all();
+}
+
+void Engine::await_end() {
+  std::unique_lock lock(mutex_);
+  if (wake_.wait_for(lock, duration<double>(kForce), [&] { return body_ended_; })) return;
+  if (!verdict_.report) end_by_force("");
+  end_by_force(verdict_.same_everywhere ? own_failure_
+                                        : fmt::format("rank {}: {}", library_.rank(), own_failure_));
+}
+
+void Engine::pause(bool moved) {
+  if (moved) {
+    moved_since_.restart();
+    return;
+  }
+  const double still = moved_since_.seconds();
+  if (waiting_ > 0 && still < kYield) {
+    if (still > kSpin) std::this_thread::yield();
+    return;
+  }
+  std::unique_lock lock(mutex_);
+  const auto kicked = [&] { return kick_; };
+  if (traffic_->idle()) {
+    wake_.wait_for(lock, kIdleSleep, kicked);
+  } else {
+    wake_.wait_for(lock, still < kYield ? kShortSleep : kLongSleep, kicked);
+  }
+  if (kick_) moved_since_.restart();
+  kick_ = false;
+}
+
+}  // namespace shoal::mpi

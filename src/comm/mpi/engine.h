@@ -1,0 +1,109 @@
+// One thread of the process that makes all its MPI calls: it moves the data of jobs that the rank has begun,
+// also while the rank computes, and tells ranks of each other's failures.
+//
+// The end of a run: a rank that fails (its body throws, a collective's deadline passes, MPI fails) tells all
+// others, and those that failed before they heard of another agree on one that reports. A rank that has heard
+// of a failure makes no MPI call any more, so that its buffers are free.
+#pragma once
+
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "comm/mpi/control.h"
+#include "comm/mpi/traffic.h"
+
+namespace shoal::mpi {
+
+class Engine {
+ public:
+  // Returns when MPI is initialised on all ranks; throws Error when it fails.
+  Engine(Library& library, double deadline_seconds);
+  // After finish() or fail().
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  // The group of all ranks, which has id 0.
+  std::shared_ptr<Group> world() const { return world_; }
+  std::shared_ptr<Group> add_group(int id, std::vector<int> members);
+  // The lowest id that no group of this rank has, or has had.
+  int next_group_id() const { return next_group_id_; }
+  int most_groups() const { return traffic_->most_groups(); }
+
+  // All throw StoppedByPeer when another rank has failed, and Error when this one has.
+  void check();
+  void begin(const std::shared_ptr<Job>& job);
+  void wait(Job& job);
+  // Returns when the job's buffers are free, done or not. A rank that unwinds gives its jobs up after a
+  // while, which ends the run.
+  void settle(Job& job, bool unwinding) noexcept;
+
+  // The body has ended well on all ranks: ends MPI.
+  void finish();
+
+  // The body has ended with a failure: tells the others and returns whether this rank is the one that
+  // reports.
+  struct Verdict {
+    bool report = false;
+    bool same_everywhere = false;  // several ranks failed, with the same text
+  };
+  Verdict fail(const std::string& text);
+  // Sleeps until the rank that reports has done it.
+  void linger();
+
+ private:
+  enum class Phase : std::uint8_t { running, failing, stopped };
+  struct Inquiry {  // after a deadline
+    std::shared_ptr<Job> job;
+    std::map<int, bool> came;  // by world rank; those that answered
+    Stopwatch since;
+  };
+
+  // Of the engine's thread.
+  void run();
+  void loop();
+  void take_new_jobs();
+  void serve(const Note& note);
+  void check_deadlines();
+  void conclude_inquiry();
+  void start_failing(const std::string& text, bool known);
+  void conclude_failing();
+  void stop(Verdict verdict);
+  void await_end();
+  void pause(bool moved);
+
+  void throw_if_stopped();  // with the mutex held
+
+  Library& library_;
+  double deadline_seconds_;
+  std::shared_ptr<Group> world_;
+  std::unique_ptr<Traffic> traffic_;  // of the engine's thread, as are
+  std::unique_ptr<Control> control_;
+  std::vector<std::shared_ptr<Job>> open_;  // begun and not done
+  std::optional<Inquiry> inquiry_;
+  std::map<int, std::uint64_t> failed_;  // world rank, hash of its text
+  Stopwatch failing_since_, moved_since_, deadlines_checked_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;  // for the rank
+  std::condition_variable wake_;     // for the engine
+  bool kick_ = false;
+  std::vector<std::shared_ptr<Job>> begun_;
+  std::map<int, std::shared_ptr<Group>> groups_;
+  int next_group_id_ = 2;  // 0: all ranks, 1: all ranks at the end
+  bool started_ = false, closing_ = false, body_ended_ = false;
+  std::string start_error_;
+  Phase phase_ = Phase::running;
+  std::optional<std::pair<std::string, bool>> failure_;  // of the rank, not yet told: its text, known or not
+  std::string own_failure_;
+  Verdict verdict_;
+  Stopwatch heard_of_failure_;
+  std::atomic<int> waiting_ = 0;
+
+  std::thread thread_;
+};
+
+}  // namespace shoal::mpi

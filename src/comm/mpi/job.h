@@ -1,0 +1,49 @@
+// A collective or a message that this rank has begun.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "comm/mpi/plan.h"
+#include "core/clock.h"
+
+namespace shoal::mpi {
+
+enum class JobKind : std::uint8_t { collective, send, receive };
+
+struct Group {
+  int id = 0;                // tells its messages from those of other groups; the same on all its ranks
+  std::vector<int> members;  // world ranks, in order
+  int rank = 0;              // this one's among them
+
+  // How many jobs this rank has begun; messages by peer. Guarded by the engine.
+  std::int64_t collectives = 0;
+  std::vector<std::int64_t> sends = std::vector<std::int64_t>(members.size());
+  std::vector<std::int64_t> receives = std::vector<std::int64_t>(members.size());
+
+  Seat seat() const { return {rank, static_cast<int>(members.size())}; }
+  std::int64_t& begun(JobKind kind, int peer) {
+    if (kind == JobKind::collective) return collectives;
+    return (kind == JobKind::send ? sends : receives)[static_cast<std::size_t>(peer)];
+  }
+};
+
+struct Job {
+  std::shared_ptr<Group> group;
+  JobKind kind = JobKind::collective;
+  int peer = 0;          // of a message: rank in the group
+  std::string describe;  // "all_reduce (sum) of 12 float32 [step 3, gradients of block.1]"
+  Plan plan;
+
+  std::int64_t number = 0;  // counted per group, kind and peer
+  std::atomic<bool> done = false;
+  std::optional<Stopwatch> waited;  // once the rank waits for it. Guarded by the engine.
+
+  // Of the engine's thread.
+  std::int64_t started = 0, finished = 0;  // pieces
+};
+
+}  // namespace shoal::mpi

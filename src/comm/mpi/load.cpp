@@ -1,0 +1,70 @@
+#include "comm/mpi/load.h"
+
+#include <dlfcn.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "core/error.h"
+
+namespace shoal::mpi {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Implementation {
+  const char* name;
+  const char* module;
+  const char* packages;  // what a machine needs to run it
+  const char* to_build;  // what the module is built with
+};
+
+const Implementation& implementation(Launch::Kind kind) {
+  static constexpr Implementation kOpenMpi{"Open MPI", "libshoal_mpi_openmpi.so", "openmpi-bin",
+                                           "libopenmpi-dev"};
+  static constexpr Implementation kMpich{"MPICH", "libshoal_mpi_mpich.so", "mpich", "libmpich-dev"};
+  return kind == Launch::Kind::open_mpi ? kOpenMpi : kMpich;
+}
+
+std::string find_module(const Launch& launch, const Implementation& mpi) {
+  if (const char* named = std::getenv("SHOAL_MPI_MODULE")) return named;
+  std::error_code ignored;
+  const fs::path here = fs::read_symlink("/proc/self/exe", ignored).parent_path();
+  for (const auto& folder : {here, here / "../lib", here / "../lib/shoal"}) {
+    if (fs::exists(folder / mpi.module, ignored)) return (folder / mpi.module).lexically_normal().string();
+  }
+  fail_user(
+      "{} started {} ranks with {}, but this program was built without it: {} is neither in {} nor in {}. "
+      "Install {} and build again, or start `--ranks {}` without {}: ranks as threads need no MPI",
+      launch.by, launch.ranks, mpi.name, mpi.module, here.string(), (here.parent_path() / "lib").string(),
+      mpi.to_build, launch.ranks, launch.by);
+}
+
+// Open MPI moves large messages faster through shared memory than by reading another process's memory, and
+// containers often forbid the latter. What the user has set stays.
+void set_defaults() { ::setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0); }
+
+}  // namespace
+
+Library& load_library(const Launch& launch) {
+  const auto& mpi = implementation(launch.kind);
+  const auto path = find_module(launch, mpi);
+  set_defaults();
+  // Global, because Open MPI's own plugins look for its symbols.
+  void* module = ::dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
+  if (!module) {
+    const char* why = ::dlerror();
+    fail_user(
+        "{} started {} ranks with {}, which cannot be loaded: {}. Install it (on Debian and Ubuntu: apt-get "
+        "install {}), or start `--ranks {}` without {}: ranks as threads need no MPI",
+        launch.by, launch.ranks, mpi.name, why ? why : path, mpi.packages, launch.ranks, launch.by);
+  }
+  const auto entry = reinterpret_cast<ModuleEntry>(::dlsym(module, kModuleEntry));
+  if (!entry) fail_user("{} is not a module of this program (SHOAL_MPI_MODULE)", path);
+  return *entry();
+}
+
+}  // namespace shoal::mpi

@@ -1,0 +1,13 @@
+// Finds and opens the module for the MPI that started this process.
+#pragma once
+
+#include "comm/mpi/library.h"
+#include "comm/world.h"
+
+namespace shoal::mpi {
+
+// Throws UserError that says how to install MPI when the module or the MPI library cannot be loaded. The
+// environment variable SHOAL_MPI_MODULE names another module.
+Library& load_library(const Launch& launch);
+
+}  // namespace shoal::mpi

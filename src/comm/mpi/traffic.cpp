@@ -1,0 +1,96 @@
+#include "comm/mpi/traffic.h"
+
+#include <algorithm>
+
+namespace shoal::mpi {
+namespace {
+
+constexpr std::size_t kWindow = 4;  // pieces of a group under way
+
+// A tag is group, piece and stage. Pieces that are under way together need different tags; ranks are at most
+// a window apart, and messages with the same tag keep their order.
+constexpr int kPieceTags = 64, kStages = 3, kTagsPerGroup = kPieceTags * kStages;
+
+}  // namespace
+
+Traffic::Traffic(Library& library)
+    : library_(library),
+      most_groups_(
+          static_cast<int>((std::min<std::int64_t>(library.largest_tag(), 1 << 30) + 1) / kTagsPerGroup)) {}
+
+Tags Traffic::tags(const Group& group, int counter) const {
+  const int first = group.id * kTagsPerGroup + counter % kPieceTags;
+  return {first, first + kPieceTags};
+}
+
+void Traffic::add(std::shared_ptr<Job> job) {
+  if (job->kind == JobKind::collective) {
+    lanes_[job->group->id].jobs.push_back(std::move(job));
+    return;
+  }
+  const int tag = job->group->id * kTagsPerGroup + 2 * kPieceTags;
+  auto piece = job->plan.piece(job->started++, nullptr);
+  messages_.emplace_back(std::move(job), Scratch(), library_, Tags{tag, tag}, std::move(piece));
+}
+
+bool Traffic::advance() {
+  bool moved = advance(messages_);
+  for (auto lane = lanes_.begin(); lane != lanes_.end();) {
+    moved |= start_pieces(lane->second);
+    moved |= advance(lane->second.active);
+    const bool empty = lane->second.jobs.empty() && lane->second.active.empty();
+    lane = empty ? lanes_.erase(lane) : std::next(lane);
+  }
+  return moved;
+}
+
+bool Traffic::start_pieces(Lane& lane) {
+  bool moved = false;
+  while (!lane.jobs.empty() && lane.active.size() < kWindow) {
+    const auto job = lane.jobs.front();
+    auto scratch = take_scratch(job->plan.scratch);
+    auto piece = job->plan.piece(job->started++, scratch.data.get());
+    if (job->started == job->plan.pieces) lane.jobs.pop_front();
+    const auto tag = tags(*job->group, next_tag_[job->group->id]++ % kPieceTags);
+    lane.active.emplace_back(job, std::move(scratch), library_, tag, std::move(piece));
+    moved = true;
+  }
+  return moved;
+}
+
+bool Traffic::advance(std::list<Active>& active) {
+  bool moved = false;
+  for (auto each = active.begin(); each != active.end();) {
+    if (!each->transfer.advance()) {
+      ++each;
+      continue;
+    }
+    finish(*each);
+    each = active.erase(each);
+    moved = true;
+  }
+  return moved;
+}
+
+void Traffic::finish(Active& active) {
+  if (active.scratch.bytes > 0 && free_.size() < kWindow) free_.push_back(std::move(active.scratch));
+  auto& job = *active.job;
+  if (++job.finished < job.plan.pieces) return;
+  job.done.store(true, std::memory_order_release);
+  ++done_;
+}
+
+Traffic::Scratch Traffic::take_scratch(std::size_t bytes) {
+  if (bytes == 0) return {};
+  const auto fits =
+      std::find_if(free_.begin(), free_.end(), [&](const Scratch& s) { return s.bytes >= bytes; });
+  if (fits == free_.end()) {
+    if (free_.size() == kWindow) free_.pop_back();  // too small
+    return {std::make_unique_for_overwrite<std::byte[]>(bytes), bytes};
+  }
+  auto scratch = std::move(*fits);
+  free_.erase(fits);
+  return scratch;
+}
+
+}  // namespace shoal::mpi

@@ -1,0 +1,65 @@
+// The jobs under way, piece by piece. Used by the engine's thread alone.
+#pragma once
+
+#include <deque>
+#include <list>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "comm/mpi/job.h"
+#include "comm/mpi/transfer.h"
+
+namespace shoal::mpi {
+
+class Traffic {
+ public:
+  explicit Traffic(Library& library);
+
+  // How many groups a tag can tell apart.
+  int most_groups() const { return most_groups_; }
+
+  void add(std::shared_ptr<Job> job);
+  // Goes on with everything; says whether anything did go on. Throws Error when MPI fails.
+  bool advance();
+  bool idle() const { return lanes_.empty() && messages_.empty(); }
+  // Number of jobs that have been done so far.
+  std::int64_t done() const { return done_; }
+
+ private:
+  struct Scratch {
+    std::unique_ptr<std::byte[]> data;
+    std::size_t bytes = 0;
+  };
+  struct Active {
+    Active(std::shared_ptr<Job> job_, Scratch scratch_, Library& library, Tags tags, Piece piece)
+        : job(std::move(job_)),
+          scratch(std::move(scratch_)),
+          transfer(library, job->group->members, tags, std::move(piece)) {}
+    std::shared_ptr<Job> job;
+    Scratch scratch;
+    Transfer transfer;
+  };
+  // The collectives of a group, in their order: as many pieces at a time as bounds the scratch memory. Groups
+  // do not wait for each other, since other ranks may have begun them in another order.
+  struct Lane {
+    std::deque<std::shared_ptr<Job>> jobs;  // with pieces to start
+    std::list<Active> active;
+  };
+
+  bool start_pieces(Lane& lane);
+  bool advance(std::list<Active>& active);
+  void finish(Active& active);
+  Tags tags(const Group& group, int counter) const;
+  Scratch take_scratch(std::size_t bytes);
+
+  Library& library_;
+  int most_groups_;
+  std::map<int, Lane> lanes_;    // by group; those at work
+  std::map<int, int> next_tag_;  // by group
+  std::list<Active> messages_;   // they wait for nobody's turn
+  std::vector<Scratch> free_;
+  std::int64_t done_ = 0;
+};
+
+}  // namespace shoal::mpi
