@@ -23,6 +23,7 @@ constexpr int kDone = 0, kFailed = 1, kUserError = 2;
 void add_commands(CLI::App& app) {
   add_prepare(app);
   add_train(app);
+  add_launch(app);
   add_eval(app);
   add_sample(app);
   add_plot(app);
@@ -113,6 +114,8 @@ int run(int argc, char** argv) {
     app.parse(reversed_arguments(argc, argv));
   } catch (const CLI::Success& wish) {  // --help, --version
     return app.exit(wish);
+  } catch (const CLI::RuntimeError& ended) {  // a command that has said what there was to say
+    return ended.get_exit_code();
   } catch (const CLI::ParseError& error) {
     return parse_error(app, error);
   }

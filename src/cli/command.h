@@ -24,6 +24,7 @@ void add_config(CLI::App& app);
 void add_doctor(CLI::App& app);
 void add_plot(CLI::App& app);
 void add_eval(CLI::App& app);
+void add_launch(CLI::App& app);
 void add_prepare(CLI::App& app);
 void add_sample(CLI::App& app);
 void add_size(CLI::App& app);
@@ -49,5 +50,8 @@ void add_config_options(CLI::App& command, ConfigOptions& options);
 
 // [section.key=value ...] alone, for commands that find the config elsewhere.
 void add_settings(CLI::App& command, std::vector<std::string>& settings);
+
+// --ranks N; 0 where it is not given.
+void add_ranks(CLI::App& command, int& ranks);
 
 }  // namespace shoal::cli

@@ -29,13 +29,25 @@ const Implementation& implementation(Launch::Kind kind) {
   return kind == Launch::Kind::open_mpi ? kOpenMpi : kMpich;
 }
 
-std::string find_module(const Launch& launch, const Implementation& mpi) {
+fs::path folder_of_program() {
+  std::error_code ignored;
+  return fs::read_symlink("/proc/self/exe", ignored).parent_path();
+}
+
+// "" where there is none.
+std::string look_for_module(const Implementation& mpi) {
   if (const char* named = std::getenv("SHOAL_MPI_MODULE")) return named;
   std::error_code ignored;
-  const fs::path here = fs::read_symlink("/proc/self/exe", ignored).parent_path();
+  const auto here = folder_of_program();
   for (const auto& folder : {here, here / "../lib", here / "../lib/shoal"}) {
     if (fs::exists(folder / mpi.module, ignored)) return (folder / mpi.module).lexically_normal().string();
   }
+  return "";
+}
+
+std::string find_module(const Launch& launch, const Implementation& mpi) {
+  if (auto module = look_for_module(mpi); !module.empty()) return module;
+  const auto here = folder_of_program();
   fail_user(
       "{} started {} ranks with {}, but this program was built without it: {} is neither in {} nor in {}. "
       "Install {} and build again, or start `--ranks {}` without {}: ranks as threads need no MPI",
@@ -48,6 +60,8 @@ std::string find_module(const Launch& launch, const Implementation& mpi) {
 void set_defaults() { ::setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0); }
 
 }  // namespace
+
+bool has_module(Launch::Kind kind) { return !look_for_module(implementation(kind)).empty(); }
 
 Library& load_library(const Launch& launch) {
   const auto& mpi = implementation(launch.kind);

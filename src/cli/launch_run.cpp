@@ -1,0 +1,88 @@
+#include "cli/launch_run.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+
+#include "checkpoint/reader.h"
+#include "checkpoint/store.h"
+#include "core/error.h"
+#include "train/layout.h"
+
+namespace shoal::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool is_measurement(const std::string& name) {
+  return name == "metrics.jsonl" || name.find("tfevents") != std::string::npos;
+}
+
+std::vector<std::string> measurements_in(const fs::path& folder) {
+  std::vector<std::string> names;
+  std::error_code absent;
+  for (const auto& entry : fs::directory_iterator(folder, absent)) {
+    const auto name = entry.path().filename().string();
+    if (is_measurement(name)) names.push_back(name);
+  }
+  return names;
+}
+
+}  // namespace
+
+std::optional<RunToRestart> RunToRestart::of(const std::vector<std::string>& command, int ranks) {
+  if (command.front() != "train") return std::nullopt;
+  std::vector<std::string> words;  // the config and its settings, without options
+  std::copy_if(command.begin() + 1, command.end(), std::back_inserter(words),
+               [](const std::string& word) { return !word.starts_with('-'); });
+  if (words.empty()) fail_user("train needs a config: shoal launch -n {} -- train CONFIG.toml", ranks);
+  auto config = load_config(words.front(), std::span(words).subspan(1));
+  auto settled = config;
+  resolve_layout(settled, ranks);
+  return RunToRestart(command, std::move(config));
+}
+
+RunToRestart::RunToRestart(std::vector<std::string> command, Config config)
+    : command_(std::move(command)), config_(std::move(config)), there_before_(measurements_in(folder())) {}
+
+std::optional<std::int64_t> RunToRestart::latest_step() const {
+  const auto latest = latest_in(config_.run.path() / kCheckpointsName);
+  if (!latest) return std::nullopt;
+  return inspect_checkpoint(latest->string()).manifest.info.step;
+}
+
+int RunToRestart::ranks_that_fit(int available, int least) const {
+  for (int ranks = available; ranks >= least; --ranks) {
+    auto config = config_;
+    config.parallel.data = 0;
+    try {
+      resolve_layout(config, ranks);
+      return ranks;
+    } catch (const UserError&) {
+    }
+  }
+  return 0;
+}
+
+std::vector<std::string> RunToRestart::restart_command(int ranks) {
+  auto command = command_;
+  const auto& parallel = config_.parallel;
+  if (parallel.data != 0 && parallel.data * parallel.tensor * parallel.pipeline != ranks)
+    command.push_back("parallel.data=0");
+  if (latest_step()) {
+    command.push_back("init.from=resume");
+  } else {
+    remove_measurements();
+  }
+  return command;
+}
+
+void RunToRestart::remove_measurements() const {
+  for (const auto& name : measurements_in(folder())) {
+    const bool ours = std::find(there_before_.begin(), there_before_.end(), name) == there_before_.end();
+    std::error_code ignored;
+    if (ours) fs::remove(fs::path(folder()) / name, ignored);
+  }
+}
+
+}  // namespace shoal::cli
