@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "cli/command.h"
+#include "comm/mpi/load.h"
 #include "core/clock.h"
 #include "core/cpu.h"
 #include "core/text.h"
@@ -131,8 +132,20 @@ void print_libraries() {
   for (const auto& library : libraries) {
     fmt::print("  {:<18} {:<12} {}\n", library.name, library.version, library.purpose);
   }
-  fmt::print("  {:<18} {:<12} {}\n", "MPI", "-", "not in this build: several machines");
   fmt::print("  {:<18} {:<12} {}\n", "CUDA", "-", "not in this build: GPUs");
+}
+
+void print_ranks() {
+  fmt::print("\nranks\n");
+  line("threads", "yes", "of one process: shoal train CONFIG --ranks N");
+  const auto mpi = [](const char* name, Launch::Kind kind, const char* packages) {
+    const bool built = mpi::has_module(kind);
+    line(name, built ? "yes" : "no ",
+         built ? "on any number of machines: mpirun -n N shoal train CONFIG"
+               : fmt::format("install {} (Debian, Ubuntu) and build again", packages));
+  };
+  mpi("Open MPI", Launch::Kind::open_mpi, "libopenmpi-dev and openmpi-bin");
+  mpi("MPICH", Launch::Kind::mpich, "libmpich-dev and mpich");
 }
 
 void run() {
@@ -140,6 +153,7 @@ void run() {
   print_processor();
   print_memory();
   print_speed();
+  print_ranks();
   print_libraries();
 }
 

@@ -85,7 +85,7 @@ class DataEngine : public UnitStore {
     std::size_t gradients = 0;
     std::size_t optimizer = 0;
     std::size_t exchange = 0;  // buffers of reductions, partial sums of the layout-exact tree
-    std::size_t on_disk = 0;   // of the above, in a mapped file
+    std::size_t on_disk = 0;   // beside the above, in a mapped file
     std::size_t total() const { return weights + compute_copy + gradients + optimizer + exchange; }
   };
 };

@@ -9,7 +9,9 @@
 #include "core/text.h"
 #include "data/batch_loader.h"
 #include "model/arena.h"
+#include "model/unit.h"
 #include "parallel/data_engine.h"
+#include "train/layout.h"
 
 namespace shoal {
 namespace {
@@ -31,15 +33,24 @@ void add_activations(MemoryEstimate& memory, const GptConfig& model, const GptOp
                   memory.head - memory.streams;
 }
 
-// The largest of what the cpu backend's kernels hold, float32: eight matrices of a head per thread in
-// attention's backward pass, or partial sums of the widest bias over blocks of rows.
-double kernel_scratch(const Config& config, const GptConfig& model, double rows) {
-  constexpr double kRowBlock = 64;
+// Threads of a rank.
+int threads_of(const Config& config, const RankPlaces& ranks) {
+  if (config.train.threads > 0) return config.train.threads;
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / ranks.here);
+}
+
+double kernel_scratch(const Config& config, const GptConfig& model, const RankPlaces& ranks) {
   if (config.train.backend != "cpu") return 0;
-  const int threads =
-      config.train.threads > 0 ? config.train.threads : static_cast<int>(std::thread::hardware_concurrency());
-  const double attention = 8.0 * threads * model.block_size * model.head_size();
-  return 4 * std::max(attention, rows / kRowBlock * 4 * model.n_embd);
+  const KernelSizes sizes{.rows = gpt_options(config).batch.rows(),
+                          .columns = 4 * model.n_embd,
+                          .positions = model.block_size,
+                          .head_size = model.head_size()};
+  return static_cast<double>(cpu_scratch_bytes(threads_of(config, ranks), sizes));
+}
+
+// What this rank writes of a checkpoint: parameters and moments, each element on one rank.
+double share_of_checkpoint(const GptConfig& model, int ranks) {
+  return 3 * 4 * static_cast<double>(parameter_count(gpt_units(model))) / ranks;
 }
 
 double read_number(const std::string& path) {
@@ -60,8 +71,12 @@ GptOptions gpt_options(const Config& config) {
           .recompute = config.train.recompute == "block" ? Recompute::block : Recompute::none};
 }
 
-MemoryEstimate estimate_memory(const Config& config, const GptConfig& model) {
-  const auto engine = engine_memory(model, {.compute = compute_dtype(config), .adamw = {}});
+RankPlaces RankPlaces::of(const World& world) {
+  return {.all = world.ranks.size(), .here = world.local_size, .threads = world.ranks.name() != "mpi"};
+}
+
+MemoryEstimate estimate_memory(const Config& config, const GptConfig& model, const RankPlaces& ranks) {
+  const auto engine = engine_memory(model, engine_options(config), ranks.all);
   const auto options = gpt_options(config);
   const auto rows = static_cast<double>(options.batch.rows());
   MemoryEstimate memory;
@@ -69,15 +84,17 @@ MemoryEstimate estimate_memory(const Config& config, const GptConfig& model) {
   memory.compute_copy = static_cast<double>(engine.compute_copy);
   memory.gradients = static_cast<double>(engine.gradients);
   memory.optimizer = static_cast<double>(engine.optimizer);
+  memory.exchange = static_cast<double>(engine.exchange);
+  memory.on_disk = static_cast<double>(engine.on_disk);
   add_activations(memory, model, options);
   // int32 tokens and targets: the loader's ring, one more set for training and one for evaluation on the
   // backend, and a host copy with predictions for the latter.
   memory.batches = rows * 4 * (2 * (static_cast<double>(BatchLoader::kDepth) + 1) + 2 + 2 + 3);
-  memory.scratch = kernel_scratch(config, model, rows);
+  memory.scratch = kernel_scratch(config, model, ranks);
   // Also a run without checkpoints on the way saves its end. The writer's buffer is there twice while it
   // grows.
-  const double state = memory.weights + memory.optimizer;
-  memory.checkpoint = state + 2 * std::min<double>(kChecksumBlock, state);
+  const double share = share_of_checkpoint(model, ranks.all);
+  memory.checkpoint = share + 2 * std::min<double>(kChecksumBlock, share);
   memory.program = kProgramBytes;
   return memory;
 }
@@ -98,18 +115,19 @@ double available_memory() {
   return std::max(available, 0.0);
 }
 
-void check_memory(const Config& config, const GptConfig& model) {
-  const auto need = estimate_memory(config, model);
-  const double have = available_memory();
-  if (have == 0 || need.total() <= have) return;
+void check_memory(const Config& config, const GptConfig& model, const RankPlaces& ranks) {
+  const auto need = estimate_memory(config, model, ranks);
+  const double total = need.total_of(ranks.here, ranks.threads), have = available_memory();
+  if (have == 0 || total <= have) return;
   fail_user(
-      "this run needs {} of memory and {} are available: {} parameters, gradients and moments, {} "
-      "activations of a micro-batch of {} x {} tokens, {} for checkpoints; lower train.micro_batch, set "
-      "train.recompute=block, or choose a smaller model (see shoal size)",
-      format_bytes(need.total()), format_bytes(have),
-      format_bytes(need.weights + need.compute_copy + need.gradients + need.optimizer),
-      format_bytes(need.activations()), config.train.micro_batch, config.model.block_size,
-      format_bytes(need.checkpoint));
+      "this run needs {} of memory{} and {} are available: {} parameters, gradients and moments, {} "
+      "activations of a micro-batch of {} x {} tokens, {} for checkpoints{}; lower train.micro_batch, set "
+      "train.recompute=block{}, or choose a smaller model (see shoal size)",
+      format_bytes(total), ranks.here > 1 ? fmt::format(" for {} ranks on this host", ranks.here) : "",
+      format_bytes(have), format_bytes(need.state()), format_bytes(need.activations()),
+      config.train.micro_batch, config.model.block_size, format_bytes(need.checkpoint),
+      ranks.here > 1 ? " on each" : "",
+      ranks.all > 1 && config.parallel.zero < 3 ? ", set parallel.zero=3" : "");
 }
 
 }  // namespace shoal

@@ -5,17 +5,30 @@
 #include <cstdint>
 #include <string>
 
+#include "comm/world.h"
 #include "model/gpt.h"
 #include "train/config.h"
 
 namespace shoal {
 
+// The ranks of a run, and where they are.
+struct RankPlaces {
+  int all = 1;
+  int here = 1;         // on one host
+  bool threads = true;  // those on a host are threads of one process
+
+  static RankPlaces as_threads(int ranks) { return {.all = ranks, .here = ranks}; }
+  static RankPlaces of(const World& world);
+};
+
 // Bytes of one rank.
 struct MemoryEstimate {
   double weights = 0;       // float32 parameters
-  double compute_copy = 0;  // bfloat16 copy for the products
+  double compute_copy = 0;  // parameters for the products, where those are others
   double gradients = 0;
   double optimizer = 0;  // moments
+  double exchange = 0;   // what reductions between ranks and sums of their order need
+  double on_disk = 0;    // beside the above, in a mapped file: not in the sums below
   // Activations of one micro-batch.
   double blocks = 0;      // what blocks keep for their backward pass
   double streams = 0;     // the residual stream between blocks
@@ -26,26 +39,28 @@ struct MemoryEstimate {
   double checkpoint = 0;  // the copy that is written in the background, and the writer's buffer
   double program = 0;     // the program and its libraries
 
+  double state() const { return weights + compute_copy + gradients + optimizer + exchange; }
   double activations() const { return blocks + streams + workspace + head; }
-  double total() const {
-    return weights + compute_copy + gradients + optimizer + activations() + batches + scratch + checkpoint +
-           program;
+  double total() const { return state() + activations() + batches + scratch + checkpoint + program; }
+  // Of so many such ranks on one host.
+  double total_of(int ranks, bool threads) const {
+    return ranks * total() - (threads ? (ranks - 1) * program : 0);
   }
 };
 
 GptOptions gpt_options(const Config& config);
 DType compute_dtype(const Config& config);
 
-// The peak of a training run. Pages of the mapped token files are not in it: the system takes them back when
-// it needs them.
-MemoryEstimate estimate_memory(const Config& config, const GptConfig& model);
+// The peak of a training run. Pages of mapped files are not in it: the system takes them back when it needs
+// them. The config's layout must be resolved for so many ranks.
+MemoryEstimate estimate_memory(const Config& config, const GptConfig& model, const RankPlaces& ranks = {});
 
 // Memory that this process may still take: what the system says is available, or less where a control group
 // limits it. 0 when unknown.
 double available_memory();
 
-// Throws UserError, with what is needed by category, what is available and what to lower, when the run cannot
-// fit.
-void check_memory(const Config& config, const GptConfig& model);
+// Throws UserError, with what is needed by category, what is available and what to change, when the ranks on
+// this host cannot fit.
+void check_memory(const Config& config, const GptConfig& model, const RankPlaces& ranks = {});
 
 }  // namespace shoal

@@ -22,6 +22,9 @@ TEST(Doctor, SaysWhatMachineAndBuildHave) {
                               "toml[+][+]", "nlohmann-json", "CLI11", "fmt", "spdlog"}) {
     EXPECT_THAT(result.out, ContainsRegex(std::string(library) + " +[0-9]+")) << library;
   }
+  EXPECT_THAT(result.out, ContainsRegex("threads +yes .*--ranks N"));
+  EXPECT_THAT(result.out, ContainsRegex("Open MPI +(yes .*mpirun|no .*install libopenmpi-dev)"));
+  EXPECT_THAT(result.out, ContainsRegex("MPICH +(yes .*mpirun|no .*install libmpich-dev)"));
   EXPECT_THAT(result.out, ContainsRegex("CUDA .*not in this build"));
   // What the machine lacks, this build must not use: it could not have come this far.
   EXPECT_THAT(result.out, testing::Not(ContainsRegex("\n  A[A-Z0-9_/-]+ +no +yes")));

@@ -1,0 +1,57 @@
+#include "cli/dry_run.h"
+
+#include <fmt/format.h>
+
+#include "cli/sizes.h"
+#include "core/text.h"
+#include "train/dry_run.h"
+#include "train/layout.h"
+
+namespace shoal::cli {
+namespace {
+
+// Ranks that are sent the same number of bytes share a line.
+void print_links(const DryRun::Rank& rank) {
+  std::map<std::int64_t, std::vector<int>, std::greater<>> by_bytes;
+  for (const auto& [to, bytes] : rank.links) by_bytes[bytes].push_back(to);
+  for (const auto& [bytes, to] : by_bytes) {
+    const auto name = to.size() == 1 ? fmt::format("rank {} to {}", rank.ranks.front(), to.front())
+                                     : fmt::format("rank {} to {} ranks", rank.ranks.front(), to.size());
+    print_line(name, format_bytes(static_cast<double>(bytes)), to.size() == 1 ? "" : "to each");
+  }
+}
+
+void print_step(const DryRun::Rank& rank, const Config& config, int ranks) {
+  const auto others = rank.ranks.size() - 1;
+  const auto who = others + 1 == static_cast<std::size_t>(ranks)
+                       ? (ranks == 1 ? "" : fmt::format(", each of {} ranks", ranks))
+                       : fmt::format(", rank {} and {} others", rank.ranks.front(), others);
+  fmt::print("\none step{}: {} micro-batch{} of {} x {} tokens\n", who, rank.passes,
+             rank.passes == 1 ? "" : "es", config.train.micro_batch, config.model.block_size);
+  for (const auto& total : rank.traffic) {
+    if (total.bytes == 0) continue;
+    print_line(total.matter, format_bytes(static_cast<double>(total.bytes)),
+               fmt::format("sent in {} x {}", total.calls, total.collective));
+  }
+  print_line("sent in all", format_bytes(static_cast<double>(rank.bytes)));
+  print_links(rank);
+  print_line("compute", flops_text(rank.flops), "matrix products and attention");
+}
+
+}  // namespace
+
+void print_dry_run(Config config, int ranks, int ranks_per_host) {
+  resolve_layout(config, ranks);
+  const auto source = resolve_vocabulary(config);
+  const auto model = to_gpt_config(config.model);
+  fmt::print("{}: {} parameters\n", describe(model, source), with_commas(parameter_count(gpt_units(model))));
+  print_memory(config, model, {.all = ranks, .here = std::max(ranks_per_host, 1)});
+  const auto run = dry_run(config, ranks, ranks_per_host);
+  for (const auto& rank : run.ranks) print_step(rank, config, ranks);
+  if (ranks_per_host > 0) {
+    print_line("leaving a host", format_bytes(static_cast<double>(run.host_bytes)),
+               fmt::format("at most, {} ranks on each", ranks_per_host));
+  }
+}
+
+}  // namespace shoal::cli

@@ -1,0 +1,125 @@
+#include "cli/sizes.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "core/text.h"
+#include "data/dataset.h"
+
+namespace shoal::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::int64_t kGpt2Vocabulary = 50257;
+
+double mapped_bytes(const fs::path& data) {
+  double bytes = 0;
+  for (const char* split : {"train.bin", "val.bin"}) {
+    std::error_code error;
+    const auto size = fs::file_size(data / split, error);
+    if (!error) bytes += static_cast<double>(size);
+  }
+  return bytes;
+}
+
+// How the ranks share the state.
+std::string sharding_text(const ParallelConfig& parallel, int ranks) {
+  static constexpr const char* kWords[] = {
+      "every rank holds all parameters, gradients and moments",
+      "master weights and moments are cut over {}; all parameters and gradients are on every rank",
+      "master weights, moments and gradients are cut over {}; all parameters are on every rank",
+      "everything is cut over {}; a unit's parameters are gathered while it is used"};
+  const int replicas = parallel.zero == 0 ? 1 : parallel.replicate;
+  const auto over = replicas == 1 ? fmt::format("{} ranks", ranks)
+                                  : fmt::format("{} ranks, {} times", ranks / replicas, replicas);
+  return fmt::format("ZeRO-{}: {}", parallel.zero, fmt::format(fmt::runtime(kWords[parallel.zero]), over));
+}
+
+void print_state(const Config& config, const MemoryEstimate& memory) {
+  const auto part = [](const std::string& name, double bytes, const std::string& remark) {
+    if (bytes > 0) print_line(name, format_bytes(bytes), remark);
+  };
+  part("weights", memory.weights, "float32");
+  part("weights for products", memory.compute_copy,
+       config.parallel.zero == 3 ? config.train.dtype + ", of the units in use" : config.train.dtype);
+  part("gradients", memory.gradients, "float32");
+  part("optimizer", memory.optimizer, "two moments, float32");
+  part("exchange", memory.exchange, "between ranks: buffers, partial sums");
+  part("on disk", memory.on_disk, "beside the total: master weights, moments, sharded gradients");
+}
+
+}  // namespace
+
+void print_line(const std::string& name, const std::string& value, const std::string& remark) {
+  fmt::print("  {:<24} {:>16}{}{}\n", name, value, remark.empty() ? "" : "  ", remark);
+}
+
+std::string flops_text(double flops) {
+  auto text = format_count(flops);
+  const auto digits = text.find_last_of("0123456789") + 1;
+  return text.insert(digits, " ") + "FLOP";
+}
+
+std::string resolve_vocabulary(Config& config) {
+  auto& size = config.model.vocab_size;
+  if (size > 0) return "model.vocab_size";
+  if (fs::exists(config.data.dir)) {
+    size = Dataset(config.data.dir).vocab_size();
+    return config.data.dir;
+  }
+  size = kGpt2Vocabulary;
+  return fmt::format("GPT-2's: there is no {} yet; model.vocab_size=N sets another", config.data.dir);
+}
+
+std::string describe(const GptConfig& model, const std::string& vocabulary_source) {
+  return fmt::format("{} layers, {} heads, width {}, block {}, vocabulary {} ({})", model.n_layer,
+                     model.n_head, model.n_embd, model.block_size, with_commas(model.vocab_size),
+                     vocabulary_source);
+}
+
+// A tensor's entry in a safetensors header is about 80 bytes and its name.
+double parameter_file_bytes(const std::vector<UnitSpec>& units) {
+  double bytes = 0;
+  for (const auto& unit : units) {
+    for (const auto& parameter : unit.parameters) {
+      bytes += 4.0 * static_cast<double>(parameter.shape.count()) + 80.0 +
+               static_cast<double>(parameter.name.size());
+    }
+  }
+  return bytes;
+}
+
+void print_memory(const Config& config, const GptConfig& model, const RankPlaces& ranks) {
+  const auto memory = estimate_memory(config, model, ranks);
+  fmt::print("\nmemory of training{}, micro-batches of {} x {} tokens, {}, recompute {}\n",
+             ranks.all > 1 ? fmt::format(" on one of {} ranks", ranks.all) : "", config.train.micro_batch,
+             model.block_size, config.train.dtype, config.train.recompute);
+  if (ranks.all > 1) fmt::print("  {}\n", sharding_text(config.parallel, ranks.all));
+  print_state(config, memory);
+  print_line("activations: blocks", format_bytes(memory.blocks),
+             config.train.recompute == "block" ? "of one block; the others are recomputed"
+                                               : "train.recompute=block keeps one block's");
+  print_line("activations: stream", format_bytes(memory.streams), "float32, between the blocks");
+  print_line("activations: workspace", format_bytes(memory.workspace), "gradients of activations");
+  print_line("activations: head", format_bytes(memory.head), "one chunk of logits, never all");
+  print_line("batches", format_bytes(memory.batches), "token ids, read ahead");
+  if (memory.scratch > 0) {
+    print_line("kernels' scratch", format_bytes(memory.scratch), "tiles of attention, partial sums");
+  }
+  print_line("checkpoint", format_bytes(memory.checkpoint), "the copy that is written in the background");
+  print_line("program", format_bytes(memory.program), "with its libraries");
+  const double available = available_memory(), here = memory.total_of(ranks.here, ranks.threads);
+  const auto verdict = available > 0 ? fmt::format("of {} available{}", format_bytes(available),
+                                                   here > available ? ": it does not fit" : "")
+                                     : "";
+  print_line("total", format_bytes(memory.total()), ranks.here == 1 ? verdict : "");
+  if (ranks.here > 1)
+    print_line(fmt::format("{} ranks on one host", ranks.here), format_bytes(here), verdict);
+  if (const double bytes = mapped_bytes(config.data.dir); bytes > 0) {
+    print_line("token files", format_bytes(bytes), "mapped beside it: given back when memory is short");
+  }
+}
+
+}  // namespace shoal::cli

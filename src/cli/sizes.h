@@ -1,0 +1,30 @@
+// What `shoal size` and `shoal train --dry-run` both print.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "model/unit.h"
+#include "train/memory.h"
+
+namespace shoal::cli {
+
+// "  name                      value  remark"
+void print_line(const std::string& name, const std::string& value, const std::string& remark = {});
+
+std::string flops_text(double flops);  // "859.3 MFLOP"
+
+// Sets model.vocab_size where the config leaves it to the data, which need not be there yet; returns where it
+// comes from, in words.
+std::string resolve_vocabulary(Config& config);
+
+// "8 layers, 8 heads, width 512, block 128, vocabulary 65 (model.vocab_size)"
+std::string describe(const GptConfig& model, const std::string& vocabulary_source);
+
+// Bytes of a file with the parameters alone, float32.
+double parameter_file_bytes(const std::vector<UnitSpec>& units);
+
+// Memory of a rank by category, and what the ranks here take together of what is available.
+void print_memory(const Config& config, const GptConfig& model, const RankPlaces& ranks);
+
+}  // namespace shoal::cli

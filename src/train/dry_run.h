@@ -1,0 +1,34 @@
+// One step of a run of many ranks without running it: the real engine and the real model, over a backend that
+// computes nothing and a communicator that sends nothing.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <vector>
+
+#include "comm/recording.h"
+#include "train/config.h"
+
+namespace shoal {
+
+struct DryRun {
+  // What one rank, and others like it, take and do in a step.
+  struct Rank {
+    std::vector<int> ranks;     // those alike, the lowest first
+    int passes = 0;             // micro-batches, one after the other
+    double flops = 0;           // of matrix products and attention
+    std::size_t allocated = 0;  // bytes of the backend's memory, at most
+    std::vector<Recording::Total> traffic;
+    std::map<int, std::int64_t> links;  // bytes to each rank that the first of them sends to
+    std::int64_t bytes = 0;             // over all links
+  };
+  std::vector<Rank> ranks;
+  // With the ranks' hosts known: the most bytes that leave one host.
+  std::int64_t host_bytes = 0;
+};
+
+// Runs every one of the ranks in turn. The config's layout must be resolved for so many, and its vocabulary
+// known. `ranks_per_host` neighbouring ranks share a host; 0: unknown.
+DryRun dry_run(const Config& config, int ranks, int ranks_per_host = 0);
+
+}  // namespace shoal

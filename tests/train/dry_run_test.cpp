@@ -1,0 +1,151 @@
+// What a dry run says of a step, against closed forms: bytes are those of rings, whose rank sends
+// (N - 1) / N of what is scattered or gathered, and twice that of what is reduced on all.
+#include "train/dry_run.h"
+
+#include <gtest/gtest.h>
+
+#include "model/unit.h"
+#include "train/layout.h"
+#include "train/memory.h"
+
+namespace shoal {
+namespace {
+
+constexpr const char* kConfig = R"(
+data.dir = "none"
+run.name = "dry"
+[model]
+n_layer = 4
+n_head = 4
+n_embd = 64
+block_size = 16
+vocab_size = 1000
+[train]
+global_batch = 64
+micro_batch = 2
+steps = 1
+)";
+
+Config config_of(std::vector<std::string> settings, int ranks) {
+  auto config = parse_config(kConfig, "test", settings);
+  resolve_layout(config, ranks);
+  return config;
+}
+
+// The only kind of rank there is.
+DryRun::Rank every_rank(const std::vector<std::string>& settings, int ranks) {
+  const auto run = dry_run(config_of(settings, ranks), ranks);
+  EXPECT_EQ(run.ranks.size(), 1u);
+  EXPECT_EQ(run.ranks.front().ranks.size(), static_cast<std::size_t>(ranks));
+  return run.ranks.front();
+}
+
+std::int64_t bytes_of(const DryRun::Rank& rank, const std::string& collective, const std::string& matter) {
+  std::int64_t bytes = 0;
+  for (const auto& total : rank.traffic) {
+    if (total.collective == collective && total.matter == matter) bytes += total.bytes;
+  }
+  return bytes;
+}
+
+// Elements of a unit as ranks exchange them: one piece of whole blocks of 1024 per rank.
+std::int64_t padded(const UnitSpec& unit, int ranks) {
+  const std::int64_t step = 1024 * ranks;
+  return (unit.size + step - 1) / step * step;
+}
+
+struct Sizes {
+  explicit Sizes(int ranks) {
+    const auto units = gpt_units(to_gpt_config(config_of({}, 1).model));
+    embedding = padded(units.front(), ranks);
+    block = padded(units[1], ranks);
+    head = padded(units.back(), ranks);
+    all = embedding + 4 * block + head;
+  }
+  std::int64_t embedding, block, head, all;
+};
+
+// (N - 1) / N of so many elements
+std::int64_t ring(std::int64_t elements, std::int64_t bytes_each, int ranks) {
+  return elements * bytes_each * (ranks - 1) / ranks;
+}
+
+TEST(DryRun, ReplicatedRanksReduceEveryGradientOnce) {
+  for (const int ranks : {2, 4, 8}) {
+    const auto rank = every_rank({"parallel.zero=0"}, ranks);
+    EXPECT_EQ(rank.passes, 32 / ranks);
+    const auto gradients = 2 * ring(Sizes(ranks).all, 4, ranks);
+    EXPECT_EQ(bytes_of(rank, "all_reduce", "gradients"), gradients);
+    EXPECT_EQ(bytes_of(rank, "all_gather", "parameters"), 0);
+    EXPECT_EQ(rank.links.begin()->first, 1);  // rank 0's next in the ring
+    EXPECT_GE(rank.bytes, gradients);
+    EXPECT_LT(static_cast<double>(rank.bytes),
+              1.01 * static_cast<double>(gradients));  // and the norm, the losses
+  }
+}
+
+TEST(DryRun, Zero1ScattersGradientsAndGathersParameters) {
+  for (const char* dtype : {"float32", "bfloat16"}) {
+    const auto rank = every_rank({"parallel.zero=1", std::string("train.dtype=") + dtype}, 4);
+    EXPECT_EQ(bytes_of(rank, "reduce_scatter", "gradients"), ring(Sizes(4).all, 4, 4));
+    EXPECT_EQ(bytes_of(rank, "all_gather", "parameters"), ring(Sizes(4).all, dtype[0] == 'f' ? 4 : 2, 4));
+  }
+}
+
+TEST(DryRun, Zero2ScattersGradientsAfterEveryPass) {
+  const auto rank = every_rank({"parallel.zero=2"}, 8);
+  EXPECT_EQ(rank.passes, 4);
+  EXPECT_EQ(bytes_of(rank, "reduce_scatter", "gradients"), 4 * ring(Sizes(8).all, 4, 8));
+  EXPECT_EQ(bytes_of(rank, "all_gather", "parameters"), ring(Sizes(8).all, 4, 8));
+}
+
+// In each pass the blocks are gathered forward and backward, but for the two that are still there when the
+// pass turns round; the embedding and the head, which have buffers of their own, once per step.
+TEST(DryRun, Zero3GathersBlocksForwardAndBackward) {
+  const auto rank = every_rank({"parallel.zero=3", "train.global_batch=16"}, 8);
+  const Sizes sizes(8);
+  EXPECT_EQ(rank.passes, 1);
+  EXPECT_EQ(bytes_of(rank, "reduce_scatter", "gradients"), ring(sizes.all, 4, 8));
+  EXPECT_EQ(bytes_of(rank, "all_gather", "parameters"),
+            ring(sizes.embedding + sizes.head + (4 + 2) * sizes.block, 4, 8));
+}
+
+TEST(DryRun, ReplicatedGroupsReduceShardsAcross) {
+  const auto run =
+      dry_run(config_of({"parallel.zero=2", "parallel.replicate=2", "train.global_batch=16"}, 8), 8, 4);
+  const auto& rank = run.ranks.front();
+  const Sizes sizes(8);
+  // Within a replica of 4 ranks, then the shard with the one other rank that holds it.
+  EXPECT_EQ(bytes_of(rank, "reduce_scatter", "gradients"), ring(sizes.all, 4, 4));
+  EXPECT_EQ(bytes_of(rank, "all_reduce", "gradients"), 2 * ring(sizes.all / 4, 4, 2));
+  EXPECT_EQ(rank.links.count(1), 1u);
+  EXPECT_EQ(rank.links.count(4), 1u);
+  // A replica fits a host: only sums of shards leave it, and the small change of the norm and the losses.
+  EXPECT_GE(run.host_bytes, 4 * 2 * ring(sizes.all / 4, 4, 2));
+  EXPECT_LT(static_cast<double>(run.host_bytes),
+            1.05 * 4 * 2 * static_cast<double>(ring(sizes.all / 4, 4, 2)));
+}
+
+TEST(DryRun, OrderedSumsSendEveryLeaf) {
+  const auto exact = every_rank({"run.deterministic=layout", "parallel.zero=1"}, 8);
+  EXPECT_EQ(bytes_of(exact, "all_to_all", "gradients"), 4 * ring(Sizes(8).all, 4, 8));
+  const auto narrow = every_rank({"parallel.reduce_dtype=bfloat16", "parallel.zero=0"}, 8);
+  EXPECT_EQ(bytes_of(narrow, "all_to_all", "gradients"), ring(Sizes(8).all, 2, 8));
+  EXPECT_EQ(narrow.links.size(), 7u);
+}
+
+TEST(DryRun, CountsFlops) {
+  const auto rank = every_rank({}, 4);
+  // Forward, and backward for both operands: 6 per weight of a product and token; 12 T C of attention.
+  const double weights = 4 * 12.0 * 64 * 64 + 1008.0 * 64;  // the vocabulary padded to a multiple of 16
+  const double tokens = rank.passes * 2 * 16.0;
+  EXPECT_DOUBLE_EQ(rank.flops, tokens * (6 * weights + 4 * 12.0 * 16 * 64));
+  EXPECT_GT(every_rank({"train.recompute=block"}, 4).flops, rank.flops);
+}
+
+TEST(DryRun, OneRankSendsNothing) {
+  for (const char* zero : {"parallel.zero=0", "parallel.zero=3"}) EXPECT_EQ(every_rank({zero}, 1).bytes, 0);
+}
+
+}  // namespace
+}  // namespace shoal
