@@ -4,6 +4,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <string>
@@ -17,11 +18,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-std::string holder(int fd) {
-  std::array<char, 512> text{};
-  const ssize_t size = ::pread(fd, text.data(), text.size(), 0);
-  return size > 0 ? std::string(text.data(), static_cast<std::size_t>(size)) : "another process";
-}
+constexpr const char* kLockName = ".lock";
 
 std::string this_process() {
   std::array<char, 256> host{};
@@ -36,7 +33,7 @@ RunLock::RunLock(const fs::path& run) {
   fs::create_directories(run, error);
   if (error) fail_user("cannot create the run directory {}: {}", run.string(), error.message());
 
-  const fs::path path = run / ".lock";
+  const fs::path path = run / kLockName;
   file_ = FileDescriptor(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
   if (file_.get() < 0) {
     fail_user("cannot write to the run directory {}: {}", run.string(),
@@ -46,14 +43,23 @@ RunLock::RunLock(const fs::path& run) {
     if (errno != EWOULDBLOCK) {
       fail_user("cannot lock {}: {}", path.string(), std::generic_category().message(errno));
     }
+    const auto holder = lock_holder(run);
     fail_user("the run directory {} is in use by {}; stop it, or choose another run.name or run.dir",
-              run.string(), holder(file_.get()));
+              run.string(), holder.empty() ? "another process" : holder);
   }
   // Who holds it is only for the message, so a disk that is full here does no harm.
   const std::string text = this_process();
   if (::ftruncate(file_.get(), 0) == 0) {
     [[maybe_unused]] const ssize_t written = ::pwrite(file_.get(), text.data(), text.size(), 0);
+    ::fsync(file_.get());  // other hosts look for it
   }
+}
+
+std::string lock_holder(const fs::path& run) {
+  const FileDescriptor file(::open((run / kLockName).c_str(), O_RDONLY | O_CLOEXEC));
+  std::array<char, 512> text{};
+  const ssize_t size = file.get() < 0 ? 0 : ::pread(file.get(), text.data(), text.size(), 0);
+  return {text.data(), static_cast<std::size_t>(std::max<ssize_t>(size, 0))};
 }
 
 }  // namespace shoal

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <string>
 
 #include "checkpoint/file_io.h"
 
@@ -17,5 +18,8 @@ class RunLock {
  private:
   FileDescriptor file_;
 };
+
+// Who holds the lock, as its file says, "process 123 on HOST"; "" when there is no such file.
+std::string lock_holder(const std::filesystem::path& run);
 
 }  // namespace shoal

@@ -27,6 +27,8 @@ std::uint64_t free_bytes(const fs::path& directory) {
   return error ? UINT64_MAX : space.available;
 }
 
+constexpr std::chrono::minutes kPatience(30);  // with a rank that is slower than the first
+
 std::string size_text(std::uint64_t bytes) { return format_bytes(static_cast<double>(bytes)); }
 
 }  // namespace
@@ -65,6 +67,11 @@ void CheckpointStore::wait() {
   if (thread_.joinable()) thread_.join();
 }
 
+bool CheckpointStore::wait_for(std::chrono::milliseconds time) {
+  std::unique_lock lock(mutex_);
+  return ended_.wait_for(lock, time, [&] { return !running_; });
+}
+
 std::optional<std::string> CheckpointStore::take_error() {
   const std::lock_guard lock(mutex_);
   return std::exchange(error_, std::nullopt);
@@ -76,7 +83,7 @@ std::vector<fs::path> CheckpointStore::list() const { return list_checkpoints(ro
 
 void CheckpointStore::save(const CheckpointInfo& info, std::span<const SliceView> slices, bool best) {
   wait();
-  write(info, slices, best);
+  write(info, slices, best, {});
 }
 
 void CheckpointStore::save_async(const CheckpointInfo& info, std::span<const SliceView> slices, bool best) {
@@ -97,25 +104,41 @@ void CheckpointStore::save_async(const CheckpointInfo& info, std::span<const Sli
     copy.data = {next, copy.data.size()};
     next += copy.data.size();
   }
-  thread_ = std::thread([this, info, copies = std::move(copies), best] {
+  stop_ = {};
+  running_ = true;
+  thread_ = std::thread([this, info, copies = std::move(copies), best, stop = stop_.get_token()] {
     std::optional<std::string> failure;
     try {
-      write(info, copies, best);
+      write(info, copies, best, stop);
     } catch (const std::exception& error) {
       failure = error.what();
     }
-    if (!failure) return;
     const std::lock_guard lock(mutex_);
-    error_ = std::move(failure);
+    if (failure) error_ = std::move(failure);
+    running_ = false;
+    ended_.notify_all();
   });
 }
 
-void CheckpointStore::write(const CheckpointInfo& info, std::span<const SliceView> slices, bool best) {
+// This rank's shard. A failure is reported to rank 0, which then meets it in commit, with what others report.
+void CheckpointStore::write_own_shard(CheckpointWriter& writer, std::span<const SliceView> slices,
+                                      std::uint64_t needed, const std::stop_token& stop) {
+  try {
+    if (free_bytes(root_) < needed) fail_user("there is not enough free space");
+    writer.write_shard(options_.rank, options_.world, slices, stop);
+  } catch (const std::exception& error) {
+    if (options_.world == 1) throw;
+    writer.report_failure(options_.rank, options_.world, error.what());
+    if (options_.rank != 0) throw;
+  }
+}
+
+void CheckpointStore::write(const CheckpointInfo& info, std::span<const SliceView> slices, bool best,
+                            const std::stop_token& stop) {
   const std::uint64_t needed = shard_bytes(slices);
   std::optional<CheckpointWriter> writer;
   const auto give_up = [&](const char* why) {
     if (writer && options_.rank == 0) writer->abandon();
-    if (writer && options_.rank != 0) writer->report_failure(options_.rank, why);
     const auto previous = latest();
     return fmt::format("the checkpoint of step {} was not saved in {}: {} ({} needed, {} free). {}",
                        info.step, root_.string(), why, size_text(needed), size_text(free_bytes(root_)),
@@ -123,11 +146,10 @@ void CheckpointStore::write(const CheckpointInfo& info, std::span<const SliceVie
                                 : "There is no earlier one");
   };
   try {
-    writer.emplace(root_, info.step);
-    if (free_bytes(root_) < needed) fail_user("there is not enough free space");
-    writer->write_shard(options_.rank, options_.world, slices);
+    writer.emplace(root_, info.step, fmt::format("{}-{}", options_.session, ++attempts_));
+    write_own_shard(*writer, slices, needed, stop);
     if (options_.rank != 0) return;
-    writer->commit(info, options_.world);
+    writer->commit(info, options_.world, kPatience, stop);
   } catch (const UserError& error) {
     throw UserError(give_up(error.what()));
   } catch (const std::exception& error) {

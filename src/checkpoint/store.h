@@ -2,12 +2,15 @@
 // them. Each is whole or absent, whenever the process or the machine stops.
 #pragma once
 
+#include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
+#include <stop_token>
 #include <string>
 #include <thread>
 #include <vector>
@@ -25,15 +28,19 @@ struct StoreOptions {
   int keep = 0;  // how many of the newest stay, besides the latest and the best; 0 keeps all
   int rank = 0;  // rank 0 tidies, commits, links and prunes, so it opens the store before the others do
   int world = 1;
+  std::string session = "0";  // the same on all ranks, another for every process that saves to this run
 };
 
 class CheckpointStore {
  public:
   // Creates RUN/checkpoints and removes what a killed process left there. Throws UserError when it cannot.
   explicit CheckpointStore(const std::filesystem::path& run, StoreOptions options = {});
-  ~CheckpointStore();  // waits
+  ~CheckpointStore();  // waits for a save in the background
   CheckpointStore(const CheckpointStore&) = delete;
   CheckpointStore& operator=(const CheckpointStore&) = delete;
+
+  // Every rank saves at the same steps. Ranks need not wait for each other, but rank 0's save ends after all
+  // others'.
 
   // Writes a checkpoint of this rank's slices; when it returns on rank 0, the checkpoint is on the disk and
   // `latest` names it (and `best`, if it is). Throws UserError when it cannot be written, with the bytes
@@ -44,6 +51,9 @@ class CheckpointStore {
   // copy's memory is kept for the next time. Waits for an earlier save that is still going on.
   void save_async(const CheckpointInfo& info, std::span<const SliceView> slices, bool best = false);
   void wait();
+  bool wait_for(std::chrono::milliseconds time);  // whether it is over by then
+  // Whatever a save in the background still waits for will not come: it fails soon.
+  void give_up() { stop_.request_stop(); }
 
   // Why the last background save failed, once; nothing while it goes on or when it went well.
   std::optional<std::string> take_error();
@@ -54,16 +64,23 @@ class CheckpointStore {
   const std::filesystem::path& root() const { return root_; }
 
  private:
-  void write(const CheckpointInfo& info, std::span<const SliceView> slices, bool best);
+  void write(const CheckpointInfo& info, std::span<const SliceView> slices, bool best,
+             const std::stop_token& stop);
+  void write_own_shard(CheckpointWriter& writer, std::span<const SliceView> slices, std::uint64_t needed,
+                       const std::stop_token& stop);
   void prune();
 
   std::filesystem::path root_;
   StoreOptions options_;
   std::unique_ptr<std::byte[]> buffer_;
   std::size_t buffer_bytes_ = 0;
+  std::int64_t attempts_ = 0;
+  std::stop_source stop_;
   std::thread thread_;
   std::mutex mutex_;
-  std::optional<std::string> error_;  // guarded by mutex_
+  std::condition_variable ended_;
+  bool running_ = false;  // guarded by mutex_, as is
+  std::optional<std::string> error_;
 };
 
 // The checkpoints of a directory, oldest step first; none when it does not exist.

@@ -22,6 +22,9 @@ fs::path beside(const fs::path& target, std::string_view suffix) {
   return target.parent_path() / fmt::format(".{}{}", target.filename().string(), suffix);
 }
 
+fs::path shard_path(const fs::path& partial, int rank, int world) {
+  return partial / fmt::format("shard-{:05d}-of-{:05d}.safetensors", rank, world);
+}
 fs::path record_path(const fs::path& partial, int rank) {
   return partial / fmt::format("rank-{:05d}.json", rank);
 }
@@ -61,26 +64,30 @@ std::uint64_t shard_bytes(std::span<const SliceView> slices) {
   return bytes;
 }
 
-CheckpointWriter::CheckpointWriter(fs::path root, std::int64_t step)
+CheckpointWriter::CheckpointWriter(fs::path root, std::int64_t step, const std::string& attempt)
     : root_(std::move(root)), target_(root_ / step_directory_name(step)) {
-  partial_ = beside(target_, kPartial);
+  partial_ = beside(target_, fmt::format(".{}{}", attempt, kPartial));
   std::error_code error;
   fs::create_directories(partial_, error);
   if (error) fail_user("cannot create {}: {}", partial_.string(), error.message());
 }
 
-void CheckpointWriter::write_shard(int rank, int world, std::span<const SliceView> slices) {
+void CheckpointWriter::write_shard(int rank, int world, std::span<const SliceView> slices,
+                                   const std::stop_token& stop) {
   const auto records = name_slices(slices);
-  const std::string name = fmt::format("shard-{:05d}-of-{:05d}.safetensors", rank, world);
+  const fs::path path = shard_path(partial_, rank, world);
   std::vector<TensorEntry> entries;
   for (const auto& record : records) {
     entries.push_back({record.stored_as, record.slice.dtype, record.slice.stored_shape()});
   }
-  SafetensorsWriter file(partial_ / name, std::move(entries));
-  for (const auto& view : slices) file.write(view.data);
+  SafetensorsWriter file(path, std::move(entries));
+  for (const auto& view : slices) {
+    if (stop.stop_requested()) fail("the run has ended");
+    file.write(view.data);
+  }
 
   Manifest one_by_one, part;
-  one_by_one.files.push_back({name, file.finish()});
+  one_by_one.files.push_back({path.filename().string(), file.finish()});
   for (const auto& record : records) {
     const auto& slice = record.slice;
     one_by_one.tensors.push_back({slice.name, slice.dtype, slice.global_shape, {record}});
@@ -93,35 +100,47 @@ void CheckpointWriter::write_shard(int rank, int world, std::span<const SliceVie
   move(draft, record);
 }
 
-void CheckpointWriter::report_failure(int rank, const std::string& why) noexcept {
+void CheckpointWriter::report_failure(int rank, int world, const std::string& why) noexcept {
+  std::error_code ignored;
+  fs::remove(shard_path(partial_, rank, world), ignored);  // it may be what filled the disk
+  const fs::path failure = failure_path(partial_, rank);
+  const fs::path draft = fs::path(failure) += ".draft";
   try {
-    write_text(failure_path(partial_, rank), why);
-  } catch (...) {  // rank 0's patience ends it
+    write_text(draft, why);
+  } catch (...) {  // an empty file says enough
   }
+  fs::rename(draft, failure, ignored);
 }
 
-Manifest CheckpointWriter::collect(int world, std::chrono::seconds patience) const {
+Manifest CheckpointWriter::collect(int world, std::chrono::seconds patience,
+                                   const std::stop_token& stop) const {
   Manifest whole;
+  std::string fault;  // told when no rank writes any more, so that what they wrote can be removed
   const Stopwatch watch;
   for (int rank = 0; rank < world; ++rank) {
-    const fs::path record = record_path(partial_, rank);
-    while (!fs::exists(record)) {
-      const fs::path failure = failure_path(partial_, rank);
-      if (fs::exists(failure)) {
-        fail("rank {} could not save its shard: {}", rank, read_text(failure, kMaxRecord));
-      }
+    const fs::path record = record_path(partial_, rank), failure = failure_path(partial_, rank);
+    while (!fs::exists(record) && !fs::exists(failure)) {
+      if (stop.stop_requested()) fail("rank {} did not save its shard", rank);
       if (watch.seconds() > static_cast<double>(patience.count())) {
         fail("rank {} did not save its shard within {} s", rank, patience.count());
       }
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
-    merge(whole, manifest_from_json_text(read_text(record, kMaxRecord), record));
+    if (fs::exists(record)) {
+      merge(whole, manifest_from_json_text(read_text(record, kMaxRecord), record));
+    } else if (fault.empty()) {
+      const auto why = read_text(failure, kMaxRecord);
+      fault = fmt::format("rank {} could not save its shard{}", rank,
+                          why.empty() ? ", and not write down why" : ": " + why);
+    }
   }
+  if (!fault.empty()) fail("{}", fault);
   return whole;
 }
 
-void CheckpointWriter::commit(const CheckpointInfo& info, int world, std::chrono::seconds patience) {
-  Manifest manifest = collect(world, patience);
+void CheckpointWriter::commit(const CheckpointInfo& info, int world, std::chrono::seconds patience,
+                              const std::stop_token& stop) {
+  Manifest manifest = collect(world, patience, stop);
   manifest.info = info;
   for (int rank = 0; rank < world; ++rank) fs::remove(record_path(partial_, rank));
   write_text(partial_ / kManifestName, to_json_text(manifest));

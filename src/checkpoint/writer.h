@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <span>
+#include <stop_token>
 #include <string>
 
 #include "checkpoint/manifest.h"
@@ -24,30 +25,33 @@ std::string step_directory_name(std::int64_t step);  // "step-00000200"
 
 class CheckpointWriter {
  public:
-  // Creates ROOT/.step-00000200.partial, which ranks may do at the same time. Throws UserError when it
-  // cannot.
-  CheckpointWriter(std::filesystem::path root, std::int64_t step);
+  // Creates ROOT/.step-00000200.ATTEMPT.partial, which ranks may do at the same time. The attempt's name is
+  // the same on all ranks and another at every save, so that what is left of one that failed, or of a process
+  // that has not quite ended, is never taken for a part of the next. Throws UserError when it cannot.
+  CheckpointWriter(std::filesystem::path root, std::int64_t step, const std::string& attempt = "0");
 
   const std::filesystem::path& partial() const { return partial_; }
   const std::filesystem::path& target() const { return target_; }
 
   // This rank's slices, as a safetensors file. Returns when it is on the disk. Slices of several ranks may
   // overlap (replicas); a tensor must agree in type and global shape. Throws UserError when it cannot be
-  // written.
-  void write_shard(int rank, int world, std::span<const SliceView> slices);
+  // written, Error when asked to stop.
+  void write_shard(int rank, int world, std::span<const SliceView> slices, const std::stop_token& stop = {});
 
-  // Tells rank 0 that this rank's shard will not come, and why.
-  void report_failure(int rank, const std::string& why) noexcept;
+  // Tells rank 0 that this rank's shard will not come, and why, where the disk still takes that; removes what
+  // there is of the shard.
+  void report_failure(int rank, int world, const std::string& why) noexcept;
 
-  // Rank 0: waits for the shards of all ranks, then makes the checkpoint appear under its name, replacing one
-  // of the same step. Throws Error when a rank failed or does not deliver within `patience`.
-  void commit(const CheckpointInfo& info, int world,
-              std::chrono::seconds patience = std::chrono::minutes(30));
+  // Rank 0: waits until every rank has written its shard or reported a failure, then makes the checkpoint
+  // appear under its name, replacing one of the same step. Throws Error when a rank failed, or has not come
+  // within `patience` or when asked to stop.
+  void commit(const CheckpointInfo& info, int world, std::chrono::seconds patience = std::chrono::minutes(30),
+              const std::stop_token& stop = {});
 
   void abandon() noexcept;  // removes what was written
 
  private:
-  Manifest collect(int world, std::chrono::seconds patience) const;
+  Manifest collect(int world, std::chrono::seconds patience, const std::stop_token& stop) const;
 
   std::filesystem::path root_, partial_, target_;
 };

@@ -70,6 +70,12 @@ void add_settings(CLI::App& command, std::vector<std::string>& settings) {
       ->option_text("[section.key=value ...]");
 }
 
+void add_ranks(CLI::App& command, int& ranks) {
+  command.add_option("--ranks", ranks, "Ranks, as threads of this process; mpirun and srun start their own")
+      ->check(CLI::PositiveNumber)
+      ->option_text("N");
+}
+
 void add_config_options(CLI::App& command, ConfigOptions& options) {
   command.add_option("CONFIG", options.file, "The run's config, a TOML file")
       ->required()

@@ -1,13 +1,16 @@
 // shoal eval: loss, perplexity and next-token accuracy of a checkpoint.
 #include <memory>
+#include <optional>
 
 #include "cli/command.h"
 #include "core/error.h"
 #include "core/text.h"
 #include "data/dataset.h"
+#include "train/agree.h"
 #include "train/evaluate.h"
 #include "train/memory.h"
 #include "train/model_io.h"
+#include "train/ranks.h"
 
 namespace shoal::cli {
 namespace {
@@ -16,29 +19,27 @@ struct Options {
   std::string checkpoint;
   std::string split = "val";
   std::int64_t batches = 0;
+  int ranks = 0;
   std::vector<std::string> settings;
 };
 
-void evaluate(const Options& options) {
-  auto loaded = load_model(options.checkpoint, options.settings);
-  const Dataset data(loaded.config.data.dir, {.vocab_size = loaded.gpt.vocab_size});
-  if (data.vocab_size() > loaded.gpt.vocab_size) {
-    fail_user("{} has a vocabulary of {}, the model one of {}; evaluate on data of the model's own tokenizer",
-              loaded.config.data.dir, data.vocab_size(), loaded.gpt.vocab_size);
-  }
-  data.verify();
-  auto gpt_settings = gpt_options(loaded.config);
-  gpt_settings.backward = false;
-  Gpt model(*loaded.backend, *loaded.engine, loaded.gpt, gpt_settings);
-  Evaluator evaluator(*loaded.backend, model, static_cast<std::uint64_t>(loaded.config.run.seed));
+Dataset open_data(const Config& config, std::int64_t vocab_size, World& world) {
+  std::optional<Dataset> data;
+  all_or_none(world.ranks, [&] {
+    data.emplace(config.data.dir, DatasetOptions{.vocab_size = vocab_size});
+    if (data->vocab_size() > vocab_size) {
+      fail_user(
+          "{} has a vocabulary of {}, the model one of {}; evaluate on data of the model's own tokenizer",
+          config.data.dir, data->vocab_size(), vocab_size);
+    }
+  });
+  some_for_all(world.ranks, world.local_rank == 0, [&] { data->verify(); });
+  require_agreement(world.ranks, facts_of(*data));
+  return std::move(*data);
+}
 
-  Progress progress("evaluating " + options.split, 0, "batches");
-  const auto show = show_on(progress);
-  const auto& split = data.split(options.split);
-  const auto result =
-      options.batches > 0 ? evaluator.random(split, options.batches, show) : evaluator.whole(split, 0, show);
-  progress.finish();
-  fmt::print("{} of {} after step {}, {}: {} tokens\n", options.split, loaded.config.data.dir, loaded.step,
+void print(const Options& options, const Dataset& data, std::int64_t step, const Evaluation& result) {
+  fmt::print("{} of {} after step {}, {}: {} tokens\n", options.split, data.dir().string(), step,
              options.batches > 0 ? fmt::format("{} random batches", options.batches) : "every token once",
              with_commas(result.tokens));
   fmt::print("loss        {:.6f} nats per token\n", result.loss());
@@ -47,6 +48,26 @@ void evaluate(const Options& options) {
   if (const auto floor = data.split_entropy(options.split)) {
     fmt::print("floor       {:.6f} nats per token, this split's own entropy\n", *floor);
   }
+}
+
+void evaluate(const Options& options, const Config& config, World& world) {
+  require_agreement(world.ranks, facts_of(config));
+  const auto checkpoint = find_checkpoint(options.checkpoint, world.ranks);
+  auto loaded = load_model(checkpoint, config, world.ranks, backend_threads(config, world));
+  const auto data = open_data(config, loaded.gpt.vocab_size, world);
+  auto gpt_settings = gpt_options(config);
+  gpt_settings.backward = false;
+  Gpt model(*loaded.backend, *loaded.engine, loaded.gpt, gpt_settings);
+  Evaluator evaluator(*loaded.backend, model, world.ranks, static_cast<std::uint64_t>(config.run.seed));
+
+  const TokenFile* split = nullptr;
+  all_or_none(world.ranks, [&] { split = &data.split(options.split); });
+  Progress progress("evaluating " + options.split, 0, "batches");
+  const auto show = show_on(progress);
+  const auto result = options.batches > 0 ? evaluator.random(*split, options.batches, show)
+                                          : evaluator.whole(*split, 0, show);
+  progress.finish();
+  if (world.ranks.rank() == 0) print(options, data, loaded.step, result);
 }
 
 }  // namespace
@@ -63,8 +84,13 @@ void add_eval(CLI::App& app) {
   command->add_option("--batches", options->batches, "Random batches to use; 0 is the whole split in order")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
+  add_ranks(*command, options->ranks);
   add_settings(*command, options->settings);
-  command->callback([options] { evaluate(*options); });
+  command->callback([options] {
+    with_ranks(
+        options->ranks, [&] { return load_model_config(options->checkpoint, options->settings); },
+        [&](const Config& config, World& world) { evaluate(*options, config, world); });
+  });
 }
 
 }  // namespace shoal::cli

@@ -1,20 +1,27 @@
 // shoal sample: text from a checkpoint, printed as it is made.
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <memory>
+#include <optional>
 
 #include "cli/command.h"
 #include "core/clock.h"
 #include "core/error.h"
+#include "core/log.h"
 #include "core/text.h"
 #include "generate/generator.h"
 #include "generate/text_stream.h"
+#include "train/agree.h"
 #include "train/interrupt.h"
 #include "train/model_io.h"
+#include "train/ranks.h"
 
 namespace shoal::cli {
 namespace {
@@ -24,6 +31,7 @@ namespace fs = std::filesystem;
 struct Options {
   std::string checkpoint, prompt, prompt_file, stop, backend, threads;
   std::int64_t samples = 1;
+  int ranks = 0;
   bool no_cache = false;
   SampleOptions sampling;
   std::vector<std::string> settings;
@@ -39,16 +47,28 @@ std::string read_prompt(const Options& options) {
   return {std::istreambuf_iterator<char>(stream), {}};
 }
 
-LoadedModel load(const Options& options) {
+Config load_config(const Options& options) {
   auto settings = options.settings;
   if (!options.backend.empty()) settings.push_back("train.backend=" + options.backend);
   if (!options.threads.empty()) settings.push_back("train.threads=" + options.threads);
-  auto model = load_model(options.checkpoint, settings);
-  if (!model.tokenizer) {
-    fail_user("{} was trained on data without a meta.json, so there is no tokenizer to write text with",
-              options.checkpoint);
-  }
-  return model;
+  auto config = load_model_config(options.checkpoint, settings);
+  config.parallel.zero = 0;  // every rank writes texts of its own, so it has all of the model
+  config.parallel.replicate = 1;
+  config.parallel.timeout = 1e8;  // and may wait long for one that writes more
+  return config;
+}
+
+LoadedModel load(const Options& options, const Config& config, Communicator& alone, World& world) {
+  const auto checkpoint = find_checkpoint(options.checkpoint, world.ranks);
+  std::optional<LoadedModel> model;
+  all_or_none(world.ranks, [&] {
+    model.emplace(load_model(checkpoint, config, alone, backend_threads(config, world)));
+    if (!model->tokenizer) {
+      fail_user("{} was trained on data without a meta.json, so there is no tokenizer to write text with",
+                options.checkpoint);
+    }
+  });
+  return std::move(*model);
 }
 
 // Where a text begins when there is no prompt: after the end of another one; failing that, on a new line.
@@ -73,7 +93,7 @@ std::vector<std::int32_t> encode(const std::string& prompt, const LoadedModel& m
   if (tokens.empty()) return {first_token(*model.tokenizer)};
   const auto length = static_cast<std::int64_t>(tokens.size());
   const auto seen = Generator::window(length, model.gpt);
-  if (seen < length) {
+  if (seen < length && !log::thread_muted()) {
     fmt::print(stderr,
                "shoal: warning: the prompt has {} tokens and the model's block {}; it sees the last {}\n",
                with_commas(length), with_commas(model.gpt.block_size), with_commas(seen));
@@ -103,46 +123,91 @@ class Terminal {
   bool at_line_start_ = true;
 };
 
-// Prints one sample and returns how many tokens were made.
-std::int64_t print_sample(Generator& generator, const LoadedModel& model, const Options& options,
-                          const std::string& prompt, std::span<const std::int32_t> tokens,
-                          std::int64_t sample) {
+using Print = std::function<void(std::string_view)>;
+
+// Writes texts on this rank.
+class Writer {
+ public:
+  Writer(const Options& options, const LoadedModel& model, std::string prompt,
+         std::vector<std::int32_t> tokens)
+      : options_(options),
+        model_(model),
+        prompt_(std::move(prompt)),
+        tokens_(std::move(tokens)),
+        generator_(*model.backend, *model.engine, model.gpt, model.compute) {}
+
+  void write(std::int64_t sample, const Print& print) {
+    StopFilter filter(options_.stop);
+    print(prompt_);
+    generator_.generate(tokens_, options_.sampling, sample, [&](std::int32_t token) {
+      ++made_;
+      if (token == model_.tokenizer->end_of_text()) return false;
+      print(filter.push(model_.tokenizer->decode({&token, 1})));
+      return !filter.stopped() && !InterruptGuard::requested();
+    });
+    print(filter.finish());
+  }
+  double made() const { return made_; }  // tokens
+
+ private:
+  const Options& options_;
+  const LoadedModel& model_;
+  std::string prompt_;
+  std::vector<std::int32_t> tokens_;
+  Generator generator_;
+  double made_ = 0;
+};
+
+void print_sample(std::int64_t sample, const std::function<void(const Print&)>& write) {
+  if (sample > 0) fmt::print("---------------\n");
   Terminal terminal;
-  StopFilter filter(options.stop);
-  std::int64_t made = 0;
-  terminal.print(prompt);
-  generator.generate(tokens, options.sampling, sample, [&](std::int32_t token) {
-    ++made;
-    if (token == model.tokenizer->end_of_text()) return false;
-    terminal.print(filter.push(model.tokenizer->decode({&token, 1})));
-    return !filter.stopped() && !InterruptGuard::requested();
-  });
-  terminal.print(filter.finish());
+  write([&](std::string_view bytes) { terminal.print(bytes); });
   terminal.end_text();
-  return made;
 }
 
-void sample(Options options) {
-  options.sampling.cache = !options.no_cache;
-  validate(options.sampling);
-  if (options.samples < 1) fail_user("cannot write {} samples; give 1 or more", options.samples);
-  const auto prompt = read_prompt(options);
-  const auto model = load(options);
-  options.sampling.vocab_size = model.tokenizer->vocab_size();
-  const auto tokens = encode(prompt, model);
-  Generator generator(*model.backend, *model.engine, model.gpt, model.compute);
+// A sample on every rank: rank 0 prints its own while it is made, then those of the others.
+void write_round(Writer& writer, std::int64_t first, std::int64_t samples, Communicator& ranks) {
+  const auto mine = first + ranks.rank();
+  if (ranks.rank() == 0) {
+    print_sample(mine, [&](const Print& print) { writer.write(mine, print); });
+    for (int other = 1; other < ranks.size() && first + other < samples; ++other) {
+      const auto text = receive_text(ranks, other);
+      print_sample(first + other, [&](const Print& print) { print(text); });
+    }
+  } else if (mine < samples) {
+    std::string text;
+    writer.write(mine, [&](std::string_view bytes) { text += bytes; });
+    send_text(ranks, text, 0);
+  }
+}
+
+void sample(const Options& options, const std::string& prompt, const Config& config, World& world) {
+  auto& ranks = world.ranks;
+  require_agreement(ranks, facts_of(config));
+  const auto alone = make_self_communicator();
+  const auto model = load(options, config, *alone, world);
+  std::vector<std::int32_t> tokens;
+  all_or_none(ranks, [&] { tokens = encode(prompt, model); });
+  auto settings = options;
+  settings.sampling.vocab_size = model.tokenizer->vocab_size();
+  Writer writer(settings, model, prompt, std::move(tokens));
 
   const InterruptGuard guard;
   const Stopwatch watch;
-  std::int64_t made = 0;
-  for (std::int64_t i = 0; i < options.samples && !InterruptGuard::requested(); ++i) {
-    if (i > 0) fmt::print("---------------\n");
-    made += print_sample(generator, model, options, prompt, tokens, i);
+  bool stopped = false;
+  double made = 0;
+  for (std::int64_t first = 0; first < options.samples && !stopped; first += ranks.size()) {
+    write_round(writer, first, options.samples, ranks);
+    std::array<double, 2> sums = {writer.made(), InterruptGuard::requested() ? 1.0 : 0.0};
+    ranks.all_reduce({sums.data(), DType::f64, {2}}).wait();
+    made = sums[0];
+    stopped = sums[1] > 0;
   }
   const double seconds = watch.seconds();
+  if (ranks.rank() != 0) return;
   fmt::print(stderr, "{}{} tokens in {}: {:.1f} tokens/s, from {} after step {}\n",
-             InterruptGuard::requested() ? "stopped: " : "", with_commas(made), format_duration(seconds),
-             static_cast<double>(made) / seconds, options.checkpoint, with_commas(model.step));
+             stopped ? "stopped: " : "", with_commas(static_cast<std::int64_t>(made)),
+             format_duration(seconds), made / seconds, options.checkpoint, with_commas(model.step));
 }
 
 }  // namespace
@@ -184,8 +249,20 @@ void add_sample(CLI::App& app) {
   command->add_option("--backend", options->backend, "cpu or reference; else the run's train.backend")
       ->option_text("NAME");
   command->add_option("--threads", options->threads, "Else the run's train.threads")->option_text("N");
+  add_ranks(*command, options->ranks);
   add_settings(*command, options->settings);
-  command->callback([options] { sample(*options); });
+  command->callback([options] {
+    std::string text;
+    const auto load = [&] {
+      options->sampling.cache = !options->no_cache;
+      validate(options->sampling);
+      if (options->samples < 1) fail_user("cannot write {} samples; give 1 or more", options->samples);
+      text = read_prompt(*options);
+      return load_config(*options);
+    };
+    with_ranks(options->ranks, load,
+               [&](const Config& config, World& world) { sample(*options, text, config, world); });
+  });
 }
 
 }  // namespace shoal::cli

@@ -1,5 +1,6 @@
 #include "data/batch_loader.h"
 
+#include <algorithm>
 #include <cassert>
 
 #include "core/clock.h"
@@ -9,8 +10,8 @@ namespace shoal {
 
 BatchLoader::BatchLoader(const BatchSampler& sampler, const LoaderPlan& plan)
     : sampler_(sampler), plan_(plan) {
-  assert(plan.micro_batch > 0 && plan.samples % plan.micro_batch == 0);
-  total_ = (plan.last_step - plan.first_step) * (plan.samples / plan.micro_batch);
+  assert(plan.micro_batch > 0 && plan.global_batch % plan.micro_batch == 0);
+  total_ = (plan.last_step - plan.first_step) * plan.passes;
   const auto count = static_cast<std::size_t>(plan.micro_batch * sampler.block_size());
   ring_.resize(kDepth + 1);  // one more is in the caller's hands
   for (auto& slot : ring_) {
@@ -29,8 +30,20 @@ BatchLoader::~BatchLoader() {
   thread_.join();
 }
 
+void BatchLoader::fill(MicroBatch& batch, std::int64_t number) const {
+  batch.step = plan_.first_step + number / plan_.passes;
+  batch.index = plan_.first + number % plan_.passes * plan_.stride;
+  batch.first_sample = batch.index * plan_.micro_batch;
+  if (batch.first_sample < plan_.global_batch) {
+    sampler_.fill(batch.step, batch.first_sample, plan_.micro_batch, plan_.global_batch, batch.tokens.data(),
+                  batch.targets.data());
+  } else {
+    std::fill(batch.tokens.begin(), batch.tokens.end(), 0);
+    std::fill(batch.targets.begin(), batch.targets.end(), -1);
+  }
+}
+
 void BatchLoader::run() try {
-  const std::int64_t per_step = plan_.samples / plan_.micro_batch;
   for (std::int64_t i = 0; i < total_; ++i) {
     {
       std::unique_lock lock(mutex_);
@@ -38,11 +51,7 @@ void BatchLoader::run() try {
       changed_.wait(lock, [&] { return stop_ || filled_ - taken_ < static_cast<std::int64_t>(kDepth); });
       if (stop_) return;
     }
-    auto& slot = ring_[static_cast<std::size_t>(i) % ring_.size()];
-    slot.step = plan_.first_step + i / per_step;
-    slot.first_sample = plan_.first_sample + i % per_step * plan_.micro_batch;
-    sampler_.fill(slot.step, slot.first_sample, plan_.micro_batch, plan_.global_batch, slot.tokens.data(),
-                  slot.targets.data());
+    fill(ring_[static_cast<std::size_t>(i) % ring_.size()], i);
     {
       const std::lock_guard lock(mutex_);
       ++filled_;

@@ -14,17 +14,18 @@ namespace shoal {
 
 struct MicroBatch {
   std::int64_t step = 0;
-  std::int64_t first_sample = 0;              // within the step's global batch
+  std::int64_t index = 0;                     // within the step's global batch
+  std::int64_t first_sample = 0;              // index * micro_batch
   std::vector<std::int32_t> tokens, targets;  // [micro_batch, block_size]
 };
 
-// What one rank reads: in every step from first_step on (and before last_step), the samples
-// [first_sample, first_sample + samples) of global_batch, in micro-batches of micro_batch, which divides
-// samples.
+// What one rank reads: in every step from first_step on (and before last_step), `passes` micro-batches of
+// the step's global_batch, number `first` and every stride-th after it. One past the last holds nothing that
+// counts: its targets are -1. micro_batch divides global_batch.
 struct LoaderPlan {
   std::int64_t first_step = 0, last_step = 0;
-  std::int64_t first_sample = 0, samples = 0;
   std::int64_t global_batch = 0, micro_batch = 0;
+  std::int64_t first = 0, stride = 1, passes = 0;
 };
 
 class BatchLoader {
@@ -44,6 +45,7 @@ class BatchLoader {
 
  private:
   void run();
+  void fill(MicroBatch& batch, std::int64_t number) const;
 
   BatchSampler sampler_;
   LoaderPlan plan_;

@@ -51,12 +51,12 @@ struct TrainConfig {
   std::string backend = "cpu";
   std::string dtype = "float32";
   int global_batch = 12;  // sequences
-  int micro_batch = 0;    // sequences; reading a config resolves 0 to global_batch
+  int micro_batch = 0;    // sequences; 0: by the ranks, see train/layout.h
   std::int64_t steps = 0;
   std::int64_t epochs = 0;
   double grad_clip = 1.0;
   std::string recompute = "none";
-  int threads = 0;  // 0: all cores
+  int threads = 0;  // per rank; 0: the host's cores / its ranks
   double spike_zscore = 0;
   int spike_window = 128;
   std::string on_bad_step = "stop";
@@ -80,12 +80,14 @@ struct LrScheduleConfig {
 
 struct EvalConfig {
   std::int64_t interval = 250;
+  std::int64_t epochs = 0;
   std::int64_t batches = 20;
   bool at_start = true;
 };
 
 struct CheckpointConfig {
   std::int64_t interval = 1000;
+  std::int64_t epochs = 0;
   int keep = 3;
   bool best = true;
 };
@@ -139,7 +141,7 @@ struct Config {
 using Origins = std::map<std::string, std::string, std::less<>>;
 
 // Reads a TOML file, then the arguments in order (`section.key=value`, with or without "--"; the last one
-// wins), fills what is derived (preset, run.name, micro_batch) and validates. A preset sets n_layer, n_head
+// wins), fills what is derived (preset, run.name) and validates. A preset sets n_layer, n_head
 // and n_embd; sizes set explicitly beside it, in the same file or among the arguments, override it. Throws
 // UserError naming file and line (or the argument), the key, what is allowed and the nearest known name.
 Config load_config(const std::filesystem::path& file, std::span<const std::string> arguments = {});

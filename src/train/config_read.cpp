@@ -150,8 +150,11 @@ void apply(Config& config, Origins& origins, const std::vector<Assignment>& assi
   }
 }
 
-void resolve(Config& config) {
-  if (config.train.micro_batch == 0) config.train.micro_batch = config.train.global_batch;
+// Epochs given alone replace the default interval.
+void resolve(Config& config, const Origins& origins) {
+  if (config.eval.epochs > 0 && !origins.contains("eval.interval")) config.eval.interval = 0;
+  if (config.checkpoint.epochs > 0 && !origins.contains("checkpoint.interval"))
+    config.checkpoint.interval = 0;
 }
 
 std::string read_file(const std::filesystem::path& file) {
@@ -189,7 +192,7 @@ Config read_config(std::string_view toml, std::string_view source, std::span<con
   config.run.name = default_name;
   apply(config, origins, read_toml(toml, source));
   apply(config, origins, read_arguments(arguments));
-  resolve(config);
+  resolve(config, origins);
   validate(config, origins);
   return config;
 }
@@ -207,7 +210,6 @@ Config parse_config(std::string_view toml, std::string_view source, std::span<co
 void apply_arguments(Config& config, std::span<const std::string> arguments) {
   Origins origins;
   apply(config, origins, read_arguments(arguments));
-  resolve(config);
 }
 
 Config config_from_json(const nlohmann::ordered_json& json, std::string_view source) {

@@ -116,8 +116,9 @@ std::vector<Field> make_fields() {
                                               "Sequences per optimizer step, over all ranks."),
       number<&C::train, &Train::micro_batch>(
           "train.micro_batch", at_least(0), "sequences",
-          "Sequences per forward and backward pass on a rank; decides memory, not the result. Must divide "
-          "global_batch; the rest is accumulated. 0: global_batch."),
+          "Sequences per forward and backward pass on a rank; decides memory, not the result but for "
+          "rounding. Must divide global_batch; micro-batches are dealt to the ranks in turn. 0: the largest "
+          "of which every rank gets one; with run.deterministic = layout the largest that makes eight."),
       number<&C::train, &Train::steps>("train.steps", at_least(0), "steps",
                                        "Optimizer steps of the whole run. Give this or epochs."),
       number<&C::train, &Train::epochs>("train.epochs", at_least(0), "epochs",
@@ -130,7 +131,8 @@ std::vector<Field> make_fields() {
           "block: activations inside a block are computed again in the backward pass: less memory, a "
           "third more work."),
       number<&C::train, &Train::threads>("train.threads", between(0, 4096), "threads",
-                                         "Threads of the cpu backend. 0: all cores."),
+                                         "Threads of the cpu backend on a rank. 0: the cores of its host, "
+                                         "divided by the ranks there."),
       number<&C::train, &Train::spike_zscore>(
           "train.spike_zscore", at_least(0), "",
           "A loss this many standard deviations above the mean of the last spike_window steps is a bad "
@@ -167,6 +169,9 @@ std::vector<Field> make_fields() {
 
       number<&C::eval, &EvalConfig::interval>("eval.interval", at_least(0), "steps",
                                               "Steps between evaluations. 0: only at the end."),
+      number<&C::eval, &EvalConfig::epochs>(
+          "eval.epochs", at_least(0), "epochs",
+          "Epochs between evaluations; given alone, it replaces eval.interval. 0: by interval only."),
       number<&C::eval, &EvalConfig::batches>(
           "eval.batches", at_least(0), "batches",
           "Random batches of micro_batch sequences per evaluation and split. 0: the whole split in order."),
@@ -174,6 +179,10 @@ std::vector<Field> make_fields() {
 
       number<&C::checkpoint, &CheckpointConfig::interval>("checkpoint.interval", at_least(0), "steps",
                                                           "Steps between checkpoints. 0: only at the end."),
+      number<&C::checkpoint, &CheckpointConfig::epochs>(
+          "checkpoint.epochs", at_least(0), "epochs",
+          "Epochs between checkpoints; given alone, it replaces "
+          "checkpoint.interval. 0: by interval only."),
       number<&C::checkpoint, &CheckpointConfig::keep>(
           "checkpoint.keep", at_least(1), "checkpoints",
           "Latest checkpoints that are kept; `best` is kept beside them."),
@@ -181,7 +190,8 @@ std::vector<Field> make_fields() {
           "checkpoint.best", "Keep the checkpoint with the lowest validation loss (needs evaluations)."),
 
       number<&C::parallel, &Par::data>("parallel.data", at_least(0), "ranks",
-                                       "Data-parallel ranks. 0: as many as are started."),
+                                       "Data-parallel ranks. 0: as many as are started. Where nothing else "
+                                       "starts ranks (--ranks, mpirun, srun), this many threads do."),
       number<&C::parallel, &Par::tensor>("parallel.tensor", at_least(1), "ranks", "Tensor-parallel ranks."),
       plain<&C::parallel, &Par::sequence>("parallel.sequence", "Sequence parallelism over the tensor ranks."),
       number<&C::parallel, &Par::pipeline>("parallel.pipeline", at_least(1), "ranks", "Pipeline stages."),
@@ -195,15 +205,16 @@ std::vector<Field> make_fields() {
           "How data-parallel ranks agree: all-reduce of gradients, or averaging with neighbours."),
       number<&C::parallel, &Par::zero>(
           "parallel.zero", between(0, 3), "",
-          "ZeRO stage: what is sharded over the data ranks. 1: optimizer, 2: and gradients, 3: and "
-          "parameters."),
+          "ZeRO stage: what is sharded over the data ranks. 1: optimizer state and master weights, 2: and "
+          "gradients, 3: and parameters."),
       number<&C::parallel, &Par::replicate>(
           "parallel.replicate", at_least(1), "groups",
-          "Groups of data ranks that hold a full copy each (ZeRO inside, all-reduce between)."),
+          "Groups of data ranks that hold a full copy each (ZeRO inside, all-reduce between). Must divide "
+          "the data ranks."),
       choice<&C::parallel, &Par::offload>("parallel.offload", {"none", "host", "disk"},
                                           "Where parameter, gradient and optimizer shards rest: with the "
-                                          "backend, in the host's memory, or in a "
-                                          "file of the run's folder."),
+                                          "backend, in the host's memory (for the cpu backend that is the "
+                                          "same), or in files of the run's folder, mapped into memory."),
       choice<&C::parallel, &Par::reduce_dtype>(
           "parallel.reduce_dtype", {"float32", "bfloat16"},
           "What gradients travel in between ranks; they are added in float32."),

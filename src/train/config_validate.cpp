@@ -41,6 +41,7 @@ class Rules {
     check_sizes();
     check_length();
     check_schedule();
+    check_parallel();
   }
 
  private:
@@ -83,7 +84,7 @@ class Rules {
       fail_user("{} does not divide {}; every head needs the same width, e.g. model.n_embd={}",
                 say("model.n_head"), say("model.n_embd"), (model.n_embd / model.n_head + 1) * model.n_head);
     }
-    if (train.micro_batch == 0) return;  // not resolved yet
+    if (train.micro_batch == 0) return;  // resolved when the ranks are known
     if (train.global_batch % train.micro_batch != 0) {
       int fitting = std::min(train.micro_batch, train.global_batch);
       while (train.global_batch % fitting != 0) --fitting;
@@ -104,6 +105,12 @@ class Rules {
     if (train.epochs != 0 && config_.data.sampling == "random") {
       fail_user("{} needs data.sampling = \"epochs\": random sampling has no epochs; or give train.steps",
                 say("train.epochs"));
+    }
+    for (const auto* section : {"eval", "checkpoint"}) {
+      const auto key = fmt::format("{}.epochs", section);
+      if (find_field(key)->value(config_) == "0" || config_.data.sampling != "random") continue;
+      fail_user("{} needs data.sampling = \"epochs\": random sampling has no epochs; or give {}.interval",
+                say(key), section);
     }
   }
 
@@ -138,6 +145,22 @@ class Rules {
     } else if (lr.decay_steps != 0 && lr.decay_steps <= lr.warmup_steps) {
       fail_user("{} ends before {} does; it counts from the start of the run", say("lr_schedule.decay_steps"),
                 say("lr_schedule.warmup_steps"));
+    }
+  }
+
+  void check_parallel() const {
+    const auto& parallel = config_.parallel;
+    if (parallel.replicate > 1 && parallel.zero == 0) {
+      fail_user("{} makes groups that shard, but with {} nothing is sharded; set parallel.zero to 1, 2 or 3",
+                say("parallel.replicate"), say("parallel.zero"));
+    }
+    if (parallel.data % parallel.replicate != 0) {
+      fail_user("{} does not divide {}; groups are of one size", say("parallel.replicate"),
+                say("parallel.data"));
+    }
+    if (config_.run.deterministic == "layout" && parallel.reduce_dtype != "float32") {
+      fail_user("{} rounds between ranks, so the layout would change the run; leave it at float32, or set {}",
+                say("parallel.reduce_dtype"), "run.deterministic=off");
     }
   }
 

@@ -1,6 +1,7 @@
 #include "train/evaluate.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "data/batch_sampler.h"
 
@@ -13,9 +14,10 @@ EvaluationProgress show_on(Progress& progress) {
   };
 }
 
-Evaluator::Evaluator(Backend& backend, Gpt& model, std::uint64_t seed)
+Evaluator::Evaluator(Backend& backend, Gpt& model, Communicator& ranks, std::uint64_t seed)
     : backend_(backend),
       model_(model),
+      ranks_(ranks),
       seed_(seed),
       arena_(backend, static_cast<std::size_t>(model.options().batch.rows()) * 8 + 256) {
   const auto& shape = model.options().batch;
@@ -28,7 +30,8 @@ Evaluator::Evaluator(Backend& backend, Gpt& model, std::uint64_t seed)
   host_predictions_.resize(rows);
 }
 
-void Evaluator::add_batch(Evaluation& result) {
+// Of the host's batch; predictions go to the host.
+double Evaluator::run_batch() {
   backend_.copy_from_host(tokens_, host_tokens_.data());
   backend_.copy_from_host(targets_, host_targets_.data());
   backend_.zero(loss_);
@@ -36,25 +39,46 @@ void Evaluator::add_batch(Evaluation& result) {
   double loss = 0;
   backend_.copy_to_host(&loss, loss_);
   backend_.copy_to_host(host_predictions_.data(), model_.predictions());
-  result.loss_sum += loss;
-  for (std::size_t i = 0; i < host_targets_.size(); ++i) {
-    if (host_targets_[i] < 0) continue;
-    ++result.tokens;
-    result.correct += host_targets_[i] == host_predictions_[i];
+  return loss;
+}
+
+Evaluation Evaluator::over(std::int64_t batches, const FillBatch& fill, const EvaluationProgress& progress) {
+  const int rank = ranks_.rank(), size = ranks_.size();
+  // One loss per batch, zero where it is another rank's, then tokens and correct ones: counts stay exact.
+  std::vector<double> sums(static_cast<std::size_t>(batches) + 2);
+  double &tokens = sums[sums.size() - 2], &correct = sums.back();
+  // Sharded weights are gathered by all ranks at once, so every rank makes as many passes.
+  for (std::int64_t first = 0; first < batches; first += size) {
+    const auto batch = first + rank;
+    std::fill(host_tokens_.begin(), host_tokens_.end(), 0);
+    std::fill(host_targets_.begin(), host_targets_.end(), -1);
+    if (batch < batches) fill(batch);
+    const double loss = run_batch();
+    if (batch < batches) sums[static_cast<std::size_t>(batch)] = loss;
+    for (std::size_t i = 0; i < host_targets_.size(); ++i) {
+      if (host_targets_[i] < 0) continue;
+      ++tokens;
+      correct += host_targets_[i] == host_predictions_[i];
+    }
+    if (progress) progress(std::min(first + size, batches), batches);
   }
+  ranks_.set_purpose("losses of an evaluation");
+  ranks_.all_reduce({sums.data(), DType::f64, {static_cast<std::int64_t>(sums.size())}}).wait();
+  Evaluation result;
+  result.loss_sum = std::accumulate(sums.begin(), sums.end() - 2, 0.0);
+  result.tokens = static_cast<std::int64_t>(tokens);
+  result.correct = static_cast<std::int64_t>(correct);
+  return result;
 }
 
 Evaluation Evaluator::random(const TokenFile& split, std::int64_t batches,
                              const EvaluationProgress& progress) {
   const auto& shape = model_.options().batch;
   const BatchSampler sampler(split, shape.positions, Sampling::random, seed_, Stream::evaluation);
-  Evaluation result;
-  for (std::int64_t batch = 0; batch < batches; ++batch) {
+  const auto fill = [&](std::int64_t batch) {
     sampler.fill(batch, 0, shape.batch, shape.batch, host_tokens_.data(), host_targets_.data());
-    add_batch(result);
-    if (progress) progress(batch + 1, batches);
-  }
-  return result;
+  };
+  return over(batches, fill, progress);
 }
 
 Evaluation Evaluator::whole(const TokenFile& split, std::int64_t batches,
@@ -63,19 +87,14 @@ Evaluation Evaluator::whole(const TokenFile& split, std::int64_t batches,
   const SequentialSampler sampler(split, shape.positions);
   std::int64_t total = (sampler.windows() + shape.batch - 1) / shape.batch;
   if (batches > 0) total = std::min(total, batches);
-  Evaluation result;
-  for (std::int64_t batch = 0; batch < total; ++batch) {
-    // Sequences past the last window hold nothing that counts.
-    std::fill(host_tokens_.begin(), host_tokens_.end(), 0);
-    std::fill(host_targets_.begin(), host_targets_.end(), -1);
+  // Sequences past the last window hold nothing that counts.
+  const auto fill = [&](std::int64_t batch) {
     for (std::int64_t b = 0; b < shape.batch && batch * shape.batch + b < sampler.windows(); ++b) {
       sampler.fill(batch * shape.batch + b, host_tokens_.data() + b * shape.positions,
                    host_targets_.data() + b * shape.positions);
     }
-    add_batch(result);
-    if (progress) progress(batch + 1, total);
-  }
-  return result;
+  };
+  return over(total, fill, progress);
 }
 
 }  // namespace shoal

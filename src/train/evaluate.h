@@ -1,4 +1,6 @@
 // Evaluation: loss, perplexity and next-token accuracy of a model on a split. It changes nothing of the run.
+// The batches are dealt to the ranks in turn and their losses added in the order of the batches, so that any
+// number of ranks finds the same bits.
 #pragma once
 
 #include <cmath>
@@ -6,6 +8,7 @@
 #include <functional>
 #include <vector>
 
+#include "comm/communicator.h"
 #include "core/progress.h"
 #include "data/token_file.h"
 #include "model/gpt.h"
@@ -28,8 +31,9 @@ EvaluationProgress show_on(Progress& progress);  // which must outlive it
 
 class Evaluator {
  public:
-  // Batches have the shape of the model's micro-batch. The seed chooses the random batches.
-  Evaluator(Backend& backend, Gpt& model, std::uint64_t seed);
+  // Batches have the shape of the model's micro-batch. The seed chooses the random batches. All ranks of
+  // `ranks` evaluate together, and all get the result.
+  Evaluator(Backend& backend, Gpt& model, Communicator& ranks, std::uint64_t seed);
 
   // The same `batches` random batches of the split at every call, so that evaluations of a run compare.
   Evaluation random(const TokenFile& split, std::int64_t batches, const EvaluationProgress& progress = {});
@@ -38,10 +42,14 @@ class Evaluator {
   Evaluation whole(const TokenFile& split, std::int64_t batches = 0, const EvaluationProgress& progress = {});
 
  private:
-  void add_batch(Evaluation& result);
+  // Fills host_tokens_ and host_targets_ with a batch.
+  using FillBatch = std::function<void(std::int64_t batch)>;
+  Evaluation over(std::int64_t batches, const FillBatch& fill, const EvaluationProgress& progress);
+  double run_batch();
 
   Backend& backend_;
   Gpt& model_;
+  Communicator& ranks_;
   std::uint64_t seed_;
   Arena arena_;
   Tensor tokens_, targets_, loss_;  // on the backend

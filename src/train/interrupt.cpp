@@ -1,5 +1,6 @@
 #include "train/interrupt.h"
 
+#include <atomic>
 #include <csignal>
 
 namespace shoal {
@@ -7,6 +8,9 @@ namespace {
 
 // A signal handler may touch nothing else.
 volatile std::sig_atomic_t received = 0;
+std::atomic<int> guards = 0;
+
+constexpr int kRequests[] = {SIGINT, SIGTERM, SIGUSR1};
 
 extern "C" void on_signal(int signal) {
   received = signal;
@@ -16,19 +20,19 @@ extern "C" void on_signal(int signal) {
 }  // namespace
 
 InterruptGuard::InterruptGuard() {
+  if (guards++ > 0) return;
   received = 0;
-  std::signal(SIGINT, on_signal);
-  std::signal(SIGTERM, on_signal);
+  for (const int signal : kRequests) std::signal(signal, on_signal);
 }
 
 InterruptGuard::~InterruptGuard() {
-  std::signal(SIGINT, SIG_DFL);
-  std::signal(SIGTERM, SIG_DFL);
+  if (--guards > 0) return;
+  for (const int signal : kRequests) std::signal(signal, SIG_DFL);
 }
 
 const char* InterruptGuard::requested() {
   if (received == 0) return nullptr;
-  return received == SIGINT ? "SIGINT" : "SIGTERM";
+  return received == SIGINT ? "SIGINT" : received == SIGTERM ? "SIGTERM" : "SIGUSR1";
 }
 
 }  // namespace shoal

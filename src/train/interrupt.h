@@ -1,8 +1,10 @@
-// Ctrl-C and SIGTERM ask a run to stop after its step; a second one ends the process as usual.
+// Ctrl-C and SIGTERM ask a run to stop after its step; a second one ends the process as usual. So does
+// SIGUSR1, which Open MPI's mpirun passes on to its ranks, while it kills them on the others.
 #pragma once
 
 namespace shoal {
 
+// In effect while any of them lives: each rank of a process has its own.
 class InterruptGuard {
  public:
   InterruptGuard();
@@ -10,7 +12,7 @@ class InterruptGuard {
   InterruptGuard(const InterruptGuard&) = delete;
   InterruptGuard& operator=(const InterruptGuard&) = delete;
 
-  // "SIGINT", "SIGTERM", or null when nobody asked.
+  // "SIGINT", "SIGTERM", "SIGUSR1", or null when nobody asked.
   static const char* requested();
 };
 

@@ -68,9 +68,7 @@ EngineOptions engine_options(const Config& config) {
           .layout_exact = config.run.deterministic == "layout",
           .micro_batches = config.train.global_batch / config.train.micro_batch,
           .reduced = parallel.reduce_dtype == "bfloat16" ? DType::bf16 : DType::f32,
-          .offload = parallel.offload == "disk" ? offload_folder(config) : ""};
+          .offload = parallel.offload == "disk" ? config.run.path() : ""};
 }
-
-std::filesystem::path offload_folder(const Config& config) { return config.run.path() / "offload"; }
 
 }  // namespace shoal

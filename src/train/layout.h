@@ -13,10 +13,7 @@ namespace shoal {
 // where it must not depend on the ranks, the largest that gives eight of them.
 void resolve_layout(Config& config, int ranks);
 
-// Of a config whose layout is resolved. parallel.offload = "disk" goes to offload_folder().
+// Of a config whose layout is resolved. parallel.offload = "disk" goes to nameless files in the run's folder.
 EngineOptions engine_options(const Config& config);
-
-// RUN/offload: nothing in it outlives the run's process.
-std::filesystem::path offload_folder(const Config& config);
 
 }  // namespace shoal

@@ -5,6 +5,8 @@
 
 #include "core/error.h"
 #include "core/version.h"
+#include "train/agree.h"
+#include "train/layout.h"
 #include "train/memory.h"
 
 namespace shoal {
@@ -106,34 +108,55 @@ std::vector<SliceView> state_slices(DataEngine& engine) {
   return slices;
 }
 
-void load_state(DataEngine& engine, CheckpointReader& checkpoint, bool optimizer) {
+void read_state(DataEngine& engine, CheckpointReader& checkpoint, bool optimizer) {
   for (const auto& tensor : engine.state(optimizer, DataEngine::Share::held)) {
     checkpoint.read(slice_of(tensor), {tensor.data.as<std::byte>(), tensor.data.bytes()});
   }
-  engine.state_loaded();
 }
 
-LoadedModel load_model(const std::filesystem::path& where, std::span<const std::string> overrides) {
-  CheckpointReader checkpoint(where);
-  LoadedModel loaded;
-  loaded.config = config_of(checkpoint);
-  const Config saved = loaded.config;
-  apply_arguments(loaded.config, overrides);
-  for (const auto& difference : diff(saved, loaded.config)) {
+Config load_model_config(const std::filesystem::path& where, std::span<const std::string> overrides) {
+  const CheckpointReader checkpoint(where);
+  Config config = config_of(checkpoint);
+  config.parallel = {};
+  const Config saved = config;
+  apply_arguments(config, overrides);
+  for (const auto& difference : diff(saved, config)) {
     if (difference.key.starts_with("model.")) {
       fail_user("{} = {} is fixed by the checkpoint {} ({}); leave it out", difference.key, difference.b,
                 checkpoint.directory().string(), difference.a);
     }
   }
-  loaded.gpt = model_of(checkpoint);
-  loaded.compute = compute_dtype(loaded.config);
-  loaded.step = checkpoint.info().step;
-  loaded.tokenizer = tokenizer_of(checkpoint);
-  loaded.backend = make_backend(loaded.config.train.backend, loaded.config.train.threads);
-  loaded.group = make_self_communicator();
-  loaded.engine = make_data_engine(*loaded.backend, *loaded.group, loaded.gpt,
-                                   {.compute = loaded.compute, .adamw = {}, .training = false});
-  load_state(*loaded.engine, checkpoint, false);
+  // The batches of an evaluation, which must not depend on the ranks.
+  if (config.train.micro_batch == 0) config.train.micro_batch = config.train.global_batch;
+  return config;
+}
+
+std::filesystem::path find_checkpoint(const std::filesystem::path& where, Communicator& ranks) {
+  std::string found;
+  some_for_all(ranks, ranks.rank() == 0, [&] { found = find_checkpoint(where).string(); });
+  return broadcast_text(ranks, found);
+}
+
+LoadedModel load_model(const std::filesystem::path& directory, const Config& config, Communicator& group,
+                       int threads) {
+  LoadedModel loaded;
+  loaded.config = config;
+  all_or_none(group, [&] {
+    CheckpointReader checkpoint(directory);
+    loaded.gpt = model_of(checkpoint);
+    loaded.compute = compute_dtype(config);
+    loaded.step = checkpoint.info().step;
+    loaded.tokenizer = tokenizer_of(checkpoint);
+  });
+  loaded.backend = make_backend(config.train.backend, threads);
+  auto options = engine_options(config);
+  options.training = false;
+  loaded.engine = make_data_engine(*loaded.backend, group, loaded.gpt, options);
+  all_or_none(group, [&] {
+    CheckpointReader checkpoint(directory);
+    read_state(*loaded.engine, checkpoint, false);
+  });
+  loaded.engine->state_loaded();
   return loaded;
 }
 

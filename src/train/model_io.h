@@ -41,8 +41,9 @@ std::unique_ptr<Tokenizer> tokenizer_of(const CheckpointReader& checkpoint);  //
 // Views of an engine's state in host memory; the engine's backend must be one of the CPU's.
 std::vector<SliceView> state_slices(DataEngine& engine);
 
-// Reads the parameters, and with `optimizer` the moments. Throws UserError when the checkpoint lacks one.
-void load_state(DataEngine& engine, CheckpointReader& checkpoint, bool optimizer);
+// Reads this rank's part of the parameters, and with `optimizer` of the moments. Throws UserError when the
+// checkpoint lacks one. engine.state_loaded() is to follow, on all ranks.
+void read_state(DataEngine& engine, CheckpointReader& checkpoint, bool optimizer);
 
 // A model ready for evaluation or sampling.
 struct LoadedModel {
@@ -52,12 +53,19 @@ struct LoadedModel {
   std::int64_t step = 0;
   std::unique_ptr<Tokenizer> tokenizer;  // null when the data had none
   std::unique_ptr<Backend> backend;
-  std::unique_ptr<Communicator> group;
   std::unique_ptr<DataEngine> engine;
 };
 
-// `where` is a checkpoint, a folder of them or a run; `overrides` are `section.key=value` arguments.
-// Throws UserError when there is none, it is damaged, or an override changes the model.
-LoadedModel load_model(const std::filesystem::path& where, std::span<const std::string> overrides = {});
+// The config of a checkpoint's run for use without training: on any ranks, unless `overrides`, which are
+// `section.key=value` arguments, say so. `where` is a checkpoint, a folder of them or a run. Throws UserError
+// when there is none, it is damaged, or an override changes the model.
+Config load_model_config(const std::filesystem::path& where, std::span<const std::string> overrides = {});
+
+// As find_checkpoint(where); what rank 0 finds is taken by all, also when a run goes on saving.
+std::filesystem::path find_checkpoint(const std::filesystem::path& where, Communicator& ranks);
+
+// The model of a checkpoint on the ranks of `group`, as config.parallel spreads it. Collective.
+LoadedModel load_model(const std::filesystem::path& checkpoint, const Config& config, Communicator& group,
+                       int threads);
 
 }  // namespace shoal

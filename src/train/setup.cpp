@@ -1,15 +1,23 @@
 #include "train/setup.h"
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
+#include "checkpoint/store.h"
+#include "core/clock.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "core/text.h"
 #include "model/unit.h"
+#include "train/agree.h"
+#include "train/layout.h"
 #include "train/memory.h"
 
 namespace shoal {
 namespace {
+
+namespace fs = std::filesystem;
 
 std::int64_t steps_of(const Config& config, const Dataset& data) {
   if (config.train.steps > 0) return config.train.steps;
@@ -18,9 +26,7 @@ std::int64_t steps_of(const Config& config, const Dataset& data) {
   return (samples + config.train.global_batch - 1) / config.train.global_batch;
 }
 
-}  // namespace
-
-Dataset open_dataset(Config& config) {
+Dataset open_alone(Config& config) {
   Dataset data(config.data.dir, {.truncate = config.data.truncate, .vocab_size = config.model.vocab_size});
   if (config.model.vocab_size == 0) config.model.vocab_size = data.vocab_size();
   if (config.model.vocab_size < data.vocab_size()) {
@@ -36,7 +42,6 @@ Dataset open_dataset(Config& config) {
         "more data",
         split->path().string(), split->size(), config.model.block_size);
   }
-  data.verify();
   config.train.steps = steps_of(config, data);
   config.train.epochs = 0;
   auto& schedule = config.lr_schedule;
@@ -47,6 +52,76 @@ Dataset open_dataset(Config& config) {
   }
   validate(config);  // of epochs, the steps are known only now
   return data;
+}
+
+// A directory for a new run must not hold an earlier one.
+void refuse_old_run(const fs::path& run) {
+  if (!fs::exists(run / "metrics.jsonl") && list_checkpoints(run / kCheckpointsName).empty()) return;
+  fail_user(
+      "{} already holds a run; go on with it by init.from=resume, name another by run.name=NAME, or remove "
+      "the "
+      "folder",
+      run.string());
+}
+
+// On hosts that share no files, a rank would train on without its part of any checkpoint.
+void require_lock_of(const std::string& holder, const fs::path& run) {
+  constexpr double kDelay = 10;  // seconds, of what network file systems remember of a folder
+  for (const Stopwatch watch; lock_holder(run) != holder;) {
+    if (watch.seconds() > kDelay) {
+      fail_user(
+          "it does not see the run's folder {} as rank 0 made it; run.dir must name a folder that all "
+          "hosts share",
+          run.string());
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+}
+
+// "4 threads of this process, ZeRO stage 3, ..."
+std::string layout_text(const Config& config, const World& world) {
+  const auto& parallel = config.parallel;
+  auto text = world.where;
+  if (parallel.zero == 0) {
+    text += ", replicated";
+  } else {
+    text += fmt::format(", ZeRO stage {}", parallel.zero);
+  }
+  if (parallel.replicate > 1) text += fmt::format(", {} replicas", parallel.replicate);
+  if (config.run.deterministic == "layout") text += ", sums independent of the layout";
+  return text;
+}
+
+}  // namespace
+
+Config agree_on_config(const Config& config, World& world) {
+  require_agreement(world.ranks, facts_of(config));
+  Config settled = config;
+  resolve_layout(settled, world.ranks.size());
+  return settled;
+}
+
+Dataset open_dataset(Config& config, World& world) {
+  std::optional<Dataset> data;
+  all_or_none(world.ranks, [&] { data.emplace(open_alone(config)); });
+  some_for_all(world.ranks, world.local_rank == 0, [&] { data->verify(); });
+  require_agreement(world.ranks, facts_of(*data));
+  return std::move(*data);
+}
+
+std::optional<RunLock> take_run_directory(const Config& config, const GptConfig& model, World& world) {
+  some_for_all(world.ranks, world.local_rank == 0,
+               [&] { check_memory(config, model, RankPlaces::of(world)); });
+  const auto run = config.run.path();
+  const bool first = world.ranks.rank() == 0;
+  std::optional<RunLock> lock;
+  some_for_all(world.ranks, first, [&] {
+    lock.emplace(run);
+    if (config.init.from != "resume") refuse_old_run(run);
+  });
+  const auto holder = broadcast_text(world.ranks, first ? lock_holder(run) : "");
+  all_or_none(world.ranks, [&] { require_lock_of(holder, run); });
+  return lock;
 }
 
 LrSchedule lr_schedule(const Config& config) {
@@ -62,17 +137,24 @@ LrSchedule lr_schedule(const Config& config) {
           .total_steps = config.train.steps};
 }
 
-void log_summary(const Config& config, const GptConfig& model, const Dataset& data) {
-  const auto memory = estimate_memory(config, model);
+void log_summary(const Config& config, const GptConfig& model, const Dataset& data, const World& world) {
+  const auto memory = estimate_memory(config, model, RankPlaces::of(world));
+  const bool several = world.ranks.size() > 1;
   log::info("model: {} layers, {} heads, width {}, block {}, vocabulary {}: {} parameters", model.n_layer,
             model.n_head, model.n_embd, model.block_size, model.vocab_size,
             format_count(static_cast<double>(parameter_count(gpt_units(model)))));
   log::info("data: {} ({} train and {} val tokens)", config.data.dir, with_commas(data.train().size()),
             with_commas(data.val().size()));
   const std::int64_t tokens = static_cast<std::int64_t>(config.train.global_batch) * model.block_size;
-  log::info("run: {} steps of {} sequences = {} tokens in micro-batches of {}, {}, {} of memory",
+  log::info("run: {} steps of {} sequences = {} tokens in micro-batches of {}, {}, {} of memory{}",
             with_commas(config.train.steps), config.train.global_batch, with_commas(tokens),
-            config.train.micro_batch, config.train.dtype, format_bytes(memory.total()));
+            config.train.micro_batch, config.train.dtype, format_bytes(memory.total()),
+            several ? " per rank" : "");
+  if (several) log::info("ranks: {}", layout_text(config, world));
+  if (config.parallel.offload == "host" && config.train.backend != "cuda") {
+    log::info("parallel.offload = \"host\": the {} backend's memory is the host's already",
+              config.train.backend);
+  }
   if (const auto floor = data.entropy_per_token()) {
     log::info("the data's own entropy is {:.4f} nats per token: no model's expected loss is below it",
               *floor);

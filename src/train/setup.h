@@ -3,6 +3,8 @@
 
 #include <optional>
 
+#include "checkpoint/run_lock.h"
+#include "comm/world.h"
 #include "data/batch_sampler.h"
 #include "data/dataset.h"
 #include "optim/lr_schedule.h"
@@ -10,14 +12,22 @@
 
 namespace shoal {
 
-// Opens data.dir and fills in what the data decides: model.vocab_size, train.steps from epochs, and
-// lr_schedule.decay_steps where it is 0. Throws UserError when model and data do not fit.
-Dataset open_dataset(Config& config);
+// The config with its layout resolved, once all ranks have shown that they have the same.
+Config agree_on_config(const Config& config, World& world);
+
+// Opens data.dir on all ranks, the same everywhere, and fills in what the data decides: model.vocab_size,
+// train.steps from epochs, and lr_schedule.decay_steps where it is 0. Throws UserError when model and data do
+// not fit.
+Dataset open_dataset(Config& config, World& world);
+
+// Refuses what cannot fit into memory, then takes the run's directory: rank 0 has the lock. Throws UserError
+// when an earlier run is there, or a rank does not see the directory.
+std::optional<RunLock> take_run_directory(const Config& config, const GptConfig& model, World& world);
 
 LrSchedule lr_schedule(const Config& config);
 
 // A few lines about the run for its log: model, data, batch, memory.
-void log_summary(const Config& config, const GptConfig& model, const Dataset& data);
+void log_summary(const Config& config, const GptConfig& model, const Dataset& data, const World& world);
 
 // Refuses to resume with another model or data, naming every key that differs; says which other keys changed.
 void check_resume(const Config& saved, const Config& now, const std::string& checkpoint);

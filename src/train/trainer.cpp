@@ -7,18 +7,20 @@
 #include <numeric>
 #include <optional>
 
-#include "checkpoint/run_lock.h"
 #include "core/clock.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "core/text.h"
 #include "data/batch_loader.h"
-#include "train/console.h"
+#include "train/agree.h"
 #include "train/evaluate.h"
 #include "train/interrupt.h"
+#include "train/layout.h"
 #include "train/memory.h"
-#include "train/metrics.h"
 #include "train/model_io.h"
+#include "train/ranks.h"
+#include "train/reporter.h"
+#include "train/saver.h"
 #include "train/setup.h"
 #include "train/spike.h"
 
@@ -27,15 +29,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A directory for a new run must not hold an earlier one.
-void refuse_old_run(const fs::path& run) {
-  if (!fs::exists(run / "metrics.jsonl") && list_checkpoints(run / kCheckpointsName).empty()) return;
-  fail_user(
-      "{} already holds a run; go on with it by init.from=resume, name another by run.name=NAME, or remove "
-      "the "
-      "folder",
-      run.string());
-}
+bool is_gradient(const std::string& tensor) { return tensor.starts_with("the gradient of"); }
 
 void write_config(const Config& config) {
   const auto path = config.run.path() / "config.toml";
@@ -44,150 +38,182 @@ void write_config(const Config& config) {
   if (!file.flush()) fail_user("cannot write {}", path.string());
 }
 
-// Before anything is written or allocated.
-RunLock take_run_directory(const Config& config, const GptConfig& model) {
-  check_memory(config, model);
-  return RunLock(config.run.path());
-}
-
 }  // namespace
 
 struct Trainer::Impl {
-  // What one step found out.
+  // What one step found out, the same on every rank.
   struct StepOutcome {
     double loss = 0;
     double grad_norm = 0;
   };
 
+  World& world;
+  Communicator& ranks;
+  const int data_ranks_asked;  // parallel.data as it was given
   // The data decide parts of the config, so they are opened first.
   Config config;
   Dataset data;
   GptConfig gpt;
-  RunLock lock;
+  std::optional<RunLock> lock;
   std::unique_ptr<Backend> backend;
-  std::unique_ptr<Communicator> group = make_self_communicator();
   std::unique_ptr<DataEngine> engine;
   std::unique_ptr<Gpt> model;
   std::unique_ptr<Evaluator> evaluator;
-  std::unique_ptr<CheckpointStore> store;
-  std::vector<std::unique_ptr<MetricsSink>> sinks;
+  std::unique_ptr<Saver> saver;
+  Reporter reporter;
   LrSchedule schedule;
   TrainState state;
   SpikeDetector spikes;
-  std::optional<Console> console;
   Arena batch_arena;
-  Tensor tokens, targets, losses;  // losses f64 [micro-batches]
+  Tensor tokens, targets, losses;  // losses f64 [micro-batches, and those that are not there]
   std::string tokenizer;
   double token_flops = flops_per_token(gpt);
-  double peak_flops = 0;
+  double peak_flops = 0;       // of all ranks
+  std::int64_t windows = 0;    // of an epoch
+  const char* stop = nullptr;  // the signal that some rank got
   // Since the last evaluation.
   double train_seconds = 0;
   std::int64_t train_steps = 0;
   std::int64_t last_saved = -1;
+  bool failure_told = false;  // of the last save
   TrainResult result;
 
-  explicit Impl(const Config& given);
+  Impl(const Config& given, World& world);
 
+  bool first() const { return ranks.rank() == 0; }
   int micro_batches() const { return config.train.global_batch / config.train.micro_batch; }
+  int loss_slots() const { return (micro_batches() / ranks.size() + 1) * ranks.size(); }
   std::int64_t step_tokens() const {
     return static_cast<std::int64_t>(config.train.global_batch) * config.model.block_size;
   }
   std::int64_t last_step() const { return config.train.steps; }
-  bool due(std::int64_t interval) const {
-    return interval > 0 && (state.step % interval == 0 || state.step == last_step());
+  // After every `interval` steps, and after the step that ends every `epochs`-th epoch.
+  bool due(std::int64_t interval, std::int64_t epochs) const {
+    if (interval == 0 && epochs == 0) return false;
+    if (state.step == last_step()) return true;
+    if (interval > 0 && state.step % interval == 0) return true;
+    const std::int64_t period = epochs * windows, batch = config.train.global_batch;
+    return epochs > 0 && state.step * batch / period != (state.step - 1) * batch / period;
+  }
+  // The number of ranks is no part of the run: another may go on with it.
+  Config described() const {
+    Config described = config;
+    described.parallel.data = data_ranks_asked;
+    return described;
   }
 
   void start();
-  void resume(const fs::path& from);
+  std::optional<fs::path> find_start();
+  void share(std::vector<double>& sums);
   StepOutcome step(BatchLoader& loader);
   StepOutcome give_up(StepOutcome outcome, const std::vector<double>& parts, const std::string& why);
+  std::string first_bad_tensor();
   bool evaluate();
   void save(bool best, bool wait);
-  void report_failed_save();
-  template <typename Record>
-  void record(const Record& measured);
+  void tell_failed_save(const std::string& why);
   void train(BatchLoader& loader);
 };
 
-Trainer::Impl::Impl(const Config& given)
-    : config(given),
-      data(open_dataset(config)),
+Trainer::Impl::Impl(const Config& given, World& its_world)
+    : world(its_world),
+      ranks(world.ranks),
+      data_ranks_asked(given.parallel.data),
+      config(agree_on_config(given, world)),
+      data(open_dataset(config, world)),
       gpt(to_gpt_config(config.model)),
-      lock(take_run_directory(config, gpt)),
-      backend(make_backend(config.train.backend, config.train.threads)),
+      lock(take_run_directory(config, gpt, world)),
+      backend(
+          make_backend(config.train.backend, config.train.threads > 0 ? config.train.threads : world.cores)),
       schedule(lr_schedule(config)),
       spikes(config.train.spike_zscore, config.train.spike_window),
       batch_arena(*backend, static_cast<std::size_t>(config.train.micro_batch) *
                                     static_cast<std::size_t>(gpt.block_size) * 8 +
-                                static_cast<std::size_t>(micro_batches()) * 8 + 256) {
+                                static_cast<std::size_t>(loss_slots()) * 8 + 256),
+      windows(BatchSampler(data.train(), gpt.block_size, Sampling::epochs, 0).windows()) {
   if (data.has_tokenizer()) tokenizer = data.meta()->tokenizer;
   const Shape shape{config.train.micro_batch, gpt.block_size};
   tokens = batch_arena.take(DType::i32, shape);
   targets = batch_arena.take(DType::i32, shape);
-  losses = batch_arena.take(DType::f64, {micro_batches()});
+  losses = batch_arena.take(DType::f64, {loss_slots()});
   start();
+}
+
+// The checkpoint that the run starts from, if any: the one that rank 0 sees.
+std::optional<fs::path> Trainer::Impl::find_start() {
+  constexpr std::string_view kCheckpoint = "checkpoint:";
+  const auto run = config.run.path();
+  if (config.init.from.starts_with(kCheckpoint)) {
+    return find_checkpoint(config.init.from.substr(kCheckpoint.size()), ranks);
+  }
+  if (config.init.from != "resume") return std::nullopt;
+  std::string from;
+  some_for_all(ranks, first(), [&] {
+    const auto latest = saver->latest();
+    if (!latest) {
+      fail_user("init.from=resume: {} holds no checkpoint; {} init.from=scratch", run.string(),
+                fs::exists(run / "metrics.jsonl") ? "remove the folder and start again with"
+                                                  : "start the run with");
+    }
+    from = latest->string();
+    check_resume(config_of(CheckpointReader(from, Verify::sizes)), described(), from);
+  });
+  return broadcast_text(ranks, from);
 }
 
 void Trainer::Impl::start() {
   const auto run = config.run.path();
   const bool resuming = config.init.from == "resume";
-  if (!resuming) refuse_old_run(run);
-  std::optional<fs::path> from;
-  if (resuming) {
-    from = latest_in(run / kCheckpointsName);
-    if (!from) {
-      fail_user("init.from=resume: {} holds no checkpoint; {} init.from=scratch", run.string(),
-                fs::exists(run / "metrics.jsonl") ? "remove the folder and start again with"
-                                                  : "start the run with");
-    }
-    check_resume(config_of(CheckpointReader(*from, Verify::sizes)), config, from->string());
-  }
-  log::attach_file(run / "train.log");
-  write_config(config);
-  log_summary(config, gpt, data);
+  saver = std::make_unique<Saver>(ranks, run, config.checkpoint.keep);
+  const auto from = find_start();
+  if (first()) log::attach_file(run / "train.log");
+  some_for_all(ranks, first(), [&] { write_config(described()); });
+  log_summary(config, gpt, data, world);
 
   peak_flops = backend->measure_peak_flops(compute_dtype(config));
-  engine = make_data_engine(*backend, *group, gpt,
-                                  {.compute = compute_dtype(config),
-                                   .adamw = {.beta1 = config.optim.betas[0],
-                                             .beta2 = config.optim.betas[1],
-                                             .eps = config.optim.eps,
-                                             .weight_decay = config.optim.weight_decay},
-                                   .grad_clip = config.train.grad_clip,
-                                   .micro_batches = micro_batches()});
+  ranks.all_reduce({&peak_flops, DType::f64, {1}}).wait();
+  engine = make_data_engine(*backend, ranks, gpt, engine_options(config));
   model = std::make_unique<Gpt>(*backend, *engine, gpt, gpt_options(config));
-  evaluator = std::make_unique<Evaluator>(*backend, *model, static_cast<std::uint64_t>(config.run.seed));
-  store = std::make_unique<CheckpointStore>(run, StoreOptions{.keep = config.checkpoint.keep});
+  evaluator =
+      std::make_unique<Evaluator>(*backend, *model, ranks, static_cast<std::uint64_t>(config.run.seed));
 
-  constexpr std::string_view kCheckpoint = "checkpoint:";
-  if (resuming) {
-    resume(*from);
-  } else if (config.init.from.starts_with(kCheckpoint)) {
-    CheckpointReader checkpoint(config.init.from.substr(kCheckpoint.size()));
-    load_state(*engine, checkpoint, false);
-    log::info("parameters from {}, step {}", checkpoint.directory().string(), checkpoint.info().step);
+  if (from) {
+    all_or_none(ranks, [&] {
+      CheckpointReader checkpoint(*from);
+      read_state(*engine, checkpoint, resuming);
+      if (resuming) state = train_state_of(checkpoint);
+      log::info("{} {}, step {}", resuming ? "resumed from" : "parameters from",
+                checkpoint.directory().string(), checkpoint.info().step);
+    });
+    engine->state_loaded();
   } else {
     engine->initialize(static_cast<std::uint64_t>(config.run.seed));
   }
-  sinks = open_metrics(config.log, run, resuming ? std::optional(state.step) : std::nullopt);
-  console.emplace(last_step(), data.entropy_per_token());
+  if (resuming) {
+    spikes = SpikeDetector(config.train.spike_zscore, config.train.spike_window, state.loss_window);
+    last_saved = state.step;
+  }
+  some_for_all(ranks, first(), [&] {
+    reporter =
+        Reporter(config, data.entropy_per_token(), resuming ? std::optional(state.step) : std::nullopt);
+  });
 }
 
-void Trainer::Impl::resume(const fs::path& from) {
-  CheckpointReader checkpoint(from);
-  load_state(*engine, checkpoint, true);
-  state = train_state_of(checkpoint);
-  spikes = SpikeDetector(config.train.spike_zscore, config.train.spike_window, state.loss_window);
-  last_saved = state.step;
-  log::info("resumed from {}", checkpoint.directory().string());
+// Adds up over the ranks, and with it whether any of them got a signal: all stop after the same step. A sum
+// of one number and zeros is that number, so the ranks share what each knows a part of.
+void Trainer::Impl::share(std::vector<double>& sums) {
+  const std::string_view mine = InterruptGuard::requested() ? InterruptGuard::requested() : "";
+  sums.push_back(mine == "SIGINT");
+  sums.push_back(mine == "SIGTERM");
+  ranks.all_reduce({sums.data(), DType::f64, {static_cast<std::int64_t>(sums.size())}}).wait();
+  stop = sums[sums.size() - 2] > 0 ? "SIGINT" : sums.back() > 0 ? "SIGTERM" : nullptr;
+  sums.resize(sums.size() - 2);
 }
 
 Trainer::Impl::StepOutcome Trainer::Impl::step(BatchLoader& loader) {
-  const int count = micro_batches();
   const float scale = 1.0f / static_cast<float>(step_tokens());
   engine->begin_step(state.step);
   backend->zero(losses);
-  for (int i = 0; i < count; ++i) {
+  for (int pass = 0; pass < engine->passes(); ++pass) {
     const auto& batch = loader.next();
     backend->copy_from_host(tokens, batch.tokens.data());
     backend->copy_from_host(targets, batch.targets.data());
@@ -196,12 +222,15 @@ Trainer::Impl::StepOutcome Trainer::Impl::step(BatchLoader& loader) {
                   .address = {.seed = static_cast<std::uint64_t>(config.run.seed),
                               .step = state.step,
                               .first_sample = batch.first_sample}},
-                 {losses.as<double>() + i, DType::f64, {1}}, scale);
+                 {losses.as<double>() + batch.index, DType::f64, {1}}, scale);
   }
   StepOutcome outcome;
   outcome.grad_norm = engine->gradient_norm();
-  std::vector<double> parts(static_cast<std::size_t>(count));
+  std::vector<double> parts(static_cast<std::size_t>(losses.count()));
   backend->copy_to_host(parts.data(), losses);
+  parts.resize(static_cast<std::size_t>(micro_batches()));
+  ranks.set_purpose(fmt::format("step {}, losses", state.step + 1));
+  share(parts);
   outcome.loss = std::accumulate(parts.begin(), parts.end(), 0.0) / static_cast<double>(step_tokens());
   if (!std::isfinite(outcome.loss) || !std::isfinite(outcome.grad_norm)) {
     return give_up(outcome, parts,
@@ -223,21 +252,22 @@ Trainer::Impl::StepOutcome Trainer::Impl::give_up(StepOutcome outcome, const std
   auto worst = std::find_if(parts.begin(), parts.end(), [](double x) { return !std::isfinite(x); });
   if (worst == parts.end()) worst = std::max_element(parts.begin(), parts.end());
   const auto index = worst - parts.begin();
-  const auto tensor = engine->first_bad_tensor();
+  const auto tensor = first_bad_tensor();
   const double loss = *worst / (static_cast<double>(config.train.micro_batch) * gpt.block_size);
   const auto message = fmt::format(
       "step {}: {}; micro-batch {} of {} (samples {} to {}, loss {:.4f}){}", state.step + 1, why, index + 1,
       parts.size(), index * config.train.micro_batch, (index + 1) * config.train.micro_batch - 1,
       std::isnan(loss) ? std::abs(loss) : loss,  // not "-nan"
       tensor.empty() ? "" : "; first tensor that is not finite: " + tensor);
-  console->clear();
-  const bool bad_parameters = !tensor.empty() && !tensor.starts_with("the gradient of");
+  reporter.clear();
+  const bool bad_parameters = !is_gradient(tensor) && !tensor.empty();
   if (config.train.on_bad_step == "stop" || bad_parameters) {
-    store->wait();
-    const auto saved = store->latest();
+    saver->settle();
+    const auto latest = saver->latest();
+    const auto saved = broadcast_text(ranks, latest ? latest->string() : "");
     fail("{}. {}, with a lower optim.lr{}", message,
-         saved ? fmt::format("{} is untouched; resume from it", saved->string())
-               : "Nothing was saved yet; start the run again",
+         saved.empty() ? "Nothing was saved yet; start the run again"
+                       : fmt::format("{} is untouched; resume from it", saved),
          bad_parameters ? "" : " or train.on_bad_step=skip");
   }
   log::warn("{}; skipped", message);
@@ -245,8 +275,15 @@ Trainer::Impl::StepOutcome Trainer::Impl::give_up(StepOutcome outcome, const std
   return outcome;
 }
 
+// Of all ranks, whose parts of the state differ: parameters first, since only they are beyond help.
+std::string Trainer::Impl::first_bad_tensor() {
+  const auto mine = engine->first_bad_tensor();
+  const auto parameter = first_text(ranks, is_gradient(mine) ? "" : mine);
+  return parameter.empty() ? first_text(ranks, mine) : parameter;
+}
+
 bool Trainer::Impl::evaluate() {
-  console->clear();
+  reporter.clear();
   const auto on = [&](const char* name, const TokenFile& split, std::int64_t limit) {
     Progress progress(fmt::format("evaluating {}", name), 0, "batches");
     const auto show = show_on(progress);
@@ -258,14 +295,16 @@ bool Trainer::Impl::evaluate() {
   };
   const auto val = on("val", data.val(), 0);
   // The train split may be huge: as many batches of it as the val split has.
-  const std::int64_t windows = (data.val().size() - 1 + gpt.block_size - 1) / gpt.block_size;
+  const std::int64_t val_windows = (data.val().size() - 1 + gpt.block_size - 1) / gpt.block_size;
   const auto train =
-      on("train", data.train(), (windows + config.train.micro_batch - 1) / config.train.micro_batch);
-  record(EvalRecord{.step = state.step,
-                    .train_loss = train.loss(),
-                    .val_loss = val.loss(),
-                    .val_accuracy = val.accuracy(),
-                    .entropy_floor = data.entropy_per_token()});
+      on("train", data.train(), (val_windows + config.train.micro_batch - 1) / config.train.micro_batch);
+  std::vector<double> nothing;
+  share(nothing);
+  reporter.evaluation({.step = state.step,
+                       .train_loss = train.loss(),
+                       .val_loss = val.loss(),
+                       .val_accuracy = val.accuracy(),
+                       .entropy_floor = data.entropy_per_token()});
   log::info(
       "Step {}, Val loss: {:.6f}, Train loss: {:.6f}, Train time: {:.3f} s ({:.3f} ms/step), Total train "
       "time: {:.3f} s",
@@ -280,48 +319,32 @@ bool Trainer::Impl::evaluate() {
 }
 
 void Trainer::Impl::save(bool best, bool wait) {
-  store->wait();
-  report_failed_save();
+  tell_failed_save(saver->settle());
+  failure_told = false;
   if (last_saved == state.step && !best) return;
   state.loss_window = spikes.losses();
   const auto slices = state_slices(*engine);
-  store->save_async(make_checkpoint_info(config, gpt, state, tokenizer), slices, best);
+  saver->begin(make_checkpoint_info(described(), gpt, state, tokenizer), slices, best);
   last_saved = state.step;
   if (!wait) return;
-  store->wait();
-  if (const auto error = store->take_error()) {
-    fail_user("the state after step {} could not be saved: {}", state.step, *error);
+  if (const auto error = saver->settle(); !error.empty()) {
+    fail_user("the state after step {} could not be saved: {}", state.step, error);
   }
 }
 
-void Trainer::Impl::report_failed_save() {
-  if (const auto error = store->take_error()) {
-    last_saved = -1;
-    console->clear();
-    log::warn("a checkpoint could not be saved: {}; training goes on, and earlier checkpoints are untouched",
-              *error);
-  }
-}
-
-// A disk that is full must not end a run whose next checkpoint may find room again.
-template <typename Record>
-void Trainer::Impl::record(const Record& measured) {
-  std::erase_if(sinks, [&](auto& sink) {
-    try {
-      sink->write(measured);
-      return false;
-    } catch (const UserError& error) {
-      console->clear();
-      log::warn("{}; training goes on without writing there", error.what());
-      return true;
-    }
-  });
+void Trainer::Impl::tell_failed_save(const std::string& why) {
+  if (why.empty()) return;
+  last_saved = -1;
+  if (std::exchange(failure_told, true)) return;
+  reporter.clear();
+  log::warn("a checkpoint could not be saved: {}; training goes on, and earlier checkpoints are untouched",
+            why);
 }
 
 void Trainer::Impl::train(BatchLoader& loader) {
   double group_seconds = 0;
   std::int64_t group_steps = 0;
-  while (state.step < last_step() && !InterruptGuard::requested()) {
+  while (state.step < last_step() && !stop) {
     const double lr = schedule.at(state.step);
     Stopwatch watch;
     const auto outcome = step(loader);
@@ -337,7 +360,7 @@ void Trainer::Impl::train(BatchLoader& loader) {
 
     const double per_step = group_seconds / static_cast<double>(group_steps);
     const double left = per_step * static_cast<double>(last_step() - state.step);
-    if (due(config.log.interval)) {
+    if (due(config.log.interval, 0)) {
       const double rate = static_cast<double>(step_tokens()) / per_step;
       const StepRecord measured{.step = state.step,
                                 .loss = outcome.loss,
@@ -347,24 +370,25 @@ void Trainer::Impl::train(BatchLoader& loader) {
                                 .tokens_per_s = rate,
                                 .ms_per_step = per_step * 1e3,
                                 .peak_share = peak_flops > 0 ? rate * token_flops / peak_flops : 0};
-      console->step(measured, left);
-      record(measured);
+      reporter.step(measured, left);
       group_seconds = 0;
       group_steps = 0;
     }
-    console->bar(state.step, outcome.loss, left);
-    report_failed_save();
-    const bool improved = due(config.eval.interval) && evaluate();
+    reporter.bar(state.step, outcome.loss, left);
+    if (first()) tell_failed_save(saver->news());
+    const bool improved = due(config.eval.interval, config.eval.epochs) && evaluate();
     if (improved && config.checkpoint.best) {
       save(true, false);
-    } else if (due(config.checkpoint.interval)) {
+    } else if (due(config.checkpoint.interval, config.checkpoint.epochs)) {
       save(false, false);
     }
   }
 }
 
-Trainer::Trainer(const Config& config) : impl_(std::make_unique<Impl>(config)) {}
-Trainer::~Trainer() { log::detach_file(); }
+Trainer::Trainer(const Config& config, World& world) : impl_(std::make_unique<Impl>(config, world)) {}
+Trainer::~Trainer() {
+  if (impl_->first()) log::detach_file();
+}
 
 TrainResult Trainer::run() {
   auto& run = *impl_;
@@ -379,15 +403,17 @@ TrainResult Trainer::run() {
                              static_cast<std::uint64_t>(run.config.run.seed));
   BatchLoader loader(sampler, {.first_step = run.state.step,
                                .last_step = run.last_step(),
-                               .first_sample = 0,
-                               .samples = run.config.train.global_batch,
                                .global_batch = run.config.train.global_batch,
-                               .micro_batch = run.config.train.micro_batch});
+                               .micro_batch = run.config.train.micro_batch,
+                               .first = run.engine->first_micro_batch(),
+                               .stride = run.ranks.size(),
+                               .passes = run.engine->passes()});
   const bool fresh = run.config.init.from != "resume";
-  if (fresh && run.config.eval.at_start && run.config.eval.interval > 0) run.evaluate();
+  const auto& eval = run.config.eval;
+  if (fresh && eval.at_start && (eval.interval > 0 || eval.epochs > 0)) run.evaluate();
   const double before = run.state.train_seconds;
   run.train(loader);
-  run.console->clear();
+  run.reporter.clear();
   if (const double waited = loader.waited_seconds(); waited > 0.01 * (run.state.train_seconds - before)) {
     log::warn("steps waited {} for data: the disk of {} may be too slow", format_duration(waited),
               run.config.data.dir);
@@ -396,9 +422,9 @@ TrainResult Trainer::run() {
 
   result.step = run.state.step;
   const auto where = run.config.run.path().string();
-  if (const char* signal = InterruptGuard::requested(); signal && run.state.step < run.last_step()) {
+  if (run.stop && run.state.step < run.last_step()) {
     result.interrupted = true;
-    log::info("stopped by {} after step {}; everything is saved, go on with init.from=resume", signal,
+    log::info("stopped by {} after step {}; everything is saved, go on with init.from=resume", run.stop,
               run.state.step);
   } else {
     log::info("done: {} steps in {}, best val loss {:.4f}; the run is in {}", run.state.step,

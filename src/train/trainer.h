@@ -1,8 +1,10 @@
-// A training run: from a config to a directory with log, metrics and checkpoints.
+// A training run: from a config to a directory with log, metrics and checkpoints. Every rank has a trainer,
+// and they do everything together; only rank 0 writes anything but its part of the checkpoints.
 #pragma once
 
 #include <memory>
 
+#include "comm/world.h"
 #include "train/config.h"
 
 namespace shoal {
@@ -16,13 +18,14 @@ struct TrainResult {
 
 class Trainer {
  public:
-  // Opens the data, checks that everything fits, takes the memory and the run's directory, and makes or loads
-  // the model. Throws UserError for whatever of this the user can mend.
-  explicit Trainer(const Config& config);
+  // Checks that the ranks were started alike, opens the data, checks that everything fits, takes the memory
+  // and the run's directory, and makes or loads the model. Throws UserError for whatever of this the user can
+  // mend.
+  Trainer(const Config& config, World& world);
   ~Trainer();
 
-  // Trains to the end of the run, or until SIGINT or SIGTERM. Throws Error when a step goes bad and
-  // train.on_bad_step is "stop", naming step, micro-batch and tensor.
+  // Trains to the end of the run, or until SIGINT or SIGTERM on any rank. Throws Error when a step goes bad
+  // and train.on_bad_step is "stop", naming step, micro-batch and tensor.
   TrainResult run();
 
  private:

@@ -165,7 +165,7 @@ TEST(Checkpoint, RanksMustAgreeAndDeliver) {
   CheckpointWriter writer(scratch.path(), 1);
   writer.write_shard(0, 2, std::vector{a.view()});
   EXPECT_THROW(writer.commit(info_of(1), 2, std::chrono::seconds(0)), Error);  // rank 1 never came
-  writer.report_failure(1, "the disk of rank 1 is full");
+  writer.report_failure(1, 2, "the disk of rank 1 is full");
   try {
     writer.commit(info_of(1), 2);
     FAIL();

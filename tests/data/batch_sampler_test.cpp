@@ -179,20 +179,26 @@ TEST(Permutation, HandlesHugeSizes) {
 TEST_F(SamplerTest, LoaderGivesWhatTheSamplerGives) {
   const auto file = counting(5000);
   const BatchSampler sampler(file, 8, Sampling::random, 4);
-  // Rank 1 of 2: samples 6 .. 11 of 12, in micro-batches of 2.
-  const LoaderPlan plan{.first_step = 5,
-                        .last_step = 25,
-                        .first_sample = 6,
-                        .samples = 6,
-                        .global_batch = 12,
-                        .micro_batch = 2};
-  BatchLoader loader(sampler, plan);
+  // Rank 1 of 2: micro-batches 1 and 3 of the five of a step, then one that does not exist.
+  BatchLoader loader(sampler, {.first_step = 5,
+                               .last_step = 25,
+                               .global_batch = 10,
+                               .micro_batch = 2,
+                               .first = 1,
+                               .stride = 2,
+                               .passes = 3});
   for (std::int64_t step = 5; step < 25; ++step) {
-    for (std::int64_t first = 6; first < 12; first += 2) {
+    for (const std::int64_t index : {1, 3, 5}) {
       const auto& batch = loader.next();
       EXPECT_EQ(batch.step, step);
-      EXPECT_EQ(batch.first_sample, first);
-      EXPECT_EQ(batch.tokens, tokens_of(sampler, step, first, 2, 12));
+      EXPECT_EQ(batch.index, index);
+      if (index == 5) {
+        EXPECT_EQ(batch.tokens, std::vector<std::int32_t>(16, 0));
+        EXPECT_EQ(batch.targets, std::vector<std::int32_t>(16, -1));
+        continue;
+      }
+      EXPECT_EQ(batch.first_sample, 2 * index);
+      EXPECT_EQ(batch.tokens, tokens_of(sampler, step, 2 * index, 2, 10));
       EXPECT_EQ(batch.targets[0], batch.tokens[0] + 1);
     }
   }
@@ -204,11 +210,11 @@ TEST_F(SamplerTest, LoaderStopsCleanlyAtAnyPoint) {
   const BatchSampler sampler(file, 8, Sampling::epochs, 4);
   for (int taken = 0; taken < 8; ++taken) {
     BatchLoader loader(
-        sampler, {.first_step = 0, .last_step = 1000, .samples = 4, .global_batch = 4, .micro_batch = 2});
+        sampler, {.first_step = 0, .last_step = 1000, .global_batch = 4, .micro_batch = 2, .passes = 2});
     for (int i = 0; i < taken; ++i) loader.next();
   }
   BatchLoader nothing(sampler,
-                      {.first_step = 3, .last_step = 3, .samples = 4, .global_batch = 4, .micro_batch = 2});
+                      {.first_step = 3, .last_step = 3, .global_batch = 4, .micro_batch = 2, .passes = 2});
   EXPECT_THROW(nothing.next(), Error);
 }
 

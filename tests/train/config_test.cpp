@@ -119,9 +119,15 @@ TEST(Config, PresetsSetSizesAndExplicitSizesOverrideThem) {
               testing::ElementsAre(3, 6, 48, 64));
 }
 
-TEST(Config, MicroBatchIsTheGlobalBatchUnlessGiven) {
-  EXPECT_EQ(parse("", {"train.global_batch=24"}).train.micro_batch, 24);
-  EXPECT_EQ(parse("", {"train.global_batch=24", "train.micro_batch=6"}).train.micro_batch, 6);
+TEST(Config, EpochsGivenAloneReplaceTheInterval) {
+  const Arguments epochs = {"data.sampling=epochs", "checkpoint.epochs=2", "eval.epochs=1"};
+  auto config = parse("", epochs);
+  EXPECT_EQ(config.checkpoint.interval, 0);
+  EXPECT_EQ(config.eval.interval, 0);
+  EXPECT_TRUE(diff(parse_config(to_toml(config), "again.toml"), config).empty());
+  config = parse("[checkpoint]\ninterval = 7\n", epochs);
+  EXPECT_EQ(config.checkpoint.interval, 7);
+  EXPECT_EQ(config.checkpoint.epochs, 2);
 }
 
 TEST(Config, UnknownNamesAreRefusedWithTheNearest) {
@@ -200,6 +206,13 @@ TEST(ConfigRules, AreCheckedAndNameTheKeysWithTheirPlace) {
   EXPECT_THAT(error_with("", {"lr_schedule.min_lr=1"}), HasSubstr("above optim.lr"));
   EXPECT_THAT(error_with("", {"optim.accum_steps=2"}), HasSubstr("no meaning"));
   EXPECT_THAT(error_with("", {"run.name=a/b"}), HasSubstr("cannot name a folder"));
+  EXPECT_THAT(error_with("", {"checkpoint.epochs=2"}), HasSubstr("data.sampling"));
+  EXPECT_THAT(error_with("", {"parallel.replicate=2"}),
+              AllOf(HasSubstr("parallel.replicate = 2 (argument"), HasSubstr("parallel.zero = 0")));
+  EXPECT_THAT(error_with("", {"parallel.replicate=2", "parallel.zero=1", "parallel.data=3"}),
+              HasSubstr("does not divide parallel.data = 3"));
+  EXPECT_THAT(error_with("", {"run.deterministic=layout", "parallel.reduce_dtype=bfloat16"}),
+              HasSubstr("parallel.reduce_dtype"));
 }
 
 TEST(ConfigRules, WhatIsNotBuiltYetIsRefused) {

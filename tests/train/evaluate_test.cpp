@@ -78,7 +78,7 @@ TEST_F(Evaluations, OfAWholeSplitCountsEveryTokenOnce) {
 
   for (const std::int64_t batch : {1, 2, 5, 8}) {
     Tiny tiny(batch);
-    const auto result = Evaluator(*tiny.backend, tiny.model, 1).whole(file_);
+    const auto result = Evaluator(*tiny.backend, tiny.model, *tiny.group, 1).whole(file_);
     EXPECT_EQ(result.tokens, 17);
     EXPECT_EQ(result.correct, correct);
     EXPECT_NEAR(result.loss_sum, loss_sum, 5e-5 * loss_sum);
@@ -91,7 +91,7 @@ TEST_F(Evaluations, OfAWholeSplitCountsEveryTokenOnce) {
 
 TEST_F(Evaluations, MayEndEarly) {
   Tiny tiny(2);
-  Evaluator evaluator(*tiny.backend, tiny.model, 1);
+  Evaluator evaluator(*tiny.backend, tiny.model, *tiny.group, 1);
   std::vector<std::int64_t> done;
   const auto result = evaluator.whole(file_, 2, [&](std::int64_t n, std::int64_t total) {
     EXPECT_EQ(total, 2);
@@ -103,11 +103,11 @@ TEST_F(Evaluations, MayEndEarly) {
 
 TEST_F(Evaluations, OnRandomBatchesRepeat) {
   Tiny tiny(3);
-  Evaluator evaluator(*tiny.backend, tiny.model, 1);
+  Evaluator evaluator(*tiny.backend, tiny.model, *tiny.group, 1);
   const auto once = evaluator.random(file_, 5), again = evaluator.random(file_, 5);
   EXPECT_EQ(once.tokens, 5 * 3 * 4);
   EXPECT_EQ(once.loss_sum, again.loss_sum);
-  EXPECT_NE(once.loss_sum, Evaluator(*tiny.backend, tiny.model, 2).random(file_, 5).loss_sum);
+  EXPECT_NE(once.loss_sum, Evaluator(*tiny.backend, tiny.model, *tiny.group, 2).random(file_, 5).loss_sum);
 }
 
 }  // namespace

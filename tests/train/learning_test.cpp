@@ -31,7 +31,7 @@ TEST_F(Learning, BeatsBigramsAndStaysAboveTheFloor) {
       "run", {"train.steps=300", "train.global_batch=16", "train.micro_batch=16", "model.n_embd=64",
               "model.block_size=32", "optim.lr=5e-3", "lr_schedule.warmup_steps=20",
               "lr_schedule.decay_steps=300", "eval.interval=300", "eval.batches=0", "eval.at_start=false"});
-  const auto result = Trainer(given).run();
+  const auto result = run_trainer(given);
   const Dataset data(given.data.dir);
   EXPECT_LT(result.val_loss, bigram_entropy(data.val()));
 

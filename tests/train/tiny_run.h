@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "checkpoint/store.h"
+#include "comm/world.h"
 #include "core/log.h"
 #include "data/prepare.h"
 #include "data/temp_folder.h"
@@ -19,6 +20,16 @@ namespace shoal::test {
 
 namespace fs = std::filesystem;
 using Settings = std::vector<std::string>;
+
+// A run on ranks that are threads; the result is that of rank 0.
+inline TrainResult run_trainer(const Config& config, int ranks = 1) {
+  TrainResult result;
+  run_threads({.ranks = ranks}, [&](World& world) {
+    const auto found = Trainer(config, world).run();
+    if (world.ranks.rank() == 0) result = found;
+  });
+  return result;
+}
 
 // A folder with a dataset, `data`, and runs beside it.
 class TinyRuns : public ::testing::Test {
@@ -61,8 +72,8 @@ class TinyRuns : public ::testing::Test {
     apply_arguments(config, settings);
     return config;
   }
-  TrainResult train(const std::string& name, const Settings& settings = {}) const {
-    return Trainer(config(name, settings)).run();
+  TrainResult train(const std::string& name, const Settings& settings = {}, int ranks = 1) const {
+    return run_trainer(config(name, settings), ranks);
   }
 
   fs::path run(const std::string& name) const { return folder_ / name; }

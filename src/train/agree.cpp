@@ -1,0 +1,189 @@
+#include "train/agree.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+
+#include "checkpoint/file_io.h"
+#include "core/error.h"
+#include "core/text.h"
+#include "core/version.h"
+#include "train/config_schema.h"
+
+namespace shoal {
+namespace {
+
+// A text as the elements that collectives take; its length goes ahead of it.
+class Words {
+ public:
+  explicit Words(std::size_t bytes) : words_((bytes + 3) / 4) {}
+  explicit Words(const std::string& text) : Words(text.size()) {
+    if (!text.empty()) std::memcpy(words_.data(), text.data(), text.size());
+  }
+  Tensor tensor() { return {words_.data(), DType::i32, {static_cast<std::int64_t>(words_.size())}}; }
+  std::string text(std::size_t bytes) const { return {reinterpret_cast<const char*>(words_.data()), bytes}; }
+
+ private:
+  std::vector<std::int32_t> words_;
+};
+
+Tensor one(std::int32_t& value) { return {&value, DType::i32, {1}}; }
+
+// The lowest rank for which something holds, -1 where it holds for none.
+int first_with(Communicator& ranks, bool holds) {
+  // Counted from the end, so that the lowest rank has the largest number.
+  std::int32_t place = holds ? ranks.size() - ranks.rank() : 0;
+  ranks.all_reduce(one(place), ReduceOp::max).wait();
+  return place == 0 ? -1 : ranks.size() - place;
+}
+
+// What a stage that ended with this failure, "" for none, means for all ranks. The text starts with its kind.
+constexpr char kUser = 'u', kOther = 'o';
+void throw_first(Communicator& ranks, const std::string& failure, bool name_rank) {
+  const int speaker = first_with(ranks, !failure.empty());
+  if (speaker < 0) return;
+  const auto first = broadcast_text(ranks, failure, speaker);
+  std::int32_t same = failure == first;
+  ranks.all_reduce(one(same)).wait();
+  auto text = first.substr(1);
+  if (name_rank && same != ranks.size()) text = fmt::format("rank {}: {}", speaker, text);
+  if (first[0] == kUser) throw UserError(text);
+  throw Error(text);
+}
+
+std::string failure_of(const std::function<void()>& stage) {
+  try {
+    stage();
+    return {};
+  } catch (const StoppedByPeer&) {
+    throw;
+  } catch (const UserError& error) {
+    return kUser + std::string(error.what());
+  } catch (const Error& error) {
+    return kOther + std::string(error.what());
+  }
+}
+
+// Facts as one text and back; neither names nor values hold a zero byte.
+std::string pack(const std::vector<Fact>& facts) {
+  std::string text;
+  for (const auto& [name, value] : facts) (text += name).append(1, '\0').append(value).append(1, '\0');
+  return text;
+}
+std::vector<Fact> unpack(std::string_view text) {
+  std::vector<Fact> facts;
+  const auto next = [&] {
+    const auto end = text.find('\0');
+    const std::string part(text.substr(0, end));
+    text.remove_prefix(end + 1);
+    return part;
+  };
+  while (!text.empty()) {
+    auto name = next();
+    facts.push_back({std::move(name), next()});
+  }
+  return facts;
+}
+
+// Of windows spread over a file: another file of the same size is told apart without reading all of it.
+std::uint64_t sample_checksum(const TokenFile& file) {
+  constexpr std::int64_t kWindow = 1024, kWindows = 64;
+  std::vector<std::int32_t> tokens;
+  const std::int64_t stride = std::max(file.size() / kWindows, kWindow);
+  for (std::int64_t first = 0; first < file.size(); first += stride) {
+    const auto count = static_cast<std::size_t>(std::min(kWindow, file.size() - first));
+    tokens.resize(tokens.size() + count);
+    file.copy(first, std::span(tokens).last(count));
+  }
+  return checksum(std::as_bytes(std::span(tokens)));
+}
+
+}  // namespace
+
+std::string broadcast_text(Communicator& ranks, std::string text, int root) {
+  if (ranks.size() == 1) return text;
+  auto length = static_cast<std::int32_t>(text.size());
+  ranks.broadcast(one(length), root).wait();
+  const auto bytes = static_cast<std::size_t>(length);
+  Words words = ranks.rank() == root ? Words(text) : Words(bytes);
+  ranks.broadcast(words.tensor(), root).wait();
+  return words.text(bytes);
+}
+
+std::string first_text(Communicator& ranks, const std::string& text) {
+  const int speaker = first_with(ranks, !text.empty());
+  return speaker < 0 ? "" : broadcast_text(ranks, text, speaker);
+}
+
+void send_text(Communicator& ranks, const std::string& text, int to) {
+  auto length = static_cast<std::int32_t>(text.size());
+  ranks.send(one(length), to).wait();
+  ranks.send(Words(text).tensor(), to).wait();
+}
+
+std::string receive_text(Communicator& ranks, int from) {
+  std::int32_t length = 0;
+  ranks.receive(one(length), from).wait();
+  Words words(static_cast<std::size_t>(length));
+  ranks.receive(words.tensor(), from).wait();
+  return words.text(static_cast<std::size_t>(length));
+}
+
+void all_or_none(Communicator& ranks, const std::function<void()>& stage) {
+  if (ranks.size() == 1) return stage();
+  throw_first(ranks, failure_of(stage), true);
+}
+
+void some_for_all(Communicator& ranks, bool here, const std::function<void()>& stage) {
+  if (ranks.size() == 1) return stage();
+  throw_first(ranks, here ? failure_of(stage) : "", false);
+}
+
+std::vector<Fact> facts_of(const Config& config) {
+  std::vector<Fact> facts = {{"the version of Shoal", kVersion}};
+  for (const auto& field : config_fields()) facts.push_back({field.name(), field.value(config)});
+  return facts;
+}
+
+std::vector<Fact> facts_of(const Dataset& data) {
+  std::vector<Fact> facts;
+  for (const char* name : {"train", "val", "test"}) {
+    if (!data.has_split(name)) continue;
+    const auto& file = data.split(name);
+    const auto path = file.path().string();
+    if (data.meta()) {
+      facts.push_back({fmt::format("{} in {}", path, (data.dir() / "meta.json").string()),
+                       fmt::format("xxh64 {:016x}", data.meta()->splits.at(name).xxh64)});
+    }
+    facts.push_back(
+        {path, fmt::format("{} tokens, checksum {:016x}", with_commas(file.size()), sample_checksum(file))});
+  }
+  if (data.meta()) {
+    facts.push_back({fmt::format("the tokenizer in {}", (data.dir() / "meta.json").string()),
+                     fmt::format("checksum {:016x}", checksum(data.meta()->tokenizer))});
+  }
+  facts.push_back({"the vocabulary", fmt::format("{} tokens", with_commas(data.vocab_size()))});
+  return facts;
+}
+
+void require_agreement(Communicator& ranks, const std::vector<Fact>& facts) {
+  const auto first = unpack(broadcast_text(ranks, pack(facts)));
+  std::map<std::string, std::string> mine;
+  for (const auto& [name, value] : facts) mine[name] = value;
+  std::string differences;
+  const auto compare = [&](const std::string& name, const std::string& theirs, const std::string& ours) {
+    if (theirs != ours) differences += fmt::format("\n  {}: {} (rank 0 has {})", name, ours, theirs);
+  };
+  for (const auto& [name, value] : first) {
+    const auto found = mine.extract(name);
+    compare(name, value, found ? found.mapped() : "nothing");
+  }
+  for (const auto& [name, value] : mine) compare(name, "nothing", value);
+  all_or_none(ranks, [&] {
+    if (differences.empty()) return;
+    fail_user("it was not started as rank 0 was:{}\ngive every rank the same program, config and data",
+              differences);
+  });
+}
+
+}  // namespace shoal

@@ -1,0 +1,40 @@
+// What ranks say to each other beside tensors: texts, and that they were started alike. All of these are
+// collective: every rank of the group calls them.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "data/dataset.h"
+#include "train/config.h"
+
+namespace shoal {
+
+// The text of rank `root`, on every rank.
+std::string broadcast_text(Communicator& ranks, std::string text, int root = 0);
+// The text of the lowest rank that has one, on every rank; "" where none has.
+std::string first_text(Communicator& ranks, const std::string& text);
+// Between two ranks.
+void send_text(Communicator& ranks, const std::string& text, int to);
+std::string receive_text(Communicator& ranks, int from);
+
+// Does `stage` on every rank. Returns when it went well on all; else the first failure is thrown on all of
+// them alike, after "rank R: " unless it is the same everywhere.
+void all_or_none(Communicator& ranks, const std::function<void()>& stage);
+// Does `stage` on this rank where `here` holds (on rank 0, say). A failure is thrown on every rank as it is.
+void some_for_all(Communicator& ranks, bool here, const std::function<void()>& stage);
+
+// Something that must be the same on every rank: "optim.lr", "0.001".
+struct Fact {
+  std::string name, value;
+};
+std::vector<Fact> facts_of(const Config& config);  // every key, and the program's version
+std::vector<Fact> facts_of(const Dataset& data);   // sizes and checksums
+
+// Returns when all ranks have the facts of rank 0. Throws UserError on every rank that names the first which
+// has others, with both values of whatever differs.
+void require_agreement(Communicator& ranks, const std::vector<Fact>& facts);
+
+}  // namespace shoal

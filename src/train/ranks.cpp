@@ -1,0 +1,67 @@
+#include "train/ranks.h"
+
+#include <exception>
+
+#include "core/error.h"
+#include "core/log.h"
+
+namespace shoal {
+namespace {
+
+constexpr int kMostThreads = 4096;
+
+std::string count(int ranks) { return ranks == 1 ? "1 rank" : fmt::format("{} ranks", ranks); }
+
+}  // namespace
+
+int ranks_to_start(const Config& config, int asked, const Launch& launch) {
+  const bool launched = launch.kind != Launch::Kind::alone;
+  if (launched && asked != 0 && asked != launch.ranks) {
+    fail_user("--ranks {} was given, but {} started {}; leave --ranks out, or let {} start {}", asked,
+              launch.by, count(launch.ranks), launch.by, count(asked));
+  }
+  const auto& parallel = config.parallel;
+  const int wanted = parallel.data * parallel.tensor * parallel.pipeline;
+  const int started = launched ? launch.ranks : asked;
+  if (started == 0) return wanted == 0 ? 1 : wanted;
+  if (wanted != 0 && wanted != started) {
+    fail_user("parallel.data = {} asks for {}, but {} started {}; set parallel.data=0 to take any number",
+              parallel.data, count(wanted), launched ? launch.by : "--ranks", count(started));
+  }
+  return started;
+}
+
+int backend_threads(const Config& config, const World& world) {
+  return config.train.threads > 0 ? config.train.threads : world.cores;
+}
+
+void with_ranks(int asked, const std::function<Config()>& load,
+                const std::function<void(const Config&, World&)>& body) {
+  const Launch launch = detect_launch();
+  if (launch.kind == Launch::Kind::alone) {
+    const Config config = load();
+    const int ranks = ranks_to_start(config, asked, launch);
+    if (ranks > kMostThreads) {
+      fail_user("{} as threads of one process are too many; at most {} go", count(ranks), kMostThreads);
+    }
+    run_threads({.ranks = ranks, .deadline_seconds = config.parallel.timeout},
+                [&](World& world) { body(config, world); });
+    return;
+  }
+  // A mistake that all ranks find is reported by one of them, so it must not come out before they are joined.
+  Config config;
+  std::exception_ptr mistake;
+  try {
+    config = load();
+    ranks_to_start(config, asked, launch);
+  } catch (...) {
+    mistake = std::current_exception();
+  }
+  run_mpi({.deadline_seconds = config.parallel.timeout}, [&](World& world) {
+    log::mute_thread(world.ranks.rank() != 0);
+    if (mistake) std::rethrow_exception(mistake);
+    body(config, world);
+  });
+}
+
+}  // namespace shoal

@@ -1,0 +1,24 @@
+// Starting the ranks of a command.
+#pragma once
+
+#include <functional>
+
+#include "comm/world.h"
+#include "train/config.h"
+
+namespace shoal {
+
+// Calls `body` once per rank with the config that `load` returns: in this process alone where mpirun or srun
+// started it as a rank of theirs, else on threads: `asked` of them (0: not asked), or as many as [parallel]
+// says, or one. Ranks other than 0 say nothing on the way. Throws UserError, with both numbers, when
+// two of launcher, `asked` and [parallel] want another number.
+void with_ranks(int asked, const std::function<Config()>& load,
+                const std::function<void(const Config& config, World& world)>& body);
+
+// What the above would start.
+int ranks_to_start(const Config& config, int asked, const Launch& launch);
+
+// train.threads, or this rank's share of its host's cores.
+int backend_threads(const Config& config, const World& world);
+
+}  // namespace shoal

@@ -1,0 +1,58 @@
+#include "train/saver.h"
+
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+
+#include "core/error.h"
+#include "train/agree.h"
+
+namespace shoal {
+
+Saver::Saver(Communicator& ranks, const std::filesystem::path& run, int keep) : ranks_(ranks) {
+  const auto now = std::chrono::system_clock::now().time_since_epoch().count();
+  const auto session = broadcast_text(ranks, fmt::format("{:x}-{:x}", now, ::getpid()));
+  const auto open = [&] {
+    store_ = std::make_unique<CheckpointStore>(
+        run, StoreOptions{.keep = keep, .rank = ranks.rank(), .world = ranks.size(), .session = session});
+  };
+  some_for_all(ranks, ranks.rank() == 0, open);
+  all_or_none(ranks, [&] {
+    if (!store_) open();
+  });
+}
+
+Saver::~Saver() {
+  // A save that is not settled by now is one whose other ranks may have failed.
+  if (ranks_.size() > 1) store_->give_up();
+}
+
+void Saver::begin(const CheckpointInfo& info, std::span<const SliceView> slices, bool best) {
+  error_.clear();
+  store_->save_async(info, slices, best);
+}
+
+std::string Saver::news() {
+  const auto error = store_->take_error();
+  if (error) error_ = *error;
+  return error.value_or("");
+}
+
+std::string Saver::settle() {
+  // In short rounds, since a save may take longer than a collective may.
+  for (bool over = false; !over;) {
+    const bool done = store_->wait_for(std::chrono::milliseconds(200));
+    news();
+    const bool first = ranks_.rank() == 0;
+    std::array<std::int32_t, 3> counts = {first && !done, !first && !done, !first && !error_.empty()};
+    ranks_.set_purpose("waiting for a checkpoint");
+    ranks_.all_reduce({counts.data(), DType::i32, {3}}).wait();
+    over = counts[0] + counts[1] == 0;
+    // Rank 0 may still wait for a shard whose rank could not even report that it failed.
+    if (counts[1] == 0 && counts[2] > 0) store_->give_up();
+  }
+  return first_text(ranks_, std::exchange(error_, {}));
+}
+
+}  // namespace shoal
