@@ -98,10 +98,9 @@ bool Operation::publish(int member, Buffers buffers) {
 }
 
 void Operation::start(int member) {
+  const auto bytes = parts_ * part_count_ * static_cast<std::int64_t>(size_of(call_.dtype));
+  if (bytes <= kAtOnceBytes) work(member);
   ready_ = true;
-  if (parts_ * part_count_ * static_cast<std::int64_t>(size_of(call_.dtype)) <= kAtOnceBytes) {
-    work(member);
-  }
   wake();
 }
 
