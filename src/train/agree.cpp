@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
 #include <map>
 
 #include "checkpoint/file_io.h"
@@ -35,33 +36,6 @@ int first_with(Communicator& ranks, bool holds) {
   std::int32_t place = holds ? ranks.size() - ranks.rank() : 0;
   ranks.all_reduce(one(place), ReduceOp::max).wait();
   return place == 0 ? -1 : ranks.size() - place;
-}
-
-// What a stage that ended with this failure, "" for none, means for all ranks. The text starts with its kind.
-constexpr char kUser = 'u', kOther = 'o';
-void throw_first(Communicator& ranks, const std::string& failure, bool name_rank) {
-  const int speaker = first_with(ranks, !failure.empty());
-  if (speaker < 0) return;
-  const auto first = broadcast_text(ranks, failure, speaker);
-  std::int32_t same = failure == first;
-  ranks.all_reduce(one(same)).wait();
-  auto text = first.substr(1);
-  if (name_rank && same != ranks.size()) text = fmt::format("rank {}: {}", speaker, text);
-  if (first[0] == kUser) throw UserError(text);
-  throw Error(text);
-}
-
-std::string failure_of(const std::function<void()>& stage) {
-  try {
-    stage();
-    return {};
-  } catch (const StoppedByPeer&) {
-    throw;
-  } catch (const UserError& error) {
-    return kUser + std::string(error.what());
-  } catch (const Error& error) {
-    return kOther + std::string(error.what());
-  }
 }
 
 // Facts as one text and back; neither names nor values hold a zero byte.
@@ -131,12 +105,36 @@ std::string receive_text(Communicator& ranks, int from) {
 
 void all_or_none(Communicator& ranks, const std::function<void()>& stage) {
   if (ranks.size() == 1) return stage();
-  throw_first(ranks, failure_of(stage), true);
+  std::exception_ptr failure;
+  try {
+    stage();
+  } catch (const StoppedByPeer&) {
+    throw;
+  } catch (const Error&) {
+    failure = std::current_exception();
+  }
+  const int failed = first_with(ranks, failure != nullptr);
+  if (failure) std::rethrow_exception(failure);
+  if (failed >= 0) ranks.barrier();  // which that rank does not come to
 }
 
 void some_for_all(Communicator& ranks, bool here, const std::function<void()>& stage) {
   if (ranks.size() == 1) return stage();
-  throw_first(ranks, here ? failure_of(stage) : "", false);
+  constexpr char kUser = 'u', kOther = 'o';  // the failure's kind goes ahead of its text
+  std::string failure;
+  try {
+    if (here) stage();
+  } catch (const StoppedByPeer&) {
+    throw;
+  } catch (const UserError& error) {
+    failure = kUser + std::string(error.what());
+  } catch (const Error& error) {
+    failure = kOther + std::string(error.what());
+  }
+  failure = first_text(ranks, failure);
+  if (failure.empty()) return;
+  if (failure[0] == kUser) throw UserError(failure.substr(1));
+  throw Error(failure.substr(1));
 }
 
 std::vector<Fact> facts_of(const Config& config) {

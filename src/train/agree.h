@@ -20,8 +20,8 @@ std::string first_text(Communicator& ranks, const std::string& text);
 void send_text(Communicator& ranks, const std::string& text, int to);
 std::string receive_text(Communicator& ranks, int from);
 
-// Does `stage` on every rank. Returns when it went well on all; else the first failure is thrown on all of
-// them alike, after "rank R: " unless it is the same everywhere.
+// Does `stage` on every rank. Returns when it went well on all; else what it threw comes out where it did,
+// and the other ranks stop. So a mistake that all make comes out of all, and is reported as one.
 void all_or_none(Communicator& ranks, const std::function<void()>& stage);
 // Does `stage` on this rank where `here` holds (on rank 0, say). A failure is thrown on every rank as it is.
 void some_for_all(Communicator& ranks, bool here, const std::function<void()>& stage);
@@ -33,8 +33,8 @@ struct Fact {
 std::vector<Fact> facts_of(const Config& config);  // every key, and the program's version
 std::vector<Fact> facts_of(const Dataset& data);   // sizes and checksums
 
-// Returns when all ranks have the facts of rank 0. Throws UserError on every rank that names the first which
-// has others, with both values of whatever differs.
+// Returns when all ranks have the facts of rank 0. On one that has others, UserError with both values of
+// whatever differs comes out, and the other ranks stop.
 void require_agreement(Communicator& ranks, const std::vector<Fact>& facts);
 
 }  // namespace shoal
