@@ -6,6 +6,7 @@
 #include "core/text.h"
 #include "train/dry_run.h"
 #include "train/layout.h"
+#include "train/ranks.h"
 
 namespace shoal::cli {
 namespace {
@@ -40,7 +41,8 @@ void print_step(const DryRun::Rank& rank, const Config& config, int ranks) {
 
 }  // namespace
 
-void print_dry_run(Config config, int ranks, int ranks_per_host) {
+void print_dry_run(Config config, int asked, int ranks_per_host) {
+  const int ranks = ranks_to_start(config, asked, {});
   resolve_layout(config, ranks);
   const auto source = resolve_vocabulary(config);
   const auto model = to_gpt_config(config.model);

@@ -5,7 +5,8 @@
 namespace shoal::cli {
 
 // `shoal train CONFIG --dry-run --ranks N`: memory of a rank, and what a step sends and computes. The data
-// need not be there. `ranks_per_host` neighbouring ranks share a host; 0: unknown.
-void print_dry_run(Config config, int ranks, int ranks_per_host);
+// need not be there. `asked` is N, 0 where it is not given; `ranks_per_host` neighbouring ranks share a host,
+// 0: unknown.
+void print_dry_run(Config config, int asked, int ranks_per_host);
 
 }  // namespace shoal::cli

@@ -1,7 +1,6 @@
 // shoal size: what a model and its training need, before any of it is taken.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <memory>
 
 #include "cli/command.h"
@@ -10,6 +9,7 @@
 #include "core/error.h"
 #include "core/text.h"
 #include "train/layout.h"
+#include "train/ranks.h"
 
 namespace shoal::cli {
 namespace {
@@ -53,7 +53,7 @@ void print_compute(const Config& config, const GptConfig& model) {
 
 void run(const ConfigOptions& options, int asked) {
   Config config = options.load();
-  const int ranks = asked > 0 ? asked : std::max(config.parallel.data, 1);
+  const int ranks = ranks_to_start(config, asked, {});
   resolve_layout(config, ranks);
   const auto source = resolve_vocabulary(config);
   const auto model = to_gpt_config(config.model);

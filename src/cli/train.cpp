@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "cli/command.h"
+#include "cli/dry_run.h"
 #include "train/ranks.h"
 
 namespace shoal::cli {
@@ -11,6 +12,8 @@ namespace shoal::cli {
 void add_train(CLI::App& app) {
   struct Options : ConfigOptions {
     int ranks = 0;
+    bool dry_run = false;
+    int ranks_per_host = 0;
   };
   auto options = std::make_shared<Options>();
   auto* command =
@@ -20,10 +23,21 @@ void add_train(CLI::App& app) {
                     "the same with other settings"},
                    {"shoal train configs/quickstart.toml init.from=resume", "go on where it stopped"},
                    {"shoal train configs/quickstart.toml --ranks 2", "on two ranks, threads of this process"},
-                   {"mpirun -n 4 shoal train configs/quickstart.toml", "on four, on one machine or many"}});
+                   {"mpirun -n 4 shoal train configs/quickstart.toml", "on four, on one machine or many"},
+                   {"shoal train configs/gpt2-124m.toml --dry-run --ranks 64", "what would a step take?"}});
   add_config_options(*command, *options);
   add_ranks(*command, options->ranks);
+  auto* dry_run =
+      command->add_flag("--dry-run", options->dry_run,
+                        "Run nothing: say what a step would take and send, on any number of ranks");
+  command
+      ->add_option("--ranks-per-host", options->ranks_per_host,
+                   "With --dry-run: also say what would leave a host of so many neighbouring ranks")
+      ->check(CLI::PositiveNumber)
+      ->option_text("N")
+      ->needs(dry_run);
   command->callback([options] {
+    if (options->dry_run) return print_dry_run(options->load(), options->ranks, options->ranks_per_host);
     with_ranks(
         options->ranks, [&] { return options->load(); },
         [](const Config& config, World& world) { Trainer(config, world).run(); });
