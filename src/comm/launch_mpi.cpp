@@ -97,8 +97,7 @@ void run_body(mpi::Engine& engine, const std::string& version, const RankBody& b
 }
 
 // To be called while the failure is handled.
-[[noreturn]] void end_failed(mpi::Engine& engine, const std::string& text) {
-  const auto verdict = engine.fail(text);
+[[noreturn]] void end_failed(mpi::Engine& engine, mpi::Engine::Verdict verdict) {
   const auto& group = *engine.world();
   if (!verdict.report) {
     engine.linger();
@@ -133,11 +132,11 @@ void run_mpi(const WorldOptions& options, const RankBody& body) {
     run_body(engine, library.version(), body);
     engine.finish();
   } catch (const StoppedByPeer&) {
-    end_failed(engine, "");
+    end_failed(engine, engine.stopped_by_peer());
   } catch (const std::exception& error) {
-    end_failed(engine, error.what());
+    end_failed(engine, engine.fail(error.what()));
   } catch (...) {
-    end_failed(engine, "unknown exception");
+    end_failed(engine, engine.fail("unknown exception"));
   }
 }
 

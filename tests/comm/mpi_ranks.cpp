@@ -1,12 +1,14 @@
 // What the tests of MPI start under mpirun: `mpi_ranks WHAT [DEADLINE]` runs one thing on every rank. As the
-// program does, it prints a failure where one comes out of run_mpi, and ends with 2 for the user's, else 1.
-#include <signal.h>
+// program does, it prints a failure that comes out of run_mpi, and ends with 2 for the user's, else with 1.
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
 #include <string>
+#include <thread>
 
 #include "comm/conformance.h"
 #include "core/clock.h"
@@ -14,29 +16,97 @@
 namespace shoal::test {
 namespace {
 
-constexpr std::int64_t kChunk = 1 << 20;  // where the implementation cuts a reduction
+void say(const std::string& line) {
+  std::fputs((line + "\n").c_str(), stdout);
+  std::fflush(stdout);
+}
 
+void sleep_seconds(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
+
+// The chunk is what the implementation gives each peer at a time.
 void conform(World& world) {
-  for (const auto& check : kChecks) {
-    const Stopwatch watch;
-    check.run(world, kChunk);
-    if (world.ranks.rank() == 0) fmt::print("{} {:.2f} s\n", check.name, watch.seconds());
-  }
+  for (const auto& check : kChecks) check.run(world, (1 << 20) / world.ranks.size());
+  say("conforms");
 }
 
 void say_where(World& world) {
-  if (world.ranks.rank() == 0) {
-    fmt::print("{}, {} of {} on this host, {} cores\n", world.where, world.local_rank, world.local_size,
-               world.cores);
+  say(fmt::format("rank {} local {} of {}, {} cores, {}", world.ranks.rank(), world.local_rank,
+                  world.local_size, world.cores, world.where));
+}
+
+// Collectives until something happens.
+void go_on(World& world) {
+  Values x(DType::f32, 300000);
+  for (bool first = true;; first = false) {
+    world.ranks.set_purpose("going on");
+    world.ranks.all_reduce(x.tensor()).wait();
+    if (first) say(fmt::format("pid {}", ::getpid()));
+    sleep_seconds(0.001);
   }
+}
+
+void fail_alike(World&) { fail_user("no such file"); }
+
+// Rank 0 never comes to a collective again.
+void fail_while_another_computes(World& world) {
+  if (world.ranks.rank() == 0) sleep_seconds(60);
+  fail("gone");
+}
+
+// The others never come to a collective whose request an exception destroys.
+void give_up(World& world) {
+  Values x(DType::f32, 100000);
+  if (world.ranks.rank() > 0) sleep_seconds(60);
+  const auto lonely = world.ranks.all_reduce(x.tensor());
+  fail("gone");
+}
+
+double cpu_seconds() {
+  struct rusage usage {};
+  ::getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+// Rank 0 computes and waits for nothing while the others wait for what it has begun.
+void progress(World& world) {
+  auto& group = world.ranks;
+  Values x(DType::f32, 1000000);
+  x.fill([](std::int64_t) { return 1; });
+  group.barrier();
+  const Stopwatch watch;
+  auto request = group.all_reduce(x.tensor());
+  if (group.rank() == 0) {
+    while (watch.seconds() < 2) continue;
+  }
+  request.wait();
+  x.expect("all_reduce", [&](std::int64_t) { return group.size(); });
+  if (group.rank() > 0) say(watch.seconds() < 1.5 ? "progress" : "no progress");
+}
+
+// Rank 0 comes late: those who wait, or have begun and do something else, leave the core to others.
+void idle(World& world) {
+  auto& group = world.ranks;
+  Values x(DType::f32, 1000000);
+  group.barrier();
+  const double before = cpu_seconds();
+  if (group.rank() == 0) sleep_seconds(2);
+  auto request = group.all_reduce(x.tensor());
+  if (group.rank() == 1) sleep_seconds(2);
+  request.wait();
+  const double used = cpu_seconds() - before;
+  say(used < 0.4 ? "idle" : fmt::format("busy for {} s", used));
 }
 
 int run(const std::string& what, double deadline_seconds) {
   const std::map<std::string, RankBody> bodies{
-      {"conform", conform},
-      {"where", say_where},
-      {"fail", fail_while_others_wait},
-      {"late", [&](World& world) { miss_deadline(world, deadline_seconds); }},
+      {"conform", conform},       {"where", say_where},
+      {"go_on", go_on},           {"fail", fail_while_others_wait},
+      {"fail_alike", fail_alike}, {"fail_while_another_computes", fail_while_another_computes},
+      {"give_up", give_up},       {"late", [&](World& world) { miss_deadline(world, deadline_seconds); }},
+      {"progress", progress},     {"idle", idle},
   };
   try {
     run_mpi({.deadline_seconds = deadline_seconds}, bodies.at(what));
@@ -56,5 +126,6 @@ int run(const std::string& what, double deadline_seconds) {
 }  // namespace shoal::test
 
 int main(int argc, char** argv) {
+  ::alarm(300);  // whatever happens, it ends
   return shoal::test::run(argc > 1 ? argv[1] : "where", argc > 2 ? std::atof(argv[2]) : 60);
 }

@@ -10,7 +10,8 @@ namespace shoal::mpi {
 
 struct Note {
   enum class Kind : std::int32_t {
-    failed,  // the sender has failed; text: a hash of its message, 0 when unknown
+    failed,  // the sender has; text: a hash of its message, 0 when unknown; number: 1 if it had not heard of
+             // another
     ask,     // how many jobs of this group and kind has the receiver begun?
     answer,
   };

@@ -19,7 +19,7 @@ using std::chrono::duration;
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-// Failures of other ranks that came within this time were not caused by one's own.
+// How long ranks collect failures before they stop.
 constexpr double kFailuresMeet = 0.5;
 // By then the rank that reports has done so.
 constexpr double kReported = 1.5;
@@ -137,17 +137,27 @@ void Engine::settle(Job& job, bool unwinding) noexcept {
   --waiting_;
 }
 
+// False when it takes so long that something is stuck.
+bool Engine::await_stop(std::unique_lock<std::mutex>& lock) {
+  kick_ = true;
+  wake_.notify_all();
+  return changed_.wait_for(lock, duration<double>(kForce), [&] { return phase_ == Phase::stopped; });
+}
+
 Engine::Verdict Engine::fail(const std::string& text) {
   std::unique_lock lock(mutex_);
   body_ended_ = true;
-  if (phase_ == Phase::running && !failure_) failure_ = {text, true};
-  kick_ = true;
-  wake_.notify_all();
-  const auto stopped = [&] { return phase_ == Phase::stopped; };
-  if (!changed_.wait_for(lock, duration<double>(kForce), stopped)) {  // MPI is stuck
-    end_by_force(fmt::format("rank {}: {}", library_.rank(), text));
-  }
+  if (phase_ != Phase::stopped && !failure_) failure_ = {text, true};
+  if (!await_stop(lock)) end_by_force(fmt::format("rank {}: {}", library_.rank(), text));
   return verdict_;
+}
+
+Engine::Verdict Engine::stopped_by_peer() {
+  std::unique_lock lock(mutex_);
+  body_ended_ = true;
+  if (await_stop(lock)) return verdict_;
+  lock.unlock();
+  return fail("ended because another rank failed, which nobody has heard of");
 }
 
 void Engine::linger() {
@@ -205,7 +215,7 @@ void Engine::loop() {
       while (const auto note = control_->receive()) serve(*note);
       check_deadlines();
     } catch (const std::exception& error) {
-      start_failing(error.what(), true);
+      fail_here(error.what(), true);
     }
     const bool sent = control_->all_sent();
     std::optional<std::pair<std::string, bool>> failure;
@@ -215,8 +225,8 @@ void Engine::loop() {
       failure = failure_;
       closing = closing_;
     }
-    if (failure) start_failing(failure->first, failure->second);
-    if (phase_ == Phase::failing && sent) conclude_failing();
+    if (failure) fail_here(failure->first, failure->second);
+    if (phase_ == Phase::ending && sent) conclude();
     if (phase_ == Phase::stopped) return await_end();
     if (closing && sent) {
       control_->close();
@@ -241,9 +251,8 @@ void Engine::take_new_jobs() {
 void Engine::serve(const Note& note) {
   switch (note.kind) {
     case Note::Kind::failed:
-      failed_[note.from] = note.text;
-      if (phase_ == Phase::running) stop({});
-      return;
+      failed_[note.from] = {note.text, note.number == 1};
+      return start_ending();
     case Note::Kind::ask: {
       Note answer{Note::Kind::answer, 0, note.group, note.job_kind, 0, 0};
       {
@@ -316,39 +325,41 @@ void Engine::conclude_inquiry() {
   text += missing.empty() ? ", though all ranks came" : fmt::format(" for {}", list_ranks(missing));
   if (!silent.empty()) text += fmt::format("; {} did not answer", list_ranks(silent));
   inquiry_.reset();
-  start_failing(text, true);
+  fail_here(text, true);
 }
 
-void Engine::start_failing(const std::string& text, bool known) {
+void Engine::start_ending() {
   if (phase_ != Phase::running) return;
-  const auto id = known ? hash(text) : 0;
-  failed_[library_.rank()] = id;
-  Note note;
-  note.text = id;
-  control_->send_all(note);
-  failing_since_.restart();
   const std::scoped_lock lock(mutex_);
-  phase_ = Phase::failing;
-  own_failure_ = text;
+  phase_ = Phase::ending;
   heard_of_failure_.restart();
 }
 
-// The lowest of the ranks that failed without having heard of another reports.
-void Engine::conclude_failing() {
-  const bool all = static_cast<int>(failed_.size()) == library_.size();
-  if (!all && failing_since_.seconds() < kFailuresMeet) return;
-  const auto id = failed_.begin()->second;
-  const bool same =
-      failed_.size() > 1 && id != 0 &&
-      std::all_of(failed_.begin(), failed_.end(), [&](const auto& f) { return f.second == id; });
-  stop({failed_.begin()->first == library_.rank(), same});
+void Engine::fail_here(const std::string& text, bool known) {
+  if (failed_.contains(library_.rank())) return;
+  const Failed failed{known ? hash(text) : 0, failed_.empty()};
+  failed_[library_.rank()] = failed;
+  Note note;
+  note.text = failed.text;
+  note.number = failed.first ? 1 : 0;
+  control_->send_all(note);
+  start_ending();
+  const std::scoped_lock lock(mutex_);
+  own_failure_ = text;
 }
 
-void Engine::stop(Verdict verdict) {
+void Engine::conclude() {
+  const bool all = static_cast<int>(failed_.size()) == library_.size();
+  if (!all && heard_of_failure_.seconds() < kFailuresMeet) return;
+  const auto text = failed_.begin()->second.text;
+  const auto alike = [&](const auto& failed) { return failed.second.text == text; };
+  const auto first =
+      std::find_if(failed_.begin(), failed_.end(), [](const auto& f) { return f.second.first; });
   {
     const std::scoped_lock lock(mutex_);
-    if (phase_ == Phase::running) heard_of_failure_.restart();
-    verdict_ = verdict;
+    verdict_.report = first != failed_.end() && first->first == library_.rank();
+    verdict_.same_everywhere =
+        text != 0 && failed_.size() > 1 && std::all_of(failed_.begin(), failed_.end(), alike);
     phase_ = Phase::stopped;
   }
   changed_.notify_all();

@@ -2,8 +2,9 @@
 // also while the rank computes, and tells ranks of each other's failures.
 //
 // The end of a run: a rank that fails (its body throws, a collective's deadline passes, MPI fails) tells all
-// others, and those that failed before they heard of another agree on one that reports. A rank that has heard
-// of a failure makes no MPI call any more, so that its buffers are free.
+// others. For a moment ranks collect who else fails of itself, so that what all have run into is said once,
+// and the lowest of those that had not heard of another reports. Then no rank makes an MPI call any more, so
+// that its buffers are free.
 #pragma once
 
 #include <condition_variable>
@@ -51,11 +52,13 @@ class Engine {
     bool same_everywhere = false;  // several ranks failed, with the same text
   };
   Verdict fail(const std::string& text);
+  // The body has ended because another rank failed, which the others will hear of.
+  Verdict stopped_by_peer();
   // Sleeps until the rank that reports has done it.
   void linger();
 
  private:
-  enum class Phase : std::uint8_t { running, failing, stopped };
+  enum class Phase : std::uint8_t { running, ending, stopped };
   struct Inquiry {  // after a deadline
     std::shared_ptr<Job> job;
     std::map<int, bool> came;  // by world rank; those that answered
@@ -69,13 +72,15 @@ class Engine {
   void serve(const Note& note);
   void check_deadlines();
   void conclude_inquiry();
-  void start_failing(const std::string& text, bool known);
-  void conclude_failing();
-  void stop(Verdict verdict);
+  void start_ending();
+  void fail_here(const std::string& text, bool known);
+  void conclude();
   void await_end();
   void pause(bool moved);
 
-  void throw_if_stopped();  // with the mutex held
+  // With the mutex held.
+  void throw_if_stopped();
+  bool await_stop(std::unique_lock<std::mutex>& lock);
 
   Library& library_;
   double deadline_seconds_;
@@ -84,8 +89,12 @@ class Engine {
   std::unique_ptr<Control> control_;
   std::vector<std::shared_ptr<Job>> open_;  // begun and not done
   std::optional<Inquiry> inquiry_;
-  std::map<int, std::uint64_t> failed_;  // world rank, hash of its text
-  Stopwatch failing_since_, moved_since_, deadlines_checked_;
+  struct Failed {
+    std::uint64_t text;  // a hash; 0 when unknown
+    bool first;          // it had not heard of another
+  };
+  std::map<int, Failed> failed_;  // by world rank
+  Stopwatch moved_since_, deadlines_checked_;
 
   std::mutex mutex_;
   std::condition_variable changed_;  // for the rank

@@ -1,6 +1,8 @@
 #include "comm/mpi/load.h"
 
 #include <dlfcn.h>
+#include <sys/uio.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -55,9 +57,14 @@ std::string find_module(const Launch& launch, const Implementation& mpi) {
       mpi.to_build, launch.ranks, launch.by);
 }
 
-// Open MPI moves large messages faster through shared memory than by reading another process's memory, and
-// containers often forbid the latter. What the user has set stays.
-void set_defaults() { ::setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0); }
+// Open MPI's ranks of one host read each other's memory, which some containers forbid; it would notice in the
+// middle of a message. What the user has set stays.
+void avoid_forbidden_reads() {
+  int from = 1, to = 0;
+  const iovec source{&from, sizeof from}, target{&to, sizeof to};
+  if (::process_vm_readv(::getpid(), &target, 1, &source, 1, 0) == sizeof from) return;
+  ::setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0);
+}
 
 }  // namespace
 
@@ -66,7 +73,7 @@ bool has_module(Launch::Kind kind) { return !look_for_module(implementation(kind
 Library& load_library(const Launch& launch) {
   const auto& mpi = implementation(launch.kind);
   const auto path = find_module(launch, mpi);
-  set_defaults();
+  avoid_forbidden_reads();
   // Global, because Open MPI's own plugins look for its symbols.
   void* module = ::dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
   if (!module) {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <memory>
 
 #include "comm/reduce.h"
 
@@ -11,13 +10,11 @@ namespace {
 
 using Way = Message::Way;
 
-// Pieces are as large as the caches like, so that the sum of one reads what has just arrived; messages not so
-// small that their number costs more than their bytes.
+// A piece is as large as the caches like, so that its sum reads what has just arrived; its messages are not
+// so small that their number costs more than their bytes.
 constexpr std::int64_t kPiece = 1 << 20, kLeastMessage = 16 << 10;
 // Up to here everybody sends everything to everybody: one way instead of two.
 constexpr std::int64_t kSmall = 4 << 10;
-// Pieces that need no scratch.
-constexpr std::int64_t kBroadcastPiece = 8 << 20;
 
 std::int64_t pieces_of(std::int64_t count, std::int64_t step) { return (count + step - 1) / step; }
 std::byte* bytes_of(const Tensor& x) { return x.as<std::byte>(); }
@@ -32,8 +29,27 @@ void add(std::vector<Message>& messages, Way way, int peer, std::byte* data, std
   if (bytes > 0) messages.push_back({way, peer, data, bytes});
 }
 
-Plan one_piece(Piece piece) {
-  return {1, 0, [piece = std::move(piece)](std::int64_t, std::byte*) { return piece; }};
+// Bytes per peer of a piece that goes to and comes from all of them.
+std::int64_t exchange_step(Seat seat) { return std::max(kPiece / seat.size, kLeastMessage); }
+
+// `bytes` go from from(peer) to every peer, and come from it to to(peer); also to and from oneself.
+template <typename From, typename To>
+Plan exchange(Seat seat, std::int64_t bytes, const From& from, const To& to) {
+  const std::int64_t step = exchange_step(seat);
+  return {pieces_of(bytes, step), 0, [=](std::int64_t index, std::byte*) {
+            Piece piece;
+            const std::int64_t first = index * step, n = std::min(step, bytes - first);
+            for_each_peer(seat, [&](int peer) {
+              add(piece.first, Way::receive, peer, to(peer) + first, n);
+              add(piece.first, Way::send, peer, from(peer) + first, n);
+            });
+            const std::byte* source = from(seat.rank) + first;
+            std::byte* target = to(seat.rank) + first;
+            piece.between = [=] {
+              if (target != source) std::memcpy(target, source, static_cast<std::size_t>(n));
+            };
+            return piece;
+          }};
 }
 
 // [0, n) elements cut into one part per rank, at borders that vectors like.
@@ -111,7 +127,7 @@ Plan plan_all_reduce(Seat seat, const Tensor& x, ReduceOp op) {
     return {1, static_cast<std::size_t>((seat.size - 1) * n * width),
             [=](std::int64_t, std::byte* scratch) { return small_all_reduce(seat, x, op, scratch); }};
   }
-  const std::int64_t step = std::min(n, std::max(kPiece, seat.size * kLeastMessage) / width);
+  const std::int64_t step = std::min(n, exchange_step(seat) * seat.size / width);
   const std::int64_t part = Cut(step, seat.size).step;
   return {pieces_of(n, step), static_cast<std::size_t>((seat.size - 1) * part * width),
           [=](std::int64_t index, std::byte* scratch) {
@@ -123,7 +139,7 @@ Plan plan_all_reduce(Seat seat, const Tensor& x, ReduceOp op) {
 Plan plan_reduce_scatter(Seat seat, const Tensor& out, const Tensor& x, ReduceOp op) {
   const std::int64_t n = out.count(), width = static_cast<std::int64_t>(size_of(x.dtype));
   if (n == 0) return {};
-  const std::int64_t step = std::min(n, std::max(kPiece / seat.size, kLeastMessage) / width);
+  const std::int64_t step = std::min(n, exchange_step(seat) / width);
   return {pieces_of(n, step), static_cast<std::size_t>((seat.size - 1) * step * width),
           [=](std::int64_t index, std::byte* scratch) {
             Piece piece;
@@ -141,30 +157,15 @@ Plan plan_reduce_scatter(Seat seat, const Tensor& out, const Tensor& x, ReduceOp
 
 Plan plan_all_gather(Seat seat, const Tensor& out, const Tensor& x) {
   const auto bytes = static_cast<std::int64_t>(x.bytes());
-  if (bytes == 0) return {};
-  Piece piece;
-  for_each_peer(seat, [&](int peer) {
-    add(piece.first, Way::receive, peer, bytes_of(out) + peer * bytes, bytes);
-    add(piece.first, Way::send, peer, bytes_of(x), bytes);
-  });
-  piece.between = [to = bytes_of(out) + seat.rank * bytes, x] {
-    if (to != x.data) std::memcpy(to, x.data, x.bytes());
-  };
-  return one_piece(std::move(piece));
+  return exchange(
+      seat, bytes, [=](int) { return bytes_of(x); }, [=](int peer) { return bytes_of(out) + peer * bytes; });
 }
 
 Plan plan_all_to_all(Seat seat, const Tensor& out, const Tensor& x) {
   const auto bytes = static_cast<std::int64_t>(x.bytes()) / seat.size;
-  if (bytes == 0) return {};
-  Piece piece;
-  for_each_peer(seat, [&](int peer) {
-    add(piece.first, Way::receive, peer, bytes_of(out) + peer * bytes, bytes);
-    add(piece.first, Way::send, peer, bytes_of(x) + peer * bytes, bytes);
-  });
-  piece.between = [to = bytes_of(out) + seat.rank * bytes, from = bytes_of(x) + seat.rank * bytes, bytes] {
-    std::memcpy(to, from, static_cast<std::size_t>(bytes));
-  };
-  return one_piece(std::move(piece));
+  return exchange(
+      seat, bytes, [=](int peer) { return bytes_of(x) + peer * bytes; },
+      [=](int peer) { return bytes_of(out) + peer * bytes; });
 }
 
 // Part r goes from the root to rank r, and from there to everybody: the root sends everything once, not once
@@ -173,17 +174,21 @@ Plan plan_broadcast(Seat seat, const Tensor& x, int root) {
   const auto bytes = static_cast<std::int64_t>(x.bytes());
   if (bytes == 0) return {};
   if (seat.size == 2 || bytes <= kLeastMessage) {
-    Piece piece;
-    if (seat.rank != root) add(piece.first, Way::receive, root, bytes_of(x), bytes);
-    for_each_peer(seat, [&](int peer) {
-      if (seat.rank == root) add(piece.first, Way::send, peer, bytes_of(x), bytes);
-    });
-    return one_piece(std::move(piece));
+    return {pieces_of(bytes, kPiece), 0, [=](std::int64_t index, std::byte*) {
+              Piece piece;
+              const std::int64_t first = index * kPiece, n = std::min(kPiece, bytes - first);
+              if (seat.rank != root) add(piece.first, Way::receive, root, bytes_of(x) + first, n);
+              for_each_peer(seat, [&](int peer) {
+                if (seat.rank == root) add(piece.first, Way::send, peer, bytes_of(x) + first, n);
+              });
+              return piece;
+            }};
   }
-  return {pieces_of(bytes, kBroadcastPiece), 0, [=](std::int64_t index, std::byte*) {
+  const std::int64_t step = exchange_step(seat) * seat.size;
+  return {pieces_of(bytes, step), 0, [=](std::int64_t index, std::byte*) {
             Piece piece;
-            const std::int64_t first = index * kBroadcastPiece;
-            const Cut cut(std::min(kBroadcastPiece, bytes - first), seat.size);
+            const std::int64_t first = index * step;
+            const Cut cut(std::min(step, bytes - first), seat.size);
             const auto part = [&](std::vector<Message>& messages, Way way, int peer, int rank) {
               add(messages, way, peer, bytes_of(x) + first + cut.first(rank), cut.count(rank));
             };
@@ -198,10 +203,13 @@ Plan plan_broadcast(Seat seat, const Tensor& x, int root) {
 }
 
 Plan plan_message(Message::Way way, const Tensor& x, int peer) {
-  if (x.bytes() == 0) return {};
-  Piece piece;
-  add(piece.first, way, peer, bytes_of(x), static_cast<std::int64_t>(x.bytes()));
-  return one_piece(std::move(piece));
+  const auto bytes = static_cast<std::int64_t>(x.bytes());
+  return {pieces_of(bytes, kPiece), 0, [=](std::int64_t index, std::byte*) {
+            Piece piece;
+            const std::int64_t first = index * kPiece;
+            add(piece.first, way, peer, bytes_of(x) + first, std::min(kPiece, bytes - first));
+            return piece;
+          }};
 }
 
 Plan plan_barrier(Seat seat) {
@@ -210,7 +218,7 @@ Plan plan_barrier(Seat seat) {
     piece.first.push_back({Way::receive, peer, nullptr, 0});
     piece.first.push_back({Way::send, peer, nullptr, 0});
   });
-  return one_piece(std::move(piece));
+  return {1, 0, [piece = std::move(piece)](std::int64_t, std::byte*) { return piece; }};
 }
 
 }  // namespace shoal::mpi

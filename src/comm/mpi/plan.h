@@ -18,7 +18,7 @@ struct Message {
   Way way;
   int peer;  // rank in the group
   std::byte* data;
-  std::int64_t bytes;
+  std::int64_t bytes;  // about 1 MiB at most
 };
 
 struct Piece {

@@ -18,23 +18,20 @@ Traffic::Traffic(Library& library)
       most_groups_(
           static_cast<int>((std::min<std::int64_t>(library.largest_tag(), 1 << 30) + 1) / kTagsPerGroup)) {}
 
-Tags Traffic::tags(const Group& group, int counter) const {
-  const int first = group.id * kTagsPerGroup + counter % kPieceTags;
-  return {first, first + kPieceTags};
+// Messages between two ranks take one tag, and keep their order.
+Tags Traffic::next_tags(const Job& job) {
+  const int first = job.group->id * kTagsPerGroup;
+  if (job.kind != JobKind::collective) return {first + 2 * kPieceTags, first + 2 * kPieceTags};
+  const int piece = next_tag_[job.group->id]++ % kPieceTags;
+  return {first + piece, first + kPieceTags + piece};
 }
 
 void Traffic::add(std::shared_ptr<Job> job) {
-  if (job->kind == JobKind::collective) {
-    lanes_[job->group->id].jobs.push_back(std::move(job));
-    return;
-  }
-  const int tag = job->group->id * kTagsPerGroup + 2 * kPieceTags;
-  auto piece = job->plan.piece(job->started++, nullptr);
-  messages_.emplace_back(std::move(job), Scratch(), library_, Tags{tag, tag}, std::move(piece));
+  lanes_[{job->group->id, job->kind, job->peer}].jobs.push_back(std::move(job));
 }
 
 bool Traffic::advance() {
-  bool moved = advance(messages_);
+  bool moved = false;
   for (auto lane = lanes_.begin(); lane != lanes_.end();) {
     moved |= start_pieces(lane->second);
     moved |= advance(lane->second.active);
@@ -51,8 +48,7 @@ bool Traffic::start_pieces(Lane& lane) {
     auto scratch = take_scratch(job->plan.scratch);
     auto piece = job->plan.piece(job->started++, scratch.data.get());
     if (job->started == job->plan.pieces) lane.jobs.pop_front();
-    const auto tag = tags(*job->group, next_tag_[job->group->id]++ % kPieceTags);
-    lane.active.emplace_back(job, std::move(scratch), library_, tag, std::move(piece));
+    lane.active.emplace_back(job, std::move(scratch), library_, next_tags(*job), std::move(piece));
     moved = true;
   }
   return moved;

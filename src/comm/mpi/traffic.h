@@ -5,6 +5,7 @@
 #include <list>
 #include <map>
 #include <memory>
+#include <tuple>
 #include <vector>
 
 #include "comm/mpi/job.h"
@@ -22,7 +23,7 @@ class Traffic {
   void add(std::shared_ptr<Job> job);
   // Goes on with everything; says whether anything did go on. Throws Error when MPI fails.
   bool advance();
-  bool idle() const { return lanes_.empty() && messages_.empty(); }
+  bool idle() const { return lanes_.empty(); }
   // Number of jobs that have been done so far.
   std::int64_t done() const { return done_; }
 
@@ -40,8 +41,9 @@ class Traffic {
     Scratch scratch;
     Transfer transfer;
   };
-  // The collectives of a group, in their order: as many pieces at a time as bounds the scratch memory. Groups
-  // do not wait for each other, since other ranks may have begun them in another order.
+  // Jobs that every rank begins in the same order: as many pieces at a time as bounds the scratch memory.
+  // Lanes do not wait for each other.
+  using LaneKey = std::tuple<int, JobKind, int>;  // group, kind, peer of messages
   struct Lane {
     std::deque<std::shared_ptr<Job>> jobs;  // with pieces to start
     std::list<Active> active;
@@ -50,14 +52,13 @@ class Traffic {
   bool start_pieces(Lane& lane);
   bool advance(std::list<Active>& active);
   void finish(Active& active);
-  Tags tags(const Group& group, int counter) const;
+  Tags next_tags(const Job& job);
   Scratch take_scratch(std::size_t bytes);
 
   Library& library_;
   int most_groups_;
-  std::map<int, Lane> lanes_;    // by group; those at work
-  std::map<int, int> next_tag_;  // by group
-  std::list<Active> messages_;   // they wait for nobody's turn
+  std::map<LaneKey, Lane> lanes_;  // those at work
+  std::map<int, int> next_tag_;    // by group
   std::vector<Scratch> free_;
   std::int64_t done_ = 0;
 };

@@ -1,14 +1,8 @@
 #include "comm/mpi/transfer.h"
 
-#include <algorithm>
-
 #include "core/error.h"
 
 namespace shoal::mpi {
-namespace {
-constexpr std::int64_t kLargestMessage = 1 << 30;  // MPI counts in int
-}
-
 Transfer::Transfer(Library& library, const std::vector<int>& members, Tags tags, Piece piece)
     : library_(library), members_(members), tags_(tags), piece_(std::move(piece)) {
   start(piece_.first, tags_.first);
@@ -34,23 +28,16 @@ bool Transfer::advance() {
 }
 
 void Transfer::start(const std::vector<Message>& messages, int tag) {
-  handles_.clear();
+  handles_.assign(messages.size(), {});
   next_ = 0;
-  for (const auto& message : messages) start(message, tag);
-}
-
-void Transfer::start(const Message& message, int tag) {
-  const int peer = members_[static_cast<std::size_t>(message.peer)];
-  std::int64_t sent = 0;
-  do {
-    const int bytes = static_cast<int>(std::min(kLargestMessage, message.bytes - sent));
-    auto& handle = handles_.emplace_back();
-    const bool started = message.way == Message::Way::send
-                             ? library_.send(Channel::data, message.data + sent, bytes, peer, tag, handle)
-                             : library_.receive(Channel::data, message.data + sent, bytes, peer, tag, handle);
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    const auto& [way, member, data, length] = messages[i];
+    const int peer = members_[static_cast<std::size_t>(member)], bytes = static_cast<int>(length);
+    const bool started = way == Message::Way::send
+                             ? library_.send(Channel::data, data, bytes, peer, tag, handles_[i])
+                             : library_.receive(Channel::data, data, bytes, peer, tag, handles_[i]);
     if (!started) fail("MPI: {}", library_.error());
-    sent += bytes;
-  } while (sent < message.bytes);
+  }
 }
 
 }  // namespace shoal::mpi

@@ -27,7 +27,6 @@ class Transfer {
   enum class Stage : std::uint8_t { first, second, done };
 
   void start(const std::vector<Message>& messages, int tag);
-  void start(const Message& message, int tag);
 
   Library& library_;
   const std::vector<int>& members_;
