@@ -14,6 +14,10 @@ namespace {
 // Less than this is done by whoever comes last.
 constexpr std::int64_t kAtOnceBytes = 32 << 10;
 
+// How often a waiting member looks before it lets others run, for about a microsecond, and how often it does
+// both before it sleeps: for as long as it takes to be woken up.
+constexpr int kLooks = 50, kSpins = 40;
+
 // How often a sleeping member looks whether the run has failed.
 constexpr std::chrono::milliseconds kLookAgain{20};
 
@@ -184,9 +188,12 @@ void Operation::leave() noexcept {
 // Looks for a while, then sleeps until `condition` holds.
 template <typename Condition>
 void Operation::await(const Condition& condition) {
-  for (int spin = 0; spin < run_.spins(); ++spin) {
-    if (condition()) return;
-    pause();
+  for (int spin = 0; spin < kSpins; ++spin) {
+    for (int look = 0; look < kLooks; ++look) {
+      if (condition()) return;
+      pause();
+    }
+    std::this_thread::yield();  // the member that is waited for may be on this core
   }
   const Stopwatch watch;
   std::unique_lock lock(mutex_);

@@ -27,11 +27,9 @@ class ThreadsRun {
   bool ended(int rank) const { return ended_[static_cast<std::size_t>(rank)]; }
 
   double deadline_seconds() const { return deadline_seconds_; }
-  int spins() const { return spins_; }  // how often a waiting rank looks before it sleeps
 
  private:
   double deadline_seconds_;
-  int spins_;
   std::vector<std::atomic<bool>> ended_;
   std::atomic<bool> stopped_ = false;
   std::mutex mutex_;
