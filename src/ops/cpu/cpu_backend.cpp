@@ -42,9 +42,8 @@ void* aligned_memory(std::size_t bytes) {
 
 CpuBackend::CpuBackend(int threads)
     : threads_(threads > 0 ? threads : omp_get_num_procs()),
-      scratch_(nullptr, [](float* p) { std::free(p); }) {
-  omp_set_num_threads(threads_);  // the calling thread's setting, which oneDNN goes by
-}
+      matmul_(threads_),
+      scratch_(nullptr, [](float* p) { std::free(p); }) {}
 
 void* CpuBackend::allocate(std::size_t bytes) {
   auto* data = static_cast<std::byte*>(aligned_memory(std::max<std::size_t>(bytes, 1)));

@@ -3,110 +3,200 @@
 #include <omp.h>
 
 #include <dnnl.hpp>
+#include <exception>
 #include <map>
 #include <tuple>
 #include <unordered_map>
+#include <vector>
 
 #include "core/error.h"
+#include "ops/cpu/product_pieces.h"
+#include "ops/cpu/threads.h"
 
 namespace shoal::cpu {
 namespace {
 
 using dnnl::memory;
-using Key = std::tuple<std::int64_t, std::int64_t, std::int64_t, int>;
 
 memory::data_type to_dnnl(DType dtype) {
   return dtype == DType::bf16 ? memory::data_type::bf16 : memory::data_type::f32;
 }
 
-memory::desc matrix(std::int64_t rows, std::int64_t columns, DType dtype, bool transposed) {
-  return {{rows, columns}, to_dnnl(dtype), transposed ? memory::dims{1, rows} : memory::dims{columns, 1}};
+memory::desc matrix(std::int64_t rows, std::int64_t columns, DType dtype, std::int64_t stride,
+                    bool transposed) {
+  return {{rows, columns}, to_dnnl(dtype), transposed ? memory::dims{1, stride} : memory::dims{stride, 1}};
 }
 
-// Backward products: no bias, and the right operand as it lies. A single row would be split along its sum,
-// differently for every number of threads.
-bool suits_sgemm(const MatmulCall& call, std::int64_t m, std::int64_t n) {
-  return call.a.dtype == DType::f32 && call.c.dtype == DType::f32 && !call.bias && !call.transpose_b &&
-         m > 1 && n > 1;
+void* at(const Tensor& tensor, std::int64_t element) {
+  return tensor.as<std::byte>() + static_cast<std::size_t>(element) * size_of(tensor.dtype);
 }
 
-void sgemm(const MatmulCall& call, std::int64_t m, std::int64_t n, std::int64_t k) {
-  const auto status = dnnl_sgemm(call.transpose_a ? 'T' : 'N', 'N', m, n, k, 1.0f, call.a.as<float>(),
-                                 call.transpose_a ? m : k, call.b.as<float>(), n,
-                                 call.accumulate ? 1.0f : 0.0f, call.c.as<float>(), n);
+// A product whose result is a piece of a larger one: operands start at the piece's, and keep their strides.
+struct PieceCall {
+  const MatmulCall& whole;
+  std::int64_t m, n, k;
+  std::int64_t a_stride, b_stride, c_stride;
+  void *a, *b, *c, *bias;
+
+  PieceCall(const MatmulCall& call, const ProductPiece& piece)
+      : whole(call),
+        m(piece.rows),
+        n(piece.columns),
+        k(call.transpose_a ? call.a.rows() : call.a.columns()),
+        a_stride(call.a.columns()),
+        b_stride(call.b.columns()),
+        c_stride(m == 1 ? n : call.c.columns()),
+        a(at(call.a, call.transpose_a ? piece.row : piece.row * a_stride)),
+        b(at(call.b, call.transpose_b ? piece.column * b_stride : piece.column)),
+        c(at(call.c, piece.row * call.c.columns() + piece.column)),
+        bias(call.bias ? at(call.bias, piece.column) : nullptr) {}
+};
+
+// AVX-512 as it is tested: with AMX beside it, matmul takes other kernels.
+bool plain_avx512() {
+  switch (dnnl::get_effective_cpu_isa()) {
+    case dnnl::cpu_isa::avx512_core:
+    case dnnl::cpu_isa::avx512_core_vnni:
+    case dnnl::cpu_isa::avx512_core_bf16:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// Backward products: no bias, and the right operand as it lies.
+bool suits_sgemm(const MatmulCall& call) {
+  return call.a.dtype == DType::f32 && call.c.dtype == DType::f32 && !call.bias && !call.transpose_b;
+}
+
+void sgemm(const PieceCall& call) {
+  const auto status = dnnl_sgemm(
+      call.whole.transpose_a ? 'T' : 'N', 'N', call.m, call.n, call.k, 1.0f,
+      static_cast<const float*>(call.a), call.a_stride, static_cast<const float*>(call.b), call.b_stride,
+      call.whole.accumulate ? 1.0f : 0.0f, static_cast<float*>(call.c), call.c_stride);
   if (status != dnnl_success) throw dnnl::error(status, "sgemm failed");
 }
 
-// A product whose result is smaller than the threads' share of work is split along its sum, differently for
-// every number of threads: such a one runs on one thread.
-class NarrowOnOneThread {
+// oneDNN goes by the calling thread's setting, when a primitive is made and outside of parallel regions.
+class OneThread {
  public:
-  NarrowOnOneThread(std::int64_t m, std::int64_t n, std::int64_t k) : threads_(omp_get_max_threads()) {
-    if (k >= 1024 && m * n <= 128 * 128) omp_set_num_threads(1);
-  }
-  ~NarrowOnOneThread() { omp_set_num_threads(threads_); }
-  NarrowOnOneThread(const NarrowOnOneThread&) = delete;
-  NarrowOnOneThread& operator=(const NarrowOnOneThread&) = delete;
+  OneThread() : before_(omp_get_max_threads()) { omp_set_num_threads(1); }
+  ~OneThread() { omp_set_num_threads(before_); }
+  OneThread(const OneThread&) = delete;
+  OneThread& operator=(const OneThread&) = delete;
 
  private:
-  int threads_;
+  int before_;
 };
 
 }  // namespace
 
 struct Matmul::Impl {
-  dnnl::engine engine{dnnl::engine::kind::cpu, 0};
-  dnnl::stream stream{engine};
+  // A primitive for one thread, which may be run on several at once: its scratch memory is the caller's.
   struct Entry {
     dnnl::matmul primitive;
-    memory::desc a, b, c, bias;
+    memory::desc a, b, c, bias, scratch;
   };
-  std::map<Key, Entry> entries;
+  using Key =
+      std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, int>;
+  struct Thread {
+    std::vector<std::byte> scratch;
+    dnnl::stream stream;
+  };
 
-  const Entry& entry(const MatmulCall& call, std::int64_t m, std::int64_t n, std::int64_t k) {
-    const int flags = (call.transpose_a ? 1 : 0) | (call.transpose_b ? 2 : 0) | (call.accumulate ? 4 : 0) |
-                      (call.bias ? 8 : 0) | (call.a.dtype == DType::bf16 ? 16 : 0) |
-                      (call.c.dtype == DType::bf16 ? 32 : 0);
-    auto [it, missing] = entries.try_emplace(Key{m, n, k, flags});
-    if (!missing) return it->second;
-    Entry& made = it->second;
-    made.a = matrix(m, k, call.a.dtype, call.transpose_a);
-    made.b = matrix(k, n, call.b.dtype, call.transpose_b);
-    made.c = matrix(m, n, call.c.dtype, false);
-    dnnl::primitive_attr attributes;
-    if (call.accumulate) {
-      dnnl::post_ops post;
-      post.append_sum(1.0f);
-      attributes.set_post_ops(post);
-    }
-    if (call.bias) {
-      made.bias = matrix(1, n, call.bias.dtype, false);
-      made.primitive = dnnl::matmul({{made.a, made.b, made.bias, made.c}, attributes, engine});
-    } else {
-      made.primitive = dnnl::matmul({{made.a, made.b, made.c}, attributes, engine});
-    }
-    return made;
+  explicit Impl(int thread_count) : threads(thread_count) {
+    for (int i = 0; i < thread_count; ++i) of_thread.push_back({{}, dnnl::stream(engine)});
   }
+
+  const Entry& entry(const PieceCall& call);
+  void run(const Entry& entry, const PieceCall& call, Thread& thread);
+  void product(const MatmulCall& call, const ProductPieces& pieces);
+
+  int threads;
+  bool avx512 = plain_avx512();
+  dnnl::engine engine{dnnl::engine::kind::cpu, 0};
+  std::map<Key, Entry> entries;
+  std::vector<const Entry*> of_piece;  // of the product under way
+  std::vector<Thread> of_thread;
 };
 
-Matmul::Matmul() : impl_(std::make_unique<Impl>()) {}
+const Matmul::Impl::Entry& Matmul::Impl::entry(const PieceCall& call) {
+  const MatmulCall& whole = call.whole;
+  const int flags = (whole.transpose_a ? 1 : 0) | (whole.transpose_b ? 2 : 0) | (whole.accumulate ? 4 : 0) |
+                    (whole.bias ? 8 : 0) | (whole.a.dtype == DType::bf16 ? 16 : 0) |
+                    (whole.c.dtype == DType::bf16 ? 32 : 0);
+  auto [it, missing] =
+      entries.try_emplace(Key{call.m, call.n, call.k, call.a_stride, call.b_stride, call.c_stride, flags});
+  if (!missing) return it->second;
+  Entry& made = it->second;
+  made.a = matrix(call.m, call.k, whole.a.dtype, call.a_stride, whole.transpose_a);
+  made.b = matrix(call.k, call.n, whole.b.dtype, call.b_stride, whole.transpose_b);
+  made.c = matrix(call.m, call.n, whole.c.dtype, call.c_stride, false);
+  dnnl::primitive_attr attributes;
+  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  if (whole.accumulate) {
+    dnnl::post_ops post;
+    post.append_sum(1.0f);
+    attributes.set_post_ops(post);
+  }
+  if (whole.bias) made.bias = matrix(1, call.n, whole.bias.dtype, call.n, false);
+  const auto description = whole.bias ? dnnl::matmul::desc(made.a, made.b, made.bias, made.c)
+                                      : dnnl::matmul::desc(made.a, made.b, made.c);
+  const dnnl::matmul::primitive_desc chosen(description, attributes, engine);
+  made.scratch = chosen.scratchpad_desc();
+  made.primitive = dnnl::matmul(chosen);
+  return made;
+}
+
+void Matmul::Impl::run(const Entry& entry, const PieceCall& call, Thread& thread) {
+  std::unordered_map<int, memory> arguments{
+      {DNNL_ARG_SRC, memory(entry.a, engine, call.a)},
+      {DNNL_ARG_WEIGHTS, memory(entry.b, engine, call.b)},
+      {DNNL_ARG_DST, memory(entry.c, engine, call.c)},
+      {DNNL_ARG_SCRATCHPAD, memory(entry.scratch, engine, thread.scratch.data())},
+  };
+  if (call.bias) arguments.emplace(DNNL_ARG_BIAS, memory(entry.bias, engine, call.bias));
+  entry.primitive.execute(thread.stream, arguments);
+  thread.stream.wait();
+}
+
+void Matmul::Impl::product(const MatmulCall& call, const ProductPieces& pieces) {
+  const bool by_sgemm = suits_sgemm(call);
+  if (!by_sgemm) {
+    of_piece.clear();
+    std::size_t scratch = 0;
+    for (std::int64_t i = 0; i < pieces.count(); ++i) {
+      of_piece.push_back(&entry({call, pieces[i]}));
+      scratch = std::max(scratch, of_piece.back()->scratch.get_size());
+    }
+    for (auto& thread : of_thread) {
+      if (thread.scratch.size() < scratch) thread.scratch.resize(scratch);
+    }
+  }
+  std::exception_ptr failure;  // nothing may be thrown out of a parallel region
+  for_tasks(threads, pieces.count(), [&](std::int64_t i) {
+    const PieceCall piece(call, pieces[i]);
+    try {
+      if (by_sgemm) return sgemm(piece);
+      run(*of_piece[static_cast<std::size_t>(i)], piece,
+          of_thread[static_cast<std::size_t>(omp_get_thread_num())]);
+    } catch (...) {
+#pragma omp critical
+      failure = std::current_exception();
+    }
+  });
+  if (failure) std::rethrow_exception(failure);
+}
+
+Matmul::Matmul(int threads) : impl_(std::make_unique<Impl>(threads)) {}
 Matmul::~Matmul() = default;
 
 void Matmul::operator()(const MatmulCall& call) {
   const std::int64_t m = call.c.rows(), n = call.c.columns();
   const std::int64_t k = call.transpose_a ? call.a.rows() : call.a.columns();
-  const NarrowOnOneThread narrow(m, n, k);
+  const OneThread setting;
   try {
-    if (suits_sgemm(call, m, n)) return sgemm(call, m, n, k);
-    const auto& entry = impl_->entry(call, m, n, k);
-    std::unordered_map<int, memory> arguments{
-        {DNNL_ARG_SRC, memory(entry.a, impl_->engine, call.a.data)},
-        {DNNL_ARG_WEIGHTS, memory(entry.b, impl_->engine, call.b.data)},
-        {DNNL_ARG_DST, memory(entry.c, impl_->engine, call.c.data)},
-    };
-    if (call.bias) arguments.emplace(DNNL_ARG_BIAS, memory(entry.bias, impl_->engine, call.bias.data));
-    entry.primitive.execute(impl_->stream, arguments);
-    impl_->stream.wait();
+    impl_->product(call, ProductPieces(m, n, k, impl_->threads, impl_->avx512));
   } catch (const dnnl::error& error) {
     fail("oneDNN refused a [{}, {}] x [{}, {}] {} product: {} (status {})", m, k, k, n, name_of(call.a.dtype),
          error.what(), static_cast<int>(error.status));

@@ -3,6 +3,9 @@
 // row-major operands reach 92-97 % of the measured peak in float32 and 82-97 % in bfloat16; packing the
 // weights on every call gains no more than its own cost; sgemm is up to a tenth faster than matmul where the
 // left operand is transposed or the sum is long.
+//
+// oneDNN always runs on one thread here: which kernel it takes, and whether it splits long sums, depends on
+// how many it has. Threads share the pieces of a result instead (product_pieces.h).
 #pragma once
 
 #include <memory>
@@ -21,7 +24,7 @@ struct MatmulCall {
 
 class Matmul {
  public:
-  Matmul();
+  explicit Matmul(int threads);
   ~Matmul();
   void operator()(const MatmulCall& call);
 

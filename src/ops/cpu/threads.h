@@ -24,7 +24,11 @@ void for_blocks(int threads, std::int64_t n, std::int64_t block, F&& f) {
 // f(i) over [0, n), for tasks of unequal length.
 template <typename F>
 void for_tasks(int threads, std::int64_t n, F&& f) {
-#pragma omp parallel for num_threads(threads) schedule(dynamic) if (n > 1 && threads > 1)
+  if (n <= 1 || threads == 1) {
+    for (std::int64_t i = 0; i < n; ++i) f(i);
+    return;
+  }
+#pragma omp parallel for num_threads(threads) schedule(dynamic)
   for (std::int64_t i = 0; i < n; ++i) f(i);
 }
 
