@@ -36,10 +36,11 @@ Launch detect_launch(const Environment& environment) {
     return {Launch::Kind::open_mpi, value("PMIX_RANK", 0), slurm_ranks, slurm_ranks > 1 ? "srun" : "PMIx"};
   }
   if (slurm_ranks > 1) {
+    if (value("SLURM_PROCID", 0) > 0) throw StoppedByPeer();  // one says it
     fail_user(
         "srun started {} tasks that do not know of each other; say how they shall: srun --mpi=pmix (Open "
-        "MPI) or "
-        "srun --mpi=pmi2 (MPICH)",
+        "MPI) "
+        "or srun --mpi=pmi2 (MPICH)",
         slurm_ranks);
   }
   return {Launch::Kind::alone, 0, 1, ""};

@@ -11,7 +11,7 @@ namespace shoal {
 
 // The value of an environment variable, or null.
 using Environment = std::function<const char*(const char* name)>;
-// Throws UserError when srun started several ranks without saying how they find each other.
+// Throws UserError, on task 0 alone, when srun started several tasks without saying how they find each other.
 Launch detect_launch(const Environment& environment);
 
 // Where a rank runs, and on which cores it may.

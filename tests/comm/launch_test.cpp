@@ -59,7 +59,10 @@ TEST(Launch, Srun) {
   pmi2.insert({{"PMI_RANK", "3"}, {"PMI_SIZE", "16"}});
   expect(launched_with(pmix), Launch::Kind::open_mpi, 3, 16, "srun");
   expect(launched_with(pmi2), Launch::Kind::mpich, 3, 16, "srun");
-  EXPECT_THAT([&] { launched_with(slurm); }, ThrowsMessage<UserError>(HasSubstr("--mpi=pmix")));
+  EXPECT_THROW(launched_with(slurm), StoppedByPeer);
+  auto first = slurm;
+  first["SLURM_PROCID"] = "0";
+  EXPECT_THAT([&] { launched_with(first); }, ThrowsMessage<UserError>(HasSubstr("--mpi=pmix")));
 }
 
 // A batch script, and a shell that salloc opened: one process each.
