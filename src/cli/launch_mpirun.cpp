@@ -5,9 +5,11 @@
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
+#include <initializer_list>
 #include <optional>
 #include <sstream>
 #include <string_view>
+#include <utility>
 
 #include "cli/launch_process.h"
 #include "comm/mpi/load.h"
@@ -42,13 +44,24 @@ std::optional<MpiKind> kind_of(const std::string& path) {
     said += heard.out + heard.err;
     ended = heard.ended;
   }
-  if (said.find("Open MPI") != std::string::npos) return MpiKind::open_mpi;
+  // The latter under names such as mpirun.openmpi.
+  for (const char* sign : {"Open MPI", "OpenRTE"}) {
+    if (said.find(sign) != std::string::npos) return MpiKind::open_mpi;
+  }
   if (said.find("HYDRA") != std::string::npos) return MpiKind::hydra;
   return std::nullopt;
 }
 
 // Settings of ours that every rank must see, on whatever host.
 bool is_for_ranks(std::string_view name) { return name.starts_with("SHOAL_") || name.starts_with("OMP_"); }
+
+// What the user has set himself stays.
+void add_defaults(std::vector<std::string>& environment,
+                  std::initializer_list<std::pair<const char*, const char*>> values) {
+  for (const auto& [name, value] : values) {
+    if (!std::getenv(name)) environment.push_back(fmt::format("{}={}", name, value));
+  }
+}
 
 std::vector<std::string> names_for_ranks() {
   std::vector<std::string> names;
@@ -65,12 +78,13 @@ MpirunCall open_mpi_call(const Mpirun& mpirun, int ranks, const std::vector<Host
   MpirunCall call{
       .arguments = {mpirun.path, "-n", std::to_string(ranks), "--oversubscribe", "--bind-to", "none"},
       .environment = {"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
-                      "OMPI_MCA_plm_rsh_agent=" + remote_shell,
-                      // A host that is gone is noticed in half a minute, not in minutes.
-                      "OMPI_MCA_oob_tcp_keepalive_time=10", "OMPI_MCA_oob_tcp_keepalive_intvl=5",
-                      "OMPI_MCA_oob_tcp_keepalive_probes=4"},
+                      "OMPI_MCA_plm_rsh_agent=" + remote_shell},
       // It takes SIGTERM for itself, and kills the ranks a second later.
       .stop_signal = SIGUSR1};
+  // A host that is gone is noticed in half a minute, not in minutes.
+  add_defaults(call.environment, {{"OMPI_MCA_oob_tcp_keepalive_time", "10"},
+                                  {"OMPI_MCA_oob_tcp_keepalive_intvl", "5"},
+                                  {"OMPI_MCA_oob_tcp_keepalive_probes", "4"}});
   if (!hosts.empty()) call.arguments.insert(call.arguments.end(), {"--host", to_string(hosts)});
   for (const auto& name : names_for_ranks()) call.arguments.insert(call.arguments.end(), {"-x", name});
   return call;

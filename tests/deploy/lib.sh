@@ -1,0 +1,77 @@
+# What the deployment tests share: namespaces that play hosts, skipping, and a small run. To be sourced.
+#
+# A test runs in namespaces of its own (processes, mounts, network, host names). When it ends, in whatever way, the
+# system ends every process in them and takes links, addresses and mounts away: nothing can be left behind.
+
+set -euo pipefail
+tests=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+shoal=$(realpath "${1:?usage: $0 SHOAL-BINARY}")
+
+skip() { echo "SKIPPED: $*"; exit 77; }
+die() { echo "FAILED: $*" >&2; exit 1; }
+
+need() {
+  local program
+  for program in "$@"; do
+    command -v "$program" >/dev/null || skip "this machine has no $program (scripts/install-deps.sh installs it)"
+  done
+}
+
+# Starts the test again inside; the second time it goes on, in an empty folder.
+enter_namespaces() {
+  if [ -z "${SHOAL_TEST_FOLDER:-}" ]; then
+    [ "$(id -u)" -eq 0 ] || skip "only root can make network namespaces"
+    need ip unshare
+    unshare --mount --net true 2>/dev/null || skip "this system does not let root make network namespaces"
+    SHOAL_TEST_FOLDER=$(mktemp -d /tmp/shoal-deploy-XXXXXX)
+    export SHOAL_TEST_FOLDER
+    trap 'rm -rf "$SHOAL_TEST_FOLDER"' EXIT
+    local code=0
+    unshare --mount --net --uts --ipc --pid --fork --kill-child --mount-proc "$0" "$shoal" || code=$?
+    exit "$code"
+  fi
+  cd "$SHOAL_TEST_FOLDER"
+}
+
+# make_hosts a b ...: hosts of these names with the addresses 10.99.0.1, .2, ... on one network, called lan.
+make_hosts() {
+  mkdir -p /run/netns
+  mount -t tmpfs tmpfs /run/netns
+  ip link set lo up
+  ip link add lan type bridge
+  ip link set lan up
+  echo "127.0.0.1 localhost" >hosts
+  local number=0 host
+  for host in "$@"; do
+    number=$((number + 1))
+    ip netns add "$host"
+    ip link add "to-$host" type veth peer name lan netns "$host"
+    ip link set "to-$host" master lan up
+    ip -n "$host" link set lo up
+    ip -n "$host" address add "10.99.0.$number/24" dev lan
+    ip -n "$host" link set lan up
+    echo "10.99.0.$number $host" >>hosts
+  done
+  mount --bind hosts /etc/hosts
+}
+
+# on HOST COMMAND...: runs a command on a host, with its network and its name.
+on() { "$tests/remote_shell.sh" "$@"; }
+
+# Bytes that a host has received over the network.
+received() { ip netns exec "$1" cat /sys/class/net/lan/statistics/rx_bytes; }
+
+# A config of layout-exact training, two small units wide, and its data, in the current folder.
+make_run() {
+  "$shoal" prepare synthetic --out data --size 20000 >prepare.log 2>&1 || die "prepare: $(cat prepare.log)"
+  cp "$tests/tiny.toml" .
+}
+
+# same_result RUN RUN: the last checkpoints hold the same bytes, and the same losses were measured on the way.
+same_result() {
+  "$shoal" checkpoint compare "runs/$1" "runs/$2" >compare.log 2>&1 || die "$1 and $2 differ: $(cat compare.log)"
+  local run
+  for run in "$1" "$2"; do sed 's/,"tokens_per_s".*//' "runs/$run/metrics.jsonl" >"$run.losses"; done
+  cmp "$1.losses" "$2.losses" || die "the losses of $1 and $2 differ"
+  [ -s "$1.losses" ] || die "$1 has measured nothing"
+}
