@@ -42,7 +42,9 @@ void print_step(const DryRun::Rank& rank, const Config& config, int ranks) {
 }  // namespace
 
 void print_dry_run(Config config, int asked, int ranks_per_host) {
-  const int ranks = ranks_to_start(config, asked, {});
+  const auto launch = detect_launch();
+  const int ranks = ranks_to_start(config, asked, launch);
+  if (launch.rank != 0) return;  // mpirun started several, and one speaks
   resolve_layout(config, ranks);
   const auto source = resolve_vocabulary(config);
   const auto model = to_gpt_config(config.model);

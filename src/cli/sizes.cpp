@@ -115,8 +115,12 @@ void print_memory(const Config& config, const GptConfig& model, const RankPlaces
                                                    here > available ? ": it does not fit" : "")
                                      : "";
   print_line("total", format_bytes(memory.total()), ranks.here == 1 ? verdict : "");
-  if (ranks.here > 1)
+  if (ranks.here > 1) {
     print_line(fmt::format("{} ranks on one host", ranks.here), format_bytes(here), verdict);
+    const auto apart = estimate_memory(config, model, {ranks.all, ranks.here, false});
+    print_line("as processes of MPI", format_bytes(apart.total_of(ranks.here, false)),
+               "with what MPI itself takes");
+  }
   if (const double bytes = mapped_bytes(config.data.dir); bytes > 0) {
     print_line("token files", format_bytes(bytes), "mapped beside it: given back when memory is short");
   }

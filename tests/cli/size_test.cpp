@@ -1,8 +1,11 @@
 // shoal size, against the known sizes of GPT-2 and against what runs take.
 #include <cmath>
+#include <iterator>
+#include <limits>
 #include <sstream>
 
 #include "cli/run.h"
+#include "core/clock.h"
 
 namespace shoal::test {
 namespace {
@@ -97,6 +100,148 @@ TEST(Size, IsWhatARunTakes) {
     const auto files = size.out.substr(0, size.out.find("memory of training"));
     EXPECT_NEAR(static_cast<double>(written) / bytes_of(files, "checkpoint"), 1, 0.01);
   }
+}
+
+// 3.2 M parameters, whose state is nearly all that a rank takes.
+constexpr const char* kMostlyState = R"(
+[data]
+dir = "data"
+[model]
+n_layer = 3
+n_head = 4
+n_embd = 256
+block_size = 32
+vocab_size = 3000
+[train]
+steps = 2
+global_batch = 8
+micro_batch = 1
+threads = 1
+[eval]
+interval = 2
+batches = 1
+at_start = false
+[log]
+tensorboard = false
+)";
+
+class SizeOfRanks : public testing::Test {
+ protected:
+  void SetUp() override {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    GTEST_SKIP() << "sanitizers take memory of their own";
+#endif
+    write_file(folder_ / "run.toml", kMostlyState);
+    ASSERT_EQ(run({"prepare", "synthetic", "--size", "20000", "--out", "data"}, folder_.path()).code, 0);
+  }
+
+  static std::string zero_setting(int zero) { return "parallel.zero=" + std::to_string(zero); }
+  // What shoal size says of these ranks together.
+  double said(int zero, int ranks, const std::string& line) const {
+    const auto size =
+        run({"size", "run.toml", zero_setting(zero), "--ranks", std::to_string(ranks)}, folder_.path());
+    return bytes_of(size.out, line);
+  }
+  // The peak of one process of a run.
+  double took(std::vector<std::string> command, int zero) {
+    command.insert(command.end(), {"run.toml", zero_setting(zero), "run.name=" + std::to_string(++runs_)});
+    const auto result = run(command, folder_.path());
+    EXPECT_EQ(result.code, 0) << result.err;
+    return result.peak_bytes;
+  }
+
+  TempDir folder_;
+  int runs_ = 0;
+};
+
+TEST_F(SizeOfRanks, IsWhatThreadsTakeTogether) {
+  const std::vector<std::pair<int, int>> cases[] = {
+      {{0, 1}, {0, 8}}, {{1, 2}, {1, 8}}, {{2, 2}, {2, 8}}, {{3, 4}, {3, 8}}};
+  for (const auto& few_then_many : cases) {
+    double before = std::numeric_limits<double>::infinity();
+    for (const auto& [zero, ranks] : few_then_many) {
+      const auto n = std::to_string(ranks);
+      const double peak = took({"train", "--ranks", n}, zero);
+      EXPECT_NEAR(peak / said(zero, ranks, ranks == 1 ? "total" : n + " ranks on one host"), 1, 0.1)
+          << "ZeRO-" << zero << ", " << ranks << " ranks";
+      EXPECT_LT(peak / ranks, before);
+      before = peak / ranks;
+    }
+  }
+}
+
+TEST_F(SizeOfRanks, IsWhatProcessesTakeEach) {
+  const auto probe = run({"launch", "-n", "2", "--", "train", "absent.toml"}, folder_.path());
+  if (probe.err.find("install") != std::string::npos) GTEST_SKIP() << "there is no MPI: " << probe.err;
+  for (const int zero : {0, 3}) {
+    // The launcher's peak is that of the largest process that ended under it: a rank.
+    EXPECT_NEAR(took({"launch", "-n", "2", "--", "train"}, zero) / (said(zero, 2, "as processes of MPI") / 2),
+                1, 0.1)
+        << "ZeRO-" << zero;
+  }
+}
+
+TEST(SizeTable, ShowsTwelveModelsWithoutAConfig) {
+  const auto result = run({"size", "--table", "--ranks", "4"});
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("block 128, vocabulary 65"));
+  EXPECT_THAT(result.out, HasSubstr("memory of a rank of 4"));
+  std::istringstream lines(result.out);
+  std::vector<std::vector<std::string>> rows;
+  for (std::string line; std::getline(lines, line);) {
+    EXPECT_LE(line.size(), 100u) << line;
+    std::istringstream words(line);
+    rows.emplace_back(std::istream_iterator<std::string>(words), std::istream_iterator<std::string>());
+    if (rows.back().empty() || !std::isdigit(static_cast<unsigned char>(rows.back().front()[0])))
+      rows.pop_back();
+  }
+  ASSERT_EQ(rows.size(), 12u) << result.out;
+  // Per layer 12 d^2 + 13 d; tokens and positions (65 + 128) d; the final norm 2 d.
+  EXPECT_THAT(rows.front(), testing::IsSupersetOf({"8", "512", "25,318,912"}));
+  EXPECT_THAT(rows.back(), testing::IsSupersetOf({"36", "20", "1280", "708,637,440"}));
+}
+
+TEST(SizeTable, TakesAConfigOrSettings) {
+  TempDir folder;
+  write_file(folder / "a.toml", kConfig);
+  const auto with_config = run({"size", "--table", "a.toml", "model.block_size=64"}, folder.path());
+  EXPECT_THAT(with_config.out, HasSubstr("block 64, vocabulary 50,257"));
+  const auto settings =
+      run({"size", "--table", "model.vocab_size=256", "train.dtype=bfloat16"}, folder.path());
+  EXPECT_THAT(settings.out, HasSubstr("vocabulary 256"));
+  EXPECT_THAT(settings.out, HasSubstr("bfloat16"));
+  expect_user_error(run({"size", "--table", "model.vocab_siz=1"}), "model.vocab_size");
+  expect_user_error(run({"size"}), "--table");
+}
+
+TEST(DryRun, SaysWhatAThousandRanksWouldSendBeforeAnyDataIsThere) {
+  TempDir folder;
+  write_file(folder / "gpt2.toml", kConfig);
+  const std::vector<std::string> arguments = {"train",
+                                              "gpt2.toml",
+                                              "--dry-run",
+                                              "--ranks",
+                                              "1024",
+                                              "model.preset=gpt2",
+                                              "parallel.zero=3",
+                                              "train.micro_batch=1",
+                                              "train.global_batch=1024",
+                                              "--ranks-per-host",
+                                              "8"};
+  const Stopwatch watch;
+  const auto result = run(arguments, folder.path());
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_LT(watch.seconds(), 10);
+  EXPECT_THAT(result.out, HasSubstr("ZeRO-3: everything is cut over 1024 ranks"));
+  EXPECT_THAT(result.out, HasSubstr("one step, each of 1024 ranks: 1 micro-batch of 1 x 1024 tokens"));
+  // 124.4 M parameters, units padded to 2^20 elements: 492 MiB, nearly all of which a ring passes on.
+  EXPECT_THAT(result.out,
+              testing::ContainsRegex("gradients +49[0-2][.][0-9] MiB +sent in 14 x reduce_scatter"));
+  EXPECT_THAT(result.out, testing::ContainsRegex("rank 0 to 1 "));
+  EXPECT_THAT(result.out, testing::ContainsRegex("leaving a host "));
+  EXPECT_FALSE(fs::exists(folder / "runs"));
+  expect_user_error(run({"train", "gpt2.toml", "--dry-run", "--ranks", "1024"}, folder.path()),
+                    "1024 ranks cannot share");
 }
 
 }  // namespace
