@@ -1,7 +1,6 @@
 #include "checkpoint/store.h"
 
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -102,25 +101,6 @@ TEST(Store, RanksOfOneCheckpointNeedNoOtherCommunication) {
   EXPECT_EQ(load(*first.latest(), a.slice), a.data);
   EXPECT_THAT(everything(first), ElementsAre("latest", "step-00000001", "step-00000002", "step-00000003"));
 }
-
-// While it lives, files may not grow past a size: a full disk that works anywhere.
-class FileSizeLimit {
- public:
-  explicit FileSizeLimit(rlim_t bytes) {
-    getrlimit(RLIMIT_FSIZE, &before_);
-    handler_ = std::signal(SIGXFSZ, SIG_IGN);
-    const rlimit limit{bytes, before_.rlim_max};
-    setrlimit(RLIMIT_FSIZE, &limit);
-  }
-  ~FileSizeLimit() {
-    setrlimit(RLIMIT_FSIZE, &before_);
-    std::signal(SIGXFSZ, handler_);
-  }
-
- private:
-  rlimit before_{};
-  void (*handler_)(int);
-};
 
 TEST(Store, ADiskThatFillsUpWhileWritingKeepsThePreviousCheckpoint) {
   const ScratchDir run;

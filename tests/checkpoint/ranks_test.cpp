@@ -1,0 +1,153 @@
+// Checkpoints of several ranks: one that fails, one that is slow, and what is left of earlier attempts.
+#include <thread>
+
+#include "checkpoint/checkpoint_support.h"
+#include "checkpoint/reader.h"
+#include "checkpoint/store.h"
+#include "core/clock.h"
+
+namespace shoal::test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+// A limit on files is a full disk for the rank whose shard is larger.
+constexpr std::int64_t kLarge = 100'000, kSmall = 100;  // 400 kB and 400 bytes
+constexpr rlim_t kLimit = 64 << 10;
+
+// Tensor "a" of rank 0 and tensor "b" of rank 1.
+class Ranks : public ::testing::Test {
+ protected:
+  Ranks(std::int64_t a, std::int64_t b) : a_("a", DType::f32, {a}, 1), b_("b", DType::f32, {b}, 2) {}
+
+  static CheckpointInfo at_step(std::int64_t step) { return {step, "0.1.0", "", {}, {}}; }
+  void begin(int rank, std::int64_t step) {
+    store(rank).save_async(at_step(step), std::vector{rank == 0 ? a_.view() : b_.view()});
+  }
+  CheckpointStore& store(int rank) { return rank == 0 ? first_ : second_; }
+  std::string error(int rank) {
+    store(rank).wait();
+    return store(rank).take_error().value_or("");
+  }
+  std::vector<std::string> everything() const {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(run_ / "checkpoints"))
+      names.push_back(entry.path().filename().string());
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+  void expect_whole(std::int64_t step) {
+    ASSERT_EQ(first_.latest()->filename(), step_directory_name(step));
+    EXPECT_THAT(verify_checkpoint(*first_.latest()), IsEmpty());
+    for (const auto* tensor : {&a_, &b_}) {
+      std::vector<std::byte> data(tensor->data.size());
+      CheckpointReader(*first_.latest()).read(tensor->slice, data);
+      EXPECT_EQ(data, tensor->data);
+    }
+  }
+
+  ScratchDir run_;
+  TestTensor a_, b_;
+  CheckpointStore first_{run_.path(), {.rank = 0, .world = 2}};
+  CheckpointStore second_{run_.path(), {.rank = 1, .world = 2}};
+};
+
+class SecondRankFails : public Ranks {
+ protected:
+  SecondRankFails() : Ranks(kSmall, kLarge) {}
+};
+
+TEST_F(SecondRankFails, IsToldByTheFirstAndLeavesNothing) {
+  {
+    const FileSizeLimit limit(kLimit);
+    begin(0, 5);
+    begin(1, 5);
+    EXPECT_THAT(error(0),
+                AllOf(HasSubstr("step 5 was not saved"), HasSubstr("rank 1 could not save its shard: "),
+                      HasSubstr("File too large"), HasSubstr("There is no earlier one")));
+    EXPECT_THAT(error(1), HasSubstr("File too large"));
+  }
+  EXPECT_THAT(everything(), IsEmpty());
+
+  // The same step again: nothing of the failure is left.
+  begin(1, 5);
+  begin(0, 5);
+  EXPECT_EQ(error(0) + error(1), "");
+  expect_whole(5);
+}
+
+TEST_F(SecondRankFails, WithoutAnyRoomForItsReason) {
+  CheckpointWriter writer(run_ / "checkpoints", 5, "attempt");
+  writer.write_shard(0, 2, std::vector{a_.view()});
+  {
+    const FileSizeLimit limit(0);
+    writer.report_failure(1, 2, "the disk is full");
+  }
+  try {
+    writer.commit(at_step(5), 2);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("rank 1 could not save its shard, and not write down why"));
+  }
+}
+
+class FirstRankFails : public Ranks {
+ protected:
+  FirstRankFails() : Ranks(kLarge, kSmall) {}
+};
+
+// Rank 0 removes what was written when the slower rank has ended, not under its hands.
+TEST_F(FirstRankFails, WaitsForTheSlowerRank) {
+  {
+    const FileSizeLimit limit(kLimit);
+    begin(0, 5);
+    EXPECT_FALSE(first_.wait_for(std::chrono::milliseconds(100)));
+    begin(1, 5);
+    EXPECT_THAT(error(0), AllOf(HasSubstr("rank 0 could not save its shard: "), HasSubstr("File too large")));
+    EXPECT_EQ(error(1), "");
+  }
+  EXPECT_THAT(everything(), IsEmpty());
+  begin(0, 6);
+  begin(1, 6);
+  EXPECT_EQ(error(0) + error(1), "");
+  expect_whole(6);
+}
+
+class Attempts : public Ranks {
+ protected:
+  Attempts() : Ranks(kSmall, kSmall) {}
+};
+
+// A rank of a killed run, on another host perhaps, that does not know yet; and one whose save failed before.
+TEST_F(Attempts, AreNeverMixed) {
+  const TestTensor stale("b", DType::f32, {kSmall}, 3);
+  CheckpointWriter zombie(run_ / "checkpoints", 5, "another session-1");
+  zombie.write_shard(1, 2, std::vector{stale.view()});
+  zombie.report_failure(0, 2, "killed");
+  begin(0, 5);
+  EXPECT_FALSE(first_.wait_for(std::chrono::milliseconds(100)));  // the shard that is there is not its own
+  begin(1, 5);
+  EXPECT_EQ(error(0) + error(1), "");
+  expect_whole(5);
+
+  EXPECT_THAT(everything(), ElementsAre(HasSubstr("another session"), "latest", "step-00000005"));
+  const CheckpointStore next(run_.path(), {.rank = 0, .world = 1});  // as the next start does
+  EXPECT_THAT(everything(), ElementsAre("latest", "step-00000005"));
+}
+
+TEST_F(Attempts, EndSoonWhenTheOthersAreGivenUp) {
+  begin(0, 5);
+  const auto record = run_ / "checkpoints/.step-00000005.0-1.partial/rank-00000.json";
+  while (!fs::exists(record)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  const Stopwatch watch;
+  first_.give_up();
+  EXPECT_THAT(error(0), HasSubstr("rank 1 did not save its shard"));
+  EXPECT_LT(watch.seconds(), 10);
+  EXPECT_THAT(everything(), IsEmpty());
+}
+
+}  // namespace
+}  // namespace shoal::test
