@@ -158,10 +158,6 @@ class Rules {
       fail_user("{} does not divide {}; groups are of one size", say("parallel.replicate"),
                 say("parallel.data"));
     }
-    if (config_.run.deterministic == "layout" && parallel.reduce_dtype != "float32") {
-      fail_user("{} rounds between ranks, so the layout would change the run; leave it at float32, or set {}",
-                say("parallel.reduce_dtype"), "run.deterministic=off");
-    }
   }
 
   const Config& config_;

@@ -1,0 +1,90 @@
+// The layout does not change the run, as a user sees it: runs on threads and under MPI, in every ZeRO stage,
+// end with the bytes of the run on one rank, and so does one run that goes on in other layouts.
+#include <fmt/format.h>
+
+#include <tuple>
+
+#include "cli/tiny_runs.h"
+#include "comm/mpirun.h"
+
+namespace shoal::test {
+namespace {
+
+using testing::HasSubstr;
+
+const std::vector<std::string> kExact = {
+    "run.deterministic=layout", "train.global_batch=8", "train.micro_batch=1", "train.steps=50",
+    "checkpoint.interval=0",    "eval.interval=25",     "train.grad_clip=0.5"};
+
+class Layouts : public TinyRuns {
+ protected:
+  static Settings with(Settings settings, const Settings& more) {
+    settings.insert(settings.end(), more.begin(), more.end());
+    return settings;
+  }
+  void expect_same(const std::string& name, const std::string& other) const {
+    const auto result = shoal({"checkpoint", "compare", "runs/" + name, "runs/" + other});
+    EXPECT_EQ(result.code, 0) << result.out << result.err;
+    EXPECT_EQ(reproducible_metrics(name), reproducible_metrics(other));
+  }
+  // Runs under mpirun in the folder of the runs.
+  void train_under(Mpi mpi, int ranks, const Settings& settings) const {
+    auto command = mpirun(mpi, ranks);
+    command.insert(command.end(), {"-wdir", folder_.path().string(), SHOAL_BINARY});
+    MpiJob job(with(command, train_command(settings)));
+    const auto result = job.wait();
+    ASSERT_EQ(result.code, 0) << result.err;
+  }
+};
+
+TEST_F(Layouts, EveryStageOnThreadsEqualsOneRank) {
+  train_well(with(kExact, {"run.name=one"}));
+  for (const int ranks : {2, 4, 8}) {
+    for (const int zero : {0, 1, 2, 3}) {
+      const auto name = fmt::format("threads{}zero{}", ranks, zero);
+      train_well(with(kExact, {"--ranks", std::to_string(ranks), fmt::format("parallel.zero={}", zero),
+                               "run.name=" + name}));
+      expect_same(name, "one");
+    }
+  }
+  train_well(with(kExact, {"--ranks", "8", "parallel.zero=3", "parallel.replicate=2", "run.name=groups"}));
+  expect_same("groups", "one");
+}
+
+TEST_F(Layouts, MpiEqualsThreads) {
+  train_well(with(kExact, {"run.name=one"}));
+  for (const auto mpi : {Mpi::open_mpi, Mpi::mpich}) {
+    if (const auto why = lacks(mpi, fs::path(SHOAL_BINARY).parent_path()); !why.empty()) GTEST_SKIP() << why;
+    for (const auto& [ranks, zero, replicate] : {std::tuple(2, 0, 1), {4, 1, 2}, {3, 2, 1}, {4, 3, 1}}) {
+      const auto name = fmt::format("{}{}zero{}", mpirun_of(mpi), ranks, zero);
+      train_under(mpi, ranks,
+                  with(kExact, {fmt::format("parallel.zero={}", zero),
+                                fmt::format("parallel.replicate={}", replicate), "run.name=" + name}));
+      expect_same(name, "one");
+    }
+  }
+}
+
+TEST_F(Layouts, ARunGoesOnInAnotherLayout) {
+  const auto steps = [](int n) { return fmt::format("train.steps={}", n); };
+  const auto exact = with(kExact, {"eval.interval=15", "log.interval=5"});
+  train_well(with(exact, {steps(60), "run.name=one"}));
+  const auto moving = with(exact, {"run.name=moving"});
+  train_well(with(moving, {steps(30), "--ranks", "4", "parallel.zero=3"}));
+  train_well(with(moving, {steps(45), "--ranks", "2", "parallel.zero=1", "init.from=resume"}));
+  train_well(with(moving, {steps(60), "init.from=resume"}));
+  expect_same("moving", "one");
+}
+
+// bfloat16 products, gradients that travel in it, and state on disk do not change that.
+TEST_F(Layouts, BfloatAndOffloadEqualOneRankToo) {
+  const auto bf16 = with(kExact, {"train.dtype=bfloat16", "parallel.reduce_dtype=bfloat16"});
+  train_well(with(bf16, {"run.name=one"}));
+  train_well(with(bf16, {"--ranks", "4", "parallel.zero=2", "run.name=four"}));
+  expect_same("four", "one");
+  train_well(with(bf16, {"--ranks", "2", "parallel.zero=3", "parallel.offload=disk", "run.name=disk"}));
+  expect_same("disk", "one");
+}
+
+}  // namespace
+}  // namespace shoal::test
