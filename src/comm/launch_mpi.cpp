@@ -1,111 +1,15 @@
 // A process as a rank of an MPI job.
-#include <sched.h>
-#include <unistd.h>
-
-#include <algorithm>
 #include <chrono>
-#include <exception>
-#include <fstream>
-#include <functional>
-#include <iterator>
-#include <optional>
-#include <string>
+#include <cstdlib>
 #include <string_view>
 #include <thread>
-#include <vector>
 
-#include "comm/launch.h"
-#include "comm/mpi/communicator.h"
-#include "comm/mpi/engine.h"
 #include "comm/mpi/load.h"
-#include "core/cores.h"
+#include "comm/mpi/run.h"
 #include "core/error.h"
-#include "core/log.h"
 
 namespace shoal {
 namespace {
-
-std::uint64_t hash(std::string_view bytes) { return std::hash<std::string_view>()(bytes); }
-
-// The name alone may be the same on many hosts ("localhost"), the boot in many containers of one.
-std::uint64_t host_hash() {
-  char name[256] = "";
-  ::gethostname(name, sizeof name - 1);
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  const std::string boot{std::istreambuf_iterator<char>(file), {}};
-  return hash(std::string(name) + boot);
-}
-
-std::uint64_t cores_hash() {
-  cpu_set_t allowed;
-  CPU_ZERO(&allowed);
-  ::sched_getaffinity(0, sizeof allowed, &allowed);
-  return hash({reinterpret_cast<const char*>(&allowed), sizeof allowed});
-}
-
-LocalShare ask_around(Communicator& ranks) {
-  std::vector<Seating> seatings(static_cast<std::size_t>(ranks.size()));
-  Seating mine{host_hash(), cores_hash()};
-  constexpr auto kWords = static_cast<std::int64_t>(sizeof(Seating) / sizeof(std::int32_t));
-  ranks.set_purpose("start of the run");
-  ranks.all_gather({seatings.data(), DType::i32, {ranks.size() * kWords}}, {&mine, DType::i32, {kWords}})
-      .wait();
-  ranks.set_purpose("");
-  return local_share(seatings, ranks.rank());
-}
-
-// "Open MPI v4.1.4, package: ..." or "MPICH Version:\t4.0.2\n..." as "Open MPI 4.1.4".
-std::string short_version(std::string_view version) {
-  version = version.substr(0, version.find_first_of(",\n"));
-  std::string text;
-  for (std::string_view word : {"Open MPI", "MPICH"}) {
-    if (version.starts_with(word)) text = word;
-  }
-  const auto digit = version.find_first_of("0123456789");
-  if (text.empty() || digit == std::string_view::npos) return std::string(version);
-  return text + " " + std::string(version.substr(digit));
-}
-
-std::string plural(int n, std::string_view what) {
-  return fmt::format("{} {}{}", n, what, n == 1 ? "" : "s");
-}
-
-void run_body(mpi::Engine& engine, const std::string& version, const RankBody& body) {
-  const auto ranks = mpi::make_communicator(engine, engine.world());
-  const auto share = ask_around(*ranks);
-  World world{*ranks, share.local_rank, share.local_size, std::max(1, usable_cores() / share.sharing),
-              fmt::format("{} on {} ({})", plural(ranks->size(), "rank"), plural(share.hosts, "host"),
-                          short_version(version))};
-  log::mute_thread(ranks->rank() > 0);
-  body(world);
-  // A group of its own, so that a rank that still calls collectives does not meet those that have ended.
-  const auto end = mpi::make_communicator(engine, engine.add_group(1, engine.world()->members));
-  end->set_purpose("end of the run");
-  end->barrier();
-}
-
-[[noreturn]] void rethrow_with(const std::string& prefix) {
-  try {
-    throw;
-  } catch (const UserError& error) {
-    throw UserError(prefix + error.what());
-  } catch (const std::bad_alloc&) {
-    throw Error(prefix + "out of memory");
-  } catch (const std::exception& error) {
-    throw Error(prefix + error.what());
-  }
-}
-
-// To be called while the failure is handled.
-[[noreturn]] void end_failed(mpi::Engine& engine, mpi::Engine::Verdict verdict) {
-  const auto& group = *engine.world();
-  if (!verdict.report) {
-    engine.linger();
-    throw StoppedByPeer();
-  }
-  if (verdict.same_everywhere || group.members.size() == 1) throw;
-  rethrow_with(fmt::format("rank {}: ", group.rank));
-}
 
 // Where MPI cannot be loaded, ranks cannot agree on who says so: the first of every host does.
 mpi::Library& load_or_say(const Launch& launch) {
@@ -126,18 +30,7 @@ mpi::Library& load_or_say(const Launch& launch) {
 }  // namespace
 
 void run_mpi(const WorldOptions& options, const RankBody& body) {
-  auto& library = load_or_say(detect_launch());
-  mpi::Engine engine(library, options.deadline_seconds);
-  try {
-    run_body(engine, library.version(), body);
-    engine.finish();
-  } catch (const StoppedByPeer&) {
-    end_failed(engine, engine.stopped_by_peer());
-  } catch (const std::exception& error) {
-    end_failed(engine, engine.fail(error.what()));
-  } catch (...) {
-    end_failed(engine, engine.fail("unknown exception"));
-  }
+  mpi::run_rank(load_or_say(detect_launch()), options, body);
 }
 
 }  // namespace shoal

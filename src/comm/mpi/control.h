@@ -13,7 +13,7 @@ struct Note {
     failed,  // the sender has; text: a hash of its message, 0 when unknown; number: 1 if it had not heard of
              // another
     ask,     // how many jobs of this group and kind has the receiver begun?
-    answer,
+    answer,  // number: as many; text: 1 if its body has ended
   };
   Kind kind = Kind::failed;
   std::int32_t from = 0;

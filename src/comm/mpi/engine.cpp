@@ -27,6 +27,8 @@ constexpr double kReported = 1.5;
 constexpr double kForce = 3;
 // Ranks that do not answer within this time are taken for dead.
 constexpr double kAnswer = 2;
+// How much longer than a deadline the end of the run may take.
+constexpr double kEndMore = 1;
 // How long a rank that unwinds waits for what it has begun.
 constexpr double kUnwind = 1;
 
@@ -183,11 +185,10 @@ void Engine::run() {
   prctl(PR_SET_TIMERSLACK, 1000UL);  // ns, so that short sleeps are short
   const bool started = library_.start();
   if (started) {
-    world_ = std::make_shared<Group>();
     std::vector<int> everyone;
     for (int rank = 0; rank < library_.size(); ++rank) everyone.push_back(rank);
-    world_ = std::make_shared<Group>(Group{0, std::move(everyone), library_.rank()});
-    groups_[0] = world_;
+    world_ = std::make_shared<Group>(Group{kWorldGroup, std::move(everyone), library_.rank()});
+    groups_[kWorldGroup] = world_;
     traffic_ = std::make_unique<Traffic>(library_);
     control_ = std::make_unique<Control>(library_);
   }
@@ -253,24 +254,28 @@ void Engine::serve(const Note& note) {
     case Note::Kind::failed:
       failed_[note.from] = {note.text, note.number == 1};
       return start_ending();
-    case Note::Kind::ask: {
-      Note answer{Note::Kind::answer, 0, note.group, note.job_kind, 0, 0};
-      {
-        const std::scoped_lock lock(mutex_);
-        if (const auto found = groups_.find(note.group); found != groups_.end()) {
-          auto& group = *found->second;
-          const auto asker = std::find(group.members.begin(), group.members.end(), note.from);
-          answer.number = group.begun(static_cast<JobKind>(note.job_kind),
-                                      static_cast<int>(asker - group.members.begin()));
-        }
-      }
-      control_->send(note.from, answer);
-      return;
-    }
+    case Note::Kind::ask:
+      return answer(note);
     case Note::Kind::answer:
-      if (inquiry_) inquiry_->came[note.from] = note.number > inquiry_->job->number;
+      if (inquiry_) inquiry_->answers[note.from] = note;
       return;
   }
+}
+
+void Engine::answer(const Note& ask) {
+  Note answer = ask;
+  answer.kind = Note::Kind::answer;
+  {
+    const std::scoped_lock lock(mutex_);
+    answer.text = groups_.contains(kEndGroup) ? 1 : 0;
+    if (const auto found = groups_.find(ask.group); found != groups_.end()) {
+      auto& group = *found->second;
+      const auto asker = std::find(group.members.begin(), group.members.end(), ask.from);
+      answer.number =
+          group.begun(static_cast<JobKind>(ask.job_kind), static_cast<int>(asker - group.members.begin()));
+    }
+  }
+  control_->send(ask.from, answer);
 }
 
 // Asks the others when a job is overdue.
@@ -281,7 +286,9 @@ void Engine::check_deadlines() {
   for (const auto& job : open_) {
     {
       const std::scoped_lock lock(mutex_);
-      if (!job->waited || job->waited->seconds() < deadline_seconds_) continue;
+      // Who waits for a rank that has ended says more than that one does.
+      const double limit = deadline_seconds_ + (job->group->id == kEndGroup ? kEndMore : 0);
+      if (!job->waited || job->waited->seconds() < limit) continue;
     }
     inquiry_ = {job, {}, {}};
     const auto& group = *job->group;
@@ -306,23 +313,21 @@ void Engine::conclude_inquiry() {
     inquiry_.reset();
     return;
   }
-  std::vector<int> asked, late, silent;
+  std::vector<int> missing, ended, silent;
   for (int member = 0; member < job.group->seat().size; ++member) {
     if (member == job.group->rank || (job.kind != JobKind::collective && member != job.peer)) continue;
     const int rank = job.group->members[static_cast<std::size_t>(member)];
-    const auto answer = inquiry_->came.find(rank);
-    if (answer == inquiry_->came.end()) {
-      silent.push_back(rank);
-    } else if (!answer->second) {
-      late.push_back(rank);
-    }
+    const auto answer = inquiry_->answers.find(rank);
+    const bool answered = answer != inquiry_->answers.end();
+    if (answered && answer->second.number > job.number) continue;
+    missing.push_back(rank);
+    if (!answered) silent.push_back(rank);
+    if (answered && answer->second.text == 1) ended.push_back(rank);
   }
   if (!silent.empty() && inquiry_->since.seconds() < kAnswer) return;
-  std::vector<int> missing = late;
-  missing.insert(missing.end(), silent.begin(), silent.end());
-  std::sort(missing.begin(), missing.end());
   auto text = fmt::format("{} waited {} seconds", job.describe, deadline_seconds_);
   text += missing.empty() ? ", though all ranks came" : fmt::format(" for {}", list_ranks(missing));
+  if (!ended.empty()) text += fmt::format("; {} ended without it", list_ranks(ended));
   if (!silent.empty()) text += fmt::format("; {} did not answer", list_ranks(silent));
   inquiry_.reset();
   fail_here(text, true);

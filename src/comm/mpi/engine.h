@@ -27,7 +27,7 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // The group of all ranks, which has id 0.
+  // The group of all ranks.
   std::shared_ptr<Group> world() const { return world_; }
   std::shared_ptr<Group> add_group(int id, std::vector<int> members);
   // The lowest id that no group of this rank has, or has had.
@@ -61,7 +61,7 @@ class Engine {
   enum class Phase : std::uint8_t { running, ending, stopped };
   struct Inquiry {  // after a deadline
     std::shared_ptr<Job> job;
-    std::map<int, bool> came;  // by world rank; those that answered
+    std::map<int, Note> answers;  // by world rank
     Stopwatch since;
   };
 
@@ -71,6 +71,7 @@ class Engine {
   void take_new_jobs();
   void serve(const Note& note);
   void check_deadlines();
+  void answer(const Note& ask);
   void conclude_inquiry();
   void start_ending();
   void fail_here(const std::string& text, bool known);
@@ -102,7 +103,7 @@ class Engine {
   bool kick_ = false;
   std::vector<std::shared_ptr<Job>> begun_;
   std::map<int, std::shared_ptr<Group>> groups_;
-  int next_group_id_ = 2;  // 0: all ranks, 1: all ranks at the end
+  int next_group_id_ = kFirstFreeGroup;
   bool started_ = false, closing_ = false, body_ended_ = false;
   std::string start_error_;
   Phase phase_ = Phase::running;

@@ -14,8 +14,12 @@ namespace shoal::mpi {
 
 enum class JobKind : std::uint8_t { collective, send, receive };
 
+// Groups of all ranks. That of the end is one of its own, so that a rank which still calls collectives does
+// not meet those that have ended.
+constexpr int kWorldGroup = 0, kEndGroup = 1, kFirstFreeGroup = 2;
+
 struct Group {
-  int id = 0;                // tells its messages from those of other groups; the same on all its ranks
+  int id = kWorldGroup;      // tells its messages from those of other groups; the same on all its ranks
   std::vector<int> members;  // world ranks, in order
   int rank = 0;              // this one's among them
 

@@ -1,0 +1,168 @@
+// The engine of MPI ranks over a network that is memory: the conformance suite and failures without mpirun.
+#include <gmock/gmock.h>
+
+#include <thread>
+
+#include "comm/conformance.h"
+#include "comm/fake_mpi.h"
+#include "comm/mpi/run.h"
+#include "core/clock.h"
+
+namespace shoal::test {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+constexpr double kSoon = 5;  // seconds within which all ranks of a failed run have ended
+
+// What came out of every rank: "" where nothing did, "stopped" for StoppedByPeer.
+std::vector<std::string> run_ranks(int ranks, double deadline_seconds,
+                                   const std::function<void(World&, FakeLibrary&)>& body) {
+  const Stopwatch watch;
+  FakeNetwork network(ranks);
+  std::vector<std::string> failures(static_cast<std::size_t>(ranks));
+  {
+    std::vector<std::jthread> threads;
+    for (int rank = 0; rank < ranks; ++rank) {
+      threads.emplace_back([&, rank] {
+        FakeLibrary library(network, rank);
+        try {
+          mpi::run_rank(library, {.deadline_seconds = deadline_seconds},
+                        [&](World& world) { body(world, library); });
+        } catch (const StoppedByPeer&) {
+          failures[static_cast<std::size_t>(rank)] = "stopped";
+        } catch (const std::exception& error) {
+          failures[static_cast<std::size_t>(rank)] = error.what();
+        }
+      });
+    }
+  }
+  const bool failed = !std::all_of(failures.begin(), failures.end(), [](const auto& f) { return f.empty(); });
+  if (failed) {
+    EXPECT_LT(watch.seconds(), kSoon);
+  }
+  return failures;
+}
+
+class MpiEngine : public testing::TestWithParam<std::tuple<int, Check>> {};
+
+TEST_P(MpiEngine, Conforms) {
+  const auto& [ranks, check] = GetParam();
+  const auto failures = run_ranks(ranks, 60, [&](World& world, FakeLibrary&) {
+    EXPECT_EQ(world.ranks.name(), ranks == 1 ? "self" : "mpi");
+    check.run(world, (1 << 20) / ranks);
+  });
+  EXPECT_THAT(failures, testing::Each("")) << check.name;
+}
+
+INSTANTIATE_TEST_SUITE_P(, MpiEngine, testing::Combine(testing::Values(1, 2, 5), testing::ValuesIn(kChecks)),
+                         [](const auto& test) {
+                           return fmt::format("{}On{}", std::get<1>(test.param).name,
+                                              std::get<0>(test.param));
+                         });
+
+TEST(FailingMpi, ARankThatThrowsStopsAll) {
+  EXPECT_THAT(run_ranks(3, 60, [](World& world, FakeLibrary&) { fail_while_others_wait(world); }),
+              ElementsAre("stopped", "stopped", "rank 2: the disk is full"));
+}
+
+// Which of them depends on who hears of whom.
+TEST(FailingMpi, OneOfThoseThatFailAtOnceReports) {
+  const auto failures = run_ranks(3, 60, [](World& world, FakeLibrary&) {
+    world.ranks.barrier();
+    fail("lost");
+  });
+  EXPECT_EQ(std::count(failures.begin(), failures.end(), "stopped"), 2);
+  const auto others = run_ranks(3, 60, [](World& world, FakeLibrary&) {
+    world.ranks.barrier();
+    fail("lost {}", world.ranks.rank());
+  });
+  EXPECT_EQ(std::count(others.begin(), others.end(), "stopped"), 2);
+  for (const int rank : {0, 1, 2}) {
+    const auto& text = others[static_cast<std::size_t>(rank)];
+    EXPECT_TRUE(text == "stopped" || text == fmt::format("rank {}: lost {}", rank, rank)) << text;
+  }
+}
+
+// Rank 2 runs into it a little later, when it has already heard of the others.
+TEST(FailingMpi, OneTextFromAllIsSaidOnce) {
+  const auto failures = run_ranks(3, 60, [](World& world, FakeLibrary&) {
+    world.ranks.barrier();
+    if (world.ranks.rank() == 2) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    fail_user("no such file");
+  });
+  EXPECT_EQ(std::count(failures.begin(), failures.end(), "no such file"), 1);
+  EXPECT_EQ(std::count(failures.begin(), failures.end(), "stopped"), 2);
+}
+
+TEST(FailingMpi, ABodyThatGivesUpBecauseOfAPeerLetsThatOneReport) {
+  EXPECT_THAT(run_ranks(2, 60,
+                        [](World& world, FakeLibrary&) {
+                          if (world.ranks.rank() == 0) throw StoppedByPeer();
+                          std::this_thread::sleep_for(std::chrono::milliseconds(100));
+                          fail("the files differ");
+                        }),
+              ElementsAre("stopped", "rank 1: the files differ"));
+}
+
+TEST(FailingMpi, ADeadlineNamesWhatAndWho) {
+  const auto failures = run_ranks(3, 0.3, [](World& world, FakeLibrary&) { miss_deadline(world, 0.3); });
+  EXPECT_THAT(
+      failures[0] + failures[1],
+      HasSubstr("all_reduce (sum) of 100000 float32 [step 12, gradients of block.3] waited 0.3 seconds "
+                "for rank 2"));
+  EXPECT_EQ(failures[2], "stopped");
+}
+
+TEST(FailingMpi, ADeadlineOfAMessageNamesThePeer) {
+  const auto failures = run_ranks(3, 0.3, [](World& world, FakeLibrary&) {
+    Values x(DType::f32, 10);
+    if (world.ranks.rank() == 1) world.ranks.receive(x.tensor(), 2).wait();
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+    world.ranks.barrier();
+  });
+  EXPECT_EQ(failures[1], "rank 1: receive of 10 float32 waited 0.3 seconds for rank 2");
+}
+
+TEST(FailingMpi, ARankThatHasEndedDidNotCome) {
+  const auto failures = run_ranks(2, 0.3, [](World& world, FakeLibrary&) {
+    if (world.ranks.rank() == 0) world.ranks.barrier();
+  });
+  EXPECT_EQ(failures[0], "rank 0: barrier waited 0.3 seconds for rank 1; rank 1 ended without it");
+}
+
+TEST(FailingMpi, WhatMpiSaysIsReported) {
+  const auto failures = run_ranks(2, 0.5, [](World& world, FakeLibrary& library) {
+    world.ranks.barrier();
+    if (world.ranks.rank() == 1) {
+      library.broken = true;
+      world.ranks.barrier();
+    }
+  });
+  EXPECT_EQ(failures[1], "rank 1: MPI: the cable is broken");
+}
+
+// Memory that an exception frees is not in use any more: for the sanitizers to see.
+TEST(FailingMpi, LeavingRanksTakeTheirMemoryAlong) {
+  for (int round = 0; round < 2; ++round) {
+    const auto failures = run_ranks(3, 60, [&](World& world, FakeLibrary&) {
+      auto& group = world.ranks;
+      const std::int64_t count = 500000;
+      Values x(DType::f32, count), all(DType::f32, 3 * count);
+      const auto sum = group.all_reduce(x.tensor());
+      const auto gather = group.all_gather(all.tensor(), x.tensor());
+      if (group.rank() == round) {
+        Values y(DType::f32, count);
+        const auto lonely = group.all_reduce(y.tensor());
+        fail("gone");
+      }
+      group.send(x.tensor(), (group.rank() + 1) % 3).wait();
+      group.barrier();
+    });
+    EXPECT_EQ(failures[static_cast<std::size_t>(round)], fmt::format("rank {}: gone", round));
+  }
+}
+
+}  // namespace
+}  // namespace shoal::test
