@@ -1,45 +1,98 @@
 // Times whole training steps (forward, backward, clip, AdamW) of a GPT on random tokens, as
-// bench/peers/torch_gpt.py does.
+// bench/peers/torch_gpt.py and torch_ranks.py do.
 //   bench_train_step N_LAYER N_HEAD N_EMBD VOCAB BATCH POSITIONS DROPOUT float32|bfloat16 STEPS [THREADS]
-// Prints one line: median and minimum ms per step, tokens/s, share of the measured peak.
+//                    [--ranks N] [--zero 0..3] [--micro SEQUENCES] [--layout]
+// BATCH is that of all ranks, which are threads of this process, or processes under mpirun. A rank has
+// THREADS threads (0: its share of the cores) and takes its part of the batch at once; --micro cuts it finer,
+// and
+// --layout adds the gradients in the order that no layout changes. Prints one line: median and minimum ms per
+// step, tokens/s, share of the measured peak of all ranks together.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <string>
 #include <vector>
 
+#include "comm/world.h"
 #include "core/clock.h"
+#include "core/error.h"
 #include "core/philox.h"
 #include "model/gpt.h"
 #include "parallel/data_engine.h"
 
 using namespace shoal;
 
-int main(int argc, char** argv) {
-  if (argc < 10) {
-    fmt::print(stderr,
-               "usage: {} N_LAYER N_HEAD N_EMBD VOCAB BATCH POSITIONS DROPOUT DTYPE STEPS [THREADS]\n",
-               argv[0]);
-    return 2;
-  }
-  GptConfig config;
-  config.n_layer = std::atoi(argv[1]);
-  config.n_head = std::atoi(argv[2]);
-  config.n_embd = std::atoi(argv[3]);
-  config.vocab_size = std::atoi(argv[4]);
-  const std::int64_t batch = std::atoi(argv[5]), positions = std::atoi(argv[6]);
-  config.block_size = static_cast<int>(positions);
-  config.dropout = std::atof(argv[7]);
-  const DType compute = std::string(argv[8]) == "bfloat16" ? DType::bf16 : DType::f32;
-  const int steps = std::atoi(argv[9]);
-  const auto backend = make_cpu_backend(argc > 10 ? std::atoi(argv[10]) : 0);
+namespace {
 
-  const auto self = make_self_communicator();
-  const auto engine =
-      make_data_engine(*backend, *self, config, {.compute = compute, .adamw = {}, .grad_clip = 1.0});
+struct Settings {
+  GptConfig model;
+  std::int64_t batch = 0;
+  DType compute = DType::f32;
+  int steps = 0, threads = 0, ranks = 1, zero = 0;
+  std::int64_t micro = 0;
+  bool layout = false;
+};
+
+Settings read_settings(int argc, char** argv) {
+  if (argc < 10) {
+    fail_user(
+        "usage: {} N_LAYER N_HEAD N_EMBD VOCAB BATCH POSITIONS DROPOUT DTYPE STEPS [THREADS] [--ranks N] "
+        "[--zero Z] [--micro SEQUENCES] [--layout]",
+        argv[0]);
+  }
+  Settings settings;
+  settings.model.n_layer = std::atoi(argv[1]);
+  settings.model.n_head = std::atoi(argv[2]);
+  settings.model.n_embd = std::atoi(argv[3]);
+  settings.model.vocab_size = std::atoi(argv[4]);
+  settings.batch = std::atoi(argv[5]);
+  settings.model.block_size = std::atoi(argv[6]);
+  settings.model.dropout = std::atof(argv[7]);
+  settings.compute = std::strcmp(argv[8], "bfloat16") == 0 ? DType::bf16 : DType::f32;
+  settings.steps = std::atoi(argv[9]);
+  for (int i = 10; i < argc; ++i) {
+    const std::string option = argv[i];
+    if (option == "--layout") {
+      settings.layout = true;
+    } else if (i == 10 && option[0] != '-') {
+      settings.threads = std::atoi(argv[i]);
+    } else if (option == "--ranks" && i + 1 < argc) {
+      settings.ranks = std::atoi(argv[++i]);
+    } else if (option == "--zero" && i + 1 < argc) {
+      settings.zero = std::atoi(argv[++i]);
+    } else if (option == "--micro" && i + 1 < argc) {
+      settings.micro = std::atoi(argv[++i]);
+    } else {
+      fail_user("unknown argument {}", option);
+    }
+  }
+  return settings;
+}
+
+// Sum over the ranks.
+double sum(Communicator& ranks, double value) {
+  ranks.all_reduce({&value, DType::f64, {1}}).wait();
+  return value;
+}
+
+void run(World& world, const Settings& settings) {
+  const auto& config = settings.model;
+  const std::int64_t positions = config.block_size, batch = settings.batch;
+  const std::int64_t micro = settings.micro > 0 ? settings.micro : batch / world.ranks.size();
+  if (micro == 0 || batch % (micro * world.ranks.size()) != 0) {
+    fail_user("{} ranks with micro-batches of {} do not share {} sequences evenly", world.ranks.size(), micro,
+              batch);
+  }
+  const auto backend = make_cpu_backend(settings.threads > 0 ? settings.threads : world.cores);
+  EngineOptions options{.compute = settings.compute, .adamw = {}, .grad_clip = 1.0};
+  options.zero = settings.zero;
+  options.layout_exact = settings.layout;
+  options.micro_batches = static_cast<int>(batch / micro);
+  const auto engine = make_data_engine(*backend, world.ranks, config, options);
   engine->initialize(1337);
-  Gpt model(*backend, *engine, config, {.batch = {batch, positions}, .compute = compute});
+  Gpt model(*backend, *engine, config, {.batch = {micro, positions}, .compute = settings.compute});
 
   std::vector<std::int32_t> tokens(static_cast<std::size_t>(batch * positions + 1));
   for (std::size_t i = 0; i < tokens.size(); ++i) {
@@ -50,25 +103,47 @@ int main(int argc, char** argv) {
   const Tensor loss_sum{&loss, DType::f64, {1}};
   const float scale = 1.0f / static_cast<float>(batch * positions);
   std::vector<double> times;
-  for (int step = 0; step < steps + 2; ++step) {
-    Stopwatch watch;
+  for (int step = 0; step < settings.steps + 2; ++step) {
+    const Stopwatch watch;
     loss = 0;
-    engine->begin_step(1);
-    model.train({.tokens = {tokens.data(), DType::i32, {batch, positions}},
-                 .targets = {tokens.data() + 1, DType::i32, {batch, positions}},
-                 .address = {.seed = 1337, .step = step}},
-                loss_sum, scale);
+    engine->begin_step(step + 1);
+    for (int pass = 0; pass < engine->passes(); ++pass) {
+      const std::int64_t first = (pass * world.ranks.size() + engine->first_micro_batch()) * micro;
+      auto* start = tokens.data() + first * positions;
+      model.train({.tokens = {start, DType::i32, {micro, positions}},
+                   .targets = {start + 1, DType::i32, {micro, positions}},
+                   .address = {.seed = 1337, .step = step, .first_sample = first}},
+                  loss_sum, scale);
+    }
     engine->gradient_norm();
     engine->update(1e-4, step + 1);
     if (step >= 2) times.push_back(watch.seconds());
   }
+  loss = sum(world.ranks, loss * static_cast<double>(scale));
+  const double peak = sum(world.ranks, backend->measure_peak_flops(settings.compute));
+  if (world.ranks.rank() != 0) return;
   std::sort(times.begin(), times.end());
-  const double median = times[times.size() / 2];
-  const double flops = flops_per_token(config) * static_cast<double>(batch * positions);
-  const double peak = backend->measure_peak_flops(compute);
+  const double median = times[times.size() / 2], tokens_per_step = static_cast<double>(batch * positions);
+  const double flops = flops_per_token(config) * tokens_per_step;
   fmt::print(
       "shoal {} ms/step median {:.2f} min {:.2f}  tokens/s {:.0f}  {:.1f} GFLOP/s = {:.1f} % of {:.1f}  loss "
       "{:.4f}\n",
-      argv[8], median * 1e3, times.front() * 1e3, static_cast<double>(batch * positions) / median,
-      flops / median * 1e-9, 100 * flops / median / peak, peak * 1e-9, loss * static_cast<double>(scale));
+      name_of(settings.compute), median * 1e3, times.front() * 1e3, tokens_per_step / median,
+      flops / median * 1e-9, 100 * flops / median / peak, peak * 1e-9, loss);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    const Settings settings = read_settings(argc, argv);
+    const RankBody body = [&](World& world) { run(world, settings); };
+    const bool alone = detect_launch().kind == Launch::Kind::alone;
+    alone ? run_threads({.ranks = settings.ranks}, body) : run_mpi({}, body);
+  } catch (const StoppedByPeer&) {
+    return 1;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "{}\n", error.what());
+    return dynamic_cast<const UserError*>(&error) ? 2 : 1;
+  }
 }

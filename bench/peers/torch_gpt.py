@@ -60,21 +60,21 @@ class Gpt(nn.Module):
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
-def arguments():
-    parser = argparse.ArgumentParser()
+def parser():
+    result = argparse.ArgumentParser()
     for name in ("n_layer", "n_head", "n_embd", "vocab", "batch", "positions"):
-        parser.add_argument(name, type=int)
-    parser.add_argument("dropout", type=float)
-    parser.add_argument("dtype", choices=("float32", "bfloat16"))
-    parser.add_argument("steps", type=int)
-    parser.add_argument("threads", type=int)
-    parser.add_argument("--compile", action="store_true")
-    parser.add_argument("--pad", type=int, default=1)
-    return parser.parse_args()
+        result.add_argument(name, type=int)
+    result.add_argument("dropout", type=float)
+    result.add_argument("dtype", choices=("float32", "bfloat16"))
+    result.add_argument("steps", type=int)
+    result.add_argument("threads", type=int)
+    result.add_argument("--compile", action="store_true")
+    result.add_argument("--pad", type=int, default=1)
+    return result
 
 
 def main():
-    args = arguments()
+    args = parser().parse_args()
     torch.set_num_threads(args.threads)
     torch.set_flush_denormal(True)
     torch.manual_seed(1337)
