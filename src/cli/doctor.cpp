@@ -14,6 +14,7 @@
 #include "cli/command.h"
 #include "comm/mpi/load.h"
 #include "core/clock.h"
+#include "core/cores.h"
 #include "core/cpu.h"
 #include "core/text.h"
 #include "data/libraries.h"
@@ -38,8 +39,6 @@ std::string field_of(const std::string& path, const std::string& key) {
   }
   return "unknown";
 }
-
-int usable_cores() { return std::max(1, static_cast<int>(std::thread::hardware_concurrency())); }
 
 void print_processor() {
   fmt::print("processor\n");

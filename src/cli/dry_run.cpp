@@ -43,8 +43,8 @@ void print_step(const DryRun::Rank& rank, const Config& config, int ranks) {
 
 void print_dry_run(Config config, int asked, int ranks_per_host) {
   const auto launch = detect_launch();
-  const int ranks = ranks_to_start(config, asked, launch);
   if (launch.rank != 0) return;  // mpirun started several, and one speaks
+  const int ranks = ranks_to_start(config, asked, launch);
   resolve_layout(config, ranks);
   const auto source = resolve_vocabulary(config);
   const auto model = to_gpt_config(config.model);

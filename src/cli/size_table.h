@@ -5,7 +5,7 @@
 namespace shoal::cli {
 
 // `shoal size --table`: twelve models beside each other on so many ranks. All but their sizes comes from the
-// config, or without one from the character model of W3.
+// config; without one they are character models.
 void print_size_table(const ConfigOptions& options, int ranks);
 
 }  // namespace shoal::cli

@@ -28,25 +28,30 @@ double mapped_bytes(const fs::path& data) {
 std::string sharding_text(const ParallelConfig& parallel, int ranks) {
   static constexpr const char* kWords[] = {
       "every rank holds all parameters, gradients and moments",
-      "master weights and moments are cut over {}; all parameters and gradients are on every rank",
-      "master weights, moments and gradients are cut over {}; all parameters are on every rank",
-      "everything is cut over {}; a unit's parameters are gathered while it is used"};
+      "moments and master weights cut over {}; parameters and gradients whole",
+      "moments, master weights and gradients cut over {}; parameters whole",
+      "everything cut over {}; a unit's parameters are gathered while it is used"};
   const int replicas = parallel.zero == 0 ? 1 : parallel.replicate;
   const auto over = replicas == 1 ? fmt::format("{} ranks", ranks)
-                                  : fmt::format("{} ranks, {} times", ranks / replicas, replicas);
+                                  : fmt::format("{} ranks ({} replicas)", ranks / replicas, replicas);
   return fmt::format("ZeRO-{}: {}", parallel.zero, fmt::format(fmt::runtime(kWords[parallel.zero]), over));
 }
 
-void print_state(const Config& config, const MemoryEstimate& memory) {
+void print_state(const Config& config, const MemoryEstimate& memory, int ranks) {
   const auto part = [](const std::string& name, double bytes, const std::string& remark) {
     if (bytes > 0) print_line(name, format_bytes(bytes), remark);
   };
-  part("weights", memory.weights, "float32");
-  part("weights for products", memory.compute_copy,
-       config.parallel.zero == 3 ? config.train.dtype + ", of the units in use" : config.train.dtype);
-  part("gradients", memory.gradients, "float32");
-  part("optimizer", memory.optimizer, "two moments, float32");
-  part("exchange", memory.exchange, "between ranks: buffers, partial sums");
+  const int zero = ranks > 1 ? config.parallel.zero : 0;
+  const auto& dtype = config.train.dtype;
+  part("weights", memory.weights,
+       zero > 0 && memory.compute_copy > 0 ? "float32, this rank's part" : "float32");
+  part("weights for products", memory.compute_copy, zero == 3 ? dtype + ", of the units in use" : dtype);
+  part("gradients", memory.gradients,
+       zero >= 2 ? "float32, this rank's part and those of the units in use" : "float32");
+  part("optimizer", memory.optimizer,
+       zero > 0 ? "two moments, float32, this rank's part" : "two moments, float32");
+  part("exchange", memory.exchange,
+       ranks > 1 ? "buffers between ranks, sums for the norm" : "sums for the gradient's norm");
   part("on disk", memory.on_disk, "beside the total: master weights, moments, sharded gradients");
 }
 
@@ -97,7 +102,7 @@ void print_memory(const Config& config, const GptConfig& model, const RankPlaces
              ranks.all > 1 ? fmt::format(" on one of {} ranks", ranks.all) : "", config.train.micro_batch,
              model.block_size, config.train.dtype, config.train.recompute);
   if (ranks.all > 1) fmt::print("  {}\n", sharding_text(config.parallel, ranks.all));
-  print_state(config, memory);
+  print_state(config, memory, ranks.all);
   print_line("activations: blocks", format_bytes(memory.blocks),
              config.train.recompute == "block" ? "of one block; the others are recomputed"
                                                : "train.recompute=block keeps one block's");

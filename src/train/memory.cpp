@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <fstream>
-#include <thread>
 
 #include "checkpoint/file_io.h"
+#include "core/cores.h"
 #include "core/error.h"
 #include "core/text.h"
 #include "data/batch_loader.h"
@@ -38,7 +38,7 @@ void add_activations(MemoryEstimate& memory, const GptConfig& model, const GptOp
 // Threads of a rank.
 int threads_of(const Config& config, const RankPlaces& ranks) {
   if (config.train.threads > 0) return config.train.threads;
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / ranks.here);
+  return std::max(1, usable_cores() / ranks.here);
 }
 
 double kernel_scratch(const Config& config, const GptConfig& model, const RankPlaces& ranks) {
@@ -95,8 +95,8 @@ MemoryEstimate estimate_memory(const Config& config, const GptConfig& model, con
   memory.scratch = kernel_scratch(config, model, ranks);
   // Also a run without checkpoints on the way saves its end. The writer's buffer is there twice while it
   // grows.
-  const double share = share_of_checkpoint(model, ranks.all);
-  memory.checkpoint = share + 2 * std::min<double>(kChecksumBlock, share);
+  const double share = config.parallel.offload == "disk" ? 0 : share_of_checkpoint(model, ranks.all);
+  memory.checkpoint = share + 2 * std::min<double>(kChecksumBlock, share_of_checkpoint(model, ranks.all));
   memory.program = kProgramBytes + (ranks.threads ? 0 : kMpiBytes);
   return memory;
 }

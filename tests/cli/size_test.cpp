@@ -232,7 +232,7 @@ TEST(DryRun, SaysWhatAThousandRanksWouldSendBeforeAnyDataIsThere) {
   const auto result = run(arguments, folder.path());
   EXPECT_EQ(result.code, 0) << result.err;
   EXPECT_LT(watch.seconds(), 10);
-  EXPECT_THAT(result.out, HasSubstr("ZeRO-3: everything is cut over 1024 ranks"));
+  EXPECT_THAT(result.out, HasSubstr("ZeRO-3: everything cut over 1024 ranks"));
   EXPECT_THAT(result.out, HasSubstr("one step, each of 1024 ranks: 1 micro-batch of 1 x 1024 tokens"));
   // 124.4 M parameters, units padded to 2^20 elements: 492 MiB, nearly all of which a ring passes on.
   EXPECT_THAT(result.out,
