@@ -86,8 +86,8 @@ void CheckpointStore::save(const CheckpointInfo& info, std::span<const SliceView
   write(info, slices, best, {});
 }
 
-void CheckpointStore::save_async(const CheckpointInfo& info, std::span<const SliceView> slices, bool best) {
-  wait();
+// Into the buffer, which is kept for the next time.
+void CheckpointStore::copy_data(std::vector<SliceView>& slices) {
   std::size_t bytes = 0;
   for (const auto& view : slices) bytes += view.data.size();
   if (buffer_bytes_ < bytes) {
@@ -96,14 +96,18 @@ void CheckpointStore::save_async(const CheckpointInfo& info, std::span<const Sli
     buffer_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
     buffer_bytes_ = bytes;
   }
-
-  std::vector<SliceView> copies(slices.begin(), slices.end());
   std::byte* next = buffer_.get();
-  for (auto& copy : copies) {
-    if (!copy.data.empty()) std::memcpy(next, copy.data.data(), copy.data.size());
-    copy.data = {next, copy.data.size()};
-    next += copy.data.size();
+  for (auto& slice : slices) {
+    if (!slice.data.empty()) std::memcpy(next, slice.data.data(), slice.data.size());
+    slice.data = {next, slice.data.size()};
+    next += slice.data.size();
   }
+}
+
+void CheckpointStore::save_async(const CheckpointInfo& info, std::span<const SliceView> slices, bool best) {
+  wait();
+  std::vector<SliceView> copies(slices.begin(), slices.end());
+  if (options_.copies) copy_data(copies);
   stop_ = {};
   running_ = true;
   thread_ = std::thread([this, info, copies = std::move(copies), best, stop = stop_.get_token()] {

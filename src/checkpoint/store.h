@@ -28,6 +28,8 @@ struct StoreOptions {
   int keep = 0;  // how many of the newest stay, besides the latest and the best; 0 keeps all
   int rank = 0;  // rank 0 tidies, commits, links and prunes, so it opens the store before the others do
   int world = 1;
+  bool copies =
+      true;  // false: a save in the background reads the data where they are, so they must not change
   std::string session = "0";  // the same on all ranks, another for every process that saves to this run
 };
 
@@ -64,6 +66,7 @@ class CheckpointStore {
   const std::filesystem::path& root() const { return root_; }
 
  private:
+  void copy_data(std::vector<SliceView>& slices);
   void write(const CheckpointInfo& info, std::span<const SliceView> slices, bool best,
              const std::stop_token& stop);
   void write_own_shard(CheckpointWriter& writer, std::span<const SliceView> slices, std::uint64_t needed,

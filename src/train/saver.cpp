@@ -10,12 +10,14 @@
 
 namespace shoal {
 
-Saver::Saver(Communicator& ranks, const std::filesystem::path& run, int keep) : ranks_(ranks) {
+Saver::Saver(Communicator& ranks, const std::filesystem::path& run, int keep, bool copies) : ranks_(ranks) {
   const auto now = std::chrono::system_clock::now().time_since_epoch().count();
   const auto session = broadcast_text(ranks, fmt::format("{:x}-{:x}", now, ::getpid()));
   const auto open = [&] {
     store_ = std::make_unique<CheckpointStore>(
-        run, StoreOptions{.keep = keep, .rank = ranks.rank(), .world = ranks.size(), .session = session});
+        run,
+        StoreOptions{
+            .keep = keep, .rank = ranks.rank(), .world = ranks.size(), .copies = copies, .session = session});
   };
   some_for_all(ranks, ranks.rank() == 0, open);
   all_or_none(ranks, [&] {

@@ -13,10 +13,12 @@ namespace shoal {
 class Saver {
  public:
   // Collective. Rank 0 tidies up in the run's folder before the others come.
-  Saver(Communicator& ranks, const std::filesystem::path& run, int keep);
+  // `copies`: whether a save is made from a copy, so that training goes on meanwhile.
+  Saver(Communicator& ranks, const std::filesystem::path& run, int keep, bool copies);
   ~Saver();
 
-  // Every rank: begins to save its slices in the background, from a copy. The one before must be settled.
+  // Every rank: begins to save its slices in the background; without a copy, it must be settled before they
+  // change. The one before must be settled.
   void begin(const CheckpointInfo& info, std::span<const SliceView> slices, bool best);
   // Every rank: waits until the save under way is over on all of them. Returns why it failed, the same
   // text everywhere; "" when it went well or there was none.

@@ -81,6 +81,8 @@ struct Trainer::Impl {
   Impl(const Config& given, World& world);
 
   bool first() const { return ranks.rank() == 0; }
+  // Then a copy for saving in the background would need the memory that is not there.
+  bool state_on_disk() const { return config.parallel.offload == "disk"; }
   int micro_batches() const { return config.train.global_batch / config.train.micro_batch; }
   int loss_slots() const { return (micro_batches() / ranks.size() + 1) * ranks.size(); }
   std::int64_t step_tokens() const {
@@ -163,7 +165,7 @@ std::optional<fs::path> Trainer::Impl::find_start() {
 void Trainer::Impl::start() {
   const auto run = config.run.path();
   const bool resuming = config.init.from == "resume";
-  saver = std::make_unique<Saver>(ranks, run, config.checkpoint.keep);
+  saver = std::make_unique<Saver>(ranks, run, config.checkpoint.keep, !state_on_disk());
   const auto from = find_start();
   if (first()) log::attach_file(run / "train.log");
   some_for_all(ranks, first(), [&] { write_config(described()); });
@@ -326,7 +328,10 @@ void Trainer::Impl::save(bool best, bool wait) {
   const auto slices = state_slices(*engine);
   saver->begin(make_checkpoint_info(described(), gpt, state, tokenizer), slices, best);
   last_saved = state.step;
-  if (!wait) return;
+  if (!wait) {
+    if (state_on_disk()) tell_failed_save(saver->settle());
+    return;
+  }
   if (const auto error = saver->settle(); !error.empty()) {
     fail_user("the state after step {} could not be saved: {}", state.step, error);
   }
