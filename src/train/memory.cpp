@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <limits>
 
 #include "checkpoint/file_io.h"
 #include "core/cores.h"
@@ -61,6 +62,36 @@ double read_number(const std::string& path) {
   return file >> value ? value : 0;
 }
 
+// Of lines of names and numbers.
+double read_entry(const std::string& path, std::string_view name) {
+  std::ifstream file(path);
+  double value = 0;
+  for (std::string key; file >> key >> value;) {
+    if (key == name) return value;
+  }
+  return 0;
+}
+
+// What the control group of this process leaves it, of either version; infinity where there is no limit.
+double left_in_control_group() {
+  double left = std::numeric_limits<double>::infinity();
+  std::ifstream groups("/proc/self/cgroup");
+  for (std::string line; std::getline(groups, line);) {  // "0::/path" or "9:memory:/path"
+    const bool second = line.starts_with("0::");
+    if (!second && line.find(":memory:") == std::string::npos) continue;
+    const auto path = line.substr(line.rfind(':') + 1);
+    // Inside a container the group's own folder may be all there is.
+    for (const auto& folder : {path, std::string()}) {
+      const std::string base = (second ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory") + folder + "/memory.";
+      const double limit = read_number(base + (second ? "max" : "limit_in_bytes"));
+      const double used = read_number(base + (second ? "current" : "usage_in_bytes"));
+      const double cached = read_entry(base + "stat", second ? "inactive_file" : "total_inactive_file");
+      if (limit > 0) left = std::min(left, limit - used + cached);  // cached files give way
+    }
+  }
+  return left;
+}
+
 }  // namespace
 
 DType compute_dtype(const Config& config) {
@@ -112,9 +143,7 @@ double available_memory() {
     }
     file.ignore(256, '\n');
   }
-  const double limit = read_number("/sys/fs/cgroup/memory.max");
-  if (limit > 0) available = std::min(available, limit - read_number("/sys/fs/cgroup/memory.current"));
-  return std::max(available, 0.0);
+  return std::max(std::min(available, left_in_control_group()), 0.0);
 }
 
 void check_memory(const Config& config, const GptConfig& model, const RankPlaces& ranks) {
