@@ -12,7 +12,7 @@ struct ProductPiece {
 
 // Cutting may change which kernel oneDNN takes, and with it the bits. So the cut depends on the shape alone,
 // but for one freedom: with AVX-512 every element is the same in all cuts into two or more pieces of between
-// 113 and 256 rows (tests/ops/cpu_threads_test.cpp), and the number of pieces suits the threads. Elsewhere it
+// 113 and 512 rows (tests/ops/cpu_threads_test.cpp), and the number of pieces suits the threads. Elsewhere it
 // suits eight.
 class ProductPieces {
  public:
@@ -26,7 +26,8 @@ class ProductPieces {
     } else if (units < 16) {
       across_ = std::clamp<std::int64_t>(columns / 64, 1, 4);
     } else {
-      const std::int64_t sharers = avx512 ? threads : 8, most = 16 * sharers;  // at 256 rows each
+      const std::int64_t sharers = avx512 ? threads : 8;
+      const std::int64_t most = (avx512 ? 512 : 256) / kUnit * sharers;  // units in one round of pieces
       down_ = std::clamp<std::int64_t>(sharers * ((units + most - 1) / most), 2, units / 8);
     }
   }
