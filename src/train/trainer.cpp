@@ -203,12 +203,16 @@ void Trainer::Impl::start() {
 // Adds up over the ranks, and with it whether any of them got a signal: all stop after the same step. A sum
 // of one number and zeros is that number, so the ranks share what each knows a part of.
 void Trainer::Impl::share(std::vector<double>& sums) {
+  constexpr const char* kSignals[] = {"SIGINT", "SIGTERM", "SIGUSR1"};
+  const auto given = sums.size();
   const std::string_view mine = InterruptGuard::requested() ? InterruptGuard::requested() : "";
-  sums.push_back(mine == "SIGINT");
-  sums.push_back(mine == "SIGTERM");
+  for (const char* signal : kSignals) sums.push_back(mine == signal);
   ranks.all_reduce({sums.data(), DType::f64, {static_cast<std::int64_t>(sums.size())}}).wait();
-  stop = sums[sums.size() - 2] > 0 ? "SIGINT" : sums.back() > 0 ? "SIGTERM" : nullptr;
-  sums.resize(sums.size() - 2);
+  stop = nullptr;
+  for (std::size_t i = 0; i < std::size(kSignals); ++i) {
+    if (sums[given + i] > 0 && !stop) stop = kSignals[i];
+  }
+  sums.resize(given);
 }
 
 Trainer::Impl::StepOutcome Trainer::Impl::step(BatchLoader& loader) {
