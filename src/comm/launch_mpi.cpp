@@ -1,4 +1,6 @@
 // A process as a rank of an MPI job.
+#include <unistd.h>
+
 #include <chrono>
 #include <cstdlib>
 #include <string_view>
@@ -7,6 +9,7 @@
 #include "comm/mpi/load.h"
 #include "comm/mpi/run.h"
 #include "core/error.h"
+#include "core/log.h"
 
 namespace shoal {
 namespace {
@@ -27,10 +30,24 @@ mpi::Library& load_or_say(const Launch& launch) {
   }
 }
 
+// Open MPI's mpirun lets each of one or two ranks use a single core unless it is told otherwise.
+void warn_if_bound(const World& world) {
+  const auto online = static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN));
+  if (!std::getenv("OMPI_MCA_orte_bound_at_launch") || world.cores * world.local_size >= online) return;
+  log::warn(
+      "mpirun lets {} rank(s) of this host use {} core(s) each, of {}: give it --bind-to none (or --map-by "
+      "slot:PE=N) "
+      "for more",
+      world.local_size, world.cores, online);
+}
+
 }  // namespace
 
 void run_mpi(const WorldOptions& options, const RankBody& body) {
-  mpi::run_rank(load_or_say(detect_launch()), options, body);
+  mpi::run_rank(load_or_say(detect_launch()), options, [&](World& world) {
+    warn_if_bound(world);
+    body(world);
+  });
 }
 
 }  // namespace shoal

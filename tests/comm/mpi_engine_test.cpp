@@ -5,6 +5,7 @@
 
 #include "comm/conformance.h"
 #include "comm/fake_mpi.h"
+#include "comm/mpi/plan.h"
 #include "comm/mpi/run.h"
 #include "core/clock.h"
 
@@ -61,6 +62,25 @@ INSTANTIATE_TEST_SUITE_P(, MpiEngine, testing::Combine(testing::Values(1, 2, 5),
                            return fmt::format("{}On{}", std::get<1>(test.param).name,
                                               std::get<0>(test.param));
                          });
+
+// The last piece of 12 GB ends where they end; nothing is read.
+TEST(MpiPlan, CountsGoPastTwoToThe31) {
+  auto* const start = reinterpret_cast<std::byte*>(std::uintptr_t{1} << 40);
+  constexpr std::int64_t kCount = 3'000'000'001;
+  const Tensor x{start, DType::f32, {kCount}};
+  for (const auto& plan : {mpi::plan_all_reduce({2, 3}, x, ReduceOp::sum), mpi::plan_broadcast({2, 3}, x, 0),
+                           mpi::plan_message(mpi::Message::Way::send, x, 0)}) {
+    std::byte* end = nullptr;
+    const auto piece = plan.piece(plan.pieces - 1, nullptr);
+    for (const auto* messages : {&piece.first, &piece.second}) {
+      for (const auto& message : *messages) {
+        EXPECT_LE(message.bytes, 1 << 20);
+        if (message.way == mpi::Message::Way::send) end = std::max(end, message.data + message.bytes);
+      }
+    }
+    EXPECT_EQ(end - start, 4 * kCount);
+  }
+}
 
 TEST(FailingMpi, ARankThatThrowsStopsAll) {
   EXPECT_THAT(run_ranks(3, 60, [](World& world, FakeLibrary&) { fail_while_others_wait(world); }),

@@ -88,11 +88,6 @@ void Engine::throw_if_stopped() {
   throw StoppedByPeer();
 }
 
-void Engine::check() {
-  const std::scoped_lock lock(mutex_);
-  throw_if_stopped();
-}
-
 void Engine::begin(const std::shared_ptr<Job>& job) {
   {
     const std::scoped_lock lock(mutex_);

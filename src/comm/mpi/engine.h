@@ -34,8 +34,7 @@ class Engine {
   int next_group_id() const { return next_group_id_; }
   int most_groups() const { return traffic_->most_groups(); }
 
-  // All throw StoppedByPeer when another rank has failed, and Error when this one has.
-  void check();
+  // Both throw StoppedByPeer when another rank has failed, and Error when this one has.
   void begin(const std::shared_ptr<Job>& job);
   void wait(Job& job);
   // Returns when the job's buffers are free, done or not. A rank that unwinds gives its jobs up after a
