@@ -15,6 +15,7 @@ packages=(
   libxxhash-dev             # checksums
   libprotobuf-dev protobuf-compiler  # TensorBoard events
   libopenmpi-dev openmpi-bin libmpich-dev mpich  # ranks as processes: a module for each
+  slurm-wlm munge iproute2 openssh-client procps python3 python3-yaml  # tests of deploy/: a small Slurm, hosts, manifests
   libgtest-dev libgmock-dev libbenchmark-dev
 )
 

@@ -27,7 +27,8 @@ InterruptGuard::InterruptGuard() {
 
 InterruptGuard::~InterruptGuard() {
   if (--guards > 0) return;
-  for (const int signal : kRequests) std::signal(signal, SIG_DFL);
+  for (const int signal : {SIGINT, SIGTERM}) std::signal(signal, SIG_DFL);
+  std::signal(SIGUSR1, SIG_IGN);  // it asks a run to stop that has just done so
 }
 
 const char* InterruptGuard::requested() {

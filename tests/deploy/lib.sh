@@ -21,7 +21,7 @@ need() {
 enter_namespaces() {
   if [ -z "${SHOAL_TEST_FOLDER:-}" ]; then
     [ "$(id -u)" -eq 0 ] || skip "only root can make network namespaces"
-    need ip unshare
+    need ip unshare nsenter
     unshare --mount --net true 2>/dev/null || skip "this system does not let root make network namespaces"
     SHOAL_TEST_FOLDER=$(mktemp -d /tmp/shoal-deploy-XXXXXX)
     export SHOAL_TEST_FOLDER
@@ -31,11 +31,15 @@ enter_namespaces() {
     exit "$code"
   fi
   cd "$SHOAL_TEST_FOLDER"
+  mount -t tmpfs tmpfs /dev/shm
+  mkdir tmp
+  export TMPDIR=$PWD/tmp
 }
 
 # make_hosts a b ...: hosts of these names with the addresses 10.99.0.1, .2, ... on one network, called lan.
 make_hosts() {
-  mkdir -p /run/netns
+  mkdir -p /run/netns cgroup
+  mount --rbind /sys/fs/cgroup cgroup
   mount -t tmpfs tmpfs /run/netns
   ip link set lo up
   ip link add lan type bridge

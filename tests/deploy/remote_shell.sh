@@ -8,5 +8,7 @@ if ! ip -n "$host" link show lan 2>/dev/null | grep -q LOWER_UP; then
   echo "connect to host $host: No route to host" >&2
   exit 255
 fi
-# shellcheck disable=SC2016  # expanded on the host
-exec ip netns exec "$host" unshare --uts sh -c 'hostname "$0" && eval "$1"' "$host" "$*"
+# shellcheck disable=SC2016  # expanded on the host; /sys shows its network, and what it showed of cgroups
+exec nsenter --net="/run/netns/$host" unshare --uts --mount sh -c '
+  mount -t sysfs sysfs /sys && mount --rbind "$SHOAL_TEST_FOLDER/cgroup" /sys/fs/cgroup && hostname "$0" && eval "$1"
+' "$host" "$*"

@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# Three hosts on one network: `shoal launch` over TCP between them ends with the bytes of threads of one process, names
+# a host that does not answer, and goes on without one whose cable is pulled.
+. "$(dirname "$0")/lib.sh"
+need mpirun.openmpi ssh
+enter_namespaces
+make_hosts a b c
+make_run
+unplug() { ip link set "to-$1" down; }
+plug_in() { ip link set "to-$1" up; }
+launch() { on a "$shoal" launch --remote-shell "$tests/remote_shell.sh" "$@"; }
+
+"$shoal" train tiny.toml run.name=threads --ranks 5 >threads.log 2>&1 || die "$(cat threads.log)"
+
+check_mpi() {
+  local run=with-$1
+  local before
+  before=$(received b)
+  launch --mpirun "$1" --hosts a:2,b:2,c:1 -- train tiny.toml "run.name=$run" 2>"$run.log" || die "$(cat "$run.log")"
+  grep -q "5 ranks on 3 hosts" "$run.log" || die "not on three hosts: $(cat "$run.log")"
+  same_result "$run" threads
+  [ $(($(received b) - before)) -gt 1000000 ] || die "the hosts have not exchanged gradients"
+  echo "$1: ok"
+}
+check_mpi mpirun.openmpi
+# UCX, below MPICH, knows a machine by its kernel, and would share memory between these hosts.
+export UCX_TLS=tcp,self
+if command -v mpiexec.hydra >/dev/null; then check_mpi mpiexec.hydra; fi
+
+# A host that does not answer, by a remote shell that says so and by ssh on a network where nobody has the address.
+expect_refusal() {
+  local words=$1 code=0
+  shift
+  SECONDS=0
+  "$@" 2>refusal.log || code=$?
+  [ "$code" -eq 2 ] || die "exit code $code, not 2: $(cat refusal.log)"
+  grep -q "^shoal: error: $words" refusal.log || die "not '$words': $(cat refusal.log)"
+  [ "$(wc -l <refusal.log)" -eq 1 ] || die "more than one line: $(cat refusal.log)"
+  [ "$SECONDS" -le 12 ] || die "it took $SECONDS seconds"
+  [ ! -e runs/refused ] || die "a run was started"
+}
+unplug c
+expect_refusal "host c does not answer (connect to host c: No route to host)" \
+  launch --hosts a:2,c:2 -- train tiny.toml run.name=refused
+expect_refusal "host 10.99.0.77 does not answer" on a "$shoal" launch --hosts 10.99.0.77:2 -- train tiny.toml run.name=refused
+plug_in c
+echo "unreachable hosts: ok"
+
+# A host dies while the run goes on: its processes are gone, and its cable.
+export OMPI_MCA_oob_tcp_keepalive_time=1 OMPI_MCA_oob_tcp_keepalive_intvl=1 OMPI_MCA_oob_tcp_keepalive_probes=2
+launch --hosts a:2,b:2,c:1 --max-restarts 2 --min-ranks 3 -- \
+  train tiny.toml train.steps=150 eval.interval=75 checkpoint.interval=5 run.name=survivor 2>survivor.log &
+survivor=$!
+for _ in $(seq 200); do
+  [ -e runs/survivor/checkpoints/latest ] && break
+  sleep 0.05
+done
+unplug b
+ip netns pids b | xargs -r kill -9
+wait "$survivor" || die "$(cat survivor.log)"
+grep -q "host b does not answer" survivor.log || die "host b was not missed: $(cat survivor.log)"
+grep -q "restart 1 of 2, on 3 ranks, from step" survivor.log || die "no restart on three ranks: $(cat survivor.log)"
+"$shoal" train tiny.toml train.steps=150 eval.interval=75 run.name=undisturbed --ranks 2 >threads.log 2>&1 || die "$(cat threads.log)"
+same_result survivor undisturbed
+echo "a host that dies: ok"

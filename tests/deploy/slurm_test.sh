@@ -1,0 +1,95 @@
+#!/usr/bin/env bash
+# A real Slurm of two nodes, a and b, from the system's packages: deploy/slurm's batch files run on it, are told that
+# their time is up, and end where threads of one process end.
+. "$(dirname "$0")/lib.sh"
+need munged slurmctld slurmd sbatch srun mpirun.openmpi
+enter_namespaces
+make_hosts a b
+batch_files=$(realpath "$tests/../../deploy/slurm")
+
+cat >slurm.conf <<END
+ClusterName=test
+SlurmctldHost=a
+SlurmUser=root
+AuthType=auth/munge
+AuthInfo=socket=$PWD/munge.socket
+StateSaveLocation=$PWD/state
+SlurmdSpoolDir=$PWD/spool-%n
+SlurmctldPidFile=$PWD/slurmctld.pid
+SlurmdPidFile=$PWD/slurmd-%n.pid
+SlurmctldLogFile=$PWD/slurmctld.log
+SlurmdLogFile=$PWD/slurmd-%n.log
+ProctrackType=proctrack/pgid
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SchedulerParameters=sched_interval=1,sched_min_interval=0
+SlurmdParameters=config_overrides
+ReturnToService=2
+KillWait=5
+TmpFS=$PWD/tmp-%n
+MailProg=/bin/true
+NodeName=a,b CPUs=8
+PartitionName=main Nodes=ALL Default=YES
+END
+export SLURM_CONF=$PWD/slurm.conf
+mkdir state spool-a spool-b tmp-a tmp-b
+
+start_slurm() {
+  (umask 077 && head -c 1024 /dev/urandom >munge.key)
+  chmod 755 .  # munge refuses a socket that others cannot reach
+  on a munged --key-file="$PWD/munge.key" --socket="$PWD/munge.socket" --pid-file="$PWD/munged.pid" \
+    --log-file="$PWD/munged.log" --seed-file="$PWD/munged.seed"
+  on a slurmctld && on a slurmd -N a && on b slurmd -N b || true
+  for _ in $(seq 100); do
+    [ "$(on a sinfo -h -t idle -o %D 2>/dev/null)" = 2 ] && return
+    sleep 0.1
+  done
+  tail -n 20 slurmctld.log slurmd-*.log >&2
+  die "Slurm did not start"
+}
+
+# Waits for job $1 to be in state $2.
+wait_for() {
+  local state=
+  for _ in $(seq 400); do
+    state=$(on a scontrol -o show job "$1" | grep -o 'JobState=[A-Z]*' | cut -d= -f2)
+    [ "$state" = "$2" ] && return
+    [ "$state" = FAILED ] && break
+    sleep 0.1
+  done
+  cat ./*-"$1".log slurmctld.log >&2
+  die "job $1 is $state, not $2"
+}
+
+submit() {
+  on a SHOAL="$shoal" RUN="runs/$run" OMP_WAIT_POLICY=passive sbatch --parsable --cpus-per-task=1 "$@" "run.name=$run"
+}
+
+start_slurm
+make_run
+"$shoal" train tiny.toml run.name=threads --ranks 4 >threads.log 2>&1 || die "$(cat threads.log)"
+
+run=one-node job=$(submit --ntasks=4 "$batch_files/one-node.sbatch" tiny.toml)
+wait_for "$job" COMPLETED
+same_result one-node threads
+echo "one node: ok"
+
+# Two nodes; when a few steps are done, the time is up.
+run=two-nodes
+longer=(train.steps=400 eval.interval=200 checkpoint.interval=200)
+job=$(submit --ntasks-per-node=2 "$batch_files/many-nodes.sbatch" tiny.toml "${longer[@]}")
+for _ in $(seq 400); do
+  grep -qs '"step":10,' "runs/$run/metrics.jsonl" && break
+  sleep 0.1
+done
+pkill -USR1 -o -f slurm_script  # what slurmd does of --signal=B:USR1@300 when it is time
+wait_for "$job" PENDING
+sleep 1.5  # the credential of its first start is revoked in this second
+on a scontrol update "JobId=$job" StartTime=now
+wait_for "$job" COMPLETED
+grep -q "stopped by SIGUSR1 after step" "shoal-$job.log" || die "the run was not stopped: $(cat "shoal-$job.log")"
+grep -q "resumed from" "shoal-$job.log" || die "the run did not go on: $(cat "shoal-$job.log")"
+"$shoal" train tiny.toml run.name=whole "${longer[@]}" --ranks 2 >threads.log 2>&1 || die "$(cat threads.log)"
+same_result two-nodes whole
+[ "$(received b)" -gt 1000000 ] || die "the nodes have not exchanged gradients"
+echo "two nodes, stopped and queued again: ok"
