@@ -33,6 +33,7 @@ constexpr double kEndMore = 1;
 constexpr double kUnwind = 1;
 
 // How long the engine's thread looks for messages before it lets others have the core, and before it sleeps.
+// Where the rank does not wait it always lets others have it.
 constexpr double kSpin = 50e-6, kYield = 1e-3;
 constexpr microseconds kShortSleep{20}, kLongSleep{200};
 constexpr milliseconds kIdleSleep{5};  // with nothing but notes to wait for
@@ -103,35 +104,32 @@ void Engine::begin(const std::shared_ptr<Job>& job) {
   wake_.notify_one();
 }
 
+void Engine::start_waiting(Job& job) {
+  job.waited.emplace();
+  job.awaited = true;
+  kick_ = true;
+  wake_.notify_one();
+}
+
 void Engine::wait(Job& job) {
   if (job.done) return;
   std::unique_lock lock(mutex_);
-  job.waited.emplace();
-  ++waiting_;
-  kick_ = true;
-  wake_.notify_one();
+  start_waiting(job);
   changed_.wait(lock, [&] { return job.done || phase_ == Phase::stopped; });
-  --waiting_;
   if (!job.done) throw_if_stopped();
 }
 
 void Engine::settle(Job& job, bool unwinding) noexcept {
   if (job.done) return;
   std::unique_lock lock(mutex_);
+  start_waiting(job);
   const auto free = [&] { return job.done || phase_ == Phase::stopped; };
-  job.waited.emplace();
-  ++waiting_;
+  if (!unwinding) return changed_.wait(lock, free);
+  if (changed_.wait_for(lock, duration<double>(kUnwind), free)) return;
+  failure_ = {fmt::format("gave up {}", job.describe), false};
   kick_ = true;
   wake_.notify_one();
-  if (!unwinding) {
-    changed_.wait(lock, free);
-  } else if (!changed_.wait_for(lock, duration<double>(kUnwind), free)) {
-    failure_ = {fmt::format("gave up {}", job.describe), false};
-    kick_ = true;
-    wake_.notify_one();
-    changed_.wait(lock, free);
-  }
-  --waiting_;
+  changed_.wait(lock, free);
 }
 
 // False when it takes so long that something is stuck.
@@ -379,10 +377,10 @@ void Engine::pause(bool moved) {
     return;
   }
   const double still = moved_since_.seconds();
-  if (waiting_ > 0 && still < kYield) {
-    if (still > kSpin) std::this_thread::yield();
-    return;
-  }
+  const bool awaited =
+      std::any_of(open_.begin(), open_.end(), [](const auto& job) { return job->awaited.load(); });
+  if (awaited && still < kSpin) return;
+  if (still < (awaited ? kYield : kSpin)) return std::this_thread::yield();
   std::unique_lock lock(mutex_);
   const auto kicked = [&] { return kick_; };
   if (traffic_->idle()) {

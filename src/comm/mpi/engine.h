@@ -80,6 +80,7 @@ class Engine {
 
   // With the mutex held.
   void throw_if_stopped();
+  void start_waiting(Job& job);
   bool await_stop(std::unique_lock<std::mutex>& lock);
 
   Library& library_;
@@ -110,7 +111,6 @@ class Engine {
   std::string own_failure_;
   Verdict verdict_;
   Stopwatch heard_of_failure_;
-  std::atomic<int> waiting_ = 0;
 
   std::thread thread_;
 };

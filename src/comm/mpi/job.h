@@ -44,7 +44,8 @@ struct Job {
 
   std::int64_t number = 0;  // counted per group, kind and peer
   std::atomic<bool> done = false;
-  std::optional<Stopwatch> waited;  // once the rank waits for it. Guarded by the engine.
+  std::atomic<bool> awaited = false;  // the rank waits for it
+  std::optional<Stopwatch> waited;    // since then. Guarded by the engine.
 
   // Of the engine's thread.
   std::int64_t started = 0, finished = 0;  // pieces
