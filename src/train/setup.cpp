@@ -65,10 +65,10 @@ void refuse_old_run(const fs::path& run) {
 }
 
 // On hosts that share no files, a rank would train on without its part of any checkpoint.
-void require_lock_of(const std::string& holder, const fs::path& run) {
-  constexpr double kDelay = 10;  // seconds, of what network file systems remember of a folder
+void require_lock_of(const std::string& holder, const fs::path& run, bool one_host) {
+  const double delay = one_host ? 0 : 10;  // seconds for which network file systems may not see what is new
   for (const Stopwatch watch; lock_holder(run) != holder;) {
-    if (watch.seconds() > kDelay) {
+    if (watch.seconds() > delay) {
       fail_user(
           "it does not see the run's folder {} as rank 0 made it; run.dir must name a folder that all "
           "hosts share",
@@ -120,7 +120,7 @@ std::optional<RunLock> take_run_directory(const Config& config, const GptConfig&
     if (config.init.from != "resume") refuse_old_run(run);
   });
   const auto holder = broadcast_text(world.ranks, first ? lock_holder(run) : "");
-  all_or_none(world.ranks, [&] { require_lock_of(holder, run); });
+  all_or_none(world.ranks, [&] { require_lock_of(holder, run, world.local_size == world.ranks.size()); });
   return lock;
 }
 

@@ -211,8 +211,6 @@ TEST(ConfigRules, AreCheckedAndNameTheKeysWithTheirPlace) {
               AllOf(HasSubstr("parallel.replicate = 2 (argument"), HasSubstr("parallel.zero = 0")));
   EXPECT_THAT(error_with("", {"parallel.replicate=2", "parallel.zero=1", "parallel.data=3"}),
               HasSubstr("does not divide parallel.data = 3"));
-  EXPECT_THAT(error_with("", {"run.deterministic=layout", "parallel.reduce_dtype=bfloat16"}),
-              HasSubstr("parallel.reduce_dtype"));
 }
 
 TEST(ConfigRules, WhatIsNotBuiltYetIsRefused) {

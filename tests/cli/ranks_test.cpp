@@ -1,0 +1,223 @@
+// Many ranks as a user starts them: what he gets, what he is told, and what is lost when one fails (nothing).
+// That the layout does not change a run is in layout_test.cpp.
+#include <fmt/format.h>
+
+#include "cli/tiny_runs.h"
+#include "comm/mpirun.h"
+
+namespace shoal::test {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+// How often `word` is in `text`.
+int count(const std::string& text, const std::string& word) {
+  int found = 0;
+  for (auto at = text.find(word); at != std::string::npos; at = text.find(word, at + 1)) ++found;
+  return found;
+}
+
+class Ranks : public TinyRuns {
+ protected:
+  static Settings with(Settings settings, const Settings& more) {
+    settings.insert(settings.end(), more.begin(), more.end());
+    return settings;
+  }
+  std::string out_of(const Settings& arguments) const {
+    const auto result = shoal(arguments);
+    EXPECT_EQ(result.code, 0) << result.err;
+    return result.out;
+  }
+};
+
+TEST_F(Ranks, TheConfigMayAskForThem) {
+  train_well({"--ranks", "2", "run.name=option"});
+  train_well({"parallel.data=2", "run.name=config"});
+  for (const std::string name : {"option", "config"}) {
+    EXPECT_THAT(read_file(file("runs") / name / "train.log"), HasSubstr("ranks: 2 threads of this process"));
+    EXPECT_TRUE(fs::exists(file("runs") / name / "checkpoints/latest/shard-00001-of-00002.safetensors"));
+  }
+  EXPECT_EQ(reproducible_metrics("option"), reproducible_metrics("config"));
+}
+
+TEST_F(Ranks, EvaluationAndSamplesAreTheSameOnAnyNumber) {
+  train_well();
+  const Settings eval = {"eval", "--checkpoint", "runs/tiny", "train.threads=1"};
+  const Settings sample = {"sample",       "--checkpoint", "runs/tiny", "--samples", "5",
+                           "--max-tokens", "40",           "--stop",    "ab",        "train.threads=1"};
+  const auto evaluation = out_of(eval), text = out_of(sample);
+  EXPECT_EQ(count(text, "---------------\n"), 4);
+  for (const std::string ranks : {"2", "3", "8"}) {
+    EXPECT_EQ(out_of(with(eval, {"--ranks", ranks})), evaluation);
+    EXPECT_EQ(out_of(with(eval, {"--ranks", ranks, "parallel.zero=3"})), evaluation);
+    EXPECT_EQ(out_of(with(sample, {"--ranks", ranks})), text);
+  }
+  const auto batches = out_of(with(eval, {"--batches", "7"}));
+  EXPECT_EQ(out_of(with(eval, {"--batches", "7", "--ranks", "3"})), batches);
+}
+
+TEST_F(Ranks, ASignalSavesAndAnyNumberGoesOn) {
+  const Settings length = {"train.steps=1500", "log.interval=5", "eval.interval=500", "checkpoint.interval=0",
+                           "run.deterministic=layout"};
+  Process process(train_command(with(length, {"--ranks", "2"})), folder_.path());
+  ASSERT_TRUE(eventually([&] { return process.err_so_far().find("step    5/1500") != std::string::npos; }));
+  process.signal(SIGINT);
+  const auto result = process.wait();
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_EQ(count(result.err, "stopped by SIGINT after step "), 1);
+  train_well(with(length, {"init.from=resume"}));
+  train_well(with(length, {"run.name=undisturbed"}));
+  EXPECT_EQ(shoal({"checkpoint", "compare", "runs/tiny", "runs/undisturbed"}).code, 0);
+  EXPECT_EQ(reproducible_metrics("tiny"), reproducible_metrics("undisturbed"));
+}
+
+TEST_F(Ranks, ThatCannotBeAreRefused) {
+  expect_user_error(train({"--ranks", "5"}), "5 ranks cannot share the 4 sequences", "at most 4");
+  expect_user_error(train({"--ranks", "3"}), "3 ranks cannot share the 2 micro-batches",
+                    "set train.micro_batch=1");
+  expect_user_error(train({"--ranks", "0"}), "--ranks");
+  expect_user_error(train({"--ranks", "100000"}), "100000 ranks", "too many");
+  expect_user_error(train({"--ranks", "2", "parallel.data=4"}), "parallel.data = 4",
+                    "--ranks started 2 ranks");
+  expect_user_error(train({"--ranks", "2", "parallel.zero=1", "parallel.replicate=3"}),
+                    "parallel.replicate = 3", "2 data-parallel ranks");
+  expect_user_error(train({"--ranks", "2", "parallel.replicate=2"}), "parallel.zero");
+  EXPECT_FALSE(fs::exists(file("runs")));
+}
+
+// Every rank finds it; it is said once, without the name of one.
+TEST_F(Ranks, AMistakeOfAllIsSaidOnce) {
+  expect_user_error(train({"--ranks", "4", "train.micro_batch=1", "data.dir=nowhere"}),
+                    "shoal: error: nowhere: no such data folder");
+  expect_user_error(train({"--ranks", "2", "init.from=resume"}), "shoal: error: init.from=resume");
+  train_well({"--ranks", "2"});
+  expect_user_error(train({"--ranks", "2"}), "shoal: error: runs/tiny already holds a run");
+  expect_user_error(shoal({"eval", "--checkpoint", "runs/tiny", "--split", "exam", "--ranks", "2"}),
+                    "shoal: error: data: has no exam.bin");
+  expect_user_error(shoal({"sample", "--checkpoint", "runs/none", "--ranks", "2"}), "runs/none");
+}
+
+TEST_F(Ranks, AFullDiskKeepsWhatWasSaved) {
+  const Settings length = {"--ranks", "2", "run.deterministic=layout"};
+  train_well(with(length, {"run.name=undisturbed"}));
+  train_well(with(length, {"train.steps=10"}));
+  // No file may grow past 30 blocks of 512 bytes, which stops both shards and nothing else.
+  std::string line = fmt::format("cd '{}' && trap '' XFSZ && ulimit -f 30 && exec '{}' train tiny.toml",
+                                 folder_.path().string(), SHOAL_BINARY);
+  for (const auto& setting : with(length, {"init.from=resume", "checkpoint.interval=5"}))
+    line += " " + setting;
+  const int status = std::system(
+      fmt::format("/bin/sh -c \"{}\" >'{}' 2>'{}'", line, file("out").string(), file("err").string())
+          .c_str());
+  const Result result{WEXITSTATUS(status), read_file(file("out")), read_file(file("err"))};
+  expect_user_error_at_the_end(result, "the state after step 20 could not be saved",
+                               "rank 0 could not save its shard", "File too large",
+                               "The last one, step-00000010, is untouched");
+  EXPECT_EQ(count(result.err, "could not be saved: the checkpoint of step 15"), 1);
+  EXPECT_EQ(count(result.err, "shoal: error"), 1);
+  EXPECT_THAT(result.err, HasSubstr("step 20/20"));
+  train_well(with(length, {"init.from=resume"}));
+  EXPECT_EQ(shoal({"checkpoint", "compare", "runs/tiny", "runs/undisturbed"}).code, 0);
+}
+
+// Nothing here depends on which MPI it is.
+class RanksUnderMpi : public Ranks {
+ protected:
+  static constexpr Mpi kMpi = Mpi::open_mpi;
+  void SetUp() override {
+    if (const auto why = lacks(kMpi, fs::path(SHOAL_BINARY).parent_path()); !why.empty()) GTEST_SKIP() << why;
+  }
+  // What one rank does, in a folder of its own, after a shell's `before`.
+  struct Part {
+    Settings arguments;
+    fs::path folder;
+    std::string before = ":";
+  };
+  JobResult job(const std::vector<Part>& ranks) const {
+    auto command = mpirun(kMpi, 1);
+    for (std::size_t i = 0; i < ranks.size(); ++i) {
+      if (i > 0) command.insert(command.end(), {":", "-n", "1"});
+      const auto line =
+          fmt::format("cd '{}' && {} && exec \"$0\" \"$@\"", ranks[i].folder.string(), ranks[i].before);
+      command.insert(command.end(), {"/bin/sh", "-c", line, SHOAL_BINARY});
+      command.insert(command.end(), ranks[i].arguments.begin(), ranks[i].arguments.end());
+    }
+    return MpiJob(command).wait();
+  }
+  JobResult alike(int ranks, const Settings& arguments) const {
+    return job(std::vector<Part>(static_cast<std::size_t>(ranks), {arguments, folder_.path()}));
+  }
+  // All end with an error, which is said once, and soon.
+  template <typename... Words>
+  static void expect_error(const JobResult& result, const Words&... words) {
+    EXPECT_NE(result.code, 0);
+    EXPECT_EQ(count(result.err, "shoal: error: "), 1) << result.err;
+    for (const std::string& word : {std::string(words)...}) EXPECT_THAT(result.err, HasSubstr(word));
+  }
+};
+
+TEST_F(RanksUnderMpi, EvaluationAndSamplesAreThoseOfOneRank) {
+  train_well();
+  const Settings eval = {"eval", "--checkpoint", "runs/tiny", "train.threads=1"};
+  const Settings sample = {"sample", "--checkpoint", "runs/tiny", "--samples",
+                           "4",      "--max-tokens", "40",        "train.threads=1"};
+  const auto result = alike(3, eval);
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_EQ(result.out, out_of(eval));
+  EXPECT_EQ(alike(3, sample).out, out_of(sample));
+}
+
+TEST_F(RanksUnderMpi, OtherConfigsAndDataAreRefused) {
+  const auto command = train_command({});
+  expect_error(job({{command, folder_.path()}, {train_command({"optim.lr=0.5"}), folder_.path()}}),
+               "rank 1: ", "optim.lr: 0.5 (rank 0 has 0.01)");
+  EXPECT_FALSE(fs::exists(file("runs")));
+
+  // Another host, whose files are others.
+  const TempDir other;
+  fs::copy(file("data"), other / "data");
+  fs::copy(file("tiny.toml"), other / "tiny.toml");
+  auto bytes = read_file(other / "data/train.bin");
+  bytes[0] = bytes[2], bytes[1] = bytes[3];
+  write_file(other / "data/train.bin", bytes);
+  expect_error(job({{command, folder_.path()}, {command, other.path()}}),
+               "rank 1: ", "data/train.bin: ", "(rank 0 has ");
+  fs::remove(other / "data/val.bin");
+  expect_error(job({{command, folder_.path()}, {command, other.path()}}), "rank 1: data/val.bin");
+  EXPECT_FALSE(fs::exists(file("runs")));
+  EXPECT_FALSE(fs::exists(other / "runs"));
+}
+
+TEST_F(RanksUnderMpi, AnotherNumberThanWasAskedForIsRefused) {
+  expect_error(alike(2, train_command({"--ranks", "3"})), "--ranks 3 was given, but mpi", "started 2 ranks");
+  expect_error(alike(2, train_command({"parallel.data=3"})), "parallel.data = 3 asks for 3 ranks");
+  expect_error(alike(2, train_command({"data.dir=nowhere"})), "nowhere: no such data folder");
+}
+
+// The disk of rank 1 alone is full.
+TEST_F(RanksUnderMpi, AFullDiskOfOneRankIsNamed) {
+  const Settings length = {"run.deterministic=layout", "checkpoint.interval=5"};
+  train_well(with(length, {"run.name=undisturbed"}));
+  ASSERT_EQ(alike(2, train_command(with(length, {"train.steps=10"}))).code, 0);
+  const auto resume = train_command(with(length, {"init.from=resume"}));
+  const auto result =
+      job({{resume, folder_.path()}, {resume, folder_.path(), "trap '' XFSZ && ulimit -f 30"}});
+  expect_error(result, "the state after step 20 could not be saved", "rank 1 could not save its shard",
+               "File too large", "The last one, step-00000010, is untouched");
+  EXPECT_EQ(count(result.err, "could not be saved: the checkpoint of step 15"), 1);
+  EXPECT_THAT(result.err, HasSubstr("step 20/20"));
+  EXPECT_EQ(alike(3, with(resume, {"train.micro_batch=1"})).code, 0);
+  EXPECT_TRUE(fs::exists(file("runs/tiny/checkpoints/step-00000020")));
+}
+
+TEST_F(RanksUnderMpi, AFolderThatTheyDoNotShareIsRefused) {
+  const TempDir other;
+  fs::copy(file("data"), other / "data");
+  fs::copy(file("tiny.toml"), other / "tiny.toml");
+  expect_error(job({{train_command({}), folder_.path()}, {train_command({}), other.path()}}),
+               "rank 1: it does not see the run's folder runs/tiny");
+}
+
+}  // namespace
+}  // namespace shoal::test
