@@ -47,6 +47,11 @@ std::string name_of_signal(int signal) {
   return name ? fmt::format("SIG{}", name) : fmt::format("signal {}", signal);
 }
 
+// mpirun knows the hosts then: it runs within a Slurm job, or a cluster's operator has written them down.
+bool hosts_are_given() {
+  return std::getenv("SLURM_JOB_ID") || std::getenv("OMPI_MCA_orte_default_hostfile");
+}
+
 void print(std::FILE* stream, const std::string& text) {
   std::fwrite(text.data(), 1, text.size(), stream);
   std::fflush(stream);
@@ -102,7 +107,7 @@ void Launcher::check_start() {
       fail_user("host {} {}; mend that or leave it out of --hosts", hosts_[i].name, objections[i]);
   }
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
-  if (hosts_.empty() && options_.ranks > cores && !std::getenv("SLURM_JOB_ID"))
+  if (hosts_.empty() && options_.ranks > cores && !hosts_are_given())
     log::info("{} ranks share {} core{}", options_.ranks, cores, cores == 1 ? "" : "s");
 }
 

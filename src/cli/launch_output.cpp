@@ -7,11 +7,14 @@
 namespace shoal::cli {
 namespace {
 
-// Open MPI and MPICH's hydra frame what they have to say with lines of one character.
-bool is_frame(std::string_view line) {
+// Open MPI and MPICH's hydra frame what they have to say with lines of one character. Where such a line
+// begins: behind what a rank wrote, if it died in the middle of a line.
+std::size_t frame_in(std::string_view line) {
   constexpr std::size_t kShortest = 70;
-  if (line.size() < kShortest || (line[0] != '-' && line[0] != '=')) return false;
-  return line.find_first_not_of(line[0]) == std::string_view::npos;
+  if (line.empty() || (line.back() != '-' && line.back() != '=')) return std::string_view::npos;
+  const auto before = line.find_last_not_of(line.back());
+  const auto start = before == std::string_view::npos ? 0 : before + 1;
+  return line.size() - start >= kShortest ? start : std::string_view::npos;
 }
 
 bool may_become_mpiruns(std::string_view start) {
@@ -61,8 +64,14 @@ std::string OutputFilter::feed(std::string_view piece) {
   partial_ += piece;
   for (std::size_t end; (end = partial_.find('\n')) != std::string::npos; partial_.erase(0, end + 1)) {
     const auto text = partial_.substr(0, end);
-    shown += inside_line_ ? text + "\n" : line(text);
-    inside_line_ = false;
+    const bool goes_on = std::exchange(inside_line_, false);
+    const auto frame = frame_in(text);
+    if (frame == std::string::npos) {
+      shown += goes_on ? text + "\n" : line(text);
+    } else {
+      if (goes_on || frame > 0) shown += text.substr(0, frame) + "\n";
+      shown += line(text.substr(frame));
+    }
   }
   if (!partial_.empty() && block_.empty() && (inside_line_ || !may_become_mpiruns(partial_))) {
     shown += std::exchange(partial_, {});
@@ -78,7 +87,7 @@ std::string OutputFilter::feed(std::string_view piece) {
 std::string OutputFilter::finish() { return std::exchange(block_, {}) + std::exchange(partial_, {}); }
 
 std::string OutputFilter::line(const std::string& text) {
-  if (is_frame(text)) {
+  if (frame_in(text) == 0) {
     const bool closes = !block_.empty();
     block_ += text + "\n";
     return closes ? end_block() : "";

@@ -1,0 +1,189 @@
+// shoal launch: ranks that end, fail, die and are started again. Its tests on many hosts are tests/deploy.
+#include <sys/stat.h>
+
+#include "cli/tiny_runs.h"
+
+namespace shoal::test {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+class Launch : public TinyRuns {
+ protected:
+  // An mpirun that runs a script: `$@` is the program and its arguments.
+  void make_mpirun(const std::string& script) const {
+    write_file(file("mpirun"),
+               "#!/bin/bash\n[ \"$1\" = --version ] && { echo 'mpirun (Open MPI) 4.1.4'; exit; }\n"
+               "echo \"$*\" >>calls\nwhile [ \"${1:0:1}\" != / ]; do shift; done\n" +
+                   script);
+    ::chmod(file("mpirun").c_str(), 0755);
+  }
+  Settings launch_command(const Settings& options, const Settings& settings) const {
+    Settings arguments = {"launch", "--mpirun", "./mpirun"};
+    arguments.insert(arguments.end(), options.begin(), options.end());
+    arguments.insert(arguments.end(), {"--", "train", "tiny.toml"});
+    arguments.insert(arguments.end(), settings.begin(), settings.end());
+    return arguments;
+  }
+  Result launch(const Settings& options, const Settings& settings = {}) const {
+    return shoal(launch_command(options, settings));
+  }
+};
+
+// What Open MPI's prints when a rank is killed.
+constexpr const char* kKilledBanner =
+    "D=$(printf -- '-%.0s' {1..74}); printf -- \"$D\\nPrimary job  terminated normally, but 1 process "
+    "returned\\n"
+    "a non-zero exit code. Per user-direction, the job has been aborted.\\n$D\\n$D\\n"
+    "mpirun noticed that process rank 1 with PID 7 on node x exited on signal 9 (Killed).\\n$D\\n\" >&2; "
+    "exit "
+    "137\n";
+
+TEST_F(Launch, RefusesWhatCannotWorkBeforeAnythingStarts) {
+  make_mpirun("exit 1");
+  expect_user_error(launch({}), "how many ranks", "-n N");
+  expect_user_error(launch({"-n", "3", "--hosts", "localhost:2"}), "-n 3", "room for 2", "localhost:3");
+  expect_user_error(launch({"--hosts", "localhost:0"}), "'localhost:0' is no host");
+  expect_user_error(launch({"--hosts", "-oProxyCommand=x"}), "is no host");
+  expect_user_error(launch({"--hosts", "a,a:2"}), "names a twice");
+  expect_user_error(launch({"-n", "2", "--min-ranks", "3"}), "--min-ranks 3 is more than -n 2");
+  expect_user_error(launch({"-n", "2"}, {"--ranks", "2"}), "leave --ranks out");
+  expect_user_error(launch({"-n", "2"}, {"optim.lr=much"}), "optim.lr");
+  expect_user_error(launch({"-n", "2"}, {"parallel.data=3"}), "parallel.data = 3");
+  expect_user_error(shoal({"launch", "-n", "2", "--mpirun", "none", "--", "train", "tiny.toml"}),
+                    "no program none");
+  EXPECT_FALSE(fs::exists(file("calls")));
+}
+
+TEST_F(Launch, NamesAHostThatDoesNotAnswer) {
+  make_mpirun("exit 1");
+  write_file(file("shell"), "#!/bin/sh\n[ $1 = up ] || { echo 'shell: no route' >&2; exit 255; }\n");
+  ::chmod(file("shell").c_str(), 0755);
+  expect_user_error(launch({"--remote-shell", "./shell", "--hosts", "localhost,down"}), "host down ",
+                    "does not answer (shell: no route)");
+  EXPECT_FALSE(fs::exists(file("calls")));
+}
+
+TEST_F(Launch, PassesOutputAndExitCodesThrough) {
+  make_mpirun("\"$@\"");
+  const auto good = launch({"-n", "1"});
+  EXPECT_EQ(good.code, 0) << good.err;
+  EXPECT_THAT(good.err, HasSubstr("step 20/20"));
+  expect_user_error(launch({"-n", "1"}), "already holds a run");
+
+  make_mpirun("echo 'shoal: error: rank 3: the loss is not finite' >&2; exit 1");
+  const auto failed = launch({"-n", "1"}, {"run.name=failed"});
+  EXPECT_EQ(failed.code, 1);
+  EXPECT_EQ(failed.err, "shoal: error: rank 3: the loss is not finite\n");
+}
+
+TEST_F(Launch, HidesWhatMpirunSaysOfARankThatDied) {
+  make_mpirun(std::string("printf 'a line\\n-- not a frame\\nhalf ' >&2; ") + kKilledBanner);
+  const auto result = launch({"-n", "2"});
+  EXPECT_EQ(result.code, 1);
+  EXPECT_EQ(result.err.substr(result.err.find("a line")),
+            "a line\n-- not a frame\nhalf \nshoal: error: rank 1 was ended by SIGKILL; --max-restarts K goes "
+            "on from "
+            "the latest checkpoint when that happens\n");
+}
+
+TEST_F(Launch, ShowsWhatElseMpirunSays) {
+  make_mpirun("D=$(printf -- '-%.0s' {1..74}); printf -- \"$D\\nNo slots.\\n$D\\n\" >&2; exit 3");
+  const auto result = launch({"-n", "1"});
+  EXPECT_EQ(result.code, 1);
+  EXPECT_THAT(result.err, HasSubstr("\nNo slots.\n"));
+  EXPECT_THAT(result.err, HasSubstr("mpirun failed with exit code 3"));
+}
+
+TEST_F(Launch, StartsAgainFromTheLatestCheckpoint) {
+  train_well({"run.name=undisturbed"});
+  // Dies after its checkpoint of step 10, then at once, then not at all.
+  make_mpirun(std::string("n=$(wc -l <calls)\n[ $n -eq 1 ] && \"$@\" train.steps=10\n"
+                          "[ $n -ge 3 ] && exec \"$@\"\n") +
+              kKilledBanner);
+  const auto result = launch({"-n", "1", "--max-restarts", "3"}, {"lr_schedule.decay_steps=1000"});
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.err,
+              HasSubstr("rank 1 was ended by SIGKILL; restart 1 of 3, on 1 rank, from step 10\n"));
+  EXPECT_THAT(result.err, HasSubstr("restart 2 of 3, on 1 rank, from step 10\n"));
+  EXPECT_THAT(result.err, Not(HasSubstr("restart 3")));
+  EXPECT_EQ(final_state("tiny"), final_state("undisturbed"));
+}
+
+TEST_F(Launch, StartsAgainFromTheBeginningWhereNothingWasSaved) {
+  make_mpirun(
+      std::string(
+          "[ $(wc -l <calls) -ge 2 ] && exec \"$@\"\n\"$@\" train.steps=5 checkpoint.interval=0; rm -r "
+          "runs/tiny/checkpoints/*; test -s runs/tiny/metrics.jsonl || exit 2\n") +
+      kKilledBanner);
+  const auto result = launch({"-n", "1", "--max-restarts", "1"}, {"log.interval=1"});
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("restart 1 of 1, on 1 rank, from the beginning"));
+}
+
+TEST_F(Launch, SaysWhenRestartsDoNotHelp) {
+  make_mpirun(kKilledBanner);
+  const auto result = launch({"-n", "2", "--max-restarts", "2"});
+  EXPECT_EQ(result.code, 1);
+  EXPECT_THAT(result.err,
+              HasSubstr("restart 2 of 2, on 2 ranks, from the beginning (no new checkpoint in 2 attempts)"));
+  EXPECT_THAT(result.err, HasSubstr("the last 3 attempts died without a new checkpoint"));
+  EXPECT_THAT(result.err, HasSubstr("shoal: error: rank 1 was ended by SIGKILL, after 2 restarts\n"));
+}
+
+TEST_F(Launch, DoesNotStartAgainAfterAMistakeOfTheUser) {
+  make_mpirun("echo 'shoal: error: no data' >&2; exit 2");
+  EXPECT_EQ(launch({"-n", "2", "--max-restarts", "2"}).code, 2);
+  EXPECT_EQ(read_file(file("calls")).find('\n'), read_file(file("calls")).size() - 1);
+}
+
+TEST_F(Launch, LeavesOutAHostThatIsGone) {
+  // down answers until the first attempt has died; on its three ranks the run would not fit parallel.data
+  // = 4.
+  write_file(file("shell"), "#!/bin/sh\n[ $1 = up ] || [ ! -e calls ]\n");
+  ::chmod(file("shell").c_str(), 0755);
+  make_mpirun(kKilledBanner);
+  const Settings hosts = {"--remote-shell", "./shell", "--hosts", "up:1,down:3", "--max-restarts", "1"};
+  auto allowed = hosts;
+  allowed.insert(allowed.end(), {"--min-ranks", "1"});
+  const auto result = launch(allowed, {"parallel.data=4", "train.micro_batch=1"});
+  EXPECT_THAT(result.err, HasSubstr("host down does not answer: it is left out from now on"));
+  EXPECT_THAT(result.err,
+              HasSubstr("rank 1 on x was ended by SIGKILL; restart 1 of 1, on 1 rank, from the beginning"));
+  EXPECT_THAT(read_file(file("calls")), HasSubstr("--host up:1 "));
+  EXPECT_THAT(read_file(file("calls")), HasSubstr("parallel.data=0"));
+
+  fs::remove(file("calls"));
+  const auto refused = launch(hosts, {"train.micro_batch=1"});
+  EXPECT_EQ(refused.code, 1);
+  EXPECT_THAT(refused.err,
+              HasSubstr("without down there is room for 1 rank only, which --min-ranks 4 does not allow"));
+}
+
+TEST_F(Launch, StopsRanksOnceAndThenEndsThem) {
+  make_mpirun(
+      "trap 'echo asked >&2' USR1; trap 'echo told >&2; exit 1' TERM; echo ready >&2\n"
+      "while true; do sleep 0.01; done");
+  Process process(launch_command({"-n", "2", "--max-restarts", "5"}, {}), folder_.path());
+  ASSERT_TRUE(eventually([&] { return process.err_so_far().find("ready") != std::string::npos; }));
+  process.signal(SIGINT);
+  ASSERT_TRUE(eventually([&] { return process.err_so_far().find("asked") != std::string::npos; }));
+  process.signal(SIGINT);
+  const auto result = process.wait();
+  EXPECT_EQ(result.code, 1);
+  EXPECT_THAT(result.err, HasSubstr("SIGINT: the ranks are asked to save and stop"));
+  EXPECT_THAT(result.err, HasSubstr("told"));
+  EXPECT_THAT(result.err, Not(HasSubstr("restart")));
+}
+
+TEST_F(Launch, LeavesNothingBehindWhenItIsKilled) {
+  make_mpirun("trap 'touch ended; exit' TERM; touch ready; while true; do sleep 0.01; done");
+  Process process(launch_command({"-n", "2"}, {}), folder_.path());
+  ASSERT_TRUE(eventually([&] { return fs::exists(file("ready")); }));
+  process.signal(SIGKILL);
+  EXPECT_TRUE(eventually([&] { return fs::exists(file("ended")); }));
+}
+
+}  // namespace
+}  // namespace shoal::test
