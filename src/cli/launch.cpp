@@ -196,8 +196,9 @@ std::string Launcher::what_died(const Outcome& outcome) const {
   const auto& [end, death, explained, stopped] = outcome;
   const std::string who = death && death->rank >= 0 ? fmt::format("rank {}", death->rank) : "a rank";
   const std::string where = death && !death->host.empty() && hosts_.size() > 1 ? " on " + death->host : "";
-  // mpirun ends with 128 + signal, hydra with the signal, where they do not say more.
-  const int signal = death ? death->signal : end.code > 128 ? end.code - 128 : 0;
+  // Where mpirun does not say more, it ends with 128 + signal; higher codes are its own.
+  const bool by_signal = end.code > 128 && end.code <= 128 + SIGSYS;
+  const int signal = death ? death->signal : by_signal ? end.code - 128 : 0;
   if (signal != 0) return fmt::format("{}{} was ended by {}", who, where, name_of_signal(signal));
   if (end.signal != 0) return fmt::format("mpirun was ended by {}", name_of_signal(end.signal));
   if (explained || death) return fmt::format("{}{} failed", who, where);

@@ -22,7 +22,10 @@ namespace {
 sigset_t caught() {
   sigset_t set;
   ::sigemptyset(&set);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::sigaddset(&set, signal);
+  for (const int signal : {SIGINT, SIGTERM}) ::sigaddset(&set, signal);
+  struct sigaction hang_up {};
+  ::sigaction(SIGHUP, nullptr, &hang_up);
+  if (hang_up.sa_handler != SIG_IGN) ::sigaddset(&set, SIGHUP);  // ignored: nohup
   return set;
 }
 
@@ -120,7 +123,7 @@ Child::~Child() {
 }
 
 void Child::send(int signal) const {
-  if (pid_ > 0) ::kill(-pid_, signal);
+  if (pid_ > 0) ::kill(signal == SIGKILL ? -pid_ : pid_, signal);
 }
 
 bool Child::reap() {

@@ -10,7 +10,8 @@
 
 namespace shoal::cli {
 
-// While it lives, SIGINT, SIGTERM and SIGHUP end nothing, but are heard by those who listen to a Child.
+// While it lives, SIGINT, SIGTERM and (but for nohup) SIGHUP end nothing, but are heard by those who listen
+// to a Child.
 class CaughtSignals {
  public:
   CaughtSignals();
@@ -49,6 +50,7 @@ class Child {
 
   // Waits until there is something to be heard, at most so long.
   Heard hear(double seconds, const CaughtSignals* signals = nullptr);
+  // SIGKILL goes to its whole group; others to it alone, which knows what to do about its own children.
   void send(int signal) const;
   // After it has ended.
   ChildEnd end() const { return end_; }

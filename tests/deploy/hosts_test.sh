@@ -27,6 +27,19 @@ check_mpi mpirun.openmpi
 export UCX_TLS=tcp,self
 if command -v mpiexec.hydra >/dev/null; then check_mpi mpiexec.hydra; fi
 
+# Ctrl-C reaches the ranks of all hosts, which save and end well.
+launch --hosts a:1,b:1,c:1 -- train tiny.toml train.steps=1000000 eval.interval=0 log.interval=100 run.name=stopped 2>stopped.log &
+stopped=$!
+for _ in $(seq 200); do
+  [ -e runs/stopped/checkpoints/latest ] && break
+  sleep 0.05
+done
+pkill -INT -f "^$shoal launch"
+wait "$stopped" || die "a stopped run ended with code $?: $(cat stopped.log)"
+grep -q "everything is saved" stopped.log || die "the run was not stopped well: $(cat stopped.log)"
+"$shoal" checkpoint verify runs/stopped >verify.log 2>&1 || die "$(cat verify.log)"
+echo "Ctrl-C: ok"
+
 # A host that does not answer, by a remote shell that says so and by ssh on a network where nobody has the address.
 expect_refusal() {
   local words=$1 code=0
