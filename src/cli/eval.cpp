@@ -8,6 +8,7 @@
 #include "data/dataset.h"
 #include "train/agree.h"
 #include "train/evaluate.h"
+#include "train/layout.h"
 #include "train/memory.h"
 #include "train/model_io.h"
 #include "train/ranks.h"
@@ -52,6 +53,7 @@ void print(const Options& options, const Dataset& data, std::int64_t step, const
 
 void evaluate(const Options& options, const Config& config, World& world) {
   require_agreement(world.ranks, facts_of(config));
+  check_groups(config, world.ranks.size());
   const auto checkpoint = find_checkpoint(options.checkpoint, world.ranks);
   auto loaded = load_model(checkpoint, config, world.ranks, backend_threads(config, world));
   const auto data = open_data(config, loaded.gpt.vocab_size, world);

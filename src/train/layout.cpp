@@ -48,10 +48,14 @@ void resolve_layout(Config& config, int ranks) {
         data, count == 1 ? "one micro-batch" : fmt::format("{} micro-batches", count), train.global_batch,
         train.micro_batch, count, largest_micro_batch(train.global_batch, data));
   }
-  if (data % parallel.replicate != 0) {
-    fail_user("parallel.replicate = {} does not divide the {} data-parallel rank{}; groups are of one size",
-              parallel.replicate, data, data == 1 ? "" : "s");
-  }
+  check_groups(config, data);
+}
+
+void check_groups(const Config& config, int data_ranks) {
+  const int groups = config.parallel.replicate;
+  if (data_ranks % groups == 0) return;
+  fail_user("parallel.replicate = {} does not divide the {} data-parallel rank{}; groups are of one size",
+            groups, data_ranks, data_ranks == 1 ? "" : "s");
 }
 
 EngineOptions engine_options(const Config& config) {

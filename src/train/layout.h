@@ -13,6 +13,9 @@ namespace shoal {
 // where it must not depend on the ranks, the largest that gives eight of them.
 void resolve_layout(Config& config, int ranks);
 
+// Throws UserError unless parallel.replicate divides the ranks.
+void check_groups(const Config& config, int data_ranks);
+
 // Of a config whose layout is resolved. parallel.offload = "disk" goes to nameless files in the run's folder.
 EngineOptions engine_options(const Config& config);
 

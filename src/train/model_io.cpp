@@ -126,6 +126,7 @@ Config load_model_config(const std::filesystem::path& where, std::span<const std
                 checkpoint.directory().string(), difference.a);
     }
   }
+  validate(config);
   // The batches of an evaluation, which must not depend on the ranks.
   if (config.train.micro_batch == 0) config.train.micro_batch = config.train.global_batch;
   return config;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <fstream>
 #include <thread>
 
 #include "checkpoint/store.h"
@@ -13,6 +14,7 @@
 #include "train/agree.h"
 #include "train/layout.h"
 #include "train/memory.h"
+#include "train/model_io.h"
 
 namespace shoal {
 namespace {
@@ -122,6 +124,34 @@ std::optional<RunLock> take_run_directory(const Config& config, const GptConfig&
   const auto holder = broadcast_text(world.ranks, first ? lock_holder(run) : "");
   all_or_none(world.ranks, [&] { require_lock_of(holder, run, world.local_size == world.ranks.size()); });
   return lock;
+}
+
+std::optional<fs::path> find_start(const Config& config, Communicator& ranks) {
+  constexpr std::string_view kCheckpoint = "checkpoint:";
+  const auto run = config.run.path();
+  if (config.init.from.starts_with(kCheckpoint)) {
+    return find_checkpoint(config.init.from.substr(kCheckpoint.size()), ranks);
+  }
+  if (config.init.from != "resume") return std::nullopt;
+  std::string from;
+  some_for_all(ranks, ranks.rank() == 0, [&] {
+    const auto latest = latest_in(run / kCheckpointsName);
+    if (!latest) {
+      fail_user("init.from=resume: {} holds no checkpoint; {} init.from=scratch", run.string(),
+                fs::exists(run / "metrics.jsonl") ? "remove the folder and start again with"
+                                                  : "start the run with");
+    }
+    from = latest->string();
+    check_resume(config_of(CheckpointReader(from, Verify::sizes)), config, from);
+  });
+  return broadcast_text(ranks, from);
+}
+
+void write_config(const Config& config) {
+  const auto path = config.run.path() / "config.toml";
+  std::ofstream file(path);
+  file << to_toml(config, true);
+  if (!file.flush()) fail_user("cannot write {}", path.string());
 }
 
 LrSchedule lr_schedule(const Config& config) {

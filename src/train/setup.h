@@ -24,6 +24,13 @@ Dataset open_dataset(Config& config, World& world);
 // when an earlier run is there, or a rank does not see the directory.
 std::optional<RunLock> take_run_directory(const Config& config, const GptConfig& model, World& world);
 
+// The checkpoint that the run starts from, if any: the one that rank 0 finds. Throws UserError when there is
+// none to resume from, or it is another run's.
+std::optional<std::filesystem::path> find_start(const Config& config, Communicator& ranks);
+
+// config.toml in the run's directory.
+void write_config(const Config& config);
+
 LrSchedule lr_schedule(const Config& config);
 
 // A few lines about the run for its log: model, data, batch, memory.

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <limits>
 #include <numeric>
 #include <optional>
@@ -30,13 +29,6 @@ namespace {
 namespace fs = std::filesystem;
 
 bool is_gradient(const std::string& tensor) { return tensor.starts_with("the gradient of"); }
-
-void write_config(const Config& config) {
-  const auto path = config.run.path() / "config.toml";
-  std::ofstream file(path);
-  file << to_toml(config, true);
-  if (!file.flush()) fail_user("cannot write {}", path.string());
-}
 
 }  // namespace
 
@@ -105,7 +97,6 @@ struct Trainer::Impl {
   }
 
   void start();
-  std::optional<fs::path> find_start();
   void share(std::vector<double>& sums);
   StepOutcome step(BatchLoader& loader);
   StepOutcome give_up(StepOutcome outcome, const std::vector<double>& parts, const std::string& why);
@@ -124,8 +115,7 @@ Trainer::Impl::Impl(const Config& given, World& its_world)
       data(open_dataset(config, world)),
       gpt(to_gpt_config(config.model)),
       lock(take_run_directory(config, gpt, world)),
-      backend(
-          make_backend(config.train.backend, config.train.threads > 0 ? config.train.threads : world.cores)),
+      backend(make_backend(config.train.backend, backend_threads(config, world))),
       schedule(lr_schedule(config)),
       spikes(config.train.spike_zscore, config.train.spike_window),
       batch_arena(*backend, static_cast<std::size_t>(config.train.micro_batch) *
@@ -140,33 +130,11 @@ Trainer::Impl::Impl(const Config& given, World& its_world)
   start();
 }
 
-// The checkpoint that the run starts from, if any: the one that rank 0 sees.
-std::optional<fs::path> Trainer::Impl::find_start() {
-  constexpr std::string_view kCheckpoint = "checkpoint:";
-  const auto run = config.run.path();
-  if (config.init.from.starts_with(kCheckpoint)) {
-    return find_checkpoint(config.init.from.substr(kCheckpoint.size()), ranks);
-  }
-  if (config.init.from != "resume") return std::nullopt;
-  std::string from;
-  some_for_all(ranks, first(), [&] {
-    const auto latest = saver->latest();
-    if (!latest) {
-      fail_user("init.from=resume: {} holds no checkpoint; {} init.from=scratch", run.string(),
-                fs::exists(run / "metrics.jsonl") ? "remove the folder and start again with"
-                                                  : "start the run with");
-    }
-    from = latest->string();
-    check_resume(config_of(CheckpointReader(from, Verify::sizes)), described(), from);
-  });
-  return broadcast_text(ranks, from);
-}
-
 void Trainer::Impl::start() {
   const auto run = config.run.path();
   const bool resuming = config.init.from == "resume";
   saver = std::make_unique<Saver>(ranks, run, config.checkpoint.keep, !state_on_disk());
-  const auto from = find_start();
+  const auto from = find_start(described(), ranks);
   if (first()) log::attach_file(run / "train.log");
   some_for_all(ranks, first(), [&] { write_config(described()); });
   log_summary(config, gpt, data, world);
