@@ -12,11 +12,11 @@ using testing::Not;
 class Launch : public TinyRuns {
  protected:
   // An mpirun that runs a script: `$@` is the program and its arguments.
-  void make_mpirun(const std::string& script) const {
-    write_file(file("mpirun"),
-               "#!/bin/bash\n[ \"$1\" = --version ] && { echo 'mpirun (Open MPI) 4.1.4'; exit; }\n"
-               "echo \"$*\" >>calls\nwhile [ \"${1:0:1}\" != / ]; do shift; done\n" +
-                   script);
+  void make_mpirun(const std::string& script, const std::string& version = "mpirun (Open MPI) 4.1.4") const {
+    write_file(file("mpirun"), "#!/bin/bash\n[ \"$1\" = --version ] && { echo '" + version +
+                                   "'; exit; }\n"
+                                   "echo \"$*\" >>calls\nwhile [ \"${1:0:1}\" != / ]; do shift; done\n" +
+                                   script);
     ::chmod(file("mpirun").c_str(), 0755);
   }
   Settings launch_command(const Settings& options, const Settings& settings) const {
@@ -86,6 +86,20 @@ TEST_F(Launch, HidesWhatMpirunSaysOfARankThatDied) {
             "a line\n-- not a frame\nhalf \nshoal: error: rank 1 was ended by SIGKILL; --max-restarts K goes "
             "on from "
             "the latest checkpoint when that happens\n");
+}
+
+TEST_F(Launch, HidesWhatHydraSaysOfARankThatDied) {
+  make_mpirun(
+      "E=$(printf -- '=%.0s' {1..83}); printf \"$E\\n=   BAD TERMINATION OF ONE OF YOUR APPLICATION "
+      "PROCESSES\\n"
+      "=   PID 7 RUNNING AT x\\n=   EXIT CODE: 11\\n$E\\nYOUR APPLICATION TERMINATED WITH THE EXIT STRING: "
+      "Segmentation fault (signal 11)\\nThis typically refers to a problem with your application.\\n"
+      "Please see the FAQ page for debugging suggestions\\n\"; exit 11",
+      "HYDRA build details:");
+  const auto result = launch({"-n", "2"});
+  EXPECT_EQ(result.code, 1);
+  EXPECT_EQ(result.out, "");
+  EXPECT_THAT(result.err, HasSubstr("shoal: error: a rank was ended by SIGSEGV"));
 }
 
 TEST_F(Launch, ShowsWhatElseMpirunSays) {

@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """deploy/kubernetes/mpijob.yaml against what the MPI operator's v2beta1 API asks for, and against itself."""
 import pathlib
 import re
