@@ -11,6 +11,8 @@
 #include <functional>
 
 #include "core/error.h"
+#include "core/log.h"
+#include "core/text.h"
 
 namespace shoal::mpi {
 namespace {
@@ -18,6 +20,7 @@ namespace {
 using std::chrono::duration;
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
+using std::chrono::seconds;
 
 // How long ranks collect failures before they stop.
 constexpr double kFailuresMeet = 0.5;
@@ -31,6 +34,8 @@ constexpr double kAnswer = 2;
 constexpr double kEndMore = 1;
 // How long a rank that unwinds waits for what it has begun.
 constexpr double kUnwind = 1;
+// For MPI to end once all ranks have done their work.
+constexpr seconds kFinish{10};
 
 // How long the engine's thread looks for messages before it lets others have the core, and before it sleeps.
 // Where the rank does not wait it always lets others have it.
@@ -171,7 +176,19 @@ void Engine::finish() {
     kick_ = true;
   }
   wake_.notify_all();
+  {
+    std::unique_lock lock(mutex_);
+    if (!changed_.wait_for(lock, kFinish, [&] { return ended_; })) leave();
+  }
   thread_.join();
+}
+
+// MPICH's end over TCP has been seen to hang after all ranks had done their work.
+void Engine::leave() {
+  log::warn("MPI did not end within {}: leaving without it; nothing is lost",
+            format_duration(static_cast<double>(kFinish.count())));
+  std::fflush(nullptr);
+  ::_exit(0);
 }
 
 void Engine::run() {
@@ -192,6 +209,9 @@ void Engine::run() {
   }
   changed_.notify_all();
   if (started) loop();
+  const std::scoped_lock lock(mutex_);
+  ended_ = true;
+  changed_.notify_all();
 }
 
 void Engine::loop() {

@@ -79,6 +79,7 @@ class Engine {
   void pause(bool moved);
 
   // With the mutex held.
+  [[noreturn]] static void leave();
   void throw_if_stopped();
   void start_waiting(Job& job);
   bool await_stop(std::unique_lock<std::mutex>& lock);
@@ -104,7 +105,7 @@ class Engine {
   std::vector<std::shared_ptr<Job>> begun_;
   std::map<int, std::shared_ptr<Group>> groups_;
   int next_group_id_ = kFirstFreeGroup;
-  bool started_ = false, closing_ = false, body_ended_ = false;
+  bool started_ = false, closing_ = false, body_ended_ = false, ended_ = false;
   std::string start_error_;
   Phase phase_ = Phase::running;
   std::optional<std::pair<std::string, bool>> failure_;  // of the rank, not yet told: its text, known or not
