@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs what Shoal is built and tested with, from Debian 12's own packages. Needs root or sudo.
+# Installs what Shoal is built with, from Debian 12's own packages: scripts/install-deps.sh [tests]; with "tests" also MPI
+# and what else the tests start. Needs root or sudo.
 set -euo pipefail
 
 packages=(
@@ -14,9 +15,11 @@ packages=(
   libutf8proc-dev           # Unicode categories for the GPT-2 tokenizer
   libxxhash-dev             # checksums
   libprotobuf-dev protobuf-compiler  # TensorBoard events
+  libgtest-dev libgmock-dev libbenchmark-dev
+)
+[ "${1:-}" != tests ] || packages+=(
   libopenmpi-dev openmpi-bin libmpich-dev mpich  # ranks as processes: a module for each
   slurm-wlm munge iproute2 openssh-client procps python3 python3-yaml  # tests of deploy/: a small Slurm, hosts, manifests
-  libgtest-dev libgmock-dev libbenchmark-dev
 )
 
 missing=()

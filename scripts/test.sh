@@ -2,5 +2,6 @@
 # Installs what is needed, builds, and runs all tests. Arguments go to ctest, e.g. -R 'ops\.'.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+scripts/install-deps.sh tests
 scripts/build.sh
 exec ctest --test-dir build/release --output-on-failure -j "$(nproc)" "$@"
