@@ -57,6 +57,10 @@ void print(std::FILE* stream, const std::string& text) {
   std::fflush(stream);
 }
 
+// Open MPI's mpirun may hang for good when a rank dies while it starts: it is ended so many seconds after its
+// last process.
+constexpr double kEndsAfter = 10, kLookEvery = 2;
+
 class Launcher {
  public:
   explicit Launcher(LaunchOptions options);
@@ -141,13 +145,18 @@ Outcome Launcher::attempt(int ranks, const std::vector<std::string>& command) {
   const auto call = mpirun_call(mpirun_, ranks, hosts_, options_.remote_shell, program);
   OutputFilter out, err;
   Child child(call.arguments, call.environment);
-  for (bool ended = false; !ended;) {
-    const auto heard = child.hear(signals_seen_ > 1 ? 5.0 : 3600.0, &signals_);
+  Stopwatch alone;  // mpirun, after its last process
+  for (bool ended = false, started = false; !ended;) {
+    const auto heard = child.hear(kLookEvery, &signals_);
     ended = heard.ended;
     print(stdout, out.feed(heard.out));
     print(stderr, err.feed(heard.err));
     if (heard.signal != 0) on_signal(heard.signal, child, call.stop_signal);
     if (signals_seen_ > 1 && since_kill_.seconds() > 4) child.send(SIGKILL);
+    const bool running = child.has_children();
+    started |= running;
+    if (running || !started) alone.restart();
+    if (!ended && alone.seconds() > kEndsAfter) child.send(SIGKILL);
   }
   print(stdout, out.finish());
   print(stderr, err.finish());

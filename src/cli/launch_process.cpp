@@ -13,6 +13,9 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
 
 #include "core/error.h"
 
@@ -124,6 +127,21 @@ Child::~Child() {
 
 void Child::send(int signal) const {
   if (pid_ > 0) ::kill(signal == SIGKILL ? -pid_ : pid_, signal);
+}
+
+bool Child::has_children() const {
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc", error)) {
+    std::ifstream file(entry.path() / "stat");
+    std::string text;
+    std::getline(file, text);
+    // "PID (NAME) STATE PARENT ...", and a name may hold anything.
+    std::istringstream rest(text.substr(std::min(text.size(), text.rfind(')') + 1)));
+    char state = 0;
+    pid_t parent = 0;
+    if (rest >> state >> parent && parent == pid_ && state != 'Z') return true;
+  }
+  return false;
 }
 
 bool Child::reap() {

@@ -52,6 +52,8 @@ class Child {
   Heard hear(double seconds, const CaughtSignals* signals = nullptr);
   // SIGKILL goes to its whole group; others to it alone, which knows what to do about its own children.
   void send(int signal) const;
+  // Whether any process that it started is still running.
+  bool has_children() const;
   // After it has ended.
   ChildEnd end() const { return end_; }
 
