@@ -78,6 +78,13 @@ TEST_F(Launch, PassesOutputAndExitCodesThrough) {
   EXPECT_EQ(failed.err, "shoal: error: rank 3: the loss is not finite\n");
 }
 
+TEST_F(Launch, EndsAnMpirunThatHangsAfterItsLastRank) {
+  make_mpirun("sleep 3; exec tail -f /dev/null");
+  const auto result = launch({"-n", "2"});
+  EXPECT_EQ(result.code, 1);
+  EXPECT_THAT(result.err, HasSubstr("mpirun was ended by SIGKILL"));
+}
+
 TEST_F(Launch, HidesWhatMpirunSaysOfARankThatDied) {
   make_mpirun(std::string("printf 'a line\\n-- not a frame\\nhalf ' >&2; ") + kKilledBanner);
   const auto result = launch({"-n", "2"});
