@@ -57,12 +57,6 @@ inline void collect(RunOutcome& into, DataEngine& engine, DataEngine::Share shar
   }
 }
 
-// The sum of a number over all ranks, in rank order.
-inline double over_ranks(World& world, double value) {
-  world.ranks.all_reduce({&value, DType::f64, {1}}).wait();
-  return value;
-}
-
 inline RunOutcome train(const RanksRun& run) {
   RunOutcome outcome;
   std::mutex mutex;

@@ -4,12 +4,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "core/error.h"
+#include "data/temp_folder.h"
 #include "train/ranks.h"
 
 namespace shoal::test {
 namespace {
 
+using shoal::testing::user_error;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
@@ -19,16 +20,6 @@ Config config_of(int global_batch, int micro_batch = 0, const std::string& deter
   config.train.micro_batch = micro_batch;
   config.run.deterministic = deterministic;
   return config;
-}
-
-template <typename Action>
-std::string user_error(Action action) {
-  try {
-    action();
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  return "no error";
 }
 
 int micro_batch(Config config, int ranks) {
