@@ -10,35 +10,37 @@
 
 namespace shoal::trace {
 
-// Rows of a rank in the picture. Spans of one lane nest or follow each other.
+// Rows of a rank in the picture.
 enum class Lane : std::uint8_t {
-  compute,        // units, micro-batches, the optimizer
-  communication,  // collectives from start to end, and waits
+  compute,    // steps, micro-batches, units, the optimizer: spans nest or follow each other
+  waits,      // what the rank waits for, one after the other
+  transfers,  // collectives from their call to their end: they overlap
 };
 
 // Seconds are those of the host's monotonic clock.
 struct Event {
   Lane lane = Lane::compute;
+  std::string category;  // "step", "forward", "backward", "optimizer", "collective", "wait", ...
   std::string name;      // "forward block.3", "all_reduce"
-  std::string category;  // "forward", "backward", "optimizer", "collective", "wait", "step", ...
   double begin = 0, end = 0;
   std::vector<std::pair<std::string, std::string>> arguments;  // "micro-batch": "3", "purpose": "..."
 };
 
+// Lives longer than the spans that began in its scope.
 class Recorder {
  public:
-  Recorder();   // from here on this thread records here
-  ~Recorder();  // and no more
+  explicit Recorder(bool on = true);  // from here on this thread records here
+  ~Recorder();                        // and no more
   Recorder(const Recorder&) = delete;
   Recorder& operator=(const Recorder&) = delete;
 
-  void set_on(bool on) { on_ = on; }  // pauses; it starts on
+  void set_on(bool on) { on_ = on; }
   bool on() const { return on_; }
   void add(Event event) { events_.push_back(std::move(event)); }
   const std::vector<Event>& events() const { return events_; }
 
  private:
-  bool on_ = true;
+  bool on_;
   Recorder* outer_;
   std::vector<Event> events_;
 };
@@ -47,7 +49,7 @@ class Recorder {
 Recorder* recorder();
 double now();  // seconds
 
-// From its construction to its destruction, on the compute lane.
+// From its construction to its destruction, on the compute lane. Micro-batches count from 0.
 class Span {
  public:
   Span(std::string_view category, std::string_view name, int micro_batch = -1);
