@@ -41,6 +41,7 @@ class Request {
   void wait() {
     if (auto pending = std::exchange(pending_, nullptr)) pending->wait();
   }
+  bool empty() const { return !pending_; }
 
  private:
   std::unique_ptr<Pending> pending_;
