@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "checkpoint/manifest.h"
-#include "checkpoint/slice.h"
+#include "checkpoint/slice_source.h"
 
 namespace shoal {
 
@@ -28,12 +28,12 @@ enum class Verify { checksums, sizes };
 class ShardFile;
 
 // Not for use by several threads at a time; each may open its own.
-class CheckpointReader {
+class CheckpointReader : public SliceSource {
  public:
   // `where` as find_checkpoint takes it. Throws UserError when the manifest is damaged, or a file is missing
   // or has another size.
   explicit CheckpointReader(const std::filesystem::path& where, Verify verify = Verify::checksums);
-  ~CheckpointReader();
+  ~CheckpointReader() override;
 
   const std::filesystem::path& directory() const { return directory_; }
   const Manifest& manifest() const { return manifest_; }
@@ -43,7 +43,7 @@ class CheckpointReader {
   // Fills `out` (slice.bytes()) with the elements of a slice, cut in any way. Throws UserError when the
   // checkpoint has no such tensor, has it in another type or shape, does not hold all of its elements, or is
   // damaged.
-  void read(const TensorSlice& slice, std::span<std::byte> out);
+  void read(const TensorSlice& slice, std::span<std::byte> out) override;
 
  private:
   ShardFile& shard(std::size_t file);

@@ -142,13 +142,17 @@ using Origins = std::map<std::string, std::string, std::less<>>;
 
 // Reads a TOML file, then the arguments in order (`section.key=value`, with or without "--"; the last one
 // wins), fills what is derived (preset, run.name) and validates. A preset sets n_layer, n_head
-// and n_embd; sizes set explicitly beside it, in the same file or among the arguments, override it. Throws
+// and n_embd; sizes set explicitly beside it, in the same file or among the arguments, override it. Weights
+// to start from (init.from = "hf:DIR") set the model's keys, and must agree with those that are given. Throws
 // UserError naming file and line (or the argument), the key, what is allowed and the nearest known name.
 Config load_config(const std::filesystem::path& file, std::span<const std::string> arguments = {});
 
 // The same from text; `source` stands for the file's name in errors, `run.name` is not derived.
 Config parse_config(std::string_view toml, std::string_view source,
                     std::span<const std::string> arguments = {});
+
+// A config that to_toml wrote, from a checkpoint: nothing in it is derived, so no other file is looked at.
+Config stored_config(std::string_view toml, std::string_view source);
 
 // Sets `section.key=value` arguments on a config that exists (a checkpoint's), without validating the whole.
 void apply_arguments(Config& config, std::span<const std::string> arguments);

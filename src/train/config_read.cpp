@@ -11,6 +11,7 @@
 #include "core/error.h"
 #include "core/text.h"
 #include "train/config_schema.h"
+#include "train/pretrained.h"
 
 namespace shoal {
 namespace {
@@ -150,6 +151,25 @@ void apply(Config& config, Origins& origins, const std::vector<Assignment>& assi
   }
 }
 
+// Weights to start from decide the model, as a preset does; also when an argument says to resume instead.
+void apply_weights(Config& config, Origins& origins, std::span<const Assignment> assignments) {
+  const Assignment* weights = nullptr;
+  for (const auto& assignment : assignments) {
+    const auto* from = std::get_if<std::string>(&assignment.value);
+    if (assignment.field->name() == "init.from" && from && hugging_face_folder(*from)) weights = &assignment;
+  }
+  if (!weights) return;
+  const auto& from = std::get<std::string>(weights->value);
+  const bool used = config.init.from == from;
+  if (!used && model_is_given(origins)) return;
+  try {
+    take_hugging_face_model(*hugging_face_folder(from), config, origins);
+  } catch (const UserError& error) {
+    fail_user("init.from = \"{}\" ({}): {}{}", from, weights->where, error.what(),
+              used ? "" : ". A run that exists goes on without it by its own config, RUN/config.toml");
+  }
+}
+
 // Epochs given alone replace the default interval.
 void resolve(Config& config, const Origins& origins) {
   if (config.eval.epochs > 0 && !origins.contains("eval.interval")) config.eval.interval = 0;
@@ -190,8 +210,12 @@ Config read_config(std::string_view toml, std::string_view source, std::span<con
   Config config;
   Origins origins;
   config.run.name = default_name;
-  apply(config, origins, read_toml(toml, source));
-  apply(config, origins, read_arguments(arguments));
+  auto assignments = read_toml(toml, source);
+  apply(config, origins, assignments);
+  const auto given = read_arguments(arguments);
+  apply(config, origins, given);
+  assignments.insert(assignments.end(), given.begin(), given.end());
+  apply_weights(config, origins, assignments);
   resolve(config, origins);
   validate(config, origins);
   return config;
@@ -205,6 +229,16 @@ Config load_config(const std::filesystem::path& file, std::span<const std::strin
 
 Config parse_config(std::string_view toml, std::string_view source, std::span<const std::string> arguments) {
   return read_config(toml, source, arguments, "run");
+}
+
+Config stored_config(std::string_view toml, std::string_view source) {
+  Config config;
+  Origins origins;
+  config.run.name = "run";
+  apply(config, origins, read_toml(toml, source));
+  resolve(config, origins);
+  validate(config, origins);
+  return config;
 }
 
 void apply_arguments(Config& config, std::span<const std::string> arguments) {

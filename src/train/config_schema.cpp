@@ -104,7 +104,8 @@ std::vector<Field> make_fields() {
       choice<&C::init, &InitConfig::from>(
           "init.from", {"scratch", "resume", "checkpoint:DIR", "hf:DIR"},
           "scratch: new parameters. resume: go on from this run's latest checkpoint. checkpoint:DIR: "
-          "parameters of a checkpoint, new optimizer. hf:DIR: GPT-2 weights in Hugging Face's format."),
+          "parameters of a checkpoint, new optimizer. hf:DIR: a GPT-2 in Hugging Face's format, a "
+          "folder with config.json, which decides the model's keys, and model.safetensors."),
 
       choice<&C::train, &Train::backend>(
           "train.backend", {"cpu", "cuda", "reference"},

@@ -16,7 +16,6 @@ struct NotYet {
 constexpr std::array kNotYet = {
     NotYet{"train.backend", "cuda", "training on a GPU"},
     NotYet{"optim.name", "accum_adam", "this optimizer"},  // and accum_adamw
-    NotYet{"init.from", "hf:", "reading Hugging Face weights"},
     NotYet{"parallel.tensor", "", "tensor parallelism"},
     NotYet{"parallel.sequence", "", "sequence parallelism"},
     NotYet{"parallel.pipeline", "", "pipeline parallelism"},

@@ -67,7 +67,7 @@ TrainState train_state_of(const CheckpointReader& checkpoint) {
 }
 
 Config config_of(const CheckpointReader& checkpoint) {
-  return parse_config(checkpoint.info().config, (checkpoint.directory() / kManifestName).string());
+  return stored_config(checkpoint.info().config, (checkpoint.directory() / kManifestName).string());
 }
 
 GptConfig model_of(const CheckpointReader& checkpoint) {
@@ -108,9 +108,9 @@ std::vector<SliceView> state_slices(DataEngine& engine) {
   return slices;
 }
 
-void read_state(DataEngine& engine, CheckpointReader& checkpoint, bool optimizer) {
+void read_state(DataEngine& engine, SliceSource& from, bool optimizer) {
   for (const auto& tensor : engine.state(optimizer, DataEngine::Share::held)) {
-    checkpoint.read(slice_of(tensor), {tensor.data.as<std::byte>(), tensor.data.bytes()});
+    from.read(slice_of(tensor), {tensor.data.as<std::byte>(), tensor.data.bytes()});
   }
 }
 

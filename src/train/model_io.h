@@ -41,9 +41,9 @@ std::unique_ptr<Tokenizer> tokenizer_of(const CheckpointReader& checkpoint);  //
 // Views of an engine's state in host memory; the engine's backend must be one of the CPU's.
 std::vector<SliceView> state_slices(DataEngine& engine);
 
-// Reads this rank's part of the parameters, and with `optimizer` of the moments. Throws UserError when the
-// checkpoint lacks one. engine.state_loaded() is to follow, on all ranks.
-void read_state(DataEngine& engine, CheckpointReader& checkpoint, bool optimizer);
+// Reads this rank's part of the parameters, and with `optimizer` of the moments. Throws UserError when `from`
+// lacks one. engine.state_loaded() is to follow, on all ranks.
+void read_state(DataEngine& engine, SliceSource& from, bool optimizer);
 
 // A model ready for evaluation or sampling.
 struct LoadedModel {

@@ -15,6 +15,7 @@
 #include "train/layout.h"
 #include "train/memory.h"
 #include "train/model_io.h"
+#include "train/pretrained.h"
 
 namespace shoal {
 namespace {
@@ -32,9 +33,10 @@ Dataset open_alone(Config& config) {
   Dataset data(config.data.dir, {.truncate = config.data.truncate, .vocab_size = config.model.vocab_size});
   if (config.model.vocab_size == 0) config.model.vocab_size = data.vocab_size();
   if (config.model.vocab_size < data.vocab_size()) {
-    fail_user(
-        "model.vocab_size = {} is smaller than the vocabulary of {}, {}; leave it out to take the data's",
-        config.model.vocab_size, config.data.dir, data.vocab_size());
+    fail_user("model.vocab_size = {} is smaller than the vocabulary of {}, {}; {}", config.model.vocab_size,
+              config.data.dir, data.vocab_size(),
+              hugging_face_folder(config.init.from) ? "prepare the data with the tokenizer of the weights"
+                                                    : "leave it out to take the data's");
   }
   for (const auto* split : {&data.train(), &data.val()}) {
     if (split->size() >= config.model.block_size + 1) continue;
@@ -131,6 +133,10 @@ std::optional<fs::path> find_start(const Config& config, Communicator& ranks) {
   const auto run = config.run.path();
   if (config.init.from.starts_with(kCheckpoint)) {
     return find_checkpoint(config.init.from.substr(kCheckpoint.size()), ranks);
+  }
+  if (const auto weights = hugging_face_folder(config.init.from)) {
+    some_for_all(ranks, ranks.rank() == 0, [&] { open_hugging_face(*weights, config); });
+    return weights;
   }
   if (config.init.from != "resume") return std::nullopt;
   std::string from;

@@ -24,8 +24,9 @@ Dataset open_dataset(Config& config, World& world);
 // when an earlier run is there, or a rank does not see the directory.
 std::optional<RunLock> take_run_directory(const Config& config, const GptConfig& model, World& world);
 
-// The checkpoint that the run starts from, if any: the one that rank 0 finds. Throws UserError when there is
-// none to resume from, or it is another run's.
+// The checkpoint, or the folder of Hugging Face's weights, that the run starts from, if any: what rank 0
+// finds. Throws UserError when there is none to resume from, it is another run's, or the weights are damaged
+// or of another model.
 std::optional<std::filesystem::path> find_start(const Config& config, Communicator& ranks);
 
 // config.toml in the run's directory.

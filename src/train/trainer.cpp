@@ -17,6 +17,7 @@
 #include "train/layout.h"
 #include "train/memory.h"
 #include "train/model_io.h"
+#include "train/pretrained.h"
 #include "train/ranks.h"
 #include "train/reporter.h"
 #include "train/saver.h"
@@ -148,6 +149,12 @@ void Trainer::Impl::start() {
 
   if (from) {
     all_or_none(ranks, [&] {
+      if (hugging_face_folder(config.init.from)) {
+        HuggingFaceReader weights(*from);
+        read_state(*engine, weights, false);
+        log::info("parameters from {}", from->string());
+        return;
+      }
       CheckpointReader checkpoint(*from);
       read_state(*engine, checkpoint, resuming);
       if (resuming) state = train_state_of(checkpoint);

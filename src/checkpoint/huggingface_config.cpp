@@ -1,0 +1,153 @@
+// config.json of a GPT-2, and the tensors that follow from it.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <initializer_list>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/huggingface.h"
+#include "core/error.h"
+
+namespace shoal {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kConfigName = "config.json";
+constexpr std::uint64_t kMaxConfig = 1 << 20;
+constexpr double kEpsilon = 1e-5;
+
+// The keys of one file, and what Shoal makes of them.
+class ConfigFile {
+ public:
+  explicit ConfigFile(fs::path path) : path_(std::move(path)) {
+    try {
+      json_ = json::parse(read_text(path_, kMaxConfig));
+    } catch (const json::exception& error) {
+      fail_user("{} is damaged, it is not JSON: {}", path_.string(), error.what());
+    }
+    if (!json_.is_object()) fail_user("{} is damaged: it is not a JSON object", path_.string());
+  }
+
+  HuggingFaceModel model() const {
+    check_kind();
+    HuggingFaceModel model{.n_layer = size("n_layer"),
+                           .n_head = size("n_head"),
+                           .n_embd = size("n_embd"),
+                           .n_positions = size(json_.contains("n_positions") ? "n_positions" : "n_ctx"),
+                           .vocab_size = size("vocab_size"),
+                           .gelu_tanh = gelu_is_tanh()};
+    if (model.n_embd % model.n_head != 0) {
+      fail_user("{}: n_head = {} does not divide n_embd = {}", path_.string(), model.n_head, model.n_embd);
+    }
+    if (const auto* inner = given("n_inner"); inner && *inner != 4 * std::int64_t{model.n_embd}) {
+      refuse("n_inner", *inner, fmt::format("{}, four times n_embd", 4 * std::int64_t{model.n_embd}));
+    }
+    return model;
+  }
+
+ private:
+  // Nothing where the key is missing or null.
+  const json* given(const char* key) const {
+    const auto found = json_.find(key);
+    return found == json_.end() || found->is_null() ? nullptr : &*found;
+  }
+
+  [[noreturn]] void refuse(const char* key, const json& value, const std::string& need) const {
+    fail_user("{}: {} = {}, but Shoal's GPT-2 needs {}", path_.string(), key, value.dump(), need);
+  }
+
+  int size(const char* key) const {
+    const auto* value = given(key);
+    if (!value) fail_user("{} has no {}; is it the config of a GPT-2?", path_.string(), key);
+    if (!value->is_number_integer() || !(*value >= 1) || *value > std::numeric_limits<int>::max()) {
+      fail_user("{}: {} = {} is no possible size", path_.string(), key, value->dump());
+    }
+    return value->get<int>();
+  }
+
+  bool gelu_is_tanh() const {
+    const auto* value = given("activation_function");
+    if (!value || *value == "gelu_new" || *value == "gelu_pytorch_tanh") return true;
+    if (*value != "gelu") refuse("activation_function", *value, "gelu_new, gelu_pytorch_tanh or gelu");
+    return false;
+  }
+
+  void check_kind() const {
+    const auto* type = given("model_type");
+    if (!type || *type != "gpt2") {
+      fail_user("{}: model_type is {}, but only gpt2 can be read", path_.string(),
+                type ? type->dump() : "not given");
+    }
+    const auto* epsilon = given("layer_norm_epsilon");
+    // Written from a float32, 1e-5 has other digits.
+    if (epsilon && !(epsilon->is_number() && std::abs(epsilon->get<double>() / kEpsilon - 1) < 1e-6)) {
+      refuse("layer_norm_epsilon", *epsilon, fmt::format("{}", kEpsilon));
+    }
+    for (const char* key : {"scale_attn_weights", "tie_word_embeddings"}) {
+      if (const auto* value = given(key); value && *value != true) refuse(key, *value, "true");
+    }
+    for (const char* key :
+         {"scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn", "add_cross_attention"}) {
+      if (const auto* value = given(key); value && *value != false) refuse(key, *value, "false");
+    }
+    if (const auto* value = given("quantization_config")) {
+      refuse("quantization_config", *value, "weights that are not quantized");
+    }
+    if (const auto* value = given("pruned_heads"); value && !value->empty()) {
+      refuse("pruned_heads", *value, "all heads");
+    }
+  }
+
+  fs::path path_;
+  json json_;
+};
+
+}  // namespace
+
+HuggingFaceModel read_hugging_face_model(const fs::path& folder) {
+  std::error_code ignored;
+  if (!fs::is_directory(folder, ignored)) {
+    fail_user(
+        "there is no folder {}. Download a model's config.json and model.safetensors from Hugging Face, put "
+        "both into one folder, and give that folder",
+        folder.string());
+  }
+  if (!fs::is_regular_file(folder / kConfigName, ignored)) {
+    fail_user("{} has no {}; a model in Hugging Face's format is a folder with {} and model.safetensors",
+              folder.string(), kConfigName, kConfigName);
+  }
+  return ConfigFile(folder / kConfigName).model();
+}
+
+std::vector<HuggingFaceTensor> hugging_face_embedding(const HuggingFaceModel& model) {
+  return {{"wte.weight", {model.vocab_size, model.n_embd}},
+          {"wpe.weight", {model.n_positions, model.n_embd}}};
+}
+
+std::vector<HuggingFaceTensor> hugging_face_block(const HuggingFaceModel& model, int layer) {
+  const std::int64_t c = model.n_embd;
+  std::vector<HuggingFaceTensor> tensors;
+  const auto add = [&](const char* name, const Shape& weight) {
+    const auto full = fmt::format("h.{}.{}", layer, name);
+    tensors.push_back({full + ".weight", weight, weight.rank() == 2});
+    tensors.push_back({full + ".bias", {weight[0]}});
+  };
+  add("ln_1", {c});
+  add("attn.c_attn", {3 * c, c});
+  add("attn.c_proj", {c, c});
+  add("ln_2", {c});
+  add("mlp.c_fc", {4 * c, c});
+  add("mlp.c_proj", {c, 4 * c});
+  return tensors;
+}
+
+std::vector<HuggingFaceTensor> hugging_face_head(const HuggingFaceModel& model) {
+  return {{"ln_f.weight", {model.n_embd}}, {"ln_f.bias", {model.n_embd}}};
+}
+
+}  // namespace shoal

@@ -1,0 +1,27 @@
+// Weights in Hugging Face's format as the start of a run: init.from = "hf:DIR".
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string_view>
+
+#include "checkpoint/huggingface.h"
+#include "train/config.h"
+
+namespace shoal {
+
+// DIR, when a value of init.from is "hf:DIR".
+std::optional<std::filesystem::path> hugging_face_folder(std::string_view from);
+
+// Whether every key that weights decide was given.
+bool model_is_given(const Origins& origins);
+
+// Sets the model's keys as the folder's config.json has them; dropout is not the weights' matter. Keys of
+// `origins` were given: they must agree, but model.block_size may be smaller than n_positions. Throws
+// UserError naming both values.
+void take_hugging_face_model(const std::filesystem::path& folder, Config& config, Origins& origins);
+
+// Throws UserError, too, when the folder holds another model than the config.
+HuggingFaceReader open_hugging_face(const std::filesystem::path& folder, const Config& config);
+
+}  // namespace shoal
