@@ -99,6 +99,7 @@ struct ParallelConfig {
   int pipeline = 1;
   std::string schedule = "1f1b";
   int chunks = 1;
+  std::vector<int> stages;  // blocks per range by hand; empty: balanced
   std::string engine = "allreduce";
   int zero = 0;
   int replicate = 1;

@@ -89,7 +89,8 @@ std::vector<Assignment> read_toml(std::string_view text, std::string_view source
 RawValue parse_value(const Field& field, std::string text) {
   Config config;
   const auto ref = field.ref(config);
-  const bool list = std::holds_alternative<std::array<double, 2>*>(ref);
+  const bool list =
+      std::holds_alternative<std::array<double, 2>*>(ref) || std::holds_alternative<std::vector<int>*>(ref);
   const bool wants_text = std::holds_alternative<std::string*>(ref);
   if (list && !text.starts_with('[')) text = "[" + text + "]";
   try {

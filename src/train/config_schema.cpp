@@ -196,11 +196,18 @@ std::vector<Field> make_fields() {
       number<&C::parallel, &Par::tensor>("parallel.tensor", at_least(1), "ranks", "Tensor-parallel ranks."),
       plain<&C::parallel, &Par::sequence>("parallel.sequence", "Sequence parallelism over the tensor ranks."),
       number<&C::parallel, &Par::pipeline>("parallel.pipeline", at_least(1), "ranks", "Pipeline stages."),
-      choice<&C::parallel, &Par::schedule>("parallel.schedule",
-                                           {"gpipe", "1f1b", "interleaved", "zero_bubble"},
-                                           "Order of a pipeline's forward and backward passes."),
-      number<&C::parallel, &Par::chunks>("parallel.chunks", at_least(1), "chunks",
-                                         "Pieces of the model per pipeline rank (interleaved)."),
+      choice<&C::parallel, &Par::schedule>(
+          "parallel.schedule", {"gpipe", "1f1b", "interleaved", "zero_bubble"},
+          "Order of a pipeline's forward and backward passes. gpipe: all forward passes, then all backward "
+          "passes; 1f1b: in turn, with fewer activations; interleaved: 1f1b with several chunks per rank, "
+          "which waits less and sends more. `shoal schedule` draws it."),
+      number<&C::parallel, &Par::chunks>(
+          "parallel.chunks", at_least(1), "chunks",
+          "Ranges of the model per pipeline rank; more than 1 needs schedule = interleaved."),
+      number<&C::parallel, &Par::stages>("parallel.stages", at_least(1), "blocks",
+                                         "Blocks in each of the pipeline * chunks ranges of the model, e.g. "
+                                         "[5, 4, 3]; range k is on pipeline rank k mod pipeline. Empty: "
+                                         "ranges balanced by their cost (`shoal schedule` says which)."),
       choice<&C::parallel, &Par::engine>(
           "parallel.engine", {"allreduce", "gossip"},
           "How data-parallel ranks agree: all-reduce of gradients, or averaging with neighbours."),

@@ -13,7 +13,8 @@
 namespace shoal {
 
 // Points at a key's member in a config.
-using FieldRef = std::variant<bool*, int*, std::int64_t*, double*, std::string*, std::array<double, 2>*>;
+using FieldRef = std::variant<bool*, int*, std::int64_t*, double*, std::string*, std::array<double, 2>*,
+                              std::vector<int>*>;
 
 // A value as it came from a file or an argument, before it is checked against its key.
 struct NotAValue {

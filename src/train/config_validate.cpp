@@ -1,5 +1,6 @@
 // Rules between keys, and what this build cannot do yet.
 #include <array>
+#include <numeric>
 
 #include "core/error.h"
 #include "train/config_schema.h"
@@ -19,8 +20,7 @@ constexpr std::array kNotYet = {
     NotYet{"parallel.tensor", "", "tensor parallelism"},
     NotYet{"parallel.sequence", "", "sequence parallelism"},
     NotYet{"parallel.pipeline", "", "pipeline parallelism"},
-    NotYet{"parallel.schedule", "", "pipeline parallelism"},
-    NotYet{"parallel.chunks", "", "pipeline parallelism"},
+    NotYet{"parallel.schedule", "zero_bubble", "this schedule"},
     NotYet{"parallel.engine", "", "training by gossip"},
     NotYet{"parallel.plan", "", "the planner"},
     NotYet{"gossip.topology", "", "training by gossip"},
@@ -41,6 +41,7 @@ class Rules {
     check_length();
     check_schedule();
     check_parallel();
+    check_pipeline();
   }
 
  private:
@@ -156,6 +157,46 @@ class Rules {
     if (parallel.data % parallel.replicate != 0) {
       fail_user("{} does not divide {}; groups are of one size", say("parallel.replicate"),
                 say("parallel.data"));
+    }
+  }
+
+  void check_pipeline() const {
+    const int stages = config_.parallel.pipeline, chunks = config_.parallel.chunks;
+    const bool interleaved = config_.parallel.schedule == "interleaved";
+    if (chunks > 1 && !interleaved) {
+      fail_user("{} needs parallel.schedule = \"interleaved\": {} has one chunk per rank",
+                say("parallel.chunks"), say("parallel.schedule"));
+    }
+    if (chunks > 1 && stages == 1) {
+      fail_user("{} has no meaning for {}; set parallel.pipeline to 2 or more, or leave parallel.chunks out",
+                say("parallel.chunks"), say("parallel.pipeline"));
+    }
+    if (interleaved && stages > 1 && chunks == 1) {
+      fail_user("{} needs several chunks per rank; set parallel.chunks=2, or parallel.schedule=1f1b",
+                say("parallel.schedule"));
+    }
+    const std::int64_t ranges = std::int64_t{stages} * chunks;
+    if (ranges > config_.model.n_layer) {
+      fail_user("{}{} asks for {} ranges of one block at least, but there is {}; at most {} can be had",
+                say("parallel.pipeline"), chunks > 1 ? " with " + say("parallel.chunks") : "", ranges,
+                say("model.n_layer"), config_.model.n_layer);
+    }
+    check_stages(ranges);
+  }
+
+  void check_stages(std::int64_t ranges) const {
+    const auto& counts = config_.parallel.stages;
+    if (counts.empty()) return;
+    if (std::ssize(counts) != ranges) {
+      fail_user("{} has {} number{}, but {} x {} makes {}; give one for each, or leave it empty",
+                say("parallel.stages"), counts.size(), counts.size() == 1 ? "" : "s",
+                say("parallel.pipeline"), say("parallel.chunks"),
+                ranges == 1 ? "one range" : fmt::format("{} ranges", ranges));
+    }
+    const auto sum = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+    if (sum != config_.model.n_layer) {
+      fail_user("{} has {} blocks, but {}; change one of them, or leave parallel.stages empty",
+                say("parallel.stages"), sum, say("model.n_layer"));
     }
   }
 

@@ -55,13 +55,14 @@ std::string bound_text(double bound) {
 }
 
 std::string show(const RawValue& value) {
-  return std::visit(Overloaded{[](bool flag) { return std::string(flag ? "true" : "false"); },
-                               [](std::int64_t number) { return std::to_string(number); },
-                               [](double number) { return toml_number(number); },
-                               [](const std::string& text) { return toml_string(text); },
-                               [](const std::vector<double>& list) { return toml_list(list); },
-                               [](const NotAValue& other) { return other.what; }},
-                    value);
+  return std::visit(
+      Overloaded{[](bool flag) { return std::string(flag ? "true" : "false"); },
+                 [](std::int64_t number) { return std::to_string(number); },
+                 [](double number) { return toml_number(number); },
+                 [](const std::string& text) { return toml_string(text); },
+                 [](const std::vector<double>& list) { return fmt::format("[{}]", fmt::join(list, ", ")); },
+                 [](const NotAValue& other) { return other.what; }},
+      value);
 }
 
 [[noreturn]] void refuse(const Field& field, const RawValue& value, std::string_view where,
@@ -122,14 +123,14 @@ std::string Field::name() const { return fmt::format("{}.{}", section, key); }
 
 std::string_view Field::type() const {
   Config config;
-  return std::visit(
-      Overloaded{[](bool*) { return std::string_view("true or false"); },
-                 [](int*) { return std::string_view("an integer"); },
-                 [](std::int64_t*) { return std::string_view("an integer"); },
-                 [](double*) { return std::string_view("a number"); },
-                 [](std::string*) { return std::string_view("text"); },
-                 [](std::array<double, 2>*) { return std::string_view("a list of 2 numbers"); }},
-      ref(config));
+  return std::visit(Overloaded{[](bool*) { return std::string_view("true or false"); },
+                               [](int*) { return std::string_view("an integer"); },
+                               [](std::int64_t*) { return std::string_view("an integer"); },
+                               [](double*) { return std::string_view("a number"); },
+                               [](std::string*) { return std::string_view("text"); },
+                               [](std::array<double, 2>*) { return std::string_view("a list of 2 numbers"); },
+                               [](std::vector<int>*) { return std::string_view("a list of integers"); }},
+                    ref(config));
 }
 
 std::string Field::allowed() const {
@@ -149,12 +150,14 @@ std::string Field::allowed() const {
 
 std::string Field::value(const Config& config) const {
   Config copy = config;
-  return std::visit(Overloaded{[](const bool* flag) { return std::string(*flag ? "true" : "false"); },
-                               [](const double* number) { return toml_number(*number); },
-                               [](const std::string* text) { return toml_string(*text); },
-                               [](const std::array<double, 2>* list) { return toml_list(*list); },
-                               [](const auto* integer) { return std::to_string(*integer); }},
-                    ref(copy));
+  return std::visit(
+      Overloaded{[](const bool* flag) { return std::string(*flag ? "true" : "false"); },
+                 [](const double* number) { return toml_number(*number); },
+                 [](const std::string* text) { return toml_string(*text); },
+                 [](const std::array<double, 2>* list) { return toml_list(*list); },
+                 [](const std::vector<int>* list) { return fmt::format("[{}]", fmt::join(*list, ", ")); },
+                 [](const auto* integer) { return std::to_string(*integer); }},
+      ref(copy));
 }
 
 void assign(const Field& field, Config& config, const RawValue& value, std::string_view where) {
@@ -188,6 +191,20 @@ void assign(const Field& field, Config& config, const RawValue& value, std::stri
                      refuse(field, value, where);
                    }
                    std::ranges::copy(*list, member->begin());
+                 },
+                 [&](std::vector<int>* member) {
+                   const auto* list = std::get_if<std::vector<double>>(&value);
+                   if (!list) refuse(field, value, where);
+                   constexpr auto kMost = std::numeric_limits<int>::max();
+                   std::vector<int> integers;
+                   for (const double number : *list) {
+                     const auto integer = as_integer(number);
+                     if (!integer || *integer > kMost || !field.bounds.contains(number)) {
+                       refuse(field, value, where);
+                     }
+                     integers.push_back(static_cast<int>(*integer));
+                   }
+                   *member = std::move(integers);
                  },
              },
              field.ref(config));

@@ -213,10 +213,49 @@ TEST(ConfigRules, AreCheckedAndNameTheKeysWithTheirPlace) {
               HasSubstr("does not divide parallel.data = 3"));
 }
 
+TEST(Config, StagesByHandAreAListOfIntegers) {
+  const std::vector<std::string> pipeline = {"parallel.pipeline=2"};
+  EXPECT_THAT(parse("").parallel.stages, testing::IsEmpty());
+  const auto config = parse("[parallel]\nstages = [5, 7]\n", pipeline);
+  EXPECT_THAT(config.parallel.stages, testing::ElementsAre(5, 7));
+  EXPECT_THAT(to_toml(config), HasSubstr("stages = [5, 7]\n"));
+  EXPECT_THAT(to_toml(parse("")), HasSubstr("stages = []\n"));
+  EXPECT_TRUE(diff(config, parse_config(to_toml(config), "again")).empty());
+  EXPECT_TRUE(diff(config, config_from_json(to_json(config), "json")).empty());
+  EXPECT_THAT(parse("", {"parallel.pipeline=2", "parallel.stages=4,8"}).parallel.stages,
+              testing::ElementsAre(4, 8));
+  EXPECT_THAT(parse("[parallel]\nstages = [5, 7]\n", {"parallel.stages="}).parallel.stages,
+              testing::IsEmpty());
+  for (const std::string list : {"[6.5, 5.5]", "[12, 0]", "[3000000000]", "['a']", "6"}) {
+    EXPECT_THAT(error_with("[parallel]\nstages = " + list + "\n"),
+                HasSubstr("a list of integers, at least 1"))
+        << list;
+  }
+}
+
+TEST(ConfigRules, ThePipelineFitsTheModel) {
+  EXPECT_THAT(error_with("", {"parallel.chunks=2"}), HasSubstr("needs parallel.schedule = \"interleaved\""));
+  EXPECT_THAT(error_with("", {"parallel.chunks=2", "parallel.schedule=interleaved"}),
+              HasSubstr("no meaning for parallel.pipeline = 1"));
+  EXPECT_THAT(error_with("", {"parallel.pipeline=2", "parallel.schedule=interleaved"}),
+              HasSubstr("set parallel.chunks=2"));
+  EXPECT_THAT(error_with("", {"parallel.pipeline=13"}),
+              AllOf(HasSubstr("13 ranges"), HasSubstr("at most 12 can be had")));
+  EXPECT_THAT(error_with("", {"parallel.pipeline=4", "parallel.chunks=4", "parallel.schedule=interleaved"}),
+              AllOf(HasSubstr("16 ranges"), HasSubstr("parallel.chunks = 4 (argument")));
+  EXPECT_THAT(error_with("", {"parallel.pipeline=3", "parallel.stages=6,6"}),
+              AllOf(HasSubstr("2 numbers"), HasSubstr("3 ranges")));
+  EXPECT_THAT(error_with("", {"parallel.pipeline=2", "parallel.stages=6,5"}),
+              AllOf(HasSubstr("has 11 blocks"), HasSubstr("model.n_layer = 12")));
+  EXPECT_THAT(error_with("", {"parallel.schedule=zero_bubble"}), HasSubstr("not in this build yet"));
+  const auto config =
+      parse("", {"parallel.pipeline=4", "parallel.chunks=3", "parallel.schedule=interleaved"});
+  EXPECT_EQ(config.parallel.chunks, 3);
+}
+
 TEST(ConfigRules, WhatIsNotBuiltYetIsRefused) {
-  for (const std::string setting : {"train.backend=cuda", "optim.name=accum_adamw", "init.from=hf:gpt2",
-                                    "parallel.tensor=2", "parallel.sequence=true", "parallel.pipeline=2",
-                                    "parallel.engine=gossip", "parallel.plan=auto", "gossip.topology=ring"}) {
+  for (const std::string setting : {"train.backend=cuda", "optim.name=accum_adamw", "parallel.engine=gossip",
+                                    "parallel.plan=auto", "gossip.topology=ring"}) {
     EXPECT_THAT(error_with("", {setting}),
                 AllOf(HasSubstr("is not in this build yet"), HasSubstr(setting.substr(0, setting.find('=')))))
         << setting;
