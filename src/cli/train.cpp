@@ -6,6 +6,7 @@
 #include "cli/command.h"
 #include "cli/dry_run.h"
 #include "train/ranks.h"
+#include "train/tracer.h"
 
 namespace shoal::cli {
 
@@ -14,6 +15,7 @@ void add_train(CLI::App& app) {
     int ranks = 0;
     bool dry_run = false;
     int ranks_per_host = 0;
+    TraceOptions trace;
   };
   auto options = std::make_shared<Options>();
   auto* command =
@@ -24,6 +26,8 @@ void add_train(CLI::App& app) {
                    {"shoal train configs/quickstart.toml init.from=resume", "go on where it stopped"},
                    {"shoal train configs/quickstart.toml --ranks 2", "on two ranks, threads of this process"},
                    {"mpirun -n 4 shoal train configs/quickstart.toml", "on four, on one machine or many"},
+                   {"shoal train configs/quickstart.toml --ranks 2 --trace trace.json",
+                    "draw what the ranks do when; see docs/trace.md"},
                    {"shoal train configs/gpt2-124m.toml --dry-run --ranks 64", "what would a step take?"}});
   add_config_options(*command, *options);
   add_ranks(*command, options->ranks);
@@ -36,11 +40,27 @@ void add_train(CLI::App& app) {
       ->check(CLI::PositiveNumber)
       ->option_text("N")
       ->needs(dry_run);
+  auto* trace =
+      command
+          ->add_option("--trace", options->trace.file,
+                       "Write a timeline of all ranks, for https://ui.perfetto.dev, from the second "
+                       "step on: the first one touches memory and makes kernels")
+          ->option_text("FILE")
+          ->excludes(dry_run);
+  command->add_option("--trace-steps", options->trace.steps, "With --trace: of so many steps")
+      ->check(CLI::PositiveNumber)
+      ->option_text("N")
+      ->default_str("10")
+      ->needs(trace);
   command->callback([options] {
     if (options->dry_run) return print_dry_run(options->load(), options->ranks, options->ranks_per_host);
     with_ranks(
         options->ranks, [&] { return options->load(); },
-        [](const Config& config, World& world) { Trainer(config, world).run(); });
+        [options](const Config& config, World& world) {
+          Tracer tracer(options->trace, world);
+          Trainer(config, tracer.world(), &tracer).run();
+          tracer.finish();
+        });
   });
 }
 

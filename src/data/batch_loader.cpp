@@ -5,6 +5,7 @@
 
 #include "core/clock.h"
 #include "core/error.h"
+#include "core/trace.h"
 
 namespace shoal {
 
@@ -67,6 +68,7 @@ void BatchLoader::run() try {
 }
 
 const MicroBatch& BatchLoader::next() {
+  const trace::Span span("data", "wait for data");
   std::unique_lock lock(mutex_);
   if (taken_ == total_) fail("the batch loader has no micro-batch after step {}", plan_.last_step - 1);
   const Stopwatch watch;

@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "core/text.h"
+#include "core/trace.h"
 #include "data/batch_loader.h"
 #include "train/agree.h"
 #include "train/evaluate.h"
@@ -23,6 +24,7 @@
 #include "train/saver.h"
 #include "train/setup.h"
 #include "train/spike.h"
+#include "train/tracer.h"
 
 namespace shoal {
 namespace {
@@ -41,6 +43,7 @@ struct Trainer::Impl {
   };
 
   World& world;
+  Tracer* tracer;  // or null
   Communicator& ranks;
   const int data_ranks_asked;  // parallel.data as it was given
   // The data decide parts of the config, so they are opened first.
@@ -71,7 +74,7 @@ struct Trainer::Impl {
   bool failure_told = false;  // of the last save
   TrainResult result;
 
-  Impl(const Config& given, World& world);
+  Impl(const Config& given, World& world, Tracer* tracer);
 
   bool first() const { return ranks.rank() == 0; }
   // Then a copy for saving in the background would need the memory that is not there.
@@ -108,8 +111,9 @@ struct Trainer::Impl {
   void train(BatchLoader& loader);
 };
 
-Trainer::Impl::Impl(const Config& given, World& its_world)
+Trainer::Impl::Impl(const Config& given, World& its_world, Tracer* its_tracer)
     : world(its_world),
+      tracer(its_tracer),
       ranks(world.ranks),
       data_ranks_asked(given.parallel.data),
       config(agree_on_config(given, world)),
@@ -191,6 +195,7 @@ void Trainer::Impl::share(std::vector<double>& sums) {
 }
 
 Trainer::Impl::StepOutcome Trainer::Impl::step(BatchLoader& loader) {
+  const trace::Span span("step", fmt::format("step {}", state.step + 1));
   const float scale = 1.0f / static_cast<float>(step_tokens());
   engine->begin_step(state.step);
   backend->zero(losses);
@@ -223,6 +228,7 @@ Trainer::Impl::StepOutcome Trainer::Impl::step(BatchLoader& loader) {
                                outcome.loss, spikes.zscore(outcome.loss), config.train.spike_window));
   }
   spikes.add(outcome.loss);
+  const trace::Span updating("optimizer", "update");
   engine->update(schedule.at(state.step), state.step + 1 - state.skipped_steps);
   return outcome;
 }
@@ -264,6 +270,7 @@ std::string Trainer::Impl::first_bad_tensor() {
 }
 
 bool Trainer::Impl::evaluate() {
+  const trace::Span span("evaluation", "evaluation");
   reporter.clear();
   const auto on = [&](const char* name, const TokenFile& split, std::int64_t limit) {
     Progress progress(fmt::format("evaluating {}", name), 0, "batches");
@@ -300,6 +307,7 @@ bool Trainer::Impl::evaluate() {
 }
 
 void Trainer::Impl::save(bool best, bool wait) {
+  const trace::Span span("checkpoint", "save");
   tell_failed_save(saver->settle());
   failure_told = false;
   if (last_saved == state.step && !best) return;
@@ -329,6 +337,7 @@ void Trainer::Impl::train(BatchLoader& loader) {
   double group_seconds = 0;
   std::int64_t group_steps = 0;
   while (state.step < last_step() && !stop) {
+    if (tracer) tracer->begin_step();
     const double lr = schedule.at(state.step);
     Stopwatch watch;
     const auto outcome = step(loader);
@@ -369,7 +378,8 @@ void Trainer::Impl::train(BatchLoader& loader) {
   }
 }
 
-Trainer::Trainer(const Config& config, World& world) : impl_(std::make_unique<Impl>(config, world)) {}
+Trainer::Trainer(const Config& config, World& world, Tracer* tracer)
+    : impl_(std::make_unique<Impl>(config, world, tracer)) {}
 Trainer::~Trainer() {
   if (impl_->first()) log::detach_file();
 }

@@ -9,6 +9,8 @@
 
 namespace shoal {
 
+class Tracer;
+
 struct TrainResult {
   std::int64_t step = 0;     // updates done
   double train_loss = 0;     // of the last step
@@ -21,7 +23,8 @@ class Trainer {
   // Checks that the ranks were started alike, opens the data, checks that everything fits, takes the memory
   // and the run's directory, and makes or loads the model. Throws UserError for whatever of this the user can
   // mend.
-  Trainer(const Config& config, World& world);
+  // A tracer is told of every step; it outlives the trainer.
+  Trainer(const Config& config, World& world, Tracer* tracer = nullptr);
   ~Trainer();
 
   // Trains to the end of the run, or until SIGINT or SIGTERM on any rank. Throws Error when a step goes bad
