@@ -38,9 +38,7 @@ struct HuggingFaceTensor {
   bool transposed = false;  // stored [in, out]
   Shape stored_shape() const { return transposed ? Shape{shape[1], shape[0]} : shape; }
 };
-std::vector<HuggingFaceTensor> hugging_face_embedding(const HuggingFaceModel& model);
-std::vector<HuggingFaceTensor> hugging_face_block(const HuggingFaceModel& model, int layer);
-std::vector<HuggingFaceTensor> hugging_face_head(const HuggingFaceModel& model);
+std::vector<HuggingFaceTensor> hugging_face_tensors(const HuggingFaceModel& model);
 
 // Reads the parameters by Shoal's names and in its layout, as float32, from F32, F16 and BF16; of the mapped
 // files only the bytes of the slice are touched. Not for use by several threads at a time.
@@ -79,7 +77,7 @@ struct HuggingFaceExport {
   bool bias = true;  // false: the model has none, zeros are written
   DType dtype = DType::f32;
   double dropout = 0;
-  std::optional<std::int64_t> end_of_text;  // the token
+  std::optional<std::int64_t> end_of_text = {};  // the token
 };
 
 // Writes config.json, generation_config.json and model.safetensors into a folder that exists, reading pieces

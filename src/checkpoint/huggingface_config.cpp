@@ -124,30 +124,25 @@ HuggingFaceModel read_hugging_face_model(const fs::path& folder) {
   return ConfigFile(folder / kConfigName).model();
 }
 
-std::vector<HuggingFaceTensor> hugging_face_embedding(const HuggingFaceModel& model) {
-  return {{"wte.weight", {model.vocab_size, model.n_embd}},
-          {"wpe.weight", {model.n_positions, model.n_embd}}};
-}
-
-std::vector<HuggingFaceTensor> hugging_face_block(const HuggingFaceModel& model, int layer) {
+std::vector<HuggingFaceTensor> hugging_face_tensors(const HuggingFaceModel& model) {
   const std::int64_t c = model.n_embd;
-  std::vector<HuggingFaceTensor> tensors;
-  const auto add = [&](const char* name, const Shape& weight) {
-    const auto full = fmt::format("h.{}.{}", layer, name);
-    tensors.push_back({full + ".weight", weight, weight.rank() == 2});
-    tensors.push_back({full + ".bias", {weight[0]}});
+  std::vector<HuggingFaceTensor> tensors = {{"wte.weight", {model.vocab_size, c}},
+                                            {"wpe.weight", {model.n_positions, c}}};
+  const auto add = [&](const std::string& name, const Shape& weight) {
+    tensors.push_back({name + ".weight", weight, weight.rank() == 2});
+    tensors.push_back({name + ".bias", {weight[0]}});
   };
-  add("ln_1", {c});
-  add("attn.c_attn", {3 * c, c});
-  add("attn.c_proj", {c, c});
-  add("ln_2", {c});
-  add("mlp.c_fc", {4 * c, c});
-  add("mlp.c_proj", {c, 4 * c});
+  for (int layer = 0; layer < model.n_layer; ++layer) {
+    const auto prefix = fmt::format("h.{}.", layer);
+    add(prefix + "ln_1", {c});
+    add(prefix + "attn.c_attn", {3 * c, c});
+    add(prefix + "attn.c_proj", {c, c});
+    add(prefix + "ln_2", {c});
+    add(prefix + "mlp.c_fc", {4 * c, c});
+    add(prefix + "mlp.c_proj", {c, 4 * c});
+  }
+  add("ln_f", {c});
   return tensors;
-}
-
-std::vector<HuggingFaceTensor> hugging_face_head(const HuggingFaceModel& model) {
-  return {{"ln_f.weight", {model.n_embd}}, {"ln_f.bias", {model.n_embd}}};
 }
 
 }  // namespace shoal

@@ -96,12 +96,11 @@ void read_rectangle(const StoredTensor& stored, const Rectangle& part, std::byte
 HuggingFaceReader::HuggingFaceReader(const fs::path& folder)
     : folder_(folder), model_(read_hugging_face_model(folder)) {
   open_files();
-  for (const auto& tensor : hugging_face_embedding(model_)) expect(tensor);
-  // A model may claim any number of layers: the first that is missing ends this.
-  for (int layer = 0; layer < model_.n_layer; ++layer) {
-    for (const auto& tensor : hugging_face_block(model_, layer)) expect(tensor);
-  }
-  for (const auto& tensor : hugging_face_head(model_)) expect(tensor);
+  // config.json may claim any number of layers: with more than there are tensors, one is missing.
+  auto claimed = model_;
+  claimed.n_layer =
+      static_cast<int>(std::min<std::size_t>(tensors_.size(), static_cast<std::size_t>(model_.n_layer)));
+  for (const auto& tensor : hugging_face_tensors(claimed)) expect(tensor);
   check_rest();
 }
 

@@ -46,6 +46,10 @@ std::string_view stored_name(DType dtype) {
   return std::find_if(kTypes.begin(), kTypes.end(), [&](const auto& t) { return t.dtype == dtype; })->name;
 }
 
+std::size_t bytes_of(const TensorEntry& entry) {
+  return static_cast<std::size_t>(entry.shape.count()) * size_of(entry.dtype);
+}
+
 std::string make_header(const std::vector<TensorEntry>& entries,
                         const std::map<std::string, std::string>& metadata) {
   nlohmann::ordered_json header = nlohmann::ordered_json::object();
@@ -137,14 +141,27 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, std::vec
 }
 
 void SafetensorsWriter::write(std::span<const std::byte> data) {
+  if (written_ > 0 || (next_ < entries_.size() && data.size() != bytes_of(entries_[next_]))) {
+    const auto& entry = entries_[next_];
+    fail("tensor \"{}\" {} takes {} bytes, not {}", entry.name, entry.shape.to_string(), bytes_of(entry),
+         data.size());
+  }
+  write_part(data);
+}
+
+void SafetensorsWriter::write_part(std::span<const std::byte> data) {
   if (next_ == entries_.size()) fail("more tensors than the file's header announces");
-  const auto& entry = entries_[next_++];
-  const auto expected = static_cast<std::size_t>(entry.shape.count()) * size_of(entry.dtype);
-  if (data.size() != expected) {
-    fail("tensor \"{}\" {} takes {} bytes, not {}", entry.name, entry.shape.to_string(), expected,
+  const auto& entry = entries_[next_];
+  const std::size_t left = bytes_of(entry) - written_;
+  if (data.size() > left) {
+    fail("tensor \"{}\" {} takes {} bytes more, not {}", entry.name, entry.shape.to_string(), left,
          data.size());
   }
   file_.write(data);
+  written_ += data.size();
+  if (data.size() < left) return;
+  ++next_;
+  written_ = 0;
 }
 
 FileSummary SafetensorsWriter::finish() {

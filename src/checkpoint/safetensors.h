@@ -31,12 +31,15 @@ class SafetensorsWriter {
                     const std::map<std::string, std::string>& metadata = {});
   // The next entry's data: shape.count() elements.
   void write(std::span<const std::byte> data);
+  // The same in pieces, one after the other.
+  void write_part(std::span<const std::byte> data);
   // After the last entry: returns when the file is on the disk.
   FileSummary finish();
 
  private:
   std::vector<TensorEntry> entries_;
   std::size_t next_ = 0;
+  std::size_t written_ = 0;  // of its bytes
   OutputFile file_;
 };
 

@@ -188,6 +188,20 @@ std::unique_ptr<Tokenizer> make_gpt2_tokenizer(std::string_view merges, std::str
   return std::make_unique<Gpt2Tokenizer>(std::move(kept), std::move(pairs));
 }
 
+std::map<std::string, std::string> gpt2_files(const Tokenizer& tokenizer) {
+  const auto description = tokenizer.to_json();
+  if (description.at("name") != "gpt2") return {};
+  const ByteAlphabet alphabet;
+  std::string ids = "{";
+  for (std::int32_t token = 0; token < tokenizer.vocab_size(); ++token) {
+    const auto bytes = tokenizer.decode({&token, 1});
+    const nlohmann::json spelled = token == tokenizer.end_of_text() ? bytes : alphabet.spell(bytes);
+    ids += fmt::format("{}{}: {}", token > 0 ? ", " : "", spelled.dump(), token);
+  }
+  return {{"vocab.json", ids + "}\n"},
+          {"merges.txt", "#version: 0.2\n" + description.at("merges").get<std::string>()}};
+}
+
 std::unique_ptr<Tokenizer> load_gpt2_tokenizer(const std::filesystem::path& folder) {
   const std::filesystem::path merges = first_that_exists(folder, "vocab.bpe", "merges.txt");
   const std::filesystem::path ids = first_that_exists(folder, "encoder.json", "vocab.json");

@@ -37,7 +37,7 @@ StagedFolder::StagedFolder(const fs::path& out) {
   lock_ = open(staging_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (lock_ < 0 || flock(lock_, LOCK_EX | LOCK_NB) != 0) {
     if (lock_ >= 0) close(lock_);
-    fail_user("{}: another process is preparing this dataset", out_.string());
+    fail_user("{}: another process is writing this folder", out_.string());
   }
   for (const auto& entry : fs::directory_iterator(staging_)) fs::remove_all(entry);
 }

@@ -42,16 +42,6 @@ inline std::vector<std::byte> random_numbers(std::int64_t count, DType dtype, st
   return data;
 }
 
-inline std::vector<HuggingFaceTensor> all_tensors(const HuggingFaceModel& model) {
-  auto tensors = hugging_face_embedding(model);
-  const auto append = [&](const std::vector<HuggingFaceTensor>& more) {
-    tensors.insert(tensors.end(), more.begin(), more.end());
-  };
-  for (int layer = 0; layer < model.n_layer; ++layer) append(hugging_face_block(model, layer));
-  append(hugging_face_head(model));
-  return tensors;
-}
-
 // What a folder is to hold; a test changes it before it is written.
 struct HuggingFaceFolder {
   std::map<std::string, std::string> config = {  // values as JSON
@@ -67,7 +57,7 @@ struct HuggingFaceFolder {
 
   explicit HuggingFaceFolder(const HuggingFaceModel& model = kTinyModel, DType dtype = DType::f32,
                              const std::string& prefix = "transformer.") {
-    for (const auto& tensor : all_tensors(model)) {
+    for (const auto& tensor : hugging_face_tensors(model)) {
       const auto shape = tensor.stored_shape();
       tensors.push_back(
           {prefix + tensor.name, dtype, shape, random_numbers(shape.count(), dtype, tensors.size())});

@@ -63,7 +63,7 @@ TEST_F(HuggingFace, ReadsEveryTensorOfEveryTypeWithAndWithoutPrefix) {
       raw.write(folder_);
       HuggingFaceReader reader(folder_);
       EXPECT_EQ(reader.model(), kTinyModel);
-      for (const auto& tensor : all_tensors(kTinyModel)) {
+      for (const auto& tensor : hugging_face_tensors(kTinyModel)) {
         const auto slice = whole_slice("transformer." + tensor.name, DType::f32, tensor.shape);
         EXPECT_EQ(read(reader, slice), expected(raw.at(tensor.name), tensor.transposed, slice))
             << tensor.name << " of " << name_of(dtype);
@@ -81,7 +81,7 @@ TEST_F(HuggingFace, ReadsAnySlice) {
   Dice dice(1);
   for (int i = 0; i < 500; ++i) {
     for (const char* name : {"wte.weight", "h.0.attn.c_attn.weight", "h.0.mlp.c_proj.weight", "ln_f.bias"}) {
-      const auto tensors = all_tensors(model);
+      const auto tensors = hugging_face_tensors(model);
       const auto& tensor =
           *std::find_if(tensors.begin(), tensors.end(), [&](auto& t) { return t.name == name; });
       auto slice = whole_slice(std::string("transformer.") + name, DType::f32, tensor.shape);
@@ -128,7 +128,7 @@ TEST_F(HuggingFace, ReadsShards) {
   };
   write_index(map);
   HuggingFaceReader reader(folder_);
-  for (const auto& tensor : all_tensors(kTinyModel)) {
+  for (const auto& tensor : hugging_face_tensors(kTinyModel)) {
     const auto slice = whole_slice("transformer." + tensor.name, DType::f32, tensor.shape);
     EXPECT_EQ(read(reader, slice), expected(raw_.at(tensor.name), tensor.transposed, slice));
   }
