@@ -46,6 +46,7 @@ void add_train(CLI::App& app) {
                        "Write a timeline of all ranks, for https://ui.perfetto.dev, from the second "
                        "step on: the first one touches memory and makes kernels")
           ->option_text("FILE")
+          ->check([](const std::string& file) { return file.empty() ? "it needs the name of a file" : ""; })
           ->excludes(dry_run);
   command->add_option("--trace-steps", options->trace.steps, "With --trace: of so many steps")
       ->check(CLI::PositiveNumber)
