@@ -53,14 +53,13 @@ void print(const Options& options, const Dataset& data, std::int64_t step, const
 
 void evaluate(const Options& options, const Config& config, World& world) {
   require_agreement(world.ranks, facts_of(config));
-  check_groups(config, world.ranks.size());
   const auto checkpoint = find_checkpoint(options.checkpoint, world.ranks);
   auto loaded = load_model(checkpoint, config, world.ranks, backend_threads(config, world));
   const auto data = open_data(config, loaded.gpt.vocab_size, world);
-  auto gpt_settings = gpt_options(config);
-  gpt_settings.backward = false;
-  Gpt model(*loaded.backend, *loaded.engine, loaded.gpt, gpt_settings);
-  Evaluator evaluator(*loaded.backend, model, world.ranks, static_cast<std::uint64_t>(config.run.seed));
+  auto model_options = pipeline_options(loaded.config, loaded.gpt, loaded.mesh->place());
+  model_options.backward = false;
+  Pipeline model(*loaded.backend, *loaded.engine, *loaded.mesh, loaded.gpt, model_options);
+  Evaluator evaluator(*loaded.backend, model, *loaded.mesh, static_cast<std::uint64_t>(config.run.seed));
 
   const TokenFile* split = nullptr;
   all_or_none(world.ranks, [&] { split = &data.split(options.split); });

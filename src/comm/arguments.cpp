@@ -4,6 +4,10 @@
 
 namespace shoal {
 
+std::string_view name_of(ReduceOp op) {
+  return op == ReduceOp::sum ? "sum" : op == ReduceOp::max ? "max" : "min";
+}
+
 void check_reducible(DType dtype) {
   if (dtype == DType::f16) fail("{} cannot be reduced", name_of(dtype));
 }

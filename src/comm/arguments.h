@@ -5,6 +5,8 @@
 
 namespace shoal {
 
+std::string_view name_of(ReduceOp op);  // "sum"
+
 void check_reducible(DType dtype);
 // `whole` must be `size` times `part`: of a reduce_scatter, an all_gather.
 void check_parts(std::string_view what, const Tensor& whole, const Tensor& part, int size);

@@ -17,7 +17,7 @@
 
 namespace shoal {
 
-enum class ReduceOp : std::uint8_t { sum, max };
+enum class ReduceOp : std::uint8_t { sum, max, min };
 
 // A collective under way. Destroying it waits; an empty request is done.
 class Request {

@@ -40,6 +40,13 @@ struct Max {
   }
 };
 
+struct Min {
+  template <typename T>
+  T operator()(T a, T b) const {
+    return a < b || a != a ? a : b;
+  }
+};
+
 // Not inlined: the compiler would turn the loops over ranks and elements around, and gather.
 template <typename T, typename Wide, typename Op>
 [[gnu::noinline]] void add_to(Wide* sums, const T* x, std::int64_t n, Op op) {
@@ -68,8 +75,14 @@ template <typename T>
 void reduce_with(std::span<std::byte* const> outs, std::int64_t first_out,
                  std::span<const std::byte* const> xs, std::int64_t first_x, std::int64_t count,
                  ReduceOp op) {
-  op == ReduceOp::sum ? reduce_typed<T>(outs, first_out, xs, first_x, count, Sum())
-                      : reduce_typed<T>(outs, first_out, xs, first_x, count, Max());
+  switch (op) {
+    case ReduceOp::sum:
+      return reduce_typed<T>(outs, first_out, xs, first_x, count, Sum());
+    case ReduceOp::max:
+      return reduce_typed<T>(outs, first_out, xs, first_x, count, Max());
+    case ReduceOp::min:
+      return reduce_typed<T>(outs, first_out, xs, first_x, count, Min());
+  }
 }
 
 }  // namespace

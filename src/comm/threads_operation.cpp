@@ -5,6 +5,7 @@
 #include <cstring>
 #include <thread>
 
+#include "comm/arguments.h"
 #include "comm/reduce.h"
 #include "core/clock.h"
 
@@ -44,7 +45,7 @@ std::string_view name_of(Collective kind) {
 std::string describe(const Call& call, const std::string& purpose) {
   std::string text(name_of(call.kind));
   if (call.kind == Collective::all_reduce || call.kind == Collective::reduce_scatter) {
-    text += call.op == ReduceOp::sum ? " (sum)" : " (max)";
+    text += fmt::format(" ({})", name_of(call.op));
   }
   if (call.kind == Collective::broadcast) text += fmt::format(" from its member {}", call.root);
   if (call.kind != Collective::barrier) text += fmt::format(" of {} {}", call.count, name_of(call.dtype));

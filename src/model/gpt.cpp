@@ -1,87 +1,150 @@
 #include "model/gpt.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "core/error.h"
 
 namespace shoal {
+namespace {
 
-struct Gpt::Buffers {
-  std::vector<Tensor> streams;
-  std::vector<BlockActivations> kept;
-  Workspace work;
-  Head::Activations head;
-};
+GptOptions with_units(GptOptions options, const GptConfig& config) {
+  if (options.units == UnitRange{}) options.units = {0, config.n_layer + 2};
+  return options;
+}
 
-Gpt::Buffers Gpt::carve(Arena& arena, const GptConfig& config, const GptOptions& options) {
-  Buffers buffers;
-  const Shape stream{options.batch.batch, options.batch.positions, config.n_embd};
+// The layers of a range's blocks.
+UnitRange layers_of(const UnitRange& units, const GptConfig& config) {
+  return {std::max(units.begin, 1) - 1, std::min(units.end - 1, config.n_layer)};
+}
+
+}  // namespace
+
+Gpt::Memory Gpt::carve(Arena& arena, Buffers& buffers, const GptConfig& config, const GptOptions& options,
+                       const TensorPlace& place, bool shared_workspace) {
+  Memory memory;
+  auto since = [&, before = std::size_t{0}]() mutable {
+    return arena.used() - std::exchange(before, arena.used());
+  };
+  const auto layers = layers_of(options.units, config);
+  const int count = layers.end - layers.begin;
   const bool keep_all = options.backward && options.recompute == Recompute::none;
-  const int sets = keep_all ? config.n_layer : 1;
-  for (int i = 0; i < sets; ++i) {
-    buffers.kept.push_back(BlockActivations::take(arena, config, options.batch, options.compute));
+  const bool head = options.units.end == config.n_layer + 2;
+  const auto take_block = [&] {
+    return BlockActivations::take(arena, config, options.batch, options.compute, place);
+  };
+  buffers.sets.resize(static_cast<std::size_t>(options.activations));
+  if (!keep_all) buffers.shared = take_block();
+  for (auto& set : buffers.sets) {
+    for (int i = 0; keep_all && i < count; ++i) set.kept.push_back(take_block());
   }
-  // Without a backward pass two streams suffice: a block's input and its output.
-  const int streams = options.backward ? config.n_layer + 1 : 2;
-  for (int i = 0; i < streams; ++i) buffers.streams.push_back(arena.take(DType::f32, stream));
-  buffers.work = Workspace::take(arena, config, options.batch, options.compute);
-  buffers.head = Head::Activations::take(arena, config, options.batch, options.compute);
-  return buffers;
+  memory.blocks = since();
+
+  const auto take_stream = [&] { return arena.take(DType::f32, stream_shape(config, options.batch, place)); };
+  for (auto& set : buffers.sets) {
+    // Without a backward pass a block's input and its output suffice, which take turns.
+    const int streams = options.backward ? count - (head ? 0 : 1) : 1;
+    for (int i = 0; i < streams; ++i) set.streams.push_back(take_stream());
+  }
+  for (int i = 0; i < options.inputs; ++i) buffers.inputs.push_back(take_stream());
+  for (int i = 0; options.backward && i < options.gradients; ++i) buffers.gradients.push_back(take_stream());
+  memory.streams = since();
+
+  if (!shared_workspace) {
+    buffers.work = Workspace::take(arena, config, options.batch, options.compute, place);
+  }
+  memory.workspace = since();
+  if (head) buffers.head = Head::Activations::take(arena, config, options.batch, options.compute, place);
+  memory.head = since();
+  return memory;
 }
 
-std::size_t Gpt::activation_bytes(const GptConfig& config, const GptOptions& options) {
+Gpt::Memory Gpt::memory(const GptConfig& config, const GptOptions& options, const TensorPlace& place,
+                        bool shared_workspace) {
   Arena measure;
-  carve(measure, config, options);
-  return measure.used();
+  Buffers buffers;
+  return carve(measure, buffers, config, with_units(options, config), place, shared_workspace);
 }
 
-Gpt::Gpt(Backend& backend, UnitStore& store, const GptConfig& config, const GptOptions& options)
-    : context_{backend, store, config, options.compute},
-      options_(options),
-      arena_(backend, activation_bytes(config, options)) {
+Gpt::Gpt(Backend& backend, UnitStore& store, const GptConfig& config, const GptOptions& options,
+         const TensorGroup& tensor, const Workspace* shared)
+    : context_{backend, store, config, options.compute, tensor},
+      options_(with_units(options, config)),
+      arena_(backend, memory(config, options, tensor.place(), shared != nullptr).total()) {
   if (config.n_head <= 0 || config.n_embd % config.n_head != 0) {
     fail("a width of {} does not divide into {} heads", config.n_embd, config.n_head);
   }
   if (options.batch.positions > config.block_size) {
     fail("{} positions do not fit a block of {}", options.batch.positions, config.block_size);
   }
-  for (int layer = 0; layer < config.n_layer; ++layer) blocks_.emplace_back(layer);
-  auto buffers = carve(arena_, config, options);
-  streams_ = std::move(buffers.streams);
-  kept_ = std::move(buffers.kept);
-  work_ = buffers.work;
-  head_ = buffers.head;
-}
-
-const BlockActivations& Gpt::kept(int layer) const {
-  return kept_[kept_.size() == 1 ? 0 : static_cast<std::size_t>(layer)];
-}
-
-void Gpt::forward(const TokenBatch& batch) {
-  const auto stream = [&](std::size_t i) { return streams_[i % streams_.size()]; };
-  EmbeddingLayer::forward(context_, batch.address, stream(0), batch.tokens);
-  for (std::size_t i = 0; i < blocks_.size(); ++i) {
-    blocks_[i].forward(context_, batch.address, kept(static_cast<int>(i)), work_, stream(i), stream(i + 1));
+  if (tensor.sequence() && options.batch.positions != config.block_size) {
+    fail("sequence parallelism addresses whole blocks of {} positions, not {}", config.block_size,
+         options.batch.positions);
   }
+  check_tensor_group(config, tensor.place(), options.batch.rows());
+  const auto layers = layers_of(options_.units, config);
+  for (int layer = layers.begin; layer < layers.end; ++layer) blocks_.emplace_back(layer);
+  carve(arena_, buffers_, config, options_, tensor.place(), shared != nullptr);
+  if (shared) buffers_.work = *shared;
+}
+
+const BlockActivations& Gpt::kept(const Place& place, int block) const {
+  const auto& kept = buffers_.sets[static_cast<std::size_t>(place.activations)].kept;
+  return kept.empty() ? buffers_.shared : kept[static_cast<std::size_t>(block)];
+}
+
+Tensor Gpt::stream(const Place& place, int block) const {
+  const auto& streams = buffers_.sets[static_cast<std::size_t>(place.activations)].streams;
+  if (block == 0 || (!options_.backward && block % 2 == 0)) return input(place.input);
+  return streams[options_.backward ? static_cast<std::size_t>(block - 1) : 0];
+}
+
+void Gpt::block_forward(const TokenBatch& batch, const Place& place, int block, const Tensor& out) {
+  blocks_[static_cast<std::size_t>(block)].forward(context_, batch.address, kept(place, block), buffers_.work,
+                                                   stream(place, block), out);
+  held_set_ = place.activations;
+  held_block_ = block;
+}
+
+void Gpt::forward(const TokenBatch& batch, const Place& place, const Tensor& out) {
+  if (first()) {
+    EmbeddingLayer::forward(context_, batch.address, buffers_.work, input(place.input), batch.tokens);
+  }
+  for (int i = 0; i < blocks(); ++i) {
+    block_forward(batch, place, i, i + 1 == blocks() && !last() ? out : stream(place, i + 1));
+  }
+}
+
+void Gpt::backward(const TokenBatch& batch, const Place& place, const Tensor& loss, float scale) {
+  const Tensor d_stream = gradient(place.gradient);
+  if (last()) {
+    Head::train(context_, buffers_.head, buffers_.work, stream(place, blocks()), d_stream, batch.targets,
+                loss, scale);
+  }
+  for (int i = blocks(); i-- > 0;) {
+    // The last block's activations may still be those of its forward pass.
+    const bool held = held_set_ == place.activations && held_block_ == i;
+    if (options_.recompute == Recompute::block && !held) block_forward(batch, place, i, {});
+    blocks_[static_cast<std::size_t>(i)].backward(context_, batch.address, kept(place, i), buffers_.work,
+                                                  stream(place, i), d_stream);
+  }
+  if (first()) EmbeddingLayer::backward(context_, batch.address, buffers_.work, d_stream, batch.tokens);
 }
 
 void Gpt::train(const TokenBatch& batch, const Tensor& loss, float scale) {
-  forward(batch);
-  Head::train(context_, head_, work_, streams_.back(), batch.targets, {loss}, scale);
-  for (std::size_t i = blocks_.size(); i-- > 0;) {
-    const auto& keep = kept(static_cast<int>(i));
-    // The last block's activations are still those of its forward pass.
-    if (options_.recompute == Recompute::block && i + 1 < blocks_.size()) {
-      blocks_[i].forward(context_, batch.address, keep, work_, streams_[i], {});
-    }
-    blocks_[i].backward(context_, batch.address, keep, work_, streams_[i]);
-  }
-  EmbeddingLayer::backward(context_, batch.address, work_.d_stream, batch.tokens);
+  forward(batch, {}, {});
+  backward(batch, {}, loss, scale);
+}
+
+void Gpt::evaluate_head(const TokenBatch& batch, const Place& place, const Tensor& loss) {
+  Head::evaluate(context_, buffers_.head, buffers_.work, stream(place, blocks()), batch.targets, loss);
 }
 
 void Gpt::evaluate(const TokenBatch& batch, const Tensor& loss) {
   TokenBatch quiet = batch;
   quiet.address.training = false;
-  forward(quiet);
-  Head::evaluate(context_, head_, streams_[blocks_.size() % streams_.size()], batch.targets, {loss});
+  forward(quiet, {}, {});
+  evaluate_head(quiet, {}, loss);
 }
 
 }  // namespace shoal

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "core/trace.h"
 #include "model/layers.h"
 
 namespace shoal {
@@ -14,11 +15,29 @@ std::int64_t chunk_rows(std::int64_t rows, std::int64_t classes) {
   return (rows + chunks - 1) / chunks;
 }
 
+// The statistics of this rank's classes become those of all: three numbers per token are exchanged, and with
+// `choice` the most likely class.
+struct RowStatistics {
+  Tensor own_maximum, maximum, exp_sum, target_logit, argmax;
+
+  void merge(Backend& ops, const TensorGroup& group, bool choice) const {
+    constexpr std::string_view kPurpose = "statistics of the loss";
+    ops.convert(own_maximum, maximum);
+    group.all_reduce(maximum, ReduceOp::max, kPurpose).wait();
+    ops.cross_entropy_rescale(exp_sum, argmax, own_maximum, maximum);
+    auto sums = group.all_reduce(exp_sum, ReduceOp::sum, kPurpose);
+    group.all_reduce(target_logit, ReduceOp::sum, kPurpose).wait();
+    if (choice) group.all_reduce(argmax, ReduceOp::min, kPurpose).wait();
+    sums.wait();
+  }
+};
+
 // Calls f(first row, rows, logits) for chunk after chunk, with the logits and their statistics made.
 template <typename F>
-void for_chunks(const LayerContext& context, const Head::Activations& keep, const Tensor& wte,
-                const Tensor& targets, F&& f) {
+void for_chunks(const LayerContext& context, const Head::Activations& keep, const Tensor& norm,
+                const Tensor& wte, const Tensor& targets, bool choice, F&& f) {
   auto& ops = context.backend;
+  const auto classes = local_classes(context.config, context.tensor.place());
   const std::int64_t rows = targets.count(), most = keep.logits.rows();
   for (std::int64_t first = 0; first < rows; first += most) {
     const std::int64_t n = std::min(most, rows - first);
@@ -26,18 +45,27 @@ void for_chunks(const LayerContext& context, const Head::Activations& keep, cons
       return Tensor{x.as<std::byte>() + static_cast<std::size_t>(first) * size_of(x.dtype), x.dtype, {n}};
     };
     const Tensor logits = keep.logits.row_range(0, n);
-    ops.linear_forward(logits, keep.norm.row_range(first, n), wte, {});
+    ops.linear_forward(logits, norm.row_range(first, n), wte, {});
     ops.cross_entropy_stats(part(keep.maximum), part(keep.exp_sum), part(keep.target_logit),
-                            part(keep.argmax), logits, part(targets), 0, context.config.vocab_size);
+                            part(keep.argmax), logits, part(targets), classes.begin, classes.count());
+    if (context.tensor.size() > 1) {
+      RowStatistics{part(keep.own_maximum), part(keep.maximum), part(keep.exp_sum), part(keep.target_logit),
+                    part(keep.argmax)}
+          .merge(ops, context.tensor, choice);
+    }
     ops.cross_entropy_loss(part(keep.loss), part(keep.maximum), part(keep.exp_sum), part(keep.target_logit),
                            part(targets));
     f(first, n, logits, part);
   }
 }
 
-void final_norm(const LayerContext& context, const Head::Activations& keep, const UnitView& w,
-                const Tensor& x) {
+// The final norm of x, in whole rows.
+Tensor final_norm(const LayerContext& context, const Head::Activations& keep, const Workspace& work,
+                  const UnitView& w, const Tensor& x) {
   context.backend.layernorm_forward(keep.norm, keep.mean, keep.rstd, x, w["ln_f.weight"], w["ln_f.bias"]);
+  if (!context.tensor.sequence()) return keep.norm;
+  context.tensor.gather(work.norm, keep.norm, "activations of head").wait();
+  return work.norm;
 }
 
 Tensor folded_loss(const Head::Activations& keep, const Tensor& targets) {
@@ -47,13 +75,14 @@ Tensor folded_loss(const Head::Activations& keep, const Tensor& targets) {
 }  // namespace
 
 Head::Activations Head::Activations::take(Arena& arena, const GptConfig& config, const BatchShape& shape,
-                                          DType compute) {
-  const std::int64_t r = shape.rows(), classes = padded_vocabulary(config), chunk = chunk_rows(r, classes);
+                                          DType compute, const TensorPlace& place) {
+  const std::int64_t r = shape.rows(), classes = padded_vocabulary(config, place),
+                     chunk = chunk_rows(r, classes);
+  const std::int64_t mine = place.sequence ? r / place.size : r;
   Activations keep{
-      .mean = arena.take(DType::f32, {r}),
-      .rstd = arena.take(DType::f32, {r}),
-      .norm = arena.take(compute, {r, config.n_embd}),
-      .d_norm = arena.take(compute, {r, config.n_embd}),
+      .mean = arena.take(DType::f32, {mine}),
+      .rstd = arena.take(DType::f32, {mine}),
+      .norm = arena.take(compute, {mine, config.n_embd}),
       .logits = arena.take(DType::f32, {chunk, classes}),
       .d_logits = {},
       .maximum = arena.take(DType::f32, {r}),
@@ -61,44 +90,51 @@ Head::Activations Head::Activations::take(Arena& arena, const GptConfig& config,
       .target_logit = arena.take(DType::f32, {r}),
       .loss = arena.take(DType::f32, {r}),
       .argmax = arena.take(DType::i32, {r}),
+      .own_maximum = {},
   };
   keep.d_logits = compute == DType::f32 ? keep.logits : arena.take(compute, {chunk, classes});
+  if (place.size > 1) keep.own_maximum = arena.take(DType::f32, {r});
   return keep;
 }
 
-void Head::evaluate(const LayerContext& context, const Activations& keep, const Tensor& x,
-                    const Tensor& targets, const LossSums& sums) {
+void Head::evaluate(const LayerContext& context, const Activations& keep, const Workspace& work,
+                    const Tensor& x, const Tensor& targets, const Tensor& loss) {
   const auto w = context.store.weights(unit(context.config));
   const auto embedding = context.store.weights(EmbeddingLayer::kUnit);
-  final_norm(context, keep, w, x);
-  for_chunks(context, keep, embedding["wte.weight"], targets, [](auto&&...) {});
-  context.backend.sum(sums.loss, folded_loss(keep, targets));
+  const trace::Span span("forward", w.spec->name);
+  const Tensor norm = final_norm(context, keep, work, w, x);
+  for_chunks(context, keep, norm, embedding["wte.weight"], targets, true, [](auto&&...) {});
+  context.backend.sum(loss, folded_loss(keep, targets));
   context.store.release(EmbeddingLayer::kUnit);
   context.store.release(unit(context.config));
 }
 
 void Head::train(const LayerContext& context, const Activations& keep, const Workspace& work, const Tensor& x,
-                 const Tensor& targets, const LossSums& sums, float scale) {
+                 const Tensor& d_stream, const Tensor& targets, const Tensor& loss, float scale) {
   auto& ops = context.backend;
+  const auto& group = context.tensor;
   const int u = unit(context.config);
   const auto w = context.store.weights(u);
   const auto g = context.store.gradients(u);
   const auto embedding = context.store.weights(EmbeddingLayer::kUnit);
+  const trace::Span span("backward", w.spec->name);
   const Tensor wte = embedding["wte.weight"];
   const Tensor d_wte = context.store.tied_gradient();
-  final_norm(context, keep, w, x);
-  for_chunks(context, keep, wte, targets,
+  const auto classes = local_classes(context.config, group.place());
+  const Tensor norm = final_norm(context, keep, work, w, x);
+  for_chunks(context, keep, norm, wte, targets, false,
              [&](std::int64_t first, std::int64_t n, const Tensor& logits, auto&& part) {
                const Tensor d_logits = keep.d_logits.row_range(0, n);
                ops.cross_entropy_backward(d_logits, logits, part(keep.maximum), part(keep.exp_sum),
-                                          part(targets), 0, context.config.vocab_size, scale);
-               ops.linear_backward_input(keep.d_norm.row_range(first, n), d_logits, wte);
-               ops.linear_backward_weight(d_wte, {}, d_logits, keep.norm.row_range(first, n));
+                                          part(targets), classes.begin, classes.count(), scale);
+               ops.linear_backward_input(work.d_norm.row_range(first, n), d_logits, wte);
+               ops.linear_backward_weight(d_wte, {}, d_logits, norm.row_range(first, n));
              });
-  ops.sum(sums.loss, folded_loss(keep, targets));
-  ops.zero(work.d_stream);
-  ops.layernorm_backward(work.d_stream, g["ln_f.weight"], g["ln_f.bias"], keep.d_norm, x, w["ln_f.weight"],
-                         keep.mean, keep.rstd);
+  ops.sum(loss, folded_loss(keep, targets));
+  group.reduce(work.d_norm, "gradients of activations of head").wait();
+  ops.zero(d_stream);
+  ops.layernorm_backward(d_stream, g["ln_f.weight"], g["ln_f.bias"], group.mine(work.d_norm), x,
+                         w["ln_f.weight"], keep.mean, keep.rstd);
   context.store.release(EmbeddingLayer::kUnit);
   context.store.release(u);
   context.store.gradients_ready(u);

@@ -1,5 +1,7 @@
 #include "model/layers.h"
 
+#include "core/trace.h"
+
 namespace shoal {
 
 Dropout LayerContext::dropout(const BatchAddress& address, std::uint32_t site) const {
@@ -11,10 +13,24 @@ Dropout LayerContext::dropout(const BatchAddress& address, std::uint32_t site) c
       .window = {.first_sample = address.first_sample, .first_position = 0, .sequence = config.block_size}};
 }
 
+Dropout LayerContext::dropout(const BatchAddress& address, std::uint32_t site, const Tensor& stream) const {
+  Dropout dropout = this->dropout(address, site);
+  // Rows of whole sequences follow each other, so a range of them is addressed as one long sequence.
+  if (tensor.sequence()) dropout.window.first_position = tensor.rank() * stream.rows();
+  return dropout;
+}
+
+Shape stream_shape(const GptConfig& config, const BatchShape& shape, const TensorPlace& place) {
+  if (!place.sequence) return {shape.batch, shape.positions, config.n_embd};
+  return {1, shape.rows() / place.size, config.n_embd};
+}
+
 BlockActivations BlockActivations::take(Arena& arena, const GptConfig& config, const BatchShape& shape,
-                                        DType compute) {
-  const std::int64_t b = shape.batch, t = shape.positions, r = shape.rows(), c = config.n_embd;
-  const std::int64_t h = config.n_head, d = config.head_size();
+                                        DType compute, const TensorPlace& place) {
+  const Shape stream = stream_shape(config, shape, place);
+  const std::int64_t b = shape.batch, t = shape.positions, c = config.n_embd, r = stream[0] * stream[1];
+  const std::int64_t h = local_heads(config, place).count(), d = config.head_size();
+  const std::int64_t f = local_hidden(config, place).count();
   return {
       .mean_1 = arena.take(DType::f32, {r}),
       .rstd_1 = arena.take(DType::f32, {r}),
@@ -22,39 +38,58 @@ BlockActivations BlockActivations::take(Arena& arena, const GptConfig& config, c
       .qkv = arena.take(compute, {b, t, 3, h, d}),
       .lse = arena.take(DType::f32, {b, h, t}),
       .attention = arena.take(compute, {b, t, h, d}),
-      .middle = arena.take(DType::f32, {b, t, c}),
+      .middle = arena.take(DType::f32, stream),
       .mean_2 = arena.take(DType::f32, {r}),
       .rstd_2 = arena.take(DType::f32, {r}),
       .norm_2 = arena.take(compute, {r, c}),
-      .hidden = arena.take(compute, {r, 4 * c}),
-      .activated = arena.take(compute, {r, 4 * c}),
+      .hidden = arena.take(compute, {shape.rows(), f}),
+      .activated = arena.take(compute, {shape.rows(), f}),
   };
 }
 
-Workspace Workspace::take(Arena& arena, const GptConfig& config, const BatchShape& shape, DType compute) {
+Workspace Workspace::take(Arena& arena, const GptConfig& config, const BatchShape& shape, DType compute,
+                          const TensorPlace& place) {
   const std::int64_t b = shape.batch, t = shape.positions, r = shape.rows(), c = config.n_embd;
-  return {
-      .branch = arena.take(compute, {b, t, c}),
+  Workspace work{
+      .branch = arena.take(compute, {r, c}),
       .d_norm = arena.take(compute, {r, c}),
-      .d_qkv = arena.take(compute, {b, t, 3, config.n_head, config.head_size()}),
-      .d_hidden = arena.take(compute, {r, 4 * c}),
-      .d_stream = arena.take(DType::f32, {b, t, c}),
+      .d_qkv = arena.take(compute, {b, t, 3, local_heads(config, place).count(), config.head_size()}),
+      .d_hidden = arena.take(compute, {r, local_hidden(config, place).count()}),
+      .norm = {},
+      .stream = {},
   };
+  if (place.sequence) {
+    work.norm = arena.take(compute, {r, c});
+    work.stream = arena.take(DType::f32, {b, t, c});
+  }
+  return work;
 }
 
-void EmbeddingLayer::forward(const LayerContext& context, const BatchAddress& address, const Tensor& out,
-                             const Tensor& tokens) {
+void EmbeddingLayer::forward(const LayerContext& context, const BatchAddress& address, const Workspace& work,
+                             const Tensor& out, const Tensor& tokens) {
   const auto weights = context.store.weights(kUnit);
-  context.backend.embedding_forward(out, tokens, weights["wte.weight"], weights["wpe.weight"], 0,
-                                    context.dropout(address, 0));
+  const trace::Span span("forward", weights.spec->name);
+  const auto& group = context.tensor;
+  // A token's row is made by the rank that has its class, and is zero on the others: adding them is exact.
+  const Tensor whole = group.sequence() ? work.stream : out;
+  const auto classes = local_classes(context.config, group.place());
+  context.backend.embedding_forward(whole, tokens, weights["wte.weight"].row_range(0, classes.count()),
+                                    weights["wpe.weight"], classes.begin, context.dropout(address, 0));
+  group.reduce(whole, "activations of embedding").wait();
+  if (group.sequence()) context.backend.convert(out, group.mine(whole));
   context.store.release(kUnit);
 }
 
-void EmbeddingLayer::backward(const LayerContext& context, const BatchAddress& address, const Tensor& dout,
-                              const Tensor& tokens) {
+void EmbeddingLayer::backward(const LayerContext& context, const BatchAddress& address, const Workspace& work,
+                              const Tensor& d_stream, const Tensor& tokens) {
   const auto grads = context.store.gradients(kUnit);
-  context.backend.embedding_backward(grads["wte.weight"], grads["wpe.weight"], dout, tokens, 0,
-                                     context.dropout(address, 0));
+  const trace::Span span("backward", grads.spec->name);
+  const auto& group = context.tensor;
+  const Tensor whole = group.sequence() ? work.stream : d_stream;
+  group.gather(whole, d_stream, "gradients of activations of embedding").wait();
+  const auto classes = local_classes(context.config, group.place());
+  context.backend.embedding_backward(grads["wte.weight"].row_range(0, classes.count()), grads["wpe.weight"],
+                                     whole, tokens, classes.begin, context.dropout(address, 0));
   context.store.gradients_ready(kUnit);
 }
 

@@ -1,10 +1,14 @@
 // The three layers of a GPT-2, each the executor of one unit: the embedding, a transformer block, and the
 // head with its loss. They keep what backward needs in activations that the caller gives, so that a
 // micro-batch, a recompute or a pipeline stage is only another set of activations.
+//
+// In a tensor-parallel group a layer has H' of the heads, F' of the MLP's 4C hidden channels and V' classes;
+// the residual stream is whole on every rank, or under sequence parallelism a range of its rows. R' is the
+// rows that a rank has of the stream, and a stream is f32 [B, T, C], or [1, R', C].
 #pragma once
 
-#include "comm/communicator.h"
 #include "model/arena.h"
+#include "model/tensor_group.h"
 #include "model/unit_store.h"
 
 namespace shoal {
@@ -30,45 +34,54 @@ struct LayerContext {
   UnitStore& store;
   GptConfig config;
   DType compute = DType::f32;
+  TensorGroup tensor = {};
 
   Dropout dropout(const BatchAddress& address, std::uint32_t site) const;
+  // The same, for the rows of a stream on this rank.
+  Dropout dropout(const BatchAddress& address, std::uint32_t site, const Tensor& stream) const;
 };
+
+Shape stream_shape(const GptConfig& config, const BatchShape& shape, const TensorPlace& place);
 
 // What a block keeps of a micro-batch for its backward pass. x is the compute type.
 struct BlockActivations {
-  Tensor mean_1, rstd_1;  // f32 [R]
-  Tensor norm_1;          // x [R, C]
-  Tensor qkv;             // x [B, T, 3, H, D]
-  Tensor lse;             // f32 [B, H, T]
-  Tensor attention;       // x [B, T, H, D]
-  Tensor middle;          // f32 [B, T, C]: the residual stream between attention and MLP
-  Tensor mean_2, rstd_2;  // f32 [R]
-  Tensor norm_2;          // x [R, C]
-  Tensor hidden;          // x [R, 4C], before GELU
-  Tensor activated;       // x [R, 4C], after GELU
+  Tensor mean_1, rstd_1;  // f32 [R']
+  Tensor norm_1;          // x [R', C]
+  Tensor qkv;             // x [B, T, 3, H', D]
+  Tensor lse;             // f32 [B, H', T]
+  Tensor attention;       // x [B, T, H', D]
+  Tensor middle;          // a stream: between attention and MLP
+  Tensor mean_2, rstd_2;  // f32 [R']
+  Tensor norm_2;          // x [R', C]
+  Tensor hidden;          // x [R, F'], before GELU
+  Tensor activated;       // x [R, F'], after GELU
 
-  static BlockActivations take(Arena& arena, const GptConfig& config, const BatchShape& shape, DType compute);
+  static BlockActivations take(Arena& arena, const GptConfig& config, const BatchShape& shape, DType compute,
+                               const TensorPlace& place);
 };
 
 // Memory that no layer keeps: shared by all of them.
 struct Workspace {
-  Tensor branch;    // x [B, T, C]: a branch's output on its way into the residual stream, and its gradient
+  Tensor branch;    // x [R, C]: a branch's output on its way into the residual stream, and its gradient
   Tensor d_norm;    // x [R, C]
-  Tensor d_qkv;     // x [B, T, 3, H, D]
-  Tensor d_hidden;  // x [R, 4C]
-  Tensor d_stream;  // f32 [B, T, C]: the gradient of the residual stream
+  Tensor d_qkv;     // x [B, T, 3, H', D]
+  Tensor d_hidden;  // x [R, F']
+  // Under sequence parallelism only: rows of all ranks.
+  Tensor norm;    // x [R, C]
+  Tensor stream;  // f32 [B, T, C]: of the embedding
 
-  static Workspace take(Arena& arena, const GptConfig& config, const BatchShape& shape, DType compute);
+  static Workspace take(Arena& arena, const GptConfig& config, const BatchShape& shape, DType compute,
+                        const TensorPlace& place);
 };
 
 class EmbeddingLayer {
  public:
   static constexpr int kUnit = 0;
-  // out f32 [B, T, C]; tokens i32 [B, T]
-  static void forward(const LayerContext& context, const BatchAddress& address, const Tensor& out,
-                      const Tensor& tokens);
-  static void backward(const LayerContext& context, const BatchAddress& address, const Tensor& dout,
-                       const Tensor& tokens);
+  // out a stream; tokens i32 [B, T]
+  static void forward(const LayerContext& context, const BatchAddress& address, const Workspace& work,
+                      const Tensor& out, const Tensor& tokens);
+  static void backward(const LayerContext& context, const BatchAddress& address, const Workspace& work,
+                       const Tensor& d_stream, const Tensor& tokens);
 };
 
 class Block {
@@ -76,46 +89,46 @@ class Block {
   explicit Block(int layer) : layer_(layer) {}
   int unit() const { return layer_ + 1; }
 
-  // x, out f32 [B, T, C]. With an empty out, only the activations are made (recompute).
+  // x, out streams. With an empty out, only the activations are made (recompute).
   void forward(const LayerContext& context, const BatchAddress& address, const BlockActivations& keep,
                const Workspace& work, const Tensor& x, const Tensor& out) const;
-  // work.d_stream holds the gradient of the output and receives that of the input.
+  // d_stream, a stream, holds the gradient of the output and receives that of the input.
   void backward(const LayerContext& context, const BatchAddress& address, const BlockActivations& keep,
-                const Workspace& work, const Tensor& x) const;
+                const Workspace& work, const Tensor& x, const Tensor& d_stream) const;
 
  private:
   std::uint32_t site(int which) const { return static_cast<std::uint32_t>(1 + 3 * layer_ + which); }
   int layer_;
 };
 
-// Sums over the tokens of a batch, on the backend.
-struct LossSums {
-  Tensor loss;  // f64 [1], in nats
-};
-
 class Head {
  public:
   // Buffers of the head: the final norm and one chunk of logits, never all of them.
   struct Activations {
-    Tensor mean, rstd;                            // f32 [R]
-    Tensor norm, d_norm;                          // x [R, C]
-    Tensor logits;                                // f32 [chunk, V]
-    Tensor d_logits;                              // x [chunk, V]; the memory of logits when x is float32
+    Tensor mean, rstd;                            // f32 [R']
+    Tensor norm;                                  // x [R', C]
+    Tensor logits;                                // f32 [chunk, V' padded]
+    Tensor d_logits;                              // x [chunk, V']; the memory of logits when x is float32
     Tensor maximum, exp_sum, target_logit, loss;  // f32 [R]
     Tensor argmax;                                // i32 [R]
-    static Activations take(Arena& arena, const GptConfig& config, const BatchShape& shape, DType compute);
+    Tensor own_maximum;                           // f32 [R], of this rank's classes; in a tensor group only
+    static Activations take(Arena& arena, const GptConfig& config, const BatchShape& shape, DType compute,
+                            const TensorPlace& place);
   };
 
   static int unit(const GptConfig& config) { return config.n_layer + 1; }
 
-  // Adds the summed loss of targets i32 [R] to sums; keep.argmax holds the most likely classes afterwards.
-  static void evaluate(const LayerContext& context, const Activations& keep, const Tensor& x,
-                       const Tensor& targets, const LossSums& sums);
-  // The same, and the gradients, all scaled by `scale`; work.d_stream receives that of x. Forward and
-  // backward of a chunk of logits happen together, so that full logits never exist.
+  // Adds the summed loss of targets i32 [R] to loss f64 [1], in nats; keep.argmax holds the most likely
+  // classes afterwards. The same on every rank of a tensor group.
+  static void evaluate(const LayerContext& context, const Activations& keep, const Workspace& work,
+                       const Tensor& x, const Tensor& targets, const Tensor& loss);
+  // The same, and the gradients, all scaled by `scale`; d_stream receives that of x. Forward and backward of
+  // a chunk of logits happen together, so that full logits never exist. keep.argmax is of this rank's
+  // classes.
   static void train(const LayerContext& context, const Activations& keep, const Workspace& work,
-                    const Tensor& x, const Tensor& targets, const LossSums& sums, float scale);
-  // logits f32 [R, V padded] of x f32 [R, C], for generation.
+                    const Tensor& x, const Tensor& d_stream, const Tensor& targets, const Tensor& loss,
+                    float scale);
+  // logits f32 [R, V padded] of x f32 [R, C], for generation, which knows no tensor group.
   static void logits(const LayerContext& context, const Activations& keep, const Tensor& x,
                      const Tensor& logits);
 };

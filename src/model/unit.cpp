@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "core/error.h"
 
@@ -14,36 +15,62 @@ constexpr std::int64_t kAlignment = 16;  // floats: a cache line, and a vector
 
 std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
 
+Shape no_offset(const Shape& shape) { return shape.rank() == 1 ? Shape{0} : Shape{0, 0}; }
+
 class UnitBuilder {
  public:
   explicit UnitBuilder(std::string name) { unit_.name = std::move(name); }
 
-  UnitBuilder& add(std::string name, Shape shape, Initializer init, Placement placement = {}) {
+  UnitBuilder& add(std::string name, Shape shape, Initializer init, const Placement& placement = {}) {
+    Shape local = shape;
+    if (!placement.replicated()) local[placement.dim] = placement.parts * placement.range.count();
     unit_.parameters.push_back({.name = std::move(name),
                                 .shape = shape,
-                                .local_shape = shape,
+                                .local_shape = local,
                                 .init = init,
                                 .decay = shape.rank() >= 2,
                                 .placement = placement});
     return *this;
   }
   UnitBuilder& pad_rows(std::int64_t rows) {
-    unit_.parameters.back().local_shape[0] = rows;
+    auto& parameter = unit_.parameters.back();
+    parameter.local_shape[0] = rows;
+    parameter.placement.most = round_up(parameter.placement.most, kAlignment);
     return *this;
   }
 
   UnitSpec build() {
-    std::stable_partition(unit_.parameters.begin(), unit_.parameters.end(),
-                          [](const auto& p) { return p.decay; });
+    std::stable_sort(unit_.parameters.begin(), unit_.parameters.end(),
+                     [](const auto& a, const auto& b) { return order(a) < order(b); });
+    bool seen = false, seen_per_token = false;
+    const auto extend = [](ElementRange& range, bool& begun, std::int64_t begin, std::int64_t end) {
+      if (!std::exchange(begun, true)) range.begin = begin;
+      range.end = end;
+    };
     for (auto& parameter : unit_.parameters) {
       parameter.offset = unit_.size;
-      unit_.size += round_up(parameter.local_shape.count(), kAlignment);
+      unit_.size += round_up(room_of(parameter), kAlignment);
       if (parameter.decay) unit_.decayed = unit_.size;
+      const auto& placement = parameter.placement;
+      if (placement.replicated()) extend(unit_.replicated, seen, parameter.offset, unit_.size);
+      if (placement.per_token) extend(unit_.per_token, seen_per_token, parameter.offset, unit_.size);
     }
     return std::move(unit_);
   }
 
  private:
+  static std::int64_t room_of(const ParameterSpec& parameter) {
+    const auto& placement = parameter.placement;
+    if (placement.replicated()) return parameter.shape.count();
+    const std::int64_t others = parameter.shape.count() / parameter.shape[placement.dim];
+    return others * placement.parts * placement.most;
+  }
+  static int order(const ParameterSpec& parameter) {
+    if (parameter.decay) return parameter.placement.replicated() ? 1 : 0;
+    if (!parameter.placement.replicated()) return 4;
+    return parameter.placement.per_token ? 2 : 3;
+  }
+
   UnitSpec unit_;
 };
 
@@ -51,44 +78,66 @@ constexpr Initializer kZeros{Initializer::Kind::zeros};
 constexpr Initializer kOnes{Initializer::Kind::ones};
 constexpr Initializer normal(double stddev) { return {Initializer::Kind::normal, stddev}; }
 
-UnitSpec embedding_unit(const GptConfig& config) {
+// `range_of` gives the range of a place in the group.
+template <typename F>
+Placement sharded(int dim, int parts, const TensorPlace& place, F&& range_of) {
+  Placement placement{.dim = dim, .parts = parts, .range = range_of(place)};
+  for (int rank = 0; rank < place.size; ++rank) {
+    placement.most =
+        std::max(placement.most, range_of(TensorPlace{.rank = rank, .size = place.size}).count());
+  }
+  return placement;
+}
+
+UnitSpec embedding_unit(const GptConfig& config, const TensorPlace& place) {
   UnitBuilder unit("embedding");
-  unit.add("transformer.wte.weight", {config.vocab_size, config.n_embd}, normal(0.02), {.dim = 0})
-      .pad_rows(padded_vocabulary(config));
+  unit.add("transformer.wte.weight", {config.vocab_size, config.n_embd}, normal(0.02),
+           sharded(0, 1, place, [&](const TensorPlace& p) { return local_classes(config, p); }))
+      .pad_rows(padded_vocabulary(config, place));
   unit.add("transformer.wpe.weight", {config.block_size, config.n_embd}, normal(0.02));
   return unit.build();
 }
 
-UnitSpec block_unit(const GptConfig& config, int layer) {
+UnitSpec block_unit(const GptConfig& config, const TensorPlace& place, int layer) {
   const std::int64_t c = config.n_embd;
   const auto residual = normal(0.02 / std::sqrt(2.0 * config.n_layer));
   const std::string prefix = fmt::format("transformer.h.{}.", layer);
   UnitBuilder unit(fmt::format("block.{}", layer));
   const auto linear = [&](const char* name, std::int64_t out, std::int64_t in, Initializer init,
-                          Placement placement) {
+                          const Placement& placement) {
     unit.add(prefix + name + ".weight", {out, in}, init, placement);
-    // The bias of a row-parallel product is added after its reduction, so it is replicated.
+    // The bias of a row-parallel product is added once, to the sum of the ranks' products.
     if (config.bias)
       unit.add(prefix + name + ".bias", {out}, kZeros, placement.dim == 0 ? placement : Placement{});
   };
   const auto norm = [&](const char* name) {
-    unit.add(prefix + name + ".weight", {c}, kOnes);
-    if (config.bias) unit.add(prefix + name + ".bias", {c}, kZeros);
+    unit.add(prefix + name + ".weight", {c}, kOnes, {.per_token = true});
+    if (config.bias) unit.add(prefix + name + ".bias", {c}, kZeros, {.per_token = true});
   };
+  const auto channels = [&](const TensorPlace& p) {
+    const auto heads = local_heads(config, p);
+    return ElementRange{heads.begin * config.head_size(), heads.end * config.head_size()};
+  };
+  const auto hidden = [&](const TensorPlace& p) { return local_hidden(config, p); };
   norm("ln_1");
-  linear("attn.c_attn", 3 * c, c, normal(0.02), {.dim = 0, .parts = 3});
-  linear("attn.c_proj", c, c, residual, {.dim = 1});
+  linear("attn.c_attn", 3 * c, c, normal(0.02), sharded(0, 3, place, channels));
+  linear("attn.c_proj", c, c, residual, sharded(1, 1, place, channels));
   norm("ln_2");
-  linear("mlp.c_fc", 4 * c, c, normal(0.02), {.dim = 0});
-  linear("mlp.c_proj", c, 4 * c, residual, {.dim = 1});
+  linear("mlp.c_fc", 4 * c, c, normal(0.02), sharded(0, 1, place, hidden));
+  linear("mlp.c_proj", c, 4 * c, residual, sharded(1, 1, place, hidden));
   return unit.build();
 }
 
 UnitSpec head_unit(const GptConfig& config) {
   UnitBuilder unit("head");
-  unit.add("transformer.ln_f.weight", {config.n_embd}, kOnes);
-  if (config.bias) unit.add("transformer.ln_f.bias", {config.n_embd}, kZeros);
+  unit.add("transformer.ln_f.weight", {config.n_embd}, kOnes, {.per_token = true});
+  if (config.bias) unit.add("transformer.ln_f.bias", {config.n_embd}, kZeros, {.per_token = true});
   return unit.build();
+}
+
+UnitSpec unit_of(const GptConfig& config, const TensorPlace& place, int unit) {
+  if (unit == 0) return embedding_unit(config, place);
+  return unit <= config.n_layer ? block_unit(config, place, unit - 1) : head_unit(config);
 }
 
 }  // namespace
@@ -114,14 +163,34 @@ Tensor UnitView::operator[](std::string_view name_end) const {
   return {};
 }
 
-std::vector<UnitSpec> gpt_units(const GptConfig& config) {
-  std::vector<UnitSpec> units{embedding_unit(config)};
-  for (int layer = 0; layer < config.n_layer; ++layer) units.push_back(block_unit(config, layer));
-  units.push_back(head_unit(config));
+std::vector<Box> ParameterSpec::boxes() const {
+  if (placement.replicated()) return {{.offset = no_offset(shape), .shape = shape}};
+  std::vector<Box> boxes;
+  const std::int64_t piece = shape[placement.dim] / placement.parts;
+  for (int part = 0; part < placement.parts; ++part) {
+    Box box{.offset = no_offset(shape), .shape = shape};
+    box.offset[placement.dim] = part * piece + placement.range.begin;
+    box.shape[placement.dim] = placement.range.count();
+    boxes.push_back(box);
+  }
+  return boxes;
+}
+
+std::vector<UnitSpec> gpt_units(const GptConfig& config, const ModelPart& part) {
+  std::vector<UnitSpec> units;
+  for (int u = 0; u < config.n_layer + 2; ++u) {
+    units.push_back(unit_of(config, part.tensor, u));
+    if (part.has(config, u)) continue;
+    UnitSpec nothing;
+    nothing.name = std::exchange(units.back(), {}).name;
+    units.back() = std::move(nothing);
+  }
   return units;
 }
 
-std::int64_t padded_vocabulary(const GptConfig& config) { return round_up(config.vocab_size, kAlignment); }
+std::int64_t padded_vocabulary(const GptConfig& config, const TensorPlace& place) {
+  return round_up(local_classes(config, place).count(), kAlignment);
+}
 
 std::int64_t parameter_count(const std::vector<UnitSpec>& units) {
   std::int64_t count = 0;
@@ -136,15 +205,21 @@ double flops_per_token(const GptConfig& config) {
          12.0 * config.n_layer * config.n_embd * config.block_size;
 }
 
-void initialize(Backend& backend, const ParameterSpec& spec, const Tensor& out, std::int64_t first,
-                std::uint64_t seed) {
-  switch (spec.init.kind) {
-    case Initializer::Kind::zeros:
-      return backend.fill(out, 0.0f);
-    case Initializer::Kind::ones:
-      return backend.fill(out, 1.0f);
-    case Initializer::Kind::normal:
-      return backend.fill_normal(out, seed, name_hash(spec.name), first, spec.init.stddev);
+void initialize(Backend& backend, const ParameterSpec& spec, const Box& box, const Tensor& out,
+                std::int64_t first, std::uint64_t seed) {
+  if (spec.init.kind != Initializer::Kind::normal) {
+    return backend.fill(out, spec.init.kind == Initializer::Kind::ones ? 1.0f : 0.0f);
+  }
+  // Runs of elements that are neighbours in the whole parameter too: rows of the box, or all of it.
+  const std::int64_t columns = spec.shape[-1], width = box.shape[-1];
+  const std::int64_t run = width == columns ? box.shape.count() : width;
+  for (std::int64_t done = 0; done < out.count();) {
+    const std::int64_t at = first + done, n = std::min(out.count() - done, run - at % run);
+    const std::int64_t row = box.offset.rank() == 1 ? 0 : box.offset[0] + at / width;
+    const std::int64_t place = row * columns + box.offset[-1] + at % width;
+    backend.fill_normal({out.as<float>() + done, DType::f32, {n}}, seed, name_hash(spec.name), place,
+                        spec.init.stddev);
+    done += n;
   }
 }
 

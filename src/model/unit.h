@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "core/tensor.h"
-#include "model/config.h"
+#include "model/partition.h"
 
 namespace shoal {
 
@@ -19,29 +19,46 @@ struct Initializer {
   double stddev = 0;
 };
 
-// How a parameter is divided over a tensor-parallel group: not at all, or along one dimension, within each of
-// `parts` equal pieces of it (the fused q, k, v projection has three).
+// How a parameter is divided over a tensor-parallel group: not at all, or along one dimension, of each of
+// whose `parts` equal pieces (the fused q, k, v projection has three) a rank has the same range.
 struct Placement {
   int dim = -1;
   int parts = 1;
+  ElementRange range = {};  // this rank's, within a piece
+  std::int64_t most = 0;    // the largest range that any rank has: as much room has everyone's
+  // Of a replicated one: it acts token by token, so that under sequence parallelism a rank's gradient is that
+  // of its tokens, and the ranks' have to be added.
+  bool per_token = false;
   bool replicated() const { return dim < 0; }
+};
+
+// A box of a parameter, in the coordinates of the whole one.
+struct Box {
+  Shape offset, shape;
 };
 
 struct ParameterSpec {
   std::string name;   // nanoGPT's names: "transformer.h.0.attn.c_attn.weight"; weights are [out, in]
   Shape shape;        // of the whole model's parameter
-  Shape local_shape;  // what this rank holds, padding included; padding is zero and stays zero
+  Shape local_shape;  // what this rank holds, padding behind it included; padding is zero and stays zero
   Initializer init;
   bool decay = false;  // weight decay applies: two dimensions or more
   Placement placement;
-  std::int64_t offset = 0;  // of the first element in the unit's flat buffer
+  std::int64_t offset = 0;  // of the first element in the unit's flat buffer, the same on all tensor ranks
+
+  // What this rank has of it: boxes that lie one after the other in its memory, each in row-major order.
+  std::vector<Box> boxes() const;
 };
 
 struct UnitSpec {
-  std::string name;                       // "embedding", "block.0", "head"
-  std::vector<ParameterSpec> parameters;  // decayed ones first
-  std::int64_t size = 0;                  // elements of the flat buffer, gaps for alignment included
-  std::int64_t decayed = 0;               // the first so many elements hold the decayed parameters
+  std::string name;  // "embedding", "block.0", "head"
+  // Decayed ones first, and next to the border between the two kinds those that tensor ranks have in common,
+  // so that these are one range. Empty where this rank has no part of the unit.
+  std::vector<ParameterSpec> parameters;
+  std::int64_t size = 0;     // elements of the flat buffer, gaps for alignment included
+  std::int64_t decayed = 0;  // the first so many elements hold the decayed parameters
+  ElementRange replicated;   // the elements that all tensor ranks have
+  ElementRange per_token;    // those of them whose gradients are to be added under sequence parallelism
 
   const ParameterSpec& parameter(std::string_view name_end) const;  // by the end of its name; throws Error
 };
@@ -57,11 +74,13 @@ struct UnitView {
   Tensor operator[](std::string_view name_end) const;
 };
 
-// Unit 0 is the embedding, 1 ... n_layer the blocks, n_layer + 1 the head (whose matrix is the embedding's).
-std::vector<UnitSpec> gpt_units(const GptConfig& config);
+// Unit 0 is the embedding, 1 ... n_layer the blocks, n_layer + 1 the head (whose matrix is the embedding's):
+// all of them, as this part of the model has them.
+std::vector<UnitSpec> gpt_units(const GptConfig& config, const ModelPart& part = {});
 
-// Classes as allocated: the vocabulary rounded up so that rows of logits stay aligned.
-std::int64_t padded_vocabulary(const GptConfig& config);
+// Classes as a tensor rank allocates them: its share of the vocabulary rounded up so that rows of logits stay
+// aligned.
+std::int64_t padded_vocabulary(const GptConfig& config, const TensorPlace& place = {});
 
 std::int64_t parameter_count(const std::vector<UnitSpec>& units);  // of the whole model, padding not counted
 
@@ -69,9 +88,9 @@ std::int64_t parameter_count(const std::vector<UnitSpec>& units);  // of the who
 // half.
 double flops_per_token(const GptConfig& config);
 
-// Fills elements [first, first + n) of a parameter, out f32 [n], from its specification; they depend on the
-// seed, its name and their index alone.
-void initialize(Backend& backend, const ParameterSpec& spec, const Tensor& out, std::int64_t first,
-                std::uint64_t seed);
+// Fills elements [first, first + n) of one of a parameter's boxes, out f32 [n], from its specification; they
+// depend on the seed, its name and their place in the whole parameter alone.
+void initialize(Backend& backend, const ParameterSpec& spec, const Box& box, const Tensor& out,
+                std::int64_t first, std::uint64_t seed);
 
 }  // namespace shoal

@@ -68,10 +68,11 @@ class Backend {
                                       const Tensor& x) = 0;
 
   // --- embedding. tokens i32 [B, T]; out f32 [B, T, C] = wte[token] + wpe[window position], then dropout.
-  // wte x [V, C] holds the classes from first_class on; tokens outside it add nothing (vocabulary sharding).
+  // wte x [V, C] holds the classes from first_class on; a token outside it gives a row of zeros (vocabulary
+  // sharding: the sum over shards is exact).
   virtual void embedding_forward(const Tensor& out, const Tensor& tokens, const Tensor& wte,
                                  const Tensor& wpe, std::int64_t first_class, const Dropout& dropout) = 0;
-  // dwte f32 [V, C] +=, dwpe f32 [P, C] +=
+  // dwte f32 [V, C] +=, dwpe f32 [P, C] += of all tokens
   virtual void embedding_backward(const Tensor& dwte, const Tensor& dwpe, const Tensor& dout,
                                   const Tensor& tokens, std::int64_t first_class, const Dropout& dropout) = 0;
 
@@ -117,6 +118,10 @@ class Backend {
   virtual void cross_entropy_stats(const Tensor& maximum, const Tensor& exp_sum, const Tensor& target_logit,
                                    const Tensor& argmax, const Tensor& logits, const Tensor& targets,
                                    std::int64_t first_class, std::int64_t valid) = 0;
+  // exp_sum, of exp(logit - own), becomes that of exp(logit - maximum); argmax stays where own is the maximum
+  // and is INT32_MAX elsewhere. own, maximum f32 [R].
+  virtual void cross_entropy_rescale(const Tensor& exp_sum, const Tensor& argmax, const Tensor& own,
+                                     const Tensor& maximum) = 0;
   // losses f32 [R] = maximum + log(exp_sum) - target_logit, over all classes.
   virtual void cross_entropy_loss(const Tensor& losses, const Tensor& maximum, const Tensor& exp_sum,
                                   const Tensor& target_logit, const Tensor& targets) = 0;

@@ -7,13 +7,14 @@
 #include <string>
 #include <vector>
 
-#include "comm/communicator.h"
 #include "model/unit_store.h"
 #include "optim/adamw.h"
+#include "parallel/mesh.h"
 
 namespace shoal {
 
 struct EngineOptions {
+  ModelPart part = {};  // which this rank has
   DType compute = DType::f32;
   AdamWConfig adamw = {};
   double grad_clip = 0;  // of the whole model's gradient norm; 0 is off
@@ -41,7 +42,8 @@ struct EngineOptions {
 struct StateTensor {
   std::string name;
   Shape shape;             // of the whole tensor
-  std::int64_t first = 0;  // of the elements that are here, in the row-major order of the whole
+  Box box;                 // of it, that this rank's part of the model has
+  std::int64_t first = 0;  // of the elements that are here, in the row-major order of the box
   Tensor data;             // float32 [elements that are here], in the backend's memory
 };
 
@@ -58,8 +60,9 @@ class DataEngine : public UnitStore {
 
   // Gradients are zero; passes() backward passes follow on this rank.
   virtual void begin_step(std::int64_t step) = 0;
-  // Waits for the reductions and returns the norm of the whole model's gradient, not yet clipped; it may be
-  // infinite or NaN, and then the caller decides between update and giving the step up.
+  // Waits for the reductions and returns the norm of the whole model's gradient, the same on every rank of
+  // the mesh, not yet clipped; it may be infinite or NaN, and then the caller decides between update and
+  // giving the step up.
   virtual double gradient_norm() = 0;
   // Clips and applies update number `update`, counted from 1, at this learning rate.
   virtual void update(double lr, std::int64_t update) = 0;
@@ -90,10 +93,12 @@ class DataEngine : public UnitStore {
   };
 };
 
-// Synchronous data parallelism over `group`: every rank applies the gradient of the global batch.
-std::unique_ptr<DataEngine> make_data_engine(Backend& backend, Communicator& group, const GptConfig& config,
+// Synchronous data parallelism over mesh.data(): every rank applies the gradient of the global batch to its
+// part of the model. Over mesh.tensor() the gradients of what tensor ranks have in common are added, over
+// mesh.ends() those of the matrix that embedding and head share, over mesh.model() the squares of the norm.
+std::unique_ptr<DataEngine> make_data_engine(Backend& backend, Mesh& mesh, const GptConfig& config,
                                              const EngineOptions& options);
-// What it would take on a rank of a group of `ranks`.
+// What it would take on a rank, of `ranks` data ranks, with options.part.
 DataEngine::Memory engine_memory(const GptConfig& config, const EngineOptions& options, int ranks = 1);
 
 }  // namespace shoal

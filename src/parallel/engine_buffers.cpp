@@ -19,11 +19,11 @@ UnitBuffers UnitBuffers::all(Arena& arena, const ShardPlan& plan, DType dtype) {
 
 UnitBuffers UnitBuffers::in_turns(Arena& arena, const ShardPlan& plan, DType dtype) {
   UnitBuffers result;
-  const int blocks = plan.unit_count() - 2, turns = std::min(blocks, 2);
-  std::vector<std::int64_t> largest(static_cast<std::size_t>(turns) + 2);
+  const int blocks = plan.blocks(), turns = std::min(blocks, 2);
+  std::vector<std::int64_t> largest(static_cast<std::size_t>(plan.unit_count() - blocks + turns));
   for (int u = 0; u < plan.unit_count(); ++u) {
     const bool block = u > 0 && u <= blocks;
-    const int slot = block ? 1 + (u - 1) % turns : u == 0 ? 0 : turns + 1;
+    const int slot = block ? 1 + (u - 1) % turns : u == 0 ? 0 : u - blocks + turns;
     result.slots_.push_back(slot);
     result.sizes_.push_back(plan.padded(u));
     auto& size = largest[static_cast<std::size_t>(slot)];
@@ -60,7 +60,8 @@ void EngineArenas::done_with(const Tensor& x) const {
   if (data >= all.data() && data < all.data() + all.size()) file.done_with({data, x.bytes()});
 }
 
-EngineBuffers EngineBuffers::take(EngineArenas& arenas, const ShardPlan& plan, const EngineOptions& options) {
+EngineBuffers EngineBuffers::take(EngineArenas& arenas, const ShardPlan& plan, const ShardPlan& summed,
+                                  const EngineOptions& options) {
   const EngineMode mode(options, plan);
   const std::int64_t shards = plan.total() / plan.shards(), pieces = plan.total() / plan.ranks();
   const auto resting = [&](Arena& memory) -> Arena& { return mode.on_disk ? arenas.disk : memory; };
@@ -81,15 +82,16 @@ EngineBuffers EngineBuffers::take(EngineArenas& arenas, const ShardPlan& plan, c
   b.v = moments.take(DType::f32, {shards});
 
   auto& gradients = options.zero >= 2 ? resting(arenas.gradients) : arenas.gradients;
-  b.gradients = mode.shards_gradients ? UnitBuffers::in_turns(arenas.gradients, plan, DType::f32)
-                                      : UnitBuffers::all(arenas.gradients, plan, DType::f32);
+  b.gradients = mode.shards_gradients ? UnitBuffers::in_turns(arenas.gradients, summed, DType::f32)
+                                      : UnitBuffers::all(arenas.gradients, summed, DType::f32);
   if (mode.ordered) {
-    if (options.reduced != DType::f32) b.sent = UnitBuffers::in_turns(arenas.exchange, plan, options.reduced);
-    if (plan.ranks() > 1) b.received = UnitBuffers::in_turns(arenas.exchange, plan, options.reduced);
-    b.tree = gradients.take(DType::f32, {GradientTree::buffers(mode.leaves) * pieces});
+    if (options.reduced != DType::f32)
+      b.sent = UnitBuffers::in_turns(arenas.exchange, summed, options.reduced);
+    if (plan.ranks() > 1) b.received = UnitBuffers::in_turns(arenas.exchange, summed, options.reduced);
+    b.tree = gradients.take(DType::f32, {GradientTree::buffers(mode.leaves) * summed.total() / plan.ranks()});
   }
   if (mode.ordered ? plan.replicas() > 1 : mode.shards_gradients) {
-    b.gradient_shards = gradients.take(DType::f32, {shards});
+    b.gradient_shards = gradients.take(DType::f32, {summed.total() / plan.shards()});
   }
   b.clip = arenas.exchange.take(DType::f32, {1});
   b.squares = arenas.exchange.take(DType::f64, {1});

@@ -11,8 +11,8 @@
 
 namespace shoal {
 
-// One buffer per unit where all are needed at a time; where units come and go, one for the embedding, two
-// that the blocks use in turns, and one for the head.
+// One buffer per unit where all are needed at a time; where units come and go, two that the blocks use in
+// turns, and one for every other unit.
 class UnitBuffers {
  public:
   UnitBuffers() = default;
@@ -76,7 +76,9 @@ struct EngineBuffers {
   Tensor clip, squares;                     // f32 [1], f64 [1]
   Tensor block_squares, all_block_squares;  // f64 [blocks of this rank's pieces], [of all pieces]
 
-  static EngineBuffers take(EngineArenas& arenas, const ShardPlan& plan, const EngineOptions& options);
+  // `summed` is the plan of the gradients, which may have more units.
+  static EngineBuffers take(EngineArenas& arenas, const ShardPlan& plan, const ShardPlan& summed,
+                            const EngineOptions& options);
 };
 
 }  // namespace shoal

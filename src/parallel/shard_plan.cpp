@@ -6,13 +6,12 @@
 
 namespace shoal {
 
-ElementRange ElementRange::operator&(const ElementRange& other) const {
-  const std::int64_t from = std::max(begin, other.begin);
-  return {from, std::max(from, std::min(end, other.end))};
-}
-
 ShardPlan::ShardPlan(std::vector<UnitSpec> units, int zero, int replicate, int rank, int ranks)
-    : units_(std::move(units)), rank_(rank), ranks_(ranks), replicas_(zero == 0 ? ranks : replicate) {
+    : units_(std::move(units)),
+      blocks_(static_cast<int>(units_.size()) - 2),
+      rank_(rank),
+      ranks_(ranks),
+      replicas_(zero == 0 ? ranks : replicate) {
   if (replicas_ < 1 || ranks_ % replicas_ != 0) {
     fail_user("parallel.replicate = {} does not divide the {} data ranks", replicas_, ranks_);
   }
@@ -22,6 +21,15 @@ ShardPlan::ShardPlan(std::vector<UnitSpec> units, int zero, int replicate, int r
     padded_.push_back((unit.size + align - 1) / align * align);
     firsts_.push_back(firsts_.back() + padded_.back());
   }
+}
+
+ShardPlan ShardPlan::with_tied_use() const {
+  ShardPlan plan = *this;
+  plan.units_.push_back(units_.front());
+  plan.units_.back().name = "embedding in the head";
+  plan.padded_.push_back(padded_.front());
+  plan.firsts_.push_back(firsts_.back() + padded_.front());
+  return plan;
 }
 
 ElementRange ShardPlan::my_shard(int unit) const {

@@ -11,24 +11,22 @@
 
 namespace shoal {
 
-struct ElementRange {
-  std::int64_t begin = 0, end = 0;
-  std::int64_t count() const { return end - begin; }
-  ElementRange operator&(const ElementRange& other) const;  // empty ranges begin where they end
-  bool operator==(const ElementRange&) const = default;
-};
-
 class ShardPlan {
  public:
   // Pieces end on multiples of this many elements. Sums of such blocks are the same however many pieces there
   // are, which is what makes the gradient's norm independent of the layout.
   static constexpr std::int64_t kBlock = 1024;
 
-  // `rank` of `ranks` data ranks; neighbouring ranks hold different shards. Throws UserError when `replicate`
-  // does not divide `ranks`.
+  // `rank` of `ranks` data ranks; neighbouring ranks hold different shards. Units that this rank's part of
+  // the model does not have are empty. Throws UserError when `replicate` does not divide `ranks`.
   ShardPlan(std::vector<UnitSpec> units, int zero, int replicate, int rank, int ranks);
 
+  // The plan of the gradients where the head's use of the embedding's matrix has a sum of its own: a further
+  // unit at the end, of the embedding's shape.
+  ShardPlan with_tied_use() const;
+
   const std::vector<UnitSpec>& units() const { return units_; }
+  int blocks() const { return blocks_; }
   int unit_count() const { return static_cast<int>(units_.size()); }
   const UnitSpec& unit(int u) const { return units_[static_cast<std::size_t>(u)]; }
 
@@ -61,6 +59,7 @@ class ShardPlan {
   int piece_of(int rank) const { return rank % shards() * replicas_ + rank / shards(); }
 
   std::vector<UnitSpec> units_;
+  int blocks_;
   int rank_, ranks_, replicas_;
   std::vector<std::int64_t> padded_, firsts_;
 };

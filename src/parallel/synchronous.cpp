@@ -1,8 +1,10 @@
 // Synchronous data parallelism: ZeRO 0 to 3, replicated groups, and sums whose order is that of the
 // micro-batches. Weights, gradients and their reduction are in files of their own; this one is the optimizer
 // step and the state.
+#include <algorithm>
 #include <array>
 #include <cmath>
+#include <numeric>
 #include <vector>
 
 #include "core/error.h"
@@ -18,26 +20,43 @@ DataGroups split_groups(Communicator& group, const ShardPlan& plan) {
           .replicas = group.split([&](int rank) { return plan.in_replicas(rank); })};
 }
 
-DataEngine::Memory measure(const ShardPlan& plan, const EngineOptions& options) {
+// Whether the two uses of the embedding's matrix, here both, have sums of their own, as they do where they
+// are on two stages.
+bool sums_uses_apart(const GptConfig& config, const EngineOptions& options) {
+  return options.layout_exact && options.part.computes(0) && options.part.computes(config.n_layer + 1);
+}
+
+ShardPlan gradient_plan(const ShardPlan& plan, const GptConfig& config, const EngineOptions& options) {
+  return sums_uses_apart(config, options) ? plan.with_tied_use() : plan;
+}
+
+DataEngine::Memory measure(const ShardPlan& plan, const ShardPlan& summed, const EngineOptions& options) {
   EngineArenas arenas;
-  EngineBuffers::take(arenas, plan, options);
+  EngineBuffers::take(arenas, plan, summed, options);
   return arenas.used();
 }
 
 class SynchronousEngine final : public DataEngine {
  public:
-  SynchronousEngine(Backend& backend, Communicator& group, const GptConfig& config,
-                    const EngineOptions& options)
+  SynchronousEngine(Backend& backend, Mesh& mesh, const GptConfig& config, const EngineOptions& options)
       : backend_(backend),
+        mesh_(mesh),
         options_(options),
-        plan_(gpt_units(config), options.zero, options.replicate, group.rank(), group.size()),
+        plan_(gpt_units(config, options.part), options.zero, options.replicate, mesh.data().rank(),
+              mesh.data().size()),
+        summed_(gradient_plan(plan_, config, options)),
         mode_(options, plan_),
-        arenas_(backend, measure(plan_, options), options.offload),
-        buffers_(EngineBuffers::take(arenas_, plan_, options)),
-        groups_(split_groups(group, plan_)),
+        arenas_(backend, measure(plan_, summed_, options), options.offload),
+        buffers_(EngineBuffers::take(arenas_, plan_, summed_, options)),
+        groups_(split_groups(mesh.data(), plan_)),
         weights_(backend, *groups_.shards, plan_, buffers_, mode_) {
+    if (summed_.unit_count() > plan_.unit_count()) {
+      tied_unit_ = plan_.unit_count();
+    } else if (!options.part.computes(0) && options.part.computes(head())) {
+      tied_unit_ = 0;
+    }
     if (!options.training) return;
-    const ReducerContext context{backend, groups_, plan_, buffers_, mode_, passes(), options.micro_batches};
+    const ReducerContext context{backend, groups_, summed_, buffers_, mode_, passes(), options.micro_batches};
     reducer_ = mode_.ordered ? make_ordered_reducer(context) : make_direct_reducer(context);
   }
 
@@ -46,11 +65,14 @@ class SynchronousEngine final : public DataEngine {
   UnitView weights(int unit) override { return weights_.use(unit); }
   void release(int unit) override { weights_.release(unit); }
   UnitView gradients(int unit) override {
-    const auto& spec = plan_.unit(unit);
+    const auto& spec = summed_.unit(unit);
     return {&spec, part_of(reducer_->gradient(unit), 0, spec.size)};
   }
-  Tensor tied_gradient() override { return gradients(0)["wte.weight"]; }
-  void gradients_ready(int unit) override { reducer_->ready(unit); }
+  Tensor tied_gradient() override { return gradients(std::max(tied_unit_, 0))["wte.weight"]; }
+  void gradients_ready(int unit) override {
+    reducer_->ready(unit);
+    if (unit == head() && tied_unit_ >= 0) reducer_->ready(tied_unit_);
+  }
 
   int passes() const override { return (options_.micro_batches + plan_.ranks() - 1) / plan_.ranks(); }
   int first_micro_batch() const override { return plan_.piece(); }
@@ -67,7 +89,7 @@ class SynchronousEngine final : public DataEngine {
   std::vector<StateTensor> state(bool optimizer, Share share) override;
   void state_loaded() override {
     weights_.settle();
-    for (int u = 0; u < plan_.unit_count(); ++u) weights_.changed(u, false);
+    for_units([&](int u) { weights_.changed(u, false); });
   }
 
  private:
@@ -75,91 +97,170 @@ class SynchronousEngine final : public DataEngine {
   Tensor shard_of(const Tensor& flat, int unit) const {
     return part_of(flat, plan_.first(unit) / plan_.shards(), plan_.shard_size(unit));
   }
-  // Calls f(parameter, its elements that are in `range` of the unit) for each that has any there, padding not
-  // counted.
+  int head() const { return plan_.unit_count() - 1; }
+  // Calls f(unit) for each that this rank has.
   template <typename F>
-  void for_parameters(int unit, const ElementRange& range, F&& f) const {
-    for (const auto& parameter : plan_.unit(unit).parameters) {
-      const auto here = range & ElementRange{parameter.offset, parameter.offset + parameter.shape.count()};
-      if (here.count() > 0) f(parameter, here);
+  void for_units(F&& f) const {
+    for (int u = 0; u < plan_.unit_count(); ++u) {
+      if (plan_.padded(u) > 0) f(u);
     }
+  }
+  // Calls f(parameter, box of it, first element of the box, elements of the unit) for each whose elements are
+  // in `range` of the unit, padding not counted.
+  template <typename F>
+  void for_boxes(int unit, const ElementRange& range, F&& f) const {
+    for (const auto& parameter : plan_.unit(unit).parameters) {
+      std::int64_t begin = parameter.offset;
+      for (const auto& box : parameter.boxes()) {
+        const auto here = range & ElementRange{begin, begin + box.shape.count()};
+        if (here.count() > 0) f(parameter, box, here.begin - begin, here);
+        begin += box.shape.count();
+      }
+    }
+  }
+  // Of several ranks that hold the same, one counts and saves it.
+  bool counts(int unit) const { return options_.part.computes(unit); }
+  bool counts(const ParameterSpec& parameter) const {
+    return options_.part.tensor.rank == 0 || !parameter.placement.replicated();
   }
   // What an update touches and nothing else does until the next one.
   std::array<Tensor, 4> resting(int unit) {
     return {weights_.master(unit), shard_of(buffers_.m, unit), shard_of(buffers_.v, unit),
             reducer_->reduced(unit)};
   }
+  void add_shared_gradients();
+  void add_squares(const Tensor& totals, int unit);
+  double whole_norm(const std::vector<double>& unit_squares);
   bool is_finite(const Tensor& x);
   void update_unit(int unit, double lr, std::int64_t update);
 
   Backend& backend_;
+  Mesh& mesh_;
   EngineOptions options_;
-  ShardPlan plan_;
+  ShardPlan plan_, summed_;  // of the parameters, of the gradients
   EngineMode mode_;
   EngineArenas arenas_;
   EngineBuffers buffers_;
   DataGroups groups_;
   WeightStore weights_;
   std::unique_ptr<GradientReducer> reducer_;
+  int tied_unit_ = -1;  // whose gradient is of the head's use of the embedding alone
   std::int64_t step_ = 0;
 };
 
 void SynchronousEngine::initialize(std::uint64_t seed) {
   weights_.settle();
-  for (int u = 0; u < plan_.unit_count(); ++u) {
+  for_units([&](int u) {
     const auto range = plan_.my_shard(u);
     const Tensor master = weights_.master(u);
     backend_.zero(master);
-    for_parameters(u, range, [&](const ParameterSpec& parameter, const ElementRange& here) {
-      shoal::initialize(backend_, parameter, part_of(master, here.begin - range.begin, here.count()),
-                        here.begin - parameter.offset, seed);
-    });
+    for_boxes(u, range,
+              [&](const ParameterSpec& parameter, const Box& box, std::int64_t first, ElementRange here) {
+                shoal::initialize(backend_, parameter, box,
+                                  part_of(master, here.begin - range.begin, here.count()), first, seed);
+              });
     if (options_.training) {
       backend_.zero(shard_of(buffers_.m, u));
       backend_.zero(shard_of(buffers_.v, u));
     }
     arenas_.done_with(master);
-  }
+  });
   state_loaded();
+}
+
+// What several ranks have of one gradient: the two uses of the embedding's matrix, and the tokens of
+// sequence-parallel ranks.
+void SynchronousEngine::add_shared_gradients() {
+  if (tied_unit_ > 0) {
+    backend_.add(reducer_->reduced(0), reducer_->reduced(tied_unit_));
+  } else if (mesh_.ends().size() > 1) {
+    mesh_.ends().set_purpose(fmt::format("step {}, gradients of the tied embedding", step_ + 1));
+    mesh_.ends().all_reduce(reducer_->reduced(0)).wait();
+  }
+  if (!options_.part.tensor.sequence) return;
+  std::vector<Request> sums;
+  for_units([&](int u) {
+    const auto shard = plan_.my_shard(u), here = shard & plan_.unit(u).per_token;
+    if (here.count() == 0) return;
+    mesh_.tensor().set_purpose(fmt::format("step {}, token gradients of {}", step_ + 1, plan_.unit(u).name));
+    sums.push_back(
+        mesh_.tensor().all_reduce(part_of(reducer_->reduced(u), here.begin - shard.begin, here.count())));
+  });
+  for (auto& sum : sums) sum.wait();
+}
+
+// Of this rank's piece of a unit, block by block; what tensor ranks have in common counts on the first.
+void SynchronousEngine::add_squares(const Tensor& totals, int unit) {
+  const auto piece = plan_.my_piece(unit);
+  const Tensor x = part_of(reducer_->reduced(unit), plan_.replica() * piece.count(), piece.count());
+  const auto add = [&](const ElementRange& range) {
+    for (std::int64_t at = range.begin; at < range.end;) {
+      const std::int64_t in_block = at % ShardPlan::kBlock;
+      const std::int64_t blocks = in_block > 0 ? 0 : (range.end - at) / ShardPlan::kBlock;
+      const std::int64_t n =
+          blocks > 0 ? blocks * ShardPlan::kBlock : std::min(range.end - at, ShardPlan::kBlock - in_block);
+      backend_.sum_squares(
+          part_of(totals, (at - piece.begin) / ShardPlan::kBlock, std::max<std::int64_t>(blocks, 1)),
+          part_of(x, at - piece.begin, n));
+      at += n;
+    }
+  };
+  if (options_.part.tensor.rank == 0) return add(piece);
+  const auto& common = plan_.unit(unit).replicated;
+  add(piece & ElementRange{0, common.begin});
+  add(piece & ElementRange{common.end, plan_.padded(unit)});
+}
+
+// From the squares of this rank's units: the same bits on every rank, however many stages there are.
+double SynchronousEngine::whole_norm(const std::vector<double>& unit_squares) {
+  const auto& place = options_.part.tensor;
+  std::vector<double> all(unit_squares.size() * static_cast<std::size_t>(place.size));
+  for (std::size_t u = 0; u < unit_squares.size(); ++u) {
+    all[u * static_cast<std::size_t>(place.size) + static_cast<std::size_t>(place.rank)] = unit_squares[u];
+  }
+  mesh_.model().set_purpose(fmt::format("step {}, norm of the gradient", step_ + 1));
+  mesh_.model().all_reduce({all.data(), DType::f64, {static_cast<std::int64_t>(all.size())}}).wait();
+  const double squares = std::accumulate(all.begin(), all.end(), 0.0);
+  backend_.copy_from_host(buffers_.squares, &squares);
+  return std::sqrt(squares);
 }
 
 double SynchronousEngine::gradient_norm() {
   reducer_->finish();
-  // Sums of blocks, added in the order of the model: the same bits however many ranks made them.
+  add_shared_gradients();
+  // Sums of blocks, added in the order of the unit: the same bits however many ranks made them.
   backend_.zero(buffers_.block_squares);
   std::int64_t first = 0;
   for (int u = 0; u < plan_.unit_count(); ++u) {
-    const std::int64_t size = plan_.piece_size(u), blocks = size / ShardPlan::kBlock;
-    backend_.sum_squares(part_of(buffers_.block_squares, first, blocks),
-                         part_of(reducer_->reduced(u), plan_.replica() * size, size));
+    const std::int64_t blocks = plan_.piece_size(u) / ShardPlan::kBlock;
+    if (blocks > 0) add_squares(part_of(buffers_.block_squares, first, blocks), u);
     first += blocks;
   }
   groups_.pieces->set_purpose(fmt::format("step {}, norm of the gradient", step_ + 1));
   groups_.pieces->all_gather(buffers_.all_block_squares, buffers_.block_squares).wait();
   std::vector<double> parts(static_cast<std::size_t>(buffers_.all_block_squares.count()));
   backend_.copy_to_host(parts.data(), buffers_.all_block_squares);
-  double squares = 0;
+  std::vector<double> squares(plan_.units().size());
   std::int64_t before = 0;  // blocks of the units before, in one rank's part
   for (int u = 0; u < plan_.unit_count(); ++u) {
     const std::int64_t blocks = plan_.piece_size(u) / ShardPlan::kBlock;
-    for (int piece = 0; piece < plan_.ranks(); ++piece) {
+    for (int piece = 0; piece < plan_.ranks() && counts(u); ++piece) {
       const auto* part = parts.data() + piece * first + before;
-      for (std::int64_t i = 0; i < blocks; ++i) squares += part[i];
+      for (std::int64_t i = 0; i < blocks; ++i) squares[static_cast<std::size_t>(u)] += part[i];
     }
     before += blocks;
   }
-  backend_.copy_from_host(buffers_.squares, &squares);
-  return std::sqrt(squares);
+  return whole_norm(squares);
 }
 
 void SynchronousEngine::update(double lr, std::int64_t update) {
   backend_.clip_scale(buffers_.clip, buffers_.squares, options_.grad_clip);
   weights_.settle();
-  for (int u = 0; u < plan_.unit_count(); ++u) {
+  for_units([&](int u) {
     update_unit(u, lr, update);
     weights_.changed(u, true);
     for (const auto& x : resting(u)) arenas_.done_with(x);
-  }
+  });
 }
 
 void SynchronousEngine::update_unit(int unit, double lr, std::int64_t update) {
@@ -190,14 +291,14 @@ bool SynchronousEngine::is_finite(const Tensor& x) {
 std::string SynchronousEngine::first_bad_tensor() {
   std::string found;
   for (const bool gradient : {false, true}) {
-    for (int u = 0; u < plan_.unit_count(); ++u) {
+    for_units([&](int u) {
       const auto range = plan_.my_shard(u);
       const Tensor shard = gradient ? reducer_->reduced(u) : weights_.master(u);
-      for_parameters(u, range, [&](const ParameterSpec& parameter, const ElementRange& here) {
+      for_boxes(u, range, [&](const ParameterSpec& parameter, const Box&, std::int64_t, ElementRange here) {
         if (!found.empty() || is_finite(part_of(shard, here.begin - range.begin, here.count()))) return;
         found = (gradient ? "the gradient of " : "") + parameter.name;
       });
-    }
+    });
   }
   return found;
 }
@@ -205,16 +306,20 @@ std::string SynchronousEngine::first_bad_tensor() {
 std::vector<StateTensor> SynchronousEngine::state(bool optimizer, Share share) {
   std::vector<StateTensor> tensors;
   const auto add = [&](const std::string& prefix, auto&& shard) {
-    for (int u = 0; u < plan_.unit_count(); ++u) {
+    for_units([&](int u) {
       const auto held = plan_.my_shard(u);
       const auto range = share == Share::held ? held : plan_.my_piece(u);
-      for_parameters(u, range, [&](const ParameterSpec& parameter, const ElementRange& here) {
-        tensors.push_back({.name = prefix + parameter.name,
-                           .shape = parameter.shape,
-                           .first = here.begin - parameter.offset,
-                           .data = part_of(shard(u), here.begin - held.begin, here.count())});
-      });
-    }
+      if (share == Share::to_save && !counts(u)) return;
+      for_boxes(u, range,
+                [&](const ParameterSpec& parameter, const Box& box, std::int64_t first, ElementRange here) {
+                  if (share == Share::to_save && !counts(parameter)) return;
+                  tensors.push_back({.name = prefix + parameter.name,
+                                     .shape = parameter.shape,
+                                     .box = box,
+                                     .first = first,
+                                     .data = part_of(shard(u), here.begin - held.begin, here.count())});
+                });
+    });
   };
   add("", [&](int u) { return weights_.master(u); });
   if (optimizer) {
@@ -226,13 +331,14 @@ std::vector<StateTensor> SynchronousEngine::state(bool optimizer, Share share) {
 
 }  // namespace
 
-std::unique_ptr<DataEngine> make_data_engine(Backend& backend, Communicator& group, const GptConfig& config,
+std::unique_ptr<DataEngine> make_data_engine(Backend& backend, Mesh& mesh, const GptConfig& config,
                                              const EngineOptions& options) {
-  return std::make_unique<SynchronousEngine>(backend, group, config, options);
+  return std::make_unique<SynchronousEngine>(backend, mesh, config, options);
 }
 
 DataEngine::Memory engine_memory(const GptConfig& config, const EngineOptions& options, int ranks) {
-  return measure(ShardPlan(gpt_units(config), options.zero, options.replicate, 0, ranks), options);
+  const ShardPlan plan(gpt_units(config, options.part), options.zero, options.replicate, 0, ranks);
+  return measure(plan, gradient_plan(plan, config, options), options);
 }
 
 }  // namespace shoal

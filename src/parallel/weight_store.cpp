@@ -59,7 +59,7 @@ void WeightStore::gather(int unit) {
 void WeightStore::gather_ahead(int unit) {
   const int head = plan_.unit_count() - 1;
   const int next = unit == 0 ? (last_ == head ? 0 : 1) : unit > last_ ? std::min(unit + 1, head) : unit - 1;
-  if (unit == last_ || slot(next).used) return;
+  if (unit == last_ || plan_.padded(next) == 0 || slot(next).used) return;
   gather(next);
 }
 

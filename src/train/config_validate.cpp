@@ -17,9 +17,6 @@ struct NotYet {
 constexpr std::array kNotYet = {
     NotYet{"train.backend", "cuda", "training on a GPU"},
     NotYet{"optim.name", "accum_adam", "this optimizer"},  // and accum_adamw
-    NotYet{"parallel.tensor", "", "tensor parallelism"},
-    NotYet{"parallel.sequence", "", "sequence parallelism"},
-    NotYet{"parallel.pipeline", "", "pipeline parallelism"},
     NotYet{"parallel.schedule", "zero_bubble", "this schedule"},
     NotYet{"parallel.engine", "", "training by gossip"},
     NotYet{"parallel.plan", "", "the planner"},

@@ -4,11 +4,11 @@
 
 #include <algorithm>
 
-#include "model/arena.h"
 #include "ops/dry/dry_backend.h"
 #include "parallel/data_engine.h"
 #include "train/layout.h"
 #include "train/memory.h"
+#include "train/step_batches.h"
 
 namespace shoal {
 namespace {
@@ -18,11 +18,13 @@ class DryRank {
  public:
   DryRank(const Config& config, int ranks, int rank)
       : config_(config),
+        model_config_(to_gpt_config(config.model)),
         recording_(ranks, rank),
-        engine_(make_data_engine(backend_, recording_.ranks(), to_gpt_config(config.model), options(config))),
-        model_(backend_, *engine_, to_gpt_config(config.model), gpt_options(config)),
-        arena_(backend_, take_batch(measure_, config)) {
-    take_batch(arena_, config);
+        mesh_(recording_.ranks(), mesh_shape(config)),
+        engine_(make_data_engine(backend_, mesh_, model_config_, engine())),
+        model_(backend_, *engine_, mesh_, model_config_,
+               pipeline_options(config, model_config_, mesh_.place())),
+        batches_(backend_, model_.options().batch, engine_->passes()) {
     engine_->initialize(0);
   }
 
@@ -43,40 +45,32 @@ class DryRank {
 
  private:
   // State on disk changes nothing of what is sent, and needs a file.
-  static EngineOptions options(const Config& config) {
-    auto options = engine_options(config);
+  EngineOptions engine() const {
+    auto options = engine_options(config_, model_config_, mesh_.place());
     options.offload.clear();
     return options;
   }
 
-  std::size_t take_batch(Arena& arena, const Config& config) {
-    const Shape shape{config.train.micro_batch, config.model.block_size};
-    tokens_ = arena.take(DType::i32, shape);
-    targets_ = arena.take(DType::i32, shape);
-    losses_ = arena.take(DType::f64, {config.train.global_batch / config.train.micro_batch});
-    return arena.used();
-  }
-
   void step(std::int64_t step) {
     engine_->begin_step(step);
-    for (int pass = 0; pass < engine_->passes(); ++pass) {
-      model_.train({.tokens = tokens_, .targets = targets_, .address = {.step = step}},
-                   {losses_.data, DType::f64, {1}}, 1.0f);
-    }
+    for (auto& batch : batches_.all()) batch.address = {.step = step};
+    model_.train(batches_.all(), batches_.losses(), 1.0f);
     engine_->gradient_norm();
     recording_.ranks().set_purpose(fmt::format("step {}, losses", step + 1));
-    // With them, whether a rank got one of two signals.
-    recording_.ranks().all_reduce({nullptr, DType::f64, {losses_.count() + 2}}).wait();
+    // With them, whether a rank got one of three signals.
+    const std::int64_t micro_batches = config_.train.global_batch / config_.train.micro_batch;
+    recording_.ranks().all_reduce({nullptr, DType::f64, {micro_batches + 3}}).wait();
     engine_->update(config_.optim.lr, step + 1);
   }
 
   const Config& config_;
+  const GptConfig model_config_;
   DryBackend backend_;
   Recording recording_;
+  Mesh mesh_;
   std::unique_ptr<DataEngine> engine_;
-  Gpt model_;
-  Tensor tokens_, targets_, losses_;
-  Arena measure_, arena_;
+  Pipeline model_;
+  StepBatches batches_;
 };
 
 bool alike(const DryRun::Rank& a, const DryRun::Rank& b) {

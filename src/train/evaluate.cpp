@@ -14,10 +14,10 @@ EvaluationProgress show_on(Progress& progress) {
   };
 }
 
-Evaluator::Evaluator(Backend& backend, Gpt& model, Communicator& ranks, std::uint64_t seed)
+Evaluator::Evaluator(Backend& backend, Pipeline& model, Mesh& mesh, std::uint64_t seed)
     : backend_(backend),
       model_(model),
-      ranks_(ranks),
+      mesh_(mesh),
       seed_(seed),
       arena_(backend, static_cast<std::size_t>(model.options().batch.rows()) * 8 + 256) {
   const auto& shape = model.options().batch;
@@ -38,12 +38,13 @@ double Evaluator::run_batch() {
   model_.evaluate({.tokens = tokens_, .targets = targets_, .address = {.training = false}}, loss_);
   double loss = 0;
   backend_.copy_to_host(&loss, loss_);
-  backend_.copy_to_host(host_predictions_.data(), model_.predictions());
+  if (model_.has_loss()) backend_.copy_to_host(host_predictions_.data(), model_.predictions());
   return loss;
 }
 
 Evaluation Evaluator::over(std::int64_t batches, const FillBatch& fill, const EvaluationProgress& progress) {
-  const int rank = ranks_.rank(), size = ranks_.size();
+  const int rank = mesh_.data().rank(), size = mesh_.data().size();
+  const bool counts = model_.has_loss() && mesh_.place().tensor == 0;
   // One loss per batch, zero where it is another rank's, then tokens and correct ones: counts stay exact.
   std::vector<double> sums(static_cast<std::size_t>(batches) + 2);
   double &tokens = sums[sums.size() - 2], &correct = sums.back();
@@ -54,16 +55,16 @@ Evaluation Evaluator::over(std::int64_t batches, const FillBatch& fill, const Ev
     std::fill(host_targets_.begin(), host_targets_.end(), -1);
     if (batch < batches) fill(batch);
     const double loss = run_batch();
-    if (batch < batches) sums[static_cast<std::size_t>(batch)] = loss;
-    for (std::size_t i = 0; i < host_targets_.size(); ++i) {
+    if (batch < batches && counts) sums[static_cast<std::size_t>(batch)] = loss;
+    for (std::size_t i = 0; counts && i < host_targets_.size(); ++i) {
       if (host_targets_[i] < 0) continue;
       ++tokens;
       correct += host_targets_[i] == host_predictions_[i];
     }
     if (progress) progress(std::min(first + size, batches), batches);
   }
-  ranks_.set_purpose("losses of an evaluation");
-  ranks_.all_reduce({sums.data(), DType::f64, {static_cast<std::int64_t>(sums.size())}}).wait();
+  mesh_.world().set_purpose("losses of an evaluation");
+  mesh_.world().all_reduce({sums.data(), DType::f64, {static_cast<std::int64_t>(sums.size())}}).wait();
   Evaluation result;
   result.loss_sum = std::accumulate(sums.begin(), sums.end() - 2, 0.0);
   result.tokens = static_cast<std::int64_t>(tokens);

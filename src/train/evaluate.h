@@ -8,10 +8,9 @@
 #include <functional>
 #include <vector>
 
-#include "comm/communicator.h"
 #include "core/progress.h"
 #include "data/token_file.h"
-#include "model/gpt.h"
+#include "parallel/pipeline.h"
 
 namespace shoal {
 
@@ -31,9 +30,9 @@ EvaluationProgress show_on(Progress& progress);  // which must outlive it
 
 class Evaluator {
  public:
-  // Batches have the shape of the model's micro-batch. The seed chooses the random batches. All ranks of
-  // `ranks` evaluate together, and all get the result.
-  Evaluator(Backend& backend, Gpt& model, Communicator& ranks, std::uint64_t seed);
+  // Batches have the shape of the model's micro-batch. The seed chooses the random batches. All ranks of the
+  // mesh evaluate together, and all get the result.
+  Evaluator(Backend& backend, Pipeline& model, Mesh& mesh, std::uint64_t seed);
 
   // The same `batches` random batches of the split at every call, so that evaluations of a run compare.
   Evaluation random(const TokenFile& split, std::int64_t batches, const EvaluationProgress& progress = {});
@@ -48,8 +47,8 @@ class Evaluator {
   double run_batch();
 
   Backend& backend_;
-  Gpt& model_;
-  Communicator& ranks_;
+  Pipeline& model_;
+  Mesh& mesh_;
   std::uint64_t seed_;
   Arena arena_;
   Tensor tokens_, targets_, loss_;  // on the backend

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <fstream>
 #include <limits>
+#include <optional>
 
 #include "checkpoint/file_io.h"
 #include "core/cores.h"
@@ -23,19 +24,6 @@ constexpr double kProgramBytes = 24 << 20;
 // What MPI adds to a rank that is a process of its own: Open MPI 4.1 and MPICH 4.0, 2 to 8 ranks on a host.
 constexpr double kMpiBytes = 18 << 20;
 
-// What Gpt takes, by part.
-void add_activations(MemoryEstimate& memory, const GptConfig& model, const GptOptions& options) {
-  Arena work, head, stream;
-  Workspace::take(work, model, options.batch, options.compute);
-  Head::Activations::take(head, model, options.batch, options.compute);
-  stream.take(DType::f32, {options.batch.batch, options.batch.positions, model.n_embd});
-  memory.workspace = static_cast<double>(work.used());
-  memory.head = static_cast<double>(head.used());
-  memory.streams = static_cast<double>(stream.used()) * (model.n_layer + 1);
-  memory.blocks = static_cast<double>(Gpt::activation_bytes(model, options)) - memory.workspace -
-                  memory.head - memory.streams;
-}
-
 // Threads of a rank.
 int threads_of(const Config& config, const RankPlaces& ranks) {
   if (config.train.threads > 0) return config.train.threads;
@@ -44,16 +32,25 @@ int threads_of(const Config& config, const RankPlaces& ranks) {
 
 double kernel_scratch(const Config& config, const GptConfig& model, const RankPlaces& ranks) {
   if (config.train.backend != "cpu") return 0;
-  const KernelSizes sizes{.rows = gpt_options(config).batch.rows(),
+  const KernelSizes sizes{.rows = static_cast<std::int64_t>(config.train.micro_batch) * model.block_size,
                           .columns = 4 * model.n_embd,
                           .positions = model.block_size,
                           .head_size = model.head_size()};
   return static_cast<double>(cpu_scratch_bytes(threads_of(config, ranks), sizes));
 }
 
-// What this rank writes of a checkpoint: parameters and moments, each element on one rank.
-double share_of_checkpoint(const GptConfig& model, int ranks) {
-  return 3 * 4 * static_cast<double>(parameter_count(gpt_units(model))) / ranks;
+// What a rank writes of a checkpoint: parameters and moments, each element on one rank.
+double share_of_checkpoint(const GptConfig& model, const ModelPart& part, int data_ranks) {
+  double elements = 0;
+  const auto units = gpt_units(model, part);
+  for (int u = 0; u < static_cast<int>(units.size()); ++u) {
+    if (!part.computes(u)) continue;
+    for (const auto& parameter : units[static_cast<std::size_t>(u)].parameters) {
+      if (part.tensor.rank > 0 && parameter.placement.replicated()) continue;
+      for (const auto& box : parameter.boxes()) elements += static_cast<double>(box.shape.count());
+    }
+  }
+  return 3 * 4 * elements / data_ranks;
 }
 
 double read_number(const std::string& path) {
@@ -98,19 +95,16 @@ DType compute_dtype(const Config& config) {
   return config.train.dtype == "bfloat16" ? DType::bf16 : DType::f32;
 }
 
-GptOptions gpt_options(const Config& config) {
-  return {.batch = {config.train.micro_batch, config.model.block_size},
-          .compute = compute_dtype(config),
-          .recompute = config.train.recompute == "block" ? Recompute::block : Recompute::none};
-}
-
 RankPlaces RankPlaces::of(const World& world) {
   return {.all = world.ranks.size(), .here = world.local_size, .threads = world.ranks.name() != "mpi"};
 }
 
-MemoryEstimate estimate_memory(const Config& config, const GptConfig& model, const RankPlaces& ranks) {
-  const auto engine = engine_memory(model, engine_options(config), ranks.all);
-  const auto options = gpt_options(config);
+MemoryEstimate estimate_memory(const Config& config, const GptConfig& model, const RankPlaces& ranks,
+                               const MeshPlace& place) {
+  const auto shape = mesh_shape(config);
+  const auto options = pipeline_options(config, model, place);
+  const auto engine = engine_memory(model, engine_options(config, model, place), shape.data);
+  const auto activations = Pipeline::memory(model, options, place.pipeline);
   const auto rows = static_cast<double>(options.batch.rows());
   MemoryEstimate memory;
   memory.weights = static_cast<double>(engine.weights);
@@ -119,17 +113,35 @@ MemoryEstimate estimate_memory(const Config& config, const GptConfig& model, con
   memory.optimizer = static_cast<double>(engine.optimizer);
   memory.exchange = static_cast<double>(engine.exchange);
   memory.on_disk = static_cast<double>(engine.on_disk);
-  add_activations(memory, model, options);
-  // int32 tokens and targets: the loader's ring, one more set for training and one for evaluation on the
-  // backend, and a host copy with predictions for the latter.
-  memory.batches = rows * 4 * (2 * (static_cast<double>(BatchLoader::kDepth) + 1) + 2 + 2 + 3);
+  memory.blocks = static_cast<double>(activations.blocks);
+  memory.streams = static_cast<double>(activations.streams);
+  memory.workspace = static_cast<double>(activations.workspace);
+  memory.head = static_cast<double>(activations.head);
+  // int32 tokens and targets: the loader's ring, a step's on the backend, one more set there for evaluation,
+  // and a host copy with predictions for the latter.
+  memory.batches =
+      rows * 4 * (2 * (static_cast<double>(BatchLoader::kDepth) + options.micro_batches) + 2 + 3);
   memory.scratch = kernel_scratch(config, model, ranks);
   // Also a run without checkpoints on the way saves its end. The writer's buffer is there twice while it
   // grows.
-  const double share = config.parallel.offload == "disk" ? 0 : share_of_checkpoint(model, ranks.all);
-  memory.checkpoint = share + 2 * std::min<double>(kChecksumBlock, share_of_checkpoint(model, ranks.all));
+  const double share = share_of_checkpoint(model, options.part, shape.data);
+  memory.checkpoint =
+      (config.parallel.offload == "disk" ? 0 : share) + 2 * std::min<double>(kChecksumBlock, share);
   memory.program = kProgramBytes + (ranks.threads ? 0 : kMpiBytes);
   return memory;
+}
+
+MemoryEstimate estimate_memory(const Config& config, const GptConfig& model, const RankPlaces& ranks) {
+  const auto shape = mesh_shape(config);
+  std::optional<MemoryEstimate> most;
+  for (int stage = 0; stage < shape.pipeline; ++stage) {
+    for (int tensor = 0; tensor < shape.tensor; ++tensor) {
+      const auto one =
+          estimate_memory(config, model, ranks, {.pipeline = stage, .data = 0, .tensor = tensor});
+      if (!most || one.total() > most->total()) most = one;
+    }
+  }
+  return *most;
 }
 
 double available_memory() {

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "comm/world.h"
-#include "model/gpt.h"
+#include "parallel/pipeline.h"
 #include "train/config.h"
 
 namespace shoal {
@@ -48,11 +48,13 @@ struct MemoryEstimate {
   }
 };
 
-GptOptions gpt_options(const Config& config);
 DType compute_dtype(const Config& config);
 
-// The peak of a training run. Pages of mapped files are not in it: the system takes them back when it needs
-// them. The config's layout must be resolved for so many ranks.
+// The peak of a training run, on the rank at that place of the mesh. Pages of mapped files are not in it: the
+// system takes them back when it needs them. The config's layout must be resolved for so many ranks.
+MemoryEstimate estimate_memory(const Config& config, const GptConfig& model, const RankPlaces& ranks,
+                               const MeshPlace& place);
+// The same on the rank that needs most.
 MemoryEstimate estimate_memory(const Config& config, const GptConfig& model, const RankPlaces& ranks = {});
 
 // Memory that this process may still take: what the system says is available, or less where a control group

@@ -92,10 +92,13 @@ std::unique_ptr<Tokenizer> tokenizer_of(const CheckpointReader& checkpoint) {
 namespace {
 
 TensorSlice slice_of(const StateTensor& tensor) {
-  auto slice = whole_slice(tensor.name, tensor.data.dtype, tensor.shape);
-  slice.flat_begin = tensor.first;
-  slice.flat_end = tensor.first + tensor.data.count();
-  return slice;
+  return {.name = tensor.name,
+          .dtype = tensor.data.dtype,
+          .global_shape = tensor.shape,
+          .offset = tensor.box.offset,
+          .shape = tensor.box.shape,
+          .flat_begin = tensor.first,
+          .flat_end = tensor.first + tensor.data.count()};
 }
 
 }  // namespace
@@ -150,9 +153,12 @@ LoadedModel load_model(const std::filesystem::path& directory, const Config& con
     loaded.tokenizer = tokenizer_of(checkpoint);
   });
   loaded.backend = make_backend(config.train.backend, threads);
-  auto options = engine_options(config);
+  resolve_mesh(loaded.config, group.size());
+  check_mesh(loaded.config, loaded.gpt);
+  loaded.mesh = std::make_unique<Mesh>(group, mesh_shape(loaded.config));
+  auto options = engine_options(loaded.config, loaded.gpt, loaded.mesh->place());
   options.training = false;
-  loaded.engine = make_data_engine(*loaded.backend, group, loaded.gpt, options);
+  loaded.engine = make_data_engine(*loaded.backend, *loaded.mesh, loaded.gpt, options);
   all_or_none(group, [&] {
     CheckpointReader checkpoint(directory);
     read_state(*loaded.engine, checkpoint, false);

@@ -53,6 +53,7 @@ struct LoadedModel {
   std::int64_t step = 0;
   std::unique_ptr<Tokenizer> tokenizer;  // null when the data had none
   std::unique_ptr<Backend> backend;
+  std::unique_ptr<Mesh> mesh;
   std::unique_ptr<DataEngine> engine;
 };
 
@@ -64,7 +65,8 @@ Config load_model_config(const std::filesystem::path& where, std::span<const std
 // As find_checkpoint(where); what rank 0 finds is taken by all, also when a run goes on saving.
 std::filesystem::path find_checkpoint(const std::filesystem::path& where, Communicator& ranks);
 
-// The model of a checkpoint on the ranks of `group`, as config.parallel spreads it. Collective.
+// The model of a checkpoint on the ranks of `group`, as config.parallel spreads it. Collective. Throws
+// UserError when it cannot be spread so.
 LoadedModel load_model(const std::filesystem::path& checkpoint, const Config& config, Communicator& group,
                        int threads);
 

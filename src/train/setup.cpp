@@ -114,6 +114,7 @@ Dataset open_dataset(Config& config, World& world) {
 }
 
 std::optional<RunLock> take_run_directory(const Config& config, const GptConfig& model, World& world) {
+  all_or_none(world.ranks, [&] { check_mesh(config, model); });
   some_for_all(world.ranks, world.local_rank == 0,
                [&] { check_memory(config, model, RankPlaces::of(world)); });
   const auto run = config.run.path();

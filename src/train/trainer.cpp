@@ -24,6 +24,7 @@
 #include "train/saver.h"
 #include "train/setup.h"
 #include "train/spike.h"
+#include "train/step_batches.h"
 #include "train/tracer.h"
 
 namespace shoal {
@@ -48,20 +49,20 @@ struct Trainer::Impl {
   const int data_ranks_asked;  // parallel.data as it was given
   // The data decide parts of the config, so they are opened first.
   Config config;
+  Mesh mesh;
   Dataset data;
   GptConfig gpt;
   std::optional<RunLock> lock;
   std::unique_ptr<Backend> backend;
   std::unique_ptr<DataEngine> engine;
-  std::unique_ptr<Gpt> model;
+  std::unique_ptr<Pipeline> model;
+  std::unique_ptr<StepBatches> step_batches;
   std::unique_ptr<Evaluator> evaluator;
   std::unique_ptr<Saver> saver;
   Reporter reporter;
   LrSchedule schedule;
   TrainState state;
   SpikeDetector spikes;
-  Arena batch_arena;
-  Tensor tokens, targets, losses;  // losses f64 [micro-batches, and those that are not there]
   std::string tokenizer;
   double token_flops = flops_per_token(gpt);
   double peak_flops = 0;       // of all ranks
@@ -80,7 +81,9 @@ struct Trainer::Impl {
   // Then a copy for saving in the background would need the memory that is not there.
   bool state_on_disk() const { return config.parallel.offload == "disk"; }
   int micro_batches() const { return config.train.global_batch / config.train.micro_batch; }
-  int loss_slots() const { return (micro_batches() / ranks.size() + 1) * ranks.size(); }
+  int data_ranks() const { return mesh.shape().data; }
+  // Of the ranks that know a loss, one tells it.
+  bool tells_loss() const { return model->has_loss() && mesh.place().tensor == 0; }
   std::int64_t step_tokens() const {
     return static_cast<std::int64_t>(config.train.global_batch) * config.model.block_size;
   }
@@ -117,21 +120,15 @@ Trainer::Impl::Impl(const Config& given, World& its_world, Tracer* its_tracer)
       ranks(world.ranks),
       data_ranks_asked(given.parallel.data),
       config(agree_on_config(given, world)),
+      mesh(ranks, mesh_shape(config)),
       data(open_dataset(config, world)),
       gpt(to_gpt_config(config.model)),
       lock(take_run_directory(config, gpt, world)),
       backend(make_backend(config.train.backend, backend_threads(config, world))),
       schedule(lr_schedule(config)),
       spikes(config.train.spike_zscore, config.train.spike_window),
-      batch_arena(*backend, static_cast<std::size_t>(config.train.micro_batch) *
-                                    static_cast<std::size_t>(gpt.block_size) * 8 +
-                                static_cast<std::size_t>(loss_slots()) * 8 + 256),
       windows(BatchSampler(data.train(), gpt.block_size, Sampling::epochs, 0).windows()) {
   if (data.has_tokenizer()) tokenizer = data.meta()->tokenizer;
-  const Shape shape{config.train.micro_batch, gpt.block_size};
-  tokens = batch_arena.take(DType::i32, shape);
-  targets = batch_arena.take(DType::i32, shape);
-  losses = batch_arena.take(DType::f64, {loss_slots()});
   start();
 }
 
@@ -146,10 +143,12 @@ void Trainer::Impl::start() {
 
   peak_flops = backend->measure_peak_flops(compute_dtype(config));
   ranks.all_reduce({&peak_flops, DType::f64, {1}}).wait();
-  engine = make_data_engine(*backend, ranks, gpt, engine_options(config));
-  model = std::make_unique<Gpt>(*backend, *engine, gpt, gpt_options(config));
+  engine = make_data_engine(*backend, mesh, gpt, engine_options(config, gpt, mesh.place()));
+  const auto options = pipeline_options(config, gpt, mesh.place());
+  model = std::make_unique<Pipeline>(*backend, *engine, mesh, gpt, options);
+  step_batches = std::make_unique<StepBatches>(*backend, options.batch, options.micro_batches);
   evaluator =
-      std::make_unique<Evaluator>(*backend, *model, ranks, static_cast<std::uint64_t>(config.run.seed));
+      std::make_unique<Evaluator>(*backend, *model, mesh, static_cast<std::uint64_t>(config.run.seed));
 
   if (from) {
     all_or_none(ranks, [&] {
@@ -198,23 +197,27 @@ Trainer::Impl::StepOutcome Trainer::Impl::step(BatchLoader& loader) {
   const trace::Span span("step", fmt::format("step {}", state.step + 1));
   const float scale = 1.0f / static_cast<float>(step_tokens());
   engine->begin_step(state.step);
-  backend->zero(losses);
   for (int pass = 0; pass < engine->passes(); ++pass) {
     const auto& batch = loader.next();
-    backend->copy_from_host(tokens, batch.tokens.data());
-    backend->copy_from_host(targets, batch.targets.data());
-    model->train({.tokens = tokens,
-                  .targets = targets,
-                  .address = {.seed = static_cast<std::uint64_t>(config.run.seed),
-                              .step = state.step,
-                              .first_sample = batch.first_sample}},
-                 {losses.as<double>() + batch.index, DType::f64, {1}}, scale);
+    auto& here = (*step_batches)[pass];
+    backend->copy_from_host(here.tokens, batch.tokens.data());
+    backend->copy_from_host(here.targets, batch.targets.data());
+    here.address = {.seed = static_cast<std::uint64_t>(config.run.seed),
+                    .step = state.step,
+                    .first_sample = batch.first_sample};
   }
+  backend->zero(step_batches->losses());
+  model->train(step_batches->all(), step_batches->losses(), scale);
   StepOutcome outcome;
   outcome.grad_norm = engine->gradient_norm();
-  std::vector<double> parts(static_cast<std::size_t>(losses.count()));
-  backend->copy_to_host(parts.data(), losses);
-  parts.resize(static_cast<std::size_t>(micro_batches()));
+  std::vector<double> losses(static_cast<std::size_t>(engine->passes()));
+  backend->copy_to_host(losses.data(), step_batches->losses());
+  std::vector<double> parts(static_cast<std::size_t>(micro_batches()));
+  for (std::size_t pass = 0; tells_loss() && pass < losses.size(); ++pass) {
+    const auto index =
+        pass * static_cast<std::size_t>(data_ranks()) + static_cast<std::size_t>(engine->first_micro_batch());
+    if (index < parts.size()) parts[index] = losses[pass];
+  }
   ranks.set_purpose(fmt::format("step {}, losses", state.step + 1));
   share(parts);
   outcome.loss = std::accumulate(parts.begin(), parts.end(), 0.0) / static_cast<double>(step_tokens());
@@ -400,7 +403,7 @@ TrainResult Trainer::run() {
                                .global_batch = run.config.train.global_batch,
                                .micro_batch = run.config.train.micro_batch,
                                .first = run.engine->first_micro_batch(),
-                               .stride = run.ranks.size(),
+                               .stride = run.data_ranks(),
                                .passes = run.engine->passes()});
   const bool fresh = run.config.init.from != "resume";
   const auto& eval = run.config.eval;

@@ -108,7 +108,10 @@ inline std::vector<std::int64_t> counts_around(std::int64_t chunk, DType dtype) 
 inline int reduced_value(int ranks, std::int64_t i, ReduceOp op) {
   int result = value_of(0, i);
   for (int r = 1; r < ranks; ++r) {
-    result = op == ReduceOp::sum ? result + value_of(r, i) : std::max(result, value_of(r, i));
+    const int value = value_of(r, i);
+    result = op == ReduceOp::sum   ? result + value
+             : op == ReduceOp::max ? std::max(result, value)
+                                   : std::min(result, value);
   }
   return result;
 }
@@ -120,6 +123,7 @@ inline void for_each_reduction(std::int64_t chunk,
     for (const auto count : counts_around(chunk, dtype)) {
       check(dtype, count, ReduceOp::sum);
       check(dtype, count, ReduceOp::max);
+      check(dtype, count, ReduceOp::min);
     }
   }
 }

@@ -23,7 +23,7 @@ class Begun final : public Request::Pending {
 };
 
 std::string reduction(const char* name, ReduceOp op) {
-  return fmt::format("{} ({})", name, op == ReduceOp::sum ? "sum" : "max");
+  return fmt::format("{} ({})", name, name_of(op));
 }
 
 class MpiCommunicator final : public Communicator {

@@ -62,6 +62,15 @@ void CpuBackend::cross_entropy_stats(const Tensor& maximum, const Tensor& exp_su
   });
 }
 
+void CpuBackend::cross_entropy_rescale(const Tensor& exp_sum, const Tensor& argmax, const Tensor& own,
+                                       const Tensor& maximum) {
+  for (std::int64_t row = 0; row < exp_sum.count(); ++row) {
+    const float mine = own.as<float>()[row], most = maximum.as<float>()[row];
+    exp_sum.as<float>()[row] *= std::exp(mine - most);
+    if (mine < most) argmax.as<std::int32_t>()[row] = std::numeric_limits<std::int32_t>::max();
+  }
+}
+
 void CpuBackend::cross_entropy_loss(const Tensor& losses, const Tensor& maximum, const Tensor& exp_sum,
                                     const Tensor& target_logit, const Tensor& targets) {
   for (std::int64_t row = 0; row < losses.count(); ++row) {

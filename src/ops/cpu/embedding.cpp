@@ -17,8 +17,7 @@ void CpuBackend::embedding_forward(const Tensor& out, const Tensor& tokens, cons
         const T* place = wpe.as<T>() + (dropout.window.first_position + t) * channels;
         float* to = out.as<float>() + row * channels;
         const auto embed = [&](std::int64_t c, std::int64_t live, Vec factor) {
-          Vec value = load_n(place + c, live);
-          if (word) value += load_n(word + c, live);
+          const Vec value = word ? load_n(place + c, live) + load_n(word + c, live) : Vec{};
           store_n(to + c, value * factor, live);
         };
         if (dropout.active()) {

@@ -59,6 +59,7 @@ class DryBackend final : public Backend {
 
   void cross_entropy_stats(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
                            const Tensor&, std::int64_t, std::int64_t) override {}
+  void cross_entropy_rescale(const Tensor&, const Tensor&, const Tensor&, const Tensor&) override {}
   void cross_entropy_loss(const Tensor&, const Tensor&, const Tensor&, const Tensor&,
                           const Tensor&) override {}
   void cross_entropy_backward(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,

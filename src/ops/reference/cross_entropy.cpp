@@ -37,6 +37,17 @@ void ReferenceBackend::cross_entropy_stats(const Tensor& maximum, const Tensor& 
   write(target_logit, target_logits);
 }
 
+void ReferenceBackend::cross_entropy_rescale(const Tensor& exp_sum, const Tensor& argmax, const Tensor& own,
+                                             const Tensor& maximum) {
+  auto sums = read(exp_sum);
+  const auto mine = read(own), most = read(maximum);
+  for (std::size_t r = 0; r < sums.size(); ++r) {
+    sums[r] *= std::exp(mine[r] - most[r]);
+    if (mine[r] < most[r]) argmax.as<std::int32_t>()[r] = std::numeric_limits<std::int32_t>::max();
+  }
+  write(exp_sum, sums);
+}
+
 void ReferenceBackend::cross_entropy_loss(const Tensor& losses, const Tensor& maximum, const Tensor& exp_sum,
                                           const Tensor& target_logit, const Tensor& targets) {
   const auto maxima = read(maximum), sums = read(exp_sum), target_logits = read(target_logit);

@@ -40,8 +40,8 @@ void ReferenceBackend::embedding_forward(const Tensor& out, const Tensor& tokens
   for_each_token(tokens, first_class, wte.rows(), dropout.window,
                  [&](auto token, auto position, auto row, auto b, auto t) {
                    for (std::int64_t c = 0; c < channels; ++c) {
-                     double value = positions[position * channels + c];
-                     if (token >= 0) value += classes[token * channels + c];
+                     if (token < 0) continue;
+                     const double value = positions[position * channels + c] + classes[token * channels + c];
                      outs[row * channels + c] = value * mask(b, t, c);
                    }
                  });

@@ -57,6 +57,8 @@ class ReferenceBackend : public Backend {
   void cross_entropy_stats(const Tensor& maximum, const Tensor& exp_sum, const Tensor& target_logit,
                            const Tensor& argmax, const Tensor& logits, const Tensor& targets,
                            std::int64_t first_class, std::int64_t valid) override;
+  void cross_entropy_rescale(const Tensor& exp_sum, const Tensor& argmax, const Tensor& own,
+                             const Tensor& maximum) override;
   void cross_entropy_loss(const Tensor& losses, const Tensor& maximum, const Tensor& exp_sum,
                           const Tensor& target_logit, const Tensor& targets) override;
   void cross_entropy_backward(const Tensor& dlogits, const Tensor& logits, const Tensor& maximum,

@@ -1,0 +1,41 @@
+#include "parallel/mesh.h"
+
+#include <fmt/format.h>
+
+#include "core/error.h"
+
+namespace shoal {
+
+MeshPlace place_of(const MeshShape& shape, int rank) {
+  return {.pipeline = rank / (shape.tensor * shape.data),
+          .data = rank / shape.tensor % shape.data,
+          .tensor = rank % shape.tensor};
+}
+
+std::string to_string(const MeshPlace& place) {
+  return fmt::format("pipeline {}, data {}, tensor {}", place.pipeline, place.data, place.tensor);
+}
+
+Mesh::Mesh(Communicator& world, const MeshShape& shape)
+    : world_(world), shape_(shape), place_(place_of(shape, world.rank())) {
+  if (shape.ranks() != world.size()) {
+    fail("a mesh of {} x {} x {} is not one of {} ranks", shape.pipeline, shape.data, shape.tensor,
+         world.size());
+  }
+  // The colour of a group is what its members have in common.
+  const auto split = [&](auto&& colour) {
+    return world.split([&](int rank) { return Communicator::Place{colour(place_of(shape, rank)), rank}; });
+  };
+  const auto stages = [&](const MeshPlace& p) { return p.data * shape.tensor + p.tensor; };
+  data_ = split([&](const MeshPlace& p) { return p.pipeline * shape.tensor + p.tensor; });
+  tensor_ = split([&](const MeshPlace& p) { return p.pipeline * shape.data + p.data; });
+  activations_ = split(stages);
+  gradients_ = split(stages);
+  model_ = split([&](const MeshPlace& p) { return p.data; });
+  ends_ = split([&](const MeshPlace& p) {
+    const bool between = p.pipeline > 0 && p.pipeline + 1 < shape.pipeline;
+    return stages(p) + (between ? p.pipeline * shape.data * shape.tensor : 0);
+  });
+}
+
+}  // namespace shoal
