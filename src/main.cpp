@@ -23,11 +23,13 @@ constexpr int kDone = 0, kFailed = 1, kUserError = 2;
 void add_commands(CLI::App& app) {
   add_prepare(app);
   add_train(app);
+  add_trace(app);
   add_launch(app);
   add_eval(app);
   add_sample(app);
   add_plot(app);
   add_size(app);
+  add_schedule(app);
   add_checkpoint(app);
   add_export(app);
   add_config(app);

@@ -28,7 +28,9 @@ void add_export(CLI::App& app);
 void add_launch(CLI::App& app);
 void add_prepare(CLI::App& app);
 void add_sample(CLI::App& app);
+void add_schedule(CLI::App& app);
 void add_size(CLI::App& app);
+void add_trace(CLI::App& app);
 void add_train(CLI::App& app);
 
 // A command line and what it does, for the help.

@@ -1,0 +1,178 @@
+// shoal schedule: what the ranks of a pipeline do in a step, and how the model is cut.
+#include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <numeric>
+
+#include "cli/command.h"
+#include "cli/schedule_picture.h"
+#include "cli/sizes.h"
+#include "core/error.h"
+#include "parallel/stages.h"
+#include "train/layout.h"
+
+namespace shoal::cli {
+namespace {
+
+struct Options : ConfigOptions {
+  int micro_batches = 0;  // not given
+  bool actions = false;
+  std::string svg;
+};
+
+// Of the terminal; where the output goes elsewhere, what COLUMNS says, or 110.
+int output_width() {
+  winsize size{};
+  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
+  const char* columns = std::getenv("COLUMNS");
+  const int given = columns ? std::atoi(columns) : 0;
+  return given > 0 ? given : 110;
+}
+
+// Of a step, on the busiest of the data-parallel ranks.
+int micro_batches_of_a_step(Config& config) {
+  auto& parallel = config.parallel;
+  parallel.data = std::max(parallel.data, 1);
+  resolve_layout(config, parallel.data * parallel.tensor * parallel.pipeline);
+  const int all = config.train.global_batch / config.train.micro_batch;
+  return (all + parallel.data - 1) / parallel.data;
+}
+
+std::string origin_of_micro_batches(const Config& config, const Options& options) {
+  if (options.micro_batches > 0) return "--micro-batches";
+  const int data = config.parallel.data;
+  return fmt::format("global batch {} / micro-batch {}{}", config.train.global_batch,
+                     config.train.micro_batch,
+                     data > 1 ? fmt::format(" / {} data-parallel ranks", data) : "");
+}
+
+std::string unit_name(int unit, int layers) {
+  if (unit == 0) return "embedding";
+  return unit > layers ? "head" : fmt::format("block.{}", unit - 1);
+}
+
+// "embedding, block.0-3"
+std::string units_text(const UnitRange& range, int layers) {
+  const int first = std::max(range.begin, 1), last = std::min(range.end, layers + 1) - 1;
+  auto text = unit_name(first, layers);
+  if (last > first) text += fmt::format("-{}", last - 1);
+  if (range.holds(0)) text = unit_name(0, layers) + ", " + text;
+  if (range.holds(layers + 1)) text += ", " + unit_name(layers + 1, layers);
+  return text;
+}
+
+std::vector<UnitRange> ranges_of(const Config& config, const GptConfig& model) {
+  const auto& parallel = config.parallel;
+  const int parts = parallel.pipeline * parallel.chunks;
+  return parallel.stages.empty() ? balanced_ranges(model, parts)
+                                 : ranges_by_hand(model, parts, parallel.stages);
+}
+
+// One line per rank: its share of the cost, the most activations at a time and its units, by chunk.
+void print_stages(const Config& config, const GptConfig& model, const Schedule& schedule) {
+  const auto& [stages, chunks, micro_batches] = schedule.shape;
+  const auto ranges = ranges_of(config, model);
+  const auto costs = unit_costs(model);
+  const double total = std::accumulate(costs.begin(), costs.end(), 0.0);
+  fmt::print("\nrank   cost  activations  units\n");
+  double dearest = 0;
+  for (int rank = 0; rank < stages; ++rank) {
+    double cost = 0;
+    std::string units, activations;
+    const auto needed = buffers_needed(schedule, rank);
+    for (int chunk = 0; chunk < chunks; ++chunk) {
+      const auto& range = ranges[chunk * stages + rank];
+      cost += std::accumulate(costs.begin() + range.begin, costs.begin() + range.end, 0.0);
+      const auto name = chunks > 1 ? fmt::format("{}: ", static_cast<char>('a' + chunk % 26)) : "";
+      units += (chunk > 0 ? "; " : "") + name + units_text(range, model.n_layer);
+      activations += fmt::format("{}{}", chunk > 0 ? " + " : "", needed[chunk].activations);
+    }
+    dearest = std::max(dearest, cost);
+    fmt::print("{:>4} {:>4.1f} %  {:>11}  {}\n", rank, 100 * cost / total, activations, units);
+  }
+  fmt::print("\ncost: of a micro-batch, by FLOPs; cut {}. The dearest rank has {:.2f} times its share.\n",
+             config.parallel.stages.empty() ? "so that the dearest range is the cheapest there can be"
+                                            : "by hand (parallel.stages)",
+             dearest / total * stages);
+  fmt::print("activations: sets of one micro-batch{} that are alive at the same time, at most.\n",
+             chunks > 1 ? " in one chunk" : "");
+}
+
+void print_bubble(const Schedule& schedule) {
+  fmt::print("\nbubble: ranks wait {:.1f} % of the step, if all stages cost the same.\n",
+             100 * timeline(schedule).bubble);
+  fmt::print("theory: {}\n", theory_of_bubble(schedule.shape));
+}
+
+void print_actions(const Schedule& schedule) {
+  for (int rank = 0; rank < schedule.shape.stages; ++rank) {
+    fmt::print("rank {}\n", rank);
+    for (const auto& action : schedule.ranks[rank]) fmt::print("  {}\n", describe(action));
+  }
+}
+
+void write_svg(const std::filesystem::path& output, const Schedule& schedule) {
+  std::ofstream stream(output, std::ios::binary);
+  stream << schedule_svg(schedule);
+  stream.close();
+  if (!stream) fail_user("cannot write {}: {}", output.string(), std::strerror(errno));
+}
+
+void run(const Options& options) {
+  const std::filesystem::path svg = options.svg;
+  if (!svg.empty() && svg.extension() != ".svg") {
+    fail_user("{}: the picture is an SVG; name it {}.svg", svg.string(), svg.stem().string());
+  }
+  Config config = options.load();
+  const auto& parallel = config.parallel;
+  const int of_a_step = micro_batches_of_a_step(config);
+  const int micro_batches = options.micro_batches > 0 ? options.micro_batches : of_a_step;
+  const auto vocabulary = resolve_vocabulary(config);
+  const auto model = to_gpt_config(config.model);
+  const auto schedule =
+      make_schedule(parse_schedule(parallel.schedule), {parallel.pipeline, parallel.chunks, micro_batches});
+  if (!svg.empty()) write_svg(svg, schedule);
+  if (options.actions) return print_actions(schedule);
+  fmt::print("{}\n", describe(model, vocabulary));
+  fmt::print("{} ({})\n\n", schedule_title(schedule), origin_of_micro_batches(config, options));
+  fmt::print("{}", schedule_text(schedule, output_width(), ::isatty(STDOUT_FILENO) != 0));
+  fmt::print("\n|3  forward pass of micro-batch 3, |3== its backward pass{}\n",
+             parallel.chunks > 1 ? "; |3b of the rank's second chunk" : "");
+  print_stages(config, model, schedule);
+  print_bubble(schedule);
+}
+
+}  // namespace
+
+void add_schedule(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  auto* command = add_command(
+      app, "schedule", "Draw what the ranks of a pipeline do in a step, and say how the model is cut",
+      {{"shoal schedule configs/gpt2-124m.toml parallel.pipeline=4", "GPT-2 in four stages, 1F1B"},
+       {"shoal schedule configs/gpt2-124m.toml parallel.pipeline=4 parallel.schedule=gpipe --micro-batches 8",
+        "with eight micro-batches, whatever the config's batch is"},
+       {"shoal schedule configs/gpt2-124m.toml parallel.pipeline=2 parallel.schedule=interleaved "
+        "parallel.chunks=3 --svg interleaved.svg",
+        "three chunks per rank, also as a picture"},
+       {"shoal schedule configs/gpt2-124m.toml parallel.pipeline=2 parallel.stages=7,5", "cut by hand"}});
+  add_config_options(*command, *options);
+  command
+      ->add_option("--micro-batches", options->micro_batches,
+                   "Micro-batches of a step (default: as the config says)")
+      ->check(CLI::Range(1, 1 << 16))
+      ->option_text("M");
+  command->add_option("--svg", options->svg, "Write the picture to this file too")->option_text("FILE.svg");
+  command->add_flag("--actions", options->actions,
+                    "Print every rank's list of actions, transfers too, as CHUNK.MICRO-BATCH");
+  command->callback([options] { run(*options); });
+}
+
+}  // namespace shoal::cli

@@ -1,0 +1,168 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "cli/schedule_picture.h"
+
+namespace shoal::cli {
+namespace {
+
+struct Shade {
+  const char* fill;
+  const char* ink;
+};
+// Blues and oranges, which colour-blind readers can tell apart too, from dark to light by chunk.
+constexpr std::array kForward = {Shade{"#2b6cb0", "white"}, Shade{"#6ba6dd", "#10243a"},
+                                 Shade{"#a9cdee", "#10243a"}, Shade{"#d9e9f8", "#10243a"}};
+constexpr std::array kBackward = {Shade{"#c05621", "white"}, Shade{"#ec8f4f", "#3b1a06"},
+                                  Shade{"#f6bd90", "#3b1a06"}, Shade{"#fbe0cb", "#3b1a06"}};
+
+constexpr double kLegend = 84, kLeft = 84, kTop = 112, kRow = 38, kCell = 28;  // a row, and the passes in it
+constexpr double kMargin = 28;
+constexpr const char* kIdle = "#e9ecef";
+
+Shade shade_of(Action::Kind kind, int chunk) {
+  const auto& shades = kind == Action::Kind::forward ? kForward : kBackward;
+  return shades[chunk % shades.size()];
+}
+
+std::string text(double x, double y, std::string_view attributes, std::string_view content) {
+  return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" {}>{}</text>\n", x, y, attributes, content);
+}
+
+std::string box(double x, double y, double width, double height, std::string_view fill) {
+  return fmt::format(
+      "<rect x=\"{:.2f}\" y=\"{:.2f}\" width=\"{:.2f}\" height=\"{:.2f}\" rx=\"2\" fill=\"{}\" "
+      "stroke=\"white\" stroke-width=\"1\"/>\n",
+      x, y, width, height, fill);
+}
+
+class Picture {
+ public:
+  explicit Picture(const Schedule& schedule)
+      : schedule_(schedule), line_(timeline(schedule)), bottom_(kTop + kRow * schedule.shape.stages) {
+    // A forward pass of one chunk is wide enough for its number.
+    const auto digits = std::to_string(schedule.shape.micro_batches - 1).size();
+    const double least = schedule.shape.chunks * (8.0 + 6.5 * static_cast<double>(digits));
+    unit_ = std::max(least, 860 / line_.length);
+  }
+
+  std::string draw() const {
+    const double width = std::max(kLeft + line_.length * unit_ + kMargin, 640.0), height = bottom_ + 54;
+    std::string svg = fmt::format(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0:.0f} {1:.0f}\" width=\"{0:.0f}\" "
+        "height=\"{1:.0f}\">\n"
+        "<style>text{{font-family:Inter,'Helvetica Neue',Arial,'DejaVu Sans',sans-serif;fill:#222;"
+        "font-variant-numeric:tabular-nums}}.title{{font-size:17px;font-weight:600}}"
+        ".faint{{font-size:12px;fill:#6b7280}}.rank{{font-size:13px}}.cell{{font-size:11.5px}}</style>\n"
+        "<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n",
+        width, height);
+    return svg + heading() + legend() + rows() + axis() + "</svg>\n";
+  }
+
+ private:
+  double at(double time) const { return kLeft + time * unit_; }
+
+  std::string heading() const {
+    return text(kMargin, 34, "class=\"title\"", schedule_title(schedule_)) +
+           text(kMargin, 54, "class=\"faint\"",
+                fmt::format("ranks wait {:.1f} % of the step; theory: {}", 100 * line_.bubble,
+                            theory_of_bubble(schedule_.shape))) +
+           text(kMargin, 70, "class=\"faint\"",
+                "stages of equal cost; a backward pass takes twice as long as a forward pass");
+  }
+
+  // The chunks' shades of a kind of pass stand beside each other.
+  std::string legend() const {
+    std::string svg;
+    double x = kMargin;
+    const auto entry = [&](std::string_view fill, std::string_view name) {
+      svg += box(x, kLegend, 16, 14, fill);
+      x += 19;
+      if (name.empty()) return;
+      svg += text(x + 3, kLegend + 11.5, "class=\"faint\"", name);
+      x += 3 + 6.6 * static_cast<double>(name.size()) + 16;
+    };
+    const int chunks = schedule_.shape.chunks;
+    for (const auto& [kind, name] :
+         {std::pair(Action::Kind::forward, "forward"), {Action::Kind::backward, "backward"}}) {
+      const int shades = std::min(chunks, static_cast<int>(kForward.size()));
+      for (int chunk = 0; chunk < shades; ++chunk) {
+        const bool last = chunk + 1 == shades;
+        entry(shade_of(kind, chunk).fill,
+              last ? chunks > 1
+                         ? fmt::format("{}, chunks a to {}", name, static_cast<char>('a' + (chunks - 1) % 26))
+                         : name
+                   : "");
+      }
+    }
+    entry(kIdle, "waiting");
+    return svg;
+  }
+
+  std::string rows() const {
+    std::string svg;
+    for (int rank = 0; rank < schedule_.shape.stages; ++rank) {
+      const double top = kTop + kRow * rank + (kRow - kCell) / 2, middle = top + kCell / 2 + 4.2;
+      svg += text(kLeft - 12, middle, "class=\"rank\" text-anchor=\"end\"", fmt::format("rank {}", rank));
+      svg += box(kLeft, top, line_.length * unit_, kCell, kIdle);
+      for (const auto& [action, begin, end] : line_.ranks[rank]) {
+        const auto [fill, ink] = shade_of(action.kind, action.chunk);
+        svg += fmt::format("<g><title>rank {}: {}, {:.4g} to {:.4g}</title>\n", rank, describe(action), begin,
+                           end);
+        svg += box(at(begin), top, (end - begin) * unit_, kCell, fill);
+        svg += text((at(begin) + at(end)) / 2, middle,
+                    fmt::format("class=\"cell\" text-anchor=\"middle\" style=\"fill:{}\"", ink),
+                    std::to_string(action.micro_batch));
+        svg += "</g>\n";
+      }
+    }
+    return svg;
+  }
+
+  // Time in forward passes of a whole rank; a tick where there is room for its number.
+  std::string axis() const {
+    std::string svg = fmt::format("<path d=\"M{:.1f} {:.1f}H{:.1f}\" stroke=\"#9aa0a6\"/>\n", kLeft,
+                                  bottom_ + 4, at(line_.length));
+    double step = 1;
+    for (int i = 0; step * unit_ < 34; ++i) step *= i % 3 == 1 ? 2.5 : 2;  // 1, 2, 5, 10, ...
+    for (double time = 0; time <= line_.length + 1e-9; time += step) {
+      svg += fmt::format("<path d=\"M{:.1f} {:.1f}v4\" stroke=\"#9aa0a6\"/>\n", at(time), bottom_ + 4);
+      svg +=
+          text(at(time), bottom_ + 21, "class=\"faint\" text-anchor=\"middle\"", fmt::format("{:g}", time));
+    }
+    return svg + text(at(line_.length / 2), bottom_ + 40, "class=\"faint\" text-anchor=\"middle\"",
+                      "time, in forward passes of a stage");
+  }
+
+  const Schedule& schedule_;
+  Timeline line_;
+  double bottom_;
+  double unit_ = 0;  // pixels of a time of 1
+};
+
+}  // namespace
+
+std::string schedule_svg(const Schedule& schedule) { return Picture(schedule).draw(); }
+
+std::string schedule_title(const Schedule& schedule) {
+  const auto& [stages, chunks, micro_batches] = schedule.shape;
+  const auto count = [](int n, std::string_view noun) {
+    return fmt::format("{} {}{}", n, noun, n == 1 ? "" : noun.ends_with("h") ? "es" : "s");
+  };
+  static constexpr std::array kNames = {"GPipe", "1F1B", "Interleaved 1F1B"};
+  return fmt::format("{} on {}{}, {}", kNames[static_cast<std::size_t>(schedule.kind)], count(stages, "rank"),
+                     chunks > 1 ? " of " + count(chunks, "chunk") : "", count(micro_batches, "micro-batch"));
+}
+
+std::string theory_of_bubble(const PipelineShape& shape) {
+  const auto& [stages, chunks, micro_batches] = shape;
+  return fmt::format("(P - 1) / ({}M + P - 1) = {:.1f} %{}", chunks > 1 ? "v " : "",
+                     100 * (stages - 1.0) / (chunks * micro_batches + stages - 1.0),
+                     chunks > 1 && micro_batches % stages != 0
+                         ? fmt::format(" if M were a multiple of P = {}", stages)
+                         : "");
+}
+
+}  // namespace shoal::cli
