@@ -1,17 +1,18 @@
 // Times whole training steps (forward, backward, clip, AdamW) of a GPT on random tokens, as
 // bench/peers/torch_gpt.py and torch_ranks.py do.
 //   bench_train_step N_LAYER N_HEAD N_EMBD VOCAB BATCH POSITIONS DROPOUT float32|bfloat16 STEPS [THREADS]
-//                    [--ranks N] [--zero 0..3] [--micro SEQUENCES] [--layout]
+//                    [--ranks N] [--tensor N] [--sequence] [--pipeline N] [--schedule NAME] [--chunks N]
+//                    [--zero 0..3] [--micro SEQUENCES] [--layout]
 // BATCH is that of all ranks, which are threads of this process, or processes under mpirun. A rank has
-// THREADS threads (0: its share of the cores) and takes its part of the batch at once; --micro cuts it finer,
-// and
-// --layout adds the gradients in the order that no layout changes. Prints one line: median and minimum ms per
-// step, tokens/s, share of the measured peak of all ranks together.
+// THREADS threads (0: its share of the cores); a data rank takes its part of the batch at once, --micro cuts
+// it finer, and --layout adds the gradients in the order that no layout changes. Prints one line: median and
+// minimum ms per step, tokens/s, share of the measured peak of all ranks together.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -19,8 +20,9 @@
 #include "core/clock.h"
 #include "core/error.h"
 #include "core/philox.h"
-#include "model/gpt.h"
 #include "parallel/data_engine.h"
+#include "parallel/pipeline.h"
+#include "parallel/stages.h"
 
 using namespace shoal;
 
@@ -31,6 +33,9 @@ struct Settings {
   std::int64_t batch = 0;
   DType compute = DType::f32;
   int steps = 0, threads = 0, ranks = 1, zero = 0;
+  int tensor = 1, pipeline = 1, chunks = 1;
+  bool sequence = false;
+  ScheduleKind schedule = ScheduleKind::one_f_one_b;
   std::int64_t micro = 0;
   bool layout = false;
 };
@@ -39,7 +44,8 @@ Settings read_settings(int argc, char** argv) {
   if (argc < 10) {
     fail_user(
         "usage: {} N_LAYER N_HEAD N_EMBD VOCAB BATCH POSITIONS DROPOUT DTYPE STEPS [THREADS] [--ranks N] "
-        "[--zero Z] [--micro SEQUENCES] [--layout]",
+        "[--tensor N] [--sequence] [--pipeline N] [--schedule NAME] [--chunks N] [--zero Z] "
+        "[--micro SEQUENCES] [--layout]",
         argv[0]);
   }
   Settings settings;
@@ -64,6 +70,16 @@ Settings read_settings(int argc, char** argv) {
       settings.zero = std::atoi(argv[++i]);
     } else if (option == "--micro" && i + 1 < argc) {
       settings.micro = std::atoi(argv[++i]);
+    } else if (option == "--tensor" && i + 1 < argc) {
+      settings.tensor = std::atoi(argv[++i]);
+    } else if (option == "--sequence") {
+      settings.sequence = true;
+    } else if (option == "--pipeline" && i + 1 < argc) {
+      settings.pipeline = std::atoi(argv[++i]);
+    } else if (option == "--schedule" && i + 1 < argc) {
+      settings.schedule = parse_schedule(argv[++i]);
+    } else if (option == "--chunks" && i + 1 < argc) {
+      settings.chunks = std::atoi(argv[++i]);
     } else {
       fail_user("unknown argument {}", option);
     }
@@ -80,46 +96,67 @@ double sum(Communicator& ranks, double value) {
 void run(World& world, const Settings& settings) {
   const auto& config = settings.model;
   const std::int64_t positions = config.block_size, batch = settings.batch;
-  const std::int64_t micro = settings.micro > 0 ? settings.micro : batch / world.ranks.size();
-  if (micro == 0 || batch % (micro * world.ranks.size()) != 0) {
-    fail_user("{} ranks with micro-batches of {} do not share {} sequences evenly", world.ranks.size(), micro,
+  const int data_ranks = world.ranks.size() / (settings.tensor * settings.pipeline);
+  const std::int64_t micro = settings.micro > 0 ? settings.micro : batch / std::max(data_ranks, 1);
+  if (data_ranks == 0 || micro == 0 || batch % (micro * data_ranks) != 0) {
+    fail_user("{} data ranks with micro-batches of {} do not share {} sequences evenly", data_ranks, micro,
               batch);
   }
+  Mesh mesh(world.ranks, {settings.pipeline, data_ranks, settings.tensor});
   const auto backend = make_cpu_backend(settings.threads > 0 ? settings.threads : world.cores);
   EngineOptions options{.compute = settings.compute, .adamw = {}, .grad_clip = 1.0};
+  options.part.tensor = {mesh.place().tensor, settings.tensor, settings.sequence && settings.tensor > 1};
+  if (settings.pipeline > 1) {
+    const auto ranges = balanced_ranges(config, settings.pipeline * settings.chunks);
+    for (int chunk = 0; chunk < settings.chunks; ++chunk) {
+      options.part.chunks.push_back(
+          ranges[static_cast<std::size_t>(chunk * settings.pipeline + mesh.place().pipeline)]);
+    }
+  }
   options.zero = settings.zero;
   options.layout_exact = settings.layout;
   options.micro_batches = static_cast<int>(batch / micro);
-  const auto engine = make_data_engine(*backend, world.ranks, config, options);
+  const auto engine = make_data_engine(*backend, mesh, config, options);
   engine->initialize(1337);
-  Gpt model(*backend, *engine, config, {.batch = {micro, positions}, .compute = settings.compute});
+  Pipeline model(*backend, *engine, mesh, config,
+                 {.batch = {micro, positions},
+                  .compute = settings.compute,
+                  .part = options.part,
+                  .schedule = settings.schedule,
+                  .stages = settings.pipeline,
+                  .micro_batches = engine->passes()});
 
   std::vector<std::int32_t> tokens(static_cast<std::size_t>(batch * positions + 1));
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     const auto random = philox({1, 2}, {static_cast<std::uint32_t>(i), 0, 0, 0});
     tokens[i] = static_cast<std::int32_t>(to_below(random, static_cast<std::uint64_t>(config.vocab_size)));
   }
-  double loss = 0;
-  const Tensor loss_sum{&loss, DType::f64, {1}};
+  std::vector<double> losses(static_cast<std::size_t>(engine->passes()));
+  const Tensor loss_sums{losses.data(), DType::f64, {engine->passes()}};
   const float scale = 1.0f / static_cast<float>(batch * positions);
   std::vector<double> times;
   for (int step = 0; step < settings.steps + 2; ++step) {
     const Stopwatch watch;
-    loss = 0;
+    std::fill(losses.begin(), losses.end(), 0.0);
     engine->begin_step(step + 1);
+    std::vector<TokenBatch> batches;
     for (int pass = 0; pass < engine->passes(); ++pass) {
-      const std::int64_t first = (pass * world.ranks.size() + engine->first_micro_batch()) * micro;
+      const std::int64_t first = (pass * data_ranks + engine->first_micro_batch()) * micro;
       auto* start = tokens.data() + first * positions;
-      model.train({.tokens = {start, DType::i32, {micro, positions}},
-                   .targets = {start + 1, DType::i32, {micro, positions}},
-                   .address = {.seed = 1337, .step = step, .first_sample = first}},
-                  loss_sum, scale);
+      batches.push_back({.tokens = {start, DType::i32, {micro, positions}},
+                         .targets = {start + 1, DType::i32, {micro, positions}},
+                         .address = {.seed = 1337, .step = step, .first_sample = first}});
     }
+    model.train(batches, loss_sums, scale);
     engine->gradient_norm();
     engine->update(1e-4, step + 1);
     if (step >= 2) times.push_back(watch.seconds());
   }
-  loss = sum(world.ranks, loss * static_cast<double>(scale));
+  double loss = 0;
+  if (model.has_loss() && mesh.place().tensor == 0) {
+    loss = std::accumulate(losses.begin(), losses.end(), 0.0) * static_cast<double>(scale);
+  }
+  loss = sum(world.ranks, loss);
   const double peak = sum(world.ranks, backend->measure_peak_flops(settings.compute));
   if (world.ranks.rank() != 0) return;
   std::sort(times.begin(), times.end());
