@@ -141,6 +141,7 @@ void Trainer::Impl::start() {
   some_for_all(ranks, first(), [&] { write_config(described()); });
   log_summary(config, gpt, data, world);
 
+  if (tracer) tracer->set_place(to_string(mesh.place()));
   peak_flops = backend->measure_peak_flops(compute_dtype(config));
   ranks.all_reduce({&peak_flops, DType::f64, {1}}).wait();
   engine = make_data_engine(*backend, mesh, gpt, engine_options(config, gpt, mesh.place()));
