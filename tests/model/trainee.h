@@ -53,7 +53,7 @@ class Trainee {
 
   Trainee(std::unique_ptr<Backend> backend, const GptConfig& config, const TraineeOptions& options = {})
       : backend_(std::move(backend)),
-        engine_(make_data_engine(*backend_, *self_, config,
+        engine_(make_data_engine(*backend_, mesh_, config,
                                  {.compute = options.compute,
                                   .adamw = {},
                                   .grad_clip = options.grad_clip,
@@ -164,6 +164,7 @@ class Trainee {
 
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<Communicator> self_ = make_self_communicator();
+  Mesh mesh_{*self_};
   std::unique_ptr<DataEngine> engine_;
   Gpt model_;
   Buffer loss_;

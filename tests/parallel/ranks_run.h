@@ -1,4 +1,4 @@
-// A short training run of a tiny model over data ranks that are threads, and everything that it leaves.
+// A short training run of a tiny model over a mesh of ranks that are threads, and everything that it leaves.
 #pragma once
 
 #include <cstring>
@@ -7,15 +7,19 @@
 #include <numeric>
 
 #include "comm/world.h"
-#include "model/gpt.h"
 #include "model/trainee.h"
 #include "parallel/data_engine.h"
+#include "parallel/pipeline.h"
+#include "parallel/stages.h"
 
 namespace shoal::test {
 
 struct RanksRun {
-  int ranks = 1;
-  EngineOptions engine;  // micro_batches are those of the global batch
+  MeshShape mesh;
+  bool sequence = false;
+  ScheduleKind schedule = ScheduleKind::one_f_one_b;
+  int chunks = 1;        // ranges of units per stage
+  EngineOptions engine;  // micro_batches are those of the global batch; the part is filled in
   int steps = 10;
   int batches = 1000;  // that there are: then they come again
   GptConfig model{.n_layer = 3,
@@ -28,11 +32,36 @@ struct RanksRun {
   Recompute recompute = Recompute::none;
   double lr = 1e-2;
   int evaluate_every = 5;  // steps; in between, as trainers do
+
+  ModelPart part(const MeshPlace& place) const {
+    ModelPart part;
+    part.tensor = {.rank = place.tensor, .size = mesh.tensor, .sequence = sequence && mesh.tensor > 1};
+    if (mesh.pipeline == 1) return part;
+    const auto ranges = balanced_ranges(model, mesh.pipeline * chunks);
+    for (int chunk = 0; chunk < chunks; ++chunk)
+      part.chunks.push_back(ranges[static_cast<std::size_t>(chunk * mesh.pipeline + place.pipeline)]);
+    return part;
+  }
+  EngineOptions engine_options(const MeshPlace& place) const {
+    auto options = engine;
+    options.part = part(place);
+    return options;
+  }
+  PipelineOptions pipeline_options(const MeshPlace& place) const {
+    return {.batch = {1, model.block_size},
+            .compute = engine.compute,
+            .recompute = recompute,
+            .part = part(place),
+            .schedule = schedule,
+            .stages = mesh.pipeline,
+            .micro_batches = (engine.micro_batches + mesh.data - 1) / mesh.data};
+  }
 };
 
 struct RunOutcome {
   std::vector<double> losses, norms, evaluations;                // of each step; as every rank saw them
   std::map<std::string, std::vector<float>, std::less<>> state;  // whole parameters and moments
+  std::map<std::string, std::vector<int>, std::less<>> saved;    // on how many ranks each element is saved
 
   // Everything as bytes, to be compared.
   std::string bytes() const {
@@ -48,72 +77,157 @@ struct RunOutcome {
   }
 };
 
-// Puts the parts that a rank holds, or would save, where they belong in whole tensors.
-inline void collect(RunOutcome& into, DataEngine& engine, DataEngine::Share share) {
-  for (const auto& tensor : engine.state(true, share)) {
-    auto& whole = into.state[tensor.name];
-    whole.resize(static_cast<std::size_t>(tensor.shape.count()), std::numeric_limits<float>::quiet_NaN());
-    std::memcpy(whole.data() + tensor.first, tensor.data.data, tensor.data.bytes());
+// Calls f(element of the tensor, element of the whole one) for each that is here.
+template <typename F>
+void for_elements(const StateTensor& tensor, F&& f) {
+  const auto& [offset, shape] = tensor.box;
+  const std::int64_t width = shape[-1];
+  for (std::int64_t i = 0; i < tensor.data.count(); ++i) {
+    const std::int64_t at = tensor.first + i;
+    const std::int64_t row = shape.rank() == 1 ? 0 : offset[0] + at / width;
+    f(static_cast<std::size_t>(i),
+      static_cast<std::size_t>(row * tensor.shape[-1] + offset[-1] + at % width));
   }
 }
+
+// Puts the parts that a rank holds where they belong in whole tensors, and counts what it would save. Ranks
+// that hold the same have the same bits.
+inline void collect(RunOutcome& into, DataEngine& engine) {
+  const auto whole = [](auto& tensors, const StateTensor& tensor) -> auto& {
+    auto& values = tensors[tensor.name];
+    if (values.empty()) values.resize(static_cast<std::size_t>(tensor.shape.count()));
+    return values;
+  };
+  static constexpr float kNone = std::numeric_limits<float>::quiet_NaN();
+  for (const auto& tensor : engine.state(true, DataEngine::Share::held)) {
+    const bool known = into.state.contains(tensor.name);
+    auto& values = whole(into.state, tensor);
+    if (!known) std::fill(values.begin(), values.end(), kNone);
+    int differ = 0;
+    for_elements(tensor, [&](std::size_t here, std::size_t there) {
+      const float value = tensor.data.as<float>()[here];
+      if (!std::isnan(values[there]) && values[there] != value) ++differ;
+      values[there] = value;
+    });
+    EXPECT_EQ(differ, 0) << "elements of " << tensor.name << ", of which ranks hold different ones";
+  }
+  for (const auto& tensor : engine.state(true, DataEngine::Share::to_save)) {
+    auto& counts = whole(into.saved, tensor);
+    for_elements(tensor, [&](std::size_t, std::size_t there) { ++counts[there]; });
+  }
+}
+
+// One rank's side of a run.
+class RankOfRun {
+ public:
+  RankOfRun(const RanksRun& run, World& world)
+      : run_(run),
+        mesh_(world.ranks, run.mesh),
+        backend_(make_cpu_backend(1)),
+        engine_(make_data_engine(*backend_, mesh_, run.model, run.engine_options(mesh_.place()))),
+        model_(*backend_, *engine_, mesh_, run.model, run.pipeline_options(mesh_.place())),
+        losses_(*backend_, DType::f64, {engine_->passes()}) {
+    for (int pass = 0; pass < engine_->passes(); ++pass) {
+      tokens_.emplace_back(*backend_, DType::i32, Shape{1, run.model.block_size});
+      targets_.emplace_back(*backend_, DType::i32, Shape{1, run.model.block_size});
+    }
+    engine_->initialize(Trainee::kSeed);
+  }
+
+  DataEngine& engine() { return *engine_; }
+
+  void step(int step, RunOutcome& outcome) {
+    const auto data = random_tokens(run_.model, count(), static_cast<std::uint32_t>(step % run_.batches) + 1);
+    engine_->begin_step(step);
+    std::vector<TokenBatch> batches;
+    for (int pass = 0; pass < engine_->passes(); ++pass) batches.push_back(micro_batch(data, step, pass));
+    backend_->zero(losses_);
+    const float scale = 1.0f / static_cast<float>(count() * run_.model.block_size);
+    model_.train(batches, losses_, scale);
+    outcome.norms.push_back(engine_->gradient_norm());
+    engine_->update(run_.lr, step + 1);
+
+    const Values of_passes = losses_.values();
+    std::vector<double> losses(static_cast<std::size_t>(count()));
+    for (int pass = 0; model_.has_loss() && pass < engine_->passes(); ++pass) {
+      if (index(pass) < count())
+        losses[static_cast<std::size_t>(index(pass))] = of_passes[static_cast<std::size_t>(pass)];
+    }
+    share(losses, model_.has_loss());
+    outcome.losses.push_back(std::accumulate(losses.begin(), losses.end(), 0.0) * static_cast<double>(scale));
+    if ((step + 1) % run_.evaluate_every == 0) outcome.evaluations.push_back(evaluate(data));
+  }
+
+ private:
+  int count() const { return run_.engine.micro_batches; }
+  int index(int pass) const { return pass * run_.mesh.data + engine_->first_micro_batch(); }
+
+  TokenBatch micro_batch(const Tokens& data, int step, int pass) {
+    const auto& tokens = tokens_[static_cast<std::size_t>(pass)];
+    const auto& targets = targets_[static_cast<std::size_t>(pass)];
+    const bool idle = index(pass) >= count();
+    const std::int64_t first = idle ? 0 : index(pass) * run_.model.block_size;
+    const std::vector<std::int32_t> ignored(static_cast<std::size_t>(run_.model.block_size), -1);
+    backend_->copy_from_host(tokens, data.tokens.data() + first);
+    backend_->copy_from_host(targets, idle ? ignored.data() : data.targets.data() + first);
+    return {.tokens = tokens,
+            .targets = targets,
+            .address = {.seed = Trainee::kSeed, .step = step, .first_sample = index(pass)}};
+  }
+
+  double evaluate(const Tokens& data) {
+    backend_->copy_from_host(tokens_[0], data.tokens.data());
+    backend_->copy_from_host(targets_[0], data.targets.data());
+    const Buffer loss(*backend_, DType::f64, {1});
+    model_.evaluate({.tokens = tokens_[0], .targets = targets_[0], .address = {}}, loss);
+    std::vector<double> losses = {model_.has_loss() ? loss.values()[0] : 0.0};
+    if (mesh_.place().data > 0) losses[0] = 0;
+    share(losses, model_.has_loss() && mesh_.place().data == 0);
+    return losses[0];
+  }
+
+  // Every rank gets what one rank of each tensor group tells; the others of the group know the same.
+  void share(std::vector<double>& values, bool knows) {
+    const auto mine = values;
+    if (mesh_.place().tensor > 0) std::fill(values.begin(), values.end(), 0.0);
+    mesh_.world().all_reduce({values.data(), DType::f64, {static_cast<std::int64_t>(values.size())}}).wait();
+    for (std::size_t i = 0; knows && i < values.size(); ++i) {
+      if (mine[i] == 0) continue;
+      EXPECT_EQ(mine[i], values[i]) << to_string(mesh_.place());
+    }
+  }
+
+  const RanksRun& run_;
+  Mesh mesh_;
+  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<DataEngine> engine_;
+  Pipeline model_;
+  std::vector<Buffer> tokens_, targets_;  // of the step's micro-batches
+  Buffer losses_;
+};
 
 inline RunOutcome train(const RanksRun& run) {
   RunOutcome outcome;
   std::mutex mutex;
-  run_threads({.ranks = run.ranks, .deadline_seconds = 60}, [&](World& world) {
-    const auto backend = make_cpu_backend(1);
-    const auto engine = make_data_engine(*backend, world.ranks, run.model, run.engine);
-    engine->initialize(Trainee::kSeed);
-    Gpt model(
-        *backend, *engine, run.model,
-        {.batch = {1, run.model.block_size}, .compute = run.engine.compute, .recompute = run.recompute});
-    const Buffer tokens(*backend, DType::i32, {1, run.model.block_size});
-    const Buffer targets(*backend, DType::i32, {1, run.model.block_size});
-    Buffer loss(*backend, DType::f64, {1});
-    const int count = run.engine.micro_batches;
-    const float scale = 1.0f / static_cast<float>(count * run.model.block_size);
+  run_threads({.ranks = run.mesh.ranks(), .deadline_seconds = 60}, [&](World& world) {
+    RankOfRun rank(run, world);
     RunOutcome mine;
-    for (int step = 0; step < run.steps; ++step) {
-      const auto data = random_tokens(run.model, count, static_cast<std::uint32_t>(step % run.batches) + 1);
-      std::vector<double> losses(static_cast<std::size_t>(count));
-      engine->begin_step(step);
-      for (int pass = 0; pass < engine->passes(); ++pass) {
-        const int index = pass * world.ranks.size() + engine->first_micro_batch();
-        const bool idle = index >= count;
-        const std::int64_t first = idle ? 0 : index * run.model.block_size;
-        const std::vector<std::int32_t> ignored(static_cast<std::size_t>(run.model.block_size), -1);
-        backend->copy_from_host(tokens, data.tokens.data() + first);
-        backend->copy_from_host(targets, idle ? ignored.data() : data.targets.data() + first);
-        backend->zero(loss);
-        model.train({.tokens = tokens,
-                     .targets = targets,
-                     .address = {.seed = Trainee::kSeed, .step = step, .first_sample = index}},
-                    loss, scale);
-        if (!idle) losses[static_cast<std::size_t>(index)] = loss.values()[0];
-      }
-      mine.norms.push_back(engine->gradient_norm());
-      engine->update(run.lr, step + 1);
-      world.ranks.all_reduce({losses.data(), DType::f64, {count}}).wait();
-      mine.losses.push_back(std::accumulate(losses.begin(), losses.end(), 0.0) * static_cast<double>(scale));
-      if ((step + 1) % run.evaluate_every == 0) {
-        backend->copy_from_host(targets, data.targets.data());
-        backend->copy_from_host(tokens, data.tokens.data());
-        backend->zero(loss);
-        model.evaluate({.tokens = tokens, .targets = targets, .address = {}}, loss);
-        mine.evaluations.push_back(loss.values()[0]);
-      }
-    }
+    for (int step = 0; step < run.steps; ++step) rank.step(step, mine);
     const std::lock_guard lock(mutex);
-    collect(outcome, *engine, world.ranks.rank() % 2 ? DataEngine::Share::to_save : DataEngine::Share::held);
-    if (world.ranks.rank() == 0) {
+    collect(outcome, rank.engine());
+    if (outcome.losses.empty()) {
       outcome.losses = mine.losses;
       outcome.norms = mine.norms;
       outcome.evaluations = mine.evaluations;
-    } else if (!outcome.losses.empty()) {
+    } else {
       EXPECT_EQ(mine.losses, outcome.losses);
       EXPECT_EQ(mine.norms, outcome.norms);
+      EXPECT_EQ(mine.evaluations, outcome.evaluations);
     }
   });
+  for (const auto& [name, counts] : outcome.saved)
+    EXPECT_TRUE(std::all_of(counts.begin(), counts.end(), [](int n) { return n == 1; }))
+        << name << " is not saved once";
   return outcome;
 }
 

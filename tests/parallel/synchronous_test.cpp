@@ -9,7 +9,7 @@ namespace {
 
 RanksRun exact(int ranks, int zero, int replicate = 1) {
   RanksRun run;
-  run.ranks = ranks;
+  run.mesh.data = ranks;
   run.engine = {
       .grad_clip = 0.1, .zero = zero, .replicate = replicate, .layout_exact = true, .micro_batches = 8};
   return run;
@@ -29,7 +29,7 @@ std::string name_of(const testing::TestParamInfo<Layout>& info) {
 class LayoutExact : public testing::TestWithParam<Layout> {
  protected:
   static RanksRun with(RanksRun run, const Layout& layout) {
-    run.ranks = layout.ranks;
+    run.mesh.data = layout.ranks;
     run.engine.zero = layout.zero;
     run.engine.replicate = layout.replicate;
     return run;
@@ -126,7 +126,7 @@ TEST_P(DefaultOrder, RepeatsItself) { EXPECT_TRUE(train(run_).bytes() == train(r
 TEST_P(DefaultOrder, IsThatOfOneRankWithinRounding) {
   run_.steps = 1;
   auto one = run_;
-  one.ranks = 1;
+  one.mesh.data = 1;
   one.engine.zero = 0;
   one.engine.replicate = 1;
   const auto many = train(run_), single = train(one);
@@ -152,7 +152,7 @@ TEST_P(DefaultOrder, TwoHundredStepsStayByThoseOfOneRank) {
   run_.batches = 4;
   run_.lr = 1e-3;
   auto one = run_;
-  one.ranks = 1;
+  one.mesh.data = 1;
   one.engine.zero = 0;
   one.engine.replicate = 1;
   const auto many = train(run_), single = train(one);
