@@ -1,0 +1,37 @@
+// shoal trace: one step of a trace as an SVG.
+#include <memory>
+
+#include "checkpoint/file_io.h"
+#include "cli/command.h"
+#include "cli/trace_picture.h"
+#include "core/error.h"
+
+namespace shoal::cli {
+
+void add_trace(CLI::App& app) {
+  struct Options {
+    std::string file, output;
+    std::int64_t step = 0;
+  };
+  auto options = std::make_shared<Options>();
+  auto* command =
+      add_command(app, "trace", "Draw one step of a trace that shoal train --trace wrote",
+                  {{"shoal trace trace.json -o step.svg", "Its first step, all ranks below each other"},
+                   {"shoal trace trace.json --step 5 -o step.svg",
+                    "Another one; https://ui.perfetto.dev shows everything"}});
+  command->add_option("FILE", options->file, "The trace")->required()->option_text("FILE");
+  command->add_option("--step", options->step, "Which; the first in the file unless given")
+      ->check(CLI::PositiveNumber)
+      ->option_text("N");
+  command->add_option("-o,--output", options->output, "The picture to write, an SVG")
+      ->required()
+      ->option_text("FILE.svg");
+  command->callback([options] {
+    const std::filesystem::path output = options->output;
+    if (output.extension() != ".svg")
+      fail_user("{}: the picture is an SVG; name it {}.svg", output.string(), output.stem().string());
+    write_text(output, trace_svg(read_trace_step(options->file, options->step)));
+  });
+}
+
+}  // namespace shoal::cli
