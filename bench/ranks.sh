@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Data parallel on one machine: GPT-2 124M in steps of 4 and 8 sequences of 256 tokens. Two ranks of one thread (threads
-# of a process, and MPI), ZeRO 0 to 3, in the default order and in the one that no layout changes, beside one rank of two
-# threads and beside two processes of PyTorch (DDP and fully_shard over gloo). Interleaved in rounds, each run a process
-# of its own.
+# Parallel modes on one machine: GPT-2 124M in steps of 4, 8 and 16 sequences of 256 tokens. Two ranks of one thread
+# (threads of a process, and MPI): data parallel, ZeRO 0 to 3, in the default order and in the one that no layout changes;
+# tensor parallel; a pipeline of two stages over eight micro-batches. Beside one rank of two threads, and beside two
+# processes of PyTorch (DDP and fully_shard over gloo). Interleaved in rounds, each run a process of its own.
 #
 #   PYTHON=PATH [BUILD=build/release] [ROUNDS=3] [STEPS=3] [ROWS=REGEX] [VARIANTS=REGEX] [MPI=openmpi] [OUT=FILE] bench/ranks.sh
 #
 # PYTHON is one that has torch 2; without it the peers are left out. ROWS: batch-4-float32, batch-8-float32,
-# batch-4-bfloat16. VARIANTS match the first column of the table. Takes some two hours on two cores, which nothing else
+# batch-4-bfloat16, batch-16-float32. VARIANTS match the first column of the table. Takes some two hours on two cores, which nothing else
 # may use meanwhile; SIZE="2 4 128 512" shrinks the model, for a look at the script itself.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -46,7 +46,7 @@ record() {
 
 # one_round ROW BATCH DTYPE
 one_round() {
-  local row=$1 batch=$2 dtype=$3 zero order way compiled
+  local row=$1 batch=$2 dtype=$3 zero order mode way compiled
   local model="$size $batch 256 0 $dtype $steps"
   # shellcheck disable=SC2086
   {
@@ -58,6 +58,15 @@ one_round() {
         record "$row" "MPI, ZeRO-$zero${order:+, layout}" "${launch[@]}" "$shoal" $model 1 --zero $zero $order
       done
     done
+    for mode in "--tensor 2" "--tensor 2 --sequence"; do
+      record "$row" "threads, ${mode//--/}" "$shoal" $model 1 --ranks 2 $mode
+      record "$row" "MPI, ${mode//--/}" "${launch[@]}" "$shoal" $model 1 $mode
+    done
+    if [ "$batch" -ge 8 ]; then
+      record "$row" "1 rank, 8 micro-batches" "$shoal" $model 2 --micro $((batch / 8))
+      record "$row" "threads, pipeline 2, 8 micro-batches" "$shoal" $model 1 --ranks 2 --pipeline 2 --micro $((batch / 8))
+      record "$row" "MPI, pipeline 2, 8 micro-batches" "${launch[@]}" "$shoal" $model 1 --pipeline 2 --micro $((batch / 8))
+    fi
     [ -n "$python" ] || return 0
     for way in ddp fsdp2; do
       for compiled in "" --compile; do
@@ -69,7 +78,7 @@ one_round() {
 }
 
 for ((round = 1; round <= rounds; ++round)); do
-  for row in batch-4-float32 batch-8-float32 batch-4-bfloat16; do
+  for row in batch-4-float32 batch-8-float32 batch-4-bfloat16 batch-16-float32; do
     grep -Eq "$rows" <<<"$row" || continue
     IFS=- read -r _ batch dtype <<<"$row"
     one_round "$row" "$batch" "$dtype"

@@ -13,7 +13,7 @@ def main():
         runs.setdefault(row, {}).setdefault(variant, []).append(
             (float(re.search(r"median ([\d.]+)", printed)[1]), float(re.search(r"tokens/s (\d+)", printed)[1]),
              float(share[1]) if share else None))
-    print("# Data parallel: two ranks of one thread, one rank of two threads, PyTorch\n")
+    print("# Parallel modes: two ranks of one thread, one rank of two threads, PyTorch\n")
     print("GPT-2 124M, 256 positions, the same global batch in every row of a table; forward, backward, clipping by the\n"
           "whole model's norm, AdamW. Medians over rounds of each process's median step. The share is of the peak that all\n"
           "ranks measure at once in the same process. \"layout\" adds gradients in the order that no layout changes.")

@@ -1,6 +1,9 @@
 #include "cli/dry_run.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <set>
 
 #include "cli/sizes.h"
 #include "core/text.h"
@@ -22,12 +25,52 @@ void print_links(const DryRun::Rank& rank) {
   }
 }
 
-void print_step(const DryRun::Rank& rank, const Config& config, int ranks) {
+// "0", "0..3", "0, 2": the values that ranks of a group have of a coordinate.
+std::string values_text(const std::set<int>& values) {
+  const int first = *values.begin(), last = *values.rbegin();
+  if (first < last && last - first + 1 == static_cast<int>(values.size())) {
+    return fmt::format("{}..{}", first, last);
+  }
+  return fmt::format("{}", fmt::join(values, ", "));
+}
+
+// "pipeline 0, tensor 0..1": the places of the ranks of a group, where they are a part of the mesh; else "".
+std::string places_text(const std::vector<int>& ranks, const MeshShape& shape) {
+  struct Axis {
+    const char* name;
+    int MeshPlace::*value;
+    int size;
+  };
+  const Axis axes[] = {{"pipeline", &MeshPlace::pipeline, shape.pipeline},
+                       {"data", &MeshPlace::data, shape.data},
+                       {"tensor", &MeshPlace::tensor, shape.tensor}};
+  std::vector<std::string> texts;
+  std::size_t places = 1;
+  for (const auto& axis : axes) {
+    std::set<int> values;
+    for (const int rank : ranks) values.insert(place_of(shape, rank).*axis.value);
+    places *= values.size();
+    if (values.size() < static_cast<std::size_t>(axis.size)) {
+      texts.push_back(fmt::format("{} {}", axis.name, values_text(values)));
+    }
+  }
+  return places == ranks.size() ? fmt::format("{}", fmt::join(texts, ", ")) : "";
+}
+
+// Which ranks of all: ", each of 8 ranks", ", pipeline 0: rank 0 and 3 others".
+std::string who_text(const DryRun::Rank& rank, const Config& config, int ranks) {
   const auto others = rank.ranks.size() - 1;
-  const auto who = others + 1 == static_cast<std::size_t>(ranks)
-                       ? (ranks == 1 ? "" : fmt::format(", each of {} ranks", ranks))
-                       : fmt::format(", rank {} and {} others", rank.ranks.front(), others);
-  fmt::print("\none step{}: {} micro-batch{} of {} x {} tokens\n", who, rank.passes,
+  if (others + 1 == static_cast<std::size_t>(ranks))
+    return ranks == 1 ? "" : fmt::format(", each of {} ranks", ranks);
+  const auto places = ranks_of_model(config.parallel) > 1 ? places_text(rank.ranks, mesh_shape(config)) : "";
+  return fmt::format(", {}{}rank {}{}", places, places.empty() ? "" : ": ", rank.ranks.front(),
+                     others == 0   ? ""
+                     : others == 1 ? fmt::format(" and rank {}", rank.ranks.back())
+                                   : fmt::format(" and {} others", others));
+}
+
+void print_step(const DryRun::Rank& rank, const Config& config, int ranks) {
+  fmt::print("\none step{}: {} micro-batch{} of {} x {} tokens\n", who_text(rank, config, ranks), rank.passes,
              rank.passes == 1 ? "" : "es", config.train.micro_batch, config.model.block_size);
   for (const auto& total : rank.traffic) {
     if (total.bytes == 0) continue;
@@ -48,6 +91,7 @@ void print_dry_run(Config config, int asked, int ranks_per_host) {
   resolve_layout(config, ranks);
   const auto source = resolve_vocabulary(config);
   const auto model = to_gpt_config(config.model);
+  check_mesh(config, model);
   fmt::print("{}: {} parameters\n", describe(model, source), with_commas(parameter_count(gpt_units(model))));
   print_memory(config, model, {.all = ranks, .here = std::max(ranks_per_host, 1)});
   const auto run = dry_run(config, ranks, ranks_per_host);

@@ -11,6 +11,7 @@
 #include "train/layout.h"
 #include "train/memory.h"
 #include "train/model_io.h"
+#include "train/pretrained.h"
 #include "train/ranks.h"
 
 namespace shoal::cli {
@@ -27,6 +28,9 @@ struct Options {
 Dataset open_data(const Config& config, std::int64_t vocab_size, World& world) {
   std::optional<Dataset> data;
   all_or_none(world.ranks, [&] {
+    if (is_hugging_face_folder(config.data.dir)) {
+      fail_user("{} holds weights and no data; say what to evaluate on, data.dir=FOLDER", config.data.dir);
+    }
     data.emplace(config.data.dir, DatasetOptions{.vocab_size = vocab_size});
     if (data->vocab_size() > vocab_size) {
       fail_user(
@@ -80,7 +84,10 @@ void add_eval(CLI::App& app) {
       {{"shoal eval --checkpoint runs/quickstart", "the latest checkpoint of a run, on all of val"},
        {"shoal eval --checkpoint runs/quickstart/checkpoints/best --split train --batches 50",
         "the best one, on 50 random batches of train"}});
-  command->add_option("--checkpoint", options->checkpoint, "A run, or one of its checkpoints")->required();
+  command
+      ->add_option("--checkpoint", options->checkpoint,
+                   "A run, one of its checkpoints, or weights in Hugging Face's format")
+      ->required();
   command->add_option("--split", options->split, "val, train or test")->capture_default_str();
   command->add_option("--batches", options->batches, "Random batches to use; 0 is the whole split in order")
       ->check(CLI::NonNegativeNumber)

@@ -21,6 +21,7 @@
 #include "train/agree.h"
 #include "train/interrupt.h"
 #include "train/model_io.h"
+#include "train/pretrained.h"
 #include "train/ranks.h"
 
 namespace shoal::cli {
@@ -64,8 +65,9 @@ LoadedModel load(const Options& options, const Config& config, Communicator& alo
   all_or_none(world.ranks, [&] {
     model.emplace(load_model(checkpoint, config, alone, backend_threads(config, world)));
     if (!model->tokenizer) {
-      fail_user("{} was trained on data without a meta.json, so there is no tokenizer to write text with",
-                options.checkpoint);
+      fail_user("{} {}, so there is no tokenizer to write text with", options.checkpoint,
+                is_hugging_face_folder(checkpoint) ? "has no vocab.json and merges.txt"
+                                                   : "was trained on data without a meta.json");
     }
   });
   return std::move(*model);
@@ -222,7 +224,9 @@ void add_sample(CLI::App& app) {
         "Three continuations of a prompt"},
        {"shoal sample --checkpoint runs/quickstart/checkpoints/best --prompt \"JULIET:\" --stop \"ROMEO:\"",
         "The best checkpoint, until it gives the word to somebody"}});
-  command->add_option("--checkpoint", options->checkpoint, "A run, or one of its checkpoints")
+  command
+      ->add_option("--checkpoint", options->checkpoint,
+                   "A run, one of its checkpoints, or weights in Hugging Face's format")
       ->required()
       ->option_text("DIR");
   auto* prompt =

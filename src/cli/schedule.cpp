@@ -54,32 +54,10 @@ std::string origin_of_micro_batches(const Config& config, const Options& options
                      data > 1 ? fmt::format(" / {} data-parallel ranks", data) : "");
 }
 
-std::string unit_name(int unit, int layers) {
-  if (unit == 0) return "embedding";
-  return unit > layers ? "head" : fmt::format("block.{}", unit - 1);
-}
-
-// "embedding, block.0-3"
-std::string units_text(const UnitRange& range, int layers) {
-  const int first = std::max(range.begin, 1), last = std::min(range.end, layers + 1) - 1;
-  auto text = unit_name(first, layers);
-  if (last > first) text += fmt::format("-{}", last - 1);
-  if (range.holds(0)) text = unit_name(0, layers) + ", " + text;
-  if (range.holds(layers + 1)) text += ", " + unit_name(layers + 1, layers);
-  return text;
-}
-
-std::vector<UnitRange> ranges_of(const Config& config, const GptConfig& model) {
-  const auto& parallel = config.parallel;
-  const int parts = parallel.pipeline * parallel.chunks;
-  return parallel.stages.empty() ? balanced_ranges(model, parts)
-                                 : ranges_by_hand(model, parts, parallel.stages);
-}
-
 // One line per rank: its share of the cost, the most activations at a time and its units, by chunk.
 void print_stages(const Config& config, const GptConfig& model, const Schedule& schedule) {
   const auto& [stages, chunks, micro_batches] = schedule.shape;
-  const auto ranges = ranges_of(config, model);
+  const auto ranges = unit_ranges(config, model);
   const auto costs = unit_costs(model);
   const double total = std::accumulate(costs.begin(), costs.end(), 0.0);
   fmt::print("\nrank   cost  activations  units\n");
@@ -92,7 +70,7 @@ void print_stages(const Config& config, const GptConfig& model, const Schedule& 
       const auto& range = ranges[chunk * stages + rank];
       cost += std::accumulate(costs.begin() + range.begin, costs.begin() + range.end, 0.0);
       const auto name = chunks > 1 ? fmt::format("{}: ", static_cast<char>('a' + chunk % 26)) : "";
-      units += (chunk > 0 ? "; " : "") + name + units_text(range, model.n_layer);
+      units += (chunk > 0 ? "; " : "") + name + describe(range, model);
       activations += fmt::format("{}{}", chunk > 0 ? " + " : "", needed[chunk].activations);
     }
     dearest = std::max(dearest, cost);

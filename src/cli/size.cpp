@@ -58,6 +58,7 @@ void run(const ConfigOptions& options, int asked) {
   const auto source = resolve_vocabulary(config);
   const auto model = to_gpt_config(config.model);
   const auto units = gpt_units(model);
+  check_mesh(config, model);
   fmt::print("{}\n\n", describe(model, source));
   print_parameters(model, units);
   print_files(units);
@@ -78,6 +79,7 @@ void add_size(CLI::App& app) {
       {{"shoal size configs/gpt2-124m.toml", "GPT-2; the data need not be there"},
        {"shoal size configs/gpt2-124m.toml train.micro_batch=2 train.recompute=block", "what would it save?"},
        {"shoal size configs/gpt2-124m.toml --ranks 8 parallel.zero=3", "on each of 8 ranks"},
+       {"shoal size configs/gpt2-124m.toml --ranks 8 parallel.pipeline=2 parallel.tensor=2", "in a mesh"},
        {"shoal size --table --ranks 4", "twelve models from 25M to 708M parameters"}});
   command->add_option("CONFIG", options->file, "The run's config, a TOML file; may be left out with --table")
       ->option_text("CONFIG.toml");

@@ -6,6 +6,7 @@
 
 #include "core/text.h"
 #include "data/dataset.h"
+#include "train/layout.h"
 
 namespace shoal::cli {
 namespace {
@@ -24,24 +25,27 @@ double mapped_bytes(const fs::path& data) {
   return bytes;
 }
 
-// How the ranks share the state.
-std::string sharding_text(const ParallelConfig& parallel, int ranks) {
+// How the data ranks share the state.
+std::string sharding_text(const ParallelConfig& parallel) {
   static constexpr const char* kWords[] = {
       "every rank holds all parameters, gradients and moments",
       "moments and master weights cut over {}; parameters and gradients whole",
       "moments, master weights and gradients cut over {}; parameters whole",
       "everything cut over {}; a unit's parameters are gathered while it is used"};
-  const int replicas = parallel.zero == 0 ? 1 : parallel.replicate;
-  const auto over = replicas == 1 ? fmt::format("{} ranks", ranks)
-                                  : fmt::format("{} ranks ({} replicas)", ranks / replicas, replicas);
-  return fmt::format("ZeRO-{}: {}", parallel.zero, fmt::format(fmt::runtime(kWords[parallel.zero]), over));
+  const bool mesh = ranks_of_model(parallel) > 1;
+  const int replicas = parallel.zero == 0 ? 1 : parallel.replicate, data = parallel.data;
+  const auto ranks = [&](int n) { return fmt::format("{} {}ranks", n, mesh ? "data " : ""); };
+  const auto over =
+      replicas == 1 ? ranks(data) : fmt::format("{} ({} replicas)", ranks(data / replicas), replicas);
+  return fmt::format("ZeRO-{}: {}{}", parallel.zero, mesh ? "of its part of the model, " : "",
+                     fmt::format(fmt::runtime(kWords[parallel.zero]), over));
 }
 
 void print_state(const Config& config, const MemoryEstimate& memory, int ranks) {
   const auto part = [](const std::string& name, double bytes, const std::string& remark) {
     if (bytes > 0) print_line(name, format_bytes(bytes), remark);
   };
-  const int zero = ranks > 1 ? config.parallel.zero : 0;
+  const int zero = config.parallel.data > 1 ? config.parallel.zero : 0;
   const auto& dtype = config.train.dtype;
   part("weights", memory.weights,
        zero > 0 && memory.compute_copy > 0 ? "float32, this rank's part" : "float32");
@@ -53,6 +57,15 @@ void print_state(const Config& config, const MemoryEstimate& memory, int ranks) 
   part("exchange", memory.exchange,
        ranks > 1 ? "buffers between ranks, sums for the norm" : "sums for the gradient's norm");
   part("on disk", memory.on_disk, "beside the total: master weights, moments, sharded gradients");
+}
+
+// Of the rank of each stage that needs most.
+void print_stages(const Config& config, const GptConfig& model, const RankPlaces& ranks) {
+  const auto stages = estimate_stages(config, model, ranks);
+  for (int stage = 0; stage < config.parallel.pipeline; ++stage) {
+    print_line(fmt::format("stage {}", stage), format_bytes(stages[static_cast<std::size_t>(stage)].total()),
+               stage_text(config, model, stage));
+  }
 }
 
 }  // namespace
@@ -97,11 +110,16 @@ double parameter_file_bytes(const std::vector<UnitSpec>& units) {
 }
 
 void print_memory(const Config& config, const GptConfig& model, const RankPlaces& ranks) {
+  const auto& parallel = config.parallel;
   const auto memory = estimate_memory(config, model, ranks);
+  const bool mesh = ranks_of_model(parallel) > 1;
   fmt::print("\nmemory of training{}, micro-batches of {} x {} tokens, {}, recompute {}\n",
-             ranks.all > 1 ? fmt::format(" on one of {} ranks", ranks.all) : "", config.train.micro_batch,
-             model.block_size, config.train.dtype, config.train.recompute);
-  if (ranks.all > 1) fmt::print("  {}\n", sharding_text(config.parallel, ranks.all));
+             mesh            ? fmt::format(" on the one of {} ranks that needs most", ranks.all)
+             : ranks.all > 1 ? fmt::format(" on one of {} ranks", ranks.all)
+                             : "",
+             config.train.micro_batch, model.block_size, config.train.dtype, config.train.recompute);
+  if (mesh) fmt::print("  {}\n", mesh_text(config));
+  if (parallel.data > 1) fmt::print("  {}\n", sharding_text(parallel));
   print_state(config, memory, ranks.all);
   print_line("activations: blocks", format_bytes(memory.blocks),
              config.train.recompute == "block" ? "of one block; the others are recomputed"
@@ -115,16 +133,16 @@ void print_memory(const Config& config, const GptConfig& model, const RankPlaces
   }
   print_line("checkpoint", format_bytes(memory.checkpoint), "the copy that is written in the background");
   print_line("program", format_bytes(memory.program), "with its libraries");
-  const double available = available_memory(), here = memory.total_of(ranks.here, ranks.threads);
+  const double available = available_memory(), here = host_memory(config, model, ranks);
   const auto verdict = available > 0 ? fmt::format("of {} available{}", format_bytes(available),
                                                    here > available ? ": it does not fit" : "")
                                      : "";
   print_line("total", format_bytes(memory.total()), ranks.here == 1 ? verdict : "");
+  if (parallel.pipeline > 1) print_stages(config, model, ranks);
   if (ranks.here > 1) {
     print_line(fmt::format("{} ranks on one host", ranks.here), format_bytes(here), verdict);
-    const auto apart = estimate_memory(config, model, {ranks.all, ranks.here, false});
-    print_line("as processes of MPI", format_bytes(apart.total_of(ranks.here, false)),
-               "with what MPI itself takes");
+    const double apart = host_memory(config, model, {ranks.all, ranks.here, false});
+    print_line("as processes of MPI", format_bytes(apart), "with what MPI itself takes");
   }
   if (const double bytes = mapped_bytes(config.data.dir); bytes > 0) {
     print_line("token files", format_bytes(bytes), "mapped beside it: given back when memory is short");

@@ -185,7 +185,7 @@ void Pipeline::follow(const Action& action, const Step& step) {
       return outgoing_->send(mesh_.activations(), output_key(action.chunk, m), next_stage());
     case Action::Kind::receive_gradient: {
       const int slot = chunk.gradients.take(m);
-      mesh_.gradients().set_purpose(fmt::format("gradient of micro-batch {}", m));
+      mesh_.gradients().set_purpose(fmt::format("gradient of the output of micro-batch {}", m));
       chunk.gradients.request(slot) = mesh_.gradients().receive(chunk.gpt.gradient(slot), next_stage());
       return;
     }
@@ -193,7 +193,7 @@ void Pipeline::follow(const Action& action, const Step& step) {
       return backward(chunk, m, step);
     case Action::Kind::send_gradient: {
       const int slot = chunk.gradients.of(m);
-      mesh_.gradients().set_purpose(fmt::format("gradient of micro-batch {}", m));
+      mesh_.gradients().set_purpose(fmt::format("gradient of the input of micro-batch {}", m));
       chunk.gradients.request(slot) = mesh_.gradients().send(chunk.gpt.gradient(slot), previous_stage());
       chunk.gradients.give_back(m);
       return;

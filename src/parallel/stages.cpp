@@ -114,4 +114,16 @@ std::vector<UnitRange> ranges_by_hand(const GptConfig& config, int parts, std::s
   return ranges;
 }
 
+std::string describe(const UnitRange& range, const GptConfig& config) {
+  const int first = std::max(range.begin, 1), last = std::min(range.end, config.n_layer + 1) - 1;
+  std::vector<std::string> parts;
+  if (range.holds(0)) parts.push_back("embedding");
+  if (last >= first) {
+    parts.push_back(last > first ? fmt::format("block.{}-{}", first - 1, last - 1)
+                                 : fmt::format("block.{}", first - 1));
+  }
+  if (range.holds(config.n_layer + 1)) parts.push_back("head");
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
 }  // namespace shoal

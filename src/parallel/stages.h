@@ -2,6 +2,7 @@
 #pragma once
 
 #include <span>
+#include <string>
 #include <vector>
 
 #include "model/partition.h"
@@ -19,5 +20,8 @@ std::vector<UnitRange> balanced_ranges(const GptConfig& config, int parts);
 // The ranges in which the blocks are counted by hand, the embedding with the first and the head with the
 // last. Throws UserError when the counts are not `parts` positive numbers that add up to the blocks.
 std::vector<UnitRange> ranges_by_hand(const GptConfig& config, int parts, std::span<const int> blocks);
+
+// "embedding, block.0-3"
+std::string describe(const UnitRange& range, const GptConfig& config);
 
 }  // namespace shoal

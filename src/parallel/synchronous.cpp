@@ -174,7 +174,7 @@ void SynchronousEngine::add_shared_gradients() {
   if (tied_unit_ > 0) {
     backend_.add(reducer_->reduced(0), reducer_->reduced(tied_unit_));
   } else if (mesh_.ends().size() > 1) {
-    mesh_.ends().set_purpose(fmt::format("step {}, gradients of the tied embedding", step_ + 1));
+    mesh_.ends().set_purpose(fmt::format("step {}, tied gradients of embedding", step_ + 1));
     mesh_.ends().all_reduce(reducer_->reduced(0)).wait();
   }
   if (!options_.part.tensor.sequence) return;

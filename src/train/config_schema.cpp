@@ -190,12 +190,23 @@ std::vector<Field> make_fields() {
       plain<&C::checkpoint, &CheckpointConfig::best>(
           "checkpoint.best", "Keep the checkpoint with the lowest validation loss (needs evaluations)."),
 
-      number<&C::parallel, &Par::data>("parallel.data", at_least(0), "ranks",
-                                       "Data-parallel ranks. 0: as many as are started. Where nothing else "
-                                       "starts ranks (--ranks, mpirun, srun), this many threads do."),
-      number<&C::parallel, &Par::tensor>("parallel.tensor", at_least(1), "ranks", "Tensor-parallel ranks."),
-      plain<&C::parallel, &Par::sequence>("parallel.sequence", "Sequence parallelism over the tensor ranks."),
-      number<&C::parallel, &Par::pipeline>("parallel.pipeline", at_least(1), "ranks", "Pipeline stages."),
+      number<&C::parallel, &Par::data>(
+          "parallel.data", between(0, 1 << 20), "ranks",
+          "Data-parallel ranks, which share the micro-batches of a step. All ranks are data * tensor * "
+          "pipeline. 0: as many as that leaves of those that are started. Where nothing else starts ranks "
+          "(--ranks, mpirun, srun), threads are started for the whole mesh, with one data rank for 0."),
+      number<&C::parallel, &Par::tensor>(
+          "parallel.tensor", between(1, 4096), "ranks",
+          "Tensor-parallel ranks, which share every layer: attention heads, hidden channels and the "
+          "vocabulary, with exchanges of activations in every block. Neighbouring ranks."),
+      plain<&C::parallel, &Par::sequence>(
+          "parallel.sequence",
+          "Tensor ranks also share the tokens of what they would otherwise all compute (norms, dropout, "
+          "residuals): less memory, the same traffic. The tokens of a micro-batch must divide. Without "
+          "tensor ranks it has no effect."),
+      number<&C::parallel, &Par::pipeline>(
+          "parallel.pipeline", between(1, 1000), "stages",
+          "Pipeline stages, which have ranges of blocks each and pass micro-batches on."),
       choice<&C::parallel, &Par::schedule>(
           "parallel.schedule", {"gpipe", "1f1b", "interleaved", "zero_bubble"},
           "Order of a pipeline's forward and backward passes. gpipe: all forward passes, then all backward "

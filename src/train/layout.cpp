@@ -25,25 +25,42 @@ int choose_micro_batch(const Config& config, int ranks) {
 
 }  // namespace
 
-void resolve_mesh(Config& config, int ranks) {
-  auto& parallel = config.parallel;
-  const auto text = [](int n) { return n == 1 ? std::string("1 rank") : fmt::format("{} ranks", n); };
-  const std::int64_t per_model = static_cast<std::int64_t>(parallel.tensor) * parallel.pipeline;
-  const auto model_text =
-      fmt::format("parallel.pipeline = {} x parallel.tensor = {}", parallel.pipeline, parallel.tensor);
+std::int64_t ranks_of_model(const ParallelConfig& parallel) {
+  return static_cast<std::int64_t>(parallel.tensor) * parallel.pipeline;
+}
+
+void check_ranks(const ParallelConfig& parallel, int ranks, std::string_view by) {
+  const std::int64_t per_model = ranks_of_model(parallel);
+  const auto count = [](std::int64_t n) { return n == 1 ? "1 rank" : fmt::format("{} ranks", n); };
+  const auto started = by.empty() ? fmt::format("{} {} started", ranks, ranks == 1 ? "is" : "are")
+                                  : fmt::format("{} started {}", by, count(ranks));
+  // "parallel.tensor = 2 x parallel.pipeline = 4"
+  std::vector<std::string> factors;
+  const auto add = [&](const char* key, int value) {
+    if (value > 1) factors.push_back(fmt::format("parallel.{} = {}", key, value));
+  };
   if (parallel.data != 0 && parallel.data * per_model != ranks) {
-    fail_user("parallel.data = {}{} asks for {}, but {} started; set parallel.data=0 to take any number",
-              parallel.data, per_model == 1 ? "" : " x " + model_text,
-              text(static_cast<int>(parallel.data * per_model)),
-              ranks == 1 ? "one is" : fmt::format("{} are", ranks));
+    factors.push_back(fmt::format("parallel.data = {}", parallel.data));
+    add("tensor", parallel.tensor);
+    add("pipeline", parallel.pipeline);
+    fail_user("{} ask{} for {}, but {}; set parallel.data=0 to take any {}", fmt::join(factors, " x "),
+              factors.size() == 1 ? "s" : "", count(parallel.data * per_model), started,
+              per_model == 1 ? "number" : fmt::format("multiple of {}", per_model));
   }
-  if (ranks % per_model != 0) {
-    fail_user("{} ask for a multiple of {}, but {} started; start another number, or change one of them",
-              model_text, text(static_cast<int>(per_model)),
-              ranks == 1 ? "one is" : fmt::format("{} are", ranks));
-  }
-  parallel.data = static_cast<int>(ranks / per_model);
-  check_groups(config, parallel.data);
+  if (ranks % per_model == 0) return;
+  add("tensor", parallel.tensor);
+  add("pipeline", parallel.pipeline);
+  const std::int64_t below = ranks / per_model * per_model;
+  fail_user("{} ask{} for a multiple of {} ranks, but {}; start {}{}, or change {}",
+            fmt::join(factors, " x "), factors.size() == 1 ? "s" : "", per_model, started,
+            below > 0 ? fmt::format("{} or ", below) : "", below + per_model,
+            factors.size() == 1 ? "it" : "one of them");
+}
+
+void resolve_mesh(Config& config, int ranks) {
+  check_ranks(config.parallel, ranks);
+  config.parallel.data = static_cast<int>(ranks / ranks_of_model(config.parallel));
+  check_groups(config, config.parallel.data);
 }
 
 void resolve_layout(Config& config, int ranks) {
@@ -77,12 +94,37 @@ MeshShape mesh_shape(const Config& config) {
   return {.pipeline = parallel.pipeline, .data = parallel.data, .tensor = parallel.tensor};
 }
 
-void check_mesh(const Config& config, const GptConfig& model) {
+std::string mesh_text(const Config& config) {
   const auto shape = mesh_shape(config);
-  const TensorPlace tensor{.size = shape.tensor, .sequence = config.parallel.sequence && shape.tensor > 1};
+  if (ranks_of_model(config.parallel) == 1) return "";
+  std::vector<std::string> axes;
+  if (shape.pipeline > 1) axes.push_back(fmt::format("{} stages", shape.pipeline));
+  if (shape.data > 1) axes.push_back(fmt::format("{} data", shape.data));
+  if (shape.tensor > 1) axes.push_back(fmt::format("{} tensor", shape.tensor));
+  const bool said = shape.pipeline > 1 && axes.size() == 1;  // stages are ranks
+  return fmt::format("{}{}{}", fmt::join(axes, " x "), said ? "" : " ranks",
+                     shape.tensor > 1 && config.parallel.sequence ? " with sequence parallelism" : "");
+}
+
+void check_mesh(const Config& config, const GptConfig& model) {
+  const auto part = model_part(config, model, {});
   const std::int64_t rows = static_cast<std::int64_t>(config.train.micro_batch) * model.block_size;
-  check_tensor_group(model, tensor, rows);
-  model_part(config, model, {});
+  check_tensor_group(model, part.tensor, rows);
+}
+
+std::vector<UnitRange> unit_ranges(const Config& config, const GptConfig& model) {
+  const auto& parallel = config.parallel;
+  const int parts = parallel.pipeline * parallel.chunks;
+  if (parallel.stages.empty()) return balanced_ranges(model, parts);
+  return ranges_by_hand(model, parts, parallel.stages);
+}
+
+std::string stage_text(const Config& config, const GptConfig& model, int stage) {
+  std::vector<std::string> ranges;
+  for (const auto& range : model_part(config, model, {.pipeline = stage}).ranges(model)) {
+    ranges.push_back(describe(range, model));
+  }
+  return fmt::format("{}", fmt::join(ranges, "; "));
 }
 
 ModelPart model_part(const Config& config, const GptConfig& model, const MeshPlace& place) {
@@ -91,11 +133,9 @@ ModelPart model_part(const Config& config, const GptConfig& model, const MeshPla
   part.tensor = {
       .rank = place.tensor, .size = shape.tensor, .sequence = config.parallel.sequence && shape.tensor > 1};
   if (shape.pipeline == 1) return part;
-  const int chunks = config.parallel.chunks;
-  const auto ranges = balanced_ranges(model, shape.pipeline * chunks);
-  for (int chunk = 0; chunk < chunks; ++chunk) {
-    part.chunks.push_back(ranges[static_cast<std::size_t>(chunk * shape.pipeline + place.pipeline)]);
-  }
+  const auto ranges = unit_ranges(config, model);
+  for (std::size_t k = place.pipeline; k < ranges.size(); k += shape.pipeline)
+    part.chunks.push_back(ranges[k]);
   return part;
 }
 

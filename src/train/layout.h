@@ -1,6 +1,10 @@
 // What a config leaves to the number of ranks, and what the engine is told of it.
 #pragma once
 
+#include <string>
+#include <string_view>
+#include <vector>
+
 #include "parallel/data_engine.h"
 #include "parallel/pipeline.h"
 #include "train/config.h"
@@ -17,14 +21,27 @@ void resolve_layout(Config& config, int ranks);
 // The first half of that, which use without training needs too: fills in parallel.data.
 void resolve_mesh(Config& config, int ranks);
 
+// Ranks of one model: tensor x pipeline.
+std::int64_t ranks_of_model(const ParallelConfig& parallel);
+// Throws UserError, with what would do, unless data x tensor x pipeline can be `ranks`. `by` started them,
+// where that is known: "mpirun".
+void check_ranks(const ParallelConfig& parallel, int ranks, std::string_view by = {});
+
 // Throws UserError unless parallel.replicate divides the ranks.
 void check_groups(const Config& config, int data_ranks);
 
 // --- of a config whose layout is resolved
 
 MeshShape mesh_shape(const Config& config);
+// "2 stages x 4 data x 2 tensor ranks with sequence parallelism"; "" for data ranks alone.
+std::string mesh_text(const Config& config);
 // Throws UserError when this model cannot be spread over the mesh: too few heads, blocks, ...
 void check_mesh(const Config& config, const GptConfig& model);
+
+// The model's ranges of units, in its order: range k is on stage k % stages.
+std::vector<UnitRange> unit_ranges(const Config& config, const GptConfig& model);
+// A stage's units: "embedding, block.0-3".
+std::string stage_text(const Config& config, const GptConfig& model, int stage);
 
 // What a rank has and does. parallel.offload = "disk" goes to nameless files in the run's folder.
 ModelPart model_part(const Config& config, const GptConfig& model, const MeshPlace& place);

@@ -30,10 +30,13 @@ int threads_of(const Config& config, const RankPlaces& ranks) {
   return std::max(1, usable_cores() / ranks.here);
 }
 
-double kernel_scratch(const Config& config, const GptConfig& model, const RankPlaces& ranks) {
+double kernel_scratch(const Config& config, const GptConfig& model, const RankPlaces& ranks,
+                      const TensorPlace& place) {
   if (config.train.backend != "cpu") return 0;
   const KernelSizes sizes{.rows = static_cast<std::int64_t>(config.train.micro_batch) * model.block_size,
-                          .columns = 4 * model.n_embd,
+                          .columns = std::max({local_hidden(model, place).count(),
+                                               3 * local_heads(model, place).count() * model.head_size(),
+                                               std::int64_t{2} * model.n_embd}),
                           .positions = model.block_size,
                           .head_size = model.head_size()};
   return static_cast<double>(cpu_scratch_bytes(threads_of(config, ranks), sizes));
@@ -121,7 +124,7 @@ MemoryEstimate estimate_memory(const Config& config, const GptConfig& model, con
   // and a host copy with predictions for the latter.
   memory.batches =
       rows * 4 * (2 * (static_cast<double>(BatchLoader::kDepth) + options.micro_batches) + 2 + 3);
-  memory.scratch = kernel_scratch(config, model, ranks);
+  memory.scratch = kernel_scratch(config, model, ranks, options.part.tensor);
   // Also a run without checkpoints on the way saves its end. The writer's buffer is there twice while it
   // grows.
   const double share = share_of_checkpoint(model, options.part, shape.data);
@@ -131,17 +134,54 @@ MemoryEstimate estimate_memory(const Config& config, const GptConfig& model, con
   return memory;
 }
 
-MemoryEstimate estimate_memory(const Config& config, const GptConfig& model, const RankPlaces& ranks) {
+namespace {
+
+// Of every stage, in their order, its tensor ranks. Data ranks are alike.
+std::vector<MemoryEstimate> all_estimates(const Config& config, const GptConfig& model,
+                                          const RankPlaces& ranks) {
   const auto shape = mesh_shape(config);
-  std::optional<MemoryEstimate> most;
+  std::vector<MemoryEstimate> all;
   for (int stage = 0; stage < shape.pipeline; ++stage) {
     for (int tensor = 0; tensor < shape.tensor; ++tensor) {
-      const auto one =
-          estimate_memory(config, model, ranks, {.pipeline = stage, .data = 0, .tensor = tensor});
-      if (!most || one.total() > most->total()) most = one;
+      all.push_back(estimate_memory(config, model, ranks, {.pipeline = stage, .data = 0, .tensor = tensor}));
     }
   }
-  return *most;
+  return all;
+}
+
+bool smaller(const MemoryEstimate& a, const MemoryEstimate& b) { return a.total() < b.total(); }
+
+}  // namespace
+
+MemoryEstimate estimate_memory(const Config& config, const GptConfig& model, const RankPlaces& ranks) {
+  return std::ranges::max(all_estimates(config, model, ranks), smaller);
+}
+
+std::vector<MemoryEstimate> estimate_stages(const Config& config, const GptConfig& model,
+                                            const RankPlaces& ranks) {
+  const auto all = all_estimates(config, model, ranks);
+  const std::ptrdiff_t tensor = config.parallel.tensor;
+  std::vector<MemoryEstimate> stages;
+  for (auto first = all.begin(); first != all.end(); first += tensor) {
+    stages.push_back(*std::max_element(first, first + tensor, smaller));
+  }
+  return stages;
+}
+
+double host_memory(const Config& config, const GptConfig& model, const RankPlaces& ranks) {
+  const auto shape = mesh_shape(config);
+  const auto all = all_estimates(config, model, ranks);
+  double most = 0;
+  for (int first = 0; first < shape.ranks(); first += ranks.here) {
+    double here = 0;
+    for (int rank = first; rank < std::min(first + ranks.here, shape.ranks()); ++rank) {
+      const auto place = place_of(shape, rank);
+      const auto& one = all[static_cast<std::size_t>(place.pipeline * shape.tensor + place.tensor)];
+      here += one.total() - (ranks.threads && rank > first ? one.program : 0);
+    }
+    most = std::max(most, here);
+  }
+  return most;
 }
 
 double available_memory() {
@@ -160,7 +200,7 @@ double available_memory() {
 
 void check_memory(const Config& config, const GptConfig& model, const RankPlaces& ranks) {
   const auto need = estimate_memory(config, model, ranks);
-  const double total = need.total_of(ranks.here, ranks.threads), have = available_memory();
+  const double total = host_memory(config, model, ranks), have = available_memory();
   if (have == 0 || total <= have) return;
   fail_user(
       "this run needs {} of memory{} and {} are available: {} parameters, gradients and moments, {} "
@@ -169,8 +209,10 @@ void check_memory(const Config& config, const GptConfig& model, const RankPlaces
       format_bytes(total), ranks.here > 1 ? fmt::format(" for {} ranks on this host", ranks.here) : "",
       format_bytes(have), format_bytes(need.state()), format_bytes(need.activations()),
       config.train.micro_batch, config.model.block_size, format_bytes(need.checkpoint),
-      ranks.here > 1 ? " on each" : "",
-      ranks.all > 1 && config.parallel.zero < 3 ? ", set parallel.zero=3" : "");
+      ranks.here == 1                       ? ""
+      : ranks_of_model(config.parallel) > 1 ? " on the rank that needs most"
+                                            : " on each",
+      config.parallel.data > 1 && config.parallel.zero < 3 ? ", set parallel.zero=3" : "");
 }
 
 }  // namespace shoal

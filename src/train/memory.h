@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "comm/world.h"
 #include "parallel/pipeline.h"
@@ -42,10 +43,6 @@ struct MemoryEstimate {
   double state() const { return weights + compute_copy + gradients + optimizer + exchange; }
   double activations() const { return blocks + streams + workspace + head; }
   double total() const { return state() + activations() + batches + scratch + checkpoint + program; }
-  // Of so many such ranks on one host.
-  double total_of(int ranks, bool threads) const {
-    return ranks * total() - (threads ? (ranks - 1) * program : 0);
-  }
 };
 
 DType compute_dtype(const Config& config);
@@ -54,8 +51,12 @@ DType compute_dtype(const Config& config);
 // system takes them back when it needs them. The config's layout must be resolved for so many ranks.
 MemoryEstimate estimate_memory(const Config& config, const GptConfig& model, const RankPlaces& ranks,
                                const MeshPlace& place);
-// The same on the rank that needs most.
+// The same on the rank that needs most, of all or of each stage.
 MemoryEstimate estimate_memory(const Config& config, const GptConfig& model, const RankPlaces& ranks = {});
+std::vector<MemoryEstimate> estimate_stages(const Config& config, const GptConfig& model,
+                                            const RankPlaces& ranks = {});
+// Bytes of all ranks on a host, which are neighbours, where they need most.
+double host_memory(const Config& config, const GptConfig& model, const RankPlaces& ranks = {});
 
 // Memory that this process may still take: what the system says is available, or less where a control group
 // limits it. 0 when unknown.

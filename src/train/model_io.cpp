@@ -8,6 +8,7 @@
 #include "train/agree.h"
 #include "train/layout.h"
 #include "train/memory.h"
+#include "train/pretrained.h"
 
 namespace shoal {
 namespace {
@@ -118,15 +119,16 @@ void read_state(DataEngine& engine, SliceSource& from, bool optimizer) {
 }
 
 Config load_model_config(const std::filesystem::path& where, std::span<const std::string> overrides) {
-  const CheckpointReader checkpoint(where);
-  Config config = config_of(checkpoint);
+  const bool weights = is_hugging_face_folder(where);
+  const auto directory = weights ? where : find_checkpoint(where);
+  Config config = weights ? hugging_face_config(where) : config_of(CheckpointReader(directory));
   config.parallel = {};
   const Config saved = config;
   apply_arguments(config, overrides);
   for (const auto& difference : diff(saved, config)) {
     if (difference.key.starts_with("model.")) {
       fail_user("{} = {} is fixed by the checkpoint {} ({}); leave it out", difference.key, difference.b,
-                checkpoint.directory().string(), difference.a);
+                directory.string(), difference.a);
     }
   }
   validate(config);
@@ -137,7 +139,8 @@ Config load_model_config(const std::filesystem::path& where, std::span<const std
 
 std::filesystem::path find_checkpoint(const std::filesystem::path& where, Communicator& ranks) {
   std::string found;
-  some_for_all(ranks, ranks.rank() == 0, [&] { found = find_checkpoint(where).string(); });
+  some_for_all(ranks, ranks.rank() == 0,
+               [&] { found = (is_hugging_face_folder(where) ? where : find_checkpoint(where)).string(); });
   return broadcast_text(ranks, found);
 }
 
@@ -145,12 +148,20 @@ LoadedModel load_model(const std::filesystem::path& directory, const Config& con
                        int threads) {
   LoadedModel loaded;
   loaded.config = config;
+  loaded.compute = compute_dtype(config);
+  std::unique_ptr<SliceSource> source;
   all_or_none(group, [&] {
-    CheckpointReader checkpoint(directory);
-    loaded.gpt = model_of(checkpoint);
-    loaded.compute = compute_dtype(config);
-    loaded.step = checkpoint.info().step;
-    loaded.tokenizer = tokenizer_of(checkpoint);
+    if (is_hugging_face_folder(directory)) {
+      source = std::make_unique<HuggingFaceReader>(open_hugging_face(directory, config));
+      loaded.gpt = to_gpt_config(config.model);
+      loaded.tokenizer = hugging_face_tokenizer(directory);
+      return;
+    }
+    auto checkpoint = std::make_unique<CheckpointReader>(directory);
+    loaded.gpt = model_of(*checkpoint);
+    loaded.step = checkpoint->info().step;
+    loaded.tokenizer = tokenizer_of(*checkpoint);
+    source = std::move(checkpoint);
   });
   loaded.backend = make_backend(config.train.backend, threads);
   resolve_mesh(loaded.config, group.size());
@@ -159,10 +170,7 @@ LoadedModel load_model(const std::filesystem::path& directory, const Config& con
   auto options = engine_options(loaded.config, loaded.gpt, loaded.mesh->place());
   options.training = false;
   loaded.engine = make_data_engine(*loaded.backend, *loaded.mesh, loaded.gpt, options);
-  all_or_none(group, [&] {
-    CheckpointReader checkpoint(directory);
-    read_state(*loaded.engine, checkpoint, false);
-  });
+  all_or_none(group, [&] { read_state(*loaded.engine, *source, false); });
   loaded.engine->state_loaded();
   return loaded;
 }

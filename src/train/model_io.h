@@ -58,15 +58,16 @@ struct LoadedModel {
 };
 
 // The config of a checkpoint's run for use without training: on any ranks, unless `overrides`, which are
-// `section.key=value` arguments, say so. `where` is a checkpoint, a folder of them or a run. Throws UserError
-// when there is none, it is damaged, or an override changes the model.
+// `section.key=value` arguments, say so. `where` is a checkpoint, a folder of them, a run, or a folder in
+// Hugging Face's format. Throws UserError when there is none, it is damaged, or an override changes the
+// model.
 Config load_model_config(const std::filesystem::path& where, std::span<const std::string> overrides = {});
 
 // As find_checkpoint(where); what rank 0 finds is taken by all, also when a run goes on saving.
 std::filesystem::path find_checkpoint(const std::filesystem::path& where, Communicator& ranks);
 
-// The model of a checkpoint on the ranks of `group`, as config.parallel spreads it. Collective. Throws
-// UserError when it cannot be spread so.
+// The model of a checkpoint, or of Hugging Face's files, on the ranks of `group`, as config.parallel spreads
+// it. Collective. Throws UserError when it cannot be spread so.
 LoadedModel load_model(const std::filesystem::path& checkpoint, const Config& config, Communicator& group,
                        int threads);
 

@@ -80,4 +80,25 @@ HuggingFaceReader open_hugging_face(const fs::path& folder, const Config& config
   return HuggingFaceReader(folder);
 }
 
+bool is_hugging_face_folder(const fs::path& where) {
+  std::error_code ignored;
+  return fs::is_regular_file(where / "config.json", ignored);
+}
+
+Config hugging_face_config(const fs::path& folder) {
+  Config config;
+  Origins origins;
+  take_hugging_face_model(folder, config, origins);
+  config.run.name = "weights";
+  config.data.dir = folder.string();
+  config.train.steps = 1;
+  config.train.global_batch = 4;
+  return config;
+}
+
+std::unique_ptr<Tokenizer> hugging_face_tokenizer(const fs::path& folder) {
+  if (!fs::exists(folder / "vocab.json") || !fs::exists(folder / "merges.txt")) return nullptr;
+  return load_gpt2_tokenizer(folder);
+}
+
 }  // namespace shoal

@@ -1,11 +1,13 @@
-// Weights in Hugging Face's format as the start of a run: init.from = "hf:DIR".
+// Weights in Hugging Face's format: as the start of a run, init.from = "hf:DIR", and to evaluate and sample.
 #pragma once
 
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string_view>
 
 #include "checkpoint/huggingface.h"
+#include "data/tokenizer.h"
 #include "train/config.h"
 
 namespace shoal {
@@ -23,5 +25,12 @@ void take_hugging_face_model(const std::filesystem::path& folder, Config& config
 
 // Throws UserError, too, when the folder holds another model than the config.
 HuggingFaceReader open_hugging_face(const std::filesystem::path& folder, const Config& config);
+
+// Whether there is such a folder at `where`, not a checkpoint or a run.
+bool is_hugging_face_folder(const std::filesystem::path& where);
+// The config to use its model by, without training; its data.dir is the folder, which has no data.
+Config hugging_face_config(const std::filesystem::path& folder);
+// From vocab.json and merges.txt; null when they are not there.
+std::unique_ptr<Tokenizer> hugging_face_tokenizer(const std::filesystem::path& folder);
 
 }  // namespace shoal

@@ -1,9 +1,12 @@
 #include "train/ranks.h"
 
+#include <algorithm>
 #include <exception>
+#include <limits>
 
 #include "core/error.h"
 #include "core/log.h"
+#include "train/layout.h"
 
 namespace shoal {
 namespace {
@@ -20,15 +23,15 @@ int ranks_to_start(const Config& config, int asked, const Launch& launch) {
     fail_user("--ranks {} was given, but {} started {}; leave --ranks out, or let {} start {}", asked,
               launch.by, count(launch.ranks), launch.by, count(asked));
   }
-  const auto& parallel = config.parallel;
-  const int wanted = parallel.data * parallel.tensor * parallel.pipeline;
   const int started = launched ? launch.ranks : asked;
-  if (started == 0) return wanted == 0 ? 1 : wanted;
-  if (wanted != 0 && wanted != started) {
-    fail_user("parallel.data = {} asks for {}, but {} started {}; set parallel.data=0 to take any number",
-              parallel.data, count(wanted), launched ? launch.by : "--ranks", count(started));
+  const auto& parallel = config.parallel;
+  if (started > 0) {
+    check_ranks(parallel, started, launched ? launch.by : "--ranks");
+    return started;
   }
-  return started;
+  const std::int64_t wanted = std::max(parallel.data, 1) * ranks_of_model(parallel);
+  if (wanted > std::numeric_limits<int>::max()) fail_user("[parallel] asks for {} ranks, too many", wanted);
+  return static_cast<int>(wanted);
 }
 
 int backend_threads(const Config& config, const World& world) {

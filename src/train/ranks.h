@@ -9,9 +9,9 @@
 namespace shoal {
 
 // Calls `body` once per rank with the config that `load` returns: in this process alone where mpirun or srun
-// started it as a rank of theirs, else on threads: `asked` of them (0: not asked), or as many as [parallel]
-// says, or one. Ranks other than 0 say nothing on the way. Throws UserError, with both numbers, when
-// two of launcher, `asked` and [parallel] want another number.
+// started it as a rank of theirs, else on threads: `asked` of them (0: not asked), or as many as the mesh
+// of [parallel] has, with one data rank where it leaves them open. Ranks other than 0 say nothing on the way.
+// Throws UserError, with both numbers, when two of launcher, `asked` and [parallel] want another number.
 void with_ranks(int asked, const std::function<Config()>& load,
                 const std::function<void(const Config& config, World& world)>& body);
 

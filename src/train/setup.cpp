@@ -82,18 +82,31 @@ void require_lock_of(const std::string& holder, const fs::path& run, bool one_ho
   }
 }
 
-// "4 threads of this process, ZeRO stage 3, ..."
+// "4 threads of this process: 2 data x 2 tensor ranks, ZeRO stage 3, ..."
 std::string layout_text(const Config& config, const World& world) {
   const auto& parallel = config.parallel;
   auto text = world.where;
+  if (const auto mesh = mesh_text(config); !mesh.empty()) text += ": " + mesh;
   if (parallel.zero == 0) {
-    text += ", replicated";
+    text += parallel.data > 1 || ranks_of_model(parallel) == 1 ? ", replicated" : "";
   } else {
     text += fmt::format(", ZeRO stage {}", parallel.zero);
   }
   if (parallel.replicate > 1) text += fmt::format(", {} replicas", parallel.replicate);
   if (config.run.deterministic == "layout") text += ", sums independent of the layout";
   return text;
+}
+
+void log_pipeline(const Config& config, const GptConfig& model) {
+  const auto& parallel = config.parallel;
+  const auto options = pipeline_options(config, model);
+  const auto schedule =
+      make_schedule(options.schedule, {parallel.pipeline, parallel.chunks, options.micro_batches});
+  log::info("pipeline: {}, {} micro-batches on a data rank: stages wait {:.1f} % of a step at least",
+            parallel.schedule, options.micro_batches, 100 * timeline(schedule).bubble);
+  for (int stage = 0; stage < parallel.pipeline; ++stage) {
+    log::info("stage {}: {}", stage, stage_text(config, model, stage));
+  }
 }
 
 }  // namespace
@@ -176,7 +189,7 @@ LrSchedule lr_schedule(const Config& config) {
 
 void log_summary(const Config& config, const GptConfig& model, const Dataset& data, const World& world) {
   const auto memory = estimate_memory(config, model, RankPlaces::of(world));
-  const bool several = world.ranks.size() > 1;
+  const bool several = world.ranks.size() > 1, mesh = ranks_of_model(config.parallel) > 1;
   log::info("model: {} layers, {} heads, width {}, block {}, vocabulary {}: {} parameters", model.n_layer,
             model.n_head, model.n_embd, model.block_size, model.vocab_size,
             format_count(static_cast<double>(parameter_count(gpt_units(model)))));
@@ -186,11 +199,21 @@ void log_summary(const Config& config, const GptConfig& model, const Dataset& da
   log::info("run: {} steps of {} sequences = {} tokens in micro-batches of {}, {}, {} of memory{}",
             with_commas(config.train.steps), config.train.global_batch, with_commas(tokens),
             config.train.micro_batch, config.train.dtype, format_bytes(memory.total()),
-            several ? " per rank" : "");
+            mesh      ? " on the rank that needs most"
+            : several ? " per rank"
+                      : "");
   if (several) log::info("ranks: {}", layout_text(config, world));
+  if (config.parallel.pipeline > 1) log_pipeline(config, model);
+  if (config.parallel.sequence && config.parallel.tensor == 1) {
+    log::info("parallel.sequence: without tensor ranks there is nothing to share");
+  }
   if (config.parallel.offload == "host" && config.train.backend != "cuda") {
     log::info("parallel.offload = \"host\": the {} backend's memory is the host's already",
               config.train.backend);
+  }
+  if (hugging_face_folder(config.init.from) && data.vocab_size() != model.vocab_size) {
+    log::warn("{} has a vocabulary of {}, the weights one of {}: was it prepared with their tokenizer?",
+              config.data.dir, with_commas(data.vocab_size()), with_commas(model.vocab_size));
   }
   if (const auto floor = data.entropy_per_token()) {
     log::info("the data's own entropy is {:.4f} nats per token: no model's expected loss is below it",

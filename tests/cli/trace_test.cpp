@@ -249,6 +249,35 @@ TEST_F(Traces, OfAFailedRunShowTheFirstRank) {
   EXPECT_TRUE(trace.file["otherData"].contains("incomplete"));
 }
 
+// Four stages of a pipeline: messages have both ends, and a step can be drawn.
+TEST_F(Traces, OfAPipelineCanBeDrawn) {
+  train_well({"parallel.pipeline=2", "parallel.data=2", "--trace", "trace.json", "train.micro_batch=1"});
+  const auto trace = read_trace(file("trace.json"));
+  expect_good(trace, 4, 2, 11);
+  EXPECT_THAT(trace.processes.at(3), HasSubstr("pipeline 1, data 1"));
+  EXPECT_FALSE(trace.of(0, "forward").empty());
+  EXPECT_EQ(shoal({"trace", "trace.json", "--step", "5", "-o", "step.svg"}).code, 0);
+  const auto svg = read_file(file("step.svg"));
+  EXPECT_THAT(svg, testing::StartsWith("<svg "));
+  EXPECT_THAT(svg, testing::EndsWith("</svg>\n"));
+  for (const char* text : {"Step 5", ">rank 0<", ">rank 3<", "backward of micro-batch 1"}) {
+    EXPECT_THAT(svg, HasSubstr(text));
+  }
+  expect_user_error(shoal({"trace", "trace.json", "--step", "12", "-o", "s.svg"}),
+                    "steps 2 to 11, but not 12");
+  expect_user_error(shoal({"trace", "trace.json", "-o", "s.png"}), "name it s.svg");
+  expect_user_error(shoal({"trace", "nothing.json", "-o", "s.svg"}), "nothing.json");
+  write_file(file("half.json"), read_file(file("trace.json")).substr(0, 5000));
+  write_file(file("other.json"), R"({"traceEvents": [{"ph": 3}]})");
+  write_file(file("list.json"), "[1, 2]");
+  write_file(file("empty.json"), R"({"traceEvents": []})");
+  for (const char* name : {"half.json", "other.json", "list.json", "tiny.toml"}) {
+    expect_user_error(shoal({"trace", name, "-o", "s.svg"}), name, "is not a trace");
+  }
+  expect_user_error(shoal({"trace", "empty.json", "-o", "s.svg"}), "empty.json has no step");
+  EXPECT_FALSE(fs::exists(file("s.svg")));
+}
+
 TEST_F(Traces, ThatCannotBeWrittenAreRefusedBeforeTheRun) {
   fs::create_directory(file("folder"));
   for (const std::string ranks : {"1", "2"}) {

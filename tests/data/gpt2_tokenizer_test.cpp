@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "data/gpt2_split.h"
+#include "data/gpt2_tokenizer.h"
 #include "data/temp_folder.h"
 #include "data/tokenizer.h"
 #include "data/utf8.h"
@@ -181,6 +182,15 @@ TEST_F(Gpt2Tokenizer, JsonKeepsAllOfIt) {
   copy->encode(text, ids);
   EXPECT_EQ(copy->vocab_size(), 50257);
   EXPECT_EQ(ids, encode(text));
+}
+
+TEST_F(Gpt2Tokenizer, GoesOutAsTheFilesThatItIsReadFrom) {
+  const shoal::testing::TempFolder folder;
+  const auto files = gpt2_files(*shared_);
+  EXPECT_EQ(files.size(), 2);
+  for (const auto& [name, text] : files) folder.write(name, text);
+  EXPECT_EQ(load_gpt2_tokenizer(folder.path())->to_json(), shared_->to_json());
+  EXPECT_TRUE(gpt2_files(*make_byte_tokenizer()).empty());
 }
 
 TEST_F(Gpt2Tokenizer, ThreadsShareOne) {

@@ -51,9 +51,18 @@ class Pretrained : public TinyRuns {
 TEST_F(Pretrained, InAndOutIsByteExactOnAnyRanks) {
   const HuggingFaceFolder raw(kModel);
   weights(raw);
-  for (const auto& [ranks, zero] : std::vector<std::pair<int, int>>{{1, 0}, {2, 0}, {2, 3}, {3, 1}}) {
-    const auto name = fmt::format("r{}z{}", ranks, zero);
-    run_trainer(unchanging(name, {fmt::format("parallel.zero={}", zero)}), ranks);
+  const std::vector<std::pair<int, Settings>> meshes = {
+      {1, {}},
+      {2, {"parallel.zero=0"}},
+      {2, {"parallel.zero=3"}},
+      {3, {"parallel.zero=1"}},
+      {3, {"parallel.tensor=3"}},
+      {4, {"parallel.tensor=2", "parallel.sequence=true", "parallel.zero=3"}},
+      {2, {"parallel.pipeline=2"}},
+      {4, {"parallel.pipeline=2", "parallel.tensor=2"}}};
+  for (const auto& [ranks, settings] : meshes) {
+    const auto name = fmt::format("{}{}", ranks, fmt::join(settings, ""));
+    run_trainer(unchanging(name, settings), ranks);
     export_to(folder_ / (name + "-hf"), name, {.model = kModel});
     const SafetensorsFile file(folder_ / (name + "-hf") / "model.safetensors");
     EXPECT_EQ(file.tensors().size(), raw.tensors.size());
