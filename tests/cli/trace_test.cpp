@@ -249,7 +249,7 @@ TEST_F(Traces, OfAFailedRunShowTheFirstRank) {
   EXPECT_TRUE(trace.file["otherData"].contains("incomplete"));
 }
 
-// Four stages of a pipeline: messages have both ends, and a step can be drawn.
+// Two stages of a pipeline: messages have both ends, and a step can be drawn.
 TEST_F(Traces, OfAPipelineCanBeDrawn) {
   train_well({"parallel.pipeline=2", "parallel.data=2", "--trace", "trace.json", "train.micro_batch=1"});
   const auto trace = read_trace(file("trace.json"));
