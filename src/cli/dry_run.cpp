@@ -1,7 +1,6 @@
 #include "cli/dry_run.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <set>
 
@@ -25,13 +24,16 @@ void print_links(const DryRun::Rank& rank) {
   }
 }
 
-// "0", "0..3", "0, 2": the values that ranks of a group have of a coordinate.
+// "0..3, 5": the values that ranks of a group have of a coordinate.
 std::string values_text(const std::set<int>& values) {
-  const int first = *values.begin(), last = *values.rbegin();
-  if (first < last && last - first + 1 == static_cast<int>(values.size())) {
-    return fmt::format("{}..{}", first, last);
+  std::vector<std::string> runs;
+  for (auto first = values.begin(); first != values.end();) {
+    auto last = first;
+    while (std::next(last) != values.end() && *std::next(last) == *last + 1) ++last;
+    runs.push_back(first == last ? fmt::format("{}", *first) : fmt::format("{}..{}", *first, *last));
+    first = std::next(last);
   }
-  return fmt::format("{}", fmt::join(values, ", "));
+  return fmt::format("{}", fmt::join(runs, ", "));
 }
 
 // "pipeline 0, tensor 0..1": the places of the ranks of a group, where they are a part of the mesh; else "".
@@ -57,21 +59,21 @@ std::string places_text(const std::vector<int>& ranks, const MeshShape& shape) {
   return places == ranks.size() ? fmt::format("{}", fmt::join(texts, ", ")) : "";
 }
 
-// Which ranks of all: ", each of 8 ranks", ", pipeline 0: rank 0 and 3 others".
-std::string who_text(const DryRun::Rank& rank, const Config& config, int ranks) {
-  const auto others = rank.ranks.size() - 1;
-  if (others + 1 == static_cast<std::size_t>(ranks))
-    return ranks == 1 ? "" : fmt::format(", each of {} ranks", ranks);
-  const auto places = ranks_of_model(config.parallel) > 1 ? places_text(rank.ranks, mesh_shape(config)) : "";
-  return fmt::format(", {}{}rank {}{}", places, places.empty() ? "" : ": ", rank.ranks.front(),
+// Which of all: ", each of 8 ranks", ", rank 0 and 3 others (pipeline 0)".
+std::string who_text(const std::vector<int>& ranks, const MeshShape& shape) {
+  const auto all = static_cast<std::size_t>(shape.ranks()), others = ranks.size() - 1;
+  if (ranks.size() == all) return all == 1 ? "" : fmt::format(", each of {} ranks", all);
+  const auto places = places_text(ranks, shape);
+  return fmt::format(", rank {}{}{}", ranks.front(),
                      others == 0   ? ""
-                     : others == 1 ? fmt::format(" and rank {}", rank.ranks.back())
-                                   : fmt::format(" and {} others", others));
+                     : others == 1 ? fmt::format(" and rank {}", ranks.back())
+                                   : fmt::format(" and {} others", others),
+                     places.empty() ? "" : fmt::format(" ({})", places));
 }
 
-void print_step(const DryRun::Rank& rank, const Config& config, int ranks) {
-  fmt::print("\none step{}: {} micro-batch{} of {} x {} tokens\n", who_text(rank, config, ranks), rank.passes,
-             rank.passes == 1 ? "" : "es", config.train.micro_batch, config.model.block_size);
+void print_step(const DryRun::Rank& rank, const Config& config) {
+  fmt::print("\none step{}: {} micro-batch{} of {} x {} tokens\n", who_text(rank.ranks, mesh_shape(config)),
+             rank.passes, rank.passes == 1 ? "" : "es", config.train.micro_batch, config.model.block_size);
   for (const auto& total : rank.traffic) {
     if (total.bytes == 0) continue;
     print_line(total.matter, format_bytes(static_cast<double>(total.bytes)),
@@ -95,7 +97,7 @@ void print_dry_run(Config config, int asked, int ranks_per_host) {
   fmt::print("{}: {} parameters\n", describe(model, source), with_commas(parameter_count(gpt_units(model))));
   print_memory(config, model, {.all = ranks, .here = std::max(ranks_per_host, 1)});
   const auto run = dry_run(config, ranks, ranks_per_host);
-  for (const auto& rank : run.ranks) print_step(rank, config, ranks);
+  for (const auto& rank : run.ranks) print_step(rank, config);
   if (ranks_per_host > 0) {
     print_line("leaving a host", format_bytes(static_cast<double>(run.host_bytes)),
                fmt::format("at most, {} ranks on each", ranks_per_host));

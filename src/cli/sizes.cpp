@@ -126,7 +126,9 @@ void print_memory(const Config& config, const GptConfig& model, const RankPlaces
                                                : "train.recompute=block keeps one block's");
   print_line("activations: stream", format_bytes(memory.streams), "float32, between the blocks");
   print_line("activations: workspace", format_bytes(memory.workspace), "gradients of activations");
-  print_line("activations: head", format_bytes(memory.head), "one chunk of logits, never all");
+  if (memory.head > 0) {
+    print_line("activations: head", format_bytes(memory.head), "one chunk of logits, never all");
+  }
   print_line("batches", format_bytes(memory.batches), "token ids, read ahead");
   if (memory.scratch > 0) {
     print_line("kernels' scratch", format_bytes(memory.scratch), "tiles of attention, partial sums");
