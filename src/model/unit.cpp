@@ -164,9 +164,11 @@ Tensor UnitView::operator[](std::string_view name_end) const {
 }
 
 std::vector<Box> ParameterSpec::boxes() const {
-  if (placement.replicated()) return {{.offset = no_offset(shape), .shape = shape}};
+  const std::int64_t piece = placement.replicated() ? 0 : shape[placement.dim] / placement.parts;
+  if (placement.replicated() || placement.range.count() == piece) {
+    return {{.offset = no_offset(shape), .shape = shape}};
+  }
   std::vector<Box> boxes;
-  const std::int64_t piece = shape[placement.dim] / placement.parts;
   for (int part = 0; part < placement.parts; ++part) {
     Box box{.offset = no_offset(shape), .shape = shape};
     box.offset[placement.dim] = part * piece + placement.range.begin;

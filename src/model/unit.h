@@ -46,7 +46,8 @@ struct ParameterSpec {
   Placement placement;
   std::int64_t offset = 0;  // of the first element in the unit's flat buffer, the same on all tensor ranks
 
-  // What this rank has of it: boxes that lie one after the other in its memory, each in row-major order.
+  // What this rank has of it: boxes that lie one after the other in its memory, each in row-major order; one
+  // where that is all of it.
   std::vector<Box> boxes() const;
 };
 

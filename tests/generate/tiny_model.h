@@ -23,7 +23,7 @@ inline GptConfig tiny_config() {
 struct TinyModel {
   explicit TinyModel(std::unique_ptr<Backend> backend_, DType compute_ = DType::f32)
       : backend(std::move(backend_)), compute(compute_) {
-    engine = make_data_engine(*backend, *group, config, {.compute = compute, .adamw = {}, .training = false});
+    engine = make_data_engine(*backend, mesh, config, {.compute = compute, .adamw = {}, .training = false});
     engine->initialize(7);
     for (const auto& tensor : engine->state(false, DataEngine::Share::held)) {
       if (tensor.shape.rank() < 2) continue;
@@ -35,7 +35,8 @@ struct TinyModel {
   GptConfig config = tiny_config();
   std::unique_ptr<Backend> backend;
   DType compute;
-  std::unique_ptr<Communicator> group = make_self_communicator();
+  std::unique_ptr<Communicator> self = make_self_communicator();
+  Mesh mesh{*self};
   std::unique_ptr<DataEngine> engine;
 };
 

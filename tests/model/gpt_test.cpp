@@ -201,16 +201,17 @@ TEST_P(EveryType, MemoryIsWhatWasAnnounced) {
   std::size_t taken = 0;
   CountingBackend backend(taken);
   const auto self = make_self_communicator();
+  Mesh mesh(*self);
   for (const bool training : {true, false}) {
     const auto engine =
-        make_data_engine(backend, *self, kConfig, {.compute = compute, .adamw = {}, .training = training});
+        make_data_engine(backend, mesh, kConfig, {.compute = compute, .adamw = {}, .training = training});
     const std::size_t parameters = taken;
     EXPECT_EQ(parameters, engine_memory(kConfig, {.compute = compute, .training = training}).total());
     for (const auto recompute : {Recompute::none, Recompute::block}) {
       const GptOptions options{
           .batch = {2, kConfig.block_size}, .compute = compute, .recompute = recompute, .backward = training};
       const Gpt model(backend, *engine, kConfig, options);
-      EXPECT_EQ(taken - parameters, Gpt::activation_bytes(kConfig, options));
+      EXPECT_EQ(taken - parameters, Gpt::memory(kConfig, options).total());
     }
   }
   EXPECT_EQ(taken, 0);

@@ -44,9 +44,9 @@ TEST(Units, HaveNanoGptsNamesWithDecayedParametersFirst) {
               ElementsAre("transformer.h.0.attn.c_attn.weight", "transformer.h.0.attn.c_proj.weight",
                           "transformer.h.0.mlp.c_fc.weight", "transformer.h.0.mlp.c_proj.weight",
                           "transformer.h.0.ln_1.weight", "transformer.h.0.ln_1.bias",
-                          "transformer.h.0.attn.c_attn.bias", "transformer.h.0.attn.c_proj.bias",
                           "transformer.h.0.ln_2.weight", "transformer.h.0.ln_2.bias",
-                          "transformer.h.0.mlp.c_fc.bias", "transformer.h.0.mlp.c_proj.bias"));
+                          "transformer.h.0.attn.c_proj.bias", "transformer.h.0.mlp.c_proj.bias",
+                          "transformer.h.0.attn.c_attn.bias", "transformer.h.0.mlp.c_fc.bias"));
   EXPECT_THAT(names(units[3]), ElementsAre("transformer.ln_f.weight", "transformer.ln_f.bias"));
 }
 

@@ -70,22 +70,32 @@ TEST_F(Reference, LinearGradients) {
   expect_gradient(dbias.values(), bias, dy, 2 * K, [&](const Values& at) { return forward(x, w, at); });
 }
 
+// Of the sum over shards of the vocabulary, of which every one has the gradient of all positions.
 TEST_F(Reference, EmbeddingGradients) {
-  const std::int64_t B = 2, T = 3, V = 4, P = 5, C = 3, first_class = 2;
+  const std::int64_t B = 2, T = 3, V = 7, P = 5, C = 3;
+  const std::pair<std::int64_t, std::int64_t> shards[] = {{0, 2}, {2, 4}, {6, 1}};  // first class, classes
   Dropout dropout = half_dropped();
   dropout.window.first_position = 1;
   const Values wte = random(V * C, 1), wpe = random(P * C, 2), dout = random(B * T * C, 3);
-  const Buffer tokens = side_.ints({B, T}, {2, 5, 5, 0, 3, 6});  // 0 and 6 belong to other shards
+  const Buffer tokens = side_.ints({B, T}, {2, 5, 5, 0, 3, 6});
   const auto forward = [&](const Values& wte_, const Values& wpe_) {
-    const Buffer out = side_.full({B, T, C});
-    ops_.embedding_forward(out, tokens, side_.compute({V, C}, wte_), side_.compute({P, C}, wpe_), first_class,
-                           dropout);
-    return out.values();
+    const Buffer whole = side_.compute({V, C}, wte_), out = side_.full({B, T, C});
+    Values sum(static_cast<std::size_t>(B * T * C));
+    for (const auto& [first, classes] : shards) {
+      ops_.embedding_forward(out, tokens, Tensor(whole).row_range(first, classes),
+                             side_.compute({P, C}, wpe_), first, dropout);
+      sum += out.values();
+    }
+    return sum;
   };
-  const Buffer dwte = side_.full({V, C}), dwpe = side_.full({P, C});
-  ops_.embedding_backward(dwte, dwpe, side_.full({B, T, C}, dout), tokens, first_class, dropout);
+  const Buffer dwte = side_.full({V, C});
+  for (const auto& [first, classes] : shards) {
+    const Buffer dwpe = side_.full({P, C});
+    ops_.embedding_backward(Tensor(dwte).row_range(first, classes), dwpe, side_.full({B, T, C}, dout), tokens,
+                            first, dropout);
+    expect_gradient(dwpe.values(), wpe, dout, 3, [&](const Values& at) { return forward(wte, at); });
+  }
   expect_gradient(dwte.values(), wte, dout, 3, [&](const Values& at) { return forward(at, wpe); });
-  expect_gradient(dwpe.values(), wpe, dout, 3, [&](const Values& at) { return forward(wte, at); });
 }
 
 TEST_F(Reference, LayerNormGradients) {

@@ -85,14 +85,14 @@ class TorchParity : public testing::TestWithParam<Setting> {
     Backend& backend = trainee_.backend();
     const LayerContext context{backend, trainee_.engine(), config, GetParam().compute};
     Arena arena(backend, std::size_t{16} << 20);
-    const auto keep = BlockActivations::take(arena, config, shape, context.compute);
-    const auto work = Workspace::take(arena, config, shape, context.compute);
-    const auto head = Head::Activations::take(arena, config, shape, context.compute);
+    const auto keep = BlockActivations::take(arena, config, shape, context.compute, {});
+    const auto work = Workspace::take(arena, config, shape, context.compute, {});
+    const auto head = Head::Activations::take(arena, config, shape, context.compute, {});
     const Tensor tokens = arena.take(DType::i32, {shape.batch, shape.positions});
     const Tensor stream = arena.take(DType::f32, {shape.batch, shape.positions, config.n_embd});
     const Tensor logits = arena.take(DType::f32, {shape.rows(), padded_vocabulary(config)});
     backend.copy_from_host(tokens, batch.tokens.data());
-    EmbeddingLayer::forward(context, {}, stream, tokens);
+    EmbeddingLayer::forward(context, {}, work, stream, tokens);
     for (int layer = 0; layer < config.n_layer; ++layer) {
       Block(layer).forward(context, {}, keep, work, stream, stream);
     }

@@ -19,9 +19,9 @@ constexpr GptConfig kModel = {
 struct Tiny {
   // Alone, or as one of several ranks.
   explicit Tiny(std::int64_t batch, Communicator* ranks = nullptr, int zero = 0)
-      : group(ranks ? *ranks : *self),
-        engine(make_data_engine(*backend, group, kModel, {.adamw = {}, .training = false, .zero = zero})),
-        model(*backend, *engine, kModel, {.batch = {batch, kModel.block_size}, .backward = false}) {
+      : mesh(ranks ? *ranks : *self),
+        engine(make_data_engine(*backend, mesh, kModel, {.adamw = {}, .training = false, .zero = zero})),
+        model(*backend, *engine, mesh, kModel, {.batch = {batch, kModel.block_size}, .backward = false}) {
     engine->initialize(1);
     // Parameters large enough that predictions differ.
     for (const auto& tensor : engine->state(false, DataEngine::Share::held)) {
@@ -33,9 +33,9 @@ struct Tiny {
 
   std::unique_ptr<Backend> backend = make_backend("cpu", 1);
   std::unique_ptr<Communicator> self = make_self_communicator();
-  Communicator& group;
+  Mesh mesh;
   std::unique_ptr<DataEngine> engine;
-  Gpt model;
+  Pipeline model;
 };
 
 // The losses of every token of the vocabulary as the target at one place of one sequence.
@@ -82,7 +82,7 @@ TEST_F(Evaluations, OfAWholeSplitCountsEveryTokenOnce) {
 
   for (const std::int64_t batch : {1, 2, 5, 8}) {
     Tiny tiny(batch);
-    const auto result = Evaluator(*tiny.backend, tiny.model, tiny.group, 1).whole(file_);
+    const auto result = Evaluator(*tiny.backend, tiny.model, tiny.mesh, 1).whole(file_);
     EXPECT_EQ(result.tokens, 17);
     EXPECT_EQ(result.correct, correct);
     EXPECT_NEAR(result.loss_sum, loss_sum, 5e-5 * loss_sum);
@@ -95,7 +95,7 @@ TEST_F(Evaluations, OfAWholeSplitCountsEveryTokenOnce) {
 
 TEST_F(Evaluations, MayEndEarly) {
   Tiny tiny(2);
-  Evaluator evaluator(*tiny.backend, tiny.model, tiny.group, 1);
+  Evaluator evaluator(*tiny.backend, tiny.model, tiny.mesh, 1);
   std::vector<std::int64_t> done;
   const auto result = evaluator.whole(file_, 2, [&](std::int64_t n, std::int64_t total) {
     EXPECT_EQ(total, 2);
@@ -108,14 +108,14 @@ TEST_F(Evaluations, MayEndEarly) {
 // Also where ranks outnumber batches, and where weights are gathered by all ranks at once.
 TEST_F(Evaluations, OnAnyNumberOfRanksFindTheSameBits) {
   Tiny alone(2);
-  Evaluator evaluator(*alone.backend, alone.model, alone.group, 1);
+  Evaluator evaluator(*alone.backend, alone.model, alone.mesh, 1);
   const auto whole = evaluator.whole(file_), random = evaluator.random(file_, 4);
   for (const int ranks : {2, 3, 5}) {
     for (const int zero : {0, 3}) {
       run_threads({.ranks = ranks}, [&](World& world) {
         Tiny tiny(2, &world.ranks, zero);
         std::int64_t last = 0;
-        Evaluator part(*tiny.backend, tiny.model, world.ranks, 1);
+        Evaluator part(*tiny.backend, tiny.model, tiny.mesh, 1);
         const auto result = part.whole(file_, 0, [&](std::int64_t done, std::int64_t total) {
           EXPECT_EQ(total, 3);
           last = done;
@@ -132,11 +132,11 @@ TEST_F(Evaluations, OnAnyNumberOfRanksFindTheSameBits) {
 
 TEST_F(Evaluations, OnRandomBatchesRepeat) {
   Tiny tiny(3);
-  Evaluator evaluator(*tiny.backend, tiny.model, tiny.group, 1);
+  Evaluator evaluator(*tiny.backend, tiny.model, tiny.mesh, 1);
   const auto once = evaluator.random(file_, 5), again = evaluator.random(file_, 5);
   EXPECT_EQ(once.tokens, 5 * 3 * 4);
   EXPECT_EQ(once.loss_sum, again.loss_sum);
-  EXPECT_NE(once.loss_sum, Evaluator(*tiny.backend, tiny.model, tiny.group, 2).random(file_, 5).loss_sum);
+  EXPECT_NE(once.loss_sum, Evaluator(*tiny.backend, tiny.model, tiny.mesh, 2).random(file_, 5).loss_sum);
 }
 
 }  // namespace

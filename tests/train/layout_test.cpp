@@ -69,7 +69,7 @@ TEST(Layout, TheEngineIsToldAllOfIt) {
   config.parallel.replicate = 2;
   config.train.grad_clip = 0.5;
   config.optim.betas = {0.8, 0.7};
-  auto options = engine_options(config);
+  auto options = engine_options(config, GptConfig{});
   EXPECT_EQ(options.micro_batches, 6);
   EXPECT_EQ(options.zero, 2);
   EXPECT_EQ(options.replicate, 2);
@@ -82,7 +82,7 @@ TEST(Layout, TheEngineIsToldAllOfIt) {
   config.run.name = "a";
   config.parallel.offload = "disk";
   config.parallel.reduce_dtype = "bfloat16";
-  options = engine_options(config);
+  options = engine_options(config, GptConfig{});
   EXPECT_EQ(options.offload, "runs/a");
   EXPECT_EQ(options.reduced, DType::bf16);
 }

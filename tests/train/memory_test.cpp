@@ -99,7 +99,8 @@ TEST(Memory, CheckpointCopyIsTheRanksShare) {
     for (int rank = 0; rank < kRanks; ++rank) {
       DryBackend backend;
       Recording recording(kRanks, rank);
-      const auto engine = make_data_engine(backend, recording.ranks(), model, engine_options(config));
+      Mesh mesh(recording.ranks());
+      const auto engine = make_data_engine(backend, mesh, model, engine_options(config, model));
       double bytes = 0;
       for (const auto& tensor : engine->state(true, DataEngine::Share::to_save)) {
         bytes += static_cast<double>(tensor.data.bytes());
