@@ -53,10 +53,15 @@ class Lines {
   ordered_json common(const char* phase, const Event& event, std::int64_t time) const {
     return {{"ph", phase},
             {"cat", event.category},
-            {"name", event.name},
+            {"name", shown_name(event)},
             {"pid", rank_},
             {"tid", thread_of(rank_, event.lane)},
             {"ts", microseconds(time)}};
+  }
+  // Viewers colour by name: the two passes through a unit are to look different.
+  static std::string shown_name(const Event& event) {
+    const bool pass = event.category == "forward" || event.category == "backward";
+    return pass ? fmt::format("{} {}", event.category, event.name) : event.name;
   }
   static ordered_json arguments(const Event& event) {
     auto json = ordered_json::object();
