@@ -20,6 +20,7 @@
 #include "generate/text_stream.h"
 #include "train/agree.h"
 #include "train/interrupt.h"
+#include "train/layout.h"
 #include "train/model_io.h"
 #include "train/pretrained.h"
 #include "train/ranks.h"
@@ -53,7 +54,12 @@ Config load_config(const Options& options) {
   if (!options.backend.empty()) settings.push_back("train.backend=" + options.backend);
   if (!options.threads.empty()) settings.push_back("train.threads=" + options.threads);
   auto config = load_model_config(options.checkpoint, settings);
-  config.parallel.zero = 0;  // every rank writes texts of its own, so it has all of the model
+  if (ranks_of_model(config.parallel) > 1) {
+    fail_user(
+        "shoal sample writes other texts on every rank, each of which has all of the model; leave "
+        "parallel.tensor and parallel.pipeline out (--ranks N writes N texts at a time)");
+  }
+  config.parallel.zero = 0;
   config.parallel.replicate = 1;
   config.parallel.timeout = 1e8;  // and may wait long for one that writes more
   return config;

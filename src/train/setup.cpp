@@ -102,8 +102,8 @@ void log_pipeline(const Config& config, const GptConfig& model) {
   const auto options = pipeline_options(config, model);
   const auto schedule =
       make_schedule(options.schedule, {parallel.pipeline, parallel.chunks, options.micro_batches});
-  log::info("pipeline: {}, {} micro-batches on a data rank: stages wait {:.1f} % of a step at least",
-            parallel.schedule, options.micro_batches, 100 * timeline(schedule).bubble);
+  log::info("pipeline: {}, {} micro-batches on a data rank, bubble {:.1f} % of a step", parallel.schedule,
+            options.micro_batches, 100 * timeline(schedule).bubble);
   for (int stage = 0; stage < parallel.pipeline; ++stage) {
     log::info("stage {}: {}", stage, stage_text(config, model, stage));
   }
