@@ -1,0 +1,49 @@
+// Who averages with whom in decentralised training (gossip), as values: for every round of a period, groups
+// of workers that take the mean of their models. Every worker is in one group of every round, so the matrix
+// of a round is symmetric and doubly stochastic. The schemes and their names follow the published
+// decentralised trainers; exp is the one-peer exponential graph (Ying et al. 2021).
+#pragma once
+
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace shoal {
+
+struct Topology {
+  using Group = std::vector<int>;    // workers, ascending
+  using Round = std::vector<Group>;  // a partition of all workers, by their first members
+  std::string name;
+  int workers = 1;
+  std::vector<Round> rounds;  // of one period; step c uses round c mod period
+
+  int period() const { return static_cast<int>(rounds.size()); }
+  const Group& group_of(int worker, std::int64_t step) const;
+};
+
+// "complete", "ring", "exp", "alternating-exp-ring"; the last needs to know how many neighbouring workers
+// share a node. Throws UserError, naming the rule and numbers that would do, where a topology has no meaning
+// for so many workers.
+Topology make_topology(std::string_view name, int workers, int per_node);
+std::vector<std::string> topology_names();
+
+// A user's own: a TOML file with `name` and `rounds`, an array of rounds, each an array of groups of worker
+// numbers. Throws UserError, with line and column, when it is not a partition of all workers in every round.
+Topology read_topology(const std::filesystem::path& file);
+
+// What averaging alone does, without updates.
+struct TopologyFacts {
+  bool symmetric = false, doubly_stochastic = false;  // of every round's matrix W
+  double spectral_gap = 0;    // 1 - the largest singular value, but that of the mean, of a period's product
+  int rounds_to_average = 0;  // until all hold the exact average from any start; 0: never exactly
+  double consensus_decay =
+      0;  // factor on the distance to the mean per round: that singular value ^ (1 / period)
+};
+TopologyFacts facts_of(const Topology& topology);
+
+// One round on the workers' models: each becomes the mean of its group. x [workers] is one number of each.
+void mix(const Topology& topology, std::int64_t step, std::span<double> x);
+
+}  // namespace shoal
