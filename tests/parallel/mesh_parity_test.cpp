@@ -172,6 +172,9 @@ class RoundingBound {
       const int step = static_cast<int>(i + 1) * run_.evaluate_every;
       EXPECT_NEAR(run.evaluations.at(i), one_.evaluations[i], evaluation(step) * run_.model.block_size);
     }
+    if (run_.engine.compute == DType::f32) {
+      EXPECT_EQ(run.predictions, one_.predictions);
+    }
     // What a bound has to be to say anything.
     const double most = run_.engine.compute == DType::f32 ? 1e-5 : 0.004;
     EXPECT_LT(loss(run_.steps), most * one_.losses.front());

@@ -59,7 +59,8 @@ struct RanksRun {
 };
 
 struct RunOutcome {
-  std::vector<double> losses, norms, evaluations;                // of each step; as every rank saw them
+  std::vector<double> losses, norms;                             // of each step; as every rank saw them
+  std::vector<double> evaluations, predictions;                  // losses, most likely tokens
   std::map<std::string, std::vector<float>, std::less<>> state;  // whole parameters and moments
   std::map<std::string, std::vector<int>, std::less<>> saved;    // on how many ranks each element is saved
 
@@ -72,6 +73,7 @@ struct RunOutcome {
     append(losses);
     append(norms);
     append(evaluations);
+    append(predictions);
     for (const auto& [name, values] : state) append(values);
     return all;
   }
@@ -155,7 +157,7 @@ class RankOfRun {
     }
     share(losses, model_.has_loss());
     outcome.losses.push_back(std::accumulate(losses.begin(), losses.end(), 0.0) * static_cast<double>(scale));
-    if ((step + 1) % run_.evaluate_every == 0) outcome.evaluations.push_back(evaluate(data));
+    if ((step + 1) % run_.evaluate_every == 0) evaluate(data, outcome);
   }
 
  private:
@@ -175,15 +177,22 @@ class RankOfRun {
             .address = {.seed = Trainee::kSeed, .step = step, .first_sample = index(pass)}};
   }
 
-  double evaluate(const Tokens& data) {
+  // Of the first micro-batch of the step, on all data ranks.
+  void evaluate(const Tokens& data, RunOutcome& outcome) {
     backend_->copy_from_host(tokens_[0], data.tokens.data());
     backend_->copy_from_host(targets_[0], data.targets.data());
     const Buffer loss(*backend_, DType::f64, {1});
     model_.evaluate({.tokens = tokens_[0], .targets = targets_[0], .address = {}}, loss);
-    std::vector<double> losses = {model_.has_loss() ? loss.values()[0] : 0.0};
-    if (mesh_.place().data > 0) losses[0] = 0;
-    share(losses, model_.has_loss() && mesh_.place().data == 0);
-    return losses[0];
+    std::vector<double> found(static_cast<std::size_t>(1 + run_.model.block_size));
+    if (model_.has_loss() && mesh_.place().data == 0) {
+      std::vector<std::int32_t> predictions(found.size() - 1);
+      backend_->copy_to_host(predictions.data(), model_.predictions());
+      found[0] = loss.values()[0];
+      std::copy(predictions.begin(), predictions.end(), found.begin() + 1);
+    }
+    share(found, model_.has_loss() && mesh_.place().data == 0);
+    outcome.evaluations.push_back(found[0]);
+    outcome.predictions.insert(outcome.predictions.end(), found.begin() + 1, found.end());
   }
 
   // Every rank gets what one rank of each tensor group tells; the others of the group know the same.
@@ -219,6 +228,7 @@ inline RunOutcome train(const RanksRun& run) {
       outcome.losses = mine.losses;
       outcome.norms = mine.norms;
       outcome.evaluations = mine.evaluations;
+      outcome.predictions = mine.predictions;
     } else {
       EXPECT_EQ(mine.losses, outcome.losses);
       EXPECT_EQ(mine.norms, outcome.norms);
