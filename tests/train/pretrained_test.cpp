@@ -23,9 +23,9 @@ class Pretrained : public TinyRuns {
     raw.write(folder_ / "gpt");
     return folder_ / "gpt";
   }
-  // A run from the weights that changes no bit of them: every weight is above 1e-7, every update below 1e-20.
+  // A run from the weights that changes none of them: as a float32, its learning rate is zero.
   Config unchanging(const std::string& name, const Settings& settings = {}) const {
-    auto config = this->config(name, {"train.steps=1", "optim.lr=1e-20", "lr_schedule.warmup_steps=0"});
+    auto config = this->config(name, {"train.steps=1", "optim.lr=1e-60", "lr_schedule.warmup_steps=0"});
     apply_arguments(config, settings);
     config.init.from = "hf:" + (folder_ / "gpt").string();
     Origins origins;
