@@ -12,6 +12,10 @@ struct Stats {
   Values maximum, exp_sum, target_logit, argmax;
 };
 
+struct ClassRange {
+  std::int64_t first, end;
+};
+
 class CpuCrossEntropy : public Conformance<std::tuple<DType, Shape>> {  // the shape is R, V, valid
  protected:
   CpuCrossEntropy() {
@@ -32,6 +36,31 @@ class CpuCrossEntropy : public Conformance<std::tuple<DType, Shape>> {  // the s
                                      first, valid);
     return {maximum.values(), exp_sum.values(), target.values(), argmax.values()};
   }
+  // Shards of the vocabulary, and their statistics merged as the ranks of a tensor group do it.
+  std::vector<ClassRange> shards(std::int64_t n) const {
+    std::vector<ClassRange> ranges;
+    for (std::int64_t i = 0; i < n; ++i) ranges.push_back({valid_ * i / n, valid_ * (i + 1) / n});
+    return ranges;
+  }
+  Stats merged(const Side& side, const std::vector<ClassRange>& ranges) const {
+    std::vector<Stats> parts;
+    for (const auto& [first, end] : ranges) parts.push_back(stats(side, first, end - first + 1, end - first));
+    Stats all = parts[0];
+    for (const Stats& part : parts) {
+      for (std::int64_t r = 0; r < R_; ++r) all.maximum[r] = std::max(all.maximum[r], part.maximum[r]);
+    }
+    all.exp_sum = 0, all.target_logit = 0;
+    all.argmax = std::numeric_limits<std::int32_t>::max();
+    for (const Stats& part : parts) {
+      const Buffer exp_sum = side.full({R_}, part.exp_sum), argmax = side.ints({R_}, part.argmax);
+      side.backend.cross_entropy_rescale(exp_sum, argmax, side.full({R_}, part.maximum),
+                                         side.full({R_}, all.maximum));
+      all.exp_sum = rounded(all.exp_sum + exp_sum.values(), side.full_type);
+      all.target_logit += part.target_logit;
+      for (std::int64_t r = 0; r < R_; ++r) all.argmax[r] = std::min(all.argmax[r], argmax.values()[r]);
+    }
+    return all;
+  }
   Values backward(const Side& side, const Stats& given, std::int64_t first, std::int64_t count,
                   std::int64_t valid, bool in_place) const {
     const Buffer logits = side.full({R_, count}, columns(first, count)), separate = side.compute({R_, count});
@@ -40,10 +69,13 @@ class CpuCrossEntropy : public Conformance<std::tuple<DType, Shape>> {  // the s
                                         valid, kScale);
     return (in_place ? logits : separate).values();
   }
+  // Columns past the last are padding too.
   Values columns(std::int64_t first, std::int64_t count) const {
-    Values shard(R_ * count);
+    Values shard(1e30, R_ * count);
     for (std::int64_t r = 0; r < R_; ++r) {
-      for (std::int64_t c = 0; c < count; ++c) shard[r * count + c] = logits_[r * V_ + first + c];
+      for (std::int64_t c = 0; c < std::min(count, V_ - first); ++c) {
+        shard[r * count + c] = logits_[r * V_ + first + c];
+      }
     }
     return shard;
   }
@@ -114,50 +146,54 @@ TEST_P(CpuCrossEntropy, BackwardInPlaceAsWell) {
   expect_within(backward(cpu(), given, 0, V_, valid_, true), expected, bound + storage(expected, DType::f32));
 }
 
-// Two shards, their statistics combined as the model does it, are one whole. The second may be all padding.
+// Down to one class per shard. Rescaling multiplies a shard's sum by one more exponential, whose argument and
+// product round, and the shards are added.
 TEST_P(CpuCrossEntropy, ShardsOfTheVocabularyMakeTheWhole) {
-  const std::int64_t half = (V_ + 1) / 2,
-                     valid[] = {std::min(half, valid_), std::max(valid_ - half, std::int64_t{0})};
   const Stats whole = stats(oracle(), 0, V_, valid_);
-  const Stats shard[] = {stats(cpu(), 0, half, valid[0]), stats(cpu(), half, V_ - half, valid[1])};
-  Stats both{Values(R_), Values(R_), shard[0].target_logit + shard[1].target_logit, Values(R_)};
-  Values bound = exp_sum_bound(whole, 0, valid_);
-  for (std::int64_t r = 0; r < R_; ++r) {
-    const int winner = shard[1].maximum[r] > shard[0].maximum[r];
-    both.maximum[r] = shard[winner].maximum[r];
-    both.argmax[r] = shard[winner].argmax[r];
-    for (const Stats& s : shard) both.exp_sum[r] += s.exp_sum[r] * std::exp(s.maximum[r] - both.maximum[r]);
-  }
-  EXPECT_TRUE((both.maximum == whole.maximum).min());
-  EXPECT_TRUE((both.target_logit == whole.target_logit).min());
-  EXPECT_TRUE((both.argmax == whole.argmax).min());
-  expect_within(both.exp_sum, whole.exp_sum, bound);
+  for (const std::int64_t n :
+       {std::int64_t{1}, std::int64_t{2}, std::int64_t{3}, std::min<std::int64_t>(valid_, 70)}) {
+    if (n > valid_) continue;
+    Values bound = exp_sum_bound(whole, 0, valid_);
+    for (std::int64_t r = 0; r < R_; ++r) {
+      bound[r] += whole.exp_sum[r] * (term_error(range(r, 0, valid_)) + gamma(n + 1));
+    }
+    for (const Side& side : {cpu(type_), Side{oracle().backend, type_}}) {
+      const auto ranges = shards(n);
+      const Stats all = merged(side, ranges);
+      EXPECT_TRUE((all.maximum == whole.maximum).min()) << side.backend.name();
+      EXPECT_TRUE((all.target_logit == whole.target_logit).min()) << side.backend.name();
+      EXPECT_TRUE((all.argmax == whole.argmax).min()) << side.backend.name();
+      expect_within(all.exp_sum, whole.exp_sum, bound);
 
-  // Backward is element-wise given the statistics, so the shards' gradients are the whole's, bit for bit.
-  both.exp_sum = rounded(both.exp_sum, DType::f32);
-  const Values all = backward(cpu(type_), both, 0, V_, valid_, false);
-  const Values left = backward(cpu(type_), both, 0, half, valid[0], false);
-  const Values right = backward(cpu(type_), both, half, V_ - half, valid[1], false);
-  for (std::int64_t r = 0; r < R_; ++r) {
-    for (std::int64_t c = 0; c < V_; ++c) {
-      ASSERT_EQ(c < half ? left[r * half + c] : right[r * (V_ - half) + c - half], all[r * V_ + c])
-          << r << ", " << c;
+      // Backward is element-wise given the statistics, so the shards' gradients are the whole's, bit for bit.
+      const Values expected = backward(side, all, 0, V_, valid_, false);
+      for (const auto& [first, end] : ranges) {
+        const std::int64_t count = end - first + 1;  // with one of padding
+        const Values shard = backward(side, all, first, count, end - first, false);
+        for (std::int64_t i = 0; i < R_ * count; ++i) {
+          const std::int64_t r = i / count, c = i % count;
+          ASSERT_EQ(shard[i], c == count - 1 ? 0 : expected[r * V_ + first + c]) << r << ", " << first + c;
+        }
+      }
     }
   }
 }
 
+// Also where it is in one shard of several.
 TEST_P(CpuCrossEntropy, ALogitThatIsNotFiniteShowsInTheLoss) {
   for (const double poison :
        {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
     for (std::int64_t r = 0; r < R_; ++r) logits_[r * V_ + r % valid_] = poison;
     for (const Side& side : {cpu(), oracle()}) {
-      const Stats s = stats(side, 0, V_, valid_);
-      const Buffer losses = side.full({R_});
-      side.backend.cross_entropy_loss(losses, side.full({R_}, s.maximum), side.full({R_}, s.exp_sum),
-                                      side.full({R_}, s.target_logit), side.ints({R_}, targets_));
-      for (std::int64_t r = 0; r < R_; ++r) {
-        const bool counts = targets_[r] >= 0;
-        EXPECT_EQ(std::isfinite(losses.values()[r]), !counts) << side.backend.name() << ", row " << r;
+      for (const Stats& s :
+           {stats(side, 0, V_, valid_), merged(side, shards(std::min<std::int64_t>(valid_, 3)))}) {
+        const Buffer losses = side.full({R_});
+        side.backend.cross_entropy_loss(losses, side.full({R_}, s.maximum), side.full({R_}, s.exp_sum),
+                                        side.full({R_}, s.target_logit), side.ints({R_}, targets_));
+        for (std::int64_t r = 0; r < R_; ++r) {
+          const bool counts = targets_[r] >= 0;
+          EXPECT_EQ(std::isfinite(losses.values()[r]), !counts) << side.backend.name() << ", row " << r;
+        }
       }
     }
   }

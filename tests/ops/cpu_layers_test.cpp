@@ -52,6 +52,38 @@ TEST_P(CpuEmbedding, Backward) {
   expect_within(dwpe, expected_dwpe, gamma(B_ + 1) * dwpe_size + storage(expected_dwpe, DType::f32));
 }
 
+// Each of the 12 classes is in one shard, whose row of a token is the whole's; the others give zeros.
+TEST_P(CpuEmbedding, ShardsOfTheVocabularyMakeTheWhole) {
+  const std::int64_t borders[] = {0, 1, 4, 11, 12};
+  const Values wte = normal_values(12 * C_, 2, type_), wpe = normal_values(P_ * C_, 3, type_),
+               dout = normal_values(B_ * T_ * C_, 4), dwpe0 = normal_values(P_ * C_, 6);
+  for (const Side& side : {cpu(type_), Side{oracle().backend, type_}}) {
+    const Buffer tokens = side.ints({B_, T_}, tokens_), weight = side.compute({12, C_}, wte),
+                 positions = side.compute({P_, C_}, wpe), upstream = side.full({B_, T_, C_}, dout);
+    const auto run = [&](const Tensor& dwte, std::int64_t first, std::int64_t classes) {
+      const Buffer out = side.full({B_, T_, C_}), dwpe = side.full({P_, C_}, dwpe0);
+      side.backend.embedding_forward(out, tokens, Tensor(weight).row_range(first, classes), positions, first,
+                                     dropout_);
+      side.backend.embedding_backward(dwte.row_range(first, classes), dwpe, upstream, tokens, first,
+                                      dropout_);
+      return std::pair(out.values(), dwpe.bytes());
+    };
+    const Buffer whole_dwte = side.full({12, C_}), dwte = side.full({12, C_});
+    const auto [whole, whole_dwpe] = run(whole_dwte, 0, 12);
+    Values sum(whole.size());
+    for (std::size_t shard = 0; shard + 1 < std::size(borders); ++shard) {
+      const auto [out, dwpe] = run(dwte, borders[shard], borders[shard + 1] - borders[shard]);
+      for (std::size_t i = 0; i < sum.size(); ++i) {
+        ASSERT_TRUE(sum[i] == 0 || out[i] == 0) << "two shards have a row for element " << i;
+      }
+      sum += out;
+      EXPECT_TRUE(dwpe == whole_dwpe) << side.backend.name() << ", shard " << shard;
+    }
+    EXPECT_TRUE((sum == whole).min()) << side.backend.name();
+    EXPECT_TRUE(dwte.bytes() == whole_dwte.bytes()) << side.backend.name();
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Shapes, CpuEmbedding,
                          testing::Combine(kComputeTypes,
                                           testing::Values(Shape{1, 1, 1}, Shape{2, 5, 3}, Shape{3, 33, 17},
