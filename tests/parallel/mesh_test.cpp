@@ -1,0 +1,147 @@
+#include "parallel/mesh.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "comm/recording.h"
+#include "comm/world.h"
+#include "core/error.h"
+
+namespace shoal {
+
+void PrintTo(const MeshPlace& place, std::ostream* out) { *out << to_string(place); }
+
+namespace test {
+namespace {
+
+using testing::ElementsAreArray;
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+constexpr MeshShape kShapes[] = {{1, 1, 1}, {2, 1, 1}, {1, 3, 1}, {1, 1, 4}, {3, 1, 2}, {2, 2, 2}, {3, 2, 1}};
+
+std::string describe(const MeshShape& shape) {
+  return fmt::format("{} x {} x {}", shape.pipeline, shape.data, shape.tensor);
+}
+
+TEST(MeshPlaces, NeighboursAreOfOneTensorGroupThenOfOneStage) {
+  const MeshShape shape{2, 3, 4};
+  EXPECT_EQ(shape.ranks(), 24);
+  EXPECT_EQ(place_of(shape, 0), (MeshPlace{0, 0, 0}));
+  EXPECT_EQ(place_of(shape, 3), (MeshPlace{0, 0, 3}));
+  EXPECT_EQ(place_of(shape, 4), (MeshPlace{0, 1, 0}));
+  EXPECT_EQ(place_of(shape, 12), (MeshPlace{1, 0, 0}));
+  EXPECT_EQ(place_of(shape, 23), (MeshPlace{1, 2, 3}));
+  EXPECT_EQ(to_string(place_of(shape, 23)), "pipeline 1, data 2, tensor 3");
+}
+
+TEST(MeshPlaces, EveryRankHasItsOwn) {
+  for (const auto& shape : kShapes) {
+    std::set<std::tuple<int, int, int>> places;
+    for (int rank = 0; rank < shape.ranks(); ++rank) {
+      const auto [pipeline, data, tensor] = place_of(shape, rank);
+      EXPECT_LT(pipeline, shape.pipeline);
+      EXPECT_LT(data, shape.data);
+      EXPECT_LT(tensor, shape.tensor);
+      places.emplace(pipeline, data, tensor);
+    }
+    EXPECT_EQ(places.size(), shape.ranks()) << describe(shape);
+  }
+}
+
+// The ranks of the run that are in a group, in its order.
+std::vector<std::int32_t> members(Communicator& group, int rank) {
+  std::vector<std::int32_t> all(static_cast<std::size_t>(group.size()));
+  std::int32_t mine = rank;
+  group.all_gather({all.data(), DType::i32, {group.size()}}, {&mine, DType::i32, {1}}).wait();
+  return all;
+}
+
+// Those whose place passes, in order.
+template <typename F>
+std::vector<std::int32_t> ranks_where(const MeshShape& shape, F&& passes) {
+  std::vector<std::int32_t> ranks;
+  for (int rank = 0; rank < shape.ranks(); ++rank) {
+    if (passes(place_of(shape, rank))) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+TEST(MeshGroups, DifferInTheirOwnCoordinateAlone) {
+  for (const auto& shape : kShapes) {
+    SCOPED_TRACE(describe(shape));
+    run_threads({.ranks = shape.ranks(), .deadline_seconds = 60}, [&](World& world) {
+      const int rank = world.ranks.rank();
+      Mesh mesh(world.ranks, shape);
+      const MeshPlace me = place_of(shape, rank);
+      EXPECT_EQ(mesh.shape(), shape);
+      EXPECT_EQ(mesh.place(), me);
+      const auto expect = [&](Communicator& group, auto&& passes) {
+        EXPECT_THAT(members(group, rank), ElementsAreArray(ranks_where(shape, passes)));
+      };
+      const auto stages = [&](const MeshPlace& p) { return p.data == me.data && p.tensor == me.tensor; };
+      const auto is_end = [&](const MeshPlace& p) {
+        return p.pipeline == 0 || p.pipeline + 1 == shape.pipeline;
+      };
+      expect(mesh.world(), [](const MeshPlace&) { return true; });
+      expect(mesh.data(),
+             [&](const MeshPlace& p) { return p.pipeline == me.pipeline && p.tensor == me.tensor; });
+      expect(mesh.tensor(),
+             [&](const MeshPlace& p) { return p.pipeline == me.pipeline && p.data == me.data; });
+      expect(mesh.activations(), stages);
+      expect(mesh.gradients(), stages);
+      expect(mesh.model(), [&](const MeshPlace& p) { return p.data == me.data; });
+      expect(mesh.ends(),
+             [&](const MeshPlace& p) { return stages(p) && (p == me || (is_end(p) && is_end(me))); });
+    });
+  }
+}
+
+// A rank's place in a group is its coordinate, in any number of ranks.
+TEST(MeshGroups, KnowTheirCoordinateAmongThousands) {
+  const MeshShape shape{8, 64, 8};
+  for (const int rank : {0, 1, 8, 511, 512, 2047, 4095}) {
+    Recording recording(shape.ranks(), rank);
+    Mesh mesh(recording.ranks(), shape);
+    EXPECT_EQ(mesh.place(), (MeshPlace{mesh.activations().rank(), mesh.data().rank(), mesh.tensor().rank()}));
+    EXPECT_EQ(mesh.activations().size(), 8);
+    EXPECT_EQ(mesh.data().size(), 64);
+    EXPECT_EQ(mesh.tensor().size(), 8);
+    EXPECT_EQ(mesh.model().size(), 64);
+    EXPECT_EQ(mesh.ends().size(), rank < 512 || rank >= 4096 - 512 ? 2 : 1);
+  }
+}
+
+// Seen by where a message to the next member goes.
+TEST(MeshGroups, NeighboursInAGroupAreAsFarApartAsTheMeshSays) {
+  Recording recording(24, 0);
+  Mesh mesh(recording.ranks(), {2, 3, 4});
+  float value = 0;
+  const Tensor x{&value, DType::f32, {1}};
+  const auto peer = [&](Communicator& group) {
+    recording.clear();
+    group.send(x, 1).wait();
+    return recording.links().begin()->first;
+  };
+  EXPECT_EQ(peer(mesh.tensor()), 1);
+  EXPECT_EQ(peer(mesh.data()), 4);
+  EXPECT_EQ(peer(mesh.activations()), 12);
+  EXPECT_EQ(peer(mesh.ends()), 12);
+}
+
+TEST(MeshGroups, AnotherNumberOfRanksIsRefused) {
+  Recording recording(6, 0);
+  EXPECT_THAT(
+      [&] {
+        Mesh(recording.ranks(), {2, 2, 2});
+      },
+      ThrowsMessage<Error>(HasSubstr("a mesh of 2 x 2 x 2 is not one of 6 ranks")));
+  EXPECT_EQ(Mesh(recording.ranks()).shape(), (MeshShape{1, 6, 1})) << "data ranks alone";
+}
+
+}  // namespace
+}  // namespace test
+}  // namespace shoal

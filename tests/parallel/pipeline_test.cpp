@@ -1,0 +1,206 @@
+// Pipelines of any shape compute what one stage does, in the memory that they announced.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+#include "core/clock.h"
+#include "core/error.h"
+#include "ops/reference/reference_backend.h"
+#include "parallel/ranks_run.h"
+
+namespace shoal::test {
+namespace {
+
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+RanksRun of_stages(int stages, int chunks, ScheduleKind schedule) {
+  RanksRun run;
+  run.mesh.pipeline = stages;
+  run.chunks = chunks;
+  run.schedule = schedule;
+  run.model.n_layer = 12;
+  run.engine = {.grad_clip = 0.1, .layout_exact = true};
+  run.steps = 3;
+  run.evaluate_every = 1;
+  run.lr = 1e-3;
+  return run;
+}
+
+// Every pipeline of up to four stages, in every schedule.
+std::vector<RanksRun> pipelines() {
+  std::vector<RanksRun> all;
+  for (int stages = 2; stages <= 4; ++stages) {
+    all.push_back(of_stages(stages, 1, ScheduleKind::gpipe));
+    all.push_back(of_stages(stages, 1, ScheduleKind::one_f_one_b));
+    for (const int chunks : {1, 2, 3}) all.push_back(of_stages(stages, chunks, ScheduleKind::interleaved));
+  }
+  return all;
+}
+
+std::string describe(const RanksRun& run) {
+  return fmt::format("{}, {} stages, {} chunks, {} micro-batches, {} data ranks", name_of(run.schedule),
+                     run.mesh.pipeline, run.chunks, run.engine.micro_batches, run.mesh.data);
+}
+
+// Fewer micro-batches than stages, as many, and more; an evaluation between any two steps. The executor fails
+// when it has to have more buffers than the schedule said.
+TEST(Pipeline, AnyNumberOfMicroBatchesEqualsOneStage) {
+  for (const int micro_batches : {1, 2, 3, 7}) {
+    auto one = of_stages(1, 1, ScheduleKind::one_f_one_b);
+    one.engine.micro_batches = micro_batches;
+    const auto expected = train(one).bytes();
+    for (auto run : pipelines()) {
+      run.engine.micro_batches = micro_batches;
+      run.recompute = run.mesh.pipeline % 2 ? Recompute::block : Recompute::none;
+      EXPECT_TRUE(train(run).bytes() == expected) << describe(run);
+    }
+  }
+}
+
+TEST(Pipeline, ManyMicroBatchesEqualOneStage) {
+  auto one = of_stages(1, 1, ScheduleKind::one_f_one_b);
+  one.engine.micro_batches = 33;
+  const auto expected = train(one).bytes();
+  for (auto run : pipelines()) {
+    if (run.mesh.pipeline == 2) continue;
+    run.engine.micro_batches = 33;
+    EXPECT_TRUE(train(run).bytes() == expected) << describe(run);
+  }
+}
+
+// Of 7 micro-batches one data rank has four and the other three, and a pass whose targets are ignored.
+TEST(Pipeline, DataRanksMayHaveDifferentNumbersOfMicroBatches) {
+  auto one = of_stages(1, 1, ScheduleKind::one_f_one_b);
+  one.engine.micro_batches = 7;
+  const auto expected = train(one).bytes();
+  for (auto run : pipelines()) {
+    run.engine.micro_batches = 7;
+    run.engine.zero = run.mesh.pipeline - 1;
+    run.mesh.data = 2;
+    EXPECT_TRUE(train(run).bytes() == expected) << describe(run);
+  }
+}
+
+TEST(Pipeline, MoreStagesThanBlocksAreRefused) {
+  auto run = of_stages(4, 1, ScheduleKind::gpipe);
+  run.model.n_layer = 3;
+  EXPECT_THAT([&] { train(run); },
+              ThrowsMessage<UserError>(HasSubstr("3 blocks cannot be cut into 4 ranges")));
+}
+
+// Counts what is taken from it and not given back.
+class CountingBackend final : public ReferenceBackend {
+ public:
+  void* allocate(std::size_t bytes) override {
+    taken += bytes;
+    return ReferenceBackend::allocate(bytes);
+  }
+  void release(void* data, std::size_t bytes) override {
+    taken -= bytes;
+    ReferenceBackend::release(data, bytes);
+  }
+  std::size_t taken = 0;
+};
+
+TEST(Pipeline, MemoryIsWhatWasAnnounced) {
+  auto runs = pipelines();
+  runs.push_back(of_stages(1, 1, ScheduleKind::gpipe));
+  for (auto run : runs) {
+    SCOPED_TRACE(describe(run));
+    const bool odd = run.mesh.pipeline % 2;
+    run.mesh.tensor = run.mesh.pipeline < 4 ? 2 : 1;
+    run.mesh.data = run.mesh.pipeline == 4 ? 2 : 1;
+    run.sequence = odd;
+    run.engine.zero = run.chunks;
+    run.engine.micro_batches = 5;
+    run.engine.compute = odd ? DType::bf16 : DType::f32;
+    run_threads({.ranks = run.mesh.ranks(), .deadline_seconds = 60}, [&](World& world) {
+      Mesh mesh(world.ranks, run.mesh);
+      CountingBackend backend;
+      for (const bool training : {true, false}) {
+        auto engine_options = run.engine_options(mesh.place());
+        engine_options.training = training;
+        const auto engine = make_data_engine(backend, mesh, run.model, engine_options);
+        const auto state = backend.taken;
+        EXPECT_EQ(state, engine_memory(run.model, engine_options, run.mesh.data).total());
+        for (const auto recompute : {Recompute::none, Recompute::block}) {
+          auto options = run.pipeline_options(mesh.place());
+          options.backward = training;
+          options.recompute = recompute;
+          const Pipeline pipeline(backend, *engine, mesh, run.model, options);
+          EXPECT_EQ(backend.taken - state,
+                    Pipeline::memory(run.model, options, mesh.place().pipeline).total());
+        }
+      }
+      EXPECT_EQ(backend.taken, 0);
+    });
+  }
+}
+
+// 1F1B holds as many activations as there are stages behind, GPipe those of all micro-batches.
+TEST(Pipeline, OneForwardOneBackwardNeedsNoMoreForMoreMicroBatches) {
+  const auto blocks = [](ScheduleKind kind, int micro_batches, int stage) {
+    auto run = of_stages(4, 1, kind);
+    run.engine.micro_batches = micro_batches;
+    return Pipeline::memory(run.model, run.pipeline_options({.pipeline = stage}), stage).blocks;
+  };
+  for (int stage = 0; stage < 4; ++stage) {
+    const auto one = blocks(ScheduleKind::one_f_one_b, 1, stage);
+    EXPECT_EQ(blocks(ScheduleKind::one_f_one_b, 64, stage), static_cast<std::size_t>(4 - stage) * one);
+    EXPECT_EQ(blocks(ScheduleKind::gpipe, 64, stage), 64 * one);
+  }
+}
+
+// Passes everything on to another store, and fails at one of its calls.
+class FailingStore final : public UnitStore {
+ public:
+  FailingStore(UnitStore& store, int calls) : store_(store), left_(calls) {}
+  UnitView weights(int unit) override {
+    if (left_-- == 0) fail("no luck with unit {}", unit);
+    return store_.weights(unit);
+  }
+  void release(int unit) override { store_.release(unit); }
+  UnitView gradients(int unit) override { return store_.gradients(unit); }
+  Tensor tied_gradient() override { return store_.tied_gradient(); }
+  void gradients_ready(int unit) override { store_.gradients_ready(unit); }
+
+ private:
+  UnitStore& store_;
+  int left_;
+};
+
+// One step, in the middle of which a rank fails.
+void fail_in_a_step(const RanksRun& run, int failing, int calls) {
+  run_threads({.ranks = run.mesh.ranks(), .deadline_seconds = 60}, [&](World& world) {
+    Mesh mesh(world.ranks, run.mesh);
+    const auto backend = make_cpu_backend(1);
+    const auto engine = make_data_engine(*backend, mesh, run.model, run.engine_options(mesh.place()));
+    FailingStore store(*engine, world.ranks.rank() == failing ? calls : -1);
+    Pipeline pipeline(*backend, store, mesh, run.model, run.pipeline_options(mesh.place()));
+    engine->initialize(1);
+    const Buffer tokens(*backend, DType::i32, {1, run.model.block_size});
+    const Buffer losses(*backend, DType::f64, {engine->passes()});
+    const std::vector<TokenBatch> batches(static_cast<std::size_t>(engine->passes()),
+                                          TokenBatch{.tokens = tokens, .targets = tokens, .address = {}});
+    engine->begin_step(0);
+    pipeline.train(batches, losses, 1);
+    engine->gradient_norm();
+  });
+}
+
+TEST(Pipeline, ARankThatFailsInAStepStopsAll) {
+  auto run = of_stages(3, 1, ScheduleKind::one_f_one_b);
+  run.mesh.tensor = 2;
+  run.engine.micro_batches = 8;
+  for (const int failing : {0, 3, 5}) {
+    for (const int calls : {0, 5, 30}) {
+      const Stopwatch watch;
+      EXPECT_THAT([&] { fail_in_a_step(run, failing, calls); },
+                  ThrowsMessage<Error>(HasSubstr(fmt::format("rank {}: no luck with unit", failing))));
+      EXPECT_LT(watch.seconds(), 5);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace shoal::test
