@@ -67,18 +67,22 @@ void resolve_layout(Config& config, int ranks) {
   resolve_mesh(config, ranks);
   auto& train = config.train;
   const int data = config.parallel.data;
+  const auto per_model = ranks_of_model(config.parallel);
+  const auto cannot_share =
+      fmt::format("{}{} ranks cannot share the", data, per_model > 1 ? " data-parallel" : "");
   if (data > train.global_batch) {
-    fail_user("{} ranks cannot share the {} of a step; start at most {}, or raise train.global_batch", data,
+    fail_user("{} {} of a step; start at most {}, or raise train.global_batch", cannot_share,
               train.global_batch == 1 ? "one sequence" : fmt::format("{} sequences", train.global_batch),
-              train.global_batch);
+              train.global_batch * per_model);
   }
   if (train.micro_batch == 0) train.micro_batch = choose_micro_batch(config, data);
   if (const int count = train.global_batch / train.micro_batch; data > count) {
     fail_user(
-        "{} ranks cannot share the {} of a step (train.global_batch = {}, train.micro_batch = {}); start at "
+        "{} {} of a step (train.global_batch = {}, train.micro_batch = {}); start at "
         "most {}, or set train.micro_batch={}",
-        data, count == 1 ? "one micro-batch" : fmt::format("{} micro-batches", count), train.global_batch,
-        train.micro_batch, count, largest_micro_batch(train.global_batch, data));
+        cannot_share, count == 1 ? "one micro-batch" : fmt::format("{} micro-batches", count),
+        train.global_batch, train.micro_batch, count * per_model,
+        largest_micro_batch(train.global_batch, data));
   }
 }
 

@@ -2,9 +2,11 @@
 // (N - 1) / N of what is scattered or gathered, and twice that of what is reduced on all.
 #include "train/dry_run.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "model/unit.h"
+#include "parallel/shard_plan.h"
 #include "train/layout.h"
 #include "train/memory.h"
 
@@ -128,10 +130,140 @@ TEST(DryRun, ReplicatedGroupsReduceShardsAcross) {
 
 TEST(DryRun, OrderedSumsSendEveryLeaf) {
   const auto exact = every_rank({"run.deterministic=layout", "parallel.zero=1"}, 8);
-  EXPECT_EQ(bytes_of(exact, "all_to_all", "gradients"), 4 * ring(Sizes(8).all, 4, 8));
+  // The two uses of the embedding's matrix have sums of their own.
+  EXPECT_EQ(bytes_of(exact, "all_to_all", "gradients"), 4 * ring(Sizes(8).all + Sizes(8).embedding, 4, 8));
   const auto narrow = every_rank({"parallel.reduce_dtype=bfloat16", "parallel.zero=0"}, 8);
   EXPECT_EQ(bytes_of(narrow, "all_to_all", "gradients"), ring(Sizes(8).all, 2, 8));
   EXPECT_EQ(narrow.links.size(), 7u);
+}
+
+// --- meshes
+
+// The kind of ranks that the one at this place is of.
+DryRun::Rank rank_at(const Config& config, const MeshPlace& place) {
+  const auto shape = mesh_shape(config);
+  for (auto& rank : dry_run(config, shape.ranks()).ranks) {
+    for (const int r : rank.ranks) {
+      if (place_of(shape, r) == place) return rank;
+    }
+  }
+  ADD_FAILURE() << "no rank at " << to_string(place);
+  return {};
+}
+
+std::int64_t calls_of(const DryRun::Rank& rank, const std::string& collective, const std::string& matter) {
+  std::int64_t calls = 0;
+  for (const auto& total : rank.traffic) {
+    if (total.collective == collective && total.matter == matter) calls += total.calls;
+  }
+  return calls;
+}
+
+// s b h of a micro-batch, in elements, and rows of it
+constexpr std::int64_t kRows = 2 * 16, kActivation = kRows * 64;
+
+// Megatron-LM's analysis (Korthikanti et al. 2022): without sequence parallelism two all-reduces of s b h in
+// a block forward and two backward.
+TEST(DryRun, TensorRanksReduceTwiceInABlockEachWay) {
+  for (const int n : {2, 4}) {
+    const auto config = config_of({fmt::format("parallel.tensor={}", n)}, n);
+    const auto rank = rank_at(config, {});
+    const std::int64_t passes = 32, once = 2 * ring(kActivation, 4, n);
+    // And of the embedding's output, and of the gradient of the head's input.
+    EXPECT_EQ(bytes_of(rank, "all_reduce", "activations"), passes * (4 * 2 + 1) * once);
+    EXPECT_EQ(bytes_of(rank, "all_reduce", "gradients of activations"), passes * (4 * 2 + 1) * once);
+    // The loss sends three numbers per token.
+    EXPECT_EQ(bytes_of(rank, "all_reduce", "statistics"), passes * 3 * 2 * ring(kRows, 4, n));
+    EXPECT_EQ(calls_of(rank, "all_reduce", "token gradients"), 0);  // every rank has all tokens
+  }
+}
+
+// With it two all-gathers and two reduce-scatters in a block forward, the same backward, and two more
+// all-gathers there for what weight gradients need in whole rows.
+TEST(DryRun, SequenceParallelRanksGatherAndScatter) {
+  for (const char* dtype : {"float32", "bfloat16"}) {
+    const int n = 4;
+    const auto config =
+        config_of({"parallel.tensor=4", "parallel.sequence=true", std::string("train.dtype=") + dtype}, n);
+    const auto rank = rank_at(config, {});
+    const std::int64_t passes = 32, once = ring(kActivation, dtype[0] == 'f' ? 4 : 2, n);
+    const auto stream = ring(kActivation, 4, n);  // what the embedding makes is the float32 stream
+    EXPECT_EQ(bytes_of(rank, "all_gather", "activations"), passes * (4 * 2 + 1) * once);
+    EXPECT_EQ(bytes_of(rank, "reduce_scatter", "activations"), passes * (4 * 2 * once + stream));
+    EXPECT_EQ(bytes_of(rank, "all_gather", "gradients of activations"), passes * (4 * 4 * once + stream));
+    EXPECT_EQ(bytes_of(rank, "reduce_scatter", "gradients of activations"), passes * (4 * 2 + 1) * once);
+    EXPECT_EQ(bytes_of(rank, "all_reduce", "activations"), 0);
+    EXPECT_EQ(bytes_of(rank, "all_reduce", "gradients of activations"), 0);
+    EXPECT_EQ(bytes_of(rank, "all_reduce", "statistics"), passes * 3 * 2 * ring(kRows, 4, n));
+    // Norms' weights and biases, four vectors in a block and two in the head: once per step.
+    EXPECT_EQ(calls_of(rank, "all_reduce", "token gradients"), 5);
+    EXPECT_EQ(bytes_of(rank, "all_reduce", "token gradients"), 2 * ring((4 * 4 + 2) * 64, 4, n));
+  }
+}
+
+// A block's forward pass again, but for its last sum; the last block still has what it made.
+TEST(DryRun, RecomputingSendsActivationsAgain) {
+  const auto rank = [](const char* recompute) {
+    return rank_at(
+        config_of(
+            {"parallel.tensor=4", "parallel.sequence=true", std::string("train.recompute=") + recompute}, 4),
+        {});
+  };
+  const auto none = rank("none"), block = rank("block");
+  const auto once = 32 * 3 * ring(kActivation, 4, 4);
+  EXPECT_EQ(bytes_of(block, "all_gather", "activations") - bytes_of(none, "all_gather", "activations"),
+            2 * once);
+  EXPECT_EQ(
+      bytes_of(block, "reduce_scatter", "activations") - bytes_of(none, "reduce_scatter", "activations"),
+      once);
+  EXPECT_EQ(bytes_of(block, "all_gather", "gradients of activations"),
+            bytes_of(none, "all_gather", "gradients of activations"));
+}
+
+TEST(DryRun, StagesSendStreamsOnAndTheTiedEmbeddingOnce) {
+  const auto config = config_of({"parallel.pipeline=4", "parallel.tensor=2", "parallel.sequence=true",
+                                 "parallel.data=2", "parallel.zero=1", "train.dtype=bfloat16"},
+                                16);
+  const auto model = to_gpt_config(config.model);
+  const std::int64_t passes = 16, stream = passes * kActivation * 4 / 2;  // a tensor rank has half the tokens
+  for (int stage = 0; stage < 4; ++stage) {
+    const MeshPlace place{.pipeline = stage, .data = 1};
+    const auto rank = rank_at(config, place);
+    EXPECT_EQ(rank.passes, passes);
+    EXPECT_EQ(bytes_of(rank, "send", "output"), stage < 3 ? stream : 0);
+    EXPECT_EQ(bytes_of(rank, "send", "gradient of the input"), stage > 0 ? stream : 0);
+    const bool has_embedding = stage == 0 || stage == 3;
+    EXPECT_EQ(calls_of(rank, "all_reduce", "tied gradients"), has_embedding ? 1 : 0);
+    const ShardPlan plan(gpt_units(model, model_part(config, model, place)), 1, 1, 1, 2);
+    // Two ranks pass half of it on twice.
+    EXPECT_EQ(bytes_of(rank, "all_reduce", "tied gradients"), has_embedding ? plan.shard_size(0) * 4 : 0);
+    EXPECT_EQ(bytes_of(rank, "reduce_scatter", "gradients"), plan.total() * 4 / 2);
+    EXPECT_EQ(calls_of(rank, "all_reduce", "statistics"), stage == 3 ? passes * 3 : 0);
+  }
+}
+
+TEST(DryRun, ChunksSendMore) {
+  const auto config =
+      config_of({"parallel.pipeline=2", "parallel.schedule=interleaved", "parallel.chunks=2"}, 2);
+  // Three borders between four ranges: two of them behind stage 0.
+  EXPECT_EQ(calls_of(rank_at(config, {}), "send", "output"), 2 * 32);
+  EXPECT_EQ(calls_of(rank_at(config, {.pipeline = 1}), "send", "output"), 32);
+  EXPECT_EQ(calls_of(rank_at(config, {.pipeline = 1}), "send", "gradient of the input"), 2 * 32);
+}
+
+// Every product is done by one rank, and but for what all do on their tokens nothing twice.
+TEST(DryRun, AMeshSharesTheFlops) {
+  const double alone = every_rank({}, 1).flops;
+  for (const std::vector<std::string>& mesh :
+       {std::vector<std::string>{"parallel.tensor=4"},
+        {"parallel.pipeline=4"},
+        {"parallel.tensor=2", "parallel.pipeline=2", "parallel.sequence=true"}}) {
+    double all = 0;
+    for (const auto& rank : dry_run(config_of(mesh, 8), 8).ranks) {
+      all += rank.flops * static_cast<double>(rank.ranks.size());
+    }
+    EXPECT_NEAR(all / alone, 1, 0.02) << mesh.front();  // the vocabulary is padded on every rank
+  }
 }
 
 TEST(DryRun, CountsFlops) {

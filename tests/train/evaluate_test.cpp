@@ -8,6 +8,7 @@
 #include "comm/world.h"
 #include "data/temp_folder.h"
 #include "parallel/data_engine.h"
+#include "parallel/stages.h"
 
 namespace shoal::test {
 namespace {
@@ -17,11 +18,18 @@ constexpr GptConfig kModel = {
 
 // A model on the backend, of `batch` sequences.
 struct Tiny {
-  // Alone, or as one of several ranks.
-  explicit Tiny(std::int64_t batch, Communicator* ranks = nullptr, int zero = 0)
-      : mesh(ranks ? *ranks : *self),
-        engine(make_data_engine(*backend, mesh, kModel, {.adamw = {}, .training = false, .zero = zero})),
-        model(*backend, *engine, mesh, kModel, {.batch = {batch, kModel.block_size}, .backward = false}) {
+  // Alone, or as one of the ranks of a mesh.
+  explicit Tiny(std::int64_t batch, Communicator* ranks = nullptr, const MeshShape& shape = {}, int zero = 0,
+                bool sequence = false)
+      : mesh(ranks ? *ranks : *self, shape),
+        part(part_of(mesh, sequence)),
+        engine(make_data_engine(*backend, mesh, kModel,
+                                {.part = part, .adamw = {}, .training = false, .zero = zero})),
+        model(*backend, *engine, mesh, kModel,
+              {.batch = {batch, kModel.block_size},
+               .backward = false,
+               .part = part,
+               .stages = shape.pipeline}) {
     engine->initialize(1);
     // Parameters large enough that predictions differ.
     for (const auto& tensor : engine->state(false, DataEngine::Share::held)) {
@@ -33,7 +41,16 @@ struct Tiny {
 
   std::unique_ptr<Backend> backend = make_backend("cpu", 1);
   std::unique_ptr<Communicator> self = make_self_communicator();
+  static ModelPart part_of(const Mesh& mesh, bool sequence) {
+    const auto& [stages, data, tensor] = mesh.shape();
+    ModelPart part{.tensor = {.rank = mesh.place().tensor, .size = tensor, .sequence = sequence},
+                   .chunks = {}};
+    if (stages > 1)
+      part.chunks = {balanced_ranges(kModel, stages)[static_cast<std::size_t>(mesh.place().pipeline)]};
+    return part;
+  }
   Mesh mesh;
+  ModelPart part;
   std::unique_ptr<DataEngine> engine;
   Pipeline model;
 };
@@ -113,7 +130,7 @@ TEST_F(Evaluations, OnAnyNumberOfRanksFindTheSameBits) {
   for (const int ranks : {2, 3, 5}) {
     for (const int zero : {0, 3}) {
       run_threads({.ranks = ranks}, [&](World& world) {
-        Tiny tiny(2, &world.ranks, zero);
+        Tiny tiny(2, &world.ranks, {.data = ranks}, zero);
         std::int64_t last = 0;
         Evaluator part(*tiny.backend, tiny.model, tiny.mesh, 1);
         const auto result = part.whole(file_, 0, [&](std::int64_t done, std::int64_t total) {
@@ -126,6 +143,33 @@ TEST_F(Evaluations, OnAnyNumberOfRanksFindTheSameBits) {
         EXPECT_EQ(result.loss_sum, whole.loss_sum);
         EXPECT_EQ(part.random(file_, 4).loss_sum, random.loss_sum);
       });
+    }
+  }
+}
+
+// Stages change no product, so their losses are the same bits. Under tensor parallelism sums are made in
+// parts: as above, 5e-5.
+TEST_F(Evaluations, OnAnyMeshCountEveryTokenOnce) {
+  Tiny alone(2);
+  Evaluator evaluator(*alone.backend, alone.model, alone.mesh, 1);
+  const auto whole = evaluator.whole(file_), random = evaluator.random(file_, 4);
+  const MeshShape meshes[] = {{2, 1, 1}, {2, 2, 1}, {2, 5, 1}, {1, 1, 2}, {1, 3, 2}, {2, 2, 2}};
+  for (const auto& shape : meshes) {
+    for (const int zero : {0, 3}) {
+      for (const bool sequence : {false, true}) {
+        if (sequence && shape.tensor == 1) continue;
+        run_threads({.ranks = shape.ranks()}, [&](World& world) {
+          Tiny tiny(2, &world.ranks, shape, zero, sequence);
+          Evaluator part(*tiny.backend, tiny.model, tiny.mesh, 1);
+          const auto result = part.whole(file_);
+          const double again = part.random(file_, 4).loss_sum;
+          EXPECT_EQ(result.tokens, 17);
+          EXPECT_EQ(result.correct, whole.correct);
+          const double bound = shape.tensor > 1 ? 5e-5 : 0;
+          EXPECT_NEAR(result.loss_sum, whole.loss_sum, bound * whole.loss_sum);
+          EXPECT_NEAR(again, random.loss_sum, bound * random.loss_sum);
+        });
+      }
     }
   }
 }

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "data/temp_folder.h"
+#include "parallel/stages.h"
 #include "train/ranks.h"
 
 namespace shoal::test {
@@ -63,6 +64,101 @@ TEST(Layout, RanksThatCannotShareAStepAreRefused) {
   EXPECT_THAT(error_of(config, 4), HasSubstr("parallel.replicate = 3 does not divide the 4 "));
 }
 
+// A mesh of the config.
+Config mesh_of(int pipeline, int data, int tensor) {
+  auto config = config_of(24);
+  config.parallel.pipeline = pipeline;
+  config.parallel.data = data;
+  config.parallel.tensor = tensor;
+  return config;
+}
+
+constexpr GptConfig kModel = {.n_layer = 6, .n_head = 4, .n_embd = 32, .block_size = 10, .vocab_size = 50};
+
+TEST(Mesh, DataRanksAreThoseThatAreLeft) {
+  auto config = mesh_of(2, 0, 3);
+  resolve_layout(config, 24);
+  EXPECT_EQ(config.parallel.data, 4);
+  EXPECT_EQ(config.train.micro_batch, 6);  // which data ranks share
+  EXPECT_EQ(mesh_shape(config), (MeshShape{.pipeline = 2, .data = 4, .tensor = 3}));
+  EXPECT_EQ(pipeline_options(config, kModel).micro_batches, 1);
+  EXPECT_EQ(engine_options(config, kModel).micro_batches, 4);
+}
+
+TEST(Mesh, OtherNumbersOfRanksAreRefusedWithWhatWouldDo) {
+  EXPECT_THAT(error_of(mesh_of(2, 0, 3), 8),
+              AllOf(HasSubstr("parallel.tensor = 3 x parallel.pipeline = 2 ask for a multiple of 6 ranks"),
+                    HasSubstr("8 are started"), HasSubstr("start 6 or 12")));
+  EXPECT_THAT(error_of(mesh_of(1, 0, 4), 2), HasSubstr("but 2 are started; start 4, or change it"));
+  EXPECT_THAT(
+      error_of(mesh_of(2, 2, 2), 4),
+      AllOf(HasSubstr("parallel.data = 2 x parallel.tensor = 2 x parallel.pipeline = 2 ask for 8 ranks"),
+            HasSubstr("set parallel.data=0 to take any multiple of 4")));
+  EXPECT_THAT(
+      error_of(mesh_of(2, 0, 1), 50),
+      AllOf(HasSubstr("25 data-parallel ranks cannot share the 24 sequences"), HasSubstr("at most 48")));
+  auto config = mesh_of(1, 0, 2);
+  config.parallel.replicate = 4;
+  EXPECT_THAT(error_of(config, 12), HasSubstr("does not divide the 6 data-parallel ranks"));
+}
+
+TEST(Mesh, IsSaidInWords) {
+  auto config = mesh_of(2, 4, 2);
+  EXPECT_EQ(mesh_text(config), "2 stages x 4 data x 2 tensor ranks");
+  config.parallel.sequence = true;
+  EXPECT_EQ(mesh_text(config), "2 stages x 4 data x 2 tensor ranks with sequence parallelism");
+  EXPECT_EQ(mesh_text(mesh_of(1, 1, 2)), "2 tensor ranks");
+  EXPECT_EQ(mesh_text(mesh_of(3, 1, 1)), "3 stages");
+  EXPECT_EQ(mesh_text(mesh_of(1, 8, 1)), "");
+}
+
+TEST(Mesh, ModelsThatCannotBeSpreadAreRefused) {
+  const auto refusal = [](Config config, const GptConfig& model) {
+    resolve_layout(config, config.parallel.data * config.parallel.tensor * config.parallel.pipeline);
+    return user_error([&] { check_mesh(config, model); });
+  };
+  EXPECT_THAT(
+      refusal(mesh_of(1, 1, 5), kModel),
+      AllOf(HasSubstr("parallel.tensor = 5"), HasSubstr("4 attention heads"), HasSubstr("at most 4")));
+  EXPECT_THAT(refusal(mesh_of(7, 1, 1), kModel), HasSubstr("6 blocks cannot be cut into 7 ranges"));
+  auto config = mesh_of(1, 1, 4);
+  config.parallel.sequence = true;
+  config.train.micro_batch = 1;
+  EXPECT_THAT(refusal(config, kModel), AllOf(HasSubstr("the 10 tokens of a micro-batch do not divide"),
+                                             HasSubstr("parallel.sequence=false")));
+  config.train.micro_batch = 2;
+  resolve_layout(config, 4);
+  EXPECT_NO_THROW(check_mesh(config, kModel));
+}
+
+TEST(Mesh, StagesHaveTheRangesInTurn) {
+  auto config = mesh_of(2, 1, 2);
+  EXPECT_EQ(model_part(config, kModel, {.pipeline = 1, .tensor = 1}).tensor,
+            (TensorPlace{.rank = 1, .size = 2, .sequence = false}));
+  config.parallel.stages = {2, 4};
+  EXPECT_EQ(model_part(config, kModel, {}).chunks, (std::vector<UnitRange>{{0, 3}}));
+  EXPECT_EQ(model_part(config, kModel, {.pipeline = 1}).chunks, (std::vector<UnitRange>{{3, 8}}));
+  EXPECT_EQ(stage_text(config, kModel, 0), "embedding, block.0-1");
+  EXPECT_EQ(stage_text(config, kModel, 1), "block.2-5, head");
+
+  config.parallel.schedule = "interleaved";
+  config.parallel.chunks = 2;
+  config.parallel.stages = {1, 2, 1, 2};
+  EXPECT_EQ(model_part(config, kModel, {}).chunks, (std::vector<UnitRange>{{0, 2}, {4, 5}}));
+  EXPECT_EQ(stage_text(config, kModel, 0), "embedding, block.0; block.3");
+  EXPECT_EQ(stage_text(config, kModel, 1), "block.1-2; block.4-5, head");
+  config.parallel.stages.clear();  // balanced
+  EXPECT_EQ(unit_ranges(config, kModel), balanced_ranges(kModel, 4));
+}
+
+TEST(Mesh, SequenceParallelismIsOfTensorRanks) {
+  auto config = mesh_of(1, 2, 1);
+  config.parallel.sequence = true;
+  EXPECT_FALSE(model_part(config, kModel, {}).tensor.sequence);
+  config.parallel.tensor = 2;
+  EXPECT_TRUE(model_part(config, kModel, {}).tensor.sequence);
+}
+
 TEST(Layout, TheEngineIsToldAllOfIt) {
   auto config = config_of(12, 2, "layout");
   config.parallel.zero = 2;
@@ -102,6 +198,21 @@ TEST(RanksToStart, ComeFromTheOptionTheLauncherOrTheConfig) {
   EXPECT_THAT(user_error([&] { ranks_to_start(config, 1, alone); }),
               AllOf(HasSubstr("parallel.data = 2"), HasSubstr("--ranks started 1 rank")));
   EXPECT_THAT(user_error([&] { ranks_to_start(config, 0, mpi); }), HasSubstr("mpirun started 4 ranks"));
+}
+
+TEST(RanksToStart, OfAMeshAreAllOfIt) {
+  const Launch alone, mpi{Launch::Kind::open_mpi, 0, 6, "mpirun"};
+  EXPECT_EQ(ranks_to_start(mesh_of(2, 3, 2), 0, alone), 12);
+  EXPECT_EQ(ranks_to_start(mesh_of(2, 0, 2), 0, alone), 4);  // one data rank
+  EXPECT_EQ(ranks_to_start(mesh_of(2, 0, 2), 8, alone), 8);
+  EXPECT_EQ(ranks_to_start(mesh_of(3, 0, 2), 0, mpi), 6);
+  EXPECT_THAT(
+      user_error([&] { ranks_to_start(mesh_of(2, 0, 2), 0, mpi); }),
+      AllOf(HasSubstr("a multiple of 4 ranks, but mpirun started 6 ranks"), HasSubstr("start 4 or 8")));
+  EXPECT_THAT(user_error([&] { ranks_to_start(mesh_of(1, 3, 2), 4, alone); }),
+              AllOf(HasSubstr("ask for 6 ranks, but --ranks started 4 ranks"), HasSubstr("parallel.data=0")));
+  EXPECT_THAT(user_error([&] { ranks_to_start(mesh_of(1000, 1 << 20, 4096), 0, alone); }),
+              HasSubstr("too many"));
 }
 
 }  // namespace

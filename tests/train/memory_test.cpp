@@ -1,9 +1,11 @@
 // What a run is said to take, against what engine and model allocate and against closed forms.
 #include "train/memory.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <limits>
+#include <algorithm>
+#include <cmath>
 
 #include "comm/recording.h"
 #include "core/error.h"
@@ -43,6 +45,13 @@ MemoryEstimate memory_of(const std::vector<std::string>& settings, int ranks) {
 
 std::string zero_setting(int zero) { return "parallel.zero=" + std::to_string(zero); }
 
+// What the backend gave at most to a rank like this one, but for a step's batches: tokens and targets, 2 x 32
+// of each, and the losses, all multiples of 64 bytes.
+double allocated(const DryRun::Rank& rank) {
+  const double losses = (rank.passes * 8 + 63) / 64 * 64;
+  return static_cast<double>(rank.allocated) - rank.passes * 2 * 2 * 32 * 4 - losses;
+}
+
 TEST(Memory, IsWhatEngineAndModelAllocate) {
   const std::vector<std::vector<std::string>> modes = {{},
                                                        {"train.dtype=bfloat16"},
@@ -55,13 +64,83 @@ TEST(Memory, IsWhatEngineAndModelAllocate) {
       for (const int ranks : {1, 2, 4, 8}) {
         const auto memory = memory_of(settings, ranks);
         const auto run = dry_run(config_of(settings, ranks), ranks);
-        // Beside them a batch of 2 x 32 tokens and targets, and 16 losses: each a multiple of 64 bytes.
-        constexpr double kBatch = 2 * 2 * 32 * 4 + 16 * 8;
         // Empty arenas still take a byte.
-        EXPECT_NEAR(static_cast<double>(run.ranks.front().allocated),
-                    memory.state() + memory.activations() + kBatch, 5)
+        EXPECT_NEAR(allocated(run.ranks.front()), memory.state() + memory.activations(), 5)
             << settings.front() << ", ZeRO-" << zero << ", " << ranks << " ranks";
       }
+    }
+  }
+}
+
+struct MeshCase {
+  int ranks;
+  std::vector<std::string> settings;
+};
+const std::vector<MeshCase> kMeshes = {
+    {2, {"parallel.tensor=2"}},
+    {4, {"parallel.tensor=4", "parallel.sequence=true"}},
+    {3, {"parallel.tensor=3", "train.dtype=bfloat16"}},  // of 4 heads
+    {2, {"parallel.pipeline=2"}},
+    {4, {"parallel.pipeline=4", "parallel.schedule=gpipe", "train.recompute=block"}},
+    {6, {"parallel.pipeline=3", "parallel.schedule=interleaved", "parallel.chunks=2"}},
+    {8, {"parallel.pipeline=2", "parallel.tensor=2", "parallel.sequence=true", "parallel.zero=1"}},
+    {8, {"parallel.pipeline=2", "parallel.zero=3", "train.dtype=bfloat16"}},
+    {8, {"parallel.tensor=2", "parallel.zero=2", "parallel.replicate=2"}},
+    {8,
+     {"parallel.pipeline=2", "parallel.tensor=2", "parallel.sequence=true", "train.recompute=block",
+      "run.deterministic=layout", "parallel.stages=4,2"}},
+};
+
+TEST(Memory, OfEveryRankOfAMeshIsWhatItAllocates) {
+  for (const auto& [ranks, settings] : kMeshes) {
+    const auto config = config_of(settings, ranks);
+    const auto model = to_gpt_config(config.model);
+    const auto places = RankPlaces::as_threads(ranks);
+    double most = 0;
+    for (const auto& rank : dry_run(config, ranks).ranks) {
+      const auto place = place_of(mesh_shape(config), rank.ranks.front());
+      const auto memory = estimate_memory(config, model, places, place);
+      EXPECT_NEAR(allocated(rank), memory.state() + memory.activations(), 8)
+          << fmt::format("{}", fmt::join(settings, " ")) << ", " << to_string(place);
+      most = std::max(most, memory.total());
+    }
+    EXPECT_EQ(estimate_memory(config, model, places).total(), most);
+  }
+}
+
+// All that blocks keep, and the streams between them, is shared: by heads, by channels or by tokens.
+TEST(Memory, ActivationsFallWithTheTensorRanksUnderSequenceParallelism) {
+  const std::vector<std::string> shape = {"model.n_head=8", "train.recompute=none"};
+  const auto alone = memory_of(shape, 1);
+  for (const int ranks : {2, 4, 8}) {
+    auto settings = shape;
+    settings.push_back(fmt::format("parallel.tensor={}", ranks));
+    const auto whole_rows = memory_of(settings, ranks);
+    settings.push_back("parallel.sequence=true");
+    const auto memory = memory_of(settings, ranks);
+    // Tensors are padded to 64 bytes.
+    EXPECT_NEAR(memory.blocks * ranks / alone.blocks, 1, 0.01) << ranks;
+    EXPECT_NEAR(memory.streams * ranks / alone.streams, 1, 0.01) << ranks;
+    EXPECT_GT(whole_rows.blocks * ranks / alone.blocks, 1.2) << ranks;
+    EXPECT_EQ(whole_rows.streams, alone.streams);
+  }
+}
+
+// A model that is nearly all vocabulary: whatever a rank ever takes is less than that one matrix.
+TEST(Memory, NoRankTakesAWholeParameterThatItShares) {
+  const std::vector<std::string> settings = {
+      "model.vocab_size=50257", "model.n_layer=2",   "model.n_head=8",  "model.n_embd=64",
+      "model.block_size=8",     "parallel.tensor=8", "parallel.zero=3", "parallel.pipeline=2"};
+  const auto config = config_of(settings, 64);
+  const auto run = dry_run(config, 64);
+  for (const auto& rank : run.ranks) EXPECT_LT(static_cast<double>(rank.allocated), 4.0 * 50257 * 64);
+
+  const auto model = to_gpt_config(config.model);
+  for (const auto& unit : gpt_units(model, model_part(config, model, {}))) {
+    for (const auto& parameter : unit.parameters) {
+      if (parameter.placement.replicated()) continue;
+      // Rows of the vocabulary are padded to a multiple of 16.
+      EXPECT_LE(parameter.local_shape.count(), parameter.shape.count() / 8 + 16 * 64) << parameter.name;
     }
   }
 }
@@ -123,10 +202,27 @@ TEST(Memory, StateOnDiskIsNotInMemory) {
   EXPECT_LT(memory.total(), within.total());
 }
 
-TEST(Memory, ThreadsOfAProcessHaveOneProgram) {
-  const auto memory = memory_of({}, 4);
-  EXPECT_DOUBLE_EQ(memory.total_of(4, true), 4 * memory.total() - 3 * memory.program);
-  EXPECT_DOUBLE_EQ(memory.total_of(4, false), 4 * memory.total());
+TEST(Memory, OfAHostIsThatOfItsRanks) {
+  const auto host = [](const Config& config, const RankPlaces& places) {
+    return host_memory(config, to_gpt_config(config.model), places);
+  };
+  const auto of = [](const Config& config, const RankPlaces& places, const MeshPlace& place) {
+    return estimate_memory(config, to_gpt_config(config.model), places, place).total();
+  };
+  const auto data = config_of({}, 4);
+  const auto threads = RankPlaces::as_threads(4);
+  const auto one = memory_of({}, 4);
+  EXPECT_DOUBLE_EQ(host(data, threads), 4 * one.total() - 3 * one.program);  // which is there once
+  const RankPlaces processes{.all = 4, .here = 4, .threads = false};
+  EXPECT_DOUBLE_EQ(host(data, processes), 4 * of(data, processes, {}));
+
+  const auto stages = config_of({"parallel.pipeline=2"}, 4);
+  const double first = of(stages, processes, {}), second = of(stages, processes, {.pipeline = 1});
+  EXPECT_GT(std::abs(first - second), 0.1 * first);
+  EXPECT_DOUBLE_EQ(host(stages, processes), 2 * first + 2 * second);
+  const RankPlaces halves{.all = 4, .here = 2, .threads = false};
+  EXPECT_DOUBLE_EQ(host(stages, halves),
+                   2 * std::max(of(stages, halves, {}), of(stages, halves, {.pipeline = 1})));
 }
 
 TEST(Memory, RefusesRanksThatDoNotFitTogether) {

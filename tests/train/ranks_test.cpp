@@ -94,6 +94,48 @@ TEST_F(Ranks, TheDefaultModeDiffersByRounding) {
   }
 }
 
+// A pipeline, its stages cut by hand, shards on disk: the same bytes, and any mesh goes on with another's.
+TEST_F(Ranks, ARunGoesOnInAnotherMesh) {
+  const auto settings = with(kExact, {"model.dropout=0.1"});
+  train("one", settings);
+  train("several", with(settings, {"train.steps=3", "parallel.pipeline=2", "parallel.zero=2"}), 6);
+  train("several", with(settings, {"train.steps=9", "init.from=resume", "parallel.zero=3"}), 3);
+  train("several",
+        with(settings, {"init.from=resume", "parallel.pipeline=2", "parallel.stages=1,1", "parallel.zero=1",
+                        "parallel.schedule=gpipe", "parallel.offload=disk"}),
+        4);
+  expect_same_run("several", "one");
+  EXPECT_THAT(log_of("several"),
+              HasSubstr("ranks: 6 threads of this process: 2 stages x 3 data ranks, ZeRO"));
+  EXPECT_THAT(log_of("several"), HasSubstr("pipeline: gpipe, 2 micro-batches on a data rank, bubble 33.3 %"));
+  EXPECT_THAT(log_of("several"), HasSubstr("stage 1: block.1, head"));
+}
+
+// The same tensor size gives the same bytes in any mesh; another one differs by rounding, see
+// TheDefaultModeDiffersByRounding.
+TEST_F(Ranks, TensorRanksTrainTheSameModel) {
+  const auto settings = with(kExact, {"optim.eps=1", "optim.lr=0.1", "model.dropout=0.1"});
+  train("one", settings);
+  train("two", with(settings, {"parallel.tensor=2", "parallel.sequence=true"}), 2);
+  train("mesh",
+        with(settings,
+             {"parallel.tensor=2", "parallel.sequence=true", "parallel.pipeline=2", "parallel.zero=1"}),
+        8);
+  expect_same_run("mesh", "two");
+  EXPECT_THAT(log_of("mesh"),
+              HasSubstr("8 threads of this process: 2 stages x 2 data x 2 tensor ranks with sequence "
+                        "parallelism, ZeRO stage 1, sums independent of the layout"));
+  const auto one = metrics("one"), two = metrics("two");
+  ASSERT_EQ(two.steps.size(), one.steps.size());
+  for (std::size_t i = 0; i < one.steps.size(); ++i) {
+    const double share = 5e-5 * static_cast<double>(i + 1);
+    EXPECT_NEAR(two.steps[i].loss, one.steps[i].loss, share * one.steps[i].loss) << "step " << i + 1;
+    EXPECT_NEAR(two.steps[i].grad_norm, one.steps[i].grad_norm, share * one.steps[i].grad_norm);
+  }
+  train("sequence", {"parallel.sequence=true", "train.steps=3"});
+  EXPECT_THAT(log_of("sequence"), HasSubstr("without tensor ranks there is nothing to share"));
+}
+
 TEST_F(Ranks, OnlyTheFirstWritesAndCheckpointsHaveAShardOfEach) {
   train("run", {"train.steps=3"}, 3);
   std::vector<std::string> names;
@@ -125,8 +167,12 @@ TEST_F(Ranks, StateOnDiskLeavesNothingBehind) {
 
 TEST_F(Ranks, ABadStepIsNamedOnceAndAlike) {
   const Settings settings = {"optim.lr=1e39", "lr_schedule.warmup_steps=0"};
-  for (const std::string zero : {"0", "3"}) {
-    const auto error = error_of([&] { train("run" + zero, with(settings, {"parallel.zero=" + zero}), 3); });
+  const std::pair<int, Settings> layouts[] = {
+      {3, {"parallel.zero=0"}},
+      {3, {"parallel.zero=3"}},
+      {4, {"parallel.pipeline=2", "parallel.tensor=2", "parallel.sequence=true"}}};
+  for (const auto& [ranks, layout] : layouts) {
+    const auto error = error_of([&] { train("run" + layout.front(), with(settings, layout), ranks); });
     EXPECT_THAT(error,
                 ::testing::StartsWith("step 2: the loss is not finite; micro-batch 1 of 3 (samples 0 to 1"));
     EXPECT_THAT(error, HasSubstr("first tensor that is not finite: "));
@@ -215,6 +261,11 @@ TEST_F(Ranks, MistakesAreToldOnceAndLeaveNothing) {
   };
   EXPECT_THAT(refused({}, 7), ::testing::StartsWith("7 ranks cannot share the 6 sequences"));
   EXPECT_THAT(refused({}, 4), ::testing::StartsWith("4 ranks cannot share the 3 micro-batches"));
+  EXPECT_THAT(refused({"parallel.tensor=2"}, 3),
+              ::testing::StartsWith("parallel.tensor = 2 asks for a multiple of 2 ranks, but 3 are started"));
+  EXPECT_THAT(
+      refused({"parallel.tensor=3"}, 3),
+      ::testing::StartsWith("parallel.tensor = 3 ranks cannot share 2 attention heads; use at most 2"));
   EXPECT_THAT(refused({"data.dir=nowhere"}, 3), ::testing::StartsWith("nowhere: no such data folder"));
   EXPECT_THAT(refused({"run.dir=/proc"}, 3), ::testing::StartsWith("cannot create the run directory"));
   EXPECT_FALSE(fs::exists(run("run")));
