@@ -137,14 +137,17 @@ class SizeOfRanks : public testing::Test {
 
   static std::string zero_setting(int zero) { return "parallel.zero=" + std::to_string(zero); }
   // What shoal size says of these ranks together.
-  double said(int zero, int ranks, const std::string& line) const {
-    const auto size =
-        run({"size", "run.toml", zero_setting(zero), "--ranks", std::to_string(ranks)}, folder_.path());
+  double said(const std::vector<std::string>& settings, int ranks, const std::string& line) const {
+    std::vector<std::string> command = {"size", "run.toml", "--ranks", std::to_string(ranks)};
+    command.insert(command.end(), settings.begin(), settings.end());
+    const auto size = run(command, folder_.path());
+    EXPECT_EQ(size.code, 0) << size.err;
     return bytes_of(size.out, line);
   }
   // The peak of one process of a run.
-  double took(std::vector<std::string> command, int zero) {
-    command.insert(command.end(), {"run.toml", zero_setting(zero), "run.name=" + std::to_string(++runs_)});
+  double took(std::vector<std::string> command, const std::vector<std::string>& settings) {
+    command.insert(command.end(), {"run.toml", "run.name=" + std::to_string(++runs_)});
+    command.insert(command.end(), settings.begin(), settings.end());
     const auto result = run(command, folder_.path());
     EXPECT_EQ(result.code, 0) << result.err;
     return result.peak_bytes;
@@ -161,8 +164,9 @@ TEST_F(SizeOfRanks, IsWhatThreadsTakeTogether) {
     double before = std::numeric_limits<double>::infinity();
     for (const auto& [zero, ranks] : few_then_many) {
       const auto n = std::to_string(ranks);
-      const double peak = took({"train", "--ranks", n}, zero);
-      EXPECT_NEAR(peak / said(zero, ranks, ranks == 1 ? "total" : n + " ranks on one host"), 1, 0.1)
+      const double peak = took({"train", "--ranks", n}, {zero_setting(zero)});
+      EXPECT_NEAR(peak / said({zero_setting(zero)}, ranks, ranks == 1 ? "total" : n + " ranks on one host"),
+                  1, 0.1)
           << "ZeRO-" << zero << ", " << ranks << " ranks";
       EXPECT_LT(peak / ranks, before);
       before = peak / ranks;
@@ -175,10 +179,62 @@ TEST_F(SizeOfRanks, IsWhatProcessesTakeEach) {
   if (probe.err.find("install") != std::string::npos) GTEST_SKIP() << "there is no MPI: " << probe.err;
   for (const int zero : {0, 3}) {
     // The launcher's peak is that of the largest process that ended under it: a rank.
-    EXPECT_NEAR(took({"launch", "-n", "2", "--", "train"}, zero) / (said(zero, 2, "as processes of MPI") / 2),
-                1, 0.1)
+    const std::vector<std::string> setting = {zero_setting(zero)};
+    EXPECT_NEAR(
+        took({"launch", "-n", "2", "--", "train"}, setting) / (said(setting, 2, "as processes of MPI") / 2),
+        1, 0.1)
         << "ZeRO-" << zero;
   }
+  // The total is that of the rank that needs most, without what MPI takes.
+  const std::vector<std::string> stages = {"parallel.pipeline=2"};
+  const double mpi =
+      (said(stages, 2, "as processes of MPI") - said(stages, 2, "stage 0") - said(stages, 2, "stage 1")) / 2;
+  EXPECT_NEAR(took({"launch", "-n", "2", "--", "train"}, stages) / (said(stages, 2, "total") + mpi), 1, 0.1);
+}
+
+TEST_F(SizeOfRanks, IsWhatMeshesTake) {
+  const std::vector<std::pair<int, std::vector<std::string>>> meshes = {
+      {2, {"parallel.tensor=2"}},
+      {4, {"parallel.tensor=4", "parallel.sequence=true"}},
+      {3, {"parallel.tensor=3", "train.dtype=bfloat16"}},  // of 4 heads
+      {2, {"parallel.pipeline=2"}},
+      {3,
+       {"parallel.pipeline=3", "parallel.schedule=gpipe", "train.recompute=block", "model.block_size=256"}},
+      {2, {"parallel.pipeline=2", "parallel.stages=2,1", "model.block_size=256"}},
+      {8, {"parallel.pipeline=2", "parallel.tensor=2", "parallel.sequence=true", "parallel.zero=1"}},
+      {8, {"parallel.pipeline=2", "parallel.zero=3", "train.dtype=bfloat16"}},
+      {8, {"parallel.tensor=2", "parallel.zero=2", "parallel.replicate=2"}},
+      {8, {"parallel.pipeline=2", "parallel.tensor=2", "run.deterministic=layout", "model.block_size=256"}},
+  };
+  for (const auto& [ranks, settings] : meshes) {
+    const auto n = std::to_string(ranks);
+    EXPECT_NEAR(took({"train", "--ranks", n}, settings) / said(settings, ranks, n + " ranks on one host"), 1,
+                0.1)
+        << testing::PrintToString(settings);
+  }
+}
+
+TEST(Size, OfAMeshNamesItsStages) {
+  TempDir folder;
+  write_file(folder / "gpt2.toml", kConfig);
+  const auto of = [&](std::vector<std::string> settings) {
+    settings.insert(settings.begin(), {"size", "gpt2.toml", "model.preset=gpt2", "train.micro_batch=1"});
+    return run(settings, folder.path());
+  };
+  const auto result = of({"parallel.pipeline=2", "parallel.tensor=2", "parallel.sequence=true",
+                          "parallel.stages=5,7", "parallel.zero=1", "--ranks", "8"});
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("on the one of 8 ranks that needs most"));
+  EXPECT_THAT(result.out, HasSubstr("2 stages x 2 data x 2 tensor ranks with sequence parallelism"));
+  EXPECT_THAT(result.out,
+              HasSubstr("of its part of the model, moments and master weights cut over 2 data ranks"));
+  EXPECT_THAT(result.out, testing::ContainsRegex("stage 0 .* embedding, block.0-4"));
+  EXPECT_THAT(result.out, testing::ContainsRegex("stage 1 .* block.5-11, head"));
+  EXPECT_DOUBLE_EQ(bytes_of(result.out, "total"),
+                   std::max(bytes_of(result.out, "stage 0"), bytes_of(result.out, "stage 1")));
+  EXPECT_THAT(of({"parallel.tensor=2", "parallel.pipeline=3"}).out, HasSubstr("on the one of 6 ranks"));
+  expect_user_error(of({"parallel.tensor=13"}), "parallel.tensor = 13", "at most 12");
+  expect_user_error(of({"parallel.tensor=2", "--ranks", "3"}), "parallel.tensor = 2", "start 2 or 4");
 }
 
 TEST(SizeTable, ShowsTwelveModelsWithoutAConfig) {
@@ -242,6 +298,28 @@ TEST(DryRun, SaysWhatAThousandRanksWouldSendBeforeAnyDataIsThere) {
   EXPECT_FALSE(fs::exists(folder / "runs"));
   expect_user_error(run({"train", "gpt2.toml", "--dry-run", "--ranks", "1024"}, folder.path()),
                     "1024 ranks cannot share");
+}
+
+TEST(DryRun, SaysWhatEachPlaceOfALargeMeshSends) {
+  TempDir folder;
+  write_file(folder / "gpt2.toml", kConfig);
+  const Stopwatch watch;
+  const auto result =
+      run({"train", "gpt2.toml", "--dry-run", "--ranks", "1024", "model.preset=gpt2", "parallel.tensor=8",
+           "parallel.pipeline=4", "parallel.zero=1", "train.micro_batch=1", "train.global_batch=256"},
+          folder.path());
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_LT(watch.seconds(), 10);
+  EXPECT_THAT(result.out, HasSubstr("4 stages x 32 data x 8 tensor ranks"));
+  // 12 heads are not shared evenly: half of the tensor ranks have one, the others two.
+  EXPECT_THAT(result.out,
+              HasSubstr("one step, rank 0 and 127 others (pipeline 0, tensor 0, 2, 4, 6): 8 micro"));
+  EXPECT_THAT(result.out,
+              HasSubstr("one step, rank 1 and 127 others (pipeline 0, tensor 1, 3, 5, 7): 8 micro"));
+  EXPECT_THAT(result.out, testing::ContainsRegex("rank 0 to 1 "));
+  EXPECT_THAT(result.out, testing::ContainsRegex("tied gradients .* 1 x all_reduce"));
+  EXPECT_THAT(result.out, testing::ContainsRegex("statistics .* 24 x all_reduce"));
+  EXPECT_THAT(result.out, testing::ContainsRegex("output .* 8 x send"));
 }
 
 }  // namespace
