@@ -152,7 +152,8 @@ void apply(Config& config, Origins& origins, const std::vector<Assignment>& assi
   }
 }
 
-// Weights to start from decide the model, as a preset does; also when an argument says to resume instead.
+// Weights to start from decide the model, as a preset does; also when an argument says to resume instead. A
+// config that says all of it is one without them, to look at or to plan with.
 void apply_weights(Config& config, Origins& origins, std::span<const Assignment> assignments) {
   const Assignment* weights = nullptr;
   for (const auto& assignment : assignments) {
@@ -162,7 +163,7 @@ void apply_weights(Config& config, Origins& origins, std::span<const Assignment>
   if (!weights) return;
   const auto& from = std::get<std::string>(weights->value);
   const bool used = config.init.from == from;
-  if (!used && model_is_given(origins)) return;
+  if (model_is_given(origins) && (!used || !std::filesystem::exists(*hugging_face_folder(from)))) return;
   try {
     take_hugging_face_model(*hugging_face_folder(from), config, origins);
   } catch (const UserError& error) {

@@ -169,6 +169,16 @@ TEST_F(Pretrained, KeysThatDoNotFitTheWeights) {
   EXPECT_THAT(refused("", {"init.from=resume"}), HasSubstr("RUN/config.toml"));
 }
 
+// To plan with; a run that starts needs it.
+TEST_F(Pretrained, AConfigThatSaysAllOfTheModelIsReadWithoutTheFolder) {
+  const std::string all =
+      "model = {n_layer = 2, n_head = 4, n_embd = 24, block_size = 12, vocab_size = 64, bias = true, gelu = "
+      "\"tanh\"}";
+  EXPECT_EQ(parsed(all).model.n_embd, 24);
+  auto config = unchanging("run");
+  EXPECT_THAT(error_of([&] { run_trainer(config); }), HasSubstr("there is no folder"));
+}
+
 // A checkpoint's own config needs no folder any more, and neither does a run that goes on by it.
 TEST_F(Pretrained, ARunGoesOnWithoutTheFolder) {
   weights();
