@@ -175,7 +175,9 @@ TEST_F(Pretrained, AConfigThatSaysAllOfTheModelIsReadWithoutTheFolder) {
       "model = {n_layer = 2, n_head = 4, n_embd = 24, block_size = 12, vocab_size = 64, bias = true, gelu = "
       "\"tanh\"}";
   EXPECT_EQ(parsed(all).model.n_embd, 24);
-  auto config = unchanging("run");
+  weights();
+  const auto config = unchanging("run");
+  fs::remove_all(folder_ / "gpt");
   EXPECT_THAT(error_of([&] { run_trainer(config); }), HasSubstr("there is no folder"));
 }
 
