@@ -4,7 +4,7 @@
 // decentralised trainers; exp is the one-peer exponential graph (Ying et al. 2021).
 #pragma once
 
-#include <filesystem>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
@@ -23,27 +23,27 @@ struct Topology {
   const Group& group_of(int worker, std::int64_t step) const;
 };
 
-// "complete", "ring", "exp", "alternating-exp-ring"; the last needs to know how many neighbouring workers
-// share a node. Throws UserError, naming the rule and numbers that would do, where a topology has no meaning
-// for so many workers.
+// One of the schemes in topology_schemes.cpp: "complete", "ring", "exp", "alternating-exp-ring"; the last
+// needs to know how many neighbouring workers share a node. One worker has nobody to average with, under any
+// name. Throws UserError, naming the rule and numbers that would do, where a topology has no meaning for so
+// many workers. A user's own comes from a file: train/topology_file.h.
 Topology make_topology(std::string_view name, int workers, int per_node);
 std::vector<std::string> topology_names();
-
-// A user's own: a TOML file with `name` and `rounds`, an array of rounds, each an array of groups of worker
-// numbers. Throws UserError, with line and column, when it is not a partition of all workers in every round.
-Topology read_topology(const std::filesystem::path& file);
 
 // What averaging alone does, without updates.
 struct TopologyFacts {
   bool symmetric = false, doubly_stochastic = false;  // of every round's matrix W
-  double spectral_gap = 0;    // 1 - the largest singular value, but that of the mean, of a period's product
-  int rounds_to_average = 0;  // until all hold the exact average from any start; 0: never exactly
-  double consensus_decay =
-      0;  // factor on the distance to the mean per round: that singular value ^ (1 / period)
+  // The rest is told only where both hold.
+  double spectral_gap = 0;     // 1 - the largest singular value, but that of the mean, of a period's product
+  int rounds_to_average = 0;   // until all hold the exact average from any start; 0: not within rounds_tried
+  int rounds_tried = 0;        // up to about 1,000 workers as many as decide it for ever
+  double consensus_decay = 0;  // of the distance to the mean, per round: that singular value ^ (1 / period)
 };
+// Time and memory are linear in workers x period: seconds for 65,536 workers.
 TopologyFacts facts_of(const Topology& topology);
 
 // One round on the workers' models: each becomes the mean of its group. x [workers] is one number of each.
+// Throws Error where that is not the number of workers.
 void mix(const Topology& topology, std::int64_t step, std::span<double> x);
 
 }  // namespace shoal

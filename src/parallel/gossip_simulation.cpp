@@ -1,0 +1,306 @@
+#include "parallel/gossip_simulation.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "core/error.h"
+
+namespace shoal {
+namespace {
+
+constexpr double kUnderWay = 4 << 20;  // bytes that a direct exchange keeps in the network
+constexpr double kBackward = 2.0 / 3;  // share of a micro-batch's time
+
+// What is drawn for a step.
+class Conditions {
+ public:
+  explicit Conditions(const SimulatedRun& run)
+      : run_(run),
+        key_(philox_key(run.seed, Stream::simulation)),
+        hosts_((run.topology.workers + run.per_host - 1) / run.per_host) {}
+
+  void draw(std::int64_t step) {
+    const int workers = run_.topology.workers;
+    fill(compute, run_.compute, workers, step);
+    fill(bandwidth, run_.link.bandwidth, hosts_, step);
+    fill(delay, run_.link.delay, hosts_, step);
+    fill(local_bandwidth, run_.local.bandwidth, hosts_, step);
+    fill(local_delay, run_.local.delay, hosts_, step);
+    for (const auto* speeds : {&bandwidth, &local_bandwidth}) {
+      if (std::ranges::min(*speeds) <= 0) {
+        fail_user("a bandwidth of 0 was drawn; lognormal and uniform stay above it");
+      }
+    }
+  }
+  int hosts() const { return hosts_; }
+
+  std::vector<double> compute, bandwidth, delay, local_bandwidth, local_delay;
+
+ private:
+  void fill(std::vector<double>& values, const Distribution& distribution, int count,
+            std::int64_t step) const {
+    if (!values.empty() && !distribution.varies()) return;
+    values.resize(static_cast<std::size_t>(count));
+    for (int i = 0; i < count; ++i) values[i] = distribution.draw(key_, i, step);
+  }
+
+  const SimulatedRun& run_;
+  PhiloxKey key_;
+  int hosts_;
+};
+
+// Of a bucket's exchange: how long it keeps the links busy, and when it arrives after that. Both in ms.
+struct Cost {
+  double busy = 0, delay = 0;
+};
+
+double ms_of(double bytes, double mbit_per_s) { return bytes * 8e-3 / mbit_per_s; }
+
+// Calls visit(host, members of the group there) for every host that has some; workers ascend.
+template <typename Visit>
+void for_each_host(const Topology::Group& group, int per_host, Visit visit) {
+  for (std::size_t i = 0; i < group.size();) {
+    const int host = group[i] / per_host;
+    std::size_t end = i;
+    while (end < group.size() && group[end] / per_host == host) ++end;
+    visit(host, static_cast<double>(end - i));
+    i = end;
+  }
+}
+
+class Exchanges {
+ public:
+  Exchanges(const SimulatedRun& run, int hosts) : run_(run), bucket_bytes_(run.bytes / run.buckets) {
+    for (const auto& round : run.topology.rounds) {
+      auto& loads = loads_.emplace_back(static_cast<std::size_t>(hosts), 0.0);
+      for (const auto& group : round) {
+        const auto k = static_cast<double>(group.size());
+        for_each_host(group, run.per_host, [&](int host, double m) { loads[host] += 2 * m * (k - m) / k; });
+      }
+    }
+  }
+
+  Cost direct(const Topology::Group& group, std::size_t round, const Conditions& now) const {
+    const auto k = static_cast<double>(group.size());
+    Cost cost;
+    for_each_host(group, run_.per_host, [&](int host, double m) {
+      if (m < k) {
+        cost.busy = std::max(cost.busy, ms_of(bucket_bytes_ * loads_[round][host], now.bandwidth[host]));
+        cost.delay = std::max(cost.delay, 2 * now.delay[host]);
+      }
+      if (m > 1) {
+        cost.busy = std::max(cost.busy, ms_of(bucket_bytes_ * 2 * (m - 1) / k, now.local_bandwidth[host]));
+        cost.delay = std::max(cost.delay, 2 * now.local_delay[host]);
+      }
+    });
+    cost.busy = std::max(cost.busy, bucket_bytes_ / kUnderWay * cost.delay);
+    return cost;
+  }
+
+  Cost ring(const Conditions& now) const {
+    const double n = run_.topology.workers, hosts = now.hosts(), times = 2 * (n - 1) / n;
+    const double slowest = std::ranges::min(hosts > 1 ? now.bandwidth : now.local_bandwidth);
+    double around = 0;
+    for (int host = 0; host < now.hosts(); ++host) {
+      const double here = std::min<double>(run_.per_host, n - host * static_cast<double>(run_.per_host));
+      around += (here - (hosts > 1 ? 1 : 0)) * now.local_delay[host] + (hosts > 1 ? now.delay[host] : 0);
+    }
+    return {ms_of(bucket_bytes_ * times, slowest), times * around};
+  }
+
+ private:
+  const SimulatedRun& run_;
+  double bucket_bytes_;
+  std::vector<std::vector<double>> loads_;  // [round][host], in buckets sent
+};
+
+// Sums over the measured half of a run.
+struct Meter {
+  double begin = 0, compute = 0;
+
+  SimulatedScheme report(std::string name, double end, double apart, const SimulatedRun& run) const {
+    const double workers = run.topology.workers, measured = run.steps - run.steps / 2;
+    const double step = (end - begin) / measured;
+    const double computing = compute / (workers * measured);
+    return {std::move(name), step, step > 0 ? std::max(0.0, 1 - computing / step) : 0, apart};
+  }
+};
+
+class Gossip {
+ public:
+  Gossip(const SimulatedRun& run, const Exchanges& exchanges)
+      : run_(run),
+        exchanges_(exchanges),
+        buckets_(static_cast<std::size_t>(run.buckets)),
+        clock_(static_cast<std::size_t>(run.topology.workers), 0.0),
+        link_free_(clock_.size(), 0.0),
+        bucket_(clock_.size() * buckets_, 0.0) {}
+
+  void step(std::int64_t step, const Conditions& now) {
+    compute(now);
+    const auto round = static_cast<std::size_t>((step + 1) % run_.topology.period());
+    for (const auto& group : run_.topology.rounds[round]) {
+      if (group.size() > 1) exchange(group, exchanges_.direct(group, round, now));
+    }
+  }
+
+  double mean_clock() const {
+    return std::accumulate(clock_.begin(), clock_.end(), 0.0) / static_cast<double>(clock_.size());
+  }
+  double apart() const { return std::ranges::max(clock_) - std::ranges::min(clock_); }
+
+ private:
+  // bucket_ holds when the exchange of each arrived, and then when its update was made.
+  void compute(const Conditions& now) {
+    const double in_buckets = run_.clip_by_bucket ? kBackward / run_.micro_batches : 0;
+    for (std::size_t i = 0; i < clock_.size(); ++i) {
+      const double piece = now.compute[i] * in_buckets / static_cast<double>(buckets_);
+      double t = clock_[i] + now.compute[i] * (1 - in_buckets);
+      for (std::size_t b = 0; b < buckets_; ++b) {
+        double& bucket = bucket_[i * buckets_ + b];
+        bucket = t = std::max(t + piece, bucket);
+      }
+      clock_[i] = t;
+    }
+  }
+
+  void exchange(const Topology::Group& group, const Cost& cost) {
+    double free = 0;
+    for (const int i : group) free = std::max(free, link_free_[i]);
+    for (std::size_t b = 0; b < buckets_; ++b) {
+      for (const int i : group) free = std::max(free, bucket_[i * buckets_ + b]);
+      free += cost.busy;
+      for (const int i : group) bucket_[i * buckets_ + b] = free + cost.delay;
+    }
+    for (const int i : group) link_free_[i] = free;
+  }
+
+  const SimulatedRun& run_;
+  const Exchanges& exchanges_;
+  std::size_t buckets_;
+  std::vector<double> clock_, link_free_, bucket_;  // by worker; by worker and bucket
+};
+
+// All workers begin a step at the same time, but for ZeRO's wait for parameters in the forward pass.
+class Synchronous {
+ public:
+  Synchronous(const SimulatedRun& run, bool zero) : run_(run), share_(zero ? 0.5 : 1) {}
+
+  // fastest, slowest: of the workers' times to compute.
+  void step(const Cost& whole, const Cost& norm, double fastest, double slowest) {
+    const double begin = clock_;
+    const double busy = whole.busy * share_, delay = whole.delay * share_;
+    const double backward = kBackward / run_.micro_batches, n = run_.buckets;
+    double end = begin;
+    for (int b = 0; b < run_.buckets; ++b) {
+      const double done = 1 - backward + backward * (b + 1) / n;
+      // Who is last depends on the two alone: time to compute plus the wait is convex in the former.
+      for (const double compute : {fastest, slowest}) {
+        end = std::max(end, begin + forward_wait(compute) + compute * done);
+      }
+      end += busy;
+    }
+    clock_ = end + delay;
+    if (share_ == 1) return;
+    clock_ += norm.delay;
+    gather_ = {busy, delay};
+  }
+
+  double clock() const { return clock_; }
+
+ private:
+  // How much longer a forward pass takes that needs parameters which are on their way.
+  double forward_wait(double compute) const {
+    const double forward = compute * (1 - kBackward) / run_.micro_batches, n = run_.buckets;
+    return gather_.delay + std::max(gather_.busy, n * gather_.busy - forward * (1 - 1 / n));
+  }
+
+  const SimulatedRun& run_;
+  double share_, clock_ = 0;  // ZeRO moves half of the bytes before the update and half of them after it
+  Cost gather_;
+};
+
+}  // namespace
+
+std::vector<SimulatedScheme> simulate(const SimulatedRun& run) {
+  Conditions now(run);
+  const Exchanges exchanges(run, now.hosts());
+  Topology everyone{
+      "all", run.topology.workers, {{Topology::Group(static_cast<std::size_t>(run.topology.workers))}}};
+  auto& all = everyone.rounds[0][0];
+  std::iota(all.begin(), all.end(), 0);
+  SimulatedRun together = run;
+  together.topology = std::move(everyone);
+  const Exchanges among_all(together, now.hosts());
+
+  Gossip gossip(run, exchanges);
+  struct Other {
+    const char* name;
+    bool ring;
+    Synchronous run;
+    Meter meter;
+  };
+  std::vector<Other> others{{"all-reduce, ring", true, {run, false}, {}},
+                            {"all-reduce, direct", false, {run, false}, {}},
+                            {"ZeRO 1, ring", true, {run, true}, {}},
+                            {"ZeRO 1, direct", false, {run, true}, {}}};
+  Meter meter;
+  double compute = 0;
+  for (int step = 0; step < run.steps; ++step) {
+    now.draw(step);
+    if (step == run.steps / 2) {
+      meter.begin = gossip.mean_clock();
+      for (auto& other : others) other.meter.begin = other.run.clock();
+    }
+    if (step >= run.steps / 2) compute += std::accumulate(now.compute.begin(), now.compute.end(), 0.0);
+    gossip.step(step, now);
+    const auto [fastest, slowest] = std::ranges::minmax(now.compute);
+    const Cost direct = among_all.direct(together.topology.rounds[0][0], 0, now);
+    const Cost ring = among_all.ring(now);
+    for (auto& other : others) other.run.step(other.ring ? ring : direct, direct, fastest, slowest);
+  }
+  meter.compute = compute;
+  std::vector<SimulatedScheme> schemes{
+      meter.report("gossip, " + run.topology.name, gossip.mean_clock(), gossip.apart(), run)};
+  for (auto& other : others) {
+    other.meter.compute = compute;
+    schemes.push_back(other.meter.report(other.name, other.run.clock(), 0, run));
+  }
+  return schemes;
+}
+
+Consensus consensus_of(const Topology& topology, int steps, std::uint64_t seed) {
+  constexpr double kRounding = 1e-12;  // a smaller distance is that of rounding
+  const auto key = philox_key(seed, Stream::simulation);
+  const auto n = static_cast<std::size_t>(topology.workers);
+  const auto draw = [&](std::size_t i, int step) {
+    return to_normal(philox(key, {static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(step), 0, 1000}));
+  };
+  const auto distance = [&](const std::vector<double>& x) {
+    const double mean = std::accumulate(x.begin(), x.end(), 0.0) / static_cast<double>(n);
+    double sum = 0;
+    for (const double value : x) sum += (value - mean) * (value - mean);
+    return std::sqrt(sum / static_cast<double>(n));
+  };
+  std::vector<double> once(n), always(n, 0.0);
+  for (std::size_t i = 0; i < n; ++i) once[i] = draw(i, -1);
+  const double start = distance(once);
+  Consensus consensus;
+  double squares = 0, left = 1;
+  int measured = 0, steps_left = 0;
+  for (int step = 0; step < steps; ++step) {
+    mix(topology, step, once);
+    mix(topology, step, always);
+    for (std::size_t i = 0; i < n; ++i) always[i] += draw(i, step);
+    const double now = start > 0 ? distance(once) / start : 0;
+    if (now > kRounding) left = now, steps_left = step + 1;
+    if (now <= 1e-3 && consensus.steps_to_thousand == 0) consensus.steps_to_thousand = step + 1;
+    if (step >= steps / 2) squares += std::pow(distance(always), 2), ++measured;
+  }
+  if (steps_left > 0) consensus.decay = std::pow(left, 1.0 / steps_left);
+  consensus.updates_apart = measured > 0 ? std::sqrt(squares / measured) : 0;
+  return consensus;
+}
+
+}  // namespace shoal
