@@ -65,10 +65,13 @@ Outcome run_rank(Communicator& ranks, const Setting& setting, Tokens batch) {
       *backend, mesh, setting.config,
       {.part = {.tensor = group.place(), .chunks = {}}, .compute = setting.compute, .adamw = {}});
   engine->initialize(1337);
-  // Large enough that no branch is lost in the residual stream.
+  // No branch is lost in the residual stream, and biases are not zero.
   for (const auto& tensor : engine->state(false, DataEngine::Share::held)) {
-    if (tensor.shape.rank() < 2) continue;
-    for (std::int64_t i = 0; i < tensor.data.count(); ++i) tensor.data.as<float>()[i] *= 5;
+    for (std::int64_t i = 0; i < tensor.data.count(); ++i) {
+      auto& x = tensor.data.as<float>()[i];
+      const auto place = static_cast<float>(tensor.box.offset[0] + tensor.first + i);
+      x = tensor.shape.rank() == 1 ? x + 0.3f * std::sin(place) : 5 * x;
+    }
   }
   engine->state_loaded();
   Gpt model(*backend, *engine, setting.config, options, group);
