@@ -433,7 +433,7 @@ void Bench::flat(const Model& model) {
     return [&ops, w = pool.normal(DType::f32, shape), m = pool.zeros(DType::f32, shape),
             v = pool.zeros(DType::f32, shape), g = pool.normal(DType::f32, shape),
             compute = type == DType::bf16 ? pool.zeros(type, shape) : Tensor{}] {
-      ops.adamw(w, compute, m, v, g, {.lr = 1e-4f, .weight_decay = 0.1f});
+      ops.adamw(w, compute, m, v, {}, g, {.lr = 1e-4f, .weight_decay = 0.1f});
     };
   });
   if (type == DType::bf16) return;  // the rest is float32 always

@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <array>
 #include <ctime>
 #include <memory>
 #include <set>
@@ -19,7 +20,8 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::string_view kFirstMoment = "optimizer.m.", kSecondMoment = "optimizer.v.";
+// What the optimizer keeps of NAME, optimizer.m.NAME and so on: moments, and a window's mean gradient.
+constexpr std::array<std::string_view, 3> kKept = {"m", "v", "a"};
 
 std::string bytes_text(std::uint64_t bytes) {
   return fmt::format("{} ({} bytes)", format_bytes(static_cast<double>(bytes)),
@@ -48,30 +50,37 @@ void print_fields(const char* title, const json& fields) {
   }
 }
 
-// A parameter's two moments have its shape: they are told in its line.
+// What the optimizer keeps of a parameter has its shape: it is told in its line.
 void print_tensors(const std::vector<TensorRecord>& tensors) {
   std::set<std::string, std::less<>> names;
   for (const auto& tensor : tensors) names.insert(tensor.name);
   const auto base = [&](const TensorRecord& tensor) {
-    for (const std::string_view prefix : {kFirstMoment, kSecondMoment}) {
+    for (const auto kind : kKept) {
+      const auto prefix = fmt::format("optimizer.{}.", kind);
       if (tensor.name.starts_with(prefix)) return tensor.name.substr(prefix.size());
     }
     return std::string();
   };
+  const auto kept = [&](const std::string& name) {  // "  + m, v"
+    std::vector<std::string_view> kinds;
+    for (const auto kind : kKept) {
+      if (names.contains(fmt::format("optimizer.{}.{}", kind, name))) kinds.push_back(kind);
+    }
+    return kinds.empty() ? "" : fmt::format("  + {}", fmt::join(kinds, ", "));
+  };
   std::size_t width = 0;
-  bool moments = false;
+  bool any_kept = false;
   for (const auto& tensor : tensors) {
-    moments |= names.contains(base(tensor));
+    any_kept |= names.contains(base(tensor));
     if (!names.contains(base(tensor))) width = std::max(width, tensor.name.size());
   }
-  fmt::print("\ntensors{}\n",
-             moments ? " (+ m, v: with its moments, optimizer.m.NAME and optimizer.v.NAME)" : "");
+  fmt::print(
+      "\ntensors{}\n",
+      any_kept ? " (+ m, v: with what the optimizer keeps, optimizer.m.NAME and optimizer.v.NAME)" : "");
   for (const auto& tensor : tensors) {
     if (names.contains(base(tensor))) continue;
-    const bool both = names.contains(std::string(kFirstMoment) + tensor.name) &&
-                      names.contains(std::string(kSecondMoment) + tensor.name);
     fmt::print("  {:<{}}  {}  {}{}\n", tensor.name, width, name_of(tensor.dtype), tensor.shape.to_string(),
-               both ? "  + m, v" : "");
+               kept(tensor.name));
   }
 }
 

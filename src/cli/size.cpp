@@ -34,11 +34,12 @@ void print_parameters(const GptConfig& model, const std::vector<UnitSpec>& units
   print_line("total", with_commas(total), format_count(static_cast<double>(total)));
 }
 
-void print_files(const std::vector<UnitSpec>& units) {
+void print_files(const Config& config, const std::vector<UnitSpec>& units) {
   const double bytes = parameter_file_bytes(units);
   fmt::print("\nfiles\n");
   print_line("parameters alone", format_bytes(bytes), "float32");
-  print_line("checkpoint", format_bytes(3 * bytes), "with AdamW's two moments");
+  print_line("checkpoint", format_bytes((1 + optimizer_tensors(config)) * bytes),
+             fmt::format("with the optimizer's {}", optimizer_text(config)));
 }
 
 void print_compute(const Config& config, const GptConfig& model) {
@@ -61,7 +62,7 @@ void run(const ConfigOptions& options, int asked) {
   check_mesh(config, model);
   fmt::print("{}\n\n", describe(model, source));
   print_parameters(model, units);
-  print_files(units);
+  print_files(config, units);
   print_memory(config, model, RankPlaces::as_threads(ranks));
   print_compute(config, model);
 }

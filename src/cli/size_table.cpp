@@ -65,7 +65,8 @@ void print_size_table(const ConfigOptions& options, int ranks) {
     const auto units = gpt_units(model);
     const double file = parameter_file_bytes(units);
     fmt::print("{:>6} {:>5} {:>5} {:>11} {:>10} {:>10}", layers, heads, width,
-               with_commas(parameter_count(units)), format_bytes(file), format_bytes(3 * file));
+               with_commas(parameter_count(units)), format_bytes(file),
+               format_bytes((1 + optimizer_tensors(config)) * file));
     for (int zero = 0; zero <= 3; ++zero) {
       config.parallel.zero = zero;
       const auto memory = estimate_memory(config, model, RankPlaces::as_threads(ranks));
@@ -74,8 +75,9 @@ void print_size_table(const ConfigOptions& options, int ranks) {
     fmt::print("{}{}\n", *name ? "  " : "", name);
   }
   fmt::print(
-      "\nfloat32: a file of the parameters alone; checkpoint: with AdamW's two moments\n"
-      "GPT-2, medium, large: the models of that name have blocks of this size\n");
+      "\nfloat32: a file of the parameters alone; checkpoint: with the optimizer's {}\n"
+      "GPT-2, medium, large: the models of that name have blocks of this size\n",
+      optimizer_text(config));
 }
 
 }  // namespace shoal::cli

@@ -53,7 +53,7 @@ void print_state(const Config& config, const MemoryEstimate& memory, int ranks) 
   part("gradients", memory.gradients,
        zero >= 2 ? "float32, this rank's part and those of the units in use" : "float32");
   part("optimizer", memory.optimizer,
-       zero > 0 ? "two moments, float32, this rank's part" : "two moments, float32");
+       fmt::format("{}, float32{}", optimizer_text(config), zero > 0 ? ", this rank's part" : ""));
   part("exchange", memory.exchange,
        ranks > 1 ? "buffers between ranks, sums for the norm" : "sums for the gradient's norm");
   part("on disk", memory.on_disk, "beside the total: master weights, moments, sharded gradients");
@@ -72,6 +72,10 @@ void print_stages(const Config& config, const GptConfig& model, const RankPlaces
 
 void print_line(const std::string& name, const std::string& value, const std::string& remark) {
   fmt::print("  {:<24} {:>16}{}{}\n", name, value, remark.empty() ? "" : "  ", remark);
+}
+
+std::string optimizer_text(const Config& config) {
+  return optimizer_tensors(config) > 2 ? "two moments and a window's mean gradient" : "two moments";
 }
 
 std::string flops_text(double flops) {

@@ -14,6 +14,9 @@ void print_line(const std::string& name, const std::string& value, const std::st
 
 std::string flops_text(double flops);  // "859.3 MFLOP"
 
+// What the optimizer keeps: "two moments".
+std::string optimizer_text(const Config& config);
+
 // Sets model.vocab_size where the config leaves it to the data, which need not be there yet; returns where it
 // comes from, in words.
 std::string resolve_vocabulary(Config& config);

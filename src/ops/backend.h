@@ -23,10 +23,14 @@ enum class Gelu : std::uint8_t { tanh, erf };
 struct AdamWStep {
   float lr = 0, beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f;
   float weight_decay = 0;  // decoupled: w *= 1 - lr * weight_decay
+  bool l2 = false;         // g += weight_decay * w, after scaling, in place of the decoupled decay
   float correction1 = 1;   // 1 - beta1^t
   float correction2 = 1;   // 1 - beta2^t
   const float* grad_scale =
       nullptr;  // one float in the backend's memory that every gradient is multiplied by
+  // Of a window of steps, where there is a mean:
+  float share = 1;     // of this gradient in it
+  bool commit = true;  // this step is the window's last
 };
 
 class Backend {
@@ -140,8 +144,11 @@ class Backend {
   // --- AdamW (Loshchilov and Hutter 2019) in PyTorch's order, over flat buffers: weights, m, v f32 [n] are
   // updated from grads f32 [n]; compute, where not empty, is the bfloat16 copy of the weights that the
   // products use.
+  // With mean f32 [n], AccumAdamW: it sums share * g, weights move by moments that are mixed with g for this
+  // step alone, and only a step that commits mixes m and v with the mean and zeroes it. m and v are kept as
+  // AdamW keeps them and decayed where they are used, so a window of one step is AdamW bit for bit.
   virtual void adamw(const Tensor& weights, const Tensor& compute, const Tensor& m, const Tensor& v,
-                     const Tensor& grads, const AdamWStep& step) = 0;
+                     const Tensor& mean, const Tensor& grads, const AdamWStep& step) = 0;
 };
 
 std::unique_ptr<Backend> make_reference_backend();

@@ -1,4 +1,6 @@
-// AdamW's settings and their value at a step (Loshchilov and Hutter 2019).
+// AdamW's settings and their value at a step (Loshchilov and Hutter 2019), and of AccumAdamW, whose moments
+// change once per several steps so that their noise is that of a larger batch, while parameters move at every
+// step.
 #pragma once
 
 #include <cmath>
@@ -13,18 +15,24 @@ struct AdamWConfig {
   double beta2 = 0.95;
   double eps = 1e-8;
   double weight_decay = 0.1;
+  bool l2 = false;      // the decay is part of the gradient, as Adam's, and not decoupled
+  int accum_steps = 1;  // a window; more than 1 needs its mean gradient kept, a third state
 };
 
-// `update` counts from 1. `decay` is whether the parameters are among those that decay.
+// `update` counts from 1; corrections count windows, of which every accum_steps-th update ends one. `decay`
+// is whether the parameters are among those that decay.
 inline AdamWStep adamw_step(const AdamWConfig& config, double lr, std::int64_t update, bool decay) {
-  const auto t = static_cast<double>(update);
+  const auto window = static_cast<double>((update + config.accum_steps - 1) / config.accum_steps);
   return {.lr = static_cast<float>(lr),
           .beta1 = static_cast<float>(config.beta1),
           .beta2 = static_cast<float>(config.beta2),
           .eps = static_cast<float>(config.eps),
           .weight_decay = decay ? static_cast<float>(config.weight_decay) : 0.0f,
-          .correction1 = static_cast<float>(1.0 - std::pow(config.beta1, t)),
-          .correction2 = static_cast<float>(1.0 - std::pow(config.beta2, t))};
+          .l2 = config.l2,
+          .correction1 = static_cast<float>(1.0 - std::pow(config.beta1, window)),
+          .correction2 = static_cast<float>(1.0 - std::pow(config.beta2, window)),
+          .share = 1.0f / static_cast<float>(config.accum_steps),
+          .commit = update % config.accum_steps == 0};
 }
 
 }  // namespace shoal

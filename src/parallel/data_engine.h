@@ -70,7 +70,7 @@ class DataEngine : public UnitStore {
   // there is none. Other ranks may see another one.
   virtual std::string first_bad_tensor() = 0;
 
-  // Every tensor that a checkpoint holds: parameters, and with `optimizer` the moments.
+  // Every tensor that a checkpoint holds: parameters, and with `optimizer` its state.
   enum class Share {
     held,     // all that this rank holds: to be read from a checkpoint
     to_save,  // its part of what the ranks hold together, each element on one rank: to be written

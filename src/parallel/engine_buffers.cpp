@@ -80,6 +80,7 @@ EngineBuffers EngineBuffers::take(EngineArenas& arenas, const ShardPlan& plan, c
   auto& moments = resting(arenas.optimizer);
   b.m = moments.take(DType::f32, {shards});
   b.v = moments.take(DType::f32, {shards});
+  if (options.adamw.accum_steps > 1) b.mean = moments.take(DType::f32, {shards});
 
   auto& gradients = options.zero >= 2 ? resting(arenas.gradients) : arenas.gradients;
   b.gradients = mode.shards_gradients ? UnitBuffers::in_turns(arenas.gradients, summed, DType::f32)

@@ -64,10 +64,10 @@ struct EngineArenas {
 };
 
 struct EngineBuffers {
-  // This rank's shards of the master weights, of the moments, and of the gradient where that is sharded; f32
-  // [total / shards]. `master` is empty where the whole float32 parameters in `compute` are the master
-  // weights.
-  Tensor master, m, v, gradient_shards;
+  // This rank's shards of the master weights, of the moments, of the mean gradient of a window of steps, and
+  // of the gradient where that is sharded; f32 [total / shards]. `master` is empty where the whole float32
+  // parameters in `compute` are the master weights, `mean` where the moments change at every step.
+  Tensor master, m, v, mean, gradient_shards;
   UnitBuffers compute;    // whole units for the products, in their type
   Tensor compute_shards;  // this rank's part of them where they are gathered and of another type than master
   UnitBuffers gradients;  // whole units, f32

@@ -124,9 +124,9 @@ class SynchronousEngine final : public DataEngine {
     return options_.part.tensor.rank == 0 || !parameter.placement.replicated();
   }
   // What an update touches and nothing else does until the next one.
-  std::array<Tensor, 4> resting(int unit) {
+  std::array<Tensor, 5> resting(int unit) {
     return {weights_.master(unit), shard_of(buffers_.m, unit), shard_of(buffers_.v, unit),
-            reducer_->reduced(unit)};
+            shard_of(buffers_.mean, unit), reducer_->reduced(unit)};
   }
   void add_shared_gradients();
   void add_squares(const Tensor& totals, int unit);
@@ -162,6 +162,7 @@ void SynchronousEngine::initialize(std::uint64_t seed) {
     if (options_.training) {
       backend_.zero(shard_of(buffers_.m, u));
       backend_.zero(shard_of(buffers_.v, u));
+      if (buffers_.mean) backend_.zero(shard_of(buffers_.mean, u));
     }
     arenas_.done_with(master);
   });
@@ -266,7 +267,8 @@ void SynchronousEngine::update(double lr, std::int64_t update) {
 void SynchronousEngine::update_unit(int unit, double lr, std::int64_t update) {
   const auto shard = plan_.my_shard(unit);
   const Tensor master = weights_.master(unit), copy = weights_.copy(unit);
-  const Tensor m = shard_of(buffers_.m, unit), v = shard_of(buffers_.v, unit);
+  const Tensor m = shard_of(buffers_.m, unit), v = shard_of(buffers_.v, unit),
+               mean = shard_of(buffers_.mean, unit);
   const Tensor gradient = reducer_->reduced(unit);
   const auto& spec = plan_.unit(unit);
   const auto over = [&](const ElementRange& range, bool decay) {
@@ -274,7 +276,7 @@ void SynchronousEngine::update_unit(int unit, double lr, std::int64_t update) {
     auto step = adamw_step(options_.adamw, lr, update, decay);
     step.grad_scale = buffers_.clip.as<float>();
     const auto part = [&](const Tensor& x) { return part_of(x, range.begin - shard.begin, range.count()); };
-    backend_.adamw(part(master), part(copy), part(m), part(v), part(gradient), step);
+    backend_.adamw(part(master), part(copy), part(m), part(v), part(mean), part(gradient), step);
   };
   over(shard & ElementRange{0, spec.decayed}, true);
   over(shard & ElementRange{spec.decayed, spec.size}, false);
@@ -325,6 +327,7 @@ std::vector<StateTensor> SynchronousEngine::state(bool optimizer, Share share) {
   if (optimizer) {
     add("optimizer.m.", [&](int u) { return shard_of(buffers_.m, u); });
     add("optimizer.v.", [&](int u) { return shard_of(buffers_.v, u); });
+    if (buffers_.mean) add("optimizer.a.", [&](int u) { return shard_of(buffers_.mean, u); });
   }
   return tensors;
 }

@@ -147,12 +147,13 @@ std::vector<Field> make_fields() {
 
       choice<&C::optim, &Optim::name>(
           "optim.name", {"adamw", "accum_adamw", "accum_adam"},
-          "Optimizer. accum_*: moments are committed once per accum_steps, parameters move at every step."),
+          "Optimizer. accum_*: moments are committed once per accum_steps, parameters move at every step; "
+          "accum_adam adds the decay to the gradient (L2)."),
       number<&C::optim, &Optim::lr>("optim.lr", above(0), "", "Learning rate at its highest."),
       number<&C::optim, &Optim::betas>("optim.betas", kFraction, "", "Decay of the first and second moment."),
       number<&C::optim, &Optim::eps>("optim.eps", above(0), "", "Added to the denominator of the update."),
       number<&C::optim, &Optim::weight_decay>("optim.weight_decay", at_least(0), "",
-                                              "Decoupled decay of tensors of two or more dimensions."),
+                                              "Decay of tensors of two or more dimensions."),
       number<&C::optim, &Optim::accum_steps>("optim.accum_steps", at_least(1), "steps",
                                              "Steps per commit of the moments (accum_adamw, accum_adam)."),
 

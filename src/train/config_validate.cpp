@@ -16,7 +16,6 @@ struct NotYet {
 };
 constexpr std::array kNotYet = {
     NotYet{"train.backend", "cuda", "training on a GPU"},
-    NotYet{"optim.name", "accum_adam", "this optimizer"},  // and accum_adamw
     NotYet{"parallel.schedule", "zero_bubble", "this schedule"},
     NotYet{"parallel.engine", "", "training by gossip"},
     NotYet{"parallel.plan", "", "the planner"},

@@ -42,8 +42,8 @@ double kernel_scratch(const Config& config, const GptConfig& model, const RankPl
   return static_cast<double>(cpu_scratch_bytes(threads_of(config, ranks), sizes));
 }
 
-// What a rank writes of a checkpoint: parameters and moments, each element on one rank.
-double share_of_checkpoint(const GptConfig& model, const ModelPart& part, int data_ranks) {
+// What a rank writes of a checkpoint: parameters and the optimizer's state, each element on one rank.
+double share_of_checkpoint(const Config& config, const GptConfig& model, const ModelPart& part) {
   double elements = 0;
   const auto units = gpt_units(model, part);
   for (int u = 0; u < static_cast<int>(units.size()); ++u) {
@@ -53,7 +53,7 @@ double share_of_checkpoint(const GptConfig& model, const ModelPart& part, int da
       for (const auto& box : parameter.boxes()) elements += static_cast<double>(box.shape.count());
     }
   }
-  return 3 * 4 * elements / data_ranks;
+  return (1 + optimizer_tensors(config)) * 4 * elements / config.parallel.data;
 }
 
 double read_number(const std::string& path) {
@@ -98,6 +98,8 @@ DType compute_dtype(const Config& config) {
   return config.train.dtype == "bfloat16" ? DType::bf16 : DType::f32;
 }
 
+int optimizer_tensors(const Config& config) { return config.optim.accum_steps > 1 ? 3 : 2; }
+
 RankPlaces RankPlaces::of(const World& world) {
   return {.all = world.ranks.size(), .here = world.local_size, .threads = world.ranks.name() != "mpi"};
 }
@@ -127,7 +129,7 @@ MemoryEstimate estimate_memory(const Config& config, const GptConfig& model, con
   memory.scratch = kernel_scratch(config, model, ranks, options.part.tensor);
   // Also a run without checkpoints on the way saves its end. The writer's buffer is there twice while it
   // grows.
-  const double share = share_of_checkpoint(model, options.part, shape.data);
+  const double share = share_of_checkpoint(config, model, options.part);
   memory.checkpoint =
       (config.parallel.offload == "disk" ? 0 : share) + 2 * std::min<double>(kChecksumBlock, share);
   memory.program = kProgramBytes + (ranks.threads ? 0 : kMpiBytes);

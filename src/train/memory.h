@@ -27,7 +27,7 @@ struct MemoryEstimate {
   double weights = 0;       // float32 parameters
   double compute_copy = 0;  // parameters for the products, where those are others
   double gradients = 0;
-  double optimizer = 0;  // moments
+  double optimizer = 0;  // its state
   double exchange = 0;   // what reductions between ranks and sums of their order need
   double on_disk = 0;    // beside the above, in a mapped file: not in the sums below
   // Activations of one micro-batch.
@@ -46,6 +46,9 @@ struct MemoryEstimate {
 };
 
 DType compute_dtype(const Config& config);
+// That the optimizer keeps beside every parameter: moments, and with accum_steps their window's mean
+// gradient.
+int optimizer_tensors(const Config& config);
 
 // The peak of a training run, on the rank at that place of the mesh. Pages of mapped files are not in it: the
 // system takes them back when it needs them. The config's layout must be resolved for so many ranks.

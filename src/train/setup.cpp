@@ -224,8 +224,8 @@ void log_summary(const Config& config, const GptConfig& model, const Dataset& da
 void check_resume(const Config& saved, const Config& now, const std::string& checkpoint) {
   std::string fixed;
   for (const auto& [key, before, after] : diff(saved, now)) {
-    if (key == "run.seed" || key == "data.sampling" || key == "data.truncate" ||
-        (key.starts_with("model.") && key != "model.preset")) {
+    if (key == "run.seed" || key == "data.sampling" || key == "data.truncate" || key == "optim.name" ||
+        key == "optim.accum_steps" || (key.starts_with("model.") && key != "model.preset")) {
       fixed += fmt::format("\n  {} = {} (the checkpoint has {})", key, after, before);
     } else if (key != "init.from" && key != "model.preset") {
       log::info("resuming with {} = {} instead of {}", key, after, before);

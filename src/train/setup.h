@@ -37,7 +37,8 @@ LrSchedule lr_schedule(const Config& config);
 // A few lines about the run for its log: model, data, batch, memory.
 void log_summary(const Config& config, const GptConfig& model, const Dataset& data, const World& world);
 
-// Refuses to resume with another model or data, naming every key that differs; says which other keys changed.
+// Refuses to resume with another model, data or optimizer, naming every key that differs; says which other
+// keys changed.
 void check_resume(const Config& saved, const Config& now, const std::string& checkpoint);
 
 }  // namespace shoal

@@ -127,7 +127,7 @@ TEST_P(CpuElementwise, AdamW) {
                    factor{side.backend, DType::f32, {1}, Values{grad_scale}};
       AdamWStep at = step;
       at.grad_scale = scaled ? static_cast<const Tensor&>(factor).as<const float>() : nullptr;
-      side.backend.adamw(w, with_copy ? copy : Tensor{}, m, v, side.full({n_}, g), at);
+      side.backend.adamw(w, with_copy ? copy : Tensor{}, m, v, {}, side.full({n_}, g), at);
       return std::array{w.values(), m.values(), v.values(), copy.values()};
     };
     const bool with_copy = type_ == DType::bf16;

@@ -51,7 +51,7 @@ TEST_P(CpuShards, AdamW) {
       cut([&](std::int64_t first, std::int64_t count) {
         side.backend.adamw(part(w, first, count),
                            GetParam() == DType::bf16 ? part(copy, first, count) : Tensor{},
-                           part(m, first, count), part(v, first, count), part(g, first, count), step);
+                           part(m, first, count), part(v, first, count), {}, part(g, first, count), step);
       });
       return std::vector{w.bytes(), m.bytes(), v.bytes(), copy.bytes()};
     });

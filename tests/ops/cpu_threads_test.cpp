@@ -55,7 +55,7 @@ TEST_P(CpuThreads, AdamW) {
     const Buffer w = side.full({n}, normal_values(n, 1)), m = side.full({n}), v = side.full({n}),
                  copy{side.backend, DType::bf16, {n}};
     const AdamWStep step{.lr = 0.1f, .weight_decay = 0.1f, .correction1 = 0.1f, .correction2 = 0.05f};
-    side.backend.adamw(w, copy, m, v, side.full({n}, normal_values(n, 2)), step);
+    side.backend.adamw(w, copy, m, v, {}, side.full({n}, normal_values(n, 2)), step);
     return std::vector{w.bytes(), m.bytes(), v.bytes(), copy.bytes()};
   });
 }

@@ -231,7 +231,7 @@ TEST_F(Reference, FirstAdamWStepMovesByTheLearningRate) {
   AdamWStep step{.lr = 0.125f, .beta1 = 0.75f, .beta2 = 0.5f, .eps = 0, .weight_decay = 0.5f};
   step.correction1 = 0.25f;
   step.correction2 = 0.5f;
-  ops_.adamw(w, compute, m, v, grads, step);
+  ops_.adamw(w, compute, m, v, {}, grads, step);
   EXPECT_DOUBLE_EQ(w.values()[0], 0.9375 - 0.125);
   EXPECT_DOUBLE_EQ(w.values()[1], -1.875 + 0.125);
   EXPECT_DOUBLE_EQ(m.values()[1], -0.75);

@@ -52,6 +52,10 @@ INSTANTIATE_TEST_SUITE_P(
                               {"optim.lr=1e-5", "train.spike_zscore=1e-9", "train.spike_window=8",
                                "train.on_bad_step=skip"},
                               "skipped"},  // by a window that began before the stop
+                      // The stop is in the middle of a window.
+                      Variant{"AccumAdamW", {"optim.name=accum_adamw", "optim.accum_steps=4"}},
+                      Variant{"AccumAdam",
+                              {"optim.name=accum_adam", "optim.accum_steps=5", "train.backend=reference"}},
                       Variant{"Reference", {"train.backend=reference", "model.dropout=0.1"}}),
     [](const auto& variant) { return variant.param.name; });
 

@@ -1,4 +1,4 @@
-// AdamW over flat buffers: one pass over memory, which is what bounds it.
+// AdamW and AccumAdamW over flat buffers: one pass over memory, which is what bounds it.
 #include <cmath>
 
 #include "ops/cpu/cpu_backend.h"
@@ -8,23 +8,31 @@
 namespace shoal::cpu {
 
 void CpuBackend::adamw(const Tensor& weights, const Tensor& compute, const Tensor& m, const Tensor& v,
-                       const Tensor& grads, const AdamWStep& step) {
+                       const Tensor& mean, const Tensor& grads, const AdamWStep& step) {
   const float scale = step.grad_scale ? *step.grad_scale : 1.0f;
-  const float keep = 1.0f - step.lr * step.weight_decay;
+  const float keep = step.l2 ? 1.0f : 1.0f - step.lr * step.weight_decay;
   const float rate = step.lr / step.correction1;
   const float root2 = std::sqrt(step.correction2);
   for_blocks(threads_, weights.count(), 65536, [&](std::int64_t begin, std::int64_t end) {
     for_lanes(end - begin, [&](std::int64_t i, std::int64_t live) {
       const std::int64_t at = begin + i;
-      const Vec g = load_n(grads.as<float>() + at, live) * scale;
-      const Vec new_m = step.beta1 * load_n(m.as<float>() + at, live) + (1.0f - step.beta1) * g;
-      const Vec new_v = step.beta2 * load_n(v.as<float>() + at, live) + (1.0f - step.beta2) * g * g;
-      const Vec w =
-          load_n(weights.as<float>() + at, live) * keep - rate * new_m / (sqrt(new_v) / root2 + step.eps);
-      store_n(m.as<float>() + at, new_m, live);
-      store_n(v.as<float>() + at, new_v, live);
+      const Vec old_m = load_n(m.as<float>() + at, live), old_v = load_n(v.as<float>() + at, live);
+      const Vec old_w = load_n(weights.as<float>() + at, live);
+      const auto mixed_m = [&](Vec g) { return step.beta1 * old_m + (1.0f - step.beta1) * g; };
+      const auto mixed_v = [&](Vec g) { return step.beta2 * old_v + (1.0f - step.beta2) * g * g; };
+      Vec g = load_n(grads.as<float>() + at, live) * scale;
+      if (step.l2) g += step.weight_decay * old_w;
+      const Vec w = old_w * keep - rate * mixed_m(g) / (sqrt(mixed_v(g)) / root2 + step.eps);
       store_n(weights.as<float>() + at, w, live);
       if (compute) store_n(compute.as<bfloat16>() + at, w, live);
+      if (mean) {
+        const Vec sum = load_n(mean.as<float>() + at, live) + g * step.share;
+        store_n(mean.as<float>() + at, step.commit ? Vec{} : sum, live);
+        g = sum;
+      }
+      if (!step.commit) return;
+      store_n(m.as<float>() + at, mixed_m(g), live);
+      store_n(v.as<float>() + at, mixed_v(g), live);
     });
   });
 }

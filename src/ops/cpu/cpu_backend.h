@@ -81,7 +81,7 @@ class CpuBackend final : public Backend {
   void fill(const Tensor& out, float value) override;
 
   void adamw(const Tensor& weights, const Tensor& compute, const Tensor& m, const Tensor& v,
-             const Tensor& grads, const AdamWStep& step) override;
+             const Tensor& mean, const Tensor& grads, const AdamWStep& step) override;
 
  private:
   // Sums f32 columns of x over rows into out (+=), rows in fixed blocks.

@@ -68,7 +68,7 @@ class DryBackend final : public Backend {
   void fill_normal(const Tensor&, std::uint64_t, std::uint64_t, std::int64_t, double) override {}
   void fill(const Tensor&, float) override {}
 
-  void adamw(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+  void adamw(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
              const AdamWStep&) override {}
 
  private:

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "core/error.h"
 #include "ops/reference/reference_backend.h"
@@ -91,23 +92,30 @@ void ReferenceBackend::fill(const Tensor& out, float value) {
 }
 
 void ReferenceBackend::adamw(const Tensor& weights, const Tensor& compute, const Tensor& m, const Tensor& v,
-                             const Tensor& grads, const AdamWStep& step) {
-  const double lr = step.lr, beta1 = step.beta1, beta2 = step.beta2;
+                             const Tensor& mean, const Tensor& grads, const AdamWStep& step) {
+  const double lr = step.lr, beta1 = step.beta1, beta2 = step.beta2, decay = step.weight_decay;
   const double grad_scale = step.grad_scale != nullptr ? *step.grad_scale : 1.0;
   auto weight = read(weights), first = read(m), second = read(v);
+  auto window = mean ? read(mean) : reference::Values();
   const auto grad = read(grads);
   for (std::size_t i = 0; i < weight.size(); ++i) {
-    const double g = grad[i] * grad_scale;
-    weight[i] *= 1 - lr * step.weight_decay;
-    first[i] = beta1 * first[i] + (1 - beta1) * g;
-    second[i] = beta2 * second[i] + (1 - beta2) * g * g;
+    const double g = grad[i] * grad_scale + (step.l2 ? decay * weight[i] : 0);
+    const double first_now = beta1 * first[i] + (1 - beta1) * g;
+    const double second_now = beta2 * second[i] + (1 - beta2) * g * g;
     const double denominator =
-        std::sqrt(second[i]) / std::sqrt(static_cast<double>(step.correction2)) + step.eps;
-    weight[i] -= lr / step.correction1 * first[i] / denominator;
+        std::sqrt(second_now) / std::sqrt(static_cast<double>(step.correction2)) + step.eps;
+    if (!step.l2) weight[i] *= 1 - lr * decay;
+    weight[i] -= lr / step.correction1 * first_now / denominator;
+    if (mean) window[i] += g * step.share;
+    if (!step.commit) continue;
+    const double committed = mean ? std::exchange(window[i], 0) : g;
+    first[i] = beta1 * first[i] + (1 - beta1) * committed;
+    second[i] = beta2 * second[i] + (1 - beta2) * committed * committed;
   }
   write(weights, weight);
   write(m, first);
   write(v, second);
+  if (mean) write(mean, window);
   if (compute) write(compute, read(weights));  // rounded from the stored weights, not from the exact ones
 }
 

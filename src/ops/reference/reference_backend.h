@@ -70,7 +70,7 @@ class ReferenceBackend : public Backend {
   void fill(const Tensor& out, float value) override;
 
   void adamw(const Tensor& weights, const Tensor& compute, const Tensor& m, const Tensor& v,
-             const Tensor& grads, const AdamWStep& step) override;
+             const Tensor& mean, const Tensor& grads, const AdamWStep& step) override;
 };
 
 }  // namespace shoal
