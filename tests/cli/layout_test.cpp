@@ -65,6 +65,32 @@ TEST_F(Layouts, MpiEqualsThreads) {
   }
 }
 
+// What a mesh computes does not depend on what carries it: in tensor groups too, where ranks add partial
+// sums.
+TEST_F(Layouts, MeshesUnderMpiEqualThoseOfThreads) {
+  const Settings model = {"model.n_layer=4", "model.n_head=4"};
+  const Settings meshes[] = {{"parallel.pipeline=2", "parallel.tensor=2"},
+                             {"parallel.tensor=4", "parallel.sequence=true"},
+                             {"parallel.pipeline=2", "parallel.tensor=2", "parallel.sequence=true",
+                              "parallel.schedule=interleaved", "parallel.chunks=2", "train.dtype=bfloat16"},
+                             {"parallel.tensor=2", "parallel.zero=3", "train.recompute=block"}};
+  const auto settings = [&](int mesh, const std::string& name) {
+    return with(with(kExact, model),
+                with(meshes[mesh], {"train.steps=10", "eval.interval=5", "run.name=" + name}));
+  };
+  for (int mesh = 0; mesh < 4; ++mesh) {
+    const auto name = fmt::format("threads{}", mesh);
+    train_well(with({"--ranks", "4"}, settings(mesh, name)));
+    for (const auto mpi : {Mpi::open_mpi, Mpi::mpich}) {
+      if (const auto why = lacks(mpi, fs::path(SHOAL_BINARY).parent_path()); !why.empty())
+        GTEST_SKIP() << why;
+      const auto other = fmt::format("{}{}", mpirun_of(mpi), mesh);
+      train_under(mpi, 4, settings(mesh, other));
+      expect_same(other, name);
+    }
+  }
+}
+
 TEST_F(Layouts, ARunGoesOnInAnotherLayout) {
   const auto steps = [](int n) { return fmt::format("train.steps={}", n); };
   const auto exact = with(kExact, {"eval.interval=15", "log.interval=5"});

@@ -81,6 +81,19 @@ TEST(Pipeline, DataRanksMayHaveDifferentNumbersOfMicroBatches) {
   }
 }
 
+// Without updates only dropout tells the two runs apart.
+TEST(Pipeline, DropoutActsInTrainingAlone) {
+  for (const int stages : {1, 3}) {
+    auto run = of_stages(stages, 1, ScheduleKind::one_f_one_b);
+    run.lr = 0;
+    const auto with_dropout = train(run);
+    run.model.dropout = 0;
+    const auto without = train(run);
+    EXPECT_NE(with_dropout.losses, without.losses);
+    EXPECT_EQ(with_dropout.evaluations, without.evaluations);
+  }
+}
+
 TEST(Pipeline, MoreStagesThanBlocksAreRefused) {
   auto run = of_stages(4, 1, ScheduleKind::gpipe);
   run.model.n_layer = 3;
