@@ -6,6 +6,7 @@
 #include "cli/command.h"
 #include "core/error.h"
 #include "core/text.h"
+#include "data/openwebtext.h"
 
 namespace shoal::cli {
 namespace {
@@ -28,29 +29,59 @@ void add_prepare(CLI::App& app) {
       app, "prepare", "Turn text into a dataset",
       {{"shoal prepare synthetic --out data/synthetic", "little plays from a grammar; needs nothing"},
        {"shoal prepare shakespeare-char --out data/shakespeare-char", "TinyShakespeare, letter by letter"},
-       {"shoal prepare text books/ more.zip --tokenizer gpt2 --out data/books", "your own text"}});
-  command->add_option("dataset", options->dataset, "synthetic, shakespeare-char, shakespeare or text")
+       {"shoal prepare text books/ more.zip --tokenizer gpt2 --out data/books", "your own text"},
+       {"shoal prepare openwebtext --from openwebtext.tar.xz --out data/openwebtext",
+        "GPT-2's corpus, rebuilt"}});
+  command
+      ->add_option("dataset", options->dataset,
+                   "synthetic, shakespeare-char, shakespeare, text or openwebtext")
       ->required()
-      ->check(CLI::IsMember({"synthetic", "shakespeare-char", "shakespeare", "text"}));
-  command->add_option("inputs", options->inputs, "text: files, folders, .jsonl, .tar, .zip, .gz, .xz, .zst");
+      ->check(CLI::IsMember({"synthetic", "shakespeare-char", "shakespeare", "text", "openwebtext"}));
+  command->add_option("inputs", options->inputs,
+                      "text, openwebtext: files, folders, .jsonl, .tar, .zip, .gz, .xz, .zst");
   command->add_option("--out", options->out, "The dataset's folder")->required();
   command->add_option("--tokenizer", options->tokenizer, "text: gpt2, char or bytes")
       ->check(CLI::IsMember({"gpt2", "char", "bytes"}))
       ->capture_default_str();
-  command->add_option("--field", options->field, "text: the field of JSONL records that is the text")
+  command
+      ->add_option("--field", options->field,
+                   "text, openwebtext: the field of JSONL records that is the text")
       ->capture_default_str();
   command->add_option("--size", options->size, "synthetic: characters to write")
       ->check(CLI::Range(std::int64_t{1000}, std::int64_t{1} << 40))
       ->capture_default_str();
-  command->add_option("--val-fraction", options->val_fraction, "Share of the documents that becomes val.bin")
+  auto* share = command
+                    ->add_option("--val-fraction", options->val_fraction,
+                                 "Share of the documents that becomes val.bin; openwebtext: 0.0005")
+                    ->capture_default_str();
+  auto* seed =
+      command
+          ->add_option("--seed", options->seed, "Of the split, and of the synthetic text; openwebtext: 2357")
+          ->capture_default_str();
+  auto from = std::make_shared<std::vector<std::string>>();
+  command->add_option(
+      "--from", *from,
+      "openwebtext: the corpus, files and folders of it as they are distributed (openwebtext.tar.xz, "
+      "urlsf_subset*, .jsonl, .txt); the OpenWebText corpus is to be had from its authors and, as JSON "
+      "lines, from hubs of datasets. Else: folder or URL where needed files are looked for first; "
+      "$SHOAL_DATA_DIR by default");
+  command
+      ->add_option("--save-every", options->save_every,
+                   "openwebtext: seconds between saves; an interrupted preparation goes on at the last one")
+      ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
-  command->add_option("--seed", options->seed, "Of the split, and of the synthetic text")
-      ->capture_default_str();
-  command->add_option("--from", options->fetch.from,
-                      "Folder or URL where needed files are looked for first; $SHOAL_DATA_DIR by default");
   command->add_option("--threads", options->threads, "Threads that tokenize; 0 is all cores")
       ->capture_default_str();
-  command->callback([options] {
+  command->callback([options, from, share, seed] {
+    if (options->dataset == "openwebtext") {
+      options->inputs.insert(options->inputs.end(), from->begin(), from->end());
+      if (share->count() == 0) options->val_fraction = kOpenWebTextValFraction;
+      if (seed->count() == 0) options->seed = kOpenWebTextSeed;
+      report(*options, prepare(*options));
+      return;
+    }
+    if (from->size() > 1) fail_user("--from {}: only openwebtext takes more than one", from->at(1));
+    if (!from->empty()) options->fetch.from = from->front();
     if (options->dataset != "text" && !options->inputs.empty()) {
       fail_user("{} takes no input files ({}); use `shoal prepare text` for text of your own",
                 options->dataset, options->inputs.front().string());

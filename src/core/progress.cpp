@@ -51,7 +51,7 @@ void Progress::draw(bool last) {
     return unit_ == "B" ? format_bytes(value) : format_count(value) + " " + unit_;
   };
   const double elapsed = watch_.seconds();
-  const double rate = done_ / std::max(elapsed, 1e-9);
+  const double rate = (done_ - begun_at_) / std::max(elapsed, 1e-9);
   std::string line = title_ + "  ";
   if (total_ > 0 && !last) {
     const double share = std::clamp(done_ / total_, 0.0, 1.0);

@@ -18,6 +18,7 @@ class Progress {
   Progress& operator=(const Progress&) = delete;
 
   void set_total(double total) { total_ = total; }
+  void start_at(double done) { done_ = begun_at_ = done; }  // what was done before; the rate is that of the rest
   void update(double done, const std::string& note = {});
   void clear();   // takes the bar away without a trace
   void finish();  // leaves one final line with the total, rate and time, if anything was shown
@@ -26,7 +27,7 @@ class Progress {
   void draw(bool last);
 
   std::string title_, unit_, note_;
-  double total_, done_ = 0, last_drawn_ = 0;
+  double total_, done_ = 0, begun_at_ = 0, last_drawn_ = 0;
   bool terminal_, shown_ = false, finished_ = false;
   Stopwatch watch_;
 };

@@ -98,7 +98,8 @@ bool Archive::next() {
     const int status = archive_read_next_header(archive_, &entry);
     if (status == ARCHIVE_EOF) return false;
     if (status < ARCHIVE_WARN) fail_damaged();
-    if (archive_format(archive_) == ARCHIVE_FORMAT_RAW) {
+    compressed_file_ = archive_format(archive_) == ARCHIVE_FORMAT_RAW;
+    if (compressed_file_) {
       if (archive_filter_code(archive_, 0) == ARCHIVE_FILTER_NONE) {
         fail_user("{}: holds no compressed data, whatever its name says; rename it", name_);
       }

@@ -30,7 +30,10 @@ class Archive : private ByteSource {
   // Moves to the next regular file; false at the end. Throws UserError when the archive is damaged.
   bool next();
   const std::string& member() const { return member_; }  // its path within the archive
-  ByteSource& content() { return *this; }                // of the current member
+  bool compressed_file() const {
+    return compressed_file_;
+  }                                        // that is no archive: its one member is what is in it
+  ByteSource& content() { return *this; }  // of the current member
 
  private:
   struct Callbacks;
@@ -43,6 +46,7 @@ class Archive : private ByteSource {
   std::unique_ptr<char[]> buffer_;
   std::exception_ptr source_error_;  // from within a callback of the C library
   archive* archive_;
+  bool compressed_file_ = false;
 };
 
 }  // namespace shoal

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <string_view>
 
 namespace shoal {
 
@@ -19,6 +20,33 @@ class ByteSource {
   virtual std::int64_t seek(std::int64_t offset, int whence);
   virtual bool seekable() const { return false; }
 };
+
+// `bytes`, which must outlive this.
+class MemorySource : public ByteSource {
+ public:
+  explicit MemorySource(std::string_view bytes) : bytes_(bytes) {}
+  std::size_t read(char* out, std::size_t size) override;
+  std::int64_t seek(std::int64_t offset, int whence) override;
+  bool seekable() const override { return true; }
+
+ private:
+  std::string_view bytes_;
+  std::size_t position_ = 0;
+};
+
+// `bytes` and then the rest of `source`, which must both outlive this.
+class PrefixedSource : public ByteSource {
+ public:
+  PrefixedSource(std::string_view bytes, ByteSource& source) : prefix_(bytes), rest_(source) {}
+  std::size_t read(char* out, std::size_t size) override;
+
+ private:
+  MemorySource prefix_;
+  ByteSource& rest_;
+};
+
+// Reads on until `to` holds `size` bytes or `source` ends; whether it was the former.
+bool fill(std::string& to, std::size_t size, ByteSource& source);
 
 class FileSource : public ByteSource {
  public:

@@ -1,15 +1,15 @@
 #include "data/documents.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
-#include <optional>
 
 #include "core/error.h"
 #include "core/log.h"
 #include "core/text.h"
 #include "data/archive.h"
 #include "data/byte_source.h"
+#include "data/records.h"
 #include "data/text_cut.h"
+#include "data/text_tidy.h"
 
 namespace shoal {
 namespace {
@@ -19,16 +19,17 @@ namespace fs = std::filesystem;
 constexpr std::size_t kReadSize = 1 << 18;
 constexpr std::size_t kPieceSize = 1 << 20;      // what a piece aims at
 constexpr std::size_t kLargestPiece = 1 << 23;   // where a text without any safe cut is cut all the same
-constexpr std::size_t kLargestRecord = 1 << 28;  // of JSONL
 constexpr std::size_t kSniffed = 4096;           // bytes that a NUL is looked for in
+constexpr std::size_t kLargestParcel = 1 << 24;  // of an archive
 constexpr int kDeepest = 4;                      // archives within archives
 
 struct Stopped {};  // thrown when the visitor has had enough
 
 class DocumentReader {
  public:
-  DocumentReader(const DocumentOptions& options, const std::function<bool(const DocumentPiece&)>& visit)
-      : options_(options), visit_(visit) {}
+  DocumentReader(const DocumentOptions& options, std::function<bool(const DocumentPiece&)> visit,
+                 const std::function<void(Parcel&&)>& take = {})
+      : options_(options), visit_(std::move(visit)), take_(take) {}
 
   void read_file(const fs::path& path, bool named_by_user) {
     FileSource file(path);
@@ -38,38 +39,84 @@ class DocumentReader {
     finished_bytes_ += static_cast<double>(file.bytes_read());
     file_ = nullptr;
   }
+  void skip_file(const fs::path& path) {
+    std::error_code error;
+    const auto size = fs::file_size(path, error);
+    if (!error) finished_bytes_ += static_cast<double>(size);
+  }
 
-  void report_skipped() const {
-    if (skipped_ > 0) {
-      log::warn("skipped {} that {} not text (they hold NUL bytes); the first is {}",
-                skipped_ == 1 ? "a file" : with_commas(skipped_) + " files", skipped_ == 1 ? "is" : "are",
-                first_skipped_);
+  void read(const Parcel& parcel) {
+    finished_bytes_ = parcel.input_bytes;
+    tolerant_ = true;
+    MemorySource source(parcel.bytes);
+    if (parcel.depth >= 0) {
+      read_members(source, parcel.name, parcel.depth);
+    } else {
+      read_records(source, parcel.name, parcel.first_line);
     }
   }
 
+  const SkippedFiles& skipped() const { return skipped_; }
+
  private:
+  bool only_txt() const { return options_.texts == TextFiles::openwebtext; }
+  double input_bytes() const {
+    return finished_bytes_ + (file_ == nullptr ? 0.0 : static_cast<double>(file_->bytes_read()));
+  }
+
   void dispatch(ByteSource& source, const std::string& name, int depth) {
     if (is_archive_name(name)) return read_archive(source, name, depth);
-    if (name.ends_with(".jsonl") || name.ends_with(".ndjson")) return read_records(source, name);
-    read_text(source, name);
+    if (name.ends_with(".jsonl") || name.ends_with(".ndjson")) return read_records(source, name, 1);
+    if (!only_txt()) return read_text(source, name);
+    if (name.ends_with(".txt")) return read_tidy_text(source, name);
+    if (name.ends_with(".parquet") || name.ends_with(".arrow")) {
+      fail_user(
+          "{}: Parquet and Arrow files are not read; convert it to JSON lines (.jsonl), one record per "
+          "document",
+          name);
+    }
+    if (!tolerant_) fail_user("{}: neither .txt nor .jsonl nor an archive, by its name; rename it", name);
+    skipped_.add({1, name});
   }
 
   void read_archive(ByteSource& source, const std::string& name, int depth) {
     if (depth == kDeepest) fail_user("{}: archives are nested more than {} deep", name, kDeepest);
+    if (!take_) return read_members(source, name, depth);
+    std::string head;
+    if (!fill(head, kLargestParcel, source)) {
+      return take_({std::move(head), name, depth, 1, input_bytes()});
+    }
+    if (source.seek(0, SEEK_SET) == 0) {
+      head = {};
+      return read_members(source, name, depth);
+    }
+    PrefixedSource whole(head, source);
+    read_members(whole, name, depth);
+  }
+
+  void read_members(ByteSource& source, const std::string& name, int depth) {
     Archive archive(source, name);
     while (archive.next()) {
-      // Members are found, not named: what is no text among them is skipped.
+      // Members are found, not named: what is no text among them is skipped. What was compressed alone is
+      // not.
+      if (only_txt() && archive.compressed_file() && !is_archive_name(archive.member()) &&
+          !is_document_name(archive.member())) {
+        fail_user("{}: the archive is damaged, or holds neither a tar nor a .txt nor a .jsonl", name);
+      }
       const bool tolerant = std::exchange(tolerant_, true);
       dispatch(archive.content(), name + ":" + archive.member(), depth + 1);
       tolerant_ = tolerant;
     }
   }
 
+  static bool is_document_name(std::string_view name) {
+    return name.ends_with(".txt") || name.ends_with(".jsonl") || name.ends_with(".ndjson");
+  }
+
   void read_text(ByteSource& source, const std::string& name) {
     begin(name);
-    std::size_t count;
     bool sniffed = false;
-    while ((count = append_from(source, buffer_)) > 0) {
+    while (append_from(source, buffer_)) {
       if (!sniffed && (buffer_.size() >= kSniffed)) {
         sniffed = true;
         if (refuse_binary(name)) return;
@@ -77,6 +124,21 @@ class DocumentReader {
       emit_full_pieces();
     }
     if (!sniffed && refuse_binary(name)) return;
+    end();
+  }
+
+  void read_tidy_text(ByteSource& source, const std::string& name) {
+    begin(name);
+    TextTidy tidy([&](std::string_view text) {
+      buffer_ += text;
+      emit_full_pieces();
+    });
+    std::string raw;
+    while (append_from(source, raw)) {
+      tidy.feed(raw);
+      raw.clear();
+    }
+    tidy.finish();
     end();
   }
 
@@ -88,65 +150,62 @@ class DocumentReader {
     if (!tolerant_) {
       fail_user("{}: not a text: byte {} is NUL; if it is UTF-16, convert it to UTF-8 first", name, nul);
     }
-    if (skipped_++ == 0) first_skipped_ = name;
+    skipped_.add({1, name});
     return true;
   }
 
-  void read_records(ByteSource& source, const std::string& name) {
+  void read_records(ByteSource& source, const std::string& name, std::int64_t line) {
+    const std::size_t worth_passing_on = take_ ? kPieceSize : 0;
     std::string pending;
-    std::int64_t line = 0;
-    std::size_t begin_of_line = 0, searched = 0;
+    std::size_t searched = 0;  // bytes without a line's end
     for (bool more = true; more;) {
-      more = append_from(source, pending) > 0;
-      std::size_t newline;
-      while ((newline = pending.find('\n', searched)) != std::string::npos) {
-        read_record(std::string_view(pending).substr(begin_of_line, newline - begin_of_line), name, ++line);
-        begin_of_line = searched = newline + 1;
+      more = append_from(source, pending);
+      if (more && pending.size() < worth_passing_on) continue;
+      const auto newline = std::string_view(pending).substr(searched).rfind('\n');
+      if (newline != std::string::npos) {
+        auto rest = pending.substr(searched + newline + 1);
+        pending.resize(searched + newline + 1);
+        line = pass_on(std::exchange(pending, std::move(rest)), name, line);
+      } else if (pending.size() > options_.longest_record) {
+        fail_user("{}:{}: the line is longer than {}; is this JSON lines, one record each?", name, line,
+                  format_bytes(static_cast<double>(options_.longest_record)));
       }
-      pending.erase(0, begin_of_line);
-      begin_of_line = 0;
       searched = pending.size();
-      if (pending.size() > kLargestRecord) {
-        fail_user("{}:{}: the line is longer than {}; is this JSON lines, one record each?", name, line + 1,
-                  format_bytes(static_cast<double>(kLargestRecord)));
-      }
     }
-    read_record(pending, name, line + 1);
+    pass_on(std::move(pending), name, line);
+  }
+
+  // Whole lines; returns the number of the line after them.
+  std::int64_t pass_on(std::string lines, const std::string& name, std::int64_t line) {
+    const auto next = line + std::count(lines.begin(), lines.end(), '\n');
+    if (take_) {
+      if (!lines.empty()) take_({std::move(lines), name, -1, line, input_bytes()});
+      return next;
+    }
+    for (std::size_t at = 0; at < lines.size(); ++line) {
+      const auto end = std::min(lines.find('\n', at), lines.size());
+      read_record(std::string_view(lines).substr(at, end - at), name, line);
+      at = end + 1;
+    }
+    return next;
   }
 
   void read_record(std::string_view text, const std::string& file, std::int64_t line) {
     if (text.find_first_not_of(" \t\r") == std::string_view::npos) return;
     const auto where = fmt::format("{}:{}", file, line);
-    nlohmann::json record;
-    try {
-      record = nlohmann::json::parse(text);
-    } catch (const nlohmann::json::exception& error) {
-      const std::string_view message = error.what();  // "[json.exception...] what went wrong"
-      fail_user("{}: not valid JSON: {}", where, message.substr(message.find("] ") + 2));
-    }
-    if (!record.is_object()) fail_user("{}: the line holds no JSON object but {}", where, record.type_name());
-    const auto field = record.find(options_.field);
-    if (field == record.end()) {
-      std::string names;
-      for (const auto& [key, unused] : record.items()) names += (names.empty() ? "\"" : ", \"") + key + "\"";
-      fail_user("{}: the record has no field \"{}\"; it has {}", where, options_.field,
-                names.empty() ? "none" : names);
-    }
-    if (!field->is_string()) {
-      fail_user("{}: the field \"{}\" is no string but {}", where, options_.field, field->type_name());
-    }
+    auto content = text_of_record(text, options_.field, where);
     begin(where);
-    buffer_ = field->get_ref<const std::string&>();
+    buffer_ = std::move(content);
     emit_full_pieces();
     end();
   }
 
-  static std::size_t append_from(ByteSource& source, std::string& to) {
+  // Whether there was anything. Reads whole blocks, so that what comes of them does not depend on how a
+  // source hands out its bytes.
+  static bool append_from(ByteSource& source, std::string& to) {
     const auto size = to.size();
-    to.resize(size + kReadSize);
-    const auto count = source.read(to.data() + size, kReadSize);
-    to.resize(size + count);
-    return count;
+    fill(to, size + kReadSize, source);
+    return to.size() > size;
   }
 
   void begin(const std::string& name) {
@@ -183,19 +242,18 @@ class DocumentReader {
   }
 
   void emit(std::string_view text, bool last) {
-    const double bytes = finished_bytes_ + static_cast<double>(file_->bytes_read());
-    if (!visit_({text, first_, last, offset_, name_, bytes})) throw Stopped{};
+    if (!visit_({text, first_, last, offset_, name_, input_bytes()})) throw Stopped{};
     first_ = false;
     offset_ += static_cast<std::int64_t>(text.size());
   }
 
   const DocumentOptions& options_;
-  const std::function<bool(const DocumentPiece&)>& visit_;
+  std::function<bool(const DocumentPiece&)> visit_;
+  std::function<void(Parcel&&)> take_;  // where there is one, parcels are not read
   const FileSource* file_ = nullptr;
   double finished_bytes_ = 0;
   bool tolerant_ = false;  // whether binary data is skipped
-  std::int64_t skipped_ = 0;
-  std::string first_skipped_;
+  SkippedFiles skipped_;
 
   // The document being read.
   std::string name_, buffer_;
@@ -208,17 +266,17 @@ class DocumentReader {
 template <typename Visit>
 void walk(const fs::path& path, bool named_by_user, const Visit& visit) {
   if (!fs::is_directory(path)) return visit(path, named_by_user);
-  std::vector<fs::path> names;
+  std::vector<std::string> names;  // there may be millions
   std::error_code error;
   for (fs::directory_iterator it(path, error), end; !error && it != end; it.increment(error)) {
-    const bool hidden = it->path().filename().string().starts_with('.');
+    auto name = it->path().filename().string();
     const bool linked_folder = it->is_symlink() && it->is_directory();  // may lead back here
-    if (!hidden && !linked_folder && (it->is_directory() || it->is_regular_file()))
-      names.push_back(it->path());
+    if (!name.starts_with('.') && !linked_folder && (it->is_directory() || it->is_regular_file()))
+      names.push_back(std::move(name));
   }
   if (error) fail_user("{}: the folder cannot be read: {}", path.string(), error.message());
   std::sort(names.begin(), names.end());
-  for (const auto& name : names) walk(name, false, visit);
+  for (const auto& name : names) walk(path / name, false, visit);
 }
 
 void require_exists(const fs::path& path) {
@@ -228,6 +286,22 @@ void require_exists(const fs::path& path) {
 
 }  // namespace
 
+void SkippedFiles::add(const SkippedFiles& later) {
+  if (count == 0) first = later.first;
+  count += later.count;
+}
+
+void report_skipped(const SkippedFiles& skipped, const DocumentOptions& options) {
+  if (skipped.count == 0) return;
+  const bool one = skipped.count == 1;
+  log::warn("skipped {} that {} {}; the first is {}", one ? "a file" : with_commas(skipped.count) + " files",
+            one ? "is" : "are",
+            options.texts == TextFiles::openwebtext
+                ? "neither .txt nor .jsonl"
+                : fmt::format("not text ({} NUL bytes)", one ? "it holds" : "they hold"),
+            skipped.first);
+}
+
 void read_documents(const std::vector<fs::path>& inputs, const DocumentOptions& options,
                     const std::function<bool(const DocumentPiece&)>& visit) {
   for (const auto& path : inputs) require_exists(path);
@@ -236,9 +310,29 @@ void read_documents(const std::vector<fs::path>& inputs, const DocumentOptions& 
     for (const auto& input : inputs) {
       walk(input, true, [&](const fs::path& path, bool named) { reader.read_file(path, named); });
     }
-    reader.report_skipped();
+    report_skipped(reader.skipped(), options);
   } catch (const Stopped&) {
   }
+}
+
+SkippedFiles read_in_parcels(const std::vector<fs::path>& inputs, const DocumentOptions& options,
+                             const ParcelVisitor& visitor) {
+  for (const auto& path : inputs) require_exists(path);
+  const auto visit = [&](const DocumentPiece& piece) { return visitor.piece(piece), true; };
+  DocumentReader reader(options, visit, visitor.parcel);
+  for (const auto& input : inputs) {
+    walk(input, true, [&](const fs::path& path, bool named) {
+      visitor.file(path) ? reader.read_file(path, named) : reader.skip_file(path);
+    });
+  }
+  return reader.skipped();
+}
+
+SkippedFiles read_parcel(const Parcel& parcel, const DocumentOptions& options,
+                         const std::function<void(const DocumentPiece&)>& visit) {
+  DocumentReader reader(options, [&](const DocumentPiece& piece) { return visit(piece), true; });
+  reader.read(parcel);
+  return reader.skipped();
 }
 
 double input_size(const std::vector<fs::path>& inputs) {

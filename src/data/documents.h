@@ -1,6 +1,7 @@
 // Documents out of files, folders and archives, as a stream: memory does not grow with the input.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -20,8 +21,22 @@ struct DocumentPiece {
   double input_bytes = 0;   // read so far of all inputs, compressed as they are
 };
 
+enum class TextFiles : std::uint8_t {
+  all,          // whatever is no archive and no .jsonl is a text, as it is
+  openwebtext,  // only .txt is, and its white space is tidied (data/text_tidy.h); NUL bytes are welcome
+};
+
 struct DocumentOptions {
   std::string field = "text";  // of JSONL records
+  TextFiles texts = TextFiles::all;
+  std::size_t longest_record = std::size_t{1} << 28;  // bytes; a longer line of JSONL is refused
+};
+
+// Files that were found and are not documents.
+struct SkippedFiles {
+  std::int64_t count = 0;
+  std::string first;
+  void add(const SkippedFiles& later);
 };
 
 // Reads `inputs` in the order given and calls `visit` for every piece; stops early when it returns false.
@@ -32,6 +47,32 @@ struct DocumentOptions {
 // the file (and member or line): not found, damaged, not text, not JSON, lacks the field.
 void read_documents(const std::vector<std::filesystem::path>& inputs, const DocumentOptions& options,
                     const std::function<bool(const DocumentPiece&)>& visit);
+
+// A part of the input that any thread can read on its own: an archive or compressed file of a few MiB, or
+// some lines of records.
+struct Parcel {
+  std::string bytes;
+  std::string name;
+  int depth = -1;               // of the archive, or -1: records
+  std::int64_t first_line = 1;  // of records
+  double input_bytes = 0;       // as in DocumentPiece
+};
+
+// What read_in_parcels calls, in the order of the input.
+struct ParcelVisitor {
+  std::function<bool(const std::filesystem::path&)> file;  // a file begins; false: it is not read
+  std::function<void(const DocumentPiece&)> piece;         // of a document that is in no parcel
+  std::function<void(Parcel&&)> parcel;
+};
+
+// Reads as read_documents does, but leaves as much as it can to read_parcel. What is a parcel and where
+// pieces are cut depends on the input alone.
+SkippedFiles read_in_parcels(const std::vector<std::filesystem::path>& inputs, const DocumentOptions& options,
+                             const ParcelVisitor& visitor);
+SkippedFiles read_parcel(const Parcel& parcel, const DocumentOptions& options,
+                         const std::function<void(const DocumentPiece&)>& visit);
+void report_skipped(const SkippedFiles& skipped,
+                    const DocumentOptions& options);  // a warning, where there are any
 
 // Bytes of all files that `inputs` stand for. Throws UserError when one does not exist.
 double input_size(const std::vector<std::filesystem::path>& inputs);

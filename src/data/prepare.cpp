@@ -1,20 +1,16 @@
 #include "data/prepare.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <cmath>
-#include <cstring>
-#include <fstream>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <thread>
 
 #include "core/error.h"
-#include "core/philox.h"
 #include "core/progress.h"
 #include "core/text.h"
 #include "data/documents.h"
+#include "data/openwebtext.h"
 #include "data/plays.h"
+#include "data/prepare_parts.h"
 #include "data/staged_folder.h"
 #include "data/token_pipeline.h"
 #include "data/tokenizer.h"
@@ -23,10 +19,6 @@ namespace shoal {
 namespace {
 
 namespace fs = std::filesystem;
-
-// With fewer documents than this, exactly a share of them becomes val.bin, so that it is not empty by bad
-// luck.
-constexpr std::int64_t kFewDocuments = 100;
 
 std::int64_t count_characters(std::string_view text) {
   return std::count_if(text.begin(), text.end(),
@@ -41,16 +33,9 @@ std::size_t character_offset(std::string_view text, std::int64_t index) {
   return text.size();
 }
 
-// A number in [0, 1) for each document; word 1 of the counter keeps it apart from the choices of a grammar.
-double split_draw(std::uint64_t seed, std::int64_t document) {
-  const auto index = static_cast<std::uint64_t>(document);
-  return to_unit(philox(philox_key(seed, Stream::corpus),
-                        {0, 1, static_cast<std::uint32_t>(index), static_cast<std::uint32_t>(index >> 32)}));
-}
-
 // What has to be known of the documents before the first is tokenized.
 struct Survey {
-  std::int64_t documents = 0;         // kFewDocuments at most, unless the vocabulary was asked for
+  std::int64_t documents = 0;         // few_documents at most, unless the vocabulary was asked for
   std::int64_t first_characters = 0;  // of the first document
 };
 
@@ -61,7 +46,7 @@ Survey survey_documents(const PrepareOptions& options, CharVocabulary* vocabular
     progress.update(piece.input_bytes);
     survey.documents += piece.first ? 1 : 0;
     if (survey.documents == 1) survey.first_characters += count_characters(piece.text);
-    if (vocabulary == nullptr) return survey.documents < kFewDocuments;
+    if (vocabulary == nullptr) return survey.documents < few_documents(options.val_fraction);
     try {
       vocabulary->add(piece.text);
     } catch (const UserError& error) {
@@ -76,31 +61,10 @@ Survey survey_documents(const PrepareOptions& options, CharVocabulary* vocabular
   return survey;
 }
 
-// Which documents are for validation.
-class SplitRule {
- public:
-  SplitRule(const PrepareOptions& options, std::int64_t documents)
-      : seed_(options.seed), bound_(options.val_fraction) {
-    if (documents < 2 || documents >= kFewDocuments) return;
-    std::vector<double> draws;
-    for (std::int64_t i = 0; i < documents; ++i) draws.push_back(split_draw(seed_, i));
-    std::sort(draws.begin(), draws.end());
-    const auto share = std::llround(bound_ * static_cast<double>(documents));
-    bound_ = draws[static_cast<std::size_t>(std::clamp<std::int64_t>(share, 1, documents - 1))];
-  }
-  Split operator()(std::int64_t document) const {
-    return split_draw(seed_, document) < bound_ ? Split::val : Split::train;
-  }
-
- private:
-  std::uint64_t seed_;
-  double bound_;
-};
-
 // The dataset being written.
 struct Output {
   Output(const fs::path& folder, const Tokenizer& tokenizer, int threads)
-      : bytes_per_token(tokenizer.vocab_size() <= 65'535 ? 2 : 4),
+      : bytes_per_token(token_width(tokenizer)),
         train(folder / "train.bin", bytes_per_token),
         val(folder / "val.bin", bytes_per_token),
         pipeline(tokenizer, train, val, threads) {}
@@ -116,7 +80,7 @@ void tokenize_documents(const PrepareOptions& options, const Survey& survey, con
   const auto end_of_text = single ? std::nullopt : tokenizer.end_of_text();
   const auto train_characters =
       static_cast<std::int64_t>((1 - options.val_fraction) * static_cast<double>(survey.first_characters));
-  const SplitRule rule(options, survey.documents);
+  const SplitRule rule(options.seed, options.val_fraction, survey.documents);
   std::int64_t document = -1, characters = 0;
   Progress progress("tokenizing", input_size(options.inputs), "B");
   read_documents(options.inputs, {options.field}, [&](const DocumentPiece& piece) {
@@ -136,32 +100,6 @@ void tokenize_documents(const PrepareOptions& options, const Survey& survey, con
   });
   out.pipeline.finish();
   progress.finish();
-}
-
-void finish(Output& out, const Tokenizer& tokenizer, const PrepareOptions& options, StagedFolder& folder,
-            DatasetMeta& meta) {
-  for (auto* writer : {&out.train, &out.val}) {
-    if (writer->tokens() > 0) continue;
-    fail_user(
-        "the {} split came out empty: there is too little text for a validation share of {}; use more text "
-        "or "
-        "another --val-fraction",
-        writer == &out.train ? "train" : "val", options.val_fraction);
-  }
-  meta.dataset = options.dataset;
-  meta.tokenizer = tokenizer.to_json().dump();
-  meta.vocab_size = tokenizer.vocab_size();
-  meta.bytes_per_token = out.bytes_per_token;
-  meta.seed = options.seed;
-  for (auto& [name, writer] : {std::pair{"train", &out.train}, std::pair{"val", &out.val}}) {
-    const auto entropy = meta.splits[name].entropy;
-    meta.splits[name] = writer->finish();
-    meta.splits[name].entropy = entropy;
-  }
-  std::ofstream file(folder.path() / "meta.json", std::ios::binary);
-  file << to_json_text(meta) << std::flush;
-  if (!file) fail("{}: cannot be written: {}", (folder.path() / "meta.json").string(), std::strerror(errno));
-  folder.commit();
 }
 
 DatasetMeta prepare_text(const PrepareOptions& options, int threads, std::vector<std::string> sources) {
@@ -186,7 +124,7 @@ DatasetMeta prepare_text(const PrepareOptions& options, int threads, std::vector
   meta.split_rule = survey.documents == 1
                         ? fmt::format("the last {} of the characters are val", percent)
                         : fmt::format("{} of the documents, drawn with the seed, are val", percent);
-  finish(out, *tokenizer, options, folder, meta);
+  finish_dataset(options, *tokenizer, out.bytes_per_token, out.train, out.val, folder, meta);
   return meta;
 }
 
@@ -227,7 +165,7 @@ DatasetMeta prepare_synthetic(const PrepareOptions& options, int threads) {
   meta.sources = {"plays written by Shoal's own grammar"};
   meta.split_rule =
       fmt::format("{:g} % of the plays, drawn with the seed, are val", 100 * options.val_fraction);
-  finish(out, *tokenizer, options, folder, meta);
+  finish_dataset(options, *tokenizer, out.bytes_per_token, out.train, out.val, folder, meta);
   return meta;
 }
 
@@ -245,14 +183,17 @@ DatasetMeta prepare(const PrepareOptions& options) {
     for (const auto& input : options.inputs) sources.push_back(input.string());
     return prepare_text(options, threads, std::move(sources));
   }
+  if (options.dataset == "openwebtext") return prepare_openwebtext(options, threads);
   if (options.dataset == "synthetic") return prepare_synthetic(options, threads);
   if (options.dataset == "shakespeare" || options.dataset == "shakespeare-char") {
     return prepare_shakespeare(options, threads);
   }
-  const std::vector<std::string> known = {"synthetic", "shakespeare-char", "shakespeare", "text"};
+  const std::vector<std::string> known = {"synthetic", "shakespeare-char", "shakespeare", "text",
+                                          "openwebtext"};
   const auto near = nearest(options.dataset, known);
-  fail_user("unknown dataset \"{}\"{}; there are synthetic, shakespeare-char, shakespeare and text",
-            options.dataset, near.empty() ? "" : ": did you mean " + near + "?");
+  fail_user(
+      "unknown dataset \"{}\"{}; there are synthetic, shakespeare-char, shakespeare, text and openwebtext",
+      options.dataset, near.empty() ? "" : ": did you mean " + near + "?");
 }
 
 }  // namespace shoal

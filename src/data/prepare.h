@@ -12,7 +12,7 @@
 namespace shoal {
 
 struct PrepareOptions {
-  std::string dataset;        // "synthetic" | "shakespeare-char" | "shakespeare" | "text"
+  std::string dataset;        // "synthetic" | "shakespeare-char" | "shakespeare" | "text" | "openwebtext"
   std::filesystem::path out;  // the dataset's folder; one that is there already is replaced
   std::uint64_t seed = 1337;  // of the split, and of the synthetic text
   double val_fraction =
@@ -20,10 +20,12 @@ struct PrepareOptions {
   int threads = 0;     // that tokenize; 0: all cores
   FetchOptions fetch;  // where the files of "shakespeare*" and of the gpt2 tokenizer come from
 
-  // "text" only
+  // "text" and "openwebtext" only
   std::vector<std::filesystem::path> inputs;  // files, folders and archives: data/documents.h
   std::string field = "text";                 // of JSONL records
-  std::string tokenizer = "gpt2";             // "gpt2" | "char" | "bytes"
+  std::string tokenizer = "gpt2";  // "text": "gpt2" | "char" | "bytes"; openwebtext is "gpt2" always
+
+  double save_every = 30;  // "openwebtext" only: seconds between saves of what was done
 
   // "synthetic" only
   std::int64_t size =
@@ -34,9 +36,10 @@ struct PrepareOptions {
 // its meta data. Memory use does not depend on the size of the input.
 //
 // Documents go to val.bin at random with the probability val_fraction, decided by (seed, document number); of
-// fewer than 100 documents exactly that share does, rounded, and one at least. A single document is cut
-// instead: its first floor((1 - val_fraction) * characters) characters are train.bin, as in nanoGPT. With
-// more than one document, each is followed by the tokenizer's end-of-text token where it has one.
+// fewer than 10 / val_fraction documents exactly that share does, rounded, and one at least. A single
+// document is cut instead: its first floor((1 - val_fraction) * characters) characters are train.bin, as in
+// nanoGPT. With more than one document, each is followed by the tokenizer's end-of-text token where it has
+// one.
 //
 // Throws UserError for bad input (see data/documents.h and data/download.h), for a split that came out empty,
 // and when options.out is in use or holds something other than a dataset; Error when the disk is full.

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -16,6 +17,30 @@ SplitWriter::SplitWriter(std::filesystem::path path, int bytes_per_token)
       hash_(XXH64_createState(), XXH64_freeState) {
   if (!file_) fail_write();
   XXH64_reset(hash_.get(), 0);
+}
+
+SplitWriter::SplitWriter(std::filesystem::path path, int bytes_per_token, const SplitMeta& written)
+    : path_(std::move(path)),
+      bytes_per_token_(bytes_per_token),
+      tokens_(written.tokens),
+      file_(std::fopen(path_.c_str(), "r+b"), std::fclose),
+      hash_(XXH64_createState(), XXH64_freeState) {
+  XXH64_reset(hash_.get(), 0);
+  std::vector<char> block(1 << 20);
+  auto left = static_cast<std::size_t>(tokens_) * static_cast<std::size_t>(bytes_per_token_);
+  while (file_ && left > 0) {
+    const auto count = std::fread(block.data(), 1, std::min(block.size(), left), file_.get());
+    if (count == 0) break;
+    XXH64_update(hash_.get(), block.data(), count);
+    left -= count;
+  }
+  if (!file_ || left > 0 || XXH64_digest(hash_.get()) != written.xxh64) {
+    fail_user("{}: not as it was left; remove {} to start over", path_.string(),
+              path_.parent_path().string());
+  }
+  // Between reading and writing the position has to be set.
+  const auto end = static_cast<off_t>(tokens_) * bytes_per_token_;
+  if (ftruncate(fileno(file_.get()), end) != 0 || fseeko(file_.get(), end, SEEK_SET) != 0) fail_write();
 }
 
 void SplitWriter::append(std::span<const std::int32_t> ids) {

@@ -24,7 +24,7 @@ void require_replaceable(const fs::path& out) {
 
 }  // namespace
 
-StagedFolder::StagedFolder(const fs::path& out) {
+StagedFolder::StagedFolder(const fs::path& out, bool keep_what_is_there) {
   if (out.empty()) fail_user("the output folder has no name; give one with --out");
   // Follows links, so that a dataset stays on the disk where it is, and drops a slash at the end.
   out_ = fs::weakly_canonical(out);
@@ -39,16 +39,21 @@ StagedFolder::StagedFolder(const fs::path& out) {
     if (lock_ >= 0) close(lock_);
     fail_user("{}: another process is writing this folder", out_.string());
   }
+  if (!keep_what_is_there) clear();
+}
+
+void StagedFolder::clear() {
   for (const auto& entry : fs::directory_iterator(staging_)) fs::remove_all(entry);
 }
 
 StagedFolder::~StagedFolder() {
   std::error_code ignored;
-  if (!staging_.empty()) fs::remove_all(staging_, ignored);
+  if (!staging_.empty() && !keep_) fs::remove_all(staging_, ignored);
   close(lock_);
 }
 
 void StagedFolder::commit() {
+  keep_ = false;
   // Swaps the old dataset and the new one in one step where the file system can; the old one goes with the
   // destructor.
   if (fs::exists(out_) && renameat2(AT_FDCWD, staging_.c_str(), AT_FDCWD, out_.c_str(), RENAME_EXCHANGE) == 0)

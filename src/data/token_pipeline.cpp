@@ -8,18 +8,10 @@ constexpr std::size_t kBatchBytes = 1 << 20;
 }
 
 TokenPipeline::TokenPipeline(const Tokenizer& tokenizer, SplitWriter& train, SplitWriter& val, int threads)
-    : tokenizer_(tokenizer), writers_{&train, &val}, most_under_way_(2 * static_cast<std::size_t>(threads)) {
-  for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
-}
-
-TokenPipeline::~TokenPipeline() {
-  {
-    const std::lock_guard lock(mutex_);
-    stop_ = true;
-  }
-  changed_.notify_all();
-  for (auto& thread : threads_) thread.join();
-}
+    : tokenizer_(tokenizer), jobs_(threads, [&train, &val](Ids&& ids) {
+        train.append(ids.of[0]);
+        val.append(ids.of[1]);
+      }) {}
 
 void TokenPipeline::add(std::string_view text, Split split, const std::string& name) {
   if (text.empty()) return;
@@ -36,57 +28,19 @@ void TokenPipeline::add_end_of_text(Split split) {
 
 void TokenPipeline::finish() {
   submit();
-  while (!under_way_.empty()) write_front();
+  jobs_.finish();
 }
 
 void TokenPipeline::submit() {
-  {
-    const std::lock_guard lock(mutex_);
-    waiting_.push_back(current_.get());
-  }
-  changed_.notify_all();
-  under_way_.push_back(std::move(current_));
-  current_ = std::make_unique<Batch>();
-  while (under_way_.size() > most_under_way_) write_front();
+  const auto weight = current_->text.size();
+  jobs_.submit([this, batch = std::move(current_)](const auto& emit) { emit(tokenize(*batch)); }, weight);
+  current_ = std::make_shared<Batch>();
 }
 
-void TokenPipeline::write_front() {
-  auto& batch = *under_way_.front();
-  {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return batch.done; });
-  }
-  if (batch.error) std::rethrow_exception(batch.error);
-  for (std::size_t split = 0; split < 2; ++split) writers_[split]->append(batch.ids[split]);
-  under_way_.pop_front();
-}
-
-void TokenPipeline::work() {
-  for (;;) {
-    Batch* batch = nullptr;
-    {
-      std::unique_lock lock(mutex_);
-      changed_.wait(lock, [&] { return stop_ || !waiting_.empty(); });
-      if (stop_) return;
-      batch = waiting_.front();
-      waiting_.pop_front();
-    }
-    try {
-      tokenize(*batch);
-    } catch (...) {
-      batch->error = std::current_exception();
-    }
-    {
-      const std::lock_guard lock(mutex_);
-      batch->done = true;
-    }
-    changed_.notify_all();
-  }
-}
-
-void TokenPipeline::tokenize(Batch& batch) const {
+TokenPipeline::Ids TokenPipeline::tokenize(const Batch& batch) const {
+  Ids result;
   for (const auto& segment : batch.segments) {
-    auto& ids = batch.ids[static_cast<std::size_t>(segment.split)];
+    auto& ids = result.of[static_cast<std::size_t>(segment.split)];
     if (segment.end_of_text) {
       ids.push_back(tokenizer_.end_of_text().value());
       continue;
@@ -97,6 +51,7 @@ void TokenPipeline::tokenize(Batch& batch) const {
       fail_user("{}: {}", segment.name, error.what());
     }
   }
+  return result;
 }
 
 }  // namespace shoal

@@ -2,37 +2,29 @@
 #pragma once
 
 #include <array>
-#include <condition_variable>
 #include <cstdint>
-#include <deque>
-#include <exception>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <vector>
 
+#include "data/ordered_jobs.h"
+#include "data/prepare_parts.h"
 #include "data/split_writer.h"
 #include "data/tokenizer.h"
 
 namespace shoal {
 
-enum class Split : std::uint8_t { train, val };
-
 class TokenPipeline {
  public:
   // Keeps references. `threads` >= 1.
   TokenPipeline(const Tokenizer& tokenizer, SplitWriter& train, SplitWriter& val, int threads);
-  ~TokenPipeline();  // drops what is under way; call finish first
-  TokenPipeline(const TokenPipeline&) = delete;
-  TokenPipeline& operator=(const TokenPipeline&) = delete;
 
   // Texts are tokenized one by one. `name` is for error messages. Waits while too much is under way, and
   // throws what tokenizing or writing earlier texts threw.
   void add(std::string_view text, Split split, const std::string& name);
   void add_end_of_text(Split split);  // the tokenizer must have one
-  void finish();                      // everything is written afterwards
+  void finish();                      // everything is written afterwards; else it is dropped
 
  private:
   struct Segment {
@@ -44,27 +36,18 @@ class TokenPipeline {
   struct Batch {
     std::string text;
     std::vector<Segment> segments;
-    std::array<std::vector<std::int32_t>, 2> ids;  // by split
-    std::exception_ptr error;
-    bool done = false;
+  };
+  struct Ids {
+    std::array<std::vector<std::int32_t>, 2> of;  // by split
+    std::size_t bytes() const { return (of[0].size() + of[1].size()) * sizeof(std::int32_t); }
   };
 
   void submit();
-  void write_front();
-  void work();
-  void tokenize(Batch& batch) const;
+  Ids tokenize(const Batch& batch) const;
 
   const Tokenizer& tokenizer_;
-  std::array<SplitWriter*, 2> writers_;
-  std::size_t most_under_way_;
-  std::unique_ptr<Batch> current_ = std::make_unique<Batch>();
-
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<std::unique_ptr<Batch>> under_way_;  // in order; written from the front
-  std::deque<Batch*> waiting_;
-  bool stop_ = false;
-  std::vector<std::thread> threads_;
+  std::shared_ptr<Batch> current_ = std::make_shared<Batch>();
+  OrderedJobs<Ids> jobs_;
 };
 
 }  // namespace shoal

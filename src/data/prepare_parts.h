@@ -1,0 +1,44 @@
+// What the preparations of several datasets share.
+#pragma once
+
+#include <cstdint>
+
+#include "data/dataset.h"
+#include "data/prepare.h"
+#include "data/split_writer.h"
+#include "data/staged_folder.h"
+#include "data/tokenizer.h"
+
+namespace shoal {
+
+enum class Split : std::uint8_t { train, val };
+
+// A number in [0, 1) for each document.
+double split_draw(std::uint64_t seed, std::int64_t document);
+
+// With fewer documents than this, 10 / val_fraction, exactly a share of them becomes val.bin, so that it is
+// not empty by bad luck: with so many, the chance of that is below exp(-10). A million at most.
+std::int64_t few_documents(double val_fraction);
+
+// Which documents are for validation.
+class SplitRule {
+ public:
+  // `documents`: how many there are, if fewer than few_documents.
+  SplitRule(std::uint64_t seed, double val_fraction, std::int64_t documents);
+  Split operator()(std::int64_t document) const {
+    return split_draw(seed_, document) < bound_ ? Split::val : Split::train;
+  }
+
+ private:
+  std::uint64_t seed_;
+  double bound_;
+};
+
+int token_width(const Tokenizer& tokenizer);  // bytes
+
+// Completes `meta`, writes meta.json and moves the folder into place. Throws UserError when a split is empty,
+// Error when the disk is full.
+void finish_dataset(const PrepareOptions& options, const Tokenizer& tokenizer, int bytes_per_token,
+                    SplitWriter& train, SplitWriter& val, StagedFolder& folder, DatasetMeta& meta);
+
+}  // namespace shoal

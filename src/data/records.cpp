@@ -1,0 +1,82 @@
+#include "data/records.h"
+
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "core/error.h"
+
+namespace shoal {
+namespace {
+
+using nlohmann::json;
+
+// Takes one field of the outermost object, and lets everything else go by.
+class FieldTaker : public nlohmann::json_sax<json> {
+ public:
+  explicit FieldTaker(const std::string& field) : field_(field) {}
+
+  std::string outermost;        // its type
+  std::set<std::string> names;  // of its fields
+  std::string type;             // of the wanted field's value, "" when there is none
+  std::string value;            // when that is a string
+  std::string problem;
+
+  bool null() override { return see("null"); }
+  bool boolean(bool) override { return see("boolean"); }
+  bool number_integer(number_integer_t) override { return see("number"); }
+  bool number_unsigned(number_unsigned_t) override { return see("number"); }
+  bool number_float(number_float_t, const string_t&) override { return see("number"); }
+  bool string(string_t& text) override {
+    if (depth_ == 1 && wanted_) value.swap(text);
+    return see("string");
+  }
+  bool binary(binary_t&) override { return see("binary"); }
+  bool start_object(std::size_t) override { return see("object"), ++depth_, true; }
+  bool start_array(std::size_t) override { return see("array"), ++depth_, true; }
+  bool end_object() override { return --depth_, true; }
+  bool end_array() override { return --depth_, true; }
+  bool key(string_t& name) override {
+    if (depth_ != 1) return true;
+    wanted_ = name == field_;
+    names.insert(name);
+    return true;
+  }
+  bool parse_error(std::size_t, const std::string&, const json::exception& error) override {
+    problem = error.what();  // "[json.exception...] what went wrong"
+    problem.erase(0, problem.find("] ") + 2);
+    return false;
+  }
+
+ private:
+  bool see(const char* what) {
+    if (depth_ == 0) outermost = what;
+    if (depth_ == 1 && wanted_ && outermost == "object") type = what;
+    return true;
+  }
+
+  const std::string& field_;
+  int depth_ = 0;
+  bool wanted_ = false;
+};
+
+}  // namespace
+
+std::string text_of_record(std::string_view record, const std::string& field, const std::string& where) {
+  FieldTaker taker(field);
+  if (!json::sax_parse(record.begin(), record.end(), &taker)) {
+    fail_user("{}: not valid JSON: {}", where, taker.problem);
+  }
+  if (taker.outermost != "object")
+    fail_user("{}: the line holds no JSON object but {}", where, taker.outermost);
+  if (taker.type.empty()) {
+    std::string names;
+    for (const auto& name : taker.names) names += (names.empty() ? "\"" : ", \"") + name + "\"";
+    fail_user("{}: the record has no field \"{}\"; it has {}", where, field, names.empty() ? "none" : names);
+  }
+  if (taker.type != "string") {
+    fail_user("{}: the field \"{}\" is no string but {}", where, field, taker.type);
+  }
+  return std::move(taker.value);
+}
+
+}  // namespace shoal
