@@ -30,6 +30,7 @@ void add_commands(CLI::App& app) {
   add_plot(app);
   add_size(app);
   add_schedule(app);
+  add_gossip(app);
   add_checkpoint(app);
   add_export(app);
   add_config(app);

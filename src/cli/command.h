@@ -25,6 +25,7 @@ void add_doctor(CLI::App& app);
 void add_plot(CLI::App& app);
 void add_eval(CLI::App& app);
 void add_export(CLI::App& app);
+void add_gossip(CLI::App& app);
 void add_launch(CLI::App& app);
 void add_prepare(CLI::App& app);
 void add_sample(CLI::App& app);

@@ -223,7 +223,7 @@ class Synchronous {
 
 }  // namespace
 
-std::vector<SimulatedScheme> simulate(const SimulatedRun& run) {
+std::vector<SimulatedScheme> simulate(const SimulatedRun& run, const std::function<void(int)>& done) {
   Conditions now(run);
   const Exchanges exchanges(run, now.hosts());
   Topology everyone{
@@ -259,6 +259,7 @@ std::vector<SimulatedScheme> simulate(const SimulatedRun& run) {
     const Cost direct = among_all.direct(together.topology.rounds[0][0], 0, now);
     const Cost ring = among_all.ring(now);
     for (auto& other : others) other.run.step(other.ring ? ring : direct, direct, fastest, slowest);
+    if (done) done(step + 1);
   }
   meter.compute = compute;
   std::vector<SimulatedScheme> schemes{

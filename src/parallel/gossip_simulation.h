@@ -23,6 +23,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -57,14 +58,15 @@ struct SimulatedScheme {
 };
 
 // Gossip first, then what it is compared with. O(steps x workers x buckets) time: 65,536 workers, 19 buckets
-// and 200 steps take some seconds. Throws UserError when a bandwidth of 0 is drawn.
-std::vector<SimulatedScheme> simulate(const SimulatedRun& run);
+// and 200 steps take some seconds. Throws UserError when a bandwidth of 0 is drawn. `done`, if there, is told
+// how many steps there are after each.
+std::vector<SimulatedScheme> simulate(const SimulatedRun& run, const std::function<void(int)>& done = {});
 
 // What the rounds do to models that differ, whatever the time they take.
 struct Consensus {
   double decay = 0;  // of the distance to the mean, per step for as long as there is any; 0: none after one
-  int steps_to_thousand =
-      0;  // until a random difference is a thousandth of what it was; 0: not within the steps
+  // Until a random difference is a thousandth of what it was; 0: not within the steps.
+  int steps_to_thousand = 0;
   // The distance to the mean (rms), in updates, where every step adds to each worker an independent update.
   double updates_apart = 0;
 };

@@ -125,7 +125,8 @@ std::vector<double> lanczos_start(int workers) {
 }
 
 // The largest singular value of a period's product P on vectors without a mean: Lanczos on P^T P with full
-// reorthogonalisation, so exact up to rounding after workers - 1 steps, and mostly much earlier.
+// reorthogonalisation, so exact up to rounding after workers - 1 steps, and mostly much earlier; the gap of a
+// ring of 65,536 comes out within some per cent.
 double largest_singular_value(const Topology& topology) {
   constexpr int kMostVectors = 200, kStill = 5;
   const int most = std::min(topology.workers - 1, kMostVectors);

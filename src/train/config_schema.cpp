@@ -3,6 +3,8 @@
 #include <array>
 #include <utility>
 
+#include "parallel/topology_schemes.h"
+
 namespace shoal {
 namespace {
 
@@ -30,6 +32,13 @@ Field choice(std::string_view name, std::vector<std::string_view> choices, std::
   Field field = plain<Section, Member>(name, doc);
   field.choices = std::move(choices);
   return field;
+}
+
+std::vector<std::string_view> topology_choices() {
+  std::vector<std::string_view> choices;
+  for (const auto& scheme : topology_schemes()) choices.push_back(scheme.name);
+  choices.push_back("file:ROUNDS.toml");
+  return choices;
 }
 
 Bounds at_least(double low) { return {.low = low}; }
@@ -244,8 +253,8 @@ std::vector<Field> make_fields() {
       choice<&C::parallel, &Par::plan>("parallel.plan", {"manual", "auto"},
                                        "auto: the planner chooses the layout."),
 
-      choice<&C::gossip, &Gossip::topology>(
-          "gossip.topology", {"complete", "ring", "exp", "alternating-exp-ring"}, "Who averages with whom."),
+      choice<&C::gossip, &Gossip::topology>("gossip.topology", topology_choices(),
+                                            "Who averages with whom (`shoal gossip topology` prints it)."),
       number<&C::gossip, &Gossip::bucket_mib>("gossip.bucket_mib", above(0), "MiB",
                                               "Size of an exchanged bucket."),
       choice<&C::gossip, &Gossip::clip>(

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 
@@ -14,10 +15,11 @@ namespace shoal {
 namespace {
 
 constexpr std::int64_t kMostWorkers = 1 << 24;
+constexpr std::string_view kPrefix = "file:";  // in a config, whose other choices are names
 
 class Reader {
  public:
-  explicit Reader(const std::filesystem::path& file) : file_(file.string()) {}
+  explicit Reader(std::string file) : file_(std::move(file)) {}
 
   Topology read() {
     const auto table = parse();
@@ -111,10 +113,12 @@ class Reader {
 
 }  // namespace
 
-Topology read_topology(const std::filesystem::path& file) { return Reader(file).read(); }
+Topology read_topology(const std::string& file) {
+  return Reader(file.starts_with(kPrefix) ? file.substr(kPrefix.size()) : file).read();
+}
 
 bool is_topology_file(std::string_view name) {
-  return name.ends_with(".toml") || name.find('/') != std::string_view::npos;
+  return name.starts_with(kPrefix) || name.ends_with(".toml") || name.find('/') != std::string_view::npos;
 }
 
 Topology find_topology(const std::string& name_or_file, int workers, int per_node) {

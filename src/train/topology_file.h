@@ -7,8 +7,8 @@
 //   ]
 #pragma once
 
-#include <filesystem>
 #include <string>
+#include <string_view>
 
 #include "parallel/topology.h"
 
@@ -16,9 +16,9 @@ namespace shoal {
 
 // `rounds` is an array of rounds, each an array of groups of worker numbers from 0 on; `name` may be left
 // out. Throws UserError, with line and column, when a round does not have every worker in one group.
-Topology read_topology(const std::filesystem::path& file);
+Topology read_topology(const std::string& file);
 
-// Does this name a file ("rounds.toml") rather than a scheme ("ring")?
+// Does this name a file ("rounds.toml", "file:rounds.toml") rather than a scheme ("ring")?
 bool is_topology_file(std::string_view name);
 
 // A scheme's topology or a file's. Throws UserError also where the file is for another number of workers.

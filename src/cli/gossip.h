@@ -1,0 +1,29 @@
+// What `shoal gossip topology` and `shoal gossip simulate` share.
+#pragma once
+
+#include <string>
+
+#include "cli/command.h"
+#include "parallel/topology.h"
+
+namespace shoal::cli {
+
+// NAME_OR_FILE, how many workers and how many of them on a node.
+struct TopologyOptions {
+  std::string name;
+  int workers = 0;
+  int local_size = 0;  // not given
+
+  // As given; else for alternating-exp-ring the first of 8, 4 and 2 that it can be made with, otherwise 1.
+  int per_node() const;
+  Topology load() const;
+};
+
+void add_local_size(CLI::App& command, TopologyOptions& options);
+
+void add_gossip_simulate(CLI::App& gossip);
+
+// "8,192 workers on 1,024 nodes of 8"
+std::string workers_text(int workers, int per_node);
+
+}  // namespace shoal::cli

@@ -1,0 +1,192 @@
+// shoal gossip simulate: what gossip buys on a network that is only described.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <memory>
+
+#include "cli/gossip.h"
+#include "core/clock.h"
+#include "core/error.h"
+#include "core/progress.h"
+#include "core/text.h"
+#include "model/unit.h"
+#include "parallel/gossip_simulation.h"
+#include "train/config_schema.h"
+
+namespace shoal::cli {
+namespace {
+
+struct Options : TopologyOptions {
+  std::string compute = "100", link = "1gbit,1ms", local_link = "50gbit,0.02ms", model = "gpt2",
+              clip = "global";
+  double bytes = 0;  // not given
+  double bucket_mib = 25;
+  int micro_batches = 1, steps = 200;
+  std::uint64_t seed = 1;
+};
+
+template <typename Make>
+auto of_option(const char* option, Make make) {
+  try {
+    return make();
+  } catch (const UserError& error) {
+    fail_user("{} {}", option, error.what());
+  }
+}
+
+// "BANDWIDTH,DELAY", each a distribution, whose own commas stand in brackets.
+SimulatedLink parse_link(const char* option, const std::string& text, std::uint32_t purpose) {
+  int depth = 0;
+  std::size_t comma = 0;
+  for (; comma < text.size() && (text[comma] != ',' || depth > 0); ++comma) {
+    depth += text[comma] == '(' ? 1 : text[comma] == ')' ? -1 : 0;
+  }
+  if (comma == text.size()) {
+    fail_user("{} '{}': a link is BANDWIDTH,DELAY, e.g. 100mbit,5ms", option, text);
+  }
+  return of_option(option, [&] {
+    return SimulatedLink{{text.substr(0, comma), bandwidth_units(), purpose},
+                         {text.substr(comma + 1), time_units(), purpose + 1}};
+  });
+}
+
+double model_bytes(const std::string& name) {
+  std::vector<std::string> names;
+  for (const auto& preset : model_presets()) {
+    if (preset.name == name) {
+      const GptConfig model{.n_layer = preset.n_layer, .n_head = preset.n_head, .n_embd = preset.n_embd};
+      return 4.0 * static_cast<double>(parameter_count(gpt_units(model)));
+    }
+    names.emplace_back(preset.name);
+  }
+  fail_user("--model {}: there are {}; or give --bytes", name, fmt::join(names, ", "));
+}
+
+SimulatedRun to_run(const Options& options) {
+  SimulatedRun run;
+  run.topology = options.load();
+  run.per_host = options.per_node();
+  run.compute = of_option("--step-ms", [&] { return Distribution(options.compute, time_units(), 0); });
+  run.link = parse_link("--link", options.link, 1);
+  run.local = parse_link("--local-link", options.local_link, 3);
+  run.bytes = options.bytes > 0 ? options.bytes : model_bytes(options.model);
+  const double buckets = std::max(1.0, std::ceil(run.bytes / (options.bucket_mib * (1 << 20))));
+  constexpr double kMost = 2e9;  // of the simulation's own memory: 8 bytes per worker and bucket
+  if (buckets * run.topology.workers * 8 > kMost) {
+    fail_user("{} buckets on {} workers are more than this simulation can hold; give a larger --bucket-mib",
+              buckets, run.topology.workers);
+  }
+  run.buckets = static_cast<int>(buckets);
+  run.micro_batches = options.micro_batches;
+  run.clip_by_bucket = options.clip == "bucket";
+  run.steps = options.steps;
+  run.seed = options.seed;
+  return run;
+}
+
+std::string milliseconds(double ms) {
+  if (ms >= 60e3) return format_duration(ms / 1e3);
+  return ms >= 10e3 ? fmt::format("{:.1f} s", ms / 1e3) : fmt::format("{:.4g} ms", ms);
+}
+
+void print_consensus(const SimulatedRun& run, const SimulatedScheme& gossip) {
+  const auto consensus = consensus_of(run.topology, run.steps, run.seed);
+  fmt::print("\nconsensus of {}\n", run.topology.name);
+  if (consensus.steps_to_thousand > 0) {
+    fmt::print("  a difference between the workers is down to a thousandth after {} step{}, {}\n",
+               consensus.steps_to_thousand, consensus.steps_to_thousand == 1 ? "" : "s",
+               milliseconds(consensus.steps_to_thousand * gossip.step_ms));
+  } else {
+    fmt::print(
+        "  a difference between the workers shrinks by {:.3g} per step: not a thousandfold in {} steps\n",
+        consensus.decay, run.steps);
+  }
+  fmt::print("  independent updates leave the workers {:.3g} updates from their mean (rms)\n",
+             consensus.updates_apart);
+  fmt::print("  the first worker is {} ahead of the last\n", milliseconds(gossip.apart_ms));
+}
+
+void simulate_and_print(const Options& options) {
+  const auto run = to_run(options);
+  Stopwatch watch;
+  Progress progress("simulating", run.steps, "steps");
+  const auto schemes = simulate(run, [&](int steps) { progress.update(steps); });
+  progress.clear();
+  fmt::print("{}; {} in {} bucket{}; step-ms {}; link {}{}\n\n",
+             workers_text(run.topology.workers, run.per_host), format_bytes(run.bytes), run.buckets,
+             run.buckets == 1 ? "" : "s", options.compute, options.link,
+             run.per_host > 1 ? fmt::format("; on a node {}", options.local_link) : "");
+  std::size_t width = 0;
+  for (const auto& scheme : schemes) width = std::max(width, scheme.name.size());
+  fmt::print("{:<{}}  {:>10}  {:>6}  gossip is\n", "", width, "step", "idle");
+  for (const auto& [name, step_ms, idle, apart] : schemes) {
+    fmt::print(
+        "{:<{}}  {:>10}  {:>4.1f} %{}\n", name, width, milliseconds(step_ms), 100 * idle,
+        &name == &schemes[0].name ? "" : fmt::format("  {:.2f} x as fast", step_ms / schemes[0].step_ms));
+  }
+  print_consensus(run, schemes[0]);
+  fmt::print(
+      "\n{} steps simulated in {}, the second half of them measured; docs/gossip.md has the model of costs\n",
+      run.steps, format_duration(watch.seconds()));
+}
+
+}  // namespace
+
+void add_gossip_simulate(CLI::App& gossip) {
+  auto options = std::make_shared<Options>();
+  auto* command = add_command(
+      gossip, "simulate",
+      "Predict step time, waiting and consensus on a network, beside all-reduce and ZeRO 1",
+      {{"shoal gossip simulate --workers 8 --topology exp --step-ms 500 --link 100mbit,5ms",
+        "a slow network"},
+       {"shoal gossip simulate --workers 65536 --topology alternating-exp-ring --step-ms "
+        "\"lognormal(3s, 0.1) + mix(0.999: 0, 0.001: 5s)\" --link \"each(lognormal(1gbit, 0.5)), 20ms + "
+        "exp(10ms)\"",
+        "uneven hosts, and now and then a straggler"},
+       {"shoal gossip simulate --workers 8 --topology exp --step-ms \"at(3: 200, 100)\" --link 1gbit,1ms",
+        "one slow worker"}});
+  command->footer(
+      command->get_footer() +
+      "\n\nDistributions: 100, normal(MEAN, SD), uniform(LOW, HIGH), exp(MEAN), lognormal(MEDIAN, SIGMA),\n"
+      "  mix(0.9: DIST, 0.1: DIST), DIST + DIST, DIST * DIST; drawn anew at every step, but\n"
+      "  each(DIST) once for every worker or host; at(3: DIST, DIST): the first for number 3 alone.\n"
+      "Units: us, ms, s (plain numbers are ms); kbit, mbit, gbit per second (plain: mbit).");
+  const auto text = [&](const char* name, std::string& value, const char* what, const char* form) {
+    return command->add_option(name, value, what)->option_text(form);
+  };
+  command->add_option("--workers", options->workers, "Workers")
+      ->required()
+      ->check(CLI::Range(1, 1 << 20))
+      ->option_text("N");
+  text("--topology", options->name, "A topology's name or file, as for `shoal gossip topology`",
+       "NAME|FILE.toml")
+      ->required();
+  add_local_size(*command, *options);
+  text("--step-ms", options->compute, "A worker's time to compute a step, updates included", "DIST")
+      ->capture_default_str();
+  text("--link", options->link, "Between hosts: bandwidth, and delay of a message", "DIST,DIST")
+      ->capture_default_str();
+  text("--local-link", options->local_link, "The same between the workers of a host", "DIST,DIST")
+      ->capture_default_str();
+  text("--model", options->model, "A preset of model.preset", "NAME")->capture_default_str();
+  command->add_option("--bytes", options->bytes, "Bytes of the parameters, instead of a model")
+      ->check(CLI::PositiveNumber)
+      ->option_text("X");
+  command->add_option("--bucket-mib", options->bucket_mib, "Size of an exchanged bucket")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str()
+      ->option_text("MIB");
+  text("--clip", options->clip, "global: updates at the end of backward; bucket: in it", "global|bucket")
+      ->check(CLI::IsMember({"global", "bucket"}))
+      ->capture_default_str();
+  command->add_option("--micro-batches", options->micro_batches, "Of a step, on each worker")
+      ->check(CLI::Range(1, 1 << 16))
+      ->capture_default_str();
+  command->add_option("--steps", options->steps, "Steps to simulate")
+      ->check(CLI::Range(2, 1 << 20))
+      ->capture_default_str();
+  command->add_option("--seed", options->seed, "Of the random draws")->capture_default_str();
+  command->callback([options] { simulate_and_print(*options); });
+}
+
+}  // namespace shoal::cli
