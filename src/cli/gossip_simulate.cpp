@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "cli/gossip.h"
 #include "core/clock.h"
@@ -23,6 +24,7 @@ struct Options : TopologyOptions {
   double bucket_mib = 25;
   int micro_batches = 1, steps = 200;
   std::uint64_t seed = 1;
+  bool json = false;
 };
 
 template <typename Make>
@@ -89,13 +91,12 @@ std::string milliseconds(double ms) {
   return ms >= 10e3 ? fmt::format("{:.1f} s", ms / 1e3) : fmt::format("{:.4g} ms", ms);
 }
 
-void print_consensus(const SimulatedRun& run, const SimulatedScheme& gossip) {
-  const auto consensus = consensus_of(run.topology, run.steps, run.seed);
+void print_consensus(const SimulatedRun& run, const SimulatedScheme& gossip, const Consensus& consensus) {
   fmt::print("\nconsensus of {}\n", run.topology.name);
-  if (consensus.steps_to_thousand > 0) {
+  if (consensus.steps_to_thousandth > 0) {
     fmt::print("  a difference between the workers is down to a thousandth after {} step{}, {}\n",
-               consensus.steps_to_thousand, consensus.steps_to_thousand == 1 ? "" : "s",
-               milliseconds(consensus.steps_to_thousand * gossip.step_ms));
+               consensus.steps_to_thousandth, consensus.steps_to_thousandth == 1 ? "" : "s",
+               milliseconds(consensus.steps_to_thousandth * gossip.step_ms));
   } else {
     fmt::print(
         "  a difference between the workers shrinks by {:.3g} per step: not a thousandfold in {} steps\n",
@@ -106,12 +107,28 @@ void print_consensus(const SimulatedRun& run, const SimulatedScheme& gossip) {
   fmt::print("  the first worker is {} ahead of the last\n", milliseconds(gossip.apart_ms));
 }
 
+void print_json(const SimulatedRun& run, const std::vector<SimulatedScheme>& schemes,
+                const Consensus& consensus) {
+  nlohmann::ordered_json json{
+      {"workers", run.topology.workers}, {"per_host", run.per_host}, {"bytes", run.bytes},
+      {"buckets", run.buckets},          {"steps", run.steps},       {"seed", run.seed}};
+  for (const auto& [name, step_ms, idle, apart_ms] : schemes) {
+    json["schemes"].push_back({{"name", name}, {"step_ms", step_ms}, {"idle", idle}, {"apart_ms", apart_ms}});
+  }
+  json["consensus"] = {{"decay", consensus.decay},
+                       {"steps_to_thousandth", consensus.steps_to_thousandth},
+                       {"updates_apart", consensus.updates_apart}};
+  fmt::print("{}\n", json.dump(2));
+}
+
 void simulate_and_print(const Options& options) {
   const auto run = to_run(options);
   Stopwatch watch;
   Progress progress("simulating", run.steps, "steps");
   const auto schemes = simulate(run, [&](int steps) { progress.update(steps); });
   progress.clear();
+  const auto consensus = consensus_of(run.topology, run.steps, run.seed);
+  if (options.json) return print_json(run, schemes, consensus);
   fmt::print("{}; {} in {} bucket{}; step-ms {}; link {}{}\n\n",
              workers_text(run.topology.workers, run.per_host), format_bytes(run.bytes), run.buckets,
              run.buckets == 1 ? "" : "s", options.compute, options.link,
@@ -124,7 +141,7 @@ void simulate_and_print(const Options& options) {
         "{:<{}}  {:>10}  {:>4.1f} %{}\n", name, width, milliseconds(step_ms), 100 * idle,
         &name == &schemes[0].name ? "" : fmt::format("  {:.2f} x as fast", step_ms / schemes[0].step_ms));
   }
-  print_consensus(run, schemes[0]);
+  print_consensus(run, schemes[0], consensus);
   fmt::print(
       "\n{} steps simulated in {}, the second half of them measured; docs/gossip.md has the model of costs\n",
       run.steps, format_duration(watch.seconds()));
@@ -186,6 +203,7 @@ void add_gossip_simulate(CLI::App& gossip) {
       ->check(CLI::Range(2, 1 << 20))
       ->capture_default_str();
   command->add_option("--seed", options->seed, "Of the random draws")->capture_default_str();
+  command->add_flag("--json", options->json, "Print the numbers as JSON");
   command->callback([options] { simulate_and_print(*options); });
 }
 

@@ -42,7 +42,11 @@ class Conditions {
             std::int64_t step) const {
     if (!values.empty() && !distribution.varies()) return;
     values.resize(static_cast<std::size_t>(count));
-    for (int i = 0; i < count; ++i) values[i] = distribution.draw(key_, i, step);
+    for (int i = 0; i < count; ++i) {
+      values[i] = distribution.draw(key_, i, step);
+      if (!std::isfinite(values[i]))
+        fail_user("a number too large to reckon with was drawn at step {}", step);
+    }
   }
 
   const SimulatedRun& run_;
@@ -296,7 +300,7 @@ Consensus consensus_of(const Topology& topology, int steps, std::uint64_t seed) 
     for (std::size_t i = 0; i < n; ++i) always[i] += draw(i, step);
     const double now = start > 0 ? distance(once) / start : 0;
     if (now > kRounding) left = now, steps_left = step + 1;
-    if (now <= 1e-3 && consensus.steps_to_thousand == 0) consensus.steps_to_thousand = step + 1;
+    if (now <= 1e-3 && consensus.steps_to_thousandth == 0) consensus.steps_to_thousandth = step + 1;
     if (step >= steps / 2) squares += std::pow(distance(always), 2), ++measured;
   }
   if (steps_left > 0) consensus.decay = std::pow(left, 1.0 / steps_left);

@@ -66,7 +66,7 @@ std::vector<SimulatedScheme> simulate(const SimulatedRun& run, const std::functi
 struct Consensus {
   double decay = 0;  // of the distance to the mean, per step for as long as there is any; 0: none after one
   // Until a random difference is a thousandth of what it was; 0: not within the steps.
-  int steps_to_thousand = 0;
+  int steps_to_thousandth = 0;
   // The distance to the mean (rms), in updates, where every step adds to each worker an independent update.
   double updates_apart = 0;
 };

@@ -81,6 +81,7 @@ TEST_F(Gossip, TakesRoundsFromAFile) {
   EXPECT_THAT(result.out, HasSubstr("after 2 rounds, one period"));
   const auto predicted = shown({"simulate", "--workers", "4", "--topology", "mine.toml", "--steps", "4"});
   EXPECT_THAT(predicted, HasSubstr("gossip, pairs"));
+  EXPECT_THAT(shown({"topology", "file:mine.toml"}), HasSubstr("pairs: 4 workers")) << "as a config names it";
 }
 
 TEST_F(Gossip, MistakesInAFileHaveTheirPlace) {
@@ -114,6 +115,7 @@ TEST_F(Gossip, RefusesWhatHasNoMeaning) {
   expect_user_error(simulate({"--link", "1gbit"}), "--link", "BANDWIDTH,DELAY");
   expect_user_error(simulate({"--link", "1gbyte,1ms"}), "--link", "kbit, mbit, gbit");
   expect_user_error(simulate({"--link", "0mbit,1ms"}), "bandwidth of 0");
+  expect_user_error(simulate({"--step-ms", "lognormal(1, 1e9)"}), "too large");
   expect_user_error(simulate({"--model", "gpt5"}), "--model gpt5");
   expect_user_error(simulate({"--clip", "never"}), "--clip");
 }
@@ -128,6 +130,15 @@ TEST_F(Gossip, PredictsBesideTheOthers) {
   EXPECT_EQ(row(out, "ZeRO 1, ring").first, "240 ms");
   EXPECT_THAT(out, HasSubstr("2.40 x as fast"));
   EXPECT_THAT(out, HasSubstr("a thousandth after 3 steps, 300 ms"));
+}
+
+TEST_F(Gossip, PrintsJsonForScripts) {
+  const auto out = shown({"simulate", "--workers", "2", "--topology", "ring", "--json"});
+  EXPECT_THAT(out, testing::StartsWith("{\n"));
+  for (const auto* key :
+       {"\"step_ms\": ", "\"idle\": ", "\"name\": \"ZeRO 1, ring\"", "\"steps_to_thousandth\": 1"}) {
+    EXPECT_THAT(out, HasSubstr(key));
+  }
 }
 
 TEST_F(Gossip, PredictsTheSameForASeed) {

@@ -168,7 +168,7 @@ TEST(GossipSimulation, ALinkWithoutBandwidthIsRefused) {
 
 TEST(Consensus, ExactAfterAPeriod) {
   const auto exact = consensus_of(make_topology("exp", 16, 1), 40, 1);
-  EXPECT_EQ(exact.steps_to_thousand, 4);
+  EXPECT_EQ(exact.steps_to_thousandth, 4);
   EXPECT_EQ(consensus_of(make_topology("complete", 16, 1), 40, 1).decay, 0);
 }
 
@@ -178,8 +178,8 @@ TEST(Consensus, ARingDecaysSlowly) {
   const double wave = std::cos(2 * M_PI / 32);
   const auto ring = consensus_of(make_topology("ring", 32, 1), 1000, 1);
   EXPECT_NEAR(ring.decay, wave, 2e-3);
-  EXPECT_GT(ring.steps_to_thousand, 200);
-  EXPECT_LT(ring.steps_to_thousand, std::log(1e-3) / std::log(wave)) << "as if the slowest wave were all";
+  EXPECT_GT(ring.steps_to_thousandth, 200);
+  EXPECT_LT(ring.steps_to_thousandth, std::log(1e-3) / std::log(wave)) << "as if the slowest wave were all";
 }
 
 // With complete averaging only the last update, of variance 1 - 1/n, keeps workers apart. With exp that of

@@ -137,8 +137,8 @@ TEST(Topology, AlternatingOfFourNodes) {
                                 {{0, 1, 4, 5}, {2, 3}, {6, 7}}}));
 }
 
-// The counter of pairs runs on: with two nodes there is one pair, with eight there are four per distance.
-TEST(Topology, AlternatingCountsPairsOverAllDistances) {
+// With two nodes there is one pair, with eight there are four per distance.
+TEST(Topology, AlternatingOfTwoAndEightNodes) {
   const auto two = make_topology("alternating-exp-ring", 4, 2);
   EXPECT_EQ(two.rounds, (std::vector<Round>{{{0, 1}, {2, 3}}, {{0, 1, 2, 3}}}));
   const auto eight = make_topology("alternating-exp-ring", 16, 2);
