@@ -53,7 +53,8 @@ void print_size_table(const ConfigOptions& options, int ranks) {
   fmt::print("block {}, vocabulary {} ({})\nmicro-batches of {} x {} tokens, {}, recompute {}\n\n",
              config.model.block_size, with_commas(config.model.vocab_size), source, config.train.micro_batch,
              config.model.block_size, config.train.dtype, config.train.recompute);
-  fmt::print("{:>47}  memory of a rank of {}\n", "", ranks);
+  const auto mesh = mesh_text(config);
+  fmt::print("{:>47}  memory of a rank of {}{}\n", "", ranks, mesh.empty() ? "" : ": " + mesh);
   fmt::print("layers heads width  parameters    float32 checkpoint");
   for (int zero = 0; zero <= 3; ++zero) fmt::print("{:>10}", fmt::format("ZeRO-{}", zero));
   fmt::print("\n");
@@ -62,6 +63,7 @@ void print_size_table(const ConfigOptions& options, int ranks) {
     config.model.n_head = heads;
     config.model.n_embd = width;
     const auto model = to_gpt_config(config.model);
+    check_mesh(config, model);
     const auto units = gpt_units(model);
     const double file = parameter_file_bytes(units);
     fmt::print("{:>6} {:>5} {:>5} {:>11} {:>10} {:>10}", layers, heads, width,

@@ -25,6 +25,8 @@ void add_train(CLI::App& app) {
                     "the same with other settings"},
                    {"shoal train configs/quickstart.toml init.from=resume", "go on where it stopped"},
                    {"shoal train configs/quickstart.toml --ranks 2", "on two ranks, threads of this process"},
+                   {"shoal train configs/quickstart.toml --ranks 4 parallel.tensor=2 parallel.sequence=true",
+                    "in a mesh, 2 data x 2 tensor ranks; see docs/ranks.md"},
                    {"mpirun -n 4 shoal train configs/quickstart.toml", "on four, on one machine or many"},
                    {"shoal train configs/quickstart.toml --ranks 2 --trace trace.json",
                     "draw what the ranks do when; see docs/trace.md"},
