@@ -74,9 +74,8 @@ void print_tensors(const std::vector<TensorRecord>& tensors) {
     any_kept |= names.contains(base(tensor));
     if (!names.contains(base(tensor))) width = std::max(width, tensor.name.size());
   }
-  fmt::print(
-      "\ntensors{}\n",
-      any_kept ? " (+ m, v: with what the optimizer keeps, optimizer.m.NAME and optimizer.v.NAME)" : "");
+  fmt::print("\ntensors{}\n",
+             any_kept ? " (+ m, v: with what the optimizer keeps, optimizer.m.NAME and so on)" : "");
   for (const auto& tensor : tensors) {
     if (names.contains(base(tensor))) continue;
     fmt::print("  {:<{}}  {}  {}{}\n", tensor.name, width, name_of(tensor.dtype), tensor.shape.to_string(),
