@@ -129,6 +129,12 @@ TEST_F(Sample, OptionsOutOfRange) {
   expect_user_error(run({"sample", "--checkpoint", "runs/none"}, folder_->path()), "runs/none");
 }
 
+TEST_F(Sample, RanksAreNoMesh) {
+  for (const char* setting : {"parallel.tensor=2", "parallel.pipeline=2"}) {
+    expect_user_error(sample({setting}), "parallel.tensor and parallel.pipeline", "--ranks N");
+  }
+}
+
 TEST_F(Sample, AnInterruptEndsTheTextCleanly) {
   Process process(command({"--max-tokens", "1000000000"}), folder_->path());
   for (int i = 0; i < 1000 && process.out_so_far().size() < 100; ++i) {
