@@ -93,7 +93,9 @@ std::string layout_text(const Config& config, const World& world) {
     text += fmt::format(", ZeRO stage {}", parallel.zero);
   }
   if (parallel.replicate > 1) text += fmt::format(", {} replicas", parallel.replicate);
-  if (config.run.deterministic == "layout") text += ", sums independent of the layout";
+  if (config.run.deterministic == "layout") {
+    text += fmt::format(", sums independent of the {}", parallel.tensor > 1 ? "rest of the mesh" : "layout");
+  }
   return text;
 }
 

@@ -124,7 +124,7 @@ TEST_F(Ranks, TensorRanksTrainTheSameModel) {
   expect_same_run("mesh", "two");
   EXPECT_THAT(log_of("mesh"),
               HasSubstr("8 threads of this process: 2 stages x 2 data x 2 tensor ranks with sequence "
-                        "parallelism, ZeRO stage 1, sums independent of the layout"));
+                        "parallelism, ZeRO stage 1, sums independent of the rest of the mesh"));
   const auto one = metrics("one"), two = metrics("two");
   ASSERT_EQ(two.steps.size(), one.steps.size());
   for (std::size_t i = 0; i < one.steps.size(); ++i) {
