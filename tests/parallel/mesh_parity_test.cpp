@@ -131,10 +131,10 @@ RanksRun on_one_rank(RanksRun run) {
 // So a gradient is off by `relative` times its norm G. AdamW moves a parameter by about lr g / |g|, and an
 // error e of g moves it by at most 2 lr e / |g|, which changes the loss by 2 lr e; errors of random signs
 // change it by 2 lr relative G. Steps add up at worst. This is of first order: it holds while steps are so
-// small that a run does not magnify what it is given, as at this rate of learning (at ten times that,
-// differences grow as e^step). The losses themselves: a token's is off by |p - y| <= sqrt(2) times the error
-// of its logits, rows of the embedding times the error of the final norm, whose elements are about 1; tokens
-// are averaged; and a loss is a float32 sum of four terms.
+// small that a run does not magnify what it is given, as at this rate of learning. (At ten times that, eight
+// blocks made of differences of 1e-8 at step 5 some of 1e-4 at step 10.) The losses themselves: a token's is
+// off by |p - y| <= sqrt(2) times the error of its logits, rows of the embedding times the error of the final
+// norm, whose elements are about 1; tokens are averaged; and a loss is a float32 sum of four terms.
 class RoundingBound {
  public:
   RoundingBound(const RanksRun& run, const RunOutcome& one) : run_(run), one_(one) {
@@ -176,7 +176,7 @@ class RoundingBound {
       EXPECT_EQ(run.predictions, one_.predictions);
     }
     // What a bound has to be to say anything.
-    const double most = run_.engine.compute == DType::f32 ? 1e-5 : 0.004;
+    const double most = run_.engine.compute == DType::f32 ? 1e-6 : 0.0025;
     EXPECT_LT(loss(run_.steps), most * one_.losses.front());
     EXPECT_LT(one_.losses.back(), one_.losses.front() - 0.1) << "it does not learn";
   }
