@@ -294,6 +294,10 @@ DatasetMeta prepare_openwebtext(const PrepareOptions& options, int threads) {
   if (options.inputs.empty()) {
     fail_user("openwebtext: name the files or folders of the corpus: --from openwebtext.tar.xz");
   }
+  if (options.tokenizer != "gpt2") {
+    fail_user("openwebtext: the tokenizer is gpt2; for --tokenizer {} use `shoal prepare text`",
+              options.tokenizer);
+  }
   StagedFolder folder(options.out, true);
   const bool resumed = has_progress(folder.path());
   resumed ? folder.keep() : folder.clear();

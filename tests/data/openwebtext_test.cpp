@@ -297,6 +297,9 @@ TEST_F(OpenWebText, BadInputIsNamedAndLeavesNothing) {
   EXPECT_THAT(error_of(folder.write("long.jsonl", "{\"text\": \"" + std::string(40 << 20, 'a') + "\"}\n")),
               AllOf(HasSubstr("long.jsonl:1"), HasSubstr("longer than 32.0 MiB")));
   EXPECT_THAT(user_error([&] { prepare(options({})); }), HasSubstr("--from"));
+  auto other = options({good});
+  other.tokenizer = "bytes";
+  EXPECT_THAT(user_error([&] { prepare(other); }), HasSubstr("--tokenizer bytes"));
   EXPECT_FALSE(left_behind());
 }
 
