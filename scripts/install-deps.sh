@@ -19,6 +19,7 @@ packages=(
 )
 [ "${1:-}" != tests ] || packages+=(
   libopenmpi-dev openmpi-bin libmpich-dev mpich  # ranks as processes: a module for each
+  xz-utils                                       # archives as the corpora have them
   slurm-wlm munge iproute2 openssh-client procps python3 python3-yaml  # tests of deploy/: a small Slurm, hosts, manifests
 )
 
