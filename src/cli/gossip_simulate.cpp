@@ -152,8 +152,7 @@ void simulate_and_print(const Options& options) {
 void add_gossip_simulate(CLI::App& gossip) {
   auto options = std::make_shared<Options>();
   auto* command = add_command(
-      gossip, "simulate",
-      "Predict step time, waiting and consensus on a network, beside all-reduce and ZeRO 1",
+      gossip, "simulate", "Predict step times and consensus on a network, beside all-reduce",
       {{"shoal gossip simulate --workers 8 --topology exp --step-ms 500 --link 100mbit,5ms",
         "a slow network"},
        {"shoal gossip simulate --workers 65536 --topology alternating-exp-ring --step-ms "

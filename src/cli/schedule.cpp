@@ -137,8 +137,8 @@ void add_schedule(CLI::App& app) {
       {{"shoal schedule configs/gpt2-124m.toml parallel.pipeline=4", "GPT-2 in four stages, 1F1B"},
        {"shoal schedule configs/gpt2-124m.toml parallel.pipeline=4 parallel.schedule=gpipe --micro-batches 8",
         "with eight micro-batches, whatever the config's batch is"},
-       {"shoal schedule configs/gpt2-124m.toml parallel.pipeline=2 parallel.schedule=interleaved "
-        "parallel.chunks=3 --svg interleaved.svg",
+       {"shoal schedule mine.toml parallel.pipeline=2 parallel.schedule=interleaved "
+        "parallel.chunks=3",
         "three chunks per rank, also as a picture"},
        {"shoal schedule configs/gpt2-124m.toml parallel.pipeline=2 parallel.stages=7,5", "cut by hand"}});
   add_config_options(*command, *options);
