@@ -138,7 +138,7 @@ void add_schedule(CLI::App& app) {
        {"shoal schedule configs/gpt2-124m.toml parallel.pipeline=4 parallel.schedule=gpipe --micro-batches 8",
         "with eight micro-batches, whatever the config's batch is"},
        {"shoal schedule mine.toml parallel.pipeline=2 parallel.schedule=interleaved "
-        "parallel.chunks=3",
+        "parallel.chunks=3 --svg s.svg",
         "three chunks per rank, also as a picture"},
        {"shoal schedule configs/gpt2-124m.toml parallel.pipeline=2 parallel.stages=7,5", "cut by hand"}});
   add_config_options(*command, *options);
