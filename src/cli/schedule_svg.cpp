@@ -4,6 +4,7 @@
 #include <array>
 
 #include "cli/schedule_picture.h"
+#include "cli/svg.h"
 
 namespace shoal::cli {
 namespace {
@@ -50,15 +51,7 @@ class Picture {
 
   std::string draw() const {
     const double width = std::max(kLeft + line_.length * unit_ + kMargin, 640.0), height = bottom_ + 54;
-    std::string svg = fmt::format(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0:.0f} {1:.0f}\" width=\"{0:.0f}\" "
-        "height=\"{1:.0f}\">\n"
-        "<style>text{{font-family:Inter,'Helvetica Neue',Arial,'DejaVu Sans',sans-serif;fill:#222;"
-        "font-variant-numeric:tabular-nums}}.title{{font-size:17px;font-weight:600}}"
-        ".faint{{font-size:12px;fill:#6b7280}}.rank{{font-size:13px}}.cell{{font-size:11.5px}}</style>\n"
-        "<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n",
-        width, height);
-    return svg + heading() + legend() + rows() + axis() + "</svg>\n";
+    return svg_head(width, height) + heading() + legend() + rows() + axis() + "</svg>\n";
   }
 
  private:

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <string_view>
 
+#include "cli/svg.h"
 #include "cli/trace_picture.h"
 #include "core/text.h"
 
@@ -56,14 +57,7 @@ class Picture {
         bottom_(kTop + kRow * static_cast<double>(step.rows.size())) {}
 
   std::string draw() const {
-    std::string svg = fmt::format(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0:.0f} {1:.0f}\" width=\"{0:.0f}\" "
-        "height=\"{1:.0f}\">\n"
-        "<style>text{{font-family:Inter,'Helvetica Neue',Arial,'DejaVu Sans',sans-serif;fill:#222;"
-        "font-variant-numeric:tabular-nums}}.title{{font-size:17px;font-weight:600}}"
-        ".faint{{font-size:12px;fill:#6b7280}}.rank{{font-size:13px}}.cell{{font-size:11.5px}}</style>\n"
-        "<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n",
-        kWidth, bottom_ + 54);
+    std::string svg = svg_head(kWidth, bottom_ + 54);
     svg += text(kMargin, 34, "class=\"title\"",
                 fmt::format("Step {} as it was: {}", step_.name.substr(5), format_duration(step_.seconds)));
     svg += text(kMargin, 54, "class=\"faint\"",

@@ -1,7 +1,4 @@
 // Runs with AccumAdamW: what is AdamW, what goes on exactly, and what a resume refuses.
-#include <map>
-
-#include "checkpoint/reader.h"
 #include "train/layout.h"
 #include "train/memory.h"
 #include "train/tiny_run.h"
@@ -13,24 +10,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-class Accumulation : public TinyRuns {
- protected:
-  static Settings with(Settings settings, const Settings& more) {
-    settings.insert(settings.end(), more.begin(), more.end());
-    return settings;
-  }
-  // Every tensor after a step, assembled from the shards of whatever ranks wrote it.
-  std::map<std::string, std::vector<std::byte>> tensors(const std::string& name, std::int64_t step) const {
-    CheckpointReader reader(checkpoint(name, step));
-    std::map<std::string, std::vector<std::byte>> result;
-    for (const auto& tensor : reader.manifest().tensors) {
-      auto& bytes = result[tensor.name];
-      bytes.resize(tensor.bytes());
-      reader.read(whole_slice(tensor.name, tensor.dtype, tensor.shape), bytes);
-    }
-    return result;
-  }
-};
+class Accumulation : public TinyRuns {};
 
 const Settings kWindows = {"optim.name=accum_adamw", "optim.accum_steps=4", "run.deterministic=layout"};
 

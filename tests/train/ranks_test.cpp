@@ -20,21 +20,6 @@ using ::testing::Not;
 
 class Ranks : public TinyRuns {
  protected:
-  static Settings with(Settings settings, const Settings& more) {
-    settings.insert(settings.end(), more.begin(), more.end());
-    return settings;
-  }
-  // Every tensor after a step, assembled from the shards of whatever ranks wrote it.
-  std::map<std::string, std::vector<std::byte>> tensors(const std::string& name, std::int64_t step) const {
-    CheckpointReader reader(checkpoint(name, step));
-    std::map<std::string, std::vector<std::byte>> result;
-    for (const auto& tensor : reader.manifest().tensors) {
-      auto& bytes = result[tensor.name];
-      bytes.resize(tensor.bytes());
-      reader.read(whole_slice(tensor.name, tensor.dtype, tensor.shape), bytes);
-    }
-    return result;
-  }
   void expect_same_run(const std::string& name, const std::string& other) const {
     EXPECT_EQ(tensors(name, 12), tensors(other, 12)) << name << " and " << other;
     EXPECT_EQ(reproducible_metrics(name), reproducible_metrics(other));

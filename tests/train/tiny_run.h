@@ -4,10 +4,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
 #include <sstream>
 #include <string>
 #include <vector>
 
+#include "checkpoint/reader.h"
 #include "checkpoint/store.h"
 #include "comm/world.h"
 #include "core/log.h"
@@ -85,6 +87,21 @@ class TinyRuns : public ::testing::Test {
     const auto bytes = shoal::testing::read_file(checkpoint(name, step) / "shard-00000-of-00001.safetensors");
     EXPECT_FALSE(bytes.empty()) << name << " has no checkpoint of step " << step;
     return bytes;
+  }
+  static Settings with(Settings settings, const Settings& more) {
+    settings.insert(settings.end(), more.begin(), more.end());
+    return settings;
+  }
+  // Every tensor after a step, assembled from the shards of whatever ranks wrote it.
+  std::map<std::string, std::vector<std::byte>> tensors(const std::string& name, std::int64_t step) const {
+    CheckpointReader reader(checkpoint(name, step));
+    std::map<std::string, std::vector<std::byte>> result;
+    for (const auto& tensor : reader.manifest().tensors) {
+      auto& bytes = result[tensor.name];
+      bytes.resize(tensor.bytes());
+      reader.read(whole_slice(tensor.name, tensor.dtype, tensor.shape), bytes);
+    }
+    return result;
   }
   Metrics metrics(const std::string& name) const { return read_metrics(run(name) / "metrics.jsonl"); }
   // metrics.jsonl without what depends on the clock, which comes last in each line.

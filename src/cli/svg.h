@@ -1,0 +1,22 @@
+// How the program's own pictures begin.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <string>
+
+namespace shoal::cli {
+
+// Up to and with a white ground; the styles are title, faint, rank and cell.
+inline std::string svg_head(double width, double height) {
+  return fmt::format(
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0:.0f} {1:.0f}\" width=\"{0:.0f}\" "
+      "height=\"{1:.0f}\">\n"
+      "<style>text{{font-family:Inter,'Helvetica Neue',Arial,'DejaVu Sans',sans-serif;fill:#222;"
+      "font-variant-numeric:tabular-nums}}.title{{font-size:17px;font-weight:600}}"
+      ".faint{{font-size:12px;fill:#6b7280}}.rank{{font-size:13px}}.cell{{font-size:11.5px}}</style>\n"
+      "<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n",
+      width, height);
+}
+
+}  // namespace shoal::cli
