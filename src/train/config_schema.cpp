@@ -127,8 +127,9 @@ std::vector<Field> make_fields() {
       number<&C::train, &Train::micro_batch>(
           "train.micro_batch", at_least(0), "sequences",
           "Sequences per forward and backward pass on a rank; decides memory, not the result but for "
-          "rounding. Must divide global_batch; micro-batches are dealt to the ranks in turn. 0: the largest "
-          "of which every rank gets one; with run.deterministic = layout the largest that makes eight."),
+          "rounding. Must divide global_batch; micro-batches are dealt to the data ranks in turn. 0: the "
+          "largest of which every data rank gets one, or in a pipeline four per stage; with "
+          "run.deterministic = layout the largest that makes eight."),
       number<&C::train, &Train::steps>("train.steps", at_least(0), "steps",
                                        "Optimizer steps of the whole run. Give this or epochs."),
       number<&C::train, &Train::epochs>("train.epochs", at_least(0), "epochs",

@@ -16,11 +16,14 @@ int largest_micro_batch(int global_batch, int count) {
   return size;
 }
 
-int choose_micro_batch(const Config& config, int ranks) {
-  constexpr int kRanksThatAgree = 8;
-  const int sequences = config.train.global_batch;
+int choose_micro_batch(const Config& config, int data_ranks) {
+  constexpr int kRanksThatAgree = 8, kPerStage = 4;  // then stages wait a fifth of the step
+  const int sequences = config.train.global_batch, stages = config.parallel.pipeline;
   const bool exact = config.run.deterministic == "layout";
-  return largest_micro_batch(sequences, exact ? std::min(kRanksThatAgree, sequences) : ranks);
+  const std::int64_t wanted = exact        ? kRanksThatAgree
+                              : stages > 1 ? std::int64_t{kPerStage} * stages * data_ranks
+                                           : data_ranks;
+  return largest_micro_batch(sequences, static_cast<int>(std::min<std::int64_t>(wanted, sequences)));
 }
 
 }  // namespace

@@ -14,8 +14,9 @@ namespace shoal {
 // Fills in parallel.data and, where it is 0, train.micro_batch. Throws UserError, with what would do, when
 // `ranks` is not what the config asks for or so many cannot share a global batch.
 //
-// The micro-batch is chosen so that every rank has one: the largest there is, or with layout determinism,
-// where it must not depend on the ranks, the largest that gives eight of them.
+// The micro-batch is chosen so that every data rank has one, or in a pipeline four for every stage: the
+// largest there is; or with layout determinism, where it must not depend on the ranks, the largest that gives
+// eight of them.
 void resolve_layout(Config& config, int ranks);
 
 // The first half of that, which use without training needs too: fills in parallel.data.

@@ -36,6 +36,12 @@ TEST(Layout, TheMicroBatchIsTheLargestOfWhichEveryRankGetsOne) {
   EXPECT_EQ(micro_batch(config_of(24), 24), 1);
   EXPECT_EQ(micro_batch(config_of(7), 2), 1);
   EXPECT_EQ(micro_batch(config_of(24, 3), 4), 3);  // as it was given
+  // In a pipeline of two: eight for each data rank, or as many as there are.
+  auto pipeline = config_of(64);
+  pipeline.parallel.pipeline = 2;
+  EXPECT_EQ(micro_batch(pipeline, 2), 8);
+  EXPECT_EQ(micro_batch(pipeline, 4), 4);
+  EXPECT_EQ(micro_batch(pipeline, 32), 1);
 }
 
 TEST(Layout, WithLayoutDeterminismTheMicroBatchIsTheSameForUpToEightRanks) {
@@ -79,10 +85,10 @@ TEST(Mesh, DataRanksAreThoseThatAreLeft) {
   auto config = mesh_of(2, 0, 3);
   resolve_layout(config, 24);
   EXPECT_EQ(config.parallel.data, 4);
-  EXPECT_EQ(config.train.micro_batch, 6);  // which data ranks share
+  EXPECT_EQ(config.train.micro_batch, 1);  // six for each data rank; eight would be better, four per stage
   EXPECT_EQ(mesh_shape(config), (MeshShape{.pipeline = 2, .data = 4, .tensor = 3}));
-  EXPECT_EQ(pipeline_options(config, kModel).micro_batches, 1);
-  EXPECT_EQ(engine_options(config, kModel).micro_batches, 4);
+  EXPECT_EQ(pipeline_options(config, kModel).micro_batches, 6);
+  EXPECT_EQ(engine_options(config, kModel).micro_batches, 24);
 }
 
 TEST(Mesh, OtherNumbersOfRanksAreRefusedWithWhatWouldDo) {

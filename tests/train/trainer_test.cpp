@@ -14,11 +14,6 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-Settings with(Settings settings, const Settings& more) {
-  settings.insert(settings.end(), more.begin(), more.end());
-  return settings;
-}
-
 struct Variant {
   std::string name;
   Settings settings;
