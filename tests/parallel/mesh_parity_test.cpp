@@ -1,8 +1,10 @@
 // The layout does not change the run: meshes of pipeline x data x tensor compared with one rank. Dropout acts
-// everywhere, clipping at every step, and every step has several micro-batches.
+// everywhere, clipping at every step, and every step has several micro-batches. With SHOAL_WHOLE_PARITY set,
+// every combination is run, some 2,500 of them.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <set>
 
 #include "parallel/ranks_run.h"
@@ -252,9 +254,10 @@ class MeshParity : public testing::TestWithParam<Group> {
     return run_of(
         {.mesh = {.tensor = GetParam().tensor}, .sequence = GetParam().sequence, .compute = compute});
   }
-  // Layouts of this group, with one rank of it compared with.
+  // Layouts of this group, with one rank of it compared with: those of the design, or every one there is.
   static void expect_same(DType compute, const std::string& expected) {
-    for (const auto& layout : design()) {
+    const bool whole = std::getenv("SHOAL_WHOLE_PARITY") != nullptr;
+    for (const auto& layout : whole ? all_layouts() : design()) {
       if (layout.mesh.tensor != GetParam().tensor || layout.sequence != GetParam().sequence) continue;
       if (layout.compute != compute) continue;
       EXPECT_TRUE(train(run_of(layout)).bytes() == expected)
