@@ -25,7 +25,7 @@ Config config_of(int global_batch, int micro_batch = 0, const std::string& deter
 
 int micro_batch(Config config, int ranks) {
   resolve_layout(config, ranks);
-  EXPECT_EQ(config.parallel.data, ranks);
+  EXPECT_EQ(config.parallel.data, ranks / config.parallel.pipeline);
   return config.train.micro_batch;
 }
 
