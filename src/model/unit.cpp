@@ -183,9 +183,9 @@ std::vector<UnitSpec> gpt_units(const GptConfig& config, const ModelPart& part) 
   for (int u = 0; u < config.n_layer + 2; ++u) {
     units.push_back(unit_of(config, part.tensor, u));
     if (part.has(config, u)) continue;
-    UnitSpec nothing;
-    nothing.name = std::exchange(units.back(), {}).name;
-    units.back() = std::move(nothing);
+    auto name = std::move(units.back().name);
+    units.back() = {};
+    units.back().name = std::move(name);
   }
   return units;
 }
@@ -205,6 +205,10 @@ std::int64_t parameter_count(const std::vector<UnitSpec>& units) {
 double flops_per_token(const GptConfig& config) {
   return 6.0 * static_cast<double>(parameter_count(gpt_units(config))) +
          12.0 * config.n_layer * config.n_embd * config.block_size;
+}
+
+bool owns(const ModelPart& part, int unit, const ParameterSpec& parameter) {
+  return part.computes(unit) && (part.tensor.rank == 0 || !parameter.placement.replicated());
 }
 
 void initialize(Backend& backend, const ParameterSpec& spec, const Box& box, const Tensor& out,

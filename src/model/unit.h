@@ -89,6 +89,9 @@ std::int64_t parameter_count(const std::vector<UnitSpec>& units);  // of the who
 // half.
 double flops_per_token(const GptConfig& config);
 
+// Of the ranks that hold the same of a parameter one counts it and saves it: whether that is this part's.
+bool owns(const ModelPart& part, int unit, const ParameterSpec& parameter);
+
 // Fills elements [first, first + n) of one of a parameter's boxes, out f32 [n], from its specification; they
 // depend on the seed, its name and their place in the whole parameter alone.
 void initialize(Backend& backend, const ParameterSpec& spec, const Box& box, const Tensor& out,

@@ -44,21 +44,12 @@ Schedule schedule_of(const PipelineOptions& options) {
                                           .micro_batches = options.micro_batches});
 }
 
-// The most outputs that are made and not yet sent, and one more, which may be on its way.
-int outgoing_streams(const PipelineOptions& options, int stage) {
-  if (options.stages == 1) return 0;
-  if (!options.backward) return 2;
-  const auto schedule = schedule_of(options);
-  const auto& actions = schedule.ranks[static_cast<std::size_t>(stage)];
-  const bool has_last = stage + 1 == options.stages;
-  int made = 0, most = 0;
-  for (const auto& action : actions) {
-    const bool last_range = has_last && action.chunk + 1 == schedule.shape.chunks;
-    if (action.kind == Action::Kind::forward && !last_range) ++made;
-    if (action.kind == Action::Kind::send_output) --made;
-    most = std::max(most, made);
-  }
-  return most + 1;
+// An output is sent right behind its pass, so one is made while the one before may be on its way.
+int outgoing_streams(const GptConfig& config, const PipelineOptions& options) {
+  const auto ranges = options.part.ranges(config);
+  const bool sends = std::any_of(ranges.begin(), ranges.end(),
+                                 [&](const UnitRange& range) { return range.end != config.n_layer + 2; });
+  return sends ? 2 : 0;
 }
 
 }  // namespace
@@ -131,7 +122,7 @@ std::vector<GptOptions> Pipeline::chunk_options(const GptConfig& config, const P
 
 Gpt::Memory Pipeline::memory(const GptConfig& config, const PipelineOptions& options, int stage) {
   Gpt::Memory memory{.streams = Outgoing::bytes(stream_shape(config, options.batch, options.part.tensor),
-                                                outgoing_streams(options, stage))};
+                                                outgoing_streams(config, options))};
   bool shared = false;
   for (const auto& chunk : chunk_options(config, options, stage)) {
     const auto part = Gpt::memory(config, chunk, options.part.tensor, std::exchange(shared, true));
@@ -149,7 +140,7 @@ Pipeline::Pipeline(Backend& backend, UnitStore& store, Mesh& mesh, const GptConf
   const int stage = mesh.place().pipeline;
   if (options.backward) actions_ = schedule_of(options).ranks[static_cast<std::size_t>(stage)];
   outgoing_ = std::make_unique<Outgoing>(backend, stream_shape(config, options.batch, options.part.tensor),
-                                         outgoing_streams(options, stage));
+                                         outgoing_streams(config, options));
   const TensorGroup tensor(mesh.tensor(), options.part.tensor.sequence);
   for (const auto& chunk : chunk_options(config, options, stage)) {
     chunks_.push_back(std::make_unique<Chunk>(static_cast<int>(chunks_.size()), backend, store, config, chunk,

@@ -118,11 +118,6 @@ class SynchronousEngine final : public DataEngine {
       }
     }
   }
-  // Of several ranks that hold the same, one counts and saves it.
-  bool counts(int unit) const { return options_.part.computes(unit); }
-  bool counts(const ParameterSpec& parameter) const {
-    return options_.part.tensor.rank == 0 || !parameter.placement.replicated();
-  }
   // What an update touches and nothing else does until the next one.
   std::array<Tensor, 5> resting(int unit) {
     return {weights_.master(unit), shard_of(buffers_.m, unit), shard_of(buffers_.v, unit),
@@ -245,7 +240,7 @@ double SynchronousEngine::gradient_norm() {
   std::int64_t before = 0;  // blocks of the units before, in one rank's part
   for (int u = 0; u < plan_.unit_count(); ++u) {
     const std::int64_t blocks = plan_.piece_size(u) / ShardPlan::kBlock;
-    for (int piece = 0; piece < plan_.ranks() && counts(u); ++piece) {
+    for (int piece = 0; piece < plan_.ranks() && options_.part.computes(u); ++piece) {
       const auto* part = parts.data() + piece * first + before;
       for (std::int64_t i = 0; i < blocks; ++i) squares[static_cast<std::size_t>(u)] += part[i];
     }
@@ -311,10 +306,9 @@ std::vector<StateTensor> SynchronousEngine::state(bool optimizer, Share share) {
     for_units([&](int u) {
       const auto held = plan_.my_shard(u);
       const auto range = share == Share::held ? held : plan_.my_piece(u);
-      if (share == Share::to_save && !counts(u)) return;
       for_boxes(u, range,
                 [&](const ParameterSpec& parameter, const Box& box, std::int64_t first, ElementRange here) {
-                  if (share == Share::to_save && !counts(parameter)) return;
+                  if (share == Share::to_save && !owns(options_.part, u, parameter)) return;
                   tensors.push_back({.name = prefix + parameter.name,
                                      .shape = parameter.shape,
                                      .box = box,

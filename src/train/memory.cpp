@@ -47,9 +47,8 @@ double share_of_checkpoint(const Config& config, const GptConfig& model, const M
   double elements = 0;
   const auto units = gpt_units(model, part);
   for (int u = 0; u < static_cast<int>(units.size()); ++u) {
-    if (!part.computes(u)) continue;
     for (const auto& parameter : units[static_cast<std::size_t>(u)].parameters) {
-      if (part.tensor.rank > 0 && parameter.placement.replicated()) continue;
+      if (!owns(part, u, parameter)) continue;
       for (const auto& box : parameter.boxes()) elements += static_cast<double>(box.shape.count());
     }
   }
