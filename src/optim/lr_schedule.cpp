@@ -7,8 +7,12 @@
 namespace shoal {
 
 double LrSchedule::at(std::int64_t done) const {
-  if (done < warmup_steps)
-    return peak * static_cast<double>(done + 1) / static_cast<double>(warmup_steps + 1);
+  if (done < warmup_steps) {
+    const auto steps = static_cast<double>(warmup_steps);
+    // the line is met at zero this many steps before the first
+    const double ahead = warmup_start == 0 ? 1 : warmup_start * steps / (1 - warmup_start);
+    return peak * (static_cast<double>(done) + ahead) / (steps + ahead);
+  }
   const auto progress = [&](std::int64_t begin, std::int64_t end) {
     if (done >= end) return 1.0;
     return std::max(0.0, static_cast<double>(done - begin) / static_cast<double>(end - begin));

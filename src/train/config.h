@@ -74,6 +74,7 @@ struct OptimConfig {
 struct LrScheduleConfig {
   std::string name = "cosine";
   std::int64_t warmup_steps = 0;
+  double warmup_start = 0;
   std::int64_t decay_steps = 0;
   double min_lr = 0;
 };

@@ -172,6 +172,10 @@ std::vector<Field> make_fields() {
           "Shape after the warmup. wsd: constant, then decay over the last decay_steps."),
       number<&C::lr_schedule, &Lr::warmup_steps>("lr_schedule.warmup_steps", at_least(0), "steps",
                                                  "Steps over which the learning rate rises to optim.lr."),
+      number<&C::lr_schedule, &Lr::warmup_start>(
+          "lr_schedule.warmup_start", kFraction, "",
+          "Share of optim.lr that the warmup starts from, in a straight line. 0: 1 / (warmup_steps + 1), as "
+          "nanoGPT. 1 / warmup_steps is the same as PyTorch's LinearLR with that start_factor."),
       number<&C::lr_schedule, &Lr::decay_steps>(
           "lr_schedule.decay_steps", at_least(0), "steps",
           "cosine, linear: the step at which min_lr is reached (0: the last). wsd: length of the final "

@@ -185,6 +185,7 @@ LrSchedule lr_schedule(const Config& config) {
           .peak = config.optim.lr,
           .minimum = config.lr_schedule.min_lr,
           .warmup_steps = config.lr_schedule.warmup_steps,
+          .warmup_start = config.lr_schedule.warmup_start,
           .decay_steps = config.lr_schedule.decay_steps,
           .total_steps = config.train.steps};
 }

@@ -28,9 +28,32 @@ TEST_P(EveryShape, WarmsUpLinearlyFromAboveZero) {
   EXPECT_DOUBLE_EQ(lr.at(10), 1e-3);
 }
 
+TEST_P(EveryShape, WarmsUpFromAShareThatIsGiven) {
+  auto lr = schedule(GetParam());
+  for (const double start : {1.0 / 10, 1.0 / 11, 0.5, 1e-9}) {
+    lr.warmup_start = start;
+    for (int done = 0; done <= 10; ++done) {
+      EXPECT_DOUBLE_EQ(lr.at(done), 1e-3 * (start + (1 - start) * done / 10)) << start << " " << done;
+    }
+  }
+}
+
+// Runs that do not know of the share must go on with the same bits.
+TEST_P(EveryShape, WithoutAShareHasNanoGptsBits) {
+  auto lr = schedule(GetParam());
+  for (const std::int64_t warmup : {1, 2, 7, 100, 2000}) {
+    lr.warmup_steps = warmup;
+    for (std::int64_t done = 0; done < warmup; ++done) {
+      EXPECT_EQ(lr.at(done), lr.peak * static_cast<double>(done + 1) / static_cast<double>(warmup + 1));
+    }
+  }
+}
+
 TEST_P(EveryShape, WithoutWarmupStartsAtThePeak) {
   auto lr = schedule(GetParam());
   lr.warmup_steps = 0;
+  EXPECT_DOUBLE_EQ(lr.at(0), 1e-3);
+  lr.warmup_start = 0.25;
   EXPECT_DOUBLE_EQ(lr.at(0), 1e-3);
 }
 
