@@ -1,0 +1,171 @@
+#include "checkpoint/worker_source.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "core/error.h"
+
+namespace shoal {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kPrefix = "worker.";
+constexpr std::int64_t kPiece = 1 << 20;  // elements at a time
+
+struct WorkerName {
+  int worker;
+  std::string_view name;
+};
+
+// Nothing where it is not as worker_tensor_name makes it.
+std::optional<WorkerName> split(std::string_view name) {
+  if (!name.starts_with(kPrefix)) return std::nullopt;
+  const auto number = name.substr(kPrefix.size());
+  WorkerName parts{};
+  const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), parts.worker);
+  const auto digits = static_cast<std::size_t>(end - number.data());
+  if (error != std::errc() || parts.worker < 0 || digits + 1 >= number.size()) return std::nullopt;
+  parts.name = number.substr(digits + 1);
+  return worker_tensor_name(parts.worker, parts.name) == name ? std::optional(parts) : std::nullopt;
+}
+
+int stated_workers(const nlohmann::json& state, const fs::path& directory) {
+  const auto found = state.find(kWorkersField);
+  if (found == state.end()) return 1;
+  if (found->is_number_integer()) {
+    const auto number = found->get<std::int64_t>();
+    if (number >= 1 && number <= std::numeric_limits<int>::max()) return static_cast<int>(number);
+  }
+  fail_user("the checkpoint {} cannot be used: it says that it is of {} workers", directory.string(),
+            found->dump());
+}
+
+void require_same_tensors(const Manifest& manifest, int workers, const fs::path& directory) {
+  const auto refuse = [&](const std::string& why) {
+    fail_user("the checkpoint {} cannot be used: it says that it is of {} workers, but {}",
+              directory.string(), workers, why);
+  };
+  if (static_cast<std::size_t>(workers) > manifest.tensors.size()) {
+    refuse(fmt::format("there are {} tensors", manifest.tensors.size()));
+  }
+  std::map<std::string_view, std::vector<const TensorRecord*>> by_name;
+  for (const auto& tensor : manifest.tensors) {
+    const auto parts = split(tensor.name);
+    if (!parts) refuse(fmt::format("tensor \"{}\" is of none", tensor.name));
+    if (parts->worker >= workers) refuse(fmt::format("there is a tensor \"{}\"", tensor.name));
+    by_name[parts->name].push_back(&tensor);
+  }
+  for (const auto& [name, tensors] : by_name) {
+    const auto& first = *tensors.front();
+    for (const auto* tensor : tensors) {
+      if (tensor->dtype == first.dtype && tensor->shape == first.shape) continue;
+      refuse(fmt::format("\"{}\" is {} {} and \"{}\" is {} {}", first.name, name_of(first.dtype),
+                         first.shape.to_string(), tensor->name, name_of(tensor->dtype),
+                         tensor->shape.to_string()));
+    }
+    if (tensors.size() == static_cast<std::size_t>(workers)) continue;
+    std::vector<bool> there(static_cast<std::size_t>(workers));
+    for (const auto* tensor : tensors) there[static_cast<std::size_t>(split(tensor->name)->worker)] = true;
+    const auto missing = std::find(there.begin(), there.end(), false) - there.begin();
+    refuse(fmt::format("there is no tensor \"{}\"", worker_tensor_name(static_cast<int>(missing), name)));
+  }
+}
+
+// out[i] = the mean of what `read` gives for every worker.
+template <typename T, typename Read>
+void read_mean(TensorSlice slice, std::span<std::byte> out, int workers, Read&& read) {
+  const std::int64_t end = slice.flat_end;
+  const auto most = static_cast<std::size_t>(std::min(kPiece, slice.count()));
+  std::vector<T> values(most);
+  std::vector<double> sums(most);
+  for (; slice.flat_begin < end; slice.flat_begin = slice.flat_end) {
+    slice.flat_end = std::min(end, slice.flat_begin + kPiece);
+    const auto piece = std::span(values).first(static_cast<std::size_t>(slice.count()));
+    for (int worker = 0; worker < workers; ++worker) {
+      read(worker, slice, std::as_writable_bytes(piece));
+      for (std::size_t i = 0; i < piece.size(); ++i) {
+        sums[i] = worker == 0 ? static_cast<double>(piece[i]) : sums[i] + static_cast<double>(piece[i]);
+      }
+    }
+    for (std::size_t i = 0; i < piece.size(); ++i) piece[i] = static_cast<T>(sums[i] / workers);
+    std::memcpy(out.data(), piece.data(), piece.size_bytes());
+    out = out.subspan(piece.size_bytes());
+  }
+}
+
+}  // namespace
+
+std::string worker_tensor_name(int worker, std::string_view name) {
+  return fmt::format("{}{}.{}", kPrefix, worker, name);
+}
+
+int workers_of(const Manifest& manifest, const fs::path& directory) {
+  const int workers = stated_workers(manifest.info.state, directory);
+  if (workers > 1) {
+    require_same_tensors(manifest, workers, directory);
+    return workers;
+  }
+  for (const auto& tensor : manifest.tensors) {
+    if (!split(tensor.name)) continue;
+    fail_user(
+        "the checkpoint {} cannot be used: it has a tensor \"{}\", but does not say of how many workers",
+        directory.string(), tensor.name);
+  }
+  return 1;
+}
+
+int workers_of(const CheckpointReader& checkpoint) {
+  return workers_of(checkpoint.manifest(), checkpoint.directory());
+}
+
+std::vector<TensorRecord> tensors_of_one_worker(const Manifest& manifest, int workers) {
+  std::vector<TensorRecord> tensors;
+  for (const auto& tensor : manifest.tensors) {
+    if (workers == 1) {
+      tensors.push_back({tensor.name, tensor.dtype, tensor.shape, {}});
+    } else if (const auto parts = split(tensor.name); parts && parts->worker == 0) {
+      tensors.push_back({std::string(parts->name), tensor.dtype, tensor.shape, {}});
+    }
+  }
+  return tensors;
+}
+
+WorkerSource::WorkerSource(CheckpointReader& checkpoint, int worker)
+    : checkpoint_(checkpoint), workers_(workers_of(checkpoint)), worker_(worker) {
+  if (workers_ > 1 && worker_ != kMean && (worker_ < 0 || worker_ >= workers_)) {
+    fail_user("the checkpoint {} has workers 0 to {}, but worker {} is asked for",
+              checkpoint_.directory().string(), workers_ - 1, worker_);
+  }
+}
+
+void WorkerSource::read(const TensorSlice& slice, std::span<std::byte> out) {
+  if (workers_ == 1) return checkpoint_.read(slice, out);
+  if (const auto fault = fault_of(slice); !fault.empty()) fail("tensor \"{}\": {}", slice.name, fault);
+  if (out.size() != slice.bytes())
+    fail("tensor \"{}\": {} bytes for {}", slice.name, out.size(), slice.bytes());
+  auto theirs = slice;
+  const auto read_one = [&](int worker, const TensorSlice& piece, std::span<std::byte> to) {
+    theirs.name = worker_tensor_name(worker, slice.name);
+    theirs.flat_begin = piece.flat_begin;
+    theirs.flat_end = piece.flat_end;
+    checkpoint_.read(theirs, to);
+  };
+  if (worker_ != kMean) return read_one(worker_, slice, out);
+  switch (slice.dtype) {
+    case DType::f32:
+      return read_mean<float>(slice, out, workers_, read_one);
+    case DType::f64:
+      return read_mean<double>(slice, out, workers_, read_one);
+    default:
+      fail("tensor \"{}\": no mean is taken of {}", slice.name, name_of(slice.dtype));
+  }
+}
+
+}  // namespace shoal
