@@ -138,7 +138,7 @@ void run(World& world, const Settings& settings) {
   for (int step = 0; step < settings.steps + 2; ++step) {
     const Stopwatch watch;
     std::fill(losses.begin(), losses.end(), 0.0);
-    engine->begin_step(step + 1);
+    engine->begin_step(step + 1, {1e-4, step + 1});
     std::vector<TokenBatch> batches;
     for (int pass = 0; pass < engine->passes(); ++pass) {
       const std::int64_t first = (pass * data_ranks + engine->first_micro_batch()) * micro;
@@ -149,7 +149,7 @@ void run(World& world, const Settings& settings) {
     }
     model.train(batches, loss_sums, scale);
     engine->gradient_norm();
-    engine->update(1e-4, step + 1);
+    engine->update();
     if (step >= 2) times.push_back(watch.seconds());
   }
   double loss = 0;

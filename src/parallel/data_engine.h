@@ -4,14 +4,27 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "model/unit_store.h"
 #include "optim/adamw.h"
 #include "parallel/mesh.h"
+#include "parallel/topology.h"
 
 namespace shoal {
+
+// Decentralised training (gossip): a worker takes its gradient where its model is, and applies it to the mean
+// of its group's models, which have been under way since each one's last update. "From promise to practice:
+// realizing high-performance decentralized training" (Wang et al. 2024).
+struct GossipOptions {
+  Topology topology;  // of mesh.peers()
+  double bucket_bytes = 25 << 20;
+  // A bucket's update is in the backward pass, behind the last of its gradients, and clipped by its own norm.
+  // For workers of one rank, and sums of no fixed order.
+  bool clip_by_bucket = false;
+};
 
 struct EngineOptions {
   ModelPart part = {};  // which this rank has
@@ -29,12 +42,20 @@ struct EngineOptions {
   // The gradients of the global batch's micro-batches are added as one binary tree over their index, so that
   // every number of ranks, stage and communicator gives the same bits.
   bool layout_exact = false;
-  int micro_batches = 1;       // of the global batch, over all ranks
+  int micro_batches = 1;       // of the global batch, over all ranks; with gossip, over those of a worker
   DType reduced = DType::f32;  // what gradients travel in between ranks; sums are float32 always
 
   // Where given, a file of this rank's in that folder holds the master weights, the moments and, where they
   // are sharded, the gradients, mapped into memory.
   std::filesystem::path offload = {};
+
+  std::optional<GossipOptions> gossip = {};
+};
+
+// What a step does to the parameters.
+struct Update {
+  double lr = 0;
+  std::int64_t number = 1;  // counted from 1
 };
 
 // A part of a tensor of the run's state, as a checkpoint sees it: "transformer.wte.weight",
@@ -59,13 +80,15 @@ class DataEngine : public UnitStore {
   virtual int first_micro_batch() const = 0;
 
   // Gradients are zero; passes() backward passes follow on this rank.
-  virtual void begin_step(std::int64_t step) = 0;
+  virtual void begin_step(std::int64_t step, const Update& update = {}) = 0;
   // Waits for the reductions and returns the norm of the whole model's gradient, the same on every rank of
-  // the mesh, not yet clipped; it may be infinite or NaN, and then the caller decides between update and
-  // giving the step up.
+  // the worker, not yet clipped; it may be infinite or NaN, and then the caller decides between update and
+  // skip_update.
   virtual double gradient_norm() = 0;
-  // Clips and applies update number `update`, counted from 1, at this learning rate.
-  virtual void update(double lr, std::int64_t update) = 0;
+  // Clips and applies the step's update.
+  virtual void update() = 0;
+  // Leaves it out; a worker averages with others all the same.
+  virtual void skip_update() = 0;
   // The first tensor, parameters before gradients, of which this rank holds a value that is not finite; "" if
   // there is none. Other ranks may see another one.
   virtual std::string first_bad_tensor() = 0;
@@ -79,6 +102,13 @@ class DataEngine : public UnitStore {
   // The parameters were written through state(held) on every rank: refreshes what is derived from them.
   virtual void state_loaded() = 0;
 
+  // Gossip, between steps; collective over the mesh. Puts the mean of all workers' models in the place of
+  // each one's own, until it is dropped or kept. Returns the consensus distance, sqrt(mean_i ||y_i -
+  // mean||^2) / ||mean||. Meanwhile the own models are where gradients are during a step.
+  virtual double show_average() = 0;
+  virtual void drop_average() = 0;
+  virtual void keep_average() = 0;  // all workers go on from it
+
   virtual const std::vector<UnitSpec>& units() const = 0;
 
   // Bytes that the engine takes on one rank.
@@ -87,15 +117,16 @@ class DataEngine : public UnitStore {
     std::size_t compute_copy = 0;  // of the type of the products where that is another, or gathered
     std::size_t gradients = 0;
     std::size_t optimizer = 0;
-    std::size_t exchange = 0;  // buffers of reductions, partial sums of the layout-exact tree
+    std::size_t exchange = 0;  // buffers of reductions and of gossip, partial sums of the layout-exact tree
     std::size_t on_disk = 0;   // beside the above, in a mapped file
     std::size_t total() const { return weights + compute_copy + gradients + optimizer + exchange; }
   };
 };
 
-// Synchronous data parallelism over mesh.data(): every rank applies the gradient of the global batch to its
-// part of the model. Over mesh.tensor() the gradients of what tensor ranks have in common are added, over
-// mesh.ends() those of the matrix that embedding and head share, over mesh.model() the squares of the norm.
+// Synchronous data parallelism over mesh.data(): every rank applies the gradient of its worker's batch to its
+// part of the model. Over mesh.peers() workers average their models (parallel/mixer.h). Over mesh.tensor()
+// the gradients of what tensor ranks have in common are added, over mesh.ends() those of the matrix that
+// embedding and head share, over mesh.model() the squares of the norm.
 std::unique_ptr<DataEngine> make_data_engine(Backend& backend, Mesh& mesh, const GptConfig& config,
                                              const EngineOptions& options);
 // What it would take on a rank, of `ranks` data ranks, with options.part.

@@ -94,6 +94,10 @@ EngineBuffers EngineBuffers::take(EngineArenas& arenas, const ShardPlan& plan, c
   if (mode.ordered ? plan.replicas() > 1 : mode.shards_gradients) {
     b.gradient_shards = gradients.take(DType::f32, {summed.total() / plan.shards()});
   }
+  if (options.gossip && options.gossip->topology.workers > 1) {
+    b.copy = arenas.exchange.take(DType::f32, {shards});
+    b.chunk = arenas.exchange.take(DType::f32, {kChunk});
+  }
   b.clip = arenas.exchange.take(DType::f32, {1});
   b.squares = arenas.exchange.take(DType::f64, {1});
   b.block_squares = arenas.exchange.take(DType::f64, {pieces / ShardPlan::kBlock});

@@ -64,6 +64,8 @@ struct EngineArenas {
 };
 
 struct EngineBuffers {
+  static constexpr std::int64_t kChunk = 1 << 16;
+
   // This rank's shards of the master weights, of the moments, of the mean gradient of a window of steps, and
   // of the gradient where that is sharded; f32 [total / shards]. `master` is empty where the whole float32
   // parameters in `compute` are the master weights, `mean` where the moments change at every step.
@@ -73,6 +75,8 @@ struct EngineBuffers {
   UnitBuffers gradients;  // whole units, f32
   UnitBuffers sent, received;               // of an ordered reduction: leaves in the type they travel in
   Tensor tree;                              // f32 [buffers * total / ranks]
+  Tensor copy;                              // of gossip: f32 [total / shards], what is under way
+  Tensor chunk;                             // f32 [kChunk], with which the workers' mean is looked at
   Tensor clip, squares;                     // f32 [1], f64 [1]
   Tensor block_squares, all_block_squares;  // f64 [blocks of this rank's pieces], [of all pieces]
 

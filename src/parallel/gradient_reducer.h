@@ -34,9 +34,13 @@ class GradientReducer {
   Tensor gradient(int unit);
   // The pass has added all of it.
   void ready(int unit);
-  // After the last pass: waits until all units are reduced.
+  bool all_passes_begun(int unit) const {
+    return units_[static_cast<std::size_t>(unit)].passes == context_.passes;
+  }
+  // After the last pass: waits until a unit is reduced, but over replicas, or all units are.
+  void finish(int unit) { complete(unit); }
   void finish();
-  // This rank's shard of the sum, f32 [shard_size], valid after finish.
+  // This rank's shard of the sum, f32 [shard_size], valid after finish and until the next step begins.
   virtual Tensor reduced(int unit) = 0;
 
  protected:

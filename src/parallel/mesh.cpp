@@ -7,24 +7,29 @@
 namespace shoal {
 
 MeshPlace place_of(const MeshShape& shape, int rank) {
-  return {.pipeline = rank / (shape.tensor * shape.data),
+  return {.pipeline = rank / (shape.tensor * shape.data) % shape.pipeline,
           .data = rank / shape.tensor % shape.data,
-          .tensor = rank % shape.tensor};
+          .tensor = rank % shape.tensor,
+          .worker = rank / shape.ranks_of_worker()};
 }
 
-std::string to_string(const MeshPlace& place) {
-  return fmt::format("pipeline {}, data {}, tensor {}", place.pipeline, place.data, place.tensor);
+std::string to_string(const MeshPlace& place, const MeshShape& shape) {
+  return fmt::format("{}pipeline {}, data {}, tensor {}",
+                     shape.workers > 1 ? fmt::format("worker {}, ", place.worker) : "", place.pipeline,
+                     place.data, place.tensor);
 }
 
 Mesh::Mesh(Communicator& world, const MeshShape& shape)
     : world_(world), shape_(shape), place_(place_of(shape, world.rank())) {
   if (shape.ranks() != world.size()) {
-    fail("a mesh of {} x {} x {} is not one of {} ranks", shape.pipeline, shape.data, shape.tensor,
-         world.size());
+    fail("a mesh of {} x {} x {} x {} is not one of {} ranks", shape.workers, shape.pipeline, shape.data,
+         shape.tensor, world.size());
   }
+  worker_ = world.split([&](int rank) { return Communicator::Place{place_of(shape, rank).worker, rank}; });
+  peers_ = world.split([&](int rank) { return Communicator::Place{rank % shape.ranks_of_worker(), rank}; });
   // The colour of a group is what its members have in common.
   const auto split = [&](auto&& colour) {
-    return world.split([&](int rank) { return Communicator::Place{colour(place_of(shape, rank)), rank}; });
+    return worker_->split([&](int rank) { return Communicator::Place{colour(place_of(shape, rank)), rank}; });
   };
   const auto stages = [&](const MeshPlace& p) { return p.data * shape.tensor + p.tensor; };
   data_ = split([&](const MeshPlace& p) { return p.pipeline * shape.tensor + p.tensor; });

@@ -1,5 +1,6 @@
-// The ranks of a run as a mesh: pipeline x data x tensor. Neighbouring ranks are of one tensor group, which
-// talks most, then come the data ranks, then the stages of the pipeline.
+// The ranks of a run as a mesh: workers x pipeline x data x tensor. Neighbouring ranks are of one tensor
+// group, which talks most, then come the data ranks, then the stages of the pipeline. A worker is all of
+// these, with a model of its own; only decentralised training has more than one.
 #pragma once
 
 #include <memory>
@@ -11,17 +12,21 @@ namespace shoal {
 
 struct MeshShape {
   int pipeline = 1, data = 1, tensor = 1;
-  int ranks() const { return pipeline * data * tensor; }
+  int workers = 1;
+  int ranks_of_worker() const { return pipeline * data * tensor; }
+  int ranks() const { return workers * ranks_of_worker(); }
   bool operator==(const MeshShape&) const = default;
 };
 
 // A rank's coordinates.
 struct MeshPlace {
   int pipeline = 0, data = 0, tensor = 0;
+  int worker = 0;
   bool operator==(const MeshPlace&) const = default;
 };
 MeshPlace place_of(const MeshShape& shape, int rank);
-std::string to_string(const MeshPlace& place);  // "pipeline 1, data 0, tensor 3"
+// "pipeline 1, data 0, tensor 3"; where there are workers, "worker 2, pipeline 1, ..."
+std::string to_string(const MeshPlace& place, const MeshShape& shape);
 
 // One rank's groups. They have the members that differ in the named coordinate alone, in its order.
 class Mesh {
@@ -36,12 +41,14 @@ class Mesh {
   const MeshPlace& place() const { return place_; }
 
   Communicator& world() { return world_; }
+  Communicator& worker() { return *worker_; }  // all ranks of this one's worker
+  Communicator& peers() { return *peers_; }    // those that have the same place in every worker
   Communicator& data() { return *data_; }
   Communicator& tensor() { return *tensor_; }
   // The stages, twice: activations and gradients go their ways at the same time, each in its own order.
   Communicator& activations() { return *activations_; }
   Communicator& gradients() { return *gradients_; }
-  // Those that hold one model together: all of one data coordinate.
+  // Those that hold one model together: all of one worker and data coordinate.
   Communicator& model() { return *model_; }
   // The first and the last stage, which share the embedding's matrix; a stage between them is alone.
   Communicator& ends() { return *ends_; }
@@ -50,7 +57,7 @@ class Mesh {
   Communicator& world_;
   MeshShape shape_;
   MeshPlace place_;
-  std::unique_ptr<Communicator> data_, tensor_, activations_, gradients_, model_, ends_;
+  std::unique_ptr<Communicator> worker_, peers_, data_, tensor_, activations_, gradients_, model_, ends_;
 };
 
 }  // namespace shoal

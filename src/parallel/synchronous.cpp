@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "parallel/gradient_reducer.h"
+#include "parallel/mixer.h"
 #include "parallel/weight_store.h"
 
 namespace shoal {
@@ -30,6 +31,12 @@ ShardPlan gradient_plan(const ShardPlan& plan, const GptConfig& config, const En
   return sums_uses_apart(config, options) ? plan.with_tied_use() : plan;
 }
 
+// What is updated together: everything, but with gossip.
+std::vector<Bucket> buckets_of(const ShardPlan& plan, const EngineOptions& options) {
+  if (options.gossip) return make_buckets(plan, options.gossip->bucket_bytes);
+  return {{0, plan.unit_count() - 1}};
+}
+
 DataEngine::Memory measure(const ShardPlan& plan, const ShardPlan& summed, const EngineOptions& options) {
   EngineArenas arenas;
   EngineBuffers::take(arenas, plan, summed, options);
@@ -49,13 +56,22 @@ class SynchronousEngine final : public DataEngine {
         arenas_(backend, measure(plan_, summed_, options), options.offload),
         buffers_(EngineBuffers::take(arenas_, plan_, summed_, options)),
         groups_(split_groups(mesh.data(), plan_)),
-        weights_(backend, *groups_.shards, plan_, buffers_, mode_) {
+        weights_(backend, *groups_.shards, plan_, buffers_, mode_),
+        buckets_(buckets_of(plan_, options)) {
     if (summed_.unit_count() > plan_.unit_count()) {
       tied_unit_ = plan_.unit_count();
     } else if (!options.part.computes(0) && options.part.computes(head())) {
       tied_unit_ = 0;
     }
     if (!options.training) return;
+    if (by_bucket() && (mesh.worker().size() > 1 || options.layout_exact)) {
+      fail("updates in the backward pass need workers of one rank, and sums of no fixed order");
+    }
+    if (mesh.peers().size() > 1) {
+      if (!options.gossip) fail("there are {} workers and no topology", mesh.peers().size());
+      mixer_.emplace(backend, mesh.peers(), options.gossip->topology, plan_, buckets_, weights_,
+                     buffers_.copy);
+    }
     const ReducerContext context{backend, groups_, summed_, buffers_, mode_, passes(), options.micro_batches};
     reducer_ = mode_.ordered ? make_ordered_reducer(context) : make_direct_reducer(context);
   }
@@ -72,25 +88,33 @@ class SynchronousEngine final : public DataEngine {
   void gradients_ready(int unit) override {
     reducer_->ready(unit);
     if (unit == head() && tied_unit_ >= 0) reducer_->ready(tied_unit_);
+    if (by_bucket() && reducer_->all_passes_begun(unit)) update_in_backward(unit);
   }
 
   int passes() const override { return (options_.micro_batches + plan_.ranks() - 1) / plan_.ranks(); }
   int first_micro_batch() const override { return plan_.piece(); }
 
   void initialize(std::uint64_t seed) override;
-  void begin_step(std::int64_t step) override {
+  void begin_step(std::int64_t step, const Update& update) override {
     step_ = step;
+    update_ = update;
+    squares_in_backward_ = 0;
     weights_.begin_step(step);
     reducer_->begin_step(step);
+    if (mixer_) mixer_->begin_step(step);
   }
   double gradient_norm() override;
-  void update(double lr, std::int64_t update) override;
+  void update() override;
+  void skip_update() override;
   std::string first_bad_tensor() override;
   std::vector<StateTensor> state(bool optimizer, Share share) override;
   void state_loaded() override {
-    weights_.settle();
-    for_units([&](int u) { weights_.changed(u, false); });
+    if (mixer_) mixer_->set_different();
+    weights_replaced();
   }
+  double show_average() override;
+  void drop_average() override;
+  void keep_average() override { mixer_->set_equal(); }
 
  private:
   // This rank's shard of one of the flat buffers of shards.
@@ -118,6 +142,13 @@ class SynchronousEngine final : public DataEngine {
       }
     }
   }
+  // Calls f(first, count) for parts that the chunk can hold.
+  template <typename F>
+  static void for_chunks(std::int64_t elements, F&& f) {
+    constexpr auto kMost = EngineBuffers::kChunk;
+    for (std::int64_t first = 0; first < elements; first += kMost)
+      f(first, std::min(kMost, elements - first));
+  }
   // What an update touches and nothing else does until the next one.
   std::array<Tensor, 5> resting(int unit) {
     return {weights_.master(unit), shard_of(buffers_.m, unit), shard_of(buffers_.v, unit),
@@ -127,7 +158,15 @@ class SynchronousEngine final : public DataEngine {
   void add_squares(const Tensor& totals, int unit);
   double whole_norm(const std::vector<double>& unit_squares);
   bool is_finite(const Tensor& x);
-  void update_unit(int unit, double lr, std::int64_t update);
+  bool by_bucket() const { return options_.gossip && options_.gossip->clip_by_bucket; }
+  void update_in_backward(int unit);
+  void apply(const Bucket& bucket, bool with_update);
+  void update_unit(int unit);
+  void weights_replaced() {
+    weights_.settle();
+    for_units([&](int u) { weights_.changed(u, false); });
+  }
+  double consensus_distance();
 
   Backend& backend_;
   Mesh& mesh_;
@@ -138,8 +177,12 @@ class SynchronousEngine final : public DataEngine {
   EngineBuffers buffers_;
   DataGroups groups_;
   WeightStore weights_;
+  std::vector<Bucket> buckets_;
+  std::optional<Mixer> mixer_;  // where there are several workers
   std::unique_ptr<GradientReducer> reducer_;
-  int tied_unit_ = -1;  // whose gradient is of the head's use of the embedding alone
+  Update update_;                   // of this step
+  double squares_in_backward_ = 0;  // of the buckets that have been updated there
+  int tied_unit_ = -1;              // whose gradient is of the head's use of the embedding alone
   std::int64_t step_ = 0;
 };
 
@@ -161,7 +204,8 @@ void SynchronousEngine::initialize(std::uint64_t seed) {
     }
     arenas_.done_with(master);
   });
-  state_loaded();
+  if (mixer_) mixer_->set_equal();
+  weights_replaced();
 }
 
 // What several ranks have of one gradient: the two uses of the embedding's matrix, and the tokens of
@@ -223,6 +267,7 @@ double SynchronousEngine::whole_norm(const std::vector<double>& unit_squares) {
 
 double SynchronousEngine::gradient_norm() {
   reducer_->finish();
+  if (by_bucket()) return std::sqrt(squares_in_backward_);
   add_shared_gradients();
   // Sums of blocks, added in the order of the unit: the same bits however many ranks made them.
   backend_.zero(buffers_.block_squares);
@@ -249,17 +294,48 @@ double SynchronousEngine::gradient_norm() {
   return whole_norm(squares);
 }
 
-void SynchronousEngine::update(double lr, std::int64_t update) {
+void SynchronousEngine::update() {
+  if (by_bucket()) return;
   backend_.clip_scale(buffers_.clip, buffers_.squares, options_.grad_clip);
   weights_.settle();
-  for_units([&](int u) {
-    update_unit(u, lr, update);
-    weights_.changed(u, true);
-    for (const auto& x : resting(u)) arenas_.done_with(x);
-  });
+  for (const auto& bucket : buckets_) apply(bucket, true);
 }
 
-void SynchronousEngine::update_unit(int unit, double lr, std::int64_t update) {
+void SynchronousEngine::skip_update() {
+  if (by_bucket() || !mixer_) return;
+  weights_.settle();
+  for (const auto& bucket : buckets_) apply(bucket, false);
+}
+
+// Where a unit closes a bucket. A gradient that is not finite leaves the parameters alone, and shows in the
+// norm.
+void SynchronousEngine::update_in_backward(int unit) {
+  const auto bucket = std::ranges::find(buckets_, unit, &Bucket::first);
+  if (bucket == buckets_.end()) return;
+  backend_.zero(buffers_.squares);
+  for (int u = bucket->first; u <= bucket->last; ++u) {
+    reducer_->finish(u);
+    backend_.sum_squares(buffers_.squares, reducer_->reduced(u));
+  }
+  double squares = 0;
+  backend_.copy_to_host(&squares, buffers_.squares);
+  squares_in_backward_ += squares;
+  backend_.clip_scale(buffers_.clip, buffers_.squares, options_.grad_clip);
+  apply(*bucket, std::isfinite(squares));
+}
+
+void SynchronousEngine::apply(const Bucket& bucket, bool with_update) {
+  if (mixer_) mixer_->mix(bucket);
+  for (int u = bucket.first; u <= bucket.last; ++u) {
+    if (plan_.padded(u) == 0) continue;
+    if (with_update) update_unit(u);
+    weights_.changed(u, with_update);
+    for (const auto& x : resting(u)) arenas_.done_with(x);
+  }
+  if (mixer_) mixer_->start(bucket);
+}
+
+void SynchronousEngine::update_unit(int unit) {
   const auto shard = plan_.my_shard(unit);
   const Tensor master = weights_.master(unit), copy = weights_.copy(unit);
   const Tensor m = shard_of(buffers_.m, unit), v = shard_of(buffers_.v, unit),
@@ -268,13 +344,73 @@ void SynchronousEngine::update_unit(int unit, double lr, std::int64_t update) {
   const auto& spec = plan_.unit(unit);
   const auto over = [&](const ElementRange& range, bool decay) {
     if (range.count() == 0) return;
-    auto step = adamw_step(options_.adamw, lr, update, decay);
+    auto step = adamw_step(options_.adamw, update_.lr, update_.number, decay);
     step.grad_scale = buffers_.clip.as<float>();
     const auto part = [&](const Tensor& x) { return part_of(x, range.begin - shard.begin, range.count()); };
     backend_.adamw(part(master), part(copy), part(m), part(v), part(mean), part(gradient), step);
   };
   over(shard & ElementRange{0, spec.decayed}, true);
   over(shard & ElementRange{spec.decayed, spec.size}, false);
+}
+
+double SynchronousEngine::show_average() {
+  if (!mixer_ || mixer_->equal()) return 0;
+  weights_.settle();
+  auto& peers = mesh_.peers();
+  std::vector<Request> sums;
+  for_units([&](int u) {
+    backend_.convert(reducer_->reduced(u), weights_.master(u));
+    peers.set_purpose(fmt::format("step {}, mean of {}", step_ + 1, plan_.unit(u).name));
+    sums.push_back(peers.all_reduce(reducer_->reduced(u)));
+  });
+  for (auto& sum : sums) sum.wait();
+  for_units([&](int u) {
+    for_chunks(plan_.shard_size(u), [&](std::int64_t first, std::int64_t count) {
+      const Tensor mean = part_of(buffers_.chunk, 0, count),
+                   kept = part_of(reducer_->reduced(u), first, count),
+                   here = part_of(weights_.master(u), first, count);
+      backend_.scale(mean, kept, 1.0f / static_cast<float>(peers.size()));
+      backend_.convert(kept, here);
+      backend_.convert(here, mean);
+    });
+    weights_.changed(u, false);
+  });
+  return consensus_distance();
+}
+
+void SynchronousEngine::drop_average() {
+  if (!mixer_ || mixer_->equal()) return;
+  weights_.settle();
+  for_units([&](int u) {
+    backend_.convert(weights_.master(u), reducer_->reduced(u));
+    weights_.changed(u, false);
+  });
+}
+
+// With the average shown. Every element counts once in each worker.
+double SynchronousEngine::consensus_distance() {
+  std::array<double, 2> squares = {};  // of the distances, of the mean
+  for (const bool of_mean : {false, true}) {
+    backend_.zero(buffers_.squares);
+    for_units([&](int u) {
+      const auto shard = plan_.my_shard(u);
+      for_boxes(u, plan_.my_piece(u),
+                [&](const ParameterSpec& parameter, const Box&, std::int64_t, ElementRange here) {
+                  if (!owns(options_.part, u, parameter)) return;
+                  for_chunks(here.count(), [&](std::int64_t first, std::int64_t count) {
+                    const std::int64_t at = here.begin - shard.begin + first;
+                    const Tensor x = part_of(buffers_.chunk, 0, count);
+                    backend_.scale(x, part_of(weights_.master(u), at, count), of_mean ? 1.0f : -1.0f);
+                    if (!of_mean) backend_.add(x, part_of(reducer_->reduced(u), at, count));
+                    backend_.sum_squares(buffers_.squares, x);
+                  });
+                });
+    });
+    backend_.copy_to_host(&squares[of_mean ? 1 : 0], buffers_.squares);
+  }
+  mesh_.world().set_purpose("consensus distance");
+  mesh_.world().all_reduce({squares.data(), DType::f64, {2}}).wait();
+  return std::sqrt(squares[0] / squares[1]);
 }
 
 bool SynchronousEngine::is_finite(const Tensor& x) {

@@ -52,7 +52,7 @@ class DryRank {
   }
 
   void step(std::int64_t step) {
-    engine_->begin_step(step);
+    engine_->begin_step(step, {config_.optim.lr, step + 1});
     for (auto& batch : batches_.all()) batch.address = {.step = step};
     model_.train(batches_.all(), batches_.losses(), 1.0f);
     engine_->gradient_norm();
@@ -60,7 +60,7 @@ class DryRank {
     // With them, whether a rank got one of three signals.
     const std::int64_t micro_batches = config_.train.global_batch / config_.train.micro_batch;
     recording_.ranks().all_reduce({nullptr, DType::f64, {micro_batches + 3}}).wait();
-    engine_->update(config_.optim.lr, step + 1);
+    engine_->update();
   }
 
   const Config& config_;

@@ -141,7 +141,7 @@ void Trainer::Impl::start() {
   some_for_all(ranks, first(), [&] { write_config(described()); });
   log_summary(config, gpt, data, world);
 
-  if (tracer) tracer->set_place(to_string(mesh.place()));
+  if (tracer) tracer->set_place(to_string(mesh.place(), mesh.shape()));
   peak_flops = backend->measure_peak_flops(compute_dtype(config));
   ranks.all_reduce({&peak_flops, DType::f64, {1}}).wait();
   engine = make_data_engine(*backend, mesh, gpt, engine_options(config, gpt, mesh.place()));
@@ -197,7 +197,7 @@ void Trainer::Impl::share(std::vector<double>& sums) {
 Trainer::Impl::StepOutcome Trainer::Impl::step(BatchLoader& loader) {
   const trace::Span span("step", fmt::format("step {}", state.step + 1));
   const float scale = 1.0f / static_cast<float>(step_tokens());
-  engine->begin_step(state.step);
+  engine->begin_step(state.step, {schedule.at(state.step), state.step + 1 - state.skipped_steps});
   for (int pass = 0; pass < engine->passes(); ++pass) {
     const auto& batch = loader.next();
     auto& here = (*step_batches)[pass];
@@ -233,7 +233,7 @@ Trainer::Impl::StepOutcome Trainer::Impl::step(BatchLoader& loader) {
   }
   spikes.add(outcome.loss);
   const trace::Span updating("optimizer", "update");
-  engine->update(schedule.at(state.step), state.step + 1 - state.skipped_steps);
+  engine->update();
   return outcome;
 }
 

@@ -73,10 +73,10 @@ class Trainee {
   Gpt& model() { return model_; }
 
   // Every gradient of the mean loss over the batch, which it returns.
-  double backward(const Tokens& batch, std::int64_t step = 0) {
+  double backward(const Tokens& batch, std::int64_t step = 0, const Update& update = {}) {
     const auto counted = batch.targets_that_count();
     EXPECT_EQ(micro_batches(batch), engine_->passes());
-    engine_->begin_step(step);
+    engine_->begin_step(step, update);
     const double sum = over_micro_batches(batch, step, [&](const TokenBatch& part) {
       model_.train(part, loss_, 1.0f / static_cast<float>(counted));
     });
@@ -84,9 +84,9 @@ class Trainee {
   }
   // One step of training, counted from 0; returns the mean loss before it.
   double train(const Tokens& batch, std::int64_t step, double lr) {
-    const double loss = backward(batch, step);
+    const double loss = backward(batch, step, {lr, step + 1});
     norm_ = engine_->gradient_norm();
-    engine_->update(lr, step + 1);
+    engine_->update();
     return loss;
   }
   // The norm of the whole gradient in the last step of training.

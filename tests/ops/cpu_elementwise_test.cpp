@@ -37,6 +37,15 @@ TEST_P(CpuElementwise, Add) {
   expect_within(sums.values(), expected, storage(expected, DType::f32));
 }
 
+TEST_P(CpuElementwise, Scale) {
+  const Values x = normal_values(n_, 1), expected = x * 0.375;
+  const Buffer from = cpu().full({n_}, x), to = cpu().full({n_});
+  cpu().backend.scale(to, from, 0.375f);
+  expect_within(to.values(), expected, storage(expected, DType::f32));
+  cpu().backend.scale(from, from, 0.375f);
+  EXPECT_EQ(from.bytes(), to.bytes());
+}
+
 TEST_P(CpuElementwise, SumsAreInDouble) {
   const Values x = normal_values(n_, 1), start = {0.5};
   const Buffer total{cpu().backend, DType::f64, {1}, start}, squares{cpu().backend, DType::f64, {1}, start};

@@ -64,6 +64,7 @@ TEST_P(CpuShards, AddAndConvert) {
                  x = side.compute({kSize}, normal_values(kSize, 2, GetParam())), copy = side.compute({kSize});
     cut([&](std::int64_t first, std::int64_t count) {
       side.backend.add(part(sums, first, count), part(x, first, count));
+      side.backend.scale(part(sums, first, count), part(sums, first, count), 0.3f);
       side.backend.convert(part(copy, first, count), part(sums, first, count));
       side.backend.convert(part(back, first, count), part(copy, first, count));
     });

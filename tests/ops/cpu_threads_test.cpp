@@ -41,6 +41,7 @@ TEST_P(CpuThreads, Elementwise) {
     side.backend.convert(half, x);
     side.backend.fill_normal(filled, 1, 2, 3, 1);
     side.backend.add(filled, half);
+    side.backend.scale(filled, filled, 0.3f);
     side.backend.sum(total, x);
     side.backend.sum_squares(squares, x);
     side.backend.gelu_forward(y, half, Gelu::tanh);

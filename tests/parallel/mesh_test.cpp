@@ -12,7 +12,7 @@
 
 namespace shoal {
 
-void PrintTo(const MeshPlace& place, std::ostream* out) { *out << to_string(place); }
+void PrintTo(const MeshPlace& place, std::ostream* out) { *out << to_string(place, {.workers = 2}); }
 
 namespace test {
 namespace {
@@ -21,10 +21,11 @@ using testing::ElementsAreArray;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-constexpr MeshShape kShapes[] = {{1, 1, 1}, {2, 1, 1}, {1, 3, 1}, {1, 1, 4}, {3, 1, 2}, {2, 2, 2}, {3, 2, 1}};
+constexpr MeshShape kShapes[] = {{1, 1, 1}, {2, 1, 1}, {1, 3, 1},    {1, 1, 4},    {3, 1, 2},
+                                 {2, 2, 2}, {3, 2, 1}, {1, 1, 1, 4}, {1, 2, 1, 3}, {2, 1, 2, 2}};
 
 std::string describe(const MeshShape& shape) {
-  return fmt::format("{} x {} x {}", shape.pipeline, shape.data, shape.tensor);
+  return fmt::format("{} x {} x {} x {}", shape.workers, shape.pipeline, shape.data, shape.tensor);
 }
 
 TEST(MeshPlaces, NeighboursAreOfOneTensorGroupThenOfOneStage) {
@@ -35,18 +36,28 @@ TEST(MeshPlaces, NeighboursAreOfOneTensorGroupThenOfOneStage) {
   EXPECT_EQ(place_of(shape, 4), (MeshPlace{0, 1, 0}));
   EXPECT_EQ(place_of(shape, 12), (MeshPlace{1, 0, 0}));
   EXPECT_EQ(place_of(shape, 23), (MeshPlace{1, 2, 3}));
-  EXPECT_EQ(to_string(place_of(shape, 23)), "pipeline 1, data 2, tensor 3");
+  EXPECT_EQ(to_string(place_of(shape, 23), shape), "pipeline 1, data 2, tensor 3");
+}
+
+TEST(MeshPlaces, AWorkerIsARangeOfRanks) {
+  const MeshShape shape{2, 3, 4, 5};
+  EXPECT_EQ(shape.ranks_of_worker(), 24);
+  EXPECT_EQ(shape.ranks(), 120);
+  EXPECT_EQ(place_of(shape, 23), (MeshPlace{1, 2, 3, 0}));
+  EXPECT_EQ(place_of(shape, 24), (MeshPlace{0, 0, 0, 1}));
+  EXPECT_EQ(to_string(place_of(shape, 119), shape), "worker 4, pipeline 1, data 2, tensor 3");
 }
 
 TEST(MeshPlaces, EveryRankHasItsOwn) {
   for (const auto& shape : kShapes) {
-    std::set<std::tuple<int, int, int>> places;
+    std::set<std::tuple<int, int, int, int>> places;
     for (int rank = 0; rank < shape.ranks(); ++rank) {
-      const auto [pipeline, data, tensor] = place_of(shape, rank);
+      const auto [pipeline, data, tensor, worker] = place_of(shape, rank);
+      EXPECT_LT(worker, shape.workers);
       EXPECT_LT(pipeline, shape.pipeline);
       EXPECT_LT(data, shape.data);
       EXPECT_LT(tensor, shape.tensor);
-      places.emplace(pipeline, data, tensor);
+      places.emplace(pipeline, data, tensor, worker);
     }
     EXPECT_EQ(places.size(), shape.ranks()) << describe(shape);
   }
@@ -82,18 +93,26 @@ TEST(MeshGroups, DifferInTheirOwnCoordinateAlone) {
       const auto expect = [&](Communicator& group, auto&& passes) {
         EXPECT_THAT(members(group, rank), ElementsAreArray(ranks_where(shape, passes)));
       };
-      const auto stages = [&](const MeshPlace& p) { return p.data == me.data && p.tensor == me.tensor; };
+      const auto ours = [&](const MeshPlace& p) { return p.worker == me.worker; };
+      const auto stages = [&](const MeshPlace& p) {
+        return ours(p) && p.data == me.data && p.tensor == me.tensor;
+      };
       const auto is_end = [&](const MeshPlace& p) {
         return p.pipeline == 0 || p.pipeline + 1 == shape.pipeline;
       };
       expect(mesh.world(), [](const MeshPlace&) { return true; });
-      expect(mesh.data(),
-             [&](const MeshPlace& p) { return p.pipeline == me.pipeline && p.tensor == me.tensor; });
+      expect(mesh.worker(), ours);
+      expect(mesh.peers(), [&](const MeshPlace& p) {
+        return p.pipeline == me.pipeline && p.data == me.data && p.tensor == me.tensor;
+      });
+      expect(mesh.data(), [&](const MeshPlace& p) {
+        return ours(p) && p.pipeline == me.pipeline && p.tensor == me.tensor;
+      });
       expect(mesh.tensor(),
-             [&](const MeshPlace& p) { return p.pipeline == me.pipeline && p.data == me.data; });
+             [&](const MeshPlace& p) { return ours(p) && p.pipeline == me.pipeline && p.data == me.data; });
       expect(mesh.activations(), stages);
       expect(mesh.gradients(), stages);
-      expect(mesh.model(), [&](const MeshPlace& p) { return p.data == me.data; });
+      expect(mesh.model(), [&](const MeshPlace& p) { return ours(p) && p.data == me.data; });
       expect(mesh.ends(),
              [&](const MeshPlace& p) { return stages(p) && (p == me || (is_end(p) && is_end(me))); });
     });
@@ -138,7 +157,7 @@ TEST(MeshGroups, AnotherNumberOfRanksIsRefused) {
       [&] {
         Mesh(recording.ranks(), {2, 2, 2});
       },
-      ThrowsMessage<Error>(HasSubstr("a mesh of 2 x 2 x 2 is not one of 6 ranks")));
+      ThrowsMessage<Error>(HasSubstr("a mesh of 1 x 2 x 2 x 2 is not one of 6 ranks")));
   EXPECT_EQ(Mesh(recording.ranks()).shape(), (MeshShape{1, 6, 1})) << "data ranks alone";
 }
 

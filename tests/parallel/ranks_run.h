@@ -140,14 +140,14 @@ class RankOfRun {
 
   void step(int step, RunOutcome& outcome) {
     const auto data = random_tokens(run_.model, count(), static_cast<std::uint32_t>(step % run_.batches) + 1);
-    engine_->begin_step(step);
+    engine_->begin_step(step, {run_.lr, step + 1});
     std::vector<TokenBatch> batches;
     for (int pass = 0; pass < engine_->passes(); ++pass) batches.push_back(micro_batch(data, step, pass));
     backend_->zero(losses_);
     const float scale = 1.0f / static_cast<float>(count() * run_.model.block_size);
     model_.train(batches, losses_, scale);
     outcome.norms.push_back(engine_->gradient_norm());
-    engine_->update(run_.lr, step + 1);
+    engine_->update();
 
     const Values of_passes = losses_.values();
     std::vector<double> losses(static_cast<std::size_t>(count()));
@@ -202,7 +202,7 @@ class RankOfRun {
     mesh_.world().all_reduce({values.data(), DType::f64, {static_cast<std::int64_t>(values.size())}}).wait();
     for (std::size_t i = 0; knows && i < values.size(); ++i) {
       if (mine[i] == 0) continue;
-      EXPECT_EQ(mine[i], values[i]) << to_string(mesh_.place());
+      EXPECT_EQ(mine[i], values[i]) << to_string(mesh_.place(), mesh_.shape());
     }
   }
 

@@ -113,6 +113,14 @@ void CpuBackend::add(const Tensor& out, const Tensor& x) {
   });
 }
 
+void CpuBackend::scale(const Tensor& out, const Tensor& x, float factor) {
+  for_blocks(threads_, x.count(), kBlock, [&](std::int64_t begin, std::int64_t end) {
+    for_lanes(end - begin, [&](std::int64_t i, std::int64_t live) {
+      store_n(out.as<float>() + begin + i, splat(factor) * load_n(x.as<float>() + begin + i, live), live);
+    });
+  });
+}
+
 void CpuBackend::sum(const Tensor& total, const Tensor& x) { add_sums<false>(threads_, total, x); }
 void CpuBackend::sum_squares(const Tensor& totals, const Tensor& x) { add_sums<true>(threads_, totals, x); }
 

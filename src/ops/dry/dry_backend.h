@@ -26,6 +26,7 @@ class DryBackend final : public Backend {
   void zero(const Tensor&) override {}
   void convert(const Tensor&, const Tensor&) override {}
   void add(const Tensor&, const Tensor&) override {}
+  void scale(const Tensor&, const Tensor&, float) override {}
   void sum(const Tensor&, const Tensor&) override {}
   void sum_squares(const Tensor&, const Tensor&) override {}
   void clip_scale(const Tensor&, const Tensor&, double) override {}

@@ -49,6 +49,12 @@ void ReferenceBackend::add(const Tensor& out, const Tensor& x) {
   write(out, sums);
 }
 
+void ReferenceBackend::scale(const Tensor& out, const Tensor& x, float factor) {
+  auto values = read(x);
+  for (double& value : values) value *= factor;
+  write(out, values);
+}
+
 void ReferenceBackend::sum(const Tensor& total, const Tensor& x) {
   for (double value : read(x)) *total.as<double>() += value;
 }

@@ -20,6 +20,7 @@ class ReferenceBackend : public Backend {
   void zero(const Tensor& x) override;
   void convert(const Tensor& out, const Tensor& x) override;
   void add(const Tensor& out, const Tensor& x) override;
+  void scale(const Tensor& out, const Tensor& x, float factor) override;
   void sum(const Tensor& total, const Tensor& x) override;
   void sum_squares(const Tensor& totals, const Tensor& x) override;
   void clip_scale(const Tensor& scale, const Tensor& squares, double max_norm) override;
