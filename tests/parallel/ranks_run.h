@@ -1,7 +1,9 @@
-// A short training run of a tiny model over a mesh of ranks that are threads, and everything that it leaves.
+// A short training run of a tiny model over a mesh of ranks that are threads, and everything that it leaves,
+// of every worker.
 #pragma once
 
 #include <cstring>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <numeric>
@@ -18,8 +20,9 @@ struct RanksRun {
   MeshShape mesh;
   bool sequence = false;
   ScheduleKind schedule = ScheduleKind::one_f_one_b;
-  int chunks = 1;        // ranges of units per stage
-  EngineOptions engine;  // micro_batches are those of the global batch; the part is filled in
+  int chunks = 1;          // ranges of units per stage
+  EngineOptions engine;    // the part is filled in
+  bool same_data = false;  // all workers take what the only one would
   int steps = 10;
   int batches = 1000;  // that there are: then they come again
   GptConfig model{.n_layer = 3,
@@ -119,12 +122,21 @@ inline void collect(RunOutcome& into, DataEngine& engine) {
   }
 }
 
+// Which micro-batches of the global batch are a worker's: like cards, every `workers`-th.
+struct Deal {
+  int worker = 0, workers = 1;
+};
+
 // One rank's side of a run.
 class RankOfRun {
  public:
-  RankOfRun(const RanksRun& run, World& world)
+  RankOfRun(const RanksRun& run, Communicator& ranks)
+      : RankOfRun(run, ranks,
+                  run.same_data ? Deal{} : Deal{place_of(run.mesh, ranks.rank()).worker, run.mesh.workers}) {}
+  RankOfRun(const RanksRun& run, Communicator& ranks, const Deal& deal)
       : run_(run),
-        mesh_(world.ranks, run.mesh),
+        deal_(deal),
+        mesh_(ranks, run.mesh),
         backend_(make_cpu_backend(1)),
         engine_(make_data_engine(*backend_, mesh_, run.model, run.engine_options(mesh_.place()))),
         model_(*backend_, *engine_, mesh_, run.model, run.pipeline_options(mesh_.place())),
@@ -137,9 +149,18 @@ class RankOfRun {
   }
 
   DataEngine& engine() { return *engine_; }
+  Backend& backend() { return *backend_; }
+  const MeshPlace& place() const { return mesh_.place(); }
 
   void step(int step, RunOutcome& outcome) {
-    const auto data = random_tokens(run_.model, count(), static_cast<std::uint32_t>(step % run_.batches) + 1);
+    gradient(step, outcome);
+    engine_->update();
+    if ((step + 1) % run_.evaluate_every == 0) evaluate(step, outcome);
+  }
+
+  // Of a step, up to its update.
+  void gradient(int step, RunOutcome& outcome) {
+    const auto data = batch(step);
     engine_->begin_step(step, {run_.lr, step + 1});
     std::vector<TokenBatch> batches;
     for (int pass = 0; pass < engine_->passes(); ++pass) batches.push_back(micro_batch(data, step, pass));
@@ -147,7 +168,6 @@ class RankOfRun {
     const float scale = 1.0f / static_cast<float>(count() * run_.model.block_size);
     model_.train(batches, losses_, scale);
     outcome.norms.push_back(engine_->gradient_norm());
-    engine_->update();
 
     const Values of_passes = losses_.values();
     std::vector<double> losses(static_cast<std::size_t>(count()));
@@ -157,30 +177,14 @@ class RankOfRun {
     }
     share(losses, model_.has_loss());
     outcome.losses.push_back(std::accumulate(losses.begin(), losses.end(), 0.0) * static_cast<double>(scale));
-    if ((step + 1) % run_.evaluate_every == 0) evaluate(data, outcome);
   }
 
- private:
-  int count() const { return run_.engine.micro_batches; }
-  int index(int pass) const { return pass * run_.mesh.data + engine_->first_micro_batch(); }
-
-  TokenBatch micro_batch(const Tokens& data, int step, int pass) {
-    const auto& tokens = tokens_[static_cast<std::size_t>(pass)];
-    const auto& targets = targets_[static_cast<std::size_t>(pass)];
-    const bool idle = index(pass) >= count();
-    const std::int64_t first = idle ? 0 : index(pass) * run_.model.block_size;
-    const std::vector<std::int32_t> ignored(static_cast<std::size_t>(run_.model.block_size), -1);
-    backend_->copy_from_host(tokens, data.tokens.data() + first);
-    backend_->copy_from_host(targets, idle ? ignored.data() : data.targets.data() + first);
-    return {.tokens = tokens,
-            .targets = targets,
-            .address = {.seed = Trainee::kSeed, .step = step, .first_sample = index(pass)}};
-  }
-
-  // Of the first micro-batch of the step, on all data ranks.
-  void evaluate(const Tokens& data, RunOutcome& outcome) {
-    backend_->copy_from_host(tokens_[0], data.tokens.data());
-    backend_->copy_from_host(targets_[0], data.targets.data());
+  // Of the worker's first micro-batch of the step, on all data ranks.
+  void evaluate(int step, RunOutcome& outcome) {
+    const auto data = batch(step);
+    const std::int64_t first = in_batch(0) * run_.model.block_size;
+    backend_->copy_from_host(tokens_[0], data.tokens.data() + first);
+    backend_->copy_from_host(targets_[0], data.targets.data() + first);
     const Buffer loss(*backend_, DType::f64, {1});
     model_.evaluate({.tokens = tokens_[0], .targets = targets_[0], .address = {}}, loss);
     std::vector<double> found(static_cast<std::size_t>(1 + run_.model.block_size));
@@ -195,11 +199,36 @@ class RankOfRun {
     outcome.predictions.insert(outcome.predictions.end(), found.begin() + 1, found.end());
   }
 
-  // Every rank gets what one rank of each tensor group tells; the others of the group know the same.
+ private:
+  int count() const { return run_.engine.micro_batches; }
+  // Of a worker's micro-batches, and of those of the global batch.
+  int index(int pass) const { return pass * run_.mesh.data + engine_->first_micro_batch(); }
+  int in_batch(int index) const { return index * deal_.workers + deal_.worker; }
+
+  Tokens batch(int step) const {
+    return random_tokens(run_.model, count() * deal_.workers,
+                         static_cast<std::uint32_t>(step % run_.batches) + 1);
+  }
+
+  TokenBatch micro_batch(const Tokens& data, int step, int pass) {
+    const auto& tokens = tokens_[static_cast<std::size_t>(pass)];
+    const auto& targets = targets_[static_cast<std::size_t>(pass)];
+    const bool idle = index(pass) >= count();
+    const std::int64_t first = idle ? 0 : in_batch(index(pass)) * run_.model.block_size;
+    const std::vector<std::int32_t> ignored(static_cast<std::size_t>(run_.model.block_size), -1);
+    backend_->copy_from_host(tokens, data.tokens.data() + first);
+    backend_->copy_from_host(targets, idle ? ignored.data() : data.targets.data() + first);
+    return {.tokens = tokens,
+            .targets = targets,
+            .address = {.seed = Trainee::kSeed, .step = step, .first_sample = in_batch(index(pass))}};
+  }
+
+  // Every rank of the worker gets what one rank of each tensor group tells; the others of the group know the
+  // same.
   void share(std::vector<double>& values, bool knows) {
     const auto mine = values;
     if (mesh_.place().tensor > 0) std::fill(values.begin(), values.end(), 0.0);
-    mesh_.world().all_reduce({values.data(), DType::f64, {static_cast<std::int64_t>(values.size())}}).wait();
+    mesh_.worker().all_reduce({values.data(), DType::f64, {static_cast<std::int64_t>(values.size())}}).wait();
     for (std::size_t i = 0; knows && i < values.size(); ++i) {
       if (mine[i] == 0) continue;
       EXPECT_EQ(mine[i], values[i]) << to_string(mesh_.place(), mesh_.shape());
@@ -207,6 +236,7 @@ class RankOfRun {
   }
 
   const RanksRun& run_;
+  Deal deal_;
   Mesh mesh_;
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<DataEngine> engine_;
@@ -215,14 +245,19 @@ class RankOfRun {
   Buffer losses_;
 };
 
-inline RunOutcome train(const RanksRun& run) {
-  RunOutcome outcome;
+// What a rank does between its first step and its last.
+using RankSteps = std::function<void(RankOfRun& rank, RunOutcome& outcome)>;
+
+// The outcomes of every worker.
+inline std::vector<RunOutcome> train_workers(const RanksRun& run, const RankSteps& steps) {
+  std::vector<RunOutcome> outcomes(static_cast<std::size_t>(run.mesh.workers));
   std::mutex mutex;
   run_threads({.ranks = run.mesh.ranks(), .deadline_seconds = 60}, [&](World& world) {
-    RankOfRun rank(run, world);
+    RankOfRun rank(run, world.ranks);
     RunOutcome mine;
-    for (int step = 0; step < run.steps; ++step) rank.step(step, mine);
+    steps(rank, mine);
     const std::lock_guard lock(mutex);
+    auto& outcome = outcomes[static_cast<std::size_t>(rank.place().worker)];
     collect(outcome, rank.engine());
     if (outcome.losses.empty()) {
       outcome.losses = mine.losses;
@@ -235,10 +270,19 @@ inline RunOutcome train(const RanksRun& run) {
       EXPECT_EQ(mine.evaluations, outcome.evaluations);
     }
   });
-  for (const auto& [name, counts] : outcome.saved)
-    EXPECT_TRUE(std::all_of(counts.begin(), counts.end(), [](int n) { return n == 1; }))
-        << name << " is not saved once";
-  return outcome;
+  for (const auto& outcome : outcomes) {
+    for (const auto& [name, counts] : outcome.saved)
+      EXPECT_TRUE(std::all_of(counts.begin(), counts.end(), [](int n) { return n == 1; }))
+          << name << " is not saved once";
+  }
+  return outcomes;
 }
+inline std::vector<RunOutcome> train_workers(const RanksRun& run) {
+  return train_workers(run, [&](RankOfRun& rank, RunOutcome& outcome) {
+    for (int step = 0; step < run.steps; ++step) rank.step(step, outcome);
+  });
+}
+// Of the only worker.
+inline RunOutcome train(const RanksRun& run) { return std::move(train_workers(run).front()); }
 
 }  // namespace shoal::test
