@@ -14,7 +14,8 @@
 
 namespace shoal {
 
-inline constexpr const char* kWorkersField = "workers";  // of CheckpointInfo::state
+// Of CheckpointInfo::state: how many, and what else of the state each one has for itself.
+inline constexpr const char *kWorkersField = "workers", *kWorkerStatesField = "worker_states";
 
 std::string worker_tensor_name(int worker, std::string_view name);
 

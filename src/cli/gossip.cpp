@@ -111,15 +111,7 @@ void print_topology(const TopologyOptions& options, bool all) {
 }  // namespace
 
 int TopologyOptions::per_node() const {
-  if (local_size > 0) return local_size;
-  for (const auto& scheme : topology_schemes()) {
-    if (scheme.name != name || !scheme.uses_nodes) continue;
-    for (const int size : {8, 4, 2}) {
-      if (scheme.fits(workers, size)) return size;
-    }
-    return 2;
-  }
-  return 1;
+  return local_size > 0 ? local_size : default_per_node(name, workers);
 }
 
 Topology TopologyOptions::load() const {

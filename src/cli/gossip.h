@@ -14,7 +14,6 @@ struct TopologyOptions {
   int workers = 0;
   int local_size = 0;  // not given
 
-  // As given; else for alternating-exp-ring the first of 8, 4 and 2 that it can be made with, otherwise 1.
   int per_node() const;
   Topology load() const;
 };

@@ -114,7 +114,9 @@ class SynchronousEngine final : public DataEngine {
   }
   double show_average() override;
   void drop_average() override;
-  void keep_average() override { mixer_->set_equal(); }
+  void keep_average() override {
+    if (mixer_) mixer_->set_equal();
+  }
 
  private:
   // This rank's shard of one of the flat buffers of shards.

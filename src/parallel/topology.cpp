@@ -73,6 +73,32 @@ std::vector<std::string> topology_names() {
   return names;
 }
 
+int default_per_node(std::string_view name, int workers) {
+  for (const auto& scheme : topology_schemes()) {
+    if (scheme.name != name || !scheme.uses_nodes) continue;
+    for (const int size : {8, 4, 2}) {
+      if (scheme.fits(workers, size)) return size;
+    }
+    return 2;
+  }
+  return 1;
+}
+
+int rounds_to_hear_of_all(const Topology& topology) {
+  std::vector<char> heard(static_cast<std::size_t>(topology.workers));  // of worker 0
+  heard[0] = 1;
+  int rounds = 0;
+  for (int still = 0; still <= topology.period() && !std::ranges::all_of(heard, std::identity());) {
+    const auto before = heard;
+    for (const auto& group : topology.rounds[static_cast<std::size_t>(rounds++ % topology.period())]) {
+      if (std::ranges::any_of(group, [&](int worker) { return heard[static_cast<std::size_t>(worker)] != 0; }))
+        for (const int worker : group) heard[static_cast<std::size_t>(worker)] = 1;
+    }
+    still = heard == before ? still + 1 : 0;
+  }
+  return rounds;
+}
+
 void mix(const Topology& topology, std::int64_t step, std::span<double> x) {
   if (std::ssize(x) != topology.workers) fail("mix: {} numbers for {} workers", x.size(), topology.workers);
   for (const auto& group : topology.rounds.at(static_cast<std::size_t>(step % topology.period()))) {

@@ -29,6 +29,9 @@ struct Topology {
 // many workers. A user's own comes from a file: train/topology_file.h.
 Topology make_topology(std::string_view name, int workers, int per_node);
 std::vector<std::string> topology_names();
+// Of workers of which nobody says how they share nodes: 1 or, for a scheme that needs nodes of several, the
+// first of 8, 4 and 2 that it can be made with.
+int default_per_node(std::string_view name, int workers);
 
 // What averaging alone does, without updates.
 struct TopologyFacts {
@@ -41,6 +44,9 @@ struct TopologyFacts {
 };
 // Time and memory are linear in workers x period: seconds for 65,536 workers.
 TopologyFacts facts_of(const Topology& topology);
+
+// Rounds until worker 0's step has something of every other's: after so many, nobody can be further ahead.
+int rounds_to_hear_of_all(const Topology& topology);
 
 // One round on the workers' models: each becomes the mean of its group. x [workers] is one number of each.
 // Throws Error where that is not the number of workers.

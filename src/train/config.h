@@ -112,6 +112,7 @@ struct ParallelConfig {
 
 struct GossipConfig {
   std::string topology = "exp";
+  int worker_size = 1;
   double bucket_mib = 25;
   std::string clip = "global";
   bool continue_from_average = false;

@@ -260,16 +260,26 @@ std::vector<Field> make_fields() {
 
       choice<&C::gossip, &Gossip::topology>("gossip.topology", topology_choices(),
                                             "Who averages with whom (`shoal gossip topology` prints it)."),
-      number<&C::gossip, &Gossip::bucket_mib>("gossip.bucket_mib", above(0), "MiB",
-                                              "Size of an exchanged bucket."),
+      number<&C::gossip, &Gossip::worker_size>(
+          "gossip.worker_size", between(1, 1 << 20), "ranks",
+          "Data-parallel ranks of a worker. They share its batches and, as parallel.zero says, its state; "
+          "gossip goes on between workers."),
+      number<&C::gossip, &Gossip::bucket_mib>(
+          "gossip.bucket_mib", above(0), "MiB",
+          "Parameters that are averaged together: neighbouring blocks up to this size, or one larger one."),
       choice<&C::gossip, &Gossip::clip>(
           "gossip.clip", {"global", "bucket"},
-          "Clip by the worker's whole gradient, or bucket by bucket (full overlap)."),
+          "global: clip by the norm of the worker's whole gradient, and update at the end of the backward "
+          "pass. bucket: clip every bucket by its own norm, and update and send it while the backward pass "
+          "goes on."),
       plain<&C::gossip, &Gossip::continue_from_average>(
           "gossip.continue_from_average",
-          "After an evaluation go on from the average instead of each worker's own model."),
-      number<&C::gossip, &Gossip::local_size>("gossip.local_size", at_least(0), "ranks",
-                                              "Workers per node. 0: as the launcher says."),
+          "After an evaluation, which is of the workers' average, go on from that instead of from each "
+          "worker's own model."),
+      number<&C::gossip, &Gossip::local_size>(
+          "gossip.local_size", at_least(0), "workers",
+          "Neighbouring workers that share a node; alternating-exp-ring needs to know. 0: as they were "
+          "started, or on a single host 8, 4 or 2."),
 
       number<&C::log, &LogConfig::interval>("log.interval", at_least(1), "steps", "Steps between log lines."),
       plain<&C::log, &LogConfig::tensorboard>("log.tensorboard",

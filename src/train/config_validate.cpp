@@ -17,13 +17,7 @@ struct NotYet {
 constexpr std::array kNotYet = {
     NotYet{"train.backend", "cuda", "training on a GPU"},
     NotYet{"parallel.schedule", "zero_bubble", "this schedule"},
-    NotYet{"parallel.engine", "", "training by gossip"},
     NotYet{"parallel.plan", "", "the planner"},
-    NotYet{"gossip.topology", "", "training by gossip"},
-    NotYet{"gossip.bucket_mib", "", "training by gossip"},
-    NotYet{"gossip.clip", "", "training by gossip"},
-    NotYet{"gossip.continue_from_average", "", "training by gossip"},
-    NotYet{"gossip.local_size", "", "training by gossip"},
 };
 
 class Rules {
@@ -37,6 +31,7 @@ class Rules {
     check_length();
     check_schedule();
     check_parallel();
+    check_gossip();
     check_pipeline();
   }
 
@@ -154,6 +149,44 @@ class Rules {
       fail_user("{} does not divide {}; groups are of one size", say("parallel.replicate"),
                 say("parallel.data"));
     }
+  }
+
+  void check_gossip() const {
+    const auto& parallel = config_.parallel;
+    if (parallel.engine != "gossip") return;
+    const int size = config_.gossip.worker_size;
+    if (parallel.zero > 0 && size == 1) {
+      fail_user("{} shards over the ranks of a worker, but {} has one; raise it, or set parallel.zero=0",
+                say("parallel.zero"), say("gossip.worker_size"));
+    }
+    if (size % parallel.replicate != 0) {
+      fail_user("{} does not divide {}; groups are of one size", say("parallel.replicate"),
+                say("gossip.worker_size"));
+    }
+    if (parallel.data % size != 0) {
+      fail_user("{} does not divide {}; workers are of one size", say("gossip.worker_size"),
+                say("parallel.data"));
+    }
+    if (config_.gossip.clip == "bucket") check_clip_by_bucket();
+  }
+
+  // Buckets are updated before the backward pass is over.
+  void check_clip_by_bucket() const {
+    const auto refuse = [&](std::string_view key, std::string_view why) {
+      static const Config defaults;
+      if (find_field(key)->value(config_) == find_field(key)->value(defaults)) return;
+      fail_user("{} does not go with {}: {}; use gossip.clip=global, or leave {} out", say("gossip.clip"),
+                say(key), why, key);
+    };
+    constexpr std::string_view kLate = "a worker's ranks have its gradient only after the backward pass",
+                               kDone =
+                                   "by the time that a step is known to be bad, buckets have been updated";
+    refuse("gossip.worker_size", kLate);
+    refuse("parallel.tensor", kLate);
+    refuse("parallel.pipeline", kLate);
+    refuse("run.deterministic", "sums of a fixed order are ready only after the backward pass");
+    refuse("train.on_bad_step", kDone);
+    refuse("train.spike_zscore", kDone);
   }
 
   void check_pipeline() const {

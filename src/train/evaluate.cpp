@@ -43,7 +43,9 @@ double Evaluator::run_batch() {
 }
 
 Evaluation Evaluator::over(std::int64_t batches, const FillBatch& fill, const EvaluationProgress& progress) {
-  const int rank = mesh_.data().rank(), size = mesh_.data().size();
+  // Workers evaluate the same model, so its batches are dealt to all of them.
+  const int size = mesh_.shape().workers * mesh_.data().size(),
+            rank = mesh_.place().worker * mesh_.data().size() + mesh_.data().rank();
   const bool counts = model_.has_loss() && mesh_.place().tensor == 0;
   // One loss per batch, zero where it is another rank's, then tokens and correct ones: counts stay exact.
   std::vector<double> sums(static_cast<std::size_t>(batches) + 2);

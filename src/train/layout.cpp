@@ -16,14 +16,40 @@ int largest_micro_batch(int global_batch, int count) {
   return size;
 }
 
-int choose_micro_batch(const Config& config, int data_ranks) {
+// Of the sequences that a worker has in a step.
+int choose_micro_batch(const Config& config, int sequences, int data_ranks) {
   constexpr int kRanksThatAgree = 8, kPerStage = 4;  // then stages wait a fifth of the step
-  const int sequences = config.train.global_batch, stages = config.parallel.pipeline;
+  const int stages = config.parallel.pipeline;
   const bool exact = config.run.deterministic == "layout";
   const std::int64_t wanted = exact        ? kRanksThatAgree
                               : stages > 1 ? std::int64_t{kPerStage} * stages * data_ranks
                                            : data_ranks;
   return largest_micro_batch(sequences, static_cast<int>(std::min<std::int64_t>(wanted, sequences)));
+}
+
+// Every worker has as many micro-batches as any other, so that its gradient counts as much.
+void check_shares(const Config& config, int workers) {
+  const auto& train = config.train;
+  if (const int batch = train.global_batch; batch % workers != 0) {
+    const int below = batch / workers * workers;
+    fail_user("train.global_batch = {} cannot be dealt evenly to {} workers; set it to {}{}", batch, workers,
+              below > 0 ? fmt::format("{} or ", below) : "", below + workers);
+  }
+  if (train.micro_batch == 0 || train.global_batch / train.micro_batch % workers == 0) return;
+  const int share = train.global_batch / workers;
+  fail_user(
+      "{} micro-batches of a step (train.global_batch = {}, train.micro_batch = {}) cannot be dealt evenly "
+      "to "
+      "{} workers; set train.micro_batch={}",
+      train.global_batch / train.micro_batch, train.global_batch, train.micro_batch, workers,
+      largest_micro_batch(share, std::max(1, (share + train.micro_batch - 1) / train.micro_batch)));
+}
+
+// Where the launcher knows more than that all are on one host.
+void resolve_nodes(Config& config, int ranks, int ranks_per_host) {
+  if (config.gossip.local_size > 0 || ranks_per_host == 0 || ranks_per_host == ranks) return;
+  const int ranks_of_worker = ranks / worker_count(config);
+  config.gossip.local_size = std::max(1, ranks_per_host / ranks_of_worker);
 }
 
 }  // namespace
@@ -66,9 +92,15 @@ void resolve_mesh(Config& config, int ranks) {
   check_groups(config, config.parallel.data);
 }
 
-void resolve_layout(Config& config, int ranks) {
+void resolve_layout(Config& config, int ranks, int ranks_per_host) {
   resolve_mesh(config, ranks);
   auto& train = config.train;
+  const int workers = worker_count(config);
+  if (workers > 1) {
+    resolve_nodes(config, ranks, ranks_per_host);
+    gossip_topology(config);
+    check_shares(config, workers);
+  }
   const int data = config.parallel.data;
   const auto per_model = ranks_of_model(config.parallel);
   const auto cannot_share =
@@ -78,7 +110,9 @@ void resolve_layout(Config& config, int ranks) {
               train.global_batch == 1 ? "one sequence" : fmt::format("{} sequences", train.global_batch),
               train.global_batch * per_model);
   }
-  if (train.micro_batch == 0) train.micro_batch = choose_micro_batch(config, data);
+  if (train.micro_batch == 0) {
+    train.micro_batch = choose_micro_batch(config, train.global_batch / workers, data / workers);
+  }
   if (const int count = train.global_batch / train.micro_batch; data > count) {
     fail_user(
         "{} {} of a step (train.global_batch = {}, train.micro_batch = {}); start at "
@@ -90,25 +124,50 @@ void resolve_layout(Config& config, int ranks) {
 }
 
 void check_groups(const Config& config, int data_ranks) {
-  const int groups = config.parallel.replicate;
-  if (data_ranks % groups == 0) return;
-  fail_user("parallel.replicate = {} does not divide the {} data-parallel rank{}; groups are of one size",
-            groups, data_ranks, data_ranks == 1 ? "" : "s");
+  const bool gossip = config.parallel.engine == "gossip";
+  const auto ranks_text = [](int ranks) {
+    return fmt::format("{} data-parallel rank{}", ranks, ranks == 1 ? "" : "s");
+  };
+  const int size = gossip ? config.gossip.worker_size : data_ranks, groups = config.parallel.replicate;
+  if (data_ranks % size != 0) {
+    fail_user("gossip.worker_size = {} does not divide the {}; workers are of one size", size,
+              ranks_text(data_ranks));
+  }
+  if (size % groups == 0) return;
+  fail_user("parallel.replicate = {} does not divide the {}{}; groups are of one size", groups,
+            ranks_text(size), gossip ? " of a worker" : "");
+}
+
+int worker_count(const Config& config) {
+  return config.parallel.engine == "gossip" ? config.parallel.data / config.gossip.worker_size : 1;
+}
+
+Topology gossip_topology(const Config& config) {
+  const auto& gossip = config.gossip;
+  const int workers = worker_count(config);
+  return find_topology(
+      gossip.topology, workers,
+      gossip.local_size > 0 ? gossip.local_size : default_per_node(gossip.topology, workers));
 }
 
 MeshShape mesh_shape(const Config& config) {
   const auto& parallel = config.parallel;
-  return {.pipeline = parallel.pipeline, .data = parallel.data, .tensor = parallel.tensor};
+  const int workers = worker_count(config);
+  return {.pipeline = parallel.pipeline,
+          .data = parallel.data / workers,
+          .tensor = parallel.tensor,
+          .workers = workers};
 }
 
 std::string mesh_text(const Config& config) {
   const auto shape = mesh_shape(config);
-  if (ranks_of_model(config.parallel) == 1) return "";
+  if (ranks_of_model(config.parallel) == 1 && shape.workers == 1) return "";
   std::vector<std::string> axes;
+  if (shape.workers > 1) axes.push_back(fmt::format("{} workers", shape.workers));
   if (shape.pipeline > 1) axes.push_back(fmt::format("{} stages", shape.pipeline));
   if (shape.data > 1) axes.push_back(fmt::format("{} data", shape.data));
   if (shape.tensor > 1) axes.push_back(fmt::format("{} tensor", shape.tensor));
-  const bool said = shape.pipeline > 1 && axes.size() == 1;  // stages are ranks
+  const bool said = axes.size() == 1 && (shape.pipeline > 1 || shape.workers > 1);  // they are ranks
   return fmt::format("{}{}{}", fmt::join(axes, " x "), said ? "" : " ranks",
                      shape.tensor > 1 && config.parallel.sequence ? " with sequence parallelism" : "");
 }
@@ -146,6 +205,21 @@ ModelPart model_part(const Config& config, const GptConfig& model, const MeshPla
   return part;
 }
 
+int micro_batches_of_worker(const Config& config) {
+  return config.train.global_batch / config.train.micro_batch / worker_count(config);
+}
+
+namespace {
+
+std::optional<GossipOptions> gossip_options(const Config& config) {
+  if (config.parallel.engine != "gossip") return std::nullopt;
+  return GossipOptions{.topology = gossip_topology(config),
+                       .bucket_bytes = config.gossip.bucket_mib * (1 << 20),
+                       .clip_by_bucket = config.gossip.clip == "bucket"};
+}
+
+}  // namespace
+
 EngineOptions engine_options(const Config& config, const GptConfig& model, const MeshPlace& place) {
   const auto& optim = config.optim;
   const auto& parallel = config.parallel;
@@ -161,14 +235,15 @@ EngineOptions engine_options(const Config& config, const GptConfig& model, const
           .zero = parallel.zero,
           .replicate = parallel.replicate,
           .layout_exact = config.run.deterministic == "layout",
-          .micro_batches = config.train.global_batch / config.train.micro_batch,
+          .micro_batches = micro_batches_of_worker(config),
           .reduced = parallel.reduce_dtype == "bfloat16" ? DType::bf16 : DType::f32,
-          .offload = parallel.offload == "disk" ? config.run.path() : ""};
+          .offload = parallel.offload == "disk" ? config.run.path() : "",
+          .gossip = gossip_options(config)};
 }
 
 PipelineOptions pipeline_options(const Config& config, const GptConfig& model, const MeshPlace& place) {
   const auto shape = mesh_shape(config);
-  const int micro_batches = config.train.global_batch / config.train.micro_batch;
+  const int micro_batches = micro_batches_of_worker(config);
   return {.batch = {config.train.micro_batch, model.block_size},
           .compute = compute_dtype(config),
           .recompute = config.train.recompute == "block" ? Recompute::block : Recompute::none,

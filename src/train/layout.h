@@ -8,16 +8,18 @@
 #include "parallel/data_engine.h"
 #include "parallel/pipeline.h"
 #include "train/config.h"
+#include "train/topology_file.h"
 
 namespace shoal {
 
-// Fills in parallel.data and, where it is 0, train.micro_batch. Throws UserError, with what would do, when
-// `ranks` is not what the config asks for or so many cannot share a global batch.
+// Fills in parallel.data and, where they are 0, train.micro_batch and gossip.local_size. Throws UserError,
+// with what would do, when `ranks` is not what the config asks for, so many cannot share a global batch, or
+// no topology is of so many workers. `ranks_per_host` neighbouring ranks share a host; 0: unknown.
 //
 // The micro-batch is chosen so that every data rank has one, or in a pipeline four for every stage: the
 // largest there is; or with layout determinism, where it must not depend on the ranks, the largest that gives
 // eight of them.
-void resolve_layout(Config& config, int ranks);
+void resolve_layout(Config& config, int ranks, int ranks_per_host = 0);
 
 // The first half of that, which use without training needs too: fills in parallel.data.
 void resolve_mesh(Config& config, int ranks);
@@ -28,11 +30,15 @@ std::int64_t ranks_of_model(const ParallelConfig& parallel);
 // where that is known: "mpirun".
 void check_ranks(const ParallelConfig& parallel, int ranks, std::string_view by = {});
 
-// Throws UserError unless parallel.replicate divides the ranks.
+// Throws UserError unless gossip.worker_size divides the data ranks, and parallel.replicate those of a
+// worker.
 void check_groups(const Config& config, int data_ranks);
 
 // --- of a config whose layout is resolved
 
+int worker_count(const Config& config);  // 1 but for gossip
+Topology gossip_topology(const Config& config);
+int micro_batches_of_worker(const Config& config);  // in a step
 MeshShape mesh_shape(const Config& config);
 // "2 stages x 4 data x 2 tensor ranks with sequence parallelism"; "" for data ranks alone.
 std::string mesh_text(const Config& config);

@@ -52,7 +52,7 @@ double share_of_checkpoint(const Config& config, const GptConfig& model, const M
       for (const auto& box : parameter.boxes()) elements += static_cast<double>(box.shape.count());
     }
   }
-  return (1 + optimizer_tensors(config)) * 4 * elements / config.parallel.data;
+  return (1 + optimizer_tensors(config)) * 4 * elements / mesh_shape(config).data;
 }
 
 double read_number(const std::string& path) {
@@ -213,7 +213,7 @@ void check_memory(const Config& config, const GptConfig& model, const RankPlaces
       ranks.here == 1                       ? ""
       : ranks_of_model(config.parallel) > 1 ? " on the rank that needs most"
                                             : " on each",
-      config.parallel.data > 1 && config.parallel.zero < 3 ? ", set parallel.zero=3" : "");
+      mesh_shape(config).data > 1 && config.parallel.zero < 3 ? ", set parallel.zero=3" : "");
 }
 
 }  // namespace shoal

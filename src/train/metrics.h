@@ -33,6 +33,9 @@ struct EvalRecord {
   double val_loss = 0;
   std::optional<double> val_accuracy = {};   // next-token accuracy, 0..1
   std::optional<double> entropy_floor = {};  // the lowest loss possible on this data, where it is known
+  // Of workers with models of their own, of whose mean the losses are: how far they are apart, relative to
+  // it.
+  std::optional<double> consensus_distance = {};
 };
 
 class MetricsSink {

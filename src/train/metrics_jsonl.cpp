@@ -104,6 +104,7 @@ void JsonlSink::write(const EvalRecord& r) {
   std::string line = fmt::format(R"({{"step":{},"train_loss":{},"val_loss":{},"val_perplexity":{})", r.step,
                                  number(r.train_loss), number(r.val_loss), number(std::exp(r.val_loss)));
   if (r.val_accuracy) line += fmt::format(R"(,"val_accuracy":{})", number(*r.val_accuracy));
+  if (r.consensus_distance) line += fmt::format(R"(,"consensus_distance":{})", number(*r.consensus_distance));
   if (r.entropy_floor) line += fmt::format(R"(,"entropy_floor":{})", number(*r.entropy_floor));
   write_line(line + "}\n");
 }
@@ -118,7 +119,8 @@ Metrics read_metrics(const std::filesystem::path& file) {
                                .train_loss = read_number(*record, "train_loss"),
                                .val_loss = read_number(*record, "val_loss"),
                                .val_accuracy = read_optional(*record, "val_accuracy"),
-                               .entropy_floor = read_optional(*record, "entropy_floor")});
+                               .entropy_floor = read_optional(*record, "entropy_floor"),
+                               .consensus_distance = read_optional(*record, "consensus_distance")});
     } else {
       metrics.steps.push_back({.step = step,
                                .loss = read_number(*record, "loss"),

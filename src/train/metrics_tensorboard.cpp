@@ -94,6 +94,8 @@ void TensorBoardSink::write(const EvalRecord& record) {
                               {"eval/val_loss", record.val_loss},
                               {"eval/val_perplexity", std::exp(record.val_loss)}});
   if (record.val_accuracy) write_scalars(record.step, {{"eval/val_accuracy", *record.val_accuracy}});
+  if (record.consensus_distance)
+    write_scalars(record.step, {{"eval/consensus_distance", *record.consensus_distance}});
 }
 
 }  // namespace shoal

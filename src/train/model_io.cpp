@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "core/log.h"
 #include "core/version.h"
 #include "train/agree.h"
 #include "train/layout.h"
@@ -90,6 +91,12 @@ std::unique_ptr<Tokenizer> tokenizer_of(const CheckpointReader& checkpoint) {
   return tokenizer_from_json(json::parse(text), checkpoint.directory());
 }
 
+WorkerSource one_model_of(CheckpointReader& checkpoint) {
+  WorkerSource model(checkpoint);
+  if (model.workers() > 1) log::info("the model is the mean of {} workers' models", model.workers());
+  return model;
+}
+
 namespace {
 
 TensorSlice slice_of(const StateTensor& tensor) {
@@ -149,6 +156,7 @@ LoadedModel load_model(const std::filesystem::path& directory, const Config& con
   LoadedModel loaded;
   loaded.config = config;
   loaded.compute = compute_dtype(config);
+  std::unique_ptr<CheckpointReader> checkpoint;
   std::unique_ptr<SliceSource> source;
   all_or_none(group, [&] {
     if (is_hugging_face_folder(directory)) {
@@ -157,11 +165,11 @@ LoadedModel load_model(const std::filesystem::path& directory, const Config& con
       loaded.tokenizer = hugging_face_tokenizer(directory);
       return;
     }
-    auto checkpoint = std::make_unique<CheckpointReader>(directory);
+    checkpoint = std::make_unique<CheckpointReader>(directory);
     loaded.gpt = model_of(*checkpoint);
     loaded.step = checkpoint->info().step;
     loaded.tokenizer = tokenizer_of(*checkpoint);
-    source = std::move(checkpoint);
+    source = std::make_unique<WorkerSource>(one_model_of(*checkpoint));
   });
   loaded.backend = make_backend(config.train.backend, threads);
   resolve_mesh(loaded.config, group.size());

@@ -11,6 +11,7 @@
 
 #include "checkpoint/reader.h"
 #include "checkpoint/store.h"
+#include "checkpoint/worker_source.h"
 #include "data/tokenizer.h"
 #include "parallel/data_engine.h"
 #include "train/config.h"
@@ -37,6 +38,9 @@ TrainState train_state_of(const CheckpointReader& checkpoint);
 Config config_of(const CheckpointReader& checkpoint);
 GptConfig model_of(const CheckpointReader& checkpoint);
 std::unique_ptr<Tokenizer> tokenizer_of(const CheckpointReader& checkpoint);  // null when the data had none
+
+// A checkpoint's tensors by their plain names: where it is of several workers their mean, which the log says.
+WorkerSource one_model_of(CheckpointReader& checkpoint);
 
 // Views of an engine's state in host memory; the engine's backend must be one of the CPU's.
 std::vector<SliceView> state_slices(DataEngine& engine);

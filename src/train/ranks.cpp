@@ -29,7 +29,9 @@ int ranks_to_start(const Config& config, int asked, const Launch& launch) {
     check_ranks(parallel, started, launched ? launch.by : "--ranks");
     return started;
   }
-  const std::int64_t wanted = std::max(parallel.data, 1) * ranks_of_model(parallel);
+  const std::int64_t wanted =
+      std::max(parallel.data, config.parallel.engine == "gossip" ? config.gossip.worker_size : 1) *
+      ranks_of_model(parallel);
   if (wanted > std::numeric_limits<int>::max()) fail_user("[parallel] asks for {} ranks, too many", wanted);
   return static_cast<int>(wanted);
 }

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <optional>
 
+#include "checkpoint/worker_source.h"
 #include "core/clock.h"
 #include "core/error.h"
 #include "core/log.h"
@@ -25,7 +26,9 @@
 #include "train/setup.h"
 #include "train/spike.h"
 #include "train/step_batches.h"
+#include "train/step_news.h"
 #include "train/tracer.h"
+#include "train/worker_state.h"
 
 namespace shoal {
 namespace {
@@ -34,10 +37,24 @@ namespace fs = std::filesystem;
 
 bool is_gradient(const std::string& tensor) { return tensor.starts_with("the gradient of"); }
 
+constexpr const char* kSignals[] = {"SIGINT", "SIGTERM", "SIGUSR1"};
+
+// Which of them this rank got, as numbers that are added up over the ranks.
+std::array<double, 3> signals_here() {
+  const std::string_view mine = InterruptGuard::requested() ? InterruptGuard::requested() : "";
+  std::array<double, 3> signals = {};
+  for (std::size_t i = 0; i < signals.size(); ++i) signals[i] = mine == kSignals[i];
+  return signals;
+}
+
+void add_up(Communicator& group, std::vector<double>& sums) {
+  group.all_reduce({sums.data(), DType::f64, {static_cast<std::int64_t>(sums.size())}}).wait();
+}
+
 }  // namespace
 
 struct Trainer::Impl {
-  // What one step found out, the same on every rank.
+  // What one step found out, the same on every rank of a worker.
   struct StepOutcome {
     double loss = 0;
     double grad_norm = 0;
@@ -46,7 +63,7 @@ struct Trainer::Impl {
   World& world;
   Tracer* tracer;  // or null
   Communicator& ranks;
-  const int data_ranks_asked;  // parallel.data as it was given
+  const Config given;  // before its layout was resolved
   // The data decide parts of the config, so they are opened first.
   Config config;
   Mesh mesh;
@@ -59,6 +76,7 @@ struct Trainer::Impl {
   std::unique_ptr<StepBatches> step_batches;
   std::unique_ptr<Evaluator> evaluator;
   std::unique_ptr<Saver> saver;
+  std::optional<StepNews> news;  // where there are several workers
   Reporter reporter;
   LrSchedule schedule;
   TrainState state;
@@ -75,13 +93,17 @@ struct Trainer::Impl {
   bool failure_told = false;  // of the last save
   TrainResult result;
 
-  Impl(const Config& given, World& world, Tracer* tracer);
+  Impl(const Config& config, World& world, Tracer* tracer);
 
   bool first() const { return ranks.rank() == 0; }
   // Then a copy for saving in the background would need the memory that is not there.
   bool state_on_disk() const { return config.parallel.offload == "disk"; }
-  int micro_batches() const { return config.train.global_batch / config.train.micro_batch; }
-  int data_ranks() const { return mesh.shape().data; }
+  int workers() const { return mesh.shape().workers; }
+  // Micro-batches are dealt to workers in turn, and a worker's to its data ranks.
+  int micro_batches() const { return micro_batches_of_worker(config); }
+  int dealt(int pass) const { return pass * mesh.shape().data + engine->first_micro_batch(); }
+  int first_dealt() const { return dealt(0) * workers() + mesh.place().worker; }  // of all micro-batches
+  std::int64_t worker_tokens() const { return step_tokens() / workers(); }
   // Of the ranks that know a loss, one tells it.
   bool tells_loss() const { return model->has_loss() && mesh.place().tensor == 0; }
   std::int64_t step_tokens() const {
@@ -99,26 +121,33 @@ struct Trainer::Impl {
   // The number of ranks is no part of the run: another may go on with it.
   Config described() const {
     Config described = config;
-    described.parallel.data = data_ranks_asked;
+    described.parallel.data = given.parallel.data;
+    described.gossip.local_size = given.gossip.local_size;
     return described;
   }
 
   void start();
+  void hear(std::span<const double> signals);
   void share(std::vector<double>& sums);
+  void hear_news(bool all);
   StepOutcome step(BatchLoader& loader);
   StepOutcome give_up(StepOutcome outcome, const std::vector<double>& parts, const std::string& why);
   std::string first_bad_tensor();
   bool evaluate();
+  double seconds_left(double per_step) const {
+    return per_step * static_cast<double>(last_step() - state.step);
+  }
+  void tell(const StepRecord& record) { reporter.step(record, seconds_left(record.ms_per_step / 1e3)); }
   void save(bool best, bool wait);
   void tell_failed_save(const std::string& why);
   void train(BatchLoader& loader);
 };
 
-Trainer::Impl::Impl(const Config& given, World& its_world, Tracer* its_tracer)
+Trainer::Impl::Impl(const Config& its_config, World& its_world, Tracer* its_tracer)
     : world(its_world),
       tracer(its_tracer),
       ranks(world.ranks),
-      data_ranks_asked(given.parallel.data),
+      given(its_config),
       config(agree_on_config(given, world)),
       mesh(ranks, mesh_shape(config)),
       data(open_dataset(config, world)),
@@ -150,6 +179,7 @@ void Trainer::Impl::start() {
   step_batches = std::make_unique<StepBatches>(*backend, options.batch, options.micro_batches);
   evaluator =
       std::make_unique<Evaluator>(*backend, *model, mesh, static_cast<std::uint64_t>(config.run.seed));
+  if (workers() > 1) news.emplace(ranks, gossip_topology(config));
 
   if (from) {
     all_or_none(ranks, [&] {
@@ -160,8 +190,12 @@ void Trainer::Impl::start() {
         return;
       }
       CheckpointReader checkpoint(*from);
-      read_state(*engine, checkpoint, resuming);
-      if (resuming) state = train_state_of(checkpoint);
+      if (resuming) {
+        state = resume_worker(checkpoint, *engine, mesh.shape(), mesh.place());
+      } else {
+        WorkerSource parameters(checkpoint);
+        read_state(*engine, parameters, false);
+      }
       log::info("{} {}, step {}", resuming ? "resumed from" : "parameters from",
                 checkpoint.directory().string(), checkpoint.info().step);
     });
@@ -179,24 +213,36 @@ void Trainer::Impl::start() {
   });
 }
 
-// Adds up over the ranks, and with it whether any of them got a signal: all stop after the same step. A sum
-// of one number and zeros is that number, so the ranks share what each knows a part of.
-void Trainer::Impl::share(std::vector<double>& sums) {
-  constexpr const char* kSignals[] = {"SIGINT", "SIGTERM", "SIGUSR1"};
-  const auto given = sums.size();
-  const std::string_view mine = InterruptGuard::requested() ? InterruptGuard::requested() : "";
-  for (const char* signal : kSignals) sums.push_back(mine == signal);
-  ranks.all_reduce({sums.data(), DType::f64, {static_cast<std::int64_t>(sums.size())}}).wait();
-  stop = nullptr;
-  for (std::size_t i = 0; i < std::size(kSignals); ++i) {
-    if (sums[given + i] > 0 && !stop) stop = kSignals[i];
+// All stop after the same step when any of them got a signal.
+void Trainer::Impl::hear(std::span<const double> signals) {
+  for (std::size_t i = 0; i < signals.size(); ++i) {
+    if (signals[i] > 0 && !stop) stop = kSignals[i];
   }
-  sums.resize(given);
+}
+
+// Adds up over all ranks, and with it their signals. A sum of one number and zeros is that number, so they
+// share what each knows a part of.
+void Trainer::Impl::share(std::vector<double>& sums) {
+  const auto count = sums.size();
+  const auto signals = signals_here();
+  sums.insert(sums.end(), signals.begin(), signals.end());
+  add_up(ranks, sums);
+  hear(std::span(sums).subspan(count));
+  sums.resize(count);
+}
+
+// Of steps that other workers may not have made yet when this one did.
+void Trainer::Impl::hear_news(bool all) {
+  while (const auto heard = news->next(all)) {
+    hear(heard->signals);
+    result.train_loss = heard->loss;
+    if (heard->record) tell(*heard->record);
+  }
 }
 
 Trainer::Impl::StepOutcome Trainer::Impl::step(BatchLoader& loader) {
   const trace::Span span("step", fmt::format("step {}", state.step + 1));
-  const float scale = 1.0f / static_cast<float>(step_tokens());
+  const float scale = 1.0f / static_cast<float>(worker_tokens());
   engine->begin_step(state.step, {schedule.at(state.step), state.step + 1 - state.skipped_steps});
   for (int pass = 0; pass < engine->passes(); ++pass) {
     const auto& batch = loader.next();
@@ -215,13 +261,13 @@ Trainer::Impl::StepOutcome Trainer::Impl::step(BatchLoader& loader) {
   backend->copy_to_host(losses.data(), step_batches->losses());
   std::vector<double> parts(static_cast<std::size_t>(micro_batches()));
   for (std::size_t pass = 0; tells_loss() && pass < losses.size(); ++pass) {
-    const auto index =
-        pass * static_cast<std::size_t>(data_ranks()) + static_cast<std::size_t>(engine->first_micro_batch());
+    const auto index = static_cast<std::size_t>(dealt(static_cast<int>(pass)));
     if (index < parts.size()) parts[index] = losses[pass];
   }
-  ranks.set_purpose(fmt::format("step {}, losses", state.step + 1));
-  share(parts);
-  outcome.loss = std::accumulate(parts.begin(), parts.end(), 0.0) / static_cast<double>(step_tokens());
+  auto& group = news ? mesh.worker() : ranks;
+  group.set_purpose(fmt::format("step {}, losses", state.step + 1));
+  news ? add_up(group, parts) : share(parts);
+  outcome.loss = std::accumulate(parts.begin(), parts.end(), 0.0) / static_cast<double>(worker_tokens());
   if (!std::isfinite(outcome.loss) || !std::isfinite(outcome.grad_norm)) {
     return give_up(outcome, parts,
                    std::isfinite(outcome.loss) ? "the gradient is not finite" : "the loss is not finite");
@@ -242,20 +288,22 @@ Trainer::Impl::StepOutcome Trainer::Impl::give_up(StepOutcome outcome, const std
   // The micro-batch at fault: the first whose loss is not finite, or else the one with the highest.
   auto worst = std::find_if(parts.begin(), parts.end(), [](double x) { return !std::isfinite(x); });
   if (worst == parts.end()) worst = std::max_element(parts.begin(), parts.end());
-  const auto index = worst - parts.begin();
+  const auto index = (worst - parts.begin()) * workers() + mesh.place().worker;
   const auto tensor = first_bad_tensor();
   const double loss = *worst / (static_cast<double>(config.train.micro_batch) * gpt.block_size);
-  const auto message = fmt::format(
-      "step {}: {}; micro-batch {} of {} (samples {} to {}, loss {:.4f}){}", state.step + 1, why, index + 1,
-      parts.size(), index * config.train.micro_batch, (index + 1) * config.train.micro_batch - 1,
-      std::isnan(loss) ? std::abs(loss) : loss,  // not "-nan"
-      tensor.empty() ? "" : "; first tensor that is not finite: " + tensor);
+  const auto message =
+      fmt::format("step {}{}: {}; micro-batch {} of {} (samples {} to {}, loss {:.4f}){}", state.step + 1,
+                  news ? fmt::format(", worker {}", mesh.place().worker) : "", why, index + 1,
+                  std::ssize(parts) * workers(), index * config.train.micro_batch,
+                  (index + 1) * config.train.micro_batch - 1,
+                  std::isnan(loss) ? std::abs(loss) : loss,  // not "-nan"
+                  tensor.empty() ? "" : "; first tensor that is not finite: " + tensor);
   reporter.clear();
   const bool bad_parameters = !is_gradient(tensor) && !tensor.empty();
   if (config.train.on_bad_step == "stop" || bad_parameters) {
-    saver->settle();
+    if (!news) saver->settle();  // other workers are not here
     const auto latest = saver->latest();
-    const auto saved = broadcast_text(ranks, latest ? latest->string() : "");
+    const auto saved = broadcast_text(mesh.worker(), latest ? latest->string() : "");
     fail("{}. {}, with a lower optim.lr{}", message,
          saved.empty() ? "Nothing was saved yet; start the run again"
                        : fmt::format("{} is untouched; resume from it", saved),
@@ -263,19 +311,23 @@ Trainer::Impl::StepOutcome Trainer::Impl::give_up(StepOutcome outcome, const std
   }
   log::warn("{}; skipped", message);
   ++state.skipped_steps;
+  engine->skip_update();
   return outcome;
 }
 
-// Of all ranks, whose parts of the state differ: parameters first, since only they are beyond help.
+// Of all ranks of a model, whose parts of the state differ: parameters first, since only they are beyond
+// help.
 std::string Trainer::Impl::first_bad_tensor() {
   const auto mine = engine->first_bad_tensor();
-  const auto parameter = first_text(ranks, is_gradient(mine) ? "" : mine);
-  return parameter.empty() ? first_text(ranks, mine) : parameter;
+  const auto parameter = first_text(mesh.worker(), is_gradient(mine) ? "" : mine);
+  return parameter.empty() ? first_text(mesh.worker(), mine) : parameter;
 }
 
 bool Trainer::Impl::evaluate() {
   const trace::Span span("evaluation", "evaluation");
+  if (news) hear_news(true);
   reporter.clear();
+  const double distance = engine->show_average();
   const auto on = [&](const char* name, const TokenFile& split, std::int64_t limit) {
     Progress progress(fmt::format("evaluating {}", name), 0, "batches");
     const auto show = show_on(progress);
@@ -290,18 +342,21 @@ bool Trainer::Impl::evaluate() {
   const std::int64_t val_windows = (data.val().size() - 1 + gpt.block_size - 1) / gpt.block_size;
   const auto train =
       on("train", data.train(), (val_windows + config.train.micro_batch - 1) / config.train.micro_batch);
+  config.gossip.continue_from_average ? engine->keep_average() : engine->drop_average();
   std::vector<double> nothing;
   share(nothing);
   reporter.evaluation({.step = state.step,
                        .train_loss = train.loss(),
                        .val_loss = val.loss(),
                        .val_accuracy = val.accuracy(),
-                       .entropy_floor = data.entropy_per_token()});
+                       .entropy_floor = data.entropy_per_token(),
+                       .consensus_distance = news ? std::optional(distance) : std::nullopt});
   log::info(
-      "Step {}, Val loss: {:.6f}, Train loss: {:.6f}, Train time: {:.3f} s ({:.3f} ms/step), Total train "
+      "Step {}, Val loss: {:.6f}, Train loss: {:.6f}, {}Train time: {:.3f} s ({:.3f} ms/step), Total train "
       "time: {:.3f} s",
-      state.step, val.loss(), train.loss(), train_seconds,
-      train_seconds * 1e3 / static_cast<double>(std::max<std::int64_t>(train_steps, 1)), state.train_seconds);
+      state.step, val.loss(), train.loss(), news ? fmt::format("Consensus distance: {:.3e}, ", distance) : "",
+      train_seconds, train_seconds * 1e3 / static_cast<double>(std::max<std::int64_t>(train_steps, 1)),
+      state.train_seconds);
   train_seconds = 0;
   train_steps = 0;
   result.val_loss = val.loss();
@@ -316,8 +371,9 @@ void Trainer::Impl::save(bool best, bool wait) {
   failure_told = false;
   if (last_saved == state.step && !best) return;
   state.loss_window = spikes.losses();
-  const auto slices = state_slices(*engine);
-  saver->begin(make_checkpoint_info(described(), gpt, state, tokenizer), slices, best);
+  auto info = make_checkpoint_info(described(), gpt, state, tokenizer);
+  add_worker_states(info, state, mesh);
+  saver->begin(info, worker_slices(*engine, mesh.shape(), mesh.place()), best);
   last_saved = state.step;
   if (!wait) {
     if (state_on_disk()) tell_failed_save(saver->settle());
@@ -356,22 +412,31 @@ void Trainer::Impl::train(BatchLoader& loader) {
     result.train_loss = outcome.loss;
 
     const double per_step = group_seconds / static_cast<double>(group_steps);
-    const double left = per_step * static_cast<double>(last_step() - state.step);
+    std::optional<StepRecord> record;
     if (due(config.log.interval, 0)) {
       const double rate = static_cast<double>(step_tokens()) / per_step;
-      const StepRecord measured{.step = state.step,
-                                .loss = outcome.loss,
-                                .lr = lr,
-                                .grad_norm = outcome.grad_norm,
-                                .tokens = state.tokens,
-                                .tokens_per_s = rate,
-                                .ms_per_step = per_step * 1e3,
-                                .peak_share = peak_flops > 0 ? rate * token_flops / peak_flops : 0};
-      reporter.step(measured, left);
+      record = {.step = state.step,
+                .loss = outcome.loss,
+                .lr = lr,
+                .grad_norm = outcome.grad_norm,
+                .tokens = state.tokens,
+                .tokens_per_s = rate,
+                .ms_per_step = per_step * 1e3,
+                .peak_share = peak_flops > 0 ? rate * token_flops / peak_flops : 0};
       group_seconds = 0;
       group_steps = 0;
     }
-    reporter.bar(state.step, outcome.loss, left);
+    if (news) {
+      const bool tells = mesh.worker().rank() == 0;
+      news->post({.loss = tells ? outcome.loss : 0,
+                  .grad_norm = tells ? outcome.grad_norm : 0,
+                  .signals = signals_here(),
+                  .record = record});
+      hear_news(false);
+    } else if (record) {
+      tell(*record);
+    }
+    reporter.bar(state.step, outcome.loss, seconds_left(per_step));
     if (first()) tell_failed_save(saver->news());
     const bool improved = due(config.eval.interval, config.eval.epochs) && evaluate();
     if (improved && config.checkpoint.best) {
@@ -403,14 +468,15 @@ TrainResult Trainer::run() {
                                .last_step = run.last_step(),
                                .global_batch = run.config.train.global_batch,
                                .micro_batch = run.config.train.micro_batch,
-                               .first = run.engine->first_micro_batch(),
-                               .stride = run.data_ranks(),
+                               .first = run.first_dealt(),
+                               .stride = run.mesh.shape().workers * run.mesh.shape().data,
                                .passes = run.engine->passes()});
   const bool fresh = run.config.init.from != "resume";
   const auto& eval = run.config.eval;
   if (fresh && eval.at_start && (eval.interval > 0 || eval.epochs > 0)) run.evaluate();
   const double before = run.state.train_seconds;
   run.train(loader);
+  if (run.news) run.hear_news(true);
   run.reporter.clear();
   if (const double waited = loader.waited_seconds(); waited > 0.01 * (run.state.train_seconds - before)) {
     log::warn("steps waited {} for data: the disk of {} may be too slow", format_duration(waited),

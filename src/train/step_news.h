@@ -1,0 +1,43 @@
+// What workers tell each other of every step without waiting for one another: it is read some steps later,
+// when their averaging has made them wait for all anyway.
+#pragma once
+
+#include <array>
+#include <deque>
+#include <optional>
+
+#include "comm/communicator.h"
+#include "parallel/topology.h"
+#include "train/metrics.h"
+
+namespace shoal {
+
+class StepNews {
+ public:
+  // `ranks` are those of all workers.
+  StepNews(Communicator& ranks, const Topology& topology);
+
+  struct Numbers {
+    double loss = 0, grad_norm = 0;         // of a worker, told by one of its ranks; then their means
+    std::array<double, 3> signals = {};     // counts
+    std::optional<StepRecord> record = {};  // to be completed by the means; stays on this rank
+  };
+  // Collective: every rank's of the same step. `record` is of this rank alone.
+  void post(const Numbers& mine);
+  // The oldest that has not been read, if it is old enough; with `all`, whatever its age. Collective.
+  std::optional<Numbers> next(bool all);
+
+ private:
+  struct Post {
+    std::array<double, 5> sums;
+    std::optional<StepRecord> record;
+    Request request;
+  };
+
+  Communicator& ranks_;
+  int workers_;
+  std::size_t lag_;  // steps
+  std::deque<Post> posts_;
+};
+
+}  // namespace shoal

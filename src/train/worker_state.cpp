@@ -1,0 +1,78 @@
+#include "train/worker_state.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/worker_source.h"
+#include "core/error.h"
+#include "core/log.h"
+
+namespace shoal {
+namespace {
+
+constexpr const char *kSkipped = "skipped_steps", *kWindow = "loss_window";
+
+}  // namespace
+
+std::vector<SliceView> worker_slices(DataEngine& engine, const MeshShape& shape, const MeshPlace& place) {
+  auto slices = state_slices(engine);
+  if (shape.workers == 1) return slices;
+  for (auto& [slice, data] : slices) slice.name = worker_tensor_name(place.worker, slice.name);
+  return slices;
+}
+
+void add_worker_states(CheckpointInfo& info, const TrainState& mine, Mesh& mesh) {
+  const int workers = mesh.shape().workers;
+  if (workers == 1) return;
+  // Windows fill alike, but for steps that were skipped.
+  auto most = static_cast<double>(mine.loss_window.size());
+  mesh.world().all_reduce({&most, DType::f64, {1}}, ReduceOp::max).wait();
+  const auto width = static_cast<std::size_t>(most) + 2;
+  std::vector<double> all(width * static_cast<std::size_t>(workers));
+  if (mesh.worker().rank() == 0) {
+    const auto first = all.begin() + static_cast<std::ptrdiff_t>(width) * mesh.place().worker;
+    first[0] = static_cast<double>(mine.skipped_steps);
+    first[1] = static_cast<double>(mine.loss_window.size());
+    std::ranges::copy(mine.loss_window, first + 2);
+  }
+  mesh.world().set_purpose("state of the workers");
+  mesh.world().all_reduce({all.data(), DType::f64, {static_cast<std::int64_t>(all.size())}}).wait();
+  auto states = nlohmann::json::array();
+  for (auto first = all.begin(); first != all.end(); first += static_cast<std::ptrdiff_t>(width)) {
+    const auto size = static_cast<std::ptrdiff_t>(first[1]);
+    states.push_back({{kSkipped, static_cast<std::int64_t>(first[0])},
+                      {kWindow, std::vector<double>(first + 2, first + 2 + size)}});
+  }
+  info.state[kWorkersField] = workers;
+  info.state[kWorkerStatesField] = std::move(states);
+}
+
+TrainState resume_worker(CheckpointReader& checkpoint, DataEngine& engine, const MeshShape& shape,
+                         const MeshPlace& place) {
+  const int saved = workers_of(checkpoint);
+  const bool own = saved == shape.workers;
+  WorkerSource source(checkpoint, own ? place.worker : WorkerSource::kMean);
+  read_state(engine, source, true);
+  auto state = train_state_of(checkpoint);
+  if (!own) {
+    log::info("the checkpoint is of {}, this run has {}: {} the {} of {}",
+              saved == 1 ? "one model" : fmt::format("{} workers", saved),
+              shape.workers == 1 ? "one model" : fmt::format("{} workers", shape.workers),
+              shape.workers == 1 ? "it starts from" : "all start from",
+              saved == 1 ? "parameters and moments" : "mean",
+              saved == 1 ? "that" : "their models and moments");
+  }
+  if (!own || saved == 1) return state;
+  try {
+    const auto& mine =
+        checkpoint.info().state.at(kWorkerStatesField).at(static_cast<std::size_t>(place.worker));
+    state.skipped_steps = mine.at(kSkipped).get<std::int64_t>();
+    state.loss_window = mine.at(kWindow).get<std::vector<double>>();
+  } catch (const nlohmann::json::exception& error) {
+    fail_user("{}: its manifest holds no usable state of worker {} ({})", checkpoint.directory().string(),
+              place.worker, error.what());
+  }
+  return state;
+}
+
+}  // namespace shoal
