@@ -7,11 +7,17 @@
 #include <cstring>
 
 #include "checkpoint/reader.h"
+#include "checkpoint/worker_source.h"
+#include "core/error.h"
 
 namespace shoal {
 namespace {
 
 constexpr std::int64_t kElementsAtATime = 4 << 20;
+
+std::string models_text(int workers) {
+  return workers == 1 ? "one model" : fmt::format("{} workers' models", workers);
+}
 
 // float32 values by their bits: NaN equals itself, and 0 is not -0.
 void compare_values(TensorDifference& difference, std::span<const std::byte> a, std::span<const std::byte> b,
@@ -58,6 +64,10 @@ TensorDifference compare_tensor(CheckpointReader& a, CheckpointReader& b, const 
 CheckpointComparison compare_checkpoints(const std::filesystem::path& where_a,
                                          const std::filesystem::path& where_b) {
   CheckpointReader a(where_a), b(where_b);
+  if (const int in_a = workers_of(a), in_b = workers_of(b); in_a != in_b) {
+    fail("{} is of {} and {} of {}; `shoal checkpoint average` makes one model of several",
+         a.directory().string(), models_text(in_a), b.directory().string(), models_text(in_b));
+  }
   CheckpointComparison result;
   for (const auto& tensor : a.manifest().tensors) {
     const auto* other = b.find(tensor.name);

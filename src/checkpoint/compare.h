@@ -20,7 +20,8 @@ struct CheckpointComparison {
   std::vector<TensorDifference> differences;
 };
 
-// Reads all of both; paths as find_checkpoint takes them. Throws UserError when one is missing or damaged.
+// Reads all of both; paths as find_checkpoint takes them. Throws UserError when one is missing or damaged,
+// Error when they are of another number of workers.
 CheckpointComparison compare_checkpoints(const std::filesystem::path& a, const std::filesystem::path& b);
 
 }  // namespace shoal

@@ -6,6 +6,7 @@
 
 #include "checkpoint/shard_file.h"
 #include "checkpoint/store.h"
+#include "checkpoint/worker_source.h"
 #include "core/error.h"
 #include "core/progress.h"
 #include "core/text.h"
@@ -156,6 +157,11 @@ std::vector<std::string> verify_checkpoint(const fs::path& where) {
     const auto whole = whole_slice(tensor.name, tensor.dtype, tensor.shape);
     const auto plan = plan_copy(whole, slices_of(tensor));
     if (plan.missing > 0) faults.push_back(describe_missing(whole, plan));
+  }
+  try {
+    workers_of(manifest, directory);
+  } catch (const UserError& error) {
+    faults.push_back(error.what());
   }
   return faults;
 }

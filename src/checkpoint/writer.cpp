@@ -1,5 +1,6 @@
 #include "checkpoint/writer.h"
 
+#include <algorithm>
 #include <map>
 #include <system_error>
 #include <thread>
@@ -16,6 +17,7 @@ namespace {
 
 constexpr std::string_view kPartial = ".partial", kReplaced = ".replaced", kRemoved = ".removed";
 constexpr std::uint64_t kMaxRecord = 1u << 30;
+constexpr std::int64_t kPiece = 1 << 20;  // elements at a time
 
 // ROOT/step-00000200 -> ROOT/.step-00000200.SUFFIX
 fs::path beside(const fs::path& target, std::string_view suffix) {
@@ -39,14 +41,11 @@ void move(const fs::path& from, const fs::path& to) {
 }
 
 // Names for one file's slices: the tensor's own, then "name#1", "name#2".
-std::vector<SliceRecord> name_slices(std::span<const SliceView> slices) {
+std::vector<SliceRecord> name_slices(std::span<const TensorSlice> slices) {
   std::map<std::string, int> count;
   std::vector<SliceRecord> records;
-  for (const auto& [slice, data] : slices) {
+  for (const auto& slice : slices) {
     if (const auto fault = fault_of(slice); !fault.empty()) fail("tensor \"{}\": {}", slice.name, fault);
-    if (data.size() != slice.bytes()) {
-      fail("tensor \"{}\": {} bytes of data for a slice of {}", slice.name, data.size(), slice.bytes());
-    }
     const int nth = count[slice.name]++;
     records.push_back({slice, 0, nth == 0 ? slice.name : fmt::format("{}#{}", slice.name, nth)});
   }
@@ -72,8 +71,44 @@ CheckpointWriter::CheckpointWriter(fs::path root, std::int64_t step, const std::
   if (error) fail_user("cannot create {}: {}", partial_.string(), error.message());
 }
 
-void CheckpointWriter::write_shard(int rank, int world, std::span<const SliceView> slices,
+void CheckpointWriter::write_shard(int rank, int world, std::span<const SliceView> views,
                                    const std::stop_token& stop) {
+  std::vector<TensorSlice> slices;
+  for (const auto& [slice, data] : views) {
+    if (data.size() != slice.bytes()) {
+      fail("tensor \"{}\": {} bytes of data for a slice of {}", slice.name, data.size(), slice.bytes());
+    }
+    slices.push_back(slice);
+  }
+  write_file(rank, world, slices, [&](SafetensorsWriter& file) {
+    for (const auto& view : views) {
+      if (stop.stop_requested()) fail("the run has ended");
+      file.write(view.data);
+    }
+  });
+}
+
+void CheckpointWriter::copy_shard(int rank, int world, std::span<const TensorSlice> slices, SliceSource& from,
+                                  const std::function<void(std::uint64_t)>& progress) {
+  write_file(rank, world, slices, [&](SafetensorsWriter& file) {
+    std::vector<std::byte> data;
+    std::uint64_t written = 0;
+    for (TensorSlice slice : slices) {
+      const std::int64_t end = slice.flat_end;
+      do {
+        slice.flat_end = std::min(end, slice.flat_begin + kPiece);
+        data.resize(slice.bytes());
+        from.read(slice, data);
+        file.write_part(data);
+        if (progress) progress(written += data.size());
+        slice.flat_begin = slice.flat_end;
+      } while (slice.flat_begin < end);  // once where it is empty
+    }
+  });
+}
+
+void CheckpointWriter::write_file(int rank, int world, std::span<const TensorSlice> slices,
+                                  const std::function<void(SafetensorsWriter&)>& write_data) {
   const auto records = name_slices(slices);
   const fs::path path = shard_path(partial_, rank, world);
   std::vector<TensorEntry> entries;
@@ -81,10 +116,7 @@ void CheckpointWriter::write_shard(int rank, int world, std::span<const SliceVie
     entries.push_back({record.stored_as, record.slice.dtype, record.slice.stored_shape()});
   }
   SafetensorsWriter file(path, std::move(entries));
-  for (const auto& view : slices) {
-    if (stop.stop_requested()) fail("the run has ended");
-    file.write(view.data);
-  }
+  write_data(file);
 
   Manifest one_by_one, part;
   one_by_one.files.push_back({path.filename().string(), file.finish()});

@@ -6,12 +6,14 @@
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <span>
 #include <stop_token>
 #include <string>
 
 #include "checkpoint/manifest.h"
 #include "checkpoint/slice.h"
+#include "checkpoint/slice_source.h"
 
 namespace shoal {
 
@@ -20,6 +22,8 @@ struct SliceView {
   TensorSlice slice;
   std::span<const std::byte> data;
 };
+
+class SafetensorsWriter;
 
 std::string step_directory_name(std::int64_t step);  // "step-00000200"
 
@@ -38,6 +42,11 @@ class CheckpointWriter {
   // written, Error when asked to stop.
   void write_shard(int rank, int world, std::span<const SliceView> slices, const std::stop_token& stop = {});
 
+  // The same, of data that are read from elsewhere in pieces of bounded size. `progress` is told the bytes
+  // written so far.
+  void copy_shard(int rank, int world, std::span<const TensorSlice> slices, SliceSource& from,
+                  const std::function<void(std::uint64_t)>& progress = {});
+
   // Tells rank 0 that this rank's shard will not come, and why, where the disk still takes that; removes what
   // there is of the shard.
   void report_failure(int rank, int world, const std::string& why) noexcept;
@@ -51,6 +60,8 @@ class CheckpointWriter {
   void abandon() noexcept;  // removes what was written
 
  private:
+  void write_file(int rank, int world, std::span<const TensorSlice> slices,
+                  const std::function<void(SafetensorsWriter&)>& write_data);
   Manifest collect(int world, std::chrono::seconds patience, const std::stop_token& stop) const;
 
   std::filesystem::path root_, partial_, target_;

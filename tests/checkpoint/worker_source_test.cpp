@@ -177,6 +177,7 @@ class LyingWorkers : public ::testing::Test {
     if (!workers.is_null()) state["workers"] = workers;
     const CheckpointReader reader(write(scratch_.path(), tensors, state));
     const auto text = user_error([&] { workers_of(reader); });
+    EXPECT_EQ(verify_checkpoint(reader.directory()).size(), text.empty() ? 0u : 1u);
     EXPECT_THAT(text, ::testing::AnyOf("", HasSubstr(reader.directory().string())));
     return text;
   }
