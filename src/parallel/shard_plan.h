@@ -55,6 +55,27 @@ class ShardPlan {
   ElementRange my_shard(int unit) const;
   ElementRange my_piece(int unit) const;
 
+  // Calls f(unit) for each that this rank has.
+  template <typename F>
+  void for_units(F&& f) const {
+    for (int u = 0; u < unit_count(); ++u) {
+      if (padded(u) > 0) f(u);
+    }
+  }
+  // Calls f(parameter, box of it, first element of the box, elements of the unit) for each whose elements are
+  // in `range` of the unit, padding not counted.
+  template <typename F>
+  void for_boxes(int unit, const ElementRange& range, F&& f) const {
+    for (const auto& parameter : units_[static_cast<std::size_t>(unit)].parameters) {
+      std::int64_t begin = parameter.offset;
+      for (const auto& box : parameter.boxes()) {
+        const auto here = range & ElementRange{begin, begin + box.shape.count()};
+        if (here.count() > 0) f(parameter, box, here.begin - begin, here);
+        begin += box.shape.count();
+      }
+    }
+  }
+
  private:
   int piece_of(int rank) const { return rank % shards() * replicas_ + rank / shards(); }
 

@@ -91,7 +91,8 @@ int rounds_to_hear_of_all(const Topology& topology) {
   for (int still = 0; still <= topology.period() && !std::ranges::all_of(heard, std::identity());) {
     const auto before = heard;
     for (const auto& group : topology.rounds[static_cast<std::size_t>(rounds++ % topology.period())]) {
-      if (std::ranges::any_of(group, [&](int worker) { return heard[static_cast<std::size_t>(worker)] != 0; }))
+      if (std::ranges::any_of(group,
+                              [&](int worker) { return heard[static_cast<std::size_t>(worker)] != 0; }))
         for (const int worker : group) heard[static_cast<std::size_t>(worker)] = 1;
     }
     still = heard == before ? still + 1 : 0;
