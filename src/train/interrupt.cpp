@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <csignal>
+#include <iterator>
 
 namespace shoal {
 namespace {
@@ -11,6 +12,8 @@ volatile std::sig_atomic_t received = 0;
 std::atomic<int> guards = 0;
 
 constexpr int kRequests[] = {SIGINT, SIGTERM, SIGUSR1};
+constexpr const char* kNames[] = {"SIGINT", "SIGTERM", "SIGUSR1"};
+static_assert(std::size(kRequests) == InterruptGuard::kSignals);
 
 extern "C" void on_signal(int signal) {
   received = signal;
@@ -31,9 +34,19 @@ InterruptGuard::~InterruptGuard() {
   std::signal(SIGUSR1, SIG_IGN);  // it asks a run to stop that has just done so
 }
 
-const char* InterruptGuard::requested() {
-  if (received == 0) return nullptr;
-  return received == SIGINT ? "SIGINT" : received == SIGTERM ? "SIGTERM" : "SIGUSR1";
+const char* InterruptGuard::requested() { return requested(counts()); }
+
+std::array<double, InterruptGuard::kSignals> InterruptGuard::counts() {
+  std::array<double, kSignals> counts = {};
+  for (std::size_t i = 0; i < counts.size(); ++i) counts[i] = received == kRequests[i];
+  return counts;
+}
+
+const char* InterruptGuard::requested(std::span<const double> counts) {
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    if (counts[i] > 0) return kNames[i];
+  }
+  return nullptr;
 }
 
 }  // namespace shoal

@@ -2,6 +2,9 @@
 // SIGUSR1, which Open MPI's mpirun passes on to its ranks, while it kills them on the others.
 #pragma once
 
+#include <array>
+#include <span>
+
 namespace shoal {
 
 // In effect while any of them lives: each rank of a process has its own.
@@ -14,6 +17,11 @@ class InterruptGuard {
 
   // "SIGINT", "SIGTERM", "SIGUSR1", or null when nobody asked.
   static const char* requested();
+
+  // The same as numbers, one for each signal, which ranks add up; and what a sum of them says.
+  static constexpr int kSignals = 3;
+  static std::array<double, kSignals> counts();
+  static const char* requested(std::span<const double> counts);
 };
 
 }  // namespace shoal

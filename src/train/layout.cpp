@@ -45,11 +45,13 @@ void check_shares(const Config& config, int workers) {
       largest_micro_batch(share, std::max(1, (share + train.micro_batch - 1) / train.micro_batch)));
 }
 
-// Where the launcher knows more than that all are on one host.
-void resolve_nodes(Config& config, int ranks, int ranks_per_host) {
-  if (config.gossip.local_size > 0 || ranks_per_host == 0 || ranks_per_host == ranks) return;
-  const int ranks_of_worker = ranks / worker_count(config);
-  config.gossip.local_size = std::max(1, ranks_per_host / ranks_of_worker);
+// Workers on a node: where all are on one host, as many as would suit the topology.
+int workers_on_node(const Config& config, int ranks, int ranks_per_host) {
+  const int workers = worker_count(config);
+  if (ranks_per_host == 0 || ranks_per_host >= ranks) {
+    return default_per_node(config.gossip.topology, workers);
+  }
+  return std::max(1, ranks_per_host / (ranks / workers));
 }
 
 }  // namespace
@@ -97,7 +99,8 @@ void resolve_layout(Config& config, int ranks, int ranks_per_host) {
   auto& train = config.train;
   const int workers = worker_count(config);
   if (workers > 1) {
-    resolve_nodes(config, ranks, ranks_per_host);
+    auto& on_node = config.gossip.local_size;
+    if (on_node == 0) on_node = workers_on_node(config, ranks, ranks_per_host);
     gossip_topology(config);
     check_shares(config, workers);
   }
@@ -143,11 +146,7 @@ int worker_count(const Config& config) {
 }
 
 Topology gossip_topology(const Config& config) {
-  const auto& gossip = config.gossip;
-  const int workers = worker_count(config);
-  return find_topology(
-      gossip.topology, workers,
-      gossip.local_size > 0 ? gossip.local_size : default_per_node(gossip.topology, workers));
+  return find_topology(config.gossip.topology, worker_count(config), config.gossip.local_size);
 }
 
 MeshShape mesh_shape(const Config& config) {

@@ -87,8 +87,9 @@ std::string layout_text(const Config& config, const World& world) {
   const auto& parallel = config.parallel;
   auto text = world.where;
   if (const auto mesh = mesh_text(config); !mesh.empty()) text += ": " + mesh;
+  const auto shape = mesh_shape(config);
   if (parallel.zero == 0) {
-    text += parallel.data > 1 || ranks_of_model(parallel) == 1 ? ", replicated" : "";
+    text += shape.data > 1 || shape.ranks() == 1 ? ", replicated" : "";
   } else {
     text += fmt::format(", ZeRO stage {}", parallel.zero);
   }
@@ -97,6 +98,16 @@ std::string layout_text(const Config& config, const World& world) {
     text += fmt::format(", sums independent of the {}", parallel.tensor > 1 ? "rest of the mesh" : "layout");
   }
   return text;
+}
+
+void log_gossip(const Config& config) {
+  const auto topology = gossip_topology(config);
+  const int on_node = config.gossip.local_size;
+  log::info("gossip: {}, {} round{}{}, updates {}", topology.name, topology.period(),
+            topology.period() == 1 ? "" : "s",
+            on_node > 1 ? fmt::format(", {} workers on a node", on_node) : "",
+            config.gossip.clip == "bucket" ? "bucket by bucket in the backward pass"
+                                           : "at the end of the backward pass");
 }
 
 void log_pipeline(const Config& config, const GptConfig& model) {
@@ -116,7 +127,9 @@ void log_pipeline(const Config& config, const GptConfig& model) {
 Config agree_on_config(const Config& config, World& world) {
   require_agreement(world.ranks, facts_of(config));
   Config settled = config;
-  resolve_layout(settled, world.ranks.size());
+  int here = world.local_size;  // where hosts differ, the fewest: a topology counts on all of them
+  world.ranks.all_reduce({&here, DType::i32, {1}}, ReduceOp::min).wait();
+  resolve_layout(settled, world.ranks.size(), here);
   return settled;
 }
 
@@ -206,7 +219,11 @@ void log_summary(const Config& config, const GptConfig& model, const Dataset& da
             : several ? " per rank"
                       : "");
   if (several) log::info("ranks: {}", layout_text(config, world));
+  if (worker_count(config) > 1) log_gossip(config);
   if (config.parallel.pipeline > 1) log_pipeline(config, model);
+  if (config.parallel.engine == "gossip" && worker_count(config) == 1) {
+    log::info("parallel.engine = \"gossip\": there is one worker, with nobody to average with");
+  }
   if (config.parallel.sequence && config.parallel.tensor == 1) {
     log::info("parallel.sequence: without tensor ranks there is nothing to share");
   }

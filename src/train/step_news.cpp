@@ -16,10 +16,10 @@ StepNews::StepNews(Communicator& ranks, const Topology& topology)
       lag_(static_cast<std::size_t>(std::clamp(rounds_to_hear_of_all(topology), 1, kLongestLag))) {}
 
 void StepNews::post(const Numbers& mine) {
-  const auto& [loss, norm, signals, record] = mine;
   auto& post = posts_.emplace_back();
-  post.sums = {loss, norm, signals[0], signals[1], signals[2]};
-  post.record = record;
+  post.sums = {mine.loss, mine.grad_norm};
+  std::ranges::copy(mine.signals, post.sums.begin() + 2);
+  post.record = mine.record;
   ranks_.set_purpose("losses of the workers");
   post.request = ranks_.all_reduce({post.sums.data(), DType::f64, {std::ssize(post.sums)}});
 }
@@ -30,8 +30,9 @@ std::optional<StepNews::Numbers> StepNews::next(bool all) {
   post.request.wait();
   Numbers news{.loss = post.sums[0] / workers_,
                .grad_norm = post.sums[1] / workers_,
-               .signals = {post.sums[2], post.sums[3], post.sums[4]},
+               .signals = {},
                .record = post.record};
+  std::copy(post.sums.begin() + 2, post.sums.end(), news.signals.begin());
   if (news.record) {
     news.record->loss = news.loss;
     news.record->grad_norm = news.grad_norm;

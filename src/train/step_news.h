@@ -8,6 +8,7 @@
 
 #include "comm/communicator.h"
 #include "parallel/topology.h"
+#include "train/interrupt.h"
 #include "train/metrics.h"
 
 namespace shoal {
@@ -18,8 +19,8 @@ class StepNews {
   StepNews(Communicator& ranks, const Topology& topology);
 
   struct Numbers {
-    double loss = 0, grad_norm = 0;         // of a worker, told by one of its ranks; then their means
-    std::array<double, 3> signals = {};     // counts
+    double loss = 0, grad_norm = 0;  // of a worker, told by one of its ranks; then their means
+    std::array<double, InterruptGuard::kSignals> signals = InterruptGuard::counts();  // counts
     std::optional<StepRecord> record = {};  // to be completed by the means; stays on this rank
   };
   // Collective: every rank's of the same step. `record` is of this rank alone.
@@ -29,7 +30,7 @@ class StepNews {
 
  private:
   struct Post {
-    std::array<double, 5> sums;
+    std::array<double, 2 + InterruptGuard::kSignals> sums;
     std::optional<StepRecord> record;
     Request request;
   };

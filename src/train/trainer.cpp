@@ -6,7 +6,6 @@
 #include <numeric>
 #include <optional>
 
-#include "checkpoint/worker_source.h"
 #include "core/clock.h"
 #include "core/error.h"
 #include "core/log.h"
@@ -14,12 +13,11 @@
 #include "core/trace.h"
 #include "data/batch_loader.h"
 #include "train/agree.h"
+#include "train/bad_step.h"
 #include "train/evaluate.h"
 #include "train/interrupt.h"
 #include "train/layout.h"
 #include "train/memory.h"
-#include "train/model_io.h"
-#include "train/pretrained.h"
 #include "train/ranks.h"
 #include "train/reporter.h"
 #include "train/saver.h"
@@ -34,18 +32,6 @@ namespace shoal {
 namespace {
 
 namespace fs = std::filesystem;
-
-bool is_gradient(const std::string& tensor) { return tensor.starts_with("the gradient of"); }
-
-constexpr const char* kSignals[] = {"SIGINT", "SIGTERM", "SIGUSR1"};
-
-// Which of them this rank got, as numbers that are added up over the ranks.
-std::array<double, 3> signals_here() {
-  const std::string_view mine = InterruptGuard::requested() ? InterruptGuard::requested() : "";
-  std::array<double, 3> signals = {};
-  for (std::size_t i = 0; i < signals.size(); ++i) signals[i] = mine == kSignals[i];
-  return signals;
-}
 
 void add_up(Communicator& group, std::vector<double>& sums) {
   group.all_reduce({sums.data(), DType::f64, {static_cast<std::int64_t>(sums.size())}}).wait();
@@ -182,23 +168,7 @@ void Trainer::Impl::start() {
   if (workers() > 1) news.emplace(ranks, gossip_topology(config));
 
   if (from) {
-    all_or_none(ranks, [&] {
-      if (hugging_face_folder(config.init.from)) {
-        HuggingFaceReader weights(*from);
-        read_state(*engine, weights, false);
-        log::info("parameters from {}", from->string());
-        return;
-      }
-      CheckpointReader checkpoint(*from);
-      if (resuming) {
-        state = resume_worker(checkpoint, *engine, mesh.shape(), mesh.place());
-      } else {
-        WorkerSource parameters(checkpoint);
-        read_state(*engine, parameters, false);
-      }
-      log::info("{} {}, step {}", resuming ? "resumed from" : "parameters from",
-                checkpoint.directory().string(), checkpoint.info().step);
-    });
+    all_or_none(ranks, [&] { state = read_start(config, *from, *engine, mesh.shape(), mesh.place()); });
     engine->state_loaded();
   } else {
     engine->initialize(static_cast<std::uint64_t>(config.run.seed));
@@ -215,16 +185,14 @@ void Trainer::Impl::start() {
 
 // All stop after the same step when any of them got a signal.
 void Trainer::Impl::hear(std::span<const double> signals) {
-  for (std::size_t i = 0; i < signals.size(); ++i) {
-    if (signals[i] > 0 && !stop) stop = kSignals[i];
-  }
+  if (!stop) stop = InterruptGuard::requested(signals);
 }
 
 // Adds up over all ranks, and with it their signals. A sum of one number and zeros is that number, so they
 // share what each knows a part of.
 void Trainer::Impl::share(std::vector<double>& sums) {
   const auto count = sums.size();
-  const auto signals = signals_here();
+  const auto signals = InterruptGuard::counts();
   sums.insert(sums.end(), signals.begin(), signals.end());
   add_up(ranks, sums);
   hear(std::span(sums).subspan(count));
@@ -285,29 +253,22 @@ Trainer::Impl::StepOutcome Trainer::Impl::step(BatchLoader& loader) {
 
 Trainer::Impl::StepOutcome Trainer::Impl::give_up(StepOutcome outcome, const std::vector<double>& parts,
                                                   const std::string& why) {
-  // The micro-batch at fault: the first whose loss is not finite, or else the one with the highest.
-  auto worst = std::find_if(parts.begin(), parts.end(), [](double x) { return !std::isfinite(x); });
-  if (worst == parts.end()) worst = std::max_element(parts.begin(), parts.end());
-  const auto index = (worst - parts.begin()) * workers() + mesh.place().worker;
-  const auto tensor = first_bad_tensor();
-  const double loss = *worst / (static_cast<double>(config.train.micro_batch) * gpt.block_size);
-  const auto message =
-      fmt::format("step {}{}: {}; micro-batch {} of {} (samples {} to {}, loss {:.4f}){}", state.step + 1,
-                  news ? fmt::format(", worker {}", mesh.place().worker) : "", why, index + 1,
-                  std::ssize(parts) * workers(), index * config.train.micro_batch,
-                  (index + 1) * config.train.micro_batch - 1,
-                  std::isnan(loss) ? std::abs(loss) : loss,  // not "-nan"
-                  tensor.empty() ? "" : "; first tensor that is not finite: " + tensor);
+  const BadStep bad{.step = state.step + 1,
+                    .worker = mesh.place().worker,
+                    .workers = workers(),
+                    .why = why,
+                    .losses = parts,
+                    .tensor = first_bad_tensor()};
+  const auto message = bad.describe(config);
   reporter.clear();
-  const bool bad_parameters = !is_gradient(tensor) && !tensor.empty();
-  if (config.train.on_bad_step == "stop" || bad_parameters) {
+  if (config.train.on_bad_step == "stop" || bad.bad_parameters()) {
     if (!news) saver->settle();  // other workers are not here
     const auto latest = saver->latest();
     const auto saved = broadcast_text(mesh.worker(), latest ? latest->string() : "");
     fail("{}. {}, with a lower optim.lr{}", message,
          saved.empty() ? "Nothing was saved yet; start the run again"
                        : fmt::format("{} is untouched; resume from it", saved),
-         bad_parameters ? "" : " or train.on_bad_step=skip");
+         bad.bad_parameters() ? "" : " or train.on_bad_step=skip");
   }
   log::warn("{}; skipped", message);
   ++state.skipped_steps;
@@ -428,10 +389,8 @@ void Trainer::Impl::train(BatchLoader& loader) {
     }
     if (news) {
       const bool tells = mesh.worker().rank() == 0;
-      news->post({.loss = tells ? outcome.loss : 0,
-                  .grad_norm = tells ? outcome.grad_norm : 0,
-                  .signals = signals_here(),
-                  .record = record});
+      news->post(
+          {.loss = tells ? outcome.loss : 0, .grad_norm = tells ? outcome.grad_norm : 0, .record = record});
       hear_news(false);
     } else if (record) {
       tell(*record);

@@ -6,6 +6,7 @@
 #include "checkpoint/worker_source.h"
 #include "core/error.h"
 #include "core/log.h"
+#include "train/pretrained.h"
 
 namespace shoal {
 namespace {
@@ -47,31 +48,57 @@ void add_worker_states(CheckpointInfo& info, const TrainState& mine, Mesh& mesh)
   info.state[kWorkerStatesField] = std::move(states);
 }
 
-TrainState resume_worker(CheckpointReader& checkpoint, DataEngine& engine, const MeshShape& shape,
-                         const MeshPlace& place) {
+namespace {
+
+std::string count(int workers) { return workers == 1 ? "one model" : fmt::format("{} workers", workers); }
+
+TrainState resume(CheckpointReader& checkpoint, DataEngine& engine, const MeshShape& shape,
+                  const MeshPlace& place) {
   const int saved = workers_of(checkpoint);
   const bool own = saved == shape.workers;
   WorkerSource source(checkpoint, own ? place.worker : WorkerSource::kMean);
   read_state(engine, source, true);
   auto state = train_state_of(checkpoint);
   if (!own) {
-    log::info("the checkpoint is of {}, this run has {}: {} the {} of {}",
-              saved == 1 ? "one model" : fmt::format("{} workers", saved),
-              shape.workers == 1 ? "one model" : fmt::format("{} workers", shape.workers),
-              shape.workers == 1 ? "it starts from" : "all start from",
-              saved == 1 ? "parameters and moments" : "mean",
-              saved == 1 ? "that" : "their models and moments");
+    log::info("the checkpoint is of {} and this run of {}: {}", count(saved), count(shape.workers),
+              saved == 1 ? "all start from its parameters and moments"
+                         : "the start is the mean of the workers' parameters and moments");
   }
   if (!own || saved == 1) return state;
   try {
-    const auto& mine =
-        checkpoint.info().state.at(kWorkerStatesField).at(static_cast<std::size_t>(place.worker));
+    const auto& states = checkpoint.info().state.at(kWorkerStatesField);
+    const auto& mine = states.at(static_cast<std::size_t>(place.worker));
     state.skipped_steps = mine.at(kSkipped).get<std::int64_t>();
     state.loss_window = mine.at(kWindow).get<std::vector<double>>();
   } catch (const nlohmann::json::exception& error) {
     fail_user("{}: its manifest holds no usable state of worker {} ({})", checkpoint.directory().string(),
               place.worker, error.what());
   }
+  return state;
+}
+
+}  // namespace
+
+TrainState read_start(const Config& config, const std::filesystem::path& from, DataEngine& engine,
+                      const MeshShape& shape, const MeshPlace& place) {
+  if (hugging_face_folder(config.init.from)) {
+    HuggingFaceReader weights(from);
+    read_state(engine, weights, false);
+    log::info("parameters from {}", from.string());
+    return {};
+  }
+  const bool resuming = config.init.from == "resume";
+  CheckpointReader checkpoint(from);
+  TrainState state;
+  if (resuming) {
+    state = resume(checkpoint, engine, shape, place);
+  } else {
+    WorkerSource parameters(checkpoint);
+    read_state(engine, parameters, false);
+    if (parameters.workers() > 1) log::info("parameters are the mean of {}", count(parameters.workers()));
+  }
+  log::info("{} {}, step {}", resuming ? "resumed from" : "parameters from", checkpoint.directory().string(),
+            checkpoint.info().step);
   return state;
 }
 
