@@ -1,4 +1,4 @@
-// shoal checkpoint: what a checkpoint holds, and whether it is whole.
+// shoal checkpoint: what a checkpoint holds, and whether it is whole or the same as another.
 #include <fmt/chrono.h>
 #include <sys/stat.h>
 
@@ -10,7 +10,8 @@
 
 #include "checkpoint/compare.h"
 #include "checkpoint/reader.h"
-#include "cli/command.h"
+#include "checkpoint/worker_source.h"
+#include "cli/checkpoint.h"
 #include "core/clock.h"
 #include "core/error.h"
 #include "core/text.h"
@@ -51,7 +52,7 @@ void print_fields(const char* title, const json& fields) {
 }
 
 // What the optimizer keeps of a parameter has its shape: it is told in its line.
-void print_tensors(const std::vector<TensorRecord>& tensors) {
+void print_tensors(const std::vector<TensorRecord>& tensors, int workers) {
   std::set<std::string, std::less<>> names;
   for (const auto& tensor : tensors) names.insert(tensor.name);
   const auto base = [&](const TensorRecord& tensor) {
@@ -74,7 +75,7 @@ void print_tensors(const std::vector<TensorRecord>& tensors) {
     any_kept |= names.contains(base(tensor));
     if (!names.contains(base(tensor))) width = std::max(width, tensor.name.size());
   }
-  fmt::print("\ntensors{}\n",
+  fmt::print("\ntensors{}{}\n", workers == 1 ? "" : ", of every worker as worker.0.NAME and so on",
              any_kept ? " (+ m, v: with what the optimizer keeps, optimizer.m.NAME and so on)" : "");
   for (const auto& tensor : tensors) {
     if (names.contains(base(tensor))) continue;
@@ -92,17 +93,25 @@ std::string time_written(const std::filesystem::path& directory) {
   return fmt::format("{:%Y-%m-%d %H:%M:%S}", local);
 }
 
+// "4,096 elements in 12 tensors", "8 workers with 512 elements in 12 tensors each"
+std::string tensors_text(const CheckpointContents& contents, int workers) {
+  const auto each = fmt::format("{} elements in {} tensors", with_commas(contents.elements / workers),
+                                contents.manifest.tensors.size() / static_cast<std::size_t>(workers));
+  return workers == 1 ? each : fmt::format("{} workers with {} each", workers, each);
+}
+
 void inspect(const std::string& where) {
   const auto contents = inspect_checkpoint(where);
   const auto& manifest = contents.manifest;
+  const int workers = workers_of(manifest, contents.directory);
   fmt::print("{}\n", contents.directory.string());
-  fmt::print("step {}, written {} by shoal {}: {} elements in {} tensors, {}\n", manifest.info.step,
-             time_written(contents.directory), manifest.info.shoal_version, with_commas(contents.elements),
-             manifest.tensors.size(), bytes_text(contents.bytes));
+  fmt::print("step {}, written {} by shoal {}: {}, {}\n", manifest.info.step,
+             time_written(contents.directory), manifest.info.shoal_version, tensors_text(contents, workers),
+             bytes_text(contents.bytes));
   print_fields("model", manifest.info.model);
   print_fields("state of the run", manifest.info.state);
 
-  print_tensors(manifest.tensors);
+  print_tensors(tensors_of_one_worker(manifest, workers), workers);
 
   fmt::print("\nfiles\n");
   for (const auto& file : manifest.files) {
@@ -118,8 +127,9 @@ void verify(const std::string& where) {
     fail_user("{} is damaged, {} faults:\n  {}", where, faults.size(), fmt::join(faults, "\n  "));
   }
   const auto contents = inspect_checkpoint(where);
-  fmt::print("ok: {}, {} tensors, {} read in {}\n", contents.directory.string(),
-             contents.manifest.tensors.size(), bytes_text(contents.bytes), format_duration(watch.seconds()));
+  const int workers = workers_of(contents.manifest, contents.directory);
+  fmt::print("ok: {}, {}, {} read in {}\n", contents.directory.string(), tensors_text(contents, workers),
+             bytes_text(contents.bytes), format_duration(watch.seconds()));
 }
 
 // As diff: exit code 0 when they are the same, 1 when they differ.
@@ -138,15 +148,19 @@ void compare(const std::string& a, const std::string& b) {
 }  // namespace
 
 void add_checkpoint(CLI::App& app) {
-  auto* command = add_command(app, "checkpoint", "Look into checkpoints, or check that they are whole",
-                              {{"shoal checkpoint inspect runs/quickstart", "the latest of a run"},
-                               {"shoal checkpoint verify runs/quickstart/checkpoints/step-00000500",
-                                "reads all of it and compares checksums"},
-                               {"shoal checkpoint compare runs/a runs/b",
-                                "are they the same, whatever number of ranks wrote them?"}});
+  auto* command = add_command(
+      app, "checkpoint", "Look into checkpoints, check that they are whole, or average workers",
+      {{"shoal checkpoint inspect runs/quickstart", "the latest of a run"},
+       {"shoal checkpoint verify runs/quickstart/checkpoints/step-00000500",
+        "reads all of it and compares checksums"},
+       {"shoal checkpoint compare runs/a runs/b", "are they the same, whatever number of ranks wrote them?"},
+       {"shoal checkpoint average runs/gossip --out runs/gossip-average",
+        "one model of the workers of a run by gossip"}});
   command->callback([command] {
     if (command->get_subcommands().empty()) {
-      fail_user("say what to do: `shoal checkpoint inspect DIR`, `verify DIR` or `compare DIR DIR`");
+      fail_user(
+          "say what to do: `shoal checkpoint inspect DIR`, `verify DIR`, `compare DIR DIR` or `average DIR "
+          "--out DIR`");
     }
   });
   const auto add = [&](const char* name, const char* what, void (*run)(const std::string&)) {
@@ -165,6 +179,7 @@ void add_checkpoint(CLI::App& app) {
   action->add_option("A", both->first, "A run, or one of its checkpoints")->required();
   action->add_option("B", both->second, "Another")->required();
   action->callback([both] { compare(both->first, both->second); });
+  add_checkpoint_average(*command);
 }
 
 }  // namespace shoal::cli

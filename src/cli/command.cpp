@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "core/error.h"
 #include "core/wrap.h"
 
 namespace shoal::cli {
@@ -81,6 +82,13 @@ void add_config_options(CLI::App& command, ConfigOptions& options) {
       ->required()
       ->option_text("CONFIG.toml");
   add_settings(command, options.settings);
+}
+
+void require_new_folder(const std::filesystem::path& out) {
+  if (!std::filesystem::exists(out)) return;
+  if (!std::filesystem::is_directory(out)) fail_user("{} is no folder; choose another --out", out.string());
+  if (std::filesystem::is_empty(out)) return;
+  fail_user("{} is not empty; choose another --out, or remove it", out.string());
 }
 
 }  // namespace shoal::cli

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <filesystem>
 #include <string>
 #include <utility>
 #include <vector>
@@ -57,5 +58,8 @@ void add_settings(CLI::App& command, std::vector<std::string>& settings);
 
 // --ranks N; 0 where it is not given.
 void add_ranks(CLI::App& command, int& ranks);
+
+// For --out: throws UserError where there is something already.
+void require_new_folder(const std::filesystem::path& out);
 
 }  // namespace shoal::cli

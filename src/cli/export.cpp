@@ -23,12 +23,6 @@ struct Options {
   std::string format = "hf", dtype = "float32";
 };
 
-void require_free(const fs::path& out) {
-  if (!fs::exists(out)) return;
-  if (!fs::is_directory(out)) fail_user("{} is no folder; choose another --out", out.string());
-  if (!fs::is_empty(out)) fail_user("{} is not empty; choose another --out, or remove it", out.string());
-}
-
 HuggingFaceExport describe(const CheckpointReader& checkpoint, const Tokenizer* tokenizer, DType dtype) {
   const auto gpt = model_of(checkpoint);
   HuggingFaceExport what{.model = {.n_layer = gpt.n_layer,
@@ -57,18 +51,19 @@ void print(const Options& options, const HuggingFaceExport& what, std::uint64_t 
 
 void run(const Options& options) {
   const fs::path out = options.out;
-  require_free(out);
+  require_new_folder(out);
   CheckpointReader checkpoint(options.checkpoint);
   const auto tokenizer = tokenizer_of(checkpoint);
   const auto what = describe(checkpoint, tokenizer.get(),
                              options.dtype == "float16"    ? DType::f16
                              : options.dtype == "bfloat16" ? DType::bf16
                                                            : DType::f32);
+  auto model = one_model_of(checkpoint);
   const auto bytes = hugging_face_bytes(what);
   StagedFolder staged(out);
   Progress progress("exporting " + checkpoint.directory().filename().string(), static_cast<double>(bytes),
                     "B");
-  write_hugging_face(what, checkpoint, staged.path(),
+  write_hugging_face(what, model, staged.path(),
                      [&](std::uint64_t done) { progress.update(static_cast<double>(done)); });
   progress.finish();
   const auto files = tokenizer ? gpt2_files(*tokenizer) : std::map<std::string, std::string>();
