@@ -1,0 +1,307 @@
+// Training steps of several schemes among the ranks of an MPI job, for bench/slow_networks.sh. Engine, model
+// structure, exchanges and communicator are the real ones, and so is all work on parameters; but for products
+// and other kernels of layers a rank sleeps, in proportion to their FLOPs, so that many hosts can be played
+// by few cores.
+//
+//   mpirun ... bench_slow_network STEP_MS STEPS WARM_UP RANKS_PER_HOST SCHEME...
+//
+// STEP_MS is what a rank's step takes to compute, a distribution (core/distribution.h) with the draws that
+// `shoal gossip simulate` makes of it. A scheme is "all-reduce", "zero-1" or a topology's name. Rank 0 prints
+// a line of JSON for the model, and one for each scheme: averages over the ranks, without the steps of the
+// warm-up.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sys/prctl.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <deque>
+#include <numeric>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "comm/world.h"
+#include "core/clock.h"
+#include "core/distribution.h"
+#include "core/error.h"
+#include "core/trace.h"
+#include "model/arena.h"
+#include "ops/dry/dry_backend.h"
+#include "parallel/data_engine.h"
+#include "parallel/mixer.h"
+#include "parallel/pipeline.h"
+
+namespace shoal {
+namespace {
+
+// The cpu backend for what is done to parameters; time passes for the rest.
+class TimedBackend final : public Backend {
+ public:
+  // From here on a FLOP takes that long. 0: products are only counted.
+  void set_seconds_per_flop(double seconds) { seconds_per_flop_ = seconds; }
+  double flops() const { return counter_.flops(); }
+  double slept() const { return slept_; }  // seconds
+
+  std::string_view name() const override { return "timed"; }
+  void* allocate(std::size_t bytes) override { return cpu_->allocate(bytes); }
+  void release(void* data, std::size_t bytes) override { cpu_->release(data, bytes); }
+  void copy_to_host(void* host, const Tensor& from) override { cpu_->copy_to_host(host, from); }
+  void copy_from_host(const Tensor& to, const void* host) override { cpu_->copy_from_host(to, host); }
+  void synchronize() override {}
+
+  void zero(const Tensor& x) override { cpu_->zero(x); }
+  void convert(const Tensor& out, const Tensor& x) override { cpu_->convert(out, x); }
+  void add(const Tensor& out, const Tensor& x) override { cpu_->add(out, x); }
+  void scale(const Tensor& out, const Tensor& x, float factor) override { cpu_->scale(out, x, factor); }
+  void sum(const Tensor& total, const Tensor& x) override { cpu_->sum(total, x); }
+  void sum_squares(const Tensor& totals, const Tensor& x) override { cpu_->sum_squares(totals, x); }
+  void clip_scale(const Tensor& scale, const Tensor& squares, double max_norm) override {
+    cpu_->clip_scale(scale, squares, max_norm);
+  }
+  void fill_normal(const Tensor& out, std::uint64_t seed, std::uint64_t name, std::int64_t first,
+                   double stddev) override {
+    cpu_->fill_normal(out, seed, name, first, stddev);
+  }
+  void fill(const Tensor& out, float value) override { cpu_->fill(out, value); }
+  void adamw(const Tensor& weights, const Tensor& compute, const Tensor& m, const Tensor& v,
+             const Tensor& mean, const Tensor& grads, const AdamWStep& step) override {
+    cpu_->adamw(weights, compute, m, v, mean, grads, step);
+  }
+
+  void linear_forward(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias) override {
+    counter_.linear_forward(y, x, w, bias);
+    pass_time();
+  }
+  void linear_backward_input(const Tensor& dx, const Tensor& dy, const Tensor& w) override {
+    counter_.linear_backward_input(dx, dy, w);
+    pass_time();
+  }
+  void linear_backward_weight(const Tensor& dw, const Tensor& dbias, const Tensor& dy,
+                              const Tensor& x) override {
+    counter_.linear_backward_weight(dw, dbias, dy, x);
+    pass_time();
+  }
+  void attention_forward(const Tensor& out, const Tensor& lse, const Tensor& qkv, std::int64_t first_head,
+                         const Dropout& dropout) override {
+    counter_.attention_forward(out, lse, qkv, first_head, dropout);
+    pass_time();
+  }
+  void attention_backward(const Tensor& dqkv, const Tensor& dout, const Tensor& out, const Tensor& lse,
+                          const Tensor& qkv, std::int64_t first_head, const Dropout& dropout) override {
+    counter_.attention_backward(dqkv, dout, out, lse, qkv, first_head, dropout);
+    pass_time();
+  }
+
+  void embedding_forward(const Tensor&, const Tensor&, const Tensor&, const Tensor&, std::int64_t,
+                         const Dropout&) override {}
+  void embedding_backward(const Tensor&, const Tensor&, const Tensor&, const Tensor&, std::int64_t,
+                          const Dropout&) override {}
+  void layernorm_forward(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+                         const Tensor&) override {}
+  void layernorm_backward(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+                          const Tensor&, const Tensor&, const Tensor&) override {}
+  void residual_forward(const Tensor&, const Tensor&, const Tensor&, const Dropout&) override {}
+  void residual_backward(const Tensor&, const Tensor&, const Dropout&) override {}
+  void gelu_forward(const Tensor&, const Tensor&, Gelu) override {}
+  void gelu_backward(const Tensor&, const Tensor&, const Tensor&, Gelu) override {}
+  void attention_cached(const Tensor&, const Tensor&, const Tensor&, const Tensor&, std::int64_t) override {}
+  void cross_entropy_stats(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+                           const Tensor&, std::int64_t, std::int64_t) override {}
+  void cross_entropy_rescale(const Tensor&, const Tensor&, const Tensor&, const Tensor&) override {}
+  void cross_entropy_loss(const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+                          const Tensor&) override {}
+  void cross_entropy_backward(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+                              std::int64_t, std::int64_t, float) override {}
+
+ private:
+  // A sleep is never shorter than it should be; what it is longer comes off the next one.
+  void pass_time() {
+    constexpr double kLeast = 1e-3;  // seconds
+    owed_ += (counter_.flops() - counted_) * seconds_per_flop_;
+    counted_ = counter_.flops();
+    if (owed_ < kLeast) return;
+    const Stopwatch watch;
+    std::this_thread::sleep_for(std::chrono::duration<double>(owed_));
+    const double slept = watch.seconds();
+    owed_ -= slept;
+    slept_ += slept;
+  }
+
+  std::unique_ptr<Backend> cpu_ = make_cpu_backend(1);
+  DryBackend counter_;
+  double seconds_per_flop_ = 0, counted_ = 0, owed_ = 0, slept_ = 0;
+};
+
+// Small enough for a slow network, in units as even as those of a large model: 8 blocks of 0.2 MB.
+constexpr GptConfig kModel{.n_layer = 8, .n_head = 2, .n_embd = 64, .block_size = 64, .vocab_size = 512};
+constexpr BatchShape kBatch{1, 64};
+// So that each block is a bucket, as in GPT-2 (28 MB a block) with buckets of 25 MiB.
+constexpr double kBucketBytes = 250e3;
+
+struct Options {
+  Distribution compute = 0.0;
+  int steps = 0, warm_up = 0, per_host = 1;
+};
+
+// A rank's steps, as the trainer makes them.
+class Run {
+ public:
+  Run(World& world, const Options& options, const std::string& scheme)
+      : options_(options),
+        world_(world.ranks),
+        gossip_(scheme != "all-reduce" && scheme != "zero-1"),
+        mesh_(world_, gossip_ ? MeshShape{.workers = world_.size()} : MeshShape{.data = world_.size()}),
+        losses_group_(world_.split([](int rank) {
+          return Communicator::Place{0, rank};
+        })),
+        engine_(make_data_engine(backend_, mesh_, kModel, engine_options(scheme))),
+        model_(backend_, *engine_, mesh_, kModel, {.batch = kBatch}),
+        memory_(backend_, 2 * kBatch.batch * kBatch.positions * 4 + 1024) {
+    batch_ = {.tokens = memory_.take(DType::i32, {kBatch.batch, kBatch.positions}),
+              .targets = memory_.take(DType::i32, {kBatch.batch, kBatch.positions}),
+              .address = {}};
+    loss_ = memory_.take(DType::f64, {1});
+    engine_->initialize(1);
+  }
+
+  // Milliseconds at which each step ended, since the ranks began together.
+  std::vector<double> run() {
+    step(0, 0);
+    const double flops = backend_.flops();  // of a step
+    wait_for_losses(0);
+    world_.barrier();
+    const Stopwatch watch;
+    std::vector<double> ends;
+    for (int i = 0; i < options_.steps; ++i) {
+      const double compute = options_.compute.draw(key_, world_.rank(), i) * 1e-3;
+      if (i == options_.warm_up) slept_before_ = backend_.slept();
+      step(i + 1, compute / flops);
+      ends.push_back(watch.seconds() * 1e3);
+    }
+    wait_for_losses(0);
+    return ends;
+  }
+  double computing_ms() const { return (backend_.slept() - slept_before_) * 1e3; }
+
+ private:
+  EngineOptions engine_options(const std::string& scheme) const {
+    EngineOptions options{.grad_clip = 1, .zero = scheme == "zero-1" ? 1 : 0, .micro_batches = world_.size()};
+    if (gossip_) {
+      options.micro_batches = 1;
+      options.gossip = {.topology = make_topology(scheme, world_.size(), options_.per_host),
+                        .bucket_bytes = kBucketBytes};
+    }
+    return options;
+  }
+
+  void step(std::int64_t step, double seconds_per_flop) {
+    backend_.set_seconds_per_flop(seconds_per_flop);
+    engine_->begin_step(step, {.lr = 1e-4, .number = step + 1});
+    batch_.address = {.step = step};
+    backend_.zero(loss_);
+    model_.train({&batch_, 1}, loss_, 1.0f);
+    engine_->gradient_norm();
+    share_losses(step);
+    engine_->update();
+  }
+
+  // Losses of all micro-batches and three signals. With gossip nobody waits for those of the last steps.
+  void share_losses(std::int64_t step) {
+    constexpr std::size_t kUnderWay = 8;
+    losses_group_->set_purpose(fmt::format("step {}, losses", step + 1));
+    auto& losses = losses_.emplace_back(static_cast<std::size_t>(world_.size()) + 3);
+    losses_under_way_.push_back(
+        losses_group_->all_reduce({losses.data(), DType::f64, {static_cast<std::int64_t>(losses.size())}}));
+    wait_for_losses(gossip_ ? kUnderWay : 0);
+  }
+  void wait_for_losses(std::size_t left) {
+    for (; losses_.size() > left; losses_.pop_front(), losses_under_way_.pop_front()) {
+      losses_under_way_.front().wait();
+    }
+  }
+
+  const Options& options_;
+  Communicator& world_;
+  bool gossip_;
+  TimedBackend backend_;
+  Mesh mesh_;
+  std::unique_ptr<Communicator> losses_group_;
+  std::unique_ptr<DataEngine> engine_;
+  Pipeline model_;
+  Arena memory_;
+  TokenBatch batch_;
+  Tensor loss_;
+  std::deque<std::vector<double>> losses_;
+  std::deque<Request> losses_under_way_;
+  PhiloxKey key_ = philox_key(1, Stream::simulation);
+  double slept_before_ = 0;
+};
+
+// The mean over the ranks of each number.
+std::vector<double> mean(Communicator& ranks, std::vector<double> x) {
+  ranks.all_reduce({x.data(), DType::f64, {std::ssize(x)}}).wait();
+  for (double& value : x) value /= ranks.size();
+  return x;
+}
+
+void print_model() {
+  const auto units = gpt_units(kModel);
+  const ShardPlan plan(units, 0, 1, 0, 1);
+  fmt::print("{{\"bytes\": {}, \"buckets\": {}}}\n", 4 * parameter_count(units),
+             make_buckets(plan, kBucketBytes).size());
+}
+
+void measure(World& world, const Options& options, const std::string& scheme) {
+  Run run(world, options, scheme);
+  const auto mine = run.run();
+  const auto ends = mean(world.ranks, mine);
+  const double computing = mean(world.ranks, {run.computing_ms()})[0];
+  double last = mine.back();
+  world.ranks.all_reduce({&last, DType::f64, {1}}, ReduceOp::max).wait();
+  double first = mine.back();
+  world.ranks.all_reduce({&first, DType::f64, {1}}, ReduceOp::min).wait();
+  if (world.ranks.rank() != 0) return;
+  const int measured = options.steps - options.warm_up;
+  const double begin = options.warm_up > 0 ? ends[static_cast<std::size_t>(options.warm_up) - 1] : 0;
+  const double step_ms = (ends.back() - begin) / measured;
+  std::vector<double> steps_ms;
+  for (std::size_t i = 0; i < ends.size(); ++i) steps_ms.push_back(ends[i] - (i > 0 ? ends[i - 1] : 0));
+  fmt::print(
+      "{{\"scheme\": \"{}\", \"workers\": {}, \"step_ms\": {:.3f}, \"steps_per_s\": {:.4f}, \"idle\": "
+      "{:.4f}, "
+      "\"apart_ms\": {:.1f}, \"steps_ms\": [{:.1f}]}}\n",
+      scheme, world.ranks.size(), step_ms, 1e3 / step_ms, 1 - computing / measured / step_ms, last - first,
+      fmt::join(steps_ms, ", "));
+  std::fflush(stdout);
+}
+
+}  // namespace
+}  // namespace shoal
+
+int main(int argc, char** argv) {
+  using namespace shoal;
+  if (argc < 6) {
+    fmt::print(stderr,
+               "usage: mpirun ... bench_slow_network STEP_MS STEPS WARM_UP RANKS_PER_HOST SCHEME...\n");
+    return 2;
+  }
+  try {
+    const Options options{.compute = {argv[1], time_units(), 0},
+                          .steps = std::atoi(argv[2]),
+                          .warm_up = std::atoi(argv[3]),
+                          .per_host = std::atoi(argv[4])};
+    if (options.warm_up < 0 || options.steps <= options.warm_up) fail_user("no step is left to measure");
+    prctl(PR_SET_TIMERSLACK, 1000UL);  // ns
+    run_mpi({.deadline_seconds = 120}, [&](World& world) {
+      prctl(PR_SET_TIMERSLACK, 1000UL);
+      if (world.ranks.rank() == 0) print_model();
+      for (int i = 5; i < argc; ++i) measure(world, options, argv[i]);
+    });
+  } catch (const StoppedByPeer&) {
+    return 1;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "bench_slow_network: {}\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,148 @@
+#!/usr/bin/env bash
+# Training on slow networks: all-reduce, ZeRO 1 and every topology of gossip among 4 and 8 hosts, beside what
+# `shoal gossip simulate` predicts of them.
+#
+#   [BUILD=build/release] [QUICK=1] [ONLY=REGEX] [NETWORK=relay|netem] [OUT=bench/results/slow_networks.md]
+#   [PICTURE=docs/slow-networks.svg] bench/slow_networks.sh
+#
+# Hosts are network namespaces with two ranks each, started by mpirun, whose traffic goes over TCP through links of a
+# bandwidth and a delay: netem's where the kernel has it, else those of bench/network_relay.cpp. The ranks' computing is
+# a timed sleep (bench/slow_network.cpp). Needs root and Open MPI, and about 25 minutes; QUICK=1 takes a few settings and
+# 3 minutes, ONLY those whose line below matches. What is measured of the network itself is in the output, too.
+#
+#   ninja -C build/release shoal shoal_mpi_openmpi bench_slow_network bench_network_relay
+set -euo pipefail
+here=$(cd "$(dirname "$0")/.." && pwd)
+cd "$here"
+BUILD=$(realpath "${BUILD:-build/release}")
+OUT=$(realpath -m "${OUT:-bench/results/slow_networks.md}") PICTURE=$(realpath -m "${PICTURE:-docs/slow-networks.svg}")
+export BUILD OUT PICTURE
+set -- "$BUILD/shoal"
+. tests/deploy/lib.sh
+for program in shoal bench/bench_slow_network bench/bench_network_relay; do
+  [ -x "$BUILD/$program" ] || die "no $BUILD/$program: ninja -C $BUILD shoal shoal_mpi_openmpi bench_slow_network bench_network_relay"
+done
+need mpirun.openmpi tc python3
+enter_namespaces
+[ -n "${NETWORK:-}" ] || { tc qdisc add dev lo root netem delay 1ms 2>/dev/null && NETWORK=netem || NETWORK=relay; }
+tc qdisc del dev lo root 2>/dev/null || true
+
+ranks_per_host=2
+schemes=(all-reduce zero-1 complete ring exp alternating-exp-ring)
+# hosts, Mbit/s, that of the slow host h1, delay (distributions), time to compute, steps, of them not measured. The
+# steps that are measured are a multiple of every period.
+settings() {
+  local hosts steps
+  for hosts in 4 8; do
+    steps=$((hosts == 4 ? 4 : 6))
+    cat <<END
+$hosts 1000 - 0.1ms 400 $((4 + 4 * steps)) 4
+$hosts 100 - 0.1ms 400 $((4 + 4 * steps)) 4
+$hosts 100 - 10ms 400 $((4 + 4 * steps)) 4
+$hosts 100 - 50ms 400 $((4 + 4 * steps)) 4
+$hosts 10 - 0.1ms 400 $((3 + 2 * steps)) 3
+$hosts 10 - 50ms 400 $((3 + 2 * steps)) 3
+$hosts 100 - 5ms+exp(5ms) lognormal(400,0.3) $((4 + 8 * steps)) 4
+$hosts 100 10 5ms at(0:600,400) $((3 + 2 * steps)) 3
+END
+  done
+}
+
+addresses() {  # of the devices called slow
+  local host
+  for ((host = 1; host <= $1; ++host)); do
+    ip -n "h$host" address add "10.98.0.$host/24" dev slow
+    ip -n "h$host" link set slow mtu "$mtu" up
+    # Exchanges come in bursts; Linux would begin each anew as slowly as a new connection.
+    ip netns exec "h$host" sysctl -qw net.ipv4.tcp_slow_start_after_idle=0
+    ip netns exec "h$host" sysctl -qw net.ipv4.tcp_congestion_control=cubic 2>/dev/null ||  # forbidden where it is not
+      ip netns exec "h$host" sysctl -qw net.ipv4.tcp_congestion_control=reno                # the system's default
+  done
+}
+rate_of() { [ "$1" = 1 ] && [ "$slow" != - ] && echo "$slow" || echo "$mbit"; }
+
+# Makes the network of $hosts, $mbit, $slow and $delay, and forgets it.
+network_up() {
+  mtu=$((mbit > 100 ? 9000 : 1500))
+  local host names=()
+  for ((host = 1; host <= hosts; ++host)); do names+=("h$host"); done
+  if [ "$NETWORK" = netem ] && [[ "$delay" != *exp* ]]; then
+    ip link add slow-net type bridge
+    ip link set slow-net up
+    for ((host = 1; host <= hosts; ++host)); do
+      ip link add "slow-$host" type veth peer name slow netns "h$host"
+      ip link set "slow-$host" master slow-net mtu "$mtu" up
+      ip -n "h$host" link set slow gso_max_segs 1
+    done
+    ip link set slow-net mtu "$mtu"
+    addresses "$hosts"
+    for ((host = 1; host <= hosts; ++host)); do
+      tc -n "h$host" qdisc add dev slow root netem delay "$delay" rate "$(rate_of "$host")mbit" limit 1000
+      tc qdisc add dev "slow-$host" root netem rate "$(rate_of "$host")mbit" limit 1000
+    done
+    return
+  fi
+  "$BUILD/bench/bench_network_relay" "$bandwidth" "$delay" "${names[@]}" >relay.log 2>&1 &
+  relay=$!
+  until grep -q ready relay.log; do
+    kill -0 "$relay" 2>/dev/null || die "the relay: $(cat relay.log)"
+    sleep 0.05
+  done
+  addresses "$hosts"
+  for ((host = 1; host <= hosts; ++host)); do
+    local rate
+    rate=$(rate_of "$host")
+    tc -n "h$host" qdisc add dev slow root tbf rate "${rate}mbit" burst $((2 * mtu + rate * 20)) limit $((1000 * mtu))
+  done
+}
+network_down() {
+  if [ -n "${relay:-}" ]; then
+    kill "$relay"
+    wait "$relay" || true
+    relay=
+    tail -1 relay.log
+  else
+    ip link del slow-net
+    for ((host = 1; host <= hosts; ++host)); do ip link del "slow-$host"; done
+    echo "netem"
+  fi
+}
+
+train() {
+  local list
+  list=$(printf "h%s:$ranks_per_host," $(seq "$hosts"))
+  OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_plm_rsh_agent=$tests/remote_shell.sh \
+    on h1 mpirun.openmpi -n $((hosts * ranks_per_host)) --oversubscribe --bind-to none --host "${list%,}" \
+    --mca btl self,vader,tcp --mca btl_tcp_if_include 10.98.0.0/24 \
+    -x "SHOAL_MPI_MODULE=$BUILD/libshoal_mpi_openmpi.so" \
+    "$BUILD/bench/bench_slow_network" "'$compute'" "$steps" "$warm_up" $ranks_per_host "${schemes[@]}"
+}
+predict() {
+  local topology bytes buckets
+  bytes=$(sed -n 's/.*"bytes": \([0-9]*\),.*/\1/p' "$folder/measured")
+  buckets=$(sed -n 's/.*"buckets": \([0-9]*\).*/\1/p' "$folder/measured")
+  for topology in complete ring exp alternating-exp-ring; do
+    "$BUILD/shoal" gossip simulate --workers $((hosts * ranks_per_host)) --local-size $ranks_per_host --topology "$topology" \
+      --step-ms "$compute" --link "$bandwidth,$delay" --steps "$steps" \
+      --bytes "$bytes" --bucket-mib "$(awk "BEGIN { print $bytes / ($buckets - 0.5) / 1048576 }")" --json
+  done
+}
+
+make_hosts $(seq -f 'h%g' 8)
+number=0
+settings | grep -E -- "${ONLY:-.}" >settings
+[ -z "${QUICK:-}" ] || { sed -n '1p;4p;5p' settings >quick; mv quick settings; }
+while read -r hosts mbit slow delay compute steps warm_up <&3; do
+  number=$((number + 1))
+  folder=$(printf 'setting-%02d' $number)
+  mkdir "$folder"
+  bandwidth=$([ "$slow" = - ] && echo "${mbit}mbit" || echo "at(0:${slow}mbit,${mbit}mbit)")
+  echo "$hosts hosts, $bandwidth, $delay, $compute ms" | tee "$folder/setting"
+  network_up
+  python3 "$here/bench/slow_networks_check.py" "$hosts" | tee "$folder/check"
+  train | tee "$folder/measured" | cut -c -150
+  network_down >"$folder/network"
+  cat "$folder/network"
+  predict >"$folder/predicted"
+done 3<settings
+[ -z "${KEEP:-}" ] || cp -r . "$KEEP"
