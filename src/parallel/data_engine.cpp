@@ -121,7 +121,7 @@ class Engine final : public DataEngine {
     if (shows_average()) average_->drop(*reducer_);
   }
   void keep_average() override {
-    if (mixer_) mixer_->set_equal();
+    if (mixer_) mixer_->set_different();  // as a run that is resumed here
   }
 
  private:

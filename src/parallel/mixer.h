@@ -27,7 +27,7 @@ class Mixer {
 
   // All workers hold the same from here on: there is nothing to average until they have been updated.
   void set_equal() { reset(true); }
-  // They do not: the next step starts what it needs.
+  // They may not: the next step starts what it needs.
   void set_different() { reset(false); }
   bool equal() const { return equal_; }
 
