@@ -29,8 +29,6 @@ inline std::string title_of(const Topology& topology) {
   return title;
 }
 
-inline void PrintTo(const Topology& topology, std::ostream* out) { *out << title_of(topology); }
-
 inline constexpr double kGossipClip = 0.05;
 
 // Two periods and a part of the next one. Dropout is on and clipping acts; with three updates to a window the

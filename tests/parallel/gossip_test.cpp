@@ -22,7 +22,9 @@ class HandWorker {
       state_[tensor.name] = tensor.data;
   }
 
-  void gradient(int step) { rank_.gradient(step, outcome); }
+  void gradient(int step, float factor) { rank_.gradient(step, outcome, factor); }
+
+  DataEngine& engine() { return rank_.engine(); }
 
   // Where its parameters are, for the others.
   std::map<std::string, Tensor> parameters() const {
@@ -33,10 +35,11 @@ class HandWorker {
     return found;
   }
 
-  // Of the mixed parameters, which decay as well.
+  // Of the mixed parameters, which decay as well. A gradient that is not finite leaves them alone.
   void update(int step) {
     const double norm = outcome.norms.back();
     for (const auto& bucket : buckets_) {
+      if (!std::isfinite(norm)) continue;
       const float clip = clip_of(gossip_.clip_by_bucket ? std::sqrt(squares(bucket)) : norm);
       for (int unit = bucket.first; unit <= bucket.last; ++unit) update_unit(unit, step + 1, clip);
     }
@@ -107,25 +110,57 @@ void mix(std::vector<std::unique_ptr<HandWorker>>& workers, const Topology::Roun
   }
 }
 
+// What does not happen in every step.
+struct Incidents {
+  int bad_gradients = 0;  // every so many steps and workers a gradient is not finite, and has no update
+  int average = 0;        // every so many steps all go on from the mean of all
+
+  float factor(int worker, int step) const {
+    const bool bad = bad_gradients > 0 && (step + 3 * worker) % bad_gradients == 1;
+    return bad ? std::numeric_limits<float>::infinity() : 1;
+  }
+  bool averages(int step) const { return average > 0 && (step + 1) % average == 0; }
+};
+
 // The gradient is taken where the model is and applied to the mean. Before the first update all are the same.
-std::vector<RunOutcome> by_hand(const RanksRun& run) {
+std::vector<RunOutcome> by_hand(const RanksRun& run, const Incidents& incidents = {}) {
   std::vector<std::unique_ptr<HandWorker>> workers;
   for (int w = 0; w < run.mesh.workers; ++w) workers.push_back(std::make_unique<HandWorker>(run, w));
   const auto& rounds = run.engine.gossip->topology.rounds;
+  const auto all = make_topology("complete", run.mesh.workers, 1).rounds.front();
   for (int step = 0; step < run.steps; ++step) {
-    for (auto& worker : workers) worker->gradient(step);
+    for (std::size_t w = 0; w < workers.size(); ++w)
+      workers[w]->gradient(step, incidents.factor(static_cast<int>(w), step));
     if (step > 0) mix(workers, rounds[static_cast<std::size_t>(step) % rounds.size()]);
     for (auto& worker : workers) worker->update(step);
+    if (!incidents.averages(step)) continue;
+    mix(workers, all);
+    for (auto& worker : workers) worker->engine().state_loaded();
   }
   std::vector<RunOutcome> outcomes;
   for (auto& worker : workers) outcomes.push_back(worker->finish());
   return outcomes;
 }
 
+std::vector<RunOutcome> by_engine(const RanksRun& run, const Incidents& incidents) {
+  return train_workers(run, [&](RankOfRun& rank, RunOutcome& outcome) {
+    auto& engine = rank.engine();
+    for (int step = 0; step < run.steps; ++step) {
+      rank.gradient(step, outcome, incidents.factor(rank.place().worker, step));
+      std::isfinite(outcome.norms.back()) ? engine.update() : engine.skip_update();
+      if ((step + 1) % run.evaluate_every == 0) rank.evaluate(step, outcome);
+      if (!incidents.averages(step)) continue;
+      engine.show_average();
+      engine.keep_average();
+    }
+  });
+}
+
 class ByHand : public testing::TestWithParam<Topology> {
  protected:
-  static void expect_same(const RanksRun& run, std::vector<RunOutcome> hand) {
-    auto workers = train_workers(run);
+  static void expect_same(const RanksRun& run, const std::vector<RunOutcome>& hand,
+                          const Incidents& incidents = {}) {
+    auto workers = by_engine(run, incidents);
     SCOPED_TRACE(fmt::format("buckets of {} bytes{}, windows of {}, {}", run.engine.gossip->bucket_bytes,
                              run.engine.gossip->clip_by_bucket ? " that clip" : "",
                              run.engine.adamw.accum_steps, name_of(run.engine.compute)));
@@ -134,6 +169,8 @@ class ByHand : public testing::TestWithParam<Topology> {
       const auto elements = static_cast<double>(parameters_of(hand[w]).size());
       const double bound = run.engine.gossip->clip_by_bucket ? elements * 0x1p-53 : 0;
       for (std::size_t i = 0; i < hand[w].norms.size(); ++i) {
+        EXPECT_EQ(std::isfinite(workers[w].norms.at(i)), std::isfinite(hand[w].norms[i]));
+        if (!std::isfinite(hand[w].norms[i])) continue;
         EXPECT_NEAR(workers[w].norms.at(i), hand[w].norms[i], bound * hand[w].norms[i]);
         EXPECT_GT(hand[w].norms[i], kGossipClip) << "does not clip";
       }
@@ -149,7 +186,7 @@ TEST_P(ByHand, EveryWorkerHasItsBytes) {
     auto run = gossip_run(GetParam());
     run.engine.adamw.accum_steps = accum_steps;
     const auto hand = by_hand(run);
-    EXPECT_NE(parameters_of(hand[0]), parameters_of(hand[1]));
+    EXPECT_TRUE(parameters_of(hand[0]) != parameters_of(hand[1]));
     for (const double bytes : {kTinyBuckets, kSomeBuckets, kOneBucket}) {
       run.engine.gossip->bucket_bytes = bytes;
       expect_same(run, hand);
@@ -178,6 +215,36 @@ TEST_P(ByHand, EveryWorkerHasItsBytesInBfloat16) {
     run.engine.gossip->clip_by_bucket = clip_by_bucket;
     run.recompute = Recompute::block;
     expect_same(run, by_hand(run));
+  }
+}
+
+// A worker whose update is left out averages with others all the same.
+TEST_P(ByHand, EveryWorkerHasItsBytesWhenGradientsAreBad) {
+  for (const bool clip_by_bucket : {false, true}) {
+    auto run = gossip_run(GetParam());
+    run.steps += 3;
+    run.engine.gossip->bucket_bytes = kSomeBuckets;
+    run.engine.gossip->clip_by_bucket = clip_by_bucket;
+    const Incidents incidents{.bad_gradients = 4};
+    const auto hand = by_hand(run, incidents);
+    EXPECT_THAT(
+        hand[0].norms,
+        testing::Contains(testing::Not(testing::ResultOf([](double x) { return std::isfinite(x); }, true))));
+    expect_same(run, hand, incidents);
+  }
+}
+
+// The moments of each worker stay its own.
+TEST_P(ByHand, EveryWorkerHasItsBytesWhenAllGoOnFromTheAverage) {
+  for (const bool clip_by_bucket : {false, true}) {
+    auto run = gossip_run(GetParam());
+    run.steps += 3;
+    run.engine.compute = clip_by_bucket ? DType::f32 : DType::bf16;
+    run.engine.adamw.accum_steps = 3;
+    run.engine.gossip->bucket_bytes = kSomeBuckets;
+    run.engine.gossip->clip_by_bucket = clip_by_bucket;
+    const Incidents incidents{.average = 3};
+    expect_same(run, by_hand(run, incidents), incidents);
   }
 }
 
@@ -257,9 +324,9 @@ TEST(Gossip, OnlyParametersTravel) {
   auto run = gossip_run(make_topology("complete", 2, 1));
   run.steps = 1;
   const auto workers = train_workers(run);
-  EXPECT_NE(workers[0].state.at("optimizer.m.transformer.wte.weight"),
-            workers[1].state.at("optimizer.m.transformer.wte.weight"));
-  EXPECT_NE(parameters_of(workers[0]), parameters_of(workers[1]));
+  EXPECT_TRUE(workers[0].state.at("optimizer.m.transformer.wte.weight") !=
+              workers[1].state.at("optimizer.m.transformer.wte.weight"));
+  EXPECT_TRUE(parameters_of(workers[0]) != parameters_of(workers[1]));
 }
 
 // The memory that it says it takes is what it asks for.

@@ -150,6 +150,7 @@ class RankOfRun {
 
   DataEngine& engine() { return *engine_; }
   Backend& backend() { return *backend_; }
+  Mesh& mesh() { return mesh_; }
   const MeshPlace& place() const { return mesh_.place(); }
 
   void step(int step, RunOutcome& outcome) {
@@ -158,15 +159,15 @@ class RankOfRun {
     if ((step + 1) % run_.evaluate_every == 0) evaluate(step, outcome);
   }
 
-  // Of a step, up to its update.
-  void gradient(int step, RunOutcome& outcome) {
+  // Of a step, up to its update; as if the loss were `factor` times what it is.
+  void gradient(int step, RunOutcome& outcome, float factor = 1) {
     const auto data = batch(step);
     engine_->begin_step(step, {run_.lr, step + 1});
     std::vector<TokenBatch> batches;
     for (int pass = 0; pass < engine_->passes(); ++pass) batches.push_back(micro_batch(data, step, pass));
     backend_->zero(losses_);
     const float scale = 1.0f / static_cast<float>(count() * run_.model.block_size);
-    model_.train(batches, losses_, scale);
+    model_.train(batches, losses_, factor * scale);
     outcome.norms.push_back(engine_->gradient_norm());
 
     const Values of_passes = losses_.values();
