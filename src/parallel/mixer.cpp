@@ -76,7 +76,7 @@ void Mixer::start(const Bucket& bucket, std::int64_t step) {
   for (int unit = bucket.first; unit <= bucket.last; ++unit) {
     backend_.convert(copy_of({unit, unit}), weights_.master(unit));
   }
-  group.set_purpose(fmt::format("step {}, averaging {}", step + 1, plan_.unit(bucket.first).name));
+  group.set_purpose(fmt::format("step {}, averaging of {}", step + 1, plan_.unit(bucket.first).name));
   request = group.all_reduce(copy_of(bucket));
 }
 
