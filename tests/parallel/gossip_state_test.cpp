@@ -40,11 +40,12 @@ std::vector<RanksRun> all_runs() {
     runs.push_back(run);
   }
   const auto topology = make_topology("ring", 4, 1);
-  for (int zero = 0; zero <= 3; ++zero) {
+  for (int mode = 0; mode < 8; ++mode) {
+    const int zero = mode / 2;
     auto run = gossip_run(topology);
     run.mesh.data = 2;
     run.engine.zero = zero;
-    run.engine.layout_exact = zero % 2 == 1;
+    run.engine.layout_exact = mode % 2 == 1;
     run.engine.compute = zero >= 2 ? DType::bf16 : DType::f32;
     run.engine.gossip->bucket_bytes = kSomeBuckets;
     runs.push_back(run);
@@ -212,8 +213,8 @@ INSTANTIATE_TEST_SUITE_P(Of, EveryRun, testing::ValuesIn(all_runs()), [](const a
   const auto& run = test.param;
   auto title = title_of(run.engine.gossip->topology);
   if (run.mesh.ranks_of_worker() > 1) {
-    title +=
-        fmt::format("_{}x{}x{}_zero{}", run.mesh.pipeline, run.mesh.data, run.mesh.tensor, run.engine.zero);
+    title += fmt::format("_{}x{}x{}_zero{}{}", run.mesh.pipeline, run.mesh.data, run.mesh.tensor,
+                         run.engine.zero, run.engine.layout_exact ? "_exact" : "");
   }
   return title;
 });

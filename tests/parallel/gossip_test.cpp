@@ -220,9 +220,11 @@ TEST_P(ByHand, EveryWorkerHasItsBytesInBfloat16) {
 
 // A worker whose update is left out averages with others all the same.
 TEST_P(ByHand, EveryWorkerHasItsBytesWhenGradientsAreBad) {
-  for (const bool clip_by_bucket : {false, true}) {
+  for (const auto& [clip_by_bucket, compute] :
+       {std::pair(false, DType::f32), {false, DType::bf16}, {true, DType::bf16}}) {
     auto run = gossip_run(GetParam());
     run.steps += 3;
+    run.engine.compute = compute;
     run.engine.gossip->bucket_bytes = kSomeBuckets;
     run.engine.gossip->clip_by_bucket = clip_by_bucket;
     const Incidents incidents{.bad_gradients = 4};
