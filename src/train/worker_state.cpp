@@ -93,9 +93,8 @@ TrainState read_start(const Config& config, const std::filesystem::path& from, D
   if (resuming) {
     state = resume(checkpoint, engine, shape, place);
   } else {
-    WorkerSource parameters(checkpoint);
+    auto parameters = one_model_of(checkpoint);
     read_state(engine, parameters, false);
-    if (parameters.workers() > 1) log::info("parameters are the mean of {}", count(parameters.workers()));
   }
   log::info("{} {}, step {}", resuming ? "resumed from" : "parameters from", checkpoint.directory().string(),
             checkpoint.info().step);
