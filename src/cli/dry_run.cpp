@@ -13,17 +13,6 @@
 namespace shoal::cli {
 namespace {
 
-// Ranks that are sent the same number of bytes share a line.
-void print_links(const DryRun::Rank& rank) {
-  std::map<std::int64_t, std::vector<int>, std::greater<>> by_bytes;
-  for (const auto& [to, bytes] : rank.links) by_bytes[bytes].push_back(to);
-  for (const auto& [bytes, to] : by_bytes) {
-    const auto name = to.size() == 1 ? fmt::format("rank {} to {}", rank.ranks.front(), to.front())
-                                     : fmt::format("rank {} to {} ranks", rank.ranks.front(), to.size());
-    print_line(name, format_bytes(static_cast<double>(bytes)), to.size() == 1 ? "" : "to each");
-  }
-}
-
 // "0..3, 5": the values that ranks of a group have of a coordinate.
 std::string values_text(const std::set<int>& values) {
   std::vector<std::string> runs;
@@ -43,7 +32,8 @@ std::string places_text(const std::vector<int>& ranks, const MeshShape& shape) {
     int MeshPlace::*value;
     int size;
   };
-  const Axis axes[] = {{"pipeline", &MeshPlace::pipeline, shape.pipeline},
+  const Axis axes[] = {{"worker", &MeshPlace::worker, shape.workers},
+                       {"pipeline", &MeshPlace::pipeline, shape.pipeline},
                        {"data", &MeshPlace::data, shape.data},
                        {"tensor", &MeshPlace::tensor, shape.tensor}};
   std::vector<std::string> texts;
@@ -59,6 +49,19 @@ std::string places_text(const std::vector<int>& ranks, const MeshShape& shape) {
   return places == ranks.size() ? fmt::format("{}", fmt::join(texts, ", ")) : "";
 }
 
+// Ranks that are sent the same number of bytes share a line.
+void print_links(const DryRun::Rank& rank, int steps, const MeshShape& shape) {
+  std::map<std::int64_t, std::vector<int>, std::greater<>> by_bytes;
+  for (const auto& [to, bytes] : rank.links) by_bytes[bytes].push_back(to);
+  for (const auto& [bytes, to] : by_bytes) {
+    const auto name = to.size() == 1 ? fmt::format("rank {} to {}", rank.ranks.front(), to.front())
+                                     : fmt::format("rank {} to {} ranks", rank.ranks.front(), to.size());
+    const auto place = shape.workers > 1 ? places_text(to, shape) : "";
+    print_line(name, format_bytes(static_cast<double>(bytes) / steps),
+               to.size() == 1 ? place : fmt::format("to each{}", place.empty() ? "" : ", " + place));
+  }
+}
+
 // Which of all: ", each of 8 ranks", ", rank 0 and 3 others (pipeline 0)".
 std::string who_text(const std::vector<int>& ranks, const MeshShape& shape) {
   const auto all = static_cast<std::size_t>(shape.ranks()), others = ranks.size() - 1;
@@ -71,16 +74,23 @@ std::string who_text(const std::vector<int>& ranks, const MeshShape& shape) {
                      places.empty() ? "" : fmt::format(" ({})", places));
 }
 
-void print_step(const DryRun::Rank& rank, const Config& config) {
-  fmt::print("\none step{}: {} micro-batch{} of {} x {} tokens\n", who_text(rank.ranks, mesh_shape(config)),
-             rank.passes, rank.passes == 1 ? "" : "es", config.train.micro_batch, config.model.block_size);
+// What a rank sends is the mean over the steps.
+void print_step(const DryRun::Rank& rank, int steps, const Config& config) {
+  const auto shape = mesh_shape(config);
+  fmt::print("\none step{}: {} micro-batch{} of {} x {} tokens\n", who_text(rank.ranks, shape), rank.passes,
+             rank.passes == 1 ? "" : "es", config.train.micro_batch, config.model.block_size);
+  const auto per_step = [&](std::int64_t bytes) { return format_bytes(static_cast<double>(bytes) / steps); };
   for (const auto& total : rank.traffic) {
     if (total.bytes == 0) continue;
-    print_line(total.matter, format_bytes(static_cast<double>(total.bytes)),
-               fmt::format("sent in {} x {}", total.calls, total.collective));
+    const bool even = total.calls % steps == 0;
+    print_line(total.matter, per_step(total.bytes),
+               fmt::format("sent in {} x {}{}", even ? total.calls / steps : total.calls, total.collective,
+                           even ? "" : fmt::format(" in {} steps", steps)));
   }
-  print_line("sent in all", format_bytes(static_cast<double>(rank.bytes)));
-  print_links(rank);
+  print_line(
+      "sent in all", per_step(rank.bytes),
+      steps > 1 ? fmt::format("the mean over {} rounds of {}", steps, gossip_topology(config).name) : "");
+  print_links(rank, steps, shape);
   print_line("compute", flops_text(rank.flops), "matrix products and attention");
 }
 
@@ -90,16 +100,16 @@ void print_dry_run(Config config, int asked, int ranks_per_host) {
   const auto launch = detect_launch();
   if (launch.rank != 0) return;  // mpirun started several, and one speaks
   const int ranks = ranks_to_start(config, asked, launch);
-  resolve_layout(config, ranks);
+  resolve_layout(config, ranks, ranks_per_host);
   const auto source = resolve_vocabulary(config);
   const auto model = to_gpt_config(config.model);
   check_mesh(config, model);
   fmt::print("{}: {} parameters\n", describe(model, source), with_commas(parameter_count(gpt_units(model))));
   print_memory(config, model, {.all = ranks, .here = std::max(ranks_per_host, 1)});
   const auto run = dry_run(config, ranks, ranks_per_host);
-  for (const auto& rank : run.ranks) print_step(rank, config);
+  for (const auto& rank : run.ranks) print_step(rank, run.steps, config);
   if (ranks_per_host > 0) {
-    print_line("leaving a host", format_bytes(static_cast<double>(run.host_bytes)),
+    print_line("leaving a host", format_bytes(static_cast<double>(run.host_bytes) / run.steps),
                fmt::format("at most, {} ranks on each", ranks_per_host));
   }
 }

@@ -37,21 +37,22 @@ int output_width() {
   return given > 0 ? given : 110;
 }
 
-// Of a step, on the busiest of the data-parallel ranks.
+// Of a step, on the busiest of the data-parallel ranks; where nobody says how many there are, of one model's.
 int micro_batches_of_a_step(Config& config) {
   auto& parallel = config.parallel;
-  parallel.data = std::max(parallel.data, 1);
+  if (parallel.data == 0) parallel.data = parallel.engine == "gossip" ? config.gossip.worker_size : 1;
   resolve_layout(config, parallel.data * parallel.tensor * parallel.pipeline);
-  const int all = config.train.global_batch / config.train.micro_batch;
-  return (all + parallel.data - 1) / parallel.data;
+  const int data = mesh_shape(config).data;
+  return (micro_batches_of_worker(config) + data - 1) / data;
 }
 
 std::string origin_of_micro_batches(const Config& config, const Options& options) {
   if (options.micro_batches > 0) return "--micro-batches";
-  const int data = config.parallel.data;
-  return fmt::format("global batch {} / micro-batch {}{}", config.train.global_batch,
+  const auto shape = mesh_shape(config);
+  return fmt::format("global batch {} / micro-batch {}{}{}", config.train.global_batch,
                      config.train.micro_batch,
-                     data > 1 ? fmt::format(" / {} data-parallel ranks", data) : "");
+                     shape.workers > 1 ? fmt::format(" / {} workers", shape.workers) : "",
+                     shape.data > 1 ? fmt::format(" / {} data-parallel ranks", shape.data) : "");
 }
 
 // One line per rank: its share of the cost, the most activations at a time and its units, by chunk.

@@ -47,8 +47,11 @@ void print_size_table(const ConfigOptions& options, int ranks) {
   const auto source = resolve_vocabulary(config);
   config.parallel.data = 0;
   // No rank is without work, however small the config's batch is.
-  config.train.global_batch =
-      std::max(config.train.global_batch, ranks * std::max(config.train.micro_batch, 1));
+  const int least = ranks * std::max(config.train.micro_batch, 1);
+  config.train.global_batch = std::max(config.train.global_batch, least);
+  // Nor does any worker have more than another.
+  if (config.parallel.engine == "gossip")
+    config.train.global_batch = (config.train.global_batch + least - 1) / least * least;
   resolve_layout(config, ranks);
   fmt::print("block {}, vocabulary {} ({})\nmicro-batches of {} x {} tokens, {}, recompute {}\n\n",
              config.model.block_size, with_commas(config.model.vocab_size), source, config.train.micro_batch,

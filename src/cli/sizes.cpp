@@ -25,16 +25,19 @@ double mapped_bytes(const fs::path& data) {
   return bytes;
 }
 
-// How the data ranks share the state.
-std::string sharding_text(const ParallelConfig& parallel) {
+// How the data ranks, with gossip those of a worker, share the state.
+std::string sharding_text(const Config& config) {
+  const auto& parallel = config.parallel;
   static constexpr const char* kWords[] = {
       "every rank holds all parameters, gradients and moments",
       "moments and master weights cut over {}; parameters and gradients whole",
       "moments, master weights and gradients cut over {}; parameters whole",
       "everything cut over {}; a unit's parameters are gathered while it is used"};
-  const bool mesh = ranks_of_model(parallel) > 1;
-  const int replicas = parallel.zero == 0 ? 1 : parallel.replicate, data = parallel.data;
-  const auto ranks = [&](int n) { return fmt::format("{} {}ranks", n, mesh ? "data " : ""); };
+  const bool mesh = ranks_of_model(parallel) > 1, workers = worker_count(config) > 1;
+  const int replicas = parallel.zero == 0 ? 1 : parallel.replicate, data = mesh_shape(config).data;
+  const auto ranks = [&](int n) {
+    return fmt::format("{} {}ranks{}", n, mesh ? "data " : "", workers ? " of a worker" : "");
+  };
   const auto over =
       replicas == 1 ? ranks(data) : fmt::format("{} ({} replicas)", ranks(data / replicas), replicas);
   return fmt::format("ZeRO-{}: {}{}", parallel.zero, mesh ? "of its part of the model, " : "",
@@ -45,7 +48,7 @@ void print_state(const Config& config, const MemoryEstimate& memory, int ranks) 
   const auto part = [](const std::string& name, double bytes, const std::string& remark) {
     if (bytes > 0) print_line(name, format_bytes(bytes), remark);
   };
-  const int zero = config.parallel.data > 1 ? config.parallel.zero : 0;
+  const int zero = mesh_shape(config).data > 1 ? config.parallel.zero : 0;
   const auto& dtype = config.train.dtype;
   part("weights", memory.weights,
        zero > 0 && memory.compute_copy > 0 ? "float32, this rank's part" : "float32");
@@ -55,7 +58,9 @@ void print_state(const Config& config, const MemoryEstimate& memory, int ranks) 
   part("optimizer", memory.optimizer,
        fmt::format("{}, float32{}", optimizer_text(config), zero > 0 ? ", this rank's part" : ""));
   part("exchange", memory.exchange,
-       ranks > 1 ? "buffers between ranks, sums for the norm" : "sums for the gradient's norm");
+       worker_count(config) > 1 ? "the copy that is averaged, sums for the norm"
+       : ranks > 1              ? "buffers between ranks, sums for the norm"
+                                : "sums for the gradient's norm");
   part("on disk", memory.on_disk, "beside the total: master weights, moments, sharded gradients");
 }
 
@@ -122,8 +127,8 @@ void print_memory(const Config& config, const GptConfig& model, const RankPlaces
              : ranks.all > 1 ? fmt::format(" on one of {} ranks", ranks.all)
                              : "",
              config.train.micro_batch, model.block_size, config.train.dtype, config.train.recompute);
-  if (mesh) fmt::print("  {}\n", mesh_text(config));
-  if (parallel.data > 1) fmt::print("  {}\n", sharding_text(parallel));
+  if (const auto text = mesh_text(config); !text.empty()) fmt::print("  {}\n", text);
+  if (mesh_shape(config).data > 1) fmt::print("  {}\n", sharding_text(config));
   print_state(config, memory, ranks.all);
   print_line("activations: blocks", format_bytes(memory.blocks),
              config.train.recompute == "block" ? "of one block; the others are recomputed"

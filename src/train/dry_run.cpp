@@ -3,12 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "ops/dry/dry_backend.h"
 #include "parallel/data_engine.h"
 #include "train/layout.h"
 #include "train/memory.h"
 #include "train/step_batches.h"
+#include "train/step_news.h"
 
 namespace shoal {
 namespace {
@@ -26,17 +28,18 @@ class DryRank {
                pipeline_options(config, model_config_, mesh_.place())),
         batches_(backend_, model_.options().batch, engine_->passes()) {
     engine_->initialize(0);
+    if (mesh_.shape().workers > 1) news_.emplace(recording_.ranks(), gossip_topology(config));
   }
 
-  // What a step sends depends on what the one before has left in place, so the second one counts.
-  DryRun::Rank second_step() {
+  // What a step sends depends on what the one before has left in place, so the first one does not count.
+  DryRun::Rank steps(int count) {
     step(0);
     recording_.clear();
     const double before = backend_.flops();
-    step(1);
+    for (int i = 1; i <= count; ++i) step(i);
     return {.ranks = {recording_.ranks().rank()},
             .passes = engine_->passes(),
-            .flops = backend_.flops() - before,
+            .flops = (backend_.flops() - before) / count,
             .allocated = backend_.most_allocated(),
             .traffic = recording_.totals(),
             .links = recording_.links(),
@@ -56,11 +59,15 @@ class DryRank {
     for (auto& batch : batches_.all()) batch.address = {.step = step};
     model_.train(batches_.all(), batches_.losses(), 1.0f);
     engine_->gradient_norm();
-    recording_.ranks().set_purpose(fmt::format("step {}, losses", step + 1));
-    // With them, whether a rank got one of three signals.
-    const std::int64_t micro_batches = config_.train.global_batch / config_.train.micro_batch;
-    recording_.ranks().all_reduce({nullptr, DType::f64, {micro_batches + 3}}).wait();
+    auto& group = news_ ? mesh_.worker() : recording_.ranks();
+    group.set_purpose(fmt::format("step {}, losses", step + 1));
+    // With them, whether a rank got one of three signals; of several workers, in their news.
+    const std::int64_t micro_batches = micro_batches_of_worker(config_);
+    group.all_reduce({nullptr, DType::f64, {micro_batches + (news_ ? 0 : 3)}}).wait();
     engine_->update();
+    if (!news_) return;
+    news_->post({});
+    news_->next(false);
   }
 
   const Config& config_;
@@ -71,6 +78,7 @@ class DryRank {
   std::unique_ptr<DataEngine> engine_;
   Pipeline model_;
   StepBatches batches_;
+  std::optional<StepNews> news_;
 };
 
 bool alike(const DryRun::Rank& a, const DryRun::Rank& b) {
@@ -85,9 +93,10 @@ bool alike(const DryRun::Rank& a, const DryRun::Rank& b) {
 
 DryRun dry_run(const Config& config, int ranks, int ranks_per_host) {
   DryRun result;
+  if (worker_count(config) > 1) result.steps = gossip_topology(config).period();
   std::map<int, std::int64_t> leaving;  // by host
   for (int rank = 0; rank < ranks; ++rank) {
-    auto one = DryRank(config, ranks, rank).second_step();
+    auto one = DryRank(config, ranks, rank).steps(result.steps);
     for (const auto& [to, bytes] : one.links) {
       if (ranks_per_host > 0 && to / ranks_per_host != rank / ranks_per_host) {
         leaving[rank / ranks_per_host] += bytes;

@@ -253,9 +253,42 @@ TEST(ConfigRules, ThePipelineFitsTheModel) {
   EXPECT_EQ(config.parallel.chunks, 3);
 }
 
+TEST(ConfigRules, GossipIsBetweenWorkers) {
+  const auto error = [](std::vector<std::string> settings) {
+    settings.insert(settings.begin(), "parallel.engine=gossip");
+    return error_with("", settings);
+  };
+  EXPECT_THAT(error({"parallel.zero=1"}),
+              AllOf(HasSubstr("parallel.zero = 1 (argument"), HasSubstr("shards over the ranks of a worker"),
+                    HasSubstr("gossip.worker_size = 1 has one; raise it, or set parallel.zero=0")));
+  EXPECT_THAT(error({"gossip.worker_size=4", "parallel.zero=1", "parallel.replicate=3"}),
+              HasSubstr("does not divide gossip.worker_size = 4"));
+  EXPECT_THAT(error({"gossip.worker_size=2", "parallel.data=3"}),
+              HasSubstr("does not divide parallel.data = 3"));
+  EXPECT_THAT(error({"gossip.topology=rink"}), AllOf(HasSubstr("gossip.topology"), HasSubstr("ring")));
+  EXPECT_THAT(error({"gossip.worker_size=0"}), HasSubstr("gossip.worker_size"));
+  EXPECT_THAT(error({"gossip.bucket_mib=0"}), HasSubstr("gossip.bucket_mib"));
+  EXPECT_THAT(error({"gossip.clip=no"}), HasSubstr("gossip.clip"));
+  const auto config = parse("", {"parallel.engine=gossip", "gossip.worker_size=2", "parallel.zero=3",
+                                 "parallel.data=8", "parallel.tensor=2", "gossip.topology=file:mine.toml"});
+  EXPECT_EQ(config.gossip.worker_size, 2);
+}
+
+// Buckets are updated in the backward pass.
+TEST(ConfigRules, ClippingByBucketGoesWithPlainWorkers) {
+  for (const std::string other :
+       {"gossip.worker_size=2", "parallel.tensor=2", "parallel.pipeline=2", "run.deterministic=layout",
+        "train.on_bad_step=skip", "train.spike_zscore=3"}) {
+    const auto key = other.substr(0, other.find('='));
+    EXPECT_THAT(error_with("", {"parallel.engine=gossip", "gossip.clip=bucket", other}),
+                AllOf(HasSubstr("gossip.clip = \"bucket\" (argument"), HasSubstr("does not go with " + key),
+                      HasSubstr("use gossip.clip=global, or leave " + key + " out")));
+  }
+  EXPECT_EQ(parse("", {"parallel.engine=gossip", "gossip.clip=bucket"}).gossip.clip, "bucket");
+}
+
 TEST(ConfigRules, WhatIsNotBuiltYetIsRefused) {
-  for (const std::string setting :
-       {"train.backend=cuda", "parallel.engine=gossip", "parallel.plan=auto", "gossip.topology=ring"}) {
+  for (const std::string setting : {"train.backend=cuda", "parallel.plan=auto"}) {
     EXPECT_THAT(error_with("", {setting}),
                 AllOf(HasSubstr("is not in this build yet"), HasSubstr(setting.substr(0, setting.find('=')))))
         << setting;

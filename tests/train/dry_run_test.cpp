@@ -147,7 +147,7 @@ DryRun::Rank rank_at(const Config& config, const MeshPlace& place) {
       if (place_of(shape, r) == place) return rank;
     }
   }
-  ADD_FAILURE() << "no rank at " << to_string(place);
+  ADD_FAILURE() << "no rank at " << to_string(place, shape);
   return {};
 }
 
@@ -249,6 +249,80 @@ TEST(DryRun, ChunksSendMore) {
   EXPECT_EQ(calls_of(rank_at(config, {}), "send", "output"), 2 * 32);
   EXPECT_EQ(calls_of(rank_at(config, {.pipeline = 1}), "send", "output"), 32);
   EXPECT_EQ(calls_of(rank_at(config, {.pipeline = 1}), "send", "gradient of the input"), 2 * 32);
+}
+
+// --- gossip
+
+// Bytes that a rank sends in a period when it averages `elements` parameters: in a round with a group of k it
+// has its part of a ring of k, twice.
+std::int64_t averaged(std::int64_t elements, const std::vector<int>& groups) {
+  std::int64_t bytes = 0;
+  for (const int k : groups) bytes += 2 * ring(elements, 4, k);
+  return bytes;
+}
+
+TEST(DryRun, WorkersAverageInEveryRound) {
+  const std::int64_t all = Sizes(1).all;  // nothing is cut
+  const auto check = [&](int ranks, const std::string& topology, const std::vector<int>& groups) {
+    const auto config =
+        config_of({"parallel.engine=gossip", "gossip.topology=" + topology, "gossip.local_size=2"}, ranks);
+    const auto run = dry_run(config, ranks);
+    EXPECT_EQ(run.steps, std::ssize(groups)) << topology;
+    EXPECT_EQ(run.ranks.size(), 1u) << topology;
+    const auto rank = run.ranks.front();
+    EXPECT_EQ(rank.passes, 32 / ranks);
+    EXPECT_EQ(bytes_of(rank, "all_reduce", "averaging"), averaged(all, groups)) << topology;
+    EXPECT_EQ(bytes_of(rank, "all_reduce", "gradients"), 0);
+    // A step's loss, norm and signals go round, and nothing else.
+    EXPECT_EQ(bytes_of(rank, "all_reduce", "losses"), std::ssize(groups) * (2 * ring(5, 8, ranks)));
+    EXPECT_EQ(rank.bytes, averaged(all, groups) + bytes_of(rank, "all_reduce", "losses"));
+    return rank;
+  };
+  check(4, "complete", {4});
+  check(8, "ring", {2, 2});
+  // Half of what three groups of two send goes to each of three ranks.
+  const auto exp = check(8, "exp", {2, 2, 2});
+  for (const int to : {2, 4}) EXPECT_EQ(exp.links.at(to), all * 4);
+  EXPECT_GT(exp.links.at(1), all * 4);  // and the losses
+  check(8, "alternating-exp-ring", {2, 4, 2, 4});
+}
+
+TEST(DryRun, BucketsTravelTogether) {
+  const auto calls = [](const std::string& mib) {
+    const auto config = config_of({"parallel.engine=gossip", "gossip.bucket_mib=" + mib}, 2);
+    return calls_of(rank_at(config, {}), "all_reduce", "averaging");
+  };
+  EXPECT_EQ(calls("25"), 1);
+  EXPECT_EQ(calls("0.001"), 6);  // every unit is larger
+}
+
+// Two workers of two data, two tensor ranks and two stages each: sums within a worker, averages across.
+TEST(DryRun, WorkersOfSeveralRanks) {
+  const auto config = config_of({"parallel.engine=gossip", "gossip.worker_size=2", "parallel.zero=1",
+                                 "parallel.tensor=2", "parallel.pipeline=2", "train.global_batch=32"},
+                                16);
+  const auto model = to_gpt_config(config.model);
+  for (const int stage : {0, 1}) {
+    const MeshPlace place{.pipeline = stage, .worker = 1};
+    const auto rank = rank_at(config, place);
+    EXPECT_EQ(rank.passes, 4);  // of 16 micro-batches
+    const ShardPlan plan(gpt_units(model, model_part(config, model, place)), 1, 1, 0, 2);
+    EXPECT_EQ(bytes_of(rank, "reduce_scatter", "gradients"), plan.total() * 4 / 2);
+    EXPECT_EQ(bytes_of(rank, "all_gather", "parameters"), plan.total() * 4 / 2);
+    EXPECT_EQ(bytes_of(rank, "all_reduce", "averaging"), 2 * ring(plan.total() / 2, 4, 2));
+    // A worker's eight losses over its eight ranks, and the news over all.
+    EXPECT_EQ(bytes_of(rank, "all_reduce", "losses"), 2 * ring(8, 8, 8) + 2 * ring(5, 8, 16));
+  }
+  // Worker 1's first.
+  EXPECT_EQ(rank_at(config, {}).links.count(8), 1u);
+}
+
+TEST(DryRun, OneWorkerIsAsAnyRun) {
+  for (const std::string ranks : {"1", "4"}) {
+    const int n = std::stoi(ranks);
+    const auto gossip = every_rank({"parallel.engine=gossip", "gossip.worker_size=" + ranks}, n);
+    EXPECT_EQ(gossip.bytes, every_rank({}, n).bytes);
+  }
 }
 
 // Every product is done by one rank, and but for what all do on their tokens nothing twice.

@@ -42,8 +42,8 @@ struct Tiny {
   std::unique_ptr<Backend> backend = make_backend("cpu", 1);
   std::unique_ptr<Communicator> self = make_self_communicator();
   static ModelPart part_of(const Mesh& mesh, bool sequence) {
-    const auto& [stages, data, tensor] = mesh.shape();
-    ModelPart part{.tensor = {.rank = mesh.place().tensor, .size = tensor, .sequence = sequence},
+    const int stages = mesh.shape().pipeline;
+    ModelPart part{.tensor = {.rank = mesh.place().tensor, .size = mesh.shape().tensor, .sequence = sequence},
                    .chunks = {}};
     if (stages > 1)
       part.chunks = {balanced_ranges(kModel, stages)[static_cast<std::size_t>(mesh.place().pipeline)]};

@@ -108,6 +108,112 @@ TEST(Mesh, OtherNumbersOfRanksAreRefusedWithWhatWouldDo) {
   EXPECT_THAT(error_of(config, 12), HasSubstr("does not divide the 6 data-parallel ranks"));
 }
 
+// Workers of gossip.
+Config workers_of(const std::string& topology, int global_batch = 16, int micro_batch = 0) {
+  auto config = config_of(global_batch, micro_batch);
+  config.parallel.engine = "gossip";
+  config.gossip.topology = topology;
+  return config;
+}
+
+TEST(Workers, AreGroupsOfNeighbouringRanks) {
+  auto config = workers_of("exp", 48);
+  config.gossip.worker_size = 2;
+  config.parallel.tensor = 3;
+  config.parallel.pipeline = 2;
+  resolve_layout(config, 48);
+  EXPECT_EQ(config.parallel.data, 8);
+  EXPECT_EQ(worker_count(config), 4);
+  EXPECT_EQ(mesh_shape(config), (MeshShape{.pipeline = 2, .data = 2, .tensor = 3, .workers = 4}));
+  // Of a worker's twelve sequences each data rank has six.
+  EXPECT_EQ(config.train.micro_batch, 1);
+  EXPECT_EQ(micro_batches_of_worker(config), 12);
+  EXPECT_EQ(pipeline_options(config, kModel).micro_batches, 6);
+  EXPECT_EQ(engine_options(config, kModel).micro_batches, 12);
+  EXPECT_EQ(engine_options(config, kModel).gossip->topology.workers, 4);
+  EXPECT_EQ(mesh_text(config), "4 workers x 2 stages x 2 data x 3 tensor ranks");
+
+  config = workers_of("exp");
+  resolve_layout(config, 4);
+  EXPECT_EQ(config.train.micro_batch, 4);  // a worker's whole share
+  EXPECT_EQ(mesh_text(config), "4 workers");
+  config = workers_of("exp");
+  config.gossip.worker_size = 4;
+  resolve_layout(config, 4);  // one worker has nobody to average with
+  EXPECT_EQ(worker_count(config), 1);
+  EXPECT_EQ(mesh_text(config), "");
+}
+
+TEST(Workers, TellTheEngineOfBuckets) {
+  auto config = workers_of("ring");
+  config.gossip.bucket_mib = 2;
+  config.gossip.clip = "bucket";
+  resolve_layout(config, 4);
+  const auto gossip = engine_options(config, kModel).gossip;
+  EXPECT_EQ(gossip->bucket_bytes, 2 << 20);
+  EXPECT_TRUE(gossip->clip_by_bucket);
+  EXPECT_EQ(gossip->topology.period(), 2);
+  EXPECT_FALSE(engine_options(config_of(8, 2), kModel).gossip);
+}
+
+TEST(Workers, ThatShareANodeAreKnownFromTheLauncher) {
+  const auto on_a_node = [](int ranks, int ranks_per_host, int worker_size = 1, int given = 0) {
+    auto config = workers_of("complete");
+    config.gossip.worker_size = worker_size;
+    config.gossip.local_size = given;
+    resolve_layout(config, ranks, ranks_per_host);
+    return config.gossip.local_size;
+  };
+  EXPECT_EQ(on_a_node(8, 4), 4);
+  EXPECT_EQ(on_a_node(8, 4, 2), 2);
+  EXPECT_EQ(on_a_node(8, 2, 4), 1);  // a worker on two hosts
+  EXPECT_EQ(on_a_node(8, 4, 1, 2), 2);
+  // All on one host, or nobody knows: what suits the topology.
+  EXPECT_EQ(on_a_node(8, 8), 1);
+  EXPECT_EQ(on_a_node(8, 0), 1);
+}
+
+TEST(Workers, ThatCannotBeAreRefused) {
+  EXPECT_EQ(error_of(workers_of("exp", 10), 4),
+            "train.global_batch = 10 cannot be dealt evenly to 4 workers; set it to 8 or 12");
+  EXPECT_EQ(error_of(workers_of("exp", 2), 4),
+            "train.global_batch = 2 cannot be dealt evenly to 4 workers; set it to 4");
+  EXPECT_EQ(
+      error_of(workers_of("exp", 24, 4), 4),
+      "6 micro-batches of a step (train.global_batch = 24, train.micro_batch = 4) cannot be dealt evenly "
+      "to 4 workers; set train.micro_batch=3");
+  EXPECT_EQ(error_of(workers_of("exp", 24), 6),
+            "topology exp needs a power of two workers, not 6; 4 or 8 workers would do");
+  EXPECT_EQ(error_of(workers_of("ring", 15), 3),
+            "topology ring needs an even number of workers, not 3; 2 or 4 workers would do");
+  EXPECT_THAT(error_of(workers_of("alternating-exp-ring", 12), 6),
+              AllOf(HasSubstr("a power of two nodes"), HasSubstr("not 6 workers with 2 on a node"),
+                    HasSubstr("4 or 8 workers would do")));
+  EXPECT_THAT(error_of(workers_of("rings"), 4), HasSubstr("did you mean ring?"));
+  auto config = workers_of("exp");
+  config.gossip.worker_size = 3;
+  EXPECT_EQ(error_of(config, 4),
+            "gossip.worker_size = 3 does not divide the 4 data-parallel ranks; workers are of one size");
+  config.gossip.worker_size = 2;
+  config.parallel.replicate = 4;
+  EXPECT_EQ(error_of(config, 4),
+            "parallel.replicate = 4 does not divide the 2 data-parallel ranks of a worker; groups are of one "
+            "size");
+  // A worker's data ranks need a micro-batch each.
+  config = workers_of("exp", 8, 2);
+  config.gossip.worker_size = 4;
+  EXPECT_THAT(error_of(config, 8), HasSubstr("8 ranks cannot share the 4 micro-batches"));
+}
+
+TEST(Workers, OfATopologyOfOnesOwn) {
+  const shoal::testing::TempFolder folder;
+  const auto file = folder.write("rounds.toml", "rounds = [[[0, 1], [2]], [[0], [1, 2]]]\n").string();
+  auto config = workers_of("file:" + file, 6);
+  resolve_layout(config, 3);
+  EXPECT_EQ(gossip_topology(config).period(), 2);
+  EXPECT_THAT(error_of(workers_of("file:" + file, 4), 4), HasSubstr("is a topology of 3 workers, not of 4"));
+}
+
 TEST(Mesh, IsSaidInWords) {
   auto config = mesh_of(2, 4, 2);
   EXPECT_EQ(mesh_text(config), "2 stages x 4 data x 2 tensor ranks");
