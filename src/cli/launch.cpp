@@ -3,6 +3,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
@@ -47,6 +48,14 @@ std::string name_of_signal(int signal) {
   return name ? fmt::format("SIG{}", name) : fmt::format("signal {}", signal);
 }
 
+// That ended a rank; 0: none, as far as mpirun says. Where it says nothing else, it ends with 128 + signal;
+// higher codes are its own.
+int signal_of(const Outcome& outcome) {
+  const auto& [end, death, explained, stopped] = outcome;
+  const bool by_signal = end.code > 128 && end.code <= 128 + SIGSYS;
+  return death ? death->signal : by_signal ? end.code - 128 : 0;
+}
+
 // mpirun knows the hosts then: it runs within a Slurm job, or a cluster's operator has written them down.
 bool hosts_are_given() {
   return std::getenv("SLURM_JOB_ID") || std::getenv("OMPI_MCA_orte_default_hostfile");
@@ -70,13 +79,16 @@ class Launcher {
   Outcome attempt(int ranks, const std::vector<std::string>& command);
   void on_signal(int signal, Child& child, int stop_signal);
   void check_start();
-  int ranks_for_restart(const std::string& died);
+  std::string drop_silent_hosts();
+  std::string drop_worker(const std::optional<RankDeath>& death);
+  int ranks_for_restart(const std::string& died, const Outcome& outcome);
   std::string what_died(const Outcome& outcome) const;
   int conclude(const Outcome& outcome, int restarts, int fruitless) const;
 
   LaunchOptions options_;
   Mpirun mpirun_;
   std::vector<Host> hosts_;
+  int room_ = 0;  // for ranks
   std::string program_ = std::filesystem::read_symlink("/proc/self/exe").string();
   std::optional<RunToRestart> run_;
   CaughtSignals signals_;
@@ -92,6 +104,7 @@ Launcher::Launcher(LaunchOptions options) : options_(std::move(options)) {
     fail_user("-n {}, but --hosts has room for {}; write how many ranks each host takes, e.g. --hosts {}:{}",
               options_.ranks, total_slots(hosts_), hosts_.front().name, options_.ranks);
   }
+  room_ = options_.ranks;
   if (options_.min_ranks == 0) options_.min_ranks = options_.ranks;
   if (options_.min_ranks > options_.ranks)
     fail_user("--min-ranks {} is more than -n {}", options_.min_ranks, options_.ranks);
@@ -99,7 +112,7 @@ Launcher::Launcher(LaunchOptions options) : options_(std::move(options)) {
     if (word == "--ranks" || word.starts_with("--ranks="))
       fail_user("--ranks starts threads, and launch starts MPI ranks: leave --ranks out");
   }
-  run_ = RunToRestart::of(options_.command, options_.ranks);
+  run_ = RunToRestart::of(options_.command, options_.ranks, fewest_on_a_host(hosts_, options_.ranks));
   mpirun_ = find_mpirun(options_.mpirun);
   check_start();
 }
@@ -129,7 +142,7 @@ int Launcher::run() {
     if (restarts == options_.max_restarts) return conclude(outcome, restarts, fruitless);
 
     const auto cause = what_died(outcome);
-    ranks = ranks_for_restart(cause);
+    ranks = ranks_for_restart(cause, outcome);
     if (signals_seen_ > 0) return conclude(outcome, 0, 0);
     ++restarts;
     command = run_->restart_command(ranks);
@@ -180,8 +193,8 @@ void Launcher::on_signal(int signal, Child& child, int stop_signal) {
   }
 }
 
-// Drops the hosts that do not answer any more.
-int Launcher::ranks_for_restart(const std::string& died) {
+// The names of the hosts that do not answer any more, which are not used again.
+std::string Launcher::drop_silent_hosts() {
   const auto objections = check_hosts(hosts_, options_.remote_shell, program_);
   std::vector<Host> left;
   std::string gone;
@@ -193,21 +206,58 @@ int Launcher::ranks_for_restart(const std::string& died) {
       gone += (gone.empty() ? "" : ", ") + hosts_[i].name;
     }
   }
-  const int room = hosts_.empty() ? options_.ranks : std::min(options_.ranks, total_slots(left));
   hosts_ = std::move(left);
-  const int ranks = run_->ranks_that_fit(room, options_.min_ranks);
-  if (ranks > 0) return ranks;
-  fail("{}, and without {} there is room for {} rank{} only, which --min-ranks {} does not allow", died,
-       gone.empty() ? "the hosts that are gone" : gone, room, room == 1 ? "" : "s", options_.min_ranks);
+  if (!gone.empty()) room_ = std::min(room_, total_slots(hosts_));
+  return gone;
+}
+
+// The place of the worker that died is not used again. Returns its name.
+std::string Launcher::drop_worker(const std::optional<RankDeath>& death) {
+  const int ranks = run_->ranks_of_worker();
+  room_ -= ranks;
+  const auto host = std::ranges::find(hosts_, death ? death->host : "", &Host::name);
+  if (host != hosts_.end() && host->slots > ranks) {
+    host->slots -= ranks;
+  } else if (host != hosts_.end() && hosts_.size() > 1) {
+    hosts_.erase(host);
+  }
+  if (!hosts_.empty()) room_ = std::min(room_, total_slots(hosts_));
+  return death && death->rank >= 0 ? fmt::format("worker {}", death->rank / ranks) : "the worker that died";
+}
+
+// Ranks of one model can take each other's place, so all start again where hosts answer. A worker of gossip
+// is alone with its model: where one died without a word, the others go on without it, if they may be fewer.
+int Launcher::ranks_for_restart(const std::string& died, const Outcome& outcome) {
+  auto without = drop_silent_hosts();
+  const int least = options_.min_ranks, worker = run_->ranks_of_worker();
+  const bool killed = signal_of(outcome) != 0 || !outcome.explained;
+  const bool drops_worker =
+      without.empty() && killed && worker > 0 && worker < room_ && least < options_.ranks;
+  if (drops_worker) without = drop_worker(outcome.death);
+  const auto objection_to = [&](int ranks) {
+    return run_->objection_to(ranks, fewest_on_a_host(hosts_, ranks));
+  };
+  int ranks = room_;
+  while (ranks >= least && !objection_to(ranks).empty()) --ranks;
+  const auto room =
+      fmt::format("without {} there is room for {} rank{}", without, room_, room_ == 1 ? "" : "s");
+  if (room_ < least) fail("{}, and {} only, which --min-ranks {} does not allow", died, room, least);
+  const auto objection = objection_to(room_);
+  if (ranks < least) {
+    fail("{}, and {}, but {}; nor would any other number down to --min-ranks {}{}", died, room, objection,
+         least, drops_worker ? "; without --min-ranks all start again" : "");
+  }
+  if (drops_worker) {
+    log::warn("{}{}", room, objection.empty() ? "" : fmt::format(", but {}: {} go on", objection, ranks));
+  }
+  return ranks;
 }
 
 std::string Launcher::what_died(const Outcome& outcome) const {
   const auto& [end, death, explained, stopped] = outcome;
+  const int signal = signal_of(outcome);
   const std::string who = death && death->rank >= 0 ? fmt::format("rank {}", death->rank) : "a rank";
   const std::string where = death && !death->host.empty() && hosts_.size() > 1 ? " on " + death->host : "";
-  // Where mpirun does not say more, it ends with 128 + signal; higher codes are its own.
-  const bool by_signal = end.code > 128 && end.code <= 128 + SIGSYS;
-  const int signal = death ? death->signal : by_signal ? end.code - 128 : 0;
   if (signal != 0) return fmt::format("{}{} was ended by {}", who, where, name_of_signal(signal));
   if (end.signal != 0) return fmt::format("mpirun was ended by {}", name_of_signal(end.signal));
   if (explained || death) return fmt::format("{}{} failed", who, where);
@@ -251,7 +301,8 @@ void add_launch(CLI::App& app) {
       ->capture_default_str();
   command
       ->add_option("--min-ranks", options->min_ranks,
-                   "Go on with as few when hosts do not answer any more; without it, with all or not at all")
+                   "Go on with as few when hosts do not answer any more, or without a worker of gossip that "
+                   "died; without it, with all or not at all")
       ->check(CLI::Range(1, 1'000'000));
   command->add_option("--remote-shell", options->remote_shell, "How to run a command on a host")
       ->capture_default_str();

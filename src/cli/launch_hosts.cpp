@@ -117,6 +117,16 @@ int total_slots(const std::vector<Host>& hosts) {
   return slots;
 }
 
+int fewest_on_a_host(const std::vector<Host>& hosts, int ranks) {
+  int fewest = 0;
+  for (auto host = hosts.begin(); host != hosts.end() && ranks > 0; ++host) {
+    const int here = std::min(host->slots, ranks);
+    fewest = fewest == 0 ? here : std::min(fewest, here);
+    ranks -= here;
+  }
+  return fewest;
+}
+
 std::vector<std::string> check_hosts(const std::vector<Host>& hosts, const std::string& remote_shell,
                                      const std::string& program, double seconds) {
   Stopwatch watch;

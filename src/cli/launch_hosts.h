@@ -16,6 +16,8 @@ std::vector<Host> parse_hosts(const std::string& text);
 // As mpirun takes them.
 std::string to_string(const std::vector<Host>& hosts);
 int total_slots(const std::vector<Host>& hosts);
+// The fewest that a host has of so many ranks, which take its slots in order; 0 where there are no hosts.
+int fewest_on_a_host(const std::vector<Host>& hosts, int ranks);
 
 // What stands against using a host, by host in their order, e.g. "does not answer (...)"; "" where nothing
 // does. Each is asked through the remote shell, all at once, whether it has this folder and the program. This

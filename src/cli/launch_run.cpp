@@ -30,7 +30,8 @@ std::vector<std::string> measurements_in(const fs::path& folder) {
 
 }  // namespace
 
-std::optional<RunToRestart> RunToRestart::of(const std::vector<std::string>& command, int ranks) {
+std::optional<RunToRestart> RunToRestart::of(const std::vector<std::string>& command, int ranks,
+                                             int ranks_per_host) {
   if (command.front() != "train") return std::nullopt;
   std::vector<std::string> words;  // the config and its settings, without options
   std::copy_if(command.begin() + 1, command.end(), std::back_inserter(words),
@@ -38,7 +39,7 @@ std::optional<RunToRestart> RunToRestart::of(const std::vector<std::string>& com
   if (words.empty()) fail_user("train needs a config: shoal launch -n {} -- train CONFIG.toml", ranks);
   auto config = load_config(words.front(), std::span(words).subspan(1));
   auto settled = config;
-  resolve_layout(settled, ranks);
+  resolve_layout(settled, ranks, ranks_per_host);
   return RunToRestart(command, std::move(config));
 }
 
@@ -51,17 +52,20 @@ std::optional<std::int64_t> RunToRestart::latest_step() const {
   return inspect_checkpoint(latest->string()).manifest.info.step;
 }
 
-int RunToRestart::ranks_that_fit(int available, int least) const {
-  for (int ranks = available; ranks >= least; --ranks) {
-    auto config = config_;
-    config.parallel.data = 0;
-    try {
-      resolve_layout(config, ranks);
-      return ranks;
-    } catch (const UserError&) {
-    }
+std::string RunToRestart::objection_to(int ranks, int ranks_per_host) const {
+  auto config = config_;
+  config.parallel.data = 0;
+  try {
+    resolve_layout(config, ranks, ranks_per_host);
+  } catch (const UserError& error) {
+    return error.what();
   }
-  return 0;
+  return "";
+}
+
+int RunToRestart::ranks_of_worker() const {
+  if (config_.parallel.engine != "gossip") return 0;
+  return static_cast<int>(config_.gossip.worker_size * ranks_of_model(config_.parallel));
 }
 
 std::vector<std::string> RunToRestart::restart_command(int ranks) {
