@@ -431,6 +431,35 @@ inline void check_dropped_requests(World& world, std::int64_t chunk) {
   y.expect("all_reduce whose request was replaced", wanted);
 }
 
+// Rank 0 comes late to sums of all and of a pair; the others go on in groups without it, and only when they
+// tell it does it come.
+inline void check_late_rank(World& world, std::int64_t chunk) {
+  auto& group = world.ranks;
+  if (group.size() < 3) return;
+  const int rank = group.rank(), last = group.size() - 1;
+  const auto split = [&](auto&& colour) {
+    return group.split([&](int r) { return Communicator::Place{colour(r), r}; });
+  };
+  const auto all = split([](int) { return 0; }), pair = split([](int r) { return r <= 1 ? 0 : r; }),
+             others = split([](int r) { return r == 0 ? 0 : 1; });
+  Values of_all(DType::f32, 9 * chunk), of_pair(DType::f32, 9 * chunk), of_others(DType::f32, 2 * chunk);
+  for (auto* x : {&of_all, &of_pair, &of_others}) x->fill([](std::int64_t) { return 1; });
+  std::int32_t token = 0;
+  const Tensor told{&token, DType::i32, {1}};
+  if (rank == 0) group.receive(told, last).wait();
+  auto sum_of_all = all->all_reduce(of_all.tensor()), sum_of_pair = pair->all_reduce(of_pair.tensor());
+  if (rank > 0) {
+    int sum = 1;
+    for (int i = 0; i < 3; ++i, sum *= others->size()) others->all_reduce(of_others.tensor()).wait();
+    of_others.expect("all_reduce without a late rank", [&](std::int64_t) { return sum; });
+  }
+  if (rank == last) group.send(told, 0).wait();
+  sum_of_pair.wait();
+  sum_of_all.wait();
+  of_all.expect("all_reduce with a late rank", [&](std::int64_t) { return group.size(); });
+  of_pair.expect("all_reduce of a pair with a late rank", [&](std::int64_t) { return pair->size(); });
+}
+
 // What cannot be done is refused before anything is sent; the group goes on.
 inline void check_refusals(World& world, std::int64_t) {
   auto& group = world.ranks;
@@ -481,6 +510,7 @@ inline constexpr Check kChecks[] = {
     {"Grid", check_grid},
     {"SplitOrder", check_split_order},
     {"DroppedRequests", check_dropped_requests},
+    {"LateRank", check_late_rank},
     {"Refusals", check_refusals},
 };
 
