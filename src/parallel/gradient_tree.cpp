@@ -50,7 +50,7 @@ void GradientTree::add(int unit, const Tensor& leaf) {
 Tensor GradientTree::sum(int unit) {
   auto& tree = trees_[static_cast<std::size_t>(unit)];
   while (tree.sums.size() > 1) merge_youngest(unit, tree);
-  return buffer(unit, tree.sums.front());
+  return buffer(unit, tree.sums.empty() ? 0 : tree.sums.front());
 }
 
 }  // namespace shoal

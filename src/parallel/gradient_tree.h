@@ -24,7 +24,8 @@ class GradientTree {
   void begin_step();
   // The next leaf of a unit, f32 or bf16 [piece_size]; leaves come in their order.
   void add(int unit, const Tensor& leaf);
-  // After the last leaf: f32 [piece_size], valid until the next begin_step.
+  // After the last leaf: f32 [piece_size], valid until the next begin_step. Where there have been no leaves:
+  // memory of that size that is free until then.
   Tensor sum(int unit);
 
  private:

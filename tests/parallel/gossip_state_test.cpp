@@ -64,7 +64,8 @@ std::vector<RanksRun> all_runs() {
 
 class EveryRun : public testing::TestWithParam<RanksRun> {};
 
-// At every step, what the workers hold is put into new engines, which go on.
+// At every step, what the workers hold is put into new engines, which go on; their average can be looked at
+// before they do.
 TEST_P(EveryRun, GoesOnFromItsState) {
   const auto& run = GetParam();
   const auto expected = bytes_of(train_workers(run));
@@ -76,7 +77,11 @@ TEST_P(EveryRun, GoesOnFromItsState) {
         for (int step = 0; step < saved_at; ++step) before.step(step, outcome);
         saved = held(before.engine(), true);
       }
-      put_back(rank.engine(), saved);
+      auto& engine = rank.engine();
+      put_back(engine, saved);
+      EXPECT_GT(engine.show_average(), 0);
+      engine.drop_average();
+      EXPECT_TRUE(held(engine, true) == saved);
       for (int step = saved_at; step < run.steps; ++step) rank.step(step, outcome);
     });
     EXPECT_TRUE(bytes_of(resumed) == expected) << "after " << saved_at << " steps";
