@@ -66,18 +66,21 @@ class Gate {
 };
 
 // Worker 0 is the last in every step.
-void be_late(Transport transport, const RanksRun& run) {
+std::vector<RunOutcome> be_late(Transport transport, const RanksRun& run) {
   const auto& topology = run.engine.gossip->topology;
   Gate gate(topology.workers);
+  std::vector<RunOutcome> outcomes(static_cast<std::size_t>(topology.workers));
   run_over(transport, {.ranks = topology.workers, .deadline_seconds = 30}, [&](World& world) {
     RankOfRun rank(run, world.ranks);
-    RunOutcome outcome;
+    auto& outcome = outcomes[static_cast<std::size_t>(world.ranks.rank())];
     for (int step = 0; step < run.steps; ++step) {
       if (world.ranks.rank() == 0 && step > 0) gate.await(reach(topology, run.steps, step));
       rank.step(step, outcome);
       gate.done(world.ranks.rank());
     }
+    collect(outcome, rank.engine());
   });
+  return outcomes;
 }
 
 // Some of its exchanges are so large that they are done piece by piece by those who wait.
@@ -95,11 +98,22 @@ TEST_P(Straggler, HoldsUpOnlyItsPartners) {
   for (const bool clip_by_bucket : {false, true}) {
     auto run = larger(GetParam());
     run.engine.gossip->clip_by_bucket = clip_by_bucket;
-    be_late(Transport::threads, run);
+    EXPECT_TRUE(bytes_of(be_late(Transport::threads, run)) == bytes_of(train_workers(run)));
   }
 }
 
-TEST_P(Straggler, HoldsUpOnlyItsPartnersOverMpi) { be_late(Transport::mpi, larger(GetParam())); }
+// Where only pairs average, the sums are those of threads.
+TEST_P(Straggler, HoldsUpOnlyItsPartnersOverMpi) {
+  const auto run = larger(GetParam());
+  const auto workers = be_late(Transport::mpi, run);
+  std::size_t largest = 0;
+  for (const auto& round : GetParam().rounds) {
+    for (const auto& group : round) largest = std::max(largest, group.size());
+  }
+  if (largest == 2) {
+    EXPECT_TRUE(bytes_of(workers) == bytes_of(train_workers(run)));
+  }
+}
 
 INSTANTIATE_TEST_SUITE_P(Every, Straggler, testing::ValuesIn(gossip_topologies()),
                          [](const auto& test) { return title_of(test.param); });
