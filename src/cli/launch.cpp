@@ -247,7 +247,7 @@ int Launcher::ranks_for_restart(const std::string& died, const Outcome& outcome)
     fail("{}, and {}, but {}; nor would any other number down to --min-ranks {}{}", died, room, objection,
          least, drops_worker ? "; without --min-ranks all start again" : "");
   }
-  if (drops_worker) {
+  if (drops_worker || !objection.empty()) {
     log::warn("{}{}", room, objection.empty() ? "" : fmt::format(", but {}: {} go on", objection, ranks));
   }
   return ranks;

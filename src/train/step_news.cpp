@@ -17,8 +17,9 @@ StepNews::StepNews(Communicator& ranks, const Topology& topology)
 
 void StepNews::post(const Numbers& mine) {
   auto& post = posts_.emplace_back();
-  post.sums = {mine.loss, mine.grad_norm};
-  std::ranges::copy(mine.signals, post.sums.begin() + 2);
+  post.sums = {mine.loss, mine.grad_norm, mine.skipped};
+  std::ranges::copy(mine.signals, post.sums.begin() + 3);
+  post.step = mine.step;
   post.record = mine.record;
   ranks_.set_purpose("losses of the workers");
   post.request = ranks_.all_reduce({post.sums.data(), DType::f64, {std::ssize(post.sums)}});
@@ -30,9 +31,11 @@ std::optional<StepNews::Numbers> StepNews::next(bool all) {
   post.request.wait();
   Numbers news{.loss = post.sums[0] / workers_,
                .grad_norm = post.sums[1] / workers_,
+               .skipped = post.sums[2],
                .signals = {},
+               .step = post.step,
                .record = post.record};
-  std::copy(post.sums.begin() + 2, post.sums.end(), news.signals.begin());
+  std::copy(post.sums.begin() + 3, post.sums.end(), news.signals.begin());
   if (news.record) {
     news.record->loss = news.loss;
     news.record->grad_norm = news.grad_norm;

@@ -20,8 +20,11 @@ class StepNews {
 
   struct Numbers {
     double loss = 0, grad_norm = 0;  // of a worker, told by one of its ranks; then their means
+    double skipped = 0;              // likewise, 1 where the worker left the step out; then their number
     std::array<double, InterruptGuard::kSignals> signals = InterruptGuard::counts();  // counts
-    std::optional<StepRecord> record = {};  // to be completed by the means; stays on this rank
+    // What stays on this rank.
+    std::int64_t step = 0;
+    std::optional<StepRecord> record = {};  // to be completed by the means
   };
   // Collective: every rank's of the same step. `record` is of this rank alone.
   void post(const Numbers& mine);
@@ -30,7 +33,8 @@ class StepNews {
 
  private:
   struct Post {
-    std::array<double, 2 + InterruptGuard::kSignals> sums;
+    std::array<double, 3 + InterruptGuard::kSignals> sums;
+    std::int64_t step;
     std::optional<StepRecord> record;
     Request request;
   };

@@ -44,6 +44,7 @@ struct Trainer::Impl {
   struct StepOutcome {
     double loss = 0;
     double grad_norm = 0;
+    bool skipped = false;
   };
 
   World& world;
@@ -204,6 +205,10 @@ void Trainer::Impl::hear_news(bool all) {
   while (const auto heard = news->next(all)) {
     hear(heard->signals);
     result.train_loss = heard->loss;
+    if (heard->skipped > 0) {
+      reporter.clear();
+      log::warn("step {}: skipped by {:.0f} of the workers beside the first", heard->step, heard->skipped);
+    }
     if (heard->record) tell(*heard->record);
   }
 }
@@ -272,6 +277,7 @@ Trainer::Impl::StepOutcome Trainer::Impl::give_up(StepOutcome outcome, const std
   }
   log::warn("{}; skipped", message);
   ++state.skipped_steps;
+  outcome.skipped = true;
   engine->skip_update();
   return outcome;
 }
@@ -389,8 +395,12 @@ void Trainer::Impl::train(BatchLoader& loader) {
     }
     if (news) {
       const bool tells = mesh.worker().rank() == 0;
-      news->post(
-          {.loss = tells ? outcome.loss : 0, .grad_norm = tells ? outcome.grad_norm : 0, .record = record});
+      const bool first_worker = mesh.place().worker == 0;  // which has said why
+      news->post({.loss = tells ? outcome.loss : 0,
+                  .grad_norm = tells ? outcome.grad_norm : 0,
+                  .skipped = tells && outcome.skipped && !first_worker ? 1.0 : 0.0,
+                  .step = state.step,
+                  .record = record});
       hear_news(false);
     } else if (record) {
       tell(*record);

@@ -274,7 +274,7 @@ TEST(DryRun, WorkersAverageInEveryRound) {
     EXPECT_EQ(bytes_of(rank, "all_reduce", "averaging"), averaged(all, groups)) << topology;
     EXPECT_EQ(bytes_of(rank, "all_reduce", "gradients"), 0);
     // A step's loss, norm and signals go round, and nothing else.
-    EXPECT_EQ(bytes_of(rank, "all_reduce", "losses"), std::ssize(groups) * (2 * ring(5, 8, ranks)));
+    EXPECT_EQ(bytes_of(rank, "all_reduce", "losses"), std::ssize(groups) * (2 * ring(6, 8, ranks)));
     EXPECT_EQ(rank.bytes, averaged(all, groups) + bytes_of(rank, "all_reduce", "losses"));
     return rank;
   };
@@ -311,7 +311,7 @@ TEST(DryRun, WorkersOfSeveralRanks) {
     EXPECT_EQ(bytes_of(rank, "all_gather", "parameters"), plan.total() * 4 / 2);
     EXPECT_EQ(bytes_of(rank, "all_reduce", "averaging"), 2 * ring(plan.total() / 2, 4, 2));
     // A worker's eight losses over its eight ranks, and the news over all.
-    EXPECT_EQ(bytes_of(rank, "all_reduce", "losses"), 2 * ring(8, 8, 8) + 2 * ring(5, 8, 16));
+    EXPECT_EQ(bytes_of(rank, "all_reduce", "losses"), 2 * ring(8, 8, 8) + 2 * ring(6, 8, 16));
   }
   // Worker 1's first.
   EXPECT_EQ(rank_at(config, {}).links.count(8), 1u);

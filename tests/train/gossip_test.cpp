@@ -184,6 +184,13 @@ TEST_F(Gossip, WorkersSkipStepsOfTheirOwn) {
   EXPECT_EQ(skipped.size(), 4u);
   EXPECT_THAT(skipped, Each(AllOf(Gt(0), ::testing::Lt(22))));
   EXPECT_NE(std::ranges::min(skipped), std::ranges::max(skipped));
+  // The first says why; of the others it is told how many.
+  EXPECT_THAT(log_of("run"), ::testing::ContainsRegex("worker 0: the loss, .*; skipped"));
+  int told = 0;
+  const auto log = log_of("run");
+  for (auto at = log.find(": skipped by "); at != std::string::npos; at = log.find(": skipped by ", at + 1))
+    told += std::stoi(log.substr(at + 13));
+  EXPECT_EQ(told, skipped[1] + skipped[2] + skipped[3]);
   EXPECT_THAT(
       error_of([&] { train_workers("stop", 4, settings); }),
       ::testing::ContainsRegex("worker [0-3]: the loss, .* standard deviations above the last 8 steps"));
