@@ -49,9 +49,11 @@ std::string name_of_signal(int signal) {
 }
 
 // That ended a rank; 0: none, as far as mpirun says. Where it says nothing else, it ends with 128 + signal;
-// higher codes are its own.
+// higher codes are its own. What it says without a rank may be of those that it ended itself, after one that
+// has said why.
 int signal_of(const Outcome& outcome) {
   const auto& [end, death, explained, stopped] = outcome;
+  if (explained && (!death || death->rank < 0)) return 0;
   const bool by_signal = end.code > 128 && end.code <= 128 + SIGSYS;
   return death ? death->signal : by_signal ? end.code - 128 : 0;
 }

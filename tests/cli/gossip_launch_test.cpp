@@ -139,14 +139,18 @@ TEST_F(GossipLaunch, WhatCannotShrinkEndsAndSaysSo) {
 
 // What a worker says of itself is no death: the same would befall any other.
 TEST_F(GossipLaunch, AFailureThatIsExplainedTakesNobodyAway) {
+  // MPICH's kills the others, and tells of one of them.
   make_mpirun(
-      "[ \"$1\" = --version ] && { echo 'mpirun (Open MPI) 4.1.4'; exit; }\necho \"$*\" >>calls\n"
+      "[ \"$1\" = --version ] && { echo 'HYDRA build details:'; exit; }\necho \"$*\" >>calls\n"
       "[ $(wc -l <calls) -le 1 ] || exit 0\necho 'shoal: error: rank 3: step 7, worker 3: the loss is not "
-      "finite' >&2; exit 1\n");
+      "finite' >&2\nE=$(printf -- '=%.0s' {1..83}); printf \"$E\\n=   BAD TERMINATION OF ONE OF YOUR "
+      "APPLICATION "
+      "PROCESSES\\n=   PID 7 RUNNING AT x\\n=   EXIT CODE: 9\\n$E\\n\"; exit 9\n");
   const auto result =
       shoal(launch_command({"-n", "4", "--min-ranks", "1", "--max-restarts", "1"}, {"train.micro_batch=1"}));
   EXPECT_EQ(result.code, 0) << result.err;
   EXPECT_THAT(calls().back(), HasSubstr("-n 4 "));
+  EXPECT_THAT(result.err, HasSubstr("a rank failed; restart 1 of 1, on 4 ranks"));
 }
 
 class KilledWorker : public GossipLaunch, public testing::WithParamInterface<Mpi> {
