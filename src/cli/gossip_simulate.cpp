@@ -4,6 +4,7 @@
 #include <cmath>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "cli/gossip.h"
 #include "core/clock.h"
@@ -23,6 +24,7 @@ struct Options : TopologyOptions {
   double bytes = 0;  // not given
   double bucket_mib = 25;
   int micro_batches = 1, steps = 200;
+  std::optional<int> warm_up;
   std::uint64_t seed = 1;
   bool json = false;
 };
@@ -82,6 +84,10 @@ SimulatedRun to_run(const Options& options) {
   run.micro_batches = options.micro_batches;
   run.clip_by_bucket = options.clip == "bucket";
   run.steps = options.steps;
+  run.warm_up = options.warm_up;
+  if (run.first_measured() >= run.steps) {
+    fail_user("--warm-up {}: of {} steps none is left to measure", run.first_measured(), run.steps);
+  }
   run.seed = options.seed;
   return run;
 }
@@ -143,8 +149,8 @@ void simulate_and_print(const Options& options) {
   }
   print_consensus(run, schemes[0], consensus);
   fmt::print(
-      "\n{} steps simulated in {}, the second half of them measured; docs/gossip.md has the model of costs\n",
-      run.steps, format_duration(watch.seconds()));
+      "\n{} steps simulated in {}, all but the first {} measured; docs/gossip.md has the model of costs\n",
+      run.steps, format_duration(watch.seconds()), run.first_measured());
 }
 
 }  // namespace
@@ -201,6 +207,9 @@ void add_gossip_simulate(CLI::App& gossip) {
   command->add_option("--steps", options->steps, "Steps to simulate")
       ->check(CLI::Range(2, 1 << 20))
       ->capture_default_str();
+  command->add_option("--warm-up", options->warm_up, "Of them, that are not measured; by default half")
+      ->check(CLI::NonNegativeNumber)
+      ->option_text("N");
   command->add_option("--seed", options->seed, "Of the random draws")->capture_default_str();
   command->add_flag("--json", options->json, "Print the numbers as JSON");
   command->callback([options] { simulate_and_print(*options); });

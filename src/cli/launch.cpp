@@ -107,7 +107,6 @@ Launcher::Launcher(LaunchOptions options) : options_(std::move(options)) {
               options_.ranks, total_slots(hosts_), hosts_.front().name, options_.ranks);
   }
   room_ = options_.ranks;
-  if (options_.min_ranks == 0) options_.min_ranks = options_.ranks;
   if (options_.min_ranks > options_.ranks)
     fail_user("--min-ranks {} is more than -n {}", options_.min_ranks, options_.ranks);
   for (const auto& word : options_.command) {
@@ -115,6 +114,10 @@ Launcher::Launcher(LaunchOptions options) : options_(std::move(options)) {
       fail_user("--ranks starts threads, and launch starts MPI ranks: leave --ranks out");
   }
   run_ = RunToRestart::of(options_.command, options_.ranks, fewest_on_a_host(hosts_, options_.ranks));
+  if (options_.min_ranks == 0) {
+    const int workers = run_ ? 2 * run_->ranks_of_worker() : 0;
+    options_.min_ranks = workers > 0 ? std::min(workers, options_.ranks) : options_.ranks;
+  }
   mpirun_ = find_mpirun(options_.mpirun);
   check_start();
 }
@@ -247,7 +250,7 @@ int Launcher::ranks_for_restart(const std::string& died, const Outcome& outcome)
   const auto objection = objection_to(room_);
   if (ranks < least) {
     fail("{}, and {}, but {}; nor would any other number down to --min-ranks {}{}", died, room, objection,
-         least, drops_worker ? "; without --min-ranks all start again" : "");
+         least, drops_worker ? fmt::format("; with --min-ranks {} all start again", options_.ranks) : "");
   }
   if (drops_worker || !objection.empty()) {
     log::warn("{}{}", room, objection.empty() ? "" : fmt::format(", but {}: {} go on", objection, ranks));
@@ -304,7 +307,7 @@ void add_launch(CLI::App& app) {
   command
       ->add_option("--min-ranks", options->min_ranks,
                    "Go on with as few when hosts do not answer any more, or without a worker of gossip that "
-                   "died; without it, with all or not at all")
+                   "died; by default with all or not at all, and of gossip with two workers")
       ->check(CLI::Range(1, 1'000'000));
   command->add_option("--remote-shell", options->remote_shell, "How to run a command on a host")
       ->capture_default_str();

@@ -60,7 +60,8 @@ TEST_F(GossipLaunch, TheOthersGoOnWhereTheyMayBeFewer) {
   EXPECT_THAT(calls().back(), HasSubstr("-n 3 "));
 
   // All of them, each with its own state, where they may not.
-  const auto all = launch_to_die({"-n", "4", "--max-restarts", "1"}, {"train.micro_batch=1"});
+  const auto all =
+      launch_to_die({"-n", "4", "--min-ranks", "4", "--max-restarts", "1"}, {"train.micro_batch=1"});
   EXPECT_EQ(all.code, 0) << all.err;
   EXPECT_THAT(all.err, HasSubstr("restart 1 of 1, on 4 ranks"));
   EXPECT_THAT(all.err, Not(HasSubstr("without")));
@@ -121,13 +122,13 @@ TEST_F(GossipLaunch, AHostKeepsThePlacesOfItsOtherWorkers) {
 
 TEST_F(GossipLaunch, WhatCannotShrinkEndsAndSaysSo) {
   write_file(file("rounds.toml"), "rounds = [[[0, 1], [2, 3]], [[0, 2], [1, 3]]]\n");
-  const auto own = launch_to_die({"-n", "4", "--min-ranks", "2", "--max-restarts", "1"},
+  const auto own = launch_to_die({"-n", "4", "--max-restarts", "1"},
                                  {"gossip.topology=file:rounds.toml", "train.micro_batch=1"});
   EXPECT_EQ(own.code, 1);
   EXPECT_THAT(own.err, HasSubstr("shoal: error: rank 1 was ended by SIGKILL, and without worker 1 there is "
                                  "room for 3 ranks, but "));
   EXPECT_THAT(own.err, HasSubstr("rounds.toml is a topology of 4 workers, not of 3"));
-  EXPECT_THAT(own.err, HasSubstr("without --min-ranks all start again"));
+  EXPECT_THAT(own.err, HasSubstr("with --min-ranks 4 all start again"));
   EXPECT_EQ(calls().size(), 1u);
 
   const auto most =
@@ -206,7 +207,7 @@ class KilledWorker : public GossipLaunch, public testing::WithParamInterface<Mpi
 };
 
 TEST_P(KilledWorker, LeavesTheOthersToGoOnFromTheAverage) {
-  const auto result = launch_and_kill({"--min-ranks", "1"});
+  const auto result = launch_and_kill({});
   EXPECT_EQ(result.code, 0) << result.err;
   EXPECT_THAT(result.err, HasSubstr("there is room for 3 ranks, but topology exp needs a power of two "));
   EXPECT_THAT(result.err, HasSubstr("was ended by SIGKILL; restart 1 of 1, on 2 ranks, from step "));
@@ -220,7 +221,7 @@ TEST_P(KilledWorker, LeavesTheOthersToGoOnFromTheAverage) {
 }
 
 TEST_P(KilledWorker, StartsAgainWithItsOwnModel) {
-  const auto result = launch_and_kill({});
+  const auto result = launch_and_kill({"--min-ranks", "4"});
   EXPECT_EQ(result.code, 0) << result.err;
   EXPECT_THAT(result.err, HasSubstr("was ended by SIGKILL; restart 1 of 1, on 4 ranks, from step "));
   expect_whole_metrics();
