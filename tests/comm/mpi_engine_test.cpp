@@ -7,6 +7,7 @@
 #include "comm/fake_mpi.h"
 #include "comm/mpi/plan.h"
 #include "comm/mpi/run.h"
+#include "comm/mpi/traffic.h"
 #include "core/clock.h"
 
 namespace shoal::test {
@@ -80,6 +81,34 @@ TEST(MpiPlan, CountsGoPastTwoToThe31) {
     }
     EXPECT_EQ(end - start, 4 * kCount);
   }
+}
+
+// Rank 0 averages with rank 1 and then with rank 2, who have not begun: how many messages went to each?
+TEST(MpiTraffic, WhatBeganFirstHasTheNetwork) {
+  const auto sent = [](std::int64_t first, std::int64_t second, bool awaited) {
+    FakeNetwork network(3);
+    FakeLibrary library(network, 0);
+    mpi::Traffic traffic(library);
+    std::vector<std::vector<float>> data;
+    for (const auto count : {first, second}) {
+      const int peer = static_cast<int>(data.size()) + 1;
+      data.emplace_back(static_cast<std::size_t>(count));
+      const Tensor x{data.back().data(), DType::f32, {count}};
+      auto job = std::make_shared<mpi::Job>();
+      job->group = std::make_shared<mpi::Group>(mpi::Group{mpi::kFirstFreeGroup + peer, {0, peer}, 0});
+      job->plan = mpi::plan_all_reduce({0, 2}, x, ReduceOp::sum);
+      job->bytes = static_cast<std::int64_t>(x.bytes());
+      job->awaited = peer == 2 && awaited;
+      traffic.add(job);
+    }
+    for (int i = 0; i < 3; ++i) traffic.advance();
+    return std::pair(network.arrived(1).size(), network.arrived(2).size());
+  };
+  constexpr std::int64_t kLarge = 8 << 20, kSmall = 1 << 10;  // elements: 32 pieces, and one
+  EXPECT_EQ(sent(kLarge, kLarge, false), std::pair(4ul, 1ul));
+  EXPECT_EQ(sent(kLarge, kLarge, true), std::pair(4ul, 4ul));
+  EXPECT_EQ(sent(kSmall, kLarge, false), std::pair(1ul, 4ul));
+  EXPECT_EQ(sent(kLarge, kSmall, false), std::pair(4ul, 1ul));
 }
 
 TEST(FailingMpi, ARankThatThrowsStopsAll) {

@@ -22,9 +22,7 @@ class Begun final : public Request::Pending {
   int exceptions_ = std::uncaught_exceptions();
 };
 
-std::string reduction(const char* name, ReduceOp op) {
-  return fmt::format("{} ({})", name, name_of(op));
-}
+std::string reduction(const char* name, ReduceOp op) { return fmt::format("{} ({})", name, name_of(op)); }
 
 class MpiCommunicator final : public Communicator {
  public:
@@ -88,6 +86,7 @@ class MpiCommunicator final : public Communicator {
     job->describe = x ? fmt::format("{} of {} {}", what, x.count(), name_of(x.dtype)) : what;
     if (!purpose().empty()) job->describe += fmt::format(" [{}]", purpose());
     job->plan = std::move(plan);
+    job->bytes = static_cast<std::int64_t>(x.bytes());
     engine_.begin(job);
     if (job->done) return {};
     return Request(std::make_unique<Begun>(engine_, std::move(job)));

@@ -41,6 +41,7 @@ struct Job {
   int peer = 0;          // of a message: rank in the group
   std::string describe;  // "all_reduce (sum) of 12 float32 [step 3, gradients of block.1]"
   Plan plan;
+  std::int64_t bytes = 0;  // of the rank's tensor
 
   std::int64_t number = 0;  // counted per group, kind and peer
   std::atomic<bool> done = false;
@@ -48,6 +49,7 @@ struct Job {
   std::optional<Stopwatch> waited;    // since then. Guarded by the engine.
 
   // Of the engine's thread.
+  std::int64_t order = 0;                  // in which this rank's came
   std::int64_t started = 0, finished = 0;  // pieces
 };
 

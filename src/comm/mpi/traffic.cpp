@@ -1,11 +1,14 @@
 #include "comm/mpi/traffic.h"
 
 #include <algorithm>
+#include <limits>
 
 namespace shoal::mpi {
 namespace {
 
 constexpr std::size_t kWindow = 4;  // pieces of a group under way
+// Takes its time on a slow network.
+bool is_large(const Job& job) { return job.kind == JobKind::collective && job.bytes > 64 << 10; }
 
 // A tag is group, piece and stage. Pieces that are under way together need different tags; ranks are at most
 // a window apart, and messages with the same tag keep their order.
@@ -27,13 +30,27 @@ Tags Traffic::next_tags(const Job& job) {
 }
 
 void Traffic::add(std::shared_ptr<Job> job) {
+  job->order = next_order_++;
   lanes_[{job->group->id, job->kind, job->peer}].jobs.push_back(std::move(job));
+}
+
+// Of its large collectives; later than all where there is none.
+std::int64_t Traffic::Lane::oldest_large() const {
+  for (const auto& piece : active) {
+    if (is_large(*piece.job)) return piece.job->order;
+  }
+  for (const auto& job : jobs) {
+    if (is_large(*job)) return job->order;
+  }
+  return std::numeric_limits<std::int64_t>::max();
 }
 
 bool Traffic::advance() {
   bool moved = false;
+  std::int64_t oldest = std::numeric_limits<std::int64_t>::max();
+  for (const auto& [key, lane] : lanes_) oldest = std::min(oldest, lane.oldest_large());
   for (auto lane = lanes_.begin(); lane != lanes_.end();) {
-    moved |= start_pieces(lane->second);
+    moved |= start_pieces(lane->second, oldest);
     moved |= advance(lane->second.active);
     const bool empty = lane->second.jobs.empty() && lane->second.active.empty();
     lane = empty ? lanes_.erase(lane) : std::next(lane);
@@ -41,10 +58,14 @@ bool Traffic::advance() {
   return moved;
 }
 
-bool Traffic::start_pieces(Lane& lane) {
+// What began first is needed first, here or by the peers, so it has the network nearly to itself; but no lane
+// stands still, since ranks may begin jobs of different groups in different orders.
+bool Traffic::start_pieces(Lane& lane, std::int64_t oldest) {
   bool moved = false;
-  while (!lane.jobs.empty() && lane.active.size() < kWindow) {
+  while (!lane.jobs.empty()) {
     const auto job = lane.jobs.front();
+    const bool yields = is_large(*job) && lane.oldest_large() > oldest && !job->awaited;
+    if (lane.active.size() >= (yields ? 1 : kWindow)) break;
     auto scratch = take_scratch(job->plan.scratch);
     auto piece = job->plan.piece(job->started++, scratch.data.get());
     if (job->started == job->plan.pieces) lane.jobs.pop_front();

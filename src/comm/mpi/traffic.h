@@ -42,14 +42,16 @@ class Traffic {
     Transfer transfer;
   };
   // Jobs that every rank begins in the same order: as many pieces at a time as bounds the scratch memory.
-  // Lanes do not wait for each other.
+  // Lanes do not wait for each other, but where one has an older large collective, another has one piece of
+  // its own under way until the rank waits for it.
   using LaneKey = std::tuple<int, JobKind, int>;  // group, kind, peer of messages
   struct Lane {
     std::deque<std::shared_ptr<Job>> jobs;  // with pieces to start
     std::list<Active> active;
+    std::int64_t oldest_large() const;
   };
 
-  bool start_pieces(Lane& lane);
+  bool start_pieces(Lane& lane, std::int64_t oldest);
   bool advance(std::list<Active>& active);
   void finish(Active& active);
   Tags next_tags(const Job& job);
@@ -60,7 +62,7 @@ class Traffic {
   std::map<LaneKey, Lane> lanes_;  // those at work
   std::map<int, int> next_tag_;    // by group
   std::vector<Scratch> free_;
-  std::int64_t done_ = 0;
+  std::int64_t done_ = 0, next_order_ = 0;
 };
 
 }  // namespace shoal::mpi

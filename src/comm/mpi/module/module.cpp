@@ -1,6 +1,7 @@
 // A module: compiled once against each MPI implementation, and linked with nothing of ours.
 #include <mpi.h>
 
+#include <cstdlib>
 #include <cstring>
 
 #include "comm/mpi/library.h"
@@ -13,6 +14,11 @@ static_assert(sizeof(MPI_Request) <= sizeof(Handle));
 class MpiLibrary final : public Library {
  public:
   bool start() override {
+#ifdef OPEN_MPI
+    // Over TCP it would ask the receiver before it sends more than 64 KiB: two more delays of the network for
+    // every message, which always has a receiver here. What the user has set stays.
+    setenv("OMPI_MCA_btl_tcp_eager_limit", "1052672", 0);  // a message, and its header
+#endif
     int granted = 0;
     // All calls are made by the thread that made this one.
     if (!succeeded(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &granted))) return false;
@@ -73,7 +79,9 @@ class MpiLibrary final : public Library {
 
  private:
   MPI_Comm comm(Channel channel) const { return comms_[static_cast<int>(channel)]; }
-  static void store(MPI_Request request, Handle& handle) { std::memcpy(&handle.bits, &request, sizeof request); }
+  static void store(MPI_Request request, Handle& handle) {
+    std::memcpy(&handle.bits, &request, sizeof request);
+  }
 
   bool succeeded(int code) {
     if (code == MPI_SUCCESS) return true;
