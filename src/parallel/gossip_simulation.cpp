@@ -9,7 +9,11 @@
 namespace shoal {
 namespace {
 
-constexpr double kUnderWay = 4 << 20;  // bytes that a direct exchange keeps in the network
+constexpr double kPiece = 1 << 20;  // bytes of a bucket that are exchanged at a time
+constexpr double kWindow = 4;       // pieces under way between the same workers
+// Of the bytes between hosts, what TCP carries in packets of 1500 bytes: headers of 20 and 32 bytes, and 52
+// the other way for every second one.
+constexpr double kPayload = 1448.0 / (1500 + 26);
 constexpr double kBackward = 2.0 / 3;  // share of a micro-batch's time
 
 // What is drawn for a step.
@@ -87,10 +91,12 @@ class Exchanges {
 
   Cost direct(const Topology::Group& group, std::size_t round, const Conditions& now) const {
     const auto k = static_cast<double>(group.size());
+    const double piece = std::min(bucket_bytes_, kPiece);
     Cost cost;
     for_each_host(group, run_.per_host, [&](int host, double m) {
       if (m < k) {
-        cost.busy = std::max(cost.busy, ms_of(bucket_bytes_ * loads_[round][host], now.bandwidth[host]));
+        cost.busy =
+            std::max(cost.busy, ms_of(bucket_bytes_ * loads_[round][host] / kPayload, now.bandwidth[host]));
         cost.delay = std::max(cost.delay, 2 * now.delay[host]);
       }
       if (m > 1) {
@@ -98,8 +104,13 @@ class Exchanges {
         cost.delay = std::max(cost.delay, 2 * now.local_delay[host]);
       }
     });
-    cost.busy = std::max(cost.busy, bucket_bytes_ / kUnderWay * cost.delay);
+    cost.busy = std::max(cost.busy, bucket_bytes_ / (piece * kWindow) * cost.delay);
     return cost;
+  }
+
+  // Of a small message from everybody to everybody.
+  double longest_delay(const Conditions& now) const {
+    return std::ranges::max(now.hosts() > 1 ? now.delay : now.local_delay);
   }
 
   Cost ring(const Conditions& now) const {
@@ -110,7 +121,7 @@ class Exchanges {
       const double here = std::min<double>(run_.per_host, n - host * static_cast<double>(run_.per_host));
       around += (here - (hosts > 1 ? 1 : 0)) * now.local_delay[host] + (hosts > 1 ? now.delay[host] : 0);
     }
-    return {ms_of(bucket_bytes_ * times, slowest), times * around};
+    return {ms_of(bucket_bytes_ * times / (hosts > 1 ? kPayload : 1), slowest), times * around};
   }
 
  private:
@@ -119,12 +130,12 @@ class Exchanges {
   std::vector<std::vector<double>> loads_;  // [round][host], in buckets sent
 };
 
-// Sums over the measured half of a run.
+// Sums over the measured steps of a run.
 struct Meter {
   double begin = 0, compute = 0;
 
   SimulatedScheme report(std::string name, double end, double apart, const SimulatedRun& run) const {
-    const double workers = run.topology.workers, measured = run.steps - run.steps / 2;
+    const double workers = run.topology.workers, measured = run.steps - run.first_measured();
     const double step = (end - begin) / measured;
     const double computing = compute / (workers * measured);
     return {std::move(name), step, step > 0 ? std::max(0.0, 1 - computing / step) : 0, apart};
@@ -191,8 +202,9 @@ class Synchronous {
  public:
   Synchronous(const SimulatedRun& run, bool zero) : run_(run), share_(zero ? 0.5 : 1) {}
 
-  // fastest, slowest: of the workers' times to compute.
-  void step(const Cost& whole, const Cost& norm, double fastest, double slowest) {
+  // told: until all know the norm of the gradient and then the losses. fastest, slowest: of the workers'
+  // times to compute.
+  void step(const Cost& whole, double told, double fastest, double slowest) {
     const double begin = clock_;
     const double busy = whole.busy * share_, delay = whole.delay * share_;
     const double backward = kBackward / run_.micro_batches, n = run_.buckets;
@@ -205,10 +217,8 @@ class Synchronous {
       }
       end += busy;
     }
-    clock_ = end + delay;
-    if (share_ == 1) return;
-    clock_ += norm.delay;
-    gather_ = {busy, delay};
+    clock_ = end + delay + told;
+    if (share_ < 1) gather_ = {busy, delay};
   }
 
   double clock() const { return clock_; }
@@ -253,16 +263,17 @@ std::vector<SimulatedScheme> simulate(const SimulatedRun& run, const std::functi
   double compute = 0;
   for (int step = 0; step < run.steps; ++step) {
     now.draw(step);
-    if (step == run.steps / 2) {
+    if (step == run.first_measured()) {
       meter.begin = gossip.mean_clock();
       for (auto& other : others) other.meter.begin = other.run.clock();
     }
-    if (step >= run.steps / 2) compute += std::accumulate(now.compute.begin(), now.compute.end(), 0.0);
+    if (step >= run.first_measured()) compute += std::accumulate(now.compute.begin(), now.compute.end(), 0.0);
     gossip.step(step, now);
     const auto [fastest, slowest] = std::ranges::minmax(now.compute);
     const Cost direct = among_all.direct(together.topology.rounds[0][0], 0, now);
     const Cost ring = among_all.ring(now);
-    for (auto& other : others) other.run.step(other.ring ? ring : direct, direct, fastest, slowest);
+    const double told = 2 * among_all.longest_delay(now);
+    for (auto& other : others) other.run.step(other.ring ? ring : direct, told, fastest, slowest);
     if (done) done(step + 1);
   }
   meter.compute = compute;

@@ -7,23 +7,27 @@
 // are part of what is measured as a step's time.
 //
 // A host has one full-duplex link to the others, with a bandwidth that its workers share and a delay of its
-// messages. An exchange among k workers begins when all have come. Each of them sends its part of the bucket
-// to every other and then the mean of its own part: 2 m (k - m) / k buckets through the link of a host that
-// has m of them ("direct", as Shoal's own transport does). What all groups of a round send through a host's
-// link is added up, the slowest link decides, and two delays come on top; also a transport that keeps 4 MiB
-// under way moves no more than that in two delays. A group within a host sends 2 (k - 1) / k buckets per
-// worker through `local`. The exchanges of a worker follow each other in bandwidth; delays overlap.
+// messages. TCP carries 1448 bytes in a packet of 1500, and sends half an acknowledgement of 52 bytes for
+// each. An exchange among k workers begins when all have come. Each of them sends its part of the bucket to
+// every other and then the mean of its own part: 2 m (k - m) / k buckets through the link of a host that has
+// m of them ("direct", as Shoal's own transport does). What all groups of a round send through a host's link
+// is added up, the slowest link decides, and two delays come on top; also a transport that keeps four pieces
+// of a bucket under way, 1 MiB each at most, moves no more than those in two delays. A group within a host
+// sends 2 (k - 1) / k buckets per worker through `local`. The exchanges of a worker follow each other in
+// bandwidth; delays overlap.
 //
 // gossip: a bucket's exchange begins after its update and has to end before its next one. With clip per
 // bucket a bucket's update is in the backward pass, otherwise all are at its end.
 // all-reduce: a bucket is exchanged among all workers as soon as the last of them has it; the next step
 // begins when all buckets are there. Also as a ring: 2 (n - 1) / n buckets through every link, and the delay
-// of two rounds around the ring. ZeRO 1: half of that while backward goes on, an exchange of the norm, and
-// the other half while the next forward pass goes on, which needs the buckets in order.
+// of two rounds around the ring. ZeRO 1: half of that while backward goes on, and the other half while the
+// next forward pass goes on, which needs the buckets in order. Both end the backward pass with two small
+// messages from everybody to everybody, one after the other: the norm of the gradient and the losses.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -46,7 +50,9 @@ struct SimulatedRun {
   int buckets = 1;
   int micro_batches = 1;  // of a step, on each worker
   bool clip_by_bucket = false;
-  int steps = 200;  // 2 or more; the second half of them is measured
+  int steps = 200;                  // 2 or more
+  std::optional<int> warm_up = {};  // of them, that are not measured; by default half
+  int first_measured() const { return warm_up.value_or(steps / 2); }
   std::uint64_t seed = 1;
 };
 

@@ -14,6 +14,8 @@ namespace {
 
 // Sums of some hundred terms that differ from the closed form in their order.
 constexpr double kRounding = 1e-9;
+// Of a packet of 1500 bytes, and half of an acknowledgement of 52.
+constexpr double kPayload = 1448.0 / 1526;
 
 Distribution time(std::string_view text) { return {text, time_units(), 0}; }
 
@@ -25,7 +27,7 @@ SimulatedRun plain(double compute, int buckets, double busy, double delay) {
   run.link = {1000.0, delay};
   run.local = {1e9, 0.0};
   run.buckets = buckets;
-  run.bytes = buckets * busy * 1000 / 8e-3;  // 1000 Mbit/s
+  run.bytes = buckets * busy * 1000 / 8e-3 * kPayload;  // 1000 Mbit/s
   run.steps = 40;
   return run;
 }
@@ -73,6 +75,7 @@ TEST(GossipSimulation, StepsOfComputeLinkAndDelay) {
   }
 }
 
+// Then all tell each other the norm of the gradient, and the losses.
 TEST(GossipSimulation, AllReduceIsWhatBackwardDoesNotHide) {
   for (const int micro_batches : {1, 4}) {
     for (const double busy : {1.0, 8.0, 30.0}) {
@@ -82,8 +85,8 @@ TEST(GossipSimulation, AllReduceIsWhatBackwardDoesNotHide) {
       const double first = 100 * (1 - 2.0 / 3 / micro_batches * (buckets - 1) / buckets);
       const double each = busy * 2 * (n - 1) / n;  // the links see this per bucket
       const double end = std::max(100 + each, first + buckets * each);
-      EXPECT_NEAR(step_of(run, "all-reduce, direct"), end + 2 * 2, kRounding);
-      EXPECT_NEAR(step_of(run, "all-reduce, ring"), end + 2 * (n - 1) * 2, kRounding);
+      EXPECT_NEAR(step_of(run, "all-reduce, direct"), end + 2 * 2 + 2 * 2, kRounding);
+      EXPECT_NEAR(step_of(run, "all-reduce, ring"), end + 2 * (n - 1) * 2 + 2 * 2, kRounding);
     }
   }
 }
@@ -140,6 +143,24 @@ TEST(GossipSimulation, NoMoreIsUnderWayThanTheTransportKeeps) {
   run.bytes = 4 << 20;
   // 4 MiB in two delays, and two delays until the last of it is there.
   EXPECT_NEAR(step_of(run, "gossip"), 200, 1e-6);
+  // Nor more than four small buckets.
+  run.buckets = 16;
+  run.bytes = 16 << 10;
+  EXPECT_NEAR(step_of(run, "gossip"), 400, 1e-6);
+}
+
+TEST(GossipSimulation, WarmUpIsNotMeasured) {
+  auto run = plain(100, 10, 8, 2);
+  // The first update waits for nobody.
+  run.steps = 2;
+  run.warm_up = 0;
+  const double from_the_start = step_of(run, "gossip");
+  run.warm_up = 1;
+  EXPECT_GT(step_of(run, "gossip"), from_the_start - kRounding);
+  EXPECT_EQ(run.first_measured(), 1);
+  run.warm_up.reset();
+  run.steps = 7;
+  EXPECT_EQ(run.first_measured(), 3);
 }
 
 TEST(GossipSimulation, OneWorkerWaitsForNobody) {
