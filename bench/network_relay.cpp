@@ -24,11 +24,13 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstring>
 #include <deque>
-#include <queue>
+#include <functional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "core/clock.h"
@@ -41,7 +43,8 @@ namespace {
 constexpr std::size_t kLargest = 9000;  // bytes of a packet
 constexpr double kQueuePackets = 1000;  // at a port, of the size that is usual there
 constexpr double kDelayHolds = 0.1;     // seconds until the next draw
-constexpr std::size_t kBatch = 64;      // packets that are read from one device before the others' turn
+constexpr std::chrono::microseconds kTick{50};
+constexpr std::size_t kBatch = 256;  // packets that are read from one device before the others' turn
 
 struct Packet {
   double time = 0;  // when it gets to the port, then when it leaves it
@@ -89,11 +92,13 @@ class Relay {
 
   void run() {
     while (true) {
-      const double next = next_event(), wait = std::clamp(next - clock_.seconds(), 0.0, 1.0);
-      const timespec timeout{static_cast<time_t>(wait),
-                             static_cast<long>((wait - static_cast<long>(wait)) * 1e9)};
-      if (ppoll(polled_.data(), polled_.size(), &timeout, nullptr) < 0 && errno != EINTR) {
-        fail("ppoll: {}", std::strerror(errno));
+      // Looking for every packet by itself would take a core.
+      if (under_way_.empty() &&
+          std::ranges::all_of(hosts_, [](const Host& host) { return host.port.empty(); })) {
+        wait(-1);
+      } else {
+        std::this_thread::sleep_for(kTick);
+        wait(0);
       }
       if (polled_.back().revents != 0) return report();
       for (std::size_t i = 0; i < hosts_.size(); ++i) {
@@ -112,12 +117,10 @@ class Relay {
     std::deque<Packet> port;
   };
 
-  double next_event() const {
-    double next = under_way_.empty() ? 1e300 : under_way_.top().time;
-    for (const auto& host : hosts_) {
-      if (!host.port.empty()) next = std::min(next, host.port.front().time);
+  void wait(int milliseconds) {
+    if (poll(polled_.data(), polled_.size(), milliseconds) < 0 && errno != EINTR) {
+      fail("poll: {}", std::strerror(errno));
     }
-    return next;
   }
 
   void read_from(std::size_t from) {
@@ -132,14 +135,16 @@ class Relay {
       const auto slot = static_cast<std::int64_t>(now / kDelayHolds);
       auto& arrived = arrived_[from * hosts_.size() + to];
       arrived = std::max(arrived, now + delay_.draw(key_, static_cast<int>(from), slot) * 1e-3);
-      under_way_.push({arrived, to, {buffer, buffer + n}});
+      under_way_.push_back({arrived, to, {buffer, buffer + n}});
+      std::ranges::push_heap(under_way_, std::greater<>());
     }
   }
 
   void queue_at_ports(double now) {
-    while (!under_way_.empty() && under_way_.top().time <= now) {
-      Packet packet = under_way_.top();
-      under_way_.pop();
+    while (!under_way_.empty() && under_way_.front().time <= now) {
+      std::ranges::pop_heap(under_way_, std::greater<>());
+      Packet packet = std::move(under_way_.back());
+      under_way_.pop_back();
       auto& host = hosts_[packet.to];
       const auto size = static_cast<double>(packet.bytes.size());
       largest_ = std::max(largest_, size);
@@ -178,8 +183,8 @@ class Relay {
   Distribution delay_;
   PhiloxKey key_ = philox_key(1, Stream::simulation);
   Stopwatch clock_;
-  std::priority_queue<Packet, std::vector<Packet>, std::greater<>> under_way_;
-  std::vector<double> arrived_;  // the last packet, by sender and receiver
+  std::vector<Packet> under_way_;  // a heap, the first to arrive on top
+  std::vector<double> arrived_;    // the last packet, by sender and receiver
   std::vector<Host> hosts_;
   std::vector<pollfd> polled_;
   double largest_ = 0;

@@ -6,7 +6,8 @@
 //   mpirun ... bench_slow_network STEP_MS STEPS WARM_UP RANKS_PER_HOST SCHEME...
 //
 // STEP_MS is what a rank's step takes to compute, a distribution (core/distribution.h) with the draws that
-// `shoal gossip simulate` makes of it. A scheme is "all-reduce", "zero-1" or a topology's name. Rank 0 prints
+// `shoal gossip simulate` makes of it. A scheme is "all-reduce", "zero-1" or a topology's name, with "=N" for
+// another number of steps. Rank 0 prints
 // a line of JSON for the model, and one for each scheme: averages over the ranks, without the steps of the
 // warm-up.
 #include <fmt/format.h>
@@ -15,8 +16,7 @@
 
 #include <chrono>
 #include <cstdlib>
-#include <deque>
-#include <numeric>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -25,12 +25,12 @@
 #include "core/clock.h"
 #include "core/distribution.h"
 #include "core/error.h"
-#include "core/trace.h"
 #include "model/arena.h"
 #include "ops/dry/dry_backend.h"
 #include "parallel/data_engine.h"
 #include "parallel/mixer.h"
 #include "parallel/pipeline.h"
+#include "train/step_news.h"
 
 namespace shoal {
 namespace {
@@ -133,11 +133,12 @@ class TimedBackend final : public Backend {
   double seconds_per_flop_ = 0, counted_ = 0, owed_ = 0, slept_ = 0;
 };
 
-// Small enough for a slow network, in units as even as those of a large model: 8 blocks of 0.2 MB.
-constexpr GptConfig kModel{.n_layer = 8, .n_head = 2, .n_embd = 64, .block_size = 64, .vocab_size = 512};
+// Small enough for a slow network, and even: 6 blocks of 0.26 MB, which the cut into blocks of 1024 elements
+// for each of 16 ranks makes hardly larger.
+constexpr GptConfig kModel{.n_layer = 6, .n_head = 1, .n_embd = 73, .block_size = 64, .vocab_size = 64};
 constexpr BatchShape kBatch{1, 64};
-// So that each block is a bucket, as in GPT-2 (28 MB a block) with buckets of 25 MiB.
-constexpr double kBucketBytes = 250e3;
+// Each block is a bucket, as in GPT-2 (28 MB a block) with buckets of 25 MiB.
+constexpr double kBucketBytes = 320e3;
 
 struct Options {
   Distribution compute = 0.0;
@@ -152,9 +153,6 @@ class Run {
         world_(world.ranks),
         gossip_(scheme != "all-reduce" && scheme != "zero-1"),
         mesh_(world_, gossip_ ? MeshShape{.workers = world_.size()} : MeshShape{.data = world_.size()}),
-        losses_group_(world_.split([](int rank) {
-          return Communicator::Place{0, rank};
-        })),
         engine_(make_data_engine(backend_, mesh_, kModel, engine_options(scheme))),
         model_(backend_, *engine_, mesh_, kModel, {.batch = kBatch}),
         memory_(backend_, 2 * kBatch.batch * kBatch.positions * 4 + 1024) {
@@ -162,6 +160,7 @@ class Run {
               .targets = memory_.take(DType::i32, {kBatch.batch, kBatch.positions}),
               .address = {}};
     loss_ = memory_.take(DType::f64, {1});
+    if (gossip_) news_.emplace(world_, topology(scheme));
     engine_->initialize(1);
   }
 
@@ -169,7 +168,7 @@ class Run {
   std::vector<double> run() {
     step(0, 0);
     const double flops = backend_.flops();  // of a step
-    wait_for_losses(0);
+    hear_news(true);
     world_.barrier();
     const Stopwatch watch;
     std::vector<double> ends;
@@ -179,18 +178,20 @@ class Run {
       step(i + 1, compute / flops);
       ends.push_back(watch.seconds() * 1e3);
     }
-    wait_for_losses(0);
+    hear_news(true);
     return ends;
   }
   double computing_ms() const { return (backend_.slept() - slept_before_) * 1e3; }
 
  private:
+  Topology topology(const std::string& name) const {
+    return make_topology(name, world_.size(), options_.per_host);
+  }
   EngineOptions engine_options(const std::string& scheme) const {
     EngineOptions options{.grad_clip = 1, .zero = scheme == "zero-1" ? 1 : 0, .micro_batches = world_.size()};
     if (gossip_) {
       options.micro_batches = 1;
-      options.gossip = {.topology = make_topology(scheme, world_.size(), options_.per_host),
-                        .bucket_bytes = kBucketBytes};
+      options.gossip = {.topology = topology(scheme), .bucket_bytes = kBucketBytes};
     }
     return options;
   }
@@ -201,23 +202,22 @@ class Run {
     batch_.address = {.step = step};
     backend_.zero(loss_);
     model_.train({&batch_, 1}, loss_, 1.0f);
-    engine_->gradient_norm();
-    share_losses(step);
+    const double norm = engine_->gradient_norm();
+    if (!gossip_) share_losses(step);
     engine_->update();
+    if (!gossip_) return;
+    news_->post({.grad_norm = norm});
+    hear_news(false);
   }
 
-  // Losses of all micro-batches and three signals. With gossip nobody waits for those of the last steps.
+  // Those of all micro-batches, and whether any rank got a signal.
   void share_losses(std::int64_t step) {
-    constexpr std::size_t kUnderWay = 8;
-    losses_group_->set_purpose(fmt::format("step {}, losses", step + 1));
-    auto& losses = losses_.emplace_back(static_cast<std::size_t>(world_.size()) + 3);
-    losses_under_way_.push_back(
-        losses_group_->all_reduce({losses.data(), DType::f64, {static_cast<std::int64_t>(losses.size())}}));
-    wait_for_losses(gossip_ ? kUnderWay : 0);
+    std::vector<double> losses(static_cast<std::size_t>(world_.size()) + InterruptGuard::kSignals);
+    world_.set_purpose(fmt::format("step {}, losses", step + 1));
+    world_.all_reduce({losses.data(), DType::f64, {std::ssize(losses)}}).wait();
   }
-  void wait_for_losses(std::size_t left) {
-    for (; losses_.size() > left; losses_.pop_front(), losses_under_way_.pop_front()) {
-      losses_under_way_.front().wait();
+  void hear_news(bool all) {
+    while (news_ && news_->next(all)) {
     }
   }
 
@@ -226,14 +226,12 @@ class Run {
   bool gossip_;
   TimedBackend backend_;
   Mesh mesh_;
-  std::unique_ptr<Communicator> losses_group_;
   std::unique_ptr<DataEngine> engine_;
   Pipeline model_;
   Arena memory_;
   TokenBatch batch_;
   Tensor loss_;
-  std::deque<std::vector<double>> losses_;
-  std::deque<Request> losses_under_way_;
+  std::optional<StepNews> news_;
   PhiloxKey key_ = philox_key(1, Stream::simulation);
   double slept_before_ = 0;
 };
@@ -245,14 +243,24 @@ std::vector<double> mean(Communicator& ranks, std::vector<double> x) {
   return x;
 }
 
-void print_model() {
-  const auto units = gpt_units(kModel);
-  const ShardPlan plan(units, 0, 1, 0, 1);
-  fmt::print("{{\"bytes\": {}, \"buckets\": {}}}\n", 4 * parameter_count(units),
-             make_buckets(plan, kBucketBytes).size());
+// As they travel, padded: with all-reduce and ZeRO 1, and with gossip.
+void print_model(int ranks) {
+  const auto bytes = [&](int shares) {
+    const ShardPlan plan(gpt_units(kModel), 0, 1, 0, shares);
+    std::int64_t elements = 0;
+    for (int unit = 0; unit < plan.unit_count(); ++unit) elements += plan.padded(unit);
+    return 4 * elements;
+  };
+  fmt::print("{{\"bytes_together\": {}, \"bytes_gossip\": {}, \"buckets\": {}}}\n", bytes(ranks), bytes(1),
+             kModel.n_layer);
 }
 
-void measure(World& world, const Options& options, const std::string& scheme) {
+void measure(World& world, Options options, std::string scheme) {
+  if (const auto equals = scheme.find('='); equals != std::string::npos) {
+    options.steps = std::atoi(scheme.c_str() + equals + 1);
+    scheme.resize(equals);
+  }
+  if (options.warm_up < 0 || options.steps <= options.warm_up) fail_user("no step is left to measure");
   Run run(world, options, scheme);
   const auto mine = run.run();
   const auto ends = mean(world.ranks, mine);
@@ -291,11 +299,10 @@ int main(int argc, char** argv) {
                           .steps = std::atoi(argv[2]),
                           .warm_up = std::atoi(argv[3]),
                           .per_host = std::atoi(argv[4])};
-    if (options.warm_up < 0 || options.steps <= options.warm_up) fail_user("no step is left to measure");
     prctl(PR_SET_TIMERSLACK, 1000UL);  // ns
     run_mpi({.deadline_seconds = 120}, [&](World& world) {
       prctl(PR_SET_TIMERSLACK, 1000UL);
-      if (world.ranks.rank() == 0) print_model();
+      if (world.ranks.rank() == 0) print_model(world.ranks.size());
       for (int i = 5; i < argc; ++i) measure(world, options, argv[i]);
     });
   } catch (const StoppedByPeer&) {

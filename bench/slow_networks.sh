@@ -7,8 +7,8 @@
 #
 # Hosts are network namespaces with two ranks each, started by mpirun, whose traffic goes over TCP through links of a
 # bandwidth and a delay: netem's where the kernel has it, else those of bench/network_relay.cpp. The ranks' computing is
-# a timed sleep (bench/slow_network.cpp). Needs root and Open MPI, and about 25 minutes; QUICK=1 takes a few settings and
-# 3 minutes, ONLY those whose line below matches. What is measured of the network itself is in the output, too.
+# a timed sleep (bench/slow_network.cpp). Needs root and Open MPI, and about 25 minutes; QUICK=1 takes two settings and
+# 4 minutes, ONLY those whose line below matches. What is measured of the network itself is in the output, too.
 #
 #   ninja -C build/release shoal shoal_mpi_openmpi bench_slow_network bench_network_relay
 set -euo pipefail
@@ -29,24 +29,24 @@ tc qdisc del dev lo root 2>/dev/null || true
 
 ranks_per_host=2
 schemes=(all-reduce zero-1 complete ring exp alternating-exp-ring)
-# hosts, Mbit/s, that of the slow host h1, delay (distributions), time to compute, steps, of them not measured. The
-# steps that are measured are a multiple of every period.
+# hosts, Mbit/s, that of the slow host h1, delay and time to compute (distributions), steps, and those of the first three
+# schemes, whose period is one. The first four are not measured; the others are a multiple of every period.
 settings() {
-  local hosts steps
+  local hosts
   for hosts in 4 8; do
-    steps=$((hosts == 4 ? 4 : 6))
     cat <<END
-$hosts 1000 - 0.1ms 400 $((4 + 4 * steps)) 4
-$hosts 100 - 0.1ms 400 $((4 + 4 * steps)) 4
-$hosts 100 - 10ms 400 $((4 + 4 * steps)) 4
-$hosts 100 - 50ms 400 $((4 + 4 * steps)) 4
-$hosts 10 - 0.1ms 400 $((3 + 2 * steps)) 3
-$hosts 10 - 50ms 400 $((3 + 2 * steps)) 3
-$hosts 100 - 5ms+exp(5ms) lognormal(400,0.3) $((4 + 8 * steps)) 4
-$hosts 100 10 5ms at(0:600,400) $((3 + 2 * steps)) 3
+$hosts 1000 - 0.1ms 400 16 16
+$hosts 100 - 0.1ms 400 16 16
+$hosts 10 - 0.1ms 400 16 8
+$hosts 100 - 10ms 400 16 16
+$hosts 100 - 50ms 400 16 16
+$hosts 10 - 50ms 400 16 8
+$hosts 100 - 10ms+exp(10ms) lognormal(400,0.3) 28 28
+$hosts 100 10 10ms at(0:600,400) 16 8
 END
   done
 }
+warm_up=4
 
 addresses() {  # of the devices called slow
   local host
@@ -108,6 +108,8 @@ network_down() {
   fi
 }
 
+steps_of() { case $1 in all-reduce | zero-1 | complete) echo "$few" ;; *) echo "$steps" ;; esac; }
+
 train() {
   local list
   list=$(printf "h%s:$ranks_per_host," $(seq "$hosts"))
@@ -115,34 +117,48 @@ train() {
     on h1 mpirun.openmpi -n $((hosts * ranks_per_host)) --oversubscribe --bind-to none --host "${list%,}" \
     --mca btl self,vader,tcp --mca btl_tcp_if_include 10.98.0.0/24 \
     -x "SHOAL_MPI_MODULE=$BUILD/libshoal_mpi_openmpi.so" \
-    "$BUILD/bench/bench_slow_network" "'$compute'" "$steps" "$warm_up" $ranks_per_host "${schemes[@]}"
+    "$BUILD/bench/bench_slow_network" "'$compute'" "$steps" "$warm_up" $ranks_per_host \
+    $(for scheme in "${schemes[@]}"; do echo "$scheme=$(steps_of "$scheme")"; done)
 }
+# What the simulator says of the schemes, a file each.
 predict() {
-  local topology bytes buckets
-  bytes=$(sed -n 's/.*"bytes": \([0-9]*\),.*/\1/p' "$folder/measured")
-  buckets=$(sed -n 's/.*"buckets": \([0-9]*\).*/\1/p' "$folder/measured")
-  for topology in complete ring exp alternating-exp-ring; do
-    "$BUILD/shoal" gossip simulate --workers $((hosts * ranks_per_host)) --local-size $ranks_per_host --topology "$topology" \
-      --step-ms "$compute" --link "$bandwidth,$delay" --steps "$steps" \
-      --bytes "$bytes" --bucket-mib "$(awk "BEGIN { print $bytes / ($buckets - 0.5) / 1048576 }")" --json
+  local folder=$1 scheme topology bytes buckets
+  number() { sed -n "s/.*\"$1\": \([0-9]*\).*/\1/p" "$folder/measured"; }
+  buckets=$(number buckets)
+  for scheme in "${schemes[@]}"; do
+    bytes=$(number bytes_gossip) topology=$scheme
+    case $scheme in all-reduce | zero-1) bytes=$(number bytes_together) topology=complete ;; esac
+    "$BUILD/shoal" gossip simulate --workers $((hosts * ranks_per_host)) --local-size $ranks_per_host \
+      --topology "$topology" --step-ms "$compute" --link "$bandwidth,$delay" --bytes "$bytes" \
+      --steps "$(steps_of "$scheme")" --warm-up $warm_up \
+      --bucket-mib "$(awk "BEGIN { print $bytes / ($buckets - 0.5) / 1048576 }")" --json >"$folder/predicted-$scheme"
   done
 }
 
 make_hosts $(seq -f 'h%g' 8)
 number=0
 settings | grep -E -- "${ONLY:-.}" >settings
-[ -z "${QUICK:-}" ] || { sed -n '1p;4p;5p' settings >quick; mv quick settings; }
-while read -r hosts mbit slow delay compute steps warm_up <&3; do
+[ -z "${QUICK:-}" ] || { sed -n '1p;3p' settings >quick; mv quick settings; }
+[ -z "${SETTINGS:-}" ] || echo "$SETTINGS" >settings
+while read -r hosts mbit slow delay compute steps few <&3; do
   number=$((number + 1))
   folder=$(printf 'setting-%02d' $number)
   mkdir "$folder"
   bandwidth=$([ "$slow" = - ] && echo "${mbit}mbit" || echo "at(0:${slow}mbit,${mbit}mbit)")
-  echo "$hosts hosts, $bandwidth, $delay, $compute ms" | tee "$folder/setting"
+  printf '{"hosts": %s, "mbit": %s, "bandwidth": "%s", "delay": "%s", "compute": "%s"}\n' \
+    "$hosts" "$mbit" "$bandwidth" "$delay" "$compute" | tee "$folder/setting"
   network_up
   python3 "$here/bench/slow_networks_check.py" "$hosts" | tee "$folder/check"
   train | tee "$folder/measured" | cut -c -150
   network_down >"$folder/network"
   cat "$folder/network"
-  predict >"$folder/predicted"
+  predict "$folder"
 done 3<settings
-[ -z "${KEEP:-}" ] || cp -r . "$KEEP"
+[ -z "${KEEP:-}" ] || cp -r setting-* "$KEEP"
+{
+  echo "command: ${QUICK:+QUICK=1 }${ONLY:+ONLY='$ONLY' }bench/slow_networks.sh"
+  echo "commit: $(git -C "$here" rev-parse --short HEAD)$(git -C "$here" diff --quiet HEAD -- src bench || echo ' and changes')"
+  echo "date: $(date -u +%F), $((SECONDS / 60)) minutes"
+  echo "processor: $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1), $(nproc) cores; $(uname -sr)"
+  echo "network: $NETWORK; $(mpirun.openmpi --version 2>&1 | head -1); TCP $(ip netns exec h1 sysctl -n net.ipv4.tcp_congestion_control)"
+} | sed 's/$/  /' | python3 "$here/bench/slow_networks_table.py" . "$OUT" "$PICTURE"

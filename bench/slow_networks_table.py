@@ -1,0 +1,158 @@
+#!/usr/bin/env python3
+"""The table and the picture of bench/slow_networks.sh: slow_networks_table.py RESULTS TABLE.md PICTURE.svg, where
+RESULTS/setting-*/ hold what was set, measured and predicted. Facts of the run are read from standard input."""
+import glob
+import json
+import math
+import os
+import sys
+
+SCHEMES = [("all-reduce", "all-reduce, direct", "#444444"), ("zero-1", "ZeRO 1, direct", "#999999"),
+           ("complete", "gossip, complete", "#56B4E9"), ("ring", "gossip, ring", "#009E73"),
+           ("exp", "gossip, exp", "#E69F00"), ("alternating-exp-ring", "gossip, alternating-exp-ring", "#D55E00")]
+WIDTH, LEFT, TOP, PANEL, GAP, ROW, ROW_GAP = 1040, 62, 100, 300, 34, 230, 74
+
+
+class Setting:
+    def __init__(self, folder):
+        def load(name):
+            return json.load(open(f"{folder}/{name}"))
+
+        self.__dict__.update(load("setting"))
+        self.check = load("check")
+        self.relay = open(f"{folder}/network").read().strip()
+        self.measured = {}
+        for line in open(f"{folder}/measured"):
+            record = json.loads(line)
+            if "scheme" in record:
+                self.measured[record["scheme"]] = record
+        self.predicted = {}
+        for scheme, name, _ in SCHEMES:
+            self.predicted[scheme] = next(s for s in load(f"predicted-{scheme}")["schemes"] if s["name"] == name)
+
+    def even(self):
+        return not self.uneven_compute() and "at(" not in self.bandwidth and "exp(" not in self.delay
+
+    def uneven_compute(self):
+        return not self.compute.isdigit()
+
+    def speedup(self):
+        return self.measured["all-reduce"]["step_ms"] / self.measured["alternating-exp-ring"]["step_ms"]
+
+    def error(self, scheme):
+        return self.predicted[scheme]["step_ms"] / self.measured[scheme]["step_ms"] - 1
+
+
+def table(settings):
+    lines = ["| hosts | bandwidth | delay | compute, ms | " + " | ".join(s for s, _, _ in SCHEMES) + " | steps/s of alternating-exp-ring : all-reduce |",
+             "|---|---|---|---|" + "---|" * (len(SCHEMES) + 1)]
+    for setting in settings:
+        cells = []
+        for scheme, _, _ in SCHEMES:
+            measured = setting.measured[scheme]
+            cells.append(f"{measured['step_ms']:.0f} ms, {measured['idle']:.0%} idle; {setting.predicted[scheme]['step_ms']:.0f} ms "
+                         f"({setting.error(scheme):+.0%})")
+        lines.append(f"| {setting.hosts} | {setting.bandwidth} | {setting.delay} | {setting.compute} | {' | '.join(cells)} | "
+                     f"{setting.speedup():.2f} |")
+    return lines
+
+
+def network_table(settings):
+    lines = ["| hosts | bandwidth | delay | round trip, ms | one stream, Mbit/s | a stream from each host, Mbit/s | the relay |",
+             "|---|---|---|---|---|---|---|"]
+    for s in settings:
+        lines.append(f"| {s.hosts} | {s.bandwidth} | {s.delay} | {s.check['round_trip_ms']} | {s.check['one_mbit']} | "
+                     f"{s.check['all_mbit']} | {s.relay} |")
+    return lines
+
+
+def text(x, y, content, size=12, anchor="start", colour="#222222"):
+    return f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" text-anchor="{anchor}" fill="{colour}">{content}</text>'
+
+
+class Panel:
+    """Step times of some settings side by side: lines and dots as measured, crosses as predicted."""
+
+    def __init__(self, x, y, low, high, columns):
+        self.x, self.y, self.low, self.high, self.columns = x, y, low, high, columns
+
+    def at(self, column, value):
+        share = math.log(value / self.low) / math.log(self.high / self.low)
+        return self.x + PANEL * (column + 0.5) / len(self.columns), self.y + ROW * (1 - share)
+
+    def draw(self, title, labelled):
+        parts = [text(self.x, self.y - 10, title, 13)]
+        tick = 10 ** math.floor(math.log10(self.low))
+        for value in [tick * f * 10**e for e in range(4) for f in (1, 2, 5)]:
+            if self.low <= value <= self.high:
+                _, y = self.at(0, value)
+                parts.append(f'<path d="M{self.x:.1f} {y:.1f}h{PANEL}" stroke="#e8eaed"/>')
+                if labelled:
+                    parts.append(text(self.x - 6, y + 4, f"{value / 1000:g} s", 11, "end", "#6b7280"))
+        for i, (name, _) in enumerate(self.columns):
+            x, _ = self.at(i, self.low)
+            parts.append(text(x, self.y + ROW + 18, name, 11, "middle", "#6b7280"))
+        for scheme, _, colour in SCHEMES:
+            points = [self.at(i, setting.measured[scheme]["step_ms"]) for i, (_, setting) in enumerate(self.columns)]
+            path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+            parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
+            parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{colour}"/>' for x, y in points]
+            for i, (_, setting) in enumerate(self.columns):
+                x, y = self.at(i, setting.predicted[scheme]["step_ms"])
+                parts.append(f'<path d="M{x + 6:.1f} {y - 4:.1f}l8 8m0 -8l-8 8" stroke="{colour}" stroke-width="1.5"/>')
+        return parts
+
+
+def panels(settings):
+    """[(title, [(column, setting)])]"""
+    even = [s for s in settings if s.even()]
+    fast = min((s.delay for s in even), key=lambda d: float(d[:-2]))
+    by_bandwidth = [(f"{s.mbit} Mbit/s", s) for s in sorted(even, key=lambda s: s.mbit) if s.delay == fast]
+    by_delay = [(s.delay, s) for s in sorted(even, key=lambda s: float(s.delay[:-2])) if s.mbit == 100]
+    uneven = [(name, s) for name, matches in (("even", lambda s: s.even() and s.mbit == 100 and s.delay == "10ms"),
+                                              ("jitter", lambda s: "lognormal" in s.compute),
+                                              ("slow host", lambda s: "at(" in s.bandwidth))
+              for s in settings if matches(s)]
+    found = [(f"bandwidth, at {fast} delay", by_bandwidth), ("delay, at 100 Mbit/s", by_delay), ("jitter, at 100 Mbit/s", uneven)]
+    return [(title, columns) for title, columns in found if columns]
+
+
+def picture(settings):
+    parts = [text(LEFT, 28, "Time of a step on slow networks (dots: measured, crosses: predicted)", 17)]
+    x = LEFT
+    for scheme, _, colour in SCHEMES:
+        parts.append(f'<path d="M{x} 52h22" stroke="{colour}" stroke-width="3"/>' + text(x + 28, 56, scheme))
+        x += 56 + 7 * len(scheme)
+    times = [t["step_ms"] for s in settings for t in [*s.measured.values(), *s.predicted.values()]]
+    low, high = min(times) / 1.15, max(times) * 1.15
+    rows = sorted({s.hosts for s in settings})
+    for row, hosts in enumerate(rows):
+        for column, (title, columns) in enumerate(panels([s for s in settings if s.hosts == hosts])):
+            panel = Panel(LEFT + column * (PANEL + GAP), TOP + row * (ROW + ROW_GAP), low, high, columns)
+            parts += panel.draw(f"{hosts} hosts: {title}", column == 0)
+    height = TOP + len(rows) * (ROW + ROW_GAP) - 20
+    head = (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '
+            f'font-family="sans-serif"><rect width="100%" height="100%" fill="white"/>')
+    return "\n".join([head, *parts, "</svg>", ""])
+
+
+def main():
+    results, out, svg = sys.argv[1:]
+    settings = [Setting(folder) for folder in sorted(glob.glob(results + "/setting-*"))]
+    errors = [abs(s.error(scheme)) for s in settings for scheme, _, _ in SCHEMES]
+    within = sum(error <= 0.15 for error in errors)
+    lines = ["# Training on slow networks", "",
+             "A step's time as measured and as `shoal gossip simulate` predicts it (its error); two workers on each host. Network,",
+             "exchanges and engine are real, the computing is a timed sleep (bench/slow_network.cpp).", "", *table(settings), "",
+             f"Predictions: {within} of {len(errors)} within 15 %, the worst {max(errors):.0%} off.", "",
+             "The network, without training; a stream's payload is 0.95 of the bandwidth:", "", *network_table(settings), "",
+             f"![step times]({os.path.relpath(svg, os.path.dirname(out))})", "", *sys.stdin.read().splitlines()]
+    with open(out, "w") as file:
+        file.write("\n".join(lines) + "\n")
+    with open(svg, "w") as file:
+        file.write(picture(settings))
+    print("\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()
