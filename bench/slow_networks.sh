@@ -63,7 +63,6 @@ rate_of() { [ "$1" = 1 ] && [ "$slow" != - ] && echo "$slow" || echo "$mbit"; }
 
 # Makes the network of $hosts, $mbit, $slow and $delay, and forgets it.
 network_up() {
-  mtu=$((mbit > 100 ? 9000 : 1500))
   local host names=()
   for ((host = 1; host <= hosts; ++host)); do names+=("h$host"); done
   if [ "$NETWORK" = netem ] && [[ "$delay" != *exp* ]]; then
@@ -129,7 +128,7 @@ predict() {
     bytes=$(number bytes_gossip) topology=$scheme
     case $scheme in all-reduce | zero-1) bytes=$(number bytes_together) topology=complete ;; esac
     "$BUILD/shoal" gossip simulate --workers $((hosts * ranks_per_host)) --local-size $ranks_per_host \
-      --topology "$topology" --step-ms "$compute" --link "$bandwidth,$delay" --bytes "$bytes" \
+      --topology "$topology" --step-ms "$compute" --link "$bandwidth,$delay" --mtu $mtu --bytes "$bytes" \
       --steps "$(steps_of "$scheme")" --warm-up $warm_up \
       --bucket-mib "$(awk "BEGIN { print $bytes / ($buckets - 0.5) / 1048576 }")" --json >"$folder/predicted-$scheme"
   done
@@ -145,8 +144,9 @@ while read -r hosts mbit slow delay compute steps few <&3; do
   folder=$(printf 'setting-%02d' $number)
   mkdir "$folder"
   bandwidth=$([ "$slow" = - ] && echo "${mbit}mbit" || echo "at(0:${slow}mbit,${mbit}mbit)")
-  printf '{"hosts": %s, "mbit": %s, "bandwidth": "%s", "delay": "%s", "compute": "%s"}\n' \
-    "$hosts" "$mbit" "$bandwidth" "$delay" "$compute" | tee "$folder/setting"
+  mtu=$((mbit > 10 ? 9000 : 1500))  # two cores cannot carry smaller ones for all
+  printf '{"hosts": %s, "mbit": %s, "bandwidth": "%s", "delay": "%s", "compute": "%s", "mtu": %s}\n' \
+    "$hosts" "$mbit" "$bandwidth" "$delay" "$compute" $mtu | tee "$folder/setting"
   network_up
   python3 "$here/bench/slow_networks_check.py" "$hosts" | tee "$folder/check"
   train | tee "$folder/measured" | cut -c -150

@@ -22,6 +22,7 @@ struct Options : TopologyOptions {
   std::string compute = "100", link = "1gbit,1ms", local_link = "50gbit,0.02ms", model = "gpt2",
               clip = "global";
   double bytes = 0;  // not given
+  int mtu = 1500;
   double bucket_mib = 25;
   int micro_batches = 1, steps = 200;
   std::optional<int> warm_up;
@@ -73,6 +74,7 @@ SimulatedRun to_run(const Options& options) {
   run.compute = of_option("--step-ms", [&] { return Distribution(options.compute, time_units(), 0); });
   run.link = parse_link("--link", options.link, 1);
   run.local = parse_link("--local-link", options.local_link, 3);
+  run.mtu = options.mtu;
   run.bytes = options.bytes > 0 ? options.bytes : model_bytes(options.model);
   const double buckets = std::max(1.0, std::ceil(run.bytes / (options.bucket_mib * (1 << 20))));
   constexpr double kMost = 2e9;  // of the simulation's own memory: 8 bytes per worker and bucket
@@ -190,6 +192,10 @@ void add_gossip_simulate(CLI::App& gossip) {
       ->capture_default_str();
   text("--local-link", options->local_link, "The same between the workers of a host", "DIST,DIST")
       ->capture_default_str();
+  command->add_option("--mtu", options->mtu, "Bytes of a packet between hosts, of which TCP takes 52")
+      ->check(CLI::Range(576, 65536))
+      ->capture_default_str()
+      ->option_text("N");
   text("--model", options->model, "A preset of model.preset", "NAME")->capture_default_str();
   command->add_option("--bytes", options->bytes, "Bytes of the parameters, instead of a model")
       ->check(CLI::PositiveNumber)

@@ -9,11 +9,8 @@
 namespace shoal {
 namespace {
 
-constexpr double kPiece = 1 << 20;  // bytes of a bucket that are exchanged at a time
-constexpr double kWindow = 4;       // pieces under way between the same workers
-// Of the bytes between hosts, what TCP carries in packets of 1500 bytes: headers of 20 and 32 bytes, and 52
-// the other way for every second one.
-constexpr double kPayload = 1448.0 / (1500 + 26);
+constexpr double kPiece = 1 << 20;     // bytes of a bucket that are exchanged at a time
+constexpr double kWindow = 4;          // pieces under way between the same workers
 constexpr double kBackward = 2.0 / 3;  // share of a micro-batch's time
 
 // What is drawn for a step.
@@ -63,6 +60,10 @@ struct Cost {
   double busy = 0, delay = 0;
 };
 
+// Of the bytes between hosts, what TCP carries: headers of 20 and 32 bytes, and as many the other way for
+// every second packet.
+double payload_share(double mtu) { return (mtu - 52) / (mtu + 26); }
+
 double ms_of(double bytes, double mbit_per_s) { return bytes * 8e-3 / mbit_per_s; }
 
 // Calls visit(host, members of the group there) for every host that has some; workers ascend.
@@ -79,7 +80,8 @@ void for_each_host(const Topology::Group& group, int per_host, Visit visit) {
 
 class Exchanges {
  public:
-  Exchanges(const SimulatedRun& run, int hosts) : run_(run), bucket_bytes_(run.bytes / run.buckets) {
+  Exchanges(const SimulatedRun& run, int hosts)
+      : run_(run), bucket_bytes_(run.bytes / run.buckets), payload_(payload_share(run.mtu)) {
     for (const auto& round : run.topology.rounds) {
       auto& loads = loads_.emplace_back(static_cast<std::size_t>(hosts), 0.0);
       for (const auto& group : round) {
@@ -96,7 +98,7 @@ class Exchanges {
     for_each_host(group, run_.per_host, [&](int host, double m) {
       if (m < k) {
         cost.busy =
-            std::max(cost.busy, ms_of(bucket_bytes_ * loads_[round][host] / kPayload, now.bandwidth[host]));
+            std::max(cost.busy, ms_of(bucket_bytes_ * loads_[round][host] / payload_, now.bandwidth[host]));
         cost.delay = std::max(cost.delay, 2 * now.delay[host]);
       }
       if (m > 1) {
@@ -121,12 +123,12 @@ class Exchanges {
       const double here = std::min<double>(run_.per_host, n - host * static_cast<double>(run_.per_host));
       around += (here - (hosts > 1 ? 1 : 0)) * now.local_delay[host] + (hosts > 1 ? now.delay[host] : 0);
     }
-    return {ms_of(bucket_bytes_ * times / (hosts > 1 ? kPayload : 1), slowest), times * around};
+    return {ms_of(bucket_bytes_ * times / (hosts > 1 ? payload_ : 1), slowest), times * around};
   }
 
  private:
   const SimulatedRun& run_;
-  double bucket_bytes_;
+  double bucket_bytes_, payload_;
   std::vector<std::vector<double>> loads_;  // [round][host], in buckets sent
 };
 

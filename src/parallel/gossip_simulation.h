@@ -46,6 +46,7 @@ struct SimulatedRun {
   int per_host = 1;
   Distribution compute = 100.0;  // ms of a step, by worker
   SimulatedLink link, local;     // between hosts, and between the workers of one
+  double mtu = 1500;             // bytes of a packet between hosts
   double bytes = 0;              // of the parameters, float32
   int buckets = 1;
   int micro_batches = 1;  // of a step, on each worker
