@@ -3,12 +3,13 @@
 # `shoal gossip simulate` predicts of them.
 #
 #   [BUILD=build/release] [QUICK=1] [ONLY=REGEX] [NETWORK=relay|netem] [OUT=bench/results/slow_networks.md]
-#   [PICTURE=docs/slow-networks.svg] bench/slow_networks.sh
+#   [PICTURE=docs/slow-networks.svg] [SETTINGS=LINES] [KEEP=FOLDER] bench/slow_networks.sh
 #
 # Hosts are network namespaces with two ranks each, started by mpirun, whose traffic goes over TCP through links of a
 # bandwidth and a delay: netem's where the kernel has it, else those of bench/network_relay.cpp. The ranks' computing is
 # a timed sleep (bench/slow_network.cpp). Needs root and Open MPI, and about 25 minutes; QUICK=1 takes two settings and
-# 4 minutes, ONLY those whose line below matches. What is measured of the network itself is in the output, too.
+# 4 minutes, ONLY those whose line below matches, SETTINGS others. What is measured of the network itself is in the
+# output, too; KEEP gets everything.
 #
 #   ninja -C build/release shoal shoal_mpi_openmpi bench_slow_network bench_network_relay
 set -euo pipefail
@@ -153,8 +154,8 @@ while read -r hosts mbit slow delay compute steps few <&3; do
   network_down >"$folder/network"
   cat "$folder/network"
   predict "$folder"
+  [ -z "${KEEP:-}" ] || cp -r "$folder" "$KEEP"
 done 3<settings
-[ -z "${KEEP:-}" ] || cp -r setting-* "$KEEP"
 {
   echo "command: ${QUICK:+QUICK=1 }${ONLY:+ONLY='$ONLY' }bench/slow_networks.sh"
   echo "commit: $(git -C "$here" rev-parse --short HEAD)$(git -C "$here" diff --quiet HEAD -- src bench || echo ' and changes')"
