@@ -1,0 +1,99 @@
+#!/usr/bin/env bash
+# configs/pretrain-openwebtext-gossip.toml beside its all-reduce twin, in a size for a small machine: a GPT of 4 layers, 4
+# heads, width 64 and block 64 with GPT-2's vocabulary, STEPS steps of 32 x 64 tokens. The corpus, 600,000 tokens from
+# WikiText-2 and TinyShakespeare, goes as JSON lines through `shoal prepare openwebtext`. For each seed: all-reduce with AdamW,
+# and gossip with AccumAdamW on 4 and on 8 workers. Writes a table of final losses and a picture of the curves.
+#
+#   [BUILD=build/release] [STEPS=1200] [SEEDS="1 2 3"] [WORK=DIR] [OUT=docs/decentralised] \
+#     bench/decentralised.sh [SETTING...]
+#
+# $SHOAL_DATA_DIR holds wikitext-2/valid.txt, tinyshakespeare.txt and gpt2/. OUT.md and OUT.svg are written. WORK keeps the
+# data and the runs: what is complete there is not run again, so take another WORK for other settings or another program.
+# SETTINGs go to every run. CONTROL=1 adds all-reduce with AccumAdamW.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+build=${BUILD:-build/release} steps=${STEPS:-1200} seeds=${SEEDS:-1 2 3} out=${OUT:-docs/decentralised} work=${WORK:-}
+export SHOAL_DATA_DIR=${SHOAL_DATA_DIR:-$PWD/../shared/data}
+shoal=$build/shoal
+[ -x "$shoal" ] || { echo "no $shoal: ninja -C $build shoal" >&2; exit 2; }
+if [ -z "$work" ]; then
+  work=$(mktemp -d)
+  trap 'rm -rf "$work"' EXIT
+fi
+mkdir -p "$work"
+
+if [ ! -e "$work/data/meta.json" ]; then
+  python3 - "$SHOAL_DATA_DIR" "$work/documents.jsonl" <<'PY'
+import json, re, sys
+shared, out = sys.argv[1:]
+text = open(shared + "/wikitext-2/valid.txt", encoding="utf-8").read()
+titles = [title.start() for title in re.finditer(r"^ = [^=\n]+ = $", text, re.MULTILINE)]
+documents = [text[begin:end].strip() for begin, end in zip(titles, titles[1:] + [len(text)])]
+speeches = open(shared + "/tinyshakespeare.txt", encoding="utf-8").read().split("\n\n")
+documents += ["\n\n".join(speeches[i:i + 120]) for i in range(0, len(speeches), 120)]
+with open(out, "w", encoding="utf-8") as file:
+    for document in documents:
+        print(json.dumps({"text": document}), file=file)
+PY
+  "$shoal" prepare openwebtext --from "$work/documents.jsonl" --val-fraction 0.1 --out "$work/data"
+fi
+
+warmup=$((steps / 10))
+common=(model.preset="" model.n_layer=4 model.n_head=4 model.n_embd=64 model.block_size=64 "data.dir=$work/data"
+  train.global_batch=32 train.micro_batch=4 "train.steps=$steps"
+  "lr_schedule.warmup_steps=$warmup" "lr_schedule.warmup_start=$(awk "BEGIN { print 1 / $warmup }")"
+  "eval.interval=$((steps / 12))" eval.batches=0 checkpoint.interval=0 checkpoint.best=false
+  log.tensorboard=false "run.dir=$work/runs" "$@")
+accum=(optim.name=accum_adamw optim.accum_steps=8 optim.betas=0.9,0.98)
+
+# train NAME TWIN ARGUMENT...: a run by a config, unless it is there
+train() {
+  local name=$1 twin=$2
+  shift 2
+  grep -q "done: $steps steps" "$work/runs/$name/train.log" 2>/dev/null && return
+  rm -rf "$work/runs/$name"
+  echo "$name"
+  "$shoal" train "configs/pretrain-openwebtext-$twin.toml" "run.name=$name" "${common[@]}" "$@" \
+    >"$work/$name.txt" 2>&1 || { tail -5 "$work/$name.txt" >&2; echo "failed: $name" >&2; exit 1; }
+  rm -rf "$work/runs/$name/checkpoints"
+}
+
+start=$SECONDS
+for seed in $seeds; do
+  # With these sums the number of ranks does not matter, so one rank stands for 4 and 8.
+  train "allreduce-$seed" allreduce "run.seed=$seed" run.deterministic=layout
+  [ -z "${CONTROL:-}" ] || train "accum-$seed" allreduce "run.seed=$seed" run.deterministic=layout "${accum[@]}"
+  for workers in 4 8; do
+    train "gossip$workers-$seed" gossip "run.seed=$seed" --ranks $workers gossip.local_size=2
+  done
+done
+took=$((SECONDS - start))
+
+{
+  cat <<EOF
+# Gossip beside all-reduce
+
+configs/pretrain-openwebtext-gossip.toml and its all-reduce twin in small: a GPT of 4 layers, 4 heads and width 64 with
+GPT-2's vocabulary, $steps steps of 32 x 64 tokens for every run, the same batches for the same seed. Validation loss of the
+workers' average after the last step, and how far it is from that of all-reduce with the same seed:
+
+EOF
+  # shellcheck disable=SC2086
+  python3 bench/decentralised_table.py "$work/runs" "$out" $seeds
+  cat <<EOF
+
+![curves]($(basename "$out").svg)
+
+Learning rate, betas, weight decay, clipping and accum_steps are those of the configs. The warm-up is $warmup steps, a tenth of
+the run, where theirs is a three-hundredth. Every two workers count as a node. All-reduce is run with
+\`run.deterministic = "layout"\`, where the number of ranks changes nothing.
+
+    command: STEPS=$steps SEEDS="$seeds" bench/decentralised.sh $*
+    commit: $(git rev-parse --short HEAD)$(git diff --quiet HEAD -- src bench configs || echo ' and changes')
+    date: $(date -u +%F), training took $took s
+    processor: $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1), $(nproc) cores; $(uname -sr)
+EOF
+} >"$work/report.md"
+mv "$work/report.md" "$out.md"
+cat "$out.md"

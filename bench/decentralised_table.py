@@ -1,0 +1,127 @@
+#!/usr/bin/env python3
+"""The table and the picture of bench/decentralised.sh: decentralised_table.py RUNS OUT SEED... writes OUT.md's table to
+standard output and the picture to OUT.svg."""
+import json
+import math
+import os
+import sys
+
+METHODS = [("allreduce", "all-reduce, AdamW", "#222222"), ("gossip4", "gossip of 4 workers, AccumAdamW", "#0072B2"),
+           ("gossip8", "gossip of 8 workers, AccumAdamW", "#D55E00"),
+           ("accum", "all-reduce, AccumAdamW", "#009E73")]
+DASHES = ["", "7 4", "2 3"]  # of seeds
+WIDTH, HEIGHT, LEFT, TOP, TALL, SMALL = 1000, 560, 58, 92, 420, 180
+
+
+def read(path):
+    """The evaluations of a run: [{"step", "val_loss", "consensus_distance", ...}]"""
+    with open(path) as file:
+        return [record for record in map(json.loads, file) if "val_loss" in record]
+
+
+def difference(run, reference):
+    """[(step, val loss over the reference's, less 1)]"""
+    assert [r["step"] for r in run] == [r["step"] for r in reference]
+    return [(r["step"], r["val_loss"] / one["val_loss"] - 1) for r, one in zip(run, reference)]
+
+
+def table(runs, methods, seeds):
+    lines = ["| | " + " | ".join(f"seed {seed}" for seed in seeds) + " | distance of the workers at the end |",
+             "|---|" + "---|" * (len(seeds) + 1)]
+    for method, name, _ in methods:
+        cells = []
+        for seed in seeds:
+            loss = runs[method, seed][-1]["val_loss"]
+            share = difference(runs[method, seed], runs["allreduce", seed])[-1][1]
+            cells.append(f"{loss:.4f}" + ("" if method == "allreduce" else f" ({share:+.2%})"))
+        last = [runs[method, seed][-1] for seed in seeds]
+        found = [r["consensus_distance"] for r in last if "consensus_distance" in r]
+        cells.append(f"{min(found):.1e} to {max(found):.1e}" if found else "")
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return lines
+
+
+def text(x, y, content, size=13, anchor="start", colour="#222222"):
+    return (f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" text-anchor="{anchor}" fill="{colour}">'
+            f"{content}</text>")
+
+
+class Panel:
+    """A plot at (x, y) with lines at `ticks`, [(value, label)], the lowest first; `scale` maps values to a line."""
+
+    def __init__(self, x, y, width, height, steps, ticks, scale=float):
+        self.x, self.y, self.width, self.height = x, y, width, height
+        self.steps, self.ticks, self.scale = steps, ticks, scale
+
+    def at(self, step, value):
+        low, high = self.ticks[0][0], self.ticks[-1][0]
+        value = min(max(value, low), high)
+        share = (self.scale(value) - self.scale(low)) / (self.scale(high) - self.scale(low))
+        return self.x + self.width * step / self.steps, self.y + self.height * (1 - share)
+
+    def frame(self, title):
+        parts = [text(self.x, self.y - 10, title)]
+        for tick, label in self.ticks:
+            _, y = self.at(0, tick)
+            parts.append(f'<path d="M{self.x:.1f} {y:.1f}h{self.width:.1f}" stroke="#e8eaed"/>')
+            parts.append(text(self.x - 8, y + 4, label, 11, "end", "#6b7280"))
+        for i in range(5):
+            step = self.steps * i // 4
+            x, _ = self.at(step, self.ticks[0][0])
+            parts.append(text(x, self.y + self.height + 16, step, 11, "middle", "#6b7280"))
+        return parts
+
+    def curve(self, points, colour, dashes):
+        path = " ".join("{:.1f},{:.1f}".format(*self.at(*point)) for point in points)
+        dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
+        return f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.4"{dashed}/>'
+
+
+def picture(runs, methods, seeds):
+    steps = runs["allreduce", seeds[0]][-1]["step"]
+    parts = [text(LEFT, 30, f"Gossip beside all-reduce, {len(seeds)} seeds (dashes)", 17)]
+    x = LEFT
+    for _, name, colour in methods:
+        parts.append(f'<path d="M{x} 54h26" stroke="{colour}" stroke-width="3"/>' + text(x + 33, 58, name, 12))
+        x += 60 + 6.5 * len(name)
+    losses = [r["val_loss"] for run in runs.values() for r in run]
+    low, high = math.floor(2 * min(losses)) / 2, math.ceil(2 * max(losses)) / 2
+    ticks = [(low + i / 2, f"{low + i / 2:g}") for i in range(round(2 * (high - low)) + 1)]
+    loss = Panel(LEFT, TOP, 420, TALL, steps, ticks)
+    right = LEFT + 420 + 82
+    away = [(i / 100, f"{i:+d} %" if i else "0") for i in range(-3, 6)]
+    share = Panel(right, TOP, WIDTH - 24 - right, SMALL, steps, away)
+    found = [r["consensus_distance"] for run in runs.values() for r in run if r.get("consensus_distance", 0) > 0]
+    powers = range(math.floor(math.log10(min(found))), math.ceil(math.log10(max(found))) + 1)
+    ticks = [(10.0**e, f"1e{e}") for e in powers]
+    apart = Panel(right, TOP + SMALL + 60, WIDTH - 24 - right, SMALL, steps, ticks, math.log10)
+    parts += loss.frame("validation loss")
+    parts += share.frame("validation loss over that of all-reduce with the same seed (grey: 1 %)")
+    (_, top), (_, bottom) = share.at(0, 0.01), share.at(0, -0.01)
+    parts.append(f'<rect x="{right}" y="{top:.1f}" width="{share.width}" height="{bottom - top:.1f}" fill="#00000012"/>')
+    parts += apart.frame("distance of the workers from their mean, relative")
+    for method, _, colour in methods:
+        for seed, dashes in zip(seeds, DASHES * len(seeds)):
+            run = runs[method, seed]
+            parts.append(loss.curve([(r["step"], r["val_loss"]) for r in run], colour, dashes))
+            if method != "allreduce":
+                parts.append(share.curve(difference(run, runs["allreduce", seed]), colour, dashes))
+            distances = [(r["step"], r["consensus_distance"]) for r in run if r.get("consensus_distance", 0) > 0]
+            if distances:
+                parts.append(apart.curve(distances, colour, dashes))
+    head = (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" '
+            f'height="{HEIGHT}" font-family="sans-serif"><rect width="100%" height="100%" fill="white"/>')
+    return "\n".join([head, *parts, "</svg>", ""])
+
+
+def main():
+    folder, out, *seeds = sys.argv[1:]
+    methods = [m for m in METHODS if all(os.path.exists(f"{folder}/{m[0]}-{seed}/metrics.jsonl") for seed in seeds)]
+    runs = {(method, seed): read(f"{folder}/{method}-{seed}/metrics.jsonl") for method, *_ in methods for seed in seeds}
+    with open(out + ".svg", "w") as file:
+        file.write(picture(runs, methods, seeds))
+    print("\n".join(table(runs, methods, seeds)))
+
+
+if __name__ == "__main__":
+    main()
