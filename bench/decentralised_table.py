@@ -79,7 +79,7 @@ class Panel:
 
 def picture(runs, methods, seeds):
     steps = runs["allreduce", seeds[0]][-1]["step"]
-    parts = [text(LEFT, 30, f"Gossip beside all-reduce, {len(seeds)} seeds (dashes)", 17)]
+    parts = [text(LEFT, 30, f"Gossip beside all-reduce (dashes: seeds {', '.join(seeds)})", 17)]
     x = LEFT
     for _, name, colour in methods:
         parts.append(f'<path d="M{x} 54h26" stroke="{colour}" stroke-width="3"/>' + text(x + 33, 58, name, 12))
@@ -96,7 +96,7 @@ def picture(runs, methods, seeds):
     ticks = [(10.0**e, f"1e{e}") for e in powers]
     apart = Panel(right, TOP + SMALL + 60, WIDTH - 24 - right, SMALL, steps, ticks, math.log10)
     parts += loss.frame("validation loss")
-    parts += share.frame("validation loss over that of all-reduce with the same seed (grey: 1 %)")
+    parts += share.frame("beside all-reduce with the same seed (grey: 1 %)")
     (_, top), (_, bottom) = share.at(0, 0.01), share.at(0, -0.01)
     parts.append(f'<rect x="{right}" y="{top:.1f}" width="{share.width}" height="{bottom - top:.1f}" fill="#00000012"/>')
     parts += apart.frame("distance of the workers from their mean, relative")
