@@ -2,7 +2,7 @@
 // bench/peers/torch_gpt.py and torch_ranks.py do.
 //   bench_train_step N_LAYER N_HEAD N_EMBD VOCAB BATCH POSITIONS DROPOUT float32|bfloat16 STEPS [THREADS]
 //                    [--ranks N] [--tensor N] [--sequence] [--pipeline N] [--schedule NAME] [--chunks N]
-//                    [--zero 0..3] [--micro SEQUENCES] [--layout]
+//                    [--zero 0..3] [--micro SEQUENCES] [--layout] [--backend cpu|cuda]
 // BATCH is that of all ranks, which are threads of this process, or processes under mpirun. A rank has
 // THREADS threads (0: its share of the cores); a data rank takes its part of the batch at once, --micro cuts
 // it finer, and --layout adds the gradients in the order that no layout changes. Prints one line: median and
@@ -38,6 +38,7 @@ struct Settings {
   ScheduleKind schedule = ScheduleKind::one_f_one_b;
   std::int64_t micro = 0;
   bool layout = false;
+  std::string backend = "cpu";
 };
 
 Settings read_settings(int argc, char** argv) {
@@ -45,7 +46,7 @@ Settings read_settings(int argc, char** argv) {
     fail_user(
         "usage: {} N_LAYER N_HEAD N_EMBD VOCAB BATCH POSITIONS DROPOUT DTYPE STEPS [THREADS] [--ranks N] "
         "[--tensor N] [--sequence] [--pipeline N] [--schedule NAME] [--chunks N] [--zero Z] "
-        "[--micro SEQUENCES] [--layout]",
+        "[--micro SEQUENCES] [--layout] [--backend NAME]",
         argv[0]);
   }
   Settings settings;
@@ -78,6 +79,8 @@ Settings read_settings(int argc, char** argv) {
       settings.pipeline = std::atoi(argv[++i]);
     } else if (option == "--schedule" && i + 1 < argc) {
       settings.schedule = parse_schedule(argv[++i]);
+    } else if (option == "--backend" && i + 1 < argc) {
+      settings.backend = argv[++i];
     } else if (option == "--chunks" && i + 1 < argc) {
       settings.chunks = std::atoi(argv[++i]);
     } else {
@@ -103,7 +106,7 @@ void run(World& world, const Settings& settings) {
               batch);
   }
   Mesh mesh(world.ranks, {settings.pipeline, data_ranks, settings.tensor});
-  const auto backend = make_cpu_backend(settings.threads > 0 ? settings.threads : world.cores);
+  const auto backend = make_backend(settings.backend, settings.threads > 0 ? settings.threads : world.cores);
   EngineOptions options{.compute = settings.compute, .adamw = {}, .grad_clip = 1.0};
   options.part.tensor = {mesh.place().tensor, settings.tensor, settings.sequence && settings.tensor > 1};
   if (settings.pipeline > 1) {
@@ -126,23 +129,26 @@ void run(World& world, const Settings& settings) {
                   .stages = settings.pipeline,
                   .micro_batches = engine->passes()});
 
-  std::vector<std::int32_t> tokens(static_cast<std::size_t>(batch * positions + 1));
-  for (std::size_t i = 0; i < tokens.size(); ++i) {
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(batch * positions + 1));
+  for (std::size_t i = 0; i < ids.size(); ++i) {
     const auto random = philox({1, 2}, {static_cast<std::uint32_t>(i), 0, 0, 0});
-    tokens[i] = static_cast<std::int32_t>(to_below(random, static_cast<std::uint64_t>(config.vocab_size)));
+    ids[i] = static_cast<std::int32_t>(to_below(random, static_cast<std::uint64_t>(config.vocab_size)));
   }
   std::vector<double> losses(static_cast<std::size_t>(engine->passes()));
-  const Tensor loss_sums{losses.data(), DType::f64, {engine->passes()}};
+  Arena arena(*backend, (ids.size() + 2 * losses.size() + 64) * sizeof(std::int32_t));
+  const Tensor tokens = arena.take(DType::i32, {static_cast<std::int64_t>(ids.size())}),
+               loss_sums = arena.take(DType::f64, {engine->passes()});
+  backend->copy_from_host(tokens, ids.data());
   const float scale = 1.0f / static_cast<float>(batch * positions);
   std::vector<double> times;
   for (int step = 0; step < settings.steps + 2; ++step) {
     const Stopwatch watch;
-    std::fill(losses.begin(), losses.end(), 0.0);
+    backend->zero(loss_sums);
     engine->begin_step(step + 1, {1e-4, step + 1});
     std::vector<TokenBatch> batches;
     for (int pass = 0; pass < engine->passes(); ++pass) {
       const std::int64_t first = (pass * data_ranks + engine->first_micro_batch()) * micro;
-      auto* start = tokens.data() + first * positions;
+      auto* start = tokens.as<std::int32_t>() + first * positions;
       batches.push_back({.tokens = {start, DType::i32, {micro, positions}},
                          .targets = {start + 1, DType::i32, {micro, positions}},
                          .address = {.seed = 1337, .step = step, .first_sample = first}});
@@ -150,9 +156,11 @@ void run(World& world, const Settings& settings) {
     model.train(batches, loss_sums, scale);
     engine->gradient_norm();
     engine->update();
+    backend->synchronize();
     if (step >= 2) times.push_back(watch.seconds());
   }
   double loss = 0;
+  backend->copy_to_host(losses.data(), loss_sums);
   if (model.has_loss() && mesh.place().tensor == 0) {
     loss = std::accumulate(losses.begin(), losses.end(), 0.0) * static_cast<double>(scale);
   }

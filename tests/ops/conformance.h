@@ -1,21 +1,37 @@
-// What the conformance tests share: the cpu backend on one side, the oracle in double on the other.
+// What the conformance tests share: the backend under test on one side, the oracle in double on the other.
+// Compiled with SHOAL_TEST_CUDA, the same tests are of the cuda backend.
 #pragma once
 
 #include <string>
 
 #include "ops/buffer.h"
 #include "ops/tolerance.h"
+#ifdef SHOAL_TEST_CUDA
+#include "ops/cuda/cuda.h"
+#endif
 
 namespace shoal::test {
+
+// A GPU's threads are not ours to choose, and one backend on it serves all tests.
+inline std::shared_ptr<Backend> backend_under_test(int threads) {
+#ifdef SHOAL_TEST_CUDA
+  (void)threads;
+  static const std::shared_ptr<Backend> backend = make_cuda_backend();
+  return backend;
+#else
+  return make_cpu_backend(threads);
+#endif
+}
 
 template <typename Param>
 class Conformance : public testing::TestWithParam<Param> {
  protected:
+  // The backend under test.
   Side cpu(DType compute_type = DType::f32) const { return {*cpu_, compute_type}; }
   Side oracle() const { return {*oracle_, DType::f64, DType::f64}; }
 
  private:
-  std::unique_ptr<Backend> cpu_ = make_cpu_backend(2);
+  std::shared_ptr<Backend> cpu_ = backend_under_test(2);
   std::unique_ptr<Backend> oracle_ = make_reference_backend();
 };
 

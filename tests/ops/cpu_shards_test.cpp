@@ -28,7 +28,7 @@ class CpuShards : public testing::TestWithParam<DType> {
   using Run = std::function<std::vector<Bytes>(const Side&, const std::function<void(const Op&)>& cut)>;
 
   void expect_same_bits(const Run& run) const {
-    const auto one = make_cpu_backend(1), two = make_cpu_backend(2);
+    const auto one = backend_under_test(1), two = backend_under_test(2);
     const auto whole = run({*one, GetParam()}, [](const Op& op) { op(0, kSize); });
     const auto shards = run({*two, GetParam()}, [](const Op& op) {
       for (std::size_t i = 0; i + 1 < std::size(kCuts); ++i) op(kCuts[i], kCuts[i + 1] - kCuts[i]);

@@ -1,0 +1,94 @@
+// The CUDA backend: cuBLASLt for the matrix products, kernels of ours for the rest, all on one stream.
+//
+// Nothing here waits for the GPU but the copies to the host and synchronize(), and nothing allocates but
+// allocate(), and an op that is called with larger sizes than before.
+#pragma once
+
+#include "ops/backend.h"
+#include "ops/cuda/cuda.h"
+#include "ops/cuda/matmul.h"
+#include "ops/cuda/memory.h"
+
+namespace shoal::cuda {
+
+class CudaBackend final : public Backend {
+ public:
+  explicit CudaBackend(const CudaOptions& options);
+  std::string_view name() const override { return "cuda"; }
+  double measure_peak_flops(DType compute) override;
+
+  void* allocate(std::size_t bytes) override;
+  void release(void* data, std::size_t bytes) override;
+  void copy_to_host(void* host, const Tensor& from) override;
+  void copy_from_host(const Tensor& to, const void* host) override;
+  void synchronize() override;
+
+  void zero(const Tensor& x) override;
+  void convert(const Tensor& out, const Tensor& x) override;
+  void add(const Tensor& out, const Tensor& x) override;
+  void scale(const Tensor& out, const Tensor& x, float factor) override;
+  void sum(const Tensor& total, const Tensor& x) override;
+  void sum_squares(const Tensor& totals, const Tensor& x) override;
+  void clip_scale(const Tensor& scale, const Tensor& squares, double max_norm) override;
+
+  void linear_forward(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias) override;
+  void linear_backward_input(const Tensor& dx, const Tensor& dy, const Tensor& w) override;
+  void linear_backward_weight(const Tensor& dw, const Tensor& dbias, const Tensor& dy,
+                              const Tensor& x) override;
+
+  void embedding_forward(const Tensor& out, const Tensor& tokens, const Tensor& wte, const Tensor& wpe,
+                         std::int64_t first_class, const Dropout& dropout) override;
+  void embedding_backward(const Tensor& dwte, const Tensor& dwpe, const Tensor& dout, const Tensor& tokens,
+                          std::int64_t first_class, const Dropout& dropout) override;
+
+  void layernorm_forward(const Tensor& y, const Tensor& mean, const Tensor& rstd, const Tensor& x,
+                         const Tensor& gamma, const Tensor& beta) override;
+  void layernorm_backward(const Tensor& dx, const Tensor& dgamma, const Tensor& dbeta, const Tensor& dy,
+                          const Tensor& x, const Tensor& gamma, const Tensor& mean,
+                          const Tensor& rstd) override;
+
+  void residual_forward(const Tensor& out, const Tensor& residual, const Tensor& branch,
+                        const Dropout& dropout) override;
+  void residual_backward(const Tensor& dbranch, const Tensor& dout, const Dropout& dropout) override;
+
+  void gelu_forward(const Tensor& y, const Tensor& x, Gelu kind) override;
+  void gelu_backward(const Tensor& dx, const Tensor& dy, const Tensor& x, Gelu kind) override;
+
+  void attention_forward(const Tensor& out, const Tensor& lse, const Tensor& qkv, std::int64_t first_head,
+                         const Dropout& dropout) override;
+  void attention_backward(const Tensor& dqkv, const Tensor& dout, const Tensor& out, const Tensor& lse,
+                          const Tensor& qkv, std::int64_t first_head, const Dropout& dropout) override;
+  void attention_cached(const Tensor& out, const Tensor& keys, const Tensor& values, const Tensor& qkv,
+                        std::int64_t past) override;
+
+  void cross_entropy_stats(const Tensor& maximum, const Tensor& exp_sum, const Tensor& target_logit,
+                           const Tensor& argmax, const Tensor& logits, const Tensor& targets,
+                           std::int64_t first_class, std::int64_t valid) override;
+  void cross_entropy_rescale(const Tensor& exp_sum, const Tensor& argmax, const Tensor& own,
+                             const Tensor& maximum) override;
+  void cross_entropy_loss(const Tensor& losses, const Tensor& maximum, const Tensor& exp_sum,
+                          const Tensor& target_logit, const Tensor& targets) override;
+  void cross_entropy_backward(const Tensor& dlogits, const Tensor& logits, const Tensor& maximum,
+                              const Tensor& exp_sum, const Tensor& targets, std::int64_t first_class,
+                              std::int64_t valid, float scale) override;
+
+  void fill_normal(const Tensor& out, std::uint64_t seed, std::uint64_t name, std::int64_t first,
+                   double stddev) override;
+  void fill(const Tensor& out, float value) override;
+
+  void adamw(const Tensor& weights, const Tensor& compute, const Tensor& m, const Tensor& v,
+             const Tensor& mean, const Tensor& grads, const AdamWStep& step) override;
+
+ private:
+  // out f32 [C] += sums of x [R, C] over rows, rows in fixed blocks.
+  void add_column_sums(const Tensor& out, const Tensor& x);
+  void add_sums(const Tensor& totals, const Tensor& x, bool squares);
+
+  CudaOptions options_;
+  Device device_;
+  GpuStream stream_;
+  Scratch scratch_;
+  Matmul matmul_;
+};
+
+}  // namespace shoal::cuda

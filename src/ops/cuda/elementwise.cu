@@ -1,0 +1,300 @@
+// Copies, sums of two, GELU, and what the optimizer does: every element for itself.
+#include <cmath>
+
+#include "ops/cuda/cuda_backend.h"
+#include "ops/cuda/device.cuh"
+
+namespace shoal::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+// op.template at<kCount>(i) does the elements i to i + kCount - 1. An element's arithmetic is the same
+// whichever way it is done.
+template <int kWidth, typename Op>
+__global__ void elementwise_kernel(std::int64_t n, Op op) {
+  std::int64_t i = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * kWidth;
+  if (i + kWidth <= n) {
+    op.template at<kWidth>(i);
+  } else {
+    for (; i < n; ++i) op.template at<1>(i);
+  }
+}
+
+// kWidth elements to a thread where the addresses are aligned to them.
+template <int kWidth, typename Op>
+void for_elements(std::int64_t n, bool is_aligned, const Op& op, cudaStream_t stream) {
+  if (is_aligned) {
+    launch(elementwise_kernel<kWidth, Op>, blocks(ceil_div(n, kThreads * kWidth)), kThreads, 0, stream, n,
+           op);
+  } else {
+    launch(elementwise_kernel<1, Op>, blocks(ceil_div(n, kThreads)), kThreads, 0, stream, n, op);
+  }
+}
+
+template <typename Out, typename In>
+struct Convert {
+  Out* out;
+  const In* x;
+  template <int kCount>
+  __device__ void at(std::int64_t i) const {
+    store(out + i, load<kCount>(x + i));
+  }
+};
+
+template <typename T>
+struct Add {
+  float* out;
+  const T* x;
+  template <int kCount>
+  __device__ void at(std::int64_t i) const {
+    auto sum = load<kCount>(out + i);
+    const auto term = load<kCount>(x + i);
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) sum.at[j] += term.at[j];
+    store(out + i, sum);
+  }
+};
+
+struct Scale {
+  float* out;
+  const float* x;
+  float factor;
+  template <int kCount>
+  __device__ void at(std::int64_t i) const {
+    auto value = load<kCount>(x + i);
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) value.at[j] *= factor;
+    store(out + i, value);
+  }
+};
+
+struct Fill {
+  float* out;
+  float value;
+  template <int kCount>
+  __device__ void at(std::int64_t i) const {
+    Floats<kCount> values;
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) values.at[j] = value;
+    store(out + i, values);
+  }
+};
+
+struct FillNormal {
+  float* out;
+  PhiloxKey key;
+  std::uint64_t name;
+  std::int64_t first;
+  double stddev;
+  template <int kCount>
+  __device__ void at(std::int64_t i) const {
+    static_assert(kCount == 1);
+    const auto element = static_cast<std::uint64_t>(first + i), pair = element / 2;
+    const Words words =
+        philox_words(key, static_cast<std::uint32_t>(pair), static_cast<std::uint32_t>(pair >> 32),
+                     static_cast<std::uint32_t>(name), static_cast<std::uint32_t>(name >> 32));
+    // As to_normals in core/philox.h.
+    const auto unit = [](std::uint32_t high, std::uint32_t low) {
+      return static_cast<double>((static_cast<std::uint64_t>(high) << 32 | low) >> 11) * 0x1p-53;
+    };
+    constexpr double kTwoPi = 6.283185307179586476925;
+    const double radius = sqrt(-2.0 * log(unit(words.at[1], words.at[0]) + 0x1p-53)),
+                 angle = kTwoPi * unit(words.at[3], words.at[2]);
+    out[i] = static_cast<float>(stddev * (radius * (element % 2 ? sin(angle) : cos(angle))));
+  }
+};
+
+struct GeluValue {
+  float y, slope;
+};
+
+// x * sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3), which is x / 2 (1 + tanh u) and keeps its digits
+// where 1 + tanh u would cancel.
+__device__ GeluValue gelu_tanh(float x) {
+  constexpr float kTwice = 1.5957691216f;  // 2 sqrt(2 / pi)
+  constexpr float kCubic = 0.044715f, kLog2E = 1.4426950409f;
+  const float x2 = x * x;
+  const float s = fast_reciprocal(1.0f + fast_exp2(-kLog2E * kTwice * x * (1.0f + kCubic * x2)));
+  return {x * s, s + x * s * (1.0f - s) * (kTwice * (1.0f + 3 * kCubic * x2))};
+}
+
+// x * Phi(x)
+__device__ GeluValue gelu_erf(float x) {
+  const float phi = 0.5f * erfcf(-0.707106781f * x);
+  return {x * phi, phi + x * 0.398942280f * expf(-0.5f * x * x)};
+}
+
+template <typename T, Gelu kind>
+struct GeluForward {
+  T* y;
+  const T* x;
+  template <int kCount>
+  __device__ void at(std::int64_t i) const {
+    auto value = load<kCount>(x + i);
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) {
+      value.at[j] = kind == Gelu::tanh ? gelu_tanh(value.at[j]).y : gelu_erf(value.at[j]).y;
+    }
+    store(y + i, value);
+  }
+};
+
+template <typename T, Gelu kind>
+struct GeluBackward {
+  T* dx;
+  const T* dy;
+  const T* x;
+  template <int kCount>
+  __device__ void at(std::int64_t i) const {
+    const auto value = load<kCount>(x + i);
+    auto gradient = load<kCount>(dy + i);
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) {
+      gradient.at[j] *= kind == Gelu::tanh ? gelu_tanh(value.at[j]).slope : gelu_erf(value.at[j]).slope;
+    }
+    store(dx + i, gradient);
+  }
+};
+
+// AdamW and AccumAdamW. Products and sums are written out as they round, so that a window of one step is
+// AdamW to the bit.
+struct Update {
+  float* weights;
+  bfloat16* compute;
+  float* m;
+  float* v;
+  float* mean;
+  const float* grads;
+  const float* grad_scale;
+  float keep, rate, beta1, beta2, rest1, rest2, root2, eps, l2_decay, share;
+  bool commit;
+
+  template <int kCount>
+  __device__ void at(std::int64_t i) const {
+    auto w = load<kCount>(weights + i), old_m = load<kCount>(m + i), old_v = load<kCount>(v + i),
+         g = load<kCount>(grads + i);
+    auto sum = mean ? load<kCount>(mean + i) : g;
+    const float scale = grad_scale ? *grad_scale : 1.0f;
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) {
+      g.at[j] *= scale;
+      if (l2_decay != 0) g.at[j] = fmaf(l2_decay, w.at[j], g.at[j]);
+      const float denominator = sqrtf(mixed_v(old_v.at[j], g.at[j])) / root2 + eps;
+      w.at[j] = fmaf(w.at[j], keep, -(rate * mixed_m(old_m.at[j], g.at[j]) / denominator));
+      sum.at[j] = mean ? fmaf(g.at[j], share, sum.at[j]) : g.at[j];
+      old_m.at[j] = mixed_m(old_m.at[j], sum.at[j]);
+      old_v.at[j] = mixed_v(old_v.at[j], sum.at[j]);
+    }
+    store(weights + i, w);
+    if (compute) store(compute + i, w);
+    if (mean) {
+      if (commit) sum = {};
+      store(mean + i, sum);
+    }
+    if (!commit) return;
+    store(m + i, old_m);
+    store(v + i, old_v);
+  }
+
+  __device__ float mixed_m(float old, float g) const { return fmaf(beta1, old, rest1 * g); }
+  __device__ float mixed_v(float old, float g) const { return fmaf(beta2, old, rest2 * g * g); }
+};
+
+__global__ void clip_scale_kernel(float* scale, const double* squares, double max_norm) {
+  const double norm = sqrt(*squares);
+  double result = 1;
+  if (!isfinite(norm)) {
+    result = 0;
+  } else if (max_norm > 0) {
+    result = fmin(1.0, max_norm / (norm + 1e-6));
+  }
+  *scale = static_cast<float>(result);
+}
+
+}  // namespace
+
+void CudaBackend::convert(const Tensor& out, const Tensor& x) {
+  if (out.dtype == x.dtype) {
+    check(cudaMemcpyAsync(out.data, x.data, x.bytes(), cudaMemcpyDeviceToDevice, stream_.get()));
+    return;
+  }
+  with_type(out.dtype, [&]<typename Out>() {
+    with_type(x.dtype, [&]<typename In>() {
+      for_elements<4>(x.count(), aligned(out.data, x.data), Convert<Out, In>{out.as<Out>(), x.as<In>()},
+                      stream_.get());
+    });
+  });
+}
+
+void CudaBackend::add(const Tensor& out, const Tensor& x) {
+  with_type(x.dtype, [&]<typename T>() {
+    for_elements<4>(x.count(), aligned(out.data, x.data), Add<T>{out.as<float>(), x.as<T>()}, stream_.get());
+  });
+}
+
+void CudaBackend::scale(const Tensor& out, const Tensor& x, float factor) {
+  for_elements<4>(x.count(), aligned(out.data, x.data), Scale{out.as<float>(), x.as<float>(), factor},
+                  stream_.get());
+}
+
+void CudaBackend::fill(const Tensor& out, float value) {
+  for_elements<4>(out.count(), aligned(out.data), Fill{out.as<float>(), value}, stream_.get());
+}
+
+void CudaBackend::fill_normal(const Tensor& out, std::uint64_t seed, std::uint64_t name, std::int64_t first,
+                              double stddev) {
+  for_elements<1>(out.count(), true,
+                  FillNormal{out.as<float>(), philox_key(seed, Stream::init), name, first, stddev},
+                  stream_.get());
+}
+
+void CudaBackend::gelu_forward(const Tensor& y, const Tensor& x, Gelu kind) {
+  with_type(x.dtype, [&]<typename T>() {
+    const auto run = [&](const auto& op) {
+      for_elements<8>(x.count(), aligned(y.data, x.data), op, stream_.get());
+    };
+    kind == Gelu::tanh ? run(GeluForward<T, Gelu::tanh>{y.as<T>(), x.as<T>()})
+                       : run(GeluForward<T, Gelu::erf>{y.as<T>(), x.as<T>()});
+  });
+}
+
+void CudaBackend::gelu_backward(const Tensor& dx, const Tensor& dy, const Tensor& x, Gelu kind) {
+  with_type(x.dtype, [&]<typename T>() {
+    const auto run = [&](const auto& op) {
+      for_elements<8>(x.count(), aligned(dx.data, dy.data, x.data), op, stream_.get());
+    };
+    kind == Gelu::tanh ? run(GeluBackward<T, Gelu::tanh>{dx.as<T>(), dy.as<T>(), x.as<T>()})
+                       : run(GeluBackward<T, Gelu::erf>{dx.as<T>(), dy.as<T>(), x.as<T>()});
+  });
+}
+
+void CudaBackend::adamw(const Tensor& weights, const Tensor& compute, const Tensor& m, const Tensor& v,
+                        const Tensor& mean, const Tensor& grads, const AdamWStep& step) {
+  const Update update{.weights = weights.as<float>(),
+                      .compute = compute.as<bfloat16>(),
+                      .m = m.as<float>(),
+                      .v = v.as<float>(),
+                      .mean = mean.as<float>(),
+                      .grads = grads.as<float>(),
+                      .grad_scale = step.grad_scale,
+                      .keep = step.l2 ? 1.0f : 1.0f - step.lr * step.weight_decay,
+                      .rate = step.lr / step.correction1,
+                      .beta1 = step.beta1,
+                      .beta2 = step.beta2,
+                      .rest1 = 1.0f - step.beta1,
+                      .rest2 = 1.0f - step.beta2,
+                      .root2 = std::sqrt(step.correction2),
+                      .eps = step.eps,
+                      .l2_decay = step.l2 ? step.weight_decay : 0.0f,
+                      .share = step.share,
+                      .commit = step.commit};
+  for_elements<4>(weights.count(), aligned(weights.data, compute.data, m.data, v.data, mean.data, grads.data),
+                  update, stream_.get());
+}
+
+void CudaBackend::clip_scale(const Tensor& scale, const Tensor& squares, double max_norm) {
+  launch(clip_scale_kernel, 1, 1, 0, stream_.get(), scale.as<float>(), squares.as<double>(), max_norm);
+}
+
+}  // namespace shoal::cuda

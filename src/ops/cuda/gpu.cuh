@@ -1,0 +1,113 @@
+// What only a GPU has: launches, exchange between threads, tensor cores. Kernels use these and nothing else
+// of that kind, so that tests/ops/cuda/emulated can stand in for this header where there is no GPU.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#include <bit>
+#include <cstdint>
+
+#include "core/dtype.h"
+#include "ops/cuda/check.h"
+
+namespace shoal::cuda {
+
+inline constexpr int kWarp = 32;
+inline constexpr unsigned kAllLanes = 0xffffffffu;
+
+// Grids without blocks, as of empty tensors, are no launch.
+template <typename... Params, typename... Args>
+void launch(void (*kernel)(Params...), dim3 grid, dim3 block, std::size_t shared, cudaStream_t stream,
+            const Args&... args) {
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
+  constexpr std::size_t kUnasked = 48 << 10;
+  if (shared > kUnasked) {
+    check(
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)));
+  }
+  kernel<<<grid, block, shared, stream>>>(static_cast<Params>(args)...);
+  check(cudaGetLastError());
+}
+
+// The block's dynamic shared memory.
+template <typename T>
+__device__ T* dynamic_shared() {
+  extern __shared__ __align__(128) unsigned char memory[];
+  return reinterpret_cast<T*>(memory);
+}
+
+__device__ inline bfloat16 round_to_bfloat16(float x) {
+  return {__bfloat16_as_ushort(__float2bfloat16_rn(x))};
+}
+// Two of them in a register, the first in the lower half.
+__device__ inline std::uint32_t pack_bfloat16(float first, float second) {
+  std::uint32_t pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
+  return pair;
+}
+
+// 2^x to 2 ulp; results below the smallest normal number are zero.
+__device__ inline float fast_exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+// 1 / x to 1 ulp; zero for x above 2^126.
+__device__ inline float fast_reciprocal(float x) { return __frcp_rn(x); }
+
+__device__ inline std::uint32_t multiply_high(std::uint32_t a, std::uint32_t b) { return __umulhi(a, b); }
+
+template <typename T>
+__device__ T shuffle_xor(T x, int mask) {
+  return __shfl_xor_sync(kAllLanes, x, mask);
+}
+__device__ inline int add_atomically(int* to, int value) { return atomicAdd(to, value); }
+
+// --- tensor cores. In the fragments of a 16 x 8 tile, lane = 4 g + t has of rows g and g + 8 the columns
+// 2 t and 2 t + 1.
+
+// Four 8 x 8 matrices of bfloat16; lane l gives the address of row l % 8 of matrix l / 8, and gets of each
+// matrix the elements (l / 4; 2 (l % 4), + 1).
+__device__ inline void load_matrices(std::uint32_t (&to)[4], const void* row) {
+  const auto address = static_cast<std::uint32_t>(__cvta_generic_to_shared(row));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(address)
+               : "memory");
+}
+// The same, each matrix transposed: elements (2 (l % 4), + 1; l / 4).
+__device__ inline void load_matrices_transposed(std::uint32_t (&to)[4], const void* row) {
+  const auto address = static_cast<std::uint32_t>(__cvta_generic_to_shared(row));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(address)
+               : "memory");
+}
+// c f32 [16, 8] += a bf16 [16, 16] . b bf16 [16, 8]
+__device__ inline void multiply_add(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
+                                    std::uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// 16 bytes from global to shared memory while the thread goes on; zeros where `there` is false.
+__device__ inline void copy_async(void* to, const void* from, bool there) {
+  const auto address = static_cast<std::uint32_t>(__cvta_generic_to_shared(to));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+               :
+               : "r"(address), "l"(from), "r"(there ? 16 : 0)
+               : "memory");
+}
+// What this thread has asked for so far becomes a group; at most `left` groups are still under way after
+// waiting. A barrier makes the others' copies visible.
+__device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int left>
+__device__ void wait_for_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(left) : "memory");
+}
+
+}  // namespace shoal::cuda

@@ -1,0 +1,248 @@
+// Layer norm: a warp has a row.
+#include "ops/cuda/cuda_backend.h"
+#include "ops/cuda/device.cuh"
+#include "ops/cuda/sums.cuh"
+
+namespace shoal::cuda {
+namespace {
+
+constexpr float kEpsilon = 1e-5f;
+constexpr int kThreads = 256, kWarps = kThreads / kWarp;
+constexpr int kWide = 4;             // columns that a lane has next to each other
+constexpr std::int64_t kRows = 128;  // whose sums for the parameters' gradients one block makes
+constexpr int kMostChunks = 16;      // of kWarp * kWide columns, that a lane can hold
+
+// --- rows that a warp holds in registers: kChunks * 128 columns at most, addresses aligned
+
+template <typename T, int kChunks>
+__global__ void __launch_bounds__(kThreads)
+    forward_kernel(T* y, float* mean, float* rstd, const float* x, const T* gamma, const T* beta,
+                   std::int64_t rows, std::int64_t columns) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
+  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kWarps + warp;
+  if (row >= rows) return;
+  const float inverse = 1.0f / static_cast<float>(columns);
+  Floats<kWide> values[kChunks];
+  float sum = 0;
+#pragma unroll
+  for (int chunk = 0; chunk < kChunks; ++chunk) {
+    const std::int64_t column = (chunk * kWarp + lane) * kWide;
+    values[chunk] = column < columns ? load<kWide>(x + row * columns + column) : Floats<kWide>{};
+#pragma unroll
+    for (int i = 0; i < kWide; ++i) sum += values[chunk].at[i];
+  }
+  const float m = warp_sum(sum) * inverse;
+  float squares = 0;
+#pragma unroll
+  for (int chunk = 0; chunk < kChunks; ++chunk) {
+    if ((chunk * kWarp + lane) * kWide >= columns) break;
+#pragma unroll
+    for (int i = 0; i < kWide; ++i) {
+      values[chunk].at[i] -= m;
+      squares += values[chunk].at[i] * values[chunk].at[i];
+    }
+  }
+  const float r = 1.0f / sqrtf(warp_sum(squares) * inverse + kEpsilon);
+#pragma unroll
+  for (int chunk = 0; chunk < kChunks; ++chunk) {
+    const std::int64_t column = (chunk * kWarp + lane) * kWide;
+    if (column >= columns) break;
+    const auto scale = load<kWide>(gamma + column);
+    const auto shift = beta ? load<kWide>(beta + column) : Floats<kWide>{};
+#pragma unroll
+    for (int i = 0; i < kWide; ++i) {
+      values[chunk].at[i] = values[chunk].at[i] * r * scale.at[i] + shift.at[i];
+    }
+    store(y + row * columns + column, values[chunk]);
+  }
+  if (lane == 0) mean[row] = m, rstd[row] = r;
+}
+
+// parts [block of rows, 2, columns]: sums for dgamma, then for dbeta. A warp has every kWarps-th row of a
+// block's.
+template <typename T, int kChunks>
+__global__ void __launch_bounds__(kThreads)
+    backward_kernel(float* dx, float* parts, const T* dy, const float* x, const T* gamma, const float* mean,
+                    const float* rstd, std::int64_t rows, std::int64_t columns) {
+  __shared__ float shared[2][kWarps][kWarp * kWide];
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
+  const float inverse = 1.0f / static_cast<float>(columns);
+  const std::int64_t begin = static_cast<std::int64_t>(blockIdx.x) * kRows,
+                     end = begin + kRows < rows ? begin + kRows : rows;
+  Floats<kWide> sum_gamma[kChunks] = {}, sum_beta[kChunks] = {};
+  for (std::int64_t row = begin + warp; row < end; row += kWarps) {
+    const float m = mean[row], r = rstd[row];
+    float sum_g = 0, sum_gn = 0;
+#pragma unroll
+    for (int chunk = 0; chunk < kChunks; ++chunk) {
+      const std::int64_t column = (chunk * kWarp + lane) * kWide;
+      if (column >= columns) break;
+      const auto in = load<kWide>(x + row * columns + column), scale = load<kWide>(gamma + column),
+                 gradient = load<kWide>(dy + row * columns + column);
+#pragma unroll
+      for (int i = 0; i < kWide; ++i) {
+        const float normal = (in.at[i] - m) * r, g = gradient.at[i] * scale.at[i];
+        sum_g += g;
+        sum_gn += g * normal;
+        sum_gamma[chunk].at[i] += gradient.at[i] * normal;
+        sum_beta[chunk].at[i] += gradient.at[i];
+      }
+    }
+    const float mean_g = warp_sum(sum_g) * inverse, mean_gn = warp_sum(sum_gn) * inverse;
+#pragma unroll
+    for (int chunk = 0; chunk < kChunks; ++chunk) {
+      const std::int64_t column = (chunk * kWarp + lane) * kWide;
+      if (column >= columns) break;
+      const auto in = load<kWide>(x + row * columns + column), scale = load<kWide>(gamma + column),
+                 gradient = load<kWide>(dy + row * columns + column);
+      auto out = load<kWide>(dx + row * columns + column);
+#pragma unroll
+      for (int i = 0; i < kWide; ++i) {
+        const float normal = (in.at[i] - m) * r, g = gradient.at[i] * scale.at[i];
+        out.at[i] += r * (g - mean_g - normal * mean_gn);
+      }
+      store(dx + row * columns + column, out);
+    }
+  }
+  float* part = parts + blockIdx.x * 2 * columns;
+#pragma unroll
+  for (int chunk = 0; chunk < kChunks; ++chunk) {
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < kWide; ++i) {
+      shared[0][warp][lane * kWide + i] = sum_gamma[chunk].at[i];
+      shared[1][warp][lane * kWide + i] = sum_beta[chunk].at[i];
+    }
+    __syncthreads();
+    // Of kThreads, half sum the one and half the other.
+    constexpr int kColumns = kWarp * kWide;
+    const int which = static_cast<int>(threadIdx.x) / kColumns,
+              mine = static_cast<int>(threadIdx.x) % kColumns;
+    const std::int64_t column = chunk * kColumns + mine;
+    float total = 0;
+#pragma unroll
+    for (int i = 0; i < kWarps; ++i) total += shared[which][i][mine];
+    if (column < columns) part[which * columns + column] = total;
+  }
+}
+static_assert(kThreads == 2 * kWarp * kWide);
+
+// --- rows of any width and alignment
+
+template <typename T>
+__global__ void any_forward_kernel(T* y, float* mean, float* rstd, const float* x, const T* gamma,
+                                   const T* beta, std::int64_t rows, std::int64_t columns) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
+  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kWarps + warp;
+  if (row >= rows) return;
+  const float* in = x + row * columns;
+  const float inverse = 1.0f / static_cast<float>(columns);
+  float sum = 0, squares = 0;
+  for (std::int64_t c = lane; c < columns; c += kWarp) sum += in[c];
+  const float m = warp_sum(sum) * inverse;
+  for (std::int64_t c = lane; c < columns; c += kWarp) squares += (in[c] - m) * (in[c] - m);
+  const float r = 1.0f / sqrtf(warp_sum(squares) * inverse + kEpsilon);
+  for (std::int64_t c = lane; c < columns; c += kWarp) {
+    y[row * columns + c] = narrow<T>((in[c] - m) * r * widen(gamma[c]) + (beta ? widen(beta[c]) : 0.0f));
+  }
+  if (lane == 0) mean[row] = m, rstd[row] = r;
+}
+
+template <typename T>
+__global__ void any_backward_kernel(float* dx, const T* dy, const float* x, const T* gamma, const float* mean,
+                                    const float* rstd, std::int64_t rows, std::int64_t columns) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
+  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kWarps + warp;
+  if (row >= rows) return;
+  const std::int64_t at = row * columns;
+  const float m = mean[row], r = rstd[row], inverse = 1.0f / static_cast<float>(columns);
+  float sum_g = 0, sum_gn = 0;
+  for (std::int64_t c = lane; c < columns; c += kWarp) {
+    const float g = widen(dy[at + c]) * widen(gamma[c]);
+    sum_g += g;
+    sum_gn += g * ((x[at + c] - m) * r);
+  }
+  const float mean_g = warp_sum(sum_g) * inverse, mean_gn = warp_sum(sum_gn) * inverse;
+  for (std::int64_t c = lane; c < columns; c += kWarp) {
+    const float g = widen(dy[at + c]) * widen(gamma[c]);
+    dx[at + c] += r * (g - mean_g - (x[at + c] - m) * r * mean_gn);
+  }
+}
+
+// A thread has a column of a block of rows.
+template <typename T>
+__global__ void any_parts_kernel(float* parts, const T* dy, const float* x, const float* mean,
+                                 const float* rstd, std::int64_t rows, std::int64_t columns) {
+  const std::int64_t column = static_cast<std::int64_t>(blockIdx.y) * blockDim.x + threadIdx.x;
+  if (column >= columns) return;
+  const std::int64_t begin = static_cast<std::int64_t>(blockIdx.x) * kRows,
+                     end = begin + kRows < rows ? begin + kRows : rows;
+  float sum_gamma = 0, sum_beta = 0;
+  for (std::int64_t row = begin; row < end; ++row) {
+    const float gradient = widen(dy[row * columns + column]);
+    sum_gamma += gradient * ((x[row * columns + column] - mean[row]) * rstd[row]);
+    sum_beta += gradient;
+  }
+  float* part = parts + blockIdx.x * 2 * columns;
+  part[column] = sum_gamma;
+  part[columns + column] = sum_beta;
+}
+
+// Calls f.template operator()<chunks>() with as many as a row of so many columns needs, or a few more.
+template <typename F>
+void with_chunks(std::int64_t columns, F&& f) {
+  const std::int64_t chunks = ceil_div(columns, kWarp * kWide);
+  if (chunks <= 1) return f.template operator()<1>();
+  if (chunks <= 3) return f.template operator()<3>();
+  if (chunks <= 6) return f.template operator()<6>();
+  if (chunks <= 8) return f.template operator()<8>();
+  if (chunks <= 10) return f.template operator()<10>();
+  if (chunks <= 13) return f.template operator()<13>();
+  return f.template operator()<kMostChunks>();
+}
+
+bool fits(std::int64_t columns) { return columns % kWide == 0 && columns <= kMostChunks * kWarp * kWide; }
+
+}  // namespace
+
+void CudaBackend::layernorm_forward(const Tensor& y, const Tensor& mean, const Tensor& rstd, const Tensor& x,
+                                    const Tensor& gamma, const Tensor& beta) {
+  const std::int64_t rows = x.rows(), columns = x.columns();
+  const dim3 grid = blocks(ceil_div(rows, kWarps));
+  with_type(y.dtype, [&]<typename T>() {
+    const auto run = [&](auto kernel) {
+      launch(kernel, grid, kThreads, 0, stream_.get(), y.as<T>(), mean.as<float>(), rstd.as<float>(),
+             x.as<float>(), gamma.as<T>(), beta.as<T>(), rows, columns);
+    };
+    if (fits(columns) && aligned(y.data, x.data, gamma.data, beta.data)) {
+      with_chunks(columns, [&]<int kChunks>() { run(forward_kernel<T, kChunks>); });
+    } else {
+      run(any_forward_kernel<T>);
+    }
+  });
+}
+
+void CudaBackend::layernorm_backward(const Tensor& dx, const Tensor& dgamma, const Tensor& dbeta,
+                                     const Tensor& dy, const Tensor& x, const Tensor& gamma,
+                                     const Tensor& mean, const Tensor& rstd) {
+  const std::int64_t rows = x.rows(), columns = x.columns(), row_blocks = ceil_div(rows, kRows);
+  auto* parts = scratch_.take<float>(row_blocks * 2 * columns);
+  with_type(dy.dtype, [&]<typename T>() {
+    if (fits(columns) && aligned(dx.data, dy.data, x.data, gamma.data)) {
+      with_chunks(columns, [&]<int kChunks>() {
+        launch(backward_kernel<T, kChunks>, blocks(row_blocks), kThreads, 0, stream_.get(), dx.as<float>(),
+               parts, dy.as<T>(), x.as<float>(), gamma.as<T>(), mean.as<float>(), rstd.as<float>(), rows,
+               columns);
+      });
+      return;
+    }
+    launch(any_backward_kernel<T>, blocks(ceil_div(rows, kWarps)), kThreads, 0, stream_.get(), dx.as<float>(),
+           dy.as<T>(), x.as<float>(), gamma.as<T>(), mean.as<float>(), rstd.as<float>(), rows, columns);
+    launch(any_parts_kernel<T>, blocks(row_blocks, ceil_div(columns, kThreads)), kThreads, 0, stream_.get(),
+           parts, dy.as<T>(), x.as<float>(), mean.as<float>(), rstd.as<float>(), rows, columns);
+  });
+  fold_parts(dgamma.as<float>(), parts, row_blocks, 2 * columns, columns, stream_.get());
+  if (dbeta) fold_parts(dbeta.as<float>(), parts + columns, row_blocks, 2 * columns, columns, stream_.get());
+}
+
+}  // namespace shoal::cuda

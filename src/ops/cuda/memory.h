@@ -1,0 +1,50 @@
+// The device, its stream, and memory that kernels use between themselves.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace shoal::cuda {
+
+// A GPU that this process can use, made the calling thread's own.
+struct Device {
+  int number = 0;
+  std::string name;
+
+  // Throws UserError where there is none that will do.
+  explicit Device(int number);
+};
+
+struct StreamDeleter {
+  void operator()(cudaStream_t stream) const { cudaStreamDestroy(stream); }
+};
+using GpuStream = std::unique_ptr<CUstream_st, StreamDeleter>;
+GpuStream make_stream();
+
+struct MemoryDeleter {
+  void operator()(void* memory) const { cudaFree(memory); }
+};
+using Memory = std::unique_ptr<void, MemoryDeleter>;
+// Throws Error with what was wanted and what is free.
+Memory take_memory(std::size_t bytes);
+
+// Memory for one op at a time. What it has outgrown is kept, since a captured graph may use it.
+class Scratch {
+ public:
+  template <typename T>
+  T* take(std::int64_t count) {
+    return static_cast<T*>(take_bytes(static_cast<std::size_t>(count) * sizeof(T)));
+  }
+
+ private:
+  void* take_bytes(std::size_t bytes);
+
+  std::vector<Memory> blocks_;
+  std::size_t bytes_ = 0;  // of the last one
+};
+
+}  // namespace shoal::cuda

@@ -1,0 +1,135 @@
+#include "ops/cuda/sums.cuh"
+
+#include "ops/cuda/cuda_backend.h"
+
+namespace shoal::cuda {
+namespace {
+
+constexpr int kThreads = 256, kWarps = kThreads / kWarp;
+
+// --- in double, of pieces
+constexpr std::int64_t kBlock = 16384;  // elements whose sum one block of threads makes
+
+// part [piece, block] = sum of that block of elements; with one block, total [piece] += it.
+template <bool kSquares>
+__global__ void sum_kernel(double* parts, double* totals, const float* x, std::int64_t length,
+                           std::int64_t blocks_of_piece) {
+  __shared__ double shared[kWarps];
+  const std::int64_t piece = blockIdx.x / blocks_of_piece, block = blockIdx.x % blocks_of_piece;
+  const float* from = x + piece * length + block * kBlock;
+  const std::int64_t left = length - block * kBlock, n = left < kBlock ? left : kBlock;
+  double sum = 0;
+#pragma unroll 8
+  for (std::int64_t i = threadIdx.x; i < n; i += kThreads) {
+    const double value = from[i];
+    sum += kSquares ? value * value : value;
+  }
+  sum = block_sum<kThreads>(sum, shared);
+  if (threadIdx.x != 0) return;
+  if (blocks_of_piece == 1) {
+    totals[piece] += sum;
+  } else {
+    parts[blockIdx.x] = sum;
+  }
+}
+
+__global__ void fold_sums_kernel(double* totals, const double* parts, std::int64_t blocks_of_piece) {
+  __shared__ double shared[kWarps];
+  const double* from = parts + blockIdx.x * blocks_of_piece;
+  double sum = 0;
+  for (std::int64_t i = threadIdx.x; i < blocks_of_piece; i += kThreads) sum += from[i];
+  sum = block_sum<kThreads>(sum, shared);
+  if (threadIdx.x == 0) totals[blockIdx.x] += sum;
+}
+
+// --- in float, over rows
+constexpr std::int64_t kRows = 256;  // whose sums one block of threads makes
+
+// A warp has kWarp * kWidth columns and every kWarps-th row of the block's.
+template <typename T, int kWidth>
+__global__ void column_sums_kernel(float* parts, const T* x, std::int64_t rows, std::int64_t columns) {
+  constexpr int kColumns = kWarp * kWidth;
+  __shared__ float shared[kWarps][kColumns];
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
+  const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * kColumns, column = first + lane * kWidth;
+  const std::int64_t begin = static_cast<std::int64_t>(blockIdx.y) * kRows,
+                     end = begin + kRows < rows ? begin + kRows : rows;
+  Floats<kWidth> sum{};
+  if (column < columns) {
+#pragma unroll 4
+    for (std::int64_t row = begin + warp; row < end; row += kWarps) {
+      const auto values = load<kWidth>(x + row * columns + column);
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) sum.at[i] += values.at[i];
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) shared[warp][lane * kWidth + i] = sum.at[i];
+  __syncthreads();
+  const int mine = static_cast<int>(threadIdx.x);
+  if (mine >= kColumns || first + mine >= columns) return;
+  float total = 0;
+#pragma unroll
+  for (int i = 0; i < kWarps; ++i) total += shared[i][mine];
+  parts[blockIdx.y * columns + first + mine] = total;
+}
+
+// A lane has a column, a warp every kWarps-th part.
+__global__ void fold_parts_kernel(float* out, const float* parts, std::int64_t blocks_of_rows,
+                                  std::int64_t stride, std::int64_t columns) {
+  __shared__ float shared[kWarps][kWarp];
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
+  const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * kWarp + lane;
+  float sum = 0;
+  if (column < columns) {
+#pragma unroll 8
+    for (std::int64_t i = warp; i < blocks_of_rows; i += kWarps) sum += parts[i * stride + column];
+  }
+  shared[warp][lane] = sum;
+  __syncthreads();
+  if (warp > 0 || column >= columns) return;
+  float total = 0;
+#pragma unroll
+  for (int i = 0; i < kWarps; ++i) total += shared[i][lane];
+  out[column] += total;
+}
+
+}  // namespace
+
+void fold_parts(float* out, const float* parts, std::int64_t blocks_of_rows, std::int64_t stride,
+                std::int64_t columns, cudaStream_t stream) {
+  launch(fold_parts_kernel, blocks(ceil_div(columns, kWarp)), kThreads, 0, stream, out, parts, blocks_of_rows,
+         stride, columns);
+}
+
+void CudaBackend::add_column_sums(const Tensor& out, const Tensor& x) {
+  const std::int64_t rows = x.rows(), columns = x.columns(), row_blocks = ceil_div(rows, kRows);
+  auto* parts = scratch_.take<float>(row_blocks * columns);
+  with_type(x.dtype, [&]<typename T>() {
+    constexpr int kWide = 16 / sizeof(T);
+    if (aligned(x.data) && columns % kWide == 0) {
+      launch(column_sums_kernel<T, kWide>, blocks(ceil_div(columns, kWarp * kWide), row_blocks), kThreads, 0,
+             stream_.get(), parts, x.as<T>(), rows, columns);
+    } else {
+      launch(column_sums_kernel<T, 1>, blocks(ceil_div(columns, kWarp), row_blocks), kThreads, 0,
+             stream_.get(), parts, x.as<T>(), rows, columns);
+    }
+  });
+  fold_parts(out.as<float>(), parts, row_blocks, columns, columns, stream_.get());
+}
+
+void CudaBackend::add_sums(const Tensor& totals, const Tensor& x, bool squares) {
+  if (x.count() == 0) return;
+  const std::int64_t pieces = totals.count(), length = x.count() / pieces,
+                     of_piece = ceil_div(length, kBlock);
+  auto* parts = scratch_.take<double>(of_piece == 1 ? 1 : pieces * of_piece);
+  launch(squares ? sum_kernel<true> : sum_kernel<false>, blocks(pieces * of_piece), kThreads, 0,
+         stream_.get(), parts, totals.as<double>(), x.as<float>(), length, of_piece);
+  if (of_piece == 1) return;
+  launch(fold_sums_kernel, blocks(pieces), kThreads, 0, stream_.get(), totals.as<double>(), parts, of_piece);
+}
+
+void CudaBackend::sum(const Tensor& total, const Tensor& x) { add_sums(total, x, false); }
+void CudaBackend::sum_squares(const Tensor& totals, const Tensor& x) { add_sums(totals, x, true); }
+
+}  // namespace shoal::cuda

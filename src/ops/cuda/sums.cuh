@@ -1,0 +1,12 @@
+// Sums over rows, made in blocks of rows and then over the blocks in order.
+#pragma once
+
+#include "ops/cuda/device.cuh"
+
+namespace shoal::cuda {
+
+// out [columns] += sum over i of parts [blocks, stride] at [i, column]
+void fold_parts(float* out, const float* parts, std::int64_t blocks_of_rows, std::int64_t stride,
+                std::int64_t columns, cudaStream_t stream);
+
+}  // namespace shoal::cuda

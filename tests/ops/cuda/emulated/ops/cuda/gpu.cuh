@@ -1,0 +1,120 @@
+// Stands in for src/ops/cuda/gpu.cuh where there is no GPU: the same kernels, compiled as C++, run on the CPU
+// one block after the other, its threads as fibers. It shows whether a kernel's arithmetic, indices and
+// barriers are right; not whether it races, and nothing of its speed.
+#pragma once
+
+#include <cublasLt.h>
+#include <cuda_runtime_api.h>
+#include <vector_types.h>
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <utility>
+
+#include "core/dtype.h"
+#include "ops/cuda/check.h"
+#include "ops/cuda/emulated/block.h"
+
+#undef __global__
+#undef __device__
+#undef __host__
+#undef __shared__
+#undef __launch_bounds__
+#define __global__
+#define __device__
+#define __host__
+#define __shared__ static
+#define __launch_bounds__(...)
+
+namespace shoal::cuda {
+
+using emulated::blockDim;
+using emulated::blockIdx;
+using emulated::gridDim;
+using emulated::threadIdx;
+using std::isfinite;
+
+inline constexpr int kWarp = emulated::kWarp;
+
+inline void __syncthreads() { emulated::block_barrier(); }
+
+template <typename... Params, typename... Args>
+void launch(void (*kernel)(Params...), dim3 grid, dim3 block, std::size_t shared, cudaStream_t,
+            const Args&... args) {
+  emulated::run_grid(grid, block, shared, [&] { kernel(static_cast<Params>(args)...); });
+}
+
+template <typename T>
+T* dynamic_shared() {
+  return static_cast<T*>(emulated::dynamic_shared());
+}
+
+inline bfloat16 round_to_bfloat16(float x) { return to_bfloat16(x); }
+inline std::uint32_t pack_bfloat16(float first, float second) {
+  return to_bfloat16(first).bits | static_cast<std::uint32_t>(to_bfloat16(second).bits) << 16;
+}
+inline float fast_exp2(float x) {
+  const float y = std::exp2(x);
+  return y < 0x1p-126f ? 0 : y;
+}
+inline float fast_reciprocal(float x) { return 1 / x; }
+inline std::uint32_t multiply_high(std::uint32_t a, std::uint32_t b) {
+  return static_cast<std::uint32_t>(static_cast<std::uint64_t>(a) * b >> 32);
+}
+
+template <typename T>
+T shuffle_xor(T x, int mask) {
+  return emulated::exchange(x)[emulated::lane() ^ mask];
+}
+inline int add_atomically(int* to, int value) { return std::exchange(*to, *to + value); }
+
+inline void load_matrices(std::uint32_t (&to)[4], const void* row) {
+  const auto* rows = emulated::exchange(row);
+  const int lane = emulated::lane();
+  for (int matrix = 0; matrix < 4; ++matrix) {
+    const auto* from = static_cast<const std::uint32_t*>(rows[8 * matrix + lane / 4]);
+    to[matrix] = from[lane % 4];
+  }
+}
+inline void load_matrices_transposed(std::uint32_t (&to)[4], const void* row) {
+  const auto* rows = emulated::exchange(row);
+  const int lane = emulated::lane();
+  for (int matrix = 0; matrix < 4; ++matrix) {
+    const auto at = [&](int r) {
+      return std::uint32_t{static_cast<const std::uint16_t*>(rows[8 * matrix + r])[lane / 4]};
+    };
+    to[matrix] = at(2 * (lane % 4)) | at(2 * (lane % 4) + 1) << 16;
+  }
+}
+inline void multiply_add(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
+  struct Operands {
+    std::uint32_t a[4], b[2];
+  };
+  const auto* all = emulated::exchange(Operands{{a[0], a[1], a[2], a[3]}, {b0, b1}});
+  const auto half = [](std::uint32_t pair, int which) {
+    return to_float(bfloat16{static_cast<std::uint16_t>(pair >> (16 * which))});
+  };
+  const int g = emulated::lane() / 4, t = emulated::lane() % 4;
+  for (int e = 0; e < 4; ++e) {
+    const int row = g + e / 2 * 8, column = 2 * t + e % 2;
+    for (int k = 0; k < 16; ++k) {
+      c[e] += half(all[row % 8 * 4 + k % 8 / 2].a[k / 8 * 2 + row / 8], k % 2) *
+              half(all[column * 4 + k % 8 / 2].b[k / 8], k % 2);
+    }
+  }
+}
+
+// Copies happen as late as they may.
+inline void copy_async(void* to, const void* from, bool there) {
+  emulated::later([=] { there ? std::memcpy(to, from, 16) : std::memset(to, 0, 16); });
+}
+inline void commit_copies() { emulated::commit(); }
+template <int left>
+void wait_for_copies() {
+  emulated::wait_until_left(left);
+}
+
+}  // namespace shoal::cuda

@@ -1,0 +1,146 @@
+// What the cuda backend has of its own: shapes of real models, fast and plain kernels side by side, the same
+// bits every time, and whole models.
+#include "ops/cuda/cuda.h"
+
+#include "model/trainee.h"
+#include "ops/conformance.h"
+
+namespace shoal::test {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+
+// |a - b| / |b|
+double distance(const Values& a, const Values& b) { return norm(a - b) / norm(b); }
+
+class Cuda : public testing::TestWithParam<DType> {
+ protected:
+  Side gpu() const { return {*gpu_, GetParam()}; }
+  Side cpu() const { return {*cpu_, GetParam()}; }
+  Values values(std::int64_t n, std::uint32_t which) const { return normal_values(n, which, GetParam()); }
+
+  std::shared_ptr<Backend> gpu_ = backend_under_test(1);
+  std::unique_ptr<Backend> cpu_ = make_cpu_backend();
+};
+
+// A product of random operands is off by a random walk of roundings, far less than gamma(n) allows: sqrt(n)
+// of them, and the one of the result. Four times that is allowed, for both backends' sake.
+TEST_P(Cuda, ProductsOfRealModels) {
+  const std::int64_t R = 512;
+  for (const auto& [K, N] : {std::pair{768, 2304}, {768, 768}, {3072, 768}, {384, 1536}, {1600, 4800}}) {
+    SCOPED_TRACE(Shape{R, K, N}.to_string());
+    const Values x = values(R * K, 1), w = values(std::int64_t{N} * K, 2), bias = values(N, 3),
+                 dy = values(R * N, 4);
+    const auto products = [&](const Side& side) {
+      const Buffer y = side.compute({R, N}), dx = side.compute({R, K}), dw = side.full({N, K}),
+                   db = side.full({N}), xs = side.compute({R, K}, x), ws = side.compute({N, K}, w),
+                   dys = side.compute({R, N}, dy);
+      side.backend.linear_forward(y, xs, ws, side.compute({N}, bias));
+      side.backend.linear_backward_input(dx, dys, ws);
+      side.backend.linear_backward_weight(dw, db, dys, xs);
+      return std::array{y.values(), dx.values(), dw.values(), db.values()};
+    };
+    const auto actual = products(gpu()), expected = products(cpu());
+    for (std::size_t i = 0; i < actual.size(); ++i) {
+      const double stored = i < 2 ? unit_roundoff(GetParam()) : kUnit;
+      EXPECT_LE(distance(actual[i], expected[i]), 4 * (std::sqrt(3072.0) * kUnit + stored)) << "result " << i;
+    }
+  }
+}
+
+// Heads of 64 channels over more tiles than one, with and without a part of one at the end.
+TEST_P(Cuda, FastAndPlainAttentionAgree) {
+  const auto plain = make_cuda_backend({.fast_attention = false});
+  const std::int64_t B = 2, H = 3, D = 64;
+  for (const std::int64_t T : {1024, 1000, 191, 129}) {
+    for (const double p : {0.0, 0.1}) {
+      SCOPED_TRACE(fmt::format("T {}, dropout {}", T, p));
+      Dropout dropout = some_dropout(T);
+      dropout.p = p;
+      const Values qkv = values(B * T * 3 * H * D, 1), dout = values(B * T * H * D, 2);
+      const auto run = [&](const Side& side) {
+        const Buffer out = side.compute({B, T, H, D}), lse = side.full({B, H, T}),
+                     dqkv = side.compute({B, T, 3, H, D}), in = side.compute({B, T, 3, H, D}, qkv);
+        side.backend.attention_forward(out, lse, in, 1, dropout);
+        side.backend.attention_backward(dqkv, side.compute({B, T, H, D}, dout), out, lse, in, 1, dropout);
+        return std::array{out.values(), lse.values(), dqkv.values()};
+      };
+      const auto fast = run(gpu()), slow = run({*plain, GetParam()});
+      // Probabilities and their gradients are rounded to the type once on the way, and results once.
+      for (std::size_t i = 0; i < fast.size(); ++i) {
+        EXPECT_LE(distance(fast[i], slow[i]), 4 * unit_roundoff(GetParam()) + 1e-5) << "result " << i;
+      }
+    }
+  }
+}
+
+// As one GPU has many rows under way at once, what is summed in no fixed order shows here.
+TEST_P(Cuda, TheSameBitsEveryTime) {
+  const std::int64_t B = 4, T = 513, C = 768, V = 1003, H = 12, D = 64, R = B * T;
+  const Dropout dropout = some_dropout(T);
+  const Side side = gpu();
+  const Buffer tokens = side.ints({B, T}, random_integers(R, 1, 50)),  // many of each
+      wte = side.compute({V, C}, values(V * C, 2)), wpe = side.compute({T, C}, values(T * C, 3)),
+               upstream = side.full({B, T, C}, normal_values(R * C, 4)),
+               qkv = side.compute({B, T, 3, H, D}, values(3 * R * C, 5)),
+               scale = side.compute({C}, values(C, 6)), logits = side.full({R, V}, normal_values(R * V, 7)),
+               targets = side.ints({R}, random_integers(R, 8, V));
+  const auto run = [&] {
+    const Buffer stream = side.full({B, T, C}), dwte = side.full({V, C}), dwpe = side.full({T, C}),
+                 branch = side.compute({B, T, C}), y = side.compute({R, C}), mean = side.full({R}),
+                 rstd = side.full({R}), dscale = side.full({C}), dshift = side.full({C}),
+                 dx = side.full({R, C}), out = side.compute({B, T, H, D}), lse = side.full({B, H, T}),
+                 dqkv = side.compute({B, T, 3, H, D}), dw = side.full({C, C}), db = side.full({C}),
+                 maximum = side.full({R}), sum = side.full({R}), target = side.full({R}),
+                 argmax = side.ints({R}), dlogits = side.compute({R, V}),
+                 total{side.backend, DType::f64, {1}};
+    auto& ops = side.backend;
+    ops.embedding_forward(stream, tokens, wte, wpe, 0, dropout);
+    ops.embedding_backward(dwte, dwpe, upstream, tokens, 0, dropout);
+    ops.residual_backward(branch, upstream, dropout);
+    ops.layernorm_forward(y, mean, rstd, stream, scale, scale);
+    ops.layernorm_backward(dx, dscale, dshift, Tensor(branch).reshaped({R, C}),
+                           Tensor(stream).reshaped({R, C}), scale, mean, rstd);
+    ops.attention_forward(out, lse, qkv, 0, dropout);
+    ops.attention_backward(dqkv, branch, out, lse, qkv, 0, dropout);
+    ops.linear_backward_weight(dw, db, Tensor(branch).reshaped({R, C}), y);
+    ops.cross_entropy_stats(maximum, sum, target, argmax, logits, targets, 0, V);
+    ops.cross_entropy_backward(dlogits, logits, maximum, sum, targets, 0, V, 0.1f);
+    ops.sum_squares(total, upstream);
+    return std::vector{stream.bytes(),  dwte.bytes(),   dwpe.bytes(),   branch.bytes(), y.bytes(),
+                       dx.bytes(),      dscale.bytes(), dshift.bytes(), out.bytes(),    lse.bytes(),
+                       dqkv.bytes(),    dw.bytes(),     db.bytes(),     sum.bytes(),    argmax.bytes(),
+                       dlogits.bytes(), total.bytes()};
+  };
+  const auto first = run();
+  for (int again = 0; again < 3; ++again) {
+    const auto next = run();
+    for (std::size_t i = 0; i < first.size(); ++i) EXPECT_TRUE(next[i] == first[i]) << "result " << i;
+  }
+}
+
+// Gradients of a small model and its loss after some steps. Every operation rounds to the compute type once;
+// there are about 20 in a row.
+TEST_P(Cuda, AWholeModelFollowsTheCpu) {
+  const GptConfig config{
+      .n_layer = 3, .n_head = 2, .n_embd = 128, .block_size = 96, .vocab_size = 211, .dropout = 0.1};
+  const TraineeOptions options{.compute = GetParam(), .micro_batch = 2, .micro_batches = 2};
+  Trainee on_gpu(make_cuda_backend(), config, options), on_cpu(make_cpu_backend(), config, options);
+  const double rounding = 20 * (GetParam() == DType::bf16 ? unit_roundoff(DType::bf16) : 128 * kUnit);
+  for (int step = 0; step < 3; ++step) {
+    const Tokens batch = random_tokens(config, 4, static_cast<std::uint32_t>(step));
+    const double loss = on_gpu.train(batch, step, 1e-3), expected = on_cpu.train(batch, step, 1e-3);
+    EXPECT_NEAR(loss, expected, rounding * expected) << "step " << step;
+    EXPECT_NEAR(on_gpu.gradient_norm(), on_cpu.gradient_norm(), rounding * on_cpu.gradient_norm());
+    if (step > 0) continue;
+    const auto actual = on_gpu.gradients(), wanted = on_cpu.gradients();
+    for (std::size_t i = 0; i < actual.size(); ++i) {
+      EXPECT_LE(distance(actual[i].values, wanted[i].values), rounding) << actual[i].name;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, Cuda, kComputeTypes);
+
+}  // namespace
+}  // namespace shoal::test
