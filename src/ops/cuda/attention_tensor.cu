@@ -12,7 +12,8 @@ namespace {
 constexpr int kHead = static_cast<int>(kTensorHead), kTile = 64, kWarps = 4, kThreads = kWarps * kWarp;
 constexpr int kRows = 16;                            // of a warp
 constexpr int kChunk = 8, kChunks = kHead / kChunk;  // 16 bytes, which are copied and loaded at once
-constexpr int kTileElements = kTile * kHead;
+constexpr int kRowBytes = kHead * static_cast<int>(sizeof(bfloat16));
+constexpr SharedAddress kTileBytes = kTile * kRowBytes;
 constexpr float kLog2E = 1.4426950408889634f;
 static_assert(kTile == kWarps * kRows && kTile == kHead);
 
@@ -25,40 +26,45 @@ struct Lane {
 };
 
 // A tile in shared memory is [64][64]; the chunks of a row are permuted by its last three bits, so that eight
-// rows' chunks of one column stand in all banks.
-__device__ bfloat16* chunk_of(bfloat16* tile, int row, int chunk) {
-  return tile + row * kHead + (chunk ^ (row % 8)) * kChunk;
+// rows' chunks of one column stand in all banks. 2 k chunks on from an even one is a change of two bits,
+// which leaves one address per lane and constants.
+__device__ SharedAddress chunk_of(int row, int chunk) {
+  return static_cast<SharedAddress>(row * kRowBytes + (chunk ^ (row % 8)) * 16);
+}
+__device__ SharedAddress moved(SharedAddress address, int rows, int chunk_pairs) {
+  return static_cast<SharedAddress>(rows * kRowBytes) +
+         (address ^ static_cast<SharedAddress>(chunk_pairs * 32));
 }
 
 // Rows first to first + 63 of a head; zeros past the end.
-__device__ void copy_tile(bfloat16* tile, const bfloat16* from, std::int64_t row_stride, std::int64_t first,
-                          std::int64_t end) {
+__device__ void copy_tile(SharedAddress tile, const bfloat16* from, std::int64_t row_stride, int first,
+                          int end) {
 #pragma unroll
   for (int n = 0; n < kTile * kChunks / kThreads; ++n) {
     const int i = static_cast<int>(threadIdx.x) + n * kThreads, row = i / kChunks, chunk = i % kChunks;
     const bool there = first + row < end;
-    copy_async(chunk_of(tile, row, chunk), from + (there ? first + row : 0) * row_stride + chunk * kChunk,
+    copy_async(tile + chunk_of(row, chunk), from + (there ? first + row : 0) * row_stride + chunk * kChunk,
                there);
   }
 }
 
 // Rows `first` to first + 15 of a tile as a left operand.
-__device__ void load_operand(Operand& a, bfloat16* tile, int first, const Lane& at) {
+__device__ void load_operand(Operand& a, SharedAddress tile, int first, const Lane& at) {
+  const SharedAddress mine = chunk_of(at.lane % 16, at.lane / 16);
 #pragma unroll
-  for (int k = 0; k < 4; ++k) {
-    load_matrices(a[k], chunk_of(tile, first + at.lane % 16, 2 * k + at.lane / 16));
-  }
+  for (int k = 0; k < 4; ++k) load_matrices(a[k], tile + moved(mine, first, k));
 }
 
 // c [16, 64] += a [16, 64] . tile^T
 template <int kM>
-__device__ void multiply_by_rows(Sums (&c)[kM], const Operand (&a)[kM], bfloat16* tile, const Lane& at) {
+__device__ void multiply_by_rows(Sums (&c)[kM], const Operand (&a)[kM], SharedAddress tile, const Lane& at) {
+  const SharedAddress mine = chunk_of(at.lane / 16 * 8 + at.lane % 8, at.lane / 8 % 2);
 #pragma unroll
   for (int n = 0; n < 4; ++n) {
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       std::uint32_t b[4];
-      load_matrices(b, chunk_of(tile, 16 * n + at.lane / 16 * 8 + at.lane % 8, 2 * k + at.lane / 8 % 2));
+      load_matrices(b, tile + moved(mine, 16 * n, k));
 #pragma unroll
       for (int m = 0; m < kM; ++m) {
         multiply_add(c[m][2 * n], a[m][k], b[0], b[1]);
@@ -70,13 +76,15 @@ __device__ void multiply_by_rows(Sums (&c)[kM], const Operand (&a)[kM], bfloat16
 
 // c [16, 64] += a [16, 64] . tile
 template <int kM>
-__device__ void multiply_by_columns(Sums (&c)[kM], const Operand (&a)[kM], bfloat16* tile, const Lane& at) {
+__device__ void multiply_by_columns(Sums (&c)[kM], const Operand (&a)[kM], SharedAddress tile,
+                                    const Lane& at) {
+  const SharedAddress mine = chunk_of(at.lane % 16, at.lane / 16);
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
       std::uint32_t b[4];
-      load_matrices_transposed(b, chunk_of(tile, 16 * k + at.lane % 16, 2 * n + at.lane / 16));
+      load_matrices_transposed(b, tile + moved(mine, 16 * k, n));
 #pragma unroll
       for (int m = 0; m < kM; ++m) {
         multiply_add(c[m][2 * n], a[m][k], b[0], b[1]);
@@ -97,11 +105,11 @@ __device__ void round_operand(Operand& a, const Sums& x) {
 }
 
 // Rows of x, scaled, to where a head's rows stand, those before `end`.
-__device__ void store_rows(bfloat16* to, std::int64_t row_stride, std::int64_t first, std::int64_t end,
-                           const Sums& x, const float (&scale)[2], const Lane& at) {
+__device__ void store_rows(bfloat16* to, std::int64_t row_stride, int first, int end, const Sums& x,
+                           const float (&scale)[2], const Lane& at) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const std::int64_t row = first + at.g + 8 * r;
+    const int row = first + at.g + 8 * r;
     if (row >= end) continue;
     auto* pairs = reinterpret_cast<std::uint32_t*>(to + row * row_stride);
 #pragma unroll
@@ -113,8 +121,8 @@ __device__ void store_rows(bfloat16* to, std::int64_t row_stride, std::int64_t f
 
 // Multiplies scores of two rows, at the 64 keys from `begin` on, by their dropout's factors. Of a Philox
 // block, which has the keys of equal remainder mod 16 among 128, these 64 keys are half.
-__device__ void drop(Sums& x, const Mask& mask, std::uint32_t site, const std::uint32_t (&rows)[2],
-                     std::int64_t begin, const Lane& at) {
+__device__ void drop(Sums& x, const Mask& mask, std::uint32_t site, const std::uint32_t (&rows)[2], int begin,
+                     const Lane& at) {
   const bool upper = begin % 128 != 0;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
@@ -175,23 +183,23 @@ template <int kM, bool kDropout>
 __global__ void __launch_bounds__(kThreads) forward_kernel(bfloat16* out, float* lse, const bfloat16* qkv,
                                                            Heads at, std::int64_t first_head, Mask mask) {
   constexpr int kQueries = kTile * kM;
-  bfloat16* queries = dynamic_shared<bfloat16>();  // kM tiles
-  bfloat16* tiles = queries + kM * kTileElements;  // keys and values, two of each
+  const SharedAddress queries = shared_address(dynamic_shared<bfloat16>());  // kM tiles
+  const SharedAddress tiles = queries + kM * kTileBytes;                     // keys and values, two of each
   const Lane lane;
   const std::int64_t b = blockIdx.x / at.H, h = blockIdx.x % at.H;
-  const std::int64_t first = static_cast<std::int64_t>(gridDim.y - 1 - blockIdx.y) * kQueries;
-  const std::int64_t end = first + kQueries < at.T ? first + kQueries : at.T;  // of the keys, too
+  const int T = static_cast<int>(at.T), first = static_cast<int>(gridDim.y - 1 - blockIdx.y) * kQueries;
+  const int end = first + kQueries < T ? first + kQueries : T;  // of the keys, too
   const int my_first = lane.warp * kRows * kM;
   const std::uint32_t site = head_site(mask, first_head + h);
-  const auto copy = [&](std::int64_t begin) {
-    bfloat16* buffer = tiles + begin / kTile % 2 * 2 * kTileElements;
-    copy_tile(buffer, qkv + at.k(b, h), at.row(), begin, at.T);
-    copy_tile(buffer + kTileElements, qkv + at.v(b, h), at.row(), begin, at.T);
+  const auto copy = [&](int begin) {
+    const SharedAddress buffer = tiles + begin / kTile % 2 * 2 * kTileBytes;
+    copy_tile(buffer, qkv + at.k(b, h), at.row(), begin, T);
+    copy_tile(buffer + kTileBytes, qkv + at.v(b, h), at.row(), begin, T);
     commit_copies();
   };
 #pragma unroll
   for (int m = 0; m < kM; ++m) {
-    copy_tile(queries + m * kTileElements, qkv + at.q(b, h), at.row(), first + m * kTile, at.T);
+    copy_tile(queries + m * kTileBytes, qkv + at.q(b, h), at.row(), first + m * kTile, T);
   }
   copy(0);
 
@@ -201,7 +209,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(bfloat16* out, float*
 #pragma unroll
   for (int m = 0; m < kM; ++m) maximum[m][0] = maximum[m][1] = -INFINITY;
   const float factor = at.scale * kLog2E;
-  for (std::int64_t begin = 0; begin < end; begin += kTile) {
+  for (int begin = 0; begin < end; begin += kTile) {
     if (begin + kTile < end) {
       copy(begin + kTile);
       wait_for_copies<1>();
@@ -209,7 +217,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(bfloat16* out, float*
       wait_for_copies<0>();
     }
     __syncthreads();
-    bfloat16* keys = tiles + begin / kTile % 2 * 2 * kTileElements;
+    const SharedAddress keys = tiles + begin / kTile % 2 * 2 * kTileBytes;
     if (begin == 0) {
 #pragma unroll
       for (int m = 0; m < kM; ++m) load_operand(q[m], queries, my_first + m * kRows, lane);
@@ -220,7 +228,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(bfloat16* out, float*
       Operand p[kM];
 #pragma unroll
       for (int m = 0; m < kM; ++m) {
-        const std::int64_t row = first + my_first + m * kRows + lane.g;
+        const int row = first + my_first + m * kRows + lane.g;
         if (begin + kTile - 1 > first + my_first + m * kRows) {
 #pragma unroll
           for (int n = 0; n < 8; ++n) {
@@ -234,22 +242,22 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(bfloat16* out, float*
         if constexpr (kDropout) drop(s[m], mask, site, {mask.row(b, row), mask.row(b, row + 8)}, begin, lane);
         round_operand(p[m], s[m]);
       }
-      multiply_by_columns(o, p, keys + kTileElements, lane);
+      multiply_by_columns(o, p, keys + kTileBytes, lane);
     }
     __syncthreads();
   }
 #pragma unroll
   for (int m = 0; m < kM; ++m) {
-    const std::int64_t row = first + my_first + m * kRows;
+    const int row = first + my_first + m * kRows;
     float inverse[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const float total = over_row(sum[m][r], add_of);
       inverse[r] = 1.0f / total;
-      const std::int64_t i = row + lane.g + 8 * r;
-      if (lane.t == 0 && i < at.T) lse[at.lse(b, h) + i] = maximum[m][r] * at.scale + logf(total);
+      const int i = row + lane.g + 8 * r;
+      if (lane.t == 0 && i < T) lse[at.lse(b, h) + i] = maximum[m][r] * at.scale + logf(total);
     }
-    store_rows(out + at.out(b, h), at.out_row(), row, at.T, o[m], inverse, lane);
+    store_rows(out + at.out(b, h), at.out_row(), row, T, o[m], inverse, lane);
   }
 }
 
@@ -260,38 +268,38 @@ template <bool kDropout>
 __global__ void __launch_bounds__(kThreads)
     queries_kernel(bfloat16* dqkv, const bfloat16* dout, const float* delta, const float* lse,
                    const bfloat16* qkv, Heads at, std::int64_t first_head, Mask mask) {
-  bfloat16* queries = dynamic_shared<bfloat16>();
-  bfloat16* douts = queries + kTileElements;
-  bfloat16* tiles = douts + kTileElements;  // keys and values, two of each
+  const SharedAddress queries = shared_address(dynamic_shared<bfloat16>());
+  const SharedAddress douts = queries + kTileBytes;
+  const SharedAddress tiles = douts + kTileBytes;  // keys and values, two of each
   const Lane lane;
   const std::int64_t b = blockIdx.x / at.H, h = blockIdx.x % at.H;
-  const std::int64_t first = static_cast<std::int64_t>(gridDim.y - 1 - blockIdx.y) * kTile;
-  const std::int64_t end = first + kTile < at.T ? first + kTile : at.T;
+  const int T = static_cast<int>(at.T), first = static_cast<int>(gridDim.y - 1 - blockIdx.y) * kTile;
+  const int end = first + kTile < T ? first + kTile : T;
   const int my_first = lane.warp * kRows;
-  const std::int64_t row = first + my_first + lane.g;  // and 8 more
+  const int row = first + my_first + lane.g;  // and 8 more
   const std::uint32_t site = head_site(mask, first_head + h);
-  const auto copy = [&](std::int64_t begin) {
-    bfloat16* buffer = tiles + begin / kTile % 2 * 2 * kTileElements;
-    copy_tile(buffer, qkv + at.k(b, h), at.row(), begin, at.T);
-    copy_tile(buffer + kTileElements, qkv + at.v(b, h), at.row(), begin, at.T);
+  const auto copy = [&](int begin) {
+    const SharedAddress buffer = tiles + begin / kTile % 2 * 2 * kTileBytes;
+    copy_tile(buffer, qkv + at.k(b, h), at.row(), begin, T);
+    copy_tile(buffer + kTileBytes, qkv + at.v(b, h), at.row(), begin, T);
     commit_copies();
   };
-  copy_tile(queries, qkv + at.q(b, h), at.row(), first, at.T);
-  copy_tile(douts, dout + at.out(b, h), at.out_row(), first, at.T);
+  copy_tile(queries, qkv + at.q(b, h), at.row(), first, T);
+  copy_tile(douts, dout + at.out(b, h), at.out_row(), first, T);
   copy(0);
 
   // Past the end the probability is 2^-inf.
   float my_lse[2], my_delta[2];
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const bool there = row + 8 * r < at.T;
+    const bool there = row + 8 * r < T;
     my_lse[r] = there ? lse[at.lse(b, h) + row + 8 * r] * kLog2E : INFINITY;
     my_delta[r] = there ? delta[at.lse(b, h) + row + 8 * r] : 0.0f;
   }
   Operand q[1], go[1];
   Sums dq[1] = {};
   const float factor = at.scale * kLog2E;
-  for (std::int64_t begin = 0; begin < end; begin += kTile) {
+  for (int begin = 0; begin < end; begin += kTile) {
     if (begin + kTile < end) {
       copy(begin + kTile);
       wait_for_copies<1>();
@@ -299,21 +307,21 @@ __global__ void __launch_bounds__(kThreads)
       wait_for_copies<0>();
     }
     __syncthreads();
-    bfloat16* keys = tiles + begin / kTile % 2 * 2 * kTileElements;
+    const SharedAddress keys = tiles + begin / kTile % 2 * 2 * kTileBytes;
     if (begin == 0) {
       load_operand(q[0], queries, my_first, lane);
       load_operand(go[0], douts, my_first, lane);
     }
     Sums s[1] = {}, dp[1] = {};
     multiply_by_rows(s, q, keys, lane);
-    multiply_by_rows(dp, go, keys + kTileElements, lane);
+    multiply_by_rows(dp, go, keys + kTileBytes, lane);
     if constexpr (kDropout) drop(dp[0], mask, site, {mask.row(b, row), mask.row(b, row + 8)}, begin, lane);
 #pragma unroll
     for (int n = 0; n < 8; ++n) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         const int r = e / 2;
-        const bool seen = begin + 8 * n + 2 * lane.t + e % 2 <= row + 8 * r;
+        const bool seen = begin < first || begin + 8 * n + 2 * lane.t + e % 2 <= row + 8 * r;
         const float p = seen ? fast_exp2(fmaf(s[0][n][e], factor, -my_lse[r])) : 0.0f;
         s[0][n][e] = p * (dp[0][n][e] - my_delta[r]) * at.scale;
       }
@@ -323,7 +331,7 @@ __global__ void __launch_bounds__(kThreads)
     multiply_by_columns(dq, ds, keys, lane);
     __syncthreads();
   }
-  store_rows(dqkv + at.q(b, h), at.row(), first + my_first, at.T, dq[0], {1.0f, 1.0f}, lane);
+  store_rows(dqkv + at.q(b, h), at.row(), first + my_first, T, dq[0], {1.0f, 1.0f}, lane);
 }
 
 // A block has 64 keys of a head and makes their gradient and that of the values. Scores are transposed here:
@@ -332,62 +340,62 @@ template <bool kDropout>
 __global__ void __launch_bounds__(kThreads)
     keys_kernel(bfloat16* dqkv, const bfloat16* dout, const float* delta, const float* lse,
                 const bfloat16* qkv, Heads at, std::int64_t first_head, Mask mask) {
-  bfloat16* keys = dynamic_shared<bfloat16>();
-  bfloat16* values = keys + kTileElements;
-  bfloat16* tiles = values + kTileElements;  // queries and the outputs' gradients, two of each
+  const SharedAddress keys = shared_address(dynamic_shared<bfloat16>());
+  const SharedAddress values = keys + kTileBytes;
+  const SharedAddress tiles = values + kTileBytes;  // queries and the outputs' gradients, two of each
   __shared__ float lses[2][kTile], deltas[2][kTile];
   const Lane lane;
   const std::int64_t b = blockIdx.x / at.H, h = blockIdx.x % at.H;
-  const std::int64_t first = static_cast<std::int64_t>(blockIdx.y) * kTile;
+  const int T = static_cast<int>(at.T), first = static_cast<int>(blockIdx.y) * kTile;
   const int my_first = lane.warp * kRows;
-  const std::int64_t key = first + my_first + lane.g;  // and 8 more
+  const int key = first + my_first + lane.g;  // and 8 more
   const std::uint32_t site = head_site(mask, first_head + h);
-  const auto copy = [&](std::int64_t begin) {
-    const int which = static_cast<int>(begin / kTile % 2);
-    bfloat16* buffer = tiles + which * 2 * kTileElements;
-    copy_tile(buffer, qkv + at.q(b, h), at.row(), begin, at.T);
-    copy_tile(buffer + kTileElements, dout + at.out(b, h), at.out_row(), begin, at.T);
+  const auto copy = [&](int begin) {
+    const int which = begin / kTile % 2;
+    const SharedAddress buffer = tiles + which * 2 * kTileBytes;
+    copy_tile(buffer, qkv + at.q(b, h), at.row(), begin, T);
+    copy_tile(buffer + kTileBytes, dout + at.out(b, h), at.out_row(), begin, T);
     commit_copies();
     // Past the end the probability is 2^-inf.
     const int i = static_cast<int>(threadIdx.x) % kTile;
-    const bool there = begin + i < at.T;
+    const bool there = begin + i < T;
     if (threadIdx.x < kTile) {
       lses[which][i] = there ? lse[at.lse(b, h) + begin + i] * kLog2E : INFINITY;
     } else {
       deltas[which][i] = there ? delta[at.lse(b, h) + begin + i] : 0.0f;
     }
   };
-  copy_tile(keys, qkv + at.k(b, h), at.row(), first, at.T);
-  copy_tile(values, qkv + at.v(b, h), at.row(), first, at.T);
+  copy_tile(keys, qkv + at.k(b, h), at.row(), first, T);
+  copy_tile(values, qkv + at.v(b, h), at.row(), first, T);
   copy(first);
 
   Operand k[1], v[1];
   Sums dk[1] = {}, dv[1] = {};
   const float factor = at.scale * kLog2E;
-  for (std::int64_t begin = first; begin < at.T; begin += kTile) {
-    if (begin + kTile < at.T) {
+  for (int begin = first; begin < T; begin += kTile) {
+    if (begin + kTile < T) {
       copy(begin + kTile);
       wait_for_copies<1>();
     } else {
       wait_for_copies<0>();
     }
     __syncthreads();
-    const int which = static_cast<int>(begin / kTile % 2);
-    bfloat16* queries = tiles + which * 2 * kTileElements;
+    const int which = begin / kTile % 2;
+    const SharedAddress queries = tiles + which * 2 * kTileBytes;
     if (begin == first) {
       load_operand(k[0], keys, my_first, lane);
       load_operand(v[0], values, my_first, lane);
     }
     Sums s[1] = {}, dp[1] = {};
     multiply_by_rows(s, k, queries, lane);
-    multiply_by_rows(dp, v, queries + kTileElements, lane);
+    multiply_by_rows(dp, v, queries + kTileBytes, lane);
 #pragma unroll
     for (int n = 0; n < 8; ++n) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         const int column = 8 * n + 2 * lane.t + e % 2;
-        const std::int64_t my_key = key + e / 2 * 8;
-        const bool seen = my_key <= begin + column;
+        const int my_key = key + e / 2 * 8;
+        const bool seen = begin > first || my_key <= begin + column;
         const float p = seen ? fast_exp2(fmaf(s[0][n][e], factor, -lses[which][column])) : 0.0f;
         float kept = 1;
         if constexpr (kDropout) {
@@ -399,18 +407,16 @@ __global__ void __launch_bounds__(kThreads)
     }
     Operand p[1], ds[1];
     round_operand(p[0], s[0]);
-    multiply_by_columns(dv, p, queries + kTileElements, lane);
+    multiply_by_columns(dv, p, queries + kTileBytes, lane);
     round_operand(ds[0], dp[0]);
     multiply_by_columns(dk, ds, queries, lane);
     __syncthreads();
   }
-  store_rows(dqkv + at.k(b, h), at.row(), first + my_first, at.T, dk[0], {1.0f, 1.0f}, lane);
-  store_rows(dqkv + at.v(b, h), at.row(), first + my_first, at.T, dv[0], {1.0f, 1.0f}, lane);
+  store_rows(dqkv + at.k(b, h), at.row(), first + my_first, T, dk[0], {1.0f, 1.0f}, lane);
+  store_rows(dqkv + at.v(b, h), at.row(), first + my_first, T, dv[0], {1.0f, 1.0f}, lane);
 }
 
-constexpr std::size_t tiles_bytes(int tiles) {
-  return static_cast<std::size_t>(tiles) * kTileElements * sizeof(bfloat16);
-}
+constexpr std::size_t tiles_bytes(int tiles) { return static_cast<std::size_t>(tiles) * kTileBytes; }
 
 }  // namespace
 

@@ -67,39 +67,41 @@ __device__ inline int add_atomically(int* to, int value) { return atomicAdd(to, 
 // --- tensor cores. In the fragments of a 16 x 8 tile, lane = 4 g + t has of rows g and g + 8 the columns
 // 2 t and 2 t + 1.
 
+// Where something stands in the block's shared memory, in bytes.
+using SharedAddress = std::uint32_t;
+__device__ inline SharedAddress shared_address(const void* in_shared) {
+  return static_cast<SharedAddress>(__cvta_generic_to_shared(in_shared));
+}
+
 // Four 8 x 8 matrices of bfloat16; lane l gives the address of row l % 8 of matrix l / 8, and gets of each
 // matrix the elements (l / 4; 2 (l % 4), + 1).
-__device__ inline void load_matrices(std::uint32_t (&to)[4], const void* row) {
-  const auto address = static_cast<std::uint32_t>(__cvta_generic_to_shared(row));
+__device__ inline void load_matrices(std::uint32_t (&to)[4], SharedAddress row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-               : "r"(address)
+               : "r"(row)
                : "memory");
 }
 // The same, each matrix transposed: elements (2 (l % 4), + 1; l / 4).
-__device__ inline void load_matrices_transposed(std::uint32_t (&to)[4], const void* row) {
-  const auto address = static_cast<std::uint32_t>(__cvta_generic_to_shared(row));
+__device__ inline void load_matrices_transposed(std::uint32_t (&to)[4], SharedAddress row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-               : "r"(address)
+               : "r"(row)
                : "memory");
 }
 // c f32 [16, 8] += a bf16 [16, 16] . b bf16 [16, 8]
 __device__ inline void multiply_add(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
                                     std::uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
       "{%0, %1, %2, %3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 // 16 bytes from global to shared memory while the thread goes on; zeros where `there` is false.
-__device__ inline void copy_async(void* to, const void* from, bool there) {
-  const auto address = static_cast<std::uint32_t>(__cvta_generic_to_shared(to));
+__device__ inline void copy_async(SharedAddress to, const void* from, bool there) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
                :
-               : "r"(address), "l"(from), "r"(there ? 16 : 0)
+               : "r"(to), "l"(from), "r"(there ? 16 : 0)
                : "memory");
 }
 // What this thread has asked for so far becomes a group; at most `left` groups are still under way after

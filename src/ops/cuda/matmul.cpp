@@ -220,8 +220,14 @@ std::optional<cublasLtMatmulAlgo_t> best(const Runner& run, const Product& produ
   constexpr float kWavers = 0.98f;
   std::optional<cublasLtMatmulAlgo_t> found;
   float least = 0;
-  // What has been added to must not be added to again for the timing's sake.
-  const Memory copy = tune && product.accumulate ? take_memory(product.c.bytes()) : nullptr;
+  // What has been added to must not be added to again for the timing's sake. Without memory for that, the
+  // library's own choice has to do.
+  Memory copy;
+  try {
+    if (tune && product.accumulate) copy = take_memory(product.c.bytes());
+  } catch (const Error&) {
+    tune = false;
+  }
   for (const auto& candidate : candidates) {
     if (candidate.state != CUBLAS_STATUS_SUCCESS || candidate.workspaceSize > kWorkspace) continue;
     if (!tune) return candidate.algo;

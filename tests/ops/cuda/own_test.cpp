@@ -2,6 +2,8 @@
 // bits every time, and whole models.
 #include "ops/cuda/cuda.h"
 
+#include <fmt/format.h>
+
 #include "model/trainee.h"
 #include "ops/conformance.h"
 
@@ -28,7 +30,7 @@ class Cuda : public testing::TestWithParam<DType> {
 TEST_P(Cuda, ProductsOfRealModels) {
   const std::int64_t R = 512;
   for (const auto& [K, N] : {std::pair{768, 2304}, {768, 768}, {3072, 768}, {384, 1536}, {1600, 4800}}) {
-    SCOPED_TRACE(Shape{R, K, N}.to_string());
+    SCOPED_TRACE(fmt::format("{} x {} x {}", R, K, N));
     const Values x = values(R * K, 1), w = values(std::int64_t{N} * K, 2), bias = values(N, 3),
                  dy = values(R * N, 4);
     const auto products = [&](const Side& side) {

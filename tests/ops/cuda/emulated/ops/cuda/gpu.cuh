@@ -71,16 +71,25 @@ T shuffle_xor(T x, int mask) {
 }
 inline int add_atomically(int* to, int value) { return std::exchange(*to, *to + value); }
 
-inline void load_matrices(std::uint32_t (&to)[4], const void* row) {
-  const auto* rows = emulated::exchange(row);
+using SharedAddress = std::uint32_t;
+inline SharedAddress shared_address(const void* in_shared) {
+  return static_cast<SharedAddress>(static_cast<const char*>(in_shared) -
+                                    static_cast<char*>(emulated::dynamic_shared()));
+}
+inline void* shared_pointer(SharedAddress address) {
+  return static_cast<char*>(emulated::dynamic_shared()) + address;
+}
+
+inline void load_matrices(std::uint32_t (&to)[4], SharedAddress row) {
+  const auto* rows = emulated::exchange(shared_pointer(row));
   const int lane = emulated::lane();
   for (int matrix = 0; matrix < 4; ++matrix) {
     const auto* from = static_cast<const std::uint32_t*>(rows[8 * matrix + lane / 4]);
     to[matrix] = from[lane % 4];
   }
 }
-inline void load_matrices_transposed(std::uint32_t (&to)[4], const void* row) {
-  const auto* rows = emulated::exchange(row);
+inline void load_matrices_transposed(std::uint32_t (&to)[4], SharedAddress row) {
+  const auto* rows = emulated::exchange(shared_pointer(row));
   const int lane = emulated::lane();
   for (int matrix = 0; matrix < 4; ++matrix) {
     const auto at = [&](int r) {
@@ -108,7 +117,8 @@ inline void multiply_add(float (&c)[4], const std::uint32_t (&a)[4], std::uint32
 }
 
 // Copies happen as late as they may.
-inline void copy_async(void* to, const void* from, bool there) {
+inline void copy_async(SharedAddress address, const void* from, bool there) {
+  void* to = shared_pointer(address);
   emulated::later([=] { there ? std::memcpy(to, from, 16) : std::memset(to, 0, 16); });
 }
 inline void commit_copies() { emulated::commit(); }

@@ -1,0 +1,92 @@
+#!/usr/bin/env bash
+# Checks and measures the CUDA backend on a machine that has a GPU but not what Shoal is built with.
+#   bench/gpu.sh pack        here: builds for sm_90 into build/gpu, and gathers programs and libraries in build/gpu/pack
+#   bench/gpu.sh run [PART]  there, with build/gpu/pack carried along: all parts, or one of
+#     machine tests sanitizer ops steps
+# Full output goes to $OUT (default out/gpu), a report of about a page to the terminal.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+pack=build/gpu/pack
+programs=(test_ops_cuda bench_backend_ops bench_train_step)
+
+pack() {
+  set -e
+  cmake -S . -B build/gpu -G Ninja -DCMAKE_BUILD_TYPE=Release -DSHOAL_CUDA=ON -DSHOAL_MPI=OFF -DSHOAL_MARCH=x86-64-v3 \
+    -DCMAKE_CUDA_ARCHITECTURES=90-real >/dev/null
+  cmake --build build/gpu --target "${programs[@]}" -- -j "${JOBS:-2}"
+  rm -rf "$pack"
+  mkdir -p "$pack/lib"
+  for program in "${programs[@]}"; do
+    strip -o "$pack/$program" "$(find build/gpu -name "$program" -type f -not -path "*/pack/*")"
+    # CUDA's own libraries and the C library are there already.
+    ldd "$pack/$program" | awk '$3 ~ /^\// {print $3}' |
+      grep -vE 'libcu|libnv|/lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s)\.so|ld-linux' | xargs -r cp -Lnt "$pack/lib" || true
+  done
+  strip --strip-unneeded "$pack"/lib/* 2>/dev/null || true
+  du -sh "$pack"
+  echo "carry: $pack; there: bench/gpu.sh run"
+}
+
+# Where the machine keeps cuBLASLt: the toolkit's folder, or PyTorch's packages.
+cuda_libraries() {
+  local file
+  for file in /usr/local/cuda*/lib64/libcublasLt.so.13 /usr/local/cuda*/lib/libcublasLt.so.13 \
+              /opt/*/.venv/lib/python3*/site-packages/nvidia/*/lib/libcublasLt.so.13 \
+              /usr/lib/x86_64-linux-gnu/libcublasLt.so.13; do
+    [ -e "$file" ] && dirname "$file" && return
+  done
+}
+
+out=${OUT:-out/gpu}
+# title, log, command...: runs it, keeps all of its output, shows the last lines.
+part() {
+  local title=$1 log=$2 lines=$3
+  shift 3
+  printf '\n== %s\n' "$title"
+  local begin=$SECONDS status=0
+  timeout "${LIMIT:-240}" "$@" >"$out/$log" 2>&1 || status=$?
+  tail -n "$lines" "$out/$log"
+  echo "-- status $status, $((SECONDS - begin)) s"
+}
+
+machine() {
+  part "machine" machine.txt 12 nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.sm,clocks.mem,power.limit --format=csv
+}
+tests() {
+  part "op tests (all of tests/ops on the GPU)" tests.txt 25 "$pack/test_ops_cuda" --gtest_brief=1
+}
+# Memory errors and races, on the smaller shapes of every op.
+sanitizer() {
+  local small='*/1:*/2:*/9:*/10:*FastAndPlain*'
+  part "memcheck" memcheck.txt 6 compute-sanitizer --tool memcheck --error-exitcode 9 "$pack/test_ops_cuda" \
+    --gtest_brief=1 --gtest_filter="$small"
+  part "racecheck" racecheck.txt 6 compute-sanitizer --tool racecheck --error-exitcode 9 "$pack/test_ops_cuda" \
+    --gtest_brief=1 --gtest_filter="*/9:*/10:-*Linear*"
+  part "initcheck" initcheck.txt 6 compute-sanitizer --tool initcheck --error-exitcode 9 "$pack/test_ops_cuda" \
+    --gtest_brief=1 --gtest_filter="*/9:*/10:-*Linear*"
+}
+ops() {
+  part "ops of GPT-2 124M, 64 x 1024, bfloat16" ops-gpt2.txt 80 "$pack/bench_backend_ops" cuda
+  part "ops of the character model, 64 x 256, bfloat16" ops-char.txt 70 "$pack/bench_backend_ops" cuda --model char384
+}
+# layers heads width vocabulary batch positions dropout type steps
+steps() {
+  part "124M, 64 x 1024" step-124m.txt 1 "$pack/bench_train_step" 12 12 768 50257 64 1024 0 bfloat16 20 --backend cuda
+  part "124M, 64 x 1024, float32" step-124m-f32.txt 1 "$pack/bench_train_step" 12 12 768 50257 16 1024 0 float32 5 --backend cuda
+  part "355M, 32 x 1024" step-355m.txt 1 "$pack/bench_train_step" 24 16 1024 50257 32 1024 0 bfloat16 10 --backend cuda
+  part "774M, 16 x 1024" step-774m.txt 1 "$pack/bench_train_step" 36 20 1280 50257 16 1024 0 bfloat16 8 --backend cuda
+  part "1558M, 8 x 1024" step-1558m.txt 1 "$pack/bench_train_step" 48 25 1600 50257 8 1024 0 bfloat16 8 --backend cuda
+  part "characters 6/6/384, 64 x 256, dropout 0.2" step-char.txt 1 "$pack/bench_train_step" 6 6 384 65 64 256 0.2 bfloat16 100 --backend cuda
+}
+
+case ${1:-} in
+  pack) pack ;;
+  run)
+    mkdir -p "$out"
+    export LD_LIBRARY_PATH="$PWD/$pack/lib:$(cuda_libraries):${LD_LIBRARY_PATH:-}"
+    parts=("${@:2}")
+    [ ${#parts[@]} -gt 0 ] || parts=(machine tests ops steps sanitizer)
+    for name in "${parts[@]}"; do "$name"; done
+    ;;
+  *) sed -n '2,7p' "$0"; exit 2 ;;
+esac
