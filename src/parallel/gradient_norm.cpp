@@ -30,10 +30,11 @@ void GradientNorm::add_squares(const Tensor& totals, const Tensor& reduced, int 
   add(piece & ElementRange{common.end, plan_.padded(unit)});
 }
 
-// Of the data ranks' blocks.
+// Of the data ranks' blocks, or of this one's where it is alone.
 std::vector<double> GradientNorm::of_units(std::int64_t blocks_here) {
-  std::vector<double> parts(static_cast<std::size_t>(buffers_.all_block_squares.count()));
-  backend_.copy_to_host(parts.data(), buffers_.all_block_squares);
+  const Tensor& all = pieces_.size() > 1 ? buffers_.all_block_squares : buffers_.block_squares;
+  std::vector<double> parts(static_cast<std::size_t>(all.count()));
+  backend_.copy_to_host(parts.data(), all);
   std::vector<double> squares(plan_.units().size());
   std::int64_t before = 0;  // blocks of the units before, in one rank's part
   for (int u = 0; u < plan_.unit_count(); ++u) {
@@ -68,7 +69,7 @@ double GradientNorm::of_model(GradientReducer& reducer, std::int64_t step) {
   });
   const auto purpose = fmt::format("step {}, norm of the gradient", step + 1);
   pieces_.set_purpose(purpose);
-  pieces_.all_gather(buffers_.all_block_squares, buffers_.block_squares).wait();
+  if (pieces_.size() > 1) pieces_.all_gather(buffers_.all_block_squares, buffers_.block_squares).wait();
   mesh_.model().set_purpose(purpose);
   const double squares = whole(of_units(first));
   backend_.copy_from_host(buffers_.squares, &squares);
