@@ -35,12 +35,12 @@
 namespace shoal {
 namespace {
 
-// The cpu backend for what is done to parameters; time passes for the rest.
-class TimedBackend final : public Backend {
+// The cpu backend for what is done to parameters; time passes for products and attention, nothing for the
+// rest.
+class TimedBackend final : public DryBackend {
  public:
   // From here on a FLOP takes that long. 0: products are only counted.
   void set_seconds_per_flop(double seconds) { seconds_per_flop_ = seconds; }
-  double flops() const { return counter_.flops(); }
   double slept() const { return slept_; }  // seconds
 
   std::string_view name() const override { return "timed"; }
@@ -48,7 +48,6 @@ class TimedBackend final : public Backend {
   void release(void* data, std::size_t bytes) override { cpu_->release(data, bytes); }
   void copy_to_host(void* host, const Tensor& from) override { cpu_->copy_to_host(host, from); }
   void copy_from_host(const Tensor& to, const void* host) override { cpu_->copy_from_host(to, host); }
-  void synchronize() override {}
 
   void zero(const Tensor& x) override { cpu_->zero(x); }
   void convert(const Tensor& out, const Tensor& x) override { cpu_->convert(out, x); }
@@ -70,56 +69,35 @@ class TimedBackend final : public Backend {
   }
 
   void linear_forward(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias) override {
-    counter_.linear_forward(y, x, w, bias);
+    DryBackend::linear_forward(y, x, w, bias);
     pass_time();
   }
   void linear_backward_input(const Tensor& dx, const Tensor& dy, const Tensor& w) override {
-    counter_.linear_backward_input(dx, dy, w);
+    DryBackend::linear_backward_input(dx, dy, w);
     pass_time();
   }
   void linear_backward_weight(const Tensor& dw, const Tensor& dbias, const Tensor& dy,
                               const Tensor& x) override {
-    counter_.linear_backward_weight(dw, dbias, dy, x);
+    DryBackend::linear_backward_weight(dw, dbias, dy, x);
     pass_time();
   }
   void attention_forward(const Tensor& out, const Tensor& lse, const Tensor& qkv, std::int64_t first_head,
                          const Dropout& dropout) override {
-    counter_.attention_forward(out, lse, qkv, first_head, dropout);
+    DryBackend::attention_forward(out, lse, qkv, first_head, dropout);
     pass_time();
   }
   void attention_backward(const Tensor& dqkv, const Tensor& dout, const Tensor& out, const Tensor& lse,
                           const Tensor& qkv, std::int64_t first_head, const Dropout& dropout) override {
-    counter_.attention_backward(dqkv, dout, out, lse, qkv, first_head, dropout);
+    DryBackend::attention_backward(dqkv, dout, out, lse, qkv, first_head, dropout);
     pass_time();
   }
-
-  void embedding_forward(const Tensor&, const Tensor&, const Tensor&, const Tensor&, std::int64_t,
-                         const Dropout&) override {}
-  void embedding_backward(const Tensor&, const Tensor&, const Tensor&, const Tensor&, std::int64_t,
-                          const Dropout&) override {}
-  void layernorm_forward(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
-                         const Tensor&) override {}
-  void layernorm_backward(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
-                          const Tensor&, const Tensor&, const Tensor&) override {}
-  void residual_forward(const Tensor&, const Tensor&, const Tensor&, const Dropout&) override {}
-  void residual_backward(const Tensor&, const Tensor&, const Dropout&) override {}
-  void gelu_forward(const Tensor&, const Tensor&, Gelu) override {}
-  void gelu_backward(const Tensor&, const Tensor&, const Tensor&, Gelu) override {}
-  void attention_cached(const Tensor&, const Tensor&, const Tensor&, const Tensor&, std::int64_t) override {}
-  void cross_entropy_stats(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
-                           const Tensor&, std::int64_t, std::int64_t) override {}
-  void cross_entropy_rescale(const Tensor&, const Tensor&, const Tensor&, const Tensor&) override {}
-  void cross_entropy_loss(const Tensor&, const Tensor&, const Tensor&, const Tensor&,
-                          const Tensor&) override {}
-  void cross_entropy_backward(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
-                              std::int64_t, std::int64_t, float) override {}
 
  private:
   // A sleep is never shorter than it should be; what it is longer comes off the next one.
   void pass_time() {
     constexpr double kLeast = 1e-3;  // seconds
-    owed_ += (counter_.flops() - counted_) * seconds_per_flop_;
-    counted_ = counter_.flops();
+    owed_ += (flops() - counted_) * seconds_per_flop_;
+    counted_ = flops();
     if (owed_ < kLeast) return;
     const Stopwatch watch;
     std::this_thread::sleep_for(std::chrono::duration<double>(owed_));
@@ -129,7 +107,6 @@ class TimedBackend final : public Backend {
   }
 
   std::unique_ptr<Backend> cpu_ = make_cpu_backend(1);
-  DryBackend counter_;
   double seconds_per_flop_ = 0, counted_ = 0, owed_ = 0, slept_ = 0;
 };
 

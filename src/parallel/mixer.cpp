@@ -37,9 +37,13 @@ Mixer::Mixer(Backend& backend, Communicator& peers, const Topology& topology, co
   if (topology.workers != peers.size()) {
     fail("topology {} is one of {} workers, not {}", topology.name, topology.workers, peers.size());
   }
-  for (int round = 0; round < topology.period(); ++round) {
+  std::vector<int> first_of_group(static_cast<std::size_t>(topology.workers));
+  for (const auto& round : topology.rounds) {
+    for (const auto& group : round) {
+      for (const int worker : group) first_of_group[static_cast<std::size_t>(worker)] = group.front();
+    }
     rounds_.push_back(peers.split([&](int worker) {
-      return Communicator::Place{topology.group_of(worker, round).front(), worker};
+      return Communicator::Place{first_of_group[static_cast<std::size_t>(worker)], worker};
     }));
   }
 }

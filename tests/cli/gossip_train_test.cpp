@@ -16,18 +16,7 @@ const std::vector<std::string> kGossip = {
     "parallel.engine=gossip", "train.global_batch=8",  "train.micro_batch=1", "train.steps=10",
     "eval.interval=5",        "checkpoint.interval=5", "log.interval=1"};
 
-class GossipRuns : public TinyRuns {
- protected:
-  static Settings with(Settings settings, const Settings& more) {
-    settings.insert(settings.end(), more.begin(), more.end());
-    return settings;
-  }
-  void expect_same(const std::string& name, const std::string& other) const {
-    const auto result = shoal({"checkpoint", "compare", "runs/" + name, "runs/" + other});
-    EXPECT_EQ(result.code, 0) << name << result.out << result.err;
-    EXPECT_EQ(reproducible_metrics(name), reproducible_metrics(other)) << name;
-  }
-};
+class GossipRuns : public TinyRuns {};
 
 class GossipUnderMpi : public GossipRuns, public testing::WithParamInterface<Mpi> {
  protected:

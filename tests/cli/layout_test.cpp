@@ -18,15 +18,6 @@ const std::vector<std::string> kExact = {
 
 class Layouts : public TinyRuns {
  protected:
-  static Settings with(Settings settings, const Settings& more) {
-    settings.insert(settings.end(), more.begin(), more.end());
-    return settings;
-  }
-  void expect_same(const std::string& name, const std::string& other) const {
-    const auto result = shoal({"checkpoint", "compare", "runs/" + name, "runs/" + other});
-    EXPECT_EQ(result.code, 0) << result.out << result.err;
-    EXPECT_EQ(reproducible_metrics(name), reproducible_metrics(other));
-  }
   // Runs under mpirun in the folder of the runs.
   void train_under(Mpi mpi, int ranks, const Settings& settings) const {
     auto command = mpirun(mpi, ranks);

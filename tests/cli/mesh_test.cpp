@@ -54,10 +54,6 @@ constexpr double kBound = 1.1e-6;
 
 class Meshes : public TinyRuns {
  protected:
-  static Settings with(Settings settings, const Settings& more) {
-    settings.insert(settings.end(), more.begin(), more.end());
-    return settings;
-  }
   void train_in(const Layout& layout, const std::string& name, int steps, const Settings& more = {}) const {
     const Settings these = {"run.name=" + name, fmt::format("train.steps={}", steps)};
     train_well(with(with(with(kMesh, layout.settings()), these), more));
@@ -71,11 +67,6 @@ class Meshes : public TinyRuns {
       if (record.contains(key)) values[record["step"]] = record[key];
     }
     return values;
-  }
-  void expect_same(const std::string& name, const std::string& other) const {
-    const auto result = shoal({"checkpoint", "compare", "runs/" + name, "runs/" + other});
-    EXPECT_EQ(result.code, 0) << result.out << result.err;
-    EXPECT_EQ(reproducible_metrics(name), reproducible_metrics(other)) << name << " and " << other;
   }
   void expect_near(const std::string& name, const std::string& other, double bound) const {
     for (const auto* key : {"loss", "val_loss"}) {

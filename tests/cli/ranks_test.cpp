@@ -20,10 +20,6 @@ int count(const std::string& text, const std::string& word) {
 
 class Ranks : public TinyRuns {
  protected:
-  static Settings with(Settings settings, const Settings& more) {
-    settings.insert(settings.end(), more.begin(), more.end());
-    return settings;
-  }
   std::string out_of(const Settings& arguments) const {
     const auto result = shoal(arguments);
     EXPECT_EQ(result.code, 0) << result.err;

@@ -74,6 +74,10 @@ class TinyRuns : public testing::Test {
   }
 
   using Settings = std::vector<std::string>;
+  static Settings with(Settings settings, const Settings& more) {
+    settings.insert(settings.end(), more.begin(), more.end());
+    return settings;
+  }
   static Settings train_command(const Settings& settings) {
     Settings arguments = {"train", "tiny.toml"};
     arguments.insert(arguments.end(), settings.begin(), settings.end());
@@ -100,6 +104,12 @@ class TinyRuns : public testing::Test {
     for (std::string line; std::getline(lines, line);)
       result += line.substr(0, line.find(",\"tokens_per_s\"")) + "\n";
     return result;
+  }
+  // The same checkpoints and metrics, to the bit.
+  void expect_same(const std::string& name, const std::string& other) const {
+    const auto result = shoal({"checkpoint", "compare", "runs/" + name, "runs/" + other});
+    EXPECT_EQ(result.code, 0) << name << " and " << other << result.out << result.err;
+    EXPECT_EQ(reproducible_metrics(name), reproducible_metrics(other)) << name << " and " << other;
   }
   // Every file under a folder with what it holds, but for the lock, which names its last holder.
   std::vector<std::string> contents(const fs::path& name) const {

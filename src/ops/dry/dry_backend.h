@@ -7,7 +7,7 @@
 
 namespace shoal {
 
-class DryBackend final : public Backend {
+class DryBackend : public Backend {
  public:
   std::size_t allocated() const { return allocated_; }  // bytes, now
   std::size_t most_allocated() const { return most_; }  // bytes, at any time
