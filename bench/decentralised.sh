@@ -1,19 +1,20 @@
 #!/usr/bin/env bash
-# configs/pretrain-openwebtext-gossip.toml beside its all-reduce twin, in a size for a small machine: a GPT of 4 layers, 4
-# heads, width 64 and block 64 with GPT-2's vocabulary, STEPS steps of 32 x 64 tokens. The corpus, 600,000 tokens from
-# WikiText-2 and TinyShakespeare, goes as JSON lines through `shoal prepare openwebtext`. For each seed: all-reduce with AdamW,
-# and gossip with AccumAdamW on 4 and on 8 workers. Writes a table of final losses and a picture of the curves.
+# configs/pretrain-openwebtext-gossip.toml beside its all-reduce twin, in a size for a small machine: a GPT of LAYERS layers
+# and width WIDTH on the bytes of WikiText-2's validation part and TinyShakespeare, STEPS steps of 64 x 64 tokens. For each
+# seed: all-reduce with AdamW, and gossip with AccumAdamW on 4 and on 8 workers. Writes a table of final losses and a
+# picture of the curves.
 #
-#   [BUILD=build/release] [STEPS=1200] [SEEDS="1 2 3"] [WORK=DIR] [OUT=docs/decentralised] \
-#     bench/decentralised.sh [SETTING...]
+#   [BUILD=build/release] [LAYERS=2] [WIDTH=32] [LR=3e-3] [STEPS=12000] [SEEDS="1 2 3"] [WORK=DIR] \
+#     [OUT=bench/results/decentralised] bench/decentralised.sh [SETTING...]
 #
-# $SHOAL_DATA_DIR holds wikitext-2/valid.txt, tinyshakespeare.txt and gpt2/. OUT.md and OUT.svg are written. WORK keeps the
-# data and the runs: what is complete there is not run again, so take another WORK for other settings or another program.
-# SETTINGs go to every run. CONTROL=1 adds all-reduce with AccumAdamW.
+# $SHOAL_DATA_DIR holds wikitext-2/valid.txt and tinyshakespeare.txt. OUT.md and OUT.svg are written. WORK keeps the data and
+# the runs: what is complete there is not run again, so take another WORK for other settings or another program. SETTINGs go
+# to every run. CONTROL=1 adds all-reduce with AccumAdamW.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-build=${BUILD:-build/release} steps=${STEPS:-1200} seeds=${SEEDS:-1 2 3} out=${OUT:-docs/decentralised} work=${WORK:-}
+build=${BUILD:-build/release} steps=${STEPS:-12000} seeds=${SEEDS:-1 2 3} out=${OUT:-bench/results/decentralised}
+layers=${LAYERS:-2} width=${WIDTH:-32} lr=${LR:-3e-3} work=${WORK:-}
 export SHOAL_DATA_DIR=${SHOAL_DATA_DIR:-$PWD/../shared/data}
 shoal=$build/shoal
 [ -x "$shoal" ] || { echo "no $shoal: ninja -C $build shoal" >&2; exit 2; }
@@ -36,15 +37,17 @@ with open(out, "w", encoding="utf-8") as file:
     for document in documents:
         print(json.dumps({"text": document}), file=file)
 PY
-  "$shoal" prepare openwebtext --from "$work/documents.jsonl" --val-fraction 0.1 --out "$work/data"
+  "$shoal" prepare text "$work/documents.jsonl" --tokenizer bytes --val-fraction 0.1 --out "$work/data"
 fi
 
 warmup=$((steps / 10))
-common=(model.preset="" model.n_layer=4 model.n_head=4 model.n_embd=64 model.block_size=64 "data.dir=$work/data"
-  train.global_batch=32 train.micro_batch=4 "train.steps=$steps"
+common=(model.preset="" "model.n_layer=$layers" "model.n_head=$((width / 16))" "model.n_embd=$width" model.block_size=64
+  "data.dir=$work/data" train.dtype=float32 train.global_batch=64 train.micro_batch=8 "train.steps=$steps"
+  "optim.lr=$lr" "lr_schedule.min_lr=$(awk "BEGIN { print $lr / 10 }")"
   "lr_schedule.warmup_steps=$warmup" "lr_schedule.warmup_start=$(awk "BEGIN { print 1 / $warmup }")"
-  "eval.interval=$((steps / 12))" eval.batches=0 checkpoint.interval=0 checkpoint.best=false
+  "eval.interval=$((steps / 24))" eval.batches=0 checkpoint.interval=0 checkpoint.best=false
   log.tensorboard=false "run.dir=$work/runs" "$@")
+# For the control: the optimizer of the gossip config.
 accum=(optim.name=accum_adamw optim.accum_steps=8 optim.betas=0.9,0.98)
 
 # train NAME TWIN ARGUMENT...: a run by a config, unless it is there

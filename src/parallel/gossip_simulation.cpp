@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
+#include <span>
 
 #include "core/error.h"
 
@@ -55,16 +57,14 @@ class Conditions {
   int hosts_;
 };
 
-// Of a bucket's exchange: how long it keeps the links busy, and when it arrives after that. Both in ms.
-struct Cost {
-  double busy = 0, delay = 0;
-};
-
 // Of the bytes between hosts, what TCP carries: headers of 20 and 32 bytes, and as many the other way for
 // every second packet.
 double payload_share(double mtu) { return (mtu - 52) / (mtu + 26); }
 
 double ms_of(double bytes, double mbit_per_s) { return bytes * 8e-3 / mbit_per_s; }
+
+// What goes each way between m members of a group of k and the others, in buckets: parts, and then means.
+double crossing(double m, double k) { return 2 * m * (k - m) / k; }
 
 // Calls visit(host, members of the group there) for every host that has some; workers ascend.
 template <typename Visit>
@@ -78,35 +78,111 @@ void for_each_host(const Topology::Group& group, int per_host, Visit visit) {
   }
 }
 
-class Exchanges {
- public:
-  Exchanges(const SimulatedRun& run, int hosts)
-      : run_(run), bucket_bytes_(run.bytes / run.buckets), payload_(payload_share(run.mtu)) {
-    for (const auto& round : run.topology.rounds) {
-      auto& loads = loads_.emplace_back(static_cast<std::size_t>(hosts), 0.0);
-      for (const auto& group : round) {
-        const auto k = static_cast<double>(group.size());
-        for_each_host(group, run.per_host, [&](int host, double m) { loads[host] += 2 * m * (k - m) / k; });
-      }
+// Of what limits a bucket's exchange but the links between hosts: how long it keeps its group busy, and when
+// it arrives after its last byte was sent. Both in ms.
+struct Cost {
+  double busy = 0, delay = 0;
+};
+Cost within_group(const Topology::Group& group, const SimulatedRun& run, const Conditions& now) {
+  const double bytes = run.bytes / run.buckets, piece = std::min(bytes, kPiece);
+  const auto k = static_cast<double>(group.size());
+  Cost cost;
+  for_each_host(group, run.per_host, [&](int host, double m) {
+    if (m < k) cost.delay = std::max(cost.delay, 2 * now.delay[host]);
+    if (m > 1) {
+      cost.busy = std::max(cost.busy, ms_of(bytes * 2 * (m - 1) / k, now.local_bandwidth[host]));
+      cost.delay = std::max(cost.delay, 2 * now.local_delay[host]);
     }
+  });
+  cost.busy = std::max(cost.busy, bytes / (piece * kWindow) * cost.delay);
+  return cost;
+}
+
+// The exchanges of one group, which come in the order of their buckets.
+struct Flow {
+  double busy = 0;                // ms of the link for a bucket, alone
+  std::span<const double> ready;  // by bucket; ascends
+  std::span<double> end;          // by bucket; raised to when the link is done with it
+  std::size_t next = 0;
+  double left = 0;  // of the next bucket
+};
+
+// A host's link to the others. The flows of a round share it equally, in what those of earlier rounds leave.
+class Link {
+ public:
+  // Nothing will ask for the time before `from` any more.
+  void serve(std::span<Flow> flows, double from) {
+    std::erase_if(taken_, [&](const Interval& one) { return one.end <= from; });
+    const std::size_t earlier = taken_.size();
+    for (auto& flow : flows) flow.left = flow.busy;
+    std::size_t i = 0;
+    for (double t = from;;) {
+      double working = 0, least = 0, until = std::numeric_limits<double>::infinity();
+      for (const auto& flow : flows) {
+        if (flow.next == flow.ready.size()) continue;
+        if (flow.ready[flow.next] > t) {
+          until = std::min(until, flow.ready[flow.next]);
+        } else {
+          least = working > 0 ? std::min(least, flow.left) : flow.left;
+          ++working;
+        }
+      }
+      if (working == 0) {
+        if (std::isinf(until)) break;
+        t = until;
+        continue;
+      }
+      while (i < earlier && taken_[i].end <= t) ++i;
+      if (i < earlier && taken_[i].begin <= t) {
+        t = taken_[i].end;
+        continue;
+      }
+      if (i < earlier) until = std::min(until, taken_[i].begin);
+      const double end = std::min(until, t + least * working);
+      const bool done = end < until || end == t + least * working;
+      for (auto& flow : flows) {
+        if (flow.next == flow.ready.size() || flow.ready[flow.next] > t) continue;
+        if (done && flow.left == least) {
+          flow.end[flow.next] = std::max(flow.end[flow.next], end);
+          ++flow.next;
+          flow.left = flow.busy;
+        } else {
+          flow.left = std::max(0.0, flow.left - (end - t) / working);
+        }
+      }
+      if (taken_.size() > earlier && taken_.back().end == t) {
+        taken_.back().end = end;
+      } else {
+        taken_.push_back({t, end});
+      }
+      t = end;
+    }
+    std::ranges::inplace_merge(taken_, taken_.begin() + static_cast<std::ptrdiff_t>(earlier), {},
+                               &Interval::begin);
   }
 
-  Cost direct(const Topology::Group& group, std::size_t round, const Conditions& now) const {
-    const auto k = static_cast<double>(group.size());
-    const double piece = std::min(bucket_bytes_, kPiece);
-    Cost cost;
-    for_each_host(group, run_.per_host, [&](int host, double m) {
-      if (m < k) {
-        cost.busy =
-            std::max(cost.busy, ms_of(bucket_bytes_ * loads_[round][host] / payload_, now.bandwidth[host]));
-        cost.delay = std::max(cost.delay, 2 * now.delay[host]);
-      }
-      if (m > 1) {
-        cost.busy = std::max(cost.busy, ms_of(bucket_bytes_ * 2 * (m - 1) / k, now.local_bandwidth[host]));
-        cost.delay = std::max(cost.delay, 2 * now.local_delay[host]);
-      }
+ private:
+  struct Interval {
+    double begin, end;
+  };
+  std::vector<Interval> taken_;  // ascends
+};
+
+// Exchanges among all, that of a bucket after the other.
+class AmongAll {
+ public:
+  explicit AmongAll(const SimulatedRun& run)
+      : run_(run), bucket_bytes_(run.bytes / run.buckets), payload_(payload_share(run.mtu)) {
+    everyone_.resize(static_cast<std::size_t>(run.topology.workers));
+    std::iota(everyone_.begin(), everyone_.end(), 0);
+  }
+
+  Cost direct(const Conditions& now) const {
+    Cost cost = within_group(everyone_, run_, now);
+    for_each_host(everyone_, run_.per_host, [&](int host, double m) {
+      const double sent = bucket_bytes_ * crossing(m, run_.topology.workers) / payload_;
+      cost.busy = std::max(cost.busy, ms_of(sent, now.bandwidth[host]));
     });
-    cost.busy = std::max(cost.busy, bucket_bytes_ / (piece * kWindow) * cost.delay);
     return cost;
   }
 
@@ -129,7 +205,7 @@ class Exchanges {
  private:
   const SimulatedRun& run_;
   double bucket_bytes_, payload_;
-  std::vector<std::vector<double>> loads_;  // [round][host], in buckets sent
+  Topology::Group everyone_;
 };
 
 // Sums over the measured steps of a run.
@@ -146,20 +222,32 @@ struct Meter {
 
 class Gossip {
  public:
-  Gossip(const SimulatedRun& run, const Exchanges& exchanges)
+  Gossip(const SimulatedRun& run, int hosts)
       : run_(run),
-        exchanges_(exchanges),
         buckets_(static_cast<std::size_t>(run.buckets)),
+        links_(static_cast<std::size_t>(hosts)),
         clock_(static_cast<std::size_t>(run.topology.workers), 0.0),
         link_free_(clock_.size(), 0.0),
-        bucket_(clock_.size() * buckets_, 0.0) {}
+        bucket_(clock_.size() * buckets_, 0.0),
+        ready_(bucket_.size()),
+        end_(bucket_.size()) {
+    for (const auto& groups : run.topology.rounds) {
+      auto& round = rounds_.emplace_back();
+      for (const auto& group : groups) {
+        if (group.size() == 1) continue;
+        const auto k = static_cast<double>(group.size());
+        for_each_host(group, run.per_host, [&](int host, double m) {
+          if (m < k) round.parts.push_back({host, round.groups.size(), crossing(m, k)});
+        });
+        round.groups.push_back(&group);
+      }
+      std::ranges::stable_sort(round.parts, {}, &Part::host);
+    }
+  }
 
   void step(std::int64_t step, const Conditions& now) {
     compute(now);
-    const auto round = static_cast<std::size_t>((step + 1) % run_.topology.period());
-    for (const auto& group : run_.topology.rounds[round]) {
-      if (group.size() > 1) exchange(group, exchanges_.direct(group, round, now));
-    }
+    exchange(rounds_[static_cast<std::size_t>((step + 1) % run_.topology.period())], now);
   }
 
   double mean_clock() const {
@@ -168,6 +256,17 @@ class Gossip {
   double apart() const { return std::ranges::max(clock_) - std::ranges::min(clock_); }
 
  private:
+  // What a group sends through a host's link.
+  struct Part {
+    int host;
+    std::size_t group;
+    double share;  // of a bucket
+  };
+  struct Round {
+    std::vector<const Topology::Group*> groups;  // of two workers or more
+    std::vector<Part> parts;                     // by host
+  };
+
   // bucket_ holds when the exchange of each arrived, and then when its update was made.
   void compute(const Conditions& now) {
     const double in_buckets = run_.clip_by_bucket ? kBackward / run_.micro_batches : 0;
@@ -182,21 +281,55 @@ class Gossip {
     }
   }
 
-  void exchange(const Topology::Group& group, const Cost& cost) {
-    double free = 0;
-    for (const int i : group) free = std::max(free, link_free_[i]);
-    for (std::size_t b = 0; b < buckets_; ++b) {
-      for (const int i : group) free = std::max(free, bucket_[i * buckets_ + b]);
-      free += cost.busy;
-      for (const int i : group) bucket_[i * buckets_ + b] = free + cost.delay;
+  void exchange(const Round& round, const Conditions& now) {
+    for (std::size_t g = 0; g < round.groups.size(); ++g) {
+      for (std::size_t b = 0; b < buckets_; ++b) {
+        double ready = 0;
+        for (const int i : *round.groups[g]) {
+          ready = std::max({ready, link_free_[i], bucket_[i * buckets_ + b]});
+        }
+        ready_[g * buckets_ + b] = end_[g * buckets_ + b] = ready;
+      }
     }
-    for (const int i : group) link_free_[i] = free;
+    const double bytes = run_.bytes / run_.buckets / payload_share(run_.mtu);
+    for (auto part = round.parts.begin(); part != round.parts.end();) {
+      const int host = part->host;
+      flows_.clear();
+      for (; part != round.parts.end() && part->host == host; ++part) {
+        flows_.push_back({.busy = ms_of(bytes * part->share, now.bandwidth[host]),
+                          .ready = {&ready_[part->group * buckets_], buckets_},
+                          .end = {&end_[part->group * buckets_], buckets_}});
+      }
+      links_[host].serve(flows_, first_update_on(host));
+    }
+    for (std::size_t g = 0; g < round.groups.size(); ++g) {
+      const auto& group = *round.groups[g];
+      const Cost cost = within_group(group, run_, now);
+      double free = 0;
+      for (std::size_t b = 0; b < buckets_; ++b) {
+        free = std::max(free, ready_[g * buckets_ + b]) + cost.busy;
+        const double end = std::max(free, end_[g * buckets_ + b]);
+        for (const int i : group) bucket_[i * buckets_ + b] = end + cost.delay;
+        for (const int i : group) link_free_[i] = end;
+      }
+    }
+  }
+
+  // No worker there begins an exchange before.
+  double first_update_on(int host) const {
+    const int first = host * run_.per_host, end = std::min(first + run_.per_host, run_.topology.workers);
+    double earliest = std::numeric_limits<double>::infinity();
+    for (int i = first; i < end; ++i) earliest = std::min(earliest, bucket_[i * buckets_]);
+    return earliest;
   }
 
   const SimulatedRun& run_;
-  const Exchanges& exchanges_;
   std::size_t buckets_;
+  std::vector<Round> rounds_;
+  std::vector<Link> links_;                         // by host
   std::vector<double> clock_, link_free_, bucket_;  // by worker; by worker and bucket
+  std::vector<double> ready_, end_;                 // by group and bucket
+  std::vector<Flow> flows_;
 };
 
 // All workers begin a step at the same time, but for ZeRO's wait for parameters in the forward pass.
@@ -241,16 +374,8 @@ class Synchronous {
 
 std::vector<SimulatedScheme> simulate(const SimulatedRun& run, const std::function<void(int)>& done) {
   Conditions now(run);
-  const Exchanges exchanges(run, now.hosts());
-  Topology everyone{
-      "all", run.topology.workers, {{Topology::Group(static_cast<std::size_t>(run.topology.workers))}}};
-  auto& all = everyone.rounds[0][0];
-  std::iota(all.begin(), all.end(), 0);
-  SimulatedRun together = run;
-  together.topology = std::move(everyone);
-  const Exchanges among_all(together, now.hosts());
-
-  Gossip gossip(run, exchanges);
+  const AmongAll among_all(run);
+  Gossip gossip(run, now.hosts());
   struct Other {
     const char* name;
     bool ring;
@@ -272,7 +397,7 @@ std::vector<SimulatedScheme> simulate(const SimulatedRun& run, const std::functi
     if (step >= run.first_measured()) compute += std::accumulate(now.compute.begin(), now.compute.end(), 0.0);
     gossip.step(step, now);
     const auto [fastest, slowest] = std::ranges::minmax(now.compute);
-    const Cost direct = among_all.direct(together.topology.rounds[0][0], 0, now);
+    const Cost direct = among_all.direct(now);
     const Cost ring = among_all.ring(now);
     const double told = 2 * among_all.longest_delay(now);
     for (auto& other : others) other.run.step(other.ring ? ring : direct, told, fastest, slowest);
