@@ -137,6 +137,31 @@ TEST(GossipSimulation, WorkersOfAHostShareItsLink) {
   EXPECT_NEAR(step_of(run, "gossip"), 80, 1e-6) << "the slower link decides";
 }
 
+// Two exchanges share the link of two hosts. When both begin together it is idle while the workers compute;
+// when one worker is slower, the other pair is ahead and the link never rests.
+TEST(GossipSimulation, ExchangesShareALinkWhileBothAreUnderWay) {
+  auto run = plain(600, 1, 1000, 0);
+  run.topology = make_topology("ring", 4, 1);
+  run.per_host = 2;
+  run.local = {1e12, 0.0};
+  EXPECT_NEAR(step_of(run, "gossip"), (600 + 2 * 1000) / 2.0, 1e-6);
+  run.compute = time("at(0: 600, 400)");
+  EXPECT_NEAR(step_of(run, "gossip"), 1000, 1e-6);
+}
+
+// Pairs that never meet, on the same two hosts: what the slow one sends takes 100 ms of the link in 1000.
+TEST(GossipSimulation, ALinkIsFreeWhileASlowPairComputes) {
+  auto run = plain(0, 1, 100, 0);
+  run.topology = {"pairs", 4, {{{0, 2}, {1, 3}}}};
+  run.per_host = 2;
+  run.compute = time("at(1: 1000, 0)");
+  // In the 20 measured steps the fast pair meets two or three exchanges of the slow one.
+  const double least = 100 + 2 * 100 / 20.0, most = 100 + 3 * 100 / 20.0;
+  const double step = step_of(run, "gossip");
+  EXPECT_GE(step, (1000 + least) / 2 - kRounding);
+  EXPECT_LE(step, (1000 + most) / 2 + kRounding);
+}
+
 TEST(GossipSimulation, NoMoreIsUnderWayThanTheTransportKeeps) {
   auto run = plain(0, 1, 0, 50);
   run.link.bandwidth = 1e12;
