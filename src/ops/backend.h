@@ -47,6 +47,8 @@ class Backend {
   virtual void copy_to_host(void* host, const Tensor& from) = 0;
   virtual void copy_from_host(const Tensor& to, const void* host) = 0;
   virtual void synchronize() = 0;
+  // Whether only the backend can reach what is there.
+  virtual bool is_remote(const void*) const { return false; }
 
   // --- element-wise and reductions
   virtual void zero(const Tensor& x) = 0;

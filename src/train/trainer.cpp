@@ -12,6 +12,7 @@
 #include "core/text.h"
 #include "core/trace.h"
 #include "data/batch_loader.h"
+#include "parallel/staging.h"
 #include "train/agree.h"
 #include "train/bad_step.h"
 #include "train/evaluate.h"
@@ -48,16 +49,17 @@ struct Trainer::Impl {
   };
 
   World& world;
-  Tracer* tracer;  // or null
-  Communicator& ranks;
+  Tracer* tracer;      // or null
   const Config given;  // before its layout was resolved
+  std::unique_ptr<Backend> backend;
+  std::unique_ptr<Communicator> staging;
+  Communicator& ranks;
   // The data decide parts of the config, so they are opened first.
   Config config;
   Mesh mesh;
   Dataset data;
   GptConfig gpt;
   std::optional<RunLock> lock;
-  std::unique_ptr<Backend> backend;
   std::unique_ptr<DataEngine> engine;
   std::unique_ptr<Pipeline> model;
   std::unique_ptr<StepBatches> step_batches;
@@ -133,14 +135,15 @@ struct Trainer::Impl {
 Trainer::Impl::Impl(const Config& its_config, World& its_world, Tracer* its_tracer)
     : world(its_world),
       tracer(its_tracer),
-      ranks(world.ranks),
       given(its_config),
+      backend(make_backend(given.train.backend, backend_threads(given, world))),
+      staging(make_staging_communicator(*backend, world.ranks)),
+      ranks(*staging),
       config(agree_on_config(given, world)),
       mesh(ranks, mesh_shape(config)),
       data(open_dataset(config, world)),
       gpt(to_gpt_config(config.model)),
       lock(take_run_directory(config, gpt, world)),
-      backend(make_backend(config.train.backend, backend_threads(config, world))),
       schedule(lr_schedule(config)),
       spikes(config.train.spike_zscore, config.train.spike_window),
       windows(BatchSampler(data.train(), gpt.block_size, Sampling::epochs, 0).windows()) {

@@ -104,7 +104,7 @@ void look_at_average(RankOfRun& rank, int step, Shown& look) {
   auto& engine = rank.engine();
   const auto collect_into = [&](RunOutcome& outcome) {
     const std::lock_guard lock(look.mutex);
-    collect(outcome, engine);
+    collect(outcome, engine, rank.backend());
   };
   RunOutcome before, meanwhile, after;
   rank.evaluate(step, before);

@@ -48,7 +48,7 @@ class HandWorker {
   }
 
   RunOutcome finish() {
-    collect(outcome, rank_.engine());
+    collect(outcome, rank_.engine(), rank_.backend());
     return outcome;
   }
 

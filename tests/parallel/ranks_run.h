@@ -13,6 +13,7 @@
 #include "parallel/data_engine.h"
 #include "parallel/pipeline.h"
 #include "parallel/stages.h"
+#include "parallel/staging.h"
 
 namespace shoal::test {
 
@@ -35,6 +36,7 @@ struct RanksRun {
   Recompute recompute = Recompute::none;
   double lr = 1e-2;
   int evaluate_every = 5;  // steps; in between, as trainers do
+  std::function<std::unique_ptr<Backend>()> backend = [] { return make_cpu_backend(1); };
 
   ModelPart part(const MeshPlace& place) const {
     ModelPart part;
@@ -97,7 +99,7 @@ void for_elements(const StateTensor& tensor, F&& f) {
 
 // Puts the parts that a rank holds where they belong in whole tensors, and counts what it would save. Ranks
 // that hold the same have the same bits.
-inline void collect(RunOutcome& into, DataEngine& engine) {
+inline void collect(RunOutcome& into, DataEngine& engine, Backend& backend) {
   const auto whole = [](auto& tensors, const StateTensor& tensor) -> auto& {
     auto& values = tensors[tensor.name];
     if (values.empty()) values.resize(static_cast<std::size_t>(tensor.shape.count()));
@@ -108,9 +110,11 @@ inline void collect(RunOutcome& into, DataEngine& engine) {
     const bool known = into.state.contains(tensor.name);
     auto& values = whole(into.state, tensor);
     if (!known) std::fill(values.begin(), values.end(), kNone);
+    std::vector<float> mine(static_cast<std::size_t>(tensor.data.count()));
+    backend.copy_to_host(mine.data(), tensor.data);
     int differ = 0;
     for_elements(tensor, [&](std::size_t here, std::size_t there) {
-      const float value = tensor.data.as<float>()[here];
+      const float value = mine[here];
       if (!std::isnan(values[there]) && values[there] != value) ++differ;
       values[there] = value;
     });
@@ -136,8 +140,9 @@ class RankOfRun {
   RankOfRun(const RanksRun& run, Communicator& ranks, const Deal& deal)
       : run_(run),
         deal_(deal),
-        mesh_(ranks, run.mesh),
-        backend_(make_cpu_backend(1)),
+        backend_(run.backend()),
+        ranks_(make_staging_communicator(*backend_, ranks)),
+        mesh_(*ranks_, run.mesh),
         engine_(make_data_engine(*backend_, mesh_, run.model, run.engine_options(mesh_.place()))),
         model_(*backend_, *engine_, mesh_, run.model, run.pipeline_options(mesh_.place())),
         losses_(*backend_, DType::f64, {engine_->passes()}) {
@@ -238,8 +243,9 @@ class RankOfRun {
 
   const RanksRun& run_;
   Deal deal_;
-  Mesh mesh_;
   std::unique_ptr<Backend> backend_;
+  std::unique_ptr<Communicator> ranks_;
+  Mesh mesh_;
   std::unique_ptr<DataEngine> engine_;
   Pipeline model_;
   std::vector<Buffer> tokens_, targets_;  // of the step's micro-batches
@@ -259,7 +265,7 @@ inline std::vector<RunOutcome> train_workers(const RanksRun& run, const RankStep
     steps(rank, mine);
     const std::lock_guard lock(mutex);
     auto& outcome = outcomes[static_cast<std::size_t>(rank.place().worker)];
-    collect(outcome, rank.engine());
+    collect(outcome, rank.engine(), rank.backend());
     if (outcome.losses.empty()) {
       outcome.losses = mine.losses;
       outcome.norms = mine.norms;

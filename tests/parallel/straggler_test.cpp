@@ -78,7 +78,7 @@ std::vector<RunOutcome> be_late(Transport transport, const RanksRun& run) {
       rank.step(step, outcome);
       gate.done(world.ranks.rank());
     }
-    collect(outcome, rank.engine());
+    collect(outcome, rank.engine(), rank.backend());
   });
   return outcomes;
 }

@@ -22,6 +22,7 @@ class CudaBackend final : public Backend {
   void copy_to_host(void* host, const Tensor& from) override;
   void copy_from_host(const Tensor& to, const void* host) override;
   void synchronize() override;
+  bool is_remote(const void* data) const override;
 
   void zero(const Tensor& x) override;
   void convert(const Tensor& out, const Tensor& x) override;

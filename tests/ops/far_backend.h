@@ -1,0 +1,144 @@
+// A backend whose memory the host cannot reach, as a GPU's: that of another one, by addresses that are none.
+// Who reads or writes through them without the backend crashes.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "ops/backend.h"
+
+namespace shoal::test {
+
+class FarBackend final : public Backend {
+ public:
+  explicit FarBackend(std::unique_ptr<Backend> near) : near_(std::move(near)) {}
+  std::string_view name() const override { return near_->name(); }
+
+  void* allocate(std::size_t bytes) override { return moved(near_->allocate(bytes)); }
+  void release(void* data, std::size_t bytes) override { near_->release(moved(data), bytes); }
+  void copy_to_host(void* host, const Tensor& from) override { near_->copy_to_host(host, near(from)); }
+  void copy_from_host(const Tensor& to, const void* host) override { near_->copy_from_host(near(to), host); }
+  void synchronize() override { near_->synchronize(); }
+  bool is_remote(const void* data) const override {
+    return (reinterpret_cast<std::uintptr_t>(data) & kFar) != 0;
+  }
+
+  void zero(const Tensor& x) override { call(&Backend::zero, x); }
+  void convert(const Tensor& out, const Tensor& x) override { call(&Backend::convert, out, x); }
+  void add(const Tensor& out, const Tensor& x) override { call(&Backend::add, out, x); }
+  void scale(const Tensor& out, const Tensor& x, float factor) override {
+    call(&Backend::scale, out, x, factor);
+  }
+  void sum(const Tensor& total, const Tensor& x) override { call(&Backend::sum, total, x); }
+  void sum_squares(const Tensor& totals, const Tensor& x) override { call(&Backend::sum_squares, totals, x); }
+  void clip_scale(const Tensor& scale, const Tensor& squares, double max_norm) override {
+    call(&Backend::clip_scale, scale, squares, max_norm);
+  }
+  void linear_forward(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias) override {
+    call(&Backend::linear_forward, y, x, w, bias);
+  }
+  void linear_backward_input(const Tensor& dx, const Tensor& dy, const Tensor& w) override {
+    call(&Backend::linear_backward_input, dx, dy, w);
+  }
+  void linear_backward_weight(const Tensor& dw, const Tensor& dbias, const Tensor& dy,
+                              const Tensor& x) override {
+    call(&Backend::linear_backward_weight, dw, dbias, dy, x);
+  }
+  void embedding_forward(const Tensor& out, const Tensor& tokens, const Tensor& wte, const Tensor& wpe,
+                         std::int64_t first_class, const Dropout& dropout) override {
+    call(&Backend::embedding_forward, out, tokens, wte, wpe, first_class, dropout);
+  }
+  void embedding_backward(const Tensor& dwte, const Tensor& dwpe, const Tensor& dout, const Tensor& tokens,
+                          std::int64_t first_class, const Dropout& dropout) override {
+    call(&Backend::embedding_backward, dwte, dwpe, dout, tokens, first_class, dropout);
+  }
+  void layernorm_forward(const Tensor& y, const Tensor& mean, const Tensor& rstd, const Tensor& x,
+                         const Tensor& gamma, const Tensor& beta) override {
+    call(&Backend::layernorm_forward, y, mean, rstd, x, gamma, beta);
+  }
+  void layernorm_backward(const Tensor& dx, const Tensor& dgamma, const Tensor& dbeta, const Tensor& dy,
+                          const Tensor& x, const Tensor& gamma, const Tensor& mean,
+                          const Tensor& rstd) override {
+    call(&Backend::layernorm_backward, dx, dgamma, dbeta, dy, x, gamma, mean, rstd);
+  }
+  void residual_forward(const Tensor& out, const Tensor& residual, const Tensor& branch,
+                        const Dropout& dropout) override {
+    call(&Backend::residual_forward, out, residual, branch, dropout);
+  }
+  void residual_backward(const Tensor& dbranch, const Tensor& dout, const Dropout& dropout) override {
+    call(&Backend::residual_backward, dbranch, dout, dropout);
+  }
+  void gelu_forward(const Tensor& y, const Tensor& x, Gelu kind) override {
+    call(&Backend::gelu_forward, y, x, kind);
+  }
+  void gelu_backward(const Tensor& dx, const Tensor& dy, const Tensor& x, Gelu kind) override {
+    call(&Backend::gelu_backward, dx, dy, x, kind);
+  }
+  void attention_forward(const Tensor& out, const Tensor& lse, const Tensor& qkv, std::int64_t first_head,
+                         const Dropout& dropout) override {
+    call(&Backend::attention_forward, out, lse, qkv, first_head, dropout);
+  }
+  void attention_backward(const Tensor& dqkv, const Tensor& dout, const Tensor& out, const Tensor& lse,
+                          const Tensor& qkv, std::int64_t first_head, const Dropout& dropout) override {
+    call(&Backend::attention_backward, dqkv, dout, out, lse, qkv, first_head, dropout);
+  }
+  void attention_cached(const Tensor& out, const Tensor& keys, const Tensor& values, const Tensor& qkv,
+                        std::int64_t past) override {
+    call(&Backend::attention_cached, out, keys, values, qkv, past);
+  }
+  void cross_entropy_stats(const Tensor& maximum, const Tensor& exp_sum, const Tensor& target_logit,
+                           const Tensor& argmax, const Tensor& logits, const Tensor& targets,
+                           std::int64_t first_class, std::int64_t valid) override {
+    call(&Backend::cross_entropy_stats, maximum, exp_sum, target_logit, argmax, logits, targets, first_class,
+         valid);
+  }
+  void cross_entropy_rescale(const Tensor& exp_sum, const Tensor& argmax, const Tensor& own,
+                             const Tensor& maximum) override {
+    call(&Backend::cross_entropy_rescale, exp_sum, argmax, own, maximum);
+  }
+  void cross_entropy_loss(const Tensor& losses, const Tensor& maximum, const Tensor& exp_sum,
+                          const Tensor& target_logit, const Tensor& targets) override {
+    call(&Backend::cross_entropy_loss, losses, maximum, exp_sum, target_logit, targets);
+  }
+  void cross_entropy_backward(const Tensor& dlogits, const Tensor& logits, const Tensor& maximum,
+                              const Tensor& exp_sum, const Tensor& targets, std::int64_t first_class,
+                              std::int64_t valid, float scale) override {
+    call(&Backend::cross_entropy_backward, dlogits, logits, maximum, exp_sum, targets, first_class, valid,
+         scale);
+  }
+  void fill_normal(const Tensor& out, std::uint64_t seed, std::uint64_t name, std::int64_t first,
+                   double stddev) override {
+    call(&Backend::fill_normal, out, seed, name, first, stddev);
+  }
+  void fill(const Tensor& out, float value) override { call(&Backend::fill, out, value); }
+  void adamw(const Tensor& weights, const Tensor& compute, const Tensor& m, const Tensor& v,
+             const Tensor& mean, const Tensor& grads, const AdamWStep& step) override {
+    AdamWStep here = step;
+    if (step.grad_scale) here.grad_scale = static_cast<const float*>(moved(step.grad_scale));
+    call(&Backend::adamw, weights, compute, m, v, mean, grads, here);
+  }
+
+ private:
+  static constexpr std::uintptr_t kFar = std::uintptr_t{1} << 62;
+
+  // There and back.
+  template <typename T>
+  static T* moved(T* data) {
+    return data ? reinterpret_cast<T*>(reinterpret_cast<std::uintptr_t>(data) ^ kFar) : nullptr;
+  }
+  template <typename T>
+  static const T& near(const T& other) {
+    return other;
+  }
+  // What is not the backend's becomes an address that is none.
+  static Tensor near(const Tensor& x) { return {moved(x.data), x.dtype, x.shape}; }
+  template <typename... Parameters, typename... Arguments>
+  void call(void (Backend::*op)(Parameters...), const Arguments&... arguments) {
+    ((*near_).*op)(near(arguments)...);
+  }
+
+  std::unique_ptr<Backend> near_;
+};
+
+}  // namespace shoal::test

@@ -1,0 +1,58 @@
+// Training on a backend whose memory the host cannot reach, as a GPU's.
+#include <fmt/format.h>
+
+#include "ops/far_backend.h"
+#include "parallel/gossip_run.h"
+
+namespace shoal::test {
+namespace {
+
+// Nothing above the backend reaches into its memory, and the runs are those of memory that the host reaches.
+void expect_the_same_from_afar(RanksRun run) {
+  const auto near = bytes_of(train_workers(run));
+  run.backend = [] { return std::make_unique<FarBackend>(make_cpu_backend(1)); };
+  EXPECT_EQ(bytes_of(train_workers(run)), near);
+}
+
+struct FarMesh {
+  MeshShape mesh;
+  int zero = 0;
+};
+
+class FarMemory : public testing::TestWithParam<FarMesh> {};
+
+TEST_P(FarMemory, IsTheSameRun) {
+  for (const bool exact : {false, true}) {
+    RanksRun run;
+    run.mesh = GetParam().mesh;
+    run.sequence = run.mesh.tensor > 1;
+    run.recompute = run.mesh.data > 1 ? Recompute::block : Recompute::none;
+    run.engine = {
+        .grad_clip = 0.1, .zero = GetParam().zero, .layout_exact = exact, .micro_batches = 4};
+    expect_the_same_from_afar(run);
+    run.engine.compute = run.engine.reduced = DType::bf16;
+    expect_the_same_from_afar(run);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(, FarMemory,
+                         testing::Values(FarMesh{{1, 1, 1}}, FarMesh{{1, 2, 1}, 0}, FarMesh{{1, 2, 1}, 1},
+                                         FarMesh{{1, 2, 1}, 2}, FarMesh{{1, 2, 1}, 3}, FarMesh{{1, 1, 2}},
+                                         FarMesh{{2, 1, 1}}, FarMesh{{2, 2, 2}, 3}),
+                         [](const auto& test) {
+                           const auto& mesh = test.param.mesh;
+                           return fmt::format("{}x{}x{}Zero{}", mesh.pipeline, mesh.data, mesh.tensor,
+                                              test.param.zero);
+                         });
+
+TEST(FarMemoryOfWorkers, IsTheSameRun) {
+  auto run = gossip_run(make_topology("exp", 4, 1));
+  expect_the_same_from_afar(run);
+  run.engine.gossip->clip_by_bucket = true;
+  run.engine.gossip->bucket_bytes = kTinyBuckets;
+  run.engine.adamw.accum_steps = 2;
+  expect_the_same_from_afar(run);
+}
+
+}  // namespace
+}  // namespace shoal::test

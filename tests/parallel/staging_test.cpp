@@ -1,0 +1,39 @@
+// Collectives on memory that the host cannot reach.
+#include "parallel/staging.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "comm/conformance.h"
+#include "ops/dry/dry_backend.h"
+
+namespace shoal::test {
+namespace {
+
+// Says that everything is out of reach.
+class RemoteBackend final : public DryBackend {
+ public:
+  bool is_remote(const void*) const override { return true; }
+  void copy_to_host(void* host, const Tensor& from) override { std::memcpy(host, from.data, from.bytes()); }
+  void copy_from_host(const Tensor& to, const void* host) override { std::memcpy(to.data, host, to.bytes()); }
+};
+
+class Staging : public testing::TestWithParam<Check> {};
+
+TEST_P(Staging, Conforms) {
+  for (const int ranks : {1, 2, 4}) {
+    run_threads({.ranks = ranks, .deadline_seconds = 60}, [&](World& world) {
+      RemoteBackend backend;
+      const auto staging = make_staging_communicator(backend, world.ranks);
+      World staged{*staging, world.local_rank, world.local_size, world.cores, world.where};
+      GetParam().run(staged, 64 << 10);
+    });
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(, Staging, testing::ValuesIn(kChecks),
+                         [](const auto& test) { return std::string(test.param.name); });
+
+}  // namespace
+}  // namespace shoal::test
