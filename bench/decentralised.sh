@@ -5,16 +5,16 @@
 # picture of the curves.
 #
 #   [BUILD=build/release] [LAYERS=2] [WIDTH=32] [LR=3e-3] [STEPS=12000] [SEEDS="1 2 3"] [WORK=DIR] \
-#     [OUT=bench/results/decentralised] bench/decentralised.sh [SETTING...]
+#     [OUT=bench/results/decentralised.md] [PICTURE=docs/decentralised.svg] bench/decentralised.sh [SETTING...]
 #
-# $SHOAL_DATA_DIR holds wikitext-2/valid.txt and tinyshakespeare.txt. OUT.md and OUT.svg are written. WORK keeps the data and
-# the runs: what is complete there is not run again, so take another WORK for other settings or another program. SETTINGs go
+# $SHOAL_DATA_DIR holds wikitext-2/valid.txt and tinyshakespeare.txt. OUT and PICTURE are written. WORK keeps the data and the
+# runs: what is complete there is not run again, so take another WORK for other settings or another program. SETTINGs go
 # to every run. CONTROL=1 adds all-reduce with AccumAdamW.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-build=${BUILD:-build/release} steps=${STEPS:-12000} seeds=${SEEDS:-1 2 3} out=${OUT:-bench/results/decentralised}
-layers=${LAYERS:-2} width=${WIDTH:-32} lr=${LR:-3e-3} work=${WORK:-}
+build=${BUILD:-build/release} steps=${STEPS:-12000} seeds=${SEEDS:-1 2 3} out=${OUT:-bench/results/decentralised.md}
+layers=${LAYERS:-2} width=${WIDTH:-32} lr=${LR:-3e-3} work=${WORK:-} picture=${PICTURE:-docs/decentralised.svg}
 export SHOAL_DATA_DIR=${SHOAL_DATA_DIR:-$PWD/../shared/data}
 shoal=$build/shoal
 [ -x "$shoal" ] || { echo "no $shoal: ninja -C $build shoal" >&2; exit 2; }
@@ -62,7 +62,6 @@ train() {
   rm -rf "$work/runs/$name/checkpoints"
 }
 
-start=$SECONDS
 for seed in $seeds; do
   # With these sums the number of ranks does not matter, so one rank stands for 4 and 8.
   train "allreduce-$seed" allreduce "run.seed=$seed" run.deterministic=layout
@@ -71,32 +70,32 @@ for seed in $seeds; do
     train "gossip$workers-$seed" gossip "run.seed=$seed" --ranks $workers gossip.local_size=2
   done
 done
-took=$((SECONDS - start))
-
+# Also of runs that were there.
+took=$(sed -n 's/.*Total train time: \([0-9]*\).*/\1/p' "$work"/runs/*/train.log | sort -n | tail -1)
 {
   cat <<EOF
 # Gossip beside all-reduce
 
-configs/pretrain-openwebtext-gossip.toml and its all-reduce twin in small: a GPT of 4 layers, 4 heads and width 64 with
-GPT-2's vocabulary, $steps steps of 32 x 64 tokens for every run, the same batches for the same seed. Validation loss of the
-workers' average after the last step, and how far it is from that of all-reduce with the same seed:
+configs/pretrain-openwebtext-gossip.toml and its all-reduce twin in small: a GPT of $layers layers and width $width on bytes,
+$steps steps of 64 x 64 tokens for every run, the same batches for the same seed. Validation loss of the workers' average after
+the last step, and how far it is from that of all-reduce with the same seed:
 
 EOF
   # shellcheck disable=SC2086
-  python3 bench/decentralised_table.py "$work/runs" "$out" $seeds
+  python3 bench/decentralised_table.py "$work/runs" "$picture" $seeds
   cat <<EOF
 
-![curves]($(basename "$out").svg)
+![curves]($(realpath -m --relative-to="$(dirname "$out")" "$picture"))
 
-Learning rate, betas, weight decay, clipping and accum_steps are those of the configs. The warm-up is $warmup steps, a tenth of
-the run, where theirs is a three-hundredth. Every two workers count as a node. All-reduce is run with
-\`run.deterministic = "layout"\`, where the number of ranks changes nothing.
+Betas, weight decay, clipping and accum_steps are those of the configs, the learning rate is $lr, falling to a tenth. The
+warm-up is $warmup steps, a tenth of the run, where theirs is a three-hundredth. float32. Every two workers count as a node.
+All-reduce is run with \`run.deterministic = "layout"\`, where the number of ranks changes nothing.
 
-    command: STEPS=$steps SEEDS="$seeds" bench/decentralised.sh $*
-    commit: $(git rev-parse --short HEAD)$(git diff --quiet HEAD -- src bench configs || echo ' and changes')
-    date: $(date -u +%F), training took $took s
-    processor: $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1), $(nproc) cores; $(uname -sr)
+command: LAYERS=$layers WIDTH=$width LR=$lr STEPS=$steps SEEDS="$seeds" bench/decentralised.sh $*  
+commit: $(git rev-parse --short HEAD)$(git diff --quiet HEAD -- src configs || echo ' and changes')  
+date: $(date -u +%F), a run of up to $took s  
+processor: $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1), $(nproc) cores; $(uname -sr)
 EOF
 } >"$work/report.md"
-mv "$work/report.md" "$out.md"
-cat "$out.md"
+mv "$work/report.md" "$out"
+cat "$out"

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The table and the picture of bench/decentralised.sh: decentralised_table.py RUNS OUT SEED... writes OUT.md's table to
-standard output and the picture to OUT.svg."""
+"""The table and the picture of bench/decentralised.sh: decentralised_table.py RUNS PICTURE SEED... writes the table to
+standard output and the picture to PICTURE."""
 import json
 import math
 import os
@@ -83,9 +83,9 @@ def picture(runs, methods, seeds):
     x = LEFT
     for _, name, colour in methods:
         parts.append(f'<path d="M{x} 54h26" stroke="{colour}" stroke-width="3"/>' + text(x + 33, 58, name, 12))
-        x += 60 + 6.5 * len(name)
-    losses = [r["val_loss"] for run in runs.values() for r in run]
-    low, high = math.floor(2 * min(losses)) / 2, math.ceil(2 * max(losses)) / 2
+        x += 66 + 7 * len(name)
+    begun = [r["val_loss"] for run in runs.values() for r in run if r["step"] > 0]  # the start would flatten the rest
+    low, high = math.floor(2 * min(begun)) / 2, math.ceil(2 * max(begun)) / 2
     ticks = [(low + i / 2, f"{low + i / 2:g}") for i in range(round(2 * (high - low)) + 1)]
     loss = Panel(LEFT, TOP, 420, TALL, steps, ticks)
     right = LEFT + 420 + 82
@@ -96,9 +96,9 @@ def picture(runs, methods, seeds):
     ticks = [(10.0**e, f"1e{e}") for e in powers]
     apart = Panel(right, TOP + SMALL + 60, WIDTH - 24 - right, SMALL, steps, ticks, math.log10)
     parts += loss.frame("validation loss")
-    parts += share.frame("beside all-reduce with the same seed (grey: 1 %)")
     (_, top), (_, bottom) = share.at(0, 0.01), share.at(0, -0.01)
-    parts.append(f'<rect x="{right}" y="{top:.1f}" width="{share.width}" height="{bottom - top:.1f}" fill="#00000012"/>')
+    parts.append(f'<rect x="{right}" y="{top:.1f}" width="{share.width}" height="{bottom - top:.1f}" fill="#eceef1"/>')
+    parts += share.frame("beside all-reduce with the same seed (grey: 1 %)")
     parts += apart.frame("distance of the workers from their mean, relative")
     for method, _, colour in methods:
         for seed, dashes in zip(seeds, DASHES * len(seeds)):
@@ -115,10 +115,10 @@ def picture(runs, methods, seeds):
 
 
 def main():
-    folder, out, *seeds = sys.argv[1:]
+    folder, picture_file, *seeds = sys.argv[1:]
     methods = [m for m in METHODS if all(os.path.exists(f"{folder}/{m[0]}-{seed}/metrics.jsonl") for seed in seeds)]
     runs = {(method, seed): read(f"{folder}/{method}-{seed}/metrics.jsonl") for method, *_ in methods for seed in seeds}
-    with open(out + ".svg", "w") as file:
+    with open(picture_file, "w") as file:
         file.write(picture(runs, methods, seeds))
     print("\n".join(table(runs, methods, seeds)))
 
