@@ -1,28 +1,30 @@
 #!/usr/bin/env bash
 # Checks and measures the CUDA backend on a machine that has a GPU but not what Shoal is built with.
-#   bench/gpu.sh pack        here: builds for sm_90 into build/gpu, and gathers programs and libraries in build/gpu/pack
-#   bench/gpu.sh run [PART]  there, with build/gpu/pack carried along: all parts, or one of
-#     machine tests sanitizer ops steps
-# Full output goes to $OUT (default out/gpu), a report of about a page to the terminal.
+#   bench/gpu.sh pack        here: builds for sm_90 into build/gpu, and gathers programs, libraries and data in build/gpu/pack
+#   bench/gpu.sh run [PART]  there, with build/gpu/pack carried along: all parts, or some of
+#     machine tests ops steps peers characters sanitizer
+# Full output goes to $OUT (default out/gpu), a report of about a page to the terminal. peers needs PyTorch in $PYTHON
+# (python3). $SHOAL_DATA_DIR holds tinyshakespeare.txt.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 pack=build/gpu/pack
-programs=(test_ops_cuda bench_backend_ops bench_train_step)
+programs=(test_ops_cuda bench_backend_ops bench_train_step shoal)
 
 pack() {
   set -e
   cmake -S . -B build/gpu -G Ninja -DCMAKE_BUILD_TYPE=Release -DSHOAL_CUDA=ON -DSHOAL_MPI=OFF -DSHOAL_MARCH=x86-64-v3 \
     -DCMAKE_CUDA_ARCHITECTURES=90-real >/dev/null
-  cmake --build build/gpu --target "${programs[@]}" -- -j "${JOBS:-2}"
+  cmake --build build/gpu --target "${programs[@]}" shoal_cuda -- -j "${JOBS:-2}"
   rm -rf "$pack"
   mkdir -p "$pack/lib"
-  for program in "${programs[@]}"; do
-    strip -o "$pack/$program" "$(find build/gpu -name "$program" -type f -not -path "*/pack/*")"
+  for program in "${programs[@]}" libshoal_cuda.so; do
+    strip --strip-unneeded -o "$pack/$program" "$(find build/gpu -name "$program" -type f -not -path "*/pack/*")"
     # CUDA's own libraries and the C library are there already.
     ldd "$pack/$program" | awk '$3 ~ /^\// {print $3}' |
-      grep -vE 'libcu|libnv|/lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s)\.so|ld-linux' | xargs -r cp -Lnt "$pack/lib" || true
+      grep -vE 'libcu(da|blas)|libnv|/lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s)\.so|ld-linux' | xargs -r cp -Lnt "$pack/lib" || true
   done
   strip --strip-unneeded "$pack"/lib/* 2>/dev/null || true
+  SHOAL_DATA_DIR=${SHOAL_DATA_DIR:-$PWD/../shared/data} "$pack/shoal" prepare shakespeare-char --out "$pack/shakespeare-char"
   du -sh "$pack"
   echo "carry: $pack; there: bench/gpu.sh run"
 }
@@ -53,7 +55,7 @@ machine() {
   part "machine" machine.txt 12 nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.sm,clocks.mem,power.limit --format=csv
 }
 tests() {
-  part "op tests (all of tests/ops on the GPU)" tests.txt 25 "$pack/test_ops_cuda" --gtest_brief=1
+  part "tests of ops, models and layouts on the GPU" tests.txt 25 "$pack/test_ops_cuda" --gtest_brief=1
 }
 # Memory errors and races, on the smaller shapes of every op.
 sanitizer() {
@@ -79,14 +81,31 @@ steps() {
   part "characters 6/6/384, 64 x 256, dropout 0.2" step-char.txt 1 "$pack/bench_train_step" 6 6 384 65 64 256 0.2 bfloat16 100 --backend cuda
 }
 
+# The same steps by PyTorch, interleaved with ours.
+peers() {
+  local python=${PYTHON:-python3} round
+  for round in 1 2; do
+    part "Shoal, 124M, 64 x 1024" "peer-shoal-$round.txt" 1 \
+      "$pack/bench_train_step" 12 12 768 50257 64 1024 0 bfloat16 20 --backend cuda
+    part "PyTorch, compiled" "peer-torch-$round.txt" 1 \
+      "$python" bench/peers/torch_gpt.py 12 12 768 50257 64 1024 0 bfloat16 20 4 --device cuda --tf32 --compile --pad 64
+  done
+}
+# Workload W2: best validation loss 1.47 +- 0.01, and how long that takes.
+characters() {
+  LIMIT=400 part "characters of Shakespeare, 5000 steps" characters.txt 4 "$pack/shoal" train configs/shakespeare-char.toml \
+    train.backend=cuda train.dtype=bfloat16 "data.dir=$pack/shakespeare-char" "run.dir=$out/runs" run.name=characters
+  grep -h "Val loss" "$out/characters.txt" | sed 's/.*Step/Step/' | sort -t: -k2 -g | head -1
+}
+
 case ${1:-} in
   pack) pack ;;
   run)
     mkdir -p "$out"
     export LD_LIBRARY_PATH="$PWD/$pack/lib:$(cuda_libraries):${LD_LIBRARY_PATH:-}"
     parts=("${@:2}")
-    [ ${#parts[@]} -gt 0 ] || parts=(machine tests ops steps sanitizer)
+    [ ${#parts[@]} -gt 0 ] || parts=(machine tests ops steps peers characters sanitizer)
     for name in "${parts[@]}"; do "$name"; done
     ;;
-  *) sed -n '2,7p' "$0"; exit 2 ;;
+  *) sed -n '2,8p' "$0"; exit 2 ;;
 esac

@@ -23,6 +23,7 @@
 #include "parallel/data_engine.h"
 #include "parallel/pipeline.h"
 #include "parallel/stages.h"
+#include "parallel/staging.h"
 
 using namespace shoal;
 
@@ -105,8 +106,11 @@ void run(World& world, const Settings& settings) {
     fail_user("{} data ranks with micro-batches of {} do not share {} sequences evenly", data_ranks, micro,
               batch);
   }
-  Mesh mesh(world.ranks, {settings.pipeline, data_ranks, settings.tensor});
-  const auto backend = make_backend(settings.backend, settings.threads > 0 ? settings.threads : world.cores);
+  const auto backend = make_backend(
+      settings.backend,
+      {.threads = settings.threads > 0 ? settings.threads : world.cores, .local_rank = world.local_rank});
+  const auto ranks = make_staging_communicator(*backend, world.ranks);
+  Mesh mesh(*ranks, {settings.pipeline, data_ranks, settings.tensor});
   EngineOptions options{.compute = settings.compute, .adamw = {}, .grad_clip = 1.0};
   options.part.tensor = {mesh.place().tensor, settings.tensor, settings.sequence && settings.tensor > 1};
   if (settings.pipeline > 1) {
@@ -124,6 +128,7 @@ void run(World& world, const Settings& settings) {
   Pipeline model(*backend, *engine, mesh, config,
                  {.batch = {micro, positions},
                   .compute = settings.compute,
+                  .logits = logits_plan(settings.backend, settings.compute),
                   .part = options.part,
                   .schedule = settings.schedule,
                   .stages = settings.pipeline,

@@ -1,6 +1,5 @@
-# The backend for NVIDIA's GPUs, and the tests of its kernels on the CPU. AUTO is meant to be the default once the backend
-# has been run and measured on a GPU.
-set(SHOAL_CUDA OFF CACHE STRING "The CUDA backend: AUTO (where nvcc and cuBLASLt are found), ON or OFF")
+# The backend for NVIDIA's GPUs, a module that the program loads where it is asked for.
+set(SHOAL_CUDA AUTO CACHE STRING "The CUDA backend: AUTO (where nvcc and cuBLASLt are found), ON or OFF")
 if(SHOAL_CUDA STREQUAL "OFF")
   return()
 endif()
@@ -37,11 +36,15 @@ if(CCACHE)
 endif()
 
 file(GLOB cuda_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/ops/cuda/*.cpp ${PROJECT_SOURCE_DIR}/src/ops/cuda/*.cu)
-add_library(shoal_ops_cuda STATIC ${cuda_sources})
-# Where CUDA has no static cuBLASLt, the shared one is found by the path that it was linked from.
-set(cublas $<IF:$<TARGET_EXISTS:CUDA::cublasLt_static>,CUDA::cublasLt_static,CUDA::cublasLt>)
-target_link_libraries(shoal_ops_cuda PUBLIC shoal_options shoal_core CUDA::cudart_static ${cublas})
-target_compile_options(shoal_ops_cuda PRIVATE
+# Those of the core's that it needs, since a static library is for programs.
+set(SHOAL_CUDA_CORE ${PROJECT_SOURCE_DIR}/src/core/tensor.cpp)
+add_library(shoal_cuda MODULE ${cuda_sources} ${SHOAL_CUDA_CORE})
+# cuBLASLt is the shared one, of 500 MB, and found by the path that it was linked from.
+target_link_libraries(shoal_cuda PRIVATE shoal_options fmt::fmt CUDA::cudart_static CUDA::cublasLt)
+target_compile_options(shoal_cuda PRIVATE
   "$<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;-Xcompiler=-Wall$<$<BOOL:${SHOAL_WERROR}>:;-Werror=all-warnings>>")
+target_link_options(shoal_cuda PRIVATE LINKER:--no-undefined)
+set_target_properties(shoal_cuda PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR} CXX_VISIBILITY_PRESET hidden
+                                            CUDA_VISIBILITY_PRESET hidden)
 set(SHOAL_HAVE_CUDA TRUE)
 message(STATUS "CUDA backend: ${CMAKE_CUDA_COMPILER_VERSION}, architectures ${CMAKE_CUDA_ARCHITECTURES}")

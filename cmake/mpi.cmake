@@ -2,7 +2,6 @@
 # whose compiler wrapper is found.
 file(GLOB mpi_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/comm/mpi/*.cpp)
 target_sources(shoal_comm PRIVATE ${mpi_sources})
-target_link_libraries(shoal_comm PUBLIC ${CMAKE_DL_LIBS})
 
 # MPI_OPENMPI_WRAPPER and MPI_MPICH_WRAPPER may name others, e.g. of a cluster's own MPI.
 function(shoal_mpi_module name)

@@ -33,6 +33,8 @@ std::string size_text(std::uint64_t bytes) { return format_bytes(static_cast<dou
 
 }  // namespace
 
+void copy_host_memory(void* to, const void* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
+
 std::vector<fs::path> list_checkpoints(const fs::path& root) {
   std::vector<std::pair<std::int64_t, fs::path>> found;
   std::error_code error;
@@ -54,7 +56,7 @@ std::optional<fs::path> latest_in(const fs::path& root) {
 }
 
 CheckpointStore::CheckpointStore(const fs::path& run, StoreOptions options)
-    : root_(run / kCheckpointsName), options_(options) {
+    : root_(run / kCheckpointsName), options_(std::move(options)) {
   std::error_code error;
   fs::create_directories(root_, error);
   if (error) fail_user("cannot create {}: {}", root_.string(), error.message());
@@ -98,7 +100,7 @@ void CheckpointStore::copy_data(std::vector<SliceView>& slices) {
   }
   std::byte* next = buffer_.get();
   for (auto& slice : slices) {
-    if (!slice.data.empty()) std::memcpy(next, slice.data.data(), slice.data.size());
+    if (!slice.data.empty()) options_.copy(next, slice.data.data(), slice.data.size());
     slice.data = {next, slice.data.size()};
     next += slice.data.size();
   }
@@ -107,7 +109,7 @@ void CheckpointStore::copy_data(std::vector<SliceView>& slices) {
 void CheckpointStore::save_async(const CheckpointInfo& info, std::span<const SliceView> slices, bool best) {
   wait();
   std::vector<SliceView> copies(slices.begin(), slices.end());
-  if (options_.copies) copy_data(copies);
+  if (options_.copy) copy_data(copies);
   stop_ = {};
   running_ = true;
   thread_ = std::thread([this, info, copies = std::move(copies), best, stop = stop_.get_token()] {

@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -24,12 +25,15 @@ inline constexpr const char* kCheckpointsName = "checkpoints";
 inline constexpr const char* kLatestName = "latest";
 inline constexpr const char* kBestName = "best";
 
+void copy_host_memory(void* to, const void* from, std::size_t bytes);
+
 struct StoreOptions {
   int keep = 0;  // how many of the newest stay, besides the latest and the best; 0 keeps all
   int rank = 0;  // rank 0 tidies, commits, links and prunes, so it opens the store before the others do
   int world = 1;
-  bool copies =
-      true;  // false: a save in the background reads the data where they are, so they must not change
+  // Copies data for a save in the background; none: it reads them where they are, so they must not change.
+  using Copy = std::function<void(void* to, const void* from, std::size_t bytes)>;
+  Copy copy = copy_host_memory;
   std::string session = "0";  // the same on all ranks, another for every process that saves to this run
 };
 

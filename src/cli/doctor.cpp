@@ -19,6 +19,7 @@
 #include "core/text.h"
 #include "data/libraries.h"
 #include "ops/backend.h"
+#include "ops/cuda/cuda.h"
 #include "ops/libraries.h"
 #include "train/libraries.h"
 #include "train/memory.h"
@@ -131,7 +132,21 @@ void print_libraries() {
   for (const auto& library : libraries) {
     fmt::print("  {:<18} {:<12} {}\n", library.name, library.version, library.purpose);
   }
-  fmt::print("  {:<18} {:<12} {}\n", "CUDA", "-", "not in this build: GPUs");
+  const auto cuda = cuda_version();
+  fmt::print("  {:<18} {:<12} {}\n", "CUDA", cuda.empty() ? "-" : cuda,
+             has_cuda_module() ? "GPUs" : "not in this build: GPUs");
+}
+
+void print_gpus() {
+  if (!has_cuda_module()) return;
+  fmt::print("\nGPUs\n");
+  int number = 0;
+  for (const auto& gpu : cuda_devices()) {
+    line(std::to_string(number++), gpu.name,
+         fmt::format("{}, compute capability {}.{}", format_bytes(static_cast<double>(gpu.bytes)), gpu.major,
+                     gpu.minor));
+  }
+  if (number == 0) line("none", no_cuda_device());
 }
 
 void print_ranks() {
@@ -152,6 +167,7 @@ void run() {
   print_processor();
   print_memory();
   print_speed();
+  print_gpus();
   print_ranks();
   print_libraries();
 }

@@ -58,7 +58,7 @@ void print(const Options& options, const Dataset& data, std::int64_t step, const
 void evaluate(const Options& options, const Config& config, World& world) {
   require_agreement(world.ranks, facts_of(config));
   const auto checkpoint = find_checkpoint(options.checkpoint, world.ranks);
-  auto loaded = load_model(checkpoint, config, world.ranks, backend_threads(config, world));
+  auto loaded = load_model(checkpoint, config, world.ranks, backend_options(config, world));
   const auto data = open_data(config, loaded.gpt.vocab_size, world);
   auto model_options = pipeline_options(loaded.config, loaded.gpt, loaded.mesh->place());
   model_options.backward = false;

@@ -69,7 +69,7 @@ LoadedModel load(const Options& options, const Config& config, Communicator& alo
   const auto checkpoint = find_checkpoint(options.checkpoint, world.ranks);
   std::optional<LoadedModel> model;
   all_or_none(world.ranks, [&] {
-    model.emplace(load_model(checkpoint, config, alone, backend_threads(config, world)));
+    model.emplace(load_model(checkpoint, config, alone, backend_options(config, world)));
     if (!model->tokenizer) {
       fail_user("{} {}, so there is no tokenizer to write text with", options.checkpoint,
                 is_hugging_face_folder(checkpoint) ? "has no vocab.json and merges.txt"
@@ -256,7 +256,7 @@ void add_sample(CLI::App& app) {
   command->add_option("--samples", options->samples, "How many texts to write")->capture_default_str();
   command->add_flag("--no-cache", options->no_cache,
                     "Compute every position again for every token: the same text, slowly");
-  command->add_option("--backend", options->backend, "cpu or reference; else the run's train.backend")
+  command->add_option("--backend", options->backend, "cpu, cuda or reference; else the run's train.backend")
       ->option_text("NAME");
   command->add_option("--threads", options->threads, "Else the run's train.threads")->option_text("N");
   add_ranks(*command, options->ranks);

@@ -140,7 +140,8 @@ void print_memory(const Config& config, const GptConfig& model, const RankPlaces
   }
   print_line("batches", format_bytes(memory.batches), "token ids, read ahead");
   if (memory.scratch > 0) {
-    print_line("kernels' scratch", format_bytes(memory.scratch), "tiles of attention, partial sums");
+    print_line("kernels' scratch", format_bytes(memory.scratch),
+               config.train.backend == "cuda" ? "of cuBLASLt" : "tiles of attention, partial sums");
   }
   print_line("checkpoint", format_bytes(memory.checkpoint), "the copy that is written in the background");
   print_line("program", format_bytes(memory.program), "with its libraries");
@@ -148,7 +149,12 @@ void print_memory(const Config& config, const GptConfig& model, const RankPlaces
   const auto verdict = available > 0 ? fmt::format("of {} available{}", format_bytes(available),
                                                    here > available ? ": it does not fit" : "")
                                      : "";
-  print_line("total", format_bytes(memory.total()), ranks.here == 1 ? verdict : "");
+  const bool gpu = memory.on_gpu > 0;
+  print_line("total", format_bytes(memory.total()), ranks.here == 1 && !gpu ? verdict : "");
+  if (gpu) {
+    print_line("on the GPU", format_bytes(memory.on_gpu), "and what CUDA itself takes");
+    print_line("on the host", format_bytes(memory.total() - memory.on_gpu), ranks.here == 1 ? verdict : "");
+  }
   if (parallel.pipeline > 1) print_stages(config, model, ranks);
   if (ranks.here > 1) {
     print_line(fmt::format("{} ranks on one host", ranks.here), format_bytes(here), verdict);

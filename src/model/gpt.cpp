@@ -54,7 +54,10 @@ Gpt::Memory Gpt::carve(Arena& arena, Buffers& buffers, const GptConfig& config, 
     buffers.work = Workspace::take(arena, config, options.batch, options.compute, place);
   }
   memory.workspace = since();
-  if (head) buffers.head = Head::Activations::take(arena, config, options.batch, options.compute, place);
+  if (head) {
+    buffers.head =
+        Head::Activations::take(arena, config, options.batch, options.compute, options.logits, place);
+  }
   memory.head = since();
   return memory;
 }

@@ -14,6 +14,7 @@ enum class Recompute : std::uint8_t { none, block };
 struct GptOptions {
   BatchShape batch;
   DType compute = DType::f32;
+  LogitsPlan logits = {};
   Recompute recompute = Recompute::none;
   bool backward = true;  // false: evaluation only, one block's activations suffice
 

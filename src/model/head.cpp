@@ -6,11 +6,9 @@
 namespace shoal {
 namespace {
 
-// Rows of logits made at a time: large enough that the weight's gradient, which is read and written once per
-// chunk, costs about 1 % of the chunk's products; 128 MiB of float32.
-std::int64_t chunk_rows(std::int64_t rows, std::int64_t classes) {
-  constexpr std::int64_t kElements = std::int64_t{32} << 20;
-  const std::int64_t most = std::max<std::int64_t>(64, kElements / classes);
+// Rows of logits made at a time.
+std::int64_t chunk_rows(std::int64_t rows, std::int64_t classes, std::int64_t elements) {
+  const std::int64_t most = std::max<std::int64_t>(64, elements / classes);
   const std::int64_t chunks = (rows + most - 1) / most;
   return (rows + chunks - 1) / chunks;
 }
@@ -75,15 +73,15 @@ Tensor folded_loss(const Head::Activations& keep, const Tensor& targets) {
 }  // namespace
 
 Head::Activations Head::Activations::take(Arena& arena, const GptConfig& config, const BatchShape& shape,
-                                          DType compute, const TensorPlace& place) {
+                                          DType compute, const LogitsPlan& plan, const TensorPlace& place) {
   const std::int64_t r = shape.rows(), classes = padded_vocabulary(config, place),
-                     chunk = chunk_rows(r, classes);
+                     chunk = chunk_rows(r, classes, plan.elements);
   const std::int64_t mine = place.sequence ? r / place.size : r;
   Activations keep{
       .mean = arena.take(DType::f32, {mine}),
       .rstd = arena.take(DType::f32, {mine}),
       .norm = arena.take(compute, {mine, config.n_embd}),
-      .logits = arena.take(DType::f32, {chunk, classes}),
+      .logits = arena.take(plan.type, {chunk, classes}),
       .d_logits = {},
       .maximum = arena.take(DType::f32, {r}),
       .exp_sum = arena.take(DType::f32, {r}),
@@ -92,7 +90,7 @@ Head::Activations Head::Activations::take(Arena& arena, const GptConfig& config,
       .argmax = arena.take(DType::i32, {r}),
       .own_maximum = {},
   };
-  keep.d_logits = compute == DType::f32 ? keep.logits : arena.take(compute, {chunk, classes});
+  keep.d_logits = compute == plan.type ? keep.logits : arena.take(compute, {chunk, classes});
   if (place.size > 1) keep.own_maximum = arena.take(DType::f32, {r});
   return keep;
 }

@@ -107,13 +107,13 @@ class Head {
   struct Activations {
     Tensor mean, rstd;                            // f32 [R']
     Tensor norm;                                  // x [R', C]
-    Tensor logits;                                // f32 [chunk, V' padded]
-    Tensor d_logits;                              // x [chunk, V']; the memory of logits when x is float32
+    Tensor logits;                                // as planned [chunk, V' padded]
+    Tensor d_logits;                              // x [chunk, V']; the memory of logits of the same type
     Tensor maximum, exp_sum, target_logit, loss;  // f32 [R]
     Tensor argmax;                                // i32 [R]
     Tensor own_maximum;                           // f32 [R], of this rank's classes; in a tensor group only
     static Activations take(Arena& arena, const GptConfig& config, const BatchShape& shape, DType compute,
-                            const TensorPlace& place);
+                            const LogitsPlan& plan, const TensorPlace& place);
   };
 
   static int unit(const GptConfig& config) { return config.n_layer + 1; }

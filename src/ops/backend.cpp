@@ -1,21 +1,26 @@
 #include "ops/backend.h"
 
+#include <algorithm>
+
 #include "core/error.h"
-#ifdef SHOAL_HAVE_CUDA
 #include "ops/cuda/cuda.h"
-#endif
 
 namespace shoal {
 
-std::unique_ptr<Backend> make_backend(std::string_view name, int threads) {
-  if (name == "cpu") return make_cpu_backend(threads);
+LogitsPlan logits_plan(std::string_view backend, DType compute) {
+  if (backend != "cuda") return {};
+  // A GPU spends on logits what moving them takes, and has the memory for larger pieces.
+  return {compute, std::int64_t{512} << 20};
+}
+
+std::unique_ptr<Backend> make_backend(std::string_view name, const BackendOptions& options) {
+  if (name == "cpu") return make_cpu_backend(options.threads);
   if (name == "reference") return make_reference_backend();
-#ifdef SHOAL_HAVE_CUDA
-  if (name == "cuda") return make_cuda_backend();
-  fail_user("this build has no backend \"{}\"; it has \"cpu\", \"cuda\" and \"reference\"", name);
-#else
-  fail_user("this build has no backend \"{}\"; it has \"cpu\" and \"reference\"", name);
-#endif
+  if (name == "cuda") {
+    const int gpus = std::max(1, static_cast<int>(cuda_devices().size()));
+    return make_cuda_backend({.device = options.local_rank % gpus, .tf32 = options.tf32});
+  }
+  fail_user("there is no backend \"{}\"; there are \"cpu\", \"cuda\" and \"reference\"", name);
 }
 
 }  // namespace shoal

@@ -119,10 +119,11 @@ class Backend {
                                 const Tensor& qkv, std::int64_t past) = 0;
 
   // --- softmax cross-entropy over a chunk of rows and a range of classes, in two passes with room for a
-  // reduction over vocabulary shards between them. logits f32 [R, V] are the classes from first_class on, of
-  // which the first `valid` count (the rest is padding). targets i32 [R]; a negative target is ignored (loss
-  // 0, no gradient). maximum f32 [R]; exp_sum f32 [R], of exp(logit - maximum); target_logit f32 [R], 0 where
-  // the target is not in the range; argmax i32 [R], a global class, the first among equals.
+  // reduction over vocabulary shards between them. logits f32 (cuda: or x) [R, V] are the classes from
+  // first_class on, of which the first `valid` count (the rest is padding). targets i32 [R]; a negative
+  // target is ignored (loss 0, no gradient). maximum f32 [R]; exp_sum f32 [R], of exp(logit - maximum);
+  // target_logit f32 [R], 0 where the target is not in the range; argmax i32 [R], a global class, the first
+  // among equals.
   virtual void cross_entropy_stats(const Tensor& maximum, const Tensor& exp_sum, const Tensor& target_logit,
                                    const Tensor& argmax, const Tensor& logits, const Tensor& targets,
                                    std::int64_t first_class, std::int64_t valid) = 0;
@@ -134,7 +135,7 @@ class Backend {
   virtual void cross_entropy_loss(const Tensor& losses, const Tensor& maximum, const Tensor& exp_sum,
                                   const Tensor& target_logit, const Tensor& targets) = 0;
   // dlogits x [R, V] = (softmax - one-hot) * scale; may be the memory of logits itself when its type is
-  // float32.
+  // the same.
   virtual void cross_entropy_backward(const Tensor& dlogits, const Tensor& logits, const Tensor& maximum,
                                       const Tensor& exp_sum, const Tensor& targets, std::int64_t first_class,
                                       std::int64_t valid, float scale) = 0;
@@ -165,7 +166,22 @@ struct KernelSizes {
   std::int64_t positions = 0, head_size = 0;
 };
 std::size_t cpu_scratch_bytes(int threads, const KernelSizes& sizes);
-// "reference" or "cpu"; throws UserError for a name that this build lacks.
-std::unique_ptr<Backend> make_backend(std::string_view name, int threads = 0);
+
+// How a model makes logits where a backend computes.
+struct LogitsPlan {
+  DType type = DType::f32;
+  // Made at a time, about: so many that the embedding's gradient, which is read and written once each time,
+  // costs little beside the products.
+  std::int64_t elements = std::int64_t{32} << 20;
+};
+LogitsPlan logits_plan(std::string_view backend, DType compute);
+
+struct BackendOptions {
+  int threads = 0;     // cpu: as above
+  int local_rank = 0;  // cuda: ranks of a host take its GPUs in turn
+  bool tf32 = false;   // cuda: products of float32 on tensor cores, which round to 10 bits of mantissa
+};
+// "cpu", "reference" or "cuda" (ops/cuda/cuda.h); throws UserError for another, and where there is no GPU.
+std::unique_ptr<Backend> make_backend(std::string_view name, const BackendOptions& options = {});
 
 }  // namespace shoal

@@ -108,6 +108,7 @@ std::vector<GptOptions> Pipeline::chunk_options(const GptConfig& config, const P
   for (const auto& units : options.part.ranges(config)) {
     chunks.push_back({.batch = options.batch,
                       .compute = options.compute,
+                      .logits = options.logits,
                       .recompute = options.recompute,
                       .backward = options.backward,
                       .units = units});

@@ -15,6 +15,7 @@ namespace shoal {
 struct PipelineOptions {
   BatchShape batch;
   DType compute = DType::f32;
+  LogitsPlan logits = {};
   Recompute recompute = Recompute::none;
   bool backward = true;  // false: evaluation only
   ModelPart part = {};   // of this rank: its place in the tensor group, its chunks

@@ -116,12 +116,17 @@ std::vector<Field> make_fields() {
           "parameters of a checkpoint, new optimizer. hf:DIR: a GPT-2 in Hugging Face's format, a "
           "folder with config.json, which decides the model's keys, and model.safetensors."),
 
-      choice<&C::train, &Train::backend>(
-          "train.backend", {"cpu", "cuda", "reference"},
-          "What computes. reference: plain loops, slow, the oracle of the others."),
+      choice<&C::train, &Train::backend>("train.backend", {"cpu", "cuda", "reference"},
+                                         "What computes. cuda: one NVIDIA GPU for each rank; ranks of a host "
+                                         "take its GPUs in turn. reference: "
+                                         "plain loops, slow, the oracle of the others."),
       choice<&C::train, &Train::dtype>(
           "train.dtype", {"float32", "bfloat16"},
           "Type of the matrix products. bfloat16 keeps float32 master weights, moments and gradient sums."),
+      plain<&C::train, &Train::tf32>(
+          "train.tf32",
+          "float32 products of the cuda backend on tensor cores, which round their operands to 10 bits of "
+          "mantissa (TF32): several times faster, and less exact than float32, more than bfloat16."),
       number<&C::train, &Train::global_batch>("train.global_batch", at_least(1), "sequences",
                                               "Sequences per optimizer step, over all ranks."),
       number<&C::train, &Train::micro_batch>(

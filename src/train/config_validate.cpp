@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "core/error.h"
+#include "ops/cuda/cuda.h"
 #include "train/config_schema.h"
 
 namespace shoal {
@@ -15,7 +16,6 @@ struct NotYet {
   std::string_view what;
 };
 constexpr std::array kNotYet = {
-    NotYet{"train.backend", "cuda", "training on a GPU"},
     NotYet{"parallel.schedule", "zero_bubble", "this schedule"},
     NotYet{"parallel.plan", "", "the planner"},
 };
@@ -26,6 +26,7 @@ class Rules {
 
   void check() const {
     check_not_yet();
+    check_backend();
     check_names();
     check_sizes();
     check_length();
@@ -51,6 +52,24 @@ class Rules {
       if (value.empty() ? now != usual : now.starts_with("\"" + std::string(value))) {
         fail_user("{}: {} is not in this build yet; leave it at {} = {}", say(key), what, key, usual);
       }
+    }
+  }
+
+  void check_backend() const {
+    const bool cuda = config_.train.backend == "cuda";
+    if (cuda && !has_cuda_module()) {
+      fail_user(
+          "{}: this build is without CUDA; build it where nvcc and cuBLASLt are installed (cmake "
+          "-DSHOAL_CUDA=ON says what is missing), or use train.backend=cpu, which reads the same checkpoints",
+          say("train.backend"));
+    }
+    if (config_.train.tf32 && !cuda) {
+      fail_user("{} is of tensor cores, which {} does not use; leave it out", say("train.tf32"),
+                say("train.backend"));
+    }
+    if (cuda && config_.parallel.offload != "none") {
+      fail_user("{} is not built for train.backend = \"cuda\" yet; leave it at \"none\"",
+                say("parallel.offload"));
     }
   }
 

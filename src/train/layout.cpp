@@ -245,6 +245,7 @@ PipelineOptions pipeline_options(const Config& config, const GptConfig& model, c
   const int micro_batches = micro_batches_of_worker(config);
   return {.batch = {config.train.micro_batch, model.block_size},
           .compute = compute_dtype(config),
+          .logits = logits_plan(config.train.backend, compute_dtype(config)),
           .recompute = config.train.recompute == "block" ? Recompute::block : Recompute::none,
           .part = model_part(config, model, place),
           .schedule = parse_schedule(config.parallel.schedule),

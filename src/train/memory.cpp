@@ -32,6 +32,8 @@ int threads_of(const Config& config, const RankPlaces& ranks) {
 
 double kernel_scratch(const Config& config, const GptConfig& model, const RankPlaces& ranks,
                       const TensorPlace& place) {
+  constexpr double kCublasWorkspace = 64 << 20;
+  if (config.train.backend == "cuda") return kCublasWorkspace;
   if (config.train.backend != "cpu") return 0;
   const KernelSizes sizes{.rows = static_cast<std::int64_t>(config.train.micro_batch) * model.block_size,
                           .columns = std::max({local_hidden(model, place).count(),
@@ -132,6 +134,7 @@ MemoryEstimate estimate_memory(const Config& config, const GptConfig& model, con
   memory.checkpoint =
       (config.parallel.offload == "disk" ? 0 : share) + 2 * std::min<double>(kChecksumBlock, share);
   memory.program = kProgramBytes + (ranks.threads ? 0 : kMpiBytes);
+  if (config.train.backend == "cuda") memory.on_gpu = memory.state() + memory.activations() + memory.scratch;
   return memory;
 }
 
@@ -178,7 +181,7 @@ double host_memory(const Config& config, const GptConfig& model, const RankPlace
     for (int rank = first; rank < std::min(first + ranks.here, shape.ranks()); ++rank) {
       const auto place = place_of(shape, rank);
       const auto& one = all[static_cast<std::size_t>(place.pipeline * shape.tensor + place.tensor)];
-      here += one.total() - (ranks.threads && rank > first ? one.program : 0);
+      here += one.total() - one.on_gpu - (ranks.threads && rank > first ? one.program : 0);
     }
     most = std::max(most, here);
   }

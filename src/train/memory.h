@@ -39,6 +39,7 @@ struct MemoryEstimate {
   double scratch = 0;     // of the backend's kernels
   double checkpoint = 0;  // the copy that is written in the background, and the writer's buffer
   double program = 0;     // the program and its libraries
+  double on_gpu = 0;      // of the above, in the GPU's memory and not in the host's
 
   double state() const { return weights + compute_copy + gradients + optimizer + exchange; }
   double activations() const { return blocks + streams + workspace + head; }
@@ -58,7 +59,7 @@ MemoryEstimate estimate_memory(const Config& config, const GptConfig& model, con
 MemoryEstimate estimate_memory(const Config& config, const GptConfig& model, const RankPlaces& ranks = {});
 std::vector<MemoryEstimate> estimate_stages(const Config& config, const GptConfig& model,
                                             const RankPlaces& ranks = {});
-// Bytes of all ranks on a host, which are neighbours, where they need most.
+// Bytes of the host's memory for all ranks on a host, which are neighbours, where they need most.
 double host_memory(const Config& config, const GptConfig& model, const RankPlaces& ranks = {});
 
 // Memory that this process may still take: what the system says is available, or less where a control group

@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "core/version.h"
+#include "parallel/staging.h"
 #include "train/agree.h"
 #include "train/layout.h"
 #include "train/memory.h"
@@ -119,9 +120,17 @@ std::vector<SliceView> state_slices(DataEngine& engine) {
   return slices;
 }
 
-void read_state(DataEngine& engine, SliceSource& from, bool optimizer) {
+void read_state(DataEngine& engine, Backend& backend, SliceSource& from, bool optimizer) {
+  std::vector<std::byte> host;
   for (const auto& tensor : engine.state(optimizer, DataEngine::Share::held)) {
-    from.read(slice_of(tensor), {tensor.data.as<std::byte>(), tensor.data.bytes()});
+    const auto& data = tensor.data;
+    if (!backend.is_remote(data.data)) {
+      from.read(slice_of(tensor), {data.as<std::byte>(), data.bytes()});
+      continue;
+    }
+    host.resize(data.bytes());
+    from.read(slice_of(tensor), host);
+    backend.copy_from_host(data, host.data());
   }
 }
 
@@ -152,7 +161,7 @@ std::filesystem::path find_checkpoint(const std::filesystem::path& where, Commun
 }
 
 LoadedModel load_model(const std::filesystem::path& directory, const Config& config, Communicator& group,
-                       int threads) {
+                       const BackendOptions& backend_options) {
   LoadedModel loaded;
   loaded.config = config;
   loaded.compute = compute_dtype(config);
@@ -171,14 +180,15 @@ LoadedModel load_model(const std::filesystem::path& directory, const Config& con
     loaded.tokenizer = tokenizer_of(*checkpoint);
     source = std::make_unique<WorkerSource>(one_model_of(*checkpoint));
   });
-  loaded.backend = make_backend(config.train.backend, threads);
+  loaded.backend = make_backend(config.train.backend, backend_options);
   resolve_mesh(loaded.config, group.size());
   check_mesh(loaded.config, loaded.gpt);
-  loaded.mesh = std::make_unique<Mesh>(group, mesh_shape(loaded.config));
+  loaded.ranks = make_staging_communicator(*loaded.backend, group);
+  loaded.mesh = std::make_unique<Mesh>(*loaded.ranks, mesh_shape(loaded.config));
   auto options = engine_options(loaded.config, loaded.gpt, loaded.mesh->place());
   options.training = false;
   loaded.engine = make_data_engine(*loaded.backend, *loaded.mesh, loaded.gpt, options);
-  all_or_none(group, [&] { read_state(*loaded.engine, *source, false); });
+  all_or_none(group, [&] { read_state(*loaded.engine, *loaded.backend, *source, false); });
   loaded.engine->state_loaded();
   return loaded;
 }

@@ -42,12 +42,12 @@ std::unique_ptr<Tokenizer> tokenizer_of(const CheckpointReader& checkpoint);  //
 // A checkpoint's tensors by their plain names: where it is of several workers their mean, which the log says.
 WorkerSource one_model_of(CheckpointReader& checkpoint);
 
-// Views of an engine's state in host memory; the engine's backend must be one of the CPU's.
+// Views of an engine's state, in its backend's memory.
 std::vector<SliceView> state_slices(DataEngine& engine);
 
-// Reads this rank's part of the parameters, and with `optimizer` of the moments. Throws UserError when `from`
-// lacks one. engine.state_loaded() is to follow, on all ranks.
-void read_state(DataEngine& engine, SliceSource& from, bool optimizer);
+// Reads this rank's part of the parameters, and with `optimizer` of the moments, into the memory of the
+// engine's backend. Throws UserError when `from` lacks one. engine.state_loaded() is to follow, on all ranks.
+void read_state(DataEngine& engine, Backend& backend, SliceSource& from, bool optimizer);
 
 // A model ready for evaluation or sampling.
 struct LoadedModel {
@@ -57,6 +57,7 @@ struct LoadedModel {
   std::int64_t step = 0;
   std::unique_ptr<Tokenizer> tokenizer;  // null when the data had none
   std::unique_ptr<Backend> backend;
+  std::unique_ptr<Communicator> ranks;  // the group, for the backend's memory, too
   std::unique_ptr<Mesh> mesh;
   std::unique_ptr<DataEngine> engine;
 };
@@ -73,6 +74,6 @@ std::filesystem::path find_checkpoint(const std::filesystem::path& where, Commun
 // The model of a checkpoint, or of Hugging Face's files, on the ranks of `group`, as config.parallel spreads
 // it. Collective. Throws UserError when it cannot be spread so.
 LoadedModel load_model(const std::filesystem::path& checkpoint, const Config& config, Communicator& group,
-                       int threads);
+                       const BackendOptions& options);
 
 }  // namespace shoal

@@ -36,8 +36,10 @@ int ranks_to_start(const Config& config, int asked, const Launch& launch) {
   return static_cast<int>(wanted);
 }
 
-int backend_threads(const Config& config, const World& world) {
-  return config.train.threads > 0 ? config.train.threads : world.cores;
+BackendOptions backend_options(const Config& config, const World& world) {
+  return {.threads = config.train.threads > 0 ? config.train.threads : world.cores,
+          .local_rank = world.local_rank,
+          .tf32 = config.train.tf32};
 }
 
 void with_ranks(int asked, const std::function<Config()>& load,

@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "comm/world.h"
+#include "ops/backend.h"
 #include "train/config.h"
 
 namespace shoal {
@@ -19,6 +20,6 @@ void with_ranks(int asked, const std::function<Config()>& load,
 int ranks_to_start(const Config& config, int asked, const Launch& launch);
 
 // train.threads, or this rank's share of its host's cores.
-int backend_threads(const Config& config, const World& world);
+BackendOptions backend_options(const Config& config, const World& world);
 
 }  // namespace shoal

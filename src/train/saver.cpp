@@ -10,14 +10,15 @@
 
 namespace shoal {
 
-Saver::Saver(Communicator& ranks, const std::filesystem::path& run, int keep, bool copies) : ranks_(ranks) {
+Saver::Saver(Communicator& ranks, const std::filesystem::path& run, int keep, StoreOptions::Copy copy)
+    : ranks_(ranks) {
   const auto now = std::chrono::system_clock::now().time_since_epoch().count();
   const auto session = broadcast_text(ranks, fmt::format("{:x}-{:x}", now, ::getpid()));
   const auto open = [&] {
     store_ = std::make_unique<CheckpointStore>(
         run,
         StoreOptions{
-            .keep = keep, .rank = ranks.rank(), .world = ranks.size(), .copies = copies, .session = session});
+            .keep = keep, .rank = ranks.rank(), .world = ranks.size(), .copy = copy, .session = session});
   };
   some_for_all(ranks, ranks.rank() == 0, open);
   all_or_none(ranks, [&] {

@@ -13,8 +13,8 @@ namespace shoal {
 class Saver {
  public:
   // Collective. Rank 0 tidies up in the run's folder before the others come.
-  // `copies`: whether a save is made from a copy, so that training goes on meanwhile.
-  Saver(Communicator& ranks, const std::filesystem::path& run, int keep, bool copies);
+  // `copy`: StoreOptions.
+  Saver(Communicator& ranks, const std::filesystem::path& run, int keep, StoreOptions::Copy copy);
   ~Saver();
 
   // Every rank: begins to save its slices in the background; without a copy, it must be settled before they

@@ -227,7 +227,7 @@ void log_summary(const Config& config, const GptConfig& model, const Dataset& da
   if (config.parallel.sequence && config.parallel.tensor == 1) {
     log::info("parallel.sequence: without tensor ranks there is nothing to share");
   }
-  if (config.parallel.offload == "host" && config.train.backend != "cuda") {
+  if (config.parallel.offload == "host") {
     log::info("parallel.offload = \"host\": the {} backend's memory is the host's already",
               config.train.backend);
   }

@@ -136,7 +136,7 @@ Trainer::Impl::Impl(const Config& its_config, World& its_world, Tracer* its_trac
     : world(its_world),
       tracer(its_tracer),
       given(its_config),
-      backend(make_backend(given.train.backend, backend_threads(given, world))),
+      backend(make_backend(given.train.backend, backend_options(given, world))),
       staging(make_staging_communicator(*backend, world.ranks)),
       ranks(*staging),
       config(agree_on_config(given, world)),
@@ -154,7 +154,15 @@ Trainer::Impl::Impl(const Config& its_config, World& its_world, Tracer* its_trac
 void Trainer::Impl::start() {
   const auto run = config.run.path();
   const bool resuming = config.init.from == "resume";
-  saver = std::make_unique<Saver>(ranks, run, config.checkpoint.keep, !state_on_disk());
+  // Where the state is on disk, the memory for a copy is what is not there.
+  StoreOptions::Copy copy;
+  if (!state_on_disk()) {
+    copy = [this](void* to, const void* from, std::size_t bytes) {
+      const auto elements = static_cast<std::int64_t>(bytes / sizeof(float));
+      backend->copy_to_host(to, {const_cast<void*>(from), DType::f32, {elements}});
+    };
+  }
+  saver = std::make_unique<Saver>(ranks, run, config.checkpoint.keep, std::move(copy));
   const auto from = find_start(described(), ranks);
   if (first()) log::attach_file(run / "train.log");
   some_for_all(ranks, first(), [&] { write_config(described()); });
@@ -172,7 +180,8 @@ void Trainer::Impl::start() {
   if (workers() > 1) news.emplace(ranks, gossip_topology(config));
 
   if (from) {
-    all_or_none(ranks, [&] { state = read_start(config, *from, *engine, mesh.shape(), mesh.place()); });
+    all_or_none(ranks,
+                [&] { state = read_start(config, *from, *engine, *backend, mesh.shape(), mesh.place()); });
     engine->state_loaded();
   } else {
     engine->initialize(static_cast<std::uint64_t>(config.run.seed));

@@ -52,12 +52,12 @@ namespace {
 
 std::string count(int workers) { return workers == 1 ? "one model" : fmt::format("{} workers", workers); }
 
-TrainState resume(CheckpointReader& checkpoint, DataEngine& engine, const MeshShape& shape,
+TrainState resume(CheckpointReader& checkpoint, DataEngine& engine, Backend& backend, const MeshShape& shape,
                   const MeshPlace& place) {
   const int saved = workers_of(checkpoint);
   const bool own = saved == shape.workers;
   WorkerSource source(checkpoint, own ? place.worker : WorkerSource::kMean);
-  read_state(engine, source, true);
+  read_state(engine, backend, source, true);
   auto state = train_state_of(checkpoint);
   if (!own) {
     log::info("the checkpoint is of {} and this run of {}: {}", count(saved), count(shape.workers),
@@ -80,10 +80,10 @@ TrainState resume(CheckpointReader& checkpoint, DataEngine& engine, const MeshSh
 }  // namespace
 
 TrainState read_start(const Config& config, const std::filesystem::path& from, DataEngine& engine,
-                      const MeshShape& shape, const MeshPlace& place) {
+                      Backend& backend, const MeshShape& shape, const MeshPlace& place) {
   if (hugging_face_folder(config.init.from)) {
     HuggingFaceReader weights(from);
-    read_state(engine, weights, false);
+    read_state(engine, backend, weights, false);
     log::info("parameters from {}", from.string());
     return {};
   }
@@ -91,10 +91,10 @@ TrainState read_start(const Config& config, const std::filesystem::path& from, D
   CheckpointReader checkpoint(from);
   TrainState state;
   if (resuming) {
-    state = resume(checkpoint, engine, shape, place);
+    state = resume(checkpoint, engine, backend, shape, place);
   } else {
     auto parameters = one_model_of(checkpoint);
-    read_state(engine, parameters, false);
+    read_state(engine, backend, parameters, false);
   }
   log::info("{} {}, step {}", resuming ? "resumed from" : "parameters from", checkpoint.directory().string(),
             checkpoint.info().step);

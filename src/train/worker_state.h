@@ -22,6 +22,6 @@ void add_worker_states(CheckpointInfo& info, const TrainState& mine, Mesh& mesh)
 // state, and every worker its own, where the checkpoint is of as many workers; otherwise all get the mean.
 // Throws UserError when it is damaged or not of this model.
 TrainState read_start(const Config& config, const std::filesystem::path& from, DataEngine& engine,
-                      const MeshShape& shape, const MeshPlace& place);
+                      Backend& backend, const MeshShape& shape, const MeshPlace& place);
 
 }  // namespace shoal

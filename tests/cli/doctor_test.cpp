@@ -25,7 +25,7 @@ TEST(Doctor, SaysWhatMachineAndBuildHave) {
   EXPECT_THAT(result.out, ContainsRegex("threads +yes .*--ranks N"));
   EXPECT_THAT(result.out, ContainsRegex("Open MPI +(yes .*mpirun|no .*install libopenmpi-dev)"));
   EXPECT_THAT(result.out, ContainsRegex("MPICH +(yes .*mpirun|no .*install libmpich-dev)"));
-  EXPECT_THAT(result.out, ContainsRegex("CUDA .*not in this build"));
+  EXPECT_THAT(result.out, ContainsRegex("CUDA +(- +not in this build: GPUs|[-0-9.]+ +GPUs)"));
   // What the machine lacks, this build must not use: it could not have come this far.
   EXPECT_THAT(result.out, testing::Not(ContainsRegex("\n  A[A-Z0-9_/-]+ +no +yes")));
 }

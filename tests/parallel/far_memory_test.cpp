@@ -27,8 +27,7 @@ TEST_P(FarMemory, IsTheSameRun) {
     run.mesh = GetParam().mesh;
     run.sequence = run.mesh.tensor > 1;
     run.recompute = run.mesh.data > 1 ? Recompute::block : Recompute::none;
-    run.engine = {
-        .grad_clip = 0.1, .zero = GetParam().zero, .layout_exact = exact, .micro_batches = 4};
+    run.engine = {.grad_clip = 0.1, .zero = GetParam().zero, .layout_exact = exact, .micro_batches = 4};
     expect_the_same_from_afar(run);
     run.engine.compute = run.engine.reduced = DType::bf16;
     expect_the_same_from_afar(run);

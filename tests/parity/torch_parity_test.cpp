@@ -87,7 +87,7 @@ class TorchParity : public testing::TestWithParam<Setting> {
     Arena arena(backend, std::size_t{16} << 20);
     const auto keep = BlockActivations::take(arena, config, shape, context.compute, {});
     const auto work = Workspace::take(arena, config, shape, context.compute, {});
-    const auto head = Head::Activations::take(arena, config, shape, context.compute, {});
+    const auto head = Head::Activations::take(arena, config, shape, context.compute, {}, {});
     const Tensor tokens = arena.take(DType::i32, {shape.batch, shape.positions});
     const Tensor stream = arena.take(DType::f32, {shape.batch, shape.positions, config.n_embd});
     const Tensor logits = arena.take(DType::f32, {shape.rows(), padded_vocabulary(config)});
@@ -109,7 +109,7 @@ class TorchParity : public testing::TestWithParam<Setting> {
   double allowed() const { return GetParam().compute == DType::bf16 ? 1e-2 : 1e-5; }
 
   Fixture fixture_{GetParam().fixture};
-  Trainee trainee_{make_backend(GetParam().backend, 1),
+  Trainee trainee_{make_backend(GetParam().backend, {.threads = 1}),
                    fixture_.config(),
                    {.compute = GetParam().compute, .micro_batch = fixture_.batch(), .grad_clip = 1.0}};
 };

@@ -288,7 +288,7 @@ TEST(ConfigRules, ClippingByBucketGoesWithPlainWorkers) {
 }
 
 TEST(ConfigRules, WhatIsNotBuiltYetIsRefused) {
-  for (const std::string setting : {"train.backend=cuda", "parallel.plan=auto"}) {
+  for (const std::string setting : {"parallel.schedule=zero_bubble", "parallel.plan=auto"}) {
     EXPECT_THAT(error_with("", {setting}),
                 AllOf(HasSubstr("is not in this build yet"), HasSubstr(setting.substr(0, setting.find('=')))))
         << setting;

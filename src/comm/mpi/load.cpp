@@ -1,21 +1,16 @@
 #include "comm/mpi/load.h"
 
-#include <dlfcn.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
 #include <cstdlib>
-#include <filesystem>
 #include <string>
-#include <system_error>
-#include <vector>
 
 #include "core/error.h"
+#include "core/module.h"
 
 namespace shoal::mpi {
 namespace {
-
-namespace fs = std::filesystem;
 
 struct Implementation {
   const char* name;
@@ -31,30 +26,15 @@ const Implementation& implementation(Launch::Kind kind) {
   return kind == Launch::Kind::open_mpi ? kOpenMpi : kMpich;
 }
 
-fs::path folder_of_program() {
-  std::error_code ignored;
-  return fs::read_symlink("/proc/self/exe", ignored).parent_path();
-}
-
 // "" where there is none.
-std::string look_for_module(const Implementation& mpi) {
-  if (const char* named = std::getenv("SHOAL_MPI_MODULE")) return named;
-  std::error_code ignored;
-  const auto here = folder_of_program();
-  for (const auto& folder : {here, here / "../lib", here / "../lib/shoal"}) {
-    if (fs::exists(folder / mpi.module, ignored)) return (folder / mpi.module).lexically_normal().string();
-  }
-  return "";
-}
+std::string look_for_module(const Implementation& mpi) { return find_module(mpi.module, "SHOAL_MPI_MODULE"); }
 
-std::string find_module(const Launch& launch, const Implementation& mpi) {
+std::string module_for(const Launch& launch, const Implementation& mpi) {
   if (auto module = look_for_module(mpi); !module.empty()) return module;
-  const auto here = folder_of_program();
   fail_user(
-      "{} started {} ranks with {}, but this program was built without it: {} is neither in {} nor in {}. "
+      "{} started {} ranks with {}, but this program was built without it: {} is {}. "
       "Install {} and build again, or start `--ranks {}` without {}: ranks as threads need no MPI",
-      launch.by, launch.ranks, mpi.name, mpi.module, here.string(), (here.parent_path() / "lib").string(),
-      mpi.to_build, launch.ranks, launch.by);
+      launch.by, launch.ranks, mpi.name, mpi.module, module_folders(), mpi.to_build, launch.ranks, launch.by);
 }
 
 // Open MPI's ranks of one host read each other's memory, which some containers forbid; it would notice in the
@@ -72,20 +52,17 @@ bool has_module(Launch::Kind kind) { return !look_for_module(implementation(kind
 
 Library& load_library(const Launch& launch) {
   const auto& mpi = implementation(launch.kind);
-  const auto path = find_module(launch, mpi);
+  const auto path = module_for(launch, mpi);
   avoid_forbidden_reads();
   // Global, because Open MPI's own plugins look for its symbols.
-  void* module = ::dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
-  if (!module) {
-    const char* why = ::dlerror();
+  const auto [entry, why] = load_module(path, kModuleEntry, true);
+  if (!entry) {
     fail_user(
         "{} started {} ranks with {}, which cannot be loaded: {}. Install it (on Debian and Ubuntu: apt-get "
         "install {}), or start `--ranks {}` without {}: ranks as threads need no MPI",
-        launch.by, launch.ranks, mpi.name, why ? why : path, mpi.packages, launch.ranks, launch.by);
+        launch.by, launch.ranks, mpi.name, why, mpi.packages, launch.ranks, launch.by);
   }
-  const auto entry = reinterpret_cast<ModuleEntry>(::dlsym(module, kModuleEntry));
-  if (!entry) fail_user("{} is not a module of this program (SHOAL_MPI_MODULE)", path);
-  return *entry();
+  return *reinterpret_cast<ModuleEntry>(entry)();
 }
 
 }  // namespace shoal::mpi

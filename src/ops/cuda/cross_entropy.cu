@@ -6,7 +6,8 @@ namespace shoal::cuda {
 namespace {
 
 constexpr int kThreads = 512, kWarps = kThreads / kWarp;
-constexpr int kWide = 4;
+template <typename T>
+constexpr int kWide = 16 / sizeof(T);  // elements that are loaded at once
 constexpr std::int32_t kNoClass = 0x7fffffff;
 
 // Of a part of a row: its maximum and where that is first, and the sum of exp(x - maximum).
@@ -44,14 +45,14 @@ __device__ Part shuffled(const Part& part, int mask) {
   return {shuffle_xor(part.maximum, mask), shuffle_xor(part.sum, mask), shuffle_xor(part.place, mask)};
 }
 
-template <int kWidth>
+template <typename T, int kWidth>
 __global__ void __launch_bounds__(kThreads)
-    stats_kernel(float* maximum, float* exp_sum, float* target_logit, std::int32_t* argmax,
-                 const float* logits, const std::int32_t* targets, std::int64_t columns,
-                 std::int64_t first_class, std::int64_t valid) {
+    stats_kernel(float* maximum, float* exp_sum, float* target_logit, std::int32_t* argmax, const T* logits,
+                 const std::int32_t* targets, std::int64_t columns, std::int64_t first_class,
+                 std::int64_t valid) {
   __shared__ Part shared[kWarps];
   const std::int64_t row = blockIdx.x;
-  const float* x = logits + row * columns;
+  const T* x = logits + row * columns;
   Part part = empty_part();
   const std::int64_t whole = valid / kWidth * kWidth;
 #pragma unroll 2
@@ -61,7 +62,7 @@ __global__ void __launch_bounds__(kThreads)
     for (int i = 0; i < kWidth; ++i) include(part, values.at[i], static_cast<std::int32_t>(c) + i);
   }
   if (whole + threadIdx.x < valid) {
-    include(part, x[whole + threadIdx.x], static_cast<std::int32_t>(whole + threadIdx.x));
+    include(part, widen(x[whole + threadIdx.x]), static_cast<std::int32_t>(whole + threadIdx.x));
   }
 #pragma unroll
   for (int mask = kWarp / 2; mask > 0; mask /= 2) part = merge(part, shuffled(part, mask));
@@ -72,13 +73,13 @@ __global__ void __launch_bounds__(kThreads)
   const std::int64_t target = targets[row] - first_class;
   maximum[row] = part.maximum;
   exp_sum[row] = part.sum;
-  target_logit[row] = targets[row] >= 0 && target >= 0 && target < valid ? x[target] : 0.0f;
+  target_logit[row] = targets[row] >= 0 && target >= 0 && target < valid ? widen(x[target]) : 0.0f;
   argmax[row] = static_cast<std::int32_t>(first_class) + (part.place == kNoClass ? 0 : part.place);
 }
 
-template <typename T, int kWidth>
+template <typename T, typename L, int kWidth>
 __global__ void __launch_bounds__(kThreads)
-    backward_kernel(T* dlogits, const float* logits, const float* maximum, const float* exp_sum,
+    backward_kernel(T* dlogits, const L* logits, const float* maximum, const float* exp_sum,
                     const std::int32_t* targets, std::int64_t columns, std::int64_t first_class,
                     std::int64_t valid, float scale) {
   const std::int64_t row = blockIdx.x;
@@ -121,10 +122,13 @@ void CudaBackend::cross_entropy_stats(const Tensor& maximum, const Tensor& exp_s
                                       const Tensor& target_logit, const Tensor& argmax, const Tensor& logits,
                                       const Tensor& targets, std::int64_t first_class, std::int64_t valid) {
   const std::int64_t columns = logits.columns();
-  const bool wide = aligned(logits.data) && columns % kWide == 0;
-  launch(wide ? stats_kernel<kWide> : stats_kernel<1>, blocks(logits.rows()), kThreads, 0, stream_.get(),
-         maximum.as<float>(), exp_sum.as<float>(), target_logit.as<float>(), argmax.as<std::int32_t>(),
-         logits.as<float>(), targets.as<std::int32_t>(), columns, first_class, valid);
+  with_type(logits.dtype, [&]<typename T>() {
+    const bool wide = aligned(logits.data) && columns % kWide<T> == 0;
+    launch(wide ? stats_kernel<T, kWide<T>> : stats_kernel<T, 1>, blocks(logits.rows()), kThreads, 0,
+           stream_.get(), maximum.as<float>(), exp_sum.as<float>(), target_logit.as<float>(),
+           argmax.as<std::int32_t>(), logits.as<T>(), targets.as<std::int32_t>(), columns, first_class,
+           valid);
+  });
 }
 
 void CudaBackend::cross_entropy_rescale(const Tensor& exp_sum, const Tensor& argmax, const Tensor& own,
@@ -145,11 +149,13 @@ void CudaBackend::cross_entropy_backward(const Tensor& dlogits, const Tensor& lo
                                          const Tensor& exp_sum, const Tensor& targets,
                                          std::int64_t first_class, std::int64_t valid, float scale) {
   const std::int64_t columns = logits.columns();
-  const bool wide = aligned(logits.data, dlogits.data) && columns % kWide == 0;
   with_type(dlogits.dtype, [&]<typename T>() {
-    launch(wide ? backward_kernel<T, kWide> : backward_kernel<T, 1>, blocks(logits.rows()), kThreads, 0,
-           stream_.get(), dlogits.as<T>(), logits.as<float>(), maximum.as<float>(), exp_sum.as<float>(),
-           targets.as<std::int32_t>(), columns, first_class, valid, scale);
+    with_type(logits.dtype, [&]<typename L>() {
+      const bool wide = aligned(logits.data, dlogits.data) && columns % kWide<L> == 0;
+      launch(wide ? backward_kernel<T, L, kWide<L>> : backward_kernel<T, L, 1>, blocks(logits.rows()),
+             kThreads, 0, stream_.get(), dlogits.as<T>(), logits.as<L>(), maximum.as<float>(),
+             exp_sum.as<float>(), targets.as<std::int32_t>(), columns, first_class, valid, scale);
+    });
   });
 }
 

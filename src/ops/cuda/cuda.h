@@ -1,8 +1,10 @@
-// The CUDA backend from outside: nothing here needs CUDA's headers. Built with -DSHOAL_CUDA=ON.
+// The CUDA backend from outside: nothing here needs CUDA's headers or libraries. It is a module,
+// libshoal_cuda.so, that is built with -DSHOAL_CUDA=ON and loaded when it is first asked for.
 #pragma once
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "ops/backend.h"
 
@@ -19,9 +21,40 @@ struct CudaOptions {
   bool fast_attention = true;
 };
 
-// Throws UserError where there is no GPU, or a driver that is too old.
+struct CudaDevice {
+  std::string name;
+  std::size_t bytes = 0;     // of memory
+  int major = 0, minor = 0;  // compute capability
+};
+
+// Whether there is the module; the environment variable SHOAL_CUDA_MODULE names another.
+bool has_cuda_module();
+// Throws UserError where there is no module, no GPU, or a driver that is too old.
 std::unique_ptr<Backend> make_cuda_backend(const CudaOptions& options = {});
 // Why make_cuda_backend would throw, in a sentence; empty where it would not.
 std::string no_cuda_device();
+// In CUDA's order; none where make_cuda_backend would throw.
+std::vector<CudaDevice> cuda_devices();
+// Of the runtime, "13.0"; empty where the module cannot be loaded.
+std::string cuda_version();
 
+namespace cuda {
+
+// The module, as the program sees it.
+class Library {
+ public:
+  virtual std::unique_ptr<Backend> make_backend(const CudaOptions& options) = 0;
+  virtual std::vector<CudaDevice> devices() = 0;
+  virtual std::string no_device() = 0;
+  virtual std::string version() = 0;
+
+ protected:
+  ~Library() = default;  // lives as long as the process
+};
+
+// What it exports.
+inline constexpr const char* kModuleEntry = "shoal_cuda_library";
+using ModuleEntry = Library* (*)();
+
+}  // namespace cuda
 }  // namespace shoal

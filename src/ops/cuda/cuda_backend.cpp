@@ -4,13 +4,7 @@
 
 #include "ops/cuda/check.h"
 
-namespace shoal {
-
-std::unique_ptr<Backend> make_cuda_backend(const CudaOptions& options) {
-  return std::make_unique<cuda::CudaBackend>(options);
-}
-
-namespace cuda {
+namespace shoal::cuda {
 
 CudaBackend::CudaBackend(const CudaOptions& options)
     : options_(options),
@@ -38,6 +32,12 @@ void CudaBackend::copy_from_host(const Tensor& to, const void* host) {
   check(cudaMemcpyAsync(to.data, host, to.bytes(), cudaMemcpyHostToDevice, stream_.get()));
 }
 
+bool CudaBackend::is_remote(const void* data) const {
+  cudaPointerAttributes attributes{};
+  check(cudaPointerGetAttributes(&attributes, data));
+  return attributes.type == cudaMemoryTypeDevice;
+}
+
 void CudaBackend::synchronize() { check(cudaStreamSynchronize(stream_.get())); }
 
 void CudaBackend::zero(const Tensor& x) { check(cudaMemsetAsync(x.data, 0, x.bytes(), stream_.get())); }
@@ -56,5 +56,4 @@ void CudaBackend::linear_backward_weight(const Tensor& dw, const Tensor& dbias, 
   if (dbias) add_column_sums(dbias, dy);
 }
 
-}  // namespace cuda
-}  // namespace shoal
+}  // namespace shoal::cuda

@@ -7,25 +7,47 @@
 #include "ops/cuda/check.h"
 #include "ops/cuda/cuda.h"
 
-namespace shoal {
+namespace shoal::cuda {
+namespace {
 
-std::string no_cuda_device() {
+std::string version_text(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
+
+}  // namespace
+
+std::string version() {
+  int version = 0;
+  cudaRuntimeGetVersion(&version);
+  return version_text(version);
+}
+
+std::string no_device() {
   int devices = 0;
   const cudaError_t status = cudaGetDeviceCount(&devices);
   if (status == cudaSuccess && devices > 0) return "";
-  int driver = 0, runtime = 0;
+  int driver = 0;
   cudaDriverGetVersion(&driver);
-  cudaRuntimeGetVersion(&runtime);
   if (driver == 0) return "there is no NVIDIA driver";
   if (status == cudaErrorInsufficientDriver) {
-    return fmt::format("the NVIDIA driver is for CUDA {}.{} and older, this build is of CUDA {}.{}",
-                       driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
+    return fmt::format("the NVIDIA driver is for CUDA {} and older, this build is of CUDA {}",
+                       version_text(driver), version());
   }
   if (status == cudaSuccess || status == cudaErrorNoDevice) return "there is no NVIDIA GPU";
   return cudaGetErrorString(status);
 }
 
-namespace cuda {
+std::vector<CudaDevice> devices() {
+  std::vector<CudaDevice> found;
+  int count = 0;
+  if (!no_device().empty()) return found;
+  check(cudaGetDeviceCount(&count));
+  for (int number = 0; number < count; ++number) {
+    cudaDeviceProp properties{};
+    check(cudaGetDeviceProperties(&properties, number));
+    found.push_back({properties.name, properties.totalGlobalMem, properties.major, properties.minor});
+  }
+  return found;
+}
+
 namespace {
 
 // "ops/cuda/matmul.cpp" of a path.
@@ -54,18 +76,13 @@ void check_head(std::int64_t channels, std::int64_t most) {
 }
 
 Device::Device(int which) : number(which) {
-  if (const auto why = no_cuda_device(); !why.empty()) {
-    fail_user("train.backend = \"cuda\" cannot be used: {}; \"cpu\" needs neither", why);
-  }
-  int devices = 0;
-  check(cudaGetDeviceCount(&devices));
-  if (number >= devices) fail_user("there is no GPU {}: this machine has {}", number, devices);
-  cudaDeviceProp properties{};
-  check(cudaGetDeviceProperties(&properties, number));
-  name = properties.name;
-  if (properties.major < 8) {
+  const auto all = devices();
+  if (number >= std::ssize(all)) fail_user("there is no GPU {}: this machine has {}", number, all.size());
+  const auto& device = all[static_cast<std::size_t>(number)];
+  name = device.name;
+  if (device.major < 8) {
     fail_user("the GPU {} has compute capability {}.{}; the CUDA backend needs 8.0 (Ampere) or newer", name,
-              properties.major, properties.minor);
+              device.major, device.minor);
   }
   check(cudaSetDevice(number));
 }
@@ -102,5 +119,4 @@ void* Scratch::take_bytes(std::size_t bytes) {
   return blocks_.back().get();
 }
 
-}  // namespace cuda
-}  // namespace shoal
+}  // namespace shoal::cuda

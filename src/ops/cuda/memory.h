@@ -8,7 +8,14 @@
 #include <string>
 #include <vector>
 
+#include "ops/cuda/cuda.h"
+
 namespace shoal::cuda {
+
+// As ops/cuda/cuda.h has them.
+std::vector<CudaDevice> devices();
+std::string no_device();
+std::string version();
 
 // A GPU that this process can use, made the calling thread's own.
 struct Device {

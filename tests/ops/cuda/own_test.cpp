@@ -142,6 +142,31 @@ TEST_P(Cuda, AWholeModelFollowsTheCpu) {
   }
 }
 
+// Logits may have the type of the products: the results are those of the same numbers as float32.
+TEST_P(Cuda, LogitsOfEitherTypeAreTheSame) {
+  for (const std::int64_t V : {1003, 1024}) {
+    const std::int64_t R = 5, valid = V - 2;
+    const Values numbers = values(R * V, 1), wanted = random_integers(R, 2, valid);
+    const Side side = gpu();
+    const auto run = [&](const Buffer& logits) {
+      const Buffer maximum = side.full({R}), sum = side.full({R}), target = side.full({R}),
+                   argmax = side.ints({R}), targets = side.ints({R}, wanted), dlogits = side.compute({R, V});
+      side.backend.cross_entropy_stats(maximum, sum, target, argmax, logits, targets, 0, valid);
+      side.backend.cross_entropy_backward(dlogits, logits, maximum, sum, targets, 0, valid, 0.5f);
+      side.backend.cross_entropy_backward(logits, logits, maximum, sum, targets, 0, valid, 0.5f);
+      const Values in_place = rounded(logits.values(), GetParam());
+      EXPECT_TRUE((in_place == dlogits.values()).min());
+      return std::vector{target.values(), argmax.values(), dlogits.values(), maximum.values(), sum.values()};
+    };
+    const auto narrow = run(side.compute({R, V}, numbers)), wide = run(side.full({R, V}, numbers));
+    for (std::size_t i = 0; i + 1 < wide.size(); ++i) {
+      EXPECT_LE(std::abs(narrow[i] - wide[i]).max(), i == 2 ? 2 * unit_roundoff(GetParam()) : 0.0) << i;
+    }
+    // The numbers are dealt to threads in other pieces, so their sum is in another order.
+    EXPECT_LE(std::abs(narrow.back() - wide.back()).max(), gamma(V) * wide.back().max());
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Types, Cuda, kComputeTypes);
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <deque>
 #include <exception>
 #include <memory>
+#include <mutex>
 #include <stdexcept>
 #include <utility>
 #include <vector>
@@ -147,6 +148,9 @@ void run_block(Block& block) {
 }  // namespace
 
 void run_grid(dim3 grid, dim3 size, std::size_t shared, const std::function<void()>& thread) {
+  // Ranks that are threads share the one GPU.
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
   static std::vector<std::unique_ptr<Fiber>> fibers;
   while (fibers.size() < size.x) fibers.push_back(std::make_unique<Fiber>());
   Block block{.fibers = fibers,

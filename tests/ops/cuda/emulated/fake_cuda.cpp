@@ -32,6 +32,9 @@ cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
   std::memset(*memory, 0xff, bytes);
   return cudaSuccess;
 }
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void*) {
+  return *attributes = {}, cudaSuccess;
+}
 cudaError_t cudaFree(void* memory) { return std::free(memory), cudaSuccess; }
 cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) { return *free = *total = 0, cudaSuccess; }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind, cudaStream_t) {

@@ -1,0 +1,21 @@
+// Parts of the program that it loads when they are needed, so that it starts where what they use is missing.
+#pragma once
+
+#include <string>
+
+namespace shoal {
+
+// The file, beside the program, a folder above it, in ../lib or ../lib/shoal; the environment variable
+// `variable` names another. Empty where there is none.
+std::string find_module(const char* file, const char* variable);
+// Where find_module looks, for messages.
+std::string module_folders();
+
+struct Module {
+  void* entry = nullptr;  // what it exports under that name; stays until the process ends
+  std::string why;        // there is none
+};
+// `global`: what the module links is there for other libraries, too.
+Module load_module(const std::string& path, const char* entry, bool global = false);
+
+}  // namespace shoal

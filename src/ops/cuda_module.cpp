@@ -1,0 +1,51 @@
+// Finds and loads the module of the CUDA backend.
+#include "core/error.h"
+#include "core/module.h"
+#include "ops/cuda/cuda.h"
+
+namespace shoal {
+namespace {
+
+constexpr const char *kFile = "libshoal_cuda.so", *kVariable = "SHOAL_CUDA_MODULE";
+
+struct Loaded {
+  cuda::Library* library = nullptr;
+  std::string why;  // there is none
+};
+
+Loaded load() {
+  const auto path = find_module(kFile, kVariable);
+  if (path.empty()) {
+    return {nullptr, fmt::format("this program was built without CUDA ({} is {})", kFile, module_folders())};
+  }
+  const auto [entry, why] = load_module(path, cuda::kModuleEntry);
+  if (!entry) return {nullptr, "the CUDA backend cannot be loaded: " + why};
+  return {reinterpret_cast<cuda::ModuleEntry>(entry)(), ""};
+}
+
+const Loaded& loaded() {
+  static const Loaded once = load();
+  return once;
+}
+
+}  // namespace
+
+bool has_cuda_module() { return !find_module(kFile, kVariable).empty(); }
+
+std::string no_cuda_device() { return loaded().library ? loaded().library->no_device() : loaded().why; }
+
+std::unique_ptr<Backend> make_cuda_backend(const CudaOptions& options) {
+  if (const auto why = no_cuda_device(); !why.empty()) {
+    fail_user("train.backend = \"cuda\" cannot be used: {}; \"cpu\" reads and writes the same checkpoints",
+              why);
+  }
+  return loaded().library->make_backend(options);
+}
+
+std::vector<CudaDevice> cuda_devices() {
+  return no_cuda_device().empty() ? loaded().library->devices() : std::vector<CudaDevice>();
+}
+
+std::string cuda_version() { return loaded().library ? loaded().library->version() : ""; }
+
+}  // namespace shoal

@@ -1,0 +1,80 @@
+// Training on a GPU as a user does it: on an emulated one where this build has CUDA, and what is said where
+// there is none.
+#include "cli/tiny_runs.h"
+
+namespace shoal::test {
+namespace {
+
+using testing::HasSubstr;
+
+const std::string kNoModule = "SHOAL_CUDA_MODULE=/nowhere/libshoal_cuda.so";
+
+class WithoutCuda : public TinyRuns {};
+
+TEST_F(WithoutCuda, SaysWhyAndWhatElseGoes) {
+  const auto result = run(train_command({"train.backend=cuda"}), folder_.path(), {kNoModule});
+  expect_user_error_at_the_end(result, "train.backend = \"cuda\" cannot be used", "/nowhere/libshoal_cuda.so",
+                               "\"cpu\"");
+  EXPECT_FALSE(fs::exists(file("runs"))) << "nothing is begun";
+}
+
+TEST_F(WithoutCuda, WhatGoesWithNothingElseIsRefused) {
+  expect_user_error_at_the_end(train({"train.tf32=true"}), "train.tf32 = true", "train.backend = \"cpu\"");
+  expect_user_error_at_the_end(
+      run(train_command({"train.backend=cuda", "parallel.offload=disk"}), folder_.path(), {kNoModule}),
+      "parallel.offload = \"disk\"", "train.backend = \"cuda\"");
+}
+
+#ifdef SHOAL_EMULATED_GPU
+
+class EmulatedGpu : public TinyRuns {
+ protected:
+  EmulatedGpu() { ::setenv("SHOAL_CUDA_MODULE", SHOAL_EMULATED_GPU, 1); }
+  ~EmulatedGpu() override { ::unsetenv("SHOAL_CUDA_MODULE"); }
+
+  static Settings gpu(const std::string& name, const Settings& more = {}) {
+    return with({"train.backend=cuda", "train.steps=6", "eval.interval=3", "checkpoint.interval=3",
+                 "run.name=" + name},
+                more);
+  }
+};
+
+TEST_F(EmulatedGpu, GoesOnWhereItStoppedToTheBit) {
+  train_well(gpu("whole"));
+  train_well(gpu("parts", {"train.steps=3"}));
+  train_well(gpu("parts", {"init.from=resume"}));
+  EXPECT_EQ(final_state("parts"), final_state("whole"));
+}
+
+TEST_F(EmulatedGpu, RanksOfOneGpuAreOneRank) {
+  const Settings exact = {"run.deterministic=layout", "train.micro_batch=1"};
+  train_well(gpu("one", exact));
+  train_well(with(gpu("two", exact), {"--ranks", "2", "parallel.zero=3"}));
+  train_well(with(gpu("stages", exact), {"--ranks", "4", "parallel.pipeline=2", "parallel.zero=1"}));
+  expect_same("two", "one");
+  expect_same("stages", "one");
+}
+
+TEST_F(EmulatedGpu, ItsCheckpointsAreEveryBackends) {
+  train_well(gpu("gpu"));
+  train_well({"run.name=cpu", "train.steps=6", "eval.interval=3", "checkpoint.interval=3"});
+  const auto on_gpu = shoal({"eval", "--checkpoint", "runs/cpu", "train.backend=cuda"}),
+             on_cpu = shoal({"eval", "--checkpoint", "runs/cpu"});
+  EXPECT_EQ(on_gpu.code, 0) << on_gpu.err;
+  const auto loss = [](const std::string& text) {
+    const auto at = text.find("loss");
+    return at == std::string::npos ? text : text.substr(at, 12);
+  };
+  EXPECT_EQ(loss(on_gpu.out), loss(on_cpu.out));
+  const auto text = shoal({"sample", "--checkpoint", "runs/gpu", "--backend", "cuda", "--max-tokens", "8"});
+  EXPECT_EQ(text.code, 0) << text.err;
+  EXPECT_EQ(text.out,
+            shoal({"sample", "--checkpoint", "runs/gpu", "--backend", "cpu", "--max-tokens", "8"}).out);
+}
+
+TEST_F(EmulatedGpu, IsInTheDoctorsList) { EXPECT_THAT(shoal({"doctor"}).out, HasSubstr("emulated GPU")); }
+
+#endif
+
+}  // namespace
+}  // namespace shoal::test

@@ -1,0 +1,78 @@
+// The layout does not change a run on GPUs: several ranks, of one GPU or more, beside one, and beside the
+// CPU.
+#include <fmt/format.h>
+
+#include "ops/cuda/cuda.h"
+#include "parallel/gossip_run.h"
+
+namespace shoal::test {
+namespace {
+
+RanksRun on_gpus(RanksRun run) {
+  run.backend = [] { return make_cuda_backend(); };
+  return run;
+}
+
+RanksRun small_run(const MeshShape& mesh, int zero, DType compute) {
+  RanksRun run;
+  run.mesh = mesh;
+  run.sequence = mesh.tensor > 1;
+  run.model.n_embd = 16;
+  run.engine = {.compute = compute, .grad_clip = 0.1, .zero = zero, .layout_exact = true, .micro_batches = 4};
+  run.steps = 4;
+  run.evaluate_every = 2;
+  return run;
+}
+
+struct Layout {
+  MeshShape mesh;
+  int zero = 0;
+};
+
+class CudaLayout : public testing::TestWithParam<std::tuple<Layout, DType>> {};
+
+TEST_P(CudaLayout, IsTheRunOfOneRank) {
+  const auto& [layout, compute] = GetParam();
+  const auto run = small_run(layout.mesh, layout.zero, compute);
+  auto alone = small_run({}, 0, compute);
+  alone.mesh.tensor = layout.mesh.tensor;  // whose sums are in another order
+  alone.sequence = run.sequence;
+  EXPECT_TRUE(train(on_gpus(run)).bytes() == train(on_gpus(alone)).bytes());
+}
+
+INSTANTIATE_TEST_SUITE_P(, CudaLayout,
+                         testing::Combine(testing::Values(Layout{{1, 2, 1}, 0}, Layout{{1, 2, 1}, 1},
+                                                          Layout{{1, 2, 1}, 2}, Layout{{1, 4, 1}, 3},
+                                                          Layout{{2, 1, 1}, 0}, Layout{{2, 1, 2}, 0},
+                                                          Layout{{2, 2, 2}, 3}),
+                                          testing::Values(DType::f32, DType::bf16)),
+                         [](const auto& test) {
+                           const auto& layout = std::get<0>(test.param);
+                           const bool f32 = std::get<1>(test.param) == DType::f32;
+                           return fmt::format("{}x{}x{}Zero{}{}", layout.mesh.pipeline, layout.mesh.data,
+                                              layout.mesh.tensor, layout.zero, f32 ? "Float32" : "Bfloat16");
+                         });
+
+// Steps are small enough that a run stays where its first losses put it.
+TEST(CudaRuns, FollowTheCpu) {
+  const auto run = small_run({1, 2, 1}, 1, DType::f32);
+  const auto gpu = train(on_gpus(run)), cpu = train(run);
+  constexpr double kRounding = 1e-4;
+  for (std::size_t step = 0; step < cpu.losses.size(); ++step) {
+    EXPECT_NEAR(gpu.losses[step], cpu.losses[step], kRounding * cpu.losses[step]) << "step " << step;
+  }
+}
+
+TEST(CudaRuns, WorkersAverage) {
+  auto run = gossip_run(make_topology("exp", 4, 1));
+  run.model.n_embd = 16;
+  run.steps = 4;
+  const auto gpu = train_workers(on_gpus(run)), cpu = train_workers(run);
+  EXPECT_TRUE(bytes_of(train_workers(on_gpus(run))) == bytes_of(gpu));
+  for (std::size_t worker = 0; worker < cpu.size(); ++worker) {
+    EXPECT_NEAR(gpu[worker].losses.back(), cpu[worker].losses.back(), 1e-3);
+  }
+}
+
+}  // namespace
+}  // namespace shoal::test
