@@ -22,8 +22,6 @@ std::string articles(int first, int count) {
   return text;
 }
 
-std::string shared_gpt2() { return fs::absolute(shoal::testing::shared_data()).string(); }
-
 class WikiText : public TinyRuns {
  protected:
   void SetUp() override {
@@ -31,8 +29,9 @@ class WikiText : public TinyRuns {
     write_file(file("wiki.train.raw"), articles(0, 100));
     write_file(file("wiki.valid.raw"), articles(100, 20));
     write_file(file("wiki.test.raw"), articles(120, 20));
+    const auto gpt2 = fs::absolute(shoal::testing::shared_data()).string();
     const auto prepared = well({"prepare", "text", "wiki.train.raw", "--val", "wiki.valid.raw", "--test",
-                                "wiki.test.raw", "--out", "wiki", "--from", shared_gpt2()});
+                                "wiki.test.raw", "--out", "wiki", "--from", gpt2});
     EXPECT_THAT(
         prepared.out,
         ContainsRegex("^wiki: [0-9,]+ train, [0-9,]+ val and [0-9,]+ test tokens, vocabulary 50257\n"));
