@@ -12,8 +12,11 @@ namespace shoal::cli {
 namespace {
 
 void report(const PrepareOptions& options, const DatasetMeta& meta) {
-  fmt::print("{}: {} train and {} val tokens, vocabulary {}\n", options.out.string(),
-             with_commas(meta.splits.at("train").tokens), with_commas(meta.splits.at("val").tokens),
+  const auto tokens = [&](const char* split) { return with_commas(meta.splits.at(split).tokens); };
+  const auto val_and_test = meta.splits.contains("test")
+                                ? fmt::format(", {} val and {} test", tokens("val"), tokens("test"))
+                                : fmt::format(" and {} val", tokens("val"));
+  fmt::print("{}: {} train{} tokens, vocabulary {}\n", options.out.string(), tokens("train"), val_and_test,
              meta.vocab_size);
   if (meta.entropy_per_token) {
     fmt::print("entropy of the grammar: {:.4f} nats per token, the floor of any model's expected loss\n",
@@ -30,6 +33,8 @@ void add_prepare(CLI::App& app) {
       {{"shoal prepare synthetic --out data/synthetic", "little plays from a grammar; needs nothing"},
        {"shoal prepare shakespeare-char --out data/shakespeare-char", "TinyShakespeare, letter by letter"},
        {"shoal prepare text books/ more.zip --tokenizer gpt2 --out data/books", "your own text"},
+       {"shoal prepare text wiki.train.raw --val wiki.valid.raw --test wiki.test.raw --out data/wikitext",
+        "text that comes in splits"},
        {"shoal prepare openwebtext --from openwebtext.tar.xz --out data/openwebtext",
         "GPT-2's corpus, rebuilt"}});
   command
@@ -39,6 +44,12 @@ void add_prepare(CLI::App& app) {
       ->check(CLI::IsMember({"synthetic", "shakespeare-char", "shakespeare", "text", "openwebtext"}));
   command->add_option("inputs", options->inputs,
                       "text, openwebtext: files, folders, .jsonl, .tar, .zip, .gz, .xz, .zst");
+  command
+      ->add_option("--val", options->val,
+                   "text: files, folders, archives that become val.bin; all of the inputs is train.bin then")
+      ->option_text("FILE ...");
+  command->add_option("--test", options->test, "text: the same for test.bin (shoal eval --split test)")
+      ->option_text("FILE ...");
   command->add_option("--out", options->out, "The dataset's folder")->required();
   command->add_option("--tokenizer", options->tokenizer, "text: gpt2, char or bytes")
       ->check(CLI::IsMember({"gpt2", "char", "bytes"}))
@@ -85,6 +96,10 @@ void add_prepare(CLI::App& app) {
     if (options->dataset != "text" && !options->inputs.empty()) {
       fail_user("{} takes no input files ({}); use `shoal prepare text` for text of your own",
                 options->dataset, options->inputs.front().string());
+    }
+    if (!options->val.empty() && share->count() > 0) {
+      fail_user("--val and --val-fraction {} both say what is val; leave one of them out",
+                options->val_fraction);
     }
     if (options->dataset == "text" && options->inputs.empty()) {
       fail_user("give the files, folders or archives to read: shoal prepare text FILE ... --out {}",

@@ -2,6 +2,7 @@
 
 #include <xxhash.h>
 
+#include <array>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -61,8 +62,8 @@ class Writer {
  public:
   Writer(const PrepareOptions& options, const SplitRule& rule, std::string settings, StagedFolder& folder,
          const OpenWebTextProgress* saved, int bytes_per_token)
-      : train(open(folder.path() / "train.bin", bytes_per_token, saved == nullptr ? nullptr : &saved->train)),
-        val(open(folder.path() / "val.bin", bytes_per_token, saved == nullptr ? nullptr : &saved->val)),
+      : splits{open(folder.path() / "train.bin", bytes_per_token, saved == nullptr ? nullptr : &saved->train),
+               open(folder.path() / "val.bin", bytes_per_token, saved == nullptr ? nullptr : &saved->val)},
         rule_(rule),
         settings_(std::move(settings)),
         folder_(folder),
@@ -76,21 +77,21 @@ class Writer {
     std::size_t begin = 0;
     for (const auto& part : tokens.parts) {
       documents_ += part.first ? 1 : 0;
-      auto& split = rule_(documents_ - 1) == Split::val ? val : train;
+      auto& split = splits[static_cast<std::size_t>(rule_(documents_ - 1))];
       split.append(std::span(tokens.ids).subspan(begin, part.end - begin));
       begin = part.end;
     }
     skipped_.add(tokens.skipped);
     if (!tokens.place) return;
     bar_.update(tokens.place->input_bytes,
-                format_count(static_cast<double>(train.tokens() + val.tokens())) + " tokens");
+                format_count(static_cast<double>(splits[0].tokens() + splits[1].tokens())) + " tokens");
     if (since_save_.seconds() >= save_every_) save(*tokens.place);
   }
 
   void finish() { bar_.finish(); }
   SkippedFiles& skipped() { return skipped_; }
 
-  SplitWriter train, val;
+  std::array<SplitWriter, 2> splits;
 
  private:
   static SplitWriter open(const fs::path& path, int bytes_per_token, const SplitMeta* written) {
@@ -99,7 +100,7 @@ class Writer {
   }
 
   void save(const InputPlace& place) {
-    save_progress(folder_.path(), settings_, {place, documents_, train.finish(), val.finish()});
+    save_progress(folder_.path(), settings_, {place, documents_, splits[0].finish(), splits[1].finish()});
     folder_.keep();
     since_save_ = Stopwatch();
   }
@@ -336,7 +337,7 @@ DatasetMeta prepare_openwebtext(const PrepareOptions& options, int threads) {
   for (const auto& input : options.inputs) meta.sources.push_back(input.string());
   meta.split_rule =
       fmt::format("{:g} % of the documents, drawn with the seed, are val", 100 * options.val_fraction);
-  finish_dataset(options, *tokenizer, bytes_per_token, writer.train, writer.val, folder, meta);
+  finish_dataset(options, *tokenizer, bytes_per_token, writer.splits, folder, meta);
   remove_progress(options.out);
   return meta;
 }

@@ -1,7 +1,7 @@
 #include "data/prepare.h"
 
 #include <algorithm>
-#include <optional>
+#include <functional>
 #include <thread>
 
 #include "core/error.h"
@@ -33,20 +33,70 @@ std::size_t character_offset(std::string_view text, std::int64_t index) {
   return text.size();
 }
 
+// A path without links, and without a slash at the end.
+fs::path plain(const fs::path& path) {
+  auto result = fs::weakly_canonical(path);
+  return result.has_filename() ? result : result.parent_path();
+}
+
+// What a model was trained on says nothing of it.
+void refuse_shared_files(const std::vector<fs::path>& split, const std::vector<fs::path>& other) {
+  const auto within = [](const fs::path& path, const fs::path& folder) {
+    return std::mismatch(folder.begin(), folder.end(), path.begin(), path.end()).first == folder.end();
+  };
+  for (const auto& a : split) {
+    for (const auto& b : other) {
+      const auto one = plain(a), two = plain(b);
+      if (!within(one, two) && !within(two, one)) continue;
+      fail_user("{} and {} are given for two splits and share text; give every split files of its own",
+                a.string(), b.string());
+    }
+  }
+}
+
+// Calls `visit` for the pieces of the inputs, then of options.val and options.test, which are passed as
+// train, val and test. Where it returns false, the rest of that split is left out.
+void read_texts(const PrepareOptions& options, Progress& progress,
+                const std::function<bool(const DocumentPiece&, Split)>& visit) {
+  const std::vector<fs::path>* const given[] = {&options.inputs, &options.val, &options.test};
+  double total = 0, before = 0;
+  std::vector<double> sizes;
+  for (const auto* paths : given) total += sizes.emplace_back(input_size(*paths));
+  progress.set_total(total);
+  for (const auto split : {Split::train, Split::val, Split::test}) {
+    const auto index = static_cast<std::size_t>(split);
+    const auto& paths = *given[index];
+    if (paths.empty()) continue;
+    bool found = false;
+    read_documents(paths, {options.field}, [&](const DocumentPiece& piece) {
+      found = true;
+      progress.update(before + piece.input_bytes);
+      return visit(piece, split);
+    });
+    if (!found) fail_user("no text found in {}", paths.front().string());
+    before += sizes[index];
+  }
+}
+
 // What has to be known of the documents before the first is tokenized.
 struct Survey {
-  std::int64_t documents = 0;         // few_documents at most, unless the vocabulary was asked for
+  // Of the inputs: few_documents at most, unless the vocabulary was asked for.
+  std::int64_t documents = 0;
   std::int64_t first_characters = 0;  // of the first document
 };
 
 Survey survey_documents(const PrepareOptions& options, CharVocabulary* vocabulary) {
   Survey survey;
-  Progress progress("reading", input_size(options.inputs), "B");
-  read_documents(options.inputs, {options.field}, [&](const DocumentPiece& piece) {
-    progress.update(piece.input_bytes);
-    survey.documents += piece.first ? 1 : 0;
-    if (survey.documents == 1) survey.first_characters += count_characters(piece.text);
-    if (vocabulary == nullptr) return survey.documents < few_documents(options.val_fraction);
+  Progress progress("reading", 0, "B");
+  read_texts(options, progress, [&](const DocumentPiece& piece, Split split) {
+    if (split == Split::train) {
+      survey.documents += piece.first ? 1 : 0;
+      if (survey.documents == 1) survey.first_characters += count_characters(piece.text);
+    }
+    if (vocabulary == nullptr) {
+      return split == Split::train && options.val.empty() &&
+             survey.documents < few_documents(options.val_fraction);
+    }
     try {
       vocabulary->add(piece.text);
     } catch (const UserError& error) {
@@ -57,54 +107,74 @@ Survey survey_documents(const PrepareOptions& options, CharVocabulary* vocabular
     return true;
   });
   progress.finish();
-  if (survey.documents == 0) fail_user("no text found in {}", options.inputs.front().string());
   return survey;
+}
+
+std::vector<SplitWriter> open_splits(const fs::path& folder, std::size_t count, int bytes_per_token) {
+  std::vector<SplitWriter> splits;
+  for (std::size_t i = 0; i < count; ++i) {
+    splits.emplace_back(folder / fmt::format("{}.bin", kSplitNames[i]), bytes_per_token);
+  }
+  return splits;
 }
 
 // The dataset being written.
 struct Output {
-  Output(const fs::path& folder, const Tokenizer& tokenizer, int threads)
+  // `count` splits: train, val and perhaps test.
+  Output(const fs::path& folder, std::size_t count, const Tokenizer& tokenizer, int threads)
       : bytes_per_token(token_width(tokenizer)),
-        train(folder / "train.bin", bytes_per_token),
-        val(folder / "val.bin", bytes_per_token),
-        pipeline(tokenizer, train, val, threads) {}
+        splits(open_splits(folder, count, bytes_per_token)),
+        pipeline(tokenizer, splits, threads) {}
 
   int bytes_per_token;
-  SplitWriter train, val;
+  std::vector<SplitWriter> splits;
   TokenPipeline pipeline;
 };
 
 void tokenize_documents(const PrepareOptions& options, const Survey& survey, const Tokenizer& tokenizer,
                         Output& out) {
-  const bool single = survey.documents == 1;
-  const auto end_of_text = single ? std::nullopt : tokenizer.end_of_text();
+  const auto end_of_text = tokenizer.end_of_text();
   const auto train_characters =
       static_cast<std::int64_t>((1 - options.val_fraction) * static_cast<double>(survey.first_characters));
   const SplitRule rule(options.seed, options.val_fraction, survey.documents);
   std::int64_t document = -1, characters = 0;
-  Progress progress("tokenizing", input_size(options.inputs), "B");
-  read_documents(options.inputs, {options.field}, [&](const DocumentPiece& piece) {
-    document += piece.first ? 1 : 0;
-    if (single) {
-      const auto cut = character_offset(piece.text, std::max<std::int64_t>(train_characters - characters, 0));
-      characters += count_characters(piece.text);
-      out.pipeline.add(piece.text.substr(0, cut), Split::train, std::string(piece.name));
-      out.pipeline.add(piece.text.substr(cut), Split::val, std::string(piece.name));
-    } else {
-      const auto split = rule(document);
-      out.pipeline.add(piece.text, split, std::string(piece.name));
-      if (piece.last && end_of_text) out.pipeline.add_end_of_text(split);
+  Progress progress("tokenizing", 0, "B");
+  read_texts(options, progress, [&](const DocumentPiece& piece, Split split) {
+    if (split == Split::train && options.val.empty()) {
+      document += piece.first ? 1 : 0;
+      if (survey.documents == 1) {
+        const auto cut =
+            character_offset(piece.text, std::max<std::int64_t>(train_characters - characters, 0));
+        characters += count_characters(piece.text);
+        out.pipeline.add(piece.text.substr(0, cut), Split::train, std::string(piece.name));
+        out.pipeline.add(piece.text.substr(cut), Split::val, std::string(piece.name));
+        return true;
+      }
+      split = rule(document);
     }
-    progress.update(piece.input_bytes);
+    out.pipeline.add(piece.text, split, std::string(piece.name));
+    if (piece.last && end_of_text) out.pipeline.add_end_of_text(split);
     return true;
   });
   out.pipeline.finish();
   progress.finish();
 }
 
+std::string split_rule(const PrepareOptions& options, const Survey& survey) {
+  const auto percent = fmt::format("{:g} %", 100 * options.val_fraction);
+  const auto val = !options.val.empty() ? "the files given as --val are val"
+                   : survey.documents == 1
+                       ? fmt::format("the last {} of the characters are val", percent)
+                       : fmt::format("{} of the documents, drawn with the seed, are val", percent);
+  return options.test.empty() ? val : val + ", those given as --test are test";
+}
+
 DatasetMeta prepare_text(const PrepareOptions& options, int threads, std::vector<std::string> sources) {
   if (options.inputs.empty())
     fail_user("prepare text: name the files, folders or archives that hold the text");
+  refuse_shared_files(options.inputs, options.val);
+  refuse_shared_files(options.inputs, options.test);
+  refuse_shared_files(options.val, options.test);
   StagedFolder folder(options.out);
   std::unique_ptr<Tokenizer> tokenizer;
   if (options.tokenizer == "gpt2") tokenizer = load_gpt2_tokenizer(fetch_gpt2_vocabulary(options.fetch));
@@ -116,15 +186,12 @@ DatasetMeta prepare_text(const PrepareOptions& options, int threads, std::vector
   const auto survey = survey_documents(options, tokenizer ? nullptr : &vocabulary);
   if (!tokenizer) tokenizer = vocabulary.build();
 
-  Output out(folder.path(), *tokenizer, threads);
+  Output out(folder.path(), options.test.empty() ? 2 : 3, *tokenizer, threads);
   tokenize_documents(options, survey, *tokenizer, out);
   DatasetMeta meta;
   meta.sources = std::move(sources);
-  const auto percent = fmt::format("{:g} %", 100 * options.val_fraction);
-  meta.split_rule = survey.documents == 1
-                        ? fmt::format("the last {} of the characters are val", percent)
-                        : fmt::format("{} of the documents, drawn with the seed, are val", percent);
-  finish_dataset(options, *tokenizer, out.bytes_per_token, out.train, out.val, folder, meta);
+  meta.split_rule = split_rule(options, survey);
+  finish_dataset(options, *tokenizer, out.bytes_per_token, out.splits, folder, meta);
   return meta;
 }
 
@@ -140,7 +207,7 @@ DatasetMeta prepare_synthetic(const PrepareOptions& options, int threads) {
   StagedFolder folder(options.out);
   const auto grammar = make_play_grammar();
   const auto tokenizer = make_char_tokenizer(grammar->alphabet());
-  Output out(folder.path(), *tokenizer, threads);
+  Output out(folder.path(), 2, *tokenizer, threads);
 
   double information[2] = {0, 0};
   std::int64_t characters[2] = {0, 0};
@@ -165,7 +232,7 @@ DatasetMeta prepare_synthetic(const PrepareOptions& options, int threads) {
   meta.sources = {"plays written by Shoal's own grammar"};
   meta.split_rule =
       fmt::format("{:g} % of the plays, drawn with the seed, are val", 100 * options.val_fraction);
-  finish_dataset(options, *tokenizer, out.bytes_per_token, out.train, out.val, folder, meta);
+  finish_dataset(options, *tokenizer, out.bytes_per_token, out.splits, folder, meta);
   return meta;
 }
 
@@ -181,7 +248,12 @@ DatasetMeta prepare(const PrepareOptions& options) {
   if (options.dataset == "text") {
     std::vector<std::string> sources;
     for (const auto& input : options.inputs) sources.push_back(input.string());
+    for (const auto& file : options.val) sources.push_back("val: " + file.string());
+    for (const auto& file : options.test) sources.push_back("test: " + file.string());
     return prepare_text(options, threads, std::move(sources));
+  }
+  if (!options.val.empty() || !options.test.empty()) {
+    fail_user("{} takes no --val and no --test; `shoal prepare text` does", options.dataset);
   }
   if (options.dataset == "openwebtext") return prepare_openwebtext(options, threads);
   if (options.dataset == "synthetic") return prepare_synthetic(options, threads);

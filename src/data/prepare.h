@@ -1,4 +1,5 @@
-// `shoal prepare`: text to token files. Writes train.bin, val.bin and meta.json (data/dataset.h).
+// `shoal prepare`: text to token files. Writes train.bin, val.bin, perhaps test.bin, and meta.json
+// (data/dataset.h).
 #pragma once
 
 #include <cstdint>
@@ -25,6 +26,9 @@ struct PrepareOptions {
   std::string field = "text";                 // of JSONL records
   std::string tokenizer = "gpt2";  // "text": "gpt2" | "char" | "bytes"; openwebtext is "gpt2" always
 
+  // "text" only: what becomes val.bin, instead of a share of the inputs, and test.bin; as inputs, or empty
+  std::vector<std::filesystem::path> val, test;
+
   double save_every = 30;  // "openwebtext" only: seconds between saves of what was done
 
   // "synthetic" only
@@ -38,11 +42,14 @@ struct PrepareOptions {
 // Documents go to val.bin at random with the probability val_fraction, decided by (seed, document number); of
 // fewer than 10 / val_fraction documents exactly that share does, rounded, and one at least. A single
 // document is cut instead: its first floor((1 - val_fraction) * characters) characters are train.bin, as in
-// nanoGPT. With more than one document, each is followed by the tokenizer's end-of-text token where it has
-// one.
+// nanoGPT. With options.val, all documents of the inputs go to train.bin and all of options.val to val.bin;
+// those of options.test go to test.bin. Every document but one that is cut is followed by the tokenizer's
+// end-of-text token where it has one, so a split that is a file ends in it. The char tokenizer knows the
+// characters of all splits.
 //
-// Throws UserError for bad input (see data/documents.h and data/download.h), for a split that came out empty,
-// and when options.out is in use or holds something other than a dataset; Error when the disk is full.
+// Throws UserError for bad input (see data/documents.h and data/download.h), for a split that came out empty
+// or has files of another, and when options.out is in use or holds something other than a dataset; Error when
+// the disk is full.
 DatasetMeta prepare(const PrepareOptions& options);
 
 }  // namespace shoal

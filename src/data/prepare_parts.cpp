@@ -37,24 +37,25 @@ SplitRule::SplitRule(std::uint64_t seed, double val_fraction, std::int64_t docum
 int token_width(const Tokenizer& tokenizer) { return tokenizer.vocab_size() <= 65'535 ? 2 : 4; }
 
 void finish_dataset(const PrepareOptions& options, const Tokenizer& tokenizer, int bytes_per_token,
-                    SplitWriter& train, SplitWriter& val, StagedFolder& folder, DatasetMeta& meta) {
-  for (auto* writer : {&train, &val}) {
-    if (writer->tokens() > 0) continue;
+                    std::span<SplitWriter> splits, StagedFolder& folder, DatasetMeta& meta) {
+  for (std::size_t i = 0; i < splits.size(); ++i) {
+    if (splits[i].tokens() > 0) continue;
     fail_user(
         "the {} split came out empty: there is too little text for a validation share of {}; use more text "
         "or "
         "another --val-fraction",
-        writer == &train ? "train" : "val", options.val_fraction);
+        kSplitNames[i], options.val_fraction);
   }
   meta.dataset = options.dataset;
   meta.tokenizer = tokenizer.to_json().dump();
   meta.vocab_size = tokenizer.vocab_size();
   meta.bytes_per_token = bytes_per_token;
   meta.seed = options.seed;
-  for (auto& [name, writer] : {std::pair{"train", &train}, std::pair{"val", &val}}) {
-    const auto entropy = meta.splits[name].entropy;
-    meta.splits[name] = writer->finish();
-    meta.splits[name].entropy = entropy;
+  for (std::size_t i = 0; i < splits.size(); ++i) {
+    auto& split = meta.splits[kSplitNames[i]];
+    const auto entropy = split.entropy;
+    split = splits[i].finish();
+    split.entropy = entropy;
   }
   std::ofstream file(folder.path() / "meta.json", std::ios::binary);
   file << to_json_text(meta) << std::flush;

@@ -1,7 +1,9 @@
 // What the preparations of several datasets share.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <span>
 
 #include "data/dataset.h"
 #include "data/prepare.h"
@@ -11,7 +13,9 @@
 
 namespace shoal {
 
-enum class Split : std::uint8_t { train, val };
+enum class Split : std::uint8_t { train, val, test };
+// Of their files and in meta.json.
+inline constexpr std::array kSplitNames = {"train", "val", "test"};
 
 // A number in [0, 1) for each document.
 double split_draw(std::uint64_t seed, std::int64_t document);
@@ -36,9 +40,9 @@ class SplitRule {
 
 int token_width(const Tokenizer& tokenizer);  // bytes
 
-// Completes `meta`, writes meta.json and moves the folder into place. Throws UserError when a split is empty,
-// Error when the disk is full.
+// Completes `meta`, writes meta.json and moves the folder into place. `splits`: train, val and perhaps test.
+// Throws UserError when one is empty, Error when the disk is full.
 void finish_dataset(const PrepareOptions& options, const Tokenizer& tokenizer, int bytes_per_token,
-                    SplitWriter& train, SplitWriter& val, StagedFolder& folder, DatasetMeta& meta);
+                    std::span<SplitWriter> splits, StagedFolder& folder, DatasetMeta& meta);
 
 }  // namespace shoal

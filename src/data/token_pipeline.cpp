@@ -7,10 +7,9 @@ namespace {
 constexpr std::size_t kBatchBytes = 1 << 20;
 }
 
-TokenPipeline::TokenPipeline(const Tokenizer& tokenizer, SplitWriter& train, SplitWriter& val, int threads)
-    : tokenizer_(tokenizer), jobs_(threads, [&train, &val](Ids&& ids) {
-        train.append(ids.of[0]);
-        val.append(ids.of[1]);
+TokenPipeline::TokenPipeline(const Tokenizer& tokenizer, std::span<SplitWriter> splits, int threads)
+    : tokenizer_(tokenizer), jobs_(threads, [splits](Ids&& ids) {
+        for (std::size_t i = 0; i < splits.size(); ++i) splits[i].append(ids.of[i]);
       }) {}
 
 void TokenPipeline::add(std::string_view text, Split split, const std::string& name) {

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,8 +18,8 @@ namespace shoal {
 
 class TokenPipeline {
  public:
-  // Keeps references. `threads` >= 1.
-  TokenPipeline(const Tokenizer& tokenizer, SplitWriter& train, SplitWriter& val, int threads);
+  // Keeps references. `splits`: a writer for each split that texts are added to. `threads` >= 1.
+  TokenPipeline(const Tokenizer& tokenizer, std::span<SplitWriter> splits, int threads);
 
   // Texts are tokenized one by one. `name` is for error messages. Waits while too much is under way, and
   // throws what tokenizing or writing earlier texts threw.
@@ -38,8 +39,8 @@ class TokenPipeline {
     std::vector<Segment> segments;
   };
   struct Ids {
-    std::array<std::vector<std::int32_t>, 2> of;  // by split
-    std::size_t bytes() const { return (of[0].size() + of[1].size()) * sizeof(std::int32_t); }
+    std::array<std::vector<std::int32_t>, kSplitNames.size()> of;  // by split
+    std::size_t bytes() const { return (of[0].size() + of[1].size() + of[2].size()) * sizeof(std::int32_t); }
   };
 
   void submit();

@@ -16,8 +16,10 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using testing::read_file;
+using ::testing::StartsWith;
 using testing::TempFolder;
 using testing::user_error;
 
@@ -150,6 +152,81 @@ TEST_F(PrepareTest, FewDocumentsLeaveNoSplitEmpty) {
   }
 }
 
+TEST_F(PrepareTest, SplitsThatAreFilesAreTakenWhole) {
+  auto options = text({folder.write("a.txt", "a\xc3\xa9"), folder.write("b.txt", "b")}, "bytes");
+  folder.write("val/2.txt", "w");
+  folder.write("val/1.txt", "v");
+  folder.write("val/3.txt", "");
+  options.val = {folder / "val"};
+  options.test = {folder.write("t.jsonl", "{\"text\": \"t\"}\n{\"text\": \"\"}\n{\"text\": \"uu\"}\n"),
+                  folder.write("t.txt", "x")};
+  const auto meta = prepare(options);
+  const Dataset data(folder / "out");
+  EXPECT_THAT(ids_of(data.train()), ElementsAre('a', 0xc3, 0xa9, 256, 'b', 256));
+  EXPECT_THAT(ids_of(data.val()), ElementsAre('v', 256, 'w', 256));
+  EXPECT_THAT(ids_of(data.split("test")), ElementsAre('t', 256, 'u', 'u', 256, 'x', 256));
+  EXPECT_NO_THROW(data.verify_checksums());
+  EXPECT_EQ(data.meta()->splits.at("test").tokens, 7);
+  EXPECT_EQ(data.meta()->split_rule, "the files given as --val are val, those given as --test are test");
+  EXPECT_THAT(data.meta()->sources,
+              ElementsAre(EndsWith("a.txt"), EndsWith("b.txt"), AllOf(StartsWith("val: "), EndsWith("val")),
+                          AllOf(StartsWith("test: "), EndsWith("t.jsonl")),
+                          AllOf(StartsWith("test: "), EndsWith("t.txt"))));
+  // One file for each, as WikiText has it.
+  options.inputs = {folder / "a.txt"};
+  options.val = {folder / "b.txt"};
+  options.test = {folder / "t.txt"};
+  prepare(options);
+  EXPECT_EQ(decoded("train"), "a\xc3\xa9<|endoftext|>");
+  EXPECT_EQ(decoded("val"), "b<|endoftext|>");
+  EXPECT_EQ(decoded("test"), "x<|endoftext|>");
+}
+
+TEST_F(PrepareTest, TestFilesAloneLeaveTheOtherSplitsAsTheyAre) {
+  std::string records;
+  for (int i = 0; i < 50; ++i) records += "{\"text\": \"d" + std::to_string(i) + "\"}\n";
+  for (const auto& input : {folder.write("one.txt", "0123456789"), folder.write("many.jsonl", records)}) {
+    auto options = text({input}, "bytes");
+    const auto without = prepare(options);
+    options.test = {folder.write("test.txt", "test")};
+    const auto with = prepare(options);
+    EXPECT_FALSE(without.splits.contains("test"));
+    for (const auto* split : {"train", "val"})
+      EXPECT_EQ(with.splits.at(split).xxh64, without.splits.at(split).xxh64) << split;
+    EXPECT_EQ(decoded("test"), "test<|endoftext|>");
+    EXPECT_EQ(with.split_rule, without.split_rule + ", those given as --test are test");
+  }
+}
+
+TEST_F(PrepareTest, TheCharVocabularyIsOfAllSplits) {
+  auto options = text({folder.write("a.txt", "db")}, "char");
+  options.val = {folder.write("b.txt", "ab")};
+  options.test = {folder.write("c.txt", "cb")};
+  EXPECT_EQ(prepare(options).vocab_size, 4);
+  const Dataset data(folder / "out");
+  EXPECT_THAT(ids_of(data.train()), ElementsAre(3, 1));
+  EXPECT_THAT(ids_of(data.val()), ElementsAre(0, 1));
+  EXPECT_THAT(ids_of(data.split("test")), ElementsAre(2, 1));
+}
+
+TEST_F(PrepareTest, HugeSplitsAreTheSameOnAnyNumberOfThreads) {
+  std::string content[3];
+  auto options = text({}, "bytes");
+  std::vector<fs::path>* const paths[] = {&options.inputs, &options.val, &options.test};
+  for (int split = 0; split < 3; ++split) {
+    auto& lines = content[split];
+    for (int i = 0; lines.size() < 1'500'000; ++i) lines += "line " + std::to_string(3 * i + split) + "\n";
+    *paths[split] = {folder.write(std::to_string(split) + ".txt", lines)};
+  }
+  for (const int threads : {1, 5}) {
+    options.threads = threads;
+    prepare(options);
+    EXPECT_TRUE(decoded("train") == content[0] + "<|endoftext|>") << threads;
+    EXPECT_TRUE(decoded("val") == content[1] + "<|endoftext|>") << threads;
+    EXPECT_TRUE(decoded("test") == content[2] + "<|endoftext|>") << threads;
+  }
+}
+
 TEST_F(PrepareTest, SyntheticKnowsItsEntropy) {
   auto options = of("synthetic");
   options.size = 300'000;
@@ -240,6 +317,39 @@ TEST_F(PrepareTest, BadInputIsNamed) {
   options.size = 0;
   EXPECT_THAT(error(options), HasSubstr("--size 0"));
   EXPECT_THAT(left_behind(), ElementsAre());
+}
+
+TEST_F(PrepareTest, BadSplitsAreNamed) {
+  const auto error = [&](const PrepareOptions& options) { return user_error([&] { prepare(options); }); };
+  for (const auto* dataset : {"synthetic", "shakespeare", "openwebtext"}) {
+    auto options = of(dataset);
+    options.test = {folder.write("a.txt", "a")};
+    EXPECT_THAT(error(options), AllOf(HasSubstr(dataset), HasSubstr("--test"), HasSubstr("prepare text")));
+  }
+  auto options = text({folder.write("in/a.txt", "a")}, "bytes");
+  options.val = {folder.write("empty.txt", "")};
+  EXPECT_THAT(error(options), AllOf(HasSubstr("no text"), HasSubstr("empty.txt")));
+  options.val = {folder / "absent.txt"};
+  EXPECT_THAT(error(options), AllOf(HasSubstr("no such file"), HasSubstr("absent.txt")));
+  options.tokenizer = "char";
+  options.val = {folder.write("bad.txt", "caf\xe9 au lait")};
+  EXPECT_THAT(error(options), AllOf(HasSubstr("bad.txt"), HasSubstr("UTF-8")));
+
+  const auto share_text = AllOf(HasSubstr("a.txt"), HasSubstr("share text"));
+  fs::create_directory_symlink(folder / "in", folder / "link");
+  for (const auto& input : {folder / "in", folder / "in/", folder / "in/a.txt", folder / "link"}) {
+    options.inputs = {folder.write("other.txt", "other"), input};
+    options.val = {folder / "in/a.txt"};
+    EXPECT_THAT(error(options), share_text) << input;
+    std::swap(options.val, options.inputs);
+    EXPECT_THAT(error(options), share_text) << input;
+  }
+  options = text({folder / "other.txt"}, "bytes");
+  options.test = options.val = {folder / "in/a.txt"};
+  EXPECT_THAT(error(options), share_text);
+  EXPECT_THAT(left_behind(), ElementsAre());
+  options.val = {folder.write("in/a.txt.more", "b")};  // a name that goes on is not within
+  EXPECT_NO_THROW(prepare(options));
 }
 
 }  // namespace
