@@ -16,7 +16,8 @@ struct Loaded {
 Loaded load() {
   const auto path = find_module(kFile, kVariable);
   if (path.empty()) {
-    return {nullptr, fmt::format("this program was built without CUDA ({} is {})", kFile, module_folders())};
+    return {nullptr, fmt::format("this program was built without nvcc and cuBLASLt ({} is {})", kFile,
+                                 module_folders())};
   }
   const auto [entry, why] = load_module(path, cuda::kModuleEntry);
   if (!entry) return {nullptr, "the CUDA backend cannot be loaded: " + why};

@@ -7,6 +7,7 @@
 #include <span>
 
 #include "core/error.h"
+#include "parallel/shared_link.h"
 
 namespace shoal {
 namespace {
@@ -97,76 +98,6 @@ Cost within_group(const Topology::Group& group, const SimulatedRun& run, const C
   cost.busy = std::max(cost.busy, bytes / (piece * kWindow) * cost.delay);
   return cost;
 }
-
-// The exchanges of one group, which come in the order of their buckets.
-struct Flow {
-  double busy = 0;                // ms of the link for a bucket, alone
-  std::span<const double> ready;  // by bucket; ascends
-  std::span<double> end;          // by bucket; raised to when the link is done with it
-  std::size_t next = 0;
-  double left = 0;  // of the next bucket
-};
-
-// A host's link to the others. The flows of a round share it equally, in what those of earlier rounds leave.
-class Link {
- public:
-  // Nothing will ask for the time before `from` any more.
-  void serve(std::span<Flow> flows, double from) {
-    std::erase_if(taken_, [&](const Interval& one) { return one.end <= from; });
-    const std::size_t earlier = taken_.size();
-    for (auto& flow : flows) flow.left = flow.busy;
-    std::size_t i = 0;
-    for (double t = from;;) {
-      double working = 0, least = 0, until = std::numeric_limits<double>::infinity();
-      for (const auto& flow : flows) {
-        if (flow.next == flow.ready.size()) continue;
-        if (flow.ready[flow.next] > t) {
-          until = std::min(until, flow.ready[flow.next]);
-        } else {
-          least = working > 0 ? std::min(least, flow.left) : flow.left;
-          ++working;
-        }
-      }
-      if (working == 0) {
-        if (std::isinf(until)) break;
-        t = until;
-        continue;
-      }
-      while (i < earlier && taken_[i].end <= t) ++i;
-      if (i < earlier && taken_[i].begin <= t) {
-        t = taken_[i].end;
-        continue;
-      }
-      if (i < earlier) until = std::min(until, taken_[i].begin);
-      const double end = std::min(until, t + least * working);
-      const bool done = end < until || end == t + least * working;
-      for (auto& flow : flows) {
-        if (flow.next == flow.ready.size() || flow.ready[flow.next] > t) continue;
-        if (done && flow.left == least) {
-          flow.end[flow.next] = std::max(flow.end[flow.next], end);
-          ++flow.next;
-          flow.left = flow.busy;
-        } else {
-          flow.left = std::max(0.0, flow.left - (end - t) / working);
-        }
-      }
-      if (taken_.size() > earlier && taken_.back().end == t) {
-        taken_.back().end = end;
-      } else {
-        taken_.push_back({t, end});
-      }
-      t = end;
-    }
-    std::ranges::inplace_merge(taken_, taken_.begin() + static_cast<std::ptrdiff_t>(earlier), {},
-                               &Interval::begin);
-  }
-
- private:
-  struct Interval {
-    double begin, end;
-  };
-  std::vector<Interval> taken_;  // ascends
-};
 
 // Exchanges among all, that of a bucket after the other.
 class AmongAll {
@@ -326,7 +257,7 @@ class Gossip {
   const SimulatedRun& run_;
   std::size_t buckets_;
   std::vector<Round> rounds_;
-  std::vector<Link> links_;                         // by host
+  std::vector<SharedLink> links_;                   // by host, to the others
   std::vector<double> clock_, link_free_, bucket_;  // by worker; by worker and bucket
   std::vector<double> ready_, end_;                 // by group and bucket
   std::vector<Flow> flows_;

@@ -3,7 +3,6 @@
 #include <numeric>
 
 #include "core/error.h"
-#include "ops/cuda/cuda.h"
 #include "train/config_schema.h"
 
 namespace shoal {
@@ -57,12 +56,6 @@ class Rules {
 
   void check_backend() const {
     const bool cuda = config_.train.backend == "cuda";
-    if (cuda && !has_cuda_module()) {
-      fail_user(
-          "{}: this build is without CUDA; build it where nvcc and cuBLASLt are installed (cmake "
-          "-DSHOAL_CUDA=ON says what is missing), or use train.backend=cpu, which reads the same checkpoints",
-          say("train.backend"));
-    }
     if (config_.train.tf32 && !cuda) {
       fail_user("{} is of tensor cores, which {} does not use; leave it out", say("train.tf32"),
                 say("train.backend"));

@@ -18,6 +18,14 @@ TEST_F(WithoutCuda, SaysWhyAndWhatElseGoes) {
   EXPECT_FALSE(fs::exists(file("runs"))) << "nothing is begun";
 }
 
+TEST_F(WithoutCuda, PlansForAGpuElsewhere) {
+  const auto result =
+      run({"size", "tiny.toml", "train.backend=cuda", "train.dtype=bfloat16"}, folder_.path(), {kNoModule});
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.out, testing::ContainsRegex("on the GPU +[0-9.]+ MiB"));
+  EXPECT_THAT(result.out, testing::ContainsRegex("on the host +[0-9.]+ MiB +of .* available"));
+}
+
 TEST_F(WithoutCuda, WhatGoesWithNothingElseIsRefused) {
   expect_user_error_at_the_end(train({"train.tf32=true"}), "train.tf32 = true", "train.backend = \"cpu\"");
   expect_user_error_at_the_end(
