@@ -1,6 +1,7 @@
 # The backend for NVIDIA's GPUs, a module that the program loads where it is asked for.
 set(SHOAL_CUDA AUTO CACHE STRING "The CUDA backend: AUTO (where nvcc and cuBLASLt are found), ON or OFF")
-if(SHOAL_CUDA STREQUAL "OFF")
+# Sanitizers do not know device code, nor the fibers that emulate it.
+if(SHOAL_CUDA STREQUAL "OFF" OR (SHOAL_CUDA STREQUAL "AUTO" AND SHOAL_SANITIZE))
   return()
 endif()
 
@@ -25,6 +26,13 @@ if(NOT CMAKE_CUDA_COMPILER OR NOT TARGET CUDA::cublasLt)
   return()
 endif()
 enable_language(CUDA)
+if(CMAKE_CUDA_COMPILER_VERSION VERSION_LESS 12)
+  if(SHOAL_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "SHOAL_CUDA=ON, but nvcc ${CMAKE_CUDA_COMPILER_VERSION} knows no C++20; 12.0 and newer do")
+  endif()
+  message(STATUS "CUDA backend: no, nvcc ${CMAKE_CUDA_COMPILER_VERSION} knows no C++20")
+  return()
+endif()
 if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know yet that nvcc has it
   set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
 endif()
