@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Checks and measures the CUDA backend on a machine that has a GPU but not what Shoal is built with.
-#   bench/gpu.sh pack        here: builds for sm_90 into build/gpu, and gathers programs, libraries and data in build/gpu/pack
-#   bench/gpu.sh run [PART]  there, with build/gpu/pack carried along: all parts, or some of
+#   bench/gpu.sh pack        here: builds for sm_90 into build/gpu, and gathers programs, libraries and data in
+#                            build/gpu/pack.tar.gz
+#   bench/gpu.sh run [PART]  there, with that file carried along: all parts, or some of
 #     machine tests ops steps peers characters sanitizer
 # Full output goes to $OUT (default out/gpu), a report of about a page to the terminal. peers needs PyTorch in $PYTHON
 # (python3). $SHOAL_DATA_DIR holds tinyshakespeare.txt.
@@ -25,8 +26,9 @@ pack() {
   done
   strip --strip-unneeded "$pack"/lib/* 2>/dev/null || true
   SHOAL_DATA_DIR=${SHOAL_DATA_DIR:-$PWD/../shared/data} "$pack/shoal" prepare shakespeare-char --out "$pack/shakespeare-char"
-  du -sh "$pack"
-  echo "carry: $pack; there: bench/gpu.sh run"
+  tar -czf "$pack.tar.gz" -C "$(dirname "$pack")" pack
+  du -h "$pack.tar.gz"
+  echo "there: bench/gpu.sh run"
 }
 
 # Where the machine keeps cuBLASLt: the toolkit's folder, or PyTorch's packages.
@@ -102,10 +104,11 @@ case ${1:-} in
   pack) pack ;;
   run)
     mkdir -p "$out"
+    [ "$pack" -nt "$pack.tar.gz" ] || { tar -xzmf "$pack.tar.gz" -C "$(dirname "$pack")" && touch "$pack"; }
     export LD_LIBRARY_PATH="$PWD/$pack/lib:$(cuda_libraries):${LD_LIBRARY_PATH:-}"
     parts=("${@:2}")
     [ ${#parts[@]} -gt 0 ] || parts=(machine tests ops steps peers characters sanitizer)
     for name in "${parts[@]}"; do "$name"; done
     ;;
-  *) sed -n '2,8p' "$0"; exit 2 ;;
+  *) sed -n '2,9p' "$0"; exit 2 ;;
 esac
