@@ -22,17 +22,16 @@ namespace {
 
 struct Model {
   std::string name;
-  std::int64_t batch, positions, heads, channels, classes, padded_classes, head_rows;
+  std::int64_t batch, positions, heads, channels, classes, padded_classes;
   double dropout;
   std::int64_t rows() const { return batch * positions; }
   std::int64_t parameters() const { return 12 * channels * channels; }  // of a block
 };
 
-// The head's rows are those of a chunk of logits.
 const std::vector<Model> kModels = {
-    {"gpt2", 64, 1024, 12, 768, 50257, 50272, 662, 0},
-    {"char384", 64, 256, 6, 384, 65, 80, 16384, 0.2},
-    {"tiny", 1, 64, 2, 128, 65, 80, 64, 0.2},
+    {"gpt2", 64, 1024, 12, 768, 50257, 50272, 0},
+    {"char384", 64, 256, 6, 384, 65, 80, 0.2},
+    {"tiny", 1, 64, 2, 128, 65, 80, 0.2},
 };
 
 struct Cost {
@@ -132,8 +131,9 @@ class Bench {
   void product(const std::string& name, std::int64_t rows, std::int64_t in, std::int64_t out, bool head) {
     const Cost cost{.flops = 2.0 * static_cast<double>(rows * in * out)};
     row(name + " forward", cost, [=, this](Arena& arena) {
-      const Tensor y = arena.take(head ? f32 : type_, {rows, out}), x = normal(arena, type_, {rows, in}),
-                   w = normal(arena, type_, {out, in}), bias = head ? Tensor{} : normal(arena, type_, {out});
+      const Tensor y = arena.take(head ? plan_.type : type_, {rows, out}),
+                   x = normal(arena, type_, {rows, in}), w = normal(arena, type_, {out, in}),
+                   bias = head ? Tensor{} : normal(arena, type_, {out});
       return [=, this] { ops_.linear_forward(y, x, w, bias); };
     });
     row(name + " input's gradient", cost, [=, this](Arena& arena) {
@@ -150,14 +150,15 @@ class Bench {
       });
     }
   }
+  // Of a chunk of logits.
+  std::int64_t head_rows() const { return std::min(model_.rows(), plan_.elements / model_.padded_classes); }
   void products() {
     const std::int64_t r = model_.rows(), c = model_.channels;
     product("qkv", r, c, 3 * c, false);
     product("attention out", r, c, c, false);
     product("mlp up", r, c, 4 * c, false);
     product("mlp down", r, 4 * c, c, false);
-    product("head, chunk", model_.head_rows, c, model_.padded_classes, true);
-    product("head, 8192 rows", std::min<std::int64_t>(8192, r), c, model_.padded_classes, true);
+    product("head, chunk", head_rows(), c, model_.padded_classes, true);
   }
 
   Dropout dropout(double p) const {
@@ -238,23 +239,27 @@ class Bench {
   }
 
   void loss() {
-    const std::int64_t r = model_.head_rows, v = model_.padded_classes;
-    const double n = static_cast<double>(r * v), size = static_cast<double>(size_of(type_));
+    const std::int64_t r = head_rows(), v = model_.padded_classes;
+    const double n = static_cast<double>(r * v), size = static_cast<double>(size_of(type_)),
+                 logit = static_cast<double>(size_of(plan_.type));
     struct Rows {
       Tensor logits, targets, maximum, exp_sum, target_logit, argmax;
     };
     const auto rows = [=, this](Arena& arena) {
-      return Rows{normal(arena, f32, {r, v}), classes(arena, {r}, model_.classes),
-                  arena.take(f32, {r}),       arena.take(f32, {r}),
-                  arena.take(f32, {r}),       arena.take(DType::i32, {r})};
+      return Rows{normal(arena, plan_.type, {r, v}),
+                  classes(arena, {r}, model_.classes),
+                  arena.take(f32, {r}),
+                  arena.take(f32, {r}),
+                  arena.take(f32, {r}),
+                  arena.take(DType::i32, {r})};
     };
     const auto stats = [this](const Rows& x) {
       ops_.cross_entropy_stats(x.maximum, x.exp_sum, x.target_logit, x.argmax, x.logits, x.targets, 0,
                                model_.classes);
     };
-    row("cross-entropy stats", {.bytes = 4 * n},
+    row("cross-entropy stats", {.bytes = logit * n},
         [=](Arena& arena) { return [=, x = rows(arena)] { stats(x); }; });
-    row("cross-entropy backward", {.bytes = n * (4 + size)}, [=, this](Arena& arena) {
+    row("cross-entropy backward", {.bytes = n * (logit + size)}, [=, this](Arena& arena) {
       const Rows x = rows(arena);
       const Tensor dlogits = arena.take(type_, {r, v});
       if (dlogits) stats(x);
@@ -283,6 +288,7 @@ class Bench {
   Model model_;
   DType type_;
   std::string filter_;
+  LogitsPlan plan_ = logits_plan(ops_.name(), type_);
   double peak_ = 1, bandwidth_ = 1;
 };
 

@@ -6,6 +6,8 @@ import math
 import os
 import sys
 
+from svg import document, text
+
 METHODS = [("allreduce", "all-reduce, AdamW", "#222222"), ("gossip4", "gossip of 4 workers, AccumAdamW", "#0072B2"),
            ("gossip8", "gossip of 8 workers, AccumAdamW", "#D55E00"),
            ("accum", "all-reduce, AccumAdamW", "#009E73")]
@@ -39,11 +41,6 @@ def table(runs, methods, seeds):
         cells.append(f"{min(found):.1e} to {max(found):.1e}" if found else "")
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return lines
-
-
-def text(x, y, content, size=13, anchor="start", colour="#222222"):
-    return (f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" text-anchor="{anchor}" fill="{colour}">'
-            f"{content}</text>")
 
 
 class Panel:
@@ -109,9 +106,7 @@ def picture(runs, methods, seeds):
             distances = [(r["step"], r["consensus_distance"]) for r in run if r.get("consensus_distance", 0) > 0]
             if distances:
                 parts.append(apart.curve(distances, colour, dashes))
-    head = (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" '
-            f'height="{HEIGHT}" font-family="sans-serif"><rect width="100%" height="100%" fill="white"/>')
-    return "\n".join([head, *parts, "</svg>", ""])
+    return document(WIDTH, HEIGHT, parts)
 
 
 def main():

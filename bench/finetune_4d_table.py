@@ -5,6 +5,8 @@ import math
 import os
 import sys
 
+from svg import document, text
+
 DTYPES = ["float32", "bfloat16"]
 # Each is drawn narrower than the one before, so that curves that coincide are all seen.
 LAYOUTS = [("one", "one rank", "#444444", 5), ("1x4", "1 data x 4 tensor", "#0072B2", 3.8),
@@ -43,11 +45,6 @@ def table(runs):
                 cells.append(f"{absolute:.1e}" if dtype == "float32" else f"{absolute:.1e} = {share:.3%}")
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return lines
-
-
-def text(x, y, content, size=13, anchor="start", colour="#222222"):
-    return (f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" text-anchor="{anchor}" fill="{colour}">'
-            f"{content}</text>")
 
 
 class Panel:
@@ -113,9 +110,7 @@ def picture(runs):
             for curve, dashes in ((0, ""), (1, "7 5")):
                 points = differences(runs[dtype, layout][curve], runs[dtype, "one"][curve])
                 parts.append(panel.curve([(step, d) for step, d, _ in points], colour, 1.3, dashes))
-    head = (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" '
-            f'height="{HEIGHT}" font-family="sans-serif"><rect width="100%" height="100%" fill="white"/>')
-    return "\n".join([head, *parts, "</svg>", ""])
+    return document(WIDTH, HEIGHT, parts)
 
 
 def main():

@@ -7,6 +7,8 @@ import math
 import os
 import sys
 
+from svg import document, text
+
 SCHEMES = [("all-reduce", "all-reduce, direct", "#444444"), ("zero-1", "ZeRO 1, direct", "#999999"),
            ("complete", "gossip, complete", "#56B4E9"), ("ring", "gossip, ring", "#009E73"),
            ("exp", "gossip, exp", "#E69F00"), ("alternating-exp-ring", "gossip, alternating-exp-ring", "#D55E00")]
@@ -75,10 +77,6 @@ def network_table(settings):
     return lines
 
 
-def text(x, y, content, size=12, anchor="start", colour="#222222"):
-    return f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" text-anchor="{anchor}" fill="{colour}">{content}</text>'
-
-
 class Panel:
     """Step times of some settings side by side: lines and dots as measured, crosses as predicted."""
 
@@ -130,7 +128,7 @@ def picture(settings):
     parts = [text(LEFT, 28, "Time of a step on slow networks (dots: measured, crosses: predicted)", 17)]
     x = LEFT
     for scheme, _, colour in SCHEMES:
-        parts.append(f'<path d="M{x} 52h22" stroke="{colour}" stroke-width="3"/>' + text(x + 28, 56, scheme))
+        parts.append(f'<path d="M{x} 52h22" stroke="{colour}" stroke-width="3"/>' + text(x + 28, 56, scheme, 12))
         x += 56 + 7 * len(scheme)
     times = [t["step_ms"] for s in settings for t in [*s.measured.values(), *s.predicted.values()]]
     low, high = min(times) / 1.15, max(times) * 1.15
@@ -140,9 +138,7 @@ def picture(settings):
             panel = Panel(LEFT + column * (PANEL + GAP), TOP + row * (ROW + ROW_GAP), low, high, columns)
             parts += panel.draw(f"{hosts} hosts: {title}", column == 0)
     height = TOP + len(rows) * (ROW + ROW_GAP) - 20
-    head = (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '
-            f'font-family="sans-serif"><rect width="100%" height="100%" fill="white"/>')
-    return "\n".join([head, *parts, "</svg>", ""])
+    return document(WIDTH, height, parts)
 
 
 def main():

@@ -1,7 +1,5 @@
 #include "ops/backend.h"
 
-#include <algorithm>
-
 #include "core/error.h"
 #include "ops/cuda/cuda.h"
 
@@ -16,10 +14,7 @@ LogitsPlan logits_plan(std::string_view backend, DType compute) {
 std::unique_ptr<Backend> make_backend(std::string_view name, const BackendOptions& options) {
   if (name == "cpu") return make_cpu_backend(options.threads);
   if (name == "reference") return make_reference_backend();
-  if (name == "cuda") {
-    const int gpus = std::max(1, static_cast<int>(cuda_devices().size()));
-    return make_cuda_backend({.device = options.local_rank % gpus, .tf32 = options.tf32});
-  }
+  if (name == "cuda") return make_cuda_backend({.device = options.local_rank, .tf32 = options.tf32});
   fail_user("there is no backend \"{}\"; there are \"cpu\", \"cuda\" and \"reference\"", name);
 }
 

@@ -9,7 +9,7 @@ namespace {
 constexpr const char *kFile = "libshoal_cuda.so", *kVariable = "SHOAL_CUDA_MODULE";
 
 struct Loaded {
-  cuda::Library* library = nullptr;
+  const cuda::Library* library = nullptr;
   std::string why;  // there is none
 };
 

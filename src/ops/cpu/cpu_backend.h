@@ -3,18 +3,9 @@
 
 #include "ops/backend.h"
 #include "ops/cpu/matmul.h"
+#include "ops/with_type.h"
 
 namespace shoal::cpu {
-
-// Calls f.template operator()<T>() with T the C++ type of a float32 or bfloat16 tensor.
-template <typename F>
-void with_type(DType dtype, F&& f) {
-  if (dtype == DType::bf16) {
-    f.template operator()<bfloat16>();
-  } else {
-    f.template operator()<float>();
-  }
-}
 
 class CpuBackend final : public Backend {
  public:

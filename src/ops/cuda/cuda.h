@@ -11,7 +11,7 @@
 namespace shoal {
 
 struct CudaOptions {
-  int device = 0;
+  int device = 0;  // beyond the last one they are counted again from the first
   // Products of float32 on tensor cores, which round the operands to 10 bits of mantissa.
   bool tf32 = false;
   // Products of a new shape are timed with several of cuBLASLt's algorithms when it is first used; otherwise
@@ -40,21 +40,17 @@ std::string cuda_version();
 
 namespace cuda {
 
-// The module, as the program sees it.
-class Library {
- public:
-  virtual std::unique_ptr<Backend> make_backend(const CudaOptions& options) = 0;
-  virtual std::vector<CudaDevice> devices() = 0;
-  virtual std::string no_device() = 0;
-  virtual std::string version() = 0;
-
- protected:
-  ~Library() = default;  // lives as long as the process
+// The module, as the program sees it; it lives as long as the process.
+struct Library {
+  std::unique_ptr<Backend> (*make_backend)(const CudaOptions& options);
+  std::vector<CudaDevice> (*devices)();
+  std::string (*no_device)();
+  std::string (*version)();
 };
 
 // What it exports.
 inline constexpr const char* kModuleEntry = "shoal_cuda_library";
-using ModuleEntry = Library* (*)();
+using ModuleEntry = const Library* (*)();
 
 }  // namespace cuda
 }  // namespace shoal

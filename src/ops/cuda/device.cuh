@@ -6,6 +6,7 @@
 #include "core/philox.h"
 #include "ops/cuda/gpu.cuh"
 #include "ops/dropout.h"
+#include "ops/with_type.h"
 
 namespace shoal::cuda {
 
@@ -151,16 +152,6 @@ inline dim3 blocks(std::int64_t x, std::int64_t y = 1, std::int64_t z = 1) {
 template <typename... Pointers>
 bool aligned(const Pointers*... pointers) {
   return ((reinterpret_cast<std::uintptr_t>(pointers) % 16 == 0) && ...);
-}
-
-// Calls f.template operator()<T>() with T the C++ type of a float32 or bfloat16 tensor.
-template <typename F>
-void with_type(DType dtype, F&& f) {
-  if (dtype == DType::bf16) {
-    f.template operator()<bfloat16>();
-  } else {
-    f.template operator()<float>();
-  }
 }
 
 }  // namespace shoal::cuda

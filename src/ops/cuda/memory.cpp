@@ -75,9 +75,10 @@ void check_head(std::int64_t channels, std::int64_t most) {
     fail("the CUDA backend's attention has at most {} channels a head, not {}", most, channels);
 }
 
-Device::Device(int which) : number(which) {
+Device::Device(int which) {
   const auto all = devices();
-  if (number >= std::ssize(all)) fail_user("there is no GPU {}: this machine has {}", number, all.size());
+  if (all.empty()) check(cudaErrorNoDevice);
+  number = which % static_cast<int>(all.size());
   const auto& device = all[static_cast<std::size_t>(number)];
   name = device.name;
   if (device.major < 8) {

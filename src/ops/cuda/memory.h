@@ -22,8 +22,8 @@ struct Device {
   int number = 0;
   std::string name;
 
-  // Throws UserError where there is none that will do.
-  explicit Device(int number);
+  // As CudaOptions has it. Throws UserError where there is none that will do.
+  explicit Device(int which);
 };
 
 struct StreamDeleter {
