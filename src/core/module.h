@@ -8,7 +8,7 @@ namespace shoal {
 // The file, beside the program, a folder above it, in ../lib or ../lib/shoal; the environment variable
 // `variable` names another. Empty where there is none.
 std::string find_module(const char* file, const char* variable);
-// Where find_module looks, for messages.
+// "neither in A nor in B", the likeliest of those folders, for messages.
 std::string module_folders();
 
 struct Module {
