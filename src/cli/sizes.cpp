@@ -44,6 +44,14 @@ std::string sharding_text(const Config& config) {
                      fmt::format(fmt::runtime(kWords[parallel.zero]), over));
 }
 
+// What parallel.offload takes elsewhere.
+std::string offloaded_text(const Config& config) {
+  std::string text = "master weights, moments";
+  if (config.parallel.zero >= 2) text += ", sharded gradients";
+  if (config.parallel.zero == 3 && config.train.backend == "cuda") text += ", sharded parameters";
+  return text;
+}
+
 void print_state(const Config& config, const MemoryEstimate& memory, int ranks) {
   const auto part = [](const std::string& name, double bytes, const std::string& remark) {
     if (bytes > 0) print_line(name, format_bytes(bytes), remark);
@@ -61,7 +69,11 @@ void print_state(const Config& config, const MemoryEstimate& memory, int ranks) 
        worker_count(config) > 1 ? "the copy that is averaged, sums for the norm"
        : ranks > 1              ? "buffers between ranks, sums for the norm"
                                 : "sums for the gradient's norm");
-  part("on disk", memory.on_disk, "beside the total: master weights, moments, sharded gradients");
+  part("streaming", memory.streaming, "float32, on the GPU: pieces of what is not there, on their way");
+  part("on the host", memory.on_host,
+       config.parallel.offload == "disk" ? "pinned: the same pieces, between the GPU and the file"
+                                         : fmt::format("pinned: {}", offloaded_text(config)));
+  part("on disk", memory.on_disk, fmt::format("beside the total: {}", offloaded_text(config)));
 }
 
 // Of the rank of each stage that needs most.

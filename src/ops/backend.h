@@ -50,6 +50,29 @@ class Backend {
   // Whether only the backend can reach what is there.
   virtual bool is_remote(const void*) const { return false; }
 
+  // --- copies beside the kernels, for what rests in the host's memory where the backend has its own
+  // Host memory, zeroed, 64-byte aligned, that such copies reach without the host. Throws UserError when it
+  // cannot be had.
+  virtual void* allocate_host(std::size_t bytes);
+  virtual void release_host(void* data, std::size_t bytes);
+  // A backend does what it is asked for in lines, each in its order: copy_in in one, copy_out in one, all
+  // else in the line of kernels. These two may return before the copy is over, or begun.
+  enum class Line : std::uint8_t { kernels, in, out };
+  virtual void copy_in(const Tensor& to, const void* host) { copy_from_host(to, host); }
+  virtual void copy_out(void* host, const Tensor& from) { copy_to_host(host, from); }
+  // A place in a line. What has been asked of the line by the last mark() is before it; before the first,
+  // nothing is.
+  class Fence {
+   public:
+    virtual ~Fence() = default;
+  };
+  virtual std::unique_ptr<Fence> make_fence() { return std::make_unique<Fence>(); }
+  virtual void mark(Fence&, Line) {}
+  // What the line is asked for from now on begins when all before the fence is over.
+  virtual void follow(Line, const Fence&) {}
+  // The host waits until it is.
+  virtual void wait(const Fence&) {}
+
   // --- element-wise and reductions
   virtual void zero(const Tensor& x) = 0;
   virtual void convert(const Tensor& out,

@@ -57,10 +57,11 @@ class Engine final : public DataEngine {
         mode_(options, plan_),
         arenas_(backend, measure(plan_, summed_, options), options.offload),
         buffers_(EngineBuffers::take(arenas_, plan_, summed_, options)),
+        stream_(backend, buffers_.stream, arenas_.resting(mode_)),
         groups_(split_groups(mesh.data(), plan_)),
-        weights_(backend, *groups_.shards, plan_, buffers_, mode_),
+        weights_(backend, *groups_.shards, plan_, buffers_, mode_, stream_),
         buckets_(buckets_of(plan_, options)),
-        norm_(backend, mesh, *groups_.pieces, plan_, options.part, buffers_) {
+        norm_(backend, mesh, *groups_.pieces, plan_, options.part, buffers_, stream_) {
     if (summed_.unit_count() > plan_.unit_count()) {
       tied_unit_ = plan_.unit_count();
     } else if (!options.part.computes(0) && options.part.computes(head())) {
@@ -72,11 +73,12 @@ class Engine final : public DataEngine {
     }
     if (mesh.peers().size() > 1) {
       if (!options.gossip) fail("there are {} workers and no topology", mesh.peers().size());
-      mixer_.emplace(backend, mesh.peers(), options.gossip->topology, plan_, buckets_, weights_,
+      mixer_.emplace(stream_, mesh.peers(), options.gossip->topology, plan_, buckets_, weights_,
                      buffers_.copy);
-      average_.emplace(backend, mesh, plan_, options.part, weights_, buffers_);
+      average_.emplace(backend, stream_, mesh, plan_, options.part, weights_, buffers_);
     }
-    const ReducerContext context{backend, groups_, summed_, buffers_, mode_, passes(), options.micro_batches};
+    const ReducerContext context{backend,  stream_, groups_,  summed_,
+                                 buffers_, mode_,   passes(), options.micro_batches};
     reducer_ = mode_.ordered ? make_ordered_reducer(context) : make_direct_reducer(context);
   }
 
@@ -154,6 +156,7 @@ class Engine final : public DataEngine {
   EngineMode mode_;
   EngineArenas arenas_;
   EngineBuffers buffers_;
+  StateStream stream_;
   DataGroups groups_;
   WeightStore weights_;
   std::vector<Bucket> buckets_;
@@ -173,16 +176,18 @@ void Engine::initialize(std::uint64_t seed) {
   plan_.for_units([&](int u) {
     const auto range = plan_.my_shard(u);
     const Tensor master = weights_.master(u);
-    backend_.zero(master);
+    stream_.zero(master);
     plan_.for_boxes(
         u, range, [&](const ParameterSpec& parameter, const Box& box, std::int64_t first, ElementRange here) {
-          shoal::initialize(backend_, parameter, box, part_of(master, here.begin - range.begin, here.count()),
-                            first, seed);
+          stream_.each({StateStream::out(part_of(master, here.begin - range.begin, here.count()))},
+                       [&](auto parts, std::int64_t at) {
+                         shoal::initialize(backend_, parameter, box, parts[0], first + at, seed);
+                       });
         });
     if (options_.training) {
-      backend_.zero(shard_of(buffers_.m, u));
-      backend_.zero(shard_of(buffers_.v, u));
-      if (buffers_.mean) backend_.zero(shard_of(buffers_.mean, u));
+      stream_.zero(shard_of(buffers_.m, u));
+      stream_.zero(shard_of(buffers_.v, u));
+      if (buffers_.mean) stream_.zero(shard_of(buffers_.mean, u));
     }
     arenas_.done_with(master);
   });
@@ -194,10 +199,10 @@ void Engine::initialize(std::uint64_t seed) {
 // sequence-parallel ranks.
 void Engine::add_shared_gradients() {
   if (tied_unit_ > 0) {
-    backend_.add(reducer_->reduced(0), reducer_->reduced(tied_unit_));
+    stream_.add(reducer_->reduced(0), reducer_->reduced(tied_unit_));
   } else if (mesh_.ends().size() > 1) {
     mesh_.ends().set_purpose(fmt::format("step {}, tied gradients of embedding", step_ + 1));
-    mesh_.ends().all_reduce(reducer_->reduced(0)).wait();
+    mesh_.ends().all_reduce(stream_.settled(reducer_->reduced(0))).wait();
   }
   if (!options_.part.tensor.sequence) return;
   std::vector<Request> sums;
@@ -205,8 +210,8 @@ void Engine::add_shared_gradients() {
     const auto shard = plan_.my_shard(u), here = shard & plan_.unit(u).per_token;
     if (here.count() == 0) return;
     mesh_.tensor().set_purpose(fmt::format("step {}, token gradients of {}", step_ + 1, plan_.unit(u).name));
-    sums.push_back(
-        mesh_.tensor().all_reduce(part_of(reducer_->reduced(u), here.begin - shard.begin, here.count())));
+    const Tensor reduced = stream_.settled(reducer_->reduced(u));
+    sums.push_back(mesh_.tensor().all_reduce(part_of(reduced, here.begin - shard.begin, here.count())));
   });
   for (auto& sum : sums) sum.wait();
 }
@@ -239,7 +244,7 @@ void Engine::update_in_backward(int unit) {
   backend_.zero(buffers_.squares);
   for (int u = bucket->first; u <= bucket->last; ++u) {
     reducer_->finish(u);
-    backend_.sum_squares(buffers_.squares, reducer_->reduced(u));
+    stream_.sum_squares(buffers_.squares, reducer_->reduced(u));
   }
   double squares = 0;
   backend_.copy_to_host(&squares, buffers_.squares);
@@ -271,7 +276,14 @@ void Engine::update_unit(int unit) {
     auto step = adamw_step(options_.adamw, update_.lr, update_.number, decay);
     step.grad_scale = buffers_.clip.as<float>();
     const auto part = [&](const Tensor& x) { return part_of(x, range.begin - shard.begin, range.count()); };
-    backend_.adamw(part(master), part(copy), part(m), part(v), part(mean), part(gradient), step);
+    const bool narrow = copy.dtype != DType::f32;
+    stream_.each(
+        {StateStream::in_out(part(master)), StateStream::out(part(copy)), StateStream::in_out(part(m)),
+         StateStream::in_out(part(v)), StateStream::in_out(part(mean)), StateStream::in(part(gradient))},
+        [&](auto x, std::int64_t) {
+          backend_.adamw(x[0], narrow ? x[1] : Tensor{}, x[2], x[3], x[4], x[5], step);
+          if (x[1] && !narrow) backend_.convert(x[1], x[0]);
+        });
   };
   over(shard & ElementRange{0, spec.decayed}, true);
   over(shard & ElementRange{spec.decayed, spec.size}, false);
@@ -279,7 +291,7 @@ void Engine::update_unit(int unit) {
 
 bool Engine::is_finite(const Tensor& x) {
   backend_.zero(buffers_.squares);
-  backend_.sum_squares(buffers_.squares, x);
+  stream_.sum_squares(buffers_.squares, x);
   double squares = 0;
   backend_.copy_to_host(&squares, buffers_.squares);
   return std::isfinite(squares);
@@ -302,6 +314,7 @@ std::string Engine::first_bad_tensor() {
 }
 
 std::vector<StateTensor> Engine::state(bool optimizer, Share share) {
+  stream_.settle();
   std::vector<StateTensor> tensors;
   const auto add = [&](const std::string& prefix, auto&& shard) {
     plan_.for_units([&](int u) {

@@ -48,6 +48,11 @@ struct EngineOptions {
   // Where given, a file of this rank's in that folder holds the master weights, the moments and, where they
   // are sharded, the gradients, mapped into memory.
   std::filesystem::path offload = {};
+  // The backend has memory of its own, and all that rests in the host's: in that file, or pinned where there
+  // is none. With zero = 3 that is also this rank's part of the parameters for the products.
+  bool on_host = false;
+  std::int64_t streamed = std::int64_t{4}
+                          << 20;  // elements of a piece that goes through the backend's memory
 
   std::optional<GossipOptions> gossip = {};
 };
@@ -117,9 +122,13 @@ class DataEngine : public UnitStore {
     std::size_t compute_copy = 0;  // of the type of the products where that is another, or gathered
     std::size_t gradients = 0;
     std::size_t optimizer = 0;
-    std::size_t exchange = 0;  // buffers of reductions and of gossip, partial sums of the layout-exact tree
-    std::size_t on_disk = 0;   // beside the above, in a mapped file
-    std::size_t total() const { return weights + compute_copy + gradients + optimizer + exchange; }
+    std::size_t exchange = 0;   // buffers of reductions and of gossip, partial sums of the layout-exact tree
+    std::size_t streaming = 0;  // buffers that what rests on the host goes through
+    std::size_t on_host = 0;    // beside the above, pinned in the host's memory
+    std::size_t on_disk = 0;    // beside the above, in a mapped file
+    std::size_t total() const {
+      return weights + compute_copy + gradients + optimizer + exchange + streaming;
+    }
   };
 };
 

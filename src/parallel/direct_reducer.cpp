@@ -26,13 +26,13 @@ class DirectReducer final : public GradientReducer {
       const Tensor of_pass = shard_of(context_.buffers.gradients[unit], unit);
       // The first pass of a step sets the sum, the others add to it.
       auto& begun = begun_[static_cast<std::size_t>(unit)];
-      begun ? context_.backend.add(reduced(unit), of_pass) : context_.backend.convert(reduced(unit), of_pass);
+      begun ? context_.stream.add(reduced(unit), of_pass) : context_.stream.convert(reduced(unit), of_pass);
       begun = true;
     }
     const auto& plan = context_.plan;
     if (!last_pass || plan.shards() == 1 || plan.replicas() == 1) return;
     over_replicas_[static_cast<std::size_t>(unit)] =
-        group(context_.groups.replicas, unit).all_reduce(reduced(unit));
+        group(context_.groups.replicas, unit).all_reduce(context_.stream.settled(reduced(unit)));
   }
 
   void forget() override { begun_.assign(context_.plan.units().size(), false); }

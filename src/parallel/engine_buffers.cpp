@@ -39,11 +39,21 @@ Tensor UnitBuffers::operator[](int unit) const {
 
 EngineMode::EngineMode(const EngineOptions& options, const ShardPlan& plan)
     : gathers_weights(options.zero == 3),
-      separate_compute(options.compute != DType::f32 || options.zero == 3 || !options.offload.empty()),
+      separate_compute(options.compute != DType::f32 || options.zero == 3 || !options.offload.empty() ||
+                       options.on_host),
       shards_gradients(options.zero >= 2 || options.layout_exact),
       ordered(options.layout_exact || (options.reduced != DType::f32 && plan.ranks() > 1)),
       leaves(shards_gradients ? options.micro_batches : plan.ranks()),
-      on_disk(!options.offload.empty()) {}
+      on_disk(!options.offload.empty()),
+      on_host(options.on_host) {}
+
+PinnedMemory::PinnedMemory(Backend& backend, std::size_t bytes) : backend_(&backend) {
+  if (bytes > 0) bytes_ = {static_cast<std::byte*>(backend.allocate_host(bytes)), bytes};
+}
+
+PinnedMemory::~PinnedMemory() {
+  if (!bytes_.empty()) backend_->release_host(bytes_.data(), bytes_.size());
+}
 
 DataEngine::Memory EngineArenas::used() const {
   return {.weights = weights.used(),
@@ -51,6 +61,8 @@ DataEngine::Memory EngineArenas::used() const {
           .gradients = gradients.used(),
           .optimizer = optimizer.used(),
           .exchange = exchange.used(),
+          .streaming = streaming.used(),
+          .on_host = host.used(),
           .on_disk = disk.used()};
 }
 
@@ -60,21 +72,42 @@ void EngineArenas::done_with(const Tensor& x) const {
   if (data >= all.data() && data < all.data() + all.size()) file.done_with({data, x.bytes()});
 }
 
+namespace {
+
+// An update is what streams most tensors: master weights and the parameters made of them where those rest
+// too; in training the moments, the window's mean and the gradient.
+StreamBuffers take_stream(EngineArenas& arenas, const ShardPlan& plan, const EngineOptions& options) {
+  int tensors = options.zero == 3 && options.compute != DType::f32 ? 2 : 1;
+  if (options.training) tensors += (options.adamw.accum_steps > 1 ? 3 : 2) + (options.zero >= 2 ? 1 : 0);
+  std::int64_t largest = 0;
+  plan.for_units([&](int u) { largest = std::max(largest, plan.shard_size(u)); });
+  return StreamBuffers::take(arenas.streaming, options.offload.empty() ? nullptr : &arenas.host, tensors,
+                             std::min(largest, options.streamed));
+}
+
+}  // namespace
+
 EngineBuffers EngineBuffers::take(EngineArenas& arenas, const ShardPlan& plan, const ShardPlan& summed,
                                   const EngineOptions& options) {
   const EngineMode mode(options, plan);
   const std::int64_t shards = plan.total() / plan.shards(), pieces = plan.total() / plan.ranks();
-  const auto resting = [&](Arena& memory) -> Arena& { return mode.on_disk ? arenas.disk : memory; };
+  const auto resting = [&](Arena& memory) -> Arena& {
+    return mode.on_disk ? arenas.disk : mode.on_host ? arenas.host : memory;
+  };
 
   EngineBuffers b;
   if (mode.separate_compute) b.master = resting(arenas.weights).take(DType::f32, {shards});
   if (mode.gathers_weights) {
     b.compute = UnitBuffers::in_turns(arenas.compute, plan, options.compute);
-    if (options.compute != DType::f32) b.compute_shards = arenas.compute.take(options.compute, {shards});
+    if (options.compute != DType::f32) {
+      b.compute_shards =
+          (mode.on_host ? resting(arenas.compute) : arenas.compute).take(options.compute, {shards});
+    }
   } else {
     auto& arena = mode.separate_compute ? arenas.compute : arenas.weights;
     b.compute = UnitBuffers::all(arena, plan, options.compute);
   }
+  if (mode.on_host) b.stream = take_stream(arenas, plan, options);
   if (!options.training) return b;
 
   auto& moments = resting(arenas.optimizer);

@@ -8,6 +8,7 @@
 #include "model/arena.h"
 #include "parallel/data_engine.h"
 #include "parallel/shard_plan.h"
+#include "parallel/state_stream.h"
 
 namespace shoal {
 
@@ -40,27 +41,53 @@ struct EngineMode {
   bool ordered;           // leaves are sent to the rank that owns the piece and added there, in their order
   int leaves;             // of an ordered sum
   bool on_disk;
+  bool on_host;  // what rests is not in the backend's memory
 
   EngineMode(const EngineOptions& options, const ShardPlan& plan);
+};
+
+// Of the host, for copies beside the backend's kernels.
+class PinnedMemory {
+ public:
+  PinnedMemory() = default;
+  PinnedMemory(Backend& backend, std::size_t bytes);
+  ~PinnedMemory();
+  PinnedMemory(const PinnedMemory&) = delete;
+  PinnedMemory& operator=(const PinnedMemory&) = delete;
+  std::span<std::byte> bytes() const { return bytes_; }
+
+ private:
+  Backend* backend_ = nullptr;
+  std::span<std::byte> bytes_;
 };
 
 struct EngineArenas {
   EngineArenas() = default;  // measures
   EngineArenas(Backend& backend, const DataEngine::Memory& sizes, const std::filesystem::path& offload)
       : file(offload.empty() ? MappedMemory() : MappedMemory(offload, sizes.on_disk)),
+        pinned(backend, sizes.on_host),
         disk(file.bytes()),
+        host(pinned.bytes()),
         weights(backend, sizes.weights),
         compute(backend, sizes.compute_copy),
         gradients(backend, sizes.gradients),
         optimizer(backend, sizes.optimizer),
-        exchange(backend, sizes.exchange) {}
+        exchange(backend, sizes.exchange),
+        streaming(backend, sizes.streaming) {}
   DataEngine::Memory used() const;
 
   // A hint for what may rest on disk; nothing happens where it does not.
   void done_with(const Tensor& x) const;
 
+  // The host's memory where state rests that is not in the backend's.
+  std::span<const std::byte> resting(const EngineMode& mode) const {
+    if (!mode.on_host) return {};
+    return mode.on_disk ? file.bytes() : pinned.bytes();
+  }
+
   MappedMemory file;
-  Arena disk, weights, compute, gradients, optimizer, exchange;
+  PinnedMemory pinned;
+  Arena disk, host, weights, compute, gradients, optimizer, exchange, streaming;
 };
 
 struct EngineBuffers {
@@ -79,6 +106,7 @@ struct EngineBuffers {
   Tensor chunk;                             // f32 [kChunk], with which the workers' mean is looked at
   Tensor clip, squares;                     // f32 [1], f64 [1]
   Tensor block_squares, all_block_squares;  // f64 [blocks of this rank's pieces], [of all pieces]
+  StreamBuffers stream;                     // where state rests on the host
 
   // `summed` is the plan of the gradients, which may have more units.
   static EngineBuffers take(EngineArenas& arenas, const ShardPlan& plan, const ShardPlan& summed,

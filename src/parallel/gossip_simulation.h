@@ -10,11 +10,11 @@
 // messages. TCP carries 1448 bytes in a packet of 1500, and sends half an acknowledgement of 52 bytes for
 // each. An exchange among k workers begins when all have come. Each of them sends its part of the bucket to
 // every other and then the mean of its own part: 2 m (k - m) / k buckets through the link of a host that has
-// m of them ("direct", as Shoal's own transport does). The groups of a round share a host's link equally while
-// they use it at the same time, earlier rounds go first, the last link to be done decides, and two delays
-// come on top; also a transport that keeps four pieces of a bucket under way, 1 MiB each at most, moves no
-// more than those in two delays. A group within a host sends 2 (k - 1) / k buckets per worker through `local`.
-// The exchanges of a worker follow each other in bandwidth; delays overlap.
+// m of them ("direct", as Shoal's own transport does). The groups of a round share a host's link equally
+// while they use it at the same time, earlier rounds go first, the last link to be done decides, and two
+// delays come on top; also a transport that keeps four pieces of a bucket under way, 1 MiB each at most,
+// moves no more than those in two delays. A group within a host sends 2 (k - 1) / k buckets per worker
+// through `local`. The exchanges of a worker follow each other in bandwidth; delays overlap.
 //
 // gossip: a bucket's exchange begins after its update and has to end before its next one. With clip per
 // bucket a bucket's update is in the backward pass, otherwise all are at its end.

@@ -18,7 +18,7 @@ void GradientNorm::add_squares(const Tensor& totals, const Tensor& reduced, int 
       const std::int64_t blocks = in_block > 0 ? 0 : (range.end - at) / ShardPlan::kBlock;
       const std::int64_t n =
           blocks > 0 ? blocks * ShardPlan::kBlock : std::min(range.end - at, ShardPlan::kBlock - in_block);
-      backend_.sum_squares(
+      stream_.sum_squares(
           part_of(totals, (at - piece.begin) / ShardPlan::kBlock, std::max<std::int64_t>(blocks, 1)),
           part_of(x, at - piece.begin, n));
       at += n;

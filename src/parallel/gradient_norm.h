@@ -11,8 +11,14 @@ class GradientNorm {
  public:
   // `pieces` is the group of ShardPlan::in_pieces; all must outlive this.
   GradientNorm(Backend& backend, Mesh& mesh, Communicator& pieces, const ShardPlan& plan,
-               const ModelPart& part, const EngineBuffers& buffers)
-      : backend_(backend), mesh_(mesh), pieces_(pieces), plan_(plan), part_(part), buffers_(buffers) {}
+               const ModelPart& part, const EngineBuffers& buffers, StateStream& stream)
+      : backend_(backend),
+        mesh_(mesh),
+        pieces_(pieces),
+        plan_(plan),
+        part_(part),
+        buffers_(buffers),
+        stream_(stream) {}
 
   // Collective over mesh.worker(), of what the reducer has when it has finished. Leaves the squares in
   // buffers.squares as well.
@@ -29,6 +35,7 @@ class GradientNorm {
   const ShardPlan& plan_;
   ModelPart part_;
   const EngineBuffers& buffers_;
+  StateStream& stream_;
 };
 
 }  // namespace shoal

@@ -16,6 +16,7 @@ struct DataGroups {
 // What a reducer works with; all of it outlives the reducer.
 struct ReducerContext {
   Backend& backend;
+  StateStream& stream;
   DataGroups& groups;
   const ShardPlan& plan;
   const EngineBuffers& buffers;
@@ -40,7 +41,8 @@ class GradientReducer {
   // After the last pass: waits until a unit is reduced, but over replicas, or all units are.
   void finish(int unit) { complete(unit); }
   void finish();
-  // This rank's shard of the sum, f32 [shard_size], valid after finish and until the next step begins.
+  // This rank's shard of the sum, f32 [shard_size], valid after finish and until the next step begins. It may
+  // rest on the host.
   virtual Tensor reduced(int unit) = 0;
 
  protected:

@@ -9,8 +9,8 @@ int GradientTree::buffers(int leaves) {
   return std::bit_width(static_cast<unsigned>(leaves) + 1) - 1;
 }
 
-GradientTree::GradientTree(Backend& backend, const ShardPlan& plan, int leaves, const Tensor& storage)
-    : backend_(backend), plan_(plan), storage_(storage), buffers_(buffers(leaves)) {
+GradientTree::GradientTree(StateStream& stream, const ShardPlan& plan, int leaves, const Tensor& storage)
+    : stream_(stream), plan_(plan), storage_(storage), buffers_(buffers(leaves)) {
   trees_.resize(plan.units().size());
 }
 
@@ -29,7 +29,7 @@ Tensor GradientTree::buffer(int unit, int which) const {
 void GradientTree::merge_youngest(int unit, Tree& tree) {
   const int younger = tree.sums.back();
   tree.sums.pop_back();
-  backend_.add(buffer(unit, tree.sums.back()), buffer(unit, younger));
+  stream_.add(buffer(unit, tree.sums.back()), buffer(unit, younger));
   tree.free.push_back(younger);
 }
 
@@ -37,11 +37,11 @@ void GradientTree::add(int unit, const Tensor& leaf) {
   auto& tree = trees_[static_cast<std::size_t>(unit)];
   const auto index = static_cast<std::uint64_t>(tree.leaves++);
   if (index % 2 == 1) {
-    backend_.add(buffer(unit, tree.sums.back()), leaf);
+    stream_.add(buffer(unit, tree.sums.back()), leaf);
   } else {
     tree.sums.push_back(tree.free.back());
     tree.free.pop_back();
-    backend_.convert(buffer(unit, tree.sums.back()), leaf);
+    stream_.convert(buffer(unit, tree.sums.back()), leaf);
   }
   // The leaf completes a subtree for every further bit that is carried.
   for (int merges = std::countr_one(index) - 1; merges > 0; --merges) merge_youngest(unit, tree);

@@ -7,8 +7,8 @@
 
 #include <vector>
 
-#include "ops/backend.h"
 #include "parallel/shard_plan.h"
+#include "parallel/state_stream.h"
 
 namespace shoal {
 
@@ -19,7 +19,7 @@ class GradientTree {
 
   // `storage` f32 [buffers(leaves) * plan.total() / plan.ranks()]: a tree for this rank's piece of every
   // unit.
-  GradientTree(Backend& backend, const ShardPlan& plan, int leaves, const Tensor& storage);
+  GradientTree(StateStream& stream, const ShardPlan& plan, int leaves, const Tensor& storage);
 
   void begin_step();
   // The next leaf of a unit, f32 or bf16 [piece_size]; leaves come in their order.
@@ -37,7 +37,7 @@ class GradientTree {
   Tensor buffer(int unit, int which) const;
   void merge_youngest(int unit, Tree& tree);
 
-  Backend& backend_;
+  StateStream& stream_;
   const ShardPlan& plan_;
   Tensor storage_;
   int buffers_;

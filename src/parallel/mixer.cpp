@@ -26,9 +26,9 @@ std::vector<Bucket> make_buckets(const ShardPlan& plan, double bytes) {
   return buckets;
 }
 
-Mixer::Mixer(Backend& backend, Communicator& peers, const Topology& topology, const ShardPlan& plan,
+Mixer::Mixer(StateStream& stream, Communicator& peers, const Topology& topology, const ShardPlan& plan,
              std::vector<Bucket> buckets, WeightStore& weights, const Tensor& copy)
-    : backend_(backend),
+    : stream_(stream),
       plan_(plan),
       weights_(weights),
       copy_(copy),
@@ -67,7 +67,7 @@ void Mixer::mix(const Bucket& bucket) {
   request.wait();
   if (members == 1) return;
   for (int unit = bucket.first; unit <= bucket.last; ++unit) {
-    backend_.scale(weights_.master(unit), copy_of({unit, unit}), 1.0f / static_cast<float>(members));
+    stream_.scale(weights_.master(unit), copy_of({unit, unit}), 1.0f / static_cast<float>(members));
   }
 }
 
@@ -78,7 +78,7 @@ void Mixer::start(const Bucket& bucket, std::int64_t step) {
   members = group.size();
   if (members == 1) return;
   for (int unit = bucket.first; unit <= bucket.last; ++unit) {
-    backend_.convert(copy_of({unit, unit}), weights_.master(unit));
+    stream_.convert(copy_of({unit, unit}), weights_.master(unit));
   }
   group.set_purpose(fmt::format("step {}, averaging of {}", step + 1, plan_.unit(bucket.first).name));
   request = group.all_reduce(copy_of(bucket));

@@ -22,7 +22,7 @@ std::vector<Bucket> make_buckets(const ShardPlan& plan, double bytes);
 class Mixer {
  public:
   // Collective over `peers`; all must outlive the mixer. `copy` f32 [total / shards].
-  Mixer(Backend& backend, Communicator& peers, const Topology& topology, const ShardPlan& plan,
+  Mixer(StateStream& stream, Communicator& peers, const Topology& topology, const ShardPlan& plan,
         std::vector<Bucket> buckets, WeightStore& weights, const Tensor& copy);
 
   // All workers hold the same from here on: there is nothing to average until they have been updated.
@@ -49,7 +49,7 @@ class Mixer {
   Tensor copy_of(const Bucket& units) const;
   Exchange& exchange(const Bucket& bucket) { return exchanges_[static_cast<std::size_t>(bucket.first)]; }
 
-  Backend& backend_;
+  StateStream& stream_;
   const ShardPlan& plan_;
   WeightStore& weights_;
   Tensor copy_;

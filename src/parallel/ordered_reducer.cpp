@@ -8,7 +8,7 @@ class OrderedReducer final : public GradientReducer {
  public:
   explicit OrderedReducer(const ReducerContext& context)
       : GradientReducer(context),
-        tree_(context.backend, context.plan, context.mode.leaves, context.buffers.tree),
+        tree_(context.stream, context.plan, context.mode.leaves, context.buffers.tree),
         leaves_(context.plan.units().size()) {}
 
   Tensor reduced(int unit) override {
@@ -39,7 +39,8 @@ class OrderedReducer final : public GradientReducer {
     }
     if (!last_pass || plan.replicas() == 1) return;
     over_replicas_[static_cast<std::size_t>(unit)] =
-        group(context_.groups.replicas, unit).all_gather(reduced(unit), tree_.sum(unit));
+        group(context_.groups.replicas, unit)
+            .all_gather(reduced(unit), context_.stream.settled(tree_.sum(unit)));
   }
 
   void forget() override {

@@ -1,15 +1,18 @@
 #include "parallel/weight_store.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/error.h"
 
 namespace shoal {
 
 WeightStore::WeightStore(Backend& backend, Communicator& shards, const ShardPlan& plan,
-                         const EngineBuffers& buffers, const EngineMode& mode)
-    : backend_(backend), shards_(shards), plan_(plan), buffers_(buffers), mode_(mode) {
+                         const EngineBuffers& buffers, const EngineMode& mode, StateStream& stream)
+    : backend_(backend), shards_(shards), plan_(plan), buffers_(buffers), mode_(mode), stream_(stream) {
   slots_.resize(static_cast<std::size_t>(buffers.compute.count()));
+  if (!mode.on_host || !mode.gathers_weights) return;
+  for (auto& place : slots_) place.brought = backend.make_fence();
 }
 
 Tensor WeightStore::master(int unit) const {
@@ -29,7 +32,7 @@ Tensor WeightStore::shard_for_products(int unit) const {
 
 Tensor WeightStore::copy(int unit) const {
   const Tensor shard = shard_for_products(unit);
-  return shard.dtype == DType::f32 ? Tensor{} : shard;
+  return shard.data == master(unit).data ? Tensor{} : shard;
 }
 
 void WeightStore::settle() {
@@ -37,8 +40,7 @@ void WeightStore::settle() {
 }
 
 void WeightStore::changed(int unit, bool converted) {
-  const Tensor from = master(unit), to = shard_for_products(unit);
-  if (to.data != from.data && !(converted && copy(unit))) backend_.convert(to, from);
+  if (const Tensor to = copy(unit); to && !converted) stream_.convert(to, master(unit));
   auto& place = slot(unit);
   if (place.unit == unit) place.unit = -1;
   // The embedding has a buffer of its own and comes first, so it is not waited for.
@@ -52,15 +54,28 @@ void WeightStore::gather(int unit) {
   place.coming.wait();  // of a unit that was gathered ahead and not used after all
   shards_.set_purpose(fmt::format("step {}, parameters of {}", step_ + 1, plan_.unit(unit).name));
   place.unit = unit;
-  place.coming = shards_.all_gather(buffers_.compute[unit], shard_for_products(unit));
+  const Tensor whole = buffers_.compute[unit];
+  Tensor mine = shard_for_products(unit);
+  if (stream_.rests(mine)) {
+    const Tensor here = part_of(whole, plan_.my_shard(unit).begin, plan_.shard_size(unit));
+    stream_.bring(here, mine, *place.brought);
+    // A communicator takes what kernels have left.
+    if (shards_.size() > 1) backend_.follow(Backend::Line::kernels, *place.brought);
+    mine = here;
+  }
+  place.coming = shards_.all_gather(whole, mine);
 }
 
 // Backward passes use neither the embedding's parameters nor, but for the head, any above the last used ones.
-void WeightStore::gather_ahead(int unit) {
+int WeightStore::after(int unit) const {
   const int head = plan_.unit_count() - 1;
   const int next = unit == 0 ? (last_ == head ? 0 : 1) : unit > last_ ? std::min(unit + 1, head) : unit - 1;
-  if (unit == last_ || plan_.padded(next) == 0 || slot(next).used) return;
-  gather(next);
+  return unit == last_ || plan_.padded(next) == 0 ? -1 : next;
+}
+
+void WeightStore::gather_ahead() {
+  const int unit = std::exchange(ahead_, -1);
+  if (unit >= 0 && !slot(unit).used) gather(unit);
 }
 
 UnitView WeightStore::use(int unit) {
@@ -68,10 +83,17 @@ UnitView WeightStore::use(int unit) {
   auto& place = slot(unit);
   place.coming.wait();
   place.used = true;
-  if (mode_.gathers_weights) gather_ahead(unit);
+  if (place.brought) backend_.follow(Backend::Line::kernels, *place.brought);
+  if (mode_.gathers_weights) ahead_ = after(unit);
+  if (!stream_.keeps_host_busy()) gather_ahead();
   if (unit != 0) last_ = unit;
   const auto& spec = plan_.unit(unit);
   return {&spec, part_of(buffers_.compute[unit], 0, spec.size)};
+}
+
+void WeightStore::release(int unit) {
+  slot(unit).used = false;
+  if (stream_.keeps_host_busy()) gather_ahead();  // now the backend has work to do meanwhile
 }
 
 }  // namespace shoal

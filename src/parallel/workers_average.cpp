@@ -23,9 +23,9 @@ double WorkersAverage::show(GradientReducer& reducer, std::int64_t step) {
   auto& peers = mesh_.peers();
   std::vector<Request> sums;
   plan_.for_units([&](int u) {
-    backend_.convert(reducer.reduced(u), weights_.master(u));
+    stream_.convert(reducer.reduced(u), weights_.master(u));
     peers.set_purpose(fmt::format("step {}, mean of {}", step + 1, plan_.unit(u).name));
-    sums.push_back(peers.all_reduce(reducer.reduced(u)));
+    sums.push_back(peers.all_reduce(stream_.settled(reducer.reduced(u))));
   });
   for (auto& sum : sums) sum.wait();
   plan_.for_units([&](int u) {
@@ -33,9 +33,9 @@ double WorkersAverage::show(GradientReducer& reducer, std::int64_t step) {
       const Tensor mean = part_of(buffers_.chunk, 0, count),
                    aside = part_of(reducer.reduced(u), first, count),
                    shown = part_of(weights_.master(u), first, count);
-      backend_.scale(mean, aside, 1.0f / static_cast<float>(peers.size()));
-      backend_.convert(aside, shown);
-      backend_.convert(shown, mean);
+      stream_.scale(mean, aside, 1.0f / static_cast<float>(peers.size()));
+      stream_.convert(aside, shown);
+      stream_.convert(shown, mean);
     });
     weights_.changed(u, false);
   });
@@ -45,7 +45,7 @@ double WorkersAverage::show(GradientReducer& reducer, std::int64_t step) {
 void WorkersAverage::drop(GradientReducer& reducer) {
   weights_.settle();
   plan_.for_units([&](int u) {
-    backend_.convert(weights_.master(u), reducer.reduced(u));
+    stream_.convert(weights_.master(u), reducer.reduced(u));
     weights_.changed(u, false);
   });
 }
@@ -58,8 +58,8 @@ double WorkersAverage::distance(GradientReducer& reducer) {
     plan_.for_units([&](int u) {
       const auto add = [&](std::int64_t at, std::int64_t count) {
         const Tensor x = part_of(buffers_.chunk, 0, count);
-        backend_.scale(x, part_of(weights_.master(u), at, count), of_mean ? 1.0f : -1.0f);
-        if (!of_mean) backend_.add(x, part_of(reducer.reduced(u), at, count));
+        stream_.scale(x, part_of(weights_.master(u), at, count), of_mean ? 1.0f : -1.0f);
+        if (!of_mean) stream_.add(x, part_of(reducer.reduced(u), at, count));
         backend_.sum_squares(buffers_.squares, x);
       };
       plan_.for_boxes(u, plan_.my_piece(u),

@@ -11,9 +11,15 @@ namespace shoal {
 class WorkersAverage {
  public:
   // All must outlive this.
-  WorkersAverage(Backend& backend, Mesh& mesh, const ShardPlan& plan, const ModelPart& part,
-                 WeightStore& weights, const EngineBuffers& buffers)
-      : backend_(backend), mesh_(mesh), plan_(plan), part_(part), weights_(weights), buffers_(buffers) {}
+  WorkersAverage(Backend& backend, StateStream& stream, Mesh& mesh, const ShardPlan& plan,
+                 const ModelPart& part, WeightStore& weights, const EngineBuffers& buffers)
+      : backend_(backend),
+        stream_(stream),
+        mesh_(mesh),
+        plan_(plan),
+        part_(part),
+        weights_(weights),
+        buffers_(buffers) {}
 
   // Collective over the mesh, between steps. Returns the consensus distance.
   double show(GradientReducer& reducer, std::int64_t step);
@@ -23,6 +29,7 @@ class WorkersAverage {
   double distance(GradientReducer& reducer);
 
   Backend& backend_;
+  StateStream& stream_;
   Mesh& mesh_;
   const ShardPlan& plan_;
   ModelPart part_;

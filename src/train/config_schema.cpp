@@ -250,10 +250,12 @@ std::vector<Field> make_fields() {
           "parallel.replicate", at_least(1), "groups",
           "Groups of data ranks that hold a full copy each (ZeRO inside, all-reduce between). Must divide "
           "the data ranks."),
-      choice<&C::parallel, &Par::offload>("parallel.offload", {"none", "host", "disk"},
-                                          "Where parameter, gradient and optimizer shards rest: with the "
-                                          "backend, in the host's memory (for the cpu backend that is the "
-                                          "same), or in files of the run's folder, mapped into memory."),
+      choice<&C::parallel, &Par::offload>(
+          "parallel.offload", {"none", "host", "disk"},
+          "Where master weights and moments rest, from zero = 2 on gradients "
+          "too, and with zero = 3 parameters: with the backend, in the host's "
+          "memory (for the cpu backend that is the same), or in files of the "
+          "run's folder, mapped into memory. A GPU gets them piece by piece."),
       choice<&C::parallel, &Par::reduce_dtype>(
           "parallel.reduce_dtype", {"float32", "bfloat16"},
           "What gradients travel in between ranks; they are added in float32."),

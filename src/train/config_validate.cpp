@@ -60,10 +60,6 @@ class Rules {
       fail_user("{} is of tensor cores, which {} does not use; leave it out", say("train.tf32"),
                 say("train.backend"));
     }
-    if (cuda && config_.parallel.offload != "none") {
-      fail_user("{} is not built for train.backend = \"cuda\" yet; leave it at \"none\"",
-                say("parallel.offload"));
-    }
   }
 
   void check_names() const {

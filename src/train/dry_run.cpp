@@ -47,10 +47,11 @@ class DryRank {
   }
 
  private:
-  // State on disk changes nothing of what is sent, and needs a file.
+  // Where state rests changes nothing of what is sent, and on disk it needs a file.
   EngineOptions engine() const {
     auto options = engine_options(config_, model_config_, mesh_.place());
     options.offload.clear();
+    options.on_host = false;
     return options;
   }
 

@@ -237,6 +237,7 @@ EngineOptions engine_options(const Config& config, const GptConfig& model, const
           .micro_batches = micro_batches_of_worker(config),
           .reduced = parallel.reduce_dtype == "bfloat16" ? DType::bf16 : DType::f32,
           .offload = parallel.offload == "disk" ? config.run.path() : "",
+          .on_host = config.train.backend == "cuda" && parallel.offload != "none",
           .gossip = gossip_options(config)};
 }
 

@@ -118,6 +118,8 @@ MemoryEstimate estimate_memory(const Config& config, const GptConfig& model, con
   memory.gradients = static_cast<double>(engine.gradients);
   memory.optimizer = static_cast<double>(engine.optimizer);
   memory.exchange = static_cast<double>(engine.exchange);
+  memory.streaming = static_cast<double>(engine.streaming);
+  memory.on_host = static_cast<double>(engine.on_host);
   memory.on_disk = static_cast<double>(engine.on_disk);
   memory.blocks = static_cast<double>(activations.blocks);
   memory.streams = static_cast<double>(activations.streams);
@@ -206,6 +208,17 @@ void check_memory(const Config& config, const GptConfig& model, const RankPlaces
   const auto need = estimate_memory(config, model, ranks);
   const double total = host_memory(config, model, ranks), have = available_memory();
   if (have == 0 || total <= have) return;
+  if (need.on_host > 0) {
+    fail_user(
+        "this run needs {} of the host's memory{} and {} are available: {} pinned for parallel.offload = "
+        "\"{}\", {} for checkpoints on each rank; set {}, or choose a smaller model (see shoal size)",
+        format_bytes(total), ranks.here > 1 ? fmt::format(" for {} ranks on this host", ranks.here) : "",
+        format_bytes(have), format_bytes(need.on_host), config.parallel.offload,
+        format_bytes(need.checkpoint),
+        need.on_disk == 0                                         ? "parallel.offload=disk"
+        : mesh_shape(config).data > 1 && config.parallel.zero < 3 ? "parallel.zero=3"
+                                                                  : "more ranks on more hosts");
+  }
   fail_user(
       "this run needs {} of memory{} and {} are available: {} parameters, gradients and moments, {} "
       "activations of a micro-batch of {} x {} tokens, {} for checkpoints{}; lower train.micro_batch, set "

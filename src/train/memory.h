@@ -29,6 +29,8 @@ struct MemoryEstimate {
   double gradients = 0;
   double optimizer = 0;  // its state
   double exchange = 0;   // what reductions between ranks and sums of their order need
+  double streaming = 0;  // of the backend's, that what rests on the host goes through
+  double on_host = 0;    // of that which rests, with a backend that has memory of its own
   double on_disk = 0;    // beside the above, in a mapped file: not in the sums below
   // Activations of one micro-batch.
   double blocks = 0;      // what blocks keep for their backward pass
@@ -41,9 +43,11 @@ struct MemoryEstimate {
   double program = 0;     // the program and its libraries
   double on_gpu = 0;      // of the above, in the GPU's memory and not in the host's
 
-  double state() const { return weights + compute_copy + gradients + optimizer + exchange; }
+  double state() const { return weights + compute_copy + gradients + optimizer + exchange + streaming; }
   double activations() const { return blocks + streams + workspace + head; }
-  double total() const { return state() + activations() + batches + scratch + checkpoint + program; }
+  double total() const {
+    return state() + on_host + activations() + batches + scratch + checkpoint + program;
+  }
 };
 
 DType compute_dtype(const Config& config);

@@ -227,7 +227,12 @@ void log_summary(const Config& config, const GptConfig& model, const Dataset& da
   if (config.parallel.sequence && config.parallel.tensor == 1) {
     log::info("parallel.sequence: without tensor ranks there is nothing to share");
   }
-  if (config.parallel.offload == "host") {
+  if (config.train.backend == "cuda" && config.parallel.offload != "none") {
+    log::info("parallel.offload = \"{}\": {} of state rest {}, {} of memory are taken on the GPU",
+              config.parallel.offload, format_bytes(memory.on_disk > 0 ? memory.on_disk : memory.on_host),
+              memory.on_disk > 0 ? "in a file of the run's folder" : "in the host's memory",
+              format_bytes(memory.on_gpu));
+  } else if (config.parallel.offload == "host") {
     log::info("parallel.offload = \"host\": the {} backend's memory is the host's already",
               config.train.backend);
   }

@@ -158,6 +158,7 @@ void Trainer::Impl::start() {
   StoreOptions::Copy copy;
   if (!state_on_disk()) {
     copy = [this](void* to, const void* from, std::size_t bytes) {
+      if (!backend->is_remote(from)) return copy_host_memory(to, from, bytes);
       const auto elements = static_cast<std::int64_t>(bytes / sizeof(float));
       backend->copy_to_host(to, {const_cast<void*>(from), DType::f32, {elements}});
     };

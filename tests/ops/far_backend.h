@@ -1,10 +1,18 @@
 // A backend whose memory the host cannot reach, as a GPU's: that of another one, by addresses that are none.
-// Who reads or writes through them without the backend crashes.
+// Who reads or writes through them without the backend crashes. It may also put off what it is asked for, as
+// a GPU does: then who does not wait for a line of work, or let one line follow another, reads or writes too
+// early.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
+#include <deque>
+#include <functional>
 #include <memory>
+#include <tuple>
 #include <utility>
+#include <vector>
 
 #include "ops/backend.h"
 
@@ -12,14 +20,57 @@ namespace shoal::test {
 
 class FarBackend final : public Backend {
  public:
-  explicit FarBackend(std::unique_ptr<Backend> near) : near_(std::move(near)) {}
+  // Of the three lines, which do at once what does not have to follow others; the rest do it when somebody
+  // waits for it. By default everything is done at once.
+  struct Eager {
+    bool kernels = true, in = true, out = true;
+  };
+  explicit FarBackend(std::unique_ptr<Backend> near, const Eager& eager = {true, true, true})
+      : near_(std::move(near)) {
+    line(Line::kernels).eager = eager.kernels;
+    line(Line::in).eager = eager.in;
+    line(Line::out).eager = eager.out;
+  }
+  ~FarBackend() override { drain(); }
   std::string_view name() const override { return near_->name(); }
 
   void* allocate(std::size_t bytes) override { return moved(near_->allocate(bytes)); }
-  void release(void* data, std::size_t bytes) override { near_->release(moved(data), bytes); }
-  void copy_to_host(void* host, const Tensor& from) override { near_->copy_to_host(host, near(from)); }
-  void copy_from_host(const Tensor& to, const void* host) override { near_->copy_from_host(near(to), host); }
-  void synchronize() override { near_->synchronize(); }
+  void release(void* data, std::size_t bytes) override {
+    drain();
+    near_->release(moved(data), bytes);
+  }
+  void copy_to_host(void* host, const Tensor& from) override {
+    advance(Line::kernels);
+    near_->copy_to_host(host, near(from));
+  }
+  // Of memory that may change at once.
+  void copy_from_host(const Tensor& to, const void* host) override {
+    const auto* bytes = static_cast<const std::byte*>(host);
+    ask(Line::kernels, [this, to = near(to), copy = std::vector<std::byte>(bytes, bytes + to.bytes())] {
+      near_->copy_from_host(to, copy.data());
+    });
+  }
+  void synchronize() override { drain(); }
+
+  void copy_in(const Tensor& to, const void* host) override {
+    ask(Line::in, [this, to = near(to), host] { near_->copy_from_host(to, host); });
+  }
+  void copy_out(void* host, const Tensor& from) override {
+    ask(Line::out, [this, host, from = near(from)] { near_->copy_to_host(host, from); });
+  }
+  std::unique_ptr<Fence> make_fence() override { return std::make_unique<Place>(); }
+  void mark(Fence& fence, Line which) override {
+    static_cast<Place&>(fence).line = which;
+    static_cast<Place&>(fence).before = line(which).asked;
+  }
+  void follow(Line which, const Fence& fence) override {
+    ask(
+        which, [] {}, static_cast<const Place&>(fence));
+  }
+  void wait(const Fence& fence) override {
+    const auto& place = static_cast<const Place&>(fence);
+    advance(place.line, place.before);
+  }
   bool is_remote(const void* data) const override {
     return (reinterpret_cast<std::uintptr_t>(data) & kFar) != 0;
   }
@@ -135,10 +186,67 @@ class FarBackend final : public Backend {
   static Tensor near(const Tensor& x) { return {moved(x.data), x.dtype, x.shape}; }
   template <typename... Parameters, typename... Arguments>
   void call(void (Backend::*op)(Parameters...), const Arguments&... arguments) {
-    ((*near_).*op)(near(arguments)...);
+    ask(Line::kernels, [this, op, values = std::tuple(near(arguments)...)] {
+      std::apply([&](const auto&... x) { ((*near_).*op)(x...); }, values);
+    });
+  }
+
+  struct Place : Fence {
+    Line line = Line::kernels;
+    std::int64_t before = 0;  // so much of the line
+  };
+  struct Work {
+    std::function<void()> go;
+    Place after;
+  };
+  struct LineOfWork {
+    bool eager = true;
+    std::int64_t asked = 0, done = 0;
+    std::deque<Work> waiting;
+  };
+  LineOfWork& line(Line which) { return lines_[static_cast<std::size_t>(which)]; }
+  bool reached(const Place& place) { return line(place.line).done >= place.before; }
+
+  void ask(Line which, std::function<void()> go, const Place& after = {}) {
+    auto& asked = line(which);
+    ++asked.asked;
+    asked.waiting.push_back({std::move(go), after});
+    do_eagerly();
+  }
+  void do_first(LineOfWork& of) {
+    const auto work = std::move(of.waiting.front());
+    of.waiting.pop_front();
+    work.go();
+    ++of.done;
+  }
+  void do_eagerly() {
+    for (bool any = true; any;) {
+      any = false;
+      for (auto& of : lines_) {
+        for (; of.eager && !of.waiting.empty() && reached(of.waiting.front().after); any = true) do_first(of);
+      }
+    }
+  }
+  // The line does what it was asked for, up to there, and others do what that has to follow.
+  void advance(Line which, std::int64_t before) {
+    auto& of = line(which);
+    while (of.done < before) {
+      const Place after = of.waiting.front().after;
+      if (reached(after)) {
+        do_first(of);
+        do_eagerly();
+      } else {
+        advance(after.line, after.before);
+      }
+    }
+  }
+  void advance(Line which) { advance(which, line(which).asked); }
+  void drain() {
+    for (const auto which : {Line::kernels, Line::in, Line::out}) advance(which);
   }
 
   std::unique_ptr<Backend> near_;
+  std::array<LineOfWork, 3> lines_;
 };
 
 }  // namespace shoal::test

@@ -25,11 +25,12 @@ float expected(int first, int count, std::int64_t element) {
 
 TEST(GradientTree, AddsInTheOrderOfOneTree) {
   const auto backend = make_cpu_backend(1);
+  StateStream direct(*backend);
   GptConfig config{.n_layer = 1, .n_head = 1, .n_embd = 4, .block_size = 4, .vocab_size = 5};
   const ShardPlan plan(gpt_units(config), 0, 1, 0, 1);
   for (int leaves = 1; leaves <= 33; ++leaves) {
     const Buffer storage(*backend, DType::f32, {GradientTree::buffers(leaves) * plan.total()});
-    GradientTree tree(*backend, plan, leaves, storage);
+    GradientTree tree(direct, plan, leaves, storage);
     for (int step = 0; step < 2; ++step) {
       tree.begin_step();
       for (int i = 0; i < leaves; ++i) {

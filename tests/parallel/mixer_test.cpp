@@ -65,9 +65,10 @@ class MixingWorker {
         mode_(options_, plan_),
         arenas_(*backend_, measure(), {}),
         buffers_(EngineBuffers::take(arenas_, plan_, plan_, options_)),
-        weights_(*backend_, *self_, plan_, buffers_, mode_),
+        direct_(*backend_),
+        weights_(*backend_, *self_, plan_, buffers_, mode_, direct_),
         buckets_(make_buckets(plan_, bucket_bytes)),
-        mixer_(*backend_, peers, topology, plan_, buckets_, weights_, buffers_.copy) {}
+        mixer_(direct_, peers, topology, plan_, buckets_, weights_, buffers_.copy) {}
 
   Mixer& mixer() { return mixer_; }
   const std::vector<Bucket>& buckets() const { return buckets_; }
@@ -102,6 +103,7 @@ class MixingWorker {
   EngineMode mode_;
   EngineArenas arenas_;
   EngineBuffers buffers_;
+  StateStream direct_;
   WeightStore weights_;
   std::vector<Bucket> buckets_;
   Mixer mixer_;

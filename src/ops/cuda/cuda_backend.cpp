@@ -10,6 +10,8 @@ CudaBackend::CudaBackend(const CudaOptions& options)
     : options_(options),
       device_(options.device),
       stream_(make_stream()),
+      in_(make_stream()),
+      out_(make_stream()),
       matmul_(stream_.get(), {.tf32 = options.tf32, .tune = options.tune}) {}
 
 void* CudaBackend::allocate(std::size_t bytes) {
@@ -38,7 +40,46 @@ bool CudaBackend::is_remote(const void* data) const {
   return attributes.type == cudaMemoryTypeDevice;
 }
 
-void CudaBackend::synchronize() { check(cudaStreamSynchronize(stream_.get())); }
+void CudaBackend::synchronize() {
+  for (const auto* stream : {&stream_, &in_, &out_}) check(cudaStreamSynchronize(stream->get()));
+}
+
+void* CudaBackend::allocate_host(std::size_t bytes) { return take_host_memory(bytes).release(); }
+
+void CudaBackend::release_host(void* data, std::size_t) { cudaFreeHost(data); }
+
+void CudaBackend::copy_in(const Tensor& to, const void* host) {
+  check(cudaMemcpyAsync(to.data, host, to.bytes(), cudaMemcpyHostToDevice, in_.get()));
+}
+
+void CudaBackend::copy_out(void* host, const Tensor& from) {
+  check(cudaMemcpyAsync(host, from.data, from.bytes(), cudaMemcpyDeviceToHost, out_.get()));
+}
+
+cudaStream_t CudaBackend::stream_of(Line line) const {
+  return line == Line::in ? in_.get() : line == Line::out ? out_.get() : stream_.get();
+}
+
+namespace {
+
+struct EventFence final : Backend::Fence {
+  GpuEvent event = make_event();
+};
+cudaEvent_t event_of(const Backend::Fence& fence) {
+  return static_cast<const EventFence&>(fence).event.get();
+}
+
+}  // namespace
+
+std::unique_ptr<Backend::Fence> CudaBackend::make_fence() { return std::make_unique<EventFence>(); }
+
+void CudaBackend::mark(Fence& fence, Line line) { check(cudaEventRecord(event_of(fence), stream_of(line))); }
+
+void CudaBackend::follow(Line line, const Fence& fence) {
+  check(cudaStreamWaitEvent(stream_of(line), event_of(fence), 0));
+}
+
+void CudaBackend::wait(const Fence& fence) { check(cudaEventSynchronize(event_of(fence))); }
 
 void CudaBackend::zero(const Tensor& x) { check(cudaMemsetAsync(x.data, 0, x.bytes(), stream_.get())); }
 

@@ -24,6 +24,15 @@ class CudaBackend final : public Backend {
   void synchronize() override;
   bool is_remote(const void* data) const override;
 
+  void* allocate_host(std::size_t bytes) override;
+  void release_host(void* data, std::size_t bytes) override;
+  void copy_in(const Tensor& to, const void* host) override;
+  void copy_out(void* host, const Tensor& from) override;
+  std::unique_ptr<Fence> make_fence() override;
+  void mark(Fence& fence, Line line) override;
+  void follow(Line line, const Fence& fence) override;
+  void wait(const Fence& fence) override;
+
   void zero(const Tensor& x) override;
   void convert(const Tensor& out, const Tensor& x) override;
   void add(const Tensor& out, const Tensor& x) override;
@@ -84,10 +93,11 @@ class CudaBackend final : public Backend {
   // out f32 [C] += sums of x [R, C] over rows, rows in fixed blocks.
   void add_column_sums(const Tensor& out, const Tensor& x);
   void add_sums(const Tensor& totals, const Tensor& x, bool squares);
+  cudaStream_t stream_of(Line line) const;
 
   CudaOptions options_;
   Device device_;
-  GpuStream stream_;
+  GpuStream stream_, in_, out_;  // of the three lines
   Scratch scratch_;
   Matmul matmul_;
 };

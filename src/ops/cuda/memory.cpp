@@ -1,9 +1,11 @@
 #include "ops/cuda/memory.h"
 
 #include <algorithm>
+#include <cstring>
 #include <string_view>
 
 #include "core/error.h"
+#include "core/text.h"
 #include "ops/cuda/check.h"
 #include "ops/cuda/cuda.h"
 
@@ -94,6 +96,12 @@ GpuStream make_stream() {
   return GpuStream(stream);
 }
 
+GpuEvent make_event() {
+  cudaEvent_t event = nullptr;
+  check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+  return GpuEvent(event);
+}
+
 Memory take_memory(std::size_t bytes) {
   void* memory = nullptr;
   const cudaError_t status = cudaMalloc(&memory, std::max<std::size_t>(bytes, 1));
@@ -110,6 +118,20 @@ Memory take_memory(std::size_t bytes) {
   }
   check(status);
   return Memory(memory);
+}
+
+HostMemory take_host_memory(std::size_t bytes) {
+  void* memory = nullptr;
+  const cudaError_t status = cudaHostAlloc(&memory, std::max<std::size_t>(bytes, 1), cudaHostAllocDefault);
+  if (status != cudaSuccess) {
+    cudaGetLastError();
+    fail_user(
+        "{} of the host's memory cannot be pinned for what parallel.offload keeps there: {}; shard it over "
+        "more ranks (parallel.zero), or set parallel.offload = \"disk\", which pins little",
+        format_bytes(static_cast<double>(bytes)), cudaGetErrorString(status));
+  }
+  std::memset(memory, 0, bytes);
+  return HostMemory(memory);
 }
 
 void* Scratch::take_bytes(std::size_t bytes) {

@@ -32,12 +32,25 @@ struct StreamDeleter {
 using GpuStream = std::unique_ptr<CUstream_st, StreamDeleter>;
 GpuStream make_stream();
 
+struct EventDeleter {
+  void operator()(cudaEvent_t event) const { cudaEventDestroy(event); }
+};
+using GpuEvent = std::unique_ptr<CUevent_st, EventDeleter>;
+GpuEvent make_event();  // that keeps no time
+
 struct MemoryDeleter {
   void operator()(void* memory) const { cudaFree(memory); }
 };
 using Memory = std::unique_ptr<void, MemoryDeleter>;
 // Throws Error with what was wanted and what is free.
 Memory take_memory(std::size_t bytes);
+
+struct HostMemoryDeleter {
+  void operator()(void* memory) const { cudaFreeHost(memory); }
+};
+using HostMemory = std::unique_ptr<void, HostMemoryDeleter>;
+// Pinned and zeroed. Throws UserError with what was wanted.
+HostMemory take_host_memory(std::size_t bytes);
 
 // Memory for one op at a time. What it has outgrown is kept, since a captured graph may use it.
 class Scratch {

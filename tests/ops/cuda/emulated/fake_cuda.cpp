@@ -35,6 +35,12 @@ cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void*) {
   return *attributes = {}, cudaSuccess;
 }
+cudaError_t cudaHostAlloc(void** memory, std::size_t bytes, unsigned) {
+  // Where a test says so there is none to be pinned.
+  if (std::getenv("SHOAL_TEST_NO_PINNED_MEMORY")) return cudaErrorMemoryAllocation;
+  return cudaMalloc(memory, bytes);
+}
+cudaError_t cudaFreeHost(void* memory) { return std::free(memory), cudaSuccess; }
 cudaError_t cudaFree(void* memory) { return std::free(memory), cudaSuccess; }
 cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) { return *free = *total = 0, cudaSuccess; }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind, cudaStream_t) {
@@ -53,6 +59,8 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status)
   return *status = cudaStreamCaptureStatusNone, cudaSuccess;
 }
 cudaError_t cudaEventCreate(cudaEvent_t* event) { return *event = nullptr, cudaSuccess; }
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) { return cudaEventCreate(event); }
+cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
 cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSuccess; }
 cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
 cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
