@@ -70,7 +70,7 @@ struct StateTensor {
   Shape shape;             // of the whole tensor
   Box box;                 // of it, that this rank's part of the model has
   std::int64_t first = 0;  // of the elements that are here, in the row-major order of the box
-  Tensor data;             // float32 [elements that are here], in the backend's memory
+  Tensor data;             // float32 [elements that are here], in the backend's memory or where it rests
 };
 
 class DataEngine : public UnitStore {

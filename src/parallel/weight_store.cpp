@@ -59,8 +59,8 @@ void WeightStore::gather(int unit) {
   if (stream_.rests(mine)) {
     const Tensor here = part_of(whole, plan_.my_shard(unit).begin, plan_.shard_size(unit));
     stream_.bring(here, mine, *place.brought);
-    // A communicator takes what kernels have left.
-    if (shards_.size() > 1) backend_.follow(Backend::Line::kernels, *place.brought);
+    if (shards_.size() == 1) return;  // kernels wait for it where they use it
+    backend_.follow(Backend::Line::kernels, *place.brought);
     mine = here;
   }
   place.coming = shards_.all_gather(whole, mine);

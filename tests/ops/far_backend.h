@@ -207,7 +207,8 @@ class FarBackend final : public Backend {
   LineOfWork& line(Line which) { return lines_[static_cast<std::size_t>(which)]; }
   bool reached(const Place& place) { return line(place.line).done >= place.before; }
 
-  void ask(Line which, std::function<void()> go, const Place& after = {}) {
+  void ask(Line which, std::function<void()> go) { ask(which, std::move(go), Place{}); }
+  void ask(Line which, std::function<void()> go, const Place& after) {
     auto& asked = line(which);
     ++asked.asked;
     asked.waiting.push_back({std::move(go), after});

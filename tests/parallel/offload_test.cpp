@@ -1,6 +1,7 @@
 // State that rests in the host's memory, or in a file, while a backend computes in a memory of its own: the
 // same run, to the bit.
 #include <fmt/format.h>
+#include <gmock/gmock.h>
 
 #include <cmath>
 #include <filesystem>
@@ -8,6 +9,7 @@
 #include "ops/buffer.h"
 #include "ops/far_backend.h"
 #include "parallel/gossip_run.h"
+#include "parallel/shard_plan.h"
 #include "parallel/state_stream.h"
 
 namespace shoal::test {
@@ -32,6 +34,11 @@ std::filesystem::path folder() {
   return folder;
 }
 
+bool all_are(const Buffer& x, double value) {
+  const Values values = x.values();
+  return values.min() == value && values.max() == value;
+}
+
 // --- the stream alone
 
 enum class Resting { pinned, slots };
@@ -40,29 +47,24 @@ class Stream : public testing::TestWithParam<Resting> {
  protected:
   static constexpr std::int64_t kPiece = 64, kCount = 5 * kPiece + 7;
 
-  // Four tensors that rest, of which the last is of bfloat16 and written only, in pieces of kPiece.
+  // Three tensors that rest.
   struct Rig {
     explicit Rig(Resting resting, const Eager& eager)
-        : backend(make_reference_backend(), eager), memory(3 * kCount + kCount / 2 + 1) {
-      StreamBuffers buffers;
-      if (resting == Resting::slots) {
-        buffers = StreamBuffers::take(measure, &measure, 3, kPiece);
-        slots = std::vector<std::byte>(buffers_bytes());
-        Arena pinned{std::span(slots)};
-        buffers = StreamBuffers::take(near, &pinned, 3, kPiece);
-      } else {
-        buffers = StreamBuffers::take(near, nullptr, 3, kPiece);
-      }
+        : backend(make_reference_backend(), eager), memory(3 * kCount) {
+      Arena pinned{std::span(slots)};
+      const auto buffers =
+          StreamBuffers::take(near, resting == Resting::slots ? &pinned : nullptr, 3, kPiece);
       stream = std::make_unique<StateStream>(backend, buffers, std::as_bytes(std::span(memory)));
     }
-    static std::size_t buffers_bytes() { return 2 * 3 * kPiece * sizeof(float); }
+    static constexpr std::size_t kBytes = 2 * 3 * kPiece * sizeof(float);
+
     Tensor tensor(int i) { return {memory.data() + i * kCount, DType::f32, {kCount}}; }
     float& at(int i, std::int64_t e) { return memory[static_cast<std::size_t>(i * kCount + e)]; }
 
     FarBackend backend;
     std::vector<float> memory;
-    std::vector<std::byte> slots;
-    Arena measure, near{backend, buffers_bytes()};
+    std::vector<std::byte> slots = std::vector<std::byte>(kBytes);
+    Arena near{backend, kBytes};
     std::unique_ptr<StateStream> stream;
   };
 };
@@ -112,14 +114,14 @@ TEST_P(Stream, BringsWhatIsThere) {
     rig.stream->bring(after, rig.tensor(0), *also);
     rig.backend.follow(Backend::Line::kernels, *arrived);
     rig.backend.follow(Backend::Line::kernels, *also);
-    EXPECT_EQ(before.values(), Values(kCount, 1));
-    EXPECT_EQ(after.values(), Values(kCount, 2));
+    EXPECT_TRUE(all_are(before, 1));
+    EXPECT_TRUE(all_are(after, 2));
     // The buffer may still be in use when it is to be filled again.
     rig.backend.scale(after, before, 3);
     rig.stream->bring(before, rig.tensor(0), *arrived);
     rig.backend.follow(Backend::Line::kernels, *arrived);
-    EXPECT_EQ(after.values(), Values(kCount, 3));
-    EXPECT_EQ(before.values(), Values(kCount, 2));
+    EXPECT_TRUE(all_are(after, 3));
+    EXPECT_TRUE(all_are(before, 2));
   }
 }
 
@@ -164,7 +166,7 @@ void expect_the_same_offloaded(const RanksRun& run, const Eager& eager = {}) {
   for (const bool on_disk : {false, true}) {
     auto other = run;
     offload(other, on_disk, eager);
-    EXPECT_EQ(bytes_of(train_workers(other)), expected) << (on_disk ? "disk" : "host");
+    EXPECT_TRUE(bytes_of(train_workers(other)) == expected) << (on_disk ? "disk" : "host");
   }
 }
 
