@@ -70,7 +70,7 @@ void print_state(const Config& config, const MemoryEstimate& memory, int ranks) 
        : ranks > 1              ? "buffers between ranks, sums for the norm"
                                 : "sums for the gradient's norm");
   part("streaming", memory.streaming, "float32, on the GPU: pieces of what is not there, on their way");
-  part("on the host", memory.on_host,
+  part("at rest on the host", memory.on_host,
        config.parallel.offload == "disk" ? "pinned: the same pieces, between the GPU and the file"
                                          : fmt::format("pinned: {}", offloaded_text(config)));
   part("on disk", memory.on_disk, fmt::format("beside the total: {}", offloaded_text(config)));

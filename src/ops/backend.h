@@ -53,8 +53,8 @@ class Backend {
   // --- copies beside the kernels, for what rests in the host's memory where the backend has its own
   // Host memory, zeroed, 64-byte aligned, that such copies reach without the host. Throws UserError when it
   // cannot be had.
-  virtual void* allocate_host(std::size_t bytes);
-  virtual void release_host(void* data, std::size_t bytes);
+  virtual void* allocate_host(std::size_t bytes) { return allocate(bytes); }
+  virtual void release_host(void* data, std::size_t bytes) { release(data, bytes); }
   // A backend does what it is asked for in lines, each in its order: copy_in in one, copy_out in one, all
   // else in the line of kernels. These two may return before the copy is over, or begun.
   enum class Line : std::uint8_t { kernels, in, out };

@@ -28,9 +28,20 @@ TEST_F(WithoutCuda, PlansForAGpuElsewhere) {
 
 TEST_F(WithoutCuda, WhatGoesWithNothingElseIsRefused) {
   expect_user_error_at_the_end(train({"train.tf32=true"}), "train.tf32 = true", "train.backend = \"cpu\"");
-  expect_user_error_at_the_end(
-      run(train_command({"train.backend=cuda", "parallel.offload=disk"}), folder_.path(), {kNoModule}),
-      "parallel.offload = \"disk\"", "train.backend = \"cuda\"");
+}
+
+TEST_F(WithoutCuda, PlansWhatRestsOnTheHost) {
+  const auto size = [&](const std::string& offload) {
+    return run({"size", "tiny.toml", "train.backend=cuda", "parallel.zero=3", "parallel.offload=" + offload},
+               folder_.path(), {kNoModule})
+        .out;
+  };
+  EXPECT_THAT(size("none"), testing::Not(HasSubstr("streaming")));
+  EXPECT_THAT(size("host"), testing::ContainsRegex("streaming +[0-9.]+ [KM]iB +float32, on the GPU"));
+  EXPECT_THAT(size("host"), testing::ContainsRegex("at rest on the host +[0-9.]+ [KM]iB +pinned: master"));
+  EXPECT_THAT(size("disk"),
+              testing::ContainsRegex("on disk +[0-9.]+ [KM]iB +beside the total: master weights, "
+                                     "moments, sharded gradients, sharded parameters"));
 }
 
 #ifdef SHOAL_EMULATED_GPU
@@ -78,6 +89,42 @@ TEST_F(EmulatedGpu, ItsCheckpointsAreEveryBackends) {
   EXPECT_EQ(text.code, 0) << text.err;
   EXPECT_EQ(text.out,
             shoal({"sample", "--checkpoint", "runs/gpu", "--backend", "cpu", "--max-tokens", "8"}).out);
+}
+
+TEST_F(EmulatedGpu, TrainsWhatRestsElsewhereToTheBit) {
+  const Settings full = {"parallel.zero=3", "train.dtype=bfloat16"};
+  train_well(with(gpu("none"), full));
+  for (const std::string offload : {"host", "disk"}) {
+    const auto settings = with(full, {"parallel.offload=" + offload});
+    const auto result = train(with(gpu(offload), settings));
+    ASSERT_EQ(result.code, 0) << result.err;
+    EXPECT_THAT(result.err, HasSubstr("parallel.offload = \"" + offload + "\""));
+    EXPECT_EQ(final_state(offload), final_state("none")) << offload;
+    train_well(with(gpu("parts-" + offload, {"train.steps=3"}), settings));
+    train_well(with(gpu("parts-" + offload, {"init.from=resume"}), settings));
+    EXPECT_EQ(final_state("parts-" + offload), final_state("none")) << offload << ", in two parts";
+  }
+  // Also another layout goes on from it, and nothing is left beside the checkpoints.
+  train_well(with(gpu("parts-host", {"train.steps=7", "init.from=resume", "parallel.offload=none"}), {}));
+  for (const auto& entry : fs::directory_iterator(file("runs/disk"))) {
+    EXPECT_THAT(entry.path().filename().string(), testing::Not(testing::StartsWith("shoal-state")));
+  }
+}
+
+TEST_F(EmulatedGpu, RanksThatOffloadAreOneRank) {
+  const Settings exact = {"run.deterministic=layout", "train.micro_batch=1"};
+  train_well(gpu("one", exact));
+  for (const std::string offload : {"host", "disk"}) {
+    train_well(with(gpu(offload, exact), {"--ranks", "2", "parallel.zero=2", "parallel.offload=" + offload}));
+    expect_same(offload, "one");
+  }
+}
+
+TEST_F(EmulatedGpu, SaysWhatCannotBePinned) {
+  const auto result = run(train_command(gpu("pinned", {"parallel.offload=host"})), folder_.path(),
+                          {"SHOAL_TEST_NO_PINNED_MEMORY=1"});
+  expect_user_error_at_the_end(result, "of the host's memory cannot be pinned",
+                               "parallel.offload = \"disk\"");
 }
 
 TEST_F(EmulatedGpu, IsInTheDoctorsList) { EXPECT_THAT(shoal({"doctor"}).out, HasSubstr("emulated GPU")); }

@@ -52,6 +52,11 @@ class FarBackend final : public Backend {
   }
   void synchronize() override { drain(); }
 
+  void* allocate_host(std::size_t bytes) override { return near_->allocate(bytes); }
+  void release_host(void* data, std::size_t bytes) override {
+    drain();
+    near_->release(data, bytes);
+  }
   void copy_in(const Tensor& to, const void* host) override {
     ask(Line::in, [this, to = near(to), host] { near_->copy_from_host(to, host); });
   }

@@ -293,6 +293,14 @@ TEST(Layout, TheEngineIsToldAllOfIt) {
   options = engine_options(config, GptConfig{});
   EXPECT_EQ(options.offload, "runs/a");
   EXPECT_EQ(options.reduced, DType::bf16);
+  EXPECT_FALSE(options.on_host) << "the CPU backend's memory is the host's";
+  config.train.backend = "cuda";
+  EXPECT_TRUE(engine_options(config, GptConfig{}).on_host);
+  config.parallel.offload = "host";
+  EXPECT_TRUE(engine_options(config, GptConfig{}).on_host);
+  EXPECT_TRUE(engine_options(config, GptConfig{}).offload.empty());
+  config.parallel.offload = "none";
+  EXPECT_FALSE(engine_options(config, GptConfig{}).on_host);
 }
 
 TEST(RanksToStart, ComeFromTheOptionTheLauncherOrTheConfig) {

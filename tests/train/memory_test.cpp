@@ -233,6 +233,47 @@ TEST(Memory, StateOnDiskIsNotInMemory) {
   EXPECT_LT(memory.total(), within.total());
 }
 
+// A backend that tells its own memory from the host's.
+class DryGpu final : public DryBackend {
+ public:
+  void* allocate_host(std::size_t bytes) override {
+    pinned_ += bytes;
+    return DryBackend::allocate(bytes);
+  }
+  std::size_t pinned() const { return pinned_; }
+
+ private:
+  std::size_t pinned_ = 0;
+};
+
+TEST(Memory, OfAGpuIsNotTheHosts) {
+  for (const std::string offload : {"none", "host", "disk"}) {
+    for (int zero = 0; zero <= 3; ++zero) {
+      SCOPED_TRACE(fmt::format("{}, ZeRO {}", offload, zero));
+      auto config = config_of({"train.backend=cuda", "train.dtype=bfloat16", zero_setting(zero),
+                               "parallel.offload=" + offload, "run.dir=" + testing::TempDir()},
+                              2);
+      config.run.name = "";
+      const auto model = to_gpt_config(config.model);
+      const auto places = RankPlaces::as_threads(2);
+      const auto memory = estimate_memory(config, model, places, {});
+      DryGpu backend;
+      Recording recording(2, 0);
+      Mesh mesh(recording.ranks(), mesh_shape(config));
+      const auto engine = make_data_engine(backend, mesh, model, engine_options(config, model, mesh.place()));
+      // Empty arenas still take a byte.
+      EXPECT_NEAR(static_cast<double>(backend.allocated() - backend.pinned()), memory.state(), 8);
+      EXPECT_EQ(static_cast<double>(backend.pinned()), memory.on_host);
+      EXPECT_EQ(memory.on_gpu, memory.state() + memory.activations() + memory.scratch);
+      EXPECT_EQ(memory.total() - memory.on_gpu,
+                memory.on_host + memory.batches + memory.checkpoint + memory.program);
+      EXPECT_EQ(memory.on_host > 0, offload != "none");
+      EXPECT_EQ(memory.on_disk > 0, offload == "disk");
+      if (offload == "host") EXPECT_GE(memory.on_host, memory_of({zero_setting(zero)}, 2).optimizer);
+    }
+  }
+}
+
 TEST(Memory, OfAHostIsThatOfItsRanks) {
   const auto host = [](const Config& config, const RankPlaces& places) {
     return host_memory(config, to_gpt_config(config.model), places);

@@ -5,7 +5,6 @@
 #include <string_view>
 
 #include "core/error.h"
-#include "core/text.h"
 #include "ops/cuda/check.h"
 #include "ops/cuda/cuda.h"
 
@@ -126,9 +125,10 @@ HostMemory take_host_memory(std::size_t bytes) {
   if (status != cudaSuccess) {
     cudaGetLastError();
     fail_user(
-        "{} of the host's memory cannot be pinned for what parallel.offload keeps there: {}; shard it over "
+        "{:.0f} MiB of the host's memory cannot be pinned for what parallel.offload keeps there: {}; shard "
+        "it over "
         "more ranks (parallel.zero), or set parallel.offload = \"disk\", which pins little",
-        format_bytes(static_cast<double>(bytes)), cudaGetErrorString(status));
+        static_cast<double>(bytes) / (1 << 20), cudaGetErrorString(status));
   }
   std::memset(memory, 0, bytes);
   return HostMemory(memory);

@@ -22,8 +22,6 @@ class DryBackend : public Backend {
   void copy_to_host(void* host, const Tensor& from) override;  // zeros
   void copy_from_host(const Tensor&, const void*) override {}
   void synchronize() override {}
-  void* allocate_host(std::size_t bytes) override { return allocate(bytes); }
-  void release_host(void* data, std::size_t bytes) override { release(data, bytes); }
   void copy_out(void*, const Tensor&) override {}
 
   void zero(const Tensor&) override {}
