@@ -111,6 +111,7 @@ void StateStream::piece(std::span<const Operand> operands, std::int64_t first, s
     const Tensor home = part_of(operand.x, first, count);
     parts[i] = home;
     if (!rests(home)) continue;
+    if (buffer == buffers_.sets[turn].size()) fail("more than {} tensors of a piece of state", buffer);
     parts[i].data = buffers_.sets[turn][buffer].data;
     Tensor slot = home;
     if (keeps_host_busy()) slot.data = buffers_.slots[turn][buffer].data;
