@@ -74,6 +74,15 @@ TEST_F(EmulatedGpu, RanksOfOneGpuAreOneRank) {
   expect_same("stages", "one");
 }
 
+// Two micro-batches, dropout, a learning rate and a window of the optimizer that change from step to step.
+TEST_F(EmulatedGpu, ARecordedStepIsTheStep) {
+  const Settings busy = {"train.micro_batch=2", "model.dropout=0.2", "optim.name=accum_adamw",
+                         "optim.accum_steps=3", "lr_schedule.warmup_steps=4"};
+  train_well(gpu("played", busy));
+  train_well(gpu("launched", with(busy, {"train.graph=false"})));
+  expect_same("played", "launched");
+}
+
 TEST_F(EmulatedGpu, ItsCheckpointsAreEveryBackends) {
   train_well(gpu("gpu"));
   train_well({"run.name=cpu", "train.steps=6", "eval.interval=3", "checkpoint.interval=3"});
@@ -122,7 +131,7 @@ TEST_F(EmulatedGpu, RanksThatOffloadAreOneRank) {
 
 TEST_F(EmulatedGpu, SaysWhatCannotBePinned) {
   const auto result = run(train_command(gpu("pinned", {"parallel.offload=host"})), folder_.path(),
-                          {"SHOAL_TEST_NO_PINNED_MEMORY=1"});
+                          {"SHOAL_TEST_PINNED_PIECES=1"});
   expect_user_error_at_the_end(result, "of the host's memory cannot be pinned",
                                "parallel.offload = \"disk\"");
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ops/cuda/check.h"
+#include "ops/cuda/graph.h"
 
 namespace shoal::cuda {
 
@@ -12,6 +13,7 @@ CudaBackend::CudaBackend(const CudaOptions& options)
       stream_(make_stream()),
       in_(make_stream()),
       out_(make_stream()),
+      mailbox_(stream_.get()),
       matmul_(stream_.get(), {.tf32 = options.tf32, .tune = options.tune}) {}
 
 void* CudaBackend::allocate(std::size_t bytes) {
@@ -24,6 +26,7 @@ void* CudaBackend::allocate(std::size_t bytes) {
 void CudaBackend::release(void* data, std::size_t) { cudaFree(data); }
 
 void CudaBackend::copy_to_host(void* host, const Tensor& from) {
+  if (from.bytes() <= Mailbox::kMost) return mailbox_.fetch(host, from.data, from.bytes());
   check(cudaMemcpyAsync(host, from.data, from.bytes(), cudaMemcpyDeviceToHost, stream_.get()));
   check(cudaStreamSynchronize(stream_.get()));
 }
@@ -31,6 +34,7 @@ void CudaBackend::copy_to_host(void* host, const Tensor& from) {
 // Memory that is not pinned has been read when this returns; pinned memory has to stay as it is until the
 // copy is over.
 void CudaBackend::copy_from_host(const Tensor& to, const void* host) {
+  if (to.bytes() <= Mailbox::kMost) return mailbox_.send(to.data, host, to.bytes());
   check(cudaMemcpyAsync(to.data, host, to.bytes(), cudaMemcpyHostToDevice, stream_.get()));
 }
 
@@ -63,7 +67,7 @@ cudaStream_t CudaBackend::stream_of(Line line) const {
 namespace {
 
 struct EventFence final : Backend::Fence {
-  GpuEvent event = make_event();
+  Event event = make_event(cudaEventDisableTiming);
 };
 cudaEvent_t event_of(const Backend::Fence& fence) {
   return static_cast<const EventFence&>(fence).event.get();
@@ -80,6 +84,9 @@ void CudaBackend::follow(Line line, const Fence& fence) {
 }
 
 void CudaBackend::wait(const Fence& fence) { check(cudaEventSynchronize(event_of(fence))); }
+
+void CudaBackend::begin_recording() { begin_capture(stream_.get()); }
+std::unique_ptr<RecordedWork> CudaBackend::end_recording() { return end_capture(stream_.get()); }
 
 void CudaBackend::zero(const Tensor& x) { check(cudaMemsetAsync(x.data, 0, x.bytes(), stream_.get())); }
 

@@ -95,10 +95,38 @@ GpuStream make_stream() {
   return GpuStream(stream);
 }
 
-GpuEvent make_event() {
-  cudaEvent_t event = nullptr;
-  check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
-  return GpuEvent(event);
+Event make_event(unsigned flags) {
+  cudaEvent_t made = nullptr;
+  check(cudaEventCreateWithFlags(&made, flags));
+  return Event(made);
+}
+
+Pinned take_pinned(std::size_t bytes) {
+  void* memory = nullptr;
+  check(cudaHostAlloc(&memory, std::max<std::size_t>(bytes, 1), cudaHostAllocDefault));
+  return Pinned(memory);
+}
+
+Mailbox::Mailbox(cudaStream_t stream)
+    : stream_(stream), memory_(take_pinned((kHalves + 1) * kMost)), read_{make_event(), make_event()} {}
+
+void Mailbox::send(void* to, const void* host, std::size_t bytes) {
+  if (used_ + bytes > kMost) {
+    check(cudaEventRecord(read_[half_].get(), stream_));
+    half_ = (half_ + 1) % kHalves;
+    used_ = 0;
+    check(cudaEventSynchronize(read_[half_].get()));
+  }
+  std::byte* place = half(half_) + used_;
+  used_ += bytes;
+  std::memcpy(place, host, bytes);
+  check(cudaMemcpyAsync(to, place, bytes, cudaMemcpyHostToDevice, stream_));
+}
+
+void Mailbox::fetch(void* host, const void* from, std::size_t bytes) {
+  check(cudaMemcpyAsync(half(kHalves), from, bytes, cudaMemcpyDeviceToHost, stream_));
+  check(cudaStreamSynchronize(stream_));
+  std::memcpy(host, half(kHalves), bytes);
 }
 
 Memory take_memory(std::size_t bytes) {
@@ -119,7 +147,7 @@ Memory take_memory(std::size_t bytes) {
   return Memory(memory);
 }
 
-HostMemory take_host_memory(std::size_t bytes) {
+Pinned take_host_memory(std::size_t bytes) {
   void* memory = nullptr;
   const cudaError_t status = cudaHostAlloc(&memory, std::max<std::size_t>(bytes, 1), cudaHostAllocDefault);
   if (status != cudaSuccess) {
@@ -131,7 +159,7 @@ HostMemory take_host_memory(std::size_t bytes) {
         static_cast<double>(bytes) / (1 << 20), cudaGetErrorString(status));
   }
   std::memset(memory, 0, bytes);
-  return HostMemory(memory);
+  return Pinned(memory);
 }
 
 void* Scratch::take_bytes(std::size_t bytes) {
