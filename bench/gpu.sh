@@ -4,9 +4,9 @@
 #                            of pretrain) in build/gpu/pack.tar.gz
 #   bench/gpu.sh run [PART]  there, with that file carried along: all parts, or some of
 #     machine tests ops steps peers characters sanitizer pretrain
-# pack takes llm.c's train_gpt2cu along where $LLMC names it, built for the same machine. pretrain goes on where it stopped,
-# $LIMIT seconds at a time; the others take minutes each. Full output goes to $OUT (default out/gpu), a report of about a page to the terminal. peers needs PyTorch in $PYTHON
-# (python3). $SHOAL_DATA_DIR holds tinyshakespeare.txt.
+# pack takes llm.c's train_gpt2cu along where $LLMC names one that was built for that machine. pretrain goes on where it
+# stopped, $LIMIT seconds at a time. Full output goes to $OUT (default out/gpu), a report of about a page to the terminal.
+# peers needs PyTorch in $PYTHON (python3). $SHOAL_DATA_DIR holds tinyshakespeare.txt.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 pack=build/gpu/pack
@@ -148,5 +148,5 @@ case ${1:-} in
     [ ${#parts[@]} -gt 0 ] || parts=(machine tests ops steps peers characters sanitizer)
     for name in "${parts[@]}"; do "$name"; done
     ;;
-  *) sed -n '2,9p' "$0"; exit 2 ;;
+  *) sed -n '2,10p' "$0"; exit 2 ;;
 esac

@@ -165,7 +165,7 @@ void run(World& world, const Settings& settings) {
   for (int step = 0; step < settings.steps + kWarmUp; ++step) {
     const Stopwatch watch;
     engine->begin_step(step + 1, {1e-4, step + 1});
-    for (auto& batch : batches) batch.address.step = step;
+    for (auto& micro_batch : batches) micro_batch.address.step = step;
     if (backend->records()) backend->copy_from_host(number, &step);
     computing([&] {
       backend->zero(loss_sums);

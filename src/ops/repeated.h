@@ -12,6 +12,8 @@ class Repeated {
   // Without `record`, it is always done anew.
   Repeated(Backend& backend, bool record) : backend_(backend), record_(record && backend.records()) {}
 
+  bool records() const { return record_; }
+
   template <typename Work>
   void operator()(const Work& work) {
     if (!recording_ && !(record_ && done_before_)) {

@@ -99,7 +99,7 @@ struct Pipeline::Step {
 
   Tensor loss(int micro_batch) const {
     const std::int64_t stride = losses.shape.rank() > 1 ? losses.columns() : 1;
-    return part_of(losses, micro_batch * stride, 1);
+    return {losses.as<double>() + micro_batch * stride, DType::f64, {1}};
   }
 };
 

@@ -173,8 +173,10 @@ void Trainer::Impl::start() {
   step_batches = std::make_unique<StepBatches>(*backend, options.batch, options.micro_batches,
                                                mesh.shape().data, engine->first_micro_batch());
   // What other ranks send, what is timed and what is decided on the host in between cannot be recorded.
-  const bool alone = ranks.size() == 1 && !tracer && !spikes.active() && config.parallel.offload == "none";
-  computing.emplace(*backend, config.train.graph && alone);
+  const bool can_record = ranks.size() == 1 && !(tracer && tracer->traces()) && !spikes.active() &&
+                          config.parallel.offload == "none";
+  computing.emplace(*backend, config.train.graph && can_record);
+  if (computing->records()) log::info("the second step is recorded as a graph, which the others play");
   evaluator =
       std::make_unique<Evaluator>(*backend, *model, mesh, static_cast<std::uint64_t>(config.run.seed));
   if (workers() > 1) news.emplace(ranks, gossip_topology(config));

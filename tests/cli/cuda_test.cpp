@@ -80,6 +80,9 @@ TEST_F(EmulatedGpu, ARecordedStepIsTheStep) {
                          "optim.accum_steps=3", "lr_schedule.warmup_steps=4"};
   train_well(gpu("played", busy));
   train_well(gpu("launched", with(busy, {"train.graph=false"})));
+  const auto log = [&](const std::string& run) { return read_file(file("runs") / run / "train.log"); };
+  EXPECT_THAT(log("played"), HasSubstr("recorded as a graph"));
+  EXPECT_THAT(log("launched"), testing::Not(HasSubstr("recorded as a graph")));
   expect_same("played", "launched");
 }
 
