@@ -120,8 +120,8 @@ double parameter_file_bytes(const std::vector<UnitSpec>& units) {
 
 const char* recompute_text(std::string_view recompute) {
   if (recompute == "block") return "of one block; the others are recomputed";
-  if (recompute == "light") return "without norms and GELU, which are recomputed; =block keeps one block's";
-  if (recompute == "gelu") return "without GELU, which is recomputed; =light keeps less, =block one block's";
+  if (recompute == "light") return "what norms and GELU make is recomputed; =block keeps less";
+  if (recompute == "gelu") return "what GELU makes is recomputed; =light keeps less";
   return "train.recompute=light keeps less, =block one block's";
 }
 
