@@ -201,6 +201,27 @@ class Bench {
         const Tensor to = arena.take(type_, stream), from = normal(arena, f32, stream);
         return [=, this] { ops_.residual_backward(to, from, dropout(p)); };
       });
+      row("residual, layernorm forward" + suffix(p), {.bytes = n * (8 + 2 * size)}, [=, this](Arena& arena) {
+        const Tensor out = arena.take(f32, stream), x = normal(arena, f32, stream),
+                     branch = normal(arena, type_, stream), y = arena.take(type_, rows),
+                     mean = arena.take(f32, {r}), rstd = arena.take(f32, {r}),
+                     gamma = normal(arena, type_, {c});
+        return [=, this] {
+          ops_.residual_layernorm_forward(out, x, branch, dropout(p), y, mean, rstd, gamma, gamma);
+        };
+      });
+      row("layernorm, residual backward" + suffix(p), {.bytes = n * (12 + 2 * size)},
+          [=, this](Arena& arena) {
+            const Tensor dx = arena.take(f32, stream), dbranch = arena.take(type_, stream),
+                         dgamma = arena.take(f32, {c}), dbeta = arena.take(f32, {c}),
+                         dy = normal(arena, type_, rows), x = normal(arena, f32, rows),
+                         gamma = normal(arena, type_, {c}), mean = normal(arena, f32, {r}),
+                         rstd = normal(arena, f32, {r});
+            return [=, this] {
+              ops_.layernorm_residual_backward(dx, false, dbranch, dropout(p), dgamma, dbeta, dy, x, gamma,
+                                               mean, rstd);
+            };
+          });
     }
     row("embedding forward", {.bytes = 4 * n}, [=, this](Arena& arena) {
       const Tensor out = arena.take(f32, stream), tokens = classes(arena, {b, t}, model_.classes),

@@ -130,6 +130,13 @@ double parameter_file_bytes(const std::vector<UnitSpec>& units) {
   return bytes;
 }
 
+const char* recompute_text(std::string_view recompute) {
+  if (recompute == "block") return "of one block; the others are recomputed";
+  if (recompute == "light") return "what norms and GELU make is recomputed; =block keeps less";
+  if (recompute == "gelu") return "what GELU makes is recomputed; =light keeps less";
+  return "train.recompute=light keeps less, =block one block's";
+}
+
 void print_memory(const Config& config, const GptConfig& model, const RankPlaces& ranks) {
   const auto& parallel = config.parallel;
   const auto memory = estimate_memory(config, model, ranks);
@@ -142,9 +149,7 @@ void print_memory(const Config& config, const GptConfig& model, const RankPlaces
   if (const auto text = mesh_text(config); !text.empty()) fmt::print("  {}\n", text);
   if (mesh_shape(config).data > 1) fmt::print("  {}\n", sharding_text(config));
   print_state(config, memory, ranks.all);
-  print_line("activations: blocks", format_bytes(memory.blocks),
-             config.train.recompute == "block" ? "of one block; the others are recomputed"
-                                               : "train.recompute=block keeps one block's");
+  print_line("activations: blocks", format_bytes(memory.blocks), recompute_text(config.train.recompute));
   print_line("activations: stream", format_bytes(memory.streams), "float32, between the blocks");
   print_line("activations: workspace", format_bytes(memory.workspace), "gradients of activations");
   if (memory.head > 0) {

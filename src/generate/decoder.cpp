@@ -105,9 +105,9 @@ void Decoder::block(int layer, const Piece& piece) {
   attend(buffers_.cache[static_cast<std::size_t>(layer)], piece);
   ops.linear_forward(branch, first_rows(buffers_.attention, n), w["attn.c_proj.weight"],
                      w["attn.c_proj.bias"]);
-  ops.residual_forward(stream, stream, branch, {});
+  ops.residual_layernorm_forward(stream, stream, branch, {}, norm, mean, rstd, w["ln_2.weight"],
+                                 w["ln_2.bias"]);
 
-  ops.layernorm_forward(norm, mean, rstd, stream, w["ln_2.weight"], w["ln_2.bias"]);
   ops.linear_forward(hidden, norm, w["c_fc.weight"], w["c_fc.bias"]);
   ops.gelu_forward(activated, hidden, config().gelu);
   ops.linear_forward(branch, activated, w["mlp.c_proj.weight"], w["mlp.c_proj.bias"]);

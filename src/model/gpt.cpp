@@ -28,10 +28,10 @@ Gpt::Memory Gpt::carve(Arena& arena, Buffers& buffers, const GptConfig& config, 
   };
   const auto layers = layers_of(options.units, config);
   const int count = layers.end - layers.begin;
-  const bool keep_all = options.backward && options.recompute == Recompute::none;
+  const bool keep_all = options.backward && options.recompute != Recompute::block;
   const bool head = options.units.end == config.n_layer + 2;
   const auto take_block = [&] {
-    return BlockActivations::take(arena, config, options.batch, options.compute, place);
+    return BlockActivations::take(arena, config, options.batch, options.compute, place, options.recompute);
   };
   buffers.sets.resize(static_cast<std::size_t>(options.activations));
   if (!keep_all) buffers.shared = take_block();
@@ -51,7 +51,7 @@ Gpt::Memory Gpt::carve(Arena& arena, Buffers& buffers, const GptConfig& config, 
   memory.streams = since();
 
   if (!shared_workspace) {
-    buffers.work = Workspace::take(arena, config, options.batch, options.compute, place);
+    buffers.work = Workspace::take(arena, config, options.batch, options.compute, place, options.recompute);
   }
   memory.workspace = since();
   if (head) {
@@ -118,18 +118,30 @@ void Gpt::forward(const TokenBatch& batch, const Place& place, const Tensor& out
   }
 }
 
+// The last block's activations may still be those of its forward pass.
+bool Gpt::has_to_recompute(const Place& place, int block) const {
+  return options_.recompute == Recompute::block && (held_set_ != place.activations || held_block_ != block);
+}
+
 void Gpt::backward(const TokenBatch& batch, const Place& place, const Tensor& loss, float scale) {
   const Tensor d_stream = gradient(place.gradient);
+  // What enters a block is made by the unit behind it, but where the workspace is needed in between.
+  const auto entry = [&](int block) {
+    if (block < 0 || has_to_recompute(place, block)) return BranchGradient{};
+    return blocks_[static_cast<std::size_t>(block)].entry(context_, batch.address, buffers_.work, d_stream);
+  };
+  BranchGradient next;
   if (last()) {
+    next = entry(blocks() - 1);
     Head::train(context_, buffers_.head, buffers_.work, stream(place, blocks()), d_stream, batch.targets,
-                loss, scale);
+                loss, scale, next);
   }
   for (int i = blocks(); i-- > 0;) {
-    // The last block's activations may still be those of its forward pass.
-    const bool held = held_set_ == place.activations && held_block_ == i;
-    if (options_.recompute == Recompute::block && !held) block_forward(batch, place, i, {});
+    if (has_to_recompute(place, i)) block_forward(batch, place, i, {});
+    const bool entered = static_cast<bool>(next.out);
+    next = entry(i - 1);
     blocks_[static_cast<std::size_t>(i)].backward(context_, batch.address, kept(place, i), buffers_.work,
-                                                  stream(place, i), d_stream);
+                                                  stream(place, i), d_stream, entered, next);
   }
   if (first()) EmbeddingLayer::backward(context_, batch.address, buffers_.work, d_stream, batch.tokens);
 }

@@ -9,8 +9,6 @@
 
 namespace shoal {
 
-enum class Recompute : std::uint8_t { none, block };
-
 struct GptOptions {
   BatchShape batch;
   DType compute = DType::f32;
@@ -82,12 +80,12 @@ class Gpt {
   // What a micro-batch keeps from its forward pass to its backward pass, but for the input.
   struct Set {
     std::vector<Tensor> streams;         // outputs of the blocks, of the last one where the head follows
-    std::vector<BlockActivations> kept;  // one per block, or with recompute none
+    std::vector<BlockActivations> kept;  // one per block; none with Recompute::block
   };
   struct Buffers {
     std::vector<Tensor> inputs, gradients;
     std::vector<Set> sets;
-    BlockActivations shared;  // of all blocks, with recompute or without backward
+    BlockActivations shared;  // of all blocks, with Recompute::block or without backward
     Workspace work;
     Head::Activations head;
   };
@@ -99,6 +97,7 @@ class Gpt {
   // The input of a block, or for the number of blocks the last one's output.
   Tensor stream(const Place& place, int block) const;
   void block_forward(const TokenBatch& batch, const Place& place, int block, const Tensor& out);
+  bool has_to_recompute(const Place& place, int block) const;
 
   LayerContext context_;
   GptOptions options_;

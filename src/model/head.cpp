@@ -108,7 +108,8 @@ void Head::evaluate(const LayerContext& context, const Activations& keep, const 
 }
 
 void Head::train(const LayerContext& context, const Activations& keep, const Workspace& work, const Tensor& x,
-                 const Tensor& d_stream, const Tensor& targets, const Tensor& loss, float scale) {
+                 const Tensor& d_stream, const Tensor& targets, const Tensor& loss, float scale,
+                 const BranchGradient& next) {
   auto& ops = context.backend;
   const auto& group = context.tensor;
   const int u = unit(context.config);
@@ -130,9 +131,8 @@ void Head::train(const LayerContext& context, const Activations& keep, const Wor
              });
   ops.sum(loss, folded_loss(keep, targets));
   group.reduce(work.d_norm, "gradients of activations of head").wait();
-  ops.zero(d_stream);
-  ops.layernorm_backward(d_stream, g["ln_f.weight"], g["ln_f.bias"], group.mine(work.d_norm), x,
-                         w["ln_f.weight"], keep.mean, keep.rstd);
+  ops.layernorm_residual_backward(d_stream, true, next.out, next.dropout, g["ln_f.weight"], g["ln_f.bias"],
+                                  group.mine(work.d_norm), x, w["ln_f.weight"], keep.mean, keep.rstd);
   context.store.release(EmbeddingLayer::kUnit);
   context.store.release(u);
   context.store.gradients_ready(u);

@@ -27,29 +27,33 @@ Shape stream_shape(const GptConfig& config, const BatchShape& shape, const Tenso
 }
 
 BlockActivations BlockActivations::take(Arena& arena, const GptConfig& config, const BatchShape& shape,
-                                        DType compute, const TensorPlace& place) {
+                                        DType compute, const TensorPlace& place, Recompute recompute) {
   const Shape stream = stream_shape(config, shape, place);
   const std::int64_t b = shape.batch, t = shape.positions, c = config.n_embd, r = stream[0] * stream[1];
   const std::int64_t h = local_heads(config, place).count(), d = config.head_size();
   const std::int64_t f = local_hidden(config, place).count();
+  const bool light = recompute == Recompute::light, gelu = light || recompute == Recompute::gelu;
+  const auto take_unless = [&](bool made_again, const Shape& sizes) {
+    return made_again ? Tensor{} : arena.take(compute, sizes);
+  };
   return {
       .mean_1 = arena.take(DType::f32, {r}),
       .rstd_1 = arena.take(DType::f32, {r}),
-      .norm_1 = arena.take(compute, {r, c}),
+      .norm_1 = take_unless(light, {r, c}),
       .qkv = arena.take(compute, {b, t, 3, h, d}),
       .lse = arena.take(DType::f32, {b, h, t}),
       .attention = arena.take(compute, {b, t, h, d}),
       .middle = arena.take(DType::f32, stream),
       .mean_2 = arena.take(DType::f32, {r}),
       .rstd_2 = arena.take(DType::f32, {r}),
-      .norm_2 = arena.take(compute, {r, c}),
+      .norm_2 = take_unless(light, {r, c}),
       .hidden = arena.take(compute, {shape.rows(), f}),
-      .activated = arena.take(compute, {shape.rows(), f}),
+      .activated = take_unless(gelu, {shape.rows(), f}),
   };
 }
 
 Workspace Workspace::take(Arena& arena, const GptConfig& config, const BatchShape& shape, DType compute,
-                          const TensorPlace& place) {
+                          const TensorPlace& place, Recompute recompute) {
   const std::int64_t b = shape.batch, t = shape.positions, r = shape.rows(), c = config.n_embd;
   Workspace work{
       .branch = arena.take(compute, {r, c}),
@@ -59,10 +63,8 @@ Workspace Workspace::take(Arena& arena, const GptConfig& config, const BatchShap
       .norm = {},
       .stream = {},
   };
-  if (place.sequence) {
-    work.norm = arena.take(compute, {r, c});
-    work.stream = arena.take(DType::f32, {b, t, c});
-  }
+  if (place.sequence || recompute == Recompute::light) work.norm = arena.take(compute, {r, c});
+  if (place.sequence) work.stream = arena.take(DType::f32, {b, t, c});
   return work;
 }
 

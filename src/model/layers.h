@@ -44,10 +44,18 @@ struct LayerContext {
 
 Shape stream_shape(const GptConfig& config, const BatchShape& shape, const TensorPlace& place);
 
+// What of a block is made again in the backward pass, with the same bits, in memory that all blocks share.
+enum class Recompute : std::uint8_t {
+  none,
+  gelu,   // the MLP's activations after GELU, from those before
+  light,  // and the norms' outputs, from the stream
+  block,  // all, from the block's input
+};
+
 // What a block keeps of a micro-batch for its backward pass. x is the compute type.
 struct BlockActivations {
   Tensor mean_1, rstd_1;  // f32 [R']
-  Tensor norm_1;          // x [R', C]
+  Tensor norm_1;          // x [R', C]; norms not with light
   Tensor qkv;             // x [B, T, 3, H', D]
   Tensor lse;             // f32 [B, H', T]
   Tensor attention;       // x [B, T, H', D]
@@ -55,10 +63,10 @@ struct BlockActivations {
   Tensor mean_2, rstd_2;  // f32 [R']
   Tensor norm_2;          // x [R', C]
   Tensor hidden;          // x [R, F'], before GELU
-  Tensor activated;       // x [R, F'], after GELU
+  Tensor activated;       // x [R, F'], after GELU; not with gelu or light
 
   static BlockActivations take(Arena& arena, const GptConfig& config, const BatchShape& shape, DType compute,
-                               const TensorPlace& place);
+                               const TensorPlace& place, Recompute recompute = Recompute::none);
 };
 
 // Memory that no layer keeps: shared by all of them.
@@ -67,12 +75,18 @@ struct Workspace {
   Tensor d_norm;    // x [R, C]
   Tensor d_qkv;     // x [B, T, 3, H', D]
   Tensor d_hidden;  // x [R, F']
-  // Under sequence parallelism only: rows of all ranks.
-  Tensor norm;    // x [R, C]
-  Tensor stream;  // f32 [B, T, C]: of the embedding
+  Tensor norm;      // x [R, C]: under sequence parallelism, rows of all ranks; and where norms are not kept
+  Tensor stream;    // f32 [B, T, C]: of the embedding; under sequence parallelism only
 
   static Workspace take(Arena& arena, const GptConfig& config, const BatchShape& shape, DType compute,
-                        const TensorPlace& place);
+                        const TensorPlace& place, Recompute recompute = Recompute::none);
+};
+
+// Where the gradient of a branch goes, which is made of the stream's: by the backward pass of the norm that
+// comes before it there, in one op.
+struct BranchGradient {
+  Tensor out;  // a stream of x; empty where the stream's own gradient serves
+  Dropout dropout;
 };
 
 class EmbeddingLayer {
@@ -91,13 +105,22 @@ class Block {
   int unit() const { return layer_ + 1; }
 
   // x, out streams. With an empty out, only the activations are made (recompute).
-  void forward(const LayerContext& context, const BatchAddress& address, const BlockActivations& keep,
+  void forward(const LayerContext& context, const BatchAddress& address, const BlockActivations& kept,
                const Workspace& work, const Tensor& x, const Tensor& out) const;
-  // d_stream, a stream, holds the gradient of the output and receives that of the input.
-  void backward(const LayerContext& context, const BatchAddress& address, const BlockActivations& keep,
-                const Workspace& work, const Tensor& x, const Tensor& d_stream) const;
+  // d_stream, a stream, holds the gradient of the output and receives that of the input. With `entered`, that
+  // of entry() has been made of it already. `next` is made of the result.
+  void backward(const LayerContext& context, const BatchAddress& address, const BlockActivations& kept,
+                const Workspace& work, const Tensor& x, const Tensor& d_stream, bool entered = false,
+                const BranchGradient& next = {}) const;
+  // The branch whose gradient backward begins with, in the workspace; of a stream of this shape.
+  BranchGradient entry(const LayerContext& context, const BatchAddress& address, const Workspace& work,
+                       const Tensor& stream) const {
+    return branch_gradient(context, address, work, stream, 2);
+  }
 
  private:
+  BranchGradient branch_gradient(const LayerContext& context, const BatchAddress& address,
+                                 const Workspace& work, const Tensor& stream, int which) const;
   std::uint32_t site(int which) const { return static_cast<std::uint32_t>(1 + 3 * layer_ + which); }
   int layer_;
 };
@@ -123,12 +146,12 @@ class Head {
   // classes afterwards. The same on every rank of a tensor group.
   static void evaluate(const LayerContext& context, const Activations& keep, const Workspace& work,
                        const Tensor& x, const Tensor& targets, const Tensor& loss);
-  // The same, and the gradients, all scaled by `scale`; d_stream receives that of x. Forward and backward of
-  // a chunk of logits happen together, so that full logits never exist. keep.argmax is of this rank's
-  // classes.
+  // The same, and the gradients, all scaled by `scale`; d_stream receives that of x, of which `next` is made.
+  // Forward and backward of a chunk of logits happen together, so that full logits never exist. keep.argmax
+  // is of this rank's classes.
   static void train(const LayerContext& context, const Activations& keep, const Workspace& work,
                     const Tensor& x, const Tensor& d_stream, const Tensor& targets, const Tensor& loss,
-                    float scale);
+                    float scale, const BranchGradient& next = {});
   // logits f32 [R, V padded] of x f32 [R, C], for generation, which knows no tensor group.
   static void logits(const LayerContext& context, const Activations& keep, const Tensor& x,
                      const Tensor& logits);

@@ -150,6 +150,25 @@ class Backend {
   // dbranch x [B, T, C] = dropout'(dout f32)
   virtual void residual_backward(const Tensor& dbranch, const Tensor& dout, const Dropout& dropout) = 0;
 
+  // --- the stream and the norm beside it in one op, with the bits of the ops that it is made of.
+  // residual_forward, then layernorm_forward of out.
+  virtual void residual_layernorm_forward(const Tensor& out, const Tensor& residual, const Tensor& branch,
+                                          const Dropout& dropout, const Tensor& y, const Tensor& mean,
+                                          const Tensor& rstd, const Tensor& gamma, const Tensor& beta) {
+    residual_forward(out, residual, branch, dropout);
+    layernorm_forward(y, mean, rstd, out, gamma, beta);
+  }
+  // layernorm_backward into dx f32 [B, T, C], which `fresh` sets to zero before; then, where dbranch is not
+  // empty, residual_backward of dx.
+  virtual void layernorm_residual_backward(const Tensor& dx, bool fresh, const Tensor& dbranch,
+                                           const Dropout& dropout, const Tensor& dgamma, const Tensor& dbeta,
+                                           const Tensor& dy, const Tensor& x, const Tensor& gamma,
+                                           const Tensor& mean, const Tensor& rstd) {
+    if (fresh) zero(dx);
+    layernorm_backward(dx, dgamma, dbeta, dy, x, gamma, mean, rstd);
+    if (dbranch) residual_backward(dbranch, dx, dropout);
+  }
+
   // --- GELU. y, x, dx, dy x [n]; dx may be dy.
   virtual void gelu_forward(const Tensor& y, const Tensor& x, Gelu kind) = 0;
   virtual void gelu_backward(const Tensor& dx, const Tensor& dy, const Tensor& x, Gelu kind) = 0;

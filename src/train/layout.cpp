@@ -241,13 +241,24 @@ EngineOptions engine_options(const Config& config, const GptConfig& model, const
           .gossip = gossip_options(config)};
 }
 
+namespace {
+
+// Of the names in the config's schema.
+Recompute parse_recompute(std::string_view name) {
+  if (name == "gelu") return Recompute::gelu;
+  if (name == "light") return Recompute::light;
+  return name == "block" ? Recompute::block : Recompute::none;
+}
+
+}  // namespace
+
 PipelineOptions pipeline_options(const Config& config, const GptConfig& model, const MeshPlace& place) {
   const auto shape = mesh_shape(config);
   const int micro_batches = micro_batches_of_worker(config);
   return {.batch = {config.train.micro_batch, model.block_size},
           .compute = compute_dtype(config),
           .logits = logits_plan(config.train.backend, compute_dtype(config)),
-          .recompute = config.train.recompute == "block" ? Recompute::block : Recompute::none,
+          .recompute = parse_recompute(config.train.recompute),
           .part = model_part(config, model, place),
           .schedule = parse_schedule(config.parallel.schedule),
           .stages = shape.pipeline,

@@ -39,14 +39,41 @@ std::vector<std::byte> bits_after_training(Trainee trainee, std::int64_t batch) 
 }
 
 TEST_P(EveryType, RecomputeGivesTheSameBits) {
-  const auto run = [&](Recompute recompute) {
-    return bits_after_training(
-        {make_cpu_backend(1),
-         kConfig,
-         {.compute = GetParam(), .micro_batch = 2, .micro_batches = 2, .recompute = recompute}},
-        4);
+  for (const double dropout : {0.0, 0.1}) {
+    auto config = kConfig;
+    config.dropout = dropout;
+    const auto run = [&](Recompute recompute) {
+      return bits_after_training(
+          {make_cpu_backend(1),
+           config,
+           {.compute = GetParam(), .micro_batch = 2, .micro_batches = 2, .recompute = recompute}},
+          4);
+    };
+    const auto expected = run(Recompute::none);
+    for (const auto recompute : {Recompute::gelu, Recompute::light, Recompute::block}) {
+      EXPECT_TRUE(run(recompute) == expected) << static_cast<int>(recompute) << ", dropout " << dropout;
+    }
+  }
+}
+
+// Rows of C elements: GELU's output is 4 of the compute type, the norms' are 2, of which all blocks share
+// one.
+TEST_P(EveryType, RecomputeKeepsLess) {
+  // Whose tensors need no padding.
+  const GptConfig config{.n_layer = 3, .n_head = 2, .n_embd = 32, .block_size = 16, .vocab_size = 61};
+  const auto size = [&](Recompute recompute) {
+    return Gpt::memory(config,
+                       {.batch = {2, config.block_size}, .compute = GetParam(), .recompute = recompute});
   };
-  EXPECT_TRUE(run(Recompute::none) == run(Recompute::block));
+  const std::size_t row =
+                        static_cast<std::size_t>(2 * config.block_size * config.n_embd) * size_of(GetParam()),
+                    layers = static_cast<std::size_t>(config.n_layer);
+  const auto none = size(Recompute::none), gelu = size(Recompute::gelu), light = size(Recompute::light);
+  EXPECT_EQ(none.blocks - gelu.blocks, 4 * row * layers);
+  EXPECT_EQ(gelu.workspace, none.workspace);
+  EXPECT_EQ(gelu.blocks - light.blocks, 2 * row * layers);
+  EXPECT_EQ(light.workspace - none.workspace, row);
+  EXPECT_EQ(size(Recompute::block).blocks, none.blocks / layers);
 }
 
 TEST_P(EveryType, AnyNumberOfThreadsGivesTheSameBits) {
@@ -207,7 +234,7 @@ TEST_P(EveryType, MemoryIsWhatWasAnnounced) {
         make_data_engine(backend, mesh, kConfig, {.compute = compute, .adamw = {}, .training = training});
     const std::size_t parameters = taken;
     EXPECT_EQ(parameters, engine_memory(kConfig, {.compute = compute, .training = training}).total());
-    for (const auto recompute : {Recompute::none, Recompute::block}) {
+    for (const auto recompute : {Recompute::none, Recompute::gelu, Recompute::light, Recompute::block}) {
       const GptOptions options{
           .batch = {2, kConfig.block_size}, .compute = compute, .recompute = recompute, .backward = training};
       const Gpt model(backend, *engine, kConfig, options);

@@ -226,8 +226,10 @@ TEST_P(TensorParallel, GivesTheSameBitsEveryTimeAndWithRecompute) {
     auto once = setting(kUneven, ranks, sequence);
     const auto bits = run_group(once);
     EXPECT_TRUE(run_group(once) == bits);
-    once.recompute = Recompute::block;
-    EXPECT_TRUE(run_group(once) == bits);
+    for (const auto recompute : {Recompute::gelu, Recompute::light, Recompute::block}) {
+      once.recompute = recompute;
+      EXPECT_TRUE(run_group(once) == bits) << static_cast<int>(recompute);
+    }
   });
 }
 

@@ -139,7 +139,7 @@ TEST(TensorTraffic, OfGradientsIsOncePerStepAndOfNormsAlone) {
 }
 
 // Recomputing a block gathers and adds its branches once more, but not the last, whose sum is the next
-// block's input.
+// block's input. Less than a block sends nothing more.
 TEST(TensorTraffic, OfRecomputeIsThatOfTheForwardPassButForItsEnd) {
   for (const bool sequence : {false, true}) {
     const auto calls = [&](Recompute recompute) {
@@ -150,7 +150,9 @@ TEST(TensorTraffic, OfRecomputeIsThatOfTheForwardPassButForItsEnd) {
       return std::pair(all[{"activations of block.0", sequence ? "reduce_scatter" : "all_reduce"}].calls,
                        all[{"activations of block.0", "all_gather"}].calls);
     };
-    EXPECT_EQ(calls(Recompute::none), (std::pair(2, sequence ? 2 : 0)));
+    for (const auto recompute : {Recompute::none, Recompute::gelu, Recompute::light}) {
+      EXPECT_EQ(calls(recompute), (std::pair(2, sequence ? 2 : 0)));
+    }
     EXPECT_EQ(calls(Recompute::block), (std::pair(3, sequence ? 4 : 0)));
   }
 }
@@ -188,7 +190,7 @@ TEST(TensorMemory, IsWhatWasAnnounced) {
   for (const auto& config : {kUneven, kDividing}) {
     for (const int ranks : {2, 4}) {
       for (const bool sequence : {false, true}) {
-        for (const auto recompute : {Recompute::none, Recompute::block}) {
+        for (const auto recompute : {Recompute::none, Recompute::light, Recompute::block}) {
           for (int rank = 0; rank < ranks; ++rank) {
             const GptOptions options{.batch = {2, config.block_size}, .recompute = recompute};
             const DryRank dry(config, options, rank, ranks, sequence);

@@ -223,5 +223,81 @@ INSTANTIATE_TEST_SUITE_P(Shapes, CpuLayerNorm,
                                                           Shape{3, 1003}),
                                           testing::Values(0.0, 100.0)));
 
+// The stream and the norm beside it: one op, and the ops that it stands for, to the bit.
+class CpuStreamNorm : public Conformance<std::tuple<DType, Shape, double>> {  // the shape is B, T, C
+ protected:
+  CpuStreamNorm() {
+    dropout_.p = std::get<2>(GetParam());
+    dropout_.window.first_position = 3;  // the rows of a rank that has a range of them
+  }
+  DType type_ = std::get<0>(GetParam());
+  Shape shape_ = std::get<1>(GetParam());
+  std::int64_t R_ = shape_[0] * shape_[1], C_ = shape_[2], n_ = R_ * C_;
+  Dropout dropout_ = some_dropout(shape_[1] + 3);
+  Side side_ = cpu(type_);
+  Backend& ops_ = side_.backend;
+  Values x_ = normal_values(n_, 1);
+  Buffer gamma_ = side_.compute({C_}, normal_values(C_, 3, type_)),
+         beta_ = side_.compute({C_}, normal_values(C_, 4, type_)),
+         other_ = side_.compute(shape_, normal_values(n_, 2, type_));  // a branch, or a gradient
+};
+
+TEST_P(CpuStreamNorm, Forward) {
+  for (const bool with_beta : {true, false}) {
+    for (const bool in_place : {false, true}) {
+      const Tensor beta = with_beta ? static_cast<const Tensor&>(beta_) : Tensor{};
+      const auto run = [&](bool fused) {
+        const Buffer residual = side_.full(shape_, x_), separate = side_.full(shape_),
+                     y = side_.compute({R_, C_}), mean = side_.full({R_}), rstd = side_.full({R_});
+        const Tensor out = in_place ? residual : separate;
+        if (fused) {
+          ops_.residual_layernorm_forward(out, residual, other_, dropout_, y, mean, rstd, gamma_, beta);
+        } else {
+          ops_.residual_forward(out, residual, other_, dropout_);
+          ops_.layernorm_forward(y, mean, rstd, out, gamma_, beta);
+        }
+        return std::vector{residual.bytes(), separate.bytes(), y.bytes(), mean.bytes(), rstd.bytes()};
+      };
+      EXPECT_TRUE(run(true) == run(false)) << with_beta << in_place;
+    }
+  }
+}
+
+TEST_P(CpuStreamNorm, Backward) {
+  const Buffer x = side_.full(shape_, x_), y = side_.compute({R_, C_}), mean = side_.full({R_}),
+               rstd = side_.full({R_});
+  ops_.layernorm_forward(y, mean, rstd, x, gamma_, beta_);
+  for (const bool fresh : {false, true}) {
+    for (const bool with_branch : {true, false}) {
+      const auto run = [&](bool fused) {
+        const Buffer dx = side_.full(shape_, normal_values(n_, 5)), dbranch = side_.compute(shape_),
+                     dgamma = side_.full({C_}, normal_values(C_, 6)),
+                     dbeta = side_.full({C_}, normal_values(C_, 7));
+        const Tensor dy = static_cast<const Tensor&>(other_).reshaped({R_, C_});
+        if (fused) {
+          ops_.layernorm_residual_backward(dx, fresh,
+                                           with_branch ? static_cast<const Tensor&>(dbranch) : Tensor{},
+                                           dropout_, dgamma, dbeta, dy, x, gamma_, mean, rstd);
+        } else {
+          if (fresh) ops_.zero(dx);
+          ops_.layernorm_backward(dx, dgamma, dbeta, dy, x, gamma_, mean, rstd);
+          if (with_branch) ops_.residual_backward(dbranch, dx, dropout_);
+        }
+        return std::vector{dx.bytes(), dbranch.bytes(), dgamma.bytes(), dbeta.bytes()};
+      };
+      EXPECT_TRUE(run(true) == run(false)) << fresh << with_branch;
+    }
+  }
+}
+
+// A GPU has as many columns of a row as fit in registers in one piece: of 128 each, at most 16.
+INSTANTIATE_TEST_SUITE_P(Shapes, CpuStreamNorm,
+                         testing::Combine(kComputeTypes,
+                                          testing::Values(Shape{1, 1, 4}, Shape{2, 5, 3}, Shape{3, 47, 20},
+                                                          Shape{2, 3, 132}, Shape{1, 5, 516},
+                                                          Shape{2, 2, 768}, Shape{1, 3, 1600},
+                                                          Shape{1, 2, 2048}, Shape{1, 2, 2052}),
+                                          testing::Values(0.0, 0.1)));
+
 }  // namespace
 }  // namespace shoal::test

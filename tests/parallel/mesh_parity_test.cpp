@@ -1,6 +1,6 @@
 // The layout does not change the run: meshes of pipeline x data x tensor compared with one rank. Dropout acts
 // everywhere, clipping at every step, and every step has several micro-batches. With SHOAL_WHOLE_PARITY set,
-// every combination is run, some 2,500 of them.
+// every combination is run, some 5,000 of them.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -23,11 +23,17 @@ struct Layout {
   DType compute = DType::f32;
 };
 
+constexpr Recompute kRecomputes[] = {Recompute::none, Recompute::gelu, Recompute::light, Recompute::block};
+std::string recompute_text(const Layout& layout) {
+  constexpr const char* kNames[] = {"none", "gelu", "light", "block"};
+  return fmt::format("recompute {}", kNames[static_cast<int>(layout.recompute)]);
+}
+
 std::string describe(const Layout& layout) {
   const auto& mesh = layout.mesh;
-  return fmt::format("{} x {} x {}{}, ZeRO {}, {} replicas{}, {}, {}", mesh.pipeline, mesh.data, mesh.tensor,
-                     layout.sequence ? ", sequence" : "", layout.zero, layout.replicate,
-                     layout.recompute == Recompute::block ? ", recompute" : "", name_of(layout.schedule),
+  return fmt::format("{} x {} x {}{}, ZeRO {}, {} replicas, {}, {}, {}", mesh.pipeline, mesh.data,
+                     mesh.tensor, layout.sequence ? ", sequence" : "", layout.zero, layout.replicate,
+                     recompute_text(layout), name_of(layout.schedule),
                      layout.compute == DType::f32 ? "float32" : "bfloat16");
 }
 
@@ -61,7 +67,7 @@ std::vector<Layout> design() {
                            .sequence = sequence,
                            .zero = zero,
                            .replicate = zero > 0 && mesh.data % 2 == 0 && n % 3 != 0 ? 2 : 1,
-                           .recompute = n % 2 ? Recompute::block : Recompute::none,
+                           .recompute = kRecomputes[n % 4],
                            .schedule = kSchedules[n % 3],
                            .compute = (mesh_number + zero / 2) % 2 ? DType::bf16 : DType::f32});
       }
@@ -125,7 +131,7 @@ std::vector<std::string> choices(const Layout& layout) {
                                   fmt::format("data {}", mesh.data),
                                   fmt::format("tensor {}", mesh.tensor),
                                   fmt::format("ZeRO {}", layout.zero),
-                                  layout.recompute == Recompute::block ? "recompute" : "no recompute",
+                                  recompute_text(layout),
                                   layout.compute == DType::f32 ? "float32" : "bfloat16"};
   if (mesh.tensor > 1) all.emplace_back(layout.sequence ? "sequence" : "no sequence");
   if (mesh.pipeline > 1) all.emplace_back(name_of(layout.schedule));
@@ -146,14 +152,14 @@ std::set<std::pair<std::string, std::string>> pairs(const std::vector<Layout>& l
 std::vector<Layout> all_layouts() {
   std::vector<Layout> layouts;
   for (const auto& mesh : all_meshes()) {
-    for (int n = 0; n < 96; ++n) {
+    for (int n = 0; n < 192; ++n) {
       if (n % 2 && mesh.tensor == 1) continue;
       layouts.push_back({.mesh = mesh,
                          .sequence = n % 2 == 1,
                          .zero = n / 2 % 4,
-                         .recompute = n / 8 % 2 ? Recompute::block : Recompute::none,
-                         .schedule = kSchedules[n / 16 % 3],
-                         .compute = n / 48 ? DType::bf16 : DType::f32});
+                         .recompute = kRecomputes[n / 8 % 4],
+                         .schedule = kSchedules[n / 32 % 3],
+                         .compute = n / 96 ? DType::bf16 : DType::f32});
     }
   }
   return layouts;

@@ -136,7 +136,7 @@ TEST(Pipeline, MemoryIsWhatWasAnnounced) {
         const auto engine = make_data_engine(backend, mesh, run.model, engine_options);
         const auto state = backend.taken;
         EXPECT_EQ(state, engine_memory(run.model, engine_options, run.mesh.data).total());
-        for (const auto recompute : {Recompute::none, Recompute::block}) {
+        for (const auto recompute : {Recompute::none, Recompute::light, Recompute::block}) {
           auto options = run.pipeline_options(mesh.place());
           options.backward = training;
           options.recompute = recompute;

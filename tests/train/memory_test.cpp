@@ -57,6 +57,8 @@ TEST(Memory, IsWhatEngineAndModelAllocate) {
                                                        {"train.dtype=bfloat16"},
                                                        {"run.deterministic=layout"},
                                                        {"parallel.reduce_dtype=bfloat16"},
+                                                       {"train.recompute=gelu"},
+                                                       {"train.recompute=light"},
                                                        {"train.recompute=block"}};
   for (auto settings : modes) {
     for (int zero = 0; zero <= 3; ++zero) {
@@ -79,8 +81,9 @@ struct MeshCase {
 const std::vector<MeshCase> kMeshes = {
     {2, {"parallel.tensor=2"}},
     {4, {"parallel.tensor=4", "parallel.sequence=true"}},
+    {4, {"parallel.tensor=2", "parallel.pipeline=2", "parallel.sequence=true", "train.recompute=light"}},
     {3, {"parallel.tensor=3", "train.dtype=bfloat16"}},  // of 4 heads
-    {2, {"parallel.pipeline=2"}},
+    {2, {"parallel.pipeline=2", "train.recompute=light"}},
     {4, {"parallel.pipeline=4", "parallel.schedule=gpipe", "train.recompute=block"}},
     {6, {"parallel.pipeline=3", "parallel.schedule=interleaved", "parallel.chunks=2"}},
     {8, {"parallel.pipeline=2", "parallel.tensor=2", "parallel.sequence=true", "parallel.zero=1"}},

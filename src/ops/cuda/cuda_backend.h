@@ -65,6 +65,14 @@ class CudaBackend final : public Backend {
                         const Dropout& dropout) override;
   void residual_backward(const Tensor& dbranch, const Tensor& dout, const Dropout& dropout) override;
 
+  void residual_layernorm_forward(const Tensor& out, const Tensor& residual, const Tensor& branch,
+                                  const Dropout& dropout, const Tensor& y, const Tensor& mean,
+                                  const Tensor& rstd, const Tensor& gamma, const Tensor& beta) override;
+  void layernorm_residual_backward(const Tensor& dx, bool fresh, const Tensor& dbranch,
+                                   const Dropout& dropout, const Tensor& dgamma, const Tensor& dbeta,
+                                   const Tensor& dy, const Tensor& x, const Tensor& gamma, const Tensor& mean,
+                                   const Tensor& rstd) override;
+
   void gelu_forward(const Tensor& y, const Tensor& x, Gelu kind) override;
   void gelu_backward(const Tensor& dx, const Tensor& dy, const Tensor& x, Gelu kind) override;
 

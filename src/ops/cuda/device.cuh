@@ -142,6 +142,30 @@ __device__ inline float dropout_factor(const Mask& mask, std::uint32_t site, std
   const std::uint32_t bits = (value / 4 ? high : low) >> (16 * (value % 2)) & 0xffffu;
   return bits < mask.threshold ? 0.0f : mask.scale;
 }
+// The same for a warp whose lanes have four columns next to each other, that is 256 * pair + 128 * i + 4 *
+// lane
+// + j for i below 2 and j below 4, as bits 4 * i + j: whether they are kept. All lanes take part.
+__device__ inline std::uint32_t kept_columns(const Mask& mask, std::uint32_t row, std::uint32_t pair) {
+  const std::uint32_t lane = threadIdx.x % kWarp;
+  // A lane makes eight values, of which 16 neighbours have the columns of four lanes; what they are worth
+  // goes round as one word for each of the eight.
+  const Words words = philox_words(mask.key, pair * kWarp + lane, row, mask.site, mask.step());
+  std::uint32_t mine = 0;
+#pragma unroll
+  for (std::uint32_t i = 0; i < 8; ++i) {
+    const std::uint32_t kept = ballot((words.at[i / 2] >> (16 * (i % 2)) & 0xffffu) >= mask.threshold);
+    if (lane / 4 == i) mine = kept;
+  }
+  mine >>= lane % 4 * 4;
+  return (mine & 0xfu) | (mine >> 12 & 0xf0u);
+}
+// Of four of these columns.
+__device__ inline Floats<4> kept_factors(const Mask& mask, std::uint32_t kept) {
+  Floats<4> factors;
+#pragma unroll
+  for (int j = 0; j < 4; ++j) factors.at[j] = (kept >> j & 1u) != 0 ? mask.scale : 0.0f;
+  return factors;
+}
 // A model's head in the upper half, as attention_site.
 __device__ inline std::uint32_t head_site(const Mask& mask, std::int64_t head) {
   return mask.site | static_cast<std::uint32_t>(head) << 16;

@@ -56,12 +56,18 @@ __device__ inline float fast_exp2(float x) {
 // 1 / x to 1 ulp; zero for x above 2^126.
 __device__ inline float fast_reciprocal(float x) { return __frcp_rn(x); }
 
+// a * b rounded, whatever it is added to: kernels that do the same arithmetic among other things give the
+// same bits.
+__device__ inline float product(float a, float b) { return __fmul_rn(a, b); }
+
 __device__ inline std::uint32_t multiply_high(std::uint32_t a, std::uint32_t b) { return __umulhi(a, b); }
 
 template <typename T>
 __device__ T shuffle_xor(T x, int mask) {
   return __shfl_xor_sync(kAllLanes, x, mask);
 }
+// Bit l: what lane l says.
+__device__ inline std::uint32_t ballot(bool mine) { return __ballot_sync(kAllLanes, mine); }
 __device__ inline int add_atomically(int* to, int value) { return atomicAdd(to, value); }
 
 // --- tensor cores. In the fragments of a 16 x 8 tile, lane = 4 g + t has of rows g and g + 8 the columns

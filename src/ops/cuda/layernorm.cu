@@ -12,58 +12,153 @@ constexpr int kWide = 4;             // columns that a lane has next to each oth
 constexpr std::int64_t kRows = 128;  // whose sums for the parameters' gradients one block makes
 constexpr int kMostChunks = 16;      // of kWarp * kWide columns, that a lane can hold
 
-// --- rows that a warp holds in registers: kChunks * 128 columns at most, addresses aligned
+// --- rows that a warp holds in registers: kChunks * 128 columns at most, addresses aligned. What is rounded
+// and where is written out, so that a norm gives the same bits alone and beside the stream.
 
-template <typename T, int kChunks>
+template <int kChunks>
+using Row = Floats<kWide>[kChunks];
+
+__device__ inline std::int64_t column_of(int chunk) {
+  return (chunk * kWarp + static_cast<int>(threadIdx.x) % kWarp) * kWide;
+}
+
+// The mask of a row, for one chunk after the other.
+class RowMask {
+ public:
+  __device__ RowMask(const Mask& mask, std::int64_t row, std::int64_t positions)
+      : mask_(mask), row_(mask.active ? mask.row(row / positions, row % positions) : 0) {}
+  // All lanes take part, chunks in order.
+  __device__ Floats<kWide> factors(int chunk) {
+    if (!mask_.active) return {1, 1, 1, 1};
+    kept_ =
+        chunk % 2 == 0 ? kept_columns(mask_, row_, static_cast<std::uint32_t>(chunk / 2)) : kept_ >> kWide;
+    return kept_factors(mask_, kept_);
+  }
+
+ private:
+  const Mask& mask_;
+  std::uint32_t row_, kept_ = 0;
+};
+
+// What is normalised: x, or the stream after a branch.
+struct Given {
+  const float* x;
+
+  template <int kChunks>
+  __device__ void load_row(Row<kChunks>& values, std::int64_t row, std::int64_t columns) const {
+#pragma unroll
+    for (int chunk = 0; chunk < kChunks; ++chunk) {
+      const std::int64_t column = column_of(chunk);
+      values[chunk] = column < columns ? load<kWide>(x + row * columns + column) : Floats<kWide>{};
+    }
+  }
+};
+
+template <typename T>
+struct AfterBranch {
+  float* out;
+  const float* residual;
+  const T* branch;
+  std::int64_t positions;
+  Mask mask;
+
+  template <int kChunks>
+  __device__ void load_row(Row<kChunks>& values, std::int64_t row, std::int64_t columns) const {
+    RowMask row_mask(mask, row, positions);
+#pragma unroll
+    for (int chunk = 0; chunk < kChunks; ++chunk) {
+      const auto factors = row_mask.factors(chunk);
+      const std::int64_t column = column_of(chunk), i = row * columns + column;
+      values[chunk] = {};
+      if (column >= columns) continue;
+      values[chunk] = load<kWide>(residual + i);
+      const auto term = load<kWide>(branch + i);
+#pragma unroll
+      for (int j = 0; j < kWide; ++j) {
+        values[chunk].at[j] = fmaf(factors.at[j], term.at[j], values[chunk].at[j]);
+      }
+      store(out + i, values[chunk]);
+    }
+  }
+};
+
+template <typename T, int kChunks, typename Source>
 __global__ void __launch_bounds__(kThreads)
-    forward_kernel(T* y, float* mean, float* rstd, const float* x, const T* gamma, const T* beta,
+    forward_kernel(T* y, float* mean, float* rstd, Source source, const T* gamma, const T* beta,
                    std::int64_t rows, std::int64_t columns) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kWarps + warp;
   if (row >= rows) return;
   const float inverse = 1.0f / static_cast<float>(columns);
-  Floats<kWide> values[kChunks];
+  Row<kChunks> values;
+  source.template load_row<kChunks>(values, row, columns);
   float sum = 0;
 #pragma unroll
   for (int chunk = 0; chunk < kChunks; ++chunk) {
-    const std::int64_t column = (chunk * kWarp + lane) * kWide;
-    values[chunk] = column < columns ? load<kWide>(x + row * columns + column) : Floats<kWide>{};
 #pragma unroll
     for (int i = 0; i < kWide; ++i) sum += values[chunk].at[i];
   }
-  const float m = warp_sum(sum) * inverse;
+  const float m = product(warp_sum(sum), inverse);
   float squares = 0;
 #pragma unroll
   for (int chunk = 0; chunk < kChunks; ++chunk) {
-    if ((chunk * kWarp + lane) * kWide >= columns) break;
+    if (column_of(chunk) >= columns) break;
 #pragma unroll
     for (int i = 0; i < kWide; ++i) {
       values[chunk].at[i] -= m;
-      squares += values[chunk].at[i] * values[chunk].at[i];
+      squares = fmaf(values[chunk].at[i], values[chunk].at[i], squares);
     }
   }
-  const float r = 1.0f / sqrtf(warp_sum(squares) * inverse + kEpsilon);
+  const float r = 1.0f / sqrtf(fmaf(warp_sum(squares), inverse, kEpsilon));
 #pragma unroll
   for (int chunk = 0; chunk < kChunks; ++chunk) {
-    const std::int64_t column = (chunk * kWarp + lane) * kWide;
+    const std::int64_t column = column_of(chunk);
     if (column >= columns) break;
     const auto scale = load<kWide>(gamma + column);
     const auto shift = beta ? load<kWide>(beta + column) : Floats<kWide>{};
 #pragma unroll
     for (int i = 0; i < kWide; ++i) {
-      values[chunk].at[i] = values[chunk].at[i] * r * scale.at[i] + shift.at[i];
+      values[chunk].at[i] = fmaf(product(values[chunk].at[i], r), scale.at[i], shift.at[i]);
     }
     store(y + row * columns + column, values[chunk]);
   }
   if (lane == 0) mean[row] = m, rstd[row] = r;
 }
 
+// What becomes of a row of dx beside being stored: nothing, or the gradient of the branch before.
+struct NoBranch {
+  __device__ NoBranch row(std::int64_t) const { return {}; }
+  __device__ void prepare(int) {}
+  __device__ void put(std::int64_t, const Floats<kWide>&) const {}
+};
+
+template <typename T>
+struct BranchBefore {
+  T* dbranch;
+  std::int64_t positions;
+  Mask mask;
+
+  struct Put {
+    T* dbranch;
+    RowMask mask;
+    Floats<kWide> factors = {};
+    __device__ void prepare(int chunk) { factors = mask.factors(chunk); }
+    __device__ void put(std::int64_t i, Floats<kWide> value) const {
+#pragma unroll
+      for (int j = 0; j < kWide; ++j) value.at[j] *= factors.at[j];
+      store(dbranch + i, value);
+    }
+  };
+  __device__ Put row(std::int64_t row) const { return {dbranch, RowMask(mask, row, positions)}; }
+};
+
 // parts [block of rows, 2, columns]: sums for dgamma, then for dbeta. A warp has every kWarps-th row of a
 // block's.
-template <typename T, int kChunks>
+template <typename T, int kChunks, typename Sink>
 __global__ void __launch_bounds__(kThreads)
-    backward_kernel(float* dx, float* parts, const T* dy, const float* x, const T* gamma, const float* mean,
-                    const float* rstd, std::int64_t rows, std::int64_t columns) {
+    backward_kernel(float* dx, bool fresh, Sink sink, float* parts, const T* dy, const float* x,
+                    const T* gamma, const float* mean, const float* rstd, std::int64_t rows,
+                    std::int64_t columns) {
   __shared__ float shared[2][kWarps][kWarp * kWide];
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
   const float inverse = 1.0f / static_cast<float>(columns);
@@ -75,33 +170,36 @@ __global__ void __launch_bounds__(kThreads)
     float sum_g = 0, sum_gn = 0;
 #pragma unroll
     for (int chunk = 0; chunk < kChunks; ++chunk) {
-      const std::int64_t column = (chunk * kWarp + lane) * kWide;
+      const std::int64_t column = column_of(chunk);
       if (column >= columns) break;
       const auto in = load<kWide>(x + row * columns + column), scale = load<kWide>(gamma + column),
                  gradient = load<kWide>(dy + row * columns + column);
 #pragma unroll
       for (int i = 0; i < kWide; ++i) {
-        const float normal = (in.at[i] - m) * r, g = gradient.at[i] * scale.at[i];
+        const float normal = product(in.at[i] - m, r), g = product(gradient.at[i], scale.at[i]);
         sum_g += g;
-        sum_gn += g * normal;
-        sum_gamma[chunk].at[i] += gradient.at[i] * normal;
+        sum_gn = fmaf(g, normal, sum_gn);
+        sum_gamma[chunk].at[i] = fmaf(gradient.at[i], normal, sum_gamma[chunk].at[i]);
         sum_beta[chunk].at[i] += gradient.at[i];
       }
     }
-    const float mean_g = warp_sum(sum_g) * inverse, mean_gn = warp_sum(sum_gn) * inverse;
+    const float mean_g = product(warp_sum(sum_g), inverse), mean_gn = product(warp_sum(sum_gn), inverse);
+    auto beside = sink.row(row);
 #pragma unroll
     for (int chunk = 0; chunk < kChunks; ++chunk) {
-      const std::int64_t column = (chunk * kWarp + lane) * kWide;
-      if (column >= columns) break;
-      const auto in = load<kWide>(x + row * columns + column), scale = load<kWide>(gamma + column),
-                 gradient = load<kWide>(dy + row * columns + column);
-      auto out = load<kWide>(dx + row * columns + column);
+      beside.prepare(chunk);
+      const std::int64_t column = column_of(chunk), at = row * columns + column;
+      if (column >= columns) continue;
+      const auto in = load<kWide>(x + at), scale = load<kWide>(gamma + column),
+                 gradient = load<kWide>(dy + at);
+      auto out = fresh ? Floats<kWide>{} : load<kWide>(dx + at);
 #pragma unroll
       for (int i = 0; i < kWide; ++i) {
-        const float normal = (in.at[i] - m) * r, g = gradient.at[i] * scale.at[i];
-        out.at[i] += r * (g - mean_g - normal * mean_gn);
+        const float normal = product(in.at[i] - m, r), g = product(gradient.at[i], scale.at[i]);
+        out.at[i] = fmaf(r, fmaf(-normal, mean_gn, g - mean_g), out.at[i]);
       }
-      store(dx + row * columns + column, out);
+      store(dx + at, out);
+      beside.put(at, out);
     }
   }
   float* part = parts + blockIdx.x * 2 * columns;
@@ -201,6 +299,14 @@ void with_chunks(std::int64_t columns, F&& f) {
   return f.template operator()<kMostChunks>();
 }
 
+// parts [row_blocks, 2, columns] of sums for dgamma and dbeta, which may be empty.
+void fold_norm_parts(const Tensor& dgamma, const Tensor& dbeta, const float* parts, std::int64_t row_blocks,
+                     cudaStream_t stream) {
+  const std::int64_t columns = dgamma.count();
+  fold_parts(dgamma.as<float>(), parts, row_blocks, 2 * columns, columns, stream);
+  if (dbeta) fold_parts(dbeta.as<float>(), parts + columns, row_blocks, 2 * columns, columns, stream);
+}
+
 bool fits(std::int64_t columns) { return columns % kWide == 0 && columns <= kMostChunks * kWarp * kWide; }
 
 }  // namespace
@@ -210,39 +316,79 @@ void CudaBackend::layernorm_forward(const Tensor& y, const Tensor& mean, const T
   const std::int64_t rows = x.rows(), columns = x.columns();
   const dim3 grid = blocks(ceil_div(rows, kWarps));
   with_type(y.dtype, [&]<typename T>() {
-    const auto run = [&](auto kernel) {
-      launch(kernel, grid, kThreads, 0, stream_.get(), y.as<T>(), mean.as<float>(), rstd.as<float>(),
-             x.as<float>(), gamma.as<T>(), beta.as<T>(), rows, columns);
+    const auto run = [&](auto kernel, auto from) {
+      launch(kernel, grid, kThreads, 0, stream_.get(), y.as<T>(), mean.as<float>(), rstd.as<float>(), from,
+             gamma.as<T>(), beta.as<T>(), rows, columns);
     };
     if (fits(columns) && aligned(y.data, x.data, gamma.data, beta.data)) {
-      with_chunks(columns, [&]<int kChunks>() { run(forward_kernel<T, kChunks>); });
+      with_chunks(columns,
+                  [&]<int kChunks>() { run(forward_kernel<T, kChunks, Given>, Given{x.as<float>()}); });
     } else {
-      run(any_forward_kernel<T>);
+      run(any_forward_kernel<T>, x.as<float>());
     }
+  });
+}
+
+void CudaBackend::residual_layernorm_forward(const Tensor& out, const Tensor& residual, const Tensor& branch,
+                                             const Dropout& dropout, const Tensor& y, const Tensor& mean,
+                                             const Tensor& rstd, const Tensor& gamma, const Tensor& beta) {
+  const std::int64_t rows = out.rows(), columns = out.columns();
+  if (!fits(columns) || !aligned(out.data, residual.data, branch.data, y.data, gamma.data, beta.data)) {
+    return Backend::residual_layernorm_forward(out, residual, branch, dropout, y, mean, rstd, gamma, beta);
+  }
+  with_type(y.dtype, [&]<typename T>() {
+    const AfterBranch<T> stream{out.as<float>(), residual.as<float>(), branch.as<T>(), out.dim(1),
+                                Mask(dropout)};
+    with_chunks(columns, [&]<int kChunks>() {
+      launch(forward_kernel<T, kChunks, AfterBranch<T>>, blocks(ceil_div(rows, kWarps)), kThreads, 0,
+             stream_.get(), y.as<T>(), mean.as<float>(), rstd.as<float>(), stream, gamma.as<T>(),
+             beta.as<T>(), rows, columns);
+    });
   });
 }
 
 void CudaBackend::layernorm_backward(const Tensor& dx, const Tensor& dgamma, const Tensor& dbeta,
                                      const Tensor& dy, const Tensor& x, const Tensor& gamma,
                                      const Tensor& mean, const Tensor& rstd) {
+  if (fits(x.columns()) && aligned(dx.data, dy.data, x.data, gamma.data)) {
+    return layernorm_residual_backward(dx, false, {}, {}, dgamma, dbeta, dy, x, gamma, mean, rstd);
+  }
   const std::int64_t rows = x.rows(), columns = x.columns(), row_blocks = ceil_div(rows, kRows);
   auto* parts = scratch_.take<float>(row_blocks * 2 * columns);
   with_type(dy.dtype, [&]<typename T>() {
-    if (fits(columns) && aligned(dx.data, dy.data, x.data, gamma.data)) {
-      with_chunks(columns, [&]<int kChunks>() {
-        launch(backward_kernel<T, kChunks>, blocks(row_blocks), kThreads, 0, stream_.get(), dx.as<float>(),
-               parts, dy.as<T>(), x.as<float>(), gamma.as<T>(), mean.as<float>(), rstd.as<float>(), rows,
-               columns);
-      });
-      return;
-    }
     launch(any_backward_kernel<T>, blocks(ceil_div(rows, kWarps)), kThreads, 0, stream_.get(), dx.as<float>(),
            dy.as<T>(), x.as<float>(), gamma.as<T>(), mean.as<float>(), rstd.as<float>(), rows, columns);
     launch(any_parts_kernel<T>, blocks(row_blocks, ceil_div(columns, kThreads)), kThreads, 0, stream_.get(),
            parts, dy.as<T>(), x.as<float>(), mean.as<float>(), rstd.as<float>(), rows, columns);
   });
-  fold_parts(dgamma.as<float>(), parts, row_blocks, 2 * columns, columns, stream_.get());
-  if (dbeta) fold_parts(dbeta.as<float>(), parts + columns, row_blocks, 2 * columns, columns, stream_.get());
+  fold_norm_parts(dgamma, dbeta, parts, row_blocks, stream_.get());
+}
+
+void CudaBackend::layernorm_residual_backward(const Tensor& dx, bool fresh, const Tensor& dbranch,
+                                              const Dropout& dropout, const Tensor& dgamma,
+                                              const Tensor& dbeta, const Tensor& dy, const Tensor& x,
+                                              const Tensor& gamma, const Tensor& mean, const Tensor& rstd) {
+  const std::int64_t rows = x.rows(), columns = x.columns(), row_blocks = ceil_div(rows, kRows);
+  if (!fits(columns) || !aligned(dx.data, dbranch.data, dy.data, x.data, gamma.data)) {
+    return Backend::layernorm_residual_backward(dx, fresh, dbranch, dropout, dgamma, dbeta, dy, x, gamma,
+                                                mean, rstd);
+  }
+  auto* parts = scratch_.take<float>(row_blocks * 2 * columns);
+  with_type(dy.dtype, [&]<typename T>() {
+    with_chunks(columns, [&]<int kChunks>() {
+      const auto run = [&](const auto& sink) {
+        launch(backward_kernel<T, kChunks, std::remove_cvref_t<decltype(sink)>>, blocks(row_blocks), kThreads,
+               0, stream_.get(), dx.as<float>(), fresh, sink, parts, dy.as<T>(), x.as<float>(), gamma.as<T>(),
+               mean.as<float>(), rstd.as<float>(), rows, columns);
+      };
+      if (dbranch) {
+        run(BranchBefore<T>{dbranch.as<T>(), dx.dim(1), Mask(dropout)});
+      } else {
+        run(NoBranch{});
+      }
+    });
+  });
+  fold_norm_parts(dgamma, dbeta, parts, row_blocks, stream_.get());
 }
 
 }  // namespace shoal::cuda

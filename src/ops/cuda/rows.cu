@@ -12,25 +12,40 @@ constexpr int kHalf = 16;      // lanes that have one block of a mask's columns
 constexpr int kColumns = 128;  // of such a block
 constexpr int kEach = 8;       // of which a lane has: its own, and every 16th from there
 
-// --- a block of threads has a row; op.template at<kCount>(row, b, t, column, factor)
+// --- a block of threads has a row; op.template at<kWidth>(row, column, factors)
 template <int kWidth, typename Op>
 __global__ void row_kernel(std::int64_t positions, std::int64_t columns, Mask mask, Op op) {
   const std::int64_t row = blockIdx.x;
   if (!mask.active) {
+    Floats<kWidth> ones;
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) ones.at[i] = 1;
     for (std::int64_t c = threadIdx.x * kWidth; c < columns; c += blockDim.x * kWidth) {
-      op.template at<kWidth>(row, c, 1.0f);
+      op.at(row, c, ones);
     }
     return;
   }
   const std::uint32_t global_row = mask.row(row / positions, row % positions);
-  const int lane = static_cast<int>(threadIdx.x) % kHalf, halves = static_cast<int>(blockDim.x) / kHalf;
-  for (std::int64_t block = threadIdx.x / kHalf; block * kColumns < columns; block += halves) {
-    const Factors factors = dropout_factors(mask, mask.site, global_row, static_cast<std::uint32_t>(block),
-                                            static_cast<std::uint32_t>(lane));
+  if constexpr (kWidth == 4) {
+    const int lane = static_cast<int>(threadIdx.x) % kWarp, warps = static_cast<int>(blockDim.x) / kWarp;
+    for (std::int64_t pair = threadIdx.x / kWarp; pair * 2 * kColumns < columns; pair += warps) {
+      const std::uint32_t kept = kept_columns(mask, global_row, static_cast<std::uint32_t>(pair));
 #pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      const std::int64_t c = block * kColumns + lane + i * kHalf;
-      if (c < columns) op.template at<1>(row, c, factors.at[i]);
+      for (int i = 0; i < 2; ++i) {
+        const std::int64_t c = (pair * 2 + i) * kColumns + lane * kWidth;
+        if (c < columns) op.at(row, c, kept_factors(mask, kept >> (kWidth * i)));
+      }
+    }
+  } else {
+    const int lane = static_cast<int>(threadIdx.x) % kHalf, halves = static_cast<int>(blockDim.x) / kHalf;
+    for (std::int64_t block = threadIdx.x / kHalf; block * kColumns < columns; block += halves) {
+      const Factors factors = dropout_factors(mask, mask.site, global_row, static_cast<std::uint32_t>(block),
+                                              static_cast<std::uint32_t>(lane));
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) {
+        const std::int64_t c = block * kColumns + lane + i * kHalf;
+        if (c < columns) op.at(row, c, Floats<1>{{factors.at[i]}});
+      }
     }
   }
 }
@@ -56,12 +71,12 @@ struct AddBranch {
   const T* branch;
   std::int64_t columns;
   template <int kCount>
-  __device__ void at(std::int64_t row, std::int64_t column, float factor) const {
+  __device__ void at(std::int64_t row, std::int64_t column, const Floats<kCount>& factors) const {
     const std::int64_t i = row * columns + column;
     auto sum = load<kCount>(residual + i);
     const auto term = load<kCount>(branch + i);
 #pragma unroll
-    for (int j = 0; j < kCount; ++j) sum.at[j] = fmaf(factor, term.at[j], sum.at[j]);
+    for (int j = 0; j < kCount; ++j) sum.at[j] = fmaf(factors.at[j], term.at[j], sum.at[j]);
     store(out + i, sum);
   }
 };
@@ -72,11 +87,11 @@ struct MaskGradient {
   const float* dout;
   std::int64_t columns;
   template <int kCount>
-  __device__ void at(std::int64_t row, std::int64_t column, float factor) const {
+  __device__ void at(std::int64_t row, std::int64_t column, const Floats<kCount>& factors) const {
     const std::int64_t i = row * columns + column;
     auto value = load<kCount>(dout + i);
 #pragma unroll
-    for (int j = 0; j < kCount; ++j) value.at[j] *= factor;
+    for (int j = 0; j < kCount; ++j) value.at[j] *= factors.at[j];
     store(dbranch + i, value);
   }
 };
@@ -89,14 +104,14 @@ struct Embed {
   const T* wpe;  // from the window's first position on
   std::int64_t first_class, classes, positions, columns;
   template <int kCount>
-  __device__ void at(std::int64_t row, std::int64_t column, float factor) const {
+  __device__ void at(std::int64_t row, std::int64_t column, const Floats<kCount>& factors) const {
     const std::int64_t token = tokens[row] - first_class;
     Floats<kCount> value{};
     if (token >= 0 && token < classes) {
       value = load<kCount>(wte + token * columns + column);
       const auto place = load<kCount>(wpe + row % positions * columns + column);
 #pragma unroll
-      for (int j = 0; j < kCount; ++j) value.at[j] = (place.at[j] + value.at[j]) * factor;
+      for (int j = 0; j < kCount; ++j) value.at[j] = (place.at[j] + value.at[j]) * factors.at[j];
     }
     store(out + row * columns + column, value);
   }

@@ -142,6 +142,27 @@ TEST_P(Cuda, AWholeModelFollowsTheCpu) {
   }
 }
 
+// What is made again is made by other ops than what is kept: the norms alone, and a branch's gradient where
+// no norm is before it.
+TEST_P(Cuda, RecomputeGivesTheSameBits) {
+  for (const double dropout : {0.0, 0.1}) {
+    const GptConfig config{
+        .n_layer = 3, .n_head = 2, .n_embd = 36, .block_size = 24, .vocab_size = 61, .dropout = dropout};
+    const auto run = [&](Recompute recompute) {
+      Trainee trainee(make_cuda_backend(), config,
+                      {.compute = GetParam(), .micro_batch = 2, .micro_batches = 2, .recompute = recompute});
+      for (int step = 0; step < 2; ++step) {
+        trainee.train(random_tokens(config, 4, static_cast<std::uint32_t>(step)), step, 1e-3);
+      }
+      return trainee.state_bits();
+    };
+    const auto expected = run(Recompute::none);
+    for (const auto recompute : {Recompute::gelu, Recompute::light, Recompute::block}) {
+      EXPECT_TRUE(run(recompute) == expected) << static_cast<int>(recompute) << ", dropout " << dropout;
+    }
+  }
+}
+
 // What is read in the backend's memory is what it holds when the recording is played.
 TEST_P(Cuda, ARecordingFollowsTheNumbersInItsMemory) {
   const std::int64_t B = 2, T = 16, C = 64, n = B * T * C;

@@ -63,6 +63,7 @@ inline float fast_exp2(float x) {
   return y < 0x1p-126f ? 0 : y;
 }
 inline float fast_reciprocal(float x) { return 1 / x; }
+inline float product(float a, float b) { return a * b; }
 inline std::uint32_t multiply_high(std::uint32_t a, std::uint32_t b) {
   return static_cast<std::uint32_t>(static_cast<std::uint64_t>(a) * b >> 32);
 }
@@ -70,6 +71,12 @@ inline std::uint32_t multiply_high(std::uint32_t a, std::uint32_t b) {
 template <typename T>
 T shuffle_xor(T x, int mask) {
   return emulated::exchange(x)[emulated::lane() ^ mask];
+}
+inline std::uint32_t ballot(bool mine) {
+  const bool* all = emulated::exchange(mine);
+  std::uint32_t bits = 0;
+  for (int lane = 0; lane < kWarp; ++lane) bits |= std::uint32_t{all[lane]} << lane;
+  return bits;
 }
 inline int add_atomically(int* to, int value) { return std::exchange(*to, *to + value); }
 
