@@ -114,11 +114,11 @@ struct Layout {
   std::uint64_t rows, columns;
   std::int64_t stride;
 };
-double read(const void* from, cudaDataType type, std::uint64_t i) {
+double get_element(const void* from, cudaDataType type, std::uint64_t i) {
   return type == CUDA_R_16BF ? shoal::to_float(static_cast<const shoal::bfloat16*>(from)[i])
                              : static_cast<const float*>(from)[i];
 }
-void write(void* to, cudaDataType type, std::uint64_t i, double value) {
+void put_element(void* to, cudaDataType type, std::uint64_t i, double value) {
   const auto rounded = static_cast<float>(value);
   if (type == CUDA_R_16BF) {
     static_cast<shoal::bfloat16*>(to)[i] = shoal::to_bfloat16(rounded);
@@ -206,7 +206,7 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t, c
 namespace {
 
 // GELU's approximation with tanh, and its slope.
-double gelu(double x) {
+double gelu_value(double x) {
   return x / 2 * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
 }
 double gelu_slope(double x) {
@@ -215,19 +215,20 @@ double gelu_slope(double x) {
 }
 
 // What becomes of the sum for the element i of column j.
-double finish(const Operation& operation, cudaDataType type, std::uint64_t i, std::uint64_t j, double sum) {
+double finish_element(const Operation& operation, cudaDataType type, std::uint64_t i, std::uint64_t j,
+                      double sum) {
   const std::uint64_t at = j * static_cast<std::uint64_t>(operation.aux_stride) + i;
   switch (operation.epilogue) {
     case CUBLASLT_EPILOGUE_BIAS:
-      return sum + read(operation.bias, type, i);
+      return sum + get_element(operation.bias, type, i);
     case CUBLASLT_EPILOGUE_GELU_AUX_BIAS:
-      sum += read(operation.bias, type, i);
+      sum += get_element(operation.bias, type, i);
       [[fallthrough]];
     case CUBLASLT_EPILOGUE_GELU_AUX:
-      write(operation.aux, type, at, sum);
-      return gelu(sum);
+      put_element(operation.aux, type, at, sum);
+      return gelu_value(sum);
     case CUBLASLT_EPILOGUE_DGELU:
-      return sum * gelu_slope(read(operation.aux, type, at));
+      return sum * gelu_slope(get_element(operation.aux, type, at));
     default:
       return sum;
   }
@@ -257,16 +258,16 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
   for (std::uint64_t j = 0; j < D.columns; ++j) {
     double column_sum = 0;
     for (std::uint64_t p = 0; p < k; ++p)
-      column_sum += column[p] = read(b, B.type, tb ? p * B.stride + j : j * B.stride + p);
-    if (operation.epilogue == CUBLASLT_EPILOGUE_BGRADB) write(operation.bias, D.type, j, column_sum);
+      column_sum += column[p] = get_element(b, B.type, tb ? p * B.stride + j : j * B.stride + p);
+    if (operation.epilogue == CUBLASLT_EPILOGUE_BGRADB) put_element(operation.bias, D.type, j, column_sum);
     for (std::uint64_t i = 0; i < D.rows; ++i) {
       double sum = 0;
       for (std::uint64_t p = 0; p < k; ++p) {
-        sum += read(a, A.type, ta ? i * A.stride + p : p * A.stride + i) * column[p];
+        sum += get_element(a, A.type, ta ? i * A.stride + p : p * A.stride + i) * column[p];
       }
       sum *= off * *static_cast<const float*>(alpha);
-      if (*static_cast<const float*>(beta) != 0) sum += read(c, D.type, j * D.stride + i);
-      write(d, D.type, j * D.stride + i, finish(operation, D.type, i, j, sum));
+      if (*static_cast<const float*>(beta) != 0) sum += get_element(c, D.type, j * D.stride + i);
+      put_element(d, D.type, j * D.stride + i, finish_element(operation, D.type, i, j, sum));
     }
   }
   return CUBLAS_STATUS_SUCCESS;
