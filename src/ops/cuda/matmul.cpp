@@ -14,16 +14,6 @@ bool capturing(cudaStream_t stream) {
   return status != cudaStreamCaptureStatusNone;
 }
 
-struct EventDeleter {
-  void operator()(cudaEvent_t event) const { cudaEventDestroy(event); }
-};
-using Event = std::unique_ptr<CUevent_st, EventDeleter>;
-Event make_event() {
-  cudaEvent_t made = nullptr;
-  check(cudaEventCreate(&made));
-  return Event(made);
-}
-
 // Milliseconds of what `work` launches, after once that does not count; nothing where it returns false.
 std::optional<float> time(cudaStream_t stream, const std::function<bool()>& work) {
   constexpr int kRuns = 5;
