@@ -14,6 +14,7 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "core/progress.h"
+#include "core/shared_table.h"
 #include "data/byte_source.h"
 
 namespace shoal {
@@ -124,13 +125,10 @@ std::string default_source() {
 }
 
 fs::path default_cache() {
-  if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache != nullptr && cache[0] == '/') {
-    return fs::path(cache) / "shoal";
-  }
-  const char* home = std::getenv("HOME");
-  if (home == nullptr)
+  const auto folder = cache_folder();
+  if (folder.empty())
     fail_user("neither XDG_CACHE_HOME nor HOME is set, so there is no place for downloads");
-  return fs::path(home) / ".cache" / "shoal";
+  return folder;
 }
 
 std::string file_checksum(const fs::path& path) {

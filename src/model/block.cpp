@@ -50,8 +50,8 @@ void Block::forward(const LayerContext& context, const BatchAddress& address, co
   ops.residual_layernorm_forward(keep.middle, x, summed(work.branch), context.dropout(address, site(1), x),
                                  keep.norm_2, keep.mean_2, keep.rstd_2, w["ln_2.weight"], w["ln_2.bias"]);
 
-  ops.linear_forward(keep.hidden, gathered(keep.norm_2), w["c_fc.weight"], w["c_fc.bias"]);
-  ops.gelu_forward(keep.activated, keep.hidden, context.config.gelu);
+  ops.linear_gelu_forward(keep.activated, keep.hidden, gathered(keep.norm_2), w["c_fc.weight"],
+                          w["c_fc.bias"], context.config.gelu);
   if (out) {
     ops.linear_forward(work.branch, keep.activated, w["mlp.c_proj.weight"],
                        bias_once(group, w["mlp.c_proj.bias"]));
@@ -100,8 +100,7 @@ void Block::backward(const LayerContext& context, const BatchAddress& address, c
   auto norm_2 = gather_norm(keep.norm_2);
   if (!kept.activated) ops.gelu_forward(keep.activated, keep.hidden, context.config.gelu);
   ops.linear_backward_weight(g["mlp.c_proj.weight"], g["mlp.c_proj.bias"], d_mlp, keep.activated);
-  ops.linear_backward_input(work.d_hidden, d_mlp, w["mlp.c_proj.weight"]);
-  ops.gelu_backward(work.d_hidden, work.d_hidden, keep.hidden, context.config.gelu);
+  ops.linear_gelu_backward(work.d_hidden, d_mlp, w["mlp.c_proj.weight"], keep.hidden, context.config.gelu);
   ops.linear_backward_input(work.d_norm, work.d_hidden, w["c_fc.weight"]);
   auto sum = group.reduce(work.d_norm, purpose);
   norm_2.wait();

@@ -125,6 +125,19 @@ class Backend {
   // dw f32 [N, K] += dy x [R, N]^T . x x [R, K];  dbias f32 [N] += column sums of dy (dbias may be empty)
   virtual void linear_backward_weight(const Tensor& dw, const Tensor& dbias, const Tensor& dy,
                                       const Tensor& x) = 0;
+  // hidden x [R, N] = x x [R, K] . w x [N, K]^T + bias x [N] (bias may be empty);  y x [R, N] = GELU(hidden),
+  // or of the sum that hidden was rounded from
+  virtual void linear_gelu_forward(const Tensor& y, const Tensor& hidden, const Tensor& x, const Tensor& w,
+                                   const Tensor& bias, Gelu kind) {
+    linear_forward(hidden, x, w, bias);
+    gelu_forward(y, hidden, kind);
+  }
+  // dhidden x [R, N] = GELU'(hidden x [R, N]) * (dy x [R, M] . w x [M, N])
+  virtual void linear_gelu_backward(const Tensor& dhidden, const Tensor& dy, const Tensor& w,
+                                    const Tensor& hidden, Gelu kind) {
+    linear_backward_input(dhidden, dy, w);
+    gelu_backward(dhidden, dhidden, hidden, kind);
+  }
 
   // --- embedding. tokens i32 [B, T]; out f32 [B, T, C] = wte[token] + wpe[window position], then dropout.
   // wte x [V, C] holds the classes from first_class on; a token outside it gives a row of zeros (vocabulary
@@ -250,6 +263,9 @@ struct BackendOptions {
   int threads = 0;     // cpu: as above
   int local_rank = 0;  // cuda: ranks of a host take its GPUs in turn
   bool tf32 = false;   // cuda: products of float32 on tensor cores, which round to 10 bits of mantissa
+  // cuda: algorithms of products are chosen by timing, and kept in the user's cache folder. Otherwise the
+  // choice depends on nothing but the kind of GPU and cuBLASLt's version.
+  bool tune = true;
 };
 // "cpu", "reference" or "cuda" (ops/cuda/cuda.h); throws UserError for another, and where there is no GPU.
 std::unique_ptr<Backend> make_backend(std::string_view name, const BackendOptions& options = {});

@@ -1,6 +1,10 @@
 // Finds and loads the module of the CUDA backend.
+#include <unistd.h>
+
 #include "core/error.h"
+#include "core/log.h"
 #include "core/module.h"
+#include "core/shared_table.h"
 #include "ops/cuda/cuda.h"
 
 namespace shoal {
@@ -45,6 +49,18 @@ std::unique_ptr<Backend> make_cuda_backend(const CudaOptions& options) {
 
 std::vector<CudaDevice> cuda_devices() {
   return no_cuda_device().empty() ? loaded().library->devices() : std::vector<CudaDevice>();
+}
+
+std::string cuda_choices_folder() {
+  const auto folder = cache_folder();
+  std::error_code error;
+  if (!folder.empty()) std::filesystem::create_directories(folder, error);
+  if (!folder.empty() && ::access(folder.c_str(), W_OK) == 0) return folder;
+  log::info(
+      "{} cannot be written, so how products are done is chosen for this process alone, and the next one may "
+      "round otherwise; XDG_CACHE_HOME names another folder",
+      folder.empty() ? "~/.cache/shoal" : folder.string());
+  return "";
 }
 
 std::string cuda_version() { return loaded().library ? loaded().library->version() : ""; }

@@ -39,7 +39,9 @@ int ranks_to_start(const Config& config, int asked, const Launch& launch) {
 BackendOptions backend_options(const Config& config, const World& world) {
   return {.threads = config.train.threads > 0 ? config.train.threads : world.cores,
           .local_rank = world.local_rank,
-          .tf32 = config.train.tf32};
+          .tf32 = config.train.tf32,
+          // Ranks may be on hosts that share no cache, and another run's would have chosen otherwise.
+          .tune = config.run.deterministic != "layout"};
 }
 
 void with_ranks(int asked, const std::function<Config()>& load,

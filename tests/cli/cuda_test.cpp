@@ -48,8 +48,14 @@ TEST_F(WithoutCuda, PlansWhatRestsOnTheHost) {
 
 class EmulatedGpu : public TinyRuns {
  protected:
-  EmulatedGpu() { ::setenv("SHOAL_CUDA_MODULE", SHOAL_EMULATED_GPU, 1); }
-  ~EmulatedGpu() override { ::unsetenv("SHOAL_CUDA_MODULE"); }
+  EmulatedGpu() {
+    ::setenv("SHOAL_CUDA_MODULE", SHOAL_EMULATED_GPU, 1);
+    ::setenv("XDG_CACHE_HOME", file("cache").c_str(), 1);
+  }
+  ~EmulatedGpu() override {
+    ::unsetenv("SHOAL_CUDA_MODULE");
+    ::unsetenv("XDG_CACHE_HOME");
+  }
 
   static Settings gpu(const std::string& name, const Settings& more = {}) {
     return with({"train.backend=cuda", "train.steps=6", "eval.interval=3", "checkpoint.interval=3",
@@ -137,6 +143,71 @@ TEST_F(EmulatedGpu, SaysWhatCannotBePinned) {
                           {"SHOAL_TEST_PINNED_PIECES=1"});
   expect_user_error_at_the_end(result, "of the host's memory cannot be pinned",
                                "parallel.offload = \"disk\"");
+}
+
+// Two algorithms, whose results differ, of which now the one and now the other seems to be the faster.
+class ChosenProducts : public EmulatedGpu {
+ protected:
+  static constexpr const char *kFirst = "SHOAL_FAKE_ALGORITHMS=1 2", *kSecond = "SHOAL_FAKE_ALGORITHMS=2 1";
+
+  static Settings short_run(const std::string& name, const Settings& more = {}) {
+    return train_command(gpu(name, with({"train.steps=2", "train.dtype=bfloat16"}, more)));
+  }
+  // What was trained.
+  std::string state(const std::string& name, const char* faster, const Settings& more = {}) const {
+    const auto result = run(short_run(name, more), folder_.path(), {faster});
+    EXPECT_EQ(result.code, 0) << result.err;
+    return final_state(name);
+  }
+  fs::path choices() const {
+    const fs::path only = *fs::directory_iterator(file("cache/shoal"));
+    EXPECT_THAT(only.filename(), testing::Eq("products-1-cublaslt-130000-emulated-GPU.txt"));
+    return only;
+  }
+};
+
+TEST_F(ChosenProducts, AreTheSameInTheNextRun) {
+  const auto first = state("first", kFirst);
+  EXPECT_EQ(state("again", kSecond), first);
+  fs::remove(choices());
+  const auto second = state("second", kSecond);
+  EXPECT_NE(second, first);
+  EXPECT_EQ(state("second_again", kFirst), second);
+
+  const auto text = read_file(choices());
+  write_file(choices(), "no such file\n" + text.substr(text.size() - text.size() / 3));
+  state("damaged", kSecond);
+  EXPECT_EQ(final_state("damaged"), second);
+  EXPECT_EQ(state("mended", kFirst), second);
+}
+
+// Whether a product and GELU are one kernel is such a choice, too.
+TEST_F(ChosenProducts, WithGeluOrWithout) {
+  constexpr const char *kTogether = "SHOAL_FAKE_FUSED=0.5", *kApart = "SHOAL_FAKE_FUSED=2";
+  const auto together = state("together", kTogether);
+  EXPECT_EQ(state("together_again", kApart), together);
+  fs::remove(choices());
+  EXPECT_NE(state("apart", kApart), together);
+}
+
+TEST_F(ChosenProducts, AreTheSameInProcessesAtOnce) {
+  Process one(short_run("one"), folder_.path(), {kFirst}), two(short_run("two"), folder_.path(), {kSecond});
+  EXPECT_EQ(one.wait().code, 0);
+  EXPECT_EQ(two.wait().code, 0);
+  EXPECT_EQ(final_state("one"), final_state("two"));
+}
+
+TEST_F(ChosenProducts, HoldForTheProcessWhereNothingCanBeWritten) {
+  write_file(file("cache"), "a file, no folder");
+  const auto result = run(short_run("run"), folder_.path(), {kFirst});
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("cache/shoal cannot be written"));
+}
+
+TEST_F(ChosenProducts, AreNotTimedWhereLayoutsAgree) {
+  const Settings exact = {"run.deterministic=layout"};
+  EXPECT_EQ(state("first", kFirst, exact), state("second", kSecond, exact));
+  EXPECT_FALSE(fs::exists(file("cache")));
 }
 
 TEST_F(EmulatedGpu, IsInTheDoctorsList) { EXPECT_THAT(shoal({"doctor"}).out, HasSubstr("emulated GPU")); }

@@ -108,6 +108,14 @@ class FarBackend final : public Backend {
                               const Tensor& x) override {
     call(&Backend::linear_backward_weight, dw, dbias, dy, x);
   }
+  void linear_gelu_forward(const Tensor& y, const Tensor& hidden, const Tensor& x, const Tensor& w,
+                           const Tensor& bias, Gelu kind) override {
+    call(&Backend::linear_gelu_forward, y, hidden, x, w, bias, kind);
+  }
+  void linear_gelu_backward(const Tensor& dhidden, const Tensor& dy, const Tensor& w, const Tensor& hidden,
+                            Gelu kind) override {
+    call(&Backend::linear_gelu_backward, dhidden, dy, w, hidden, kind);
+  }
   void embedding_forward(const Tensor& out, const Tensor& tokens, const Tensor& wte, const Tensor& wpe,
                          std::int64_t first_class, const Dropout& dropout) override {
     call(&Backend::embedding_forward, out, tokens, wte, wpe, first_class, dropout);

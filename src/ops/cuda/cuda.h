@@ -14,9 +14,12 @@ struct CudaOptions {
   int device = 0;  // beyond the last one they are counted again from the first
   // Products of float32 on tensor cores, which round the operands to 10 bits of mantissa.
   bool tf32 = false;
-  // Products of a new shape are timed with several of cuBLASLt's algorithms when it is first used; otherwise
-  // cuBLASLt's own first choice is taken. The choice holds for all backends of the process.
+  // Products of a new shape are timed with several of cuBLASLt's algorithms, and with and without what
+  // follows them, when the shape is first used; otherwise cuBLASLt's own first choice is taken.
   bool tune = true;
+  // Where what was chosen is kept, for all processes that use GPUs of this kind; without a folder it holds
+  // for all backends of the process.
+  std::string choices = {};
   // Attention by tensor cores where the sizes allow, otherwise always by the plain kernels.
   bool fast_attention = true;
 };
@@ -35,6 +38,8 @@ std::unique_ptr<Backend> make_cuda_backend(const CudaOptions& options = {});
 std::string no_cuda_device();
 // In CUDA's order; none where make_cuda_backend would throw.
 std::vector<CudaDevice> cuda_devices();
+// CudaOptions::choices for all processes of the user, or empty where there is no place for it.
+std::string cuda_choices_folder();
 // Of the runtime, "13.0"; empty where the module cannot be loaded.
 std::string cuda_version();
 

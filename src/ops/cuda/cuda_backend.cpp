@@ -14,7 +14,8 @@ CudaBackend::CudaBackend(const CudaOptions& options)
       in_(make_stream()),
       out_(make_stream()),
       mailbox_(stream_.get()),
-      matmul_(stream_.get(), {.tf32 = options.tf32, .tune = options.tune}) {}
+      matmul_(stream_.get(), device_.name,
+              {.tf32 = options.tf32, .tune = options.tune, .choices = options.choices}) {}
 
 void* CudaBackend::allocate(std::size_t bytes) {
   Memory memory = take_memory(bytes);
@@ -100,8 +101,45 @@ void CudaBackend::linear_backward_input(const Tensor& dx, const Tensor& dy, cons
 
 void CudaBackend::linear_backward_weight(const Tensor& dw, const Tensor& dbias, const Tensor& dy,
                                          const Tensor& x) {
-  matmul_({.c = dw, .a = dy, .b = x, .bias = {}, .transpose_a = true, .accumulate = true});
-  if (dbias) add_column_sums(dbias, dy);
+  const Product product{.c = dw, .a = dy, .b = x, .transpose_a = true, .accumulate = true};
+  if (!dbias) return matmul_(product);
+  fused(product, Epilogue::column_sums, dbias, [&](const Product& to) {
+    matmul_({.c = to.c, .a = dy, .b = x, .transpose_a = true, .accumulate = true});
+    add_column_sums(to.aux, dy);
+  });
+}
+
+void CudaBackend::linear_gelu_forward(const Tensor& y, const Tensor& hidden, const Tensor& x, const Tensor& w,
+                                      const Tensor& bias, Gelu kind) {
+  const auto parts = [&](const Product&) {
+    linear_forward(hidden, x, w, bias);
+    gelu_forward(y, hidden, kind);
+  };
+  const Product product{.c = y, .a = x, .b = w, .bias = bias, .transpose_b = true};
+  if (kind != Gelu::tanh) return parts(product);
+  fused(product, Epilogue::gelu, hidden, parts);
+}
+
+void CudaBackend::linear_gelu_backward(const Tensor& dhidden, const Tensor& dy, const Tensor& w,
+                                       const Tensor& hidden, Gelu kind) {
+  const auto parts = [&](const Product&) {
+    linear_backward_input(dhidden, dy, w);
+    gelu_backward(dhidden, dhidden, hidden, kind);
+  };
+  const Product product{.c = dhidden, .a = dy, .b = w};
+  if (kind != Gelu::tanh) return parts(product);
+  fused(product, Epilogue::gelu_slope, hidden, parts);
+}
+
+// How exact the library's epilogues are is said nowhere; what is stored as bfloat16 hides it.
+void CudaBackend::fused(Product product, Epilogue epilogue, const Tensor& aux, const Matmul::Parts& parts) {
+  product.epilogue = epilogue;
+  product.aux = aux;
+  if (product.a.dtype == DType::bf16) {
+    matmul_(product, parts);
+  } else {
+    parts(product);
+  }
 }
 
 }  // namespace shoal::cuda

@@ -50,6 +50,11 @@ class CudaBackend final : public Backend {
   void linear_backward_weight(const Tensor& dw, const Tensor& dbias, const Tensor& dy,
                               const Tensor& x) override;
 
+  void linear_gelu_forward(const Tensor& y, const Tensor& hidden, const Tensor& x, const Tensor& w,
+                           const Tensor& bias, Gelu kind) override;
+  void linear_gelu_backward(const Tensor& dhidden, const Tensor& dy, const Tensor& w, const Tensor& hidden,
+                            Gelu kind) override;
+
   void embedding_forward(const Tensor& out, const Tensor& tokens, const Tensor& wte, const Tensor& wpe,
                          std::int64_t first_class, const Dropout& dropout) override;
   void embedding_backward(const Tensor& dwte, const Tensor& dwpe, const Tensor& dout, const Tensor& tokens,
@@ -102,6 +107,8 @@ class CudaBackend final : public Backend {
              const Tensor& mean, const Tensor& grads, const AdamWStep& step) override;
 
  private:
+  // The product with an epilogue where the types allow, or by parts.
+  void fused(Product product, Epilogue epilogue, const Tensor& aux, const Matmul::Parts& parts);
   // out f32 [C] += sums of x [R, C] over rows, rows in fixed blocks.
   void add_column_sums(const Tensor& out, const Tensor& x);
   void add_sums(const Tensor& totals, const Tensor& x, bool squares);

@@ -1,38 +1,31 @@
 // Matrix products by cuBLASLt: one plan per shape, made when it is first needed and kept.
 #pragma once
 
-#include <cublasLt.h>
-
-#include <cstdint>
+#include <functional>
 #include <map>
-#include <memory>
 
-#include "core/tensor.h"
-#include "ops/cuda/memory.h"
+#include "ops/cuda/choices.h"
 
 namespace shoal::cuda {
-
-// c [m, n] = a . b + bias, or += without a bias, all row-major. a is stored [m, k], or [k, m] with
-// transpose_a; b is stored [k, n], or [n, k] with transpose_b. a and b have one type, c that or f32; bias [n]
-// has the type of a and may be empty.
-struct Product {
-  Tensor c, a, b, bias;
-  bool transpose_a = false, transpose_b = false, accumulate = false;
-};
-
-struct ProductKey;
 
 class Matmul {
  public:
   struct Options {
-    bool tf32 = false, tune = true;
+    bool tf32 = false;
+    bool tune = true;          // as CudaOptions has it, and so
+    std::string choices = {};  // is this folder
   };
-  Matmul(cudaStream_t stream, const Options& options);
+  Matmul(cudaStream_t stream, const std::string& gpu, const Options& options);
   ~Matmul();
 
-  // A shape's algorithm is chosen when it is first asked for, which takes time; not while a graph is
-  // captured.
+  // A shape's algorithm is chosen when it is first asked for, which takes time; while a graph is captured
+  // nothing is timed.
   void operator()(const Product& product);
+  // A product with an epilogue, by the library, or by `parts`, which does the same in steps: whichever is
+  // faster, and by `parts` where nothing is timed. Both are run for that, on other results where results are
+  // added to.
+  using Parts = std::function<void(const Product&)>;
+  void operator()(const Product& product, const Parts& parts);
 
  private:
   struct Plan;
@@ -40,18 +33,21 @@ class Matmul {
     void operator()(cublasLtContext* handle) const { cublasLtDestroy(handle); }
   };
 
-  const Plan& plan(const Product& product);
+  Plan& plan(const Product& product, const Parts* parts);
+  Algorithm choose(const ProductKey& key, const Product& product, const ProductDescription& description,
+                   const Parts* parts);
+  Algorithm untimed(const ProductDescription& description, const Parts* parts) const;
+  Algorithm timed(const Product& product, const ProductDescription& description, const Parts* parts);
+  bool run(const Product& product, const ProductDescription& description,
+           const cublasLtMatmulAlgo_t& algorithm);
 
   cudaStream_t stream_;
   Options options_;
+  Choices choices_;
   std::unique_ptr<cublasLtContext, HandleDeleter> handle_;
   Memory workspace_;
+  Scratch sums_;
   std::map<ProductKey, std::unique_ptr<Plan>> plans_;
 };
-
-// The same by a kernel of ours, for what cuBLASLt does not take.
-void plain_product(const Product& product, cudaStream_t stream);
-// c [m, n] += bias [n] for every row
-void add_bias(const Tensor& c, const Tensor& bias, cudaStream_t stream);
 
 }  // namespace shoal::cuda

@@ -4,15 +4,37 @@
 #include <cuda_runtime_api.h>
 
 #include <atomic>
-#include <chrono>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
+#include <numbers>
+#include <sstream>
 #include <vector>
 
 #include "core/dtype.h"
 #include "ops/cuda/emulated/block.h"
 
 using namespace shoal::emulated;
+
+namespace {
+
+// What products take; nothing else takes time.
+thread_local float clock_ms = 0;
+
+// Milliseconds of every algorithm that is offered. The results of all but the first are off by a little.
+std::vector<float> algorithm_times() {
+  const char* given = std::getenv("SHOAL_FAKE_ALGORITHMS");
+  std::istringstream text(given ? given : "1");
+  return {std::istream_iterator<float>(text), {}};
+}
+// The one of products with more of an epilogue than a bias.
+float fused_time() {
+  const char* given = std::getenv("SHOAL_FAKE_FUSED");
+  return given ? std::strtof(given, nullptr) : 0.5f;
+}
+
+}  // namespace
 
 extern "C" {
 
@@ -39,6 +61,10 @@ cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void*) {
   return *attributes = {}, cudaSuccess;
 }
+cudaError_t cudaMallocAsync(void** memory, std::size_t bytes, cudaStream_t) {
+  return cudaMalloc(memory, bytes);
+}
+cudaError_t cudaFreeAsync(void* memory, cudaStream_t) { return std::free(memory), cudaSuccess; }
 cudaError_t cudaFree(void* memory) { return std::free(memory), cudaSuccess; }
 cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) { return *free = *total = 0, cudaSuccess; }
 cudaError_t cudaHostAlloc(void** memory, std::size_t bytes, unsigned) {
@@ -89,14 +115,21 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status)
   *status = capturing() ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
   return cudaSuccess;
 }
-cudaError_t cudaEventCreate(cudaEvent_t* event) { return *event = nullptr, cudaSuccess; }
+// An event holds the thread's clock.
+cudaError_t cudaEventCreate(cudaEvent_t* event) {
+  return *event = reinterpret_cast<cudaEvent_t>(new float), cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
+  return *reinterpret_cast<float*>(event) = clock_ms, cudaSuccess;
+}
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) { return cudaEventCreate(event); }
 cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
-cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSuccess; }
 cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
-cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
-cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t, cudaEvent_t) {
-  return *milliseconds = 1, cudaSuccess;
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  return delete reinterpret_cast<float*>(event), cudaSuccess;
+}
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {
+  return *milliseconds = *reinterpret_cast<float*>(end) - *reinterpret_cast<float*>(begin), cudaSuccess;
 }
 
 // --- cuBLASLt
@@ -110,18 +143,21 @@ namespace {
 struct Operation {
   std::int32_t transpose_a = CUBLAS_OP_N, transpose_b = CUBLAS_OP_N;
   std::uint32_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
-  const void* bias = nullptr;
+  void* bias = nullptr;
+  void* aux = nullptr;
+  std::int64_t aux_stride = 0;
+  bool plain() const { return epilogue == CUBLASLT_EPILOGUE_DEFAULT || epilogue == CUBLASLT_EPILOGUE_BIAS; }
 };
 struct Layout {
   cudaDataType type;
   std::uint64_t rows, columns;
   std::int64_t stride;
 };
-double read(const void* from, cudaDataType type, std::uint64_t i) {
+double get_element(const void* from, cudaDataType type, std::uint64_t i) {
   return type == CUDA_R_16BF ? shoal::to_float(static_cast<const shoal::bfloat16*>(from)[i])
                              : static_cast<const float*>(from)[i];
 }
-void write(void* to, cudaDataType type, std::uint64_t i, double value) {
+void put_element(void* to, cudaDataType type, std::uint64_t i, double value) {
   const auto rounded = static_cast<float>(value);
   if (type == CUDA_R_16BF) {
     static_cast<shoal::bfloat16*>(to)[i] = shoal::to_bfloat16(rounded);
@@ -154,6 +190,10 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t x,
       return set(operation.epilogue);
     case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
       return set(operation.bias);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER:
+      return set(operation.aux);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD:
+      return set(operation.aux_stride);
     default:
       return CUBLAS_STATUS_INVALID_VALUE;
   }
@@ -177,20 +217,68 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t,
 }
 
 // Rows of odd length are left to the backend's own kernel.
-cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtMatrixLayout_t,
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t desc,
                                               cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
-                                              cublasLtMatrixLayout_t d, cublasLtMatmulPreference_t, int,
+                                              cublasLtMatrixLayout_t, cublasLtMatrixLayout_t d,
+                                              cublasLtMatmulPreference_t, int,
                                               cublasLtMatmulHeuristicResult_t results[], int* found) {
-  *found = reinterpret_cast<Layout*>(d)->rows % 2 == 0;
-  results[0] = {};
-  results[0].state = CUBLAS_STATUS_SUCCESS;
+  *found = 0;
+  if (reinterpret_cast<Layout*>(d)->rows % 2 != 0) return CUBLAS_STATUS_SUCCESS;
+  const std::size_t offered = reinterpret_cast<Operation*>(desc)->plain() ? algorithm_times().size() : 1;
+  for (std::size_t i = 0; i < offered; ++i) {
+    results[i] = {};
+    results[i].algo.data[0] = i;
+    results[i].state = CUBLAS_STATUS_SUCCESS;
+    ++*found;
+  }
   return CUBLAS_STATUS_SUCCESS;
 }
+
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtMatrixLayout_t,
+                                       cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
+                                       const cublasLtMatmulAlgo_t* algorithm,
+                                       cublasLtMatmulHeuristicResult_t* result) {
+  *result = {};
+  return algorithm->data[0] < algorithm_times().size() ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
+}
+
+namespace {
+
+// GELU's approximation with tanh, and its slope.
+double gelu_value(double x) {
+  return x / 2 * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
+}
+double gelu_slope(double x) {
+  const double scale = std::sqrt(2 / std::numbers::pi), t = std::tanh(scale * (x + 0.044715 * x * x * x));
+  return (1 + t) / 2 + x / 2 * (1 - t * t) * scale * (1 + 3 * 0.044715 * x * x);
+}
+
+// What becomes of the sum for the element i of column j.
+double finish_element(const Operation& operation, cudaDataType type, std::uint64_t i, std::uint64_t j,
+                      double sum) {
+  const std::uint64_t at = j * static_cast<std::uint64_t>(operation.aux_stride) + i;
+  switch (operation.epilogue) {
+    case CUBLASLT_EPILOGUE_BIAS:
+      return sum + get_element(operation.bias, type, i);
+    case CUBLASLT_EPILOGUE_GELU_AUX_BIAS:
+      sum += get_element(operation.bias, type, i);
+      [[fallthrough]];
+    case CUBLASLT_EPILOGUE_GELU_AUX:
+      put_element(operation.aux, type, at, sum);
+      return gelu_value(sum);
+    case CUBLASLT_EPILOGUE_DGELU:
+      return sum * gelu_slope(get_element(operation.aux, type, at));
+    default:
+      return sum;
+  }
+}
+
+}  // namespace
 
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const void* alpha, const void* a,
                               cublasLtMatrixLayout_t a_layout, const void* b, cublasLtMatrixLayout_t b_layout,
                               const void* beta, const void* c, cublasLtMatrixLayout_t, void* d,
-                              cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t*, void*,
+                              cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t* algorithm, void*,
                               std::size_t, cudaStream_t) {
   const Operation operation = *reinterpret_cast<Operation*>(desc);
   const Layout A = *reinterpret_cast<Layout*>(a_layout), B = *reinterpret_cast<Layout*>(b_layout),
@@ -202,20 +290,25 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
       (tb ? B.columns : B.rows) != k) {
     return CUBLAS_STATUS_INVALID_VALUE;
   }
+  const auto times = algorithm_times();
+  if (algorithm->data[0] >= times.size()) return CUBLAS_STATUS_NOT_SUPPORTED;
+  clock_ms += operation.plain() ? times[algorithm->data[0]] : fused_time();
+  const double factor = by * (1 + static_cast<double>(algorithm->data[0]) / 256);
   now_or_kept([=] {
     std::vector<double> column(k);
     for (std::uint64_t j = 0; j < D.columns; ++j) {
+      double column_sum = 0;
       for (std::uint64_t p = 0; p < k; ++p)
-        column[p] = read(b, B.type, tb ? p * B.stride + j : j * B.stride + p);
+        column_sum += column[p] = get_element(b, B.type, tb ? p * B.stride + j : j * B.stride + p);
+      if (operation.epilogue == CUBLASLT_EPILOGUE_BGRADB) put_element(operation.bias, D.type, j, column_sum);
       for (std::uint64_t i = 0; i < D.rows; ++i) {
         double sum = 0;
         for (std::uint64_t p = 0; p < k; ++p) {
-          sum += read(a, A.type, ta ? i * A.stride + p : p * A.stride + i) * column[p];
+          sum += get_element(a, A.type, ta ? i * A.stride + p : p * A.stride + i) * column[p];
         }
-        sum *= by;
-        if (keep != 0) sum += read(c, D.type, j * D.stride + i);
-        if (operation.epilogue == CUBLASLT_EPILOGUE_BIAS) sum += read(operation.bias, D.type, i);
-        write(d, D.type, j * D.stride + i, sum);
+        sum *= factor;
+        if (keep != 0) sum += get_element(c, D.type, j * D.stride + i);
+        put_element(d, D.type, j * D.stride + i, finish_element(operation, D.type, i, j, sum));
       }
     }
   });

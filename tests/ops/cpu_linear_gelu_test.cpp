@@ -1,0 +1,87 @@
+// A product and GELU in one op, of the backend under test against the oracle. Whether the two are one kernel
+// is the backend's own affair, so GELU may be that of the product as it was stored or as it was before.
+#include "ops/conformance.h"
+
+namespace shoal::test {
+namespace {
+
+class CpuLinearGelu : public Conformance<std::tuple<DType, Shape>> {  // the shape is R, K, N
+ protected:
+  DType type_ = std::get<0>(GetParam());
+  std::int64_t R_ = std::get<1>(GetParam())[0], K_ = std::get<1>(GetParam())[1],
+               N_ = std::get<1>(GetParam())[2];
+  // A cuBLASLt that does GELU in its epilogue says nothing of how exact its tanh is. That of the hardware has
+  // a relative error of 2^-11 (PTX ISA, tanh.approx.f32), which goes only with what is stored as bfloat16.
+  double function_error_ = kFunctionError + (type_ == DType::bf16 ? 0x1p-11 : 0.0);
+
+  // Products of such operands are about normal deviates.
+  Values weights(std::int64_t n, std::int64_t summed) const {
+    return normal_values(n, 2, type_, 0, 1 / std::sqrt(static_cast<double>(summed)));
+  }
+};
+
+// An error of GELU's argument enters with its slope, which is at most 1.13; those of GELU itself are as in
+// the tests of GELU alone.
+TEST_P(CpuLinearGelu, Forward) {
+  const Values x = normal_values(R_ * K_, 1, type_), w = weights(N_ * K_, K_),
+               bias = normal_values(N_, 3, type_);
+  for (const Gelu kind : {Gelu::tanh, Gelu::erf}) {
+    for (const bool with_bias : {true, false}) {
+      const auto run = [&](const Side& side) {
+        const Buffer y = side.compute({R_, N_}), hidden = side.compute({R_, N_}),
+                     b = side.compute({N_}, bias);
+        side.backend.linear_gelu_forward(y, hidden, side.compute({R_, K_}, x), side.compute({N_, K_}, w),
+                                         with_bias ? b : Tensor{}, kind);
+        return std::pair(y.values(), hidden.values());
+      };
+      const Side exact = oracle();
+      const Buffer magnitude = exact.full({R_, N_}), b = exact.full({N_}, std::abs(bias));
+      exact.backend.linear_forward(magnitude, exact.full({R_, K_}, std::abs(x)),
+                                   exact.full({N_, K_}, std::abs(w)), with_bias ? b : Tensor{});
+      const auto [y, hidden] = run(cpu(type_));
+      const auto [expected_y, expected_hidden] = run(exact);
+      const Values error = gamma(K_ + 1) * magnitude.values() + storage(expected_hidden, type_);
+      expect_within(hidden, expected_hidden, error);
+      expect_within(y, expected_y,
+                    1.13 * error + (function_error_ + gamma(4)) * std::abs(expected_hidden) +
+                        storage(expected_y, type_));
+    }
+  }
+}
+
+// The product may be stored before it is multiplied by the slope, and the slope is that of hidden as it is.
+TEST_P(CpuLinearGelu, Backward) {
+  const Values dy = normal_values(R_ * K_, 1, type_), w = weights(K_ * N_, K_),
+               hidden = normal_values(R_ * N_, 3, type_, 0, 2);
+  for (const Gelu kind : {Gelu::tanh, Gelu::erf}) {
+    const auto run = [&](const Side& side) {
+      const Buffer dhidden = side.compute({R_, N_});
+      side.backend.linear_gelu_backward(dhidden, side.compute({R_, K_}, dy), side.compute({K_, N_}, w),
+                                        side.compute({R_, N_}, hidden), kind);
+      return dhidden.values();
+    };
+    const Side exact = oracle();
+    const Buffer product = exact.full({R_, N_}), magnitude = exact.full({R_, N_}),
+                 slope = exact.full({R_, N_});
+    exact.backend.linear_backward_input(product, exact.full({R_, K_}, dy), exact.full({K_, N_}, w));
+    exact.backend.linear_backward_input(magnitude, exact.full({R_, K_}, std::abs(dy)),
+                                        exact.full({K_, N_}, std::abs(w)));
+    exact.backend.gelu_backward(slope, exact.full({R_, N_}, Values(1.0, hidden.size())),
+                                exact.full({R_, N_}, hidden), kind);
+    const Values expected = run(exact),
+                 slope_size = std::abs(hidden) * (0.8 * (1.0 + 0.134 * hidden * hidden));
+    expect_within(
+        run(cpu(type_)), expected,
+        std::abs(slope.values()) * (gamma(K_ + 1) * magnitude.values() + storage(product.values(), type_)) +
+            2 * function_error_ * std::abs(product.values()) * (1.0 + slope_size) + storage(expected, type_));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, CpuLinearGelu,
+                         testing::Combine(kComputeTypes,
+                                          testing::Values(Shape{1, 1, 1}, Shape{5, 3, 7}, Shape{33, 17, 64},
+                                                          Shape{64, 64, 48}, Shape{100, 100, 17},
+                                                          Shape{257, 96, 32})));
+
+}  // namespace
+}  // namespace shoal::test
