@@ -47,6 +47,10 @@ std::vector<CudaDevice> cuda_devices() {
   return no_cuda_device().empty() ? loaded().library->devices() : std::vector<CudaDevice>();
 }
 
+AttentionLibrary cuda_attention_library() {
+  return loaded().library ? loaded().library->attention() : AttentionLibrary{"", loaded().why};
+}
+
 std::string cuda_version() { return loaded().library ? loaded().library->version() : ""; }
 
 }  // namespace shoal

@@ -10,7 +10,8 @@ CudaBackend::CudaBackend(const CudaOptions& options)
     : options_(options),
       device_(options.device),
       stream_(make_stream()),
-      matmul_(stream_.get(), {.tf32 = options.tf32, .tune = options.tune}) {}
+      matmul_(stream_.get(), {.tf32 = options.tf32, .tune = options.tune}),
+      fused_attention_(make_fused_attention(stream_.get(), scratch_)) {}
 
 void* CudaBackend::allocate(std::size_t bytes) {
   Memory memory = take_memory(bytes);

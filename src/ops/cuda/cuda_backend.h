@@ -4,8 +4,11 @@
 // allocate(), and an op that is called with larger sizes than before.
 #pragma once
 
+#include <functional>
+
 #include "ops/backend.h"
 #include "ops/cuda/cuda.h"
+#include "ops/cuda/fused_attention.h"
 #include "ops/cuda/matmul.h"
 #include "ops/cuda/memory.h"
 
@@ -84,12 +87,16 @@ class CudaBackend final : public Backend {
   // out f32 [C] += sums of x [R, C] over rows, rows in fixed blocks.
   void add_column_sums(const Tensor& out, const Tensor& x);
   void add_sums(const Tensor& totals, const Tensor& x, bool squares);
+  // Whether attention was done by `run`, which is asked where a library may do it. Throws where it has to.
+  bool by_library(const Tensor& qkv, const Dropout& dropout, bool aligned,
+                  const std::function<bool(FusedAttention&, const AttentionSizes&)>& run);
 
   CudaOptions options_;
   Device device_;
   GpuStream stream_;
   Scratch scratch_;
   Matmul matmul_;
+  std::unique_ptr<FusedAttention> fused_attention_;  // null where there is none
 };
 
 }  // namespace shoal::cuda

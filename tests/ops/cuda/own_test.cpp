@@ -52,7 +52,7 @@ TEST_P(Cuda, ProductsOfRealModels) {
 
 // Heads of 64 channels over more tiles than one, with and without a part of one at the end.
 TEST_P(Cuda, FastAndPlainAttentionAgree) {
-  const auto plain = make_cuda_backend({.fast_attention = false});
+  const auto plain = make_cuda_backend({.attention = AttentionKind::plain});
   const std::int64_t B = 2, H = 3, D = 64;
   for (const std::int64_t T : {1024, 1000, 191, 129}) {
     for (const double p : {0.0, 0.1}) {
