@@ -325,7 +325,7 @@ int main(int argc, char** argv) {
     bench.run();
     if (backend->name() == "cuda") {
       for (const auto& [kind, name] : {std::pair{AttentionKind::cudnn, "cuDNN"},
-                                       {AttentionKind::tensor, "tensor cores"},
+                                       {AttentionKind::tensor, "tensor"},
                                        {AttentionKind::plain, "plain"}}) {
         bench.attention_by(*make_cuda_backend({.attention = kind}), name);
       }
