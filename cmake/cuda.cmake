@@ -54,9 +54,9 @@ target_link_options(shoal_cuda PRIVATE LINKER:--no-undefined)
 set_target_properties(shoal_cuda PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR} CXX_VISIBILITY_PRESET hidden
                                             CUDA_VISIBILITY_PRESET hidden)
 # cuDNN is opened at run time; what is needed here are its headers, of 9.8 or newer.
-find_path(SHOAL_CUDNN_INCLUDE cudnn_graph.h HINTS ${CUDAToolkit_INCLUDE_DIRS} DOC "Folder of cuDNN's headers")
+find_path(SHOAL_CUDNN_INCLUDE cudnn_graph.h HINTS ${CUDAToolkit_INCLUDE_DIRS} DOC "Folder of cuDNN's headers, or OFF")
 set(cudnn_version 0)
-if(SHOAL_CUDNN_INCLUDE)
+if(EXISTS "${SHOAL_CUDNN_INCLUDE}/cudnn_version.h")
   file(STRINGS ${SHOAL_CUDNN_INCLUDE}/cudnn_version.h lines REGEX "#define CUDNN_(MAJOR|MINOR|PATCHLEVEL) +[0-9]+")
   string(REGEX REPLACE "[^0-9;]" "" lines "${lines}")
   list(JOIN lines "." cudnn_version)
