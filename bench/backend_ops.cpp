@@ -2,12 +2,14 @@
 // bench_ops cannot feed.
 //   bench_backend_ops BACKEND [--model gpt2|char384|tiny] [--type float32|bfloat16] [--filter TEXT]
 // A row: median milliseconds of an op, TFLOP/s and share of the measured peak, or GB/s of what has to be read
-// and written once and share of the bandwidth of a large copy.
+// and written once and share of the bandwidth of a large copy. On GPUs attention follows once more by each of
+// the kernels that there are, as far as they go.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/clock.h"
@@ -15,6 +17,7 @@
 #include "core/philox.h"
 #include "model/arena.h"
 #include "ops/backend.h"
+#include "ops/cuda/cuda.h"
 
 using namespace shoal;
 
@@ -46,10 +49,22 @@ class Bench {
   void run() {
     measure_ceilings();
     products();
-    attention();
+    attention("");
     streams();
     loss();
     flat();
+  }
+
+  // On another backend.
+  void attention_by(Backend& ops, const std::string& kernels) {
+    Bench other(ops, model_, type_, filter_);
+    other.peak_ = peak_;
+    other.bandwidth_ = bandwidth_;
+    try {
+      other.attention(", " + kernels);
+    } catch (const Error& error) {
+      fmt::print("{}\n", error.what());
+    }
   }
 
  private:
@@ -167,16 +182,16 @@ class Bench {
   static std::string suffix(double p) { return p > 0 ? " dropout" : ""; }
 
   // Counts the visible half of the scores.
-  void attention() {
+  void attention(const std::string& kernels) {
     const std::int64_t b = model_.batch, t = model_.positions, h = model_.heads, d = model_.channels / h;
     const double one = static_cast<double>(b * h * d * t * (t + 1));
     for (const double p : {0.0, 0.2}) {
-      row("attention forward" + suffix(p), {.flops = 2 * one}, [=, this](Arena& arena) {
+      row("attention forward" + suffix(p) + kernels, {.flops = 2 * one}, [=, this](Arena& arena) {
         const Tensor qkv = normal(arena, type_, {b, t, 3, h, d}), out = arena.take(type_, {b, t, h, d}),
                      lse = arena.take(f32, {b, h, t});
         return [=, this] { ops_.attention_forward(out, lse, qkv, 0, dropout(p)); };
       });
-      row("attention backward" + suffix(p), {.flops = 5 * one}, [=, this](Arena& arena) {
+      row("attention backward" + suffix(p) + kernels, {.flops = 5 * one}, [=, this](Arena& arena) {
         const Tensor qkv = normal(arena, type_, {b, t, 3, h, d}), out = arena.take(type_, {b, t, h, d}),
                      lse = arena.take(f32, {b, h, t}), dqkv = arena.take(type_, {b, t, 3, h, d}),
                      dout = normal(arena, type_, {b, t, h, d});
@@ -327,7 +342,15 @@ int main(int argc, char** argv) {
         std::find_if(kModels.begin(), kModels.end(), [&](const auto& m) { return m.name == model; });
     if (found == kModels.end()) fail_user("there is no model {}", model);
     const auto backend = make_backend(argv[1]);
-    Bench(*backend, *found, type == "bfloat16" ? DType::bf16 : DType::f32, filter).run();
+    Bench bench(*backend, *found, type == "bfloat16" ? DType::bf16 : DType::f32, filter);
+    bench.run();
+    if (backend->name() == "cuda") {
+      for (const auto& [kind, name] : {std::pair{AttentionKind::cudnn, "cuDNN"},
+                                       {AttentionKind::tensor, "tensor"},
+                                       {AttentionKind::plain, "plain"}}) {
+        bench.attention_by(*make_cuda_backend({.attention = kind}), name);
+      }
+    }
   } catch (const std::exception& error) {
     fmt::print(stderr, "{}\n", error.what());
     return dynamic_cast<const UserError*>(&error) ? 2 : 1;

@@ -35,14 +35,16 @@ pack() {
   echo "there: bench/gpu.sh run"
 }
 
-# Where the machine keeps cuBLASLt: the toolkit's folder, or PyTorch's packages.
+# Where the machine keeps cuBLASLt, cuDNN and the compiler that cuDNN uses: the toolkit's folder, or PyTorch's packages.
 cuda_libraries() {
-  local file
-  for file in /usr/local/cuda*/lib64/libcublasLt.so.13 /usr/local/cuda*/lib/libcublasLt.so.13 \
-              /opt/*/.venv/lib/python3*/site-packages/nvidia/*/lib/libcublasLt.so.13 \
-              /usr/lib/x86_64-linux-gnu/libcublasLt.so.13; do
-    [ -e "$file" ] && dirname "$file" && return
+  local name folder folders=""
+  for name in libcublasLt.so.13 libcudnn.so.9 libnvrtc.so.13; do
+    for folder in /usr/local/cuda*/lib64 /usr/local/cuda*/lib /opt/*/.venv/lib/python3*/site-packages/nvidia/*/lib \
+                  /usr/lib/x86_64-linux-gnu; do
+      [ -e "$folder/$name" ] && folders+=":$folder" && break
+    done
   done
+  echo "${folders#:}"
 }
 
 out=${OUT:-out/gpu}
@@ -59,6 +61,7 @@ part() {
 
 machine() {
   part "machine" machine.txt 12 nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.sm,clocks.mem,power.limit --format=csv
+  part "libraries" libraries.txt 2 "$pack/shoal" doctor
 }
 tests() {
   part "tests of ops, models and layouts on the GPU" tests.txt 25 "$pack/test_ops_cuda" --gtest_brief=1

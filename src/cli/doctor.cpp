@@ -135,6 +135,10 @@ void print_libraries() {
   const auto cuda = cuda_version();
   fmt::print("  {:<18} {:<12} {}\n", "CUDA", cuda.empty() ? "-" : cuda,
              has_cuda_module() ? "GPUs" : "not in this build: GPUs");
+  if (cuda.empty()) return;
+  const auto [version, why_not] = cuda_attention_library();
+  fmt::print("  {:<18} {:<12} {}\n", "cuDNN", version.empty() ? "-" : version,
+             version.empty() ? "attention on GPUs, which is ours now: " + why_not : "attention on GPUs");
 }
 
 void print_gpus() {

@@ -63,6 +63,10 @@ std::string cuda_choices_folder() {
   return "";
 }
 
+AttentionLibrary cuda_attention_library() {
+  return loaded().library ? loaded().library->attention() : AttentionLibrary{"", loaded().why};
+}
+
 std::string cuda_version() { return loaded().library ? loaded().library->version() : ""; }
 
 }  // namespace shoal

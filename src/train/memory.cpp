@@ -12,6 +12,7 @@
 #include "data/batch_loader.h"
 #include "model/arena.h"
 #include "model/unit.h"
+#include "ops/cuda/cuda.h"
 #include "parallel/data_engine.h"
 #include "train/layout.h"
 
@@ -33,7 +34,14 @@ int threads_of(const Config& config, const RankPlaces& ranks) {
 double kernel_scratch(const Config& config, const GptConfig& model, const RankPlaces& ranks,
                       const TensorPlace& place) {
   constexpr double kCublasWorkspace = 64 << 20;
-  if (config.train.backend == "cuda") return kCublasWorkspace;
+  if (config.train.backend == "cuda") {
+    const std::int64_t heads = local_heads(model, place).count(), T = model.block_size;
+    const bool fused = config.train.dtype == "bfloat16" && model.dropout == 0;
+    return kCublasWorkspace +
+           (fused ? 2.0 * static_cast<double>(attention_piece(config.train.micro_batch, heads, T) * heads *
+                                              T * T)
+                  : 0);
+  }
   if (config.train.backend != "cpu") return 0;
   const KernelSizes sizes{.rows = static_cast<std::int64_t>(config.train.micro_batch) * model.block_size,
                           .columns = std::max({local_hidden(model, place).count(),

@@ -87,15 +87,22 @@ Heads heads_of(std::int64_t B, std::int64_t T, std::int64_t H, std::int64_t D) {
   check_head(D, kMostChannels);
   return {B, T, H, D, 1 / std::sqrt(static_cast<float>(D))};
 }
+bool may_be_fast(const CudaOptions& options, const Tensor& qkv) {
+  return options.attention != AttentionKind::plain && qkv.dtype == DType::bf16 && qkv.dim(4) == kTensorHead;
+}
+
 Heads heads_of(const Tensor& qkv) { return heads_of(qkv.dim(0), qkv.dim(1), qkv.dim(3), qkv.dim(4)); }
 
 }  // namespace
 
 void CudaBackend::attention_forward(const Tensor& out, const Tensor& lse, const Tensor& qkv,
                                     std::int64_t first_head, const Dropout& dropout) {
+  const auto fused = [&](FusedAttention& library, const AttentionSizes& sizes) {
+    return library.forward(sizes, out.data, lse.as<float>(), qkv.data);
+  };
+  if (by_library(qkv, dropout, aligned(qkv.data, out.data), fused)) return;
   const AttentionForward call{out.data, lse.as<float>(), qkv.data, heads_of(qkv), first_head, Mask(dropout)};
-  const bool fast = options_.fast_attention && qkv.dtype == DType::bf16 && call.heads.D == kTensorHead &&
-                    aligned(qkv.data, out.data);
+  const bool fast = may_be_fast(options_, qkv) && aligned(qkv.data, out.data);
   if (fast) return tensor_attention_forward(call, stream_.get());
   with_type(qkv.dtype, [&]<typename T>() { plain_attention_forward<T>(call, stream_.get()); });
 }
@@ -103,6 +110,10 @@ void CudaBackend::attention_forward(const Tensor& out, const Tensor& lse, const 
 void CudaBackend::attention_backward(const Tensor& dqkv, const Tensor& dout, const Tensor& out,
                                      const Tensor& lse, const Tensor& qkv, std::int64_t first_head,
                                      const Dropout& dropout) {
+  const auto fused = [&](FusedAttention& library, const AttentionSizes& sizes) {
+    return library.backward(sizes, dqkv.data, dout.data, out.data, lse.as<float>(), qkv.data);
+  };
+  if (by_library(qkv, dropout, aligned(qkv.data, dqkv.data, dout.data, out.data), fused)) return;
   const Heads at = heads_of(qkv);
   auto* delta = scratch_.take<float>(at.B * at.H * at.T);
   with_type(out.dtype, [&]<typename T>() {
@@ -111,8 +122,7 @@ void CudaBackend::attention_backward(const Tensor& dqkv, const Tensor& dout, con
   });
   const AttentionBackward call{dqkv.data, dout.data, delta,      lse.as<float>(),
                                qkv.data,  at,        first_head, Mask(dropout)};
-  const bool fast = options_.fast_attention && qkv.dtype == DType::bf16 && at.D == kTensorHead &&
-                    aligned(qkv.data, dout.data, dqkv.data);
+  const bool fast = may_be_fast(options_, qkv) && aligned(qkv.data, dout.data, dqkv.data);
   if (fast) return tensor_attention_backward(call, stream_.get());
   with_type(qkv.dtype, [&]<typename T>() { plain_attention_backward<T>(call, stream_.get()); });
 }

@@ -2,6 +2,8 @@
 // libshoal_cuda.so, that is built with -DSHOAL_CUDA=ON and loaded when it is first asked for.
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -9,6 +11,11 @@
 #include "ops/backend.h"
 
 namespace shoal {
+
+// By whose kernels attention goes. `automatic` takes the first that can: cuDNN for bfloat16, heads of up to
+// 128 channels in eights, positions in 128s and no dropout; ours on tensor cores for bfloat16 and heads of 64
+// channels; plain ones for all. `cudnn` throws where it cannot, the others do as `automatic` from there on.
+enum class AttentionKind : std::uint8_t { automatic, cudnn, tensor, plain };
 
 struct CudaOptions {
   int device = 0;  // beyond the last one they are counted again from the first
@@ -20,8 +27,7 @@ struct CudaOptions {
   // Where what was chosen is kept, for all processes that use GPUs of this kind; without a folder it holds
   // for all backends of the process.
   std::string choices = {};
-  // Attention by tensor cores where the sizes allow, otherwise always by the plain kernels.
-  bool fast_attention = true;
+  AttentionKind attention = AttentionKind::automatic;
 };
 
 struct CudaDevice {
@@ -29,6 +35,19 @@ struct CudaDevice {
   std::size_t bytes = 0;     // of memory
   int major = 0, minor = 0;  // compute capability
 };
+
+// cuDNN, which attention may take: its version, or why there is none.
+struct AttentionLibrary {
+  std::string version, why_not;
+};
+
+// Sequences of a batch of B that cuDNN is given at once for their gradients: it works in 2 bytes for each of
+// their H x T x T scores, and they are to take 512 MiB together.
+constexpr std::int64_t attention_piece(std::int64_t B, std::int64_t H, std::int64_t T) {
+  std::int64_t piece = std::clamp<std::int64_t>((std::int64_t{256} << 20) / (H * T * T), 1, B);
+  while (B % piece != 0) --piece;
+  return piece;
+}
 
 // Whether there is the module; the environment variable SHOAL_CUDA_MODULE names another.
 bool has_cuda_module();
@@ -40,6 +59,7 @@ std::string no_cuda_device();
 std::vector<CudaDevice> cuda_devices();
 // CudaOptions::choices for all processes of the user, or empty where there is no place for it.
 std::string cuda_choices_folder();
+AttentionLibrary cuda_attention_library();
 // Of the runtime, "13.0"; empty where the module cannot be loaded.
 std::string cuda_version();
 
@@ -51,6 +71,7 @@ struct Library {
   std::vector<CudaDevice> (*devices)();
   std::string (*no_device)();
   std::string (*version)();
+  AttentionLibrary (*attention)();
 };
 
 // What it exports.

@@ -15,7 +15,8 @@ CudaBackend::CudaBackend(const CudaOptions& options)
       out_(make_stream()),
       mailbox_(stream_.get()),
       matmul_(stream_.get(), device_.name,
-              {.tf32 = options.tf32, .tune = options.tune, .choices = options.choices}) {}
+              {.tf32 = options.tf32, .tune = options.tune, .choices = options.choices}),
+      fused_attention_(make_fused_attention(stream_.get(), scratch_)) {}
 
 void* CudaBackend::allocate(std::size_t bytes) {
   Memory memory = take_memory(bytes);

@@ -4,8 +4,11 @@
 // allocate(), and an op that is called with larger sizes than before.
 #pragma once
 
+#include <functional>
+
 #include "ops/backend.h"
 #include "ops/cuda/cuda.h"
+#include "ops/cuda/fused_attention.h"
 #include "ops/cuda/matmul.h"
 #include "ops/cuda/memory.h"
 
@@ -113,6 +116,9 @@ class CudaBackend final : public Backend {
   void add_column_sums(const Tensor& out, const Tensor& x);
   void add_sums(const Tensor& totals, const Tensor& x, bool squares);
   cudaStream_t stream_of(Line line) const;
+  // Whether attention was done by `run`, which is asked where a library may do it. Throws where it has to.
+  bool by_library(const Tensor& qkv, const Dropout& dropout, bool aligned,
+                  const std::function<bool(FusedAttention&, const AttentionSizes&)>& run);
 
   CudaOptions options_;
   Device device_;
@@ -120,6 +126,7 @@ class CudaBackend final : public Backend {
   Mailbox mailbox_;
   Scratch scratch_;
   Matmul matmul_;
+  std::unique_ptr<FusedAttention> fused_attention_;  // null where there is none
 };
 
 }  // namespace shoal::cuda

@@ -1,6 +1,7 @@
 // The CUDA backend over the emulated GPU, as a module: its memory is out of reach, as that of a real one.
 #include "ops/cuda/cuda.h"
 #include "ops/cuda/cuda_backend.h"
+#include "ops/cuda/fused_attention.h"
 #include "ops/far_backend.h"
 
 extern "C" __attribute__((visibility("default"))) const shoal::cuda::Library* shoal_cuda_library();
@@ -10,6 +11,6 @@ extern "C" const shoal::cuda::Library* shoal_cuda_library() {
       [](const CudaOptions& options) -> std::unique_ptr<Backend> {
         return std::make_unique<test::FarBackend>(std::make_unique<cuda::CudaBackend>(options));
       },
-      cuda::devices, cuda::no_device, cuda::version};
+      cuda::devices, cuda::no_device, cuda::version, cuda::fused_attention_library};
   return &kLibrary;
 }

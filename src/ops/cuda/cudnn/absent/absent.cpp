@@ -1,0 +1,10 @@
+// For builds that found no headers of cuDNN.
+#include "ops/cuda/fused_attention.h"
+
+namespace shoal::cuda {
+
+std::unique_ptr<FusedAttention> make_fused_attention(cudaStream_t, Scratch&) { return nullptr; }
+
+AttentionLibrary fused_attention_library() { return {"", "not in this build"}; }
+
+}  // namespace shoal::cuda
