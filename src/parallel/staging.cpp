@@ -4,6 +4,8 @@
 #include <utility>
 #include <vector>
 
+#include "comm/arguments.h"
+
 namespace shoal {
 namespace {
 
@@ -58,9 +60,12 @@ class StagingCommunicator final : public Communicator {
   int size() const override { return host_.size(); }
 
   Request all_reduce(const Tensor& x, ReduceOp op) override {
+    check_reducible(x.dtype);
+    if (size() == 1) return {};
     return in_place(x, x, [&](const Tensor& copy) { return host().all_reduce(copy, op); });
   }
   Request reduce_scatter(const Tensor& out, const Tensor& x, ReduceOp op) override {
+    check_reducible(x.dtype);
     return between(out, x, [&](const Tensor& o, const Tensor& i) { return host().reduce_scatter(o, i, op); });
   }
   Request all_gather(const Tensor& out, const Tensor& x) override {
@@ -70,6 +75,8 @@ class StagingCommunicator final : public Communicator {
     return between(out, x, [&](const Tensor& o, const Tensor& i) { return host().all_to_all(o, i); });
   }
   Request broadcast(const Tensor& x, int root) override {
+    check_root(root, size());
+    if (size() == 1) return {};
     return in_place(x, root == rank() ? Tensor{} : x,
                     [&](const Tensor& copy) { return host().broadcast(copy, root); });
   }
@@ -84,6 +91,10 @@ class StagingCommunicator final : public Communicator {
     return Request(std::move(staged));
   }
   void barrier() override { host().barrier(); }
+  void expect_messages(int to, int from) override { host_.expect_messages(to, from); }
+  void abandon() noexcept override { host_.abandon(); }
+  bool stopped() const override { return host_.stopped(); }
+  double deadline_seconds() const override { return host_.deadline_seconds(); }
 
   std::unique_ptr<Communicator> split(const Places& places) override {
     return std::make_unique<StagingCommunicator>(backend_, host_.split(places));
@@ -107,6 +118,12 @@ class StagingCommunicator final : public Communicator {
   template <typename Call>
   Request between(const Tensor& out, const Tensor& x, const Call& call) {
     if (!backend_.is_remote(x.data)) return call(out, x);
+    const bool alone = size() == 1 && x.count() == out.count();
+    if (alone && x.data == out.data) return {};
+    if (alone && x.dtype == out.dtype && (x.dtype == DType::f32 || x.dtype == DType::bf16)) {
+      backend_.convert(out, x);
+      return {};
+    }
     auto staged = std::make_unique<Staged>(backend_, out);
     const Tensor copy = staged->copy_of(x), result = staged->room_for(out);
     staged->begin(call(result, copy), result);

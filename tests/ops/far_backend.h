@@ -14,6 +14,7 @@ class FarBackend final : public Backend {
  public:
   explicit FarBackend(std::unique_ptr<Backend> near) : near_(std::move(near)) {}
   std::string_view name() const override { return near_->name(); }
+  Gpu gpu() const override { return near_->gpu(); }
 
   void* allocate(std::size_t bytes) override { return moved(near_->allocate(bytes)); }
   void release(void* data, std::size_t bytes) override { near_->release(moved(data), bytes); }

@@ -350,6 +350,7 @@ void Engine::start_ending() {
   if (phase_ != Phase::running) return;
   const std::scoped_lock lock(mutex_);
   phase_ = Phase::ending;
+  stopping_ = true;
   heard_of_failure_.restart();
 }
 
