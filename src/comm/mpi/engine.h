@@ -113,7 +113,7 @@ class Engine {
   bool started_ = false, closing_ = false, body_ended_ = false, ended_ = false;
   std::string start_error_;
   Phase phase_ = Phase::running;
-  std::atomic<bool> stopping_ = false;  // phase_ is another one
+  std::atomic<bool> stopping_ = false;                   // phase_ is another one
   std::optional<std::pair<std::string, bool>> failure_;  // of the rank, not yet told: its text, known or not
   std::string own_failure_;
   Verdict verdict_;
