@@ -97,20 +97,24 @@ void run_on_gpus(const WorldOptions& options, const RankBody& body, bool one_gpu
   });
 }
 
+// But one: a group's first collective waits on the host for its members, who wait for others there.
+std::vector<Check> checks() {
+  std::vector<Check> checks(std::begin(kChecks), std::end(kChecks));
+  std::erase_if(checks, [](const Check& check) { return std::string_view(check.name) == "LateRank"; });
+  return checks;
+}
+
 class Nccl : public testing::TestWithParam<std::tuple<int, Check>> {};
 
 TEST_P(Nccl, Conforms) {
   const auto& [ranks, check] = GetParam();
-  // A group's first collective waits on the host for its members, who wait for others there.
-  if (std::string_view(check.name) == "LateRank")
-    GTEST_SKIP() << "ranks come late to groups' first collectives";
   run_on_gpus({.ranks = ranks, .deadline_seconds = 60}, [&](World& world) {
     EXPECT_EQ(world.ranks.name(), "nccl");
     check.run(world, 4 << 10);
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(, Nccl, testing::Combine(testing::Values(1, 2, 3, 4), testing::ValuesIn(kChecks)),
+INSTANTIATE_TEST_SUITE_P(, Nccl, testing::Combine(testing::Values(1, 2, 3, 4), testing::ValuesIn(checks())),
                          [](const auto& test) {
                            return fmt::format("{}On{}", std::get<1>(test.param).name,
                                               std::get<0>(test.param));
@@ -191,7 +195,7 @@ TEST(FailingNccl, ADeadlineNamesWhatAndWhom) {
                                       "waited 0.3 seconds for one of ranks "),
                             // The ids are exchanged on the host.
                             HasSubstr("[step 12, gradients of block.3] waited 0.3 seconds for rank 2")));
-    if (connected) EXPECT_THAT(text, HasSubstr("for one of ranks"));
+    EXPECT_TRUE(!connected || text.find("for one of ranks") != std::string::npos) << text;
   }
 }
 
@@ -214,7 +218,6 @@ TEST(FailingNccl, WhatNcclRefusesIsSaid) {
   const auto mixed = failure_of({.ranks = 2}, [](World& world) {
     Values x(DType::f32, 100 + world.ranks.rank());
     world.ranks.all_reduce(x.tensor()).wait();
-    world.ranks.barrier();
   });
   EXPECT_THAT(mixed, AllOf(HasSubstr("all_reduce (sum) of 10"), HasSubstr("different collectives")));
 }

@@ -16,7 +16,7 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kLook{20};
 // NCCL sees that a rank is gone before that rank has said why it has failed.
-constexpr double kSaysWhy = 3;
+constexpr double kSaysWhy = 2;
 // For communicators to end once all ranks have done their work.
 constexpr double kFinish = 10;
 constexpr microseconds kPause{20};

@@ -1,7 +1,7 @@
 // Those functions of NCCL that src/comm/nccl calls, among threads of one process. As the library's, they put
 // work on a stream and return, and nothing moves before all members have come to it; a member's first call
 // stays "in progress" until then, too. What does not match is an error of all members, where the library
-// would hang or write anywhere.
+// would hang or write anywhere, and nothing ends until it is aborted.
 #include <nccl.h>
 
 #include <algorithm>
@@ -144,8 +144,6 @@ struct Member {
   int open = 0;  // tasks that are not over. With the club's mutex.
   bool called = false, aborted = false;
 
-  bool over() const { return aborted || !club->broken.empty(); }
-
   // Of the stream's thread.
   void meet(std::int64_t number, const Call& call) {
     std::unique_lock lock(club->mutex);
@@ -164,7 +162,7 @@ struct Member {
         club->fail("members call different collectives");
       }
     }
-    club->changed.wait(lock, [&] { return meeting.done || over(); });
+    club->changed.wait(lock, [&] { return meeting.done || aborted; });
   }
 };
 
@@ -184,7 +182,7 @@ void exchange(Member& member, const std::vector<Transfer>& transfers) {
   std::unique_lock lock(club.mutex);
   std::vector<std::shared_ptr<Message>> sent;
   for (const auto& transfer : transfers) {
-    if (!transfer.send || member.over()) continue;
+    if (!transfer.send || member.aborted) continue;
     sent.push_back(std::make_shared<Message>(Message{transfer.data, transfer.bytes}));
     club.messages[{member.rank, transfer.peer}].push_back(sent.back());
   }
@@ -192,17 +190,20 @@ void exchange(Member& member, const std::vector<Transfer>& transfers) {
   for (const auto& transfer : transfers) {
     if (transfer.send) continue;
     auto& queue = club.messages[{transfer.peer, member.rank}];
-    club.changed.wait(lock, [&] { return !queue.empty() || member.over(); });
-    if (member.over()) return;
+    club.changed.wait(lock, [&] { return !queue.empty() || member.aborted; });
+    if (member.aborted) return;
     const auto message = queue.front();
     queue.pop_front();
-    if (message->bytes != transfer.bytes) return club.fail("a message has another size than its receive");
+    if (message->bytes != transfer.bytes) {
+      club.fail("a message has another size than its receive");
+      return club.changed.wait(lock, [&] { return member.aborted; });
+    }
     std::memcpy(moved(transfer.data), moved(message->from), message->bytes);
     message->taken = true;
     club.changed.notify_all();
   }
   club.changed.wait(lock, [&] {
-    return member.over() ||
+    return member.aborted ||
            std::all_of(sent.begin(), sent.end(), [](const auto& message) { return message->taken; });
   });
 }
