@@ -29,6 +29,8 @@ TEST_F(WithoutCuda, PlansForAGpuElsewhere) {
 
 TEST_F(WithoutCuda, WhatGoesWithNothingElseIsRefused) {
   expect_user_error_at_the_end(train({"train.tf32=true"}), "train.tf32 = true", "train.backend = \"cpu\"");
+  expect_user_error_at_the_end(train({"parallel.gpu_exchange=nccl"}), "parallel.gpu_exchange = \"nccl\"",
+                               "train.backend = \"cpu\"");
   expect_user_error_at_the_end(
       run(train_command({"train.backend=cuda", "parallel.offload=disk"}), folder_.path(), {kNoModule}),
       "parallel.offload = \"disk\"", "train.backend = \"cuda\"");

@@ -11,6 +11,7 @@
 #include "core/clock.h"
 #include "ops/dry/dry_backend.h"
 #include "parallel/staging.h"
+#include "parallel/transports.h"
 
 #ifdef SHOAL_EMULATED_NCCL
 
@@ -82,11 +83,12 @@ class OnGpu final : public Communicator {
   std::unique_ptr<Communicator> inner_;
 };
 
-// Calls body with ranks that have a GPU each, or all the same one.
-void run_on_gpus(const WorldOptions& options, const RankBody& body, bool one_gpu = false) {
+// Calls body with ranks that have a GPU each, or all the same one, and begin over this transport.
+void run_on_gpus(const WorldOptions& options, const RankBody& body, Transport transport = Transport::threads,
+                 bool one_gpu = false) {
   ::setenv("SHOAL_NCCL_MODULE", SHOAL_EMULATED_NCCL, 1);
   ASSERT_EQ(no_nccl(), "");
-  run_threads(options, [&](World& world) {
+  run_over(transport, options, [&](World& world) {
     GpuMemory memory;
     const int gpu = one_gpu ? 0 : world.ranks.rank();
     OnGpu ranks(make_nccl_communicator(make_staging_communicator(memory, world.ranks), gpu, nullptr));
@@ -104,20 +106,32 @@ std::vector<Check> checks() {
   return checks;
 }
 
-class Nccl : public testing::TestWithParam<std::tuple<int, Check>> {};
+struct Ranks {
+  int count;
+  Transport transport = Transport::threads;
+};
+
+class Nccl : public testing::TestWithParam<std::tuple<Ranks, Check>> {};
 
 TEST_P(Nccl, Conforms) {
   const auto& [ranks, check] = GetParam();
-  run_on_gpus({.ranks = ranks, .deadline_seconds = 60}, [&](World& world) {
-    EXPECT_EQ(world.ranks.name(), "nccl");
-    check.run(world, 4 << 10);
-  });
+  run_on_gpus(
+      {.ranks = ranks.count, .deadline_seconds = 60},
+      [&](World& world) {
+        EXPECT_EQ(world.ranks.name(), "nccl");
+        check.run(world, 4 << 10);
+      },
+      ranks.transport);
 }
 
-INSTANTIATE_TEST_SUITE_P(, Nccl, testing::Combine(testing::Values(1, 2, 3, 4), testing::ValuesIn(checks())),
+INSTANTIATE_TEST_SUITE_P(, Nccl,
+                         testing::Combine(testing::Values(Ranks{1}, Ranks{2}, Ranks{3}, Ranks{4},
+                                                          Ranks{3, Transport::mpi}),
+                                          testing::ValuesIn(checks())),
                          [](const auto& test) {
-                           return fmt::format("{}On{}", std::get<1>(test.param).name,
-                                              std::get<0>(test.param));
+                           const auto& ranks = std::get<0>(test.param);
+                           return fmt::format("{}On{}Over{}", std::get<1>(test.param).name, ranks.count,
+                                              name_of(ranks.transport));
                          });
 
 // The way round a ring that the others are not told of goes through the host.
@@ -136,11 +150,12 @@ TEST(NcclMessages, UnannouncedOnesGoToo) {
 
 // What comes out of a run of `body`, and that it came soon.
 template <typename Failure = Error>
-std::string failure_of(const WorldOptions& options, const RankBody& body, bool one_gpu = false) {
+std::string failure_of(Transport transport, const WorldOptions& options, const RankBody& body,
+                       bool one_gpu = false) {
   const Stopwatch watch;
   std::string text = "nothing was thrown";
   try {
-    run_on_gpus(options, body, one_gpu);
+    run_on_gpus(options, body, transport, one_gpu);
   } catch (const Error& error) {
     text = error.what();
     EXPECT_EQ(typeid(error), typeid(Failure)) << text;
@@ -149,11 +164,13 @@ std::string failure_of(const WorldOptions& options, const RankBody& body, bool o
   return text;
 }
 
-TEST(FailingNccl, ARankThatThrowsStopsAll) {
+class FailingNccl : public testing::TestWithParam<Transport> {};
+
+TEST_P(FailingNccl, ARankThatThrowsStopsAll) {
   for (const int ranks : {2, 4}) {
     for (const bool connected : {true, false}) {
       std::atomic<int> stopped = 0;
-      const auto text = failure_of<UserError>({.ranks = ranks}, [&](World& world) {
+      const auto text = failure_of<UserError>(GetParam(), {.ranks = ranks}, [&](World& world) {
         Values x(DType::f32, 10);
         if (connected) world.ranks.all_reduce(x.tensor()).wait();
         try {
@@ -170,8 +187,8 @@ TEST(FailingNccl, ARankThatThrowsStopsAll) {
 }
 
 // A rank with a collective under way that will never end.
-TEST(FailingNccl, ARankThatUnwindsAbandonsWhatItHasBegun) {
-  const auto text = failure_of<UserError>({.ranks = 2}, [](World& world) {
+TEST_P(FailingNccl, ARankThatUnwindsAbandonsWhatItHasBegun) {
+  const auto text = failure_of<UserError>(GetParam(), {.ranks = 2}, [](World& world) {
     auto& group = world.ranks;
     Values x(DType::f32, 1000), y(DType::f32, 1000);
     group.all_reduce(x.tensor()).wait();
@@ -184,9 +201,9 @@ TEST(FailingNccl, ARankThatUnwindsAbandonsWhatItHasBegun) {
   EXPECT_EQ(text, "rank 0: the disk is full");
 }
 
-TEST(FailingNccl, ADeadlineNamesWhatAndWhom) {
+TEST_P(FailingNccl, ADeadlineNamesWhatAndWhom) {
   for (const bool connected : {true, false}) {
-    const auto text = failure_of({.ranks = 3, .deadline_seconds = 0.3}, [&](World& world) {
+    const auto text = failure_of(GetParam(), {.ranks = 3, .deadline_seconds = 0.3}, [&](World& world) {
       Values x(DType::f32, 10);
       if (connected) world.ranks.all_reduce(x.tensor()).wait();
       miss_deadline(world, 0.3);
@@ -199,8 +216,8 @@ TEST(FailingNccl, ADeadlineNamesWhatAndWhom) {
   }
 }
 
-TEST(FailingNccl, ADeadlineOfAMessageNamesItsPeer) {
-  const auto text = failure_of({.ranks = 3, .deadline_seconds = 0.3}, [](World& world) {
+TEST_P(FailingNccl, ADeadlineOfAMessageNamesItsPeer) {
+  const auto text = failure_of(GetParam(), {.ranks = 3, .deadline_seconds = 0.3}, [](World& world) {
     auto& group = world.ranks;
     Values x(DType::bf16, 64);
     group.set_purpose("input of micro-batch 3");
@@ -211,16 +228,19 @@ TEST(FailingNccl, ADeadlineOfAMessageNamesItsPeer) {
   EXPECT_EQ(text, "rank 1: receive of 64 bfloat16 [input of micro-batch 3] waited 0.3 seconds for rank 0");
 }
 
-TEST(FailingNccl, WhatNcclRefusesIsSaid) {
+TEST(RefusingNccl, IsHeard) {
   const auto twice = failure_of(
-      {.ranks = 2}, [](World&) {}, true);
+      Transport::threads, {.ranks = 2}, [](World&) {}, true);
   EXPECT_THAT(twice, AllOf(HasSubstr("NCCL"), HasSubstr("Duplicate GPU")));
-  const auto mixed = failure_of({.ranks = 2}, [](World& world) {
+  const auto mixed = failure_of(Transport::threads, {.ranks = 2}, [](World& world) {
     Values x(DType::f32, 100 + world.ranks.rank());
     world.ranks.all_reduce(x.tensor()).wait();
   });
   EXPECT_THAT(mixed, AllOf(HasSubstr("all_reduce (sum) of 10"), HasSubstr("different collectives")));
 }
+
+INSTANTIATE_TEST_SUITE_P(, FailingNccl, testing::Values(Transport::threads, Transport::mpi),
+                         [](const auto& test) { return std::string(name_of(test.param)); });
 
 }  // namespace
 }  // namespace shoal::test

@@ -55,17 +55,20 @@ Tensor tensor_of(ncclUniqueId& id) {
   return {&id, DType::i32, {static_cast<std::int64_t>(sizeof id / sizeof(std::int32_t))}};
 }
 
-// How a sum of bfloat16 is cut into a part for each rank; of 16 bytes, but for the last ones.
+// How a sum of bfloat16 is cut: a part for each rank, of which the last ones may be short or empty.
 struct Parts {
-  static constexpr std::int64_t kUnit = 8;
   std::int64_t count, part;
 
-  Parts(std::int64_t n, int ranks) : count(n), part((n + ranks - 1) / ranks) {
-    part = (part + kUnit - 1) / kUnit * kUnit;
-  }
   std::int64_t first(int rank) const { return std::min(count, rank * part); }
   std::int64_t size(int rank) const { return first(rank + 1) - first(rank); }
 };
+
+// In whole pieces of 16 bytes.
+Parts even_parts(std::int64_t count, int ranks) {
+  constexpr std::int64_t kPiece = 8;
+  const std::int64_t part = (count + ranks - 1) / ranks;
+  return {count, (part + kPiece - 1) / kPiece * kPiece};
+}
 
 class NcclCommunicator final : public Communicator {
  public:
@@ -101,9 +104,7 @@ class NcclCommunicator final : public Communicator {
     if (!takes(x)) return inner().reduce_scatter(out, x, op);
     return collective(describe("reduce_scatter", x, op), x, [&](Clique& clique, const Description& now) {
       if (x.dtype == DType::bf16 && op == ReduceOp::sum) {
-        Parts parts(x.count(), size());
-        parts.part = out.count();
-        return add_my_part(clique, now, x, out.as<bfloat16>(), parts);
+        return add_my_part(clique, now, x, out.as<bfloat16>(), {x.count(), out.count()});
       }
       clique.step(now, [&](ncclComm_t comm) {
         return ncclReduceScatter(x.data, out.data, as_size(out.count()), type_of(x.dtype), op_of(op), comm,
@@ -305,7 +306,7 @@ void NcclCommunicator::add_my_part(Clique& clique, const Description& now, const
 
 void NcclCommunicator::add_bfloat16(Clique& clique, const Description& now, const Tensor& x) {
   const int me = rank();
-  const Parts parts(x.count(), size());
+  const Parts parts = even_parts(x.count(), size());
   auto* all = x.as<bfloat16>();
   add_my_part(clique, now, x, all + parts.first(me), parts);
   clique.step(now, [&](ncclComm_t comm) {

@@ -21,6 +21,11 @@ constexpr double kSaysWhy = 2;
 constexpr double kFinish = 10;
 constexpr microseconds kPause{20};
 
+struct Settled {
+  std::atomic<bool>& settling;
+  ~Settled() { settling = false; }
+};
+
 }  // namespace
 
 std::string Description::text() const {
@@ -80,6 +85,8 @@ void Watch::begin(Clique& clique, const Description& description, const Step& st
 }
 
 void Watch::settle(Clique& clique, const Description& description) {
+  settling_ = true;
+  const Settled settled{settling_};
   const Stopwatch since;
   while (true) {
     ncclResult_t state = ncclSuccess;
@@ -147,7 +154,7 @@ void Watch::run() {
 void Watch::look() {
   if (ranks_.stopped()) return end(End::stopped, "");
   look_at_jobs();
-  look_at_cliques();
+  if (end_ == End::none && !settling_) look_at_cliques();
 }
 
 void Watch::look_at_jobs() {

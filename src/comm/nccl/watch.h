@@ -94,6 +94,7 @@ class Watch {
   std::deque<std::shared_ptr<Job>> jobs_;
   std::vector<Clique*> cliques_;
   std::optional<Stopwatch> nccl_failed_;
+  std::atomic<bool> settling_ = false;  // the rank's thread sees itself what NCCL says
   std::thread thread_;
 };
 
