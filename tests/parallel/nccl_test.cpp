@@ -167,22 +167,20 @@ std::string failure_of(Transport transport, const WorldOptions& options, const R
 class FailingNccl : public testing::TestWithParam<Transport> {};
 
 TEST_P(FailingNccl, ARankThatThrowsStopsAll) {
-  for (const int ranks : {2, 4}) {
-    for (const bool connected : {true, false}) {
-      std::atomic<int> stopped = 0;
-      const auto text = failure_of<UserError>(GetParam(), {.ranks = ranks}, [&](World& world) {
-        Values x(DType::f32, 10);
-        if (connected) world.ranks.all_reduce(x.tensor()).wait();
-        try {
-          fail_while_others_wait(world);
-        } catch (const StoppedByPeer&) {
-          ++stopped;
-          throw;
-        }
-      });
-      EXPECT_EQ(text, fmt::format("rank {}: the disk is full", ranks - 1));
-      EXPECT_EQ(stopped, ranks - 1);
-    }
+  for (const auto& [ranks, connected] : {std::pair{2, true}, {4, false}}) {
+    std::atomic<int> stopped = 0;
+    const auto text = failure_of<UserError>(GetParam(), {.ranks = ranks}, [&](World& world) {
+      Values x(DType::f32, 10);
+      if (connected) world.ranks.all_reduce(x.tensor()).wait();
+      try {
+        fail_while_others_wait(world);
+      } catch (const StoppedByPeer&) {
+        ++stopped;
+        throw;
+      }
+    });
+    EXPECT_EQ(text, fmt::format("rank {}: the disk is full", ranks - 1));
+    EXPECT_EQ(stopped, ranks - 1);
   }
 }
 
