@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Checks and measures the CUDA backend on a machine that has a GPU but not what Shoal is built with.
-#   bench/gpu.sh pack        here: builds for sm_90 into build/gpu, and gathers programs, libraries and data in
-#                            build/gpu/pack.tar.gz
+#   bench/gpu.sh pack        here: builds for sm_90 into build/gpu, and gathers programs, libraries and data ($TEXT: the corpus
+#                            of pretrain) in build/gpu/pack.tar.gz
 #   bench/gpu.sh run [PART]  there, with that file carried along: all parts, or some of
-#     machine tests ops steps peers characters sanitizer
-# Full output goes to $OUT (default out/gpu), a report of about a page to the terminal. peers needs PyTorch in $PYTHON
-# (python3). $SHOAL_DATA_DIR holds tinyshakespeare.txt.
+#     machine tests ops steps peers characters sanitizer pretrain
+# pack takes llm.c's train_gpt2cu along where $LLMC names one that was built for that machine. pretrain goes on where it
+# stopped, $LIMIT seconds at a time. Full output goes to $OUT (default out/gpu), a report of about a page to the terminal.
+# peers needs PyTorch in $PYTHON (python3). $SHOAL_DATA_DIR holds tinyshakespeare.txt.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 pack=build/gpu/pack
@@ -25,7 +26,10 @@ pack() {
       grep -vE 'libcu(da|blas)|libnv|/lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s)\.so|ld-linux' | xargs -r cp -Lnt "$pack/lib" || true
   done
   strip --strip-unneeded "$pack"/lib/* 2>/dev/null || true
-  SHOAL_DATA_DIR=${SHOAL_DATA_DIR:-$PWD/../shared/data} "$pack/shoal" prepare shakespeare-char --out "$pack/shakespeare-char"
+  [ -z "${LLMC:-}" ] || cp "$LLMC" "$pack/llmc"
+  export SHOAL_DATA_DIR=${SHOAL_DATA_DIR:-$PWD/../shared/data}
+  "$pack/shoal" prepare shakespeare-char --out "$pack/shakespeare-char"
+  "$pack/shoal" prepare text "${TEXT:-$SHOAL_DATA_DIR/wikitext-2}" --tokenizer gpt2 --out "$pack/text"
   tar -czf "$pack.tar.gz" -C "$(dirname "$pack")" pack
   du -h "$pack.tar.gz"
   echo "there: bench/gpu.sh run"
@@ -75,29 +79,63 @@ ops() {
 }
 # layers heads width vocabulary batch positions dropout type steps
 steps() {
-  part "124M, 64 x 1024" step-124m.txt 1 "$pack/bench_train_step" 12 12 768 50257 64 1024 0 bfloat16 20 --backend cuda
+  local gpt2=(12 12 768 50257 64 1024 0 bfloat16 20 --backend cuda) char=(6 6 384 65 64 256 0.2 bfloat16 200 --backend cuda)
+  part "124M, 64 x 1024" step-124m.txt 1 "$pack/bench_train_step" "${gpt2[@]}"
+  part "the same, every kernel launched" step-124m-eager.txt 1 "$pack/bench_train_step" "${gpt2[@]}" --eager
   part "124M, 64 x 1024, float32" step-124m-f32.txt 1 "$pack/bench_train_step" 12 12 768 50257 16 1024 0 float32 5 --backend cuda
   part "355M, 32 x 1024" step-355m.txt 1 "$pack/bench_train_step" 24 16 1024 50257 32 1024 0 bfloat16 10 --backend cuda
   part "774M, 16 x 1024" step-774m.txt 1 "$pack/bench_train_step" 36 20 1280 50257 16 1024 0 bfloat16 8 --backend cuda
   part "1558M, 8 x 1024" step-1558m.txt 1 "$pack/bench_train_step" 48 25 1600 50257 8 1024 0 bfloat16 8 --backend cuda
-  part "characters 6/6/384, 64 x 256, dropout 0.2" step-char.txt 1 "$pack/bench_train_step" 6 6 384 65 64 256 0.2 bfloat16 100 --backend cuda
+  part "characters 6/6/384, 64 x 256, dropout 0.2" step-char.txt 1 "$pack/bench_train_step" "${char[@]}"
+  part "the same, every kernel launched" step-char-eager.txt 1 "$pack/bench_train_step" "${char[@]}" --eager
 }
 
-# The same steps by PyTorch, interleaved with ours.
+# The same steps by PyTorch and by llm.c, interleaved with ours. $SIZES: names of the table below.
 peers() {
-  local python=${PYTHON:-python3} round
-  for round in 1 2; do
-    part "Shoal, 124M, 64 x 1024" "peer-shoal-$round.txt" 1 \
-      "$pack/bench_train_step" 12 12 768 50257 64 1024 0 bfloat16 20 --backend cuda
-    part "PyTorch, compiled" "peer-torch-$round.txt" 1 \
-      "$python" bench/peers/torch_gpt.py 12 12 768 50257 64 1024 0 bfloat16 20 4 --device cuda --tf32 --compile --pad 64
-  done
+  local python=${PYTHON:-python3} name layers heads width batch round
+  # llm.c reads tokens from a file: a header of 256 numbers, then two bytes each.
+  [ ! -x "$pack/llmc" ] || "$python" -c "
+import random, struct
+count = 1 << 21
+with open('$out/random.bin', 'wb') as file:
+    file.write(struct.pack('<3i', 20240520, 1, count) + bytes(4 * 253))
+    file.write(struct.pack(f'<{count}H', *(random.randrange(50257) for _ in range(count))))"
+  while read -r name layers heads width batch; do
+    [[ " ${SIZES:-124M} " == *" $name "* ]] || continue
+    for round in 1 2; do
+      part "Shoal, $name, $batch x 1024" "peer-$name-shoal-$round.txt" 1 \
+        "$pack/bench_train_step" "$layers" "$heads" "$width" 50257 "$batch" 1024 0 bfloat16 20 --backend cuda
+      part "PyTorch, compiled" "peer-$name-torch-$round.txt" 1 \
+        "$python" bench/peers/torch_gpt.py "$layers" "$heads" "$width" 50257 "$batch" 1024 0 bfloat16 20 4 \
+        --device cuda --tf32 --compile --pad 64
+      [ ! -x "$pack/llmc" ] || part "llm.c" "peer-$name-llmc-$round.txt" 2 \
+        "$pack/llmc" -i "$out/random.bin" -j "$out/random.bin" -e "d$layers" -b "$batch" -t 1024 -x 20 -v 0 -s 0 -n 0 -c 0.1
+    done
+  done <<'SIZES'
+124M  12 12 768 64
+355M  24 16 1024 32
+774M  36 20 1280 16
+1558M 48 25 1600 8
+SIZES
 }
 # Workload W2: best validation loss 1.47 +- 0.01, and how long that takes.
 characters() {
   LIMIT=400 part "characters of Shakespeare, 5000 steps" characters.txt 4 "$pack/shoal" train configs/shakespeare-char.toml \
     train.backend=cuda train.dtype=bfloat16 "data.dir=$pack/shakespeare-char" "run.dir=$out/runs" run.name=characters
   grep -h "Val loss" "$out/characters.txt" | sed 's/.*Step/Step/' | sort -t: -k2 -g | head -1
+}
+
+# 124M from scratch on whatever text is in the pack, in three layouts of one GPU whose curves are to be the same.
+pretrain() {
+  local ranks limit=${LIMIT:-180}
+  for ranks in 1 2 4; do
+    local run="pretrain-$ranks" from=scratch
+    [ ! -d "$out/runs/$run" ] || from=resume
+    LIMIT=$limit part "124M on $ranks ranks of one GPU" "pretrain-$ranks.txt" 3 timeout -s INT $((limit - 20)) \
+      "$pack/shoal" train configs/gpt2-124m.toml train.backend=cuda train.dtype=bfloat16 run.deterministic=layout \
+      train.micro_batch=16 "data.dir=$pack/text" "run.dir=$out/runs" "run.name=$run" "init.from=$from" --ranks "$ranks"
+  done
+  "$pack/shoal" plot "$out"/runs/pretrain-* -o "$out/pretrain.svg"
 }
 
 case ${1:-} in
@@ -110,5 +148,5 @@ case ${1:-} in
     [ ${#parts[@]} -gt 0 ] || parts=(machine tests ops steps peers characters sanitizer)
     for name in "${parts[@]}"; do "$name"; done
     ;;
-  *) sed -n '2,9p' "$0"; exit 2 ;;
+  *) sed -n '2,10p' "$0"; exit 2 ;;
 esac

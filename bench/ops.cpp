@@ -449,7 +449,9 @@ void Bench::flat(const Model& model) {
   one("fill_normal", 4 * n, [&ops](T x, T, T) { ops.fill_normal(x, 1, 2, 0, 0.02); });
   one("sum", 4 * n, [&ops](T x, T, T total) { ops.sum(total, x); });
   one("sum_squares", 4 * n, [&ops](T x, T, T total) { ops.sum_squares(total, x); });
-  one("clip_scale", 0, [&ops](T x, T, T total) { ops.clip_scale({x.data, DType::f32, {1}}, total, 1.0); });
+  one("clip_scale", 0, [&ops](T x, T, T total) {
+    ops.clip_scale({x.data, DType::f32, {1}}, total, 1.0, {});
+  });
   one("copy_to_host", 8 * n, [&ops](T x, T y, T) { ops.copy_to_host(y.data, x); });
   one("copy_from_host", 8 * n, [&ops](T x, T y, T) { ops.copy_from_host(x, y.data); });
 }

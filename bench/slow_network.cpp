@@ -55,8 +55,12 @@ class TimedBackend final : public DryBackend {
   void scale(const Tensor& out, const Tensor& x, float factor) override { cpu_->scale(out, x, factor); }
   void sum(const Tensor& total, const Tensor& x) override { cpu_->sum(total, x); }
   void sum_squares(const Tensor& totals, const Tensor& x) override { cpu_->sum_squares(totals, x); }
-  void clip_scale(const Tensor& scale, const Tensor& squares, double max_norm) override {
-    cpu_->clip_scale(scale, squares, max_norm);
+  void sum_rows(const Tensor& total, const Tensor& x, std::int64_t n) override {
+    cpu_->sum_rows(total, x, n);
+  }
+  void clip_scale(const Tensor& scale, const Tensor& squares, double max_norm,
+                  const Tensor& losses) override {
+    cpu_->clip_scale(scale, squares, max_norm, losses);
   }
   void fill_normal(const Tensor& out, std::uint64_t seed, std::uint64_t name, std::int64_t first,
                    double stddev) override {
@@ -179,6 +183,7 @@ class Run {
     batch_.address = {.step = step};
     backend_.zero(loss_);
     model_.train({&batch_, 1}, loss_, 1.0f);
+    engine_->measure_gradient();
     const double norm = engine_->gradient_norm();
     if (!gossip_) share_losses(step);
     engine_->update();

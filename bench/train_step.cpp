@@ -2,11 +2,12 @@
 // bench/peers/torch_gpt.py and torch_ranks.py do.
 //   bench_train_step N_LAYER N_HEAD N_EMBD VOCAB BATCH POSITIONS DROPOUT float32|bfloat16 STEPS [THREADS]
 //                    [--ranks N] [--tensor N] [--sequence] [--pipeline N] [--schedule NAME] [--chunks N]
-//                    [--zero 0..3] [--micro SEQUENCES] [--layout] [--backend cpu|cuda]
+//                    [--zero 0..3] [--micro SEQUENCES] [--layout] [--backend cpu|cuda] [--eager]
 // BATCH is that of all ranks, which are threads of this process, or processes under mpirun. A rank has
 // THREADS threads (0: its share of the cores); a data rank takes its part of the batch at once, --micro cuts
-// it finer, and --layout adds the gradients in the order that no layout changes. Prints one line: median and
-// minimum ms per step, tokens/s, share of the measured peak of all ranks together.
+// it finer, --eager launches what a GPU would play from a recording, and --layout adds the gradients in the
+// order that no layout changes. Prints one line: median and minimum ms per step, tokens/s, share of the
+// measured peak of all ranks together.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -20,6 +21,7 @@
 #include "core/clock.h"
 #include "core/error.h"
 #include "core/philox.h"
+#include "ops/repeated.h"
 #include "parallel/backend_ranks.h"
 #include "parallel/data_engine.h"
 #include "parallel/pipeline.h"
@@ -28,6 +30,8 @@
 using namespace shoal;
 
 namespace {
+
+constexpr int kWarmUp = 3;  // on a GPU: the second step is recorded
 
 struct Settings {
   GptConfig model;
@@ -38,7 +42,7 @@ struct Settings {
   bool sequence = false;
   ScheduleKind schedule = ScheduleKind::one_f_one_b;
   std::int64_t micro = 0;
-  bool layout = false;
+  bool layout = false, eager = false;
   std::string backend = "cpu";
 };
 
@@ -47,7 +51,7 @@ Settings read_settings(int argc, char** argv) {
     fail_user(
         "usage: {} N_LAYER N_HEAD N_EMBD VOCAB BATCH POSITIONS DROPOUT DTYPE STEPS [THREADS] [--ranks N] "
         "[--tensor N] [--sequence] [--pipeline N] [--schedule NAME] [--chunks N] [--zero Z] "
-        "[--micro SEQUENCES] [--layout] [--backend NAME]",
+        "[--micro SEQUENCES] [--layout] [--backend NAME] [--eager]",
         argv[0]);
   }
   Settings settings;
@@ -64,6 +68,8 @@ Settings read_settings(int argc, char** argv) {
     const std::string option = argv[i];
     if (option == "--layout") {
       settings.layout = true;
+    } else if (option == "--eager") {
+      settings.eager = true;
     } else if (i == 10 && option[0] != '-') {
       settings.threads = std::atoi(argv[i]);
     } else if (option == "--ranks" && i + 1 < argc) {
@@ -141,29 +147,36 @@ void run(World& world, const Settings& settings) {
     ids[i] = static_cast<std::int32_t>(to_below(random, static_cast<std::uint64_t>(config.vocab_size)));
   }
   std::vector<double> losses(static_cast<std::size_t>(engine->passes()));
-  Arena arena(*backend, (ids.size() + 2 * losses.size() + 64) * sizeof(std::int32_t));
+  Arena arena(*backend, (ids.size() + 2 * losses.size() + 128) * sizeof(std::int32_t));
   const Tensor tokens = arena.take(DType::i32, {static_cast<std::int64_t>(ids.size())}),
-               loss_sums = arena.take(DType::f64, {engine->passes()});
+               number = arena.take(DType::i32, {1}), loss_sums = arena.take(DType::f64, {engine->passes()});
   backend->copy_from_host(tokens, ids.data());
   const float scale = 1.0f / static_cast<float>(batch * positions);
+  std::vector<TokenBatch> batches;
+  for (int pass = 0; pass < engine->passes(); ++pass) {
+    const std::int64_t first = (pass * data_ranks + engine->first_micro_batch()) * micro;
+    auto* start = tokens.as<std::int32_t>() + first * positions;
+    batches.push_back({.tokens = {start, DType::i32, {micro, positions}},
+                       .targets = {start + 1, DType::i32, {micro, positions}},
+                       .address = {.seed = 1337, .first_sample = first}});
+    if (backend->records()) batches.back().address.now = number.as<std::uint32_t>();
+  }
+  Repeated computing(*backend, !settings.eager && world.ranks.size() == 1);
   std::vector<double> times;
-  for (int step = 0; step < settings.steps + 2; ++step) {
+  for (int step = 0; step < settings.steps + kWarmUp; ++step) {
     const Stopwatch watch;
-    backend->zero(loss_sums);
     engine->begin_step(step + 1, {1e-4, step + 1});
-    std::vector<TokenBatch> batches;
-    for (int pass = 0; pass < engine->passes(); ++pass) {
-      const std::int64_t first = (pass * data_ranks + engine->first_micro_batch()) * micro;
-      auto* start = tokens.as<std::int32_t>() + first * positions;
-      batches.push_back({.tokens = {start, DType::i32, {micro, positions}},
-                         .targets = {start + 1, DType::i32, {micro, positions}},
-                         .address = {.seed = 1337, .step = step, .first_sample = first}});
-    }
-    model.train(batches, loss_sums, scale);
+    for (auto& micro_batch : batches) micro_batch.address.step = step;
+    if (backend->records()) backend->copy_from_host(number, &step);
+    computing([&] {
+      backend->zero(loss_sums);
+      model.train(batches, loss_sums, scale);
+      engine->measure_gradient();
+      engine->update();
+    });
     engine->gradient_norm();
-    engine->update();
     backend->synchronize();
-    if (step >= 2) times.push_back(watch.seconds());
+    if (step >= kWarmUp) times.push_back(watch.seconds());
   }
   double loss = 0;
   backend->copy_to_host(losses.data(), loss_sums);

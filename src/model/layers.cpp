@@ -9,6 +9,7 @@ Dropout LayerContext::dropout(const BatchAddress& address, std::uint32_t site) c
       .p = address.training ? config.dropout : 0.0,
       .seed = address.seed,
       .step = static_cast<std::uint32_t>(address.step),
+      .now = address.now,
       .site = site,
       .window = {.first_sample = address.first_sample, .first_position = 0, .sequence = config.block_size}};
 }

@@ -24,8 +24,9 @@ struct BatchShape {
 struct BatchAddress {
   std::uint64_t seed = 0;
   std::int64_t step = 0;
-  std::int64_t first_sample = 0;  // of the global batch
-  bool training = true;           // dropout acts
+  const std::uint32_t* now = nullptr;  // as Dropout's
+  std::int64_t first_sample = 0;       // of the global batch
+  bool training = true;                // dropout acts
 };
 
 // What every layer is given.

@@ -21,17 +21,34 @@ namespace shoal {
 
 enum class Gelu : std::uint8_t { tanh, erf };
 
+// What of an update differs from step to step, as below.
+struct AdamWNumbers {
+  float lr, correction1, correction2;
+  std::int32_t commit;
+};
+
 struct AdamWStep {
   float lr = 0, beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f;
   float weight_decay = 0;  // decoupled: w *= 1 - lr * weight_decay
   bool l2 = false;         // g += weight_decay * w, after scaling, in place of the decoupled decay
   float correction1 = 1;   // 1 - beta1^t
   float correction2 = 1;   // 1 - beta2^t
-  const float* grad_scale =
-      nullptr;  // one float in the backend's memory that every gradient is multiplied by
+  // One float in the backend's memory that every gradient is multiplied by. NaN: weights, m, v and mean stay.
+  const float* grad_scale = nullptr;
   // Of a window of steps, where there is a mean:
   float share = 1;     // of this gradient in it
   bool commit = true;  // this step is the window's last
+  // Backends that record, in their memory: what takes the place of those numbers here.
+  const AdamWNumbers* now = nullptr;
+
+  AdamWNumbers numbers() const { return {lr, correction1, correction2, commit ? 1 : 0}; }
+};
+
+// What was asked of a backend, to be done again and again.
+class RecordedWork {
+ public:
+  virtual ~RecordedWork() = default;
+  virtual void play() = 0;
 };
 
 // Where a backend computes, for others that work on the same GPU.
@@ -59,6 +76,13 @@ class Backend {
   // Whether only the backend can reach what is there.
   virtual bool is_remote(const void*) const { return false; }
 
+  // --- recording, where a backend has it (cuda: a graph). What is asked of it between begin and end is not
+  // done but kept, with the addresses that it was given: no copies from or to the host, no sizes that it has
+  // not had before. Numbers that change are read in its memory (AdamWStep::now, Dropout::now).
+  virtual bool records() const { return false; }
+  virtual void begin_recording() {}
+  virtual std::unique_ptr<RecordedWork> end_recording() { return nullptr; }
+
   // --- element-wise and reductions
   virtual void zero(const Tensor& x) = 0;
   virtual void convert(const Tensor& out,
@@ -71,9 +95,13 @@ class Backend {
   // totals f64 [m] += sums of squares of the m equal pieces of x f32 [m * k], each in an order fixed by k
   // alone.
   virtual void sum_squares(const Tensor& totals, const Tensor& x) = 0;
+  // total f64 [1] += the first n numbers of each row of x f64 [P, S], one row after the other, in an order
+  // that does not depend on how they are cut into rows, nor on zeros behind the last.
+  virtual void sum_rows(const Tensor& total, const Tensor& x, std::int64_t n) = 0;
   // scale f32 [1] = min(1, max_norm / (sqrt(squares) + 1e-6)), as PyTorch's clip_grad_norm_; squares f64 [1].
-  // max_norm 0 means no clipping. A norm that is not finite gives scale 0.
-  virtual void clip_scale(const Tensor& scale, const Tensor& squares, double max_norm) = 0;
+  // max_norm 0 means no clipping. NaN where the norm, or one of losses f64 [n] (may be empty), is not finite.
+  virtual void clip_scale(const Tensor& scale, const Tensor& squares, double max_norm,
+                          const Tensor& losses) = 0;
 
   // --- matrix products
   // y x or f32 [R, N] = x x [R, K] . w x [N, K]^T + bias x [N] (bias may be empty)

@@ -26,6 +26,8 @@ struct Dropout {
   double p = 0;  // share of elements set to zero
   std::uint64_t seed = 0;
   std::uint32_t step = 0;
+  // Backends that record, in their memory: what takes the place of `step`.
+  const std::uint32_t* now = nullptr;
   std::uint32_t site = 0;  // which dropout of the model; attention adds its head in the upper half
   TokenWindow window;
 

@@ -102,13 +102,18 @@ class Engine final : public DataEngine {
   void begin_step(std::int64_t step, const Update& update) override {
     step_ = step;
     update_ = update;
-    squares_in_backward_ = 0;
+    if (by_bucket()) backend_.zero(buffers_.squares);
+    if (backend_.records()) {
+      const AdamWNumbers numbers = adamw_step(options_.adamw, update.lr, update.number, true).numbers();
+      backend_.copy_from_host(buffers_.numbers, &numbers);
+    }
     weights_.begin_step(step);
     reducer_->begin_step(step);
     if (mixer_) mixer_->begin_step(step);
   }
+  void measure_gradient() override;
   double gradient_norm() override;
-  void update() override;
+  void update(const Tensor& losses) override;
   void skip_update() override;
   std::string first_bad_tensor() override;
   std::vector<StateTensor> state(bool optimizer, Share share) override;
@@ -162,9 +167,8 @@ class Engine final : public DataEngine {
   std::optional<Mixer> mixer_;
   std::optional<WorkersAverage> average_;
   std::unique_ptr<GradientReducer> reducer_;
-  Update update_;                   // of this step
-  double squares_in_backward_ = 0;  // of the buckets that have been updated there
-  int tied_unit_ = -1;              // whose gradient is of the head's use of the embedding alone
+  Update update_;       // of this step
+  int tied_unit_ = -1;  // whose gradient is of the head's use of the embedding alone
   std::int64_t step_ = 0;
 };
 
@@ -211,16 +215,22 @@ void Engine::add_shared_gradients() {
   for (auto& sum : sums) sum.wait();
 }
 
-double Engine::gradient_norm() {
+void Engine::measure_gradient() {
   reducer_->finish();
-  if (by_bucket()) return std::sqrt(squares_in_backward_);
+  if (by_bucket()) return;
   add_shared_gradients();
-  return norm_.of_model(*reducer_, step_);
+  norm_.measure(*reducer_, step_);
 }
 
-void Engine::update() {
+double Engine::gradient_norm() {
+  double squares = 0;
+  backend_.copy_to_host(&squares, buffers_.squares);
+  return std::sqrt(squares);
+}
+
+void Engine::update(const Tensor& losses) {
   if (by_bucket()) return;
-  backend_.clip_scale(buffers_.clip, buffers_.squares, options_.grad_clip);
+  backend_.clip_scale(buffers_.clip, buffers_.squares, options_.grad_clip, losses);
   weights_.settle();
   for (const auto& bucket : buckets_) apply(bucket, true);
 }
@@ -236,16 +246,14 @@ void Engine::skip_update() {
 void Engine::update_in_backward(int unit) {
   const auto bucket = std::ranges::find(buckets_, unit, &Bucket::first);
   if (bucket == buckets_.end()) return;
-  backend_.zero(buffers_.squares);
+  backend_.zero(buffers_.some_squares);
   for (int u = bucket->first; u <= bucket->last; ++u) {
     reducer_->finish(u);
-    backend_.sum_squares(buffers_.squares, reducer_->reduced(u));
+    backend_.sum_squares(buffers_.some_squares, reducer_->reduced(u));
   }
-  double squares = 0;
-  backend_.copy_to_host(&squares, buffers_.squares);
-  squares_in_backward_ += squares;
-  backend_.clip_scale(buffers_.clip, buffers_.squares, options_.grad_clip);
-  apply(*bucket, std::isfinite(squares));
+  backend_.sum_rows(buffers_.squares, buffers_.some_squares, 1);
+  backend_.clip_scale(buffers_.clip, buffers_.some_squares, options_.grad_clip, {});
+  apply(*bucket, true);
 }
 
 void Engine::apply(const Bucket& bucket, bool with_update) {
@@ -270,6 +278,7 @@ void Engine::update_unit(int unit) {
     if (range.count() == 0) return;
     auto step = adamw_step(options_.adamw, update_.lr, update_.number, decay);
     step.grad_scale = buffers_.clip.as<float>();
+    if (backend_.records()) step.now = buffers_.numbers.as<AdamWNumbers>();
     const auto part = [&](const Tensor& x) { return part_of(x, range.begin - shard.begin, range.count()); };
     backend_.adamw(part(master), part(copy), part(m), part(v), part(mean), part(gradient), step);
   };
@@ -278,10 +287,10 @@ void Engine::update_unit(int unit) {
 }
 
 bool Engine::is_finite(const Tensor& x) {
-  backend_.zero(buffers_.squares);
-  backend_.sum_squares(buffers_.squares, x);
+  backend_.zero(buffers_.some_squares);
+  backend_.sum_squares(buffers_.some_squares, x);
   double squares = 0;
-  backend_.copy_to_host(&squares, buffers_.squares);
+  backend_.copy_to_host(&squares, buffers_.some_squares);
   return std::isfinite(squares);
 }
 

@@ -81,13 +81,15 @@ class DataEngine : public UnitStore {
 
   // Gradients are zero; passes() backward passes follow on this rank.
   virtual void begin_step(std::int64_t step, const Update& update = {}) = 0;
-  // Waits for the reductions and returns the norm of the whole model's gradient, the same on every rank of
-  // the worker, not yet clipped; it may be infinite or NaN, and then the caller decides between update and
-  // skip_update.
+  // Ends the reductions and measures the whole model's gradient.
+  virtual void measure_gradient() = 0;
+  // Its norm, the same on every rank of the worker, not clipped; it may be infinite or NaN. Waits for the
+  // backend.
   virtual double gradient_norm() = 0;
-  // Clips and applies the step's update.
-  virtual void update() = 0;
-  // Leaves it out; a worker averages with others all the same.
+  // After measure_gradient: clips and applies the step's update. Where the norm or one of `losses` f64 [n]
+  // (may be empty) is not finite, leaves it out; a worker averages with others all the same.
+  virtual void update(const Tensor& losses = {}) = 0;
+  // Leaves it out.
   virtual void skip_update() = 0;
   // The first tensor, parameters before gradients, of which this rank holds a value that is not finite; "" if
   // there is none. Other ranks may see another one.

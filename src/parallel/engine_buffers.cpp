@@ -100,8 +100,11 @@ EngineBuffers EngineBuffers::take(EngineArenas& arenas, const ShardPlan& plan, c
   }
   b.clip = arenas.exchange.take(DType::f32, {1});
   b.squares = arenas.exchange.take(DType::f64, {1});
+  b.some_squares = arenas.exchange.take(DType::f64, {1});
   b.block_squares = arenas.exchange.take(DType::f64, {pieces / ShardPlan::kBlock});
   b.all_block_squares = arenas.exchange.take(DType::f64, {plan.total() / ShardPlan::kBlock});
+  b.unit_squares = arenas.exchange.take(DType::f64, {plan.unit_count(), options.part.tensor.size});
+  b.numbers = arenas.exchange.take(DType::f32, {sizeof(AdamWNumbers) / sizeof(float)});
   return b;
 }
 

@@ -77,8 +77,10 @@ struct EngineBuffers {
   Tensor tree;                              // f32 [buffers * total / ranks]
   Tensor copy;                              // of gossip: f32 [total / shards], what is under way
   Tensor chunk;                             // f32 [kChunk], with which the workers' mean is looked at
-  Tensor clip, squares;                     // f32 [1], f64 [1]
+  Tensor clip, squares, some_squares;       // f32 [1]; f64 [1], of the whole model and of less
   Tensor block_squares, all_block_squares;  // f64 [blocks of this rank's pieces], [of all pieces]
+  Tensor unit_squares;                      // f64 [units, tensor ranks]
+  Tensor numbers;                           // an AdamWNumbers, of this step
 
   // `summed` is the plan of the gradients, which may have more units.
   static EngineBuffers take(EngineArenas& arenas, const ShardPlan& plan, const ShardPlan& summed,

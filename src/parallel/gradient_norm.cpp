@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
-#include <numeric>
 
 namespace shoal {
 
@@ -30,36 +28,22 @@ void GradientNorm::add_squares(const Tensor& totals, const Tensor& reduced, int 
   add(piece & ElementRange{common.end, plan_.padded(unit)});
 }
 
-// Of the data ranks' blocks, or of this one's where it is alone.
-std::vector<double> GradientNorm::of_units(std::int64_t blocks_here) {
+// From the data ranks' blocks, or this one's where it is alone, to one number per unit.
+void GradientNorm::add_units(std::int64_t blocks_here) {
   const Tensor& all = pieces_.size() > 1 ? buffers_.all_block_squares : buffers_.block_squares;
-  std::vector<double> parts(static_cast<std::size_t>(all.count()));
-  backend_.copy_to_host(parts.data(), all);
-  std::vector<double> squares(plan_.units().size());
+  const Tensor& totals = buffers_.unit_squares;
   std::int64_t before = 0;  // blocks of the units before, in one rank's part
   for (int u = 0; u < plan_.unit_count(); ++u) {
     const std::int64_t blocks = plan_.piece_size(u) / ShardPlan::kBlock;
-    for (int piece = 0; piece < plan_.ranks() && part_.computes(u); ++piece) {
-      const auto* part = parts.data() + piece * blocks_here + before;
-      for (std::int64_t i = 0; i < blocks; ++i) squares[static_cast<std::size_t>(u)] += part[i];
+    if (part_.computes(u)) {
+      const Tensor pieces{all.as<double>() + before, DType::f64, {plan_.ranks(), blocks_here}};
+      backend_.sum_rows(part_of(totals, u * totals.columns() + part_.tensor.rank, 1), pieces, blocks);
     }
     before += blocks;
   }
-  return squares;
 }
 
-// Of the model's ranks, however many stages there are.
-double GradientNorm::whole(const std::vector<double>& unit_squares) {
-  const auto& place = part_.tensor;
-  std::vector<double> all(unit_squares.size() * static_cast<std::size_t>(place.size));
-  for (std::size_t u = 0; u < unit_squares.size(); ++u) {
-    all[u * static_cast<std::size_t>(place.size) + static_cast<std::size_t>(place.rank)] = unit_squares[u];
-  }
-  mesh_.model().all_reduce({all.data(), DType::f64, {static_cast<std::int64_t>(all.size())}}).wait();
-  return std::accumulate(all.begin(), all.end(), 0.0);
-}
-
-double GradientNorm::of_model(GradientReducer& reducer, std::int64_t step) {
+void GradientNorm::measure(GradientReducer& reducer, std::int64_t step) {
   backend_.zero(buffers_.block_squares);
   std::int64_t first = 0;
   plan_.for_units([&](int u) {
@@ -70,10 +54,14 @@ double GradientNorm::of_model(GradientReducer& reducer, std::int64_t step) {
   const auto purpose = fmt::format("step {}, norm of the gradient", step + 1);
   pieces_.set_purpose(purpose);
   if (pieces_.size() > 1) pieces_.all_gather(buffers_.all_block_squares, buffers_.block_squares).wait();
+  backend_.zero(buffers_.unit_squares);
+  add_units(first);
+  // Of the model's ranks, however many stages there are.
   mesh_.model().set_purpose(purpose);
-  const double squares = whole(of_units(first));
-  backend_.copy_from_host(buffers_.squares, &squares);
-  return std::sqrt(squares);
+  mesh_.model().all_reduce(buffers_.unit_squares).wait();
+  backend_.zero(buffers_.squares);
+  const std::int64_t count = buffers_.unit_squares.count();
+  backend_.sum_rows(buffers_.squares, buffers_.unit_squares.reshaped({1, count}), count);
 }
 
 }  // namespace shoal

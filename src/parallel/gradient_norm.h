@@ -14,21 +14,20 @@ class GradientNorm {
                const ModelPart& part, const EngineBuffers& buffers)
       : backend_(backend), mesh_(mesh), pieces_(pieces), plan_(plan), part_(part), buffers_(buffers) {}
 
-  // Collective over mesh.worker(), of what the reducer has when it has finished. Leaves the squares in
-  // buffers.squares as well.
-  double of_model(GradientReducer& reducer, std::int64_t step);
+  // Collective over mesh.worker(), of what the reducer has when it has finished: its square goes to
+  // buffers.squares.
+  void measure(GradientReducer& reducer, std::int64_t step);
 
  private:
   void add_squares(const Tensor& totals, const Tensor& reduced, int unit);
-  std::vector<double> of_units(std::int64_t blocks_here);
-  double whole(const std::vector<double>& unit_squares);
+  void add_units(std::int64_t blocks_here);
 
   Backend& backend_;
   Mesh& mesh_;
   Communicator& pieces_;
   const ShardPlan& plan_;
   ModelPart part_;
-  const EngineBuffers& buffers_;
+  const EngineBuffers& buffers_;  // of which all that is about squares is its own
 };
 
 }  // namespace shoal

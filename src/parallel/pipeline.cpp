@@ -97,7 +97,10 @@ struct Pipeline::Step {
   Tensor losses;
   float scale;
 
-  Tensor loss(int micro_batch) const { return {losses.as<double>() + micro_batch, DType::f64, {1}}; }
+  Tensor loss(int micro_batch) const {
+    const std::int64_t stride = losses.shape.rank() > 1 ? losses.columns() : 1;
+    return {losses.as<double>() + micro_batch * stride, DType::f64, {1}};
+  }
 };
 
 std::vector<GptOptions> Pipeline::chunk_options(const GptConfig& config, const PipelineOptions& options,

@@ -32,8 +32,8 @@ class Pipeline {
   ~Pipeline();
 
   // Forward and backward passes of a step's micro-batches; their tokens are used on the first stage, their
-  // targets on the last. Where has_loss(), adds their summed losses to losses f64 [micro_batches]; adds every
-  // gradient, scaled, to the store.
+  // targets on the last. Where has_loss(), adds their summed losses to losses f64 [micro_batches], or to the
+  // first of each row of losses f64 [micro_batches, n]; adds every gradient, scaled, to the store.
   void train(std::span<const TokenBatch> batches, const Tensor& losses, float scale);
   // One batch through all stages, dropout off. Where has_loss(), adds its summed loss to loss f64 [1], and
   // the most likely next tokens are in predictions(). A stage returns when its own part is done.

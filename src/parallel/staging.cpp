@@ -118,9 +118,9 @@ class StagingCommunicator final : public Communicator {
   template <typename Call>
   Request between(const Tensor& out, const Tensor& x, const Call& call) {
     if (!backend_.is_remote(x.data)) return call(out, x);
-    const bool alone = size() == 1 && x.count() == out.count();
+    const bool alone = size() == 1 && x.count() == out.count() && x.dtype == out.dtype;
     if (alone && x.data == out.data) return {};
-    if (alone && x.dtype == out.dtype && (x.dtype == DType::f32 || x.dtype == DType::bf16)) {
+    if (alone && (x.dtype == DType::f32 || x.dtype == DType::bf16)) {
       backend_.convert(out, x);
       return {};
     }

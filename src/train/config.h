@@ -51,6 +51,7 @@ struct TrainConfig {
   std::string backend = "cpu";
   std::string dtype = "float32";
   bool tf32 = false;
+  bool graph = true;
   int global_batch = 12;  // sequences
   int micro_batch = 0;    // sequences; 0: by the ranks, see train/layout.h
   std::int64_t steps = 0;

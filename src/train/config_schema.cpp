@@ -127,6 +127,10 @@ std::vector<Field> make_fields() {
           "train.tf32",
           "float32 products of the cuda backend on tensor cores, which round their operands to 10 bits of "
           "mantissa (TF32): several times faster, and less exact than float32, more than bfloat16."),
+      plain<&C::train, &Train::graph>(
+          "train.graph",
+          "cuda, one rank: the second step is recorded as a CUDA graph, and every later one plays it, which "
+          "spares the host the launches and the GPU the gaps between them. The results are the same."),
       number<&C::train, &Train::global_batch>("train.global_batch", at_least(1), "sequences",
                                               "Sequences per optimizer step, over all ranks."),
       number<&C::train, &Train::micro_batch>(

@@ -26,7 +26,7 @@ class DryRank {
         engine_(make_data_engine(backend_, mesh_, model_config_, engine())),
         model_(backend_, *engine_, mesh_, model_config_,
                pipeline_options(config, model_config_, mesh_.place())),
-        batches_(backend_, model_.options().batch, engine_->passes()) {
+        batches_(backend_, model_.options().batch, engine_->passes(), mesh_.shape().data) {
     engine_->initialize(0);
     if (mesh_.shape().workers > 1) news_.emplace(recording_.ranks(), gossip_topology(config));
   }
@@ -56,14 +56,12 @@ class DryRank {
 
   void step(std::int64_t step) {
     engine_->begin_step(step, {config_.optim.lr, step + 1});
-    for (auto& batch : batches_.all()) batch.address = {.step = step};
-    model_.train(batches_.all(), batches_.losses(), 1.0f);
-    engine_->gradient_norm();
+    batches_.begin_step(0, step);
+    model_.train(batches_.all(), batches_.losses_here(), 1.0f);
     auto& group = news_ ? mesh_.worker() : recording_.ranks();
     group.set_purpose(fmt::format("step {}, losses", step + 1));
-    // With them, whether a rank got one of three signals; of several workers, in their news.
-    const std::int64_t micro_batches = micro_batches_of_worker(config_);
-    group.all_reduce({nullptr, DType::f64, {micro_batches + (news_ ? 0 : 3)}}).wait();
+    group.all_reduce(news_ ? batches_.losses() : batches_.losses_and_signals()).wait();
+    engine_->measure_gradient();
     engine_->update();
     if (!news_) return;
     news_->post({});

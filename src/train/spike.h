@@ -16,7 +16,7 @@ class SpikeDetector {
 
   // Of a loss against the window; 0 until the window is full.
   double zscore(double loss) const {
-    if (limit_ == 0 || losses_.size() < window_) return 0;
+    if (!active() || losses_.size() < window_) return 0;
     double mean = 0, square = 0;
     for (double x : losses_) mean += x;
     mean /= static_cast<double>(losses_.size());
@@ -24,11 +24,12 @@ class SpikeDetector {
     const double deviation = std::sqrt(square / static_cast<double>(losses_.size()));
     return deviation > 0 ? (loss - mean) / deviation : 0;
   }
-  bool is_spike(double loss) const { return limit_ > 0 && zscore(loss) > limit_; }
+  bool active() const { return limit_ > 0; }
+  bool is_spike(double loss) const { return active() && zscore(loss) > limit_; }
 
   // Spikes are not added, so that they do not hide the next one.
   void add(double loss) {
-    if (limit_ == 0) return;
+    if (!active()) return;
     losses_.push_back(loss);
     if (losses_.size() > window_) losses_.erase(losses_.begin());
   }

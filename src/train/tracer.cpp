@@ -134,6 +134,8 @@ Tracer::~Tracer() {
 
 World& Tracer::world() { return impl_->traced ? *impl_->traced : impl_->given; }
 
+bool Tracer::traces() const { return impl_->traced.has_value(); }
+
 void Tracer::set_place(std::string place) { impl_->place = std::move(place); }
 
 void Tracer::begin_step() {

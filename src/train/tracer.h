@@ -25,6 +25,7 @@ class Tracer {
 
   // What the run is to use: its collectives are events.
   World& world();
+  bool traces() const;
   // Where this rank stands, for the picture: "pipeline 1, data 0, tensor 1".
   void set_place(std::string place);
 

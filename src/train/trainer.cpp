@@ -12,6 +12,7 @@
 #include "core/text.h"
 #include "core/trace.h"
 #include "data/batch_loader.h"
+#include "ops/repeated.h"
 #include "parallel/backend_ranks.h"
 #include "train/agree.h"
 #include "train/bad_step.h"
@@ -30,15 +31,6 @@
 #include "train/worker_state.h"
 
 namespace shoal {
-namespace {
-
-namespace fs = std::filesystem;
-
-void add_up(Communicator& group, std::vector<double>& sums) {
-  group.all_reduce({sums.data(), DType::f64, {static_cast<std::int64_t>(sums.size())}}).wait();
-}
-
-}  // namespace
 
 struct Trainer::Impl {
   // What one step found out, the same on every rank of a worker.
@@ -63,6 +55,7 @@ struct Trainer::Impl {
   std::unique_ptr<DataEngine> engine;
   std::unique_ptr<Pipeline> model;
   std::unique_ptr<StepBatches> step_batches;
+  std::optional<Repeated> computing;
   std::unique_ptr<Evaluator> evaluator;
   std::unique_ptr<Saver> saver;
   std::optional<StepNews> news;  // where there are several workers
@@ -90,8 +83,9 @@ struct Trainer::Impl {
   int workers() const { return mesh.shape().workers; }
   // Micro-batches are dealt to workers in turn, and a worker's to its data ranks.
   int micro_batches() const { return micro_batches_of_worker(config); }
-  int dealt(int pass) const { return pass * mesh.shape().data + engine->first_micro_batch(); }
-  int first_dealt() const { return dealt(0) * workers() + mesh.place().worker; }  // of all micro-batches
+  int first_dealt() const {  // of all micro-batches
+    return engine->first_micro_batch() * workers() + mesh.place().worker;
+  }
   std::int64_t worker_tokens() const { return step_tokens() / workers(); }
   // Of the ranks that know a loss, one tells it.
   bool tells_loss() const { return model->has_loss() && mesh.place().tensor == 0; }
@@ -117,9 +111,10 @@ struct Trainer::Impl {
 
   void start();
   void hear(std::span<const double> signals);
-  void share(std::vector<double>& sums);
+  void share_signals();
   void hear_news(bool all);
   StepOutcome step(BatchLoader& loader);
+  void compute();
   StepOutcome give_up(StepOutcome outcome, const std::vector<double>& parts, const std::string& why);
   std::string first_bad_tensor();
   bool evaluate();
@@ -175,7 +170,13 @@ void Trainer::Impl::start() {
   engine = make_data_engine(*backend, mesh, gpt, engine_options(config, gpt, mesh.place()));
   const auto options = pipeline_options(config, gpt, mesh.place());
   model = std::make_unique<Pipeline>(*backend, *engine, mesh, gpt, options);
-  step_batches = std::make_unique<StepBatches>(*backend, options.batch, options.micro_batches);
+  step_batches = std::make_unique<StepBatches>(*backend, options.batch, options.micro_batches,
+                                               mesh.shape().data, engine->first_micro_batch());
+  // What other ranks send, what is timed and what is decided on the host in between cannot be recorded.
+  const bool can_record = ranks.size() == 1 && !(tracer && tracer->traces()) && !spikes.active() &&
+                          config.parallel.offload == "none";
+  computing.emplace(*backend, config.train.graph && can_record);
+  if (computing->records()) log::info("the second step is recorded as a graph, which the others play");
   evaluator =
       std::make_unique<Evaluator>(*backend, *model, mesh, static_cast<std::uint64_t>(config.run.seed));
   if (workers() > 1) news.emplace(ranks, gossip_topology(config));
@@ -202,15 +203,10 @@ void Trainer::Impl::hear(std::span<const double> signals) {
   if (!stop) stop = InterruptGuard::requested(signals);
 }
 
-// Adds up over all ranks, and with it their signals. A sum of one number and zeros is that number, so they
-// share what each knows a part of.
-void Trainer::Impl::share(std::vector<double>& sums) {
-  const auto count = sums.size();
-  const auto signals = InterruptGuard::counts();
-  sums.insert(sums.end(), signals.begin(), signals.end());
-  add_up(ranks, sums);
-  hear(std::span(sums).subspan(count));
-  sums.resize(count);
+void Trainer::Impl::share_signals() {
+  auto signals = InterruptGuard::counts();
+  ranks.all_reduce({signals.data(), DType::f64, {std::ssize(signals)}}).wait();
+  hear(signals);
 }
 
 // Of steps that other workers may not have made yet when this one did.
@@ -228,31 +224,20 @@ void Trainer::Impl::hear_news(bool all) {
 
 Trainer::Impl::StepOutcome Trainer::Impl::step(BatchLoader& loader) {
   const trace::Span span("step", fmt::format("step {}", state.step + 1));
-  const float scale = 1.0f / static_cast<float>(worker_tokens());
   engine->begin_step(state.step, {schedule.at(state.step), state.step + 1 - state.skipped_steps});
-  for (int pass = 0; pass < engine->passes(); ++pass) {
-    const auto& batch = loader.next();
-    auto& here = (*step_batches)[pass];
-    backend->copy_from_host(here.tokens, batch.tokens.data());
-    backend->copy_from_host(here.targets, batch.targets.data());
-    here.address = {.seed = static_cast<std::uint64_t>(config.run.seed),
-                    .step = state.step,
-                    .first_sample = batch.first_sample};
-  }
-  backend->zero(step_batches->losses());
-  model->train(step_batches->all(), step_batches->losses(), scale);
+  step_batches->begin_step(static_cast<std::uint64_t>(config.run.seed), state.step);
+  for (int pass = 0; pass < engine->passes(); ++pass) step_batches->fill(pass, loader.next());
+  const auto signals = InterruptGuard::counts();
+  backend->copy_from_host(step_batches->signals(), signals.data());
+  (*computing)([&] { compute(); });
+
   StepOutcome outcome;
+  const Tensor sums = step_batches->losses_and_signals();
+  std::vector<double> parts(static_cast<std::size_t>(sums.count()));
+  backend->copy_to_host(parts.data(), sums);
   outcome.grad_norm = engine->gradient_norm();
-  std::vector<double> losses(static_cast<std::size_t>(engine->passes()));
-  backend->copy_to_host(losses.data(), step_batches->losses());
-  std::vector<double> parts(static_cast<std::size_t>(micro_batches()));
-  for (std::size_t pass = 0; tells_loss() && pass < losses.size(); ++pass) {
-    const auto index = static_cast<std::size_t>(dealt(static_cast<int>(pass)));
-    if (index < parts.size()) parts[index] = losses[pass];
-  }
-  auto& group = news ? mesh.worker() : ranks;
-  group.set_purpose(fmt::format("step {}, losses", state.step + 1));
-  news ? add_up(group, parts) : share(parts);
+  if (!news) hear(std::span(parts).last(signals.size()));
+  parts.resize(static_cast<std::size_t>(micro_batches()));
   outcome.loss = std::accumulate(parts.begin(), parts.end(), 0.0) / static_cast<double>(worker_tokens());
   if (!std::isfinite(outcome.loss) || !std::isfinite(outcome.grad_norm)) {
     return give_up(outcome, parts,
@@ -263,10 +248,26 @@ Trainer::Impl::StepOutcome Trainer::Impl::step(BatchLoader& loader) {
                    fmt::format("the loss, {:.4f}, is {:.1f} standard deviations above the last {} steps",
                                outcome.loss, spikes.zscore(outcome.loss), config.train.spike_window));
   }
+  if (!spikes.active()) return outcome;
   spikes.add(outcome.loss);
-  const trace::Span updating("optimizer", "update");
   engine->update();
   return outcome;
+}
+
+// All that a step asks of the backend once its batches are there. Unless the host has a say in it, the update
+// comes right behind the gradient, and leaves itself out where that or a loss is not finite.
+void Trainer::Impl::compute() {
+  const Tensor& losses = step_batches->losses();
+  backend->zero(losses);
+  model->train(step_batches->all(), step_batches->losses_here(), 1.0f / static_cast<float>(worker_tokens()));
+  if (!tells_loss()) backend->zero(losses);
+  // A sum of one number and zeros is that number, so ranks share what each knows a part of.
+  auto& group = news ? mesh.worker() : ranks;
+  group.set_purpose(fmt::format("step {}, losses", state.step + 1));
+  group.all_reduce(news ? losses : step_batches->losses_and_signals()).wait();
+  const trace::Span span("optimizer", "update");
+  engine->measure_gradient();
+  if (!spikes.active()) engine->update(losses);
 }
 
 Trainer::Impl::StepOutcome Trainer::Impl::give_up(StepOutcome outcome, const std::vector<double>& parts,
@@ -291,7 +292,7 @@ Trainer::Impl::StepOutcome Trainer::Impl::give_up(StepOutcome outcome, const std
   log::warn("{}; skipped", message);
   ++state.skipped_steps;
   outcome.skipped = true;
-  engine->skip_update();
+  if (spikes.active()) engine->skip_update();
   return outcome;
 }
 
@@ -323,8 +324,7 @@ bool Trainer::Impl::evaluate() {
   const auto train =
       on("train", data.train(), (val_windows + config.train.micro_batch - 1) / config.train.micro_batch);
   config.gossip.continue_from_average ? engine->keep_average() : engine->drop_average();
-  std::vector<double> nothing;
-  share(nothing);
+  share_signals();
   reporter.evaluation({.step = state.step,
                        .train_loss = train.loss(),
                        .val_loss = val.loss(),

@@ -66,6 +66,18 @@ TEST_F(EmulatedGpu, RanksOfOneGpuAreOneRank) {
   expect_same("stages", "one");
 }
 
+// Two micro-batches, dropout, a learning rate and a window of the optimizer that change from step to step.
+TEST_F(EmulatedGpu, ARecordedStepIsTheStep) {
+  const Settings busy = {"train.micro_batch=2", "model.dropout=0.2", "optim.name=accum_adamw",
+                         "optim.accum_steps=3", "lr_schedule.warmup_steps=4"};
+  train_well(gpu("played", busy));
+  train_well(gpu("launched", with(busy, {"train.graph=false"})));
+  const auto log = [&](const std::string& run) { return read_file(file("runs") / run / "train.log"); };
+  EXPECT_THAT(log("played"), HasSubstr("recorded as a graph"));
+  EXPECT_THAT(log("launched"), testing::Not(HasSubstr("recorded as a graph")));
+  expect_same("played", "launched");
+}
+
 TEST_F(EmulatedGpu, ItsCheckpointsAreEveryBackends) {
   train_well(gpu("gpu"));
   train_well({"run.name=cpu", "train.steps=6", "eval.interval=3", "checkpoint.interval=3"});

@@ -120,7 +120,7 @@ TEST(TensorTraffic, OfGradientsIsOncePerStepAndOfNormsAlone) {
     rank.recording.clear();
     rank.engine->begin_step(0);
     for (int pass = 0; pass < 2; ++pass) rank.model->train(rank.batch, {nullptr, DType::f64, {1}}, 1);
-    rank.engine->gradient_norm();
+    rank.engine->measure_gradient();
     Traffic expected;
     const auto add = [&](const std::string& unit, std::int64_t elements) {
       if (!sequence) return;

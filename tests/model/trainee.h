@@ -85,6 +85,7 @@ class Trainee {
   // One step of training, counted from 0; returns the mean loss before it.
   double train(const Tokens& batch, std::int64_t step, double lr) {
     const double loss = backward(batch, step, {lr, step + 1});
+    engine_->measure_gradient();
     norm_ = engine_->gradient_norm();
     engine_->update();
     return loss;

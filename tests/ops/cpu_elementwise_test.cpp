@@ -159,11 +159,15 @@ INSTANTIATE_TEST_SUITE_P(Sizes, CpuElementwise,
 
 class CpuClip : public Conformance<int> {
  protected:
-  double scale(double squares, double max_norm) const {
-    const Buffer in{cpu().backend, DType::f64, {1}, Values{squares}}, out = cpu().full({1});
-    cpu().backend.clip_scale(out, in, max_norm);
+  double scale(double squares, double max_norm, const Values& losses = {}) const {
+    const Buffer in{cpu().backend, DType::f64, {1}, Values{squares}},
+        out = cpu().full({1}),
+        with{cpu().backend, DType::f64, {static_cast<std::int64_t>(losses.size())}, losses};
+    cpu().backend.clip_scale(out, in, max_norm, losses.size() > 0 ? with : Tensor{});
     return out.values()[0];
   }
+  static constexpr double kInfinity = std::numeric_limits<double>::infinity(),
+                          kNan = std::numeric_limits<double>::quiet_NaN();
 };
 
 TEST_F(CpuClip, ScalesNormsAboveTheMaximumOnly) {
@@ -173,12 +177,61 @@ TEST_F(CpuClip, ScalesNormsAboveTheMaximumOnly) {
   EXPECT_EQ(scale(1e6, 0), 1) << "0 means no clipping";
 }
 
-TEST_F(CpuClip, NormsThatAreNotFiniteGiveZero) {
-  constexpr double kInfinity = std::numeric_limits<double>::infinity(),
-                   kNan = std::numeric_limits<double>::quiet_NaN();
+TEST_F(CpuClip, WhatIsNotFiniteGivesNan) {
   for (const double max_norm : {0.0, 1.0}) {
-    EXPECT_EQ(scale(kInfinity, max_norm), 0);
-    EXPECT_EQ(scale(kNan, max_norm), 0);
+    EXPECT_TRUE(std::isnan(scale(kInfinity, max_norm)));
+    EXPECT_TRUE(std::isnan(scale(kNan, max_norm)));
+    EXPECT_TRUE(std::isnan(scale(0.25, max_norm, {1, kInfinity})));
+    EXPECT_TRUE(std::isnan(scale(0.25, max_norm, {kNan, 1})));
+    EXPECT_EQ(scale(0.25, max_norm, {1, 1e300}), 1);
+  }
+}
+
+TEST_F(CpuClip, WithNanAnUpdateChangesNothing) {
+  for (const bool with_mean : {false, true}) {
+    const std::int64_t n = 1003;
+    const Side side = cpu();
+    const Values old = normal_values(n, 1);
+    const Buffer w = side.full({n}, old), m = side.full({n}, old), v = side.full({n}, old),
+                 mean = side.full({n}, old), copy{side.backend, DType::bf16, {n}},
+                 nan = side.full({1}, Values{kNan});
+    const AdamWStep step{
+        .lr = 0.1f, .weight_decay = 0.1f, .grad_scale = static_cast<const Tensor&>(nan).as<const float>()};
+    side.backend.adamw(w, copy, m, v, with_mean ? mean : Tensor{}, side.full({n}, normal_values(n, 2)), step);
+    for (const auto* x : {&w, &m, &v, &mean}) EXPECT_TRUE((x->values() == old).min());
+    EXPECT_TRUE((copy.values() == rounded(old, DType::bf16)).min()) << "the copy is made all the same";
+  }
+}
+
+class CpuSumRows : public Conformance<int> {
+ protected:
+  // Of the first n of each of so many rows.
+  double sum(const Values& numbers, std::int64_t rows, std::int64_t n) const {
+    const auto count = static_cast<std::int64_t>(numbers.size());
+    const Buffer x{cpu().backend, DType::f64, {rows, count / rows}, numbers},
+        total{cpu().backend, DType::f64, {1}, Values{0.5}};
+    cpu().backend.sum_rows(total, x, n);
+    return total.values()[0];
+  }
+};
+
+// Numbers of very different sizes, so that another order shows.
+TEST_F(CpuSumRows, TheOrderKnowsNeitherRowsNorZerosBehind) {
+  for (const std::int64_t n : {1, 7, 1024, 5000}) {
+    Values line = normal_values(n, 1);
+    for (std::size_t i = 0; i < line.size(); ++i) line[i] *= std::pow(10.0, static_cast<double>(i % 17));
+    const double whole = sum(line, 1, n);
+    EXPECT_NEAR(whole, 0.5 + line.sum(), 1e-12 * std::abs(line).sum());
+    Values longer(0.0, line.size() + 600);
+    longer[std::slice(0, line.size(), 1)] = line;
+    EXPECT_EQ(sum(longer, 1, n + 600), whole);
+    // The same line as rows of four with two strangers behind each, and zeros at the end.
+    const std::int64_t rows = (n + 3) / 4;
+    Values cut(1e30, static_cast<std::size_t>(rows * 6));
+    for (std::int64_t i = 0; i < rows * 4; ++i) {
+      cut[static_cast<std::size_t>(i / 4 * 6 + i % 4)] = i < n ? line[static_cast<std::size_t>(i)] : 0;
+    }
+    EXPECT_EQ(sum(cut, rows, 4), whole);
   }
 }
 

@@ -21,6 +21,9 @@ class FarBackend final : public Backend {
   void copy_to_host(void* host, const Tensor& from) override { near_->copy_to_host(host, near(from)); }
   void copy_from_host(const Tensor& to, const void* host) override { near_->copy_from_host(near(to), host); }
   void synchronize() override { near_->synchronize(); }
+  bool records() const override { return near_->records(); }
+  void begin_recording() override { near_->begin_recording(); }
+  std::unique_ptr<RecordedWork> end_recording() override { return near_->end_recording(); }
   bool is_remote(const void* data) const override {
     return (reinterpret_cast<std::uintptr_t>(data) & kFar) != 0;
   }
@@ -33,8 +36,12 @@ class FarBackend final : public Backend {
   }
   void sum(const Tensor& total, const Tensor& x) override { call(&Backend::sum, total, x); }
   void sum_squares(const Tensor& totals, const Tensor& x) override { call(&Backend::sum_squares, totals, x); }
-  void clip_scale(const Tensor& scale, const Tensor& squares, double max_norm) override {
-    call(&Backend::clip_scale, scale, squares, max_norm);
+  void sum_rows(const Tensor& total, const Tensor& x, std::int64_t n) override {
+    call(&Backend::sum_rows, total, x, n);
+  }
+  void clip_scale(const Tensor& scale, const Tensor& squares, double max_norm,
+                  const Tensor& losses) override {
+    call(&Backend::clip_scale, scale, squares, max_norm, losses);
   }
   void linear_forward(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias) override {
     call(&Backend::linear_forward, y, x, w, bias);
@@ -116,7 +123,8 @@ class FarBackend final : public Backend {
   void adamw(const Tensor& weights, const Tensor& compute, const Tensor& m, const Tensor& v,
              const Tensor& mean, const Tensor& grads, const AdamWStep& step) override {
     AdamWStep here = step;
-    if (step.grad_scale) here.grad_scale = static_cast<const float*>(moved(step.grad_scale));
+    here.grad_scale = moved(step.grad_scale);
+    here.now = moved(step.now);
     call(&Backend::adamw, weights, compute, m, v, mean, grads, here);
   }
 
@@ -134,6 +142,10 @@ class FarBackend final : public Backend {
   }
   // What is not the backend's becomes an address that is none.
   static Tensor near(const Tensor& x) { return {moved(x.data), x.dtype, x.shape}; }
+  static Dropout near(Dropout x) {
+    x.now = moved(x.now);
+    return x;
+  }
   template <typename... Parameters, typename... Arguments>
   void call(void (Backend::*op)(Parameters...), const Arguments&... arguments) {
     ((*near_).*op)(near(arguments)...);

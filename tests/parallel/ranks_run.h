@@ -173,6 +173,7 @@ class RankOfRun {
     backend_->zero(losses_);
     const float scale = 1.0f / static_cast<float>(count() * run_.model.block_size);
     model_.train(batches, losses_, factor * scale);
+    engine_->measure_gradient();
     outcome.norms.push_back(engine_->gradient_norm());
 
     const Values of_passes = losses_.values();

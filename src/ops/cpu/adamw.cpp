@@ -10,6 +10,10 @@ namespace shoal::cpu {
 void CpuBackend::adamw(const Tensor& weights, const Tensor& compute, const Tensor& m, const Tensor& v,
                        const Tensor& mean, const Tensor& grads, const AdamWStep& step) {
   const float scale = step.grad_scale ? *step.grad_scale : 1.0f;
+  if (std::isnan(scale)) {
+    if (compute) convert(compute, weights);
+    return;
+  }
   const float keep = step.l2 ? 1.0f : 1.0f - step.lr * step.weight_decay;
   const float rate = step.lr / step.correction1;
   const float root2 = std::sqrt(step.correction2);

@@ -1,6 +1,9 @@
 // Copies, sums, residual additions with dropout, and GELU.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
+#include <span>
 #include <vector>
 
 #include "ops/cpu/cpu_backend.h"
@@ -124,11 +127,22 @@ void CpuBackend::scale(const Tensor& out, const Tensor& x, float factor) {
 void CpuBackend::sum(const Tensor& total, const Tensor& x) { add_sums<false>(threads_, total, x); }
 void CpuBackend::sum_squares(const Tensor& totals, const Tensor& x) { add_sums<true>(threads_, totals, x); }
 
-void CpuBackend::clip_scale(const Tensor& scale, const Tensor& squares, double max_norm) {
+void CpuBackend::sum_rows(const Tensor& total, const Tensor& x, std::int64_t n) {
+  double& sum = *total.as<double>();
+  for (std::int64_t row = 0; row < x.rows(); ++row) {
+    const double* from = x.as<double>() + row * x.columns();
+    for (std::int64_t i = 0; i < n; ++i) sum += from[i];
+  }
+}
+
+void CpuBackend::clip_scale(const Tensor& scale, const Tensor& squares, double max_norm,
+                            const Tensor& losses) {
   const double norm = std::sqrt(*squares.as<double>());
-  double factor = max_norm > 0 ? std::min(1.0, max_norm / (norm + 1e-6)) : 1.0;
-  if (!std::isfinite(norm)) factor = 0;
-  *scale.as<float>() = static_cast<float>(factor);
+  const std::span known(losses.as<double>(), losses ? static_cast<std::size_t>(losses.count()) : 0);
+  const bool finite =
+      std::isfinite(norm) && std::ranges::all_of(known, [](double x) { return std::isfinite(x); });
+  const double factor = max_norm > 0 ? std::min(1.0, max_norm / (norm + 1e-6)) : 1.0;
+  *scale.as<float>() = finite ? static_cast<float>(factor) : std::numeric_limits<float>::quiet_NaN();
 }
 
 void CpuBackend::residual_forward(const Tensor& out, const Tensor& residual, const Tensor& branch,

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ops/cuda/check.h"
+#include "ops/cuda/graph.h"
 
 namespace shoal::cuda {
 
@@ -10,6 +11,7 @@ CudaBackend::CudaBackend(const CudaOptions& options)
     : options_(options),
       device_(options.device),
       stream_(make_stream()),
+      mailbox_(stream_.get()),
       matmul_(stream_.get(), {.tf32 = options.tf32, .tune = options.tune}) {}
 
 Gpu CudaBackend::gpu() const {
@@ -28,6 +30,7 @@ void* CudaBackend::allocate(std::size_t bytes) {
 void CudaBackend::release(void* data, std::size_t) { cudaFree(data); }
 
 void CudaBackend::copy_to_host(void* host, const Tensor& from) {
+  if (from.bytes() <= Mailbox::kMost) return mailbox_.fetch(host, from.data, from.bytes());
   check(cudaMemcpyAsync(host, from.data, from.bytes(), cudaMemcpyDeviceToHost, stream_.get()));
   check(cudaStreamSynchronize(stream_.get()));
 }
@@ -35,6 +38,7 @@ void CudaBackend::copy_to_host(void* host, const Tensor& from) {
 // Memory that is not pinned has been read when this returns; pinned memory has to stay as it is until the
 // copy is over.
 void CudaBackend::copy_from_host(const Tensor& to, const void* host) {
+  if (to.bytes() <= Mailbox::kMost) return mailbox_.send(to.data, host, to.bytes());
   check(cudaMemcpyAsync(to.data, host, to.bytes(), cudaMemcpyHostToDevice, stream_.get()));
 }
 
@@ -43,6 +47,9 @@ bool CudaBackend::is_remote(const void* data) const {
   check(cudaPointerGetAttributes(&attributes, data));
   return attributes.type == cudaMemoryTypeDevice;
 }
+
+void CudaBackend::begin_recording() { begin_capture(stream_.get()); }
+std::unique_ptr<RecordedWork> CudaBackend::end_recording() { return end_capture(stream_.get()); }
 
 void CudaBackend::synchronize() { check(cudaStreamSynchronize(stream_.get())); }
 

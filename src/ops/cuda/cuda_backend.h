@@ -24,6 +24,9 @@ class CudaBackend final : public Backend {
   void copy_from_host(const Tensor& to, const void* host) override;
   void synchronize() override;
   bool is_remote(const void* data) const override;
+  bool records() const override { return true; }
+  void begin_recording() override;
+  std::unique_ptr<RecordedWork> end_recording() override;
 
   void zero(const Tensor& x) override;
   void convert(const Tensor& out, const Tensor& x) override;
@@ -31,7 +34,8 @@ class CudaBackend final : public Backend {
   void scale(const Tensor& out, const Tensor& x, float factor) override;
   void sum(const Tensor& total, const Tensor& x) override;
   void sum_squares(const Tensor& totals, const Tensor& x) override;
-  void clip_scale(const Tensor& scale, const Tensor& squares, double max_norm) override;
+  void sum_rows(const Tensor& total, const Tensor& x, std::int64_t n) override;
+  void clip_scale(const Tensor& scale, const Tensor& squares, double max_norm, const Tensor& losses) override;
 
   void linear_forward(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias) override;
   void linear_backward_input(const Tensor& dx, const Tensor& dy, const Tensor& w) override;
@@ -89,6 +93,7 @@ class CudaBackend final : public Backend {
   CudaOptions options_;
   Device device_;
   GpuStream stream_;
+  Mailbox mailbox_;
   Scratch scratch_;
   Matmul matmul_;
 };

@@ -167,15 +167,23 @@ struct Update {
   float* mean;
   const float* grads;
   const float* grad_scale;
-  float keep, rate, beta1, beta2, rest1, rest2, root2, eps, l2_decay, share;
-  bool commit;
+  const AdamWNumbers* now;
+  AdamWNumbers numbers;  // where there is no `now`
+  float beta1, beta2, rest1, rest2, eps, decay, l2_decay, share;
 
   template <int kCount>
   __device__ void at(std::int64_t i) const {
-    auto w = load<kCount>(weights + i), old_m = load<kCount>(m + i), old_v = load<kCount>(v + i),
-         g = load<kCount>(grads + i);
-    auto sum = mean ? load<kCount>(mean + i) : g;
     const float scale = grad_scale ? *grad_scale : 1.0f;
+    auto w = load<kCount>(weights + i);
+    if (isnan(scale)) {
+      if (compute) store(compute + i, w);
+      return;
+    }
+    const AdamWNumbers step = now ? *now : numbers;
+    const float keep = 1.0f - step.lr * decay, rate = step.lr / step.correction1,
+                root2 = sqrtf(step.correction2);
+    auto old_m = load<kCount>(m + i), old_v = load<kCount>(v + i), g = load<kCount>(grads + i);
+    auto sum = mean ? load<kCount>(mean + i) : g;
 #pragma unroll
     for (int j = 0; j < kCount; ++j) {
       g.at[j] *= scale;
@@ -189,10 +197,10 @@ struct Update {
     store(weights + i, w);
     if (compute) store(compute + i, w);
     if (mean) {
-      if (commit) sum = {};
+      if (step.commit) sum = {};
       store(mean + i, sum);
     }
-    if (!commit) return;
+    if (!step.commit) return;
     store(m + i, old_m);
     store(v + i, old_v);
   }
@@ -201,13 +209,13 @@ struct Update {
   __device__ float mixed_v(float old, float g) const { return fmaf(beta2, old, rest2 * g * g); }
 };
 
-__global__ void clip_scale_kernel(float* scale, const double* squares, double max_norm) {
+__global__ void clip_scale_kernel(float* scale, const double* squares, double max_norm, const double* losses,
+                                  std::int64_t count) {
   const double norm = sqrt(*squares);
-  double result = 1;
-  if (!isfinite(norm)) {
-    result = 0;
-  } else if (max_norm > 0) {
-    result = fmin(1.0, max_norm / (norm + 1e-6));
+  double result = max_norm > 0 ? fmin(1.0, max_norm / (norm + 1e-6)) : 1.0;
+  if (!isfinite(norm)) result = nan("");
+  for (std::int64_t i = 0; i < count; ++i) {
+    if (!isfinite(losses[i])) result = nan("");
   }
   *scale = static_cast<float>(result);
 }
@@ -278,23 +286,24 @@ void CudaBackend::adamw(const Tensor& weights, const Tensor& compute, const Tens
                       .mean = mean.as<float>(),
                       .grads = grads.as<float>(),
                       .grad_scale = step.grad_scale,
-                      .keep = step.l2 ? 1.0f : 1.0f - step.lr * step.weight_decay,
-                      .rate = step.lr / step.correction1,
+                      .now = step.now,
+                      .numbers = step.numbers(),
                       .beta1 = step.beta1,
                       .beta2 = step.beta2,
                       .rest1 = 1.0f - step.beta1,
                       .rest2 = 1.0f - step.beta2,
-                      .root2 = std::sqrt(step.correction2),
                       .eps = step.eps,
+                      .decay = step.l2 ? 0.0f : step.weight_decay,
                       .l2_decay = step.l2 ? step.weight_decay : 0.0f,
-                      .share = step.share,
-                      .commit = step.commit};
+                      .share = step.share};
   for_elements<4>(weights.count(), aligned(weights.data, compute.data, m.data, v.data, mean.data, grads.data),
                   update, stream_.get());
 }
 
-void CudaBackend::clip_scale(const Tensor& scale, const Tensor& squares, double max_norm) {
-  launch(clip_scale_kernel, 1, 1, 0, stream_.get(), scale.as<float>(), squares.as<double>(), max_norm);
+void CudaBackend::clip_scale(const Tensor& scale, const Tensor& squares, double max_norm,
+                             const Tensor& losses) {
+  launch(clip_scale_kernel, 1, 1, 0, stream_.get(), scale.as<float>(), squares.as<double>(), max_norm,
+         losses.as<double>(), losses ? losses.count() : 0);
 }
 
 }  // namespace shoal::cuda

@@ -148,16 +148,6 @@ bool capturing(cudaStream_t stream) {
   return status != cudaStreamCaptureStatusNone;
 }
 
-struct EventDeleter {
-  void operator()(cudaEvent_t event) const { cudaEventDestroy(event); }
-};
-using Event = std::unique_ptr<CUevent_st, EventDeleter>;
-Event make_event() {
-  cudaEvent_t made = nullptr;
-  check(cudaEventCreate(&made));
-  return Event(made);
-}
-
 }  // namespace
 
 struct Matmul::Plan {

@@ -1,6 +1,7 @@
 #include "ops/cuda/memory.h"
 
 #include <algorithm>
+#include <cstring>
 #include <string_view>
 
 #include "core/error.h"
@@ -92,6 +93,40 @@ GpuStream make_stream() {
   cudaStream_t stream = nullptr;
   check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
   return GpuStream(stream);
+}
+
+Event make_event() {
+  cudaEvent_t made = nullptr;
+  check(cudaEventCreate(&made));
+  return Event(made);
+}
+
+Pinned take_pinned(std::size_t bytes) {
+  void* memory = nullptr;
+  check(cudaHostAlloc(&memory, std::max<std::size_t>(bytes, 1), cudaHostAllocDefault));
+  return Pinned(memory);
+}
+
+Mailbox::Mailbox(cudaStream_t stream)
+    : stream_(stream), memory_(take_pinned((kHalves + 1) * kMost)), read_{make_event(), make_event()} {}
+
+void Mailbox::send(void* to, const void* host, std::size_t bytes) {
+  if (used_ + bytes > kMost) {
+    check(cudaEventRecord(read_[half_].get(), stream_));
+    half_ = (half_ + 1) % kHalves;
+    used_ = 0;
+    check(cudaEventSynchronize(read_[half_].get()));
+  }
+  std::byte* place = half(half_) + used_;
+  used_ += bytes;
+  std::memcpy(place, host, bytes);
+  check(cudaMemcpyAsync(to, place, bytes, cudaMemcpyHostToDevice, stream_));
+}
+
+void Mailbox::fetch(void* host, const void* from, std::size_t bytes) {
+  check(cudaMemcpyAsync(half(kHalves), from, bytes, cudaMemcpyDeviceToHost, stream_));
+  check(cudaStreamSynchronize(stream_));
+  std::memcpy(host, half(kHalves), bytes);
 }
 
 Memory take_memory(std::size_t bytes) {

@@ -32,12 +32,47 @@ struct StreamDeleter {
 using GpuStream = std::unique_ptr<CUstream_st, StreamDeleter>;
 GpuStream make_stream();
 
+struct EventDeleter {
+  void operator()(cudaEvent_t event) const { cudaEventDestroy(event); }
+};
+using Event = std::unique_ptr<CUevent_st, EventDeleter>;
+Event make_event();
+
 struct MemoryDeleter {
   void operator()(void* memory) const { cudaFree(memory); }
 };
 using Memory = std::unique_ptr<void, MemoryDeleter>;
 // Throws Error with what was wanted and what is free.
 Memory take_memory(std::size_t bytes);
+
+struct PinnedDeleter {
+  void operator()(void* memory) const { cudaFreeHost(memory); }
+};
+using Pinned = std::unique_ptr<void, PinnedDeleter>;
+// Memory of the host that the GPU copies from and to by itself.
+Pinned take_pinned(std::size_t bytes);
+
+// Small copies between host and GPU, through pinned memory: the host never waits for one to the GPU, unless
+// it is that far ahead.
+class Mailbox {
+ public:
+  static constexpr std::size_t kMost = std::size_t{2} << 20;  // bytes of a copy
+
+  explicit Mailbox(cudaStream_t stream);
+  void send(void* to, const void* host, std::size_t bytes);
+  // Waits for the stream.
+  void fetch(void* host, const void* from, std::size_t bytes);
+
+ private:
+  static constexpr int kHalves = 2;
+  std::byte* half(int which) const { return static_cast<std::byte*>(memory_.get()) + which * kMost; }
+
+  cudaStream_t stream_;
+  Pinned memory_;        // two halves for what goes out, one for what comes in
+  Event read_[kHalves];  // all of that half has been read
+  int half_ = 0;
+  std::size_t used_ = 0;  // of the half
+};
 
 // Memory for one op at a time. What it has outgrown is kept, since a captured graph may use it.
 class Scratch {

@@ -10,16 +10,9 @@ namespace {
 
 constexpr std::int64_t kSize = 8192;
 
-struct EventDeleter {
-  void operator()(cudaEvent_t event) const { cudaEventDestroy(event); }
-};
-using Event = std::unique_ptr<CUevent_st, EventDeleter>;
-
 Event record(cudaStream_t stream) {
-  cudaEvent_t made = nullptr;
-  check(cudaEventCreate(&made));
-  Event event(made);
-  check(cudaEventRecord(made, stream));
+  Event event = make_event();
+  check(cudaEventRecord(event.get(), stream));
   return event;
 }
 

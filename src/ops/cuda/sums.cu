@@ -42,6 +42,17 @@ __global__ void fold_sums_kernel(double* totals, const double* parts, std::int64
   if (threadIdx.x == 0) totals[blockIdx.x] += sum;
 }
 
+// One block, whose thread t has the numbers t, t + kLanes, ... of all rows as one line.
+constexpr unsigned kLanes = 1024;
+__global__ void __launch_bounds__(kLanes)
+    sum_rows_kernel(double* total, const double* x, unsigned rows, unsigned stride, unsigned n) {
+  __shared__ double shared[kLanes / kWarp];
+  double sum = 0;
+  for (unsigned i = threadIdx.x; i < rows * n; i += kLanes) sum += x[i / n * stride + i % n];
+  sum = block_sum<kLanes>(sum, shared);
+  if (threadIdx.x == 0) *total += sum;
+}
+
 // --- in float, over rows
 constexpr std::int64_t kRows = 256;  // whose sums one block of threads makes
 
@@ -129,6 +140,11 @@ void CudaBackend::add_sums(const Tensor& totals, const Tensor& x, bool squares) 
   launch(fold_sums_kernel, blocks(pieces), kThreads, 0, stream_.get(), totals.as<double>(), parts, of_piece);
 }
 
+void CudaBackend::sum_rows(const Tensor& total, const Tensor& x, std::int64_t n) {
+  if (n == 0) return;
+  launch(sum_rows_kernel, 1, kLanes, 0, stream_.get(), total.as<double>(), x.as<double>(), x.rows(),
+         x.columns(), n);
+}
 void CudaBackend::sum(const Tensor& total, const Tensor& x) { add_sums(total, x, false); }
 void CudaBackend::sum_squares(const Tensor& totals, const Tensor& x) { add_sums(totals, x, true); }
 

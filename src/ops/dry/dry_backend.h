@@ -29,7 +29,8 @@ class DryBackend : public Backend {
   void scale(const Tensor&, const Tensor&, float) override {}
   void sum(const Tensor&, const Tensor&) override {}
   void sum_squares(const Tensor&, const Tensor&) override {}
-  void clip_scale(const Tensor&, const Tensor&, double) override {}
+  void sum_rows(const Tensor&, const Tensor&, std::int64_t) override {}
+  void clip_scale(const Tensor&, const Tensor&, double, const Tensor&) override {}
 
   void linear_forward(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias) override;
   void linear_backward_input(const Tensor& dx, const Tensor& dy, const Tensor& w) override;

@@ -67,14 +67,21 @@ void ReferenceBackend::sum_squares(const Tensor& totals, const Tensor& x) {
   }
 }
 
-void ReferenceBackend::clip_scale(const Tensor& scale, const Tensor& squares, double max_norm) {
-  const double norm = std::sqrt(*squares.as<double>());
-  double result = 1;
-  if (!std::isfinite(norm)) {
-    result = 0;
-  } else if (max_norm > 0) {
-    result = std::min(1.0, max_norm / (norm + 1e-6));
+void ReferenceBackend::sum_rows(const Tensor& total, const Tensor& x, std::int64_t n) {
+  for (std::int64_t row = 0; row < x.rows(); ++row) {
+    for (std::int64_t i = 0; i < n; ++i) *total.as<double>() += x.as<double>()[row * x.columns() + i];
   }
+}
+
+void ReferenceBackend::clip_scale(const Tensor& scale, const Tensor& squares, double max_norm,
+                                  const Tensor& losses) {
+  const double norm = std::sqrt(*squares.as<double>());
+  double result = max_norm > 0 ? std::min(1.0, max_norm / (norm + 1e-6)) : 1.0;
+  const auto spoil = [&](double x) {
+    if (!std::isfinite(x)) result = std::numeric_limits<double>::quiet_NaN();
+  };
+  spoil(norm);
+  for (std::int64_t i = 0; losses && i < losses.count(); ++i) spoil(losses.as<double>()[i]);
   *scale.as<float>() = static_cast<float>(result);
 }
 
@@ -101,6 +108,10 @@ void ReferenceBackend::adamw(const Tensor& weights, const Tensor& compute, const
                              const Tensor& mean, const Tensor& grads, const AdamWStep& step) {
   const double lr = step.lr, beta1 = step.beta1, beta2 = step.beta2, decay = step.weight_decay;
   const double grad_scale = step.grad_scale != nullptr ? *step.grad_scale : 1.0;
+  if (std::isnan(grad_scale)) {
+    if (compute) write(compute, read(weights));
+    return;
+  }
   auto weight = read(weights), first = read(m), second = read(v);
   auto window = mean ? read(mean) : reference::Values();
   const auto grad = read(grads);

@@ -23,7 +23,8 @@ class ReferenceBackend : public Backend {
   void scale(const Tensor& out, const Tensor& x, float factor) override;
   void sum(const Tensor& total, const Tensor& x) override;
   void sum_squares(const Tensor& totals, const Tensor& x) override;
-  void clip_scale(const Tensor& scale, const Tensor& squares, double max_norm) override;
+  void sum_rows(const Tensor& total, const Tensor& x, std::int64_t n) override;
+  void clip_scale(const Tensor& scale, const Tensor& squares, double max_norm, const Tensor& losses) override;
 
   void linear_forward(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias) override;
   void linear_backward_input(const Tensor& dx, const Tensor& dy, const Tensor& w) override;

@@ -142,6 +142,56 @@ TEST_P(Cuda, AWholeModelFollowsTheCpu) {
   }
 }
 
+// What is read in the backend's memory is what it holds when the recording is played.
+TEST_P(Cuda, ARecordingFollowsTheNumbersInItsMemory) {
+  const std::int64_t B = 2, T = 16, C = 64, n = B * T * C;
+  const Side side = gpu();
+  const Values branch_values = values(n, 1);
+  const Buffer branch = side.compute({B, T, C}, branch_values), w = side.full({n}, normal_values(n, 2)),
+               m = side.full({n}), v = side.full({n}), grads = side.full({n}, normal_values(n, 3)),
+               zeros = side.full({B, T, C}), out = side.full({B, T, C}), step = side.ints({1}),
+               numbers{side.backend, DType::f32, {4}};
+  Dropout dropout = some_dropout(T);
+  AdamWStep update{.weight_decay = 0.1f};
+  const auto work = [&](const Buffer& to) {
+    side.backend.residual_forward(to, zeros, branch, dropout);
+    side.backend.adamw(w, {}, m, v, {}, grads, update);
+  };
+  const auto set = [&](std::uint32_t at, const AdamWNumbers& now) {
+    side.backend.copy_from_host(step, &at);
+    side.backend.copy_from_host(numbers, &now);
+  };
+  const AdamWNumbers first{0.1f, 0.1f, 0.05f, 1}, second{0.2f, 0.19f, 0.0975f, 1};
+  dropout.now = Tensor(step).as<const std::uint32_t>();
+  update.now = Tensor(numbers).as<const AdamWNumbers>();
+  side.backend.begin_recording();
+  work(out);
+  const auto recording = side.backend.end_recording();
+  EXPECT_TRUE((m.values() == 0.0).min()) << "recording does nothing";
+  const auto played = [&](std::uint32_t at, const AdamWNumbers& now) {
+    set(at, now);
+    recording->play();
+    return std::array{out.values(), w.values(), m.values(), v.values()};
+  };
+  const auto one = played(5, first), two = played(6, second);
+
+  side.backend.convert(w, side.full({n}, normal_values(n, 2)));
+  side.backend.zero(m);
+  side.backend.zero(v);
+  dropout.now = nullptr;
+  update.now = nullptr;
+  const auto done = [&](std::uint32_t at, const AdamWNumbers& now) {
+    dropout.step = at;
+    update.lr = now.lr, update.correction1 = now.correction1, update.correction2 = now.correction2;
+    work(out);
+    return std::array{out.values(), w.values(), m.values(), v.values()};
+  };
+  for (const auto& [expected, actual] : {std::pair{done(5, first), one}, std::pair{done(6, second), two}}) {
+    for (std::size_t i = 0; i < actual.size(); ++i) EXPECT_TRUE((actual[i] == expected[i]).min()) << i;
+  }
+  EXPECT_FALSE((one[0] == two[0]).min()) << "another step has another mask";
+}
+
 // Logits may have the type of the products: the results are those of the same numbers as float32.
 TEST_P(Cuda, LogitsOfEitherTypeAreTheSame) {
   for (const std::int64_t V : {1003, 1024}) {

@@ -8,12 +8,15 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <stdexcept>
 #include <utility>
 #include <vector>
 
 namespace shoal::emulated {
 namespace {
+
+thread_local std::optional<std::vector<std::function<void()>>> captured;
 
 // Arrivals of a barrier. Threads that have ended count as arrived.
 struct Barrier {
@@ -205,5 +208,10 @@ void wait_until_left(int groups) {
     mine().groups.pop_front();
   }
 }
+
+void now_or_kept(std::function<void()> work) { captured ? captured->push_back(std::move(work)) : work(); }
+bool capturing() { return captured.has_value(); }
+void begin_capture() { captured.emplace(); }
+std::vector<std::function<void()>> end_capture() { return *std::exchange(captured, std::nullopt); }
 
 }  // namespace shoal::emulated

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstring>
 #include <functional>
+#include <vector>
 
 namespace shoal::emulated {
 
@@ -13,6 +14,12 @@ inline constexpr int kWarp = 32;
 
 inline dim3 gridDim, blockDim;
 inline uint3 blockIdx, threadIdx;
+
+// What a stream does: at once, or kept while the calling thread captures.
+void now_or_kept(std::function<void()> work);
+bool capturing();
+void begin_capture();
+std::vector<std::function<void()>> end_capture();
 
 // Runs `thread` in every thread of every block. Throws where threads of a block wait for what cannot come.
 void run_grid(dim3 grid, dim3 block, std::size_t shared, const std::function<void()>& thread);

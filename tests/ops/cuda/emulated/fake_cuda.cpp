@@ -10,6 +10,9 @@
 #include <vector>
 
 #include "core/dtype.h"
+#include "ops/cuda/emulated/block.h"
+
+using namespace shoal::emulated;
 
 extern "C" {
 
@@ -46,20 +49,47 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
 }
 cudaError_t cudaFree(void* memory) { return std::free(memory), cudaSuccess; }
 cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) { return *free = *total = 0, cudaSuccess; }
-cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind, cudaStream_t) {
-  return std::memmove(to, from, bytes), cudaSuccess;
+cudaError_t cudaHostAlloc(void** memory, std::size_t bytes, unsigned) { return cudaMalloc(memory, bytes); }
+cudaError_t cudaFreeHost(void* memory) { return std::free(memory), cudaSuccess; }
+// What the host gives or gets is not the same when it is done again.
+cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t) {
+  if (capturing() && kind != cudaMemcpyDeviceToDevice) return cudaErrorStreamCaptureUnsupported;
+  return now_or_kept([=] { std::memmove(to, from, bytes); }), cudaSuccess;
 }
 cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t) {
-  return std::memset(to, value, bytes), cudaSuccess;
+  return now_or_kept([=] { std::memset(to, value, bytes); }), cudaSuccess;
+}
+
+using Work = std::vector<std::function<void()>>;
+cudaError_t cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode) {
+  return begin_capture(), cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t* graph) {
+  return *graph = reinterpret_cast<cudaGraph_t>(new Work(end_capture())), cudaSuccess;
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long) {
+  return *exec = reinterpret_cast<cudaGraphExec_t>(new Work(*reinterpret_cast<Work*>(graph))), cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t) {
+  for (const auto& work : *reinterpret_cast<Work*>(exec)) work();
+  return cudaSuccess;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) { return delete reinterpret_cast<Work*>(graph), cudaSuccess; }
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
+  return delete reinterpret_cast<Work*>(exec), cudaSuccess;
 }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
   return *stream = nullptr, cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaStreamSynchronize(cudaStream_t) {
+  return capturing() ? cudaErrorStreamCaptureUnsupported : cudaSuccess;
+}
 cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
-  return *status = cudaStreamCaptureStatusNone, cudaSuccess;
+  *status = capturing() ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+  return cudaSuccess;
 }
 cudaError_t cudaEventCreate(cudaEvent_t* event) { return *event = nullptr, cudaSuccess; }
 cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSuccess; }
@@ -162,30 +192,33 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
                               const void* beta, const void* c, cublasLtMatrixLayout_t, void* d,
                               cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t*, void*,
                               std::size_t, cudaStream_t) {
-  const auto& operation = *reinterpret_cast<Operation*>(desc);
-  const auto &A = *reinterpret_cast<Layout*>(a_layout), &B = *reinterpret_cast<Layout*>(b_layout),
-             &D = *reinterpret_cast<Layout*>(d_layout);
+  const Operation operation = *reinterpret_cast<Operation*>(desc);
+  const Layout A = *reinterpret_cast<Layout*>(a_layout), B = *reinterpret_cast<Layout*>(b_layout),
+               D = *reinterpret_cast<Layout*>(d_layout);
+  const float by = *static_cast<const float*>(alpha), keep = *static_cast<const float*>(beta);
   const bool ta = operation.transpose_a == CUBLAS_OP_T, tb = operation.transpose_b == CUBLAS_OP_T;
   const std::uint64_t k = ta ? A.rows : A.columns;
   if ((ta ? A.columns : A.rows) != D.rows || (tb ? B.rows : B.columns) != D.columns ||
       (tb ? B.columns : B.rows) != k) {
     return CUBLAS_STATUS_INVALID_VALUE;
   }
-  std::vector<double> column(k);
-  for (std::uint64_t j = 0; j < D.columns; ++j) {
-    for (std::uint64_t p = 0; p < k; ++p)
-      column[p] = read(b, B.type, tb ? p * B.stride + j : j * B.stride + p);
-    for (std::uint64_t i = 0; i < D.rows; ++i) {
-      double sum = 0;
-      for (std::uint64_t p = 0; p < k; ++p) {
-        sum += read(a, A.type, ta ? i * A.stride + p : p * A.stride + i) * column[p];
+  now_or_kept([=] {
+    std::vector<double> column(k);
+    for (std::uint64_t j = 0; j < D.columns; ++j) {
+      for (std::uint64_t p = 0; p < k; ++p)
+        column[p] = read(b, B.type, tb ? p * B.stride + j : j * B.stride + p);
+      for (std::uint64_t i = 0; i < D.rows; ++i) {
+        double sum = 0;
+        for (std::uint64_t p = 0; p < k; ++p) {
+          sum += read(a, A.type, ta ? i * A.stride + p : p * A.stride + i) * column[p];
+        }
+        sum *= by;
+        if (keep != 0) sum += read(c, D.type, j * D.stride + i);
+        if (operation.epilogue == CUBLASLT_EPILOGUE_BIAS) sum += read(operation.bias, D.type, i);
+        write(d, D.type, j * D.stride + i, sum);
       }
-      sum *= *static_cast<const float*>(alpha);
-      if (*static_cast<const float*>(beta) != 0) sum += read(c, D.type, j * D.stride + i);
-      if (operation.epilogue == CUBLASLT_EPILOGUE_BIAS) sum += read(operation.bias, D.type, i);
-      write(d, D.type, j * D.stride + i, sum);
     }
-  }
+  });
   return CUBLAS_STATUS_SUCCESS;
 }
 

@@ -36,6 +36,7 @@ using emulated::blockIdx;
 using emulated::gridDim;
 using emulated::threadIdx;
 using std::isfinite;
+using std::isnan;
 
 inline constexpr int kWarp = emulated::kWarp;
 
@@ -44,7 +45,8 @@ inline void __syncthreads() { emulated::block_barrier(); }
 template <typename... Params, typename... Args>
 void launch(void (*kernel)(Params...), dim3 grid, dim3 block, std::size_t shared, cudaStream_t,
             const Args&... args) {
-  emulated::run_grid(grid, block, shared, [&] { kernel(static_cast<Params>(args)...); });
+  emulated::now_or_kept(
+      [=] { emulated::run_grid(grid, block, shared, [&] { kernel(static_cast<Params>(args)...); }); });
 }
 
 template <typename T>
