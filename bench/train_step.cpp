@@ -22,10 +22,10 @@
 #include "core/error.h"
 #include "core/philox.h"
 #include "ops/repeated.h"
+#include "parallel/backend_ranks.h"
 #include "parallel/data_engine.h"
 #include "parallel/pipeline.h"
 #include "parallel/stages.h"
-#include "parallel/staging.h"
 
 using namespace shoal;
 
@@ -115,7 +115,8 @@ void run(World& world, const Settings& settings) {
   const auto backend = make_backend(
       settings.backend,
       {.threads = settings.threads > 0 ? settings.threads : world.cores, .local_rank = world.local_rank});
-  const auto ranks = make_staging_communicator(*backend, world.ranks);
+  const auto [ranks, how] = connect_backends(*backend, world.ranks);
+  if (world.ranks.rank() == 0 && !how.empty()) fmt::print(stderr, "between GPUs: {}\n", how);
   Mesh mesh(*ranks, {settings.pipeline, data_ranks, settings.tensor});
   EngineOptions options{.compute = settings.compute, .adamw = {}, .grad_clip = 1.0};
   options.part.tensor = {mesh.place().tensor, settings.tensor, settings.sequence && settings.tensor > 1};

@@ -13,6 +13,7 @@
 
 #include "cli/command.h"
 #include "comm/mpi/load.h"
+#include "comm/nccl/nccl.h"
 #include "core/clock.h"
 #include "core/cores.h"
 #include "core/cpu.h"
@@ -135,6 +136,9 @@ void print_libraries() {
   const auto cuda = cuda_version();
   fmt::print("  {:<18} {:<12} {}\n", "CUDA", cuda.empty() ? "-" : cuda,
              has_cuda_module() ? "GPUs" : "not in this build: GPUs");
+  const auto nccl = nccl_version();
+  fmt::print("  {:<18} {:<12} {}\n", "NCCL", nccl.empty() ? "-" : nccl,
+             nccl.empty() ? "ranks on several GPUs: " + no_nccl() : "ranks on several GPUs");
   if (cuda.empty()) return;
   const auto [version, why_not] = cuda_attention_library();
   fmt::print("  {:<18} {:<12} {}\n", "cuDNN", version.empty() ? "-" : version,

@@ -8,6 +8,12 @@ std::string_view name_of(ReduceOp op) {
   return op == ReduceOp::sum ? "sum" : op == ReduceOp::max ? "max" : "min";
 }
 
+std::string list_ranks(const std::vector<int>& ranks) {
+  if (ranks.size() == 1) return fmt::format("rank {}", ranks.front());
+  const auto but_last = std::vector<int>(ranks.begin(), ranks.end() - 1);
+  return fmt::format("ranks {} and {}", fmt::join(but_last, ", "), ranks.back());
+}
+
 void check_reducible(DType dtype) {
   if (dtype == DType::f16) fail("{} cannot be reduced", name_of(dtype));
 }

@@ -7,6 +7,8 @@ namespace shoal {
 
 std::string_view name_of(ReduceOp op);  // "sum"
 
+std::string list_ranks(const std::vector<int>& ranks);  // "ranks 0, 2 and 5"
+
 void check_reducible(DType dtype);
 // `whole` must be `size` times `part`: of a reduce_scatter, an all_gather.
 void check_parts(std::string_view what, const Tensor& whole, const Tensor& part, int size);

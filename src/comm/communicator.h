@@ -7,6 +7,7 @@
 #pragma once
 
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -50,7 +51,7 @@ class Request {
 class Communicator {
  public:
   virtual ~Communicator() = default;
-  virtual std::string_view name() const = 0;  // "self", "threads", "mpi", "recording"
+  virtual std::string_view name() const = 0;  // "self", "threads", "mpi", "nccl", "recording"
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
@@ -87,6 +88,16 @@ class Communicator {
   using Places = std::function<Place(int rank)>;
   // Collective over all ranks of this group, with the same function.
   virtual std::unique_ptr<Communicator> split(const Places& places) = 0;
+
+  // Collective: from now on this rank sends to rank `to` and receives from rank `from`, so what has to be set
+  // up for it may be set up now. Other messages go all the same.
+  virtual void expect_messages(int /*to*/, int /*from*/) {}
+  // This rank has failed, and what it has begun need not end: memory of its collectives is about to go.
+  virtual void abandon() noexcept {}
+  // For who waits elsewhere for what ranks do together; from any thread. Whether the run is known to be over
+  // because a rank has failed, and how long a collective may take.
+  virtual bool stopped() const { return false; }
+  virtual double deadline_seconds() const { return std::numeric_limits<double>::infinity(); }
 
  protected:
   std::string purpose_;

@@ -1,9 +1,14 @@
 #include "comm/launch.h"
 
+#include <unistd.h>
+
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <iterator>
 #include <set>
+#include <string>
 
 #include "core/error.h"
 
@@ -48,6 +53,15 @@ Launch detect_launch(const Environment& environment) {
 
 Launch detect_launch() {
   return detect_launch([](const char* name) { return std::getenv(name); });
+}
+
+// The name alone may be the same on many hosts ("localhost"), the boot in many containers of one.
+std::uint64_t host_hash() {
+  char name[256] = "";
+  ::gethostname(name, sizeof name - 1);
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  const std::string boot{std::istreambuf_iterator<char>(file), {}};
+  return std::hash<std::string>()(name + boot);
 }
 
 LocalShare local_share(std::span<const Seating> ranks, int rank) {

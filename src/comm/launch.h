@@ -14,6 +14,9 @@ using Environment = std::function<const char*(const char* name)>;
 // Throws UserError, on task 0 alone, when srun started several tasks without saying how they find each other.
 Launch detect_launch(const Environment& environment);
 
+// Tells hosts apart.
+std::uint64_t host_hash();
+
 // Where a rank runs, and on which cores it may.
 struct Seating {
   std::uint64_t host = 0;   // a hash

@@ -141,6 +141,9 @@ class ThreadsCommunicator final : public Communicator {
 
   void barrier() override { call({Collective::barrier}, {}, {}).wait(); }
 
+  bool stopped() const override { return hub_->run().stopped(); }
+  double deadline_seconds() const override { return hub_->run().deadline_seconds(); }
+
   std::unique_ptr<Communicator> split(const Places& places) override {
     hub_->run().check();
     const auto members = members_of(places, size(), rank_);

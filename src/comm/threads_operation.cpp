@@ -52,12 +52,6 @@ std::string describe(const Call& call, const std::string& purpose) {
   return purpose.empty() ? text : fmt::format("{} [{}]", text, purpose);
 }
 
-std::string list_ranks(const std::vector<int>& ranks) {
-  if (ranks.size() == 1) return fmt::format("rank {}", ranks.front());
-  const auto but_last = std::vector<int>(ranks.begin(), ranks.end() - 1);
-  return fmt::format("ranks {} and {}", fmt::join(but_last, ", "), ranks.back());
-}
-
 void pause() {
 #ifdef __x86_64__
   __builtin_ia32_pause();

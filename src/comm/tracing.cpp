@@ -100,6 +100,11 @@ class TracingCommunicator final : public Communicator {
     inner_.barrier();
   }
 
+  void expect_messages(int to, int from) override { inner_.expect_messages(to, from); }
+  void abandon() noexcept override { inner_.abandon(); }
+  bool stopped() const override { return inner_.stopped(); }
+  double deadline_seconds() const override { return inner_.deadline_seconds(); }
+
   std::unique_ptr<Communicator> split(const Places& places) override {
     auto part = inner_.split(places);
     auto members = members_of(places, size(), rank());

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <string_view>
 
 #include "core/tensor.h"
@@ -50,10 +51,18 @@ class RecordedWork {
   virtual void play() = 0;
 };
 
+// Where a backend computes, for others that work on the same GPU.
+struct Gpu {
+  int number = -1;         // CUDA's, in this process; -1 where there is none
+  std::string place = "";  // in its host, as PCI has it
+  void* stream = nullptr;  // of all its kernels and copies
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
   virtual std::string_view name() const = 0;
+  virtual Gpu gpu() const { return {}; }
   // FLOP/s of nothing but multiply-adds on operands of this type in registers, measured for about 0.1 s; 0 if
   // unknown.
   virtual double measure_peak_flops(DType) { return 0; }

@@ -36,6 +36,12 @@ Mesh::Mesh(Communicator& world, const MeshShape& shape)
   tensor_ = split([&](const MeshPlace& p) { return p.pipeline * shape.data + p.data; });
   activations_ = split(stages);
   gradients_ = split(stages);
+  if (shape.pipeline > 1) {  // as the stages are ordered there
+    const int next = (place_.pipeline + 1) % shape.pipeline,
+              previous = (place_.pipeline + shape.pipeline - 1) % shape.pipeline;
+    activations_->expect_messages(next, previous);
+    gradients_->expect_messages(previous, next);
+  }
   model_ = split([&](const MeshPlace& p) { return p.data; });
   ends_ = split([&](const MeshPlace& p) {
     const bool between = p.pipeline > 0 && p.pipeline + 1 < shape.pipeline;

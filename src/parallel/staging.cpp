@@ -91,6 +91,10 @@ class StagingCommunicator final : public Communicator {
     return Request(std::move(staged));
   }
   void barrier() override { host().barrier(); }
+  void expect_messages(int to, int from) override { host_.expect_messages(to, from); }
+  void abandon() noexcept override { host_.abandon(); }
+  bool stopped() const override { return host_.stopped(); }
+  double deadline_seconds() const override { return host_.deadline_seconds(); }
 
   std::unique_ptr<Communicator> split(const Places& places) override {
     return std::make_unique<StagingCommunicator>(backend_, host_.split(places));

@@ -108,6 +108,7 @@ struct ParallelConfig {
   int replicate = 1;
   std::string offload = "none";
   std::string reduce_dtype = "float32";
+  std::string gpu_exchange = "auto";
   double timeout = 600;  // seconds
   std::string plan = "manual";
 };

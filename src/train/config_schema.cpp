@@ -265,6 +265,10 @@ std::vector<Field> make_fields() {
       choice<&C::parallel, &Par::reduce_dtype>(
           "parallel.reduce_dtype", {"float32", "bfloat16"},
           "What gradients travel in between ranks; they are added in float32."),
+      choice<&C::parallel, &Par::gpu_exchange>(
+          "parallel.gpu_exchange", {"auto", "nccl", "host"},
+          "How ranks exchange what is in GPUs' memory. nccl: from GPU to GPU, which needs a GPU for every "
+          "rank; host: through the host's memory; auto: nccl where it can be had."),
       number<&C::parallel, &Par::timeout>(
           "parallel.timeout", above(0), "seconds",
           "A collective that takes longer ends the run, naming the ranks that did not come."),

@@ -60,6 +60,10 @@ class Rules {
       fail_user("{} is of tensor cores, which {} does not use; leave it out", say("train.tf32"),
                 say("train.backend"));
     }
+    if (config_.parallel.gpu_exchange != "auto" && !cuda) {
+      fail_user("{} is of GPUs, which {} does not use; leave it out", say("parallel.gpu_exchange"),
+                say("train.backend"));
+    }
   }
 
   void check_names() const {

@@ -252,6 +252,11 @@ Recompute parse_recompute(std::string_view name) {
 
 }  // namespace
 
+GpuExchange gpu_exchange(const Config& config) {
+  const auto& name = config.parallel.gpu_exchange;
+  return name == "nccl" ? GpuExchange::nccl : name == "host" ? GpuExchange::host : GpuExchange::automatic;
+}
+
 PipelineOptions pipeline_options(const Config& config, const GptConfig& model, const MeshPlace& place) {
   const auto shape = mesh_shape(config);
   const int micro_batches = micro_batches_of_worker(config);

@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "parallel/backend_ranks.h"
 #include "parallel/data_engine.h"
 #include "parallel/pipeline.h"
 #include "train/config.h"
@@ -53,6 +54,7 @@ std::string stage_text(const Config& config, const GptConfig& model, int stage);
 // What a rank has and does. parallel.offload = "disk" goes to nameless files in the run's folder.
 ModelPart model_part(const Config& config, const GptConfig& model, const MeshPlace& place);
 EngineOptions engine_options(const Config& config, const GptConfig& model, const MeshPlace& place = {});
+GpuExchange gpu_exchange(const Config& config);
 PipelineOptions pipeline_options(const Config& config, const GptConfig& model, const MeshPlace& place = {});
 
 }  // namespace shoal

@@ -6,7 +6,7 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "core/version.h"
-#include "parallel/staging.h"
+#include "parallel/backend_ranks.h"
 #include "train/agree.h"
 #include "train/layout.h"
 #include "train/memory.h"
@@ -183,7 +183,7 @@ LoadedModel load_model(const std::filesystem::path& directory, const Config& con
   loaded.backend = make_backend(config.train.backend, backend_options);
   resolve_mesh(loaded.config, group.size());
   check_mesh(loaded.config, loaded.gpt);
-  loaded.ranks = make_staging_communicator(*loaded.backend, group);
+  loaded.ranks = connect_backends(*loaded.backend, group, gpu_exchange(loaded.config)).ranks;
   loaded.mesh = std::make_unique<Mesh>(*loaded.ranks, mesh_shape(loaded.config));
   auto options = engine_options(loaded.config, loaded.gpt, loaded.mesh->place());
   options.training = false;

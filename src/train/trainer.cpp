@@ -13,7 +13,7 @@
 #include "core/trace.h"
 #include "data/batch_loader.h"
 #include "ops/repeated.h"
-#include "parallel/staging.h"
+#include "parallel/backend_ranks.h"
 #include "train/agree.h"
 #include "train/bad_step.h"
 #include "train/evaluate.h"
@@ -44,10 +44,10 @@ struct Trainer::Impl {
   Tracer* tracer;      // or null
   const Config given;  // before its layout was resolved
   std::unique_ptr<Backend> backend;
-  std::unique_ptr<Communicator> staging;
-  Communicator& ranks;
   // The data decide parts of the config, so they are opened first.
   Config config;
+  BackendRanks connected;
+  Communicator& ranks;  // for tensors in the backend's memory, too
   Mesh mesh;
   Dataset data;
   GptConfig gpt;
@@ -132,9 +132,9 @@ Trainer::Impl::Impl(const Config& its_config, World& its_world, Tracer* its_trac
       tracer(its_tracer),
       given(its_config),
       backend(make_backend(given.train.backend, backend_options(given, world))),
-      staging(make_staging_communicator(*backend, world.ranks)),
-      ranks(*staging),
       config(agree_on_config(given, world)),
+      connected(connect_backends(*backend, world.ranks, gpu_exchange(config))),
+      ranks(*connected.ranks),
       mesh(ranks, mesh_shape(config)),
       data(open_dataset(config, world)),
       gpt(to_gpt_config(config.model)),
@@ -163,6 +163,7 @@ void Trainer::Impl::start() {
   if (first()) log::attach_file(run / "train.log");
   some_for_all(ranks, first(), [&] { write_config(described()); });
   log_summary(config, gpt, data, world);
+  if (!connected.how.empty()) log::info("between GPUs: {}", connected.how);
 
   if (tracer) tracer->set_place(to_string(mesh.place(), mesh.shape()));
   peak_flops = backend->measure_peak_flops(compute_dtype(config));
@@ -435,7 +436,7 @@ Trainer::~Trainer() {
   if (impl_->first()) log::detach_file();
 }
 
-TrainResult Trainer::run() {
+TrainResult Trainer::run() try {
   auto& run = *impl_;
   auto& result = run.result;
   result.val_loss = std::numeric_limits<double>::infinity();
@@ -477,6 +478,9 @@ TrainResult Trainer::run() {
               format_duration(run.state.train_seconds), run.state.best_val_loss, where);
   }
   return result;
+} catch (...) {
+  impl_->ranks.abandon();
+  throw;
 }
 
 }  // namespace shoal

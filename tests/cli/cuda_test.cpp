@@ -6,6 +6,7 @@ namespace shoal::test {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
 
 const std::string kNoModule = "SHOAL_CUDA_MODULE=/nowhere/libshoal_cuda.so";
 
@@ -28,6 +29,8 @@ TEST_F(WithoutCuda, PlansForAGpuElsewhere) {
 
 TEST_F(WithoutCuda, WhatGoesWithNothingElseIsRefused) {
   expect_user_error_at_the_end(train({"train.tf32=true"}), "train.tf32 = true", "train.backend = \"cpu\"");
+  expect_user_error_at_the_end(train({"parallel.gpu_exchange=nccl"}), "parallel.gpu_exchange = \"nccl\"",
+                               "train.backend = \"cpu\"");
 }
 
 TEST_F(WithoutCuda, PlansWhatRestsOnTheHost) {
@@ -211,6 +214,59 @@ TEST_F(ChosenProducts, AreNotTimedWhereLayoutsAgree) {
 }
 
 TEST_F(EmulatedGpu, IsInTheDoctorsList) { EXPECT_THAT(shoal({"doctor"}).out, HasSubstr("emulated GPU")); }
+
+#ifdef SHOAL_EMULATED_NCCL
+
+// Each rank has a GPU of its own.
+class EmulatedGpus : public EmulatedGpu {
+ protected:
+  EmulatedGpus() {
+    ::setenv("SHOAL_EMULATED_GPUS", "4", 1);
+    ::setenv("SHOAL_NCCL_MODULE", SHOAL_EMULATED_NCCL, 1);
+  }
+  ~EmulatedGpus() override {
+    ::unsetenv("SHOAL_EMULATED_GPUS");
+    ::unsetenv("SHOAL_NCCL_MODULE");
+  }
+  std::string log_of(const std::string& name) const { return read_file(file("runs") / name / "train.log"); }
+};
+
+TEST_F(EmulatedGpus, AreOneRankOverNccl) {
+  const Settings exact = {"run.deterministic=layout", "train.micro_batch=1"};
+  train_well(gpu("one", exact));
+  EXPECT_THAT(log_of("one"), Not(HasSubstr("between GPUs")));
+  train_well(with(gpu("two", exact), {"--ranks", "2", "parallel.zero=3"}));
+  train_well(with(gpu("stages", exact), {"--ranks", "4", "parallel.pipeline=2", "parallel.zero=1"}));
+  for (const auto* name : {"two", "stages"}) {
+    expect_same(name, "one");
+    EXPECT_THAT(log_of(name), HasSubstr("between GPUs: NCCL 2."));
+  }
+}
+
+TEST_F(EmulatedGpus, WithoutNcclGoThroughTheHost) {
+  const auto two = with(gpu("host"), {"--ranks", "2"});
+  train_well(with(two, {"parallel.gpu_exchange=host"}));
+  EXPECT_THAT(log_of("host"), HasSubstr("between GPUs: through the host's memory, as the config says"));
+  const auto result = run(train_command(with(two, {"run.name=none", "parallel.gpu_exchange=nccl"})),
+                          folder_.path(), {"SHOAL_NCCL_MODULE=/nowhere/libshoal_nccl.so"});
+  expect_user_error_at_the_end(result, "parallel.gpu_exchange = \"nccl\" cannot be used",
+                               "/nowhere/libshoal_nccl.so");
+}
+
+TEST_F(EmulatedGpus, RanksThatShareOneGoThroughTheHost) {
+  train_well(with(gpu("shared"), {"--ranks", "5", "train.global_batch=5", "train.micro_batch=1"}));
+  EXPECT_THAT(log_of("shared"),
+              HasSubstr("between GPUs: through the host's memory, since ranks 0 and 4 have the same GPU"));
+}
+
+TEST_F(EmulatedGpus, AllEndWithTheirFailure) {
+  const auto result =
+      train(with(gpu("bad"), {"--ranks", "2", "optim.lr=1e30", "train.grad_clip=0", "train.steps=50"}));
+  EXPECT_EQ(result.code, 1);
+  EXPECT_THAT(result.err, HasSubstr("is not finite"));
+}
+
+#endif
 
 #endif
 

@@ -51,7 +51,7 @@ const std::vector<std::pair<std::string, std::vector<std::string>>>& vendors() {
       {"dnnl", {"ops/cpu/"}},
       {"omp.h", {"ops/cpu/"}},
       {"immintrin.h", {"ops/cpu/"}},
-      {"cuda", {"ops/cuda/"}},
+      {"cuda", {"ops/cuda/", "comm/nccl/"}},
       {"cublas", {"ops/cuda/"}},
       {"cudnn", {"ops/cuda/"}},
       {"nccl", {"comm/nccl/"}},
@@ -147,6 +147,8 @@ TEST(House, RefusesWhatGoesUpOrLeaves) {
   EXPECT_TRUE(objection({"ops/cpu/matmul.cpp", "matmul.h", false}));
   EXPECT_TRUE(objection({"ops/reference/linear.cpp", "dnnl.hpp", true}));
   EXPECT_TRUE(objection({"parallel/mesh.cpp", "mpi.h", true}));
+  EXPECT_TRUE(objection({"comm/threads.cpp", "cuda_runtime_api.h", true}));
+  EXPECT_TRUE(objection({"parallel/staging.cpp", "nccl.h", true}));
   EXPECT_TRUE(objection({"core/clock.h", "omp.h", true}));
   EXPECT_TRUE(objection({"data/download.cpp", "toml++/toml.h", true}));
 }

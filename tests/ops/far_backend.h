@@ -33,6 +33,7 @@ class FarBackend final : public Backend {
   }
   ~FarBackend() override { drain(); }
   std::string_view name() const override { return near_->name(); }
+  Gpu gpu() const override { return near_->gpu(); }
 
   void* allocate(std::size_t bytes) override { return moved(near_->allocate(bytes)); }
   void release(void* data, std::size_t bytes) override {

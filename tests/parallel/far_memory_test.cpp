@@ -10,7 +10,7 @@ namespace {
 // Nothing above the backend reaches into its memory, and the runs are those of memory that the host reaches.
 void expect_the_same_from_afar(RanksRun run) {
   const auto near = bytes_of(train_workers(run));
-  run.backend = [] { return std::make_unique<FarBackend>(make_cpu_backend(1)); };
+  run.backend = [](int) { return std::make_unique<FarBackend>(make_cpu_backend(1)); };
   EXPECT_EQ(bytes_of(train_workers(run)), near);
 }
 

@@ -10,10 +10,10 @@
 
 #include "comm/world.h"
 #include "model/trainee.h"
+#include "parallel/backend_ranks.h"
 #include "parallel/data_engine.h"
 #include "parallel/pipeline.h"
 #include "parallel/stages.h"
-#include "parallel/staging.h"
 
 namespace shoal::test {
 
@@ -36,7 +36,7 @@ struct RanksRun {
   Recompute recompute = Recompute::none;
   double lr = 1e-2;
   int evaluate_every = 5;  // steps; in between, as trainers do
-  std::function<std::unique_ptr<Backend>()> backend = [] { return make_cpu_backend(1); };
+  std::function<std::unique_ptr<Backend>(int rank)> backend = [](int) { return make_cpu_backend(1); };
 
   ModelPart part(const MeshPlace& place) const {
     ModelPart part;
@@ -144,8 +144,8 @@ class RankOfRun {
   RankOfRun(const RanksRun& run, Communicator& ranks, const Deal& deal)
       : run_(run),
         deal_(deal),
-        backend_(run.backend()),
-        ranks_(make_staging_communicator(*backend_, ranks)),
+        backend_(run.backend(ranks.rank())),
+        ranks_(connect_backends(*backend_, ranks).ranks),
         mesh_(*ranks_, run.mesh),
         engine_(make_data_engine(*backend_, mesh_, run.model, run.engine_options(mesh_.place()))),
         model_(*backend_, *engine_, mesh_, run.model, run.pipeline_options(mesh_.place())),

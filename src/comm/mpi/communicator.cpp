@@ -64,6 +64,9 @@ class MpiCommunicator final : public Communicator {
   }
   void barrier() override { begin("barrier", {}, plan_barrier(group_->seat())).wait(); }
 
+  bool stopped() const override { return engine_.stopping(); }
+  double deadline_seconds() const override { return engine_.deadline_seconds(); }
+
   std::unique_ptr<Communicator> split(const Places& places) override {
     // No member uses an id from here on, whichever groups it has.
     int id = engine_.next_group_id();

@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <functional>
 
+#include "comm/arguments.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "core/text.h"
@@ -50,12 +51,6 @@ constexpr milliseconds kIdleSleep{5};  // with nothing but notes to wait for
 }
 
 std::uint64_t hash(const std::string& text) { return std::hash<std::string>()(text) | 1; }
-
-std::string list_ranks(const std::vector<int>& ranks) {
-  if (ranks.size() == 1) return fmt::format("rank {}", ranks.front());
-  const auto but_last = std::vector<int>(ranks.begin(), ranks.end() - 1);
-  return fmt::format("ranks {} and {}", fmt::join(but_last, ", "), ranks.back());
-}
 
 }  // namespace
 
@@ -350,6 +345,7 @@ void Engine::start_ending() {
   if (phase_ != Phase::running) return;
   const std::scoped_lock lock(mutex_);
   phase_ = Phase::ending;
+  stopping_ = true;
   heard_of_failure_.restart();
 }
 

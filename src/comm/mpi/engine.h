@@ -7,6 +7,7 @@
 // that its buffers are free.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <map>
 #include <mutex>
@@ -40,6 +41,10 @@ class Engine {
   // Returns when the job's buffers are free, done or not. A rank that unwinds gives its jobs up after a
   // while, which ends the run.
   void settle(Job& job, bool unwinding) noexcept;
+
+  double deadline_seconds() const { return deadline_seconds_; }
+  // Some rank is known to have failed.
+  bool stopping() const { return stopping_; }
 
   // The body has ended well on all ranks: ends MPI.
   void finish();
@@ -108,6 +113,7 @@ class Engine {
   bool started_ = false, closing_ = false, body_ended_ = false, ended_ = false;
   std::string start_error_;
   Phase phase_ = Phase::running;
+  std::atomic<bool> stopping_ = false;                   // phase_ is another one
   std::optional<std::pair<std::string, bool>> failure_;  // of the rank, not yet told: its text, known or not
   std::string own_failure_;
   Verdict verdict_;

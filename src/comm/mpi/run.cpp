@@ -4,9 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
 #include <functional>
-#include <iterator>
 #include <new>
 #include <string>
 #include <string_view>
@@ -23,15 +21,6 @@ namespace shoal::mpi {
 namespace {
 
 std::uint64_t hash(std::string_view bytes) { return std::hash<std::string_view>()(bytes); }
-
-// The name alone may be the same on many hosts ("localhost"), the boot in many containers of one.
-std::uint64_t host_hash() {
-  char name[256] = "";
-  ::gethostname(name, sizeof name - 1);
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  const std::string boot{std::istreambuf_iterator<char>(file), {}};
-  return hash(std::string(name) + boot);
-}
 
 std::uint64_t cores_hash() {
   cpu_set_t allowed;

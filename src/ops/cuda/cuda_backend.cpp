@@ -18,6 +18,12 @@ CudaBackend::CudaBackend(const CudaOptions& options)
               {.tf32 = options.tf32, .tune = options.tune, .choices = options.choices}),
       fused_attention_(make_fused_attention(stream_.get(), scratch_)) {}
 
+Gpu CudaBackend::gpu() const {
+  char place[32] = "";
+  check(cudaDeviceGetPCIBusId(place, sizeof place, device_.number));
+  return {device_.number, place, stream_.get()};
+}
+
 void* CudaBackend::allocate(std::size_t bytes) {
   Memory memory = take_memory(bytes);
   check(cudaMemsetAsync(memory.get(), 0, std::max<std::size_t>(bytes, 1), stream_.get()));

@@ -18,6 +18,7 @@ class CudaBackend final : public Backend {
  public:
   explicit CudaBackend(const CudaOptions& options);
   std::string_view name() const override { return "cuda"; }
+  Gpu gpu() const override;
   double measure_peak_flops(DType compute) override;
 
   void* allocate(std::size_t bytes) override;

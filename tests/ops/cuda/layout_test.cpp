@@ -9,7 +9,7 @@ namespace shoal::test {
 namespace {
 
 RanksRun on_gpus(RanksRun run) {
-  run.backend = [] { return make_cuda_backend(); };
+  run.backend = [](int rank) { return make_cuda_backend({.device = rank}); };
   return run;
 }
 

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cmath>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <iterator>
@@ -38,7 +39,15 @@ float fused_time() {
 
 extern "C" {
 
-cudaError_t cudaGetDeviceCount(int* count) { return *count = 1, cudaSuccess; }
+// SHOAL_EMULATED_GPUS: how many there are.
+cudaError_t cudaGetDeviceCount(int* count) {
+  const char* asked = std::getenv("SHOAL_EMULATED_GPUS");
+  return *count = asked ? std::atoi(asked) : 1, cudaSuccess;
+}
+cudaError_t cudaDeviceGetPCIBusId(char* place, int room, int device) {
+  std::snprintf(place, static_cast<std::size_t>(room), "0000:%02x:00.0", device);
+  return cudaSuccess;
+}
 cudaError_t cudaSetDevice(int) { return cudaSuccess; }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   *properties = {};

@@ -1,0 +1,13 @@
+// As comm/nccl/nccl.h has it.
+#pragma once
+
+#include <memory>
+
+#include "comm/communicator.h"
+
+namespace shoal::nccl {
+
+std::unique_ptr<Communicator> make_communicator(std::unique_ptr<Communicator> inner, int number,
+                                                void* stream);
+
+}  // namespace shoal::nccl

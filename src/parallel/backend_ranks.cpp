@@ -1,0 +1,73 @@
+#include "parallel/backend_ranks.h"
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "comm/launch.h"
+#include "comm/nccl/nccl.h"
+#include "core/error.h"
+#include "parallel/staging.h"
+
+namespace shoal {
+namespace {
+
+// What a rank tells the others.
+struct Facts {
+  std::uint64_t gpu = 0;   // a hash of host and place; 0 where there is none
+  std::uint64_t nccl = 0;  // of the version; 0 where there is none
+};
+
+std::vector<Facts> ask_around(Communicator& ranks, const Facts& mine) {
+  std::vector<Facts> all(static_cast<std::size_t>(ranks.size()));
+  Facts here = mine;
+  constexpr auto kWords = static_cast<std::int64_t>(sizeof(Facts) / sizeof(std::int32_t));
+  ranks.set_purpose("GPUs of the ranks");
+  ranks.all_gather({all.data(), DType::i32, {ranks.size() * kWords}}, {&here, DType::i32, {kWords}}).wait();
+  return all;
+}
+
+std::uint64_t hash(const std::string& text) { return std::hash<std::string>()(text) | 1; }
+
+// Why NCCL cannot be had; empty on all ranks where it can.
+std::string objection(const Gpu& gpu, Communicator& host) {
+  auto all = ask_around(host, {.gpu = hash(fmt::format("{} {}", host_hash(), gpu.place))});
+  std::map<std::uint64_t, int> holders;
+  for (int rank = 0; rank < std::ssize(all); ++rank) {
+    const auto [holder, is_new] = holders.try_emplace(all[static_cast<std::size_t>(rank)].gpu, rank);
+    if (!is_new) return fmt::format("ranks {} and {} have the same GPU", holder->second, rank);
+  }
+  // Only now, since it takes a moment to load.
+  all = ask_around(host, {.nccl = no_nccl().empty() ? hash(nccl_version()) : 0});
+  if (!no_nccl().empty()) return no_nccl();
+  for (int rank = 0; rank < std::ssize(all); ++rank) {
+    const auto nccl = all[static_cast<std::size_t>(rank)].nccl;
+    if (nccl == 0) return fmt::format("rank {} has no NCCL", rank);
+    if (nccl != all[0].nccl) return fmt::format("ranks 0 and {} have different versions of NCCL", rank);
+  }
+  return "";
+}
+
+}  // namespace
+
+BackendRanks connect_backends(Backend& backend, Communicator& host, GpuExchange exchange) {
+  auto staging = make_staging_communicator(backend, host);
+  const auto gpu = backend.gpu();
+  if (gpu.number < 0 || host.size() == 1) return {std::move(staging), ""};
+  if (exchange == GpuExchange::host)
+    return {std::move(staging), "through the host's memory, as the config says"};
+  if (const auto why = objection(gpu, host); !why.empty()) {
+    if (exchange == GpuExchange::nccl) {
+      fail_user(
+          "parallel.gpu_exchange = \"nccl\" cannot be used: {}; \"auto\" then goes through the host's memory",
+          why);
+    }
+    return {std::move(staging), fmt::format("through the host's memory, since {}", why)};
+  }
+  return {make_nccl_communicator(std::move(staging), gpu.number, gpu.stream),
+          fmt::format("NCCL {}", nccl_version())};
+}
+
+}  // namespace shoal
