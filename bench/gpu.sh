@@ -3,7 +3,7 @@
 #   bench/gpu.sh pack        here: builds for sm_90 into build/gpu, and gathers programs, libraries and data ($TEXT: the corpus
 #                            of pretrain) in build/gpu/pack.tar.gz
 #   bench/gpu.sh run [PART]  there, with that file carried along: all parts, or some of
-#     machine tests ops steps peers characters sanitizer pretrain
+#     machine tests ops steps memory peers characters sanitizer pretrain
 # pack takes llm.c's train_gpt2cu along where $LLMC names one that was built for that machine. pretrain goes on where it
 # stopped, $LIMIT seconds at a time. Full output goes to $OUT (default out/gpu), a report of about a page to the terminal.
 # peers needs PyTorch in $PYTHON (python3). $SHOAL_DATA_DIR holds tinyshakespeare.txt.
@@ -61,7 +61,7 @@ part() {
 
 machine() {
   part "machine" machine.txt 12 nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.sm,clocks.mem,power.limit --format=csv
-  part "libraries" libraries.txt 2 "$pack/shoal" doctor
+  part "libraries" libraries.txt 5 "$pack/shoal" doctor
 }
 tests() {
   part "tests of ops, models and layouts on the GPU" tests.txt 25 "$pack/test_ops_cuda" --gtest_brief=1
@@ -91,6 +91,21 @@ steps() {
   part "1558M, 8 x 1024" step-1558m.txt 1 "$pack/bench_train_step" 48 25 1600 50257 8 1024 0 bfloat16 8 --backend cuda
   part "characters 6/6/384, 64 x 256, dropout 0.2" step-char.txt 1 "$pack/bench_train_step" "${char[@]}"
   part "the same, every kernel launched" step-char-eager.txt 1 "$pack/bench_train_step" "${char[@]}" --eager
+}
+
+# The most that the GPU's memory holds during a run, beside what `shoal size` says.
+memory() {
+  local level sampler
+  for level in none gelu light block; do
+    local settings=(configs/gpt2-124m.toml train.backend=cuda train.dtype=bfloat16 train.global_batch=64 train.micro_batch=64
+      train.steps=8 lr_schedule.warmup_steps=0 eval.batches=1 "train.recompute=$level" "data.dir=$pack/text")
+    nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits -lms 100 >"$out/memory-$level.used" & sampler=$!
+    part "124M, 64 x 1024, recompute $level" "memory-$level.txt" 1 "$pack/shoal" train "${settings[@]}" "run.dir=$out/runs" \
+      "run.name=memory-$level"
+    kill "$sampler"
+    "$pack/shoal" size "${settings[@]}" | grep "on the GPU"
+    echo "most of it in use: $(sort -n "$out/memory-$level.used" | tail -1) MiB"
+  done
 }
 
 # The same steps by PyTorch and by llm.c, interleaved with ours. $SIZES: names of the table below.
@@ -148,7 +163,7 @@ case ${1:-} in
     [ "$pack" -nt "$pack.tar.gz" ] || { tar -xzmf "$pack.tar.gz" -C "$(dirname "$pack")" && touch "$pack"; }
     export LD_LIBRARY_PATH="$PWD/$pack/lib:$(cuda_libraries):${LD_LIBRARY_PATH:-}"
     parts=("${@:2}")
-    [ ${#parts[@]} -gt 0 ] || parts=(machine tests ops steps peers characters sanitizer)
+    [ ${#parts[@]} -gt 0 ] || parts=(machine tests ops steps memory peers characters sanitizer)
     for name in "${parts[@]}"; do "$name"; done
     ;;
   *) sed -n '2,10p' "$0"; exit 2 ;;

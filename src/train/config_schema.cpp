@@ -149,9 +149,10 @@ std::vector<Field> make_fields() {
       choice<&C::train, &Train::recompute>(
           "train.recompute", {"none", "gelu", "light", "block"},
           "What the backward pass makes again and does not keep for every block; the run is the same to the "
-          "bit. gelu: what is behind GELU, the largest activation. light: also the outputs of the norms. "
-          "Both "
-          "cost little. block: all but a block's input: far less memory, a third more work."),
+          "bit, but that on GPUs in bfloat16 gelu and light may round GELU otherwise, unless "
+          "run.deterministic = layout. gelu: what is behind GELU, the largest activation. light: also the "
+          "outputs of the norms. Both cost little. block: all but a block's input: far less memory, a third "
+          "more work."),
       number<&C::train, &Train::threads>("train.threads", between(0, 4096), "threads",
                                          "Threads of the cpu backend on a rank. 0: the cores of its host, "
                                          "divided by the ranks there."),

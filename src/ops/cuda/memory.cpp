@@ -139,7 +139,7 @@ Memory take_memory(std::size_t bytes) {
     constexpr double kMiB = 1 << 20;
     fail(
         "the GPU's memory is full: {:.0f} MiB more are needed, {:.0f} of {:.0f} MiB are free; a smaller "
-        "train.micro_batch or train.recompute = \"block\" needs less",
+        "train.micro_batch, train.recompute or parallel.offload needs less",
         static_cast<double>(bytes) / kMiB, static_cast<double>(free) / kMiB,
         static_cast<double>(total) / kMiB);
   }

@@ -144,13 +144,14 @@ TEST_P(Cuda, AWholeModelFollowsTheCpu) {
 }
 
 // What is made again is made by other ops than what is kept: the norms alone, and a branch's gradient where
-// no norm is before it.
+// no norm is before it. (A product's epilogue takes GELU of what `hidden` was rounded from, so it is left
+// out.)
 TEST_P(Cuda, RecomputeGivesTheSameBits) {
   for (const double dropout : {0.0, 0.1}) {
     const GptConfig config{
         .n_layer = 3, .n_head = 2, .n_embd = 36, .block_size = 24, .vocab_size = 61, .dropout = dropout};
     const auto run = [&](Recompute recompute) {
-      Trainee trainee(make_cuda_backend(), config,
+      Trainee trainee(make_cuda_backend({.tune = false}), config,
                       {.compute = GetParam(), .micro_batch = 2, .micro_batches = 2, .recompute = recompute});
       for (int step = 0; step < 2; ++step) {
         trainee.train(random_tokens(config, 4, static_cast<std::uint32_t>(step)), step, 1e-3);
