@@ -158,7 +158,7 @@ void offload(RanksRun& run, bool on_disk, const Eager& eager = {}) {
   run.engine.on_host = true;
   run.engine.streamed = 1024;
   if (on_disk) run.engine.offload = folder();
-  run.backend = [eager] { return std::make_unique<FarBackend>(make_cpu_backend(1), eager); };
+  run.backend = [eager](int) { return std::make_unique<FarBackend>(make_cpu_backend(1), eager); };
 }
 
 void expect_the_same_offloaded(const RanksRun& run, const Eager& eager = {}) {
