@@ -21,6 +21,8 @@ std::string no_nccl();
 // one of its own. It talks through `inner` where it begins, and passes on to it what is in the host's memory,
 // and messages that expect_messages() did not announce.
 //
+// What a collective is given is in GPUs' memory on all ranks, or on none.
+//
 // The host waits for no collective: it goes over a stream of the group's own when `stream` (a cudaStream_t)
 // has come to its call, and Request::wait() makes `stream` wait for it. Only the first collective of a group
 // waits here, until all members have come to theirs: NCCL connects them then.
