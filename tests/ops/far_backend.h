@@ -53,16 +53,16 @@ class FarBackend final : public Backend {
   }
   void synchronize() override { drain(); }
 
-  void* allocate_host(std::size_t bytes) override { return near_->allocate(bytes); }
+  void* allocate_host(std::size_t bytes) override { return near_->allocate_host(bytes); }
   void release_host(void* data, std::size_t bytes) override {
     drain();
-    near_->release(data, bytes);
+    near_->release_host(data, bytes);
   }
   void copy_in(const Tensor& to, const void* host) override {
-    ask(Line::in, [this, to = near(to), host] { near_->copy_from_host(to, host); });
+    ask(Line::in, [this, to = near(to), host] { near_->copy_in(to, host); });
   }
   void copy_out(void* host, const Tensor& from) override {
-    ask(Line::out, [this, host, from = near(from)] { near_->copy_to_host(host, from); });
+    ask(Line::out, [this, host, from = near(from)] { near_->copy_out(host, from); });
   }
   std::unique_ptr<Fence> make_fence() override { return std::make_unique<Place>(); }
   void mark(Fence& fence, Line which) override {

@@ -272,7 +272,9 @@ TEST(Memory, OfAGpuIsNotTheHosts) {
                 memory.on_host + memory.batches + memory.checkpoint + memory.program);
       EXPECT_EQ(memory.on_host > 0, offload != "none");
       EXPECT_EQ(memory.on_disk > 0, offload == "disk");
-      if (offload == "host") EXPECT_GE(memory.on_host, memory_of({zero_setting(zero)}, 2).optimizer);
+      if (offload == "host") {
+        EXPECT_GE(memory.on_host, memory_of({zero_setting(zero)}, 2).optimizer);
+      }
     }
   }
 }
