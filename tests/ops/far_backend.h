@@ -243,8 +243,8 @@ class FarBackend final : public Backend {
   void do_first(LineOfWork& of) {
     const auto work = std::move(of.waiting.front());
     of.waiting.pop_front();
+    ++of.done;  // also where it throws
     work.go();
-    ++of.done;
   }
   void do_eagerly() {
     for (bool any = true; any;) {
