@@ -9,8 +9,8 @@
 #include "parallel/data_engine.h"
 #include "train/layout.h"
 #include "train/memory.h"
-#include "train/step_batches.h"
 #include "train/step_news.h"
+#include "train/training_step.h"
 
 namespace shoal {
 namespace {
@@ -26,9 +26,10 @@ class DryRank {
         engine_(make_data_engine(backend_, mesh_, model_config_, engine())),
         model_(backend_, *engine_, mesh_, model_config_,
                pipeline_options(config, model_config_, mesh_.place())),
-        batches_(backend_, model_.options().batch, engine_->passes(), mesh_.shape().data) {
+        step_(backend_, *engine_, model_, mesh_, several_workers() ? mesh_.worker() : recording_.ranks(),
+              {.with_signals = !several_workers()}) {
     engine_->initialize(0);
-    if (mesh_.shape().workers > 1) news_.emplace(recording_.ranks(), gossip_topology(config));
+    if (several_workers()) news_.emplace(recording_.ranks(), gossip_topology(config));
   }
 
   // What a step sends depends on what the one before has left in place, so the first one does not count.
@@ -55,15 +56,10 @@ class DryRank {
     return options;
   }
 
+  bool several_workers() const { return mesh_.shape().workers > 1; }
+
   void step(std::int64_t step) {
-    engine_->begin_step(step, {config_.optim.lr, step + 1});
-    batches_.begin_step(0, step);
-    model_.train(batches_.all(), batches_.losses_here(), 1.0f);
-    auto& group = news_ ? mesh_.worker() : recording_.ranks();
-    group.set_purpose(fmt::format("step {}, losses", step + 1));
-    group.all_reduce(news_ ? batches_.losses() : batches_.losses_and_signals()).wait();
-    engine_->measure_gradient();
-    engine_->update();
+    step_.ask(step, {config_.optim.lr, step + 1});
     if (!news_) return;
     news_->post({});
     news_->next(false);
@@ -76,7 +72,7 @@ class DryRank {
   Mesh mesh_;
   std::unique_ptr<DataEngine> engine_;
   Pipeline model_;
-  StepBatches batches_;
+  TrainingStep step_;
   std::optional<StepNews> news_;
 };
 

@@ -12,7 +12,6 @@
 #include "core/text.h"
 #include "core/trace.h"
 #include "data/batch_loader.h"
-#include "ops/repeated.h"
 #include "parallel/backend_ranks.h"
 #include "train/agree.h"
 #include "train/bad_step.h"
@@ -25,9 +24,9 @@
 #include "train/saver.h"
 #include "train/setup.h"
 #include "train/spike.h"
-#include "train/step_batches.h"
 #include "train/step_news.h"
 #include "train/tracer.h"
+#include "train/training_step.h"
 #include "train/worker_state.h"
 
 namespace shoal {
@@ -54,8 +53,7 @@ struct Trainer::Impl {
   std::optional<RunLock> lock;
   std::unique_ptr<DataEngine> engine;
   std::unique_ptr<Pipeline> model;
-  std::unique_ptr<StepBatches> step_batches;
-  std::optional<Repeated> computing;
+  std::optional<TrainingStep> training_step;
   std::unique_ptr<Evaluator> evaluator;
   std::unique_ptr<Saver> saver;
   std::optional<StepNews> news;  // where there are several workers
@@ -87,8 +85,6 @@ struct Trainer::Impl {
     return engine->first_micro_batch() * workers() + mesh.place().worker;
   }
   std::int64_t worker_tokens() const { return step_tokens() / workers(); }
-  // Of the ranks that know a loss, one tells it.
-  bool tells_loss() const { return model->has_loss() && mesh.place().tensor == 0; }
   std::int64_t step_tokens() const {
     return static_cast<std::int64_t>(config.train.global_batch) * config.model.block_size;
   }
@@ -114,7 +110,6 @@ struct Trainer::Impl {
   void share_signals();
   void hear_news(bool all);
   StepOutcome step(BatchLoader& loader);
-  void compute();
   StepOutcome give_up(StepOutcome outcome, const std::vector<double>& parts, const std::string& why);
   std::string first_bad_tensor();
   bool evaluate();
@@ -171,13 +166,16 @@ void Trainer::Impl::start() {
   engine = make_data_engine(*backend, mesh, gpt, engine_options(config, gpt, mesh.place()));
   const auto options = pipeline_options(config, gpt, mesh.place());
   model = std::make_unique<Pipeline>(*backend, *engine, mesh, gpt, options);
-  step_batches = std::make_unique<StepBatches>(*backend, options.batch, options.micro_batches,
-                                               mesh.shape().data, engine->first_micro_batch());
   // What other ranks send, what is timed and what is decided on the host in between cannot be recorded.
   const bool can_record = ranks.size() == 1 && !(tracer && tracer->traces()) && !spikes.active() &&
                           config.parallel.offload == "none";
-  computing.emplace(*backend, config.train.graph && can_record);
-  if (computing->records()) log::info("the second step is recorded as a graph, which the others play");
+  training_step.emplace(*backend, *engine, *model, mesh, workers() > 1 ? mesh.worker() : ranks,
+                        TrainingStep::Options{.seed = static_cast<std::uint64_t>(config.run.seed),
+                                              .tokens = worker_tokens(),
+                                              .with_signals = workers() == 1,
+                                              .updates = !spikes.active(),
+                                              .record = config.train.graph && can_record});
+  if (training_step->records()) log::info("the second step is recorded as a graph, which the others play");
   evaluator =
       std::make_unique<Evaluator>(*backend, *model, mesh, static_cast<std::uint64_t>(config.run.seed));
   if (workers() > 1) news.emplace(ranks, gossip_topology(config));
@@ -225,20 +223,12 @@ void Trainer::Impl::hear_news(bool all) {
 
 Trainer::Impl::StepOutcome Trainer::Impl::step(BatchLoader& loader) {
   const trace::Span span("step", fmt::format("step {}", state.step + 1));
-  engine->begin_step(state.step, {schedule.at(state.step), state.step + 1 - state.skipped_steps});
-  step_batches->begin_step(static_cast<std::uint64_t>(config.run.seed), state.step);
-  for (int pass = 0; pass < engine->passes(); ++pass) step_batches->fill(pass, loader.next());
-  const auto signals = InterruptGuard::counts();
-  backend->copy_from_host(step_batches->signals(), signals.data());
-  (*computing)([&] { compute(); });
-
-  StepOutcome outcome;
-  const Tensor sums = step_batches->losses_and_signals();
-  std::vector<double> parts(static_cast<std::size_t>(sums.count()));
-  backend->copy_to_host(parts.data(), sums);
-  outcome.grad_norm = engine->gradient_norm();
-  if (!news) hear(std::span(parts).last(signals.size()));
+  auto found =
+      training_step->run(state.step, {schedule.at(state.step), state.step + 1 - state.skipped_steps}, loader);
+  if (!news) hear(found.signals);
+  auto& parts = found.losses;
   parts.resize(static_cast<std::size_t>(micro_batches()));
+  StepOutcome outcome{.grad_norm = found.grad_norm};
   outcome.loss = std::accumulate(parts.begin(), parts.end(), 0.0) / static_cast<double>(worker_tokens());
   if (!std::isfinite(outcome.loss) || !std::isfinite(outcome.grad_norm)) {
     return give_up(outcome, parts,
@@ -253,22 +243,6 @@ Trainer::Impl::StepOutcome Trainer::Impl::step(BatchLoader& loader) {
   spikes.add(outcome.loss);
   engine->update();
   return outcome;
-}
-
-// All that a step asks of the backend once its batches are there. Unless the host has a say in it, the update
-// comes right behind the gradient, and leaves itself out where that or a loss is not finite.
-void Trainer::Impl::compute() {
-  const Tensor& losses = step_batches->losses();
-  backend->zero(losses);
-  model->train(step_batches->all(), step_batches->losses_here(), 1.0f / static_cast<float>(worker_tokens()));
-  if (!tells_loss()) backend->zero(losses);
-  // A sum of one number and zeros is that number, so ranks share what each knows a part of.
-  auto& group = news ? mesh.worker() : ranks;
-  group.set_purpose(fmt::format("step {}, losses", state.step + 1));
-  group.all_reduce(news ? losses : step_batches->losses_and_signals()).wait();
-  const trace::Span span("optimizer", "update");
-  engine->measure_gradient();
-  if (!spikes.active()) engine->update(losses);
 }
 
 Trainer::Impl::StepOutcome Trainer::Impl::give_up(StepOutcome outcome, const std::vector<double>& parts,

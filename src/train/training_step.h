@@ -1,0 +1,55 @@
+// A step as the backend is asked for it: the gradient of this rank's micro-batches, its sum over the ranks,
+// the update. All of it is asked for before anything that comes out is read, so the host waits once; where it
+// can be, it is recorded and played.
+#pragma once
+
+#include <vector>
+
+#include "data/batch_loader.h"
+#include "ops/repeated.h"
+#include "parallel/data_engine.h"
+#include "train/step_batches.h"
+
+namespace shoal {
+
+class TrainingStep {
+ public:
+  struct Options {
+    std::uint64_t seed = 0;
+    std::int64_t tokens = 1;   // of a step, that the loss is the mean over
+    bool with_signals = true;  // this rank's signals are added up with the losses
+    bool updates = true;       // else that is the caller's: whether there is an update depends on the losses
+    bool record = false;
+  };
+  struct Outcome {
+    std::vector<double> losses;  // summed, of all micro-batches in their order; zeros behind the last
+    std::array<double, InterruptGuard::kSignals> signals{};  // of all ranks
+    double grad_norm = 0;
+  };
+
+  // Losses are added up over `group`, whose ranks have the step's micro-batches. All must outlive this.
+  TrainingStep(Backend& backend, DataEngine& engine, Pipeline& model, Mesh& mesh, Communicator& group,
+               const Options& options);
+
+  // Collective over the mesh. Steps count from 0.
+  Outcome run(std::int64_t step, const Update& update, BatchLoader& loader);
+  // The same of whatever is in the batches' memory, and without waiting for what comes out.
+  void ask(std::int64_t step, const Update& update);
+
+  bool records() const { return repeated_.records(); }
+
+ private:
+  void begin(std::int64_t step, const Update& update);
+  void compute(std::int64_t step);
+
+  Backend& backend_;
+  DataEngine& engine_;
+  Pipeline& model_;
+  Communicator& group_;
+  Options options_;
+  bool tells_loss_;  // of the ranks that know a loss, one does
+  StepBatches batches_;
+  Repeated repeated_;
+};
+
+}  // namespace shoal
