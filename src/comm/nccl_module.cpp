@@ -30,7 +30,6 @@ const Loaded& loaded() {
 
 }  // namespace
 
-bool has_nccl_module() { return !find_module(kFile, kVariable).empty(); }
 std::string no_nccl() { return loaded().why; }
 std::string nccl_version() { return loaded().library ? loaded().library->version() : ""; }
 

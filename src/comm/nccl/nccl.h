@@ -10,9 +10,8 @@
 
 namespace shoal {
 
-// Whether there is the module; the environment variable SHOAL_NCCL_MODULE names another.
-bool has_nccl_module();
-// Of the library, "2.28.9"; empty where the module cannot be loaded.
+// Of the library, "2.28.9"; empty where the module cannot be loaded. The environment variable
+// SHOAL_NCCL_MODULE names another module.
 std::string nccl_version();
 // Why there is none, in a sentence; empty where there is one.
 std::string no_nccl();

@@ -56,7 +56,7 @@ void CudaBackend::synchronize() {
   for (const auto* stream : {&stream_, &in_, &out_}) check(cudaStreamSynchronize(stream->get()));
 }
 
-void* CudaBackend::allocate_host(std::size_t bytes) { return take_host_memory(bytes).release(); }
+void* CudaBackend::allocate_host(std::size_t bytes) { return take_pinned(bytes).release(); }
 
 void CudaBackend::release_host(void* data, std::size_t) { cudaFreeHost(data); }
 

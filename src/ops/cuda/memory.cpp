@@ -103,7 +103,15 @@ Event make_event(unsigned flags) {
 
 Pinned take_pinned(std::size_t bytes) {
   void* memory = nullptr;
-  check(cudaHostAlloc(&memory, std::max<std::size_t>(bytes, 1), cudaHostAllocDefault));
+  const cudaError_t status = cudaHostAlloc(&memory, std::max<std::size_t>(bytes, 1), cudaHostAllocDefault);
+  if (status != cudaSuccess) {
+    cudaGetLastError();
+    fail_user(
+        "{:.0f} MiB of the host's memory cannot be pinned: {}; where that is for parallel.offload, shard it "
+        "over more ranks (parallel.zero), or set parallel.offload = \"disk\", which pins little",
+        static_cast<double>(bytes) / (1 << 20), cudaGetErrorString(status));
+  }
+  std::memset(memory, 0, bytes);
   return Pinned(memory);
 }
 
@@ -145,21 +153,6 @@ Memory take_memory(std::size_t bytes) {
   }
   check(status);
   return Memory(memory);
-}
-
-Pinned take_host_memory(std::size_t bytes) {
-  void* memory = nullptr;
-  const cudaError_t status = cudaHostAlloc(&memory, std::max<std::size_t>(bytes, 1), cudaHostAllocDefault);
-  if (status != cudaSuccess) {
-    cudaGetLastError();
-    fail_user(
-        "{:.0f} MiB of the host's memory cannot be pinned for what parallel.offload keeps there: {}; shard "
-        "it over "
-        "more ranks (parallel.zero), or set parallel.offload = \"disk\", which pins little",
-        static_cast<double>(bytes) / (1 << 20), cudaGetErrorString(status));
-  }
-  std::memset(memory, 0, bytes);
-  return Pinned(memory);
 }
 
 void* Scratch::take_bytes(std::size_t bytes) {

@@ -49,10 +49,9 @@ struct PinnedDeleter {
   void operator()(void* memory) const { cudaFreeHost(memory); }
 };
 using Pinned = std::unique_ptr<void, PinnedDeleter>;
-// Memory of the host that the GPU copies from and to by itself.
+// Memory of the host that the GPU copies from and to by itself, zeroed. Throws UserError with what was
+// wanted.
 Pinned take_pinned(std::size_t bytes);
-// The same, zeroed, of any size. Throws UserError with what was wanted.
-Pinned take_host_memory(std::size_t bytes);
 
 // Small copies between host and GPU, through pinned memory: the host never waits for one to the GPU, unless
 // it is that far ahead.
