@@ -38,10 +38,11 @@ constexpr double kUnwind = 1;
 // For MPI to end once all ranks have done their work.
 constexpr seconds kFinish{10};
 
-// How long the engine's thread looks for messages before it lets others have the core, and before it sleeps.
-// Where the rank does not wait it always lets others have it.
-constexpr double kSpin = 50e-6, kYield = 1e-3;
-constexpr microseconds kShortSleep{20}, kLongSleep{200};
+// How long after the last message the engine's thread looks for the next without letting go of its core, if
+// the rank waits for it, and how long it sleeps shortly. It never yields: where there are more ranks than
+// cores, threads that yield all the time keep what sleeps from running for seconds (Linux 6.18).
+constexpr double kSpin = 50e-6, kNap = 1e-3;
+constexpr microseconds kShortSleep{50}, kLongSleep{200};
 constexpr milliseconds kIdleSleep{5};  // with nothing but notes to wait for
 
 // Ends this process at once, for a thread of it does not listen.
@@ -396,13 +397,12 @@ void Engine::pause(bool moved) {
   const bool awaited =
       std::any_of(open_.begin(), open_.end(), [](const auto& job) { return job->awaited.load(); });
   if (awaited && still < kSpin) return;
-  if (still < (awaited ? kYield : kSpin)) return std::this_thread::yield();
   std::unique_lock lock(mutex_);
   const auto kicked = [&] { return kick_; };
   if (traffic_->idle()) {
     wake_.wait_for(lock, kIdleSleep, kicked);
   } else {
-    wake_.wait_for(lock, still < kYield ? kShortSleep : kLongSleep, kicked);
+    wake_.wait_for(lock, still < kNap ? kShortSleep : kLongSleep, kicked);
   }
   if (kick_) moved_since_.restart();
   kick_ = false;
