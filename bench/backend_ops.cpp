@@ -304,6 +304,14 @@ class Bench {
                                     1e-5f);
       };
     });
+    row("cross-entropy, all of it", {.bytes = n * (logit + size)}, [=, this](Arena& arena) {
+      const Rows x = rows(arena);
+      const Tensor dlogits = arena.take(type_, {r, v}), losses = arena.take(f32, {r});
+      return [=, this] {
+        ops_.cross_entropy_train(dlogits, losses, x.maximum, x.exp_sum, x.target_logit, x.argmax, x.logits,
+                                 x.targets, model_.classes, 1e-5f);
+      };
+    });
   }
 
   void flat() {

@@ -20,8 +20,9 @@ BlockActivations with_places(const BlockActivations& keep, const Workspace& work
 
 }  // namespace
 
-void Block::forward(const LayerContext& context, const BatchAddress& address, const BlockActivations& kept,
-                    const Workspace& work, const Tensor& x, const Tensor& out) const {
+BranchSum Block::forward(const LayerContext& context, const BatchAddress& address,
+                         const BlockActivations& kept, const Workspace& work, const Tensor& x,
+                         const BranchSum& before, bool whole) const {
   auto& ops = context.backend;
   const auto& group = context.tensor;
   const auto keep = with_places(kept, work, group);
@@ -41,7 +42,12 @@ void Block::forward(const LayerContext& context, const BatchAddress& address, co
     return group.mine(branch).reshaped(x.shape);
   };
 
-  ops.layernorm_forward(keep.norm_1, keep.mean_1, keep.rstd_1, x, w["ln_1.weight"], w["ln_1.bias"]);
+  if (before.branch) {
+    ops.residual_layernorm_forward(x, before.residual, before.branch, before.dropout, keep.norm_1,
+                                   keep.mean_1, keep.rstd_1, w["ln_1.weight"], w["ln_1.bias"]);
+  } else {
+    ops.layernorm_forward(keep.norm_1, keep.mean_1, keep.rstd_1, x, w["ln_1.weight"], w["ln_1.bias"]);
+  }
   ops.linear_forward(columns(keep.qkv), gathered(keep.norm_1), w["c_attn.weight"], w["c_attn.bias"]);
   ops.attention_forward(keep.attention, keep.lse, keep.qkv, local_heads(context.config, group.place()).begin,
                         context.dropout(address, site(0)));
@@ -52,12 +58,14 @@ void Block::forward(const LayerContext& context, const BatchAddress& address, co
 
   ops.linear_gelu_forward(keep.activated, keep.hidden, gathered(keep.norm_2), w["c_fc.weight"],
                           w["c_fc.bias"], context.config.gelu);
-  if (out) {
+  BranchSum sum;
+  if (whole) {
     ops.linear_forward(work.branch, keep.activated, w["mlp.c_proj.weight"],
                        bias_once(group, w["mlp.c_proj.bias"]));
-    ops.residual_forward(out, keep.middle, summed(work.branch), context.dropout(address, site(2), x));
+    sum = {keep.middle, summed(work.branch), context.dropout(address, site(2), x)};
   }
   context.store.release(unit());
+  return sum;
 }
 
 BranchGradient Block::branch_gradient(const LayerContext& context, const BatchAddress& address,

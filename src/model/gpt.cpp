@@ -102,20 +102,23 @@ Tensor Gpt::stream(const Place& place, int block) const {
   return streams[options_.backward ? static_cast<std::size_t>(block - 1) : 0];
 }
 
-void Gpt::block_forward(const TokenBatch& batch, const Place& place, int block, const Tensor& out) {
-  blocks_[static_cast<std::size_t>(block)].forward(context_, batch.address, kept(place, block), buffers_.work,
-                                                   stream(place, block), out);
+BranchSum Gpt::block_forward(const TokenBatch& batch, const Place& place, int block, const BranchSum& before,
+                             bool whole) {
   held_set_ = place.activations;
   held_block_ = block;
+  return blocks_[static_cast<std::size_t>(block)].forward(context_, batch.address, kept(place, block),
+                                                          buffers_.work, stream(place, block), before, whole);
 }
 
 void Gpt::forward(const TokenBatch& batch, const Place& place, const Tensor& out) {
   if (first()) {
     EmbeddingLayer::forward(context_, batch.address, buffers_.work, input(place.input), batch.tokens);
   }
-  for (int i = 0; i < blocks(); ++i) {
-    block_forward(batch, place, i, i + 1 == blocks() && !last() ? out : stream(place, i + 1));
-  }
+  BranchSum sum;
+  for (int i = 0; i < blocks(); ++i) sum = block_forward(batch, place, i, sum, true);
+  if (!sum.branch) return;
+  context_.backend.residual_forward(last() ? stream(place, blocks()) : out, sum.residual, sum.branch,
+                                    sum.dropout);
 }
 
 // The last block's activations may still be those of its forward pass.
@@ -137,7 +140,7 @@ void Gpt::backward(const TokenBatch& batch, const Place& place, const Tensor& lo
                 loss, scale, next);
   }
   for (int i = blocks(); i-- > 0;) {
-    if (has_to_recompute(place, i)) block_forward(batch, place, i, {});
+    if (has_to_recompute(place, i)) block_forward(batch, place, i, {}, false);
     const bool entered = static_cast<bool>(next.out);
     next = entry(i - 1);
     blocks_[static_cast<std::size_t>(i)].backward(context_, batch.address, kept(place, i), buffers_.work,

@@ -96,7 +96,8 @@ class Gpt {
   const BlockActivations& kept(const Place& place, int block) const;
   // The input of a block, or for the number of blocks the last one's output.
   Tensor stream(const Place& place, int block) const;
-  void block_forward(const TokenBatch& batch, const Place& place, int block, const Tensor& out);
+  BranchSum block_forward(const TokenBatch& batch, const Place& place, int block, const BranchSum& before,
+                          bool whole);
   bool has_to_recompute(const Place& place, int block) const;
 
   LayerContext context_;

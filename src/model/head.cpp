@@ -30,31 +30,38 @@ struct RowStatistics {
   }
 };
 
-// Calls f(first row, rows, logits) for chunk after chunk, with the logits and their statistics made.
+// Calls f(first row, rows, logits, part) for chunk after chunk, with the logits made; part(x) are the chunk's
+// numbers of x, which has one for every row.
 template <typename F>
 void for_chunks(const LayerContext& context, const Head::Activations& keep, const Tensor& norm,
-                const Tensor& wte, const Tensor& targets, bool choice, F&& f) {
-  auto& ops = context.backend;
-  const auto classes = local_classes(context.config, context.tensor.place());
-  const std::int64_t rows = targets.count(), most = keep.logits.rows();
+                const Tensor& wte, std::int64_t rows, F&& f) {
+  const std::int64_t most = keep.logits.rows();
   for (std::int64_t first = 0; first < rows; first += most) {
     const std::int64_t n = std::min(most, rows - first);
     const auto part = [&](const Tensor& x) {
       return Tensor{x.as<std::byte>() + static_cast<std::size_t>(first) * size_of(x.dtype), x.dtype, {n}};
     };
     const Tensor logits = keep.logits.row_range(0, n);
-    ops.linear_forward(logits, norm.row_range(first, n), wte, {});
-    ops.cross_entropy_stats(part(keep.maximum), part(keep.exp_sum), part(keep.target_logit),
-                            part(keep.argmax), logits, part(targets), classes.begin, classes.count());
-    if (context.tensor.size() > 1) {
-      RowStatistics{part(keep.own_maximum), part(keep.maximum), part(keep.exp_sum), part(keep.target_logit),
-                    part(keep.argmax)}
-          .merge(ops, context.tensor, choice);
-    }
-    ops.cross_entropy_loss(part(keep.loss), part(keep.maximum), part(keep.exp_sum), part(keep.target_logit),
-                           part(targets));
+    context.backend.linear_forward(logits, norm.row_range(first, n), wte, {});
     f(first, n, logits, part);
   }
+}
+
+// Of all classes, whichever rank has them.
+template <typename Part>
+void find_loss(const LayerContext& context, const Head::Activations& keep, const Tensor& logits,
+               const Tensor& targets, bool choice, const Part& part) {
+  auto& ops = context.backend;
+  const auto classes = local_classes(context.config, context.tensor.place());
+  const Tensor maximum = part(keep.maximum), exp_sum = part(keep.exp_sum),
+               target_logit = part(keep.target_logit), argmax = part(keep.argmax);
+  ops.cross_entropy_stats(maximum, exp_sum, target_logit, argmax, logits, part(targets), classes.begin,
+                          classes.count());
+  if (context.tensor.size() > 1) {
+    RowStatistics{part(keep.own_maximum), maximum, exp_sum, target_logit, argmax}.merge(ops, context.tensor,
+                                                                                        choice);
+  }
+  ops.cross_entropy_loss(part(keep.loss), maximum, exp_sum, target_logit, part(targets));
 }
 
 // The final norm of x, in whole rows.
@@ -101,7 +108,10 @@ void Head::evaluate(const LayerContext& context, const Activations& keep, const 
   const auto embedding = context.store.weights(EmbeddingLayer::kUnit);
   const trace::Span span("forward", w.spec->name);
   const Tensor norm = final_norm(context, keep, work, w, x);
-  for_chunks(context, keep, norm, embedding["wte.weight"], targets, true, [](auto&&...) {});
+  for_chunks(context, keep, norm, embedding["wte.weight"], targets.count(),
+             [&](std::int64_t, std::int64_t, const Tensor& logits, const auto& part) {
+               find_loss(context, keep, logits, targets, true, part);
+             });
   context.backend.sum(loss, folded_loss(keep, targets));
   context.store.release(EmbeddingLayer::kUnit);
   context.store.release(unit(context.config));
@@ -121,11 +131,18 @@ void Head::train(const LayerContext& context, const Activations& keep, const Wor
   const Tensor d_wte = context.store.tied_gradient();
   const auto classes = local_classes(context.config, group.place());
   const Tensor norm = final_norm(context, keep, work, w, x);
-  for_chunks(context, keep, norm, wte, targets, false,
-             [&](std::int64_t first, std::int64_t n, const Tensor& logits, auto&& part) {
+  for_chunks(context, keep, norm, wte, targets.count(),
+             [&](std::int64_t first, std::int64_t n, const Tensor& logits, const auto& part) {
                const Tensor d_logits = keep.d_logits.row_range(0, n);
-               ops.cross_entropy_backward(d_logits, logits, part(keep.maximum), part(keep.exp_sum),
-                                          part(targets), classes.begin, classes.count(), scale);
+               if (group.size() == 1) {
+                 ops.cross_entropy_train(d_logits, part(keep.loss), part(keep.maximum), part(keep.exp_sum),
+                                         part(keep.target_logit), part(keep.argmax), logits, part(targets),
+                                         classes.count(), scale);
+               } else {
+                 find_loss(context, keep, logits, targets, false, part);
+                 ops.cross_entropy_backward(d_logits, logits, part(keep.maximum), part(keep.exp_sum),
+                                            part(targets), classes.begin, classes.count(), scale);
+               }
                ops.linear_backward_input(work.d_norm.row_range(first, n), d_logits, wte);
                ops.linear_backward_weight(d_wte, {}, d_logits, norm.row_range(first, n));
              });

@@ -82,6 +82,14 @@ struct Workspace {
                         const TensorPlace& place, Recompute recompute = Recompute::none);
 };
 
+// A branch on its way into the residual stream: it is added by the unit behind, with whose norm that is one
+// op.
+struct BranchSum {
+  Tensor residual;  // a stream
+  Tensor branch;    // a stream of x, in the workspace; empty where nothing is to be added
+  Dropout dropout;
+};
+
 // Where the gradient of a branch goes, which is made of the stream's: by the backward pass of the norm that
 // comes before it there, in one op.
 struct BranchGradient {
@@ -104,9 +112,11 @@ class Block {
   explicit Block(int layer) : layer_(layer) {}
   int unit() const { return layer_ + 1; }
 
-  // x, out streams. With an empty out, only the activations are made (recompute).
-  void forward(const LayerContext& context, const BatchAddress& address, const BlockActivations& kept,
-               const Workspace& work, const Tensor& x, const Tensor& out) const;
+  // x, a stream, which is made here where there is something to be added `before`; the result makes the next
+  // one. Without `whole`, only the activations are made (recompute).
+  BranchSum forward(const LayerContext& context, const BatchAddress& address, const BlockActivations& kept,
+                    const Workspace& work, const Tensor& x, const BranchSum& before = {},
+                    bool whole = true) const;
   // d_stream, a stream, holds the gradient of the output and receives that of the input. With `entered`, that
   // of entry() has been made of it already. `next` is made of the result.
   void backward(const LayerContext& context, const BatchAddress& address, const BlockActivations& kept,

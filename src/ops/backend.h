@@ -231,6 +231,16 @@ class Backend {
   virtual void cross_entropy_backward(const Tensor& dlogits, const Tensor& logits, const Tensor& maximum,
                                       const Tensor& exp_sum, const Tensor& targets, std::int64_t first_class,
                                       std::int64_t valid, float scale) = 0;
+  // The statistics, the loss and the gradient in one op, where these are all classes: with the bits of the
+  // ops that it is made of.
+  virtual void cross_entropy_train(const Tensor& dlogits, const Tensor& losses, const Tensor& maximum,
+                                   const Tensor& exp_sum, const Tensor& target_logit, const Tensor& argmax,
+                                   const Tensor& logits, const Tensor& targets, std::int64_t valid,
+                                   float scale) {
+    cross_entropy_stats(maximum, exp_sum, target_logit, argmax, logits, targets, 0, valid);
+    cross_entropy_loss(losses, maximum, exp_sum, target_logit, targets);
+    cross_entropy_backward(dlogits, logits, maximum, exp_sum, targets, 0, valid, scale);
+  }
 
   // --- initial values. Element e = first + i of the parameter, out f32 [n] at i, is stddev times normal
   // deviate e % 2 of the Philox block (seed; e / 2, name).

@@ -203,7 +203,8 @@ INSTANTIATE_TEST_SUITE_P(Shapes, CpuCrossEntropy,
                          testing::Combine(kComputeTypes,
                                           testing::Values(Shape{1, 2, 2}, Shape{5, 7, 5}, Shape{5, 8, 3},
                                                           Shape{33, 65, 65}, Shape{64, 128, 65},
-                                                          Shape{4, 1003, 1003}, Shape{7, 1024, 1003})));
+                                                          Shape{4, 1003, 1003}, Shape{7, 1024, 1003},
+                                                          Shape{2, 5008, 5003})));
 
 }  // namespace
 }  // namespace shoal::test

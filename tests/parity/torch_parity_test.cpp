@@ -94,7 +94,8 @@ class TorchParity : public testing::TestWithParam<Setting> {
     backend.copy_from_host(tokens, batch.tokens.data());
     EmbeddingLayer::forward(context, {}, work, stream, tokens);
     for (int layer = 0; layer < config.n_layer; ++layer) {
-      Block(layer).forward(context, {}, keep, work, stream, stream);
+      const auto sum = Block(layer).forward(context, {}, keep, work, stream);
+      backend.residual_forward(stream, sum.residual, sum.branch, sum.dropout);
     }
     Head::logits(context, head, stream.reshaped({shape.rows(), config.n_embd}), logits);
     return without_padding(trainee_.floats(logits), config);

@@ -5,10 +5,20 @@
 namespace shoal::cuda {
 namespace {
 
-constexpr int kThreads = 512, kWarps = kThreads / kWarp;
+// Threads of a block, for rows of many columns and of few.
+constexpr int kMany = 1024, kFew = 128;
+constexpr std::int64_t kManyColumns = 4096;
+constexpr int kResident = 2048;  // threads of a multiprocessor, where their registers suffice
 template <typename T>
 constexpr int kWide = 16 / sizeof(T);  // elements that are loaded at once
+// Of a row that is kept between its two passes: what a block may have from sm_80 on.
+constexpr std::size_t kMostKept = 160 << 10;
 constexpr std::int32_t kNoClass = 0x7fffffff;
+
+__device__ float exponential(float x) {
+  constexpr float kLog2E = 1.4426950408889634f;
+  return fast_exp2(x * kLog2E);
+}
 
 // Of a part of a row: its maximum and where that is first, and the sum of exp(x - maximum).
 struct Part {
@@ -19,21 +29,31 @@ struct Part {
 __device__ Part empty_part() { return {-INFINITY, 0.0f, kNoClass}; }
 
 // A NaN is no maximum, but its exponential is in the sum. That of minus infinity is nothing.
-__device__ void include(Part& part, float x, std::int32_t place) {
-  if (x > part.maximum) {
+template <int kWidth>
+__device__ void include(Part& part, const Floats<kWidth>& x, std::int32_t place) {
+  float most = x.at[0];
+#pragma unroll
+  for (int i = 1; i < kWidth; ++i) most = fmaxf(most, x.at[i]);
+  if (most > part.maximum) {
     // The first number of all has nothing to be rescaled; a sum that is NaN stays so.
-    part.sum = (part.maximum == -INFINITY ? part.sum : part.sum * expf(part.maximum - x)) + expf(x - x);
-    part.maximum = x;
-    part.place = place;
-  } else if (x != -INFINITY) {
-    part.sum += expf(x - part.maximum);
+    if (part.maximum != -INFINITY) part.sum *= exponential(part.maximum - most);
+    part.maximum = most;
+#pragma unroll
+    for (int i = kWidth - 1; i >= 0; --i) {
+      if (x.at[i] == most) part.place = place + i;
+    }
+  }
+  const bool nothing = part.maximum == -INFINITY;
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) {
+    if (!nothing || x.at[i] != -INFINITY) part.sum += exponential(x.at[i] - part.maximum);
   }
 }
 
 __device__ Part merge(const Part& a, const Part& b) {
   const float maximum = fmaxf(a.maximum, b.maximum);
   const auto rescaled = [&](const Part& part) {
-    return part.maximum == maximum ? part.sum : part.sum * expf(part.maximum - maximum);
+    return part.maximum == maximum ? part.sum : part.sum * exponential(part.maximum - maximum);
   };
   std::int32_t place = kNoClass;
   if (a.maximum == maximum) place = a.place;
@@ -41,64 +61,116 @@ __device__ Part merge(const Part& a, const Part& b) {
   return {maximum, rescaled(a) + rescaled(b), place};
 }
 
-__device__ Part shuffled(const Part& part, int mask) {
-  return {shuffle_xor(part.maximum, mask), shuffle_xor(part.sum, mask), shuffle_xor(part.place, mask)};
+// Of all lanes; all get it.
+__device__ Part merge_lanes(Part part) {
+#pragma unroll
+  for (int mask = kWarp / 2; mask > 0; mask /= 2) {
+    part = merge(
+        part, {shuffle_xor(part.maximum, mask), shuffle_xor(part.sum, mask), shuffle_xor(part.place, mask)});
+  }
+  return part;
 }
 
-template <typename T, int kWidth>
-__global__ void __launch_bounds__(kThreads)
-    stats_kernel(float* maximum, float* exp_sum, float* target_logit, std::int32_t* argmax, const T* logits,
-                 const std::int32_t* targets, std::int64_t columns, std::int64_t first_class,
-                 std::int64_t valid) {
+struct Statistics {
+  float *maximum, *exp_sum, *target_logit;
+  std::int32_t* argmax;
+};
+
+// Of a row x of which the first `valid` columns count. The first thread stores it, before a barrier; all get
+// the maximum and the sum. What a thread loads goes to `kept`, too, if there is such a place.
+template <int kThreads, int kWidth, typename T>
+__device__ Part row_statistics(const Statistics& to, std::int64_t row, const T* x, T* kept,
+                               std::int64_t target, std::int64_t first_class, std::int64_t valid) {
+  constexpr int kWarps = kThreads / kWarp;
   __shared__ Part shared[kWarps];
-  const std::int64_t row = blockIdx.x;
-  const T* x = logits + row * columns;
   Part part = empty_part();
-  const std::int64_t whole = valid / kWidth * kWidth;
 #pragma unroll 2
-  for (std::int64_t c = threadIdx.x * kWidth; c < whole; c += kThreads * kWidth) {
-    const auto values = load<kWidth>(x + c);
+  for (std::int64_t c = threadIdx.x * kWidth; c < valid; c += kThreads * kWidth) {
+    auto values = load<kWidth>(x + c);
+    if (kept) store(kept + c, values);
+    if (c + kWidth > valid) {
 #pragma unroll
-    for (int i = 0; i < kWidth; ++i) include(part, values.at[i], static_cast<std::int32_t>(c) + i);
+      for (int i = 0; i < kWidth; ++i) {
+        if (c + i >= valid) values.at[i] = -INFINITY;
+      }
+    }
+    include(part, values, static_cast<std::int32_t>(c));
   }
-  if (whole + threadIdx.x < valid) {
-    include(part, widen(x[whole + threadIdx.x]), static_cast<std::int32_t>(whole + threadIdx.x));
-  }
-#pragma unroll
-  for (int mask = kWarp / 2; mask > 0; mask /= 2) part = merge(part, shuffled(part, mask));
-  if (threadIdx.x % kWarp == 0) shared[threadIdx.x / kWarp] = part;
+  part = merge_lanes(part);
+  const int lane = threadIdx.x % kWarp;
+  if (lane == 0) shared[threadIdx.x / kWarp] = part;
   __syncthreads();
-  if (threadIdx.x != 0) return;
-  for (int warp = 1; warp < kWarps; ++warp) part = merge(part, shared[warp]);
-  const std::int64_t target = targets[row] - first_class;
-  maximum[row] = part.maximum;
-  exp_sum[row] = part.sum;
-  target_logit[row] = targets[row] >= 0 && target >= 0 && target < valid ? widen(x[target]) : 0.0f;
-  argmax[row] = static_cast<std::int32_t>(first_class) + (part.place == kNoClass ? 0 : part.place);
+  part = merge_lanes(lane < kWarps ? shared[lane] : empty_part());
+  if (threadIdx.x == 0) {
+    to.maximum[row] = part.maximum;
+    to.exp_sum[row] = part.sum;
+    to.target_logit[row] = target >= 0 && target < valid ? widen(x[target]) : 0.0f;
+    to.argmax[row] = static_cast<std::int32_t>(first_class) + (part.place == kNoClass ? 0 : part.place);
+  }
+  __syncthreads();
+  return part;
 }
 
-template <typename T, typename L, int kWidth>
+__device__ float row_loss(float maximum, float exp_sum, float target_logit) {
+  return maximum - target_logit + logf(exp_sum);
+}
+
+// x may be the memory of `out`. A row that does not count has no gradient, whatever its logits are.
+template <int kThreads, int kWidth, typename T, typename L>
+__device__ void row_gradient(T* out, const L* x, float maximum, float exp_sum, bool counts,
+                             std::int64_t target, std::int64_t columns, std::int64_t valid, float scale) {
+  const float factor = scale / exp_sum;
+  // With kWidth > 1 the columns are a multiple of it.
+#pragma unroll 2
+  for (std::int64_t c = threadIdx.x * kWidth; c < columns; c += kThreads * kWidth) {
+    Floats<kWidth> values = {};
+    if (counts && c < valid) {
+      values = load<kWidth>(x + c);
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) {
+        values.at[i] = product(factor, exponential(values.at[i] - maximum));
+        if (c + i == target) values.at[i] -= scale;
+        if (c + i >= valid) values.at[i] = 0.0f;
+      }
+    }
+    store(out + c, values);
+  }
+}
+
+template <int kThreads, int kWidth, typename L>
+__global__ void __launch_bounds__(kThreads)
+    stats_kernel(Statistics to, const L* logits, const std::int32_t* targets, std::int64_t columns,
+                 std::int64_t first_class, std::int64_t valid) {
+  const std::int64_t row = blockIdx.x;
+  const std::int64_t target = targets[row] < 0 ? -1 : targets[row] - first_class;
+  row_statistics<kThreads, kWidth, L>(to, row, logits + row * columns, nullptr, target, first_class, valid);
+}
+
+template <int kThreads, int kWidth, typename T, typename L>
 __global__ void __launch_bounds__(kThreads)
     backward_kernel(T* dlogits, const L* logits, const float* maximum, const float* exp_sum,
                     const std::int32_t* targets, std::int64_t columns, std::int64_t first_class,
                     std::int64_t valid, float scale) {
   const std::int64_t row = blockIdx.x;
-  const std::int32_t wanted = targets[row];
-  const std::int64_t target = wanted - first_class;
-  const float most = maximum[row], factor = scale / exp_sum[row];
-  const auto gradient = [&](float x, std::int64_t column) {
-    if (wanted < 0 || column >= valid) return 0.0f;
-    const float p = factor * expf(x - most);
-    return column == target ? p - scale : p;
-  };
-  // With kWidth > 1 the columns are a multiple of it.
-#pragma unroll 2
-  for (std::int64_t c = threadIdx.x * kWidth; c < columns; c += kThreads * kWidth) {
-    auto values = load<kWidth>(logits + row * columns + c);
-#pragma unroll
-    for (int i = 0; i < kWidth; ++i) values.at[i] = gradient(values.at[i], c + i);
-    store(dlogits + row * columns + c, values);
+  row_gradient<kThreads, kWidth>(dlogits + row * columns, logits + row * columns, maximum[row], exp_sum[row],
+                                 targets[row] >= 0, targets[row] - first_class, columns, valid, scale);
+}
+
+// Both, and the loss, with the row in shared memory in between: logits come from the GPU's memory once.
+template <int kThreads, typename T>
+__global__ void __launch_bounds__(kThreads, kResident / kThreads)
+    train_kernel(T* dlogits, float* losses, Statistics to, const T* logits, const std::int32_t* targets,
+                 std::int64_t columns, std::int64_t valid, float scale) {
+  T* kept = dynamic_shared<T>();
+  const std::int64_t row = blockIdx.x;
+  const std::int32_t target = targets[row];
+  const Part part =
+      row_statistics<kThreads, kWide<T>>(to, row, logits + row * columns, kept, target, 0, valid);
+  if (threadIdx.x == 0) {
+    losses[row] = target < 0 ? 0.0f : row_loss(part.maximum, part.sum, to.target_logit[row]);
   }
+  row_gradient<kThreads, kWide<T>>(dlogits + row * columns, kept, part.maximum, part.sum, target >= 0, target,
+                                   columns, valid, scale);
 }
 
 __global__ void rescale_kernel(float* exp_sum, std::int32_t* argmax, const float* own, const float* maximum,
@@ -113,7 +185,17 @@ __global__ void loss_kernel(float* losses, const float* maximum, const float* ex
                             const float* target_logit, const std::int32_t* targets, std::int64_t rows) {
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (row >= rows) return;
-  losses[row] = targets[row] < 0 ? 0.0f : maximum[row] - target_logit[row] + logf(exp_sum[row]);
+  losses[row] = targets[row] < 0 ? 0.0f : row_loss(maximum[row], exp_sum[row], target_logit[row]);
+}
+
+// f<threads of a block>() for rows of so many columns.
+template <typename F>
+void with_threads(std::int64_t columns, const F& f) {
+  if (columns > kManyColumns) {
+    f.template operator()<kMany>();
+  } else {
+    f.template operator()<kFew>();
+  }
 }
 
 }  // namespace
@@ -122,27 +204,29 @@ void CudaBackend::cross_entropy_stats(const Tensor& maximum, const Tensor& exp_s
                                       const Tensor& target_logit, const Tensor& argmax, const Tensor& logits,
                                       const Tensor& targets, std::int64_t first_class, std::int64_t valid) {
   const std::int64_t columns = logits.columns();
-  with_type(logits.dtype, [&]<typename T>() {
-    const bool wide = aligned(logits.data) && columns % kWide<T> == 0;
-    launch(wide ? stats_kernel<T, kWide<T>> : stats_kernel<T, 1>, blocks(logits.rows()), kThreads, 0,
-           stream_.get(), maximum.as<float>(), exp_sum.as<float>(), target_logit.as<float>(),
-           argmax.as<std::int32_t>(), logits.as<T>(), targets.as<std::int32_t>(), columns, first_class,
-           valid);
+  const Statistics to{maximum.as<float>(), exp_sum.as<float>(), target_logit.as<float>(),
+                      argmax.as<std::int32_t>()};
+  with_type(logits.dtype, [&]<typename L>() {
+    with_threads(columns, [&]<int kThreads>() {
+      const bool wide = aligned(logits.data) && columns % kWide<L> == 0;
+      launch(wide ? stats_kernel<kThreads, kWide<L>, L> : stats_kernel<kThreads, 1, L>, blocks(logits.rows()),
+             kThreads, 0, stream_.get(), to, logits.as<L>(), targets.as<std::int32_t>(), columns, first_class,
+             valid);
+    });
   });
 }
 
 void CudaBackend::cross_entropy_rescale(const Tensor& exp_sum, const Tensor& argmax, const Tensor& own,
                                         const Tensor& maximum) {
-  launch(rescale_kernel, blocks(ceil_div(exp_sum.count(), kThreads)), kThreads, 0, stream_.get(),
-         exp_sum.as<float>(), argmax.as<std::int32_t>(), own.as<float>(), maximum.as<float>(),
-         exp_sum.count());
+  launch(rescale_kernel, blocks(ceil_div(exp_sum.count(), kFew)), kFew, 0, stream_.get(), exp_sum.as<float>(),
+         argmax.as<std::int32_t>(), own.as<float>(), maximum.as<float>(), exp_sum.count());
 }
 
 void CudaBackend::cross_entropy_loss(const Tensor& losses, const Tensor& maximum, const Tensor& exp_sum,
                                      const Tensor& target_logit, const Tensor& targets) {
-  launch(loss_kernel, blocks(ceil_div(losses.count(), kThreads)), kThreads, 0, stream_.get(),
-         losses.as<float>(), maximum.as<float>(), exp_sum.as<float>(), target_logit.as<float>(),
-         targets.as<std::int32_t>(), losses.count());
+  launch(loss_kernel, blocks(ceil_div(losses.count(), kFew)), kFew, 0, stream_.get(), losses.as<float>(),
+         maximum.as<float>(), exp_sum.as<float>(), target_logit.as<float>(), targets.as<std::int32_t>(),
+         losses.count());
 }
 
 void CudaBackend::cross_entropy_backward(const Tensor& dlogits, const Tensor& logits, const Tensor& maximum,
@@ -151,10 +235,34 @@ void CudaBackend::cross_entropy_backward(const Tensor& dlogits, const Tensor& lo
   const std::int64_t columns = logits.columns();
   with_type(dlogits.dtype, [&]<typename T>() {
     with_type(logits.dtype, [&]<typename L>() {
-      const bool wide = aligned(logits.data, dlogits.data) && columns % kWide<L> == 0;
-      launch(wide ? backward_kernel<T, L, kWide<L>> : backward_kernel<T, L, 1>, blocks(logits.rows()),
-             kThreads, 0, stream_.get(), dlogits.as<T>(), logits.as<L>(), maximum.as<float>(),
-             exp_sum.as<float>(), targets.as<std::int32_t>(), columns, first_class, valid, scale);
+      with_threads(columns, [&]<int kThreads>() {
+        const bool wide = aligned(logits.data, dlogits.data) && columns % kWide<L> == 0;
+        launch(wide ? backward_kernel<kThreads, kWide<L>, T, L> : backward_kernel<kThreads, 1, T, L>,
+               blocks(logits.rows()), kThreads, 0, stream_.get(), dlogits.as<T>(), logits.as<L>(),
+               maximum.as<float>(), exp_sum.as<float>(), targets.as<std::int32_t>(), columns, first_class,
+               valid, scale);
+      });
+    });
+  });
+}
+
+void CudaBackend::cross_entropy_train(const Tensor& dlogits, const Tensor& losses, const Tensor& maximum,
+                                      const Tensor& exp_sum, const Tensor& target_logit, const Tensor& argmax,
+                                      const Tensor& logits, const Tensor& targets, std::int64_t valid,
+                                      float scale) {
+  const std::int64_t columns = logits.columns();
+  const std::size_t row = static_cast<std::size_t>(columns) * size_of(logits.dtype);
+  if (dlogits.dtype != logits.dtype || row > kMostKept || row % 16 != 0 ||
+      !aligned(logits.data, dlogits.data)) {
+    return Backend::cross_entropy_train(dlogits, losses, maximum, exp_sum, target_logit, argmax, logits,
+                                        targets, valid, scale);
+  }
+  const Statistics to{maximum.as<float>(), exp_sum.as<float>(), target_logit.as<float>(),
+                      argmax.as<std::int32_t>()};
+  with_type(logits.dtype, [&]<typename T>() {
+    with_threads(columns, [&]<int kThreads>() {
+      launch(train_kernel<kThreads, T>, blocks(logits.rows()), kThreads, row, stream_.get(), dlogits.as<T>(),
+             losses.as<float>(), to, logits.as<T>(), targets.as<std::int32_t>(), columns, valid, scale);
     });
   });
 }

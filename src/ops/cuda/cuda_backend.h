@@ -102,6 +102,10 @@ class CudaBackend final : public Backend {
   void cross_entropy_backward(const Tensor& dlogits, const Tensor& logits, const Tensor& maximum,
                               const Tensor& exp_sum, const Tensor& targets, std::int64_t first_class,
                               std::int64_t valid, float scale) override;
+  void cross_entropy_train(const Tensor& dlogits, const Tensor& losses, const Tensor& maximum,
+                           const Tensor& exp_sum, const Tensor& target_logit, const Tensor& argmax,
+                           const Tensor& logits, const Tensor& targets, std::int64_t valid,
+                           float scale) override;
 
   void fill_normal(const Tensor& out, std::uint64_t seed, std::uint64_t name, std::int64_t first,
                    double stddev) override;

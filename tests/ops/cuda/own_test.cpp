@@ -240,6 +240,35 @@ TEST_P(Cuda, LogitsOfEitherTypeAreTheSame) {
   }
 }
 
+// Of rows that shared memory keeps, with many columns and few, and of others.
+TEST_P(Cuda, TheLossInOneOpIsItsParts) {
+  for (const std::int64_t V : {1003, 1024, 5008, 50304}) {
+    const std::int64_t R = 3, valid = V - 3;
+    const Side side = gpu();
+    Values wanted = random_integers(R, 2, valid);
+    wanted[1] = -1;
+    const Values numbers = values(R * V, 1);
+    const auto run = [&](bool one_op, bool in_place) {
+      const Buffer logits = side.compute({R, V}, numbers), separate = side.compute({R, V}),
+                   targets = side.ints({R}, wanted), losses = side.full({R}), maximum = side.full({R}),
+                   sum = side.full({R}), target = side.full({R}), argmax = side.ints({R});
+      const Buffer& dlogits = in_place ? logits : separate;
+      if (one_op) {
+        side.backend.cross_entropy_train(dlogits, losses, maximum, sum, target, argmax, logits, targets,
+                                         valid, 0.5f);
+      } else {
+        side.backend.Backend::cross_entropy_train(dlogits, losses, maximum, sum, target, argmax, logits,
+                                                  targets, valid, 0.5f);
+      }
+      return std::vector{dlogits.bytes(), losses.bytes(), maximum.bytes(),
+                         sum.bytes(),     target.bytes(), argmax.bytes()};
+    };
+    const auto parts = run(false, false);
+    EXPECT_EQ(run(true, false), parts) << V;
+    EXPECT_EQ(run(true, true), parts) << V << ", in place";
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Types, Cuda, kComputeTypes);
 
 class CudnnAttention : public testing::Test {
