@@ -6,25 +6,14 @@
 namespace shoal {
 namespace {
 
-constexpr const char *kFile = "libshoal_nccl.so", *kVariable = "SHOAL_NCCL_MODULE";
+constexpr OptionalModule kModule = {.file = "libshoal_nccl.so",
+                                    .variable = "SHOAL_NCCL_MODULE",
+                                    .entry = nccl::kModuleEntry,
+                                    .name = "NCCL",
+                                    .needs = "NCCL"};
 
-struct Loaded {
-  const nccl::Library* library = nullptr;
-  std::string why;  // there is none
-};
-
-Loaded load() {
-  const auto path = find_module(kFile, kVariable);
-  if (path.empty()) {
-    return {nullptr, fmt::format("this program was built without NCCL ({} is {})", kFile, module_folders())};
-  }
-  const auto [entry, why] = load_module(path, nccl::kModuleEntry);
-  if (!entry) return {nullptr, "NCCL cannot be loaded: " + why};
-  return {reinterpret_cast<nccl::ModuleEntry>(entry)(), ""};
-}
-
-const Loaded& loaded() {
-  static const Loaded once = load();
+const LoadedLibrary<nccl::Library>& loaded() {
+  static const auto once = load_library<nccl::Library>(kModule);
   return once;
 }
 

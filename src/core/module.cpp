@@ -44,4 +44,14 @@ Module load_module(const std::string& path, const char* entry, bool global) {
   return {found, found ? "" : path + " is not a module of this program"};
 }
 
+Module load_optional(const OptionalModule& module) {
+  const auto path = find_module(module.file, module.variable);
+  if (path.empty()) {
+    return {nullptr, fmt::format("this program was built without {} ({} is {})", module.needs, module.file,
+                                 module_folders())};
+  }
+  const auto [entry, why] = load_module(path, module.entry);
+  return {entry, entry ? "" : fmt::format("{} cannot be loaded: {}", module.name, why)};
+}
+
 }  // namespace shoal

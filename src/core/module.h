@@ -18,4 +18,24 @@ struct Module {
 // `global`: what the module links is there for other libraries, too.
 Module load_module(const std::string& path, const char* entry, bool global = false);
 
+// What this program may have been built without, with the words for messages.
+struct OptionalModule {
+  const char *file, *variable, *entry;
+  const char* name;   // "the CUDA backend"
+  const char* needs;  // "nvcc and cuBLASLt"
+};
+Module load_optional(const OptionalModule& module);
+
+// What the function `entry` of a module returns.
+template <typename Library>
+struct LoadedLibrary {
+  const Library* library = nullptr;
+  std::string why;  // there is none
+};
+template <typename Library>
+LoadedLibrary<Library> load_library(const OptionalModule& module) {
+  const auto [entry, why] = load_optional(module);
+  return {entry ? reinterpret_cast<const Library* (*)()>(entry)() : nullptr, why};
+}
+
 }  // namespace shoal

@@ -10,32 +10,20 @@
 namespace shoal {
 namespace {
 
-constexpr const char *kFile = "libshoal_cuda.so", *kVariable = "SHOAL_CUDA_MODULE";
+constexpr OptionalModule kModule = {.file = "libshoal_cuda.so",
+                                    .variable = "SHOAL_CUDA_MODULE",
+                                    .entry = cuda::kModuleEntry,
+                                    .name = "the CUDA backend",
+                                    .needs = "nvcc and cuBLASLt"};
 
-struct Loaded {
-  const cuda::Library* library = nullptr;
-  std::string why;  // there is none
-};
-
-Loaded load() {
-  const auto path = find_module(kFile, kVariable);
-  if (path.empty()) {
-    return {nullptr, fmt::format("this program was built without nvcc and cuBLASLt ({} is {})", kFile,
-                                 module_folders())};
-  }
-  const auto [entry, why] = load_module(path, cuda::kModuleEntry);
-  if (!entry) return {nullptr, "the CUDA backend cannot be loaded: " + why};
-  return {reinterpret_cast<cuda::ModuleEntry>(entry)(), ""};
-}
-
-const Loaded& loaded() {
-  static const Loaded once = load();
+const LoadedLibrary<cuda::Library>& loaded() {
+  static const auto once = load_library<cuda::Library>(kModule);
   return once;
 }
 
 }  // namespace
 
-bool has_cuda_module() { return !find_module(kFile, kVariable).empty(); }
+bool has_cuda_module() { return !find_module(kModule.file, kModule.variable).empty(); }
 
 std::string no_cuda_device() { return loaded().library ? loaded().library->no_device() : loaded().why; }
 

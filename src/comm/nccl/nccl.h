@@ -42,9 +42,8 @@ struct Library {
   std::string (*version)();
 };
 
-// What it exports.
+// The function that it exports, which returns a const Library*.
 inline constexpr const char* kModuleEntry = "shoal_nccl_library";
-using ModuleEntry = const Library* (*)();
 
 }  // namespace nccl
 }  // namespace shoal

@@ -74,9 +74,8 @@ struct Library {
   AttentionLibrary (*attention)();
 };
 
-// What it exports.
+// The function that it exports, which returns a const Library*.
 inline constexpr const char* kModuleEntry = "shoal_cuda_library";
-using ModuleEntry = const Library* (*)();
 
 }  // namespace cuda
 }  // namespace shoal
