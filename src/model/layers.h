@@ -82,8 +82,8 @@ struct Workspace {
                         const TensorPlace& place, Recompute recompute = Recompute::none);
 };
 
-// A branch on its way into the residual stream: it is added by the unit behind, with whose norm that is one
-// op.
+// A branch on its way into the residual stream, which a block leaves to whoever is behind it: to the next
+// block adding it and the norm are one op.
 struct BranchSum {
   Tensor residual;  // a stream
   Tensor branch;    // a stream of x, in the workspace; empty where nothing is to be added

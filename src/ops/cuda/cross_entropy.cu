@@ -11,8 +11,6 @@ constexpr std::int64_t kManyColumns = 4096;
 constexpr int kResident = 2048;  // threads of a multiprocessor, where their registers suffice
 template <typename T>
 constexpr int kWide = 16 / sizeof(T);  // elements that are loaded at once
-// Of a row that is kept between its two passes: what a block may have from sm_80 on.
-constexpr std::size_t kMostKept = 160 << 10;
 constexpr std::int32_t kNoClass = 0x7fffffff;
 
 __device__ float exponential(float x) {
@@ -25,6 +23,10 @@ struct Part {
   float maximum, sum;
   std::int32_t place;
 };
+
+// Of a row that is kept between its two passes: what a block may have on every GPU from sm_80 on (sm_86 has
+// the least), but for the parts of its warps. GPT-2's classes in bfloat16 are just within.
+constexpr std::size_t kMostKept = (99 << 10) - kMany / kWarp * sizeof(Part);
 
 __device__ Part empty_part() { return {-INFINITY, 0.0f, kNoClass}; }
 
