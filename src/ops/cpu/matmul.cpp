@@ -2,7 +2,6 @@
 
 #include <omp.h>
 
-#include <dnnl.hpp>
 #include <exception>
 #include <map>
 #include <tuple>
@@ -10,6 +9,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "ops/cpu/onednn.h"
 #include "ops/cpu/product_pieces.h"
 #include "ops/cpu/threads.h"
 
@@ -140,9 +140,7 @@ const Matmul::Impl::Entry& Matmul::Impl::entry(const PieceCall& call) {
     attributes.set_post_ops(post);
   }
   if (whole.bias) made.bias = matrix(1, call.n, whole.bias.dtype, call.n, false);
-  const auto description = whole.bias ? dnnl::matmul::desc(made.a, made.b, made.bias, made.c)
-                                      : dnnl::matmul::desc(made.a, made.b, made.c);
-  const dnnl::matmul::primitive_desc chosen(description, attributes, engine);
+  const auto chosen = matmul_primitive(engine, made.a, made.b, made.bias, made.c, attributes);
   made.scratch = chosen.scratchpad_desc();
   made.primitive = dnnl::matmul(chosen);
   return made;
