@@ -73,7 +73,7 @@ void add_settings(CLI::App& command, std::vector<std::string>& settings) {
 
 void add_ranks(CLI::App& command, int& ranks) {
   command.add_option("--ranks", ranks, "Ranks, as threads of this process; mpirun and srun start their own")
-      ->check(CLI::PositiveNumber)
+      ->check(takes_integer(1))
       ->option_text("N");
 }
 

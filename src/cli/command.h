@@ -11,12 +11,14 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "train/config.h"
+#include "train/config_schema.h"
 
 namespace shoal::cli {
 
@@ -58,6 +60,14 @@ void add_settings(CLI::App& command, std::vector<std::string>& settings);
 
 // --ranks N; 0 where it is not given.
 void add_ranks(CLI::App& command, int& ranks);
+
+// Checks of an option's value, `option->check(takes_integer(1))`. Each error shows the value and says what
+// the option takes.
+inline constexpr std::int64_t kMostInt = std::numeric_limits<int>::max(),
+                              kMostInt64 = std::numeric_limits<std::int64_t>::max();
+CLI::Validator takes_integer(std::int64_t least, std::int64_t most = kMostInt);
+CLI::Validator takes_number(const Bounds& bounds);
+CLI::Validator takes_one_of(std::vector<std::string> words);
 
 // For --out: throws UserError where there is something already.
 void require_new_folder(const std::filesystem::path& out);

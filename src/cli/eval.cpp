@@ -90,7 +90,7 @@ void add_eval(CLI::App& app) {
       ->required();
   command->add_option("--split", options->split, "val, train or test")->capture_default_str();
   command->add_option("--batches", options->batches, "Random batches to use; 0 is the whole split in order")
-      ->check(CLI::NonNegativeNumber)
+      ->check(takes_integer(0, kMostInt64))
       ->capture_default_str();
   add_ranks(*command, options->ranks);
   add_settings(*command, options->settings);

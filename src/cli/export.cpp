@@ -91,10 +91,10 @@ void add_export(CLI::App& app) {
   command->add_option("--checkpoint", options->checkpoint, "A run, or one of its checkpoints")->required();
   command->add_option("--out", options->out, "The folder to make")->required();
   command->add_option("--format", options->format, "hf: Hugging Face's, config.json and model.safetensors")
-      ->check(CLI::IsMember({"hf"}))
+      ->check(takes_one_of({"hf"}))
       ->capture_default_str();
   command->add_option("--dtype", options->dtype, "float32, bfloat16 or float16")
-      ->check(CLI::IsMember({"float32", "bfloat16", "float16"}))
+      ->check(takes_one_of({"float32", "bfloat16", "float16"}))
       ->capture_default_str();
   command->callback([options] { run(*options); });
 }

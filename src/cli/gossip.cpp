@@ -124,7 +124,7 @@ void add_local_size(CLI::App& command, TopologyOptions& options) {
   command
       .add_option("--local-size", options.local_size,
                   "Workers on a node; by default 1, for alternating-exp-ring 8, 4 or 2")
-      ->check(CLI::PositiveNumber)
+      ->check(takes_integer(1))
       ->option_text("L");
 }
 
@@ -163,7 +163,7 @@ void add_gossip(CLI::App& app) {
       ->required()
       ->option_text("NAME|FILE.toml");
   topology->add_option("--workers", options->workers, "Workers; a file says itself how many")
-      ->check(CLI::Range(1, 1 << 20))
+      ->check(takes_integer(1, 1 << 20))
       ->option_text("N");
   add_local_size(*topology, *options);
   topology->add_flag("--all", options->all, "Print every group of every round, however many");

@@ -180,7 +180,7 @@ void add_gossip_simulate(CLI::App& gossip) {
   };
   command->add_option("--workers", options->workers, "Workers")
       ->required()
-      ->check(CLI::Range(1, 1 << 20))
+      ->check(takes_integer(1, 1 << 20))
       ->option_text("N");
   text("--topology", options->name, "A topology's name or file, as for `shoal gossip topology`",
        "NAME|FILE.toml")
@@ -193,30 +193,32 @@ void add_gossip_simulate(CLI::App& gossip) {
   text("--local-link", options->local_link, "The same between the workers of a host", "DIST,DIST")
       ->capture_default_str();
   command->add_option("--mtu", options->mtu, "Bytes of a packet between hosts, of which TCP takes 52")
-      ->check(CLI::Range(576, 65536))
+      ->check(takes_integer(576, 65536))
       ->capture_default_str()
       ->option_text("N");
   text("--model", options->model, "A preset of model.preset", "NAME")->capture_default_str();
   command->add_option("--bytes", options->bytes, "Bytes of the parameters, instead of a model")
-      ->check(CLI::PositiveNumber)
+      ->check(takes_number({.low = 0, .low_open = true}))
       ->option_text("X");
   command->add_option("--bucket-mib", options->bucket_mib, "Size of an exchanged bucket")
-      ->check(CLI::PositiveNumber)
+      ->check(takes_number({.low = 0, .low_open = true}))
       ->capture_default_str()
       ->option_text("MIB");
   text("--clip", options->clip, "global: updates at the end of backward; bucket: in it", "global|bucket")
-      ->check(CLI::IsMember({"global", "bucket"}))
+      ->check(takes_one_of({"global", "bucket"}))
       ->capture_default_str();
   command->add_option("--micro-batches", options->micro_batches, "Of a step, on each worker")
-      ->check(CLI::Range(1, 1 << 16))
+      ->check(takes_integer(1, 1 << 16))
       ->capture_default_str();
   command->add_option("--steps", options->steps, "Steps to simulate")
-      ->check(CLI::Range(2, 1 << 20))
+      ->check(takes_integer(2, 1 << 20))
       ->capture_default_str();
   command->add_option("--warm-up", options->warm_up, "Of them, that are not measured; by default half")
-      ->check(CLI::NonNegativeNumber)
+      ->check(takes_integer(0))
       ->option_text("N");
-  command->add_option("--seed", options->seed, "Of the random draws")->capture_default_str();
+  command->add_option("--seed", options->seed, "Of the random draws")
+      ->check(takes_integer(0, kMostInt64))
+      ->capture_default_str();
   command->add_flag("--json", options->json, "Print the numbers as JSON");
   command->callback([options] { simulate_and_print(*options); });
 }

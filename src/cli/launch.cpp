@@ -296,19 +296,19 @@ void add_launch(CLI::App& app) {
         "goes on from the latest checkpoint when a rank dies, on what is left when a host is gone"}});
   command
       ->add_option("-n,--ranks", options->ranks, "Ranks to start; without it as many as --hosts has room for")
-      ->check(CLI::Range(1, 1'000'000));
+      ->check(takes_integer(1, 1'000'000));
   command->add_option("--hosts", options->hosts, "HOST:RANKS, ...; HOST alone takes one rank")
       ->option_text("a:2,b:2");
   command
       ->add_option("--max-restarts", options->max_restarts,
                    "How often to start again, from the latest whole checkpoint, when a rank dies")
-      ->check(CLI::Range(0, 1'000'000))
+      ->check(takes_integer(0, 1'000'000))
       ->capture_default_str();
   command
       ->add_option("--min-ranks", options->min_ranks,
                    "Go on with as few when hosts do not answer any more, or without a worker of gossip that "
                    "died; by default with all or not at all, and of gossip with two workers")
-      ->check(CLI::Range(1, 1'000'000));
+      ->check(takes_integer(1, 1'000'000));
   command->add_option("--remote-shell", options->remote_shell, "How to run a command on a host")
       ->capture_default_str();
   command->add_option("--mpirun", options->mpirun, "The mpirun to use; without it, the first in PATH")

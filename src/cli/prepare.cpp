@@ -41,7 +41,7 @@ void add_prepare(CLI::App& app) {
       ->add_option("dataset", options->dataset,
                    "synthetic, shakespeare-char, shakespeare, text or openwebtext")
       ->required()
-      ->check(CLI::IsMember({"synthetic", "shakespeare-char", "shakespeare", "text", "openwebtext"}));
+      ->check(takes_one_of({"synthetic", "shakespeare-char", "shakespeare", "text", "openwebtext"}));
   command->add_option("inputs", options->inputs,
                       "text, openwebtext: files, folders, .jsonl, .tar, .zip, .gz, .xz, .zst");
   command
@@ -52,22 +52,24 @@ void add_prepare(CLI::App& app) {
       ->option_text("FILE ...");
   command->add_option("--out", options->out, "The dataset's folder")->required();
   command->add_option("--tokenizer", options->tokenizer, "text: gpt2, char or bytes")
-      ->check(CLI::IsMember({"gpt2", "char", "bytes"}))
+      ->check(takes_one_of({"gpt2", "char", "bytes"}))
       ->capture_default_str();
   command
       ->add_option("--field", options->field,
                    "text, openwebtext: the field of JSONL records that is the text")
       ->capture_default_str();
   command->add_option("--size", options->size, "synthetic: characters to write")
-      ->check(CLI::Range(std::int64_t{1000}, std::int64_t{1} << 40))
+      ->check(takes_integer(1000, std::int64_t{1} << 40))
       ->capture_default_str();
   auto* share = command
                     ->add_option("--val-fraction", options->val_fraction,
                                  "Share of the documents that becomes val.bin; openwebtext: 0.0005")
+                    ->check(takes_number({.low = 0, .high = 1, .low_open = true, .high_open = true}))
                     ->capture_default_str();
   auto* seed =
       command
           ->add_option("--seed", options->seed, "Of the split, and of the synthetic text; openwebtext: 2357")
+          ->check(takes_integer(0, kMostInt64))
           ->capture_default_str();
   auto from = std::make_shared<std::vector<std::string>>();
   command->add_option(
@@ -79,9 +81,10 @@ void add_prepare(CLI::App& app) {
   command
       ->add_option("--save-every", options->save_every,
                    "openwebtext: seconds between saves; an interrupted preparation goes on at the last one")
-      ->check(CLI::NonNegativeNumber)
+      ->check(takes_number({.low = 0}))
       ->capture_default_str();
   command->add_option("--threads", options->threads, "Threads that tokenize; 0 is all cores")
+      ->check(takes_integer(0))
       ->capture_default_str();
   command->callback([options, from, share, seed] {
     if (options->dataset == "openwebtext") {

@@ -240,25 +240,36 @@ void add_sample(CLI::App& app) {
   command->add_option("--prompt-file", options->prompt_file, "The same, from a file")
       ->option_text("FILE")
       ->excludes(prompt);
-  command->add_option("--max-tokens", sampling.max_tokens, "Tokens to write at most")->capture_default_str();
+  command->add_option("--max-tokens", sampling.max_tokens, "Tokens to write at most")
+      ->check(takes_integer(0, kMostInt64))
+      ->capture_default_str();
   command
       ->add_option("--temperature", sampling.temperature,
                    "Below 1 for likelier, above 1 for bolder text; 0 always takes the most likely token")
+      ->check(takes_number({.low = 0}))
       ->capture_default_str();
   command->add_option("--top-k", sampling.top_k, "Choose among the k most likely tokens; 0 is off")
+      ->check(takes_integer(0))
       ->capture_default_str();
   command
       ->add_option("--top-p", sampling.top_p,
                    "Choose among the most likely tokens that hold this share of the probability; 1 is off")
+      ->check(takes_number({.low = 0, .high = 1, .low_open = true}))
       ->capture_default_str();
-  command->add_option("--seed", sampling.seed, "The same seed writes the same texts")->capture_default_str();
+  command->add_option("--seed", sampling.seed, "The same seed writes the same texts")
+      ->check(takes_integer(0, kMostInt64))
+      ->capture_default_str();
   command->add_option("--stop", options->stop, "End before this text")->option_text("TEXT");
-  command->add_option("--samples", options->samples, "How many texts to write")->capture_default_str();
+  command->add_option("--samples", options->samples, "How many texts to write")
+      ->check(takes_integer(1, kMostInt64))
+      ->capture_default_str();
   command->add_flag("--no-cache", options->no_cache,
                     "Compute every position again for every token: the same text, slowly");
   command->add_option("--backend", options->backend, "cpu, cuda or reference; else the run's train.backend")
       ->option_text("NAME");
-  command->add_option("--threads", options->threads, "Else the run's train.threads")->option_text("N");
+  command->add_option("--threads", options->threads, "Else the run's train.threads")
+      ->check(takes_integer(0))
+      ->option_text("N");
   add_ranks(*command, options->ranks);
   add_settings(*command, options->settings);
   command->callback([options] {
@@ -266,7 +277,6 @@ void add_sample(CLI::App& app) {
     const auto load = [&] {
       options->sampling.cache = !options->no_cache;
       validate(options->sampling);
-      if (options->samples < 1) fail_user("cannot write {} samples; give 1 or more", options->samples);
       text = read_prompt(*options);
       return load_config(*options);
     };

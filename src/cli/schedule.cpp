@@ -146,7 +146,7 @@ void add_schedule(CLI::App& app) {
   command
       ->add_option("--micro-batches", options->micro_batches,
                    "Micro-batches of a step (default: as the config says)")
-      ->check(CLI::Range(1, 1 << 16))
+      ->check(takes_integer(1, 1 << 16))
       ->option_text("M");
   command->add_option("--svg", options->svg, "Write the picture to this file too")->option_text("FILE.svg");
   command->add_flag("--actions", options->actions,

@@ -91,7 +91,7 @@ void add_size(CLI::App& app) {
   command
       ->add_option("--ranks", options->ranks,
                    "Ranks that share the run (default: as the config says; for the table 8)")
-      ->check(CLI::Range(1, 1 << 20));
+      ->check(takes_integer(1, 1 << 20));
   command->callback([options] {
     if (options->table) return print_size_table(*options, options->ranks > 0 ? options->ranks : 8);
     if (options->file.empty()) fail_user("shoal size needs a config, or --table");

@@ -21,7 +21,7 @@ void add_trace(CLI::App& app) {
                     "Another one; https://ui.perfetto.dev shows everything"}});
   command->add_option("FILE", options->file, "The trace")->required()->option_text("FILE");
   command->add_option("--step", options->step, "Which; the first in the file unless given")
-      ->check(CLI::PositiveNumber)
+      ->check(takes_integer(1, kMostInt64))
       ->option_text("N");
   command->add_option("-o,--output", options->output, "The picture to write, an SVG")
       ->required()

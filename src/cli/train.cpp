@@ -39,7 +39,7 @@ void add_train(CLI::App& app) {
   command
       ->add_option("--ranks-per-host", options->ranks_per_host,
                    "With --dry-run: also say what would leave a host of so many neighbouring ranks")
-      ->check(CLI::PositiveNumber)
+      ->check(takes_integer(1))
       ->option_text("N")
       ->needs(dry_run);
   auto* trace =
@@ -51,7 +51,7 @@ void add_train(CLI::App& app) {
           ->check([](const std::string& file) { return file.empty() ? "it needs the name of a file" : ""; })
           ->excludes(dry_run);
   command->add_option("--trace-steps", options->trace.steps, "With --trace: of so many steps")
-      ->check(CLI::PositiveNumber)
+      ->check(takes_integer(1))
       ->option_text("N")
       ->default_str("10")
       ->needs(trace);

@@ -28,6 +28,7 @@ struct Bounds {
   bool low_open = false;  // the bound itself is not allowed
   bool high_open = false;
   bool contains(double value) const;
+  std::string text() const;  // "at least 0 and below 1", or "" without bounds
 };
 
 struct Field {

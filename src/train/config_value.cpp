@@ -119,6 +119,14 @@ bool Bounds::contains(double value) const {
   return (low_open ? value > low : value >= low) && (high_open ? value < high : value <= high);
 }
 
+std::string Bounds::text() const {
+  constexpr double kNone = std::numeric_limits<double>::max();
+  std::string least, most;
+  if (low != -kNone) least = fmt::format("{} {}", low_open ? "above" : "at least", bound_text(low));
+  if (high != kNone) most = fmt::format("{} {}", high_open ? "below" : "at most", bound_text(high));
+  return least + (least.empty() || most.empty() ? "" : " and ") + most;
+}
+
 std::string Field::name() const { return fmt::format("{}.{}", section, key); }
 
 std::string_view Field::type() const {
@@ -139,13 +147,7 @@ std::string Field::allowed() const {
     for (const auto choice : choices) text += (text.empty() ? "" : " | ") + toml_string(choice);
     return "one of " + text;
   }
-  constexpr double kNone = std::numeric_limits<double>::max();
-  std::string low, high;
-  if (bounds.low != -kNone)
-    low = fmt::format("{} {}", bounds.low_open ? "above" : "at least", bound_text(bounds.low));
-  if (bounds.high != kNone)
-    high = fmt::format("{} {}", bounds.high_open ? "below" : "at most", bound_text(bounds.high));
-  return low + (low.empty() || high.empty() ? "" : " and ") + high;
+  return bounds.text();
 }
 
 std::string Field::value(const Config& config) const {

@@ -57,6 +57,39 @@ TEST(Command, MistypedNamesGetASuggestion) {
   expect_user_error(run({"qqqqqqq"}), "unknown command 'qqqqqqq'", "known: ");
 }
 
+TEST(Command, IntegersAreCheckedInOneWay) {
+  const auto refused = [](const std::vector<std::string>& arguments, const std::string& takes) {
+    const auto& value = arguments.back();
+    expect_user_error(run(arguments), arguments[arguments.size() - 2],
+                      "'" + value + "' is not allowed; it takes an integer, at least " + takes + " (see");
+  };
+  for (const auto* value : {"0", "-1", "two", "1.5", ""}) refused({"train", "x", "--ranks", value}, "1");
+  refused({"train", "x", "--ranks", "99999999999"}, "1 and at most 2147483647");
+  refused({"train", "x", "--ranks", "99999999999999999999"}, "1");
+  refused({"train", "x", "--trace", "t", "--trace-steps", "0"}, "1");
+  refused({"eval", "--checkpoint", "x", "--batches", "-1"}, "0");
+  refused({"sample", "--checkpoint", "x", "--samples", "0"}, "1");
+  refused({"sample", "--checkpoint", "x", "--max-tokens", "many"}, "0");
+  refused({"sample", "--checkpoint", "x", "--top-k", "-2"}, "0");
+  refused({"sample", "--checkpoint", "x", "--seed", "-2"}, "0");
+  refused({"sample", "--checkpoint", "x", "--threads", "x"}, "0");
+  refused({"schedule", "x", "--micro-batches", "0"}, "1 and at most 65536");
+  refused({"prepare", "text", "--size", "1"}, "1000 and at most 1099511627776");
+  refused({"trace", "x", "--step", "0"}, "1");
+  refused({"launch", "--max-restarts", "-1"}, "0 and at most 1000000");
+  refused({"gossip", "simulate", "--steps", "1"}, "2 and at most 1048576");
+}
+
+TEST(Command, NumbersAndWordsAreCheckedInOneWay) {
+  expect_user_error(run({"sample", "--temperature", "warm"}),
+                    "--temperature: 'warm' is not allowed; it takes a number, at least 0 (see");
+  expect_user_error(run({"sample", "--top-p", "0"}), "'0'", "a number, above 0 and at most 1");
+  expect_user_error(run({"sample", "--top-p", "nan"}), "'nan'", "a number, above 0 and at most 1");
+  expect_user_error(run({"gossip", "simulate", "--bytes", "-1"}), "'-1'", "a number, above 0");
+  expect_user_error(run({"export", "--dtype", "float23"}),
+                    "it takes float32, bfloat16, float16; did you mean float32?");
+}
+
 TEST(Command, MissingArgumentsAreNamed) {
   expect_user_error(run({"plot"}), "RUN is required");
   expect_user_error(run({"plot", "x"}), "--output is required");

@@ -119,12 +119,12 @@ TEST_F(Sample, PromptsThatTheVocabularyLacks) {
 }
 
 TEST_F(Sample, OptionsOutOfRange) {
-  expect_user_error(sample({"--temperature", "-1"}), "temperature of -1");
-  expect_user_error(sample({"--top-p", "0"}), "top-p 0");
-  expect_user_error(sample({"--top-k", "-5"}), "top-k -5");
-  expect_user_error(sample({"--max-tokens", "-1"}), "-1 tokens");
-  expect_user_error(sample({"--samples", "0"}), "0 samples");
-  expect_user_error(sample({"--threads", "-1"}), "train.threads");
+  expect_user_error(sample({"--temperature", "-1"}), "'-1' is not allowed; it takes a number, at least 0");
+  expect_user_error(sample({"--top-p", "0"}), "--top-p", "above 0 and at most 1");
+  expect_user_error(sample({"--top-k", "-5"}), "--top-k", "at least 0");
+  expect_user_error(sample({"--max-tokens", "-1"}), "--max-tokens", "at least 0");
+  expect_user_error(sample({"--samples", "0"}), "--samples", "at least 1");
+  expect_user_error(sample({"--threads", "-1"}), "--threads", "at least 0");
   expect_user_error(sample({"--backend", "abacus"}), "abacus");
   expect_user_error(run({"sample", "--checkpoint", "runs/none"}, folder_->path()), "runs/none");
 }
