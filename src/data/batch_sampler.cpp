@@ -36,9 +36,20 @@ Sampling parse_sampling(std::string_view name) {
   fail_user("data.sampling = \"{}\": must be \"random\" or \"epochs\"", name);
 }
 
+std::int64_t count_windows(std::int64_t tokens, std::int64_t block_size, std::int64_t stride) {
+  assert(block_size >= 1 && stride >= 0);
+  if (tokens <= block_size) return 0;
+  return (tokens - 1 - block_size) / (stride > 0 ? stride : block_size) + 1;
+}
+
 BatchSampler::BatchSampler(const TokenFile& file, std::int64_t block_size, Sampling mode, std::uint64_t seed,
-                           Stream stream)
-    : file_(file), block_size_(block_size), mode_(mode), seed_(seed), key_(philox_key(seed, stream)) {
+                           Stream stream, std::int64_t stride)
+    : file_(file),
+      block_size_(block_size),
+      stride_(stride > 0 ? stride : block_size),
+      mode_(mode),
+      seed_(seed),
+      key_(philox_key(seed, stream)) {
   require(file, block_size, block_size + 1);
 }
 
@@ -53,7 +64,7 @@ std::int64_t BatchSampler::start(std::int64_t step, std::int64_t sample, std::in
   const auto count = static_cast<std::uint64_t>(windows());
   const auto index = static_cast<std::uint64_t>(step * global_batch + sample);
   const Permutation order(count, seed_, index / count);
-  return static_cast<std::int64_t>(order(index % count)) * block_size_;
+  return static_cast<std::int64_t>(order(index % count)) * stride_;
 }
 
 void BatchSampler::fill(std::int64_t step, std::int64_t first_sample, std::int64_t samples,

@@ -12,17 +12,23 @@ namespace shoal {
 
 enum class Sampling : std::uint8_t {
   random,  // windows that start anywhere, with replacement, as nanoGPT
-  epochs,  // disjoint windows, each once per epoch, in another order every epoch
+  epochs,  // windows at a fixed stride, each once per epoch, in another order every epoch
 };
 
 Sampling parse_sampling(std::string_view name);  // "random" | "epochs"; throws UserError
 
+// Windows of block_size tokens and one more, starting every `stride` tokens, that fit into `tokens` tokens:
+// the samples of one epoch. A stride of 0 means block_size, so that windows share no target. A rest that is
+// less than a window is left out.
+std::int64_t count_windows(std::int64_t tokens, std::int64_t block_size, std::int64_t stride = 0);
+
 class BatchSampler {
  public:
-  // Keeps a reference to `file`. `stream` keeps training and evaluation batches apart (mode random).
+  // Keeps a reference to `file`. `stream` keeps training and evaluation batches apart (mode random); `stride`
+  // is as in count_windows (mode epochs).
   // Throws UserError when the file has fewer than block_size + 1 tokens.
   BatchSampler(const TokenFile& file, std::int64_t block_size, Sampling mode, std::uint64_t seed,
-               Stream stream = Stream::batch);
+               Stream stream = Stream::batch, std::int64_t stride = 0);
 
   // Samples [first_sample, first_sample + samples) of the `global_batch` samples of `step`.
   // tokens, targets i32 [samples, block_size]; target t is the token after token t. Thread-safe.
@@ -33,12 +39,11 @@ class BatchSampler {
   std::int64_t start(std::int64_t step, std::int64_t sample, std::int64_t global_batch) const;
 
   std::int64_t block_size() const { return block_size_; }
-  // Disjoint windows in the file: samples of one epoch. The rest, less than a window, is left out.
-  std::int64_t windows() const { return (file_.size() - 1) / block_size_; }
+  std::int64_t windows() const { return count_windows(file_.size(), block_size_, stride_); }
 
  private:
   const TokenFile& file_;
-  std::int64_t block_size_;
+  std::int64_t block_size_, stride_;
   Sampling mode_;
   std::uint64_t seed_;
   PhiloxKey key_;

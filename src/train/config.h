@@ -28,6 +28,7 @@ struct RunConfig {
 struct DataConfig {
   std::string dir;
   std::string sampling = "random";
+  std::int64_t stride = 0;  // tokens; 0: model.block_size
   double truncate = 1.0;
 };
 

@@ -87,6 +87,11 @@ std::vector<Field> make_fields() {
           "data.sampling", {"random", "epochs"},
           "random: each sequence starts anywhere, with replacement. epochs: every sequence once per "
           "epoch, shuffled."),
+      number<&C::data, &Data::stride>(
+          "data.stride", at_least(0), "tokens",
+          "Distance between the starts of neighboring sequences of an epoch. 0: model.block_size, so that "
+          "sequences do not overlap. 1: a sequence starts at every token, as in minGPT, and an epoch has "
+          "almost as many sequences as the data has tokens. Needs data.sampling = \"epochs\"."),
       number<&C::data, &Data::truncate>("data.truncate", kShare, "",
                                         "Share of the training tokens that is used, from the start."),
 

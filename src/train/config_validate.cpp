@@ -109,6 +109,10 @@ class Rules {
       fail_user("{} needs data.sampling = \"epochs\": random sampling has no epochs; or give train.steps",
                 say("train.epochs"));
     }
+    if (config_.data.stride != 0 && config_.data.sampling == "random") {
+      fail_user("{} needs data.sampling = \"epochs\": with random sampling, sequences start anywhere",
+                say("data.stride"));
+    }
     for (const auto* section : {"eval", "checkpoint"}) {
       const auto key = fmt::format("{}.epochs", section);
       if (find_field(key)->value(config_) == "0" || config_.data.sampling != "random") continue;

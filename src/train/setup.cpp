@@ -24,8 +24,7 @@ namespace fs = std::filesystem;
 
 std::int64_t steps_of(const Config& config, const Dataset& data) {
   if (config.train.steps > 0) return config.train.steps;
-  const BatchSampler sampler(data.train(), config.model.block_size, Sampling::epochs, 0);
-  const std::int64_t samples = config.train.epochs * sampler.windows();
+  const std::int64_t samples = config.train.epochs * windows_of_epoch(config, data);
   return (samples + config.train.global_batch - 1) / config.train.global_batch;
 }
 
@@ -123,6 +122,10 @@ void log_pipeline(const Config& config, const GptConfig& model) {
 }
 
 }  // namespace
+
+std::int64_t windows_of_epoch(const Config& config, const Dataset& data) {
+  return count_windows(data.train().size(), config.model.block_size, config.data.stride);
+}
 
 Config agree_on_config(const Config& config, World& world) {
   require_agreement(world.ranks, facts_of(config));
@@ -247,10 +250,16 @@ void log_summary(const Config& config, const GptConfig& model, const Dataset& da
 }
 
 void check_resume(const Config& saved, const Config& now, const std::string& checkpoint) {
+  // A stride of 0 is the checkpoint's block size.
+  const auto with_stride = [&](Config config) {
+    if (config.data.stride == 0) config.data.stride = saved.model.block_size;
+    return config;
+  };
   std::string fixed;
-  for (const auto& [key, before, after] : diff(saved, now)) {
-    if (key == "run.seed" || key == "data.sampling" || key == "data.truncate" || key == "optim.name" ||
-        key == "optim.accum_steps" || (key.starts_with("model.") && key != "model.preset")) {
+  for (const auto& [key, before, after] : diff(with_stride(saved), with_stride(now))) {
+    if (key == "run.seed" || key == "data.sampling" || key == "data.stride" || key == "data.truncate" ||
+        key == "optim.name" || key == "optim.accum_steps" ||
+        (key.starts_with("model.") && key != "model.preset")) {
       fixed += fmt::format("\n  {} = {} (the checkpoint has {})", key, after, before);
     } else if (key != "init.from" && key != "model.preset") {
       log::info("resuming with {} = {} instead of {}", key, after, before);

@@ -29,6 +29,9 @@ std::optional<RunLock> take_run_directory(const Config& config, const GptConfig&
 // or of another model.
 std::optional<std::filesystem::path> find_start(const Config& config, Communicator& ranks);
 
+// The training sequences of one epoch.
+std::int64_t windows_of_epoch(const Config& config, const Dataset& data);
+
 // config.toml in the run's directory.
 void write_config(const Config& config);
 

@@ -136,7 +136,7 @@ Trainer::Impl::Impl(const Config& its_config, World& its_world, Tracer* its_trac
       lock(take_run_directory(config, gpt, world)),
       schedule(lr_schedule(config)),
       spikes(config.train.spike_zscore, config.train.spike_window),
-      windows(BatchSampler(data.train(), gpt.block_size, Sampling::epochs, 0).windows()) {
+      windows(windows_of_epoch(config, data)) {
   if (data.has_tokenizer()) tokenizer = data.meta()->tokenizer;
   start();
 }
@@ -420,7 +420,8 @@ TrainResult Trainer::run() try {
     return {.step = run.state.step, .val_loss = run.state.best_val_loss};
   }
   const BatchSampler sampler(run.data.train(), run.gpt.block_size, parse_sampling(run.config.data.sampling),
-                             static_cast<std::uint64_t>(run.config.run.seed));
+                             static_cast<std::uint64_t>(run.config.run.seed), Stream::batch,
+                             run.config.data.stride);
   BatchLoader loader(sampler, {.first_step = run.state.step,
                                .last_step = run.last_step(),
                                .global_batch = run.config.train.global_batch,

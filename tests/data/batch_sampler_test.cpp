@@ -111,6 +111,40 @@ TEST_F(SamplerTest, AnEpochHasEveryWindowOnceAndTheNextAnotherOrder) {
   }
 }
 
+// minGPT's data set has len(data) - block_size sequences, one from each of the first positions.
+TEST_F(SamplerTest, AStrideSaysWhereTheWindowsOfAnEpochStart) {
+  const auto file = counting(64);
+  struct Case {
+    std::int64_t block, stride, windows;
+  };
+  for (const auto& [block, stride, windows] :
+       {Case{16, 1, 48}, {16, 3, 16}, {16, 5, 10}, {16, 16, 3}, {16, 20, 3}, {16, 100, 1}, {63, 1, 1}}) {
+    const BatchSampler sampler(file, block, Sampling::epochs, 9, Stream::batch, stride);
+    ASSERT_EQ(sampler.windows(), windows) << block << " " << stride;
+    std::vector<std::int64_t> starts;
+    for (std::int64_t i = 0; i < windows; ++i) starts.push_back(sampler.start(0, i, windows));
+    std::sort(starts.begin(), starts.end());
+    for (std::size_t i = 0; i < starts.size(); ++i) {
+      EXPECT_EQ(starts[i], static_cast<std::int64_t>(i) * stride);
+    }
+    EXPECT_LE(starts.back() + block + 1, file.size());
+    EXPECT_GT(starts.back() + stride + block + 1, file.size());  // one more would not fit
+  }
+  EXPECT_EQ(count_windows(64, 64), 0);
+}
+
+TEST_F(SamplerTest, TheStrideOfNoneIsTheBlock) {
+  const auto file = counting(1 + 37 * 4 + 3);
+  const BatchSampler none(file, 4, Sampling::epochs, 9),
+      block(file, 4, Sampling::epochs, 9, Stream::batch, 4);
+  EXPECT_EQ(tokens_of(none, 0, 0, 80, 80), tokens_of(block, 0, 0, 80, 80));
+  // As before there was a stride.
+  const Permutation order(37, 9, 0);
+  for (std::int64_t i = 0; i < 37; ++i) {
+    EXPECT_EQ(none.start(0, i, 80), static_cast<std::int64_t>(order(static_cast<std::uint64_t>(i))) * 4);
+  }
+}
+
 TEST_F(SamplerTest, RefusesASplitShorterThanABlock) {
   const auto file = counting(64);
   EXPECT_NO_THROW(BatchSampler(file, 63, Sampling::random, 0));

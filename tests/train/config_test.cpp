@@ -207,6 +207,8 @@ TEST(ConfigRules, AreCheckedAndNameTheKeysWithTheirPlace) {
   EXPECT_THAT(error_with("", {"optim.accum_steps=2"}), HasSubstr("no meaning"));
   EXPECT_THAT(error_with("", {"run.name=a/b"}), HasSubstr("cannot name a folder"));
   EXPECT_THAT(error_with("", {"checkpoint.epochs=2"}), HasSubstr("data.sampling"));
+  EXPECT_THAT(error_with("", {"data.stride=1"}),
+              AllOf(HasSubstr("data.stride = 1"), HasSubstr("data.sampling = \"epochs\"")));
   EXPECT_THAT(error_with("", {"parallel.replicate=2"}),
               AllOf(HasSubstr("parallel.replicate = 2 (argument"), HasSubstr("parallel.zero = 0")));
   EXPECT_THAT(error_with("", {"parallel.replicate=2", "parallel.zero=1", "parallel.data=3"}),

@@ -39,6 +39,7 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(Variant{"Float32", {}}, Variant{"Bfloat16", {"train.dtype=bfloat16"}},
                       Variant{"Dropout", {"model.dropout=0.1", "train.recompute=block"}},
                       Variant{"Epochs", {"data.sampling=epochs", "data.truncate=0.005", "model.bias=false"}},
+                      Variant{"Stride", {"data.sampling=epochs", "data.truncate=0.002", "data.stride=3"}},
                       Variant{"Everything",
                               {"train.dtype=bfloat16", "model.dropout=0.1", "data.sampling=epochs",
                                "data.truncate=0.005", "train.recompute=block", "model.gelu=erf",
@@ -145,6 +146,27 @@ TEST_F(Trainers, EpochsBecomeSteps) {
   EXPECT_THAT(shoal::testing::user_error(
                   [&] { train("long", with(settings, {"lr_schedule.warmup_steps=1000000"})); }),
               HasSubstr("lr_schedule.warmup_steps"));
+}
+
+TEST_F(Trainers, AStrideMakesMoreSequencesOfAnEpochAndStaysWithTheRun) {
+  const Settings settings = {"data.sampling=epochs", "data.truncate=0.002",       "train.steps=0",
+                             "train.epochs=1",       "lr_schedule.decay_steps=0", "data.stride=1"};
+  const Config given = config("run", settings);
+  Dataset data(given.data.dir, {.truncate = given.data.truncate});
+  EXPECT_EQ(train("run", settings).step, (data.train().size() - 8 + 5) / 6);
+  const auto resume = [&](const std::string& stride) {
+    return with(settings, {"init.from=resume", "data.stride=" + stride});
+  };
+  EXPECT_THAT(shoal::testing::user_error([&] { train("run", resume("2")); }),
+              HasSubstr("data.stride = 2 (the checkpoint has 1)"));
+
+  const Settings disjoint = {"data.sampling=epochs", "train.steps=2"};
+  train("disjoint", disjoint);
+  const Settings more = {"init.from=resume", "train.steps=4"};
+  EXPECT_THAT(
+      shoal::testing::user_error([&] { train("disjoint", with(with(disjoint, more), {"data.stride=7"})); }),
+      HasSubstr("data.stride = 7 (the checkpoint has 8)"));
+  EXPECT_EQ(train("disjoint", with(with(disjoint, more), {"data.stride=8"})).step, 4);  // as it was
 }
 
 TEST_F(Trainers, TheResultIsWhatTheMetricsSay) {
