@@ -17,8 +17,6 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr std::int64_t kPiece = 1 << 20;  // elements at a time
-
 // Float32 values as those of another type.
 template <typename T, typename Round>
 void convert(std::span<const float> values, std::vector<std::byte>& out, const std::string& tensor, DType to,
@@ -67,9 +65,9 @@ class Writer {
 
   void write_straight(const Shape& shape) {
     auto slice = whole_slice(name_, DType::f32, shape);
-    for (std::int64_t first = 0; first < shape.count(); first += kPiece) {
+    for (std::int64_t first = 0; first < shape.count(); first += kPieceElements) {
       slice.flat_begin = first;
-      slice.flat_end = std::min(shape.count(), first + kPiece);
+      slice.flat_end = std::min(shape.count(), first + kPieceElements);
       read(slice, values_);
       put();
     }
@@ -77,7 +75,7 @@ class Writer {
 
   // Rows of what is written are columns of what is read, shape [out, in].
   void write_transposed(const Shape& shape) {
-    const std::int64_t rows = shape[0], most = std::max<std::int64_t>(1, kPiece / rows);
+    const std::int64_t rows = shape[0], most = std::max<std::int64_t>(1, kPieceElements / rows);
     for (std::int64_t first = 0; first < shape[1]; first += most) {
       const std::int64_t columns = std::min(most, shape[1] - first);
       read(box_slice(name_, DType::f32, shape, 1, first, columns), read_);

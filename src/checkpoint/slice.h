@@ -13,6 +13,9 @@
 
 namespace shoal {
 
+// Large tensors are read and written in pieces of so many elements, which bounds memory.
+inline constexpr std::int64_t kPieceElements = 1 << 20;
+
 // The elements [flat_begin, flat_end) of the row-major flattening of the box (offset, shape) of a global
 // tensor.
 struct TensorSlice {

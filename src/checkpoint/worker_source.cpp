@@ -17,7 +17,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kPrefix = "worker.";
-constexpr std::int64_t kPiece = 1 << 20;  // elements at a time
 
 struct WorkerName {
   int worker;
@@ -82,11 +81,11 @@ void require_same_tensors(const Manifest& manifest, int workers, const fs::path&
 template <typename T, typename Read>
 void read_mean(TensorSlice slice, std::span<std::byte> out, int workers, Read&& read) {
   const std::int64_t end = slice.flat_end;
-  const auto most = static_cast<std::size_t>(std::min(kPiece, slice.count()));
+  const auto most = static_cast<std::size_t>(std::min(kPieceElements, slice.count()));
   std::vector<T> values(most);
   std::vector<double> sums(most);
   for (; slice.flat_begin < end; slice.flat_begin = slice.flat_end) {
-    slice.flat_end = std::min(end, slice.flat_begin + kPiece);
+    slice.flat_end = std::min(end, slice.flat_begin + kPieceElements);
     const auto piece = std::span(values).first(static_cast<std::size_t>(slice.count()));
     for (int worker = 0; worker < workers; ++worker) {
       read(worker, slice, std::as_writable_bytes(piece));

@@ -17,7 +17,6 @@ namespace {
 
 constexpr std::string_view kPartial = ".partial", kReplaced = ".replaced", kRemoved = ".removed";
 constexpr std::uint64_t kMaxRecord = 1u << 30;
-constexpr std::int64_t kPiece = 1 << 20;  // elements at a time
 
 // ROOT/step-00000200 -> ROOT/.step-00000200.SUFFIX
 fs::path beside(const fs::path& target, std::string_view suffix) {
@@ -96,7 +95,7 @@ void CheckpointWriter::copy_shard(int rank, int world, std::span<const TensorSli
     for (TensorSlice slice : slices) {
       const std::int64_t end = slice.flat_end;
       do {
-        slice.flat_end = std::min(end, slice.flat_begin + kPiece);
+        slice.flat_end = std::min(end, slice.flat_begin + kPieceElements);
         data.resize(slice.bytes());
         from.read(slice, data);
         file.write_part(data);

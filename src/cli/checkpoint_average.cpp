@@ -13,11 +13,11 @@
 namespace shoal::cli {
 namespace {
 
-struct Options {
+struct AverageOptions {
   std::string where, out;
 };
 
-void average(const Options& options) {
+void average(const AverageOptions& options) {
   require_new_folder(options.out);
   CheckpointReader checkpoint(options.where);
   StagedFolder staged(options.out);
@@ -38,7 +38,7 @@ void average(const Options& options) {
 }  // namespace
 
 void add_checkpoint_average(CLI::App& checkpoint) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<AverageOptions>();
   auto* command =
       add_command(checkpoint, "average", "Make one model of the models of several workers: their mean",
                   {{"shoal checkpoint average runs/gossip --out runs/gossip-average",

@@ -9,13 +9,13 @@
 namespace shoal::cli {
 namespace {
 
-struct Options {
+struct PrintOptions {
   bool explain = false, comments = false;
   std::string dump;
   std::vector<std::string> rest;  // with --explain: sections or keys; with --dump: settings
 };
 
-void run(const Options& options) {
+void print_config(const PrintOptions& options) {
   if (!options.dump.empty()) {
     fmt::print("{}", to_toml(load_config(options.dump, options.rest), options.comments));
   } else if (!options.explain && !options.rest.empty()) {
@@ -31,7 +31,7 @@ void run(const Options& options) {
 }  // namespace
 
 void add_config(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<PrintOptions>();
   auto* command =
       add_command(app, "config", "Explain the config's keys, or show a config as a run would see it",
                   {{"shoal config --explain optim", "What the keys of [optim] mean and allow"},
@@ -48,7 +48,7 @@ void add_config(CLI::App& app) {
           "rest", options->rest,
           "With --explain: only these sections or keys; with --dump: keys to set, as section.key=value")
       ->option_text("[KEY | section.key=value ...]");
-  command->callback([options] { run(*options); });
+  command->callback([options] { print_config(*options); });
 }
 
 }  // namespace shoal::cli

@@ -170,7 +170,7 @@ void print_ranks() {
   mpi("MPICH", Launch::Kind::mpich, "libmpich-dev and mpich");
 }
 
-void run() {
+void run_doctor() {
   fmt::print("shoal {}\n\n", SHOAL_VERSION);
   print_processor();
   print_memory();
@@ -187,7 +187,7 @@ void add_doctor(CLI::App& app) {
       app, "doctor", "Say what this machine and this build have, and measure their speed",
       {{"shoal doctor", "takes some seconds; best while nothing else runs"},
        {"shoal doctor > machine.txt", "keep what it says, beside a measurement or with a question"}});
-  command->callback(run);
+  command->callback(run_doctor);
 }
 
 }  // namespace shoal::cli

@@ -17,7 +17,7 @@
 namespace shoal::cli {
 namespace {
 
-struct Options {
+struct EvalOptions {
   std::string checkpoint;
   std::string split = "val";
   std::int64_t batches = 0;
@@ -43,7 +43,7 @@ Dataset open_data(const Config& config, std::int64_t vocab_size, World& world) {
   return std::move(*data);
 }
 
-void print(const Options& options, const Dataset& data, std::int64_t step, const Evaluation& result) {
+void print(const EvalOptions& options, const Dataset& data, std::int64_t step, const Evaluation& result) {
   fmt::print("{} of {} after step {}, {}: {} tokens\n", options.split, data.dir().string(), step,
              options.batches > 0 ? fmt::format("{} random batches", options.batches) : "every token once",
              with_commas(result.tokens));
@@ -55,7 +55,7 @@ void print(const Options& options, const Dataset& data, std::int64_t step, const
   }
 }
 
-void evaluate(const Options& options, const Config& config, World& world) {
+void evaluate(const EvalOptions& options, const Config& config, World& world) {
   require_agreement(world.ranks, facts_of(config));
   const auto checkpoint = find_checkpoint(options.checkpoint, world.ranks);
   auto loaded = load_model(checkpoint, config, world.ranks, backend_options(config, world));
@@ -78,7 +78,7 @@ void evaluate(const Options& options, const Config& config, World& world) {
 }  // namespace
 
 void add_eval(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<EvalOptions>();
   auto* command = add_command(
       app, "eval", "Measure a checkpoint's loss, perplexity and accuracy",
       {{"shoal eval --checkpoint runs/quickstart", "the latest checkpoint of a run, on all of val"},

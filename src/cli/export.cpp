@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Options {
+struct ExportOptions {
   std::string checkpoint, out;
   std::string format = "hf", dtype = "float32";
 };
@@ -38,7 +38,7 @@ HuggingFaceExport describe(const CheckpointReader& checkpoint, const Tokenizer* 
   return what;
 }
 
-void print(const Options& options, const HuggingFaceExport& what, std::uint64_t bytes,
+void print(const ExportOptions& options, const HuggingFaceExport& what, std::uint64_t bytes,
            const std::string& tokenizer) {
   fmt::print("{}: {} layers, {} heads, width {}, {} positions, vocabulary {}; {} of {}\n", options.out,
              what.model.n_layer, what.model.n_head, what.model.n_embd, what.model.n_positions,
@@ -49,7 +49,7 @@ void print(const Options& options, const HuggingFaceExport& what, std::uint64_t 
   fmt::print("{}\n", tokenizer);
 }
 
-void run(const Options& options) {
+void run_export(const ExportOptions& options) {
   const fs::path out = options.out;
   require_new_folder(out);
   CheckpointReader checkpoint(options.checkpoint);
@@ -81,7 +81,7 @@ void run(const Options& options) {
 }  // namespace
 
 void add_export(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ExportOptions>();
   auto* command =
       add_command(app, "export", "Write a checkpoint's model for other programs",
                   {{"shoal export --checkpoint runs/mine --out mine-hf",
@@ -96,7 +96,7 @@ void add_export(CLI::App& app) {
   command->add_option("--dtype", options->dtype, "float32, bfloat16 or float16")
       ->check(takes_one_of({"float32", "bfloat16", "float16"}))
       ->capture_default_str();
-  command->callback([options] { run(*options); });
+  command->callback([options] { run_export(*options); });
 }
 
 }  // namespace shoal::cli

@@ -18,7 +18,7 @@
 namespace shoal::cli {
 namespace {
 
-struct Options : TopologyOptions {
+struct SimulateOptions : TopologyOptions {
   std::string compute = "100", link = "1gbit,1ms", local_link = "50gbit,0.02ms", model = "gpt2",
               clip = "global";
   double bytes = 0;  // not given
@@ -67,7 +67,7 @@ double model_bytes(const std::string& name) {
   fail_user("--model {}: there are {}; or give --bytes", name, fmt::join(names, ", "));
 }
 
-SimulatedRun to_run(const Options& options) {
+SimulatedRun to_run(const SimulateOptions& options) {
   SimulatedRun run;
   run.topology = options.load();
   run.per_host = options.per_node();
@@ -129,7 +129,7 @@ void print_json(const SimulatedRun& run, const std::vector<SimulatedScheme>& sch
   fmt::print("{}\n", json.dump(2));
 }
 
-void simulate_and_print(const Options& options) {
+void simulate_and_print(const SimulateOptions& options) {
   const auto run = to_run(options);
   Stopwatch watch;
   Progress progress("simulating", run.steps, "steps");
@@ -158,7 +158,7 @@ void simulate_and_print(const Options& options) {
 }  // namespace
 
 void add_gossip_simulate(CLI::App& gossip) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<SimulateOptions>();
   auto* command = add_command(
       gossip, "simulate", "Predict step times and consensus on a network, beside all-reduce",
       {{"shoal gossip simulate --workers 8 --topology exp --step-ms 500 --link 100mbit,5ms",

@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Options {
+struct PlotOptions {
   std::vector<std::string> runs;
   std::string output;
 };
@@ -60,7 +60,7 @@ void tell_apart(std::vector<PlotRun>& runs, const std::vector<std::string>& argu
   }
 }
 
-void run(const Options& options) {
+void run_plot(const PlotOptions& options) {
   const fs::path output = options.output;
   if (output.extension() != ".svg")
     fail_user("{}: the plot is an SVG; name it {}.svg", output.string(), output.stem().string());
@@ -76,7 +76,7 @@ void run(const Options& options) {
 }  // namespace
 
 void add_plot(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<PlotOptions>();
   auto* command = add_command(
       app, "plot", "Draw the curves of one or several runs: loss, learning rate, tokens/s",
       {{"shoal plot runs/quickstart -o quickstart.svg", "One run; also while it is still going on"},
@@ -85,7 +85,7 @@ void add_plot(CLI::App& app) {
   command->add_option("-o,--output", options->output, "The picture to write, an SVG")
       ->required()
       ->option_text("FILE.svg");
-  command->callback([options] { run(*options); });
+  command->callback([options] { run_plot(*options); });
 }
 
 }  // namespace shoal::cli

@@ -30,7 +30,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Options {
+struct SampleArguments {
   std::string checkpoint, prompt, prompt_file, stop, backend, threads;
   std::int64_t samples = 1;
   int ranks = 0;
@@ -39,7 +39,7 @@ struct Options {
   std::vector<std::string> settings;
 };
 
-std::string read_prompt(const Options& options) {
+std::string read_prompt(const SampleArguments& options) {
   if (options.prompt_file.empty()) return options.prompt;
   if (fs::is_directory(options.prompt_file)) {
     fail_user("--prompt-file {} is a folder; give a file", options.prompt_file);
@@ -49,7 +49,7 @@ std::string read_prompt(const Options& options) {
   return {std::istreambuf_iterator<char>(stream), {}};
 }
 
-Config load_config(const Options& options) {
+Config load_config(const SampleArguments& options) {
   auto settings = options.settings;
   if (!options.backend.empty()) settings.push_back("train.backend=" + options.backend);
   if (!options.threads.empty()) settings.push_back("train.threads=" + options.threads);
@@ -65,7 +65,7 @@ Config load_config(const Options& options) {
   return config;
 }
 
-LoadedModel load(const Options& options, const Config& config, Communicator& alone, World& world) {
+LoadedModel load(const SampleArguments& options, const Config& config, Communicator& alone, World& world) {
   const auto checkpoint = find_checkpoint(options.checkpoint, world.ranks);
   std::optional<LoadedModel> model;
   all_or_none(world.ranks, [&] {
@@ -136,7 +136,7 @@ using Print = std::function<void(std::string_view)>;
 // Writes texts on this rank.
 class Writer {
  public:
-  Writer(const Options& options, const LoadedModel& model, std::string prompt,
+  Writer(const SampleArguments& options, const LoadedModel& model, std::string prompt,
          std::vector<std::int32_t> tokens)
       : options_(options),
         model_(model),
@@ -158,7 +158,7 @@ class Writer {
   double made() const { return made_; }  // tokens
 
  private:
-  const Options& options_;
+  const SampleArguments& options_;
   const LoadedModel& model_;
   std::string prompt_;
   std::vector<std::int32_t> tokens_;
@@ -189,7 +189,7 @@ void write_round(Writer& writer, std::int64_t first, std::int64_t samples, Commu
   }
 }
 
-void sample(const Options& options, const std::string& prompt, const Config& config, World& world) {
+void sample(const SampleArguments& options, const std::string& prompt, const Config& config, World& world) {
   auto& ranks = world.ranks;
   require_agreement(ranks, facts_of(config));
   const auto alone = make_self_communicator();
@@ -221,7 +221,7 @@ void sample(const Options& options, const std::string& prompt, const Config& con
 }  // namespace
 
 void add_sample(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<SampleArguments>();
   auto& sampling = options->sampling;
   auto* command = add_command(
       app, "sample", "Let a model write: continue a prompt, token by token",

@@ -22,7 +22,7 @@
 namespace shoal::cli {
 namespace {
 
-struct Options : ConfigOptions {
+struct ScheduleOptions : ConfigOptions {
   int micro_batches = 0;  // not given
   bool actions = false;
   std::string svg;
@@ -46,7 +46,7 @@ int micro_batches_of_a_step(Config& config) {
   return (micro_batches_of_worker(config) + data - 1) / data;
 }
 
-std::string origin_of_micro_batches(const Config& config, const Options& options) {
+std::string origin_of_micro_batches(const Config& config, const ScheduleOptions& options) {
   if (options.micro_batches > 0) return "--micro-batches";
   const auto shape = mesh_shape(config);
   return fmt::format("global batch {} / micro-batch {}{}{}", config.train.global_batch,
@@ -105,7 +105,7 @@ void write_svg(const std::filesystem::path& output, const Schedule& schedule) {
   if (!stream) fail_user("cannot write {}: {}", output.string(), std::strerror(errno));
 }
 
-void run(const Options& options) {
+void run_schedule(const ScheduleOptions& options) {
   const std::filesystem::path svg = options.svg;
   if (!svg.empty() && svg.extension() != ".svg") {
     fail_user("{}: the picture is an SVG; name it {}.svg", svg.string(), svg.stem().string());
@@ -132,7 +132,7 @@ void run(const Options& options) {
 }  // namespace
 
 void add_schedule(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ScheduleOptions>();
   auto* command = add_command(
       app, "schedule", "Draw what the ranks of a pipeline do in a step, and say how the model is cut",
       {{"shoal schedule configs/gpt2-124m.toml parallel.pipeline=4", "GPT-2 in four stages, 1F1B"},
@@ -151,7 +151,7 @@ void add_schedule(CLI::App& app) {
   command->add_option("--svg", options->svg, "Write the picture to this file too")->option_text("FILE.svg");
   command->add_flag("--actions", options->actions,
                     "Print every rank's list of actions, transfers too, as CHUNK.MICRO-BATCH");
-  command->callback([options] { run(*options); });
+  command->callback([options] { run_schedule(*options); });
 }
 
 }  // namespace shoal::cli

@@ -14,17 +14,17 @@ struct Shade {
   const char* ink;
 };
 // Blues and oranges, which colour-blind readers can tell apart too, from dark to light by chunk.
-constexpr std::array kForward = {Shade{"#2b6cb0", "white"}, Shade{"#6ba6dd", "#10243a"},
-                                 Shade{"#a9cdee", "#10243a"}, Shade{"#d9e9f8", "#10243a"}};
-constexpr std::array kBackward = {Shade{"#c05621", "white"}, Shade{"#ec8f4f", "#3b1a06"},
-                                  Shade{"#f6bd90", "#3b1a06"}, Shade{"#fbe0cb", "#3b1a06"}};
+constexpr std::array kForwardShades = {Shade{"#2b6cb0", "white"}, Shade{"#6ba6dd", "#10243a"},
+                                       Shade{"#a9cdee", "#10243a"}, Shade{"#d9e9f8", "#10243a"}};
+constexpr std::array kBackwardShades = {Shade{"#c05621", "white"}, Shade{"#ec8f4f", "#3b1a06"},
+                                        Shade{"#f6bd90", "#3b1a06"}, Shade{"#fbe0cb", "#3b1a06"}};
 
 constexpr double kLegend = 84, kLeft = 84, kTop = 112, kRow = 38, kCell = 28;  // a row, and the passes in it
 constexpr double kMargin = 28;
 constexpr const char* kIdle = "#e9ecef";
 
 Shade shade_of(Action::Kind kind, int chunk) {
-  const auto& shades = kind == Action::Kind::forward ? kForward : kBackward;
+  const auto& shades = kind == Action::Kind::forward ? kForwardShades : kBackwardShades;
   return shades[chunk % shades.size()];
 }
 
@@ -80,7 +80,7 @@ class Picture {
     const int chunks = schedule_.shape.chunks;
     for (const auto& [kind, name] :
          {std::pair(Action::Kind::forward, "forward"), {Action::Kind::backward, "backward"}}) {
-      const int shades = std::min(chunks, static_cast<int>(kForward.size()));
+      const int shades = std::min(chunks, static_cast<int>(kForwardShades.size()));
       for (int chunk = 0; chunk < shades; ++chunk) {
         const bool last = chunk + 1 == shades;
         entry(shade_of(kind, chunk).fill,

@@ -11,8 +11,8 @@ namespace {
 
 // Colours of the 256 that terminals have: forward in blues, backward in oranges, a shade per chunk; black
 // text is readable on all.
-constexpr std::array kForward = {117, 75, 153, 111};
-constexpr std::array kBackward = {215, 209, 222, 216};
+constexpr std::array kForwardColours = {117, 75, 153, 111};
+constexpr std::array kBackwardColours = {215, 209, 222, 216};
 
 struct Cell {
   char character = ' ';
@@ -33,12 +33,12 @@ Line draw_rank(const std::vector<Timeline::Span>& spans, const PipelineShape& sh
   for (const auto& [action, begin, end] : spans) {
     const bool forward = action.kind == Action::Kind::forward;
     const auto first = std::lround(begin) * columns, last = std::lround(end) * columns;
-    const auto shade = action.chunk % kForward.size();
+    const auto shade = action.chunk % kForwardColours.size();
     std::string text = fmt::format("|{}", action.micro_batch);
     if (shape.chunks > 1) text += static_cast<char>('a' + action.chunk % 26);
     text.resize(last - first, forward ? ' ' : '=');
     for (auto i = first; i < last; ++i) {
-      line[i] = {text[i - first], forward ? kForward[shade] : kBackward[shade]};
+      line[i] = {text[i - first], forward ? kForwardColours[shade] : kBackwardColours[shade]};
     }
     if (line[last].character == ' ') line[last] = {'|', -1};  // the next pass has its own
   }
