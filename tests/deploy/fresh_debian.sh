@@ -54,6 +54,7 @@ make_base() {
   mkdir -p "$cache"
   debootstrap --variant=minbase "${include[@]}" "$suite" "$new" "$mirror" >"$cache/$suite.log" 2>&1 ||
     die "debootstrap failed: $(tail -n 5 "$cache/$suite.log")"
+  echo force-unsafe-io >"$new/etc/dpkg/dpkg.cfg.d/force-unsafe-io"  # as in Debian's container images: no fsync per file
   rm -rf "$new"/var/cache/apt/*.bin "$new"/var/cache/apt/archives/*.deb "$new"/var/lib/apt/lists/*
   mv "$new" "$cache/$suite"
 }
@@ -71,6 +72,8 @@ if [ -z "${FRESH_DEBIAN_FOLDER:-}" ]; then
   exit "$code"
 fi
 
+exec 9>"$FRESH_DEBIAN_FOLDER/lock"  # held until the last process has gone, for two mounts of one system would destroy it
+flock --nonblock 9 || die "$FRESH_DEBIAN_FOLDER is in use"
 root=$FRESH_DEBIAN_FOLDER/root home=$FRESH_DEBIAN_FOLDER/root/root
 mkdir -p "$root" "$FRESH_DEBIAN_FOLDER"/{changes,work}
 mount -t overlay overlay "$root" \
@@ -104,5 +107,5 @@ code=0
 TIMEFORMAT="%R s (processors: %U s, system %S s)"
 { time chroot "$root" /usr/bin/env -i "${environment[@]}" bash -c "cd ~/shoal && $command" 2>&3 || code=$?; } \
   3>&2 2>"$FRESH_DEBIAN_FOLDER/time"
-echo "fresh_debian: $suite, exit status $code after $(tail -n 1 "$FRESH_DEBIAN_FOLDER/time"): $command" >&2
+echo "fresh_debian: $suite, exit status $code after $(tail -n 1 "$FRESH_DEBIAN_FOLDER/time"): ${command%%$'\n'*}" >&2
 exit "$code"
