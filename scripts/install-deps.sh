@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Installs what Shoal is built with, from Debian 12's own packages: scripts/install-deps.sh [tests]; with "tests" also MPI
-# and what else the tests start. Needs root or sudo.
+# Installs what Shoal is built with: scripts/install-deps.sh [mpi] [tests]. Without arguments enough to build and run the
+# program; with "mpi" also Open MPI and MPICH, for ranks as processes; with "tests" both and what the tests need.
+# The names are those of Debian 12, Debian 13 and Ubuntu 24.04. Installing takes root or sudo.
 set -euo pipefail
 
 packages=(
-  make g++ cmake ninja-build ccache git ca-certificates
+  make g++ cmake ninja-build ccache ca-certificates
   libdnnl-dev               # matrix products on the CPU
   libfmt-dev libspdlog-dev  # formatting, logging
   libtomlplusplus-dev       # the config file
@@ -15,13 +16,26 @@ packages=(
   libutf8proc-dev           # Unicode categories for the GPT-2 tokenizer
   libxxhash-dev             # checksums
   libprotobuf-dev protobuf-compiler  # TensorBoard events
-  libgtest-dev libgmock-dev libbenchmark-dev
 )
-[ "${1:-}" != tests ] || packages+=(
-  libopenmpi-dev openmpi-bin libmpich-dev mpich  # ranks as processes: a module for each
-  xz-utils                                       # archives as the corpora have them
+mpi=(libopenmpi-dev openmpi-bin libmpich-dev mpich)
+tests=(
+  libgtest-dev libgmock-dev
+  xz-utils                                             # archives as the corpora have them
   slurm-wlm munge iproute2 openssh-client procps python3 python3-yaml  # tests of deploy/: a small Slurm, hosts, manifests
 )
+for argument in "$@"; do
+  case $argument in
+    mpi) packages+=("${mpi[@]}") ;;
+    tests) packages+=("${mpi[@]}" "${tests[@]}") ;;
+    *) echo "usage: $0 [mpi] [tests]" >&2; exit 2 ;;
+  esac
+done
+
+die() { printf 'install-deps: %s\n' "$@" >&2; exit 1; }
+
+command -v dpkg-query >/dev/null && command -v apt-get >/dev/null || die \
+  "this script knows apt-get only (Debian, Ubuntu). Install these, under this system's names: ${packages[*]}" \
+  "Then build without it: cmake --preset release && cmake --build --preset release"
 
 missing=()
 for package in "${packages[@]}"; do
@@ -30,8 +44,21 @@ done
 [ ${#missing[@]} -eq 0 ] && exit 0
 
 sudo=()
-[ "$(id -u)" -eq 0 ] || sudo=(sudo)
+if [ "$(id -u)" -ne 0 ]; then
+  command -v sudo >/dev/null || die "not root, and there is no sudo; as root: apt-get install ${missing[*]}"
+  sudo=(sudo)
+fi
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
 echo "installing ${missing[*]}"
-export DEBIAN_FRONTEND=noninteractive
-"${sudo[@]}" apt-get update -qq
-"${sudo[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}"
+"${sudo[@]}" apt-get update -qq || die "apt-get update failed"
+
+unknown=()
+for package in "${missing[@]}"; do
+  apt-cache show "$package" >/dev/null 2>&1 || unknown+=("$package")
+done
+[ ${#unknown[@]} -eq 0 ] || die "this system ($(. /etc/os-release && echo "$PRETTY_NAME")) has no package ${unknown[*]}" \
+  "Tested with Debian 12 and 13. On Ubuntu they are in \"universe\": add-apt-repository universe"
+
+"${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" \
+  >"$log" 2>&1 || { tail -n 30 "$log" >&2; die "apt-get install failed"; }
