@@ -43,6 +43,11 @@ struct Outcome {
   bool stopped = false;    // because we were asked to
 };
 
+// Hydra may end with 0 though ranks failed (github.com/pmodels/mpich/issues/7057): then their message counts.
+bool failed(const Outcome& outcome) {
+  return outcome.end.signal != 0 || outcome.end.code != 0 || outcome.explained;
+}
+
 std::string name_of_signal(int signal) {
   const char* name = ::sigabbrev_np(signal);
   return name ? fmt::format("SIG{}", name) : fmt::format("signal {}", signal);
@@ -140,7 +145,7 @@ int Launcher::run() {
   auto step = run_ ? run_->latest_step() : std::nullopt;
   while (true) {
     const auto outcome = attempt(ranks, command);
-    const bool died = outcome.end.signal != 0 || (outcome.end.code != 0 && outcome.end.code != 2);
+    const bool died = failed(outcome) && outcome.end.code != 2;
     if (!died || outcome.stopped || !run_) return conclude(outcome, 0, 0);
     const auto before = std::exchange(step, run_->latest_step());
     fruitless = step == before ? fruitless + 1 : 0;
@@ -271,7 +276,7 @@ std::string Launcher::what_died(const Outcome& outcome) const {
 
 int Launcher::conclude(const Outcome& outcome, int restarts, int fruitless) const {
   const auto& end = outcome.end;
-  if (end.signal == 0 && (end.code == 0 || end.code == 2)) return end.code;
+  if (!failed(outcome) || end.code == 2) return end.code;
   if (fruitless > 1) {
     log::warn("the last {} attempts died without a new checkpoint: what ends them is likely to do so again",
               fruitless);

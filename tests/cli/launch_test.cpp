@@ -109,6 +109,15 @@ TEST_F(Launch, HidesWhatHydraSaysOfARankThatDied) {
   EXPECT_THAT(result.err, HasSubstr("shoal: error: a rank was ended by SIGSEGV"));
 }
 
+// Hydra may forget that a rank failed; what the rank has said does not get lost.
+TEST_F(Launch, KnowsOfAFailureThatMpirunForgets) {
+  make_mpirun("echo 'shoal: error: rank 1: out of memory' >&2; exit 0", "HYDRA build details:");
+  EXPECT_EQ(launch({"-n", "2"}).code, 1);
+  const auto again = launch({"-n", "2", "--max-restarts", "1"});
+  EXPECT_EQ(again.code, 1);
+  EXPECT_THAT(again.err, HasSubstr("a rank failed; restart 1 of 1"));
+}
+
 TEST_F(Launch, ShowsWhatElseMpirunSays) {
   make_mpirun("D=$(printf -- '-%.0s' {1..74}); printf -- \"$D\\nNo slots.\\n$D\\n\" >&2; exit 3");
   const auto result = launch({"-n", "1"});
