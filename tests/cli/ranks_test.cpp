@@ -130,15 +130,16 @@ class RanksUnderMpi : public Ranks {
     fs::path folder;
     std::string before = ":";
   };
+  // A shell finds a rank's part: mpirun of Open MPI 5.0.7 crashes when it is to start several programs itself
+  // (github.com/open-mpi/ompi/issues/13303).
   JobResult job(const std::vector<Part>& ranks) const {
-    auto command = mpirun(kMpi, 1);
+    std::string script = "case $OMPI_COMM_WORLD_RANK in";
     for (std::size_t i = 0; i < ranks.size(); ++i) {
-      if (i > 0) command.insert(command.end(), {":", "-n", "1"});
-      const auto line =
-          fmt::format("cd '{}' && {} && exec \"$0\" \"$@\"", ranks[i].folder.string(), ranks[i].before);
-      command.insert(command.end(), {"/bin/sh", "-c", line, SHOAL_BINARY});
-      command.insert(command.end(), ranks[i].arguments.begin(), ranks[i].arguments.end());
+      script += fmt::format(" {}) cd '{}' && {} && exec '{}' '{}' ;;", i, ranks[i].folder.string(),
+                            ranks[i].before, SHOAL_BINARY, fmt::join(ranks[i].arguments, "' '"));
     }
+    auto command = mpirun(kMpi, static_cast<int>(ranks.size()));
+    command.insert(command.end(), {"/bin/sh", "-c", script + " esac"});
     return MpiJob(command).wait();
   }
   JobResult alike(int ranks, const Settings& arguments) const {
