@@ -8,6 +8,7 @@
 
 #include "comm/mpi/load.h"
 #include "comm/mpi/run.h"
+#include "core/cores.h"
 #include "core/error.h"
 #include "core/log.h"
 
@@ -30,15 +31,16 @@ mpi::Library& load_or_say(const Launch& launch) {
   }
 }
 
-// Open MPI's mpirun lets each of one or two ranks use a single core unless it is told otherwise.
+// Open MPI's mpirun binds each of one or two ranks to a single core unless it is told otherwise.
 void warn_if_bound(const World& world) {
   const auto online = static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN));
-  if (!std::getenv("OMPI_MCA_orte_bound_at_launch") || world.cores * world.local_size >= online) return;
+  const bool bound = std::getenv("OMPI_MCA_orte_bound_at_launch")  // version 4; 5 does not say so
+                     || std::getenv("PRTE_LAUNCHED");
+  if (!bound || usable_cores() * world.local_size >= online) return;
   log::warn(
-      "mpirun lets {} rank(s) of this host use {} core(s) each, of {}: give it --bind-to none (or --map-by "
-      "slot:PE=N) "
-      "for more",
-      world.local_size, world.cores, online);
+      "mpirun binds each of {} rank(s) on this host to {} of its {} cores; start it with --bind-to none (or "
+      "--map-by slot:PE=N) to use more",
+      world.local_size, usable_cores(), online);
 }
 
 }  // namespace

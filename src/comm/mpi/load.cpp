@@ -43,7 +43,8 @@ void avoid_forbidden_reads() {
   int from = 1, to = 0;
   const iovec source{&from, sizeof from}, target{&to, sizeof to};
   if (::process_vm_readv(::getpid(), &target, 1, &source, 1, 0) == sizeof from) return;
-  ::setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0);
+  ::setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0);  // version 4
+  ::setenv("OMPI_MCA_smsc", "^cma", 0);                             // version 5
 }
 
 }  // namespace
