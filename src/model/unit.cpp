@@ -12,6 +12,7 @@ namespace shoal {
 namespace {
 
 constexpr std::int64_t kAlignment = 16;  // floats: a cache line, and a vector
+constexpr std::string_view kEmbedding = "embedding";
 
 std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
 
@@ -19,7 +20,7 @@ Shape no_offset(const Shape& shape) { return shape.rank() == 1 ? Shape{0} : Shap
 
 class UnitBuilder {
  public:
-  explicit UnitBuilder(std::string name) { unit_.name = std::move(name); }
+  UnitBuilder(std::string name, Decay decay) : decay_(decay) { unit_.name = std::move(name); }
 
   UnitBuilder& add(std::string name, Shape shape, Initializer init, const Placement& placement = {}) {
     Shape local = shape;
@@ -28,7 +29,7 @@ class UnitBuilder {
                                 .shape = shape,
                                 .local_shape = local,
                                 .init = init,
-                                .decay = shape.rank() >= 2,
+                                .decay = decays(shape),
                                 .placement = placement});
     return *this;
   }
@@ -59,6 +60,10 @@ class UnitBuilder {
   }
 
  private:
+  bool decays(const Shape& shape) const {
+    if (decay_ == Decay::all) return true;
+    return shape.rank() >= 2 && !(decay_ == Decay::no_embeddings && unit_.name == kEmbedding);
+  }
   static std::int64_t room_of(const ParameterSpec& parameter) {
     const auto& placement = parameter.placement;
     if (placement.replicated()) return parameter.shape.count();
@@ -66,11 +71,12 @@ class UnitBuilder {
     return others * placement.parts * placement.most;
   }
   static int order(const ParameterSpec& parameter) {
-    if (parameter.decay) return parameter.placement.replicated() ? 1 : 0;
-    if (!parameter.placement.replicated()) return 4;
-    return parameter.placement.per_token ? 2 : 3;
+    const bool replicated = parameter.placement.replicated(), per_token = parameter.placement.per_token;
+    if (parameter.decay) return !replicated ? 0 : per_token ? 2 : 1;
+    return per_token ? 3 : replicated ? 4 : 5;
   }
 
+  Decay decay_;
   UnitSpec unit_;
 };
 
@@ -89,8 +95,8 @@ Placement sharded(int dim, int parts, const TensorPlace& place, F&& range_of) {
   return placement;
 }
 
-UnitSpec embedding_unit(const GptConfig& config, const TensorPlace& place) {
-  UnitBuilder unit("embedding");
+UnitSpec embedding_unit(const GptConfig& config, const TensorPlace& place, Decay decay) {
+  UnitBuilder unit(std::string(kEmbedding), decay);
   unit.add("transformer.wte.weight", {config.vocab_size, config.n_embd}, normal(0.02),
            sharded(0, 1, place, [&](const TensorPlace& p) { return local_classes(config, p); }))
       .pad_rows(padded_vocabulary(config, place));
@@ -98,11 +104,11 @@ UnitSpec embedding_unit(const GptConfig& config, const TensorPlace& place) {
   return unit.build();
 }
 
-UnitSpec block_unit(const GptConfig& config, const TensorPlace& place, int layer) {
+UnitSpec block_unit(const GptConfig& config, const TensorPlace& place, Decay decay, int layer) {
   const std::int64_t c = config.n_embd;
   const auto residual = normal(0.02 / std::sqrt(2.0 * config.n_layer));
   const std::string prefix = fmt::format("transformer.h.{}.", layer);
-  UnitBuilder unit(fmt::format("block.{}", layer));
+  UnitBuilder unit(fmt::format("block.{}", layer), decay);
   const auto linear = [&](const char* name, std::int64_t out, std::int64_t in, Initializer init,
                           const Placement& placement) {
     unit.add(prefix + name + ".weight", {out, in}, init, placement);
@@ -128,16 +134,16 @@ UnitSpec block_unit(const GptConfig& config, const TensorPlace& place, int layer
   return unit.build();
 }
 
-UnitSpec head_unit(const GptConfig& config) {
-  UnitBuilder unit("head");
+UnitSpec head_unit(const GptConfig& config, Decay decay) {
+  UnitBuilder unit("head", decay);
   unit.add("transformer.ln_f.weight", {config.n_embd}, kOnes, {.per_token = true});
   if (config.bias) unit.add("transformer.ln_f.bias", {config.n_embd}, kZeros, {.per_token = true});
   return unit.build();
 }
 
-UnitSpec unit_of(const GptConfig& config, const TensorPlace& place, int unit) {
-  if (unit == 0) return embedding_unit(config, place);
-  return unit <= config.n_layer ? block_unit(config, place, unit - 1) : head_unit(config);
+UnitSpec unit_of(const GptConfig& config, const TensorPlace& place, Decay decay, int unit) {
+  if (unit == 0) return embedding_unit(config, place, decay);
+  return unit <= config.n_layer ? block_unit(config, place, decay, unit - 1) : head_unit(config, decay);
 }
 
 }  // namespace
@@ -178,10 +184,10 @@ std::vector<Box> ParameterSpec::boxes() const {
   return boxes;
 }
 
-std::vector<UnitSpec> gpt_units(const GptConfig& config, const ModelPart& part) {
+std::vector<UnitSpec> gpt_units(const GptConfig& config, const ModelPart& part, Decay decay) {
   std::vector<UnitSpec> units;
   for (int u = 0; u < config.n_layer + 2; ++u) {
-    units.push_back(unit_of(config, part.tensor, u));
+    units.push_back(unit_of(config, part.tensor, decay, u));
     if (part.has(config, u)) continue;
     auto name = std::move(units.back().name);
     units.back() = {};

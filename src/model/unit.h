@@ -19,6 +19,13 @@ struct Initializer {
   double stddev = 0;
 };
 
+// The parameters that weight decay applies to.
+enum class Decay : std::uint8_t {
+  matrices,       // those of two dimensions or more
+  all,            // biases and norms as well
+  no_embeddings,  // matrices without the embeddings of tokens and positions
+};
+
 // How a parameter is divided over a tensor-parallel group: not at all, or along one dimension, of each of
 // whose `parts` equal pieces (the fused q, k, v projection has three) a rank has the same range.
 struct Placement {
@@ -42,7 +49,7 @@ struct ParameterSpec {
   Shape shape;        // of the whole model's parameter
   Shape local_shape;  // what this rank holds, padding behind it included; padding is zero and stays zero
   Initializer init;
-  bool decay = false;  // weight decay applies: two dimensions or more
+  bool decay = false;  // weight decay applies
   Placement placement;
   std::int64_t offset = 0;  // of the first element in the unit's flat buffer, the same on all tensor ranks
 
@@ -76,8 +83,9 @@ struct UnitView {
 };
 
 // Unit 0 is the embedding, 1 ... n_layer the blocks, n_layer + 1 the head (whose matrix is the embedding's):
-// all of them, as this part of the model has them.
-std::vector<UnitSpec> gpt_units(const GptConfig& config, const ModelPart& part = {});
+// all of them, as this part of the model has them. `decay` moves parameters within their unit's buffer.
+std::vector<UnitSpec> gpt_units(const GptConfig& config, const ModelPart& part = {},
+                                Decay decay = Decay::matrices);
 
 // Classes as a tensor rank allocates them: its share of the vocabulary rounded up so that rows of logits stay
 // aligned.

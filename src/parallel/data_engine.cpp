@@ -51,8 +51,8 @@ class Engine final : public DataEngine {
       : backend_(backend),
         mesh_(mesh),
         options_(options),
-        plan_(gpt_units(config, options.part), options.zero, options.replicate, mesh.data().rank(),
-              mesh.data().size()),
+        plan_(gpt_units(config, options.part, options.decay), options.zero, options.replicate,
+              mesh.data().rank(), mesh.data().size()),
         summed_(gradient_plan(plan_, config, options)),
         mode_(options, plan_),
         arenas_(backend, measure(plan_, summed_, options), options.offload),
@@ -358,7 +358,8 @@ std::unique_ptr<DataEngine> make_data_engine(Backend& backend, Mesh& mesh, const
 }
 
 DataEngine::Memory engine_memory(const GptConfig& config, const EngineOptions& options, int ranks) {
-  const ShardPlan plan(gpt_units(config, options.part), options.zero, options.replicate, 0, ranks);
+  const ShardPlan plan(gpt_units(config, options.part, options.decay), options.zero, options.replicate, 0,
+                       ranks);
   return measure(plan, gradient_plan(plan, config, options), options);
 }
 

@@ -30,6 +30,7 @@ struct EngineOptions {
   ModelPart part = {};  // which this rank has
   DType compute = DType::f32;
   AdamWConfig adamw = {};
+  Decay decay = Decay::matrices;
   double grad_clip = 0;  // of the whole model's gradient norm; 0 is off
   bool training = true;  // false: parameters only, for evaluation and sampling
 

@@ -71,6 +71,7 @@ struct OptimConfig {
   std::array<double, 2> betas = {0.9, 0.95};
   double eps = 1e-8;
   double weight_decay = 0.1;
+  std::string decay = "matrices";
   int accum_steps = 1;
 };
 
@@ -144,7 +145,7 @@ struct Config {
   LogConfig log;
 };
 
-// Where each key that was set was set: "optim.lr" -> "configs/a.toml:12" or "argument optim.lr=1".
+// Where each key that was set was set: "optim.lr" -> "configs/quickstart.toml:12" or "argument optim.lr=1".
 using Origins = std::map<std::string, std::string, std::less<>>;
 
 // Reads a TOML file, then the arguments in order (`section.key=value`, with or without "--"; the last one

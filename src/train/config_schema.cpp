@@ -180,7 +180,12 @@ std::vector<Field> make_fields() {
       number<&C::optim, &Optim::betas>("optim.betas", kFraction, "", "Decay of the first and second moment."),
       number<&C::optim, &Optim::eps>("optim.eps", above(0), "", "Added to the denominator of the update."),
       number<&C::optim, &Optim::weight_decay>("optim.weight_decay", at_least(0), "",
-                                              "Decay of tensors of two or more dimensions."),
+                                              "Decay of the parameters that optim.decay names."),
+      choice<&C::optim, &Optim::decay>(
+          "optim.decay", {"matrices", "all", "no_embeddings"},
+          "Parameters that weight_decay applies to. matrices: tensors of two or more dimensions. all: every "
+          "parameter, biases and norms too. no_embeddings: matrices without the embeddings of tokens and "
+          "positions."),
       number<&C::optim, &Optim::accum_steps>("optim.accum_steps", at_least(1), "steps",
                                              "Steps per commit of the moments (accum_adamw, accum_adam)."),
 

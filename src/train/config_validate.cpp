@@ -36,7 +36,7 @@ class Rules {
   }
 
  private:
-  // "optim.lr = 0.1 (configs/a.toml:12)"
+  // "optim.lr = 0.1 (configs/quickstart.toml:12)"
   std::string say(std::string_view key) const {
     const auto origin = origins_.find(key);
     return fmt::format("{} = {}{}", key, find_field(key)->value(config_),

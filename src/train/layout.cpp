@@ -217,6 +217,11 @@ std::optional<GossipOptions> gossip_options(const Config& config) {
                        .clip_by_bucket = config.gossip.clip == "bucket"};
 }
 
+Decay decay_of(const OptimConfig& optim) {
+  if (optim.decay == "all") return Decay::all;
+  return optim.decay == "no_embeddings" ? Decay::no_embeddings : Decay::matrices;
+}
+
 }  // namespace
 
 EngineOptions engine_options(const Config& config, const GptConfig& model, const MeshPlace& place) {
@@ -230,6 +235,7 @@ EngineOptions engine_options(const Config& config, const GptConfig& model, const
                     .weight_decay = optim.weight_decay,
                     .l2 = optim.name == "accum_adam",
                     .accum_steps = optim.accum_steps},
+          .decay = decay_of(optim),
           .grad_clip = config.train.grad_clip,
           .zero = parallel.zero,
           .replicate = parallel.replicate,

@@ -104,6 +104,42 @@ TEST(Units, ParametersLieAlignedApartAndWithinTheirUnit) {
   }
 }
 
+TEST(Units, DecayIsOfMatricesOrAllOrLeavesEmbeddingsOut) {
+  const auto decayed = [](Decay decay, int tensor_ranks) {
+    std::vector<std::string> names;
+    for (const auto& unit :
+         gpt_units(kSmall, {.tensor = {.rank = 0, .size = tensor_ranks}, .chunks = {}}, decay)) {
+      for (const auto& parameter : unit.parameters) {
+        EXPECT_EQ(parameter.decay, parameter.offset < unit.decayed) << parameter.name;
+        // One range, whichever of them decay.
+        const auto in = [&](const ElementRange& range) {
+          return parameter.offset >= range.begin && parameter.offset < range.end;
+        };
+        EXPECT_EQ(in(unit.replicated), parameter.placement.replicated()) << parameter.name;
+        EXPECT_EQ(in(unit.per_token), parameter.placement.per_token) << parameter.name;
+        if (parameter.decay) names.push_back(parameter.name);
+      }
+    }
+    std::ranges::sort(names);
+    return names;
+  };
+  std::vector<std::string> all, matrices, no_embeddings;
+  for (const auto& unit : gpt_units(kSmall)) {
+    for (const auto& [name, shape, local, init, decay, placement, offset] : unit.parameters) {
+      all.push_back(name);
+      if (shape.rank() == 1) continue;
+      matrices.push_back(name);
+      if (name != "transformer.wte.weight" && name != "transformer.wpe.weight") no_embeddings.push_back(name);
+    }
+  }
+  for (auto* names : {&all, &matrices, &no_embeddings}) std::ranges::sort(*names);
+  for (const int tensor_ranks : {1, 2}) {
+    EXPECT_EQ(decayed(Decay::all, tensor_ranks), all);
+    EXPECT_EQ(decayed(Decay::matrices, tensor_ranks), matrices);
+    EXPECT_EQ(decayed(Decay::no_embeddings, tensor_ranks), no_embeddings);
+  }
+}
+
 TEST(Units, OnlyTheVocabularyIsPadded) {
   for (const auto& unit : gpt_units(kSmall)) {
     for (const auto& parameter : unit.parameters) {
