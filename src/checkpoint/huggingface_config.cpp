@@ -113,8 +113,9 @@ HuggingFaceModel read_hugging_face_model(const fs::path& folder) {
   std::error_code ignored;
   if (!fs::is_directory(folder, ignored)) {
     fail_user(
-        "there is no folder {}. Download a model's config.json and model.safetensors from Hugging Face, put "
-        "both into one folder, and give that folder",
+        "there is no folder {0}; make it and put config.json, model.safetensors, vocab.json and merges.txt "
+        "of a "
+        "GPT-2 there, e.g. from Hugging Face, https://huggingface.co/openai-community/gpt2/tree/main",
         folder.string());
   }
   if (!fs::is_regular_file(folder / kConfigName, ignored)) {

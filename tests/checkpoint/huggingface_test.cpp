@@ -222,7 +222,8 @@ TEST_F(HuggingFace, DamagedFiles) {
   EXPECT_THAT(refused(), HasSubstr("has no config.json"));
   fs::remove_all(folder_);
   EXPECT_THAT(refused(), AllOf(HasSubstr("there is no folder"),
-                               HasSubstr("config.json and model.safetensors"), HasSubstr("Hugging Face")));
+                               HasSubstr("config.json, model.safetensors, vocab.json and merges.txt"),
+                               HasSubstr("huggingface.co/openai-community/gpt2")));
 }
 
 TEST_F(HuggingFace, ConfigsThatAreNotAGpt2OfShoals) {

@@ -149,7 +149,8 @@ TEST_F(HuggingFaceFolders, TrainingThatIsRefused) {
     return result;
   };
   expect_user_error(tune({"init.from=hf:gpt2"}), "init.from = \"hf:gpt2\" (argument 'init.from=hf:gpt2')",
-                    "there is no folder gpt2", "config.json and model.safetensors", "Hugging Face");
+                    "there is no folder gpt2;", "config.json, model.safetensors, vocab.json and merges.txt",
+                    "https://huggingface.co/openai-community/gpt2");
   expect_user_error(tune({"init.from=hf:"}), "init.from=hf:", "hf:DIR");
   expect_user_error(tune({"model.n_embd=32"}), "model.n_embd = 32 (argument", "gpt/config.json has 16");
   expect_user_error(tune({"model.block_size=17"}), "more than the 16 positions");
