@@ -72,7 +72,8 @@ void run(const ConfigOptions& options, int asked) {
 void add_size(CLI::App& app) {
   struct Options : ConfigOptions {
     bool table = false;
-    int ranks = 0;  // not given
+    std::string sizes;  // of the table; empty: the standard ones
+    int ranks = 0;      // not given
   };
   auto options = std::make_shared<Options>();
   auto* command = add_command(
@@ -81,7 +82,8 @@ void add_size(CLI::App& app) {
        {"shoal size configs/gpt2-124m.toml train.micro_batch=2 train.recompute=block", "what would it save?"},
        {"shoal size configs/gpt2-124m.toml --ranks 8 parallel.zero=3", "on each of 8 ranks"},
        {"shoal size configs/gpt2-124m.toml --ranks 8 parallel.pipeline=2 parallel.tensor=2", "in a mesh"},
-       {"shoal size --table --ranks 4", "twelve models from 25M to 708M parameters"}});
+       {"shoal size --table --ranks 4", "twelve models from 25M to 708M parameters"},
+       {"shoal size --table --sizes 6/6/384,48/25/1600 --ranks 4", "models of your own choice"}});
   command->add_option("CONFIG", options->file, "The run's config, a TOML file; may be left out with --table")
       ->option_text("CONFIG.toml");
   add_settings(*command, options->settings);
@@ -89,11 +91,17 @@ void add_size(CLI::App& app) {
       "--table", options->table,
       "Twelve standard models: parameters, files, and memory of a rank with ZeRO 0, 1, 2 and 3");
   command
+      ->add_option("--sizes", options->sizes,
+                   "Models of the table in place of the twelve, as layers/heads/width: 12/12/768,24/16/1024")
+      ->option_text("L/H/W,...");
+  command
       ->add_option("--ranks", options->ranks,
                    "Ranks that share the run (default: as the config says; for the table 8)")
       ->check(takes_integer(1, 1 << 20));
   command->callback([options] {
-    if (options->table) return print_size_table(*options, options->ranks > 0 ? options->ranks : 8);
+    if (options->table || !options->sizes.empty()) {
+      return print_size_table(*options, options->ranks > 0 ? options->ranks : 8, options->sizes);
+    }
     if (options->file.empty()) fail_user("shoal size needs a config, or --table");
     run(*options, options->ranks);
   });

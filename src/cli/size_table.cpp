@@ -3,22 +3,63 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
+#include <iterator>
+#include <sstream>
 
 #include "cli/sizes.h"
+#include "core/error.h"
 #include "core/text.h"
 #include "train/layout.h"
 
 namespace shoal::cli {
 namespace {
 
-// Three depths at each of four widths, heads 64 wide, between minGPT's usual (8, 8, 512) and GPT-2 large.
 struct Size {
   int layers, heads, width;
-  const char* name = "";
+  bool operator==(const Size&) const = default;
 };
-constexpr Size kSizes[] = {{8, 8, 512},    {12, 8, 512},   {16, 8, 512},   {12, 12, 768, "GPT-2"},
-                           {18, 12, 768},  {24, 12, 768},  {18, 16, 1024}, {24, 16, 1024, "medium"},
-                           {30, 16, 1024}, {24, 20, 1280}, {30, 20, 1280}, {36, 20, 1280, "large"}};
+
+// The table of minGPT's example for DDP and FSDP, from its own model to GPT-2 large.
+constexpr Size kSizes[] = {{8, 8, 512},    {8, 8, 768},    {12, 8, 768},   {12, 12, 768},
+                           {12, 8, 1024},  {16, 8, 1024},  {16, 16, 1024}, {24, 8, 1024},
+                           {24, 16, 1024}, {24, 32, 1024}, {36, 16, 1024}, {36, 20, 1280}};
+
+const char* name_of(const Size& size) {
+  if (size == Size{12, 12, 768}) return " GPT-2";
+  if (size == Size{24, 16, 1024}) return " medium";
+  if (size == Size{36, 20, 1280}) return " large";
+  return size == Size{48, 25, 1600} ? " xl" : "";
+}
+
+// "12/12/768"
+Size parse_size(const std::string& text) {
+  Size size{};
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  for (int* number : {&size.layers, &size.heads, &size.width}) {
+    if (number != &size.layers && (at == end || *at++ != '/')) break;
+    const auto read = std::from_chars(at, end, *number);
+    if (read.ec != std::errc()) break;
+    at = read.ptr;
+  }
+  if (at != end || size.layers < 1 || size.heads < 1 || size.width < 1) {
+    fail_user("--sizes: '{}' is not allowed; it takes layers/heads/width, e.g. 12/12/768,24/16/1024", text);
+  }
+  if (size.width % size.heads != 0) {
+    fail_user("--sizes: '{}' has {} heads, which do not divide its width of {}", text, size.heads,
+              size.width);
+  }
+  return size;
+}
+
+std::vector<Size> parse_sizes(const std::string& list) {
+  if (list.empty()) return {std::begin(kSizes), std::end(kSizes)};
+  std::vector<Size> sizes;
+  std::istringstream parts(list + ',');
+  for (std::string part; std::getline(parts, part, ',');) sizes.push_back(parse_size(part));
+  return sizes;
+}
 
 // Where no config is given: a character model, and its vocabulary in Shakespeare's works.
 constexpr const char* kDefaults = R"(
@@ -42,7 +83,8 @@ Config load(ConfigOptions options) {
 
 }  // namespace
 
-void print_size_table(const ConfigOptions& options, int ranks) {
+void print_size_table(const ConfigOptions& options, int ranks, const std::string& list) {
+  const auto sizes = parse_sizes(list);
   Config config = load(options);
   const auto source = resolve_vocabulary(config);
   config.parallel.data = 0;
@@ -57,19 +99,19 @@ void print_size_table(const ConfigOptions& options, int ranks) {
              config.model.block_size, with_commas(config.model.vocab_size), source, config.train.micro_batch,
              config.model.block_size, config.train.dtype, config.train.recompute);
   const auto mesh = mesh_text(config);
-  fmt::print("{:>47}  memory of a rank of {}{}\n", "", ranks, mesh.empty() ? "" : ": " + mesh);
-  fmt::print("layers heads width  parameters    float32 checkpoint");
+  fmt::print("{:>48}  memory of a rank of {}{}\n", "", ranks, mesh.empty() ? "" : ": " + mesh);
+  fmt::print("layers heads width    parameters   float32 checkpoint");
   for (int zero = 0; zero <= 3; ++zero) fmt::print("{:>10}", fmt::format("ZeRO-{}", zero));
   fmt::print("\n");
-  for (const auto& [layers, heads, width, name] : kSizes) {
-    config.model.n_layer = layers;
-    config.model.n_head = heads;
-    config.model.n_embd = width;
+  for (const auto& size : sizes) {
+    config.model.n_layer = size.layers;
+    config.model.n_head = size.heads;
+    config.model.n_embd = size.width;
     const auto model = to_gpt_config(config.model);
     check_mesh(config, model);
     const auto units = gpt_units(model);
     const double file = parameter_file_bytes(units);
-    fmt::print("{:>6} {:>5} {:>5} {:>11} {:>10} {:>10}", layers, heads, width,
+    fmt::print("{:>6} {:>5} {:>5} {:>13} {:>9} {:>10}", size.layers, size.heads, size.width,
                with_commas(parameter_count(units)), format_bytes(file),
                format_bytes((1 + optimizer_tensors(config)) * file));
     for (int zero = 0; zero <= 3; ++zero) {
@@ -77,11 +119,11 @@ void print_size_table(const ConfigOptions& options, int ranks) {
       const auto memory = estimate_memory(config, model, RankPlaces::as_threads(ranks));
       fmt::print(" {:>9}", format_bytes(memory.total()));
     }
-    fmt::print("{}{}\n", *name ? "  " : "", name);
+    fmt::print("{}\n", name_of(size));
   }
   fmt::print(
       "\nfloat32: a file of the parameters alone; checkpoint: with the optimizer's {}\n"
-      "GPT-2, medium, large: the models of that name have blocks of this size\n",
+      "GPT-2, medium, large, xl: the models of that name have blocks of this size\n",
       optimizer_text(config));
 }
 

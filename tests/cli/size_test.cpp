@@ -254,7 +254,24 @@ TEST(SizeTable, ShowsTwelveModelsWithoutAConfig) {
   ASSERT_EQ(rows.size(), 12u) << result.out;
   // Per layer 12 d^2 + 13 d; tokens and positions (65 + 128) d; the final norm 2 d.
   EXPECT_THAT(rows.front(), testing::IsSupersetOf({"8", "512", "25,318,912"}));
+  EXPECT_THAT(rows[1], testing::IsSupersetOf({"8", "768", "56,852,736"}));
+  EXPECT_THAT(rows[9], testing::IsSupersetOf({"24", "32", "1024", "302,509,056"}));
   EXPECT_THAT(rows.back(), testing::IsSupersetOf({"36", "20", "1280", "708,637,440"}));
+}
+
+TEST(SizeTable, TakesAListOfSizes) {
+  TempDir folder;
+  write_file(folder / "a.toml", kConfig);
+  const auto result =
+      run({"size", "--sizes", "2/2/32,3/4/64", "a.toml", "model.vocab_size=65"}, folder.path());
+  EXPECT_EQ(result.code, 0) << result.err;
+  // 12 L d^2 + 13 L d, and (65 + 1024 + 2) d.
+  EXPECT_THAT(result.out, testing::ContainsRegex(" 2 +2 +32 +60,320 "));
+  EXPECT_THAT(result.out, testing::ContainsRegex(" 3 +4 +64 +219,776 "));
+  EXPECT_EQ(std::ranges::count(result.out, '\n'), 5 + 2 + 3);
+  for (const char* wrong : {"8", "8/8", "8/8/", "8/8/512/1", "0/1/8", "a/b/c", "8/8/512,", "-1/8/512"})
+    expect_user_error(run({"size", "--table", "--sizes", wrong}), "--sizes: '", "layers/heads/width");
+  expect_user_error(run({"size", "--table", "--sizes", "8/3/512"}), "3 heads", "do not divide");
 }
 
 TEST(SizeTable, TakesAConfigOrSettings) {
