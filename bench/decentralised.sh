@@ -50,6 +50,9 @@ common=(model.preset="" "model.n_layer=$layers" "model.n_head=$((width / 16))" "
 # For the control: the optimizer of the gossip config.
 accum=(optim.name=accum_adamw optim.accum_steps=8 optim.betas=0.9,0.98)
 
+# Clipping by the whole gradient's norm, as with all-reduce, and no return to the average.
+exchange=(gossip.clip=global gossip.continue_from_average=false gossip.bucket_mib=25)
+
 # train NAME TWIN ARGUMENT...: a run by a config, unless it is there
 train() {
   local name=$1 twin=$2
@@ -67,7 +70,7 @@ for seed in $seeds; do
   train "allreduce-$seed" allreduce "run.seed=$seed" run.deterministic=layout
   [ -z "${CONTROL:-}" ] || train "accum-$seed" allreduce "run.seed=$seed" run.deterministic=layout "${accum[@]}"
   for workers in 4 8; do
-    train "gossip$workers-$seed" gossip "run.seed=$seed" --ranks $workers gossip.local_size=2
+    train "gossip$workers-$seed" gossip "run.seed=$seed" --ranks $workers gossip.local_size=2 "${exchange[@]}"
   done
 done
 # Also of runs that were there.

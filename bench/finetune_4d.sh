@@ -44,7 +44,7 @@ train pretrained init.from=scratch train.steps="$pretrain" optim.lr=2e-3 lr_sche
 start=$SECONDS
 for dtype in float32 bfloat16; do
   tune=("init.from=hf:$work/weights" train.steps="$steps" train.micro_batch=1 train.dtype=$dtype
-    "checkpoint.interval=0" "checkpoint.best=false")
+    "checkpoint.interval=0" "checkpoint.best=false" model.dropout=0.1 parallel.zero=1)
   train "$dtype-one" "${tune[@]}" parallel.data=1 parallel.tensor=1
   train "$dtype-1x4" "${tune[@]}" parallel.data=1 parallel.tensor=4
   train "$dtype-2x2" "${tune[@]}" parallel.data=2 parallel.tensor=2

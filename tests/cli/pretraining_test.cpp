@@ -33,7 +33,8 @@ TEST_F(Pretraining, TheTwinsDifferInTheMethodAlone) {
   for (std::size_t i = 0; i < gossip.size(); ++i) {
     if (gossip[i] != allreduce[i]) differences.insert(gossip[i].substr(0, gossip[i].find(' ')));
   }
-  EXPECT_THAT(differences, ElementsAre("accum_steps", "betas", "engine", "name", "topology"));
+  EXPECT_THAT(differences, ElementsAre("accum_steps", "betas", "bucket_mib", "clip", "continue_from_average",
+                                       "engine", "name", "topology"));
 }
 
 // A model of two layers for sixteen steps: two windows of accumulated gradients and eight periods of
