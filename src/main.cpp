@@ -11,6 +11,7 @@
 #include "core/cpu.h"
 #include "core/error.h"
 #include "core/text.h"
+#include "core/version.h"
 
 namespace shoal::cli {
 namespace {
@@ -105,7 +106,7 @@ int run(int argc, char** argv) {
   CLI::App app("Shoal trains GPT-2: prepare a text, train, evaluate, resume and sample, from one program.",
                "shoal");
   use_help_formatter(app);
-  app.set_version_flag("--version", "shoal " SHOAL_VERSION, "Print the version");
+  app.set_version_flag("--version", std::string("shoal ") + kVersion, "Print the version");
   app.set_help_flag("-h,--help", "Print this help");
   app.footer(
       "shoal COMMAND --help explains a command, with examples.\n\nA first run, in a minute or two:\n"

@@ -18,6 +18,7 @@
 #include "core/cores.h"
 #include "core/cpu.h"
 #include "core/text.h"
+#include "core/version.h"
 #include "data/libraries.h"
 #include "ops/backend.h"
 #include "ops/cuda/cuda.h"
@@ -171,7 +172,7 @@ void print_ranks() {
 }
 
 void run_doctor() {
-  fmt::print("shoal {}\n\n", SHOAL_VERSION);
+  fmt::print("shoal {}\n\n", kVersion);
   print_processor();
   print_memory();
   print_speed();

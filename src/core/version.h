@@ -2,6 +2,6 @@
 
 namespace shoal {
 
-inline constexpr const char* kVersion = SHOAL_VERSION;
+extern const char* const kVersion;  // "0.2.0": CMakeLists.txt has it
 
 }  // namespace shoal

@@ -1,0 +1,7 @@
+#include "core/version.h"
+
+namespace shoal {
+
+const char* const kVersion = SHOAL_VERSION;
+
+}  // namespace shoal
