@@ -17,4 +17,4 @@ rm -rf runs/quickstart
 
 printf '\nWhat the model writes (%s):\n\n' "$out/samples.txt"
 head -n 24 "$out/samples.txt"
-printf '\n...\n\nThe loss curve is in %s.\n' "$out/curves.svg"
+printf '\n...\n\nThe loss curve is in %s. Next, a text of your own: configs/own-text.toml.\n' "$out/curves.svg"

@@ -200,6 +200,36 @@ TEST_F(DocumentedCommands, OfDocumentsAreAcceptedAndPrintTheirFigures) {
   }
 }
 
+// From files of the names that they give; GPT-2's vocabulary and the corpora are not there.
+TEST_F(DocumentedCommands, OfConfigsPrepareTheirData) {
+  std::size_t count = 0;
+  for (const auto& config : configs()) {
+    for (const auto& command : commands(comments(config))) {
+      if (command.words[0] != "shoal" || command.words[1] != "prepare") continue;
+      ++count;
+      if (command.words[2] == "openwebtext")
+        continue;  // looks for the vocabulary first: openwebtext_test.cpp
+      const TempDir folder;
+      auto words = without_launcher(command.words);
+      for (auto& word : words) {
+        if (word == "gpt2") word = "bytes";
+        if (word == "FILES" || word.ends_with(".raw"))
+          write_file(folder / word, std::string(400, 'a') + " text of " + word);
+      }
+      if (words[1] == "synthetic") words.insert(words.end(), {"--size", "20000"});
+      if (words[1] == "text" && std::ranges::count(words, "--tokenizer") == 0)
+        words.insert(words.end(), {"--tokenizer", "bytes"});
+      const bool fetches = words[1] != "text" && words[1] != "synthetic";
+      if (fetches && std::ranges::count(words, "--from") == 0)
+        words.insert(words.end(), {"--from", "absent"});
+      const auto result = run(words, folder.path(), {"SHOAL_DATA_DIR="});
+      EXPECT_EQ(result.code, fetches ? 2 : 0) << testing::PrintToString(words) << "\n" << result.err;
+      if (fetches) expect_user_error(result, "absent");
+    }
+  }
+  EXPECT_GE(count, configs().size());
+}
+
 // Each config in small, on a text of its own, with the commands that come after training.
 TEST_F(DocumentedCommands, OfConfigsWorkFromTextToSamples) {
   write_file(folder_ / "a.txt", [] {
