@@ -2,7 +2,8 @@
 // backward products its sgemm. Measured on two Zen 4 cores over GPT-2's shapes (bench/results/ops.txt): plain
 // row-major operands reach 92-97 % of the measured peak in float32 and 82-97 % in bfloat16; packing the
 // weights on every call gains no more than its own cost; sgemm is up to a tenth faster than matmul where the
-// left operand is transposed or the sum is long.
+// left operand is transposed or the sum is long. The same choice is the best with oneDNN 3.7
+// (bench/results/onednn.md).
 //
 // oneDNN always runs on one thread here: which kernel it takes, and whether it splits long sums, depends on
 // how many it has. Threads share the pieces of a result instead (product_pieces.h).
