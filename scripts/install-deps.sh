@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs what Shoal is built with: scripts/install-deps.sh [mpi] [tests]. Without arguments enough to build and run the
 # program; with "mpi" also Open MPI and MPICH, for ranks as processes; with "tests" both and what the tests need.
-# The names are those of Debian 12, Debian 13 and Ubuntu 24.04. Installing takes root or sudo.
+# Tried on Debian 12 and 13, which name these packages alike; Ubuntu 24.04 takes them from Debian, between the two, and renamed
+# for its 64-bit time only packages of libraries without -dev. Installing takes root or sudo.
 set -euo pipefail
 
 packages=(
