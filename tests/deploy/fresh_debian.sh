@@ -63,17 +63,27 @@ make_base() {
 if [ -z "${FRESH_DEBIAN_FOLDER:-}" ]; then
   [ -d "$cache/$suite" ] || make_base
   FRESH_DEBIAN_FOLDER=${keep:-$(mktemp -d /var/tmp/fresh-debian-XXXXXX)}
-  [ -n "$keep" ] || trap 'rm -rf "$FRESH_DEBIAN_FOLDER"' EXIT
   export FRESH_DEBIAN_FOLDER
+  # Taken by the system, and released when its last process has gone: a folder must not be mounted twice.
+  exec 9>"$FRESH_DEBIAN_FOLDER/lock"
+  flock --nonblock 9 || die "$FRESH_DEBIAN_FOLDER is in use"
   arguments=()
   for folder in "${beside[@]}"; do arguments+=(--beside "$folder"); done
+  unshare --mount --pid --fork --kill-child "$0" "${arguments[@]}" "$suite" "$command" <&0 &
+  system=$!
+  exec 9>&-
+  end() {
+    kill -KILL "$system" 2>/dev/null || true
+    flock "$FRESH_DEBIAN_FOLDER/lock" true
+    [ -n "$keep" ] || rm -rf "$FRESH_DEBIAN_FOLDER"
+  }
+  trap end EXIT
+  trap 'exit 130' INT HUP TERM
   code=0
-  unshare --mount --pid --fork --kill-child "$0" "${arguments[@]}" "$suite" "$command" || code=$?
+  wait "$system" || code=$?
   exit "$code"
 fi
 
-exec 9>"$FRESH_DEBIAN_FOLDER/lock"  # held until the last process has gone, for two mounts of one system would destroy it
-flock --nonblock 9 || die "$FRESH_DEBIAN_FOLDER is in use"
 root=$FRESH_DEBIAN_FOLDER/root home=$FRESH_DEBIAN_FOLDER/root/root
 mkdir -p "$root" "$FRESH_DEBIAN_FOLDER"/{changes,work}
 mount -t overlay overlay "$root" \
@@ -105,7 +115,9 @@ done
 
 code=0
 TIMEFORMAT="%R s (processors: %U s, system %S s)"
-{ time chroot "$root" /usr/bin/env -i "${environment[@]}" bash -c "cd ~/shoal && $command" 2>&3 || code=$?; } \
-  3>&2 2>"$FRESH_DEBIAN_FOLDER/time"
+in_checkout="cd ~/shoal && $command"
+{
+  time chroot "$root" /usr/bin/env -i --default-signal=INT,QUIT "${environment[@]}" bash -c "$in_checkout" 2>&3 || code=$?
+} 3>&2 2>"$FRESH_DEBIAN_FOLDER/time"
 echo "fresh_debian: $suite, exit status $code after $(tail -n 1 "$FRESH_DEBIAN_FOLDER/time"): ${command%%$'\n'*}" >&2
 exit "$code"
