@@ -98,6 +98,16 @@ TEST(SampleToken, TemperatureZeroIsTheFirstOfTheMostLikely) {
   for (const double uniform : {0.0, 0.5, 0.999}) EXPECT_EQ(sample_token(logits, options(0), uniform), 1);
 }
 
+// Two of four equal tokens hold exactly half, and half is enough.
+TEST(SampleToken, TopPKeepsTheFewestThatHoldTheShare) {
+  const Logits logits = {0, 0, 0, 0};
+  const std::vector<std::pair<double, std::int32_t>> last = {{0.25, 0}, {0.5, 1}, {0.75, 2}, {0.76, 3}};
+  for (const auto& [top_p, token] : last) {
+    EXPECT_EQ(sample_token(logits, options(1, 0, top_p), 0.0), 0) << top_p;
+    EXPECT_EQ(sample_token(logits, options(1, 0, top_p), 1 - 0x1p-53), token) << top_p;
+  }
+}
+
 TEST(SampleToken, ExtremesOfTemperatureAndLogits) {
   const Logits logits = {-3e38f, 3e38f, 0, 1};
   for (const double temperature : {1e-300, 1e-3, 1.0}) {

@@ -2,6 +2,10 @@
 // but for the test that more of them change nothing.
 #include "model/gpt.h"
 
+#include <gmock/gmock.h>
+
+#include <set>
+
 #include "model/trainee.h"
 #include "ops/reference/reference_backend.h"
 #include "ops/tolerance.h"
@@ -176,6 +180,42 @@ TEST(Dropout, ChangesWithTheStepAndIsOffInEvaluation) {
   EXPECT_EQ(trainee.evaluate(batch), plain.backward(batch, 0));
 }
 
+// Records the site of every mask that is drawn.
+class SiteBackend final : public ReferenceBackend {
+ public:
+  explicit SiteBackend(std::vector<std::uint32_t>& sites) : sites_(sites) {}
+  void embedding_forward(const Tensor& out, const Tensor& tokens, const Tensor& wte, const Tensor& wpe,
+                         std::int64_t first_class, const Dropout& dropout) override {
+    sites_.push_back(dropout.site);
+    ReferenceBackend::embedding_forward(out, tokens, wte, wpe, first_class, dropout);
+  }
+  void residual_forward(const Tensor& out, const Tensor& residual, const Tensor& branch,
+                        const Dropout& dropout) override {
+    sites_.push_back(dropout.site);
+    ReferenceBackend::residual_forward(out, residual, branch, dropout);
+  }
+  void attention_forward(const Tensor& out, const Tensor& lse, const Tensor& qkv, std::int64_t first_head,
+                         const Dropout& dropout) override {
+    for (std::int64_t h = 0; h < out.shape[2]; ++h) {
+      sites_.push_back(attention_site(dropout.site, first_head + h));
+    }
+    ReferenceBackend::attention_forward(out, lse, qkv, first_head, dropout);
+  }
+
+ private:
+  std::vector<std::uint32_t>& sites_;
+};
+
+// Two dropouts of the same site would drop the same elements.
+TEST(Dropout, EverySiteOfTheModelDiffers) {
+  std::vector<std::uint32_t> sites;
+  Trainee trainee(std::make_unique<SiteBackend>(sites), kConfig);
+  trainee.backward(random_tokens(kConfig, 1));
+  // The embedding; in each block, attention's heads and the two branches.
+  EXPECT_EQ(std::ssize(sites), 1 + kConfig.n_layer * (kConfig.n_head + 2));
+  EXPECT_THAT(std::set(sites.begin(), sites.end()), testing::SizeIs(sites.size()));
+}
+
 TEST_P(EveryBackend, PaddingOfTheVocabularyStaysZero) {
   const GptConfig config = without_dropout(kConfig);
   for (const DType compute : {DType::f32, DType::bf16}) {
@@ -204,6 +244,27 @@ TEST_P(EveryBackend, EvaluationGivesTheLossOfTraining) {
   const double loss = trainee.backward(batch);
   EXPECT_EQ(trainee.evaluate(batch), loss);
   EXPECT_EQ(evaluator.evaluate(batch), loss);
+}
+
+// 136 rows in three chunks, the last one smaller, against one chunk. A row's loss does not depend on the rows
+// beside it in the reference backend, so losses are equal to the bit there; products of the cpu backend may
+// add in another order, and gradients are sums that are made in parts: what the parity tests allow.
+TEST_P(EveryBackend, LogitsInChunksGiveTheLossAndGradientsOfOne) {
+  const Tokens batch = random_tokens(kConfig, 8, 1), other = random_tokens(kConfig, 8, 2);
+  const auto trainee = [&](std::int64_t elements) {
+    return Trainee(backend(), without_dropout(kConfig), {.micro_batch = 8, .logits = {.elements = elements}});
+  };
+  auto whole = trainee(1 << 20), chunks = trainee(1);
+  const double bound = backend()->name() == "reference" ? 0 : 1e-5;
+  const double loss = whole.backward(batch);
+  EXPECT_NEAR(chunks.backward(batch), loss, bound * loss);
+  const double other_loss = whole.evaluate(other);
+  EXPECT_NEAR(chunks.evaluate(other), other_loss, bound * other_loss);
+  const auto expected = whole.gradients(), gradients = chunks.gradients();
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_LE(norm(gradients[i].values - expected[i].values), 1e-5 * norm(expected[i].values))
+        << expected[i].name;
+  }
 }
 
 // Counts what is taken from it and not given back.

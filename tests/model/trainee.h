@@ -44,6 +44,7 @@ struct TraineeOptions {
   Recompute recompute = Recompute::none;
   double grad_clip = 1.0;
   bool backward = true;
+  LogitsPlan logits = {};
 };
 
 // A model whose every sequence is a whole block, and the engine that owns its parameters.
@@ -62,6 +63,7 @@ class Trainee {
         model_(*backend_, *engine_, config,
                {.batch = {options.micro_batch, config.block_size},
                 .compute = options.compute,
+                .logits = options.logits,
                 .recompute = options.recompute,
                 .backward = options.backward}),
         loss_(*backend_, DType::f64, {1}) {

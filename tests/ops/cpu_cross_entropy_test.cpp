@@ -23,7 +23,9 @@ class CpuCrossEntropy : public Conformance<std::tuple<DType, Shape>> {  // the s
     for (std::int64_t r = 0; r < R_; ++r) {
       for (std::int64_t c = valid_; c < V_; ++c) logits_[r * V_ + c] = 1e30;  // padding never wins
     }
-    if (valid_ > 3) logits_[3] = logits_[1] = 20;  // two equal maxima: the first counts
+    // Of equal maxima the first counts: within a vector of 16 lanes, and in the same lane of several.
+    if (valid_ > 3) logits_[3] = logits_[1] = 20;
+    if (R_ > 1 && valid_ > 50) logits_[V_ + 50] = logits_[V_ + 34] = logits_[V_ + 18] = 20;
   }
 
   // Of the columns [first, first + count) alone, as a shard of the vocabulary has them; `valid` of them

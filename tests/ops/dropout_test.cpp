@@ -95,6 +95,13 @@ TEST_P(DropoutMask, DoesNotDependOnHowTheBatchIsCut) {
   }
 }
 
+// Elements are dropped with a probability of threshold / 65536, which is not p exactly. Every backend takes
+// the scale from here, so a comparison of backends cannot notice a wrong one. It is rounded to float once.
+TEST_P(DropoutMask, TheScaleIsThatOfTheShareThatIsDropped) {
+  const double kept = 1 - dropout_.threshold() / 65536.0;
+  EXPECT_NEAR(dropout_.scale() * kept, 1, kUnit);
+}
+
 TEST_P(DropoutMask, MeanIsUnbiased) {
   const std::int64_t B = 8, T = 64, C = 768;
   const double n = B * T * C, p = dropout_.threshold() / 65536.0;
