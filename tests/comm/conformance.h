@@ -143,14 +143,23 @@ inline void check_place(World& world, std::int64_t) {
   if (world.cores < 1 || world.where.empty()) fail("{} cores, in '{}'", world.cores, world.where);
 }
 
+// Elements of what goes to all ranks and is cut at `chunk` bytes for each: one piece, and a part of a second
+// one.
+inline std::int64_t more_than_a_chunk_each(const Communicator& group, std::int64_t chunk, DType dtype) {
+  const auto n = chunk / static_cast<std::int64_t>(size_of(dtype));
+  return n * group.size() + n / 2 + 13;
+}
+
 inline void check_all_reduce(World& world, std::int64_t chunk) {
   auto& group = world.ranks;
-  for_each_reduction(chunk, [&](DType dtype, std::int64_t count, ReduceOp op) {
+  const auto check = [&](DType dtype, std::int64_t count, ReduceOp op) {
     Values x(dtype, count);
     x.fill([&](std::int64_t i) { return value_of(group.rank(), i); });
     group.all_reduce(x.tensor(), op).wait();
     x.expect("all_reduce", [&](std::int64_t i) { return reduced_value(group.size(), i, op); });
-  });
+  };
+  for_each_reduction(chunk, check);
+  check(DType::f64, more_than_a_chunk_each(group, chunk, DType::f64), ReduceOp::sum);
 }
 
 // Into other memory, and into this rank's own part of x.
@@ -198,13 +207,15 @@ inline void check_all_to_all(World& world, std::int64_t chunk) {
 
 inline void check_broadcast(World& world, std::int64_t chunk) {
   auto& group = world.ranks;
-  for_each_copy(chunk, [&](DType dtype, std::int64_t count) {
+  const auto check = [&](DType dtype, std::int64_t count) {
     const int root = static_cast<int>((count + 1) % group.size());
     Values x(dtype, count);
     x.fill([&](std::int64_t i) { return value_of(group.rank(), i); });
     group.broadcast(x.tensor(), root).wait();
     x.expect("broadcast", [&](std::int64_t i) { return value_of(root, i); });
-  });
+  };
+  for_each_copy(chunk, check);
+  check(DType::f64, more_than_a_chunk_each(group, chunk, DType::f64));
 }
 
 // Around the ring, two messages at a time: they arrive in their order.
