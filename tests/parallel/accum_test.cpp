@@ -36,10 +36,8 @@ TEST(Accumulation, DoesNotDependOnTheLayout) {
 }
 
 TEST(Accumulation, OnDiskIsExactToo) {
-  const auto folder = std::filesystem::path(testing::TempDir()) / "accumulation";
-  std::filesystem::create_directories(folder);
   auto run = windows_of(4, {.data = 2}, 2);
-  run.engine.offload = folder;
+  run.engine.offload = testing::TempDir();
   EXPECT_TRUE(train(run).bytes() == train(windows_of(4)).bytes());
 }
 

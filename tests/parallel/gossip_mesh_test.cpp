@@ -114,12 +114,10 @@ TEST(GossipMesh, RepeatsItselfInTheDefaultOrder) {
 }
 
 TEST(GossipMesh, StateOnDiskIsExactToo) {
-  const auto folder = std::filesystem::path(testing::TempDir()) / "gossip";
-  std::filesystem::create_directories(folder);
   const auto expected = bytes_of(train_workers(run_of(kOfOneRank)));
   for (const int zero : {0, 2, 3}) {
     auto run = run_of({.mesh = {.data = 2}, .zero = zero});
-    run.engine.offload = folder;
+    run.engine.offload = testing::TempDir();
     EXPECT_TRUE(bytes_of(train_workers(run)) == expected) << "ZeRO " << zero;
   }
 }

@@ -4,7 +4,6 @@
 #include <gmock/gmock.h>
 
 #include <cmath>
-#include <filesystem>
 
 #include "ops/buffer.h"
 #include "ops/far_backend.h"
@@ -26,12 +25,6 @@ std::vector<Eager> all_paces() {
 }
 std::string name_of(const Eager& eager) {
   return fmt::format("kernels {} in {} out {}", eager.kernels, eager.in, eager.out);
-}
-
-std::filesystem::path folder() {
-  const auto folder = std::filesystem::path(testing::TempDir()) / "offload-far";
-  std::filesystem::create_directories(folder);
-  return folder;
 }
 
 bool all_are(const Buffer& x, double value) {
@@ -157,7 +150,7 @@ RanksRun run_of(const MeshShape& mesh, int zero) {
 void offload(RanksRun& run, bool on_disk, const Eager& eager = {}) {
   run.engine.on_host = true;
   run.engine.streamed = 1024;
-  if (on_disk) run.engine.offload = folder();
+  if (on_disk) run.engine.offload = testing::TempDir();
   run.backend = [eager](int) { return std::make_unique<FarBackend>(make_cpu_backend(1), eager); };
 }
 
