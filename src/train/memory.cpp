@@ -33,11 +33,10 @@ int threads_of(const Config& config, const RankPlaces& ranks) {
 
 double kernel_scratch(const Config& config, const GptConfig& model, const RankPlaces& ranks,
                       const TensorPlace& place) {
-  constexpr double kCublasWorkspace = 64 << 20;
   if (config.train.backend == "cuda") {
     const std::int64_t heads = local_heads(model, place).count(), T = model.block_size;
     const bool fused = config.train.dtype == "bfloat16" && model.dropout == 0;
-    return kCublasWorkspace +
+    return static_cast<double>(kProductWorkspace) +
            (fused ? 2.0 * static_cast<double>(attention_piece(config.train.micro_batch, heads, T) * heads *
                                               T * T)
                   : 0);

@@ -9,6 +9,7 @@
 
 #include "comm/recording.h"
 #include "core/error.h"
+#include "ops/cuda/cuda.h"
 #include "ops/dry/dry_backend.h"
 #include "train/dry_run.h"
 #include "train/layout.h"
@@ -248,6 +249,22 @@ class DryGpu final : public DryBackend {
  private:
   std::size_t pinned_ = 0;
 };
+
+// Beside the workspace of products, cuDNN keeps the gradients of a piece's scores, 2 bytes each: in bfloat16
+// without dropout.
+TEST(Memory, OfAGpuIncludesTheScratchOfItsKernels) {
+  const auto scratch = [](std::vector<std::string> settings) {
+    for (const auto* more : {"train.backend=cuda", "train.micro_batch=4", "model.block_size=128"}) {
+      settings.emplace_back(more);
+    }
+    const auto config = config_of(settings, 1);
+    return estimate_memory(config, to_gpt_config(config.model), RankPlaces::as_threads(1), {}).scratch;
+  };
+  const auto products = static_cast<double>(kProductWorkspace);
+  EXPECT_EQ(scratch({"train.dtype=float32"}), products);
+  EXPECT_EQ(scratch({"train.dtype=bfloat16", "model.dropout=0.1"}), products);
+  EXPECT_EQ(scratch({"train.dtype=bfloat16", "model.dropout=0"}), products + 2.0 * 4 * 4 * 128 * 128);
+}
 
 TEST(Memory, OfAGpuIsNotTheHosts) {
   for (const std::string offload : {"none", "host", "disk"}) {

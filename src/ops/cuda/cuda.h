@@ -49,6 +49,10 @@ constexpr std::int64_t attention_piece(std::int64_t B, std::int64_t H, std::int6
   return piece;
 }
 
+// Bytes of workspace that a backend keeps for cuBLASLt's products; NVIDIA recommends at least 32 MiB for
+// Hopper.
+inline constexpr std::size_t kProductWorkspace = std::size_t{64} << 20;
+
 // Whether there is the module; the environment variable SHOAL_CUDA_MODULE names another.
 bool has_cuda_module();
 // Throws UserError where there is no module, no GPU, or a driver that is too old.

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/tensor.h"
+#include "ops/cuda/cuda.h"
 #include "ops/cuda/memory.h"
 
 namespace shoal::cuda {
@@ -51,9 +52,6 @@ using Algorithm = std::optional<cublasLtMatmulAlgo_t>;
 std::string text_of(const Algorithm& algorithm);
 // None for what is no such text.
 std::optional<Algorithm> algorithm_of(std::string_view text);
-
-// At least 32 MiB is what NVIDIA recommends for Hopper.
-inline constexpr std::size_t kProductWorkspace = std::size_t{64} << 20;
 
 // A product as the library describes it, for any operands of the same key.
 class ProductDescription {
