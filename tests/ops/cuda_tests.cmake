@@ -36,18 +36,18 @@ set_tests_properties(ops.cuda_emulated_parts PROPERTIES
 
 # Plans of cuDNN's own library for GPUs that are not here. It is found beside its headers, or where the loader looks.
 if(SHOAL_HAVE_CUDNN)
-  set(emulated_driver ${CMAKE_CURRENT_BINARY_DIR}/emulated_driver)
   add_library(emulated_driver SHARED ops/cuda/cudnn/driver.cpp)
   set_target_properties(emulated_driver PROPERTIES PREFIX "" OUTPUT_NAME libcuda SUFFIX .so.1
-                                                   LIBRARY_OUTPUT_DIRECTORY ${emulated_driver})
+                        LIBRARY_OUTPUT_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/emulated_driver)
   add_library(old_cudnn MODULE ops/cuda/cudnn/old_library.cpp)
   add_executable(test_ops_cudnn ops/cuda/cudnn/plans_test.cpp ${PROJECT_SOURCE_DIR}/src/ops/cuda/cudnn/library.cpp
     ${PROJECT_SOURCE_DIR}/src/ops/cuda/cudnn/graph.cpp ${PROJECT_SOURCE_DIR}/src/ops/cuda/cudnn/attention_graphs.cpp)
   target_include_directories(test_ops_cudnn SYSTEM PRIVATE ${SHOAL_CUDNN_INCLUDE} ${CUDAToolkit_INCLUDE_DIRS})
-  target_compile_definitions(test_ops_cudnn PRIVATE SHOAL_OLD_CUDNN="$<TARGET_FILE:old_cudnn>")
+  target_compile_definitions(test_ops_cudnn PRIVATE SHOAL_OLD_CUDNN="$<TARGET_FILE:old_cudnn>"
+                                                    SHOAL_EMULATED_DRIVER="$<TARGET_FILE:emulated_driver>")
   target_link_libraries(test_ops_cudnn PRIVATE shoal_options fmt::fmt ${CMAKE_DL_LIBS} GTest::gmock GTest::gtest_main)
   add_dependencies(test_ops_cudnn emulated_driver old_cudnn)
   add_test(NAME ops.cudnn COMMAND test_ops_cudnn)
   set_tests_properties(ops.cudnn PROPERTIES TIMEOUT 300 ENVIRONMENT
-    "LD_LIBRARY_PATH=${emulated_driver}:${SHOAL_CUDNN_INCLUDE}/../lib64:${SHOAL_CUDNN_INCLUDE}/../lib:$ENV{LD_LIBRARY_PATH}")
+    "LD_LIBRARY_PATH=${SHOAL_CUDNN_INCLUDE}/../lib64:${SHOAL_CUDNN_INCLUDE}/../lib:$ENV{LD_LIBRARY_PATH}")
 endif()
