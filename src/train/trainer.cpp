@@ -34,6 +34,7 @@ namespace shoal {
 struct Trainer::Impl {
   // What one step found out, the same on every rank of a worker.
   struct StepOutcome {
+    double lr = 0;
     double loss = 0;
     double grad_norm = 0;
     bool skipped = false;
@@ -223,12 +224,12 @@ void Trainer::Impl::hear_news(bool all) {
 
 Trainer::Impl::StepOutcome Trainer::Impl::step(BatchLoader& loader) {
   const trace::Span span("step", fmt::format("step {}", state.step + 1));
-  auto found =
-      training_step->run(state.step, {schedule.at(state.step), state.step + 1 - state.skipped_steps}, loader);
+  const double lr = schedule.at(state.step);
+  auto found = training_step->run(state.step, {lr, state.step + 1 - state.skipped_steps}, loader);
   if (!news) hear(found.signals);
   auto& parts = found.losses;
   parts.resize(static_cast<std::size_t>(micro_batches()));
-  StepOutcome outcome{.grad_norm = found.grad_norm};
+  StepOutcome outcome{.lr = lr, .grad_norm = found.grad_norm};
   outcome.loss = std::accumulate(parts.begin(), parts.end(), 0.0) / static_cast<double>(worker_tokens());
   if (!std::isfinite(outcome.loss) || !std::isfinite(outcome.grad_norm)) {
     return give_up(outcome, parts,
@@ -353,7 +354,6 @@ void Trainer::Impl::train(BatchLoader& loader) {
   std::int64_t group_steps = 0;
   while (state.step < last_step() && !stop) {
     if (tracer) tracer->begin_step();
-    const double lr = schedule.at(state.step);
     Stopwatch watch;
     const auto outcome = step(loader);
     const double seconds = watch.seconds();
@@ -372,7 +372,7 @@ void Trainer::Impl::train(BatchLoader& loader) {
       const double rate = static_cast<double>(step_tokens()) / per_step;
       record = {.step = state.step,
                 .loss = outcome.loss,
-                .lr = lr,
+                .lr = outcome.lr,
                 .grad_norm = outcome.grad_norm,
                 .tokens = state.tokens,
                 .tokens_per_s = rate,

@@ -35,6 +35,14 @@ class Gossip : public TinyRuns {
     for (const auto& record : metrics(name).steps) steps.push_back(record.step);
     return steps;
   }
+  // Of each worker.
+  std::vector<int> skipped_steps(const std::string& name, std::int64_t step) const {
+    const CheckpointReader reader(checkpoint(name, step));
+    std::vector<int> skipped;
+    for (const auto& state : reader.info().state.at(kWorkerStatesField))
+      skipped.push_back(state["skipped_steps"]);
+    return skipped;
+  }
   // A worker's parameter at the end, or the mean of all workers'.
   std::vector<float> parameter(const std::string& name, std::int64_t step, int worker,
                                const std::string& tensor = "transformer.h.1.mlp.c_fc.weight") const {
@@ -50,21 +58,26 @@ struct Case {
   std::string name;
   int ranks;
   Settings settings;
+  int stop = 5, steps = 10;
+  bool skips = false;  // some worker before the stop
   friend void PrintTo(const Case& which, std::ostream* out) { *out << which.name; }
 };
 
 class GossipResume : public Gossip, public ::testing::WithParamInterface<Case> {};
 
 TEST_P(GossipResume, IsExact) {
-  const auto& [name, ranks, settings] = GetParam();
+  const auto& [name, ranks, given, stop, steps, skips] = GetParam();
+  const auto settings = with(given, {fmt::format("train.steps={}", steps)});
   train_workers("whole", ranks, settings);
-  train_workers("parts", ranks, with(settings, {"train.steps=5"}));
+  train_workers("parts", ranks, with(settings, {fmt::format("train.steps={}", stop)}));
   train_workers("parts", ranks, with(settings, {"init.from=resume"}));
-  EXPECT_EQ(tensors("parts", 10), tensors("whole", 10));
+  EXPECT_EQ(std::ranges::max(skipped_steps("parts", stop)) > 0, skips);
+  EXPECT_EQ(skipped_steps("parts", steps), skipped_steps("whole", steps));
+  EXPECT_EQ(tensors("parts", steps), tensors("whole", steps));
   EXPECT_EQ(reproducible_metrics("parts"), reproducible_metrics("whole"));
   EXPECT_THAT(log_of("parts"), AllOf(HasSubstr("resumed from "), Not(HasSubstr("the checkpoint is of"))));
   const std::string moments = "optimizer.m.transformer.h.1.mlp.c_fc.weight";
-  EXPECT_NE(parameter("whole", 10, 0, moments), parameter("whole", 10, 1, moments));
+  EXPECT_NE(parameter("whole", steps, 0, moments), parameter("whole", steps, 1, moments));
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -78,7 +91,11 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"Spikes",
              4,
              {"train.spike_zscore=1e-9", "train.spike_window=8", "train.on_bad_step=skip", "optim.lr=1e-5",
-              "optim.name=accum_adamw", "optim.accum_steps=4"}},
+              "lr_schedule.name=constant", "lr_schedule.decay_steps=0", "optim.name=accum_adamw",
+              "optim.accum_steps=4"},
+             15,  // the window is full after eight
+             20,
+             true},
         Case{"ThreeGoOnFromTheAverage",
              3,
              {"gossip.topology=complete", "gossip.continue_from_average=true", "train.global_batch=6"}},
@@ -177,10 +194,7 @@ TEST_F(Gossip, WorkersSkipStepsOfTheirOwn) {
   const Settings settings = {"train.spike_zscore=1e-9", "train.spike_window=8", "optim.lr=1e-5",
                              "train.steps=30"};
   train_workers("run", 4, with(settings, {"train.on_bad_step=skip"}));
-  const CheckpointReader reader(checkpoint("run", 30));
-  std::vector<int> skipped;
-  for (const auto& state : reader.info().state.at(kWorkerStatesField))
-    skipped.push_back(state["skipped_steps"]);
+  const auto skipped = skipped_steps("run", 30);
   EXPECT_EQ(skipped.size(), 4u);
   EXPECT_THAT(skipped, Each(AllOf(Gt(0), ::testing::Lt(22))));
   EXPECT_NE(std::ranges::min(skipped), std::ranges::max(skipped));
