@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "core/error.h"
+#include "core/terminal.h"
 
 namespace shoal::log {
 namespace {
@@ -66,6 +67,7 @@ spdlog::level::level_enum to_spdlog(Level level) {
 
 void write(Level level, std::string_view message) {
   if (muted_here && level != Level::error) return;
+  status_line::clear();
   instance().logger.log(to_spdlog(level), spdlog::string_view_t(message.data(), message.size()));
 }
 

@@ -55,6 +55,13 @@ int edit_distance(std::string_view a, std::string_view b) {
 
 std::string nearest(std::string_view name, const std::vector<std::string>& candidates) {
   std::string best;
+  constexpr std::size_t kBeginning = 3;  // characters at least, for a beginning to say something
+  if (name.size() >= kBeginning) {
+    for (const auto& candidate : candidates) {
+      if (candidate.starts_with(name) && (best.empty() || candidate.size() < best.size())) best = candidate;
+    }
+    if (!best.empty()) return best;
+  }
   int best_distance = static_cast<int>(std::max<std::size_t>(name.size() / 2, 2)) + 1;
   for (const auto& candidate : candidates) {
     const int distance = edit_distance(name, candidate);

@@ -1,48 +1,57 @@
 #include "train/console.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
+#include <cmath>
 
 #include "core/log.h"
+#include "core/progress.h"
+#include "core/terminal.h"
 #include "core/text.h"
 
 namespace shoal {
+namespace {
+
+constexpr double kBetweenDraws = 0.05;  // seconds
+
+// With digits behind the point, or with an exponent where a run that diverges would fill the line.
+std::string fixed_text(double value, int digits) {
+  return std::abs(value) < 1e6 ? fmt::format("{:.{}f}", value, digits)
+                               : fmt::format("{:.{}e}", value, digits);
+}
+
+}  // namespace
 
 Console::Console(std::int64_t total_steps, std::optional<double> entropy_floor)
-    : total_steps_(total_steps), floor_(entropy_floor), terminal_(isatty(STDERR_FILENO) != 0) {}
+    : total_steps_(total_steps), floor_(entropy_floor) {}
 
 void Console::step(const StepRecord& record, double seconds_left) {
-  clear();
-  std::string line = fmt::format("step {:>{}}/{}  loss {:.4f}", record.step,
-                                 std::to_string(total_steps_).size(), total_steps_, record.loss);
+  std::string line = fmt::format("step {:>{}}/{}  loss {}", record.step, std::to_string(total_steps_).size(),
+                                 total_steps_, fixed_text(record.loss, 4));
   if (floor_) line += fmt::format(" (floor {:.4f})", *floor_);
-  line += fmt::format("  lr {:.2e}  grad norm {:.3f}  {} tokens/s  {:.1f} ms/step", record.lr,
-                      record.grad_norm, format_count(record.tokens_per_s), record.ms_per_step);
+  line +=
+      fmt::format("  lr {:.2e}  grad norm {}  {}  {:.1f} ms/step", record.lr, fixed_text(record.grad_norm, 3),
+                  format_rate(record.tokens_per_s, "tokens"), record.ms_per_step);
   if (record.peak_share > 0) line += fmt::format("  {:.1f} % of peak", record.peak_share * 100);
-  log::info("{}  ETA {}", line, format_duration(seconds_left));
+  if (record.step < total_steps_) line += "  ETA " + format_duration(seconds_left);
+  log::info("{}", line);
+  drawn_at_ = -1;
 }
 
 void Console::bar(std::int64_t step, double loss, double seconds_left) {
-  if (!terminal_) return;
-  constexpr int kWidth = 40;
+  const int columns = status_line::columns();
+  const double now = watch_.seconds();
+  if (columns == 0 || (drawn_at_ >= 0 && now - drawn_at_ < kBetweenDraws)) return;
+  drawn_at_ = now;
   const double share =
       static_cast<double>(step) / static_cast<double>(std::max<std::int64_t>(total_steps_, 1));
-  const auto filled = static_cast<std::size_t>(share * kWidth);
-  fmt::print(stderr, "\r\033[K[{}{}] {:3.0f} %  step {}/{}  loss {:.4f}  ETA {}", std::string(filled, '='),
-             std::string(kWidth - filled, ' '), share * 100, step, total_steps_, loss,
-             format_duration(seconds_left));
-  std::fflush(stderr);
-  drawn_ = true;
+  status_line::draw(progress_line("", share,
+                                  {fmt::format("step {}/{}", step, total_steps_),
+                                   "ETA " + format_duration(seconds_left), "loss " + fixed_text(loss, 4)},
+                                  columns));
 }
 
-void Console::clear() {
-  if (!drawn_) return;
-  fmt::print(stderr, "\r\033[K");
-  std::fflush(stderr);
-  drawn_ = false;
-}
+void Console::clear() { status_line::clear(); }
 
 }  // namespace shoal

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "core/clock.h"
 #include "train/metrics.h"
 
 namespace shoal {
@@ -16,7 +17,7 @@ class Console {
 
   // One step line, to the log. `seconds_left` is the estimate for the rest of the run.
   void step(const StepRecord& record, double seconds_left);
-  // Redraws the bar; does nothing where standard error is no terminal.
+  // Redraws the bar, several times a second at most; does nothing where standard error is no terminal.
   void bar(std::int64_t step, double loss, double seconds_left);
   // Takes the bar away, before anything else is printed.
   void clear();
@@ -24,8 +25,8 @@ class Console {
  private:
   std::int64_t total_steps_;
   std::optional<double> floor_;
-  bool terminal_;
-  bool drawn_ = false;
+  Stopwatch watch_;
+  double drawn_at_ = -1;  // seconds
 };
 
 }  // namespace shoal

@@ -49,6 +49,8 @@ TEST(Text, NearestName) {
   EXPECT_EQ(nearest("n_layers", keys), "n_layer");
   EXPECT_EQ(nearest("drop_out", keys), "dropout");
   EXPECT_EQ(nearest("temperature", keys), "");
+  EXPECT_EQ(nearest("--temp", {"--help", "--temperature"}), "--temperature");
+  EXPECT_EQ(nearest("drop", {"draw", "dropout", "dropped_out"}), "dropout");
   EXPECT_EQ(nearest("anything", {}), "");
 }
 
