@@ -1,10 +1,8 @@
 // shoal checkpoint: what a checkpoint holds, and whether it is whole or the same as another.
-#include <fmt/chrono.h>
-#include <sys/stat.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
-#include <ctime>
 #include <memory>
 #include <set>
 
@@ -76,21 +74,12 @@ void print_tensors(const std::vector<TensorRecord>& tensors, int workers) {
     if (!names.contains(base(tensor))) width = std::max(width, tensor.name.size());
   }
   fmt::print("\ntensors{}{}\n", workers == 1 ? "" : ", of every worker as worker.0.NAME and so on",
-             any_kept ? " (+ m, v: with what the optimizer keeps, optimizer.m.NAME and so on)" : "");
+             any_kept ? " (+ m, v: with the tensors optimizer.m.NAME and so on)" : "");
   for (const auto& tensor : tensors) {
     if (names.contains(base(tensor))) continue;
     fmt::print("  {:<{}}  {}  {}{}\n", tensor.name, width, name_of(tensor.dtype), tensor.shape.to_string(),
                kept(tensor.name));
   }
-}
-
-// Local time of the manifest, which is written last.
-std::string time_written(const std::filesystem::path& directory) {
-  struct stat status {};
-  if (::stat((directory / kManifestName).c_str(), &status) != 0) return "at an unknown time";
-  std::tm local{};
-  ::localtime_r(&status.st_mtime, &local);
-  return fmt::format("{:%Y-%m-%d %H:%M:%S}", local);
 }
 
 // "4,096 elements in 12 tensors", "8 workers with 512 elements in 12 tensors each"
@@ -135,49 +124,63 @@ void verify(const std::string& where) {
 // As diff: exit code 0 when they are the same, 1 when they differ.
 void compare(const std::string& a, const std::string& b) {
   const auto result = compare_checkpoints(a, b);
+  if (result.differences.empty()) {
+    fmt::print("the same: {} tensors, bit by bit\n", result.tensors);
+    return;
+  }
+  fmt::print("{} and {} differ in {} of their tensors; {} have the same name\n", a, b,
+             result.differences.size(), result.tensors);
   for (const auto& [name, what, elements, largest] : result.differences) {
     fmt::print("{}: {}\n", name,
                !what.empty()
                    ? what
                    : fmt::format("{} elements differ, by {:.3g} at most", with_commas(elements), largest));
   }
-  if (!result.differences.empty()) fail("{} and {} differ in {} tensors", a, b, result.differences.size());
-  fmt::print("the same: {} tensors, bit by bit\n", result.tensors);
+  throw CLI::RuntimeError(1);
 }
 
 }  // namespace
 
 void add_checkpoint(CLI::App& app) {
   auto* command = add_command(
-      app, "checkpoint", "Look into checkpoints, check that they are whole, or average workers",
-      {{"shoal checkpoint inspect runs/quickstart", "the latest of a run"},
+      app, "checkpoint", "List, inspect, verify and compare checkpoints, or average workers",
+      {{"shoal checkpoint list runs/quickstart", "all checkpoints of a run"},
+       {"shoal checkpoint inspect runs/quickstart", "what the latest one holds"},
        {"shoal checkpoint verify runs/quickstart/checkpoints/step-00000500",
-        "reads all of it and compares checksums"},
-       {"shoal checkpoint compare runs/a runs/b", "are they the same, whatever number of ranks wrote them?"},
+        "read every file and compare the checksums"},
+       {"shoal checkpoint compare runs/a runs/b", "are two the same, whatever number of ranks wrote them?"},
        {"shoal checkpoint average runs/gossip --out runs/gossip-average",
-        "one model of the workers of a run by gossip"}});
+        "one model from the workers of a gossip run"}});
   command->callback([command] {
-    if (command->get_subcommands().empty()) {
-      fail_user(
-          "say what to do: `shoal checkpoint inspect DIR`, `verify DIR`, `compare DIR DIR` or `average DIR "
-          "--out DIR`");
-    }
+    if (!command->get_subcommands().empty()) return;
+    fail_user(
+        "name an action: `shoal checkpoint list RUN`, `inspect DIR`, `verify DIR`, `compare DIR DIR` or "
+        "`average DIR --out DIR`");
   });
-  const auto add = [&](const char* name, const char* what, void (*run)(const std::string&)) {
+  add_checkpoint_list(*command);
+  const auto add = [&](const char* name, const char* what, const Examples& examples,
+                       void (*run)(const std::string&)) {
     auto where = std::make_shared<std::string>();
-    auto* action = command->add_subcommand(name, what)->group("Commands");
+    auto* action = add_command(*command, name, what, examples);
     action->add_option("DIR", *where, "A run, or one of its checkpoints")->required();
     action->callback([where, run] { run(*where); });
   };
-  add("inspect", "Print step, model, state, tensors and files", inspect);
-  add("verify", "Read all of it and compare checksums; exit code 2 when damaged", verify);
+  add("inspect", "Print step, model, state, tensors and files",
+      {{"shoal checkpoint inspect runs/quickstart", "the latest checkpoint of a run"},
+       {"shoal checkpoint inspect runs/quickstart/checkpoints/best", "the best one"}},
+      inspect);
+  add("verify", "Read every file and compare the checksums; exit code 2 if the checkpoint is damaged",
+      {{"shoal checkpoint verify runs/quickstart", "the latest checkpoint of a run"},
+       {"shoal checkpoint verify runs/quickstart/checkpoints/step-00000500", "another one"}},
+      verify);
 
   auto both = std::make_shared<std::pair<std::string, std::string>>();
-  auto* action =
-      command->add_subcommand("compare", "Compare two, tensor by tensor; exit code 1 when they differ")
-          ->group("Commands");
+  auto* action = add_command(
+      *command, "compare", "Compare two checkpoints, tensor by tensor; exit code 1 if they differ",
+      {{"shoal checkpoint compare runs/a runs/b", "the latest checkpoints of two runs"},
+       {"shoal checkpoint compare runs/a/checkpoints/best runs/a", "two checkpoints of one run"}});
   action->add_option("A", both->first, "A run, or one of its checkpoints")->required();
-  action->add_option("B", both->second, "Another")->required();
+  action->add_option("B", both->second, "Another one")->required();
   action->callback([both] { compare(both->first, both->second); });
   add_checkpoint_average(*command);
 }

@@ -39,14 +39,13 @@ void average(const AverageOptions& options) {
 
 void add_checkpoint_average(CLI::App& checkpoint) {
   auto options = std::make_shared<AverageOptions>();
-  auto* command =
-      add_command(checkpoint, "average", "Make one model of the models of several workers: their mean",
-                  {{"shoal checkpoint average runs/gossip --out runs/gossip-average",
-                    "the latest checkpoint of a run by gossip"},
-                   {"shoal train next.toml init.from=checkpoint:runs/gossip-average",
-                    "and a run that starts from the average"}});
+  auto* command = add_command(checkpoint, "average", "Average the models of several workers into one",
+                              {{"shoal checkpoint average runs/gossip --out runs/gossip-average",
+                                "the latest checkpoint of a run by gossip"},
+                               {"shoal train next.toml init.from=checkpoint:runs/gossip-average",
+                                "and a run that starts from the average"}});
   command->add_option("DIR", options->where, "A run, or one of its checkpoints")->required();
-  command->add_option("--out", options->out, "The folder to make, which then holds a checkpoint")
+  command->add_option("--out", options->out, "The new folder for the averaged checkpoint")
       ->required()
       ->option_text("DIR");
   command->callback([options] { average(*options); });

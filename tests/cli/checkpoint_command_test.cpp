@@ -69,7 +69,8 @@ TEST_F(CheckpointCommand, CompareFindsWhatDiffers) {
   const auto other = checkpoint({"compare", "runs/tiny", "runs/other"});
   EXPECT_EQ(other.code, 1);
   EXPECT_THAT(other.out, testing::ContainsRegex("transformer.wte.weight: .* elements differ, by 0[.]"));
-  EXPECT_THAT(other.err, HasSubstr("runs/tiny and runs/other differ in "));
+  EXPECT_THAT(other.out, testing::StartsWith("runs/tiny and runs/other differ in "));
+  EXPECT_EQ(other.err, "") << "a difference is an answer";
 
   const auto deeper = checkpoint({"compare", "runs/tiny", "runs/deeper"});
   EXPECT_EQ(deeper.code, 1);
@@ -90,6 +91,34 @@ TEST_F(CheckpointCommand, VerifyFindsDamage) {
   expect_user_error(checkpoint({"verify", "runs/tiny/checkpoints/latest"}), shard().filename(), "checksum");
   fs::remove(shard());
   expect_user_error(checkpoint({"verify", "runs/tiny"}), shard().filename());
+}
+
+TEST_F(CheckpointCommand, ListShowsEveryCheckpointOfARun) {
+  ASSERT_EQ(run({"train", "tiny.toml", "run.name=two", "train.steps=4", "checkpoint.interval=1",
+                 "checkpoint.keep=2", "checkpoint.best=false"},
+                folder_.path())
+                .code,
+            0);
+  const auto tiny = checkpoint({"list", "runs/tiny"});
+  EXPECT_EQ(tiny.code, 0) << tiny.err;
+  EXPECT_THAT(tiny.out, testing::StartsWith("runs/tiny/checkpoints\n"));
+  EXPECT_THAT(tiny.out, testing::ContainsRegex(
+                            " 2  +[0-9][.][0-9]+  +[0-9.]+ KiB  2[0-9-]+ [0-9:]+  whole    latest, best\n"));
+
+  const auto two = checkpoint({"list", "runs/two/checkpoints/", "--verify"});
+  EXPECT_THAT(two.out, testing::ContainsRegex(" 3  +-  .*  whole\n"));  // was not evaluated
+  EXPECT_THAT(two.out, testing::ContainsRegex(" 4  +[0-9][.][0-9]+  .*  whole    latest\n"));
+
+  auto bytes = read_file(shard());
+  bytes[bytes.size() - 5] ^= 1;
+  write_file(shard(), bytes);
+  EXPECT_THAT(checkpoint({"list", "runs/tiny"}).out, HasSubstr("whole")) << "sizes are right";
+  EXPECT_THAT(checkpoint({"list", "runs/tiny", "--verify"}).out,
+              testing::ContainsRegex(" 2  .*damaged  latest, best\ndamaged: .*shard-00000"));
+  fs::resize_file(shard(), 100);
+  EXPECT_THAT(checkpoint({"list", "runs/tiny"}).out, HasSubstr("has 100 bytes"));
+  expect_user_error(checkpoint({"list", "runs/none"}), "there is no run at runs/none");
+  expect_user_error(checkpoint({"list", "data"}), "data holds no checkpoint");
 }
 
 TEST_F(CheckpointCommand, SaysWhatIsMissing) {
