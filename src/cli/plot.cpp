@@ -2,13 +2,11 @@
 #include "train/plot.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 
 #include "cli/command.h"
+#include "cli/svg.h"
 #include "core/error.h"
 #include "core/text.h"
 
@@ -62,15 +60,11 @@ void tell_apart(std::vector<PlotRun>& runs, const std::vector<std::string>& argu
 
 void run_plot(const PlotOptions& options) {
   const fs::path output = options.output;
-  if (output.extension() != ".svg")
-    fail_user("{}: the plot is an SVG; name it {}.svg", output.string(), output.stem().string());
+  require_svg(output);
   std::vector<PlotRun> runs;
   for (const auto& argument : options.runs) runs.push_back(read_run(argument));
   tell_apart(runs, options.runs);
-  std::ofstream stream(output, std::ios::binary);
-  stream << plot_svg(runs);
-  stream.close();
-  if (!stream) fail_user("cannot write {}: {}", output.string(), std::strerror(errno));
+  write_svg(output, plot_svg(runs));
 }
 
 }  // namespace

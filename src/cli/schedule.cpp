@@ -1,21 +1,18 @@
 // shoal schedule: what the ranks of a pipeline do in a step, and how the model is cut.
 #include <fmt/format.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <numeric>
 
 #include "cli/command.h"
 #include "cli/schedule_picture.h"
 #include "cli/sizes.h"
-#include "core/error.h"
+#include "cli/svg.h"
+#include "core/terminal.h"
 #include "parallel/stages.h"
 #include "train/layout.h"
 
@@ -30,8 +27,7 @@ struct ScheduleOptions : ConfigOptions {
 
 // Of the terminal; where the output goes elsewhere, what COLUMNS says, or 110.
 int output_width() {
-  winsize size{};
-  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
+  if (const int width = terminal_columns(STDOUT_FILENO); width > 0) return width;
   const char* columns = std::getenv("COLUMNS");
   const int given = columns ? std::atoi(columns) : 0;
   return given > 0 ? given : 110;
@@ -77,11 +73,13 @@ void print_stages(const Config& config, const GptConfig& model, const Schedule& 
     dearest = std::max(dearest, cost);
     fmt::print("{:>4} {:>4.1f} %  {:>11}  {}\n", rank, 100 * cost / total, activations, units);
   }
-  fmt::print("\ncost: of a micro-batch, by FLOPs; cut {}. The dearest rank has {:.2f} times its share.\n",
-             config.parallel.stages.empty() ? "so that the dearest range is the cheapest there can be"
-                                            : "by hand (parallel.stages)",
-             dearest / total * stages);
-  fmt::print("activations: sets of one micro-batch{} that are alive at the same time, at most.\n",
+  fmt::print(
+      "\ncost: share of the FLOPs of a micro-batch; the model is cut {}. The most expensive rank has {:.2f} "
+      "times the mean.\n",
+      config.parallel.stages.empty() ? "so that the most expensive range is as cheap as possible"
+                                     : "by hand (parallel.stages)",
+      dearest / total * stages);
+  fmt::print("activations: the most micro-batches{} whose activations are held at the same time.\n",
              chunks > 1 ? " in one chunk" : "");
 }
 
@@ -98,18 +96,20 @@ void print_actions(const Schedule& schedule) {
   }
 }
 
-void write_svg(const std::filesystem::path& output, const Schedule& schedule) {
-  std::ofstream stream(output, std::ios::binary);
-  stream << schedule_svg(schedule);
-  stream.close();
-  if (!stream) fail_user("cannot write {}: {}", output.string(), std::strerror(errno));
+void print_schedule(const Config& config, const GptConfig& model, const Schedule& schedule,
+                    const std::string& vocabulary, const std::string& origin) {
+  fmt::print("{}\n", describe(model, vocabulary));
+  fmt::print("{} ({})\n\n", schedule_title(schedule), origin);
+  fmt::print("{}", schedule_text(schedule, output_width(), ::isatty(STDOUT_FILENO) != 0));
+  fmt::print("\n|3  forward pass of micro-batch 3, |3== its backward pass{}\n",
+             schedule.shape.chunks > 1 ? "; |3b of the rank's second chunk" : "");
+  print_stages(config, model, schedule);
+  print_bubble(schedule);
 }
 
 void run_schedule(const ScheduleOptions& options) {
   const std::filesystem::path svg = options.svg;
-  if (!svg.empty() && svg.extension() != ".svg") {
-    fail_user("{}: the picture is an SVG; name it {}.svg", svg.string(), svg.stem().string());
-  }
+  if (!svg.empty()) require_svg(svg);
   Config config = options.load();
   const auto& parallel = config.parallel;
   const int of_a_step = micro_batches_of_a_step(config);
@@ -118,15 +118,12 @@ void run_schedule(const ScheduleOptions& options) {
   const auto model = to_gpt_config(config.model);
   const auto schedule =
       make_schedule(parse_schedule(parallel.schedule), {parallel.pipeline, parallel.chunks, micro_batches});
-  if (!svg.empty()) write_svg(svg, schedule);
-  if (options.actions) return print_actions(schedule);
-  fmt::print("{}\n", describe(model, vocabulary));
-  fmt::print("{} ({})\n\n", schedule_title(schedule), origin_of_micro_batches(config, options));
-  fmt::print("{}", schedule_text(schedule, output_width(), ::isatty(STDOUT_FILENO) != 0));
-  fmt::print("\n|3  forward pass of micro-batch 3, |3== its backward pass{}\n",
-             parallel.chunks > 1 ? "; |3b of the rank's second chunk" : "");
-  print_stages(config, model, schedule);
-  print_bubble(schedule);
+  if (!svg.empty()) write_svg(svg, schedule_svg(schedule));
+  if (options.actions) {
+    print_actions(schedule);
+  } else {
+    print_schedule(config, model, schedule, vocabulary, origin_of_micro_batches(config, options));
+  }
 }
 
 }  // namespace
@@ -134,7 +131,7 @@ void run_schedule(const ScheduleOptions& options) {
 void add_schedule(CLI::App& app) {
   auto options = std::make_shared<ScheduleOptions>();
   auto* command = add_command(
-      app, "schedule", "Draw what the ranks of a pipeline do in a step, and say how the model is cut",
+      app, "schedule", "Draw the schedule of a pipeline in one step, and print the cut of the model",
       {{"shoal schedule configs/gpt2-124m.toml parallel.pipeline=4", "GPT-2 in four stages, 1F1B"},
        {"shoal schedule configs/gpt2-124m.toml parallel.pipeline=4 parallel.schedule=gpipe --micro-batches 8",
         "with eight micro-batches, whatever the config's batch is"},
@@ -150,7 +147,7 @@ void add_schedule(CLI::App& app) {
       ->option_text("M");
   command->add_option("--svg", options->svg, "Write the picture to this file too")->option_text("FILE.svg");
   command->add_flag("--actions", options->actions,
-                    "Print every rank's list of actions, transfers too, as CHUNK.MICRO-BATCH");
+                    "Print every rank's actions, including transfers, as CHUNK.MICRO-BATCH");
   command->callback([options] { run_schedule(*options); });
 }
 

@@ -12,7 +12,7 @@ namespace shoal::cli {
 // line of the text says. `colour` paints the passes as on a terminal.
 std::string schedule_text(const Schedule& schedule, int width, bool colour);
 
-// A whole SVG document, for a white page.
+// A whole SVG document, for a white page. A long step loses its middle, which the heading says.
 std::string schedule_svg(const Schedule& schedule);
 
 // "1F1B on 4 ranks, 8 micro-batches"

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <utility>
+#include <vector>
 
 #include "cli/schedule_picture.h"
 #include "cli/svg.h"
@@ -20,7 +23,7 @@ constexpr std::array kBackwardShades = {Shade{"#c05621", "white"}, Shade{"#ec8f4
                                         Shade{"#f6bd90", "#3b1a06"}, Shade{"#fbe0cb", "#3b1a06"}};
 
 constexpr double kLegend = 84, kLeft = 84, kTop = 112, kRow = 38, kCell = 28;  // a row, and the passes in it
-constexpr double kMargin = 28;
+constexpr double kMargin = 28, kWidest = 1400, kGap = 48;
 constexpr const char* kIdle = "#e9ecef";
 
 Shade shade_of(Action::Kind kind, int chunk) {
@@ -47,15 +50,24 @@ class Picture {
     const auto digits = std::to_string(schedule.shape.micro_batches - 1).size();
     const double least = schedule.shape.chunks * (8.0 + 6.5 * static_cast<double>(digits));
     unit_ = std::max(least, 860 / line_.length);
+    if (line_.length * unit_ <= kWidest) return;
+    end_of_head_ = std::floor((kWidest - kGap) / 2 / unit_);
+    begin_of_tail_ = line_.length - end_of_head_;
   }
 
   std::string draw() const {
-    const double width = std::max(kLeft + line_.length * unit_ + kMargin, 640.0), height = bottom_ + 54;
+    const double width = std::max(at(line_.length) + kMargin, 640.0), height = bottom_ + 54;
     return svg_head(width, height) + heading() + legend() + rows() + axis() + "</svg>\n";
   }
 
  private:
-  double at(double time) const { return kLeft + time * unit_; }
+  // The middle of a long step is left out.
+  bool cut() const { return begin_of_tail_ > end_of_head_; }
+  double at(double time) const {
+    return kLeft + (cut() && time >= begin_of_tail_
+                        ? end_of_head_ * unit_ + kGap + (time - begin_of_tail_) * unit_
+                        : time * unit_);
+  }
 
   std::string heading() const {
     return text(kMargin, 34, "class=\"title\"", schedule_title(schedule_)) +
@@ -63,7 +75,10 @@ class Picture {
                 fmt::format("ranks wait {:.1f} % of the step; theory: {}", 100 * line_.bubble,
                             theory_of_bubble(schedule_.shape))) +
            text(kMargin, 70, "class=\"faint\"",
-                "stages of equal cost; a backward pass takes twice as long as a forward pass");
+                "stages of equal cost; a backward pass takes twice as long as a forward pass" +
+                    (cut() ? fmt::format("; the middle, {:.0f} % of the step, is left out",
+                                         100 * (begin_of_tail_ - end_of_head_) / line_.length)
+                           : ""));
   }
 
   // The chunks' shades of a kind of pass stand beside each other.
@@ -94,45 +109,67 @@ class Picture {
     return svg;
   }
 
+  std::string pass(int rank, const Timeline::Span& span, double top, double middle) const {
+    const auto& [action, begin, end] = span;
+    const auto [fill, ink] = shade_of(action.kind, action.chunk);
+    std::string boxes;
+    for (const auto& part : parts()) {
+      const double from = std::max(begin, part.first), to = std::min(end, part.second);
+      if (to > from) boxes += box(at(from), top, (to - from) * unit_, kCell, fill);
+      if (from != begin || to != end) continue;
+      boxes += text(at(begin) + (end - begin) * unit_ / 2, middle,
+                    fmt::format("class=\"cell\" text-anchor=\"middle\" style=\"fill:{}\"", ink),
+                    std::to_string(action.micro_batch));
+    }
+    if (boxes.empty()) return "";
+    return fmt::format("<g><title>rank {}: {}, {:.4g} to {:.4g}</title>\n{}</g>\n", rank, describe(action),
+                       begin, end, boxes);
+  }
+
   std::string rows() const {
     std::string svg;
     for (int rank = 0; rank < schedule_.shape.stages; ++rank) {
       const double top = kTop + kRow * rank + (kRow - kCell) / 2, middle = top + kCell / 2 + 4.2;
       svg += text(kLeft - 12, middle, "class=\"rank\" text-anchor=\"end\"", fmt::format("rank {}", rank));
-      svg += box(kLeft, top, line_.length * unit_, kCell, kIdle);
-      for (const auto& [action, begin, end] : line_.ranks[rank]) {
-        const auto [fill, ink] = shade_of(action.kind, action.chunk);
-        svg += fmt::format("<g><title>rank {}: {}, {:.4g} to {:.4g}</title>\n", rank, describe(action), begin,
-                           end);
-        svg += box(at(begin), top, (end - begin) * unit_, kCell, fill);
-        svg += text((at(begin) + at(end)) / 2, middle,
-                    fmt::format("class=\"cell\" text-anchor=\"middle\" style=\"fill:{}\"", ink),
-                    std::to_string(action.micro_batch));
-        svg += "</g>\n";
-      }
+      for (const auto& [begin, end] : parts())
+        svg += box(at(begin), top, (end - begin) * unit_, kCell, kIdle);
+      if (cut())
+        svg += text(at(end_of_head_) + kGap / 2, middle, "class=\"faint\" text-anchor=\"middle\"", "...");
+      for (const auto& span : line_.ranks[rank]) svg += pass(rank, span, top, middle);
     }
     return svg;
   }
 
+  // The times that are drawn.
+  std::vector<std::pair<double, double>> parts() const {
+    if (!cut()) return {{0, line_.length}};
+    return {{0, end_of_head_}, {begin_of_tail_, line_.length}};
+  }
+
   // Time in forward passes of a whole rank; a tick where there is room for its number.
   std::string axis() const {
-    std::string svg = fmt::format("<path d=\"M{:.1f} {:.1f}H{:.1f}\" stroke=\"#9aa0a6\"/>\n", kLeft,
-                                  bottom_ + 4, at(line_.length));
+    std::string svg;
+    for (const auto& [begin, end] : parts()) {
+      svg += fmt::format("<path d=\"M{:.1f} {:.1f}H{:.1f}\" stroke=\"#9aa0a6\"/>\n", at(begin), bottom_ + 4,
+                         at(begin) + (end - begin) * unit_);
+    }
     double step = 1;
     for (int i = 0; step * unit_ < 34; ++i) step *= i % 3 == 1 ? 2.5 : 2;  // 1, 2, 5, 10, ...
     for (double time = 0; time <= line_.length + 1e-9; time += step) {
+      if (time > end_of_head_ && time < begin_of_tail_) continue;
       svg += fmt::format("<path d=\"M{:.1f} {:.1f}v4\" stroke=\"#9aa0a6\"/>\n", at(time), bottom_ + 4);
       svg +=
           text(at(time), bottom_ + 21, "class=\"faint\" text-anchor=\"middle\"", fmt::format("{:g}", time));
     }
-    return svg + text(at(line_.length / 2), bottom_ + 40, "class=\"faint\" text-anchor=\"middle\"",
+    return svg + text((kLeft + at(line_.length)) / 2, bottom_ + 40, "class=\"faint\" text-anchor=\"middle\"",
                       "time, in forward passes of a stage");
   }
 
   const Schedule& schedule_;
   Timeline line_;
   double bottom_;
-  double unit_ = 0;  // pixels of a time of 1
+  double unit_ = 0;                             // pixels of a time of 1
+  double end_of_head_ = 0, begin_of_tail_ = 0;  // what lies between is left out
 };
 
 }  // namespace

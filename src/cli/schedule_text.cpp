@@ -81,7 +81,7 @@ std::string schedule_text(const Schedule& schedule, int width, bool colour) {
     text += '\n';
   }
   if (fits) return text;
-  return text + fmt::format("(... : {:.0f} % of the step does not fit into {} columns; --svg draws all)\n",
+  return text + fmt::format("(...: {:.0f} % of the step is left out, which does not fit into {} columns)\n",
                             100.0 * (length + 1 - head - tail) / (length + 1), width);
 }
 

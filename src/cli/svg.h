@@ -1,13 +1,14 @@
-// How the program's own pictures begin.
+// The program's own pictures.
 #pragma once
 
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <string>
 
 namespace shoal::cli {
 
-// Up to and with a white ground; the styles are title, faint, rank and cell.
+// The beginning of a picture, up to and with a white ground; the styles are title, faint, rank and cell.
 inline std::string svg_head(double width, double height) {
   return fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0:.0f} {1:.0f}\" width=\"{0:.0f}\" "
@@ -18,5 +19,10 @@ inline std::string svg_head(double width, double height) {
       "<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n",
       width, height);
 }
+
+// For the name of a picture to write: throws UserError where it does not end in .svg.
+void require_svg(const std::filesystem::path& output);
+// Writes a picture, and prints where it is.
+void write_svg(const std::filesystem::path& output, const std::string& svg);
 
 }  // namespace shoal::cli

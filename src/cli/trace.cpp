@@ -1,10 +1,9 @@
 // shoal trace: one step of a trace as an SVG.
 #include <memory>
 
-#include "checkpoint/file_io.h"
 #include "cli/command.h"
+#include "cli/svg.h"
 #include "cli/trace_picture.h"
-#include "core/error.h"
 
 namespace shoal::cli {
 
@@ -20,7 +19,7 @@ void add_trace(CLI::App& app) {
                    {"shoal trace trace.json --step 5 -o step.svg",
                     "Another one; https://ui.perfetto.dev shows everything"}});
   command->add_option("FILE", options->file, "The trace")->required()->option_text("FILE");
-  command->add_option("--step", options->step, "Which; the first in the file unless given")
+  command->add_option("--step", options->step, "The step to draw (default: the first one in the file)")
       ->check(takes_integer(1, kMostInt64))
       ->option_text("N");
   command->add_option("-o,--output", options->output, "The picture to write, an SVG")
@@ -28,9 +27,8 @@ void add_trace(CLI::App& app) {
       ->option_text("FILE.svg");
   command->callback([options] {
     const std::filesystem::path output = options->output;
-    if (output.extension() != ".svg")
-      fail_user("{}: the picture is an SVG; name it {}.svg", output.string(), output.stem().string());
-    write_text(output, trace_svg(read_trace_step(options->file, options->step)));
+    require_svg(output);
+    write_svg(output, trace_svg(read_trace_step(options->file, options->step)));
   });
 }
 

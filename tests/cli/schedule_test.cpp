@@ -75,7 +75,7 @@ rank 1    |0a|1a|0b|0b===|1b|1b===|0a===|1a===|
 
 TEST_F(ScheduleCommand, CutsTheMiddleOutOfLongLines) {
   const auto out = shown({"parallel.pipeline=4", "parallel.schedule=gpipe", "--micro-batches", "200"});
-  EXPECT_THAT(out, HasSubstr("does not fit into 100 columns"));
+  EXPECT_THAT(out, HasSubstr("% of the step is left out, which does not fit into 100 columns"));
   EXPECT_THAT(out, HasSubstr("|199====|")) << "the end is there";
   std::istringstream lines(out);
   for (std::string line; std::getline(lines, line);) {
@@ -108,6 +108,19 @@ TEST_F(ScheduleCommand, WritesAnSvg) {
   EXPECT_EQ(count(svg, "<g>"), count(svg, "</g>"));
   EXPECT_EQ(count(svg, "<text"), count(svg, "</text>"));
   EXPECT_THAT(svg, HasSubstr("1F1B on 4 ranks, 8 micro-batches"));
+}
+
+TEST_F(ScheduleCommand, CutsTheMiddleOutOfLongPictures) {
+  EXPECT_THAT(shown({"parallel.pipeline=4", "--micro-batches", "120", "--svg", "long.svg"}),
+              HasSubstr("wrote long.svg ("));
+  const auto svg = read_file(folder_ / "long.svg");
+  const auto at = svg.find("width=\"");
+  ASSERT_NE(at, std::string::npos);
+  EXPECT_LT(std::stoi(svg.substr(at + 7)), 1600);
+  EXPECT_THAT(svg, HasSubstr("of the step, is left out"));
+  EXPECT_EQ(count(svg, ">...</text>"), 4);
+  EXPECT_THAT(svg, HasSubstr(">119</text>"));
+  EXPECT_THAT(svg, Not(HasSubstr(">60</text>")));
 }
 
 TEST_F(ScheduleCommand, RefusesWhatCannotBe) {
