@@ -1,5 +1,7 @@
 // The commands of the configs' comments and of the README: each is accepted, and prints the figures beside
 // it.
+#include <fmt/format.h>
+
 #include <set>
 #include <sstream>
 
@@ -214,7 +216,7 @@ TEST_F(DocumentedCommands, OfConfigsPrepareTheirData) {
       for (auto& word : words) {
         if (word == "gpt2") word = "bytes";
         if (word == "FILES" || word.ends_with(".raw"))
-          write_file(folder / word, std::string(400, 'a') + " text of " + word);
+          write_file(folder / word, fmt::format("{:a>400} text of {}", "", word));
       }
       if (words[1] == "synthetic") words.insert(words.end(), {"--size", "20000"});
       if (words[1] == "text" && std::ranges::count(words, "--tokenizer") == 0)
