@@ -39,10 +39,12 @@ void add_commands(CLI::App& app) {
 }
 
 // CLI11 takes its arguments in reverse. `--section.key=value` loses its dashes here, so that settings
-// are one thing in both spellings.
+// are one thing in both spellings, and `help COMMAND` becomes `COMMAND --help`.
 std::vector<std::string> reversed_arguments(int argc, char** argv) {
   std::vector<std::string> arguments;
-  for (int i = argc - 1; i > 0; --i) {
+  const bool help = argc > 1 && std::string_view(argv[1]) == "help";
+  if (help) arguments.emplace_back("--help");
+  for (int i = argc - 1; i > (help ? 1 : 0); --i) {
     std::string argument = argv[i];
     const auto equals = argument.find('=');
     const bool setting =
@@ -78,12 +80,23 @@ std::string full_name(const CLI::App& command) {
                               : command.get_name();
 }
 
-// What was not understood, with the nearest thing that would have been.
+// The first example in a command's help.
+std::string example_of(const CLI::App& command) {
+  const auto footer = command.get_footer();
+  const auto begin = footer.find("\n  ");
+  return begin == std::string::npos ? "" : footer.substr(begin + 3, footer.find('\n', begin + 1) - begin - 3);
+}
+
+// An argument that was not understood, with the nearest one that is.
 std::string explain_leftover(const CLI::App& app, const std::string& leftover) {
   const auto& command = chosen(app);
   const bool option = leftover.starts_with('-');
   if (leftover.starts_with("--") && leftover.find('.') != std::string::npos) {
     return fmt::format("'{}' has no value; write {}=VALUE", leftover, leftover);
+  }
+  if (!option && !command.get_parent() && leftover.ends_with(".toml")) {
+    return fmt::format("'{}' is no command; to train with this config, write: shoal train {}", leftover,
+                       leftover);
   }
   const auto commands = command_names(command);
   if (!option && commands.empty()) return fmt::format("unexpected argument '{}'", leftover);
@@ -97,7 +110,13 @@ std::string explain_leftover(const CLI::App& app, const std::string& leftover) {
 int parse_error(const CLI::App& app, const CLI::ParseError& error) {
   const auto leftovers = app.remaining(true);
   std::string message = error.what();
-  if (!leftovers.empty()) message = explain_leftover(app, leftovers.front());
+  const bool missing = dynamic_cast<const CLI::RequiredError*>(&error) != nullptr;
+  if (!leftovers.empty()) {
+    message = explain_leftover(app, leftovers.front()) + (missing ? fmt::format("; {}", message) : "");
+  }
+  if (const auto example = example_of(chosen(app)); missing && !example.empty()) {
+    message += fmt::format(", e.g. {}", example);
+  }
   fmt::print(stderr, "shoal: error: {} (see {} --help)\n", message, full_name(chosen(app)));
   return kUserError;
 }

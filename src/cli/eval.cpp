@@ -2,7 +2,7 @@
 #include <memory>
 #include <optional>
 
-#include "cli/command.h"
+#include "cli/checkpoint_option.h"
 #include "core/error.h"
 #include "core/text.h"
 #include "data/dataset.h"
@@ -86,15 +86,16 @@ void add_eval(CLI::App& app) {
         "the best one, on 50 random batches of train"}});
   command
       ->add_option("--checkpoint", options->checkpoint,
-                   "A run, one of its checkpoints, or weights in Hugging Face's format")
-      ->required();
+                   "A run, one of its checkpoints, or weights in Hugging Face's format (required)")
+      ->option_text("DIR");
   command->add_option("--split", options->split, "val, train or test")->capture_default_str();
   command->add_option("--batches", options->batches, "Random batches to use; 0 is the whole split in order")
       ->check(takes_integer(0, kMostInt64))
       ->capture_default_str();
   add_ranks(*command, options->ranks);
   add_settings(*command, options->settings);
-  command->callback([options] {
+  command->callback([options, command] {
+    require_checkpoint(*command, options->checkpoint, options->settings);
     with_ranks(
         options->ranks, [&] { return load_model_config(options->checkpoint, options->settings); },
         [&](const Config& config, World& world) { evaluate(*options, config, world); });

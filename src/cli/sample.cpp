@@ -11,7 +11,7 @@
 #include <memory>
 #include <optional>
 
-#include "cli/command.h"
+#include "cli/checkpoint_option.h"
 #include "core/clock.h"
 #include "core/error.h"
 #include "core/log.h"
@@ -56,8 +56,8 @@ Config load_config(const SampleArguments& options) {
   auto config = load_model_config(options.checkpoint, settings);
   if (ranks_of_model(config.parallel) > 1) {
     fail_user(
-        "shoal sample writes other texts on every rank, each of which has all of the model; leave "
-        "parallel.tensor and parallel.pipeline out (--ranks N writes N texts at a time)");
+        "shoal sample runs the whole model on every rank, each for its own texts; leave out parallel.tensor "
+        "and parallel.pipeline (--ranks N writes N texts at a time)");
   }
   config.parallel.zero = 0;
   config.parallel.replicate = 1;
@@ -224,20 +224,19 @@ void add_sample(CLI::App& app) {
   auto options = std::make_shared<SampleArguments>();
   auto& sampling = options->sampling;
   auto* command = add_command(
-      app, "sample", "Let a model write: continue a prompt, token by token",
-      {{"shoal sample --checkpoint runs/quickstart", "A text from its beginning"},
+      app, "sample", "Generate text from a checkpoint: continue a prompt, token by token",
+      {{"shoal sample --checkpoint runs/quickstart", "A new text, without a prompt"},
        {"shoal sample --checkpoint runs/quickstart --prompt \"ROMEO:\" --samples 3 --max-tokens 200",
         "Three continuations of a prompt"},
        {"shoal sample --checkpoint runs/quickstart/checkpoints/best --prompt \"JULIET:\" --stop \"ROMEO:\"",
-        "The best checkpoint, until it gives the word to somebody"}});
+        "The best checkpoint, stopped before ROMEO speaks"}});
   command
       ->add_option("--checkpoint", options->checkpoint,
-                   "A run, one of its checkpoints, or weights in Hugging Face's format")
-      ->required()
+                   "A run, one of its checkpoints, or weights in Hugging Face's format (required)")
       ->option_text("DIR");
   auto* prompt =
       command->add_option("--prompt", options->prompt, "The text to continue")->option_text("TEXT");
-  command->add_option("--prompt-file", options->prompt_file, "The same, from a file")
+  command->add_option("--prompt-file", options->prompt_file, "The prompt, from a file")
       ->option_text("FILE")
       ->excludes(prompt);
   command->add_option("--max-tokens", sampling.max_tokens, "Tokens to write at most")
@@ -259,20 +258,22 @@ void add_sample(CLI::App& app) {
   command->add_option("--seed", sampling.seed, "The same seed writes the same texts")
       ->check(takes_integer(0, kMostInt64))
       ->capture_default_str();
-  command->add_option("--stop", options->stop, "End before this text")->option_text("TEXT");
+  command->add_option("--stop", options->stop, "Stop before this text")->option_text("TEXT");
   command->add_option("--samples", options->samples, "How many texts to write")
       ->check(takes_integer(1, kMostInt64))
       ->capture_default_str();
   command->add_flag("--no-cache", options->no_cache,
-                    "Compute every position again for every token: the same text, slowly");
-  command->add_option("--backend", options->backend, "cpu, cuda or reference; else the run's train.backend")
+                    "Recompute every position for every token: the same text, slowly");
+  command
+      ->add_option("--backend", options->backend, "cpu, cuda or reference (default: the run's train.backend)")
       ->option_text("NAME");
-  command->add_option("--threads", options->threads, "Else the run's train.threads")
+  command->add_option("--threads", options->threads, "Threads (default: the run's train.threads)")
       ->check(takes_integer(0))
       ->option_text("N");
   add_ranks(*command, options->ranks);
   add_settings(*command, options->settings);
-  command->callback([options] {
+  command->callback([options, command] {
+    require_checkpoint(*command, options->checkpoint, options->settings);
     std::string text;
     const auto load = [&] {
       options->sampling.cache = !options->no_cache;

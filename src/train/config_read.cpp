@@ -2,6 +2,7 @@
 #include <toml++/toml.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
@@ -42,11 +43,30 @@ std::string place(std::string_view source, const toml::node& node) {
   return fmt::format("{}:{}", source, node.source().begin.line);
 }
 
+// The bare word that stands where `line` ("steps = ten") has a value; "" when there is none.
+std::string_view bare_word(std::string_view line) {
+  auto value = line.substr(std::min(line.find('=') + 1, line.size()));
+  if (line.find('=') == std::string_view::npos) return "";
+  value.remove_prefix(std::min(value.find_first_not_of(" \t"), value.size()));
+  value = value.substr(0, value.find_first_of(" \t\r#,"));
+  const bool word = !value.empty() && (std::isalpha(static_cast<unsigned char>(value.front())) ||
+                                       value.front() == '/' || value.front() == '.' || value.front() == '~');
+  return word && value != "true" && value != "false" && value != "inf" && value != "nan" ? value : "";
+}
+
+std::string_view line_of(std::string_view text, std::size_t number) {
+  for (; number > 1; --number) text.remove_prefix(std::min(text.find('\n'), text.size() - 1) + 1);
+  return text.substr(0, text.find('\n'));
+}
+
 toml::table parse_toml(std::string_view text, std::string_view source) {
   try {
     return toml::parse(text, source);
   } catch (const toml::parse_error& error) {
     const auto at = error.source().begin;
+    if (const auto word = bare_word(line_of(text, at.line)); !word.empty()) {
+      fail_user("{}:{}: `{}` is not a value; text needs quotes: \"{}\"", source, at.line, word, word);
+    }
     fail_user("{}:{}:{}: this is not TOML: {}", source, at.line, at.column, error.description());
   }
 }

@@ -80,12 +80,25 @@ bool matches(std::string_view choice, std::string_view value) {
   return value.size() > prefix.size() && value.substr(0, prefix.size()) == prefix;
 }
 
+// The choice that a name from elsewhere means, or else the nearest one; "" when there is none.
+std::string suggestion(const Field& field, const std::string& text) {
+  static constexpr std::pair<std::string_view, std::string_view> kMeanings[] = {
+      {"gpu", "cuda"},      {"nvidia", "cuda"},      {"adam", "adamw"},
+      {"bf16", "bfloat16"}, {"fp32", "float32"},     {"fp16", "bfloat16"},
+      {"f32", "float32"},   {"float16", "bfloat16"}, {"half", "bfloat16"}};
+  for (const auto& [name, choice] : kMeanings) {
+    if (name == text && std::ranges::find(field.choices, choice) != field.choices.end())
+      return std::string(choice);
+  }
+  return nearest(text, {field.choices.begin(), field.choices.end()});
+}
+
 std::string check_text(const Field& field, const std::string& text, std::string_view where) {
   if (field.choices.empty()) return text;
   for (const auto choice : field.choices) {
     if (matches(choice, text)) return text;
   }
-  const std::string near = nearest(text, {field.choices.begin(), field.choices.end()});
+  const std::string near = suggestion(field, text);
   refuse(field, text, where, near.empty() ? "" : fmt::format("; did you mean {}?", toml_string(near)));
 }
 
@@ -215,27 +228,32 @@ void assign(const Field& field, Config& config, const RawValue& value, std::stri
 void fail_unknown_key(std::string_view section, std::string_view key, std::string_view where) {
   const auto sections = config_sections();
   const bool known_section = std::ranges::find(sections, section) != sections.end();
-  std::vector<std::string> here, elsewhere;
+  std::vector<std::string> all, here, elsewhere;  // the keys of all sections, this one's, those of this name
   for (const auto& field : config_fields()) {
-    if (field.section == section) here.push_back(field.name());
+    all.emplace_back(field.key);
+    if (field.section == section) here.emplace_back(field.key);
     if (field.key == key) elsewhere.push_back(field.name());
   }
+  if (section.empty() && !elsewhere.empty()) {
+    fail_user("{}: {} needs its section: {}", where, key, fmt::join(elsewhere, " or "));
+  }
   std::string hint;
-  if (!elsewhere.empty()) {
+  if (section.empty()) {
+    hint = nearest(key, all);
+    for (const auto& field : config_fields()) {
+      if (field.key == hint) hint = field.name();
+    }
+  } else if (!elsewhere.empty()) {
     hint = nearest(fmt::format("{}.{}", section, key), elsewhere);
     if (hint.empty()) hint = elsewhere.front();
   } else if (known_section) {
-    hint = nearest(key, [&] {
-      std::vector<std::string> keys;
-      for (const auto& name : here) keys.push_back(name.substr(section.size() + 1));
-      return keys;
-    }());
+    hint = nearest(key, here);
     if (!hint.empty()) hint = fmt::format("{}.{}", section, hint);
   } else {
     hint = nearest(section, sections);
     if (!hint.empty()) hint = "[" + hint + "]";
   }
-  const std::string what = section.empty() ? fmt::format("the key {} stands in no section", key)
+  const std::string what = section.empty() ? fmt::format("unknown key {}", key)
                            : known_section ? fmt::format("unknown key {}.{}", section, key)
                                            : fmt::format("unknown section [{}]", section);
   fail_user("{}: {}; {}", where, what,

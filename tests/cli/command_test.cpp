@@ -28,7 +28,10 @@ std::vector<std::string> commands() {
   std::string line;
   while (std::getline(help, line) && line != "Commands:") {
   }
-  while (std::getline(help, line) && !line.empty()) names.push_back(line.substr(2, line.find(' ', 2) - 2));
+  while (std::getline(help, line) && !line.empty()) {
+    if (line[2] != ' ')
+      names.push_back(line.substr(2, line.find(' ', 2) - 2));  // not a description's second line
+  }
   return names;
 }
 
@@ -55,6 +58,25 @@ TEST(Command, MistypedNamesGetASuggestion) {
   expect_user_error(run({"config", "--explan"}), "unknown option '--explan'", "--explain",
                     "shoal config --help");
   expect_user_error(run({"qqqqqqq"}), "unknown command 'qqqqqqq'", "known: ");
+}
+
+TEST(Command, HelpIsACommandToo) {
+  EXPECT_EQ(run({"help"}).out, run({"--help"}).out);
+  EXPECT_EQ(run({"help", "train"}).out, run({"train", "--help"}).out);
+  EXPECT_EQ(run({"help", "checkpoint", "list"}).out, run({"checkpoint", "list", "--help"}).out);
+  EXPECT_EQ(run({"help"}).code, 0);
+}
+
+TEST(Command, TheCommandThatWasMeantIsShown) {
+  expect_user_error(run({"configs/quickstart.toml"}), "write: shoal train configs/quickstart.toml");
+  expect_user_error(run({"sample", "runs/a", "Once upon"}), "unexpected argument 'runs/a'",
+                    "write: shoal sample --checkpoint runs/a --prompt \"Once upon\"");
+  expect_user_error(run({"sample", "--checkpoint", "runs/a", "Once"}),
+                    "write: shoal sample --checkpoint runs/a --prompt Once");
+  expect_user_error(run({"sample"}),
+                    "--checkpoint is required, e.g. shoal sample --checkpoint runs/quickstart");
+  expect_user_error(run({"eval", "runs/a"}), "write: shoal eval --checkpoint runs/a");
+  expect_user_error(run({"sample", "--temp", "1"}), "did you mean --temperature?");
 }
 
 TEST(Command, IntegersAreCheckedInOneWay) {
@@ -91,8 +113,11 @@ TEST(Command, NumbersAndWordsAreCheckedInOneWay) {
 }
 
 TEST(Command, MissingArgumentsAreNamed) {
-  expect_user_error(run({"plot"}), "RUN is required");
-  expect_user_error(run({"plot", "x"}), "--output is required");
+  expect_user_error(run({"plot"}), "RUN is required, e.g. shoal plot runs/quickstart -o quickstart.svg");
+  expect_user_error(run({"plot", "x"}), "--output is required, e.g. ");
+  expect_user_error(run({"train"}), "CONFIG is required, e.g. shoal train configs/quickstart.toml");
+  expect_user_error(run({"checkpoint", "inspect"}), "e.g. shoal checkpoint inspect runs/quickstart");
+  expect_user_error(run({"export", "runs/a"}), "unexpected argument 'runs/a'; --checkpoint is required");
 }
 
 }  // namespace

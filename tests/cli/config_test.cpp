@@ -48,6 +48,20 @@ TEST(ConfigCommand, ErrorsNameFileLineAndArgument) {
   write_file(dir / "good.toml", kSmall);
   expect_user_error(run({"config", "--dump", "good.toml", "optim.l=1"}, dir.path()), "argument 'optim.l=1'",
                     "did you mean optim.lr?");
+  write_file(dir / "bare.toml", "[train]\nsteps = ten # of them\n");
+  expect_user_error(run({"config", "--dump", "bare.toml"}, dir.path()),
+                    "bare.toml:2: `ten` is not a value; text needs quotes: \"ten\"");
+  write_file(dir / "path.toml", "[data]\ndir = data/mine\n");
+  expect_user_error(run({"config", "--dump", "path.toml"}, dir.path()), "path.toml:2: `data/mine`");
+  write_file(dir / "broken.toml", "[data\ndir = \"data\"\n");
+  expect_user_error(run({"config", "--dump", "broken.toml"}, dir.path()),
+                    "broken.toml:1:", "this is not TOML");
+  const auto argument = [&](const char* text) {
+    return run({"config", "--dump", "good.toml", text}, dir.path());
+  };
+  expect_user_error(argument("train.backend=gpu"), "did you mean \"cuda\"?");
+  expect_user_error(argument("backend=gpu"),
+                    "argument 'backend=gpu': backend needs its section: train.backend");
   expect_user_error(run({"config", "--dump", "good.toml", "--optim.lr"}, dir.path()), "--optim.lr=VALUE");
   expect_user_error(run({"config", "--dump", "goood.toml"}, dir.path()), "goood.toml",
                     "did you mean good.toml?");

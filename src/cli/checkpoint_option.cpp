@@ -1,0 +1,31 @@
+#include "cli/checkpoint_option.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/error.h"
+
+namespace shoal::cli {
+
+void require_checkpoint(const CLI::App& command, const std::string& checkpoint,
+                        const std::vector<std::string>& settings) {
+  std::vector<std::string> words;
+  for (const auto& setting : settings) {
+    if (setting.find('=') == std::string::npos) words.push_back(setting);
+  }
+  if (words.empty() && !checkpoint.empty()) return;
+  std::vector<std::string> names;  // of what the words may be
+  if (checkpoint.empty()) names.push_back("--checkpoint");
+  if (command.get_option_no_throw("--prompt")) names.push_back("--prompt");
+  std::string line = "shoal " + command.get_name();
+  if (!checkpoint.empty()) line += " --checkpoint " + checkpoint;
+  for (std::size_t i = 0; i < std::min(words.size(), names.size()); ++i) {
+    const bool plain = words[i].find_first_of(" '\"$*?!\n") == std::string::npos && !words[i].empty();
+    line += fmt::format(" {0} {2}{1}{2}", names[i], words[i], plain ? "" : "\"");
+  }
+  if (!words.empty()) fail_user("unexpected argument '{}'; write: {}", words.front(), line);
+  fail_user("--checkpoint is required, e.g. {} --checkpoint runs/quickstart", line);
+}
+
+}  // namespace shoal::cli

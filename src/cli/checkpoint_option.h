@@ -1,0 +1,13 @@
+// The option --checkpoint of commands that also take settings.
+#pragma once
+
+#include "cli/command.h"
+
+namespace shoal::cli {
+
+// Throws UserError where --checkpoint is missing, or where a word among the settings is none; the message
+// shows the command as it should be.
+void require_checkpoint(const CLI::App& command, const std::string& checkpoint,
+                        const std::vector<std::string>& settings);
+
+}  // namespace shoal::cli
