@@ -1,17 +1,21 @@
 #include "cli/command.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <memory>
+#include <sstream>
 
 #include "core/error.h"
+#include "core/terminal.h"
 #include "core/wrap.h"
 
 namespace shoal::cli {
 namespace {
 
-// CLI11's help in our words: arguments by their text ("CONFIG.toml"), defaults said, lines of at most 100
-// columns.
+// CLI11's help in our words: arguments by their text ("CONFIG.toml"), defaults said, lines that fit the
+// terminal, of 100 columns at most.
 class HelpFormatter : public CLI::Formatter {
  public:
   HelpFormatter() {
@@ -38,13 +42,27 @@ class HelpFormatter : public CLI::Formatter {
     auto text = option->get_description();
     if (!option->get_default_str().empty()) text += fmt::format(" (default {})", option->get_default_str());
     if (option->get_required() && option->nonpositional()) text += " (required)";
-    text = wrap(text, "", kWidth - kColumn);
-    text.pop_back();
-    return text;
+    return wrapped(text, kColumn);
+  }
+  std::string make_subcommand(const CLI::App* command) const override {
+    std::ostringstream out;
+    CLI::detail::format_help(out, command->get_display_name(true),
+                             wrapped(command->get_description(), kColumn), kColumn);
+    return out.str();
+  }
+  std::string make_description(const CLI::App* app) const override {
+    return wrapped(app->get_description(), 0) + "\n";
   }
 
  private:
-  static constexpr std::size_t kWidth = 100, kColumn = 30;
+  static constexpr std::size_t kWidth = 100, kLeast = 60, kColumn = 30;
+
+  static std::string wrapped(const std::string& text, std::size_t indent) {
+    const auto columns = static_cast<std::size_t>(terminal_columns(STDOUT_FILENO));
+    auto lines = wrap(text, "", (columns > 0 ? std::clamp(columns, kLeast, kWidth) : kWidth) - indent);
+    lines.pop_back();
+    return lines;
+  }
 
   static std::string argument_text(const CLI::Option* option) {
     return option->get_option_text().empty() ? option->get_name(true) : option->get_option_text();
@@ -86,7 +104,8 @@ void add_config_options(CLI::App& command, ConfigOptions& options) {
 
 void require_new_folder(const std::filesystem::path& out) {
   if (!std::filesystem::exists(out)) return;
-  if (!std::filesystem::is_directory(out)) fail_user("{} is no folder; choose another --out", out.string());
+  if (!std::filesystem::is_directory(out))
+    fail_user("{} is not a folder; choose another --out", out.string());
   if (std::filesystem::is_empty(out)) return;
   fail_user("{} is not empty; choose another --out, or remove it", out.string());
 }

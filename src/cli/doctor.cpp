@@ -58,7 +58,9 @@ void print_processor() {
   const auto word = [](bool yes) { return yes ? "yes" : "no"; };
   for (const auto& set : instruction_sets()) {
     fmt::print("  {:<16} {:>6} {:>12}{}\n", set.name, word(set.present), word(set.compiled),
-               set.present && !set.compiled ? "  oneDNN uses it; build here for our kernels too" : "");
+               set.present && !set.compiled
+                   ? "  used by oneDNN only; build on this machine to use it everywhere"
+                   : "");
   }
 }
 
@@ -143,7 +145,8 @@ void print_libraries() {
   if (cuda.empty()) return;
   const auto [version, why_not] = cuda_attention_library();
   fmt::print("  {:<18} {:<12} {}\n", "cuDNN", version.empty() ? "-" : version,
-             version.empty() ? "attention on GPUs, which is ours now: " + why_not : "attention on GPUs");
+             version.empty() ? "attention on GPUs; Shoal's own kernels are used, because " + why_not
+                             : "attention on GPUs");
 }
 
 void print_gpus() {
@@ -185,9 +188,10 @@ void run_doctor() {
 
 void add_doctor(CLI::App& app) {
   auto* command = add_command(
-      app, "doctor", "Say what this machine and this build have, and measure their speed",
+      app, "doctor",
+      "Print the hardware and libraries of this machine and this build, and measure their speed",
       {{"shoal doctor", "takes some seconds; best while nothing else runs"},
-       {"shoal doctor > machine.txt", "keep what it says, beside a measurement or with a question"}});
+       {"shoal doctor > machine.txt", "a file to keep with a measurement, or to add to a bug report"}});
   command->callback(run_doctor);
 }
 

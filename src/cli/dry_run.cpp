@@ -88,7 +88,7 @@ void print_step(const DryRun::Rank& rank, int steps, const Config& config) {
                            even ? "" : fmt::format(" in {} steps", steps)));
   }
   print_line(
-      "sent in all", per_step(rank.bytes),
+      "sent in total", per_step(rank.bytes),
       steps > 1 ? fmt::format("the mean over {} rounds of {}", steps, gossip_topology(config).name) : "");
   print_links(rank, steps, shape);
   print_line("compute", flops_text(rank.flops), "matrix products and attention");

@@ -2,11 +2,14 @@
 #include "cli/gossip.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <memory>
 
 #include "cli/sizes.h"
 #include "core/error.h"
+#include "core/terminal.h"
 #include "core/text.h"
 #include "parallel/topology_schemes.h"
 #include "train/topology_file.h"
@@ -14,13 +17,17 @@
 namespace shoal::cli {
 namespace {
 
-constexpr std::size_t kWidth = 110;
+// Columns of the rounds; where the output is no terminal, those of a page.
+std::size_t columns_of_rounds() {
+  const int columns = terminal_columns(STDOUT_FILENO);
+  return columns > 0 ? static_cast<std::size_t>(std::clamp(columns, 60, 110)) : 110;
+}
 constexpr int kMostRounds = 40;
 
 // "{0-3}", "{0 4}": neighbours as ranges from three on.
 std::string group_text(const Topology::Group& group) {
   std::string text = "{";
-  for (std::size_t i = 0; i < group.size() && text.size() < kWidth;) {
+  for (std::size_t i = 0; i < group.size() && text.size() < columns_of_rounds();) {
     std::size_t end = i + 1;
     while (end < group.size() && group[end] == group[end - 1] + 1) ++end;
     if (end - i < 3) end = i + 1;
@@ -35,7 +42,7 @@ std::string group_text(const Topology::Group& group) {
 bool print_round(const Topology& topology, int round) {
   const auto& groups = topology.rounds[static_cast<std::size_t>(round)];
   std::string line = fmt::format("round {:<2}", round);
-  const std::size_t room = kWidth - 24;
+  const std::size_t room = columns_of_rounds() - 24;
   for (std::size_t i = 0; i < groups.size(); ++i) {
     auto text = group_text(groups[i]);
     if (text.size() > room)
@@ -116,7 +123,7 @@ int TopologyOptions::per_node() const {
 
 Topology TopologyOptions::load() const {
   const int number = workers == 0 && is_topology_file(name) ? read_topology(name).workers : workers;
-  if (number == 0) fail_user("say how many workers: --workers N");
+  if (number == 0) fail_user("the number of workers is missing; give --workers N");
   return find_topology(name, number, per_node());
 }
 
@@ -138,10 +145,10 @@ std::string workers_text(int workers, int per_node) {
 
 void add_gossip(CLI::App& app) {
   auto* command =
-      add_command(app, "gossip", "Look at topologies of decentralised training, or predict what they buy",
-                  {{"shoal gossip topology exp --workers 8", "who averages with whom in which round"},
+      add_command(app, "gossip", "Print topologies of decentralised training, or predict their speed",
+                  {{"shoal gossip topology exp --workers 8", "the groups that average in each round"},
                    {"shoal gossip simulate --workers 64 --topology exp --step-ms 100 --link 1gbit,1ms",
-                    "how fast would that train?"}});
+                    "step times of gossip and of all-reduce"}});
   command->callback([command] {
     if (command->get_subcommands().empty()) {
       fail_user("say what to do: `shoal gossip topology NAME --workers N` or `shoal gossip simulate ...`");
@@ -152,7 +159,7 @@ void add_gossip(CLI::App& app) {
   };
   auto options = std::make_shared<Options>();
   auto* topology = add_command(
-      *command, "topology", "Print a topology's rounds, check them, and say how fast they average",
+      *command, "topology", "Print the rounds of a topology, check them, and compute how fast they average",
       {{"shoal gossip topology exp --workers 8", "one partner per round, 1, 2, 4 away"},
        {"shoal gossip topology alternating-exp-ring --workers 16 --local-size 4", "four nodes of four"},
        {"shoal gossip topology mine.toml", "your own: rounds = [[[0, 1], [2, 3]], [[0, 2], [1, 3]]]"}});
@@ -162,7 +169,7 @@ void add_gossip(CLI::App& app) {
           fmt::format("{}; or a TOML file with rounds of your own", fmt::join(topology_names(), ", ")))
       ->required()
       ->option_text("NAME|FILE.toml");
-  topology->add_option("--workers", options->workers, "Workers; a file says itself how many")
+  topology->add_option("--workers", options->workers, "Number of workers (a file has its own)")
       ->check(takes_integer(1, 1 << 20))
       ->option_text("N");
   add_local_size(*topology, *options);

@@ -188,11 +188,11 @@ void add_gossip_simulate(CLI::App& gossip) {
   add_local_size(*command, *options);
   text("--step-ms", options->compute, "A worker's time to compute a step, updates included", "DIST")
       ->capture_default_str();
-  text("--link", options->link, "Between hosts: bandwidth, and delay of a message", "DIST,DIST")
+  text("--link", options->link, "Network between hosts: bandwidth and delay of a message", "DIST,DIST")
       ->capture_default_str();
   text("--local-link", options->local_link, "The same between the workers of a host", "DIST,DIST")
       ->capture_default_str();
-  command->add_option("--mtu", options->mtu, "Bytes of a packet between hosts, of which TCP takes 52")
+  command->add_option("--mtu", options->mtu, "Bytes of a packet between hosts; TCP/IP headers take 52")
       ->check(takes_integer(576, 65536))
       ->capture_default_str()
       ->option_text("N");
@@ -207,16 +207,18 @@ void add_gossip_simulate(CLI::App& gossip) {
   text("--clip", options->clip, "global: updates at the end of backward; bucket: in it", "global|bucket")
       ->check(takes_one_of({"global", "bucket"}))
       ->capture_default_str();
-  command->add_option("--micro-batches", options->micro_batches, "Of a step, on each worker")
+  command->add_option("--micro-batches", options->micro_batches, "Micro-batches of a step on each worker")
       ->check(takes_integer(1, 1 << 16))
       ->capture_default_str();
   command->add_option("--steps", options->steps, "Steps to simulate")
       ->check(takes_integer(2, 1 << 20))
       ->capture_default_str();
-  command->add_option("--warm-up", options->warm_up, "Of them, that are not measured; by default half")
+  command
+      ->add_option("--warm-up", options->warm_up,
+                   "Steps at the beginning that are not measured (default: half)")
       ->check(takes_integer(0))
       ->option_text("N");
-  command->add_option("--seed", options->seed, "Of the random draws")
+  command->add_option("--seed", options->seed, "Seed of the random draws")
       ->check(takes_integer(0, kMostInt64))
       ->capture_default_str();
   command->add_flag("--json", options->json, "Print the numbers as JSON");

@@ -131,7 +131,7 @@ void Launcher::check_start() {
   const auto objections = check_hosts(hosts_, options_.remote_shell, program_);
   for (std::size_t i = 0; i < hosts_.size(); ++i) {
     if (!objections[i].empty())
-      fail_user("host {} {}; mend that or leave it out of --hosts", hosts_[i].name, objections[i]);
+      fail_user("host {} {}; fix that or leave it out of --hosts", hosts_[i].name, objections[i]);
   }
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
   if (hosts_.empty() && options_.ranks > cores && !hosts_are_given())
@@ -278,7 +278,7 @@ int Launcher::conclude(const Outcome& outcome, int restarts, int fruitless) cons
   const auto& end = outcome.end;
   if (!failed(outcome) || end.code == 2) return end.code;
   if (fruitless > 1) {
-    log::warn("the last {} attempts died without a new checkpoint: what ends them is likely to do so again",
+    log::warn("the last {} attempts died without a new checkpoint: the same failure is likely to come again",
               fruitless);
   }
   if (outcome.explained || outcome.stopped) return 1;
@@ -306,19 +306,19 @@ void add_launch(CLI::App& app) {
       ->option_text("a:2,b:2");
   command
       ->add_option("--max-restarts", options->max_restarts,
-                   "How often to start again, from the latest whole checkpoint, when a rank dies")
+                   "Number of restarts, from the latest whole checkpoint, when a rank dies")
       ->check(takes_integer(0, 1'000'000))
       ->capture_default_str();
   command
       ->add_option("--min-ranks", options->min_ranks,
-                   "Go on with as few when hosts do not answer any more, or without a worker of gossip that "
-                   "died; by default with all or not at all, and of gossip with two workers")
+                   "Smallest number of ranks to continue with when a host stops answering or a gossip worker "
+                   "dies (default: all ranks; with gossip two workers)")
       ->check(takes_integer(1, 1'000'000));
-  command->add_option("--remote-shell", options->remote_shell, "How to run a command on a host")
+  command->add_option("--remote-shell", options->remote_shell, "Program that runs a command on a host")
       ->capture_default_str();
   command->add_option("--mpirun", options->mpirun, "The mpirun to use; without it, the first in PATH")
       ->option_text("PROGRAM");
-  command->add_option("COMMAND", options->command, "After --: a command of shoal's, without the word shoal")
+  command->add_option("COMMAND", options->command, "After --: a shoal command without the word shoal")
       ->required()
       ->option_text("-- train CONFIG.toml [section.key=value ...]");
   command->callback([options] {

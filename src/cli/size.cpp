@@ -77,14 +77,15 @@ void add_size(CLI::App& app) {
   };
   auto options = std::make_shared<Options>();
   auto* command = add_command(
-      app, "size", "Say what a model and its training need: parameters, files, memory, FLOPs",
+      app, "size", "Print the parameters, files, memory and FLOPs of a model and its training",
       {{"shoal size configs/gpt2-124m.toml", "GPT-2; the data need not be there"},
-       {"shoal size configs/gpt2-124m.toml train.micro_batch=2 train.recompute=block", "what would it save?"},
+       {"shoal size configs/gpt2-124m.toml train.micro_batch=2 train.recompute=block",
+        "memory with smaller micro-batches and recomputation"},
        {"shoal size configs/gpt2-124m.toml --ranks 8 parallel.zero=3", "on each of 8 ranks"},
        {"shoal size configs/gpt2-124m.toml --ranks 8 parallel.pipeline=2 parallel.tensor=2", "in a mesh"},
        {"shoal size --table --ranks 4", "twelve models from 25M to 708M parameters"},
        {"shoal size --table --sizes 6/6/384,48/25/1600 --ranks 4", "models of your own choice"}});
-  command->add_option("CONFIG", options->file, "The run's config, a TOML file; may be left out with --table")
+  command->add_option("CONFIG", options->file, "The run's config, a TOML file (not needed with --table)")
       ->option_text("CONFIG.toml");
   add_settings(*command, options->settings);
   command->add_flag(

@@ -30,9 +30,9 @@ std::string sharding_text(const Config& config) {
   const auto& parallel = config.parallel;
   static constexpr const char* kWords[] = {
       "every rank holds all parameters, gradients and moments",
-      "moments and master weights cut over {}; parameters and gradients whole",
-      "moments, master weights and gradients cut over {}; parameters whole",
-      "everything cut over {}; a unit's parameters are gathered while it is used"};
+      "moments and master weights sharded over {}; parameters and gradients whole",
+      "moments, master weights and gradients sharded over {}; parameters whole",
+      "everything sharded over {}; a unit's parameters are gathered while it is used"};
   const bool mesh = ranks_of_model(parallel) > 1, workers = worker_count(config) > 1;
   const int replicas = parallel.zero == 0 ? 1 : parallel.replicate, data = mesh_shape(config).data;
   const auto ranks = [&](int n) {
@@ -69,9 +69,9 @@ void print_state(const Config& config, const MemoryEstimate& memory, int ranks) 
        worker_count(config) > 1 ? "the copy that is averaged, sums for the norm"
        : ranks > 1              ? "buffers between ranks, sums for the norm"
                                 : "sums for the gradient's norm");
-  part("streaming", memory.streaming, "float32, on the GPU: pieces of what is not there, on their way");
+  part("streaming", memory.streaming, "float32, on the GPU: buffers for offloaded tensors");
   part("at rest on the host", memory.on_host,
-       config.parallel.offload == "disk" ? "pinned: the same pieces, between the GPU and the file"
+       config.parallel.offload == "disk" ? "pinned: buffers between the GPU and the file"
                                          : fmt::format("pinned: {}", offloaded_text(config)));
   part("on disk", memory.on_disk, fmt::format("beside the total: {}", offloaded_text(config)));
 }
@@ -132,8 +132,8 @@ double parameter_file_bytes(const std::vector<UnitSpec>& units) {
 
 const char* recompute_text(std::string_view recompute) {
   if (recompute == "block") return "of one block; the others are recomputed";
-  if (recompute == "light") return "what norms and GELU make is recomputed; =block keeps less";
-  if (recompute == "gelu") return "what GELU makes is recomputed; =light keeps less";
+  if (recompute == "light") return "outputs of norms and GELU are recomputed; =block keeps less";
+  if (recompute == "gelu") return "outputs of GELU are recomputed; =light keeps less";
   return "train.recompute=light keeps less, =block one block's";
 }
 
@@ -169,17 +169,18 @@ void print_memory(const Config& config, const GptConfig& model, const RankPlaces
   const bool gpu = memory.on_gpu > 0;
   print_line("total", format_bytes(memory.total()), ranks.here == 1 && !gpu ? verdict : "");
   if (gpu) {
-    print_line("on the GPU", format_bytes(memory.on_gpu), "and what CUDA itself takes");
+    print_line("on the GPU", format_bytes(memory.on_gpu), "plus the memory of CUDA itself");
     print_line("on the host", format_bytes(memory.total() - memory.on_gpu), ranks.here == 1 ? verdict : "");
   }
   if (parallel.pipeline > 1) print_stages(config, model, ranks);
   if (ranks.here > 1) {
     print_line(fmt::format("{} ranks on one host", ranks.here), format_bytes(here), verdict);
     const double apart = host_memory(config, model, {ranks.all, ranks.here, false});
-    print_line("as processes of MPI", format_bytes(apart), "with what MPI itself takes");
+    print_line("as processes of MPI", format_bytes(apart), "including the memory of MPI itself");
   }
   if (const double bytes = mapped_bytes(config.data.dir); bytes > 0) {
-    print_line("token files", format_bytes(bytes), "mapped beside it: given back when memory is short");
+    print_line("token files", format_bytes(bytes),
+               "mapped files, not counted: the system drops them when memory is short");
   }
 }
 

@@ -18,39 +18,39 @@ void add_train(CLI::App& app) {
     TraceOptions trace;
   };
   auto options = std::make_shared<Options>();
-  auto* command =
-      add_command(app, "train", "Train a model",
-                  {{"shoal train configs/quickstart.toml", "a first run, about a minute"},
-                   {"shoal train configs/quickstart.toml train.steps=2000 run.name=longer",
-                    "the same with other settings"},
-                   {"shoal train configs/quickstart.toml init.from=resume", "go on where it stopped"},
-                   {"shoal train configs/quickstart.toml --ranks 2", "on two ranks, threads of this process"},
-                   {"shoal train configs/quickstart.toml --ranks 4 parallel.tensor=2 parallel.sequence=true",
-                    "in a mesh, 2 data x 2 tensor ranks; see docs/ranks.md"},
-                   {"mpirun -n 4 shoal train configs/quickstart.toml", "on four, on one machine or many"},
-                   {"shoal train configs/quickstart.toml --ranks 2 --trace trace.json",
-                    "draw what the ranks do when; see docs/trace.md"},
-                   {"shoal train configs/gpt2-124m.toml --dry-run --ranks 64", "what would a step take?"}});
+  auto* command = add_command(
+      app, "train", "Train a model",
+      {{"shoal train configs/quickstart.toml", "a first run, about a minute"},
+       {"shoal train configs/quickstart.toml train.steps=2000 run.name=longer",
+        "the same with other settings"},
+       {"shoal train configs/quickstart.toml init.from=resume", "go on where it stopped"},
+       {"shoal train configs/quickstart.toml --ranks 2", "on two ranks, threads of this process"},
+       {"shoal train configs/quickstart.toml --ranks 4 parallel.tensor=2 parallel.sequence=true",
+        "in a mesh, 2 data x 2 tensor ranks; see docs/ranks.md"},
+       {"mpirun -n 4 shoal train configs/quickstart.toml", "on four, on one machine or many"},
+       {"shoal train configs/quickstart.toml --ranks 2 --trace trace.json",
+        "a timeline of the ranks; see docs/trace.md"},
+       {"shoal train configs/gpt2-124m.toml --dry-run --ranks 64", "memory, compute and traffic of a step"}});
   add_config_options(*command, *options);
   add_ranks(*command, options->ranks);
-  auto* dry_run =
-      command->add_flag("--dry-run", options->dry_run,
-                        "Run nothing: say what a step would take and send, on any number of ranks");
+  auto* dry_run = command->add_flag(
+      "--dry-run", options->dry_run,
+      "Run nothing; print the memory, compute and traffic of a step, for any number of ranks");
   command
       ->add_option("--ranks-per-host", options->ranks_per_host,
-                   "With --dry-run: also say what would leave a host of so many neighbouring ranks")
+                   "With --dry-run: also print the traffic that leaves a host of N neighbouring ranks")
       ->check(takes_integer(1))
       ->option_text("N")
       ->needs(dry_run);
   auto* trace =
       command
           ->add_option("--trace", options->trace.file,
-                       "Write a timeline of all ranks, for https://ui.perfetto.dev, from the second "
-                       "step on: the first one touches memory and makes kernels")
+                       "Write a timeline of all ranks for https://ui.perfetto.dev, from the second step on "
+                       "(the first one allocates memory and builds kernels)")
           ->option_text("FILE")
           ->check([](const std::string& file) { return file.empty() ? "it needs the name of a file" : ""; })
           ->excludes(dry_run);
-  command->add_option("--trace-steps", options->trace.steps, "With --trace: of so many steps")
+  command->add_option("--trace-steps", options->trace.steps, "With --trace: number of steps to record")
       ->check(takes_integer(1))
       ->option_text("N")
       ->default_str("10")

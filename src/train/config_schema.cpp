@@ -93,11 +93,11 @@ std::vector<Field> make_fields() {
           "sequences do not overlap. 1: a sequence starts at every token, as in minGPT, and an epoch has "
           "almost as many sequences as the data has tokens. Needs data.sampling = \"epochs\"."),
       number<&C::data, &Data::truncate>("data.truncate", kShare, "",
-                                        "Share of the training tokens that is used, from the start."),
+                                        "Use only this share of the training tokens, from the start."),
 
       choice<&C::model, &Model::preset>(
           "model.preset", preset_names(),
-          "A known size: sets n_layer, n_head and n_embd. Sizes given beside it override it."),
+          "A known size: sets n_layer, n_head and n_embd. Sizes that are set explicitly override it."),
       number<&C::model, &Model::n_layer>("model.n_layer", between(1, 1000), "blocks", "Transformer blocks."),
       number<&C::model, &Model::n_head>("model.n_head", between(1, 4096), "heads",
                                         "Attention heads; must divide n_embd."),
@@ -121,43 +121,44 @@ std::vector<Field> make_fields() {
           "parameters of a checkpoint, new optimizer. hf:DIR: a GPT-2 in Hugging Face's format, a "
           "folder with config.json, which decides the model's keys, and model.safetensors."),
 
-      choice<&C::train, &Train::backend>("train.backend", {"cpu", "cuda", "reference"},
-                                         "What computes. cuda: one NVIDIA GPU for each rank; ranks of a host "
-                                         "take its GPUs in turn. reference: "
-                                         "plain loops, slow, the oracle of the others."),
+      choice<&C::train, &Train::backend>(
+          "train.backend", {"cpu", "cuda", "reference"},
+          "Hardware and kernels that compute. cpu: all cores of the host. cuda: one NVIDIA GPU for each "
+          "rank; the ranks of a host take its GPUs in turn. reference: plain loops, slow, which the tests "
+          "compare the others with."),
       choice<&C::train, &Train::dtype>(
           "train.dtype", {"float32", "bfloat16"},
           "Type of the matrix products. bfloat16 keeps float32 master weights, moments and gradient sums."),
       plain<&C::train, &Train::tf32>(
           "train.tf32",
-          "float32 products of the cuda backend on tensor cores, which round their operands to 10 bits of "
-          "mantissa (TF32): several times faster, and less exact than float32, more than bfloat16."),
+          "cuda: compute float32 matrix products on tensor cores, which round their operands to 10 bits of "
+          "mantissa (TF32). Several times faster; less exact than float32, more exact than bfloat16."),
       plain<&C::train, &Train::graph>(
           "train.graph",
-          "cuda, one rank: the second step is recorded as a CUDA graph, and every later one plays it, which "
-          "spares the host the launches and the GPU the gaps between them. The results are the same."),
+          "cuda, one rank: capture the second step as a CUDA graph and replay it for every later step. The "
+          "host launches less and the GPU has no gaps between kernels; the results are the same."),
       number<&C::train, &Train::global_batch>("train.global_batch", at_least(1), "sequences",
                                               "Sequences per optimizer step, over all ranks."),
       number<&C::train, &Train::micro_batch>(
           "train.micro_batch", at_least(0), "sequences",
-          "Sequences per forward and backward pass on a rank; decides memory, not the result but for "
-          "rounding. Must divide global_batch; micro-batches are dealt to the data ranks in turn. 0: the "
-          "largest of which every data rank gets one, or in a pipeline four per stage; with "
-          "run.deterministic = layout the largest that makes eight."),
+          "Sequences per forward and backward pass on a rank. It decides the memory; the result changes only "
+          "by rounding. Must divide global_batch; micro-batches are assigned to the data ranks round-robin. "
+          "0: the largest size that gives every data rank one micro-batch, or four per stage in a pipeline; "
+          "with run.deterministic = layout the largest size that makes eight."),
       number<&C::train, &Train::steps>("train.steps", at_least(0), "steps",
                                        "Optimizer steps of the whole run. Give this or epochs."),
       number<&C::train, &Train::epochs>("train.epochs", at_least(0), "epochs",
                                         "Passes over the training data. Give this or steps."),
       number<&C::train, &Train::grad_clip>(
           "train.grad_clip", at_least(0), "",
-          "The whole gradient is scaled down to this norm where it is larger. 0: off."),
+          "Largest norm of the whole gradient; a larger gradient is scaled down to it. 0: off."),
       choice<&C::train, &Train::recompute>(
           "train.recompute", {"none", "gelu", "light", "block"},
-          "What the backward pass makes again and does not keep for every block; the run is the same to the "
-          "bit, but that on GPUs in bfloat16 gelu and light may round GELU otherwise, unless "
-          "run.deterministic = layout. gelu: what is behind GELU, the largest activation. light: also the "
-          "outputs of the norms. Both cost little. block: all but a block's input: far less memory, a third "
-          "more work."),
+          "Activations that the backward pass recomputes instead of keeping them for every block. gelu: the "
+          "output of GELU, the largest one. light: also the outputs of the norms. Both cost little. block: "
+          "everything but a block's input: far less memory, a third more work. The run is the same to the "
+          "bit, except that on GPUs in bfloat16 gelu and light may round GELU differently, unless "
+          "run.deterministic = layout."),
       number<&C::train, &Train::threads>("train.threads", between(0, 4096), "threads",
                                          "Threads of the cpu backend on a rank. 0: the cores of its host, "
                                          "divided by the ranks there."),
@@ -166,21 +167,21 @@ std::vector<Field> make_fields() {
           "A loss this many standard deviations above the mean of the last spike_window steps is a bad "
           "step. 0: off."),
       number<&C::train, &Train::spike_window>("train.spike_window", between(8, 1 << 20), "steps",
-                                              "Steps that spike_zscore looks back on."),
-      choice<&C::train, &Train::on_bad_step>(
-          "train.on_bad_step", {"stop", "skip"},
-          "What a loss or gradient that is not finite, or a spike, does: end the run, or leave that "
-          "update out."),
+                                              "Number of past losses that spike_zscore compares with."),
+      choice<&C::train, &Train::on_bad_step>("train.on_bad_step", {"stop", "skip"},
+                                             "Reaction to a loss or gradient that is not finite, or to a "
+                                             "spike. stop: end the run. skip: leave out that update."),
 
       choice<&C::optim, &Optim::name>(
           "optim.name", {"adamw", "accum_adamw", "accum_adam"},
-          "Optimizer. accum_*: moments are committed once per accum_steps, parameters move at every step; "
-          "accum_adam adds the decay to the gradient (L2)."),
-      number<&C::optim, &Optim::lr>("optim.lr", above(0), "", "Learning rate at its highest."),
-      number<&C::optim, &Optim::betas>("optim.betas", kFraction, "", "Decay of the first and second moment."),
+          "Optimizer. accum_*: parameters move at every step, moments are committed once per accum_steps. "
+          "accum_adam adds the weight decay to the gradient (L2)."),
+      number<&C::optim, &Optim::lr>("optim.lr", above(0), "", "Peak learning rate."),
+      number<&C::optim, &Optim::betas>("optim.betas", kFraction, "",
+                                       "Decay rates of the first and second moment."),
       number<&C::optim, &Optim::eps>("optim.eps", above(0), "", "Added to the denominator of the update."),
       number<&C::optim, &Optim::weight_decay>("optim.weight_decay", at_least(0), "",
-                                              "Decay of the parameters that optim.decay names."),
+                                              "Weight decay of the parameters that optim.decay names."),
       choice<&C::optim, &Optim::decay>(
           "optim.decay", {"matrices", "all", "no_embeddings"},
           "Parameters that weight_decay applies to. matrices: tensors of two or more dimensions. all: every "
@@ -196,8 +197,8 @@ std::vector<Field> make_fields() {
                                                  "Steps over which the learning rate rises to optim.lr."),
       number<&C::lr_schedule, &Lr::warmup_start>(
           "lr_schedule.warmup_start", kFraction, "",
-          "Share of optim.lr that the warmup starts from, in a straight line. 0: 1 / (warmup_steps + 1), as "
-          "nanoGPT. 1 / warmup_steps is the same as PyTorch's LinearLR with that start_factor."),
+          "Share of optim.lr at which the linear warmup starts. 0: 1 / (warmup_steps + 1), as in nanoGPT. 1 "
+          "/ warmup_steps equals PyTorch's LinearLR with that start_factor."),
       number<&C::lr_schedule, &Lr::decay_steps>(
           "lr_schedule.decay_steps", at_least(0), "steps",
           "cosine, linear: the step at which min_lr is reached (0: the last). wsd: length of the final "
@@ -223,27 +224,27 @@ std::vector<Field> make_fields() {
           "checkpoint.interval. 0: by interval only."),
       number<&C::checkpoint, &CheckpointConfig::keep>(
           "checkpoint.keep", at_least(1), "checkpoints",
-          "Latest checkpoints that are kept; `best` is kept beside them."),
+          "Number of latest checkpoints to keep; `best` is kept in addition."),
       plain<&C::checkpoint, &CheckpointConfig::best>(
           "checkpoint.best", "Keep the checkpoint with the lowest validation loss (needs evaluations)."),
 
       number<&C::parallel, &Par::data>(
           "parallel.data", between(0, 1 << 20), "ranks",
-          "Data-parallel ranks, which share the micro-batches of a step. All ranks are data * tensor * "
-          "pipeline. 0: as many as that leaves of those that are started. Where nothing else starts ranks "
-          "(--ranks, mpirun, srun), threads are started for the whole mesh, with one data rank for 0."),
+          "Data-parallel ranks, which share the micro-batches of a step. A run has data * tensor * pipeline "
+          "ranks. 0: all started ranks, divided by tensor * pipeline. Without --ranks, mpirun or srun, the "
+          "whole mesh is started as threads, and 0 means 1."),
       number<&C::parallel, &Par::tensor>(
           "parallel.tensor", between(1, 4096), "ranks",
           "Tensor-parallel ranks, which share every layer: attention heads, hidden channels and the "
-          "vocabulary, with exchanges of activations in every block. Neighbouring ranks."),
+          "vocabulary, with exchanges of activations in every block. They are neighbouring ranks."),
       plain<&C::parallel, &Par::sequence>(
           "parallel.sequence",
-          "Tensor ranks also share the tokens of what they would otherwise all compute (norms, dropout, "
-          "residuals): less memory, the same traffic. The tokens of a micro-batch must divide. Without "
-          "tensor ranks it has no effect."),
+          "Tensor ranks also share the tokens in norms, dropout and residuals, which all of them compute "
+          "otherwise: less memory, the same traffic. parallel.tensor must divide the tokens of a "
+          "micro-batch. No effect without tensor ranks."),
       number<&C::parallel, &Par::pipeline>(
           "parallel.pipeline", between(1, 1000), "stages",
-          "Pipeline stages, which have ranges of blocks each and pass micro-batches on."),
+          "Pipeline stages. Each holds a range of blocks and passes micro-batches on to the next."),
       choice<&C::parallel, &Par::schedule>(
           "parallel.schedule", {"gpipe", "1f1b", "interleaved", "zero_bubble"},
           "Order of a pipeline's forward and backward passes. gpipe: all forward passes, then all backward "
@@ -255,46 +256,45 @@ std::vector<Field> make_fields() {
       number<&C::parallel, &Par::stages>("parallel.stages", at_least(1), "blocks",
                                          "Blocks in each of the pipeline * chunks ranges of the model, e.g. "
                                          "[5, 4, 3]; range k is on pipeline rank k mod pipeline. Empty: "
-                                         "ranges balanced by their cost (`shoal schedule` says which)."),
+                                         "ranges balanced by their cost (`shoal schedule` prints them)."),
       choice<&C::parallel, &Par::engine>(
           "parallel.engine", {"allreduce", "gossip"},
           "How data-parallel ranks agree: all-reduce of gradients, or averaging with neighbours."),
-      number<&C::parallel, &Par::zero>(
-          "parallel.zero", between(0, 3), "",
-          "ZeRO stage: what is sharded over the data ranks. 1: optimizer state and master weights, 2: and "
-          "gradients, 3: and parameters."),
+      number<&C::parallel, &Par::zero>("parallel.zero", between(0, 3), "",
+                                       "ZeRO stage: state that is sharded over the data ranks. 1: optimizer "
+                                       "state and master weights. 2: gradients too. 3: parameters too."),
       number<&C::parallel, &Par::replicate>(
           "parallel.replicate", at_least(1), "groups",
-          "Groups of data ranks that hold a full copy each (ZeRO inside, all-reduce between). Must divide "
-          "the data ranks."),
+          "Number of groups of data ranks that each hold a full copy (ZeRO inside a group, all-reduce "
+          "between groups). Must divide the data ranks."),
       choice<&C::parallel, &Par::offload>(
           "parallel.offload", {"none", "host", "disk"},
-          "Where master weights and moments rest, from zero = 2 on gradients "
-          "too, and with zero = 3 parameters: with the backend, in the host's "
-          "memory (for the cpu backend that is the same), or in files of the "
-          "run's folder, mapped into memory. A GPU gets them piece by piece."),
+          "Storage of master weights and moments, from zero = 2 on also of gradients, with zero = 3 also of "
+          "parameters. none: the backend's memory. host: the host's memory (the same for the cpu backend). "
+          "disk: memory-mapped files in the run's folder. A GPU receives them piece by piece."),
       choice<&C::parallel, &Par::reduce_dtype>(
           "parallel.reduce_dtype", {"float32", "bfloat16"},
-          "What gradients travel in between ranks; they are added in float32."),
+          "Type in which gradients are sent between ranks; they are added in float32."),
       choice<&C::parallel, &Par::gpu_exchange>(
           "parallel.gpu_exchange", {"auto", "nccl", "host"},
-          "How ranks exchange what is in GPUs' memory. nccl: from GPU to GPU, which needs a GPU for every "
-          "rank; host: through the host's memory; auto: nccl where it can be had."),
+          "Path of data in GPU memory between ranks. nccl: from GPU to GPU, which needs a GPU for every "
+          "rank. host: through the host's memory. auto: nccl if it is available."),
       number<&C::parallel, &Par::timeout>(
           "parallel.timeout", above(0), "seconds",
-          "A collective that takes longer ends the run, naming the ranks that did not come."),
+          "A collective that takes longer ends the run; the error names the ranks that did not arrive."),
       choice<&C::parallel, &Par::plan>("parallel.plan", {"manual", "auto"},
                                        "auto: the planner chooses the layout."),
 
-      choice<&C::gossip, &Gossip::topology>("gossip.topology", topology_choices(),
-                                            "Who averages with whom (`shoal gossip topology` prints it)."),
+      choice<&C::gossip, &Gossip::topology>(
+          "gossip.topology", topology_choices(),
+          "Groups of workers that average in each round (`shoal gossip topology` prints them)."),
       number<&C::gossip, &Gossip::worker_size>(
           "gossip.worker_size", between(1, 1 << 20), "ranks",
-          "Data-parallel ranks of a worker. They share its batches and, as parallel.zero says, its state; "
-          "gossip goes on between workers."),
-      number<&C::gossip, &Gossip::bucket_mib>(
-          "gossip.bucket_mib", above(0), "MiB",
-          "Parameters that are averaged together: neighbouring blocks up to this size, or one larger one."),
+          "Data-parallel ranks per worker. They share its batches and, as parallel.zero says, its state; "
+          "gossip runs between workers."),
+      number<&C::gossip, &Gossip::bucket_mib>("gossip.bucket_mib", above(0), "MiB",
+                                              "Size of a bucket of parameters that are averaged together: "
+                                              "neighbouring blocks up to this size, or one larger block."),
       choice<&C::gossip, &Gossip::clip>(
           "gossip.clip", {"global", "bucket"},
           "global: clip by the norm of the worker's whole gradient, and update at the end of the backward "
@@ -302,18 +302,18 @@ std::vector<Field> make_fields() {
           "goes on."),
       plain<&C::gossip, &Gossip::continue_from_average>(
           "gossip.continue_from_average",
-          "After an evaluation, which is of the workers' average, go on from that instead of from each "
-          "worker's own model."),
+          "After an evaluation, continue from the average of the workers, which was evaluated, instead of "
+          "from each worker's own model."),
       number<&C::gossip, &Gossip::local_size>(
           "gossip.local_size", at_least(0), "workers",
-          "Neighbouring workers that share a node; alternating-exp-ring needs to know. 0: as they were "
-          "started, or on a single host 8, 4 or 2."),
+          "Neighbouring workers that share a node, for alternating-exp-ring. 0: as they were started, or on "
+          "a single host 8, 4 or 2."),
 
       number<&C::log, &LogConfig::interval>("log.interval", at_least(1), "steps", "Steps between log lines."),
       plain<&C::log, &LogConfig::tensorboard>("log.tensorboard",
                                               "Write TensorBoard events into the run's folder."),
       plain<&C::log, &LogConfig::jsonl>(
-          "log.jsonl", "Write metrics.jsonl into the run's folder (what `shoal plot` reads)."),
+          "log.jsonl", "Write metrics.jsonl into the run's folder, which `shoal plot` reads."),
   };
 }
 

@@ -57,11 +57,11 @@ class Rules {
   void check_backend() const {
     const bool cuda = config_.train.backend == "cuda";
     if (config_.train.tf32 && !cuda) {
-      fail_user("{} is of tensor cores, which {} does not use; leave it out", say("train.tf32"),
+      fail_user("{} needs tensor cores, which {} does not use; leave it out", say("train.tf32"),
                 say("train.backend"));
     }
     if (config_.parallel.gpu_exchange != "auto" && !cuda) {
-      fail_user("{} is of GPUs, which {} does not use; leave it out", say("parallel.gpu_exchange"),
+      fail_user("{} needs GPUs, which {} does not use; leave it out", say("parallel.gpu_exchange"),
                 say("train.backend"));
     }
   }
@@ -130,7 +130,8 @@ class Rules {
                 say("optim.accum_steps"));
     }
     if (lr.min_lr > optim.lr) {
-      fail_user("{} is above {}; the schedule goes down", say("lr_schedule.min_lr"), say("optim.lr"));
+      fail_user("{} is above {}; lower it, since the learning rate only falls after the warmup",
+                say("lr_schedule.min_lr"), say("optim.lr"));
     }
     if (steps > 0 && lr.warmup_steps > steps) {
       fail_user("{} is longer than the run, {}; lower it", say("lr_schedule.warmup_steps"),
@@ -222,7 +223,7 @@ class Rules {
     }
     const std::int64_t ranges = std::int64_t{stages} * chunks;
     if (ranges > config_.model.n_layer) {
-      fail_user("{}{} asks for {} ranges of one block at least, but there is {}; at most {} can be had",
+      fail_user("{}{} makes {} ranges of at least one block each, but {}; at most {} are possible",
                 say("parallel.pipeline"), chunks > 1 ? " with " + say("parallel.chunks") : "", ranges,
                 say("model.n_layer"), config_.model.n_layer);
     }
@@ -240,7 +241,7 @@ class Rules {
     }
     const auto sum = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
     if (sum != config_.model.n_layer) {
-      fail_user("{} has {} blocks, but {}; change one of them, or leave parallel.stages empty",
+      fail_user("{} adds up to {} blocks, but {}; change one of them, or leave parallel.stages empty",
                 say("parallel.stages"), sum, say("model.n_layer"));
     }
   }

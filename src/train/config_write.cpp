@@ -1,7 +1,11 @@
 // Writing a config: TOML, JSON, differences, and the explanation of every key.
+#include <unistd.h>
+
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "core/terminal.h"
 #include "core/text.h"
 #include "core/wrap.h"
 #include "train/config_schema.h"
@@ -9,13 +13,20 @@
 namespace shoal {
 namespace {
 
+// Of the terminal; of a page where there is none.
+std::size_t width_to_explain() {
+  const int columns = terminal_columns(STDOUT_FILENO);
+  return columns > 0 ? static_cast<std::size_t>(std::clamp(columns, 40, 100)) : 100;
+}
+
 std::string explain(const Field& field) {
+  const auto width = width_to_explain();
   const std::string allowed = field.allowed();
   std::string facts{field.type()};
   if (!allowed.empty()) facts += ", " + allowed;
   if (!field.unit.empty()) facts += fmt::format(" ({})", field.unit);
-  return fmt::format("  {} = {}\n", field.key, field.value(Config{})) + wrap(facts + ".", "      ", 100) +
-         wrap(field.doc, "      ", 100);
+  return fmt::format("  {} = {}\n", field.key, field.value(Config{})) + wrap(facts + ".", "      ", width) +
+         wrap(field.doc, "      ", width);
 }
 
 nlohmann::ordered_json json_value(const Field& field, Config& config) {

@@ -123,7 +123,7 @@ TEST(TransformersFiles, HaveTheLossThatTransformersFinds) {
 TEST_F(HuggingFaceFolders, ExportsThatAreRefused) {
   expect_user_error(export_to("gpt"), "gpt is not empty", "--out");
   write_file(file("occupied"), "");
-  expect_user_error(export_to("occupied"), "occupied is no folder");
+  expect_user_error(export_to("occupied"), "occupied is not a folder");
   expect_user_error(export_to("out", {}, "runs/absent"), "no checkpoint at runs/absent");
   EXPECT_EQ(export_to("out", {"--dtype", "int8"}).code, 2);
   EXPECT_EQ(export_to("out", {"--format", "gguf"}).code, 2);

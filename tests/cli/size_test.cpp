@@ -227,7 +227,7 @@ TEST(Size, OfAMeshNamesItsStages) {
   EXPECT_THAT(result.out, HasSubstr("on the one of 8 ranks that needs most"));
   EXPECT_THAT(result.out, HasSubstr("2 stages x 2 data x 2 tensor ranks with sequence parallelism"));
   EXPECT_THAT(result.out,
-              HasSubstr("of its part of the model, moments and master weights cut over 2 data ranks"));
+              HasSubstr("of its part of the model, moments and master weights sharded over 2 data ranks"));
   EXPECT_THAT(result.out, testing::ContainsRegex("stage 0 .* embedding, block.0-4"));
   EXPECT_THAT(result.out, testing::ContainsRegex("stage 1 .* block.5-11, head"));
   EXPECT_DOUBLE_EQ(bytes_of(result.out, "total"),
@@ -305,7 +305,7 @@ TEST(DryRun, SaysWhatAThousandRanksWouldSendBeforeAnyDataIsThere) {
   const auto result = run(arguments, folder.path());
   EXPECT_EQ(result.code, 0) << result.err;
   EXPECT_LT(watch.seconds(), 10);
-  EXPECT_THAT(result.out, HasSubstr("ZeRO-3: everything cut over 1024 ranks"));
+  EXPECT_THAT(result.out, HasSubstr("ZeRO-3: everything sharded over 1024 ranks"));
   EXPECT_THAT(result.out, HasSubstr("one step, each of 1024 ranks: 1 micro-batch of 1 x 1024 tokens"));
   // 124.4 M parameters, units padded to 2^20 elements: 492 MiB, nearly all of which a ring passes on.
   EXPECT_THAT(result.out,

@@ -110,7 +110,7 @@ TEST_F(Workers, AnAverageOverwritesNothingAndNeedsWorkers) {
   write_file(file("mine/notes.txt"), "keep");
   write_file(file("file"), "keep");
   expect_user_error(average("mine"), "mine is not empty", "--out");
-  expect_user_error(average("file"), "file is no folder");
+  expect_user_error(average("file"), "file is not a folder");
   expect_user_error(shoal({"checkpoint", "average", "runs/one", "--out", "new"}), "of one model already");
   expect_user_error(shoal({"checkpoint", "average", "runs/none", "--out", "new"}), "runs/none");
   expect_user_error(shoal({"checkpoint", "average", "runs/gossip"}), "--out");

@@ -136,7 +136,10 @@ TEST(Config, UnknownNamesAreRefusedWithTheNearest) {
   EXPECT_THAT(error_with("[modle]\nbias = true\n"), AllOf(HasSubstr("[modle]"), HasSubstr("model.bias")));
   EXPECT_THAT(error_with("[optimiser]\n"), HasSubstr("did you mean [optim]?"));
   EXPECT_THAT(error_with("lr = 1\n"), HasSubstr("did you mean optim.lr?"));  // in [train]
-  EXPECT_THAT(error_of("lr = 1\n"), AllOf(HasSubstr("c.toml:1:"), HasSubstr("did you mean optim.lr?")));
+  EXPECT_THAT(error_of("lr = 1\n"), HasSubstr("c.toml:1: lr needs its section: optim.lr"));
+  EXPECT_THAT(error_of("dir = 'x'\n"), HasSubstr("dir needs its section: run.dir or data.dir"));
+  EXPECT_THAT(error_of("learning_rat = 1\n"), HasSubstr("unknown key learning_rat; "));
+  EXPECT_THAT(error_of("n_layers = 1\n"), HasSubstr("did you mean model.n_layer?"));
   EXPECT_THAT(error_with("[train.optim]\nlr = 1\n"), AllOf(HasSubstr("train.optim")));
   EXPECT_THAT(error_with("", {"nonsense"}), HasSubstr("section.key=value"));
   EXPECT_THAT(error_with("", {"model.=3"}), HasSubstr("unknown key model."));
@@ -242,13 +245,13 @@ TEST(ConfigRules, ThePipelineFitsTheModel) {
   EXPECT_THAT(error_with("", {"parallel.pipeline=2", "parallel.schedule=interleaved"}),
               HasSubstr("set parallel.chunks=2"));
   EXPECT_THAT(error_with("", {"parallel.pipeline=13"}),
-              AllOf(HasSubstr("13 ranges"), HasSubstr("at most 12 can be had")));
+              AllOf(HasSubstr("13 ranges"), HasSubstr("at most 12 are possible")));
   EXPECT_THAT(error_with("", {"parallel.pipeline=4", "parallel.chunks=4", "parallel.schedule=interleaved"}),
               AllOf(HasSubstr("16 ranges"), HasSubstr("parallel.chunks = 4 (argument")));
   EXPECT_THAT(error_with("", {"parallel.pipeline=3", "parallel.stages=6,6"}),
               AllOf(HasSubstr("2 numbers"), HasSubstr("3 ranges")));
   EXPECT_THAT(error_with("", {"parallel.pipeline=2", "parallel.stages=6,5"}),
-              AllOf(HasSubstr("has 11 blocks"), HasSubstr("model.n_layer = 12")));
+              AllOf(HasSubstr("adds up to 11 blocks"), HasSubstr("model.n_layer = 12")));
   EXPECT_THAT(error_with("", {"parallel.schedule=zero_bubble"}), HasSubstr("not in this build yet"));
   const auto config =
       parse("", {"parallel.pipeline=4", "parallel.chunks=3", "parallel.schedule=interleaved"});
