@@ -16,6 +16,8 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "core/text.h"
+#include "data/download.h"
+#include "data/tokenizer.h"
 #include "generate/generator.h"
 #include "generate/text_stream.h"
 #include "train/agree.h"
@@ -65,15 +67,26 @@ Config load_config(const SampleArguments& options) {
   return config;
 }
 
+// Whether the ids may be GPT-2's: 50,257, or padded to a multiple of 64 as nanoGPT and llm.c do.
+bool has_gpt2_size(const GptConfig& gpt) { return gpt.vocab_size == 50'257 || gpt.vocab_size == 50'304; }
+
 LoadedModel load(const SampleArguments& options, const Config& config, Communicator& alone, World& world) {
   const auto checkpoint = find_checkpoint(options.checkpoint, world.ranks);
   std::optional<LoadedModel> model;
   all_or_none(world.ranks, [&] {
     model.emplace(load_model(checkpoint, config, alone, backend_options(config, world)));
+    if (!model->tokenizer && has_gpt2_size(model->gpt) && !is_hugging_face_folder(checkpoint)) {
+      model->tokenizer = load_gpt2_tokenizer(fetch_gpt2_vocabulary({}));
+      if (!log::thread_muted()) {
+        fmt::print(stderr, "shoal: {} was trained on ids alone; they are taken as GPT-2's\n",
+                   options.checkpoint);
+      }
+    }
     if (!model->tokenizer) {
       fail_user("{} {}, so there is no tokenizer to write text with", options.checkpoint,
-                is_hugging_face_folder(checkpoint) ? "has no vocab.json and merges.txt"
-                                                   : "was trained on data without a meta.json");
+                is_hugging_face_folder(checkpoint)
+                    ? "has no vocab.json and merges.txt"
+                    : "was trained on ids alone (data without meta.json or meta.pkl)");
     }
   });
   return std::move(*model);

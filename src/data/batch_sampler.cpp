@@ -21,11 +21,8 @@ void copy_window(const TokenFile& file, std::int64_t start, std::int64_t length,
 void require(const TokenFile& file, std::int64_t block_size, std::int64_t tokens) {
   assert(block_size >= 1);
   if (file.size() >= tokens) return;
-  fail_user(
-      "{}: {} tokens are too few for windows of model.block_size = {}, which take {}; use more text or a "
-      "smaller "
-      "block",
-      file.path().string(), with_commas(file.size()), block_size, with_commas(tokens));
+  fail_user("{}: has {} tokens, but model.block_size = {} needs at least {}; use more text or a smaller block",
+            file.path().string(), with_commas(file.size()), block_size, with_commas(tokens));
 }
 
 }  // namespace

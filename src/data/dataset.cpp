@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "core/text.h"
+#include "data/token_folder.h"
 #include "data/tokenizer.h"
 
 namespace shoal {
@@ -14,22 +15,9 @@ Dataset::Dataset(std::filesystem::path dir, const DatasetOptions& options) : dir
   if (!(options.truncate > 0 && options.truncate <= 1)) {
     fail_user("data.truncate = {}: must be above 0 and at most 1", options.truncate);
   }
-  if (!std::filesystem::is_directory(dir_)) {
-    fail_user("{}: no such data folder; make it with `shoal prepare DATASET --out {}`, or set data.dir",
-              dir_.string(), dir_.string());
-  }
+  require_data_folder(dir_);
   const auto meta_file = dir_ / "meta.json";
-  if (std::filesystem::exists(meta_file)) meta_ = read_dataset_meta(meta_file);
-
-  open_split("train", true);
-  open_split("val", true);
-  open_split("test", false);
-
-  vocab_size_ = meta_ ? meta_->vocab_size : options.vocab_size;
-  if (vocab_size_ == 0) {
-    for (const auto& [name, file] : splits_)
-      vocab_size_ = std::max<std::int64_t>(vocab_size_, file.max_id() + 1ll);
-  }
+  std::filesystem::exists(meta_file) ? open_prepared(meta_file) : open_foreign(options);
   for (auto& [name, file] : splits_) file.set_vocab_size(vocab_size_);
 
   auto& train_file = splits_.at("train");
@@ -40,15 +28,39 @@ Dataset::Dataset(std::filesystem::path dir, const DatasetOptions& options) : dir
 Dataset::~Dataset() = default;
 Dataset::Dataset(Dataset&&) noexcept = default;
 
-void Dataset::open_split(const std::string& name, bool required) {
-  const auto path = dir_ / (name + ".bin");
-  const bool promised = meta_ && meta_->splits.contains(name);
-  if (!required && !promised && !std::filesystem::exists(path)) return;
-  if (required && meta_ && !promised) {
-    fail_user("{}: has no \"{}\" split; prepare the data again", (dir_ / "meta.json").string(), name);
+void Dataset::open_prepared(const std::filesystem::path& meta_file) {
+  meta_ = read_dataset_meta(meta_file);
+  for (const char* required : {"train", "val"}) {
+    if (!meta_->splits.contains(required)) {
+      fail_user("{}: has no \"{}\" split; prepare the data again", meta_file.string(), required);
+    }
   }
-  TokenFile file(path, meta_ ? meta_->bytes_per_token : 2);
-  if (promised && file.size() != meta_->splits.at(name).tokens) {
+  for (const char* name : {"train", "val", "test"}) {
+    if (meta_->splits.contains(name)) open_split(name);
+  }
+  vocab_size_ = meta_->vocab_size;
+  tokenizer_text_ = meta_->tokenizer;
+}
+
+void Dataset::open_foreign(const DatasetOptions& options) {
+  auto found = open_token_folder(dir_);
+  splits_ = std::move(found.splits);
+  vocab_size_ = found.vocab_size;
+  tokenizer_text_ = std::move(found.tokenizer);
+  description_ = std::move(found.description);
+  if (!found.assumed_vocabulary) return;
+  if (options.vocab_size > 0) {
+    vocab_size_ = options.vocab_size;
+  } else {
+    description_ += fmt::format("; GPT-2's vocabulary of {} is assumed, model.vocab_size sets another",
+                                with_commas(vocab_size_));
+  }
+}
+
+void Dataset::open_split(const std::string& name) {
+  const auto path = dir_ / (name + ".bin");
+  TokenFile file(path, meta_->bytes_per_token);
+  if (file.size() != meta_->splits.at(name).tokens) {
     fail_user(
         "{}: holds {} tokens, but meta.json promises {}; the file was truncated or replaced, prepare it "
         "again",
@@ -73,14 +85,13 @@ std::optional<double> Dataset::split_entropy(const std::string& name) const {
 }
 
 const Tokenizer& Dataset::tokenizer() const {
-  if (!meta_) {
-    fail_user(
-        "{}: has no meta.json, so nothing says how its tokens read as text; prepare the data with Shoal",
-        dir_.string());
+  if (!has_tokenizer()) {
+    fail_user("{}: has neither meta.json nor meta.pkl, so nothing says how its tokens read as text",
+              dir_.string());
   }
   if (!tokenizer_) {
-    const auto file = dir_ / "meta.json";
-    tokenizer_ = tokenizer_from_json(nlohmann::json::parse(meta_->tokenizer), file);
+    const auto file = dir_ / (meta_ ? "meta.json" : "meta.pkl");
+    tokenizer_ = tokenizer_from_json(nlohmann::json::parse(tokenizer_text_), file);
     if (tokenizer_->vocab_size() != vocab_size_) {
       fail_user("{}: vocab_size is {}, but its tokenizer has {} tokens; prepare the data again",
                 file.string(), vocab_size_, tokenizer_->vocab_size());

@@ -1,4 +1,5 @@
-// A prepared dataset: a folder with train.bin, val.bin, perhaps test.bin, and meta.json.
+// A dataset: a folder with train.bin, val.bin, perhaps test.bin, and meta.json, or one of llm.c's or
+// nanoGPT's.
 #pragma once
 
 #include <cstdint>
@@ -39,16 +40,17 @@ std::string to_json_text(const DatasetMeta& meta);
 DatasetMeta read_dataset_meta(const std::filesystem::path& file);
 
 struct DatasetOptions {
-  double truncate = 1.0;        // data.truncate: the share of the train split that is used, in (0, 1]
-  std::int64_t vocab_size = 0;  // model.vocab_size: for folders without meta.json; 0 means largest id + 1
+  double truncate = 1.0;  // data.truncate: the share of the train split that is used, in (0, 1]
+  std::int64_t vocab_size =
+      0;  // model.vocab_size: of ids whose tokenizer is not known; 0 means as the data says
 };
 
 class Dataset {
  public:
-  // Opens and maps the splits. A folder without meta.json is taken as nanoGPT writes it: uint16 and no
-  // tokenizer; its vocabulary is options.vocab_size, or else one more than the largest id. Throws UserError
-  // when the folder or a split is missing, a file does not hold as many tokens as meta.json promises, or an
-  // option is out of range.
+  // Opens and maps the splits. A folder without meta.json is llm.c's or nanoGPT's (data/token_folder.h);
+  // where no tokenizer is in it, its vocabulary is options.vocab_size, or else what its kind of file has.
+  // Throws UserError when the folder or a split is missing, a file is damaged or does not hold as many tokens
+  // as meta.json promises, or an option is out of range.
   explicit Dataset(std::filesystem::path dir, const DatasetOptions& options = {});
   ~Dataset();
   Dataset(Dataset&&) noexcept;
@@ -65,10 +67,14 @@ class Dataset {
   // The same for the very tokens of one whole split.
   std::optional<double> split_entropy(const std::string& name) const;
   const std::optional<DatasetMeta>& meta() const { return meta_; }
+  // What it is, for the log; empty for a folder with meta.json.
+  const std::string& description() const { return description_; }
 
-  // Built at the first call (not thread-safe). Throws UserError when the folder has no meta.json.
+  // Built at the first call (not thread-safe). Throws UserError when the folder has none.
   const Tokenizer& tokenizer() const;
-  bool has_tokenizer() const { return meta_.has_value(); }
+  bool has_tokenizer() const { return !tokenizer_text_.empty(); }
+  // Tokenizer::to_json as text; empty when there is none.
+  const std::string& tokenizer_text() const { return tokenizer_text_; }
 
   // Reads every token: throws UserError for an id past the vocabulary.
   void verify() const;
@@ -77,12 +83,15 @@ class Dataset {
   void verify_checksums() const;
 
  private:
-  void open_split(const std::string& name, bool required);
+  void open_prepared(const std::filesystem::path& meta_file);
+  void open_foreign(const DatasetOptions& options);
+  void open_split(const std::string& name);
 
   std::filesystem::path dir_;
   std::optional<DatasetMeta> meta_;
   std::map<std::string, TokenFile> splits_;
   std::int64_t vocab_size_ = 0;
+  std::string description_, tokenizer_text_;
   mutable std::unique_ptr<Tokenizer> tokenizer_;
 };
 

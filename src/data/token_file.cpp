@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <utility>
 
 #include "core/error.h"
@@ -31,18 +32,9 @@ std::uint32_t largest(const T* ids, std::int64_t count) {
   return result;
 }
 
-// Calls visit(ids as uint16_t* or uint32_t*).
-template <typename Visit>
-auto with_ids(const void* data, int bytes_per_token, Visit visit) {
-  if (bytes_per_token == 2) return visit(static_cast<const std::uint16_t*>(data));
-  return visit(static_cast<const std::uint32_t*>(data));
-}
-
 }  // namespace
 
-TokenFile::TokenFile(std::filesystem::path path, int bytes_per_token, std::int64_t vocab_size)
-    : path_(std::move(path)), bytes_per_token_(bytes_per_token), vocab_size_(vocab_size) {
-  assert(bytes_per_token == 2 || bytes_per_token == 4);
+TokenFile::Mapping::Mapping(std::filesystem::path path) : path_(std::move(path)) {
   const int fd = open(path_.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) {
     if (errno == ENOENT) fail_user("{}: no such token file; make it with `shoal prepare`", path_.string());
@@ -50,38 +42,60 @@ TokenFile::TokenFile(std::filesystem::path path, int bytes_per_token, std::int64
   }
   struct stat status {};
   const bool regular = fstat(fd, &status) == 0 && S_ISREG(status.st_mode);
-  mapped_bytes_ = regular ? static_cast<std::size_t>(status.st_size) : 0;
-  void* data = nullptr;
-  if (mapped_bytes_ > 0 && mapped_bytes_ % static_cast<std::size_t>(bytes_per_token) == 0) {
-    data = mmap(nullptr, mapped_bytes_, PROT_READ, MAP_SHARED, fd, 0);
-  }
+  const auto size = regular ? static_cast<std::size_t>(status.st_size) : 0;
+  void* const data = size > 0 ? mmap(nullptr, size, PROT_READ, MAP_SHARED, fd, 0) : nullptr;
   const int map_error = errno;
   close(fd);
 
   if (!regular) fail_user("{}: not a regular file", path_.string());
-  if (mapped_bytes_ == 0) fail_user("{}: the file is empty; prepare the data again", path_.string());
-  if (data == nullptr) {
+  if (size == 0) fail_user("{}: the file is empty; prepare the data again", path_.string());
+  if (data == MAP_FAILED) fail("{}: cannot be mapped: {}", path_.string(), std::strerror(map_error));
+  bytes_ = {static_cast<const std::byte*>(data), size};
+}
+
+TokenFile::Mapping::Mapping(Mapping&& other) noexcept
+    : path_(std::move(other.path_)), bytes_(std::exchange(other.bytes_, {})) {}
+
+TokenFile::Mapping::~Mapping() {
+  if (!bytes_.empty()) munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+}
+
+TokenFile::TokenFile(const std::filesystem::path& path, int bytes_per_token, std::int64_t vocab_size)
+    : bytes_per_token_(bytes_per_token), vocab_size_(vocab_size) {
+  assert(bytes_per_token == 2 || bytes_per_token == 4);
+  Mapping file(path);
+  if (file.bytes().size() % static_cast<std::size_t>(bytes_per_token) != 0) {
     fail_user(
         "{}: {} bytes is no multiple of {}, the size of a uint{} token: the file is damaged or of another "
         "type",
-        path_.string(), with_commas(static_cast<std::int64_t>(mapped_bytes_)), bytes_per_token,
+        path.string(), with_commas(static_cast<std::int64_t>(file.bytes().size())), bytes_per_token,
         8 * bytes_per_token);
   }
-  if (data == MAP_FAILED) fail("{}: cannot be mapped: {}", path_.string(), std::strerror(map_error));
-  data_ = data;
-  size_ = static_cast<std::int64_t>(mapped_bytes_) / bytes_per_token;
+  append(std::move(file), 0);
 }
 
-TokenFile::TokenFile(TokenFile&& other) noexcept
-    : path_(std::move(other.path_)),
-      bytes_per_token_(other.bytes_per_token_),
-      vocab_size_(other.vocab_size_),
-      size_(std::exchange(other.size_, 0)),
-      mapped_bytes_(std::exchange(other.mapped_bytes_, 0)),
-      data_(std::exchange(other.data_, nullptr)) {}
+TokenFile::TokenFile(const std::vector<std::filesystem::path>& shards) {
+  assert(!shards.empty());
+  for (const auto& path : shards) {
+    Mapping file(path);
+    auto header = read_llmc_header(file.bytes(), path);
+    if (!header_) {
+      bytes_per_token_ = header.bytes_per_token;
+      vocab_size_ = header.vocab_size;
+      header_ = std::move(header);
+    } else if (header.tokenizer != header_->tokenizer) {
+      fail_user("{} holds {} tokens, {} {}; they cannot be read as one split", this->path().string(),
+                header_->tokenizer, path.string(), header.tokenizer);
+    }
+    append(std::move(file), LlmcHeader::kBytes);
+  }
+}
 
-TokenFile::~TokenFile() {
-  if (data_ != nullptr) munmap(const_cast<void*>(data_), mapped_bytes_);
+void TokenFile::append(Mapping file, std::size_t header_bytes) {
+  const auto ids = file.bytes().subspan(header_bytes);
+  const auto tokens = static_cast<std::int64_t>(ids.size()) / bytes_per_token_;
+  parts_.push_back({std::move(file), size_, tokens, ids.data()});
+  size_ += tokens;
 }
 
 void TokenFile::truncate(std::int64_t tokens) {
@@ -89,36 +103,62 @@ void TokenFile::truncate(std::int64_t tokens) {
   size_ = tokens;
 }
 
-void TokenFile::copy(std::int64_t offset, std::span<std::int32_t> out) const {
-  assert(offset >= 0 && offset + static_cast<std::int64_t>(out.size()) <= size_);
-  with_ids(data_, bytes_per_token_, [&](const auto* ids) {
-    for (std::size_t i = 0; i < out.size(); ++i) {
-      out[i] = static_cast<std::int32_t>(ids[offset + static_cast<std::int64_t>(i)]);
+template <typename Visit>
+void TokenFile::for_each_part(std::int64_t begin, std::int64_t end, Visit visit) const {
+  auto part = std::upper_bound(parts_.begin(), parts_.end(), begin,
+                               [](std::int64_t position, const Part& one) { return position < one.begin; });
+  for (--part; begin < end; ++part) {
+    const auto skipped = begin - part->begin, count = std::min(end - begin, part->size - skipped);
+    if (bytes_per_token_ == 2) {
+      visit(*part, reinterpret_cast<const std::uint16_t*>(part->ids) + skipped, count);
+    } else {
+      visit(*part, reinterpret_cast<const std::uint32_t*>(part->ids) + skipped, count);
     }
+    begin += count;
+  }
+}
+
+void TokenFile::copy(std::int64_t offset, std::span<std::int32_t> out) const {
+  const auto length = static_cast<std::int64_t>(out.size());
+  assert(offset >= 0 && offset + length <= size_);
+  auto* to = out.data();
+  for_each_part(offset, offset + length, [&](const Part&, const auto* ids, std::int64_t count) {
+    to = std::transform(ids, ids + count, to, [](auto id) { return static_cast<std::int32_t>(id); });
   });
 }
 
 std::uint32_t TokenFile::max_id() const {
-  return with_ids(data_, bytes_per_token_, [&](const auto* ids) { return largest(ids, size_); });
+  std::uint32_t result = 0;
+  for_each_part(0, size_, [&](const Part&, const auto* ids, std::int64_t count) {
+    result = std::max(result, largest(ids, count));
+  });
+  return result;
 }
 
 void TokenFile::verify() const {
   const std::int64_t limit =
       vocab_size_ > 0 ? vocab_size_ : std::int64_t{std::numeric_limits<std::int32_t>::max()} + 1;
-  with_ids(data_, bytes_per_token_, [&](const auto* ids) {
-    for (std::int64_t begin = 0; begin < size_; begin += kScanBlock) {
-      const auto count = std::min(kScanBlock, size_ - begin);
+  for_each_part(0, size_, [&](const Part& part, const auto* ids, std::int64_t size) {
+    for (std::int64_t begin = 0; begin < size; begin += kScanBlock) {
+      const auto count = std::min(kScanBlock, size - begin);
       if (largest(ids + begin, count) < limit) continue;
       const auto* bad = std::find_if(ids + begin, ids + begin + count, [&](auto id) { return id >= limit; });
       fail_user(
           "{}: token {} at position {} is past the vocabulary of {}; the file belongs to another tokenizer, "
           "or "
           "model.vocab_size is too small",
-          path_.string(), *bad, with_commas(bad - ids), with_commas(limit));
+          part.file.path().string(), *bad, with_commas(bad - ids), with_commas(limit));
     }
   });
 }
 
-std::uint64_t TokenFile::checksum() const { return XXH64(data_, mapped_bytes_, 0); }
+std::uint64_t TokenFile::checksum() const {
+  const std::unique_ptr<XXH64_state_t, XXH_errorcode (*)(XXH64_state_t*)> hash(XXH64_createState(),
+                                                                               XXH64_freeState);
+  XXH64_reset(hash.get(), 0);
+  for (const auto& part : parts_)
+    XXH64_update(hash.get(), part.file.bytes().data(), part.file.bytes().size());
+  return XXH64_digest(hash.get());
+}
 
 }  // namespace shoal

@@ -1,9 +1,14 @@
-// A file of token ids, raw little-endian uint16 or uint32 as nanoGPT writes them, mapped read-only.
+// The token ids of a split: a file of raw little-endian uint16 or uint32, as nanoGPT writes them, or llm.c's
+// files, each with a header, which are read as one. Mapped read-only.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <span>
+#include <vector>
+
+#include "data/llmc_header.h"
 
 namespace shoal {
 
@@ -11,16 +16,19 @@ class TokenFile {
  public:
   // Maps `path`. `bytes_per_token` is 2 or 4; ids are valid below `vocab_size`, 0 when that is not known.
   // Throws UserError when the file is missing, unreadable, empty or no multiple of bytes_per_token.
-  TokenFile(std::filesystem::path path, int bytes_per_token, std::int64_t vocab_size = 0);
-  ~TokenFile();
-  TokenFile(TokenFile&& other) noexcept;
-  TokenFile& operator=(TokenFile&&) = delete;
+  TokenFile(const std::filesystem::path& path, int bytes_per_token, std::int64_t vocab_size = 0);
+  // Maps llm.c's files, at least one; their tokens follow each other in the order given. Throws UserError
+  // when one is missing, unreadable, damaged (data/llmc_header.h) or of another tokenizer than the first.
+  explicit TokenFile(const std::vector<std::filesystem::path>& shards);
 
   std::int64_t size() const { return size_; }  // in tokens
   int bytes_per_token() const { return bytes_per_token_; }
   std::int64_t vocab_size() const { return vocab_size_; }
   void set_vocab_size(std::int64_t vocab_size) { vocab_size_ = vocab_size; }
-  const std::filesystem::path& path() const { return path_; }
+  // Of several files, the first.
+  const std::filesystem::path& path() const { return parts_.front().file.path(); }
+  std::size_t files() const { return parts_.size(); }
+  const std::optional<LlmcHeader>& header() const { return header_; }  // the first file's
 
   // Forgets all but the first `tokens` tokens, 1 <= tokens <= size().
   void truncate(std::int64_t tokens);
@@ -32,15 +40,40 @@ class TokenFile {
   std::uint32_t max_id() const;
   // Throws UserError naming the first id that is not below vocab_size() and where it stands.
   void verify() const;
-  // XXH64, seed 0, of the whole file as on disk.
+  // XXH64, seed 0, of all bytes as on disk.
   std::uint64_t checksum() const;
 
  private:
-  std::filesystem::path path_;
-  int bytes_per_token_;
-  std::int64_t vocab_size_, size_ = 0;
-  std::size_t mapped_bytes_ = 0;
-  const void* data_ = nullptr;
+  // A file, mapped for as long as this lives.
+  class Mapping {
+   public:
+    explicit Mapping(std::filesystem::path path);
+    ~Mapping();
+    Mapping(Mapping&& other) noexcept;
+    Mapping& operator=(Mapping&&) = delete;
+    const std::filesystem::path& path() const { return path_; }
+    std::span<const std::byte> bytes() const { return bytes_; }
+
+   private:
+    std::filesystem::path path_;
+    std::span<const std::byte> bytes_;
+  };
+  struct Part {
+    Mapping file;
+    std::int64_t begin;  // of its tokens among all
+    std::int64_t size;
+    const std::byte* ids;
+  };
+
+  void append(Mapping file, std::size_t header_bytes);
+  // Calls visit(part, ids as uint16_t* or uint32_t*, their number) for each part's share of [begin, end).
+  template <typename Visit>
+  void for_each_part(std::int64_t begin, std::int64_t end, Visit visit) const;
+
+  std::vector<Part> parts_;
+  std::optional<LlmcHeader> header_;
+  int bytes_per_token_ = 2;
+  std::int64_t vocab_size_ = 0, size_ = 0;
 };
 
 }  // namespace shoal

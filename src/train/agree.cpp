@@ -156,9 +156,9 @@ std::vector<Fact> facts_of(const Dataset& data) {
     facts.push_back(
         {path, fmt::format("{} tokens, checksum {:016x}", with_commas(file.size()), sample_checksum(file))});
   }
-  if (data.meta()) {
-    facts.push_back({fmt::format("the tokenizer in {}", (data.dir() / "meta.json").string()),
-                     fmt::format("checksum {:016x}", checksum(data.meta()->tokenizer))});
+  if (data.has_tokenizer()) {
+    facts.push_back({fmt::format("the tokenizer in {}", data.dir().string()),
+                     fmt::format("checksum {:016x}", checksum(data.tokenizer_text()))});
   }
   facts.push_back({"the vocabulary", fmt::format("{} tokens", with_commas(data.vocab_size()))});
   return facts;

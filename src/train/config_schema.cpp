@@ -81,8 +81,10 @@ std::vector<Field> make_fields() {
           "off: a run repeats exactly on the same layout. layout: gradients are summed in one fixed "
           "order, so that any number of ranks gives the same bits (a little slower)."),
 
-      plain<&C::data, &Data::dir>("data.dir",
-                                  "Folder made by `shoal prepare`: train.bin, val.bin, meta.json."),
+      plain<&C::data, &Data::dir>(
+          "data.dir",
+          "Folder made by `shoal prepare`: train.bin, val.bin, meta.json. Or one with the "
+          "token files of llm.c or nanoGPT, as they are."),
       choice<&C::data, &Data::sampling>(
           "data.sampling", {"random", "epochs"},
           "random: each sequence starts anywhere, with replacement. epochs: every sequence once per "

@@ -40,10 +40,10 @@ Dataset open_alone(Config& config) {
   for (const auto* split : {&data.train(), &data.val()}) {
     if (split->size() >= config.model.block_size + 1) continue;
     fail_user(
-        "{} has {} tokens, too few for model.block_size = {} (it takes one more); lower the block size or "
-        "prepare "
-        "more data",
-        split->path().string(), split->size(), config.model.block_size);
+        "{} has {} tokens, but model.block_size = {} needs at least {}; lower the block size or prepare more "
+        "data",
+        split->path().string(), with_commas(split->size()), config.model.block_size,
+        with_commas(config.model.block_size + 1));
   }
   config.train.steps = steps_of(config, data);
   config.train.epochs = 0;
@@ -214,6 +214,7 @@ void log_summary(const Config& config, const GptConfig& model, const Dataset& da
             format_count(static_cast<double>(parameter_count(gpt_units(model)))));
   log::info("data: {} ({} train and {} val tokens)", config.data.dir, with_commas(data.train().size()),
             with_commas(data.val().size()));
+  if (!data.description().empty()) log::info("data: {}", data.description());
   const std::int64_t tokens = static_cast<std::int64_t>(config.train.global_batch) * model.block_size;
   log::info("run: {} steps of {} sequences = {} tokens in micro-batches of {}, {}, {} of memory{}",
             with_commas(config.train.steps), config.train.global_batch, with_commas(tokens),

@@ -138,7 +138,7 @@ Trainer::Impl::Impl(const Config& its_config, World& its_world, Tracer* its_trac
       schedule(lr_schedule(config)),
       spikes(config.train.spike_zscore, config.train.spike_window),
       windows(windows_of_epoch(config, data)) {
-  if (data.has_tokenizer()) tokenizer = data.meta()->tokenizer;
+  tokenizer = data.tokenizer_text();
   start();
 }
 

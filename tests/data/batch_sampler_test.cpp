@@ -153,7 +153,7 @@ TEST_F(SamplerTest, RefusesASplitShorterThanABlock) {
                 AllOf(HasSubstr("count64.bin"), HasSubstr("64"), HasSubstr("65"), HasSubstr("block_size")));
   }
   const auto one = counting(1);
-  EXPECT_THAT(user_error([&] { SequentialSampler(one, 8); }), HasSubstr("too few"));
+  EXPECT_THAT(user_error([&] { SequentialSampler(one, 8); }), HasSubstr("needs at least 2"));
   EXPECT_THAT(user_error([&] { parse_sampling("epoch"); }), AllOf(HasSubstr("epoch"), HasSubstr("random")));
 }
 

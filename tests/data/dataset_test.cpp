@@ -62,12 +62,12 @@ TEST_F(DatasetTest, OpensWhatMetaDescribes) {
 }
 
 TEST_F(DatasetTest, TakesANanoGptFolder) {
-  EXPECT_EQ(Dataset(folder.path()).vocab_size(), 5);
+  EXPECT_EQ(Dataset(folder.path()).vocab_size(), 50257);
   const Dataset data(folder.path(), {.vocab_size = 50304});
   EXPECT_EQ(data.vocab_size(), 50304);
   EXPECT_FALSE(data.has_tokenizer());
   EXPECT_EQ(data.entropy_per_token(), std::nullopt);
-  EXPECT_THAT(user_error([&] { data.tokenizer(); }), HasSubstr("no meta.json"));
+  EXPECT_THAT(user_error([&] { data.tokenizer(); }), HasSubstr("neither meta.json nor meta.pkl"));
   EXPECT_THAT(user_error([&] { data.split("test"); }), HasSubstr("no test.bin"));
   EXPECT_THAT(user_error([&] { Dataset(folder.path(), {.vocab_size = 4}).verify(); }),
               HasSubstr("position 2 "));
@@ -103,7 +103,12 @@ TEST_F(DatasetTest, MissingFilesAreNamed) {
 
 TEST_F(DatasetTest, BadMetaIsNamed) {
   folder.write("meta.json", "{\"dataset\": ");
-  EXPECT_THAT(open_error(), AllOf(HasSubstr("meta.json"), HasSubstr("not valid JSON")));
+  EXPECT_THAT(open_error(),
+              HasSubstr("meta.json: not valid JSON: it ends too early; prepare the data again"));
+  folder.write("meta.json", "{\n  \"seed\" 3}");
+  EXPECT_THAT(open_error(), HasSubstr("not valid JSON: line 2, column 10: '3' is not expected here"));
+  folder.write("meta.json", "{\"seed\": 1e999}");
+  EXPECT_THAT(open_error(), HasSubstr("a number is out of range"));
   folder.write("meta.json", "[]");
   EXPECT_THAT(open_error(), HasSubstr("not a JSON object"));
   write_meta_with("\"vocab_size\"", "\"vocab\"");

@@ -1,0 +1,15 @@
+// nanoGPT's meta.pkl: the vocabulary of a dataset of characters.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+
+#include "data/tokenizer.h"
+
+namespace shoal {
+
+// Reads the pickle without running it (data/pickle.h). Throws UserError, naming `file`, when it is not a
+// dictionary with vocab_size, itos and stoi of single characters that belong together.
+std::unique_ptr<Tokenizer> read_nanogpt_meta(const std::filesystem::path& file);
+
+}  // namespace shoal
