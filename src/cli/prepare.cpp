@@ -41,7 +41,7 @@ void add_prepare(CLI::App& app) {
       ->add_option("dataset", options->dataset,
                    "synthetic, shakespeare-char, shakespeare, text or openwebtext")
       ->required()
-      ->check(takes_one_of({"synthetic", "shakespeare-char", "shakespeare", "text", "openwebtext"}));
+      ->check([](const std::string& name) { return dataset_problem(name); });
   command->add_option("inputs", options->inputs,
                       "text, openwebtext: files, folders, .jsonl, .tar, .zip, .gz, .xz, .zst");
   command
@@ -51,6 +51,8 @@ void add_prepare(CLI::App& app) {
   command->add_option("--test", options->test, "text: the same for test.bin (shoal eval --split test)")
       ->option_text("FILE ...");
   command->add_option("--out", options->out, "The dataset's folder")->required();
+  command->add_flag("--force", options->force,
+                    "Replace a dataset that is in --out already, and all of its folder");
   command->add_option("--tokenizer", options->tokenizer, "text: gpt2, char or bytes")
       ->check(takes_one_of({"gpt2", "char", "bytes"}))
       ->capture_default_str();
@@ -61,11 +63,18 @@ void add_prepare(CLI::App& app) {
   command->add_option("--size", options->size, "synthetic: characters to write")
       ->check(takes_integer(1000, std::int64_t{1} << 40))
       ->capture_default_str();
-  auto* share = command
-                    ->add_option("--val-fraction", options->val_fraction,
-                                 "Share of the documents that becomes val.bin; openwebtext: 0.0005")
-                    ->check(takes_number({.low = 0, .high = 1, .low_open = true, .high_open = true}))
-                    ->capture_default_str();
+  auto* share =
+      command
+          ->add_option("--val-fraction", options->val_fraction,
+                       "Share of the documents that becomes val.bin (of up to 20 documents: the end of "
+                       "each); openwebtext: 0.0005")
+          ->check(takes_number({.low = 0, .high = 1, .low_open = true, .high_open = true}))
+          ->capture_default_str();
+  command
+      ->add_option("--truncate", options->truncate,
+                   "text, shakespeare*: share of the characters that is used, from the start")
+      ->check(takes_number({.low = 0, .high = 1, .low_open = true}))
+      ->capture_default_str();
   auto* seed =
       command
           ->add_option("--seed", options->seed, "Of the split, and of the synthetic text; openwebtext: 2357")

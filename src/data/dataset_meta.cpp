@@ -1,8 +1,10 @@
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
 #include "data/dataset.h"
+#include "data/json_problem.h"
 
 namespace shoal {
 namespace {
@@ -79,11 +81,15 @@ std::string to_json_text(const DatasetMeta& meta) {
 DatasetMeta read_dataset_meta(const std::filesystem::path& file) {
   std::ifstream in(file, std::ios::binary);
   if (!in) fail_user("{}: cannot be read", file.string());
+  const std::string text(std::istreambuf_iterator<char>(in), {});
   json object;
   try {
-    object = json::parse(in);
-  } catch (const json::exception& error) {
-    fail_user("{}: not valid JSON: {}; prepare the data again", file.string(), error.what());
+    object = json::parse(text);
+  } catch (const json::parse_error& error) {
+    fail_user("{}: not valid JSON: {}; prepare the data again", file.string(),
+              json_problem(text, error.byte));
+  } catch (const json::exception&) {
+    fail_user("{}: a number is out of range; prepare the data again", file.string());
   }
   if (!object.is_object()) fail_user("{}: not a JSON object; prepare the data again", file.string());
 

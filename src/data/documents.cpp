@@ -8,6 +8,7 @@
 #include "data/archive.h"
 #include "data/byte_source.h"
 #include "data/records.h"
+#include "data/table_file.h"
 #include "data/text_cut.h"
 #include "data/text_tidy.h"
 
@@ -65,16 +66,19 @@ class DocumentReader {
   }
 
   void dispatch(ByteSource& source, const std::string& name, int depth) {
+    std::string head;
+    fill(head, kTableSignature, source);
+    refuse_table(head, name);
+    if (source.seek(0, SEEK_SET) == 0) return dispatch_by_name(source, name, depth);
+    PrefixedSource whole(head, source);
+    dispatch_by_name(whole, name, depth);
+  }
+
+  void dispatch_by_name(ByteSource& source, const std::string& name, int depth) {
     if (is_archive_name(name)) return read_archive(source, name, depth);
     if (name.ends_with(".jsonl") || name.ends_with(".ndjson")) return read_records(source, name, 1);
     if (!only_txt()) return read_text(source, name);
     if (name.ends_with(".txt")) return read_tidy_text(source, name);
-    if (name.ends_with(".parquet") || name.ends_with(".arrow")) {
-      fail_user(
-          "{}: Parquet and Arrow files are not read; convert it to JSON lines (.jsonl), one record per "
-          "document",
-          name);
-    }
     if (!tolerant_) fail_user("{}: neither .txt nor .jsonl nor an archive, by its name; rename it", name);
     skipped_.add({1, name});
   }
@@ -293,13 +297,13 @@ void SkippedFiles::add(const SkippedFiles& later) {
 
 void report_skipped(const SkippedFiles& skipped, const DocumentOptions& options) {
   if (skipped.count == 0) return;
-  const bool one = skipped.count == 1;
-  log::warn("skipped {} that {} {}; the first is {}", one ? "a file" : with_commas(skipped.count) + " files",
-            one ? "is" : "are",
-            options.texts == TextFiles::openwebtext
-                ? "neither .txt nor .jsonl"
-                : fmt::format("not text ({} NUL bytes)", one ? "it holds" : "they hold"),
-            skipped.first);
+  const auto* why =
+      options.texts == TextFiles::openwebtext ? "neither .txt nor .jsonl" : "not text (NUL bytes)";
+  if (skipped.count == 1) {
+    log::warn("skipped {}: {}", skipped.first, why);
+  } else {
+    log::warn("skipped {} files: {}; the first is {}", with_commas(skipped.count), why, skipped.first);
+  }
 }
 
 void read_documents(const std::vector<fs::path>& inputs, const DocumentOptions& options,
@@ -310,7 +314,7 @@ void read_documents(const std::vector<fs::path>& inputs, const DocumentOptions& 
     for (const auto& input : inputs) {
       walk(input, true, [&](const fs::path& path, bool named) { reader.read_file(path, named); });
     }
-    report_skipped(reader.skipped(), options);
+    if (options.report_skipped) report_skipped(reader.skipped(), options);
   } catch (const Stopped&) {
   }
 }

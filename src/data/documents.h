@@ -30,6 +30,7 @@ struct DocumentOptions {
   std::string field = "text";  // of JSONL records
   TextFiles texts = TextFiles::all;
   std::size_t longest_record = std::size_t{1} << 28;  // bytes; a longer line of JSONL is refused
+  bool report_skipped = true;                         // read_documents warns of skipped files
 };
 
 // Files that were found and are not documents.
@@ -44,7 +45,8 @@ struct SkippedFiles {
 // .zst, .bz2) one per member; and compressed files what is in them, archives within archives included. A
 // folder stands for all files below it in the order of their names, hidden ones excepted. Empty documents are
 // skipped, and so are binary files within folders and archives, with a warning. Throws UserError, which names
-// the file (and member or line): not found, damaged, not text, not JSON, lacks the field.
+// the file (and member or line): not found, damaged, not text, not JSON, lacks the field; and for Parquet and
+// Arrow files (data/table_file.h), which are told by what they begin with, whatever their names.
 void read_documents(const std::vector<std::filesystem::path>& inputs, const DocumentOptions& options,
                     const std::function<bool(const DocumentPiece&)>& visit);
 

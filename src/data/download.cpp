@@ -126,8 +126,7 @@ std::string default_source() {
 
 fs::path default_cache() {
   const auto folder = cache_folder();
-  if (folder.empty())
-    fail_user("neither XDG_CACHE_HOME nor HOME is set, so there is no place for downloads");
+  if (folder.empty()) fail_user("neither XDG_CACHE_HOME nor HOME is set, so there is no place for downloads");
   return folder;
 }
 
@@ -187,11 +186,20 @@ fs::path fetch(const RemoteFile& file, const FetchOptions& options) {
   try {
     download(url, file, cached);
   } catch (const UserError& error) {
+    // The files of a folder are needed together.
+    const auto cache = options.cache.empty() ? default_cache() : options.cache;
+    std::string urls(file.url), names(file.name), places = cached.string();
+    for (const auto& other : kFiles) {
+      if (other.name == file.name || fs::path(other.name).parent_path() != fs::path(file.name).parent_path())
+        continue;
+      urls += fmt::format(" and {}", other.url);
+      names += fmt::format(" and {}", other.name);
+      places += fmt::format(" and {}", (cache / other.name).string());
+    }
     fail_user(
-        "{}\nWithout a network, get {} elsewhere and put it at {},\nor name a folder that holds {} with "
-        "--from or "
+        "{}\nWithout a network, get {} elsewhere\nand put {},\nor name a folder that holds {} with --from or "
         "SHOAL_DATA_DIR.",
-        error.what(), file.url, cached.string(), file.name);
+        error.what(), urls, places, names);
   }
   return cached;
 }

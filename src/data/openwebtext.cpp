@@ -299,7 +299,7 @@ DatasetMeta prepare_openwebtext(const PrepareOptions& options, int threads) {
     fail_user("openwebtext: the tokenizer is gpt2; for --tokenizer {} use `shoal prepare text`",
               options.tokenizer);
   }
-  StagedFolder folder(options.out, true);
+  StagedFolder folder(options.out, replaces_dataset(options), true);
   const bool resumed = has_progress(folder.path());
   resumed ? folder.keep() : folder.clear();
   const auto tokenizer = load_gpt2_tokenizer(fetch_gpt2_vocabulary(options.fetch));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
 #include <thread>
 
 #include "core/error.h"
@@ -54,10 +55,13 @@ void refuse_shared_files(const std::vector<fs::path>& split, const std::vector<f
   }
 }
 
-// Calls `visit` for the pieces of the inputs, then of options.val and options.test, which are passed as
-// train, val and test. Where it returns false, the rest of that split is left out.
-void read_texts(const PrepareOptions& options, Progress& progress,
-                const std::function<bool(const DocumentPiece&, Split)>& visit) {
+constexpr std::int64_t kAll = std::numeric_limits<std::int64_t>::max();
+
+// Calls `visit` for the pieces of the first `characters` characters of the inputs, then for those of
+// options.val and options.test, which are passed as train, val and test. Where it returns false, the rest of
+// that split is left out.
+void read_texts(const PrepareOptions& options, std::int64_t characters, bool report_skipped,
+                Progress& progress, const std::function<bool(const DocumentPiece&, Split)>& visit) {
   const std::vector<fs::path>* const given[] = {&options.inputs, &options.val, &options.test};
   double total = 0, before = 0;
   std::vector<double> sizes;
@@ -68,34 +72,65 @@ void read_texts(const PrepareOptions& options, Progress& progress,
     const auto& paths = *given[index];
     if (paths.empty()) continue;
     bool found = false;
-    read_documents(paths, {options.field}, [&](const DocumentPiece& piece) {
-      found = true;
-      progress.update(before + piece.input_bytes);
-      return visit(piece, split);
-    });
+    read_documents(paths, {.field = options.field, .report_skipped = report_skipped},
+                   [&](const DocumentPiece& piece) {
+                     found = true;
+                     progress.update(before + piece.input_bytes);
+                     if (split != Split::train || characters == kAll) return visit(piece, split);
+                     const auto count = count_characters(piece.text);
+                     if (count < characters) {
+                       characters -= count;
+                       return visit(piece, split);
+                     }
+                     auto rest = piece;
+                     rest.text = piece.text.substr(0, character_offset(piece.text, characters));
+                     rest.last = true;
+                     visit(rest, split);
+                     return false;
+                   });
     if (!found) fail_user("no text found in {}", paths.front().string());
     before += sizes[index];
   }
 }
 
-// What has to be known of the documents before the first is tokenized.
+// Facts about the documents that are needed before the first is tokenized.
 struct Survey {
-  // Of the inputs: few_documents at most, unless the vocabulary was asked for.
+  std::int64_t characters = kAll;  // of the inputs that are used
+  // Of the inputs, the first ones that are enough to choose how they are split, or all.
   std::int64_t documents = 0;
-  std::int64_t first_characters = 0;  // of the first document
+  std::vector<std::int64_t> document_characters{};  // of the first kCutDocuments
+
+  bool each_is_cut() const { return documents <= kCutDocuments; }
 };
 
+std::int64_t truncated_characters(const PrepareOptions& options) {
+  if (options.truncate == 1) return kAll;
+  std::int64_t characters = 0;
+  Progress progress("counting", 0, "B");
+  read_texts(options, kAll, false, progress, [&](const DocumentPiece& piece, Split split) {
+    if (split == Split::train) characters += count_characters(piece.text);
+    return split == Split::train;
+  });
+  progress.finish();
+  const auto kept = static_cast<std::int64_t>(options.truncate * static_cast<double>(characters));
+  if (kept == 0) fail_user("--truncate {:g} leaves none of the {} characters", options.truncate, characters);
+  return kept;
+}
+
 Survey survey_documents(const PrepareOptions& options, CharVocabulary* vocabulary) {
-  Survey survey;
+  Survey survey{.characters = truncated_characters(options)};
+  const auto enough = std::max(few_documents(options.val_fraction), kCutDocuments + 1);
   Progress progress("reading", 0, "B");
-  read_texts(options, progress, [&](const DocumentPiece& piece, Split split) {
+  read_texts(options, survey.characters, false, progress, [&](const DocumentPiece& piece, Split split) {
     if (split == Split::train) {
       survey.documents += piece.first ? 1 : 0;
-      if (survey.documents == 1) survey.first_characters += count_characters(piece.text);
+      if (survey.documents <= kCutDocuments) {
+        survey.document_characters.resize(static_cast<std::size_t>(survey.documents));
+        survey.document_characters.back() += count_characters(piece.text);
+      }
     }
     if (vocabulary == nullptr) {
-      return split == Split::train && options.val.empty() &&
-             survey.documents < few_documents(options.val_fraction);
+      return split == Split::train && options.val.empty() && survey.documents < enough;
     }
     try {
       vocabulary->add(piece.text);
@@ -134,22 +169,25 @@ struct Output {
 void tokenize_documents(const PrepareOptions& options, const Survey& survey, const Tokenizer& tokenizer,
                         Output& out) {
   const auto end_of_text = tokenizer.end_of_text();
-  const auto train_characters =
-      static_cast<std::int64_t>((1 - options.val_fraction) * static_cast<double>(survey.first_characters));
   const SplitRule rule(options.seed, options.val_fraction, survey.documents);
   std::int64_t document = -1, characters = 0;
   Progress progress("tokenizing", 0, "B");
-  read_texts(options, progress, [&](const DocumentPiece& piece, Split split) {
+  const auto cut = [&](const DocumentPiece& piece) {
+    if (piece.first && document > 0 && end_of_text) {
+      for (const auto split : {Split::train, Split::val}) out.pipeline.add_end_of_text(split);
+    }
+    if (piece.first) characters = 0;
+    const auto all = static_cast<double>(survey.document_characters[static_cast<std::size_t>(document)]);
+    const auto of_train = static_cast<std::int64_t>((1 - options.val_fraction) * all);
+    const auto at = character_offset(piece.text, std::max<std::int64_t>(of_train - characters, 0));
+    characters += count_characters(piece.text);
+    out.pipeline.add(piece.text.substr(0, at), Split::train, std::string(piece.name));
+    out.pipeline.add(piece.text.substr(at), Split::val, std::string(piece.name));
+  };
+  read_texts(options, survey.characters, true, progress, [&](const DocumentPiece& piece, Split split) {
     if (split == Split::train && options.val.empty()) {
       document += piece.first ? 1 : 0;
-      if (survey.documents == 1) {
-        const auto cut =
-            character_offset(piece.text, std::max<std::int64_t>(train_characters - characters, 0));
-        characters += count_characters(piece.text);
-        out.pipeline.add(piece.text.substr(0, cut), Split::train, std::string(piece.name));
-        out.pipeline.add(piece.text.substr(cut), Split::val, std::string(piece.name));
-        return true;
-      }
+      if (survey.each_is_cut()) return cut(piece), true;
       split = rule(document);
     }
     out.pipeline.add(piece.text, split, std::string(piece.name));
@@ -162,11 +200,22 @@ void tokenize_documents(const PrepareOptions& options, const Survey& survey, con
 
 std::string split_rule(const PrepareOptions& options, const Survey& survey) {
   const auto percent = fmt::format("{:g} %", 100 * options.val_fraction);
-  const auto val = !options.val.empty() ? "the files given as --val are val"
-                   : survey.documents == 1
-                       ? fmt::format("the last {} of the characters are val", percent)
+  const auto val = !options.val.empty()    ? "the files given as --val are val"
+                   : survey.documents == 1 ? fmt::format("the last {} of the characters are val", percent)
+                   : survey.each_is_cut()
+                       ? fmt::format("the last {} of each document's characters are val", percent)
                        : fmt::format("{} of the documents, drawn with the seed, are val", percent);
-  return options.test.empty() ? val : val + ", those given as --test are test";
+  const auto used = options.truncate < 1
+                        ? fmt::format("the first {:g} % of the characters are used, ", 100 * options.truncate)
+                        : "";
+  return used + val + (options.test.empty() ? "" : ", those given as --test are test");
+}
+
+std::unique_ptr<Tokenizer> load_gpt2(const FetchOptions& options) try {
+  return load_gpt2_tokenizer(fetch_gpt2_vocabulary(options));
+} catch (const UserError& error) {
+  fail_user("{}\nThe tokenizers char and bytes need no files: shoal prepare text ... --tokenizer char",
+            error.what());
 }
 
 DatasetMeta prepare_text(const PrepareOptions& options, int threads, std::vector<std::string> sources) {
@@ -175,9 +224,9 @@ DatasetMeta prepare_text(const PrepareOptions& options, int threads, std::vector
   refuse_shared_files(options.inputs, options.val);
   refuse_shared_files(options.inputs, options.test);
   refuse_shared_files(options.val, options.test);
-  StagedFolder folder(options.out);
+  StagedFolder folder(options.out, replaces_dataset(options));
   std::unique_ptr<Tokenizer> tokenizer;
-  if (options.tokenizer == "gpt2") tokenizer = load_gpt2_tokenizer(fetch_gpt2_vocabulary(options.fetch));
+  if (options.tokenizer == "gpt2") tokenizer = load_gpt2(options.fetch);
   if (options.tokenizer == "bytes") tokenizer = make_byte_tokenizer();
   if (!tokenizer && options.tokenizer != "char") {
     fail_user("--tokenizer {}: must be gpt2, char or bytes", options.tokenizer);
@@ -204,7 +253,7 @@ DatasetMeta prepare_shakespeare(PrepareOptions options, int threads) {
 
 DatasetMeta prepare_synthetic(const PrepareOptions& options, int threads) {
   if (options.size < 1) fail_user("--size {}: must be 1 or more", options.size);
-  StagedFolder folder(options.out);
+  StagedFolder folder(options.out, replaces_dataset(options));
   const auto grammar = make_play_grammar();
   const auto tokenizer = make_char_tokenizer(grammar->alphabet());
   Output out(folder.path(), 2, *tokenizer, threads);
@@ -242,6 +291,12 @@ DatasetMeta prepare(const PrepareOptions& options) {
   if (!(options.val_fraction > 0 && options.val_fraction < 1)) {
     fail_user("--val-fraction {}: must be above 0 and below 1", options.val_fraction);
   }
+  if (!(options.truncate > 0 && options.truncate <= 1)) {
+    fail_user("--truncate {:g}: must be above 0 and at most 1", options.truncate);
+  }
+  if (options.truncate < 1 && (options.dataset == "synthetic" || options.dataset == "openwebtext")) {
+    fail_user("{} takes no --truncate; `shoal prepare text` does", options.dataset);
+  }
   const int threads = options.threads > 0
                           ? options.threads
                           : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
@@ -260,12 +315,26 @@ DatasetMeta prepare(const PrepareOptions& options) {
   if (options.dataset == "shakespeare" || options.dataset == "shakespeare-char") {
     return prepare_shakespeare(options, threads);
   }
+  fail_user("{}", dataset_problem(options.dataset));
+}
+
+std::string dataset_problem(const std::string& name) {
   const std::vector<std::string> known = {"synthetic", "shakespeare-char", "shakespeare", "text",
                                           "openwebtext"};
-  const auto near = nearest(options.dataset, known);
-  fail_user(
+  if (std::find(known.begin(), known.end(), name) != known.end()) return "";
+  std::error_code ignored;
+  if (fs::exists(name, ignored)) {
+    auto folder = fs::path(name).lexically_normal();
+    if (!folder.has_filename()) folder = folder.parent_path();
+    return fmt::format(
+        "\"{}\" is no dataset but a {}; to prepare the text in it: shoal prepare text {} --out {}", name,
+        fs::is_directory(name, ignored) ? "folder" : "file", name,
+        ("data" / folder.filename().replace_extension()).string());
+  }
+  const auto near = nearest(name, known);
+  return fmt::format(
       "unknown dataset \"{}\"{}; there are synthetic, shakespeare-char, shakespeare, text and openwebtext",
-      options.dataset, near.empty() ? "" : ": did you mean " + near + "?");
+      name, near.empty() ? "" : ": did you mean " + near + "?");
 }
 
 }  // namespace shoal

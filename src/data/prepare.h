@@ -14,10 +14,12 @@ namespace shoal {
 
 struct PrepareOptions {
   std::string dataset;        // "synthetic" | "shakespeare-char" | "shakespeare" | "text" | "openwebtext"
-  std::filesystem::path out;  // the dataset's folder; one that is there already is replaced
+  std::filesystem::path out;  // the dataset's folder
+  bool force = false;         // whether a dataset that is there already is replaced
   std::uint64_t seed = 1337;  // of the split, and of the synthetic text
-  double val_fraction =
-      0.1;             // the share of the documents (of a single document: of its end) that becomes val.bin
+  double val_fraction = 0.1;  // the share of the documents (of a few: of each one's end) that becomes val.bin
+  double truncate =
+      1;  // "text", "shakespeare*": the share of the inputs' characters that is used, from the start
   int threads = 0;     // that tokenize; 0: all cores
   FetchOptions fetch;  // where the files of "shakespeare*" and of the gpt2 tokenizer come from
 
@@ -36,20 +38,27 @@ struct PrepareOptions {
       4'000'000;  // characters, which are its tokens, of both splits together; whole plays, so a few more
 };
 
+inline constexpr std::int64_t kCutDocuments = 20;
+
 // Writes the dataset beside options.out and renames it into place, so that it is whole or absent, and returns
 // its meta data. Memory use does not depend on the size of the input.
 //
 // Documents go to val.bin at random with the probability val_fraction, decided by (seed, document number); of
-// fewer than 10 / val_fraction documents exactly that share does, rounded, and one at least. A single
-// document is cut instead: its first floor((1 - val_fraction) * characters) characters are train.bin, as in
-// nanoGPT. With options.val, all documents of the inputs go to train.bin and all of options.val to val.bin;
-// those of options.test go to test.bin. Every document but one that is cut is followed by the tokenizer's
-// end-of-text token where it has one, so a split that is a file ends in it. The char tokenizer knows the
-// characters of all splits.
+// fewer than 10 / val_fraction documents exactly that share does, rounded, and one at least. Of up to
+// kCutDocuments each one is cut instead: its first floor((1 - val_fraction) * characters) characters go to
+// train.bin, as in nanoGPT, and the rest to val.bin. With options.val, all documents of the inputs go to
+// train.bin and all of options.val to val.bin; those of options.test go to test.bin. Every document is
+// followed by the tokenizer's end-of-text token where it has one; where each is cut, the token stands only
+// between them. The char tokenizer knows the characters of all splits.
+//
+// Warns of a split that is shorter than GPT-2's block.
 //
 // Throws UserError for bad input (see data/documents.h and data/download.h), for a split that came out empty
-// or has files of another, and when options.out is in use or holds something other than a dataset; Error when
-// the disk is full.
+// or has files of another, and when options.out is in use, holds a dataset while options.force is false, or
+// something else; Error when the disk is full.
 DatasetMeta prepare(const PrepareOptions& options);
+
+// Why `name` cannot be PrepareOptions::dataset, or "".
+std::string dataset_problem(const std::string& name);
 
 }  // namespace shoal

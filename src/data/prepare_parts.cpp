@@ -1,17 +1,58 @@
 #include "data/prepare_parts.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cmath>
 #include <cstring>
+#include <ctime>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <vector>
 
 #include "core/error.h"
+#include "core/log.h"
 #include "core/philox.h"
+#include "core/text.h"
 
 namespace shoal {
+namespace {
+
+namespace fs = std::filesystem;
+
+// "a dataset of 2026-11-22 06:10: text from books and 1 more, 301,966 train and 36,059 val tokens"
+std::string describe_dataset(const fs::path& meta_file) {
+  struct stat status {};
+  std::tm time{};
+  std::array<char, 32> date{};
+  if (::stat(meta_file.c_str(), &status) == 0 && ::localtime_r(&status.st_mtime, &time) != nullptr) {
+    std::strftime(date.data(), date.size(), "%Y-%m-%d %H:%M", &time);
+  }
+  try {
+    auto meta = read_dataset_meta(meta_file);
+    std::string from = meta.sources.empty() ? "" : " from " + meta.sources.front();
+    if (meta.sources.size() > 1) from += fmt::format(" and {} more", meta.sources.size() - 1);
+    return fmt::format("a dataset of {}: {}{}, {} train and {} val tokens", date.data(), meta.dataset, from,
+                       with_commas(meta.splits["train"].tokens), with_commas(meta.splits["val"].tokens));
+  } catch (const UserError&) {
+    return fmt::format("a damaged dataset of {}", date.data());
+  }
+}
+
+void warn_of_short_split(const char* name, std::int64_t tokens) {
+  constexpr std::int64_t kUsualBlock = 1024;
+  if (tokens > kUsualBlock) return;
+  log::warn(
+      "{}.bin has only {} tokens: training needs at least model.block_size + 1 (GPT-2: {}); prepare more "
+      "text{}",
+      name, with_commas(tokens), with_commas(kUsualBlock + 1),
+      std::string_view(name) == "val" ? ", raise --val-fraction, or name files for validation with --val"
+                                      : "");
+}
+
+}  // namespace
 
 // Word 1 of the counter keeps it apart from the choices of a grammar.
 double split_draw(std::uint64_t seed, std::int64_t document) {
@@ -34,6 +75,19 @@ SplitRule::SplitRule(std::uint64_t seed, double val_fraction, std::int64_t docum
   bound_ = draws[static_cast<std::size_t>(std::clamp<std::int64_t>(share, 1, documents - 1))];
 }
 
+bool replaces_dataset(const PrepareOptions& options) {
+  const auto& out = options.out;
+  if (!fs::is_directory(out) || fs::is_empty(out)) return false;
+  if (!fs::exists(out / "meta.json")) {
+    fail_user(
+        "{}: the folder exists and holds something other than a dataset of Shoal's; choose another --out",
+        out.string());
+  }
+  if (options.force) return true;
+  fail_user("{} holds {}; --force replaces it, another --out keeps it", out.string(),
+            describe_dataset(out / "meta.json"));
+}
+
 int token_width(const Tokenizer& tokenizer) { return tokenizer.vocab_size() <= 65'535 ? 2 : 4; }
 
 void finish_dataset(const PrepareOptions& options, const Tokenizer& tokenizer, int bytes_per_token,
@@ -45,6 +99,10 @@ void finish_dataset(const PrepareOptions& options, const Tokenizer& tokenizer, i
         "or "
         "another --val-fraction",
         kSplitNames[i], options.val_fraction);
+  }
+  for (const auto split : {Split::train, Split::val}) {
+    const auto i = static_cast<std::size_t>(split);
+    warn_of_short_split(kSplitNames[i], splits[i].tokens());
   }
   meta.dataset = options.dataset;
   meta.tokenizer = tokenizer.to_json().dump();

@@ -38,6 +38,11 @@ class SplitRule {
   double bound_;
 };
 
+// Whether options.out holds a dataset, which options.force replaces. Throws UserError when it does and
+// options.force is not set, saying of what the dataset is, and when it holds something other than a dataset
+// of Shoal's.
+bool replaces_dataset(const PrepareOptions& options);
+
 int token_width(const Tokenizer& tokenizer);  // bytes
 
 // Completes `meta`, writes meta.json and moves the folder into place. `splits`: train, val and perhaps test.

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "core/error.h"
+#include "data/json_problem.h"
 
 namespace shoal {
 namespace {
@@ -19,7 +20,7 @@ class FieldTaker : public nlohmann::json_sax<json> {
   std::set<std::string> names;  // of its fields
   std::string type;             // of the wanted field's value, "" when there is none
   std::string value;            // when that is a string
-  std::string problem;
+  std::size_t stopped_at = 0;   // bytes read when the record turned out not to be JSON
 
   bool null() override { return see("null"); }
   bool boolean(bool) override { return see("boolean"); }
@@ -41,9 +42,8 @@ class FieldTaker : public nlohmann::json_sax<json> {
     names.insert(name);
     return true;
   }
-  bool parse_error(std::size_t, const std::string&, const json::exception& error) override {
-    problem = error.what();  // "[json.exception...] what went wrong"
-    problem.erase(0, problem.find("] ") + 2);
+  bool parse_error(std::size_t position, const std::string&, const json::exception&) override {
+    stopped_at = position;
     return false;
   }
 
@@ -64,7 +64,7 @@ class FieldTaker : public nlohmann::json_sax<json> {
 std::string text_of_record(std::string_view record, const std::string& field, const std::string& where) {
   FieldTaker taker(field);
   if (!json::sax_parse(record.begin(), record.end(), &taker)) {
-    fail_user("{}: not valid JSON: {}", where, taker.problem);
+    fail_user("{}: not valid JSON: {}", where, json_problem(record, taker.stopped_at, false));
   }
   if (taker.outermost != "object")
     fail_user("{}: the line holds no JSON object but {}", where, taker.outermost);

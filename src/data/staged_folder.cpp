@@ -15,21 +15,21 @@ namespace {
 
 namespace fs = std::filesystem;
 
-void require_replaceable(const fs::path& out) {
+void require_free(const fs::path& out, bool replace) {
   if (!fs::exists(out)) return;
   if (!fs::is_directory(out)) fail_user("{}: exists and is no folder; choose another --out", out.string());
-  if (fs::is_empty(out) || fs::exists(out / "train.bin") || fs::exists(out / "meta.json")) return;
-  fail_user("{}: exists and holds something other than a dataset; choose another --out", out.string());
+  if (replace || fs::is_empty(out)) return;
+  fail_user("{}: the folder exists and is not empty; choose another --out", out.string());
 }
 
 }  // namespace
 
-StagedFolder::StagedFolder(const fs::path& out, bool keep_what_is_there) {
+StagedFolder::StagedFolder(const fs::path& out, bool replace, bool keep_what_is_there) {
   if (out.empty()) fail_user("the output folder has no name; give one with --out");
   // Follows links, so that a dataset stays on the disk where it is, and drops a slash at the end.
   out_ = fs::weakly_canonical(out);
   if (!out_.has_filename()) out_ = out_.parent_path();
-  require_replaceable(out_);
+  require_free(out_, replace);
   staging_ = out_.string() + ".partial";
   std::error_code error;
   fs::create_directories(staging_, error);

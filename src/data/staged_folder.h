@@ -8,9 +8,10 @@ namespace shoal {
 class StagedFolder {
  public:
   // Creates `out`.partial, clearing what a killed process left there unless that is to be kept. Throws
-  // UserError when it cannot be created, when another process is at it, or when `out` exists and is neither
-  // empty nor a dataset.
-  explicit StagedFolder(const std::filesystem::path& out, bool keep_what_is_there = false);
+  // UserError when it cannot be created, when another process is at it, or when `out` exists and is no folder
+  // or, unless it is to be replaced, not empty.
+  explicit StagedFolder(const std::filesystem::path& out, bool replace = false,
+                        bool keep_what_is_there = false);
   ~StagedFolder();  // removes what was not committed, unless keep was called
   StagedFolder(const StagedFolder&) = delete;
   StagedFolder& operator=(const StagedFolder&) = delete;

@@ -120,8 +120,9 @@ TEST(Documents, BadRecordsNameTheLine) {
   const auto error = [&](const std::string& line) {
     return error_of(folder, folder.write("bad.jsonl", "{\"text\": \"good\"}\n" + line + "\n"));
   };
-  EXPECT_THAT(error("{\"text\": "),
-              AllOf(HasSubstr("bad.jsonl:2"), HasSubstr("not valid JSON"), HasSubstr("column")));
+  EXPECT_THAT(error("{\"text\": "), HasSubstr("bad.jsonl:2: not valid JSON: it ends too early"));
+  EXPECT_THAT(error("{\"text\": \"é\" \"b\"}"),
+              HasSubstr("bad.jsonl:2: not valid JSON: column 16: '\"' is not expected"));
   EXPECT_THAT(error("[1]"), AllOf(HasSubstr("bad.jsonl:2"), HasSubstr("array")));
   EXPECT_THAT(error("{\"text\": 3}"), AllOf(HasSubstr("bad.jsonl:2"), HasSubstr("number")));
   EXPECT_THAT(error("{}"), AllOf(HasSubstr("bad.jsonl:2"), HasSubstr("it has none")));
@@ -136,6 +137,31 @@ TEST(Documents, BadFilesAreNamed) {
   EXPECT_THAT(error_of(folder, folder.write("plain.tar.gz", "just text, and no tar in it")),
               HasSubstr("plain.tar.gz"));
   EXPECT_THAT(error_of(folder, folder.write("empty.zip", "")), HasSubstr("empty.zip"));
+}
+
+// Whatever their names, alone, in a folder and in an archive.
+TEST(Documents, TablesSayHowToConvertThem) {
+  const TempFolder folder;
+  const std::string parquet = "PAR1\x15\x04 and columns PAR1", stream("\xff\xff\xff\xff\x78\0\0\0\x10\0", 10);
+  const auto path = [&](const std::string& name) { return (folder / name).string(); };
+  EXPECT_THAT(
+      error_of(folder, folder.write("a.parquet", parquet)),
+      AllOf(HasSubstr("a.parquet: a Parquet file, which is not read; convert it"),
+            HasSubstr(
+                "pandas.read_parquet(sys.argv[1]).to_json(sys.argv[2], orient='records', lines=True)\" '" +
+                path("a.parquet") + "' '" + path("a.jsonl") + "'")));
+  EXPECT_THAT(error_of(folder, folder.write("a.txt", parquet)), HasSubstr("a Parquet file"));
+  EXPECT_THAT(error_of(folder, folder.write("a.jsonl", parquet)), HasSubstr("a Parquet file"));
+  EXPECT_THAT(error_of(folder, folder.write("a.arrow", std::string("ARROW1\0\0", 8) + "more")),
+              AllOf(HasSubstr("an Arrow (Feather) file"), HasSubstr("pandas.read_feather")));
+  EXPECT_THAT(error_of(folder, folder.write("data-00000.arrow", stream)),
+              AllOf(HasSubstr("an Arrow stream"), HasSubstr("pyarrow.ipc.open_stream")));
+  EXPECT_THAT(error_of(folder, folder.path()), HasSubstr("a.arrow: an Arrow"));
+  const Packing zip{ARCHIVE_FORMAT_ZIP, ARCHIVE_FILTER_NONE};
+  EXPECT_THAT(error_of(folder, pack(folder / "x.zip", {{"one.txt", "one"}, {"in/b", parquet}}, zip)),
+              AllOf(HasSubstr("x.zip:in/b: a Parquet file"), HasSubstr("extract it"),
+                    HasSubstr("'in/b' 'in/b.jsonl'")));
+  EXPECT_THAT(documents(folder, {folder.write("c.txt", "PAR is 1")}), ElementsAre(Pair("c.txt", "PAR is 1")));
 }
 
 TEST(Documents, TruncatedArchivesNameTheMember) {

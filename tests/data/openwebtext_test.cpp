@@ -77,6 +77,7 @@ class OpenWebText : public ::testing::Test {
     result.seed = kOpenWebTextSeed;
     result.val_fraction = 0.05;
     result.threads = 2;
+    result.force = true;
     result.fetch.from = testing::shared_data().string();
     return result;
   }

@@ -38,6 +38,7 @@ class PrepareTest : public ::testing::Test {
     options.inputs = inputs;
     options.tokenizer = tokenizer;
     options.threads = 2;
+    options.force = true;  // many of these tests prepare several times
     options.fetch.from = testing::shared_data().string();
     return options;
   }
@@ -140,8 +141,28 @@ TEST_F(PrepareTest, DocumentsGoWholeToOneSplitAndEndWithEndOfText) {
   EXPECT_EQ(decoded("val"), val);
 }
 
+// Each of a few documents gives its end to val.bin, however different their lengths are.
+TEST_F(PrepareTest, AFewDocumentsAreCut) {
+  for (int documents = 2; documents <= 20; ++documents) {
+    std::string records, train, val;
+    for (int i = 0; i < documents; ++i) {
+      const std::string words(static_cast<std::size_t>(10 + 37 * i), static_cast<char>('a' + i));
+      const auto at = static_cast<std::size_t>(0.9 * static_cast<double>(words.size()));
+      records += "{\"text\": \"" + words + "\"}\n";
+      const std::string between = i > 0 ? "<|endoftext|>" : "";
+      train += between + words.substr(0, at);
+      val += between + words.substr(at);
+    }
+    auto options = text({folder.write("a.jsonl", records)}, "bytes");
+    options.seed = static_cast<std::uint64_t>(documents);
+    EXPECT_EQ(prepare(options).split_rule, "the last 10 % of each document's characters are val");
+    EXPECT_EQ(decoded("train"), train) << documents;
+    EXPECT_EQ(decoded("val"), val) << documents;
+  }
+}
+
 TEST_F(PrepareTest, FewDocumentsLeaveNoSplitEmpty) {
-  for (int documents = 2; documents < 30; ++documents) {
+  for (int documents = 21; documents < 40; ++documents) {
     std::string records;
     for (int i = 0; i < documents; ++i) records += "{\"text\": \"a\"}\n";
     auto options = text({folder.write("a.jsonl", records)}, "bytes");
@@ -150,6 +171,84 @@ TEST_F(PrepareTest, FewDocumentsLeaveNoSplitEmpty) {
     EXPECT_EQ(meta.splits.at("val").tokens, 2 * std::max(1l, std::lround(0.1 * documents))) << documents;
     EXPECT_EQ(meta.splits.at("val").tokens + meta.splits.at("train").tokens, 2 * documents);
   }
+}
+
+// As minGPT takes its share: before the split, and before the vocabulary is known.
+TEST_F(PrepareTest, TruncationComesFirst) {
+  auto options =
+      text({folder.write("a.txt", "äbcdefghij"), folder.write("b.txt", "klmnopqrstuvwxyz")}, "char");
+  options.inputs.pop_back();
+  options.truncate = 0.5;
+  auto meta = prepare(options);
+  EXPECT_EQ(decoded("train"), "äbcd");
+  EXPECT_EQ(decoded("val"), "e");
+  EXPECT_EQ(meta.vocab_size, 5);
+  EXPECT_EQ(meta.split_rule,
+            "the first 50 % of the characters are used, the last 10 % of the characters are val");
+
+  options = text({folder / "a.txt", folder / "b.txt"}, "bytes");
+  options.truncate = 0.6;
+  prepare(options);
+  EXPECT_EQ(decoded("train"), "äbcdefghi<|endoftext|>klmn");
+  EXPECT_EQ(decoded("val"), "j<|endoftext|>o");
+  options.val = {folder.write("val.txt", "untouched")};
+  prepare(options);
+  EXPECT_EQ(decoded("train"), "äbcdefghij<|endoftext|>klmno<|endoftext|>");
+  EXPECT_EQ(decoded("val"), "untouched<|endoftext|>");
+
+  options.truncate = 0.01;
+  EXPECT_THAT(user_error([&] { prepare(options); }),
+              HasSubstr("--truncate 0.01 leaves none of the 26 characters"));
+  options.truncate = 0;
+  EXPECT_THAT(user_error([&] { prepare(options); }), HasSubstr("--truncate 0: must be above 0"));
+  options = of("synthetic");
+  options.truncate = 0.5;
+  EXPECT_THAT(user_error([&] { prepare(options); }), HasSubstr("synthetic takes no --truncate"));
+}
+
+TEST_F(PrepareTest, ADatasetIsReplacedOnlyByForce) {
+  auto options = text({folder.write("a.txt", "the first text"), folder.write("b.txt", "another")}, "bytes");
+  options.force = false;
+  prepare(options);
+  const auto before = read_file(folder / "out/train.bin");
+  const Dataset mapped(folder / "out");  // as a run has it
+  for (const std::string tokenizer : {"bytes", "char"}) {
+    options.tokenizer = tokenizer;
+    EXPECT_THAT(user_error([&] { prepare(options); }),
+                AllOf(HasSubstr("out holds a dataset of 20"),
+                      HasSubstr("text from " + (folder / "a.txt").string() + " and 1 more, "),
+                      HasSubstr("train and 4 val tokens"), HasSubstr("--force replaces it")));
+    EXPECT_EQ(read_file(folder / "out/train.bin"), before);
+  }
+  auto corpus = of("openwebtext");
+  corpus.force = false;
+  corpus.inputs = options.inputs;
+  EXPECT_THAT(user_error([&] { prepare(corpus); }), HasSubstr("--force"));
+  const auto seen = ids_of(mapped.train());
+  options.force = true;
+  prepare(options);
+  EXPECT_NE(read_file(folder / "out/train.bin"), before);
+  EXPECT_EQ(ids_of(mapped.train()), seen);
+
+  folder.write("out/meta.json", "{");
+  options.force = false;
+  EXPECT_THAT(user_error([&] { prepare(options); }), HasSubstr("a damaged dataset of 20"));
+}
+
+// train.bin alone is another program's.
+TEST_F(PrepareTest, ForceReplacesNoOtherProgramsData) {
+  folder.write("out/train.bin", "nanoGPT");
+  EXPECT_THAT(user_error([&] { prepare(text({folder.write("a.txt", "some text")}, "bytes")); }),
+              HasSubstr("something other than a dataset of Shoal's"));
+  EXPECT_EQ(read_file(folder / "out/train.bin"), "nanoGPT");
+}
+
+TEST_F(PrepareTest, AnUnknownDatasetThatIsAFileIsText) {
+  const auto book = folder.write("my book.txt", "text").string();
+  EXPECT_THAT(dataset_problem(book), AllOf(HasSubstr("is no dataset but a file"),
+                                           HasSubstr("shoal prepare text " + book + " --out data/my book")));
+  EXPECT_THAT(dataset_problem(folder.path().string() + "/"), HasSubstr("but a folder"));
+  EXPECT_EQ(dataset_problem("text"), "");
 }
 
 TEST_F(PrepareTest, SplitsThatAreFilesAreTakenWhole) {
