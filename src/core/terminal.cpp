@@ -108,10 +108,16 @@ std::mutex mutex;
 int drawn = 0;  // columns of the line that is on the terminal
 
 // A terminal that was made narrower has broken the line into several rows.
-void erase() {
+std::string erasure() {
+  if (drawn == 0) return "";
   const int now = terminal_columns(STDERR_FILENO), rows_above = now > 0 ? (drawn - 1) / now : 0;
-  if (rows_above > 0) fmt::print(stderr, "\033[{}A", rows_above);
-  std::fputs(rows_above > 0 ? "\r\033[J" : "\r\033[K", stderr);
+  return rows_above > 0 ? fmt::format("\033[{}A\r\033[J", rows_above) : "\r\033[K";
+}
+
+// In one write, so that nobody sees an empty line in between.
+void put(const std::string& text) {
+  std::fputs(text.c_str(), stderr);
+  std::fflush(stderr);
 }
 
 bool understands_escapes() {
@@ -132,23 +138,19 @@ void draw(std::string_view line) {
   if (room == 0) return;
   const std::lock_guard lock(mutex);
   const auto text = cut_to_width(line, room);
-  if (drawn > 0) erase();
-  std::fputs(text.c_str(), stderr);
-  std::fflush(stderr);
+  put(erasure() + text);
   drawn = display_width(text);
 }
 
 void clear() {
   const std::lock_guard lock(mutex);
-  if (drawn == 0) return;
-  erase();
-  std::fflush(stderr);
+  if (drawn > 0) put(erasure());
   drawn = 0;
 }
 
 void keep() {
   const std::lock_guard lock(mutex);
-  if (drawn > 0) std::fputs("\n", stderr);
+  if (drawn > 0) put("\n");
   drawn = 0;
 }
 
