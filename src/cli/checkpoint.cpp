@@ -128,8 +128,10 @@ void compare(const std::string& a, const std::string& b) {
     fmt::print("the same: {} tensors, bit by bit\n", result.tensors);
     return;
   }
-  fmt::print("{} and {} differ in {} of their tensors; {} have the same name\n", a, b,
-             result.differences.size(), result.tensors);
+  const auto in_one =
+      std::ranges::count_if(result.differences, [](const auto& d) { return d.what.starts_with("only in"); });
+  fmt::print("{} and {} differ in {} of {} tensors\n", a, b, result.differences.size(),
+             result.tensors + static_cast<std::size_t>(in_one));
   for (const auto& [name, what, elements, largest] : result.differences) {
     fmt::print("{}: {}\n", name,
                !what.empty()

@@ -115,9 +115,10 @@ std::vector<std::int32_t> encode(const std::string& prompt, const LoadedModel& m
   const auto length = static_cast<std::int64_t>(tokens.size());
   const auto seen = Generator::window(length, model.gpt);
   if (seen < length && !log::thread_muted()) {
-    fmt::print(stderr,
-               "shoal: warning: the prompt has {} tokens and the model's block {}; it sees the last {}\n",
-               with_commas(length), with_commas(model.gpt.block_size), with_commas(seen));
+    fmt::print(
+        stderr,
+        "shoal: warning: the prompt has {} tokens, but the block of the model {}; it is cut to the last {}\n",
+        with_commas(length), with_commas(model.gpt.block_size), with_commas(seen));
   }
   return tokens;
 }
