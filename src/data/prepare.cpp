@@ -225,15 +225,16 @@ DatasetMeta prepare_text(const PrepareOptions& options, int threads, std::vector
   refuse_shared_files(options.inputs, options.test);
   refuse_shared_files(options.val, options.test);
   StagedFolder folder(options.out, replaces_dataset(options));
-  std::unique_ptr<Tokenizer> tokenizer;
-  if (options.tokenizer == "gpt2") tokenizer = load_gpt2(options.fetch);
-  if (options.tokenizer == "bytes") tokenizer = make_byte_tokenizer();
-  if (!tokenizer && options.tokenizer != "char") {
-    fail_user("--tokenizer {}: must be gpt2, char or bytes", options.tokenizer);
+  const auto& name = options.tokenizer;
+  if (name != "gpt2" && name != "char" && name != "bytes") {
+    fail_user("--tokenizer {}: must be gpt2, char or bytes", name);
   }
   CharVocabulary vocabulary;
-  const auto survey = survey_documents(options, tokenizer ? nullptr : &vocabulary);
-  if (!tokenizer) tokenizer = vocabulary.build();
+  // Before the vocabulary is fetched: the input may be what is wrong.
+  const auto survey = survey_documents(options, name == "char" ? &vocabulary : nullptr);
+  const auto tokenizer = name == "gpt2"    ? load_gpt2(options.fetch)
+                         : name == "bytes" ? make_byte_tokenizer()
+                                           : vocabulary.build();
 
   Output out(folder.path(), options.test.empty() ? 2 : 3, *tokenizer, threads);
   tokenize_documents(options, survey, *tokenizer, out);
