@@ -33,7 +33,9 @@ void Console::step(const StepRecord& record, double seconds_left) {
   line +=
       fmt::format("  lr {:.2e}  grad norm {}  {}  {:.1f} ms/step", record.lr, fixed_text(record.grad_norm, 3),
                   format_rate(record.tokens_per_s, "tokens"), record.ms_per_step);
-  if (record.peak_share > 0) line += fmt::format("  {:.1f} % of peak", record.peak_share * 100);
+  // More than the peak can only be measured where the peak was measured on a busy machine.
+  if (record.peak_share > 0 && record.peak_share <= 1)
+    line += fmt::format("  {:.1f} % of peak", record.peak_share * 100);
   if (record.step < total_steps_) line += "  ETA " + format_duration(seconds_left);
   log::info("{}", line);
   drawn_at_ = -1;
