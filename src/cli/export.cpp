@@ -88,8 +88,10 @@ void add_export(CLI::App& app) {
                     "the latest checkpoint of a run, as Hugging Face's transformers reads it"},
                    {"shoal export --checkpoint runs/mine/checkpoints/best --out mine-hf --dtype bfloat16",
                     "the best one, in half the size"}});
-  command->add_option("--checkpoint", options->checkpoint, "A run, or one of its checkpoints")->required();
-  command->add_option("--out", options->out, "The new folder")->required();
+  command->add_option("--checkpoint", options->checkpoint, "A run, or one of its checkpoints")
+      ->required()
+      ->option_text("DIR");
+  command->add_option("--out", options->out, "The new folder")->required()->option_text("DIR");
   command->add_option("--format", options->format, "hf: Hugging Face's, config.json and model.safetensors")
       ->check(takes_one_of({"hf"}))
       ->capture_default_str();

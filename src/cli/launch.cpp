@@ -300,7 +300,7 @@ void add_launch(CLI::App& app) {
        {"shoal launch --hosts a:2,b:2 --max-restarts 10 --min-ranks 2 -- train configs/quickstart.toml",
         "goes on from the latest checkpoint when a rank dies, on what is left when a host is gone"}});
   command
-      ->add_option("-n,--ranks", options->ranks, "Ranks to start; without it as many as --hosts has room for")
+      ->add_option("-n,--ranks", options->ranks, "Ranks to start (default: as many as --hosts has room for)")
       ->check(takes_integer(1, 1'000'000));
   command->add_option("--hosts", options->hosts, "HOST:RANKS, ...; HOST alone takes one rank")
       ->option_text("a:2,b:2");
@@ -316,7 +316,7 @@ void add_launch(CLI::App& app) {
       ->check(takes_integer(1, 1'000'000));
   command->add_option("--remote-shell", options->remote_shell, "Program that runs a command on a host")
       ->capture_default_str();
-  command->add_option("--mpirun", options->mpirun, "The mpirun to use; without it, the first in PATH")
+  command->add_option("--mpirun", options->mpirun, "The mpirun to use (default: the first in PATH)")
       ->option_text("PROGRAM");
   command->add_option("COMMAND", options->command, "After --: a shoal command without the word shoal")
       ->required()

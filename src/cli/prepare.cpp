@@ -46,11 +46,11 @@ void add_prepare(CLI::App& app) {
                       "text, openwebtext: files, folders, .jsonl, .tar, .zip, .gz, .xz, .zst");
   command
       ->add_option("--val", options->val,
-                   "text: files, folders, archives that become val.bin; all of the inputs is train.bin then")
+                   "text: files, folders and archives for val.bin; all inputs go to train.bin then")
       ->option_text("FILE ...");
   command->add_option("--test", options->test, "text: the same for test.bin (shoal eval --split test)")
       ->option_text("FILE ...");
-  command->add_option("--out", options->out, "The dataset's folder")->required();
+  command->add_option("--out", options->out, "The dataset's folder")->required()->option_text("DIR");
   command->add_flag("--force", options->force,
                     "Replace a dataset that is in --out already, and all of its folder");
   command->add_option("--tokenizer", options->tokenizer, "text: gpt2, char or bytes")
@@ -75,21 +75,21 @@ void add_prepare(CLI::App& app) {
                    "text, shakespeare*: share of the characters that is used, from the start")
       ->check(takes_number({.low = 0, .high = 1, .low_open = true}))
       ->capture_default_str();
-  auto* seed =
-      command
-          ->add_option("--seed", options->seed, "Of the split, and of the synthetic text; openwebtext: 2357")
-          ->check(takes_integer(0, kMostInt64))
-          ->capture_default_str();
+  auto* seed = command
+                   ->add_option("--seed", options->seed,
+                                "Seed of the split and of the synthetic text; openwebtext: 2357")
+                   ->check(takes_integer(0, kMostInt64))
+                   ->capture_default_str();
   auto from = std::make_shared<std::vector<std::string>>();
   command->add_option(
       "--from", *from,
       "openwebtext: the corpus, files and folders of it as they are distributed (openwebtext.tar.xz, "
-      "urlsf_subset*, .jsonl, .txt); the OpenWebText corpus is to be had from its authors and, as JSON "
-      "lines, from hubs of datasets. Else: folder or URL where needed files are looked for first; "
-      "$SHOAL_DATA_DIR by default");
+      "urlsf_subset*, .jsonl, .txt); its authors and hubs of datasets (as JSON lines) offer it. Other "
+      "datasets: the folder or URL where needed files are looked for first (default: $SHOAL_DATA_DIR)");
   command
-      ->add_option("--save-every", options->save_every,
-                   "openwebtext: seconds between saves; an interrupted preparation goes on at the last one")
+      ->add_option(
+          "--save-every", options->save_every,
+          "openwebtext: seconds between saves; an interrupted preparation continues from the last one")
       ->check(takes_number({.low = 0}))
       ->capture_default_str();
   command->add_option("--threads", options->threads, "Threads that tokenize; 0 is all cores")

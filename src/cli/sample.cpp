@@ -253,7 +253,7 @@ void add_sample(CLI::App& app) {
   command->add_option("--prompt-file", options->prompt_file, "The prompt, from a file")
       ->option_text("FILE")
       ->excludes(prompt);
-  command->add_option("--max-tokens", sampling.max_tokens, "Tokens to write at most")
+  command->add_option("--max-tokens", sampling.max_tokens, "Largest number of tokens to write")
       ->check(takes_integer(0, kMostInt64))
       ->capture_default_str();
   command
@@ -269,11 +269,12 @@ void add_sample(CLI::App& app) {
                    "Choose among the most likely tokens that hold this share of the probability; 1 is off")
       ->check(takes_number({.low = 0, .high = 1, .low_open = true}))
       ->capture_default_str();
-  command->add_option("--seed", sampling.seed, "The same seed writes the same texts")
+  command
+      ->add_option("--seed", sampling.seed, "Seed of the random choices: the same seed writes the same texts")
       ->check(takes_integer(0, kMostInt64))
       ->capture_default_str();
   command->add_option("--stop", options->stop, "Stop before this text")->option_text("TEXT");
-  command->add_option("--samples", options->samples, "How many texts to write")
+  command->add_option("--samples", options->samples, "Number of texts to write")
       ->check(takes_integer(1, kMostInt64))
       ->capture_default_str();
   command->add_flag("--no-cache", options->no_cache,
