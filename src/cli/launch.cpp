@@ -43,9 +43,11 @@ struct Outcome {
   bool stopped = false;    // because we were asked to
 };
 
-// Hydra may end with 0 though ranks failed (github.com/pmodels/mpich/issues/7057): then their message counts.
+// An mpirun may end with 0 all the same: MPICH's where ranks fail together
+// (github.com/pmodels/mpich/issues/7057), Open MPI 5's where a host is gone. Then what it or a rank has said
+// counts.
 bool failed(const Outcome& outcome) {
-  return outcome.end.signal != 0 || outcome.end.code != 0 || outcome.explained;
+  return outcome.end.signal != 0 || outcome.end.code != 0 || outcome.explained || outcome.death;
 }
 
 std::string name_of_signal(int signal) {
@@ -65,7 +67,8 @@ int signal_of(const Outcome& outcome) {
 
 // mpirun knows the hosts then: it runs within a Slurm job, or a cluster's operator has written them down.
 bool hosts_are_given() {
-  return std::getenv("SLURM_JOB_ID") || std::getenv("OMPI_MCA_orte_default_hostfile");
+  return std::getenv("SLURM_JOB_ID") || std::getenv("OMPI_MCA_orte_default_hostfile") ||
+         std::getenv("PRTE_MCA_prte_default_hostfile");
 }
 
 void print(std::FILE* stream, const std::string& text) {

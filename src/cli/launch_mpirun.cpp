@@ -74,17 +74,21 @@ std::vector<std::string> names_for_ranks() {
 
 MpirunCall open_mpi_call(const Mpirun& mpirun, int ranks, const std::vector<Host>& hosts,
                          const std::string& remote_shell) {
-  // Each rank decides on its threads, and knows how many ranks its host has.
+  // Each rank decides on its threads, and knows how many ranks its host has. Version 4's launcher reads
+  // OMPI_MCA_*, version 5's PRTE_MCA_*.
   MpirunCall call{
       .arguments = {mpirun.path, "-n", std::to_string(ranks), "--oversubscribe", "--bind-to", "none"},
       .environment = {"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
-                      "OMPI_MCA_plm_rsh_agent=" + remote_shell},
+                      "OMPI_MCA_plm_rsh_agent=" + remote_shell, "PRTE_MCA_plm_ssh_agent=" + remote_shell},
       // It takes SIGTERM for itself, and kills the ranks a second later.
       .stop_signal = SIGUSR1};
   // A host that is gone is noticed in half a minute, not in minutes.
   add_defaults(call.environment, {{"OMPI_MCA_oob_tcp_keepalive_time", "10"},
                                   {"OMPI_MCA_oob_tcp_keepalive_intvl", "5"},
-                                  {"OMPI_MCA_oob_tcp_keepalive_probes", "4"}});
+                                  {"OMPI_MCA_oob_tcp_keepalive_probes", "4"},
+                                  {"PRTE_MCA_oob_tcp_keepalive_time", "10"},
+                                  {"PRTE_MCA_oob_tcp_keepalive_intvl", "5"},
+                                  {"PRTE_MCA_oob_tcp_keepalive_probes", "4"}});
   if (!hosts.empty()) call.arguments.insert(call.arguments.end(), {"--host", to_string(hosts)});
   for (const auto& name : names_for_ranks()) call.arguments.insert(call.arguments.end(), {"-x", name});
   return call;

@@ -35,17 +35,21 @@ bool is_noise(const std::string& line) {
 }
 
 bool is_about_a_failed_rank(const std::string& block) {
-  static constexpr std::string_view kSigns[] = {
-      "Primary job  terminated normally, but", "processes exited with non-zero status",
-      "noticed that process rank", "MPI_ABORT was invoked on rank", "BAD TERMINATION OF ONE OF YOUR"};
+  static constexpr std::string_view kSigns[] = {"Primary job  terminated normally, but",
+                                                "processes exited with non-zero status",
+                                                "noticed that process rank",
+                                                "MPI_ABORT was invoked on rank",
+                                                "BAD TERMINATION OF ONE OF YOUR",
+                                                "lost communication with a remote daemon"};
   return std::any_of(std::begin(kSigns), std::end(kSigns),
                      [&](std::string_view sign) { return block.find(sign) != std::string::npos; });
 }
 
 std::optional<RankDeath> death_in(const std::string& text) {
   static const std::regex killed(R"(process rank (\d+) with PID \d+ on node (\S+) exited on\s+signal (\d+))");
-  static const std::regex ended(R"(Process name: \[\[\d+,\d+\],(\d+)\]\s+Exit code:\s+(\d+))");
+  static const std::regex ended(R"(Process name: \[(?:\[\d+,\d+\]|\S+@\d+),(\d+)\]\s+Exit code:\s+(\d+))");
   static const std::regex hydra(R"(PID \d+ RUNNING AT (\S+)\s+=\s+EXIT CODE: (\d+))");
+  static const std::regex lost(R"(Remote daemon\s*: \[\S+\] on node (\S+))");
   std::smatch found;
   if (std::regex_search(text, found, killed))
     return RankDeath{.rank = std::stoi(found[1]), .host = found[2], .signal = std::stoi(found[3])};
@@ -54,6 +58,7 @@ std::optional<RankDeath> death_in(const std::string& text) {
   // hydra gives the number of a signal as if it were an exit code
   if (std::regex_search(text, found, hydra))
     return RankDeath{.host = found[1], .signal = std::stoi(found[2])};
+  if (std::regex_search(text, found, lost)) return RankDeath{.host = found[1]};
   return std::nullopt;
 }
 

@@ -95,6 +95,19 @@ TEST_F(Launch, HidesWhatMpirunSaysOfARankThatDied) {
             "the latest checkpoint when that happens\n");
 }
 
+TEST_F(Launch, HidesWhatOpenMpi5SaysOfARankThatFailed) {
+  make_mpirun(
+      "D=$(printf -- '-%.0s' {1..74}); printf -- \"$D\\nprterun detected that one or more processes exited "
+      "with "
+      "non-zero status,\\nthus causing the job to be terminated. The first process to do so was:\\n\\n   "
+      "Process name: "
+      "[prterun-vm-1078@1,1]\\n   Exit code:    3\\n$D\\n\" >&2; exit 3");
+  const auto result = launch({"-n", "2"});
+  EXPECT_EQ(result.code, 1);
+  EXPECT_THAT(result.err, HasSubstr("shoal: error: rank 1 failed; --max-restarts K"));
+  EXPECT_THAT(result.err, Not(HasSubstr("prterun")));
+}
+
 TEST_F(Launch, HidesWhatHydraSaysOfARankThatDied) {
   make_mpirun(
       "E=$(printf -- '=%.0s' {1..83}); printf \"$E\\n=   BAD TERMINATION OF ONE OF YOUR APPLICATION "
@@ -109,13 +122,25 @@ TEST_F(Launch, HidesWhatHydraSaysOfARankThatDied) {
   EXPECT_THAT(result.err, HasSubstr("shoal: error: a rank was ended by SIGSEGV"));
 }
 
-// Hydra may forget that a rank failed; what the rank has said does not get lost.
+// What a rank or mpirun has said does not get lost when mpirun ends with 0.
 TEST_F(Launch, KnowsOfAFailureThatMpirunForgets) {
   make_mpirun("echo 'shoal: error: rank 1: out of memory' >&2; exit 0", "HYDRA build details:");
   EXPECT_EQ(launch({"-n", "2"}).code, 1);
   const auto again = launch({"-n", "2", "--max-restarts", "1"});
   EXPECT_EQ(again.code, 1);
   EXPECT_THAT(again.err, HasSubstr("a rank failed; restart 1 of 1"));
+
+  // Open MPI 5, where a host is gone
+  make_mpirun(
+      "D=$(printf -- '-%.0s' {1..74}); printf -- \"$D\\nPRTE has lost communication with a remote "
+      "daemon.\\n\\n"
+      "  HNP daemon   : [prterun-a-7@0,0] on node a\\n  Remote daemon: [prterun-a-7@0,1] on node b\\n$D\\n\" "
+      ">&2; "
+      "exit 0");
+  const auto lost = launch({"-n", "2"});
+  EXPECT_EQ(lost.code, 1);
+  EXPECT_THAT(lost.err, HasSubstr("shoal: error: a rank failed; --max-restarts K"));
+  EXPECT_THAT(lost.err, Not(HasSubstr("daemon")));
 }
 
 TEST_F(Launch, ShowsWhatElseMpirunSays) {

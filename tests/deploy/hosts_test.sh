@@ -53,6 +53,7 @@ echo "unreachable hosts: ok"
 
 # A host dies while the run goes on: its processes are gone, and its cable.
 export OMPI_MCA_oob_tcp_keepalive_time=1 OMPI_MCA_oob_tcp_keepalive_intvl=1 OMPI_MCA_oob_tcp_keepalive_probes=2
+export PRTE_MCA_oob_tcp_keepalive_time=1 PRTE_MCA_oob_tcp_keepalive_intvl=1 PRTE_MCA_oob_tcp_keepalive_probes=2
 launch --hosts a:2,b:2,c:1 --max-restarts 2 --min-ranks 3 -- \
   train tiny.toml train.steps=150 eval.interval=75 checkpoint.interval=5 run.name=survivor 2>survivor.log &
 survivor=$!
