@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <optional>
 
 #include "core/error.h"
@@ -167,23 +168,31 @@ std::string style_key(double right, double y) {
   return svg;
 }
 
-std::string entropy_floors(const Panel& panel, std::span<const PlotRun> runs) {
-  std::vector<double> floors;
-  for (const auto& run : runs) {
-    for (const auto& record : run.metrics.evals) {
-      if (record.entropy_floor && std::isfinite(*record.entropy_floor))
-        floors.push_back(*record.entropy_floor);
-    }
+std::optional<double> entropy_floor(const Metrics& metrics) {
+  for (const auto& record : metrics.evals) {
+    if (record.entropy_floor && std::isfinite(*record.entropy_floor)) return record.entropy_floor;
   }
-  std::ranges::sort(floors);
-  floors.erase(std::unique(floors.begin(), floors.end()), floors.end());
+  return std::nullopt;
+}
+
+// A line for every floor: in a run's colour, or in ink where it is that of several.
+std::string entropy_floors(const Panel& panel, std::span<const PlotRun> runs) {
+  std::map<double, std::vector<std::size_t>> runs_of;
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    if (const auto floor = entropy_floor(runs[i].metrics)) runs_of[*floor].push_back(i);
+  }
   std::string svg;
-  for (const double floor : floors) {
+  double label_x = panel.left + 8;
+  for (const auto& [floor, with] : runs_of) {
+    const bool own = with.size() == 1;
     const double y = panel.at_y(floor);
     svg += line(panel.left, y, panel.right, y,
-                fmt::format("stroke=\"{}\" stroke-width=\"1.3\" stroke-dasharray=\"2 4\"", kInk));
-    svg +=
-        text(panel.left + 8, y - 6, "class=\"note\"", fmt::format("entropy floor of the data {:.4f}", floor));
+                fmt::format("stroke=\"{}\" stroke-width=\"1.3\" stroke-dasharray=\"2 4\"",
+                            own ? look_of(with[0]).colour : kInk));
+    const auto whose = runs_of.size() > 1 && own ? runs[with[0]].name + "'s data" : "the data";
+    svg += text(label_x, y - 6, "class=\"note\"", fmt::format("entropy floor of {} {:.4f}", whose, floor));
+    label_x += 300;  // beside that of the floor before, which may be close
+    if (label_x > panel.right - 300) label_x = panel.left + 8;
   }
   return svg;
 }

@@ -48,6 +48,27 @@ TEST(Plot, ThinningKeepsSpikesAndGaps) {
   EXPECT_TRUE(std::ranges::is_sorted(few, {}, &PlotPoint::x));
 }
 
+// Two floors are told apart by name and colour; one that runs share is drawn once.
+TEST(Plot, EveryRunHasTheEntropyFloorOfItsOwnData) {
+  const auto run = [](const std::string& name, double floor) {
+    return PlotRun{name, {{}, {{.step = 0, .train_loss = 4, .val_loss = 4, .entropy_floor = floor}}}};
+  };
+  const auto count = [](const std::string& text, const std::string& word) {
+    int found = 0;
+    for (auto at = text.find(word); at != std::string::npos; at = text.find(word, at + 1)) ++found;
+    return found;
+  };
+  const std::vector<PlotRun> shared = {run("a", 1.5), run("b", 1.5)};
+  EXPECT_EQ(count(plot_svg(shared), "entropy floor of the data 1.5000"), 1);
+  EXPECT_EQ(count(plot_svg(shared), "stroke=\"#222222\" stroke-width=\"1.3\""), 1);
+  const std::vector<PlotRun> several = {run("a", 1.5), run("b", 0.5)};
+  const auto svg = plot_svg(several);
+  EXPECT_THAT(svg, HasSubstr("entropy floor of a's data 1.5000"));
+  EXPECT_THAT(svg, HasSubstr("entropy floor of b's data 0.5000"));
+  EXPECT_THAT(svg, HasSubstr("stroke=\"#0072B2\" stroke-width=\"1.3\""));
+  EXPECT_THAT(svg, HasSubstr("stroke=\"#D55E00\" stroke-width=\"1.3\""));
+}
+
 TEST(Plot, RunsWithAlmostNothingInThemAreDrawn) {
   const std::vector<PlotRun> runs = {
       {"only an evaluation", {{}, {{.step = 0, .train_loss = 4, .val_loss = 4}}}},
