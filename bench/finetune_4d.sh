@@ -38,7 +38,7 @@ train() {
 rm -rf "$work/runs" "$work/weights"
 [ -e "$work/data/meta.json" ] || "$shoal" prepare shakespeare --out "$work/data" >>"$log"
 train pretrained init.from=scratch train.steps="$pretrain" optim.lr=2e-3 lr_schedule.warmup_steps="$((pretrain / 10))" \
-  train.micro_batch=8 model.dropout=0 eval.interval=0 parallel.data=1 parallel.tensor=1
+  train.micro_batch=8 model.dropout=0 eval.interval=-1 parallel.data=1 parallel.tensor=1
 "$shoal" export --checkpoint "$work/runs/pretrained" --out "$work/weights" --format hf >>"$log" 2>&1
 
 start=$SECONDS

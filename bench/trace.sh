@@ -21,7 +21,7 @@ ms() {
   local name=$1
   shift
   "$shoal" train "$config" data.dir="$folder/data" run.dir="$folder" run.name="$name" --ranks "$ranks" \
-    train.threads=1 train.steps="$steps" log.interval=1 eval.interval=0 checkpoint.interval=0 "$@" >"$folder/log" 2>&1 ||
+    train.threads=1 train.steps="$steps" log.interval=1 eval.interval=-1 checkpoint.interval=0 "$@" >"$folder/log" 2>&1 ||
     { cat "$folder/log" >&2; exit 1; }
   python3 - "$folder/$name/metrics.jsonl" <<'PYTHON'
 import json, statistics, sys

@@ -17,10 +17,13 @@
 namespace shoal::cli {
 namespace {
 
+constexpr std::int64_t kMostSequences = std::int64_t{1} << 40;  // as of eval.sequences
+
 struct EvalOptions {
   std::string checkpoint;
   std::string split = "val";
-  std::int64_t batches = 0;
+  std::int64_t sequences = 0;
+  std::int64_t batches = 0;  // of train.global_batch sequences
   int ranks = 0;
   std::vector<std::string> settings;
 };
@@ -43,9 +46,19 @@ Dataset open_data(const Config& config, std::int64_t vocab_size, World& world) {
   return std::move(*data);
 }
 
-void print(const EvalOptions& options, const Dataset& data, std::int64_t step, const Evaluation& result) {
+// By the rules of the config's keys of these names; 0: the whole split.
+std::int64_t sequences_of(const EvalOptions& options, Config config) {
+  config.eval.sequences = options.sequences;
+  config.eval.batches = options.batches > 0 ? options.batches : EvalConfig{}.batches;
+  if (options.batches > 0) config.eval.sequences = EvalConfig{}.sequences;
+  validate(config);
+  return eval_sequences(config);
+}
+
+void print(const EvalOptions& options, const Dataset& data, std::int64_t step, std::int64_t sequences,
+           const Evaluation& result) {
   fmt::print("{} of {} after step {}, {}: {} tokens\n", options.split, data.dir().string(), step,
-             options.batches > 0 ? fmt::format("{} random batches", options.batches) : "every token once",
+             sequences > 0 ? fmt::format("{} random sequences", with_commas(sequences)) : "every token once",
              with_commas(result.tokens));
   fmt::print("loss        {:.6f} nats per token\n", result.loss());
   fmt::print("perplexity  {:.4f}\n", result.perplexity());
@@ -57,6 +70,7 @@ void print(const EvalOptions& options, const Dataset& data, std::int64_t step, c
 
 void evaluate(const EvalOptions& options, const Config& config, World& world) {
   require_agreement(world.ranks, facts_of(config));
+  const std::int64_t sequences = sequences_of(options, config);
   const auto checkpoint = find_checkpoint(options.checkpoint, world.ranks);
   auto loaded = load_model(checkpoint, config, world.ranks, backend_options(config, world));
   const auto data = open_data(config, loaded.gpt.vocab_size, world);
@@ -67,12 +81,12 @@ void evaluate(const EvalOptions& options, const Config& config, World& world) {
 
   const TokenFile* split = nullptr;
   all_or_none(world.ranks, [&] { split = &data.split(options.split); });
-  Progress progress("evaluating " + options.split, 0, "batches");
+  Progress progress("evaluating " + options.split, 0, "sequences");
   const auto show = show_on(progress);
-  const auto result = options.batches > 0 ? evaluator.random(*split, options.batches, show)
-                                          : evaluator.whole(*split, 0, show);
+  const auto result = sequences > 0 ? evaluator.random(options.split, *split, sequences, show)
+                                    : evaluator.whole(*split, 0, show);
   progress.finish();
-  if (world.ranks.rank() == 0) print(options, data, loaded.step, result);
+  if (world.ranks.rank() == 0) print(options, data, loaded.step, sequences, result);
 }
 
 }  // namespace
@@ -82,16 +96,21 @@ void add_eval(CLI::App& app) {
   auto* command = add_command(
       app, "eval", "Measure a checkpoint's loss, perplexity and accuracy",
       {{"shoal eval --checkpoint runs/quickstart", "the latest checkpoint of a run, on all of val"},
-       {"shoal eval --checkpoint runs/quickstart/checkpoints/best --split train --batches 50",
-        "the best one, on 50 random batches of train"}});
+       {"shoal eval --checkpoint runs/quickstart/checkpoints/best --split train --sequences 500",
+        "the best one, on 500 random sequences of train"}});
   command
       ->add_option("--checkpoint", options->checkpoint,
                    "A run, one of its checkpoints, or weights in Hugging Face's format (required)")
       ->option_text("DIR");
-  command->add_option("--split", options->split, "val, train or test")->capture_default_str();
-  command->add_option("--batches", options->batches, "Random batches to use; 0 is the whole split in order")
-      ->check(takes_integer(0, kMostInt64))
+  command->add_option("--split", options->split, "val, train or test")
+      ->check(takes_one_of({"val", "train", "test"}))
       ->capture_default_str();
+  auto* sequences = command->add_option("--sequences", options->sequences,
+                                        "Random sequences to use; 0 is the whole split in order");
+  sequences->check(takes_integer(0, kMostSequences))->capture_default_str();
+  command->add_option("--batches", options->batches, "The same in batches of train.global_batch sequences")
+      ->check(takes_integer(0, kMostSequences))
+      ->excludes(sequences);
   add_ranks(*command, options->ranks);
   add_settings(*command, options->settings);
   command->callback([options, command] {

@@ -40,13 +40,13 @@ std::int64_t count_windows(std::int64_t tokens, std::int64_t block_size, std::in
 }
 
 BatchSampler::BatchSampler(const TokenFile& file, std::int64_t block_size, Sampling mode, std::uint64_t seed,
-                           Stream stream, std::int64_t stride)
+                           std::int64_t stride)
     : file_(file),
       block_size_(block_size),
       stride_(stride > 0 ? stride : block_size),
       mode_(mode),
       seed_(seed),
-      key_(philox_key(seed, stream)) {
+      key_(philox_key(seed, Stream::batch)) {
   require(file, block_size, block_size + 1);
 }
 
@@ -71,6 +71,27 @@ void BatchSampler::fill(std::int64_t step, std::int64_t first_sample, std::int64
     copy_window(file_, start(step, first_sample + i, global_batch), block_size_, tokens + i * block_size_,
                 targets + i * block_size_);
   }
+}
+
+EvaluationSampler::EvaluationSampler(const TokenFile& file, std::string_view split, std::int64_t block_size,
+                                     std::uint64_t seed)
+    : file_(file),
+      block_size_(block_size),
+      key_(philox_key(seed, Stream::evaluation)),
+      split_(name_hash(split)) {
+  require(file, block_size, block_size + 1);
+}
+
+std::int64_t EvaluationSampler::start(std::int64_t index) const {
+  const auto number = static_cast<std::uint64_t>(index);
+  const auto bits =
+      philox(key_, {static_cast<std::uint32_t>(number), static_cast<std::uint32_t>(number >> 32),
+                    static_cast<std::uint32_t>(split_), static_cast<std::uint32_t>(split_ >> 32)});
+  return static_cast<std::int64_t>(to_below(bits, static_cast<std::uint64_t>(file_.size() - block_size_)));
+}
+
+void EvaluationSampler::fill(std::int64_t index, std::int32_t* tokens, std::int32_t* targets) const {
+  copy_window(file_, start(index), block_size_, tokens, targets);
 }
 
 SequentialSampler::SequentialSampler(const TokenFile& file, std::int64_t block_size)

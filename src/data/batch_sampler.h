@@ -24,11 +24,10 @@ std::int64_t count_windows(std::int64_t tokens, std::int64_t block_size, std::in
 
 class BatchSampler {
  public:
-  // Keeps a reference to `file`. `stream` keeps training and evaluation batches apart (mode random); `stride`
-  // is as in count_windows (mode epochs).
-  // Throws UserError when the file has fewer than block_size + 1 tokens.
+  // Keeps a reference to `file`. `stride` is as in count_windows (mode epochs). Throws UserError when the
+  // file has fewer than block_size + 1 tokens.
   BatchSampler(const TokenFile& file, std::int64_t block_size, Sampling mode, std::uint64_t seed,
-               Stream stream = Stream::batch, std::int64_t stride = 0);
+               std::int64_t stride = 0);
 
   // Samples [first_sample, first_sample + samples) of the `global_batch` samples of `step`.
   // tokens, targets i32 [samples, block_size]; target t is the token after token t. Thread-safe.
@@ -47,6 +46,25 @@ class BatchSampler {
   Sampling mode_;
   std::uint64_t seed_;
   PhiloxKey key_;
+};
+
+// Random windows of a split to evaluate on, which start anywhere, with replacement. Window `index` is a
+// function of (seed, split, index): any number of ranks and any micro-batch evaluate the same set.
+class EvaluationSampler {
+ public:
+  // As BatchSampler. `split` is the name of the file's split.
+  EvaluationSampler(const TokenFile& file, std::string_view split, std::int64_t block_size,
+                    std::uint64_t seed);
+
+  std::int64_t start(std::int64_t index) const;  // of the window in the file
+  // tokens, targets i32 [block_size] of one window.
+  void fill(std::int64_t index, std::int32_t* tokens, std::int32_t* targets) const;
+
+ private:
+  const TokenFile& file_;
+  std::int64_t block_size_;
+  PhiloxKey key_;
+  std::uint64_t split_;
 };
 
 // A whole file in order: every token but the first is a target exactly once.

@@ -86,7 +86,8 @@ struct LrScheduleConfig {
 struct EvalConfig {
   std::int64_t interval = 250;
   std::int64_t epochs = 0;
-  std::int64_t batches = 20;
+  std::int64_t batches = -1;  // of train.global_batch sequences; -1: `sequences` counts
+  std::int64_t sequences = 256;
   bool at_start = true;
 };
 
@@ -188,6 +189,9 @@ std::vector<ConfigDifference> diff(const Config& a, const Config& b);
 // Every key with type, default, allowed values and meaning; `filter` is a section, a key, or empty for all.
 // Throws UserError for an unknown filter.
 std::string explain_config(std::string_view filter = {});
+
+// How many sequences of each split are evaluated, by eval.sequences or eval.batches. 0: the whole split.
+std::int64_t eval_sequences(const Config& config);
 
 // The model's own config. `vocab_size` must be resolved by then.
 GptConfig to_gpt_config(const ModelConfig& model);

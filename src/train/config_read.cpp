@@ -153,6 +153,23 @@ void apply_preset(ModelConfig& model) {
   }
 }
 
+// Of two keys that set the same thing, a source that gives one takes back what an earlier source gave by the
+// other.
+void replace_eval_size(Config& config, Origins& origins, const std::vector<Assignment>& assignments) {
+  const auto given = [&](std::string_view key) {
+    return std::ranges::any_of(assignments, [&](const auto& a) { return a.field->name() == key; });
+  };
+  const bool batches = given("eval.batches"), sequences = given("eval.sequences");
+  if (batches && !sequences) {
+    config.eval.sequences = EvalConfig{}.sequences;
+    origins.erase("eval.sequences");
+  }
+  if (sequences && !batches) {
+    config.eval.batches = EvalConfig{}.batches;
+    origins.erase("eval.batches");
+  }
+}
+
 // One source at a time: its preset first, then what it says explicitly.
 void apply(Config& config, Origins& origins, const std::vector<Assignment>& assignments) {
   static constexpr std::string_view kPreset = "model.preset";
@@ -170,6 +187,7 @@ void apply(Config& config, Origins& origins, const std::vector<Assignment>& assi
     assign(*field, config, value, where);
     origins[field->name()] = where;
   }
+  replace_eval_size(config, origins, assignments);
 }
 
 // Weights to start from decide the model, as a preset does; also when an argument says to resume instead. A
@@ -283,6 +301,11 @@ Config config_from_json(const nlohmann::ordered_json& json, std::string_view sou
   Origins origins;
   apply(config, origins, assignments);
   return config;
+}
+
+std::int64_t eval_sequences(const Config& config) {
+  const auto& eval = config.eval;
+  return eval.batches < 0 ? eval.sequences : eval.batches * config.train.global_batch;
 }
 
 GptConfig to_gpt_config(const ModelConfig& model) {

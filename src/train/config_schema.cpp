@@ -208,15 +208,23 @@ std::vector<Field> make_fields() {
       number<&C::lr_schedule, &Lr::min_lr>("lr_schedule.min_lr", at_least(0), "",
                                            "Learning rate after the decay."),
 
-      number<&C::eval, &EvalConfig::interval>("eval.interval", at_least(0), "steps",
-                                              "Steps between evaluations. 0: only at the end."),
+      number<&C::eval, &EvalConfig::interval>("eval.interval", at_least(-1), "steps",
+                                              "Steps between evaluations; the last step is always followed "
+                                              "by one, and by one of the test split where the data has "
+                                              "it. 0: only at the end. -1: never."),
       number<&C::eval, &EvalConfig::epochs>(
           "eval.epochs", at_least(0), "epochs",
           "Epochs between evaluations; given alone, it replaces eval.interval. 0: by interval only."),
-      number<&C::eval, &EvalConfig::batches>(
-          "eval.batches", at_least(0), "batches",
-          "Random batches of micro_batch sequences per evaluation and split. 0: the whole split in order."),
-      plain<&C::eval, &EvalConfig::at_start>("eval.at_start", "Evaluate before the first step."),
+      number<&C::eval, &EvalConfig::batches>("eval.batches", at_least(-1), "batches",
+                                             "Instead of eval.sequences: this many batches of "
+                                             "train.global_batch sequences. 0: the whole split in "
+                                             "order. -1: eval.sequences counts."),
+      number<&C::eval, &EvalConfig::sequences>(
+          "eval.sequences", between(0, std::int64_t{1} << 40), "sequences",
+          "Random sequences per evaluation and split: the same ones at every evaluation, on any ranks and "
+          "with any micro-batch. 0: the whole val split in order, and as many sequences of the train split."),
+      plain<&C::eval, &EvalConfig::at_start>(
+          "eval.at_start", "Evaluate before the first step, unless evaluations are only at the end."),
 
       number<&C::checkpoint, &CheckpointConfig::interval>("checkpoint.interval", at_least(0), "steps",
                                                           "Steps between checkpoints. 0: only at the end."),
@@ -228,7 +236,9 @@ std::vector<Field> make_fields() {
           "checkpoint.keep", at_least(1), "checkpoints",
           "Number of latest checkpoints to keep; `best` is kept in addition."),
       plain<&C::checkpoint, &CheckpointConfig::best>(
-          "checkpoint.best", "Keep the checkpoint with the lowest validation loss (needs evaluations)."),
+          "checkpoint.best",
+          "Keep the checkpoint with the lowest validation loss (needs evaluations), the start of the run "
+          "included."),
 
       number<&C::parallel, &Par::data>(
           "parallel.data", between(0, 1 << 20), "ranks",

@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "core/error.h"
+#include "core/text.h"
 #include "train/config_schema.h"
 
 namespace shoal {
@@ -29,6 +30,7 @@ class Rules {
     check_names();
     check_sizes();
     check_length();
+    check_evaluation();
     check_schedule();
     check_parallel();
     check_gossip();
@@ -118,6 +120,21 @@ class Rules {
       if (find_field(key)->value(config_) == "0" || config_.data.sampling != "random") continue;
       fail_user("{} needs data.sampling = \"epochs\": random sampling has no epochs; or give {}.interval",
                 say(key), section);
+    }
+  }
+
+  void check_evaluation() const {
+    const auto& eval = config_.eval;
+    if (eval.batches >= 0 && eval.sequences != EvalConfig{}.sequences) {
+      fail_user(
+          "{} and {} both set how much is evaluated; give one of them: a batch is train.global_batch = {} "
+          "sequences",
+          say("eval.batches"), say("eval.sequences"), config_.train.global_batch);
+    }
+    const double most = find_field("eval.sequences")->bounds.high;
+    if (static_cast<double>(eval.batches) * config_.train.global_batch > most) {
+      fail_user("{} of {} are more than {} sequences; lower one of them", say("eval.batches"),
+                say("train.global_batch"), with_commas(static_cast<std::int64_t>(most)));
     }
   }
 

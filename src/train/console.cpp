@@ -41,6 +41,27 @@ void Console::step(const StepRecord& record, double seconds_left) {
   drawn_at_ = -1;
 }
 
+void Console::evaluation(const EvalRecord& record, const TrainTime& time) {
+  clear();
+  std::string line =
+      fmt::format("Step {}, Val loss: {:.6f}, Train loss: {:.6f}, Val perplexity: {}", record.step,
+                  record.val_loss, record.train_loss, fixed_text(std::exp(record.val_loss), 4));
+  if (record.val_accuracy) line += fmt::format(", Val accuracy: {:.2f} %", *record.val_accuracy * 100);
+  if (record.consensus_distance)
+    line += fmt::format(", Consensus distance: {:.3e}", *record.consensus_distance);
+  if (time.steps > 0) {
+    line += fmt::format(", Train time: {:.3f} s ({:.3f} ms/step), Total train time: {:.3f} s", time.seconds,
+                        time.seconds * 1e3 / static_cast<double>(time.steps), time.total_seconds);
+  }
+  log::info("{}", line);
+}
+
+void Console::test(const TestRecord& record) {
+  clear();
+  log::info("Step {}, Test loss: {:.6f}, Test perplexity: {}, Test accuracy: {:.2f} %", record.step,
+            record.loss, fixed_text(std::exp(record.loss), 4), record.accuracy * 100);
+}
+
 void Console::bar(std::int64_t step, double loss, double seconds_left) {
   const int columns = status_line::columns();
   const double now = watch_.seconds();

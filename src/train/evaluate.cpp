@@ -42,20 +42,32 @@ double Evaluator::run_batch() {
   return loss;
 }
 
-Evaluation Evaluator::over(std::int64_t batches, const FillBatch& fill, const EvaluationProgress& progress) {
-  // Workers evaluate the same model, so its batches are dealt to all of them.
+// Sequences past the last hold nothing that counts.
+void Evaluator::fill_batch(std::int64_t batch, std::int64_t sequences, const FillSequence& fill) {
+  std::fill(host_tokens_.begin(), host_tokens_.end(), 0);
+  std::fill(host_targets_.begin(), host_targets_.end(), -1);
+  const auto& shape = model_.options().batch;
+  const std::int64_t first = batch * shape.batch;
+  for (std::int64_t i = 0; i < shape.batch && first + i < sequences; ++i) {
+    fill(first + i, host_tokens_.data() + i * shape.positions, host_targets_.data() + i * shape.positions);
+  }
+}
+
+Evaluation Evaluator::over(std::int64_t sequences, const FillSequence& fill,
+                           const EvaluationProgress& progress) {
+  // All workers evaluate the same model, so its micro-batches are assigned to the ranks of all of them.
   const int size = mesh_.shape().workers * mesh_.data().size(),
             rank = mesh_.place().worker * mesh_.data().size() + mesh_.data().rank();
   const bool counts = model_.has_loss() && mesh_.place().tensor == 0;
-  // One loss per batch, zero where it is another rank's, then tokens and correct ones: counts stay exact.
+  const std::int64_t batch_size = model_.options().batch.batch;
+  const std::int64_t batches = (sequences + batch_size - 1) / batch_size;
+  // One loss per micro-batch, zero for other ranks' ones, then tokens and correct ones: counts stay exact.
   std::vector<double> sums(static_cast<std::size_t>(batches) + 2);
   double &tokens = sums[sums.size() - 2], &correct = sums.back();
   // Sharded weights are gathered by all ranks at once, so every rank makes as many passes.
   for (std::int64_t first = 0; first < batches; first += size) {
     const auto batch = first + rank;
-    std::fill(host_tokens_.begin(), host_tokens_.end(), 0);
-    std::fill(host_targets_.begin(), host_targets_.end(), -1);
-    if (batch < batches) fill(batch);
+    fill_batch(batch, sequences, fill);
     const double loss = run_batch();
     if (batch < batches && counts) sums[static_cast<std::size_t>(batch)] = loss;
     for (std::size_t i = 0; counts && i < host_targets_.size(); ++i) {
@@ -63,7 +75,7 @@ Evaluation Evaluator::over(std::int64_t batches, const FillBatch& fill, const Ev
       ++tokens;
       correct += host_targets_[i] == host_predictions_[i];
     }
-    if (progress) progress(std::min(first + size, batches), batches);
+    if (progress) progress(std::min((first + size) * batch_size, sequences), sequences);
   }
   mesh_.world().set_purpose("losses of an evaluation");
   mesh_.world().all_reduce({sums.data(), DType::f64, {static_cast<std::int64_t>(sums.size())}}).wait();
@@ -74,30 +86,25 @@ Evaluation Evaluator::over(std::int64_t batches, const FillBatch& fill, const Ev
   return result;
 }
 
-Evaluation Evaluator::random(const TokenFile& split, std::int64_t batches,
+Evaluation Evaluator::random(std::string_view split, const TokenFile& file, std::int64_t sequences,
                              const EvaluationProgress& progress) {
-  const auto& shape = model_.options().batch;
-  const BatchSampler sampler(split, shape.positions, Sampling::random, seed_, Stream::evaluation);
-  const auto fill = [&](std::int64_t batch) {
-    sampler.fill(batch, 0, shape.batch, shape.batch, host_tokens_.data(), host_targets_.data());
-  };
-  return over(batches, fill, progress);
+  const EvaluationSampler sampler(file, split, model_.options().batch.positions, seed_);
+  return over(
+      sequences,
+      [&](std::int64_t sequence, std::int32_t* tokens, std::int32_t* targets) {
+        sampler.fill(sequence, tokens, targets);
+      },
+      progress);
 }
 
-Evaluation Evaluator::whole(const TokenFile& split, std::int64_t batches,
-                            const EvaluationProgress& progress) {
-  const auto& shape = model_.options().batch;
-  const SequentialSampler sampler(split, shape.positions);
-  std::int64_t total = (sampler.windows() + shape.batch - 1) / shape.batch;
-  if (batches > 0) total = std::min(total, batches);
-  // Sequences past the last window hold nothing that counts.
-  const auto fill = [&](std::int64_t batch) {
-    for (std::int64_t b = 0; b < shape.batch && batch * shape.batch + b < sampler.windows(); ++b) {
-      sampler.fill(batch * shape.batch + b, host_tokens_.data() + b * shape.positions,
-                   host_targets_.data() + b * shape.positions);
-    }
-  };
-  return over(total, fill, progress);
+Evaluation Evaluator::whole(const TokenFile& file, std::int64_t most, const EvaluationProgress& progress) {
+  const SequentialSampler sampler(file, model_.options().batch.positions);
+  return over(
+      most > 0 ? std::min(sampler.windows(), most) : sampler.windows(),
+      [&](std::int64_t sequence, std::int32_t* tokens, std::int32_t* targets) {
+        sampler.fill(sequence, tokens, targets);
+      },
+      progress);
 }
 
 }  // namespace shoal

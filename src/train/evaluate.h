@@ -1,11 +1,13 @@
 // Evaluation: loss, perplexity and next-token accuracy of a model on a split. It changes nothing of the run.
-// The batches are dealt to the ranks in turn and their losses added in the order of the batches, so that any
-// number of ranks finds the same bits.
+// No layout changes the set of sequences. They are evaluated in micro-batches, which are assigned to the
+// ranks round-robin; the losses are added in the order of the micro-batches, so that any number of ranks
+// finds the same bits, and another micro-batch differs by rounding alone.
 #pragma once
 
 #include <cmath>
 #include <cstdint>
 #include <functional>
+#include <string_view>
 #include <vector>
 
 #include "core/progress.h"
@@ -24,26 +26,29 @@ struct Evaluation {
   double accuracy() const { return static_cast<double>(correct) / static_cast<double>(tokens); }
 };
 
-// Told how many batches of how many are done.
+// Told how many sequences of how many are done.
 using EvaluationProgress = std::function<void(std::int64_t done, std::int64_t total)>;
 EvaluationProgress show_on(Progress& progress);  // which must outlive it
 
 class Evaluator {
  public:
-  // Batches have the shape of the model's micro-batch. The seed chooses the random batches. All ranks of the
-  // mesh evaluate together, and all get the result.
+  // Micro-batches have the shape of the model's. The seed chooses the random sequences. All ranks of the mesh
+  // evaluate together, and all get the result.
   Evaluator(Backend& backend, Pipeline& model, Mesh& mesh, std::uint64_t seed);
 
-  // The same `batches` random batches of the split at every call, so that evaluations of a run compare.
-  Evaluation random(const TokenFile& split, std::int64_t batches, const EvaluationProgress& progress = {});
-  // The whole split in order, every token but the first a target once; at most `batches` batches of it if
-  // that is not 0.
-  Evaluation whole(const TokenFile& split, std::int64_t batches = 0, const EvaluationProgress& progress = {});
+  // Random sequences of the split of that name: the same ones at every call, so that evaluations compare.
+  Evaluation random(std::string_view split, const TokenFile& file, std::int64_t sequences,
+                    const EvaluationProgress& progress = {});
+  // The whole file in order, every token but the first a target once; or its first `most` sequences, unless
+  // that is 0.
+  Evaluation whole(const TokenFile& file, std::int64_t most = 0, const EvaluationProgress& progress = {});
 
  private:
-  // Fills host_tokens_ and host_targets_ with a batch.
-  using FillBatch = std::function<void(std::int64_t batch)>;
-  Evaluation over(std::int64_t batches, const FillBatch& fill, const EvaluationProgress& progress);
+  // Fills in one sequence: tokens, targets i32 [positions].
+  using FillSequence =
+      std::function<void(std::int64_t sequence, std::int32_t* tokens, std::int32_t* targets)>;
+  Evaluation over(std::int64_t sequences, const FillSequence& fill, const EvaluationProgress& progress);
+  void fill_batch(std::int64_t batch, std::int64_t sequences, const FillSequence& fill);
   double run_batch();
 
   Backend& backend_;

@@ -38,25 +38,35 @@ struct EvalRecord {
   std::optional<double> consensus_distance = {};
 };
 
+// The model after the last step on the whole test split.
+struct TestRecord {
+  std::int64_t step = 0;
+  double loss = 0;
+  double accuracy = 0;  // next-token accuracy, 0..1
+};
+
 class MetricsSink {
  public:
   virtual ~MetricsSink() = default;
   virtual void write(const StepRecord& record) = 0;
   virtual void write(const EvalRecord& record) = 0;
+  virtual void write(const TestRecord& record) = 0;
 };
 
 // One JSON object per line, written through at once. Numbers read back to the same double, and reproducible
 // fields come first, in a fixed order.
 //
 // Without `resume_step` the file must be new or empty (UserError otherwise: an earlier run's measurements are
-// not overwritten). With it, the file is cut after the last record of that step or an earlier one, so that
-// the resumed file goes on as the uninterrupted one would; an unfinished last line is dropped. Throws
-// UserError for a file that cannot be opened, read or written (disk full).
+// not overwritten). With it, the file is cut after the last record of that step or an earlier one, and before
+// the test record that ended the run until now, so that the resumed file goes on as the uninterrupted one
+// would; an unfinished last line is dropped. Throws UserError for a file that cannot be opened, read or
+// written (disk full).
 class JsonlSink : public MetricsSink {
  public:
   explicit JsonlSink(const std::filesystem::path& file, std::optional<std::int64_t> resume_step = {});
   void write(const StepRecord& record) override;
   void write(const EvalRecord& record) override;
+  void write(const TestRecord& record) override;
 
  private:
   void write_line(const std::string& line);
@@ -72,6 +82,7 @@ class TensorBoardSink : public MetricsSink {
   explicit TensorBoardSink(const std::filesystem::path& folder, std::optional<std::int64_t> resume_step = {});
   void write(const StepRecord& record) override;
   void write(const EvalRecord& record) override;
+  void write(const TestRecord& record) override;
   const std::filesystem::path& path() const { return path_; }
 
  private:
@@ -95,6 +106,7 @@ std::vector<std::unique_ptr<MetricsSink>> open_metrics(const LogConfig& config,
 struct Metrics {
   std::vector<StepRecord> steps;
   std::vector<EvalRecord> evals;
+  std::optional<TestRecord> test = {};
 };
 // Throws UserError for a file that is missing, empty or damaged (naming the line); an unfinished last line,
 // as a running or killed run leaves it, is passed over.

@@ -45,11 +45,11 @@ class LineReader {
   std::int64_t line_ = 0;
 };
 
-// Bytes of the records up to `step`.
+// Bytes of the records up to `step`, or up to the test record, which is the last of a run.
 std::uintmax_t bytes_up_to(const std::filesystem::path& path, std::int64_t step) {
   LineReader lines(path);
   while (const auto record = lines.next()) {
-    if ((*record)["step"].get<std::int64_t>() > step) return lines.begin();
+    if ((*record)["step"].get<std::int64_t>() > step || record->contains("test_loss")) return lines.begin();
   }
   return lines.end();
 }
@@ -109,6 +109,11 @@ void JsonlSink::write(const EvalRecord& r) {
   write_line(line + "}\n");
 }
 
+void JsonlSink::write(const TestRecord& r) {
+  write_line(fmt::format("{{\"step\":{},\"test_loss\":{},\"test_perplexity\":{},\"test_accuracy\":{}}}\n",
+                         r.step, number(r.loss), number(std::exp(r.loss)), number(r.accuracy)));
+}
+
 Metrics read_metrics(const std::filesystem::path& file) {
   LineReader lines(file);
   Metrics metrics;
@@ -121,6 +126,10 @@ Metrics read_metrics(const std::filesystem::path& file) {
                                .val_accuracy = read_optional(*record, "val_accuracy"),
                                .entropy_floor = read_optional(*record, "entropy_floor"),
                                .consensus_distance = read_optional(*record, "consensus_distance")});
+    } else if (record->contains("test_loss")) {
+      metrics.test = {.step = step,
+                      .loss = read_number(*record, "test_loss"),
+                      .accuracy = read_number(*record, "test_accuracy")};
     } else {
       metrics.steps.push_back({.step = step,
                                .loss = read_number(*record, "loss"),

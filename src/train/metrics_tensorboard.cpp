@@ -98,4 +98,10 @@ void TensorBoardSink::write(const EvalRecord& record) {
     write_scalars(record.step, {{"eval/consensus_distance", *record.consensus_distance}});
 }
 
+void TensorBoardSink::write(const TestRecord& record) {
+  write_scalars(record.step, {{"eval/test_loss", record.loss},
+                              {"eval/test_perplexity", std::exp(record.loss)},
+                              {"eval/test_accuracy", record.accuracy}});
+}
+
 }  // namespace shoal

@@ -19,7 +19,15 @@ void Reporter::bar(std::int64_t step, double loss, double seconds_left) {
   if (console_) console_->bar(step, loss, seconds_left);
 }
 
-void Reporter::evaluation(const EvalRecord& record) { write(record); }
+void Reporter::evaluation(const EvalRecord& record, const TrainTime& time) {
+  if (console_) console_->evaluation(record, time);
+  write(record);
+}
+
+void Reporter::test(const TestRecord& record) {
+  if (console_) console_->test(record);
+  write(record);
+}
 
 void Reporter::clear() {
   if (console_) console_->clear();

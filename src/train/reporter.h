@@ -19,7 +19,8 @@ class Reporter {
 
   void step(const StepRecord& record, double seconds_left);
   void bar(std::int64_t step, double loss, double seconds_left);
-  void evaluation(const EvalRecord& record);
+  void evaluation(const EvalRecord& record, const TrainTime& time);
+  void test(const TestRecord& record);
   void clear();  // before anything else is printed
 
  private:

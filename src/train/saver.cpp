@@ -42,6 +42,8 @@ std::string Saver::news() {
   return error.value_or("");
 }
 
+bool Saver::has_best() { return !broadcast_text(ranks_, store_->best() ? kBestName : "").empty(); }
+
 std::string Saver::settle() {
   // In short rounds, since a save may take longer than a collective may.
   for (bool over = false; !over;) {

@@ -27,6 +27,7 @@ class Saver {
   std::string news();
 
   std::optional<std::filesystem::path> latest() const { return store_->latest(); }
+  bool has_best();  // collective: as rank 0 sees it
 
  private:
   Communicator& ranks_;

@@ -90,6 +90,10 @@ struct Trainer::Impl {
     return static_cast<std::int64_t>(config.train.global_batch) * config.model.block_size;
   }
   std::int64_t last_step() const { return config.train.steps; }
+  bool evaluates() const { return config.eval.interval >= 0; }
+  bool evaluation_due() const {
+    return evaluates() && (state.step == last_step() || due(config.eval.interval, config.eval.epochs));
+  }
   // After every `interval` steps, and after the step that ends every `epochs`-th epoch.
   bool due(std::int64_t interval, std::int64_t epochs) const {
     if (interval == 0 && epochs == 0) return false;
@@ -113,7 +117,9 @@ struct Trainer::Impl {
   StepOutcome step(BatchLoader& loader);
   StepOutcome give_up(StepOutcome outcome, const std::vector<double>& parts, const std::string& why);
   std::string first_bad_tensor();
+  Evaluation measure(const std::string& split, std::int64_t sequences, std::int64_t most = 0);
   bool evaluate();
+  void evaluate_test();
   double seconds_left(double per_step) const {
     return per_step * static_cast<double>(last_step() - state.step);
   }
@@ -191,7 +197,12 @@ void Trainer::Impl::start() {
   if (resuming) {
     spikes = SpikeDetector(config.train.spike_zscore, config.train.spike_window, state.loss_window);
     last_saved = state.step;
+    // What `best` is compared with must be there to go back to.
+    if (config.checkpoint.best && !saver->has_best()) {
+      state.best_val_loss = std::numeric_limits<double>::infinity();
+    }
   }
+  if (state.step >= last_step()) return;  // nothing will be measured
   some_for_all(ranks, first(), [&] {
     reporter =
         Reporter(config, data.entropy_per_token(), resuming ? std::optional(state.step) : std::nullopt);
@@ -280,25 +291,26 @@ std::string Trainer::Impl::first_bad_tensor() {
   return parameter.empty() ? first_text(mesh.worker(), mine) : parameter;
 }
 
+// As Evaluator's functions: random sequences, or with 0 the whole split or its first `most` sequences.
+Evaluation Trainer::Impl::measure(const std::string& split, std::int64_t sequences, std::int64_t most) {
+  Progress progress("evaluating " + split, 0, "sequences");
+  const auto show = show_on(progress);
+  const auto found = sequences > 0 ? evaluator->random(split, data.split(split), sequences, show)
+                                   : evaluator->whole(data.split(split), most, show);
+  progress.clear();
+  return found;
+}
+
+// Returns whether the val loss is the lowest until now.
 bool Trainer::Impl::evaluate() {
   const trace::Span span("evaluation", "evaluation");
   if (news) hear_news(true);
   reporter.clear();
   const double distance = engine->show_average();
-  const auto on = [&](const char* name, const TokenFile& split, std::int64_t limit) {
-    Progress progress(fmt::format("evaluating {}", name), 0, "batches");
-    const auto show = show_on(progress);
-    const std::int64_t batches = config.eval.batches;
-    const auto found =
-        batches > 0 ? evaluator->random(split, batches, show) : evaluator->whole(split, limit, show);
-    progress.clear();
-    return found;
-  };
-  const auto val = on("val", data.val(), 0);
-  // The train split may be huge: as many batches of it as the val split has.
-  const std::int64_t val_windows = (data.val().size() - 1 + gpt.block_size - 1) / gpt.block_size;
-  const auto train =
-      on("train", data.train(), (val_windows + config.train.micro_batch - 1) / config.train.micro_batch);
+  const std::int64_t sequences = eval_sequences(config);
+  const auto val = measure("val", sequences);
+  // The train split may be huge: as many sequences of it as the val split has.
+  const auto train = measure("train", sequences, SequentialSampler(data.val(), gpt.block_size).windows());
   config.gossip.continue_from_average ? engine->keep_average() : engine->drop_average();
   share_signals();
   reporter.evaluation({.step = state.step,
@@ -306,19 +318,24 @@ bool Trainer::Impl::evaluate() {
                        .val_loss = val.loss(),
                        .val_accuracy = val.accuracy(),
                        .entropy_floor = data.entropy_per_token(),
-                       .consensus_distance = news ? std::optional(distance) : std::nullopt});
-  log::info(
-      "Step {}, Val loss: {:.6f}, Train loss: {:.6f}, {}Train time: {:.3f} s ({:.3f} ms/step), Total train "
-      "time: {:.3f} s",
-      state.step, val.loss(), train.loss(), news ? fmt::format("Consensus distance: {:.3e}, ", distance) : "",
-      train_seconds, train_seconds * 1e3 / static_cast<double>(std::max<std::int64_t>(train_steps, 1)),
-      state.train_seconds);
+                       .consensus_distance = news ? std::optional(distance) : std::nullopt},
+                      {.seconds = train_seconds, .steps = train_steps, .total_seconds = state.train_seconds});
   train_seconds = 0;
   train_steps = 0;
   result.val_loss = val.loss();
   if (!(val.loss() < state.best_val_loss)) return false;
   state.best_val_loss = val.loss();
   return true;
+}
+
+// After the last step, of data that has a test split with a target in it.
+void Trainer::Impl::evaluate_test() {
+  if (!evaluates() || !data.has_split("test") || data.split("test").size() < 2) return;
+  const trace::Span span("evaluation", "evaluation of the test split");
+  engine->show_average();
+  const auto test = measure("test", 0);
+  engine->drop_average();
+  reporter.test({.step = state.step, .loss = test.loss(), .accuracy = test.accuracy()});
 }
 
 void Trainer::Impl::save(bool best, bool wait) {
@@ -395,7 +412,7 @@ void Trainer::Impl::train(BatchLoader& loader) {
     }
     reporter.bar(state.step, outcome.loss, seconds_left(per_step));
     if (first()) tell_failed_save(saver->news());
-    const bool improved = due(config.eval.interval, config.eval.epochs) && evaluate();
+    const bool improved = evaluation_due() && evaluate();
     if (improved && config.checkpoint.best) {
       save(true, false);
     } else if (due(config.checkpoint.interval, config.checkpoint.epochs)) {
@@ -420,8 +437,7 @@ TrainResult Trainer::run() try {
     return {.step = run.state.step, .val_loss = run.state.best_val_loss};
   }
   const BatchSampler sampler(run.data.train(), run.gpt.block_size, parse_sampling(run.config.data.sampling),
-                             static_cast<std::uint64_t>(run.config.run.seed), Stream::batch,
-                             run.config.data.stride);
+                             static_cast<std::uint64_t>(run.config.run.seed), run.config.data.stride);
   BatchLoader loader(sampler, {.first_step = run.state.step,
                                .last_step = run.last_step(),
                                .global_batch = run.config.train.global_batch,
@@ -431,7 +447,9 @@ TrainResult Trainer::run() try {
                                .passes = run.engine->passes()});
   const bool fresh = run.config.init.from != "resume";
   const auto& eval = run.config.eval;
-  if (fresh && eval.at_start && (eval.interval > 0 || eval.epochs > 0)) run.evaluate();
+  if (fresh && eval.at_start && run.evaluates() && (eval.interval > 0 || eval.epochs > 0)) {
+    if (run.evaluate() && run.config.checkpoint.best) run.save(true, false);
+  }
   const double before = run.state.train_seconds;
   run.train(loader);
   if (run.news) run.hear_news(true);
@@ -449,8 +467,11 @@ TrainResult Trainer::run() try {
     log::info("stopped by {} after step {}; everything is saved, go on with init.from=resume", run.stop,
               run.state.step);
   } else {
-    log::info("done: {} steps in {}, best val loss {:.4f}; the run is in {}", run.state.step,
-              format_duration(run.state.train_seconds), run.state.best_val_loss, where);
+    if (!run.stop) run.evaluate_test();
+    const double best = run.state.best_val_loss;
+    log::info("done: {} steps in {}{}; the run is in {}", run.state.step,
+              format_duration(run.state.train_seconds),
+              std::isfinite(best) ? fmt::format(", best val loss {:.4f}", best) : "", where);
   }
   return result;
 } catch (...) {

@@ -50,10 +50,25 @@ TEST(EndToEnd, PrepareTrainEvaluatePlot) {
               ContainsRegex("floor       0\\.[0-9]+ nats per token, this split's own entropy\n"));
   EXPECT_THAT(
       shoal({"eval", "--checkpoint", "runs/tiny/checkpoints/best", "--split", "train", "--batches", "3"}).out,
-      StartsWith("train of data after step 20, 3 random batches: 96 tokens\n"));
+      StartsWith("train of data after step 20, 12 random sequences: 192 tokens\n"));
+  EXPECT_EQ(shoal({"eval", "--checkpoint", "runs/tiny", "--sequences", "12"}).out,
+            shoal({"eval", "--checkpoint", "runs/tiny", "--batches", "3"}).out);
 
-  shoal({"plot", "runs/tiny", "-o", "curve.svg"});
+  EXPECT_THAT(shoal({"plot", "runs/tiny", "-o", "curve.svg"}).out, StartsWith("wrote curve.svg"));
   EXPECT_THAT(read_file(folder / "curve.svg"), HasSubstr("<svg"));
+}
+
+using EvalCommand = TinyRuns;
+
+TEST_F(EvalCommand, SaysWhatItTakes) {
+  train_well();
+  const Settings eval = {"eval", "--checkpoint", "runs/tiny"};
+  expect_user_error(shoal(with(eval, {"--split", "tset"})), "--split", "val", "train", "test");
+  expect_user_error(shoal(with(eval, {"--batches", "-1"})), "--batches", "integer", "0");
+  expect_user_error(shoal(with(eval, {"--sequences", "many"})), "--sequences", "integer", "0");
+  expect_user_error(shoal(with(eval, {"--sequences", "4", "--batches", "1"})), "--sequences", "--batches");
+  expect_user_error_at_the_end(shoal(with(eval, {"--batches", "1000000000000"})),
+                               "eval.batches = 1000000000000", "more than 1,099,511,627,776 sequences");
 }
 
 }  // namespace

@@ -89,8 +89,8 @@ TEST_F(Ranks, AMistakeOfAllIsSaidOnce) {
   expect_user_error(train({"--ranks", "2", "init.from=resume"}), "shoal: error: init.from=resume");
   train_well({"--ranks", "2"});
   expect_user_error(train({"--ranks", "2"}), "shoal: error: runs/tiny already holds a run");
-  expect_user_error(shoal({"eval", "--checkpoint", "runs/tiny", "--split", "exam", "--ranks", "2"}),
-                    "shoal: error: data: has no exam.bin");
+  expect_user_error(shoal({"eval", "--checkpoint", "runs/tiny", "--split", "test", "--ranks", "2"}),
+                    "shoal: error: data: has no test.bin");
   expect_user_error(shoal({"sample", "--checkpoint", "runs/none", "--ranks", "2"}), "runs/none");
 }
 

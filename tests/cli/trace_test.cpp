@@ -229,7 +229,7 @@ TEST_F(Traces, OfProcessesAreWhole) {
 TEST_F(Traces, OfAnInterruptedRunAreWritten) {
   Process process(
       train_command({"--ranks", "2", "--trace", "trace.json", "--trace-steps", "100000", "train.steps=100000",
-                     "eval.interval=0", "checkpoint.interval=0", "log.interval=5"}),
+                     "eval.interval=-1", "checkpoint.interval=0", "log.interval=5"}),
       folder_.path());
   ASSERT_TRUE(eventually([&] { return process.err_so_far().find(" 10/100000") != std::string::npos; }));
   process.signal(SIGINT);

@@ -72,11 +72,33 @@ TEST_F(SamplerTest, DoesNotDependOnHowABatchIsDivided) {
   }
 }
 
-TEST_F(SamplerTest, StreamsDiffer) {
+// Evaluation windows are addressed by seed, split and index, apart from those of training.
+TEST_F(SamplerTest, EvaluationWindowsDependOnSeedSplitAndIndexAlone) {
   const auto file = counting(5000);
-  const BatchSampler train(file, 8, Sampling::random, 1),
-      other(file, 8, Sampling::random, 1, Stream::sampling);
-  EXPECT_NE(tokens_of(train, 0, 0, 8, 8), tokens_of(other, 0, 0, 8, 8));
+  const auto starts = [&](std::string_view split, std::uint64_t seed) {
+    const EvaluationSampler sampler(file, split, 8, seed);
+    std::vector<std::int64_t> found;
+    for (std::int64_t index = 0; index < 50; ++index) found.push_back(sampler.start(index));
+    return found;
+  };
+  const auto val = starts("val", 1);
+  EXPECT_EQ(starts("val", 1), val);
+  EXPECT_NE(starts("train", 1), val);
+  EXPECT_NE(starts("val", 2), val);
+  const BatchSampler train(file, 8, Sampling::random, 1);
+  std::vector<std::int64_t> trained;
+  for (std::int64_t sample = 0; sample < 50; ++sample) trained.push_back(train.start(0, sample, 50));
+  EXPECT_NE(trained, val);
+  EXPECT_EQ(std::ranges::count_if(val, [](auto start) { return start < 0 || start > 5000 - 9; }), 0);
+  EXPECT_GT(std::set<std::int64_t>(val.begin(), val.end()).size(), 40u);
+
+  const EvaluationSampler sampler(file, "val", 8, 1);
+  std::vector<std::int32_t> tokens(8), targets(8);
+  sampler.fill(7, tokens.data(), targets.data());
+  for (std::int64_t i = 0; i < 8; ++i) {
+    EXPECT_EQ(tokens[static_cast<std::size_t>(i)], val[7] + i);
+    EXPECT_EQ(targets[static_cast<std::size_t>(i)], val[7] + i + 1);
+  }
 }
 
 TEST_F(SamplerTest, RandomStartsAreUniformOverAllWindows) {
@@ -119,7 +141,7 @@ TEST_F(SamplerTest, AStrideSaysWhereTheWindowsOfAnEpochStart) {
   };
   for (const auto& [block, stride, windows] :
        {Case{16, 1, 48}, {16, 3, 16}, {16, 5, 10}, {16, 16, 3}, {16, 20, 3}, {16, 100, 1}, {63, 1, 1}}) {
-    const BatchSampler sampler(file, block, Sampling::epochs, 9, Stream::batch, stride);
+    const BatchSampler sampler(file, block, Sampling::epochs, 9, stride);
     ASSERT_EQ(sampler.windows(), windows) << block << " " << stride;
     std::vector<std::int64_t> starts;
     for (std::int64_t i = 0; i < windows; ++i) starts.push_back(sampler.start(0, i, windows));
@@ -135,8 +157,7 @@ TEST_F(SamplerTest, AStrideSaysWhereTheWindowsOfAnEpochStart) {
 
 TEST_F(SamplerTest, TheStrideOfNoneIsTheBlock) {
   const auto file = counting(1 + 37 * 4 + 3);
-  const BatchSampler none(file, 4, Sampling::epochs, 9),
-      block(file, 4, Sampling::epochs, 9, Stream::batch, 4);
+  const BatchSampler none(file, 4, Sampling::epochs, 9), block(file, 4, Sampling::epochs, 9, 4);
   EXPECT_EQ(tokens_of(none, 0, 0, 80, 80), tokens_of(block, 0, 0, 80, 80));
   // As before there was a stride.
   const Permutation order(37, 9, 0);

@@ -53,7 +53,7 @@ TEST(Config, EveryKeyHasItsOwnMemberDefaultAndExplanation) {
 
 TEST(Config, EveryKeyCanBeSetAndIsWrittenAndReadBack) {
   // For each key some value that is allowed and is not the default.
-  Config changed;
+  Arguments arguments;
   for (const auto& field : config_fields()) {
     std::string value;
     for (const std::string candidate : {"true", "false", "2", "64", "0.5", "[0.5, 0.25]", "word"}) {
@@ -69,7 +69,11 @@ TEST(Config, EveryKeyCanBeSetAndIsWrittenAndReadBack) {
       ASSERT_FALSE(field.choices.empty()) << field.name();
       value = field.choices.back() == "hf:DIR" ? "hf:x" : std::string(field.choices.back());
     }
-    apply_arguments(changed, Arguments{field.name() + "=" + value});
+    arguments.push_back(field.name() + "=" + value);
+  }
+  Config changed;
+  apply_arguments(changed, arguments);
+  for (const auto& field : config_fields()) {
     EXPECT_NE(field.value(changed), field.value(Config{})) << field.name();
   }
   EXPECT_EQ(diff(Config{}, changed).size(), config_fields().size());
@@ -128,6 +132,31 @@ TEST(Config, EpochsGivenAloneReplaceTheInterval) {
   config = parse("[checkpoint]\ninterval = 7\n", epochs);
   EXPECT_EQ(config.checkpoint.interval, 7);
   EXPECT_EQ(config.checkpoint.epochs, 2);
+}
+
+TEST(Config, AnEvaluationsSizeIsGivenInSequencesOrInBatches) {
+  EXPECT_EQ(eval_sequences(parse("global_batch = 6\n")), 256);
+  EXPECT_EQ(eval_sequences(parse("global_batch = 6\n[eval]\nsequences = 10\n")), 10);
+  EXPECT_EQ(eval_sequences(parse("global_batch = 6\n[eval]\nsequences = 0\n")), 0);
+  EXPECT_EQ(eval_sequences(parse("global_batch = 6\n[eval]\nbatches = 5\n")), 30);
+  EXPECT_EQ(eval_sequences(parse("global_batch = 6\n[eval]\nbatches = 0\n")), 0);
+  EXPECT_EQ(eval_sequences(parse("global_batch = 6\n[eval]\nbatches = 5\n", {"train.global_batch=8"})), 40);
+  EXPECT_THAT(error_with("[eval]\nbatches = 5\nsequences = 10\n"),
+              AllOf(HasSubstr("eval.batches = 5 (c.toml:6)"), HasSubstr("eval.sequences = 10 (c.toml:7)"),
+                    HasSubstr("give one of them")));
+  EXPECT_THAT(error_with("[eval]\nbatches = 1000000000000\n"),
+              HasSubstr("more than 1,099,511,627,776 sequences"));
+}
+
+// An argument replaces the file's size, by whichever key; so it does over a config that was written with all
+// keys.
+TEST(Config, AnArgumentReplacesAnEvaluationsSizeByEitherKey) {
+  for (const auto& file : {parse("[eval]\nbatches = 5\n"), parse("[eval]\nsequences = 10\n"), parse("")}) {
+    const auto written = to_toml(file);
+    EXPECT_TRUE(diff(parse_config(written, "c.toml"), file).empty());
+    EXPECT_EQ(eval_sequences(parse_config(written, "c.toml", Arguments{"eval.sequences=64"})), 64);
+    EXPECT_EQ(eval_sequences(parse_config(written, "c.toml", Arguments{"eval.batches=2"})), 24);
+  }
 }
 
 TEST(Config, UnknownNamesAreRefusedWithTheNearest) {

@@ -110,23 +110,26 @@ TEST_F(Evaluations, OfAWholeSplitCountsEveryTokenOnce) {
   }
 }
 
+// After any number of sequences, whole micro-batches or not, and fewer than one.
 TEST_F(Evaluations, MayEndEarly) {
   Tiny tiny(2);
   Evaluator evaluator(*tiny.backend, tiny.model, tiny.mesh, 1);
   std::vector<std::int64_t> done;
-  const auto result = evaluator.whole(file_, 2, [&](std::int64_t n, std::int64_t total) {
-    EXPECT_EQ(total, 2);
+  const auto result = evaluator.whole(file_, 3, [&](std::int64_t n, std::int64_t total) {
+    EXPECT_EQ(total, 3);
     done.push_back(n);
   });
-  EXPECT_EQ(result.tokens, 16);
-  EXPECT_EQ(done, (std::vector<std::int64_t>{1, 2}));
+  EXPECT_EQ(result.tokens, 12);
+  EXPECT_EQ(done, (std::vector<std::int64_t>{2, 3}));
+  EXPECT_EQ(evaluator.whole(file_, 1).tokens, 4);
+  EXPECT_EQ(evaluator.whole(file_, 6).tokens, 17);
 }
 
 // Also where ranks outnumber batches, and where weights are gathered by all ranks at once.
 TEST_F(Evaluations, OnAnyNumberOfRanksFindTheSameBits) {
   Tiny alone(2);
   Evaluator evaluator(*alone.backend, alone.model, alone.mesh, 1);
-  const auto whole = evaluator.whole(file_), random = evaluator.random(file_, 4);
+  const auto whole = evaluator.whole(file_), random = evaluator.random("val", file_, 7);
   for (const int ranks : {2, 3, 5}) {
     for (const int zero : {0, 3}) {
       run_threads({.ranks = ranks}, [&](World& world) {
@@ -134,14 +137,14 @@ TEST_F(Evaluations, OnAnyNumberOfRanksFindTheSameBits) {
         std::int64_t last = 0;
         Evaluator part(*tiny.backend, tiny.model, tiny.mesh, 1);
         const auto result = part.whole(file_, 0, [&](std::int64_t done, std::int64_t total) {
-          EXPECT_EQ(total, 3);
+          EXPECT_EQ(total, 5);
           last = done;
         });
-        EXPECT_EQ(last, 3);
+        EXPECT_EQ(last, 5);
         EXPECT_EQ(result.tokens, 17);
         EXPECT_EQ(result.correct, whole.correct);
         EXPECT_EQ(result.loss_sum, whole.loss_sum);
-        EXPECT_EQ(part.random(file_, 4).loss_sum, random.loss_sum);
+        EXPECT_EQ(part.random("val", file_, 7).loss_sum, random.loss_sum);
       });
     }
   }
@@ -152,7 +155,7 @@ TEST_F(Evaluations, OnAnyNumberOfRanksFindTheSameBits) {
 TEST_F(Evaluations, OnAnyMeshCountEveryTokenOnce) {
   Tiny alone(2);
   Evaluator evaluator(*alone.backend, alone.model, alone.mesh, 1);
-  const auto whole = evaluator.whole(file_), random = evaluator.random(file_, 4);
+  const auto whole = evaluator.whole(file_), random = evaluator.random("val", file_, 7);
   const MeshShape meshes[] = {{2, 1, 1}, {2, 2, 1}, {2, 5, 1}, {1, 1, 2}, {1, 3, 2}, {2, 2, 2}};
   for (const auto& shape : meshes) {
     for (const int zero : {0, 3}) {
@@ -162,7 +165,7 @@ TEST_F(Evaluations, OnAnyMeshCountEveryTokenOnce) {
           Tiny tiny(2, &world.ranks, shape, zero, sequence);
           Evaluator part(*tiny.backend, tiny.model, tiny.mesh, 1);
           const auto result = part.whole(file_);
-          const double again = part.random(file_, 4).loss_sum;
+          const double again = part.random("val", file_, 7).loss_sum;
           EXPECT_EQ(result.tokens, 17);
           EXPECT_EQ(result.correct, whole.correct);
           const double bound = shape.tensor > 1 ? 5e-5 : 0;
@@ -174,13 +177,33 @@ TEST_F(Evaluations, OnAnyMeshCountEveryTokenOnce) {
   }
 }
 
-TEST_F(Evaluations, OnRandomBatchesRepeat) {
+TEST_F(Evaluations, OfRandomSequencesRepeat) {
   Tiny tiny(3);
   Evaluator evaluator(*tiny.backend, tiny.model, tiny.mesh, 1);
-  const auto once = evaluator.random(file_, 5), again = evaluator.random(file_, 5);
-  EXPECT_EQ(once.tokens, 5 * 3 * 4);
+  const auto once = evaluator.random("val", file_, 14), again = evaluator.random("val", file_, 14);
+  EXPECT_EQ(once.tokens, 14 * 4);
   EXPECT_EQ(once.loss_sum, again.loss_sum);
-  EXPECT_NE(once.loss_sum, Evaluator(*tiny.backend, tiny.model, tiny.mesh, 2).random(file_, 5).loss_sum);
+  Evaluator other(*tiny.backend, tiny.model, tiny.mesh, 2);
+  EXPECT_NE(once.loss_sum, other.random("val", file_, 14).loss_sum);
+  EXPECT_NE(once.loss_sum, evaluator.random("train", file_, 14).loss_sum);
+}
+
+// The set of sequences is the same, so the sums differ by the rounding of products of other shapes: as above.
+TEST_F(Evaluations, OfRandomSequencesAreTheSameWithAnyMicroBatch) {
+  Tiny single(1);
+  const auto expected = Evaluator(*single.backend, single.model, single.mesh, 1).random("val", file_, 11);
+  for (const int ranks : {1, 2, 4}) {
+    for (const std::int64_t batch : {1, 2, 4, 8}) {
+      run_threads({.ranks = ranks}, [&](World& world) {
+        Tiny tiny(batch, &world.ranks, {.data = ranks});
+        const auto found = Evaluator(*tiny.backend, tiny.model, tiny.mesh, 1).random("val", file_, 11);
+        EXPECT_EQ(found.tokens, 11 * 4);
+        EXPECT_EQ(found.correct, expected.correct);
+        const double bound = batch == 1 ? 0 : 5e-5;
+        EXPECT_NEAR(found.loss_sum, expected.loss_sum, bound * expected.loss_sum) << ranks << " " << batch;
+      });
+    }
+  }
 }
 
 }  // namespace

@@ -133,7 +133,7 @@ TEST_F(Gossip, StepsAndEvaluationsAreToldInOrder) {
   distances.erase(distances.begin());
   EXPECT_THAT(distances, Each(Gt(0)));
   EXPECT_THAT(log_of("run"),
-              HasSubstr(fmt::format("Consensus distance: {:.3e}, Train time: ", distances[0])));
+              HasSubstr(fmt::format(" %, Consensus distance: {:.3e}, Train time: ", distances[0])));
   EXPECT_THAT(log_of("run"), HasSubstr("4 workers"));
   // Records of steps and evaluations, as they came to be.
   const auto lines = reproducible_metrics("run");

@@ -61,12 +61,22 @@ TEST_F(MetricsTest, LinesHaveTheReproducibleFieldsFirst) {
                         .peak_share = 0.5});
   sink.write(
       EvalRecord{.step = 3, .train_loss = 0, .val_loss = 0, .val_accuracy = 0.25, .entropy_floor = 1.5});
+  sink.write(TestRecord{.step = 3, .loss = 0, .accuracy = 0.75});
   EXPECT_EQ(
       read(file()),
       R"({"step":3,"loss":2.5,"lr":0.0006,"grad_norm":1,"tokens":30,"tokens_per_s":10,"ms_per_step":1000,"peak_share":0.5})"
       "\n"
       R"({"step":3,"train_loss":0,"val_loss":0,"val_perplexity":1,"val_accuracy":0.25,"entropy_floor":1.5})"
+      "\n"
+      R"({"step":3,"test_loss":0,"test_perplexity":1,"test_accuracy":0.75})"
       "\n");
+  const auto metrics = read_metrics(file());
+  EXPECT_EQ(metrics.steps.size(), 1u);
+  EXPECT_EQ(metrics.evals.size(), 1u);
+  ASSERT_TRUE(metrics.test);
+  EXPECT_EQ(metrics.test->step, 3);
+  EXPECT_EQ(metrics.test->loss, 0);
+  EXPECT_EQ(metrics.test->accuracy, 0.75);
 }
 
 TEST_F(MetricsTest, NumbersReadBackToTheSameDouble) {
@@ -95,11 +105,24 @@ TEST_F(MetricsTest, AResumedFileEqualsAnUninterruptedOne) {
     JsonlSink first(file());
     write_steps(first, 1, 10);  // the checkpoint is of step 8; 9 and 10 are lost work
   }
-  std::ofstream(file(), std::ios::app) << R"({"step":11,"lo)";  // killed while writing
+  JsonlSink(file(), 10).write(TestRecord{.step = 10, .loss = 2});  // the run was to end there
+  std::ofstream(file(), std::ios::app) << R"({"step":11,"lo)";     // killed while writing
   {
     JsonlSink resumed(file(), 8);
     write_steps(resumed, 9, 12);
   }
+  EXPECT_EQ(read(file()), expected);
+}
+
+TEST_F(MetricsTest, ARunThatGoesOnLosesItsTestRecord) {
+  {
+    JsonlSink first(file());
+    write_steps(first, 1, 8);
+  }
+  const auto expected = read(file());
+  { JsonlSink(file(), 8).write(TestRecord{.step = 8, .loss = 2}); }
+  EXPECT_NE(read(file()), expected);
+  { JsonlSink(file(), 8); }
   EXPECT_EQ(read(file()), expected);
 }
 
@@ -155,8 +178,9 @@ TEST_F(MetricsTest, TensorBoardEventsReadBack) {
   TensorBoardSink sink(dir_, 5);
   sink.write(StepRecord{.step = 6, .loss = 2.5});
   sink.write(EvalRecord{.step = 6, .train_loss = 1, .val_loss = 2, .val_accuracy = 0.5});
+  sink.write(TestRecord{.step = 7, .loss = 3, .accuracy = 0.5});
   const auto events = read_events(read(sink.path()));
-  ASSERT_EQ(events.size(), 5u);
+  ASSERT_EQ(events.size(), 6u);
   EXPECT_EQ(events[0].file_version(), "brain.Event:2");
   EXPECT_EQ(events[1].session_log().status(), tensorboard::SessionLog::START);
   EXPECT_EQ(events[1].step(), 6);
@@ -166,6 +190,9 @@ TEST_F(MetricsTest, TensorBoardEventsReadBack) {
   EXPECT_TRUE(events[2].summary().value(1).has_simple_value()) << "a zero must be written";
   EXPECT_EQ(events[3].summary().value(1).tag(), "eval/val_loss");
   EXPECT_EQ(events[4].step(), 6);
+  EXPECT_EQ(events[5].step(), 7);
+  EXPECT_EQ(events[5].summary().value(0).tag(), "eval/test_loss");
+  EXPECT_EQ(events[5].summary().value(0).simple_value(), 3.0f);
 }
 
 }  // namespace

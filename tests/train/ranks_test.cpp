@@ -42,6 +42,28 @@ TEST_F(Ranks, WithLayoutDeterminismAnyNumberMakesTheSameRun) {
   EXPECT_THAT(log_of("one"), Not(HasSubstr("ranks:")));
 }
 
+// The micro-batch follows the ranks, the evaluated sequences do not: losses of the same weights differ by
+// rounding, at most 5e-5 of their size (TheMicroBatchChangesRoundingOnly).
+TEST_F(Ranks, AnEvaluationIsOfTheSameSequencesOnAnyNumber) {
+  train("trained", {"train.steps=30", "eval.interval=0"});
+  const Settings settings = {"init.from=checkpoint:" + checkpoint("trained", 30).string(),
+                             "train.steps=1",
+                             "lr_schedule.warmup_steps=0",
+                             "train.global_batch=8",
+                             "train.micro_batch=0",
+                             "eval.sequences=11"};
+  std::optional<EvalRecord> alone;
+  for (const int ranks : {1, 2, 4}) {
+    const auto name = fmt::format("ranks{}", ranks);
+    train(name, settings, ranks);
+    EXPECT_THAT(log_of(name), HasSubstr(fmt::format("micro-batches of {}", 8 / ranks)));
+    const auto found = metrics(name).evals.at(0);
+    if (!alone) alone = found;
+    EXPECT_NEAR(found.val_loss, alone->val_loss, 5e-5 * alone->val_loss);
+    EXPECT_NEAR(found.train_loss, alone->train_loss, 5e-5 * alone->train_loss);
+  }
+}
+
 // The data, skipped steps and the window of the spike detector go on too.
 TEST_F(Ranks, ARunGoesOnOnAnotherNumber) {
   const auto settings =

@@ -68,7 +68,7 @@ class TinyRuns : public ::testing::Test {
     config.optim.lr = 1e-2;
     config.lr_schedule.warmup_steps = 2;
     config.lr_schedule.decay_steps = 12;
-    config.eval = {.interval = 3, .batches = 2, .at_start = true};
+    config.eval = {.interval = 3, .sequences = 4, .at_start = true};
     config.checkpoint = {.interval = 3, .keep = 100, .best = true};
     config.log = {.interval = 1, .tensorboard = false, .jsonl = true};
     apply_arguments(config, settings);

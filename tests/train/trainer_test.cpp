@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "checkpoint/reader.h"
 #include "train/model_io.h"
@@ -91,7 +92,7 @@ TEST_F(Trainers, EveryScheduleCanBeResumed) {
 TEST_F(Trainers, EvaluationsAndCheckpointsDoNotChangeTheRun) {
   const Settings settings = {"model.dropout=0.1", "train.dtype=bfloat16"};
   train("often", with(settings, {"eval.interval=1", "checkpoint.interval=1"}));
-  train("never", with(settings, {"eval.interval=0", "checkpoint.interval=0"}));
+  train("never", with(settings, {"eval.interval=-1", "checkpoint.interval=0"}));
   EXPECT_EQ(state("often", 12), state("never", 12));
 }
 
@@ -178,16 +179,114 @@ TEST_F(Trainers, TheResultIsWhatTheMetricsSay) {
   EXPECT_EQ(result.val_loss, measured.evals.back().val_loss);
   EXPECT_EQ(measured.evals.size(), 5u);  // 0, 3, 6, 9, 12
   EXPECT_EQ(measured.steps.back().tokens, 12 * 6 * 8);
-  EXPECT_THAT(log_of("run"),
-              HasSubstr(fmt::format("Step 12, Val loss: {:.6f}, Train loss: {:.6f}, Train time: ",
-                                    measured.evals.back().val_loss, measured.evals.back().train_loss)));
+  EXPECT_THAT(
+      log_of("run"),
+      HasSubstr(fmt::format(
+          "Step 12, Val loss: {:.6f}, Train loss: {:.6f}, Val perplexity: {:.4f}, Val accuracy: {:.2f} %, "
+          "Train time: ",
+          measured.evals.back().val_loss, measured.evals.back().train_loss,
+          std::exp(measured.evals.back().val_loss), measured.evals.back().val_accuracy.value() * 100)));
+  const auto log = log_of("run");
+  const auto first =
+      log.substr(log.find("Step 0, "), log.find('\n', log.find("Step 0, ")) - log.find("Step 0, "));
+  EXPECT_THAT(first, ::testing::EndsWith(" %"));  // before any step there is no train time
   EXPECT_THAT(log_of("run"), HasSubstr("done: 12 steps in "));
+}
+
+// A learning rate that is 0 in float32: no evaluation is better than that of the start.
+TEST_F(Trainers, TheStartOfARunMayBeItsBest) {
+  const Settings still = {"optim.lr=1e-60", "checkpoint.keep=1"};
+  const auto best = [&](const std::string& name) {
+    return fs::read_symlink(run(name) / kCheckpointsName / kBestName).filename().string();
+  };
+  train("run", with(still, {"train.steps=6"}));
+  EXPECT_EQ(best("run"), step_directory_name(0));
+  train("run", with(still, {"init.from=resume"}));
+  EXPECT_EQ(best("run"), step_directory_name(0));
+  EXPECT_THAT(list_checkpoints(run("run") / kCheckpointsName),
+              ::testing::ElementsAre(checkpoint("run", 0), checkpoint("run", 12)));
+  const auto evals = metrics("run").evals;
+  EXPECT_EQ(train_state_of(CheckpointReader(run("run"))).best_val_loss, evals[0].val_loss);
+  EXPECT_EQ(train_state_of(CheckpointReader(checkpoint("run", 0))).best_val_loss, evals[0].val_loss);
+  EXPECT_THAT(log_of("run"), HasSubstr(fmt::format("best val loss {:.4f}", evals[0].val_loss)));
+  // It is what one would go back to.
+  train("again",
+        with(still, {"train.steps=3", "init.from=checkpoint:" + (run("run") / "checkpoints/best").string()}));
+  EXPECT_EQ(metrics("again").evals[0].val_loss, evals[0].val_loss);
+}
+
+// A loss counts as the best one only where there is a checkpoint of it to go back to.
+TEST_F(Trainers, ARunWithoutABestCheckpointSavesTheNextOneWhenItGoesOn) {
+  const Settings still = {"optim.lr=1e-60"};
+  train("run", with(still, {"train.steps=6", "checkpoint.best=false"}));
+  EXPECT_FALSE(fs::exists(checkpoint("run", 0)));
+  EXPECT_FALSE(fs::is_symlink(run("run") / kCheckpointsName / kBestName));
+  train("run", with(still, {"init.from=resume"}));
+  EXPECT_EQ(fs::read_symlink(run("run") / kCheckpointsName / kBestName), checkpoint("run", 9).filename());
+}
+
+TEST_F(Trainers, AnIntervalOf0EvaluatesAtTheEndAndOneBelowNever) {
+  const auto steps = [&](const std::string& name) {
+    std::vector<std::int64_t> found;
+    for (const auto& eval : metrics(name).evals) found.push_back(eval.step);
+    return found;
+  };
+  const auto end = train("end", {"eval.interval=0"});
+  EXPECT_THAT(steps("end"), ::testing::ElementsAre(12));
+  EXPECT_EQ(end.val_loss, metrics("end").evals[0].val_loss);
+  EXPECT_THAT(log_of("end"), HasSubstr(fmt::format(", best val loss {:.4f}; the run is in", end.val_loss)));
+  EXPECT_EQ(fs::read_symlink(run("end") / kCheckpointsName / kBestName), checkpoint("end", 12).filename());
+
+  train("never", {"eval.interval=-1"});
+  EXPECT_THAT(steps("never"), ::testing::IsEmpty());
+  EXPECT_THAT(log_of("never"), ::testing::ContainsRegex("done: 12 steps in [^,]*; the run is in"));
+  train("never", {"eval.interval=-1", "eval.epochs=1", "data.sampling=epochs", "run.name=epochs"});
+  EXPECT_THAT(steps("epochs"), ::testing::IsEmpty());
+}
+
+// The model after the last step on the whole split, which is here that of the val split.
+TEST_F(Trainers, TheTestSplitIsEvaluatedAtTheEnd) {
+  shoal::testing::TempFolder data;
+  std::vector<std::uint16_t> ids(400);
+  for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::uint16_t>(i * i % 13);
+  data.write_ids("train.bin", ids);
+  ids.resize(80);
+  data.write_ids("val.bin", ids);
+  data.write_ids("test.bin", ids);
+  const Settings settings = {"data.dir=" + data.path().string(), "model.vocab_size=13", "eval.batches=0",
+                             "log.tensorboard=true"};
+  train("parts", with(settings, {"train.steps=6"}));
+  EXPECT_EQ(metrics("parts").test.value().step, 6);
+  train("parts", with(settings, {"init.from=resume"}));
+  const auto measured = metrics("parts");
+  const auto& last = measured.evals.back();
+  ASSERT_TRUE(measured.test);
+  EXPECT_EQ(measured.test->step, 12);
+  EXPECT_EQ(measured.test->loss, last.val_loss);
+  EXPECT_EQ(measured.test->accuracy, last.val_accuracy);
+  EXPECT_THAT(log_of("parts"), HasSubstr(fmt::format(
+                                   "Step 12, Test loss: {:.6f}, Test perplexity: {:.4f}, Test "
+                                   "accuracy: {:.2f} %\n",
+                                   last.val_loss, std::exp(last.val_loss), last.val_accuracy.value() * 100)));
+  // A run that goes on has not been tested at its end, so that it equals one that was never stopped.
+  train("whole", settings);
+  EXPECT_EQ(reproducible_metrics("parts"), reproducible_metrics("whole"));
+  // Nothing is left to do, and nothing is lost.
+  train("whole", with(settings, {"init.from=resume"}));
+  EXPECT_EQ(reproducible_metrics("parts"), reproducible_metrics("whole"));
+  train("untested", with(settings, {"eval.interval=-1"}));
+  EXPECT_FALSE(metrics("untested").test);
+
+  ids.resize(1);  // no target
+  data.write_ids("test.bin", ids);
+  train("tiny", settings);
+  EXPECT_FALSE(metrics("tiny").test);
 }
 
 // The learning rate overflows float32, so the first update makes the parameters infinite.
 TEST_F(Trainers, ABadStepIsNamed) {
   const Settings settings = {"optim.lr=1e39", "lr_schedule.warmup_steps=0"};
-  const auto error = error_of([&] { train("run", settings); });
+  const auto error = error_of([&] { train("run", with(settings, {"eval.at_start=false"})); });
   EXPECT_THAT(error, HasSubstr("step 2: the loss is not finite; micro-batch 1 of 3 (samples 0 to 1"));
   EXPECT_THAT(error, HasSubstr("first tensor that is not finite: transformer.wte.weight"));
   EXPECT_THAT(error, HasSubstr("Nothing was saved yet"));
@@ -255,8 +354,7 @@ TEST_F(Trainers, TheNewestAndTheBestCheckpointsAreKept) {
   train("run", {"train.steps=60", "data.truncate=0.002", "checkpoint.keep=2", "checkpoint.interval=4",
                 "eval.interval=4", "eval.batches=0"});
   const auto evals = metrics("run").evals;
-  const auto best = std::min_element(evals.begin() + 1, evals.end(),
-                                     [](const auto& a, const auto& b) { return a.val_loss < b.val_loss; });
+  const auto best = std::ranges::min_element(evals, {}, &EvalRecord::val_loss);
   ASSERT_LT(best->step, 56);
   EXPECT_THAT(
       list_checkpoints(run("run") / kCheckpointsName),
@@ -265,6 +363,50 @@ TEST_F(Trainers, TheNewestAndTheBestCheckpointsAreKept) {
             checkpoint("run", best->step).filename());
   EXPECT_EQ(fs::read_symlink(run("run") / kCheckpointsName / kLatestName), checkpoint("run", 60).filename());
   EXPECT_EQ(train_state_of(CheckpointReader(run("run"))).best_val_loss, best->val_loss);
+}
+
+// The same weights, evaluated before the first step of runs with other micro-batches. Other sequences would
+// differ by far more than rounding does: 5e-5, as derived above.
+TEST_F(Trainers, TheMicroBatchDoesNotChangeAnEvaluation) {
+  train("trained", {"train.steps=30", "eval.interval=0"});
+  const auto from = "init.from=checkpoint:" + checkpoint("trained", 30).string();
+  for (const std::string size : {"eval.sequences=5", "eval.batches=0", "eval.batches=1"}) {
+    std::optional<EvalRecord> expected;
+    for (const std::string micro_batch : {"1", "2", "6"}) {
+      const auto name = size + "-" + micro_batch;
+      train(name, {from, size, "train.micro_batch=" + micro_batch, "train.steps=1",
+                   "lr_schedule.warmup_steps=0", "checkpoint.best=false"});
+      const auto found = metrics(name).evals.at(0);
+      if (!expected) expected = found;
+      EXPECT_NEAR(found.val_loss, expected->val_loss, 5e-5 * expected->val_loss) << name;
+      EXPECT_NEAR(found.train_loss, expected->train_loss, 5e-5 * expected->train_loss) << name;
+    }
+  }
+}
+
+// Of a val split of fewer sequences than a micro-batch, and the train split beside it.
+TEST_F(Trainers, TheTrainSplitIsEvaluatedOnAsManySequencesAsTheValSplit) {
+  shoal::testing::TempFolder data;
+  std::vector<std::uint16_t> ids(400);
+  for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::uint16_t>(i * i % 13);
+  data.write_ids("train.bin", ids);
+  const Settings settings = {
+      "data.dir=" + data.path().string(), "model.vocab_size=13", "eval.batches=0",
+      "lr_schedule.warmup_steps=0",       "train.steps=1",       "checkpoint.best=false"};
+  // 26 targets: four sequences of 8, the last with two targets.
+  data.write_ids("val.bin", std::vector(ids.begin(), ids.begin() + 27));
+  train("several", settings);
+  // The first four sequences of the train split hold the val split, and six targets more.
+  const auto several = metrics("several").evals.at(0);
+  EXPECT_NE(several.train_loss, several.val_loss);
+  // 32 targets: the same four sequences.
+  data.write_ids("val.bin", std::vector(ids.begin(), ids.begin() + 33));
+  for (const std::string size : {"1", "2", "3", "6"}) {
+    const auto name = "micro-batch-" + size;
+    train(name, with(settings, {"train.micro_batch=" + size}));
+    const auto evaluated = metrics(name).evals.at(0);
+    EXPECT_EQ(evaluated.train_loss, evaluated.val_loss) << name;
+  }
 }
 
 TEST_F(Trainers, SizesThatOverflowAreRefused) {
