@@ -34,6 +34,11 @@ Dataset open_data(const Config& config, std::int64_t vocab_size, World& world) {
     if (is_hugging_face_folder(config.data.dir)) {
       fail_user("{} holds weights and no data; say what to evaluate on, data.dir=FOLDER", config.data.dir);
     }
+    const std::filesystem::path dir = config.data.dir;
+    if (dir.is_relative() && !std::filesystem::is_directory(dir)) {
+      fail_user("{}: no such data folder in {}; say where the data is, data.dir=FOLDER", dir.string(),
+                std::filesystem::current_path().string());
+    }
     data.emplace(config.data.dir, DatasetOptions{.vocab_size = vocab_size});
     if (data->vocab_size() > vocab_size) {
       fail_user(
@@ -74,6 +79,7 @@ void evaluate(const EvalOptions& options, const Config& config, World& world) {
   const auto checkpoint = find_checkpoint(options.checkpoint, world.ranks);
   auto loaded = load_model(checkpoint, config, world.ranks, backend_options(config, world));
   const auto data = open_data(config, loaded.gpt.vocab_size, world);
+  warn_of_other_tokenizer(data, loaded.gpt.vocab_size, loaded.tokenizer.get());
   auto model_options = pipeline_options(loaded.config, loaded.gpt, loaded.mesh->place());
   model_options.backward = false;
   Pipeline model(*loaded.backend, *loaded.engine, *loaded.mesh, loaded.gpt, model_options);

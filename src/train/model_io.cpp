@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "core/log.h"
+#include "core/text.h"
 #include "core/version.h"
 #include "parallel/backend_ranks.h"
 #include "train/agree.h"
@@ -48,11 +49,14 @@ CheckpointInfo make_checkpoint_info(const Config& config, const GptConfig& model
   info.shoal_version = kVersion;
   info.config = to_toml(config);
   info.model = model_to_json(model);
-  info.state = {{"tokens", state.tokens},
-                {"train_seconds", state.train_seconds},
-                {"loss_window", state.loss_window},
-                {"skipped_steps", state.skipped_steps},
-                {"tokenizer", tokenizer}};
+  info.state = {
+      {"tokens", state.tokens},
+      {"train_seconds", state.train_seconds},
+      {"loss_window", state.loss_window},
+      {"skipped_steps", state.skipped_steps},
+      {"tokenizer", tokenizer},
+      // data.dir may be relative to the folder in which the run was started.
+      {"data_dir", (std::filesystem::current_path() / config.data.dir).lexically_normal().string()}};
   // JSON knows no infinity.
   if (state.best_val_loss < std::numeric_limits<double>::max())
     info.state["best_val_loss"] = state.best_val_loss;
@@ -134,10 +138,37 @@ void read_state(DataEngine& engine, Backend& backend, SliceSource& from, bool op
   }
 }
 
+// As a run's data.dir reads here: the folder that it named when the run was started, where that still exists.
+static std::string data_dir_here(const CheckpointReader& checkpoint, const std::string& dir) {
+  const std::filesystem::path then = checkpoint.info().state.value("data_dir", "");
+  std::error_code missing;
+  const bool moved = !std::filesystem::is_directory(then, missing);
+  return moved || std::filesystem::equivalent(then, dir, missing) ? dir : then.string();
+}
+
+void warn_of_other_tokenizer(const Dataset& data, std::int64_t model_vocab_size,
+                             const Tokenizer* model_tokenizer) {
+  const bool known = model_tokenizer && data.has_tokenizer();
+  const bool other = known ? json::parse(data.meta()->tokenizer) != model_tokenizer->to_json()
+                           : data.vocab_size() != model_vocab_size;
+  if (!other) return;
+  log::warn("{} has a vocabulary of {}, the model one of {}: {}", data.dir().string(),
+            with_commas(data.vocab_size()), with_commas(model_vocab_size),
+            known ? "it was prepared with another tokenizer, so losses say nothing about the model"
+                  : "was it prepared with the model's tokenizer?");
+}
+
 Config load_model_config(const std::filesystem::path& where, std::span<const std::string> overrides) {
   const bool weights = is_hugging_face_folder(where);
   const auto directory = weights ? where : find_checkpoint(where);
-  Config config = weights ? hugging_face_config(where) : config_of(CheckpointReader(directory));
+  Config config;
+  if (weights) {
+    config = hugging_face_config(where);
+  } else {
+    const CheckpointReader checkpoint(directory);
+    config = config_of(checkpoint);
+    config.data.dir = data_dir_here(checkpoint, config.data.dir);
+  }
   config.parallel = {};
   const Config saved = config;
   apply_arguments(config, overrides);
@@ -148,7 +179,7 @@ Config load_model_config(const std::filesystem::path& where, std::span<const std
     }
   }
   validate(config);
-  // The batches of an evaluation, which must not depend on the ranks.
+  // Losses differ by rounding where micro-batches do, so the micro-batch must not depend on the ranks.
   if (config.train.micro_batch == 0) config.train.micro_batch = config.train.global_batch;
   return config;
 }

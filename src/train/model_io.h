@@ -12,6 +12,7 @@
 #include "checkpoint/reader.h"
 #include "checkpoint/store.h"
 #include "checkpoint/worker_source.h"
+#include "data/dataset.h"
 #include "data/tokenizer.h"
 #include "parallel/data_engine.h"
 #include "train/config.h"
@@ -64,9 +65,14 @@ struct LoadedModel {
 
 // The config of a checkpoint's run for use without training: on any ranks, unless `overrides`, which are
 // `section.key=value` arguments, say so. `where` is a checkpoint, a folder of them, a run, or a folder in
-// Hugging Face's format. Throws UserError when there is none, it is damaged, or an override changes the
-// model.
+// Hugging Face's format. A relative data.dir is found from everywhere, unless run and data were moved. Throws
+// UserError when there is none, it is damaged, or an override changes the model.
 Config load_model_config(const std::filesystem::path& where, std::span<const std::string> overrides = {});
+
+// Warns where data were prepared with another tokenizer than the model's, as far as that is known: a
+// tokenizer that is null is not.
+void warn_of_other_tokenizer(const Dataset& data, std::int64_t model_vocab_size,
+                             const Tokenizer* model_tokenizer);
 
 // As find_checkpoint(where); what rank 0 finds is taken by all, also when a run goes on saving.
 std::filesystem::path find_checkpoint(const std::filesystem::path& where, Communicator& ranks);

@@ -240,10 +240,7 @@ void log_summary(const Config& config, const GptConfig& model, const Dataset& da
     log::info("parallel.offload = \"host\": the {} backend's memory is the host's already",
               config.train.backend);
   }
-  if (hugging_face_folder(config.init.from) && data.vocab_size() != model.vocab_size) {
-    log::warn("{} has a vocabulary of {}, the weights one of {}: was it prepared with their tokenizer?",
-              config.data.dir, with_commas(data.vocab_size()), with_commas(model.vocab_size));
-  }
+  if (hugging_face_folder(config.init.from)) warn_of_other_tokenizer(data, model.vocab_size, nullptr);
   if (const auto floor = data.entropy_per_token()) {
     log::info("the data's own entropy is {:.4f} nats per token: no model's expected loss is below it",
               *floor);

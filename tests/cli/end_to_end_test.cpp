@@ -60,6 +60,34 @@ TEST(EndToEnd, PrepareTrainEvaluatePlot) {
 
 using EvalCommand = TinyRuns;
 
+TEST_F(EvalCommand, FindsTheDataOfARunFromAnotherFolder) {
+  train_well();
+  fs::create_directories(file("elsewhere"));
+  const auto checkpoint = (file("runs") / "tiny").string();
+  const auto here = shoal({"eval", "--checkpoint", "runs/tiny"});
+  const auto there = run({"eval", "--checkpoint", checkpoint}, file("elsewhere"));
+  EXPECT_EQ(there.code, 0) << there.err;
+  EXPECT_EQ(after(there.out, "loss        "), after(here.out, "loss        "));
+  // Moved, it is looked for in the folder of the command.
+  fs::rename(file("data"), file("moved"));
+  expect_user_error(run({"eval", "--checkpoint", checkpoint}, file("elsewhere")),
+                    "data: no such data folder in ", "/elsewhere; say where the data is, data.dir=FOLDER");
+  const auto given = run({"eval", "--checkpoint", checkpoint, "data.dir=../moved"}, file("elsewhere"));
+  EXPECT_EQ(after(given.out, "loss        "), after(here.out, "loss        "));
+}
+
+TEST_F(EvalCommand, WarnsOfDataOfAnotherTokenizer) {
+  train_well();
+  EXPECT_THAT(shoal({"eval", "--checkpoint", "runs/tiny"}).err, testing::Not(HasSubstr("vocabulary")));
+  // Fewer characters than the model has, which it could read.
+  write_file(file("text.txt"), "bcd" + std::string(4000, 'a'));
+  ASSERT_EQ(shoal({"prepare", "text", "text.txt", "--out", "other", "--tokenizer", "char"}).code, 0);
+  const auto result = shoal({"eval", "--checkpoint", "runs/tiny", "data.dir=other"});
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("other has a vocabulary of 4, the model one of "));
+  EXPECT_THAT(result.err, HasSubstr("it was prepared with another tokenizer"));
+}
+
 TEST_F(EvalCommand, SaysWhatItTakes) {
   train_well();
   const Settings eval = {"eval", "--checkpoint", "runs/tiny"};
