@@ -149,7 +149,7 @@ static std::string data_dir_here(const CheckpointReader& checkpoint, const std::
 void warn_of_other_tokenizer(const Dataset& data, std::int64_t model_vocab_size,
                              const Tokenizer* model_tokenizer) {
   const bool known = model_tokenizer && data.has_tokenizer();
-  const bool other = known ? json::parse(data.meta()->tokenizer) != model_tokenizer->to_json()
+  const bool other = known ? json::parse(data.tokenizer_text()) != model_tokenizer->to_json()
                            : data.vocab_size() != model_vocab_size;
   if (!other) return;
   log::warn("{} has a vocabulary of {}, the model one of {}: {}", data.dir().string(),

@@ -86,6 +86,12 @@ TEST_F(EvalCommand, WarnsOfDataOfAnotherTokenizer) {
   EXPECT_EQ(result.code, 0) << result.err;
   EXPECT_THAT(result.err, HasSubstr("other has a vocabulary of 4, the model one of "));
   EXPECT_THAT(result.err, HasSubstr("it was prepared with another tokenizer"));
+  // nanoGPT's folder, whose tokenizer is in a file of its own.
+  write_file(file("nanogpt/train.bin"), std::string(400, '\0'));
+  write_file(file("nanogpt/val.bin"), std::string(400, '\0'));
+  fs::copy(SHOAL_SOURCE_DIR "/tests/data/fixtures/nanogpt/meta-3.pkl", file("nanogpt/meta.pkl"));
+  EXPECT_THAT(shoal({"eval", "--checkpoint", "runs/tiny", "data.dir=nanogpt"}).err,
+              HasSubstr("nanogpt has a vocabulary of 10, the model one of "));
 }
 
 TEST_F(EvalCommand, SaysWhatItTakes) {

@@ -232,7 +232,7 @@ TEST_F(Trainers, AnIntervalOf0EvaluatesAtTheEndAndOneBelowNever) {
     return found;
   };
   const auto end = train("end", {"eval.interval=0"});
-  EXPECT_THAT(steps("end"), ::testing::ElementsAre(12));
+  ASSERT_THAT(steps("end"), ::testing::ElementsAre(12));
   EXPECT_EQ(end.val_loss, metrics("end").evals[0].val_loss);
   EXPECT_THAT(log_of("end"), HasSubstr(fmt::format(", best val loss {:.4f}; the run is in", end.val_loss)));
   EXPECT_EQ(fs::read_symlink(run("end") / kCheckpointsName / kBestName), checkpoint("end", 12).filename());
