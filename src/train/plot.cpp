@@ -189,7 +189,7 @@ std::string entropy_floors(const Panel& panel, std::span<const PlotRun> runs) {
     svg += line(panel.left, y, panel.right, y,
                 fmt::format("stroke=\"{}\" stroke-width=\"1.3\" stroke-dasharray=\"2 4\"",
                             own ? look_of(with[0]).colour : kInk));
-    const auto whose = runs_of.size() > 1 && own ? runs[with[0]].name + "'s data" : "the data";
+    const auto whose = runs.size() > 1 && own ? runs[with[0]].name + "'s data" : "the data";
     svg += text(label_x, y - 6, "class=\"note\"", fmt::format("entropy floor of {} {:.4f}", whose, floor));
     label_x += 300;  // beside that of the floor before, which may be close
     if (label_x > panel.right - 300) label_x = panel.left + 8;

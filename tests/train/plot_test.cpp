@@ -67,6 +67,8 @@ TEST(Plot, EveryRunHasTheEntropyFloorOfItsOwnData) {
   EXPECT_THAT(svg, HasSubstr("entropy floor of b's data 0.5000"));
   EXPECT_THAT(svg, HasSubstr("stroke=\"#0072B2\" stroke-width=\"1.3\""));
   EXPECT_THAT(svg, HasSubstr("stroke=\"#D55E00\" stroke-width=\"1.3\""));
+  const std::vector<PlotRun> one = {run("a", 1.5), run("b", NAN)};  // whose data has none
+  EXPECT_THAT(plot_svg(one), HasSubstr("entropy floor of a's data 1.5000"));
 }
 
 TEST(Plot, RunsWithAlmostNothingInThemAreDrawn) {
