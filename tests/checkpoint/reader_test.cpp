@@ -219,6 +219,22 @@ TEST_F(DamagedCheckpoint, AFlippedBitIsFoundAndNamed) {
   EXPECT_EQ(read(small_.slice), "");
 }
 
+// The first block has the header and the last the end of the tensor, which are looked at for their own sake.
+TEST_F(DamagedCheckpoint, AFlippedBitIsFoundInEveryBlock) {
+  const ScratchDir scratch;
+  const TestTensor tensor("a", DType::f32, {(5 << 20) / 2}, 3);  // 10 MiB: three blocks
+  const fs::path directory = write_checkpoint(scratch.path(), {{tensor.view()}});
+  for (const std::size_t block : {0, 1, 2}) {
+    const auto file = directory / "shard-00000-of-00001.safetensors";
+    const auto at = block * kChecksumBlock + (1 << 20);
+    flip_byte(file, at);
+    std::vector<std::byte> out(tensor.slice.bytes());
+    EXPECT_THAT(user_error([&] { CheckpointReader(directory).read(tensor.slice, out); }),
+                HasSubstr(fmt::format("damaged: bytes {} to", block * kChecksumBlock)));
+    flip_byte(file, at);
+  }
+}
+
 TEST_F(DamagedCheckpoint, ADamagedHeaderIsReportedAsDamage) {
   flip_byte(small_file_, 12);
   EXPECT_THAT(read(small_.slice), AllOf(HasSubstr(small_file_.string()), HasSubstr("differ")));

@@ -84,6 +84,15 @@ TEST_F(Steps, AfterSkippedOnesAreAdamWByHand) {
   EXPECT_GE(compared_after_skips, 2);
 }
 
+// Also where it goes on in another process.
+TEST_F(Steps, TheTimeOfARunIsThatOfItsSteps) {
+  train("run", {"train.steps=5", "log.interval=1"});
+  train("run", {"train.steps=7", "log.interval=1", "init.from=resume"});
+  double seconds = 0;
+  for (const auto& step : metrics("run").steps) seconds += step.ms_per_step / 1e3;
+  EXPECT_NEAR(train_state_of(CheckpointReader(checkpoint("run", 7))).train_seconds, seconds, 1e-9 * seconds);
+}
+
 // Forwards everything, and notes whether it was abandoned.
 class Watched final : public Communicator {
  public:
