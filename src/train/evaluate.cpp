@@ -11,6 +11,7 @@ EvaluationProgress show_on(Progress& progress) {
   return [&progress](std::int64_t done, std::int64_t total) {
     progress.set_total(static_cast<double>(total));
     progress.update(static_cast<double>(done));
+    return true;
   };
 }
 
@@ -65,7 +66,8 @@ Evaluation Evaluator::over(std::int64_t sequences, const FillSequence& fill,
   std::vector<double> sums(static_cast<std::size_t>(batches) + 2);
   double &tokens = sums[sums.size() - 2], &correct = sums.back();
   // Sharded weights are gathered by all ranks at once, so every rank makes as many passes.
-  for (std::int64_t first = 0; first < batches; first += size) {
+  bool left = false;
+  for (std::int64_t first = 0; first < batches && !left; first += size) {
     const auto batch = first + rank;
     fill_batch(batch, sequences, fill);
     const double loss = run_batch();
@@ -75,11 +77,13 @@ Evaluation Evaluator::over(std::int64_t sequences, const FillSequence& fill,
       ++tokens;
       correct += host_targets_[i] == host_predictions_[i];
     }
-    if (progress) progress(std::min((first + size) * batch_size, sequences), sequences);
+    if (!progress) continue;
+    const std::int64_t done = std::min((first + size) * batch_size, sequences);
+    left = !progress(done, sequences) && done < sequences;
   }
   mesh_.world().set_purpose("losses of an evaluation");
   mesh_.world().all_reduce({sums.data(), DType::f64, {static_cast<std::int64_t>(sums.size())}}).wait();
-  Evaluation result;
+  Evaluation result{.left = left};
   result.loss_sum = std::accumulate(sums.begin(), sums.end() - 2, 0.0);
   result.tokens = static_cast<std::int64_t>(tokens);
   result.correct = static_cast<std::int64_t>(correct);

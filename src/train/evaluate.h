@@ -20,14 +20,15 @@ struct Evaluation {
   double loss_sum = 0;  // nats
   std::int64_t correct = 0;
   std::int64_t tokens = 0;
+  bool left = false;  // before its end, as its progress asked: the numbers are of a part
 
   double loss() const { return loss_sum / static_cast<double>(tokens); }  // per token
   double perplexity() const { return std::exp(loss()); }
   double accuracy() const { return static_cast<double>(correct) / static_cast<double>(tokens); }
 };
 
-// Told how many sequences of how many are done.
-using EvaluationProgress = std::function<void(std::int64_t done, std::int64_t total)>;
+// Told how many sequences of how many are done. Says, alike on all ranks, whether to go on.
+using EvaluationProgress = std::function<bool(std::int64_t done, std::int64_t total)>;
 EvaluationProgress show_on(Progress& progress);  // which must outlive it
 
 class Evaluator {

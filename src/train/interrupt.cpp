@@ -1,7 +1,10 @@
 #include "train/interrupt.h"
 
+#include <unistd.h>
+
 #include <atomic>
 #include <csignal>
+#include <cstring>
 #include <iterator>
 
 namespace shoal {
@@ -10,6 +13,7 @@ namespace {
 // A signal handler may touch nothing else.
 volatile std::sig_atomic_t received = 0;
 std::atomic<int> guards = 0;
+std::atomic<const char*> stop_message = nullptr;
 
 constexpr int kRequests[] = {SIGINT, SIGTERM, SIGUSR1};
 constexpr const char* kNames[] = {"SIGINT", "SIGTERM", "SIGUSR1"};
@@ -20,7 +24,26 @@ extern "C" void on_signal(int signal) {
   std::signal(signal, SIG_DFL);
 }
 
+void print(const char* text) { [[maybe_unused]] const auto ignored = ::write(2, text, std::strlen(text)); }
+
+extern "C" void on_stop(int signal) {
+  if (const char* message = stop_message) {
+    print(::isatty(2) != 0 ? "\r\033[Kshoal: " : "shoal: ");
+    print(message);
+    print("\n");
+  }
+  std::signal(signal, SIG_DFL);
+  std::raise(signal);
+}
+
 }  // namespace
+
+void set_stop_message(const char* message) {
+  stop_message = message;
+  for (const int signal : {SIGINT, SIGTERM}) {
+    if (std::signal(signal, on_stop) == SIG_IGN) std::signal(signal, SIG_IGN);  // as nohup has it
+  }
+}
 
 InterruptGuard::InterruptGuard() {
   if (guards++ > 0) return;
@@ -30,7 +53,7 @@ InterruptGuard::InterruptGuard() {
 
 InterruptGuard::~InterruptGuard() {
   if (--guards > 0) return;
-  for (const int signal : {SIGINT, SIGTERM}) std::signal(signal, SIG_DFL);
+  for (const int signal : {SIGINT, SIGTERM}) std::signal(signal, stop_message.load() ? on_stop : SIG_DFL);
   std::signal(SIGUSR1, SIG_IGN);  // it asks a run to stop that has just done so
 }
 
@@ -47,6 +70,13 @@ const char* InterruptGuard::requested(std::span<const double> counts) {
     if (counts[i] > 0) return kNames[i];
   }
   return nullptr;
+}
+
+int InterruptGuard::exit_code(std::string_view name) {
+  for (std::size_t i = 0; i < std::size(kNames); ++i) {
+    if (name == kNames[i]) return 128 + kRequests[i];
+  }
+  return 1;
 }
 
 }  // namespace shoal

@@ -1,11 +1,17 @@
 // Ctrl-C and SIGTERM ask a run to stop after its step; a second one ends the process as usual. So does
-// SIGUSR1, which Open MPI's mpirun passes on to its ranks, while it kills them on the others.
+// SIGUSR1, which Open MPI's mpirun passes on to its ranks, while it kills them on the others. Outside of that
+// they end the process with a sentence.
 #pragma once
 
 #include <array>
 #include <span>
+#include <string_view>
 
 namespace shoal {
+
+// While no guard is in effect, SIGINT and SIGTERM print "shoal: MESSAGE" on standard error and end the
+// process as they usually do. The text must last as long as the process.
+void set_stop_message(const char* message);
 
 // In effect while any of them lives: each rank of a process has its own.
 class InterruptGuard {
@@ -22,6 +28,9 @@ class InterruptGuard {
   static constexpr int kSignals = 3;
   static std::array<double, kSignals> counts();
   static const char* requested(std::span<const double> counts);
+
+  // The exit code of a process that such a signal ends: 128 and its number.
+  static int exit_code(std::string_view name);
 };
 
 }  // namespace shoal

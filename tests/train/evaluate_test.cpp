@@ -118,11 +118,25 @@ TEST_F(Evaluations, MayEndEarly) {
   const auto result = evaluator.whole(file_, 3, [&](std::int64_t n, std::int64_t total) {
     EXPECT_EQ(total, 3);
     done.push_back(n);
+    return true;
   });
+  EXPECT_FALSE(result.left);
   EXPECT_EQ(result.tokens, 12);
   EXPECT_EQ(done, (std::vector<std::int64_t>{2, 3}));
   EXPECT_EQ(evaluator.whole(file_, 1).tokens, 4);
   EXPECT_EQ(evaluator.whole(file_, 6).tokens, 17);
+}
+
+TEST_F(Evaluations, MayBeLeft) {
+  Tiny tiny(2);
+  Evaluator evaluator(*tiny.backend, tiny.model, tiny.mesh, 1);
+  const auto until = [](std::int64_t last) {
+    return [last](std::int64_t n, std::int64_t) { return n < last; };
+  };
+  const auto left = evaluator.whole(file_, 4, until(1));  // after the first micro-batch, of two sequences
+  EXPECT_TRUE(left.left);
+  EXPECT_EQ(left.tokens, evaluator.whole(file_, 2).tokens);
+  EXPECT_FALSE(evaluator.whole(file_, 4, until(4)).left);  // nothing was left out
 }
 
 // Also where ranks outnumber batches, and where weights are gathered by all ranks at once.
@@ -139,6 +153,7 @@ TEST_F(Evaluations, OnAnyNumberOfRanksFindTheSameBits) {
         const auto result = part.whole(file_, 0, [&](std::int64_t done, std::int64_t total) {
           EXPECT_EQ(total, 5);
           last = done;
+          return true;
         });
         EXPECT_EQ(last, 5);
         EXPECT_EQ(result.tokens, 17);
