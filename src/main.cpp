@@ -8,10 +8,12 @@
 #include <vector>
 
 #include "cli/command.h"
+#include "comm/world.h"
 #include "core/cpu.h"
 #include "core/error.h"
 #include "core/text.h"
 #include "core/version.h"
+#include "train/interrupt.h"
 
 namespace shoal::cli {
 namespace {
@@ -134,6 +136,7 @@ int run(int argc, char** argv) {
       "  shoal sample --checkpoint runs/quickstart\n"
       "  shoal plot runs/quickstart -o quickstart.svg");
   add_commands(app);
+  if (detect_launch().rank == 0) set_stop_message("stopped");
   try {
     app.parse(reversed_arguments(argc, argv));
   } catch (const CLI::Success& wish) {  // --help, --version

@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "core/terminal.h"
 #include "core/wrap.h"
+#include "train/ranks.h"
 
 namespace shoal::cli {
 namespace {
@@ -90,9 +91,21 @@ void add_settings(CLI::App& command, std::vector<std::string>& settings) {
 }
 
 void add_ranks(CLI::App& command, int& ranks) {
-  command.add_option("--ranks", ranks, "Ranks, as threads of this process; mpirun and srun start their own")
-      ->check(takes_integer(1))
-      ->option_text("N");
+  const auto check = [](std::string& text) {
+    if (text == "all") {
+      text = std::to_string(kAllRanks);
+      return std::string();
+    }
+    auto error = takes_integer(1)(text);
+    return error.empty() ? error : error + ", or all";
+  };
+  command
+      .add_option(
+          "--ranks", ranks,
+          "Ranks, as threads of this process; all: one for every core, with train.backend=cuda for every "
+          "GPU. mpirun and srun start their own")
+      ->transform(CLI::Validator(check, ""))
+      ->option_text("N | all");
 }
 
 void add_config_options(CLI::App& command, ConfigOptions& options) {

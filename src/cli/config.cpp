@@ -5,6 +5,7 @@
 
 #include "cli/command.h"
 #include "core/error.h"
+#include "train/config_follow.h"
 
 namespace shoal::cli {
 namespace {
@@ -17,7 +18,9 @@ struct PrintOptions {
 
 void print_config(const PrintOptions& options) {
   if (!options.dump.empty()) {
-    fmt::print("{}", to_toml(load_config(options.dump, options.rest), options.comments));
+    const auto config = load_config(options.dump, options.rest);
+    log_followed(config);
+    fmt::print("{}", to_toml(config, options.comments));
   } else if (!options.explain && !options.rest.empty()) {
     fail_user("say what to do with {}: `shoal config --dump FILE` or `shoal config --explain KEY`",
               options.rest.front());

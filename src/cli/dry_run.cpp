@@ -6,6 +6,7 @@
 
 #include "cli/sizes.h"
 #include "core/text.h"
+#include "train/config_follow.h"
 #include "train/dry_run.h"
 #include "train/layout.h"
 #include "train/ranks.h"
@@ -101,6 +102,7 @@ void print_dry_run(Config config, int asked, int ranks_per_host) {
   if (launch.rank != 0) return;  // mpirun started several, and one speaks
   const int ranks = ranks_to_start(config, asked, launch);
   resolve_layout(config, ranks, ranks_per_host);
+  log_followed(config);
   const auto source = resolve_vocabulary(config);
   const auto model = to_gpt_config(config.model);
   check_mesh(config, model);

@@ -8,6 +8,7 @@
 #include "data/dataset.h"
 #include "train/agree.h"
 #include "train/evaluate.h"
+#include "train/interrupt.h"
 #include "train/layout.h"
 #include "train/memory.h"
 #include "train/model_io.h"
@@ -121,6 +122,7 @@ void add_eval(CLI::App& app) {
   add_settings(*command, options->settings);
   command->callback([options, command] {
     require_checkpoint(*command, options->checkpoint, options->settings);
+    if (detect_launch().rank == 0) set_stop_message("stopped; nothing was measured");
     with_ranks(
         options->ranks, [&] { return load_model_config(options->checkpoint, options->settings); },
         [&](const Config& config, World& world) { evaluate(*options, config, world); });

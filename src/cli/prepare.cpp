@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "core/text.h"
 #include "data/openwebtext.h"
+#include "train/interrupt.h"
 
 namespace shoal::cli {
 namespace {
@@ -96,7 +97,9 @@ void add_prepare(CLI::App& app) {
       ->check(takes_integer(0))
       ->capture_default_str();
   command->callback([options, from, share, seed] {
+    set_stop_message("stopped; the dataset is not made");
     if (options->dataset == "openwebtext") {
+      set_stop_message("stopped; the same command goes on from what it saved last");
       options->inputs.insert(options->inputs.end(), from->begin(), from->end());
       if (share->count() == 0) options->val_fraction = kOpenWebTextValFraction;
       if (seed->count() == 0) options->seed = kOpenWebTextSeed;

@@ -227,9 +227,11 @@ void sample(const SampleArguments& options, const std::string& prompt, const Con
   }
   const double seconds = watch.seconds();
   if (ranks.rank() != 0) return;
-  fmt::print(stderr, "{}{} tokens in {}: {:.1f} tokens/s, from {} after step {}\n",
-             stopped ? "stopped: " : "", with_commas(static_cast<std::int64_t>(made)),
-             format_duration(seconds), made / seconds, options.checkpoint, with_commas(model.step));
+  const auto from = is_hugging_face_folder(options.checkpoint)
+                        ? "the weights in " + options.checkpoint
+                        : fmt::format("{} after step {}", options.checkpoint, with_commas(model.step));
+  fmt::print(stderr, "{}{} tokens in {}: {:.1f} tokens/s, from {}\n", stopped ? "stopped: " : "",
+             with_commas(static_cast<std::int64_t>(made)), format_duration(seconds), made / seconds, from);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "cli/sizes.h"
 #include "core/error.h"
 #include "core/text.h"
+#include "train/config_follow.h"
 #include "train/layout.h"
 #include "train/ranks.h"
 
@@ -56,6 +57,7 @@ void run(const ConfigOptions& options, int asked) {
   Config config = options.load();
   const int ranks = ranks_to_start(config, asked, {});
   resolve_layout(config, ranks);
+  log_followed(config);
   const auto source = resolve_vocabulary(config);
   const auto model = to_gpt_config(config.model);
   const auto units = gpt_units(model);

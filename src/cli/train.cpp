@@ -5,6 +5,7 @@
 
 #include "cli/command.h"
 #include "cli/dry_run.h"
+#include "train/interrupt.h"
 #include "train/ranks.h"
 #include "train/tracer.h"
 
@@ -18,19 +19,22 @@ void add_train(CLI::App& app) {
     TraceOptions trace;
   };
   auto options = std::make_shared<Options>();
-  auto* command = add_command(
-      app, "train", "Train a model",
-      {{"shoal train configs/quickstart.toml", "a first run, about a minute"},
-       {"shoal train configs/quickstart.toml train.steps=2000 run.name=longer",
-        "the same with other settings"},
-       {"shoal train configs/quickstart.toml init.from=resume", "go on where it stopped"},
-       {"shoal train configs/quickstart.toml --ranks 2", "on two ranks, threads of this process"},
-       {"shoal train configs/quickstart.toml --ranks 4 parallel.tensor=2 parallel.sequence=true",
-        "in a mesh, 2 data x 2 tensor ranks; see docs/ranks.md"},
-       {"mpirun -n 4 shoal train configs/quickstart.toml", "on four, on one machine or many"},
-       {"shoal train configs/quickstart.toml --ranks 2 --trace trace.json",
-        "a timeline of the ranks; see docs/trace.md"},
-       {"shoal train configs/gpt2-124m.toml --dry-run --ranks 64", "memory, compute and traffic of a step"}});
+  auto* command =
+      add_command(app, "train", "Train a model",
+                  {{"shoal train configs/quickstart.toml", "a first run, about a minute"},
+                   {"shoal train configs/quickstart.toml train.steps=2000 run.name=longer",
+                    "the same with other settings"},
+                   {"shoal train configs/quickstart.toml init.from=resume", "go on where it stopped"},
+                   {"shoal train configs/quickstart.toml init.from=auto",
+                    "go on if it has a checkpoint, else begin: for jobs that are started again"},
+                   {"shoal train configs/quickstart.toml --ranks 2", "on two ranks, threads of this process"},
+                   {"shoal train configs/quickstart.toml --ranks 4 parallel.tensor=2 parallel.sequence=true",
+                    "in a mesh, 2 data x 2 tensor ranks; see docs/ranks.md"},
+                   {"mpirun -n 4 shoal train configs/quickstart.toml", "on four, on one machine or many"},
+                   {"shoal train configs/quickstart.toml --ranks 2 --trace trace.json",
+                    "a timeline of the ranks; see docs/trace.md"},
+                   {"shoal train configs/gpt2-124m.toml --dry-run --ranks 240",
+                    "memory, compute and traffic of a step"}});
   add_config_options(*command, *options);
   add_ranks(*command, options->ranks);
   auto* dry_run = command->add_flag(
@@ -57,13 +61,20 @@ void add_train(CLI::App& app) {
       ->needs(trace);
   command->callback([options] {
     if (options->dry_run) return print_dry_run(options->load(), options->ranks, options->ranks_per_host);
+    if (detect_launch().rank == 0) set_stop_message("stopped before step 1; nothing to save");
+    const auto code = std::make_shared<int>(0);
     with_ranks(
         options->ranks, [&] { return options->load(); },
-        [options](const Config& config, World& world) {
+        [options, code](const Config& config, World& world) {
+          if (config.init.from == "resume" && world.ranks.rank() == 0) {
+            set_stop_message("stopped before the next step; the run is as it was");
+          }
           Tracer tracer(options->trace, world);
-          Trainer(config, tracer.world(), &tracer).run();
+          const auto result = Trainer(config, tracer.world(), &tracer).run();
           tracer.finish();
+          if (world.ranks.rank() == 0) *code = result.exit_code;
         });
+    if (*code != 0) throw CLI::RuntimeError(*code);
   });
 }
 

@@ -143,6 +143,10 @@ std::vector<Fact> facts_of(const Config& config) {
   return facts;
 }
 
+std::string contents_of(const TokenFile& file) {
+  return fmt::format("{} tokens, checksum {:016x}", with_commas(file.size()), sample_checksum(file));
+}
+
 std::vector<Fact> facts_of(const Dataset& data) {
   std::vector<Fact> facts;
   for (const char* name : {"train", "val", "test"}) {
@@ -153,8 +157,7 @@ std::vector<Fact> facts_of(const Dataset& data) {
       facts.push_back({fmt::format("{} in {}", path, (data.dir() / "meta.json").string()),
                        fmt::format("xxh64 {:016x}", data.meta()->splits.at(name).xxh64)});
     }
-    facts.push_back(
-        {path, fmt::format("{} tokens, checksum {:016x}", with_commas(file.size()), sample_checksum(file))});
+    facts.push_back({path, contents_of(file)});
   }
   if (data.has_tokenizer()) {
     facts.push_back({fmt::format("the tokenizer in {}", data.dir().string()),

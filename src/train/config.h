@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <map>
 #include <nlohmann/json_fwd.hpp>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -46,6 +47,7 @@ struct ModelConfig {
 
 struct InitConfig {
   std::string from = "scratch";
+  bool other_data = false;
 };
 
 struct TrainConfig {
@@ -144,13 +146,19 @@ struct Config {
   ParallelConfig parallel;
   GossipConfig gossip;
   LogConfig log;
+
+  // Keys that arguments set, so that they do not follow others (config_follow.h), and the changes that others
+  // have made to follow them, in words.
+  std::set<std::string, std::less<>> fixed = {};
+  std::vector<std::string> followed = {};
 };
 
 // Where each key that was set was set: "optim.lr" -> "configs/quickstart.toml:12" or "argument optim.lr=1".
 using Origins = std::map<std::string, std::string, std::less<>>;
 
 // Reads a TOML file, then the arguments in order (`section.key=value`, with or without "--"; the last one
-// wins), fills what is derived (preset, run.name) and validates. A preset sets n_layer, n_head
+// wins), fills what is derived (preset, run.name), fits what follows the arguments (config_follow.h) and
+// validates. A preset sets n_layer, n_head
 // and n_embd; sizes set explicitly beside it, in the same file or among the arguments, override it. Weights
 // to start from (init.from = "hf:DIR") set the model's keys, and must agree with those that are given. Throws
 // UserError naming file and line (or the argument), the key, what is allowed and the nearest known name.

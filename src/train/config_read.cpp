@@ -11,6 +11,7 @@
 
 #include "core/error.h"
 #include "core/text.h"
+#include "train/config_follow.h"
 #include "train/config_schema.h"
 #include "train/pretrained.h"
 
@@ -170,6 +171,12 @@ void replace_eval_size(Config& config, Origins& origins, const std::vector<Assig
   }
 }
 
+// init.from = "auto" after another value of it.
+std::string auto_after(const std::string& from) {
+  if (from == "scratch") return "auto";
+  return from == "resume" || start_without_checkpoint(from) ? from : "auto:" + from;
+}
+
 // One source at a time: its preset first, then what it says explicitly.
 void apply(Config& config, Origins& origins, const std::vector<Assignment>& assignments) {
   static constexpr std::string_view kPreset = "model.preset";
@@ -184,10 +191,17 @@ void apply(Config& config, Origins& origins, const std::vector<Assignment>& assi
   }
   for (const auto& [field, value, where] : assignments) {
     if (field->name() == kPreset) continue;
+    const auto from = config.init.from;
     assign(*field, config, value, where);
+    if (field->name() == "init.from" && config.init.from == "auto") config.init.from = auto_after(from);
     origins[field->name()] = where;
   }
   replace_eval_size(config, origins, assignments);
+}
+
+void apply_given(Config& config, Origins& origins, const std::vector<Assignment>& arguments) {
+  apply(config, origins, arguments);
+  for (const auto& argument : arguments) config.fixed.insert(argument.field->name());
 }
 
 // Weights to start from decide the model, as a preset does; also when an argument says to resume instead. A
@@ -253,10 +267,14 @@ Config read_config(std::string_view toml, std::string_view source, std::span<con
   auto assignments = read_toml(toml, source);
   apply(config, origins, assignments);
   const auto given = read_arguments(arguments);
-  apply(config, origins, given);
+  apply_given(config, origins, given);
+  if (config.run.name.empty()) config.run.name = default_name;
   assignments.insert(assignments.end(), given.begin(), given.end());
   apply_weights(config, origins, assignments);
   resolve(config, origins);
+  follow_arguments(config);
+  follow_batch(config);
+  follow_steps(config);
   validate(config, origins);
   return config;
 }
@@ -283,7 +301,7 @@ Config stored_config(std::string_view toml, std::string_view source) {
 
 void apply_arguments(Config& config, std::span<const std::string> arguments) {
   Origins origins;
-  apply(config, origins, read_arguments(arguments));
+  apply_given(config, origins, read_arguments(arguments));
 }
 
 Config config_from_json(const nlohmann::ordered_json& json, std::string_view source) {

@@ -118,10 +118,16 @@ std::vector<Field> make_fields() {
           "tanh: the approximation of OpenAI's GPT-2 weights. erf: exact, as nanoGPT."),
 
       choice<&C::init, &InitConfig::from>(
-          "init.from", {"scratch", "resume", "checkpoint:DIR", "hf:DIR"},
+          "init.from",
+          {"scratch", "resume", "auto", "checkpoint:DIR", "hf:DIR", "auto:checkpoint:DIR", "auto:hf:DIR"},
           "scratch: new parameters. resume: go on from this run's latest checkpoint. checkpoint:DIR: "
           "parameters of a checkpoint, new optimizer. hf:DIR: a GPT-2 in Hugging Face's format, a "
-          "folder with config.json, which decides the model's keys, and model.safetensors."),
+          "folder with config.json, which decides the model's keys, and model.safetensors. auto: resume "
+          "if the run has a checkpoint, else start from scratch, and auto:FROM from FROM; given after "
+          "another value, as an argument after the config's, auto keeps that one as FROM."),
+      plain<&C::init, &InitConfig::other_data>(
+          "init.other_data",
+          "Resume although the data are not those that the checkpoint was trained on. Holds for one start."),
 
       choice<&C::train, &Train::backend>(
           "train.backend", {"cpu", "cuda", "reference"},

@@ -76,7 +76,7 @@ bool is_open(std::string_view choice) { return choice.find(':') != std::string_v
 
 bool matches(std::string_view choice, std::string_view value) {
   if (!is_open(choice)) return choice == value;
-  const auto prefix = choice.substr(0, choice.find(':') + 1);
+  const auto prefix = choice.substr(0, choice.rfind(':') + 1);
   return value.size() > prefix.size() && value.substr(0, prefix.size()) == prefix;
 }
 

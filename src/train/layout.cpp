@@ -4,17 +4,11 @@
 
 #include "core/error.h"
 #include "parallel/stages.h"
+#include "train/config_follow.h"
 #include "train/memory.h"
 
 namespace shoal {
 namespace {
-
-// The largest micro-batch of which a global batch has `count` or more.
-int largest_micro_batch(int global_batch, int count) {
-  int size = global_batch / count;
-  while (global_batch % size != 0) --size;
-  return size;
-}
 
 // Of the sequences that a worker has in a step.
 int choose_micro_batch(const Config& config, int sequences, int data_ranks) {
@@ -24,7 +18,8 @@ int choose_micro_batch(const Config& config, int sequences, int data_ranks) {
   const std::int64_t wanted = exact        ? kRanksThatAgree
                               : stages > 1 ? std::int64_t{kPerStage} * stages * data_ranks
                                            : data_ranks;
-  return largest_micro_batch(sequences, static_cast<int>(std::min<std::int64_t>(wanted, sequences)));
+  return largest_micro_batch(sequences, static_cast<int>(std::min<std::int64_t>(wanted, sequences)),
+                             sequences);
 }
 
 // Every worker has as many micro-batches as any other, so that its gradient counts as much.
@@ -42,7 +37,25 @@ void check_shares(const Config& config, int workers) {
       "to "
       "{} workers; set train.micro_batch={}",
       train.global_batch / train.micro_batch, train.global_batch, train.micro_batch, workers,
-      largest_micro_batch(share, std::max(1, (share + train.micro_batch - 1) / train.micro_batch)));
+      largest_micro_batch(share, 1, train.micro_batch));
+}
+
+// Arguments by which so many ranks can share the global batch, "parallel.tensor=4": the fewest tensor ranks,
+// then the fewest stages, that do. "" where none do.
+std::string wider_mesh(const Config& config, int ranks) {
+  const auto& parallel = config.parallel;
+  for (int stages = parallel.pipeline; stages <= config.model.n_layer; ++stages) {
+    if (stages > parallel.pipeline && (!parallel.stages.empty() || parallel.chunks > 1)) break;
+    for (int tensor = parallel.tensor; tensor <= config.model.n_head; ++tensor) {
+      const int per_model = stages * tensor;
+      if (ranks % per_model != 0 || ranks / per_model > config.train.global_batch) continue;
+      std::string text;
+      if (tensor > 1) text += fmt::format("parallel.tensor={}", tensor);
+      if (stages > 1) text += fmt::format("{}parallel.pipeline={}", text.empty() ? "" : " ", stages);
+      return text;
+    }
+  }
+  return "";
 }
 
 // Workers on a node: where all are on one host, as many as would suit the topology.
@@ -102,16 +115,20 @@ void resolve_layout(Config& config, int ranks, int ranks_per_host) {
     auto& on_node = config.gossip.local_size;
     if (on_node == 0) on_node = workers_on_node(config, ranks, ranks_per_host);
     gossip_topology(config);
-    check_shares(config, workers);
   }
   const int data = config.parallel.data;
+  follow_ranks(config, workers, data / workers);
+  if (workers > 1) check_shares(config, workers);
   const auto per_model = ranks_of_model(config.parallel);
   const auto cannot_share =
       fmt::format("{}{} ranks cannot share the", data, per_model > 1 ? " data-parallel" : "");
   if (data > train.global_batch) {
-    fail_user("{} {} of a step; start at most {}, or raise train.global_batch", cannot_share,
+    const auto mesh = wider_mesh(config, ranks);
+    fail_user("{} {} of a step; start at most {}, or give the step more: train.global_batch={}{}",
+              cannot_share,
               train.global_batch == 1 ? "one sequence" : fmt::format("{} sequences", train.global_batch),
-              train.global_batch * per_model);
+              train.global_batch * per_model, data,
+              mesh.empty() ? "" : fmt::format(", or let several ranks share a sequence: {}", mesh));
   }
   if (train.micro_batch == 0) {
     train.micro_batch = choose_micro_batch(config, train.global_batch / workers, data / workers);
@@ -122,7 +139,7 @@ void resolve_layout(Config& config, int ranks, int ranks_per_host) {
         "most {}, or set train.micro_batch={}",
         cannot_share, count == 1 ? "one micro-batch" : fmt::format("{} micro-batches", count),
         train.global_batch, train.micro_batch, count * per_model,
-        largest_micro_batch(train.global_batch, data));
+        largest_micro_batch(train.global_batch, data, train.global_batch));
   }
 }
 

@@ -58,6 +58,7 @@ CheckpointInfo make_checkpoint_info(const Config& config, const GptConfig& model
       // data.dir may be relative to the folder in which the run was started.
       {"data_dir", (std::filesystem::current_path() / config.data.dir).lexically_normal().string()}};
   // JSON knows no infinity.
+  if (state.evaluation_left) info.state["evaluation_left"] = true;
   if (state.best_val_loss < std::numeric_limits<double>::max())
     info.state["best_val_loss"] = state.best_val_loss;
   return info;
@@ -70,7 +71,8 @@ TrainState train_state_of(const CheckpointReader& checkpoint) {
           .best_val_loss = saved.value("best_val_loss", std::numeric_limits<double>::infinity()),
           .train_seconds = field<double>(saved, "train_seconds", checkpoint),
           .loss_window = field<std::vector<double>>(saved, "loss_window", checkpoint),
-          .skipped_steps = field<std::int64_t>(saved, "skipped_steps", checkpoint)};
+          .skipped_steps = field<std::int64_t>(saved, "skipped_steps", checkpoint),
+          .evaluation_left = saved.value("evaluation_left", false)};
 }
 
 Config config_of(const CheckpointReader& checkpoint) {

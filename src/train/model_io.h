@@ -27,6 +27,7 @@ struct TrainState {
   double train_seconds = 0;         // spent in steps, over all its processes
   std::vector<double> loss_window;  // of the spike detector
   std::int64_t skipped_steps = 0;
+  bool evaluation_left = false;  // of this step: the run was stopped in it
 };
 
 nlohmann::json model_to_json(const GptConfig& model);

@@ -48,7 +48,14 @@ void require_agreement(const Field& field, const Config& given, const Config& th
 
 }  // namespace
 
+std::optional<std::string> start_without_checkpoint(std::string_view from) {
+  if (from == "auto") return "scratch";
+  constexpr std::string_view kAuto = "auto:";
+  return from.starts_with(kAuto) ? std::optional<std::string>(from.substr(kAuto.size())) : std::nullopt;
+}
+
 std::optional<fs::path> hugging_face_folder(std::string_view from) {
+  if (const auto otherwise = start_without_checkpoint(from)) return hugging_face_folder(*otherwise);
   if (!from.starts_with(kHuggingFace)) return std::nullopt;
   return fs::path(from.substr(kHuggingFace.size()));
 }

@@ -12,7 +12,9 @@
 
 namespace shoal {
 
-// DIR, when a value of init.from is "hf:DIR".
+// FROM of a value "auto:FROM" of init.from, "scratch" of "auto"; nothing for other values.
+std::optional<std::string> start_without_checkpoint(std::string_view from);
+// DIR, when a value of init.from is "hf:DIR" or "auto:hf:DIR".
 std::optional<std::filesystem::path> hugging_face_folder(std::string_view from);
 
 // Whether every key that weights decide was given.

@@ -4,8 +4,10 @@
 #include <exception>
 #include <limits>
 
+#include "core/cores.h"
 #include "core/error.h"
 #include "core/log.h"
+#include "ops/cuda/cuda.h"
 #include "train/layout.h"
 
 namespace shoal {
@@ -15,15 +17,24 @@ constexpr int kMostThreads = 4096;
 
 std::string count(int ranks) { return ranks == 1 ? "1 rank" : fmt::format("{} ranks", ranks); }
 
+// As many as whole models, or workers of gossip, need.
+int ranks_for_all(const Config& config) {
+  const bool gpus = config.train.backend == "cuda";
+  const auto all = gpus ? std::ssize(cuda_devices()) : usable_cores();
+  const std::int64_t unit =
+      (config.parallel.engine == "gossip" ? config.gossip.worker_size : 1) * ranks_of_model(config.parallel);
+  return static_cast<int>(std::max(all / unit, std::int64_t{1}) * unit);
+}
+
 }  // namespace
 
 int ranks_to_start(const Config& config, int asked, const Launch& launch) {
   const bool launched = launch.kind != Launch::Kind::alone;
-  if (launched && asked != 0 && asked != launch.ranks) {
+  if (launched && asked > 0 && asked != launch.ranks) {
     fail_user("--ranks {} was given, but {} started {}; leave --ranks out, or let {} start {}", asked,
               launch.by, count(launch.ranks), launch.by, count(asked));
   }
-  const int started = launched ? launch.ranks : asked;
+  const int started = launched ? launch.ranks : asked == kAllRanks ? ranks_for_all(config) : asked;
   const auto& parallel = config.parallel;
   if (started > 0) {
     check_ranks(parallel, started, launched ? launch.by : "--ranks");

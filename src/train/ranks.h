@@ -9,6 +9,9 @@
 
 namespace shoal {
 
+// For `asked` below: one rank for every core or, on GPUs, for every GPU.
+inline constexpr int kAllRanks = -1;
+
 // Calls `body` once per rank with the config that `load` returns: in this process alone where mpirun or srun
 // started it as a rank of theirs, else on threads: `asked` of them (0: not asked), or as many as the mesh
 // of [parallel] has, with one data rank where it leaves them open. Ranks other than 0 say nothing on the way.

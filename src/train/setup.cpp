@@ -5,17 +5,19 @@
 #include <fstream>
 #include <thread>
 
-#include "checkpoint/store.h"
 #include "core/clock.h"
+#include "core/cores.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "core/text.h"
 #include "model/unit.h"
 #include "train/agree.h"
+#include "train/config_follow.h"
 #include "train/layout.h"
 #include "train/memory.h"
 #include "train/model_io.h"
 #include "train/pretrained.h"
+#include "train/start.h"
 
 namespace shoal {
 namespace {
@@ -45,8 +47,10 @@ Dataset open_alone(Config& config) {
         split->path().string(), with_commas(split->size()), config.model.block_size,
         with_commas(config.model.block_size + 1));
   }
+  const bool from_epochs = config.train.steps == 0;
   config.train.steps = steps_of(config, data);
   config.train.epochs = 0;
+  follow_steps(config, from_epochs);
   auto& schedule = config.lr_schedule;
   if (schedule.decay_steps == 0 && schedule.name != "constant") {
     const auto steps = config.train.steps, warmup = schedule.warmup_steps;
@@ -55,16 +59,6 @@ Dataset open_alone(Config& config) {
   }
   validate(config);  // of epochs, the steps are known only now
   return data;
-}
-
-// A directory for a new run must not hold an earlier one.
-void refuse_old_run(const fs::path& run) {
-  if (!fs::exists(run / "metrics.jsonl") && list_checkpoints(run / kCheckpointsName).empty()) return;
-  fail_user(
-      "{} already holds a run; go on with it by init.from=resume, name another by run.name=NAME, or remove "
-      "the "
-      "folder",
-      run.string());
 }
 
 // On hosts that share no files, a rank would train on without its part of any checkpoint.
@@ -144,7 +138,7 @@ Dataset open_dataset(Config& config, World& world) {
   return std::move(*data);
 }
 
-std::optional<RunLock> take_run_directory(const Config& config, const GptConfig& model, World& world) {
+std::optional<RunLock> take_run_directory(Config& config, const GptConfig& model, World& world) {
   all_or_none(world.ranks, [&] { check_mesh(config, model); });
   some_for_all(world.ranks, world.local_rank == 0,
                [&] { check_memory(config, model, RankPlaces::of(world)); });
@@ -153,36 +147,12 @@ std::optional<RunLock> take_run_directory(const Config& config, const GptConfig&
   std::optional<RunLock> lock;
   some_for_all(world.ranks, first, [&] {
     lock.emplace(run);
-    if (config.init.from != "resume") refuse_old_run(run);
+    config.init.from = settle_start(config);
   });
+  config.init.from = broadcast_text(world.ranks, config.init.from);
   const auto holder = broadcast_text(world.ranks, first ? lock_holder(run) : "");
   all_or_none(world.ranks, [&] { require_lock_of(holder, run, world.local_size == world.ranks.size()); });
   return lock;
-}
-
-std::optional<fs::path> find_start(const Config& config, Communicator& ranks) {
-  constexpr std::string_view kCheckpoint = "checkpoint:";
-  const auto run = config.run.path();
-  if (config.init.from.starts_with(kCheckpoint)) {
-    return find_checkpoint(config.init.from.substr(kCheckpoint.size()), ranks);
-  }
-  if (const auto weights = hugging_face_folder(config.init.from)) {
-    some_for_all(ranks, ranks.rank() == 0, [&] { open_hugging_face(*weights, config); });
-    return weights;
-  }
-  if (config.init.from != "resume") return std::nullopt;
-  std::string from;
-  some_for_all(ranks, ranks.rank() == 0, [&] {
-    const auto latest = latest_in(run / kCheckpointsName);
-    if (!latest) {
-      fail_user("init.from=resume: {} holds no checkpoint; {} init.from=scratch", run.string(),
-                fs::exists(run / "metrics.jsonl") ? "remove the folder and start again with"
-                                                  : "start the run with");
-    }
-    from = latest->string();
-    check_resume(config_of(CheckpointReader(from, Verify::sizes)), config, from);
-  });
-  return broadcast_text(ranks, from);
 }
 
 void write_config(const Config& config) {
@@ -215,6 +185,7 @@ void log_summary(const Config& config, const GptConfig& model, const Dataset& da
   log::info("data: {} ({} train and {} val tokens)", config.data.dir, with_commas(data.train().size()),
             with_commas(data.val().size()));
   if (!data.description().empty()) log::info("data: {}", data.description());
+  log_followed(config);
   const std::int64_t tokens = static_cast<std::int64_t>(config.train.global_batch) * model.block_size;
   log::info("run: {} steps of {} sequences = {} tokens in micro-batches of {}, {}, {} of memory{}",
             with_commas(config.train.steps), config.train.global_batch, with_commas(tokens),
@@ -223,6 +194,11 @@ void log_summary(const Config& config, const GptConfig& model, const Dataset& da
             : several ? " per rank"
                       : "");
   if (several) log::info("ranks: {}", layout_text(config, world));
+  if (const int cores = usable_cores();
+      RankPlaces::of(world).threads && world.ranks.size() > cores && config.train.backend != "cuda") {
+    log::info("{} ranks take turns on {} core{}: more ranks than cores make nothing faster",
+              world.ranks.size(), cores, cores == 1 ? "" : "s");
+  }
   if (worker_count(config) > 1) log_gossip(config);
   if (config.parallel.pipeline > 1) log_pipeline(config, model);
   if (config.parallel.engine == "gossip" && worker_count(config) == 1) {
@@ -245,30 +221,6 @@ void log_summary(const Config& config, const GptConfig& model, const Dataset& da
     log::info("the data's own entropy is {:.4f} nats per token: no model's expected loss is below it",
               *floor);
   }
-}
-
-void check_resume(const Config& saved, const Config& now, const std::string& checkpoint) {
-  // A stride of 0 is the checkpoint's block size.
-  const auto with_stride = [&](Config config) {
-    if (config.data.stride == 0) config.data.stride = saved.model.block_size;
-    return config;
-  };
-  std::string fixed;
-  for (const auto& [key, before, after] : diff(with_stride(saved), with_stride(now))) {
-    if (key == "run.seed" || key == "data.sampling" || key == "data.stride" || key == "data.truncate" ||
-        key == "optim.name" || key == "optim.accum_steps" ||
-        (key.starts_with("model.") && key != "model.preset")) {
-      fixed += fmt::format("\n  {} = {} (the checkpoint has {})", key, after, before);
-    } else if (key != "init.from" && key != "model.preset") {
-      log::info("resuming with {} = {} instead of {}", key, after, before);
-    }
-  }
-  if (fixed.empty()) return;
-  fail_user(
-      "cannot resume from {}: it belongs to another run:{}\nset these keys back, or start a new run under "
-      "another "
-      "run.name",
-      checkpoint, fixed);
 }
 
 }  // namespace shoal

@@ -20,14 +20,9 @@ Config agree_on_config(const Config& config, World& world);
 // not fit.
 Dataset open_dataset(Config& config, World& world);
 
-// Refuses what cannot fit into memory, then takes the run's directory: rank 0 has the lock. Throws UserError
-// when an earlier run is there, or a rank does not see the directory.
-std::optional<RunLock> take_run_directory(const Config& config, const GptConfig& model, World& world);
-
-// The checkpoint, or the folder of Hugging Face's weights, that the run starts from, if any: what rank 0
-// finds. Throws UserError when there is none to resume from, it is another run's, or the weights are damaged
-// or of another model.
-std::optional<std::filesystem::path> find_start(const Config& config, Communicator& ranks);
+// Refuses what cannot fit into memory, then takes the run's directory: rank 0 has the lock. Settles
+// init.from = "auto". Throws UserError when an earlier run is there, or a rank does not see the directory.
+std::optional<RunLock> take_run_directory(Config& config, const GptConfig& model, World& world);
 
 // The training sequences of one epoch.
 std::int64_t windows_of_epoch(const Config& config, const Dataset& data);
@@ -39,9 +34,5 @@ LrSchedule lr_schedule(const Config& config);
 
 // A few lines about the run for its log: model, data, batch, memory.
 void log_summary(const Config& config, const GptConfig& model, const Dataset& data, const World& world);
-
-// Refuses to resume with another model, data or optimizer, naming every key that differs; says which other
-// keys changed.
-void check_resume(const Config& saved, const Config& now, const std::string& checkpoint);
 
 }  // namespace shoal

@@ -15,15 +15,18 @@
 #include "parallel/backend_ranks.h"
 #include "train/agree.h"
 #include "train/bad_step.h"
+#include "train/disk_space.h"
 #include "train/evaluate.h"
 #include "train/interrupt.h"
 #include "train/layout.h"
 #include "train/memory.h"
 #include "train/ranks.h"
 #include "train/reporter.h"
+#include "train/run_time.h"
 #include "train/saver.h"
 #include "train/setup.h"
 #include "train/spike.h"
+#include "train/start.h"
 #include "train/step_news.h"
 #include "train/tracer.h"
 #include "train/training_step.h"
@@ -63,6 +66,7 @@ struct Trainer::Impl {
   TrainState state;
   SpikeDetector spikes;
   std::string tokenizer;
+  std::string contents;  // of the data
   double token_flops = flops_per_token(gpt);
   double peak_flops = 0;       // of all ranks
   std::int64_t windows = 0;    // of an epoch
@@ -72,6 +76,8 @@ struct Trainer::Impl {
   std::int64_t train_steps = 0;
   std::int64_t last_saved = -1;
   bool failure_told = false;  // of the last save
+  Stopwatch timed;            // since the first step of this process, for the estimate of the run's time
+  std::int64_t timed_steps = -1;
   TrainResult result;
 
   Impl(const Config& config, World& world, Tracer* tracer);
@@ -105,6 +111,7 @@ struct Trainer::Impl {
   // The number of ranks is no part of the run: another may go on with it.
   Config described() const {
     Config described = config;
+    described.init.other_data = false;
     described.parallel.data = given.parallel.data;
     described.gossip.local_size = given.gossip.local_size;
     return described;
@@ -120,9 +127,16 @@ struct Trainer::Impl {
   Evaluation measure(const std::string& split, std::int64_t sequences, std::int64_t most = 0);
   bool evaluate();
   void evaluate_test();
+  void evaluate_at_start();
+  void guess_time();
+  void estimate_time();
+  RunWork work() const {
+    return work_left(config, state.step, data.train().size(), data.val().size(), windows);
+  }
   double seconds_left(double per_step) const {
     return per_step * static_cast<double>(last_step() - state.step);
   }
+  double share_of_peak(double flops);
   void tell(const StepRecord& record) { reporter.step(record, seconds_left(record.ms_per_step / 1e3)); }
   void save(bool best, bool wait);
   void tell_failed_save(const std::string& why);
@@ -145,6 +159,7 @@ Trainer::Impl::Impl(const Config& its_config, World& its_world, Tracer* its_trac
       spikes(config.train.spike_zscore, config.train.spike_window),
       windows(windows_of_epoch(config, data)) {
   tokenizer = data.tokenizer_text();
+  contents = describe_contents(data);
   start();
 }
 
@@ -161,10 +176,13 @@ void Trainer::Impl::start() {
     };
   }
   saver = std::make_unique<Saver>(ranks, run, config.checkpoint.keep, std::move(copy));
-  const auto from = find_start(described(), ranks);
+  auto wanted = described();
+  wanted.init.other_data = given.init.other_data;
+  const auto from = find_start(wanted, data, ranks);
   if (first()) log::attach_file(run / "train.log");
   some_for_all(ranks, first(), [&] { write_config(described()); });
   log_summary(config, gpt, data, world);
+  if (first()) warn_of_small_disk(config, gpt);
   if (!connected.how.empty()) log::info("between GPUs: {}", connected.how);
 
   if (tracer) tracer->set_place(to_string(mesh.place(), mesh.shape()));
@@ -188,8 +206,14 @@ void Trainer::Impl::start() {
   if (workers() > 1) news.emplace(ranks, gossip_topology(config));
 
   if (from) {
-    all_or_none(ranks,
-                [&] { state = read_start(config, *from, *engine, *backend, mesh.shape(), mesh.place()); });
+    all_or_none(ranks, [&] {
+      try {
+        state = read_start(config, *from, *engine, *backend, mesh.shape(), mesh.place());
+      } catch (const UserError& error) {
+        if (!resuming) throw;
+        throw with_older_checkpoint(error, *from);
+      }
+    });
     engine->state_loaded();
   } else {
     engine->initialize(static_cast<std::uint64_t>(config.run.seed));
@@ -202,7 +226,7 @@ void Trainer::Impl::start() {
       state.best_val_loss = std::numeric_limits<double>::infinity();
     }
   }
-  if (state.step >= last_step()) return;  // nothing will be measured
+  if (state.step >= last_step() && !state.evaluation_left) return;  // nothing will be measured
   some_for_all(ranks, first(), [&] {
     reporter =
         Reporter(config, data.entropy_per_token(), resuming ? std::optional(state.step) : std::nullopt);
@@ -291,10 +315,16 @@ std::string Trainer::Impl::first_bad_tensor() {
   return parameter.empty() ? first_text(mesh.worker(), mine) : parameter;
 }
 
-// As Evaluator's functions: random sequences, or with 0 the whole split or its first `most` sequences.
+// As Evaluator's functions: random sequences, or with 0 the whole split or its first `most` sequences. A
+// signal makes all ranks leave it.
 Evaluation Trainer::Impl::measure(const std::string& split, std::int64_t sequences, std::int64_t most) {
   Progress progress("evaluating " + split, 0, "sequences");
-  const auto show = show_on(progress);
+  const auto draw = show_on(progress);
+  const auto show = [&](std::int64_t done, std::int64_t total) {
+    draw(done, total);
+    share_signals();
+    return stop == nullptr;
+  };
   const auto found = sequences > 0 ? evaluator->random(split, data.split(split), sequences, show)
                                    : evaluator->whole(data.split(split), most, show);
   progress.clear();
@@ -310,8 +340,14 @@ bool Trainer::Impl::evaluate() {
   const std::int64_t sequences = eval_sequences(config);
   const auto val = measure("val", sequences);
   // The train split may be huge: as many sequences of it as the val split has.
-  const auto train = measure("train", sequences, SequentialSampler(data.val(), gpt.block_size).windows());
-  config.gossip.continue_from_average ? engine->keep_average() : engine->drop_average();
+  const auto train =
+      val.left ? Evaluation{}
+               : measure("train", sequences, SequentialSampler(data.val(), gpt.block_size).windows());
+  // An evaluation that was left is made again when the run goes on.
+  state.evaluation_left = val.left || train.left;
+  config.gossip.continue_from_average && !state.evaluation_left ? engine->keep_average()
+                                                                : engine->drop_average();
+  if (state.evaluation_left) return false;
   share_signals();
   reporter.evaluation({.step = state.step,
                        .train_loss = train.loss(),
@@ -335,6 +371,9 @@ void Trainer::Impl::evaluate_test() {
   engine->show_average();
   const auto test = measure("test", 0);
   engine->drop_average();
+  if (test.left)
+    return log::info("stopped by {} in the evaluation of the test split; shoal eval --split test makes it",
+                     stop);
   reporter.test({.step = state.step, .loss = test.loss(), .accuracy = test.accuracy()});
 }
 
@@ -345,6 +384,7 @@ void Trainer::Impl::save(bool best, bool wait) {
   if (last_saved == state.step && !best) return;
   state.loss_window = spikes.losses();
   auto info = make_checkpoint_info(described(), gpt, state, tokenizer);
+  info.state["data"] = contents;
   add_worker_states(info, state, mesh);
   saver->begin(info, worker_slices(*engine, mesh.shape(), mesh.place()), best);
   last_saved = state.step;
@@ -353,7 +393,11 @@ void Trainer::Impl::save(bool best, bool wait) {
     return;
   }
   if (const auto error = saver->settle(); !error.empty()) {
-    fail_user("the state after step {} could not be saved: {}", state.step, error);
+    fail_user(
+        "the state after step {} could not be saved: {}. Free some space there (or lower checkpoint.keep) "
+        "and go "
+        "on with init.from=resume",
+        state.step, error);
   }
 }
 
@@ -362,8 +406,61 @@ void Trainer::Impl::tell_failed_save(const std::string& why) {
   last_saved = -1;
   if (std::exchange(failure_told, true)) return;
   reporter.clear();
-  log::warn("a checkpoint could not be saved: {}; training goes on, and earlier checkpoints are untouched",
-            why);
+  log::warn(
+      "a checkpoint could not be saved: {}; training goes on, and earlier checkpoints are untouched. Free "
+      "some "
+      "space before the next one, or the run cannot be resumed from there",
+      why);
+}
+
+// Of the measured peak. A machine that was busy while it was measured turns out to be faster: then there is
+// no peak to compare with.
+double Trainer::Impl::share_of_peak(double flops) {
+  if (peak_flops > 0 && flops > peak_flops) {
+    reporter.clear();
+    log::info(
+        "steps are faster than the peak that was measured at the start, when the machine was busy: no share "
+        "of it is shown");
+    peak_flops = 0;
+  }
+  return peak_flops > 0 ? flops / peak_flops : 0;
+}
+
+// By the FLOPs of the steps, before the first of them: right within a factor of two or so.
+void Trainer::Impl::guess_time() {
+  if (peak_flops <= 0) return;
+  constexpr double kUsualShare = 0.4;  // of the peak
+  const double per_step = static_cast<double>(step_tokens()) * token_flops / (kUsualShare * peak_flops);
+  const auto left = work();
+  log::info("time: {}, guessed from the FLOPs", run_time_text(left, per_step));
+  if (const auto advice = too_long_advice(config, left, per_step); !advice.empty()) log::warn("{}", advice);
+}
+
+// By a few steps, the first of which is slower than the others.
+void Trainer::Impl::estimate_time() {
+  constexpr std::int64_t kFew = 3, kEnough = 20;
+  constexpr double kSeconds = 1;
+  if (timed_steps >= kEnough) return;
+  if (++timed_steps == 0) return timed.restart();
+  const double seconds = timed.seconds();
+  if (timed_steps < kEnough && (timed_steps < kFew || seconds < kSeconds)) return;
+  const double per_step = seconds / static_cast<double>(timed_steps);
+  timed_steps = kEnough;
+  reporter.clear();
+  const auto left = work();
+  if (left.steps > 0) log::info("time: {} to go", run_time_text(left, per_step));
+}
+
+// Before the first step, or where the run was stopped in an evaluation.
+void Trainer::Impl::evaluate_at_start() {
+  const bool fresh = config.init.from != "resume";
+  const bool wanted =
+      fresh && config.eval.at_start && evaluates() && (config.eval.interval > 0 || config.eval.epochs > 0);
+  if (!wanted && !state.evaluation_left) return;
+  const bool best = evaluate() && config.checkpoint.best;
+  if (state.evaluation_left) return;
+  if (!fresh) last_saved = -1;  // the checkpoint of this step says that the evaluation is still to come
+  if (best || !fresh) save(best, false);
 }
 
 void Trainer::Impl::train(BatchLoader& loader) {
@@ -382,6 +479,7 @@ void Trainer::Impl::train(BatchLoader& loader) {
     ++state.step;
     state.tokens += step_tokens();
     result.train_loss = outcome.loss;
+    estimate_time();
 
     const double per_step = group_seconds / static_cast<double>(group_steps);
     std::optional<StepRecord> record;
@@ -394,7 +492,7 @@ void Trainer::Impl::train(BatchLoader& loader) {
                 .tokens = state.tokens,
                 .tokens_per_s = rate,
                 .ms_per_step = per_step * 1e3,
-                .peak_share = peak_flops > 0 ? rate * token_flops / peak_flops : 0};
+                .peak_share = share_of_peak(rate * token_flops)};
       group_seconds = 0;
       group_steps = 0;
     }
@@ -432,7 +530,7 @@ TrainResult Trainer::run() try {
   auto& result = run.result;
   result.val_loss = std::numeric_limits<double>::infinity();
   InterruptGuard guard;
-  if (run.state.step >= run.last_step()) {
+  if (run.state.step >= run.last_step() && !run.state.evaluation_left) {
     log::info("nothing to do: the run has its {} steps; give a larger train.steps to go on", run.last_step());
     return {.step = run.state.step, .val_loss = run.state.best_val_loss};
   }
@@ -445,10 +543,12 @@ TrainResult Trainer::run() try {
                                .first = run.first_dealt(),
                                .stride = run.mesh.shape().workers * run.mesh.shape().data,
                                .passes = run.engine->passes()});
-  const bool fresh = run.config.init.from != "resume";
-  const auto& eval = run.config.eval;
-  if (fresh && eval.at_start && run.evaluates() && (eval.interval > 0 || eval.epochs > 0)) {
-    if (run.evaluate() && run.config.checkpoint.best) run.save(true, false);
+  run.guess_time();
+  run.evaluate_at_start();
+  if (run.stop && run.state.step == 0 && run.last_saved < 0) {
+    run.reporter.clear();
+    log::info("stopped by {} before step 1; nothing to save", run.stop);
+    return {.interrupted = true, .exit_code = InterruptGuard::exit_code(run.stop)};
   }
   const double before = run.state.train_seconds;
   run.train(loader);
@@ -462,7 +562,7 @@ TrainResult Trainer::run() try {
 
   result.step = run.state.step;
   const auto where = run.config.run.path().string();
-  if (run.stop && run.state.step < run.last_step()) {
+  if (run.stop && (run.state.step < run.last_step() || run.state.evaluation_left)) {
     result.interrupted = true;
     log::info("stopped by {} after step {}; everything is saved, go on with init.from=resume", run.stop,
               run.state.step);

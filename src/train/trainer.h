@@ -15,7 +15,8 @@ struct TrainResult {
   std::int64_t step = 0;     // updates done
   double train_loss = 0;     // of the last step
   double val_loss = 0;       // of the last evaluation, infinity when there was none
-  bool interrupted = false;  // by SIGINT or SIGTERM: the state was saved and the run can be resumed
+  bool interrupted = false;  // by SIGINT or SIGTERM: the state was saved and the run can be resumed, ...
+  int exit_code = 0;         // ... unless this is not 0: it was before the first step
 };
 
 class Trainer {

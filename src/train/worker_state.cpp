@@ -1,11 +1,13 @@
 #include "train/worker_state.h"
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/worker_source.h"
 #include "core/error.h"
 #include "core/log.h"
+#include "core/text.h"
 #include "train/pretrained.h"
 
 namespace shoal {
@@ -84,7 +86,7 @@ TrainState read_start(const Config& config, const std::filesystem::path& from, D
   if (hugging_face_folder(config.init.from)) {
     HuggingFaceReader weights(from);
     read_state(engine, backend, weights, false);
-    log::info("parameters from {}", from.string());
+    log::info("parameters from the weights in {}; the optimizer starts anew", from.string());
     return {};
   }
   const bool resuming = config.init.from == "resume";
@@ -96,8 +98,16 @@ TrainState read_start(const Config& config, const std::filesystem::path& from, D
     auto parameters = one_model_of(checkpoint);
     read_state(engine, backend, parameters, false);
   }
-  log::info("{} {}, step {}", resuming ? "resumed from" : "parameters from", checkpoint.directory().string(),
-            checkpoint.info().step);
+  if (resuming) {
+    log::info(
+        "resumed from {}: {} of {} steps are done, {} tokens, best val loss {}",
+        checkpoint.directory().string(), with_commas(state.step), with_commas(config.train.steps),
+        with_commas(state.tokens),
+        std::isfinite(state.best_val_loss) ? fmt::format("{:.4f}", state.best_val_loss) : "not measured");
+  } else {
+    log::info("parameters from {}, after step {}; the optimizer starts anew", checkpoint.directory().string(),
+              with_commas(checkpoint.info().step));
+  }
   return state;
 }
 

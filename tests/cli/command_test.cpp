@@ -85,11 +85,12 @@ TEST(Command, IntegersAreCheckedInOneWay) {
     expect_user_error(run(arguments), arguments[arguments.size() - 2],
                       "'" + value + "' is not allowed; it takes an integer, at least " + takes + " (see");
   };
-  for (const auto* value : {"0", "-1", "two", "1.5", ""}) refused({"train", "x", "--ranks", value}, "1");
-  refused({"train", "x", "--ranks", "99999999999"}, "1 and at most 2147483647");
-  refused({"train", "x", "--ranks", "99999999999999999999"}, "1");
+  for (const auto* value : {"0", "-1", "two", "1.5", ""})
+    refused({"train", "x", "--ranks", value}, "1, or all");
+  refused({"train", "x", "--ranks", "99999999999"}, "1 and at most 2147483647, or all");
+  refused({"train", "x", "--ranks", "99999999999999999999"}, "1, or all");
   refused({"train", "x", "--trace", "t", "--trace-steps", "0"}, "1");
-  refused({"eval", "--checkpoint", "x", "--batches", "-1"}, "0");
+  refused({"eval", "--checkpoint", "x", "--batches", "-1"}, "0 and at most 1099511627776");
   refused({"sample", "--checkpoint", "x", "--samples", "0"}, "1");
   refused({"sample", "--checkpoint", "x", "--max-tokens", "many"}, "0");
   refused({"sample", "--checkpoint", "x", "--top-k", "-2"}, "0");

@@ -135,7 +135,8 @@ TEST_F(GossipRuns, WhatTheyTakeAndSendIsSaid) {
                          HasSubstr("rank 0 to 1 "), HasSubstr("worker 0, tensor 1\n"),
                          HasSubstr("to each, worker 1..2, tensor 0\n")));
   const auto size = out_of({"size", "tiny.toml", "--ranks", "8", "gossip.worker_size=4", "parallel.zero=2"});
-  EXPECT_THAT(size, AllOf(HasSubstr("2 workers x 4 data ranks"), HasSubstr("sharded over 4 ranks of a worker")));
+  EXPECT_THAT(size,
+              AllOf(HasSubstr("2 workers x 4 data ranks"), HasSubstr("sharded over 4 ranks of a worker")));
   const auto table =
       shoal({"size", "--table", "--ranks", "8", "parallel.engine=gossip", "gossip.topology=ring"});
   EXPECT_THAT(table.out, HasSubstr("8 workers")) << table.err;

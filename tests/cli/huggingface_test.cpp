@@ -59,7 +59,7 @@ TEST_F(HuggingFaceFolders, ThereAndBackAgain) {
 
 TEST_F(HuggingFaceFolders, ARunFromThemGoesOnLikeAnyOther) {
   tune_well();
-  EXPECT_THAT(read_file(file("runs/tune/train.log")), HasSubstr("parameters from gpt"));
+  EXPECT_THAT(read_file(file("runs/tune/train.log")), HasSubstr("parameters from the weights in gpt"));
   const auto end = final_state("tune");
   tune_well({"run.name=parts", "train.steps=2", "lr_schedule.decay_steps=4"});
   tune_well({"run.name=parts", "lr_schedule.decay_steps=4", "init.from=resume"});

@@ -53,7 +53,8 @@ TEST(Plot, RefusesWhatIsNotThereEmptyOrDamaged) {
   expect_user_error(plot("damaged"), "damaged/metrics.jsonl:5:");
   expect_user_error(plot("bare"), "no metrics.jsonl");
   expect_user_error(plot("good", "x.png"), "x.svg");
-  expect_user_error(plot("good", "no/where/x.svg"), "cannot create no/where/x.svg: No such file or directory");
+  expect_user_error(plot("good", "no/where/x.svg"),
+                    "cannot create no/where/x.svg: No such file or directory");
   EXPECT_FALSE(fs::exists(dir / "x.svg"));
 }
 

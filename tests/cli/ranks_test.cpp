@@ -70,8 +70,8 @@ TEST_F(Ranks, ASignalSavesAndAnyNumberGoesOn) {
 
 TEST_F(Ranks, ThatCannotBeAreRefused) {
   expect_user_error(train({"--ranks", "5"}), "5 ranks cannot share the 4 sequences", "at most 4");
-  expect_user_error(train({"--ranks", "3"}), "3 ranks cannot share the 2 micro-batches",
-                    "set train.micro_batch=1");
+  expect_user_error(train({"--ranks", "3", "train.micro_batch=2"}),
+                    "3 ranks cannot share the 2 micro-batches", "set train.micro_batch=1");
   expect_user_error(train({"--ranks", "0"}), "--ranks");
   expect_user_error(train({"--ranks", "100000"}), "100000 ranks", "too many");
   expect_user_error(train({"--ranks", "2", "parallel.data=4"}), "parallel.data = 4",

@@ -73,6 +73,13 @@ class Process {
   Process& operator=(const Process&) = delete;
 
   void signal(int number) const { ::kill(pid_, number); }
+  // Whether it has a handler for a signal by now.
+  bool catches(int number) const {
+    const auto status = read_file("/proc/" + std::to_string(pid_) + "/status");
+    const auto at = status.find("SigCgt:");
+    return at != std::string::npos &&
+           (std::stoull(status.substr(at + 7), nullptr, 16) >> (number - 1) & 1) != 0;
+  }
   std::string out_so_far() const { return read_file(logs_ / "out"); }
   std::string err_so_far() const { return read_file(logs_ / "err"); }
 

@@ -15,8 +15,10 @@ using shoal::testing::user_error;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
+// A micro-batch as an argument gives it, which does not follow the ranks.
 Config config_of(int global_batch, int micro_batch = 0, const std::string& deterministic = "off") {
   Config config;
+  config.fixed.insert("train.micro_batch");
   config.train.global_batch = global_batch;
   config.train.micro_batch = micro_batch;
   config.run.deterministic = deterministic;

@@ -267,7 +267,8 @@ TEST_F(Ranks, MistakesAreToldOnceAndLeaveNothing) {
     return shoal::testing::user_error([&] { train("run", settings, ranks); });
   };
   EXPECT_THAT(refused({}, 7), ::testing::StartsWith("7 ranks cannot share the 6 sequences"));
-  EXPECT_THAT(refused({}, 4), ::testing::StartsWith("4 ranks cannot share the 3 micro-batches"));
+  EXPECT_THAT(refused({"train.micro_batch=2"}, 4),
+              ::testing::StartsWith("4 ranks cannot share the 3 micro-batches"));
   EXPECT_THAT(refused({"parallel.tensor=2"}, 3),
               ::testing::StartsWith("parallel.tensor = 2 asks for a multiple of 2 ranks, but 3 are started"));
   EXPECT_THAT(

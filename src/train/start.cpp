@@ -1,0 +1,199 @@
+#include "train/start.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/reader.h"
+#include "checkpoint/store.h"
+#include "core/log.h"
+#include "core/text.h"
+#include "train/agree.h"
+#include "train/config_schema.h"
+#include "train/model_io.h"
+#include "train/pretrained.h"
+
+namespace shoal {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kMetrics = "metrics.jsonl";
+
+bool holds_checkpoint(const fs::path& run) { return latest_in(run / kCheckpointsName).has_value(); }
+
+bool holds_measurements(const fs::path& run) {
+  std::error_code absent;
+  const auto size = fs::file_size(run / kMetrics, absent);
+  return !absent && size > 0;
+}
+
+// A directory for a new run must not hold an earlier one. One that was stopped before it measured anything is
+// none.
+void refuse_old_run(const fs::path& run) {
+  if (!holds_measurements(run) && !holds_checkpoint(run)) return;
+  fail_user(
+      "{} already holds a run; go on with it by init.from=resume, name another by run.name=NAME, or remove "
+      "the "
+      "folder",
+      run.string());
+}
+
+// TensorBoard reads every file with "tfevents" in its name.
+std::string unsaved_name(std::string name) {
+  if (const auto at = name.find("tfevents"); at != std::string::npos) name.replace(at, 8, "events");
+  return "unsaved-" + name;
+}
+
+// Of an attempt that was killed before its first checkpoint.
+void put_measurements_aside(const fs::path& run) {
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::directory_iterator(run)) {
+    const auto name = entry.path().filename().string();
+    if (name == kMetrics || name.find("tfevents") != std::string::npos) files.push_back(entry.path());
+  }
+  const bool measured = holds_measurements(run);
+  for (const auto& file : files) {
+    std::error_code error;
+    fs::rename(file, run / unsaved_name(file.filename().string()), error);
+    if (error) fail_user("cannot rename {}: {}", file.string(), error.message());
+  }
+  if (measured) {
+    log::info("{} holds an attempt that ended before its first checkpoint: its measurements are now in {}",
+              run.string(), unsaved_name(kMetrics));
+  }
+}
+
+fs::path find_latest(const Config& config) {
+  const auto run = config.run.path();
+  if (const auto latest = latest_in(run / kCheckpointsName)) return *latest;
+  fail_user("init.from=resume: {} holds no checkpoint; {} init.from=scratch", run.string(),
+            holds_measurements(run) ? "remove the folder and start again with" : "start the run with");
+}
+
+}  // namespace
+
+std::string settle_start(const Config& config) {
+  const auto run = config.run.path();
+  const auto otherwise = start_without_checkpoint(config.init.from);
+  if (!otherwise) {
+    if (config.init.from != "resume") refuse_old_run(run);
+    return config.init.from;
+  }
+  if (holds_checkpoint(run)) return "resume";
+  put_measurements_aside(run);
+  return *otherwise;
+}
+
+std::optional<fs::path> find_start(const Config& config, const Dataset& data, Communicator& ranks) {
+  constexpr std::string_view kCheckpoint = "checkpoint:";
+  if (config.init.from.starts_with(kCheckpoint)) {
+    return find_checkpoint(config.init.from.substr(kCheckpoint.size()), ranks);
+  }
+  if (const auto weights = hugging_face_folder(config.init.from)) {
+    some_for_all(ranks, ranks.rank() == 0, [&] { open_hugging_face(*weights, config); });
+    return weights;
+  }
+  if (config.init.from != "resume") return std::nullopt;
+  std::string from;
+  some_for_all(ranks, ranks.rank() == 0, [&] {
+    from = find_latest(config).string();
+    std::optional<CheckpointReader> reader;
+    try {
+      reader.emplace(from, Verify::sizes);
+    } catch (const UserError& error) {
+      throw with_older_checkpoint(error, from);
+    }
+    const auto saved = config_of(*reader);
+    check_contents(reader->info().state.value("data", ""), saved, config, data, from);
+    check_resume(saved, config, from);
+  });
+  return broadcast_text(ranks, from);
+}
+
+void check_resume(const Config& saved, const Config& now, const std::string& checkpoint) {
+  // A stride of 0 is the checkpoint's block size.
+  const auto with_stride = [&](Config config) {
+    if (config.data.stride == 0) config.data.stride = saved.model.block_size;
+    return config;
+  };
+  std::string fixed;
+  for (const auto& [key, before, after] : diff(with_stride(saved), with_stride(now))) {
+    if (key == "model.vocab_size" && !now.fixed.contains(key)) {
+      fixed += fmt::format(
+          "\n  data.dir = \"{}\" has a vocabulary of {} (the checkpoint was trained on \"{}\", with {})",
+          now.data.dir, after, saved.data.dir, before);
+    } else if (key == "run.seed" || key == "data.sampling" || key == "data.stride" ||
+               key == "data.truncate" || key == "optim.name" || key == "optim.accum_steps" ||
+               (key.starts_with("model.") && key != "model.preset")) {
+      fixed += fmt::format("\n  {} = {} (the checkpoint has {})", key, after, before);
+    } else if (!key.starts_with("init.") && key != "model.preset") {
+      log::info("resuming with {} = {} instead of {}", key, after, before);
+    }
+  }
+  if (fixed.empty()) return;
+  fail_user(
+      "cannot resume from {}: it belongs to another run:{}\nset these keys back, or start a new run under "
+      "another "
+      "run.name",
+      checkpoint, fixed);
+}
+
+std::string describe_contents(const Dataset& data) {
+  nlohmann::json contents;
+  for (const char* split : {"train", "val"}) contents[split] = contents_of(data.split(split));
+  return contents.dump();
+}
+
+void check_contents(const std::string& saved, const Config& before, const Config& now, const Dataset& data,
+                    const std::string& checkpoint) {
+  if (saved.empty()) return;
+  const auto then = nlohmann::json::parse(saved, nullptr, false);
+  std::string differences;
+  for (const char* split : {"train", "val"}) {
+    const auto* said = then.is_object() && then.contains(split) ? &then[split] : nullptr;
+    if (!said || !said->is_string()) continue;
+    const auto& file = data.split(split);
+    if (const auto mine = contents_of(file); mine != said->get<std::string>()) {
+      differences += fmt::format("\n  {}: {} (the checkpoint's {}: {})", file.path().string(), mine,
+                                 (fs::path(before.data.dir) / file.path().filename()).string(),
+                                 said->get<std::string>());
+    }
+  }
+  if (differences.empty()) return;
+  if (now.init.other_data) {
+    log::info("resuming on other data than those of the checkpoint (init.other_data):{}", differences);
+    return;
+  }
+  fail_user(
+      "cannot resume from {}: it was trained on other data:{}\n{}, start a new run under another run.name, "
+      "or "
+      "go on with these data by init.other_data=true",
+      checkpoint, differences,
+      before.data.dir == now.data.dir
+          ? fmt::format("restore {}, which was prepared anew since", now.data.dir)
+          : fmt::format("set data.dir = \"{}\" back to \"{}\"", now.data.dir, before.data.dir));
+}
+
+UserError with_older_checkpoint(const UserError& error, const fs::path& checkpoint) {
+  const auto root = checkpoint.parent_path();
+  const auto name = checkpoint.filename().string();
+  auto older = list_checkpoints(root);
+  std::erase_if(older, [&](const fs::path& other) { return other.filename().string() >= name; });
+  for (auto it = older.rbegin(); it != older.rend(); ++it) {
+    if (!verify_checkpoint(*it).empty()) continue;
+    std::string aside;  // all that are newer
+    for (auto damaged = older.rbegin(); damaged != it; ++damaged) {
+      aside += fmt::format("mv {} {} && ", damaged->string(),
+                           (root / ("damaged-" + damaged->filename().string())).string());
+    }
+    return UserError(
+        fmt::format("{}\nthe newest whole checkpoint is {}; to go on from there, put the damaged one{} aside "
+                    "and resume: {}mv {} "
+                    "{}, then the same command again",
+                    error.what(), it->filename().string(), aside.empty() ? "" : "s", aside,
+                    (root / name).string(), (root / ("damaged-" + name)).string()));
+  }
+  return UserError(fmt::format("{}\nno older checkpoint of the run is whole", error.what()));
+}
+
+}  // namespace shoal

@@ -1,0 +1,42 @@
+// How a run begins: anew, from other parameters, or where it stopped.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "comm/communicator.h"
+#include "core/error.h"
+#include "data/dataset.h"
+#include "train/config.h"
+
+namespace shoal {
+
+// Rank 0, which has the run's lock: settles init.from = "auto" to "resume" where the run's folder holds a
+// checkpoint, and to the rest of its value ("scratch" where there is none) where it does not; measurements of
+// an attempt that ended before its first checkpoint are renamed then. Throws UserError when a run that begins
+// anew would meet an earlier one.
+std::string settle_start(const Config& config);
+
+// The checkpoint, or the folder of Hugging Face's weights, that a run starts from, if any: what rank 0 finds.
+// Throws UserError when there is none to resume from, it is another run's, or the weights are damaged or of
+// another model.
+std::optional<std::filesystem::path> find_start(const Config& config, const Dataset& data,
+                                                Communicator& ranks);
+
+// Refuses to resume with another model, data or optimizer, naming every key that differs; says which other
+// keys changed.
+void check_resume(const Config& saved, const Config& now, const std::string& checkpoint);
+
+// What a checkpoint says of the data it was trained on, as JSON text: sizes and checksums of its splits.
+std::string describe_contents(const Dataset& data);
+// Refuses to resume with other data than `saved`, such a description, unless init.other_data allows it.
+// Nothing is checked where `saved` is empty: older checkpoints have none.
+void check_contents(const std::string& saved, const Config& before, const Config& now, const Dataset& data,
+                    const std::string& checkpoint);
+
+// The same error for a checkpoint of a run that cannot be resumed from, with the newest whole one that is
+// older, if any, and the command to go on from it.
+UserError with_older_checkpoint(const UserError& error, const std::filesystem::path& checkpoint);
+
+}  // namespace shoal

@@ -1,0 +1,53 @@
+// Whether a run's checkpoints fit on its disk.
+#include "train/disk_space.h"
+
+#include <gmock/gmock.h>
+
+#include "train/layout.h"
+#include "train/model_io.h"
+#include "train/tiny_run.h"
+
+namespace shoal::test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+using DiskSpace = TinyRuns;
+
+TEST_F(DiskSpace, ACheckpointTakesWhatIsEstimated) {
+  auto settings = config("run");
+  train("run");
+  resolve_layout(settings, 1);
+  auto model = settings.model;
+  model.vocab_size = model_of(CheckpointReader(checkpoint("run", 12))).vocab_size;
+  const auto estimate = checkpoint_bytes(settings, to_gpt_config(model));
+  const auto bytes = static_cast<double>(state("run", 12).size());
+  EXPECT_GE(bytes, estimate);
+  EXPECT_LT(bytes, 1.3 * estimate);  // with the names of the tensors, which count in so small a model
+}
+
+TEST_F(DiskSpace, TheMostCheckpointsAtOnce) {
+  auto settings = config("run");
+  settings.train.steps = 100;
+  settings.checkpoint = {.interval = 10, .keep = 3, .best = true};
+  EXPECT_EQ(most_checkpoints(settings), 3 + 1 + 1);
+  settings.checkpoint.best = false;
+  EXPECT_EQ(most_checkpoints(settings), 3 + 1);
+  settings.checkpoint.interval = 60;  // and at the end
+  EXPECT_EQ(most_checkpoints(settings), 2);
+  settings.checkpoint.interval = 0;
+  EXPECT_EQ(most_checkpoints(settings), 1);
+}
+
+TEST_F(DiskSpace, TooLittleIsSaidWithBothNumbers) {
+  EXPECT_EQ(lack_of_space("runs/a", 400, 100, 4, 0), "");
+  EXPECT_EQ(lack_of_space("runs/a", 100, 100, 4, 300), "");  // resumed: three are there
+  EXPECT_THAT(lack_of_space("runs/a", 399, 100, 4, 0),
+              AllOf(HasSubstr("runs/a has 399 B free"), HasSubstr("4 checkpoints of 100 B take up to 400 B"),
+                    HasSubstr("checkpoint.keep")));
+  EXPECT_THAT(lack_of_space("runs/a", 99, 100, 1, 0), HasSubstr("none can be saved"));
+}
+
+}  // namespace
+}  // namespace shoal::test
