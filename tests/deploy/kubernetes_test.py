@@ -114,8 +114,8 @@ def contradictions(job):
     config = re.search(r"train /opt/shoal/(\S+)", script).group(1)
     if not (ROOT / config).exists():
         found.append(f"there is no {config}")
-    if f"runs/{pathlib.Path(config).stem}/" not in script:
-        found.append("the folder whose checkpoint is looked for is not the run's")
+    if "init.from=auto" not in script.split():
+        found.append("the launcher's successor does not go on from the run's checkpoint")
 
     images = set()
     for role in (launcher, worker):

@@ -62,7 +62,7 @@ wait_for() {
 }
 
 submit() {
-  on a SHOAL="$shoal" RUN="runs/$run" OMP_WAIT_POLICY=passive sbatch --parsable --cpus-per-task=1 "$@" "run.name=$run"
+  on a SHOAL="$shoal" OMP_WAIT_POLICY=passive sbatch --parsable --cpus-per-task=1 "$@" "run.name=$run"
 }
 
 start_slurm
@@ -93,3 +93,16 @@ grep -q "resumed from" "shoal-$job.log" || die "the run did not go on: $(cat "sh
 same_result two-nodes whole
 [ "$(received b)" -gt 1000000 ] || die "the nodes have not exchanged gradients"
 echo "two nodes, stopped and queued again: ok"
+
+# A name on the command line names another run, which begins anew, with an attempt of which nothing was saved put aside.
+run=other
+mkdir -p runs/other
+echo '{"step":1,"loss":9}' >runs/other/metrics.jsonl
+job=$(submit --ntasks=4 "$batch_files/one-node.sbatch" tiny.toml)
+wait_for "$job" COMPLETED
+same_result other threads
+# Submitted again, it goes on.
+job=$(submit --ntasks=2 "$batch_files/one-node.sbatch" tiny.toml train.steps=50)
+wait_for "$job" COMPLETED
+grep -q "runs/other/checkpoints/step-00000040: 40 of 50 steps are done" "shoal-$job.log" || die "the run did not go on: $(cat "shoal-$job.log")"
+echo "another name, submitted again: ok"
