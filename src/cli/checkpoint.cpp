@@ -45,7 +45,13 @@ void print_fields(const char* title, const json& fields) {
   fmt::print("\n{}\n", title);
   for (const auto& [key, value] : fields.items()) {
     if (value.is_array() && value.empty()) continue;
-    fmt::print("  {:<16} {}\n", key, value_text(key, value));
+    if (!value.is_object()) {
+      fmt::print("  {:<16} {}\n", key, value_text(key, value));
+      continue;
+    }
+    for (const auto& [inner, fact] : value.items()) {
+      fmt::print("  {:<16} {}\n", key + "." + inner, value_text(inner, fact));
+    }
   }
 }
 

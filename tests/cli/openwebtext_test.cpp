@@ -142,7 +142,7 @@ TEST_F(OpenWebTextCommand, SaysWhatItNeeds) {
   expect_user_error(shoal({"prepare", "shakespeare", "--from", "a", "b", "--out", "out"}),
                     "only openwebtext");
   const auto help = shoal({"prepare", "--help"});
-  EXPECT_THAT(help.out, HasSubstr("OpenWebText corpus"));
+  EXPECT_THAT(help.out, HasSubstr("openwebtext: the corpus, files and folders"));
   EXPECT_FALSE(fs::exists(folder_ / "out") || fs::exists(folder_ / "out.partial"));
 }
 

@@ -64,7 +64,7 @@ class WikiText : public TinyRuns {
 TEST_F(WikiText, TheConfigTunesAlikeOnOneAndTwoRanks) {
   tune("one", {});
   const auto two = tune("two", {"--ranks", "2"});
-  EXPECT_THAT(two.err, HasSubstr("parameters from pretrained"));
+  EXPECT_THAT(two.err, HasSubstr("parameters from the weights in pretrained"));
   EXPECT_THAT(two.err, HasSubstr("ZeRO stage 3"));
   const auto whole = tune("whole", {"--ranks", "2", "parallel.zero=0"});
   EXPECT_THAT(whole.err, HasSubstr("replicated"));
