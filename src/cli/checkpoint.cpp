@@ -45,11 +45,15 @@ void print_fields(const char* title, const json& fields) {
   fmt::print("\n{}\n", title);
   for (const auto& [key, value] : fields.items()) {
     if (value.is_array() && value.empty()) continue;
-    if (!value.is_object()) {
+    // The data's identity is JSON in a string, as every fact of a run.
+    const auto facts = key == "data" && value.is_string()
+                           ? json::parse(value.get<std::string>(), nullptr, false)
+                           : json();
+    if (!facts.is_object()) {
       fmt::print("  {:<16} {}\n", key, value_text(key, value));
       continue;
     }
-    for (const auto& [inner, fact] : value.items()) {
+    for (const auto& [inner, fact] : facts.items()) {
       fmt::print("  {:<16} {}\n", key + "." + inner, value_text(inner, fact));
     }
   }
