@@ -64,7 +64,8 @@ std::string about(double seconds) {
   if (seconds < 100) return fmt::format("about {} seconds", std::lround(seconds / 10) * 10);
   if (seconds < 100 * kMinute) return count(seconds / kMinute, "minute");
   if (seconds < 48 * kHour) return count(seconds / kHour, "hour");
-  return count(seconds / kDay, "day");
+  if (seconds < 730 * kDay) return count(seconds / kDay, "day");
+  return count(seconds / (365 * kDay), "year");
 }
 
 std::string run_time_text(const RunWork& work, double per_step) {

@@ -24,8 +24,8 @@ struct RunWork {
 RunWork work_left(const Config& config, std::int64_t done, std::int64_t train_tokens, std::int64_t val_tokens,
                   std::int64_t windows);
 
-// "a few seconds", "about 20 seconds", "about 17 minutes", "about 3 hours", "about 12 days": two digits at
-// most.
+// "a few seconds", "about 20 seconds", "about 17 minutes", "about 3 hours", "about 12 days", "about 19
+// years": two digits at most.
 std::string about(double seconds);
 
 // "about 17 minutes for 2,000 steps, a tenth of it for evaluations".

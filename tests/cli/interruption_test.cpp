@@ -10,6 +10,7 @@
 namespace shoal::test {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 
 class Interruption : public TinyRuns {
@@ -161,7 +162,9 @@ TEST_F(FullDisk, AsASmallFileSystem) {
         std::ofstream filler(file("runs/tiny/filler"), std::ios::binary);
         while (filler.put('x').flush()) {
         }
-        return train(settings);
+        const auto result = train(settings);
+        EXPECT_THAT(result.err, AllOf(HasSubstr("runs/tiny has 0 B free"), HasSubstr("none can be saved")));
+        return result;
       },
       [&] { fs::remove(file("runs/tiny/filler")); });
 }

@@ -17,7 +17,7 @@ TEST(RunTime, IsSaidWithoutFalsePrecision) {
   EXPECT_EQ(about(61 * 17), "about 17 minutes");
   EXPECT_EQ(about(3600 * 3.2), "about 3 hours");
   EXPECT_EQ(about(86400 * 2.4), "about 2 days");
-  EXPECT_EQ(about(86400 * 6923.0), "about 6,900 days");
+  EXPECT_EQ(about(86400 * 6923.0), "about 19 years");
 }
 
 Config config_of(std::int64_t steps) {
