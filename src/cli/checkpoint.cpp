@@ -46,9 +46,8 @@ void print_fields(const char* title, const json& fields) {
   for (const auto& [key, value] : fields.items()) {
     if (value.is_array() && value.empty()) continue;
     // The data's identity is JSON in a string, as every fact of a run.
-    const auto facts = key == "data" && value.is_string()
-                           ? json::parse(value.get<std::string>(), nullptr, false)
-                           : json();
+    const auto facts =
+        key == "data" && value.is_string() ? json::parse(value.get<std::string>(), nullptr, false) : json();
     if (!facts.is_object()) {
       fmt::print("  {:<16} {}\n", key, value_text(key, value));
       continue;
