@@ -134,7 +134,8 @@ int run(int argc, char** argv) {
       "  shoal prepare synthetic --out data/synthetic\n"
       "  shoal train configs/quickstart.toml\n"
       "  shoal sample --checkpoint runs/quickstart\n"
-      "  shoal plot runs/quickstart -o quickstart.svg");
+      "  shoal plot runs/quickstart -o quickstart.svg\n\nThen a text of your own: configs/own-text.toml.");
+  app.require_subcommand(0, 1);  // so that `config --explain eval` has an argument, not a second command
   add_commands(app);
   if (detect_launch().rank == 0) set_stop_message("stopped");
   try {

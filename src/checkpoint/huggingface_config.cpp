@@ -114,8 +114,7 @@ HuggingFaceModel read_hugging_face_model(const fs::path& folder) {
   if (!fs::is_directory(folder, ignored)) {
     fail_user(
         "there is no folder {0}; make it and put config.json, model.safetensors, vocab.json and merges.txt "
-        "of a "
-        "GPT-2 there, e.g. from Hugging Face, https://huggingface.co/openai-community/gpt2/tree/main",
+        "of a GPT-2 there, e.g. from Hugging Face, https://huggingface.co/openai-community/gpt2/tree/main",
         folder.string());
   }
   if (!fs::is_regular_file(folder / kConfigName, ignored)) {

@@ -41,19 +41,12 @@ std::string value_text(const std::string& key, const json& value) {
   return value.is_string() ? value.get<std::string>() : value.dump();
 }
 
-void print_fields(const char* title, const json& fields) {
-  fmt::print("\n{}\n", title);
+void print_fields(const json& fields, const std::string& prefix = "") {
   for (const auto& [key, value] : fields.items()) {
-    if (value.is_array() && value.empty()) continue;
-    // The data's identity is JSON in a string, as every fact of a run.
-    const auto facts =
-        key == "data" && value.is_string() ? json::parse(value.get<std::string>(), nullptr, false) : json();
-    if (!facts.is_object()) {
-      fmt::print("  {:<16} {}\n", key, value_text(key, value));
-      continue;
-    }
-    for (const auto& [inner, fact] : facts.items()) {
-      fmt::print("  {:<16} {}\n", key + "." + inner, value_text(inner, fact));
+    if (value.is_object()) {
+      print_fields(value, prefix + key + ".");
+    } else if (!(value.is_array() && value.empty())) {
+      fmt::print("  {:<16} {}\n", prefix + key, value_text(key, value));
     }
   }
 }
@@ -106,8 +99,10 @@ void inspect(const std::string& where) {
   fmt::print("step {}, written {} by shoal {}: {}, {}\n", manifest.info.step,
              time_written(contents.directory), manifest.info.shoal_version, tensors_text(contents, workers),
              bytes_text(contents.bytes));
-  print_fields("model", manifest.info.model);
-  print_fields("state of the run", manifest.info.state);
+  fmt::print("\nmodel\n");
+  print_fields(manifest.info.model);
+  fmt::print("\nstate of the run\n");
+  print_fields(manifest.info.state);
 
   print_tensors(tensors_of_one_worker(manifest, workers), workers);
 

@@ -126,14 +126,12 @@ Mpirun find_mpirun(const std::string& wanted) {
   if (!unfit.empty()) {
     fail_user(
         "this program was built without the MPI that {} belongs to; install libopenmpi-dev or libmpich-dev "
-        "and build "
-        "again, or run ranks as threads: shoal train CONFIG --ranks N",
+        "and build again, or run ranks as threads: shoal train CONFIG --ranks N",
         unfit);
   }
   fail_user(
       "there is no mpirun on this machine; install Open MPI (Debian and Ubuntu: apt-get install openmpi-bin) "
-      "or "
-      "MPICH (apt-get install mpich), or run ranks as threads: shoal train CONFIG --ranks N");
+      "or MPICH (apt-get install mpich), or run ranks as threads: shoal train CONFIG --ranks N");
 }
 
 MpirunCall mpirun_call(const Mpirun& mpirun, int ranks, const std::vector<Host>& hosts,

@@ -44,8 +44,7 @@ Launch detect_launch(const Environment& environment) {
     if (value("SLURM_PROCID", 0) > 0) throw StoppedByPeer();  // one says it
     fail_user(
         "srun started {} tasks that do not know of each other; say how they shall: srun --mpi=pmix (Open "
-        "MPI) "
-        "or srun --mpi=pmi2 (MPICH)",
+        "MPI) or srun --mpi=pmi2 (MPICH)",
         slurm_ranks);
   }
   return {Launch::Kind::alone, 0, 1, ""};

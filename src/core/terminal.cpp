@@ -3,72 +3,35 @@
 #include <fmt/format.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
+#include <utf8proc.h>
 
 #include <algorithm>
-#include <array>
-#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
 
+#include "core/utf8.h"
+
 namespace shoal {
 namespace {
 
-struct CodePoint {
-  std::uint32_t value;
+// The character at byte `at` of `text`; a byte that is not UTF-8 is one, a column wide.
+struct Character {
+  int columns;
   std::size_t bytes;
 };
-
-// The first character of `text`, which is not empty; a byte that is not UTF-8 stands for itself.
-CodePoint first_of(std::string_view text) {
-  const auto lead = static_cast<unsigned char>(text.front());
-  const std::size_t bytes = lead < 0x80   ? 1
-                            : lead < 0xC2 ? 0
-                            : lead < 0xE0 ? 2
-                            : lead < 0xF0 ? 3
-                            : lead < 0xF5 ? 4
-                                          : 0;
-  if (bytes <= 1 || bytes > text.size()) return {lead, 1};
-  std::uint32_t value = lead & (0x7Fu >> bytes);
-  for (std::size_t i = 1; i < bytes; ++i) {
-    const auto next = static_cast<unsigned char>(text[i]);
-    if ((next & 0xC0) != 0x80) return {lead, 1};
-    value = value << 6 | (next & 0x3Fu);
-  }
-  return {value, bytes};
-}
-
-struct Block {
-  std::uint32_t first, last;
-};
-
-template <std::size_t N>
-bool within(std::uint32_t value, const std::array<Block, N>& blocks) {
-  return std::ranges::any_of(blocks,
-                             [&](const Block& block) { return block.first <= value && value <= block.last; });
-}
-
-// The blocks of Unicode that take no column and two columns.
-constexpr std::array kNoColumn = {Block{0x300, 0x36F},   Block{0x483, 0x489},   Block{0x591, 0x5BD},
-                                  Block{0x610, 0x61A},   Block{0x64B, 0x65F},   Block{0x1AB0, 0x1AFF},
-                                  Block{0x1DC0, 0x1DFF}, Block{0x200B, 0x200F}, Block{0x20D0, 0x20FF},
-                                  Block{0xFE00, 0xFE0F}, Block{0xFE20, 0xFE2F}};
-constexpr std::array kTwoColumns = {Block{0x1100, 0x115F},   Block{0x2E80, 0x303E},   Block{0x3041, 0xA4CF},
-                                    Block{0xA960, 0xA97F},   Block{0xAC00, 0xD7A3},   Block{0xF900, 0xFAFF},
-                                    Block{0xFE30, 0xFE6F},   Block{0xFF00, 0xFF60},   Block{0xFFE0, 0xFFE6},
-                                    Block{0x1F300, 0x1F64F}, Block{0x1F680, 0x1F6FF}, Block{0x1F900, 0x1F9FF},
-                                    Block{0x20000, 0x3FFFD}};
-
-int columns_of(std::uint32_t value) {
-  return within(value, kNoColumn) ? 0 : within(value, kTwoColumns) ? 2 : 1;
+Character character_at(std::string_view text, std::size_t at) {
+  const auto [value, length] = decode_utf8(text, at);
+  if (length == 0) return {1, 1};
+  return {utf8proc_charwidth(static_cast<utf8proc_int32_t>(value)), static_cast<std::size_t>(length)};
 }
 
 // How many bytes of `text` fit `columns`.
 std::size_t bytes_that_fit(std::string_view text, int columns) {
   std::size_t at = 0;
   while (at < text.size()) {
-    const auto [value, bytes] = first_of(text.substr(at));
-    columns -= columns_of(value);
+    const auto [width, bytes] = character_at(text, at);
+    columns -= width;
     if (columns < 0) break;
     at += bytes;
   }
@@ -87,8 +50,8 @@ int terminal_columns(int descriptor) {
 int display_width(std::string_view text) {
   int columns = 0;
   for (std::size_t at = 0; at < text.size();) {
-    const auto [value, bytes] = first_of(text.substr(at));
-    columns += columns_of(value);
+    const auto [width, bytes] = character_at(text, at);
+    columns += width;
     at += bytes;
   }
   return columns;

@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
-#include "data/utf8.h"
+#include "core/utf8.h"
 
 namespace shoal {
 namespace {
@@ -27,8 +27,7 @@ void for_each_character(std::string_view text, Use use) {
     if (code_point.length == 0) {
       fail_user(
           "the text is not UTF-8: byte 0x{:02X} at offset {} ({}); convert it to UTF-8, or use the tokenizer "
-          "bytes "
-          "or gpt2, which take any bytes",
+          "bytes or gpt2, which take any bytes",
           static_cast<std::uint8_t>(text[at]), at, place_in(text, at));
     }
     use(code_point.value, at);
@@ -61,8 +60,8 @@ class CharTokenizer final : public Tokenizer {
       if (id == kNone) {
         fail_user(
             "the character {} at offset {} ({}) is not among the {} characters of the vocabulary; remove it "
-            "from the "
-            "text, or prepare the data again with a text that has it or with the tokenizer bytes or gpt2",
+            "from the text, or prepare the data again with a text that has it or with the tokenizer bytes or "
+            "gpt2",
             describe(character), at, place_in(text, at), characters_.size());
       }
       out.push_back(id);

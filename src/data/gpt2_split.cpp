@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <span>
 
-#include "data/utf8.h"
+#include "core/utf8.h"
 
 namespace shoal {
 namespace {

@@ -6,9 +6,9 @@
 #include <unordered_map>
 
 #include "core/error.h"
+#include "core/utf8.h"
 #include "data/byte_pairs.h"
 #include "data/gpt2_split.h"
-#include "data/utf8.h"
 
 namespace shoal {
 namespace {

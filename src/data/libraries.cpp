@@ -13,7 +13,7 @@ std::vector<Library> data_libraries() {
   const unsigned hash = XXH_versionNumber();
   return {{"libarchive", archive.substr(archive.find(' ') + 1), "text out of .tar, .zip, .gz, .xz, .zst"},
           {"libcurl", curl_version_info(CURLVERSION_NOW)->version, "downloads"},
-          {"utf8proc", utf8proc_version(), "Unicode categories for GPT-2's tokenizer"},
+          {"utf8proc", utf8proc_version(), "Unicode: categories for GPT-2's tokenizer, widths on a terminal"},
           {"xxHash", fmt::format("{}.{}.{}", hash / 10000, hash / 100 % 100, hash % 100),
            "checksums of data and checkpoints"}};
 }

@@ -6,9 +6,9 @@
 
 #include "core/error.h"
 #include "core/text.h"
+#include "core/utf8.h"
 #include "data/char_tokenizer.h"
 #include "data/pickle.h"
-#include "data/utf8.h"
 
 namespace shoal {
 namespace {
@@ -47,8 +47,7 @@ class MetaReader {
   [[noreturn]] void fail_meta(const std::string& problem) const {
     fail_user(
         "{}: {}; nanoGPT's datasets of characters have vocab_size, itos and stoi. To train on the ids alone, "
-        "move the "
-        "file away and set model.vocab_size",
+        "move the file away and set model.vocab_size",
         file_.string(), problem);
   }
   const PickleValue& get(std::string_view key, PickleType type) const {

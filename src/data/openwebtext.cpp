@@ -241,8 +241,7 @@ class Tasks {
   [[noreturn]] void fail_changed() const {
     fail_user(
         "the input is not what it was when the preparation was interrupted; bring it back to go on, or "
-        "remove "
-        "{}.partial to start over",
+        "remove {}.partial to start over",
         options_.out.string());
   }
 

@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "core/error.h"
-#include "data/utf8.h"
+#include "core/utf8.h"
 
 namespace shoal {
 namespace {

@@ -96,8 +96,7 @@ void finish_dataset(const PrepareOptions& options, const Tokenizer& tokenizer, i
     if (splits[i].tokens() > 0) continue;
     fail_user(
         "the {} split came out empty: there is too little text for a validation share of {}; use more text "
-        "or "
-        "another --val-fraction",
+        "or another --val-fraction",
         kSplitNames[i], options.val_fraction);
   }
   for (const auto split : {Split::train, Split::val}) {

@@ -1,6 +1,6 @@
 #include "data/text_cut.h"
 
-#include "data/utf8.h"
+#include "core/utf8.h"
 
 namespace shoal {
 namespace {

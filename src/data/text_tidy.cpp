@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/utf8.h"
 #include "data/text_cut.h"
-#include "data/utf8.h"
 
 namespace shoal {
 namespace {

@@ -145,8 +145,7 @@ void TokenFile::verify() const {
       const auto* bad = std::find_if(ids + begin, ids + begin + count, [&](auto id) { return id >= limit; });
       fail_user(
           "{}: token {} at position {} is past the vocabulary of {}; the file belongs to another tokenizer, "
-          "or "
-          "model.vocab_size is too small",
+          "or model.vocab_size is too small",
           part.file.path().string(), *bad, with_commas(bad - ids), with_commas(limit));
     }
   });

@@ -59,8 +59,7 @@ std::vector<fs::path> entries_of(const fs::path& folder) {
   const auto out = plain.string() + "-tokens";
   fail_user(
       "{}: no dataset but other files, such as {}; if this is text, prepare it with `shoal prepare text {} "
-      "--out {}` "
-      "and train with data.dir={}",
+      "--out {}` and train with data.dir={}",
       folder.string(), entries.front().filename().string(), plain.string(), out, out);
 }
 
@@ -149,8 +148,7 @@ void require_data_folder(const fs::path& folder) {
   }
   fail_user(
       "{}: no such data folder; make it with `shoal prepare text FILE ... --out {}` (or another dataset, see "
-      "`shoal "
-      "prepare --help`), or set data.dir",
+      "`shoal prepare --help`), or set data.dir",
       name, name);
 }
 

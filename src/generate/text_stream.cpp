@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "data/utf8.h"
+#include "core/utf8.h"
 
 namespace shoal {
 namespace {

@@ -46,8 +46,9 @@ std::string place(std::string_view source, const toml::node& node) {
 
 // The bare word that stands where `line` ("steps = ten") has a value; "" when there is none.
 std::string_view bare_word(std::string_view line) {
-  auto value = line.substr(std::min(line.find('=') + 1, line.size()));
-  if (line.find('=') == std::string_view::npos) return "";
+  const auto equals = line.find('=');
+  if (equals == std::string_view::npos) return "";
+  auto value = line.substr(equals + 1);
   value.remove_prefix(std::min(value.find_first_not_of(" \t"), value.size()));
   value = value.substr(0, value.find_first_of(" \t\r#,"));
   const bool word = !value.empty() && (std::isalpha(static_cast<unsigned char>(value.front())) ||

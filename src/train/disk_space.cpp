@@ -49,16 +49,14 @@ std::string lack_of_space(const fs::path& run, double free, double each, std::in
   if (free < each) {
     return fmt::format(
         "{} has {} free and a checkpoint takes {}: none can be saved. Free some space, or set run.dir to "
-        "another "
-        "disk",
+        "another disk",
         run.string(), format_bytes(free), format_bytes(each));
   }
   const double all = each * static_cast<double>(most);
   if (free + there >= all) return "";
   return fmt::format(
       "{} has {} free and the run's {} checkpoints of {} take up to {}: saving will fail when the disk is "
-      "full. "
-      "Free some space, lower checkpoint.keep, or set run.dir to another disk",
+      "full. Free some space, lower checkpoint.keep, or set run.dir to another disk",
       run.string(), format_bytes(free), most, format_bytes(each), format_bytes(all));
 }
 

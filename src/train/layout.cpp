@@ -34,8 +34,7 @@ void check_shares(const Config& config, int workers) {
   const int share = train.global_batch / workers;
   fail_user(
       "{} micro-batches of a step (train.global_batch = {}, train.micro_batch = {}) cannot be dealt evenly "
-      "to "
-      "{} workers; set train.micro_batch={}",
+      "to {} workers; set train.micro_batch={}",
       train.global_batch / train.micro_batch, train.global_batch, train.micro_batch, workers,
       largest_micro_batch(share, 1, train.micro_batch));
 }

@@ -33,8 +33,7 @@ void refuse_old_run(const fs::path& run) {
   if (!holds_measurements(run) && !holds_checkpoint(run)) return;
   fail_user(
       "{} already holds a run; go on with it by init.from=resume, name another by run.name=NAME, or remove "
-      "the "
-      "folder",
+      "the folder",
       run.string());
 }
 
@@ -104,7 +103,7 @@ std::optional<fs::path> find_start(const Config& config, const Dataset& data, Co
       throw with_older_checkpoint(error, from);
     }
     const auto saved = config_of(*reader);
-    check_contents(reader->info().state.value("data", ""), saved, config, data, from);
+    check_contents(reader->info().state.value("data", nlohmann::json()), saved, config, data, from);
     check_resume(saved, config, from);
   });
   return broadcast_text(ranks, from);
@@ -133,25 +132,22 @@ void check_resume(const Config& saved, const Config& now, const std::string& che
   if (fixed.empty()) return;
   fail_user(
       "cannot resume from {}: it belongs to another run:{}\nset these keys back, or start a new run under "
-      "another "
-      "run.name",
+      "another run.name",
       checkpoint, fixed);
 }
 
-std::string describe_contents(const Dataset& data) {
+nlohmann::json describe_contents(const Dataset& data) {
   nlohmann::json contents;
   for (const char* split : {"train", "val"}) contents[split] = contents_of(data.split(split));
-  return contents.dump();
+  return contents;
 }
 
-void check_contents(const std::string& saved, const Config& before, const Config& now, const Dataset& data,
+void check_contents(const nlohmann::json& saved, const Config& before, const Config& now, const Dataset& data,
                     const std::string& checkpoint) {
-  if (saved.empty()) return;
-  const auto then = nlohmann::json::parse(saved, nullptr, false);
   std::string differences;
   for (const char* split : {"train", "val"}) {
-    const auto* said = then.is_object() && then.contains(split) ? &then[split] : nullptr;
-    if (!said || !said->is_string()) continue;
+    const auto said = saved.is_object() ? saved.find(split) : saved.end();
+    if (said == saved.end() || !said->is_string()) continue;
     const auto& file = data.split(split);
     if (const auto mine = contents_of(file); mine != said->get<std::string>()) {
       differences += fmt::format("\n  {}: {} (the checkpoint's {}: {})", file.path().string(), mine,
@@ -166,8 +162,7 @@ void check_contents(const std::string& saved, const Config& before, const Config
   }
   fail_user(
       "cannot resume from {}: it was trained on other data:{}\n{}, start a new run under another run.name, "
-      "or "
-      "go on with these data by init.other_data=true",
+      "or go on with these data by init.other_data=true",
       checkpoint, differences,
       before.data.dir == now.data.dir
           ? fmt::format("restore {}, which was prepared anew since", now.data.dir)

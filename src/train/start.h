@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 
@@ -28,11 +29,11 @@ std::optional<std::filesystem::path> find_start(const Config& config, const Data
 // keys changed.
 void check_resume(const Config& saved, const Config& now, const std::string& checkpoint);
 
-// What a checkpoint says of the data it was trained on, as JSON text: sizes and checksums of its splits.
-std::string describe_contents(const Dataset& data);
-// Refuses to resume with other data than `saved`, such a description, unless init.other_data allows it.
-// Nothing is checked where `saved` is empty: older checkpoints have none.
-void check_contents(const std::string& saved, const Config& before, const Config& now, const Dataset& data,
+// Sizes and checksums of the train and val split, as a checkpoint holds them.
+nlohmann::json describe_contents(const Dataset& data);
+// Refuses to resume with other data than `saved` describes, unless init.other_data allows it. Splits that it
+// does not describe, as older checkpoints do not, are not checked.
+void check_contents(const nlohmann::json& saved, const Config& before, const Config& now, const Dataset& data,
                     const std::string& checkpoint);
 
 // The same error for a checkpoint of a run that cannot be resumed from, with the newest whole one that is

@@ -66,7 +66,7 @@ struct Trainer::Impl {
   TrainState state;
   SpikeDetector spikes;
   std::string tokenizer;
-  std::string contents;  // of the data
+  nlohmann::json contents;  // of the data
   double token_flops = flops_per_token(gpt);
   double peak_flops = 0;       // of all ranks
   std::int64_t windows = 0;    // of an epoch
@@ -348,7 +348,6 @@ bool Trainer::Impl::evaluate() {
   config.gossip.continue_from_average && !state.evaluation_left ? engine->keep_average()
                                                                 : engine->drop_average();
   if (state.evaluation_left) return false;
-  share_signals();
   reporter.evaluation({.step = state.step,
                        .train_loss = train.loss(),
                        .val_loss = val.loss(),
@@ -395,8 +394,7 @@ void Trainer::Impl::save(bool best, bool wait) {
   if (const auto error = saver->settle(); !error.empty()) {
     fail_user(
         "the state after step {} could not be saved: {}. Free some space there (or lower checkpoint.keep) "
-        "and go "
-        "on with init.from=resume",
+        "and go on with init.from=resume",
         state.step, error);
   }
 }
@@ -408,8 +406,7 @@ void Trainer::Impl::tell_failed_save(const std::string& why) {
   reporter.clear();
   log::warn(
       "a checkpoint could not be saved: {}; training goes on, and earlier checkpoints are untouched. Free "
-      "some "
-      "space before the next one, or the run cannot be resumed from there",
+      "some space before the next one, or the run cannot be resumed from there",
       why);
 }
 
@@ -554,7 +551,8 @@ TrainResult Trainer::run() try {
   run.train(loader);
   if (run.news) run.hear_news(true);
   run.reporter.clear();
-  if (const double waited = loader.waited_seconds(); waited > 0.01 * (run.state.train_seconds - before)) {
+  if (const double waited = loader.waited_seconds();
+      waited > std::max(1.0, 0.01 * (run.state.train_seconds - before))) {
     log::warn("steps waited {} for data: the disk of {} may be too slow", format_duration(waited),
               run.config.data.dir);
   }

@@ -21,6 +21,7 @@ TEST(ConfigCommand, ExplainsEverySectionOrOne) {
   const auto one = run({"config", "--explain", "train.dtype"}).out;
   EXPECT_THAT(one, HasSubstr("\"float32\" | \"bfloat16\""));
   EXPECT_THAT(one, testing::Not(HasSubstr("steps")));
+  EXPECT_THAT(run({"config", "--explain", "eval"}).out, HasSubstr("eval.interval"));  // not the command
   expect_user_error(run({"config", "--explain", "trian"}), "did you mean train?");
 }
 

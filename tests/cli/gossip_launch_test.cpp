@@ -142,10 +142,9 @@ TEST_F(GossipLaunch, WhatCannotShrinkEndsAndSaysSo) {
 TEST_F(GossipLaunch, AFailureThatIsExplainedTakesNobodyAway) {
   // MPICH's kills the others, and tells of one of them.
   make_mpirun(
-      "[ \"$1\" = --version ] && { echo 'HYDRA build details:'; exit; }\necho \"$*\" >>calls\n"
-      "[ $(wc -l <calls) -le 1 ] || exit 0\necho 'shoal: error: rank 3: step 7, worker 3: the loss is not "
-      "finite' >&2\nE=$(printf -- '=%.0s' {1..83}); printf \"$E\\n=   BAD TERMINATION OF ONE OF YOUR "
-      "APPLICATION "
+      "[ \"$1\" = --version ] && { echo 'HYDRA build details:'; exit; }\necho \"$*\" >>calls\n[ $(wc -l "
+      "<calls) -le 1 ] || exit 0\necho 'shoal: error: rank 3: step 7, worker 3: the loss is not finite' "
+      ">&2\nE=$(printf -- '=%.0s' {1..83}); printf \"$E\\n=   BAD TERMINATION OF ONE OF YOUR APPLICATION "
       "PROCESSES\\n=   PID 7 RUNNING AT x\\n=   EXIT CODE: 9\\n$E\\n\"; exit 9\n");
   const auto result =
       shoal(launch_command({"-n", "4", "--min-ranks", "1", "--max-restarts", "1"}, {"train.micro_batch=1"}));

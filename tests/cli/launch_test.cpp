@@ -34,11 +34,8 @@ class Launch : public TinyRuns {
 // What Open MPI's prints when a rank is killed.
 constexpr const char* kKilledBanner =
     "D=$(printf -- '-%.0s' {1..74}); printf -- \"$D\\nPrimary job  terminated normally, but 1 process "
-    "returned\\n"
-    "a non-zero exit code. Per user-direction, the job has been aborted.\\n$D\\n$D\\n"
-    "mpirun noticed that process rank 1 with PID 7 on node x exited on signal 9 (Killed).\\n$D\\n\" >&2; "
-    "exit "
-    "137\n";
+    "returned\\na non-zero exit code. Per user-direction, the job has been aborted.\\n$D\\n$D\\nmpirun "
+    "noticed that process rank 1 with PID 7 on node x exited on signal 9 (Killed).\\n$D\\n\" >&2; exit 137\n";
 
 TEST_F(Launch, RefusesWhatCannotWorkBeforeAnythingStarts) {
   make_mpirun("exit 1");
@@ -91,17 +88,14 @@ TEST_F(Launch, HidesWhatMpirunSaysOfARankThatDied) {
   EXPECT_EQ(result.code, 1);
   EXPECT_EQ(result.err.substr(result.err.find("a line")),
             "a line\n-- not a frame\nhalf \nshoal: error: rank 1 was ended by SIGKILL; --max-restarts K goes "
-            "on from "
-            "the latest checkpoint when that happens\n");
+            "on from the latest checkpoint when that happens\n");
 }
 
 TEST_F(Launch, HidesWhatOpenMpi5SaysOfARankThatFailed) {
   make_mpirun(
       "D=$(printf -- '-%.0s' {1..74}); printf -- \"$D\\nprterun detected that one or more processes exited "
-      "with "
-      "non-zero status,\\nthus causing the job to be terminated. The first process to do so was:\\n\\n   "
-      "Process name: "
-      "[prterun-vm-1078@1,1]\\n   Exit code:    3\\n$D\\n\" >&2; exit 3");
+      "with non-zero status,\\nthus causing the job to be terminated. The first process to do so was:\\n\\n  "
+      " Process name: [prterun-vm-1078@1,1]\\n   Exit code:    3\\n$D\\n\" >&2; exit 3");
   const auto result = launch({"-n", "2"});
   EXPECT_EQ(result.code, 1);
   EXPECT_THAT(result.err, HasSubstr("shoal: error: rank 1 failed; --max-restarts K"));
@@ -133,10 +127,8 @@ TEST_F(Launch, KnowsOfAFailureThatMpirunForgets) {
   // Open MPI 5, where a host is gone
   make_mpirun(
       "D=$(printf -- '-%.0s' {1..74}); printf -- \"$D\\nPRTE has lost communication with a remote "
-      "daemon.\\n\\n"
-      "  HNP daemon   : [prterun-a-7@0,0] on node a\\n  Remote daemon: [prterun-a-7@0,1] on node b\\n$D\\n\" "
-      ">&2; "
-      "exit 0");
+      "daemon.\\n\\n  HNP daemon   : [prterun-a-7@0,0] on node a\\n  Remote daemon: [prterun-a-7@0,1] on "
+      "node b\\n$D\\n\" >&2; exit 0");
   const auto lost = launch({"-n", "2"});
   EXPECT_EQ(lost.code, 1);
   EXPECT_THAT(lost.err, HasSubstr("shoal: error: a rank failed; --max-restarts K"));

@@ -9,11 +9,11 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "core/utf8.h"
 #include "data/gpt2_split.h"
 #include "data/gpt2_tokenizer.h"
 #include "data/temp_folder.h"
 #include "data/tokenizer.h"
-#include "data/utf8.h"
 
 namespace shoal {
 namespace {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "core/philox.h"
-#include "data/utf8.h"
+#include "core/utf8.h"
 
 namespace shoal {
 namespace {

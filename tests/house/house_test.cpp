@@ -58,7 +58,7 @@ const std::vector<std::pair<std::string, std::vector<std::string>>>& vendors() {
       {"mpi", {"comm/mpi/"}},
       {"archive", {"data/"}},
       {"curl/", {"data/"}},
-      {"utf8proc", {"data/"}},
+      {"utf8proc", {"core/", "data/"}},
       {"CLI/", {"cli/"}},
       {"toml++/", {"train/"}},
       {"google/protobuf/", {"train/"}},
