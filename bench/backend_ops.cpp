@@ -16,8 +16,8 @@
 #include "core/error.h"
 #include "core/philox.h"
 #include "model/arena.h"
-#include "ops/backend.h"
 #include "ops/cuda/cuda.h"
+#include "ops/make_backend.h"
 
 using namespace shoal;
 

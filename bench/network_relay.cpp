@@ -7,8 +7,8 @@
 // what a host sends to its rate with tbf on the device, as its network card would. From there a packet takes
 // the delay of the host that sends it, and then waits at the receiver's port, which has its rate and a queue
 // of a thousand full packets, as netem's has by default; a packet that finds it full is lost. Packets between
-// two hosts keep their order. MBIT and DELAY are distributions (core/distribution.h) over hosts; the delay is
-// drawn anew ten times a second. Says "ready", and on SIGTERM what it carried, lost, and how late it was
+// two hosts keep their order. MBIT and DELAY are distributions (planner/distribution.h) over hosts; the delay
+// is drawn anew ten times a second. Says "ready", and on SIGTERM what it carried, lost, and how late it was
 // itself.
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -34,8 +34,8 @@
 #include <vector>
 
 #include "core/clock.h"
-#include "core/distribution.h"
 #include "core/error.h"
+#include "planner/distribution.h"
 
 namespace shoal {
 namespace {

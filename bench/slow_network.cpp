@@ -5,7 +5,7 @@
 //
 //   mpirun ... bench_slow_network STEP_MS STEPS WARM_UP RANKS_PER_HOST SCHEME...
 //
-// STEP_MS is what a rank's step takes to compute, a distribution (core/distribution.h) with the draws that
+// STEP_MS is what a rank's step takes to compute, a distribution (planner/distribution.h) with the draws that
 // `shoal gossip simulate` makes of it. A scheme is "all-reduce", "zero-1" or a topology's name, with "=N" for
 // another number of steps. Rank 0 prints
 // a line of JSON for the model, and one for each scheme: averages over the ranks, without the steps of the
@@ -23,13 +23,14 @@
 
 #include "comm/world.h"
 #include "core/clock.h"
-#include "core/distribution.h"
 #include "core/error.h"
 #include "model/arena.h"
 #include "ops/dry/dry_backend.h"
-#include "parallel/data_engine.h"
-#include "parallel/mixer.h"
-#include "parallel/pipeline.h"
+#include "parallel/data/data_engine.h"
+#include "parallel/gossip/mixer.h"
+#include "parallel/gossip/topology_schemes.h"
+#include "parallel/pipeline/pipeline.h"
+#include "planner/distribution.h"
 #include "train/step_news.h"
 
 namespace shoal {

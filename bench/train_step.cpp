@@ -21,11 +21,12 @@
 #include "core/clock.h"
 #include "core/error.h"
 #include "core/philox.h"
+#include "ops/make_backend.h"
 #include "ops/repeated.h"
 #include "parallel/backend_ranks.h"
-#include "parallel/data_engine.h"
-#include "parallel/pipeline.h"
-#include "parallel/stages.h"
+#include "parallel/data/data_engine.h"
+#include "parallel/pipeline/pipeline.h"
+#include "parallel/pipeline/stages.h"
 
 using namespace shoal;
 

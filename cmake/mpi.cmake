@@ -1,8 +1,5 @@
 # The program knows MPI only through modules that it loads where MPI started it: one for each implementation
 # whose compiler wrapper is found.
-file(GLOB mpi_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/comm/mpi/*.cpp)
-target_sources(shoal_comm PRIVATE ${mpi_sources})
-
 # MPI_OPENMPI_WRAPPER and MPI_MPICH_WRAPPER may name others, e.g. of a cluster's own MPI.
 function(shoal_mpi_module name)
   cmake_parse_arguments(ARG "" "" "WRAPPERS;LIBRARIES" ${ARGN})

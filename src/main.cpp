@@ -11,9 +11,9 @@
 #include "comm/world.h"
 #include "core/cpu.h"
 #include "core/error.h"
+#include "core/interrupt.h"
 #include "core/text.h"
 #include "core/version.h"
-#include "train/interrupt.h"
 
 namespace shoal::cli {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "checkpoint/shard_file.h"
 #include "checkpoint/store.h"
-#include "checkpoint/worker_source.h"
+#include "checkpoint/workers.h"
 #include "core/error.h"
 #include "core/progress.h"
 #include "core/text.h"

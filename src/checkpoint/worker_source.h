@@ -1,31 +1,15 @@
-// Checkpoints of runs in which several workers each train a model of their own (gossip): every tensor is
-// there once per worker, as "worker.3.NAME", and the state's "workers" is their number. A checkpoint of one
-// model has plain names and no such field.
+// Reads one model from a checkpoint of several workers.
 #pragma once
 
-#include <filesystem>
 #include <span>
-#include <string>
-#include <string_view>
-#include <vector>
 
 #include "checkpoint/reader.h"
 #include "checkpoint/slice_source.h"
+#include "checkpoint/workers.h"
 
 namespace shoal {
 
-// Of CheckpointInfo::state: how many, and what else of the state each one has for itself.
-inline constexpr const char *kWorkersField = "workers", *kWorkerStatesField = "worker_states";
-
-std::string worker_tensor_name(int worker, std::string_view name);
-
-// How many workers a checkpoint is of: 1 where it has plain names. Throws UserError naming `directory` when
-// the number is none, or is not that of the tensors: all workers have the same, and nobody else has any.
-int workers_of(const Manifest& manifest, const std::filesystem::path& directory);
-int workers_of(const CheckpointReader& checkpoint);
-
-// What one worker's checkpoint would list: plain names, in the order of worker 0's, without slices.
-std::vector<TensorRecord> tensors_of_one_worker(const Manifest& manifest, int workers);
+int workers_of(const CheckpointReader& checkpoint);  // checkpoint/workers.h
 
 // Reads tensors by plain names: those of one worker, or the mean over all. A checkpoint of one model is read
 // as it is, whatever is asked for.

@@ -12,7 +12,7 @@
 #include "cli/checkpoint.h"
 #include "core/error.h"
 #include "core/text.h"
-#include "train/metrics.h"
+#include "report/metrics.h"
 
 namespace shoal::cli {
 namespace {

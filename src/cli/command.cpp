@@ -10,7 +10,7 @@
 #include "core/error.h"
 #include "core/terminal.h"
 #include "core/wrap.h"
-#include "train/ranks.h"
+#include "launch/ranks.h"
 
 namespace shoal::cli {
 namespace {

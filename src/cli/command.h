@@ -18,7 +18,7 @@
 #include <utility>
 #include <vector>
 
-#include "train/config_schema.h"
+#include "config/schema.h"
 
 namespace shoal::cli {
 
@@ -58,7 +58,7 @@ void add_config_options(CLI::App& command, ConfigOptions& options);
 // [section.key=value ...] alone, for commands that find the config elsewhere.
 void add_settings(CLI::App& command, std::vector<std::string>& settings);
 
-// --ranks N; 0 where it is not given, kAllRanks for "all" (train/ranks.h).
+// --ranks N; 0 where it is not given, kAllRanks for "all" (launch/ranks.h).
 void add_ranks(CLI::App& command, int& ranks);
 
 // Checks of an option's value, `option->check(takes_integer(1))`. Each error shows the value and says what

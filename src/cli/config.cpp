@@ -4,8 +4,8 @@
 #include <memory>
 
 #include "cli/command.h"
+#include "config/follow.h"
 #include "core/error.h"
-#include "train/config_follow.h"
 
 namespace shoal::cli {
 namespace {

@@ -14,6 +14,8 @@
 #include "cli/command.h"
 #include "comm/mpi/load.h"
 #include "comm/nccl/nccl.h"
+#include "config/libraries.h"
+#include "config/memory.h"
 #include "core/clock.h"
 #include "core/cores.h"
 #include "core/cpu.h"
@@ -23,8 +25,7 @@
 #include "ops/backend.h"
 #include "ops/cuda/cuda.h"
 #include "ops/libraries.h"
-#include "train/libraries.h"
-#include "train/memory.h"
+#include "report/libraries.h"
 
 namespace shoal::cli {
 namespace {
@@ -129,7 +130,8 @@ void print_libraries() {
     libraries.insert(libraries.end(), more.begin(), more.end());
   };
   append(data_libraries());
-  append(train_libraries());
+  append(config_libraries());
+  append(report_libraries());
   append({{"CLI11", CLI11_VERSION, "the command line"}});
   append(core_libraries());
   fmt::print("\nlibraries\n");

@@ -5,11 +5,11 @@
 #include <set>
 
 #include "cli/sizes.h"
+#include "config/follow.h"
+#include "config/layout.h"
 #include "core/text.h"
-#include "train/config_follow.h"
-#include "train/dry_run.h"
-#include "train/layout.h"
-#include "train/ranks.h"
+#include "launch/ranks.h"
+#include "planner/dry_run.h"
 
 namespace shoal::cli {
 namespace {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "train/config.h"
+#include "config/config.h"
 
 namespace shoal::cli {
 

@@ -3,17 +3,17 @@
 #include <optional>
 
 #include "cli/checkpoint_option.h"
+#include "config/layout.h"
+#include "config/memory.h"
+#include "config/pretrained.h"
 #include "core/error.h"
+#include "core/interrupt.h"
 #include "core/text.h"
 #include "data/dataset.h"
-#include "train/agree.h"
+#include "launch/ranks.h"
 #include "train/evaluate.h"
-#include "train/interrupt.h"
-#include "train/layout.h"
-#include "train/memory.h"
+#include "train/facts.h"
 #include "train/model_io.h"
-#include "train/pretrained.h"
-#include "train/ranks.h"
 
 namespace shoal::cli {
 namespace {

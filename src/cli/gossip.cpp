@@ -8,11 +8,11 @@
 #include <memory>
 
 #include "cli/sizes.h"
+#include "config/topology_file.h"
 #include "core/error.h"
 #include "core/terminal.h"
 #include "core/text.h"
-#include "parallel/topology_schemes.h"
-#include "train/topology_file.h"
+#include "parallel/gossip/topology_schemes.h"
 
 namespace shoal::cli {
 namespace {

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "cli/command.h"
-#include "parallel/topology.h"
+#include "parallel/gossip/topology.h"
 
 namespace shoal::cli {
 

@@ -7,13 +7,13 @@
 #include <optional>
 
 #include "cli/gossip.h"
+#include "config/schema.h"
 #include "core/clock.h"
 #include "core/error.h"
 #include "core/progress.h"
 #include "core/text.h"
 #include "model/unit.h"
-#include "parallel/gossip_simulation.h"
-#include "train/config_schema.h"
+#include "planner/gossip_simulation.h"
 
 namespace shoal::cli {
 namespace {

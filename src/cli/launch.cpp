@@ -13,14 +13,14 @@
 #include <utility>
 
 #include "cli/command.h"
-#include "cli/launch_hosts.h"
-#include "cli/launch_mpirun.h"
-#include "cli/launch_output.h"
-#include "cli/launch_process.h"
-#include "cli/launch_run.h"
 #include "core/clock.h"
 #include "core/error.h"
 #include "core/log.h"
+#include "launch/hosts.h"
+#include "launch/mpirun.h"
+#include "launch/output_filter.h"
+#include "launch/process.h"
+#include "launch/run_to_restart.h"
 
 namespace shoal::cli {
 namespace {

@@ -1,14 +1,14 @@
 // shoal plot: the curves of runs, from their metrics.jsonl, as one SVG.
-#include "train/plot.h"
+#include "report/plot.h"
 
 #include <algorithm>
 #include <filesystem>
 #include <memory>
 
 #include "cli/command.h"
-#include "cli/svg.h"
 #include "core/error.h"
 #include "core/text.h"
+#include "report/svg.h"
 
 namespace shoal::cli {
 namespace {

@@ -5,9 +5,9 @@
 
 #include "cli/command.h"
 #include "core/error.h"
+#include "core/interrupt.h"
 #include "core/text.h"
 #include "data/openwebtext.h"
-#include "train/interrupt.h"
 
 namespace shoal::cli {
 namespace {

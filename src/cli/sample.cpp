@@ -12,20 +12,20 @@
 #include <optional>
 
 #include "cli/checkpoint_option.h"
+#include "config/layout.h"
+#include "config/pretrained.h"
 #include "core/clock.h"
 #include "core/error.h"
+#include "core/interrupt.h"
 #include "core/log.h"
 #include "core/text.h"
 #include "data/download.h"
 #include "data/tokenizer.h"
 #include "generate/generator.h"
 #include "generate/text_stream.h"
-#include "train/agree.h"
-#include "train/interrupt.h"
-#include "train/layout.h"
+#include "launch/ranks.h"
+#include "train/facts.h"
 #include "train/model_io.h"
-#include "train/pretrained.h"
-#include "train/ranks.h"
 
 namespace shoal::cli {
 namespace {

@@ -9,12 +9,12 @@
 #include <numeric>
 
 #include "cli/command.h"
-#include "cli/schedule_picture.h"
 #include "cli/sizes.h"
-#include "cli/svg.h"
+#include "config/layout.h"
 #include "core/terminal.h"
-#include "parallel/stages.h"
-#include "train/layout.h"
+#include "parallel/pipeline/stages.h"
+#include "report/schedule_picture.h"
+#include "report/svg.h"
 
 namespace shoal::cli {
 namespace {

@@ -6,11 +6,11 @@
 #include "cli/command.h"
 #include "cli/size_table.h"
 #include "cli/sizes.h"
+#include "config/follow.h"
+#include "config/layout.h"
 #include "core/error.h"
 #include "core/text.h"
-#include "train/config_follow.h"
-#include "train/layout.h"
-#include "train/ranks.h"
+#include "launch/ranks.h"
 
 namespace shoal::cli {
 namespace {

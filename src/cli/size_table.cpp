@@ -8,9 +8,9 @@
 #include <sstream>
 
 #include "cli/sizes.h"
+#include "config/layout.h"
 #include "core/error.h"
 #include "core/text.h"
-#include "train/layout.h"
 
 namespace shoal::cli {
 namespace {

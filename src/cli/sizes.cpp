@@ -4,9 +4,9 @@
 
 #include <filesystem>
 
+#include "config/layout.h"
 #include "core/text.h"
 #include "data/dataset.h"
-#include "train/layout.h"
 
 namespace shoal::cli {
 namespace {

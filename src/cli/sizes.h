@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "config/memory.h"
 #include "model/unit.h"
-#include "train/memory.h"
 
 namespace shoal::cli {
 

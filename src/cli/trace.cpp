@@ -2,8 +2,8 @@
 #include <memory>
 
 #include "cli/command.h"
-#include "cli/svg.h"
-#include "cli/trace_picture.h"
+#include "report/svg.h"
+#include "report/trace_picture.h"
 
 namespace shoal::cli {
 

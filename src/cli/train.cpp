@@ -5,9 +5,9 @@
 
 #include "cli/command.h"
 #include "cli/dry_run.h"
-#include "train/interrupt.h"
-#include "train/ranks.h"
-#include "train/tracer.h"
+#include "core/interrupt.h"
+#include "launch/ranks.h"
+#include "report/tracer.h"
 
 namespace shoal::cli {
 

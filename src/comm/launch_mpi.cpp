@@ -6,8 +6,8 @@
 #include <string_view>
 #include <thread>
 
+#include "comm/messages/run.h"
 #include "comm/mpi/load.h"
-#include "comm/mpi/run.h"
 #include "core/cores.h"
 #include "core/error.h"
 #include "core/log.h"
@@ -16,9 +16,9 @@ namespace shoal {
 namespace {
 
 // Where MPI cannot be loaded, ranks cannot agree on who says so: the first of every host does.
-mpi::Library& load_or_say(const Launch& launch) {
+messages::Transport& load_or_say(const Launch& launch) {
   try {
-    return mpi::load_library(launch);
+    return mpi::load_transport(launch);
   } catch (const UserError&) {
     for (const char* name : {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"}) {
       const char* local = std::getenv(name);
@@ -46,7 +46,7 @@ void warn_if_bound(const World& world) {
 }  // namespace
 
 void run_mpi(const WorldOptions& options, const RankBody& body) {
-  mpi::run_rank(load_or_say(detect_launch()), options, [&](World& world) {
+  messages::run_rank(load_or_say(detect_launch()), options, [&](World& world) {
     warn_if_bound(world);
     body(world);
   });

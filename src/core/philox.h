@@ -18,7 +18,7 @@ enum class Stream : std::uint32_t {
   shuffle = 4,     // epoch permutations
   sampling = 5,    // text generation: token position, sample index
   corpus = 6,      // synthetic data and splits by document
-  simulation = 8,  // what is drawn to predict a run: see core/distribution.h
+  simulation = 8,  // what is drawn to predict a run: see planner/distribution.h
 };
 
 struct PhiloxKey {

@@ -6,8 +6,8 @@
 
 #include "core/error.h"
 #include "core/text.h"
+#include "data/stored_tokenizer.h"
 #include "data/token_folder.h"
-#include "data/tokenizer.h"
 
 namespace shoal {
 

@@ -1,7 +1,8 @@
 // The OpenWebText corpus, as it is distributed, to GPT-2's tokens.
 #pragma once
 
-#include "data/prepare.h"
+#include "data/dataset.h"
+#include "data/prepare_options.h"
 
 namespace shoal {
 

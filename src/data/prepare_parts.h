@@ -6,7 +6,7 @@
 #include <span>
 
 #include "data/dataset.h"
-#include "data/prepare.h"
+#include "data/prepare_options.h"
 #include "data/split_writer.h"
 #include "data/staged_folder.h"
 #include "data/tokenizer.h"

@@ -35,7 +35,7 @@ class Tokenizer {
   // UTF-8 character. Throws UserError for an id outside [0, vocab_size).
   virtual std::string decode(std::span<const std::int32_t> tokens) const = 0;
 
-  // Everything tokenizer_from_json needs: {"name": ..., ...}, with no other file.
+  // Everything tokenizer_from_json (data/stored_tokenizer.h) needs: {"name": ..., ...}, with no other file.
   virtual nlohmann::json to_json() const = 0;
 };
 
@@ -59,10 +59,5 @@ std::unique_ptr<Tokenizer> make_byte_tokenizer();
 // GPT-2's byte-level BPE from encoder.json and vocab.bpe, or by Hugging Face's names vocab.json and
 // merges.txt. Throws UserError when the files are missing or do not belong together.
 std::unique_ptr<Tokenizer> load_gpt2_tokenizer(const std::filesystem::path& folder);
-
-// The inverse of to_json. `source` is the file or folder that the JSON came from, for error messages only.
-// Throws UserError when the JSON does not describe a tokenizer.
-std::unique_ptr<Tokenizer> tokenizer_from_json(const nlohmann::json& json,
-                                               const std::filesystem::path& source);
 
 }  // namespace shoal

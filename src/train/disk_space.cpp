@@ -6,11 +6,11 @@
 #include <system_error>
 
 #include "checkpoint/store.h"
+#include "config/layout.h"
+#include "config/memory.h"
 #include "core/log.h"
 #include "core/text.h"
 #include "model/unit.h"
-#include "train/layout.h"
-#include "train/memory.h"
 
 namespace shoal {
 namespace {

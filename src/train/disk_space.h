@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <string>
 
-#include "train/config.h"
+#include "config/config.h"
 
 namespace shoal {
 

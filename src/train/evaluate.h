@@ -12,7 +12,7 @@
 
 #include "core/progress.h"
 #include "data/token_file.h"
-#include "parallel/pipeline.h"
+#include "parallel/pipeline/pipeline.h"
 
 namespace shoal {
 

@@ -3,15 +3,17 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "comm/agreement.h"
+#include "config/layout.h"
+#include "config/memory.h"
+#include "config/pretrained.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "core/text.h"
 #include "core/version.h"
+#include "data/stored_tokenizer.h"
+#include "ops/make_backend.h"
 #include "parallel/backend_ranks.h"
-#include "train/agree.h"
-#include "train/layout.h"
-#include "train/memory.h"
-#include "train/pretrained.h"
 
 namespace shoal {
 namespace {

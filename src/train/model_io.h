@@ -12,10 +12,11 @@
 #include "checkpoint/reader.h"
 #include "checkpoint/store.h"
 #include "checkpoint/worker_source.h"
+#include "config/config.h"
 #include "data/dataset.h"
 #include "data/tokenizer.h"
-#include "parallel/data_engine.h"
-#include "train/config.h"
+#include "ops/make_backend.h"
+#include "parallel/data/data_engine.h"
 
 namespace shoal {
 

@@ -5,8 +5,8 @@
 #include <array>
 #include <chrono>
 
+#include "comm/agreement.h"
 #include "core/error.h"
-#include "train/agree.h"
 
 namespace shoal {
 

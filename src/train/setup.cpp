@@ -5,18 +5,18 @@
 #include <fstream>
 #include <thread>
 
+#include "config/follow.h"
+#include "config/layout.h"
+#include "config/memory.h"
+#include "config/pretrained.h"
 #include "core/clock.h"
 #include "core/cores.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "core/text.h"
 #include "model/unit.h"
-#include "train/agree.h"
-#include "train/config_follow.h"
-#include "train/layout.h"
-#include "train/memory.h"
+#include "train/facts.h"
 #include "train/model_io.h"
-#include "train/pretrained.h"
 #include "train/start.h"
 
 namespace shoal {

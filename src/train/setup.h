@@ -5,10 +5,10 @@
 
 #include "checkpoint/run_lock.h"
 #include "comm/world.h"
+#include "config/config.h"
 #include "data/batch_sampler.h"
 #include "data/dataset.h"
 #include "optim/lr_schedule.h"
-#include "train/config.h"
 
 namespace shoal {
 

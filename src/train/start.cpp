@@ -5,12 +5,12 @@
 
 #include "checkpoint/reader.h"
 #include "checkpoint/store.h"
+#include "config/pretrained.h"
+#include "config/schema.h"
 #include "core/log.h"
 #include "core/text.h"
-#include "train/agree.h"
-#include "train/config_schema.h"
+#include "train/facts.h"
 #include "train/model_io.h"
-#include "train/pretrained.h"
 
 namespace shoal {
 namespace {

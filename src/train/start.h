@@ -7,9 +7,9 @@
 #include <string>
 
 #include "comm/communicator.h"
+#include "config/config.h"
 #include "core/error.h"
 #include "data/dataset.h"
-#include "train/config.h"
 
 namespace shoal {
 

@@ -6,11 +6,11 @@
 #include <span>
 #include <vector>
 
+#include "core/interrupt.h"
 #include "data/batch_loader.h"
 #include "model/arena.h"
-#include "parallel/pipeline.h"
-#include "parallel/shard_plan.h"
-#include "train/interrupt.h"
+#include "parallel/data/shard_plan.h"
+#include "parallel/pipeline/pipeline.h"
 
 namespace shoal {
 

@@ -7,9 +7,9 @@
 #include <optional>
 
 #include "comm/communicator.h"
-#include "parallel/topology.h"
-#include "train/interrupt.h"
-#include "train/metrics.h"
+#include "core/interrupt.h"
+#include "parallel/gossip/topology.h"
+#include "report/metrics.h"
 
 namespace shoal {
 

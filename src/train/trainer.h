@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "comm/world.h"
-#include "train/config.h"
+#include "config/config.h"
 
 namespace shoal {
 

@@ -7,7 +7,7 @@
 
 #include "data/batch_loader.h"
 #include "ops/repeated.h"
-#include "parallel/data_engine.h"
+#include "parallel/data/data_engine.h"
 #include "train/step_batches.h"
 
 namespace shoal {

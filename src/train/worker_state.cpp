@@ -5,10 +5,10 @@
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/worker_source.h"
+#include "config/pretrained.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "core/text.h"
-#include "train/pretrained.h"
 
 namespace shoal {
 namespace {

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "checkpoint/writer.h"
-#include "parallel/data_engine.h"
+#include "parallel/data/data_engine.h"
 #include "parallel/mesh.h"
 #include "train/model_io.h"
 

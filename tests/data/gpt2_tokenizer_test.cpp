@@ -12,8 +12,8 @@
 #include "core/utf8.h"
 #include "data/gpt2_split.h"
 #include "data/gpt2_tokenizer.h"
+#include "data/stored_tokenizer.h"
 #include "data/temp_folder.h"
-#include "data/tokenizer.h"
 
 namespace shoal {
 namespace {

@@ -1,4 +1,5 @@
 #include "data/openwebtext.h"
+#include "data/prepare.h"
 
 #include <gmock/gmock.h>
 

@@ -1,5 +1,5 @@
 // The char and bytes tokenizers, and what all tokenizers share.
-#include "data/tokenizer.h"
+#include "data/stored_tokenizer.h"
 
 #include <gmock/gmock.h>
 

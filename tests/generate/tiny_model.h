@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "comm/communicator.h"
-#include "parallel/data_engine.h"
+#include "parallel/data/data_engine.h"
 
 namespace shoal::test {
 

@@ -1,6 +1,7 @@
 // Whole models: what they compute does not depend on how they are asked to compute it. One thread is enough
 // but for the test that more of them change nothing.
 #include "model/gpt.h"
+#include "ops/make_backend.h"
 
 #include <gmock/gmock.h>
 

@@ -9,6 +9,7 @@
 #include "comm/world.h"
 #include "model/boxes.h"
 #include "model/trainee.h"
+#include "ops/make_backend.h"
 #include "ops/tolerance.h"
 
 namespace shoal::test {

@@ -9,7 +9,7 @@
 #include "core/error.h"
 #include "model/gpt.h"
 #include "ops/dry/dry_backend.h"
-#include "parallel/data_engine.h"
+#include "parallel/data/data_engine.h"
 
 namespace shoal::test {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "model/gpt.h"
 #include "ops/buffer.h"
-#include "parallel/data_engine.h"
+#include "parallel/data/data_engine.h"
 
 namespace shoal::test {
 

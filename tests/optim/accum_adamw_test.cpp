@@ -4,6 +4,7 @@
 #include <string>
 
 #include "ops/conformance.h"
+#include "ops/make_backend.h"
 #include "optim/adamw.h"
 
 namespace shoal::test {

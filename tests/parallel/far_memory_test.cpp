@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "ops/far_backend.h"
+#include "parallel/gossip/topology_schemes.h"
 #include "parallel/gossip_run.h"
 
 namespace shoal::test {

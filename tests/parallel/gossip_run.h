@@ -3,6 +3,7 @@
 
 #include <cctype>
 
+#include "parallel/gossip/topology_schemes.h"
 #include "parallel/ranks_run.h"
 
 namespace shoal::test {

@@ -11,9 +11,9 @@
 #include "comm/world.h"
 #include "model/trainee.h"
 #include "parallel/backend_ranks.h"
-#include "parallel/data_engine.h"
-#include "parallel/pipeline.h"
-#include "parallel/stages.h"
+#include "parallel/data/data_engine.h"
+#include "parallel/pipeline/pipeline.h"
+#include "parallel/pipeline/stages.h"
 
 namespace shoal::test {
 

@@ -7,8 +7,8 @@
 #include <thread>
 #include <vector>
 
-#include "comm/fake_mpi.h"
-#include "comm/mpi/run.h"
+#include "comm/fake_transport.h"
+#include "comm/messages/run.h"
 #include "comm/world.h"
 #include "core/error.h"
 
@@ -30,9 +30,9 @@ inline void run_over(Transport transport, const WorldOptions& options, const Ran
     std::vector<std::jthread> threads;
     for (int rank = 0; rank < options.ranks; ++rank) {
       threads.emplace_back([&, rank] {
-        FakeLibrary library(network, rank);
+        FakeTransport sockets(network, rank);
         try {
-          mpi::run_rank(library, options, body);
+          messages::run_rank(sockets, options, body);
         } catch (const StoppedByPeer&) {
         } catch (...) {
           const std::lock_guard lock(mutex);

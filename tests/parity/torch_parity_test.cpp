@@ -15,6 +15,7 @@
 
 #include "checkpoint/safetensors.h"
 #include "model/trainee.h"
+#include "ops/make_backend.h"
 
 namespace shoal::test {
 namespace {

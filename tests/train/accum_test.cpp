@@ -1,6 +1,6 @@
 // Runs with AccumAdamW: what is AdamW, what goes on exactly, and what a resume refuses.
-#include "train/layout.h"
-#include "train/memory.h"
+#include "config/layout.h"
+#include "config/memory.h"
 #include "train/tiny_run.h"
 
 namespace shoal::test {

@@ -3,7 +3,7 @@
 
 #include <gmock/gmock.h>
 
-#include "train/layout.h"
+#include "config/layout.h"
 #include "train/model_io.h"
 #include "train/tiny_run.h"
 

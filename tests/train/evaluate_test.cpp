@@ -7,8 +7,9 @@
 
 #include "comm/world.h"
 #include "data/temp_folder.h"
-#include "parallel/data_engine.h"
-#include "parallel/stages.h"
+#include "ops/make_backend.h"
+#include "parallel/data/data_engine.h"
+#include "parallel/pipeline/stages.h"
 
 namespace shoal::test {
 namespace {

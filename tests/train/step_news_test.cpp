@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "comm/world.h"
+#include "parallel/gossip/topology_schemes.h"
 
 namespace shoal::test {
 namespace {

@@ -15,7 +15,7 @@
 #include "core/log.h"
 #include "data/prepare.h"
 #include "data/temp_folder.h"
-#include "train/metrics.h"
+#include "report/metrics.h"
 #include "train/trainer.h"
 
 namespace shoal::test {

@@ -51,7 +51,7 @@ void avoid_forbidden_reads() {
 
 bool has_module(Launch::Kind kind) { return !look_for_module(implementation(kind)).empty(); }
 
-Library& load_library(const Launch& launch) {
+messages::Transport& load_transport(const Launch& launch) {
   const auto& mpi = implementation(launch.kind);
   const auto path = module_for(launch, mpi);
   avoid_forbidden_reads();

@@ -46,19 +46,19 @@ Clique::Clique(std::shared_ptr<Watch> watch, const ncclUniqueId& id, int rank, i
   check(cudaSetDevice(watch_->device()));
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
-  watch_->begin(*this, description,
+  watch_->begin(comm_, description,
                 [&](ncclComm_t) { return ncclCommInitRankConfig(&comm_, size, id, rank, &config); });
 }
 
-Clique::~Clique() { watch_->leave(*this, std::uncaught_exceptions() > exceptions_); }
+Clique::~Clique() { watch_->leave(comm_, std::uncaught_exceptions() > exceptions_); }
 
 void Clique::connect(const Description& description) { settle(description); }
 
 void Clique::begin(const Description& description, const Step& step) {
-  watch_->begin(*this, description, step);
+  watch_->begin(comm_, description, step);
 }
 
-void Clique::settle(const Description& description) { watch_->settle(*this, description); }
+void Clique::settle(const Description& description) { watch_->settle(comm_, description); }
 
 Request Clique::collective(Description description, const std::function<void(const Description&)>& steps) {
   auto job = std::make_shared<Job>();

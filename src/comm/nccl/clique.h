@@ -35,8 +35,6 @@ class Clique {
   Request collective(Description description, const std::function<void(const Description&)>& steps);
 
  private:
-  friend class Watch;  // which aborts it
-
   std::shared_ptr<Watch> watch_;
   int exceptions_ = std::uncaught_exceptions();
   Stream stream_ = make_stream();

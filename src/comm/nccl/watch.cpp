@@ -4,7 +4,6 @@
 #include <chrono>
 
 #include "comm/arguments.h"
-#include "comm/nccl/clique.h"
 #include "core/error.h"
 
 namespace shoal::nccl {
@@ -67,24 +66,24 @@ void Watch::add(std::shared_ptr<Job> job) {
   jobs_.push_back(std::move(job));
 }
 
-void Watch::begin(Clique& clique, const Description& description, const Step& step) {
+void Watch::begin(ncclComm_t& comm, const Description& description, const Step& step) {
   check();
   ncclResult_t result = ncclSuccess;
   std::string why;
   {
     const std::scoped_lock lock(mutex_);
     if (end_ == End::none) {
-      const bool first = !clique.comm_;
-      result = step(clique.comm_);
-      if (first && clique.comm_) cliques_.push_back(&clique);
-      if (result != ncclSuccess && result != ncclInProgress) why = text_of(result, clique.comm_);
+      const bool first = !comm;
+      result = step(comm);
+      if (first && comm) comms_.push_back(&comm);
+      if (result != ncclSuccess && result != ncclInProgress) why = text_of(result, comm);
     }
   }
   check();
   if (!why.empty()) fail_with(fmt::format("{}: {}", description.text(), why));
 }
 
-void Watch::settle(Clique& clique, const Description& description) {
+void Watch::settle(ncclComm_t& comm, const Description& description) {
   settling_ = true;
   const Settled settled{settling_};
   const Stopwatch since;
@@ -94,11 +93,11 @@ void Watch::settle(Clique& clique, const Description& description) {
     check();
     {
       const std::scoped_lock lock(mutex_);
-      if (clique.comm_) {
-        const auto result = ncclCommGetAsyncError(clique.comm_, &state);
+      if (comm) {
+        const auto result = ncclCommGetAsyncError(comm, &state);
         if (result != ncclSuccess) state = result;
         if (state == ncclSuccess) return;
-        if (state != ncclInProgress) why = text_of(state, clique.comm_);
+        if (state != ncclInProgress) why = text_of(state, comm);
       }
     }
     if (!why.empty()) fail_with(fmt::format("{}: {}", description.text(), why));
@@ -127,19 +126,19 @@ void Watch::fail_with(const std::string& why) {
 }
 
 // What others still need of it ends when they leave, too.
-void Watch::leave(Clique& clique, bool unwinding) noexcept {
+void Watch::leave(ncclComm_t& comm, bool unwinding) noexcept {
   std::unique_lock lock(mutex_);
-  std::erase(cliques_, &clique);
-  if (!clique.comm_) return;
-  ncclResult_t state = unwinding || end_ != End::none ? ncclInternalError : ncclCommFinalize(clique.comm_);
+  std::erase(comms_, &comm);
+  if (!comm) return;
+  ncclResult_t state = unwinding || end_ != End::none ? ncclInternalError : ncclCommFinalize(comm);
   for (const Stopwatch since; state == ncclInProgress && since.seconds() < kFinish && end_ == End::none;) {
     lock.unlock();
     std::this_thread::sleep_for(kPause);
     lock.lock();
-    if (ncclCommGetAsyncError(clique.comm_, &state) != ncclSuccess) state = ncclInternalError;
+    if (ncclCommGetAsyncError(comm, &state) != ncclSuccess) state = ncclInternalError;
   }
-  state == ncclSuccess ? ncclCommDestroy(clique.comm_) : ncclCommAbort(clique.comm_);
-  clique.comm_ = nullptr;
+  state == ncclSuccess ? ncclCommDestroy(comm) : ncclCommAbort(comm);
+  comm = nullptr;
 }
 
 void Watch::run() {
@@ -154,7 +153,7 @@ void Watch::run() {
 void Watch::look() {
   if (ranks_.stopped()) return end(End::stopped, "");
   look_at_jobs();
-  if (end_ == End::none && !settling_) look_at_cliques();
+  if (end_ == End::none && !settling_) look_at_communicators();
 }
 
 void Watch::look_at_jobs() {
@@ -176,17 +175,17 @@ void Watch::look_at_jobs() {
   std::erase(jobs_, nullptr);
 }
 
-void Watch::look_at_cliques() {
-  for (const auto* clique : cliques_) {
+void Watch::look_at_communicators() {
+  for (const auto* comm : comms_) {
     ncclResult_t state = ncclSuccess;
-    if (const auto result = ncclCommGetAsyncError(clique->comm_, &state); result != ncclSuccess) {
+    if (const auto result = ncclCommGetAsyncError(*comm, &state); result != ncclSuccess) {
       state = result;
     }
     if (state == ncclSuccess || state == ncclInProgress) continue;
     if (!nccl_failed_) nccl_failed_.emplace();
     if (nccl_failed_->seconds() < kSaysWhy) return;
     const auto what = jobs_.empty() ? "between collectives" : jobs_.front()->description.text();
-    return end(End::failed, fmt::format("{}: {}", what, text_of(state, clique->comm_)));
+    return end(End::failed, fmt::format("{}: {}", what, text_of(state, *comm)));
   }
 }
 
@@ -194,11 +193,11 @@ void Watch::end(End how, const std::string& why) noexcept {
   if (end_ != End::none) return;
   why_ = why;
   end_ = how;
-  for (auto* clique : cliques_) {
-    ncclCommAbort(clique->comm_);
-    clique->comm_ = nullptr;
+  for (auto* comm : comms_) {
+    ncclCommAbort(*comm);
+    *comm = nullptr;
   }
-  cliques_.clear();
+  comms_.clear();
   jobs_.clear();
 }
 

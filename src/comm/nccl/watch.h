@@ -44,8 +44,6 @@ struct Job {
   std::optional<Stopwatch> waited;  // since it is ready and awaited. Of the watch's thread.
 };
 
-class Clique;
-
 class Watch {
  public:
   // `ranks` outlives it.
@@ -62,12 +60,13 @@ class Watch {
   void abandon() noexcept;
   void add(std::shared_ptr<Job> job);
 
-  // Of cliques. A step is made while nobody aborts; settle() returns when NCCL has come to the end of what
-  // it began with it on the host. Both throw as check() does, and when NCCL fails.
+  // Calls on a communicator, which is null before it is made and after it has been aborted; the mutex of this
+  // object guards it. begin() makes a call while nobody aborts; settle() returns when NCCL has finished the
+  // call on the host. Both throw as check() does, and when NCCL fails. leave() destroys the communicator.
   using Step = std::function<ncclResult_t(ncclComm_t)>;
-  void begin(Clique& clique, const Description& description, const Step& step);
-  void settle(Clique& clique, const Description& description);
-  void leave(Clique& clique, bool unwinding) noexcept;
+  void begin(ncclComm_t& comm, const Description& description, const Step& step);
+  void settle(ncclComm_t& comm, const Description& description);
+  void leave(ncclComm_t& comm, bool unwinding) noexcept;
 
  private:
   enum class End : std::uint8_t { none, stopped, failed, abandoned };
@@ -76,7 +75,7 @@ class Watch {
   // With the mutex held.
   void look();
   void look_at_jobs();
-  void look_at_cliques();
+  void look_at_communicators();
   void end(End how, const std::string& why) noexcept;
 
   std::string overdue(const Description& description) const;
@@ -92,7 +91,7 @@ class Watch {
   std::atomic<End> end_ = End::none;
   std::string why_;
   std::deque<std::shared_ptr<Job>> jobs_;
-  std::vector<Clique*> cliques_;
+  std::vector<ncclComm_t*> comms_;
   std::optional<Stopwatch> nccl_failed_;
   std::atomic<bool> settling_ = false;  // the rank's thread sees itself what NCCL says
   std::thread thread_;

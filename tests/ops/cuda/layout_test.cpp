@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "ops/cuda/cuda.h"
+#include "parallel/gossip/topology_schemes.h"
 #include "parallel/gossip_run.h"
 
 namespace shoal::test {

@@ -4,14 +4,16 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "comm/mpi/library.h"
+#include "comm/messages/transport.h"
 
 namespace shoal::mpi {
 namespace {
 
+using messages::Channel, messages::Handle, messages::State, messages::kAnyRank;
+
 static_assert(sizeof(MPI_Request) <= sizeof(Handle));
 
-class MpiLibrary final : public Library {
+class MpiTransport final : public messages::Transport {
  public:
   bool start() override {
 #ifdef OPEN_MPI
@@ -104,8 +106,8 @@ class MpiLibrary final : public Library {
 }  // namespace
 }  // namespace shoal::mpi
 
-extern "C" __attribute__((visibility("default"))) shoal::mpi::Library* shoal_mpi_library();
-extern "C" shoal::mpi::Library* shoal_mpi_library() {
-  static shoal::mpi::MpiLibrary library;
-  return &library;
+extern "C" __attribute__((visibility("default"))) shoal::messages::Transport* shoal_mpi_transport();
+extern "C" shoal::messages::Transport* shoal_mpi_transport() {
+  static shoal::mpi::MpiTransport transport;
+  return &transport;
 }

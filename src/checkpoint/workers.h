@@ -1,0 +1,27 @@
+// Checkpoints of runs in which several workers each train a model of their own (gossip): every tensor is
+// there once per worker, as "worker.3.NAME", and the state's "workers" is their number. A checkpoint of one
+// model has plain names and no such field.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "checkpoint/manifest.h"
+
+namespace shoal {
+
+// Of CheckpointInfo::state: how many, and what else of the state each one has for itself.
+inline constexpr const char *kWorkersField = "workers", *kWorkerStatesField = "worker_states";
+
+std::string worker_tensor_name(int worker, std::string_view name);
+
+// How many workers a checkpoint is of: 1 where it has plain names. Throws UserError naming `directory` when
+// the number is none, or is not that of the tensors: all workers have the same, and nobody else has any.
+int workers_of(const Manifest& manifest, const std::filesystem::path& directory);
+
+// What one worker's checkpoint would list: plain names, in the order of worker 0's, without slices.
+std::vector<TensorRecord> tensors_of_one_worker(const Manifest& manifest, int workers);
+
+}  // namespace shoal

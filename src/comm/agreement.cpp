@@ -1,0 +1,142 @@
+#include "comm/agreement.h"
+
+#include <cstring>
+#include <exception>
+#include <map>
+
+#include "core/error.h"
+
+namespace shoal {
+namespace {
+
+// A text as the elements that collectives take; its length goes ahead of it.
+class Words {
+ public:
+  explicit Words(std::size_t bytes) : words_((bytes + 3) / 4) {}
+  explicit Words(const std::string& text) : Words(text.size()) {
+    if (!text.empty()) std::memcpy(words_.data(), text.data(), text.size());
+  }
+  Tensor tensor() { return {words_.data(), DType::i32, {static_cast<std::int64_t>(words_.size())}}; }
+  std::string text(std::size_t bytes) const { return {reinterpret_cast<const char*>(words_.data()), bytes}; }
+
+ private:
+  std::vector<std::int32_t> words_;
+};
+
+Tensor one(std::int32_t& value) { return {&value, DType::i32, {1}}; }
+
+// The lowest rank for which something holds, -1 where it holds for none.
+int first_with(Communicator& ranks, bool holds) {
+  // Counted from the end, so that the lowest rank has the largest number.
+  std::int32_t place = holds ? ranks.size() - ranks.rank() : 0;
+  ranks.all_reduce(one(place), ReduceOp::max).wait();
+  return place == 0 ? -1 : ranks.size() - place;
+}
+
+// Facts as one text and back; neither names nor values hold a zero byte.
+std::string pack(const std::vector<Fact>& facts) {
+  std::string text;
+  for (const auto& [name, value] : facts) (text += name).append(1, '\0').append(value).append(1, '\0');
+  return text;
+}
+std::vector<Fact> unpack(std::string_view text) {
+  std::vector<Fact> facts;
+  const auto next = [&] {
+    const auto end = text.find('\0');
+    const std::string part(text.substr(0, end));
+    text.remove_prefix(end + 1);
+    return part;
+  };
+  while (!text.empty()) {
+    auto name = next();
+    facts.push_back({std::move(name), next()});
+  }
+  return facts;
+}
+
+}  // namespace
+
+std::string broadcast_text(Communicator& ranks, std::string text, int root) {
+  if (ranks.size() == 1) return text;
+  auto length = static_cast<std::int32_t>(text.size());
+  ranks.broadcast(one(length), root).wait();
+  const auto bytes = static_cast<std::size_t>(length);
+  Words words = ranks.rank() == root ? Words(text) : Words(bytes);
+  ranks.broadcast(words.tensor(), root).wait();
+  return words.text(bytes);
+}
+
+std::string first_text(Communicator& ranks, const std::string& text) {
+  const int speaker = first_with(ranks, !text.empty());
+  return speaker < 0 ? "" : broadcast_text(ranks, text, speaker);
+}
+
+void send_text(Communicator& ranks, const std::string& text, int to) {
+  auto length = static_cast<std::int32_t>(text.size());
+  ranks.send(one(length), to).wait();
+  ranks.send(Words(text).tensor(), to).wait();
+}
+
+std::string receive_text(Communicator& ranks, int from) {
+  std::int32_t length = 0;
+  ranks.receive(one(length), from).wait();
+  Words words(static_cast<std::size_t>(length));
+  ranks.receive(words.tensor(), from).wait();
+  return words.text(static_cast<std::size_t>(length));
+}
+
+void all_or_none(Communicator& ranks, const std::function<void()>& stage) {
+  if (ranks.size() == 1) return stage();
+  std::exception_ptr failure;
+  try {
+    stage();
+  } catch (const StoppedByPeer&) {
+    throw;
+  } catch (const Error&) {
+    failure = std::current_exception();
+  }
+  const int failed = first_with(ranks, failure != nullptr);
+  if (failure) std::rethrow_exception(failure);
+  if (failed >= 0) ranks.barrier();  // which that rank does not come to
+}
+
+void some_for_all(Communicator& ranks, bool here, const std::function<void()>& stage) {
+  if (ranks.size() == 1) return stage();
+  constexpr char kUser = 'u', kOther = 'o';  // the failure's kind goes ahead of its text
+  std::string failure;
+  try {
+    if (here) stage();
+  } catch (const StoppedByPeer&) {
+    throw;
+  } catch (const UserError& error) {
+    failure = kUser + std::string(error.what());
+  } catch (const Error& error) {
+    failure = kOther + std::string(error.what());
+  }
+  failure = first_text(ranks, failure);
+  if (failure.empty()) return;
+  if (failure[0] == kUser) throw UserError(failure.substr(1));
+  throw Error(failure.substr(1));
+}
+
+void require_agreement(Communicator& ranks, const std::vector<Fact>& facts) {
+  const auto first = unpack(broadcast_text(ranks, pack(facts)));
+  std::map<std::string, std::string> mine;
+  for (const auto& [name, value] : facts) mine[name] = value;
+  std::string differences;
+  const auto compare = [&](const std::string& name, const std::string& theirs, const std::string& ours) {
+    if (theirs != ours) differences += fmt::format("\n  {}: {} (rank 0 has {})", name, ours, theirs);
+  };
+  for (const auto& [name, value] : first) {
+    const auto found = mine.extract(name);
+    compare(name, value, found ? found.mapped() : "nothing");
+  }
+  for (const auto& [name, value] : mine) compare(name, "nothing", value);
+  all_or_none(ranks, [&] {
+    if (differences.empty()) return;
+    fail_user("it was not started as rank 0 was:{}\ngive every rank the same program, config and data",
+              differences);
+  });
+}
+
+}  // namespace shoal

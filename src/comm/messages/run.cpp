@@ -1,0 +1,111 @@
+#include "comm/messages/run.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <functional>
+#include <new>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "comm/launch.h"
+#include "comm/messages/communicator.h"
+#include "comm/messages/engine.h"
+#include "core/cores.h"
+#include "core/error.h"
+#include "core/log.h"
+
+namespace shoal::messages {
+namespace {
+
+std::uint64_t hash(std::string_view bytes) { return std::hash<std::string_view>()(bytes); }
+
+std::uint64_t cores_hash() {
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  ::sched_getaffinity(0, sizeof allowed, &allowed);
+  return hash({reinterpret_cast<const char*>(&allowed), sizeof allowed});
+}
+
+LocalShare ask_around(Communicator& ranks) {
+  std::vector<Seating> seatings(static_cast<std::size_t>(ranks.size()));
+  Seating mine{host_hash(), cores_hash()};
+  constexpr auto kWords = static_cast<std::int64_t>(sizeof(Seating) / sizeof(std::int32_t));
+  ranks.set_purpose("start of the run");
+  ranks.all_gather({seatings.data(), DType::i32, {ranks.size() * kWords}}, {&mine, DType::i32, {kWords}})
+      .wait();
+  ranks.set_purpose("");
+  return local_share(seatings, ranks.rank());
+}
+
+// "Open MPI v4.1.4, package: ..." or "MPICH Version:\t4.0.2\n..." as "Open MPI 4.1.4".
+std::string short_version(std::string_view version) {
+  version = version.substr(0, version.find_first_of(",\n"));
+  std::string text;
+  for (std::string_view word : {"Open MPI", "MPICH"}) {
+    if (version.starts_with(word)) text = word;
+  }
+  const auto digit = version.find_first_of("0123456789");
+  if (text.empty() || digit == std::string_view::npos) return std::string(version);
+  return text + " " + std::string(version.substr(digit));
+}
+
+std::string plural(int n, std::string_view what) {
+  return fmt::format("{} {}{}", n, what, n == 1 ? "" : "s");
+}
+
+void run_body(Engine& engine, const std::string& version, const RankBody& body) {
+  const auto ranks = make_communicator(engine, engine.world());
+  const auto share = ask_around(*ranks);
+  World world{*ranks, share.local_rank, share.local_size, std::max(1, usable_cores() / share.sharing),
+              fmt::format("{} on {} ({})", plural(ranks->size(), "rank"), plural(share.hosts, "host"),
+                          short_version(version))};
+  log::mute_thread(ranks->rank() > 0);
+  body(world);
+  const auto end = make_communicator(engine, engine.add_group(kEndGroup, engine.world()->members));
+  end->set_purpose("end of the run");
+  end->barrier();
+}
+
+[[noreturn]] void rethrow_with(const std::string& prefix) {
+  try {
+    throw;
+  } catch (const UserError& error) {
+    throw UserError(prefix + error.what());
+  } catch (const std::bad_alloc&) {
+    throw Error(prefix + "out of memory");
+  } catch (const std::exception& error) {
+    throw Error(prefix + error.what());
+  }
+}
+
+// To be called while the failure is handled.
+[[noreturn]] void end_failed(Engine& engine, Engine::Verdict verdict) {
+  const auto& group = *engine.world();
+  if (!verdict.report) {
+    engine.linger();
+    throw StoppedByPeer();
+  }
+  if (verdict.same_everywhere || group.members.size() == 1) throw;
+  rethrow_with(fmt::format("rank {}: ", group.rank));
+}
+
+}  // namespace
+
+void run_rank(Transport& transport, const WorldOptions& options, const RankBody& body) {
+  Engine engine(transport, options.deadline_seconds);
+  try {
+    run_body(engine, transport.version(), body);
+    engine.finish();
+  } catch (const StoppedByPeer&) {
+    end_failed(engine, engine.stopped_by_peer());
+  } catch (const std::exception& error) {
+    end_failed(engine, engine.fail(error.what()));
+  } catch (...) {
+    end_failed(engine, engine.fail("unknown exception"));
+  }
+}
+
+}  // namespace shoal::messages

@@ -1,0 +1,263 @@
+// Ranks as threads of one process: they read and write each other's memory (comm/threads/operation.h).
+#include <algorithm>
+#include <exception>
+#include <map>
+#include <mutex>
+#include <numeric>
+#include <thread>
+#include <typeinfo>
+
+#include "comm/arguments.h"
+#include "comm/threads/operation.h"
+#include "comm/world.h"
+#include "core/cores.h"
+#include "core/log.h"
+
+namespace shoal {
+namespace {
+
+// What the members of a group share.
+class Hub {
+ public:
+  Hub(ThreadsRun& run, std::vector<int> members) : run_(run), collectives_(run, std::move(members)) {}
+
+  ThreadsRun& run() { return run_; }
+  const std::vector<int>& members() const { return collectives_.members(); }
+  Line& collectives() { return collectives_; }
+
+  // Member 0 of it sends, member 1 receives.
+  Line& messages(int from, int to) {
+    const std::scoped_lock lock(mutex_);
+    const auto member = [&](int rank) { return members()[static_cast<std::size_t>(rank)]; };
+    return messages_.try_emplace({from, to}, run_, std::vector{member(from), member(to)}).first->second;
+  }
+
+  // The group of `members`, ranks of this one, that split number `number` gives: the first to ask makes it.
+  std::shared_ptr<Hub> part(std::int64_t number, const std::vector<int>& members) {
+    const std::scoped_lock lock(mutex_);
+    auto& part = parts_[{number, members.front()}];
+    if (!part.hub) {
+      std::vector<int> ranks;
+      for (int member : members) ranks.push_back(collectives_.members()[static_cast<std::size_t>(member)]);
+      part.hub = std::make_shared<Hub>(run_, std::move(ranks));
+    }
+    auto hub = part.hub;
+    if (++part.taken == members.size()) parts_.erase({number, members.front()});
+    return hub;
+  }
+
+ private:
+  struct Part {
+    std::shared_ptr<Hub> hub;
+    std::size_t taken = 0;
+  };
+
+  ThreadsRun& run_;
+  Line collectives_;
+  std::mutex mutex_;
+  std::map<std::pair<int, int>, Line> messages_;        // from, to
+  std::map<std::pair<std::int64_t, int>, Part> parts_;  // number of the split, first member
+};
+
+// A member's side of an operation.
+class Joined final : public Request::Pending {
+ public:
+  explicit Joined(std::shared_ptr<Hub> hub) : hub_(std::move(hub)) {}
+  Joined(const Joined&) = delete;
+  Joined& operator=(const Joined&) = delete;
+
+  // Waits; but where an exception passes, only for what no other rank can hold up.
+  ~Joined() override {
+    if (!operation_ || operation_->done()) return;
+    if (std::uncaught_exceptions() > exceptions_ && !operation_->ready()) {
+      hub_->run().stop(fmt::format("a rank gave up {}", operation_->describe()));
+      operation_->leave();
+      return;
+    }
+    try {
+      operation_->wait(member_);
+    } catch (const std::exception&) {  // the run has been stopped, and says why
+    }
+  }
+
+  bool join(Line& line, int member, const Call& call, Buffers buffers, const std::string& purpose) {
+    member_ = member;
+    operation_ = line.join(member, call, buffers, purpose);
+    return operation_->done();
+  }
+
+  void wait() override { std::exchange(operation_, nullptr)->wait(member_); }
+
+ private:
+  std::shared_ptr<Hub> hub_;
+  std::shared_ptr<Operation> operation_;
+  int member_ = 0;
+  int exceptions_ = std::uncaught_exceptions();
+};
+
+class ThreadsCommunicator final : public Communicator {
+ public:
+  ThreadsCommunicator(std::shared_ptr<Hub> hub, int rank) : hub_(std::move(hub)), rank_(rank) {}
+
+  std::string_view name() const override { return "threads"; }
+  int rank() const override { return rank_; }
+  int size() const override { return static_cast<int>(hub_->members().size()); }
+
+  Request all_reduce(const Tensor& x, ReduceOp op) override {
+    check_reducible(x.dtype);
+    return call({Collective::all_reduce, x.dtype, x.count(), op}, x, x);
+  }
+
+  Request reduce_scatter(const Tensor& out, const Tensor& x, ReduceOp op) override {
+    check_reducible(x.dtype);
+    check_parts("reduce_scatter", x, out, size());
+    return call({Collective::reduce_scatter, x.dtype, x.count(), op}, x, out);
+  }
+
+  Request all_gather(const Tensor& out, const Tensor& x) override {
+    check_parts("all_gather", out, x, size());
+    return call({Collective::all_gather, x.dtype, x.count()}, x, out);
+  }
+
+  Request all_to_all(const Tensor& out, const Tensor& x) override {
+    check_all_to_all(out, x, size());
+    return call({Collective::all_to_all, x.dtype, x.count()}, x, out);
+  }
+
+  Request broadcast(const Tensor& x, int root) override {
+    check_root(root, size());
+    return call({Collective::broadcast, x.dtype, x.count(), ReduceOp::sum, root}, x, x);
+  }
+
+  Request send(const Tensor& x, int to) override {
+    check_peer("send to", to, rank_, size());
+    return call({Collective::message, x.dtype, x.count()}, x, {}, hub_->messages(rank_, to), 0);
+  }
+
+  Request receive(const Tensor& x, int from) override {
+    check_peer("receive from", from, rank_, size());
+    return call({Collective::message, x.dtype, x.count()}, {}, x, hub_->messages(from, rank_), 1);
+  }
+
+  void barrier() override { call({Collective::barrier}, {}, {}).wait(); }
+
+  bool stopped() const override { return hub_->run().stopped(); }
+  double deadline_seconds() const override { return hub_->run().deadline_seconds(); }
+
+  std::unique_ptr<Communicator> split(const Places& places) override {
+    hub_->run().check();
+    const auto members = members_of(places, size(), rank_);
+    const auto number = splits_++;
+    if (members.size() == 1) return make_self_communicator();
+    const auto me = std::find(members.begin(), members.end(), rank_) - members.begin();
+    return std::make_unique<ThreadsCommunicator>(hub_->part(number, members), static_cast<int>(me));
+  }
+
+ private:
+  Request call(const Call& call, const Tensor& x, const Tensor& out, Line& line, int member) {
+    hub_->run().check();
+    auto joined = std::make_unique<Joined>(hub_);
+    const bool done =
+        joined->join(line, member, call, {x.as<const std::byte>(), out.as<std::byte>()}, purpose_);
+    return done ? Request() : Request(std::move(joined));
+  }
+  Request call(const Call& what, const Tensor& x, const Tensor& out) {
+    return call(what, x, out, hub_->collectives(), rank_);
+  }
+
+  std::shared_ptr<Hub> hub_;
+  int rank_;
+  std::int64_t splits_ = 0;
+};
+
+// How the ranks ended.
+class Failures {
+ public:
+  explicit Failures(int ranks) : ranks_(ranks) {}
+
+  void add(int rank, std::exception_ptr error, const std::string& text) {
+    const std::scoped_lock lock(mutex_);
+    if (!first_) {
+      first_ = std::move(error);
+      rank_ = rank;
+      text_ = text;
+    }
+    if (text == text_) ++same_;
+  }
+
+  // Throws the first one again, its type kept.
+  void rethrow() const {
+    if (!first_) return;
+    try {
+      std::rethrow_exception(first_);
+    } catch (const Error& error) {
+      if (same_ == ranks_) throw;
+      const auto text = fmt::format("rank {}: {}", rank_, text_);
+      if (typeid(error) == typeid(UserError)) throw UserError(text);
+      if (typeid(error) == typeid(Error)) throw Error(text);
+      throw;
+    }
+  }
+
+ private:
+  int ranks_;
+  std::mutex mutex_;
+  std::exception_ptr first_;
+  std::string text_;
+  int rank_ = 0, same_ = 0;
+};
+
+// One rank, from its first step to its last.
+void run_rank(ThreadsRun& run, const std::shared_ptr<Hub>& hub, int rank, const RankBody& body,
+              Failures& failures) {
+  try {
+    ThreadsCommunicator ranks(hub, rank);
+    const int size = ranks.size();
+    World world{ranks, rank, size, std::max(1, usable_cores() / size),
+                fmt::format("{} threads of this process", size)};
+    body(world);
+  } catch (const StoppedByPeer&) {
+  } catch (const std::exception& error) {
+    failures.add(rank, std::current_exception(), error.what());
+    run.stop(error.what());
+  } catch (...) {
+    failures.add(rank, std::current_exception(), "unknown exception");
+    run.stop("unknown exception");
+  }
+  run.set_ended(rank);
+}
+
+}  // namespace
+
+void run_threads(const WorldOptions& options, const RankBody& body) {
+  if (options.ranks < 1) fail("{} ranks: at least one is needed", options.ranks);
+  if (options.ranks == 1) {
+    const auto self = make_self_communicator();
+    World world{*self, 0, 1, usable_cores(), "one process"};
+    return body(world);
+  }
+  ThreadsRun run(options.ranks, options.deadline_seconds);
+  Failures failures(options.ranks);
+  {
+    std::vector<int> members(static_cast<std::size_t>(options.ranks));
+    std::iota(members.begin(), members.end(), 0);
+    const auto hub = std::make_shared<Hub>(run, std::move(members));
+    std::vector<std::jthread> threads;
+    try {
+      for (int rank = 1; rank < options.ranks; ++rank) {
+        threads.emplace_back([&, rank] {
+          log::mute_thread(true);
+          run_rank(run, hub, rank, body, failures);
+        });
+      }
+    } catch (const std::exception& error) {
+      run.stop(error.what());
+      fail("cannot start {} threads: {}", options.ranks, error.what());
+    }
+    run_rank(run, hub, 0, body, failures);
+  }
+  failures.rethrow();
+  if (run.stopped()) throw Error(run.why());
+}
+
+}  // namespace shoal

@@ -1,0 +1,207 @@
+// The config of a run: one struct per concern, read from TOML and from `section.key=value` arguments.
+// Members hold the defaults; names, types, ranges and explanations stand in one table, config_schema.cpp,
+// from which reading, writing, `shoal config --explain` and the comparison on resume are made.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json_fwd.hpp>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "model/config.h"
+
+namespace shoal {
+
+struct RunConfig {
+  std::string name;  // empty: the config file's name without its ending
+  std::string dir = "runs";
+  std::int64_t seed = 1337;
+  std::string deterministic = "off";
+  std::filesystem::path path() const { return std::filesystem::path(dir) / name; }
+};
+
+struct DataConfig {
+  std::string dir;
+  std::string sampling = "random";
+  std::int64_t stride = 0;  // tokens; 0: model.block_size
+  double truncate = 1.0;
+};
+
+struct ModelConfig {
+  std::string preset;
+  int n_layer = 12;
+  int n_head = 12;
+  int n_embd = 768;
+  int block_size = 1024;
+  std::int64_t vocab_size = 0;  // 0: from the data
+  double dropout = 0;
+  bool bias = true;
+  std::string gelu = "tanh";
+};
+
+struct InitConfig {
+  std::string from = "scratch";
+  bool other_data = false;
+};
+
+struct TrainConfig {
+  std::string backend = "cpu";
+  std::string dtype = "float32";
+  bool tf32 = false;
+  bool graph = true;
+  int global_batch = 12;  // sequences
+  int micro_batch = 0;    // sequences; 0: by the ranks, see config/layout.h
+  std::int64_t steps = 0;
+  std::int64_t epochs = 0;
+  double grad_clip = 1.0;
+  std::string recompute = "none";
+  int threads = 0;  // per rank; 0: the host's cores / its ranks
+  double spike_zscore = 0;
+  int spike_window = 128;
+  std::string on_bad_step = "stop";
+};
+
+struct OptimConfig {
+  std::string name = "adamw";
+  double lr = 6e-4;
+  std::array<double, 2> betas = {0.9, 0.95};
+  double eps = 1e-8;
+  double weight_decay = 0.1;
+  std::string decay = "matrices";
+  int accum_steps = 1;
+};
+
+struct LrScheduleConfig {
+  std::string name = "cosine";
+  std::int64_t warmup_steps = 0;
+  double warmup_start = 0;
+  std::int64_t decay_steps = 0;
+  double min_lr = 0;
+};
+
+struct EvalConfig {
+  std::int64_t interval = 250;
+  std::int64_t epochs = 0;
+  std::int64_t batches = -1;  // of train.global_batch sequences; -1: `sequences` counts
+  std::int64_t sequences = 256;
+  bool at_start = true;
+};
+
+struct CheckpointConfig {
+  std::int64_t interval = 1000;
+  std::int64_t epochs = 0;
+  int keep = 3;
+  bool best = true;
+};
+
+struct ParallelConfig {
+  int data = 0;  // 0: as many as ranks are started
+  int tensor = 1;
+  bool sequence = false;
+  int pipeline = 1;
+  std::string schedule = "1f1b";
+  int chunks = 1;
+  std::vector<int> stages;  // blocks per range by hand; empty: balanced
+  std::string engine = "allreduce";
+  int zero = 0;
+  int replicate = 1;
+  std::string offload = "none";
+  std::string reduce_dtype = "float32";
+  std::string gpu_exchange = "auto";
+  double timeout = 600;  // seconds
+  std::string plan = "manual";
+};
+
+struct GossipConfig {
+  std::string topology = "exp";
+  int worker_size = 1;
+  double bucket_mib = 25;
+  std::string clip = "global";
+  bool continue_from_average = false;
+  int local_size = 0;
+};
+
+struct LogConfig {
+  std::int64_t interval = 10;
+  bool tensorboard = true;
+  bool jsonl = true;
+};
+
+struct Config {
+  RunConfig run;
+  DataConfig data;
+  ModelConfig model;
+  InitConfig init;
+  TrainConfig train;
+  OptimConfig optim;
+  LrScheduleConfig lr_schedule;
+  EvalConfig eval;
+  CheckpointConfig checkpoint;
+  ParallelConfig parallel;
+  GossipConfig gossip;
+  LogConfig log;
+
+  // Keys that arguments set, so that they do not follow others (config_follow.h), and the changes that others
+  // have made to follow them, in words.
+  std::set<std::string, std::less<>> fixed = {};
+  std::vector<std::string> followed = {};
+};
+
+// Where each key that was set was set: "optim.lr" -> "configs/quickstart.toml:12" or "argument optim.lr=1".
+using Origins = std::map<std::string, std::string, std::less<>>;
+
+// Reads a TOML file, then the arguments in order (`section.key=value`, with or without "--"; the last one
+// wins), fills what is derived (preset, run.name), fits what follows the arguments (config_follow.h) and
+// validates. A preset sets n_layer, n_head
+// and n_embd; sizes set explicitly beside it, in the same file or among the arguments, override it. Weights
+// to start from (init.from = "hf:DIR") set the model's keys, and must agree with those that are given. Throws
+// UserError naming file and line (or the argument), the key, what is allowed and the nearest known name.
+Config load_config(const std::filesystem::path& file, std::span<const std::string> arguments = {});
+
+// The same from text; `source` stands for the file's name in errors, `run.name` is not derived.
+Config parse_config(std::string_view toml, std::string_view source,
+                    std::span<const std::string> arguments = {});
+
+// A config that to_toml wrote, from a checkpoint: nothing in it is derived, so no other file is looked at.
+Config stored_config(std::string_view toml, std::string_view source);
+
+// Sets `section.key=value` arguments on a config that exists (a checkpoint's), without validating the whole.
+void apply_arguments(Config& config, std::span<const std::string> arguments);
+
+// Refuses values that do not go together or that this build cannot do yet, with the rule and a fix
+// (UserError).
+void validate(const Config& config, const Origins& origins = {});
+
+// TOML that reads back to the same config; `comments` adds each key's explanation.
+std::string to_toml(const Config& config, bool comments = false);
+
+// {"section": {"key": value}}, for manifests. Reading accepts any subset of the keys (the others keep their
+// defaults) and does not validate; `source` names the file in errors (UserError).
+nlohmann::ordered_json to_json(const Config& config);
+Config config_from_json(const nlohmann::ordered_json& json, std::string_view source);
+
+struct ConfigDifference {
+  std::string key;  // "model.n_layer"
+  std::string a;
+  std::string b;
+};
+// The keys whose values differ, in the table's order, with both values as TOML.
+std::vector<ConfigDifference> diff(const Config& a, const Config& b);
+
+// Every key with type, default, allowed values and meaning; `filter` is a section, a key, or empty for all.
+// Throws UserError for an unknown filter.
+std::string explain_config(std::string_view filter = {});
+
+// How many sequences of each split are evaluated, by eval.sequences or eval.batches. 0: the whole split.
+std::int64_t eval_sequences(const Config& config);
+
+// The model's own config. `vocab_size` must be resolved by then.
+GptConfig to_gpt_config(const ModelConfig& model);
+
+}  // namespace shoal

@@ -1,0 +1,301 @@
+#include "config/layout.h"
+#include "parallel/gossip/topology_schemes.h"
+
+#include <algorithm>
+
+#include "config/follow.h"
+#include "core/error.h"
+#include "parallel/pipeline/stages.h"
+
+namespace shoal {
+namespace {
+
+// Of the sequences that a worker has in a step.
+int choose_micro_batch(const Config& config, int sequences, int data_ranks) {
+  constexpr int kRanksThatAgree = 8, kPerStage = 4;  // then stages wait a fifth of the step
+  const int stages = config.parallel.pipeline;
+  const bool exact = config.run.deterministic == "layout";
+  const std::int64_t wanted = exact        ? kRanksThatAgree
+                              : stages > 1 ? std::int64_t{kPerStage} * stages * data_ranks
+                                           : data_ranks;
+  return largest_micro_batch(sequences, static_cast<int>(std::min<std::int64_t>(wanted, sequences)),
+                             sequences);
+}
+
+// Every worker has as many micro-batches as any other, so that its gradient counts as much.
+void check_shares(const Config& config, int workers) {
+  const auto& train = config.train;
+  if (const int batch = train.global_batch; batch % workers != 0) {
+    const int below = batch / workers * workers;
+    fail_user("train.global_batch = {} cannot be dealt evenly to {} workers; set it to {}{}", batch, workers,
+              below > 0 ? fmt::format("{} or ", below) : "", below + workers);
+  }
+  if (train.micro_batch == 0 || train.global_batch / train.micro_batch % workers == 0) return;
+  const int share = train.global_batch / workers;
+  fail_user(
+      "{} micro-batches of a step (train.global_batch = {}, train.micro_batch = {}) cannot be dealt evenly "
+      "to {} workers; set train.micro_batch={}",
+      train.global_batch / train.micro_batch, train.global_batch, train.micro_batch, workers,
+      largest_micro_batch(share, 1, train.micro_batch));
+}
+
+// Arguments by which so many ranks can share the global batch, "parallel.tensor=4": the fewest tensor ranks,
+// then the fewest stages, that do. "" where none do.
+std::string wider_mesh(const Config& config, int ranks) {
+  const auto& parallel = config.parallel;
+  for (int stages = parallel.pipeline; stages <= config.model.n_layer; ++stages) {
+    if (stages > parallel.pipeline && (!parallel.stages.empty() || parallel.chunks > 1)) break;
+    for (int tensor = parallel.tensor; tensor <= config.model.n_head; ++tensor) {
+      const int per_model = stages * tensor;
+      if (ranks % per_model != 0 || ranks / per_model > config.train.global_batch) continue;
+      std::string text;
+      if (tensor > 1) text += fmt::format("parallel.tensor={}", tensor);
+      if (stages > 1) text += fmt::format("{}parallel.pipeline={}", text.empty() ? "" : " ", stages);
+      return text;
+    }
+  }
+  return "";
+}
+
+// Workers on a node: where all are on one host, as many as would suit the topology.
+int workers_on_node(const Config& config, int ranks, int ranks_per_host) {
+  const int workers = worker_count(config);
+  if (ranks_per_host == 0 || ranks_per_host >= ranks) {
+    return default_per_node(config.gossip.topology, workers);
+  }
+  return std::max(1, ranks_per_host / (ranks / workers));
+}
+
+}  // namespace
+
+DType compute_dtype(const Config& config) {
+  return config.train.dtype == "bfloat16" ? DType::bf16 : DType::f32;
+}
+
+int optimizer_tensors(const Config& config) { return config.optim.accum_steps > 1 ? 3 : 2; }
+
+std::int64_t ranks_of_model(const ParallelConfig& parallel) {
+  return static_cast<std::int64_t>(parallel.tensor) * parallel.pipeline;
+}
+
+void check_ranks(const ParallelConfig& parallel, int ranks, std::string_view by) {
+  const std::int64_t per_model = ranks_of_model(parallel);
+  const auto count = [](std::int64_t n) { return n == 1 ? "1 rank" : fmt::format("{} ranks", n); };
+  const auto started = by.empty() ? fmt::format("{} {} started", ranks, ranks == 1 ? "is" : "are")
+                                  : fmt::format("{} started {}", by, count(ranks));
+  // "parallel.tensor = 2 x parallel.pipeline = 4"
+  std::vector<std::string> factors;
+  const auto add = [&](const char* key, int value) {
+    if (value > 1) factors.push_back(fmt::format("parallel.{} = {}", key, value));
+  };
+  if (parallel.data != 0 && parallel.data * per_model != ranks) {
+    factors.push_back(fmt::format("parallel.data = {}", parallel.data));
+    add("tensor", parallel.tensor);
+    add("pipeline", parallel.pipeline);
+    fail_user("{} ask{} for {}, but {}; set parallel.data=0 to take any {}", fmt::join(factors, " x "),
+              factors.size() == 1 ? "s" : "", count(parallel.data * per_model), started,
+              per_model == 1 ? "number" : fmt::format("multiple of {}", per_model));
+  }
+  if (ranks % per_model == 0) return;
+  add("tensor", parallel.tensor);
+  add("pipeline", parallel.pipeline);
+  const std::int64_t below = ranks / per_model * per_model;
+  fail_user("{} ask{} for a multiple of {} ranks, but {}; start {}{}, or change {}",
+            fmt::join(factors, " x "), factors.size() == 1 ? "s" : "", per_model, started,
+            below > 0 ? fmt::format("{} or ", below) : "", below + per_model,
+            factors.size() == 1 ? "it" : "one of them");
+}
+
+void resolve_mesh(Config& config, int ranks) {
+  check_ranks(config.parallel, ranks);
+  config.parallel.data = static_cast<int>(ranks / ranks_of_model(config.parallel));
+  check_groups(config, config.parallel.data);
+}
+
+void resolve_layout(Config& config, int ranks, int ranks_per_host) {
+  resolve_mesh(config, ranks);
+  auto& train = config.train;
+  const int workers = worker_count(config);
+  if (workers > 1) {
+    auto& on_node = config.gossip.local_size;
+    if (on_node == 0) on_node = workers_on_node(config, ranks, ranks_per_host);
+    gossip_topology(config);
+  }
+  const int data = config.parallel.data;
+  follow_ranks(config, workers, data / workers);
+  if (workers > 1) check_shares(config, workers);
+  const auto per_model = ranks_of_model(config.parallel);
+  const auto cannot_share =
+      fmt::format("{}{} ranks cannot share the", data, per_model > 1 ? " data-parallel" : "");
+  if (data > train.global_batch) {
+    const auto mesh = wider_mesh(config, ranks);
+    fail_user("{} {} of a step; start at most {}, or give the step more: train.global_batch={}{}",
+              cannot_share,
+              train.global_batch == 1 ? "one sequence" : fmt::format("{} sequences", train.global_batch),
+              train.global_batch * per_model, data,
+              mesh.empty() ? "" : fmt::format(", or let several ranks share a sequence: {}", mesh));
+  }
+  if (train.micro_batch == 0) {
+    train.micro_batch = choose_micro_batch(config, train.global_batch / workers, data / workers);
+  }
+  if (const int count = train.global_batch / train.micro_batch; data > count) {
+    fail_user(
+        "{} {} of a step (train.global_batch = {}, train.micro_batch = {}); start at "
+        "most {}, or set train.micro_batch={}",
+        cannot_share, count == 1 ? "one micro-batch" : fmt::format("{} micro-batches", count),
+        train.global_batch, train.micro_batch, count * per_model,
+        largest_micro_batch(train.global_batch, data, train.global_batch));
+  }
+}
+
+void check_groups(const Config& config, int data_ranks) {
+  const bool gossip = config.parallel.engine == "gossip";
+  const auto ranks_text = [](int ranks) {
+    return fmt::format("{} data-parallel rank{}", ranks, ranks == 1 ? "" : "s");
+  };
+  const int size = gossip ? config.gossip.worker_size : data_ranks, groups = config.parallel.replicate;
+  if (data_ranks % size != 0) {
+    fail_user("gossip.worker_size = {} does not divide the {}; workers are of one size", size,
+              ranks_text(data_ranks));
+  }
+  if (size % groups == 0) return;
+  fail_user("parallel.replicate = {} does not divide the {}{}; groups are of one size", groups,
+            ranks_text(size), gossip ? " of a worker" : "");
+}
+
+int worker_count(const Config& config) {
+  return config.parallel.engine == "gossip" ? config.parallel.data / config.gossip.worker_size : 1;
+}
+
+Topology gossip_topology(const Config& config) {
+  return find_topology(config.gossip.topology, worker_count(config), config.gossip.local_size);
+}
+
+MeshShape mesh_shape(const Config& config) {
+  const auto& parallel = config.parallel;
+  const int workers = worker_count(config);
+  return {.pipeline = parallel.pipeline,
+          .data = parallel.data / workers,
+          .tensor = parallel.tensor,
+          .workers = workers};
+}
+
+std::string mesh_text(const Config& config) {
+  const auto shape = mesh_shape(config);
+  if (ranks_of_model(config.parallel) == 1 && shape.workers == 1) return "";
+  std::vector<std::string> axes;
+  if (shape.workers > 1) axes.push_back(fmt::format("{} workers", shape.workers));
+  if (shape.pipeline > 1) axes.push_back(fmt::format("{} stages", shape.pipeline));
+  if (shape.data > 1) axes.push_back(fmt::format("{} data", shape.data));
+  if (shape.tensor > 1) axes.push_back(fmt::format("{} tensor", shape.tensor));
+  const bool said = axes.size() == 1 && (shape.pipeline > 1 || shape.workers > 1);  // they are ranks
+  return fmt::format("{}{}{}", fmt::join(axes, " x "), said ? "" : " ranks",
+                     shape.tensor > 1 && config.parallel.sequence ? " with sequence parallelism" : "");
+}
+
+void check_mesh(const Config& config, const GptConfig& model) {
+  const auto part = model_part(config, model, {});
+  const std::int64_t rows = static_cast<std::int64_t>(config.train.micro_batch) * model.block_size;
+  check_tensor_group(model, part.tensor, rows);
+}
+
+std::vector<UnitRange> unit_ranges(const Config& config, const GptConfig& model) {
+  const auto& parallel = config.parallel;
+  const int parts = parallel.pipeline * parallel.chunks;
+  if (parallel.stages.empty()) return balanced_ranges(model, parts);
+  return ranges_by_hand(model, parts, parallel.stages);
+}
+
+std::string stage_text(const Config& config, const GptConfig& model, int stage) {
+  std::vector<std::string> ranges;
+  for (const auto& range : model_part(config, model, {.pipeline = stage}).ranges(model)) {
+    ranges.push_back(describe(range, model));
+  }
+  return fmt::format("{}", fmt::join(ranges, "; "));
+}
+
+ModelPart model_part(const Config& config, const GptConfig& model, const MeshPlace& place) {
+  const auto shape = mesh_shape(config);
+  ModelPart part;
+  part.tensor = {
+      .rank = place.tensor, .size = shape.tensor, .sequence = config.parallel.sequence && shape.tensor > 1};
+  if (shape.pipeline == 1) return part;
+  const auto ranges = unit_ranges(config, model);
+  for (std::size_t k = place.pipeline; k < ranges.size(); k += shape.pipeline)
+    part.chunks.push_back(ranges[k]);
+  return part;
+}
+
+int micro_batches_of_worker(const Config& config) {
+  return config.train.global_batch / config.train.micro_batch / worker_count(config);
+}
+
+namespace {
+
+std::optional<GossipOptions> gossip_options(const Config& config) {
+  if (config.parallel.engine != "gossip") return std::nullopt;
+  return GossipOptions{.topology = gossip_topology(config),
+                       .bucket_bytes = config.gossip.bucket_mib * (1 << 20),
+                       .clip_by_bucket = config.gossip.clip == "bucket"};
+}
+
+Decay decay_of(const OptimConfig& optim) {
+  if (optim.decay == "all") return Decay::all;
+  return optim.decay == "no_embeddings" ? Decay::no_embeddings : Decay::matrices;
+}
+
+}  // namespace
+
+EngineOptions engine_options(const Config& config, const GptConfig& model, const MeshPlace& place) {
+  const auto& optim = config.optim;
+  const auto& parallel = config.parallel;
+  return {.part = model_part(config, model, place),
+          .compute = compute_dtype(config),
+          .adamw = {.beta1 = optim.betas[0],
+                    .beta2 = optim.betas[1],
+                    .eps = optim.eps,
+                    .weight_decay = optim.weight_decay,
+                    .l2 = optim.name == "accum_adam",
+                    .accum_steps = optim.accum_steps},
+          .decay = decay_of(optim),
+          .grad_clip = config.train.grad_clip,
+          .zero = parallel.zero,
+          .replicate = parallel.replicate,
+          .layout_exact = config.run.deterministic == "layout",
+          .micro_batches = micro_batches_of_worker(config),
+          .reduced = parallel.reduce_dtype == "bfloat16" ? DType::bf16 : DType::f32,
+          .offload = parallel.offload == "disk" ? config.run.path() : "",
+          .on_host = config.train.backend == "cuda" && parallel.offload != "none",
+          .gossip = gossip_options(config)};
+}
+
+namespace {
+
+// Of the names in the config's schema.
+Recompute parse_recompute(std::string_view name) {
+  if (name == "gelu") return Recompute::gelu;
+  if (name == "light") return Recompute::light;
+  return name == "block" ? Recompute::block : Recompute::none;
+}
+
+}  // namespace
+
+GpuExchange gpu_exchange(const Config& config) {
+  const auto& name = config.parallel.gpu_exchange;
+  return name == "nccl" ? GpuExchange::nccl : name == "host" ? GpuExchange::host : GpuExchange::automatic;
+}
+
+PipelineOptions pipeline_options(const Config& config, const GptConfig& model, const MeshPlace& place) {
+  const auto shape = mesh_shape(config);
+  const int micro_batches = micro_batches_of_worker(config);
+  return {.batch = {config.train.micro_batch, model.block_size},
+          .compute = compute_dtype(config),
+          .logits = logits_plan(config.train.backend, compute_dtype(config)),
+          .recompute = parse_recompute(config.train.recompute),
+          .part = model_part(config, model, place),
+          .schedule = parse_schedule(config.parallel.schedule),
+          .stages = shape.pipeline,
+          .micro_batches = (micro_batches + shape.data - 1) / shape.data};
+}
+
+}  // namespace shoal

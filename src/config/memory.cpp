@@ -1,0 +1,235 @@
+#include "config/memory.h"
+
+#include <algorithm>
+#include <fstream>
+#include <limits>
+#include <optional>
+
+#include "checkpoint/file_io.h"
+#include "core/cores.h"
+#include "core/error.h"
+#include "core/text.h"
+#include "data/batch_loader.h"
+#include "model/arena.h"
+#include "model/unit.h"
+#include "ops/cuda/cuda.h"
+#include "parallel/data/data_engine.h"
+
+namespace shoal {
+namespace {
+
+// Measured on x86-64 Debian 12: the peak resident size of a run of the smallest model, whose own buffers are
+// negligible, with oneDNN's generated code and scratch of larger ones.
+constexpr double kProgramBytes = 24 << 20;
+// What MPI adds to a rank that is a process of its own: Open MPI 4.1 and MPICH 4.0, 2 to 8 ranks on a host.
+constexpr double kMpiBytes = 18 << 20;
+
+// Threads of a rank.
+int threads_of(const Config& config, const RankPlaces& ranks) {
+  if (config.train.threads > 0) return config.train.threads;
+  return std::max(1, usable_cores() / ranks.here);
+}
+
+double kernel_scratch(const Config& config, const GptConfig& model, const RankPlaces& ranks,
+                      const TensorPlace& place) {
+  if (config.train.backend == "cuda") {
+    const std::int64_t heads = local_heads(model, place).count(), T = model.block_size;
+    const bool fused = config.train.dtype == "bfloat16" && model.dropout == 0;
+    return static_cast<double>(kProductWorkspace) +
+           (fused ? 2.0 * static_cast<double>(attention_piece(config.train.micro_batch, heads, T) * heads *
+                                              T * T)
+                  : 0);
+  }
+  if (config.train.backend != "cpu") return 0;
+  const KernelSizes sizes{.rows = static_cast<std::int64_t>(config.train.micro_batch) * model.block_size,
+                          .columns = std::max({local_hidden(model, place).count(),
+                                               3 * local_heads(model, place).count() * model.head_size(),
+                                               std::int64_t{2} * model.n_embd}),
+                          .positions = model.block_size,
+                          .head_size = model.head_size()};
+  return static_cast<double>(cpu_scratch_bytes(threads_of(config, ranks), sizes));
+}
+
+// What a rank writes of a checkpoint: parameters and the optimizer's state, each element on one rank.
+double share_of_checkpoint(const Config& config, const GptConfig& model, const ModelPart& part) {
+  double elements = 0;
+  const auto units = gpt_units(model, part);
+  for (int u = 0; u < static_cast<int>(units.size()); ++u) {
+    for (const auto& parameter : units[static_cast<std::size_t>(u)].parameters) {
+      if (!owns(part, u, parameter)) continue;
+      for (const auto& box : parameter.boxes()) elements += static_cast<double>(box.shape.count());
+    }
+  }
+  return (1 + optimizer_tensors(config)) * 4 * elements / mesh_shape(config).data;
+}
+
+double read_number(const std::string& path) {
+  std::ifstream file(path);
+  double value = 0;
+  return file >> value ? value : 0;
+}
+
+// Of lines of names and numbers.
+double read_entry(const std::string& path, std::string_view name) {
+  std::ifstream file(path);
+  double value = 0;
+  for (std::string key; file >> key >> value;) {
+    if (key == name) return value;
+  }
+  return 0;
+}
+
+// What the control group of this process leaves it, of either version; infinity where there is no limit.
+double left_in_control_group() {
+  double left = std::numeric_limits<double>::infinity();
+  std::ifstream groups("/proc/self/cgroup");
+  for (std::string line; std::getline(groups, line);) {  // "0::/path" or "9:memory:/path"
+    const bool second = line.starts_with("0::");
+    if (!second && line.find(":memory:") == std::string::npos) continue;
+    const auto path = line.substr(line.rfind(':') + 1);
+    // Inside a container the group's own folder may be all there is.
+    for (const auto& folder : {path, std::string()}) {
+      const std::string base = (second ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory") + folder + "/memory.";
+      const double limit = read_number(base + (second ? "max" : "limit_in_bytes"));
+      const double used = read_number(base + (second ? "current" : "usage_in_bytes"));
+      const double cached = read_entry(base + "stat", second ? "inactive_file" : "total_inactive_file");
+      if (limit > 0) left = std::min(left, limit - used + cached);  // cached files give way
+    }
+  }
+  return left;
+}
+
+}  // namespace
+
+RankPlaces RankPlaces::of(const World& world) {
+  return {.all = world.ranks.size(), .here = world.local_size, .threads = world.ranks.name() != "mpi"};
+}
+
+MemoryEstimate estimate_memory(const Config& config, const GptConfig& model, const RankPlaces& ranks,
+                               const MeshPlace& place) {
+  const auto shape = mesh_shape(config);
+  const auto options = pipeline_options(config, model, place);
+  const auto engine = engine_memory(model, engine_options(config, model, place), shape.data);
+  const auto activations = Pipeline::memory(model, options, place.pipeline);
+  const auto rows = static_cast<double>(options.batch.rows());
+  MemoryEstimate memory;
+  memory.weights = static_cast<double>(engine.weights);
+  memory.compute_copy = static_cast<double>(engine.compute_copy);
+  memory.gradients = static_cast<double>(engine.gradients);
+  memory.optimizer = static_cast<double>(engine.optimizer);
+  memory.exchange = static_cast<double>(engine.exchange);
+  memory.streaming = static_cast<double>(engine.streaming);
+  memory.on_host = static_cast<double>(engine.on_host);
+  memory.on_disk = static_cast<double>(engine.on_disk);
+  memory.blocks = static_cast<double>(activations.blocks);
+  memory.streams = static_cast<double>(activations.streams);
+  memory.workspace = static_cast<double>(activations.workspace);
+  memory.head = static_cast<double>(activations.head);
+  // int32 tokens and targets: the loader's ring, a step's on the backend, one more set there for evaluation,
+  // and a host copy with predictions for the latter.
+  memory.batches =
+      rows * 4 * (2 * (static_cast<double>(BatchLoader::kDepth) + options.micro_batches) + 2 + 3);
+  memory.scratch = kernel_scratch(config, model, ranks, options.part.tensor);
+  // Also a run without checkpoints on the way saves its end. The writer's buffer is there twice while it
+  // grows.
+  const double share = share_of_checkpoint(config, model, options.part);
+  memory.checkpoint =
+      (config.parallel.offload == "disk" ? 0 : share) + 2 * std::min<double>(kChecksumBlock, share);
+  memory.program = kProgramBytes + (ranks.threads ? 0 : kMpiBytes);
+  if (config.train.backend == "cuda") memory.on_gpu = memory.state() + memory.activations() + memory.scratch;
+  return memory;
+}
+
+namespace {
+
+// Of every stage, in their order, its tensor ranks. Data ranks are alike.
+std::vector<MemoryEstimate> all_estimates(const Config& config, const GptConfig& model,
+                                          const RankPlaces& ranks) {
+  const auto shape = mesh_shape(config);
+  std::vector<MemoryEstimate> all;
+  for (int stage = 0; stage < shape.pipeline; ++stage) {
+    for (int tensor = 0; tensor < shape.tensor; ++tensor) {
+      all.push_back(estimate_memory(config, model, ranks, {.pipeline = stage, .data = 0, .tensor = tensor}));
+    }
+  }
+  return all;
+}
+
+bool smaller(const MemoryEstimate& a, const MemoryEstimate& b) { return a.total() < b.total(); }
+
+}  // namespace
+
+MemoryEstimate estimate_memory(const Config& config, const GptConfig& model, const RankPlaces& ranks) {
+  return std::ranges::max(all_estimates(config, model, ranks), smaller);
+}
+
+std::vector<MemoryEstimate> estimate_stages(const Config& config, const GptConfig& model,
+                                            const RankPlaces& ranks) {
+  const auto all = all_estimates(config, model, ranks);
+  const std::ptrdiff_t tensor = config.parallel.tensor;
+  std::vector<MemoryEstimate> stages;
+  for (auto first = all.begin(); first != all.end(); first += tensor) {
+    stages.push_back(*std::max_element(first, first + tensor, smaller));
+  }
+  return stages;
+}
+
+double host_memory(const Config& config, const GptConfig& model, const RankPlaces& ranks) {
+  const auto shape = mesh_shape(config);
+  const auto all = all_estimates(config, model, ranks);
+  double most = 0;
+  for (int first = 0; first < shape.ranks(); first += ranks.here) {
+    double here = 0;
+    for (int rank = first; rank < std::min(first + ranks.here, shape.ranks()); ++rank) {
+      const auto place = place_of(shape, rank);
+      const auto& one = all[static_cast<std::size_t>(place.pipeline * shape.tensor + place.tensor)];
+      here += one.total() - one.on_gpu - (ranks.threads && rank > first ? one.program : 0);
+    }
+    most = std::max(most, here);
+  }
+  return most;
+}
+
+double available_memory() {
+  double available = 0;
+  std::ifstream file("/proc/meminfo");
+  for (std::string key; file >> key;) {
+    if (key == "MemAvailable:") {
+      file >> available;
+      available *= 1024;
+      break;
+    }
+    file.ignore(256, '\n');
+  }
+  return std::max(std::min(available, left_in_control_group()), 0.0);
+}
+
+void check_memory(const Config& config, const GptConfig& model, const RankPlaces& ranks) {
+  const auto need = estimate_memory(config, model, ranks);
+  const double total = host_memory(config, model, ranks), have = available_memory();
+  if (have == 0 || total <= have) return;
+  if (need.on_host > 0) {
+    fail_user(
+        "this run needs {} of the host's memory{} and {} are available: {} pinned for parallel.offload = "
+        "\"{}\", {} for checkpoints on each rank; set {}, or choose a smaller model (see shoal size)",
+        format_bytes(total), ranks.here > 1 ? fmt::format(" for {} ranks on this host", ranks.here) : "",
+        format_bytes(have), format_bytes(need.on_host), config.parallel.offload,
+        format_bytes(need.checkpoint),
+        need.on_disk == 0                                         ? "parallel.offload=disk"
+        : mesh_shape(config).data > 1 && config.parallel.zero < 3 ? "parallel.zero=3"
+                                                                  : "more ranks on more hosts");
+  }
+  fail_user(
+      "this run needs {} of memory{} and {} are available: {} parameters, gradients and moments, {} "
+      "activations of a micro-batch of {} x {} tokens, {} for checkpoints{}; lower train.micro_batch, set "
+      "train.recompute=block{}, or choose a smaller model (see shoal size)",
+      format_bytes(total), ranks.here > 1 ? fmt::format(" for {} ranks on this host", ranks.here) : "",
+      format_bytes(have), format_bytes(need.state()), format_bytes(need.activations()),
+      config.train.micro_batch, config.model.block_size, format_bytes(need.checkpoint),
+      ranks.here == 1                       ? ""
+      : ranks_of_model(config.parallel) > 1 ? " on the rank that needs most"
+                                            : " on each",
+      mesh_shape(config).data > 1 && config.parallel.zero < 3 ? ", set parallel.zero=3" : "");
+}
+
+}  // namespace shoal

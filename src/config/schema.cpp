@@ -1,0 +1,367 @@
+#include "config/schema.h"
+
+#include <array>
+#include <utility>
+
+#include "parallel/gossip/topology_schemes.h"
+
+namespace shoal {
+namespace {
+
+template <auto Section, auto Member>
+FieldRef at(Config& config) {
+  return &((config.*Section).*Member);
+}
+
+template <auto Section, auto Member>
+Field plain(std::string_view name, std::string_view doc) {
+  const auto dot = name.find('.');
+  return {name.substr(0, dot), name.substr(dot + 1), at<Section, Member>, {}, {}, "", doc};
+}
+
+template <auto Section, auto Member>
+Field number(std::string_view name, Bounds bounds, std::string_view unit, std::string_view doc) {
+  Field field = plain<Section, Member>(name, doc);
+  field.bounds = bounds;
+  field.unit = unit;
+  return field;
+}
+
+template <auto Section, auto Member>
+Field choice(std::string_view name, std::vector<std::string_view> choices, std::string_view doc) {
+  Field field = plain<Section, Member>(name, doc);
+  field.choices = std::move(choices);
+  return field;
+}
+
+std::vector<std::string_view> topology_choices() {
+  std::vector<std::string_view> choices;
+  for (const auto& scheme : topology_schemes()) choices.push_back(scheme.name);
+  choices.push_back("file:ROUNDS.toml");
+  return choices;
+}
+
+Bounds at_least(double low) { return {.low = low}; }
+Bounds above(double low) { return {.low = low, .low_open = true}; }
+Bounds between(double low, double high) { return {.low = low, .high = high}; }
+constexpr Bounds kFraction = {.low = 0, .high = 1, .high_open = true};
+constexpr Bounds kShare = {.low = 0, .high = 1, .low_open = true};
+
+constexpr std::array kPresets = {
+    Preset{"gpt2", 12, 12, 768},     Preset{"gpt2-medium", 24, 16, 1024}, Preset{"gpt2-large", 36, 20, 1280},
+    Preset{"gpt2-xl", 48, 25, 1600}, Preset{"gpt-mini", 6, 6, 192},       Preset{"gpt-micro", 4, 4, 128},
+    Preset{"gpt-nano", 3, 3, 48},
+};
+
+std::vector<std::string_view> preset_names() {
+  std::vector<std::string_view> names = {""};
+  for (const auto& preset : kPresets) names.push_back(preset.name);
+  return names;
+}
+
+std::vector<Field> make_fields() {
+  using C = Config;
+  using Run = RunConfig;
+  using Data = DataConfig;
+  using Model = ModelConfig;
+  using Train = TrainConfig;
+  using Optim = OptimConfig;
+  using Lr = LrScheduleConfig;
+  using Par = ParallelConfig;
+  using Gossip = GossipConfig;
+  return {
+      plain<&C::run, &Run::name>(
+          "run.name",
+          "Name of the run, and of its folder in run.dir. Empty: the config file's name without .toml."),
+      plain<&C::run, &Run::dir>("run.dir", "Folder that holds the runs."),
+      number<&C::run, &Run::seed>("run.seed", at_least(0), "",
+                                  "Seed of everything random: initial parameters, batches, dropout."),
+      choice<&C::run, &Run::deterministic>(
+          "run.deterministic", {"off", "layout"},
+          "off: a run repeats exactly on the same layout. layout: gradients are summed in one fixed "
+          "order, so that any number of ranks gives the same bits (a little slower)."),
+
+      plain<&C::data, &Data::dir>(
+          "data.dir",
+          "Folder made by `shoal prepare`: train.bin, val.bin, meta.json. Or one with the "
+          "token files of llm.c or nanoGPT, as they are."),
+      choice<&C::data, &Data::sampling>(
+          "data.sampling", {"random", "epochs"},
+          "random: each sequence starts anywhere, with replacement. epochs: every sequence once per "
+          "epoch, shuffled."),
+      number<&C::data, &Data::stride>(
+          "data.stride", at_least(0), "tokens",
+          "Distance between the starts of neighboring sequences of an epoch. 0: model.block_size, so that "
+          "sequences do not overlap. 1: a sequence starts at every token, as in minGPT, and an epoch has "
+          "almost as many sequences as the data has tokens. Needs data.sampling = \"epochs\"."),
+      number<&C::data, &Data::truncate>("data.truncate", kShare, "",
+                                        "Use only this share of the training tokens, from the start."),
+
+      choice<&C::model, &Model::preset>(
+          "model.preset", preset_names(),
+          "A known size: sets n_layer, n_head and n_embd. Sizes that are set explicitly override it."),
+      number<&C::model, &Model::n_layer>("model.n_layer", between(1, 1000), "blocks", "Transformer blocks."),
+      number<&C::model, &Model::n_head>("model.n_head", between(1, 4096), "heads",
+                                        "Attention heads; must divide n_embd."),
+      number<&C::model, &Model::n_embd>("model.n_embd", between(1, 1 << 20), "channels",
+                                        "Width of the residual stream."),
+      number<&C::model, &Model::block_size>("model.block_size", between(1, 1 << 24), "tokens",
+                                            "Context length: tokens per sequence."),
+      number<&C::model, &Model::vocab_size>("model.vocab_size", between(0, 1 << 30), "tokens",
+                                            "Size of the vocabulary. 0: as the data's meta.json says."),
+      number<&C::model, &Model::dropout>(
+          "model.dropout", kFraction, "",
+          "Probability of dropping an activation (embedding, attention, residual)."),
+      plain<&C::model, &Model::bias>("model.bias", "Biases in linear layers and LayerNorms (GPT-2: true)."),
+      choice<&C::model, &Model::gelu>(
+          "model.gelu", {"tanh", "erf"},
+          "tanh: the approximation of OpenAI's GPT-2 weights. erf: exact, as nanoGPT."),
+
+      choice<&C::init, &InitConfig::from>(
+          "init.from",
+          {"scratch", "resume", "auto", "checkpoint:DIR", "hf:DIR", "auto:checkpoint:DIR", "auto:hf:DIR"},
+          "scratch: new parameters. resume: go on from this run's latest checkpoint. checkpoint:DIR: "
+          "parameters of a checkpoint, new optimizer. hf:DIR: a GPT-2 in Hugging Face's format, a "
+          "folder with config.json, which decides the model's keys, and model.safetensors. auto: resume "
+          "if the run has a checkpoint, else start from scratch, and auto:FROM from FROM; given after "
+          "another value, as an argument after the config's, auto keeps that one as FROM."),
+      plain<&C::init, &InitConfig::other_data>(
+          "init.other_data",
+          "Resume although the data are not those that the checkpoint was trained on. Holds for one start."),
+
+      choice<&C::train, &Train::backend>(
+          "train.backend", {"cpu", "cuda", "reference"},
+          "Hardware and kernels that compute. cpu: all cores of the host. cuda: one NVIDIA GPU for each "
+          "rank; the ranks of a host take its GPUs in turn. reference: plain loops, slow, which the tests "
+          "compare the others with."),
+      choice<&C::train, &Train::dtype>(
+          "train.dtype", {"float32", "bfloat16"},
+          "Type of the matrix products. bfloat16 keeps float32 master weights, moments and gradient sums."),
+      plain<&C::train, &Train::tf32>(
+          "train.tf32",
+          "cuda: compute float32 matrix products on tensor cores, which round their operands to 10 bits of "
+          "mantissa (TF32). Several times faster; less exact than float32, more exact than bfloat16."),
+      plain<&C::train, &Train::graph>(
+          "train.graph",
+          "cuda, one rank: capture the second step as a CUDA graph and replay it for every later step. The "
+          "host launches less and the GPU has no gaps between kernels; the results are the same."),
+      number<&C::train, &Train::global_batch>("train.global_batch", at_least(1), "sequences",
+                                              "Sequences per optimizer step, over all ranks."),
+      number<&C::train, &Train::micro_batch>(
+          "train.micro_batch", at_least(0), "sequences",
+          "Sequences per forward and backward pass on a rank. It decides the memory; the result changes only "
+          "by rounding. Must divide global_batch; micro-batches are assigned to the data ranks round-robin. "
+          "0: the largest size that gives every data rank one micro-batch, or four per stage in a pipeline; "
+          "with run.deterministic = layout the largest size that makes eight."),
+      number<&C::train, &Train::steps>("train.steps", at_least(0), "steps",
+                                       "Optimizer steps of the whole run. Give this or epochs."),
+      number<&C::train, &Train::epochs>("train.epochs", at_least(0), "epochs",
+                                        "Passes over the training data. Give this or steps."),
+      number<&C::train, &Train::grad_clip>(
+          "train.grad_clip", at_least(0), "",
+          "Largest norm of the whole gradient; a larger gradient is scaled down to it. 0: off."),
+      choice<&C::train, &Train::recompute>(
+          "train.recompute", {"none", "gelu", "light", "block"},
+          "Activations that the backward pass recomputes instead of keeping them for every block. gelu: the "
+          "output of GELU, the largest one. light: also the outputs of the norms. Both cost little. block: "
+          "everything but a block's input: far less memory, a third more work. The run is the same to the "
+          "bit, except that on GPUs in bfloat16 gelu and light may round GELU differently, unless "
+          "run.deterministic = layout."),
+      number<&C::train, &Train::threads>("train.threads", between(0, 4096), "threads",
+                                         "Threads of the cpu backend on a rank. 0: the cores of its host, "
+                                         "divided by the ranks there."),
+      number<&C::train, &Train::spike_zscore>(
+          "train.spike_zscore", at_least(0), "",
+          "A loss this many standard deviations above the mean of the last spike_window steps is a bad "
+          "step. 0: off."),
+      number<&C::train, &Train::spike_window>("train.spike_window", between(8, 1 << 20), "steps",
+                                              "Number of past losses that spike_zscore compares with."),
+      choice<&C::train, &Train::on_bad_step>("train.on_bad_step", {"stop", "skip"},
+                                             "Reaction to a loss or gradient that is not finite, or to a "
+                                             "spike. stop: end the run. skip: leave out that update."),
+
+      choice<&C::optim, &Optim::name>(
+          "optim.name", {"adamw", "accum_adamw", "accum_adam"},
+          "Optimizer. accum_*: parameters move at every step, moments are committed once per accum_steps. "
+          "accum_adam adds the weight decay to the gradient (L2)."),
+      number<&C::optim, &Optim::lr>("optim.lr", above(0), "", "Peak learning rate."),
+      number<&C::optim, &Optim::betas>("optim.betas", kFraction, "",
+                                       "Decay rates of the first and second moment."),
+      number<&C::optim, &Optim::eps>("optim.eps", above(0), "", "Added to the denominator of the update."),
+      number<&C::optim, &Optim::weight_decay>("optim.weight_decay", at_least(0), "",
+                                              "Weight decay of the parameters that optim.decay names."),
+      choice<&C::optim, &Optim::decay>(
+          "optim.decay", {"matrices", "all", "no_embeddings"},
+          "Parameters that weight_decay applies to. matrices: tensors of two or more dimensions. all: every "
+          "parameter, biases and norms too. no_embeddings: matrices without the embeddings of tokens and "
+          "positions."),
+      number<&C::optim, &Optim::accum_steps>("optim.accum_steps", at_least(1), "steps",
+                                             "Steps per commit of the moments (accum_adamw, accum_adam)."),
+
+      choice<&C::lr_schedule, &Lr::name>(
+          "lr_schedule.name", {"cosine", "linear", "constant", "wsd"},
+          "Shape after the warmup. wsd: constant, then decay over the last decay_steps."),
+      number<&C::lr_schedule, &Lr::warmup_steps>("lr_schedule.warmup_steps", at_least(0), "steps",
+                                                 "Steps over which the learning rate rises to optim.lr."),
+      number<&C::lr_schedule, &Lr::warmup_start>(
+          "lr_schedule.warmup_start", kFraction, "",
+          "Share of optim.lr at which the linear warmup starts. 0: 1 / (warmup_steps + 1), as in nanoGPT. 1 "
+          "/ warmup_steps equals PyTorch's LinearLR with that start_factor."),
+      number<&C::lr_schedule, &Lr::decay_steps>(
+          "lr_schedule.decay_steps", at_least(0), "steps",
+          "cosine, linear: the step at which min_lr is reached (0: the last). wsd: length of the final "
+          "decay (0: a fifth of the run)."),
+      number<&C::lr_schedule, &Lr::min_lr>("lr_schedule.min_lr", at_least(0), "",
+                                           "Learning rate after the decay."),
+
+      number<&C::eval, &EvalConfig::interval>("eval.interval", at_least(-1), "steps",
+                                              "Steps between evaluations; the last step is always followed "
+                                              "by one, and by one of the test split where the data has "
+                                              "it. 0: only at the end. -1: never."),
+      number<&C::eval, &EvalConfig::epochs>(
+          "eval.epochs", at_least(0), "epochs",
+          "Epochs between evaluations; given alone, it replaces eval.interval. 0: by interval only."),
+      number<&C::eval, &EvalConfig::batches>("eval.batches", at_least(-1), "batches",
+                                             "Instead of eval.sequences: this many batches of "
+                                             "train.global_batch sequences. 0: the whole split in "
+                                             "order. -1: eval.sequences counts."),
+      number<&C::eval, &EvalConfig::sequences>(
+          "eval.sequences", between(0, std::int64_t{1} << 40), "sequences",
+          "Random sequences per evaluation and split: the same ones at every evaluation, on any ranks and "
+          "with any micro-batch. 0: the whole val split in order, and as many sequences of the train split."),
+      plain<&C::eval, &EvalConfig::at_start>(
+          "eval.at_start", "Evaluate before the first step, unless evaluations are only at the end."),
+
+      number<&C::checkpoint, &CheckpointConfig::interval>("checkpoint.interval", at_least(0), "steps",
+                                                          "Steps between checkpoints. 0: only at the end."),
+      number<&C::checkpoint, &CheckpointConfig::epochs>(
+          "checkpoint.epochs", at_least(0), "epochs",
+          "Epochs between checkpoints; given alone, it replaces "
+          "checkpoint.interval. 0: by interval only."),
+      number<&C::checkpoint, &CheckpointConfig::keep>(
+          "checkpoint.keep", at_least(1), "checkpoints",
+          "Number of latest checkpoints to keep; `best` is kept in addition."),
+      plain<&C::checkpoint, &CheckpointConfig::best>(
+          "checkpoint.best",
+          "Keep the checkpoint with the lowest validation loss (needs evaluations), the start of the run "
+          "included."),
+
+      number<&C::parallel, &Par::data>(
+          "parallel.data", between(0, 1 << 20), "ranks",
+          "Data-parallel ranks, which share the micro-batches of a step. A run has data * tensor * pipeline "
+          "ranks. 0: all started ranks, divided by tensor * pipeline. Without --ranks, mpirun or srun, the "
+          "whole mesh is started as threads, and 0 means 1."),
+      number<&C::parallel, &Par::tensor>(
+          "parallel.tensor", between(1, 4096), "ranks",
+          "Tensor-parallel ranks, which share every layer: attention heads, hidden channels and the "
+          "vocabulary, with exchanges of activations in every block. They are neighbouring ranks."),
+      plain<&C::parallel, &Par::sequence>(
+          "parallel.sequence",
+          "Tensor ranks also share the tokens in norms, dropout and residuals, which all of them compute "
+          "otherwise: less memory, the same traffic. parallel.tensor must divide the tokens of a "
+          "micro-batch. No effect without tensor ranks."),
+      number<&C::parallel, &Par::pipeline>(
+          "parallel.pipeline", between(1, 1000), "stages",
+          "Pipeline stages. Each holds a range of blocks and passes micro-batches on to the next."),
+      choice<&C::parallel, &Par::schedule>(
+          "parallel.schedule", {"gpipe", "1f1b", "interleaved", "zero_bubble"},
+          "Order of a pipeline's forward and backward passes. gpipe: all forward passes, then all backward "
+          "passes; 1f1b: in turn, with fewer activations; interleaved: 1f1b with several chunks per rank, "
+          "which waits less and sends more. `shoal schedule` draws it."),
+      number<&C::parallel, &Par::chunks>(
+          "parallel.chunks", at_least(1), "chunks",
+          "Ranges of the model per pipeline rank; more than 1 needs schedule = interleaved."),
+      number<&C::parallel, &Par::stages>("parallel.stages", at_least(1), "blocks",
+                                         "Blocks in each of the pipeline * chunks ranges of the model, e.g. "
+                                         "[5, 4, 3]; range k is on pipeline rank k mod pipeline. Empty: "
+                                         "ranges balanced by their cost (`shoal schedule` prints them)."),
+      choice<&C::parallel, &Par::engine>(
+          "parallel.engine", {"allreduce", "gossip"},
+          "How data-parallel ranks agree: all-reduce of gradients, or averaging with neighbours."),
+      number<&C::parallel, &Par::zero>("parallel.zero", between(0, 3), "",
+                                       "ZeRO stage: state that is sharded over the data ranks. 1: optimizer "
+                                       "state and master weights. 2: gradients too. 3: parameters too."),
+      number<&C::parallel, &Par::replicate>(
+          "parallel.replicate", at_least(1), "groups",
+          "Number of groups of data ranks that each hold a full copy (ZeRO inside a group, all-reduce "
+          "between groups). Must divide the data ranks."),
+      choice<&C::parallel, &Par::offload>(
+          "parallel.offload", {"none", "host", "disk"},
+          "Storage of master weights and moments, from zero = 2 on also of gradients, with zero = 3 also of "
+          "parameters. none: the backend's memory. host: the host's memory (the same for the cpu backend). "
+          "disk: memory-mapped files in the run's folder. A GPU receives them piece by piece."),
+      choice<&C::parallel, &Par::reduce_dtype>(
+          "parallel.reduce_dtype", {"float32", "bfloat16"},
+          "Type in which gradients are sent between ranks; they are added in float32."),
+      choice<&C::parallel, &Par::gpu_exchange>(
+          "parallel.gpu_exchange", {"auto", "nccl", "host"},
+          "Path of data in GPU memory between ranks. nccl: from GPU to GPU, which needs a GPU for every "
+          "rank. host: through the host's memory. auto: nccl if it is available."),
+      number<&C::parallel, &Par::timeout>(
+          "parallel.timeout", above(0), "seconds",
+          "A collective that takes longer ends the run; the error names the ranks that did not arrive."),
+      choice<&C::parallel, &Par::plan>("parallel.plan", {"manual", "auto"},
+                                       "auto: the planner chooses the layout."),
+
+      choice<&C::gossip, &Gossip::topology>(
+          "gossip.topology", topology_choices(),
+          "Groups of workers that average in each round (`shoal gossip topology` prints them)."),
+      number<&C::gossip, &Gossip::worker_size>(
+          "gossip.worker_size", between(1, 1 << 20), "ranks",
+          "Data-parallel ranks per worker. They share its batches and, as parallel.zero says, its state; "
+          "gossip runs between workers."),
+      number<&C::gossip, &Gossip::bucket_mib>("gossip.bucket_mib", above(0), "MiB",
+                                              "Size of a bucket of parameters that are averaged together: "
+                                              "neighbouring blocks up to this size, or one larger block."),
+      choice<&C::gossip, &Gossip::clip>(
+          "gossip.clip", {"global", "bucket"},
+          "global: clip by the norm of the worker's whole gradient, and update at the end of the backward "
+          "pass. bucket: clip every bucket by its own norm, and update and send it while the backward pass "
+          "goes on."),
+      plain<&C::gossip, &Gossip::continue_from_average>(
+          "gossip.continue_from_average",
+          "After an evaluation, continue from the average of the workers, which was evaluated, instead of "
+          "from each worker's own model."),
+      number<&C::gossip, &Gossip::local_size>(
+          "gossip.local_size", at_least(0), "workers",
+          "Neighbouring workers that share a node, for alternating-exp-ring. 0: as they were started, or on "
+          "a single host 8, 4 or 2."),
+
+      number<&C::log, &LogConfig::interval>("log.interval", at_least(1), "steps", "Steps between log lines."),
+      plain<&C::log, &LogConfig::tensorboard>("log.tensorboard",
+                                              "Write TensorBoard events into the run's folder."),
+      plain<&C::log, &LogConfig::jsonl>(
+          "log.jsonl", "Write metrics.jsonl into the run's folder, which `shoal plot` reads."),
+  };
+}
+
+}  // namespace
+
+std::span<const Field> config_fields() {
+  static const std::vector<Field> fields = make_fields();
+  return fields;
+}
+
+std::span<const Preset> model_presets() { return kPresets; }
+
+const Field* find_field(std::string_view section, std::string_view key) {
+  for (const auto& field : config_fields()) {
+    if (field.section == section && field.key == key) return &field;
+  }
+  return nullptr;
+}
+
+const Field* find_field(std::string_view name) {
+  const auto dot = name.find('.');
+  return dot == std::string_view::npos ? nullptr : find_field(name.substr(0, dot), name.substr(dot + 1));
+}
+
+std::vector<std::string> config_sections() {
+  std::vector<std::string> sections;
+  for (const auto& field : config_fields()) {
+    if (sections.empty() || sections.back() != field.section) sections.emplace_back(field.section);
+  }
+  return sections;
+}
+
+}  // namespace shoal

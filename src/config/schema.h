@@ -1,0 +1,66 @@
+// The table of every config key. Everything that reads, writes or explains the config walks it.
+#pragma once
+
+#include <limits>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "config/config.h"
+
+namespace shoal {
+
+// Points at a key's member in a config.
+using FieldRef = std::variant<bool*, int*, std::int64_t*, double*, std::string*, std::array<double, 2>*,
+                              std::vector<int>*>;
+
+// A value as it came from a file or an argument, before it is checked against its key.
+struct NotAValue {
+  std::string what;  // "a table", ...
+};
+using RawValue = std::variant<bool, std::int64_t, double, std::string, std::vector<double>, NotAValue>;
+
+struct Bounds {
+  double low = -std::numeric_limits<double>::max();
+  double high = std::numeric_limits<double>::max();
+  bool low_open = false;  // the bound itself is not allowed
+  bool high_open = false;
+  bool contains(double value) const;
+  std::string text() const;  // "at least 0 and below 1", or "" without bounds
+};
+
+struct Field {
+  std::string_view section;
+  std::string_view key;
+  FieldRef (*ref)(Config&);
+  Bounds bounds;                          // numbers, and each number of a list
+  std::vector<std::string_view> choices;  // text; "name:X" stands for any text that begins with "name:"
+  std::string_view unit;
+  std::string_view doc;
+
+  std::string name() const;                       // "optim.lr"
+  std::string_view type() const;                  // "integer", "number", ...
+  std::string allowed() const;                    // "at least 0", "one of ...", or "" where anything goes
+  std::string value(const Config& config) const;  // as TOML
+};
+
+std::span<const Field> config_fields();
+const Field* find_field(std::string_view section, std::string_view key);
+const Field* find_field(std::string_view name);  // "optim.lr"
+std::vector<std::string> config_sections();
+
+// Sets one key. `where` begins every error: "file:line" or "argument ...". Throws UserError.
+void assign(const Field& field, Config& config, const RawValue& value, std::string_view where);
+
+// Refuses a name that is no key, with the nearest one that is.
+[[noreturn]] void fail_unknown_key(std::string_view section, std::string_view key, std::string_view where);
+
+struct Preset {
+  std::string_view name;
+  int n_layer, n_head, n_embd;
+};
+std::span<const Preset> model_presets();
+
+}  // namespace shoal

@@ -1,0 +1,274 @@
+// Rules between keys, and what this build cannot do yet.
+#include <array>
+#include <numeric>
+
+#include "config/schema.h"
+#include "core/error.h"
+#include "core/text.h"
+
+namespace shoal {
+namespace {
+
+// What is planned but not built. A line goes when its feature comes.
+struct NotYet {
+  std::string_view key;
+  std::string_view value;  // a text, or the beginning of one; empty: everything but the default
+  std::string_view what;
+};
+constexpr std::array kNotYet = {
+    NotYet{"parallel.schedule", "zero_bubble", "this schedule"},
+    NotYet{"parallel.plan", "", "the planner"},
+};
+
+class Rules {
+ public:
+  Rules(const Config& config, const Origins& origins) : config_(config), origins_(origins) {}
+
+  void check() const {
+    check_not_yet();
+    check_backend();
+    check_names();
+    check_sizes();
+    check_length();
+    check_evaluation();
+    check_schedule();
+    check_parallel();
+    check_gossip();
+    check_pipeline();
+  }
+
+ private:
+  // "optim.lr = 0.1 (configs/quickstart.toml:12)"
+  std::string say(std::string_view key) const {
+    const auto origin = origins_.find(key);
+    return fmt::format("{} = {}{}", key, find_field(key)->value(config_),
+                       origin == origins_.end() ? "" : fmt::format(" ({})", origin->second));
+  }
+
+  void check_not_yet() const {
+    static const Config defaults;
+    for (const auto& [key, value, what] : kNotYet) {
+      const auto* field = find_field(key);
+      const auto now = field->value(config_), usual = field->value(defaults);
+      if (value.empty() ? now != usual : now.starts_with("\"" + std::string(value))) {
+        fail_user("{}: {} is not in this build yet; leave it at {} = {}", say(key), what, key, usual);
+      }
+    }
+  }
+
+  void check_backend() const {
+    const bool cuda = config_.train.backend == "cuda";
+    if (config_.train.tf32 && !cuda) {
+      fail_user("{} needs tensor cores, which {} does not use; leave it out", say("train.tf32"),
+                say("train.backend"));
+    }
+    if (config_.parallel.gpu_exchange != "auto" && !cuda) {
+      fail_user("{} needs GPUs, which {} does not use; leave it out", say("parallel.gpu_exchange"),
+                say("train.backend"));
+    }
+  }
+
+  void check_names() const {
+    const auto& name = config_.run.name;
+    if (name.empty()) fail_user("run.name is empty; name the run, e.g. run.name=first");
+    if (name == "." || name == ".." || name.find('/') != std::string::npos) {
+      fail_user("{} cannot name a folder; use a name without '/', and run.dir for the folder around it",
+                say("run.name"));
+    }
+    if (config_.data.dir.empty()) {
+      fail_user(
+          "data.dir is not set; prepare a dataset (`shoal prepare synthetic --out data/synthetic`) and set "
+          "data.dir to its folder");
+    }
+  }
+
+  void check_sizes() const {
+    const auto& model = config_.model;
+    const auto& train = config_.train;
+    if (model.n_embd % model.n_head != 0) {
+      fail_user("{} does not divide {}; every head needs the same width, e.g. model.n_embd={}",
+                say("model.n_head"), say("model.n_embd"), (model.n_embd / model.n_head + 1) * model.n_head);
+    }
+    if (train.micro_batch == 0) return;  // resolved when the ranks are known
+    if (train.global_batch % train.micro_batch != 0) {
+      int fitting = std::min(train.micro_batch, train.global_batch);
+      while (train.global_batch % fitting != 0) --fitting;
+      fail_user("{} does not divide {}; use e.g. train.micro_batch={}", say("train.micro_batch"),
+                say("train.global_batch"), fitting);
+    }
+  }
+
+  void check_length() const {
+    const auto& train = config_.train;
+    if (train.steps == 0 && train.epochs == 0) {
+      fail_user("the length of the run is not set; give train.steps or train.epochs, e.g. train.steps=2000");
+    }
+    if (train.steps != 0 && train.epochs != 0) {
+      fail_user("{} and {} both set the length of the run; give one of them", say("train.steps"),
+                say("train.epochs"));
+    }
+    if (train.epochs != 0 && config_.data.sampling == "random") {
+      fail_user("{} needs data.sampling = \"epochs\": random sampling has no epochs; or give train.steps",
+                say("train.epochs"));
+    }
+    if (config_.data.stride != 0 && config_.data.sampling == "random") {
+      fail_user("{} needs data.sampling = \"epochs\": with random sampling, sequences start anywhere",
+                say("data.stride"));
+    }
+    for (const auto* section : {"eval", "checkpoint"}) {
+      const auto key = fmt::format("{}.epochs", section);
+      if (find_field(key)->value(config_) == "0" || config_.data.sampling != "random") continue;
+      fail_user("{} needs data.sampling = \"epochs\": random sampling has no epochs; or give {}.interval",
+                say(key), section);
+    }
+  }
+
+  void check_evaluation() const {
+    const auto& eval = config_.eval;
+    if (eval.batches >= 0 && eval.sequences != EvalConfig{}.sequences) {
+      fail_user(
+          "{} and {} both set how much is evaluated; give one of them: a batch is train.global_batch = {} "
+          "sequences",
+          say("eval.batches"), say("eval.sequences"), config_.train.global_batch);
+    }
+    const double most = find_field("eval.sequences")->bounds.high;
+    if (static_cast<double>(eval.batches) * config_.train.global_batch > most) {
+      fail_user("{} of {} are more than {} sequences; lower one of them", say("eval.batches"),
+                say("train.global_batch"), with_commas(static_cast<std::int64_t>(most)));
+    }
+  }
+
+  void check_schedule() const {
+    const auto& optim = config_.optim;
+    const auto& lr = config_.lr_schedule;
+    const auto steps = config_.train.steps;
+    if (optim.name == "adamw" && optim.accum_steps != 1) {
+      fail_user("{} has no meaning for optim.name = \"adamw\"; leave it out, or use accum_adamw",
+                say("optim.accum_steps"));
+    }
+    if (lr.min_lr > optim.lr) {
+      fail_user("{} is above {}; lower it, since the learning rate only falls after the warmup",
+                say("lr_schedule.min_lr"), say("optim.lr"));
+    }
+    if (steps > 0 && lr.warmup_steps > steps) {
+      fail_user("{} is longer than the run, {}; lower it", say("lr_schedule.warmup_steps"),
+                say("train.steps"));
+    }
+    if (lr.name == "constant") {
+      for (const auto* key : {"lr_schedule.decay_steps", "lr_schedule.min_lr"}) {
+        const auto* field = find_field(key);
+        if (field->value(config_) == field->value(Config{})) continue;
+        fail_user(
+            "{} has no meaning for lr_schedule.name = \"constant\"; leave it out, or choose another schedule",
+            say(key));
+      }
+    } else if (lr.name == "wsd") {
+      if (steps > 0 && lr.warmup_steps + lr.decay_steps > steps) {
+        fail_user("{} and {} are together longer than the run, {}", say("lr_schedule.warmup_steps"),
+                  say("lr_schedule.decay_steps"), say("train.steps"));
+      }
+    } else if (lr.decay_steps != 0 && lr.decay_steps <= lr.warmup_steps) {
+      fail_user("{} ends before {} does; it counts from the start of the run", say("lr_schedule.decay_steps"),
+                say("lr_schedule.warmup_steps"));
+    }
+  }
+
+  void check_parallel() const {
+    const auto& parallel = config_.parallel;
+    if (parallel.replicate > 1 && parallel.zero == 0) {
+      fail_user("{} makes groups that shard, but with {} nothing is sharded; set parallel.zero to 1, 2 or 3",
+                say("parallel.replicate"), say("parallel.zero"));
+    }
+    if (parallel.data % parallel.replicate != 0) {
+      fail_user("{} does not divide {}; groups are of one size", say("parallel.replicate"),
+                say("parallel.data"));
+    }
+  }
+
+  void check_gossip() const {
+    const auto& parallel = config_.parallel;
+    if (parallel.engine != "gossip") return;
+    const int size = config_.gossip.worker_size;
+    if (parallel.zero > 0 && size == 1) {
+      fail_user("{} shards over the ranks of a worker, but {} has one; raise it, or set parallel.zero=0",
+                say("parallel.zero"), say("gossip.worker_size"));
+    }
+    if (size % parallel.replicate != 0) {
+      fail_user("{} does not divide {}; groups are of one size", say("parallel.replicate"),
+                say("gossip.worker_size"));
+    }
+    if (parallel.data % size != 0) {
+      fail_user("{} does not divide {}; workers are of one size", say("gossip.worker_size"),
+                say("parallel.data"));
+    }
+    if (config_.gossip.clip == "bucket") check_clip_by_bucket();
+  }
+
+  // Buckets are updated before the backward pass is over.
+  void check_clip_by_bucket() const {
+    const auto refuse = [&](std::string_view key, std::string_view why) {
+      static const Config defaults;
+      if (find_field(key)->value(config_) == find_field(key)->value(defaults)) return;
+      fail_user("{} does not go with {}: {}; use gossip.clip=global, or leave {} out", say("gossip.clip"),
+                say(key), why, key);
+    };
+    constexpr std::string_view kLate = "a worker's ranks have its gradient only after the backward pass",
+                               kDone =
+                                   "by the time that a step is known to be bad, buckets have been updated";
+    refuse("gossip.worker_size", kLate);
+    refuse("parallel.tensor", kLate);
+    refuse("parallel.pipeline", kLate);
+    refuse("run.deterministic", "sums of a fixed order are ready only after the backward pass");
+    refuse("train.on_bad_step", kDone);
+    refuse("train.spike_zscore", kDone);
+  }
+
+  void check_pipeline() const {
+    const int stages = config_.parallel.pipeline, chunks = config_.parallel.chunks;
+    const bool interleaved = config_.parallel.schedule == "interleaved";
+    if (chunks > 1 && !interleaved) {
+      fail_user("{} needs parallel.schedule = \"interleaved\": {} has one chunk per rank",
+                say("parallel.chunks"), say("parallel.schedule"));
+    }
+    if (chunks > 1 && stages == 1) {
+      fail_user("{} has no meaning for {}; set parallel.pipeline to 2 or more, or leave parallel.chunks out",
+                say("parallel.chunks"), say("parallel.pipeline"));
+    }
+    if (interleaved && stages > 1 && chunks == 1) {
+      fail_user("{} needs several chunks per rank; set parallel.chunks=2, or parallel.schedule=1f1b",
+                say("parallel.schedule"));
+    }
+    const std::int64_t ranges = std::int64_t{stages} * chunks;
+    if (ranges > config_.model.n_layer) {
+      fail_user("{}{} makes {} ranges of at least one block each, but {}; at most {} are possible",
+                say("parallel.pipeline"), chunks > 1 ? " with " + say("parallel.chunks") : "", ranges,
+                say("model.n_layer"), config_.model.n_layer);
+    }
+    check_stages(ranges);
+  }
+
+  void check_stages(std::int64_t ranges) const {
+    const auto& counts = config_.parallel.stages;
+    if (counts.empty()) return;
+    if (std::ssize(counts) != ranges) {
+      fail_user("{} has {} number{}, but {} x {} makes {}; give one for each, or leave it empty",
+                say("parallel.stages"), counts.size(), counts.size() == 1 ? "" : "s",
+                say("parallel.pipeline"), say("parallel.chunks"),
+                ranges == 1 ? "one range" : fmt::format("{} ranges", ranges));
+    }
+    const auto sum = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+    if (sum != config_.model.n_layer) {
+      fail_user("{} adds up to {} blocks, but {}; change one of them, or leave parallel.stages empty",
+                say("parallel.stages"), sum, say("model.n_layer"));
+    }
+  }
+
+  const Config& config_;
+  const Origins& origins_;
+};
+
+}  // namespace
+
+void validate(const Config& config, const Origins& origins) { Rules(config, origins).check(); }
+
+}  // namespace shoal

@@ -1,0 +1,82 @@
+#include "core/interrupt.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+#include <cstring>
+#include <iterator>
+
+namespace shoal {
+namespace {
+
+// A signal handler may touch nothing else.
+volatile std::sig_atomic_t received = 0;
+std::atomic<int> guards = 0;
+std::atomic<const char*> stop_message = nullptr;
+
+constexpr int kRequests[] = {SIGINT, SIGTERM, SIGUSR1};
+constexpr const char* kNames[] = {"SIGINT", "SIGTERM", "SIGUSR1"};
+static_assert(std::size(kRequests) == InterruptGuard::kSignals);
+
+extern "C" void on_signal(int signal) {
+  received = signal;
+  std::signal(signal, SIG_DFL);
+}
+
+void print(const char* text) { [[maybe_unused]] const auto ignored = ::write(2, text, std::strlen(text)); }
+
+extern "C" void on_stop(int signal) {
+  if (const char* message = stop_message) {
+    print(::isatty(2) != 0 ? "\r\033[Kshoal: " : "shoal: ");
+    print(message);
+    print("\n");
+  }
+  std::signal(signal, SIG_DFL);
+  std::raise(signal);
+}
+
+}  // namespace
+
+void set_stop_message(const char* message) {
+  stop_message = message;
+  for (const int signal : {SIGINT, SIGTERM}) {
+    if (std::signal(signal, on_stop) == SIG_IGN) std::signal(signal, SIG_IGN);  // as nohup has it
+  }
+}
+
+InterruptGuard::InterruptGuard() {
+  if (guards++ > 0) return;
+  received = 0;
+  for (const int signal : kRequests) std::signal(signal, on_signal);
+}
+
+InterruptGuard::~InterruptGuard() {
+  if (--guards > 0) return;
+  for (const int signal : {SIGINT, SIGTERM}) std::signal(signal, stop_message.load() ? on_stop : SIG_DFL);
+  std::signal(SIGUSR1, SIG_IGN);  // it asks a run to stop that has just done so
+}
+
+const char* InterruptGuard::requested() { return requested(counts()); }
+
+std::array<double, InterruptGuard::kSignals> InterruptGuard::counts() {
+  std::array<double, kSignals> counts = {};
+  for (std::size_t i = 0; i < counts.size(); ++i) counts[i] = received == kRequests[i];
+  return counts;
+}
+
+const char* InterruptGuard::requested(std::span<const double> counts) {
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    if (counts[i] > 0) return kNames[i];
+  }
+  return nullptr;
+}
+
+int InterruptGuard::exit_code(std::string_view name) {
+  for (std::size_t i = 0; i < std::size(kNames); ++i) {
+    if (name == kNames[i]) return 128 + kRequests[i];
+  }
+  return 1;
+}
+
+}  // namespace shoal

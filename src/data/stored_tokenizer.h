@@ -1,0 +1,13 @@
+// Tokenizers as a dataset's meta.json and checkpoints hold them.
+#pragma once
+
+#include "data/tokenizer.h"
+
+namespace shoal {
+
+// The inverse of Tokenizer::to_json. `source` is the file or folder that the JSON came from, for error
+// messages only. Throws UserError when the JSON does not describe a tokenizer.
+std::unique_ptr<Tokenizer> tokenizer_from_json(const nlohmann::json& stored,
+                                               const std::filesystem::path& source);
+
+}  // namespace shoal

@@ -1,0 +1,146 @@
+#include "launch/hosts.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <memory>
+#include <set>
+#include <sstream>
+#include <string_view>
+
+#include "core/clock.h"
+#include "core/error.h"
+#include "launch/process.h"
+
+namespace shoal {
+namespace {
+
+Host parse_host(const std::string& text) {
+  Host host{.name = text.substr(0, text.find(':'))};
+  const bool has_slots = host.name.size() < text.size();
+  const char *first = text.data() + host.name.size() + 1, *last = text.data() + text.size();
+  const bool good = !has_slots || (std::from_chars(first, last, host.slots).ptr == last && first != last);
+  // A name that starts with a dash would be an option of the remote shell.
+  if (host.name.empty() || host.name.front() == '-' || !good || host.slots < 1) {
+    fail_user("--hosts: '{}' is no host; write HOST or HOST:RANKS, separated by commas, e.g. --hosts a:2,b:2",
+              text);
+  }
+  return host;
+}
+
+bool is_this_machine(const std::string& name) {
+  char own[256] = {};
+  ::gethostname(own, sizeof own - 1);
+  const std::string_view full = own;
+  return name == "localhost" || name == "127.0.0.1" || name == full || name == full.substr(0, full.find('.'));
+}
+
+std::string quoted(const std::string& text) {
+  std::string result = "'";
+  for (const char c : text) result += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return result + "'";
+}
+
+constexpr int kNoFolder = 91, kNoProgram = 92;  // codes that neither shells nor ssh end with
+
+std::vector<std::string> question(const std::string& host, const std::string& remote_shell,
+                                  const std::string& program) {
+  std::vector<std::string> words;
+  std::istringstream stream(remote_shell);
+  for (std::string word; stream >> word;) words.push_back(word);
+  if (words.size() == 1 && std::filesystem::path(words[0]).filename() == "ssh") {
+    words.insert(words.end(), {"-o", "BatchMode=yes", "-o", "ConnectTimeout=5"});
+  }
+  words.push_back(host);
+  words.push_back(fmt::format("cd {} || exit {}; test -x {} || exit {}",
+                              quoted(std::filesystem::current_path().string()), kNoFolder, quoted(program),
+                              kNoProgram));
+  return words;
+}
+
+std::string last_line(std::string text) {
+  while (!text.empty() && (text.back() == '\n' || text.back() == '\r')) text.pop_back();
+  return text.substr(text.find_last_of('\n') + 1);
+}
+
+// What stands against a host, once it has answered or had its time.
+std::string answer(Child& child, double seconds, const std::string& program) {
+  Stopwatch watch;
+  std::string said;
+  for (bool ended = false; !ended;) {
+    const double left = seconds - watch.seconds();
+    const auto heard = child.hear(std::max(left, 0.0));
+    said += heard.err;
+    ended = heard.ended;
+    if (!ended && left <= 0) return "does not answer";
+  }
+  const auto end = child.end();
+  if (end.signal == 0 && end.code == 0) return "";
+  if (end.code == kNoFolder) {
+    return fmt::format(
+        "has no folder {}; every host needs the run's folders at the same place, on a shared disk",
+        std::filesystem::current_path().string());
+  }
+  if (end.code == kNoProgram)
+    return fmt::format("has no program {}; every host needs it at the same place", program);
+  const auto line = last_line(said);
+  return "does not answer" + (line.empty() ? "" : " (" + line + ")");
+}
+
+}  // namespace
+
+std::vector<Host> parse_hosts(const std::string& text) {
+  std::vector<Host> hosts;
+  std::set<std::string> names;
+  std::istringstream stream(text);
+  for (std::string item; std::getline(stream, item, ',');) {
+    hosts.push_back(parse_host(item));
+    if (!names.insert(hosts.back().name).second)
+      fail_user("--hosts names {} twice; write {}:RANKS", hosts.back().name, hosts.back().name);
+  }
+  return hosts;
+}
+
+std::string to_string(const std::vector<Host>& hosts) {
+  std::string text;
+  for (const auto& host : hosts)
+    text += fmt::format("{}{}:{}", text.empty() ? "" : ",", host.name, host.slots);
+  return text;
+}
+
+int total_slots(const std::vector<Host>& hosts) {
+  int slots = 0;
+  for (const auto& host : hosts) slots += host.slots;
+  return slots;
+}
+
+int fewest_on_a_host(const std::vector<Host>& hosts, int ranks) {
+  int fewest = 0;
+  for (auto host = hosts.begin(); host != hosts.end() && ranks > 0; ++host) {
+    const int here = std::min(host->slots, ranks);
+    fewest = fewest == 0 ? here : std::min(fewest, here);
+    ranks -= here;
+  }
+  return fewest;
+}
+
+std::vector<std::string> check_hosts(const std::vector<Host>& hosts, const std::string& remote_shell,
+                                     const std::string& program, double seconds) {
+  Stopwatch watch;
+  std::vector<std::unique_ptr<Child>> asked;
+  for (const auto& host : hosts) {
+    asked.push_back(is_this_machine(host.name)
+                        ? nullptr
+                        : std::make_unique<Child>(question(host.name, remote_shell, program)));
+  }
+  std::vector<std::string> objections;
+  for (const auto& child : asked) {
+    objections.push_back(child ? answer(*child, seconds - watch.seconds(), program) : "");
+  }
+  return objections;
+}
+
+}  // namespace shoal

@@ -1,0 +1,145 @@
+#include "launch/mpirun.h"
+
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <initializer_list>
+#include <optional>
+#include <sstream>
+#include <string_view>
+#include <utility>
+
+#include "comm/mpi/load.h"
+#include "core/error.h"
+#include "launch/process.h"
+
+namespace shoal {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string find_in_path(const std::string& name) {
+  if (name.find('/') != std::string::npos) return ::access(name.c_str(), X_OK) == 0 ? fs::absolute(name) : "";
+  const char* path = std::getenv("PATH");
+  std::istringstream folders(path ? path : "");
+  for (std::string folder; std::getline(folders, folder, ':');) {
+    const auto file = (fs::path(folder) / name).string();
+    if (::access(file.c_str(), X_OK) == 0) return file;
+  }
+  return "";
+}
+
+bool can_serve(MpiKind kind) {
+  return mpi::has_module(kind == MpiKind::open_mpi ? Launch::Kind::open_mpi : Launch::Kind::mpich);
+}
+
+// By what it says of its version.
+std::optional<MpiKind> kind_of(const std::string& path) {
+  Child child({path, "--version"});
+  std::string said;
+  for (bool ended = false; !ended;) {
+    const auto heard = child.hear(60);
+    said += heard.out + heard.err;
+    ended = heard.ended;
+  }
+  // The latter under names such as mpirun.openmpi.
+  for (const char* sign : {"Open MPI", "OpenRTE"}) {
+    if (said.find(sign) != std::string::npos) return MpiKind::open_mpi;
+  }
+  if (said.find("HYDRA") != std::string::npos) return MpiKind::hydra;
+  return std::nullopt;
+}
+
+// Settings of ours that every rank must see, on whatever host.
+bool is_for_ranks(std::string_view name) { return name.starts_with("SHOAL_") || name.starts_with("OMP_"); }
+
+// What the user has set himself stays.
+void add_defaults(std::vector<std::string>& environment,
+                  std::initializer_list<std::pair<const char*, const char*>> values) {
+  for (const auto& [name, value] : values) {
+    if (!std::getenv(name)) environment.push_back(fmt::format("{}={}", name, value));
+  }
+}
+
+std::vector<std::string> names_for_ranks() {
+  std::vector<std::string> names;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string text = *entry;
+    if (is_for_ranks(text)) names.push_back(text.substr(0, text.find('=')));
+  }
+  return names;
+}
+
+MpirunCall open_mpi_call(const Mpirun& mpirun, int ranks, const std::vector<Host>& hosts,
+                         const std::string& remote_shell) {
+  // Each rank decides on its threads, and knows how many ranks its host has. Version 4's launcher reads
+  // OMPI_MCA_*, version 5's PRTE_MCA_*.
+  MpirunCall call{
+      .arguments = {mpirun.path, "-n", std::to_string(ranks), "--oversubscribe", "--bind-to", "none"},
+      .environment = {"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
+                      "OMPI_MCA_plm_rsh_agent=" + remote_shell, "PRTE_MCA_plm_ssh_agent=" + remote_shell},
+      // It takes SIGTERM for itself, and kills the ranks a second later.
+      .stop_signal = SIGUSR1};
+  // A host that is gone is noticed in half a minute, not in minutes.
+  add_defaults(call.environment, {{"OMPI_MCA_oob_tcp_keepalive_time", "10"},
+                                  {"OMPI_MCA_oob_tcp_keepalive_intvl", "5"},
+                                  {"OMPI_MCA_oob_tcp_keepalive_probes", "4"},
+                                  {"PRTE_MCA_oob_tcp_keepalive_time", "10"},
+                                  {"PRTE_MCA_oob_tcp_keepalive_intvl", "5"},
+                                  {"PRTE_MCA_oob_tcp_keepalive_probes", "4"}});
+  if (!hosts.empty()) call.arguments.insert(call.arguments.end(), {"--host", to_string(hosts)});
+  for (const auto& name : names_for_ranks()) call.arguments.insert(call.arguments.end(), {"-x", name});
+  return call;
+}
+
+MpirunCall hydra_call(const Mpirun& mpirun, int ranks, const std::vector<Host>& hosts,
+                      const std::string& remote_shell) {
+  MpirunCall call{
+      .arguments = {mpirun.path, "-n", std::to_string(ranks)}, .environment = {}, .stop_signal = SIGTERM};
+  if (!hosts.empty()) {
+    call.arguments.insert(call.arguments.end(), {"-hosts", to_string(hosts), "-launcher", "ssh",
+                                                 "-launcher-exec", find_in_path(remote_shell)});
+  }
+  return call;
+}
+
+}  // namespace
+
+Mpirun find_mpirun(const std::string& wanted) {
+  if (!wanted.empty()) {
+    const auto path = find_in_path(wanted);
+    if (path.empty()) fail_user("--mpirun: there is no program {}", wanted);
+    const auto kind = kind_of(path);
+    if (!kind) fail_user("--mpirun: {} is neither Open MPI's nor MPICH's", path);
+    return {path, *kind};
+  }
+  std::string unfit;
+  for (const char* name : {"mpirun.openmpi", "mpirun", "mpiexec.hydra", "mpirun.mpich", "mpiexec"}) {
+    const auto path = find_in_path(name);
+    if (path.empty()) continue;
+    const auto kind = kind_of(path);
+    if (kind && can_serve(*kind)) return {path, *kind};
+    if (unfit.empty()) unfit = path;
+  }
+  if (!unfit.empty()) {
+    fail_user(
+        "this program was built without the MPI that {} belongs to; install libopenmpi-dev or libmpich-dev "
+        "and build again, or run ranks as threads: shoal train CONFIG --ranks N",
+        unfit);
+  }
+  fail_user(
+      "there is no mpirun on this machine; install Open MPI (Debian and Ubuntu: apt-get install openmpi-bin) "
+      "or MPICH (apt-get install mpich), or run ranks as threads: shoal train CONFIG --ranks N");
+}
+
+MpirunCall mpirun_call(const Mpirun& mpirun, int ranks, const std::vector<Host>& hosts,
+                       const std::string& remote_shell, const std::vector<std::string>& program) {
+  auto call = mpirun.kind == MpiKind::open_mpi ? open_mpi_call(mpirun, ranks, hosts, remote_shell)
+                                               : hydra_call(mpirun, ranks, hosts, remote_shell);
+  call.arguments.insert(call.arguments.end(), program.begin(), program.end());
+  return call;
+}
+
+}  // namespace shoal

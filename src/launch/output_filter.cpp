@@ -1,0 +1,114 @@
+#include "launch/output_filter.h"
+
+#include <algorithm>
+#include <regex>
+#include <utility>
+
+namespace shoal {
+namespace {
+
+// Open MPI and MPICH's hydra frame what they have to say with lines of one character. Where such a line
+// begins: behind what a rank wrote, if it died in the middle of a line.
+std::size_t frame_in(std::string_view line) {
+  constexpr std::size_t kShortest = 70;
+  if (line.empty() || (line.back() != '-' && line.back() != '=')) return std::string_view::npos;
+  const auto before = line.find_last_not_of(line.back());
+  const auto start = before == std::string_view::npos ? 0 : before + 1;
+  return line.size() - start >= kShortest ? start : std::string_view::npos;
+}
+
+bool may_become_mpiruns(std::string_view start) {
+  static const std::string_view firsts = "-=[mYTPAa";  // of frames and of the lines below
+  return firsts.find(start[0]) != std::string_view::npos;
+}
+
+// Lines outside frames. The last three follow hydra's frame.
+bool is_noise(const std::string& line) {
+  static const std::regex noise(
+      R"(mpi(run|exec)\S*: Forwarding signal \d+ to job)"
+      R"(|\[[^\]]+\] (\d+ more process(es)? ha(s|ve) sent help message.*|Set MCA parameter "orte_base_help.*))"
+      R"(|application called MPI_Abort\(.*|Abort\(\d+\) on node \d+ \(rank \d+ in comm \d+\).*)"
+      R"(|YOUR APPLICATION TERMINATED WITH THE EXIT STRING.*)"
+      R"(|This typically refers to a problem with your application\.)"
+      R"(|Please see the FAQ page for debugging suggestions)");
+  return std::regex_match(line, noise);
+}
+
+bool is_about_a_failed_rank(const std::string& block) {
+  static constexpr std::string_view kSigns[] = {"Primary job  terminated normally, but",
+                                                "processes exited with non-zero status",
+                                                "noticed that process rank",
+                                                "MPI_ABORT was invoked on rank",
+                                                "BAD TERMINATION OF ONE OF YOUR",
+                                                "lost communication with a remote daemon"};
+  return std::any_of(std::begin(kSigns), std::end(kSigns),
+                     [&](std::string_view sign) { return block.find(sign) != std::string::npos; });
+}
+
+std::optional<RankDeath> death_in(const std::string& text) {
+  static const std::regex killed(R"(process rank (\d+) with PID \d+ on node (\S+) exited on\s+signal (\d+))");
+  static const std::regex ended(R"(Process name: \[(?:\[\d+,\d+\]|\S+@\d+),(\d+)\]\s+Exit code:\s+(\d+))");
+  static const std::regex hydra(R"(PID \d+ RUNNING AT (\S+)\s+=\s+EXIT CODE: (\d+))");
+  static const std::regex lost(R"(Remote daemon\s*: \[\S+\] on node (\S+))");
+  std::smatch found;
+  if (std::regex_search(text, found, killed))
+    return RankDeath{.rank = std::stoi(found[1]), .host = found[2], .signal = std::stoi(found[3])};
+  if (std::regex_search(text, found, ended))
+    return RankDeath{.rank = std::stoi(found[1]), .host = "", .code = std::stoi(found[2])};
+  // hydra gives the number of a signal as if it were an exit code
+  if (std::regex_search(text, found, hydra))
+    return RankDeath{.host = found[1], .signal = std::stoi(found[2])};
+  if (std::regex_search(text, found, lost)) return RankDeath{.host = found[1]};
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::string OutputFilter::feed(std::string_view piece) {
+  std::string shown;
+  partial_ += piece;
+  for (std::size_t end; (end = partial_.find('\n')) != std::string::npos; partial_.erase(0, end + 1)) {
+    const auto text = partial_.substr(0, end);
+    const bool goes_on = std::exchange(inside_line_, false);
+    const auto frame = frame_in(text);
+    if (frame == std::string::npos) {
+      shown += goes_on ? text + "\n" : line(text);
+    } else {
+      if (goes_on || frame > 0) shown += text.substr(0, frame) + "\n";
+      shown += line(text.substr(frame));
+    }
+  }
+  if (!partial_.empty() && block_.empty() && (inside_line_ || !may_become_mpiruns(partial_))) {
+    shown += std::exchange(partial_, {});
+    inside_line_ = true;
+  }
+  constexpr std::string_view kError = "shoal: error: ";
+  recent_ += shown;
+  saw_error_ |= recent_.find(kError) != std::string::npos;
+  recent_.erase(0, recent_.size() - std::min(recent_.size(), kError.size()));
+  return shown;
+}
+
+std::string OutputFilter::finish() { return std::exchange(block_, {}) + std::exchange(partial_, {}); }
+
+std::string OutputFilter::line(const std::string& text) {
+  if (frame_in(text) == 0) {
+    const bool closes = !block_.empty();
+    block_ += text + "\n";
+    return closes ? end_block() : "";
+  }
+  if (!block_.empty()) {
+    block_ += text + "\n";
+    return "";
+  }
+  if (is_noise(text)) return "";
+  return text + "\n";
+}
+
+std::string OutputFilter::end_block() {
+  auto block = std::exchange(block_, {});
+  if (!death_) death_ = death_in(block);
+  return is_about_a_failed_rank(block) ? "" : block;
+}
+
+}  // namespace shoal

@@ -1,0 +1,88 @@
+#include "launch/ranks.h"
+
+#include <algorithm>
+#include <exception>
+#include <limits>
+
+#include "config/layout.h"
+#include "core/cores.h"
+#include "core/error.h"
+#include "core/log.h"
+#include "ops/cuda/cuda.h"
+#include "ops/make_backend.h"
+
+namespace shoal {
+namespace {
+
+constexpr int kMostThreads = 4096;
+
+std::string count(int ranks) { return ranks == 1 ? "1 rank" : fmt::format("{} ranks", ranks); }
+
+// As many as whole models, or workers of gossip, need.
+int ranks_for_all(const Config& config) {
+  const bool gpus = config.train.backend == "cuda";
+  const auto all = gpus ? std::ssize(cuda_devices()) : usable_cores();
+  const std::int64_t unit =
+      (config.parallel.engine == "gossip" ? config.gossip.worker_size : 1) * ranks_of_model(config.parallel);
+  return static_cast<int>(std::max(all / unit, std::int64_t{1}) * unit);
+}
+
+}  // namespace
+
+int ranks_to_start(const Config& config, int asked, const Launch& launch) {
+  const bool launched = launch.kind != Launch::Kind::alone;
+  if (launched && asked > 0 && asked != launch.ranks) {
+    fail_user("--ranks {} was given, but {} started {}; leave --ranks out, or let {} start {}", asked,
+              launch.by, count(launch.ranks), launch.by, count(asked));
+  }
+  const int started = launched ? launch.ranks : asked == kAllRanks ? ranks_for_all(config) : asked;
+  const auto& parallel = config.parallel;
+  if (started > 0) {
+    check_ranks(parallel, started, launched ? launch.by : "--ranks");
+    return started;
+  }
+  const std::int64_t wanted =
+      std::max(parallel.data, config.parallel.engine == "gossip" ? config.gossip.worker_size : 1) *
+      ranks_of_model(parallel);
+  if (wanted > std::numeric_limits<int>::max()) fail_user("[parallel] asks for {} ranks, too many", wanted);
+  return static_cast<int>(wanted);
+}
+
+BackendOptions backend_options(const Config& config, const World& world) {
+  return {.threads = config.train.threads > 0 ? config.train.threads : world.cores,
+          .local_rank = world.local_rank,
+          .tf32 = config.train.tf32,
+          // Ranks may be on hosts that share no cache, and another run's would have chosen otherwise.
+          .tune = config.run.deterministic != "layout"};
+}
+
+void with_ranks(int asked, const std::function<Config()>& load,
+                const std::function<void(const Config&, World&)>& body) {
+  const Launch launch = detect_launch();
+  if (launch.kind == Launch::Kind::alone) {
+    const Config config = load();
+    const int ranks = ranks_to_start(config, asked, launch);
+    if (ranks > kMostThreads) {
+      fail_user("{} as threads of one process are too many; at most {} go", count(ranks), kMostThreads);
+    }
+    run_threads({.ranks = ranks, .deadline_seconds = config.parallel.timeout},
+                [&](World& world) { body(config, world); });
+    return;
+  }
+  // A mistake that all ranks find is reported by one of them, so it must not come out before they are joined.
+  Config config;
+  std::exception_ptr mistake;
+  try {
+    config = load();
+    ranks_to_start(config, asked, launch);
+  } catch (...) {
+    mistake = std::current_exception();
+  }
+  run_mpi({.deadline_seconds = config.parallel.timeout}, [&](World& world) {
+    log::mute_thread(world.ranks.rank() != 0);
+    if (mistake) std::rethrow_exception(mistake);
+    body(config, world);
+  });
+}
+
+}  // namespace shoal

@@ -1,0 +1,92 @@
+#include "launch/run_to_restart.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+
+#include "checkpoint/reader.h"
+#include "checkpoint/store.h"
+#include "config/layout.h"
+#include "core/error.h"
+
+namespace shoal {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool is_measurement(const std::string& name) {
+  return name == "metrics.jsonl" || name.find("tfevents") != std::string::npos;
+}
+
+std::vector<std::string> measurements_in(const fs::path& folder) {
+  std::vector<std::string> names;
+  std::error_code absent;
+  for (const auto& entry : fs::directory_iterator(folder, absent)) {
+    const auto name = entry.path().filename().string();
+    if (is_measurement(name)) names.push_back(name);
+  }
+  return names;
+}
+
+}  // namespace
+
+std::optional<RunToRestart> RunToRestart::of(const std::vector<std::string>& command, int ranks,
+                                             int ranks_per_host) {
+  if (command.front() != "train") return std::nullopt;
+  std::vector<std::string> words;  // the config and its settings, without options
+  std::copy_if(command.begin() + 1, command.end(), std::back_inserter(words),
+               [](const std::string& word) { return !word.starts_with('-'); });
+  if (words.empty()) fail_user("train needs a config: shoal launch -n {} -- train CONFIG.toml", ranks);
+  auto config = load_config(words.front(), std::span(words).subspan(1));
+  auto settled = config;
+  resolve_layout(settled, ranks, ranks_per_host);
+  return RunToRestart(command, std::move(config));
+}
+
+RunToRestart::RunToRestart(std::vector<std::string> command, Config config)
+    : command_(std::move(command)), config_(std::move(config)), there_before_(measurements_in(folder())) {}
+
+std::optional<std::int64_t> RunToRestart::latest_step() const {
+  const auto latest = latest_in(config_.run.path() / kCheckpointsName);
+  if (!latest) return std::nullopt;
+  return inspect_checkpoint(latest->string()).manifest.info.step;
+}
+
+std::string RunToRestart::objection_to(int ranks, int ranks_per_host) const {
+  auto config = config_;
+  config.parallel.data = 0;
+  try {
+    resolve_layout(config, ranks, ranks_per_host);
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+int RunToRestart::ranks_of_worker() const {
+  if (config_.parallel.engine != "gossip") return 0;
+  return static_cast<int>(config_.gossip.worker_size * ranks_of_model(config_.parallel));
+}
+
+std::vector<std::string> RunToRestart::restart_command(int ranks) {
+  auto command = command_;
+  const auto& parallel = config_.parallel;
+  if (parallel.data != 0 && parallel.data * parallel.tensor * parallel.pipeline != ranks)
+    command.push_back("parallel.data=0");
+  if (latest_step()) {
+    command.push_back("init.from=resume");
+  } else {
+    remove_measurements();
+  }
+  return command;
+}
+
+void RunToRestart::remove_measurements() const {
+  for (const auto& name : measurements_in(folder())) {
+    const bool ours = std::find(there_before_.begin(), there_before_.end(), name) == there_before_.end();
+    std::error_code ignored;
+    if (ours) fs::remove(fs::path(folder()) / name, ignored);
+  }
+}
+
+}  // namespace shoal

@@ -1,0 +1,73 @@
+// The options of a data-parallel engine, and the memory that an engine takes with them.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <optional>
+
+#include "model/partition.h"
+#include "model/unit.h"
+#include "optim/adamw.h"
+#include "parallel/gossip/topology.h"
+
+namespace shoal {
+
+// Decentralised training (gossip): a worker takes its gradient where its model is, and applies it to the mean
+// of its group's models, which have been under way since each one's last update. "From promise to practice:
+// realizing high-performance decentralized training" (Wang et al. 2024).
+struct GossipOptions {
+  Topology topology;  // of mesh.peers()
+  double bucket_bytes = 25 << 20;
+  // A bucket's update is in the backward pass, behind the last of its gradients, and clipped by its own norm.
+  // For workers of one rank, and sums of no fixed order.
+  bool clip_by_bucket = false;
+};
+
+struct EngineOptions {
+  ModelPart part = {};  // which this rank has
+  DType compute = DType::f32;
+  AdamWConfig adamw = {};
+  Decay decay = Decay::matrices;
+  double grad_clip = 0;  // of the whole model's gradient norm; 0 is off
+  bool training = true;  // false: parameters only, for evaluation and sampling
+
+  // How the data ranks share the state (ZeRO, Rajbhandari et al. 2020): 0 each holds everything, 1 optimizer
+  // state and master weights are sharded, 2 and gradients, 3 and parameters. Sharded over ranks / replicate
+  // neighbouring ranks, replicated between such groups.
+  int zero = 0;
+  int replicate = 1;
+
+  // The gradients of the global batch's micro-batches are added as one binary tree over their index, so that
+  // every number of ranks, stage and communicator gives the same bits.
+  bool layout_exact = false;
+  int micro_batches = 1;       // of the global batch, over all ranks; with gossip, over those of a worker
+  DType reduced = DType::f32;  // what gradients travel in between ranks; sums are float32 always
+
+  // Where given, a file of this rank's in that folder holds the master weights, the moments and, where they
+  // are sharded, the gradients, mapped into memory.
+  std::filesystem::path offload = {};
+  // The backend has memory of its own, and all that rests in the host's: in that file, or pinned where there
+  // is none. With zero = 3 that is also this rank's part of the parameters for the products.
+  bool on_host = false;
+  std::int64_t streamed = std::int64_t{4}
+                          << 20;  // elements of a piece that goes through the backend's memory
+
+  std::optional<GossipOptions> gossip = {};
+};
+
+// Bytes that the engine takes on one rank.
+struct EngineMemory {
+  std::size_t weights = 0;       // float32 master weights, this rank's part
+  std::size_t compute_copy = 0;  // of the type of the products where that is another, or gathered
+  std::size_t gradients = 0;
+  std::size_t optimizer = 0;
+  std::size_t exchange = 0;   // buffers of reductions and of gossip, partial sums of the layout-exact tree
+  std::size_t streaming = 0;  // buffers that what rests on the host goes through
+  std::size_t on_host = 0;    // beside the above, pinned in the host's memory
+  std::size_t on_disk = 0;    // beside the above, in a mapped file
+  std::size_t total() const {
+    return weights + compute_copy + gradients + optimizer + exchange + streaming;
+  }
+};
+
+}  // namespace shoal

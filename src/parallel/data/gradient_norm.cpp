@@ -1,0 +1,67 @@
+#include "parallel/data/gradient_norm.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace shoal {
+
+// Of this rank's piece of a unit, block by block; what tensor ranks have in common counts on the first.
+void GradientNorm::add_squares(const Tensor& totals, const Tensor& reduced, int unit) {
+  const auto piece = plan_.my_piece(unit);
+  const Tensor x = part_of(reduced, plan_.replica() * piece.count(), piece.count());
+  const auto add = [&](const ElementRange& range) {
+    for (std::int64_t at = range.begin; at < range.end;) {
+      const std::int64_t in_block = at % ShardPlan::kBlock;
+      const std::int64_t blocks = in_block > 0 ? 0 : (range.end - at) / ShardPlan::kBlock;
+      const std::int64_t n =
+          blocks > 0 ? blocks * ShardPlan::kBlock : std::min(range.end - at, ShardPlan::kBlock - in_block);
+      stream_.sum_squares(
+          part_of(totals, (at - piece.begin) / ShardPlan::kBlock, std::max<std::int64_t>(blocks, 1)),
+          part_of(x, at - piece.begin, n));
+      at += n;
+    }
+  };
+  if (part_.tensor.rank == 0) return add(piece);
+  const auto& common = plan_.unit(unit).replicated;
+  add(piece & ElementRange{0, common.begin});
+  add(piece & ElementRange{common.end, plan_.padded(unit)});
+}
+
+// From the data ranks' blocks, or this one's where it is alone, to one number per unit.
+void GradientNorm::add_units(std::int64_t blocks_here) {
+  const Tensor& all = pieces_.size() > 1 ? buffers_.all_block_squares : buffers_.block_squares;
+  const Tensor& totals = buffers_.unit_squares;
+  std::int64_t before = 0;  // blocks of the units before, in one rank's part
+  for (int u = 0; u < plan_.unit_count(); ++u) {
+    const std::int64_t blocks = plan_.piece_size(u) / ShardPlan::kBlock;
+    if (part_.computes(u)) {
+      const Tensor pieces{all.as<double>() + before, DType::f64, {plan_.ranks(), blocks_here}};
+      backend_.sum_rows(part_of(totals, u * totals.columns() + part_.tensor.rank, 1), pieces, blocks);
+    }
+    before += blocks;
+  }
+}
+
+void GradientNorm::measure(GradientReducer& reducer, std::int64_t step) {
+  backend_.zero(buffers_.block_squares);
+  std::int64_t first = 0;
+  plan_.for_units([&](int u) {
+    const std::int64_t blocks = plan_.piece_size(u) / ShardPlan::kBlock;
+    add_squares(part_of(buffers_.block_squares, first, blocks), reducer.reduced(u), u);
+    first += blocks;
+  });
+  const auto purpose = fmt::format("step {}, norm of the gradient", step + 1);
+  pieces_.set_purpose(purpose);
+  if (pieces_.size() > 1) pieces_.all_gather(buffers_.all_block_squares, buffers_.block_squares).wait();
+  backend_.zero(buffers_.unit_squares);
+  add_units(first);
+  // Of the model's ranks, however many stages there are.
+  mesh_.model().set_purpose(purpose);
+  mesh_.model().all_reduce(buffers_.unit_squares).wait();
+  backend_.zero(buffers_.squares);
+  const std::int64_t count = buffers_.unit_squares.count();
+  backend_.sum_rows(buffers_.squares, buffers_.unit_squares.reshaped({1, count}), count);
+}
+
+}  // namespace shoal

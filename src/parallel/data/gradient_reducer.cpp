@@ -1,0 +1,78 @@
+#include "parallel/data/gradient_reducer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace shoal {
+
+GradientReducer::GradientReducer(const ReducerContext& context) : context_(context) {
+  units_.resize(context.plan.units().size());
+  over_replicas_.resize(units_.size());
+  in_slot_.assign(static_cast<std::size_t>(context.buffers.gradients.count()), -1);
+  in_exchange_.assign(static_cast<std::size_t>(exchange().count()), -1);
+}
+
+void GradientReducer::begin_step(std::int64_t step) {
+  finish();  // of a step that was given up
+  step_ = step;
+  for (auto& unit : units_) {
+    unit.passes = 0;
+    unit.open = false;
+  }
+  std::fill(in_slot_.begin(), in_slot_.end(), -1);
+  forget();
+}
+
+Tensor GradientReducer::gradient(int unit) {
+  auto& state = units_[static_cast<std::size_t>(unit)];
+  const Tensor whole = context_.buffers.gradients[unit];
+  if (state.open) return whole;
+  auto& holder = in_slot_[static_cast<std::size_t>(context_.buffers.gradients.slot(unit))];
+  if (holder >= 0) complete(holder);
+  if (holder != unit || context_.mode.shards_gradients) context_.backend.zero(whole);
+  holder = unit;
+  state.open = true;
+  return whole;
+}
+
+void GradientReducer::ready(int unit) {
+  auto& state = units_[static_cast<std::size_t>(unit)];
+  state.open = false;
+  if (++state.passes < context_.passes && !context_.mode.shards_gradients) return;
+  if (exchange()) {
+    auto& holder = in_exchange_[static_cast<std::size_t>(exchange().slot(unit))];
+    if (holder >= 0) complete(holder);
+    holder = unit;
+  }
+  state.request = start(unit);
+  state.under_way = true;
+}
+
+const UnitBuffers& GradientReducer::exchange() const {
+  return context_.buffers.sent ? context_.buffers.sent : context_.buffers.received;
+}
+
+void GradientReducer::complete(int unit) {
+  auto& state = units_[static_cast<std::size_t>(unit)];
+  if (!state.under_way) return;
+  state.request.wait();
+  state.under_way = false;
+  done(unit, state.passes == context_.passes);
+}
+
+void GradientReducer::finish() {
+  for (int unit = context_.plan.unit_count(); unit-- > 0;) complete(unit);
+  for (auto& request : over_replicas_) request.wait();
+}
+
+Communicator& GradientReducer::group(std::unique_ptr<Communicator>& group, int unit) {
+  group->set_purpose(fmt::format("step {}, gradients of {}", step_ + 1, context_.plan.unit(unit).name));
+  return *group;
+}
+
+Tensor GradientReducer::shard_of(const Tensor& whole, int unit) const {
+  return part_of(whole, context_.plan.my_shard(unit).begin, context_.plan.shard_size(unit));
+}
+
+}  // namespace shoal

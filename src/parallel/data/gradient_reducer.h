@@ -1,0 +1,81 @@
+// Gradients of whole units while the model adds to them, and their reduction over the data ranks while the
+// backward pass goes on.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "parallel/data/engine_buffers.h"
+
+namespace shoal {
+
+struct DataGroups {
+  std::unique_ptr<Communicator> pieces, shards, replicas;  // ShardPlan::in_pieces, ...
+};
+
+// What a reducer works with; all of it outlives the reducer.
+struct ReducerContext {
+  Backend& backend;
+  StateStream& stream;
+  DataGroups& groups;
+  const ShardPlan& plan;
+  const EngineBuffers& buffers;
+  EngineMode mode;
+  int passes = 1;         // of a step on this rank
+  int micro_batches = 1;  // of a step on all ranks
+};
+
+class GradientReducer {
+ public:
+  explicit GradientReducer(const ReducerContext& context);
+  virtual ~GradientReducer() = default;
+
+  void begin_step(std::int64_t step);
+  // The whole unit's gradient f32 [padded], to be added to in this pass.
+  Tensor gradient(int unit);
+  // The pass has added all of it.
+  void ready(int unit);
+  bool all_passes_begun(int unit) const {
+    return units_[static_cast<std::size_t>(unit)].passes == context_.passes;
+  }
+  // After the last pass: waits until a unit is reduced, but over replicas, or all units are.
+  void finish(int unit) { complete(unit); }
+  void finish();
+  // This rank's shard of the sum, f32 [shard_size], valid after finish and until the next step begins. It may
+  // rest on the host.
+  virtual Tensor reduced(int unit) = 0;
+
+ protected:
+  // Starts what is to be done with the unit's gradient after this pass.
+  virtual Request start(int unit) = 0;
+  // That has been done.
+  virtual void done(int unit, bool last_pass) = 0;
+  virtual void forget() {}  // a step begins
+
+  Communicator& group(std::unique_ptr<Communicator>& group, int unit);  // with the unit as its purpose
+  Tensor shard_of(const Tensor& whole, int unit) const;
+
+  ReducerContext context_;
+  std::vector<Request> over_replicas_;  // of each unit, waited for by finish
+
+ private:
+  struct Unit {
+    int passes = 0;     // begun reductions
+    bool open = false;  // the model is adding to it
+    bool under_way = false;
+    Request request;
+  };
+  void complete(int unit);
+  const UnitBuffers& exchange() const;  // whose slots leaves take on their way
+
+  std::vector<Unit> units_;
+  std::vector<int> in_slot_, in_exchange_;  // the unit whose gradient a buffer holds, -1 for none
+  std::int64_t step_ = 0;
+};
+
+// Sums of the communicator's order: over passes first where gradients are whole.
+std::unique_ptr<GradientReducer> make_direct_reducer(const ReducerContext& context);
+// Leaves are sent to the owner of each piece, which adds them as a tree (gradient_tree.h).
+std::unique_ptr<GradientReducer> make_ordered_reducer(const ReducerContext& context);
+
+}  // namespace shoal

@@ -1,0 +1,50 @@
+#include "parallel/data/shard_plan.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+
+namespace shoal {
+
+ShardPlan::ShardPlan(std::vector<UnitSpec> units, int zero, int replicate, int rank, int ranks)
+    : units_(std::move(units)),
+      blocks_(static_cast<int>(units_.size()) - 2),
+      rank_(rank),
+      ranks_(ranks),
+      replicas_(zero == 0 ? ranks : replicate) {
+  if (replicas_ < 1 || ranks_ % replicas_ != 0) {
+    fail_user("parallel.replicate = {} does not divide the {} data ranks", replicas_, ranks_);
+  }
+  const std::int64_t align = kBlock * ranks_;
+  firsts_.push_back(0);
+  for (const auto& unit : units_) {
+    padded_.push_back((unit.size + align - 1) / align * align);
+    firsts_.push_back(firsts_.back() + padded_.back());
+  }
+}
+
+ShardPlan ShardPlan::with_tied_use() const {
+  ShardPlan plan = *this;
+  plan.units_.push_back(units_.front());
+  plan.units_.back().name = "embedding in the head";
+  plan.padded_.push_back(padded_.front());
+  plan.firsts_.push_back(firsts_.back() + padded_.front());
+  return plan;
+}
+
+ElementRange ShardPlan::my_shard(int unit) const {
+  const std::int64_t size = shard_size(unit);
+  return {shard() * size, (shard() + 1) * size};
+}
+
+ElementRange ShardPlan::my_piece(int unit) const {
+  const std::int64_t size = piece_size(unit);
+  return {piece() * size, (piece() + 1) * size};
+}
+
+Tensor part_of(const Tensor& flat, std::int64_t first, std::int64_t count) {
+  if (!flat) return {};
+  return {flat.as<std::byte>() + static_cast<std::size_t>(first) * size_of(flat.dtype), flat.dtype, {count}};
+}
+
+}  // namespace shoal

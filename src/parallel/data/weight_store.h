@@ -1,0 +1,63 @@
+// The parameters on one rank: its shards of the master weights, and whole units for the products, which are
+// gathered once per step or, where they are sharded too (ZeRO 3), whenever a unit is used, one unit ahead.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "parallel/data/engine_buffers.h"
+
+namespace shoal {
+
+class WeightStore {
+ public:
+  // `shards` is the group of the ranks that hold the other shards; all must outlive the store.
+  WeightStore(Backend& backend, Communicator& shards, const ShardPlan& plan, const EngineBuffers& buffers,
+              const EngineMode& mode, StateStream& stream);
+
+  void begin_step(std::int64_t step) { step_ = step; }
+
+  // A unit's parameters for the products, whole, until release.
+  UnitView use(int unit);
+  void release(int unit);
+
+  // This rank's shard of the master weights, f32 [shard_size]. It may rest on the host.
+  Tensor master(int unit) const;
+  // The copy of this shard for the products, which an update writes beside the master weights; empty where
+  // they are the same memory. It may rest, too.
+  Tensor copy(int unit) const;
+
+  // Waits until nobody reads the shards: before they are changed.
+  void settle();
+  // The master weights of a unit have changed, and with `converted` its copy() as well: the whole unit is
+  // made of them again.
+  void changed(int unit, bool converted);
+
+ private:
+  void gather(int unit);
+  int after(int unit) const;
+  void gather_ahead();
+  Tensor shard_for_products(int unit) const;
+
+  struct Slot {
+    int unit = -1;  // whose parameters are there, or coming
+    bool used = false;
+    Request coming;
+    std::unique_ptr<Backend::Fence> brought;  // behind this rank's part, where that rests on the host
+  };
+  Slot& slot(int unit) { return slots_[static_cast<std::size_t>(buffers_.compute.slot(unit))]; }
+
+  Backend& backend_;
+  Communicator& shards_;
+  const ShardPlan& plan_;
+  const EngineBuffers& buffers_;
+  EngineMode mode_;
+  StateStream& stream_;
+  std::vector<Slot> slots_;
+  std::int64_t step_ = 0;
+  int last_ = 0;    // the unit but the embedding that was used last: tells forward from backward
+  int ahead_ = -1;  // the unit that will be used next, -1 where none is to be gathered before
+};
+
+}  // namespace shoal

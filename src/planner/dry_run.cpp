@@ -1,0 +1,112 @@
+#include "planner/dry_run.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "config/layout.h"
+#include "config/memory.h"
+#include "ops/dry/dry_backend.h"
+#include "parallel/data/data_engine.h"
+#include "train/step_news.h"
+#include "train/training_step.h"
+
+namespace shoal {
+namespace {
+
+// What a rank of the trainer has for its steps.
+class DryRank {
+ public:
+  DryRank(const Config& config, int ranks, int rank)
+      : config_(config),
+        model_config_(to_gpt_config(config.model)),
+        recording_(ranks, rank),
+        mesh_(recording_.ranks(), mesh_shape(config)),
+        engine_(make_data_engine(backend_, mesh_, model_config_, engine())),
+        model_(backend_, *engine_, mesh_, model_config_,
+               pipeline_options(config, model_config_, mesh_.place())),
+        step_(backend_, *engine_, model_, mesh_, several_workers() ? mesh_.worker() : recording_.ranks(),
+              {.with_signals = !several_workers()}) {
+    engine_->initialize(0);
+    if (several_workers()) news_.emplace(recording_.ranks(), gossip_topology(config));
+  }
+
+  // What a step sends depends on what the one before has left in place, so the first one does not count.
+  DryRun::Rank steps(int count) {
+    step(0);
+    recording_.clear();
+    const double before = backend_.flops();
+    for (int i = 1; i <= count; ++i) step(i);
+    return {.ranks = {recording_.ranks().rank()},
+            .passes = engine_->passes(),
+            .flops = (backend_.flops() - before) / count,
+            .allocated = backend_.most_allocated(),
+            .traffic = recording_.totals(),
+            .links = recording_.links(),
+            .bytes = recording_.bytes()};
+  }
+
+ private:
+  // Where state rests changes nothing of what is sent, and on disk it needs a file.
+  EngineOptions engine() const {
+    auto options = engine_options(config_, model_config_, mesh_.place());
+    options.offload.clear();
+    options.on_host = false;
+    return options;
+  }
+
+  bool several_workers() const { return mesh_.shape().workers > 1; }
+
+  void step(std::int64_t step) {
+    step_.ask(step, {config_.optim.lr, step + 1});
+    if (!news_) return;
+    news_->post({});
+    news_->next(false);
+  }
+
+  const Config& config_;
+  const GptConfig model_config_;
+  DryBackend backend_;
+  Recording recording_;
+  Mesh mesh_;
+  std::unique_ptr<DataEngine> engine_;
+  Pipeline model_;
+  TrainingStep step_;
+  std::optional<StepNews> news_;
+};
+
+bool alike(const DryRun::Rank& a, const DryRun::Rank& b) {
+  const auto same = [](const Recording::Total& x, const Recording::Total& y) {
+    return x.collective == y.collective && x.matter == y.matter && x.calls == y.calls && x.bytes == y.bytes;
+  };
+  return a.passes == b.passes && a.flops == b.flops && a.allocated == b.allocated && a.bytes == b.bytes &&
+         std::equal(a.traffic.begin(), a.traffic.end(), b.traffic.begin(), b.traffic.end(), same);
+}
+
+}  // namespace
+
+DryRun dry_run(const Config& config, int ranks, int ranks_per_host) {
+  DryRun result;
+  if (worker_count(config) > 1) result.steps = gossip_topology(config).period();
+  std::map<int, std::int64_t> leaving;  // by host
+  for (int rank = 0; rank < ranks; ++rank) {
+    auto one = DryRank(config, ranks, rank).steps(result.steps);
+    for (const auto& [to, bytes] : one.links) {
+      if (ranks_per_host > 0 && to / ranks_per_host != rank / ranks_per_host) {
+        leaving[rank / ranks_per_host] += bytes;
+      }
+    }
+    const auto like = std::find_if(result.ranks.begin(), result.ranks.end(),
+                                   [&](const DryRun::Rank& other) { return alike(one, other); });
+    if (like != result.ranks.end()) {
+      like->ranks.push_back(rank);
+    } else {
+      result.ranks.push_back(std::move(one));
+    }
+  }
+  for (const auto& [host, bytes] : leaving) result.host_bytes = std::max(result.host_bytes, bytes);
+  return result;
+}
+
+}  // namespace shoal

@@ -1,0 +1,80 @@
+#include "report/console.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/log.h"
+#include "core/progress.h"
+#include "core/terminal.h"
+#include "core/text.h"
+
+namespace shoal {
+namespace {
+
+constexpr double kBetweenDraws = 0.05;  // seconds
+
+// With digits behind the point, or with an exponent where a run that diverges would fill the line.
+std::string fixed_text(double value, int digits) {
+  return std::abs(value) < 1e6 ? fmt::format("{:.{}f}", value, digits)
+                               : fmt::format("{:.{}e}", value, digits);
+}
+
+}  // namespace
+
+Console::Console(std::int64_t total_steps, std::optional<double> entropy_floor)
+    : total_steps_(total_steps), floor_(entropy_floor) {}
+
+void Console::step(const StepRecord& record, double seconds_left) {
+  std::string line = fmt::format("step {:>{}}/{}  loss {}", record.step, std::to_string(total_steps_).size(),
+                                 total_steps_, fixed_text(record.loss, 4));
+  if (floor_) line += fmt::format(" (floor {:.4f})", *floor_);
+  line +=
+      fmt::format("  lr {:.2e}  grad norm {}  {}  {:.1f} ms/step", record.lr, fixed_text(record.grad_norm, 3),
+                  format_rate(record.tokens_per_s, "tokens"), record.ms_per_step);
+  // More than the peak can only be measured where the peak was measured on a busy machine.
+  if (record.peak_share > 0 && record.peak_share <= 1)
+    line += fmt::format("  {:.1f} % of peak", record.peak_share * 100);
+  if (record.step < total_steps_) line += "  ETA " + format_duration(seconds_left);
+  log::info("{}", line);
+  drawn_at_ = -1;
+}
+
+void Console::evaluation(const EvalRecord& record, const TrainTime& time) {
+  clear();
+  std::string line =
+      fmt::format("Step {}, Val loss: {:.6f}, Train loss: {:.6f}, Val perplexity: {}", record.step,
+                  record.val_loss, record.train_loss, fixed_text(std::exp(record.val_loss), 4));
+  if (record.val_accuracy) line += fmt::format(", Val accuracy: {:.2f} %", *record.val_accuracy * 100);
+  if (record.consensus_distance)
+    line += fmt::format(", Consensus distance: {:.3e}", *record.consensus_distance);
+  if (time.steps > 0) {
+    line += fmt::format(", Train time: {:.3f} s ({:.3f} ms/step), Total train time: {:.3f} s", time.seconds,
+                        time.seconds * 1e3 / static_cast<double>(time.steps), time.total_seconds);
+  }
+  log::info("{}", line);
+}
+
+void Console::test(const TestRecord& record) {
+  clear();
+  log::info("Step {}, Test loss: {:.6f}, Test perplexity: {}, Test accuracy: {:.2f} %", record.step,
+            record.loss, fixed_text(std::exp(record.loss), 4), record.accuracy * 100);
+}
+
+void Console::bar(std::int64_t step, double loss, double seconds_left) {
+  const int columns = status_line::columns();
+  const double now = watch_.seconds();
+  if (columns == 0 || (drawn_at_ >= 0 && now - drawn_at_ < kBetweenDraws)) return;
+  drawn_at_ = now;
+  const double share =
+      static_cast<double>(step) / static_cast<double>(std::max<std::int64_t>(total_steps_, 1));
+  status_line::draw(progress_line("", share,
+                                  {fmt::format("step {}/{}", step, total_steps_),
+                                   "ETA " + format_duration(seconds_left), "loss " + fixed_text(loss, 4)},
+                                  columns));
+}
+
+void Console::clear() { status_line::clear(); }
+
+}  // namespace shoal

@@ -1,0 +1,115 @@
+// What a run measures, and where it goes: metrics.jsonl and TensorBoard events.
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "config/config.h"
+
+namespace shoal {
+
+// One logged step. Values that are not finite are written as null.
+struct StepRecord {
+  std::int64_t step = 0;  // optimizer steps done
+  double loss = 0;        // mean training loss per token, nats, of this step
+  double lr = 0;
+  double grad_norm = 0;     // before clipping
+  std::int64_t tokens = 0;  // trained on since the run's first step
+  // What depends on the clock, and so is the one part of the file that differs between two equal runs:
+  double tokens_per_s = 0;
+  double ms_per_step = 0;
+  double peak_share = 0;  // of the machine's measured peak, 0..1
+};
+
+// One evaluation, after `step` optimizer steps. Losses in nats per token.
+struct EvalRecord {
+  std::int64_t step = 0;
+  double train_loss = 0;
+  double val_loss = 0;
+  std::optional<double> val_accuracy = {};   // next-token accuracy, 0..1
+  std::optional<double> entropy_floor = {};  // the lowest loss possible on this data, where it is known
+  // Of workers with models of their own, of whose mean the losses are: how far they are apart, relative to
+  // it.
+  std::optional<double> consensus_distance = {};
+};
+
+// The model after the last step on the whole test split.
+struct TestRecord {
+  std::int64_t step = 0;
+  double loss = 0;
+  double accuracy = 0;  // next-token accuracy, 0..1
+};
+
+class MetricsSink {
+ public:
+  virtual ~MetricsSink() = default;
+  virtual void write(const StepRecord& record) = 0;
+  virtual void write(const EvalRecord& record) = 0;
+  virtual void write(const TestRecord& record) = 0;
+};
+
+// One JSON object per line, written through at once. Numbers read back to the same double, and reproducible
+// fields come first, in a fixed order.
+//
+// Without `resume_step` the file must be new or empty (UserError otherwise: an earlier run's measurements are
+// not overwritten). With it, the file is cut after the last record of that step or an earlier one, and before
+// the test record that ended the run until now, so that the resumed file goes on as the uninterrupted one
+// would; an unfinished last line is dropped. Throws UserError for a file that cannot be opened, read or
+// written (disk full).
+class JsonlSink : public MetricsSink {
+ public:
+  explicit JsonlSink(const std::filesystem::path& file, std::optional<std::int64_t> resume_step = {});
+  void write(const StepRecord& record) override;
+  void write(const EvalRecord& record) override;
+  void write(const TestRecord& record) override;
+
+ private:
+  void write_line(const std::string& line);
+
+  std::filesystem::path path_;
+  std::unique_ptr<std::FILE, int (*)(std::FILE*)> file_;
+};
+
+// A TensorBoard event file (TFRecord framing) in `folder`; a resumed run adds a file of its own that tells
+// TensorBoard to forget what came after `resume_step`. Throws UserError as JsonlSink does.
+class TensorBoardSink : public MetricsSink {
+ public:
+  explicit TensorBoardSink(const std::filesystem::path& folder, std::optional<std::int64_t> resume_step = {});
+  void write(const StepRecord& record) override;
+  void write(const EvalRecord& record) override;
+  void write(const TestRecord& record) override;
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  struct Scalar {
+    const char* tag;
+    double value;
+  };
+  void write_scalars(std::int64_t step, std::initializer_list<Scalar> scalars);
+  void write_record(const std::string& payload);
+
+  std::filesystem::path path_;
+  std::unique_ptr<std::FILE, int (*)(std::FILE*)> file_;
+};
+
+// The sinks that the config asks for: run_dir/metrics.jsonl and run_dir/events.out.tfevents.*.
+std::vector<std::unique_ptr<MetricsSink>> open_metrics(const LogConfig& config,
+                                                       const std::filesystem::path& run_dir,
+                                                       std::optional<std::int64_t> resume_step = {});
+
+// A metrics.jsonl read back; null values become NaN.
+struct Metrics {
+  std::vector<StepRecord> steps;
+  std::vector<EvalRecord> evals;
+  std::optional<TestRecord> test = {};
+};
+// Throws UserError for a file that is missing, empty or damaged (naming the line); an unfinished last line,
+// as a running or killed run leaves it, is passed over.
+Metrics read_metrics(const std::filesystem::path& file);
+
+}  // namespace shoal

@@ -1,0 +1,157 @@
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+#include "report/metrics.h"
+
+namespace shoal {
+namespace {
+
+std::string number(double value) { return std::isfinite(value) ? fmt::format("{}", value) : "null"; }
+
+// Reads complete lines; an unfinished last one is not given out.
+class LineReader {
+ public:
+  explicit LineReader(const std::filesystem::path& path) : path_(path), stream_(path, std::ios::binary) {
+    if (!stream_) fail_user("cannot read {}: {}", path.string(), std::strerror(errno));
+  }
+  // The next line's object, or nothing at the end.
+  std::optional<nlohmann::json> next() {
+    std::string text;
+    if (!std::getline(stream_, text) || stream_.eof()) return std::nullopt;
+    ++line_;
+    begin_ = end_;
+    end_ += text.size() + 1;
+    auto json = nlohmann::json::parse(text, nullptr, false);
+    if (!json.is_object() || !json.contains("step") || !json["step"].is_number_integer()) {
+      fail_user(
+          "{}:{}: not a metrics record; the file is damaged here: delete this line, or restore the file",
+          path_.string(), line_);
+    }
+    return json;
+  }
+  std::uintmax_t begin() const { return begin_; }  // bytes before the last line given out
+  std::uintmax_t end() const { return end_; }      // and after it
+  std::int64_t line() const { return line_; }
+
+ private:
+  std::filesystem::path path_;
+  std::ifstream stream_;
+  std::uintmax_t begin_ = 0, end_ = 0;
+  std::int64_t line_ = 0;
+};
+
+// Bytes of the records up to `step`, or up to the test record, which is the last of a run.
+std::uintmax_t bytes_up_to(const std::filesystem::path& path, std::int64_t step) {
+  LineReader lines(path);
+  while (const auto record = lines.next()) {
+    if ((*record)["step"].get<std::int64_t>() > step || record->contains("test_loss")) return lines.begin();
+  }
+  return lines.end();
+}
+
+double read_number(const nlohmann::json& record, const char* key) {
+  const auto found = record.find(key);
+  return found == record.end() || !found->is_number() ? std::numeric_limits<double>::quiet_NaN()
+                                                      : found->get<double>();
+}
+
+std::optional<double> read_optional(const nlohmann::json& record, const char* key) {
+  if (!record.contains(key)) return std::nullopt;
+  return read_number(record, key);
+}
+
+}  // namespace
+
+JsonlSink::JsonlSink(const std::filesystem::path& path, std::optional<std::int64_t> resume_step)
+    : path_(path), file_(nullptr, std::fclose) {
+  std::error_code missing;
+  const auto size = std::filesystem::file_size(path, missing);
+  if (!missing && size > 0) {
+    if (!resume_step) {
+      fail_user(
+          "{} holds the measurements of an earlier run; go on with it (init.from=resume), or choose another "
+          "run.name",
+          path.string());
+    }
+    std::error_code error;
+    std::filesystem::resize_file(path, bytes_up_to(path, *resume_step), error);
+    if (error) fail_user("cannot write {}: {}", path.string(), error.message());
+  }
+  file_.reset(std::fopen(path.c_str(), "ab"));
+  if (!file_) fail_user("cannot write {}: {}", path.string(), std::strerror(errno));
+}
+
+void JsonlSink::write_line(const std::string& line) {
+  if (std::fwrite(line.data(), 1, line.size(), file_.get()) != line.size() || std::fflush(file_.get()) != 0) {
+    fail_user("cannot write {}: {}", path_.string(), std::strerror(errno));
+  }
+}
+
+void JsonlSink::write(const StepRecord& r) {
+  write_line(fmt::format(R"({{"step":{},"loss":{},"lr":{},"grad_norm":{},"tokens":{},)"
+                         R"("tokens_per_s":{},"ms_per_step":{},"peak_share":{}}})"
+                         "\n",
+                         r.step, number(r.loss), number(r.lr), number(r.grad_norm), r.tokens,
+                         number(r.tokens_per_s), number(r.ms_per_step), number(r.peak_share)));
+}
+
+void JsonlSink::write(const EvalRecord& r) {
+  std::string line = fmt::format(R"({{"step":{},"train_loss":{},"val_loss":{},"val_perplexity":{})", r.step,
+                                 number(r.train_loss), number(r.val_loss), number(std::exp(r.val_loss)));
+  if (r.val_accuracy) line += fmt::format(R"(,"val_accuracy":{})", number(*r.val_accuracy));
+  if (r.consensus_distance) line += fmt::format(R"(,"consensus_distance":{})", number(*r.consensus_distance));
+  if (r.entropy_floor) line += fmt::format(R"(,"entropy_floor":{})", number(*r.entropy_floor));
+  write_line(line + "}\n");
+}
+
+void JsonlSink::write(const TestRecord& r) {
+  write_line(fmt::format("{{\"step\":{},\"test_loss\":{},\"test_perplexity\":{},\"test_accuracy\":{}}}\n",
+                         r.step, number(r.loss), number(std::exp(r.loss)), number(r.accuracy)));
+}
+
+Metrics read_metrics(const std::filesystem::path& file) {
+  LineReader lines(file);
+  Metrics metrics;
+  while (const auto record = lines.next()) {
+    const auto step = (*record)["step"].get<std::int64_t>();
+    if (record->contains("val_loss")) {
+      metrics.evals.push_back({.step = step,
+                               .train_loss = read_number(*record, "train_loss"),
+                               .val_loss = read_number(*record, "val_loss"),
+                               .val_accuracy = read_optional(*record, "val_accuracy"),
+                               .entropy_floor = read_optional(*record, "entropy_floor"),
+                               .consensus_distance = read_optional(*record, "consensus_distance")});
+    } else if (record->contains("test_loss")) {
+      metrics.test = {.step = step,
+                      .loss = read_number(*record, "test_loss"),
+                      .accuracy = read_number(*record, "test_accuracy")};
+    } else {
+      metrics.steps.push_back({.step = step,
+                               .loss = read_number(*record, "loss"),
+                               .lr = read_number(*record, "lr"),
+                               .grad_norm = read_number(*record, "grad_norm"),
+                               .tokens = record->value("tokens", std::int64_t{0}),
+                               .tokens_per_s = read_number(*record, "tokens_per_s"),
+                               .ms_per_step = read_number(*record, "ms_per_step"),
+                               .peak_share = read_number(*record, "peak_share")});
+    }
+  }
+  if (lines.line() == 0) fail_user("{} holds no records yet", file.string());
+  return metrics;
+}
+
+std::vector<std::unique_ptr<MetricsSink>> open_metrics(const LogConfig& config,
+                                                       const std::filesystem::path& run_dir,
+                                                       std::optional<std::int64_t> resume_step) {
+  std::vector<std::unique_ptr<MetricsSink>> sinks;
+  if (config.jsonl) sinks.push_back(std::make_unique<JsonlSink>(run_dir / "metrics.jsonl", resume_step));
+  if (config.tensorboard) sinks.push_back(std::make_unique<TensorBoardSink>(run_dir, resume_step));
+  return sinks;
+}
+
+}  // namespace shoal

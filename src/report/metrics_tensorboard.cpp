@@ -1,0 +1,107 @@
+#include <unistd.h>
+
+#include <bit>
+#include <cerrno>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+
+#include "core/error.h"
+#include "report/crc32c.h"
+#include "report/metrics.h"
+#include "report/tensorboard_event.pb.h"
+
+namespace shoal {
+namespace {
+
+double seconds_since_1970() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+tensorboard::Event event_at(std::int64_t step) {
+  tensorboard::Event event;
+  event.set_wall_time(seconds_since_1970());
+  event.set_step(step);
+  return event;
+}
+
+// TensorBoard finds files by "tfevents" and reads those of a folder in the order of their names.
+std::string file_name() {
+  char host[256] = "host";
+  ::gethostname(host, sizeof host - 1);
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return fmt::format("events.out.tfevents.{}.{}.{}.{}",
+                     std::chrono::duration_cast<std::chrono::seconds>(now).count(),
+                     static_cast<const char*>(host), ::getpid(),
+                     std::chrono::duration_cast<std::chrono::nanoseconds>(now).count() % 1'000'000'000);
+}
+
+template <typename T>
+std::string little_endian(T value) {
+  std::string bytes;
+  for (std::size_t i = 0; i < sizeof value; ++i) bytes += static_cast<char>(value >> (8 * i) & 0xff);
+  return bytes;
+}
+
+}  // namespace
+
+TensorBoardSink::TensorBoardSink(const std::filesystem::path& folder, std::optional<std::int64_t> resume_step)
+    : path_(folder / file_name()), file_(std::fopen(path_.c_str(), "wb"), std::fclose) {
+  if (!file_) fail_user("cannot write {}: {}", path_.string(), std::strerror(errno));
+  auto version = event_at(0);
+  version.set_file_version("brain.Event:2");
+  write_record(version.SerializeAsString());
+  if (resume_step) {
+    auto start = event_at(*resume_step + 1);
+    start.mutable_session_log()->set_status(tensorboard::SessionLog::START);
+    write_record(start.SerializeAsString());
+  }
+}
+
+// TFRecord: length, its checksum, the payload, its checksum; all little-endian.
+void TensorBoardSink::write_record(const std::string& payload) {
+  const auto length = little_endian(static_cast<std::uint64_t>(payload.size()));
+  const auto record =
+      length + little_endian(masked_crc32c(length)) + payload + little_endian(masked_crc32c(payload));
+  if (std::fwrite(record.data(), 1, record.size(), file_.get()) != record.size() ||
+      std::fflush(file_.get()) != 0) {
+    fail_user("cannot write {}: {}", path_.string(), std::strerror(errno));
+  }
+}
+
+void TensorBoardSink::write_scalars(std::int64_t step, std::initializer_list<Scalar> scalars) {
+  auto event = event_at(step);
+  for (const auto& [tag, value] : scalars) {
+    auto* entry = event.mutable_summary()->add_value();
+    entry->set_tag(tag);
+    entry->set_simple_value(static_cast<float>(value));
+  }
+  write_record(event.SerializeAsString());
+}
+
+void TensorBoardSink::write(const StepRecord& record) {
+  write_scalars(record.step, {{"train/loss", record.loss},
+                              {"train/lr", record.lr},
+                              {"train/grad_norm", record.grad_norm},
+                              {"train/tokens", static_cast<double>(record.tokens)},
+                              {"speed/tokens_per_s", record.tokens_per_s},
+                              {"speed/ms_per_step", record.ms_per_step},
+                              {"speed/peak_share", record.peak_share}});
+}
+
+void TensorBoardSink::write(const EvalRecord& record) {
+  write_scalars(record.step, {{"eval/train_loss", record.train_loss},
+                              {"eval/val_loss", record.val_loss},
+                              {"eval/val_perplexity", std::exp(record.val_loss)}});
+  if (record.val_accuracy) write_scalars(record.step, {{"eval/val_accuracy", *record.val_accuracy}});
+  if (record.consensus_distance)
+    write_scalars(record.step, {{"eval/consensus_distance", *record.consensus_distance}});
+}
+
+void TensorBoardSink::write(const TestRecord& record) {
+  write_scalars(record.step, {{"eval/test_loss", record.loss},
+                              {"eval/test_perplexity", std::exp(record.loss)},
+                              {"eval/test_accuracy", record.accuracy}});
+}
+
+}  // namespace shoal

@@ -1,0 +1,344 @@
+#include "report/plot.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <optional>
+
+#include "core/error.h"
+#include "core/text.h"
+
+namespace shoal {
+namespace {
+
+// Okabe and Ito's palette, which colour-blind readers can tell apart, in an order that suits white paper.
+constexpr std::array kColours = {"#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#444444"};
+constexpr const char* kInk = "#222222";
+constexpr const char* kFaintInk = "#6b7280";
+constexpr const char* kGrid = "#e8eaed";
+constexpr const char* kAxisLine = "#9aa0a6";
+
+constexpr double kWidth = 1000;
+constexpr double kLeft = 74, kRight = 976;  // of the plotted area
+constexpr double kLegendTop = 66, kLegendRow = 21;
+constexpr double kLossHeight = 350, kSmallHeight = 150;
+constexpr std::size_t kBuckets = 450;
+
+std::string escaped(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    switch (c) {
+      case '&':
+        out += "&amp;";
+        break;
+      case '<':
+        out += "&lt;";
+        break;
+      case '>':
+        out += "&gt;";
+        break;
+      case '"':
+        out += "&quot;";
+        break;
+      default:
+        out += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
+    }
+  }
+  return out;
+}
+
+std::string text(double x, double y, std::string_view attributes, std::string_view content) {
+  return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" {}>{}</text>\n", x, y, attributes, escaped(content));
+}
+
+std::string line(double x1, double y1, double x2, double y2, std::string_view attributes) {
+  return fmt::format("<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" {}/>\n", x1, y1, x2, y2,
+                     attributes);
+}
+
+struct Panel {
+  double left, right, top, bottom;
+  Axis x, y;
+  double at_x(double value) const { return left + (value - x.low) / (x.high - x.low) * (right - left); }
+  double at_y(double value) const { return bottom - (value - y.low) / (y.high - y.low) * (bottom - top); }
+};
+
+struct Range {
+  double low = std::numeric_limits<double>::infinity();
+  double high = -low;
+  void add(double value) {
+    if (std::isfinite(value)) low = std::min(low, value), high = std::max(high, value);
+  }
+  bool empty() const { return low > high; }
+};
+
+std::string frame(const Panel& panel, std::string_view title, std::string_view unit) {
+  std::string svg;
+  for (const double tick : panel.y.ticks()) {
+    const double y = panel.at_y(tick);
+    svg += line(panel.left, y, panel.right, y,
+                fmt::format("stroke=\"{}\"", tick == panel.y.low ? kAxisLine : kGrid));
+    svg += text(panel.left - 8, y + 4, "class=\"tick\" text-anchor=\"end\"", panel.y.label(tick));
+  }
+  for (const double tick : panel.x.ticks()) {
+    const double x = panel.at_x(tick);
+    svg += line(x, panel.bottom, x, panel.bottom + 4, fmt::format("stroke=\"{}\"", kAxisLine));
+    svg += text(x, panel.bottom + 18, "class=\"tick\" text-anchor=\"middle\"", panel.x.label(tick));
+  }
+  svg += text((panel.left + panel.right) / 2, panel.bottom + 36, "class=\"tick\" text-anchor=\"middle\"",
+              "step");
+  svg += fmt::format(
+      "<text x=\"{:.1f}\" y=\"{:.1f}\" class=\"title\">{}<tspan class=\"unit\" dx=\"8\">{}</tspan></text>\n",
+      panel.left, panel.top - 14, title, unit);
+  return svg;
+}
+
+std::string curve(const Panel& panel, const std::vector<PlotPoint>& points, std::string_view attributes) {
+  std::string path;
+  bool pen_down = false;
+  std::size_t drawn = 0;
+  for (const auto& [x, y] : thinned(points, kBuckets)) {
+    if (std::isfinite(y)) {
+      path += fmt::format("{}{:.1f} {:.1f}", pen_down ? "L" : "M", panel.at_x(x), panel.at_y(y));
+      ++drawn;
+    }
+    pen_down = std::isfinite(y);
+  }
+  return drawn < 2 ? "" : fmt::format("<path d=\"{}\" fill=\"none\" {}/>\n", path, attributes);
+}
+
+template <typename Record, typename Get>
+std::vector<PlotPoint> points_of(const std::vector<Record>& records, Get get) {
+  std::vector<PlotPoint> points;
+  for (const auto& record : records) points.push_back({static_cast<double>(record.step), get(record)});
+  return points;
+}
+
+std::vector<PlotPoint> val_points(const Metrics& metrics) {
+  return points_of(metrics.evals, [](const EvalRecord& r) { return r.val_loss; });
+}
+
+std::string markers(const Panel& panel, const PlotRun& run, std::string_view colour) {
+  constexpr std::size_t kMost = 60;  // more would touch
+  std::string svg;
+  const auto points = val_points(run.metrics);
+  for (std::size_t i = 0; i < points.size(); ++i) {
+    const auto& [x, y] = points[i];
+    if (!std::isfinite(y) || (points.size() > kMost && i + 1 != points.size())) continue;
+    svg += fmt::format(
+        "<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"2.8\" fill=\"{}\" stroke=\"white\" stroke-width=\"0.8\">"
+        "<title>{}, step {:.0f}: val loss {:.4f}</title></circle>\n",
+        panel.at_x(x), panel.at_y(y), colour, escaped(run.name), x, y);
+  }
+  return svg;
+}
+
+// How a run is told apart: by colour, and by dashes once the colours have gone round.
+struct Look {
+  std::string_view colour;
+  std::string_view dashes;
+};
+Look look_of(std::size_t index) {
+  constexpr std::array kDashes = {"", " stroke-dasharray=\"8 3\"", " stroke-dasharray=\"2 3\""};
+  return {kColours[index % kColours.size()], kDashes[index / kColours.size() % kDashes.size()]};
+}
+
+// The key of the loss panel's line styles.
+std::string style_key(double right, double y) {
+  struct Style {
+    const char* name;
+    const char* attributes;
+    double width;
+  };
+  static constexpr std::array kStyles = {
+      Style{"validation", "stroke-width=\"2.2\"", 96},
+      Style{"train, evaluated", "stroke-width=\"1.5\" stroke-dasharray=\"5 3\"", 128},
+      Style{"train, each logged step", "stroke-width=\"1.2\" opacity=\"0.45\"", 164},
+  };
+  double x = right;
+  for (const auto& style : kStyles) x -= style.width;
+  std::string svg;
+  for (const auto& style : kStyles) {
+    svg += line(x, y - 4, x + 22, y - 4, fmt::format("stroke=\"{}\" {}", kFaintInk, style.attributes));
+    svg += text(x + 28, y, "class=\"tick\"", style.name);
+    x += style.width;
+  }
+  return svg;
+}
+
+std::optional<double> entropy_floor(const Metrics& metrics) {
+  for (const auto& record : metrics.evals) {
+    if (record.entropy_floor && std::isfinite(*record.entropy_floor)) return record.entropy_floor;
+  }
+  return std::nullopt;
+}
+
+// A line for every floor: in a run's colour, or in ink where it is that of several.
+std::string entropy_floors(const Panel& panel, std::span<const PlotRun> runs) {
+  std::map<double, std::vector<std::size_t>> runs_of;
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    if (const auto floor = entropy_floor(runs[i].metrics)) runs_of[*floor].push_back(i);
+  }
+  std::string svg;
+  double label_x = panel.left + 8;
+  for (const auto& [floor, with] : runs_of) {
+    const bool own = with.size() == 1;
+    const double y = panel.at_y(floor);
+    svg += line(panel.left, y, panel.right, y,
+                fmt::format("stroke=\"{}\" stroke-width=\"1.3\" stroke-dasharray=\"2 4\"",
+                            own ? look_of(with[0]).colour : kInk));
+    const auto whose = runs.size() > 1 && own ? runs[with[0]].name + "'s data" : "the data";
+    svg += text(label_x, y - 6, "class=\"note\"", fmt::format("entropy floor of {} {:.4f}", whose, floor));
+    label_x += 300;  // beside that of the floor before, which may be close
+    if (label_x > panel.right - 300) label_x = panel.left + 8;
+  }
+  return svg;
+}
+
+Axis step_axis(std::span<const PlotRun> runs, int wanted) {
+  Range steps;
+  steps.add(0);
+  for (const auto& run : runs) {
+    if (!run.metrics.steps.empty()) steps.add(static_cast<double>(run.metrics.steps.back().step));
+    if (!run.metrics.evals.empty()) steps.add(static_cast<double>(run.metrics.evals.back().step));
+  }
+  Axis axis = Axis::around(0, std::max(steps.high, 1.0), wanted);
+  return axis;
+}
+
+std::string loss_panel(std::span<const PlotRun> runs, double top) {
+  Range losses;
+  for (const auto& run : runs) {
+    for (const auto& record : run.metrics.steps) losses.add(record.loss);
+    for (const auto& record : run.metrics.evals) {
+      losses.add(record.train_loss), losses.add(record.val_loss);
+      if (record.entropy_floor) losses.add(*record.entropy_floor);
+    }
+  }
+  if (losses.empty()) losses.add(0);
+  const Panel panel{
+      kLeft, kRight, top, top + kLossHeight, step_axis(runs, 10), Axis::around(losses.low, losses.high, 7)};
+  std::string svg = frame(panel, "Loss", "nats per token") + style_key(kRight, top - 14);
+  // In layers, so that no run's noise hides another's validation curve.
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    const auto logged = points_of(runs[i].metrics.steps, [](const StepRecord& r) { return r.loss; });
+    svg += curve(panel, logged,
+                 fmt::format("stroke=\"{}\" stroke-width=\"1\" opacity=\"0.4\"", look_of(i).colour));
+  }
+  svg += entropy_floors(panel, runs);
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    const auto evaluated = points_of(runs[i].metrics.evals, [](const EvalRecord& r) { return r.train_loss; });
+    svg +=
+        curve(panel, evaluated,
+              fmt::format("stroke=\"{}\" stroke-width=\"1.5\" stroke-dasharray=\"5 3\"", look_of(i).colour));
+  }
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    const auto [colour, dashes] = look_of(i);
+    svg +=
+        curve(panel, val_points(runs[i].metrics),
+              fmt::format("stroke=\"{}\" stroke-width=\"2.2\" stroke-linejoin=\"round\"{}", colour, dashes));
+    svg += markers(panel, runs[i], colour);
+  }
+  return svg;
+}
+
+template <typename Get>
+std::string small_panel(std::span<const PlotRun> runs, double left, double right, double top,
+                        std::string_view title, std::string_view unit, Get get) {
+  Range values;
+  values.add(0);
+  for (const auto& run : runs) {
+    for (const auto& record : run.metrics.steps) values.add(get(record));
+  }
+  const Panel panel{left,
+                    right,
+                    top,
+                    top + kSmallHeight,
+                    step_axis(runs, 5),
+                    Axis::around(0, values.high > 0 ? values.high : 1, 4)};
+  std::string svg = frame(panel, title, unit);
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    const auto [colour, dashes] = look_of(i);
+    svg +=
+        curve(panel, points_of(runs[i].metrics.steps, get),
+              fmt::format("stroke=\"{}\" stroke-width=\"1.6\" stroke-linejoin=\"round\"{}", colour, dashes));
+  }
+  return svg;
+}
+
+std::string with_step(const EvalRecord& record) {
+  return fmt::format("{:.4f} at {}", record.val_loss, with_commas(record.step));
+}
+
+std::optional<double> median_speed(const Metrics& metrics) {
+  std::vector<double> speeds;
+  for (const auto& record : metrics.steps) {
+    if (std::isfinite(record.tokens_per_s)) speeds.push_back(record.tokens_per_s);
+  }
+  if (speeds.empty()) return std::nullopt;
+  const auto middle = speeds.begin() + static_cast<std::ptrdiff_t>(speeds.size() / 2);
+  std::ranges::nth_element(speeds, middle);
+  return *middle;
+}
+
+// A table: the run's line, its name, final and best validation loss, speed.
+std::string legend(std::span<const PlotRun> runs) {
+  constexpr double kFinal = 560, kBest = 740, kSpeed = kRight;
+  std::string svg;
+  const auto header = [&](double x, std::string_view anchor, std::string_view name) {
+    svg += text(x, kLegendTop - 22, fmt::format("class=\"unit\" text-anchor=\"{}\"", anchor), name);
+  };
+  header(kLeft + 36, "start", "run");
+  header(kFinal, "end", "final val loss");
+  header(kBest, "end", "best val loss");
+  header(kSpeed, "end", "median tokens/s");
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    const double y = kLegendTop + kLegendRow * static_cast<double>(i);
+    const auto [colour, dashes] = look_of(i);
+    svg += line(kLeft, y - 4, kLeft + 26, y - 4,
+                fmt::format("stroke=\"{}\" stroke-width=\"3\"{}", colour, dashes));
+    svg += text(kLeft + 36, y, "class=\"name\"", runs[i].name);
+    const auto& evals = runs[i].metrics.evals;
+    const auto best = std::ranges::min_element(evals, {}, [](const EvalRecord& r) {
+      return std::isfinite(r.val_loss) ? r.val_loss : std::numeric_limits<double>::infinity();
+    });
+    svg += text(kFinal, y, "class=\"name\" text-anchor=\"end\"",
+                evals.empty() ? "–" : fmt::format("{:.4f}", evals.back().val_loss));
+    svg += text(kBest, y, "class=\"name\" text-anchor=\"end\"", evals.empty() ? "–" : with_step(*best));
+    const auto speed = median_speed(runs[i].metrics);
+    svg += text(kSpeed, y, "class=\"name\" text-anchor=\"end\"",
+                speed ? with_commas(std::llround(*speed)) : "–");
+  }
+  return svg;
+}
+
+constexpr const char* kStyle =
+    "<style>text{font-family:Inter,'Helvetica Neue',Arial,'DejaVu Sans',sans-serif;fill:#222;"
+    "font-variant-numeric:tabular-nums}"
+    ".title{font-size:15px;font-weight:600}.unit{font-size:12px;font-weight:400;fill:#6b7280}"
+    ".tick{font-size:11.5px;fill:#6b7280}.name{font-size:13px}.note{font-size:11.5px;fill:#222;"
+    "paint-order:stroke;stroke:white;stroke-width:3px}</style>\n";
+
+}  // namespace
+
+std::string plot_svg(std::span<const PlotRun> runs) {
+  const double loss_top = kLegendTop + kLegendRow * static_cast<double>(runs.size()) + 38;
+  const double small_top = loss_top + kLossHeight + 92;
+  const double height = small_top + kSmallHeight + 52;
+  const double middle = (kLeft + kRight) / 2;
+  std::string svg = fmt::format(
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0:.0f} {1:.0f}\" width=\"{0:.0f}\" "
+      "height=\"{1:.0f}\">\n"
+      "{2}<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n",
+      kWidth, height, kStyle);
+  svg += legend(runs) + loss_panel(runs, loss_top);
+  svg += small_panel(runs, kLeft, middle - 28, small_top, "Learning rate", "",
+                     [](const StepRecord& r) { return r.lr; });
+  svg += small_panel(runs, middle + 46, kRight, small_top, "Speed", "tokens/s",
+                     [](const StepRecord& r) { return r.tokens_per_s; });
+  return svg + "</svg>\n";
+}
+
+}  // namespace shoal

@@ -1,0 +1,51 @@
+#include "report/reporter.h"
+
+#include "core/error.h"
+#include "core/log.h"
+
+namespace shoal {
+
+Reporter::Reporter(const Config& config, std::optional<double> entropy_floor,
+                   std::optional<std::int64_t> resume_step)
+    : console_(std::in_place, config.train.steps, entropy_floor),
+      sinks_(open_metrics(config.log, config.run.path(), resume_step)) {}
+
+void Reporter::step(const StepRecord& record, double seconds_left) {
+  if (console_) console_->step(record, seconds_left);
+  write(record);
+}
+
+void Reporter::bar(std::int64_t step, double loss, double seconds_left) {
+  if (console_) console_->bar(step, loss, seconds_left);
+}
+
+void Reporter::evaluation(const EvalRecord& record, const TrainTime& time) {
+  if (console_) console_->evaluation(record, time);
+  write(record);
+}
+
+void Reporter::test(const TestRecord& record) {
+  if (console_) console_->test(record);
+  write(record);
+}
+
+void Reporter::clear() {
+  if (console_) console_->clear();
+}
+
+// A disk that is full must not end a run whose next checkpoint may find room again.
+template <typename Record>
+void Reporter::write(const Record& record) {
+  std::erase_if(sinks_, [&](auto& sink) {
+    try {
+      sink->write(record);
+      return false;
+    } catch (const UserError& error) {
+      clear();
+      log::warn("{}; training goes on without writing there", error.what());
+      return true;
+    }
+  });
+}
+
+}  // namespace shoal

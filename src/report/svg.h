@@ -1,0 +1,32 @@
+// The program's own pictures.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+namespace shoal {
+
+// The beginning of a picture, up to and with a white ground; the styles are title, faint, rank and cell.
+inline std::string svg_head(double width, double height) {
+  return fmt::format(
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0:.0f} {1:.0f}\" width=\"{0:.0f}\" "
+      "height=\"{1:.0f}\">\n"
+      "<style>text{{font-family:Inter,'Helvetica Neue',Arial,'DejaVu Sans',sans-serif;fill:#222;"
+      "font-variant-numeric:tabular-nums}}.title{{font-size:17px;font-weight:600}}"
+      ".faint{{font-size:12px;fill:#6b7280}}.rank{{font-size:13px}}.cell{{font-size:11.5px}}</style>\n"
+      "<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n",
+      width, height);
+}
+
+// A text element; characters that XML reserves are escaped. `attributes` is as in the element.
+std::string svg_text(double x, double y, std::string_view attributes, std::string_view content);
+
+// For the name of a picture to write: throws UserError where it does not end in .svg.
+void require_svg(const std::filesystem::path& output);
+// Writes a picture, and prints where it is.
+void write_svg(const std::filesystem::path& output, const std::string& svg);
+
+}  // namespace shoal

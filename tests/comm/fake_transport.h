@@ -1,0 +1,140 @@
+// A transport whose ranks are threads of this process: the engine and all above it can be tested without
+// MPI, and under sanitizers.
+#pragma once
+
+#include <atomic>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "comm/messages/transport.h"
+
+namespace shoal::test {
+
+// What is under way between all ranks.
+class FakeNetwork {
+ public:
+  explicit FakeNetwork(int size) : size_(size), arrived_(static_cast<std::size_t>(size)) {}
+
+  struct Packet {
+    int from, tag;
+    messages::Channel channel;
+    std::vector<std::byte> bytes;
+    bool taken = false;
+  };
+  int size() const { return size_; }
+  std::mutex& mutex() { return mutex_; }
+  std::deque<std::shared_ptr<Packet>>& arrived(int rank) { return arrived_[static_cast<std::size_t>(rank)]; }
+
+ private:
+  int size_;
+  std::mutex mutex_;
+  std::vector<std::deque<std::shared_ptr<Packet>>> arrived_;
+};
+
+class FakeTransport final : public messages::Transport {
+ public:
+  FakeTransport(FakeNetwork& network, int rank) : network_(network), rank_(rank) {}
+
+  bool start() override { return true; }
+  void finish() override {}
+  const char* error() const override { return error_; }
+  int rank() const override { return rank_; }
+  int size() const override { return network_.size(); }
+  std::int64_t largest_tag() const override { return 32767; }
+  const char* version() const override { return "fake"; }
+
+  bool send(messages::Channel channel, const void* data, int bytes, int to, int tag,
+            messages::Handle& handle) override {
+    if (broken) return failed();
+    const auto* first = static_cast<const std::byte*>(data);
+    auto packet = std::make_shared<FakeNetwork::Packet>(
+        FakeNetwork::Packet{rank_, tag, channel, std::vector<std::byte>(first, first + bytes)});
+    handle.bits = ++last_;
+    if (bytes > kEager) sends_[last_] = packet;  // done when it has been taken
+    const std::scoped_lock lock(network_.mutex());
+    network_.arrived(to).push_back(std::move(packet));
+    return true;
+  }
+
+  bool receive(messages::Channel channel, void* data, int bytes, int from, int tag,
+               messages::Handle& handle) override {
+    if (broken) return failed();
+    handle.bits = ++last_;
+    receives_.push_back({last_, channel, data, bytes, from, tag});
+    return true;
+  }
+
+  messages::State test(messages::Handle& handle) override {
+    if (broken) return failed(), messages::State::failed;
+    const std::scoped_lock lock(network_.mutex());
+    if (!progress()) return messages::State::failed;
+    if (const auto sent = sends_.find(handle.bits); sent != sends_.end()) {
+      if (!sent->second->taken) return messages::State::pending;
+      sends_.erase(sent);
+    }
+    for (const auto& receive : receives_) {
+      if (receive.handle == handle.bits) return messages::State::pending;
+    }
+    return messages::State::done;
+  }
+
+  void cancel(messages::Handle& handle) override {
+    std::erase_if(receives_, [&](const Receive& receive) { return receive.handle == handle.bits; });
+  }
+
+  std::atomic<bool> broken = false;  // from now on every call fails
+
+ private:
+  static constexpr int kEager = 4096;
+  struct Receive {
+    std::uintptr_t handle;
+    messages::Channel channel;
+    void* data;
+    int bytes, from, tag;
+  };
+
+  bool failed() {
+    error_ = "the cable is broken";
+    return false;
+  }
+
+  // Receives take what has come, in the order in which they were posted and it was sent.
+  bool progress() {
+    auto& arrived = network_.arrived(rank_);
+    for (auto receive = receives_.begin(); receive != receives_.end();) {
+      auto packet = arrived.begin();
+      while (packet != arrived.end() && !fits(*receive, **packet)) ++packet;
+      if (packet == arrived.end()) {
+        ++receive;
+        continue;
+      }
+      const auto& bytes = (*packet)->bytes;
+      if (static_cast<int>(bytes.size()) != receive->bytes) {
+        error_ = "message truncated";
+        return false;
+      }
+      if (!bytes.empty()) std::memcpy(receive->data, bytes.data(), bytes.size());
+      (*packet)->taken = true;
+      arrived.erase(packet);
+      receive = receives_.erase(receive);
+    }
+    return true;
+  }
+  static bool fits(const Receive& receive, const FakeNetwork::Packet& packet) {
+    return receive.channel == packet.channel && receive.tag == packet.tag &&
+           (receive.from == messages::kAnyRank || receive.from == packet.from);
+  }
+
+  FakeNetwork& network_;
+  int rank_;
+  std::uintptr_t last_ = 0;
+  std::deque<Receive> receives_;
+  std::map<std::uintptr_t, std::shared_ptr<FakeNetwork::Packet>> sends_;
+  const char* error_ = "";
+};
+
+}  // namespace shoal::test

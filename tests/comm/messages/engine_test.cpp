@@ -1,0 +1,219 @@
+// The engine of MPI ranks over a network that is memory: the conformance suite and failures without mpirun.
+#include <gmock/gmock.h>
+
+#include <thread>
+
+#include "comm/conformance.h"
+#include "comm/fake_transport.h"
+#include "comm/messages/plan.h"
+#include "comm/messages/run.h"
+#include "comm/messages/traffic.h"
+#include "core/clock.h"
+
+namespace shoal::test {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+constexpr double kSoon = 5;  // seconds within which all ranks of a failed run have ended
+
+// What came out of every rank: "" where nothing did, "stopped" for StoppedByPeer.
+std::vector<std::string> run_ranks(int ranks, double deadline_seconds,
+                                   const std::function<void(World&, FakeTransport&)>& body) {
+  const Stopwatch watch;
+  FakeNetwork network(ranks);
+  std::vector<std::string> failures(static_cast<std::size_t>(ranks));
+  {
+    std::vector<std::jthread> threads;
+    for (int rank = 0; rank < ranks; ++rank) {
+      threads.emplace_back([&, rank] {
+        FakeTransport transport(network, rank);
+        try {
+          messages::run_rank(transport, {.deadline_seconds = deadline_seconds},
+                             [&](World& world) { body(world, transport); });
+        } catch (const StoppedByPeer&) {
+          failures[static_cast<std::size_t>(rank)] = "stopped";
+        } catch (const std::exception& error) {
+          failures[static_cast<std::size_t>(rank)] = error.what();
+        }
+      });
+    }
+  }
+  const bool failed = !std::all_of(failures.begin(), failures.end(), [](const auto& f) { return f.empty(); });
+  if (failed) {
+    EXPECT_LT(watch.seconds(), kSoon);
+  }
+  return failures;
+}
+
+class MpiEngine : public testing::TestWithParam<std::tuple<int, Check>> {};
+
+TEST_P(MpiEngine, Conforms) {
+  const auto& [ranks, check] = GetParam();
+  const auto failures = run_ranks(ranks, 60, [&](World& world, FakeTransport&) {
+    EXPECT_EQ(world.ranks.name(), ranks == 1 ? "self" : "mpi");
+    check.run(world, (1 << 20) / ranks);
+  });
+  EXPECT_THAT(failures, testing::Each("")) << check.name;
+}
+
+INSTANTIATE_TEST_SUITE_P(, MpiEngine, testing::Combine(testing::Values(1, 2, 5), testing::ValuesIn(kChecks)),
+                         [](const auto& test) {
+                           return fmt::format("{}On{}", std::get<1>(test.param).name,
+                                              std::get<0>(test.param));
+                         });
+
+// The last piece of 12 GB ends where they end; nothing is read.
+TEST(MpiPlan, CountsGoPastTwoToThe31) {
+  auto* const start = reinterpret_cast<std::byte*>(std::uintptr_t{1} << 40);
+  constexpr std::int64_t kCount = 3'000'000'001;
+  const Tensor x{start, DType::f32, {kCount}};
+  for (const auto& plan :
+       {messages::plan_all_reduce({2, 3}, x, ReduceOp::sum), messages::plan_broadcast({2, 3}, x, 0),
+        messages::plan_message(messages::Message::Way::send, x, 0)}) {
+    std::byte* end = nullptr;
+    const auto piece = plan.piece(plan.pieces - 1, nullptr);
+    for (const auto* messages : {&piece.first, &piece.second}) {
+      for (const auto& message : *messages) {
+        EXPECT_LE(message.bytes, 1 << 20);
+        if (message.way == messages::Message::Way::send) end = std::max(end, message.data + message.bytes);
+      }
+    }
+    EXPECT_EQ(end - start, 4 * kCount);
+  }
+}
+
+// Rank 0 averages with rank 1 and then with rank 2, who have not begun: how many messages went to each?
+TEST(MpiTraffic, WhatBeganFirstHasTheNetwork) {
+  const auto sent = [](std::int64_t first, std::int64_t second, bool awaited) {
+    FakeNetwork network(3);
+    FakeTransport transport(network, 0);
+    messages::Traffic traffic(transport);
+    std::vector<std::vector<float>> data;
+    for (const auto count : {first, second}) {
+      const int peer = static_cast<int>(data.size()) + 1;
+      data.emplace_back(static_cast<std::size_t>(count));
+      const Tensor x{data.back().data(), DType::f32, {count}};
+      auto job = std::make_shared<messages::Job>();
+      job->group =
+          std::make_shared<messages::Group>(messages::Group{messages::kFirstFreeGroup + peer, {0, peer}, 0});
+      job->plan = messages::plan_all_reduce({0, 2}, x, ReduceOp::sum);
+      job->bytes = static_cast<std::int64_t>(x.bytes());
+      job->awaited = peer == 2 && awaited;
+      traffic.add(job);
+    }
+    for (int i = 0; i < 3; ++i) traffic.advance();
+    return std::pair(network.arrived(1).size(), network.arrived(2).size());
+  };
+  constexpr std::int64_t kLarge = 8 << 20, kSmall = 1 << 10;  // elements: 32 pieces, and one
+  EXPECT_EQ(sent(kLarge, kLarge, false), std::pair(4ul, 1ul));
+  EXPECT_EQ(sent(kLarge, kLarge, true), std::pair(4ul, 4ul));
+  EXPECT_EQ(sent(kSmall, kLarge, false), std::pair(1ul, 4ul));
+  EXPECT_EQ(sent(kLarge, kSmall, false), std::pair(4ul, 1ul));
+}
+
+TEST(FailingMpi, ARankThatThrowsStopsAll) {
+  EXPECT_THAT(run_ranks(3, 60, [](World& world, FakeTransport&) { fail_while_others_wait(world); }),
+              ElementsAre("stopped", "stopped", "rank 2: the disk is full"));
+}
+
+// Which of them depends on who hears of whom.
+TEST(FailingMpi, OneOfThoseThatFailAtOnceReports) {
+  const auto failures = run_ranks(3, 60, [](World& world, FakeTransport&) {
+    world.ranks.barrier();
+    fail("lost");
+  });
+  EXPECT_EQ(std::count(failures.begin(), failures.end(), "stopped"), 2);
+  const auto others = run_ranks(3, 60, [](World& world, FakeTransport&) {
+    world.ranks.barrier();
+    fail("lost {}", world.ranks.rank());
+  });
+  EXPECT_EQ(std::count(others.begin(), others.end(), "stopped"), 2);
+  for (const int rank : {0, 1, 2}) {
+    const auto& text = others[static_cast<std::size_t>(rank)];
+    EXPECT_TRUE(text == "stopped" || text == fmt::format("rank {}: lost {}", rank, rank)) << text;
+  }
+}
+
+// Rank 2 runs into it a little later, when it has already heard of the others.
+TEST(FailingMpi, OneTextFromAllIsSaidOnce) {
+  const auto failures = run_ranks(3, 60, [](World& world, FakeTransport&) {
+    world.ranks.barrier();
+    if (world.ranks.rank() == 2) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    fail_user("no such file");
+  });
+  EXPECT_EQ(std::count(failures.begin(), failures.end(), "no such file"), 1);
+  EXPECT_EQ(std::count(failures.begin(), failures.end(), "stopped"), 2);
+}
+
+TEST(FailingMpi, ABodyThatGivesUpBecauseOfAPeerLetsThatOneReport) {
+  EXPECT_THAT(run_ranks(2, 60,
+                        [](World& world, FakeTransport&) {
+                          if (world.ranks.rank() == 0) throw StoppedByPeer();
+                          std::this_thread::sleep_for(std::chrono::milliseconds(100));
+                          fail("the files differ");
+                        }),
+              ElementsAre("stopped", "rank 1: the files differ"));
+}
+
+TEST(FailingMpi, ADeadlineNamesWhatAndWho) {
+  const auto failures = run_ranks(3, 0.3, [](World& world, FakeTransport&) { miss_deadline(world, 0.3); });
+  EXPECT_THAT(
+      failures[0] + failures[1],
+      HasSubstr("all_reduce (sum) of 100000 float32 [step 12, gradients of block.3] waited 0.3 seconds "
+                "for rank 2"));
+  EXPECT_EQ(failures[2], "stopped");
+}
+
+TEST(FailingMpi, ADeadlineOfAMessageNamesThePeer) {
+  const auto failures = run_ranks(3, 0.3, [](World& world, FakeTransport&) {
+    Values x(DType::f32, 10);
+    if (world.ranks.rank() == 1) world.ranks.receive(x.tensor(), 2).wait();
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+    world.ranks.barrier();
+  });
+  EXPECT_EQ(failures[1], "rank 1: receive of 10 float32 waited 0.3 seconds for rank 2");
+}
+
+TEST(FailingMpi, ARankThatHasEndedDidNotCome) {
+  const auto failures = run_ranks(2, 0.3, [](World& world, FakeTransport&) {
+    if (world.ranks.rank() == 0) world.ranks.barrier();
+  });
+  EXPECT_EQ(failures[0], "rank 0: barrier waited 0.3 seconds for rank 1; rank 1 ended without it");
+}
+
+TEST(FailingMpi, WhatMpiSaysIsReported) {
+  const auto failures = run_ranks(2, 0.5, [](World& world, FakeTransport& transport) {
+    world.ranks.barrier();
+    if (world.ranks.rank() == 1) {
+      transport.broken = true;
+      world.ranks.barrier();
+    }
+  });
+  EXPECT_EQ(failures[1], "rank 1: MPI: the cable is broken");
+}
+
+// Memory that an exception frees is not in use any more: for the sanitizers to see.
+TEST(FailingMpi, LeavingRanksTakeTheirMemoryAlong) {
+  for (int round = 0; round < 2; ++round) {
+    const auto failures = run_ranks(3, 60, [&](World& world, FakeTransport&) {
+      auto& group = world.ranks;
+      const std::int64_t count = 500000;
+      Values x(DType::f32, count), all(DType::f32, 3 * count);
+      const auto sum = group.all_reduce(x.tensor());
+      const auto gather = group.all_gather(all.tensor(), x.tensor());
+      if (group.rank() == round) {
+        Values y(DType::f32, count);
+        const auto lonely = group.all_reduce(y.tensor());
+        fail("gone");
+      }
+      group.send(x.tensor(), (group.rank() + 1) % 3).wait();
+      group.barrier();
+    });
+    EXPECT_EQ(failures[static_cast<std::size_t>(round)], fmt::format("rank {}: gone", round));
+  }
+}
+
+}  // namespace
+}  // namespace shoal::test

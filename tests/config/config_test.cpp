@@ -1,0 +1,340 @@
+#include "config/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "config/schema.h"
+#include "core/error.h"
+
+namespace shoal {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using Arguments = std::vector<std::string>;
+
+constexpr const char* kMinimal = "[data]\ndir = 'd'\n[train]\nsteps = 10\n";
+
+Config parse(const std::string& more, const Arguments& arguments = {}) {
+  return parse_config(kMinimal + more, "c.toml", arguments);
+}
+
+// The message of the UserError that reading leads to.
+std::string error_of(const std::string& toml, const Arguments& arguments = {}) {
+  try {
+    parse_config(toml, "c.toml", arguments);
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+std::string error_with(const std::string& more, const Arguments& arguments = {}) {
+  return error_of(kMinimal + more, arguments);
+}
+
+TEST(Config, EveryKeyHasItsOwnMemberDefaultAndExplanation) {
+  Config defaults;
+  std::map<const void*, std::string> members;
+  for (const auto& field : config_fields()) {
+    const auto* member =
+        std::visit([](auto* pointer) { return static_cast<const void*>(pointer); }, field.ref(defaults));
+    EXPECT_TRUE(members.emplace(member, field.name()).second)
+        << field.name() << " shares " << members[member];
+    EXPECT_FALSE(field.doc.empty()) << field.name();
+    EXPECT_EQ(find_field(field.name()), &field);
+    // A default is a value like any other: reading it back must be allowed.
+    Config copy;
+    EXPECT_NO_THROW(apply_arguments(copy, Arguments{field.name() + "=" + field.value(defaults)}))
+        << field.name();
+  }
+}
+
+TEST(Config, EveryKeyCanBeSetAndIsWrittenAndReadBack) {
+  // For each key some value that is allowed and is not the default.
+  Arguments arguments;
+  for (const auto& field : config_fields()) {
+    std::string value;
+    for (const std::string candidate : {"true", "false", "2", "64", "0.5", "[0.5, 0.25]", "word"}) {
+      Config trial;
+      try {
+        apply_arguments(trial, Arguments{field.name() + "=" + candidate});
+      } catch (const UserError&) {
+        continue;
+      }
+      if (field.value(trial) != field.value(Config{})) value = candidate;
+    }
+    if (value.empty()) {
+      ASSERT_FALSE(field.choices.empty()) << field.name();
+      value = field.choices.back() == "hf:DIR" ? "hf:x" : std::string(field.choices.back());
+    }
+    arguments.push_back(field.name() + "=" + value);
+  }
+  Config changed;
+  apply_arguments(changed, arguments);
+  for (const auto& field : config_fields()) {
+    EXPECT_NE(field.value(changed), field.value(Config{})) << field.name();
+  }
+  EXPECT_EQ(diff(Config{}, changed).size(), config_fields().size());
+  EXPECT_TRUE(diff(config_from_json(to_json(changed), "test"), changed).empty());
+}
+
+TEST(Config, TomlReadsBackToTheSameConfig) {
+  auto config = parse("[optim]\nlr = 0.1234567890123456789\neps = 1e-300\nbetas = [0.1, 0.2]\n");
+  config.run.name = "a \"quoted\" name\\ with\ttab and ü";
+  for (const bool comments : {false, true}) {
+    const auto again = parse_config(to_toml(config, comments), "again.toml");
+    EXPECT_THAT(diff(config, again), testing::IsEmpty()) << to_toml(config);
+    EXPECT_EQ(again.optim.lr, config.optim.lr);
+  }
+}
+
+TEST(Config, NumbersAreTakenInBothKindsWhereNothingIsLost) {
+  const auto config = parse("[lr_schedule]\ndecay_steps = 1e6\n[optim]\nweight_decay = 1\n");
+  EXPECT_EQ(config.lr_schedule.decay_steps, 1000000);
+  EXPECT_EQ(config.optim.weight_decay, 1.0);
+  EXPECT_THAT(
+      error_with("[lr_schedule]\nwarmup_steps = 1.5\n"),
+      AllOf(HasSubstr("c.toml:6: lr_schedule.warmup_steps = 1.5"), HasSubstr("an integer, at least 0")));
+}
+
+TEST(Config, ArgumentsComeAfterTheFileAndTheLastWins) {
+  const auto config =
+      parse("[optim]\nlr = 0.5\n", {"optim.lr=0.25", "--optim.betas=0.8,0.9", "optim.lr=1e-3", "run.name=123",
+                                    "run.dir=\"my runs\"", "model.bias=false"});
+  EXPECT_EQ(config.optim.lr, 1e-3);
+  EXPECT_THAT(config.optim.betas, testing::ElementsAre(0.8, 0.9));
+  EXPECT_EQ(config.run.name, "123");
+  EXPECT_EQ(config.run.dir, "my runs");
+  EXPECT_FALSE(config.model.bias);
+  EXPECT_THAT(parse("", {"optim.betas=[0.7, 0.6]"}).optim.betas, testing::ElementsAre(0.7, 0.6));
+  EXPECT_THAT(parse("", {"init.from=checkpoint:a=b.c"}).init.from, "checkpoint:a=b.c");
+}
+
+TEST(Config, PresetsSetSizesAndExplicitSizesOverrideThem) {
+  auto model = parse("[model]\npreset = 'gpt2-xl'\n").model;
+  EXPECT_THAT((std::array{model.n_layer, model.n_head, model.n_embd}), testing::ElementsAre(48, 25, 1600));
+  model = parse("[model]\nn_layer = 2\nblock_size = 64\npreset = 'gpt2'\n").model;
+  EXPECT_THAT((std::array{model.n_layer, model.n_head, model.n_embd}), testing::ElementsAre(2, 12, 768));
+  // A preset given as an argument replaces the file's sizes, but not what no preset sets.
+  model = parse("[model]\nn_layer = 2\nblock_size = 64\n", {"model.preset=gpt-nano", "model.n_head=6"}).model;
+  EXPECT_THAT((std::array{model.n_layer, model.n_head, model.n_embd, model.block_size}),
+              testing::ElementsAre(3, 6, 48, 64));
+}
+
+TEST(Config, EpochsGivenAloneReplaceTheInterval) {
+  const Arguments epochs = {"data.sampling=epochs", "checkpoint.epochs=2", "eval.epochs=1"};
+  auto config = parse("", epochs);
+  EXPECT_EQ(config.checkpoint.interval, 0);
+  EXPECT_EQ(config.eval.interval, 0);
+  EXPECT_TRUE(diff(parse_config(to_toml(config), "again.toml"), config).empty());
+  config = parse("[checkpoint]\ninterval = 7\n", epochs);
+  EXPECT_EQ(config.checkpoint.interval, 7);
+  EXPECT_EQ(config.checkpoint.epochs, 2);
+}
+
+TEST(Config, AnEvaluationsSizeIsGivenInSequencesOrInBatches) {
+  EXPECT_EQ(eval_sequences(parse("global_batch = 6\n")), 256);
+  EXPECT_EQ(eval_sequences(parse("global_batch = 6\n[eval]\nsequences = 10\n")), 10);
+  EXPECT_EQ(eval_sequences(parse("global_batch = 6\n[eval]\nsequences = 0\n")), 0);
+  EXPECT_EQ(eval_sequences(parse("global_batch = 6\n[eval]\nbatches = 5\n")), 30);
+  EXPECT_EQ(eval_sequences(parse("global_batch = 6\n[eval]\nbatches = 0\n")), 0);
+  EXPECT_EQ(eval_sequences(parse("global_batch = 6\n[eval]\nbatches = 5\n", {"train.global_batch=8"})), 40);
+  EXPECT_THAT(error_with("[eval]\nbatches = 5\nsequences = 10\n"),
+              AllOf(HasSubstr("eval.batches = 5 (c.toml:6)"), HasSubstr("eval.sequences = 10 (c.toml:7)"),
+                    HasSubstr("give one of them")));
+  EXPECT_THAT(error_with("[eval]\nbatches = 1000000000000\n"),
+              HasSubstr("more than 1,099,511,627,776 sequences"));
+}
+
+// An argument replaces the file's size, by whichever key; so it does over a config that was written with all
+// keys.
+TEST(Config, AnArgumentReplacesAnEvaluationsSizeByEitherKey) {
+  for (const auto& file : {parse("[eval]\nbatches = 5\n"), parse("[eval]\nsequences = 10\n"), parse("")}) {
+    const auto written = to_toml(file);
+    EXPECT_TRUE(diff(parse_config(written, "c.toml"), file).empty());
+    EXPECT_EQ(eval_sequences(parse_config(written, "c.toml", Arguments{"eval.sequences=64"})), 64);
+    EXPECT_EQ(eval_sequences(parse_config(written, "c.toml", Arguments{"eval.batches=2"})), 24);
+  }
+}
+
+TEST(Config, UnknownNamesAreRefusedWithTheNearest) {
+  EXPECT_THAT(error_with("[model]\nn_layers = 3\n"),
+              AllOf(HasSubstr("c.toml:6:"), HasSubstr("did you mean model.n_layer?")));
+  EXPECT_THAT(error_with("[modle]\nbias = true\n"), AllOf(HasSubstr("[modle]"), HasSubstr("model.bias")));
+  EXPECT_THAT(error_with("[optimiser]\n"), HasSubstr("did you mean [optim]?"));
+  EXPECT_THAT(error_with("lr = 1\n"), HasSubstr("did you mean optim.lr?"));  // in [train]
+  EXPECT_THAT(error_of("lr = 1\n"), HasSubstr("c.toml:1: lr needs its section: optim.lr"));
+  EXPECT_THAT(error_of("dir = 'x'\n"), HasSubstr("dir needs its section: run.dir or data.dir"));
+  EXPECT_THAT(error_of("learning_rat = 1\n"), HasSubstr("unknown key learning_rat; "));
+  EXPECT_THAT(error_of("n_layers = 1\n"), HasSubstr("did you mean model.n_layer?"));
+  EXPECT_THAT(error_with("[train.optim]\nlr = 1\n"), AllOf(HasSubstr("train.optim")));
+  EXPECT_THAT(error_with("", {"nonsense"}), HasSubstr("section.key=value"));
+  EXPECT_THAT(error_with("", {"model.=3"}), HasSubstr("unknown key model."));
+}
+
+TEST(Config, WrongValuesNameWhatIsAllowed) {
+  EXPECT_THAT(error_with("[model]\nbias = 1\n"),
+              HasSubstr("model.bias = 1 is not allowed: it takes true or false"));
+  EXPECT_THAT(error_with("[model]\ndropout = 1\n"), HasSubstr("at least 0 and below 1"));
+  EXPECT_THAT(error_with("[optim]\nlr = nan\n"), HasSubstr("optim.lr = nan is not allowed"));
+  EXPECT_THAT(error_with("[optim]\nlr = inf\n"), HasSubstr("optim.lr"));
+  EXPECT_THAT(error_with("[optim]\nlr = -1e-3\n"), HasSubstr("above 0"));
+  EXPECT_THAT(error_with("[optim]\nbetas = [0.9]\n"), HasSubstr("a list of 2 numbers"));
+  EXPECT_THAT(error_with("[optim]\nbetas = ['a', 'b']\n"), HasSubstr("a list of 2 numbers"));
+  EXPECT_THAT(error_with("[model]\ngelu = 'thanh'\n"), HasSubstr("did you mean \"tanh\"?"));
+  EXPECT_THAT(error_with("[init]\nfrom = 'checkpoint:'\n"), HasSubstr("\"checkpoint:DIR\""));
+  EXPECT_THAT(error_with("", {"train.global_batch=99999999999"}),
+              HasSubstr("train.global_batch = 99999999999"));
+  EXPECT_THAT(error_with("", {"train.global_batch=1e300"}), HasSubstr("train.global_batch"));
+  EXPECT_THAT(error_with("", {"train.threads=\"1\"\nx = 3"}), HasSubstr("train.threads"));
+  EXPECT_THAT(error_with("[run]\nseed = 1979-05-27\n"), HasSubstr("a date or time"));
+}
+
+TEST(Config, BrokenTomlNamesLineAndColumn) {
+  EXPECT_THAT(error_of("[data]\ndir = \n"), HasSubstr("c.toml:2:7:"));
+  EXPECT_THAT(error_with("steps = 11\n"), HasSubstr("c.toml:5:"));  // a duplicate
+}
+
+TEST(Config, JsonMistakesNameTheSource) {
+  const auto json = nlohmann::ordered_json::parse(R"({"model": {"n_layer": "x"}})");
+  try {
+    config_from_json(json, "manifest.json");
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("manifest.json"), HasSubstr("model.n_layer")));
+  }
+  EXPECT_THROW(config_from_json(nlohmann::ordered_json::parse("[1]"), "m"), UserError);
+  EXPECT_THROW(config_from_json(nlohmann::ordered_json::parse(R"({"model": 3})"), "m"), UserError);
+}
+
+TEST(Config, DifferencesNameKeysAndValues) {
+  const auto differences = diff(parse(""), parse("[model]\nn_layer = 3\n[optim]\nlr = 0.5\n"));
+  ASSERT_EQ(differences.size(), 2u);
+  EXPECT_EQ(differences[0].key, "model.n_layer");
+  EXPECT_EQ(differences[0].a, "12");
+  EXPECT_EQ(differences[0].b, "3");
+  EXPECT_EQ(differences[1].key, "optim.lr");
+}
+
+TEST(ConfigRules, AreCheckedAndNameTheKeysWithTheirPlace) {
+  EXPECT_THAT(error_with("[model]\nn_head = 5\n"),
+              AllOf(HasSubstr("model.n_head = 5 (c.toml:6) does not divide model.n_embd = 768")));
+  EXPECT_THAT(error_with("", {"train.global_batch=12", "train.micro_batch=5"}),
+              HasSubstr("use e.g. train.micro_batch=4"));
+  EXPECT_THAT(error_of("[data]\ndir = 'd'\n"), HasSubstr("train.steps"));
+  EXPECT_THAT(error_of("[train]\nsteps = 1\n"), HasSubstr("data.dir is not set"));
+  EXPECT_THAT(error_with("epochs = 2\n"), HasSubstr("both set the length"));
+  EXPECT_THAT(error_with("", {"train.steps=0", "train.epochs=1"}), HasSubstr("data.sampling"));
+  EXPECT_THAT(error_with("", {"lr_schedule.warmup_steps=11"}), HasSubstr("longer than the run"));
+  EXPECT_THAT(error_with("", {"lr_schedule.warmup_steps=5", "lr_schedule.decay_steps=5"}),
+              HasSubstr("ends before"));
+  EXPECT_THAT(
+      error_with("", {"lr_schedule.name=wsd", "lr_schedule.warmup_steps=5", "lr_schedule.decay_steps=6"}),
+      HasSubstr("together longer"));
+  EXPECT_THAT(error_with("", {"lr_schedule.name=constant", "lr_schedule.min_lr=1e-5"}),
+              HasSubstr("no meaning"));
+  EXPECT_THAT(error_with("", {"lr_schedule.min_lr=1"}), HasSubstr("above optim.lr"));
+  EXPECT_THAT(error_with("", {"optim.accum_steps=2"}), HasSubstr("no meaning"));
+  EXPECT_THAT(error_with("", {"run.name=a/b"}), HasSubstr("cannot name a folder"));
+  EXPECT_THAT(error_with("", {"checkpoint.epochs=2"}), HasSubstr("data.sampling"));
+  EXPECT_THAT(error_with("", {"data.stride=1"}),
+              AllOf(HasSubstr("data.stride = 1"), HasSubstr("data.sampling = \"epochs\"")));
+  EXPECT_THAT(error_with("", {"parallel.replicate=2"}),
+              AllOf(HasSubstr("parallel.replicate = 2 (argument"), HasSubstr("parallel.zero = 0")));
+  EXPECT_THAT(error_with("", {"parallel.replicate=2", "parallel.zero=1", "parallel.data=3"}),
+              HasSubstr("does not divide parallel.data = 3"));
+}
+
+TEST(Config, StagesByHandAreAListOfIntegers) {
+  const std::vector<std::string> pipeline = {"parallel.pipeline=2"};
+  EXPECT_THAT(parse("").parallel.stages, testing::IsEmpty());
+  const auto config = parse("[parallel]\nstages = [5, 7]\n", pipeline);
+  EXPECT_THAT(config.parallel.stages, testing::ElementsAre(5, 7));
+  EXPECT_THAT(to_toml(config), HasSubstr("stages = [5, 7]\n"));
+  EXPECT_THAT(to_toml(parse("")), HasSubstr("stages = []\n"));
+  EXPECT_TRUE(diff(config, parse_config(to_toml(config), "again")).empty());
+  EXPECT_TRUE(diff(config, config_from_json(to_json(config), "json")).empty());
+  EXPECT_THAT(parse("", {"parallel.pipeline=2", "parallel.stages=4,8"}).parallel.stages,
+              testing::ElementsAre(4, 8));
+  EXPECT_THAT(parse("[parallel]\nstages = [5, 7]\n", {"parallel.stages="}).parallel.stages,
+              testing::IsEmpty());
+  for (const std::string list : {"[6.5, 5.5]", "[12, 0]", "[3000000000]", "['a']", "6"}) {
+    EXPECT_THAT(error_with("[parallel]\nstages = " + list + "\n"),
+                HasSubstr("a list of integers, at least 1"))
+        << list;
+  }
+}
+
+TEST(ConfigRules, ThePipelineFitsTheModel) {
+  EXPECT_THAT(error_with("", {"parallel.chunks=2"}), HasSubstr("needs parallel.schedule = \"interleaved\""));
+  EXPECT_THAT(error_with("", {"parallel.chunks=2", "parallel.schedule=interleaved"}),
+              HasSubstr("no meaning for parallel.pipeline = 1"));
+  EXPECT_THAT(error_with("", {"parallel.pipeline=2", "parallel.schedule=interleaved"}),
+              HasSubstr("set parallel.chunks=2"));
+  EXPECT_THAT(error_with("", {"parallel.pipeline=13"}),
+              AllOf(HasSubstr("13 ranges"), HasSubstr("at most 12 are possible")));
+  EXPECT_THAT(error_with("", {"parallel.pipeline=4", "parallel.chunks=4", "parallel.schedule=interleaved"}),
+              AllOf(HasSubstr("16 ranges"), HasSubstr("parallel.chunks = 4 (argument")));
+  EXPECT_THAT(error_with("", {"parallel.pipeline=3", "parallel.stages=6,6"}),
+              AllOf(HasSubstr("2 numbers"), HasSubstr("3 ranges")));
+  EXPECT_THAT(error_with("", {"parallel.pipeline=2", "parallel.stages=6,5"}),
+              AllOf(HasSubstr("adds up to 11 blocks"), HasSubstr("model.n_layer = 12")));
+  EXPECT_THAT(error_with("", {"parallel.schedule=zero_bubble"}), HasSubstr("not in this build yet"));
+  const auto config =
+      parse("", {"parallel.pipeline=4", "parallel.chunks=3", "parallel.schedule=interleaved"});
+  EXPECT_EQ(config.parallel.chunks, 3);
+}
+
+TEST(ConfigRules, GossipIsBetweenWorkers) {
+  const auto error = [](std::vector<std::string> settings) {
+    settings.insert(settings.begin(), "parallel.engine=gossip");
+    return error_with("", settings);
+  };
+  EXPECT_THAT(error({"parallel.zero=1"}),
+              AllOf(HasSubstr("parallel.zero = 1 (argument"), HasSubstr("shards over the ranks of a worker"),
+                    HasSubstr("gossip.worker_size = 1 has one; raise it, or set parallel.zero=0")));
+  EXPECT_THAT(error({"gossip.worker_size=4", "parallel.zero=1", "parallel.replicate=3"}),
+              HasSubstr("does not divide gossip.worker_size = 4"));
+  EXPECT_THAT(error({"gossip.worker_size=2", "parallel.data=3"}),
+              HasSubstr("does not divide parallel.data = 3"));
+  EXPECT_THAT(error({"gossip.topology=rink"}), AllOf(HasSubstr("gossip.topology"), HasSubstr("ring")));
+  EXPECT_THAT(error({"gossip.worker_size=0"}), HasSubstr("gossip.worker_size"));
+  EXPECT_THAT(error({"gossip.bucket_mib=0"}), HasSubstr("gossip.bucket_mib"));
+  EXPECT_THAT(error({"gossip.clip=no"}), HasSubstr("gossip.clip"));
+  const auto config = parse("", {"parallel.engine=gossip", "gossip.worker_size=2", "parallel.zero=3",
+                                 "parallel.data=8", "parallel.tensor=2", "gossip.topology=file:mine.toml"});
+  EXPECT_EQ(config.gossip.worker_size, 2);
+}
+
+// Buckets are updated in the backward pass.
+TEST(ConfigRules, ClippingByBucketGoesWithPlainWorkers) {
+  for (const std::string other :
+       {"gossip.worker_size=2", "parallel.tensor=2", "parallel.pipeline=2", "run.deterministic=layout",
+        "train.on_bad_step=skip", "train.spike_zscore=3"}) {
+    const auto key = other.substr(0, other.find('='));
+    EXPECT_THAT(error_with("", {"parallel.engine=gossip", "gossip.clip=bucket", other}),
+                AllOf(HasSubstr("gossip.clip = \"bucket\" (argument"), HasSubstr("does not go with " + key),
+                      HasSubstr("use gossip.clip=global, or leave " + key + " out")));
+  }
+  EXPECT_EQ(parse("", {"parallel.engine=gossip", "gossip.clip=bucket"}).gossip.clip, "bucket");
+}
+
+TEST(ConfigRules, WhatIsNotBuiltYetIsRefused) {
+  for (const std::string setting : {"parallel.schedule=zero_bubble", "parallel.plan=auto"}) {
+    EXPECT_THAT(error_with("", {setting}),
+                AllOf(HasSubstr("is not in this build yet"), HasSubstr(setting.substr(0, setting.find('=')))))
+        << setting;
+  }
+}
+
+TEST(Config, ModelConfigBecomesTheModels) {
+  const auto gpt = to_gpt_config(parse("[model]\ngelu = 'erf'\nbias = false\nvocab_size = 65\n").model);
+  EXPECT_EQ(gpt.gelu, Gelu::erf);
+  EXPECT_FALSE(gpt.bias);
+  EXPECT_EQ(gpt.vocab_size, 65);
+}
+
+}  // namespace
+}  // namespace shoal

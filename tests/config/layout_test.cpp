@@ -1,0 +1,341 @@
+// What the number of ranks decides, and how many are started.
+#include "config/layout.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "data/temp_folder.h"
+#include "launch/ranks.h"
+#include "parallel/pipeline/stages.h"
+
+namespace shoal::test {
+namespace {
+
+using shoal::testing::user_error;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// A micro-batch as an argument gives it, which does not follow the ranks.
+Config config_of(int global_batch, int micro_batch = 0, const std::string& deterministic = "off") {
+  Config config;
+  config.fixed.insert("train.micro_batch");
+  config.train.global_batch = global_batch;
+  config.train.micro_batch = micro_batch;
+  config.run.deterministic = deterministic;
+  return config;
+}
+
+int micro_batch(Config config, int ranks) {
+  resolve_layout(config, ranks);
+  EXPECT_EQ(config.parallel.data, ranks / config.parallel.pipeline);
+  return config.train.micro_batch;
+}
+
+TEST(Layout, TheMicroBatchIsTheLargestOfWhichEveryRankGetsOne) {
+  EXPECT_EQ(micro_batch(config_of(24), 1), 24);
+  EXPECT_EQ(micro_batch(config_of(24), 4), 6);
+  EXPECT_EQ(micro_batch(config_of(24), 5), 4);  // six of them
+  EXPECT_EQ(micro_batch(config_of(24), 24), 1);
+  EXPECT_EQ(micro_batch(config_of(7), 2), 1);
+  EXPECT_EQ(micro_batch(config_of(24, 3), 4), 3);  // as it was given
+  // In a pipeline of two: eight for each data rank, or as many as there are.
+  auto pipeline = config_of(64);
+  pipeline.parallel.pipeline = 2;
+  EXPECT_EQ(micro_batch(pipeline, 2), 8);
+  EXPECT_EQ(micro_batch(pipeline, 4), 4);
+  EXPECT_EQ(micro_batch(pipeline, 32), 1);
+}
+
+TEST(Layout, WithLayoutDeterminismTheMicroBatchIsTheSameForUpToEightRanks) {
+  for (const int ranks : {1, 2, 3, 5, 8}) {
+    EXPECT_EQ(micro_batch(config_of(64, 0, "layout"), ranks), 8);
+    EXPECT_EQ(micro_batch(config_of(20, 0, "layout"), ranks), 2);
+  }
+  for (const int ranks : {1, 2, 5}) EXPECT_EQ(micro_batch(config_of(5, 0, "layout"), ranks), 1);
+}
+
+std::string error_of(Config config, int ranks) {
+  return user_error([&] { resolve_layout(config, ranks); });
+}
+
+TEST(Layout, RanksThatCannotShareAStepAreRefused) {
+  EXPECT_THAT(error_of(config_of(8), 9),
+              AllOf(HasSubstr("9 ranks cannot share the 8 sequences"), HasSubstr("at most 8")));
+  EXPECT_THAT(error_of(config_of(12, 6), 5), AllOf(HasSubstr("5 ranks cannot share the 2 micro-batches"),
+                                                   HasSubstr("at most 2"), HasSubstr("train.micro_batch=2")));
+  EXPECT_THAT(error_of(config_of(64, 0, "layout"), 16), HasSubstr("set train.micro_batch=4"));
+  auto config = config_of(8);
+  config.parallel.data = 3;
+  EXPECT_THAT(error_of(config, 2), AllOf(HasSubstr("parallel.data = 3"), HasSubstr("2 are")));
+  config = config_of(8);
+  config.parallel.replicate = 3;
+  EXPECT_THAT(error_of(config, 4), HasSubstr("parallel.replicate = 3 does not divide the 4 "));
+}
+
+// A mesh of the config.
+Config mesh_of(int pipeline, int data, int tensor) {
+  auto config = config_of(24);
+  config.parallel.pipeline = pipeline;
+  config.parallel.data = data;
+  config.parallel.tensor = tensor;
+  return config;
+}
+
+constexpr GptConfig kModel = {.n_layer = 6, .n_head = 4, .n_embd = 32, .block_size = 10, .vocab_size = 50};
+
+TEST(Mesh, DataRanksAreThoseThatAreLeft) {
+  auto config = mesh_of(2, 0, 3);
+  resolve_layout(config, 24);
+  EXPECT_EQ(config.parallel.data, 4);
+  EXPECT_EQ(config.train.micro_batch, 1);  // six for each data rank; eight would be better, four per stage
+  EXPECT_EQ(mesh_shape(config), (MeshShape{.pipeline = 2, .data = 4, .tensor = 3}));
+  EXPECT_EQ(pipeline_options(config, kModel).micro_batches, 6);
+  EXPECT_EQ(engine_options(config, kModel).micro_batches, 24);
+}
+
+TEST(Mesh, OtherNumbersOfRanksAreRefusedWithWhatWouldDo) {
+  EXPECT_THAT(error_of(mesh_of(2, 0, 3), 8),
+              AllOf(HasSubstr("parallel.tensor = 3 x parallel.pipeline = 2 ask for a multiple of 6 ranks"),
+                    HasSubstr("8 are started"), HasSubstr("start 6 or 12")));
+  EXPECT_THAT(error_of(mesh_of(1, 0, 4), 2), HasSubstr("but 2 are started; start 4, or change it"));
+  EXPECT_THAT(
+      error_of(mesh_of(2, 2, 2), 4),
+      AllOf(HasSubstr("parallel.data = 2 x parallel.tensor = 2 x parallel.pipeline = 2 ask for 8 ranks"),
+            HasSubstr("set parallel.data=0 to take any multiple of 4")));
+  EXPECT_THAT(
+      error_of(mesh_of(2, 0, 1), 50),
+      AllOf(HasSubstr("25 data-parallel ranks cannot share the 24 sequences"), HasSubstr("at most 48")));
+  auto config = mesh_of(1, 0, 2);
+  config.parallel.replicate = 4;
+  EXPECT_THAT(error_of(config, 12), HasSubstr("does not divide the 6 data-parallel ranks"));
+}
+
+// Workers of gossip.
+Config workers_of(const std::string& topology, int global_batch = 16, int micro_batch = 0) {
+  auto config = config_of(global_batch, micro_batch);
+  config.parallel.engine = "gossip";
+  config.gossip.topology = topology;
+  return config;
+}
+
+TEST(Workers, AreGroupsOfNeighbouringRanks) {
+  auto config = workers_of("exp", 48);
+  config.gossip.worker_size = 2;
+  config.parallel.tensor = 3;
+  config.parallel.pipeline = 2;
+  resolve_layout(config, 48);
+  EXPECT_EQ(config.parallel.data, 8);
+  EXPECT_EQ(worker_count(config), 4);
+  EXPECT_EQ(mesh_shape(config), (MeshShape{.pipeline = 2, .data = 2, .tensor = 3, .workers = 4}));
+  // Of a worker's twelve sequences each data rank has six.
+  EXPECT_EQ(config.train.micro_batch, 1);
+  EXPECT_EQ(micro_batches_of_worker(config), 12);
+  EXPECT_EQ(pipeline_options(config, kModel).micro_batches, 6);
+  EXPECT_EQ(engine_options(config, kModel).micro_batches, 12);
+  EXPECT_EQ(engine_options(config, kModel).gossip->topology.workers, 4);
+  EXPECT_EQ(mesh_text(config), "4 workers x 2 stages x 2 data x 3 tensor ranks");
+
+  config = workers_of("exp");
+  resolve_layout(config, 4);
+  EXPECT_EQ(config.train.micro_batch, 4);  // a worker's whole share
+  EXPECT_EQ(mesh_text(config), "4 workers");
+  config = workers_of("exp");
+  config.gossip.worker_size = 4;
+  resolve_layout(config, 4);  // one worker has nobody to average with
+  EXPECT_EQ(worker_count(config), 1);
+  EXPECT_EQ(mesh_text(config), "");
+}
+
+TEST(Workers, TellTheEngineOfBuckets) {
+  auto config = workers_of("ring");
+  config.gossip.bucket_mib = 2;
+  config.gossip.clip = "bucket";
+  resolve_layout(config, 4);
+  const auto gossip = engine_options(config, kModel).gossip;
+  EXPECT_EQ(gossip->bucket_bytes, 2 << 20);
+  EXPECT_TRUE(gossip->clip_by_bucket);
+  EXPECT_EQ(gossip->topology.period(), 2);
+  EXPECT_FALSE(engine_options(config_of(8, 2), kModel).gossip);
+}
+
+TEST(Workers, ThatShareANodeAreKnownFromTheLauncher) {
+  const auto on_a_node = [](int ranks, int ranks_per_host, int worker_size = 1, int given = 0) {
+    auto config = workers_of("complete");
+    config.gossip.worker_size = worker_size;
+    config.gossip.local_size = given;
+    resolve_layout(config, ranks, ranks_per_host);
+    return config.gossip.local_size;
+  };
+  EXPECT_EQ(on_a_node(8, 4), 4);
+  EXPECT_EQ(on_a_node(8, 4, 2), 2);
+  EXPECT_EQ(on_a_node(8, 2, 4), 1);  // a worker on two hosts
+  EXPECT_EQ(on_a_node(8, 4, 1, 2), 2);
+  // All on one host, or nobody knows: what suits the topology.
+  EXPECT_EQ(on_a_node(8, 8), 1);
+  EXPECT_EQ(on_a_node(8, 0), 1);
+}
+
+TEST(Workers, ThatCannotBeAreRefused) {
+  EXPECT_EQ(error_of(workers_of("exp", 10), 4),
+            "train.global_batch = 10 cannot be dealt evenly to 4 workers; set it to 8 or 12");
+  EXPECT_EQ(error_of(workers_of("exp", 2), 4),
+            "train.global_batch = 2 cannot be dealt evenly to 4 workers; set it to 4");
+  EXPECT_EQ(
+      error_of(workers_of("exp", 24, 4), 4),
+      "6 micro-batches of a step (train.global_batch = 24, train.micro_batch = 4) cannot be dealt evenly "
+      "to 4 workers; set train.micro_batch=3");
+  EXPECT_EQ(error_of(workers_of("exp", 24), 6),
+            "topology exp needs a power of two workers, not 6; 4 or 8 workers would do");
+  EXPECT_EQ(error_of(workers_of("ring", 15), 3),
+            "topology ring needs an even number of workers, not 3; 2 or 4 workers would do");
+  EXPECT_THAT(error_of(workers_of("alternating-exp-ring", 12), 6),
+              AllOf(HasSubstr("a power of two nodes"), HasSubstr("not 6 workers with 2 on a node"),
+                    HasSubstr("4 or 8 workers would do")));
+  EXPECT_THAT(error_of(workers_of("rings"), 4), HasSubstr("did you mean ring?"));
+  auto config = workers_of("exp");
+  config.gossip.worker_size = 3;
+  EXPECT_EQ(error_of(config, 4),
+            "gossip.worker_size = 3 does not divide the 4 data-parallel ranks; workers are of one size");
+  config.gossip.worker_size = 2;
+  config.parallel.replicate = 4;
+  EXPECT_EQ(error_of(config, 4),
+            "parallel.replicate = 4 does not divide the 2 data-parallel ranks of a worker; groups are of one "
+            "size");
+  // A worker's data ranks need a micro-batch each.
+  config = workers_of("exp", 8, 2);
+  config.gossip.worker_size = 4;
+  EXPECT_THAT(error_of(config, 8), HasSubstr("8 ranks cannot share the 4 micro-batches"));
+}
+
+TEST(Workers, OfATopologyOfOnesOwn) {
+  const shoal::testing::TempFolder folder;
+  const auto file = folder.write("rounds.toml", "rounds = [[[0, 1], [2]], [[0], [1, 2]]]\n").string();
+  auto config = workers_of("file:" + file, 6);
+  resolve_layout(config, 3);
+  EXPECT_EQ(gossip_topology(config).period(), 2);
+  EXPECT_THAT(error_of(workers_of("file:" + file, 4), 4), HasSubstr("is a topology of 3 workers, not of 4"));
+}
+
+TEST(Mesh, IsSaidInWords) {
+  auto config = mesh_of(2, 4, 2);
+  EXPECT_EQ(mesh_text(config), "2 stages x 4 data x 2 tensor ranks");
+  config.parallel.sequence = true;
+  EXPECT_EQ(mesh_text(config), "2 stages x 4 data x 2 tensor ranks with sequence parallelism");
+  EXPECT_EQ(mesh_text(mesh_of(1, 1, 2)), "2 tensor ranks");
+  EXPECT_EQ(mesh_text(mesh_of(3, 1, 1)), "3 stages");
+  EXPECT_EQ(mesh_text(mesh_of(1, 8, 1)), "");
+}
+
+TEST(Mesh, ModelsThatCannotBeSpreadAreRefused) {
+  const auto refusal = [](Config config, const GptConfig& model) {
+    resolve_layout(config, config.parallel.data * config.parallel.tensor * config.parallel.pipeline);
+    return user_error([&] { check_mesh(config, model); });
+  };
+  EXPECT_THAT(
+      refusal(mesh_of(1, 1, 5), kModel),
+      AllOf(HasSubstr("parallel.tensor = 5"), HasSubstr("4 attention heads"), HasSubstr("at most 4")));
+  EXPECT_THAT(refusal(mesh_of(7, 1, 1), kModel), HasSubstr("6 blocks cannot be cut into 7 ranges"));
+  auto config = mesh_of(1, 1, 4);
+  config.parallel.sequence = true;
+  config.train.micro_batch = 1;
+  EXPECT_THAT(refusal(config, kModel), AllOf(HasSubstr("the 10 tokens of a micro-batch do not divide"),
+                                             HasSubstr("parallel.sequence=false")));
+  config.train.micro_batch = 2;
+  resolve_layout(config, 4);
+  EXPECT_NO_THROW(check_mesh(config, kModel));
+}
+
+TEST(Mesh, StagesHaveTheRangesInTurn) {
+  auto config = mesh_of(2, 1, 2);
+  EXPECT_EQ(model_part(config, kModel, {.pipeline = 1, .tensor = 1}).tensor,
+            (TensorPlace{.rank = 1, .size = 2, .sequence = false}));
+  config.parallel.stages = {2, 4};
+  EXPECT_EQ(model_part(config, kModel, {}).chunks, (std::vector<UnitRange>{{0, 3}}));
+  EXPECT_EQ(model_part(config, kModel, {.pipeline = 1}).chunks, (std::vector<UnitRange>{{3, 8}}));
+  EXPECT_EQ(stage_text(config, kModel, 0), "embedding, block.0-1");
+  EXPECT_EQ(stage_text(config, kModel, 1), "block.2-5, head");
+
+  config.parallel.schedule = "interleaved";
+  config.parallel.chunks = 2;
+  config.parallel.stages = {1, 2, 1, 2};
+  EXPECT_EQ(model_part(config, kModel, {}).chunks, (std::vector<UnitRange>{{0, 2}, {4, 5}}));
+  EXPECT_EQ(stage_text(config, kModel, 0), "embedding, block.0; block.3");
+  EXPECT_EQ(stage_text(config, kModel, 1), "block.1-2; block.4-5, head");
+  config.parallel.stages.clear();  // balanced
+  EXPECT_EQ(unit_ranges(config, kModel), balanced_ranges(kModel, 4));
+}
+
+TEST(Mesh, SequenceParallelismIsOfTensorRanks) {
+  auto config = mesh_of(1, 2, 1);
+  config.parallel.sequence = true;
+  EXPECT_FALSE(model_part(config, kModel, {}).tensor.sequence);
+  config.parallel.tensor = 2;
+  EXPECT_TRUE(model_part(config, kModel, {}).tensor.sequence);
+}
+
+TEST(Layout, TheEngineIsToldAllOfIt) {
+  auto config = config_of(12, 2, "layout");
+  config.parallel.zero = 2;
+  config.parallel.replicate = 2;
+  config.train.grad_clip = 0.5;
+  config.optim.betas = {0.8, 0.7};
+  auto options = engine_options(config, GptConfig{});
+  EXPECT_EQ(options.micro_batches, 6);
+  EXPECT_EQ(options.zero, 2);
+  EXPECT_EQ(options.replicate, 2);
+  EXPECT_TRUE(options.layout_exact);
+  EXPECT_EQ(options.grad_clip, 0.5);
+  EXPECT_EQ(options.adamw.beta2, 0.7);
+  EXPECT_EQ(options.reduced, DType::f32);
+  EXPECT_TRUE(options.offload.empty());
+  config.run.dir = "runs";
+  config.run.name = "a";
+  config.parallel.offload = "disk";
+  config.parallel.reduce_dtype = "bfloat16";
+  options = engine_options(config, GptConfig{});
+  EXPECT_EQ(options.offload, "runs/a");
+  EXPECT_EQ(options.reduced, DType::bf16);
+  EXPECT_FALSE(options.on_host) << "the CPU backend's memory is the host's";
+  config.train.backend = "cuda";
+  EXPECT_TRUE(engine_options(config, GptConfig{}).on_host);
+  config.parallel.offload = "host";
+  EXPECT_TRUE(engine_options(config, GptConfig{}).on_host);
+  EXPECT_TRUE(engine_options(config, GptConfig{}).offload.empty());
+  config.parallel.offload = "none";
+  EXPECT_FALSE(engine_options(config, GptConfig{}).on_host);
+}
+
+TEST(RanksToStart, ComeFromTheOptionTheLauncherOrTheConfig) {
+  const Launch alone, mpi{Launch::Kind::open_mpi, 0, 4, "mpirun"};
+  Config config;
+  EXPECT_EQ(ranks_to_start(config, 0, alone), 1);
+  EXPECT_EQ(ranks_to_start(config, 3, alone), 3);
+  EXPECT_EQ(ranks_to_start(config, 0, mpi), 4);
+  EXPECT_EQ(ranks_to_start(config, 4, mpi), 4);
+  EXPECT_THAT(user_error([&] { ranks_to_start(config, 3, mpi); }),
+              AllOf(HasSubstr("--ranks 3"), HasSubstr("mpirun started 4 ranks")));
+  config.parallel.data = 2;
+  EXPECT_EQ(ranks_to_start(config, 0, alone), 2);
+  EXPECT_EQ(ranks_to_start(config, 2, alone), 2);
+  EXPECT_THAT(user_error([&] { ranks_to_start(config, 1, alone); }),
+              AllOf(HasSubstr("parallel.data = 2"), HasSubstr("--ranks started 1 rank")));
+  EXPECT_THAT(user_error([&] { ranks_to_start(config, 0, mpi); }), HasSubstr("mpirun started 4 ranks"));
+}
+
+TEST(RanksToStart, OfAMeshAreAllOfIt) {
+  const Launch alone, mpi{Launch::Kind::open_mpi, 0, 6, "mpirun"};
+  EXPECT_EQ(ranks_to_start(mesh_of(2, 3, 2), 0, alone), 12);
+  EXPECT_EQ(ranks_to_start(mesh_of(2, 0, 2), 0, alone), 4);  // one data rank
+  EXPECT_EQ(ranks_to_start(mesh_of(2, 0, 2), 8, alone), 8);
+  EXPECT_EQ(ranks_to_start(mesh_of(3, 0, 2), 0, mpi), 6);
+  EXPECT_THAT(
+      user_error([&] { ranks_to_start(mesh_of(2, 0, 2), 0, mpi); }),
+      AllOf(HasSubstr("a multiple of 4 ranks, but mpirun started 6 ranks"), HasSubstr("start 4 or 8")));
+  EXPECT_THAT(user_error([&] { ranks_to_start(mesh_of(1, 3, 2), 4, alone); }),
+              AllOf(HasSubstr("ask for 6 ranks, but --ranks started 4 ranks"), HasSubstr("parallel.data=0")));
+  EXPECT_THAT(user_error([&] { ranks_to_start(mesh_of(1000, 1 << 20, 4096), 0, alone); }),
+              HasSubstr("too many"));
+}
+
+}  // namespace
+}  // namespace shoal::test

@@ -1,0 +1,345 @@
+// What a run is said to take, against what engine and model allocate and against closed forms.
+#include "config/memory.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "comm/recording.h"
+#include "config/layout.h"
+#include "core/error.h"
+#include "ops/cuda/cuda.h"
+#include "ops/dry/dry_backend.h"
+#include "planner/dry_run.h"
+
+namespace shoal {
+namespace {
+
+constexpr const char* kConfig = R"(
+data.dir = "none"
+run.name = "dry"
+[model]
+n_layer = 6
+n_head = 4
+n_embd = 128
+block_size = 32
+vocab_size = 2000
+[train]
+global_batch = 32
+micro_batch = 2
+steps = 1
+threads = 1
+)";
+
+Config config_of(std::vector<std::string> settings, int ranks) {
+  auto config = parse_config(kConfig, "test", settings);
+  resolve_layout(config, ranks);
+  return config;
+}
+
+MemoryEstimate memory_of(const std::vector<std::string>& settings, int ranks) {
+  const auto config = config_of(settings, ranks);
+  return estimate_memory(config, to_gpt_config(config.model), RankPlaces::as_threads(ranks));
+}
+
+std::string zero_setting(int zero) { return "parallel.zero=" + std::to_string(zero); }
+
+// What the backend gave at most to a rank like this one, but for a step's batches: tokens and targets, 2 x 32
+// of each, the step's number, the losses of all data ranks and three signals, all multiples of 64 bytes.
+double allocated(const DryRun::Rank& rank, int data_ranks) {
+  const double numbers = 64 + ((rank.passes * data_ranks + 3) * 8 + 63) / 64 * 64;
+  return static_cast<double>(rank.allocated) - rank.passes * 2 * 2 * 32 * 4 - numbers;
+}
+
+TEST(Memory, IsWhatEngineAndModelAllocate) {
+  const std::vector<std::vector<std::string>> modes = {{},
+                                                       {"train.dtype=bfloat16"},
+                                                       {"run.deterministic=layout"},
+                                                       {"parallel.reduce_dtype=bfloat16"},
+                                                       {"train.recompute=gelu"},
+                                                       {"train.recompute=light"},
+                                                       {"train.recompute=block"}};
+  for (auto settings : modes) {
+    for (int zero = 0; zero <= 3; ++zero) {
+      settings.push_back(zero_setting(zero));
+      for (const int ranks : {1, 2, 4, 8}) {
+        const auto memory = memory_of(settings, ranks);
+        const auto run = dry_run(config_of(settings, ranks), ranks);
+        // Empty arenas still take a byte.
+        EXPECT_NEAR(allocated(run.ranks.front(), ranks), memory.state() + memory.activations(), 5)
+            << settings.front() << ", ZeRO-" << zero << ", " << ranks << " ranks";
+      }
+    }
+  }
+}
+
+struct MeshCase {
+  int ranks;
+  std::vector<std::string> settings;
+};
+const std::vector<MeshCase> kMeshes = {
+    {2, {"parallel.tensor=2"}},
+    {4, {"parallel.tensor=4", "parallel.sequence=true"}},
+    {4, {"parallel.tensor=2", "parallel.pipeline=2", "parallel.sequence=true", "train.recompute=light"}},
+    {3, {"parallel.tensor=3", "train.dtype=bfloat16"}},  // of 4 heads
+    {2, {"parallel.pipeline=2", "train.recompute=light"}},
+    {4, {"parallel.pipeline=4", "parallel.schedule=gpipe", "train.recompute=block"}},
+    {6, {"parallel.pipeline=3", "parallel.schedule=interleaved", "parallel.chunks=2"}},
+    {8, {"parallel.pipeline=2", "parallel.tensor=2", "parallel.sequence=true", "parallel.zero=1"}},
+    {8, {"parallel.pipeline=2", "parallel.zero=3", "train.dtype=bfloat16"}},
+    {8, {"parallel.tensor=2", "parallel.zero=2", "parallel.replicate=2"}},
+    {8,
+     {"parallel.pipeline=2", "parallel.tensor=2", "parallel.sequence=true", "train.recompute=block",
+      "run.deterministic=layout", "parallel.stages=4,2"}},
+    {4, {"parallel.engine=gossip"}},
+    {8, {"parallel.engine=gossip", "gossip.clip=bucket", "train.dtype=bfloat16", "gossip.bucket_mib=0.1"}},
+    {4,
+     {"parallel.engine=gossip", "gossip.topology=complete", "optim.name=accum_adamw", "optim.accum_steps=4",
+      "run.deterministic=layout"}},
+    {8, {"parallel.engine=gossip", "gossip.worker_size=2", "parallel.zero=3", "train.dtype=bfloat16"}},
+    {8, {"parallel.engine=gossip", "gossip.worker_size=4", "parallel.zero=2", "parallel.replicate=2"}},
+    {8,
+     {"parallel.engine=gossip", "parallel.tensor=2", "parallel.sequence=true", "gossip.worker_size=2",
+      "parallel.zero=1"}},
+    {8, {"parallel.engine=gossip", "parallel.pipeline=4", "gossip.topology=ring"}},
+};
+
+TEST(Memory, OfEveryRankOfAMeshIsWhatItAllocates) {
+  for (const auto& [ranks, settings] : kMeshes) {
+    const auto config = config_of(settings, ranks);
+    const auto model = to_gpt_config(config.model);
+    const auto places = RankPlaces::as_threads(ranks);
+    double most = 0;
+    for (const auto& rank : dry_run(config, ranks).ranks) {
+      const auto place = place_of(mesh_shape(config), rank.ranks.front());
+      const auto memory = estimate_memory(config, model, places, place);
+      EXPECT_NEAR(allocated(rank, mesh_shape(config).data), memory.state() + memory.activations(), 8)
+          << fmt::format("{}", fmt::join(settings, " ")) << ", " << to_string(place, mesh_shape(config));
+      most = std::max(most, memory.total());
+    }
+    EXPECT_EQ(estimate_memory(config, model, places).total(), most);
+  }
+}
+
+// All that blocks keep, and the streams between them, is shared: by heads, by channels or by tokens.
+TEST(Memory, ActivationsFallWithTheTensorRanksUnderSequenceParallelism) {
+  const std::vector<std::string> shape = {"model.n_head=8", "train.recompute=none"};
+  const auto alone = memory_of(shape, 1);
+  for (const int ranks : {2, 4, 8}) {
+    auto settings = shape;
+    settings.push_back(fmt::format("parallel.tensor={}", ranks));
+    const auto whole_rows = memory_of(settings, ranks);
+    settings.push_back("parallel.sequence=true");
+    const auto memory = memory_of(settings, ranks);
+    // Tensors are padded to 64 bytes.
+    EXPECT_NEAR(memory.blocks * ranks / alone.blocks, 1, 0.01) << ranks;
+    EXPECT_NEAR(memory.streams * ranks / alone.streams, 1, 0.01) << ranks;
+    EXPECT_GT(whole_rows.blocks * ranks / alone.blocks, 1.2) << ranks;
+    EXPECT_EQ(whole_rows.streams, alone.streams);
+  }
+}
+
+// A model that is nearly all vocabulary: whatever a rank ever takes is less than that one matrix.
+TEST(Memory, NoRankTakesAWholeParameterThatItShares) {
+  const std::vector<std::string> settings = {
+      "model.vocab_size=50257", "model.n_layer=2",   "model.n_head=8",  "model.n_embd=64",
+      "model.block_size=8",     "parallel.tensor=8", "parallel.zero=3", "parallel.pipeline=2"};
+  const auto config = config_of(settings, 64);
+  const auto run = dry_run(config, 64);
+  for (const auto& rank : run.ranks) EXPECT_LT(static_cast<double>(rank.allocated), 4.0 * 50257 * 64);
+
+  const auto model = to_gpt_config(config.model);
+  for (const auto& unit : gpt_units(model, model_part(config, model, {}))) {
+    for (const auto& parameter : unit.parameters) {
+      if (parameter.placement.replicated()) continue;
+      // Rows of the vocabulary are padded to a multiple of 16.
+      EXPECT_LE(parameter.local_shape.count(), parameter.shape.count() / 8 + 16 * 64) << parameter.name;
+    }
+  }
+}
+
+// With P parameters, in float32: 4 P each of weights and gradients, 8 P of moments.
+TEST(Memory, FallsWithTheRanksAsStatesAreCut) {
+  const auto units = gpt_units(to_gpt_config(config_of({}, 1).model));
+  const auto sum = [&](std::size_t first, std::size_t last) {
+    double elements = 0;
+    for (std::size_t u = first; u < last; ++u) elements += static_cast<double>(units[u].size);
+    return elements;
+  };
+  const double all = sum(0, units.size());
+  // Where units come and go: the embedding, two blocks, the head.
+  const double in_turns = sum(0, 3) + sum(units.size() - 1, units.size());
+  for (const double ranks : {1.0, 2.0, 4.0, 8.0}) {
+    const double expected[] = {16 * all, 8 * all + 8 * all / ranks, 4 * all + 4 * in_turns + 12 * all / ranks,
+                               8 * in_turns + 16 * all / ranks};
+    for (int zero = 0; zero <= 3; ++zero) {
+      const auto memory = memory_of({zero_setting(zero)}, static_cast<int>(ranks));
+      // Units are padded to a block of 1024 elements per rank: here by up to 6 %.
+      const double state = memory.state() - memory.exchange;
+      EXPECT_NEAR(state / expected[zero], 1, 0.06) << "ZeRO-" << zero << ", " << ranks << " ranks";
+    }
+  }
+}
+
+// Bytes of a checkpoint that a rank writes.
+double written_by(const Config& config, const GptConfig& model, int rank) {
+  DryBackend backend;
+  Recording recording(mesh_shape(config).ranks(), rank);
+  Mesh mesh(recording.ranks(), mesh_shape(config));
+  const auto engine = make_data_engine(backend, mesh, model, engine_options(config, model, mesh.place()));
+  double bytes = 0;
+  for (const auto& tensor : engine->state(true, DataEngine::Share::to_save)) {
+    bytes += static_cast<double>(tensor.data.bytes());
+  }
+  return bytes;
+}
+
+// A rank writes its piece of every unit, which is the same for all data ranks but what padding takes from the
+// last.
+TEST(Memory, CheckpointCopyIsTheRanksShare) {
+  auto layouts = kMeshes;
+  for (int zero = 0; zero <= 3; ++zero) layouts.push_back({4, {zero_setting(zero)}});
+  for (const auto& [ranks, settings] : layouts) {
+    SCOPED_TRACE(fmt::format("{} ranks, {}", ranks, fmt::join(settings, " ")));
+    const auto config = config_of(settings, ranks);
+    const auto shape = mesh_shape(config);
+    const auto model = to_gpt_config(config.model);
+    double all = 0;
+    for (int stage = 0; stage < shape.pipeline; ++stage) {
+      for (int tensor = 0; tensor < shape.tensor; ++tensor) {
+        double written = 0, most = 0;
+        for (int data = 0; data < shape.data; ++data) {
+          const double bytes = written_by(config, model, (stage * shape.data + data) * shape.tensor + tensor);
+          written += bytes;
+          most = std::max(most, bytes);
+        }
+        const MeshPlace place{.pipeline = stage, .data = 0, .tensor = tensor};
+        const double share = written / shape.data, writer = 2 * std::min(share, 4.0 * (1 << 20));
+        EXPECT_DOUBLE_EQ(estimate_memory(config, model, RankPlaces::as_threads(ranks), place).checkpoint,
+                         share + writer);
+        EXPECT_LT(most / share, 1.1);
+        all += written;
+      }
+    }
+    // Each element once.
+    EXPECT_EQ(all,
+              (1 + optimizer_tensors(config)) * 4.0 * static_cast<double>(parameter_count(gpt_units(model))));
+  }
+}
+
+TEST(Memory, StateOnDiskIsNotInMemory) {
+  const auto memory = memory_of({"parallel.zero=2", "parallel.offload=disk"}, 2);
+  const auto within = memory_of({"parallel.zero=2"}, 2);
+  EXPECT_EQ(memory.weights + memory.optimizer, 0);
+  EXPECT_GE(memory.on_disk, within.optimizer + within.weights / 2);
+  EXPECT_LT(memory.total(), within.total());
+}
+
+// A backend that tells its own memory from the host's.
+class DryGpu final : public DryBackend {
+ public:
+  void* allocate_host(std::size_t bytes) override {
+    pinned_ += bytes;
+    return DryBackend::allocate(bytes);
+  }
+  std::size_t pinned() const { return pinned_; }
+
+ private:
+  std::size_t pinned_ = 0;
+};
+
+// Beside the workspace of products, cuDNN keeps the gradients of a piece's scores, 2 bytes each: in bfloat16
+// without dropout.
+TEST(Memory, OfAGpuIncludesTheScratchOfItsKernels) {
+  const auto scratch = [](std::vector<std::string> settings) {
+    for (const auto* more : {"train.backend=cuda", "train.micro_batch=4", "model.block_size=128"}) {
+      settings.emplace_back(more);
+    }
+    const auto config = config_of(settings, 1);
+    return estimate_memory(config, to_gpt_config(config.model), RankPlaces::as_threads(1), {}).scratch;
+  };
+  const auto products = static_cast<double>(kProductWorkspace);
+  EXPECT_EQ(scratch({"train.dtype=float32"}), products);
+  EXPECT_EQ(scratch({"train.dtype=bfloat16", "model.dropout=0.1"}), products);
+  EXPECT_EQ(scratch({"train.dtype=bfloat16", "model.dropout=0"}), products + 2.0 * 4 * 4 * 128 * 128);
+}
+
+TEST(Memory, OfAGpuIsNotTheHosts) {
+  for (const std::string offload : {"none", "host", "disk"}) {
+    for (int zero = 0; zero <= 3; ++zero) {
+      SCOPED_TRACE(fmt::format("{}, ZeRO {}", offload, zero));
+      auto config = config_of({"train.backend=cuda", "train.dtype=bfloat16", zero_setting(zero),
+                               "parallel.offload=" + offload, "run.dir=" + testing::TempDir()},
+                              2);
+      config.run.name = "";
+      const auto model = to_gpt_config(config.model);
+      const auto places = RankPlaces::as_threads(2);
+      const auto memory = estimate_memory(config, model, places, {});
+      DryGpu backend;
+      Recording recording(2, 0);
+      Mesh mesh(recording.ranks(), mesh_shape(config));
+      const auto engine = make_data_engine(backend, mesh, model, engine_options(config, model, mesh.place()));
+      // Empty arenas still take a byte.
+      EXPECT_NEAR(static_cast<double>(backend.allocated() - backend.pinned()), memory.state(), 8);
+      EXPECT_EQ(static_cast<double>(backend.pinned()), memory.on_host);
+      EXPECT_EQ(memory.on_gpu, memory.state() + memory.activations() + memory.scratch);
+      EXPECT_EQ(memory.total() - memory.on_gpu,
+                memory.on_host + memory.batches + memory.checkpoint + memory.program);
+      EXPECT_EQ(memory.on_host > 0, offload != "none");
+      EXPECT_EQ(memory.on_disk > 0, offload == "disk");
+      if (offload == "host") {
+        EXPECT_GE(memory.on_host, memory_of({zero_setting(zero)}, 2).optimizer);
+      }
+    }
+  }
+}
+
+TEST(Memory, OfAHostIsThatOfItsRanks) {
+  const auto host = [](const Config& config, const RankPlaces& places) {
+    return host_memory(config, to_gpt_config(config.model), places);
+  };
+  const auto of = [](const Config& config, const RankPlaces& places, const MeshPlace& place) {
+    return estimate_memory(config, to_gpt_config(config.model), places, place).total();
+  };
+  const auto data = config_of({}, 4);
+  const auto threads = RankPlaces::as_threads(4);
+  const auto one = memory_of({}, 4);
+  EXPECT_DOUBLE_EQ(host(data, threads), 4 * one.total() - 3 * one.program);  // which is there once
+  const RankPlaces processes{.all = 4, .here = 4, .threads = false};
+  EXPECT_DOUBLE_EQ(host(data, processes), 4 * of(data, processes, {}));
+
+  const auto stages = config_of({"parallel.pipeline=2"}, 4);
+  const double first = of(stages, processes, {}), second = of(stages, processes, {.pipeline = 1});
+  EXPECT_GT(std::abs(first - second), 0.1 * first);
+  EXPECT_DOUBLE_EQ(host(stages, processes), 2 * first + 2 * second);
+  const RankPlaces halves{.all = 4, .here = 2, .threads = false};
+  EXPECT_DOUBLE_EQ(host(stages, halves),
+                   2 * std::max(of(stages, halves, {}), of(stages, halves, {.pipeline = 1})));
+}
+
+TEST(Memory, RefusesRanksThatDoNotFitTogether) {
+  const double available = available_memory();
+  if (available == 0) GTEST_SKIP() << "this system does not say what is available";
+  // About half of what there is: fits once and not eight times.
+  const auto layers =
+      "model.n_layer=" + std::to_string(std::max(1, static_cast<int>(available / 2 / 16 / 3.2e6)));
+  const std::vector<std::string> settings = {layers, "model.n_embd=512"};
+  const auto check = [&](int ranks) {
+    const auto config = config_of(settings, ranks);
+    check_memory(config, to_gpt_config(config.model), RankPlaces::as_threads(ranks));
+  };
+  EXPECT_NO_THROW(check(1));
+  try {
+    check(8);
+    FAIL() << "eight ranks fit";
+  } catch (const UserError& error) {
+    const std::string message = error.what();
+    EXPECT_NE(message.find("for 8 ranks on this host"), std::string::npos) << message;
+    EXPECT_NE(message.find("parallel.zero=3"), std::string::npos) << message;
+  }
+}
+
+}  // namespace
+}  // namespace shoal

@@ -1,0 +1,127 @@
+// Workers that are groups of ranks: how a worker's ranks share its model does not change the run.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+#include "parallel/gossip/topology_schemes.h"
+#include "parallel/gossip_run.h"
+#include "parallel/rounding_bound.h"
+
+namespace shoal::test {
+namespace {
+
+struct Layout {
+  MeshShape mesh;  // of a worker
+  int zero = 0, replicate = 1;
+  bool sequence = false;
+};
+
+std::string describe(const Layout& layout) {
+  return fmt::format("workers of {} x {} x {}{}, ZeRO {}, {} replicas", layout.mesh.pipeline,
+                     layout.mesh.data, layout.mesh.tensor, layout.sequence ? " with sequence" : "",
+                     layout.zero, layout.replicate);
+}
+
+RanksRun run_of(const Layout& layout, DType compute = DType::f32, int workers = 2) {
+  auto run = gossip_run(make_topology("exp", workers, 1));
+  run.mesh = layout.mesh;
+  run.mesh.workers = workers;
+  run.sequence = layout.sequence;
+  run.engine.zero = layout.zero;
+  run.engine.replicate = layout.replicate;
+  run.engine.compute = compute;
+  run.engine.layout_exact = true;
+  run.engine.micro_batches = 4;
+  run.engine.gossip->bucket_bytes = kSomeBuckets;
+  run.steps = 10;
+  return run;
+}
+
+const Layout kOfOneRank{};
+const std::vector<Layout> kLayouts = {{{.data = 2}, 0},
+                                      {{.data = 2}, 1},
+                                      {{.data = 2}, 2},
+                                      {{.data = 2}, 3},
+                                      {{.data = 4}, 1, 2},
+                                      {{.data = 3}, 3},
+                                      {{.pipeline = 2}},
+                                      {{.pipeline = 3}},
+                                      {{.pipeline = 2, .data = 2}, 1},
+                                      {{.pipeline = 2, .data = 2}, 3}};
+const std::vector<Layout> kTensorLayouts = {{{.data = 2, .tensor = 2}, 2},
+                                            {{.pipeline = 2, .tensor = 2}},
+                                            {{.pipeline = 2, .data = 2, .tensor = 2}, 3}};
+
+void expect_same(const std::vector<Layout>& layouts, const Layout& reference, DType compute) {
+  const auto expected = bytes_of(train_workers(run_of(reference, compute)));
+  for (auto layout : layouts) {
+    layout.sequence = reference.sequence;
+    EXPECT_TRUE(bytes_of(train_workers(run_of(layout, compute))) == expected) << describe(layout);
+  }
+}
+
+TEST(GossipMesh, WorkersOfSeveralRanksEqualWorkersOfOne) {
+  expect_same(kLayouts, kOfOneRank, DType::f32);
+  expect_same(kLayouts, kOfOneRank, DType::bf16);
+}
+
+TEST(GossipMesh, WorkersOfTensorRanksEqualThoseOfOneTensorGroup) {
+  for (const bool sequence : {false, true}) {
+    const Layout group{.mesh = {.tensor = 2}, .sequence = sequence};
+    expect_same(kTensorLayouts, group, DType::f32);
+    expect_same(kTensorLayouts, group, DType::bf16);
+  }
+}
+
+// Averaging adds two roundings of the parameters in a step, which are the same in both; it magnifies nothing.
+TEST(GossipMesh, TensorRanksChangeNoMoreThanRounding) {
+  for (const bool sequence : {false, true}) {
+    auto run = run_of({.mesh = {.tensor = 2}, .sequence = sequence});
+    run.model = {.n_layer = 4,
+                 .n_head = 3,
+                 .n_embd = 24,
+                 .block_size = 8,
+                 .vocab_size = 61,
+                 .dropout = 0.1,
+                 .bias = true};
+    run.steps = 50;
+    run.batches = 4;
+    run.lr = 1e-3;
+    run.evaluate_every = 10;
+    auto one = run;
+    one.mesh = {.workers = 2};
+    one.sequence = false;
+    const auto expected = train_workers(one), workers = train_workers(run);
+    for (std::size_t w = 0; w < workers.size(); ++w) {
+      EXPECT_TRUE(parameters_of(workers[w]) != parameters_of(expected[w]));
+      RoundingBound(one, expected[w]).expect_within(workers[w]);
+    }
+  }
+}
+
+// Four workers, each of a mesh: as many in the world as a small cluster has.
+TEST(GossipMesh, ManyWorkersOfManyRanks) {
+  const auto expected = bytes_of(train_workers(run_of(kOfOneRank, DType::f32, 4)));
+  const Layout layout{.mesh = {.pipeline = 2, .data = 2}, .zero = 2};
+  EXPECT_TRUE(bytes_of(train_workers(run_of(layout, DType::f32, 4))) == expected);
+}
+
+// Sums in the faster order.
+TEST(GossipMesh, RepeatsItselfInTheDefaultOrder) {
+  for (auto layout : kLayouts) {
+    auto run = run_of(layout);
+    run.engine.layout_exact = false;
+    EXPECT_TRUE(bytes_of(train_workers(run)) == bytes_of(train_workers(run))) << describe(layout);
+  }
+}
+
+TEST(GossipMesh, StateOnDiskIsExactToo) {
+  const auto expected = bytes_of(train_workers(run_of(kOfOneRank)));
+  for (const int zero : {0, 2, 3}) {
+    auto run = run_of({.mesh = {.data = 2}, .zero = zero});
+    run.engine.offload = testing::TempDir();
+    EXPECT_TRUE(bytes_of(train_workers(run)) == expected) << "ZeRO " << zero;
+  }
+}
+
+}  // namespace
+}  // namespace shoal::test

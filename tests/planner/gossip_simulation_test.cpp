@@ -1,0 +1,244 @@
+// The simulation against closed forms.
+#include "planner/gossip_simulation.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "core/error.h"
+#include "parallel/gossip/topology_schemes.h"
+
+namespace shoal {
+namespace test {
+namespace {
+
+// Sums of some hundred terms that differ from the closed form in their order.
+constexpr double kRounding = 1e-9;
+// Of a packet of 1500 bytes, and half of an acknowledgement of 52.
+constexpr double kPayload = 1448.0 / 1526;
+
+Distribution time(std::string_view text) { return {text, time_units(), 0}; }
+
+// 8 workers, one on each host, in `buckets` of which each takes `busy` ms through a link, once.
+SimulatedRun plain(double compute, int buckets, double busy, double delay) {
+  SimulatedRun run;
+  run.topology = make_topology("exp", 8, 1);
+  run.compute = compute;
+  run.link = {1000.0, delay};
+  run.local = {1e9, 0.0};
+  run.buckets = buckets;
+  run.bytes = buckets * busy * 1000 / 8e-3 * kPayload;  // 1000 Mbit/s
+  run.steps = 40;
+  return run;
+}
+
+SimulatedScheme find(const std::vector<SimulatedScheme>& schemes, std::string_view name) {
+  for (const auto& scheme : schemes) {
+    if (scheme.name.starts_with(name)) return scheme;
+  }
+  ADD_FAILURE() << name;
+  return {};
+}
+double step_of(const SimulatedRun& run, std::string_view name) { return find(simulate(run), name).step_ms; }
+
+TEST(GossipSimulation, HiddenWhereComputingTakesLonger) {
+  for (const bool by_bucket : {false, true}) {
+    auto run = plain(100, 10, 5, 1);
+    run.clip_by_bucket = by_bucket;
+    const auto gossip = find(simulate(run), "gossip");
+    EXPECT_NEAR(gossip.step_ms, 100, kRounding);
+    EXPECT_NEAR(gossip.idle, 0, kRounding);
+    EXPECT_EQ(gossip.apart_ms, 0);
+  }
+}
+
+TEST(GossipSimulation, TheLinkDecidesWhereItTakesLonger) {
+  for (const bool by_bucket : {false, true}) {
+    auto run = plain(100, 10, 25, 0);
+    run.clip_by_bucket = by_bucket;
+    const auto gossip = find(simulate(run), "gossip");
+    EXPECT_NEAR(gossip.step_ms, 250, kRounding);
+    EXPECT_NEAR(gossip.idle, 0.6, kRounding);
+  }
+}
+
+// Updates at the end: the step's compute, the link's work, or, over two steps, the compute, the link's work
+// and the two delays of its last bucket one after the other.
+TEST(GossipSimulation, StepsOfComputeLinkAndDelay) {
+  for (const double compute : {20.0, 45.0, 50.0, 60.0, 100.0}) {
+    for (const double delay : {0.0, 0.5, 5.0}) {
+      const double all = 10 * 5.0;
+      EXPECT_NEAR(step_of(plain(compute, 10, 5, delay), "gossip"),
+                  std::max({compute, all, (compute + all + 2 * delay) / 2}), kRounding)
+          << compute << " " << delay;
+    }
+  }
+}
+
+// Then all tell each other the norm of the gradient, and the losses.
+TEST(GossipSimulation, AllReduceIsWhatBackwardDoesNotHide) {
+  for (const int micro_batches : {1, 4}) {
+    for (const double busy : {1.0, 8.0, 30.0}) {
+      const int n = 8, buckets = 10;
+      auto run = plain(100, buckets, busy, 2);
+      run.micro_batches = micro_batches;
+      const double first = 100 * (1 - 2.0 / 3 / micro_batches * (buckets - 1) / buckets);
+      const double each = busy * 2 * (n - 1) / n;  // the links see this per bucket
+      const double end = std::max(100 + each, first + buckets * each);
+      EXPECT_NEAR(step_of(run, "all-reduce, direct"), end + 2 * 2 + 2 * 2, kRounding);
+      EXPECT_NEAR(step_of(run, "all-reduce, ring"), end + 2 * (n - 1) * 2 + 2 * 2, kRounding);
+    }
+  }
+}
+
+TEST(GossipSimulation, ZeroGathersInTheNextForwardPass) {
+  for (const double busy : {1.0, 8.0, 30.0}) {
+    const int n = 8, buckets = 10;
+    const double half = busy * (n - 1) / n, delay = 2;
+    const double first = 100 * (1 - 2.0 / 3 * (buckets - 1) / buckets);
+    const double reduced = std::max(100 + half, first + buckets * half) + delay;
+    const double gathered = delay + std::max(half, buckets * half - 100.0 / 3 * (buckets - 1) / buckets);
+    EXPECT_NEAR(step_of(plain(100, buckets, busy, delay), "ZeRO 1, direct"), reduced + 2 * delay + gathered,
+                kRounding);
+  }
+}
+
+// Nothing to send: a synchronous step is the slowest worker's. The largest of n exponential times is
+// 1 + 1/2 + ... + 1/n on average, with a variance below pi^2 / 6.
+TEST(GossipSimulation, AllReduceWaitsForTheSlowest) {
+  auto run = plain(0, 1, 0, 0);
+  run.topology = make_topology("exp", 64, 1);
+  run.compute = time("exp(10)");
+  run.steps = 1000;
+  double harmonic = 0;
+  for (int i = 1; i <= 64; ++i) harmonic += 1.0 / i;
+  const double sd = 10 * std::sqrt(M_PI * M_PI / 6 / 500);
+  const auto schemes = simulate(run);
+  EXPECT_NEAR(find(schemes, "all-reduce").step_ms, 10 * harmonic, 4 * sd);
+  EXPECT_NEAR(find(schemes, "all-reduce").idle, 1 - 1 / harmonic, 0.02);
+  EXPECT_LT(find(schemes, "gossip").step_ms, 0.7 * 10 * harmonic);
+}
+
+// Everyone depends on everyone in the end, so nobody is faster than the slowest for long.
+TEST(GossipSimulation, AlwaysTheSameStragglerSetsThePace) {
+  auto run = plain(0, 4, 1, 0);
+  run.compute = time("at(3: 200, 100)");
+  EXPECT_NEAR(step_of(run, "gossip"), 200, kRounding);
+}
+
+TEST(GossipSimulation, WorkersOfAHostShareItsLink) {
+  auto run = plain(0, 4, 5, 0);
+  run.topology = make_topology("exp", 4, 1);
+  run.per_host = 2;
+  run.local = {1e12, 0.0};  // next to nothing, in one of two rounds
+  // In the other round two exchanges share the link: 2 * 4 * 5 ms every second step.
+  EXPECT_NEAR(step_of(run, "gossip"), 20, 1e-6);
+  run.link.bandwidth = Distribution("at(1: 250, 1000)", bandwidth_units(), 1);
+  EXPECT_NEAR(step_of(run, "gossip"), 80, 1e-6) << "the slower link decides";
+}
+
+// Two exchanges share the link of two hosts. When both begin together it is idle while the workers compute;
+// when one worker is slower, the other pair is ahead and the link never rests.
+TEST(GossipSimulation, ExchangesShareALinkWhileBothAreUnderWay) {
+  auto run = plain(600, 1, 1000, 0);
+  run.topology = make_topology("ring", 4, 1);
+  run.per_host = 2;
+  run.local = {1e12, 0.0};
+  EXPECT_NEAR(step_of(run, "gossip"), (600 + 2 * 1000) / 2.0, 1e-6);
+  run.compute = time("at(0: 600, 400)");
+  EXPECT_NEAR(step_of(run, "gossip"), 1000, 1e-6);
+}
+
+// Pairs that never meet, on the same two hosts: what the slow one sends takes 100 ms of the link in 1000.
+TEST(GossipSimulation, ALinkIsFreeWhileASlowPairComputes) {
+  auto run = plain(0, 1, 100, 0);
+  run.topology = {"pairs", 4, {{{0, 2}, {1, 3}}}};
+  run.per_host = 2;
+  run.compute = time("at(1: 1000, 0)");
+  // In the 20 measured steps the fast pair meets two or three exchanges of the slow one.
+  const double least = 100 + 2 * 100 / 20.0, most = 100 + 3 * 100 / 20.0;
+  const double step = step_of(run, "gossip");
+  EXPECT_GE(step, (1000 + least) / 2 - kRounding);
+  EXPECT_LE(step, (1000 + most) / 2 + kRounding);
+}
+
+TEST(GossipSimulation, NoMoreIsUnderWayThanTheTransportKeeps) {
+  auto run = plain(0, 1, 0, 50);
+  run.link.bandwidth = 1e12;
+  run.bytes = 4 << 20;
+  // 4 MiB in two delays, and two delays until the last of it is there.
+  EXPECT_NEAR(step_of(run, "gossip"), 200, 1e-6);
+  // Nor more than four small buckets.
+  run.buckets = 16;
+  run.bytes = 16 << 10;
+  EXPECT_NEAR(step_of(run, "gossip"), 400, 1e-6);
+}
+
+TEST(GossipSimulation, WarmUpIsNotMeasured) {
+  auto run = plain(100, 10, 8, 2);
+  // The first update waits for nobody.
+  run.steps = 2;
+  run.warm_up = 0;
+  const double from_the_start = step_of(run, "gossip");
+  run.warm_up = 1;
+  EXPECT_GT(step_of(run, "gossip"), from_the_start - kRounding);
+  EXPECT_EQ(run.first_measured(), 1);
+  run.warm_up.reset();
+  run.steps = 7;
+  EXPECT_EQ(run.first_measured(), 3);
+}
+
+TEST(GossipSimulation, OneWorkerWaitsForNobody) {
+  auto run = plain(100, 3, 50, 5);
+  run.topology = make_topology("ring", 1, 1);
+  for (const auto& scheme : simulate(run)) {
+    EXPECT_NEAR(scheme.step_ms, 100, kRounding) << scheme.name;
+    EXPECT_NEAR(scheme.idle, 0, kRounding) << scheme.name;
+  }
+}
+
+TEST(GossipSimulation, RepeatsItselfForASeed) {
+  auto run = plain(0, 4, 1, 0);
+  run.compute = time("normal(100, 20)");
+  const double first = step_of(run, "gossip");
+  EXPECT_EQ(step_of(run, "gossip"), first);
+  run.seed = 2;
+  EXPECT_NE(step_of(run, "gossip"), first);
+}
+
+TEST(GossipSimulation, ALinkWithoutBandwidthIsRefused) {
+  auto run = plain(100, 1, 1, 0);
+  run.link.bandwidth = 0.0;
+  EXPECT_THROW(simulate(run), UserError);
+}
+
+TEST(Consensus, ExactAfterAPeriod) {
+  const auto exact = consensus_of(make_topology("exp", 16, 1), 40, 1);
+  EXPECT_EQ(exact.steps_to_thousandth, 4);
+  EXPECT_EQ(consensus_of(make_topology("complete", 16, 1), 40, 1).decay, 0);
+}
+
+// The two projections of a ring of n keep cos^2(2 pi / n) of its slowest wave each time they follow each
+// other, so cos(2 pi / n) per round; faster waves are gone before.
+TEST(Consensus, ARingDecaysSlowly) {
+  const double wave = std::cos(2 * M_PI / 32);
+  const auto ring = consensus_of(make_topology("ring", 32, 1), 1000, 1);
+  EXPECT_NEAR(ring.decay, wave, 2e-3);
+  EXPECT_GT(ring.steps_to_thousandth, 200);
+  EXPECT_LT(ring.steps_to_thousandth, std::log(1e-3) / std::log(wave)) << "as if the slowest wave were all";
+}
+
+// With complete averaging only the last update, of variance 1 - 1/n, keeps workers apart. With exp that of
+// s rounds before has been averaged over 2^s workers: 1 + 1/2 + ... - log2(n)/n for one period.
+TEST(Consensus, UpdatesKeepWorkersApart) {
+  const int n = 1024;
+  EXPECT_NEAR(consensus_of(make_topology("complete", n, 1), 100, 1).updates_apart, 1, 0.01);
+  double squares = 0;
+  for (int s = 0; s < 10; ++s) squares += std::pow(0.5, s) - 1.0 / n;
+  EXPECT_NEAR(consensus_of(make_topology("exp", n, 1), 200, 1).updates_apart, std::sqrt(squares), 0.02);
+}
+
+}  // namespace
+}  // namespace test
+}  // namespace shoal

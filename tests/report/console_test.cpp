@@ -1,0 +1,53 @@
+#include "report/console.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <iterator>
+
+#include "core/log.h"
+#include "data/temp_folder.h"
+
+namespace shoal {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// The line of a step, as the log has it.
+std::string line_of(const StepRecord& record) {
+  const testing::TempFolder folder;
+  const auto file = folder / "log";
+  log::attach_file(file);
+  Console(1000, std::nullopt).step(record, 90);
+  log::detach_file();
+  std::ifstream stream(file);
+  return {std::istreambuf_iterator<char>(stream), {}};
+}
+
+TEST(Console, AStep) {
+  const auto line = line_of({.step = 10,
+                             .loss = 3.25,
+                             .lr = 1e-3,
+                             .grad_norm = 0.5,
+                             .tokens_per_s = 2500,
+                             .ms_per_step = 12.5,
+                             .peak_share = 0.25});
+  EXPECT_THAT(line,
+              HasSubstr("step   10/1000  loss 3.2500  lr 1.00e-03  grad norm 0.500  2.5k tokens/s  12.5 "
+                        "ms/step  25.0 % of peak  ETA 1m 30s\n"));
+}
+
+TEST(Console, NumbersThatAreOutOfTheOrdinary) {
+  const auto line =
+      line_of({.step = 1000, .loss = 1e36, .grad_norm = 3e38, .tokens_per_s = 0.25, .peak_share = 4.27});
+  EXPECT_THAT(line, HasSubstr("loss 1.0000e+36 "));
+  EXPECT_THAT(line, HasSubstr("grad norm 3.000e+38 "));
+  EXPECT_THAT(line, HasSubstr("  4.0 s/token "));
+  EXPECT_THAT(line, Not(HasSubstr("peak"))) << "the peak was measured on a busy machine";
+  EXPECT_THAT(line, Not(HasSubstr("ETA"))) << "nothing is left";
+}
+
+}  // namespace
+}  // namespace shoal
