@@ -332,7 +332,7 @@ class Bench {
   Model model_;
   DType type_;
   std::string filter_;
-  LogitsPlan plan_ = logits_plan(ops_.name(), type_);
+  LogitsPlan plan_ = logits_plan(backend_kind(ops_.name()).value(), type_);
   double peak_ = 1, bandwidth_ = 1;
 };
 

@@ -34,6 +34,13 @@ namespace {
 
 constexpr int kWarmUp = 3;  // on a GPU: the second step is recorded
 
+ScheduleKind schedule_of(std::string_view name) {
+  for (const auto kind : {ScheduleKind::gpipe, ScheduleKind::one_f_one_b, ScheduleKind::interleaved}) {
+    if (name == name_of(kind)) return kind;
+  }
+  fail_user("there is no schedule {}", name);
+}
+
 struct Settings {
   GptConfig model;
   std::int64_t batch = 0;
@@ -86,7 +93,7 @@ Settings read_settings(int argc, char** argv) {
     } else if (option == "--pipeline" && i + 1 < argc) {
       settings.pipeline = std::atoi(argv[++i]);
     } else if (option == "--schedule" && i + 1 < argc) {
-      settings.schedule = parse_schedule(argv[++i]);
+      settings.schedule = schedule_of(argv[++i]);
     } else if (option == "--backend" && i + 1 < argc) {
       settings.backend = argv[++i];
     } else if (option == "--chunks" && i + 1 < argc) {
@@ -114,7 +121,7 @@ void run(World& world, const Settings& settings) {
               batch);
   }
   const auto backend = make_backend(
-      settings.backend,
+      backend_kind(settings.backend).value(),
       {.threads = settings.threads > 0 ? settings.threads : world.cores, .local_rank = world.local_rank});
   const auto [ranks, how] = connect_backends(*backend, world.ranks);
   if (world.ranks.rank() == 0 && !how.empty()) fmt::print(stderr, "between GPUs: {}\n", how);
@@ -136,7 +143,7 @@ void run(World& world, const Settings& settings) {
   Pipeline model(*backend, *engine, mesh, config,
                  {.batch = {micro, positions},
                   .compute = settings.compute,
-                  .logits = logits_plan(settings.backend, settings.compute),
+                  .logits = logits_plan(backend_kind(settings.backend).value(), settings.compute),
                   .part = options.part,
                   .schedule = settings.schedule,
                   .stages = settings.pipeline,

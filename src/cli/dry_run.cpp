@@ -76,10 +76,10 @@ std::string who_text(const std::vector<int>& ranks, const MeshShape& shape) {
 }
 
 // What a rank sends is the mean over the steps.
-void print_step(const DryRun::Rank& rank, int steps, const Config& config) {
-  const auto shape = mesh_shape(config);
+void print_step(const DryRun::Rank& rank, int steps, const RunPlan& plan) {
+  const auto& shape = plan.mesh;
   fmt::print("\none step{}: {} micro-batch{} of {} x {} tokens\n", who_text(rank.ranks, shape), rank.passes,
-             rank.passes == 1 ? "" : "es", config.train.micro_batch, config.model.block_size);
+             rank.passes == 1 ? "" : "es", plan.pipeline.batch.batch, plan.model.block_size);
   const auto per_step = [&](std::int64_t bytes) { return format_bytes(static_cast<double>(bytes) / steps); };
   for (const auto& total : rank.traffic) {
     if (total.bytes == 0) continue;
@@ -88,9 +88,8 @@ void print_step(const DryRun::Rank& rank, int steps, const Config& config) {
                fmt::format("sent in {} x {}{}", even ? total.calls / steps : total.calls, total.collective,
                            even ? "" : fmt::format(" in {} steps", steps)));
   }
-  print_line(
-      "sent in total", per_step(rank.bytes),
-      steps > 1 ? fmt::format("the mean over {} rounds of {}", steps, gossip_topology(config).name) : "");
+  print_line("sent in total", per_step(rank.bytes),
+             steps > 1 ? fmt::format("the mean over {} rounds of {}", steps, plan.topology()->name) : "");
   print_links(rank, steps, shape);
   print_line("compute", flops_text(rank.flops), "matrix products and attention");
 }
@@ -104,12 +103,12 @@ void print_dry_run(Config config, int asked, int ranks_per_host) {
   resolve_layout(config, ranks, ranks_per_host);
   log_followed(config);
   const auto source = resolve_vocabulary(config);
-  const auto model = to_gpt_config(config.model);
-  check_mesh(config, model);
-  fmt::print("{}: {} parameters\n", describe(model, source), with_commas(parameter_count(gpt_units(model))));
-  print_memory(config, model, {.all = ranks, .here = std::max(ranks_per_host, 1)});
-  const auto run = dry_run(config, ranks, ranks_per_host);
-  for (const auto& rank : run.ranks) print_step(rank, run.steps, config);
+  const auto plan = make_plan(config, to_gpt_config(config.model));
+  fmt::print("{}: {} parameters\n", describe(plan.model, source),
+             with_commas(parameter_count(gpt_units(plan.model))));
+  print_memory(plan, config.data.dir, {.all = ranks, .here = std::max(ranks_per_host, 1)});
+  const auto run = dry_run(plan, ranks_per_host);
+  for (const auto& rank : run.ranks) print_step(rank, run.steps, plan);
   if (ranks_per_host > 0) {
     print_line("leaving a host", format_bytes(static_cast<double>(run.host_bytes) / run.steps),
                fmt::format("at most, {} ranks on each", ranks_per_host));

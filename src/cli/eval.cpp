@@ -3,8 +3,6 @@
 #include <optional>
 
 #include "cli/checkpoint_option.h"
-#include "config/layout.h"
-#include "config/memory.h"
 #include "config/pretrained.h"
 #include "core/error.h"
 #include "core/interrupt.h"
@@ -79,11 +77,11 @@ void evaluate(const EvalOptions& options, const Config& config, World& world) {
   const std::int64_t sequences = sequences_of(options, config);
   const auto checkpoint = find_checkpoint(options.checkpoint, world.ranks);
   auto loaded = load_model(checkpoint, config, world.ranks, backend_options(config, world));
-  const auto data = open_data(config, loaded.gpt.vocab_size, world);
-  warn_of_other_tokenizer(data, loaded.gpt.vocab_size, loaded.tokenizer.get());
-  auto model_options = pipeline_options(loaded.config, loaded.gpt, loaded.mesh->place());
+  const auto data = open_data(config, loaded.plan.model.vocab_size, world);
+  warn_of_other_tokenizer(data, loaded.plan.model.vocab_size, loaded.tokenizer.get());
+  auto model_options = loaded.plan.pipeline_options(loaded.mesh->place());
   model_options.backward = false;
-  Pipeline model(*loaded.backend, *loaded.engine, *loaded.mesh, loaded.gpt, model_options);
+  Pipeline model(*loaded.backend, *loaded.engine, *loaded.mesh, loaded.plan.model, model_options);
   Evaluator evaluator(*loaded.backend, model, *loaded.mesh, static_cast<std::uint64_t>(config.run.seed));
 
   const TokenFile* split = nullptr;

@@ -75,7 +75,7 @@ LoadedModel load(const SampleArguments& options, const Config& config, Communica
   std::optional<LoadedModel> model;
   all_or_none(world.ranks, [&] {
     model.emplace(load_model(checkpoint, config, alone, backend_options(config, world)));
-    if (!model->tokenizer && has_gpt2_size(model->gpt) && !is_hugging_face_folder(checkpoint)) {
+    if (!model->tokenizer && has_gpt2_size(model->plan.model) && !is_hugging_face_folder(checkpoint)) {
       model->tokenizer = load_gpt2_tokenizer(fetch_gpt2_vocabulary({}));
       if (!log::thread_muted()) {
         fmt::print(stderr, "shoal: {} was trained on ids alone; they are taken as GPT-2's\n",
@@ -113,12 +113,12 @@ std::vector<std::int32_t> encode(const std::string& prompt, const LoadedModel& m
   }
   if (tokens.empty()) return {first_token(*model.tokenizer)};
   const auto length = static_cast<std::int64_t>(tokens.size());
-  const auto seen = Generator::window(length, model.gpt);
+  const auto seen = Generator::window(length, model.plan.model);
   if (seen < length && !log::thread_muted()) {
     fmt::print(
         stderr,
         "shoal: warning: the prompt has {} tokens, but the block of the model {}; it is cut to the last {}\n",
-        with_commas(length), with_commas(model.gpt.block_size), with_commas(seen));
+        with_commas(length), with_commas(model.plan.model.block_size), with_commas(seen));
   }
   return tokens;
 }
@@ -156,7 +156,7 @@ class Writer {
         model_(model),
         prompt_(std::move(prompt)),
         tokens_(std::move(tokens)),
-        generator_(*model.backend, *model.engine, model.gpt, model.compute) {}
+        generator_(*model.backend, *model.engine, model.plan.model, model.plan.engine.compute) {}
 
   void write(std::int64_t sample, const Print& print) {
     StopFilter filter(options_.stop);

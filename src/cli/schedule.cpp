@@ -11,6 +11,7 @@
 #include "cli/command.h"
 #include "cli/sizes.h"
 #include "config/layout.h"
+#include "config/plan.h"
 #include "core/terminal.h"
 #include "parallel/pipeline/stages.h"
 #include "report/schedule_picture.h"
@@ -33,18 +34,18 @@ int output_width() {
   return given > 0 ? given : 110;
 }
 
-// Of a step, on the busiest of the data-parallel ranks; where nobody says how many there are, of one model's.
-int micro_batches_of_a_step(Config& config) {
+// Where nobody says how many data-parallel ranks there are: those of one model.
+void resolve_for_one_model(Config& config) {
   auto& parallel = config.parallel;
-  if (parallel.data == 0) parallel.data = parallel.engine == "gossip" ? config.gossip.worker_size : 1;
+  if (parallel.data == 0)
+    parallel.data = parallel.engine == EngineKind::gossip ? config.gossip.worker_size : 1;
   resolve_layout(config, parallel.data * parallel.tensor * parallel.pipeline);
-  const int data = mesh_shape(config).data;
-  return (micro_batches_of_worker(config) + data - 1) / data;
 }
 
-std::string origin_of_micro_batches(const Config& config, const ScheduleOptions& options) {
+std::string origin_of_micro_batches(const Config& config, const RunPlan& plan,
+                                    const ScheduleOptions& options) {
   if (options.micro_batches > 0) return "--micro-batches";
-  const auto shape = mesh_shape(config);
+  const auto& shape = plan.mesh;
   return fmt::format("global batch {} / micro-batch {}{}{}", config.train.global_batch,
                      config.train.micro_batch,
                      shape.workers > 1 ? fmt::format(" / {} workers", shape.workers) : "",
@@ -52,9 +53,9 @@ std::string origin_of_micro_batches(const Config& config, const ScheduleOptions&
 }
 
 // One line per rank: its share of the cost, the most activations at a time and its units, by chunk.
-void print_stages(const Config& config, const GptConfig& model, const Schedule& schedule) {
+void print_stages(const RunPlan& plan, bool by_hand, const Schedule& schedule) {
+  const auto& model = plan.model;
   const auto& [stages, chunks, micro_batches] = schedule.shape;
-  const auto ranges = unit_ranges(config, model);
   const auto costs = unit_costs(model);
   const double total = std::accumulate(costs.begin(), costs.end(), 0.0);
   fmt::print("\nrank   cost  activations  units\n");
@@ -62,9 +63,10 @@ void print_stages(const Config& config, const GptConfig& model, const Schedule& 
   for (int rank = 0; rank < stages; ++rank) {
     double cost = 0;
     std::string units, activations;
+    const auto ranges = plan.part({.pipeline = rank}).ranges(model);
     const auto needed = buffers_needed(schedule, rank);
     for (int chunk = 0; chunk < chunks; ++chunk) {
-      const auto& range = ranges[chunk * stages + rank];
+      const auto& range = ranges[static_cast<std::size_t>(chunk)];
       cost += std::accumulate(costs.begin() + range.begin, costs.begin() + range.end, 0.0);
       const auto name = chunks > 1 ? fmt::format("{}: ", static_cast<char>('a' + chunk % 26)) : "";
       units += (chunk > 0 ? "; " : "") + name + describe(range, model);
@@ -76,8 +78,7 @@ void print_stages(const Config& config, const GptConfig& model, const Schedule& 
   fmt::print(
       "\ncost: share of the FLOPs of a micro-batch; the model is cut {}. The most expensive rank has {:.2f} "
       "times the mean.\n",
-      config.parallel.stages.empty() ? "so that the most expensive range is as cheap as possible"
-                                     : "by hand (parallel.stages)",
+      by_hand ? "by hand (parallel.stages)" : "so that the most expensive range is as cheap as possible",
       dearest / total * stages);
   fmt::print("activations: the most micro-batches{} whose activations are held at the same time.\n",
              chunks > 1 ? " in one chunk" : "");
@@ -96,14 +97,14 @@ void print_actions(const Schedule& schedule) {
   }
 }
 
-void print_schedule(const Config& config, const GptConfig& model, const Schedule& schedule,
+void print_schedule(const RunPlan& plan, bool by_hand, const Schedule& schedule,
                     const std::string& vocabulary, const std::string& origin) {
-  fmt::print("{}\n", describe(model, vocabulary));
+  fmt::print("{}\n", describe(plan.model, vocabulary));
   fmt::print("{} ({})\n\n", schedule_title(schedule), origin);
   fmt::print("{}", schedule_text(schedule, output_width(), ::isatty(STDOUT_FILENO) != 0));
   fmt::print("\n|3  forward pass of micro-batch 3, |3== its backward pass{}\n",
              schedule.shape.chunks > 1 ? "; |3b of the rank's second chunk" : "");
-  print_stages(config, model, schedule);
+  print_stages(plan, by_hand, schedule);
   print_bubble(schedule);
 }
 
@@ -112,17 +113,17 @@ void run_schedule(const ScheduleOptions& options) {
   if (!svg.empty()) require_svg(svg);
   Config config = options.load();
   const auto& parallel = config.parallel;
-  const int of_a_step = micro_batches_of_a_step(config);
-  const int micro_batches = options.micro_batches > 0 ? options.micro_batches : of_a_step;
+  resolve_for_one_model(config);
   const auto vocabulary = resolve_vocabulary(config);
-  const auto model = to_gpt_config(config.model);
-  const auto schedule =
-      make_schedule(parse_schedule(parallel.schedule), {parallel.pipeline, parallel.chunks, micro_batches});
+  const auto plan = make_plan(config, to_gpt_config(config.model));
+  const int micro_batches = options.micro_batches > 0 ? options.micro_batches : plan.pipeline.micro_batches;
+  const auto schedule = make_schedule(parallel.schedule, {parallel.pipeline, parallel.chunks, micro_batches});
   if (!svg.empty()) write_svg(svg, schedule_svg(schedule));
   if (options.actions) {
     print_actions(schedule);
   } else {
-    print_schedule(config, model, schedule, vocabulary, origin_of_micro_batches(config, options));
+    print_schedule(plan, !parallel.stages.empty(), schedule, vocabulary,
+                   origin_of_micro_batches(config, plan, options));
   }
 }
 

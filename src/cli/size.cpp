@@ -35,12 +35,12 @@ void print_parameters(const GptConfig& model, const std::vector<UnitSpec>& units
   print_line("total", with_commas(total), format_count(static_cast<double>(total)));
 }
 
-void print_files(const Config& config, const std::vector<UnitSpec>& units) {
+void print_files(const RunPlan& plan, const std::vector<UnitSpec>& units) {
   const double bytes = parameter_file_bytes(units);
   fmt::print("\nfiles\n");
   print_line("parameters alone", format_bytes(bytes), "float32");
-  print_line("checkpoint", format_bytes((1 + optimizer_tensors(config)) * bytes),
-             fmt::format("with the optimizer's {}", optimizer_text(config)));
+  print_line("checkpoint", format_bytes((1 + plan.optimizer_tensors()) * bytes),
+             fmt::format("with the optimizer's {}", optimizer_text(plan)));
 }
 
 void print_compute(const Config& config, const GptConfig& model) {
@@ -59,13 +59,13 @@ void run(const ConfigOptions& options, int asked) {
   resolve_layout(config, ranks);
   log_followed(config);
   const auto source = resolve_vocabulary(config);
-  const auto model = to_gpt_config(config.model);
+  const auto plan = make_plan(config, to_gpt_config(config.model));
+  const auto& model = plan.model;
   const auto units = gpt_units(model);
-  check_mesh(config, model);
   fmt::print("{}\n\n", describe(model, source));
   print_parameters(model, units);
-  print_files(config, units);
-  print_memory(config, model, RankPlaces::as_threads(ranks));
+  print_files(plan, units);
+  print_memory(plan, config.data.dir, RankPlaces::as_threads(ranks));
   print_compute(config, model);
 }
 

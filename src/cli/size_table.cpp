@@ -92,31 +92,34 @@ void print_size_table(const ConfigOptions& options, int ranks, const std::string
   const int least = ranks * std::max(config.train.micro_batch, 1);
   config.train.global_batch = std::max(config.train.global_batch, least);
   // Nor does any worker have more than another.
-  if (config.parallel.engine == "gossip")
+  if (config.parallel.engine == EngineKind::gossip)
     config.train.global_batch = (config.train.global_batch + least - 1) / least * least;
   resolve_layout(config, ranks);
   fmt::print("block {}, vocabulary {} ({})\nmicro-batches of {} x {} tokens, {}, recompute {}\n\n",
              config.model.block_size, with_commas(config.model.vocab_size), source, config.train.micro_batch,
-             config.model.block_size, config.train.dtype, config.train.recompute);
-  const auto mesh = mesh_text(config);
+             config.model.block_size, name_of(config.train.dtype), name_of(config.train.recompute));
+  const auto plan_of = [&](const Size& size) {
+    config.model.n_layer = size.layers;
+    config.model.n_head = size.heads;
+    config.model.n_embd = size.width;
+    return make_plan(config, to_gpt_config(config.model));
+  };
+  auto plan = plan_of(sizes.front());
+  const auto mesh = mesh_text(plan);
   fmt::print("{:>48}  memory of a rank of {}{}\n", "", ranks, mesh.empty() ? "" : ": " + mesh);
   fmt::print("layers heads width    parameters   float32 checkpoint");
   for (int zero = 0; zero <= 3; ++zero) fmt::print("{:>10}", fmt::format("ZeRO-{}", zero));
   fmt::print("\n");
   for (const auto& size : sizes) {
-    config.model.n_layer = size.layers;
-    config.model.n_head = size.heads;
-    config.model.n_embd = size.width;
-    const auto model = to_gpt_config(config.model);
-    check_mesh(config, model);
-    const auto units = gpt_units(model);
+    plan = plan_of(size);
+    const auto units = gpt_units(plan.model);
     const double file = parameter_file_bytes(units);
     fmt::print("{:>6} {:>5} {:>5} {:>13} {:>9} {:>10}", size.layers, size.heads, size.width,
                with_commas(parameter_count(units)), format_bytes(file),
-               format_bytes((1 + optimizer_tensors(config)) * file));
+               format_bytes((1 + plan.optimizer_tensors()) * file));
     for (int zero = 0; zero <= 3; ++zero) {
-      config.parallel.zero = zero;
-      const auto memory = estimate_memory(config, model, RankPlaces::as_threads(ranks));
+      plan.engine.zero = zero;
+      const auto memory = estimate_memory(plan, RankPlaces::as_threads(ranks));
       fmt::print(" {:>9}", format_bytes(memory.total()));
     }
     fmt::print("{}\n", name_of(size));
@@ -124,7 +127,7 @@ void print_size_table(const ConfigOptions& options, int ranks, const std::string
   fmt::print(
       "\nfloat32: a file of the parameters alone; checkpoint: with the optimizer's {}\n"
       "GPT-2, medium, large, xl: the models of that name have blocks of this size\n",
-      optimizer_text(config));
+      optimizer_text(plan));
 }
 
 }  // namespace shoal::cli

@@ -4,7 +4,6 @@
 
 #include <filesystem>
 
-#include "config/layout.h"
 #include "core/text.h"
 #include "data/dataset.h"
 
@@ -26,62 +25,62 @@ double mapped_bytes(const fs::path& data) {
 }
 
 // How the data ranks, with gossip those of a worker, share the state.
-std::string sharding_text(const Config& config) {
-  const auto& parallel = config.parallel;
+std::string sharding_text(const RunPlan& plan) {
+  const auto& engine = plan.engine;
   static constexpr const char* kWords[] = {
       "every rank holds all parameters, gradients and moments",
       "moments and master weights sharded over {}; parameters and gradients whole",
       "moments, master weights and gradients sharded over {}; parameters whole",
       "everything sharded over {}; a unit's parameters are gathered while it is used"};
-  const bool mesh = ranks_of_model(parallel) > 1, workers = worker_count(config) > 1;
-  const int replicas = parallel.zero == 0 ? 1 : parallel.replicate, data = mesh_shape(config).data;
+  const bool mesh = plan.ranks_of_model() > 1, workers = plan.mesh.workers > 1;
+  const int replicas = engine.zero == 0 ? 1 : engine.replicate, data = plan.mesh.data;
   const auto ranks = [&](int n) {
     return fmt::format("{} {}ranks{}", n, mesh ? "data " : "", workers ? " of a worker" : "");
   };
   const auto over =
       replicas == 1 ? ranks(data) : fmt::format("{} ({} replicas)", ranks(data / replicas), replicas);
-  return fmt::format("ZeRO-{}: {}{}", parallel.zero, mesh ? "of its part of the model, " : "",
-                     fmt::format(fmt::runtime(kWords[parallel.zero]), over));
+  return fmt::format("ZeRO-{}: {}{}", engine.zero, mesh ? "of its part of the model, " : "",
+                     fmt::format(fmt::runtime(kWords[engine.zero]), over));
 }
 
 // What parallel.offload takes elsewhere.
-std::string offloaded_text(const Config& config) {
+std::string offloaded_text(const RunPlan& plan) {
   std::string text = "master weights, moments";
-  if (config.parallel.zero >= 2) text += ", sharded gradients";
-  if (config.parallel.zero == 3 && config.train.backend == "cuda") text += ", sharded parameters";
+  if (plan.engine.zero >= 2) text += ", sharded gradients";
+  if (plan.engine.zero == 3 && plan.backend == BackendKind::cuda) text += ", sharded parameters";
   return text;
 }
 
-void print_state(const Config& config, const MemoryEstimate& memory, int ranks) {
+void print_state(const RunPlan& plan, const MemoryEstimate& memory, int ranks) {
   const auto part = [](const std::string& name, double bytes, const std::string& remark) {
     if (bytes > 0) print_line(name, format_bytes(bytes), remark);
   };
-  const int zero = mesh_shape(config).data > 1 ? config.parallel.zero : 0;
-  const auto& dtype = config.train.dtype;
+  const int zero = plan.mesh.data > 1 ? plan.engine.zero : 0;
+  const std::string dtype(name_of(plan.engine.compute));
   part("weights", memory.weights,
        zero > 0 && memory.compute_copy > 0 ? "float32, this rank's part" : "float32");
   part("weights for products", memory.compute_copy, zero == 3 ? dtype + ", of the units in use" : dtype);
   part("gradients", memory.gradients,
        zero >= 2 ? "float32, this rank's part and those of the units in use" : "float32");
   part("optimizer", memory.optimizer,
-       fmt::format("{}, float32{}", optimizer_text(config), zero > 0 ? ", this rank's part" : ""));
+       fmt::format("{}, float32{}", optimizer_text(plan), zero > 0 ? ", this rank's part" : ""));
   part("exchange", memory.exchange,
-       worker_count(config) > 1 ? "the copy that is averaged, sums for the norm"
-       : ranks > 1              ? "buffers between ranks, sums for the norm"
-                                : "sums for the gradient's norm");
+       plan.mesh.workers > 1 ? "the copy that is averaged, sums for the norm"
+       : ranks > 1           ? "buffers between ranks, sums for the norm"
+                             : "sums for the gradient's norm");
   part("streaming", memory.streaming, "float32, on the GPU: buffers for offloaded tensors");
   part("at rest on the host", memory.on_host,
-       config.parallel.offload == "disk" ? "pinned: buffers between the GPU and the file"
-                                         : fmt::format("pinned: {}", offloaded_text(config)));
-  part("on disk", memory.on_disk, fmt::format("beside the total: {}", offloaded_text(config)));
+       plan.on_disk() ? "pinned: buffers between the GPU and the file"
+                      : fmt::format("pinned: {}", offloaded_text(plan)));
+  part("on disk", memory.on_disk, fmt::format("beside the total: {}", offloaded_text(plan)));
 }
 
 // Of the rank of each stage that needs most.
-void print_stages(const Config& config, const GptConfig& model, const RankPlaces& ranks) {
-  const auto stages = estimate_stages(config, model, ranks);
-  for (int stage = 0; stage < config.parallel.pipeline; ++stage) {
+void print_stages(const RunPlan& plan, const RankPlaces& ranks) {
+  const auto stages = estimate_stages(plan, ranks);
+  for (int stage = 0; stage < plan.mesh.pipeline; ++stage) {
     print_line(fmt::format("stage {}", stage), format_bytes(stages[static_cast<std::size_t>(stage)].total()),
-               stage_text(config, model, stage));
+               stage_text(plan, stage));
   }
 }
 
@@ -91,8 +90,8 @@ void print_line(const std::string& name, const std::string& value, const std::st
   fmt::print("  {:<24} {:>16}{}{}\n", name, value, remark.empty() ? "" : "  ", remark);
 }
 
-std::string optimizer_text(const Config& config) {
-  return optimizer_tensors(config) > 2 ? "two moments and a window's mean gradient" : "two moments";
+std::string optimizer_text(const RunPlan& plan) {
+  return plan.optimizer_tensors() > 2 ? "two moments and a window's mean gradient" : "two moments";
 }
 
 std::string flops_text(double flops) {
@@ -130,26 +129,27 @@ double parameter_file_bytes(const std::vector<UnitSpec>& units) {
   return bytes;
 }
 
-const char* recompute_text(std::string_view recompute) {
-  if (recompute == "block") return "of one block; the others are recomputed";
-  if (recompute == "light") return "outputs of norms and GELU are recomputed; =block keeps less";
-  if (recompute == "gelu") return "outputs of GELU are recomputed; =light keeps less";
+const char* recompute_text(Recompute recompute) {
+  if (recompute == Recompute::block) return "of one block; the others are recomputed";
+  if (recompute == Recompute::light) return "outputs of norms and GELU are recomputed; =block keeps less";
+  if (recompute == Recompute::gelu) return "outputs of GELU are recomputed; =light keeps less";
   return "train.recompute=light keeps less, =block one block's";
 }
 
-void print_memory(const Config& config, const GptConfig& model, const RankPlaces& ranks) {
-  const auto& parallel = config.parallel;
-  const auto memory = estimate_memory(config, model, ranks);
-  const bool mesh = ranks_of_model(parallel) > 1;
+void print_memory(const RunPlan& plan, const fs::path& data, const RankPlaces& ranks) {
+  const auto& pipeline = plan.pipeline;
+  const auto memory = estimate_memory(plan, ranks);
+  const bool mesh = plan.ranks_of_model() > 1;
   fmt::print("\nmemory of training{}, micro-batches of {} x {} tokens, {}, recompute {}\n",
              mesh            ? fmt::format(" on the one of {} ranks that needs most", ranks.all)
              : ranks.all > 1 ? fmt::format(" on one of {} ranks", ranks.all)
                              : "",
-             config.train.micro_batch, model.block_size, config.train.dtype, config.train.recompute);
-  if (const auto text = mesh_text(config); !text.empty()) fmt::print("  {}\n", text);
-  if (mesh_shape(config).data > 1) fmt::print("  {}\n", sharding_text(config));
-  print_state(config, memory, ranks.all);
-  print_line("activations: blocks", format_bytes(memory.blocks), recompute_text(config.train.recompute));
+             pipeline.batch.batch, pipeline.batch.positions, name_of(pipeline.compute),
+             name_of(pipeline.recompute));
+  if (const auto text = mesh_text(plan); !text.empty()) fmt::print("  {}\n", text);
+  if (plan.mesh.data > 1) fmt::print("  {}\n", sharding_text(plan));
+  print_state(plan, memory, ranks.all);
+  print_line("activations: blocks", format_bytes(memory.blocks), recompute_text(pipeline.recompute));
   print_line("activations: stream", format_bytes(memory.streams), "float32, between the blocks");
   print_line("activations: workspace", format_bytes(memory.workspace), "gradients of activations");
   if (memory.head > 0) {
@@ -158,11 +158,11 @@ void print_memory(const Config& config, const GptConfig& model, const RankPlaces
   print_line("batches", format_bytes(memory.batches), "token ids, read ahead");
   if (memory.scratch > 0) {
     print_line("kernels' scratch", format_bytes(memory.scratch),
-               config.train.backend == "cuda" ? "of cuBLASLt" : "tiles of attention, partial sums");
+               plan.backend == BackendKind::cuda ? "of cuBLASLt" : "tiles of attention, partial sums");
   }
   print_line("checkpoint", format_bytes(memory.checkpoint), "the copy that is written in the background");
   print_line("program", format_bytes(memory.program), "with its libraries");
-  const double available = available_memory(), here = host_memory(config, model, ranks);
+  const double available = available_memory(), here = host_memory(plan, ranks);
   const auto verdict = available > 0 ? fmt::format("of {} available{}", format_bytes(available),
                                                    here > available ? ": it does not fit" : "")
                                      : "";
@@ -172,13 +172,13 @@ void print_memory(const Config& config, const GptConfig& model, const RankPlaces
     print_line("on the GPU", format_bytes(memory.on_gpu), "plus the memory of CUDA itself");
     print_line("on the host", format_bytes(memory.total() - memory.on_gpu), ranks.here == 1 ? verdict : "");
   }
-  if (parallel.pipeline > 1) print_stages(config, model, ranks);
+  if (plan.mesh.pipeline > 1) print_stages(plan, ranks);
   if (ranks.here > 1) {
     print_line(fmt::format("{} ranks on one host", ranks.here), format_bytes(here), verdict);
-    const double apart = host_memory(config, model, {ranks.all, ranks.here, false});
+    const double apart = host_memory(plan, {ranks.all, ranks.here, false});
     print_line("as processes of MPI", format_bytes(apart), "including the memory of MPI itself");
   }
-  if (const double bytes = mapped_bytes(config.data.dir); bytes > 0) {
+  if (const double bytes = mapped_bytes(data); bytes > 0) {
     print_line("token files", format_bytes(bytes),
                "mapped files, not counted: the system drops them when memory is short");
   }

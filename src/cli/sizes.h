@@ -1,6 +1,7 @@
 // What `shoal size` and `shoal train --dry-run` both print.
 #pragma once
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -15,7 +16,7 @@ void print_line(const std::string& name, const std::string& value, const std::st
 std::string flops_text(double flops);  // "859.3 MFLOP"
 
 // What the optimizer keeps: "two moments".
-std::string optimizer_text(const Config& config);
+std::string optimizer_text(const RunPlan& plan);
 
 // Sets model.vocab_size where the config leaves it to the data, which need not be there yet; returns where it
 // comes from, in words.
@@ -28,6 +29,7 @@ std::string describe(const GptConfig& model, const std::string& vocabulary_sourc
 double parameter_file_bytes(const std::vector<UnitSpec>& units);
 
 // Memory of a rank by category, and what the ranks here take together of what is available.
-void print_memory(const Config& config, const GptConfig& model, const RankPlaces& ranks);
+// `data` is the dataset's folder, which need not be there.
+void print_memory(const RunPlan& plan, const std::filesystem::path& data, const RankPlaces& ranks);
 
 }  // namespace shoal::cli

@@ -66,7 +66,7 @@ void add_train(CLI::App& app) {
     with_ranks(
         options->ranks, [&] { return options->load(); },
         [options, code](const Config& config, World& world) {
-          if (config.init.from == "resume" && world.ranks.rank() == 0) {
+          if (config.init.resumes() && world.ranks.rank() == 0) {
             set_stop_message("stopped before the next step; the run is as it was");
           }
           Tracer tracer(options->trace, world);

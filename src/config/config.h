@@ -14,21 +14,36 @@
 #include <string_view>
 #include <vector>
 
+#include "data/sampling.h"
 #include "model/config.h"
+#include "model/recompute.h"
+#include "model/unit.h"
+#include "ops/make_backend.h"
+#include "optim/lr_schedule.h"
+#include "parallel/backend_ranks.h"
+#include "parallel/pipeline/schedule.h"
 
 namespace shoal {
+
+enum class Determinism : std::uint8_t { off, layout };
+enum class OnBadStep : std::uint8_t { stop, skip };
+enum class OptimizerKind : std::uint8_t { adamw, accum_adamw, accum_adam };
+enum class EngineKind : std::uint8_t { allreduce, gossip };
+enum class Offload : std::uint8_t { none, host, disk };
+enum class PlanKind : std::uint8_t { manual, automatic };
+enum class GossipClip : std::uint8_t { global, bucket };
 
 struct RunConfig {
   std::string name;  // empty: the config file's name without its ending
   std::string dir = "runs";
   std::int64_t seed = 1337;
-  std::string deterministic = "off";
+  Determinism deterministic = Determinism::off;
   std::filesystem::path path() const { return std::filesystem::path(dir) / name; }
 };
 
 struct DataConfig {
   std::string dir;
-  std::string sampling = "random";
+  Sampling sampling = Sampling::random;
   std::int64_t stride = 0;  // tokens; 0: model.block_size
   double truncate = 1.0;
 };
@@ -42,17 +57,18 @@ struct ModelConfig {
   std::int64_t vocab_size = 0;  // 0: from the data
   double dropout = 0;
   bool bias = true;
-  std::string gelu = "tanh";
+  Gelu gelu = Gelu::tanh;
 };
 
 struct InitConfig {
   std::string from = "scratch";
+  bool resumes() const { return from == "resume"; }
   bool other_data = false;
 };
 
 struct TrainConfig {
-  std::string backend = "cpu";
-  std::string dtype = "float32";
+  BackendKind backend = BackendKind::cpu;
+  DType dtype = DType::f32;
   bool tf32 = false;
   bool graph = true;
   int global_batch = 12;  // sequences
@@ -60,25 +76,25 @@ struct TrainConfig {
   std::int64_t steps = 0;
   std::int64_t epochs = 0;
   double grad_clip = 1.0;
-  std::string recompute = "none";
+  Recompute recompute = Recompute::none;
   int threads = 0;  // per rank; 0: the host's cores / its ranks
   double spike_zscore = 0;
   int spike_window = 128;
-  std::string on_bad_step = "stop";
+  OnBadStep on_bad_step = OnBadStep::stop;
 };
 
 struct OptimConfig {
-  std::string name = "adamw";
+  OptimizerKind name = OptimizerKind::adamw;
   double lr = 6e-4;
   std::array<double, 2> betas = {0.9, 0.95};
   double eps = 1e-8;
   double weight_decay = 0.1;
-  std::string decay = "matrices";
+  Decay decay = Decay::matrices;
   int accum_steps = 1;
 };
 
 struct LrScheduleConfig {
-  std::string name = "cosine";
+  LrShape name = LrShape::cosine;
   std::int64_t warmup_steps = 0;
   double warmup_start = 0;
   std::int64_t decay_steps = 0;
@@ -105,24 +121,24 @@ struct ParallelConfig {
   int tensor = 1;
   bool sequence = false;
   int pipeline = 1;
-  std::string schedule = "1f1b";
+  ScheduleKind schedule = ScheduleKind::one_f_one_b;
   int chunks = 1;
   std::vector<int> stages;  // blocks per range by hand; empty: balanced
-  std::string engine = "allreduce";
+  EngineKind engine = EngineKind::allreduce;
   int zero = 0;
   int replicate = 1;
-  std::string offload = "none";
-  std::string reduce_dtype = "float32";
-  std::string gpu_exchange = "auto";
+  Offload offload = Offload::none;
+  DType reduce_dtype = DType::f32;
+  GpuExchange gpu_exchange = GpuExchange::automatic;
   double timeout = 600;  // seconds
-  std::string plan = "manual";
+  PlanKind plan = PlanKind::manual;
 };
 
 struct GossipConfig {
   std::string topology = "exp";
   int worker_size = 1;
   double bucket_mib = 25;
-  std::string clip = "global";
+  GossipClip clip = GossipClip::global;
   bool continue_from_average = false;
   int local_size = 0;
 };
@@ -185,6 +201,9 @@ std::string to_toml(const Config& config, bool comments = false);
 // defaults) and does not validate; `source` names the file in errors (UserError).
 nlohmann::ordered_json to_json(const Config& config);
 Config config_from_json(const nlohmann::ordered_json& json, std::string_view source);
+
+// The name that a key's choice has in the config: name_of_choice(config, "parallel.offload") = "disk".
+std::string_view name_of_choice(const Config& config, std::string_view key);
 
 struct ConfigDifference {
   std::string key;  // "model.n_layer"

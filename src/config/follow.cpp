@@ -58,7 +58,7 @@ void follow_steps(Config& config, bool from_epochs) {
     schedule.warmup_steps = warmup;
   }
   const auto left = steps - schedule.warmup_steps;
-  if (schedule.name == "wsd" && schedule.decay_steps > left && left >= 0 &&
+  if (schedule.name == LrShape::wsd && schedule.decay_steps > left && left >= 0 &&
       !given(config, "lr_schedule.decay_steps")) {
     const auto decay = std::min(steps / 5, left);
     config.followed.push_back(fmt::format(
@@ -71,7 +71,7 @@ void follow_steps(Config& config, bool from_epochs) {
 void follow_ranks(Config& config, int workers, int data_ranks) {
   const auto& train = config.train;
   if (train.micro_batch == 0 || given(config, "train.micro_batch")) return;
-  if (config.run.deterministic == "layout") return;
+  if (config.run.deterministic == Determinism::layout) return;
   const int sequences = train.global_batch / workers;
   if (train.global_batch % workers != 0 || sequences < data_ranks) return;  // no micro-batch would do
   const int size = largest_micro_batch(sequences, data_ranks, train.micro_batch);

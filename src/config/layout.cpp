@@ -5,7 +5,6 @@
 
 #include "config/follow.h"
 #include "core/error.h"
-#include "parallel/pipeline/stages.h"
 
 namespace shoal {
 namespace {
@@ -14,7 +13,7 @@ namespace {
 int choose_micro_batch(const Config& config, int sequences, int data_ranks) {
   constexpr int kRanksThatAgree = 8, kPerStage = 4;  // then stages wait a fifth of the step
   const int stages = config.parallel.pipeline;
-  const bool exact = config.run.deterministic == "layout";
+  const bool exact = config.run.deterministic == Determinism::layout;
   const std::int64_t wanted = exact        ? kRanksThatAgree
                               : stages > 1 ? std::int64_t{kPerStage} * stages * data_ranks
                                            : data_ranks;
@@ -67,12 +66,6 @@ int workers_on_node(const Config& config, int ranks, int ranks_per_host) {
 }
 
 }  // namespace
-
-DType compute_dtype(const Config& config) {
-  return config.train.dtype == "bfloat16" ? DType::bf16 : DType::f32;
-}
-
-int optimizer_tensors(const Config& config) { return config.optim.accum_steps > 1 ? 3 : 2; }
 
 std::int64_t ranks_of_model(const ParallelConfig& parallel) {
   return static_cast<std::int64_t>(parallel.tensor) * parallel.pipeline;
@@ -149,7 +142,7 @@ void resolve_layout(Config& config, int ranks, int ranks_per_host) {
 }
 
 void check_groups(const Config& config, int data_ranks) {
-  const bool gossip = config.parallel.engine == "gossip";
+  const bool gossip = config.parallel.engine == EngineKind::gossip;
   const auto ranks_text = [](int ranks) {
     return fmt::format("{} data-parallel rank{}", ranks, ranks == 1 ? "" : "s");
   };
@@ -164,138 +157,11 @@ void check_groups(const Config& config, int data_ranks) {
 }
 
 int worker_count(const Config& config) {
-  return config.parallel.engine == "gossip" ? config.parallel.data / config.gossip.worker_size : 1;
+  return config.parallel.engine == EngineKind::gossip ? config.parallel.data / config.gossip.worker_size : 1;
 }
 
 Topology gossip_topology(const Config& config) {
   return find_topology(config.gossip.topology, worker_count(config), config.gossip.local_size);
-}
-
-MeshShape mesh_shape(const Config& config) {
-  const auto& parallel = config.parallel;
-  const int workers = worker_count(config);
-  return {.pipeline = parallel.pipeline,
-          .data = parallel.data / workers,
-          .tensor = parallel.tensor,
-          .workers = workers};
-}
-
-std::string mesh_text(const Config& config) {
-  const auto shape = mesh_shape(config);
-  if (ranks_of_model(config.parallel) == 1 && shape.workers == 1) return "";
-  std::vector<std::string> axes;
-  if (shape.workers > 1) axes.push_back(fmt::format("{} workers", shape.workers));
-  if (shape.pipeline > 1) axes.push_back(fmt::format("{} stages", shape.pipeline));
-  if (shape.data > 1) axes.push_back(fmt::format("{} data", shape.data));
-  if (shape.tensor > 1) axes.push_back(fmt::format("{} tensor", shape.tensor));
-  const bool said = axes.size() == 1 && (shape.pipeline > 1 || shape.workers > 1);  // they are ranks
-  return fmt::format("{}{}{}", fmt::join(axes, " x "), said ? "" : " ranks",
-                     shape.tensor > 1 && config.parallel.sequence ? " with sequence parallelism" : "");
-}
-
-void check_mesh(const Config& config, const GptConfig& model) {
-  const auto part = model_part(config, model, {});
-  const std::int64_t rows = static_cast<std::int64_t>(config.train.micro_batch) * model.block_size;
-  check_tensor_group(model, part.tensor, rows);
-}
-
-std::vector<UnitRange> unit_ranges(const Config& config, const GptConfig& model) {
-  const auto& parallel = config.parallel;
-  const int parts = parallel.pipeline * parallel.chunks;
-  if (parallel.stages.empty()) return balanced_ranges(model, parts);
-  return ranges_by_hand(model, parts, parallel.stages);
-}
-
-std::string stage_text(const Config& config, const GptConfig& model, int stage) {
-  std::vector<std::string> ranges;
-  for (const auto& range : model_part(config, model, {.pipeline = stage}).ranges(model)) {
-    ranges.push_back(describe(range, model));
-  }
-  return fmt::format("{}", fmt::join(ranges, "; "));
-}
-
-ModelPart model_part(const Config& config, const GptConfig& model, const MeshPlace& place) {
-  const auto shape = mesh_shape(config);
-  ModelPart part;
-  part.tensor = {
-      .rank = place.tensor, .size = shape.tensor, .sequence = config.parallel.sequence && shape.tensor > 1};
-  if (shape.pipeline == 1) return part;
-  const auto ranges = unit_ranges(config, model);
-  for (std::size_t k = place.pipeline; k < ranges.size(); k += shape.pipeline)
-    part.chunks.push_back(ranges[k]);
-  return part;
-}
-
-int micro_batches_of_worker(const Config& config) {
-  return config.train.global_batch / config.train.micro_batch / worker_count(config);
-}
-
-namespace {
-
-std::optional<GossipOptions> gossip_options(const Config& config) {
-  if (config.parallel.engine != "gossip") return std::nullopt;
-  return GossipOptions{.topology = gossip_topology(config),
-                       .bucket_bytes = config.gossip.bucket_mib * (1 << 20),
-                       .clip_by_bucket = config.gossip.clip == "bucket"};
-}
-
-Decay decay_of(const OptimConfig& optim) {
-  if (optim.decay == "all") return Decay::all;
-  return optim.decay == "no_embeddings" ? Decay::no_embeddings : Decay::matrices;
-}
-
-}  // namespace
-
-EngineOptions engine_options(const Config& config, const GptConfig& model, const MeshPlace& place) {
-  const auto& optim = config.optim;
-  const auto& parallel = config.parallel;
-  return {.part = model_part(config, model, place),
-          .compute = compute_dtype(config),
-          .adamw = {.beta1 = optim.betas[0],
-                    .beta2 = optim.betas[1],
-                    .eps = optim.eps,
-                    .weight_decay = optim.weight_decay,
-                    .l2 = optim.name == "accum_adam",
-                    .accum_steps = optim.accum_steps},
-          .decay = decay_of(optim),
-          .grad_clip = config.train.grad_clip,
-          .zero = parallel.zero,
-          .replicate = parallel.replicate,
-          .layout_exact = config.run.deterministic == "layout",
-          .micro_batches = micro_batches_of_worker(config),
-          .reduced = parallel.reduce_dtype == "bfloat16" ? DType::bf16 : DType::f32,
-          .offload = parallel.offload == "disk" ? config.run.path() : "",
-          .on_host = config.train.backend == "cuda" && parallel.offload != "none",
-          .gossip = gossip_options(config)};
-}
-
-namespace {
-
-// Of the names in the config's schema.
-Recompute parse_recompute(std::string_view name) {
-  if (name == "gelu") return Recompute::gelu;
-  if (name == "light") return Recompute::light;
-  return name == "block" ? Recompute::block : Recompute::none;
-}
-
-}  // namespace
-
-GpuExchange gpu_exchange(const Config& config) {
-  const auto& name = config.parallel.gpu_exchange;
-  return name == "nccl" ? GpuExchange::nccl : name == "host" ? GpuExchange::host : GpuExchange::automatic;
-}
-
-PipelineOptions pipeline_options(const Config& config, const GptConfig& model, const MeshPlace& place) {
-  const auto shape = mesh_shape(config);
-  const int micro_batches = micro_batches_of_worker(config);
-  return {.batch = {config.train.micro_batch, model.block_size},
-          .compute = compute_dtype(config),
-          .logits = logits_plan(config.train.backend, compute_dtype(config)),
-          .recompute = parse_recompute(config.train.recompute),
-          .part = model_part(config, model, place),
-          .schedule = parse_schedule(config.parallel.schedule),
-          .stages = shape.pipeline,
-          .micro_batches = (micro_batches + shape.data - 1) / shape.data};
 }
 
 }  // namespace shoal

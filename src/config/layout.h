@@ -1,22 +1,13 @@
-// What a config leaves to the number of ranks, and what the engine is told of it.
+// Resolves a config for a number of ranks.
 #pragma once
 
-#include <string>
+#include <cstdint>
 #include <string_view>
-#include <vector>
 
 #include "config/config.h"
 #include "config/topology_file.h"
-#include "parallel/backend_ranks.h"
-#include "parallel/data/data_engine.h"
-#include "parallel/pipeline/pipeline.h"
 
 namespace shoal {
-
-DType compute_dtype(const Config& config);
-// Tensors that the optimizer keeps beside every parameter: moments, and with accum_steps their window's mean
-// gradient.
-int optimizer_tensors(const Config& config);
 
 // Fills in parallel.data and, where they are 0, train.micro_batch and gossip.local_size. Throws UserError,
 // with what would do, when `ranks` is not what the config asks for, so many cannot share a global batch, or
@@ -40,26 +31,9 @@ void check_ranks(const ParallelConfig& parallel, int ranks, std::string_view by 
 // worker.
 void check_groups(const Config& config, int data_ranks);
 
-// --- of a config whose layout is resolved
-
-int worker_count(const Config& config);  // 1 but for gossip
+// Of a config whose layout is resolved. 1 but for gossip.
+int worker_count(const Config& config);
+// A scheme's rounds for that many workers, or a file's, which is read.
 Topology gossip_topology(const Config& config);
-int micro_batches_of_worker(const Config& config);  // in a step
-MeshShape mesh_shape(const Config& config);
-// "2 stages x 4 data x 2 tensor ranks with sequence parallelism"; "" for data ranks alone.
-std::string mesh_text(const Config& config);
-// Throws UserError when this model cannot be spread over the mesh: too few heads, blocks, ...
-void check_mesh(const Config& config, const GptConfig& model);
-
-// The model's ranges of units, in its order: range k is on stage k % stages.
-std::vector<UnitRange> unit_ranges(const Config& config, const GptConfig& model);
-// A stage's units: "embedding, block.0-3".
-std::string stage_text(const Config& config, const GptConfig& model, int stage);
-
-// What a rank has and does. parallel.offload = "disk" goes to nameless files in the run's folder.
-ModelPart model_part(const Config& config, const GptConfig& model, const MeshPlace& place);
-EngineOptions engine_options(const Config& config, const GptConfig& model, const MeshPlace& place = {});
-GpuExchange gpu_exchange(const Config& config);
-PipelineOptions pipeline_options(const Config& config, const GptConfig& model, const MeshPlace& place = {});
 
 }  // namespace shoal

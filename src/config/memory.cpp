@@ -25,42 +25,42 @@ constexpr double kProgramBytes = 24 << 20;
 constexpr double kMpiBytes = 18 << 20;
 
 // Threads of a rank.
-int threads_of(const Config& config, const RankPlaces& ranks) {
-  if (config.train.threads > 0) return config.train.threads;
+int threads_of(const RunPlan& plan, const RankPlaces& ranks) {
+  if (plan.threads > 0) return plan.threads;
   return std::max(1, usable_cores() / ranks.here);
 }
 
-double kernel_scratch(const Config& config, const GptConfig& model, const RankPlaces& ranks,
-                      const TensorPlace& place) {
-  if (config.train.backend == "cuda") {
+double kernel_scratch(const RunPlan& plan, const RankPlaces& ranks, const TensorPlace& place) {
+  const auto& model = plan.model;
+  if (plan.backend == BackendKind::cuda) {
     const std::int64_t heads = local_heads(model, place).count(), T = model.block_size;
-    const bool fused = config.train.dtype == "bfloat16" && model.dropout == 0;
+    const bool fused = plan.engine.compute == DType::bf16 && model.dropout == 0;
     return static_cast<double>(kProductWorkspace) +
-           (fused ? 2.0 * static_cast<double>(attention_piece(config.train.micro_batch, heads, T) * heads *
+           (fused ? 2.0 * static_cast<double>(attention_piece(plan.pipeline.batch.batch, heads, T) * heads *
                                               T * T)
                   : 0);
   }
-  if (config.train.backend != "cpu") return 0;
-  const KernelSizes sizes{.rows = static_cast<std::int64_t>(config.train.micro_batch) * model.block_size,
+  if (plan.backend != BackendKind::cpu) return 0;
+  const KernelSizes sizes{.rows = static_cast<std::int64_t>(plan.pipeline.batch.batch) * model.block_size,
                           .columns = std::max({local_hidden(model, place).count(),
                                                3 * local_heads(model, place).count() * model.head_size(),
                                                std::int64_t{2} * model.n_embd}),
                           .positions = model.block_size,
                           .head_size = model.head_size()};
-  return static_cast<double>(cpu_scratch_bytes(threads_of(config, ranks), sizes));
+  return static_cast<double>(cpu_scratch_bytes(threads_of(plan, ranks), sizes));
 }
 
 // What a rank writes of a checkpoint: parameters and the optimizer's state, each element on one rank.
-double share_of_checkpoint(const Config& config, const GptConfig& model, const ModelPart& part) {
+double share_of_checkpoint(const RunPlan& plan, const ModelPart& part) {
   double elements = 0;
-  const auto units = gpt_units(model, part);
+  const auto units = gpt_units(plan.model, part);
   for (int u = 0; u < static_cast<int>(units.size()); ++u) {
     for (const auto& parameter : units[static_cast<std::size_t>(u)].parameters) {
       if (!owns(part, u, parameter)) continue;
       for (const auto& box : parameter.boxes()) elements += static_cast<double>(box.shape.count());
     }
   }
-  return (1 + optimizer_tensors(config)) * 4 * elements / mesh_shape(config).data;
+  return (1 + plan.optimizer_tensors()) * 4 * elements / plan.mesh.data;
 }
 
 double read_number(const std::string& path) {
@@ -105,12 +105,11 @@ RankPlaces RankPlaces::of(const World& world) {
   return {.all = world.ranks.size(), .here = world.local_size, .threads = world.ranks.name() != "mpi"};
 }
 
-MemoryEstimate estimate_memory(const Config& config, const GptConfig& model, const RankPlaces& ranks,
-                               const MeshPlace& place) {
-  const auto shape = mesh_shape(config);
-  const auto options = pipeline_options(config, model, place);
-  const auto engine = engine_memory(model, engine_options(config, model, place), shape.data);
-  const auto activations = Pipeline::memory(model, options, place.pipeline);
+MemoryEstimate estimate_memory(const RunPlan& plan, const RankPlaces& ranks, const MeshPlace& place) {
+  const auto& shape = plan.mesh;
+  const auto options = plan.pipeline_options(place);
+  const auto engine = engine_memory(plan.model, plan.engine_options(place), shape.data);
+  const auto activations = Pipeline::memory(plan.model, options, place.pipeline);
   const auto rows = static_cast<double>(options.batch.rows());
   MemoryEstimate memory;
   memory.weights = static_cast<double>(engine.weights);
@@ -129,27 +128,26 @@ MemoryEstimate estimate_memory(const Config& config, const GptConfig& model, con
   // and a host copy with predictions for the latter.
   memory.batches =
       rows * 4 * (2 * (static_cast<double>(BatchLoader::kDepth) + options.micro_batches) + 2 + 3);
-  memory.scratch = kernel_scratch(config, model, ranks, options.part.tensor);
+  memory.scratch = kernel_scratch(plan, ranks, options.part.tensor);
   // Also a run without checkpoints on the way saves its end. The writer's buffer is there twice while it
   // grows.
-  const double share = share_of_checkpoint(config, model, options.part);
-  memory.checkpoint =
-      (config.parallel.offload == "disk" ? 0 : share) + 2 * std::min<double>(kChecksumBlock, share);
+  const double share = share_of_checkpoint(plan, options.part);
+  memory.checkpoint = (plan.on_disk() ? 0 : share) + 2 * std::min<double>(kChecksumBlock, share);
   memory.program = kProgramBytes + (ranks.threads ? 0 : kMpiBytes);
-  if (config.train.backend == "cuda") memory.on_gpu = memory.state() + memory.activations() + memory.scratch;
+  if (plan.backend == BackendKind::cuda)
+    memory.on_gpu = memory.state() + memory.activations() + memory.scratch;
   return memory;
 }
 
 namespace {
 
 // Of every stage, in their order, its tensor ranks. Data ranks are alike.
-std::vector<MemoryEstimate> all_estimates(const Config& config, const GptConfig& model,
-                                          const RankPlaces& ranks) {
-  const auto shape = mesh_shape(config);
+std::vector<MemoryEstimate> all_estimates(const RunPlan& plan, const RankPlaces& ranks) {
+  const auto& shape = plan.mesh;
   std::vector<MemoryEstimate> all;
   for (int stage = 0; stage < shape.pipeline; ++stage) {
     for (int tensor = 0; tensor < shape.tensor; ++tensor) {
-      all.push_back(estimate_memory(config, model, ranks, {.pipeline = stage, .data = 0, .tensor = tensor}));
+      all.push_back(estimate_memory(plan, ranks, {.pipeline = stage, .data = 0, .tensor = tensor}));
     }
   }
   return all;
@@ -159,14 +157,13 @@ bool smaller(const MemoryEstimate& a, const MemoryEstimate& b) { return a.total(
 
 }  // namespace
 
-MemoryEstimate estimate_memory(const Config& config, const GptConfig& model, const RankPlaces& ranks) {
-  return std::ranges::max(all_estimates(config, model, ranks), smaller);
+MemoryEstimate estimate_memory(const RunPlan& plan, const RankPlaces& ranks) {
+  return std::ranges::max(all_estimates(plan, ranks), smaller);
 }
 
-std::vector<MemoryEstimate> estimate_stages(const Config& config, const GptConfig& model,
-                                            const RankPlaces& ranks) {
-  const auto all = all_estimates(config, model, ranks);
-  const std::ptrdiff_t tensor = config.parallel.tensor;
+std::vector<MemoryEstimate> estimate_stages(const RunPlan& plan, const RankPlaces& ranks) {
+  const auto all = all_estimates(plan, ranks);
+  const std::ptrdiff_t tensor = plan.mesh.tensor;
   std::vector<MemoryEstimate> stages;
   for (auto first = all.begin(); first != all.end(); first += tensor) {
     stages.push_back(*std::max_element(first, first + tensor, smaller));
@@ -174,9 +171,9 @@ std::vector<MemoryEstimate> estimate_stages(const Config& config, const GptConfi
   return stages;
 }
 
-double host_memory(const Config& config, const GptConfig& model, const RankPlaces& ranks) {
-  const auto shape = mesh_shape(config);
-  const auto all = all_estimates(config, model, ranks);
+double host_memory(const RunPlan& plan, const RankPlaces& ranks) {
+  const auto& shape = plan.mesh;
+  const auto all = all_estimates(plan, ranks);
   double most = 0;
   for (int first = 0; first < shape.ranks(); first += ranks.here) {
     double here = 0;
@@ -204,20 +201,20 @@ double available_memory() {
   return std::max(std::min(available, left_in_control_group()), 0.0);
 }
 
-void check_memory(const Config& config, const GptConfig& model, const RankPlaces& ranks) {
-  const auto need = estimate_memory(config, model, ranks);
-  const double total = host_memory(config, model, ranks), have = available_memory();
+void check_memory(const RunPlan& plan, const RankPlaces& ranks) {
+  const auto need = estimate_memory(plan, ranks);
+  const double total = host_memory(plan, ranks), have = available_memory();
   if (have == 0 || total <= have) return;
   if (need.on_host > 0) {
     fail_user(
         "this run needs {} of the host's memory{} and {} are available: {} pinned for parallel.offload = "
         "\"{}\", {} for checkpoints on each rank; set {}, or choose a smaller model (see shoal size)",
         format_bytes(total), ranks.here > 1 ? fmt::format(" for {} ranks on this host", ranks.here) : "",
-        format_bytes(have), format_bytes(need.on_host), config.parallel.offload,
+        format_bytes(have), format_bytes(need.on_host), plan.on_disk() ? "disk" : "host",
         format_bytes(need.checkpoint),
-        need.on_disk == 0                                         ? "parallel.offload=disk"
-        : mesh_shape(config).data > 1 && config.parallel.zero < 3 ? "parallel.zero=3"
-                                                                  : "more ranks on more hosts");
+        need.on_disk == 0                            ? "parallel.offload=disk"
+        : plan.mesh.data > 1 && plan.engine.zero < 3 ? "parallel.zero=3"
+                                                     : "more ranks on more hosts");
   }
   fail_user(
       "this run needs {} of memory{} and {} are available: {} parameters, gradients and moments, {} "
@@ -225,11 +222,11 @@ void check_memory(const Config& config, const GptConfig& model, const RankPlaces
       "train.recompute=block{}, or choose a smaller model (see shoal size)",
       format_bytes(total), ranks.here > 1 ? fmt::format(" for {} ranks on this host", ranks.here) : "",
       format_bytes(have), format_bytes(need.state()), format_bytes(need.activations()),
-      config.train.micro_batch, config.model.block_size, format_bytes(need.checkpoint),
-      ranks.here == 1                       ? ""
-      : ranks_of_model(config.parallel) > 1 ? " on the rank that needs most"
-                                            : " on each",
-      mesh_shape(config).data > 1 && config.parallel.zero < 3 ? ", set parallel.zero=3" : "");
+      plan.pipeline.batch.batch, plan.model.block_size, format_bytes(need.checkpoint),
+      ranks.here == 1             ? ""
+      : plan.ranks_of_model() > 1 ? " on the rank that needs most"
+                                  : " on each",
+      plan.mesh.data > 1 && plan.engine.zero < 3 ? ", set parallel.zero=3" : "");
 }
 
 }  // namespace shoal

@@ -7,8 +7,7 @@
 #include <vector>
 
 #include "comm/world.h"
-#include "config/layout.h"
-#include "parallel/pipeline/pipeline.h"
+#include "config/plan.h"
 
 namespace shoal {
 
@@ -51,15 +50,13 @@ struct MemoryEstimate {
 };
 
 // The peak of a training run, on the rank at that place of the mesh. Pages of mapped files are not in it: the
-// system takes them back when it needs them. The config's layout must be resolved for so many ranks.
-MemoryEstimate estimate_memory(const Config& config, const GptConfig& model, const RankPlaces& ranks,
-                               const MeshPlace& place);
+// system takes them back when it needs them. The plan is for so many ranks.
+MemoryEstimate estimate_memory(const RunPlan& plan, const RankPlaces& ranks, const MeshPlace& place);
 // The same on the rank that needs most, of all or of each stage.
-MemoryEstimate estimate_memory(const Config& config, const GptConfig& model, const RankPlaces& ranks = {});
-std::vector<MemoryEstimate> estimate_stages(const Config& config, const GptConfig& model,
-                                            const RankPlaces& ranks = {});
+MemoryEstimate estimate_memory(const RunPlan& plan, const RankPlaces& ranks = {});
+std::vector<MemoryEstimate> estimate_stages(const RunPlan& plan, const RankPlaces& ranks = {});
 // Bytes of the host's memory for all ranks on a host, which are neighbours, where they need most.
-double host_memory(const Config& config, const GptConfig& model, const RankPlaces& ranks = {});
+double host_memory(const RunPlan& plan, const RankPlaces& ranks = {});
 
 // Memory that this process may still take: what the system says is available, or less where a control group
 // limits it. 0 when unknown.
@@ -67,6 +64,6 @@ double available_memory();
 
 // Throws UserError, with what is needed by category, what is available and what to change, when the ranks on
 // this host cannot fit.
-void check_memory(const Config& config, const GptConfig& model, const RankPlaces& ranks = {});
+void check_memory(const RunPlan& plan, const RankPlaces& ranks = {});
 
 }  // namespace shoal

@@ -54,6 +54,12 @@ std::optional<std::string> start_without_checkpoint(std::string_view from) {
   return from.starts_with(kAuto) ? std::optional<std::string>(from.substr(kAuto.size())) : std::nullopt;
 }
 
+std::optional<fs::path> checkpoint_folder(std::string_view from) {
+  constexpr std::string_view kCheckpoint = "checkpoint:";
+  if (!from.starts_with(kCheckpoint)) return std::nullopt;
+  return fs::path(from.substr(kCheckpoint.size()));
+}
+
 std::optional<fs::path> hugging_face_folder(std::string_view from) {
   if (const auto otherwise = start_without_checkpoint(from)) return hugging_face_folder(*otherwise);
   if (!from.starts_with(kHuggingFace)) return std::nullopt;

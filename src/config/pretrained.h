@@ -14,6 +14,8 @@ namespace shoal {
 
 // FROM of a value "auto:FROM" of init.from, "scratch" of "auto"; nothing for other values.
 std::optional<std::string> start_without_checkpoint(std::string_view from);
+// DIR, when a value of init.from is "checkpoint:DIR".
+std::optional<std::filesystem::path> checkpoint_folder(std::string_view from);
 // DIR, when a value of init.from is "hf:DIR" or "auto:hf:DIR".
 std::optional<std::filesystem::path> hugging_face_folder(std::string_view from);
 

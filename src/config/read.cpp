@@ -335,7 +335,7 @@ GptConfig to_gpt_config(const ModelConfig& model) {
           .vocab_size = model.vocab_size,
           .dropout = model.dropout,
           .bias = model.bias,
-          .gelu = model.gelu == "erf" ? Gelu::erf : Gelu::tanh};
+          .gelu = model.gelu};
 }
 
 }  // namespace shoal

@@ -1,6 +1,7 @@
 #include "config/schema.h"
 
 #include <array>
+#include <type_traits>
 #include <utility>
 
 #include "parallel/gossip/topology_schemes.h"
@@ -10,13 +11,19 @@ namespace {
 
 template <auto Section, auto Member>
 FieldRef at(Config& config) {
-  return &((config.*Section).*Member);
+  auto* member = &((config.*Section).*Member);
+  if constexpr (std::is_enum_v<std::remove_pointer_t<decltype(member)>>) {
+    static_assert(sizeof *member == 1);
+    return Choice{reinterpret_cast<unsigned char*>(member)};
+  } else {
+    return member;
+  }
 }
 
 template <auto Section, auto Member>
 Field plain(std::string_view name, std::string_view doc) {
   const auto dot = name.find('.');
-  return {name.substr(0, dot), name.substr(dot + 1), at<Section, Member>, {}, {}, "", doc};
+  return {name.substr(0, dot), name.substr(dot + 1), at<Section, Member>, {}, {}, {}, "", doc};
 }
 
 template <auto Section, auto Member>
@@ -27,10 +34,24 @@ Field number(std::string_view name, Bounds bounds, std::string_view unit, std::s
   return field;
 }
 
+// Text with some choices.
 template <auto Section, auto Member>
-Field choice(std::string_view name, std::vector<std::string_view> choices, std::string_view doc) {
+Field text(std::string_view name, std::vector<std::string_view> choices, std::string_view doc) {
   Field field = plain<Section, Member>(name, doc);
   field.choices = std::move(choices);
+  return field;
+}
+
+// An enum whose enumerators have these names.
+template <typename E>
+using Names = std::initializer_list<std::pair<std::string_view, E>>;
+template <auto Section, auto Member, typename E>
+Field choice(std::string_view name, Names<E> choices, std::string_view doc) {
+  Field field = plain<Section, Member>(name, doc);
+  for (const auto& [choice, value] : choices) {
+    field.choices.push_back(choice);
+    field.numbers.push_back(static_cast<unsigned char>(value));
+  }
   return field;
 }
 
@@ -76,8 +97,8 @@ std::vector<Field> make_fields() {
       plain<&C::run, &Run::dir>("run.dir", "Folder that holds the runs."),
       number<&C::run, &Run::seed>("run.seed", at_least(0), "",
                                   "Seed of everything random: initial parameters, batches, dropout."),
-      choice<&C::run, &Run::deterministic>(
-          "run.deterministic", {"off", "layout"},
+      choice<&C::run, &Run::deterministic, Determinism>(
+          "run.deterministic", {{"off", Determinism::off}, {"layout", Determinism::layout}},
           "off: a run repeats exactly on the same layout. layout: gradients are summed in one fixed "
           "order, so that any number of ranks gives the same bits (a little slower)."),
 
@@ -85,8 +106,8 @@ std::vector<Field> make_fields() {
           "data.dir",
           "Folder made by `shoal prepare`: train.bin, val.bin, meta.json. Or one with the "
           "token files of llm.c or nanoGPT, as they are."),
-      choice<&C::data, &Data::sampling>(
-          "data.sampling", {"random", "epochs"},
+      choice<&C::data, &Data::sampling, Sampling>(
+          "data.sampling", {{"random", Sampling::random}, {"epochs", Sampling::epochs}},
           "random: each sequence starts anywhere, with replacement. epochs: every sequence once per "
           "epoch, shuffled."),
       number<&C::data, &Data::stride>(
@@ -97,7 +118,7 @@ std::vector<Field> make_fields() {
       number<&C::data, &Data::truncate>("data.truncate", kShare, "",
                                         "Use only this share of the training tokens, from the start."),
 
-      choice<&C::model, &Model::preset>(
+      text<&C::model, &Model::preset>(
           "model.preset", preset_names(),
           "A known size: sets n_layer, n_head and n_embd. Sizes that are set explicitly override it."),
       number<&C::model, &Model::n_layer>("model.n_layer", between(1, 1000), "blocks", "Transformer blocks."),
@@ -113,11 +134,11 @@ std::vector<Field> make_fields() {
           "model.dropout", kFraction, "",
           "Probability of dropping an activation (embedding, attention, residual)."),
       plain<&C::model, &Model::bias>("model.bias", "Biases in linear layers and LayerNorms (GPT-2: true)."),
-      choice<&C::model, &Model::gelu>(
-          "model.gelu", {"tanh", "erf"},
+      choice<&C::model, &Model::gelu, Gelu>(
+          "model.gelu", {{"tanh", Gelu::tanh}, {"erf", Gelu::erf}},
           "tanh: the approximation of OpenAI's GPT-2 weights. erf: exact, as nanoGPT."),
 
-      choice<&C::init, &InitConfig::from>(
+      text<&C::init, &InitConfig::from>(
           "init.from",
           {"scratch", "resume", "auto", "checkpoint:DIR", "hf:DIR", "auto:checkpoint:DIR", "auto:hf:DIR"},
           "scratch: new parameters. resume: go on from this run's latest checkpoint. checkpoint:DIR: "
@@ -129,13 +150,14 @@ std::vector<Field> make_fields() {
           "init.other_data",
           "Resume although the data are not those that the checkpoint was trained on. Holds for one start."),
 
-      choice<&C::train, &Train::backend>(
-          "train.backend", {"cpu", "cuda", "reference"},
+      choice<&C::train, &Train::backend, BackendKind>(
+          "train.backend",
+          {{"cpu", BackendKind::cpu}, {"cuda", BackendKind::cuda}, {"reference", BackendKind::reference}},
           "Hardware and kernels that compute. cpu: all cores of the host. cuda: one NVIDIA GPU for each "
           "rank; the ranks of a host take its GPUs in turn. reference: plain loops, slow, which the tests "
           "compare the others with."),
-      choice<&C::train, &Train::dtype>(
-          "train.dtype", {"float32", "bfloat16"},
+      choice<&C::train, &Train::dtype, DType>(
+          "train.dtype", {{"float32", DType::f32}, {"bfloat16", DType::bf16}},
           "Type of the matrix products. bfloat16 keeps float32 master weights, moments and gradient sums."),
       plain<&C::train, &Train::tf32>(
           "train.tf32",
@@ -160,8 +182,12 @@ std::vector<Field> make_fields() {
       number<&C::train, &Train::grad_clip>(
           "train.grad_clip", at_least(0), "",
           "Largest norm of the whole gradient; a larger gradient is scaled down to it. 0: off."),
-      choice<&C::train, &Train::recompute>(
-          "train.recompute", {"none", "gelu", "light", "block"},
+      choice<&C::train, &Train::recompute, Recompute>(
+          "train.recompute",
+          {{"none", Recompute::none},
+           {"gelu", Recompute::gelu},
+           {"light", Recompute::light},
+           {"block", Recompute::block}},
           "Activations that the backward pass recomputes instead of keeping them for every block. gelu: the "
           "output of GELU, the largest one. light: also the outputs of the norms. Both cost little. block: "
           "everything but a block's input: far less memory, a third more work. The run is the same to the "
@@ -176,12 +202,16 @@ std::vector<Field> make_fields() {
           "step. 0: off."),
       number<&C::train, &Train::spike_window>("train.spike_window", between(8, 1 << 20), "steps",
                                               "Number of past losses that spike_zscore compares with."),
-      choice<&C::train, &Train::on_bad_step>("train.on_bad_step", {"stop", "skip"},
-                                             "Reaction to a loss or gradient that is not finite, or to a "
-                                             "spike. stop: end the run. skip: leave out that update."),
+      choice<&C::train, &Train::on_bad_step, OnBadStep>(
+          "train.on_bad_step", {{"stop", OnBadStep::stop}, {"skip", OnBadStep::skip}},
+          "Reaction to a loss or gradient that is not finite, or to a "
+          "spike. stop: end the run. skip: leave out that update."),
 
-      choice<&C::optim, &Optim::name>(
-          "optim.name", {"adamw", "accum_adamw", "accum_adam"},
+      choice<&C::optim, &Optim::name, OptimizerKind>(
+          "optim.name",
+          {{"adamw", OptimizerKind::adamw},
+           {"accum_adamw", OptimizerKind::accum_adamw},
+           {"accum_adam", OptimizerKind::accum_adam}},
           "Optimizer. accum_*: parameters move at every step, moments are committed once per accum_steps. "
           "accum_adam adds the weight decay to the gradient (L2)."),
       number<&C::optim, &Optim::lr>("optim.lr", above(0), "", "Peak learning rate."),
@@ -190,16 +220,21 @@ std::vector<Field> make_fields() {
       number<&C::optim, &Optim::eps>("optim.eps", above(0), "", "Added to the denominator of the update."),
       number<&C::optim, &Optim::weight_decay>("optim.weight_decay", at_least(0), "",
                                               "Weight decay of the parameters that optim.decay names."),
-      choice<&C::optim, &Optim::decay>(
-          "optim.decay", {"matrices", "all", "no_embeddings"},
+      choice<&C::optim, &Optim::decay, Decay>(
+          "optim.decay",
+          {{"matrices", Decay::matrices}, {"all", Decay::all}, {"no_embeddings", Decay::no_embeddings}},
           "Parameters that weight_decay applies to. matrices: tensors of two or more dimensions. all: every "
           "parameter, biases and norms too. no_embeddings: matrices without the embeddings of tokens and "
           "positions."),
       number<&C::optim, &Optim::accum_steps>("optim.accum_steps", at_least(1), "steps",
                                              "Steps per commit of the moments (accum_adamw, accum_adam)."),
 
-      choice<&C::lr_schedule, &Lr::name>(
-          "lr_schedule.name", {"cosine", "linear", "constant", "wsd"},
+      choice<&C::lr_schedule, &Lr::name, LrShape>(
+          "lr_schedule.name",
+          {{"cosine", LrShape::cosine},
+           {"linear", LrShape::linear},
+           {"constant", LrShape::constant},
+           {"wsd", LrShape::wsd}},
           "Shape after the warmup. wsd: constant, then decay over the last decay_steps."),
       number<&C::lr_schedule, &Lr::warmup_steps>("lr_schedule.warmup_steps", at_least(0), "steps",
                                                  "Steps over which the learning rate rises to optim.lr."),
@@ -263,8 +298,11 @@ std::vector<Field> make_fields() {
       number<&C::parallel, &Par::pipeline>(
           "parallel.pipeline", between(1, 1000), "stages",
           "Pipeline stages. Each holds a range of blocks and passes micro-batches on to the next."),
-      choice<&C::parallel, &Par::schedule>(
-          "parallel.schedule", {"gpipe", "1f1b", "interleaved", "zero_bubble"},
+      choice<&C::parallel, &Par::schedule, ScheduleKind>(
+          "parallel.schedule",
+          {{"gpipe", ScheduleKind::gpipe},
+           {"1f1b", ScheduleKind::one_f_one_b},
+           {"interleaved", ScheduleKind::interleaved}},
           "Order of a pipeline's forward and backward passes. gpipe: all forward passes, then all backward "
           "passes; 1f1b: in turn, with fewer activations; interleaved: 1f1b with several chunks per rank, "
           "which waits less and sends more. `shoal schedule` draws it."),
@@ -275,8 +313,8 @@ std::vector<Field> make_fields() {
                                          "Blocks in each of the pipeline * chunks ranges of the model, e.g. "
                                          "[5, 4, 3]; range k is on pipeline rank k mod pipeline. Empty: "
                                          "ranges balanced by their cost (`shoal schedule` prints them)."),
-      choice<&C::parallel, &Par::engine>(
-          "parallel.engine", {"allreduce", "gossip"},
+      choice<&C::parallel, &Par::engine, EngineKind>(
+          "parallel.engine", {{"allreduce", EngineKind::allreduce}, {"gossip", EngineKind::gossip}},
           "How data-parallel ranks agree: all-reduce of gradients, or averaging with neighbours."),
       number<&C::parallel, &Par::zero>("parallel.zero", between(0, 3), "",
                                        "ZeRO stage: state that is sharded over the data ranks. 1: optimizer "
@@ -285,25 +323,27 @@ std::vector<Field> make_fields() {
           "parallel.replicate", at_least(1), "groups",
           "Number of groups of data ranks that each hold a full copy (ZeRO inside a group, all-reduce "
           "between groups). Must divide the data ranks."),
-      choice<&C::parallel, &Par::offload>(
-          "parallel.offload", {"none", "host", "disk"},
+      choice<&C::parallel, &Par::offload, Offload>(
+          "parallel.offload", {{"none", Offload::none}, {"host", Offload::host}, {"disk", Offload::disk}},
           "Storage of master weights and moments, from zero = 2 on also of gradients, with zero = 3 also of "
           "parameters. none: the backend's memory. host: the host's memory (the same for the cpu backend). "
           "disk: memory-mapped files in the run's folder. A GPU receives them piece by piece."),
-      choice<&C::parallel, &Par::reduce_dtype>(
-          "parallel.reduce_dtype", {"float32", "bfloat16"},
+      choice<&C::parallel, &Par::reduce_dtype, DType>(
+          "parallel.reduce_dtype", {{"float32", DType::f32}, {"bfloat16", DType::bf16}},
           "Type in which gradients are sent between ranks; they are added in float32."),
-      choice<&C::parallel, &Par::gpu_exchange>(
-          "parallel.gpu_exchange", {"auto", "nccl", "host"},
+      choice<&C::parallel, &Par::gpu_exchange, GpuExchange>(
+          "parallel.gpu_exchange",
+          {{"auto", GpuExchange::automatic}, {"nccl", GpuExchange::nccl}, {"host", GpuExchange::host}},
           "Path of data in GPU memory between ranks. nccl: from GPU to GPU, which needs a GPU for every "
           "rank. host: through the host's memory. auto: nccl if it is available."),
       number<&C::parallel, &Par::timeout>(
           "parallel.timeout", above(0), "seconds",
           "A collective that takes longer ends the run; the error names the ranks that did not arrive."),
-      choice<&C::parallel, &Par::plan>("parallel.plan", {"manual", "auto"},
-                                       "auto: the planner chooses the layout."),
+      choice<&C::parallel, &Par::plan, PlanKind>(
+          "parallel.plan", {{"manual", PlanKind::manual}, {"auto", PlanKind::automatic}},
+          "auto: the planner chooses the layout."),
 
-      choice<&C::gossip, &Gossip::topology>(
+      text<&C::gossip, &Gossip::topology>(
           "gossip.topology", topology_choices(),
           "Groups of workers that average in each round (`shoal gossip topology` prints them)."),
       number<&C::gossip, &Gossip::worker_size>(
@@ -313,8 +353,8 @@ std::vector<Field> make_fields() {
       number<&C::gossip, &Gossip::bucket_mib>("gossip.bucket_mib", above(0), "MiB",
                                               "Size of a bucket of parameters that are averaged together: "
                                               "neighbouring blocks up to this size, or one larger block."),
-      choice<&C::gossip, &Gossip::clip>(
-          "gossip.clip", {"global", "bucket"},
+      choice<&C::gossip, &Gossip::clip, GossipClip>(
+          "gossip.clip", {{"global", GossipClip::global}, {"bucket", GossipClip::bucket}},
           "global: clip by the norm of the worker's whole gradient, and update at the end of the backward "
           "pass. bucket: clip every bucket by its own norm, and update and send it while the backward pass "
           "goes on."),

@@ -12,9 +12,14 @@
 
 namespace shoal {
 
+// An enum member of a config, which has one byte, as its number.
+struct Choice {
+  unsigned char* number;
+};
+
 // Points at a key's member in a config.
 using FieldRef = std::variant<bool*, int*, std::int64_t*, double*, std::string*, std::array<double, 2>*,
-                              std::vector<int>*>;
+                              std::vector<int>*, Choice>;
 
 // A value as it came from a file or an argument, before it is checked against its key.
 struct NotAValue {
@@ -35,8 +40,11 @@ struct Field {
   std::string_view section;
   std::string_view key;
   FieldRef (*ref)(Config&);
-  Bounds bounds;                          // numbers, and each number of a list
-  std::vector<std::string_view> choices;  // text; "name:X" stands for any text that begins with "name:"
+  Bounds bounds;  // numbers, and each number of a list
+  // Allowed names. For text, "name:X" stands for any text that begins with "name:"; for an enum, name i
+  // stands for numbers[i].
+  std::vector<std::string_view> choices;
+  std::vector<unsigned char> numbers;
   std::string_view unit;
   std::string_view doc;
 
@@ -44,6 +52,7 @@ struct Field {
   std::string_view type() const;                  // "integer", "number", ...
   std::string allowed() const;                    // "at least 0", "one of ...", or "" where anything goes
   std::string value(const Config& config) const;  // as TOML
+  std::string_view name_of(Choice choice) const;
 };
 
 std::span<const Field> config_fields();

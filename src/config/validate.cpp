@@ -1,5 +1,4 @@
 // Rules between keys, and what this build cannot do yet.
-#include <array>
 #include <numeric>
 
 #include "config/schema.h"
@@ -8,17 +7,6 @@
 
 namespace shoal {
 namespace {
-
-// What is planned but not built. A line goes when its feature comes.
-struct NotYet {
-  std::string_view key;
-  std::string_view value;  // a text, or the beginning of one; empty: everything but the default
-  std::string_view what;
-};
-constexpr std::array kNotYet = {
-    NotYet{"parallel.schedule", "zero_bubble", "this schedule"},
-    NotYet{"parallel.plan", "", "the planner"},
-};
 
 class Rules {
  public:
@@ -46,23 +34,18 @@ class Rules {
   }
 
   void check_not_yet() const {
-    static const Config defaults;
-    for (const auto& [key, value, what] : kNotYet) {
-      const auto* field = find_field(key);
-      const auto now = field->value(config_), usual = field->value(defaults);
-      if (value.empty() ? now != usual : now.starts_with("\"" + std::string(value))) {
-        fail_user("{}: {} is not in this build yet; leave it at {} = {}", say(key), what, key, usual);
-      }
-    }
+    if (config_.parallel.plan == PlanKind::manual) return;
+    fail_user("{}: the planner is not in this build yet; leave it at parallel.plan = \"manual\"",
+              say("parallel.plan"));
   }
 
   void check_backend() const {
-    const bool cuda = config_.train.backend == "cuda";
+    const bool cuda = config_.train.backend == BackendKind::cuda;
     if (config_.train.tf32 && !cuda) {
       fail_user("{} needs tensor cores, which {} does not use; leave it out", say("train.tf32"),
                 say("train.backend"));
     }
-    if (config_.parallel.gpu_exchange != "auto" && !cuda) {
+    if (config_.parallel.gpu_exchange != GpuExchange::automatic && !cuda) {
       fail_user("{} needs GPUs, which {} does not use; leave it out", say("parallel.gpu_exchange"),
                 say("train.backend"));
     }
@@ -107,17 +90,17 @@ class Rules {
       fail_user("{} and {} both set the length of the run; give one of them", say("train.steps"),
                 say("train.epochs"));
     }
-    if (train.epochs != 0 && config_.data.sampling == "random") {
+    if (train.epochs != 0 && config_.data.sampling == Sampling::random) {
       fail_user("{} needs data.sampling = \"epochs\": random sampling has no epochs; or give train.steps",
                 say("train.epochs"));
     }
-    if (config_.data.stride != 0 && config_.data.sampling == "random") {
+    if (config_.data.stride != 0 && config_.data.sampling == Sampling::random) {
       fail_user("{} needs data.sampling = \"epochs\": with random sampling, sequences start anywhere",
                 say("data.stride"));
     }
     for (const auto* section : {"eval", "checkpoint"}) {
       const auto key = fmt::format("{}.epochs", section);
-      if (find_field(key)->value(config_) == "0" || config_.data.sampling != "random") continue;
+      if (find_field(key)->value(config_) == "0" || config_.data.sampling != Sampling::random) continue;
       fail_user("{} needs data.sampling = \"epochs\": random sampling has no epochs; or give {}.interval",
                 say(key), section);
     }
@@ -142,7 +125,7 @@ class Rules {
     const auto& optim = config_.optim;
     const auto& lr = config_.lr_schedule;
     const auto steps = config_.train.steps;
-    if (optim.name == "adamw" && optim.accum_steps != 1) {
+    if (optim.name == OptimizerKind::adamw && optim.accum_steps != 1) {
       fail_user("{} has no meaning for optim.name = \"adamw\"; leave it out, or use accum_adamw",
                 say("optim.accum_steps"));
     }
@@ -154,7 +137,7 @@ class Rules {
       fail_user("{} is longer than the run, {}; lower it", say("lr_schedule.warmup_steps"),
                 say("train.steps"));
     }
-    if (lr.name == "constant") {
+    if (lr.name == LrShape::constant) {
       for (const auto* key : {"lr_schedule.decay_steps", "lr_schedule.min_lr"}) {
         const auto* field = find_field(key);
         if (field->value(config_) == field->value(Config{})) continue;
@@ -162,7 +145,7 @@ class Rules {
             "{} has no meaning for lr_schedule.name = \"constant\"; leave it out, or choose another schedule",
             say(key));
       }
-    } else if (lr.name == "wsd") {
+    } else if (lr.name == LrShape::wsd) {
       if (steps > 0 && lr.warmup_steps + lr.decay_steps > steps) {
         fail_user("{} and {} are together longer than the run, {}", say("lr_schedule.warmup_steps"),
                   say("lr_schedule.decay_steps"), say("train.steps"));
@@ -187,7 +170,7 @@ class Rules {
 
   void check_gossip() const {
     const auto& parallel = config_.parallel;
-    if (parallel.engine != "gossip") return;
+    if (parallel.engine != EngineKind::gossip) return;
     const int size = config_.gossip.worker_size;
     if (parallel.zero > 0 && size == 1) {
       fail_user("{} shards over the ranks of a worker, but {} has one; raise it, or set parallel.zero=0",
@@ -201,7 +184,7 @@ class Rules {
       fail_user("{} does not divide {}; workers are of one size", say("gossip.worker_size"),
                 say("parallel.data"));
     }
-    if (config_.gossip.clip == "bucket") check_clip_by_bucket();
+    if (config_.gossip.clip == GossipClip::bucket) check_clip_by_bucket();
   }
 
   // Buckets are updated before the backward pass is over.
@@ -225,7 +208,7 @@ class Rules {
 
   void check_pipeline() const {
     const int stages = config_.parallel.pipeline, chunks = config_.parallel.chunks;
-    const bool interleaved = config_.parallel.schedule == "interleaved";
+    const bool interleaved = config_.parallel.schedule == ScheduleKind::interleaved;
     if (chunks > 1 && !interleaved) {
       fail_user("{} needs parallel.schedule = \"interleaved\": {} has one chunk per rank",
                 say("parallel.chunks"), say("parallel.schedule"));

@@ -150,7 +150,8 @@ std::string_view Field::type() const {
                                [](double*) { return std::string_view("a number"); },
                                [](std::string*) { return std::string_view("text"); },
                                [](std::array<double, 2>*) { return std::string_view("a list of 2 numbers"); },
-                               [](std::vector<int>*) { return std::string_view("a list of integers"); }},
+                               [](std::vector<int>*) { return std::string_view("a list of integers"); },
+                               [](Choice) { return std::string_view("text"); }},
                     ref(config));
 }
 
@@ -171,8 +172,20 @@ std::string Field::value(const Config& config) const {
                  [](const std::string* text) { return toml_string(*text); },
                  [](const std::array<double, 2>* list) { return toml_list(*list); },
                  [](const std::vector<int>* list) { return fmt::format("[{}]", fmt::join(*list, ", ")); },
+                 [&](Choice choice) { return toml_string(name_of(choice)); },
                  [](const auto* integer) { return std::to_string(*integer); }},
       ref(copy));
+}
+
+std::string_view Field::name_of(Choice choice) const {
+  const auto found = std::ranges::find(numbers, *choice.number);
+  return choices[static_cast<std::size_t>(found - numbers.begin())];
+}
+
+std::string_view name_of_choice(const Config& config, std::string_view key) {
+  const auto* field = find_field(key);
+  Config copy = config;
+  return field->name_of(std::get<Choice>(field->ref(copy)));
 }
 
 void assign(const Field& field, Config& config, const RawValue& value, std::string_view where) {
@@ -198,6 +211,12 @@ void assign(const Field& field, Config& config, const RawValue& value, std::stri
                    const auto* text = std::get_if<std::string>(&value);
                    if (!text) refuse(field, value, where);
                    *member = check_text(field, *text, where);
+                 },
+                 [&](Choice choice) {
+                   const auto* text = std::get_if<std::string>(&value);
+                   if (!text) refuse(field, value, where);
+                   const auto found = std::ranges::find(field.choices, check_text(field, *text, where));
+                   *choice.number = field.numbers[static_cast<std::size_t>(found - field.choices.begin())];
                  },
                  [&](std::array<double, 2>* member) {
                    const auto* list = std::get_if<std::vector<double>>(&value);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <type_traits>
 
 #include "config/schema.h"
 #include "core/error.h"
@@ -30,7 +31,14 @@ std::string explain(const Field& field) {
 }
 
 nlohmann::ordered_json json_value(const Field& field, Config& config) {
-  return std::visit([](const auto* member) { return nlohmann::ordered_json(*member); }, field.ref(config));
+  const auto member = field.ref(config);
+  if (const auto* choice = std::get_if<Choice>(&member)) return field.name_of(*choice);
+  return std::visit(
+      [](const auto& value) -> nlohmann::ordered_json {
+        if constexpr (std::is_pointer_v<std::remove_cvref_t<decltype(value)>>) return *value;
+        return {};
+      },
+      member);
 }
 
 }  // namespace

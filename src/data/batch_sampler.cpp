@@ -21,17 +21,12 @@ void copy_window(const TokenFile& file, std::int64_t start, std::int64_t length,
 void require(const TokenFile& file, std::int64_t block_size, std::int64_t tokens) {
   assert(block_size >= 1);
   if (file.size() >= tokens) return;
-  fail_user("{}: has {} tokens, but model.block_size = {} needs at least {}; use more text or a smaller block",
-            file.path().string(), with_commas(file.size()), block_size, with_commas(tokens));
+  fail_user(
+      "{}: has {} tokens, but model.block_size = {} needs at least {}; use more text or a smaller block",
+      file.path().string(), with_commas(file.size()), block_size, with_commas(tokens));
 }
 
 }  // namespace
-
-Sampling parse_sampling(std::string_view name) {
-  if (name == "random") return Sampling::random;
-  if (name == "epochs") return Sampling::epochs;
-  fail_user("data.sampling = \"{}\": must be \"random\" or \"epochs\"", name);
-}
 
 std::int64_t count_windows(std::int64_t tokens, std::int64_t block_size, std::int64_t stride) {
   assert(block_size >= 1 && stride >= 0);

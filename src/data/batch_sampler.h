@@ -3,19 +3,12 @@
 #pragma once
 
 #include <cstdint>
-#include <string_view>
 
 #include "core/philox.h"
+#include "data/sampling.h"
 #include "data/token_file.h"
 
 namespace shoal {
-
-enum class Sampling : std::uint8_t {
-  random,  // windows that start anywhere, with replacement, as nanoGPT
-  epochs,  // windows at a fixed stride, each once per epoch, in another order every epoch
-};
-
-Sampling parse_sampling(std::string_view name);  // "random" | "epochs"; throws UserError
 
 // Windows of block_size tokens and one more, starting every `stride` tokens, that fit into `tokens` tokens:
 // the samples of one epoch. A stride of 0 means block_size, so that windows share no target. A rest that is

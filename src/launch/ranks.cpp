@@ -9,7 +9,6 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "ops/cuda/cuda.h"
-#include "ops/make_backend.h"
 
 namespace shoal {
 namespace {
@@ -20,10 +19,10 @@ std::string count(int ranks) { return ranks == 1 ? "1 rank" : fmt::format("{} ra
 
 // As many as whole models, or workers of gossip, need.
 int ranks_for_all(const Config& config) {
-  const bool gpus = config.train.backend == "cuda";
+  const bool gpus = config.train.backend == BackendKind::cuda;
   const auto all = gpus ? std::ssize(cuda_devices()) : usable_cores();
-  const std::int64_t unit =
-      (config.parallel.engine == "gossip" ? config.gossip.worker_size : 1) * ranks_of_model(config.parallel);
+  const std::int64_t unit = (config.parallel.engine == EngineKind::gossip ? config.gossip.worker_size : 1) *
+                            ranks_of_model(config.parallel);
   return static_cast<int>(std::max(all / unit, std::int64_t{1}) * unit);
 }
 
@@ -42,18 +41,10 @@ int ranks_to_start(const Config& config, int asked, const Launch& launch) {
     return started;
   }
   const std::int64_t wanted =
-      std::max(parallel.data, config.parallel.engine == "gossip" ? config.gossip.worker_size : 1) *
+      std::max(parallel.data, config.parallel.engine == EngineKind::gossip ? config.gossip.worker_size : 1) *
       ranks_of_model(parallel);
   if (wanted > std::numeric_limits<int>::max()) fail_user("[parallel] asks for {} ranks, too many", wanted);
   return static_cast<int>(wanted);
-}
-
-BackendOptions backend_options(const Config& config, const World& world) {
-  return {.threads = config.train.threads > 0 ? config.train.threads : world.cores,
-          .local_rank = world.local_rank,
-          .tf32 = config.train.tf32,
-          // Ranks may be on hosts that share no cache, and another run's would have chosen otherwise.
-          .tune = config.run.deterministic != "layout"};
 }
 
 void with_ranks(int asked, const std::function<Config()>& load,

@@ -5,7 +5,6 @@
 
 #include "comm/world.h"
 #include "config/config.h"
-#include "ops/make_backend.h"
 
 namespace shoal {
 
@@ -21,8 +20,5 @@ void with_ranks(int asked, const std::function<Config()>& load,
 
 // What the above would start.
 int ranks_to_start(const Config& config, int asked, const Launch& launch);
-
-// train.threads, or this rank's share of its host's cores.
-BackendOptions backend_options(const Config& config, const World& world);
 
 }  // namespace shoal

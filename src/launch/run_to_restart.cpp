@@ -64,7 +64,7 @@ std::string RunToRestart::objection_to(int ranks, int ranks_per_host) const {
 }
 
 int RunToRestart::ranks_of_worker() const {
-  if (config_.parallel.engine != "gossip") return 0;
+  if (config_.parallel.engine != EngineKind::gossip) return 0;
   return static_cast<int>(config_.gossip.worker_size * ranks_of_model(config_.parallel));
 }
 

@@ -8,6 +8,7 @@
 #pragma once
 
 #include "model/arena.h"
+#include "model/recompute.h"
 #include "model/tensor_group.h"
 #include "model/unit_store.h"
 
@@ -43,14 +44,6 @@ struct LayerContext {
 };
 
 Shape stream_shape(const GptConfig& config, const BatchShape& shape, const TensorPlace& place);
-
-// What of a block is made again in the backward pass, with the same bits, in memory that all blocks share.
-enum class Recompute : std::uint8_t {
-  none,
-  gelu,   // the MLP's activations after GELU, from those before
-  light,  // and the norms' outputs, from the stream
-  block,  // all, from the block's input
-};
 
 // What a block keeps of a micro-batch for its backward pass. x is the compute type.
 struct BlockActivations {

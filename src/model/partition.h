@@ -40,6 +40,8 @@ struct ModelPart {
   std::vector<UnitRange>
       chunks;  // this pipeline rank's, in the order of the model; empty: one with all units
 
+  bool operator==(const ModelPart&) const = default;
+
   std::vector<UnitRange> ranges(const GptConfig& config) const;  // the chunks, or the whole model
   // Whether this pipeline rank computes the unit, and whether it has its parameters: where the head is, the
   // embedding's are too, since they share a matrix.

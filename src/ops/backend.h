@@ -275,7 +275,7 @@ struct LogitsPlan {
   // Made at a time, about: so many that the embedding's gradient, which is read and written once each time,
   // costs little beside the products.
   std::int64_t elements = std::int64_t{32} << 20;
+  bool operator==(const LogitsPlan&) const = default;
 };
-LogitsPlan logits_plan(std::string_view backend, DType compute);
 
 }  // namespace shoal

@@ -5,16 +5,32 @@
 
 namespace shoal {
 
-std::unique_ptr<Backend> make_backend(std::string_view name, const BackendOptions& options) {
-  if (name == "cpu") return make_cpu_backend(options.threads);
-  if (name == "reference") return make_reference_backend();
-  if (name == "cuda") {
-    return make_cuda_backend({.device = options.local_rank,
-                              .tf32 = options.tf32,
-                              .tune = options.tune,
-                              .choices = options.tune ? cuda_choices_folder() : ""});
+std::optional<BackendKind> backend_kind(std::string_view name) {
+  if (name == "cpu") return BackendKind::cpu;
+  if (name == "cuda") return BackendKind::cuda;
+  if (name == "reference") return BackendKind::reference;
+  return std::nullopt;
+}
+
+LogitsPlan logits_plan(BackendKind backend, DType compute) {
+  if (backend != BackendKind::cuda) return {};
+  // A GPU spends on logits what moving them takes, and has the memory for larger pieces.
+  return {compute, std::int64_t{512} << 20};
+}
+
+std::unique_ptr<Backend> make_backend(BackendKind kind, const BackendOptions& options) {
+  switch (kind) {
+    case BackendKind::cpu:
+      return make_cpu_backend(options.threads);
+    case BackendKind::reference:
+      return make_reference_backend();
+    case BackendKind::cuda:
+      return make_cuda_backend({.device = options.local_rank,
+                                .tf32 = options.tf32,
+                                .tune = options.tune,
+                                .choices = options.tune ? cuda_choices_folder() : ""});
   }
-  fail_user("there is no backend \"{}\"; there are \"cpu\", \"cuda\" and \"reference\"", name);
+  fail("no such backend");
 }
 
 }  // namespace shoal

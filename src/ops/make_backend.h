@@ -1,9 +1,16 @@
-// Backends by their names.
+// Backends by their kind.
 #pragma once
+
+#include <optional>
+#include <string_view>
 
 #include "ops/backend.h"
 
 namespace shoal {
+
+enum class BackendKind : std::uint8_t { cpu, cuda, reference };
+// Nothing for another name than "cpu", "cuda" and "reference".
+std::optional<BackendKind> backend_kind(std::string_view name);
 
 struct BackendOptions {
   int threads = 0;     // cpu: as above
@@ -13,7 +20,9 @@ struct BackendOptions {
   // choice depends on nothing but the kind of GPU and cuBLASLt's version.
   bool tune = true;
 };
-// "cpu", "reference" or "cuda" (ops/cuda/cuda.h); throws UserError for another, and where there is no GPU.
-std::unique_ptr<Backend> make_backend(std::string_view name, const BackendOptions& options = {});
+// Throws UserError where there is no GPU for `cuda` (ops/cuda/cuda.h).
+std::unique_ptr<Backend> make_backend(BackendKind kind, const BackendOptions& options = {});
+
+LogitsPlan logits_plan(BackendKind backend, DType compute);
 
 }  // namespace shoal

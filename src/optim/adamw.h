@@ -17,7 +17,12 @@ struct AdamWConfig {
   double weight_decay = 0.1;
   bool l2 = false;      // the decay is part of the gradient, as Adam's, and not decoupled
   int accum_steps = 1;  // a window; more than 1 needs its mean gradient kept, a third state
+
+  bool operator==(const AdamWConfig&) const = default;
 };
+
+// Tensors that the optimizer keeps for every parameter: the moments, and with a window its mean gradient.
+inline int state_tensors(const AdamWConfig& config) { return config.accum_steps > 1 ? 3 : 2; }
 
 // `update` counts from 1; corrections count windows, of which every accum_steps-th update ends one. `decay`
 // is whether the parameters are among those that decay.

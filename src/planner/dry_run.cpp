@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <optional>
 
-#include "config/layout.h"
-#include "config/memory.h"
 #include "ops/dry/dry_backend.h"
 #include "parallel/data/data_engine.h"
 #include "train/step_news.h"
@@ -18,18 +16,16 @@ namespace {
 // What a rank of the trainer has for its steps.
 class DryRank {
  public:
-  DryRank(const Config& config, int ranks, int rank)
-      : config_(config),
-        model_config_(to_gpt_config(config.model)),
-        recording_(ranks, rank),
-        mesh_(recording_.ranks(), mesh_shape(config)),
-        engine_(make_data_engine(backend_, mesh_, model_config_, engine())),
-        model_(backend_, *engine_, mesh_, model_config_,
-               pipeline_options(config, model_config_, mesh_.place())),
+  DryRank(const RunPlan& plan, int rank)
+      : plan_(plan),
+        recording_(plan.mesh.ranks(), rank),
+        mesh_(recording_.ranks(), plan.mesh),
+        engine_(make_data_engine(backend_, mesh_, plan.model, engine())),
+        model_(backend_, *engine_, mesh_, plan.model, plan.pipeline_options(mesh_.place())),
         step_(backend_, *engine_, model_, mesh_, several_workers() ? mesh_.worker() : recording_.ranks(),
               {.with_signals = !several_workers()}) {
     engine_->initialize(0);
-    if (several_workers()) news_.emplace(recording_.ranks(), gossip_topology(config));
+    if (several_workers()) news_.emplace(recording_.ranks(), *plan.topology());
   }
 
   // What a step sends depends on what the one before has left in place, so the first one does not count.
@@ -50,7 +46,7 @@ class DryRank {
  private:
   // Where state rests changes nothing of what is sent, and on disk it needs a file.
   EngineOptions engine() const {
-    auto options = engine_options(config_, model_config_, mesh_.place());
+    auto options = plan_.engine_options(mesh_.place());
     options.offload.clear();
     options.on_host = false;
     return options;
@@ -59,14 +55,13 @@ class DryRank {
   bool several_workers() const { return mesh_.shape().workers > 1; }
 
   void step(std::int64_t step) {
-    step_.ask(step, {config_.optim.lr, step + 1});
+    step_.ask(step, {1e-3, step + 1});
     if (!news_) return;
     news_->post({});
     news_->next(false);
   }
 
-  const Config& config_;
-  const GptConfig model_config_;
+  const RunPlan& plan_;
   DryBackend backend_;
   Recording recording_;
   Mesh mesh_;
@@ -86,12 +81,12 @@ bool alike(const DryRun::Rank& a, const DryRun::Rank& b) {
 
 }  // namespace
 
-DryRun dry_run(const Config& config, int ranks, int ranks_per_host) {
+DryRun dry_run(const RunPlan& plan, int ranks_per_host) {
   DryRun result;
-  if (worker_count(config) > 1) result.steps = gossip_topology(config).period();
+  if (plan.mesh.workers > 1) result.steps = plan.topology()->period();
   std::map<int, std::int64_t> leaving;  // by host
-  for (int rank = 0; rank < ranks; ++rank) {
-    auto one = DryRank(config, ranks, rank).steps(result.steps);
+  for (int rank = 0; rank < plan.mesh.ranks(); ++rank) {
+    auto one = DryRank(plan, rank).steps(result.steps);
     for (const auto& [to, bytes] : one.links) {
       if (ranks_per_host > 0 && to / ranks_per_host != rank / ranks_per_host) {
         leaving[rank / ranks_per_host] += bytes;

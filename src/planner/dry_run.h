@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "comm/recording.h"
-#include "config/config.h"
+#include "config/plan.h"
 
 namespace shoal {
 
@@ -29,8 +29,7 @@ struct DryRun {
   std::int64_t host_bytes = 0;
 };
 
-// Runs every one of the ranks in turn. The config's layout must be resolved for so many, and its vocabulary
-// known. `ranks_per_host` neighbouring ranks share a host; 0: unknown.
-DryRun dry_run(const Config& config, int ranks, int ranks_per_host = 0);
+// Runs every rank of the plan in turn. `ranks_per_host` neighbouring ranks share a host; 0: unknown.
+DryRun dry_run(const RunPlan& plan, int ranks_per_host = 0);
 
 }  // namespace shoal

@@ -6,8 +6,6 @@
 #include <system_error>
 
 #include "checkpoint/store.h"
-#include "config/layout.h"
-#include "config/memory.h"
 #include "core/log.h"
 #include "core/text.h"
 #include "model/unit.h"
@@ -29,9 +27,9 @@ double bytes_in(const fs::path& folder) {
 
 }  // namespace
 
-double checkpoint_bytes(const Config& config, const GptConfig& model) {
-  return 4.0 * static_cast<double>(parameter_count(gpt_units(model))) * (1 + optimizer_tensors(config)) *
-         worker_count(config);
+double checkpoint_bytes(const RunPlan& plan) {
+  return 4.0 * static_cast<double>(parameter_count(gpt_units(plan.model))) * (1 + plan.optimizer_tensors()) *
+         plan.mesh.workers;
 }
 
 std::int64_t most_checkpoints(const Config& config) {
@@ -60,12 +58,12 @@ std::string lack_of_space(const fs::path& run, double free, double each, std::in
       run.string(), format_bytes(free), most, format_bytes(each), format_bytes(all));
 }
 
-void warn_of_small_disk(const Config& config, const GptConfig& model) {
+void warn_of_small_disk(const Config& config, const RunPlan& plan) {
   const auto run = config.run.path();
   std::error_code error;
   const auto space = fs::space(run, error);
   if (error) return;
-  const auto why = lack_of_space(run, static_cast<double>(space.available), checkpoint_bytes(config, model),
+  const auto why = lack_of_space(run, static_cast<double>(space.available), checkpoint_bytes(plan),
                                  most_checkpoints(config), bytes_in(run / kCheckpointsName));
   if (!why.empty()) log::warn("{}", why);
 }

@@ -5,11 +5,11 @@
 #include <filesystem>
 #include <string>
 
-#include "config/config.h"
+#include "config/plan.h"
 
 namespace shoal {
 
-double checkpoint_bytes(const Config& config, const GptConfig& model);
+double checkpoint_bytes(const RunPlan& plan);
 
 // The most checkpoints that a run has at once: those that are kept, the one that is being written, and the
 // best. The number of steps must be resolved.
@@ -21,6 +21,6 @@ std::string lack_of_space(const std::filesystem::path& run, double free, double 
                           double there);
 
 // Logs the above for a run's folder, which exists.
-void warn_of_small_disk(const Config& config, const GptConfig& model);
+void warn_of_small_disk(const Config& config, const RunPlan& plan);
 
 }  // namespace shoal

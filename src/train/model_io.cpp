@@ -5,7 +5,6 @@
 
 #include "comm/agreement.h"
 #include "config/layout.h"
-#include "config/memory.h"
 #include "config/pretrained.h"
 #include "core/error.h"
 #include "core/log.h"
@@ -199,30 +198,30 @@ LoadedModel load_model(const std::filesystem::path& directory, const Config& con
                        const BackendOptions& backend_options) {
   LoadedModel loaded;
   loaded.config = config;
-  loaded.compute = compute_dtype(config);
+  GptConfig model;
   std::unique_ptr<CheckpointReader> checkpoint;
   std::unique_ptr<SliceSource> source;
   all_or_none(group, [&] {
     if (is_hugging_face_folder(directory)) {
       source = std::make_unique<HuggingFaceReader>(open_hugging_face(directory, config));
-      loaded.gpt = to_gpt_config(config.model);
+      model = to_gpt_config(config.model);
       loaded.tokenizer = hugging_face_tokenizer(directory);
       return;
     }
     checkpoint = std::make_unique<CheckpointReader>(directory);
-    loaded.gpt = model_of(*checkpoint);
+    model = model_of(*checkpoint);
     loaded.step = checkpoint->info().step;
     loaded.tokenizer = tokenizer_of(*checkpoint);
     source = std::make_unique<WorkerSource>(one_model_of(*checkpoint));
   });
   loaded.backend = make_backend(config.train.backend, backend_options);
   resolve_mesh(loaded.config, group.size());
-  check_mesh(loaded.config, loaded.gpt);
-  loaded.ranks = connect_backends(*loaded.backend, group, gpu_exchange(loaded.config)).ranks;
-  loaded.mesh = std::make_unique<Mesh>(*loaded.ranks, mesh_shape(loaded.config));
-  auto options = engine_options(loaded.config, loaded.gpt, loaded.mesh->place());
+  loaded.plan = make_plan(loaded.config, model);
+  loaded.ranks = connect_backends(*loaded.backend, group, loaded.config.parallel.gpu_exchange).ranks;
+  loaded.mesh = std::make_unique<Mesh>(*loaded.ranks, loaded.plan.mesh);
+  auto options = loaded.plan.engine_options(loaded.mesh->place());
   options.training = false;
-  loaded.engine = make_data_engine(*loaded.backend, *loaded.mesh, loaded.gpt, options);
+  loaded.engine = make_data_engine(*loaded.backend, *loaded.mesh, model, options);
   all_or_none(group, [&] { read_state(*loaded.engine, *loaded.backend, *source, false); });
   loaded.engine->state_loaded();
   return loaded;

@@ -12,7 +12,7 @@
 #include "checkpoint/reader.h"
 #include "checkpoint/store.h"
 #include "checkpoint/worker_source.h"
-#include "config/config.h"
+#include "config/plan.h"
 #include "data/dataset.h"
 #include "data/tokenizer.h"
 #include "ops/make_backend.h"
@@ -55,8 +55,7 @@ void read_state(DataEngine& engine, Backend& backend, SliceSource& from, bool op
 // A model ready for evaluation or sampling.
 struct LoadedModel {
   Config config;  // the run's, with the overrides
-  GptConfig gpt;
-  DType compute = DType::f32;
+  RunPlan plan;
   std::int64_t step = 0;
   std::unique_ptr<Tokenizer> tokenizer;  // null when the data had none
   std::unique_ptr<Backend> backend;

@@ -52,10 +52,10 @@ Dataset open_alone(Config& config) {
   config.train.epochs = 0;
   follow_steps(config, from_epochs);
   auto& schedule = config.lr_schedule;
-  if (schedule.decay_steps == 0 && schedule.name != "constant") {
+  if (schedule.decay_steps == 0 && schedule.name != LrShape::constant) {
     const auto steps = config.train.steps, warmup = schedule.warmup_steps;
     schedule.decay_steps =
-        schedule.name == "wsd" ? std::min(steps / 5, steps - warmup) : std::max(steps, warmup + 1);
+        schedule.name == LrShape::wsd ? std::min(steps / 5, steps - warmup) : std::max(steps, warmup + 1);
   }
   validate(config);  // of epochs, the steps are known only now
   return data;
@@ -76,42 +76,41 @@ void require_lock_of(const std::string& holder, const fs::path& run, bool one_ho
 }
 
 // "4 threads of this process: 2 data x 2 tensor ranks, ZeRO stage 3, ..."
-std::string layout_text(const Config& config, const World& world) {
+std::string layout_text(const Config& config, const RunPlan& plan, const World& world) {
   const auto& parallel = config.parallel;
   auto text = world.where;
-  if (const auto mesh = mesh_text(config); !mesh.empty()) text += ": " + mesh;
-  const auto shape = mesh_shape(config);
+  if (const auto mesh = mesh_text(plan); !mesh.empty()) text += ": " + mesh;
+  const auto& shape = plan.mesh;
   if (parallel.zero == 0) {
     text += shape.data > 1 || shape.ranks() == 1 ? ", replicated" : "";
   } else {
     text += fmt::format(", ZeRO stage {}", parallel.zero);
   }
   if (parallel.replicate > 1) text += fmt::format(", {} replicas", parallel.replicate);
-  if (config.run.deterministic == "layout") {
+  if (config.run.deterministic == Determinism::layout) {
     text += fmt::format(", sums independent of the {}", parallel.tensor > 1 ? "rest of the mesh" : "layout");
   }
   return text;
 }
 
-void log_gossip(const Config& config) {
-  const auto topology = gossip_topology(config);
+void log_gossip(const Config& config, const Topology& topology) {
   const int on_node = config.gossip.local_size;
   log::info("gossip: {}, {} round{}{}, updates {}", topology.name, topology.period(),
             topology.period() == 1 ? "" : "s",
             on_node > 1 ? fmt::format(", {} workers on a node", on_node) : "",
-            config.gossip.clip == "bucket" ? "bucket by bucket in the backward pass"
-                                           : "at the end of the backward pass");
+            config.gossip.clip == GossipClip::bucket ? "bucket by bucket in the backward pass"
+                                                     : "at the end of the backward pass");
 }
 
-void log_pipeline(const Config& config, const GptConfig& model) {
+void log_pipeline(const Config& config, const RunPlan& plan) {
   const auto& parallel = config.parallel;
-  const auto options = pipeline_options(config, model);
+  const auto& options = plan.pipeline;
   const auto schedule =
       make_schedule(options.schedule, {parallel.pipeline, parallel.chunks, options.micro_batches});
-  log::info("pipeline: {}, {} micro-batches on a data rank, bubble {:.1f} % of a step", parallel.schedule,
-            options.micro_batches, 100 * timeline(schedule).bubble);
+  log::info("pipeline: {}, {} micro-batches on a data rank, bubble {:.1f} % of a step",
+            name_of(parallel.schedule), options.micro_batches, 100 * timeline(schedule).bubble);
   for (int stage = 0; stage < parallel.pipeline; ++stage) {
-    log::info("stage {}: {}", stage, stage_text(config, model, stage));
+    log::info("stage {}: {}", stage, stage_text(plan, stage));
   }
 }
 
@@ -138,10 +137,14 @@ Dataset open_dataset(Config& config, World& world) {
   return std::move(*data);
 }
 
-std::optional<RunLock> take_run_directory(Config& config, const GptConfig& model, World& world) {
-  all_or_none(world.ranks, [&] { check_mesh(config, model); });
-  some_for_all(world.ranks, world.local_rank == 0,
-               [&] { check_memory(config, model, RankPlaces::of(world)); });
+RunPlan agree_on_plan(const Config& config, World& world) {
+  RunPlan plan;
+  all_or_none(world.ranks, [&] { plan = make_plan(config, to_gpt_config(config.model)); });
+  return plan;
+}
+
+std::optional<RunLock> take_run_directory(Config& config, const RunPlan& plan, World& world) {
+  some_for_all(world.ranks, world.local_rank == 0, [&] { check_memory(plan, RankPlaces::of(world)); });
   const auto run = config.run.path();
   const bool first = world.ranks.rank() == 0;
   std::optional<RunLock> lock;
@@ -163,11 +166,7 @@ void write_config(const Config& config) {
 }
 
 LrSchedule lr_schedule(const Config& config) {
-  const auto& name = config.lr_schedule.name;
-  return {.shape = name == "linear"     ? LrShape::linear
-                   : name == "constant" ? LrShape::constant
-                   : name == "wsd"      ? LrShape::wsd
-                                        : LrShape::cosine,
+  return {.shape = config.lr_schedule.name,
           .peak = config.optim.lr,
           .minimum = config.lr_schedule.min_lr,
           .warmup_steps = config.lr_schedule.warmup_steps,
@@ -176,9 +175,10 @@ LrSchedule lr_schedule(const Config& config) {
           .total_steps = config.train.steps};
 }
 
-void log_summary(const Config& config, const GptConfig& model, const Dataset& data, const World& world) {
-  const auto memory = estimate_memory(config, model, RankPlaces::of(world));
-  const bool several = world.ranks.size() > 1, mesh = ranks_of_model(config.parallel) > 1;
+void log_summary(const Config& config, const RunPlan& plan, const Dataset& data, const World& world) {
+  const auto& model = plan.model;
+  const auto memory = estimate_memory(plan, RankPlaces::of(world));
+  const bool several = world.ranks.size() > 1, mesh = plan.ranks_of_model() > 1;
   log::info("model: {} layers, {} heads, width {}, block {}, vocabulary {}: {} parameters", model.n_layer,
             model.n_head, model.n_embd, model.block_size, model.vocab_size,
             format_count(static_cast<double>(parameter_count(gpt_units(model)))));
@@ -189,32 +189,33 @@ void log_summary(const Config& config, const GptConfig& model, const Dataset& da
   const std::int64_t tokens = static_cast<std::int64_t>(config.train.global_batch) * model.block_size;
   log::info("run: {} steps of {} sequences = {} tokens in micro-batches of {}, {}, {} of memory{}",
             with_commas(config.train.steps), config.train.global_batch, with_commas(tokens),
-            config.train.micro_batch, config.train.dtype, format_bytes(memory.total()),
+            config.train.micro_batch, name_of(config.train.dtype), format_bytes(memory.total()),
             mesh      ? " on the rank that needs most"
             : several ? " per rank"
                       : "");
-  if (several) log::info("ranks: {}", layout_text(config, world));
-  if (const int cores = usable_cores();
-      RankPlaces::of(world).threads && world.ranks.size() > cores && config.train.backend != "cuda") {
+  if (several) log::info("ranks: {}", layout_text(config, plan, world));
+  if (const int cores = usable_cores(); RankPlaces::of(world).threads && world.ranks.size() > cores &&
+                                        config.train.backend != BackendKind::cuda) {
     log::info("{} ranks take turns on {} core{}: more ranks than cores make nothing faster",
               world.ranks.size(), cores, cores == 1 ? "" : "s");
   }
-  if (worker_count(config) > 1) log_gossip(config);
-  if (config.parallel.pipeline > 1) log_pipeline(config, model);
-  if (config.parallel.engine == "gossip" && worker_count(config) == 1) {
+  if (plan.mesh.workers > 1) log_gossip(config, *plan.topology());
+  if (config.parallel.pipeline > 1) log_pipeline(config, plan);
+  if (plan.topology() && plan.mesh.workers == 1) {
     log::info("parallel.engine = \"gossip\": there is one worker, with nobody to average with");
   }
   if (config.parallel.sequence && config.parallel.tensor == 1) {
     log::info("parallel.sequence: without tensor ranks there is nothing to share");
   }
-  if (config.train.backend == "cuda" && config.parallel.offload != "none") {
+  if (config.train.backend == BackendKind::cuda && config.parallel.offload != Offload::none) {
     log::info("parallel.offload = \"{}\": {} of state rest {}, {} of memory are taken on the GPU",
-              config.parallel.offload, format_bytes(memory.on_disk > 0 ? memory.on_disk : memory.on_host),
+              name_of_choice(config, "parallel.offload"),
+              format_bytes(memory.on_disk > 0 ? memory.on_disk : memory.on_host),
               memory.on_disk > 0 ? "in a file of the run's folder" : "in the host's memory",
               format_bytes(memory.on_gpu));
-  } else if (config.parallel.offload == "host") {
+  } else if (config.parallel.offload == Offload::host) {
     log::info("parallel.offload = \"host\": the {} backend's memory is the host's already",
-              config.train.backend);
+              name_of_choice(config, "train.backend"));
   }
   if (hugging_face_folder(config.init.from)) warn_of_other_tokenizer(data, model.vocab_size, nullptr);
   if (const auto floor = data.entropy_per_token()) {

@@ -75,7 +75,7 @@ std::string settle_start(const Config& config) {
   const auto run = config.run.path();
   const auto otherwise = start_without_checkpoint(config.init.from);
   if (!otherwise) {
-    if (config.init.from != "resume") refuse_old_run(run);
+    if (!config.init.resumes()) refuse_old_run(run);
     return config.init.from;
   }
   if (holds_checkpoint(run)) return "resume";
@@ -84,15 +84,12 @@ std::string settle_start(const Config& config) {
 }
 
 std::optional<fs::path> find_start(const Config& config, const Dataset& data, Communicator& ranks) {
-  constexpr std::string_view kCheckpoint = "checkpoint:";
-  if (config.init.from.starts_with(kCheckpoint)) {
-    return find_checkpoint(config.init.from.substr(kCheckpoint.size()), ranks);
-  }
+  if (const auto other = checkpoint_folder(config.init.from)) return find_checkpoint(*other, ranks);
   if (const auto weights = hugging_face_folder(config.init.from)) {
     some_for_all(ranks, ranks.rank() == 0, [&] { open_hugging_face(*weights, config); });
     return weights;
   }
-  if (config.init.from != "resume") return std::nullopt;
+  if (!config.init.resumes()) return std::nullopt;
   std::string from;
   some_for_all(ranks, ranks.rank() == 0, [&] {
     from = find_latest(config).string();

@@ -7,8 +7,7 @@
 #include <optional>
 
 #include "comm/agreement.h"
-#include "config/layout.h"
-#include "config/memory.h"
+#include "config/plan.h"
 #include "core/clock.h"
 #include "core/error.h"
 #include "core/interrupt.h"
@@ -52,9 +51,10 @@ struct Trainer::Impl {
   Config config;
   BackendRanks connected;
   Communicator& ranks;  // for tensors in the backend's memory, too
-  Mesh mesh;
   Dataset data;
-  GptConfig gpt;
+  RunPlan plan;
+  const GptConfig& gpt = plan.model;
+  Mesh mesh;
   std::optional<RunLock> lock;
   std::unique_ptr<DataEngine> engine;
   std::unique_ptr<Pipeline> model;
@@ -85,10 +85,10 @@ struct Trainer::Impl {
 
   bool first() const { return ranks.rank() == 0; }
   // Then a copy for saving in the background would need the memory that is not there.
-  bool state_on_disk() const { return config.parallel.offload == "disk"; }
+  bool state_on_disk() const { return plan.on_disk(); }
   int workers() const { return mesh.shape().workers; }
   // Micro-batches are dealt to workers in turn, and a worker's to its data ranks.
-  int micro_batches() const { return micro_batches_of_worker(config); }
+  int micro_batches() const { return plan.micro_batches(); }
   int first_dealt() const {  // of all micro-batches
     return engine->first_micro_batch() * workers() + mesh.place().worker;
   }
@@ -150,12 +150,12 @@ Trainer::Impl::Impl(const Config& its_config, World& its_world, Tracer* its_trac
       given(its_config),
       backend(make_backend(given.train.backend, backend_options(given, world))),
       config(agree_on_config(given, world)),
-      connected(connect_backends(*backend, world.ranks, gpu_exchange(config))),
+      connected(connect_backends(*backend, world.ranks, config.parallel.gpu_exchange)),
       ranks(*connected.ranks),
-      mesh(ranks, mesh_shape(config)),
       data(open_dataset(config, world)),
-      gpt(to_gpt_config(config.model)),
-      lock(take_run_directory(config, gpt, world)),
+      plan(agree_on_plan(config, world)),
+      mesh(ranks, plan.mesh),
+      lock(take_run_directory(config, plan, world)),
       schedule(lr_schedule(config)),
       spikes(config.train.spike_zscore, config.train.spike_window),
       windows(windows_of_epoch(config, data)) {
@@ -166,7 +166,7 @@ Trainer::Impl::Impl(const Config& its_config, World& its_world, Tracer* its_trac
 
 void Trainer::Impl::start() {
   const auto run = config.run.path();
-  const bool resuming = config.init.from == "resume";
+  const bool resuming = config.init.resumes();
   // Where the state is on disk, the memory for a copy is what is not there.
   StoreOptions::Copy copy;
   if (!state_on_disk()) {
@@ -182,19 +182,18 @@ void Trainer::Impl::start() {
   const auto from = find_start(wanted, data, ranks);
   if (first()) log::attach_file(run / "train.log");
   some_for_all(ranks, first(), [&] { write_config(described()); });
-  log_summary(config, gpt, data, world);
-  if (first()) warn_of_small_disk(config, gpt);
+  log_summary(config, plan, data, world);
+  if (first()) warn_of_small_disk(config, plan);
   if (!connected.how.empty()) log::info("between GPUs: {}", connected.how);
 
   if (tracer) tracer->set_place(to_string(mesh.place(), mesh.shape()));
-  peak_flops = backend->measure_peak_flops(compute_dtype(config));
+  peak_flops = backend->measure_peak_flops(config.train.dtype);
   ranks.all_reduce({&peak_flops, DType::f64, {1}}).wait();
-  engine = make_data_engine(*backend, mesh, gpt, engine_options(config, gpt, mesh.place()));
-  const auto options = pipeline_options(config, gpt, mesh.place());
-  model = std::make_unique<Pipeline>(*backend, *engine, mesh, gpt, options);
+  engine = make_data_engine(*backend, mesh, gpt, plan.engine_options(mesh.place()));
+  model = std::make_unique<Pipeline>(*backend, *engine, mesh, gpt, plan.pipeline_options(mesh.place()));
   // What other ranks send, what is timed and what is decided on the host in between cannot be recorded.
   const bool can_record = ranks.size() == 1 && !(tracer && tracer->traces()) && !spikes.active() &&
-                          config.parallel.offload == "none";
+                          config.parallel.offload == Offload::none;
   training_step.emplace(*backend, *engine, *model, mesh, workers() > 1 ? mesh.worker() : ranks,
                         TrainingStep::Options{.seed = static_cast<std::uint64_t>(config.run.seed),
                                               .tokens = worker_tokens(),
@@ -204,7 +203,7 @@ void Trainer::Impl::start() {
   if (training_step->records()) log::info("the second step is recorded as a graph, which the others play");
   evaluator =
       std::make_unique<Evaluator>(*backend, *model, mesh, static_cast<std::uint64_t>(config.run.seed));
-  if (workers() > 1) news.emplace(ranks, gossip_topology(config));
+  if (workers() > 1) news.emplace(ranks, *plan.topology());
 
   if (from) {
     all_or_none(ranks, [&] {
@@ -292,7 +291,7 @@ Trainer::Impl::StepOutcome Trainer::Impl::give_up(StepOutcome outcome, const std
                     .tensor = first_bad_tensor()};
   const auto message = bad.describe(config);
   reporter.clear();
-  if (config.train.on_bad_step == "stop" || bad.bad_parameters()) {
+  if (config.train.on_bad_step == OnBadStep::stop || bad.bad_parameters()) {
     if (!news) saver->settle();  // other workers are not here
     const auto latest = saver->latest();
     const auto saved = broadcast_text(mesh.worker(), latest ? latest->string() : "");
@@ -451,7 +450,7 @@ void Trainer::Impl::estimate_time() {
 
 // Before the first step, or where the run was stopped in an evaluation.
 void Trainer::Impl::evaluate_at_start() {
-  const bool fresh = config.init.from != "resume";
+  const bool fresh = !config.init.resumes();
   const bool wanted =
       fresh && config.eval.at_start && evaluates() && (config.eval.interval > 0 || config.eval.epochs > 0);
   if (!wanted && !state.evaluation_left) return;
@@ -532,7 +531,7 @@ TrainResult Trainer::run() try {
     log::info("nothing to do: the run has its {} steps; give a larger train.steps to go on", run.last_step());
     return {.step = run.state.step, .val_loss = run.state.best_val_loss};
   }
-  const BatchSampler sampler(run.data.train(), run.gpt.block_size, parse_sampling(run.config.data.sampling),
+  const BatchSampler sampler(run.data.train(), run.gpt.block_size, run.config.data.sampling,
                              static_cast<std::uint64_t>(run.config.run.seed), run.config.data.stride);
   BatchLoader loader(sampler, {.first_step = run.state.step,
                                .last_step = run.last_step(),

@@ -89,7 +89,7 @@ TrainState read_start(const Config& config, const std::filesystem::path& from, D
     log::info("parameters from the weights in {}; the optimizer starts anew", from.string());
     return {};
   }
-  const bool resuming = config.init.from == "resume";
+  const bool resuming = config.init.resumes();
   CheckpointReader checkpoint(from);
   TrainState state;
   if (resuming) {

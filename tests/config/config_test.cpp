@@ -38,8 +38,14 @@ TEST(Config, EveryKeyHasItsOwnMemberDefaultAndExplanation) {
   Config defaults;
   std::map<const void*, std::string> members;
   for (const auto& field : config_fields()) {
-    const auto* member =
-        std::visit([](auto* pointer) { return static_cast<const void*>(pointer); }, field.ref(defaults));
+    const auto* member = std::visit(
+        [](auto pointer) -> const void* {
+          if constexpr (std::is_same_v<decltype(pointer), Choice>)
+            return pointer.number;
+          else
+            return pointer;
+        },
+        field.ref(defaults));
     EXPECT_TRUE(members.emplace(member, field.name()).second)
         << field.name() << " shares " << members[member];
     EXPECT_FALSE(field.doc.empty()) << field.name();
@@ -281,7 +287,7 @@ TEST(ConfigRules, ThePipelineFitsTheModel) {
               AllOf(HasSubstr("2 numbers"), HasSubstr("3 ranges")));
   EXPECT_THAT(error_with("", {"parallel.pipeline=2", "parallel.stages=6,5"}),
               AllOf(HasSubstr("adds up to 11 blocks"), HasSubstr("model.n_layer = 12")));
-  EXPECT_THAT(error_with("", {"parallel.schedule=zero_bubble"}), HasSubstr("not in this build yet"));
+  EXPECT_THAT(error_with("", {"parallel.schedule=zero_bubble"}), HasSubstr("one of \"gpipe\""));
   const auto config =
       parse("", {"parallel.pipeline=4", "parallel.chunks=3", "parallel.schedule=interleaved"});
   EXPECT_EQ(config.parallel.chunks, 3);
@@ -318,15 +324,12 @@ TEST(ConfigRules, ClippingByBucketGoesWithPlainWorkers) {
                 AllOf(HasSubstr("gossip.clip = \"bucket\" (argument"), HasSubstr("does not go with " + key),
                       HasSubstr("use gossip.clip=global, or leave " + key + " out")));
   }
-  EXPECT_EQ(parse("", {"parallel.engine=gossip", "gossip.clip=bucket"}).gossip.clip, "bucket");
+  EXPECT_EQ(parse("", {"parallel.engine=gossip", "gossip.clip=bucket"}).gossip.clip, GossipClip::bucket);
 }
 
 TEST(ConfigRules, WhatIsNotBuiltYetIsRefused) {
-  for (const std::string setting : {"parallel.schedule=zero_bubble", "parallel.plan=auto"}) {
-    EXPECT_THAT(error_with("", {setting}),
-                AllOf(HasSubstr("is not in this build yet"), HasSubstr(setting.substr(0, setting.find('=')))))
-        << setting;
-  }
+  EXPECT_THAT(error_with("", {"parallel.plan=auto"}),
+              AllOf(HasSubstr("is not in this build yet"), HasSubstr("parallel.plan")));
 }
 
 TEST(Config, ModelConfigBecomesTheModels) {

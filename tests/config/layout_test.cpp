@@ -1,5 +1,6 @@
 // What the number of ranks decides, and how many are started.
 #include "config/layout.h"
+#include "config/plan.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -16,7 +17,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 // A micro-batch as an argument gives it, which does not follow the ranks.
-Config config_of(int global_batch, int micro_batch = 0, const std::string& deterministic = "off") {
+Config config_of(int global_batch, int micro_batch = 0, Determinism deterministic = Determinism::off) {
   Config config;
   config.fixed.insert("train.micro_batch");
   config.train.global_batch = global_batch;
@@ -48,10 +49,10 @@ TEST(Layout, TheMicroBatchIsTheLargestOfWhichEveryRankGetsOne) {
 
 TEST(Layout, WithLayoutDeterminismTheMicroBatchIsTheSameForUpToEightRanks) {
   for (const int ranks : {1, 2, 3, 5, 8}) {
-    EXPECT_EQ(micro_batch(config_of(64, 0, "layout"), ranks), 8);
-    EXPECT_EQ(micro_batch(config_of(20, 0, "layout"), ranks), 2);
+    EXPECT_EQ(micro_batch(config_of(64, 0, Determinism::layout), ranks), 8);
+    EXPECT_EQ(micro_batch(config_of(20, 0, Determinism::layout), ranks), 2);
   }
-  for (const int ranks : {1, 2, 5}) EXPECT_EQ(micro_batch(config_of(5, 0, "layout"), ranks), 1);
+  for (const int ranks : {1, 2, 5}) EXPECT_EQ(micro_batch(config_of(5, 0, Determinism::layout), ranks), 1);
 }
 
 std::string error_of(Config config, int ranks) {
@@ -63,7 +64,7 @@ TEST(Layout, RanksThatCannotShareAStepAreRefused) {
               AllOf(HasSubstr("9 ranks cannot share the 8 sequences"), HasSubstr("at most 8")));
   EXPECT_THAT(error_of(config_of(12, 6), 5), AllOf(HasSubstr("5 ranks cannot share the 2 micro-batches"),
                                                    HasSubstr("at most 2"), HasSubstr("train.micro_batch=2")));
-  EXPECT_THAT(error_of(config_of(64, 0, "layout"), 16), HasSubstr("set train.micro_batch=4"));
+  EXPECT_THAT(error_of(config_of(64, 0, Determinism::layout), 16), HasSubstr("set train.micro_batch=4"));
   auto config = config_of(8);
   config.parallel.data = 3;
   EXPECT_THAT(error_of(config, 2), AllOf(HasSubstr("parallel.data = 3"), HasSubstr("2 are")));
@@ -88,9 +89,9 @@ TEST(Mesh, DataRanksAreThoseThatAreLeft) {
   resolve_layout(config, 24);
   EXPECT_EQ(config.parallel.data, 4);
   EXPECT_EQ(config.train.micro_batch, 1);  // six for each data rank; eight would be better, four per stage
-  EXPECT_EQ(mesh_shape(config), (MeshShape{.pipeline = 2, .data = 4, .tensor = 3}));
-  EXPECT_EQ(pipeline_options(config, kModel).micro_batches, 6);
-  EXPECT_EQ(engine_options(config, kModel).micro_batches, 24);
+  EXPECT_EQ(make_plan(config, kModel).mesh, (MeshShape{.pipeline = 2, .data = 4, .tensor = 3}));
+  EXPECT_EQ(make_plan(config, kModel).pipeline_options().micro_batches, 6);
+  EXPECT_EQ(make_plan(config, kModel).engine_options().micro_batches, 24);
 }
 
 TEST(Mesh, OtherNumbersOfRanksAreRefusedWithWhatWouldDo) {
@@ -113,7 +114,7 @@ TEST(Mesh, OtherNumbersOfRanksAreRefusedWithWhatWouldDo) {
 // Workers of gossip.
 Config workers_of(const std::string& topology, int global_batch = 16, int micro_batch = 0) {
   auto config = config_of(global_batch, micro_batch);
-  config.parallel.engine = "gossip";
+  config.parallel.engine = EngineKind::gossip;
   config.gossip.topology = topology;
   return config;
 }
@@ -126,36 +127,36 @@ TEST(Workers, AreGroupsOfNeighbouringRanks) {
   resolve_layout(config, 48);
   EXPECT_EQ(config.parallel.data, 8);
   EXPECT_EQ(worker_count(config), 4);
-  EXPECT_EQ(mesh_shape(config), (MeshShape{.pipeline = 2, .data = 2, .tensor = 3, .workers = 4}));
+  EXPECT_EQ(make_plan(config, kModel).mesh, (MeshShape{.pipeline = 2, .data = 2, .tensor = 3, .workers = 4}));
   // Of a worker's twelve sequences each data rank has six.
   EXPECT_EQ(config.train.micro_batch, 1);
-  EXPECT_EQ(micro_batches_of_worker(config), 12);
-  EXPECT_EQ(pipeline_options(config, kModel).micro_batches, 6);
-  EXPECT_EQ(engine_options(config, kModel).micro_batches, 12);
-  EXPECT_EQ(engine_options(config, kModel).gossip->topology.workers, 4);
-  EXPECT_EQ(mesh_text(config), "4 workers x 2 stages x 2 data x 3 tensor ranks");
+  EXPECT_EQ(make_plan(config, kModel).micro_batches(), 12);
+  EXPECT_EQ(make_plan(config, kModel).pipeline_options().micro_batches, 6);
+  EXPECT_EQ(make_plan(config, kModel).engine_options().micro_batches, 12);
+  EXPECT_EQ(make_plan(config, kModel).engine_options().gossip->topology.workers, 4);
+  EXPECT_EQ(mesh_text(make_plan(config, kModel)), "4 workers x 2 stages x 2 data x 3 tensor ranks");
 
   config = workers_of("exp");
   resolve_layout(config, 4);
   EXPECT_EQ(config.train.micro_batch, 4);  // a worker's whole share
-  EXPECT_EQ(mesh_text(config), "4 workers");
+  EXPECT_EQ(mesh_text(make_plan(config, kModel)), "4 workers");
   config = workers_of("exp");
   config.gossip.worker_size = 4;
   resolve_layout(config, 4);  // one worker has nobody to average with
   EXPECT_EQ(worker_count(config), 1);
-  EXPECT_EQ(mesh_text(config), "");
+  EXPECT_EQ(mesh_text(make_plan(config, kModel)), "");
 }
 
 TEST(Workers, TellTheEngineOfBuckets) {
   auto config = workers_of("ring");
   config.gossip.bucket_mib = 2;
-  config.gossip.clip = "bucket";
+  config.gossip.clip = GossipClip::bucket;
   resolve_layout(config, 4);
-  const auto gossip = engine_options(config, kModel).gossip;
+  const auto gossip = make_plan(config, kModel).engine_options().gossip;
   EXPECT_EQ(gossip->bucket_bytes, 2 << 20);
   EXPECT_TRUE(gossip->clip_by_bucket);
   EXPECT_EQ(gossip->topology.period(), 2);
-  EXPECT_FALSE(engine_options(config_of(8, 2), kModel).gossip);
+  EXPECT_FALSE(make_plan(config_of(8, 2), kModel).engine_options().gossip);
 }
 
 TEST(Workers, ThatShareANodeAreKnownFromTheLauncher) {
@@ -218,18 +219,19 @@ TEST(Workers, OfATopologyOfOnesOwn) {
 
 TEST(Mesh, IsSaidInWords) {
   auto config = mesh_of(2, 4, 2);
-  EXPECT_EQ(mesh_text(config), "2 stages x 4 data x 2 tensor ranks");
+  EXPECT_EQ(mesh_text(make_plan(config, kModel)), "2 stages x 4 data x 2 tensor ranks");
   config.parallel.sequence = true;
-  EXPECT_EQ(mesh_text(config), "2 stages x 4 data x 2 tensor ranks with sequence parallelism");
-  EXPECT_EQ(mesh_text(mesh_of(1, 1, 2)), "2 tensor ranks");
-  EXPECT_EQ(mesh_text(mesh_of(3, 1, 1)), "3 stages");
-  EXPECT_EQ(mesh_text(mesh_of(1, 8, 1)), "");
+  EXPECT_EQ(mesh_text(make_plan(config, kModel)),
+            "2 stages x 4 data x 2 tensor ranks with sequence parallelism");
+  EXPECT_EQ(mesh_text(make_plan(mesh_of(1, 1, 2), kModel)), "2 tensor ranks");
+  EXPECT_EQ(mesh_text(make_plan(mesh_of(3, 1, 1), kModel)), "3 stages");
+  EXPECT_EQ(mesh_text(make_plan(mesh_of(1, 8, 1), kModel)), "");
 }
 
 TEST(Mesh, ModelsThatCannotBeSpreadAreRefused) {
   const auto refusal = [](Config config, const GptConfig& model) {
     resolve_layout(config, config.parallel.data * config.parallel.tensor * config.parallel.pipeline);
-    return user_error([&] { check_mesh(config, model); });
+    return user_error([&] { make_plan(config, model); });
   };
   EXPECT_THAT(
       refusal(mesh_of(1, 1, 5), kModel),
@@ -242,44 +244,44 @@ TEST(Mesh, ModelsThatCannotBeSpreadAreRefused) {
                                              HasSubstr("parallel.sequence=false")));
   config.train.micro_batch = 2;
   resolve_layout(config, 4);
-  EXPECT_NO_THROW(check_mesh(config, kModel));
+  EXPECT_NO_THROW(make_plan(config, kModel));
 }
 
 TEST(Mesh, StagesHaveTheRangesInTurn) {
   auto config = mesh_of(2, 1, 2);
-  EXPECT_EQ(model_part(config, kModel, {.pipeline = 1, .tensor = 1}).tensor,
+  EXPECT_EQ(make_plan(config, kModel).part({.pipeline = 1, .tensor = 1}).tensor,
             (TensorPlace{.rank = 1, .size = 2, .sequence = false}));
   config.parallel.stages = {2, 4};
-  EXPECT_EQ(model_part(config, kModel, {}).chunks, (std::vector<UnitRange>{{0, 3}}));
-  EXPECT_EQ(model_part(config, kModel, {.pipeline = 1}).chunks, (std::vector<UnitRange>{{3, 8}}));
-  EXPECT_EQ(stage_text(config, kModel, 0), "embedding, block.0-1");
-  EXPECT_EQ(stage_text(config, kModel, 1), "block.2-5, head");
+  EXPECT_EQ(make_plan(config, kModel).part({}).chunks, (std::vector<UnitRange>{{0, 3}}));
+  EXPECT_EQ(make_plan(config, kModel).part({.pipeline = 1}).chunks, (std::vector<UnitRange>{{3, 8}}));
+  EXPECT_EQ(stage_text(make_plan(config, kModel), 0), "embedding, block.0-1");
+  EXPECT_EQ(stage_text(make_plan(config, kModel), 1), "block.2-5, head");
 
-  config.parallel.schedule = "interleaved";
+  config.parallel.schedule = ScheduleKind::interleaved;
   config.parallel.chunks = 2;
   config.parallel.stages = {1, 2, 1, 2};
-  EXPECT_EQ(model_part(config, kModel, {}).chunks, (std::vector<UnitRange>{{0, 2}, {4, 5}}));
-  EXPECT_EQ(stage_text(config, kModel, 0), "embedding, block.0; block.3");
-  EXPECT_EQ(stage_text(config, kModel, 1), "block.1-2; block.4-5, head");
+  EXPECT_EQ(make_plan(config, kModel).part({}).chunks, (std::vector<UnitRange>{{0, 2}, {4, 5}}));
+  EXPECT_EQ(stage_text(make_plan(config, kModel), 0), "embedding, block.0; block.3");
+  EXPECT_EQ(stage_text(make_plan(config, kModel), 1), "block.1-2; block.4-5, head");
   config.parallel.stages.clear();  // balanced
-  EXPECT_EQ(unit_ranges(config, kModel), balanced_ranges(kModel, 4));
+  EXPECT_EQ(make_plan(config, kModel).ranges, balanced_ranges(kModel, 4));
 }
 
 TEST(Mesh, SequenceParallelismIsOfTensorRanks) {
   auto config = mesh_of(1, 2, 1);
   config.parallel.sequence = true;
-  EXPECT_FALSE(model_part(config, kModel, {}).tensor.sequence);
+  EXPECT_FALSE(make_plan(config, kModel).part({}).tensor.sequence);
   config.parallel.tensor = 2;
-  EXPECT_TRUE(model_part(config, kModel, {}).tensor.sequence);
+  EXPECT_TRUE(make_plan(config, kModel).part({}).tensor.sequence);
 }
 
 TEST(Layout, TheEngineIsToldAllOfIt) {
-  auto config = config_of(12, 2, "layout");
+  auto config = config_of(12, 2, Determinism::layout);
   config.parallel.zero = 2;
   config.parallel.replicate = 2;
   config.train.grad_clip = 0.5;
   config.optim.betas = {0.8, 0.7};
-  auto options = engine_options(config, GptConfig{});
+  auto options = make_plan(config, GptConfig{}).engine_options();
   EXPECT_EQ(options.micro_batches, 6);
   EXPECT_EQ(options.zero, 2);
   EXPECT_EQ(options.replicate, 2);
@@ -290,19 +292,19 @@ TEST(Layout, TheEngineIsToldAllOfIt) {
   EXPECT_TRUE(options.offload.empty());
   config.run.dir = "runs";
   config.run.name = "a";
-  config.parallel.offload = "disk";
-  config.parallel.reduce_dtype = "bfloat16";
-  options = engine_options(config, GptConfig{});
+  config.parallel.offload = Offload::disk;
+  config.parallel.reduce_dtype = DType::bf16;
+  options = make_plan(config, GptConfig{}).engine_options();
   EXPECT_EQ(options.offload, "runs/a");
   EXPECT_EQ(options.reduced, DType::bf16);
   EXPECT_FALSE(options.on_host) << "the CPU backend's memory is the host's";
-  config.train.backend = "cuda";
-  EXPECT_TRUE(engine_options(config, GptConfig{}).on_host);
-  config.parallel.offload = "host";
-  EXPECT_TRUE(engine_options(config, GptConfig{}).on_host);
-  EXPECT_TRUE(engine_options(config, GptConfig{}).offload.empty());
-  config.parallel.offload = "none";
-  EXPECT_FALSE(engine_options(config, GptConfig{}).on_host);
+  config.train.backend = BackendKind::cuda;
+  EXPECT_TRUE(make_plan(config, GptConfig{}).engine_options().on_host);
+  config.parallel.offload = Offload::host;
+  EXPECT_TRUE(make_plan(config, GptConfig{}).engine_options().on_host);
+  EXPECT_TRUE(make_plan(config, GptConfig{}).engine_options().offload.empty());
+  config.parallel.offload = Offload::none;
+  EXPECT_FALSE(make_plan(config, GptConfig{}).engine_options().on_host);
 }
 
 TEST(RanksToStart, ComeFromTheOptionTheLauncherOrTheConfig) {

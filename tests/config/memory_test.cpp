@@ -9,9 +9,11 @@
 
 #include "comm/recording.h"
 #include "config/layout.h"
+#include "config/plan.h"
 #include "core/error.h"
 #include "ops/cuda/cuda.h"
 #include "ops/dry/dry_backend.h"
+#include "parallel/data/data_engine.h"
 #include "planner/dry_run.h"
 
 namespace shoal {
@@ -33,6 +35,8 @@ steps = 1
 threads = 1
 )";
 
+RunPlan plan_of(const Config& config) { return make_plan(config, to_gpt_config(config.model)); }
+
 Config config_of(std::vector<std::string> settings, int ranks) {
   auto config = parse_config(kConfig, "test", settings);
   resolve_layout(config, ranks);
@@ -41,7 +45,7 @@ Config config_of(std::vector<std::string> settings, int ranks) {
 
 MemoryEstimate memory_of(const std::vector<std::string>& settings, int ranks) {
   const auto config = config_of(settings, ranks);
-  return estimate_memory(config, to_gpt_config(config.model), RankPlaces::as_threads(ranks));
+  return estimate_memory(make_plan(config, to_gpt_config(config.model)), RankPlaces::as_threads(ranks));
 }
 
 std::string zero_setting(int zero) { return "parallel.zero=" + std::to_string(zero); }
@@ -66,7 +70,7 @@ TEST(Memory, IsWhatEngineAndModelAllocate) {
       settings.push_back(zero_setting(zero));
       for (const int ranks : {1, 2, 4, 8}) {
         const auto memory = memory_of(settings, ranks);
-        const auto run = dry_run(config_of(settings, ranks), ranks);
+        const auto run = dry_run(plan_of(config_of(settings, ranks)));
         // Empty arenas still take a byte.
         EXPECT_NEAR(allocated(run.ranks.front(), ranks), memory.state() + memory.activations(), 5)
             << settings.front() << ", ZeRO-" << zero << ", " << ranks << " ranks";
@@ -112,14 +116,16 @@ TEST(Memory, OfEveryRankOfAMeshIsWhatItAllocates) {
     const auto model = to_gpt_config(config.model);
     const auto places = RankPlaces::as_threads(ranks);
     double most = 0;
-    for (const auto& rank : dry_run(config, ranks).ranks) {
-      const auto place = place_of(mesh_shape(config), rank.ranks.front());
-      const auto memory = estimate_memory(config, model, places, place);
-      EXPECT_NEAR(allocated(rank, mesh_shape(config).data), memory.state() + memory.activations(), 8)
-          << fmt::format("{}", fmt::join(settings, " ")) << ", " << to_string(place, mesh_shape(config));
+    for (const auto& rank : dry_run(plan_of(config)).ranks) {
+      const auto place = place_of(make_plan(config, model).mesh, rank.ranks.front());
+      const auto memory = estimate_memory(make_plan(config, model), places, place);
+      EXPECT_NEAR(allocated(rank, make_plan(config, model).mesh.data), memory.state() + memory.activations(),
+                  8)
+          << fmt::format("{}", fmt::join(settings, " ")) << ", "
+          << to_string(place, make_plan(config, model).mesh);
       most = std::max(most, memory.total());
     }
-    EXPECT_EQ(estimate_memory(config, model, places).total(), most);
+    EXPECT_EQ(estimate_memory(make_plan(config, model), places).total(), most);
   }
 }
 
@@ -147,11 +153,11 @@ TEST(Memory, NoRankTakesAWholeParameterThatItShares) {
       "model.vocab_size=50257", "model.n_layer=2",   "model.n_head=8",  "model.n_embd=64",
       "model.block_size=8",     "parallel.tensor=8", "parallel.zero=3", "parallel.pipeline=2"};
   const auto config = config_of(settings, 64);
-  const auto run = dry_run(config, 64);
+  const auto run = dry_run(plan_of(config));
   for (const auto& rank : run.ranks) EXPECT_LT(static_cast<double>(rank.allocated), 4.0 * 50257 * 64);
 
   const auto model = to_gpt_config(config.model);
-  for (const auto& unit : gpt_units(model, model_part(config, model, {}))) {
+  for (const auto& unit : gpt_units(model, make_plan(config, model).part({}))) {
     for (const auto& parameter : unit.parameters) {
       if (parameter.placement.replicated()) continue;
       // Rows of the vocabulary are padded to a multiple of 16.
@@ -186,9 +192,10 @@ TEST(Memory, FallsWithTheRanksAsStatesAreCut) {
 // Bytes of a checkpoint that a rank writes.
 double written_by(const Config& config, const GptConfig& model, int rank) {
   DryBackend backend;
-  Recording recording(mesh_shape(config).ranks(), rank);
-  Mesh mesh(recording.ranks(), mesh_shape(config));
-  const auto engine = make_data_engine(backend, mesh, model, engine_options(config, model, mesh.place()));
+  Recording recording(make_plan(config, model).mesh.ranks(), rank);
+  Mesh mesh(recording.ranks(), make_plan(config, model).mesh);
+  const auto engine =
+      make_data_engine(backend, mesh, model, make_plan(config, model).engine_options(mesh.place()));
   double bytes = 0;
   for (const auto& tensor : engine->state(true, DataEngine::Share::to_save)) {
     bytes += static_cast<double>(tensor.data.bytes());
@@ -204,8 +211,9 @@ TEST(Memory, CheckpointCopyIsTheRanksShare) {
   for (const auto& [ranks, settings] : layouts) {
     SCOPED_TRACE(fmt::format("{} ranks, {}", ranks, fmt::join(settings, " ")));
     const auto config = config_of(settings, ranks);
-    const auto shape = mesh_shape(config);
     const auto model = to_gpt_config(config.model);
+    const auto plan = make_plan(config, model);
+    const auto& shape = plan.mesh;
     double all = 0;
     for (int stage = 0; stage < shape.pipeline; ++stage) {
       for (int tensor = 0; tensor < shape.tensor; ++tensor) {
@@ -217,7 +225,7 @@ TEST(Memory, CheckpointCopyIsTheRanksShare) {
         }
         const MeshPlace place{.pipeline = stage, .data = 0, .tensor = tensor};
         const double share = written / shape.data, writer = 2 * std::min(share, 4.0 * (1 << 20));
-        EXPECT_DOUBLE_EQ(estimate_memory(config, model, RankPlaces::as_threads(ranks), place).checkpoint,
+        EXPECT_DOUBLE_EQ(estimate_memory(plan, RankPlaces::as_threads(ranks), place).checkpoint,
                          share + writer);
         EXPECT_LT(most / share, 1.1);
         all += written;
@@ -225,7 +233,7 @@ TEST(Memory, CheckpointCopyIsTheRanksShare) {
     }
     // Each element once.
     EXPECT_EQ(all,
-              (1 + optimizer_tensors(config)) * 4.0 * static_cast<double>(parameter_count(gpt_units(model))));
+              (1 + plan.optimizer_tensors()) * 4.0 * static_cast<double>(parameter_count(gpt_units(model))));
   }
 }
 
@@ -258,7 +266,8 @@ TEST(Memory, OfAGpuIncludesTheScratchOfItsKernels) {
       settings.emplace_back(more);
     }
     const auto config = config_of(settings, 1);
-    return estimate_memory(config, to_gpt_config(config.model), RankPlaces::as_threads(1), {}).scratch;
+    return estimate_memory(make_plan(config, to_gpt_config(config.model)), RankPlaces::as_threads(1), {})
+        .scratch;
   };
   const auto products = static_cast<double>(kProductWorkspace);
   EXPECT_EQ(scratch({"train.dtype=float32"}), products);
@@ -276,11 +285,12 @@ TEST(Memory, OfAGpuIsNotTheHosts) {
       config.run.name = "";
       const auto model = to_gpt_config(config.model);
       const auto places = RankPlaces::as_threads(2);
-      const auto memory = estimate_memory(config, model, places, {});
+      const auto memory = estimate_memory(make_plan(config, model), places, {});
       DryGpu backend;
       Recording recording(2, 0);
-      Mesh mesh(recording.ranks(), mesh_shape(config));
-      const auto engine = make_data_engine(backend, mesh, model, engine_options(config, model, mesh.place()));
+      Mesh mesh(recording.ranks(), make_plan(config, model).mesh);
+      const auto engine =
+          make_data_engine(backend, mesh, model, make_plan(config, model).engine_options(mesh.place()));
       // Empty arenas still take a byte.
       EXPECT_NEAR(static_cast<double>(backend.allocated() - backend.pinned()), memory.state(), 8);
       EXPECT_EQ(static_cast<double>(backend.pinned()), memory.on_host);
@@ -298,10 +308,10 @@ TEST(Memory, OfAGpuIsNotTheHosts) {
 
 TEST(Memory, OfAHostIsThatOfItsRanks) {
   const auto host = [](const Config& config, const RankPlaces& places) {
-    return host_memory(config, to_gpt_config(config.model), places);
+    return host_memory(make_plan(config, to_gpt_config(config.model)), places);
   };
   const auto of = [](const Config& config, const RankPlaces& places, const MeshPlace& place) {
-    return estimate_memory(config, to_gpt_config(config.model), places, place).total();
+    return estimate_memory(make_plan(config, to_gpt_config(config.model)), places, place).total();
   };
   const auto data = config_of({}, 4);
   const auto threads = RankPlaces::as_threads(4);
@@ -328,7 +338,7 @@ TEST(Memory, RefusesRanksThatDoNotFitTogether) {
   const std::vector<std::string> settings = {layers, "model.n_embd=512"};
   const auto check = [&](int ranks) {
     const auto config = config_of(settings, ranks);
-    check_memory(config, to_gpt_config(config.model), RankPlaces::as_threads(ranks));
+    check_memory(make_plan(config, to_gpt_config(config.model)), RankPlaces::as_threads(ranks));
   };
   EXPECT_NO_THROW(check(1));
   try {

@@ -132,7 +132,7 @@ TEST_F(Pretrained, TheFolderDecidesTheModel) {
   EXPECT_EQ(model.n_embd, 24);
   EXPECT_EQ(model.block_size, 12);
   EXPECT_EQ(model.vocab_size, 64);
-  EXPECT_EQ(model.gelu, "tanh");
+  EXPECT_EQ(model.gelu, Gelu::tanh);
   EXPECT_TRUE(model.bias);
   EXPECT_EQ(model.dropout, 0);
 

@@ -175,7 +175,6 @@ TEST_F(SamplerTest, RefusesASplitShorterThanABlock) {
   }
   const auto one = counting(1);
   EXPECT_THAT(user_error([&] { SequentialSampler(one, 8); }), HasSubstr("needs at least 2"));
-  EXPECT_THAT(user_error([&] { parse_sampling("epoch"); }), AllOf(HasSubstr("epoch"), HasSubstr("random")));
 }
 
 TEST_F(SamplerTest, SequentialTakesEveryTargetOnce) {

@@ -25,7 +25,9 @@ GptConfig without_dropout(GptConfig config) {
 
 class EveryBackend : public testing::TestWithParam<const char*> {
  protected:
-  static std::unique_ptr<Backend> backend() { return make_backend(GetParam(), {.threads = 1}); }
+  static std::unique_ptr<Backend> backend() {
+    return make_backend(backend_kind(GetParam()).value(), {.threads = 1});
+  }
 };
 INSTANTIATE_TEST_SUITE_P(, EveryBackend, testing::Values("reference", "cpu"),
                          [](const auto& test) { return std::string(test.param); });

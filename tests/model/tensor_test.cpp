@@ -58,7 +58,7 @@ struct Outcome {
 };
 
 Outcome run_rank(Communicator& ranks, const Setting& setting, Tokens batch) {
-  const auto backend = make_backend(setting.backend, {.threads = 1});
+  const auto backend = make_backend(backend_kind(setting.backend).value(), {.threads = 1});
   const auto options = options_of(setting);
   Mesh mesh(ranks, {.tensor = ranks.size()});
   const TensorGroup group(mesh.tensor(), setting.sequence);

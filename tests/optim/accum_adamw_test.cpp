@@ -138,7 +138,7 @@ class AccumAdamW : public testing::TestWithParam<Case> {};
 TEST_P(AccumAdamW, FollowsTheEquations) {
   const auto& [name, A, l2] = GetParam();
   const std::int64_t n = 1003;
-  const auto backend = make_backend(name, {.threads = 2});
+  const auto backend = make_backend(backend_kind(name).value(), {.threads = 2});
   Optimized run(*backend, config_of(A, l2), n, A > 1);
   std::vector<Model> models(static_cast<std::size_t>(n));
   const Values start = run.weights.values();
@@ -190,7 +190,7 @@ INSTANTIATE_TEST_SUITE_P(Backends, AccumAdamW, testing::ValuesIn([] {
 // Not only because no mean is kept then: the kernels' arithmetic is the same.
 TEST(AccumAdamWKernels, AWindowOfOneStepIsAdamWBitForBit) {
   for (const auto* name : {"reference", "cpu"}) {
-    const auto backend = make_backend(name, {.threads = 1});
+    const auto backend = make_backend(backend_kind(name).value(), {.threads = 1});
     for (const bool l2 : {false, true}) {
       Optimized plain(*backend, config_of(1, l2), 1003, false),
           windows(*backend, config_of(1, l2), 1003, true);

@@ -111,7 +111,7 @@ class TorchParity : public testing::TestWithParam<Setting> {
   double allowed() const { return GetParam().compute == DType::bf16 ? 1e-2 : 1e-5; }
 
   Fixture fixture_{GetParam().fixture};
-  Trainee trainee_{make_backend(GetParam().backend, {.threads = 1}),
+  Trainee trainee_{make_backend(backend_kind(GetParam().backend).value(), {.threads = 1}),
                    fixture_.config(),
                    {.compute = GetParam().compute, .micro_batch = fixture_.batch(), .grad_clip = 1.0}};
 };

@@ -7,6 +7,7 @@
 
 #include "config/layout.h"
 #include "config/memory.h"
+#include "config/plan.h"
 #include "model/unit.h"
 #include "parallel/data/shard_plan.h"
 
@@ -28,6 +29,8 @@ micro_batch = 2
 steps = 1
 )";
 
+RunPlan plan_of(const Config& config) { return make_plan(config, to_gpt_config(config.model)); }
+
 Config config_of(std::vector<std::string> settings, int ranks) {
   auto config = parse_config(kConfig, "test", settings);
   resolve_layout(config, ranks);
@@ -36,7 +39,7 @@ Config config_of(std::vector<std::string> settings, int ranks) {
 
 // The only kind of rank there is.
 DryRun::Rank every_rank(const std::vector<std::string>& settings, int ranks) {
-  const auto run = dry_run(config_of(settings, ranks), ranks);
+  const auto run = dry_run(plan_of(config_of(settings, ranks)));
   EXPECT_EQ(run.ranks.size(), 1u);
   EXPECT_EQ(run.ranks.front().ranks.size(), static_cast<std::size_t>(ranks));
   return run.ranks.front();
@@ -114,7 +117,7 @@ TEST(DryRun, Zero3GathersBlocksForwardAndBackward) {
 
 TEST(DryRun, ReplicatedGroupsReduceShardsAcross) {
   const auto run =
-      dry_run(config_of({"parallel.zero=2", "parallel.replicate=2", "train.global_batch=16"}, 8), 8, 4);
+      dry_run(plan_of(config_of({"parallel.zero=2", "parallel.replicate=2", "train.global_batch=16"}, 8)), 4);
   const auto& rank = run.ranks.front();
   const Sizes sizes(8);
   // Within a replica of 4 ranks, then the shard with the one other rank that holds it.
@@ -141,8 +144,8 @@ TEST(DryRun, OrderedSumsSendEveryLeaf) {
 
 // The kind of ranks that the one at this place is of.
 DryRun::Rank rank_at(const Config& config, const MeshPlace& place) {
-  const auto shape = mesh_shape(config);
-  for (auto& rank : dry_run(config, shape.ranks()).ranks) {
+  const auto shape = make_plan(config, to_gpt_config(config.model)).mesh;
+  for (auto& rank : dry_run(plan_of(config)).ranks) {
     for (const int r : rank.ranks) {
       if (place_of(shape, r) == place) return rank;
     }
@@ -234,7 +237,7 @@ TEST(DryRun, StagesSendStreamsOnAndTheTiedEmbeddingOnce) {
     EXPECT_EQ(bytes_of(rank, "send", "gradient of the input"), stage > 0 ? stream : 0);
     const bool has_embedding = stage == 0 || stage == 3;
     EXPECT_EQ(calls_of(rank, "all_reduce", "tied gradients"), has_embedding ? 1 : 0);
-    const ShardPlan plan(gpt_units(model, model_part(config, model, place)), 1, 1, 1, 2);
+    const ShardPlan plan(gpt_units(model, make_plan(config, model).part(place)), 1, 1, 1, 2);
     // Two ranks pass half of it on twice.
     EXPECT_EQ(bytes_of(rank, "all_reduce", "tied gradients"), has_embedding ? plan.shard_size(0) * 4 : 0);
     EXPECT_EQ(bytes_of(rank, "reduce_scatter", "gradients"), plan.total() * 4 / 2);
@@ -266,7 +269,7 @@ TEST(DryRun, WorkersAverageInEveryRound) {
   const auto check = [&](int ranks, const std::string& topology, const std::vector<int>& groups) {
     const auto config =
         config_of({"parallel.engine=gossip", "gossip.topology=" + topology, "gossip.local_size=2"}, ranks);
-    const auto run = dry_run(config, ranks);
+    const auto run = dry_run(plan_of(config));
     EXPECT_EQ(run.steps, std::ssize(groups)) << topology;
     EXPECT_EQ(run.ranks.size(), 1u) << topology;
     const auto rank = run.ranks.front();
@@ -306,7 +309,7 @@ TEST(DryRun, WorkersOfSeveralRanks) {
     const MeshPlace place{.pipeline = stage, .worker = 1};
     const auto rank = rank_at(config, place);
     EXPECT_EQ(rank.passes, 4);  // of 16 micro-batches
-    const ShardPlan plan(gpt_units(model, model_part(config, model, place)), 1, 1, 0, 2);
+    const ShardPlan plan(gpt_units(model, make_plan(config, model).part(place)), 1, 1, 0, 2);
     EXPECT_EQ(bytes_of(rank, "reduce_scatter", "gradients"), plan.total() * 4 / 2);
     EXPECT_EQ(bytes_of(rank, "all_gather", "parameters"), plan.total() * 4 / 2);
     EXPECT_EQ(bytes_of(rank, "all_reduce", "averaging"), 2 * ring(plan.total() / 2, 4, 2));
@@ -333,7 +336,7 @@ TEST(DryRun, AMeshSharesTheFlops) {
         {"parallel.pipeline=4"},
         {"parallel.tensor=2", "parallel.pipeline=2", "parallel.sequence=true"}}) {
     double all = 0;
-    for (const auto& rank : dry_run(config_of(mesh, 8), 8).ranks) {
+    for (const auto& rank : dry_run(plan_of(config_of(mesh, 8))).ranks) {
       all += rank.flops * static_cast<double>(rank.ranks.size());
     }
     EXPECT_NEAR(all / alone, 1, 0.02) << mesh.front();  // the vocabulary is padded on every rank

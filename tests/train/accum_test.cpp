@@ -1,6 +1,7 @@
 // Runs with AccumAdamW: what is AdamW, what goes on exactly, and what a resume refuses.
 #include "config/layout.h"
 #include "config/memory.h"
+#include "config/plan.h"
 #include "train/tiny_run.h"
 
 namespace shoal::test {
@@ -62,7 +63,7 @@ TEST_F(Accumulation, TakesMemoryForTheWindow) {
   const auto memory = [&](const Settings& settings) {
     auto given = config("any", with(settings, {"model.vocab_size=64"}));
     resolve_layout(given, 1);
-    return estimate_memory(given, to_gpt_config(given.model));
+    return estimate_memory(make_plan(given, to_gpt_config(given.model)));
   };
   const auto adamw = memory({}), windows = memory(kWindows);
   EXPECT_EQ(2 * windows.optimizer, 3 * adamw.optimizer);

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 
 #include "config/layout.h"
+#include "config/plan.h"
 #include "train/model_io.h"
 #include "train/tiny_run.h"
 
@@ -21,7 +22,7 @@ TEST_F(DiskSpace, ACheckpointTakesWhatIsEstimated) {
   resolve_layout(settings, 1);
   auto model = settings.model;
   model.vocab_size = model_of(CheckpointReader(checkpoint("run", 12))).vocab_size;
-  const auto estimate = checkpoint_bytes(settings, to_gpt_config(model));
+  const auto estimate = checkpoint_bytes(make_plan(settings, to_gpt_config(model)));
   const auto bytes = static_cast<double>(state("run", 12).size());
   EXPECT_GE(bytes, estimate);
   EXPECT_LT(bytes, 1.3 * estimate);  // with the names of the tensors, which count in so small a model

@@ -40,7 +40,7 @@ struct Tiny {
     engine->state_loaded();
   }
 
-  std::unique_ptr<Backend> backend = make_backend("cpu", {.threads = 1});
+  std::unique_ptr<Backend> backend = make_backend(BackendKind::cpu, {.threads = 1});
   std::unique_ptr<Communicator> self = make_self_communicator();
   static ModelPart part_of(const Mesh& mesh, bool sequence) {
     const int stages = mesh.shape().pipeline;

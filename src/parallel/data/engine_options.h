@@ -21,6 +21,7 @@ struct GossipOptions {
   // A bucket's update is in the backward pass, behind the last of its gradients, and clipped by its own norm.
   // For workers of one rank, and sums of no fixed order.
   bool clip_by_bucket = false;
+  bool operator==(const GossipOptions&) const = default;
 };
 
 struct EngineOptions {
@@ -53,6 +54,8 @@ struct EngineOptions {
                           << 20;  // elements of a piece that goes through the backend's memory
 
   std::optional<GossipOptions> gossip = {};
+
+  bool operator==(const EngineOptions&) const = default;
 };
 
 // Bytes that the engine takes on one rank.
@@ -65,9 +68,7 @@ struct EngineMemory {
   std::size_t streaming = 0;  // buffers that what rests on the host goes through
   std::size_t on_host = 0;    // beside the above, pinned in the host's memory
   std::size_t on_disk = 0;    // beside the above, in a mapped file
-  std::size_t total() const {
-    return weights + compute_copy + gradients + optimizer + exchange + streaming;
-  }
+  std::size_t total() const { return weights + compute_copy + gradients + optimizer + exchange + streaming; }
 };
 
 }  // namespace shoal

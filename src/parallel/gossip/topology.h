@@ -21,6 +21,7 @@ struct Topology {
 
   int period() const { return static_cast<int>(rounds.size()); }
   const Group& group_of(int worker, std::int64_t step) const;
+  bool operator==(const Topology&) const = default;
 };
 
 // What averaging alone does, without updates.

@@ -23,6 +23,7 @@ struct PipelineOptions {
   ScheduleKind schedule = ScheduleKind::one_f_one_b;
   int stages = 1;
   int micro_batches = 1;  // of a step on a data rank
+  bool operator==(const PipelineOptions&) const = default;
 };
 
 class Pipeline {

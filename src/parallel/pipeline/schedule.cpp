@@ -164,13 +164,6 @@ Schedule make_schedule(ScheduleKind kind, const PipelineShape& shape) {
   return schedule;
 }
 
-ScheduleKind parse_schedule(std::string_view name) {
-  for (const auto& [kind, known] : kNames) {
-    if (name == known) return kind;
-  }
-  fail_user("there is no pipeline schedule \"{}\"; there are gpipe, 1f1b and interleaved", name);
-}
-
 std::string_view name_of(ScheduleKind kind) {
   return std::ranges::find(kNames, kind, &std::pair<ScheduleKind, std::string_view>::first)->second;
 }

@@ -77,7 +77,6 @@ struct Timeline {
 };
 Timeline timeline(const Schedule& schedule, double forward = 1, double backward = 2);
 
-ScheduleKind parse_schedule(std::string_view name);  // "gpipe", "1f1b", "interleaved"; or UserError
 std::string_view name_of(ScheduleKind kind);
 
 }  // namespace shoal

@@ -1,0 +1,124 @@
+#include "config/plan.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "config/layout.h"
+#include "parallel/pipeline/stages.h"
+
+namespace shoal {
+namespace {
+
+std::vector<UnitRange> stage_ranges(const ParallelConfig& parallel, const GptConfig& model) {
+  if (parallel.pipeline == 1) return {};
+  const int parts = parallel.pipeline * parallel.chunks;
+  if (parallel.stages.empty()) return balanced_ranges(model, parts);
+  return ranges_by_hand(model, parts, parallel.stages);
+}
+
+std::optional<GossipOptions> gossip_options(const Config& config) {
+  if (config.parallel.engine != EngineKind::gossip) return std::nullopt;
+  return GossipOptions{.topology = gossip_topology(config),
+                       .bucket_bytes = config.gossip.bucket_mib * (1 << 20),
+                       .clip_by_bucket = config.gossip.clip == GossipClip::bucket};
+}
+
+AdamWConfig adamw_config(const OptimConfig& optim) {
+  return {.beta1 = optim.betas[0],
+          .beta2 = optim.betas[1],
+          .eps = optim.eps,
+          .weight_decay = optim.weight_decay,
+          .l2 = optim.name == OptimizerKind::accum_adam,
+          .accum_steps = optim.accum_steps};
+}
+
+}  // namespace
+
+ModelPart RunPlan::part(const MeshPlace& place) const {
+  ModelPart part;
+  part.tensor = {.rank = place.tensor, .size = mesh.tensor, .sequence = sequence};
+  for (std::size_t k = place.pipeline; k < ranges.size(); k += mesh.pipeline)
+    part.chunks.push_back(ranges[k]);
+  return part;
+}
+
+EngineOptions RunPlan::engine_options(const MeshPlace& place) const {
+  auto options = engine;
+  options.part = part(place);
+  return options;
+}
+
+PipelineOptions RunPlan::pipeline_options(const MeshPlace& place) const {
+  auto options = pipeline;
+  options.part = part(place);
+  return options;
+}
+
+RunPlan make_plan(const Config& config, const GptConfig& model) {
+  const auto& train = config.train;
+  const auto& parallel = config.parallel;
+  const int workers = worker_count(config);
+  RunPlan plan{.model = model,
+               .backend = train.backend,
+               .threads = train.threads,
+               .mesh = {.pipeline = parallel.pipeline,
+                        .data = parallel.data / workers,
+                        .tensor = parallel.tensor,
+                        .workers = workers},
+               .sequence = parallel.sequence && parallel.tensor > 1,
+               .ranges = stage_ranges(parallel, model)};
+  const int micro_batches = train.global_batch / train.micro_batch / workers;
+  plan.engine = {.compute = train.dtype,
+                 .adamw = adamw_config(config.optim),
+                 .decay = config.optim.decay,
+                 .grad_clip = train.grad_clip,
+                 .zero = parallel.zero,
+                 .replicate = parallel.replicate,
+                 .layout_exact = config.run.deterministic == Determinism::layout,
+                 .micro_batches = micro_batches,
+                 .reduced = parallel.reduce_dtype,
+                 .offload = parallel.offload == Offload::disk ? config.run.path() : "",
+                 .on_host = train.backend == BackendKind::cuda && parallel.offload != Offload::none,
+                 .gossip = gossip_options(config)};
+  plan.pipeline = {.batch = {train.micro_batch, model.block_size},
+                   .compute = train.dtype,
+                   .logits = logits_plan(train.backend, train.dtype),
+                   .recompute = train.recompute,
+                   .schedule = parallel.schedule,
+                   .stages = parallel.pipeline,
+                   .micro_batches = (micro_batches + plan.mesh.data - 1) / plan.mesh.data};
+  check_tensor_group(model, plan.part({}).tensor,
+                     static_cast<std::int64_t>(train.micro_batch) * model.block_size);
+  return plan;
+}
+
+BackendOptions backend_options(const Config& config, const World& world) {
+  return {.threads = config.train.threads > 0 ? config.train.threads : world.cores,
+          .local_rank = world.local_rank,
+          .tf32 = config.train.tf32,
+          // Ranks may be on hosts that share no cache, and another run's would have chosen otherwise.
+          .tune = config.run.deterministic != Determinism::layout};
+}
+
+std::string mesh_text(const RunPlan& plan) {
+  const auto& mesh = plan.mesh;
+  if (plan.ranks_of_model() == 1 && mesh.workers == 1) return "";
+  std::vector<std::string> axes;
+  if (mesh.workers > 1) axes.push_back(fmt::format("{} workers", mesh.workers));
+  if (mesh.pipeline > 1) axes.push_back(fmt::format("{} stages", mesh.pipeline));
+  if (mesh.data > 1) axes.push_back(fmt::format("{} data", mesh.data));
+  if (mesh.tensor > 1) axes.push_back(fmt::format("{} tensor", mesh.tensor));
+  const bool said = axes.size() == 1 && (mesh.pipeline > 1 || mesh.workers > 1);  // they are ranks
+  return fmt::format("{}{}{}", fmt::join(axes, " x "), said ? "" : " ranks",
+                     plan.sequence ? " with sequence parallelism" : "");
+}
+
+std::string stage_text(const RunPlan& plan, int stage) {
+  std::vector<std::string> ranges;
+  for (const auto& range : plan.part({.pipeline = stage}).ranges(plan.model)) {
+    ranges.push_back(describe(range, plan.model));
+  }
+  return fmt::format("{}", fmt::join(ranges, "; "));
+}
+
+}  // namespace shoal
