@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include "config/layout.h"
+#include "core/error.h"
 #include "parallel/pipeline/stages.h"
 
 namespace shoal {
@@ -57,10 +58,12 @@ PipelineOptions RunPlan::pipeline_options(const MeshPlace& place) const {
 RunPlan make_plan(const Config& config, const GptConfig& model) {
   const auto& train = config.train;
   const auto& parallel = config.parallel;
+  if (parallel.data == 0 || train.micro_batch == 0) fail("a plan needs a resolved layout");
   const int workers = worker_count(config);
   RunPlan plan{.model = model,
                .backend = train.backend,
                .threads = train.threads,
+               .exchange = parallel.gpu_exchange,
                .mesh = {.pipeline = parallel.pipeline,
                         .data = parallel.data / workers,
                         .tensor = parallel.tensor,

@@ -18,6 +18,7 @@ struct RunPlan {
   GptConfig model;
   BackendKind backend = BackendKind::cpu;
   int threads = 0;  // per rank; 0: the host's cores / its ranks
+  GpuExchange exchange = GpuExchange::automatic;
   MeshShape mesh;
   bool sequence = false;          // tensor ranks share the tokens
   std::vector<UnitRange> ranges;  // range k is on stage k % mesh.pipeline; empty without a pipeline
