@@ -76,13 +76,13 @@ void evaluate(const EvalOptions& options, const Config& config, World& world) {
   require_agreement(world.ranks, facts_of(config));
   const std::int64_t sequences = sequences_of(options, config);
   const auto checkpoint = find_checkpoint(options.checkpoint, world.ranks);
-  auto loaded = load_model(checkpoint, config, world.ranks, backend_options(config, world));
+  const auto loaded =
+      load_model(checkpoint, config, world.ranks, backend_options(config, world), Runtime::Use::evaluation);
   const auto data = open_data(config, loaded.plan.model.vocab_size, world);
   warn_of_other_tokenizer(data, loaded.plan.model.vocab_size, loaded.tokenizer.get());
-  auto model_options = loaded.plan.pipeline_options(loaded.mesh->place());
-  model_options.backward = false;
-  Pipeline model(*loaded.backend, *loaded.engine, *loaded.mesh, loaded.plan.model, model_options);
-  Evaluator evaluator(*loaded.backend, model, *loaded.mesh, static_cast<std::uint64_t>(config.run.seed));
+  const auto& runtime = *loaded.runtime;
+  Evaluator evaluator(runtime.backend(), runtime.model(), runtime.mesh(),
+                      static_cast<std::uint64_t>(config.run.seed));
 
   const TokenFile* split = nullptr;
   all_or_none(world.ranks, [&] { split = &data.split(options.split); });

@@ -74,7 +74,8 @@ LoadedModel load(const SampleArguments& options, const Config& config, Communica
   const auto checkpoint = find_checkpoint(options.checkpoint, world.ranks);
   std::optional<LoadedModel> model;
   all_or_none(world.ranks, [&] {
-    model.emplace(load_model(checkpoint, config, alone, backend_options(config, world)));
+    model.emplace(
+        load_model(checkpoint, config, alone, backend_options(config, world), Runtime::Use::parameters));
     if (!model->tokenizer && has_gpt2_size(model->plan.model) && !is_hugging_face_folder(checkpoint)) {
       model->tokenizer = load_gpt2_tokenizer(fetch_gpt2_vocabulary({}));
       if (!log::thread_muted()) {
@@ -156,7 +157,8 @@ class Writer {
         model_(model),
         prompt_(std::move(prompt)),
         tokens_(std::move(tokens)),
-        generator_(*model.backend, *model.engine, model.plan.model, model.plan.engine.compute) {}
+        generator_(model.runtime->backend(), model.runtime->engine(), model.plan.model,
+                   model.plan.engine.compute) {}
 
   void write(std::int64_t sample, const Print& print) {
     StopFilter filter(options_.stop);

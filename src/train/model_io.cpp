@@ -12,7 +12,6 @@
 #include "core/version.h"
 #include "data/stored_tokenizer.h"
 #include "ops/make_backend.h"
-#include "parallel/backend_ranks.h"
 
 namespace shoal {
 namespace {
@@ -195,7 +194,7 @@ std::filesystem::path find_checkpoint(const std::filesystem::path& where, Commun
 }
 
 LoadedModel load_model(const std::filesystem::path& directory, const Config& config, Communicator& group,
-                       const BackendOptions& backend_options) {
+                       const BackendOptions& backend_options, Runtime::Use use) {
   LoadedModel loaded;
   loaded.config = config;
   GptConfig model;
@@ -214,16 +213,12 @@ LoadedModel load_model(const std::filesystem::path& directory, const Config& con
     loaded.tokenizer = tokenizer_of(*checkpoint);
     source = std::make_unique<WorkerSource>(one_model_of(*checkpoint));
   });
-  loaded.backend = make_backend(config.train.backend, backend_options);
   resolve_mesh(loaded.config, group.size());
   loaded.plan = make_plan(loaded.config, model);
-  loaded.ranks = connect_backends(*loaded.backend, group, loaded.config.parallel.gpu_exchange).ranks;
-  loaded.mesh = std::make_unique<Mesh>(*loaded.ranks, loaded.plan.mesh);
-  auto options = loaded.plan.engine_options(loaded.mesh->place());
-  options.training = false;
-  loaded.engine = make_data_engine(*loaded.backend, *loaded.mesh, model, options);
-  all_or_none(group, [&] { read_state(*loaded.engine, *loaded.backend, *source, false); });
-  loaded.engine->state_loaded();
+  auto& runtime = loaded.runtime.emplace(loaded.plan, group, backend_options);
+  runtime.allocate(loaded.plan, use);
+  all_or_none(group, [&] { read_state(runtime.engine(), runtime.backend(), *source, false); });
+  runtime.engine().state_loaded();
   return loaded;
 }
 

@@ -5,6 +5,7 @@
 #include <limits>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -16,7 +17,7 @@
 #include "data/dataset.h"
 #include "data/tokenizer.h"
 #include "ops/make_backend.h"
-#include "parallel/data/data_engine.h"
+#include "train/runtime.h"
 
 namespace shoal {
 
@@ -58,10 +59,7 @@ struct LoadedModel {
   RunPlan plan;
   std::int64_t step = 0;
   std::unique_ptr<Tokenizer> tokenizer;  // null when the data had none
-  std::unique_ptr<Backend> backend;
-  std::unique_ptr<Communicator> ranks;  // the group, for the backend's memory, too
-  std::unique_ptr<Mesh> mesh;
-  std::unique_ptr<DataEngine> engine;
+  std::optional<Runtime> runtime;
 };
 
 // The config of a checkpoint's run for use without training: on any ranks, unless `overrides`, which are
@@ -81,6 +79,6 @@ std::filesystem::path find_checkpoint(const std::filesystem::path& where, Commun
 // The model of a checkpoint, or of Hugging Face's files, on the ranks of `group`, as config.parallel spreads
 // it. Collective. Throws UserError when it cannot be spread so.
 LoadedModel load_model(const std::filesystem::path& checkpoint, const Config& config, Communicator& group,
-                       const BackendOptions& options);
+                       const BackendOptions& options, Runtime::Use use);
 
 }  // namespace shoal

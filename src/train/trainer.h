@@ -22,9 +22,8 @@ struct TrainResult {
 class Trainer {
  public:
   // Checks that the ranks were started alike, opens the data, checks that everything fits, takes the memory
-  // and the run's directory, and makes or loads the model. Throws UserError for whatever of this the user can
-  // mend.
-  // A tracer is told of every step; it outlives the trainer.
+  // and the run's directory, and makes or loads the model. Throws UserError for mistakes that the user can
+  // mend. The tracer, which may be null, is told of every step and must outlive the trainer.
   Trainer(const Config& config, World& world, Tracer* tracer = nullptr);
   ~Trainer();
 
@@ -33,8 +32,8 @@ class Trainer {
   TrainResult run();
 
  private:
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
+  struct Run;
+  std::unique_ptr<Run> run_;
 };
 
 }  // namespace shoal

@@ -84,7 +84,10 @@ TEST_F(Trainers, EveryScheduleCanBeResumed) {
       train(run_name, settings);
       EXPECT_EQ(train(run_name, with(settings, {"init.from=resume", "train.steps=13"})).step, 13);
       const auto self = make_self_communicator();
-      EXPECT_EQ(load_model(run(run_name), load_model_config(run(run_name)), *self, {.threads = 1}).step, 13);
+      EXPECT_EQ(load_model(run(run_name), load_model_config(run(run_name)), *self, {.threads = 1},
+                           Runtime::Use::parameters)
+                    .step,
+                13);
     }
   }
 }

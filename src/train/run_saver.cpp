@@ -1,0 +1,77 @@
+#include "train/run_saver.h"
+
+#include "core/error.h"
+#include "core/log.h"
+#include "core/trace.h"
+#include "train/worker_state.h"
+
+namespace shoal {
+namespace {
+
+// Copies state for a save in the background. None where state rests on disk: the memory for a copy is what is
+// not there.
+StoreOptions::Copy copy_from(Backend& backend, const RunPlan& plan) {
+  if (plan.on_disk()) return {};
+  return [&backend](void* to, const void* from, std::size_t bytes) {
+    if (!backend.is_remote(from)) return copy_host_memory(to, from, bytes);
+    const auto elements = static_cast<std::int64_t>(bytes / sizeof(float));
+    backend.copy_to_host(to, {const_cast<void*>(from), DType::f32, {elements}});
+  };
+}
+
+}  // namespace
+
+RunSaver::RunSaver(const Config& described, const RunPlan& plan, Runtime& runtime, Reporter& reporter,
+                   std::string tokenizer, nlohmann::json data)
+    : described_(described),
+      plan_(plan),
+      runtime_(runtime),
+      reporter_(reporter),
+      tokenizer_(std::move(tokenizer)),
+      data_(std::move(data)),
+      saver_(runtime.ranks(), described.run.path(), described.checkpoint.keep,
+             copy_from(runtime.backend(), plan)) {}
+
+bool RunSaver::begin(TrainState& state, bool best) {
+  tell_failed(saver_.settle());
+  failure_told_ = false;
+  if (last_saved_ == state.step && !best) return false;
+  auto info = make_checkpoint_info(described_, plan_.model, state, tokenizer_);
+  info.state["data"] = data_;
+  auto& mesh = runtime_.mesh();
+  add_worker_states(info, state, mesh);
+  saver_.begin(info, worker_slices(runtime_.engine(), mesh.shape(), mesh.place()), best);
+  last_saved_ = state.step;
+  return true;
+}
+
+void RunSaver::save(TrainState& state, bool best) {
+  const trace::Span span("checkpoint", "save");
+  if (begin(state, best) && plan_.on_disk()) tell_failed(saver_.settle());
+}
+
+void RunSaver::save_at_end(TrainState& state) {
+  const trace::Span span("checkpoint", "save");
+  if (!begin(state, false)) return;
+  if (const auto error = saver_.settle(); !error.empty()) {
+    fail_user(
+        "the state after step {} could not be saved: {}. Free some space there (or lower checkpoint.keep) "
+        "and go on with init.from=resume",
+        state.step, error);
+  }
+}
+
+void RunSaver::tell_failures() { tell_failed(saver_.news()); }
+
+void RunSaver::tell_failed(const std::string& why) {
+  if (why.empty()) return;
+  last_saved_ = -1;
+  if (std::exchange(failure_told_, true)) return;
+  reporter_.clear();
+  log::warn(
+      "a checkpoint could not be saved: {}; training goes on, and earlier checkpoints are untouched. Free "
+      "some space before the next one, or the run cannot be resumed from there",
+      why);
+}
+
+}  // namespace shoal

@@ -1,0 +1,52 @@
+// Saves a run's checkpoints, and decides what a failed save means.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "config/plan.h"
+#include "report/reporter.h"
+#include "train/model_io.h"
+#include "train/runtime.h"
+#include "train/saver.h"
+
+namespace shoal {
+
+class RunSaver {
+ public:
+  // `described`: the config as checkpoints hold it; `data`: the splits' checksums (train/start.h). All but
+  // the strings must outlive this. Collective.
+  RunSaver(const Config& described, const RunPlan& plan, Runtime& runtime, Reporter& reporter,
+           std::string tokenizer, nlohmann::json data);
+
+  // Saves the state of `state.step`, unless that has been done; in the background where memory allows. A save
+  // that fails is logged, once, and training goes on. Collective.
+  void save(TrainState& state, bool best);
+  // The same, and waits. Throws UserError when it fails.
+  void save_at_end(TrainState& state);
+
+  // Rank 0: logs a failure as soon as it is known.
+  void tell_failures();
+  // The state after `step` steps is saved, or is not any more.
+  void set_saved(std::int64_t step) { last_saved_ = step; }
+  void set_unsaved() { last_saved_ = -1; }
+  bool has_saved() const { return last_saved_ >= 0; }
+
+  Saver& store() { return saver_; }
+
+ private:
+  void tell_failed(const std::string& why);
+  bool begin(TrainState& state, bool best);
+
+  const Config& described_;
+  const RunPlan& plan_;
+  Runtime& runtime_;
+  Reporter& reporter_;
+  std::string tokenizer_;
+  nlohmann::json data_;
+  Saver saver_;
+  std::int64_t last_saved_ = -1;
+  bool failure_told_ = false;  // of the last save
+};
+
+}  // namespace shoal

@@ -1,0 +1,20 @@
+#include "train/runtime.h"
+
+namespace shoal {
+
+Runtime::Runtime(const RunPlan& plan, Communicator& group, const BackendOptions& options)
+    : backend_(make_backend(plan.backend, options)),
+      connected_(connect_backends(*backend_, group, plan.exchange)),
+      mesh_(std::make_unique<Mesh>(*connected_.ranks, plan.mesh)) {}
+
+void Runtime::allocate(const RunPlan& plan, Use use) {
+  auto engine = plan.engine_options(mesh_->place());
+  engine.training = use == Use::training;
+  engine_ = make_data_engine(*backend_, *mesh_, plan.model, engine);
+  if (use == Use::parameters) return;
+  auto pipeline = plan.pipeline_options(mesh_->place());
+  pipeline.backward = use == Use::training;
+  model_ = std::make_unique<Pipeline>(*backend_, *engine_, *mesh_, plan.model, pipeline);
+}
+
+}  // namespace shoal

@@ -1,0 +1,80 @@
+#include "train/validation.h"
+
+#include <limits>
+
+#include "core/log.h"
+#include "core/trace.h"
+#include "data/batch_sampler.h"
+
+namespace shoal {
+
+Validation::Validation(const Config& config, const RunPlan& plan, const Dataset& data, Runtime& runtime,
+                       Reporter& reporter, StopRequest& stop)
+    : config_(config),
+      plan_(plan),
+      data_(data),
+      runtime_(runtime),
+      reporter_(reporter),
+      stop_(stop),
+      evaluator_(runtime.backend(), runtime.model(), runtime.mesh(),
+                 static_cast<std::uint64_t>(config.run.seed)),
+      val_loss_(std::numeric_limits<double>::infinity()) {}
+
+Evaluation Validation::measure(const std::string& split, std::int64_t sequences, std::int64_t most) {
+  Progress progress("evaluating " + split, 0, "sequences");
+  const auto draw = show_on(progress);
+  const auto show = [&](std::int64_t done, std::int64_t total) {
+    draw(done, total);
+    stop_.share(runtime_.ranks());
+    return !stop_;
+  };
+  const auto found = sequences > 0 ? evaluator_.random(split, data_.split(split), sequences, show)
+                                   : evaluator_.whole(data_.split(split), most, show);
+  progress.clear();
+  return found;
+}
+
+bool Validation::run(TrainState& state, const TrainTime& time) {
+  const trace::Span span("evaluation", "evaluation");
+  reporter_.clear();
+  auto& engine = runtime_.engine();
+  const double distance = engine.show_average();
+  const std::int64_t sequences = eval_sequences(config_);
+  const auto val = measure("val", sequences);
+  // The train split may be huge: as many sequences of it as the val split has.
+  const auto train = val.left ? Evaluation{}
+                              : measure("train", sequences,
+                                        SequentialSampler(data_.val(), plan_.model.block_size).windows());
+  state.evaluation_left = val.left || train.left;
+  config_.gossip.continue_from_average && !state.evaluation_left ? engine.keep_average()
+                                                                 : engine.drop_average();
+  if (state.evaluation_left) return false;
+  reporter_.evaluation(
+      {.step = state.step,
+       .train_loss = train.loss(),
+       .val_loss = val.loss(),
+       .val_accuracy = val.accuracy(),
+       .entropy_floor = data_.entropy_per_token(),
+       .consensus_distance = plan_.mesh.workers > 1 ? std::optional(distance) : std::nullopt},
+      time);
+  val_loss_ = val.loss();
+  if (!(val_loss_ < state.best_val_loss)) return false;
+  state.best_val_loss = val_loss_;
+  return true;
+}
+
+void Validation::test(std::int64_t step) {
+  if (!data_.has_split("test") || data_.split("test").size() < 2) return;  // no target
+  const trace::Span span("evaluation", "evaluation of the test split");
+  auto& engine = runtime_.engine();
+  engine.show_average();
+  const auto test = measure("test", 0);
+  engine.drop_average();
+  if (test.left) {
+    return log::info("stopped by {} in the evaluation of the test split; shoal eval --split test makes it",
+                     stop_.signal());
+  }
+  reporter_.test({.step = step, .loss = test.loss(), .accuracy = test.accuracy()});
+}
+
+}  // namespace shoal

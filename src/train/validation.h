@@ -1,0 +1,43 @@
+// A run's evaluations: of val and train on the way, of test at the end.
+#pragma once
+
+#include "config/plan.h"
+#include "data/dataset.h"
+#include "report/reporter.h"
+#include "train/evaluate.h"
+#include "train/model_io.h"
+#include "train/runtime.h"
+#include "train/stop_request.h"
+
+namespace shoal {
+
+class Validation {
+ public:
+  // All must outlive this. Collective, as the functions below.
+  Validation(const Config& config, const RunPlan& plan, const Dataset& data, Runtime& runtime,
+             Reporter& reporter, StopRequest& stop);
+
+  // Evaluates the model, or with gossip the mean of the workers' models, and reports it. A signal makes all
+  // ranks leave the evaluation, which state.evaluation_left keeps for the run that is resumed. Returns
+  // whether the val loss is the lowest until now; it is in state.best_val_loss then.
+  bool run(TrainState& state, const TrainTime& time);
+  double val_loss() const { return val_loss_; }  // of the last one; infinite before
+
+  // After the last step, where the data has a test split.
+  void test(std::int64_t step);
+
+ private:
+  // Random sequences of a split, or with 0 all of it, or its first `most` sequences.
+  Evaluation measure(const std::string& split, std::int64_t sequences, std::int64_t most = 0);
+
+  const Config& config_;
+  const RunPlan& plan_;
+  const Dataset& data_;
+  Runtime& runtime_;
+  Reporter& reporter_;
+  StopRequest& stop_;
+  Evaluator evaluator_;
+  double val_loss_;
+};
+
+}  // namespace shoal
