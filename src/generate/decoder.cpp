@@ -47,7 +47,11 @@ Decoder::Decoder(Backend& backend, UnitStore& store, const GptConfig& config, DT
     : context_{backend, store, config, compute},
       arena_(backend, memory_bytes(config, compute)),
       buffers_(Buffers::take(arena_, config, compute)),
-      logits_(static_cast<std::size_t>(padded_vocabulary(config))) {}
+      embedding_(store.units()),
+      head_(store.units(), config),
+      logits_(static_cast<std::size_t>(padded_vocabulary(config))) {
+  for (int layer = 0; layer < config.n_layer; ++layer) blocks_.emplace_back(store.units(), config, layer);
+}
 
 void Decoder::prefill(std::span<const std::int32_t> tokens) {
   const auto n = static_cast<std::int64_t>(tokens.size());
@@ -72,55 +76,47 @@ void Decoder::extend(std::span<const std::int32_t> tokens) {
 }
 
 void Decoder::read(const Piece& piece, std::span<const std::int32_t> tokens) {
-  auto& ops = context_.backend;
-  Tensor live = buffers_.tokens.reshaped({buffers_.tokens.count(), 1}).row_range(piece.first, piece.live);
-  ops.copy_from_host(live, tokens.data());
-
-  const auto weights = context_.store.weights(EmbeddingLayer::kUnit);
-  Dropout place;  // inactive: it says where the window stands
-  place.window.first_position = piece.start;
-  ops.embedding_forward(first_rows(buffers_.stream, piece.rows).reshaped({1, piece.rows, config().n_embd}),
-                        first_elements(buffers_.tokens, piece.rows).reshaped({1, piece.rows}),
-                        weights["wte.weight"], weights["wpe.weight"], 0, place);
-  context_.store.release(EmbeddingLayer::kUnit);
-  for (int layer = 0; layer < config().n_layer; ++layer) block(layer, piece);
+  const Tensor live = buffers_.tokens.reshaped({config().block_size, 1}).row_range(piece.first, piece.live);
+  context_.backend.copy_from_host(live, tokens.data());
+  read_blocks(piece);
   length_ = piece.start + piece.first + piece.live;
   last_row_ = piece.first + piece.live - 1;
 }
 
-// Block::forward without what backward needs, and with the attention that answers from the cache.
-void Decoder::block(int layer, const Piece& piece) {
-  auto& ops = context_.backend;
-  const int unit = Block(layer).unit();
-  const auto w = context_.store.weights(unit);
-  const std::int64_t n = piece.rows;
+// The layers of training over the piece's rows, in which every block overwrites the stream and the
+// activations of the one before, and attends to the cache.
+void Decoder::read_blocks(const Piece& piece) {
+  const std::int64_t n = piece.rows, h = config().n_head, d = config().head_size();
+  const BatchAddress address{.first_position = piece.start, .training = false};
   const Tensor stream = first_rows(buffers_.stream, n).reshaped({1, n, config().n_embd});
-  const Tensor branch = first_rows(buffers_.branch, n).reshaped(stream.shape);
-  const Tensor norm = first_rows(buffers_.norm, n), hidden = first_rows(buffers_.hidden, n);
-  const Tensor activated = first_rows(buffers_.activated, n);
-  const Tensor mean = first_elements(buffers_.mean, n), rstd = first_elements(buffers_.rstd, n);
+  BlockActivations keep;
+  keep.mean_1 = keep.mean_2 = first_elements(buffers_.mean, n);
+  keep.rstd_1 = keep.rstd_2 = first_elements(buffers_.rstd, n);
+  keep.norm_1 = keep.norm_2 = first_rows(buffers_.norm, n);
+  keep.qkv = first_rows(buffers_.qkv, n).reshaped({1, n, 3, h, d});
+  keep.attention = first_rows(buffers_.attention, n).reshaped({1, n, h, d});
+  keep.middle = stream;
+  keep.hidden = first_rows(buffers_.hidden, n);
+  keep.activated = first_rows(buffers_.activated, n);
+  Workspace work;
+  work.branch = first_rows(buffers_.branch, n);
 
-  ops.layernorm_forward(norm, mean, rstd, stream, w["ln_1.weight"], w["ln_1.bias"]);
-  ops.linear_forward(first_rows(buffers_.qkv, n), norm, w["c_attn.weight"], w["c_attn.bias"]);
-  attend(buffers_.cache[static_cast<std::size_t>(layer)], piece);
-  ops.linear_forward(branch, first_rows(buffers_.attention, n), w["attn.c_proj.weight"],
-                     w["attn.c_proj.bias"]);
-  ops.residual_layernorm_forward(stream, stream, branch, {}, norm, mean, rstd, w["ln_2.weight"],
-                                 w["ln_2.bias"]);
-
-  ops.linear_forward(hidden, norm, w["c_fc.weight"], w["c_fc.bias"]);
-  ops.gelu_forward(activated, hidden, config().gelu);
-  ops.linear_forward(branch, activated, w["mlp.c_proj.weight"], w["mlp.c_proj.bias"]);
-  ops.residual_forward(stream, stream, branch, {});
-  context_.store.release(unit);
+  embedding_.forward(context_, address, work, stream, first_elements(buffers_.tokens, n).reshaped({1, n}));
+  BranchSum sum;
+  for (std::size_t layer = 0; layer < blocks_.size(); ++layer) {
+    sum = blocks_[layer].forward(
+        context_, address, keep, work, stream, sum,
+        [&](const Tensor& out, const Tensor& qkv) { attend(buffers_.cache[layer], piece, out, qkv); });
+  }
+  context_.backend.residual_forward(stream, sum.residual, sum.branch, sum.dropout);
 }
 
-void Decoder::attend(const Cache& cache, const Piece& piece) {
+void Decoder::attend(const Cache& cache, const Piece& piece, const Tensor& out, const Tensor& qkv) {
   const std::int64_t h = config().n_head, d = config().head_size(), n = piece.at_once;
+  const Tensor outs = out.reshaped({piece.rows, h * d}), qkvs = qkv.reshaped({piece.rows, 3 * h * d});
   for (std::int64_t row = piece.first; row < piece.first + piece.live; row += n) {
-    context_.backend.attention_cached(buffers_.attention.row_range(row, n).reshaped({n, h, d}), cache.keys,
-                                      cache.values, buffers_.qkv.row_range(row, n).reshaped({n, 3, h, d}),
-                                      piece.start + row);
+    context_.backend.attention_cached(outs.row_range(row, n).reshaped({n, h, d}), cache.keys, cache.values,
+                                      qkvs.row_range(row, n).reshaped({n, 3, h, d}), piece.start + row);
   }
 }
 
@@ -129,7 +125,7 @@ std::span<const float> Decoder::logits() {
   keep.mean = first_elements(buffers_.mean, 1);
   keep.rstd = first_elements(buffers_.rstd, 1);
   keep.norm = first_rows(buffers_.norm, 1);
-  Head::logits(context_, keep, buffers_.stream.row_range(last_row_, 1), buffers_.logits);
+  head_.logits(context_, keep, buffers_.stream.row_range(last_row_, 1), buffers_.logits);
   context_.backend.copy_to_host(logits_.data(), buffers_.logits);
   return std::span(logits_).first(static_cast<std::size_t>(config().vocab_size));
 }

@@ -1,4 +1,4 @@
-// A GPT-2 that reads a text position by position and keeps the keys and values of what it has read.
+// A GPT-2 that reads a text position by position and keeps the keys and values of the positions read.
 #pragma once
 
 #include <span>
@@ -25,19 +25,19 @@ class Decoder {
   // Positions read.
   std::int64_t length() const { return length_; }
 
-  // Of the token after the last one read: f32 [vocab_size], without padding, on the host until the next call.
+  // The logits of the next token: f32 [vocab_size], without padding, on the host until the next call.
   std::span<const float> logits();
 
   const GptConfig& config() const { return context_.config; }
 
-  // What the constructor takes, in bytes.
+  // The bytes that the constructor takes.
   static std::size_t memory_bytes(const GptConfig& config, DType compute);
 
  private:
   struct Cache {
     Tensor keys, values;  // x [block_size, H, D]
   };
-  // Activations of one layer, R = block_size rows; a shorter piece uses the first ones.
+  // The activations of one layer, R = block_size rows; a shorter piece uses the first rows.
   struct Buffers {
     std::vector<Cache> cache;  // one per layer
     Tensor tokens;             // i32 [R]
@@ -50,8 +50,8 @@ class Decoder {
     Tensor logits;             // f32 [1, V padded]
     static Buffers take(Arena& arena, const GptConfig& config, DType compute);
   };
-  // Consecutive positions that share matrix products. Only the live rows are new; the others are there to
-  // give the products their size, and nothing reads them.
+  // Consecutive positions that share matrix products. Only the live rows are new. The others give the
+  // products their size, and nothing reads them.
   struct Piece {
     std::int64_t start, rows;  // positions [start, start + rows)
     std::int64_t first, live;  // live rows [first, first + live)
@@ -59,12 +59,15 @@ class Decoder {
   };
 
   void read(const Piece& piece, std::span<const std::int32_t> tokens);
-  void block(int layer, const Piece& piece);
-  void attend(const Cache& cache, const Piece& piece);
+  void read_blocks(const Piece& piece);
+  void attend(const Cache& cache, const Piece& piece, const Tensor& out, const Tensor& qkv);
 
   LayerContext context_;
   Arena arena_;
   Buffers buffers_;
+  EmbeddingLayer embedding_;
+  std::vector<Block> blocks_;
+  Head head_;
   std::vector<float> logits_;
   std::int64_t prefilled_ = 0, length_ = 0, last_row_ = 0;
 };

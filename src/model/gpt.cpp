@@ -13,7 +13,7 @@ GptOptions with_units(GptOptions options, const GptConfig& config) {
   return options;
 }
 
-// The layers of a range's blocks.
+// The layers of the blocks in a range.
 UnitRange layers_of(const UnitRange& units, const GptConfig& config) {
   return {std::max(units.begin, 1) - 1, std::min(units.end - 1, config.n_layer)};
 }
@@ -86,67 +86,74 @@ Gpt::Gpt(Backend& backend, UnitStore& store, const GptConfig& config, const GptO
   }
   check_tensor_group(config, tensor.place(), options.batch.rows());
   const auto layers = layers_of(options_.units, config);
-  for (int layer = layers.begin; layer < layers.end; ++layer) blocks_.emplace_back(layer);
+  if (first()) embedding_.emplace(store.units());
+  for (int layer = layers.begin; layer < layers.end; ++layer) {
+    blocks_.emplace_back(store.units(), config, layer);
+  }
+  if (last()) head_.emplace(store.units(), config);
   carve(arena_, buffers_, config, options_, tensor.place(), shared != nullptr);
   if (shared) buffers_.work = *shared;
 }
 
-const BlockActivations& Gpt::kept(const Place& place, int block) const {
-  const auto& kept = buffers_.sets[static_cast<std::size_t>(place.activations)].kept;
+const BlockActivations& Gpt::kept(const Slots& slots, int block) const {
+  const auto& kept = buffers_.sets[static_cast<std::size_t>(slots.activations)].kept;
   return kept.empty() ? buffers_.shared : kept[static_cast<std::size_t>(block)];
 }
 
-Tensor Gpt::stream(const Place& place, int block) const {
-  const auto& streams = buffers_.sets[static_cast<std::size_t>(place.activations)].streams;
-  if (block == 0 || (!options_.backward && block % 2 == 0)) return input(place.input);
+Tensor Gpt::stream(const Slots& slots, int block) const {
+  const auto& streams = buffers_.sets[static_cast<std::size_t>(slots.activations)].streams;
+  if (block == 0 || (!options_.backward && block % 2 == 0)) return input(slots.input);
   return streams[options_.backward ? static_cast<std::size_t>(block - 1) : 0];
 }
 
-BranchSum Gpt::block_forward(const TokenBatch& batch, const Place& place, int block, const BranchSum& before,
-                             bool whole) {
-  held_set_ = place.activations;
-  held_block_ = block;
-  return blocks_[static_cast<std::size_t>(block)].forward(context_, batch.address, kept(place, block),
-                                                          buffers_.work, stream(place, block), before, whole);
-}
-
-void Gpt::forward(const TokenBatch& batch, const Place& place, const Tensor& out) {
+void Gpt::forward(const TokenBatch& batch, const Slots& slots, const Tensor& out) {
   if (first()) {
-    EmbeddingLayer::forward(context_, batch.address, buffers_.work, input(place.input), batch.tokens);
+    embedding_->forward(context_, batch.address, buffers_.work, input(slots.input), batch.tokens);
   }
   BranchSum sum;
-  for (int i = 0; i < blocks(); ++i) sum = block_forward(batch, place, i, sum, true);
+  for (int i = 0; i < blocks(); ++i) {
+    sum = blocks_[static_cast<std::size_t>(i)].forward(context_, batch.address, kept(slots, i), buffers_.work,
+                                                       stream(slots, i), sum);
+  }
+  held_set_ = slots.activations;
+  held_block_ = blocks() - 1;
   if (!sum.branch) return;
-  context_.backend.residual_forward(last() ? stream(place, blocks()) : out, sum.residual, sum.branch,
+  context_.backend.residual_forward(last() ? stream(slots, blocks()) : out, sum.residual, sum.branch,
                                     sum.dropout);
 }
 
-// The last block's activations may still be those of its forward pass.
-bool Gpt::has_to_recompute(const Place& place, int block) const {
-  return options_.recompute == Recompute::block && (held_set_ != place.activations || held_block_ != block);
+// The shared activations may still be those of the last block's forward pass.
+bool Gpt::has_to_recompute(const Slots& slots, int block) const {
+  return options_.recompute == Recompute::block && (held_set_ != slots.activations || held_block_ != block);
 }
 
-void Gpt::backward(const TokenBatch& batch, const Place& place, const Tensor& loss, float scale) {
-  const Tensor d_stream = gradient(place.gradient);
-  // What enters a block is made by the unit behind it, but where the workspace is needed in between.
+void Gpt::backward(const TokenBatch& batch, const Slots& slots, const Tensor& loss, float scale) {
+  const Tensor d_stream = gradient(slots.gradient);
+  // The unit behind a block makes the gradient that enters it, unless recomputing it needs the workspace.
   const auto entry = [&](int block) {
-    if (block < 0 || has_to_recompute(place, block)) return BranchGradient{};
+    if (block < 0 || has_to_recompute(slots, block)) return BranchGradient{};
     return blocks_[static_cast<std::size_t>(block)].entry(context_, batch.address, buffers_.work, d_stream);
   };
   BranchGradient next;
   if (last()) {
     next = entry(blocks() - 1);
-    Head::train(context_, buffers_.head, buffers_.work, stream(place, blocks()), d_stream, batch.targets,
-                loss, scale, next);
+    head_->train(context_, buffers_.head, buffers_.work, stream(slots, blocks()), d_stream, batch.targets,
+                 loss, scale, next);
   }
   for (int i = blocks(); i-- > 0;) {
-    if (has_to_recompute(place, i)) block_forward(batch, place, i, {}, false);
+    const auto& block = blocks_[static_cast<std::size_t>(i)];
+    const auto& activations = kept(slots, i);
+    const Tensor x = stream(slots, i);
+    if (has_to_recompute(slots, i)) {
+      block.recompute(context_, batch.address, activations, buffers_.work, x);
+      held_set_ = slots.activations;
+      held_block_ = i;
+    }
     const bool entered = static_cast<bool>(next.out);
     next = entry(i - 1);
-    blocks_[static_cast<std::size_t>(i)].backward(context_, batch.address, kept(place, i), buffers_.work,
-                                                  stream(place, i), d_stream, entered, next);
+    block.backward(context_, batch.address, activations, buffers_.work, x, d_stream, entered, next);
   }
-  if (first()) EmbeddingLayer::backward(context_, batch.address, buffers_.work, d_stream, batch.tokens);
+  if (first()) embedding_->backward(context_, batch.address, buffers_.work, d_stream, batch.tokens);
 }
 
 void Gpt::train(const TokenBatch& batch, const Tensor& loss, float scale) {
@@ -154,8 +161,8 @@ void Gpt::train(const TokenBatch& batch, const Tensor& loss, float scale) {
   backward(batch, {}, loss, scale);
 }
 
-void Gpt::evaluate_head(const TokenBatch& batch, const Place& place, const Tensor& loss) {
-  Head::evaluate(context_, buffers_.head, buffers_.work, stream(place, blocks()), batch.targets, loss);
+void Gpt::evaluate_head(const TokenBatch& batch, const Slots& slots, const Tensor& loss) {
+  head_->evaluate(context_, buffers_.head, buffers_.work, stream(slots, blocks()), batch.targets, loss);
 }
 
 void Gpt::evaluate(const TokenBatch& batch, const Tensor& loss) {

@@ -1,8 +1,8 @@
-// A GPT-2 over its units: the embedding, the blocks and the head in order, or a range of them, which is what
-// a pipeline stage has. Architecture: Radford et al. 2019 (pre-norm, learned positions, tied head), as in
-// nanoGPT.
+// A GPT-2 over its units: the embedding, the blocks and the head in order, or a range of them on a pipeline
+// stage. Architecture: Radford et al. 2019 (pre-norm, learned positions, tied head), as in nanoGPT.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "model/layers.h"
@@ -16,9 +16,9 @@ struct GptOptions {
   Recompute recompute = Recompute::none;
   bool backward = true;  // false: evaluation only, one block's activations suffice
 
-  // Of a pipeline stage. Micro-batches may be under way between their forward and backward passes: the
-  // inputs, sets of activations and gradients that are there at a time.
-  UnitRange units = {};  // empty: all
+  UnitRange units = {};  // of a pipeline stage; empty: all
+  // The numbers of buffers for inputs, activations and gradients. A pipeline has several micro-batches
+  // between their forward and backward passes.
   int inputs = 1, activations = 1, gradients = 1;
 };
 
@@ -30,44 +30,46 @@ struct TokenBatch {
 
 class Gpt {
  public:
-  // Takes all the memory it will ever need from the backend; with `shared`, a workspace of another range of
-  // the same sizes, that is not taken again. Throws Error when the sizes do not fit together.
+  // Takes all the memory it will ever need from the backend, except for a workspace that it shares with
+  // another range of the same sizes. Throws Error when the sizes do not fit together, or the store lacks a
+  // parameter.
   Gpt(Backend& backend, UnitStore& store, const GptConfig& config, const GptOptions& options,
       const TensorGroup& tensor = {}, const Workspace* shared = nullptr);
 
   // --- a micro-batch through all units
-  // Adds the summed loss of the micro-batch to `loss` f64 [1], and every gradient, scaled, to the store.
+  // Adds the summed loss of the micro-batch to `loss` f64 [1], and the gradients, scaled, to the store's.
   void train(const TokenBatch& batch, const Tensor& loss, float scale);
-  // Adds the summed loss; the most likely next tokens are then in predictions(). Dropout is off.
+  // Adds the summed loss and leaves the most likely next tokens in predictions(). Dropout is off.
   void evaluate(const TokenBatch& batch, const Tensor& loss);
-  // i32 [B, T], of the last evaluate of a range with the head.
+  // i32 [B, T], of the last evaluation by a range with the head.
   Tensor predictions() const {
     return buffers_.head.argmax.reshaped({options_.batch.batch, options_.batch.positions});
   }
 
-  // --- the same in the steps of a pipeline; which buffers a micro-batch has is the caller's
+  // --- the steps of a pipeline; the caller assigns buffers to micro-batches
   bool first() const { return options_.units.begin == 0; }                  // the embedding makes the input
   bool last() const { return options_.units.end == config().n_layer + 2; }  // the head takes the output
   Tensor input(int i) const { return buffers_.inputs[static_cast<std::size_t>(i)]; }        // a stream
   Tensor gradient(int i) const { return buffers_.gradients[static_cast<std::size_t>(i)]; }  // a stream
-  struct Place {
+  struct Slots {
     int input = 0, activations = 0, gradient = 0;
   };
-  // From input(place.input), which is there already but for the first range, to `out`, a stream that the
-  // caller gives but to the last range. Where batch.address.training is off, nothing is kept for backward.
-  void forward(const TokenBatch& batch, const Place& place, const Tensor& out);
-  // gradient(place.gradient), which is that of the output but for the last range, becomes that of the input.
-  void backward(const TokenBatch& batch, const Place& place, const Tensor& loss, float scale);
-  // After forward, of the last range.
-  void evaluate_head(const TokenBatch& batch, const Place& place, const Tensor& loss);
+  // Computes `out`, a stream, from input(slots.input), which the first range fills itself; the last range
+  // keeps its output and takes no `out`. Where batch.address.training is off, nothing is kept for backward.
+  void forward(const TokenBatch& batch, const Slots& slots, const Tensor& out);
+  // gradient(slots.gradient) holds the gradient of the output, except in the last range, and receives that of
+  // the input.
+  void backward(const TokenBatch& batch, const Slots& slots, const Tensor& loss, float scale);
+  // Adds the loss after forward, in the last range.
+  void evaluate_head(const TokenBatch& batch, const Slots& slots, const Tensor& loss);
 
   const Workspace& workspace() const { return buffers_.work; }
   const GptConfig& config() const { return context_.config; }
   const GptOptions& options() const { return options_; }
 
-  // What the constructor would take, in bytes, by part.
+  // The bytes that the constructor takes, by part.
   struct Memory {
-    std::size_t blocks = 0;   // what blocks keep for their backward pass
+    std::size_t blocks = 0;   // activations for the backward passes of blocks
     std::size_t streams = 0;  // the residual stream between blocks, and its gradients
     std::size_t workspace = 0;
     std::size_t head = 0;  // the final norm and one chunk of logits
@@ -77,15 +79,15 @@ class Gpt {
                        bool shared_workspace = false);
 
  private:
-  // What a micro-batch keeps from its forward pass to its backward pass, but for the input.
+  // The activations of a micro-batch between its forward and backward passes, without the input.
   struct Set {
-    std::vector<Tensor> streams;         // outputs of the blocks, of the last one where the head follows
+    std::vector<Tensor> streams;         // outputs of the blocks; of the last one only where the head follows
     std::vector<BlockActivations> kept;  // one per block; none with Recompute::block
   };
   struct Buffers {
     std::vector<Tensor> inputs, gradients;
     std::vector<Set> sets;
-    BlockActivations shared;  // of all blocks, with Recompute::block or without backward
+    BlockActivations shared;  // by all blocks, with Recompute::block or without backward
     Workspace work;
     Head::Activations head;
   };
@@ -93,19 +95,19 @@ class Gpt {
                       const TensorPlace& place, bool shared_workspace);
 
   int blocks() const { return static_cast<int>(blocks_.size()); }
-  const BlockActivations& kept(const Place& place, int block) const;
-  // The input of a block, or for the number of blocks the last one's output.
-  Tensor stream(const Place& place, int block) const;
-  BranchSum block_forward(const TokenBatch& batch, const Place& place, int block, const BranchSum& before,
-                          bool whole);
-  bool has_to_recompute(const Place& place, int block) const;
+  const BlockActivations& kept(const Slots& slots, int block) const;
+  // The input of a block; with the number of blocks, the output of the last one.
+  Tensor stream(const Slots& slots, int block) const;
+  bool has_to_recompute(const Slots& slots, int block) const;
 
   LayerContext context_;
   GptOptions options_;
   Arena arena_;
   Buffers buffers_;
+  std::optional<EmbeddingLayer> embedding_;  // where the range has it
   std::vector<Block> blocks_;
-  int held_set_ = -1, held_block_ = -1;  // whose activations buffers_.shared holds
+  std::optional<Head> head_;             // where the range has it
+  int held_set_ = -1, held_block_ = -1;  // the owner of the activations in buffers_.shared
 };
 
 }  // namespace shoal

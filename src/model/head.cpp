@@ -6,71 +6,68 @@
 namespace shoal {
 namespace {
 
-// Rows of logits made at a time.
+// The rows of a chunk of logits, which has about `elements` of them.
 std::int64_t chunk_rows(std::int64_t rows, std::int64_t classes, std::int64_t elements) {
   const std::int64_t most = std::max<std::int64_t>(64, elements / classes);
   const std::int64_t chunks = (rows + most - 1) / most;
   return (rows + chunks - 1) / chunks;
 }
 
-// The statistics of this rank's classes become those of all: three numbers per token are exchanged, and with
-// `choice` the most likely class.
-struct RowStatistics {
-  Tensor own_maximum, maximum, exp_sum, target_logit, argmax;
-
-  void merge(Backend& ops, const TensorGroup& group, bool choice) const {
-    constexpr std::string_view kPurpose = "statistics of the loss";
-    ops.convert(own_maximum, maximum);
-    group.all_reduce(maximum, ReduceOp::max, kPurpose).wait();
-    ops.cross_entropy_rescale(exp_sum, argmax, own_maximum, maximum);
-    auto sums = group.all_reduce(exp_sum, ReduceOp::sum, kPurpose);
-    group.all_reduce(target_logit, ReduceOp::sum, kPurpose).wait();
-    if (choice) group.all_reduce(argmax, ReduceOp::min, kPurpose).wait();
-    sums.wait();
-  }
+// A chunk of rows: its logits, and its part of the buffers that have one number per row.
+struct Chunk {
+  std::int64_t first, rows;
+  Tensor logits, d_logits, targets;
+  Tensor maximum, exp_sum, target_logit, loss, argmax, own_maximum;
 };
 
-// Calls f(first row, rows, logits, part) for chunk after chunk, with the logits made; part(x) are the chunk's
-// numbers of x, which has one for every row.
+// Calls f for chunk after chunk of norm . wte^T.
 template <typename F>
-void for_chunks(const LayerContext& context, const Head::Activations& keep, const Tensor& norm,
-                const Tensor& wte, std::int64_t rows, F&& f) {
-  const std::int64_t most = keep.logits.rows();
+void for_chunks(Backend& ops, const Head::Activations& keep, const Tensor& norm, const Tensor& wte,
+                const Tensor& targets, F&& f) {
+  const std::int64_t rows = targets.count(), most = keep.logits.rows();
   for (std::int64_t first = 0; first < rows; first += most) {
     const std::int64_t n = std::min(most, rows - first);
     const auto part = [&](const Tensor& x) {
+      if (!x) return Tensor{};
       return Tensor{x.as<std::byte>() + static_cast<std::size_t>(first) * size_of(x.dtype), x.dtype, {n}};
     };
-    const Tensor logits = keep.logits.row_range(0, n);
-    context.backend.linear_forward(logits, norm.row_range(first, n), wte, {});
-    f(first, n, logits, part);
+    const Chunk chunk{.first = first,
+                      .rows = n,
+                      .logits = keep.logits.row_range(0, n),
+                      .d_logits = keep.d_logits.row_range(0, n),
+                      .targets = part(targets),
+                      .maximum = part(keep.maximum),
+                      .exp_sum = part(keep.exp_sum),
+                      .target_logit = part(keep.target_logit),
+                      .loss = part(keep.loss),
+                      .argmax = part(keep.argmax),
+                      .own_maximum = part(keep.own_maximum)};
+    ops.linear_forward(chunk.logits, norm.row_range(first, n), wte, {});
+    f(chunk);
   }
 }
 
-// Of all classes, whichever rank has them.
-template <typename Part>
-void find_loss(const LayerContext& context, const Head::Activations& keep, const Tensor& logits,
-               const Tensor& targets, bool choice, const Part& part) {
+// Combines the statistics of the tensor ranks' classes: three numbers per token are exchanged, and with
+// `choice` the most likely class.
+void combine_statistics(Backend& ops, const TensorGroup& group, const Chunk& chunk, bool choice) {
+  constexpr std::string_view kPurpose = "statistics of the loss";
+  ops.convert(chunk.own_maximum, chunk.maximum);
+  group.all_reduce(chunk.maximum, ReduceOp::max, kPurpose).wait();
+  ops.cross_entropy_rescale(chunk.exp_sum, chunk.argmax, chunk.own_maximum, chunk.maximum);
+  auto sums = group.all_reduce(chunk.exp_sum, ReduceOp::sum, kPurpose);
+  group.all_reduce(chunk.target_logit, ReduceOp::sum, kPurpose).wait();
+  if (choice) group.all_reduce(chunk.argmax, ReduceOp::min, kPurpose).wait();
+  sums.wait();
+}
+
+// The loss of a chunk over all classes, and with `choice` the most likely ones.
+void find_loss(const LayerContext& context, const Chunk& chunk, bool choice) {
   auto& ops = context.backend;
   const auto classes = local_classes(context.config, context.tensor.place());
-  const Tensor maximum = part(keep.maximum), exp_sum = part(keep.exp_sum),
-               target_logit = part(keep.target_logit), argmax = part(keep.argmax);
-  ops.cross_entropy_stats(maximum, exp_sum, target_logit, argmax, logits, part(targets), classes.begin,
-                          classes.count());
-  if (context.tensor.size() > 1) {
-    RowStatistics{part(keep.own_maximum), maximum, exp_sum, target_logit, argmax}.merge(ops, context.tensor,
-                                                                                        choice);
-  }
-  ops.cross_entropy_loss(part(keep.loss), maximum, exp_sum, target_logit, part(targets));
-}
-
-// The final norm of x, in whole rows.
-Tensor final_norm(const LayerContext& context, const Head::Activations& keep, const Workspace& work,
-                  const UnitView& w, const Tensor& x) {
-  context.backend.layernorm_forward(keep.norm, keep.mean, keep.rstd, x, w["ln_f.weight"], w["ln_f.bias"]);
-  if (!context.tensor.sequence()) return keep.norm;
-  context.tensor.gather(work.norm, keep.norm, "activations of head").wait();
-  return work.norm;
+  ops.cross_entropy_stats(chunk.maximum, chunk.exp_sum, chunk.target_logit, chunk.argmax, chunk.logits,
+                          chunk.targets, classes.begin, classes.count());
+  if (context.tensor.size() > 1) combine_statistics(ops, context.tensor, chunk, choice);
+  ops.cross_entropy_loss(chunk.loss, chunk.maximum, chunk.exp_sum, chunk.target_logit, chunk.targets);
 }
 
 Tensor folded_loss(const Head::Activations& keep, const Tensor& targets) {
@@ -102,68 +99,74 @@ Head::Activations Head::Activations::take(Arena& arena, const GptConfig& config,
   return keep;
 }
 
+// The final norm of x: all ranks' rows.
+Tensor Head::final_norm(const LayerContext& context, const Activations& keep, const Workspace& work,
+                        const UnitView& w, const Tensor& x) const {
+  context.backend.layernorm_forward(keep.norm, keep.mean, keep.rstd, x, w[parameters_.ln_f.weight],
+                                    w[parameters_.ln_f.bias]);
+  if (!context.tensor.sequence()) return keep.norm;
+  context.tensor.gather(work.norm, keep.norm, "activations of head").wait();
+  return work.norm;
+}
+
 void Head::evaluate(const LayerContext& context, const Activations& keep, const Workspace& work,
-                    const Tensor& x, const Tensor& targets, const Tensor& loss) {
-  const auto w = context.store.weights(unit(context.config));
+                    const Tensor& x, const Tensor& targets, const Tensor& loss) const {
+  const auto w = context.store.weights(unit_);
   const auto embedding = context.store.weights(EmbeddingLayer::kUnit);
   const trace::Span span("forward", w.spec->name);
   const Tensor norm = final_norm(context, keep, work, w, x);
-  for_chunks(context, keep, norm, embedding["wte.weight"], targets.count(),
-             [&](std::int64_t, std::int64_t, const Tensor& logits, const auto& part) {
-               find_loss(context, keep, logits, targets, true, part);
-             });
+  for_chunks(context.backend, keep, norm, embedding[embedding_.wte], targets,
+             [&](const Chunk& chunk) { find_loss(context, chunk, true); });
   context.backend.sum(loss, folded_loss(keep, targets));
   context.store.release(EmbeddingLayer::kUnit);
-  context.store.release(unit(context.config));
+  context.store.release(unit_);
 }
 
 void Head::train(const LayerContext& context, const Activations& keep, const Workspace& work, const Tensor& x,
                  const Tensor& d_stream, const Tensor& targets, const Tensor& loss, float scale,
-                 const BranchGradient& next) {
+                 const BranchGradient& next) const {
   auto& ops = context.backend;
   const auto& group = context.tensor;
-  const int u = unit(context.config);
-  const auto w = context.store.weights(u);
-  const auto g = context.store.gradients(u);
+  const auto& ln_f = parameters_.ln_f;
+  const auto w = context.store.weights(unit_);
+  const auto g = context.store.gradients(unit_);
   const auto embedding = context.store.weights(EmbeddingLayer::kUnit);
   const trace::Span span("backward", w.spec->name);
-  const Tensor wte = embedding["wte.weight"];
-  const Tensor d_wte = context.store.tied_gradient();
+  const Tensor wte = embedding[embedding_.wte];
+  const Tensor d_wte = context.store.tied_gradients()[embedding_.wte];
   const auto classes = local_classes(context.config, group.place());
   const Tensor norm = final_norm(context, keep, work, w, x);
-  for_chunks(context, keep, norm, wte, targets.count(),
-             [&](std::int64_t first, std::int64_t n, const Tensor& logits, const auto& part) {
-               const Tensor d_logits = keep.d_logits.row_range(0, n);
-               if (group.size() == 1) {
-                 ops.cross_entropy_train(d_logits, part(keep.loss), part(keep.maximum), part(keep.exp_sum),
-                                         part(keep.target_logit), part(keep.argmax), logits, part(targets),
-                                         classes.count(), scale);
-               } else {
-                 find_loss(context, keep, logits, targets, false, part);
-                 ops.cross_entropy_backward(d_logits, logits, part(keep.maximum), part(keep.exp_sum),
-                                            part(targets), classes.begin, classes.count(), scale);
-               }
-               ops.linear_backward_input(work.d_norm.row_range(first, n), d_logits, wte);
-               ops.linear_backward_weight(d_wte, {}, d_logits, norm.row_range(first, n));
-             });
+  for_chunks(ops, keep, norm, wte, targets, [&](const Chunk& chunk) {
+    if (group.size() == 1) {
+      ops.cross_entropy_train(chunk.d_logits, chunk.loss, chunk.maximum, chunk.exp_sum, chunk.target_logit,
+                              chunk.argmax, chunk.logits, chunk.targets, classes.count(), scale);
+    } else {
+      find_loss(context, chunk, false);
+      ops.cross_entropy_backward(chunk.d_logits, chunk.logits, chunk.maximum, chunk.exp_sum, chunk.targets,
+                                 classes.begin, classes.count(), scale);
+    }
+    ops.linear_backward_input(work.d_norm.row_range(chunk.first, chunk.rows), chunk.d_logits, wte);
+    ops.linear_backward_weight(d_wte, {}, chunk.d_logits, norm.row_range(chunk.first, chunk.rows));
+  });
   ops.sum(loss, folded_loss(keep, targets));
   group.reduce(work.d_norm, "gradients of activations of head").wait();
-  ops.layernorm_residual_backward(d_stream, true, next.out, next.dropout, g["ln_f.weight"], g["ln_f.bias"],
-                                  group.mine(work.d_norm), x, w["ln_f.weight"], keep.mean, keep.rstd);
+  ops.layernorm_residual_backward(d_stream, true, next.out, next.dropout, g[ln_f.weight], g[ln_f.bias],
+                                  group.mine(work.d_norm), x, w[ln_f.weight], keep.mean, keep.rstd);
   context.store.release(EmbeddingLayer::kUnit);
-  context.store.release(u);
-  context.store.gradients_ready(u);
+  context.store.release(unit_);
+  context.store.gradients_ready(unit_);
 }
 
 void Head::logits(const LayerContext& context, const Activations& keep, const Tensor& x,
-                  const Tensor& logits) {
-  const auto w = context.store.weights(unit(context.config));
+                  const Tensor& logits) const {
+  const auto w = context.store.weights(unit_);
   const auto embedding = context.store.weights(EmbeddingLayer::kUnit);
-  context.backend.layernorm_forward(keep.norm.row_range(0, x.rows()), keep.mean, keep.rstd, x,
-                                    w["ln_f.weight"], w["ln_f.bias"]);
-  context.backend.linear_forward(logits, keep.norm.row_range(0, x.rows()), embedding["wte.weight"], {});
+  const Tensor norm = keep.norm.row_range(0, x.rows());
+  context.backend.layernorm_forward(norm, keep.mean, keep.rstd, x, w[parameters_.ln_f.weight],
+                                    w[parameters_.ln_f.bias]);
+  context.backend.linear_forward(logits, norm, embedding[embedding_.wte], {});
   context.store.release(EmbeddingLayer::kUnit);
-  context.store.release(unit(context.config));
+  context.store.release(unit_);
 }
 
 }  // namespace shoal

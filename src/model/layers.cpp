@@ -5,18 +5,19 @@
 namespace shoal {
 
 Dropout LayerContext::dropout(const BatchAddress& address, std::uint32_t site) const {
-  return {
-      .p = address.training ? config.dropout : 0.0,
-      .seed = address.seed,
-      .step = static_cast<std::uint32_t>(address.step),
-      .now = address.now,
-      .site = site,
-      .window = {.first_sample = address.first_sample, .first_position = 0, .sequence = config.block_size}};
+  return {.p = address.training ? config.dropout : 0.0,
+          .seed = address.seed,
+          .step = static_cast<std::uint32_t>(address.step),
+          .now = address.now,
+          .site = site,
+          .window = {.first_sample = address.first_sample,
+                     .first_position = address.first_position,
+                     .sequence = config.block_size}};
 }
 
 Dropout LayerContext::dropout(const BatchAddress& address, std::uint32_t site, const Tensor& stream) const {
   Dropout dropout = this->dropout(address, site);
-  // Rows of whole sequences follow each other, so a range of them is addressed as one long sequence.
+  // The rows of whole sequences follow each other, so a range of them is addressed as one long sequence.
   if (tensor.sequence()) dropout.window.first_position = tensor.rank() * stream.rows();
   return dropout;
 }
@@ -33,8 +34,8 @@ BlockActivations BlockActivations::take(Arena& arena, const GptConfig& config, c
   const std::int64_t h = local_heads(config, place).count(), d = config.head_size();
   const std::int64_t f = local_hidden(config, place).count();
   const bool light = recompute == Recompute::light, gelu = light || recompute == Recompute::gelu;
-  const auto take_unless = [&](bool made_again, const Shape& sizes) {
-    return made_again ? Tensor{} : arena.take(compute, sizes);
+  const auto take_unless = [&](bool recomputed, const Shape& sizes) {
+    return recomputed ? Tensor{} : arena.take(compute, sizes);
   };
   return {
       .mean_1 = arena.take(DType::f32, {r}),
@@ -69,30 +70,31 @@ Workspace Workspace::take(Arena& arena, const GptConfig& config, const BatchShap
 }
 
 void EmbeddingLayer::forward(const LayerContext& context, const BatchAddress& address, const Workspace& work,
-                             const Tensor& out, const Tensor& tokens) {
+                             const Tensor& out, const Tensor& tokens) const {
   const auto weights = context.store.weights(kUnit);
   const trace::Span span("forward", weights.spec->name);
   const auto& group = context.tensor;
-  // A token's row is made by the rank that has its class, and is zero on the others: adding them is exact.
+  // The rank that has a token's class makes its row, which is zero on the others, so the sum is exact.
   const Tensor whole = group.sequence() ? work.stream : out;
   const auto classes = local_classes(context.config, group.place());
-  context.backend.embedding_forward(whole, tokens, weights["wte.weight"].row_range(0, classes.count()),
-                                    weights["wpe.weight"], classes.begin, context.dropout(address, 0));
+  context.backend.embedding_forward(whole, tokens, weights[parameters_.wte].row_range(0, classes.count()),
+                                    weights[parameters_.wpe], classes.begin, context.dropout(address, 0));
   group.reduce(whole, "activations of embedding").wait();
   if (group.sequence()) context.backend.convert(out, group.mine(whole));
   context.store.release(kUnit);
 }
 
 void EmbeddingLayer::backward(const LayerContext& context, const BatchAddress& address, const Workspace& work,
-                              const Tensor& d_stream, const Tensor& tokens) {
+                              const Tensor& d_stream, const Tensor& tokens) const {
   const auto grads = context.store.gradients(kUnit);
   const trace::Span span("backward", grads.spec->name);
   const auto& group = context.tensor;
   const Tensor whole = group.sequence() ? work.stream : d_stream;
   group.gather(whole, d_stream, "gradients of activations of embedding").wait();
   const auto classes = local_classes(context.config, group.place());
-  context.backend.embedding_backward(grads["wte.weight"].row_range(0, classes.count()), grads["wpe.weight"],
-                                     whole, tokens, classes.begin, context.dropout(address, 0));
+  context.backend.embedding_backward(grads[parameters_.wte].row_range(0, classes.count()),
+                                     grads[parameters_.wpe], whole, tokens, classes.begin,
+                                     context.dropout(address, 0));
   context.store.gradients_ready(kUnit);
 }
 

@@ -1,13 +1,16 @@
 // The three layers of a GPT-2, each the executor of one unit: the embedding, a transformer block, and the
-// head with its loss. They keep what backward needs in activations that the caller gives, so that a
-// micro-batch, a recompute or a pipeline stage is only another set of activations.
+// head with its loss. The caller gives the memory of the activations that backward needs, so a micro-batch, a
+// recompute or a pipeline stage is only another set of activations.
 //
-// In a tensor-parallel group a layer has H' of the heads, F' of the MLP's 4C hidden channels and V' classes;
-// the residual stream is whole on every rank, or under sequence parallelism a range of its rows. R' is the
-// rows that a rank has of the stream, and a stream is f32 [B, T, C], or [1, R', C].
+// In a tensor-parallel group a layer has H' of the heads, F' of the MLP's 4C hidden channels and V' classes.
+// Every rank has the whole residual stream, or under sequence parallelism a range of its rows. R' is the
+// number of a rank's rows, and a stream is f32 [B, T, C], or [1, R', C].
 #pragma once
 
+#include <functional>
+
 #include "model/arena.h"
+#include "model/parameters.h"
 #include "model/recompute.h"
 #include "model/tensor_group.h"
 #include "model/unit_store.h"
@@ -21,16 +24,17 @@ struct BatchShape {
   std::int64_t rows() const { return batch * positions; }
 };
 
-// Where a micro-batch stands in the run: what randomness is addressed by.
+// The address of a micro-batch in the run. Dropout depends on it and on nothing else.
 struct BatchAddress {
   std::uint64_t seed = 0;
   std::int64_t step = 0;
-  const std::uint32_t* now = nullptr;  // as Dropout's
+  const std::uint32_t* now = nullptr;  // as in Dropout
   std::int64_t first_sample = 0;       // of the global batch
-  bool training = true;                // dropout acts
+  std::int64_t first_position = 0;     // of the sequences; not 0 where generation continues a text
+  bool training = true;                // whether dropout acts
 };
 
-// What every layer is given.
+// The surroundings of every layer.
 struct LayerContext {
   Backend& backend;
   UnitStore& store;
@@ -39,52 +43,51 @@ struct LayerContext {
   TensorGroup tensor = {};
 
   Dropout dropout(const BatchAddress& address, std::uint32_t site) const;
-  // The same, for the rows of a stream on this rank.
+  // For this rank's rows of a stream.
   Dropout dropout(const BatchAddress& address, std::uint32_t site, const Tensor& stream) const;
 };
 
 Shape stream_shape(const GptConfig& config, const BatchShape& shape, const TensorPlace& place);
 
-// What a block keeps of a micro-batch for its backward pass. x is the compute type.
+// The activations of a block that its backward pass needs. x is the compute type.
 struct BlockActivations {
   Tensor mean_1, rstd_1;  // f32 [R']
-  Tensor norm_1;          // x [R', C]; norms not with light
+  Tensor norm_1;          // x [R', C]; empty with Recompute::light
   Tensor qkv;             // x [B, T, 3, H', D]
   Tensor lse;             // f32 [B, H', T]
   Tensor attention;       // x [B, T, H', D]
-  Tensor middle;          // a stream: between attention and MLP
+  Tensor middle;          // a stream, between attention and MLP
   Tensor mean_2, rstd_2;  // f32 [R']
-  Tensor norm_2;          // x [R', C]
+  Tensor norm_2;          // x [R', C]; empty with light
   Tensor hidden;          // x [R, F'], before GELU
-  Tensor activated;       // x [R, F'], after GELU; not with gelu or light
+  Tensor activated;       // x [R, F'], after GELU; empty with gelu or light
 
   static BlockActivations take(Arena& arena, const GptConfig& config, const BatchShape& shape, DType compute,
                                const TensorPlace& place, Recompute recompute = Recompute::none);
 };
 
-// Memory that no layer keeps: shared by all of them.
+// Scratch memory that all layers share.
 struct Workspace {
-  Tensor branch;    // x [R, C]: a branch's output on its way into the residual stream, and its gradient
+  Tensor branch;    // x [R, C]: a branch's output before it is added to the residual stream, and its gradient
   Tensor d_norm;    // x [R, C]
   Tensor d_qkv;     // x [B, T, 3, H', D]
   Tensor d_hidden;  // x [R, F']
-  Tensor norm;      // x [R, C]: under sequence parallelism, rows of all ranks; and where norms are not kept
-  Tensor stream;    // f32 [B, T, C]: of the embedding; under sequence parallelism only
+  Tensor norm;      // x [R, C]: all ranks' rows of a norm, under sequence parallelism or with light
+  Tensor stream;    // f32 [B, T, C]: the embedding's output, under sequence parallelism
 
   static Workspace take(Arena& arena, const GptConfig& config, const BatchShape& shape, DType compute,
                         const TensorPlace& place, Recompute recompute = Recompute::none);
 };
 
-// A branch on its way into the residual stream, which a block leaves to whoever is behind it: to the next
-// block adding it and the norm are one op.
+// A sum that a block leaves to its successor, which computes it and its own norm in one op: residual +
+// dropout(branch).
 struct BranchSum {
   Tensor residual;  // a stream
   Tensor branch;    // a stream of x, in the workspace; empty where nothing is to be added
   Dropout dropout;
 };
 
-// Where the gradient of a branch goes, which is made of the stream's: by the backward pass of the norm that
-// comes before it there, in one op.
+// The gradient of a branch, made from the stream's gradient in the same op as the norm before it.
 struct BranchGradient {
   Tensor out;  // a stream of x; empty where the stream's own gradient serves
   Dropout dropout;
@@ -93,49 +96,67 @@ struct BranchGradient {
 class EmbeddingLayer {
  public:
   static constexpr int kUnit = 0;
-  // out a stream; tokens i32 [B, T]
-  static void forward(const LayerContext& context, const BatchAddress& address, const Workspace& work,
-                      const Tensor& out, const Tensor& tokens);
-  static void backward(const LayerContext& context, const BatchAddress& address, const Workspace& work,
-                       const Tensor& d_stream, const Tensor& tokens);
+  explicit EmbeddingLayer(const std::vector<UnitSpec>& units) : parameters_(units.at(kUnit)) {}
+
+  // Writes the first stream to `out`; tokens i32 [B, T].
+  void forward(const LayerContext& context, const BatchAddress& address, const Workspace& work,
+               const Tensor& out, const Tensor& tokens) const;
+  void backward(const LayerContext& context, const BatchAddress& address, const Workspace& work,
+                const Tensor& d_stream, const Tensor& tokens) const;
+
+ private:
+  EmbeddingParameters parameters_;
 };
 
 class Block {
  public:
-  explicit Block(int layer) : layer_(layer) {}
+  // The attention of a forward pass: writes out x [B, T, H', D] from qkv x [B, T, 3, H', D].
+  using Attention = std::function<void(const Tensor& out, const Tensor& qkv)>;
+
+  Block(const std::vector<UnitSpec>& units, const GptConfig& config, int layer)
+      : layer_(layer), parameters_(units.at(static_cast<std::size_t>(unit())), config.bias) {}
   int unit() const { return layer_ + 1; }
 
-  // x, a stream, which is made here where there is something to be added `before`; the result makes the next
-  // one. Without `whole`, only the activations are made (recompute).
+  // Reads the stream x, or first computes it as the sum `before`, and returns the sum that is the block's
+  // output. `attention` takes the place of the causal attention over the micro-batch, and is without
+  // gradient.
   BranchSum forward(const LayerContext& context, const BatchAddress& address, const BlockActivations& kept,
                     const Workspace& work, const Tensor& x, const BranchSum& before = {},
-                    bool whole = true) const;
-  // d_stream, a stream, holds the gradient of the output and receives that of the input. With `entered`, that
-  // of entry() has been made of it already. `next` is made of the result.
+                    const Attention& attention = {}) const;
+  // Makes the activations of forward again.
+  void recompute(const LayerContext& context, const BatchAddress& address, const BlockActivations& kept,
+                 const Workspace& work, const Tensor& x) const;
+  // d_stream, a stream, holds the gradient of the output and receives that of the input. With `entered`, the
+  // gradient of entry() has been made from it already. `next` is made from the result.
   void backward(const LayerContext& context, const BatchAddress& address, const BlockActivations& kept,
                 const Workspace& work, const Tensor& x, const Tensor& d_stream, bool entered = false,
                 const BranchGradient& next = {}) const;
-  // The branch whose gradient backward begins with, in the workspace; of a stream of this shape.
+  // The gradient that backward begins with, of the MLP's branch, in the workspace; for a stream of this
+  // shape.
   BranchGradient entry(const LayerContext& context, const BatchAddress& address, const Workspace& work,
                        const Tensor& stream) const {
     return branch_gradient(context, address, work, stream, 2);
   }
 
  private:
+  void make_activations(const LayerContext& context, const BatchAddress& address,
+                        const BlockActivations& keep, const Workspace& work, const UnitView& w,
+                        const Tensor& x, const BranchSum& before, const Attention& attention) const;
   BranchGradient branch_gradient(const LayerContext& context, const BatchAddress& address,
                                  const Workspace& work, const Tensor& stream, int which) const;
   std::uint32_t site(int which) const { return static_cast<std::uint32_t>(1 + 3 * layer_ + which); }
   int layer_;
+  BlockParameters parameters_;
 };
 
 class Head {
  public:
-  // Buffers of the head: the final norm and one chunk of logits, never all of them.
+  // The final norm and one chunk of the logits.
   struct Activations {
     Tensor mean, rstd;                            // f32 [R']
     Tensor norm;                                  // x [R', C]
-    Tensor logits;                                // as planned [chunk, V' padded]
-    Tensor d_logits;                              // x [chunk, V']; the memory of logits of the same type
+    Tensor logits;                                // [chunk, V' padded], of the type in LogitsPlan
+    Tensor d_logits;                              // x [chunk, V']; shares the memory of logits of this type
     Tensor maximum, exp_sum, target_logit, loss;  // f32 [R]
     Tensor argmax;                                // i32 [R]
     Tensor own_maximum;                           // f32 [R], of this rank's classes; in a tensor group only
@@ -143,21 +164,32 @@ class Head {
                             const LogitsPlan& plan, const TensorPlace& place);
   };
 
-  static int unit(const GptConfig& config) { return config.n_layer + 1; }
+  Head(const std::vector<UnitSpec>& units, const GptConfig& config)
+      : unit_(config.n_layer + 1),
+        embedding_(units.at(EmbeddingLayer::kUnit)),
+        parameters_(units.at(static_cast<std::size_t>(unit_)), config.bias) {}
 
-  // Adds the summed loss of targets i32 [R] to loss f64 [1], in nats; keep.argmax holds the most likely
-  // classes afterwards. The same on every rank of a tensor group.
-  static void evaluate(const LayerContext& context, const Activations& keep, const Workspace& work,
-                       const Tensor& x, const Tensor& targets, const Tensor& loss);
-  // The same, and the gradients, all scaled by `scale`; d_stream receives that of x, of which `next` is made.
-  // Forward and backward of a chunk of logits happen together, so that full logits never exist. keep.argmax
-  // is of this rank's classes.
-  static void train(const LayerContext& context, const Activations& keep, const Workspace& work,
-                    const Tensor& x, const Tensor& d_stream, const Tensor& targets, const Tensor& loss,
-                    float scale, const BranchGradient& next = {});
+  // Adds the summed loss of targets i32 [R] to loss f64 [1], in nats, and leaves the most likely classes in
+  // keep.argmax; the same on every rank of a tensor group.
+  void evaluate(const LayerContext& context, const Activations& keep, const Workspace& work, const Tensor& x,
+                const Tensor& targets, const Tensor& loss) const;
+  // Adds the loss and the gradients, which are scaled by `scale`. d_stream receives the gradient of x, and
+  // `next` is made from it. The forward and backward passes of a chunk of logits happen together, so full
+  // logits never exist. keep.argmax is of this rank's classes.
+  void train(const LayerContext& context, const Activations& keep, const Workspace& work, const Tensor& x,
+             const Tensor& d_stream, const Tensor& targets, const Tensor& loss, float scale,
+             const BranchGradient& next = {}) const;
   // logits f32 [R, V padded] of x f32 [R, C], for generation, which knows no tensor group.
-  static void logits(const LayerContext& context, const Activations& keep, const Tensor& x,
-                     const Tensor& logits);
+  void logits(const LayerContext& context, const Activations& keep, const Tensor& x,
+              const Tensor& logits) const;
+
+ private:
+  Tensor final_norm(const LayerContext& context, const Activations& keep, const Workspace& work,
+                    const UnitView& w, const Tensor& x) const;
+
+  int unit_;
+  EmbeddingParameters embedding_;  // whose matrix is the head's too
+  HeadParameters parameters_;
 };
 
 }  // namespace shoal

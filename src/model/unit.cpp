@@ -20,12 +20,15 @@ Shape no_offset(const Shape& shape) { return shape.rank() == 1 ? Shape{0} : Shap
 
 class UnitBuilder {
  public:
-  UnitBuilder(std::string name, Decay decay) : decay_(decay) { unit_.name = std::move(name); }
+  UnitBuilder(std::string name, std::string prefix, Decay decay) : decay_(decay) {
+    unit_.name = std::move(name);
+    unit_.prefix = std::move(prefix);
+  }
 
-  UnitBuilder& add(std::string name, Shape shape, Initializer init, const Placement& placement = {}) {
+  UnitBuilder& add(std::string_view name, Shape shape, Initializer init, const Placement& placement = {}) {
     Shape local = shape;
     if (!placement.replicated()) local[placement.dim] = placement.parts * placement.range.count();
-    unit_.parameters.push_back({.name = std::move(name),
+    unit_.parameters.push_back({.name = unit_.prefix + std::string(name),
                                 .shape = shape,
                                 .local_shape = local,
                                 .init = init,
@@ -96,29 +99,27 @@ Placement sharded(int dim, int parts, const TensorPlace& place, F&& range_of) {
 }
 
 UnitSpec embedding_unit(const GptConfig& config, const TensorPlace& place, Decay decay) {
-  UnitBuilder unit(std::string(kEmbedding), decay);
-  unit.add("transformer.wte.weight", {config.vocab_size, config.n_embd}, normal(0.02),
+  UnitBuilder unit(std::string(kEmbedding), "transformer.", decay);
+  unit.add("wte.weight", {config.vocab_size, config.n_embd}, normal(0.02),
            sharded(0, 1, place, [&](const TensorPlace& p) { return local_classes(config, p); }))
       .pad_rows(padded_vocabulary(config, place));
-  unit.add("transformer.wpe.weight", {config.block_size, config.n_embd}, normal(0.02));
+  unit.add("wpe.weight", {config.block_size, config.n_embd}, normal(0.02));
   return unit.build();
 }
 
 UnitSpec block_unit(const GptConfig& config, const TensorPlace& place, Decay decay, int layer) {
   const std::int64_t c = config.n_embd;
   const auto residual = normal(0.02 / std::sqrt(2.0 * config.n_layer));
-  const std::string prefix = fmt::format("transformer.h.{}.", layer);
-  UnitBuilder unit(fmt::format("block.{}", layer), decay);
-  const auto linear = [&](const char* name, std::int64_t out, std::int64_t in, Initializer init,
+  UnitBuilder unit(fmt::format("block.{}", layer), fmt::format("transformer.h.{}.", layer), decay);
+  const auto linear = [&](const std::string& name, std::int64_t out, std::int64_t in, Initializer init,
                           const Placement& placement) {
-    unit.add(prefix + name + ".weight", {out, in}, init, placement);
+    unit.add(name + ".weight", {out, in}, init, placement);
     // The bias of a row-parallel product is added once, to the sum of the ranks' products.
-    if (config.bias)
-      unit.add(prefix + name + ".bias", {out}, kZeros, placement.dim == 0 ? placement : Placement{});
+    if (config.bias) unit.add(name + ".bias", {out}, kZeros, placement.dim == 0 ? placement : Placement{});
   };
-  const auto norm = [&](const char* name) {
-    unit.add(prefix + name + ".weight", {c}, kOnes, {.per_token = true});
-    if (config.bias) unit.add(prefix + name + ".bias", {c}, kZeros, {.per_token = true});
+  const auto norm = [&](const std::string& name) {
+    unit.add(name + ".weight", {c}, kOnes, {.per_token = true});
+    if (config.bias) unit.add(name + ".bias", {c}, kZeros, {.per_token = true});
   };
   const auto channels = [&](const TensorPlace& p) {
     const auto heads = local_heads(config, p);
@@ -135,9 +136,9 @@ UnitSpec block_unit(const GptConfig& config, const TensorPlace& place, Decay dec
 }
 
 UnitSpec head_unit(const GptConfig& config, Decay decay) {
-  UnitBuilder unit("head", decay);
-  unit.add("transformer.ln_f.weight", {config.n_embd}, kOnes, {.per_token = true});
-  if (config.bias) unit.add("transformer.ln_f.bias", {config.n_embd}, kZeros, {.per_token = true});
+  UnitBuilder unit("head", "transformer.", decay);
+  unit.add("ln_f.weight", {config.n_embd}, kOnes, {.per_token = true});
+  if (config.bias) unit.add("ln_f.bias", {config.n_embd}, kZeros, {.per_token = true});
   return unit.build();
 }
 
@@ -148,25 +149,17 @@ UnitSpec unit_of(const GptConfig& config, const TensorPlace& place, Decay decay,
 
 }  // namespace
 
-const ParameterSpec& UnitSpec::parameter(std::string_view name_end) const {
+const ParameterSpec& UnitSpec::parameter(std::string_view its_name) const {
   for (const auto& spec : parameters) {
-    if (spec.name.ends_with(name_end)) return spec;
+    if (std::string_view(spec.name).substr(prefix.size()) == its_name) return spec;
   }
-  fail("unit {} has no parameter {}", name, name_end);
+  fail("unit {} has no parameter {}{}", name, prefix, its_name);
 }
 
-Tensor UnitView::operator[](std::size_t i) const {
-  const auto& parameter = spec->parameters[i];
-  auto* start =
-      static_cast<std::byte*>(flat.data) + static_cast<std::size_t>(parameter.offset) * size_of(flat.dtype);
-  return {start, flat.dtype, parameter.local_shape};
-}
-
-Tensor UnitView::operator[](std::string_view name_end) const {
-  for (std::size_t i = 0; i < spec->parameters.size(); ++i) {
-    if (spec->parameters[i].name.ends_with(name_end)) return (*this)[i];
-  }
-  return {};
+Tensor UnitView::operator[](const ParameterSlice& slice) const {
+  if (slice.shape.rank() == 0) return {};
+  auto* start = flat.as<std::byte>() + static_cast<std::size_t>(slice.offset) * size_of(flat.dtype);
+  return {start, flat.dtype, slice.shape};
 }
 
 std::vector<Box> ParameterSpec::boxes() const {

@@ -44,6 +44,12 @@ struct Box {
   Shape offset, shape;
 };
 
+// A parameter's elements in the flat buffer of its unit; of rank 0 where the model has no such parameter.
+struct ParameterSlice {
+  std::int64_t offset = 0;
+  Shape shape;
+};
+
 struct ParameterSpec {
   std::string name;   // nanoGPT's names: "transformer.h.0.attn.c_attn.weight"; weights are [out, in]
   Shape shape;        // of the whole model's parameter
@@ -53,33 +59,34 @@ struct ParameterSpec {
   Placement placement;
   std::int64_t offset = 0;  // of the first element in the unit's flat buffer, the same on all tensor ranks
 
-  // What this rank has of it: boxes that lie one after the other in its memory, each in row-major order; one
-  // where that is all of it.
+  // The boxes that this rank holds, one after the other in its memory and each in row-major order; a single
+  // box where it holds the whole parameter.
   std::vector<Box> boxes() const;
+  ParameterSlice slice() const { return {offset, local_shape}; }
 };
 
 struct UnitSpec {
-  std::string name;  // "embedding", "block.0", "head"
-  // Decayed ones first, and next to the border between the two kinds those that tensor ranks have in common,
-  // so that these are one range. Empty where this rank has no part of the unit.
+  std::string name;    // "embedding", "block.0", "head"
+  std::string prefix;  // of its parameters' names: "transformer.h.0."
+  // Decayed parameters come first. The replicated ones lie on both sides of the border, so that they are one
+  // range. Empty where this rank has no part of the unit.
   std::vector<ParameterSpec> parameters;
   std::int64_t size = 0;     // elements of the flat buffer, gaps for alignment included
   std::int64_t decayed = 0;  // the first so many elements hold the decayed parameters
   ElementRange replicated;   // the elements that all tensor ranks have
   ElementRange per_token;    // those of them whose gradients are to be added under sequence parallelism
 
-  const ParameterSpec& parameter(std::string_view name_end) const;  // by the end of its name; throws Error
+  // The parameter of this name behind the prefix: "attn.c_attn.weight". Throws Error where there is none.
+  const ParameterSpec& parameter(std::string_view name) const;
 };
 
-// The flat buffer of a unit and the views into it.
+// A flat buffer of a unit: its weights or its gradients.
 struct UnitView {
   const UnitSpec* spec = nullptr;
   Tensor flat;
 
-  // The local view of parameter i, or of the one whose name ends so; empty when the model has no such
-  // parameter.
-  Tensor operator[](std::size_t i) const;
-  Tensor operator[](std::string_view name_end) const;
+  // A parameter in this buffer; an empty slice gives an empty tensor.
+  Tensor operator[](const ParameterSlice& slice) const;
 };
 
 // Unit 0 is the embedding, 1 ... n_layer the blocks, n_layer + 1 the head (whose matrix is the embedding's):

@@ -1,5 +1,5 @@
-// What the model asks of whoever owns its parameters. A data-parallel engine implements it: replicated ones
-// hand out views, sharded ones gather before use and reduce after it. The model does not know which.
+// The owner of the parameters, as the model sees it. The data-parallel engine implements it: with replicated
+// parameters it hands out views, with sharded ones it gathers before use and reduces after it.
 #pragma once
 
 #include "model/unit.h"
@@ -10,15 +10,18 @@ class UnitStore {
  public:
   virtual ~UnitStore() = default;
 
+  // All units of the model; those that this rank has no part of are without parameters.
+  virtual const std::vector<UnitSpec>& units() const = 0;
+
   // The unit's parameters in the compute type, ready for use until release.
   virtual UnitView weights(int unit) = 0;
   virtual void release(int unit) = 0;
 
   // The unit's float32 gradients of this micro-batch, to be added to.
   virtual UnitView gradients(int unit) = 0;
-  // Where the head adds the gradient of its use of the embedding's matrix, [V, C] padded.
-  virtual Tensor tied_gradient() = 0;
-  // The unit's last gradient of this micro-batch has been added.
+  // The embedding's gradients, to whose matrix the head adds the gradient of its own use.
+  virtual UnitView tied_gradients() = 0;
+  // Tells that the unit's last gradient of this micro-batch has been added.
   virtual void gradients_ready(int unit) = 0;
 };
 

@@ -83,7 +83,7 @@ TEST(TensorShards, HaveEveryElementOnOneRankOrOnAll) {
 // As the three products of attention need it: whole heads of q, of k and of v.
 TEST(TensorShards, OfTheFusedProjectionAreHeadsOfEachOfItsParts) {
   const auto units = units_of(kUneven, 1, 2);  // heads 2, 3 and 4
-  const auto& qkv = units[1].parameter("c_attn.weight");
+  const auto& qkv = units[1].parameter("attn.c_attn.weight");
   EXPECT_EQ(qkv.shape, (Shape{105, 35}));
   EXPECT_EQ(qkv.local_shape, (Shape{63, 35}));
   ASSERT_THAT(qkv.boxes(), SizeIs(3));
@@ -96,7 +96,7 @@ TEST(TensorShards, OfTheFusedProjectionAreHeadsOfEachOfItsParts) {
   ASSERT_THAT(projection, SizeIs(1));
   EXPECT_EQ(projection[0].offset, (Shape{0, 14}));
   EXPECT_EQ(projection[0].shape, (Shape{35, 21}));
-  EXPECT_THAT(units_of(kUneven, 0, 1)[1].parameter("c_attn.weight").boxes(), SizeIs(1));
+  EXPECT_THAT(units_of(kUneven, 0, 1)[1].parameter("attn.c_attn.weight").boxes(), SizeIs(1));
 }
 
 TEST(PipelineStages, HaveEveryParameterOnOneStageButTheSharedMatrix) {

@@ -111,10 +111,10 @@ class Trainee {
     std::vector<NamedValues> result;
     for (int unit = 0; unit < static_cast<int>(engine_->units().size()); ++unit) {
       const UnitView view = engine_->gradients(unit);
-      for (std::size_t i = 0; i < view.spec->parameters.size(); ++i) {
-        Tensor gradient = view[i];
-        gradient.shape = view.spec->parameters[i].shape;  // padding is rows after the last
-        result.push_back({view.spec->parameters[i].name, floats(gradient)});
+      for (const auto& parameter : view.spec->parameters) {
+        Tensor gradient = view[parameter.slice()];
+        gradient.shape = parameter.shape;  // padding is rows after the last
+        result.push_back({parameter.name, floats(gradient)});
       }
     }
     return result;

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "core/error.h"
+#include "model/parameters.h"
 #include "model/trainee.h"
 
 namespace shoal::test {
@@ -13,6 +14,7 @@ namespace {
 
 using testing::ElementsAre;
 using testing::SizeIs;
+using testing::ThrowsMessage;
 
 GptConfig sizes(int n_layer, int n_head, int n_embd, int block_size, std::int64_t vocab_size, bool bias) {
   return {.n_layer = n_layer,
@@ -60,9 +62,9 @@ TEST(Units, WithoutBiasHaveNone) {
 
 TEST(Units, WeightsAreOutByIn) {
   const auto units = gpt_units(kSmall);
-  EXPECT_EQ(units[1].parameter("c_attn.weight").shape, (Shape{72, 24}));
+  EXPECT_EQ(units[1].parameter("attn.c_attn.weight").shape, (Shape{72, 24}));
   EXPECT_EQ(units[1].parameter("attn.c_proj.weight").shape, (Shape{24, 24}));
-  EXPECT_EQ(units[1].parameter("c_fc.weight").shape, (Shape{96, 24}));
+  EXPECT_EQ(units[1].parameter("mlp.c_fc.weight").shape, (Shape{96, 24}));
   EXPECT_EQ(units[1].parameter("mlp.c_proj.weight").shape, (Shape{24, 96}));
   EXPECT_EQ(units[0].parameter("wte.weight").shape, (Shape{61, 24}));
   EXPECT_EQ(units[0].parameter("wpe.weight").shape, (Shape{16, 24}));
@@ -150,14 +152,26 @@ TEST(Units, OnlyTheVocabularyIsPadded) {
   EXPECT_EQ(padded_vocabulary(kGpt2), 50272);
 }
 
-TEST(UnitView, FindsParametersByTheEndOfTheirNames) {
+TEST(Parameters, AreFoundInTheBufferOfTheirUnit) {
   const auto units = gpt_units(kSmall);
   std::vector<float> memory(static_cast<std::size_t>(units[1].size));
   const UnitView view{&units[1], {memory.data(), DType::f32, {units[1].size}}};
+  const BlockParameters block(units[1], true);
   const auto& fc = units[1].parameter("mlp.c_fc.bias");
-  EXPECT_EQ(view["c_fc.bias"].data, memory.data() + fc.offset);
-  EXPECT_EQ(view["c_fc.bias"].shape, fc.shape);
-  EXPECT_FALSE(view["lm_head.weight"]);
+  EXPECT_EQ(view[block.mlp_c_fc.bias].data, memory.data() + fc.offset);
+  EXPECT_EQ(view[block.mlp_c_fc.bias].shape, fc.shape);
+  EXPECT_FALSE(view[BlockParameters(units[1], false).mlp_c_fc.bias]);
+}
+
+TEST(Parameters, ThatAreMissingThrowWithTheirNamesAndTheirUnits) {
+  GptConfig config = kSmall;
+  config.bias = false;
+  const auto units = gpt_units(config);
+  EXPECT_NO_THROW(BlockParameters(units[1], false));
+  EXPECT_THAT([&] { BlockParameters(units[1], true); },
+              ThrowsMessage<Error>("unit block.0 has no parameter transformer.h.0.ln_1.bias"));
+  EXPECT_THROW(EmbeddingParameters{units[1]}, Error);
+  EXPECT_THROW(HeadParameters(units[0], false), Error);
 }
 
 std::vector<NamedValues> initial_values(std::unique_ptr<Backend> backend, const GptConfig& config) {

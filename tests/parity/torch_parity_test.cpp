@@ -93,12 +93,13 @@ class TorchParity : public testing::TestWithParam<Setting> {
     const Tensor stream = arena.take(DType::f32, {shape.batch, shape.positions, config.n_embd});
     const Tensor logits = arena.take(DType::f32, {shape.rows(), padded_vocabulary(config)});
     backend.copy_from_host(tokens, batch.tokens.data());
-    EmbeddingLayer::forward(context, {}, work, stream, tokens);
+    const auto& units = trainee_.engine().units();
+    EmbeddingLayer(units).forward(context, {}, work, stream, tokens);
     for (int layer = 0; layer < config.n_layer; ++layer) {
-      const auto sum = Block(layer).forward(context, {}, keep, work, stream);
+      const auto sum = Block(units, config, layer).forward(context, {}, keep, work, stream);
       backend.residual_forward(stream, sum.residual, sum.branch, sum.dropout);
     }
-    Head::logits(context, head, stream.reshaped({shape.rows(), config.n_embd}), logits);
+    Head(units, config).logits(context, head, stream.reshaped({shape.rows(), config.n_embd}), logits);
     return without_padding(trainee_.floats(logits), config);
   }
 

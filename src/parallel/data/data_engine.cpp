@@ -92,7 +92,7 @@ class Engine final : public DataEngine {
     const auto& spec = summed_.unit(unit);
     return {&spec, part_of(reducer_->gradient(unit), 0, spec.size)};
   }
-  Tensor tied_gradient() override { return gradients(std::max(tied_unit_, 0))["wte.weight"]; }
+  UnitView tied_gradients() override { return gradients(std::max(tied_unit_, 0)); }
   void gradients_ready(int unit) override {
     reducer_->ready(unit);
     if (unit == head() && tied_unit_ >= 0) reducer_->ready(tied_unit_);

@@ -70,8 +70,6 @@ class DataEngine : public UnitStore {
   virtual double show_average() = 0;
   virtual void drop_average() = 0;
   virtual void keep_average() = 0;  // all workers go on from it
-
-  virtual const std::vector<UnitSpec>& units() const = 0;
 };
 
 // Synchronous data parallelism over mesh.data(): every rank applies the gradient of its worker's batch to its

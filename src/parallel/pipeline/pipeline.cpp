@@ -200,22 +200,22 @@ void Pipeline::forward(Chunk& chunk, int micro_batch, const Step& step) {
   auto& gpt = chunk.gpt;
   const int input = gpt.first() ? chunk.inputs.take(micro_batch) : chunk.inputs.of(micro_batch);
   chunk.inputs.request(input).wait();
-  const Gpt::Place place{.input = input, .activations = chunk.activations.take(micro_batch)};
+  const Gpt::Slots slots{.input = input, .activations = chunk.activations.take(micro_batch)};
   const Tensor out = gpt.last() ? Tensor{} : outgoing_->take(output_key(chunk.number, micro_batch));
   const trace::Span span("micro-batch", "forward", micro_batch);
-  gpt.forward(step.batches[static_cast<std::size_t>(micro_batch)], place, out);
+  gpt.forward(step.batches[static_cast<std::size_t>(micro_batch)], slots, out);
 }
 
 void Pipeline::backward(Chunk& chunk, int micro_batch, const Step& step) {
   auto& gpt = chunk.gpt;
   const int gradient = gpt.last() ? chunk.gradients.take(micro_batch) : chunk.gradients.of(micro_batch);
   chunk.gradients.request(gradient).wait();
-  const Gpt::Place place{.input = chunk.inputs.of(micro_batch),
+  const Gpt::Slots slots{.input = chunk.inputs.of(micro_batch),
                          .activations = chunk.activations.of(micro_batch),
                          .gradient = gradient};
   {
     const trace::Span span("micro-batch", "backward", micro_batch);
-    gpt.backward(step.batches[static_cast<std::size_t>(micro_batch)], place, step.loss(micro_batch),
+    gpt.backward(step.batches[static_cast<std::size_t>(micro_batch)], slots, step.loss(micro_batch),
                  step.scale);
   }
   chunk.inputs.give_back(micro_batch);

@@ -54,15 +54,15 @@ TEST_P(DecayOf, IsThatOfAdamWByHand) {
     rank.gradient(step, outcome);
     for (std::size_t u = 0; u < rank.engine().units().size(); ++u) {
       const UnitView gradients = rank.engine().gradients(static_cast<int>(u));
-      for (std::size_t i = 0; i < gradients.spec->parameters.size(); ++i) {
-        const auto& [name, shape] =
-            std::tie(gradients.spec->parameters[i].name, gradients.spec->parameters[i].shape);
+      for (const auto& parameter : gradients.spec->parameters) {
+        const auto& [name, shape] = std::tie(parameter.name, parameter.shape);
+        const auto* gradient = gradients[parameter.slice()].as<float>();
         const auto* weights = state.at(name).data.as<float>();
         auto& elements = by_hand[name];
         elements.resize(static_cast<std::size_t>(shape.count()));
         for (std::size_t e = 0; e < elements.size(); ++e) {
           if (step == 0) elements[e].w = weights[e];
-          elements[e].update(run, gradients[i].as<float>()[e], step + 1, decays(GetParam(), name, shape));
+          elements[e].update(run, gradient[e], step + 1, decays(GetParam(), name, shape));
         }
       }
     }

@@ -74,16 +74,15 @@ class HandWorker {
   }
   void update_unit(int unit, std::int64_t number, float clip) {
     const UnitView gradients = rank_.engine().gradients(unit);
-    for (std::size_t i = 0; i < gradients.spec->parameters.size(); ++i) {
-      const auto& [name, decay] =
-          std::tie(gradients.spec->parameters[i].name, gradients.spec->parameters[i].decay);
+    for (const auto& parameter : gradients.spec->parameters) {
+      const auto& [name, decay] = std::tie(parameter.name, parameter.decay);
       auto step = adamw_step(run_.engine.adamw, run_.lr, number, decay);
       step.grad_scale = &clip;
       const Tensor weights = state_.at(name);
       rank_.backend().adamw(
           weights, {}, state_.at("optimizer.m." + name), state_.at("optimizer.v." + name),
           state_.contains("optimizer.a." + name) ? state_.at("optimizer.a." + name) : Tensor{},
-          part_of(gradients[i], 0, weights.count()), step);
+          part_of(gradients[parameter.slice()], 0, weights.count()), step);
     }
   }
 

@@ -168,13 +168,14 @@ TEST(Pipeline, OneForwardOneBackwardNeedsNoMoreForMoreMicroBatches) {
 class FailingStore final : public UnitStore {
  public:
   FailingStore(UnitStore& store, int calls) : store_(store), left_(calls) {}
+  const std::vector<UnitSpec>& units() const override { return store_.units(); }
   UnitView weights(int unit) override {
     if (left_-- == 0) fail("no luck with unit {}", unit);
     return store_.weights(unit);
   }
   void release(int unit) override { store_.release(unit); }
   UnitView gradients(int unit) override { return store_.gradients(unit); }
-  Tensor tied_gradient() override { return store_.tied_gradient(); }
+  UnitView tied_gradients() override { return store_.tied_gradients(); }
   void gradients_ready(int unit) override { store_.gradients_ready(unit); }
 
  private:
