@@ -181,7 +181,7 @@ class Relay {
 
   static constexpr double kLate[] = {0.1, 1, 10};
   Distribution delay_;
-  PhiloxKey key_ = philox_key(1, Stream::simulation);
+  PhiloxKey key_ = philox_key(1, PhiloxStream::simulation);
   Stopwatch clock_;
   std::vector<Packet> under_way_;  // a heap, the first to arrive on top
   std::vector<double> arrived_;    // the last packet, by sender and receiver

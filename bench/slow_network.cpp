@@ -215,7 +215,7 @@ class Run {
   TokenBatch batch_;
   Tensor loss_;
   std::optional<StepNews> news_;
-  PhiloxKey key_ = philox_key(1, Stream::simulation);
+  PhiloxKey key_ = philox_key(1, PhiloxStream::simulation);
   double slept_before_ = 0;
 };
 

@@ -10,7 +10,7 @@
 namespace shoal {
 
 // What a stream of random numbers is for. It is part of the key, so streams never overlap.
-enum class Stream : std::uint32_t {
+enum class PhiloxStream : std::uint32_t {
   init = 1,        // counter: element index / 2 (64 bit), parameter name hash (64 bit)
   dropout = 2,     // counter: see ops/dropout.h
   batch = 3,       // counter: sample within the step, 0, step (64 bit)
@@ -26,7 +26,7 @@ struct PhiloxKey {
   std::uint32_t hi;
 };
 
-constexpr PhiloxKey philox_key(std::uint64_t seed, Stream stream) {
+constexpr PhiloxKey philox_key(std::uint64_t seed, PhiloxStream stream) {
   // splitmix64 finalizer, so that neighbouring seeds and streams share no structure.
   std::uint64_t z = seed + 0x9e3779b97f4a7c15ull * static_cast<std::uint64_t>(stream);
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;

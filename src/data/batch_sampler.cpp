@@ -41,7 +41,7 @@ BatchSampler::BatchSampler(const TokenFile& file, std::int64_t block_size, Sampl
       stride_(stride > 0 ? stride : block_size),
       mode_(mode),
       seed_(seed),
-      key_(philox_key(seed, Stream::batch)) {
+      key_(philox_key(seed, PhiloxStream::batch)) {
   require(file, block_size, block_size + 1);
 }
 
@@ -72,7 +72,7 @@ EvaluationSampler::EvaluationSampler(const TokenFile& file, std::string_view spl
                                      std::uint64_t seed)
     : file_(file),
       block_size_(block_size),
-      key_(philox_key(seed, Stream::evaluation)),
+      key_(philox_key(seed, PhiloxStream::evaluation)),
       split_(name_hash(split)) {
   require(file, block_size, block_size + 1);
 }

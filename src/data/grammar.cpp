@@ -104,7 +104,7 @@ void Grammar::solve() {
 }
 
 double Grammar::generate(std::uint64_t seed, std::uint64_t index, std::string& out) const {
-  const auto key = philox_key(seed, Stream::corpus);
+  const auto key = philox_key(seed, PhiloxStream::corpus);
   PhiloxBlock counter{0, 0, static_cast<std::uint32_t>(index), static_cast<std::uint32_t>(index >> 32)};
   double information = 0;
   std::vector<const GrammarSymbol*> stack;

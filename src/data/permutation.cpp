@@ -13,7 +13,7 @@ constexpr std::uint32_t kRounds =
 Permutation::Permutation(std::uint64_t n, std::uint64_t seed, std::uint64_t index)
     : n_(n),
       index_(index),
-      key_(philox_key(seed, Stream::shuffle)),
+      key_(philox_key(seed, PhiloxStream::shuffle)),
       half_bits_(std::max(1, (static_cast<int>(std::bit_width(n - 1)) + 1) / 2)) {
   assert(n >= 1);
 }

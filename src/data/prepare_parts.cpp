@@ -57,7 +57,7 @@ void warn_of_short_split(const char* name, std::int64_t tokens) {
 // Word 1 of the counter keeps it apart from the choices of a grammar.
 double split_draw(std::uint64_t seed, std::int64_t document) {
   const auto index = static_cast<std::uint64_t>(document);
-  return to_unit(philox(philox_key(seed, Stream::corpus),
+  return to_unit(philox(philox_key(seed, PhiloxStream::corpus),
                         {0, 1, static_cast<std::uint32_t>(index), static_cast<std::uint32_t>(index >> 32)}));
 }
 

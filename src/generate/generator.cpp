@@ -20,7 +20,7 @@ void check_prompt(std::span<const std::int32_t> prompt, const GptConfig& config)
 
 double draw(std::uint64_t seed, std::uint64_t position, std::uint64_t sample) {
   const auto low = [](std::uint64_t x) { return static_cast<std::uint32_t>(x); };
-  return to_unit(philox(philox_key(seed, Stream::sampling),
+  return to_unit(philox(philox_key(seed, PhiloxStream::sampling),
                         {low(position), low(position >> 32), low(sample), low(sample >> 32)}));
 }
 

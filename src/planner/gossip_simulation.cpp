@@ -21,7 +21,7 @@ class Conditions {
  public:
   explicit Conditions(const SimulatedRun& run)
       : run_(run),
-        key_(philox_key(run.seed, Stream::simulation)),
+        key_(philox_key(run.seed, PhiloxStream::simulation)),
         hosts_((run.topology.workers + run.per_host - 1) / run.per_host) {}
 
   void draw(std::int64_t step) {
@@ -346,7 +346,7 @@ std::vector<SimulatedScheme> simulate(const SimulatedRun& run, const std::functi
 
 Consensus consensus_of(const Topology& topology, int steps, std::uint64_t seed) {
   constexpr double kRounding = 1e-12;  // a smaller distance is that of rounding
-  const auto key = philox_key(seed, Stream::simulation);
+  const auto key = philox_key(seed, PhiloxStream::simulation);
   const auto n = static_cast<std::size_t>(topology.workers);
   const auto draw = [&](std::size_t i, int step) {
     return to_normal(philox(key, {static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(step), 0, 1000}));

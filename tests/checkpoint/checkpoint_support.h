@@ -45,7 +45,7 @@ class ScratchDir {
 // A stream of numbers for a test, the same at every run.
 class Dice {
  public:
-  explicit Dice(std::uint64_t seed) : key_(philox_key(seed, Stream::shuffle)) {}
+  explicit Dice(std::uint64_t seed) : key_(philox_key(seed, PhiloxStream::shuffle)) {}
   // In [low, high].
   std::int64_t between(std::int64_t low, std::int64_t high) {
     const auto block = philox(key_, {counter_++, 0, 0, 0});
@@ -60,7 +60,7 @@ class Dice {
 inline std::vector<std::byte> random_bytes(std::size_t size, std::uint64_t seed) {
   std::vector<std::byte> bytes(size);
   for (std::size_t i = 0; i < size; i += sizeof(PhiloxBlock)) {
-    const auto block = philox(philox_key(seed, Stream::init), {static_cast<std::uint32_t>(i), 0, 0, 0});
+    const auto block = philox(philox_key(seed, PhiloxStream::init), {static_cast<std::uint32_t>(i), 0, 0, 0});
     std::memcpy(&bytes[i], block.data(), std::min(size - i, sizeof block));
   }
   return bytes;

@@ -22,8 +22,8 @@ TEST(Philox, KnownAnswers) {
 TEST(Philox, KeysOfSeedsAndStreamsDiffer) {
   std::map<std::uint64_t, int> seen;
   for (std::uint64_t seed = 0; seed < 1000; ++seed) {
-    for (const Stream stream :
-         {Stream::init, Stream::dropout, Stream::batch, Stream::shuffle, Stream::sampling, Stream::corpus}) {
+    for (const PhiloxStream stream : {PhiloxStream::init, PhiloxStream::dropout, PhiloxStream::batch,
+                                      PhiloxStream::shuffle, PhiloxStream::sampling, PhiloxStream::corpus}) {
       const PhiloxKey key = philox_key(seed, stream);
       EXPECT_EQ(++seen[static_cast<std::uint64_t>(key.hi) << 32 | key.lo], 1);
     }
@@ -42,7 +42,7 @@ TEST(Philox, NormalHasTheMomentsOfANormal) {
   const int n = 200000;
   double sums[5] = {};
   for (std::uint32_t i = 0; i < n; ++i) {
-    const double x = to_normal(philox(philox_key(1, Stream::init), {i, 0, 0, 0}));
+    const double x = to_normal(philox(philox_key(1, PhiloxStream::init), {i, 0, 0, 0}));
     ASSERT_TRUE(std::isfinite(x));
     for (int power = 1; power <= 4; ++power) sums[power] += std::pow(x, power) / n;
   }

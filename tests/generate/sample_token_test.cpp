@@ -25,7 +25,7 @@ constexpr std::size_t kClasses = 37;
 Logits random_logits(std::uint32_t row) {
   Logits logits(kClasses);
   for (std::uint32_t i = 0; i < kClasses; ++i) {
-    const auto block = philox(philox_key(11, Stream::corpus), {i, row, 0, 0});
+    const auto block = philox(philox_key(11, PhiloxStream::corpus), {i, row, 0, 0});
     logits[i] = static_cast<float>(std::round(4 * to_normal(block)) / 2);
   }
   return logits;

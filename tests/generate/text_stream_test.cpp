@@ -77,7 +77,7 @@ TEST(Utf8Joiner, AnyBytesBecomeUtf8HoweverTheyAreCut) {
   for (std::uint32_t row = 0; row < 500; ++row) {
     std::string bytes;
     for (std::uint32_t i = 0; i < 24; ++i) {
-      const auto block = philox(philox_key(5, Stream::corpus), {i, row, 0, 0});
+      const auto block = philox(philox_key(5, PhiloxStream::corpus), {i, row, 0, 0});
       bytes += alphabet[to_below(block, alphabet.size())];
     }
     const auto whole = joined({bytes});

@@ -22,7 +22,7 @@ class DropoutMask : public Conformance<double> {  // the share that is dropped
 
   // 1 where an element is kept.
   double kept(std::int64_t row, std::int64_t column, std::uint32_t site) const {
-    return dropout_bits(philox_key(dropout_.seed, Stream::dropout), dropout_.step, site, row, column) >=
+    return dropout_bits(philox_key(dropout_.seed, PhiloxStream::dropout), dropout_.step, site, row, column) >=
            dropout_.threshold();
   }
   Values residual(const Side& side, const Dropout& dropout, std::int64_t B, std::int64_t T,

@@ -13,7 +13,7 @@ namespace {
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-constexpr PhiloxKey kKey = philox_key(1, Stream::simulation);
+constexpr PhiloxKey kKey = philox_key(1, PhiloxStream::simulation);
 constexpr int kDraws = 40000;
 
 Distribution of(std::string_view text) { return {text, time_units(), 0}; }
@@ -85,7 +85,7 @@ TEST(Distribution, AtIsForOneAlone) {
 TEST(Distribution, PurposesAndSeedsDiffer) {
   const Distribution a("exp(1)", time_units(), 0), b("exp(1)", time_units(), 1);
   EXPECT_NE(a.draw(kKey, 0, 0), b.draw(kKey, 0, 0));
-  EXPECT_NE(a.draw(kKey, 0, 0), a.draw(philox_key(2, Stream::simulation), 0, 0));
+  EXPECT_NE(a.draw(kKey, 0, 0), a.draw(philox_key(2, PhiloxStream::simulation), 0, 0));
   EXPECT_EQ(a.draw(kKey, 0, 0), Distribution("exp(1)", time_units(), 0).draw(kKey, 0, 0));
 }
 

@@ -77,7 +77,7 @@ void CpuBackend::fill(const Tensor& out, float value) {
 
 void CpuBackend::fill_normal(const Tensor& out, std::uint64_t seed, std::uint64_t name, std::int64_t first,
                              double stddev) {
-  const auto key = philox_key(seed, Stream::init);
+  const auto key = philox_key(seed, PhiloxStream::init);
   for_blocks(threads_, out.count(), 1024, [&](std::int64_t begin, std::int64_t end) {
     const auto stop = static_cast<std::uint64_t>(first + end);
     for (auto at = static_cast<std::uint64_t>(first + begin); at < stop;) {

@@ -45,7 +45,7 @@ inline VecPhilox philox_lanes(PhiloxKey key, std::uint32_t first, std::uint32_t 
 class DropoutRow {
  public:
   DropoutRow(const Dropout& dropout, std::uint32_t site)
-      : key_(philox_key(dropout.seed, Stream::dropout)),
+      : key_(philox_key(dropout.seed, PhiloxStream::dropout)),
         step_(dropout.step),
         site_(site),
         threshold_(dropout.threshold()),

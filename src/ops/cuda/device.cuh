@@ -81,7 +81,7 @@ struct Mask {
 
   Mask() = default;
   explicit Mask(const Dropout& dropout)
-      : key(philox_key(dropout.seed, Stream::dropout)),
+      : key(philox_key(dropout.seed, PhiloxStream::dropout)),
         step_then(dropout.step),
         site(dropout.site),
         threshold(dropout.threshold()),

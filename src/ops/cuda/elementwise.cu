@@ -253,7 +253,7 @@ void CudaBackend::fill(const Tensor& out, float value) {
 void CudaBackend::fill_normal(const Tensor& out, std::uint64_t seed, std::uint64_t name, std::int64_t first,
                               double stddev) {
   for_elements<1>(out.count(), true,
-                  FillNormal{out.as<float>(), philox_key(seed, Stream::init), name, first, stddev},
+                  FillNormal{out.as<float>(), philox_key(seed, PhiloxStream::init), name, first, stddev},
                   stream_.get());
 }
 

@@ -87,7 +87,7 @@ void ReferenceBackend::clip_scale(const Tensor& scale, const Tensor& squares, do
 
 void ReferenceBackend::fill_normal(const Tensor& out, std::uint64_t seed, std::uint64_t name,
                                    std::int64_t first, double stddev) {
-  const auto key = philox_key(seed, Stream::init);
+  const auto key = philox_key(seed, PhiloxStream::init);
   auto values = read(out);
   for (std::size_t i = 0; i < values.size(); ++i) {
     const std::uint64_t element = static_cast<std::uint64_t>(first) + i;

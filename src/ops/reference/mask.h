@@ -10,7 +10,7 @@ class Mask {
  public:
   explicit Mask(const Dropout& dropout) : Mask(dropout, dropout.site) {}
   Mask(const Dropout& dropout, std::uint32_t site)
-      : dropout_(dropout), site_(site), key_(philox_key(dropout.seed, Stream::dropout)) {}
+      : dropout_(dropout), site_(site), key_(philox_key(dropout.seed, PhiloxStream::dropout)) {}
 
   // Local sample b and position t; the column is a channel, or the position of a key.
   double operator()(std::int64_t b, std::int64_t t, std::int64_t column) const {

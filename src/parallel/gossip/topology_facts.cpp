@@ -11,7 +11,7 @@
 namespace shoal {
 namespace {
 
-constexpr PhiloxKey kKey = philox_key(1, Stream::simulation);
+constexpr PhiloxKey kKey = philox_key(1, PhiloxStream::simulation);
 PhiloxBlock random_block(int i) { return philox(kKey, {static_cast<std::uint32_t>(i), 0, 0, 0}); }
 
 // W of a round as it acts: row i is 1 / k for the members of the first group that has worker i, and the
