@@ -16,8 +16,9 @@
 
 #include "core/clock.h"
 #include "core/philox.h"
-#include "ops/backend.h"
+#include "ops/cpu/cpu.h"
 #include "ops/cpu/simd.h"
+#include "ops/kernels.h"
 
 using namespace shoal;
 

@@ -25,6 +25,7 @@
 #include "core/clock.h"
 #include "core/error.h"
 #include "model/arena.h"
+#include "ops/cpu/cpu.h"
 #include "ops/dry/dry_backend.h"
 #include "parallel/data/data_engine.h"
 #include "parallel/gossip/mixer.h"

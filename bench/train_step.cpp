@@ -21,8 +21,8 @@
 #include "core/clock.h"
 #include "core/error.h"
 #include "core/philox.h"
+#include "ops/graph_replay.h"
 #include "ops/make_backend.h"
-#include "ops/repeated.h"
 #include "parallel/backend_ranks.h"
 #include "parallel/data/data_engine.h"
 #include "parallel/pipeline/pipeline.h"
@@ -167,15 +167,15 @@ void run(World& world, const Settings& settings) {
     batches.push_back({.tokens = {start, DType::i32, {micro, positions}},
                        .targets = {start + 1, DType::i32, {micro, positions}},
                        .address = {.seed = 1337, .first_sample = first}});
-    if (backend->records()) batches.back().address.now = number.as<std::uint32_t>();
+    if (backend->can_capture()) batches.back().address.now = number.as<std::uint32_t>();
   }
-  Repeated computing(*backend, !settings.eager && world.ranks.size() == 1);
+  GraphReplay computing(*backend, !settings.eager && world.ranks.size() == 1);
   std::vector<double> times;
   for (int step = 0; step < settings.steps + kWarmUp; ++step) {
     const Stopwatch watch;
     engine->begin_step(step + 1, {1e-4, step + 1});
     for (auto& micro_batch : batches) micro_batch.address.step = step;
-    if (backend->records()) backend->copy_from_host(number, &step);
+    if (backend->can_capture()) backend->copy_from_host(number, &step);
     computing([&] {
       backend->zero(loss_sums);
       model.train(batches, loss_sums, scale);

@@ -22,8 +22,9 @@
 #include "core/text.h"
 #include "core/version.h"
 #include "data/libraries.h"
-#include "ops/backend.h"
+#include "ops/cpu/cpu.h"
 #include "ops/cuda/cuda.h"
+#include "ops/kernels.h"
 #include "ops/libraries.h"
 #include "report/libraries.h"
 

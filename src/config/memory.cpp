@@ -12,6 +12,7 @@
 #include "data/batch_loader.h"
 #include "model/arena.h"
 #include "model/unit.h"
+#include "ops/cpu/cpu.h"
 #include "ops/cuda/cuda.h"
 #include "parallel/data/data_engine.h"
 

@@ -6,7 +6,7 @@
 #include <span>
 
 #include "core/tensor.h"
-#include "ops/backend.h"
+#include "ops/kernels.h"
 
 namespace shoal {
 

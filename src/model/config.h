@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "ops/backend.h"
+#include "ops/kernels.h"
 
 namespace shoal {
 

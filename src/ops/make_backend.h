@@ -4,7 +4,9 @@
 #include <optional>
 #include <string_view>
 
-#include "ops/backend.h"
+#include "ops/cpu/cpu.h"
+#include "ops/kernels.h"
+#include "ops/reference/reference.h"
 
 namespace shoal {
 

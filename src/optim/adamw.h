@@ -6,7 +6,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "ops/backend.h"
+#include "ops/kernels.h"
 
 namespace shoal {
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "comm/communicator.h"
-#include "ops/backend.h"
+#include "ops/kernels.h"
 
 namespace shoal {
 

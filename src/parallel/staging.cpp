@@ -84,7 +84,7 @@ class StagingCommunicator final : public Communicator {
     return in_place(x, {}, [&](const Tensor& copy) { return host().send(copy, to); });
   }
   Request receive(const Tensor& x, int from) override {
-    if (!backend_.is_remote(x.data)) return host().receive(x, from);
+    if (!backend_.is_device_memory(x.data)) return host().receive(x, from);
     auto staged = std::make_unique<Staged>(backend_, x);
     const Tensor room = staged->room_for(x);
     staged->begin(host().receive(room, from), room);
@@ -109,7 +109,7 @@ class StagingCommunicator final : public Communicator {
   // `out` is x, or empty where x does not change.
   template <typename Call>
   Request in_place(const Tensor& x, const Tensor& out, const Call& call) {
-    if (!backend_.is_remote(x.data)) return call(x);
+    if (!backend_.is_device_memory(x.data)) return call(x);
     auto staged = std::make_unique<Staged>(backend_, out);
     const Tensor copy = staged->copy_of(x);
     staged->begin(call(copy), copy);
@@ -117,7 +117,7 @@ class StagingCommunicator final : public Communicator {
   }
   template <typename Call>
   Request between(const Tensor& out, const Tensor& x, const Call& call) {
-    if (!backend_.is_remote(x.data)) return call(out, x);
+    if (!backend_.is_device_memory(x.data)) return call(out, x);
     const bool alone = size() == 1 && x.count() == out.count() && x.dtype == out.dtype;
     if (alone && x.data == out.data) return {};
     if (alone && (x.dtype == DType::f32 || x.dtype == DType::bf16)) {

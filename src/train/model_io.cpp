@@ -130,7 +130,7 @@ void read_state(DataEngine& engine, Backend& backend, SliceSource& from, bool op
   std::vector<std::byte> host;
   for (const auto& tensor : engine.state(optimizer, DataEngine::Share::held)) {
     const auto& data = tensor.data;
-    if (!backend.is_remote(data.data)) {
+    if (!backend.is_device_memory(data.data)) {
       from.read(slice_of(tensor), {data.as<std::byte>(), data.bytes()});
       continue;
     }

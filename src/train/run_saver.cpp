@@ -13,7 +13,7 @@ namespace {
 StoreOptions::Copy copy_from(Backend& backend, const RunPlan& plan) {
   if (plan.on_disk()) return {};
   return [&backend](void* to, const void* from, std::size_t bytes) {
-    if (!backend.is_remote(from)) return copy_host_memory(to, from, bytes);
+    if (!backend.is_device_memory(from)) return copy_host_memory(to, from, bytes);
     const auto elements = static_cast<std::int64_t>(bytes / sizeof(float));
     backend.copy_to_host(to, {const_cast<void*>(from), DType::f32, {elements}});
   };

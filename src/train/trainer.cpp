@@ -159,16 +159,17 @@ void Trainer::Run::start(const Config& given) {
   runtime.allocate(plan, Runtime::Use::training);
   const int workers = plan.mesh.workers;
   // Messages to other ranks, traces and decisions of the host cannot be captured in a graph.
-  const bool can_record = ranks().size() == 1 && !(tracer && tracer->traces()) && !spikes.active() &&
-                          config.parallel.offload == Offload::none;
+  const bool can_capture = ranks().size() == 1 && !(tracer && tracer->traces()) && !spikes.active() &&
+                           config.parallel.offload == Offload::none;
   training_step.emplace(runtime.backend(), engine(), runtime.model(), mesh(),
                         workers > 1 ? mesh().worker() : ranks(),
                         TrainingStep::Options{.seed = static_cast<std::uint64_t>(config.run.seed),
                                               .tokens = worker_tokens(),
                                               .with_signals = workers == 1,
                                               .updates = !spikes.active(),
-                                              .record = config.train.graph && can_record});
-  if (training_step->records()) log::info("the second step is recorded as a graph, which the others play");
+                                              .capture = config.train.graph && can_capture});
+  if (training_step->captures())
+    log::info("the second step is captured as a graph, which later steps replay");
   validation.emplace(config, plan, data, runtime, reporter, stop);
   if (workers > 1) news.emplace(ranks(), *plan.topology());
 

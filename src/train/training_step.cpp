@@ -18,7 +18,7 @@ TrainingStep::TrainingStep(Backend& backend, DataEngine& engine, Pipeline& model
       tells_loss_(model.has_loss() && mesh.place().tensor == 0),
       batches_(backend, model.options().batch, engine.passes(), mesh.shape().data,
                engine.first_micro_batch()),
-      repeated_(backend, options.record) {}
+      replay_(backend, options.capture) {}
 
 void TrainingStep::begin(std::int64_t step, const Update& update) {
   engine_.begin_step(step, update);
@@ -35,7 +35,7 @@ TrainingStep::Outcome TrainingStep::run(std::int64_t step, const Update& update,
   for (int pass = 0; pass < engine_.passes(); ++pass) batches_.fill(pass, loader.next());
   const auto signals = InterruptGuard::counts();
   backend_.copy_from_host(batches_.signals(), signals.data());
-  repeated_([&] { compute(step); });
+  replay_([&] { compute(step); });
 
   const Tensor sums = batches_.losses_and_signals();
   Outcome outcome;

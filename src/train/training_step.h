@@ -1,12 +1,11 @@
-// A step as the backend is asked for it: the gradient of this rank's micro-batches, its sum over the ranks,
-// the update. All of it is asked for before anything that comes out is read, so the host waits once; where it
-// can be, it is recorded and played.
+// A training step: the gradient of this rank's micro-batches, its sum over the ranks, the update. All of it
+// is queued before the host reads a result, so the host waits once; with `capture` it is replayed as a graph.
 #pragma once
 
 #include <vector>
 
 #include "data/batch_loader.h"
-#include "ops/repeated.h"
+#include "ops/graph_replay.h"
 #include "parallel/data/data_engine.h"
 #include "train/step_batches.h"
 
@@ -19,7 +18,7 @@ class TrainingStep {
     std::int64_t tokens = 1;   // of a step, that the loss is the mean over
     bool with_signals = true;  // this rank's signals are added up with the losses
     bool updates = true;       // else that is the caller's: whether there is an update depends on the losses
-    bool record = false;
+    bool capture = false;      // as a graph, where the backend can
   };
   struct Outcome {
     std::vector<double> losses;  // summed, of all micro-batches in their order; zeros behind the last
@@ -36,7 +35,7 @@ class TrainingStep {
   // The same of whatever is in the batches' memory, and without waiting for what comes out.
   void ask(std::int64_t step, const Update& update);
 
-  bool records() const { return repeated_.records(); }
+  bool captures() const { return replay_.captures(); }
 
  private:
   void begin(std::int64_t step, const Update& update);
@@ -49,7 +48,7 @@ class TrainingStep {
   Options options_;
   bool tells_loss_;  // of the ranks that know a loss, one does
   StepBatches batches_;
-  Repeated repeated_;
+  GraphReplay replay_;
 };
 
 }  // namespace shoal

@@ -9,6 +9,8 @@
 #include "core/error.h"
 #include "generate/tiny_model.h"
 #include "model/gpt.h"
+#include "ops/cpu/cpu.h"
+#include "ops/reference/reference.h"
 
 namespace shoal {
 namespace {

@@ -8,7 +8,9 @@
 #include <set>
 
 #include "model/boxes.h"
-#include "ops/backend.h"
+#include "ops/cpu/cpu.h"
+#include "ops/kernels.h"
+#include "ops/reference/reference.h"
 
 namespace shoal::test {
 namespace {

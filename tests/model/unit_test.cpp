@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "model/parameters.h"
 #include "model/trainee.h"
+#include "ops/cpu/cpu.h"
 
 namespace shoal::test {
 namespace {

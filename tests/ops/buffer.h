@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "core/philox.h"
-#include "ops/backend.h"
+#include "ops/kernels.h"
 
 namespace shoal::test {
 
@@ -130,7 +130,7 @@ class Buffer {
   Tensor tensor_;
 };
 
-// A backend, the type of its products and activations, and the type of what ops/backend.h calls float32.
+// A backend, the type of its products and activations, and the type of what ops/kernels.h calls float32.
 // The oracle is the reference backend with both float64, so that its answers are not rounded at all.
 struct Side {
   Backend& backend;

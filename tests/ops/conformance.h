@@ -5,6 +5,8 @@
 #include <string>
 
 #include "ops/buffer.h"
+#include "ops/cpu/cpu.h"
+#include "ops/reference/reference.h"
 #include "ops/tolerance.h"
 #ifdef SHOAL_TEST_CUDA
 #include "ops/cuda/cuda.h"

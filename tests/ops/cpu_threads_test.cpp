@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "ops/conformance.h"
+#include "ops/cpu/cpu.h"
 
 namespace shoal::test {
 namespace {

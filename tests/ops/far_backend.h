@@ -1,7 +1,6 @@
-// A backend whose memory the host cannot reach, as a GPU's: that of another one, by addresses that are none.
-// Who reads or writes through them without the backend crashes. It may also put off what it is asked for, as
-// a GPU does: then who does not wait for a line of work, or let one line follow another, reads or writes too
-// early.
+// A backend with device memory, like a GPU's, on top of another one: its addresses are invalid on the host,
+// so code that reads or writes them without the backend crashes. Its streams can also delay their work, like
+// a GPU's: code that does not wait for a stream, or lacks an event between two, reads or writes too early.
 #pragma once
 
 #include <array>
@@ -14,73 +13,73 @@
 #include <utility>
 #include <vector>
 
-#include "ops/backend.h"
+#include "ops/kernels.h"
 
 namespace shoal::test {
 
 class FarBackend final : public Backend {
  public:
-  // Of the three lines, which do at once what does not have to follow others; the rest do it when somebody
-  // waits for it. By default everything is done at once.
+  // Streams that run their work as soon as its events are complete; the others run it when the host waits for
+  // it. By default all are eager.
   struct Eager {
     bool kernels = true, in = true, out = true;
   };
   explicit FarBackend(std::unique_ptr<Backend> near, const Eager& eager = {true, true, true})
       : near_(std::move(near)) {
-    line(Line::kernels).eager = eager.kernels;
-    line(Line::in).eager = eager.in;
-    line(Line::out).eager = eager.out;
+    queue(Stream::kernels).eager = eager.kernels;
+    queue(Stream::copy_in).eager = eager.in;
+    queue(Stream::copy_out).eager = eager.out;
   }
-  ~FarBackend() override { drain(); }
+  ~FarBackend() override { run_all(); }
   std::string_view name() const override { return near_->name(); }
   Gpu gpu() const override { return near_->gpu(); }
 
   void* allocate(std::size_t bytes) override { return moved(near_->allocate(bytes)); }
   void release(void* data, std::size_t bytes) override {
-    drain();
+    run_all();
     near_->release(moved(data), bytes);
   }
   void copy_to_host(void* host, const Tensor& from) override {
-    advance(Line::kernels);
+    run_all(Stream::kernels);
     near_->copy_to_host(host, near(from));
   }
-  // Of memory that may change at once.
   void copy_from_host(const Tensor& to, const void* host) override {
     const auto* bytes = static_cast<const std::byte*>(host);
-    ask(Line::kernels, [this, to = near(to), copy = std::vector<std::byte>(bytes, bytes + to.bytes())] {
+    enqueue(Stream::kernels, [this, to = near(to), copy = std::vector<std::byte>(bytes, bytes + to.bytes())] {
       near_->copy_from_host(to, copy.data());
     });
   }
-  void synchronize() override { drain(); }
+  void synchronize() override { run_all(); }
 
   void* allocate_host(std::size_t bytes) override { return near_->allocate_host(bytes); }
   void release_host(void* data, std::size_t bytes) override {
-    drain();
+    run_all();
     near_->release_host(data, bytes);
   }
   void copy_in(const Tensor& to, const void* host) override {
-    ask(Line::in, [this, to = near(to), host] { near_->copy_in(to, host); });
+    enqueue(Stream::copy_in, [this, to = near(to), host] { near_->copy_in(to, host); });
   }
   void copy_out(void* host, const Tensor& from) override {
-    ask(Line::out, [this, host, from = near(from)] { near_->copy_out(host, from); });
+    enqueue(Stream::copy_out, [this, host, from = near(from)] { near_->copy_out(host, from); });
   }
-  std::unique_ptr<Fence> make_fence() override { return std::make_unique<Place>(); }
-  void mark(Fence& fence, Line which) override {
-    static_cast<Place&>(fence).line = which;
-    static_cast<Place&>(fence).before = line(which).asked;
+  std::unique_ptr<Event> make_event() override { return std::make_unique<Position>(); }
+  void record(Event& event, Stream stream) override {
+    auto& position = static_cast<Position&>(event);
+    position.stream = stream;
+    position.count = queue(stream).queued;
   }
-  void follow(Line which, const Fence& fence) override {
-    ask(
-        which, [] {}, static_cast<const Place&>(fence));
+  void wait(Stream stream, const Event& event) override {
+    enqueue(
+        stream, [] {}, static_cast<const Position&>(event));
   }
-  void wait(const Fence& fence) override {
-    const auto& place = static_cast<const Place&>(fence);
-    advance(place.line, place.before);
+  void synchronize(const Event& event) override {
+    const auto& position = static_cast<const Position&>(event);
+    run_until(position.stream, position.count);
   }
-  bool records() const override { return near_->records(); }
-  void begin_recording() override { near_->begin_recording(); }
-  std::unique_ptr<RecordedWork> end_recording() override { return near_->end_recording(); }
-  bool is_remote(const void* data) const override {
+  bool can_capture() const override { return near_->can_capture(); }
+  void begin_capture() override { near_->begin_capture(); }
+  std::unique_ptr<CapturedGraph> end_capture() override { return near_->end_capture(); }
+  bool is_device_memory(const void* data) const override {
     return (reinterpret_cast<std::uintptr_t>(data) & kFar) != 0;
   }
 
@@ -195,7 +194,7 @@ class FarBackend final : public Backend {
  private:
   static constexpr std::uintptr_t kFar = std::uintptr_t{1} << 62;
 
-  // There and back.
+  // From a host address to a device address, and back.
   template <typename T>
   static T* moved(T* data) {
     return data ? reinterpret_cast<T*>(reinterpret_cast<std::uintptr_t>(data) ^ kFar) : nullptr;
@@ -204,7 +203,7 @@ class FarBackend final : public Backend {
   static const T& near(const T& other) {
     return other;
   }
-  // What is not the backend's becomes an address that is none.
+  // A tensor in device memory, at its address on the host.
   static Tensor near(const Tensor& x) { return {moved(x.data), x.dtype, x.shape}; }
   static Dropout near(Dropout x) {
     x.now = moved(x.now);
@@ -212,68 +211,71 @@ class FarBackend final : public Backend {
   }
   template <typename... Parameters, typename... Arguments>
   void call(void (Backend::*op)(Parameters...), const Arguments&... arguments) {
-    ask(Line::kernels, [this, op, values = std::tuple(near(arguments)...)] {
+    enqueue(Stream::kernels, [this, op, values = std::tuple(near(arguments)...)] {
       std::apply([&](const auto&... x) { ((*near_).*op)(x...); }, values);
     });
   }
 
-  struct Place : Fence {
-    Line line = Line::kernels;
-    std::int64_t before = 0;  // so much of the line
+  // A position in a stream: behind the first `count` pieces of work.
+  struct Position : Event {
+    Stream stream = Stream::kernels;
+    std::int64_t count = 0;
   };
   struct Work {
-    std::function<void()> go;
-    Place after;
+    std::function<void()> run;
+    Position after;
   };
-  struct LineOfWork {
+  struct Queue {
     bool eager = true;
-    std::int64_t asked = 0, done = 0;
+    std::int64_t queued = 0, done = 0;
     std::deque<Work> waiting;
   };
-  LineOfWork& line(Line which) { return lines_[static_cast<std::size_t>(which)]; }
-  bool reached(const Place& place) { return line(place.line).done >= place.before; }
+  Queue& queue(Stream stream) { return queues_[static_cast<std::size_t>(stream)]; }
+  bool reached(const Position& position) { return queue(position.stream).done >= position.count; }
 
-  void ask(Line which, std::function<void()> go) { ask(which, std::move(go), Place{}); }
-  void ask(Line which, std::function<void()> go, const Place& after) {
-    auto& asked = line(which);
-    ++asked.asked;
-    asked.waiting.push_back({std::move(go), after});
-    do_eagerly();
+  void enqueue(Stream stream, std::function<void()> run) { enqueue(stream, std::move(run), Position{}); }
+  void enqueue(Stream stream, std::function<void()> run, const Position& after) {
+    auto& queue_of = queue(stream);
+    ++queue_of.queued;
+    queue_of.waiting.push_back({std::move(run), after});
+    run_eagerly();
   }
-  void do_first(LineOfWork& of) {
+  void run_first(Queue& of) {
     const auto work = std::move(of.waiting.front());
     of.waiting.pop_front();
-    ++of.done;  // also where it throws
-    work.go();
+    ++of.done;  // also when it throws
+    work.run();
   }
-  void do_eagerly() {
+  void run_eagerly() {
     for (bool any = true; any;) {
       any = false;
-      for (auto& of : lines_) {
-        for (; of.eager && !of.waiting.empty() && reached(of.waiting.front().after); any = true) do_first(of);
+      for (auto& of : queues_) {
+        for (; of.eager && !of.waiting.empty() && reached(of.waiting.front().after); any = true) {
+          run_first(of);
+        }
       }
     }
   }
-  // The line does what it was asked for, up to there, and others do what that has to follow.
-  void advance(Line which, std::int64_t before) {
-    auto& of = line(which);
-    while (of.done < before) {
-      const Place after = of.waiting.front().after;
+  // Runs the first `count` pieces of the stream's work, and work of other streams that those wait for.
+  void run_until(Stream stream, std::int64_t count) {
+    auto& of = queue(stream);
+    while (of.done < count) {
+      const Position after = of.waiting.front().after;
       if (reached(after)) {
-        do_first(of);
-        do_eagerly();
+        run_first(of);
+        run_eagerly();
       } else {
-        advance(after.line, after.before);
+        run_until(after.stream, after.count);
       }
     }
   }
-  void advance(Line which) { advance(which, line(which).asked); }
-  void drain() {
-    for (const auto which : {Line::kernels, Line::in, Line::out}) advance(which);
+  void run_all(Stream stream) { run_until(stream, queue(stream).queued); }
+  void run_all() {
+    for (const auto stream : {Stream::kernels, Stream::copy_in, Stream::copy_out}) run_all(stream);
   }
 
   std::unique_ptr<Backend> near_;
-  std::array<LineOfWork, 3> lines_;
+  std::array<Queue, 3> queues_;
 };
 
 }  // namespace shoal::test

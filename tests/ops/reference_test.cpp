@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "ops/buffer.h"
+#include "ops/reference/reference.h"
 
 namespace shoal::test {
 namespace {

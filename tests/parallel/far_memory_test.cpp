@@ -1,6 +1,7 @@
 // Training on a backend whose memory the host cannot reach, as a GPU's.
 #include <fmt/format.h>
 
+#include "ops/cpu/cpu.h"
 #include "ops/far_backend.h"
 #include "parallel/gossip/topology_schemes.h"
 #include "parallel/gossip_run.h"

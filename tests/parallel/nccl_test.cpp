@@ -34,7 +34,7 @@ Tensor moved(const Tensor& x) { return {x.data ? moved(x.data) : nullptr, x.dtyp
 // Reaches what is at such addresses.
 class GpuMemory final : public DryBackend {
  public:
-  bool is_remote(const void* data) const override {
+  bool is_device_memory(const void* data) const override {
     return reinterpret_cast<std::uintptr_t>(data) >> 62 == 1;
   }
   void convert(const Tensor& out, const Tensor& x) override {

@@ -10,6 +10,7 @@
 
 #include "comm/world.h"
 #include "model/trainee.h"
+#include "ops/cpu/cpu.h"
 #include "parallel/backend_ranks.h"
 #include "parallel/data/data_engine.h"
 #include "parallel/pipeline/pipeline.h"
@@ -111,7 +112,7 @@ inline void collect(RunOutcome& into, DataEngine& engine, Backend& backend) {
     auto& values = whole(into.state, tensor);
     if (!known) std::fill(values.begin(), values.end(), kNone);
     std::vector<float> mine(static_cast<std::size_t>(tensor.data.count()));
-    if (backend.is_remote(tensor.data.data)) {
+    if (backend.is_device_memory(tensor.data.data)) {
       backend.copy_to_host(mine.data(), tensor.data);
     } else {
       std::memcpy(mine.data(), tensor.data.data, tensor.data.bytes());

@@ -37,7 +37,7 @@ class Clique {
  private:
   std::shared_ptr<Watch> watch_;
   int exceptions_ = std::uncaught_exceptions();
-  Stream stream_ = make_stream();
+  GpuStream stream_ = make_stream();
   Scratch scratch_;
   ncclComm_t comm_ = nullptr;  // null when it has been aborted. With the watch's mutex.
 };

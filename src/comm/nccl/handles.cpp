@@ -17,18 +17,18 @@ std::string text_of(ncclResult_t result, ncclComm_t comm) {
                      more.empty() ? "" : fmt::format(" ({})", more));
 }
 
-Stream make_stream() {
+GpuStream make_stream() {
   int least = 0, greatest = 0;
   check(cudaDeviceGetStreamPriorityRange(&least, &greatest));
   cudaStream_t stream = nullptr;
   check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, greatest));
-  return Stream(stream);
+  return GpuStream(stream);
 }
 
-Event make_event() {
+GpuEvent make_event() {
   cudaEvent_t event = nullptr;
   check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
-  return Event(event);
+  return GpuEvent(event);
 }
 
 void* Scratch::take(std::size_t bytes) {

@@ -18,15 +18,15 @@ std::string text_of(ncclResult_t result, ncclComm_t comm);
 struct StreamDeleter {
   void operator()(cudaStream_t stream) const { cudaStreamDestroy(stream); }
 };
-using Stream = std::unique_ptr<CUstream_st, StreamDeleter>;
+using GpuStream = std::unique_ptr<CUstream_st, StreamDeleter>;
 // One whose kernels go before others that wait for room on the GPU.
-Stream make_stream();
+GpuStream make_stream();
 
 struct EventDeleter {
   void operator()(cudaEvent_t event) const { cudaEventDestroy(event); }
 };
-using Event = std::unique_ptr<CUevent_st, EventDeleter>;
-Event make_event();
+using GpuEvent = std::unique_ptr<CUevent_st, EventDeleter>;
+GpuEvent make_event();
 
 // Memory of the GPU for what follows each other on one stream. What it has outgrown may be in use, and is
 // kept.

@@ -38,8 +38,8 @@ struct Description {
 // A collective under way.
 struct Job {
   Description description;
-  Event ready = make_event();  // its tensors are there
-  Event done = make_event();
+  GpuEvent ready = make_event();  // its tensors are there
+  GpuEvent done = make_event();
   std::atomic<bool> awaited = false;
   std::optional<Stopwatch> waited;  // since it is ready and awaited. Of the watch's thread.
 };

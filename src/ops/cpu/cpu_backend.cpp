@@ -9,6 +9,7 @@
 #include <cstring>
 #include <new>
 
+#include "ops/cpu/cpu.h"
 #include "ops/cpu/simd.h"
 #include "ops/cpu/threads.h"
 

@@ -1,8 +1,8 @@
 // The CPU backend: SIMD and OpenMP for everything but the matrix products, which are oneDNN's.
 #pragma once
 
-#include "ops/backend.h"
 #include "ops/cpu/matmul.h"
+#include "ops/kernels.h"
 #include "ops/with_type.h"
 
 namespace shoal::cpu {

@@ -3,8 +3,8 @@
 
 #include <numbers>
 
-#include "ops/backend.h"
 #include "ops/cpu/simd.h"
+#include "ops/kernels.h"
 
 namespace shoal::cpu {
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "ops/backend.h"
+#include "ops/kernels.h"
 
 namespace shoal {
 

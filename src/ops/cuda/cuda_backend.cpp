@@ -9,19 +9,19 @@ namespace shoal::cuda {
 
 CudaBackend::CudaBackend(const CudaOptions& options)
     : options_(options),
-      device_(options.device),
-      stream_(make_stream()),
-      in_(make_stream()),
-      out_(make_stream()),
+      gpu_(options.device),
+      stream_(make_gpu_stream()),
+      in_(make_gpu_stream()),
+      out_(make_gpu_stream()),
       mailbox_(stream_.get()),
-      matmul_(stream_.get(), device_.name,
+      matmul_(stream_.get(), gpu_.name,
               {.tf32 = options.tf32, .tune = options.tune, .choices = options.choices}),
       fused_attention_(make_fused_attention(stream_.get(), scratch_)) {}
 
 Gpu CudaBackend::gpu() const {
   char place[32] = "";
-  check(cudaDeviceGetPCIBusId(place, sizeof place, device_.number));
-  return {device_.number, place, stream_.get()};
+  check(cudaDeviceGetPCIBusId(place, sizeof place, gpu_.number));
+  return {gpu_.number, place, stream_.get()};
 }
 
 void* CudaBackend::allocate(std::size_t bytes) {
@@ -39,14 +39,13 @@ void CudaBackend::copy_to_host(void* host, const Tensor& from) {
   check(cudaStreamSynchronize(stream_.get()));
 }
 
-// Memory that is not pinned has been read when this returns; pinned memory has to stay as it is until the
-// copy is over.
+// Pageable memory has been read when this returns; pinned memory must not change until the copy is complete.
 void CudaBackend::copy_from_host(const Tensor& to, const void* host) {
   if (to.bytes() <= Mailbox::kMost) return mailbox_.send(to.data, host, to.bytes());
   check(cudaMemcpyAsync(to.data, host, to.bytes(), cudaMemcpyHostToDevice, stream_.get()));
 }
 
-bool CudaBackend::is_remote(const void* data) const {
+bool CudaBackend::is_device_memory(const void* data) const {
   cudaPointerAttributes attributes{};
   check(cudaPointerGetAttributes(&attributes, data));
   return attributes.type == cudaMemoryTypeDevice;
@@ -68,33 +67,35 @@ void CudaBackend::copy_out(void* host, const Tensor& from) {
   check(cudaMemcpyAsync(host, from.data, from.bytes(), cudaMemcpyDeviceToHost, out_.get()));
 }
 
-cudaStream_t CudaBackend::stream_of(Line line) const {
-  return line == Line::in ? in_.get() : line == Line::out ? out_.get() : stream_.get();
+cudaStream_t CudaBackend::handle(Stream stream) const {
+  return stream == Stream::copy_in ? in_.get() : stream == Stream::copy_out ? out_.get() : stream_.get();
 }
 
 namespace {
 
-struct EventFence final : Backend::Fence {
-  Event event = make_event(cudaEventDisableTiming);
+struct CudaEvent final : Device::Event {
+  GpuEvent handle = make_gpu_event(cudaEventDisableTiming);
 };
-cudaEvent_t event_of(const Backend::Fence& fence) {
-  return static_cast<const EventFence&>(fence).event.get();
+cudaEvent_t handle_of(const Device::Event& event) {
+  return static_cast<const CudaEvent&>(event).handle.get();
 }
 
 }  // namespace
 
-std::unique_ptr<Backend::Fence> CudaBackend::make_fence() { return std::make_unique<EventFence>(); }
+std::unique_ptr<Device::Event> CudaBackend::make_event() { return std::make_unique<CudaEvent>(); }
 
-void CudaBackend::mark(Fence& fence, Line line) { check(cudaEventRecord(event_of(fence), stream_of(line))); }
-
-void CudaBackend::follow(Line line, const Fence& fence) {
-  check(cudaStreamWaitEvent(stream_of(line), event_of(fence), 0));
+void CudaBackend::record(Event& event, Stream stream) {
+  check(cudaEventRecord(handle_of(event), handle(stream)));
 }
 
-void CudaBackend::wait(const Fence& fence) { check(cudaEventSynchronize(event_of(fence))); }
+void CudaBackend::wait(Stream stream, const Event& event) {
+  check(cudaStreamWaitEvent(handle(stream), handle_of(event), 0));
+}
 
-void CudaBackend::begin_recording() { begin_capture(stream_.get()); }
-std::unique_ptr<RecordedWork> CudaBackend::end_recording() { return end_capture(stream_.get()); }
+void CudaBackend::synchronize(const Event& event) { check(cudaEventSynchronize(handle_of(event))); }
+
+void CudaBackend::begin_capture() { cuda::begin_capture(stream_.get()); }
+std::unique_ptr<CapturedGraph> CudaBackend::end_capture() { return cuda::end_capture(stream_.get()); }
 
 void CudaBackend::zero(const Tensor& x) { check(cudaMemsetAsync(x.data, 0, x.bytes(), stream_.get())); }
 

@@ -6,11 +6,11 @@
 
 #include <functional>
 
-#include "ops/backend.h"
 #include "ops/cuda/cuda.h"
 #include "ops/cuda/fused_attention.h"
 #include "ops/cuda/matmul.h"
 #include "ops/cuda/memory.h"
+#include "ops/kernels.h"
 
 namespace shoal::cuda {
 
@@ -26,19 +26,19 @@ class CudaBackend final : public Backend {
   void copy_to_host(void* host, const Tensor& from) override;
   void copy_from_host(const Tensor& to, const void* host) override;
   void synchronize() override;
-  bool is_remote(const void* data) const override;
-  bool records() const override { return true; }
-  void begin_recording() override;
-  std::unique_ptr<RecordedWork> end_recording() override;
+  bool is_device_memory(const void* data) const override;
+  bool can_capture() const override { return true; }
+  void begin_capture() override;
+  std::unique_ptr<CapturedGraph> end_capture() override;
 
   void* allocate_host(std::size_t bytes) override;
   void release_host(void* data, std::size_t bytes) override;
   void copy_in(const Tensor& to, const void* host) override;
   void copy_out(void* host, const Tensor& from) override;
-  std::unique_ptr<Fence> make_fence() override;
-  void mark(Fence& fence, Line line) override;
-  void follow(Line line, const Fence& fence) override;
-  void wait(const Fence& fence) override;
+  std::unique_ptr<Event> make_event() override;
+  void record(Event& event, Stream stream) override;
+  void wait(Stream stream, const Event& event) override;
+  void synchronize(const Event& event) override;
 
   void zero(const Tensor& x) override;
   void convert(const Tensor& out, const Tensor& x) override;
@@ -120,14 +120,14 @@ class CudaBackend final : public Backend {
   // out f32 [C] += sums of x [R, C] over rows, rows in fixed blocks.
   void add_column_sums(const Tensor& out, const Tensor& x);
   void add_sums(const Tensor& totals, const Tensor& x, bool squares);
-  cudaStream_t stream_of(Line line) const;
+  cudaStream_t handle(Stream stream) const;
   // Whether attention was done by `run`, which is asked where a library may do it. Throws where it has to.
   bool by_library(const Tensor& qkv, const Dropout& dropout, bool aligned,
                   const std::function<bool(FusedAttention&, const AttentionSizes&)>& run);
 
   CudaOptions options_;
-  Device device_;
-  GpuStream stream_, in_, out_;  // of the three lines
+  CurrentGpu gpu_;
+  GpuStream stream_, in_, out_;  // kernels, copies in, copies out
   Mailbox mailbox_;
   Scratch scratch_;
   Matmul matmul_;

@@ -19,7 +19,7 @@ struct AttentionSizes {
   auto operator<=>(const AttentionSizes&) const = default;
 };
 
-// Tensors are bfloat16, aligned to 16 bytes, and stand as ops/backend.h has them.
+// Tensors are bfloat16, aligned to 16 bytes, and stand as ops/kernels.h has them.
 class FusedAttention {
  public:
   virtual ~FusedAttention() = default;

@@ -14,14 +14,14 @@ struct ExecDeleter {
   void operator()(cudaGraphExec_t exec) const { cudaGraphExecDestroy(exec); }
 };
 
-class Graph final : public RecordedWork {
+class Graph final : public CapturedGraph {
  public:
   Graph(cudaGraph_t graph, cudaStream_t stream) : stream_(stream) {
     cudaGraphExec_t made = nullptr;
     check(cudaGraphInstantiate(&made, graph, 0));
     exec_.reset(made);
   }
-  void play() override { check(cudaGraphLaunch(exec_.get(), stream_)); }
+  void replay() override { check(cudaGraphLaunch(exec_.get(), stream_)); }
 
  private:
   std::unique_ptr<std::remove_pointer_t<cudaGraphExec_t>, ExecDeleter> exec_;
@@ -30,12 +30,12 @@ class Graph final : public RecordedWork {
 
 }  // namespace
 
-// Relaxed, since memory that an op outgrows is taken anew while others are captured.
+// Relaxed: scratch memory that grows is allocated during a capture.
 void begin_capture(cudaStream_t stream) {
   check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
 }
 
-std::unique_ptr<RecordedWork> end_capture(cudaStream_t stream) {
+std::unique_ptr<CapturedGraph> end_capture(cudaStream_t stream) {
   cudaGraph_t made = nullptr;
   check(cudaStreamEndCapture(stream, &made));
   const std::unique_ptr<std::remove_pointer_t<cudaGraph_t>, GraphDeleter> graph(made);

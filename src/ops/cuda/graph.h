@@ -1,16 +1,16 @@
-// What is captured of a stream, as a graph that can be launched again and again.
+// CUDA graphs: the kernels that a stream captured, to be launched again as a whole.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
 #include <memory>
 
-#include "ops/backend.h"
+#include "ops/device.h"
 
 namespace shoal::cuda {
 
 void begin_capture(cudaStream_t stream);
-// Throws Error where something between the two cannot be captured. The stream must outlive the recording.
-std::unique_ptr<RecordedWork> end_capture(cudaStream_t stream);
+// Throws Error when something since begin_capture() cannot be captured. The stream must outlive the graph.
+std::unique_ptr<CapturedGraph> end_capture(cudaStream_t stream);
 
 }  // namespace shoal::cuda

@@ -17,7 +17,7 @@ bool capturing(cudaStream_t stream) {
 // Milliseconds of what `work` launches, after once that does not count; nothing where it returns false.
 std::optional<float> time(cudaStream_t stream, const std::function<bool()>& work) {
   constexpr int kRuns = 5;
-  const Event begin = make_event(), end = make_event();
+  const GpuEvent begin = make_gpu_event(), end = make_gpu_event();
   for (int run = 0; run <= kRuns; ++run) {
     if (run == 1) check(cudaEventRecord(begin.get(), stream));
     if (!work()) return std::nullopt;

@@ -76,7 +76,7 @@ void check_head(std::int64_t channels, std::int64_t most) {
     fail("the CUDA backend's attention has at most {} channels a head, not {}", most, channels);
 }
 
-Device::Device(int which) {
+CurrentGpu::CurrentGpu(int which) {
   const auto all = devices();
   if (all.empty()) check(cudaErrorNoDevice);
   number = which % static_cast<int>(all.size());
@@ -89,16 +89,16 @@ Device::Device(int which) {
   check(cudaSetDevice(number));
 }
 
-GpuStream make_stream() {
+GpuStream make_gpu_stream() {
   cudaStream_t stream = nullptr;
   check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
   return GpuStream(stream);
 }
 
-Event make_event(unsigned flags) {
+GpuEvent make_gpu_event(unsigned flags) {
   cudaEvent_t made = nullptr;
   check(cudaEventCreateWithFlags(&made, flags));
-  return Event(made);
+  return GpuEvent(made);
 }
 
 Pinned take_pinned(std::size_t bytes) {
@@ -116,7 +116,9 @@ Pinned take_pinned(std::size_t bytes) {
 }
 
 Mailbox::Mailbox(cudaStream_t stream)
-    : stream_(stream), memory_(take_pinned((kHalves + 1) * kMost)), read_{make_event(), make_event()} {}
+    : stream_(stream),
+      memory_(take_pinned((kHalves + 1) * kMost)),
+      read_{make_gpu_event(), make_gpu_event()} {}
 
 void Mailbox::send(void* to, const void* host, std::size_t bytes) {
   if (used_ + bytes > kMost) {

@@ -18,25 +18,25 @@ std::string no_device();
 std::string version();
 
 // A GPU that this process can use, made the calling thread's own.
-struct Device {
+struct CurrentGpu {
   int number = 0;
   std::string name;
 
   // As CudaOptions has it. Throws UserError where there is none that will do.
-  explicit Device(int which);
+  explicit CurrentGpu(int which);
 };
 
 struct StreamDeleter {
   void operator()(cudaStream_t stream) const { cudaStreamDestroy(stream); }
 };
 using GpuStream = std::unique_ptr<CUstream_st, StreamDeleter>;
-GpuStream make_stream();
+GpuStream make_gpu_stream();
 
 struct EventDeleter {
   void operator()(cudaEvent_t event) const { cudaEventDestroy(event); }
 };
-using Event = std::unique_ptr<CUevent_st, EventDeleter>;
-Event make_event(unsigned flags = cudaEventDefault);
+using GpuEvent = std::unique_ptr<CUevent_st, EventDeleter>;
+GpuEvent make_gpu_event(unsigned flags = cudaEventDefault);
 
 struct MemoryDeleter {
   void operator()(void* memory) const { cudaFree(memory); }
@@ -69,8 +69,8 @@ class Mailbox {
   std::byte* half(int which) const { return static_cast<std::byte*>(memory_.get()) + which * kMost; }
 
   cudaStream_t stream_;
-  Pinned memory_;        // two halves for what goes out, one for what comes in
-  Event read_[kHalves];  // all of that half has been read
+  Pinned memory_;           // two halves for what goes out, one for what comes in
+  GpuEvent read_[kHalves];  // the copies out of this half are complete
   int half_ = 0;
   std::size_t used_ = 0;  // of the half
 };

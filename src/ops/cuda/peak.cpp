@@ -10,8 +10,8 @@ namespace {
 
 constexpr std::int64_t kSize = 8192;
 
-Event record(cudaStream_t stream) {
-  Event event = make_event();
+GpuEvent recorded(cudaStream_t stream) {
+  GpuEvent event = make_gpu_event();
   check(cudaEventRecord(event.get(), stream));
   return event;
 }
@@ -37,9 +37,9 @@ double CudaBackend::measure_peak_flops(DType compute) {
   constexpr int kAttempts = 4, kProducts = 20;
   float best = 0;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
-    const Event begin = record(stream_.get());
+    const GpuEvent begin = recorded(stream_.get());
     for (int i = 0; i < kProducts; ++i) matmul_(product);
-    const Event end = record(stream_.get());
+    const GpuEvent end = recorded(stream_.get());
     check(cudaEventSynchronize(end.get()));
     float milliseconds = 0;
     check(cudaEventElapsedTime(&milliseconds, begin.get(), end.get()));

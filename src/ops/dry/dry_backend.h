@@ -3,7 +3,7 @@
 // tests.
 #pragma once
 
-#include "ops/backend.h"
+#include "ops/kernels.h"
 
 namespace shoal {
 

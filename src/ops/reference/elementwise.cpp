@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "ops/reference/reference.h"
 #include "ops/reference/reference_backend.h"
 #include "ops/reference/values.h"
 

@@ -1,9 +1,9 @@
 // The oracle: plain loops, one thread, everything in double between reading the inputs and rounding the
-// outputs. Beyond the types of ops/backend.h every floating-point tensor may be float64, which is how its
+// outputs. Beyond the types of ops/kernels.h every floating-point tensor may be float64, which is how its
 // gradients are tested against finite differences.
 #pragma once
 
-#include "ops/backend.h"
+#include "ops/kernels.h"
 
 namespace shoal {
 

@@ -107,7 +107,7 @@ class Engine final : public DataEngine {
     step_ = step;
     update_ = update;
     if (by_bucket()) backend_.zero(buffers_.squares);
-    if (backend_.records()) {
+    if (backend_.can_capture()) {
       const AdamWNumbers numbers = adamw_step(options_.adamw, update.lr, update.number, true).numbers();
       backend_.copy_from_host(buffers_.numbers, &numbers);
     }
@@ -285,7 +285,7 @@ void Engine::update_unit(int unit) {
     if (range.count() == 0) return;
     auto step = adamw_step(options_.adamw, update_.lr, update_.number, decay);
     step.grad_scale = buffers_.clip.as<float>();
-    if (backend_.records()) step.now = buffers_.numbers.as<AdamWNumbers>();
+    if (backend_.can_capture()) step.now = buffers_.numbers.as<AdamWNumbers>();
     const auto part = [&](const Tensor& x) { return part_of(x, range.begin - shard.begin, range.count()); };
     const bool narrow = copy.dtype != DType::f32;
     stream_.each(

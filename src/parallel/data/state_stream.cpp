@@ -9,7 +9,7 @@
 namespace shoal {
 namespace {
 
-using Line = Backend::Line;
+using Stream = Device::Stream;
 constexpr std::size_t kMostOperands = 8;
 
 bool overlap(const Tensor& a, const Tensor& b) {
@@ -34,9 +34,9 @@ StreamBuffers StreamBuffers::take(Arena& backend, Arena* pinned, int tensors, st
 StateStream::StateStream(Backend& backend, const StreamBuffers& buffers, std::span<const std::byte> resting)
     : backend_(backend), buffers_(buffers), resting_(resting) {
   if (resting.empty()) return;
-  arrived_ = backend.make_fence();
-  computed_ = backend.make_fence();
-  for (auto& set : sets_) set.done = backend.make_fence();
+  arrived_ = backend.make_event();
+  computed_ = backend.make_event();
+  for (auto& set : sets_) set.done = backend.make_event();
   backend.synchronize();  // new memory is zeroed among the kernels
 }
 
@@ -54,7 +54,7 @@ StateStream::Set& StateStream::next_set() {
     free(set);
   } else {
     set.going_back.clear();
-    if (set.used) backend_.follow(Line::in, *set.done);
+    if (set.used) backend_.wait(Stream::copy_in, *set.done);
   }
   set.used = true;
   return set;
@@ -63,7 +63,7 @@ StateStream::Set& StateStream::next_set() {
 // The host waits for what the set is used for, and puts what came back where it rests.
 void StateStream::free(Set& set) {
   if (!set.used) return;
-  backend_.wait(*set.done);
+  backend_.synchronize(*set.done);
   for (const auto& [home, slot] : set.going_back) {
     if (slot) std::memcpy(home.data, slot.data, slot.bytes());
   }
@@ -76,7 +76,7 @@ void StateStream::await(const Set* user, const Tensor& resting) {
   for (auto& set : sets_) {
     const auto same = [&](const auto& back) { return overlap(back.first, resting); };
     if (&set == user || std::ranges::none_of(set.going_back, same)) continue;
-    keeps_host_busy() ? free(set) : backend_.follow(Line::in, *set.done);
+    keeps_host_busy() ? free(set) : backend_.wait(Stream::copy_in, *set.done);
   }
 }
 
@@ -125,15 +125,15 @@ void StateStream::piece(std::span<const Operand> operands, std::int64_t first, s
     back.emplace_back(slot, parts[i]);
     set.going_back.emplace_back(home, keeps_host_busy() ? slot : Tensor{});
   }
-  // Also where nothing comes in: this line waits for the set.
-  backend_.mark(*arrived_, Line::in);
-  backend_.follow(Line::kernels, *arrived_);
+  // Also when nothing comes in: this stream has waited for the set.
+  backend_.record(*arrived_, Stream::copy_in);
+  backend_.wait(Stream::kernels, *arrived_);
   work(std::span(parts).first(operands.size()), first);
-  if (back.empty()) return backend_.mark(*set.done, Line::kernels);
-  backend_.mark(*computed_, Line::kernels);
-  backend_.follow(Line::out, *computed_);
+  if (back.empty()) return backend_.record(*set.done, Stream::kernels);
+  backend_.record(*computed_, Stream::kernels);
+  backend_.wait(Stream::copy_out, *computed_);
   for (const auto& [to, from] : back) backend_.copy_out(to.data, from);
-  backend_.mark(*set.done, Line::out);
+  backend_.record(*set.done, Stream::copy_out);
   // Meanwhile the host takes care of the piece before.
   if (keeps_host_busy()) free(sets_[turn_]);
 }
@@ -164,13 +164,13 @@ void StateStream::sum_squares(const Tensor& totals, const Tensor& x) {
       k);
 }
 
-void StateStream::bring(const Tensor& to, const Tensor& from, Backend::Fence& arrived) {
-  backend_.mark(*computed_, Line::kernels);
-  backend_.follow(Line::in, *computed_);
+void StateStream::bring(const Tensor& to, const Tensor& from, Backend::Event& arrived) {
+  backend_.record(*computed_, Stream::kernels);
+  backend_.wait(Stream::copy_in, *computed_);
   if (!keeps_host_busy()) {
     await(nullptr, from);
     backend_.copy_in(to, from.data);
-    return backend_.mark(arrived, Line::in);
+    return backend_.record(arrived, Stream::copy_in);
   }
   const auto most = buffers_.elements * 4 / static_cast<std::int64_t>(size_of(from.dtype));
   for (std::int64_t first = 0; first < from.count(); first += most) {
@@ -181,9 +181,9 @@ void StateStream::bring(const Tensor& to, const Tensor& from, Backend::Fence& ar
     void* slot = buffers_.slots[turn][0].data;
     std::memcpy(slot, home.data, home.bytes());
     backend_.copy_in(part_of(to, first, home.count()), slot);
-    backend_.mark(*set.done, Line::in);
+    backend_.record(*set.done, Stream::copy_in);
   }
-  backend_.mark(arrived, Line::in);
+  backend_.record(arrived, Stream::copy_in);
 }
 
 void StateStream::settle() {

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "model/arena.h"
-#include "ops/backend.h"
+#include "ops/kernels.h"
 
 namespace shoal {
 
@@ -69,7 +69,7 @@ class StateStream {
 
   // Begins to bring what rests in `from` to `to`, which kernels that were asked for before may still use;
   // `arrived` comes behind it.
-  void bring(const Tensor& to, const Tensor& from, Backend::Fence& arrived);
+  void bring(const Tensor& to, const Tensor& from, Backend::Event& arrived);
 
   // Waits until all that rests is there: before the host, or a communicator, touches it.
   void settle();
@@ -80,7 +80,7 @@ class StateStream {
 
  private:
   struct Set {
-    std::unique_ptr<Backend::Fence> done;  // all that the set was last used for is
+    std::unique_ptr<Backend::Event> done;  // all that the set was last used for is
     bool used = false;
     std::vector<std::pair<Tensor, Tensor>> going_back;  // (where it rests, its slot if there are any)
   };
@@ -94,7 +94,7 @@ class StateStream {
   std::span<const std::byte> resting_;
   std::array<Set, StreamBuffers::kSets> sets_;
   std::size_t turn_ = 0;
-  std::unique_ptr<Backend::Fence> arrived_, computed_;
+  std::unique_ptr<Backend::Event> arrived_, computed_;
 };
 
 }  // namespace shoal

@@ -12,7 +12,7 @@ WeightStore::WeightStore(Backend& backend, Communicator& shards, const ShardPlan
     : backend_(backend), shards_(shards), plan_(plan), buffers_(buffers), mode_(mode), stream_(stream) {
   slots_.resize(static_cast<std::size_t>(buffers.compute.count()));
   if (!mode.on_host || !mode.gathers_weights) return;
-  for (auto& place : slots_) place.brought = backend.make_fence();
+  for (auto& place : slots_) place.brought = backend.make_event();
 }
 
 Tensor WeightStore::master(int unit) const {
@@ -60,7 +60,7 @@ void WeightStore::gather(int unit) {
     const Tensor here = part_of(whole, plan_.my_shard(unit).begin, plan_.shard_size(unit));
     stream_.bring(here, mine, *place.brought);
     if (shards_.size() == 1) return;  // kernels wait for it where they use it
-    backend_.follow(Backend::Line::kernels, *place.brought);
+    backend_.wait(Backend::Stream::kernels, *place.brought);
     mine = here;
   }
   place.coming = shards_.all_gather(whole, mine);
@@ -83,7 +83,7 @@ UnitView WeightStore::use(int unit) {
   auto& place = slot(unit);
   place.coming.wait();
   place.used = true;
-  if (place.brought) backend_.follow(Backend::Line::kernels, *place.brought);
+  if (place.brought) backend_.wait(Backend::Stream::kernels, *place.brought);
   if (mode_.gathers_weights) ahead_ = after(unit);
   if (!stream_.keeps_host_busy()) gather_ahead();
   if (unit != 0) last_ = unit;

@@ -44,7 +44,7 @@ class WeightStore {
     int unit = -1;  // whose parameters are there, or coming
     bool used = false;
     Request coming;
-    std::unique_ptr<Backend::Fence> brought;  // behind this rank's part, where that rests on the host
+    std::unique_ptr<Backend::Event> brought;  // the copy of this rank's shard from the host is complete
   };
   Slot& slot(int unit) { return slots_[static_cast<std::size_t>(buffers_.compute.slot(unit))]; }
 

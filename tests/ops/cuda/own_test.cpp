@@ -1,5 +1,6 @@
 // What the cuda backend has of its own: shapes of real models, fast and plain kernels side by side, the same
 // bits every time, and whole models.
+#include "ops/cpu/cpu.h"
 #include "ops/cuda/cuda.h"
 
 #include <fmt/format.h>
@@ -187,16 +188,16 @@ TEST_P(Cuda, ARecordingFollowsTheNumbersInItsMemory) {
   const AdamWNumbers first{0.1f, 0.1f, 0.05f, 1}, second{0.2f, 0.19f, 0.0975f, 1};
   dropout.now = Tensor(step).as<const std::uint32_t>();
   update.now = Tensor(numbers).as<const AdamWNumbers>();
-  side.backend.begin_recording();
+  side.backend.begin_capture();
   work(out);
-  const auto recording = side.backend.end_recording();
-  EXPECT_TRUE((m.values() == 0.0).min()) << "recording does nothing";
-  const auto played = [&](std::uint32_t at, const AdamWNumbers& now) {
+  const auto graph = side.backend.end_capture();
+  EXPECT_TRUE((m.values() == 0.0).min()) << "captured, not executed";
+  const auto replayed = [&](std::uint32_t at, const AdamWNumbers& now) {
     set(at, now);
-    recording->play();
+    graph->replay();
     return std::array{out.values(), w.values(), m.values(), v.values()};
   };
-  const auto one = played(5, first), two = played(6, second);
+  const auto one = replayed(5, first), two = replayed(6, second);
 
   side.backend.convert(w, side.full({n}, normal_values(n, 2)));
   side.backend.zero(m);

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "ops/buffer.h"
+#include "ops/cpu/cpu.h"
 
 namespace shoal::test {
 namespace {

@@ -6,7 +6,9 @@
 #include <cmath>
 
 #include "ops/buffer.h"
+#include "ops/cpu/cpu.h"
 #include "ops/far_backend.h"
+#include "ops/reference/reference.h"
 #include "parallel/data/shard_plan.h"
 #include "parallel/data/state_stream.h"
 #include "parallel/gossip/topology_schemes.h"
@@ -37,7 +39,7 @@ bool all_are(const Buffer& x, double value) {
 
 enum class Resting { pinned, slots };
 
-class Stream : public testing::TestWithParam<Resting> {
+class StateStreams : public testing::TestWithParam<Resting> {
  protected:
   static constexpr std::int64_t kPiece = 64, kCount = 5 * kPiece + 7;
 
@@ -65,7 +67,7 @@ class Stream : public testing::TestWithParam<Resting> {
 
 // Chains of operations in which each needs what the one before has left on the host, over more pieces than
 // there are sets.
-TEST_P(Stream, KeepsTheOrderOfItsWork) {
+TEST_P(StateStreams, KeepsTheOrderOfItsWork) {
   for (const auto& eager : all_paces()) {
     SCOPED_TRACE(name_of(eager));
     Rig rig(GetParam(), eager);
@@ -96,30 +98,30 @@ TEST_P(Stream, KeepsTheOrderOfItsWork) {
 
 // Also what was brought before is not overwritten by what is updated behind it, and what is brought behind an
 // update is what that has left.
-TEST_P(Stream, BringsWhatIsThere) {
+TEST_P(StateStreams, BringsWhatIsThere) {
   for (const auto& eager : all_paces()) {
     SCOPED_TRACE(name_of(eager));
     Rig rig(GetParam(), eager);
     for (std::int64_t e = 0; e < kCount; ++e) rig.at(0, e) = 1;
     const Buffer before(rig.backend, DType::f32, {kCount}), after(rig.backend, DType::f32, {kCount});
-    const auto arrived = rig.backend.make_fence(), also = rig.backend.make_fence();
+    const auto arrived = rig.backend.make_event(), also = rig.backend.make_event();
     rig.stream->bring(before, rig.tensor(0), *arrived);
     rig.stream->add(rig.tensor(0), rig.tensor(0));
     rig.stream->bring(after, rig.tensor(0), *also);
-    rig.backend.follow(Backend::Line::kernels, *arrived);
-    rig.backend.follow(Backend::Line::kernels, *also);
+    rig.backend.wait(Backend::Stream::kernels, *arrived);
+    rig.backend.wait(Backend::Stream::kernels, *also);
     EXPECT_TRUE(all_are(before, 1));
     EXPECT_TRUE(all_are(after, 2));
     // The buffer may still be in use when it is to be filled again.
     rig.backend.scale(after, before, 3);
     rig.stream->bring(before, rig.tensor(0), *arrived);
-    rig.backend.follow(Backend::Line::kernels, *arrived);
+    rig.backend.wait(Backend::Stream::kernels, *arrived);
     EXPECT_TRUE(all_are(after, 3));
     EXPECT_TRUE(all_are(before, 2));
   }
 }
 
-TEST_P(Stream, CutsAtWholeBlocks) {
+TEST_P(StateStreams, CutsAtWholeBlocks) {
   Rig rig(GetParam(), {});
   for (std::int64_t e = 0; e < kCount; ++e) rig.at(0, e) = static_cast<float>(e);
   const Buffer totals(rig.backend, DType::f64, {8});
@@ -132,9 +134,10 @@ TEST_P(Stream, CutsAtWholeBlocks) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(, Stream, testing::Values(Resting::pinned, Resting::slots), [](const auto& test) {
-  return test.param == Resting::pinned ? "Pinned" : "ThroughSlots";
-});
+INSTANTIATE_TEST_SUITE_P(, StateStreams, testing::Values(Resting::pinned, Resting::slots),
+                         [](const auto& test) {
+                           return test.param == Resting::pinned ? "Pinned" : "ThroughSlots";
+                         });
 
 // --- the engine
 
@@ -235,7 +238,7 @@ TEST(OffloadedRun, StateIsTheHosts) {
     train_workers(run, [&](RankOfRun& rank, RunOutcome& outcome) {
       rank.step(0, outcome);
       for (const auto& tensor : rank.engine().state(true, DataEngine::Share::held)) {
-        ASSERT_FALSE(rank.backend().is_remote(tensor.data.data)) << tensor.name;
+        ASSERT_FALSE(rank.backend().is_device_memory(tensor.data.data)) << tensor.name;
         const auto* values = tensor.data.as<float>();
         saved[tensor.name].assign(values, values + tensor.data.count());
       }

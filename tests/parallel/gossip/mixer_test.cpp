@@ -1,6 +1,7 @@
 // The exchanges of gossip alone: which units travel together, that averaging without updates reaches the mean
 // of all, and what happens when a worker fails.
 #include "parallel/gossip/mixer.h"
+#include "ops/cpu/cpu.h"
 #include "parallel/gossip/topology_schemes.h"
 
 #include <fmt/format.h>

@@ -4,6 +4,7 @@
 
 #include "core/clock.h"
 #include "core/error.h"
+#include "ops/cpu/cpu.h"
 #include "ops/reference/reference_backend.h"
 #include "parallel/ranks_run.h"
 

@@ -11,7 +11,7 @@
 
 namespace shoal::cuda::cudnn {
 
-// By which a plan knows its tensors: of ops/backend.h, delta f32 [B, H, T] to work with, and scalars.
+// By which a plan knows its tensors: of ops/kernels.h, delta f32 [B, H, T] to work with, and scalars.
 enum Number : std::int64_t {
   kQ = 1,
   kK,

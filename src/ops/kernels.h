@@ -8,13 +8,10 @@
 // model checks its sizes once, when it is built. Results do not depend on the number of threads.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
-#include <memory>
-#include <string>
-#include <string_view>
 
 #include "core/tensor.h"
+#include "ops/device.h"
 #include "ops/dropout.h"
 
 namespace shoal {
@@ -44,68 +41,8 @@ struct AdamWStep {
   AdamWNumbers numbers() const { return {lr, correction1, correction2, commit ? 1 : 0}; }
 };
 
-// What was asked of a backend, to be done again and again.
-class RecordedWork {
+class Backend : public Device {
  public:
-  virtual ~RecordedWork() = default;
-  virtual void play() = 0;
-};
-
-// Where a backend computes, for others that work on the same GPU.
-struct Gpu {
-  int number = -1;         // CUDA's, in this process; -1 where there is none
-  std::string place = "";  // in its host, as PCI has it
-  void* stream = nullptr;  // of all its kernels and copies
-};
-
-class Backend {
- public:
-  virtual ~Backend() = default;
-  virtual std::string_view name() const = 0;
-  virtual Gpu gpu() const { return {}; }
-  // FLOP/s of nothing but multiply-adds on operands of this type in registers, measured for about 0.1 s; 0 if
-  // unknown.
-  virtual double measure_peak_flops(DType) { return 0; }
-
-  // --- memory: 64-byte aligned at least, zeroed, owned by the caller
-  virtual void* allocate(std::size_t bytes) = 0;
-  virtual void release(void* data, std::size_t bytes) = 0;
-  virtual void copy_to_host(void* host, const Tensor& from) = 0;
-  virtual void copy_from_host(const Tensor& to, const void* host) = 0;
-  virtual void synchronize() = 0;
-  // Whether only the backend can reach what is there.
-  virtual bool is_remote(const void*) const { return false; }
-
-  // --- copies beside the kernels, for what rests in the host's memory where the backend has its own
-  // Host memory, zeroed, 64-byte aligned, that such copies reach without the host. Throws UserError when it
-  // cannot be had.
-  virtual void* allocate_host(std::size_t bytes) { return allocate(bytes); }
-  virtual void release_host(void* data, std::size_t bytes) { release(data, bytes); }
-  // A backend does what it is asked for in lines, each in its order: copy_in in one, copy_out in one, all
-  // else in the line of kernels. These two may return before the copy is over, or begun.
-  enum class Line : std::uint8_t { kernels, in, out };
-  virtual void copy_in(const Tensor& to, const void* host) { copy_from_host(to, host); }
-  virtual void copy_out(void* host, const Tensor& from) { copy_to_host(host, from); }
-  // A place in a line. What has been asked of the line by the last mark() is before it; before the first,
-  // nothing is.
-  class Fence {
-   public:
-    virtual ~Fence() = default;
-  };
-  virtual std::unique_ptr<Fence> make_fence() { return std::make_unique<Fence>(); }
-  virtual void mark(Fence&, Line) {}
-  // What the line is asked for from now on begins when all before the fence is over.
-  virtual void follow(Line, const Fence&) {}
-  // The host waits until it is.
-  virtual void wait(const Fence&) {}
-
-  // --- recording, where a backend has it (cuda: a graph). What is asked of it between begin and end is not
-  // done but kept, with the addresses that it was given: no copies from or to the host, no sizes that it has
-  // not had before. Numbers that change are read in its memory (AdamWStep::now, Dropout::now).
-  virtual bool records() const { return false; }
-  virtual void begin_recording() {}
-  virtual std::unique_ptr<RecordedWork> end_recording() { return nullptr; }
-
   // --- element-wise and reductions
   virtual void zero(const Tensor& x) = 0;
   virtual void convert(const Tensor& out,
@@ -257,17 +194,6 @@ class Backend {
   virtual void adamw(const Tensor& weights, const Tensor& compute, const Tensor& m, const Tensor& v,
                      const Tensor& mean, const Tensor& grads, const AdamWStep& step) = 0;
 };
-
-std::unique_ptr<Backend> make_reference_backend();
-// threads 0 means every core that this process may use. The calling thread is one of them.
-std::unique_ptr<Backend> make_cpu_backend(int threads = 0);
-// Bytes that the cpu backend's kernels come to hold, besides what callers allocate, in training with these
-// sizes.
-struct KernelSizes {
-  std::int64_t rows = 0, columns = 0;  // of the widest activation
-  std::int64_t positions = 0, head_size = 0;
-};
-std::size_t cpu_scratch_bytes(int threads, const KernelSizes& sizes);
 
 // How a model makes logits where a backend computes.
 struct LogitsPlan {
