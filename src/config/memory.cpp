@@ -31,10 +31,10 @@ int threads_of(const RunPlan& plan, const RankPlaces& ranks) {
   return std::max(1, usable_cores() / ranks.here);
 }
 
-double kernel_scratch(const RunPlan& plan, const RankPlaces& ranks, const TensorPlace& place) {
+double kernel_scratch(const RunPlan& plan, const RankPlaces& ranks, const TensorRank& tensor) {
   const auto& model = plan.model;
   if (plan.backend == BackendKind::cuda) {
-    const std::int64_t heads = local_heads(model, place).count(), T = model.block_size;
+    const std::int64_t heads = local_heads(model, tensor).count(), T = model.block_size;
     const bool fused = plan.engine.compute == DType::bf16 && model.dropout == 0;
     return static_cast<double>(kProductWorkspace) +
            (fused ? 2.0 * static_cast<double>(attention_piece(plan.pipeline.batch.batch, heads, T) * heads *
@@ -43,8 +43,8 @@ double kernel_scratch(const RunPlan& plan, const RankPlaces& ranks, const Tensor
   }
   if (plan.backend != BackendKind::cpu) return 0;
   const KernelSizes sizes{.rows = static_cast<std::int64_t>(plan.pipeline.batch.batch) * model.block_size,
-                          .columns = std::max({local_hidden(model, place).count(),
-                                               3 * local_heads(model, place).count() * model.head_size(),
+                          .columns = std::max({local_hidden(model, tensor).count(),
+                                               3 * local_heads(model, tensor).count() * model.head_size(),
                                                std::int64_t{2} * model.n_embd}),
                           .positions = model.block_size,
                           .head_size = model.head_size()};

@@ -33,6 +33,20 @@ AdamWConfig adamw_config(const OptimConfig& optim) {
           .accum_steps = optim.accum_steps};
 }
 
+void check_tensor_group(const RunPlan& plan) {
+  const int ranks = plan.mesh.tensor;
+  if (const auto limit = tensor_limit(plan.model); ranks > limit.ranks) {
+    fail_user("parallel.tensor = {} ranks cannot share {} {}; use at most {}", ranks, limit.ranks, limit.part,
+              limit.ranks);
+  }
+  if (const auto tokens = plan.pipeline.batch.rows(); plan.sequence && tokens % ranks != 0) {
+    fail_user(
+        "parallel.sequence: the {} tokens of a micro-batch do not divide over parallel.tensor = {} ranks; "
+        "choose another train.micro_batch, or parallel.sequence=false",
+        tokens, ranks);
+  }
+}
+
 }  // namespace
 
 ModelPart RunPlan::part(const MeshPlace& place) const {
@@ -90,8 +104,7 @@ RunPlan make_plan(const Config& config, const GptConfig& model) {
                    .schedule = parallel.schedule,
                    .stages = parallel.pipeline,
                    .micro_batches = (micro_batches + plan.mesh.data - 1) / plan.mesh.data};
-  check_tensor_group(model, plan.part({}).tensor,
-                     static_cast<std::int64_t>(train.micro_batch) * model.block_size);
+  check_tensor_group(plan);
   return plan;
 }
 

@@ -123,7 +123,13 @@ bool is_topology_file(std::string_view name) {
 }
 
 Topology find_topology(const std::string& name_or_file, int workers, int per_node) {
-  if (!is_topology_file(name_or_file)) return make_topology(name_or_file, workers, per_node);
+  if (!is_topology_file(name_or_file)) {
+    try {
+      return make_topology(name_or_file, workers, per_node);
+    } catch (const NodesMissing& error) {
+      fail_user("{}; say how many share one with gossip.local_size (--local-size)", error.what());
+    }
+  }
   auto topology = read_topology(name_or_file);
   if (topology.workers != workers) {
     fail_user("{} is a topology of {} workers, not of {}", name_or_file, topology.workers, workers);

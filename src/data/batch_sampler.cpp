@@ -22,7 +22,7 @@ void require(const TokenFile& file, std::int64_t block_size, std::int64_t tokens
   assert(block_size >= 1);
   if (file.size() >= tokens) return;
   fail_user(
-      "{}: has {} tokens, but model.block_size = {} needs at least {}; use more text or a smaller block",
+      "{}: has {} tokens, but a block of {} positions needs at least {}; use more text or a smaller block",
       file.path().string(), with_commas(file.size()), block_size, with_commas(tokens));
 }
 

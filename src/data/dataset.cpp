@@ -13,7 +13,8 @@ namespace shoal {
 
 Dataset::Dataset(std::filesystem::path dir, const DatasetOptions& options) : dir_(std::move(dir)) {
   if (!(options.truncate > 0 && options.truncate <= 1)) {
-    fail_user("data.truncate = {}: must be above 0 and at most 1", options.truncate);
+    fail_user("a share of {} of the training data cannot be kept; it must be above 0 and at most 1",
+              options.truncate);
   }
   require_data_folder(dir_);
   const auto meta_file = dir_ / "meta.json";

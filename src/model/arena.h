@@ -1,5 +1,5 @@
-// One allocation, handed out in pieces. An arena without a backend hands out nothing but sizes, so that what
-// a model needs is computed by the code that will take it.
+// One allocation, handed out in pieces. An arena without a backend only adds up sizes, so the memory of a
+// model is computed by the code that takes it.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@ class Arena {
   Arena() = default;  // measures
   Arena(Backend& backend, std::size_t bytes)
       : backend_(&backend), base_(static_cast<std::byte*>(backend.allocate(bytes))), capacity_(bytes) {}
-  // Hands out memory of somebody else's.
+  // Hands out memory that another object owns.
   explicit Arena(std::span<std::byte> memory) : base_(memory.data()), capacity_(memory.size()) {}
   ~Arena() {
     if (backend_) backend_->release(base_, capacity_);
@@ -33,7 +33,7 @@ class Arena {
 
  private:
   static constexpr std::size_t kAlignment = 64;
-  // Sizes are capped here: those of an absurd model must look absurd, not overflow and look small.
+  // Sizes are capped here, so that those of an absurd model do not overflow and look small.
   static constexpr std::size_t kMost = std::size_t{1} << 62;
 
   static std::size_t bytes_of(const Tensor& tensor) {

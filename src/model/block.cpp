@@ -63,7 +63,7 @@ void Block::make_activations(const LayerContext& context, const BatchAddress& ad
     attention(keep.attention, keep.qkv);
   } else {
     ops.attention_forward(keep.attention, keep.lse, keep.qkv,
-                          local_heads(context.config, group.place()).begin,
+                          local_heads(context.config, group.tensor_rank()).begin,
                           context.dropout(address, site(0)));
   }
   ops.linear_forward(work.branch, folded(keep.attention, rows), w[p.attn_c_proj.weight],
@@ -159,7 +159,8 @@ void Block::backward(const LayerContext& context, const BatchAddress& address, c
   const Tensor d_heads = {work.d_norm.data, work.d_norm.dtype, folded(keep.attention, rows).shape};
   ops.linear_backward_input(d_heads, d_attention, w[p.attn_c_proj.weight]);
   ops.attention_backward(work.d_qkv, d_heads, keep.attention, keep.lse, keep.qkv,
-                         local_heads(context.config, group.place()).begin, context.dropout(address, site(0)));
+                         local_heads(context.config, group.tensor_rank()).begin,
+                         context.dropout(address, site(0)));
   const Tensor d_qkv = folded(work.d_qkv, rows);
   ops.linear_backward_input(work.d_norm, d_qkv, w[p.attn_c_attn.weight]);
   sum = group.reduce(work.d_norm, purpose);

@@ -1,4 +1,4 @@
-// What a GPT-2 is: its sizes and the choices that change its function.
+// The sizes of a GPT-2 and the choices that change its function.
 #pragma once
 
 #include <cstdint>

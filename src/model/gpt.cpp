@@ -21,7 +21,7 @@ UnitRange layers_of(const UnitRange& units, const GptConfig& config) {
 }  // namespace
 
 Gpt::Memory Gpt::carve(Arena& arena, Buffers& buffers, const GptConfig& config, const GptOptions& options,
-                       const TensorPlace& place, bool shared_workspace) {
+                       const TensorRank& tensor, bool shared_workspace) {
   Memory memory;
   auto since = [&, before = std::size_t{0}]() mutable {
     return arena.used() - std::exchange(before, arena.used());
@@ -31,7 +31,7 @@ Gpt::Memory Gpt::carve(Arena& arena, Buffers& buffers, const GptConfig& config, 
   const bool keep_all = options.backward && options.recompute != Recompute::block;
   const bool head = options.units.end == config.n_layer + 2;
   const auto take_block = [&] {
-    return BlockActivations::take(arena, config, options.batch, options.compute, place, options.recompute);
+    return BlockActivations::take(arena, config, options.batch, options.compute, tensor, options.recompute);
   };
   buffers.sets.resize(static_cast<std::size_t>(options.activations));
   if (!keep_all) buffers.shared = take_block();
@@ -40,7 +40,9 @@ Gpt::Memory Gpt::carve(Arena& arena, Buffers& buffers, const GptConfig& config, 
   }
   memory.blocks = since();
 
-  const auto take_stream = [&] { return arena.take(DType::f32, stream_shape(config, options.batch, place)); };
+  const auto take_stream = [&] {
+    return arena.take(DType::f32, stream_shape(config, options.batch, tensor));
+  };
   for (auto& set : buffers.sets) {
     // Without a backward pass a block's input and its output suffice, which take turns.
     const int streams = options.backward ? count - (head ? 0 : 1) : 1;
@@ -51,29 +53,29 @@ Gpt::Memory Gpt::carve(Arena& arena, Buffers& buffers, const GptConfig& config, 
   memory.streams = since();
 
   if (!shared_workspace) {
-    buffers.work = Workspace::take(arena, config, options.batch, options.compute, place, options.recompute);
+    buffers.work = Workspace::take(arena, config, options.batch, options.compute, tensor, options.recompute);
   }
   memory.workspace = since();
   if (head) {
     buffers.head =
-        Head::Activations::take(arena, config, options.batch, options.compute, options.logits, place);
+        Head::Activations::take(arena, config, options.batch, options.compute, options.logits, tensor);
   }
   memory.head = since();
   return memory;
 }
 
-Gpt::Memory Gpt::memory(const GptConfig& config, const GptOptions& options, const TensorPlace& place,
+Gpt::Memory Gpt::memory(const GptConfig& config, const GptOptions& options, const TensorRank& tensor,
                         bool shared_workspace) {
   Arena measure;
   Buffers buffers;
-  return carve(measure, buffers, config, with_units(options, config), place, shared_workspace);
+  return carve(measure, buffers, config, with_units(options, config), tensor, shared_workspace);
 }
 
 Gpt::Gpt(Backend& backend, UnitStore& store, const GptConfig& config, const GptOptions& options,
          const TensorGroup& tensor, const Workspace* shared)
     : context_{backend, store, config, options.compute, tensor},
       options_(with_units(options, config)),
-      arena_(backend, memory(config, options, tensor.place(), shared != nullptr).total()) {
+      arena_(backend, memory(config, options, tensor.tensor_rank(), shared != nullptr).total()) {
   if (config.n_head <= 0 || config.n_embd % config.n_head != 0) {
     fail("a width of {} does not divide into {} heads", config.n_embd, config.n_head);
   }
@@ -84,14 +86,20 @@ Gpt::Gpt(Backend& backend, UnitStore& store, const GptConfig& config, const GptO
     fail("sequence parallelism addresses whole blocks of {} positions, not {}", config.block_size,
          options.batch.positions);
   }
-  check_tensor_group(config, tensor.place(), options.batch.rows());
+  if (const auto limit = tensor_limit(config); tensor.size() > limit.ranks) {
+    fail("{} tensor ranks cannot share {} {}", tensor.size(), limit.ranks, limit.part);
+  }
+  if (tensor.sequence() && options.batch.rows() % tensor.size() != 0) {
+    fail("the {} tokens of a micro-batch do not divide over {} tensor ranks", options.batch.rows(),
+         tensor.size());
+  }
   const auto layers = layers_of(options_.units, config);
   if (first()) embedding_.emplace(store.units());
   for (int layer = layers.begin; layer < layers.end; ++layer) {
     blocks_.emplace_back(store.units(), config, layer);
   }
   if (last()) head_.emplace(store.units(), config);
-  carve(arena_, buffers_, config, options_, tensor.place(), shared != nullptr);
+  carve(arena_, buffers_, config, options_, tensor.tensor_rank(), shared != nullptr);
   if (shared) buffers_.work = *shared;
 }
 

@@ -75,7 +75,7 @@ class Gpt {
     std::size_t head = 0;  // the final norm and one chunk of logits
     std::size_t total() const { return blocks + streams + workspace + head; }
   };
-  static Memory memory(const GptConfig& config, const GptOptions& options, const TensorPlace& place = {},
+  static Memory memory(const GptConfig& config, const GptOptions& options, const TensorRank& tensor = {},
                        bool shared_workspace = false);
 
  private:
@@ -92,7 +92,7 @@ class Gpt {
     Head::Activations head;
   };
   static Memory carve(Arena& arena, Buffers& buffers, const GptConfig& config, const GptOptions& options,
-                      const TensorPlace& place, bool shared_workspace);
+                      const TensorRank& tensor, bool shared_workspace);
 
   int blocks() const { return static_cast<int>(blocks_.size()); }
   const BlockActivations& kept(const Slots& slots, int block) const;

@@ -63,7 +63,7 @@ void combine_statistics(Backend& ops, const TensorGroup& group, const Chunk& chu
 // The loss of a chunk over all classes, and with `choice` the most likely ones.
 void find_loss(const LayerContext& context, const Chunk& chunk, bool choice) {
   auto& ops = context.backend;
-  const auto classes = local_classes(context.config, context.tensor.place());
+  const auto classes = local_classes(context.config, context.tensor.tensor_rank());
   ops.cross_entropy_stats(chunk.maximum, chunk.exp_sum, chunk.target_logit, chunk.argmax, chunk.logits,
                           chunk.targets, classes.begin, classes.count());
   if (context.tensor.size() > 1) combine_statistics(ops, context.tensor, chunk, choice);
@@ -77,10 +77,10 @@ Tensor folded_loss(const Head::Activations& keep, const Tensor& targets) {
 }  // namespace
 
 Head::Activations Head::Activations::take(Arena& arena, const GptConfig& config, const BatchShape& shape,
-                                          DType compute, const LogitsPlan& plan, const TensorPlace& place) {
-  const std::int64_t r = shape.rows(), classes = padded_vocabulary(config, place),
+                                          DType compute, const LogitsPlan& plan, const TensorRank& tensor) {
+  const std::int64_t r = shape.rows(), classes = padded_vocabulary(config, tensor),
                      chunk = chunk_rows(r, classes, plan.elements);
-  const std::int64_t mine = place.sequence ? r / place.size : r;
+  const std::int64_t mine = tensor.sequence ? r / tensor.size : r;
   Activations keep{
       .mean = arena.take(DType::f32, {mine}),
       .rstd = arena.take(DType::f32, {mine}),
@@ -95,7 +95,7 @@ Head::Activations Head::Activations::take(Arena& arena, const GptConfig& config,
       .own_maximum = {},
   };
   keep.d_logits = compute == plan.type ? keep.logits : arena.take(compute, {chunk, classes});
-  if (place.size > 1) keep.own_maximum = arena.take(DType::f32, {r});
+  if (tensor.size > 1) keep.own_maximum = arena.take(DType::f32, {r});
   return keep;
 }
 
@@ -134,7 +134,7 @@ void Head::train(const LayerContext& context, const Activations& keep, const Wor
   const trace::Span span("backward", w.spec->name);
   const Tensor wte = embedding[embedding_.wte];
   const Tensor d_wte = context.store.tied_gradients()[embedding_.wte];
-  const auto classes = local_classes(context.config, group.place());
+  const auto classes = local_classes(context.config, group.tensor_rank());
   const Tensor norm = final_norm(context, keep, work, w, x);
   for_chunks(ops, keep, norm, wte, targets, [&](const Chunk& chunk) {
     if (group.size() == 1) {

@@ -22,17 +22,17 @@ Dropout LayerContext::dropout(const BatchAddress& address, std::uint32_t site, c
   return dropout;
 }
 
-Shape stream_shape(const GptConfig& config, const BatchShape& shape, const TensorPlace& place) {
-  if (!place.sequence) return {shape.batch, shape.positions, config.n_embd};
-  return {1, shape.rows() / place.size, config.n_embd};
+Shape stream_shape(const GptConfig& config, const BatchShape& shape, const TensorRank& tensor) {
+  if (!tensor.sequence) return {shape.batch, shape.positions, config.n_embd};
+  return {1, shape.rows() / tensor.size, config.n_embd};
 }
 
 BlockActivations BlockActivations::take(Arena& arena, const GptConfig& config, const BatchShape& shape,
-                                        DType compute, const TensorPlace& place, Recompute recompute) {
-  const Shape stream = stream_shape(config, shape, place);
+                                        DType compute, const TensorRank& tensor, Recompute recompute) {
+  const Shape stream = stream_shape(config, shape, tensor);
   const std::int64_t b = shape.batch, t = shape.positions, c = config.n_embd, r = stream[0] * stream[1];
-  const std::int64_t h = local_heads(config, place).count(), d = config.head_size();
-  const std::int64_t f = local_hidden(config, place).count();
+  const std::int64_t h = local_heads(config, tensor).count(), d = config.head_size();
+  const std::int64_t f = local_hidden(config, tensor).count();
   const bool light = recompute == Recompute::light, gelu = light || recompute == Recompute::gelu;
   const auto take_unless = [&](bool recomputed, const Shape& sizes) {
     return recomputed ? Tensor{} : arena.take(compute, sizes);
@@ -54,18 +54,18 @@ BlockActivations BlockActivations::take(Arena& arena, const GptConfig& config, c
 }
 
 Workspace Workspace::take(Arena& arena, const GptConfig& config, const BatchShape& shape, DType compute,
-                          const TensorPlace& place, Recompute recompute) {
+                          const TensorRank& tensor, Recompute recompute) {
   const std::int64_t b = shape.batch, t = shape.positions, r = shape.rows(), c = config.n_embd;
   Workspace work{
       .branch = arena.take(compute, {r, c}),
       .d_norm = arena.take(compute, {r, c}),
-      .d_qkv = arena.take(compute, {b, t, 3, local_heads(config, place).count(), config.head_size()}),
-      .d_hidden = arena.take(compute, {r, local_hidden(config, place).count()}),
+      .d_qkv = arena.take(compute, {b, t, 3, local_heads(config, tensor).count(), config.head_size()}),
+      .d_hidden = arena.take(compute, {r, local_hidden(config, tensor).count()}),
       .norm = {},
       .stream = {},
   };
-  if (place.sequence || recompute == Recompute::light) work.norm = arena.take(compute, {r, c});
-  if (place.sequence) work.stream = arena.take(DType::f32, {b, t, c});
+  if (tensor.sequence || recompute == Recompute::light) work.norm = arena.take(compute, {r, c});
+  if (tensor.sequence) work.stream = arena.take(DType::f32, {b, t, c});
   return work;
 }
 
@@ -76,7 +76,7 @@ void EmbeddingLayer::forward(const LayerContext& context, const BatchAddress& ad
   const auto& group = context.tensor;
   // The rank that has a token's class makes its row, which is zero on the others, so the sum is exact.
   const Tensor whole = group.sequence() ? work.stream : out;
-  const auto classes = local_classes(context.config, group.place());
+  const auto classes = local_classes(context.config, group.tensor_rank());
   context.backend.embedding_forward(whole, tokens, weights[parameters_.wte].row_range(0, classes.count()),
                                     weights[parameters_.wpe], classes.begin, context.dropout(address, 0));
   group.reduce(whole, "activations of embedding").wait();
@@ -91,7 +91,7 @@ void EmbeddingLayer::backward(const LayerContext& context, const BatchAddress& a
   const auto& group = context.tensor;
   const Tensor whole = group.sequence() ? work.stream : d_stream;
   group.gather(whole, d_stream, "gradients of activations of embedding").wait();
-  const auto classes = local_classes(context.config, group.place());
+  const auto classes = local_classes(context.config, group.tensor_rank());
   context.backend.embedding_backward(grads[parameters_.wte].row_range(0, classes.count()),
                                      grads[parameters_.wpe], whole, tokens, classes.begin,
                                      context.dropout(address, 0));

@@ -47,7 +47,7 @@ struct LayerContext {
   Dropout dropout(const BatchAddress& address, std::uint32_t site, const Tensor& stream) const;
 };
 
-Shape stream_shape(const GptConfig& config, const BatchShape& shape, const TensorPlace& place);
+Shape stream_shape(const GptConfig& config, const BatchShape& shape, const TensorRank& tensor);
 
 // The activations of a block that its backward pass needs. x is the compute type.
 struct BlockActivations {
@@ -63,7 +63,7 @@ struct BlockActivations {
   Tensor activated;       // x [R, F'], after GELU; empty with gelu or light
 
   static BlockActivations take(Arena& arena, const GptConfig& config, const BatchShape& shape, DType compute,
-                               const TensorPlace& place, Recompute recompute = Recompute::none);
+                               const TensorRank& tensor, Recompute recompute = Recompute::none);
 };
 
 // Scratch memory that all layers share.
@@ -76,7 +76,7 @@ struct Workspace {
   Tensor stream;    // f32 [B, T, C]: the embedding's output, under sequence parallelism
 
   static Workspace take(Arena& arena, const GptConfig& config, const BatchShape& shape, DType compute,
-                        const TensorPlace& place, Recompute recompute = Recompute::none);
+                        const TensorRank& tensor, Recompute recompute = Recompute::none);
 };
 
 // A sum that a block leaves to its successor, which computes it and its own norm in one op: residual +
@@ -161,7 +161,7 @@ class Head {
     Tensor argmax;                                // i32 [R]
     Tensor own_maximum;                           // f32 [R], of this rank's classes; in a tensor group only
     static Activations take(Arena& arena, const GptConfig& config, const BatchShape& shape, DType compute,
-                            const LogitsPlan& plan, const TensorPlace& place);
+                            const LogitsPlan& plan, const TensorRank& tensor);
   };
 
   Head(const std::vector<UnitSpec>& units, const GptConfig& config)

@@ -1,9 +1,9 @@
-// Which part of a model a rank has: ranges of units (pipeline), and a share of each sharded parameter
-// (tensor).
+// A rank's part of the model: ranges of units (pipeline parallelism), and a range of each sharded parameter
+// (tensor parallelism).
 #pragma once
 
 #include <cstdint>
-#include <string>
+#include <string_view>
 #include <vector>
 
 #include "model/config.h"
@@ -24,38 +24,40 @@ struct ElementRange {
   bool operator==(const ElementRange&) const = default;
 };
 
-// Part `i` when n things are dealt to `parts` in order; parts differ by one thing at most.
-ElementRange share_of(std::int64_t n, int parts, int i);
+// Range i of [0, n) cut into `parts` neighbouring ranges, whose sizes differ by one at most.
+ElementRange even_range(std::int64_t n, int parts, int i);
 
-// A rank's place in its tensor-parallel group.
-struct TensorPlace {
+// A rank of a tensor-parallel group.
+struct TensorRank {
   int rank = 0, size = 1;
   bool sequence = false;  // norms, dropout and residual additions work on 1 / size of the tokens
-  bool operator==(const TensorPlace&) const = default;
+  bool operator==(const TensorRank&) const = default;
 };
 
-// The default is the whole model.
+// By default the whole model.
 struct ModelPart {
-  TensorPlace tensor;
-  std::vector<UnitRange>
-      chunks;  // this pipeline rank's, in the order of the model; empty: one with all units
+  TensorRank tensor;
+  std::vector<UnitRange> chunks;  // of this pipeline rank, in the model's order; empty: one with all units
 
   bool operator==(const ModelPart&) const = default;
 
   std::vector<UnitRange> ranges(const GptConfig& config) const;  // the chunks, or the whole model
-  // Whether this pipeline rank computes the unit, and whether it has its parameters: where the head is, the
-  // embedding's are too, since they share a matrix.
+  // Whether this pipeline rank computes the unit, and whether it has the unit's parameters: a rank with the
+  // head has the embedding's too, since they share a matrix.
   bool computes(int unit) const;
   bool has(const GptConfig& config, int unit) const;
 };
 
-// What a tensor rank has of the heads, of the MLP's hidden channels, and of the vocabulary.
-ElementRange local_heads(const GptConfig& config, const TensorPlace& place);
-ElementRange local_hidden(const GptConfig& config, const TensorPlace& place);
-ElementRange local_classes(const GptConfig& config, const TensorPlace& place);
+// A tensor rank's heads, hidden channels of the MLP, and classes of the vocabulary.
+ElementRange local_heads(const GptConfig& config, const TensorRank& tensor);
+ElementRange local_hidden(const GptConfig& config, const TensorRank& tensor);
+ElementRange local_classes(const GptConfig& config, const TensorRank& tensor);
 
-// Throws UserError, with what would do, unless every tensor rank gets a head, a hidden channel and a class,
-// and under sequence parallelism the `rows` tokens of a micro-batch divide.
-void check_tensor_group(const GptConfig& config, const TensorPlace& place, std::int64_t rows);
+// The largest tensor-parallel group in which every rank gets a head, a hidden channel and a class.
+struct TensorLimit {
+  std::int64_t ranks;
+  std::string_view part;  // that there is one of for each rank: "attention heads"
+};
+TensorLimit tensor_limit(const GptConfig& config);
 
 }  // namespace shoal

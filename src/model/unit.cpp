@@ -87,27 +87,27 @@ constexpr Initializer kZeros{Initializer::Kind::zeros};
 constexpr Initializer kOnes{Initializer::Kind::ones};
 constexpr Initializer normal(double stddev) { return {Initializer::Kind::normal, stddev}; }
 
-// `range_of` gives the range of a place in the group.
+// `range_of` gives the range of each rank in the group.
 template <typename F>
-Placement sharded(int dim, int parts, const TensorPlace& place, F&& range_of) {
-  Placement placement{.dim = dim, .parts = parts, .range = range_of(place)};
-  for (int rank = 0; rank < place.size; ++rank) {
+Placement sharded(int dim, int parts, const TensorRank& tensor, F&& range_of) {
+  Placement placement{.dim = dim, .parts = parts, .range = range_of(tensor)};
+  for (int rank = 0; rank < tensor.size; ++rank) {
     placement.most =
-        std::max(placement.most, range_of(TensorPlace{.rank = rank, .size = place.size}).count());
+        std::max(placement.most, range_of(TensorRank{.rank = rank, .size = tensor.size}).count());
   }
   return placement;
 }
 
-UnitSpec embedding_unit(const GptConfig& config, const TensorPlace& place, Decay decay) {
+UnitSpec embedding_unit(const GptConfig& config, const TensorRank& tensor, Decay decay) {
   UnitBuilder unit(std::string(kEmbedding), "transformer.", decay);
   unit.add("wte.weight", {config.vocab_size, config.n_embd}, normal(0.02),
-           sharded(0, 1, place, [&](const TensorPlace& p) { return local_classes(config, p); }))
-      .pad_rows(padded_vocabulary(config, place));
+           sharded(0, 1, tensor, [&](const TensorRank& t) { return local_classes(config, t); }))
+      .pad_rows(padded_vocabulary(config, tensor));
   unit.add("wpe.weight", {config.block_size, config.n_embd}, normal(0.02));
   return unit.build();
 }
 
-UnitSpec block_unit(const GptConfig& config, const TensorPlace& place, Decay decay, int layer) {
+UnitSpec block_unit(const GptConfig& config, const TensorRank& tensor, Decay decay, int layer) {
   const std::int64_t c = config.n_embd;
   const auto residual = normal(0.02 / std::sqrt(2.0 * config.n_layer));
   UnitBuilder unit(fmt::format("block.{}", layer), fmt::format("transformer.h.{}.", layer), decay);
@@ -121,17 +121,17 @@ UnitSpec block_unit(const GptConfig& config, const TensorPlace& place, Decay dec
     unit.add(name + ".weight", {c}, kOnes, {.per_token = true});
     if (config.bias) unit.add(name + ".bias", {c}, kZeros, {.per_token = true});
   };
-  const auto channels = [&](const TensorPlace& p) {
-    const auto heads = local_heads(config, p);
+  const auto channels = [&](const TensorRank& t) {
+    const auto heads = local_heads(config, t);
     return ElementRange{heads.begin * config.head_size(), heads.end * config.head_size()};
   };
-  const auto hidden = [&](const TensorPlace& p) { return local_hidden(config, p); };
+  const auto hidden = [&](const TensorRank& t) { return local_hidden(config, t); };
   norm("ln_1");
-  linear("attn.c_attn", 3 * c, c, normal(0.02), sharded(0, 3, place, channels));
-  linear("attn.c_proj", c, c, residual, sharded(1, 1, place, channels));
+  linear("attn.c_attn", 3 * c, c, normal(0.02), sharded(0, 3, tensor, channels));
+  linear("attn.c_proj", c, c, residual, sharded(1, 1, tensor, channels));
   norm("ln_2");
-  linear("mlp.c_fc", 4 * c, c, normal(0.02), sharded(0, 1, place, hidden));
-  linear("mlp.c_proj", c, 4 * c, residual, sharded(1, 1, place, hidden));
+  linear("mlp.c_fc", 4 * c, c, normal(0.02), sharded(0, 1, tensor, hidden));
+  linear("mlp.c_proj", c, 4 * c, residual, sharded(1, 1, tensor, hidden));
   return unit.build();
 }
 
@@ -142,9 +142,9 @@ UnitSpec head_unit(const GptConfig& config, Decay decay) {
   return unit.build();
 }
 
-UnitSpec unit_of(const GptConfig& config, const TensorPlace& place, Decay decay, int unit) {
-  if (unit == 0) return embedding_unit(config, place, decay);
-  return unit <= config.n_layer ? block_unit(config, place, decay, unit - 1) : head_unit(config, decay);
+UnitSpec unit_of(const GptConfig& config, const TensorRank& tensor, Decay decay, int unit) {
+  if (unit == 0) return embedding_unit(config, tensor, decay);
+  return unit <= config.n_layer ? block_unit(config, tensor, decay, unit - 1) : head_unit(config, decay);
 }
 
 }  // namespace
@@ -189,8 +189,8 @@ std::vector<UnitSpec> gpt_units(const GptConfig& config, const ModelPart& part, 
   return units;
 }
 
-std::int64_t padded_vocabulary(const GptConfig& config, const TensorPlace& place) {
-  return round_up(local_classes(config, place).count(), kAlignment);
+std::int64_t padded_vocabulary(const GptConfig& config, const TensorRank& tensor) {
+  return round_up(local_classes(config, tensor).count(), kAlignment);
 }
 
 std::int64_t parameter_count(const std::vector<UnitSpec>& units) {

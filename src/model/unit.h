@@ -26,15 +26,16 @@ enum class Decay : std::uint8_t {
   no_embeddings,  // matrices without the embeddings of tokens and positions
 };
 
-// How a parameter is divided over a tensor-parallel group: not at all, or along one dimension, of each of
-// whose `parts` equal pieces (the fused q, k, v projection has three) a rank has the same range.
+// The division of a parameter over a tensor-parallel group. A replicated parameter is not divided. A sharded
+// one is along dimension `dim`, which has `parts` equal pieces (three in the fused q, k, v projection); a
+// rank has the same range of each.
 struct Placement {
   int dim = -1;
   int parts = 1;
   ElementRange range = {};  // this rank's, within a piece
-  std::int64_t most = 0;    // the largest range that any rank has: as much room has everyone's
-  // Of a replicated one: it acts token by token, so that under sequence parallelism a rank's gradient is that
-  // of its tokens, and the ranks' have to be added.
+  std::int64_t most = 0;    // the largest range of any rank; all ranks reserve this much
+  // A replicated parameter that acts token by token: under sequence parallelism each rank has the gradient of
+  // its own tokens, and these have to be added.
   bool per_token = false;
   bool replicated() const { return dim < 0; }
 };
@@ -53,11 +54,11 @@ struct ParameterSlice {
 struct ParameterSpec {
   std::string name;   // nanoGPT's names: "transformer.h.0.attn.c_attn.weight"; weights are [out, in]
   Shape shape;        // of the whole model's parameter
-  Shape local_shape;  // what this rank holds, padding behind it included; padding is zero and stays zero
+  Shape local_shape;  // of this rank's elements, with the padding behind them, which is zero and stays zero
   Initializer init;
   bool decay = false;  // weight decay applies
   Placement placement;
-  std::int64_t offset = 0;  // of the first element in the unit's flat buffer, the same on all tensor ranks
+  std::int64_t offset = 0;  // in the unit's flat buffer, the same on all tensor ranks
 
   // The boxes that this rank holds, one after the other in its memory and each in row-major order; a single
   // box where it holds the whole parameter.
@@ -74,7 +75,7 @@ struct UnitSpec {
   std::int64_t size = 0;     // elements of the flat buffer, gaps for alignment included
   std::int64_t decayed = 0;  // the first so many elements hold the decayed parameters
   ElementRange replicated;   // the elements that all tensor ranks have
-  ElementRange per_token;    // those of them whose gradients are to be added under sequence parallelism
+  ElementRange per_token;    // the elements whose gradients are added under sequence parallelism
 
   // The parameter of this name behind the prefix: "attn.c_attn.weight". Throws Error where there is none.
   const ParameterSpec& parameter(std::string_view name) const;
@@ -89,26 +90,28 @@ struct UnitView {
   Tensor operator[](const ParameterSlice& slice) const;
 };
 
-// Unit 0 is the embedding, 1 ... n_layer the blocks, n_layer + 1 the head (whose matrix is the embedding's):
-// all of them, as this part of the model has them. `decay` moves parameters within their unit's buffer.
+// All units of the model: 0 is the embedding, 1 ... n_layer the blocks, n_layer + 1 the head, whose matrix is
+// the embedding's. Units outside `part` are without parameters. `decay` moves parameters within their unit's
+// buffer.
 std::vector<UnitSpec> gpt_units(const GptConfig& config, const ModelPart& part = {},
                                 Decay decay = Decay::matrices);
 
-// Classes as a tensor rank allocates them: its share of the vocabulary rounded up so that rows of logits stay
-// aligned.
-std::int64_t padded_vocabulary(const GptConfig& config, const TensorPlace& place = {});
+// The classes that a tensor rank allocates: its range of the vocabulary, rounded up so that rows of logits
+// stay aligned.
+std::int64_t padded_vocabulary(const GptConfig& config, const TensorRank& tensor = {});
 
-std::int64_t parameter_count(const std::vector<UnitSpec>& units);  // of the whole model, padding not counted
+std::int64_t parameter_count(const std::vector<UnitSpec>& units);  // of the whole model, without padding
 
-// Training FLOPs per token, forward and backward: 6 N + 12 L C T, the attention counted without its causal
-// half.
+// Training FLOPs per token, forward and backward: 6 N + 12 L C T, which counts attention as if it were not
+// causal.
 double flops_per_token(const GptConfig& config);
 
-// Of the ranks that hold the same of a parameter one counts it and saves it: whether that is this part's.
+// Whether this part's rank counts and saves a parameter; of the ranks that hold the same of it, exactly one
+// does.
 bool owns(const ModelPart& part, int unit, const ParameterSpec& parameter);
 
-// Fills elements [first, first + n) of one of a parameter's boxes, out f32 [n], from its specification; they
-// depend on the seed, its name and their place in the whole parameter alone.
+// Fills out f32 [n] with the initial values of elements [first, first + n) of one of a parameter's boxes.
+// They depend only on the seed, the parameter's name, and their positions in the whole parameter.
 void initialize(Backend& backend, const ParameterSpec& spec, const Box& box, const Tensor& out,
                 std::int64_t first, std::uint64_t seed);
 

@@ -200,7 +200,10 @@ TEST(Workers, ThatCannotBeAreRefused) {
               AllOf(HasSubstr("a power of two nodes"), HasSubstr("not 6 workers with 2 on a node"),
                     HasSubstr("4 or 8 workers would do")));
   EXPECT_THAT(error_of(workers_of("rings"), 4), HasSubstr("did you mean ring?"));
-  auto config = workers_of("exp");
+  auto config = workers_of("alternating-exp-ring", 8);
+  config.gossip.local_size = 1;
+  EXPECT_THAT(error_of(config, 4), HasSubstr("say how many share one with gossip.local_size (--local-size)"));
+  config = workers_of("exp");
   config.gossip.worker_size = 3;
   EXPECT_EQ(error_of(config, 4),
             "gossip.worker_size = 3 does not divide the 4 data-parallel ranks; workers are of one size");
@@ -257,7 +260,7 @@ TEST(Mesh, ModelsThatCannotBeSpreadAreRefused) {
 TEST(Mesh, StagesHaveTheRangesInTurn) {
   auto config = mesh_of(2, 1, 2);
   EXPECT_EQ(plan_of(config, kModel).part({.pipeline = 1, .tensor = 1}).tensor,
-            (TensorPlace{.rank = 1, .size = 2, .sequence = false}));
+            (TensorRank{.rank = 1, .size = 2, .sequence = false}));
   config.parallel.stages = {2, 4};
   EXPECT_EQ(plan_of(config, kModel).part({}).chunks, (std::vector<UnitRange>{{0, 3}}));
   EXPECT_EQ(plan_of(config, kModel).part({.pipeline = 1}).chunks, (std::vector<UnitRange>{{3, 8}}));

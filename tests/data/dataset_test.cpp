@@ -77,8 +77,8 @@ TEST_F(DatasetTest, TruncatesTheTrainSplitOnly) {
   const Dataset data(folder.path(), {.truncate = 0.35});
   EXPECT_EQ(data.train().size(), 3);
   EXPECT_EQ(data.val().size(), 3);
-  EXPECT_THAT(open_error({.truncate = 0}), HasSubstr("data.truncate"));
-  EXPECT_THAT(open_error({.truncate = 1.5}), HasSubstr("data.truncate"));
+  EXPECT_THAT(open_error({.truncate = 0}), HasSubstr("a share of 0 of"));
+  EXPECT_THAT(open_error({.truncate = 1.5}), HasSubstr("a share of 1.5 of"));
 }
 
 TEST_F(DatasetTest, SaysWhatATruncatedFileShouldHold) {

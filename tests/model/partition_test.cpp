@@ -7,13 +7,8 @@
 #include <algorithm>
 #include <functional>
 
-#include "core/error.h"
-
 namespace shoal::test {
 namespace {
-
-using testing::AllOf;
-using testing::HasSubstr;
 
 // Nothing divides by 2, 3 or 4, and the MLP's 140 hidden channels are no whole vectors.
 const GptConfig kUneven{.n_layer = 3, .n_head = 5, .n_embd = 35, .block_size = 12, .vocab_size = 61};
@@ -30,22 +25,22 @@ void expect_to_cover(std::int64_t n, int parts, const std::function<ElementRange
   EXPECT_EQ(at, n) << parts << " parts";
 }
 
-TEST(Shares, CoverEverythingAndDifferByOneAtMost) {
+TEST(EvenRanges, CoverEverythingAndDifferByOneAtMost) {
   for (const std::int64_t n : {1, 2, 5, 12, 61, 50257}) {
     for (int parts = 1; parts <= std::min<std::int64_t>(n, 9); ++parts) {
-      expect_to_cover(n, parts, [&](int i) { return share_of(n, parts, i); });
+      expect_to_cover(n, parts, [&](int i) { return even_range(n, parts, i); });
       for (int i = 0; i < parts; ++i) {
-        EXPECT_GE(share_of(n, parts, i).count(), n / parts);
-        EXPECT_LE(share_of(n, parts, i).count(), (n + parts - 1) / parts);
+        EXPECT_GE(even_range(n, parts, i).count(), n / parts);
+        EXPECT_LE(even_range(n, parts, i).count(), (n + parts - 1) / parts);
       }
     }
   }
 }
 
-TEST(Shares, OfHeadsHiddenChannelsAndClassesCoverThemOnce) {
+TEST(TensorRanks, ShareHeadsHiddenChannelsAndClasses) {
   for (const auto& config : {kUneven, kGpt2}) {
     for (int size = 1; size <= 5; ++size) {
-      const auto at = [&](int rank) { return TensorPlace{.rank = rank, .size = size}; };
+      const auto at = [&](int rank) { return TensorRank{.rank = rank, .size = size}; };
       expect_to_cover(config.n_head, size, [&](int i) { return local_heads(config, at(i)); });
       expect_to_cover(4 * config.n_embd, size, [&](int i) { return local_hidden(config, at(i)); });
       expect_to_cover(config.vocab_size, size, [&](int i) { return local_classes(config, at(i)); });
@@ -53,7 +48,7 @@ TEST(Shares, OfHeadsHiddenChannelsAndClassesCoverThemOnce) {
   }
 }
 
-TEST(Shares, OfHiddenChannelsAreWholeVectorsWhereTheWidthAllows) {
+TEST(TensorRanks, HaveWholeVectorsOfHiddenChannelsWhereTheWidthAllows) {
   for (int size = 1; size <= 7; ++size) {
     for (int rank = 0; rank < size; ++rank) {
       EXPECT_EQ(local_hidden(kGpt2, {.rank = rank, .size = size}).begin % 16, 0);
@@ -69,36 +64,18 @@ TEST(ElementRanges, MeetInWhatTheyHaveInCommon) {
   EXPECT_EQ((ElementRange{2, 4} & ElementRange{4, 9}).count(), 0);
 }
 
-std::string refusal(GptConfig config, int size, bool sequence = false, std::int64_t rows = 24) {
-  try {
-    check_tensor_group(config, {.rank = 0, .size = size, .sequence = sequence}, rows);
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  return "";
-}
-
-TEST(TensorGroups, AreRefusedWhereARankWouldHaveNothing) {
-  for (int size = 1; size <= 5; ++size) EXPECT_EQ(refusal(kUneven, size), "");
-  EXPECT_THAT(refusal(kUneven, 6), AllOf(HasSubstr("parallel.tensor = 6"), HasSubstr("5 attention heads"),
-                                         HasSubstr("at most 5")));
+TEST(TensorGroups, AreNoLargerThanTheModelsScarcestPart) {
+  const auto expect = [](const GptConfig& config, std::int64_t ranks, std::string_view part) {
+    EXPECT_EQ(tensor_limit(config).ranks, ranks);
+    EXPECT_EQ(tensor_limit(config).part, part);
+  };
+  expect(kUneven, 5, "attention heads");
   GptConfig config = kUneven;
   config.vocab_size = 3;
-  EXPECT_EQ(refusal(config, 3), "");
-  EXPECT_THAT(refusal(config, 4), AllOf(HasSubstr("3 classes of the vocabulary"), HasSubstr("at most 3")));
-  // Heads of one channel: 16 hidden channels are one vector, 24 are dealt one by one.
-  config = {.n_head = 4, .n_embd = 4};
-  EXPECT_THAT(refusal(config, 2), AllOf(HasSubstr("1 pieces of the MLP's"), HasSubstr("at most 1")));
-  config = {.n_head = 6, .n_embd = 6};
-  EXPECT_EQ(refusal(config, 6), "");
-}
-
-TEST(TensorGroups, UnderSequenceParallelismAreRefusedWhereTokensDoNotDivide) {
-  EXPECT_EQ(refusal(kUneven, 4, true, 24), "");
-  EXPECT_EQ(refusal(kUneven, 5, false, 24), "");
-  EXPECT_THAT(refusal(kUneven, 5, true, 24),
-              AllOf(HasSubstr("the 24 tokens of a micro-batch"), HasSubstr("parallel.tensor = 5"),
-                    HasSubstr("train.micro_batch"), HasSubstr("parallel.sequence=false")));
+  expect(config, 3, "classes of the vocabulary");
+  // Heads of one channel: 16 hidden channels are one vector, 24 are divided one by one.
+  expect({.n_head = 4, .n_embd = 4}, 1, "pieces of the MLP's hidden channels");
+  expect({.n_head = 6, .n_embd = 6}, 6, "attention heads");
 }
 
 TEST(ModelParts, HaveTheEmbeddingsMatrixWhereTheHeadIs) {

@@ -195,8 +195,8 @@ TEST(TensorShards, KeepWhatRanksHaveInCommonInOneRange) {
 
 TEST(TensorShards, OfTheVocabularyArePaddedToAlignedRowsOfLogits) {
   for (int rank = 0; rank < 3; ++rank) {  // 20, 20 and 21 classes
-    const TensorPlace place{.rank = rank, .size = 3};
-    EXPECT_EQ(padded_vocabulary(kUneven, place), 32);
+    const TensorRank tensor{.rank = rank, .size = 3};
+    EXPECT_EQ(padded_vocabulary(kUneven, tensor), 32);
     EXPECT_EQ(units_of(kUneven, rank, 3)[0].parameter("wte.weight").local_shape, (Shape{32, 35}));
   }
 }

@@ -64,7 +64,7 @@ Outcome run_rank(Communicator& ranks, const Setting& setting, Tokens batch) {
   const TensorGroup group(mesh.tensor(), setting.sequence);
   const auto engine = make_data_engine(
       *backend, mesh, setting.config,
-      {.part = {.tensor = group.place(), .chunks = {}}, .compute = setting.compute, .adamw = {}});
+      {.part = {.tensor = group.tensor_rank(), .chunks = {}}, .compute = setting.compute, .adamw = {}});
   engine->initialize(1337);
   // No branch is lost in the residual stream, and biases are not zero.
   for (const auto& tensor : engine->state(false, DataEngine::Share::held)) {

@@ -24,7 +24,7 @@ struct DryRank {
   DryRank(const GptConfig& config, const GptOptions& options, int rank, int size, bool sequence,
           int micro_batches = 1)
       : recording(size, rank), mesh(recording.ranks(), {.tensor = size}), group(mesh.tensor(), sequence) {
-    const EngineOptions engine_options{.part = {.tensor = group.place(), .chunks = {}},
+    const EngineOptions engine_options{.part = {.tensor = group.tensor_rank(), .chunks = {}},
                                        .compute = options.compute,
                                        .adamw = {},
                                        .micro_batches = micro_batches};
@@ -194,7 +194,7 @@ TEST(TensorMemory, IsWhatWasAnnounced) {
           for (int rank = 0; rank < ranks; ++rank) {
             const GptOptions options{.batch = {2, config.block_size}, .recompute = recompute};
             const DryRank dry(config, options, rank, ranks, sequence);
-            EXPECT_EQ(dry.taken, Gpt::memory(config, options, dry.group.place()).total());
+            EXPECT_EQ(dry.taken, Gpt::memory(config, options, dry.group.tensor_rank()).total());
           }
         }
       }

@@ -125,9 +125,10 @@ std::string numbers_that_fit(const TopologyScheme& scheme, int workers, int per_
   if (!uses_nodes) {
     fail_user("topology {} needs {}, not {}{}", name, needs, workers, numbers_that_fit(scheme, workers, 1));
   }
-  fail_user("topology {} needs {}, not {} workers with {} on a node{}", name, needs, workers, per_node,
-            per_node < 2 ? "; say how many share one with gossip.local_size (--local-size)"
-                         : numbers_that_fit(scheme, workers, per_node));
+  const auto problem =
+      fmt::format("topology {} needs {}, not {} workers with {} on a node", name, needs, workers, per_node);
+  if (per_node < 2) throw NodesMissing(problem);
+  throw UserError(problem + numbers_that_fit(scheme, workers, per_node));
 }
 
 }  // namespace

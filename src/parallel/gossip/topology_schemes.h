@@ -7,9 +7,15 @@
 #include <string_view>
 #include <vector>
 
+#include "core/error.h"
 #include "parallel/gossip/topology.h"
 
 namespace shoal {
+
+// A topology needs nodes of several workers, and they were not given.
+struct NodesMissing : UserError {
+  using UserError::UserError;
+};
 
 struct TopologyScheme {
   std::string_view name;
@@ -25,11 +31,12 @@ std::span<const TopologyScheme> topology_schemes();
 // The topology of a scheme: "complete", "ring", "exp", "alternating-exp-ring"; the last
 // needs to know how many neighbouring workers share a node. One worker has nobody to average with, under any
 // name. Throws UserError, naming the rule and numbers that would do, where a topology has no meaning for so
-// many workers. A user's own comes from a file: config/topology_file.h.
+// many workers, and NodesMissing where it needs more than one worker per node. A user's own comes from a
+// file: config/topology_file.h.
 Topology make_topology(std::string_view name, int workers, int per_node);
 std::vector<std::string> topology_names();
-// Of workers of which nobody says how they share nodes: 1 or, for a scheme that needs nodes of several, the
-// first of 8, 4 and 2 that it can be made with.
+// The workers per node where nobody gives them: 1 or, for a scheme that needs nodes of several, the first of
+// 8, 4 and 2 that it can be made with.
 int default_per_node(std::string_view name, int workers);
 
 }  // namespace shoal

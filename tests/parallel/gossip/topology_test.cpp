@@ -289,8 +289,9 @@ TEST(Topology, WhatHasNoMeaningIsRefused) {
                 HasSubstr("8 or 16 workers would do")));
   refused("alternating-exp-ring", 8, 8, HasSubstr("; 16 workers would do"));
   refused("alternating-exp-ring", 10, 4, HasSubstr("8 or 16 workers would do"));
-  refused("alternating-exp-ring", 8, 1, HasSubstr("--local-size"));
-  refused("alternating-exp-ring", 8, 0, HasSubstr("gossip.local_size"));
+  for (const int per_node : {0, 1}) {
+    EXPECT_THROW(make_topology("alternating-exp-ring", 8, per_node), NodesMissing) << per_node;
+  }
   refused("expp", 8, 1, HasSubstr("did you mean exp?"));
   refused("hypercube-of-stars", 8, 1, HasSubstr("complete, ring, exp, alternating-exp-ring"));
   refused("exp", 0, 1, HasSubstr("0 workers"));
