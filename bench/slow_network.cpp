@@ -136,7 +136,7 @@ class Run {
         world_(world.ranks),
         gossip_(scheme != "all-reduce" && scheme != "zero-1"),
         mesh_(world_, gossip_ ? MeshShape{.workers = world_.size()} : MeshShape{.data = world_.size()}),
-        engine_(make_data_engine(backend_, mesh_, kModel, engine_options(scheme))),
+        engine_(std::make_unique<DataEngine>(backend_, mesh_, kModel, engine_options(scheme))),
         model_(backend_, *engine_, mesh_, kModel, {.batch = kBatch}),
         memory_(backend_, 2 * kBatch.batch * kBatch.positions * 4 + 1024) {
     batch_ = {.tokens = memory_.take(DType::i32, {kBatch.batch, kBatch.positions}),

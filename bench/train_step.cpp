@@ -126,7 +126,7 @@ void run(World& world, const Settings& settings) {
   const auto [ranks, how] = connect_backends(*backend, world.ranks);
   if (world.ranks.rank() == 0 && !how.empty()) fmt::print(stderr, "between GPUs: {}\n", how);
   Mesh mesh(*ranks, {settings.pipeline, data_ranks, settings.tensor});
-  EngineOptions options{.compute = settings.compute, .adamw = {}, .grad_clip = 1.0};
+  EngineOptions options{.compute = settings.compute, .optimizer = {}, .grad_clip = 1.0};
   options.part.tensor = {mesh.place().tensor, settings.tensor, settings.sequence && settings.tensor > 1};
   if (settings.pipeline > 1) {
     const auto ranges = balanced_ranges(config, settings.pipeline * settings.chunks);
@@ -138,7 +138,7 @@ void run(World& world, const Settings& settings) {
   options.zero = settings.zero;
   options.layout_exact = settings.layout;
   options.micro_batches = static_cast<int>(batch / micro);
-  const auto engine = make_data_engine(*backend, mesh, config, options);
+  const auto engine = std::make_unique<DataEngine>(*backend, mesh, config, options);
   engine->initialize(1337);
   Pipeline model(*backend, *engine, mesh, config,
                  {.batch = {micro, positions},

@@ -86,7 +86,7 @@ RunPlan make_plan(const Config& config, const GptConfig& model) {
                .ranges = stage_ranges(parallel, model)};
   const int micro_batches = train.global_batch / train.micro_batch / workers;
   plan.engine = {.compute = train.dtype,
-                 .adamw = adamw_config(config.optim),
+                 .optimizer = adamw_config(config.optim),
                  .decay = config.optim.decay,
                  .grad_clip = train.grad_clip,
                  .zero = parallel.zero,

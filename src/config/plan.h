@@ -32,7 +32,10 @@ struct RunPlan {
   // Of a worker in a step; workers take micro-batches in turn, and a worker's data ranks do.
   int micro_batches() const { return engine.micro_batches; }
   int ranks_of_model() const { return mesh.tensor * mesh.pipeline; }
-  int optimizer_tensors() const { return state_tensors(engine.adamw); }
+  // Tensors that the optimizer keeps beside each parameter.
+  int optimizer_tensors() const {
+    return static_cast<int>(make_optimizer(engine.optimizer)->state_names().size());
+  }
   bool on_disk() const { return !engine.offload.empty(); }  // whether state rests there
 
   EngineOptions engine = {};      // of every rank, without its part of the model

@@ -1,6 +1,5 @@
-// AdamW's settings and their value at a step (Loshchilov and Hutter 2019), and of AccumAdamW, whose moments
-// change once per several steps so that their noise is that of a larger batch, while parameters move at every
-// step.
+// AdamW (Loshchilov and Hutter 2019), and AccumAdamW: its moments change once per several steps, so that
+// their noise is that of a larger batch, while parameters move at every step.
 #pragma once
 
 #include <cmath>
@@ -20,9 +19,6 @@ struct AdamWConfig {
 
   bool operator==(const AdamWConfig&) const = default;
 };
-
-// Tensors that the optimizer keeps for every parameter: the moments, and with a window its mean gradient.
-inline int state_tensors(const AdamWConfig& config) { return config.accum_steps > 1 ? 3 : 2; }
 
 // `update` counts from 1; corrections count windows, of which every accum_steps-th update ends one. `decay`
 // is whether the parameters are among those that decay.

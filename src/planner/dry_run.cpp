@@ -20,7 +20,7 @@ class DryRank {
       : plan_(plan),
         recording_(plan.mesh.ranks(), rank),
         mesh_(recording_.ranks(), plan.mesh),
-        engine_(make_data_engine(backend_, mesh_, plan.model, engine())),
+        engine_(std::make_unique<DataEngine>(backend_, mesh_, plan.model, engine())),
         model_(backend_, *engine_, mesh_, plan.model, plan.pipeline_options(mesh_.place())),
         step_(backend_, *engine_, model_, mesh_, several_workers() ? mesh_.worker() : recording_.ranks(),
               {.with_signals = !several_workers()}) {

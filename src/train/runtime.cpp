@@ -10,7 +10,7 @@ Runtime::Runtime(const RunPlan& plan, Communicator& group, const BackendOptions&
 void Runtime::allocate(const RunPlan& plan, Use use) {
   auto engine = plan.engine_options(mesh_->place());
   engine.training = use == Use::training;
-  engine_ = make_data_engine(*backend_, *mesh_, plan.model, engine);
+  engine_ = std::make_unique<DataEngine>(*backend_, *mesh_, plan.model, engine);
   if (use == Use::parameters) return;
   auto pipeline = plan.pipeline_options(mesh_->place());
   pipeline.backward = use == Use::training;

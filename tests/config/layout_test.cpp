@@ -298,7 +298,7 @@ TEST(Layout, TheEngineIsToldAllOfIt) {
   EXPECT_EQ(options.replicate, 2);
   EXPECT_TRUE(options.layout_exact);
   EXPECT_EQ(options.grad_clip, 0.5);
-  EXPECT_EQ(options.adamw.beta2, 0.7);
+  EXPECT_EQ(std::get<AdamWConfig>(options.optimizer).beta2, 0.7);
   EXPECT_EQ(options.reduced, DType::f32);
   EXPECT_TRUE(options.offload.empty());
   config.run.dir = "runs";

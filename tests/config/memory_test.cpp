@@ -194,8 +194,8 @@ double written_by(const Config& config, const GptConfig& model, int rank) {
   DryBackend backend;
   Recording recording(make_plan(config, model).mesh.ranks(), rank);
   Mesh mesh(recording.ranks(), make_plan(config, model).mesh);
-  const auto engine =
-      make_data_engine(backend, mesh, model, make_plan(config, model).engine_options(mesh.place()));
+  const auto engine = std::make_unique<DataEngine>(backend, mesh, model,
+                                                   make_plan(config, model).engine_options(mesh.place()));
   double bytes = 0;
   for (const auto& tensor : engine->state(true, DataEngine::Share::to_save)) {
     bytes += static_cast<double>(tensor.data.bytes());
@@ -289,8 +289,8 @@ TEST(Memory, OfAGpuIsNotTheHosts) {
       DryGpu backend;
       Recording recording(2, 0);
       Mesh mesh(recording.ranks(), make_plan(config, model).mesh);
-      const auto engine =
-          make_data_engine(backend, mesh, model, make_plan(config, model).engine_options(mesh.place()));
+      const auto engine = std::make_unique<DataEngine>(backend, mesh, model,
+                                                       make_plan(config, model).engine_options(mesh.place()));
       // Empty arenas still take a byte.
       EXPECT_NEAR(static_cast<double>(backend.allocated() - backend.pinned()), memory.state(), 8);
       EXPECT_EQ(static_cast<double>(backend.pinned()), memory.on_host);

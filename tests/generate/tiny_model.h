@@ -23,7 +23,8 @@ inline GptConfig tiny_config() {
 struct TinyModel {
   explicit TinyModel(std::unique_ptr<Backend> backend_, DType compute_ = DType::f32)
       : backend(std::move(backend_)), compute(compute_) {
-    engine = make_data_engine(*backend, mesh, config, {.compute = compute, .adamw = {}, .training = false});
+    engine = std::make_unique<DataEngine>(
+        *backend, mesh, config, EngineOptions{.compute = compute, .optimizer = {}, .training = false});
     engine->initialize(7);
     for (const auto& tensor : engine->state(false, DataEngine::Share::held)) {
       if (tensor.shape.rank() < 2) continue;

@@ -295,8 +295,8 @@ TEST_P(EveryType, MemoryIsWhatWasAnnounced) {
   const auto self = make_self_communicator();
   Mesh mesh(*self);
   for (const bool training : {true, false}) {
-    const auto engine =
-        make_data_engine(backend, mesh, kConfig, {.compute = compute, .adamw = {}, .training = training});
+    const auto engine = std::make_unique<DataEngine>(
+        backend, mesh, kConfig, EngineOptions{.compute = compute, .optimizer = {}, .training = training});
     const std::size_t parameters = taken;
     EXPECT_EQ(parameters, engine_memory(kConfig, {.compute = compute, .training = training}).total());
     for (const auto recompute : {Recompute::none, Recompute::gelu, Recompute::light, Recompute::block}) {

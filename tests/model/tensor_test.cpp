@@ -62,9 +62,10 @@ Outcome run_rank(Communicator& ranks, const Setting& setting, Tokens batch) {
   const auto options = options_of(setting);
   Mesh mesh(ranks, {.tensor = ranks.size()});
   const TensorGroup group(mesh.tensor(), setting.sequence);
-  const auto engine = make_data_engine(
+  const auto engine = std::make_unique<DataEngine>(
       *backend, mesh, setting.config,
-      {.part = {.tensor = group.tensor_rank(), .chunks = {}}, .compute = setting.compute, .adamw = {}});
+      EngineOptions{
+          .part = {.tensor = group.tensor_rank(), .chunks = {}}, .compute = setting.compute, .optimizer = {}});
   engine->initialize(1337);
   // No branch is lost in the residual stream, and biases are not zero.
   for (const auto& tensor : engine->state(false, DataEngine::Share::held)) {

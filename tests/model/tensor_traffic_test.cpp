@@ -26,9 +26,9 @@ struct DryRank {
       : recording(size, rank), mesh(recording.ranks(), {.tensor = size}), group(mesh.tensor(), sequence) {
     const EngineOptions engine_options{.part = {.tensor = group.tensor_rank(), .chunks = {}},
                                        .compute = options.compute,
-                                       .adamw = {},
+                                       .optimizer = {},
                                        .micro_batches = micro_batches};
-    engine = make_data_engine(backend, mesh, config, engine_options);
+    engine = std::make_unique<DataEngine>(backend, mesh, config, engine_options);
     const auto before = backend.allocated();
     model.emplace(backend, *engine, config, options, group);
     taken = backend.allocated() - before;

@@ -54,12 +54,12 @@ class Trainee {
 
   Trainee(std::unique_ptr<Backend> backend, const GptConfig& config, const TraineeOptions& options = {})
       : backend_(std::move(backend)),
-        engine_(make_data_engine(*backend_, mesh_, config,
-                                 {.compute = options.compute,
-                                  .adamw = {},
-                                  .grad_clip = options.grad_clip,
-                                  .training = options.backward,
-                                  .micro_batches = options.micro_batches})),
+        engine_(std::make_unique<DataEngine>(*backend_, mesh_, config,
+                                             EngineOptions{.compute = options.compute,
+                                                           .optimizer = {},
+                                                           .grad_clip = options.grad_clip,
+                                                           .training = options.backward,
+                                                           .micro_batches = options.micro_batches})),
         model_(*backend_, *engine_, config,
                {.batch = {options.micro_batch, config.block_size},
                 .compute = options.compute,

@@ -51,7 +51,7 @@ TEST(FarMemoryOfWorkers, IsTheSameRun) {
   expect_the_same_from_afar(run);
   run.engine.gossip->clip_by_bucket = true;
   run.engine.gossip->bucket_bytes = kTinyBuckets;
-  run.engine.adamw.accum_steps = 2;
+  adamw_of(run.engine).accum_steps = 2;
   expect_the_same_from_afar(run);
 }
 

@@ -18,6 +18,11 @@
 
 namespace shoal::test {
 
+inline AdamWConfig& adamw_of(EngineOptions& options) { return std::get<AdamWConfig>(options.optimizer); }
+inline const AdamWConfig& adamw_of(const EngineOptions& options) {
+  return std::get<AdamWConfig>(options.optimizer);
+}
+
 struct RanksRun {
   MeshShape mesh;
   bool sequence = false;
@@ -148,7 +153,7 @@ class RankOfRun {
         backend_(run.backend(ranks.rank())),
         ranks_(connect_backends(*backend_, ranks).ranks),
         mesh_(*ranks_, run.mesh),
-        engine_(make_data_engine(*backend_, mesh_, run.model, run.engine_options(mesh_.place()))),
+        engine_(std::make_unique<DataEngine>(*backend_, mesh_, run.model, run.engine_options(mesh_.place()))),
         model_(*backend_, *engine_, mesh_, run.model, run.pipeline_options(mesh_.place())),
         losses_(*backend_, DType::f64, {engine_->passes()}) {
     for (int pass = 0; pass < engine_->passes(); ++pass) {

@@ -24,8 +24,9 @@ struct Tiny {
                 bool sequence = false)
       : mesh(ranks ? *ranks : *self, shape),
         part(part_of(mesh, sequence)),
-        engine(make_data_engine(*backend, mesh, kModel,
-                                {.part = part, .adamw = {}, .training = false, .zero = zero})),
+        engine(std::make_unique<DataEngine>(
+            *backend, mesh, kModel,
+            EngineOptions{.part = part, .optimizer = {}, .training = false, .zero = zero})),
         model(*backend, *engine, mesh, kModel,
               {.batch = {batch, kModel.block_size},
                .backward = false,

@@ -1,84 +1,158 @@
 // The data-parallel engine: it owns the parameters, their gradients and the optimizer's state, and reduces
-// and updates them. The model sees it as a UnitStore, the trainer as the steps below.
+// and updates them: ZeRO 0 to 3, replicated groups, sums in the order of the micro-batches, and workers that
+// average their models. The model sees it as a UnitStore, the trainer as the steps below.
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "model/unit_store.h"
-#include "parallel/data/engine_options.h"
-#include "parallel/mesh.h"
+#include "parallel/data/gradient_norm.h"
+#include "parallel/data/gradient_reducer.h"
+#include "parallel/data/weight_store.h"
+#include "parallel/gossip/mixer.h"
+#include "parallel/gossip/workers_average.h"
 
 namespace shoal {
 
-// What a step does to the parameters.
+// The learning rate of a step's update, and the number of the update.
 struct Update {
   double lr = 0;
   std::int64_t number = 1;  // counted from 1
 };
 
-// A part of a tensor of the run's state, as a checkpoint sees it: "transformer.wte.weight",
+// A rank's part of a tensor of the run's state: "transformer.wte.weight",
 // "optimizer.m.transformer.wte.weight", ...
 struct StateTensor {
   std::string name;
   Shape shape;             // of the whole tensor
-  Box box;                 // of it, that this rank's part of the model has
-  std::int64_t first = 0;  // of the elements that are here, in the row-major order of the box
-  Tensor data;             // float32 [elements that are here], in the backend's memory or where it rests
+  Box box;                 // the box of it that this rank's part of the model has
+  std::int64_t first = 0;  // the first element that is here, in the row-major order of the box
+  Tensor data;             // f32 [elements that are here], in the backend's memory or where it rests
 };
 
-class DataEngine : public UnitStore {
+struct OptimizerBuffers {
+  std::vector<Tensor> state;  // f32 [total / shards] each, in the order of Optimizer::state_names()
+  Tensor scalars;             // f32 [Optimizer::scalar_count()]
+  Tensor clip;                // f32 [1], the factor of every gradient
+};
+
+// All memory of an engine, carved by its parts.
+struct EngineBuffers {
+  WeightBuffers weights;
+  StreamBuffers stream;
+  OptimizerBuffers optimizer;
+  GradientBuffers gradients;
+  NormBuffers norm;
+  Tensor squares;  // f64 [1], of a part of the gradient
+  Tensor mixed;    // with several workers: f32 [total / shards], the parameters under way
+  AverageBuffers average;
+
+  static EngineBuffers take(EngineArenas& arenas, const ShardPlan& parameters, const ShardPlan& gradients,
+                            const EngineOptions& options);
+};
+
+// Over mesh.data(), every rank applies the gradient of its worker's batch to its part of the model. Over
+// mesh.peers(), workers average their models. Over mesh.tensor(), gradients of parameters that all tensor
+// ranks hold are added; over mesh.ends(), those of the matrix that embedding and head share; over
+// mesh.model(), the squares of the norm.
+class DataEngine final : public UnitStore {
  public:
-  // Fresh parameters, addressed by the seed.
-  virtual void initialize(std::uint64_t seed) = 0;
+  // Takes all memory that it needs. Collective over the mesh; all arguments but the options must outlive it.
+  DataEngine(Backend& backend, Mesh& mesh, const GptConfig& config, const EngineOptions& options);
 
-  // The micro-batches of a step are dealt like cards: pass p of this rank is micro-batch p * ranks +
-  // first_micro_batch(). Every rank does passes() of them; where there is no such micro-batch any more, it
-  // passes targets that are all ignored.
-  virtual int passes() const = 0;
-  virtual int first_micro_batch() const = 0;
+  const std::vector<UnitSpec>& units() const override { return plan_.units(); }
+  // Sets fresh parameters, addressed by the seed.
+  void initialize(std::uint64_t seed);
 
-  // Gradients are zero; passes() backward passes follow on this rank.
-  virtual void begin_step(std::int64_t step, const Update& update = {}) = 0;
+  UnitView weights(int unit) override { return weights_.use(unit); }
+  void release(int unit) override { weights_.release(unit); }
+  UnitView gradients(int unit) override;
+  UnitView tied_gradients() override { return gradients(std::max(tied_unit_, 0)); }
+  void gradients_ready(int unit) override;
+
+  // Micro-batches are assigned round-robin: pass p of this rank is micro-batch p * ranks +
+  // first_micro_batch() of the step. Every rank makes passes() passes; one without a micro-batch passes
+  // targets that are all ignored.
+  int passes() const { return (options_.micro_batches + plan_.ranks() - 1) / plan_.ranks(); }
+  int first_micro_batch() const { return plan_.piece(); }
+
+  // Begins a step with zero gradients; passes() backward passes follow on this rank.
+  void begin_step(std::int64_t step, const Update& update = {});
   // Ends the reductions and measures the whole model's gradient.
-  virtual void measure_gradient() = 0;
-  // Its norm, the same on every rank of the worker, not clipped; it may be infinite or NaN. Waits for the
+  void measure_gradient();
+  // The norm, the same on every rank of the worker, before clipping; it may be infinite or NaN. Waits for the
   // backend.
-  virtual double gradient_norm() = 0;
+  double gradient_norm();
   // After measure_gradient: clips and applies the step's update. Where the norm or one of `losses` f64 [n]
-  // (may be empty) is not finite, leaves it out; a worker averages with others all the same.
-  virtual void update(const Tensor& losses = {}) = 0;
-  // Leaves it out.
-  virtual void skip_update() = 0;
-  // The first tensor, parameters before gradients, of which this rank holds a value that is not finite; "" if
-  // there is none. Other ranks may see another one.
-  virtual std::string first_bad_tensor() = 0;
+  // (may be empty) is not finite, no parameter changes; workers average all the same.
+  void update(const Tensor& losses = {});
+  // In place of update(): workers average, parameters do not change.
+  void skip_update();
+  // The first tensor of this rank with a value that is not finite, parameters before gradients; "" if there
+  // is none.
+  std::string first_bad_tensor();
 
-  // Every tensor that a checkpoint holds: parameters, and with `optimizer` its state.
+  // The tensors that a checkpoint holds: parameters, and with `optimizer` its state.
   enum class Share {
     held,     // all that this rank holds: to be read from a checkpoint
     to_save,  // its part of what the ranks hold together, each element on one rank: to be written
   };
-  virtual std::vector<StateTensor> state(bool optimizer, Share share) = 0;
-  // The parameters were written through state(held) on every rank: refreshes what is derived from them.
-  virtual void state_loaded() = 0;
+  std::vector<StateTensor> state(bool optimizer, Share share);
+  // Refreshes what is derived from the parameters, after state(held) was written on every rank.
+  void state_loaded();
 
-  // Gossip, between steps; collective over the mesh. Puts the mean of all workers' models in the place of
-  // each one's own, until it is dropped or kept. Returns the consensus distance, sqrt(mean_i ||y_i -
-  // mean||^2) / ||mean||. Meanwhile the own models are where gradients are during a step.
-  virtual double show_average() = 0;
-  virtual void drop_average() = 0;
-  virtual void keep_average() = 0;  // all workers go on from it
+  // Gossip, between steps; collective over the mesh. show_average() puts the mean of all workers' models in
+  // the place of each one's own, until it is dropped or kept, and returns the consensus distance, sqrt(mean_i
+  // ||y_i - mean||^2) / ||mean||. Meanwhile the own models lie where gradients are during a step.
+  double show_average() { return shows_average() ? average_->show(*reducer_, step_) : 0; }
+  void drop_average() {
+    if (shows_average()) average_->drop(*reducer_);
+  }
+  void keep_average() {
+    if (mixer_) mixer_->set_different();  // as in a run that is resumed here
+  }
+
+ private:
+  // This rank's shard of one of the flat buffers of shards.
+  Tensor shard_of(const Tensor& flat, int unit) const {
+    return part_of(flat, plan_.first(unit) / plan_.shards(), plan_.shard_size(unit));
+  }
+  int head() const { return plan_.unit_count() - 1; }
+  bool by_bucket() const { return options_.gossip && options_.gossip->clip_by_bucket; }
+  bool shows_average() const { return mixer_ && !mixer_->equal(); }
+  bool is_finite(const Tensor& x);
+  void add_shared_gradients();
+  void update_in_backward(int unit);
+  void apply(const Bucket& bucket, bool with_update);
+  void update_unit(int unit);
+  void done_with(int unit);
+  void weights_replaced();
+
+  Backend& backend_;
+  Mesh& mesh_;
+  EngineOptions options_;
+  std::unique_ptr<Optimizer> optimizer_;
+  ShardPlan plan_, gradient_plan_;
+  EngineMode mode_;
+  EngineArenas arenas_;
+  EngineBuffers buffers_;
+  StateStream stream_;
+  DataGroups groups_;
+  WeightStore weights_;
+  std::vector<Bucket> buckets_;  // of units that are updated together
+  GradientNorm norm_;
+  // Where there are several workers:
+  std::optional<Mixer> mixer_;
+  std::optional<WorkersAverage> average_;
+  std::unique_ptr<GradientReducer> reducer_;
+  int tied_unit_ = -1;  // the unit of the gradient of the head's use of the embedding, where that is apart
+  std::int64_t step_ = 0;
 };
 
-// Synchronous data parallelism over mesh.data(): every rank applies the gradient of its worker's batch to its
-// part of the model. Over mesh.peers() workers average their models (parallel/gossip/mixer.h). Over
-// mesh.tensor() the gradients of what tensor ranks have in common are added, over mesh.ends() those of the
-// matrix that embedding and head share, over mesh.model() the squares of the norm.
-std::unique_ptr<DataEngine> make_data_engine(Backend& backend, Mesh& mesh, const GptConfig& config,
-                                             const EngineOptions& options);
-// What it would take on a rank, of `ranks` data ranks, with options.part.
+// The memory of an engine on a rank, of `ranks` data ranks, with options.part.
 EngineMemory engine_memory(const GptConfig& config, const EngineOptions& options, int ranks = 1);
 
 }  // namespace shoal

@@ -9,21 +9,21 @@ class DirectReducer final : public GradientReducer {
 
   Tensor reduced(int unit) override {
     const auto& plan = context_.plan;
-    if (!context_.mode.shards_gradients) return shard_of(context_.buffers.gradients[unit], unit);
-    return part_of(context_.buffers.gradient_shards, plan.first(unit) / plan.shards(), plan.shard_size(unit));
+    if (!context_.mode.shards_gradients) return shard_of(context_.buffers.whole[unit], unit);
+    return part_of(context_.buffers.shards, plan.first(unit) / plan.shards(), plan.shard_size(unit));
   }
 
  private:
   Request start(int unit) override {
     auto& groups = context_.groups;
-    const Tensor whole = context_.buffers.gradients[unit];
+    const Tensor whole = context_.buffers.whole[unit];
     if (context_.plan.shards() == 1) return group(groups.pieces, unit).all_reduce(whole);
     return group(groups.shards, unit).reduce_scatter(shard_of(whole, unit), whole);
   }
 
   void done(int unit, bool last_pass) override {
     if (context_.mode.shards_gradients) {
-      const Tensor of_pass = shard_of(context_.buffers.gradients[unit], unit);
+      const Tensor of_pass = shard_of(context_.buffers.whole[unit], unit);
       // The first pass of a step sets the sum, the others add to it.
       auto& begun = begun_[static_cast<std::size_t>(unit)];
       begun ? context_.stream.add(reduced(unit), of_pass) : context_.stream.convert(reduced(unit), of_pass);

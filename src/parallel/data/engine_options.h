@@ -7,7 +7,7 @@
 
 #include "model/partition.h"
 #include "model/unit.h"
-#include "optim/adamw.h"
+#include "optim/optimizer.h"
 #include "parallel/gossip/topology.h"
 
 namespace shoal {
@@ -27,7 +27,7 @@ struct GossipOptions {
 struct EngineOptions {
   ModelPart part = {};  // which this rank has
   DType compute = DType::f32;
-  AdamWConfig adamw = {};
+  OptimizerOptions optimizer = {};
   Decay decay = Decay::matrices;
   double grad_clip = 0;  // of the whole model's gradient norm; 0 is off
   bool training = true;  // false: parameters only, for evaluation and sampling

@@ -6,6 +6,13 @@
 
 namespace shoal {
 
+NormBuffers NormBuffers::take(Arena& arena, const ShardPlan& plan, int tensor_ranks) {
+  return {.squares = arena.take(DType::f64, {1}),
+          .block_squares = arena.take(DType::f64, {plan.total() / plan.ranks() / ShardPlan::kBlock}),
+          .all_block_squares = arena.take(DType::f64, {plan.total() / ShardPlan::kBlock}),
+          .unit_squares = arena.take(DType::f64, {plan.unit_count(), tensor_ranks})};
+}
+
 // Of this rank's piece of a unit, block by block; what tensor ranks have in common counts on the first.
 void GradientNorm::add_squares(const Tensor& totals, const Tensor& reduced, int unit) {
   const auto piece = plan_.my_piece(unit);

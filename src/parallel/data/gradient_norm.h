@@ -7,11 +7,21 @@
 
 namespace shoal {
 
+// All f64.
+struct NormBuffers {
+  Tensor squares;            // [1], of the whole model's gradient
+  Tensor block_squares;      // [blocks of this rank's pieces]
+  Tensor all_block_squares;  // [blocks of all ranks' pieces]
+  Tensor unit_squares;       // [units, tensor ranks]
+
+  static NormBuffers take(Arena& arena, const ShardPlan& plan, int tensor_ranks);
+};
+
 class GradientNorm {
  public:
   // `pieces` is the group of ShardPlan::in_pieces; all must outlive this.
   GradientNorm(Backend& backend, Mesh& mesh, Communicator& pieces, const ShardPlan& plan,
-               const ModelPart& part, const EngineBuffers& buffers, StateStream& stream)
+               const ModelPart& part, const NormBuffers& buffers, StateStream& stream)
       : backend_(backend),
         mesh_(mesh),
         pieces_(pieces),
@@ -20,9 +30,10 @@ class GradientNorm {
         buffers_(buffers),
         stream_(stream) {}
 
-  // Collective over mesh.worker(), of what the reducer has when it has finished: its square goes to
-  // buffers.squares.
+  // Measures the reduced gradient, after the reducer has finished. Collective over mesh.worker().
   void measure(GradientReducer& reducer, std::int64_t step);
+  // The square of the norm, f64 [1].
+  const Tensor& squares() const { return buffers_.squares; }
 
  private:
   void add_squares(const Tensor& totals, const Tensor& reduced, int unit);
@@ -33,7 +44,7 @@ class GradientNorm {
   Communicator& pieces_;
   const ShardPlan& plan_;
   ModelPart part_;
-  const EngineBuffers& buffers_;  // of which all that is about squares is its own
+  NormBuffers buffers_;
   StateStream& stream_;
 };
 

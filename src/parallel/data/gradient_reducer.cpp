@@ -4,12 +4,32 @@
 
 #include <algorithm>
 
+#include "parallel/data/gradient_tree.h"
+
 namespace shoal {
+
+GradientBuffers GradientBuffers::take(EngineArenas& arenas, const ShardPlan& plan, const EngineMode& mode,
+                                      const EngineOptions& options) {
+  // Sharded gradients may rest; whole ones are added to by kernels.
+  auto& sums = options.zero >= 2 ? arenas.for_state(arenas.gradients, mode) : arenas.gradients;
+  GradientBuffers b;
+  b.whole = mode.shards_gradients ? UnitBuffers::in_turns(arenas.gradients, plan, DType::f32)
+                                  : UnitBuffers::all(arenas.gradients, plan, DType::f32);
+  if (mode.ordered) {
+    if (options.reduced != DType::f32) b.sent = UnitBuffers::in_turns(arenas.exchange, plan, options.reduced);
+    if (plan.ranks() > 1) b.received = UnitBuffers::in_turns(arenas.exchange, plan, options.reduced);
+    b.tree = sums.take(DType::f32, {GradientTree::buffers(mode.leaves) * plan.total() / plan.ranks()});
+  }
+  if (mode.ordered ? plan.replicas() > 1 : mode.shards_gradients) {
+    b.shards = sums.take(DType::f32, {plan.total() / plan.shards()});
+  }
+  return b;
+}
 
 GradientReducer::GradientReducer(const ReducerContext& context) : context_(context) {
   units_.resize(context.plan.units().size());
   over_replicas_.resize(units_.size());
-  in_slot_.assign(static_cast<std::size_t>(context.buffers.gradients.count()), -1);
+  in_slot_.assign(static_cast<std::size_t>(context.buffers.whole.count()), -1);
   in_exchange_.assign(static_cast<std::size_t>(exchange().count()), -1);
 }
 
@@ -26,9 +46,9 @@ void GradientReducer::begin_step(std::int64_t step) {
 
 Tensor GradientReducer::gradient(int unit) {
   auto& state = units_[static_cast<std::size_t>(unit)];
-  const Tensor whole = context_.buffers.gradients[unit];
+  const Tensor whole = context_.buffers.whole[unit];
   if (state.open) return whole;
-  auto& holder = in_slot_[static_cast<std::size_t>(context_.buffers.gradients.slot(unit))];
+  auto& holder = in_slot_[static_cast<std::size_t>(context_.buffers.whole.slot(unit))];
   if (holder >= 0) complete(holder);
   if (holder != unit || context_.mode.shards_gradients) context_.backend.zero(whole);
   holder = unit;

@@ -5,7 +5,9 @@
 #include <memory>
 #include <vector>
 
-#include "parallel/data/engine_buffers.h"
+#include "parallel/data/engine_arenas.h"
+#include "parallel/data/state_stream.h"
+#include "parallel/data/unit_buffers.h"
 
 namespace shoal {
 
@@ -13,13 +15,24 @@ struct DataGroups {
   std::unique_ptr<Communicator> pieces, shards, replicas;  // ShardPlan::in_pieces, ...
 };
 
-// What a reducer works with; all of it outlives the reducer.
+struct GradientBuffers {
+  UnitBuffers whole;           // f32 units, which the model adds to
+  UnitBuffers sent, received;  // an ordered reduction's per-micro-batch gradients, in the type they travel in
+  Tensor tree;                 // partial sums of an ordered reduction, f32 [buffers * total / ranks]
+  Tensor shards;               // f32 [total / shards], where they are not part of one of the others
+
+  // `plan` is that of the gradients, which may have a unit more than that of the parameters.
+  static GradientBuffers take(EngineArenas& arenas, const ShardPlan& plan, const EngineMode& mode,
+                              const EngineOptions& options);
+};
+
+// The parts that a reducer works with; all must outlive it.
 struct ReducerContext {
   Backend& backend;
   StateStream& stream;
   DataGroups& groups;
   const ShardPlan& plan;
-  const EngineBuffers& buffers;
+  GradientBuffers buffers;
   EngineMode mode;
   int passes = 1;         // of a step on this rank
   int micro_batches = 1;  // of a step on all ranks

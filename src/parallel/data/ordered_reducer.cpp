@@ -14,17 +14,17 @@ class OrderedReducer final : public GradientReducer {
   Tensor reduced(int unit) override {
     const auto& plan = context_.plan;
     if (plan.replicas() == 1) return tree_.sum(unit);
-    return part_of(context_.buffers.gradient_shards, plan.first(unit) / plan.shards(), plan.shard_size(unit));
+    return part_of(context_.buffers.shards, plan.first(unit) / plan.shards(), plan.shard_size(unit));
   }
 
  private:
   // The leaf of this pass, in the type that it travels in.
   Tensor leaf(int unit) const {
-    return context_.buffers.sent ? context_.buffers.sent[unit] : context_.buffers.gradients[unit];
+    return context_.buffers.sent ? context_.buffers.sent[unit] : context_.buffers.whole[unit];
   }
 
   Request start(int unit) override {
-    if (context_.buffers.sent) context_.backend.convert(leaf(unit), context_.buffers.gradients[unit]);
+    if (context_.buffers.sent) context_.backend.convert(leaf(unit), context_.buffers.whole[unit]);
     if (context_.plan.ranks() == 1) return {};
     return group(context_.groups.pieces, unit).all_to_all(context_.buffers.received[unit], leaf(unit));
   }

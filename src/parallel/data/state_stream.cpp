@@ -80,7 +80,7 @@ void StateStream::await(const Set* user, const Tensor& resting) {
   }
 }
 
-void StateStream::each(std::initializer_list<Operand> operands, const Work& work, std::int64_t whole) {
+void StateStream::each(std::span<const Operand> operands, const Work& work, std::int64_t whole) {
   std::array<Tensor, kMostOperands> all;
   if (operands.size() > all.size()) fail("{} operands in a stream of state", operands.size());
   std::int64_t count = 0;

@@ -58,7 +58,10 @@ class StateStream {
 
   // Has the work done on operands of equal counts, some of which may be empty and some of which may rest:
   // piece by piece, each of a multiple of `whole` elements but for the last.
-  void each(std::initializer_list<Operand> operands, const Work& work, std::int64_t whole = 1);
+  void each(std::span<const Operand> operands, const Work& work, std::int64_t whole = 1);
+  void each(std::initializer_list<Operand> operands, const Work& work, std::int64_t whole = 1) {
+    each(std::span(operands.begin(), operands.size()), work, whole);
+  }
 
   // The backend's ops, on tensors that may rest.
   void zero(const Tensor& x);

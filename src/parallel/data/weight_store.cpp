@@ -7,27 +7,43 @@
 
 namespace shoal {
 
+WeightBuffers WeightBuffers::take(EngineArenas& arenas, const ShardPlan& plan, const EngineMode& mode,
+                                  DType compute) {
+  const std::int64_t shards = plan.total() / plan.shards();
+  WeightBuffers b;
+  if (mode.separate_compute) b.master = arenas.for_state(arenas.weights, mode).take(DType::f32, {shards});
+  if (!mode.gathers_weights) {
+    b.whole = UnitBuffers::all(mode.separate_compute ? arenas.compute : arenas.weights, plan, compute);
+    return b;
+  }
+  b.whole = UnitBuffers::in_turns(arenas.compute, plan, compute);
+  if (compute == DType::f32) return b;
+  // On disk and without GPU memory, the parameters for the products stay in memory.
+  b.shards = (mode.on_host ? arenas.for_state(arenas.compute, mode) : arenas.compute).take(compute, {shards});
+  return b;
+}
+
 WeightStore::WeightStore(Backend& backend, Communicator& shards, const ShardPlan& plan,
-                         const EngineBuffers& buffers, const EngineMode& mode, StateStream& stream)
+                         const WeightBuffers& buffers, const EngineMode& mode, StateStream& stream)
     : backend_(backend), shards_(shards), plan_(plan), buffers_(buffers), mode_(mode), stream_(stream) {
-  slots_.resize(static_cast<std::size_t>(buffers.compute.count()));
+  slots_.resize(static_cast<std::size_t>(buffers.whole.count()));
   if (!mode.on_host || !mode.gathers_weights) return;
   for (auto& place : slots_) place.brought = backend.make_event();
 }
 
 Tensor WeightStore::master(int unit) const {
   if (!buffers_.master) {
-    return part_of(buffers_.compute[unit], plan_.my_shard(unit).begin, plan_.shard_size(unit));
+    return part_of(buffers_.whole[unit], plan_.my_shard(unit).begin, plan_.shard_size(unit));
   }
   return part_of(buffers_.master, plan_.first(unit) / plan_.shards(), plan_.shard_size(unit));
 }
 
 Tensor WeightStore::shard_for_products(int unit) const {
   if (!mode_.gathers_weights) {
-    return part_of(buffers_.compute[unit], plan_.my_shard(unit).begin, plan_.shard_size(unit));
+    return part_of(buffers_.whole[unit], plan_.my_shard(unit).begin, plan_.shard_size(unit));
   }
-  if (!buffers_.compute_shards) return master(unit);
-  return part_of(buffers_.compute_shards, plan_.first(unit) / plan_.shards(), plan_.shard_size(unit));
+  if (!buffers_.shards) return master(unit);
+  return part_of(buffers_.shards, plan_.first(unit) / plan_.shards(), plan_.shard_size(unit));
 }
 
 Tensor WeightStore::copy(int unit) const {
@@ -54,7 +70,7 @@ void WeightStore::gather(int unit) {
   place.coming.wait();  // of a unit that was gathered ahead and not used after all
   shards_.set_purpose(fmt::format("step {}, parameters of {}", step_ + 1, plan_.unit(unit).name));
   place.unit = unit;
-  const Tensor whole = buffers_.compute[unit];
+  const Tensor whole = buffers_.whole[unit];
   Tensor mine = shard_for_products(unit);
   if (stream_.rests(mine)) {
     const Tensor here = part_of(whole, plan_.my_shard(unit).begin, plan_.shard_size(unit));
@@ -88,7 +104,7 @@ UnitView WeightStore::use(int unit) {
   if (!stream_.keeps_host_busy()) gather_ahead();
   if (unit != 0) last_ = unit;
   const auto& spec = plan_.unit(unit);
-  return {&spec, part_of(buffers_.compute[unit], 0, spec.size)};
+  return {&spec, part_of(buffers_.whole[unit], 0, spec.size)};
 }
 
 void WeightStore::release(int unit) {

@@ -6,14 +6,25 @@
 #include <string>
 #include <vector>
 
-#include "parallel/data/engine_buffers.h"
+#include "parallel/data/engine_arenas.h"
+#include "parallel/data/state_stream.h"
+#include "parallel/data/unit_buffers.h"
 
 namespace shoal {
+
+struct WeightBuffers {
+  Tensor master;      // f32 [total / shards]; empty where the whole float32 parameters are the master weights
+  UnitBuffers whole;  // units for the products, in their type
+  Tensor shards;      // this rank's part of them where they are gathered and of another type than `master`
+
+  static WeightBuffers take(EngineArenas& arenas, const ShardPlan& plan, const EngineMode& mode,
+                            DType compute);
+};
 
 class WeightStore {
  public:
   // `shards` is the group of the ranks that hold the other shards; all must outlive the store.
-  WeightStore(Backend& backend, Communicator& shards, const ShardPlan& plan, const EngineBuffers& buffers,
+  WeightStore(Backend& backend, Communicator& shards, const ShardPlan& plan, const WeightBuffers& buffers,
               const EngineMode& mode, StateStream& stream);
 
   void begin_step(std::int64_t step) { step_ = step; }
@@ -46,12 +57,12 @@ class WeightStore {
     Request coming;
     std::unique_ptr<Backend::Event> brought;  // the copy of this rank's shard from the host is complete
   };
-  Slot& slot(int unit) { return slots_[static_cast<std::size_t>(buffers_.compute.slot(unit))]; }
+  Slot& slot(int unit) { return slots_[static_cast<std::size_t>(buffers_.whole.slot(unit))]; }
 
   Backend& backend_;
   Communicator& shards_;
   const ShardPlan& plan_;
-  const EngineBuffers& buffers_;
+  WeightBuffers buffers_;
   EngineMode mode_;
   StateStream& stream_;
   std::vector<Slot> slots_;

@@ -12,7 +12,7 @@ namespace {
 // Calls f(first, count) for parts that the chunk can hold.
 template <typename F>
 void for_chunks(std::int64_t elements, F&& f) {
-  constexpr auto kMost = EngineBuffers::kChunk;
+  constexpr auto kMost = AverageBuffers::kChunk;
   for (std::int64_t first = 0; first < elements; first += kMost) f(first, std::min(kMost, elements - first));
 }
 

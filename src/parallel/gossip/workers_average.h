@@ -8,11 +8,21 @@
 
 namespace shoal {
 
+struct AverageBuffers {
+  static constexpr std::int64_t kChunk = 1 << 16;
+  Tensor chunk;    // f32 [kChunk], through which the mean is taken
+  Tensor squares;  // f64 [1]
+
+  static AverageBuffers take(Arena& arena) {
+    return {arena.take(DType::f32, {kChunk}), arena.take(DType::f64, {1})};
+  }
+};
+
 class WorkersAverage {
  public:
   // All must outlive this.
   WorkersAverage(Backend& backend, StateStream& stream, Mesh& mesh, const ShardPlan& plan,
-                 const ModelPart& part, WeightStore& weights, const EngineBuffers& buffers)
+                 const ModelPart& part, WeightStore& weights, const AverageBuffers& buffers)
       : backend_(backend),
         stream_(stream),
         mesh_(mesh),
@@ -34,7 +44,7 @@ class WorkersAverage {
   const ShardPlan& plan_;
   ModelPart part_;
   WeightStore& weights_;
-  const EngineBuffers& buffers_;
+  AverageBuffers buffers_;
 };
 
 }  // namespace shoal

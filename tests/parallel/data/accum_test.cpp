@@ -10,7 +10,7 @@ namespace {
 RanksRun windows_of(int accum_steps, const MeshShape& mesh = {}, int zero = 0, int replicate = 1) {
   RanksRun run;
   run.mesh = mesh;
-  run.engine = {.adamw = {.accum_steps = accum_steps},
+  run.engine = {.optimizer = AdamWConfig{.accum_steps = accum_steps},
                 .grad_clip = 0.1,
                 .zero = zero,
                 .replicate = replicate,
@@ -70,8 +70,8 @@ TEST(Accumulation, DecayIsDecoupledOrPartOfTheGradient) {
   const auto outcome = [](bool l2, double decay) {
     auto run = windows_of(4);
     run.steps = 1;
-    run.engine.adamw.l2 = l2;
-    run.engine.adamw.weight_decay = decay;
+    adamw_of(run.engine).l2 = l2;
+    adamw_of(run.engine).weight_decay = decay;
     return train(run);
   };
   EXPECT_TRUE(outcome(true, 0).bytes() == outcome(false, 0).bytes());

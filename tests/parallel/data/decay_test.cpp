@@ -19,7 +19,7 @@ bool decays(Decay decay, std::string_view name, const Shape& shape) {
 
 RanksRun run_of(Decay decay) {
   RanksRun run;
-  run.engine.adamw = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 10};
+  run.engine.optimizer = AdamWConfig{.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 10};
   run.engine.decay = decay;
   run.engine.micro_batches = 2;
   run.steps = kSteps;
@@ -29,7 +29,7 @@ RanksRun run_of(Decay decay) {
 struct HandAdamW {
   double w = 0, m = 0, v = 0;
   void update(const RanksRun& run, double gradient, int number, bool decay) {
-    const auto& adamw = run.engine.adamw;
+    const auto& adamw = adamw_of(run.engine);
     m = adamw.beta1 * m + (1 - adamw.beta1) * gradient;
     v = adamw.beta2 * v + (1 - adamw.beta2) * gradient * gradient;
     const double mean = m / (1 - std::pow(adamw.beta1, number)),

@@ -182,7 +182,7 @@ TEST_P(Offloaded, IsTheSameRun) {
     run.engine.layout_exact = exact;
     expect_the_same_offloaded(run, {.kernels = false, .in = true, .out = false});
     run.engine.compute = DType::bf16;
-    run.engine.adamw.accum_steps = 2;
+    adamw_of(run.engine).accum_steps = 2;
     expect_the_same_offloaded(run, {.kernels = false, .in = false, .out = false});
   }
 }

@@ -34,7 +34,7 @@ std::vector<RanksRun> all_runs() {
   std::vector<RanksRun> runs;
   for (const auto& topology : gossip_topologies()) {
     auto run = gossip_run(topology);
-    run.engine.adamw.accum_steps = 3;
+    adamw_of(run.engine).accum_steps = 3;
     run.engine.gossip->bucket_bytes = runs.size() % 2 ? kTinyBuckets : kSomeBuckets;
     run.engine.gossip->clip_by_bucket = runs.size() % 3 == 1;
     run.engine.compute = runs.size() % 3 == 2 ? DType::bf16 : DType::f32;

@@ -76,7 +76,7 @@ class HandWorker {
     const UnitView gradients = rank_.engine().gradients(unit);
     for (const auto& parameter : gradients.spec->parameters) {
       const auto& [name, decay] = std::tie(parameter.name, parameter.decay);
-      auto step = adamw_step(run_.engine.adamw, run_.lr, number, decay);
+      auto step = adamw_step(adamw_of(run_.engine), run_.lr, number, decay);
       step.grad_scale = &clip;
       const Tensor weights = state_.at(name);
       rank_.backend().adamw(
@@ -164,7 +164,7 @@ class ByHand : public testing::TestWithParam<Topology> {
     auto workers = by_engine(run, incidents);
     SCOPED_TRACE(fmt::format("buckets of {} bytes{}, windows of {}, {}", run.engine.gossip->bucket_bytes,
                              run.engine.gossip->clip_by_bucket ? " that clip" : "",
-                             run.engine.adamw.accum_steps, name_of(run.engine.compute)));
+                             adamw_of(run.engine).accum_steps, name_of(run.engine.compute)));
     for (std::size_t w = 0; w < hand.size(); ++w) {
       // Of buckets' norms the squares are added in another order: n terms that are not negative.
       const auto elements = static_cast<double>(parameters_of(hand[w]).size());
@@ -185,7 +185,7 @@ class ByHand : public testing::TestWithParam<Topology> {
 TEST_P(ByHand, EveryWorkerHasItsBytes) {
   for (const int accum_steps : {1, 3}) {
     auto run = gossip_run(GetParam());
-    run.engine.adamw.accum_steps = accum_steps;
+    adamw_of(run.engine).accum_steps = accum_steps;
     const auto hand = by_hand(run);
     EXPECT_TRUE(parameters_of(hand[0]) != parameters_of(hand[1]));
     for (const double bytes : {kTinyBuckets, kSomeBuckets, kOneBucket}) {
@@ -200,7 +200,7 @@ TEST_P(ByHand, EveryWorkerHasItsBytesWhereBucketsClip) {
   for (const int accum_steps : {1, 3}) {
     for (const double bytes : {kTinyBuckets, kSomeBuckets, kOneBucket}) {
       auto run = gossip_run(GetParam());
-      run.engine.adamw.accum_steps = accum_steps;
+      adamw_of(run.engine).accum_steps = accum_steps;
       run.engine.gossip->bucket_bytes = bytes;
       run.engine.gossip->clip_by_bucket = true;
       expect_same(run, by_hand(run));
@@ -243,7 +243,7 @@ TEST_P(ByHand, EveryWorkerHasItsBytesWhenAllGoOnFromTheAverage) {
     auto run = gossip_run(GetParam());
     run.steps += 3;
     run.engine.compute = clip_by_bucket ? DType::f32 : DType::bf16;
-    run.engine.adamw.accum_steps = 3;
+    adamw_of(run.engine).accum_steps = 3;
     run.engine.gossip->bucket_bytes = kSomeBuckets;
     run.engine.gossip->clip_by_bucket = clip_by_bucket;
     const Incidents incidents{.average = 3};
@@ -342,21 +342,24 @@ TEST(Gossip, TakesTheMemoryThatItSays) {
       run.engine.zero = zero;
       run.engine.compute = n % 2 ? DType::bf16 : DType::f32;
       run.engine.layout_exact = n % 3 == 0;
-      run.engine.adamw.accum_steps = 1 + n++ % 4;
+      adamw_of(run.engine).accum_steps = 1 + n++ % 4;
       Recording recording(run.mesh.ranks(), run.mesh.ranks() - 1);
       Mesh mesh(recording.ranks(), run.mesh);
       DryBackend backend;
-      const auto engine = make_data_engine(backend, mesh, run.model, run.engine_options(mesh.place()));
+      const auto engine =
+          std::make_unique<DataEngine>(backend, mesh, run.model, run.engine_options(mesh.place()));
       const auto memory = engine_memory(run.model, run.engine, run.mesh.data);
       // Empty arenas still take a byte.
       EXPECT_NEAR(static_cast<double>(backend.most_allocated()), static_cast<double>(memory.total()), 5)
           << title_of(topology) << ", ZeRO " << zero;
-      // One copy of the parameters that this rank has, and what the mean is looked at with.
+      // One copy of the parameters that this rank has, and the buffers of the mean.
       auto without = run.engine;
       without.gossip.reset();
       const ShardPlan plan(gpt_units(run.model), zero, 1, 0, run.mesh.data);
-      EXPECT_EQ(memory.exchange - engine_memory(run.model, without, run.mesh.data).exchange,
-                4 * static_cast<std::size_t>(plan.total() / plan.shards() + EngineBuffers::kChunk));
+      Arena more;
+      more.take(DType::f32, {plan.total() / plan.shards()});
+      AverageBuffers::take(more);
+      EXPECT_EQ(memory.exchange - engine_memory(run.model, without, run.mesh.data).exchange, more.used());
     }
   }
 }

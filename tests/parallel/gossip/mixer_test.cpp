@@ -66,11 +66,12 @@ class MixingWorker {
         options_{.gossip = GossipOptions{topology, bucket_bytes}},
         mode_(options_, plan_),
         arenas_(*backend_, measure(), {}),
-        buffers_(EngineBuffers::take(arenas_, plan_, plan_, options_)),
+        copy_(arenas_.exchange.take(DType::f32, {plan.total() / plan.shards()})),
         direct_(*backend_),
-        weights_(*backend_, *self_, plan_, buffers_, mode_, direct_),
+        weights_(*backend_, *self_, plan_, WeightBuffers::take(arenas_, plan_, mode_, DType::f32), mode_,
+                 direct_),
         buckets_(make_buckets(plan_, bucket_bytes)),
-        mixer_(direct_, peers, topology, plan_, buckets_, weights_, buffers_.copy) {}
+        mixer_(direct_, peers, topology, plan_, buckets_, weights_, copy_) {}
 
   Mixer& mixer() { return mixer_; }
   const std::vector<Bucket>& buckets() const { return buckets_; }
@@ -94,7 +95,8 @@ class MixingWorker {
  private:
   EngineMemory measure() const {
     EngineArenas arenas;
-    EngineBuffers::take(arenas, plan_, plan_, options_);
+    arenas.exchange.take(DType::f32, {plan_.total() / plan_.shards()});
+    WeightBuffers::take(arenas, plan_, mode_, DType::f32);
     return arenas.used();
   }
 
@@ -104,7 +106,7 @@ class MixingWorker {
   EngineOptions options_;
   EngineMode mode_;
   EngineArenas arenas_;
-  EngineBuffers buffers_;
+  Tensor copy_;
   StateStream direct_;
   WeightStore weights_;
   std::vector<Bucket> buckets_;

@@ -134,7 +134,7 @@ TEST(Pipeline, MemoryIsWhatWasAnnounced) {
       for (const bool training : {true, false}) {
         auto engine_options = run.engine_options(mesh.place());
         engine_options.training = training;
-        const auto engine = make_data_engine(backend, mesh, run.model, engine_options);
+        const auto engine = std::make_unique<DataEngine>(backend, mesh, run.model, engine_options);
         const auto state = backend.taken;
         EXPECT_EQ(state, engine_memory(run.model, engine_options, run.mesh.data).total());
         for (const auto recompute : {Recompute::none, Recompute::light, Recompute::block}) {
@@ -189,7 +189,8 @@ void fail_in_a_step(const RanksRun& run, int failing, int calls) {
   run_threads({.ranks = run.mesh.ranks(), .deadline_seconds = 60}, [&](World& world) {
     Mesh mesh(world.ranks, run.mesh);
     const auto backend = make_cpu_backend(1);
-    const auto engine = make_data_engine(*backend, mesh, run.model, run.engine_options(mesh.place()));
+    const auto engine =
+        std::make_unique<DataEngine>(*backend, mesh, run.model, run.engine_options(mesh.place()));
     FailingStore store(*engine, world.ranks.rank() == failing ? calls : -1);
     Pipeline pipeline(*backend, store, mesh, run.model, run.pipeline_options(mesh.place()));
     engine->initialize(1);

@@ -1,0 +1,50 @@
+// Optimizers: the tensors that one keeps beside each parameter, and its update of a shard. The engine
+// (parallel/data/data_engine.h) cuts parameters into shards, iterates over them, and knows no optimizer.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "ops/kernels.h"
+#include "optim/adamw.h"
+
+namespace shoal {
+
+// The settings of an optimizer, one type for each.
+using OptimizerOptions = std::variant<AdamWConfig>;
+
+// Equal ranges of a rank's shards; all f32 [n] but `compute`.
+struct OptimizerShard {
+  Tensor weights;
+  Tensor compute;                 // the bf16 copy of the weights for products; empty where there is none
+  std::span<const Tensor> state;  // in the order of state_names()
+  Tensor gradient;
+  const float* gradient_scale = nullptr;  // one float in the backend's memory; NaN: nothing changes
+  bool decayed = true;                    // whether weight decay applies to these parameters
+};
+
+class Optimizer {
+ public:
+  virtual ~Optimizer() = default;
+
+  // The tensors kept beside each parameter, of its shape, f32, zero at first. Checkpoints have the tensor "m"
+  // of a parameter as "optimizer.m.PARAMETER".
+  virtual std::vector<std::string_view> state_names() const = 0;
+  // Floats of memory for the scalars that change from step to step.
+  virtual std::int64_t scalar_count() const = 0;
+
+  // Sets the scalars of update `number`, counted from 1. `scalars` f32 [scalar_count()], in the backend's
+  // memory.
+  virtual void begin_step(Backend& backend, const Tensor& scalars, double lr, std::int64_t number) = 0;
+  // Updates a shard with them.
+  virtual void update(Backend& backend, const OptimizerShard& shard) = 0;
+};
+
+std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& options);
+// One overload for each type of settings, in a file of the optimizer's own.
+std::unique_ptr<Optimizer> make_optimizer(const AdamWConfig& config);
+
+}  // namespace shoal

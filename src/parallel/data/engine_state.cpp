@@ -1,0 +1,87 @@
+// The engine's state: its first values, its tensors for checkpoints, and the search for values that are not
+// finite.
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "parallel/data/data_engine.h"
+
+namespace shoal {
+
+void DataEngine::initialize(std::uint64_t seed) {
+  weights_.settle();
+  plan_.for_units([&](int u) {
+    const auto range = plan_.my_shard(u);
+    const Tensor master = weights_.master(u);
+    stream_.zero(master);
+    plan_.for_boxes(
+        u, range, [&](const ParameterSpec& parameter, const Box& box, std::int64_t first, ElementRange here) {
+          stream_.each({StateStream::out(part_of(master, here.begin - range.begin, here.count()))},
+                       [&](auto parts, std::int64_t at) {
+                         shoal::initialize(backend_, parameter, box, parts[0], first + at, seed);
+                       });
+        });
+    if (options_.training) {
+      for (const auto& state : buffers_.optimizer.state) stream_.zero(shard_of(state, u));
+    }
+    arenas_.done_with(master);
+  });
+  if (mixer_) mixer_->set_equal();
+  weights_replaced();
+}
+
+bool DataEngine::is_finite(const Tensor& x) {
+  backend_.zero(buffers_.squares);
+  stream_.sum_squares(buffers_.squares, x);
+  double squares = 0;
+  backend_.copy_to_host(&squares, buffers_.squares);
+  return std::isfinite(squares);
+}
+
+std::string DataEngine::first_bad_tensor() {
+  std::string found;
+  for (const bool gradient : {false, true}) {
+    plan_.for_units([&](int u) {
+      const auto range = plan_.my_shard(u);
+      const Tensor shard = gradient ? reducer_->reduced(u) : weights_.master(u);
+      plan_.for_boxes(
+          u, range, [&](const ParameterSpec& parameter, const Box&, std::int64_t, ElementRange here) {
+            if (!found.empty() || is_finite(part_of(shard, here.begin - range.begin, here.count()))) return;
+            found = (gradient ? "the gradient of " : "") + parameter.name;
+          });
+    });
+  }
+  return found;
+}
+
+std::vector<StateTensor> DataEngine::state(bool optimizer, Share share) {
+  stream_.settle();
+  std::vector<StateTensor> tensors;
+  const auto add = [&](const std::string& prefix, auto&& shard) {
+    plan_.for_units([&](int u) {
+      const auto held = plan_.my_shard(u);
+      const auto range = share == Share::held ? held : plan_.my_piece(u);
+      plan_.for_boxes(
+          u, range,
+          [&](const ParameterSpec& parameter, const Box& box, std::int64_t first, ElementRange here) {
+            if (share == Share::to_save && !owns(options_.part, u, parameter)) return;
+            tensors.push_back({.name = prefix + parameter.name,
+                               .shape = parameter.shape,
+                               .box = box,
+                               .first = first,
+                               .data = part_of(shard(u), here.begin - held.begin, here.count())});
+          });
+    });
+  };
+  add("", [&](int u) { return weights_.master(u); });
+  if (optimizer) {
+    const auto names = optimizer_->state_names();
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      add(fmt::format("optimizer.{}.", names[i]),
+          [&](int u) { return shard_of(buffers_.optimizer.state[i], u); });
+    }
+  }
+  return tensors;
+}
+
+}  // namespace shoal
