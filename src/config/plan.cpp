@@ -24,13 +24,13 @@ std::optional<GossipOptions> gossip_options(const Config& config) {
                        .clip_by_bucket = config.gossip.clip == GossipClip::bucket};
 }
 
-AdamWConfig adamw_config(const OptimConfig& optim) {
-  return {.beta1 = optim.betas[0],
-          .beta2 = optim.betas[1],
-          .eps = optim.eps,
-          .weight_decay = optim.weight_decay,
-          .l2 = optim.name == OptimizerKind::accum_adam,
-          .accum_steps = optim.accum_steps};
+OptimizerOptions optimizer_options(const OptimConfig& optim) {
+  return AdamWConfig{.beta1 = optim.betas[0],
+                     .beta2 = optim.betas[1],
+                     .eps = optim.eps,
+                     .weight_decay = optim.weight_decay,
+                     .l2 = optim.name == OptimizerKind::accum_adam,
+                     .accum_steps = optim.accum_steps};
 }
 
 void check_tensor_group(const RunPlan& plan) {
@@ -86,7 +86,7 @@ RunPlan make_plan(const Config& config, const GptConfig& model) {
                .ranges = stage_ranges(parallel, model)};
   const int micro_batches = train.global_batch / train.micro_batch / workers;
   plan.engine = {.compute = train.dtype,
-                 .optimizer = adamw_config(config.optim),
+                 .optimizer = optimizer_options(config.optim),
                  .decay = config.optim.decay,
                  .grad_clip = train.grad_clip,
                  .zero = parallel.zero,
