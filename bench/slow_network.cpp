@@ -32,7 +32,7 @@
 #include "parallel/gossip/topology_schemes.h"
 #include "parallel/pipeline/pipeline.h"
 #include "planner/distribution.h"
-#include "train/step_news.h"
+#include "train/worker_sums.h"
 
 namespace shoal {
 namespace {
@@ -143,7 +143,7 @@ class Run {
               .targets = memory_.take(DType::i32, {kBatch.batch, kBatch.positions}),
               .address = {}};
     loss_ = memory_.take(DType::f64, {1});
-    if (gossip_) news_.emplace(world_, topology(scheme));
+    if (gossip_) worker_sums_.emplace(world_, topology(scheme));
     engine_->initialize(1);
   }
 
@@ -151,7 +151,7 @@ class Run {
   std::vector<double> run() {
     step(0, 0);
     const double flops = backend_.flops();  // of a step
-    hear_news(true);
+    read_sums(true);
     world_.barrier();
     const Stopwatch watch;
     std::vector<double> ends;
@@ -161,7 +161,7 @@ class Run {
       step(i + 1, compute / flops);
       ends.push_back(watch.seconds() * 1e3);
     }
-    hear_news(true);
+    read_sums(true);
     return ends;
   }
   double computing_ms() const { return (backend_.slept() - slept_before_) * 1e3; }
@@ -190,8 +190,8 @@ class Run {
     if (!gossip_) share_losses(step);
     engine_->update();
     if (!gossip_) return;
-    news_->post({.grad_norm = norm});
-    hear_news(false);
+    worker_sums_->post({.grad_norm = norm});
+    read_sums(false);
   }
 
   // Those of all micro-batches, and whether any rank got a signal.
@@ -200,8 +200,8 @@ class Run {
     world_.set_purpose(fmt::format("step {}, losses", step + 1));
     world_.all_reduce({losses.data(), DType::f64, {std::ssize(losses)}}).wait();
   }
-  void hear_news(bool all) {
-    while (news_ && news_->next(all)) {
+  void read_sums(bool all) {
+    while (worker_sums_ && worker_sums_->next(all)) {
     }
   }
 
@@ -215,7 +215,7 @@ class Run {
   Arena memory_;
   TokenBatch batch_;
   Tensor loss_;
-  std::optional<StepNews> news_;
+  std::optional<WorkerSums> worker_sums_;
   PhiloxKey key_ = philox_key(1, PhiloxStream::simulation);
   double slept_before_ = 0;
 };

@@ -14,7 +14,7 @@
 namespace shoal {
 namespace {
 
-// What a rank tells the others.
+// The facts of a rank that the others need.
 struct Facts {
   std::uint64_t gpu = 0;   // a hash of host and place; 0 where there is none
   std::uint64_t nccl = 0;  // of the version; 0 where there is none

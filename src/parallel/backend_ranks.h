@@ -10,7 +10,8 @@
 
 namespace shoal {
 
-// Of GPUs' memory: over NCCL where it can be had, over NCCL or not at all, or always through the host's.
+// The path of GPUs' memory between ranks: over NCCL where it is available, over NCCL or an error, or always
+// through the host's memory.
 enum class GpuExchange : std::uint8_t { automatic, nccl, host };
 
 struct BackendRanks {

@@ -42,13 +42,13 @@ class Mesh {
 
   Communicator& world() { return world_; }
   Communicator& worker() { return *worker_; }  // all ranks of this one's worker
-  Communicator& peers() { return *peers_; }    // those that have the same place in every worker
+  Communicator& peers() { return *peers_; }    // the ranks at the same coordinates of every worker
   Communicator& data() { return *data_; }
   Communicator& tensor() { return *tensor_; }
   // The stages, twice: activations and gradients go their ways at the same time, each in its own order.
   Communicator& activations() { return *activations_; }
   Communicator& gradients() { return *gradients_; }
-  // Those that hold one model together: all of one worker and data coordinate.
+  // The ranks that hold one model together: all with the same worker and data coordinate.
   Communicator& model() { return *model_; }
   // The first and the last stage, which share the embedding's matrix; a stage between them is alone.
   Communicator& ends() { return *ends_; }

@@ -7,8 +7,8 @@
 
 #include "ops/dry/dry_backend.h"
 #include "parallel/data/data_engine.h"
-#include "train/step_news.h"
 #include "train/training_step.h"
+#include "train/worker_sums.h"
 
 namespace shoal {
 namespace {
@@ -25,7 +25,7 @@ class DryRank {
         step_(backend_, *engine_, model_, mesh_, several_workers() ? mesh_.worker() : recording_.ranks(),
               {.with_signals = !several_workers()}) {
     engine_->initialize(0);
-    if (several_workers()) news_.emplace(recording_.ranks(), *plan.topology());
+    if (several_workers()) worker_sums_.emplace(recording_.ranks(), *plan.topology());
   }
 
   // What a step sends depends on what the one before has left in place, so the first one does not count.
@@ -56,9 +56,9 @@ class DryRank {
 
   void step(std::int64_t step) {
     step_.ask(step, {1e-3, step + 1});
-    if (!news_) return;
-    news_->post({});
-    news_->next(false);
+    if (!worker_sums_) return;
+    worker_sums_->post({});
+    worker_sums_->next(false);
   }
 
   const RunPlan& plan_;
@@ -68,7 +68,7 @@ class DryRank {
   std::unique_ptr<DataEngine> engine_;
   Pipeline model_;
   TrainingStep step_;
-  std::optional<StepNews> news_;
+  std::optional<WorkerSums> worker_sums_;
 };
 
 bool alike(const DryRun::Rank& a, const DryRun::Rank& b) {

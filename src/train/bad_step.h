@@ -1,4 +1,4 @@
-// A step whose loss or gradient is no good, as it is told to the user.
+// A step whose loss or gradient is not finite, or whose loss is a spike, in words for the user.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace shoal {
 
 struct BadStep {
   std::int64_t step = 0;           // counted from 1
-  int worker = 0, workers = 1;     // whose it is, of how many
+  int worker = 0, workers = 1;     // the worker that made it, and their number
   std::string why;                 // "the loss is not finite"
   std::span<const double> losses;  // summed losses of the worker's micro-batches
   std::string tensor;              // the first that is not finite, or ""
@@ -22,7 +22,7 @@ struct BadStep {
   std::string describe(const Config& config) const;
 };
 
-// Of a tensor as DataEngine::first_bad_tensor names it.
+// Whether a tensor that DataEngine::first_bad_tensor named is a gradient.
 bool is_gradient(const std::string& tensor);
 
 }  // namespace shoal

@@ -31,7 +31,7 @@ Evaluator::Evaluator(Backend& backend, Pipeline& model, Mesh& mesh, std::uint64_
   host_predictions_.resize(rows);
 }
 
-// Of the host's batch; predictions go to the host.
+// Evaluates the host's batch; the predictions are copied to the host.
 double Evaluator::run_batch() {
   backend_.copy_from_host(tokens_, host_tokens_.data());
   backend_.copy_from_host(targets_, host_targets_.data());

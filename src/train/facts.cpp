@@ -10,8 +10,8 @@
 namespace shoal {
 namespace {
 
-// Of windows spread from the file's first token to its last: another file of the same size is told apart
-// without reading all of it.
+// The checksum of windows spread from the file's first token to its last. It tells files of one size apart
+// without reading all of them.
 std::uint64_t sample_checksum(const TokenFile& file) {
   constexpr std::int64_t kWindow = 1024, kWindows = 64;
   const std::int64_t window = std::min(kWindow, file.size()), last = file.size() - window;

@@ -140,7 +140,8 @@ void read_state(DataEngine& engine, Backend& backend, SliceSource& from, bool op
   }
 }
 
-// As a run's data.dir reads here: the folder that it named when the run was started, where that still exists.
+// The path from here to a run's data: the folder that data.dir named when the run was started, if it still
+// exists.
 static std::string data_dir_here(const CheckpointReader& checkpoint, const std::string& dir) {
   const std::filesystem::path then = checkpoint.info().state.value("data_dir", "");
   std::error_code missing;

@@ -21,7 +21,8 @@
 
 namespace shoal {
 
-// Everything of a run that is not in its tensors. Randomness is addressed, so the step says where it stands.
+// The state of a run beside its tensors. Randomness is addressed, so there is no generator state but the
+// step.
 struct TrainState {
   std::int64_t step = 0;    // updates done
   std::int64_t tokens = 0;  // trained on
@@ -29,12 +30,12 @@ struct TrainState {
   double train_seconds = 0;         // spent in steps, over all its processes
   std::vector<double> loss_window;  // of the spike detector
   std::int64_t skipped_steps = 0;
-  bool evaluation_left = false;  // of this step: the run was stopped in it
+  bool evaluation_left = false;  // the run was stopped in the evaluation of this step
 };
 
 nlohmann::json model_to_json(const GptConfig& model);
 
-// What a checkpoint says beside its tensors; `tokenizer` is Tokenizer::to_json as text.
+// The facts that a checkpoint holds beside its tensors; `tokenizer` is Tokenizer::to_json as text.
 CheckpointInfo make_checkpoint_info(const Config& config, const GptConfig& model, const TrainState& state,
                                     const std::string& tokenizer);
 // Throws UserError naming the checkpoint when it is not one of a run.
@@ -73,7 +74,8 @@ Config load_model_config(const std::filesystem::path& where, std::span<const std
 void warn_of_other_tokenizer(const Dataset& data, std::int64_t model_vocab_size,
                              const Tokenizer* model_tokenizer);
 
-// As find_checkpoint(where); what rank 0 finds is taken by all, also when a run goes on saving.
+// find_checkpoint(where) on rank 0, for all ranks: a run that is still saving cannot give them different
+// ones.
 std::filesystem::path find_checkpoint(const std::filesystem::path& where, Communicator& ranks);
 
 // The model of a checkpoint, or of Hugging Face's files, on the ranks of `group`, as config.parallel spreads

@@ -14,7 +14,7 @@ class SpikeDetector {
   SpikeDetector(double zscore, int window, std::vector<double> losses = {})
       : limit_(zscore), window_(static_cast<std::size_t>(window)), losses_(std::move(losses)) {}
 
-  // Of a loss against the window; 0 until the window is full.
+  // The z-score of a loss against the window; 0 until the window is full.
   double zscore(double loss) const {
     if (!active() || losses_.size() < window_) return 0;
     double mean = 0, square = 0;

@@ -43,7 +43,7 @@ std::string unsaved_name(std::string name) {
   return "unsaved-" + name;
 }
 
-// Of an attempt that was killed before its first checkpoint.
+// Renames the measurements of an attempt that was killed before its first checkpoint.
 void put_measurements_aside(const fs::path& run) {
   std::vector<fs::path> files;
   for (const auto& entry : fs::directory_iterator(run)) {

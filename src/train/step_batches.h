@@ -1,5 +1,4 @@
-// What a step's micro-batches are on the backend, and what comes out of them there: tokens and targets,
-// losses.
+// A step's micro-batches in the backend's memory: tokens, targets, and the losses that come out.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +15,7 @@ namespace shoal {
 
 class StepBatches {
  public:
-  // Micro-batches are dealt to `ranks`: pass p here is number p * ranks + first.
+  // Micro-batches are assigned to `ranks` round-robin: pass p here is number p * ranks + first.
   StepBatches(Backend& backend, const BatchShape& shape, int passes, int ranks = 1, int first = 0)
       : backend_(backend),
         ranks_(ranks),

@@ -17,16 +17,17 @@
 #include "train/bad_step.h"
 #include "train/calendar.h"
 #include "train/disk_space.h"
+#include "train/prepare_run.h"
 #include "train/run_saver.h"
 #include "train/runtime.h"
-#include "train/setup.h"
 #include "train/spike.h"
 #include "train/start.h"
-#include "train/step_news.h"
+#include "train/summary.h"
 #include "train/time_estimate.h"
 #include "train/training_step.h"
 #include "train/validation.h"
 #include "train/worker_state.h"
+#include "train/worker_sums.h"
 
 namespace shoal {
 
@@ -35,7 +36,7 @@ struct Trainer::Run {
   World& world;
   Tracer* tracer;    // or null
   Config config;     // resolved for the ranks and the data
-  Config described;  // as checkpoints hold it
+  Config described;  // the config that checkpoints hold
   Dataset data;
   RunPlan plan;
   Runtime runtime;
@@ -50,7 +51,7 @@ struct Trainer::Run {
   std::unique_ptr<RunSaver> saver = {};
   std::optional<TrainingStep> training_step = {};
   std::optional<Validation> validation = {};
-  std::optional<StepNews> news = {};  // where there are several workers
+  std::optional<WorkerSums> worker_sums = {};  // where there are several workers
 
   double peak_flops = 0;  // of all ranks; 0: unknown
   TimeEstimate estimate = {};
@@ -94,8 +95,8 @@ struct Trainer::Run {
   std::optional<StepRecord> log_record(const Outcome& outcome);
   double share_of_peak(double flops);
   void tell(const StepRecord& record) { reporter.step(record, seconds_left(record.ms_per_step / 1e3)); }
-  void post_news(const Outcome& outcome, const std::optional<StepRecord>& record);
-  void hear_news(bool all);
+  void post_sums(const Outcome& outcome, const std::optional<StepRecord>& record);
+  void read_sums(bool all);
   bool evaluate();
   void evaluate_at_start();
   void save(bool best) {
@@ -171,7 +172,7 @@ void Trainer::Run::start(const Config& given) {
   if (training_step->captures())
     log::info("the second step is captured as a graph, which later steps replay");
   validation.emplace(config, plan, data, runtime, reporter, stop);
-  if (workers > 1) news.emplace(ranks(), *plan.topology());
+  if (workers > 1) worker_sums.emplace(ranks(), *plan.topology());
 
   if (from) {
     load(*from);
@@ -210,7 +211,7 @@ Trainer::Run::Outcome Trainer::Run::step(BatchLoader& loader) {
   const trace::Span span("step", fmt::format("step {}", state.step + 1));
   const double lr = schedule.at(state.step);
   auto found = training_step->run(state.step, {lr, state.step + 1 - state.skipped_steps}, loader);
-  if (!news) stop.hear(found.signals);
+  if (!worker_sums) stop.hear(found.signals);
   auto& losses = found.losses;
   losses.resize(static_cast<std::size_t>(plan.micro_batches()));
   Outcome outcome{.lr = lr, .grad_norm = found.grad_norm};
@@ -240,7 +241,7 @@ Trainer::Run::Outcome Trainer::Run::give_up(Outcome outcome, const std::vector<d
   const auto message = bad.describe(config);
   reporter.clear();
   if (config.train.on_bad_step == OnBadStep::stop || bad.bad_parameters()) {
-    if (!news) saver->store().settle();  // other workers are not here
+    if (!worker_sums) saver->store().settle();  // other workers are not here
     const auto latest = saver->store().latest();
     const auto saved = broadcast_text(mesh().worker(), latest ? latest->string() : "");
     fail("{}. {}, with a lower optim.lr{}", message,
@@ -307,31 +308,31 @@ double Trainer::Run::share_of_peak(double flops) {
   return peak_flops > 0 ? flops / peak_flops : 0;
 }
 
-void Trainer::Run::post_news(const Outcome& outcome, const std::optional<StepRecord>& record) {
+void Trainer::Run::post_sums(const Outcome& outcome, const std::optional<StepRecord>& record) {
   const bool tells = mesh().worker().rank() == 0;
   const bool first_worker = mesh().place().worker == 0;  // which has logged a skipped step itself
-  news->post({.loss = tells ? outcome.loss : 0,
-              .grad_norm = tells ? outcome.grad_norm : 0,
-              .skipped = tells && outcome.skipped && !first_worker ? 1.0 : 0.0,
-              .step = state.step,
-              .record = record});
+  worker_sums->post({.loss = tells ? outcome.loss : 0,
+                     .grad_norm = tells ? outcome.grad_norm : 0,
+                     .skipped = tells && outcome.skipped && !first_worker ? 1.0 : 0.0,
+                     .step = state.step,
+                     .record = record});
 }
 
-// Reads news of steps that other workers may not have made yet when this one did.
-void Trainer::Run::hear_news(bool all) {
-  while (const auto heard = news->next(all)) {
-    stop.hear(heard->signals);
-    result.train_loss = heard->loss;
-    if (heard->skipped > 0) {
+// Reads the sums of steps that other workers may not have made yet when this one did.
+void Trainer::Run::read_sums(bool all) {
+  while (const auto sums = worker_sums->next(all)) {
+    stop.hear(sums->signals);
+    result.train_loss = sums->loss;
+    if (sums->skipped > 0) {
       reporter.clear();
-      log::warn("step {}: skipped by {:.0f} of the workers beside the first", heard->step, heard->skipped);
+      log::warn("step {}: skipped by {:.0f} of the workers beside the first", sums->step, sums->skipped);
     }
-    if (heard->record) tell(*heard->record);
+    if (sums->record) tell(*sums->record);
   }
 }
 
 bool Trainer::Run::evaluate() {
-  if (news) hear_news(true);
+  if (worker_sums) read_sums(true);
   since_evaluation.total_seconds = state.train_seconds;
   const bool best = validation->run(state, since_evaluation);
   if (!state.evaluation_left) since_evaluation = {};
@@ -358,9 +359,9 @@ void Trainer::Run::train(BatchLoader& loader) {
     count(outcome, seconds);
     const double left = seconds_left(group_seconds / static_cast<double>(group_steps));
     const auto record = log_record(outcome);
-    if (news) {
-      post_news(outcome, record);
-      hear_news(false);
+    if (worker_sums) {
+      post_sums(outcome, record);
+      read_sums(false);
     } else if (record) {
       tell(*record);
     }
@@ -373,7 +374,7 @@ void Trainer::Run::train(BatchLoader& loader) {
       save(false);
     }
   }
-  if (news) hear_news(true);
+  if (worker_sums) read_sums(true);
 }
 
 // Saves the state, and says how the run ended.

@@ -15,7 +15,7 @@ class TrainingStep {
  public:
   struct Options {
     std::uint64_t seed = 0;
-    std::int64_t tokens = 1;   // of a step, that the loss is the mean over
+    std::int64_t tokens = 1;   // of a step; the loss is their mean
     bool with_signals = true;  // this rank's signals are added up with the losses
     bool updates = true;       // else that is the caller's: whether there is an update depends on the losses
     bool capture = false;      // as a graph, where the backend can
@@ -46,7 +46,7 @@ class TrainingStep {
   Pipeline& model_;
   Communicator& group_;
   Options options_;
-  bool tells_loss_;  // of the ranks that know a loss, one does
+  bool tells_loss_;  // exactly one of the ranks that know a loss does
   StepBatches batches_;
   GraphReplay replay_;
 };

@@ -21,7 +21,8 @@ class Validation {
   // ranks leave the evaluation, which state.evaluation_left keeps for the run that is resumed. Returns
   // whether the val loss is the lowest until now; it is in state.best_val_loss then.
   bool run(TrainState& state, const TrainTime& time);
-  double val_loss() const { return val_loss_; }  // of the last one; infinite before
+  // The val loss of the last evaluation; infinite before the first.
+  double val_loss() const { return val_loss_; }
 
   // After the last step, where the data has a test split.
   void test(std::int64_t step);

@@ -10,7 +10,7 @@
 
 namespace shoal {
 
-// What this rank writes: with several workers, under the names of its own.
+// The slices that this rank writes; with several workers, under its worker's names.
 std::vector<SliceView> worker_slices(DataEngine& engine, const MeshShape& shape, const MeshPlace& place);
 
 // Collective over the mesh: adds to `info`, on rank 0, what its state is for each worker. Nothing is added

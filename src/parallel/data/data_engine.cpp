@@ -178,8 +178,8 @@ void DataEngine::skip_update() {
   for (const auto& bucket : buckets_) apply(bucket, false);
 }
 
-// Where a unit closes a bucket. A gradient that is not finite leaves the parameters alone, and shows in the
-// norm.
+// Updates the bucket that ends with this unit. A gradient that is not finite changes no parameter, and shows
+// in the norm.
 void DataEngine::update_in_backward(int unit) {
   const auto bucket = std::ranges::find(buckets_, unit, &Bucket::first);
   if (bucket == buckets_.end()) return;

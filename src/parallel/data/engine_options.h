@@ -12,14 +12,14 @@
 
 namespace shoal {
 
-// Decentralised training (gossip): a worker takes its gradient where its model is, and applies it to the mean
-// of its group's models, which have been under way since each one's last update. "From promise to practice:
+// Decentralised training (gossip): a worker computes its gradient at its own model, and applies it to the
+// mean of its group's models, which have travelled since each one's last update. "From promise to practice:
 // realizing high-performance decentralized training" (Wang et al. 2024).
 struct GossipOptions {
   Topology topology;  // of mesh.peers()
   double bucket_bytes = 25 << 20;
-  // A bucket's update is in the backward pass, behind the last of its gradients, and clipped by its own norm.
-  // For workers of one rank, and sums of no fixed order.
+  // Updates each bucket in the backward pass, after the last of its gradients, clipped by its own norm. For
+  // workers of one rank, without sums of a fixed order.
   bool clip_by_bucket = false;
   bool operator==(const GossipOptions&) const = default;
 };
@@ -42,13 +42,13 @@ struct EngineOptions {
   // every number of ranks, stage and communicator gives the same bits.
   bool layout_exact = false;
   int micro_batches = 1;       // of the global batch, over all ranks; with gossip, over those of a worker
-  DType reduced = DType::f32;  // what gradients travel in between ranks; sums are float32 always
+  DType reduced = DType::f32;  // the type in which gradients travel between ranks; sums are float32 always
 
-  // Where given, a file of this rank's in that folder holds the master weights, the moments and, where they
-  // are sharded, the gradients, mapped into memory.
+  // The folder of a mapped file that holds the master weights, the moments and, where they are sharded, the
+  // gradients; empty: they are in memory.
   std::filesystem::path offload = {};
-  // The backend has memory of its own, and all that rests in the host's: in that file, or pinned where there
-  // is none. With zero = 3 that is also this rank's part of the parameters for the products.
+  // The backend has memory of its own, and this state rests in the host's: in that file, or else pinned. With
+  // zero = 3 this rank's part of the parameters for the products does, too.
   bool on_host = false;
   std::int64_t streamed = std::int64_t{4}
                           << 20;  // elements of a piece that goes through the backend's memory
@@ -61,7 +61,7 @@ struct EngineOptions {
 // Bytes that the engine takes on one rank.
 struct EngineMemory {
   std::size_t weights = 0;       // float32 master weights, this rank's part
-  std::size_t compute_copy = 0;  // of the type of the products where that is another, or gathered
+  std::size_t compute_copy = 0;  // parameters for the products, where they are not the master weights
   std::size_t gradients = 0;
   std::size_t optimizer = 0;
   std::size_t exchange = 0;   // buffers of reductions and of gossip, partial sums of the layout-exact tree

@@ -13,7 +13,8 @@ NormBuffers NormBuffers::take(Arena& arena, const ShardPlan& plan, int tensor_ra
           .unit_squares = arena.take(DType::f64, {plan.unit_count(), tensor_ranks})};
 }
 
-// Of this rank's piece of a unit, block by block; what tensor ranks have in common counts on the first.
+// Adds the squares of this rank's piece of a unit, block by block. Gradients that all tensor ranks hold count
+// on the first.
 void GradientNorm::add_squares(const Tensor& totals, const Tensor& reduced, int unit) {
   const auto piece = plan_.my_piece(unit);
   const Tensor x = part_of(reduced, plan_.replica() * piece.count(), piece.count());
@@ -63,7 +64,7 @@ void GradientNorm::measure(GradientReducer& reducer, std::int64_t step) {
   if (pieces_.size() > 1) pieces_.all_gather(buffers_.all_block_squares, buffers_.block_squares).wait();
   backend_.zero(buffers_.unit_squares);
   add_units(first);
-  // Of the model's ranks, however many stages there are.
+  // The sum over the ranks of the model.
   mesh_.model().set_purpose(purpose);
   mesh_.model().all_reduce(buffers_.unit_squares).wait();
   backend_.zero(buffers_.squares);

@@ -59,11 +59,11 @@ class GradientReducer {
   virtual Tensor reduced(int unit) = 0;
 
  protected:
-  // Starts what is to be done with the unit's gradient after this pass.
+  // Starts the reduction of the unit's gradient after this pass.
   virtual Request start(int unit) = 0;
-  // That has been done.
+  // Uses the result of a finished reduction.
   virtual void done(int unit, bool last_pass) = 0;
-  virtual void forget() {}  // a step begins
+  virtual void forget() {}  // drops the sums, when a step begins
 
   Communicator& group(std::unique_ptr<Communicator>& group, int unit);  // with the unit as its purpose
   Tensor shard_of(const Tensor& whole, int unit) const;
@@ -79,16 +79,17 @@ class GradientReducer {
     Request request;
   };
   void complete(int unit);
-  const UnitBuffers& exchange() const;  // whose slots leaves take on their way
+  const UnitBuffers& exchange() const;  // the buffers of gradients under way
 
   std::vector<Unit> units_;
   std::vector<int> in_slot_, in_exchange_;  // the unit whose gradient a buffer holds, -1 for none
   std::int64_t step_ = 0;
 };
 
-// Sums of the communicator's order: over passes first where gradients are whole.
+// Adds in the order of the communicator; first over passes, where gradients are whole.
 std::unique_ptr<GradientReducer> make_direct_reducer(const ReducerContext& context);
-// Leaves are sent to the owner of each piece, which adds them as a tree (gradient_tree.h).
+// Sends the gradients of every micro-batch to the owner of each piece, which adds them as a tree
+// (gradient_tree.h).
 std::unique_ptr<GradientReducer> make_ordered_reducer(const ReducerContext& context);
 
 }  // namespace shoal

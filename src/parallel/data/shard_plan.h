@@ -48,7 +48,7 @@ class ShardPlan {
   std::int64_t shard_size(int unit) const { return padded(unit) / shards(); }
   std::int64_t piece_size(int unit) const { return padded(unit) / ranks_; }
   std::int64_t total() const { return firsts_.back(); }
-  // Where a unit begins when the padded buffers of all units stand end to end.
+  // The begin of a unit when the padded buffers of all units are laid end to end.
   std::int64_t first(int unit) const { return firsts_[static_cast<std::size_t>(unit)]; }
 
   // This rank's part of a unit's padded buffer.

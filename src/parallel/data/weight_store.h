@@ -52,7 +52,7 @@ class WeightStore {
   Tensor shard_for_products(int unit) const;
 
   struct Slot {
-    int unit = -1;  // whose parameters are there, or coming
+    int unit = -1;  // the unit whose parameters are there or on their way
     bool used = false;
     Request coming;
     std::unique_ptr<Backend::Event> brought;  // the copy of this rank's shard from the host is complete

@@ -1,6 +1,5 @@
-// The exchanges of gossip: every bucket of a worker's parameters travels from its update until the next one,
-// in which the worker goes on from the mean of its group. Beside the parameters there is one copy of them,
-// which becomes the sum over the group.
+// The exchanges of gossip. A bucket of a worker's parameters travels from its update until the next one,
+// which starts from the mean of the group. One copy of the parameters becomes the sum over the group.
 #pragma once
 
 #include <memory>

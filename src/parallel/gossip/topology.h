@@ -24,7 +24,7 @@ struct Topology {
   bool operator==(const Topology&) const = default;
 };
 
-// What averaging alone does, without updates.
+// Properties of averaging alone, without updates.
 struct TopologyFacts {
   bool symmetric = false, doubly_stochastic = false;  // of every round's matrix W
   // The rest is told only where both hold.

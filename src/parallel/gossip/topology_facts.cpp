@@ -1,4 +1,4 @@
-// What can be said of a topology without building its matrices: every round is applied to vectors.
+// The facts of a topology, without building its matrices: every round is applied to vectors.
 #include <algorithm>
 #include <cmath>
 #include <numbers>

@@ -1,5 +1,5 @@
-// The mean of all workers' models, for evaluation: it takes the place of each worker's own, which meanwhile
-// rests where gradients are during a step.
+// The mean of all workers' models, for evaluation. It takes the place of each worker's own model, which is
+// kept in the memory of gradients meanwhile.
 #pragma once
 
 #include "parallel/data/gradient_reducer.h"

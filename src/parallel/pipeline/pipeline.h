@@ -19,7 +19,7 @@ struct PipelineOptions {
   LogitsPlan logits = {};
   Recompute recompute = Recompute::none;
   bool backward = true;  // false: evaluation only
-  ModelPart part = {};   // of this rank: its place in the tensor group, its chunks
+  ModelPart part = {};   // of this rank: its number in the tensor group, its chunks
   ScheduleKind schedule = ScheduleKind::one_f_one_b;
   int stages = 1;
   int micro_batches = 1;  // of a step on a data rank
@@ -46,7 +46,7 @@ class Pipeline {
 
   const PipelineOptions& options() const { return options_; }
 
-  // What the constructor would take on a rank of that stage.
+  // The memory that the constructor would take on a rank of that stage.
   static Gpt::Memory memory(const GptConfig& config, const PipelineOptions& options, int stage);
 
  private:
@@ -59,7 +59,7 @@ class Pipeline {
   void follow(const Action& action, const Step& step);
   void forward(Chunk& chunk, int micro_batch, const Step& step);
   void backward(Chunk& chunk, int micro_batch, const Step& step);
-  // Of the output of a chunk: which of the outgoing streams it has.
+  // The number of the outgoing stream of a chunk's output.
   int output_key(int chunk, int micro_batch) const { return chunk * options_.micro_batches + micro_batch; }
   int next_stage() const { return (mesh_.place().pipeline + 1) % options_.stages; }
   int previous_stage() const { return (mesh_.place().pipeline + options_.stages - 1) % options_.stages; }

@@ -54,8 +54,8 @@ struct Schedule {
 // UserError for a shape that the kind has no meaning for (chunks > 1 but for interleaved, or in one stage).
 Schedule make_schedule(ScheduleKind kind, const PipelineShape& shape);
 
-// What memory a rank needs: for each of its chunks the most of them at a time. An input is there from its
-// receive (or, in the first range, its forward) until its backward is done; a set of activations from its
+// The buffers that a rank needs: for each of its chunks the most of them at a time. An input is there from
+// its receive (or, in the first range, its forward) until its backward is done; a set of activations from its
 // forward on; a gradient buffer from its receive (in the last range, its backward) until its send (in the
 // first range, its backward). There is at most one input more than there are activations.
 struct PipelineBuffers {

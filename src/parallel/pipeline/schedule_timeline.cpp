@@ -1,4 +1,4 @@
-// What follows from a schedule: when everything happens, and what it needs of memory.
+// The timeline of a schedule, and the memory that it needs.
 #include <algorithm>
 
 #include "core/error.h"

@@ -11,7 +11,7 @@
 namespace shoal {
 namespace {
 
-// What a core of a CPU computes (some 100 GFLOP/s) while it moves a byte (some 10 GB/s).
+// FLOPs that a core of a CPU does (some 100 GFLOP/s) while it moves a byte (some 10 GB/s).
 constexpr double kFlopsPerByte = 10;
 
 constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
@@ -30,9 +30,9 @@ std::vector<std::int64_t> whole_costs(const GptConfig& config) {
 template <typename Add>
 std::vector<UnitRange> best_cut(const std::vector<std::int64_t>& costs, int parts, Add add) {
   const int units = static_cast<int>(costs.size()), blocks = units - 2;
-  std::vector<std::int64_t> before(units + 1, 0);  // what units [0, u) cost
+  std::vector<std::int64_t> before(units + 1, 0);  // cost of units [0, u)
   std::partial_sum(costs.begin(), costs.end(), before.begin() + 1);
-  // Of `part + 1` ranges that end before unit `end`: the smallest total, and where the last one begins.
+  // The smallest total of `part + 1` ranges that end before unit `end`, and the begin of the last of them.
   struct Best {
     std::int64_t total = kNever;
     int begin = 0;
@@ -89,7 +89,7 @@ std::vector<UnitRange> balanced_ranges(const GptConfig& config, int parts) {
   for (const auto& [begin, end] : cut) {
     dearest = std::max(dearest, std::accumulate(costs.begin() + begin, costs.begin() + end, Cost{0}));
   }
-  // Of the many cuts that have this the one that is most even.
+  // The most even of the many cuts with this largest cost.
   return best_cut(costs, parts, [&](Cost total, Cost cost) {
     return total == kNever || cost > dearest ? kNever : total + cost * cost;
   });

@@ -1,4 +1,4 @@
-// Where a pipeline cuts the model: ranges of neighbouring units, balanced by what they cost.
+// The stages of a pipeline: ranges of neighbouring units, balanced by cost.
 #pragma once
 
 #include <span>
@@ -9,7 +9,7 @@
 
 namespace shoal {
 
-// What a micro-batch costs in each unit, forward and backward, in FLOPs per token. The embedding's work is
+// The cost of a micro-batch in each unit, forward and backward, in FLOPs per token. The embedding's work is
 // memory traffic; it is counted as the FLOPs that would take as long.
 std::vector<double> unit_costs(const GptConfig& config);
 

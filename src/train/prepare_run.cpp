@@ -1,4 +1,4 @@
-#include "train/setup.h"
+#include "train/prepare_run.h"
 
 #include <algorithm>
 #include <chrono>
@@ -57,7 +57,7 @@ Dataset open_alone(Config& config) {
     schedule.decay_steps =
         schedule.name == LrShape::wsd ? std::min(steps / 5, steps - warmup) : std::max(steps, warmup + 1);
   }
-  validate(config);  // of epochs, the steps are known only now
+  validate(config);  // the steps of epochs are known only now
   return data;
 }
 
@@ -75,45 +75,6 @@ void require_lock_of(const std::string& holder, const fs::path& run, bool one_ho
   }
 }
 
-// "4 threads of this process: 2 data x 2 tensor ranks, ZeRO stage 3, ..."
-std::string layout_text(const Config& config, const RunPlan& plan, const World& world) {
-  const auto& parallel = config.parallel;
-  auto text = world.where;
-  if (const auto mesh = mesh_text(plan); !mesh.empty()) text += ": " + mesh;
-  const auto& shape = plan.mesh;
-  if (parallel.zero == 0) {
-    text += shape.data > 1 || shape.ranks() == 1 ? ", replicated" : "";
-  } else {
-    text += fmt::format(", ZeRO stage {}", parallel.zero);
-  }
-  if (parallel.replicate > 1) text += fmt::format(", {} replicas", parallel.replicate);
-  if (config.run.deterministic == Determinism::layout) {
-    text += fmt::format(", sums independent of the {}", parallel.tensor > 1 ? "rest of the mesh" : "layout");
-  }
-  return text;
-}
-
-void log_gossip(const Config& config, const Topology& topology) {
-  const int on_node = config.gossip.local_size;
-  log::info("gossip: {}, {} round{}{}, updates {}", topology.name, topology.period(),
-            topology.period() == 1 ? "" : "s",
-            on_node > 1 ? fmt::format(", {} workers on a node", on_node) : "",
-            config.gossip.clip == GossipClip::bucket ? "bucket by bucket in the backward pass"
-                                                     : "at the end of the backward pass");
-}
-
-void log_pipeline(const Config& config, const RunPlan& plan) {
-  const auto& parallel = config.parallel;
-  const auto& options = plan.pipeline;
-  const auto schedule =
-      make_schedule(options.schedule, {parallel.pipeline, parallel.chunks, options.micro_batches});
-  log::info("pipeline: {}, {} micro-batches on a data rank, bubble {:.1f} % of a step",
-            name_of(parallel.schedule), options.micro_batches, 100 * timeline(schedule).bubble);
-  for (int stage = 0; stage < parallel.pipeline; ++stage) {
-    log::info("stage {}: {}", stage, stage_text(plan, stage));
-  }
-}
-
 }  // namespace
 
 std::int64_t windows_of_epoch(const Config& config, const Dataset& data) {
@@ -123,7 +84,7 @@ std::int64_t windows_of_epoch(const Config& config, const Dataset& data) {
 Config agree_on_config(const Config& config, World& world) {
   require_agreement(world.ranks, facts_of(config));
   Config settled = config;
-  int here = world.local_size;  // where hosts differ, the fewest: a topology counts on all of them
+  int here = world.local_size;  // the fewest on any host, which every host has
   world.ranks.all_reduce({&here, DType::i32, {1}}, ReduceOp::min).wait();
   resolve_layout(settled, world.ranks.size(), here);
   return settled;
@@ -173,55 +134,6 @@ LrSchedule lr_schedule(const Config& config) {
           .warmup_start = config.lr_schedule.warmup_start,
           .decay_steps = config.lr_schedule.decay_steps,
           .total_steps = config.train.steps};
-}
-
-void log_summary(const Config& config, const RunPlan& plan, const Dataset& data, const World& world) {
-  const auto& model = plan.model;
-  const auto memory = estimate_memory(plan, RankPlaces::of(world));
-  const bool several = world.ranks.size() > 1, mesh = plan.ranks_of_model() > 1;
-  log::info("model: {} layers, {} heads, width {}, block {}, vocabulary {}: {} parameters", model.n_layer,
-            model.n_head, model.n_embd, model.block_size, model.vocab_size,
-            format_count(static_cast<double>(parameter_count(gpt_units(model)))));
-  log::info("data: {} ({} train and {} val tokens)", config.data.dir, with_commas(data.train().size()),
-            with_commas(data.val().size()));
-  if (!data.description().empty()) log::info("data: {}", data.description());
-  log_followed(config);
-  const std::int64_t tokens = static_cast<std::int64_t>(config.train.global_batch) * model.block_size;
-  log::info("run: {} steps of {} sequences = {} tokens in micro-batches of {}, {}, {} of memory{}",
-            with_commas(config.train.steps), config.train.global_batch, with_commas(tokens),
-            config.train.micro_batch, name_of(config.train.dtype), format_bytes(memory.total()),
-            mesh      ? " on the rank that needs most"
-            : several ? " per rank"
-                      : "");
-  if (several) log::info("ranks: {}", layout_text(config, plan, world));
-  if (const int cores = usable_cores(); RankPlaces::of(world).threads && world.ranks.size() > cores &&
-                                        config.train.backend != BackendKind::cuda) {
-    log::info("{} ranks take turns on {} core{}: more ranks than cores make nothing faster",
-              world.ranks.size(), cores, cores == 1 ? "" : "s");
-  }
-  if (plan.mesh.workers > 1) log_gossip(config, *plan.topology());
-  if (config.parallel.pipeline > 1) log_pipeline(config, plan);
-  if (plan.topology() && plan.mesh.workers == 1) {
-    log::info("parallel.engine = \"gossip\": there is one worker, with nobody to average with");
-  }
-  if (config.parallel.sequence && config.parallel.tensor == 1) {
-    log::info("parallel.sequence: without tensor ranks there is nothing to share");
-  }
-  if (config.train.backend == BackendKind::cuda && config.parallel.offload != Offload::none) {
-    log::info("parallel.offload = \"{}\": {} of state rest {}, {} of memory are taken on the GPU",
-              name_of_choice(config, "parallel.offload"),
-              format_bytes(memory.on_disk > 0 ? memory.on_disk : memory.on_host),
-              memory.on_disk > 0 ? "in a file of the run's folder" : "in the host's memory",
-              format_bytes(memory.on_gpu));
-  } else if (config.parallel.offload == Offload::host) {
-    log::info("parallel.offload = \"host\": the {} backend's memory is the host's already",
-              name_of_choice(config, "train.backend"));
-  }
-  if (hugging_face_folder(config.init.from)) warn_of_other_tokenizer(data, model.vocab_size, nullptr);
-  if (const auto floor = data.entropy_per_token()) {
-    log::info("the data's own entropy is {:.4f} nats per token: no model's expected loss is below it",
-              *floor);
-  }
 }
 
 }  // namespace shoal

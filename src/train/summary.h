@@ -1,0 +1,13 @@
+// The first lines of a run's log.
+#pragma once
+
+#include "comm/world.h"
+#include "config/plan.h"
+#include "data/dataset.h"
+
+namespace shoal {
+
+// Logs the model, the data, the batch, the ranks and the memory.
+void log_summary(const Config& config, const RunPlan& plan, const Dataset& data, const World& world);
+
+}  // namespace shoal
