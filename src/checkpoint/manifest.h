@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "checkpoint/file_io.h"
+#include "checkpoint/output_file.h"
 #include "checkpoint/slice.h"
 
 namespace shoal {

@@ -1,7 +1,6 @@
 #include "checkpoint/run_lock.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -35,11 +34,11 @@ RunLock::RunLock(const fs::path& run) {
 
   const fs::path path = run / kLockName;
   file_ = FileDescriptor(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
-  if (file_.get() < 0) {
+  if (!file_) {
     fail_user("cannot write to the run directory {}: {}", run.string(),
               std::generic_category().message(errno));
   }
-  if (::flock(file_.get(), LOCK_EX | LOCK_NB) != 0) {
+  if (!try_lock(file_)) {
     if (errno != EWOULDBLOCK) {
       fail_user("cannot lock {}: {}", path.string(), std::generic_category().message(errno));
     }
@@ -47,7 +46,7 @@ RunLock::RunLock(const fs::path& run) {
     fail_user("the run directory {} is in use by {}; stop it, or choose another run.name or run.dir",
               run.string(), holder.empty() ? "another process" : holder);
   }
-  // Who holds it is only for the message, so a disk that is full here does no harm.
+  // The holder is only for the message, so a full disk does no harm here.
   const std::string text = this_process();
   if (::ftruncate(file_.get(), 0) == 0) {
     [[maybe_unused]] const ssize_t written = ::pwrite(file_.get(), text.data(), text.size(), 0);
@@ -58,7 +57,7 @@ RunLock::RunLock(const fs::path& run) {
 std::string lock_holder(const fs::path& run) {
   const FileDescriptor file(::open((run / kLockName).c_str(), O_RDONLY | O_CLOEXEC));
   std::array<char, 512> text{};
-  const ssize_t size = file.get() < 0 ? 0 : ::pread(file.get(), text.data(), text.size(), 0);
+  const ssize_t size = !file ? 0 : ::pread(file.get(), text.data(), text.size(), 0);
   return {text.data(), static_cast<std::size_t>(std::max<ssize_t>(size, 0))};
 }
 

@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <string>
 
-#include "checkpoint/file_io.h"
+#include "core/file.h"
 
 namespace shoal {
 
@@ -19,7 +19,7 @@ class RunLock {
   FileDescriptor file_;
 };
 
-// Who holds the lock, as its file says, "process 123 on HOST"; "" when there is no such file.
+// The holder of the lock by the lock's file, "process 123 on HOST"; "" when there is no such file.
 std::string lock_holder(const std::filesystem::path& run);
 
 }  // namespace shoal

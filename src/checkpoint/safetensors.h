@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-#include "checkpoint/file_io.h"
+#include "checkpoint/output_file.h"
 #include "core/tensor.h"
 
 namespace shoal {

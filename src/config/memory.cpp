@@ -5,7 +5,7 @@
 #include <limits>
 #include <optional>
 
-#include "checkpoint/file_io.h"
+#include "checkpoint/output_file.h"
 #include "core/cores.h"
 #include "core/error.h"
 #include "core/text.h"

@@ -16,10 +16,10 @@ namespace shoal {
 namespace {
 
 // An open file without a name.
-int nameless_file(const std::filesystem::path& folder) {
+FileDescriptor nameless_file(const std::filesystem::path& folder) {
   std::string name = (folder / "shoal-state-XXXXXX").string();
-  const int file = mkostemp(name.data(), O_CLOEXEC);
-  if (file < 0) {
+  FileDescriptor file(mkostemp(name.data(), O_CLOEXEC));
+  if (!file) {
     fail_user("{}: no file for the run's state can be made here: {}; name a folder that can be written to",
               folder.string(), std::strerror(errno));
   }
@@ -31,7 +31,7 @@ int nameless_file(const std::filesystem::path& folder) {
 
 MappedMemory::MappedMemory(const std::filesystem::path& folder, std::size_t bytes) {
   if (bytes == 0) return;
-  MappedMemory made;  // closes the file if what follows throws
+  MappedMemory made;
   made.file_ = nameless_file(folder);
   std::error_code unknown;
   const auto space = std::filesystem::space(folder, unknown);
@@ -44,11 +44,11 @@ MappedMemory::MappedMemory(const std::filesystem::path& folder, std::size_t byte
   if (!unknown && space.available < bytes) refuse_for_room();
   int error = 0;
   do {
-    error = posix_fallocate(made.file_, 0, static_cast<off_t>(bytes));
+    error = posix_fallocate(made.file_.get(), 0, static_cast<off_t>(bytes));
   } while (error == EINTR);
   if (error == ENOSPC || error == EDQUOT || error == EFBIG) refuse_for_room();
   if (error != 0) fail("{}: cannot reserve a file: {}", folder.string(), std::strerror(error));
-  void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, made.file_, 0);
+  void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, made.file_.get(), 0);
   if (data == MAP_FAILED) {
     fail("{}: a file of {} cannot be mapped into memory: {}", folder.string(),
          format_bytes(static_cast<double>(bytes)), std::strerror(errno));
@@ -61,7 +61,6 @@ MappedMemory::MappedMemory(const std::filesystem::path& folder, std::size_t byte
 
 MappedMemory::~MappedMemory() {
   if (!bytes_.empty()) munmap(bytes_.data(), bytes_.size());
-  if (file_ >= 0) close(file_);
 }
 
 void MappedMemory::done_with(std::span<const std::byte> part) const {
@@ -72,7 +71,7 @@ void MappedMemory::done_with(std::span<const std::byte> part) const {
   // The pages of a shared mapping go to the system's cache, changes included. (MADV_PAGEOUT would have to
   // wait until they are written.)
   madvise(bytes_.data() + first, length, MADV_DONTNEED);
-  sync_file_range(file_, static_cast<off_t>(first), static_cast<off_t>(length), SYNC_FILE_RANGE_WRITE);
+  sync_file_range(file_.get(), static_cast<off_t>(first), static_cast<off_t>(length), SYNC_FILE_RANGE_WRITE);
 }
 
 }  // namespace shoal

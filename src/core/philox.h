@@ -74,11 +74,4 @@ constexpr std::uint64_t to_below(const PhiloxBlock& block, std::uint64_t bound) 
 std::array<double, 2> to_normals(const PhiloxBlock& block);
 inline double to_normal(const PhiloxBlock& block) { return to_normals(block)[0]; }
 
-// FNV-1a, used to address randomness by name.
-constexpr std::uint64_t name_hash(std::string_view name) {
-  std::uint64_t hash = 0xcbf29ce484222325ull;
-  for (char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ull;
-  return hash;
-}
-
 }  // namespace shoal

@@ -1,6 +1,6 @@
-// A file of keys and values that all processes of a user share, for what is measured once and then has to be
-// the same everywhere. It is text, a line for each value with a checksum; lines that are not such are passed
-// over, and of several of one key the last one holds.
+// A file of keys and values that all processes of a user share, for measurements that are made once and must
+// then be the same everywhere. It is text, a line with a checksum for each value. Readers pass over other
+// lines, and the last line of a key holds.
 #pragma once
 
 #include <filesystem>
@@ -17,13 +17,13 @@ std::filesystem::path cache_folder();
 
 class SharedTable {
  public:
-  // The file's folder exists, or nothing is shared; without a file, too. Neither is an error.
+  // Without a file, or where its folder does not exist, nothing is shared; that is no error.
   explicit SharedTable(std::filesystem::path file) : file_(std::move(file)) {}
 
-  // Waits for nobody.
+  // The value of a key, without waiting.
   std::optional<std::string> find(std::string_view key) const;
-  // What the file has, if it is valid; otherwise what `make` returns, which the file has from then on. Who
-  // asks meanwhile waits for it, though not for ever. Keys and values are one line each, keys without '='.
+  // Returns the file's value if it is valid, and else the value of `make`, which is added to the file. Others
+  // who ask meanwhile wait for it, up to a minute. Keys and values are one line each, keys without '='.
   std::string find_or_make(std::string_view key, const std::function<bool(std::string_view)>& valid,
                            const std::function<std::string()>& make) const;
 

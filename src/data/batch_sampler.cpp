@@ -4,6 +4,7 @@
 #include <cassert>
 
 #include "core/error.h"
+#include "core/hash.h"
 #include "core/text.h"
 #include "data/permutation.h"
 
@@ -73,7 +74,7 @@ EvaluationSampler::EvaluationSampler(const TokenFile& file, std::string_view spl
     : file_(file),
       block_size_(block_size),
       key_(philox_key(seed, PhiloxStream::evaluation)),
-      split_(name_hash(split)) {
+      split_(fnv1a(split)) {
   require(file, block_size, block_size + 1);
 }
 

@@ -47,21 +47,18 @@ bool fill(std::string& to, std::size_t size, ByteSource& source) {
 }
 
 FileSource::FileSource(std::filesystem::path path)
-    : path_(std::move(path)), fd_(open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
-  if (fd_ < 0) fail_user("{}: cannot be opened: {}", path_.string(), std::strerror(errno));
+    : path_(std::move(path)), file_(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
+  if (!file_) fail_user("{}: cannot be opened: {}", path_.string(), std::strerror(errno));
   struct stat status {};
-  if (fstat(fd_, &status) != 0 || !S_ISREG(status.st_mode)) {
-    close(fd_);
+  if (fstat(file_.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
     fail_user("{}: not a regular file; save the text in a file first", path_.string());
   }
 }
 
-FileSource::~FileSource() { close(fd_); }
-
 std::size_t FileSource::read(char* out, std::size_t size) {
   ssize_t count;
   do {
-    count = ::read(fd_, out, size);
+    count = ::read(file_.get(), out, size);
   } while (count < 0 && errno == EINTR);
   if (count < 0) fail_user("{}: cannot be read: {}", path_.string(), std::strerror(errno));
   position_ += count;
@@ -70,7 +67,7 @@ std::size_t FileSource::read(char* out, std::size_t size) {
 }
 
 std::int64_t FileSource::seek(std::int64_t offset, int whence) {
-  const auto position = lseek(fd_, offset, whence);
+  const auto position = lseek(file_.get(), offset, whence);
   if (position >= 0) position_ = position;
   return position;
 }

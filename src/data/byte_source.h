@@ -7,6 +7,8 @@
 #include <string>
 #include <string_view>
 
+#include "core/file.h"
+
 namespace shoal {
 
 class ByteSource {
@@ -52,9 +54,6 @@ class FileSource : public ByteSource {
  public:
   // Throws UserError when the file cannot be opened or is no regular file.
   explicit FileSource(std::filesystem::path path);
-  ~FileSource() override;
-  FileSource(const FileSource&) = delete;
-  FileSource& operator=(const FileSource&) = delete;
 
   std::size_t read(char* out, std::size_t size) override;
   std::int64_t seek(std::int64_t offset, int whence) override;
@@ -63,7 +62,7 @@ class FileSource : public ByteSource {
 
  private:
   std::filesystem::path path_;
-  int fd_;
+  FileDescriptor file_;
   std::int64_t position_ = 0, bytes_read_ = 0;
 };
 

@@ -1,8 +1,6 @@
 #include "data/staged_folder.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
@@ -34,11 +32,8 @@ StagedFolder::StagedFolder(const fs::path& out, bool replace, bool keep_what_is_
   std::error_code error;
   fs::create_directories(staging_, error);
   if (error) fail_user("{}: cannot be created: {}", staging_.string(), error.message());
-  lock_ = open(staging_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (lock_ < 0 || flock(lock_, LOCK_EX | LOCK_NB) != 0) {
-    if (lock_ >= 0) close(lock_);
-    fail_user("{}: another process is writing this folder", out_.string());
-  }
+  lock_ = open_file(staging_, O_RDONLY | O_DIRECTORY, "open");
+  if (!try_lock(lock_)) fail_user("{}: another process is writing this folder", out_.string());
   if (!keep_what_is_there) clear();
 }
 
@@ -49,7 +44,6 @@ void StagedFolder::clear() {
 StagedFolder::~StagedFolder() {
   std::error_code ignored;
   if (!staging_.empty() && !keep_) fs::remove_all(staging_, ignored);
-  close(lock_);
 }
 
 void StagedFolder::commit() {

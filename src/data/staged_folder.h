@@ -3,6 +3,8 @@
 
 #include <filesystem>
 
+#include "core/file.h"
+
 namespace shoal {
 
 class StagedFolder {
@@ -24,7 +26,7 @@ class StagedFolder {
 
  private:
   std::filesystem::path out_, staging_;
-  int lock_ = -1;
+  FileDescriptor lock_;
   bool keep_ = false;
 };
 

@@ -1,18 +1,13 @@
 #include "data/token_file.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 #include <xxhash.h>
 
 #include <algorithm>
 #include <bit>
 #include <cassert>
-#include <cerrno>
-#include <cstring>
 #include <limits>
 #include <memory>
+#include <system_error>
 #include <utility>
 
 #include "core/error.h"
@@ -32,38 +27,22 @@ std::uint32_t largest(const T* ids, std::int64_t count) {
   return result;
 }
 
-}  // namespace
-
-TokenFile::Mapping::Mapping(std::filesystem::path path) : path_(std::move(path)) {
-  const int fd = open(path_.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) {
-    if (errno == ENOENT) fail_user("{}: no such token file; make it with `shoal prepare`", path_.string());
-    fail_user("{}: cannot be opened: {}", path_.string(), std::strerror(errno));
+MappedFile map_tokens(const std::filesystem::path& path) {
+  std::error_code unknown;
+  if (std::filesystem::status(path, unknown).type() == std::filesystem::file_type::not_found) {
+    fail_user("{}: no such token file; make it with `shoal prepare`", path.string());
   }
-  struct stat status {};
-  const bool regular = fstat(fd, &status) == 0 && S_ISREG(status.st_mode);
-  const auto size = regular ? static_cast<std::size_t>(status.st_size) : 0;
-  void* const data = size > 0 ? mmap(nullptr, size, PROT_READ, MAP_SHARED, fd, 0) : nullptr;
-  const int map_error = errno;
-  close(fd);
-
-  if (!regular) fail_user("{}: not a regular file", path_.string());
-  if (size == 0) fail_user("{}: the file is empty; prepare the data again", path_.string());
-  if (data == MAP_FAILED) fail("{}: cannot be mapped: {}", path_.string(), std::strerror(map_error));
-  bytes_ = {static_cast<const std::byte*>(data), size};
+  MappedFile file(path);
+  if (file.bytes().empty()) fail_user("{}: the file is empty; prepare the data again", path.string());
+  return file;
 }
 
-TokenFile::Mapping::Mapping(Mapping&& other) noexcept
-    : path_(std::move(other.path_)), bytes_(std::exchange(other.bytes_, {})) {}
-
-TokenFile::Mapping::~Mapping() {
-  if (!bytes_.empty()) munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
-}
+}  // namespace
 
 TokenFile::TokenFile(const std::filesystem::path& path, int bytes_per_token, std::int64_t vocab_size)
     : bytes_per_token_(bytes_per_token), vocab_size_(vocab_size) {
   assert(bytes_per_token == 2 || bytes_per_token == 4);
-  Mapping file(path);
+  auto file = map_tokens(path);
   if (file.bytes().size() % static_cast<std::size_t>(bytes_per_token) != 0) {
     fail_user(
         "{}: {} bytes is no multiple of {}, the size of a uint{} token: the file is damaged or of another "
@@ -77,7 +56,7 @@ TokenFile::TokenFile(const std::filesystem::path& path, int bytes_per_token, std
 TokenFile::TokenFile(const std::vector<std::filesystem::path>& shards) {
   assert(!shards.empty());
   for (const auto& path : shards) {
-    Mapping file(path);
+    auto file = map_tokens(path);
     auto header = read_llmc_header(file.bytes(), path);
     if (!header_) {
       bytes_per_token_ = header.bytes_per_token;
@@ -91,7 +70,7 @@ TokenFile::TokenFile(const std::vector<std::filesystem::path>& shards) {
   }
 }
 
-void TokenFile::append(Mapping file, std::size_t header_bytes) {
+void TokenFile::append(MappedFile file, std::size_t header_bytes) {
   const auto ids = file.bytes().subspan(header_bytes);
   const auto tokens = static_cast<std::int64_t>(ids.size()) / bytes_per_token_;
   parts_.push_back({std::move(file), size_, tokens, ids.data()});

@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "core/file.h"
 #include "data/llmc_header.h"
 
 namespace shoal {
@@ -44,28 +45,14 @@ class TokenFile {
   std::uint64_t checksum() const;
 
  private:
-  // A file, mapped for as long as this lives.
-  class Mapping {
-   public:
-    explicit Mapping(std::filesystem::path path);
-    ~Mapping();
-    Mapping(Mapping&& other) noexcept;
-    Mapping& operator=(Mapping&&) = delete;
-    const std::filesystem::path& path() const { return path_; }
-    std::span<const std::byte> bytes() const { return bytes_; }
-
-   private:
-    std::filesystem::path path_;
-    std::span<const std::byte> bytes_;
-  };
   struct Part {
-    Mapping file;
+    MappedFile file;
     std::int64_t begin;  // of its tokens among all
     std::int64_t size;
     const std::byte* ids;
   };
 
-  void append(Mapping file, std::size_t header_bytes);
+  void append(MappedFile file, std::size_t header_bytes);
   // Calls visit(part, ids as uint16_t* or uint32_t*, their number) for each part's share of [begin, end).
   template <typename Visit>
   void for_each_part(std::int64_t begin, std::int64_t end, Visit visit) const;

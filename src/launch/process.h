@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/file_io.h"
+#include "core/file.h"
 
 namespace shoal {
 

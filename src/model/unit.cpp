@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/hash.h"
 
 namespace shoal {
 namespace {
@@ -222,7 +223,7 @@ void initialize(Backend& backend, const ParameterSpec& spec, const Box& box, con
     const std::int64_t at = first + done, n = std::min(out.count() - done, run - at % run);
     const std::int64_t row = box.offset.rank() == 1 ? 0 : box.offset[0] + at / width;
     const std::int64_t place = row * columns + box.offset[-1] + at % width;
-    backend.fill_normal({out.as<float>() + done, DType::f32, {n}}, seed, name_hash(spec.name), place,
+    backend.fill_normal({out.as<float>() + done, DType::f32, {n}}, seed, fnv1a(spec.name), place,
                         spec.init.stddev);
     done += n;
   }

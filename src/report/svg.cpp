@@ -1,7 +1,7 @@
 #include "report/svg.h"
 
-#include "checkpoint/file_io.h"
 #include "core/error.h"
+#include "core/file.h"
 #include "core/text.h"
 
 namespace shoal {

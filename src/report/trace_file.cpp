@@ -1,5 +1,7 @@
 #include "report/trace_file.h"
 
+#include <fcntl.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -126,7 +128,9 @@ std::string trace_lines(const TracedRank& rank, const std::vector<Event>& events
 }
 
 TraceFile::TraceFile(std::filesystem::path path)
-    : path_(std::move(path)), part_(part_of(path_)), file_(part_) {
+    : path_(std::move(path)),
+      part_(part_of(path_)),
+      file_(open_file(part_, O_WRONLY | O_CREAT | O_TRUNC, "create")) {
   write("{\"traceEvents\":[\n");
 }
 
@@ -142,10 +146,11 @@ void TraceFile::add(std::string_view lines) {
 
 void TraceFile::finish(std::string_view facts) {
   write(fmt::format("\n],\n\"displayTimeUnit\":\"ms\",\"otherData\":{}}}\n", facts));
-  file_.finish();
+  sync_file(file_, part_);
+  file_ = FileDescriptor();
   std::filesystem::rename(part_, path_);
 }
 
-void TraceFile::write(std::string_view text) { file_.write(std::as_bytes(std::span(text))); }
+void TraceFile::write(std::string_view text) { write_all(file_, std::as_bytes(std::span(text)), part_); }
 
 }  // namespace shoal

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/file_io.h"
+#include "core/file.h"
 #include "core/trace.h"
 
 namespace shoal {
@@ -41,7 +41,7 @@ class TraceFile {
   void write(std::string_view text);
 
   std::filesystem::path path_, part_;
-  OutputFile file_;
+  FileDescriptor file_;
   bool empty_ = true;
 };
 

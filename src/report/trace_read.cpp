@@ -3,8 +3,8 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "checkpoint/file_io.h"
 #include "core/error.h"
+#include "core/file.h"
 #include "report/trace_picture.h"
 
 namespace shoal {

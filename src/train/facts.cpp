@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "checkpoint/file_io.h"
+#include "checkpoint/output_file.h"
 #include "config/schema.h"
 #include "core/text.h"
 #include "core/version.h"

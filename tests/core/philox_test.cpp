@@ -60,11 +60,5 @@ TEST(Philox, NormalIsFiniteForEveryExtremeBlock) {
   EXPECT_TRUE(std::isfinite(to_normal({kOnes, kOnes, kOnes, kOnes})));
 }
 
-TEST(NameHash, IsFnv1a) {
-  EXPECT_EQ(name_hash(""), 0xcbf29ce484222325u);
-  EXPECT_EQ(name_hash("a"), 0xaf63dc4c8601ec8cu);
-  EXPECT_EQ(name_hash("foobar"), 0x85944171f73967e8u);
-}
-
 }  // namespace
 }  // namespace shoal

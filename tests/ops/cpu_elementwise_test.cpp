@@ -2,6 +2,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "core/hash.h"
 #include "ops/conformance.h"
 
 namespace shoal::test {
@@ -239,7 +240,7 @@ class CpuFillNormal : public Conformance<int> {
  protected:
   Values filled(const Side& side, std::int64_t first, std::int64_t n) const {
     const Buffer out = side.full({n});
-    side.backend.fill_normal(out, 42, name_hash("block.3.mlp.weight"), first, 0.02);
+    side.backend.fill_normal(out, 42, fnv1a("block.3.mlp.weight"), first, 0.02);
     return out.values();
   }
 };

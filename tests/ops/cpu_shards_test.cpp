@@ -2,6 +2,7 @@
 // on any number of threads: the bodies and the tails of vector loops do the same arithmetic.
 #include <functional>
 
+#include "core/hash.h"
 #include "ops/conformance.h"
 
 namespace shoal::test {
@@ -77,7 +78,7 @@ TEST_P(CpuShards, InitialValues) {
     const Buffer x = side.full({kSize});
     const std::int64_t begin = (std::int64_t{1} << 32) - 70001;  // odd, and across the border of 32 bits
     cut([&](std::int64_t first, std::int64_t count) {
-      side.backend.fill_normal(part(x, first, count), 42, name_hash("wte"), begin + first, 0.02);
+      side.backend.fill_normal(part(x, first, count), 42, fnv1a("wte"), begin + first, 0.02);
     });
     return std::vector<Bytes>{x.bytes()};
   });

@@ -1,4 +1,4 @@
-// Files as a checkpoint needs them: mapped for reading, written with checksums and made durable.
+// Files of the system: descriptors, locks, read-only mappings, and writing that lasts.
 #pragma once
 
 #include <cstddef>
@@ -8,22 +8,10 @@
 #include <string>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 namespace shoal {
 
-// A file is checksummed in blocks of this many bytes (XXH3-64), so that a part of it can be verified alone.
-inline constexpr std::uint64_t kChecksumBlock = 4u << 20;
-
-std::uint64_t checksum(std::span<const std::byte> data);
-std::uint64_t checksum(std::string_view text);
-
-struct FileSummary {
-  std::uint64_t bytes = 0;
-  std::vector<std::uint64_t> checksums;  // one per block, the last one of what is left
-  bool operator==(const FileSummary&) const = default;
-};
-
+// Owns a descriptor of the system: a file, a pipe, a process.
 class FileDescriptor {
  public:
   explicit FileDescriptor(int fd = -1) : fd_(fd) {}
@@ -34,12 +22,21 @@ class FileDescriptor {
   }
   ~FileDescriptor();
   int get() const { return fd_; }
+  explicit operator bool() const { return fd_ >= 0; }
 
  private:
   int fd_;
 };
 
-// A whole file, mapped read-only. Throws UserError when it is missing or cannot be read.
+// Opens a file with flags of open(2); a new file gets mode 0644. Throws UserError "cannot ACTION PATH:
+// REASON".
+FileDescriptor open_file(const std::filesystem::path& path, int flags, std::string_view action);
+
+// Locks an open file (flock) until its descriptor is closed, at the latest when the process ends. Returns
+// false, with the reason in errno, where it cannot: EWOULDBLOCK while another process holds the lock.
+bool try_lock(const FileDescriptor& file);
+
+// A whole file, mapped read-only. Throws UserError when it is missing, not a regular file, or cannot be read.
 class MappedFile {
  public:
   explicit MappedFile(std::filesystem::path path);
@@ -56,32 +53,21 @@ class MappedFile {
   std::span<const std::byte> data_;
 };
 
-// Creates (or empties) a file and appends to it, with checksums. Throws UserError, with the system's reason,
-// when the file cannot be created or written, such as a full disk.
-class OutputFile {
- public:
-  explicit OutputFile(std::filesystem::path path);
-  void write(std::span<const std::byte> data);
-  FileSummary finish();  // closes it once it is on the disk
-
- private:
-  void end_block();
-
-  std::filesystem::path path_;
-  FileDescriptor file_;
-  FileSummary summary_;
-  std::vector<std::byte> block_;  // the start of a block whose end has not come yet
-};
-
-// The whole of a text file; throws UserError when it cannot be read or is larger than `limit` bytes.
+// Returns a whole text file; throws UserError when it cannot be read or is larger than `limit` bytes.
 std::string read_text(const std::filesystem::path& path, std::uint64_t limit);
+// Creates or replaces a file and returns when it is on the disk. Throws UserError, with the system's reason.
 void write_text(const std::filesystem::path& path, std::string_view text);
 
+// Writes all of `data` at the file's position; throws UserError, with the system's reason.
+void write_all(const FileDescriptor& file, std::span<const std::byte> data,
+               const std::filesystem::path& path);
+// Waits until the file is on the disk; throws UserError, with the system's reason.
+void sync_file(const FileDescriptor& file, const std::filesystem::path& path);
 // Makes the names in a directory durable. Throws UserError when the directory cannot be opened.
 void sync_directory(const std::filesystem::path& directory);
 
 // Points `link` at `target` (relative to the link's directory) in one step: readers see the old target or the
-// new.
+// new one.
 void replace_symlink(const std::filesystem::path& link, const std::string& target);
 
 }  // namespace shoal

@@ -1,12 +1,11 @@
-#include "checkpoint/file_io.h"
+#include "core/file.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <xxhash.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <system_error>
 
@@ -14,36 +13,25 @@
 #include "core/text.h"
 
 namespace shoal {
-
 namespace fs = std::filesystem;
 
 namespace {
 
 std::string reason() { return std::generic_category().message(errno); }
 
-FileDescriptor open_file(const fs::path& path, int flags, const char* action) {
-  FileDescriptor file(::open(path.c_str(), flags | O_CLOEXEC, 0644));
-  if (file.get() < 0) fail_user("cannot {} {}: {}", action, path.string(), reason());
-  return file;
-}
-
-void write_all(int fd, std::span<const std::byte> data, const fs::path& path) {
-  while (!data.empty()) {
-    const ssize_t written = ::write(fd, data.data(), data.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) fail_user("cannot write {}: {}", path.string(), reason());
-    data = data.subspan(static_cast<std::size_t>(written));
-  }
-}
-
 }  // namespace
-
-std::uint64_t checksum(std::span<const std::byte> data) { return XXH3_64bits(data.data(), data.size()); }
-std::uint64_t checksum(std::string_view text) { return checksum(std::as_bytes(std::span(text))); }
 
 FileDescriptor::~FileDescriptor() {
   if (fd_ >= 0) ::close(fd_);
 }
+
+FileDescriptor open_file(const fs::path& path, int flags, std::string_view action) {
+  FileDescriptor file(::open(path.c_str(), flags | O_CLOEXEC, 0644));
+  if (!file) fail_user("cannot {} {}: {}", action, path.string(), reason());
+  return file;
+}
+
+bool try_lock(const FileDescriptor& file) { return ::flock(file.get(), LOCK_EX | LOCK_NB) == 0; }
 
 MappedFile::MappedFile(fs::path path) : path_(std::move(path)) {
   const FileDescriptor file = open_file(path_, O_RDONLY, "read");
@@ -61,40 +49,6 @@ MappedFile::~MappedFile() {
   if (!data_.empty()) ::munmap(const_cast<std::byte*>(data_.data()), data_.size());
 }
 
-OutputFile::OutputFile(fs::path path)
-    : path_(std::move(path)), file_(open_file(path_, O_WRONLY | O_CREAT | O_TRUNC, "create")) {}
-
-void OutputFile::write(std::span<const std::byte> data) {
-  summary_.bytes += data.size();
-  while (!data.empty()) {
-    if (block_.empty() &&
-        data.size() >= kChecksumBlock) {  // whole blocks go straight from the caller's memory
-      const auto whole = data.first(kChecksumBlock);
-      summary_.checksums.push_back(checksum(whole));
-      write_all(file_.get(), whole, path_);
-      data = data.subspan(kChecksumBlock);
-      continue;
-    }
-    const auto part = data.first(std::min<std::size_t>(data.size(), kChecksumBlock - block_.size()));
-    block_.insert(block_.end(), part.begin(), part.end());
-    data = data.subspan(part.size());
-    if (block_.size() == kChecksumBlock) end_block();
-  }
-}
-
-void OutputFile::end_block() {
-  summary_.checksums.push_back(checksum(block_));
-  write_all(file_.get(), block_, path_);
-  block_.clear();
-}
-
-FileSummary OutputFile::finish() {
-  if (!block_.empty()) end_block();
-  if (::fsync(file_.get()) != 0) fail_user("cannot write {} to the disk: {}", path_.string(), reason());
-  file_ = FileDescriptor();
-  return std::move(summary_);
-}
-
 std::string read_text(const fs::path& path, std::uint64_t limit) {
   const MappedFile file(path);
   const auto bytes = file.bytes();
@@ -106,9 +60,22 @@ std::string read_text(const fs::path& path, std::uint64_t limit) {
 }
 
 void write_text(const fs::path& path, std::string_view text) {
-  OutputFile file(path);
-  file.write(std::as_bytes(std::span(text)));
-  file.finish();
+  const auto file = open_file(path, O_WRONLY | O_CREAT | O_TRUNC, "create");
+  write_all(file, std::as_bytes(std::span(text)), path);
+  sync_file(file, path);
+}
+
+void write_all(const FileDescriptor& file, std::span<const std::byte> data, const fs::path& path) {
+  while (!data.empty()) {
+    const ssize_t written = ::write(file.get(), data.data(), data.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) fail_user("cannot write {}: {}", path.string(), reason());
+    data = data.subspan(static_cast<std::size_t>(written));
+  }
+}
+
+void sync_file(const FileDescriptor& file, const fs::path& path) {
+  if (::fsync(file.get()) != 0) fail_user("cannot write {} to the disk: {}", path.string(), reason());
 }
 
 void sync_directory(const fs::path& directory) {

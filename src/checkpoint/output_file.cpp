@@ -1,0 +1,48 @@
+#include "checkpoint/output_file.h"
+
+#include <fcntl.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace shoal {
+
+std::uint64_t checksum(std::span<const std::byte> data) { return XXH3_64bits(data.data(), data.size()); }
+std::uint64_t checksum(std::string_view text) { return checksum(std::as_bytes(std::span(text))); }
+
+OutputFile::OutputFile(std::filesystem::path path)
+    : path_(std::move(path)), file_(open_file(path_, O_WRONLY | O_CREAT | O_TRUNC, "create")) {}
+
+void OutputFile::write(std::span<const std::byte> data) {
+  summary_.bytes += data.size();
+  while (!data.empty()) {
+    // Whole blocks are written from the caller's memory.
+    if (block_.empty() && data.size() >= kChecksumBlock) {
+      const auto whole = data.first(kChecksumBlock);
+      summary_.checksums.push_back(checksum(whole));
+      write_all(file_, whole, path_);
+      data = data.subspan(kChecksumBlock);
+      continue;
+    }
+    const auto part = data.first(std::min<std::size_t>(data.size(), kChecksumBlock - block_.size()));
+    block_.insert(block_.end(), part.begin(), part.end());
+    data = data.subspan(part.size());
+    if (block_.size() == kChecksumBlock) end_block();
+  }
+}
+
+void OutputFile::end_block() {
+  summary_.checksums.push_back(checksum(block_));
+  write_all(file_, block_, path_);
+  block_.clear();
+}
+
+FileSummary OutputFile::finish() {
+  if (!block_.empty()) end_block();
+  sync_file(file_, path_);
+  file_ = FileDescriptor();
+  return std::move(summary_);
+}
+
+}  // namespace shoal

@@ -1,0 +1,77 @@
+#include "core/file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fcntl.h>
+
+#include <unistd.h>
+#include <cerrno>
+#include <filesystem>
+#include <string>
+
+#include "core/error.h"
+
+namespace shoal {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+class Files : public testing::Test {
+ protected:
+  Files() : folder_(fs::temp_directory_path() / fmt::format("shoal-files-{}", ::getpid())) {
+    fs::create_directories(folder_);
+  }
+  ~Files() override { fs::remove_all(folder_); }
+  fs::path folder_;
+};
+
+TEST_F(Files, AreReadAsTheyWereWritten) {
+  const auto path = folder_ / "text";
+  for (const std::string text : {"some text that is longer than the next", "less", ""}) {
+    write_text(path, text);
+    EXPECT_EQ(read_text(path, 100), text);
+    EXPECT_EQ(MappedFile(path).bytes().size(), text.size());
+  }
+}
+
+TEST_F(Files, ThatCannotBeReadOrWrittenThrowWithTheirNamesAndTheReason) {
+  write_text(folder_ / "text", "12345");
+  EXPECT_THAT([&] { read_text(folder_ / "text", 4); },
+              ThrowsMessage<UserError>(AllOf(HasSubstr("text is too large"), HasSubstr("at most 4"))));
+  EXPECT_THAT([&] { MappedFile(folder_ / "none"); },
+              ThrowsMessage<UserError>(AllOf(HasSubstr("none: No such file"))));
+  EXPECT_THAT([&] { MappedFile{folder_}; }, ThrowsMessage<UserError>(HasSubstr("not a regular file")));
+  EXPECT_THAT([&] { write_text(folder_ / "none" / "text", ""); },
+              ThrowsMessage<UserError>(HasSubstr("cannot create")));
+  const auto full = open_file("/dev/full", O_WRONLY, "open");
+  EXPECT_THAT([&] { write_all(full, std::as_bytes(std::span("x")), "/dev/full"); },
+              ThrowsMessage<UserError>(HasSubstr("cannot write /dev/full: No space left")));
+}
+
+TEST_F(Files, AreLockedUntilTheyAreClosed) {
+  const auto path = folder_ / "lock";
+  const auto other = open_file(path, O_RDWR | O_CREAT, "create");
+  {
+    const auto holder = open_file(path, O_RDWR, "open");
+    EXPECT_TRUE(try_lock(holder));
+    EXPECT_TRUE(try_lock(holder));
+    EXPECT_FALSE(try_lock(other));
+    EXPECT_EQ(errno, EWOULDBLOCK);
+  }
+  EXPECT_TRUE(try_lock(other));
+}
+
+TEST_F(Files, LinksAreReplacedInOneStep) {
+  for (const std::string target : {"one", "two"}) {
+    replace_symlink(folder_ / "latest", target);
+    EXPECT_EQ(fs::read_symlink(folder_ / "latest"), target);
+  }
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), {}), 1);
+}
+
+}  // namespace
+}  // namespace shoal
