@@ -100,7 +100,7 @@ int main(int argc, char** argv) {
     for (const double megabytes : sizes) measure(world, std::llround(megabytes * 1e6), rounds);
   };
   try {
-    const bool alone = detect_launch().kind == Launch::Kind::alone;
+    const bool alone = detect_launcher().kind == Launcher::Kind::alone;
     alone ? run_threads({.ranks = ranks}, body) : run_mpi({}, body);
   } catch (const std::exception& error) {
     fmt::print(stderr, "{}\n", error.what());

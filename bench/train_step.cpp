@@ -210,7 +210,7 @@ int main(int argc, char** argv) {
   try {
     const Settings settings = read_settings(argc, argv);
     const RankBody body = [&](World& world) { run(world, settings); };
-    const bool alone = detect_launch().kind == Launch::Kind::alone;
+    const bool alone = detect_launcher().kind == Launcher::Kind::alone;
     alone ? run_threads({.ranks = settings.ranks}, body) : run_mpi({}, body);
   } catch (const StoppedByPeer&) {
     return 1;

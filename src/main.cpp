@@ -137,7 +137,7 @@ int run(int argc, char** argv) {
       "  shoal plot runs/quickstart -o quickstart.svg\n\nThen a text of your own: configs/own-text.toml.");
   app.require_subcommand(0, 1);  // so that `config --explain eval` has an argument, not a second command
   add_commands(app);
-  if (detect_launch().rank == 0) set_stop_message("stopped");
+  if (detect_launcher().rank == 0) set_stop_message("stopped");
   try {
     app.parse(reversed_arguments(argc, argv));
   } catch (const CLI::Success& wish) {  // --help, --version

@@ -167,14 +167,14 @@ void print_gpus() {
 void print_ranks() {
   fmt::print("\nranks\n");
   line("threads", "yes", "of one process: shoal train CONFIG --ranks N");
-  const auto mpi = [](const char* name, Launch::Kind kind, const char* packages) {
+  const auto mpi = [](const char* name, Launcher::Kind kind, const char* packages) {
     const bool built = mpi::has_module(kind);
     line(name, built ? "yes" : "no ",
          built ? "on any number of machines: mpirun -n N shoal train CONFIG"
                : fmt::format("install {} (Debian, Ubuntu) and build again", packages));
   };
-  mpi("Open MPI", Launch::Kind::open_mpi, "libopenmpi-dev and openmpi-bin");
-  mpi("MPICH", Launch::Kind::mpich, "libmpich-dev and mpich");
+  mpi("Open MPI", Launcher::Kind::open_mpi, "libopenmpi-dev and openmpi-bin");
+  mpi("MPICH", Launcher::Kind::mpich, "libmpich-dev and mpich");
 }
 
 void run_doctor() {

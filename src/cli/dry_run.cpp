@@ -84,7 +84,7 @@ void print_step(const DryRun::Rank& rank, int steps, const RunPlan& plan) {
   for (const auto& total : rank.traffic) {
     if (total.bytes == 0) continue;
     const bool even = total.calls % steps == 0;
-    print_line(total.matter, per_step(total.bytes),
+    print_line(total.subject, per_step(total.bytes),
                fmt::format("sent in {} x {}{}", even ? total.calls / steps : total.calls, total.collective,
                            even ? "" : fmt::format(" in {} steps", steps)));
   }
@@ -97,7 +97,7 @@ void print_step(const DryRun::Rank& rank, int steps, const RunPlan& plan) {
 }  // namespace
 
 void print_dry_run(Config config, int asked, int ranks_per_host) {
-  const auto launch = detect_launch();
+  const auto launch = detect_launcher();
   if (launch.rank != 0) return;  // mpirun started several, and one speaks
   const int ranks = ranks_to_start(config, asked, launch);
   resolve_layout(config, ranks, ranks_per_host);

@@ -120,7 +120,7 @@ void add_eval(CLI::App& app) {
   add_settings(*command, options->settings);
   command->callback([options, command] {
     require_checkpoint(*command, options->checkpoint, options->settings);
-    if (detect_launch().rank == 0) set_stop_message("stopped; nothing was measured");
+    if (detect_launcher().rank == 0) set_stop_message("stopped; nothing was measured");
     with_ranks(
         options->ranks, [&] { return load_model_config(options->checkpoint, options->settings); },
         [&](const Config& config, World& world) { evaluate(*options, config, world); });

@@ -61,7 +61,7 @@ void add_train(CLI::App& app) {
       ->needs(trace);
   command->callback([options] {
     if (options->dry_run) return print_dry_run(options->load(), options->ranks, options->ranks_per_host);
-    if (detect_launch().rank == 0) set_stop_message("stopped before step 1; nothing to save");
+    if (detect_launcher().rank == 0) set_stop_message("stopped before step 1; nothing to save");
     const auto code = std::make_shared<int>(0);
     with_ranks(
         options->ranks, [&] { return options->load(); },

@@ -9,11 +9,11 @@
 namespace shoal {
 namespace {
 
-// A text as the elements that collectives take; its length goes ahead of it.
-class Words {
+// A text in a buffer of int32, a dtype that collectives take. Callers send the length first.
+class TextBuffer {
  public:
-  explicit Words(std::size_t bytes) : words_((bytes + 3) / 4) {}
-  explicit Words(const std::string& text) : Words(text.size()) {
+  explicit TextBuffer(std::size_t bytes) : words_((bytes + 3) / 4) {}
+  explicit TextBuffer(const std::string& text) : TextBuffer(text.size()) {
     if (!text.empty()) std::memcpy(words_.data(), text.data(), text.size());
   }
   Tensor tensor() { return {words_.data(), DType::i32, {static_cast<std::int64_t>(words_.size())}}; }
@@ -25,15 +25,15 @@ class Words {
 
 Tensor one(std::int32_t& value) { return {&value, DType::i32, {1}}; }
 
-// The lowest rank for which something holds, -1 where it holds for none.
-int first_with(Communicator& ranks, bool holds) {
-  // Counted from the end, so that the lowest rank has the largest number.
-  std::int32_t place = holds ? ranks.size() - ranks.rank() : 0;
-  ranks.all_reduce(one(place), ReduceOp::max).wait();
-  return place == 0 ? -1 : ranks.size() - place;
+// The lowest rank where `holds` is true, or -1.
+int lowest_rank_with(Communicator& ranks, bool holds) {
+  // Counted from the end, so that the maximum belongs to the lowest rank.
+  std::int32_t from_end = holds ? ranks.size() - ranks.rank() : 0;
+  ranks.all_reduce(one(from_end), ReduceOp::max).wait();
+  return from_end == 0 ? -1 : ranks.size() - from_end;
 }
 
-// Facts as one text and back; neither names nor values hold a zero byte.
+// Packs facts into one text. Names and values contain no zero byte.
 std::string pack(const std::vector<Fact>& facts) {
   std::string text;
   for (const auto& [name, value] : facts) (text += name).append(1, '\0').append(value).append(1, '\0');
@@ -61,28 +61,28 @@ std::string broadcast_text(Communicator& ranks, std::string text, int root) {
   auto length = static_cast<std::int32_t>(text.size());
   ranks.broadcast(one(length), root).wait();
   const auto bytes = static_cast<std::size_t>(length);
-  Words words = ranks.rank() == root ? Words(text) : Words(bytes);
-  ranks.broadcast(words.tensor(), root).wait();
-  return words.text(bytes);
+  TextBuffer buffer = ranks.rank() == root ? TextBuffer(text) : TextBuffer(bytes);
+  ranks.broadcast(buffer.tensor(), root).wait();
+  return buffer.text(bytes);
 }
 
 std::string first_text(Communicator& ranks, const std::string& text) {
-  const int speaker = first_with(ranks, !text.empty());
-  return speaker < 0 ? "" : broadcast_text(ranks, text, speaker);
+  const int root = lowest_rank_with(ranks, !text.empty());
+  return root < 0 ? "" : broadcast_text(ranks, text, root);
 }
 
 void send_text(Communicator& ranks, const std::string& text, int to) {
   auto length = static_cast<std::int32_t>(text.size());
   ranks.send(one(length), to).wait();
-  ranks.send(Words(text).tensor(), to).wait();
+  ranks.send(TextBuffer(text).tensor(), to).wait();
 }
 
 std::string receive_text(Communicator& ranks, int from) {
   std::int32_t length = 0;
   ranks.receive(one(length), from).wait();
-  Words words(static_cast<std::size_t>(length));
-  ranks.receive(words.tensor(), from).wait();
-  return words.text(static_cast<std::size_t>(length));
+  TextBuffer buffer(static_cast<std::size_t>(length));
+  ranks.receive(buffer.tensor(), from).wait();
+  return buffer.text(static_cast<std::size_t>(length));
 }
 
 void all_or_none(Communicator& ranks, const std::function<void()>& stage) {
@@ -95,14 +95,14 @@ void all_or_none(Communicator& ranks, const std::function<void()>& stage) {
   } catch (const Error&) {
     failure = std::current_exception();
   }
-  const int failed = first_with(ranks, failure != nullptr);
+  const int failed = lowest_rank_with(ranks, failure != nullptr);
   if (failure) std::rethrow_exception(failure);
-  if (failed >= 0) ranks.barrier();  // which that rank does not come to
+  if (failed >= 0) ranks.barrier();  // throws StoppedByPeer: the failed rank never joins it
 }
 
 void some_for_all(Communicator& ranks, bool here, const std::function<void()>& stage) {
   if (ranks.size() == 1) return stage();
-  constexpr char kUser = 'u', kOther = 'o';  // the failure's kind goes ahead of its text
+  constexpr char kUser = 'u', kOther = 'o';  // first character of the text: the kind of error
   std::string failure;
   try {
     if (here) stage();
@@ -134,7 +134,7 @@ void require_agreement(Communicator& ranks, const std::vector<Fact>& facts) {
   for (const auto& [name, value] : mine) compare(name, "nothing", value);
   all_or_none(ranks, [&] {
     if (differences.empty()) return;
-    fail_user("it was not started as rank 0 was:{}\ngive every rank the same program, config and data",
+    fail_user("it was not started like rank 0:{}\ngive every rank the same program, config and data",
               differences);
   });
 }

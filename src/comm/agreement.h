@@ -1,5 +1,5 @@
-// What ranks say to each other beside tensors: texts, and that they were started alike. All of these are
-// collective: every rank of the group calls them.
+// Exchanges texts and errors between ranks, and checks that all ranks have the same settings. Every function
+// is collective unless it says otherwise: every rank of the group calls it.
 #pragma once
 
 #include <functional>
@@ -10,27 +10,27 @@
 
 namespace shoal {
 
-// The text of rank `root`, on every rank.
+// Returns rank `root`'s text on every rank.
 std::string broadcast_text(Communicator& ranks, std::string text, int root = 0);
-// The text of the lowest rank that has one, on every rank; "" where none has.
+// Returns on every rank the text of the lowest rank whose text is not empty; "" where all are empty.
 std::string first_text(Communicator& ranks, const std::string& text);
-// Between two ranks.
+// Called by the two ranks only.
 void send_text(Communicator& ranks, const std::string& text, int to);
 std::string receive_text(Communicator& ranks, int from);
 
-// Does `stage` on every rank. Returns when it went well on all; else what it threw comes out where it did,
-// and the other ranks stop. So a mistake that all make comes out of all, and is reported as one.
+// Calls `stage` on every rank and returns when it succeeded on all. A rank where it threw throws the same
+// error; the others throw StoppedByPeer. So an error on all ranks is thrown by all, and reported once.
 void all_or_none(Communicator& ranks, const std::function<void()>& stage);
-// Does `stage` on this rank where `here` holds (on rank 0, say). A failure is thrown on every rank as it is.
+// Calls `stage` on the ranks where `here` is true (rank 0, for example). An error is thrown on every rank.
 void some_for_all(Communicator& ranks, bool here, const std::function<void()>& stage);
 
-// Something that must be the same on every rank: "optim.lr", "0.001".
+// A setting that must be the same on every rank: "optim.lr", "0.001".
 struct Fact {
   std::string name, value;
 };
 
-// Returns when all ranks have the facts of rank 0. On one that has others, UserError with both values of
-// whatever differs comes out, and the other ranks stop.
+// Returns when every rank has the facts of rank 0. A rank with other facts throws UserError with both values
+// of each difference; the other ranks throw StoppedByPeer.
 void require_agreement(Communicator& ranks, const std::vector<Fact>& facts);
 
 }  // namespace shoal

@@ -16,14 +16,13 @@ namespace {
 
 Tensor one(double& value) { return {&value, DType::f64, {1}}; }
 
-// Of all ranks.
 std::vector<std::uint64_t> gather(Communicator& ranks, std::uint64_t mine) {
   std::vector<std::uint64_t> all(static_cast<std::size_t>(ranks.size()));
   ranks.all_gather({all.data(), DType::i32, {2 * ranks.size()}}, {&mine, DType::i32, {2}}).wait();
   return all;
 }
 
-ClockOffset ask_first(Communicator& ranks, const HostClock& clock, int rounds) {
+ClockOffset query_rank_0(Communicator& ranks, const HostClock& clock, int rounds) {
   ClockOffset best{.uncertainty = std::numeric_limits<double>::infinity()};
   for (int round = 0; round < rounds; ++round) {
     double asked = clock.now(), answer = 0;
@@ -36,7 +35,7 @@ ClockOffset ask_first(Communicator& ranks, const HostClock& clock, int rounds) {
   return best;
 }
 
-void answer(Communicator& ranks, const HostClock& clock, int rounds, int rank) {
+void answer_queries(Communicator& ranks, const HostClock& clock, int rounds, int rank) {
   for (int round = 0; round < rounds; ++round) {
     double asked = 0;
     ranks.receive(one(asked), rank).wait();
@@ -48,12 +47,12 @@ void answer(Communicator& ranks, const HostClock& clock, int rounds, int rank) {
 }  // namespace
 
 HostClock host_clock() {
-  // A boot of the kernel has one monotonic clock, but for time namespaces, which move it.
+  // One boot of the kernel has one monotonic clock; a time namespace shifts it.
   std::string boot;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
   std::error_code none;
-  const auto moved = std::filesystem::read_symlink("/proc/self/ns/time", none).string();
-  return {std::hash<std::string>()(boot + moved), trace::now};
+  const auto time_namespace = std::filesystem::read_symlink("/proc/self/ns/time", none).string();
+  return {std::hash<std::string>()(boot + time_namespace), trace::now};
 }
 
 ClockOffset compare_clocks(Communicator& ranks, const HostClock& clock, int rounds) {
@@ -63,10 +62,10 @@ ClockOffset compare_clocks(Communicator& ranks, const HostClock& clock, int roun
   ClockOffset found{.at = clock.now()};
   if (ranks.rank() == 0) {
     for (int rank = 1; rank < ranks.size(); ++rank) {
-      if (other(rank)) answer(ranks, clock, rounds, rank);
+      if (other(rank)) answer_queries(ranks, clock, rounds, rank);
     }
   } else if (other(ranks.rank())) {
-    found = ask_first(ranks, clock, rounds);
+    found = query_rank_0(ranks, clock, rounds);
   }
   ranks.set_purpose("");
   return found;

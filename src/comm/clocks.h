@@ -1,4 +1,4 @@
-// Clocks of ranks on several hosts, compared, so that their times can be drawn on one axis.
+// Compares the clocks of several hosts, so that a trace can draw all ranks on one time axis.
 #pragma once
 
 #include <cstdint>
@@ -9,22 +9,22 @@
 namespace shoal {
 
 struct HostClock {
-  std::uint64_t id = 0;         // the same where ranks read one clock
+  std::uint64_t id = 0;         // equal on ranks that read the same clock
   std::function<double()> now;  // seconds
 };
-HostClock host_clock();  // the monotonic one, which all processes of a host share
+HostClock host_clock();  // the monotonic clock, which all processes of a host share
 
-// What to add to this rank's clock, around the time `at` of it, to get that of rank 0; it is off by
-// `uncertainty` at most. Seconds; exactly 0 where both read the same clock.
+// The time of rank 0 minus the time of this rank, in seconds, measured when this rank's clock showed `at`.
+// The error is at most `uncertainty`. All are exactly 0, but `at`, where both ranks read the same clock.
 struct ClockOffset {
   double at = 0, offset = 0, uncertainty = 0;
 };
 
-// Collective. Ranks whose clock is another than rank 0's ask it for the time `rounds` times, and believe the
+// Collective. A rank with another clock than rank 0's asks rank 0 for the time `rounds` times and uses the
 // fastest answer (F. Cristian, Probabilistic clock synchronization, 1989).
 ClockOffset compare_clocks(Communicator& ranks, const HostClock& clock, int rounds = 32);
 
-// A time of this rank's clock in that of rank 0, by two comparisons; between them clocks drift evenly.
+// Converts a time of this rank's clock to rank 0's clock, by linear interpolation between two comparisons.
 double time_of_first(double time, const ClockOffset& begin, const ClockOffset& end);
 
 }  // namespace shoal

@@ -1,9 +1,10 @@
-// Collectives over a group of ranks. Layers and engines talk to their group even when it has one member:
-// there it costs nothing. Every collective is asynchronous: it returns a request, and the buffers belong to
-// it until it is waited for. All ranks of a group call its collectives in the same order.
+// Collectives over a group of ranks. A group of one rank is valid, and its collectives cost nothing. Every
+// collective is asynchronous: it returns a request, and the caller must not touch the buffers until the
+// request has been waited for. All ranks of a group call its collectives in the same order.
 //
-// A collective fails with Error when its deadline passes (naming itself, its purpose and the ranks that did
-// not come) and with StoppedByPeer when another rank has failed; then the run is over on every rank.
+// A collective throws Error when its deadline passes; the message names the collective, its purpose and the
+// missing ranks. It throws StoppedByPeer when another rank has failed. After either, the run has ended on
+// every rank.
 #pragma once
 
 #include <functional>
@@ -20,7 +21,7 @@ namespace shoal {
 
 enum class ReduceOp : std::uint8_t { sum, max, min };
 
-// A collective under way. Destroying it waits; an empty request is done.
+// A running collective. The destructor waits for it. An empty request has completed.
 class Request {
  public:
   class Pending {
@@ -55,23 +56,23 @@ class Communicator {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  // What the next collectives of this rank are for, e.g. "step 12, gradients of block.3": for errors,
-  // recordings and traces. Kept per group and rank.
+  // Sets the purpose of this rank's next collectives on this group, e.g. "step 12, gradients of block.3".
+  // Errors, recordings and traces show it.
   void set_purpose(std::string_view purpose) { purpose_ = purpose; }
   const std::string& purpose() const { return purpose_; }
 
-  // Counts may be 0; n stands for the elements of x. Every dtype goes; reductions take f32, f64, bf16 and
-  // i32, and are the same on every rank, and from call to call, for the same group and sizes. bf16 is added
-  // in float32 and rounded once.
+  // n is the number of elements of x and may be 0. Copies take every dtype; reductions take f32, f64, bf16
+  // and i32. A reduction gives the same bits on every rank, and on every call with the same group and sizes.
+  // bf16 is added in float32 and rounded once.
 
   // x [n] on every rank becomes the reduction over ranks.
   virtual Request all_reduce(const Tensor& x, ReduceOp op = ReduceOp::sum) = 0;
-  // out [n / size] becomes this rank's part of the reduction of x [n]; it may be that part of x itself.
-  // x is undefined afterwards, but for that part.
+  // out [n / size] becomes this rank's part of the reduction of x [n]; out may be that part of x. The other
+  // parts of x are undefined afterwards.
   virtual Request reduce_scatter(const Tensor& out, const Tensor& x, ReduceOp op = ReduceOp::sum) = 0;
-  // out [n * size] becomes the concatenation of every rank's x [n]; x may be its own part of out.
+  // out [n * size] becomes the concatenation of every rank's x [n]; x may be this rank's part of out.
   virtual Request all_gather(const Tensor& out, const Tensor& x) = 0;
-  // part r of x [n] goes to rank r; out [n] receives part `rank()` of every rank.
+  // Part r of x [n] goes to rank r; out [n] receives part `rank()` of every rank.
   virtual Request all_to_all(const Tensor& out, const Tensor& x) = 0;
   virtual Request broadcast(const Tensor& x, int root) = 0;
   // Messages between two ranks arrive in the order they were sent. send may wait for its receive.
@@ -79,23 +80,23 @@ class Communicator {
   virtual Request receive(const Tensor& x, int from) = 0;
   virtual void barrier() = 0;
 
-  // Where a rank goes when a group is split: ranks of equal colour form a group, ordered by key, then by
-  // rank. Every rank knows the place of every other, so no one has to ask.
-  struct Place {
+  // Assigns a rank to a group of a split, as MPI_Comm_split does: ranks of equal colour form a group, ordered
+  // by key, then by rank. Every rank computes the keys of all others, so a split needs no communication.
+  struct SplitKey {
     int colour = 0;
     int key = 0;
   };
-  using Places = std::function<Place(int rank)>;
+  using SplitKeys = std::function<SplitKey(int rank)>;
   // Collective over all ranks of this group, with the same function.
-  virtual std::unique_ptr<Communicator> split(const Places& places) = 0;
+  virtual std::unique_ptr<Communicator> split(const SplitKeys& keys) = 0;
 
-  // Collective: from now on this rank sends to rank `to` and receives from rank `from`, so what has to be set
-  // up for it may be set up now. Other messages go all the same.
+  // Collective. Announces that this rank will send to rank `to` and receive from rank `from`, so that
+  // connections can be made now. Messages between other ranks stay possible.
   virtual void expect_messages(int /*to*/, int /*from*/) {}
-  // This rank has failed, and what it has begun need not end: memory of its collectives is about to go.
+  // Cancels this rank's running collectives: the rank has failed and is about to free their memory.
   virtual void abandon() noexcept {}
-  // For who waits elsewhere for what ranks do together; from any thread. Whether the run is known to be over
-  // because a rank has failed, and how long a collective may take.
+  // Whether a rank is known to have failed, and the deadline of a collective. Callable from any thread, for
+  // code that waits for other ranks outside this interface.
   virtual bool stopped() const { return false; }
   virtual double deadline_seconds() const { return std::numeric_limits<double>::infinity(); }
 
@@ -103,10 +104,11 @@ class Communicator {
   std::string purpose_;
 };
 
-// The members of the group that `rank` of a group of `size` goes to, by their rank there, in the new order.
-std::vector<int> members_of(const Communicator::Places& places, int size, int rank);
+// The members of the new group of `rank`, as ranks of the old group of `size`, in the order of their new
+// ranks.
+std::vector<int> members_of(const Communicator::SplitKeys& keys, int size, int rank);
 
-// The group of one.
+// A group of one rank.
 std::unique_ptr<Communicator> make_self_communicator();
 
 }  // namespace shoal

@@ -1,4 +1,4 @@
-// Finds and loads the module of NCCL.
+// Finds and loads the NCCL module.
 #include "comm/nccl/nccl.h"
 #include "core/error.h"
 #include "core/module.h"

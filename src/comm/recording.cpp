@@ -51,8 +51,8 @@ class RecordingCommunicator final : public Communicator {
   }
   void barrier() override { note("barrier", {nullptr, DType::f32, {0}}, 0); }
 
-  std::unique_ptr<Communicator> split(const Places& places) override {
-    auto members = members_of(places, size(), rank_);
+  std::unique_ptr<Communicator> split(const SplitKeys& keys) override {
+    auto members = members_of(keys, size(), rank_);
     const auto me = std::find(members.begin(), members.end(), rank_) - members.begin();
     for (int& member : members) member = members_[static_cast<std::size_t>(member)];
     return std::make_unique<RecordingCommunicator>(log_, std::move(members), static_cast<int>(me));
@@ -81,8 +81,8 @@ class RecordingCommunicator final : public Communicator {
 
 namespace {
 
-// "gradients" of "step 12, gradients of block.3".
-std::string matter_of(const std::string& purpose) {
+// "gradients" for the purpose "step 12, gradients of block.3".
+std::string subject_of(const std::string& purpose) {
   const auto comma = purpose.find(", ");
   const auto first = purpose.starts_with("step ") && comma != std::string::npos ? comma + 2 : 0;
   const auto of = purpose.rfind(" of ");
@@ -100,11 +100,11 @@ Recording::Recording(int ranks, int rank) {
 std::vector<Recording::Total> Recording::totals() const {
   std::vector<Total> totals;
   for (const auto& entry : entries()) {
-    const auto matter = matter_of(entry.purpose);
+    const auto subject = subject_of(entry.purpose);
     auto total = std::find_if(totals.begin(), totals.end(), [&](const Total& t) {
-      return t.collective == entry.collective && t.matter == matter;
+      return t.collective == entry.collective && t.subject == subject;
     });
-    if (total == totals.end()) total = totals.insert(total, {entry.collective, matter});
+    if (total == totals.end()) total = totals.insert(total, {entry.collective, subject});
     ++total->calls;
     total->bytes += entry.bytes;
   }

@@ -1,12 +1,15 @@
-// A communicator that sends nothing and writes down what would have been sent: one rank of any number, for
-// dry runs and for tests of a schedule. Outputs stay as they are, so nothing may depend on them; tensors need
-// no memory behind them.
+// A communicator that sends nothing and records what it would send: one rank of a group of any size, for dry
+// runs and for tests of a schedule. Outputs are left unchanged, and tensors need no memory behind them.
 //
-// Bytes are what this rank sends, by the algorithms that large transfers use, N ranks in a ring in the order
-// of their group: all_reduce 2 (N - 1) / N of x, reduce_scatter (N - 1) / N of x, all_gather (N - 1) / N of
-// out, all to the next rank; broadcast pipelined along the ring from its root, all of x to the next rank but
-// none from the last; all_to_all 1 / N of x to each other rank directly; send x to its receiver. A barrier
-// sends nothing worth counting.
+// Bytes are the bytes that this rank sends by the algorithms for large transfers, with N ranks in a ring in
+// the order of their group:
+//   all_reduce      2 (N - 1) / N of x, to the next rank
+//   reduce_scatter  (N - 1) / N of x, to the next rank
+//   all_gather      (N - 1) / N of out, to the next rank
+//   broadcast       pipelined from the root along the ring: x to the next rank, nothing from the last rank
+//   all_to_all      1 / N of x to each other rank directly
+//   send            x, to its receiver
+//   barrier         nothing
 #pragma once
 
 #include <map>
@@ -18,30 +21,31 @@ namespace shoal {
 class Recording {
  public:
   struct Entry {
-    std::string collective;  // "all_reduce", ..., as the Communicator's functions are called
+    std::string collective;  // name of the function of Communicator: "all_reduce", ...
     DType dtype = DType::f32;
     std::int64_t count = 0;  // elements of x
     int ranks = 1;           // of the group
     std::string purpose;     // "step 12, gradients of block.3"
-    std::int64_t bytes = 0;  // that this rank sends
+    std::int64_t bytes = 0;  // sent by this rank
   };
-  // Of all entries of one collective and one matter: "gradients" above.
+  // Sums over all entries with the same collective and the same subject, which is "gradients" of the purpose
+  // above.
   struct Total {
-    std::string collective, matter;
+    std::string collective, subject;
     std::int64_t calls = 0, bytes = 0;
   };
 
-  // As rank `rank` of `ranks`.
+  // Records rank `rank` of `ranks`.
   Recording(int ranks, int rank);
 
-  // The group of all ranks. It and its parts write down here.
+  // The group of all ranks. It and all groups split from it record here.
   Communicator& ranks() { return *ranks_; }
 
   const std::vector<Entry>& entries() const { return log_->entries; }
   std::vector<Total> totals() const;  // in the order of their first entries
-  // Bytes from this rank to each rank of the run it sends to.
+  // Bytes sent by this rank, by receiver: a rank of the run.
   const std::map<int, std::int64_t>& links() const { return log_->links; }
-  std::int64_t bytes() const;  // over all links
+  std::int64_t bytes() const;  // sum over all links
   void clear();
 
  private:

@@ -8,8 +8,7 @@
 namespace shoal {
 namespace {
 
-// Elements that are added at a time: their sums stay in the first-level cache, so that memory sees every
-// input read once and every output written once.
+// Elements per block. Their sums stay in the L1 cache, so each input is read and each output written once.
 constexpr std::int64_t kBlock = 512;
 
 float widen(bfloat16 value) { return to_float(value); }
@@ -47,7 +46,7 @@ struct Min {
   }
 };
 
-// Not inlined: the compiler would turn the loops over ranks and elements around, and gather.
+// Not inlined: the compiler would interchange the loops over ranks and elements, and use gather instructions.
 template <typename T, typename Wide, typename Op>
 [[gnu::noinline]] void add_to(Wide* sums, const T* x, std::int64_t n, Op op) {
   for (std::int64_t i = 0; i < n; ++i) sums[i] = op(sums[i], widen(x[i]));

@@ -1,4 +1,4 @@
-// Sums and maxima over ranks, of memory that this process can read.
+// Reductions over the buffers of several ranks, all in memory that this process can read.
 #pragma once
 
 #include <span>
@@ -8,8 +8,8 @@
 namespace shoal {
 
 // Every outs[o][first_out + i] becomes the reduction of all xs[r][first_x + i], i < count, in the order of
-// xs, of which there are two at least; bf16 in float32, rounded once. An out may be the same elements as one
-// of the xs. A NaN anywhere gives NaN. dtype: f32, bf16, f64, i32.
+// xs. xs has at least two entries. bf16 is reduced in float32 and rounded once. An out may be one of the xs.
+// A NaN in any input gives NaN. dtype: f32, bf16, f64, i32; throws Error for f16.
 void reduce(std::span<std::byte* const> outs, std::int64_t first_out, std::span<const std::byte* const> xs,
             std::int64_t first_x, std::int64_t count, DType dtype, ReduceOp op);
 

@@ -1,4 +1,4 @@
-// The group of one: reductions leave their input as it is, the rest are copies at most.
+// The group of one rank: reductions leave their input unchanged; the other collectives copy at most.
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -41,7 +41,7 @@ class SelfCommunicator final : public Communicator {
     fail("receive from rank {}: a group of one has no peer", from);
   }
   void barrier() override {}
-  std::unique_ptr<Communicator> split(const Places&) override { return make_self_communicator(); }
+  std::unique_ptr<Communicator> split(const SplitKeys&) override { return make_self_communicator(); }
 
  private:
   static Request copy(const Tensor& out, const Tensor& x) {
@@ -54,11 +54,11 @@ class SelfCommunicator final : public Communicator {
 
 std::unique_ptr<Communicator> make_self_communicator() { return std::make_unique<SelfCommunicator>(); }
 
-std::vector<int> members_of(const Communicator::Places& places, int size, int rank) {
-  const auto mine = places(rank);
+std::vector<int> members_of(const Communicator::SplitKeys& keys, int size, int rank) {
+  const auto mine = keys(rank);
   std::vector<std::pair<int, int>> members;  // key, rank
   for (int other = 0; other < size; ++other) {
-    if (const auto place = places(other); place.colour == mine.colour) members.emplace_back(place.key, other);
+    if (const auto key = keys(other); key.colour == mine.colour) members.emplace_back(key.key, other);
   }
   std::sort(members.begin(), members.end());
   std::vector<int> ranks;

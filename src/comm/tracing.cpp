@@ -15,7 +15,7 @@ using trace::Event;
 using trace::Lane;
 using trace::Recorder;
 
-// An event that is recorded when this ends, in whatever way.
+// Records an event in its destructor, also when an exception passes.
 class Ending {
  public:
   Ending(Recorder& recorder, Event event) : recorder_(recorder), event_(std::move(event)) {}
@@ -25,7 +25,7 @@ class Ending {
   }
   Ending(const Ending&) = delete;
   Ending& operator=(const Ending&) = delete;
-  // The wait for this event, from now on.
+  // An event for a wait that begins now.
   Event wait() const { return {Lane::waits, "wait", event_.name, trace::now(), 0, event_.arguments}; }
   Recorder& recorder() const { return recorder_; }
 
@@ -57,7 +57,7 @@ class TracedRequest final : public Request::Pending {
 
 class TracingCommunicator final : public Communicator {
  public:
-  // `members`: their ranks in the first group.
+  // `members`: ranks in the first group.
   TracingCommunicator(Communicator& inner, std::string path, std::vector<int> members)
       : inner_(inner), path_(std::move(path)), members_(std::move(members)) {}
   TracingCommunicator(std::unique_ptr<Communicator> inner, std::string path, std::vector<int> members)
@@ -105,9 +105,9 @@ class TracingCommunicator final : public Communicator {
   bool stopped() const override { return inner_.stopped(); }
   double deadline_seconds() const override { return inner_.deadline_seconds(); }
 
-  std::unique_ptr<Communicator> split(const Places& places) override {
-    auto part = inner_.split(places);
-    auto members = members_of(places, size(), rank());
+  std::unique_ptr<Communicator> split(const SplitKeys& keys) override {
+    auto part = inner_.split(keys);
+    auto members = members_of(keys, size(), rank());
     for (int& member : members) member = in_first_group(member);
     return std::make_unique<TracingCommunicator>(std::move(part), fmt::format("{}.{}", path_, splits_++),
                                                  std::move(members));
@@ -141,7 +141,7 @@ class TracingCommunicator final : public Communicator {
     inner_.set_purpose(purpose_);
     const auto number = messages_[{from, to}]++;
     auto* recorder = recorder_of_group();
-    // Who is not there is refused by the inner one.
+    // The inner communicator refuses ranks out of range.
     if (!recorder || std::min(from, to) < 0 || std::max(from, to) >= size()) return call();
     return traced(
         *recorder,
@@ -163,7 +163,7 @@ class TracingCommunicator final : public Communicator {
   Communicator& inner_;
   std::string path_;
   std::vector<int> members_;
-  // Counted whether traced or not, so that members agree wherever tracing begins.
+  // Counted even while nothing is traced, so that all members have the same numbers when tracing starts.
   std::int64_t collectives_ = 0, splits_ = 0;
   std::map<std::pair<int, int>, std::int64_t> messages_;  // from, to
 };

@@ -1,13 +1,14 @@
-// A communicator that writes down what another one does, as events of this thread's trace (core/trace.h):
-// every collective from its call until it has been waited for, and every wait. While the thread traces
-// nothing it costs a count. A group of one has no events.
+// A communicator that wraps another one and records its collectives as events of this thread's trace
+// (core/trace.h): every collective from its call until it has been waited for, and every wait. While the
+// thread has no trace, it costs one counter. A group of one rank records no events.
 //
-// Arguments of a collective's events, by which those of all members find each other:
-//   call     "all.1.0#17": the splits that led from the first group to this one, and the call's number there;
-//            "all#m3" is the fourth message from one rank to another
-//   ranks    "0,2,4,6": the group, as ranks of the first one; of a message, sender and receiver
-//   bytes    of its larger tensor
-//   purpose  as it was set
+// Arguments of a collective's events. `call` and `ranks` are equal on all members, so a reader can match
+// events:
+//   call     "all.1.0#17": the splits that lead from the first group to this one, and the number of the
+//            call there; "all#m3" is the fourth message from one rank to another
+//   ranks    "0,2,4,6": the group, as ranks of the first group; for a message, sender and receiver
+//   bytes    size of the larger tensor
+//   purpose  set by set_purpose()
 #pragma once
 
 #include <memory>
@@ -16,7 +17,8 @@
 
 namespace shoal {
 
-// Collective over the group. `inner` outlives it, and what else talks through `inner` is not seen.
+// Collective over the group. `inner` must outlive the result. Calls made directly on `inner` are not
+// recorded.
 std::unique_ptr<Communicator> make_tracing_communicator(Communicator& inner);
 
 }  // namespace shoal

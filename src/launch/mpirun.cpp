@@ -32,7 +32,7 @@ std::string find_in_path(const std::string& name) {
 }
 
 bool can_serve(MpiKind kind) {
-  return mpi::has_module(kind == MpiKind::open_mpi ? Launch::Kind::open_mpi : Launch::Kind::mpich);
+  return mpi::has_module(kind == MpiKind::open_mpi ? Launcher::Kind::open_mpi : Launcher::Kind::mpich);
 }
 
 // By what it says of its version.

@@ -28,16 +28,16 @@ int ranks_for_all(const Config& config) {
 
 }  // namespace
 
-int ranks_to_start(const Config& config, int asked, const Launch& launch) {
-  const bool launched = launch.kind != Launch::Kind::alone;
+int ranks_to_start(const Config& config, int asked, const Launcher& launch) {
+  const bool launched = launch.kind != Launcher::Kind::alone;
   if (launched && asked > 0 && asked != launch.ranks) {
     fail_user("--ranks {} was given, but {} started {}; leave --ranks out, or let {} start {}", asked,
-              launch.by, count(launch.ranks), launch.by, count(asked));
+              launch.name, count(launch.ranks), launch.name, count(asked));
   }
   const int started = launched ? launch.ranks : asked == kAllRanks ? ranks_for_all(config) : asked;
   const auto& parallel = config.parallel;
   if (started > 0) {
-    check_ranks(parallel, started, launched ? launch.by : "--ranks");
+    check_ranks(parallel, started, launched ? launch.name : "--ranks");
     return started;
   }
   const std::int64_t wanted =
@@ -49,8 +49,8 @@ int ranks_to_start(const Config& config, int asked, const Launch& launch) {
 
 void with_ranks(int asked, const std::function<Config()>& load,
                 const std::function<void(const Config&, World&)>& body) {
-  const Launch launch = detect_launch();
-  if (launch.kind == Launch::Kind::alone) {
+  const Launcher launch = detect_launcher();
+  if (launch.kind == Launcher::Kind::alone) {
     const Config config = load();
     const int ranks = ranks_to_start(config, asked, launch);
     if (ranks > kMostThreads) {

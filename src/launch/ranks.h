@@ -19,6 +19,6 @@ void with_ranks(int asked, const std::function<Config()>& load,
                 const std::function<void(const Config& config, World& world)>& body);
 
 // What the above would start.
-int ranks_to_start(const Config& config, int asked, const Launch& launch);
+int ranks_to_start(const Config& config, int asked, const Launcher& launch);
 
 }  // namespace shoal

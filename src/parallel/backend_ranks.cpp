@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "comm/launch.h"
+#include "comm/launcher.h"
 #include "comm/nccl/nccl.h"
 #include "core/error.h"
 #include "parallel/staging.h"

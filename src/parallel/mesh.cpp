@@ -25,11 +25,15 @@ Mesh::Mesh(Communicator& world, const MeshShape& shape)
     fail("a mesh of {} x {} x {} x {} is not one of {} ranks", shape.workers, shape.pipeline, shape.data,
          shape.tensor, world.size());
   }
-  worker_ = world.split([&](int rank) { return Communicator::Place{place_of(shape, rank).worker, rank}; });
-  peers_ = world.split([&](int rank) { return Communicator::Place{rank % shape.ranks_of_worker(), rank}; });
+  worker_ = world.split([&](int rank) { return Communicator::SplitKey{place_of(shape, rank).worker, rank}; });
+  peers_ = world.split([&](int rank) {
+    return Communicator::SplitKey{rank % shape.ranks_of_worker(), rank};
+  });
   // The colour of a group is what its members have in common.
   const auto split = [&](auto&& colour) {
-    return worker_->split([&](int rank) { return Communicator::Place{colour(place_of(shape, rank)), rank}; });
+    return worker_->split([&](int rank) {
+      return Communicator::SplitKey{colour(place_of(shape, rank)), rank};
+    });
   };
   const auto stages = [&](const MeshPlace& p) { return p.data * shape.tensor + p.tensor; };
   data_ = split([&](const MeshPlace& p) { return p.pipeline * shape.tensor + p.tensor; });

@@ -96,8 +96,8 @@ class StagingCommunicator final : public Communicator {
   bool stopped() const override { return host_.stopped(); }
   double deadline_seconds() const override { return host_.deadline_seconds(); }
 
-  std::unique_ptr<Communicator> split(const Places& places) override {
-    return std::make_unique<StagingCommunicator>(backend_, host_.split(places));
+  std::unique_ptr<Communicator> split(const SplitKeys& keys) override {
+    return std::make_unique<StagingCommunicator>(backend_, host_.split(keys));
   }
 
  private:

@@ -73,7 +73,7 @@ class DryRank {
 
 bool alike(const DryRun::Rank& a, const DryRun::Rank& b) {
   const auto same = [](const Recording::Total& x, const Recording::Total& y) {
-    return x.collective == y.collective && x.matter == y.matter && x.calls == y.calls && x.bytes == y.bytes;
+    return x.collective == y.collective && x.subject == y.subject && x.calls == y.calls && x.bytes == y.bytes;
   };
   return a.passes == b.passes && a.flops == b.flops && a.allocated == b.allocated && a.bytes == b.bytes &&
          std::equal(a.traffic.begin(), a.traffic.end(), b.traffic.begin(), b.traffic.end(), same);

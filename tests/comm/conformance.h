@@ -361,8 +361,8 @@ inline void check_many_requests(World& world, std::int64_t chunk) {
 // Rows and columns of a grid two wide, and all of it, at the same time.
 inline void check_grid(World& world, std::int64_t chunk) {
   auto& all = world.ranks;
-  const Communicator::Places row_of = [](int r) { return Communicator::Place{r / 2, r}; };
-  const Communicator::Places column_of = [](int r) { return Communicator::Place{r % 2, r}; };
+  const Communicator::SplitKeys row_of = [](int r) { return Communicator::SplitKey{r / 2, r}; };
+  const Communicator::SplitKeys column_of = [](int r) { return Communicator::SplitKey{r % 2, r}; };
   const auto row = all.split(row_of);
   const auto column = all.split(column_of);
   const auto in_row = members_of(row_of, all.size(), all.rank());
@@ -403,26 +403,26 @@ inline void check_split_order(World& world, std::int64_t) {
     group.all_gather({ranks.data(), DType::i32, {group.size()}}, {&me, DType::i32, {1}}).wait();
     return ranks;
   };
-  const Communicator::Places ways[] = {[](int r) {
-                                         return Communicator::Place{0, -r};
-                                       },
-                                       [](int r) {
-                                         return Communicator::Place{r % 3, r / 4 % 2};
-                                       },
-                                       [](int r) {
-                                         return Communicator::Place{-r, 5};
-                                       },
-                                       [](int r) {
-                                         return Communicator::Place{7, (r * 5) % 8};
-                                       }};
-  for (const auto& places : ways) {
-    const auto group = all.split(places);
-    const auto wanted = members_of(places, all.size(), all.rank());
+  const Communicator::SplitKeys ways[] = {[](int r) {
+                                            return Communicator::SplitKey{0, -r};
+                                          },
+                                          [](int r) {
+                                            return Communicator::SplitKey{r % 3, r / 4 % 2};
+                                          },
+                                          [](int r) {
+                                            return Communicator::SplitKey{-r, 5};
+                                          },
+                                          [](int r) {
+                                            return Communicator::SplitKey{7, (r * 5) % 8};
+                                          }};
+  for (const auto& keys : ways) {
+    const auto group = all.split(keys);
+    const auto wanted = members_of(keys, all.size(), all.rank());
     const auto got = ranks_in(*group);
     if (got != wanted || got[static_cast<std::size_t>(group->rank())] != all.rank()) {
       fail("split: ranks {} instead of {}", got, wanted);
     }
-    const auto again = group->split([](int r) { return Communicator::Place{0, -r}; });
+    const auto again = group->split([](int r) { return Communicator::SplitKey{0, -r}; });
     auto reversed = ranks_in(*again);
     std::reverse(reversed.begin(), reversed.end());
     if (reversed != wanted) fail("split of a part: ranks {} instead of {}", reversed, wanted);
@@ -449,7 +449,7 @@ inline void check_late_rank(World& world, std::int64_t chunk) {
   if (group.size() < 3) return;
   const int rank = group.rank(), last = group.size() - 1;
   const auto split = [&](auto&& colour) {
-    return group.split([&](int r) { return Communicator::Place{colour(r), r}; });
+    return group.split([&](int r) { return Communicator::SplitKey{colour(r), r}; });
   };
   const auto all = split([](int) { return 0; }), pair = split([](int r) { return r <= 1 ? 0 : r; }),
              others = split([](int r) { return r == 0 ? 0 : 1; });

@@ -1,5 +1,5 @@
 // What a process finds out about how it was started.
-#include "comm/launch.h"
+#include "comm/launcher.h"
 
 #include <gmock/gmock.h>
 
@@ -14,30 +14,30 @@ namespace {
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-Launch launched_with(const std::map<std::string, std::string>& variables) {
-  return detect_launch([&](const char* name) {
+Launcher launched_with(const std::map<std::string, std::string>& variables) {
+  return detect_launcher([&](const char* name) {
     const auto found = variables.find(name);
     return found == variables.end() ? nullptr : found->second.c_str();
   });
 }
 
-void expect(const Launch& launch, Launch::Kind kind, int rank, int ranks, const std::string& by) {
+void expect(const Launcher& launch, Launcher::Kind kind, int rank, int ranks, const std::string& by) {
   EXPECT_EQ(launch.kind, kind);
   EXPECT_EQ(launch.rank, rank);
   EXPECT_EQ(launch.ranks, ranks);
-  EXPECT_EQ(launch.by, by);
+  EXPECT_EQ(launch.name, by);
 }
 
-TEST(Launch, Alone) { expect(launched_with({{"HOME", "/root"}}), Launch::Kind::alone, 0, 1, ""); }
+TEST(Launch, Alone) { expect(launched_with({{"HOME", "/root"}}), Launcher::Kind::alone, 0, 1, ""); }
 
 TEST(Launch, OpenMpi) {
   expect(launched_with({{"OMPI_COMM_WORLD_RANK", "2"}, {"OMPI_COMM_WORLD_SIZE", "4"}, {"PMIX_RANK", "2"}}),
-         Launch::Kind::open_mpi, 2, 4, "mpirun");
+         Launcher::Kind::open_mpi, 2, 4, "mpirun");
 }
 
 TEST(Launch, Mpich) {
   expect(launched_with({{"PMI_RANK", "1"}, {"PMI_SIZE", "3"}, {"PMI_FD", "7"}, {"MPI_LOCALRANKID", "1"}}),
-         Launch::Kind::mpich, 1, 3, "mpirun");
+         Launcher::Kind::mpich, 1, 3, "mpirun");
 }
 
 // mpirun within a Slurm job, whose variables are there too.
@@ -47,8 +47,8 @@ TEST(Launch, MpirunWithinSlurm) {
   auto open_mpi = slurm, mpich = slurm;
   open_mpi.insert({{"OMPI_COMM_WORLD_RANK", "5"}, {"OMPI_COMM_WORLD_SIZE", "8"}});
   mpich.insert({{"PMI_RANK", "5"}, {"PMI_SIZE", "8"}, {"MPI_LOCALRANKID", "1"}});
-  expect(launched_with(open_mpi), Launch::Kind::open_mpi, 5, 8, "mpirun");
-  expect(launched_with(mpich), Launch::Kind::mpich, 5, 8, "mpirun");
+  expect(launched_with(open_mpi), Launcher::Kind::open_mpi, 5, 8, "mpirun");
+  expect(launched_with(mpich), Launcher::Kind::mpich, 5, 8, "mpirun");
 }
 
 TEST(Launch, Srun) {
@@ -57,8 +57,8 @@ TEST(Launch, Srun) {
   auto pmix = slurm, pmi2 = slurm;
   pmix.insert({"PMIX_RANK", "3"});
   pmi2.insert({{"PMI_RANK", "3"}, {"PMI_SIZE", "16"}});
-  expect(launched_with(pmix), Launch::Kind::open_mpi, 3, 16, "srun");
-  expect(launched_with(pmi2), Launch::Kind::mpich, 3, 16, "srun");
+  expect(launched_with(pmix), Launcher::Kind::open_mpi, 3, 16, "srun");
+  expect(launched_with(pmi2), Launcher::Kind::mpich, 3, 16, "srun");
   EXPECT_THROW(launched_with(slurm), StoppedByPeer);
   auto first = slurm;
   first["SLURM_PROCID"] = "0";
@@ -68,14 +68,14 @@ TEST(Launch, Srun) {
 // A batch script, and a shell that salloc opened: one process each.
 TEST(Launch, WithinASlurmJob) {
   expect(launched_with({{"SLURM_JOB_ID", "7"}, {"SLURM_NTASKS", "16"}, {"SLURM_PROCID", "0"}}),
-         Launch::Kind::alone, 0, 1, "");
+         Launcher::Kind::alone, 0, 1, "");
   expect(
       launched_with({{"SLURM_JOB_ID", "7"}, {"SLURM_STEP_ID", "4294967290"}, {"SLURM_STEP_NUM_TASKS", "1"}}),
-      Launch::Kind::alone, 0, 1, "");
+      Launcher::Kind::alone, 0, 1, "");
 }
 
 TEST(LocalShare, CountsRanksOfTheHostAndThoseOnTheSameCores) {
-  const Seating ranks[] = {{1, 10}, {2, 10}, {1, 10}, {1, 11}, {2, 10}};
+  const CoreBinding ranks[] = {{1, 10}, {2, 10}, {1, 10}, {1, 11}, {2, 10}};
   const auto share = local_share(ranks, 2);
   EXPECT_EQ(share.local_rank, 1);
   EXPECT_EQ(share.local_size, 3);

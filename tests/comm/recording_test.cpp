@@ -39,7 +39,7 @@ TEST(Recording, CountsWhatTheRankSends) {
 
 TEST(Recording, PartsShareTheLogAndKnowTheirMembers) {
   Recording recording(6, 5);
-  const auto part = recording.ranks().split([](int r) { return Communicator::Place{r % 2, -r}; });
+  const auto part = recording.ranks().split([](int r) { return Communicator::SplitKey{r % 2, -r}; });
   EXPECT_EQ(part->size(), 3);
   EXPECT_EQ(part->rank(), 0);  // of 5, 3, 1
   part->all_reduce(nothing(30)).wait();
@@ -57,11 +57,11 @@ TEST(Recording, SumsUpByMatter) {
   }
   const auto totals = recording.totals();
   ASSERT_EQ(totals.size(), 3u);
-  EXPECT_EQ(totals[0].matter, "gradients");
+  EXPECT_EQ(totals[0].subject, "gradients");
   EXPECT_EQ(totals[0].calls, 2);
   EXPECT_EQ(totals[0].bytes, 64);
-  EXPECT_EQ(totals[1].matter, "norm");
-  EXPECT_EQ(totals[2].matter, "");
+  EXPECT_EQ(totals[1].subject, "norm");
+  EXPECT_EQ(totals[2].subject, "");
   recording.clear();
   EXPECT_TRUE(recording.totals().empty());
 }
@@ -76,7 +76,7 @@ TEST(Recording, RefusesWhatOthersRefuse) {
 TEST(Recording, ThousandsOfRanksAreCheap) {
   const Stopwatch watch;
   Recording recording(4096, 1000);
-  const auto part = recording.ranks().split([](int r) { return Communicator::Place{r % 64, r}; });
+  const auto part = recording.ranks().split([](int r) { return Communicator::SplitKey{r % 64, r}; });
   EXPECT_EQ(part->size(), 64);
   for (int i = 0; i < 10000; ++i) part->all_reduce(nothing(1000)).wait();
   EXPECT_LT(watch.seconds(), 1);

@@ -59,7 +59,7 @@ TEST_F(Self, HasNobodyElse) {
 }
 
 TEST_F(Self, SplitsIntoItself) {
-  const auto part = group_->split([](int) { return Communicator::Place{3, 7}; });
+  const auto part = group_->split([](int) { return Communicator::SplitKey{3, 7}; });
   EXPECT_EQ(part->rank(), 0);
   EXPECT_EQ(part->size(), 1);
 }

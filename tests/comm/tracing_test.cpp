@@ -83,10 +83,10 @@ std::map<std::string, std::multiset<int>> callers(const std::vector<Events>& all
 
 TEST(TracingCommunicator, EveryCallHasAllItsRanks) {
   const auto all = trace_of(4, [](Communicator& ranks) {
-    const auto row = ranks.split([](int r) { return Communicator::Place{r / 2, r}; });
-    const auto column = ranks.split([](int r) { return Communicator::Place{r % 2, -r}; });
-    const auto alone = row->split([](int r) { return Communicator::Place{r, 0}; });
-    const auto again = row->split([](int) { return Communicator::Place{}; });
+    const auto row = ranks.split([](int r) { return Communicator::SplitKey{r / 2, r}; });
+    const auto column = ranks.split([](int r) { return Communicator::SplitKey{r % 2, -r}; });
+    const auto alone = row->split([](int r) { return Communicator::SplitKey{r, 0}; });
+    const auto again = row->split([](int) { return Communicator::SplitKey{}; });
     float x[4] = {};
     const Tensor whole{x, DType::f32, {4}}, part{x, DType::f32, {2}};
     ranks.barrier();

@@ -71,8 +71,8 @@ class OnGpu final : public Communicator {
   void barrier() override { inner().barrier(); }
   void expect_messages(int to, int from) override { inner().expect_messages(to, from); }
   void abandon() noexcept override { inner_->abandon(); }
-  std::unique_ptr<Communicator> split(const Places& places) override {
-    return std::make_unique<OnGpu>(inner().split(places));
+  std::unique_ptr<Communicator> split(const SplitKeys& keys) override {
+    return std::make_unique<OnGpu>(inner().split(keys));
   }
 
  private:

@@ -48,7 +48,7 @@ DryRun::Rank every_rank(const std::vector<std::string>& settings, int ranks) {
 std::int64_t bytes_of(const DryRun::Rank& rank, const std::string& collective, const std::string& matter) {
   std::int64_t bytes = 0;
   for (const auto& total : rank.traffic) {
-    if (total.collective == collective && total.matter == matter) bytes += total.bytes;
+    if (total.collective == collective && total.subject == matter) bytes += total.bytes;
   }
   return bytes;
 }
@@ -157,7 +157,7 @@ DryRun::Rank rank_at(const Config& config, const MeshPlace& place) {
 std::int64_t calls_of(const DryRun::Rank& rank, const std::string& collective, const std::string& matter) {
   std::int64_t calls = 0;
   for (const auto& total : rank.traffic) {
-    if (total.collective == collective && total.matter == matter) calls += total.calls;
+    if (total.collective == collective && total.subject == matter) calls += total.calls;
   }
   return calls;
 }

@@ -85,7 +85,7 @@ TEST(Agreement, DifferentConfigsAreNamedWithBothValues) {
     require_agreement(ranks, facts_of(config));
   });
   EXPECT_THAT(message,
-              AllOf(HasSubstr("user: rank 1: it was not started as rank 0 was"),
+              AllOf(HasSubstr("user: rank 1: it was not started like rank 0"),
                     HasSubstr("optim.lr: 0.5 (rank 0 has 0.0006)"),
                     HasSubstr("run.name: \"other\" (rank 0 has \"\")"), Not(HasSubstr("optim.eps"))));
   EXPECT_EQ(failure(3, [](Communicator& ranks) { require_agreement(ranks, facts_of(Config())); }), "none");

@@ -111,7 +111,7 @@ class Watched final : public Communicator {
   Request receive(const Tensor& x, int from) override { return inner_.receive(x, from); }
   void barrier() override { inner_.barrier(); }
   void abandon() noexcept override { events_.push_back("abandoned"); }
-  std::unique_ptr<Communicator> split(const Places& places) override { return inner_.split(places); }
+  std::unique_ptr<Communicator> split(const SplitKeys& keys) override { return inner_.split(keys); }
 
  private:
   Communicator& inner_;

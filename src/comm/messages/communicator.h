@@ -8,7 +8,7 @@
 
 namespace shoal::messages {
 
-// The engine must live as long. A group of one is served without it.
+// The engine must outlive the communicator. A group of one rank does not use it.
 std::unique_ptr<Communicator> make_communicator(Engine& engine, std::shared_ptr<Group> group);
 
 }  // namespace shoal::messages

@@ -23,29 +23,23 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// How long ranks collect failures before they stop.
-constexpr double kFailuresMeet = 0.5;
-// By then the rank that reports has done so.
-constexpr double kReported = 1.5;
-// A rank that has not noticed by then is ended by force.
-constexpr double kForce = 3;
-// Ranks that do not answer within this time are taken for dead.
-constexpr double kAnswer = 2;
-// How much longer than a deadline the end of the run may take.
-constexpr double kEndMore = 1;
-// How long a rank that unwinds waits for what it has begun.
-constexpr double kUnwind = 1;
-// For MPI to end once all ranks have done their work.
-constexpr seconds kFinish{10};
+// Times in seconds.
+constexpr double kCollectFailures = 0.5;  // ranks collect failures before they stop
+constexpr double kReported = 1.5;         // the reporting rank has reported by then
+constexpr double kForce = 3;              // a rank that has not noticed a failure by then is killed
+constexpr double kReply = 2;              // a rank that does not answer within this time is taken for dead
+constexpr double kExtraAtEnd = 1;         // the deadline of the last barrier is longer by this much
+constexpr double kUnwind = 1;             // a rank that unwinds waits this long for its operations
+constexpr seconds kFinish{10};            // limit for MPI_Finalize, after all ranks have done their work
 
-// How long after the last message the engine's thread looks for the next without letting go of its core, if
-// the rank waits for it, and how long it sleeps shortly. It never yields: where there are more ranks than
-// cores, threads that yield all the time keep what sleeps from running for seconds (Linux 6.18).
+// After the last progress the engine's thread polls for kSpin seconds if the rank waits, then sleeps
+// kShortSleep at a time up to kNap seconds, then kLongSleep. It never yields: with more ranks than cores,
+// threads that yield all the time can keep sleeping threads from running for seconds (Linux 6.18).
 constexpr double kSpin = 50e-6, kNap = 1e-3;
 constexpr microseconds kShortSleep{50}, kLongSleep{200};
-constexpr milliseconds kIdleSleep{5};  // with nothing but notes to wait for
+constexpr milliseconds kIdleSleep{5};  // while only control messages can arrive
 
-// Ends this process at once, for a thread of it does not listen.
+// Ends this process at once: one of its threads does not respond.
 [[noreturn]] void end_by_force(const std::string& message) {
   if (!message.empty()) fmt::print(stderr, "shoal: error: {}\n", message);
   ::_exit(1);
@@ -57,7 +51,7 @@ std::uint64_t hash(const std::string& text) { return std::hash<std::string>()(te
 
 Engine::Engine(Transport& transport, double deadline_seconds)
     : transport_(transport), deadline_seconds_(deadline_seconds) {
-  sigset_t all, before;  // signals are for the rank's threads
+  sigset_t all, before;  // the engine's thread takes no signals
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
   thread_ = std::thread([this] { run(); });
@@ -90,52 +84,52 @@ void Engine::throw_if_stopped() {
   throw StoppedByPeer();
 }
 
-void Engine::begin(const std::shared_ptr<Job>& job) {
+void Engine::begin(const std::shared_ptr<PendingOperation>& operation) {
   {
     const std::scoped_lock lock(mutex_);
     throw_if_stopped();
-    job->number = job->group->begun(job->kind, job->peer)++;
-    if (job->plan.pieces == 0) {
-      job->done = true;
+    operation->number = operation->group->started(operation->kind, operation->peer)++;
+    if (operation->plan.pieces == 0) {
+      operation->done = true;
       return;
     }
-    begun_.push_back(job);
-    kick_ = true;
+    new_operations_.push_back(operation);
+    wake_requested_ = true;
   }
   wake_.notify_one();
 }
 
-void Engine::start_waiting(Job& job) {
-  job.waited.emplace();
-  job.awaited = true;
-  kick_ = true;
+void Engine::start_waiting(PendingOperation& operation) {
+  operation.waited.emplace();
+  operation.awaited = true;
+  wake_requested_ = true;
   wake_.notify_one();
 }
 
-void Engine::wait(Job& job) {
-  if (job.done) return;
+void Engine::wait(PendingOperation& operation) {
+  if (operation.done) return;
   std::unique_lock lock(mutex_);
-  start_waiting(job);
-  changed_.wait(lock, [&] { return job.done || phase_ == Phase::stopped; });
-  if (!job.done) throw_if_stopped();
+  start_waiting(operation);
+  changed_.wait(lock, [&] { return operation.done || phase_ == Phase::stopped; });
+  if (!operation.done) throw_if_stopped();
 }
 
-void Engine::settle(Job& job, bool unwinding) noexcept {
-  if (job.done) return;
+void Engine::release(PendingOperation& operation, bool unwinding) noexcept {
+  if (operation.done) return;
   std::unique_lock lock(mutex_);
-  start_waiting(job);
-  const auto free = [&] { return job.done || phase_ == Phase::stopped; };
+  start_waiting(operation);
+  const auto free = [&] { return operation.done || phase_ == Phase::stopped; };
   if (!unwinding) return changed_.wait(lock, free);
   if (changed_.wait_for(lock, duration<double>(kUnwind), free)) return;
-  failure_ = {fmt::format("gave up {}", job.describe), false};
-  kick_ = true;
+  failure_ = {fmt::format("gave up {}", operation.describe), false};
+  wake_requested_ = true;
   wake_.notify_one();
   changed_.wait(lock, free);
 }
 
-// False when it takes so long that something is stuck.
+// Returns false after kForce seconds: a thread does not respond.
 bool Engine::await_stop(std::unique_lock<std::mutex>& lock) {
-  kick_ = true;
+  wake_requested_ = true;
   wake_.notify_all();
   return changed_.wait_for(lock, duration<double>(kForce), [&] { return phase_ == Phase::stopped; });
 }
@@ -156,11 +150,11 @@ Engine::Verdict Engine::stopped_by_peer() {
   return fail("ended because another rank failed, which nobody has heard of");
 }
 
-void Engine::linger() {
+void Engine::await_report() {
   Stopwatch heard;
   {
     const std::scoped_lock lock(mutex_);
-    heard = heard_of_failure_;
+    heard = since_first_failure_;
   }
   std::this_thread::sleep_for(duration<double>(kReported - heard.seconds()));
 }
@@ -169,18 +163,18 @@ void Engine::finish() {
   {
     const std::scoped_lock lock(mutex_);
     closing_ = true;
-    kick_ = true;
+    wake_requested_ = true;
   }
   wake_.notify_all();
   {
     std::unique_lock lock(mutex_);
-    if (!changed_.wait_for(lock, kFinish, [&] { return ended_; })) leave();
+    if (!changed_.wait_for(lock, kFinish, [&] { return ended_; })) exit_without_mpi();
   }
   thread_.join();
 }
 
-// MPICH's end over TCP has been seen to hang after all ranks had done their work.
-void Engine::leave() {
+// MPICH's MPI_Finalize can hang over TCP after all ranks have done their work.
+void Engine::exit_without_mpi() {
   log::warn("MPI did not end within {}: leaving without it; nothing is lost",
             format_duration(static_cast<double>(kFinish.count())));
   std::fflush(nullptr);
@@ -188,15 +182,15 @@ void Engine::leave() {
 }
 
 void Engine::run() {
-  prctl(PR_SET_TIMERSLACK, 1000UL);  // ns, so that short sleeps are short
+  prctl(PR_SET_TIMERSLACK, 1000UL);  // ns; the default of 50 us would lengthen short sleeps
   const bool started = transport_.start();
   if (started) {
     std::vector<int> everyone;
     for (int rank = 0; rank < transport_.size(); ++rank) everyone.push_back(rank);
     world_ = std::make_shared<Group>(Group{kWorldGroup, std::move(everyone), transport_.rank()});
     groups_[kWorldGroup] = world_;
-    traffic_ = std::make_unique<Traffic>(transport_);
-    control_ = std::make_unique<Control>(transport_);
+    scheduler_ = std::make_unique<PieceScheduler>(transport_);
+    control_ = std::make_unique<ControlChannel>(transport_);
   }
   {
     const std::scoped_lock lock(mutex_);
@@ -214,18 +208,18 @@ void Engine::loop() {
   while (true) {
     bool moved = false;
     try {
-      take_new_jobs();
-      const auto done = traffic_->done();
-      moved = traffic_->advance();
-      if (traffic_->done() != done) {
-        std::erase_if(open_, [](const auto& job) { return job->done.load(); });
-        { const std::scoped_lock lock(mutex_); }  // the rank is not between looking and sleeping
+      take_new_operations();
+      const auto done = scheduler_->done();
+      moved = scheduler_->advance();
+      if (scheduler_->done() != done) {
+        std::erase_if(open_, [](const auto& operation) { return operation->done.load(); });
+        { const std::scoped_lock lock(mutex_); }  // the rank is not between its check and its sleep
         changed_.notify_all();
       }
-      while (const auto note = control_->receive()) serve(*note);
+      while (const auto message = control_->receive()) handle(*message);
       check_deadlines();
     } catch (const std::exception& error) {
-      fail_here(error.what(), true);
+      announce_failure(error.what(), true);
     }
     const bool sent = control_->all_sent();
     std::optional<std::pair<std::string, bool>> failure;
@@ -235,9 +229,9 @@ void Engine::loop() {
       failure = failure_;
       closing = closing_;
     }
-    if (failure) fail_here(failure->first, failure->second);
-    if (phase_ == Phase::ending && sent) conclude();
-    if (phase_ == Phase::stopped) return await_end();
+    if (failure) announce_failure(failure->first, failure->second);
+    if (phase_ == Phase::ending && sent) decide_verdict();
+    if (phase_ == Phase::stopped) return await_end_of_body();
     if (closing && sent) {
       control_->close();
       return transport_.finish();
@@ -246,100 +240,103 @@ void Engine::loop() {
   }
 }
 
-void Engine::take_new_jobs() {
-  std::vector<std::shared_ptr<Job>> begun;
+void Engine::take_new_operations() {
+  std::vector<std::shared_ptr<PendingOperation>> begun;
   {
     const std::scoped_lock lock(mutex_);
-    begun.swap(begun_);
+    begun.swap(new_operations_);
   }
-  for (auto& job : begun) {
-    open_.push_back(job);
-    traffic_->add(std::move(job));
+  for (auto& operation : begun) {
+    open_.push_back(operation);
+    scheduler_->add(std::move(operation));
   }
 }
 
-void Engine::serve(const Note& note) {
-  switch (note.kind) {
-    case Note::Kind::failed:
-      failed_[note.from] = {note.text, note.number == 1};
+void Engine::handle(const ControlMessage& message) {
+  switch (message.kind) {
+    case ControlMessage::Kind::failed:
+      failed_[message.from] = {message.text_hash, message.first_failure == 1};
       return start_ending();
-    case Note::Kind::ask:
-      return answer(note);
-    case Note::Kind::answer:
-      if (inquiry_) inquiry_->answers[note.from] = note;
+    case ControlMessage::Kind::progress_request:
+      return reply(message);
+    case ControlMessage::Kind::progress_reply:
+      if (deadline_query_) deadline_query_->answers[message.from] = message;
       return;
   }
 }
 
-void Engine::answer(const Note& ask) {
-  Note answer = ask;
-  answer.kind = Note::Kind::answer;
+void Engine::reply(const ControlMessage& request) {
+  ControlMessage answer = request;
+  answer.kind = ControlMessage::Kind::progress_reply;
   {
     const std::scoped_lock lock(mutex_);
-    answer.text = groups_.contains(kEndGroup) ? 1 : 0;
-    if (const auto found = groups_.find(ask.group); found != groups_.end()) {
+    answer.body_ended = groups_.contains(kEndGroup) ? 1 : 0;
+    if (const auto found = groups_.find(request.group); found != groups_.end()) {
       auto& group = *found->second;
-      const auto asker = std::find(group.members.begin(), group.members.end(), ask.from);
-      answer.number =
-          group.begun(static_cast<JobKind>(ask.job_kind), static_cast<int>(asker - group.members.begin()));
+      const auto requester = std::find(group.members.begin(), group.members.end(), request.from);
+      answer.started = group.started(static_cast<OperationKind>(request.operation_kind),
+                                     static_cast<int>(requester - group.members.begin()));
     }
   }
-  control_->send(ask.from, answer);
+  control_->send(request.from, answer);
 }
 
-// Asks the others when a job is overdue.
+// Asks the other ranks for their progress when an operation is past its deadline.
 void Engine::check_deadlines() {
-  if (inquiry_) return conclude_inquiry();
+  if (deadline_query_) return finish_deadline_query();
   if (phase_ != Phase::running || deadlines_checked_.seconds() < 0.05) return;
   deadlines_checked_.restart();
-  for (const auto& job : open_) {
+  for (const auto& operation : open_) {
     {
       const std::scoped_lock lock(mutex_);
-      // Who waits for a rank that has ended says more than that one does.
-      const double limit = deadline_seconds_ + (job->group->id == kEndGroup ? kEndMore : 0);
-      if (!job->waited || job->waited->seconds() < limit) continue;
+      // Ranks in the body report first: their messages say more than that of a rank at the last barrier.
+      const double limit = deadline_seconds_ + (operation->group->id == kEndGroup ? kExtraAtEnd : 0);
+      if (!operation->waited || operation->waited->seconds() < limit) continue;
     }
-    inquiry_ = {job, {}, {}};
-    const auto& group = *job->group;
-    Note ask{Note::Kind::ask, 0, group.id, 0, 0, 0};
-    const auto send = [&](JobKind kind, int member) {
-      ask.job_kind = static_cast<std::int32_t>(kind);
-      control_->send(group.members[static_cast<std::size_t>(member)], ask);
+    deadline_query_ = {operation, {}, {}};
+    const auto& group = *operation->group;
+    ControlMessage request{.kind = ControlMessage::Kind::progress_request, .group = group.id};
+    const auto send = [&](OperationKind kind, int member) {
+      request.operation_kind = static_cast<std::int32_t>(kind);
+      control_->send(group.members[static_cast<std::size_t>(member)], request);
     };
-    if (job->kind != JobKind::collective) {
-      return send(job->kind == JobKind::send ? JobKind::receive : JobKind::send, job->peer);
+    if (operation->kind != OperationKind::collective) {
+      return send(operation->kind == OperationKind::send ? OperationKind::receive : OperationKind::send,
+                  operation->peer);
     }
-    for (int member = 0; member < group.seat().size; ++member) {
-      if (member != group.rank) send(JobKind::collective, member);
+    for (int member = 0; member < group.rank_and_size().size; ++member) {
+      if (member != group.rank) send(OperationKind::collective, member);
     }
     return;
   }
 }
 
-void Engine::conclude_inquiry() {
-  const auto& job = *inquiry_->job;
-  if (job.done) {  // they came after all
-    inquiry_.reset();
+void Engine::finish_deadline_query() {
+  const auto& operation = *deadline_query_->operation;
+  if (operation.done) {  // the missing ranks came late
+    deadline_query_.reset();
     return;
   }
-  std::vector<int> missing, ended, silent;
-  for (int member = 0; member < job.group->seat().size; ++member) {
-    if (member == job.group->rank || (job.kind != JobKind::collective && member != job.peer)) continue;
-    const int rank = job.group->members[static_cast<std::size_t>(member)];
-    const auto answer = inquiry_->answers.find(rank);
-    const bool answered = answer != inquiry_->answers.end();
-    if (answered && answer->second.number > job.number) continue;
+  std::vector<int> missing, ended, unresponsive;
+  for (int member = 0; member < operation.group->rank_and_size().size; ++member) {
+    if (member == operation.group->rank ||
+        (operation.kind != OperationKind::collective && member != operation.peer))
+      continue;
+    const int rank = operation.group->members[static_cast<std::size_t>(member)];
+    const auto answer = deadline_query_->answers.find(rank);
+    const bool answered = answer != deadline_query_->answers.end();
+    if (answered && answer->second.started > operation.number) continue;
     missing.push_back(rank);
-    if (!answered) silent.push_back(rank);
-    if (answered && answer->second.text == 1) ended.push_back(rank);
+    if (!answered) unresponsive.push_back(rank);
+    if (answered && answer->second.body_ended == 1) ended.push_back(rank);
   }
-  if (!silent.empty() && inquiry_->since.seconds() < kAnswer) return;
-  auto text = fmt::format("{} waited {} seconds", job.describe, deadline_seconds_);
+  if (!unresponsive.empty() && deadline_query_->since.seconds() < kReply) return;
+  auto text = fmt::format("{} waited {} seconds", operation.describe, deadline_seconds_);
   text += missing.empty() ? ", though all ranks came" : fmt::format(" for {}", list_ranks(missing));
   if (!ended.empty()) text += fmt::format("; {} ended without it", list_ranks(ended));
-  if (!silent.empty()) text += fmt::format("; {} did not answer", list_ranks(silent));
-  inquiry_.reset();
-  fail_here(text, true);
+  if (!unresponsive.empty()) text += fmt::format("; {} did not answer", list_ranks(unresponsive));
+  deadline_query_.reset();
+  announce_failure(text, true);
 }
 
 void Engine::start_ending() {
@@ -347,27 +344,27 @@ void Engine::start_ending() {
   const std::scoped_lock lock(mutex_);
   phase_ = Phase::ending;
   stopping_ = true;
-  heard_of_failure_.restart();
+  since_first_failure_.restart();
 }
 
-void Engine::fail_here(const std::string& text, bool known) {
+void Engine::announce_failure(const std::string& text, bool comparable) {
   if (failed_.contains(transport_.rank())) return;
-  const Failed failed{known ? hash(text) : 0, failed_.empty()};
+  const Failed failed{comparable ? hash(text) : 0, failed_.empty()};
   failed_[transport_.rank()] = failed;
-  Note note;
-  note.text = failed.text;
-  note.number = failed.first ? 1 : 0;
-  control_->send_all(note);
+  ControlMessage message;
+  message.text_hash = failed.text_hash;
+  message.first_failure = failed.first ? 1 : 0;
+  control_->send_all(message);
   start_ending();
   const std::scoped_lock lock(mutex_);
   own_failure_ = text;
 }
 
-void Engine::conclude() {
+void Engine::decide_verdict() {
   const bool all = static_cast<int>(failed_.size()) == transport_.size();
-  if (!all && heard_of_failure_.seconds() < kFailuresMeet) return;
-  const auto text = failed_.begin()->second.text;
-  const auto alike = [&](const auto& failed) { return failed.second.text == text; };
+  if (!all && since_first_failure_.seconds() < kCollectFailures) return;
+  const auto text = failed_.begin()->second.text_hash;
+  const auto alike = [&](const auto& failed) { return failed.second.text_hash == text; };
   const auto first =
       std::find_if(failed_.begin(), failed_.end(), [](const auto& f) { return f.second.first; });
   {
@@ -380,7 +377,7 @@ void Engine::conclude() {
   changed_.notify_all();
 }
 
-void Engine::await_end() {
+void Engine::await_end_of_body() {
   std::unique_lock lock(mutex_);
   if (wake_.wait_for(lock, duration<double>(kForce), [&] { return body_ended_; })) return;
   if (!verdict_.report) end_by_force("");
@@ -390,22 +387,22 @@ void Engine::await_end() {
 
 void Engine::pause(bool moved) {
   if (moved) {
-    moved_since_.restart();
+    last_progress_.restart();
     return;
   }
-  const double still = moved_since_.seconds();
-  const bool awaited =
-      std::any_of(open_.begin(), open_.end(), [](const auto& job) { return job->awaited.load(); });
+  const double still = last_progress_.seconds();
+  const bool awaited = std::any_of(open_.begin(), open_.end(),
+                                   [](const auto& operation) { return operation->awaited.load(); });
   if (awaited && still < kSpin) return;
   std::unique_lock lock(mutex_);
-  const auto kicked = [&] { return kick_; };
-  if (traffic_->idle()) {
-    wake_.wait_for(lock, kIdleSleep, kicked);
+  const auto requested = [&] { return wake_requested_; };
+  if (scheduler_->idle()) {
+    wake_.wait_for(lock, kIdleSleep, requested);
   } else {
-    wake_.wait_for(lock, still < kNap ? kShortSleep : kLongSleep, kicked);
+    wake_.wait_for(lock, still < kNap ? kShortSleep : kLongSleep, requested);
   }
-  if (kick_) moved_since_.restart();
-  kick_ = false;
+  if (wake_requested_) last_progress_.restart();
+  wake_requested_ = false;
 }
 
 }  // namespace shoal::messages

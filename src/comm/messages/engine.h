@@ -1,10 +1,10 @@
-// One thread of the process that makes all its MPI calls: it moves the data of jobs that the rank has begun,
-// also while the rank computes, and tells ranks of each other's failures.
+// The engine: one thread per process that makes all its MPI calls. It moves the data of pending operations
+// while the rank computes, and exchanges failures between ranks.
 //
-// The end of a run: a rank that fails (its body throws, a collective's deadline passes, MPI fails) tells all
-// others. For a moment ranks collect who else fails of itself, so that what all have run into is said once,
-// and the lowest of those that had not heard of another reports. Then no rank makes an MPI call any more, so
-// that its buffers are free.
+// Failures: a rank that fails (its body throws, a deadline passes, MPI fails) informs all others. For half a
+// second ranks collect further failures, so that an error on all ranks is reported once. The lowest rank that
+// failed before it knew of another failure reports. After that no rank makes MPI calls, so all buffers are
+// free.
 #pragma once
 
 #include <atomic>
@@ -14,16 +14,16 @@
 #include <string>
 #include <thread>
 
-#include "comm/messages/control.h"
-#include "comm/messages/traffic.h"
+#include "comm/messages/control_channel.h"
+#include "comm/messages/piece_scheduler.h"
 
 namespace shoal::messages {
 
 class Engine {
  public:
-  // Returns when MPI is initialised on all ranks; throws Error when it fails.
+  // Initialises MPI and returns when all ranks have done so. Throws Error when it fails.
   Engine(Transport& transport, double deadline_seconds);
-  // After finish() or fail().
+  // Requires that finish() or fail() was called.
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
@@ -31,93 +31,95 @@ class Engine {
   // The group of all ranks.
   std::shared_ptr<Group> world() const { return world_; }
   std::shared_ptr<Group> add_group(int id, std::vector<int> members);
-  // The lowest id that no group of this rank has, or has had.
+  // The lowest id that no group of this rank has used.
   int next_group_id() const { return next_group_id_; }
-  int most_groups() const { return traffic_->most_groups(); }
+  int most_groups() const { return scheduler_->most_groups(); }
 
-  // Both throw StoppedByPeer when another rank has failed, and Error when this one has.
-  void begin(const std::shared_ptr<Job>& job);
-  void wait(Job& job);
-  // Returns when the job's buffers are free, done or not. A rank that unwinds gives its jobs up after a
-  // while, which ends the run.
-  void settle(Job& job, bool unwinding) noexcept;
+  // begin() and wait() throw StoppedByPeer when another rank has failed, and Error when this rank has failed.
+  void begin(const std::shared_ptr<PendingOperation>& operation);
+  void wait(PendingOperation& operation);
+  // Returns when the operation's buffers are free, completed or not. While an exception unwinds, gives up
+  // after a second, which ends the run.
+  void release(PendingOperation& operation, bool unwinding) noexcept;
 
   double deadline_seconds() const { return deadline_seconds_; }
-  // Some rank is known to have failed.
+  // Whether a rank is known to have failed.
   bool stopping() const { return stopping_; }
 
-  // The body has ended well on all ranks: ends MPI.
+  // Called when the body has succeeded on all ranks: ends MPI.
   void finish();
 
-  // The body has ended with a failure: tells the others and returns whether this rank is the one that
-  // reports.
+  // Called when the body has failed: informs the others and returns whether this rank reports the failure.
   struct Verdict {
     bool report = false;
-    bool same_everywhere = false;  // several ranks failed, with the same text
+    bool same_everywhere = false;  // several ranks failed, all with the same text
   };
   Verdict fail(const std::string& text);
-  // The body has ended because another rank failed, which the others will hear of.
+  // Called when the body has ended because another rank failed.
   Verdict stopped_by_peer();
-  // Sleeps until the rank that reports has done it.
-  void linger();
+  // Sleeps until the reporting rank has reported.
+  void await_report();
 
  private:
   enum class Phase : std::uint8_t { running, ending, stopped };
-  struct Inquiry {  // after a deadline
-    std::shared_ptr<Job> job;
-    std::map<int, Note> answers;  // by world rank
+  struct DeadlineQuery {  // asks the other ranks how far they are, after a deadline has passed
+    std::shared_ptr<PendingOperation> operation;
+    std::map<int, ControlMessage> answers;  // by world rank
     Stopwatch since;
   };
 
-  // Of the engine's thread.
+  // Called by the engine's thread.
   void run();
   void loop();
-  void take_new_jobs();
-  void serve(const Note& note);
+  void take_new_operations();
+  void handle(const ControlMessage& message);
   void check_deadlines();
-  void answer(const Note& ask);
-  void conclude_inquiry();
+  void reply(const ControlMessage& request);
+  void finish_deadline_query();
   void start_ending();
-  void fail_here(const std::string& text, bool known);
-  void conclude();
-  void await_end();
+  void announce_failure(const std::string& text, bool comparable);
+  void decide_verdict();
+  void await_end_of_body();
   void pause(bool moved);
 
-  // With the mutex held.
-  [[noreturn]] static void leave();
+  // Called with the mutex held.
+  [[noreturn]] static void exit_without_mpi();
   void throw_if_stopped();
-  void start_waiting(Job& job);
+  void start_waiting(PendingOperation& operation);
   bool await_stop(std::unique_lock<std::mutex>& lock);
 
   Transport& transport_;
   double deadline_seconds_;
   std::shared_ptr<Group> world_;
-  std::unique_ptr<Traffic> traffic_;  // of the engine's thread, as are
-  std::unique_ptr<Control> control_;
-  std::vector<std::shared_ptr<Job>> open_;  // begun and not done
-  std::optional<Inquiry> inquiry_;
+
+  // Used by the engine's thread only.
+  std::unique_ptr<PieceScheduler> scheduler_;
+  std::unique_ptr<ControlChannel> control_;
+  std::vector<std::shared_ptr<PendingOperation>> open_;  // started and not done
+  std::optional<DeadlineQuery> deadline_query_;
   struct Failed {
-    std::uint64_t text;  // a hash; 0 when unknown
-    bool first;          // it had not heard of another
+    std::uint64_t text_hash;  // 0 where the text must not be compared
+    bool first;               // the rank knew of no other failure when it failed
   };
   std::map<int, Failed> failed_;  // by world rank
-  Stopwatch moved_since_, deadlines_checked_;
+  Stopwatch last_progress_, deadlines_checked_;
 
   std::mutex mutex_;
-  std::condition_variable changed_;  // for the rank
-  std::condition_variable wake_;     // for the engine
-  bool kick_ = false;
-  std::vector<std::shared_ptr<Job>> begun_;
+  std::condition_variable changed_;  // wakes the rank
+  std::condition_variable wake_;     // wakes the engine
+  bool wake_requested_ = false;
+  std::vector<std::shared_ptr<PendingOperation>> new_operations_;
   std::map<int, std::shared_ptr<Group>> groups_;
   int next_group_id_ = kFirstFreeGroup;
   bool started_ = false, closing_ = false, body_ended_ = false, ended_ = false;
   std::string start_error_;
   Phase phase_ = Phase::running;
-  std::atomic<bool> stopping_ = false;                   // phase_ is another one
-  std::optional<std::pair<std::string, bool>> failure_;  // of the rank, not yet told: its text, known or not
+  std::atomic<bool> stopping_ = false;  // phase_ is not running
+  std::optional<std::pair<std::string, bool>>
+      failure_;  // not yet announced: its text, and whether to compare it
   std::string own_failure_;
   Verdict verdict_;
-  Stopwatch heard_of_failure_;
+  Stopwatch since_first_failure_;
 
   std::thread thread_;
 };

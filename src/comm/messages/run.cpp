@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "comm/launch.h"
+#include "comm/launcher.h"
 #include "comm/messages/communicator.h"
 #include "comm/messages/engine.h"
 #include "core/cores.h"
@@ -29,15 +29,15 @@ std::uint64_t cores_hash() {
   return hash({reinterpret_cast<const char*>(&allowed), sizeof allowed});
 }
 
-LocalShare ask_around(Communicator& ranks) {
-  std::vector<Seating> seatings(static_cast<std::size_t>(ranks.size()));
-  Seating mine{host_hash(), cores_hash()};
-  constexpr auto kWords = static_cast<std::int64_t>(sizeof(Seating) / sizeof(std::int32_t));
+LocalShare gather_local_share(Communicator& ranks) {
+  std::vector<CoreBinding> bindings(static_cast<std::size_t>(ranks.size()));
+  CoreBinding mine{host_hash(), cores_hash()};
+  constexpr auto kWords = static_cast<std::int64_t>(sizeof(CoreBinding) / sizeof(std::int32_t));
   ranks.set_purpose("start of the run");
-  ranks.all_gather({seatings.data(), DType::i32, {ranks.size() * kWords}}, {&mine, DType::i32, {kWords}})
+  ranks.all_gather({bindings.data(), DType::i32, {ranks.size() * kWords}}, {&mine, DType::i32, {kWords}})
       .wait();
   ranks.set_purpose("");
-  return local_share(seatings, ranks.rank());
+  return local_share(bindings, ranks.rank());
 }
 
 // "Open MPI v4.1.4, package: ..." or "MPICH Version:\t4.0.2\n..." as "Open MPI 4.1.4".
@@ -58,7 +58,7 @@ std::string plural(int n, std::string_view what) {
 
 void run_body(Engine& engine, const std::string& version, const RankBody& body) {
   const auto ranks = make_communicator(engine, engine.world());
-  const auto share = ask_around(*ranks);
+  const auto share = gather_local_share(*ranks);
   World world{*ranks, share.local_rank, share.local_size, std::max(1, usable_cores() / share.sharing),
               fmt::format("{} on {} ({})", plural(ranks->size(), "rank"), plural(share.hosts, "host"),
                           short_version(version))};
@@ -85,7 +85,7 @@ void run_body(Engine& engine, const std::string& version, const RankBody& body) 
 [[noreturn]] void end_failed(Engine& engine, Engine::Verdict verdict) {
   const auto& group = *engine.world();
   if (!verdict.report) {
-    engine.linger();
+    engine.await_report();
     throw StoppedByPeer();
   }
   if (verdict.same_everywhere || group.members.size() == 1) throw;

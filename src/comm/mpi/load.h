@@ -1,4 +1,4 @@
-// Finds and opens the module for the MPI that started this process.
+// Finds and opens the module for the MPI library that started this process.
 #pragma once
 
 #include "comm/messages/transport.h"
@@ -6,14 +6,15 @@
 
 namespace shoal::mpi {
 
-// Whether this program was built for that MPI; the environment variable SHOAL_MPI_MODULE answers for any.
-bool has_module(Launch::Kind kind);
+// Whether this program was built with that MPI. True for all where the environment variable SHOAL_MPI_MODULE
+// names a module.
+bool has_module(Launcher::Kind kind);
 
-// Throws UserError that says how to install MPI when the module or the MPI library cannot be loaded. The
-// environment variable SHOAL_MPI_MODULE names another module.
-messages::Transport& load_transport(const Launch& launch);
+// Throws UserError with instructions to install MPI when the module or the MPI library cannot be loaded. The
+// environment variable SHOAL_MPI_MODULE overrides the module.
+messages::Transport& load_transport(const Launcher& launch);
 
-// The function that a module exports.
+// The function that each module exports.
 inline constexpr const char* kModuleEntry = "shoal_mpi_transport";
 using ModuleEntry = messages::Transport* (*)();
 

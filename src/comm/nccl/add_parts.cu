@@ -5,7 +5,7 @@
 namespace shoal::nccl {
 namespace {
 
-// Its parameters one by one: tests/comm/nccl knows them.
+// Takes plain parameters, which the emulation in tests/comm/nccl unpacks.
 __global__ void add_parts_kernel(bfloat16* out, const bfloat16* own, const bfloat16* others, int rank,
                                  int ranks, std::int64_t count) {
   const std::int64_t stride = std::int64_t{gridDim.x} * blockDim.x;

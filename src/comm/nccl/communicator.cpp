@@ -10,7 +10,7 @@
 
 #include "comm/arguments.h"
 #include "comm/nccl/add_parts.h"
-#include "comm/nccl/clique.h"
+#include "comm/nccl/nccl_group.h"
 #include "core/error.h"
 
 namespace shoal::nccl {
@@ -38,7 +38,8 @@ ncclRedOp_t op_of(ReduceOp op) {
 
 std::size_t as_size(std::int64_t count) { return static_cast<std::size_t>(count); }
 
-// Messages that NCCL does at once: message(send or receive, its arguments) for each.
+// Runs messages as one NCCL group. `messages` calls its argument with the result of each ncclSend and
+// ncclRecv.
 template <typename Messages>
 ncclResult_t together(const Messages& messages) {
   ncclGroupStart();
@@ -50,12 +51,12 @@ ncclResult_t together(const Messages& messages) {
   return worst == ncclSuccess ? result : worst;
 }
 
-// The bytes of an id, as a tensor in the host's memory.
+// The bytes of an id as a tensor in host memory.
 Tensor tensor_of(ncclUniqueId& id) {
   return {&id, DType::i32, {static_cast<std::int64_t>(sizeof id / sizeof(std::int32_t))}};
 }
 
-// How a sum of bfloat16 is cut: a part for each rank, of which the last ones may be short or empty.
+// A tensor cut into one part per rank. The last parts may be short or empty.
 struct Parts {
   std::int64_t count, part;
 
@@ -63,7 +64,7 @@ struct Parts {
   std::int64_t size(int rank) const { return first(rank + 1) - first(rank); }
 };
 
-// In whole pieces of 16 bytes.
+// Equal parts of bfloat16, in multiples of 16 bytes.
 Parts even_parts(std::int64_t count, int ranks) {
   constexpr std::int64_t kPiece = 8;
   const std::int64_t part = (count + ranks - 1) / ranks;
@@ -72,10 +73,10 @@ Parts even_parts(std::int64_t count, int ranks) {
 
 class NcclCommunicator final : public Communicator {
  public:
-  // `members`: their ranks in the run.
-  NcclCommunicator(std::shared_ptr<Watch> watch, std::unique_ptr<Communicator> inner,
+  // `members`: ranks in the run.
+  NcclCommunicator(std::shared_ptr<FailureDetector> detector, std::unique_ptr<Communicator> inner,
                    std::vector<int> members)
-      : inner_(std::move(inner)), watch_(std::move(watch)), members_(std::move(members)) {
+      : inner_(std::move(inner)), detector_(std::move(detector)), members_(std::move(members)) {
     auto others = members_;
     others.erase(others.begin() + rank());
     others_ = std::make_shared<const std::vector<int>>(std::move(others));
@@ -89,11 +90,11 @@ class NcclCommunicator final : public Communicator {
     check_reducible(x.dtype);
     if (!takes(x)) return inner().all_reduce(x, op);
     const auto description = describe("all_reduce", x, op);
-    return collective(description, x, [&](Clique& clique, const Description& now) {
-      if (x.dtype == DType::bf16 && op == ReduceOp::sum) return add_bfloat16(clique, now, x);
-      clique.step(now, [&](ncclComm_t comm) {
+    return collective(description, x, [&](NcclGroup& group, const Description& now) {
+      if (x.dtype == DType::bf16 && op == ReduceOp::sum) return add_bfloat16(group, now, x);
+      group.call(now, [&](ncclComm_t comm) {
         return ncclAllReduce(x.data, x.data, as_size(x.count()), type_of(x.dtype), op_of(op), comm,
-                             clique.stream());
+                             group.stream());
       });
     });
   }
@@ -102,13 +103,13 @@ class NcclCommunicator final : public Communicator {
     check_reducible(x.dtype);
     check_parts("reduce_scatter", x, out, size());
     if (!takes(x)) return inner().reduce_scatter(out, x, op);
-    return collective(describe("reduce_scatter", x, op), x, [&](Clique& clique, const Description& now) {
+    return collective(describe("reduce_scatter", x, op), x, [&](NcclGroup& group, const Description& now) {
       if (x.dtype == DType::bf16 && op == ReduceOp::sum) {
-        return add_my_part(clique, now, x, out.as<bfloat16>(), {x.count(), out.count()});
+        return add_my_part(group, now, x, out.as<bfloat16>(), {x.count(), out.count()});
       }
-      clique.step(now, [&](ncclComm_t comm) {
+      group.call(now, [&](ncclComm_t comm) {
         return ncclReduceScatter(x.data, out.data, as_size(out.count()), type_of(x.dtype), op_of(op), comm,
-                                 clique.stream());
+                                 group.stream());
       });
     });
   }
@@ -116,9 +117,9 @@ class NcclCommunicator final : public Communicator {
   Request all_gather(const Tensor& out, const Tensor& x) override {
     check_parts("all_gather", out, x, size());
     if (!takes(x)) return inner().all_gather(out, x);
-    return collective(describe("all_gather", x), x, [&](Clique& clique, const Description& now) {
-      clique.step(now, [&](ncclComm_t comm) {
-        return ncclAllGather(x.data, out.data, x.bytes(), ncclInt8, comm, clique.stream());
+    return collective(describe("all_gather", x), x, [&](NcclGroup& group, const Description& now) {
+      group.call(now, [&](ncclComm_t comm) {
+        return ncclAllGather(x.data, out.data, x.bytes(), ncclInt8, comm, group.stream());
       });
     });
   }
@@ -126,14 +127,14 @@ class NcclCommunicator final : public Communicator {
   Request all_to_all(const Tensor& out, const Tensor& x) override {
     check_all_to_all(out, x, size());
     if (!takes(x)) return inner().all_to_all(out, x);
-    return collective(describe("all_to_all", x), x, [&](Clique& clique, const Description& now) {
+    return collective(describe("all_to_all", x), x, [&](NcclGroup& group, const Description& now) {
       const std::size_t part = x.bytes() / static_cast<std::size_t>(size());
-      clique.step(now, [&](ncclComm_t comm) {
+      group.call(now, [&](ncclComm_t comm) {
         return together([&](auto&& message) {
           for (int r = 0; r < size(); ++r) {
             const auto at = static_cast<std::size_t>(r) * part;
-            message(ncclSend(x.as<std::byte>() + at, part, ncclInt8, r, comm, clique.stream()));
-            message(ncclRecv(out.as<std::byte>() + at, part, ncclInt8, r, comm, clique.stream()));
+            message(ncclSend(x.as<std::byte>() + at, part, ncclInt8, r, comm, group.stream()));
+            message(ncclRecv(out.as<std::byte>() + at, part, ncclInt8, r, comm, group.stream()));
           }
         });
       });
@@ -143,9 +144,9 @@ class NcclCommunicator final : public Communicator {
   Request broadcast(const Tensor& x, int root) override {
     check_root(root, size());
     if (!takes(x)) return inner().broadcast(x, root);
-    return collective(describe("broadcast", x), x, [&](Clique& clique, const Description& now) {
-      clique.step(now, [&](ncclComm_t comm) {
-        return ncclBroadcast(x.data, x.data, x.bytes(), ncclInt8, root, comm, clique.stream());
+    return collective(describe("broadcast", x), x, [&](NcclGroup& group, const Description& now) {
+      group.call(now, [&](ncclComm_t comm) {
+        return ncclBroadcast(x.data, x.data, x.bytes(), ncclInt8, root, comm, group.stream());
       });
     });
   }
@@ -154,41 +155,42 @@ class NcclCommunicator final : public Communicator {
     check_peer("send to", to, rank(), size());
     if (!next_ || next_->peer != to || !takes(x)) return inner().send(x, to);
     return message("send", x, *next_, [&](ncclComm_t comm) {
-      return ncclSend(x.data, x.bytes(), ncclInt8, kReceiver, comm, next_->clique->stream());
+      return ncclSend(x.data, x.bytes(), ncclInt8, kReceiver, comm, next_->group->stream());
     });
   }
   Request receive(const Tensor& x, int from) override {
     check_peer("receive from", from, rank(), size());
     if (!previous_ || previous_->peer != from || !takes(x)) return inner().receive(x, from);
     return message("receive", x, *previous_, [&](ncclComm_t comm) {
-      return ncclRecv(x.data, x.bytes(), ncclInt8, kSender, comm, previous_->clique->stream());
+      return ncclRecv(x.data, x.bytes(), ncclInt8, kSender, comm, previous_->group->stream());
     });
   }
 
   void barrier() override {
-    watch_->check();
+    detector_->check();
     inner().barrier();
   }
 
   void expect_messages(int to, int from) override;
-  void abandon() noexcept override { watch_->abandon(); }
+  void abandon() noexcept override { detector_->abandon(); }
   bool stopped() const override { return inner_->stopped(); }
   double deadline_seconds() const override { return inner_->deadline_seconds(); }
 
-  std::unique_ptr<Communicator> split(const Places& places) override {
-    watch_->check();
-    auto members = members_of(places, size(), rank());
+  std::unique_ptr<Communicator> split(const SplitKeys& keys) override {
+    detector_->check();
+    auto members = members_of(keys, size(), rank());
     for (int& member : members) member = members_[static_cast<std::size_t>(member)];
-    return std::make_unique<NcclCommunicator>(watch_, inner().split(places), std::move(members));
+    return std::make_unique<NcclCommunicator>(detector_, inner().split(keys), std::move(members));
   }
 
  private:
-  // Messages go one way each, over communicators of two, since all that one communicator does is in one line.
+  // A one-way connection between two ranks: an NCCL communicator of two. Each direction has its own, since
+  // one NCCL communicator runs its operations one after another.
   static constexpr int kSender = 0, kReceiver = 1;
-  struct Way {
-    int peer = 0;  // in this group
-    std::unique_ptr<Clique> clique;
-    std::shared_ptr<const std::vector<int>> ranks;  // of the run: the peer
+  struct PeerConnection {
+    int peer = 0;  // rank in this group
+    std::unique_ptr<NcclGroup> group;
+    std::shared_ptr<const std::vector<int>> ranks;  // the peer, as rank of the run
   };
 
   Communicator& inner() {
@@ -196,9 +198,9 @@ class NcclCommunicator final : public Communicator {
     return *inner_;
   }
 
-  // Whether x is NCCL's.
+  // Whether NCCL transfers x.
   bool takes(const Tensor& x) {
-    watch_->check();
+    detector_->check();
     return size() > 1 && is_on_gpu(x.data);
   }
 
@@ -206,32 +208,34 @@ class NcclCommunicator final : public Communicator {
     return {what, op, x.count(), x.dtype, purpose_, others_};
   }
 
-  template <typename Steps>
-  Request collective(Description description, const Tensor& x, const Steps& steps) {
+  template <typename Calls>
+  Request collective(Description description, const Tensor& x, const Calls& calls) {
     if (x.count() == 0) return {};
-    if (!clique_) connect(description);
-    return clique_->collective(std::move(description), [&](const Description& now) { steps(*clique_, now); });
+    if (!nccl_group_) connect(description);
+    return nccl_group_->collective(std::move(description),
+                                   [&](const Description& now) { calls(*nccl_group_, now); });
   }
-  Request message(const char* what, const Tensor& x, Way& way, const Clique::Step& step) {
+  Request message(const char* what, const Tensor& x, PeerConnection& connection,
+                  const NcclGroup::Call& function) {
     if (x.count() == 0) return {};
     auto description = describe(what, x);
-    description.others = way.ranks;
-    return way.clique->collective(std::move(description),
-                                  [&](const Description& now) { way.clique->step(now, step); });
+    description.others = connection.ranks;
+    return connection.group->collective(
+        std::move(description), [&](const Description& now) { connection.group->call(now, function); });
   }
 
   void connect(const Description& description);
-  Way way_to(int peer, const ncclUniqueId& id, int side) const;
-  void add_my_part(Clique& clique, const Description& now, const Tensor& x, bfloat16* out,
+  PeerConnection connect_to(int peer, const ncclUniqueId& id, int side) const;
+  void add_my_part(NcclGroup& group, const Description& now, const Tensor& x, bfloat16* out,
                    const Parts& parts);
-  void add_bfloat16(Clique& clique, const Description& now, const Tensor& x);
+  void add_bfloat16(NcclGroup& group, const Description& now, const Tensor& x);
 
-  std::unique_ptr<Communicator> inner_;  // which the watch asks as long as it lives
-  std::shared_ptr<Watch> watch_;
+  std::unique_ptr<Communicator> inner_;  // must outlive the detector
+  std::shared_ptr<FailureDetector> detector_;
   std::vector<int> members_;
   std::shared_ptr<const std::vector<int>> others_;
-  std::unique_ptr<Clique> clique_;      // once there was a collective
-  std::optional<Way> next_, previous_;  // once messages are expected
+  std::unique_ptr<NcclGroup> nccl_group_;          // null before the first collective
+  std::optional<PeerConnection> next_, previous_;  // set by expect_messages()
 };
 
 ncclUniqueId make_id() {
@@ -244,18 +248,20 @@ void NcclCommunicator::connect(const Description& description) {
   ncclUniqueId id{};
   if (rank() == 0) id = make_id();
   inner().broadcast(tensor_of(id), 0).wait();
-  auto clique = std::make_unique<Clique>(watch_, id, rank(), size(), description);
-  clique->connect(description);
-  clique_ = std::move(clique);
+  auto group = std::make_unique<NcclGroup>(detector_, id, rank(), size(), description);
+  group->connect(description);
+  nccl_group_ = std::move(group);
 }
 
-NcclCommunicator::Way NcclCommunicator::way_to(int peer, const ncclUniqueId& id, int side) const {
+NcclCommunicator::PeerConnection NcclCommunicator::connect_to(int peer, const ncclUniqueId& id,
+                                                              int side) const {
   const auto ranks = std::make_shared<const std::vector<int>>(1, members_[static_cast<std::size_t>(peer)]);
   const Description description{"start of messages", {}, 0, DType::f32, purpose_, ranks};
-  return {peer, std::make_unique<Clique>(watch_, id, side, 2, description), ranks};
+  return {peer, std::make_unique<NcclGroup>(detector_, id, side, 2, description), ranks};
 }
 
-// Both ways at once, since all ranks of a ring do the same. A first message of each makes NCCL connect them.
+// Connects both directions at the same time, since all ranks of a ring do the same. The first message makes
+// NCCL connect.
 void NcclCommunicator::expect_messages(int to, int from) {
   if (size() == 1) return;
   check_peer("send to", to, rank(), size());
@@ -264,16 +270,17 @@ void NcclCommunicator::expect_messages(int to, int from) {
   auto sent = inner().send(tensor_of(out), to), received = inner().receive(tensor_of(in), from);
   sent.wait();
   received.wait();
-  Way next = way_to(to, out, kSender), previous = way_to(from, in, kReceiver);
+  PeerConnection next = connect_to(to, out, kSender), previous = connect_to(from, in, kReceiver);
   for (int round = 0; round < 2; ++round) {
-    for (auto* way : {&next, &previous}) {
-      const Description description{"start of messages", {}, 0, DType::f32, purpose_, way->ranks};
-      way->clique->connect(description);
+    for (auto* connection : {&next, &previous}) {
+      const Description description{"start of messages", {}, 0, DType::f32, purpose_, connection->ranks};
+      connection->group->connect(description);
       if (round > 0) continue;
-      void* memory = way->clique->scratch().take(sizeof(float));
-      way->clique->begin(description, [&](ncclComm_t comm) {
-        return way == &next ? ncclSend(memory, 1, ncclFloat32, kReceiver, comm, way->clique->stream())
-                            : ncclRecv(memory, 1, ncclFloat32, kSender, comm, way->clique->stream());
+      void* memory = connection->group->scratch().take(sizeof(float));
+      connection->group->start_call(description, [&](ncclComm_t comm) {
+        return connection == &next
+                   ? ncclSend(memory, 1, ncclFloat32, kReceiver, comm, connection->group->stream())
+                   : ncclRecv(memory, 1, ncclFloat32, kSender, comm, connection->group->stream());
       });
     }
   }
@@ -281,42 +288,42 @@ void NcclCommunicator::expect_messages(int to, int from) {
   previous_ = std::move(previous);
 }
 
-// The others' parts of mine come into scratch, and are added to my own.
-void NcclCommunicator::add_my_part(Clique& clique, const Description& now, const Tensor& x, bfloat16* out,
+// Receives the other ranks' values of this rank's part into scratch memory and adds them.
+void NcclCommunicator::add_my_part(NcclGroup& group, const Description& now, const Tensor& x, bfloat16* out,
                                    const Parts& parts) {
   const int me = rank();
   const std::int64_t mine = parts.size(me);
   auto* others = static_cast<bfloat16*>(
-      clique.scratch().take(as_size(mine) * static_cast<std::size_t>(size() - 1) * sizeof(bfloat16)));
-  clique.step(now, [&](ncclComm_t comm) {
+      group.scratch().take(as_size(mine) * static_cast<std::size_t>(size() - 1) * sizeof(bfloat16)));
+  group.call(now, [&](ncclComm_t comm) {
     return together([&](auto&& message) {
       auto* to = others;
       for (int r = 0; r < size(); ++r) {
         if (r == me) continue;
         if (const auto count = as_size(parts.size(r)); count > 0) {
-          message(ncclSend(x.as<bfloat16>() + parts.first(r), count, ncclBfloat16, r, comm, clique.stream()));
+          message(ncclSend(x.as<bfloat16>() + parts.first(r), count, ncclBfloat16, r, comm, group.stream()));
         }
-        if (mine > 0) message(ncclRecv(to, as_size(mine), ncclBfloat16, r, comm, clique.stream()));
+        if (mine > 0) message(ncclRecv(to, as_size(mine), ncclBfloat16, r, comm, group.stream()));
         to += mine;
       }
     });
   });
-  check(add_parts(out, {x.as<bfloat16>() + parts.first(me), others, me, size(), mine}, clique.stream()));
+  check(add_parts(out, {x.as<bfloat16>() + parts.first(me), others, me, size(), mine}, group.stream()));
 }
 
-void NcclCommunicator::add_bfloat16(Clique& clique, const Description& now, const Tensor& x) {
+void NcclCommunicator::add_bfloat16(NcclGroup& group, const Description& now, const Tensor& x) {
   const int me = rank();
   const Parts parts = even_parts(x.count(), size());
   auto* all = x.as<bfloat16>();
-  add_my_part(clique, now, x, all + parts.first(me), parts);
-  clique.step(now, [&](ncclComm_t comm) {
+  add_my_part(group, now, x, all + parts.first(me), parts);
+  group.call(now, [&](ncclComm_t comm) {
     return together([&](auto&& message) {
       for (int r = 0; r < size(); ++r) {
         if (r == me) continue;
         const auto mine = as_size(parts.size(me)), theirs = as_size(parts.size(r));
-        if (mine > 0) message(ncclSend(all + parts.first(me), mine, ncclBfloat16, r, comm, clique.stream()));
+        if (mine > 0) message(ncclSend(all + parts.first(me), mine, ncclBfloat16, r, comm, group.stream()));
         if (theirs > 0)
-          message(ncclRecv(all + parts.first(r), theirs, ncclBfloat16, r, comm, clique.stream()));
+          message(ncclRecv(all + parts.first(r), theirs, ncclBfloat16, r, comm, group.stream()));
       }
     });
   });
@@ -329,8 +336,8 @@ std::unique_ptr<Communicator> make_communicator(std::unique_ptr<Communicator> in
   check(cudaSetDevice(number));
   std::vector<int> members(static_cast<std::size_t>(inner->size()));
   std::iota(members.begin(), members.end(), 0);
-  auto watch = std::make_shared<Watch>(*inner, number, static_cast<cudaStream_t>(stream));
-  return std::make_unique<NcclCommunicator>(std::move(watch), std::move(inner), std::move(members));
+  auto detector = std::make_shared<FailureDetector>(*inner, number, static_cast<cudaStream_t>(stream));
+  return std::make_unique<NcclCommunicator>(std::move(detector), std::move(inner), std::move(members));
 }
 
 }  // namespace shoal::nccl

@@ -1,4 +1,4 @@
-// As comm/nccl/nccl.h has it.
+// Implementation of make_nccl_communicator(); see comm/nccl/nccl.h.
 #pragma once
 
 #include <memory>

@@ -31,7 +31,7 @@ GpuEvent make_event() {
   return GpuEvent(event);
 }
 
-void* Scratch::take(std::size_t bytes) {
+void* DeviceScratch::take(std::size_t bytes) {
   if (bytes > bytes_) {
     void* memory = nullptr;
     if (cudaMalloc(&memory, bytes) == cudaErrorMemoryAllocation) {

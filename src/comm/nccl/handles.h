@@ -1,4 +1,4 @@
-// CUDA's handles as values; its errors and NCCL's as ours.
+// RAII handles of CUDA; errors of CUDA and NCCL as Error.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -12,14 +12,14 @@
 namespace shoal::nccl {
 
 void check(cudaError_t status);
-// "NCCL: unhandled system error (...)", of a communicator or of none.
+// "NCCL: unhandled system error (...)". `comm` may be null.
 std::string text_of(ncclResult_t result, ncclComm_t comm);
 
 struct StreamDeleter {
   void operator()(cudaStream_t stream) const { cudaStreamDestroy(stream); }
 };
 using GpuStream = std::unique_ptr<CUstream_st, StreamDeleter>;
-// One whose kernels go before others that wait for room on the GPU.
+// A stream of the highest priority: its kernels run before others that wait for space on the GPU.
 GpuStream make_stream();
 
 struct EventDeleter {
@@ -28,9 +28,8 @@ struct EventDeleter {
 using GpuEvent = std::unique_ptr<CUevent_st, EventDeleter>;
 GpuEvent make_event();
 
-// Memory of the GPU for what follows each other on one stream. What it has outgrown may be in use, and is
-// kept.
-class Scratch {
+// GPU memory reused by the operations of one stream. Grows; smaller blocks may be in use and are kept.
+class DeviceScratch {
  public:
   void* take(std::size_t bytes);
 
@@ -39,10 +38,10 @@ class Scratch {
     void operator()(void* memory) const { cudaFree(memory); }
   };
   std::vector<std::unique_ptr<void, Deleter>> blocks_;
-  std::size_t bytes_ = 0;  // of the last one
+  std::size_t bytes_ = 0;  // size of the last block
 };
 
-// Whether the GPU's memory is there, and not the host's.
+// Whether `data` is in GPU memory.
 bool is_on_gpu(const void* data);
 
 }  // namespace shoal::nccl

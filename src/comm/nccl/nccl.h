@@ -1,6 +1,5 @@
-// Collectives on GPUs' memory by NCCL, from outside: nothing here needs NCCL's or CUDA's headers or
-// libraries. It is a module, libshoal_nccl.so, that is built where NCCL is found and loaded when it is first
-// asked for.
+// Collectives on GPU memory by NCCL. This header needs no header or library of NCCL or CUDA: the
+// implementation is a module, libshoal_nccl.so, built where NCCL is found and loaded at its first use.
 #pragma once
 
 #include <memory>
@@ -10,24 +9,24 @@
 
 namespace shoal {
 
-// Of the library, "2.28.9"; empty where the module cannot be loaded. The environment variable
-// SHOAL_NCCL_MODULE names another module.
+// NCCL's version, "2.28.9"; empty where the module cannot be loaded. The environment variable
+// SHOAL_NCCL_MODULE overrides the module.
 std::string nccl_version();
-// Why there is none, in a sentence; empty where there is one.
+// Why the module cannot be loaded, in a sentence; empty where it can.
 std::string no_nccl();
 
-// The group of `inner` with NCCL for what is in the memory of GPU `number` (CUDA's), of which every rank has
-// one of its own. It talks through `inner` where it begins, and passes on to it what is in the host's memory,
-// and messages that expect_messages() did not announce.
+// A communicator over the group of `inner` that uses NCCL for tensors in the memory of GPU `number` (CUDA's
+// number; every rank has a GPU of its own). It uses `inner` for its setup, for tensors in host memory, and
+// for messages that expect_messages() did not announce.
 //
-// What a collective is given is in GPUs' memory on all ranks, or on none.
+// The tensors of a collective must be in GPU memory on all ranks, or on none.
 //
-// The host waits for no collective: it goes over a stream of the group's own when `stream` (a cudaStream_t)
-// has come to its call, and Request::wait() makes `stream` wait for it. Only the first collective of a group
-// waits here, until all members have come to theirs: NCCL connects them then.
+// The host does not wait for collectives. A collective runs on a stream of the group after the work that
+// `stream` (a cudaStream_t) has so far, and Request::wait() makes `stream` wait for it. Only the first
+// collective of a group blocks the host, until all members have called it, because NCCL connects them then.
 //
-// A thread of its own watches all groups of the rank: once a rank fails, or a deadline passes, it aborts
-// them, so that their streams go on, and the rank's next call of any group throws.
+// A thread watches all groups of the rank. When a rank fails or a deadline passes, it aborts the groups, so
+// that their streams continue, and the rank's next call on any group throws.
 //
 // Throws Error where the module cannot be loaded.
 std::unique_ptr<Communicator> make_nccl_communicator(std::unique_ptr<Communicator> inner, int number,
@@ -35,14 +34,14 @@ std::unique_ptr<Communicator> make_nccl_communicator(std::unique_ptr<Communicato
 
 namespace nccl {
 
-// The module, as the program sees it; it lives as long as the process.
+// The functions of the module. It stays loaded as long as the process runs.
 struct Library {
   std::unique_ptr<Communicator> (*make_communicator)(std::unique_ptr<Communicator> inner, int number,
                                                      void* stream);
   std::string (*version)();
 };
 
-// The function that it exports, which returns a const Library*.
+// The function that the module exports, which returns a const Library*.
 inline constexpr const char* kModuleEntry = "shoal_nccl_library";
 
 }  // namespace nccl

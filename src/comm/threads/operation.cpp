@@ -12,15 +12,15 @@
 namespace shoal {
 namespace {
 
-// Less than this is done by whoever comes last.
-constexpr std::int64_t kAtOnceBytes = 32 << 10;
+// An operation of at most this size is run by the member that publishes last.
+constexpr std::int64_t kInlineBytes = 32 << 10;
 
-// How often a waiting member looks before it lets others run, for about a microsecond, and how often it does
-// both before it sleeps: for as long as it takes to be woken up.
-constexpr int kLooks = 50, kSpins = 40;
+// A waiting member polls kPollsPerSpin times (about 1 us), then yields; after kSpins such rounds it sleeps.
+// All rounds together take about as long as waking a thread.
+constexpr int kPollsPerSpin = 50, kSpins = 40;
 
-// How often a sleeping member looks whether the run has failed.
-constexpr std::chrono::milliseconds kLookAgain{20};
+// A sleeping member checks at this interval whether the run has failed.
+constexpr std::chrono::milliseconds kFailurePoll{20};
 
 std::string_view name_of(Collective kind) {
   switch (kind) {
@@ -69,7 +69,7 @@ Operation::Operation(ThreadsRun& run, const std::vector<int>& members, const Cal
       purpose_(std::move(purpose)),
       xs_(members.size()),
       outs_(members.size()),
-      came_(members.size()),
+      published_(members.size()),
       cursors_(members.size()) {
   part_count_ = call.count;
   if (call.kind == Collective::reduce_scatter || call.kind == Collective::all_to_all) {
@@ -92,13 +92,13 @@ bool Operation::publish(int member, Buffers buffers) {
   const auto m = static_cast<std::size_t>(member);
   xs_[m] = buffers.x;
   outs_[m] = buffers.out;
-  came_[m] = true;
-  return ++arrived_ == size();
+  published_[m] = true;
+  return ++published_count_ == size();
 }
 
 void Operation::start(int member) {
   const auto bytes = parts_ * part_count_ * static_cast<std::int64_t>(size_of(call_.dtype));
-  if (bytes <= kAtOnceBytes) work(member);
+  if (bytes <= kInlineBytes) work(member);
   ready_ = true;
   wake();
 }
@@ -110,7 +110,7 @@ void Operation::work(int member) {
     const int segment = (member + i) % size();
     auto& next = cursors_[static_cast<std::size_t>(segment)].next;
     const auto end = first_task(segment + 1);
-    while (!cancelled_ && next.load(std::memory_order_relaxed) < end) {
+    while (!abandoned_ && next.load(std::memory_order_relaxed) < end) {
       const auto task = next.fetch_add(1, std::memory_order_relaxed);
       if (task >= end) break;
       run_task(task);
@@ -168,46 +168,46 @@ void Operation::wait(int member) {
     work(member);
     await([&] { return done(); });
   } catch (...) {
-    leave();
+    abandon();
     throw;
   }
 }
 
-void Operation::leave() noexcept {
+void Operation::abandon() noexcept {
   if (done()) return;
-  cancelled_ = true;
+  abandoned_ = true;
   wake();
   while (workers_ > 0) std::this_thread::yield();
 }
 
-// Looks for a while, then sleeps until `condition` holds.
+// Polls for a while, then sleeps until `condition` holds.
 template <typename Condition>
 void Operation::await(const Condition& condition) {
   for (int spin = 0; spin < kSpins; ++spin) {
-    for (int look = 0; look < kLooks; ++look) {
+    for (int look = 0; look < kPollsPerSpin; ++look) {
       if (condition()) return;
       pause();
     }
-    std::this_thread::yield();  // the member that is waited for may be on this core
+    std::this_thread::yield();  // the awaited member may need this core
   }
   const Stopwatch watch;
   std::unique_lock lock(mutex_);
   ++sleepers_;
   while (!condition()) {
     check(watch.seconds());
-    changed_.wait_for(lock, kLookAgain);
+    changed_.wait_for(lock, kFailurePoll);
   }
   --sleepers_;
 }
 
-// Throws when there is nothing to wait for any more.
+// Throws when the operation can no longer complete, or is past its deadline.
 void Operation::check(double waited_seconds) {
-  if (cancelled_) throw StoppedByPeer();
+  if (abandoned_) throw StoppedByPeer();
   run_.check();
   std::vector<int> missing, ended;
-  for (std::size_t m = 0; m < came_.size(); ++m) {
-    const bool has_ended = run_.ended(members_[m]);  // first: it may come and end in between
-    if (came_[m]) continue;
+  for (std::size_t m = 0; m < published_.size(); ++m) {
+    const bool has_ended = run_.ended(members_[m]);  // read first: a member may publish and then end
+    if (published_[m]) continue;
     missing.push_back(members_[m]);
     if (has_ended) ended.push_back(members_[m]);
   }
@@ -226,12 +226,12 @@ void Operation::check(double waited_seconds) {
 
 void Operation::wake() {
   if (sleepers_ == 0) return;
-  { const std::scoped_lock lock(mutex_); }  // none is between looking and sleeping
+  { const std::scoped_lock lock(mutex_); }  // no waiter is between its check and its sleep
   changed_.notify_all();
 }
 
-std::shared_ptr<Operation> Line::join(int member, const Call& call, Buffers buffers,
-                                      const std::string& purpose) {
+std::shared_ptr<Operation> OperationQueue::join(int member, const Call& call, Buffers buffers,
+                                                const std::string& purpose) {
   std::unique_lock lock(mutex_);
   const auto place = static_cast<std::size_t>(joined_[static_cast<std::size_t>(member)]++ - first_);
   if (place == open_.size()) open_.push_back(std::make_shared<Operation>(run_, members_, call, purpose));
@@ -244,7 +244,7 @@ std::shared_ptr<Operation> Line::join(int member, const Call& call, Buffers buff
   }
   const bool last = operation->publish(member, buffers);
   if (last) {
-    open_.pop_front();  // all members went through the ones before it
+    open_.pop_front();  // the oldest: every member joins in order, so all earlier operations are complete
     ++first_;
   }
   lock.unlock();

@@ -1,6 +1,7 @@
-// One collective among threads: the members publish their buffers, and once all have, the work is a list of
-// tasks that any waiting member claims, reading and writing the others' memory. So a byte moves once, nothing
-// is allocated for it, and a member that computes is not needed any more.
+// One collective among threads. Members publish their buffers. When all have published, the collective is a
+// list of tasks, and every member that waits claims tasks and reads and writes the memory of the others. So
+// each byte is copied once, without buffers between, and a member that still computes delays nobody after it
+// has published.
 #pragma once
 
 #include <condition_variable>
@@ -22,7 +23,7 @@ enum class Collective : std::uint8_t {
   message
 };
 
-// What a member asks for; all members must ask for the same.
+// The arguments of a member's call; all members must call with the same.
 struct Call {
   Collective kind = Collective::barrier;
   DType dtype = DType::f32;
@@ -32,7 +33,7 @@ struct Call {
   bool operator==(const Call&) const = default;
 };
 
-// A member's memory; null where the call does not read or write it.
+// A member's memory. x is null for a receive, out for a send, both for a barrier.
 struct Buffers {
   const std::byte* x = nullptr;
   std::byte* out = nullptr;
@@ -42,20 +43,22 @@ class Operation {
  public:
   static constexpr std::int64_t kChunkBytes = 64 << 10;  // of one member's buffer, per task
 
-  // `members`: their ranks in the run, which must live as long.
+  // `members`: ranks in the run; must outlive the operation.
   Operation(ThreadsRun& run, const std::vector<int>& members, const Call& call, std::string purpose);
 
   const Call& call() const { return call_; }
   std::string describe() const;
 
-  // Member `member` is there; not from two threads at once. True when it was the last one.
+  // Publishes the buffers of a member; returns true for the last member. The caller holds the queue's mutex.
   bool publish(int member, Buffers buffers);
-  // Once all are there: lets them work, and does it at once where that is less than waking somebody up.
+  // Called by the member that published last: lets all members work. Runs a small operation at once, where
+  // that is cheaper than waking others.
   void start(int member);
-  // Works, and returns when all is done; throws Error, StoppedByPeer. The buffers are free afterwards.
+  // Runs tasks and returns when all are done. Throws Error and StoppedByPeer. The buffers are free
+  // afterwards.
   void wait(int member);
-  // Nobody touches the buffers any more, done or not.
-  void leave() noexcept;
+  // Cancels the operation unless it is done. When this returns, nobody uses the buffers.
+  void abandon() noexcept;
 
   bool ready() const { return ready_.load(); }
   bool done() const { return done_.load(std::memory_order_acquire) == tasks_ && ready(); }
@@ -77,37 +80,38 @@ class Operation {
   ThreadsRun& run_;
   const std::vector<int>& members_;
   Call call_;
-  std::string purpose_;  // of the member that came first
+  std::string purpose_;  // from the member that called first
 
-  // The buffers are `parts_` parts of part_count_ elements, cut into chunks; a task is a chunk of a part.
+  // The buffers are parts_ parts of part_count_ elements each, cut into chunks; a task is one chunk of one
+  // part.
   int parts_ = 1;
   std::int64_t part_count_ = 0, chunk_count_ = 0, chunks_ = 0, tasks_ = 0;
 
-  std::vector<const std::byte*> xs_;  // by member
+  std::vector<const std::byte*> xs_;  // by member, as the next two
   std::vector<std::byte*> outs_;
-  std::vector<std::atomic<bool>> came_;
-  int arrived_ = 0;
+  std::vector<std::atomic<bool>> published_;
+  int published_count_ = 0;
 
-  // Every member first works on its own segment of the tasks, which it had in its cache the last time, then
-  // on the others'.
+  // A member first runs the tasks of its own segment, which may still be in its cache from the last call,
+  // then those of the others.
   std::vector<Cursor> cursors_;
   std::atomic<std::int64_t> done_ = 0;  // tasks
   std::atomic<int> workers_ = 0;        // members inside work()
-  std::atomic<bool> ready_ = false, cancelled_ = false;
+  std::atomic<bool> ready_ = false, abandoned_ = false;
 
   std::mutex mutex_;
   std::condition_variable changed_;
   std::atomic<int> sleepers_ = 0;
 };
 
-// The operations of some members, in their order. Keeps those that not all members have joined yet.
-class Line {
+// The operations of a group of members, in call order. Holds the operations that not all members have joined.
+class OperationQueue {
  public:
-  Line(ThreadsRun& run, std::vector<int> members) : run_(run), members_(std::move(members)) {}
+  OperationQueue(ThreadsRun& run, std::vector<int> members) : run_(run), members_(std::move(members)) {}
 
   const std::vector<int>& members() const { return members_; }
 
-  // Joins member's next operation. Throws Error when the others call something else.
+  // Joins the next operation of `member`. Throws Error when another member called with other arguments.
   std::shared_ptr<Operation> join(int member, const Call& call, Buffers buffers, const std::string& purpose);
 
  private:

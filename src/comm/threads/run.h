@@ -1,4 +1,4 @@
-// What all ranks of one run_threads share, whichever groups they form.
+// The state that all ranks of one run_threads share, in all groups: failures, ended ranks, the deadline.
 #pragma once
 
 #include <atomic>
@@ -14,7 +14,7 @@ class ThreadsRun {
  public:
   ThreadsRun(int ranks, double deadline_seconds);
 
-  // Ends the run: from now on every rank's collectives throw. The first reason is kept.
+  // Ends the run: from now on the collectives of every rank throw. Keeps the first reason.
   void stop(const std::string& why);
   bool stopped() const { return stopped_.load(std::memory_order_acquire); }
   void check() const {
@@ -22,7 +22,7 @@ class ThreadsRun {
   }
   std::string why();
 
-  // A rank whose body has ended joins no more collectives.
+  // Called when the rank's body has ended: the rank joins no more collectives.
   void set_ended(int rank) { ended_[static_cast<std::size_t>(rank)] = true; }
   bool ended(int rank) const { return ended_[static_cast<std::size_t>(rank)]; }
 

@@ -1,4 +1,4 @@
-// Ranks as threads of one process: they read and write each other's memory (comm/threads/operation.h).
+// Ranks as threads of one process, which read and write each other's memory (comm/threads/operation.h).
 #include <algorithm>
 #include <exception>
 #include <map>
@@ -16,80 +16,84 @@
 namespace shoal {
 namespace {
 
-// What the members of a group share.
-class Hub {
+// The state that the members of a group share: the queues of their operations.
+class ThreadsGroup {
  public:
-  Hub(ThreadsRun& run, std::vector<int> members) : run_(run), collectives_(run, std::move(members)) {}
+  ThreadsGroup(ThreadsRun& run, std::vector<int> members)
+      : run_(run), collectives_(run, std::move(members)) {}
 
   ThreadsRun& run() { return run_; }
   const std::vector<int>& members() const { return collectives_.members(); }
-  Line& collectives() { return collectives_; }
+  OperationQueue& collectives() { return collectives_; }
 
-  // Member 0 of it sends, member 1 receives.
-  Line& messages(int from, int to) {
+  // The messages from one rank to another: member 0 of the queue sends, member 1 receives.
+  OperationQueue& messages(int from, int to) {
     const std::scoped_lock lock(mutex_);
     const auto member = [&](int rank) { return members()[static_cast<std::size_t>(rank)]; };
     return messages_.try_emplace({from, to}, run_, std::vector{member(from), member(to)}).first->second;
   }
 
-  // The group of `members`, ranks of this one, that split number `number` gives: the first to ask makes it.
-  std::shared_ptr<Hub> part(std::int64_t number, const std::vector<int>& members) {
+  // The group of `members` (ranks of this group) that split number `number` gives. The first caller creates
+  // it.
+  std::shared_ptr<ThreadsGroup> part(std::int64_t number, const std::vector<int>& members) {
     const std::scoped_lock lock(mutex_);
     auto& part = parts_[{number, members.front()}];
-    if (!part.hub) {
+    if (!part.group) {
       std::vector<int> ranks;
       for (int member : members) ranks.push_back(collectives_.members()[static_cast<std::size_t>(member)]);
-      part.hub = std::make_shared<Hub>(run_, std::move(ranks));
+      part.group = std::make_shared<ThreadsGroup>(run_, std::move(ranks));
     }
-    auto hub = part.hub;
+    auto group = part.group;
     if (++part.taken == members.size()) parts_.erase({number, members.front()});
-    return hub;
+    return group;
   }
 
  private:
   struct Part {
-    std::shared_ptr<Hub> hub;
-    std::size_t taken = 0;
+    std::shared_ptr<ThreadsGroup> group;
+    std::size_t taken = 0;  // members that have asked for it
   };
 
   ThreadsRun& run_;
-  Line collectives_;
+  OperationQueue collectives_;
   std::mutex mutex_;
-  std::map<std::pair<int, int>, Line> messages_;        // from, to
-  std::map<std::pair<std::int64_t, int>, Part> parts_;  // number of the split, first member
+  std::map<std::pair<int, int>, OperationQueue> messages_;  // from, to
+  std::map<std::pair<std::int64_t, int>, Part> parts_;      // number of the split, first member
 };
 
-// A member's side of an operation.
-class Joined final : public Request::Pending {
+// A member's handle of an operation.
+class OperationRequest final : public Request::Pending {
  public:
-  explicit Joined(std::shared_ptr<Hub> hub) : hub_(std::move(hub)) {}
-  Joined(const Joined&) = delete;
-  Joined& operator=(const Joined&) = delete;
+  explicit OperationRequest(std::shared_ptr<ThreadsGroup> group) : group_(std::move(group)) {}
+  OperationRequest(const OperationRequest&) = delete;
+  OperationRequest& operator=(const OperationRequest&) = delete;
 
-  // Waits; but where an exception passes, only for what no other rank can hold up.
-  ~Joined() override {
+  // Waits. While an exception unwinds, waits only for an operation that all members have joined, and else
+  // ends the run.
+  ~OperationRequest() override {
     if (!operation_ || operation_->done()) return;
     if (std::uncaught_exceptions() > exceptions_ && !operation_->ready()) {
-      hub_->run().stop(fmt::format("a rank gave up {}", operation_->describe()));
-      operation_->leave();
+      group_->run().stop(fmt::format("a rank gave up {}", operation_->describe()));
+      operation_->abandon();
       return;
     }
     try {
       operation_->wait(member_);
-    } catch (const std::exception&) {  // the run has been stopped, and says why
+    } catch (const std::exception&) {  // the run has been stopped, and keeps the reason
     }
   }
 
-  bool join(Line& line, int member, const Call& call, Buffers buffers, const std::string& purpose) {
+  bool join(OperationQueue& queue, int member, const Call& call, Buffers buffers,
+            const std::string& purpose) {
     member_ = member;
-    operation_ = line.join(member, call, buffers, purpose);
+    operation_ = queue.join(member, call, buffers, purpose);
     return operation_->done();
   }
 
   void wait() override { std::exchange(operation_, nullptr)->wait(member_); }
 
  private:
-  std::shared_ptr<Hub> hub_;
+  std::shared_ptr<ThreadsGroup> group_;
   std::shared_ptr<Operation> operation_;
   int member_ = 0;
   int exceptions_ = std::uncaught_exceptions();
@@ -97,11 +101,12 @@ class Joined final : public Request::Pending {
 
 class ThreadsCommunicator final : public Communicator {
  public:
-  ThreadsCommunicator(std::shared_ptr<Hub> hub, int rank) : hub_(std::move(hub)), rank_(rank) {}
+  ThreadsCommunicator(std::shared_ptr<ThreadsGroup> group, int rank)
+      : group_(std::move(group)), rank_(rank) {}
 
   std::string_view name() const override { return "threads"; }
   int rank() const override { return rank_; }
-  int size() const override { return static_cast<int>(hub_->members().size()); }
+  int size() const override { return static_cast<int>(group_->members().size()); }
 
   Request all_reduce(const Tensor& x, ReduceOp op) override {
     check_reducible(x.dtype);
@@ -131,46 +136,46 @@ class ThreadsCommunicator final : public Communicator {
 
   Request send(const Tensor& x, int to) override {
     check_peer("send to", to, rank_, size());
-    return call({Collective::message, x.dtype, x.count()}, x, {}, hub_->messages(rank_, to), 0);
+    return call({Collective::message, x.dtype, x.count()}, x, {}, group_->messages(rank_, to), 0);
   }
 
   Request receive(const Tensor& x, int from) override {
     check_peer("receive from", from, rank_, size());
-    return call({Collective::message, x.dtype, x.count()}, {}, x, hub_->messages(from, rank_), 1);
+    return call({Collective::message, x.dtype, x.count()}, {}, x, group_->messages(from, rank_), 1);
   }
 
   void barrier() override { call({Collective::barrier}, {}, {}).wait(); }
 
-  bool stopped() const override { return hub_->run().stopped(); }
-  double deadline_seconds() const override { return hub_->run().deadline_seconds(); }
+  bool stopped() const override { return group_->run().stopped(); }
+  double deadline_seconds() const override { return group_->run().deadline_seconds(); }
 
-  std::unique_ptr<Communicator> split(const Places& places) override {
-    hub_->run().check();
-    const auto members = members_of(places, size(), rank_);
+  std::unique_ptr<Communicator> split(const SplitKeys& keys) override {
+    group_->run().check();
+    const auto members = members_of(keys, size(), rank_);
     const auto number = splits_++;
     if (members.size() == 1) return make_self_communicator();
     const auto me = std::find(members.begin(), members.end(), rank_) - members.begin();
-    return std::make_unique<ThreadsCommunicator>(hub_->part(number, members), static_cast<int>(me));
+    return std::make_unique<ThreadsCommunicator>(group_->part(number, members), static_cast<int>(me));
   }
 
  private:
-  Request call(const Call& call, const Tensor& x, const Tensor& out, Line& line, int member) {
-    hub_->run().check();
-    auto joined = std::make_unique<Joined>(hub_);
+  Request call(const Call& call, const Tensor& x, const Tensor& out, OperationQueue& queue, int member) {
+    group_->run().check();
+    auto request = std::make_unique<OperationRequest>(group_);
     const bool done =
-        joined->join(line, member, call, {x.as<const std::byte>(), out.as<std::byte>()}, purpose_);
-    return done ? Request() : Request(std::move(joined));
+        request->join(queue, member, call, {x.as<const std::byte>(), out.as<std::byte>()}, purpose_);
+    return done ? Request() : Request(std::move(request));
   }
   Request call(const Call& what, const Tensor& x, const Tensor& out) {
-    return call(what, x, out, hub_->collectives(), rank_);
+    return call(what, x, out, group_->collectives(), rank_);
   }
 
-  std::shared_ptr<Hub> hub_;
+  std::shared_ptr<ThreadsGroup> group_;
   int rank_;
   std::int64_t splits_ = 0;
 };
 
-// How the ranks ended.
+// Collects the failures of all ranks.
 class Failures {
  public:
   explicit Failures(int ranks) : ranks_(ranks) {}
@@ -185,7 +190,7 @@ class Failures {
     if (text == text_) ++same_;
   }
 
-  // Throws the first one again, its type kept.
+  // Throws the first failure again, with its type.
   void rethrow() const {
     if (!first_) return;
     try {
@@ -207,11 +212,11 @@ class Failures {
   int rank_ = 0, same_ = 0;
 };
 
-// One rank, from its first step to its last.
-void run_rank(ThreadsRun& run, const std::shared_ptr<Hub>& hub, int rank, const RankBody& body,
+// Runs the body of one rank on the calling thread.
+void run_rank(ThreadsRun& run, const std::shared_ptr<ThreadsGroup>& group, int rank, const RankBody& body,
               Failures& failures) {
   try {
-    ThreadsCommunicator ranks(hub, rank);
+    ThreadsCommunicator ranks(group, rank);
     const int size = ranks.size();
     World world{ranks, rank, size, std::max(1, usable_cores() / size),
                 fmt::format("{} threads of this process", size)};
@@ -241,20 +246,20 @@ void run_threads(const WorldOptions& options, const RankBody& body) {
   {
     std::vector<int> members(static_cast<std::size_t>(options.ranks));
     std::iota(members.begin(), members.end(), 0);
-    const auto hub = std::make_shared<Hub>(run, std::move(members));
+    const auto group = std::make_shared<ThreadsGroup>(run, std::move(members));
     std::vector<std::jthread> threads;
     try {
       for (int rank = 1; rank < options.ranks; ++rank) {
         threads.emplace_back([&, rank] {
           log::mute_thread(true);
-          run_rank(run, hub, rank, body, failures);
+          run_rank(run, group, rank, body, failures);
         });
       }
     } catch (const std::exception& error) {
       run.stop(error.what());
       fail("cannot start {} threads: {}", options.ranks, error.what());
     }
-    run_rank(run, hub, 0, body, failures);
+    run_rank(run, group, 0, body, failures);
   }
   failures.rethrow();
   if (run.stopped()) throw Error(run.why());

@@ -39,9 +39,9 @@ class ShardPlan {
 
   // The groups that a rank talks to: all ranks in the order of their pieces, those that hold different shards
   // of one replica, and those that hold the same shard.
-  Communicator::Place in_pieces(int rank) const { return {0, piece_of(rank)}; }
-  Communicator::Place in_shards(int rank) const { return {rank / shards(), rank % shards()}; }
-  Communicator::Place in_replicas(int rank) const { return {rank % shards(), rank / shards()}; }
+  Communicator::SplitKey in_pieces(int rank) const { return {0, piece_of(rank)}; }
+  Communicator::SplitKey in_shards(int rank) const { return {rank / shards(), rank % shards()}; }
+  Communicator::SplitKey in_replicas(int rank) const { return {rank % shards(), rank / shards()}; }
 
   // Elements of a unit's padded buffer, of a shard or a piece of it, and of all units.
   std::int64_t padded(int unit) const { return padded_[static_cast<std::size_t>(unit)]; }

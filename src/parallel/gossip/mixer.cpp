@@ -43,7 +43,7 @@ Mixer::Mixer(StateStream& stream, Communicator& peers, const Topology& topology,
       for (const int worker : group) first_of_group[static_cast<std::size_t>(worker)] = group.front();
     }
     rounds_.push_back(peers.split([&](int worker) {
-      return Communicator::Place{first_of_group[static_cast<std::size_t>(worker)], worker};
+      return Communicator::SplitKey{first_of_group[static_cast<std::size_t>(worker)], worker};
     }));
   }
 }

@@ -5,9 +5,9 @@
 
 #include "comm/conformance.h"
 #include "comm/fake_transport.h"
+#include "comm/messages/piece_scheduler.h"
 #include "comm/messages/plan.h"
 #include "comm/messages/run.h"
-#include "comm/messages/traffic.h"
 #include "core/clock.h"
 
 namespace shoal::test {
@@ -71,13 +71,14 @@ TEST(MpiPlan, CountsGoPastTwoToThe31) {
   const Tensor x{start, DType::f32, {kCount}};
   for (const auto& plan :
        {messages::plan_all_reduce({2, 3}, x, ReduceOp::sum), messages::plan_broadcast({2, 3}, x, 0),
-        messages::plan_message(messages::Message::Way::send, x, 0)}) {
+        messages::plan_message(messages::Message::Direction::send, x, 0)}) {
     std::byte* end = nullptr;
     const auto piece = plan.piece(plan.pieces - 1, nullptr);
     for (const auto* messages : {&piece.first, &piece.second}) {
       for (const auto& message : *messages) {
         EXPECT_LE(message.bytes, 1 << 20);
-        if (message.way == messages::Message::Way::send) end = std::max(end, message.data + message.bytes);
+        if (message.direction == messages::Message::Direction::send)
+          end = std::max(end, message.data + message.bytes);
       }
     }
     EXPECT_EQ(end - start, 4 * kCount);
@@ -85,25 +86,25 @@ TEST(MpiPlan, CountsGoPastTwoToThe31) {
 }
 
 // Rank 0 averages with rank 1 and then with rank 2, who have not begun: how many messages went to each?
-TEST(MpiTraffic, WhatBeganFirstHasTheNetwork) {
+TEST(MpiPieceScheduler, WhatBeganFirstHasTheNetwork) {
   const auto sent = [](std::int64_t first, std::int64_t second, bool awaited) {
     FakeNetwork network(3);
     FakeTransport transport(network, 0);
-    messages::Traffic traffic(transport);
+    messages::PieceScheduler scheduler(transport);
     std::vector<std::vector<float>> data;
     for (const auto count : {first, second}) {
       const int peer = static_cast<int>(data.size()) + 1;
       data.emplace_back(static_cast<std::size_t>(count));
       const Tensor x{data.back().data(), DType::f32, {count}};
-      auto job = std::make_shared<messages::Job>();
-      job->group =
+      auto operation = std::make_shared<messages::PendingOperation>();
+      operation->group =
           std::make_shared<messages::Group>(messages::Group{messages::kFirstFreeGroup + peer, {0, peer}, 0});
-      job->plan = messages::plan_all_reduce({0, 2}, x, ReduceOp::sum);
-      job->bytes = static_cast<std::int64_t>(x.bytes());
-      job->awaited = peer == 2 && awaited;
-      traffic.add(job);
+      operation->plan = messages::plan_all_reduce({0, 2}, x, ReduceOp::sum);
+      operation->bytes = static_cast<std::int64_t>(x.bytes());
+      operation->awaited = peer == 2 && awaited;
+      scheduler.add(operation);
     }
-    for (int i = 0; i < 3; ++i) traffic.advance();
+    for (int i = 0; i < 3; ++i) scheduler.advance();
     return std::pair(network.arrived(1).size(), network.arrived(2).size());
   };
   constexpr std::int64_t kLarge = 8 << 20, kSmall = 1 << 10;  // elements: 32 pieces, and one

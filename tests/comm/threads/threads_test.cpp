@@ -81,7 +81,7 @@ TEST(FailingThreads, OtherTypesAreKept) {
 
 TEST(FailingThreads, OneGroupStopsTheOthers) {
   const auto text = failure_of({.ranks = 4}, [](World& world) {
-    const auto pair = world.ranks.split([](int r) { return Communicator::Place{r / 2, r}; });
+    const auto pair = world.ranks.split([](int r) { return Communicator::SplitKey{r / 2, r}; });
     if (world.ranks.rank() == 3) fail("lost");
     for (;;) pair->barrier();
   });
@@ -97,7 +97,7 @@ TEST(FailingThreads, ADeadlineNamesWhatAndWho) {
 
 TEST(FailingThreads, ADeadlineNamesRanksOfTheRun) {
   const auto text = failure_of({.ranks = 4, .deadline_seconds = 0.1}, [](World& world) {
-    const auto odd = world.ranks.split([](int r) { return Communicator::Place{r % 2, -r}; });
+    const auto odd = world.ranks.split([](int r) { return Communicator::SplitKey{r % 2, -r}; });
     if (world.ranks.rank() != 1) odd->barrier();
     world.ranks.barrier();
   });
@@ -167,7 +167,7 @@ TEST(FailingThreads, AnExceptionDoesNotWaitForOthers) {
       const auto lonely = world.ranks.all_reduce(x.tensor());
       fail("gone");
     }
-    world.ranks.split([](int) { return Communicator::Place{}; })->barrier();
+    world.ranks.split([](int) { return Communicator::SplitKey{}; })->barrier();
   });
   EXPECT_EQ(text, "rank 1: gone");
 }

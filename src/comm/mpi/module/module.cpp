@@ -1,4 +1,5 @@
-// A module: compiled once against each MPI implementation, and linked with nothing of ours.
+// The transport over MPI. Compiled into one module per MPI implementation, which links no other code of
+// Shoal.
 #include <mpi.h>
 
 #include <cstdlib>
@@ -17,12 +18,12 @@ class MpiTransport final : public messages::Transport {
  public:
   bool start() override {
 #ifdef OPEN_MPI
-    // Over TCP it would ask the receiver before it sends more than 64 KiB: two more delays of the network for
-    // every message, which always has a receiver here. What the user has set stays.
-    setenv("OMPI_MCA_btl_tcp_eager_limit", "1052672", 0);  // a message, and its header
+    // Over TCP, Open MPI asks the receiver before it sends more than 64 KiB: one more round trip per message.
+    // The engine posts its receives early, so eager sends are safe. A setting of the user is kept.
+    setenv("OMPI_MCA_btl_tcp_eager_limit", "1052672", 0);  // a message of 1 MiB and its header
 #endif
     int granted = 0;
-    // All calls are made by the thread that made this one.
+    // FUNNELED suffices: the calling thread makes all MPI calls.
     if (!succeeded(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &granted))) return false;
     if (granted < MPI_THREAD_FUNNELED) return failed("this MPI does not work in programs with threads");
     int length = 0;

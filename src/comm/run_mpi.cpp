@@ -1,4 +1,4 @@
-// A process as a rank of an MPI job.
+// Runs this process as a rank of an MPI job.
 #include <unistd.h>
 
 #include <chrono>
@@ -15,8 +15,8 @@
 namespace shoal {
 namespace {
 
-// Where MPI cannot be loaded, ranks cannot agree on who says so: the first of every host does.
-messages::Transport& load_or_say(const Launch& launch) {
+// Without MPI the ranks cannot agree on one that reports: local rank 0 of every host throws UserError.
+messages::Transport& load_or_report(const Launcher& launch) {
   try {
     return mpi::load_transport(launch);
   } catch (const UserError&) {
@@ -24,17 +24,17 @@ messages::Transport& load_or_say(const Launch& launch) {
       const char* local = std::getenv(name);
       if (!local) continue;
       if (std::string_view(local) == "0") throw;
-      std::this_thread::sleep_for(std::chrono::seconds(1));  // let it speak first
+      std::this_thread::sleep_for(std::chrono::seconds(1));  // local rank 0 reports first
       throw StoppedByPeer();
     }
     throw;
   }
 }
 
-// Open MPI's mpirun binds each of one or two ranks to a single core unless it is told otherwise.
+// By default, Open MPI's mpirun binds each rank to a single core where there are one or two ranks.
 void warn_if_bound(const World& world) {
   const auto online = static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN));
-  const bool bound = std::getenv("OMPI_MCA_orte_bound_at_launch")  // version 4; 5 does not say so
+  const bool bound = std::getenv("OMPI_MCA_orte_bound_at_launch")  // Open MPI 4
                      || std::getenv("PRTE_LAUNCHED");
   if (!bound || usable_cores() * world.local_size >= online) return;
   log::warn(
@@ -46,7 +46,7 @@ void warn_if_bound(const World& world) {
 }  // namespace
 
 void run_mpi(const WorldOptions& options, const RankBody& body) {
-  messages::run_rank(load_or_say(detect_launch()), options, [&](World& world) {
+  messages::run_rank(load_or_report(detect_launcher()), options, [&](World& world) {
     warn_if_bound(world);
     body(world);
   });

@@ -1,4 +1,4 @@
-#include "comm/launch.h"
+#include "comm/launcher.h"
 
 #include <unistd.h>
 
@@ -23,38 +23,39 @@ int number(const char* text, int otherwise) {
 
 }  // namespace
 
-// Open MPI's mpirun sets OMPI_COMM_WORLD_*; PMIx, by which srun starts it, PMIX_RANK; MPICH's mpirun and srun
-// with PMI-2 set PMI_*, and only the former MPI_LOCALRANKID. Within a Slurm job SLURM_* are set for all.
-Launch detect_launch(const Environment& environment) {
+// Open MPI's mpirun sets OMPI_COMM_WORLD_*. srun with PMIx starts Open MPI too, and sets PMIX_RANK. MPICH's
+// mpirun and srun with PMI-2 set PMI_*; only MPICH's mpirun sets MPI_LOCALRANKID. In a Slurm job all have
+// SLURM_*.
+Launcher detect_launcher(const Environment& environment) {
   const auto value = [&](const char* name, int otherwise) { return number(environment(name), otherwise); };
   const int slurm_ranks = environment("SLURM_STEP_ID") ? value("SLURM_STEP_NUM_TASKS", 1) : 1;
   if (environment("OMPI_COMM_WORLD_SIZE")) {
-    return {Launch::Kind::open_mpi, value("OMPI_COMM_WORLD_RANK", 0), value("OMPI_COMM_WORLD_SIZE", 1),
+    return {Launcher::Kind::open_mpi, value("OMPI_COMM_WORLD_RANK", 0), value("OMPI_COMM_WORLD_SIZE", 1),
             "mpirun"};
   }
   if (environment("PMI_RANK")) {
     const bool srun = environment("SLURM_STEP_ID") && !environment("MPI_LOCALRANKID");
-    return {Launch::Kind::mpich, value("PMI_RANK", 0), value("PMI_SIZE", slurm_ranks),
+    return {Launcher::Kind::mpich, value("PMI_RANK", 0), value("PMI_SIZE", slurm_ranks),
             srun ? "srun" : "mpirun"};
   }
   if (environment("PMIX_RANK")) {
-    return {Launch::Kind::open_mpi, value("PMIX_RANK", 0), slurm_ranks, slurm_ranks > 1 ? "srun" : "PMIx"};
+    return {Launcher::Kind::open_mpi, value("PMIX_RANK", 0), slurm_ranks, slurm_ranks > 1 ? "srun" : "PMIx"};
   }
   if (slurm_ranks > 1) {
-    if (value("SLURM_PROCID", 0) > 0) throw StoppedByPeer();  // one says it
+    if (value("SLURM_PROCID", 0) > 0) throw StoppedByPeer();  // only task 0 reports
     fail_user(
-        "srun started {} tasks that do not know of each other; say how they shall: srun --mpi=pmix (Open "
-        "MPI) or srun --mpi=pmi2 (MPICH)",
+        "srun started {} tasks that cannot find each other; choose an MPI: srun --mpi=pmix (Open MPI) or "
+        "srun --mpi=pmi2 (MPICH)",
         slurm_ranks);
   }
-  return {Launch::Kind::alone, 0, 1, ""};
+  return {Launcher::Kind::alone, 0, 1, ""};
 }
 
-Launch detect_launch() {
-  return detect_launch([](const char* name) { return std::getenv(name); });
+Launcher detect_launcher() {
+  return detect_launcher([](const char* name) { return std::getenv(name); });
 }
 
-// The name alone may be the same on many hosts ("localhost"), the boot in many containers of one.
+// Hosts may share a name ("localhost"), and containers of one host share a boot id; together they are unique.
 std::uint64_t host_hash() {
   char name[256] = "";
   ::gethostname(name, sizeof name - 1);
@@ -63,7 +64,7 @@ std::uint64_t host_hash() {
   return std::hash<std::string>()(name + boot);
 }
 
-LocalShare local_share(std::span<const Seating> ranks, int rank) {
+LocalShare local_share(std::span<const CoreBinding> ranks, int rank) {
   const auto& mine = ranks[static_cast<std::size_t>(rank)];
   LocalShare share{0, 0, 0, 0};
   std::set<std::uint64_t> hosts;
