@@ -1,6 +1,6 @@
-// The config of a run: one struct per concern, read from TOML and from `section.key=value` arguments.
-// Members hold the defaults; names, types, ranges and explanations stand in one table, config_schema.cpp,
-// from which reading, writing, `shoal config --explain` and the comparison on resume are made.
+// The config of a run: one struct per concern, read from TOML and from `section.key=value` arguments. Members
+// hold the defaults. Names, types, ranges and explanations are in one table, schema.cpp, which reading,
+// writing, `shoal config --explain` and the comparison on resume all use.
 #pragma once
 
 #include <array>
@@ -34,7 +34,7 @@ enum class PlanKind : std::uint8_t { manual, automatic };
 enum class GossipClip : std::uint8_t { global, bucket };
 
 struct RunConfig {
-  std::string name;  // empty: the config file's name without its ending
+  std::string name;  // empty: the config file's name without .toml
   std::string dir = "runs";
   std::int64_t seed = 1337;
   Determinism deterministic = Determinism::off;
@@ -72,7 +72,7 @@ struct TrainConfig {
   bool tf32 = false;
   bool graph = true;
   int global_batch = 12;  // sequences
-  int micro_batch = 0;    // sequences; 0: by the ranks, see config/layout.h
+  int micro_batch = 0;    // sequences; 0: chosen by resolve_layout() (config/layout.h)
   std::int64_t steps = 0;
   std::int64_t epochs = 0;
   double grad_clip = 1.0;
@@ -104,7 +104,7 @@ struct LrScheduleConfig {
 struct EvalConfig {
   std::int64_t interval = 250;
   std::int64_t epochs = 0;
-  std::int64_t batches = -1;  // of train.global_batch sequences; -1: `sequences` counts
+  std::int64_t batches = -1;  // of train.global_batch sequences; -1: use `sequences`
   std::int64_t sequences = 256;
   bool at_start = true;
 };
@@ -123,7 +123,7 @@ struct ParallelConfig {
   int pipeline = 1;
   ScheduleKind schedule = ScheduleKind::one_f_one_b;
   int chunks = 1;
-  std::vector<int> stages;  // blocks per range by hand; empty: balanced
+  std::vector<int> stages;  // blocks per range; empty: balanced by cost
   EngineKind engine = EngineKind::allreduce;
   int zero = 0;
   int replicate = 1;
@@ -163,46 +163,44 @@ struct Config {
   GossipConfig gossip;
   LogConfig log;
 
-  // Keys that arguments set, so that they do not follow others (config_follow.h), and the changes that others
-  // have made to follow them, in words.
+  // Keys set by arguments, which are never adapted (config/follow.h), and descriptions of the keys that were.
   std::set<std::string, std::less<>> fixed = {};
   std::vector<std::string> followed = {};
 };
 
-// Where each key that was set was set: "optim.lr" -> "configs/quickstart.toml:12" or "argument optim.lr=1".
+// The source of each key that is set: "optim.lr" -> "configs/quickstart.toml:12" or "argument optim.lr=1".
 using Origins = std::map<std::string, std::string, std::less<>>;
 
 // Reads a TOML file, then the arguments in order (`section.key=value`, with or without "--"; the last one
-// wins), fills what is derived (preset, run.name), fits what follows the arguments (config_follow.h) and
-// validates. A preset sets n_layer, n_head
-// and n_embd; sizes set explicitly beside it, in the same file or among the arguments, override it. Weights
-// to start from (init.from = "hf:DIR") set the model's keys, and must agree with those that are given. Throws
-// UserError naming file and line (or the argument), the key, what is allowed and the nearest known name.
+// wins). Then fills derived values (preset, run.name), adapts keys to the arguments (config/follow.h) and
+// validates. A preset sets n_layer, n_head and n_embd; sizes set explicitly, in the same file or by
+// arguments, override it. Initial weights (init.from = "hf:DIR") set the model's keys, and must agree with
+// those that are given. Throws UserError with file and line (or the argument), the key, the allowed values
+// and the nearest known name.
 Config load_config(const std::filesystem::path& file, std::span<const std::string> arguments = {});
 
-// The same from text; `source` stands for the file's name in errors, `run.name` is not derived.
+// The same from text. `source` replaces the file's name in errors; run.name is not derived.
 Config parse_config(std::string_view toml, std::string_view source,
                     std::span<const std::string> arguments = {});
 
-// A config that to_toml wrote, from a checkpoint: nothing in it is derived, so no other file is looked at.
+// Reads a config that to_toml() wrote, from a checkpoint. Derives nothing and reads no other file.
 Config stored_config(std::string_view toml, std::string_view source);
 
-// Sets `section.key=value` arguments on a config that exists (a checkpoint's), without validating the whole.
+// Applies `section.key=value` arguments to an existing config (a checkpoint's), without validating the whole.
 void apply_arguments(Config& config, std::span<const std::string> arguments);
 
-// Refuses values that do not go together or that this build cannot do yet, with the rule and a fix
-// (UserError).
+// Throws UserError, with the rule and a fix, for values that contradict each other or are not implemented.
 void validate(const Config& config, const Origins& origins = {});
 
 // TOML that reads back to the same config; `comments` adds each key's explanation.
 std::string to_toml(const Config& config, bool comments = false);
 
 // {"section": {"key": value}}, for manifests. Reading accepts any subset of the keys (the others keep their
-// defaults) and does not validate; `source` names the file in errors (UserError).
+// defaults) and does not validate. Throws UserError; `source` is the file's name in errors.
 nlohmann::ordered_json to_json(const Config& config);
 Config config_from_json(const nlohmann::ordered_json& json, std::string_view source);
 
-// The name that a key's choice has in the config: name_of_choice(config, "parallel.offload") = "disk".
+// The name of an enum's value as it is written in TOML: name_of_choice(config, "parallel.offload") = "disk".
 std::string_view name_of_choice(const Config& config, std::string_view key);
 
 struct ConfigDifference {
@@ -210,17 +208,17 @@ struct ConfigDifference {
   std::string a;
   std::string b;
 };
-// The keys whose values differ, in the table's order, with both values as TOML.
+// The keys with different values, in the order of the table, with both values as TOML.
 std::vector<ConfigDifference> diff(const Config& a, const Config& b);
 
-// Every key with type, default, allowed values and meaning; `filter` is a section, a key, or empty for all.
-// Throws UserError for an unknown filter.
+// A text that explains every key: type, default, allowed values and meaning. `filter` is a section, a key, or
+// empty for all. Throws UserError for an unknown filter.
 std::string explain_config(std::string_view filter = {});
 
-// How many sequences of each split are evaluated, by eval.sequences or eval.batches. 0: the whole split.
+// The number of sequences that an evaluation takes from each split. 0: the whole split.
 std::int64_t eval_sequences(const Config& config);
 
-// The model's own config. `vocab_size` must be resolved by then.
+// The config of the model room. model.vocab_size must be resolved.
 GptConfig to_gpt_config(const ModelConfig& model);
 
 }  // namespace shoal

@@ -73,19 +73,19 @@ void follow_ranks(Config& config, int workers, int data_ranks) {
   if (train.micro_batch == 0 || given(config, "train.micro_batch")) return;
   if (config.run.deterministic == Determinism::layout) return;
   const int sequences = train.global_batch / workers;
-  if (train.global_batch % workers != 0 || sequences < data_ranks) return;  // no micro-batch would do
+  if (train.global_batch % workers != 0 || sequences < data_ranks) return;  // no micro-batch is possible
   const int size = largest_micro_batch(sequences, data_ranks, train.micro_batch);
   if (size == train.micro_batch) return;
   set_micro_batch(config, size,
                   workers > 1
-                      ? fmt::format("does not deal {} sequences evenly to {} workers of {} data rank{}",
+                      ? fmt::format("does not divide {} sequences evenly among {} workers of {} data rank{}",
                                     train.global_batch, workers, data_ranks, data_ranks == 1 ? "" : "s")
                       : fmt::format("makes {} micro-batches of {} sequences, too few for {} data ranks",
                                     train.global_batch / train.micro_batch, train.global_batch, data_ranks));
 }
 
 void log_followed(const Config& config) {
-  for (const auto& note : config.followed) log::info("{}", note);
+  for (const auto& change : config.followed) log::info("{}", change);
 }
 
 }  // namespace shoal

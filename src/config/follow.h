@@ -1,6 +1,6 @@
-// Keys of a config file that follow its arguments. A file's micro-batch suits the file's batch, and its
-// warm-up the file's length; where an argument, the data or the number of ranks sets another batch or length,
-// they are fitted to it. A key that was itself given as an argument stays as it is.
+// Adapts keys of a config file to arguments. The micro-batch in a file suits the file's batch, and the
+// warm-up the file's number of steps. Where an argument, the data or the number of ranks changes the batch or
+// the steps, the functions below adapt the dependent keys. A key given as an argument is never changed.
 #pragma once
 
 #include <cstdint>
@@ -9,21 +9,21 @@
 
 namespace shoal {
 
-// The largest micro-batch, not above `limit`, that cuts `sequences` into `ranks` micro-batches or more.
+// The largest micro-batch, at most `limit`, that divides `sequences` into at least `ranks` micro-batches.
 int largest_micro_batch(int sequences, int ranks, int limit);
 
-// train.steps replaces the file's train.epochs, and the other way round.
+// An argument train.steps replaces the file's train.epochs, and vice versa.
 void follow_arguments(Config& config);
-// train.micro_batch follows an argument's train.global_batch.
+// Adapts train.micro_batch to an argument train.global_batch.
 void follow_batch(Config& config);
-// The warm-up, and the final decay of wsd, follow steps that come from an argument or, with `from_epochs`,
-// from the data.
+// Adapts the warm-up, and the final decay of wsd, to train.steps given by an argument or, with `from_epochs`,
+// computed from the data.
 void follow_steps(Config& config, bool from_epochs = false);
-// train.micro_batch follows the ranks: `workers` have `data_ranks` each. Not with layout determinism, where
-// it is a part of the result.
+// Adapts train.micro_batch to `workers` workers of `data_ranks` ranks each. Changes nothing with
+// run.deterministic = "layout", where the micro-batch is a part of the result.
 void follow_ranks(Config& config, int workers, int data_ranks);
 
-// Logs what has followed.
+// Logs config.followed.
 void log_followed(const Config& config);
 
 }  // namespace shoal

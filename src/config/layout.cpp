@@ -9,9 +9,10 @@
 namespace shoal {
 namespace {
 
-// Of the sequences that a worker has in a step.
+// `sequences`: those of one worker in a step.
 int choose_micro_batch(const Config& config, int sequences, int data_ranks) {
-  constexpr int kRanksThatAgree = 8, kPerStage = 4;  // then stages wait a fifth of the step
+  constexpr int kRanksThatAgree = 8;  // with layout determinism, up to 8 ranks get a micro-batch each
+  constexpr int kPerStage = 4;        // pipeline stages then idle for a fifth of the step
   const int stages = config.parallel.pipeline;
   const bool exact = config.run.deterministic == Determinism::layout;
   const std::int64_t wanted = exact        ? kRanksThatAgree
@@ -21,25 +22,25 @@ int choose_micro_batch(const Config& config, int sequences, int data_ranks) {
                              sequences);
 }
 
-// Every worker has as many micro-batches as any other, so that its gradient counts as much.
+// All workers must have the same number of micro-batches, so that their gradients have equal weight.
 void check_shares(const Config& config, int workers) {
   const auto& train = config.train;
   if (const int batch = train.global_batch; batch % workers != 0) {
     const int below = batch / workers * workers;
-    fail_user("train.global_batch = {} cannot be dealt evenly to {} workers; set it to {}{}", batch, workers,
-              below > 0 ? fmt::format("{} or ", below) : "", below + workers);
+    fail_user("train.global_batch = {} cannot be divided evenly among {} workers; set it to {}{}", batch,
+              workers, below > 0 ? fmt::format("{} or ", below) : "", below + workers);
   }
   if (train.micro_batch == 0 || train.global_batch / train.micro_batch % workers == 0) return;
   const int share = train.global_batch / workers;
   fail_user(
-      "{} micro-batches of a step (train.global_batch = {}, train.micro_batch = {}) cannot be dealt evenly "
-      "to {} workers; set train.micro_batch={}",
+      "{} micro-batches of a step (train.global_batch = {}, train.micro_batch = {}) cannot be divided evenly "
+      "among {} workers; set train.micro_batch={}",
       train.global_batch / train.micro_batch, train.global_batch, train.micro_batch, workers,
       largest_micro_batch(share, 1, train.micro_batch));
 }
 
-// Arguments by which so many ranks can share the global batch, "parallel.tensor=4": the fewest tensor ranks,
-// then the fewest stages, that do. "" where none do.
+// Arguments that let `ranks` ranks share the global batch, "parallel.tensor=4": the fewest stages, then the
+// fewest tensor ranks, that suffice. "" where none do.
 std::string wider_mesh(const Config& config, int ranks) {
   const auto& parallel = config.parallel;
   for (int stages = parallel.pipeline; stages <= config.model.n_layer; ++stages) {
@@ -56,7 +57,7 @@ std::string wider_mesh(const Config& config, int ranks) {
   return "";
 }
 
-// Workers on a node: where all are on one host, as many as would suit the topology.
+// The number of workers per node. On a single host: the topology's default.
 int workers_on_node(const Config& config, int ranks, int ranks_per_host) {
   const int workers = worker_count(config);
   if (ranks_per_host == 0 || ranks_per_host >= ranks) {

@@ -9,31 +9,31 @@
 
 namespace shoal {
 
-// Fills in parallel.data and, where they are 0, train.micro_batch and gossip.local_size. Throws UserError,
-// with what would do, when `ranks` is not what the config asks for, so many cannot share a global batch, or
-// no topology is of so many workers. `ranks_per_host` neighbouring ranks share a host; 0: unknown.
+// Sets parallel.data and, where they are 0, train.micro_batch and gossip.local_size. Throws UserError with a
+// working alternative when the config asks for another number of ranks, when so many ranks cannot share a
+// global batch, or when the topology does not exist for so many workers. `ranks_per_host` neighbouring ranks
+// share a host; 0: unknown.
 //
-// The micro-batch is chosen so that every data rank has one, or in a pipeline four for every stage: the
-// largest there is; or with layout determinism, where it must not depend on the ranks, the largest that gives
-// eight of them.
+// The micro-batch is the largest that gives every data rank one micro-batch, or four per stage in a pipeline.
+// With layout determinism it must not depend on the ranks: it is the largest that makes eight micro-batches.
 void resolve_layout(Config& config, int ranks, int ranks_per_host = 0);
 
-// The first half of that, which use without training needs too: fills in parallel.data.
+// The first part of resolve_layout(), also used without training: sets parallel.data.
 void resolve_mesh(Config& config, int ranks);
 
 // Ranks of one model: tensor x pipeline.
 std::int64_t ranks_of_model(const ParallelConfig& parallel);
-// Throws UserError, with what would do, unless data x tensor x pipeline can be `ranks`. `by` started them,
-// where that is known: "mpirun".
+// Throws UserError with a working alternative unless data x tensor x pipeline can equal `ranks`. `by` is the
+// launcher that started them, if any: "mpirun".
 void check_ranks(const ParallelConfig& parallel, int ranks, std::string_view by = {});
 
-// Throws UserError unless gossip.worker_size divides the data ranks, and parallel.replicate those of a
+// Throws UserError unless gossip.worker_size divides the data ranks, and parallel.replicate the ranks of a
 // worker.
 void check_groups(const Config& config, int data_ranks);
 
-// Of a config whose layout is resolved. 1 but for gossip.
+// The number of gossip's workers, 1 without gossip. The layout must be resolved.
 int worker_count(const Config& config);
-// A scheme's rounds for that many workers, or a file's, which is read.
+// The topology of gossip.topology for worker_count() workers; reads the file where it names one.
 Topology gossip_topology(const Config& config);
 
 }  // namespace shoal

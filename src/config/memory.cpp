@@ -20,12 +20,11 @@ namespace shoal {
 namespace {
 
 // Measured on x86-64 Debian 12: the peak resident size of a run of the smallest model, whose own buffers are
-// negligible, with oneDNN's generated code and scratch of larger ones.
+// negligible, plus oneDNN's generated code and scratch memory for larger models.
 constexpr double kProgramBytes = 24 << 20;
-// What MPI adds to a rank that is a process of its own: Open MPI 4.1 and MPICH 4.0, 2 to 8 ranks on a host.
+// Memory that MPI adds to a rank, measured with Open MPI 4.1 and MPICH 4.0, 2 to 8 ranks on a host.
 constexpr double kMpiBytes = 18 << 20;
 
-// Threads of a rank.
 int threads_of(const RunPlan& plan, const RankPlaces& ranks) {
   if (plan.threads > 0) return plan.threads;
   return std::max(1, usable_cores() / ranks.here);
@@ -51,7 +50,7 @@ double kernel_scratch(const RunPlan& plan, const RankPlaces& ranks, const Tensor
   return static_cast<double>(cpu_scratch_bytes(threads_of(plan, ranks), sizes));
 }
 
-// What a rank writes of a checkpoint: parameters and the optimizer's state, each element on one rank.
+// The part of a checkpoint that a rank writes: parameters and optimizer state, each element on one rank.
 double share_of_checkpoint(const RunPlan& plan, const ModelPart& part) {
   double elements = 0;
   const auto units = gpt_units(plan.model, part);
@@ -70,7 +69,7 @@ double read_number(const std::string& path) {
   return file >> value ? value : 0;
 }
 
-// Of lines of names and numbers.
+// The number of entry `name` in a file with lines of names and numbers.
 double read_entry(const std::string& path, std::string_view name) {
   std::ifstream file(path);
   double value = 0;
@@ -80,7 +79,7 @@ double read_entry(const std::string& path, std::string_view name) {
   return 0;
 }
 
-// What the control group of this process leaves it, of either version; infinity where there is no limit.
+// The memory that this process's control groups (version 1 or 2) still allow; infinity without a limit.
 double left_in_control_group() {
   double left = std::numeric_limits<double>::infinity();
   std::ifstream groups("/proc/self/cgroup");
@@ -88,13 +87,13 @@ double left_in_control_group() {
     const bool second = line.starts_with("0::");
     if (!second && line.find(":memory:") == std::string::npos) continue;
     const auto path = line.substr(line.rfind(':') + 1);
-    // Inside a container the group's own folder may be all there is.
+    // A container may see only its own group's folder, mounted at the root.
     for (const auto& folder : {path, std::string()}) {
       const std::string base = (second ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory") + folder + "/memory.";
       const double limit = read_number(base + (second ? "max" : "limit_in_bytes"));
       const double used = read_number(base + (second ? "current" : "usage_in_bytes"));
       const double cached = read_entry(base + "stat", second ? "inactive_file" : "total_inactive_file");
-      if (limit > 0) left = std::min(left, limit - used + cached);  // cached files give way
+      if (limit > 0) left = std::min(left, limit - used + cached);  // the system reclaims cached files
     }
   }
   return left;
@@ -125,13 +124,12 @@ MemoryEstimate estimate_memory(const RunPlan& plan, const RankPlaces& ranks, con
   memory.streams = static_cast<double>(activations.streams);
   memory.workspace = static_cast<double>(activations.workspace);
   memory.head = static_cast<double>(activations.head);
-  // int32 tokens and targets: the loader's ring, a step's on the backend, one more set there for evaluation,
-  // and a host copy with predictions for the latter.
+  // int32 tokens and targets: the loader's ring, one step's on the backend, one more set there for
+  // evaluation, and a host copy with predictions for evaluation.
   memory.batches =
       rows * 4 * (2 * (static_cast<double>(BatchLoader::kDepth) + options.micro_batches) + 2 + 3);
   memory.scratch = kernel_scratch(plan, ranks, options.part.tensor);
-  // Also a run without checkpoints on the way saves its end. The writer's buffer is there twice while it
-  // grows.
+  // Every run saves at least its last step. The writer's buffer exists twice while it grows.
   const double share = share_of_checkpoint(plan, options.part);
   memory.checkpoint = (plan.on_disk() ? 0 : share) + 2 * std::min<double>(kChecksumBlock, share);
   memory.program = kProgramBytes + (ranks.threads ? 0 : kMpiBytes);
@@ -142,7 +140,7 @@ MemoryEstimate estimate_memory(const RunPlan& plan, const RankPlaces& ranks, con
 
 namespace {
 
-// Of every stage, in their order, its tensor ranks. Data ranks are alike.
+// The estimates of all tensor ranks, per stage. Data ranks are equal.
 std::vector<MemoryEstimate> all_estimates(const RunPlan& plan, const RankPlaces& ranks) {
   const auto& shape = plan.mesh;
   std::vector<MemoryEstimate> all;

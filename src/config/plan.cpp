@@ -112,7 +112,7 @@ BackendOptions backend_options(const Config& config, const World& world) {
   return {.threads = config.train.threads > 0 ? config.train.threads : world.cores,
           .local_rank = world.local_rank,
           .tf32 = config.train.tf32,
-          // Ranks may be on hosts that share no cache, and another run's would have chosen otherwise.
+          // No timed choices: hosts without a shared cache, or another run, could choose other algorithms.
           .tune = config.run.deterministic != Determinism::layout};
 }
 

@@ -1,6 +1,6 @@
-// All that follows from a config and its ranks, resolved once: the mesh, the topology of gossip, the
-// micro-batches, the pipeline's stages, and for each rank its part of the model and its options. The trainer,
-// evaluation, the dry run, `shoal size` and the memory estimate take it.
+// The plan of a run: everything that follows from a config and its ranks, resolved once. It has the mesh,
+// gossip's topology, the micro-batches, the pipeline's stages, and for each rank its part of the model and
+// its options. The trainer, evaluation, the dry run, `shoal size` and the memory estimate use it.
 #pragma once
 
 #include <string>
@@ -27,33 +27,34 @@ struct RunPlan {
   EngineOptions engine_options(const MeshPlace& place = {}) const;
   PipelineOptions pipeline_options(const MeshPlace& place = {}) const;
 
-  // With gossip, which every round of averaging follows; else null.
+  // Gossip's topology; null without gossip.
   const Topology* topology() const { return engine.gossip ? &engine.gossip->topology : nullptr; }
-  // Of a worker in a step; workers take micro-batches in turn, and a worker's data ranks do.
+  // Micro-batches of a worker in a step. Micro-batches are assigned round-robin to workers, and then to the
+  // data ranks of a worker.
   int micro_batches() const { return engine.micro_batches; }
   int ranks_of_model() const { return mesh.tensor * mesh.pipeline; }
   // Tensors that the optimizer keeps beside each parameter.
   int optimizer_tensors() const {
     return static_cast<int>(make_optimizer(engine.optimizer)->state_names().size());
   }
-  bool on_disk() const { return !engine.offload.empty(); }  // whether state rests there
+  bool on_disk() const { return !engine.offload.empty(); }  // whether state is offloaded to disk
 
-  EngineOptions engine = {};      // of every rank, without its part of the model
-  PipelineOptions pipeline = {};  // likewise
+  EngineOptions engine = {};      // common to all ranks; engine_options() adds the part of the model
+  PipelineOptions pipeline = {};  // common to all ranks
 
   bool operator==(const RunPlan&) const = default;
 };
 
-// The config's layout must be resolved (config/layout.h). Throws UserError when the model cannot be spread
-// over the mesh: too few heads, blocks, ...
+// Makes the plan of a config with a resolved layout (config/layout.h). Throws UserError when the model cannot
+// be partitioned over the mesh: too few heads, blocks, ...
 RunPlan make_plan(const Config& config, const GptConfig& model);
 
-// train.threads, or this rank's share of its host's cores.
+// Options with train.threads threads, or with this rank's share of the host's cores.
 BackendOptions backend_options(const Config& config, const World& world);
 
-// "2 stages x 4 data x 2 tensor ranks with sequence parallelism"; "" for data ranks alone.
+// "2 stages x 4 data x 2 tensor ranks with sequence parallelism"; "" for data ranks only.
 std::string mesh_text(const RunPlan& plan);
-// A stage's units: "embedding, block.0-3".
+// The units of a stage: "embedding, block.0-3".
 std::string stage_text(const RunPlan& plan, int stage);
 
 }  // namespace shoal

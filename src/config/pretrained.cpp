@@ -12,7 +12,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kHuggingFace = "hf:", kBlockSize = "model.block_size";
 
-// The keys that weights decide.
+// The keys that pretrained weights set.
 constexpr std::string_view kModelKeys[] = {"model.n_layer",    "model.n_head", "model.n_embd", kBlockSize,
                                            "model.vocab_size", "model.bias",   "model.gelu"};
 
@@ -31,7 +31,7 @@ Config config_of(const HuggingFaceModel& model, const std::string& where) {
   return config;
 }
 
-// A key that was given and a model of which it has to be true.
+// Throws UserError unless a given key agrees with the model.
 void require_agreement(const Field& field, const Config& given, const Config& theirs,
                        const std::string& origin, const std::string& where) {
   const auto mine = field.value(given), needed = field.value(theirs);
@@ -40,7 +40,7 @@ void require_agreement(const Field& field, const Config& given, const Config& th
       fmt::format("{} = {}{}", field.name(), mine, origin.empty() ? "" : fmt::format(" ({})", origin));
   if (field.name() == kBlockSize) {
     if (given.model.block_size < theirs.model.block_size) return;
-    fail_user("{} is more than the {} positions that {} has; lower it, or leave it out", said, needed, where);
+    fail_user("{} is more than the {} positions of {}; lower it, or leave it out", said, needed, where);
   }
   if (field.name() == "model.vocab_size" && given.model.vocab_size == 0) return;
   fail_user("{} does not fit the weights: {} has {}; leave it out", said, where, needed);

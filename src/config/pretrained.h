@@ -1,4 +1,4 @@
-// Weights in Hugging Face's format: as the start of a run, init.from = "hf:DIR", and to evaluate and sample.
+// Weights in Hugging Face's format, to start a run (init.from = "hf:DIR"), to evaluate and to sample.
 #pragma once
 
 #include <filesystem>
@@ -12,29 +12,29 @@
 
 namespace shoal {
 
-// FROM of a value "auto:FROM" of init.from, "scratch" of "auto"; nothing for other values.
+// The start that "auto" falls back to: FROM for "auto:FROM", "scratch" for "auto", nothing for other values
+// of init.from.
 std::optional<std::string> start_without_checkpoint(std::string_view from);
-// DIR, when a value of init.from is "checkpoint:DIR".
+// DIR for "checkpoint:DIR", nothing for other values of init.from.
 std::optional<std::filesystem::path> checkpoint_folder(std::string_view from);
-// DIR, when a value of init.from is "hf:DIR" or "auto:hf:DIR".
+// DIR for "hf:DIR" and "auto:hf:DIR", nothing for other values of init.from.
 std::optional<std::filesystem::path> hugging_face_folder(std::string_view from);
 
-// Whether every key that weights decide was given.
+// Whether all keys that pretrained weights set are given explicitly.
 bool model_is_given(const Origins& origins);
 
-// Sets the model's keys as the folder's config.json has them; dropout is not the weights' matter. Keys of
-// `origins` were given: they must agree, but model.block_size may be smaller than n_positions. Throws
-// UserError naming both values.
+// Sets the model's keys from the folder's config.json, but not model.dropout. Keys in `origins` were given
+// and must agree; only model.block_size may be smaller than n_positions. Throws UserError with both values.
 void take_hugging_face_model(const std::filesystem::path& folder, Config& config, Origins& origins);
 
-// Throws UserError, too, when the folder holds another model than the config.
+// Throws UserError when the folder cannot be read, or has another model than the config.
 HuggingFaceReader open_hugging_face(const std::filesystem::path& folder, const Config& config);
 
-// Whether there is such a folder at `where`, not a checkpoint or a run.
+// Whether `where` is a folder in Hugging Face's format, not a checkpoint or a run.
 bool is_hugging_face_folder(const std::filesystem::path& where);
-// The config to use its model by, without training; its data.dir is the folder, which has no data.
+// A config to use the folder's model without training. Its data.dir is the folder, which has no data.
 Config hugging_face_config(const std::filesystem::path& folder);
-// From vocab.json and merges.txt; null when they are not there.
+// The tokenizer of vocab.json and merges.txt; null where the folder does not have both.
 std::unique_ptr<Tokenizer> hugging_face_tokenizer(const std::filesystem::path& folder);
 
 }  // namespace shoal

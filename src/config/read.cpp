@@ -1,4 +1,4 @@
-// Reading a config: TOML, arguments, JSON. All become raw values with a place, and go through assign().
+// Reads a config from TOML, arguments and JSON. All become raw values with their source, set by assign().
 #include <toml++/toml.h>
 
 #include <algorithm>
@@ -32,7 +32,7 @@ RawValue from_toml(const toml::node& node) {
   if (const auto* array = node.as_array()) {
     std::vector<double> numbers;
     for (const auto& element : *array) {
-      if (!element.is_number()) return NotAValue{"a list of other things than numbers"};
+      if (!element.is_number()) return NotAValue{"a list that is not of numbers"};
       numbers.push_back(element.value<double>().value());
     }
     return numbers;
@@ -44,7 +44,7 @@ std::string place(std::string_view source, const toml::node& node) {
   return fmt::format("{}:{}", source, node.source().begin.line);
 }
 
-// The bare word that stands where `line` ("steps = ten") has a value; "" when there is none.
+// The word without quotes in the place of a value: "ten" for "steps = ten". "" where there is none.
 std::string_view bare_word(std::string_view line) {
   const auto equals = line.find('=');
   if (equals == std::string_view::npos) return "";
@@ -73,7 +73,7 @@ toml::table parse_toml(std::string_view text, std::string_view source) {
   }
 }
 
-// In the order of the file, so that the first mistake is the one that is reported.
+// The keys in the order of the file, so that the first mistake is reported.
 std::vector<Assignment> read_toml(std::string_view text, std::string_view source) {
   struct Entry {
     std::string section, key;
@@ -107,7 +107,7 @@ std::vector<Assignment> read_toml(std::string_view text, std::string_view source
   return assignments;
 }
 
-// An argument's value: TOML where it is TOML of the key's kind, otherwise the bare text.
+// The value of an argument: parsed as TOML where it is TOML of the key's type, else the text itself.
 RawValue parse_value(const Field& field, std::string text) {
   Config config;
   const auto ref = field.ref(config);
@@ -155,8 +155,8 @@ void apply_preset(ModelConfig& model) {
   }
 }
 
-// Of two keys that set the same thing, a source that gives one takes back what an earlier source gave by the
-// other.
+// Two keys can set the same thing. A source that gives one of them resets the other, given by an earlier
+// source.
 void replace_eval_size(Config& config, Origins& origins, const std::vector<Assignment>& assignments) {
   const auto given = [&](std::string_view key) {
     return std::ranges::any_of(assignments, [&](const auto& a) { return a.field->name() == key; });
@@ -172,13 +172,13 @@ void replace_eval_size(Config& config, Origins& origins, const std::vector<Assig
   }
 }
 
-// init.from = "auto" after another value of it.
+// The value of init.from when "auto" is given after the value `from`.
 std::string auto_after(const std::string& from) {
   if (from == "scratch") return "auto";
   return from == "resume" || start_without_checkpoint(from) ? from : "auto:" + from;
 }
 
-// One source at a time: its preset first, then what it says explicitly.
+// Applies one source: its preset first, then its explicit keys.
 void apply(Config& config, Origins& origins, const std::vector<Assignment>& assignments) {
   static constexpr std::string_view kPreset = "model.preset";
   for (const auto& [field, value, where] : assignments) {
@@ -205,8 +205,8 @@ void apply_given(Config& config, Origins& origins, const std::vector<Assignment>
   for (const auto& argument : arguments) config.fixed.insert(argument.field->name());
 }
 
-// Weights to start from decide the model, as a preset does; also when an argument says to resume instead. A
-// config that says all of it is one without them, to look at or to plan with.
+// Initial weights set the model's keys as a preset does, even when an argument asks to resume instead. A
+// config that gives all of these keys can be shown and planned without the weights.
 void apply_weights(Config& config, Origins& origins, std::span<const Assignment> assignments) {
   const Assignment* weights = nullptr;
   for (const auto& assignment : assignments) {

@@ -34,7 +34,7 @@ Field number(std::string_view name, Bounds bounds, std::string_view unit, std::s
   return field;
 }
 
-// Text with some choices.
+// A text with a list of allowed values.
 template <auto Section, auto Member>
 Field text(std::string_view name, std::vector<std::string_view> choices, std::string_view doc) {
   Field field = plain<Section, Member>(name, doc);
@@ -42,7 +42,7 @@ Field text(std::string_view name, std::vector<std::string_view> choices, std::st
   return field;
 }
 
-// An enum whose enumerators have these names.
+// An enum, with the names of its enumerators.
 template <typename E>
 using Names = std::initializer_list<std::pair<std::string_view, E>>;
 template <auto Section, auto Member, typename E>

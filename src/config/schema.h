@@ -1,4 +1,4 @@
-// The table of every config key. Everything that reads, writes or explains the config walks it.
+// The table of all config keys. All code that reads, writes or explains a config iterates over it.
 #pragma once
 
 #include <limits>
@@ -12,18 +12,18 @@
 
 namespace shoal {
 
-// An enum member of a config, which has one byte, as its number.
+// A reference to an enum member of a config, as its underlying byte.
 struct Choice {
   unsigned char* number;
 };
 
-// Points at a key's member in a config.
+// A reference to the member of a config that holds a key's value.
 using FieldRef = std::variant<bool*, int*, std::int64_t*, double*, std::string*, std::array<double, 2>*,
                               std::vector<int>*, Choice>;
 
-// A value as it came from a file or an argument, before it is checked against its key.
+// A value read from a file or an argument, not yet checked against its key.
 struct NotAValue {
-  std::string what;  // "a table", ...
+  std::string what;  // for the error: "a table", ...
 };
 using RawValue = std::variant<bool, std::int64_t, double, std::string, std::vector<double>, NotAValue>;
 
@@ -40,9 +40,9 @@ struct Field {
   std::string_view section;
   std::string_view key;
   FieldRef (*ref)(Config&);
-  Bounds bounds;  // numbers, and each number of a list
-  // Allowed names. For text, "name:X" stands for any text that begins with "name:"; for an enum, name i
-  // stands for numbers[i].
+  Bounds bounds;  // of a number, or of each number in a list
+  // Allowed names. For text, "name:X" allows any text that begins with "name:". For an enum, name i means the
+  // enumerator numbers[i].
   std::vector<std::string_view> choices;
   std::vector<unsigned char> numbers;
   std::string_view unit;
@@ -50,7 +50,7 @@ struct Field {
 
   std::string name() const;                       // "optim.lr"
   std::string_view type() const;                  // "integer", "number", ...
-  std::string allowed() const;                    // "at least 0", "one of ...", or "" where anything goes
+  std::string allowed() const;                    // "at least 0", "one of ...", or "" without limits
   std::string value(const Config& config) const;  // as TOML
   std::string_view name_of(Choice choice) const;
 };
@@ -60,10 +60,10 @@ const Field* find_field(std::string_view section, std::string_view key);
 const Field* find_field(std::string_view name);  // "optim.lr"
 std::vector<std::string> config_sections();
 
-// Sets one key. `where` begins every error: "file:line" or "argument ...". Throws UserError.
+// Sets one key. `where` is the prefix of every error: "file:line" or "argument ...". Throws UserError.
 void assign(const Field& field, Config& config, const RawValue& value, std::string_view where);
 
-// Refuses a name that is no key, with the nearest one that is.
+// Throws UserError for an unknown key, with the nearest known one.
 [[noreturn]] void fail_unknown_key(std::string_view section, std::string_view key, std::string_view where);
 
 struct Preset {

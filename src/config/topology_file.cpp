@@ -16,7 +16,7 @@ namespace shoal {
 namespace {
 
 constexpr std::int64_t kMostWorkers = 1 << 24;
-constexpr std::string_view kPrefix = "file:";  // in a config, whose other choices are names
+constexpr std::string_view kPrefix = "file:";  // marks a file in a config, where other values are schemes
 
 class Reader {
  public:

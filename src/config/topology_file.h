@@ -1,4 +1,4 @@
-// Topologies of a user's own, given as their rounds in TOML:
+// Reads topologies that a user defines as rounds in TOML:
 //
 //   name = "pairs"
 //   rounds = [
@@ -14,14 +14,14 @@
 
 namespace shoal {
 
-// `rounds` is an array of rounds, each an array of groups of worker numbers from 0 on; `name` may be left
-// out. Throws UserError, with line and column, when a round does not have every worker in one group.
+// `rounds` is an array of rounds, each an array of groups of worker numbers, which count from 0; `name` is
+// optional. Throws UserError with line and column unless every worker is in exactly one group of each round.
 Topology read_topology(const std::string& file);
 
-// Does this name a file ("rounds.toml", "file:rounds.toml") rather than a scheme ("ring")?
+// Whether `name` is a file ("rounds.toml", "file:rounds.toml") and not a scheme ("ring").
 bool is_topology_file(std::string_view name);
 
-// A scheme's topology or a file's. Throws UserError also where the file is for another number of workers.
+// The topology of a scheme or a file. Throws UserError when the file is for another number of workers.
 Topology find_topology(const std::string& name_or_file, int workers, int per_node);
 
 }  // namespace shoal

@@ -1,4 +1,4 @@
-// Rules between keys, and what this build cannot do yet.
+// Checks rules between keys, and refuses values that are not implemented.
 #include <numeric>
 
 #include "config/schema.h"
@@ -187,7 +187,7 @@ class Rules {
     if (config_.gossip.clip == GossipClip::bucket) check_clip_by_bucket();
   }
 
-  // Buckets are updated before the backward pass is over.
+  // Buckets are updated before the backward pass ends.
   void check_clip_by_bucket() const {
     const auto refuse = [&](std::string_view key, std::string_view why) {
       static const Config defaults;

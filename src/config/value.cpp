@@ -1,4 +1,4 @@
-// One key's value: its text, and the check of a raw value against the key's type, range and choices.
+// The value of one key: its text, and the check of a raw value against the key's type, range and choices.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -80,7 +80,7 @@ bool matches(std::string_view choice, std::string_view value) {
   return value.size() > prefix.size() && value.substr(0, prefix.size()) == prefix;
 }
 
-// The choice that a name from elsewhere means, or else the nearest one; "" when there is none.
+// The choice for a name that other programs use, or else the nearest choice; "" when there is none.
 std::string suggestion(const Field& field, const std::string& text) {
   static constexpr std::pair<std::string_view, std::string_view> kMeanings[] = {
       {"gpu", "cuda"},      {"nvidia", "cuda"},      {"adam", "adamw"},
@@ -102,7 +102,7 @@ std::string check_text(const Field& field, const std::string& text, std::string_
   refuse(field, text, where, near.empty() ? "" : fmt::format("; did you mean {}?", toml_string(near)));
 }
 
-// An integer given as such, or as a float without a fraction (1e6).
+// An integer, or a float without a fraction (1e6).
 std::optional<std::int64_t> as_integer(const RawValue& value) {
   if (const auto* integer = std::get_if<std::int64_t>(&value)) return *integer;
   if (const auto* number = std::get_if<double>(&value)) {
@@ -247,7 +247,8 @@ void assign(const Field& field, Config& config, const RawValue& value, std::stri
 void fail_unknown_key(std::string_view section, std::string_view key, std::string_view where) {
   const auto sections = config_sections();
   const bool known_section = std::ranges::find(sections, section) != sections.end();
-  std::vector<std::string> all, here, elsewhere;  // the keys of all sections, this one's, those of this name
+  std::vector<std::string> all, here,
+      elsewhere;  // all keys, keys of this section, keys of this name elsewhere
   for (const auto& field : config_fields()) {
     all.emplace_back(field.key);
     if (field.section == section) here.emplace_back(field.key);

@@ -1,4 +1,4 @@
-// Writing a config: TOML, JSON, differences, and the explanation of every key.
+// Writes a config as TOML and JSON, compares two configs, and explains keys.
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 namespace shoal {
 namespace {
 
-// Of the terminal; of a page where there is none.
+// The width of the terminal, or of a page where there is none.
 std::size_t width_to_explain() {
   const int columns = terminal_columns(STDOUT_FILENO);
   return columns > 0 ? static_cast<std::size_t>(std::clamp(columns, 40, 100)) : 100;

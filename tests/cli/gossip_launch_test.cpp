@@ -87,7 +87,7 @@ TEST_F(GossipLaunch, AsManyAsTopologyAndBatchTake) {
   EXPECT_THAT(on(6, with({"gossip.topology=ring"})), HasSubstr("ring needs an even number"));
   EXPECT_THAT(calls().back(), HasSubstr("-n 4 "));
   EXPECT_THAT(on(6, with({"gossip.topology=complete"})),
-              HasSubstr("train.global_batch = 24 cannot be dealt evenly to 5 workers"));
+              HasSubstr("train.global_batch = 24 cannot be divided evenly among 5 workers"));
   EXPECT_THAT(calls().back(), HasSubstr("-n 4 "));
   EXPECT_THAT(on(8, with({"gossip.topology=alternating-exp-ring", "gossip.local_size=2"})),
               HasSubstr("not 7 workers with 2 on a node; 4 or 8 workers would do: 4 go on"));

@@ -153,7 +153,7 @@ TEST_F(GossipRuns, ThatCannotBeAreRefused) {
     expect_user_error(train(with(with(kGossip, {"--ranks", std::to_string(ranks)}), settings)), words...);
   };
   refused(3, {}, "topology exp needs a power of two workers, not 3", "2 or 4 workers would do");
-  refused(8, {"train.global_batch=12"}, "cannot be dealt evenly to 8 workers", "set it to 8 or 16");
+  refused(8, {"train.global_batch=12"}, "cannot be divided evenly among 8 workers", "set it to 8 or 16");
   refused(4, {"parallel.zero=1"}, "parallel.zero = 1", "gossip.worker_size = 1");
   refused(4, {"gossip.worker_size=3"}, "gossip.worker_size = 3", "4 data-parallel ranks");
   refused(4, {"gossip.topology=file:none.toml"}, "cannot read the topology", "none.toml");

@@ -185,13 +185,13 @@ TEST(Workers, ThatShareANodeAreKnownFromTheLauncher) {
 
 TEST(Workers, ThatCannotBeAreRefused) {
   EXPECT_EQ(error_of(workers_of("exp", 10), 4),
-            "train.global_batch = 10 cannot be dealt evenly to 4 workers; set it to 8 or 12");
+            "train.global_batch = 10 cannot be divided evenly among 4 workers; set it to 8 or 12");
   EXPECT_EQ(error_of(workers_of("exp", 2), 4),
-            "train.global_batch = 2 cannot be dealt evenly to 4 workers; set it to 4");
+            "train.global_batch = 2 cannot be divided evenly among 4 workers; set it to 4");
   EXPECT_EQ(
       error_of(workers_of("exp", 24, 4), 4),
-      "6 micro-batches of a step (train.global_batch = 24, train.micro_batch = 4) cannot be dealt evenly "
-      "to 4 workers; set train.micro_batch=3");
+      "6 micro-batches of a step (train.global_batch = 24, train.micro_batch = 4) cannot be divided evenly "
+      "among 4 workers; set train.micro_batch=3");
   EXPECT_EQ(error_of(workers_of("exp", 24), 6),
             "topology exp needs a power of two workers, not 6; 4 or 8 workers would do");
   EXPECT_EQ(error_of(workers_of("ring", 15), 3),
@@ -319,7 +319,7 @@ TEST(Layout, TheEngineIsToldAllOfIt) {
 }
 
 TEST(RanksToStart, ComeFromTheOptionTheLauncherOrTheConfig) {
-  const Launch alone, mpi{Launch::Kind::open_mpi, 0, 4, "mpirun"};
+  const Launcher alone, mpi{Launcher::Kind::open_mpi, 0, 4, "mpirun"};
   Config config;
   EXPECT_EQ(ranks_to_start(config, 0, alone), 1);
   EXPECT_EQ(ranks_to_start(config, 3, alone), 3);
@@ -336,7 +336,7 @@ TEST(RanksToStart, ComeFromTheOptionTheLauncherOrTheConfig) {
 }
 
 TEST(RanksToStart, OfAMeshAreAllOfIt) {
-  const Launch alone, mpi{Launch::Kind::open_mpi, 0, 6, "mpirun"};
+  const Launcher alone, mpi{Launcher::Kind::open_mpi, 0, 6, "mpirun"};
   EXPECT_EQ(ranks_to_start(mesh_of(2, 3, 2), 0, alone), 12);
   EXPECT_EQ(ranks_to_start(mesh_of(2, 0, 2), 0, alone), 4);  // one data rank
   EXPECT_EQ(ranks_to_start(mesh_of(2, 0, 2), 8, alone), 8);
