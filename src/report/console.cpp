@@ -15,7 +15,7 @@ namespace {
 
 constexpr double kBetweenDraws = 0.05;  // seconds
 
-// With digits behind the point, or with an exponent where a run that diverges would fill the line.
+// Fixed notation, or an exponent for the huge values of a run that diverges.
 std::string fixed_text(double value, int digits) {
   return std::abs(value) < 1e6 ? fmt::format("{:.{}f}", value, digits)
                                : fmt::format("{:.{}e}", value, digits);
@@ -33,7 +33,7 @@ void Console::step(const StepRecord& record, double seconds_left) {
   line +=
       fmt::format("  lr {:.2e}  grad norm {}  {}  {:.1f} ms/step", record.lr, fixed_text(record.grad_norm, 3),
                   format_rate(record.tokens_per_s, "tokens"), record.ms_per_step);
-  // More than the peak can only be measured where the peak was measured on a busy machine.
+  // A share above 1 means that the peak was measured on a busy machine.
   if (record.peak_share > 0 && record.peak_share <= 1)
     line += fmt::format("  {:.1f} % of peak", record.peak_share * 100);
   if (record.step < total_steps_) line += "  ETA " + format_duration(seconds_left);

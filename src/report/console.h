@@ -1,4 +1,4 @@
-// What a person sees of a run: a line per group of steps and, on a terminal, a progress bar below them.
+// The output of a run on the terminal: log lines and, below them, a progress bar.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +10,9 @@
 
 namespace shoal {
 
-// What training took up to an evaluation.
+// The training time before an evaluation.
 struct TrainTime {
-  double seconds = 0;  // since the evaluation before
+  double seconds = 0;  // since the previous evaluation
   std::int64_t steps = 0;
   double total_seconds = 0;  // since the run's first step
 };
@@ -22,14 +22,14 @@ class Console {
   Console(std::int64_t total_steps, std::optional<double> entropy_floor);
   ~Console() { clear(); }
 
-  // One step line, to the log. `seconds_left` is the estimate for the rest of the run.
+  // Logs a line for a step. `seconds_left` is the estimated rest of the run.
   void step(const StepRecord& record, double seconds_left);
-  // One line each, to the log.
+  // Each logs one line.
   void evaluation(const EvalRecord& record, const TrainTime& time);
   void test(const TestRecord& record);
-  // Redraws the bar, several times a second at most; does nothing where standard error is no terminal.
+  // Redraws the bar, at most 20 times a second; does nothing where standard error is not a terminal.
   void bar(std::int64_t step, double loss, double seconds_left);
-  // Takes the bar away, before anything else is printed.
+  // Removes the bar. Call it before any other output.
   void clear();
 
  private:

@@ -1,4 +1,4 @@
-// CRC-32C (Castagnoli), as TFRecord files frame their records with.
+// CRC-32C (Castagnoli), the checksum of TFRecord files.
 #pragma once
 
 #include <array>
@@ -22,7 +22,7 @@ constexpr std::uint32_t crc32c(std::string_view bytes) {
   return ~crc;
 }
 
-// TFRecord stores checksums rotated and offset, so that a checksum of checksums is well behaved.
+// TFRecord rotates checksums and adds an offset, so that a checksum over data with checksums stays useful.
 constexpr std::uint32_t masked_crc32c(std::string_view bytes) {
   const std::uint32_t crc = crc32c(bytes);
   return ((crc >> 15) | (crc << 17)) + 0xa282ead8u;

@@ -1,4 +1,4 @@
-// The libraries that this room is built on.
+// The libraries that report uses.
 #pragma once
 
 #include "core/library.h"

@@ -1,4 +1,4 @@
-// What a run measures, and where it goes: metrics.jsonl and TensorBoard events.
+// The metrics of a run, and the sinks that write them: metrics.jsonl and TensorBoard events.
 #pragma once
 
 #include <cstdint>
@@ -15,15 +15,15 @@ namespace shoal {
 
 // One logged step. Values that are not finite are written as null.
 struct StepRecord {
-  std::int64_t step = 0;  // optimizer steps done
-  double loss = 0;        // mean training loss per token, nats, of this step
+  std::int64_t step = 0;  // completed optimizer steps
+  double loss = 0;        // mean training loss of this step, nats per token
   double lr = 0;
   double grad_norm = 0;     // before clipping
-  std::int64_t tokens = 0;  // trained on since the run's first step
-  // What depends on the clock, and so is the one part of the file that differs between two equal runs:
+  std::int64_t tokens = 0;  // tokens trained on since the run's first step
+  // Fields that depend on time, the only ones that differ between two equal runs:
   double tokens_per_s = 0;
   double ms_per_step = 0;
-  double peak_share = 0;  // of the machine's measured peak, 0..1
+  double peak_share = 0;  // FLOP/s as share of the machine's measured peak, 0..1
 };
 
 // One evaluation, after `step` optimizer steps. Losses in nats per token.
@@ -32,13 +32,13 @@ struct EvalRecord {
   double train_loss = 0;
   double val_loss = 0;
   std::optional<double> val_accuracy = {};   // next-token accuracy, 0..1
-  std::optional<double> entropy_floor = {};  // the lowest loss possible on this data, where it is known
-  // Of workers with models of their own, of whose mean the losses are: how far they are apart, relative to
-  // it.
+  std::optional<double> entropy_floor = {};  // lowest possible loss on this data, where it is known
+  // With gossip, the losses are those of the workers' mean model: distance of the workers' models from the
+  // mean, relative to its norm.
   std::optional<double> consensus_distance = {};
 };
 
-// The model after the last step on the whole test split.
+// The evaluation of the final model on the whole test split.
 struct TestRecord {
   std::int64_t step = 0;
   double loss = 0;
@@ -53,14 +53,13 @@ class MetricsSink {
   virtual void write(const TestRecord& record) = 0;
 };
 
-// One JSON object per line, written through at once. Numbers read back to the same double, and reproducible
+// Writes one JSON object per line and flushes it at once. Numbers read back to the same double. Reproducible
 // fields come first, in a fixed order.
 //
-// Without `resume_step` the file must be new or empty (UserError otherwise: an earlier run's measurements are
-// not overwritten). With it, the file is cut after the last record of that step or an earlier one, and before
-// the test record that ended the run until now, so that the resumed file goes on as the uninterrupted one
-// would; an unfinished last line is dropped. Throws UserError for a file that cannot be opened, read or
-// written (disk full).
+// Without `resume_step` the file must be new or empty: throws UserError rather than overwrite the metrics of
+// an earlier run. With it, the file is truncated after the last record of that step or an earlier one, and
+// before a test record, so that it continues like the file of an uninterrupted run; an unfinished last line
+// is dropped. Throws UserError when the file cannot be opened, read or written (disk full).
 class JsonlSink : public MetricsSink {
  public:
   explicit JsonlSink(const std::filesystem::path& file, std::optional<std::int64_t> resume_step = {});
@@ -75,8 +74,8 @@ class JsonlSink : public MetricsSink {
   std::unique_ptr<std::FILE, int (*)(std::FILE*)> file_;
 };
 
-// A TensorBoard event file (TFRecord framing) in `folder`; a resumed run adds a file of its own that tells
-// TensorBoard to forget what came after `resume_step`. Throws UserError as JsonlSink does.
+// Writes a TensorBoard event file (TFRecord framing) in `folder`. A resumed run adds a new file, which makes
+// TensorBoard discard all events after `resume_step`. Throws UserError as JsonlSink does.
 class TensorBoardSink : public MetricsSink {
  public:
   explicit TensorBoardSink(const std::filesystem::path& folder, std::optional<std::int64_t> resume_step = {});
@@ -102,14 +101,14 @@ std::vector<std::unique_ptr<MetricsSink>> open_metrics(const LogConfig& config,
                                                        const std::filesystem::path& run_dir,
                                                        std::optional<std::int64_t> resume_step = {});
 
-// A metrics.jsonl read back; null values become NaN.
+// The records of a metrics.jsonl; null values become NaN.
 struct Metrics {
   std::vector<StepRecord> steps;
   std::vector<EvalRecord> evals;
   std::optional<TestRecord> test = {};
 };
-// Throws UserError for a file that is missing, empty or damaged (naming the line); an unfinished last line,
-// as a running or killed run leaves it, is passed over.
+// Throws UserError for a file that is missing, empty or damaged, with the line. Ignores an unfinished last
+// line, which a running or killed run leaves.
 Metrics read_metrics(const std::filesystem::path& file);
 
 }  // namespace shoal

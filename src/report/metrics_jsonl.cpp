@@ -13,13 +13,13 @@ namespace {
 
 std::string number(double value) { return std::isfinite(value) ? fmt::format("{}", value) : "null"; }
 
-// Reads complete lines; an unfinished last one is not given out.
+// Reads the complete lines of a file, without an unfinished last one.
 class LineReader {
  public:
   explicit LineReader(const std::filesystem::path& path) : path_(path), stream_(path, std::ios::binary) {
     if (!stream_) fail_user("cannot read {}: {}", path.string(), std::strerror(errno));
   }
-  // The next line's object, or nothing at the end.
+  // The object of the next line, or nothing at the end.
   std::optional<nlohmann::json> next() {
     std::string text;
     if (!std::getline(stream_, text) || stream_.eof()) return std::nullopt;
@@ -34,8 +34,8 @@ class LineReader {
     }
     return json;
   }
-  std::uintmax_t begin() const { return begin_; }  // bytes before the last line given out
-  std::uintmax_t end() const { return end_; }      // and after it
+  std::uintmax_t begin() const { return begin_; }  // offset of the last returned line
+  std::uintmax_t end() const { return end_; }      // offset of its end
   std::int64_t line() const { return line_; }
 
  private:
@@ -45,7 +45,7 @@ class LineReader {
   std::int64_t line_ = 0;
 };
 
-// Bytes of the records up to `step`, or up to the test record, which is the last of a run.
+// The number of bytes to keep: the records up to `step`, without a test record, which is the last of a run.
 std::uintmax_t bytes_up_to(const std::filesystem::path& path, std::int64_t step) {
   LineReader lines(path);
   while (const auto record = lines.next()) {

@@ -25,7 +25,8 @@ tensorboard::Event event_at(std::int64_t step) {
   return event;
 }
 
-// TensorBoard finds files by "tfevents" and reads those of a folder in the order of their names.
+// TensorBoard finds files by "tfevents" in their names, and reads the files of a folder in the order of
+// names.
 std::string file_name() {
   char host[256] = "host";
   ::gethostname(host, sizeof host - 1);
@@ -58,7 +59,7 @@ TensorBoardSink::TensorBoardSink(const std::filesystem::path& folder, std::optio
   }
 }
 
-// TFRecord: length, its checksum, the payload, its checksum; all little-endian.
+// TFRecord: length, checksum of the length, payload, checksum of the payload; all little-endian.
 void TensorBoardSink::write_record(const std::string& payload) {
   const auto length = little_endian(static_cast<std::uint64_t>(payload.size()));
   const auto record =

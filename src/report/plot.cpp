@@ -13,7 +13,7 @@
 namespace shoal {
 namespace {
 
-// Okabe and Ito's palette, which colour-blind readers can tell apart, in an order that suits white paper.
+// The palette of Okabe and Ito, which colour-blind readers can distinguish, in an order for white paper.
 constexpr std::array kColours = {"#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#444444"};
 constexpr const char* kInk = "#222222";
 constexpr const char* kFaintInk = "#6b7280";
@@ -21,7 +21,7 @@ constexpr const char* kGrid = "#e8eaed";
 constexpr const char* kAxisLine = "#9aa0a6";
 
 constexpr double kWidth = 1000;
-constexpr double kLeft = 74, kRight = 976;  // of the plotted area
+constexpr double kLeft = 74, kRight = 976;  // x range of the panels
 constexpr double kLegendTop = 66, kLegendRow = 21;
 constexpr double kLossHeight = 350, kSmallHeight = 150;
 constexpr std::size_t kBuckets = 450;
@@ -121,7 +121,7 @@ std::vector<PlotPoint> val_points(const Metrics& metrics) {
 }
 
 std::string markers(const Panel& panel, const PlotRun& run, std::string_view colour) {
-  constexpr std::size_t kMost = 60;  // more would touch
+  constexpr std::size_t kMost = 60;  // more markers would touch
   std::string svg;
   const auto points = val_points(run.metrics);
   for (std::size_t i = 0; i < points.size(); ++i) {
@@ -135,7 +135,7 @@ std::string markers(const Panel& panel, const PlotRun& run, std::string_view col
   return svg;
 }
 
-// How a run is told apart: by colour, and by dashes once the colours have gone round.
+// The line style of a run: a colour, and dashes when all colours are used.
 struct Look {
   std::string_view colour;
   std::string_view dashes;
@@ -145,7 +145,7 @@ Look look_of(std::size_t index) {
   return {kColours[index % kColours.size()], kDashes[index / kColours.size() % kDashes.size()]};
 }
 
-// The key of the loss panel's line styles.
+// The legend of the line styles in the loss panel.
 std::string style_key(double right, double y) {
   struct Style {
     const char* name;
@@ -175,7 +175,7 @@ std::optional<double> entropy_floor(const Metrics& metrics) {
   return std::nullopt;
 }
 
-// A line for every floor: in a run's colour, or in ink where it is that of several.
+// A line for every entropy floor: in the run's colour, or in black where several runs have the same floor.
 std::string entropy_floors(const Panel& panel, std::span<const PlotRun> runs) {
   std::map<double, std::vector<std::size_t>> runs_of;
   for (std::size_t i = 0; i < runs.size(); ++i) {
@@ -191,7 +191,7 @@ std::string entropy_floors(const Panel& panel, std::span<const PlotRun> runs) {
                             own ? look_of(with[0]).colour : kInk));
     const auto whose = runs.size() > 1 && own ? runs[with[0]].name + "'s data" : "the data";
     svg += text(label_x, y - 6, "class=\"note\"", fmt::format("entropy floor of {} {:.4f}", whose, floor));
-    label_x += 300;  // beside that of the floor before, which may be close
+    label_x += 300;  // beside the label of the previous floor, which may be close
     if (label_x > panel.right - 300) label_x = panel.left + 8;
   }
   return svg;
@@ -221,7 +221,7 @@ std::string loss_panel(std::span<const PlotRun> runs, double top) {
   const Panel panel{
       kLeft, kRight, top, top + kLossHeight, step_axis(runs, 10), Axis::around(losses.low, losses.high, 7)};
   std::string svg = frame(panel, "Loss", "nats per token") + style_key(kRight, top - 14);
-  // In layers, so that no run's noise hides another's validation curve.
+  // Drawn in layers, so that no training curve hides another run's validation curve.
   for (std::size_t i = 0; i < runs.size(); ++i) {
     const auto logged = points_of(runs[i].metrics.steps, [](const StepRecord& r) { return r.loss; });
     svg += curve(panel, logged,
@@ -283,7 +283,7 @@ std::optional<double> median_speed(const Metrics& metrics) {
   return *middle;
 }
 
-// A table: the run's line, its name, final and best validation loss, speed.
+// A table with each run's line style, name, final and best validation loss, and speed.
 std::string legend(std::span<const PlotRun> runs) {
   constexpr double kFinal = 560, kBest = 740, kSpeed = kRight;
   std::string svg;

@@ -1,4 +1,4 @@
-// The picture of one or several runs: loss, learning rate and speed over steps, as an SVG.
+// Plots one or several runs as an SVG: loss, learning rate and speed over steps.
 #pragma once
 
 #include <span>
@@ -10,15 +10,16 @@
 namespace shoal {
 
 struct PlotRun {
-  std::string name;  // as the legend shows it
+  std::string name;  // for the legend
   Metrics metrics;
 };
 
-// The whole SVG document: a legend with final and best validation loss, below it three panels with one x
+// A complete SVG document: a legend with final and best validation loss, and three panels with a common x
 // axis. Values that are not finite leave gaps. `runs` must not be empty.
 std::string plot_svg(std::span<const PlotRun> runs);
 
-// An axis whose ends are ticks: 1, 2 or 5 times a power of ten apart, about `wanted` of them.
+// An axis that begins and ends at a tick. Ticks are 1, 2 or 5 times a power of ten apart; there are about
+// `wanted`.
 struct Axis {
   double low = 0, high = 1, step = 1;
 
@@ -27,7 +28,7 @@ struct Axis {
   std::string label(double tick) const;  // "0", "2.5", "10k", "6e-4"
 };
 
-// Points of a curve thinned to about two per bucket of x, its lowest and its highest, so that spikes stay
+// Reduces a curve to about two points per bucket of x, the lowest and the highest, so that spikes stay
 // visible.
 struct PlotPoint {
   double x, y;

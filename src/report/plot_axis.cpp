@@ -15,7 +15,7 @@ Axis Axis::around(double low, double high, int wanted) {
   const double power = std::pow(10, std::floor(std::log10(rough)));
   const double times = rough / power;
   const double step = (times <= 1.5 ? 1 : times <= 3.5 ? 2 : times <= 7.5 ? 5 : 10) * power;
-  // A hair of slack, so that an end that is a tick up to rounding is not pushed a whole step outwards.
+  // The tolerance keeps an end that equals a tick up to rounding from moving a whole step outwards.
   return {std::floor(low / step + 1e-9) * step, std::ceil(high / step - 1e-9) * step, step};
 }
 
@@ -48,7 +48,7 @@ std::vector<PlotPoint> thinned(const std::vector<PlotPoint>& points, std::size_t
   for (std::size_t b = 0; b < buckets; ++b) {
     const auto begin = points.begin() + static_cast<std::ptrdiff_t>(b * points.size() / buckets);
     const auto end = points.begin() + static_cast<std::ptrdiff_t>((b + 1) * points.size() / buckets);
-    // A value that is not finite must stay: it is a gap.
+    // Values that are not finite are kept: they are gaps.
     const auto gap = std::find_if(begin, end, [](const PlotPoint& p) { return !std::isfinite(p.y); });
     auto [low, high] =
         std::minmax_element(begin, end, [](const PlotPoint& a, const PlotPoint& b2) { return a.y < b2.y; });

@@ -33,7 +33,7 @@ void Reporter::clear() {
   if (console_) console_->clear();
 }
 
-// A disk that is full must not end a run whose next checkpoint may find room again.
+// A full disk must not end the run: there may be space again for the next checkpoint.
 template <typename Record>
 void Reporter::write(const Record& record) {
   std::erase_if(sinks_, [&](auto& sink) {
@@ -42,7 +42,7 @@ void Reporter::write(const Record& record) {
       return false;
     } catch (const UserError& error) {
       clear();
-      log::warn("{}; training goes on without writing there", error.what());
+      log::warn("{}; training continues without writing to it", error.what());
       return true;
     }
   });

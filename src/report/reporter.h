@@ -1,4 +1,4 @@
-// What a run tells of its measurements: to whoever watches, and to its metrics files.
+// Reports the metrics of a run to the console and to its metrics files.
 #pragma once
 
 #include <memory>
@@ -12,8 +12,8 @@ namespace shoal {
 
 class Reporter {
  public:
-  Reporter() = default;  // tells nobody: on all ranks but the first
-  // `resume_step` as in open_metrics. Throws UserError as that does.
+  Reporter() = default;  // reports nothing: for all ranks but the first
+  // `resume_step` is as in open_metrics(), and so are errors.
   Reporter(const Config& config, std::optional<double> entropy_floor,
            std::optional<std::int64_t> resume_step);
 
@@ -21,7 +21,7 @@ class Reporter {
   void bar(std::int64_t step, double loss, double seconds_left);
   void evaluation(const EvalRecord& record, const TrainTime& time);
   void test(const TestRecord& record);
-  void clear();  // before anything else is printed
+  void clear();  // removes the progress bar; call it before any other output
 
  private:
   template <typename Record>

@@ -12,7 +12,7 @@ namespace {
 
 constexpr double kMinute = 60, kHour = 3600, kDay = 86400;
 
-// Of the given step: 20, 25, 1,400.
+// Rounded to a multiple of `step`: 20, 25, 1,400.
 std::int64_t rounded(double value) {
   const double digits = std::floor(std::log10(std::max(value, 1.0)));
   const double unit = std::pow(10.0, std::max(digits - 1, 0.0));
@@ -41,7 +41,7 @@ RunWork work_left(const Config& config, std::int64_t done, std::int64_t train_to
   const auto& train = config.train;
   RunWork work{.steps = std::max<std::int64_t>(train.steps - done, 0)};
   if (eval.interval >= 0 && work.steps > 0) {
-    // After every so many steps of all, and after the last one.
+    // One per interval, counted from the run's first step, and one after the last step.
     const auto count = [&](std::int64_t samples, std::int64_t period) {
       const auto all = train.steps * samples;
       work.evaluations += all / period - done * samples / period + (all % period == 0 ? 0 : 1);

@@ -16,7 +16,7 @@ struct Shade {
   const char* fill;
   const char* ink;
 };
-// Blues and oranges, which colour-blind readers can tell apart too, from dark to light by chunk.
+// Blues and oranges, which colour-blind readers can distinguish, from dark to light by chunk.
 constexpr std::array kForwardShades = {Shade{"#2b6cb0", "white"}, Shade{"#6ba6dd", "#10243a"},
                                        Shade{"#a9cdee", "#10243a"}, Shade{"#d9e9f8", "#10243a"}};
 constexpr std::array kBackwardShades = {Shade{"#c05621", "white"}, Shade{"#ec8f4f", "#3b1a06"},
@@ -38,7 +38,7 @@ class SchedulePicture {
  public:
   explicit SchedulePicture(const Schedule& schedule)
       : schedule_(schedule), line_(timeline(schedule)), bottom_(kTop + kRow * schedule.shape.stages) {
-    // A forward pass of one chunk is wide enough for its number.
+    // Wide enough for the number in a forward pass of one chunk.
     const auto digits = std::to_string(schedule.shape.micro_batches - 1).size();
     const double least = schedule.shape.chunks * (8.0 + 6.5 * static_cast<double>(digits));
     unit_ = std::max(least, 860 / line_.length);
@@ -54,11 +54,11 @@ class SchedulePicture {
 
  private:
   static constexpr double kLegend = 84, kLeft = 84, kTop = 112, kRow = 38,
-                          kCell = 28;  // a row, and the passes in it
+                          kCell = 28;  // heights of a row and of its passes
   static constexpr double kMargin = 28, kWidest = 1400, kGap = 48;
   static constexpr const char* kIdle = "#e9ecef";
 
-  // The middle of a long step is left out.
+  // Leaves out the middle of a long step.
   bool cut() const { return begin_of_tail_ > end_of_head_; }
   double at(double time) const {
     return kLeft + (cut() && time >= begin_of_tail_
@@ -78,7 +78,7 @@ class SchedulePicture {
                                : ""));
   }
 
-  // The chunks' shades of a kind of pass stand beside each other.
+  // The shades of all chunks, side by side, for each kind of pass.
   std::string legend() const {
     std::string svg;
     double x = kMargin;
@@ -137,13 +137,14 @@ class SchedulePicture {
     return svg;
   }
 
-  // The times that are drawn.
+  // The drawn intervals of time.
   std::vector<std::pair<double, double>> parts() const {
     if (!cut()) return {{0, line_.length}};
     return {{0, end_of_head_}, {begin_of_tail_, line_.length}};
   }
 
-  // Time in forward passes of a whole rank; a tick where there is room for its number.
+  // The unit of time is a rank's forward pass of all its chunks. Ticks are far enough apart for their
+  // numbers.
   std::string axis() const {
     std::string svg;
     for (const auto& [begin, end] : parts()) {
@@ -165,8 +166,8 @@ class SchedulePicture {
   const Schedule& schedule_;
   Timeline line_;
   double bottom_;
-  double unit_ = 0;                             // pixels of a time of 1
-  double end_of_head_ = 0, begin_of_tail_ = 0;  // what lies between is left out
+  double unit_ = 0;                             // pixels per unit of time
+  double end_of_head_ = 0, begin_of_tail_ = 0;  // the time between them is left out
 };
 
 }  // namespace

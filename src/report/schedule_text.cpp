@@ -9,8 +9,8 @@
 namespace shoal {
 namespace {
 
-// Colours of the 256 that terminals have: forward in blues, backward in oranges, a shade per chunk; black
-// text is readable on all.
+// Terminal colours (of 256): blues for forward, oranges for backward passes, a shade per chunk. Black text is
+// readable on all.
 constexpr std::array kForwardColours = {117, 75, 153, 111};
 constexpr std::array kBackwardColours = {215, 209, 222, 216};
 
@@ -40,7 +40,7 @@ Line draw_rank(const std::vector<Timeline::Span>& spans, const PipelineShape& sh
     for (auto i = first; i < last; ++i) {
       line[i] = {text[i - first], forward ? kForwardColours[shade] : kBackwardColours[shade]};
     }
-    if (line[last].character == ' ') line[last] = {'|', -1};  // the next pass has its own
+    if (line[last].character == ' ') line[last] = {'|', -1};  // no pass follows that draws its own border
   }
   return line;
 }

@@ -1,4 +1,4 @@
-// The program's own pictures.
+// Helpers for the SVG pictures of this room.
 #pragma once
 
 #include <fmt/format.h>
@@ -9,7 +9,7 @@
 
 namespace shoal {
 
-// The beginning of a picture, up to and with a white ground; the styles are title, faint, rank and cell.
+// The start of an SVG document, with a white background. Its styles are title, faint, rank and cell.
 inline std::string svg_head(double width, double height) {
   return fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0:.0f} {1:.0f}\" width=\"{0:.0f}\" "
@@ -21,12 +21,12 @@ inline std::string svg_head(double width, double height) {
       width, height);
 }
 
-// A text element; characters that XML reserves are escaped. `attributes` is as in the element.
+// A text element with `attributes` in XML and escaped `content`.
 std::string svg_text(double x, double y, std::string_view attributes, std::string_view content);
 
-// For the name of a picture to write: throws UserError where it does not end in .svg.
+// Throws UserError where `output` does not end in .svg.
 void require_svg(const std::filesystem::path& output);
-// Writes a picture, and prints where it is.
+// Writes a picture and prints its path.
 void write_svg(const std::filesystem::path& output, const std::string& svg);
 
 }  // namespace shoal

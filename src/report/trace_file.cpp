@@ -16,14 +16,14 @@ using nlohmann::ordered_json;
 using trace::Event;
 using trace::Lane;
 
-// Nanoseconds are rounded before they are subtracted, so that what nests does so in the file.
+// Times are rounded to nanoseconds before subtraction, so that nested events are nested in the file, too.
 std::int64_t nanoseconds(double seconds) { return std::llround(seconds * 1e9); }
 double microseconds(std::int64_t nanoseconds) { return static_cast<double>(nanoseconds) / 1e3; }
 
 constexpr const char* kThreads[] = {"compute", "waits"};
 
-// Of a lane's thread: no two of the file are equal, and none is a rank's number, for Perfetto takes a thread
-// of its process's number for the main one.
+// The id of a lane's thread. It is unique in the file and differs from all ranks, because Perfetto takes a
+// thread with its process's number for the main thread.
 int thread_of(int rank, Lane lane) { return 10 * (rank + 1) + (lane == Lane::compute ? 1 : 2); }
 
 class Lines {
@@ -60,7 +60,7 @@ class Lines {
             {"tid", thread_of(rank_, event.lane)},
             {"ts", microseconds(time)}};
   }
-  // Viewers colour by name: the two passes through a unit are to look different.
+  // Viewers choose colours by name: different names distinguish the two passes through a unit.
   static std::string shown_name(const Event& event) {
     const bool pass = event.category == "forward" || event.category == "backward";
     return pass ? fmt::format("{} {}", event.category, event.name) : event.name;
@@ -111,8 +111,8 @@ std::string trace_lines(const TracedRank& rank, const std::vector<Event>& events
   for (const auto& event : events) {
     timed.push_back({nanoseconds(seconds(event.begin)), nanoseconds(seconds(event.end)), &event});
   }
-  // What contains another comes before it; events are recorded at their end, so of two that are equal the
-  // later one contains the other.
+  // An event must come before the events nested in it. Events are recorded at their end, so of two with equal
+  // times the later one contains the other.
   std::reverse(timed.begin(), timed.end());
   std::stable_sort(timed.begin(), timed.end(), [](const Timed& a, const Timed& b) {
     return a.begin != b.begin ? a.begin < b.begin : a.end > b.end;

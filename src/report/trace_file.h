@@ -1,5 +1,6 @@
-// Traces as files that Perfetto (ui.perfetto.dev) and Chrome (chrome://tracing) read: the trace event format,
-// JSON. A rank is a process of it, a lane a thread; transfers, which overlap, are its asynchronous events.
+// Writes traces in the trace event format (JSON), which Perfetto (ui.perfetto.dev) and Chrome
+// (chrome://tracing) read. A rank is a process of the format, a lane is a thread; transfers, which overlap,
+// are asynchronous events.
 #pragma once
 
 #include <filesystem>
@@ -14,26 +15,26 @@ namespace shoal {
 
 struct TracedRank {
   int rank = 0;
-  std::string place;  // "pipeline 1, data 0, tensor 1"; "" where there is nothing to say
+  std::string place;  // coordinate in the mesh: "pipeline 1, data 0, tensor 1"; "" without a mesh
   std::string host;
 };
 
-// A rank's part of the file: its events, one per line, with commas in between. `seconds` makes times of
-// events those of the file, which begins at 0.
+// A rank's part of the file: its events, one per line, separated by commas. `seconds` converts the time of an
+// event to the time of the file, which begins at 0.
 std::string trace_lines(const TracedRank& rank, const std::vector<trace::Event>& events,
                         const std::function<double(double time)>& seconds);
 
-// The file, written beside its place and renamed at the end. Throws UserError when that cannot be done, which
-// shows at once where there is no folder or no right.
+// A trace file, written under a temporary name and renamed when it is finished. Throws UserError when it
+// cannot be written; the constructor already does so where the folder is missing or write-protected.
 class TraceFile {
  public:
   explicit TraceFile(std::filesystem::path path);
-  ~TraceFile();  // leaves nothing behind but a finished file
+  ~TraceFile();  // removes an unfinished file
   TraceFile(const TraceFile&) = delete;
   TraceFile& operator=(const TraceFile&) = delete;
 
   void add(std::string_view lines);
-  // `facts` are a JSON object about the whole trace.
+  // `facts`: a JSON object about the whole trace.
   void finish(std::string_view facts);
   const std::filesystem::path& path() const { return path_; }
 

@@ -1,4 +1,4 @@
-// The picture of one step of a trace: ranks as rows, time to the right.
+// Draws one step of a trace: ranks as rows, time to the right.
 #pragma once
 
 #include <filesystem>
@@ -7,14 +7,14 @@
 
 namespace shoal {
 
-// Seconds from the step's begin on the rank that came first.
+// Times are seconds since the first rank began the step.
 struct TraceBar {
   std::string category, name, micro_batch;
   double begin = 0, end = 0;
 };
 struct TraceRow {
   std::string rank, place;        // "rank 3", "pipeline 1, data 0, tensor 1"
-  std::vector<TraceBar> compute;  // what contains others comes before them
+  std::vector<TraceBar> compute;  // outer bars before the bars nested in them
   std::vector<TraceBar> waits;
 };
 struct TraceStep {
@@ -23,11 +23,11 @@ struct TraceStep {
   std::vector<TraceRow> rows;
 };
 
-// A step of a file that shoal train --trace wrote; 0 is its first. Throws UserError when it is no such file,
-// or the step is not in it.
+// Reads a step of a file that shoal train --trace wrote; 0 means its first step. Throws UserError when it is
+// not such a file, or does not contain the step.
 TraceStep read_trace_step(const std::filesystem::path& path, std::int64_t step);
 
-// A whole SVG document, for a white page.
+// A complete SVG document.
 std::string trace_svg(const TraceStep& step);
 
 }  // namespace shoal

@@ -82,7 +82,7 @@ TraceStep read_trace_step(const std::filesystem::path& path, std::int64_t step) 
     return step_of(path, json::parse(text), step);
   } catch (const UserError&) {
     throw;
-  } catch (const std::exception& error) {  // of the library, or of a number that is none
+  } catch (const std::exception& error) {  // invalid JSON or number
     fail_user("{} is not a trace that shoal train --trace wrote: {}", path.string(), error.what());
   }
 }

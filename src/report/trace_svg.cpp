@@ -13,12 +13,12 @@ namespace shoal {
 namespace {
 
 struct Look {
-  std::string_view category, name;  // "": whatever
+  std::string_view category, name;  // "": any
   const char* fill;
   const char* ink;
   const char* legend;
 };
-// As in the pictures of schedules.
+// The same colours as in the pictures of schedules.
 constexpr std::array kLooks = {
     Look{"micro-batch", "forward", "#2b6cb0", "white", "forward"},
     Look{"micro-batch", "backward", "#c05621", "white", "backward"},
@@ -52,7 +52,7 @@ class TracePicture {
 
   static constexpr double kLeft = 84, kTop = 100, kRow = 46, kBar = 28, kWaitBar = 6, kMargin = 28,
                           kWidth = 1100;
-  static constexpr double kThinnest = 0.4;  // pixels; what is thinner is not drawn
+  static constexpr double kThinnest = 0.4;  // pixels; thinner bars are not drawn
 
   double at(double seconds) const { return kLeft + seconds * scale_; }
 
@@ -110,7 +110,7 @@ class TracePicture {
         if (look.name.empty() || compute.name == look.name)
           svg += bar(row, compute, top, kBar, look.fill, look.ink);
       }
-      // Units only by where they begin.
+      // Units are drawn as a line at their begin.
       if (compute.category == "forward" || compute.category == "backward") {
         svg += fmt::format(
             "<path d=\"M{:.2f} {:.2f}v{:.0f}\" stroke=\"white\" stroke-width=\"0.6\" opacity=\"0.5\"/>\n",
@@ -138,7 +138,7 @@ class TracePicture {
   }
 
   const TraceStep& step_;
-  double scale_;  // pixels of a second
+  double scale_;  // pixels per second
   double bottom_;
 };
 

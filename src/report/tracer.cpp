@@ -19,7 +19,7 @@
 namespace shoal {
 namespace {
 
-constexpr int kFirst = 2;  // traced step
+constexpr int kFirst = 2;  // first traced step
 
 std::string host_name() {
   std::array<char, 256> name{};
@@ -31,16 +31,16 @@ std::string host_name() {
 struct Tracer::Impl {
   TraceOptions options;
   World given;
-  // Of traced runs only.
+  // Used where the run is traced:
   std::unique_ptr<Communicator> tracing;
   std::optional<World> traced;
   std::optional<trace::Recorder> recorder;
-  std::optional<TraceFile> file;  // of rank 0, until it is written
+  std::optional<TraceFile> file;  // on rank 0, until it is finished
   HostClock clock = host_clock();
   ClockOffset begin, end;
-  double origin = 0;  // of the file's times, in those of rank 0
+  double origin = 0;  // rank 0's time that is 0 in the file
   std::string place;
-  std::int64_t seen = 0;  // steps begun
+  std::int64_t seen = 0;  // started steps
   bool written = false;
   int exceptions = std::uncaught_exceptions();
 
@@ -73,7 +73,7 @@ std::string Tracer::Impl::lines() const {
                      [&](double time) { return time_of_first(time, begin, end) - origin; });
 }
 
-// Rank 0 goes through with it when its disk is full: the others wait for it to listen.
+// Rank 0 receives all parts even when its disk is full, because the others wait to send.
 void Tracer::Impl::write() {
   written = true;
   std::vector<double> uncertainty(static_cast<std::size_t>(ranks().size()));
@@ -115,7 +115,7 @@ void Tracer::Impl::write_alone() {
     file->add(lines());
     file->finish(R"({"incomplete":"the run failed; these are the events of rank 0"})");
     log::warn("the trace of rank 0 until the failure is in {}", options.file);
-  } catch (const std::exception&) {  // the failure itself is what matters
+  } catch (const std::exception&) {  // the first failure must be reported, not this one
   }
 }
 
@@ -156,7 +156,8 @@ void Tracer::finish() {
   if (!own.to_be_written()) return;
   if (own.seen < kFirst) {
     own.written = true;
-    if (own.first()) log::warn("no trace was written: it begins at a run's second step, which never came");
+    if (own.first())
+      log::warn("no trace was written: traces begin at the second step, which this run did not reach");
     return;
   }
   if (own.recorder->on()) own.stop();

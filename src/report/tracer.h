@@ -1,4 +1,4 @@
-// The trace of a training run: of which steps, from which ranks, into which file (docs/trace.md).
+// Traces some steps of a training run on all ranks, and writes them into one file (docs/trace.md).
 #pragma once
 
 #include <memory>
@@ -10,29 +10,30 @@ namespace shoal {
 
 struct TraceOptions {
   std::string file;  // "": no trace
-  int steps = 10;    // from the second one on: in the first, memory is touched and kernels are made
+  int steps = 10;    // number of steps, from the second on: the first one touches memory and makes kernels
 };
 
-// Every rank's. Its spans (core/trace.h) are recorded on the thread that made it, until it ends.
+// Every rank has a tracer. It records the spans (core/trace.h) of the thread that constructed it.
 class Tracer {
  public:
   // Collective. Throws UserError, on all ranks, when the file cannot be created.
   Tracer(const TraceOptions& options, World& world);
-  // On rank 0, when an exception passes while steps are traced, writes what this rank knows alone.
+  // When an exception unwinds during traced steps, rank 0 writes its own part of the trace.
   ~Tracer();
   Tracer(const Tracer&) = delete;
   Tracer& operator=(const Tracer&) = delete;
 
-  // What the run is to use: its collectives are events.
+  // The world that the run must use: its collectives are recorded as events.
   World& world();
   bool traces() const;
-  // Where this rank stands, for the picture: "pipeline 1, data 0, tensor 1".
+  // Sets this rank's coordinate in the mesh: "pipeline 1, data 0, tensor 1".
   void set_place(std::string place);
 
-  // Collective, before every step. Begins and ends the trace, and writes the file one step later, when all
-  // that was under way has ended. A file that cannot be written then is a warning.
+  // Collective; call it before every step. Starts and ends the trace. Writes the file one step after the last
+  // traced one, when all its transfers have ended. Warns where the file cannot be written.
   void begin_step();
-  // Collective, when the run has ended, done or interrupted: writes the file unless that has been done.
+  // Collective; call it when the run has ended, complete or interrupted. Writes the file if begin_step() has
+  // not.
   void finish();
 
  private:
