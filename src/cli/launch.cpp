@@ -26,46 +26,46 @@ namespace shoal::cli {
 namespace {
 
 struct LaunchOptions {
-  int ranks = 0;      // 0: as many as the hosts have room for
-  std::string hosts;  // empty: this machine, or what the batch system gave us
+  int ranks = 0;      // 0: the total of the hosts' ranks
+  std::string hosts;  // empty: this machine, or the hosts of the batch system
   int max_restarts = 0;
-  int min_ranks = 0;  // 0: as many as at first
+  int min_ranks = 0;  // 0: see --help
   std::string remote_shell = "ssh";
   std::string mpirun;
   std::vector<std::string> command;
 };
 
-// How all ranks together ended.
+// The end of one attempt, all ranks together.
 struct Outcome {
-  ChildEnd end;
+  ExitStatus end;
   std::optional<RankDeath> death;
-  bool explained = false;  // the program has said why
-  bool stopped = false;    // because we were asked to
+  bool explained = false;  // the program has printed its error
+  bool stopped = false;    // a signal asked to stop
 };
 
-// An mpirun may end with 0 all the same: MPICH's where ranks fail together
-// (github.com/pmodels/mpich/issues/7057), Open MPI 5's where a host is gone. Then what it or a rank has said
-// counts.
+// mpirun may exit with 0 after a failure: MPICH's when several ranks fail at once
+// (github.com/pmodels/mpich/issues/7057), Open MPI 5's when a host is lost. So its messages and the ranks'
+// errors count, too.
 bool failed(const Outcome& outcome) {
   return outcome.end.signal != 0 || outcome.end.code != 0 || outcome.explained || outcome.death;
 }
 
-std::string name_of_signal(int signal) {
+std::string signal_name(int signal) {
   const char* name = ::sigabbrev_np(signal);
   return name ? fmt::format("SIG{}", name) : fmt::format("signal {}", signal);
 }
 
-// That ended a rank; 0: none, as far as mpirun says. Where it says nothing else, it ends with 128 + signal;
-// higher codes are its own. What it says without a rank may be of those that it ended itself, after one that
-// has said why.
-int signal_of(const Outcome& outcome) {
+// The signal that killed a rank; 0: none that mpirun reports. Without a message, mpirun exits with 128 +
+// signal; higher codes have other meanings. A message that names no rank may be about ranks that mpirun
+// itself killed after another one had reported its error.
+int killing_signal(const Outcome& outcome) {
   const auto& [end, death, explained, stopped] = outcome;
   if (explained && (!death || death->rank < 0)) return 0;
   const bool by_signal = end.code > 128 && end.code <= 128 + SIGSYS;
   return death ? death->signal : by_signal ? end.code - 128 : 0;
 }
 
-// mpirun knows the hosts then: it runs within a Slurm job, or a cluster's operator has written them down.
+// Whether mpirun knows the hosts itself: in a Slurm job, or from the cluster's default host file.
 bool hosts_are_given() {
   return std::getenv("SLURM_JOB_ID") || std::getenv("OMPI_MCA_orte_default_hostfile") ||
          std::getenv("PRTE_MCA_prte_default_hostfile");
@@ -76,29 +76,29 @@ void print(std::FILE* stream, const std::string& text) {
   std::fflush(stream);
 }
 
-// Open MPI's mpirun may hang for good when a rank dies while it starts: it is ended so many seconds after its
-// last process.
-constexpr double kEndsAfter = 10, kLookEvery = 2;
+// Open MPI's mpirun may hang forever when a rank dies during startup. It is killed kHangLimit seconds after
+// its last child has ended.
+constexpr double kHangLimit = 10, kPollInterval = 2;
 
-class Launcher {
+class RankSupervisor {
  public:
-  explicit Launcher(LaunchOptions options);
+  explicit RankSupervisor(LaunchOptions options);
   int run();  // returns the exit code
 
  private:
   Outcome attempt(int ranks, const std::vector<std::string>& command);
-  void on_signal(int signal, Child& child, int stop_signal);
+  void on_signal(int signal, ChildProcess& child, int stop_signal);
   void check_start();
-  std::string drop_silent_hosts();
+  std::string drop_unreachable_hosts();
   std::string drop_worker(const std::optional<RankDeath>& death);
   int ranks_for_restart(const std::string& died, const Outcome& outcome);
-  std::string what_died(const Outcome& outcome) const;
-  int conclude(const Outcome& outcome, int restarts, int fruitless) const;
+  std::string describe_failure(const Outcome& outcome) const;
+  int report_outcome(const Outcome& outcome, int restarts, int fruitless) const;
 
   LaunchOptions options_;
   Mpirun mpirun_;
   std::vector<Host> hosts_;
-  int room_ = 0;  // for ranks
+  int capacity_ = 0;  // number of ranks that the remaining hosts take
   std::string program_ = std::filesystem::read_symlink("/proc/self/exe").string();
   std::optional<RunToRestart> run_;
   CaughtSignals signals_;
@@ -106,15 +106,15 @@ class Launcher {
   Stopwatch since_kill_;
 };
 
-Launcher::Launcher(LaunchOptions options) : options_(std::move(options)) {
+RankSupervisor::RankSupervisor(LaunchOptions options) : options_(std::move(options)) {
   if (!options_.hosts.empty()) hosts_ = parse_hosts(options_.hosts);
   if (options_.ranks == 0) options_.ranks = total_slots(hosts_);
-  if (options_.ranks == 0) fail_user("say how many ranks to start: shoal launch -n N -- train CONFIG");
+  if (options_.ranks == 0) fail_user("give the number of ranks: shoal launch -n N -- train CONFIG");
   if (!hosts_.empty() && options_.ranks > total_slots(hosts_)) {
-    fail_user("-n {}, but --hosts has room for {}; write how many ranks each host takes, e.g. --hosts {}:{}",
+    fail_user("-n {}, but --hosts has room for {}; give the number of ranks of each host, e.g. --hosts {}:{}",
               options_.ranks, total_slots(hosts_), hosts_.front().name, options_.ranks);
   }
-  room_ = options_.ranks;
+  capacity_ = options_.ranks;
   if (options_.min_ranks > options_.ranks)
     fail_user("--min-ranks {} is more than -n {}", options_.min_ranks, options_.ranks);
   for (const auto& word : options_.command) {
@@ -130,7 +130,7 @@ Launcher::Launcher(LaunchOptions options) : options_(std::move(options)) {
   check_start();
 }
 
-void Launcher::check_start() {
+void RankSupervisor::check_start() {
   const auto objections = check_hosts(hosts_, options_.remote_shell, program_);
   for (std::size_t i = 0; i < hosts_.size(); ++i) {
     if (!objections[i].empty())
@@ -141,7 +141,7 @@ void Launcher::check_start() {
     log::info("{} ranks share {} core{}", options_.ranks, cores, cores == 1 ? "" : "s");
 }
 
-int Launcher::run() {
+int RankSupervisor::run() {
   auto command = options_.command;
   int ranks = options_.ranks, restarts = 0;
   int fruitless = 0;  // attempts in a row that left no new checkpoint
@@ -149,14 +149,14 @@ int Launcher::run() {
   while (true) {
     const auto outcome = attempt(ranks, command);
     const bool died = failed(outcome) && outcome.end.code != 2;
-    if (!died || outcome.stopped || !run_) return conclude(outcome, 0, 0);
+    if (!died || outcome.stopped || !run_) return report_outcome(outcome, 0, 0);
     const auto before = std::exchange(step, run_->latest_step());
     fruitless = step == before ? fruitless + 1 : 0;
-    if (restarts == options_.max_restarts) return conclude(outcome, restarts, fruitless);
+    if (restarts == options_.max_restarts) return report_outcome(outcome, restarts, fruitless);
 
-    const auto cause = what_died(outcome);
+    const auto cause = describe_failure(outcome);
     ranks = ranks_for_restart(cause, outcome);
-    if (signals_seen_ > 0) return conclude(outcome, 0, 0);
+    if (signals_seen_ > 0) return report_outcome(outcome, 0, 0);
     ++restarts;
     command = run_->restart_command(ranks);
     log::warn("{}; restart {} of {}, on {} rank{}, {}{}", cause, restarts, options_.max_restarts, ranks,
@@ -165,24 +165,24 @@ int Launcher::run() {
   }
 }
 
-Outcome Launcher::attempt(int ranks, const std::vector<std::string>& command) {
+Outcome RankSupervisor::attempt(int ranks, const std::vector<std::string>& command) {
   std::vector<std::string> program = {program_};
   program.insert(program.end(), command.begin(), command.end());
   const auto call = mpirun_call(mpirun_, ranks, hosts_, options_.remote_shell, program);
   OutputFilter out, err;
-  Child child(call.arguments, call.environment);
+  ChildProcess child(call.arguments, call.environment);
   Stopwatch alone;  // mpirun, after its last process
   for (bool ended = false, started = false; !ended;) {
-    const auto heard = child.hear(kLookEvery, &signals_);
-    ended = heard.ended;
-    print(stdout, out.feed(heard.out));
-    print(stderr, err.feed(heard.err));
-    if (heard.signal != 0) on_signal(heard.signal, child, call.stop_signal);
+    const auto events = child.wait_for_events(kPollInterval, &signals_);
+    ended = events.ended;
+    print(stdout, out.feed(events.out));
+    print(stderr, err.feed(events.err));
+    if (events.signal != 0) on_signal(events.signal, child, call.stop_signal);
     if (signals_seen_ > 1 && since_kill_.seconds() > 4) child.send(SIGKILL);
     const bool running = child.has_children();
     started |= running;
     if (running || !started) alone.restart();
-    if (!ended && alone.seconds() > kEndsAfter) child.send(SIGKILL);
+    if (!ended && alone.seconds() > kHangLimit) child.send(SIGKILL);
   }
   print(stdout, out.finish());
   print(stderr, err.finish());
@@ -192,11 +192,10 @@ Outcome Launcher::attempt(int ranks, const std::vector<std::string>& command) {
           .stopped = signals_seen_ > 0};
 }
 
-// The first is passed on, so that the ranks save and end well; the second ends them.
-void Launcher::on_signal(int signal, Child& child, int stop_signal) {
+// Forwards the first signal, so that the ranks save and stop. The second ends them.
+void RankSupervisor::on_signal(int signal, ChildProcess& child, int stop_signal) {
   if (++signals_seen_ == 1) {
-    log::info("{}: the ranks are asked to save and stop; once more ends them at once",
-              name_of_signal(signal));
+    log::info("{}: the ranks save and stop; a second signal ends them at once", signal_name(signal));
     child.send(stop_signal);
   } else if (signals_seen_ == 2) {
     since_kill_.restart();
@@ -206,8 +205,8 @@ void Launcher::on_signal(int signal, Child& child, int stop_signal) {
   }
 }
 
-// The names of the hosts that do not answer any more, which are not used again.
-std::string Launcher::drop_silent_hosts() {
+// Removes the hosts that no longer answer and returns their names.
+std::string RankSupervisor::drop_unreachable_hosts() {
   const auto objections = check_hosts(hosts_, options_.remote_shell, program_);
   std::vector<Host> left;
   std::string gone;
@@ -215,69 +214,70 @@ std::string Launcher::drop_silent_hosts() {
     if (objections[i].empty()) {
       left.push_back(hosts_[i]);
     } else {
-      log::warn("host {} {}: it is left out from now on", hosts_[i].name, objections[i]);
+      log::warn("host {} {}: it is no longer used", hosts_[i].name, objections[i]);
       gone += (gone.empty() ? "" : ", ") + hosts_[i].name;
     }
   }
   hosts_ = std::move(left);
-  if (!gone.empty()) room_ = std::min(room_, total_slots(hosts_));
+  if (!gone.empty()) capacity_ = std::min(capacity_, total_slots(hosts_));
   return gone;
 }
 
-// The place of the worker that died is not used again. Returns its name.
-std::string Launcher::drop_worker(const std::optional<RankDeath>& death) {
+// Gives up the slots of the worker that died, and returns its name.
+std::string RankSupervisor::drop_worker(const std::optional<RankDeath>& death) {
   const int ranks = run_->ranks_of_worker();
-  room_ -= ranks;
+  capacity_ -= ranks;
   const auto host = std::ranges::find(hosts_, death ? death->host : "", &Host::name);
   if (host != hosts_.end() && host->slots > ranks) {
     host->slots -= ranks;
   } else if (host != hosts_.end() && hosts_.size() > 1) {
     hosts_.erase(host);
   }
-  if (!hosts_.empty()) room_ = std::min(room_, total_slots(hosts_));
+  if (!hosts_.empty()) capacity_ = std::min(capacity_, total_slots(hosts_));
   return death && death->rank >= 0 ? fmt::format("worker {}", death->rank / ranks) : "the worker that died";
 }
 
-// Ranks of one model can take each other's place, so all start again where hosts answer. A worker of gossip
-// is alone with its model: where one died without a word, the others go on without it, if they may be fewer.
-int Launcher::ranks_for_restart(const std::string& died, const Outcome& outcome) {
-  auto without = drop_silent_hosts();
+// The number of ranks of the next attempt. Ranks of one model can replace each other, so all restart on the
+// hosts that answer. A gossip worker has its own model: where one died without an error message, the others
+// continue without it, if --min-ranks allows.
+int RankSupervisor::ranks_for_restart(const std::string& died, const Outcome& outcome) {
+  auto without = drop_unreachable_hosts();
   const int least = options_.min_ranks, worker = run_->ranks_of_worker();
-  const bool killed = signal_of(outcome) != 0 || !outcome.explained;
+  const bool killed = killing_signal(outcome) != 0 || !outcome.explained;
   const bool drops_worker =
-      without.empty() && killed && worker > 0 && worker < room_ && least < options_.ranks;
+      without.empty() && killed && worker > 0 && worker < capacity_ && least < options_.ranks;
   if (drops_worker) without = drop_worker(outcome.death);
   const auto objection_to = [&](int ranks) {
     return run_->objection_to(ranks, fewest_on_a_host(hosts_, ranks));
   };
-  int ranks = room_;
+  int ranks = capacity_;
   while (ranks >= least && !objection_to(ranks).empty()) --ranks;
   const auto room =
-      fmt::format("without {} there is room for {} rank{}", without, room_, room_ == 1 ? "" : "s");
-  if (room_ < least) fail("{}, and {} only, which --min-ranks {} does not allow", died, room, least);
-  const auto objection = objection_to(room_);
+      fmt::format("without {} there is room for {} rank{}", without, capacity_, capacity_ == 1 ? "" : "s");
+  if (capacity_ < least) fail("{}, and {} only, which --min-ranks {} does not allow", died, room, least);
+  const auto objection = objection_to(capacity_);
   if (ranks < least) {
     fail("{}, and {}, but {}; nor would any other number down to --min-ranks {}{}", died, room, objection,
          least, drops_worker ? fmt::format("; with --min-ranks {} all start again", options_.ranks) : "");
   }
   if (drops_worker || !objection.empty()) {
-    log::warn("{}{}", room, objection.empty() ? "" : fmt::format(", but {}: {} go on", objection, ranks));
+    log::warn("{}{}", room, objection.empty() ? "" : fmt::format(", but {}: {} continue", objection, ranks));
   }
   return ranks;
 }
 
-std::string Launcher::what_died(const Outcome& outcome) const {
+std::string RankSupervisor::describe_failure(const Outcome& outcome) const {
   const auto& [end, death, explained, stopped] = outcome;
-  const int signal = signal_of(outcome);
+  const int signal = killing_signal(outcome);
   const std::string who = death && death->rank >= 0 ? fmt::format("rank {}", death->rank) : "a rank";
   const std::string where = death && !death->host.empty() && hosts_.size() > 1 ? " on " + death->host : "";
-  if (signal != 0) return fmt::format("{}{} was ended by {}", who, where, name_of_signal(signal));
-  if (end.signal != 0) return fmt::format("mpirun was ended by {}", name_of_signal(end.signal));
+  if (signal != 0) return fmt::format("{}{} was ended by {}", who, where, signal_name(signal));
+  if (end.signal != 0) return fmt::format("mpirun was ended by {}", signal_name(end.signal));
   if (explained || death) return fmt::format("{}{} failed", who, where);
   return fmt::format("{} failed with exit code {}", mpirun_.path, end.code);
 }
 
-int Launcher::conclude(const Outcome& outcome, int restarts, int fruitless) const {
+int RankSupervisor::report_outcome(const Outcome& outcome, int restarts, int fruitless) const {
   const auto& end = outcome.end;
   if (!failed(outcome) || end.code == 2) return end.code;
   if (fruitless > 1) {
@@ -285,9 +285,9 @@ int Launcher::conclude(const Outcome& outcome, int restarts, int fruitless) cons
               fruitless);
   }
   if (outcome.explained || outcome.stopped) return 1;
-  fail("{}{}", what_died(outcome),
+  fail("{}{}", describe_failure(outcome),
        restarts > 0 ? fmt::format(", after {} restart{}", restarts, restarts == 1 ? "" : "s")
-       : run_       ? "; --max-restarts K goes on from the latest checkpoint when that happens"
+       : run_       ? "; --max-restarts K restarts from the latest checkpoint when a rank dies"
                     : "");
 }
 
@@ -296,20 +296,19 @@ int Launcher::conclude(const Outcome& outcome, int restarts, int fruitless) cons
 void add_launch(CLI::App& app) {
   auto options = std::make_shared<LaunchOptions>();
   auto* command = add_command(
-      app, "launch", "Train on MPI ranks, on one host or many, and start again when one dies",
+      app, "launch", "Train on MPI ranks, on one host or many, and restart when one dies",
       {{"shoal launch -n 4 -- train configs/quickstart.toml", "four processes on this machine"},
        {"shoal launch --hosts a:2,b:2 -- train configs/quickstart.toml run.name=two-hosts",
         "two on each of two hosts, which share this folder and are reached through ssh"},
        {"shoal launch --hosts a:2,b:2 --max-restarts 10 --min-ranks 2 -- train configs/quickstart.toml",
-        "goes on from the latest checkpoint when a rank dies, on what is left when a host is gone"}});
-  command
-      ->add_option("-n,--ranks", options->ranks, "Ranks to start (default: as many as --hosts has room for)")
+        "restarts from the latest checkpoint when a rank dies, on the remaining hosts when a host is lost"}});
+  command->add_option("-n,--ranks", options->ranks, "Ranks to start (default: the total of --hosts)")
       ->check(takes_integer(1, 1'000'000));
   command->add_option("--hosts", options->hosts, "HOST:RANKS, ...; HOST alone takes one rank")
       ->option_text("a:2,b:2");
   command
       ->add_option("--max-restarts", options->max_restarts,
-                   "Number of restarts, from the latest whole checkpoint, when a rank dies")
+                   "Number of restarts, from the latest complete checkpoint, when a rank dies")
       ->check(takes_integer(0, 1'000'000))
       ->capture_default_str();
   command
@@ -325,7 +324,7 @@ void add_launch(CLI::App& app) {
       ->required()
       ->option_text("-- train CONFIG.toml [section.key=value ...]");
   command->callback([options] {
-    if (const int code = Launcher(*options).run(); code != 0) throw CLI::RuntimeError(code);
+    if (const int code = RankSupervisor(*options).run(); code != 0) throw CLI::RuntimeError(code);
   });
 }
 

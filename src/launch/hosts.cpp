@@ -23,10 +23,11 @@ Host parse_host(const std::string& text) {
   const bool has_slots = host.name.size() < text.size();
   const char *first = text.data() + host.name.size() + 1, *last = text.data() + text.size();
   const bool good = !has_slots || (std::from_chars(first, last, host.slots).ptr == last && first != last);
-  // A name that starts with a dash would be an option of the remote shell.
+  // The remote shell would read a name that starts with a dash as an option.
   if (host.name.empty() || host.name.front() == '-' || !good || host.slots < 1) {
-    fail_user("--hosts: '{}' is no host; write HOST or HOST:RANKS, separated by commas, e.g. --hosts a:2,b:2",
-              text);
+    fail_user(
+        "--hosts: '{}' is not a host; write HOST or HOST:RANKS, separated by commas, e.g. --hosts a:2,b:2",
+        text);
   }
   return host;
 }
@@ -44,10 +45,10 @@ std::string quoted(const std::string& text) {
   return result + "'";
 }
 
-constexpr int kNoFolder = 91, kNoProgram = 92;  // codes that neither shells nor ssh end with
+constexpr int kNoFolder = 91, kNoProgram = 92;  // exit codes that neither shells nor ssh use
 
-std::vector<std::string> question(const std::string& host, const std::string& remote_shell,
-                                  const std::string& program) {
+std::vector<std::string> check_command(const std::string& host, const std::string& remote_shell,
+                                       const std::string& program) {
   std::vector<std::string> words;
   std::istringstream stream(remote_shell);
   for (std::string word; stream >> word;) words.push_back(word);
@@ -66,26 +67,26 @@ std::string last_line(std::string text) {
   return text.substr(text.find_last_of('\n') + 1);
 }
 
-// What stands against a host, once it has answered or had its time.
-std::string answer(Child& child, double seconds, const std::string& program) {
+// Waits for the result of a check; returns why the host cannot be used, or "".
+std::string check_result(ChildProcess& child, double seconds, const std::string& program) {
   Stopwatch watch;
   std::string said;
   for (bool ended = false; !ended;) {
     const double left = seconds - watch.seconds();
-    const auto heard = child.hear(std::max(left, 0.0));
-    said += heard.err;
-    ended = heard.ended;
+    const auto events = child.wait_for_events(std::max(left, 0.0));
+    said += events.err;
+    ended = events.ended;
     if (!ended && left <= 0) return "does not answer";
   }
   const auto end = child.end();
   if (end.signal == 0 && end.code == 0) return "";
   if (end.code == kNoFolder) {
     return fmt::format(
-        "has no folder {}; every host needs the run's folders at the same place, on a shared disk",
+        "has no folder {}; every host needs the run's folders at the same path, on a shared disk",
         std::filesystem::current_path().string());
   }
   if (end.code == kNoProgram)
-    return fmt::format("has no program {}; every host needs it at the same place", program);
+    return fmt::format("has no program {}; every host needs it at the same path", program);
   const auto line = last_line(said);
   return "does not answer" + (line.empty() ? "" : " (" + line + ")");
 }
@@ -130,15 +131,15 @@ int fewest_on_a_host(const std::vector<Host>& hosts, int ranks) {
 std::vector<std::string> check_hosts(const std::vector<Host>& hosts, const std::string& remote_shell,
                                      const std::string& program, double seconds) {
   Stopwatch watch;
-  std::vector<std::unique_ptr<Child>> asked;
+  std::vector<std::unique_ptr<ChildProcess>> checks;
   for (const auto& host : hosts) {
-    asked.push_back(is_this_machine(host.name)
-                        ? nullptr
-                        : std::make_unique<Child>(question(host.name, remote_shell, program)));
+    checks.push_back(is_this_machine(host.name)
+                         ? nullptr
+                         : std::make_unique<ChildProcess>(check_command(host.name, remote_shell, program)));
   }
   std::vector<std::string> objections;
-  for (const auto& child : asked) {
-    objections.push_back(child ? answer(*child, seconds - watch.seconds(), program) : "");
+  for (const auto& child : checks) {
+    objections.push_back(child ? check_result(*child, seconds - watch.seconds(), program) : "");
   }
   return objections;
 }

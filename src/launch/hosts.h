@@ -1,4 +1,4 @@
-// The hosts that `shoal launch` may use, and whether they answer.
+// The hosts of `shoal launch`, and a check that they can be used.
 #pragma once
 
 #include <string>
@@ -8,20 +8,20 @@ namespace shoal {
 
 struct Host {
   std::string name;
-  int slots = 1;  // ranks that it has room for
+  int slots = 1;  // maximum number of ranks
 };
 
-// "a:2,b:2", "a" for "a:1". Throws UserError for what is none or is named twice.
+// Parses "a:2,b:2"; "a" means "a:1". Throws UserError for invalid or repeated hosts.
 std::vector<Host> parse_hosts(const std::string& text);
-// As mpirun takes them.
+// "a:2,b:2", as mpirun takes it.
 std::string to_string(const std::vector<Host>& hosts);
 int total_slots(const std::vector<Host>& hosts);
-// The fewest that a host has of so many ranks, which take its slots in order; 0 where there are no hosts.
+// The smallest number of ranks on a host when `ranks` ranks fill the hosts in order; 0 without hosts.
 int fewest_on_a_host(const std::vector<Host>& hosts, int ranks);
 
-// What stands against using a host, by host in their order, e.g. "does not answer (...)"; "" where nothing
-// does. Each is asked through the remote shell, all at once, whether it has this folder and the program. This
-// machine always does.
+// Why a host cannot be used, for each host: "does not answer (...)", or "" where it can. Checks through the
+// remote shell, on all hosts at the same time, that the current folder and the program exist there. This
+// machine is not checked.
 std::vector<std::string> check_hosts(const std::vector<Host>& hosts, const std::string& remote_shell,
                                      const std::string& program, double seconds = 8);
 

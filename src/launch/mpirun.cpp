@@ -35,16 +35,16 @@ bool can_serve(MpiKind kind) {
   return mpi::has_module(kind == MpiKind::open_mpi ? Launcher::Kind::open_mpi : Launcher::Kind::mpich);
 }
 
-// By what it says of its version.
-std::optional<MpiKind> kind_of(const std::string& path) {
-  Child child({path, "--version"});
+// Reads the kind from the output of --version.
+std::optional<MpiKind> find_kind(const std::string& path) {
+  ChildProcess child({path, "--version"});
   std::string said;
   for (bool ended = false; !ended;) {
-    const auto heard = child.hear(60);
-    said += heard.out + heard.err;
-    ended = heard.ended;
+    const auto events = child.wait_for_events(60);
+    said += events.out + events.err;
+    ended = events.ended;
   }
-  // The latter under names such as mpirun.openmpi.
+  // Names such as mpirun.openmpi print "OpenRTE".
   for (const char* sign : {"Open MPI", "OpenRTE"}) {
     if (said.find(sign) != std::string::npos) return MpiKind::open_mpi;
   }
@@ -52,10 +52,10 @@ std::optional<MpiKind> kind_of(const std::string& path) {
   return std::nullopt;
 }
 
-// Settings of ours that every rank must see, on whatever host.
+// Environment variables that must reach the ranks on all hosts.
 bool is_for_ranks(std::string_view name) { return name.starts_with("SHOAL_") || name.starts_with("OMP_"); }
 
-// What the user has set himself stays.
+// Variables that the user has set are kept.
 void add_defaults(std::vector<std::string>& environment,
                   std::initializer_list<std::pair<const char*, const char*>> values) {
   for (const auto& [name, value] : values) {
@@ -74,15 +74,15 @@ std::vector<std::string> names_for_ranks() {
 
 MpirunCall open_mpi_call(const Mpirun& mpirun, int ranks, const std::vector<Host>& hosts,
                          const std::string& remote_shell) {
-  // Each rank decides on its threads, and knows how many ranks its host has. Version 4's launcher reads
-  // OMPI_MCA_*, version 5's PRTE_MCA_*.
+  // No binding: each rank chooses its number of threads from the number of ranks on its host. The launcher of
+  // version 4 reads OMPI_MCA_*, that of version 5 PRTE_MCA_*.
   MpirunCall call{
       .arguments = {mpirun.path, "-n", std::to_string(ranks), "--oversubscribe", "--bind-to", "none"},
       .environment = {"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
                       "OMPI_MCA_plm_rsh_agent=" + remote_shell, "PRTE_MCA_plm_ssh_agent=" + remote_shell},
-      // It takes SIGTERM for itself, and kills the ranks a second later.
+      // On SIGTERM, mpirun itself kills the ranks a second later.
       .stop_signal = SIGUSR1};
-  // A host that is gone is noticed in half a minute, not in minutes.
+  // Keep-alive finds a lost host within half a minute instead of minutes.
   add_defaults(call.environment, {{"OMPI_MCA_oob_tcp_keepalive_time", "10"},
                                   {"OMPI_MCA_oob_tcp_keepalive_intvl", "5"},
                                   {"OMPI_MCA_oob_tcp_keepalive_probes", "4"},
@@ -111,15 +111,15 @@ Mpirun find_mpirun(const std::string& wanted) {
   if (!wanted.empty()) {
     const auto path = find_in_path(wanted);
     if (path.empty()) fail_user("--mpirun: there is no program {}", wanted);
-    const auto kind = kind_of(path);
-    if (!kind) fail_user("--mpirun: {} is neither Open MPI's nor MPICH's", path);
+    const auto kind = find_kind(path);
+    if (!kind) fail_user("--mpirun: {} belongs to neither Open MPI nor MPICH", path);
     return {path, *kind};
   }
   std::string unfit;
   for (const char* name : {"mpirun.openmpi", "mpirun", "mpiexec.hydra", "mpirun.mpich", "mpiexec"}) {
     const auto path = find_in_path(name);
     if (path.empty()) continue;
-    const auto kind = kind_of(path);
+    const auto kind = find_kind(path);
     if (kind && can_serve(*kind)) return {path, *kind};
     if (unfit.empty()) unfit = path;
   }

@@ -1,4 +1,4 @@
-// The mpirun of this machine and how it is called.
+// Finds mpirun on this machine, and makes its command line.
 #pragma once
 
 #include <string>
@@ -8,22 +8,23 @@
 
 namespace shoal {
 
-enum class MpiKind { open_mpi, hydra };  // hydra: MPICH and what descends from it
+enum class MpiKind { open_mpi, hydra };  // hydra: MPICH and derived implementations
 
 struct Mpirun {
   std::string path;
   MpiKind kind = MpiKind::open_mpi;
 };
 
-// The named one, or else the first of the usual names in PATH that this program can work with. Throws
-// UserError that says how to install MPI, or to use threads, when there is none.
+// The program `wanted`, or, if empty, the first of the usual names in PATH for which Shoal has a module.
+// Throws UserError with instructions to install MPI, or to use threads, when there is none.
 Mpirun find_mpirun(const std::string& wanted);
 
 struct MpirunCall {
   std::vector<std::string> arguments, environment;
-  int stop_signal = 0;  // what it passes on to the ranks and leaves the rest to them
+  int stop_signal = 0;  // a signal that mpirun only forwards to the ranks
 };
-// `ranks` of `program` with these arguments. No hosts: this machine, or what the batch system gave us.
+// Starts `ranks` ranks of `program`, a command with its arguments. Without hosts: on this machine, or on the
+// hosts that the batch system allocated.
 MpirunCall mpirun_call(const Mpirun& mpirun, int ranks, const std::vector<Host>& hosts,
                        const std::string& remote_shell, const std::vector<std::string>& program);
 

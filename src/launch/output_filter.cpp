@@ -7,8 +7,8 @@
 namespace shoal {
 namespace {
 
-// Open MPI and MPICH's hydra frame what they have to say with lines of one character. Where such a line
-// begins: behind what a rank wrote, if it died in the middle of a line.
+// Open MPI and MPICH's hydra put messages between lines of one repeated character. Returns the position of
+// such a line's first character: not 0 where a rank died in the middle of a line. npos where there is none.
 std::size_t frame_in(std::string_view line) {
   constexpr std::size_t kShortest = 70;
   if (line.empty() || (line.back() != '-' && line.back() != '=')) return std::string_view::npos;
@@ -18,11 +18,11 @@ std::size_t frame_in(std::string_view line) {
 }
 
 bool may_become_mpiruns(std::string_view start) {
-  static const std::string_view firsts = "-=[mYTPAa";  // of frames and of the lines below
+  static const std::string_view firsts = "-=[mYTPAa";  // first characters of frames and of the lines below
   return firsts.find(start[0]) != std::string_view::npos;
 }
 
-// Lines outside frames. The last three follow hydra's frame.
+// Lines that mpirun writes outside frames. The last three follow hydra's frame.
 bool is_noise(const std::string& line) {
   static const std::regex noise(
       R"(mpi(run|exec)\S*: Forwarding signal \d+ to job)"
@@ -55,7 +55,7 @@ std::optional<RankDeath> death_in(const std::string& text) {
     return RankDeath{.rank = std::stoi(found[1]), .host = found[2], .signal = std::stoi(found[3])};
   if (std::regex_search(text, found, ended))
     return RankDeath{.rank = std::stoi(found[1]), .host = "", .code = std::stoi(found[2])};
-  // hydra gives the number of a signal as if it were an exit code
+  // hydra prints the number of a signal as an exit code.
   if (std::regex_search(text, found, hydra))
     return RankDeath{.host = found[1], .signal = std::stoi(found[2])};
   if (std::regex_search(text, found, lost)) return RankDeath{.host = found[1]};

@@ -1,5 +1,5 @@
-// What ranks write, freed of what mpirun adds when one of them fails: the user sees the program's own error
-// last, and learns from us which rank died.
+// Removes from the output of ranks the messages that mpirun adds when a rank fails, so that the program's own
+// error is the last line. Reads from these messages which rank died.
 #pragma once
 
 #include <functional>
@@ -9,7 +9,7 @@
 
 namespace shoal {
 
-// As mpirun tells it; what it does not tell is negative, 0 or empty.
+// The failed rank, as mpirun reports it; unknown fields are negative, 0 or empty.
 struct RankDeath {
   int rank = -1;
   std::string host;
@@ -17,24 +17,24 @@ struct RankDeath {
   int code = 0;
 };
 
-// Takes one stream in pieces and returns what is to be shown of it. Everything that no line of mpirun's can
-// begin with passes at once, the rest when its line is there.
+// Takes one stream in pieces and returns the text to show. Text passes at once, unless it may begin a line of
+// mpirun's; then it waits until the line is complete.
 class OutputFilter {
  public:
   std::string feed(std::string_view piece);
   std::string finish();
 
   const std::optional<RankDeath>& death() const { return death_; }
-  bool saw_error() const { return saw_error_; }  // "shoal: error: ..." went by
+  bool saw_error() const { return saw_error_; }  // the stream had "shoal: error: ..."
 
  private:
   std::string line(const std::string& text);
   std::string end_block();
 
-  std::string partial_;  // the start of a line that may be mpirun's
-  std::string block_;    // of mpirun's, from its opening line on
+  std::string partial_;  // start of a line that may be mpirun's
+  std::string block_;    // an open block of mpirun's, from its first line
   bool inside_line_ = false;
-  std::string recent_;  // the end of what was shown
+  std::string recent_;  // end of the shown text, to find an error across pieces
   std::optional<RankDeath> death_;
   bool saw_error_ = false;
 };

@@ -28,7 +28,7 @@ sigset_t caught() {
   for (const int signal : {SIGINT, SIGTERM}) ::sigaddset(&set, signal);
   struct sigaction hang_up {};
   ::sigaction(SIGHUP, nullptr, &hang_up);
-  if (hang_up.sa_handler != SIG_IGN) ::sigaddset(&set, SIGHUP);  // ignored: nohup
+  if (hang_up.sa_handler != SIG_IGN) ::sigaddset(&set, SIGHUP);  // nohup sets SIG_IGN
   return set;
 }
 
@@ -50,7 +50,7 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
   return result;
 }
 
-// Ours, with the entries that are given in place of those of the same name.
+// This process's environment, with `entries` replacing variables of the same name.
 std::vector<std::string> environment_with(const std::vector<std::string>& entries) {
   std::vector<std::string> result = entries;
   for (char** ours = environ; *ours != nullptr; ++ours) {
@@ -62,7 +62,7 @@ std::vector<std::string> environment_with(const std::vector<std::string>& entrie
   return result;
 }
 
-// All that is there; at the end of the file, or when it is empty for now.
+// Reads all available bytes; closes the file at its end.
 void drain(FileDescriptor& file, std::string& to) {
   std::array<char, 1 << 16> buffer;
   while (file.get() >= 0) {
@@ -90,7 +90,8 @@ CaughtSignals::~CaughtSignals() {
   ::sigprocmask(SIG_UNBLOCK, &set, nullptr);
 }
 
-Child::Child(const std::vector<std::string>& arguments, const std::vector<std::string>& environment) {
+ChildProcess::ChildProcess(const std::vector<std::string>& arguments,
+                           const std::vector<std::string>& environment) {
   Pipe out, err;
   const auto entries = environment_with(environment);
   const auto argv = pointers(arguments), envp = pointers(entries);
@@ -100,7 +101,7 @@ Child::Child(const std::vector<std::string>& arguments, const std::vector<std::s
   if (pid_ == 0) {
     ::setpgid(0, 0);
     ::prctl(PR_SET_PDEATHSIG, SIGTERM);
-    if (::getppid() != parent) ::_exit(1);  // died before the line above
+    if (::getppid() != parent) ::_exit(1);  // the parent died before prctl
     const auto set = caught();
     ::sigprocmask(SIG_UNBLOCK, &set, nullptr);
     ::dup2(::open("/dev/null", O_RDONLY), STDIN_FILENO);
@@ -116,7 +117,7 @@ Child::Child(const std::vector<std::string>& arguments, const std::vector<std::s
   err_ = std::move(err.read);
 }
 
-Child::~Child() {
+ChildProcess::~ChildProcess() {
   if (pid_ < 0) return;
   send(SIGTERM);
   pollfd process{process_.get(), POLLIN, 0};
@@ -125,17 +126,17 @@ Child::~Child() {
   ::waitpid(pid_, nullptr, 0);
 }
 
-void Child::send(int signal) const {
+void ChildProcess::send(int signal) const {
   if (pid_ > 0) ::kill(signal == SIGKILL ? -pid_ : pid_, signal);
 }
 
-bool Child::has_children() const {
+bool ChildProcess::has_children() const {
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator("/proc", error)) {
     std::ifstream file(entry.path() / "stat");
     std::string text;
     std::getline(file, text);
-    // "PID (NAME) STATE PARENT ...", and a name may hold anything.
+    // "PID (NAME) STATE PARENT ..."; NAME may contain any character.
     std::istringstream rest(text.substr(std::min(text.size(), text.rfind(')') + 1)));
     char state = 0;
     pid_t parent = 0;
@@ -144,31 +145,31 @@ bool Child::has_children() const {
   return false;
 }
 
-bool Child::reap() {
+bool ChildProcess::reap() {
   int status = 0;
   if (pid_ < 0 || ::waitpid(pid_, &status, WNOHANG) != pid_) return pid_ < 0;
   if (WIFSIGNALED(status)) end_.signal = WTERMSIG(status);
   if (WIFEXITED(status)) end_.code = WEXITSTATUS(status);
-  ::kill(-pid_, SIGKILL);  // whatever is left of its group
+  ::kill(-pid_, SIGKILL);  // remaining processes of its group
   pid_ = -1;
   return true;
 }
 
-Heard Child::hear(double seconds, const CaughtSignals* signals) {
-  // A closed pipe's descriptor is -1, which poll passes over.
+ProcessEvents ChildProcess::wait_for_events(double seconds, const CaughtSignals* signals) {
+  // poll ignores -1, the descriptor of a closed pipe.
   std::array<pollfd, 4> files{{{out_.get(), POLLIN, 0},
                                {err_.get(), POLLIN, 0},
                                {process_.get(), POLLIN, 0},
                                {signals ? signals->descriptor() : -1, POLLIN, 0}}};
   ::poll(files.data(), files.size(), static_cast<int>(1e3 * std::clamp(seconds, 0.0, 1e6)));
-  Heard heard;
+  ProcessEvents events;
   signalfd_siginfo info{};
   if (signals && ::read(signals->descriptor(), &info, sizeof info) == sizeof info)
-    heard.signal = static_cast<int>(info.ssi_signo);
-  heard.ended = reap();  // before reading: what it wrote last is in the pipes by then
-  drain(out_, heard.out);
-  drain(err_, heard.err);
-  return heard;
+    events.signal = static_cast<int>(info.ssi_signo);
+  events.ended = reap();  // before draining, so that the last output is already in the pipes
+  drain(out_, events.out);
+  drain(err_, events.err);
+  return events;
 }
 
 }  // namespace shoal

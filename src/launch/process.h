@@ -1,4 +1,4 @@
-// A program that is started, listened to and never left behind.
+// Starts a child process, reads its output, and ends it with this process.
 #pragma once
 
 #include <sys/types.h>
@@ -10,8 +10,8 @@
 
 namespace shoal {
 
-// While it lives, SIGINT, SIGTERM and (but for nohup) SIGHUP end nothing, but are heard by those who listen
-// to a Child.
+// While an object of this class exists, SIGINT, SIGTERM and (unless nohup ignores it) SIGHUP do not end this
+// process; ChildProcess::wait_for_events() returns them instead.
 class CaughtSignals {
  public:
   CaughtSignals();
@@ -24,45 +24,48 @@ class CaughtSignals {
   FileDescriptor file_;
 };
 
-// What came from a child or from outside in a while.
-struct Heard {
-  std::string out, err;  // pieces of its standard output and standard error
-  int signal = 0;        // that was sent to this process
-  bool ended = false;    // and nothing more will come
+// Output of a child, signals to this process and the end of the child, since the last call.
+struct ProcessEvents {
+  std::string out, err;  // new bytes of its standard output and standard error
+  int signal = 0;        // signal sent to this process; 0: none
+  bool ended = false;    // the child has ended, and there is no more output
 };
 
-// How a process ended: by exit code, or by a signal where that is not 0.
-struct ChildEnd {
+// Exit code of a process, or the signal that ended it where it is not 0.
+struct ExitStatus {
   int code = 0;
   int signal = 0;
 };
 
-// A process in a group of its own, so that Ctrl-C does not reach it, with nothing to read. When this process
-// dies it gets SIGTERM; when the object goes it is ended too.
-class Child {
+// A child in a process group of its own, so that Ctrl-C does not reach it, with an empty standard input. It
+// gets SIGTERM when this process dies. The destructor ends it.
+class ChildProcess {
  public:
-  // The program is looked for in PATH; `environment` adds "NAME=value" entries to ours. One that cannot be
-  // started says why and ends with code 127.
-  explicit Child(const std::vector<std::string>& arguments, const std::vector<std::string>& environment = {});
-  ~Child();
-  Child(const Child&) = delete;
-  Child& operator=(const Child&) = delete;
+  // Starts arguments[0], found in PATH, with this process's environment and the "NAME=value" entries of
+  // `environment`. Where it cannot be started, the child writes the reason to standard error and exits with
+  // 127.
+  explicit ChildProcess(const std::vector<std::string>& arguments,
+                        const std::vector<std::string>& environment = {});
+  ~ChildProcess();
+  ChildProcess(const ChildProcess&) = delete;
+  ChildProcess& operator=(const ChildProcess&) = delete;
 
-  // Waits until there is something to be heard, at most so long.
-  Heard hear(double seconds, const CaughtSignals* signals = nullptr);
-  // SIGKILL goes to its whole group; others to it alone, which knows what to do about its own children.
+  // Waits at most `seconds` for output, a signal or the end of the child.
+  ProcessEvents wait_for_events(double seconds, const CaughtSignals* signals = nullptr);
+  // Sends SIGKILL to the child's whole group, other signals to the child only, which handles its own
+  // children.
   void send(int signal) const;
-  // Whether any process that it started is still running.
+  // Whether a process started by the child is still running.
   bool has_children() const;
-  // After it has ended.
-  ChildEnd end() const { return end_; }
+  // Valid after the child has ended.
+  ExitStatus end() const { return end_; }
 
  private:
   bool reap();
 
   pid_t pid_ = -1;
   FileDescriptor process_, out_, err_;
-  ChildEnd end_;
+  ExitStatus end_;
 };
 
 }  // namespace shoal

@@ -17,7 +17,7 @@ constexpr int kMostThreads = 4096;
 
 std::string count(int ranks) { return ranks == 1 ? "1 rank" : fmt::format("{} ranks", ranks); }
 
-// As many as whole models, or workers of gossip, need.
+// The largest number of ranks, up to the cores or GPUs, that makes whole models or whole workers of gossip.
 int ranks_for_all(const Config& config) {
   const bool gpus = config.train.backend == BackendKind::cuda;
   const auto all = gpus ? std::ssize(cuda_devices()) : usable_cores();
@@ -54,13 +54,14 @@ void with_ranks(int asked, const std::function<Config()>& load,
     const Config config = load();
     const int ranks = ranks_to_start(config, asked, launch);
     if (ranks > kMostThreads) {
-      fail_user("{} as threads of one process are too many; at most {} go", count(ranks), kMostThreads);
+      fail_user("{} as threads of one process are too many; at most {} are possible", count(ranks),
+                kMostThreads);
     }
     run_threads({.ranks = ranks, .deadline_seconds = config.parallel.timeout},
                 [&](World& world) { body(config, world); });
     return;
   }
-  // A mistake that all ranks find is reported by one of them, so it must not come out before they are joined.
+  // A mistake in the config is thrown inside the run, where one rank reports what all ranks find.
   Config config;
   std::exception_ptr mistake;
   try {

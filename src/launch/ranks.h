@@ -1,4 +1,4 @@
-// Starting the ranks of a command.
+// Starts the ranks of a command.
 #pragma once
 
 #include <functional>
@@ -8,17 +8,17 @@
 
 namespace shoal {
 
-// For `asked` below: one rank for every core or, on GPUs, for every GPU.
+// Value of `asked`: one rank per core or, on GPUs, per GPU.
 inline constexpr int kAllRanks = -1;
 
-// Calls `body` once per rank with the config that `load` returns: in this process alone where mpirun or srun
-// started it as a rank of theirs, else on threads: `asked` of them (0: not asked), or as many as the mesh
-// of [parallel] has, with one data rank where it leaves them open. Ranks other than 0 say nothing on the way.
-// Throws UserError, with both numbers, when two of launcher, `asked` and [parallel] want another number.
+// Calls `body` once per rank with the config that `load` returns. Where mpirun or srun started this process,
+// it runs one rank; else ranks are threads. Their number is `asked`, or, if that is 0, the size of the mesh
+// in [parallel], with one data rank where parallel.data = 0. Ranks other than 0 do not log. Throws UserError,
+// with both numbers, when two of launcher, `asked` and [parallel] contradict each other.
 void with_ranks(int asked, const std::function<Config()>& load,
                 const std::function<void(const Config& config, World& world)>& body);
 
-// What the above would start.
+// The number of ranks that with_ranks() starts.
 int ranks_to_start(const Config& config, int asked, const Launcher& launch);
 
 }  // namespace shoal

@@ -44,7 +44,7 @@ std::optional<RunToRestart> RunToRestart::of(const std::vector<std::string>& com
 }
 
 RunToRestart::RunToRestart(std::vector<std::string> command, Config config)
-    : command_(std::move(command)), config_(std::move(config)), there_before_(measurements_in(folder())) {}
+    : command_(std::move(command)), config_(std::move(config)), earlier_files_(measurements_in(folder())) {}
 
 std::optional<std::int64_t> RunToRestart::latest_step() const {
   const auto latest = latest_in(config_.run.path() / kCheckpointsName);
@@ -83,7 +83,7 @@ std::vector<std::string> RunToRestart::restart_command(int ranks) {
 
 void RunToRestart::remove_measurements() const {
   for (const auto& name : measurements_in(folder())) {
-    const bool ours = std::find(there_before_.begin(), there_before_.end(), name) == there_before_.end();
+    const bool ours = std::find(earlier_files_.begin(), earlier_files_.end(), name) == earlier_files_.end();
     std::error_code ignored;
     if (ours) fs::remove(fs::path(folder()) / name, ignored);
   }

@@ -1,5 +1,5 @@
-// The folder of a run that `shoal launch` may have to start again: what it can go on from, and what a dead
-// attempt leaves there.
+// A run that `shoal launch` may have to restart: its latest checkpoint, and the files that a failed attempt
+// leaves in its folder.
 #pragma once
 
 #include <cstdint>
@@ -13,21 +13,22 @@ namespace shoal {
 
 class RunToRestart {
  public:
-  // `command` is what follows `shoal`; nothing for commands other than `train`. Throws UserError when the
-  // config is faulty, or when `ranks` cannot share it. `ranks_per_host` as resolve_layout takes it.
+  // `command`: the arguments of shoal. Returns nothing for commands other than `train`. Throws UserError when
+  // the config is invalid, or when `ranks` ranks cannot share the run. `ranks_per_host` is as in
+  // resolve_layout().
   static std::optional<RunToRestart> of(const std::vector<std::string>& command, int ranks,
                                         int ranks_per_host);
 
   std::string folder() const { return config_.run.path().string(); }
-  // Of its latest whole checkpoint.
+  // The step of the latest complete checkpoint.
   std::optional<std::int64_t> latest_step() const;
-  // Why so many ranks cannot share the run; "" where they can.
+  // Why `ranks` ranks cannot share the run; "" where they can.
   std::string objection_to(int ranks, int ranks_per_host) const;
-  // Of a worker of gossip, which has a model that no other rank has; 0 where all ranks train one.
+  // The number of ranks of a gossip worker, which has a model of its own; 0 without gossip.
   int ranks_of_worker() const;
 
-  // The command that goes on from the latest checkpoint, or begins again where there is none: then the dead
-  // attempt's measurements are removed, which the new one would refuse to overwrite.
+  // The command that resumes from the latest checkpoint, or starts again where there is none. In the latter
+  // case, removes the metrics of the failed attempt, which a new one would refuse to overwrite.
   std::vector<std::string> restart_command(int ranks);
 
  private:
@@ -36,7 +37,7 @@ class RunToRestart {
 
   std::vector<std::string> command_;
   Config config_;
-  std::vector<std::string> there_before_;  // files that were in the folder before the first attempt
+  std::vector<std::string> earlier_files_;  // metrics in the folder before the first attempt
 };
 
 }  // namespace shoal

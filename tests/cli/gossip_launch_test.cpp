@@ -83,14 +83,14 @@ TEST_F(GossipLaunch, AsManyAsTopologyAndBatchTake) {
   };
   EXPECT_THAT(on(4, with({"gossip.topology=exp"})),
               HasSubstr("without worker 1 there is room for 3 ranks, but topology exp needs a power of two "
-                        "workers, not 3; 2 or 4 workers would do: 2 go on\n"));
+                        "workers, not 3; 2 or 4 workers would do: 2 continue\n"));
   EXPECT_THAT(on(6, with({"gossip.topology=ring"})), HasSubstr("ring needs an even number"));
   EXPECT_THAT(calls().back(), HasSubstr("-n 4 "));
   EXPECT_THAT(on(6, with({"gossip.topology=complete"})),
               HasSubstr("train.global_batch = 24 cannot be divided evenly among 5 workers"));
   EXPECT_THAT(calls().back(), HasSubstr("-n 4 "));
   EXPECT_THAT(on(8, with({"gossip.topology=alternating-exp-ring", "gossip.local_size=2"})),
-              HasSubstr("not 7 workers with 2 on a node; 4 or 8 workers would do: 4 go on"));
+              HasSubstr("not 7 workers with 2 on a node; 4 or 8 workers would do: 4 continue"));
   // A worker of two ranks; the number of data ranks was given.
   EXPECT_THAT(on(8, with({"parallel.tensor=2", "parallel.data=4"})),
               HasSubstr("without worker 0 there is room for 6 ranks, but topology exp needs"));

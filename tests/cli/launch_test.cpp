@@ -1,4 +1,4 @@
-// shoal launch: ranks that end, fail, die and are started again. Its tests on many hosts are tests/deploy.
+// shoal launch: ranks that end, fail, die and restart. Tests on several hosts are in tests/deploy.
 #include <sys/stat.h>
 
 #include "cli/tiny_runs.h"
@@ -11,7 +11,7 @@ using testing::Not;
 
 class Launch : public TinyRuns {
  protected:
-  // An mpirun that runs a script: `$@` is the program and its arguments.
+  // A fake mpirun that runs a script, in which `$@` is the program with its arguments.
   void make_mpirun(const std::string& script, const std::string& version = "mpirun (Open MPI) 4.1.4") const {
     write_file(file("mpirun"), "#!/bin/bash\n[ \"$1\" = --version ] && { echo '" + version +
                                    "'; exit; }\n"
@@ -31,7 +31,7 @@ class Launch : public TinyRuns {
   }
 };
 
-// What Open MPI's prints when a rank is killed.
+// The message of Open MPI's mpirun when a rank is killed.
 constexpr const char* kKilledBanner =
     "D=$(printf -- '-%.0s' {1..74}); printf -- \"$D\\nPrimary job  terminated normally, but 1 process "
     "returned\\na non-zero exit code. Per user-direction, the job has been aborted.\\n$D\\n$D\\nmpirun "
@@ -39,10 +39,10 @@ constexpr const char* kKilledBanner =
 
 TEST_F(Launch, RefusesWhatCannotWorkBeforeAnythingStarts) {
   make_mpirun("exit 1");
-  expect_user_error(launch({}), "how many ranks", "-n N");
+  expect_user_error(launch({}), "give the number of ranks", "-n N");
   expect_user_error(launch({"-n", "3", "--hosts", "localhost:2"}), "-n 3", "room for 2", "localhost:3");
-  expect_user_error(launch({"--hosts", "localhost:0"}), "'localhost:0' is no host");
-  expect_user_error(launch({"--hosts", "-oProxyCommand=x"}), "is no host");
+  expect_user_error(launch({"--hosts", "localhost:0"}), "'localhost:0' is not a host");
+  expect_user_error(launch({"--hosts", "-oProxyCommand=x"}), "is not a host");
   expect_user_error(launch({"--hosts", "a,a:2"}), "names a twice");
   expect_user_error(launch({"-n", "2", "--min-ranks", "3"}), "--min-ranks 3 is more than -n 2");
   expect_user_error(launch({"-n", "2"}, {"--ranks", "2"}), "leave --ranks out");
@@ -87,8 +87,8 @@ TEST_F(Launch, HidesWhatMpirunSaysOfARankThatDied) {
   const auto result = launch({"-n", "2"});
   EXPECT_EQ(result.code, 1);
   EXPECT_EQ(result.err.substr(result.err.find("a line")),
-            "a line\n-- not a frame\nhalf \nshoal: error: rank 1 was ended by SIGKILL; --max-restarts K goes "
-            "on from the latest checkpoint when that happens\n");
+            "a line\n-- not a frame\nhalf \nshoal: error: rank 1 was ended by SIGKILL; --max-restarts K "
+            "restarts from the latest checkpoint when a rank dies\n");
 }
 
 TEST_F(Launch, HidesWhatOpenMpi5SaysOfARankThatFailed) {
@@ -116,7 +116,7 @@ TEST_F(Launch, HidesWhatHydraSaysOfARankThatDied) {
   EXPECT_THAT(result.err, HasSubstr("shoal: error: a rank was ended by SIGSEGV"));
 }
 
-// What a rank or mpirun has said does not get lost when mpirun ends with 0.
+// A failure reported by a rank or by mpirun counts, although mpirun exits with 0.
 TEST_F(Launch, KnowsOfAFailureThatMpirunForgets) {
   make_mpirun("echo 'shoal: error: rank 1: out of memory' >&2; exit 0", "HYDRA build details:");
   EXPECT_EQ(launch({"-n", "2"}).code, 1);
@@ -124,7 +124,7 @@ TEST_F(Launch, KnowsOfAFailureThatMpirunForgets) {
   EXPECT_EQ(again.code, 1);
   EXPECT_THAT(again.err, HasSubstr("a rank failed; restart 1 of 1"));
 
-  // Open MPI 5, where a host is gone
+  // Open MPI 5, when a host is lost
   make_mpirun(
       "D=$(printf -- '-%.0s' {1..74}); printf -- \"$D\\nPRTE has lost communication with a remote "
       "daemon.\\n\\n  HNP daemon   : [prterun-a-7@0,0] on node a\\n  Remote daemon: [prterun-a-7@0,1] on "
@@ -186,7 +186,7 @@ TEST_F(Launch, DoesNotStartAgainAfterAMistakeOfTheUser) {
 }
 
 TEST_F(Launch, LeavesOutAHostThatIsGone) {
-  // down answers until the first attempt has died; on its three ranks the run would not fit parallel.data
+  // The host `down` answers until the first attempt has died. The remaining ranks contradict parallel.data
   // = 4.
   write_file(file("shell"), "#!/bin/sh\n[ $1 = up ] || [ ! -e calls ]\n");
   ::chmod(file("shell").c_str(), 0755);
@@ -195,7 +195,7 @@ TEST_F(Launch, LeavesOutAHostThatIsGone) {
   auto allowed = hosts;
   allowed.insert(allowed.end(), {"--min-ranks", "1"});
   const auto result = launch(allowed, {"parallel.data=4", "train.micro_batch=1"});
-  EXPECT_THAT(result.err, HasSubstr("host down does not answer: it is left out from now on"));
+  EXPECT_THAT(result.err, HasSubstr("host down does not answer: it is no longer used"));
   EXPECT_THAT(result.err,
               HasSubstr("rank 1 on x was ended by SIGKILL; restart 1 of 1, on 1 rank, from the beginning"));
   EXPECT_THAT(read_file(file("calls")), HasSubstr("--host up:1 "));
@@ -219,7 +219,7 @@ TEST_F(Launch, StopsRanksOnceAndThenEndsThem) {
   process.signal(SIGINT);
   const auto result = process.wait();
   EXPECT_EQ(result.code, 1);
-  EXPECT_THAT(result.err, HasSubstr("SIGINT: the ranks are asked to save and stop"));
+  EXPECT_THAT(result.err, HasSubstr("SIGINT: the ranks save and stop"));
   EXPECT_THAT(result.err, HasSubstr("told"));
   EXPECT_THAT(result.err, Not(HasSubstr("restart")));
 }
