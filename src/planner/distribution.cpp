@@ -64,7 +64,7 @@ class DistributionParser {
     return node.children.size() == 1 ? node.children[0].second : add(std::move(node));
   }
 
-  // A number with its unit, if it has one.
+  // A number, with its unit if it has one.
   double number(bool with_unit = true) {
     peek();
     double value = 0;

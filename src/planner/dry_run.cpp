@@ -13,7 +13,7 @@
 namespace shoal {
 namespace {
 
-// What a rank of the trainer has for its steps.
+// The objects that a rank of the trainer has for its steps.
 class DryRank {
  public:
   DryRank(const RunPlan& plan, int rank)
@@ -28,7 +28,8 @@ class DryRank {
     if (several_workers()) worker_sums_.emplace(recording_.ranks(), *plan.topology());
   }
 
-  // What a step sends depends on what the one before has left in place, so the first one does not count.
+  // The traffic of a step depends on the state that the step before has left, so the first step is not
+  // recorded.
   DryRun::Rank steps(int count) {
     step(0);
     recording_.clear();
@@ -44,7 +45,7 @@ class DryRank {
   }
 
  private:
-  // Where state rests changes nothing of what is sent, and on disk it needs a file.
+  // Offload does not change the traffic, and on disk it would need a file.
   EngineOptions engine() const {
     auto options = plan_.engine_options(mesh_.place());
     options.offload.clear();

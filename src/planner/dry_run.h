@@ -1,5 +1,5 @@
-// The steps of a run of many ranks without running it: the real engine and the real model, over a backend
-// that computes nothing and a communicator that sends nothing.
+// A dry run: executes the steps of all ranks with the real engine and model, over a backend that computes
+// nothing and a communicator that sends nothing.
 #pragma once
 
 #include <cstddef>
@@ -12,20 +12,20 @@
 namespace shoal {
 
 struct DryRun {
-  // What one rank, and others like it, take and do.
+  // The memory, work and traffic of one rank, and of the ranks that are equal to it.
   struct Rank {
-    std::vector<int> ranks;                 // those alike, the lowest first
-    int passes = 0;                         // micro-batches of a step, one after the other
-    double flops = 0;                       // of a step's matrix products and attention
-    std::size_t allocated = 0;              // bytes of the backend's memory, at most
-    std::vector<Recording::Total> traffic;  // of all steps, as what follows
-    std::map<int, std::int64_t> links;      // bytes to each rank that the first of them sends to
-    std::int64_t bytes = 0;                 // over all links
+    std::vector<int> ranks;                 // the equal ranks, ascending
+    int passes = 0;                         // micro-batches of a step
+    double flops = 0;                       // FLOPs of a step's matrix products and attention
+    std::size_t allocated = 0;              // peak bytes of the backend's memory
+    std::vector<Recording::Total> traffic;  // summed over all steps, as the next two
+    std::map<int, std::int64_t> links;      // bytes from ranks[0] to each rank that it sends to
+    std::int64_t bytes = 0;                 // sum over all links
   };
   std::vector<Rank> ranks;
-  // One, but with gossip one for every round of a period: each sends something else.
+  // The number of steps: 1, or with gossip one per round of a period, since rounds have different traffic.
   int steps = 1;
-  // With the ranks' hosts known: the most bytes that leave one host in all steps.
+  // The largest number of bytes that leave one host in all steps; 0 where hosts are unknown.
   std::int64_t host_bytes = 0;
 };
 

@@ -12,11 +12,11 @@
 namespace shoal {
 namespace {
 
-constexpr double kPiece = 1 << 20;     // bytes of a bucket that are exchanged at a time
-constexpr double kWindow = 4;          // pieces under way between the same workers
+constexpr double kPiece = 1 << 20;     // bytes per piece of a bucket
+constexpr double kWindow = 4;          // pieces in flight between two workers
 constexpr double kBackward = 2.0 / 3;  // share of a micro-batch's time
 
-// What is drawn for a step.
+// The random draws of a step.
 class Conditions {
  public:
   explicit Conditions(const SimulatedRun& run)
@@ -33,7 +33,7 @@ class Conditions {
     fill(local_delay, run_.local.delay, hosts_, step);
     for (const auto* speeds : {&bandwidth, &local_bandwidth}) {
       if (std::ranges::min(*speeds) <= 0) {
-        fail_user("a bandwidth of 0 was drawn; lognormal and uniform stay above it");
+        fail_user("a bandwidth of 0 was drawn; use lognormal or uniform, which stay above 0");
       }
     }
   }
@@ -49,7 +49,7 @@ class Conditions {
     for (int i = 0; i < count; ++i) {
       values[i] = distribution.draw(key_, i, step);
       if (!std::isfinite(values[i]))
-        fail_user("a number too large to reckon with was drawn at step {}", step);
+        fail_user("a number too large to calculate with was drawn at step {}", step);
     }
   }
 
@@ -58,16 +58,17 @@ class Conditions {
   int hosts_;
 };
 
-// Of the bytes between hosts, what TCP carries: headers of 20 and 32 bytes, and as many the other way for
-// every second packet.
+// The share of payload in the bytes between hosts: TCP/IP headers have 20 and 32 bytes, and every second
+// packet is acknowledged by a packet of headers.
 double payload_share(double mtu) { return (mtu - 52) / (mtu + 26); }
 
 double ms_of(double bytes, double mbit_per_s) { return bytes * 8e-3 / mbit_per_s; }
 
-// What goes each way between m members of a group of k and the others, in buckets: parts, and then means.
+// The traffic in each direction between m members of a group of k and the other members, in buckets: parts,
+// then means.
 double crossing(double m, double k) { return 2 * m * (k - m) / k; }
 
-// Calls visit(host, members of the group there) for every host that has some; workers ascend.
+// Calls visit(host, number of members there) for every host with members of the group. Workers are ascending.
 template <typename Visit>
 void for_each_host(const Topology::Group& group, int per_host, Visit visit) {
   for (std::size_t i = 0; i < group.size();) {
@@ -79,8 +80,8 @@ void for_each_host(const Topology::Group& group, int per_host, Visit visit) {
   }
 }
 
-// Of what limits a bucket's exchange but the links between hosts: how long it keeps its group busy, and when
-// it arrives after its last byte was sent. Both in ms.
+// The limits of a bucket's exchange other than the links between hosts: the time that it occupies its group,
+// and the delay after its last byte is sent. Both in ms.
 struct Cost {
   double busy = 0, delay = 0;
 };
@@ -99,7 +100,7 @@ Cost within_group(const Topology::Group& group, const SimulatedRun& run, const C
   return cost;
 }
 
-// Exchanges among all, that of a bucket after the other.
+// Exchanges among all workers, one bucket after another.
 class AmongAll {
  public:
   explicit AmongAll(const SimulatedRun& run)
@@ -117,7 +118,7 @@ class AmongAll {
     return cost;
   }
 
-  // Of a small message from everybody to everybody.
+  // The time of a small message from all workers to all.
   double longest_delay(const Conditions& now) const {
     return std::ranges::max(now.hosts() > 1 ? now.delay : now.local_delay);
   }
@@ -187,18 +188,18 @@ class Gossip {
   double apart() const { return std::ranges::max(clock_) - std::ranges::min(clock_); }
 
  private:
-  // What a group sends through a host's link.
+  // A group's traffic through a host's link.
   struct Part {
     int host;
     std::size_t group;
     double share;  // of a bucket
   };
   struct Round {
-    std::vector<const Topology::Group*> groups;  // of two workers or more
+    std::vector<const Topology::Group*> groups;  // groups of at least two workers
     std::vector<Part> parts;                     // by host
   };
 
-  // bucket_ holds when the exchange of each arrived, and then when its update was made.
+  // bucket_ has the time when each bucket's exchange arrived, and later the time of its update.
   void compute(const Conditions& now) {
     const double in_buckets = run_.clip_by_bucket ? kBackward / run_.micro_batches : 0;
     for (std::size_t i = 0; i < clock_.size(); ++i) {
@@ -246,7 +247,7 @@ class Gossip {
     }
   }
 
-  // No worker there begins an exchange before.
+  // The earliest time at which a worker of the host starts an exchange.
   double first_update_on(int host) const {
     const int first = host * run_.per_host, end = std::min(first + run_.per_host, run_.topology.workers);
     double earliest = std::numeric_limits<double>::infinity();
@@ -263,13 +264,13 @@ class Gossip {
   std::vector<Flow> flows_;
 };
 
-// All workers begin a step at the same time, but for ZeRO's wait for parameters in the forward pass.
+// All workers begin a step at the same time, except for ZeRO's wait for parameters in the forward pass.
 class Synchronous {
  public:
   Synchronous(const SimulatedRun& run, bool zero) : run_(run), share_(zero ? 0.5 : 1) {}
 
-  // told: until all know the norm of the gradient and then the losses. fastest, slowest: of the workers'
-  // times to compute.
+  // told: time until all workers have the norm of the gradient and then the losses. fastest, slowest: the
+  // extremes of the workers' compute times.
   void step(const Cost& whole, double told, double fastest, double slowest) {
     const double begin = clock_;
     const double busy = whole.busy * share_, delay = whole.delay * share_;
@@ -277,7 +278,8 @@ class Synchronous {
     double end = begin;
     for (int b = 0; b < run_.buckets; ++b) {
       const double done = 1 - backward + backward * (b + 1) / n;
-      // Who is last depends on the two alone: time to compute plus the wait is convex in the former.
+      // The last worker is the fastest or the slowest one: compute time plus wait is a convex function of the
+      // former.
       for (const double compute : {fastest, slowest}) {
         end = std::max(end, begin + forward_wait(compute) + compute * done);
       }
@@ -290,7 +292,7 @@ class Synchronous {
   double clock() const { return clock_; }
 
  private:
-  // How much longer a forward pass takes that needs parameters which are on their way.
+  // The wait of a forward pass for parameters that are still in transfer.
   double forward_wait(double compute) const {
     const double forward = compute * (1 - kBackward) / run_.micro_batches, n = run_.buckets;
     return gather_.delay + std::max(gather_.busy, n * gather_.busy - forward * (1 - 1 / n));
@@ -345,7 +347,7 @@ std::vector<SimulatedScheme> simulate(const SimulatedRun& run, const std::functi
 }
 
 Consensus consensus_of(const Topology& topology, int steps, std::uint64_t seed) {
-  constexpr double kRounding = 1e-12;  // a smaller distance is that of rounding
+  constexpr double kRounding = 1e-12;  // a smaller distance is a rounding error
   const auto key = philox_key(seed, PhiloxStream::simulation);
   const auto n = static_cast<std::size_t>(topology.workers);
   const auto draw = [&](std::size_t i, int step) {

@@ -9,11 +9,11 @@ namespace {
 
 bool sends(const Flow& flow, double t) { return flow.next < flow.ready.size() && flow.ready[flow.next] <= t; }
 
-// At one time:
+// The state of the link at one time.
 struct Demand {
-  int flows = 0;                                          // that send
-  double least = 0;                                       // that one of them has left of its message
-  double more = std::numeric_limits<double>::infinity();  // when the next one comes
+  int flows = 0;                                          // number of flows that send
+  double least = 0;                                       // smallest rest of their messages, ms
+  double more = std::numeric_limits<double>::infinity();  // time when the next flow starts
 };
 
 Demand demand_at(double t, std::span<const Flow> flows) {
@@ -29,7 +29,7 @@ Demand demand_at(double t, std::span<const Flow> flows) {
   return demand;
 }
 
-// Those that send do so until `end`; where that completes a message, it is the one with the least left.
+// All sending flows send until `end`. This completes at most the messages with the smallest rest.
 void send(std::span<Flow> flows, const Demand& demand, double t, double end, bool completes) {
   for (auto& flow : flows) {
     if (!sends(flow, t)) continue;
@@ -49,7 +49,7 @@ void SharedLink::serve(std::span<Flow> flows, double from) {
   std::erase_if(taken_, [&](const Interval& one) { return one.end <= from; });
   const std::size_t earlier = taken_.size();
   for (auto& flow : flows) flow.left = flow.busy;
-  std::size_t i = 0;  // the first of the earlier intervals that is not over
+  std::size_t i = 0;  // the first taken interval that is not over
   double t = from;
   for (;;) {
     const auto demand = demand_at(t, flows);
