@@ -20,7 +20,7 @@ namespace {
 
 constexpr int kDone = 0, kFailed = 1, kUserError = 2;
 
-// Before any other initialisation of ours, which may already use what the processor lacks.
+// Runs before all other initialisation of Shoal, which may use instructions that the processor lacks.
 [[gnu::constructor(101)]] void check_first() { check_cpu(); }
 
 void add_commands(CLI::App& app) {
@@ -40,8 +40,8 @@ void add_commands(CLI::App& app) {
   add_doctor(app);
 }
 
-// CLI11 takes its arguments in reverse. `--section.key=value` loses its dashes here, so that settings
-// are one thing in both spellings, and `help COMMAND` becomes `COMMAND --help`.
+// Prepares the arguments for CLI11, which takes them in reverse. Turns `--section.key=value` into
+// `section.key=value`, and `help COMMAND` into `COMMAND --help`.
 std::vector<std::string> reversed_arguments(int argc, char** argv) {
   std::vector<std::string> arguments;
   const bool help = argc > 1 && std::string_view(argv[1]) == "help";
@@ -89,7 +89,7 @@ std::string example_of(const CLI::App& command) {
   return begin == std::string::npos ? "" : footer.substr(begin + 3, footer.find('\n', begin + 1) - begin - 3);
 }
 
-// An argument that was not understood, with the nearest one that is.
+// The error for an unknown argument, with the nearest known one.
 std::string explain_leftover(const CLI::App& app, const std::string& leftover) {
   const auto& command = chosen(app);
   const bool option = leftover.starts_with('-');
@@ -97,7 +97,7 @@ std::string explain_leftover(const CLI::App& app, const std::string& leftover) {
     return fmt::format("'{}' has no value; write {}=VALUE", leftover, leftover);
   }
   if (!option && !command.get_parent() && leftover.ends_with(".toml")) {
-    return fmt::format("'{}' is no command; to train with this config, write: shoal train {}", leftover,
+    return fmt::format("'{}' is not a command; to train with this config, write: shoal train {}", leftover,
                        leftover);
   }
   const auto commands = command_names(command);
@@ -142,7 +142,7 @@ int run(int argc, char** argv) {
     app.parse(reversed_arguments(argc, argv));
   } catch (const CLI::Success& wish) {  // --help, --version
     return app.exit(wish);
-  } catch (const CLI::RuntimeError& ended) {  // a command that has said what there was to say
+  } catch (const CLI::RuntimeError& ended) {  // a command that has printed its result
     return ended.get_exit_code();
   } catch (const CLI::ParseError& error) {
     return parse_error(app, error);

@@ -1,4 +1,4 @@
-// shoal checkpoint: what a checkpoint holds, and whether it is whole or the same as another.
+// shoal checkpoint: lists, inspects, verifies and compares checkpoints.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,7 +19,8 @@ namespace {
 
 using nlohmann::json;
 
-// What the optimizer keeps of NAME, optimizer.m.NAME and so on: moments, and a window's mean gradient.
+// The kinds of optimizer state, stored as optimizer.m.NAME and so on: moments, and the mean gradient of a
+// window.
 constexpr std::array<std::string_view, 3> kKept = {"m", "v", "a"};
 
 std::string bytes_text(std::uint64_t bytes) {
@@ -27,7 +28,7 @@ std::string bytes_text(std::uint64_t bytes) {
                      with_commas(static_cast<std::int64_t>(bytes)));
 }
 
-// A list of numbers is told by its length, the tokenizer by its name: its text may be of megabytes.
+// Shows a list of numbers by its length, and the tokenizer by its name, since its text may have megabytes.
 std::string value_text(const std::string& key, const json& value) {
   if (key == "tokenizer" && value.is_string()) {
     if (value.get_ref<const std::string&>().empty()) return "none";
@@ -51,7 +52,7 @@ void print_fields(const json& fields, const std::string& prefix = "") {
   }
 }
 
-// What the optimizer keeps of a parameter has its shape: it is told in its line.
+// Optimizer state has the shape of its parameter, and is shown in the parameter's line.
 void print_tensors(const std::vector<TensorRecord>& tensors, int workers) {
   std::set<std::string, std::less<>> names;
   for (const auto& tensor : tensors) names.insert(tensor.name);
@@ -125,7 +126,7 @@ void verify(const std::string& where) {
              bytes_text(contents.bytes), format_duration(watch.seconds()));
 }
 
-// As diff: exit code 0 when they are the same, 1 when they differ.
+// Returns an exit code as diff does: 0 when the checkpoints are the same, 1 when they differ.
 void compare(const std::string& a, const std::string& b) {
   const auto result = compare_checkpoints(a, b);
   if (result.differences.empty()) {
@@ -151,10 +152,10 @@ void add_checkpoint(CLI::App& app) {
   auto* command = add_command(
       app, "checkpoint", "List, inspect, verify and compare checkpoints, or average workers",
       {{"shoal checkpoint list runs/quickstart", "all checkpoints of a run"},
-       {"shoal checkpoint inspect runs/quickstart", "what the latest one holds"},
+       {"shoal checkpoint inspect runs/quickstart", "the contents of the latest one"},
        {"shoal checkpoint verify runs/quickstart/checkpoints/step-00000500",
         "read every file and compare the checksums"},
-       {"shoal checkpoint compare runs/a runs/b", "are two the same, whatever number of ranks wrote them?"},
+       {"shoal checkpoint compare runs/a runs/b", "compare two, also when other numbers of ranks wrote them"},
        {"shoal checkpoint average runs/gossip --out runs/gossip-average",
         "one model from the workers of a gossip run"}});
   command->callback([command] {

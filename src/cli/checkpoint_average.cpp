@@ -1,4 +1,4 @@
-// shoal checkpoint average: one model of the models of several workers.
+// shoal checkpoint average: averages the models of several workers into one.
 #include <fmt/format.h>
 
 #include <filesystem>
@@ -41,9 +41,9 @@ void add_checkpoint_average(CLI::App& checkpoint) {
   auto options = std::make_shared<AverageOptions>();
   auto* command = add_command(checkpoint, "average", "Average the models of several workers into one",
                               {{"shoal checkpoint average runs/gossip --out runs/gossip-average",
-                                "the latest checkpoint of a run by gossip"},
+                                "the latest checkpoint of a gossip run"},
                                {"shoal train next.toml init.from=checkpoint:runs/gossip-average",
-                                "and a run that starts from the average"}});
+                                "a run that starts from the average"}});
   command->add_option("DIR", options->where, "A run, or one of its checkpoints")->required();
   command->add_option("--out", options->out, "The new folder for the averaged checkpoint")
       ->required()

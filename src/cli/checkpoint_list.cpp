@@ -1,4 +1,4 @@
-// shoal checkpoint list: the checkpoints of a run.
+// shoal checkpoint list: lists the checkpoints of a run.
 #include <fmt/chrono.h>
 #include <sys/stat.h>
 
@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A run's folder of checkpoints, or that folder itself.
+// The folder of checkpoints, given a run's folder or that folder itself.
 fs::path folder_of_checkpoints(const fs::path& where) {
   if (!fs::exists(where))
     fail_user("there is no run at {}; give the folder of a run, e.g. runs/quickstart", where.string());
@@ -28,7 +28,7 @@ fs::path folder_of_checkpoints(const fs::path& where) {
   return root;
 }
 
-// By step. A run without metrics, or with metrics that cannot be read, has none.
+// Validation losses by step. Empty for a run without readable metrics.
 std::map<std::int64_t, double> validation_losses(const fs::path& root) {
   std::map<std::int64_t, double> losses;
   try {

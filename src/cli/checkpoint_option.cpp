@@ -15,7 +15,7 @@ void require_checkpoint(const CLI::App& command, const std::string& checkpoint,
     if (setting.find('=') == std::string::npos) words.push_back(setting);
   }
   if (words.empty() && !checkpoint.empty()) return;
-  std::vector<std::string> names;  // of what the words may be
+  std::vector<std::string> names;  // options that the words may belong to
   if (checkpoint.empty()) names.push_back("--checkpoint");
   if (command.get_option_no_throw("--prompt")) names.push_back("--prompt");
   std::string line = "shoal " + command.get_name();

@@ -5,8 +5,8 @@
 
 namespace shoal::cli {
 
-// Throws UserError where --checkpoint is missing, or where a word among the settings is none; the message
-// shows the command as it should be.
+// Throws UserError where --checkpoint is missing, or where a word among the settings is not a setting. The
+// message shows the correct command.
 void require_checkpoint(const CLI::App& command, const std::string& checkpoint,
                         const std::vector<std::string>& settings);
 

@@ -1,4 +1,4 @@
-// Checks of the values that options take.
+// Checks of the values of options.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 namespace shoal::cli {
 namespace {
 
-// The number that all of `text` is.
+// The number in `text`, if all of `text` is a number.
 template <typename T>
 std::optional<T> number_in(const std::string& text) {
   T value{};
@@ -31,7 +31,7 @@ CLI::Validator takes_integer(std::int64_t least, std::int64_t most) {
   const auto check = [=](const std::string& text) -> std::string {
     const auto value = number_in<std::int64_t>(text);
     if (value && *value >= least && *value <= most) return "";
-    // The limits of the integer types are said only to those who pass them.
+    // The limit of the integer type is mentioned only where the value exceeds it.
     const bool limit = (most != kMostInt && most != kMostInt64) || (value && *value > most);
     return refused(text, fmt::format("an integer, at least {}{}", least,
                                      limit ? fmt::format(" and at most {}", most) : ""));

@@ -15,8 +15,8 @@
 namespace shoal::cli {
 namespace {
 
-// CLI11's help in our words: arguments by their text ("CONFIG.toml"), defaults said, lines that fit the
-// terminal, of 100 columns at most.
+// The format of the help: arguments shown by their text ("CONFIG.toml"), with defaults, wrapped at the
+// terminal's width or 100 columns.
 class HelpFormatter : public CLI::Formatter {
  public:
   HelpFormatter() {
@@ -100,10 +100,10 @@ void add_ranks(CLI::App& command, int& ranks) {
     return error.empty() ? error : error + ", or all";
   };
   command
-      .add_option(
-          "--ranks", ranks,
-          "Ranks, as threads of this process; all: one for every core, with train.backend=cuda for every "
-          "GPU. mpirun and srun start their own")
+      .add_option("--ranks", ranks,
+                  "Ranks, as threads of this process; all: one per core, with train.backend=cuda one per "
+                  "GPU. Not for "
+                  "mpirun and srun, which start the ranks")
       ->transform(CLI::Validator(check, ""))
       ->option_text("N | all");
 }

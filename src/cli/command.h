@@ -1,6 +1,6 @@
-// How subcommands are made. Each is one file, cli/NAME.cpp, which defines add_NAME: it registers the
-// subcommand's options and a callback that does the work once the whole command line has been read. A
-// callback reports failure by throwing (UserError: exit code 2, anything else: 1); main prints the message.
+// Helpers for subcommands. Each subcommand is one file, cli/NAME.cpp, which defines add_NAME: it registers
+// the options and a callback, which does the work after the whole command line has been parsed. A callback
+// reports a failure by an exception (UserError: exit code 2, any other: 1), and main prints the message.
 //
 //   void add_size(CLI::App& app) {
 //     auto options = std::make_shared<ConfigOptions>();
@@ -37,14 +37,14 @@ void add_size(CLI::App& app);
 void add_trace(CLI::App& app);
 void add_train(CLI::App& app);
 
-// A command line and what it does, for the help.
+// An example in the help: a command line and its meaning.
 using Examples = std::vector<std::pair<std::string, std::string>>;
 
-// A subcommand with `what` (one line) and `examples` in its help.
+// Adds a subcommand; its help shows `what` (one line) and `examples`.
 CLI::App* add_command(CLI::App& app, const std::string& name, const std::string& what,
                       const Examples& examples);
 
-// Every command's help in one form; to be called before commands are added, which inherit it.
+// Sets the format of the help. Call it before adding commands, which inherit it.
 void use_help_formatter(CLI::App& app);
 
 // CONFIG.toml [section.key=value ...]
@@ -55,21 +55,21 @@ struct ConfigOptions {
 };
 void add_config_options(CLI::App& command, ConfigOptions& options);
 
-// [section.key=value ...] alone, for commands that find the config elsewhere.
+// [section.key=value ...] only, for commands that take the config from elsewhere.
 void add_settings(CLI::App& command, std::vector<std::string>& settings);
 
 // --ranks N; 0 where it is not given, kAllRanks for "all" (launch/ranks.h).
 void add_ranks(CLI::App& command, int& ranks);
 
-// Checks of an option's value, `option->check(takes_integer(1))`. Each error shows the value and says what
-// the option takes.
+// Checks of an option's value: `option->check(takes_integer(1))`. Each error shows the value and the allowed
+// values.
 inline constexpr std::int64_t kMostInt = std::numeric_limits<int>::max(),
                               kMostInt64 = std::numeric_limits<std::int64_t>::max();
 CLI::Validator takes_integer(std::int64_t least, std::int64_t most = kMostInt);
 CLI::Validator takes_number(const Bounds& bounds);
 CLI::Validator takes_one_of(std::vector<std::string> words);
 
-// For --out: throws UserError where there is something already.
+// Throws UserError unless the folder of --out is absent or empty.
 void require_new_folder(const std::filesystem::path& out);
 
 }  // namespace shoal::cli

@@ -1,4 +1,4 @@
-// shoal config: explains the keys of a config, and shows a config as a run would see it.
+// shoal config: explains the keys of a config, and prints a config with all keys resolved.
 #include <fmt/format.h>
 
 #include <memory>
@@ -22,7 +22,7 @@ void print_config(const PrintOptions& options) {
     log_followed(config);
     fmt::print("{}", to_toml(config, options.comments));
   } else if (!options.explain && !options.rest.empty()) {
-    fail_user("say what to do with {}: `shoal config --dump FILE` or `shoal config --explain KEY`",
+    fail_user("no action is given for {}: use `shoal config --dump FILE` or `shoal config --explain KEY`",
               options.rest.front());
   } else if (options.rest.empty()) {
     fmt::print("{}", explain_config());
@@ -36,8 +36,8 @@ void print_config(const PrintOptions& options) {
 void add_config(CLI::App& app) {
   auto options = std::make_shared<PrintOptions>();
   auto* command =
-      add_command(app, "config", "Explain the config's keys, or show a config as a run would see it",
-                  {{"shoal config --explain optim", "What the keys of [optim] mean and allow"},
+      add_command(app, "config", "Explain the config's keys, or print a config with every key filled in",
+                  {{"shoal config --explain optim", "The keys of [optim]: meaning and allowed values"},
                    {"shoal config --dump configs/quickstart.toml train.steps=500 > mine.toml",
                     "A complete config, defaults and settings filled in"}});
   auto* explain = command->add_flag("--explain", options->explain,

@@ -1,4 +1,4 @@
-// shoal doctor: what this machine and this build have, and how fast the machine is.
+// shoal doctor: prints the hardware and libraries of this machine and this build, and measures their speed.
 #include <fmt/format.h>
 
 #include <unistd.h>
@@ -78,7 +78,7 @@ void print_memory() {
          fmt::format("{} free", format_bytes(static_cast<double>(disk.available))));
 }
 
-// Bytes per second that `threads` threads read of memory, the best of several passes over 256 MiB.
+// Memory bandwidth in bytes per second: `threads` threads read 256 MiB; the best of several passes.
 double read_bandwidth(int threads) {
   const std::vector<std::uint64_t> data(std::size_t{32} << 20, 1);
   std::vector<std::uint64_t> sums(static_cast<std::size_t>(threads));
@@ -102,7 +102,7 @@ double read_bandwidth(int threads) {
 
 void print_speed() {
   const int cores = usable_cores();
-  double load = 0;  // of the last minute, so before ours
+  double load = 0;  // of the last minute, before the measurements below
   if (getloadavg(&load, 1) != 1) load = 0;
   fmt::print("\nspeed, measured now {:>11}{:>15}\n", "one thread",
              cores > 1 ? fmt::format("{} threads", cores) : "");

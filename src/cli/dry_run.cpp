@@ -14,7 +14,7 @@
 namespace shoal::cli {
 namespace {
 
-// "0..3, 5": the values that ranks of a group have of a coordinate.
+// "0..3, 5": a set of values of a coordinate in the mesh, as ranges.
 std::string values_text(const std::set<int>& values) {
   std::vector<std::string> runs;
   for (auto first = values.begin(); first != values.end();) {
@@ -26,7 +26,7 @@ std::string values_text(const std::set<int>& values) {
   return fmt::format("{}", fmt::join(runs, ", "));
 }
 
-// "pipeline 0, tensor 0..1": the places of the ranks of a group, where they are a part of the mesh; else "".
+// "pipeline 0, tensor 0..1": the coordinates of `ranks`, where they are a box of the mesh; else "".
 std::string places_text(const std::vector<int>& ranks, const MeshShape& shape) {
   struct Axis {
     const char* name;
@@ -50,7 +50,7 @@ std::string places_text(const std::vector<int>& ranks, const MeshShape& shape) {
   return places == ranks.size() ? fmt::format("{}", fmt::join(texts, ", ")) : "";
 }
 
-// Ranks that are sent the same number of bytes share a line.
+// Receivers of the same number of bytes share a line.
 void print_links(const DryRun::Rank& rank, int steps, const MeshShape& shape) {
   std::map<std::int64_t, std::vector<int>, std::greater<>> by_bytes;
   for (const auto& [to, bytes] : rank.links) by_bytes[bytes].push_back(to);
@@ -63,7 +63,7 @@ void print_links(const DryRun::Rank& rank, int steps, const MeshShape& shape) {
   }
 }
 
-// Which of all: ", each of 8 ranks", ", rank 0 and 3 others (pipeline 0)".
+// A description of the ranks: ", each of 8 ranks", ", rank 0 and 3 others (pipeline 0)".
 std::string who_text(const std::vector<int>& ranks, const MeshShape& shape) {
   const auto all = static_cast<std::size_t>(shape.ranks()), others = ranks.size() - 1;
   if (ranks.size() == all) return all == 1 ? "" : fmt::format(", each of {} ranks", all);
@@ -75,7 +75,7 @@ std::string who_text(const std::vector<int>& ranks, const MeshShape& shape) {
                      places.empty() ? "" : fmt::format(" ({})", places));
 }
 
-// What a rank sends is the mean over the steps.
+// Prints a step of one rank. Traffic is the mean over the steps.
 void print_step(const DryRun::Rank& rank, int steps, const RunPlan& plan) {
   const auto& shape = plan.mesh;
   fmt::print("\none step{}: {} micro-batch{} of {} x {} tokens\n", who_text(rank.ranks, shape), rank.passes,
@@ -98,7 +98,7 @@ void print_step(const DryRun::Rank& rank, int steps, const RunPlan& plan) {
 
 void print_dry_run(Config config, int asked, int ranks_per_host) {
   const auto launch = detect_launcher();
-  if (launch.rank != 0) return;  // mpirun started several, and one speaks
+  if (launch.rank != 0) return;  // under mpirun, one process prints
   const int ranks = ranks_to_start(config, asked, launch);
   resolve_layout(config, ranks, ranks_per_host);
   log_followed(config);

@@ -1,4 +1,4 @@
-// shoal eval: loss, perplexity and next-token accuracy of a checkpoint.
+// shoal eval: measures loss, perplexity and next-token accuracy of a checkpoint.
 #include <memory>
 #include <optional>
 
@@ -16,7 +16,7 @@
 namespace shoal::cli {
 namespace {
 
-constexpr std::int64_t kMostSequences = std::int64_t{1} << 40;  // as of eval.sequences
+constexpr std::int64_t kMostSequences = std::int64_t{1} << 40;  // the limit of eval.sequences
 
 struct EvalOptions {
   std::string checkpoint;
@@ -31,11 +31,11 @@ Dataset open_data(const Config& config, std::int64_t vocab_size, World& world) {
   std::optional<Dataset> data;
   all_or_none(world.ranks, [&] {
     if (is_hugging_face_folder(config.data.dir)) {
-      fail_user("{} holds weights and no data; say what to evaluate on, data.dir=FOLDER", config.data.dir);
+      fail_user("{} has weights but no data; give the data to evaluate on, data.dir=FOLDER", config.data.dir);
     }
     const std::filesystem::path dir = config.data.dir;
     if (dir.is_relative() && !std::filesystem::is_directory(dir)) {
-      fail_user("{}: no such data folder in {}; say where the data is, data.dir=FOLDER", dir.string(),
+      fail_user("{}: no such data folder in {}; give the data's folder, data.dir=FOLDER", dir.string(),
                 std::filesystem::current_path().string());
     }
     data.emplace(config.data.dir, DatasetOptions{.vocab_size = vocab_size});
@@ -50,7 +50,7 @@ Dataset open_data(const Config& config, std::int64_t vocab_size, World& world) {
   return std::move(*data);
 }
 
-// By the rules of the config's keys of these names; 0: the whole split.
+// The number of sequences, from --sequences or --batches, as for the keys in [eval]; 0: the whole split.
 std::int64_t sequences_of(const EvalOptions& options, Config config) {
   config.eval.sequences = options.sequences;
   config.eval.batches = options.batches > 0 ? options.batches : EvalConfig{}.batches;

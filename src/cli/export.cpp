@@ -1,4 +1,4 @@
-// shoal export: a checkpoint's model in another program's format.
+// shoal export: writes a checkpoint's model in another program's format.
 #include <fmt/format.h>
 
 #include <filesystem>

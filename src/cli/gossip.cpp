@@ -1,4 +1,4 @@
-// shoal gossip: who averages with whom, and what that takes.
+// shoal gossip: prints and checks topologies; gossip simulate is in gossip_simulate.cpp.
 #include "cli/gossip.h"
 
 #include <fmt/format.h>
@@ -17,14 +17,14 @@
 namespace shoal::cli {
 namespace {
 
-// Columns of the rounds; where the output is no terminal, those of a page.
+// The width for rounds: the terminal's, or a page's where the output is not a terminal.
 std::size_t columns_of_rounds() {
   const int columns = terminal_columns(STDOUT_FILENO);
   return columns > 0 ? static_cast<std::size_t>(std::clamp(columns, 60, 110)) : 110;
 }
 constexpr int kMostRounds = 40;
 
-// "{0-3}", "{0 4}": neighbours as ranges from three on.
+// "{0-3}", "{0 4}": three or more neighbouring numbers are a range.
 std::string group_text(const Topology::Group& group) {
   std::string text = "{";
   for (std::size_t i = 0; i < group.size() && text.size() < columns_of_rounds();) {
@@ -38,7 +38,7 @@ std::string group_text(const Topology::Group& group) {
   return text + "}";
 }
 
-// Whether groups had to be left out.
+// Prints a round, and returns whether groups were left out.
 bool print_round(const Topology& topology, int round) {
   const auto& groups = topology.rounds[static_cast<std::size_t>(round)];
   std::string line = fmt::format("round {:<2}", round);
@@ -85,7 +85,8 @@ std::string average_text(const Topology& topology, const TopologyFacts& facts) {
                      rounds == topology.period() ? ", one period" : "");
 }
 
-// In models that a worker sends per step: its part to every other of the group, then its part's mean.
+// The mean number of models that a worker sends per step: each part of its model to another member of the
+// group, then the mean of its own part to all.
 double sent_per_step(const Topology& topology) {
   double sent = 0;
   for (const auto& round : topology.rounds) {
@@ -151,7 +152,8 @@ void add_gossip(CLI::App& app) {
                     "step times of gossip and of all-reduce"}});
   command->callback([command] {
     if (command->get_subcommands().empty()) {
-      fail_user("say what to do: `shoal gossip topology NAME --workers N` or `shoal gossip simulate ...`");
+      fail_user(
+          "no action is given: use `shoal gossip topology NAME --workers N` or `shoal gossip simulate ...`");
     }
   });
   struct Options : TopologyOptions {

@@ -1,4 +1,4 @@
-// What `shoal gossip topology` and `shoal gossip simulate` share.
+// Options that `shoal gossip topology` and `shoal gossip simulate` share.
 #pragma once
 
 #include <string>
@@ -8,11 +8,11 @@
 
 namespace shoal::cli {
 
-// NAME_OR_FILE, how many workers and how many of them on a node.
+// A topology's name or file, the number of workers, and the number of workers on a node.
 struct TopologyOptions {
   std::string name;
   int workers = 0;
-  int local_size = 0;  // not given
+  int local_size = 0;  // 0: not given
 
   int per_node() const;
   Topology load() const;

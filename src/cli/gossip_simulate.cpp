@@ -1,4 +1,4 @@
-// shoal gossip simulate: what gossip buys on a network that is only described.
+// shoal gossip simulate: predicts step times of gossip and all-reduce on a described network.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -21,7 +21,7 @@ namespace {
 struct SimulateOptions : TopologyOptions {
   std::string compute = "100", link = "1gbit,1ms", local_link = "50gbit,0.02ms", model = "gpt2",
               clip = "global";
-  double bytes = 0;  // not given
+  double bytes = 0;  // 0: not given
   int mtu = 1500;
   double bucket_mib = 25;
   int micro_batches = 1, steps = 200;
@@ -39,7 +39,7 @@ auto of_option(const char* option, Make make) {
   }
 }
 
-// "BANDWIDTH,DELAY", each a distribution, whose own commas stand in brackets.
+// Parses "BANDWIDTH,DELAY", two distributions. Commas inside a distribution are in parentheses.
 SimulatedLink parse_link(const char* option, const std::string& text, std::uint32_t purpose) {
   int depth = 0;
   std::size_t comma = 0;
@@ -77,7 +77,7 @@ SimulatedRun to_run(const SimulateOptions& options) {
   run.mtu = options.mtu;
   run.bytes = options.bytes > 0 ? options.bytes : model_bytes(options.model);
   const double buckets = std::max(1.0, std::ceil(run.bytes / (options.bucket_mib * (1 << 20))));
-  constexpr double kMost = 2e9;  // of the simulation's own memory: 8 bytes per worker and bucket
+  constexpr double kMost = 2e9;  // bytes of the simulation's own memory: 8 per worker and bucket
   if (buckets * run.topology.workers * 8 > kMost) {
     fail_user("{} buckets on {} workers are more than this simulation can hold; give a larger --bucket-mib",
               buckets, run.topology.workers);
@@ -88,7 +88,7 @@ SimulatedRun to_run(const SimulateOptions& options) {
   run.steps = options.steps;
   run.warm_up = options.warm_up;
   if (run.first_measured() >= run.steps) {
-    fail_user("--warm-up {}: of {} steps none is left to measure", run.first_measured(), run.steps);
+    fail_user("--warm-up {} leaves none of the {} steps to measure", run.first_measured(), run.steps);
   }
   run.seed = options.seed;
   return run;
@@ -166,14 +166,14 @@ void add_gossip_simulate(CLI::App& gossip) {
        {"shoal gossip simulate --workers 65536 --topology alternating-exp-ring --step-ms "
         "\"lognormal(3s, 0.1) + mix(0.999: 0, 0.001: 5s)\" --link \"each(lognormal(1gbit, 0.5)), 20ms + "
         "exp(10ms)\"",
-        "uneven hosts, and now and then a straggler"},
+        "uneven hosts and occasional stragglers"},
        {"shoal gossip simulate --workers 8 --topology exp --step-ms \"at(3: 200, 100)\" --link 1gbit,1ms",
         "one slow worker"}});
   command->footer(
       command->get_footer() +
       "\n\nDistributions: 100, normal(MEAN, SD), uniform(LOW, HIGH), exp(MEAN), lognormal(MEDIAN, SIGMA),\n"
       "  mix(0.9: DIST, 0.1: DIST), DIST + DIST, DIST * DIST; drawn anew at every step, but\n"
-      "  each(DIST) once for every worker or host; at(3: DIST, DIST): the first for number 3 alone.\n"
+      "  each(DIST) once per worker or host; at(3: DIST, DIST): the first for number 3 only.\n"
       "Units: us, ms, s (plain numbers are ms); kbit, mbit, gbit per second (plain: mbit).");
   const auto text = [&](const char* name, std::string& value, const char* what, const char* form) {
     return command->add_option(name, value, what)->option_text(form);

@@ -1,4 +1,4 @@
-// shoal plot: the curves of runs, from their metrics.jsonl, as one SVG.
+// shoal plot: draws the curves of runs, from their metrics.jsonl, as one SVG.
 #include "report/plot.h"
 
 #include <algorithm>
@@ -32,12 +32,12 @@ struct PlotOptions {
             near.empty() ? "" : fmt::format(" (did you mean {}?)", (run.parent_path() / near).string()));
 }
 
-// A run's folder, or its metrics.jsonl.
+// The path of metrics.jsonl, given a run's folder or that file itself.
 fs::path metrics_file(const fs::path& run) {
   if (!fs::exists(run)) fail_no_run(run);
   const auto file = fs::is_directory(run) ? run / "metrics.jsonl" : run;
   if (!fs::exists(file)) {
-    fail_user("{} has no metrics.jsonl: it is no run's folder, or the run was made with log.jsonl=false",
+    fail_user("{} has no metrics.jsonl: it is not the folder of a run, or the run had log.jsonl=false",
               run.string());
   }
   return file;
@@ -49,7 +49,7 @@ PlotRun read_run(const std::string& argument) {
   return {folder.filename().string(), read_metrics(file)};
 }
 
-// Runs of the same name are told apart by the path they were given by.
+// The name of a run in the legend: its folder's name, or its whole path where two runs have the same name.
 void tell_apart(std::vector<PlotRun>& runs, const std::vector<std::string>& arguments) {
   std::vector<std::string> names;
   for (const auto& run : runs) names.push_back(run.name);
@@ -71,10 +71,10 @@ void run_plot(const PlotOptions& options) {
 
 void add_plot(CLI::App& app) {
   auto options = std::make_shared<PlotOptions>();
-  auto* command = add_command(
-      app, "plot", "Draw the curves of one or several runs: loss, learning rate, tokens/s",
-      {{"shoal plot runs/quickstart -o quickstart.svg", "One run; also while it is still going on"},
-       {"shoal plot runs/first runs/second -o both.svg", "Two runs over each other"}});
+  auto* command =
+      add_command(app, "plot", "Draw the curves of one or several runs: loss, learning rate, tokens/s",
+                  {{"shoal plot runs/quickstart -o quickstart.svg", "One run, finished or still running"},
+                   {"shoal plot runs/first runs/second -o both.svg", "Two runs in one plot"}});
   command->add_option("RUN", options->runs, "Folders of runs")->required()->option_text("RUN [RUN ...]");
   command->add_option("-o,--output", options->output, "The picture to write, an SVG")
       ->required()

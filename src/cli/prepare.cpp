@@ -1,4 +1,4 @@
-// shoal prepare: text to token files.
+// shoal prepare: turns text into token files.
 #include "data/prepare.h"
 
 #include <memory>
@@ -31,8 +31,9 @@ void add_prepare(CLI::App& app) {
   auto options = std::make_shared<PrepareOptions>();
   auto* command = add_command(
       app, "prepare", "Turn text into a dataset",
-      {{"shoal prepare synthetic --out data/synthetic", "little plays from a grammar; needs nothing"},
-       {"shoal prepare shakespeare-char --out data/shakespeare-char", "TinyShakespeare, letter by letter"},
+      {{"shoal prepare synthetic --out data/synthetic", "short plays from a grammar; needs no download"},
+       {"shoal prepare shakespeare-char --out data/shakespeare-char",
+        "TinyShakespeare, a token per character"},
        {"shoal prepare text books/ more.zip --tokenizer gpt2 --out data/books", "your own text"},
        {"shoal prepare text wiki.train.raw --val wiki.valid.raw --test wiki.test.raw --out data/wikitext",
         "text that comes in splits"},
@@ -53,7 +54,7 @@ void add_prepare(CLI::App& app) {
       ->option_text("FILE ...");
   command->add_option("--out", options->out, "The dataset's folder")->required()->option_text("DIR");
   command->add_flag("--force", options->force,
-                    "Replace a dataset that is in --out already, and all of its folder");
+                    "Replace the dataset in --out, with everything in that folder");
   command->add_option("--tokenizer", options->tokenizer, "text: gpt2, char or bytes")
       ->check(takes_one_of({"gpt2", "char", "bytes"}))
       ->capture_default_str();
@@ -97,9 +98,9 @@ void add_prepare(CLI::App& app) {
       ->check(takes_integer(0))
       ->capture_default_str();
   command->callback([options, from, share, seed] {
-    set_stop_message("stopped; the dataset is not made");
+    set_stop_message("stopped; no dataset was written");
     if (options->dataset == "openwebtext") {
-      set_stop_message("stopped; the same command goes on from what it saved last");
+      set_stop_message("stopped; the same command continues from its last save");
       options->inputs.insert(options->inputs.end(), from->begin(), from->end());
       if (share->count() == 0) options->val_fraction = kOpenWebTextValFraction;
       if (seed->count() == 0) options->seed = kOpenWebTextSeed;
@@ -113,7 +114,7 @@ void add_prepare(CLI::App& app) {
                 options->dataset, options->inputs.front().string());
     }
     if (!options->val.empty() && share->count() > 0) {
-      fail_user("--val and --val-fraction {} both say what is val; leave one of them out",
+      fail_user("--val and --val-fraction {} both choose the val split; leave one of them out",
                 options->val_fraction);
     }
     if (options->dataset == "text" && options->inputs.empty()) {

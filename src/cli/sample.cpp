@@ -1,4 +1,4 @@
-// shoal sample: text from a checkpoint, printed as it is made.
+// shoal sample: generates text from a checkpoint and prints it token by token.
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -59,15 +59,16 @@ Config load_config(const SampleArguments& options) {
   if (ranks_of_model(config.parallel) > 1) {
     fail_user(
         "shoal sample runs the whole model on every rank, each for its own texts; leave out parallel.tensor "
-        "and parallel.pipeline (--ranks N writes N texts at a time)");
+        "and parallel.pipeline (--ranks N generates N texts at a time)");
   }
   config.parallel.zero = 0;
   config.parallel.replicate = 1;
-  config.parallel.timeout = 1e8;  // and may wait long for one that writes more
+  config.parallel.timeout = 1e8;  // a rank may wait long for another one's texts
   return config;
 }
 
-// Whether the ids may be GPT-2's: 50,257, or padded to a multiple of 64 as nanoGPT and llm.c do.
+// Whether token ids may be those of GPT-2: a vocabulary of 50,257, or padded to a multiple of 64 as in
+// nanoGPT and llm.c.
 bool has_gpt2_size(const GptConfig& gpt) { return gpt.vocab_size == 50'257 || gpt.vocab_size == 50'304; }
 
 LoadedModel load(const SampleArguments& options, const Config& config, Communicator& alone, World& world) {
@@ -79,7 +80,7 @@ LoadedModel load(const SampleArguments& options, const Config& config, Communica
     if (!model->tokenizer && has_gpt2_size(model->plan.model) && !is_hugging_face_folder(checkpoint)) {
       model->tokenizer = load_gpt2_tokenizer(fetch_gpt2_vocabulary({}));
       if (!log::thread_muted()) {
-        fmt::print(stderr, "shoal: {} was trained on ids alone; they are taken as GPT-2's\n",
+        fmt::print(stderr, "shoal: {} was trained on token ids only; they are assumed to be GPT-2's\n",
                    options.checkpoint);
       }
     }
@@ -87,13 +88,13 @@ LoadedModel load(const SampleArguments& options, const Config& config, Communica
       fail_user("{} {}, so there is no tokenizer to write text with", options.checkpoint,
                 is_hugging_face_folder(checkpoint)
                     ? "has no vocab.json and merges.txt"
-                    : "was trained on ids alone (data without meta.json or meta.pkl)");
+                    : "was trained on token ids only (data without meta.json or meta.pkl)");
     }
   });
   return std::move(*model);
 }
 
-// Where a text begins when there is no prompt: after the end of another one; failing that, on a new line.
+// The prompt of a text without a prompt: the end-of-text token, or else a newline.
 std::int32_t first_token(const Tokenizer& tokenizer) {
   if (const auto end = tokenizer.end_of_text()) return *end;
   std::vector<std::int32_t> newline;
@@ -116,15 +117,15 @@ std::vector<std::int32_t> encode(const std::string& prompt, const LoadedModel& m
   const auto length = static_cast<std::int64_t>(tokens.size());
   const auto seen = Generator::window(length, model.plan.model);
   if (seen < length && !log::thread_muted()) {
-    fmt::print(
-        stderr,
-        "shoal: warning: the prompt has {} tokens, but the block of the model {}; it is cut to the last {}\n",
-        with_commas(length), with_commas(model.plan.model.block_size), with_commas(seen));
+    fmt::print(stderr,
+               "shoal: warning: the prompt has {} tokens, but the model's block_size is {}; only the last {} "
+               "are used\n",
+               with_commas(length), with_commas(model.plan.model.block_size), with_commas(seen));
   }
   return tokens;
 }
 
-// Standard output, in whole characters.
+// Writes to standard output in whole characters.
 class Terminal {
  public:
   void print(std::string_view bytes) { write(joiner_.push(bytes)); }
@@ -148,7 +149,7 @@ class Terminal {
 
 using Print = std::function<void(std::string_view)>;
 
-// Writes texts on this rank.
+// Generates texts on this rank.
 class Writer {
  public:
   Writer(const SampleArguments& options, const LoadedModel& model, std::string prompt,
@@ -189,7 +190,7 @@ void print_sample(std::int64_t sample, const std::function<void(const Print&)>& 
   terminal.end_text();
 }
 
-// A sample on every rank: rank 0 prints its own while it is made, then those of the others.
+// Every rank generates a text; rank 0 prints its own while it is generated, then those of the others.
 void write_round(Writer& writer, std::int64_t first, std::int64_t samples, Communicator& ranks) {
   const auto mine = first + ranks.rank();
   if (ranks.rank() == 0) {
@@ -270,7 +271,7 @@ void add_sample(CLI::App& app) {
       ->capture_default_str();
   command
       ->add_option("--top-p", sampling.top_p,
-                   "Choose among the most likely tokens that hold this share of the probability; 1 is off")
+                   "Choose among the most likely tokens that have this share of the probability; 1 is off")
       ->check(takes_number({.low = 0, .high = 1, .low_open = true}))
       ->capture_default_str();
   command

@@ -1,4 +1,4 @@
-// shoal schedule: what the ranks of a pipeline do in a step, and how the model is cut.
+// shoal schedule: draws a pipeline's schedule in a step, and prints the partition of the model.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -21,12 +21,12 @@ namespace shoal::cli {
 namespace {
 
 struct ScheduleOptions : ConfigOptions {
-  int micro_batches = 0;  // not given
+  int micro_batches = 0;  // 0: not given
   bool actions = false;
   std::string svg;
 };
 
-// Of the terminal; where the output goes elsewhere, what COLUMNS says, or 110.
+// The width of the terminal; elsewhere $COLUMNS, or 110.
 int output_width() {
   if (const int width = terminal_columns(STDOUT_FILENO); width > 0) return width;
   const char* columns = std::getenv("COLUMNS");
@@ -34,7 +34,7 @@ int output_width() {
   return given > 0 ? given : 110;
 }
 
-// Where nobody says how many data-parallel ranks there are: those of one model.
+// The number of ranks; those of one model where parallel.data = 0.
 void resolve_for_one_model(Config& config) {
   auto& parallel = config.parallel;
   if (parallel.data == 0)
@@ -52,7 +52,7 @@ std::string origin_of_micro_batches(const Config& config, const RunPlan& plan,
                      shape.data > 1 ? fmt::format(" / {} data-parallel ranks", shape.data) : "");
 }
 
-// One line per rank: its share of the cost, the most activations at a time and its units, by chunk.
+// Prints a line per rank: its share of the cost, its peak of activations, and its units by chunk.
 void print_stages(const RunPlan& plan, bool by_hand, const Schedule& schedule) {
   const auto& model = plan.model;
   const auto& [stages, chunks, micro_batches] = schedule.shape;
@@ -135,7 +135,7 @@ void add_schedule(CLI::App& app) {
       app, "schedule", "Draw the schedule of a pipeline in one step, and print the cut of the model",
       {{"shoal schedule configs/gpt2-124m.toml parallel.pipeline=4", "GPT-2 in four stages, 1F1B"},
        {"shoal schedule configs/gpt2-124m.toml parallel.pipeline=4 parallel.schedule=gpipe --micro-batches 8",
-        "with eight micro-batches, whatever the config's batch is"},
+        "with eight micro-batches instead of the config's"},
        {"shoal schedule mine.toml parallel.pipeline=2 parallel.schedule=interleaved "
         "parallel.chunks=3 --svg s.svg",
         "three chunks per rank, also as a picture"},

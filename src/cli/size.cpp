@@ -1,4 +1,4 @@
-// shoal size: what a model and its training need, before any of it is taken.
+// shoal size: prints the parameters, files, memory and FLOPs of a model and its training.
 #include <fmt/format.h>
 
 #include <memory>
@@ -74,8 +74,8 @@ void run(const ConfigOptions& options, int asked) {
 void add_size(CLI::App& app) {
   struct Options : ConfigOptions {
     bool table = false;
-    std::string sizes;  // of the table; empty: the standard ones
-    int ranks = 0;      // not given
+    std::string sizes;  // models of the table; empty: the standard ones
+    int ranks = 0;      // 0: not given
   };
   auto options = std::make_shared<Options>();
   auto* command = add_command(

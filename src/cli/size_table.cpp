@@ -20,7 +20,7 @@ struct Size {
   bool operator==(const Size&) const = default;
 };
 
-// The table of minGPT's example for DDP and FSDP, from its own model to GPT-2 large.
+// The models in minGPT's example for DDP and FSDP, from its own model to GPT-2 large.
 constexpr Size kSizes[] = {{8, 8, 512},    {8, 8, 768},    {12, 8, 768},   {12, 12, 768},
                            {12, 8, 1024},  {16, 8, 1024},  {16, 16, 1024}, {24, 8, 1024},
                            {24, 16, 1024}, {24, 32, 1024}, {36, 16, 1024}, {36, 20, 1280}};
@@ -61,7 +61,7 @@ std::vector<Size> parse_sizes(const std::string& list) {
   return sizes;
 }
 
-// Where no config is given: a character model, and its vocabulary in Shakespeare's works.
+// The config where none is given: a character model, with the vocabulary of Shakespeare's works.
 constexpr const char* kDefaults = R"(
 run.name = "table"
 data.dir = "none"
@@ -73,7 +73,7 @@ train.steps = 1
 )";
 
 Config load(ConfigOptions options) {
-  if (options.file.find('=') != std::string::npos) {  // a setting, with no config before it
+  if (options.file.find('=') != std::string::npos) {  // the first word is a setting: no config is given
     options.settings.insert(options.settings.begin(), options.file);
     options.file.clear();
   }
@@ -88,10 +88,10 @@ void print_size_table(const ConfigOptions& options, int ranks, const std::string
   Config config = load(options);
   const auto source = resolve_vocabulary(config);
   config.parallel.data = 0;
-  // No rank is without work, however small the config's batch is.
+  // The batch is raised so that every rank has work.
   const int least = ranks * std::max(config.train.micro_batch, 1);
   config.train.global_batch = std::max(config.train.global_batch, least);
-  // Nor does any worker have more than another.
+  // All workers must have equally many micro-batches.
   if (config.parallel.engine == EngineKind::gossip)
     config.train.global_batch = (config.train.global_batch + least - 1) / least * least;
   resolve_layout(config, ranks);

@@ -24,7 +24,7 @@ double mapped_bytes(const fs::path& data) {
   return bytes;
 }
 
-// How the data ranks, with gossip those of a worker, share the state.
+// Describes how the data ranks (with gossip, those of a worker) shard the state.
 std::string sharding_text(const RunPlan& plan) {
   const auto& engine = plan.engine;
   static constexpr const char* kWords[] = {
@@ -43,7 +43,7 @@ std::string sharding_text(const RunPlan& plan) {
                      fmt::format(fmt::runtime(kWords[engine.zero]), over));
 }
 
-// What parallel.offload takes elsewhere.
+// The state that parallel.offload moves.
 std::string offloaded_text(const RunPlan& plan) {
   std::string text = "master weights, moments";
   if (plan.engine.zero >= 2) text += ", sharded gradients";
@@ -75,7 +75,7 @@ void print_state(const RunPlan& plan, const MemoryEstimate& memory, int ranks) {
   part("on disk", memory.on_disk, fmt::format("beside the total: {}", offloaded_text(plan)));
 }
 
-// Of the rank of each stage that needs most.
+// Memory per stage, of the rank that needs most.
 void print_stages(const RunPlan& plan, const RankPlaces& ranks) {
   const auto stages = estimate_stages(plan, ranks);
   for (int stage = 0; stage < plan.mesh.pipeline; ++stage) {
@@ -117,7 +117,7 @@ std::string describe(const GptConfig& model, const std::string& vocabulary_sourc
                      vocabulary_source);
 }
 
-// A tensor's entry in a safetensors header is about 80 bytes and its name.
+// A tensor's entry in a safetensors header has about 80 bytes plus its name.
 double parameter_file_bytes(const std::vector<UnitSpec>& units) {
   double bytes = 0;
   for (const auto& unit : units) {

@@ -1,4 +1,4 @@
-// What `shoal size` and `shoal train --dry-run` both print.
+// Output that `shoal size` and `shoal train --dry-run` share.
 #pragma once
 
 #include <filesystem>
@@ -15,21 +15,21 @@ void print_line(const std::string& name, const std::string& value, const std::st
 
 std::string flops_text(double flops);  // "859.3 MFLOP"
 
-// What the optimizer keeps: "two moments".
+// The optimizer's state per parameter: "two moments".
 std::string optimizer_text(const RunPlan& plan);
 
-// Sets model.vocab_size where the config leaves it to the data, which need not be there yet; returns where it
-// comes from, in words.
+// Sets model.vocab_size where the config leaves it to the data, which may not exist yet. Returns its source
+// in words.
 std::string resolve_vocabulary(Config& config);
 
 // "8 layers, 8 heads, width 512, block 128, vocabulary 65 (model.vocab_size)"
 std::string describe(const GptConfig& model, const std::string& vocabulary_source);
 
-// Bytes of a file with the parameters alone, float32.
+// Bytes of a file with only the parameters in float32.
 double parameter_file_bytes(const std::vector<UnitSpec>& units);
 
-// Memory of a rank by category, and what the ranks here take together of what is available.
-// `data` is the dataset's folder, which need not be there.
+// Prints the memory of a rank by category, and the memory of all ranks on this host beside the available
+// memory. `data` is the dataset's folder, which may not exist.
 void print_memory(const RunPlan& plan, const std::filesystem::path& data, const RankPlaces& ranks);
 
 }  // namespace shoal::cli

@@ -1,4 +1,4 @@
-// shoal trace: one step of a trace as an SVG.
+// shoal trace: draws one step of a trace as an SVG.
 #include <memory>
 
 #include "cli/command.h"
@@ -15,7 +15,7 @@ void add_trace(CLI::App& app) {
   auto options = std::make_shared<Options>();
   auto* command =
       add_command(app, "trace", "Draw one step of a trace that shoal train --trace wrote",
-                  {{"shoal trace trace.json -o step.svg", "Its first step, all ranks below each other"},
+                  {{"shoal trace trace.json -o step.svg", "The first step of the trace, a row per rank"},
                    {"shoal trace trace.json --step 5 -o step.svg",
                     "Another one; https://ui.perfetto.dev shows everything"}});
   command->add_option("FILE", options->file, "The trace")->required()->option_text("FILE");

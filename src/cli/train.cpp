@@ -1,4 +1,4 @@
-// shoal train: a run from its config.
+// shoal train: trains a model.
 #include "train/trainer.h"
 
 #include <memory>
@@ -19,22 +19,22 @@ void add_train(CLI::App& app) {
     TraceOptions trace;
   };
   auto options = std::make_shared<Options>();
-  auto* command =
-      add_command(app, "train", "Train a model",
-                  {{"shoal train configs/quickstart.toml", "a first run, about a minute"},
-                   {"shoal train configs/quickstart.toml train.steps=2000 run.name=longer",
-                    "the same with other settings"},
-                   {"shoal train configs/quickstart.toml init.from=resume", "go on where it stopped"},
-                   {"shoal train configs/quickstart.toml init.from=auto",
-                    "go on if it has a checkpoint, else begin: for jobs that are started again"},
-                   {"shoal train configs/quickstart.toml --ranks 2", "on two ranks, threads of this process"},
-                   {"shoal train configs/quickstart.toml --ranks 4 parallel.tensor=2 parallel.sequence=true",
-                    "in a mesh, 2 data x 2 tensor ranks; see docs/ranks.md"},
-                   {"mpirun -n 4 shoal train configs/quickstart.toml", "on four, on one machine or many"},
-                   {"shoal train configs/quickstart.toml --ranks 2 --trace trace.json",
-                    "a timeline of the ranks; see docs/trace.md"},
-                   {"shoal train configs/gpt2-124m.toml --dry-run --ranks 240",
-                    "memory, compute and traffic of a step"}});
+  auto* command = add_command(
+      app, "train", "Train a model",
+      {{"shoal train configs/quickstart.toml", "a first run, about a minute"},
+       {"shoal train configs/quickstart.toml train.steps=2000 run.name=longer",
+        "the same with other settings"},
+       {"shoal train configs/quickstart.toml init.from=resume", "continue from its latest checkpoint"},
+       {"shoal train configs/quickstart.toml init.from=auto",
+        "resume if it has a checkpoint, else start: for jobs that are restarted"},
+       {"shoal train configs/quickstart.toml --ranks 2", "on two ranks, threads of this process"},
+       {"shoal train configs/quickstart.toml --ranks 4 parallel.tensor=2 parallel.sequence=true",
+        "in a mesh, 2 data x 2 tensor ranks; see docs/ranks.md"},
+       {"mpirun -n 4 shoal train configs/quickstart.toml", "on four, on one machine or many"},
+       {"shoal train configs/quickstart.toml --ranks 2 --trace trace.json",
+        "a timeline of the ranks; see docs/trace.md"},
+       {"shoal train configs/gpt2-124m.toml --dry-run --ranks 240",
+        "memory, compute and traffic of a step"}});
   add_config_options(*command, *options);
   add_ranks(*command, options->ranks);
   auto* dry_run = command->add_flag(
@@ -67,7 +67,7 @@ void add_train(CLI::App& app) {
         options->ranks, [&] { return options->load(); },
         [options, code](const Config& config, World& world) {
           if (config.init.resumes() && world.ranks.rank() == 0) {
-            set_stop_message("stopped before the next step; the run is as it was");
+            set_stop_message("stopped before the next step; the run is unchanged");
           }
           Tracer tracer(options->trace, world);
           const auto result = Trainer(config, tracer.world(), &tracer).run();

@@ -71,7 +71,7 @@ TEST_F(EvalCommand, FindsTheDataOfARunFromAnotherFolder) {
   // Moved, it is looked for in the folder of the command.
   fs::rename(file("data"), file("moved"));
   expect_user_error(run({"eval", "--checkpoint", checkpoint}, file("elsewhere")),
-                    "data: no such data folder in ", "/elsewhere; say where the data is, data.dir=FOLDER");
+                    "data: no such data folder in ", "/elsewhere; give the data's folder, data.dir=FOLDER");
   const auto given = run({"eval", "--checkpoint", checkpoint, "data.dir=../moved"}, file("elsewhere"));
   EXPECT_EQ(after(given.out, "loss        "), after(here.out, "loss        "));
 }

@@ -85,7 +85,7 @@ TEST_F(HuggingFaceFolders, EvaluationAndSamples) {
   EXPECT_EQ(weights.code, 0) << weights.err;
   const auto figures = [](const Result& result) { return result.out.substr(result.out.find('\n')); };
   EXPECT_EQ(figures(weights), figures(run));
-  expect_user_error_at_the_end(eval({"--checkpoint", "gpt"}), "gpt holds weights and no data", "data.dir=");
+  expect_user_error_at_the_end(eval({"--checkpoint", "gpt"}), "gpt has weights but no data", "data.dir=");
   expect_user_error(eval({"--checkpoint", "gpt", "data.dir=data", "model.n_embd=32"}), "is fixed by");
   expect_user_error_at_the_end(shoal({"sample", "--checkpoint", "gpt", "--max-tokens", "1"}),
                                "gpt has no vocab.json and merges.txt");

@@ -106,7 +106,7 @@ TEST_F(Sample, APromptLongerThanTheBlockIsCutWithAWarning) {
   const auto result = sample({"--prompt-file", "prompt.txt", "--max-tokens", "5"});
   EXPECT_EQ(result.code, 0);
   EXPECT_THAT(result.out, StartsWith(prompt));
-  EXPECT_THAT(result.err, HasSubstr("40 tokens, but the block of the model 16; it is cut to the last 8"));
+  EXPECT_THAT(result.err, HasSubstr("40 tokens, but the model's block_size is 16; only the last 8 are used"));
 }
 
 TEST_F(Sample, PromptsThatTheVocabularyLacks) {
