@@ -25,7 +25,7 @@ const std::vector<std::pair<std::string, Shape>> kTensors = {{"wte", {5, 1 << 19
 
 class Average : public ::testing::Test {
  protected:
-  // Every worker is a rank with a shard of its own; a number is one of its worker, tensor and place.
+  // Every worker is a rank with its own shard; each value depends on worker, tensor and position.
   fs::path write(int workers) const {
     CheckpointWriter writer(scratch_ / "run", 20);
     for (int w = 0; w < workers; ++w) {

@@ -1,4 +1,4 @@
-// What the checkpoint tests share: scratch directories, addressed random numbers, tensors with data.
+// Shared by the checkpoint tests: temporary folders, reproducible random numbers, tensors with data.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -42,7 +42,7 @@ class ScratchDir {
   fs::path path_;
 };
 
-// A stream of numbers for a test, the same at every run.
+// A stream of random numbers, equal in every run.
 class Dice {
  public:
   explicit Dice(std::uint64_t seed) : key_(philox_key(seed, PhiloxStream::shuffle)) {}
@@ -83,7 +83,7 @@ inline void flip_byte(const fs::path& path, std::size_t at) {
   spill(path, text);
 }
 
-// The message of the UserError that `action` throws; "" when it throws none.
+// The message of the UserError that `action` throws, or "".
 template <typename Action>
 std::string user_error(Action&& action) {
   try {
@@ -94,7 +94,7 @@ std::string user_error(Action&& action) {
   return {};
 }
 
-// While it lives, files may not grow past a size: a full disk that works anywhere.
+// Limits the size of files while it exists, to simulate a full disk on any machine.
 class FileSizeLimit {
  public:
   explicit FileSizeLimit(rlim_t bytes) {
@@ -123,7 +123,7 @@ struct TestTensor {
   std::vector<std::byte> data;
 };
 
-// What a slice of the tensor holds, computed element by element: the oracle for everything faster.
+// The elements of a slice, computed one by one: the reference for faster code.
 inline std::vector<std::byte> cut(const TestTensor& tensor, const TensorSlice& slice) {
   const std::size_t element = size_of(slice.dtype);
   std::vector<std::byte> out;

@@ -1,6 +1,7 @@
-// The order in which a checkpoint reaches the disk. A power failure may lose whatever has not been synced: a
-// file must be synced before its folder, the folder before it gets its final name, and that name before it is
-// pointed at. No crash that a test can make shows a mistake here, so the calls themselves are recorded.
+// The order in which a checkpoint is written to disk. A power failure may lose all data that is not synced: a
+// file must be synced before its folder, the folder before it gets its final name, and that name before
+// `latest` points to it. No crash that a test can cause shows a mistake here, so the test records the calls
+// themselves.
 #include <fcntl.h>
 #include <stdio.h>
 #include <sys/syscall.h>
@@ -14,8 +15,8 @@
 namespace shoal::test {
 namespace {
 
-// Records the calls on what is in a folder while it lives: "write a/b", "sync a/b", "rename a to b". Repeated
-// ones count once. The folder itself is ".".
+// Records the calls on files in a folder while it exists: "write a/b", "sync a/b", "rename a to b". Repeated
+// calls are recorded once. The folder itself is ".".
 class DiskRecorder {
  public:
   explicit DiskRecorder(fs::path folder) : folder_(fs::canonical(folder)) {
@@ -66,7 +67,7 @@ class DiskRecorder {
 }  // namespace
 }  // namespace shoal::test
 
-// In place of the C library's, also for std::filesystem.
+// Replace the functions of the C library, also for std::filesystem.
 extern "C" ssize_t write(int file, const void* data, size_t bytes) {
   shoal::test::DiskRecorder::note("write", file);
   return ::syscall(SYS_write, file, data, bytes);

@@ -1,4 +1,4 @@
-// A tiny GPT-2 in Hugging Face's format, of which any part can be wrong.
+// A tiny GPT-2 in Hugging Face's format, any part of which a test can damage.
 #pragma once
 
 #include <fmt/format.h>
@@ -22,7 +22,7 @@ struct RawTensor {
   std::vector<std::byte> data;
 };
 
-// Random numbers of a type that are finite, as their bytes.
+// The bytes of random finite numbers of a type.
 inline std::vector<std::byte> random_numbers(std::int64_t count, DType dtype, std::uint64_t seed) {
   std::vector<std::byte> data(static_cast<std::size_t>(count) * size_of(dtype));
   Dice dice(seed);
@@ -42,7 +42,7 @@ inline std::vector<std::byte> random_numbers(std::int64_t count, DType dtype, st
   return data;
 }
 
-// What a folder is to hold; a test changes it before it is written.
+// The contents of a folder; a test may change them before they are written.
 struct HuggingFaceFolder {
   std::map<std::string, std::string> config = {  // values as JSON
       {"model_type", "\"gpt2\""},

@@ -1,5 +1,5 @@
-// GPT-2 in Hugging Face's format: what is read is what is there, by Shoal's names and in its layout, and what
-// lies is refused.
+// GPT-2 in Hugging Face's format: the reader gives the file's values under Shoal's names and in its layout,
+// and refuses inconsistent files.
 #include "checkpoint/huggingface.h"
 
 #include "checkpoint/huggingface_support.h"
@@ -10,7 +10,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-// Element (row, column) of Shoal's tensor, from the file's bytes: the oracle.
+// The reference: element (row, column) of Shoal's tensor, from the file's bytes.
 float element(const RawTensor& raw, bool transposed, std::int64_t row, std::int64_t column) {
   const std::int64_t columns = raw.shape[-1];
   const auto at = static_cast<std::size_t>(transposed ? column * columns + row : row * columns + column);
@@ -72,7 +72,7 @@ TEST_F(HuggingFace, ReadsEveryTensorOfEveryTypeWithAndWithoutPrefix) {
   }
 }
 
-// Larger than the rows that are transposed at a time.
+// A matrix larger than the block of rows that is transposed at a time.
 TEST_F(HuggingFace, ReadsAnySlice) {
   const HuggingFaceModel model{.n_layer = 1, .n_head = 1, .n_embd = 35, .n_positions = 7, .vocab_size = 41};
   HuggingFaceFolder raw(model);

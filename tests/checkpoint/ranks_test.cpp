@@ -1,4 +1,4 @@
-// Checkpoints of several ranks: one that fails, one that is slow, and what is left of earlier attempts.
+// Checkpoints of several ranks: ranks that fail or are slow, and files left by earlier attempts.
 #include <thread>
 
 #include "checkpoint/checkpoint_support.h"
@@ -72,7 +72,7 @@ TEST_F(SecondRankFails, IsToldByTheFirstAndLeavesNothing) {
   }
   EXPECT_THAT(everything(), IsEmpty());
 
-  // The same step again: nothing of the failure is left.
+  // Saving the same step again works after the failure.
   begin(1, 5);
   begin(0, 5);
   EXPECT_EQ(error(0) + error(1), "");
@@ -99,7 +99,7 @@ class FirstRankFails : public Ranks {
   FirstRankFails() : Ranks(kLarge, kSmall) {}
 };
 
-// Rank 0 removes what was written when the slower rank has ended, not under its hands.
+// Rank 0 removes the files only after the slower rank has ended.
 TEST_F(FirstRankFails, WaitsForTheSlowerRank) {
   {
     const FileSizeLimit limit(kLimit);
@@ -121,14 +121,15 @@ class Attempts : public Ranks {
   Attempts() : Ranks(kSmall, kSmall) {}
 };
 
-// A rank of a killed run, on another host perhaps, that does not know yet; and one whose save failed before.
+// A rank of a killed run, perhaps on another host, that has not noticed yet; and one whose earlier save
+// failed.
 TEST_F(Attempts, AreNeverMixed) {
   const TestTensor stale("b", DType::f32, {kSmall}, 3);
   CheckpointWriter zombie(run_ / "checkpoints", 5, "another session-1");
   zombie.write_shard(1, 2, std::vector{stale.view()});
   zombie.report_failure(0, 2, "killed");
   begin(0, 5);
-  EXPECT_FALSE(first_.wait_for(std::chrono::milliseconds(100)));  // the shard that is there is not its own
+  EXPECT_FALSE(first_.wait_for(std::chrono::milliseconds(100)));  // the existing shard is of another run
   begin(1, 5);
   EXPECT_EQ(error(0) + error(1), "");
   expect_whole(5);

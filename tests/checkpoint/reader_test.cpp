@@ -18,7 +18,7 @@ CheckpointInfo info_of(std::int64_t step) {
   return {step, "0.1.0", "[run]\nname = \"a\"\n", {{"n_layer", 2}}, {{"tokens", 1234}, {"best_loss", 1.25}}};
 }
 
-// Writes what each rank holds, and returns the checkpoint's directory.
+// Writes the slices of each rank, and returns the checkpoint's folder.
 fs::path write_checkpoint(const fs::path& root, const std::vector<std::vector<SliceView>>& ranks,
                           std::int64_t step = 5) {
   CheckpointWriter writer(root, step);
@@ -37,7 +37,7 @@ std::vector<std::int64_t> random_cuts(Dice& dice, std::int64_t size, std::int64_
   return cuts;
 }
 
-// A tensor as a layout holds it: boxes along one dimension (tensor parallel), each cut into flat ranges
+// A tensor distributed by a layout: boxes along one dimension (tensor parallel), each cut into flat ranges
 // (ZeRO).
 std::vector<TensorSlice> random_sharding(Dice& dice, const TensorSlice& whole) {
   std::vector<TensorSlice> slices;
@@ -77,7 +77,8 @@ TEST(Checkpoint, AnyShardingIsReadThroughAnyOther) {
         storage.push_back(cut(tensor, slice));
         const auto rank =
             static_cast<std::size_t>(dice.between(0, static_cast<std::int64_t>(ranks.size()) - 1));
-        ranks[rank].push_back({slice, storage.back()});  // spans survive: moving a vector keeps its memory
+        ranks[rank].push_back(
+            {slice, storage.back()});  // moving a vector keeps its memory, so spans stay valid
       }
     }
     const auto directory = write_checkpoint(scratch.path(), ranks);
@@ -111,7 +112,8 @@ TEST(Checkpoint, CarriesWhatTheTrainerSays) {
   EXPECT_EQ(contents.manifest.tensors[1].dtype, DType::bf16);
   EXPECT_EQ(contents.manifest.tensors[1].bytes(), 10u);
 
-  // A rank that holds whole tensors writes them under their own names and shapes, for any other reader.
+  // A rank with whole tensors writes them under their own names and shapes, so that other programs can read
+  // them.
   const SafetensorsFile file(directory / contents.manifest.files[0].name);
   EXPECT_EQ(file.at("a").shape, (Shape{3, 4}));
   EXPECT_EQ(contents.bytes, file.bytes().size());
@@ -212,14 +214,14 @@ TEST_F(DamagedCheckpoint, AFlippedBitIsFoundAndNamed) {
               AllOf(HasSubstr(large_file_.string()), HasSubstr("damaged"), HasSubstr("4194304")));
   EXPECT_THAT(verify_checkpoint(directory_), ElementsAre(HasSubstr(large_file_.string())));
   EXPECT_EQ(read(large_.slice, Verify::sizes), "");
-  // Other blocks and files are as good as before, and nothing more than what is needed is looked at.
+  // Other blocks and files can still be read: the reader checks only the blocks that it needs.
   TensorSlice front = large_.slice;
   front.flat_end = 1000;
   EXPECT_EQ(read(front), "");
   EXPECT_EQ(read(small_.slice), "");
 }
 
-// The first block has the header and the last the end of the tensor, which are looked at for their own sake.
+// The first block has the header and the last one the end of the tensor; the reader always checks both.
 TEST_F(DamagedCheckpoint, AFlippedBitIsFoundInEveryBlock) {
   const ScratchDir scratch;
   const TestTensor tensor("a", DType::f32, {(5 << 20) / 2}, 3);  // 10 MiB: three blocks
@@ -278,7 +280,7 @@ TEST_F(DamagedCheckpoint, AChangedManifestIsRefused) {
   EXPECT_THAT(verify_checkpoint(directory_), IsEmpty());
 }
 
-// Whatever a manifest says, with its checksum set right, reading it ends in a UserError or a sound manifest.
+// Reading any manifest with a correct checksum gives a UserError or a valid manifest.
 TEST_F(DamagedCheckpoint, ManifestsThatLieAreRefused) {
   const fs::path path = directory_ / "manifest.json";
   const auto good = nlohmann::json::parse(slurp(path));

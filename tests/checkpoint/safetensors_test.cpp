@@ -53,7 +53,7 @@ TEST(Safetensors, RoundTripsEveryType) {
     EXPECT_EQ(stored.shape, tensor.slice.shape);
     EXPECT_TRUE(std::ranges::equal(stored.data, tensor.data)) << tensor.slice.name;
   }
-  // Data lie in the order given; an empty tensor may stand before or after its neighbour.
+  // Data are in the given order; an empty tensor may be before or after its neighbour.
   EXPECT_EQ(file.tensors().front().name, "weight");
   EXPECT_EQ(file.tensors().back().name, "long");
 
@@ -167,7 +167,7 @@ TEST(Safetensors, LengthsThatLieAreRefused) {
   EXPECT_THAT(user_error([&] { SafetensorsFile file(scratch / "absent"); }), HasSubstr("No such file"));
 }
 
-// Whatever is damaged, reading ends in a UserError or in a file whose tensors lie inside it.
+// Reading a damaged file gives a UserError, or a file whose tensors lie inside it.
 TEST(Safetensors, DamagedHeadersNeverCrash) {
   const ScratchDir scratch;
   const fs::path path = scratch / "file";

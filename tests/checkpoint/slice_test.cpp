@@ -63,7 +63,7 @@ TEST(Slice, OverlapsAreCopiedOnce) {
 }
 
 TEST(Slice, OnlyTheRowsInReachAreVisited) {
-  // 2^40 rows: visiting them all would never end.
+  // 2^40 rows: a loop over all rows would never end.
   const Shape shape{std::int64_t{1} << 40, 2};
   const auto column = box_slice("w", DType::bf16, shape, 1, 0, 1);
   const auto whole = whole_slice("w", DType::bf16, shape);
@@ -93,7 +93,7 @@ std::int32_t element(std::span<const std::byte> data, std::size_t i) {
   return value;
 }
 
-// Every pair of cuts of a small tensor against the definition, element by element.
+// Every pair of cuts of a small tensor, compared with the definition element by element.
 TEST(Slice, PlansAgreeWithTheDefinition) {
   Dice dice(11);
   for (int round = 0; round < 400; ++round) {
@@ -102,7 +102,7 @@ TEST(Slice, PlansAgreeWithTheDefinition) {
     const TestTensor tensor("w", DType::i32, shape, static_cast<std::uint64_t>(round));
     const auto any_slice = [&] {
       TensorSlice slice = tensor.slice;
-      // Boxes cut in any dimensions, which is more than a shard needs.
+      // Boxes cut in any dimensions, which is more general than shards.
       for (int dim = 0; dim < shape.rank(); ++dim) {
         if (dice.between(0, 2) > 0) continue;
         slice.offset[dim] = dice.between(0, shape[dim] - 1);
@@ -128,7 +128,7 @@ TEST(Slice, PlansAgreeWithTheDefinition) {
         filled[static_cast<std::size_t>(run.to + i)] = true;
       }
     }
-    // An element is found exactly when one of the sources holds it. Its value tells it from all others.
+    // An element is found exactly when one of the sources has it. All elements have different values.
     const auto expected = cut(tensor, target);
     std::set<std::int32_t> held;
     for (const auto& source : sources) {

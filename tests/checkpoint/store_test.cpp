@@ -27,7 +27,7 @@ std::vector<std::string> names(const std::vector<fs::path>& paths) {
   return result;
 }
 
-// Everything in RUN/checkpoints, hidden or not.
+// All entries of RUN/checkpoints, including hidden ones.
 std::vector<std::string> everything(const CheckpointStore& store) {
   std::vector<std::string> result;
   for (const auto& entry : fs::directory_iterator(store.root()))
@@ -121,7 +121,7 @@ TEST(Store, ADiskThatFillsUpWhileWritingKeepsThePreviousCheckpoint) {
   EXPECT_THAT(everything(store), ElementsAre("latest", "step-00000001"));
   EXPECT_EQ(load(*store.latest(), small.slice), small.data);
 
-  store.save_async(at_step(3), std::vector{large.view()});  // and the store goes on
+  store.save_async(at_step(3), std::vector{large.view()});  // the store remains usable
   store.wait();
   EXPECT_EQ(store.take_error(), std::nullopt);
   EXPECT_EQ(load(*store.latest(), large.slice), large.data);
@@ -130,7 +130,7 @@ TEST(Store, ADiskThatFillsUpWhileWritingKeepsThePreviousCheckpoint) {
 TEST(Store, MoreThanTheDiskHoldsIsRefusedBeforeWriting) {
   const ScratchDir run;
   CheckpointStore store(run.path());
-  // Address space without memory behind it; it would crash the test if it were written.
+  // Address space without memory: writing it would crash the test.
   const auto bytes = fs::space(run.path()).available + (std::uintmax_t{1} << 30);
   void* nothing = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (nothing == MAP_FAILED) GTEST_SKIP() << "no address space of the size of the disk";
@@ -150,7 +150,7 @@ TEST(Store, ADirectoryThatCannotBeWrittenIsNamed) {
               AllOf(HasSubstr("cannot create"), HasSubstr("file/run/checkpoints")));
   EXPECT_THAT(user_error([&] { RunLock lock(scratch / "file/run"); }), HasSubstr("file/run"));
 
-  // The directory turns into something else while training goes on.
+  // The folder is replaced by a file during training.
   const TestTensor a("a", DType::f32, {100}, 1);
   CheckpointStore store(scratch / "run");
   fs::remove_all(store.root());
@@ -178,7 +178,7 @@ TEST(Store, OpeningTidiesUpAfterAKilledProcess) {
   EXPECT_THAT(verify_checkpoint(*store.latest()), IsEmpty());
 }
 
-// Saves for ever: steps from 1 up, each of tensors filled with the step's number.
+// Saves forever: steps from 1 up, with tensors filled with the step's number.
 [[noreturn]] void save_until_killed(const fs::path& run) {
   CheckpointStore store(run, {.keep = 2});
   std::vector<std::byte> data(40'000);
@@ -191,7 +191,7 @@ TEST(Store, OpeningTidiesUpAfterAKilledProcess) {
 }
 
 TEST(Store, WhatLatestNamesIsWholeWheneverTheProcessIsKilled) {
-  // A kill waits for the end of an fsync; in memory there is none, and it strikes anywhere.
+  // A kill waits for the end of an fsync. In memory there is no fsync, so the kill comes at any point.
   const fs::path memory = "/dev/shm";
   const ScratchDir run(access(memory.c_str(), W_OK) == 0 ? memory : fs::temp_directory_path());
   Dice dice(5);
@@ -238,7 +238,7 @@ TEST(RunLock, ASecondProcessIsRefusedAndToldWhoHoldsIt) {
       AllOf(HasSubstr(run.string()), HasSubstr("in use by process " + std::to_string(child) + " on ")));
   kill(child, SIGKILL);
   waitpid(child, nullptr, 0);
-  const RunLock lock(run);  // freed with its holder, however that ended
+  const RunLock lock(run);  // the system releases the lock when its holder ends
   EXPECT_THAT(user_error([&] { RunLock again(run); }), HasSubstr(std::to_string(getpid())));
 }
 

@@ -13,13 +13,13 @@ using ::testing::HasSubstr;
 
 constexpr std::int64_t kStep = 7;
 
-// A tensor of ordinary numbers: random bits have NaN among them, which equal nothing.
+// A tensor of finite numbers: random bits would include NaN, which does not equal itself.
 template <typename T>
 TestTensor numbers(const std::string& name, DType dtype, const Shape& shape, std::uint64_t seed) {
   TestTensor tensor(name, dtype, shape, seed);
   Dice dice(seed);
   for (std::size_t at = 0; at < tensor.data.size(); at += sizeof(T)) {
-    // Of very different magnitudes, so that the order of additions can show.
+    // Very different magnitudes, so that the order of additions matters.
     const auto value =
         std::ldexp(static_cast<T>(dice.between(-1000000, 1000000)), static_cast<int>(dice.between(-40, 20)));
     std::memcpy(&tensor.data[at], &value, sizeof(T));
@@ -36,7 +36,7 @@ fs::path write(const fs::path& root, const std::vector<TestTensor>& tensors, con
   return writer.target();
 }
 
-// Every worker's tensor cut into two ranges, in shards of different ranks.
+// Cuts every worker's tensor into two ranges, in shards of different ranks.
 fs::path write_cut(const fs::path& root, const std::vector<TestTensor>& tensors, int workers) {
   CheckpointWriter writer(root, kStep);
   for (int rank = 0; rank < 2; ++rank) {
@@ -69,7 +69,7 @@ TensorSlice random_slice(Dice& dice, const TensorSlice& whole) {
   return slice;
 }
 
-// The mean element by element, from the definition.
+// The mean by its definition, element by element.
 template <typename T>
 std::vector<std::byte> mean_of(const std::vector<TestTensor>& workers) {
   std::vector<std::byte> mean(workers.front().data.size());

@@ -1,4 +1,4 @@
-// What a user may get wrong before a run: every case says what, where and what to do, and loses nothing.
+// Mistakes of a user before a run: every error names the mistake, its place and a fix, and no data is lost.
 #include "cli/tiny_runs.h"
 
 namespace shoal::test {
@@ -104,7 +104,7 @@ TEST_F(BadFolders, ARunDirectoryThatCannotBeMade) {
 }
 
 TEST_F(BadFolders, ARunThatMayNotBeWritten) {
-  fs::create_directories(file("runs/tiny/.lock"));  // who opens the lock for writing finds a folder
+  fs::create_directories(file("runs/tiny/.lock"));  // a folder, which cannot be opened as lock file
   expect_user_error(train(), "cannot write to the run directory runs/tiny");
 }
 
@@ -132,7 +132,7 @@ class BadCheckpoint : public TinyRuns {
 
   BadCheckpoint() { train_well(); }
 
-  // Resuming, evaluating, sampling and starting from it are all refused with these words.
+  // Resuming, evaluating, sampling and starting from the checkpoint all fail with these words.
   void expect_refused(const std::string& where, const std::string& what) const {
     const auto before = contents("runs/tiny/checkpoints");
     const auto measured = read_file(file("runs/tiny/metrics.jsonl"));
@@ -179,7 +179,8 @@ TEST_F(BadCheckpoint, MissingManifest) {
   expect_refused("step-00000020", "manifest.json is missing");
 }
 
-// The way out: the damaged one put aside, the run goes on from the one before, to the same end.
+// The fix: after the damaged checkpoint is moved away, the run resumes from the previous one, to the same
+// result.
 TEST_F(BadCheckpoint, AnEarlierOneIsStillGood) {
   const auto end = final_state("tiny");
   fs::remove(file(kShard));

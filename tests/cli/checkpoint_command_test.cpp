@@ -107,7 +107,7 @@ TEST_F(CheckpointCommand, ListShowsEveryCheckpointOfARun) {
                             " 2  +[0-9][.][0-9]+  +[0-9.]+ KiB  2[0-9-]+ [0-9:]+  whole    latest, best\n"));
 
   const auto two = checkpoint({"list", "runs/two/checkpoints/", "--verify"});
-  EXPECT_THAT(two.out, testing::ContainsRegex(" 3  +-  .*  whole\n"));  // was not evaluated
+  EXPECT_THAT(two.out, testing::ContainsRegex(" 3  +-  .*  whole\n"));  // not evaluated
   EXPECT_THAT(two.out, testing::ContainsRegex(" 4  +[0-9][.][0-9]+  .*  whole    latest\n"));
 
   auto bytes = read_file(shard());

@@ -21,7 +21,7 @@ TEST(Command, VersionAndHelpGoToStandardOutput) {
   EXPECT_THAT(help.out, HasSubstr("Commands:"));
 }
 
-// The commands as the program lists them, so that a new one is tested without being named here.
+// The commands that the program lists, so that new ones are tested automatically.
 std::vector<std::string> commands() {
   std::istringstream help(run({"--help"}).out);
   std::vector<std::string> names;

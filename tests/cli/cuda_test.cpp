@@ -1,5 +1,5 @@
-// Training on a GPU as a user does it: on an emulated one where this build has CUDA, and what is said where
-// there is none.
+// Training on a GPU as a user runs it: on an emulated GPU where this build has CUDA, and the errors without a
+// GPU.
 #include "cli/tiny_runs.h"
 
 namespace shoal::test {
@@ -83,7 +83,8 @@ TEST_F(EmulatedGpu, RanksOfOneGpuAreOneRank) {
   expect_same("stages", "one");
 }
 
-// Two micro-batches, dropout, a learning rate and a window of the optimizer that change from step to step.
+// A run with two micro-batches, dropout, and a learning rate and optimizer window that change from step to
+// step.
 TEST_F(EmulatedGpu, ARecordedStepIsTheStep) {
   const Settings busy = {"train.micro_batch=2", "model.dropout=0.2", "optim.name=accum_adamw",
                          "optim.accum_steps=3", "lr_schedule.warmup_steps=4"};
@@ -125,7 +126,7 @@ TEST_F(EmulatedGpu, TrainsWhatRestsElsewhereToTheBit) {
     train_well(with(gpu("parts-" + offload, {"init.from=resume"}), settings));
     EXPECT_EQ(final_state("parts-" + offload), final_state("none")) << offload << ", in two parts";
   }
-  // Also another layout goes on from it, and nothing is left beside the checkpoints.
+  // Another layout can resume, too, and no other files are left beside the checkpoints.
   train_well(with(gpu("parts-host", {"train.steps=7", "init.from=resume", "parallel.offload=none"}), {}));
   for (const auto& entry : fs::directory_iterator(file("runs/disk"))) {
     EXPECT_THAT(entry.path().filename().string(), testing::Not(testing::StartsWith("shoal-state")));
@@ -148,7 +149,7 @@ TEST_F(EmulatedGpu, SaysWhatCannotBePinned) {
                                "parallel.offload = \"disk\"");
 }
 
-// Two algorithms, whose results differ, of which now the one and now the other seems to be the faster.
+// Two algorithms with different results, which take turns in being measured as the faster one.
 class ChosenProducts : public EmulatedGpu {
  protected:
   static constexpr const char *kFirst = "SHOAL_FAKE_ALGORITHMS=1 2", *kSecond = "SHOAL_FAKE_ALGORITHMS=2 1";
@@ -184,7 +185,7 @@ TEST_F(ChosenProducts, AreTheSameInTheNextRun) {
   EXPECT_EQ(state("mended", kFirst), second);
 }
 
-// Whether a product and GELU are one kernel is such a choice, too.
+// The choice between a fused product with GELU and two kernels is also kept.
 TEST_F(ChosenProducts, WithGeluOrWithout) {
   constexpr const char *kTogether = "SHOAL_FAKE_FUSED=0.5", *kApart = "SHOAL_FAKE_FUSED=2";
   const auto together = state("together", kTogether);

@@ -1,4 +1,4 @@
-// Data that other programs prepared, from training through a resume to a sample.
+// Data prepared by other programs: training, resume and sampling.
 #include <fmt/format.h>
 
 #include "cli/tiny_runs.h"
@@ -16,7 +16,7 @@ class DataFormats : public TinyRuns {
  protected:
   DataFormats() { fs::remove_all(file("data")); }
 
-  // A run in two parts, on one rank and on two, which gives the same.
+  // A run in two parts, on one rank and on two ranks; both give the same result.
   void train_and_resume() const {
     const Settings exact = {"run.deterministic=layout", "train.micro_batch=1", "train.steps=4",
                             "eval.interval=0"};
@@ -55,7 +55,7 @@ TEST_F(DataFormats, NanoGptCharacters) {
 }
 
 TEST_F(DataFormats, LlmcShards) {
-  // A window may cross the border between two files, so the files do not matter.
+  // A window may cross the border between two files, so the partition into files has no effect.
   const auto ids = pattern<std::uint16_t>(2000, 50'257);
   const auto part = [&](int begin, int end) {
     return llmc_file(std::vector(ids.begin() + begin, ids.begin() + end));

@@ -26,7 +26,7 @@ TEST(Doctor, SaysWhatMachineAndBuildHave) {
   EXPECT_THAT(result.out, ContainsRegex("Open MPI +(yes .*mpirun|no .*install libopenmpi-dev)"));
   EXPECT_THAT(result.out, ContainsRegex("MPICH +(yes .*mpirun|no .*install libmpich-dev)"));
   EXPECT_THAT(result.out, ContainsRegex("CUDA +(- +not in this build: GPUs|[-0-9.]+ +GPUs)"));
-  // What the machine lacks, this build must not use: it could not have come this far.
+  // This build uses only instruction sets that the machine has, or it could not have started.
   EXPECT_THAT(result.out, testing::Not(ContainsRegex("\n  A[A-Z0-9_/-]+ +no +yes")));
 }
 

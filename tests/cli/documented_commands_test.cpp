@@ -1,5 +1,5 @@
-// The commands of the configs' comments and of the README: each is accepted, and prints the figures beside
-// it.
+// The commands in the comments of the configs and in the README: each is accepted and prints the documented
+// figures.
 #include <fmt/format.h>
 
 #include <set>
@@ -23,7 +23,7 @@ std::vector<fs::path> configs() {
 
 // A line of a document, `shoal size CONFIG   # 1.1 GiB`.
 struct Command {
-  Words words;         // of the program and its arguments; "two words" in quotes are one
+  Words words;         // the program and its arguments; "two words" in quotes are one
   std::string remark;  // after the #
 };
 
@@ -54,7 +54,7 @@ Command read_command(const std::string& line) {
   return command;
 }
 
-// The comments of a config, without their #.
+// The comments of a config, without the #.
 std::vector<std::string> comments(const fs::path& config) {
   std::vector<std::string> lines;
   std::istringstream text(read_file(config));
@@ -64,7 +64,7 @@ std::vector<std::string> comments(const fs::path& config) {
   return lines;
 }
 
-// Those that are indented and begin with a program: "   shoal train configs/quickstart.toml".
+// The lines that are indented and begin with a program: "   shoal train configs/quickstart.toml".
 std::vector<Command> commands(const std::vector<std::string>& lines) {
   std::vector<Command> found;
   for (const auto& line : lines) {
@@ -105,7 +105,7 @@ std::vector<std::string> figures(const std::string& remark) {
   return found;
 }
 
-// What the threads of one process are asked in place of mpirun and shoal launch, and the ranks.
+// The command for threads of one process that replaces mpirun or shoal launch, and the number of ranks.
 Words without_launcher(Words words) {
   int ranks = 0;
   for (std::size_t i = 0; i + 1 < words.size(); ++i) {
@@ -134,7 +134,7 @@ class DocumentedCommands : public testing::Test {
     EXPECT_EQ(result.code, 0) << testing::PrintToString(words) << "\n" << result.err;
     return result;
   }
-  // Of train and size, before any data is there.
+  // Checks the plan of train and size, without data.
   void check_plan(const Command& command) const {
     if (command.words[0] == "sbatch") {
       for (const auto& word : command.words) {
@@ -146,7 +146,7 @@ class DocumentedCommands : public testing::Test {
     auto words = without_launcher(command.words);
     if (words[0] != "train" && words[0] != "size") return;
     if (words[0] == "train" && std::ranges::count(words, "--dry-run") == 0) words.push_back("--dry-run");
-    words.push_back("train.threads=1");  // each takes some scratch memory
+    words.push_back("train.threads=1");  // each thread takes scratch memory
     const auto result = accepted(words);
     for (const auto& figure : figures(command.remark))
       EXPECT_THAT(result.out, testing::HasSubstr(" " + figure)) << testing::PrintToString(words);

@@ -1,4 +1,4 @@
-// From nothing to a curve: prepare, train, evaluate, plot, with what each prints.
+// A first session: prepare, train, evaluate, plot, and the output of each.
 #include "cli/tiny_runs.h"
 
 namespace shoal::test {
@@ -38,7 +38,7 @@ TEST(EndToEnd, PrepareTrainEvaluatePlot) {
                             "[0-9.]+  [0-9.kM]+ tokens/s  [0-9.]+ ms/step  .*ETA "));
   EXPECT_THAT(trained.err, HasSubstr("done: 20 steps in "));
   EXPECT_THAT(trained.err, HasSubstr("the run is in runs/tiny"));
-  // The log of the run is what the console showed.
+  // The log of the run equals the console's output.
   EXPECT_EQ(read_file(folder / "runs/tiny/train.log"), trained.err);
 
   const auto evaluated = shoal({"eval", "--checkpoint", "runs/tiny"});
@@ -68,7 +68,7 @@ TEST_F(EvalCommand, FindsTheDataOfARunFromAnotherFolder) {
   const auto there = run({"eval", "--checkpoint", checkpoint}, file("elsewhere"));
   EXPECT_EQ(there.code, 0) << there.err;
   EXPECT_EQ(after(there.out, "loss        "), after(here.out, "loss        "));
-  // Moved, it is looked for in the folder of the command.
+  // After the move, a relative data.dir is searched in the current folder.
   fs::rename(file("data"), file("moved"));
   expect_user_error(run({"eval", "--checkpoint", checkpoint}, file("elsewhere")),
                     "data: no such data folder in ", "/elsewhere; give the data's folder, data.dir=FOLDER");
@@ -79,14 +79,14 @@ TEST_F(EvalCommand, FindsTheDataOfARunFromAnotherFolder) {
 TEST_F(EvalCommand, WarnsOfDataOfAnotherTokenizer) {
   train_well();
   EXPECT_THAT(shoal({"eval", "--checkpoint", "runs/tiny"}).err, testing::Not(HasSubstr("vocabulary")));
-  // Fewer characters than the model has, which it could read.
+  // Data with a smaller vocabulary than the model's.
   write_file(file("text.txt"), "bcd" + std::string(4000, 'a'));
   ASSERT_EQ(shoal({"prepare", "text", "text.txt", "--out", "other", "--tokenizer", "char"}).code, 0);
   const auto result = shoal({"eval", "--checkpoint", "runs/tiny", "data.dir=other"});
   EXPECT_EQ(result.code, 0) << result.err;
   EXPECT_THAT(result.err, HasSubstr("other has a vocabulary of 4, the model one of "));
   EXPECT_THAT(result.err, HasSubstr("it was prepared with another tokenizer"));
-  // nanoGPT's folder, whose tokenizer is in a file of its own.
+  // A folder of nanoGPT, which has the tokenizer in a separate file.
   write_file(file("nanogpt/train.bin"), std::string(400, '\0'));
   write_file(file("nanogpt/val.bin"), std::string(400, '\0'));
   fs::copy(SHOAL_SOURCE_DIR "/tests/data/fixtures/nanogpt/meta-3.pkl", file("nanogpt/meta.pkl"));

@@ -1,4 +1,4 @@
-// shoal launch and workers that die: who goes on, from what, and what the user is told.
+// shoal launch when gossip workers die: the ranks that continue, their start, and the messages.
 #include <fmt/format.h>
 #include <sys/stat.h>
 
@@ -19,7 +19,8 @@ class GossipLaunch : public TinyRuns {
     write_file(file("mpirun"), "#!/bin/bash\n" + script);
     ::chmod(file("mpirun").c_str(), 0755);
   }
-  // One whose ranks never start: rank 1 on host x is killed, it says, the first `times` times.
+  // A fake mpirun that starts no ranks and, the first `times` times, reports that rank 1 on host x was
+  // killed.
   void make_deadly_mpirun(int times = 1) const {
     make_mpirun(
         fmt::format("[ \"$1\" = --version ] && {{ echo 'mpirun (Open MPI) 4.1.4'; exit; }}\n"
@@ -36,7 +37,7 @@ class GossipLaunch : public TinyRuns {
     arguments.insert(arguments.end(), settings.begin(), settings.end());
     return arguments;
   }
-  // After one death, but for mpirun's first call.
+  // Launches with an mpirun whose first `times` calls fail.
   Result launch_to_die(const Settings& options, const Settings& settings, int times = 1) const {
     make_deadly_mpirun(times);
     fs::remove(file("calls"));
@@ -59,7 +60,7 @@ TEST_F(GossipLaunch, TheOthersGoOnWhereTheyMayBeFewer) {
   EXPECT_THAT(four.err, HasSubstr("rank 1 was ended by SIGKILL; restart 1 of 1, on 3 ranks, from the "));
   EXPECT_THAT(calls().back(), HasSubstr("-n 3 "));
 
-  // All of them, each with its own state, where they may not.
+  // Where fewer ranks are not allowed, all workers restart, each with its own state.
   const auto all =
       launch_to_die({"-n", "4", "--min-ranks", "4", "--max-restarts", "1"}, {"train.micro_batch=1"});
   EXPECT_EQ(all.code, 0) << all.err;
@@ -91,12 +92,12 @@ TEST_F(GossipLaunch, AsManyAsTopologyAndBatchTake) {
   EXPECT_THAT(calls().back(), HasSubstr("-n 4 "));
   EXPECT_THAT(on(8, with({"gossip.topology=alternating-exp-ring", "gossip.local_size=2"})),
               HasSubstr("not 7 workers with 2 on a node; 4 or 8 workers would do: 4 continue"));
-  // A worker of two ranks; the number of data ranks was given.
+  // Workers of two ranks, with a given number of data ranks.
   EXPECT_THAT(on(8, with({"parallel.tensor=2", "parallel.data=4"})),
               HasSubstr("without worker 0 there is room for 6 ranks, but topology exp needs"));
   EXPECT_THAT(calls().back(), testing::AllOf(HasSubstr("-n 4 "), HasSubstr("parallel.data=0")));
   EXPECT_THAT(on(8, with({"gossip.worker_size=2", "parallel.zero=1"})), HasSubstr("6 ranks, but topology"));
-  // One that is alone has nobody to leave to.
+  // A single worker cannot be left out.
   EXPECT_THAT(on(2, with({"gossip.worker_size=2"})), HasSubstr("restart 1 of 1, on 2 ranks"));
 }
 
@@ -138,9 +139,9 @@ TEST_F(GossipLaunch, WhatCannotShrinkEndsAndSaysSo) {
   EXPECT_THAT(most.err, HasSubstr("nor would any other number down to --min-ranks 3"));
 }
 
-// What a worker says of itself is no death: the same would befall any other.
+// A worker that reports its error is not left out: the same error would occur on any other.
 TEST_F(GossipLaunch, AFailureThatIsExplainedTakesNobodyAway) {
-  // MPICH's kills the others, and tells of one of them.
+  // MPICH's mpirun kills the others and reports one of these.
   make_mpirun(
       "[ \"$1\" = --version ] && { echo 'HYDRA build details:'; exit; }\necho \"$*\" >>calls\n[ $(wc -l "
       "<calls) -le 1 ] || exit 0\necho 'shoal: error: rank 3: step 7, worker 3: the loss is not finite' "
@@ -158,7 +159,7 @@ class KilledWorker : public GossipLaunch, public testing::WithParamInterface<Mpi
   void SetUp() override {
     if (const auto why = lacks(GetParam(), fs::path(SHOAL_BINARY).parent_path()); !why.empty())
       GTEST_SKIP() << why;
-    // The real one; every rank tells its process.
+    // The real mpirun; every rank writes its process id.
     const std::string mpirun = mpirun_of(GetParam());
     make_mpirun(
         "options=(); while [ $# -gt 0 ] && [ \"${1:0:1}\" != / ]; do options+=(\"$1\"); shift; done\n"
@@ -167,8 +168,8 @@ class KilledWorker : public GossipLaunch, public testing::WithParamInterface<Mpi
         " \"${options[@]}\" /bin/sh -c 'echo $$ >pid.${OMPI_COMM_WORLD_RANK:-$PMI_RANK}; exec \"$0\" "
         "\"$@\"' \"$@\"\n");
   }
-  // Rank 2 of 4 is killed in the middle of an exchange. It is stopped first: a round later nobody can go on,
-  // since all have started exchanges that wait for it.
+  // Rank 2 of 4 is killed in the middle of an exchange. It is suspended first: a round later no rank can
+  // continue, since all have started exchanges that wait for it.
   Result launch_and_kill(const Settings& options) const {
     auto all = Settings{"-n", "4", "--max-restarts", "1"};
     all.insert(all.end(), options.begin(), options.end());

@@ -1,4 +1,4 @@
-// shoal gossip: topologies and their facts, files of a user's own, and predictions.
+// shoal gossip: topologies and their properties, topology files, and predictions.
 #include <sstream>
 
 #include "cli/run.h"
@@ -121,8 +121,8 @@ TEST_F(Gossip, RefusesWhatHasNoMeaning) {
 }
 
 TEST_F(Gossip, PredictsBesideTheOthers) {
-  // 1e7 bytes at 1 Gbit/s take 80 ms and a little: hidden with a partner, not with all after the backward
-  // pass.
+  // 1e7 bytes at 1 Gbit/s take a little over 80 ms: hidden for gossip with one partner, not for an all-reduce
+  // after the backward pass.
   const auto out = shown({"simulate", "--workers", "8", "--topology", "exp", "--step-ms", "100", "--link",
                           "1gbit,0", "--bytes", "1e7", "--bucket-mib", "100"});
   EXPECT_EQ(row(out, "gossip, exp"), std::pair(std::string("100 ms"), 0.0));

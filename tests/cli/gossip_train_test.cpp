@@ -1,5 +1,5 @@
-// Decentralised training as a user starts it: the same run on threads and under MPI, how it ends, and what it
-// is said to take.
+// Decentralised training as a user starts it: equal runs on threads and under MPI, the end of a run, and its
+// estimated memory.
 #include <fmt/format.h>
 
 #include "cli/tiny_runs.h"
@@ -24,7 +24,7 @@ class GossipUnderMpi : public GossipRuns, public testing::WithParamInterface<Mpi
     if (const auto why = lacks(GetParam(), fs::path(SHOAL_BINARY).parent_path()); !why.empty())
       GTEST_SKIP() << why;
   }
-  // Every rank tells its process.
+  // Every rank writes its process id.
   std::unique_ptr<MpiJob> start(int ranks, const Settings& settings) const {
     auto command = mpirun(GetParam(), ranks);
     command.insert(command.end(),
@@ -55,7 +55,7 @@ TEST_P(GossipUnderMpi, EveryTopologyEqualsThreads) {
   }
 }
 
-// One rank alone gets the signal; the others hear of it with the losses.
+// Only one rank gets the signal; the others learn of it with the losses.
 TEST_P(GossipUnderMpi, ASignalToOneWorkerStopsAllAndLosesNothing) {
   const Settings length = {"train.steps=100000", "eval.interval=0", "checkpoint.interval=0"};
   const auto job = start(4, with(kGossip, length));
@@ -77,7 +77,7 @@ TEST_P(GossipUnderMpi, ASignalToOneWorkerStopsAllAndLosesNothing) {
   expect_same("tiny", "undisturbed");
 }
 
-// The loss of one worker stands out, by the strictest of measures, and the others' does not.
+// The loss of one worker is a spike at a very low threshold; those of the others are not.
 TEST_P(GossipUnderMpi, ABadStepOfAWorkerStopsAllSoon) {
   const auto result =
       start(4, with(kGossip, {"train.steps=100000", "train.spike_zscore=1.5", "train.spike_window=8",

@@ -1,4 +1,4 @@
-// Weights in Hugging Face's format as a user takes them in and out.
+// Import and export of weights in Hugging Face's format.
 #include "cli/tiny_runs.h"
 
 namespace shoal::test {
@@ -7,7 +7,7 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 
-// No [model]: the weights decide it.
+// A config without [model]: the weights set it.
 constexpr const char* kTuneConfig = R"(
 data.dir = "data"
 init.from = "hf:gpt"
@@ -64,7 +64,7 @@ TEST_F(HuggingFaceFolders, ARunFromThemGoesOnLikeAnyOther) {
   tune_well({"run.name=parts", "train.steps=2", "lr_schedule.decay_steps=4"});
   tune_well({"run.name=parts", "lr_schedule.decay_steps=4", "init.from=resume"});
   EXPECT_EQ(final_state("parts"), end);
-  // A run on ranks starts from the same weights, whose loss is the first that is measured.
+  // A run on several ranks starts from the same weights: the first measured loss is theirs.
   tune_well({"run.name=ranks", "--ranks", "2", "parallel.zero=3"});
   const auto first_line = [&](const char* run) {
     const auto text = reproducible_metrics(run);
@@ -101,8 +101,8 @@ TEST_F(HuggingFaceFolders, OtherCommandsKnowTheModel) {
   expect_user_error(shoal({"size", "tune.toml", "model.n_layer=3"}), "model.n_layer = 3", "does not fit");
 }
 
-// Tiny models that transformers saved, and the loss that it finds in float64. Where torch_parity_test.cpp
-// derives a relative error of 1e-5 for what a model of float32 computes, a loss of 3.5 may be 3.5e-5 away.
+// Tiny models saved by transformers, and their losses computed by it in float64. torch_parity_test.cpp
+// derives a relative error of 1e-5 for a float32 model, so a loss of 3.5 may be off by 3.5e-5.
 TEST(TransformersFiles, HaveTheLossThatTransformersFinds) {
   const TempDir folder;
   for (const char* name : {"gelu_new", "gelu_half"}) {
@@ -168,7 +168,7 @@ TEST_F(HuggingFaceFolders, TrainingThatIsRefused) {
   fs::remove(file(kWeights));
   expect_user_error_at_the_end(tune(), "gpt has no model.safetensors");
   write_file(file(kWeights), weights);
-  tune_well();  // nothing of all this is in the way
+  tune_well();  // succeeds after all these errors
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Runs that are stopped, killed, locked out or cannot save: nothing is lost, and a resume ends where the
-// undisturbed run does, bit for bit.
+// Runs that are stopped, killed, locked out or cannot save: no data is lost, and a resumed run has the same
+// result as an undisturbed one, bit for bit.
 #include <sys/mount.h>
 #include <sys/statvfs.h>
 
@@ -15,7 +15,7 @@ using testing::HasSubstr;
 
 class Interruption : public TinyRuns {
  protected:
-  // A run that is under way.
+  // A started run.
   std::unique_ptr<Process> start(const Settings& settings, const std::string& sign) const {
     auto process = std::make_unique<Process>(train_command(settings), folder_.path());
     EXPECT_TRUE(eventually([&] { return process->err_so_far().find(sign) != std::string::npos; }))
@@ -93,7 +93,7 @@ TEST_F(Interruption, ASecondProcessIsKeptOut) {
   EXPECT_EQ(first->wait().code, 0);
 }
 
-// While a run goes on, its checkpoints' folder is taken away and a file put in its place.
+// While a run is running, a file replaces its folder of checkpoints.
 TEST_F(Interruption, AFolderThatCannotBeWrittenDoesNotStopTheRun) {
   const auto process = start({"train.steps=1000000000"}, "step         20/");
   ASSERT_TRUE(eventually([&] { return fs::exists(file("runs/tiny/checkpoints/latest/manifest.json")); }));
@@ -115,7 +115,7 @@ TEST_F(Interruption, AFolderThatCannotBeWrittenDoesNotStopTheRun) {
 
 class FullDisk : public Interruption {
  protected:
-  // Ten steps saved, then the disk is full, then it is not.
+  // Saves ten steps, then the disk is full, then it has space again.
   void expect_survival(
       const std::function<Result(const Settings&)>& on_full_disk,
       const std::function<void()>& make_room = [] {}) const {
@@ -123,7 +123,7 @@ class FullDisk : public Interruption {
     const auto result = on_full_disk({"init.from=resume", "checkpoint.interval=5"});
     expect_user_error_at_the_end(result, "the state after step 20 could not be saved",
                                  "The last one, step-00000010, is untouched");
-    // It went on to the end nevertheless.
+    // The run completes nevertheless.
     EXPECT_THAT(result.err, HasSubstr("a checkpoint could not be saved: the checkpoint of step 15"));
     EXPECT_THAT(result.err, HasSubstr("step 20/20"));
     make_room();
@@ -132,7 +132,7 @@ class FullDisk : public Interruption {
   }
 };
 
-// No file may grow past 40 blocks of 512 bytes, which stops the shards and nothing else.
+// Files are limited to 40 blocks of 512 bytes, which stops only the writing of shards.
 TEST_F(FullDisk, AsALimitOnFiles) {
   train_well({"train.steps=10"});
   expect_survival([&](const Settings& settings) {

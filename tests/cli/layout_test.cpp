@@ -1,5 +1,5 @@
-// The layout does not change the run, as a user sees it: runs on threads and under MPI, in every ZeRO stage,
-// end with the bytes of the run on one rank, and so does one run that goes on in other layouts.
+// The layout does not change the run: runs on threads and under MPI, in every ZeRO stage, end with the same
+// bytes as the run on one rank, and so does a run that is resumed in other layouts.
 #include <fmt/format.h>
 
 #include <tuple>
@@ -18,7 +18,7 @@ const std::vector<std::string> kExact = {
 
 class Layouts : public TinyRuns {
  protected:
-  // Runs under mpirun in the folder of the runs.
+  // Starts a run under mpirun in the folder of the runs.
   void train_under(Mpi mpi, int ranks, const Settings& settings) const {
     auto command = mpirun(mpi, ranks);
     command.insert(command.end(), {"-wdir", folder_.path().string(), SHOAL_BINARY});
@@ -56,7 +56,7 @@ TEST_F(Layouts, MpiEqualsThreads) {
   }
 }
 
-// What a mesh computes does not depend on what carries it: in tensor groups too, where ranks add partial
+// The result of a mesh does not depend on the communicator, even in tensor groups, where ranks add partial
 // sums.
 TEST_F(Layouts, MeshesUnderMpiEqualThoseOfThreads) {
   const Settings model = {"model.n_layer=4", "model.n_head=4"};
@@ -93,7 +93,7 @@ TEST_F(Layouts, ARunGoesOnInAnotherLayout) {
   expect_same("moving", "one");
 }
 
-// bfloat16 products, gradients that travel in it, and state on disk do not change that.
+// The same with bfloat16 products, gradients sent in bfloat16, and state on disk.
 TEST_F(Layouts, BfloatAndOffloadEqualOneRankToo) {
   const auto bf16 = with(kExact, {"train.dtype=bfloat16", "parallel.reduce_dtype=bfloat16"});
   train_well(with(bf16, {"run.name=one"}));

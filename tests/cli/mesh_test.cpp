@@ -1,5 +1,5 @@
-// Meshes of pipeline x data x tensor ranks as a user starts them: what he gets, how a run goes on in another
-// mesh, and what he is told when a mesh cannot be.
+// Meshes of pipeline x data x tensor ranks as a user starts them: results, resuming in another mesh, and the
+// errors for impossible meshes.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -22,7 +22,7 @@ struct Layout {
   int zero = 0;
   std::string schedule = "1f1b";
   int ranks() const { return pipeline * data * tensor; }
-  // What decides the bytes of a run.
+  // The settings that determine the bytes of a run.
   bool same_sums(const Layout& other) const { return tensor == other.tensor && sequence == other.sequence; }
   std::string name() const {
     return fmt::format("{}x{}x{}{}zero{}{}", pipeline, data, tensor, sequence ? "seq" : "", zero, schedule);
@@ -45,11 +45,11 @@ const std::vector<std::string> kMesh = {
     "run.deterministic=layout", "train.grad_clip=0.5",  "optim.lr=1e-3",        "log.interval=1",
     "eval.interval=3",          "checkpoint.interval=0"};
 
-// How far the losses of a tensor group's run of six steps may be from those of one rank. The model of
-// tests/parallel/mesh_parity_test.cpp, with these sizes: sums of some 3 (4 (10 * 16 + 16) + 2 * 16 + 48) +
-// 8 = 2360 terms give a gradient a relative error of 2^-24 sqrt(2360) = 3e-6, which six steps at a rate of
-// 1e-3 with norms below 2 turn into 7e-8; and a loss of 4 is a float32 sum of four terms, off by 16 * 2^-24 =
-// 1e-6.
+// Bound for the difference between the losses of a tensor group's run of six steps and those of one rank. By
+// the error model of tests/parallel/mesh_parity_test.cpp with these sizes, sums of about 3 (4 (10 * 16 + 16)
+// + 2 * 16 + 48) + 8 = 2360 terms give a gradient a relative error of 2^-24 sqrt(2360) = 3e-6. Six steps with
+// a learning rate of 1e-3 and norms below 2 turn it into 7e-8 of the loss. A loss of 4 is a float32 sum of
+// four terms, off by 16 * 2^-24 = 1e-6.
 constexpr double kBound = 1.1e-6;
 
 class Meshes : public TinyRuns {
@@ -58,7 +58,7 @@ class Meshes : public TinyRuns {
     const Settings these = {"run.name=" + name, fmt::format("train.steps={}", steps)};
     train_well(with(with(with(kMesh, layout.settings()), these), more));
   }
-  // The number of that name in every line of a run's metrics that has it, by step.
+  // The values of a number in the lines of a run's metrics, by step.
   std::map<int, double> metric(const std::string& name, const std::string& key) const {
     std::map<int, double> values;
     std::istringstream lines(read_file(file("runs") / name / "metrics.jsonl"));
@@ -93,7 +93,7 @@ TEST_F(Meshes, EndAsOneRankDoes) {
   EXPECT_NE(shoal({"checkpoint", "compare", "runs/two", "runs/one"}).code, 0) << "what is left to show?";
 }
 
-// What the mesh looks like is said at the start.
+// The log shows the mesh at the start.
 TEST_F(Meshes, AreDescribed) {
   train_in({.pipeline = 2, .data = 2, .tensor = 2}, "mesh", 1);
   const auto log = read_file(file("runs/mesh/train.log"));
@@ -101,7 +101,8 @@ TEST_F(Meshes, AreDescribed) {
   EXPECT_THAT(log, HasSubstr("stage 1: block.2-3, head"));
 }
 
-// A rate that is zero in float32 leaves the parameters as they were; the moments are of the first step.
+// A learning rate that is zero in float32 leaves the parameters unchanged; the moments are those of the first
+// step.
 TEST_F(Meshes, BeginWithTheSameParameters) {
   const Settings still = {"optim.lr=1e-60"};
   train_in({}, "one", 1, still);
@@ -115,7 +116,7 @@ TEST_F(Meshes, BeginWithTheSameParameters) {
   }
 }
 
-// Three steps in one mesh and three in another, for pairs drawn at random.
+// Three steps in one mesh and three in another, for random pairs of meshes.
 TEST_F(Meshes, GoOnInOthers) {
   std::mt19937 draw(4);  // NOLINT(cert-msc51-cpp): the same pairs every time
   const auto below = [&](int n) { return static_cast<int>(draw() % static_cast<unsigned>(n)); };
@@ -166,7 +167,7 @@ TEST_F(Meshes, EvaluateAsOneRankDoes) {
     EXPECT_EQ(result.code, 0) << result.err;
     return result.out;
   };
-  // Losses are printed with six digits, of which rounding may change the last.
+  // Losses are printed with six digits; rounding may change the last one.
   const auto loss = [](const std::string& text) { return std::stod(text.substr(text.find("loss") + 4)); };
   const auto one = on({"--ranks", "1", "parallel.pipeline=1", "parallel.tensor=1"});
   EXPECT_EQ(on({"--ranks", "6", "parallel.pipeline=3", "parallel.tensor=1"}), one);
@@ -197,7 +198,7 @@ TEST_F(Meshes, ThatCannotBeAreRefused) {
   EXPECT_FALSE(fs::exists(file("runs")));
 }
 
-// Every rank gives the step up, whichever stage the loss went bad on, and the run can be resumed.
+// All ranks skip the step, whichever stage has the bad loss, and the run can be resumed.
 TEST_F(Meshes, ABadStepStopsAllAlike) {
   const Layout layout{.pipeline = 2, .data = 1, .tensor = 2};
   train_in(layout, "run", 3);
@@ -211,7 +212,7 @@ TEST_F(Meshes, ABadStepStopsAllAlike) {
   train_well(settings);
 }
 
-// A process that dies in the middle of a step takes the others with it, soon, and what was saved is whole.
+// When a process dies in the middle of a step, the others end soon, and all saved checkpoints are complete.
 TEST_F(Meshes, AKilledRankEndsAll) {
   if (const auto why = lacks(Mpi::open_mpi, fs::path(SHOAL_BINARY).parent_path()); !why.empty())
     GTEST_SKIP() << why;
@@ -220,7 +221,7 @@ TEST_F(Meshes, AKilledRankEndsAll) {
   auto settings = with(with(kMesh, layout.settings()), length);
   settings.erase(settings.begin() + std::ssize(kMesh), settings.begin() + std::ssize(kMesh) + 2);  // --ranks
   auto command = mpirun(Mpi::open_mpi, 4);
-  // Rank 2 tells its process.
+  // Rank 2 writes its process id.
   command.insert(command.end(),
                  {"-wdir", folder_.path().string(), "/bin/sh", "-c",
                   "[ \"$OMPI_COMM_WORLD_RANK\" = 2 ] && echo $$ >pid; exec \"$0\" \"$@\"", SHOAL_BINARY});

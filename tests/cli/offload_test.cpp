@@ -1,5 +1,4 @@
-// State that rests on disk: a run whose parameters, gradients and moments are larger than the memory it is
-// given.
+// State offloaded to disk: a run whose parameters, gradients and moments exceed its memory.
 #include <fmt/format.h>
 
 #include "cli/tiny_runs.h"
@@ -8,7 +7,7 @@
 namespace shoal::test {
 namespace {
 
-// A memory control group, of either version, with a limit for the processes in it.
+// A control group (version 1 or 2) that limits the memory of the processes in it.
 class MemoryLimit {
  public:
   explicit MemoryLimit(std::int64_t bytes) {
@@ -28,7 +27,7 @@ class MemoryLimit {
   MemoryLimit& operator=(const MemoryLimit&) = delete;
   explicit operator bool() const { return works_; }
 
-  // The command of a shell that goes into the group and becomes the program.
+  // A shell command that joins the group and then replaces itself by the program.
   std::vector<std::string> inside(const std::vector<std::string>& arguments, const fs::path& folder) const {
     std::vector<std::string> command = {
         "sh", "-c",

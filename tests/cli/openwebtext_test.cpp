@@ -1,5 +1,4 @@
-// shoal prepare openwebtext as a user runs it: killed, out of space, and with more text than may be in
-// memory.
+// shoal prepare openwebtext as a user runs it: killed, out of space, and with more text than fits in memory.
 #include <sys/mount.h>
 
 #include <random>
@@ -35,7 +34,7 @@ class OpenWebTextCommand : public ::testing::Test {
   Result shoal(const std::vector<std::string>& arguments) const {
     return run(arguments, folder_.path(), environment());
   }
-  // A tar of tars like the corpus, made by the tools that made that; `how`: tar's options.
+  // A tar of tars like the corpus, made with the same tools. `how`: options of tar.
   bool make_corpus(int subsets, const std::string& how, const std::string& ending) const {
     for (int s = 0; s < subsets; ++s) {
       for (int i = 0; i < 40; ++i) {
@@ -117,7 +116,7 @@ TEST_F(OpenWebTextCommand, AFullDiskKeepsWhatWasDone) {
   expect_same("disk/data", "undisturbed");
 }
 
-// A document of 160 MiB takes about 40 MiB on two threads, and as much when it is ten times as large.
+// A document of 160 MiB takes about 40 MiB of memory on two threads, and one of ten times the size no more.
 TEST_F(OpenWebTextCommand, MemoryDoesNotGrowWithADocument) {
   std::string block;
   while (block.size() < 1 << 20) block += "It was the best of times, it was the worst of times. ";

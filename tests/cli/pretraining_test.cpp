@@ -37,8 +37,8 @@ TEST_F(Pretraining, TheTwinsDifferInTheMethodAlone) {
                                        "engine", "name", "topology"));
 }
 
-// A model of two layers for sixteen steps: two windows of accumulated gradients and eight periods of
-// averaging.
+// A model of two layers for sixteen steps, which have two windows of accumulated gradients and eight periods
+// of averaging.
 TEST_F(Pretraining, BothRunOnFourRanks) {
   for (const std::string method : {"gossip", "allreduce"}) {
     const auto result = shoal(

@@ -1,5 +1,5 @@
-// Many ranks as a user starts them: what he gets, what he is told, and what is lost when one fails (nothing).
-// That the layout does not change a run is in layout_test.cpp.
+// Several ranks as a user starts them: results, messages, and failures, which lose no data. layout_test.cpp
+// tests that the layout does not change a run.
 #include <fmt/format.h>
 
 #include "cli/tiny_runs.h"
@@ -82,7 +82,7 @@ TEST_F(Ranks, ThatCannotBeAreRefused) {
   EXPECT_FALSE(fs::exists(file("runs")));
 }
 
-// Every rank finds it; it is said once, without the name of one.
+// An error on all ranks is reported once, without a rank.
 TEST_F(Ranks, AMistakeOfAllIsSaidOnce) {
   expect_user_error(train({"--ranks", "4", "train.micro_batch=1", "data.dir=nowhere"}),
                     "shoal: error: nowhere: no such data folder");
@@ -98,7 +98,7 @@ TEST_F(Ranks, AFullDiskKeepsWhatWasSaved) {
   const Settings length = {"--ranks", "2", "run.deterministic=layout"};
   train_well(with(length, {"run.name=undisturbed"}));
   train_well(with(length, {"train.steps=10"}));
-  // No file may grow past 30 blocks of 512 bytes, which stops both shards and nothing else.
+  // Files are limited to 30 blocks of 512 bytes, which stops only the writing of both shards.
   std::string line = fmt::format("cd '{}' && trap '' XFSZ && ulimit -f 30 && exec '{}' train tiny.toml",
                                  folder_.path().string(), SHOAL_BINARY);
   for (const auto& setting : with(length, {"init.from=resume", "checkpoint.interval=5"}))
@@ -117,20 +117,20 @@ TEST_F(Ranks, AFullDiskKeepsWhatWasSaved) {
   EXPECT_EQ(shoal({"checkpoint", "compare", "runs/tiny", "runs/undisturbed"}).code, 0);
 }
 
-// Nothing here depends on which MPI it is.
+// These tests work with any MPI.
 class RanksUnderMpi : public Ranks {
  protected:
   static constexpr Mpi kMpi = Mpi::open_mpi;
   void SetUp() override {
     if (const auto why = lacks(kMpi, fs::path(SHOAL_BINARY).parent_path()); !why.empty()) GTEST_SKIP() << why;
   }
-  // What one rank does, in a folder of its own, after a shell's `before`.
+  // The command of one rank, in a folder of its own, after the shell commands `before`.
   struct Part {
     Settings arguments;
     fs::path folder;
     std::string before = ":";
   };
-  // A shell finds a rank's part: mpirun of Open MPI 5.0.7 crashes when it is to start several programs itself
+  // A shell selects the command of a rank: mpirun of Open MPI 5.0.7 crashes when it starts several programs
   // (github.com/open-mpi/ompi/issues/13303).
   JobResult job(const std::vector<Part>& ranks) const {
     std::string script = "case $OMPI_COMM_WORLD_RANK in";
@@ -145,7 +145,7 @@ class RanksUnderMpi : public Ranks {
   JobResult alike(int ranks, const Settings& arguments) const {
     return job(std::vector<Part>(static_cast<std::size_t>(ranks), {arguments, folder_.path()}));
   }
-  // All end with an error, which is said once, and soon.
+  // All ranks end soon, and the error is reported once.
   template <typename... Words>
   static void expect_error(const JobResult& result, const Words&... words) {
     EXPECT_NE(result.code, 0);
@@ -171,7 +171,7 @@ TEST_F(RanksUnderMpi, OtherConfigsAndDataAreRefused) {
                "rank 1: ", "optim.lr: 0.5 (rank 0 has 0.01)");
   EXPECT_FALSE(fs::exists(file("runs")));
 
-  // Another host, whose files are others.
+  // As on another host, which has other files.
   const TempDir other;
   fs::copy(file("data"), other / "data");
   fs::copy(file("tiny.toml"), other / "tiny.toml");
@@ -192,13 +192,13 @@ TEST_F(RanksUnderMpi, AnotherNumberThanWasAskedForIsRefused) {
   expect_error(alike(2, train_command({"data.dir=nowhere"})), "nowhere: no such data folder");
 }
 
-// The disk of rank 1 alone is full.
+// Only the disk of rank 1 is full.
 TEST_F(RanksUnderMpi, AFullDiskOfOneRankIsNamed) {
   const Settings length = {"run.deterministic=layout", "checkpoint.interval=5"};
   train_well(with(length, {"run.name=undisturbed"}));
   ASSERT_EQ(alike(2, train_command(with(length, {"train.steps=10"}))).code, 0);
   const auto resume = train_command(with(length, {"init.from=resume"}));
-  // Open MPI's own files of shared memory are larger than the limit, so it uses sockets.
+  // Open MPI's shared memory files exceed the limit, so it uses sockets.
   const std::string sockets = "export OMPI_MCA_btl=self,tcp OMPI_MCA_btl_tcp_if_include=lo";
   const auto result = job({{resume, folder_.path(), sockets},
                            {resume, folder_.path(), sockets + " && trap '' XFSZ && ulimit -f 30"}});

@@ -1,4 +1,4 @@
-// Runs the program as a user does: in a folder of its own, with its output caught.
+// Runs the program as a user does, in a folder of its own, and captures its output.
 #pragma once
 
 #include <fcntl.h>
@@ -52,12 +52,12 @@ class TempDir {
 };
 
 struct Result {
-  int code = 0;  // 128 + signal when it died of one
+  int code = 0;  // 128 + signal when a signal ended it
   std::string out, err;
   double peak_bytes = 0;  // the largest resident size
 };
 
-// The program, started; it is killed at the end if nobody waited for it.
+// A running program. The destructor kills it unless it has been waited for.
 class Process {
  public:
   // `environment` adds "NAME=value" entries to the test's own.
@@ -73,7 +73,7 @@ class Process {
   Process& operator=(const Process&) = delete;
 
   void signal(int number) const { ::kill(pid_, number); }
-  // Whether it has a handler for a signal by now.
+  // Whether the program has installed a handler for a signal.
   bool catches(int number) const {
     const auto status = read_file("/proc/" + std::to_string(pid_) + "/status");
     const auto at = status.find("SigCgt:");
@@ -118,8 +118,8 @@ inline Result run(const std::vector<std::string>& arguments,
   return Process(arguments, folder, environment).wait();
 }
 
-// What every mistake of the user must lead to: exit code 2, nothing on standard output, and one line that
-// starts "shoal: error:" and holds the given words.
+// Expects the result of a user's mistake: exit code 2, no standard output, and one line that starts with
+// "shoal: error:" and contains the given words.
 template <typename... Words>
 void expect_user_error(const Result& result, const Words&... words) {
   EXPECT_EQ(result.code, 2) << result.err;

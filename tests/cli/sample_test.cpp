@@ -1,4 +1,4 @@
-// shoal sample, on a model that a few steps have barely taught anything.
+// shoal sample, on a model after a few training steps.
 #include <csignal>
 #include <thread>
 
@@ -31,7 +31,7 @@ batches = 1
 at_start = false
 )";
 
-// Trained once for all tests of this file.
+// The run is trained once for all tests of this file.
 class Sample : public testing::Test {
  protected:
   static void SetUpTestSuite() {
@@ -66,7 +66,8 @@ TEST_F(Sample, ContinuesThePromptAndSaysHowFast) {
   const auto result = sample({"--prompt", "the ", "--max-tokens", "50"});
   EXPECT_EQ(result.code, 0);
   EXPECT_THAT(result.out, StartsWith("the "));
-  EXPECT_THAT(result.out.size(), testing::AnyOf(4 + 50, 4 + 50 + 1));  // and a newline, unless it made one
+  EXPECT_THAT(result.out.size(),
+              testing::AnyOf(4 + 50, 4 + 50 + 1));  // plus a newline, unless the text ends with one
   EXPECT_EQ(result.out.back(), '\n');
   EXPECT_THAT(result.err, HasSubstr("50 tokens in "));
   EXPECT_THAT(result.err, HasSubstr("tokens/s"));

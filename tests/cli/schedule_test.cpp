@@ -1,4 +1,4 @@
-// shoal schedule: the picture in the terminal, the cut, and the SVG.
+// shoal schedule: the picture in the terminal, the partition of the model, and the SVG.
 #include <sstream>
 
 #include "cli/run.h"

@@ -1,4 +1,4 @@
-// shoal size, against the known sizes of GPT-2 and against what runs take.
+// shoal size, compared with the known sizes of GPT-2 and the memory of runs.
 #include <cmath>
 #include <iterator>
 #include <limits>
@@ -24,7 +24,7 @@ batches = 1
 at_start = false
 )";
 
-// The bytes that stand after the last "  NAME   123.4 MiB".
+// The bytes printed in the last "  NAME   123.4 MiB".
 double bytes_of(const std::string& output, const std::string& name) {
   double bytes = std::nan("");
   std::istringstream lines(output);
@@ -72,7 +72,7 @@ TEST(Size, IsWhatARunTakes) {
   TempDir folder;
   write_file(folder / "run.toml", kConfig);
   ASSERT_EQ(run({"prepare", "synthetic", "--size", "20000", "--out", "data"}, folder.path()).code, 0);
-  // Where activations are the most, and where logits, moments and the checkpoint are.
+  // Settings where activations dominate, and where logits, moments and the checkpoint do.
   const std::vector<std::vector<std::string>> cases = {
       {"run.name=activations", "model.n_layer=4", "model.n_head=4", "model.n_embd=128",
        "model.block_size=256", "train.global_batch=12"},
@@ -88,7 +88,7 @@ TEST(Size, IsWhatARunTakes) {
     const auto trained = run(settings, folder.path());
     ASSERT_EQ(trained.code, 0) << trained.err;
     const double said = bytes_of(size.out, "total");
-    EXPECT_GT(said, 100e6) << size.out;  // so that what the system adds does not matter
+    EXPECT_GT(said, 100e6) << size.out;  // large, so that the system's own memory is negligible
     EXPECT_NEAR(trained.peak_bytes / said, 1, 0.1) << size.out;
 
     std::uintmax_t written = 0;
@@ -96,13 +96,13 @@ TEST(Size, IsWhatARunTakes) {
     for (const auto& file : fs::directory_iterator(checkpoint)) {
       if (file.path().extension() == ".safetensors") written += file.file_size();
     }
-    // "checkpoint" stands for the file first, then for the copy in memory, which is larger.
+    // "checkpoint" is printed for the file first, then for the copy in memory, which is larger.
     const auto files = size.out.substr(0, size.out.find("memory of training"));
     EXPECT_NEAR(static_cast<double>(written) / bytes_of(files, "checkpoint"), 1, 0.01);
   }
 }
 
-// 3.2 M parameters, whose state is nearly all that a rank takes.
+// 3.2 M parameters, whose state is nearly all of a rank's memory.
 constexpr const char* kMostlyState = R"(
 [data]
 dir = "data"
@@ -136,7 +136,7 @@ class SizeOfRanks : public testing::Test {
   }
 
   static std::string zero_setting(int zero) { return "parallel.zero=" + std::to_string(zero); }
-  // What shoal size says of these ranks together.
+  // The estimate of shoal size for all these ranks.
   double said(const std::vector<std::string>& settings, int ranks, const std::string& line) const {
     std::vector<std::string> command = {"size", "run.toml", "--ranks", std::to_string(ranks)};
     command.insert(command.end(), settings.begin(), settings.end());
@@ -185,7 +185,7 @@ TEST_F(SizeOfRanks, IsWhatProcessesTakeEach) {
         1, 0.1)
         << "ZeRO-" << zero;
   }
-  // The total is that of the rank that needs most, without what MPI takes.
+  // The total is for the rank that needs most, without MPI's memory.
   const std::vector<std::string> stages = {"parallel.pipeline=2"};
   const double mpi =
       (said(stages, 2, "as processes of MPI") - said(stages, 2, "stage 0") - said(stages, 2, "stage 1")) / 2;

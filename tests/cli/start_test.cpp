@@ -1,4 +1,4 @@
-// How runs begin, go on and stop, as a user meets it.
+// Start, resume and stop of runs, as a user sees them.
 #include <fmt/format.h>
 
 #include "cli/tiny_runs.h"
@@ -12,7 +12,7 @@ using testing::Not;
 
 class Start : public TinyRuns {
  protected:
-  // A run that is under way, as far as `sign` in its log.
+  // A run that has started and logged `sign`.
   std::unique_ptr<Process> start(const Settings& arguments, const std::string& sign) const {
     auto process = std::make_unique<Process>(arguments, folder_.path());
     EXPECT_TRUE(eventually([&] { return process->err_so_far().find(sign) != std::string::npos; }))
@@ -27,7 +27,7 @@ using Auto = Start;
 TEST_F(Auto, GoesOnWhereThereIsACheckpoint) {
   train_well({"run.name=whole"});
   const Settings settings = {"run.name=foo", "init.from=auto"};
-  train_well(with(settings, {"train.steps=10"}));  // there is none: it begins
+  train_well(with(settings, {"train.steps=10"}));  // no checkpoint yet: starts from scratch
   EXPECT_THAT(log_of("foo"), Not(HasSubstr("resumed")));
   train_well(settings);
   EXPECT_THAT(log_of("foo"), HasSubstr("runs/foo/checkpoints/step-00000010: 10 of 20 steps are done"));
@@ -55,7 +55,7 @@ TEST_F(Auto, ElseStartsAsTheConfigSays) {
   EXPECT_THAT(log_of("second"), AllOf(HasSubstr("parameters from"), Not(HasSubstr("resumed"))));
   train_well(with(again, {"train.steps=6"}));
   EXPECT_THAT(log_of("second"), HasSubstr("runs/second/checkpoints/step-00000004: 4 of 6 steps are done"));
-  // Given in one piece, and an explicit value wins.
+  // Given as one value, and an explicit value takes precedence.
   train_well({"run.name=third", "init.from=auto:" + from, "train.steps=2"});
   EXPECT_THAT(log_of("third"), HasSubstr("parameters from"));
   expect_user_error(train({"run.name=third", "init.from=auto", "init.from=scratch"}), "already holds a run");
@@ -99,21 +99,21 @@ using OtherData = Start;
 
 TEST_F(OtherData, AreRefusedUnlessAllowed) {
   train_well({"train.steps=10"});
-  // Prepared anew.
+  // The dataset is prepared again.
   fs::rename(file("data"), file("before"));
   ASSERT_EQ(shoal({"prepare", "synthetic", "--out", "data", "--size", "20000", "--seed", "5"}).code, 0);
   const auto refused = train({"init.from=resume"});
   expect_user_error_at_the_end(refused, "it was trained on other data",
                                "data/train.bin: ", "tokens, checksum ",
                                "(the checkpoint's data/train.bin: ", "prepared anew", "init.other_data=true");
-  // The same data elsewhere are no others.
+  // The same data in another folder are accepted.
   train_well({"init.from=resume", "data.dir=before", "train.steps=12"});
-  // Another folder is named.
+  // The error names the other folder.
   expect_user_error_at_the_end(train({"init.from=resume"}), "set data.dir = \"data\" back to \"before\"");
   const auto allowed = train({"init.from=resume", "init.other_data=true", "train.steps=14"});
   EXPECT_EQ(allowed.code, 0) << allowed.err;
   EXPECT_THAT(allowed.err, HasSubstr("resuming on other data than those of the checkpoint"));
-  train_well({"init.from=resume"});  // which are its own from then on
+  train_well({"init.from=resume"});  // the run keeps the new data
 }
 
 TEST_F(OtherData, OfAnotherVocabularyAreNamedByTheirFolder) {
@@ -159,11 +159,11 @@ TEST_F(Stopping, BeforeTheFirstStep) {
   EXPECT_EQ(result.code, 128 + SIGINT) << result.err;
   EXPECT_THAT(result.err, HasSubstr("before step 1; nothing to save"));
   EXPECT_FALSE(fs::exists(file("runs/tiny/checkpoints/latest")));
-  train_well();  // the folder holds no run
+  train_well();  // the folder has no run
 }
 
-// The evaluation after ten steps takes very long; without the signal it is a short one. It is made when the
-// run goes on, also where it is the last.
+// A signal in a very long evaluation after step 10. The resumed run makes this evaluation, now a short one,
+// also when it is the last.
 TEST_F(Stopping, InAnEvaluationOnTheWay) {
   for (const std::string steps : {"12", "10"}) {
     const Settings length = {"train.steps=" + steps, "eval.at_start=false", "log.interval=1",
@@ -195,7 +195,7 @@ TEST_F(Stopping, OfOtherCommands) {
   EXPECT_THAT(result.err, HasSubstr("shoal: stopped"));
 }
 
-// Every config that is shipped can be planned for many ranks. Only those of few sequences need another batch
+// Every config in configs/ can be planned for many ranks. Only those with few sequences need another batch
 // for 1,024.
 TEST(DryRuns, OfEveryShippedConfig) {
   const TempDir folder;
@@ -218,7 +218,7 @@ TEST(DryRuns, OfEveryShippedConfig) {
     }
     auto result = dry_run(config, 1024, mesh);
     if (result.code == 0) continue;
-    // It says which batch would do.
+    // The error suggests a batch.
     const std::string digits = "0123456789";
     std::size_t at = std::string::npos;
     for (const std::string before : {"give the step more: train.global_batch=", "workers; set it to "}) {

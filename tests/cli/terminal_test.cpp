@@ -1,4 +1,4 @@
-// The program on a terminal: what is on the screen.
+// The program on a terminal: the contents of the screen.
 #include <pty.h>
 
 #include <thread>
@@ -9,7 +9,7 @@
 namespace shoal::test {
 namespace {
 
-// The rows of a terminal that has shown `output`, as far as the program uses one.
+// The rows of a terminal after `output`; emulates only the escape codes that the program uses.
 std::vector<std::string> screen(const std::string& output, std::size_t columns) {
   std::vector<std::string> rows(1);
   std::size_t row = 0, column = 0;
@@ -35,7 +35,7 @@ std::vector<std::string> screen(const std::string& output, std::size_t columns) 
 
 class OnATerminal : public TinyRuns {
  protected:
-  // Standard error of a training, all of it.
+  // The whole standard error of a training run.
   std::string train_on_terminal(int columns, const Settings& settings) const {
     winsize size{};
     size.ws_col = static_cast<unsigned short>(columns), size.ws_row = 24;

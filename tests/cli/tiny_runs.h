@@ -1,4 +1,4 @@
-// What the tests of training as a user runs it share: a little synthetic data, a config, and runs of it.
+// Shared by tests that train as a user does: a little synthetic data, a config, and functions to run it.
 #pragma once
 
 #include <chrono>
@@ -47,7 +47,7 @@ inline bool eventually(const std::function<bool()>& condition) {
   return true;
 }
 
-// As expect_user_error, of a command that has logged already and may explain itself in several lines.
+// Like expect_user_error, for a command that has already logged, and whose error may have several lines.
 template <typename... Words>
 void expect_user_error_at_the_end(const Result& result, const Words&... words) {
   EXPECT_EQ(result.code, 2) << result.err;
@@ -91,13 +91,13 @@ class TinyRuns : public testing::Test {
   }
 
   fs::path file(const fs::path& name) const { return folder_ / name; }
-  // Every parameter and moment after the last step of a run, as its bytes in the checkpoint.
+  // All parameters and moments after the last step of a run, as bytes from the checkpoint.
   std::string final_state(const std::string& name) const {
     const auto bytes = read_file(file("runs") / name / "checkpoints/latest/shard-00000-of-00001.safetensors");
     EXPECT_FALSE(bytes.empty()) << name;
     return bytes;
   }
-  // metrics.jsonl without what depends on the clock, which comes last in each line.
+  // metrics.jsonl without the fields that depend on time, which come last in each line.
   std::string reproducible_metrics(const std::string& name) const {
     std::istringstream lines(read_file(file("runs") / name / "metrics.jsonl"));
     std::string result;
@@ -111,7 +111,7 @@ class TinyRuns : public testing::Test {
     EXPECT_EQ(result.code, 0) << name << " and " << other << result.out << result.err;
     EXPECT_EQ(reproducible_metrics(name), reproducible_metrics(other)) << name << " and " << other;
   }
-  // Every file under a folder with what it holds, but for the lock, which names its last holder.
+  // All files under a folder with their contents, except the lock, which names its last holder.
   std::vector<std::string> contents(const fs::path& name) const {
     std::vector<std::string> result;
     for (const auto& entry : fs::recursive_directory_iterator(file(name))) {

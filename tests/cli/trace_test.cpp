@@ -1,4 +1,4 @@
-// Traces as a user makes them, read back: whatever a viewer takes for granted holds.
+// Traces as a user makes them: checks the properties that viewers assume.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -16,7 +16,7 @@ using testing::HasSubstr;
 using testing::Not;
 using Json = nlohmann::json;
 
-// An event with its times in whole nanoseconds, which the file gives in microseconds with three decimals.
+// An event with times in nanoseconds; the file has microseconds with three decimals.
 struct TimedEvent {
   Json json;
   std::int64_t begin = 0, end = 0;
@@ -25,7 +25,7 @@ struct TimedEvent {
   std::string argument(const char* key) const { return json["args"].value(key, ""); }
 };
 
-// A trace, taken apart.
+// A parsed trace.
 struct Trace {
   Json file;
   std::map<int, std::string> processes;                             // by pid
@@ -89,7 +89,7 @@ Trace read_trace(const fs::path& path) {
   return trace;
 }
 
-// Of one thread, in the order of the file: what overlaps another lies within it.
+// Checks the events of one thread, in the order of the file: overlapping events must be nested.
 void expect_nesting(const std::vector<TimedEvent>& events) {
   std::vector<TimedEvent> around;
   std::int64_t last = 0;
@@ -104,7 +104,7 @@ void expect_nesting(const std::vector<TimedEvent>& events) {
   }
 }
 
-// Every collective has all the ranks of its group, and none has it behind it before all have begun.
+// Every collective has all ranks of its group, and ends on no rank before it has started on all.
 void expect_all_members(const Trace& trace) {
   struct Call {
     std::set<int> ranks, wanted;
@@ -137,7 +137,7 @@ void expect_all_members(const Trace& trace) {
       continue;
     }
     EXPECT_EQ(call.names.count(*call.names.begin()), call.names.size()) << what;
-    // The root of a broadcast need not wait for anybody.
+    // The root of a broadcast need not wait.
     if (!call.names.contains("broadcast")) {
       EXPECT_LE(call.last_begin, call.first_end) << what;
     }
@@ -163,7 +163,7 @@ void expect_good(const Trace& trace, int ranks, int first, int last) {
       EXPECT_EQ(steps[static_cast<std::size_t>(i)].name(), fmt::format("step {}", first + i));
     }
     EXPECT_LT(steps.back().end, std::int64_t{60'000'000'000});
-    // Every step has its update in it.
+    // Every step contains its update.
     const auto updates = trace.of(rank, "optimizer");
     ASSERT_EQ(updates.size(), steps.size());
     for (std::size_t i = 0; i < steps.size(); ++i) {
@@ -185,7 +185,7 @@ TEST_F(Traces, OfFourRanksAreWhole) {
               "run.name=threads"});
   const auto trace = read_trace(file("trace.json"));
   expect_good(trace, 4, 2, 11);
-  // Steps 10 and 20 are evaluated; only the first of both lies among the traced ones.
+  // Evaluations follow steps 10 and 20; only the first is within the trace.
   EXPECT_EQ(trace.of(0, "evaluation").size(), 1u);
   EXPECT_FALSE(fs::exists(file("trace.json.part")));
 }
@@ -198,7 +198,7 @@ TEST_F(Traces, OfOneRankHaveNoCollectives) {
 TEST_F(Traces, OfARunThatIsShorterEndWithIt) {
   train_well({"--ranks", "2", "--trace", "trace.json", "--trace-steps", "1000", "train.steps=5"});
   expect_good(read_trace(file("trace.json")), 2, 2, 5);
-  // A resumed run begins with its own second step; the file is replaced.
+  // The trace of a resumed run begins at its own second step and replaces the file.
   train_well({"--ranks", "2", "--trace", "trace.json", "init.from=resume", "train.steps=9"});
   expect_good(read_trace(file("trace.json")), 2, 7, 9);
   const auto result = train({"--trace", "none.json", "train.steps=1", "run.name=short"});
@@ -249,7 +249,7 @@ TEST_F(Traces, OfAFailedRunShowTheFirstRank) {
   EXPECT_TRUE(trace.file["otherData"].contains("incomplete"));
 }
 
-// Two stages of a pipeline: messages have both ends, and a step can be drawn.
+// Two pipeline stages: every message has both ends, and a step can be drawn.
 TEST_F(Traces, OfAPipelineCanBeDrawn) {
   train_well({"parallel.pipeline=2", "parallel.data=2", "--trace", "trace.json", "train.micro_batch=1"});
   const auto trace = read_trace(file("trace.json"));

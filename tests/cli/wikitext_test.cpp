@@ -1,5 +1,5 @@
-// The config of fine-tuning on WikiText, as a user runs it: text that comes in splits, weights in Hugging
-// Face's format, ranks that share the model, and what it says of the test split.
+// The config for fine-tuning on WikiText, as a user runs it: text in given splits, weights in Hugging Face's
+// format, a model shared by ranks, and the result on the test split.
 #include "cli/tiny_runs.h"
 #include "data/temp_folder.h"
 
@@ -35,7 +35,7 @@ class WikiText : public TinyRuns {
     EXPECT_THAT(
         prepared.out,
         ContainsRegex("^wiki: [0-9,]+ train, [0-9,]+ val and [0-9,]+ test tokens, vocabulary 50257\n"));
-    // The model to begin with has more positions than the config's blocks.
+    // The initial model has more positions than the config's block_size.
     train_well({"data.dir=wiki", "model.block_size=32", "train.steps=5"});
     well({"export", "--checkpoint", "runs/tiny", "--out", "pretrained"});
   }
@@ -71,7 +71,7 @@ TEST_F(WikiText, TheConfigTunesAlikeOnOneAndTwoRanks) {
   expect_same("two", "one");
   expect_same("whole", "one");
 
-  // The weights as they come, and after each of the two epochs.
+  // Evaluations of the initial weights, and after each of the two epochs.
   const auto losses = metric("one", "val_loss");
   ASSERT_EQ(losses.size(), 3u);
   EXPECT_LT(losses[1], losses[0]);

@@ -1,4 +1,4 @@
-// Checkpoints of runs by gossip: read as the mean of the workers, and made into one model.
+// Checkpoints of gossip runs: read as the mean of the workers, and averaged into one model.
 #include <fmt/format.h>
 
 #include "cli/tiny_runs.h"
@@ -58,9 +58,9 @@ TEST_F(Workers, TheirMeanIsWhatIsEvaluatedAndAveraged) {
     EXPECT_THAT(of_workers.err, HasSubstr(mean));
     EXPECT_EQ(of_average.err, "");
     EXPECT_EQ(of_workers.out, of_average.out);
-    // The run evaluated a mean that was added up in float32 and in another order: its parameters, of a norm
-    // of about 10, differ by a few 2^-24 of themselves, and the loss by no more than the gradient's norm,
-    // about 1, times that; both are printed with six decimals.
+    // The run evaluated a mean that was summed in float32 in another order. Its parameters, with a norm of
+    // about 10, differ by a few 2^-24 of themselves, and the loss by at most that times the gradient's norm,
+    // about 1. Both are printed with six decimals.
     EXPECT_NEAR(last_number_after("loss        ", of_average.out),
                 last_number_after("Val loss: ", trained.err), 5e-6);
     EXPECT_GT(last_number_after("Val loss: ", trained.err), 1);
@@ -117,7 +117,7 @@ TEST_F(Workers, AnAverageOverwritesNothingAndNeedsWorkers) {
   EXPECT_EQ(read_file(file("mine/notes.txt")), "keep");
   EXPECT_FALSE(fs::exists(file("new")));
   EXPECT_FALSE(fs::exists(file("new.partial")));
-  // What a killed process left is in nobody's way.
+  // Files left by a killed process cause no error.
   write_file(file("new.partial/.step-00000005.0.partial/shard-00000-of-00001.safetensors"), "half");
   EXPECT_EQ(average("new").code, 0);
   EXPECT_FALSE(fs::exists(file("new.partial")));

@@ -35,15 +35,15 @@ TEST(Clocks, OffsetsAreFoundWithinTheirUncertainty) {
       EXPECT_EQ(begin.offset, 0);
       return;
     }
-    // The offset is that of the moment when rank 0 answered, which lies within the exchange; the middle of it
-    // is `uncertainty` away at most, in which the clocks drift by 1 % of that. Doubles around 1e6 s resolve
+    // The offset is exact at the moment when rank 0 answered. The middle of the exchange is at most
+    // `uncertainty` away from it, and meanwhile the clocks drift by 1 % of that. Doubles around 1e6 s resolve
     // 1e-10 s.
     for (const auto& found : {begin, end}) {
       const double real = start + (found.at - start - kAhead) / kRate;
       EXPECT_GT(found.uncertainty, 0);
       EXPECT_LE(std::abs(found.offset - (real - found.at)), 1.01 * found.uncertainty + 1e-8);
     }
-    // In between the error is at most the larger of both.
+    // Between the comparisons the error is at most the larger of both.
     EXPECT_LE(std::abs(time_of_first(seen, begin, end) - between),
               1.01 * std::max(begin.uncertainty, end.uncertainty) + 1e-8);
   });

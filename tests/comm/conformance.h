@@ -1,6 +1,6 @@
-// What every communicator must do, as functions that all ranks of a world call together. They throw Error
-// when something is wrong and know no test framework, so that a program under mpirun runs them too.
-// `chunk` is the number of bytes at which the implementation cuts its work; sizes around it are tried.
+// The conformance suite of communicators: functions that all ranks of a world call together. They throw Error
+// for a wrong result and use no test framework, so that a program under mpirun can run them, too. `chunk` is
+// the number of bytes at which the implementation splits its work; the checks use sizes around it.
 #pragma once
 
 #include <fmt/ranges.h>
@@ -21,13 +21,13 @@ namespace shoal::test {
 inline constexpr DType kEveryType[] = {DType::f32, DType::bf16, DType::f16, DType::f64, DType::i32};
 inline constexpr DType kReducedTypes[] = {DType::f32, DType::bf16, DType::f64, DType::i32};
 
-// What element i of rank r holds before a collective: small integers, so that their sums over up to 16 ranks
-// are exact in every type, whatever the order.
+// The value of element i on rank r before a collective: small integers, whose sums over up to 16 ranks are
+// exact in every type and order.
 inline int value_of(int rank, std::int64_t i) {
   return static_cast<int>((rank * 5 + i * 3 + (i >> 7) + (i >> 13)) & 15) - 8;
 }
 
-// Memory of a tensor, with guards around it.
+// The memory of a tensor, with guard values around it.
 class Values {
  public:
   Values(DType dtype, std::int64_t count)
@@ -40,12 +40,12 @@ class Values {
     return {bytes_.data() + kGuard + first * static_cast<std::int64_t>(size_of(dtype_)), dtype_, {count}};
   }
 
-  // Element i becomes value(i).
+  // Sets every element i to value(i).
   template <typename Value>
   void fill(const Value& value) {
     each([&](auto& element, std::int64_t i) { store(element, value(i)); });
   }
-  // Throws unless every element i is value(i) and nothing beside them was written.
+  // Throws unless every element i is value(i) and the guards are unchanged.
   template <typename Value>
   void expect(std::string_view what, const Value& value) {
     each([&](auto& element, std::int64_t i) {
@@ -116,7 +116,7 @@ inline int reduced_value(int ranks, std::int64_t i, ReduceOp op) {
   return result;
 }
 
-// Calls check(dtype, count, op) for everything that is reduced.
+// Calls check(dtype, count, op) for all combinations that a reduction takes.
 inline void for_each_reduction(std::int64_t chunk,
                                const std::function<void(DType, std::int64_t, ReduceOp)>& check) {
   for (const auto dtype : kReducedTypes) {
@@ -143,8 +143,7 @@ inline void check_place(World& world, std::int64_t) {
   if (world.cores < 1 || world.where.empty()) fail("{} cores, in '{}'", world.cores, world.where);
 }
 
-// Elements of what goes to all ranks and is cut at `chunk` bytes for each: one piece, and a part of a second
-// one.
+// A number of elements that makes one whole piece, at `chunk` bytes per rank, and a part of a second.
 inline std::int64_t more_than_a_chunk_each(const Communicator& group, std::int64_t chunk, DType dtype) {
   const auto n = chunk / static_cast<std::int64_t>(size_of(dtype));
   return n * group.size() + n / 2 + 13;
@@ -162,7 +161,7 @@ inline void check_all_reduce(World& world, std::int64_t chunk) {
   check(DType::f64, more_than_a_chunk_each(group, chunk, DType::f64), ReduceOp::sum);
 }
 
-// Into other memory, and into this rank's own part of x.
+// With out in separate memory, and with out as this rank's own part of x.
 inline void check_reduce_scatter(World& world, std::int64_t chunk) {
   auto& group = world.ranks;
   for_each_reduction(chunk, [&](DType dtype, std::int64_t count, ReduceOp op) {
@@ -218,7 +217,7 @@ inline void check_broadcast(World& world, std::int64_t chunk) {
   check(DType::f64, more_than_a_chunk_each(group, chunk, DType::f64));
 }
 
-// Around the ring, two messages at a time: they arrive in their order.
+// Messages around the ring, two at a time, arrive in order.
 inline void check_messages(World& world, std::int64_t chunk) {
   auto& group = world.ranks;
   if (group.size() == 1) return;
@@ -241,7 +240,7 @@ inline void check_messages(World& world, std::int64_t chunk) {
   });
 }
 
-// Both ways between every two ranks at once.
+// Messages in both directions between every two ranks at the same time.
 inline void check_crossing_messages(World& world, std::int64_t) {
   auto& group = world.ranks;
   std::vector<Values> sent, got;
@@ -268,7 +267,7 @@ inline void check_barriers(World& world, std::int64_t) {
   for (int i = 0; i < 100; ++i) world.ranks.barrier();
 }
 
-// 256 + 1 + 1 ... in bfloat16: rounded after every addition it stays 256.
+// 256 + 1 + 1 ... in bfloat16 would stay 256 if every addition were rounded.
 inline void check_rounding(World& world, std::int64_t) {
   auto& group = world.ranks;
   for (const std::int64_t count : {1, 33, 1000}) {
@@ -279,8 +278,8 @@ inline void check_rounding(World& world, std::int64_t) {
   }
 }
 
-// Sums that depend on their order: the same bits on every rank and from call to call, with ranks that come
-// at different times.
+// Sums that depend on their order have the same bits on every rank and in every call, when ranks arrive at
+// different times.
 inline void check_same_bits(World& world, std::int64_t chunk) {
   auto& group = world.ranks;
   const auto count = chunk / 4 * 2 + 5;
@@ -309,7 +308,7 @@ inline void check_same_bits(World& world, std::int64_t chunk) {
   }
 }
 
-// Collectives of every kind in flight, waited for in another order on every rank.
+// Collectives of every kind run at the same time, and every rank waits for them in another order.
 inline void check_many_requests(World& world, std::int64_t chunk) {
   auto& group = world.ranks;
   constexpr int kRequests = 48;
@@ -358,7 +357,7 @@ inline void check_many_requests(World& world, std::int64_t chunk) {
   }
 }
 
-// Rows and columns of a grid two wide, and all of it, at the same time.
+// Collectives in the rows and columns of a grid with two columns, and in the whole grid, at the same time.
 inline void check_grid(World& world, std::int64_t chunk) {
   auto& all = world.ranks;
   const Communicator::SplitKeys row_of = [](int r) { return Communicator::SplitKey{r / 2, r}; };
@@ -394,7 +393,7 @@ inline void check_grid(World& world, std::int64_t chunk) {
   }
 }
 
-// Keys reorder; equal keys keep the order of ranks; a part can be split again.
+// Keys reorder ranks, equal keys keep their order, and a part can be split again.
 inline void check_split_order(World& world, std::int64_t) {
   auto& all = world.ranks;
   const auto ranks_in = [&](Communicator& group) {
@@ -442,8 +441,8 @@ inline void check_dropped_requests(World& world, std::int64_t chunk) {
   y.expect("all_reduce whose request was replaced", wanted);
 }
 
-// Rank 0 comes late to sums of all and of a pair; the others go on in groups without it, and only when they
-// tell it does it come.
+// Rank 0 joins sums of all ranks and of a pair late: only after the others, which continue in groups without
+// it, have sent it a message.
 inline void check_late_rank(World& world, std::int64_t chunk) {
   auto& group = world.ranks;
   if (group.size() < 3) return;
@@ -471,7 +470,7 @@ inline void check_late_rank(World& world, std::int64_t chunk) {
   of_pair.expect("all_reduce of a pair with a late rank", [&](std::int64_t) { return pair->size(); });
 }
 
-// What cannot be done is refused before anything is sent; the group goes on.
+// Invalid calls are refused before anything is sent, and the group remains usable.
 inline void check_refusals(World& world, std::int64_t) {
   auto& group = world.ranks;
   float memory[64] = {};
@@ -525,9 +524,9 @@ inline constexpr Check kChecks[] = {
     {"Refusals", check_refusals},
 };
 
-// Bodies of runs that must fail. Each returns on no rank.
+// Bodies of runs that must fail. They return on no rank.
 
-// The last rank throws UserError "the disk is full"; what the others do then ends with StoppedByPeer.
+// The last rank throws UserError "the disk is full"; the collectives of the others throw StoppedByPeer.
 inline void fail_while_others_wait(World& world) {
   auto& group = world.ranks;
   Values x(DType::f32, 100000);
@@ -545,7 +544,7 @@ inline void fail_while_others_wait(World& world) {
   fail("a collective went on without a rank that failed");
 }
 
-// The last rank comes too late to an all_reduce for "step 12, gradients of block.3".
+// The last rank joins an all_reduce for "step 12, gradients of block.3" too late.
 inline void miss_deadline(World& world, double deadline_seconds) {
   auto& group = world.ranks;
   Values x(DType::f32, 100000);

@@ -1,5 +1,5 @@
-// A transport whose ranks are threads of this process: the engine and all above it can be tested without
-// MPI, and under sanitizers.
+// A transport between threads of this process, to test the engine and the code above it without MPI, and
+// under sanitizers.
 #pragma once
 
 #include <atomic>
@@ -14,7 +14,7 @@
 
 namespace shoal::test {
 
-// What is under way between all ranks.
+// The messages in flight between all ranks.
 class FakeNetwork {
  public:
   explicit FakeNetwork(int size) : size_(size), arrived_(static_cast<std::size_t>(size)) {}
@@ -54,7 +54,7 @@ class FakeTransport final : public messages::Transport {
     auto packet = std::make_shared<FakeNetwork::Packet>(
         FakeNetwork::Packet{rank_, tag, channel, std::vector<std::byte>(first, first + bytes)});
     handle.bits = ++last_;
-    if (bytes > kEager) sends_[last_] = packet;  // done when it has been taken
+    if (bytes > kEager) sends_[last_] = packet;  // done when it has been received
     const std::scoped_lock lock(network_.mutex());
     network_.arrived(to).push_back(std::move(packet));
     return true;
@@ -86,7 +86,7 @@ class FakeTransport final : public messages::Transport {
     std::erase_if(receives_, [&](const Receive& receive) { return receive.handle == handle.bits; });
   }
 
-  std::atomic<bool> broken = false;  // from now on every call fails
+  std::atomic<bool> broken = false;  // makes every later call fail
 
  private:
   static constexpr int kEager = 4096;
@@ -102,7 +102,7 @@ class FakeTransport final : public messages::Transport {
     return false;
   }
 
-  // Receives take what has come, in the order in which they were posted and it was sent.
+  // Matches receives with messages, both in their order.
   bool progress() {
     auto& arrived = network_.arrived(rank_);
     for (auto receive = receives_.begin(); receive != receives_.end();) {

@@ -1,4 +1,4 @@
-// What a process finds out about how it was started.
+// Tests of detect_launcher() and local_share().
 #include "comm/launcher.h"
 
 #include <gmock/gmock.h>
@@ -40,7 +40,7 @@ TEST(Launch, Mpich) {
          Launcher::Kind::mpich, 1, 3, "mpirun");
 }
 
-// mpirun within a Slurm job, whose variables are there too.
+// mpirun within a Slurm job, which sets its own variables, too.
 TEST(Launch, MpirunWithinSlurm) {
   const std::map<std::string, std::string> slurm{
       {"SLURM_JOB_ID", "7"}, {"SLURM_STEP_ID", "0"}, {"SLURM_STEP_NUM_TASKS", "2"}, {"SLURM_PROCID", "1"}};

@@ -1,5 +1,5 @@
-// What the tests of MPI start under mpirun: `mpi_ranks WHAT [DEADLINE]` runs one thing on every rank. As the
-// program does, it prints a failure that comes out of run_mpi, and ends with 2 for the user's, else with 1.
+// The program that MPI tests start under mpirun: `mpi_ranks WHAT [DEADLINE]` runs one body on every rank.
+// Like shoal, it prints the error that run_mpi throws, and exits with 2 for a UserError, else with 1.
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -23,7 +23,7 @@ void say(const std::string& line) {
 
 void sleep_seconds(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
 
-// The chunk is what the implementation gives each peer at a time.
+// The chunk is the largest message of the implementation.
 void conform(World& world) {
   for (const auto& check : kChecks) check.run(world, (1 << 20) / world.ranks.size());
   say("conforms");
@@ -34,7 +34,7 @@ void say_where(World& world) {
                   world.local_size, world.cores, world.where));
 }
 
-// Collectives until something happens.
+// Runs collectives until the run is stopped.
 void go_on(World& world) {
   Values x(DType::f32, 300000);
   for (bool first = true;; first = false) {
@@ -47,13 +47,13 @@ void go_on(World& world) {
 
 void fail_alike(World&) { fail_user("no such file"); }
 
-// Rank 0 never comes to a collective again.
+// Rank 0 joins no further collective.
 void fail_while_another_computes(World& world) {
   if (world.ranks.rank() == 0) sleep_seconds(60);
   fail("gone");
 }
 
-// The others never come to a collective whose request an exception destroys.
+// An exception destroys the request of a collective that the other ranks never join.
 void give_up(World& world) {
   Values x(DType::f32, 100000);
   if (world.ranks.rank() > 0) sleep_seconds(60);
@@ -70,7 +70,7 @@ double cpu_seconds() {
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
-// Rank 0 computes and waits for nothing while the others wait for what it has begun.
+// Rank 0 computes, while the others wait for collectives that it has started.
 void progress(World& world) {
   auto& group = world.ranks;
   Values x(DType::f32, 1000000);
@@ -86,7 +86,8 @@ void progress(World& world) {
   if (group.rank() > 0) say(watch.seconds() < 1.5 ? "progress" : "no progress");
 }
 
-// Rank 0 comes late: those who wait, or have begun and do something else, leave the core to others.
+// Rank 0 is late: the ranks that wait, or have started the collective and do something else, leave the core
+// to others.
 void idle(World& world) {
   auto& group = world.ranks;
   Values x(DType::f32, 1000000);
@@ -126,6 +127,6 @@ int run(const std::string& what, double deadline_seconds) {
 }  // namespace shoal::test
 
 int main(int argc, char** argv) {
-  ::alarm(300);  // whatever happens, it ends
+  ::alarm(300);  // ends a program that hangs
   return shoal::test::run(argc > 1 ? argv[1] : "where", argc > 2 ? std::atof(argv[2]) : 60);
 }

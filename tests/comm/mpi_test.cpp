@@ -42,7 +42,7 @@ class MpiRanks : public testing::TestWithParam<Mpi> {
     EXPECT_TRUE(result.code != 0 || forgets_exit_codes(GetParam())) << result.err;
   }
 
-  // Of the one line that the program itself writes when it fails.
+  // The single line that the program itself writes when it fails.
   static std::string message(const JobResult& result) {
     EXPECT_EQ(count(result.err, "shoal: error: "), 1) << result.err;
     const auto begin = result.err.find("shoal: error: ");
@@ -128,7 +128,7 @@ std::vector<pid_t> pids(const std::string& out) {
   return found;
 }
 
-// No process of the job is left, after a moment for the launcher to collect them.
+// Checks that no process of the job is left, after a moment in which the launcher may reap them.
 void expect_gone(const std::vector<pid_t>& processes) {
   for (const auto pid : processes) {
     for (int i = 0; i < 300 && ::kill(pid, 0) == 0; ++i)

@@ -44,7 +44,7 @@ inline std::string lacks(Mpi mpi, const std::filesystem::path& folder) {
   return "";
 }
 
-// mpirun and its options for `ranks` ranks on this machine, more than it has cores if need be.
+// mpirun with its options for `ranks` ranks on this machine, which may be more than its cores.
 inline std::vector<std::string> mpirun(Mpi mpi, int ranks) {
   std::vector<std::string> command{mpirun_of(mpi), "-n", std::to_string(ranks)};
   if (mpi == Mpi::open_mpi) {
@@ -54,7 +54,7 @@ inline std::vector<std::string> mpirun(Mpi mpi, int ranks) {
   return command;
 }
 
-// MPICH's launcher of versions 4.1 to 4.2.2 sometimes ends with 0 though ranks failed
+// MPICH's launcher, versions 4.1 to 4.2.2, sometimes exits with 0 although ranks failed
 // (github.com/pmodels/mpich/issues/7057).
 inline bool forgets_exit_codes(Mpi mpi) {
   if (mpi == Mpi::open_mpi) return false;
@@ -65,12 +65,12 @@ inline bool forgets_exit_codes(Mpi mpi) {
 }
 
 struct JobResult {
-  int code = 0;  // 128 + signal when it died of one; -1 when it had to be killed after the time limit
+  int code = 0;  // 128 + signal when a signal ended it; -1 when it was killed after the time limit
   std::string out, err;
   double seconds = 0;
 };
 
-// A command under way. Whatever it started is in its session, and killed with it.
+// A running command. All its processes are in its session, and killed with it.
 class MpiJob {
  public:
   // `environment` adds "NAME=value" entries to the test's own.
@@ -133,7 +133,7 @@ class MpiJob {
  private:
   using Clock = std::chrono::steady_clock;
 
-  // mpirun ends its ranks when it is asked to.
+  // SIGTERM lets mpirun end its ranks.
   void end() {
     ::kill(pid_, SIGTERM);
     for (int i = 0; i < 400 && ::waitpid(pid_, nullptr, WNOHANG) == 0; ++i) {

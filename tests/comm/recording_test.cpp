@@ -1,4 +1,4 @@
-// What a rank would send.
+// Tests of the recorded traffic of a rank.
 #include "comm/recording.h"
 
 #include <gmock/gmock.h>

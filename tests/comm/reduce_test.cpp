@@ -1,4 +1,4 @@
-// Sums and maxima over buffers of several ranks.
+// Tests of reductions over the buffers of several ranks.
 #include "comm/reduce.h"
 
 #include <gmock/gmock.h>

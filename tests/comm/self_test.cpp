@@ -1,4 +1,4 @@
-// The group of one: every collective is done at once, and is a copy at most.
+// The group of one rank: every collective completes at once and copies at most.
 #include <gmock/gmock.h>
 
 #include <vector>

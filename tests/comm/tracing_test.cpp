@@ -1,4 +1,4 @@
-// Communicators that trace: they are what they trace, and every member of a group tells of every call.
+// Tracing communicators conform like the ones that they wrap, and every member of a group records every call.
 #include "comm/tracing.h"
 
 #include <gmock/gmock.h>
@@ -70,7 +70,7 @@ std::vector<Event> of_lane(const Events& events, Lane lane) {
   return found;
 }
 
-// What the members say of each call: by call and ranks, the ranks that have it.
+// The ranks that recorded each call, by call and ranks.
 std::map<std::string, std::multiset<int>> callers(const std::vector<Events>& all) {
   std::map<std::string, std::multiset<int>> found;
   for (int rank = 0; rank < static_cast<int>(all.size()); ++rank) {
@@ -138,13 +138,13 @@ TEST(TracingCommunicator, EventsSayWhatAndWhen) {
       EXPECT_LE(last, wait.begin);
       EXPECT_LE(wait.begin, wait.end);
       last = wait.end;
-      // Within what it waits for.
+      // A wait lies within the collective that it waits for.
       const auto& transfer = transfers[wait.name == "all_gather" ? 0 : 1];
       EXPECT_LE(transfer.begin, wait.begin);
       EXPECT_GE(transfer.end, wait.end);
     }
   }
-  // Rank 0 came first, so it had to wait for the other.
+  // Rank 0 called first, so it had to wait for the other.
   const auto waits = of_lane(all[0], Lane::waits);
   ASSERT_FALSE(waits.empty());
   EXPECT_EQ(waits[0].name, "all_gather");
@@ -188,7 +188,7 @@ TEST(TracingCommunicator, FailuresPassAndAreSeen) {
   EXPECT_EQ(traced(fail_while_others_wait), "rank 2: the disk is full");
   EXPECT_THAT(traced([](World& world) { miss_deadline(world, 0.3); }),
               AllOf(HasSubstr("all_reduce"), HasSubstr("step 12, gradients of block.3")));
-  ASSERT_EQ(seen.size(), 2u);  // the wait and what was waited for
+  ASSERT_EQ(seen.size(), 2u);  // the wait and its collective
   EXPECT_EQ(seen[0].lane, Lane::waits);
   EXPECT_EQ(seen[1].lane, Lane::transfers);
 }

@@ -21,7 +21,7 @@ Config parse(const std::string& more, const Arguments& arguments = {}) {
   return parse_config(kMinimal + more, "c.toml", arguments);
 }
 
-// The message of the UserError that reading leads to.
+// The message of the UserError that reading throws.
 std::string error_of(const std::string& toml, const Arguments& arguments = {}) {
   try {
     parse_config(toml, "c.toml", arguments);
@@ -50,7 +50,7 @@ TEST(Config, EveryKeyHasItsOwnMemberDefaultAndExplanation) {
         << field.name() << " shares " << members[member];
     EXPECT_FALSE(field.doc.empty()) << field.name();
     EXPECT_EQ(find_field(field.name()), &field);
-    // A default is a value like any other: reading it back must be allowed.
+    // A default must be allowed as an explicit value.
     Config copy;
     EXPECT_NO_THROW(apply_arguments(copy, Arguments{field.name() + "=" + field.value(defaults)}))
         << field.name();
@@ -58,7 +58,7 @@ TEST(Config, EveryKeyHasItsOwnMemberDefaultAndExplanation) {
 }
 
 TEST(Config, EveryKeyCanBeSetAndIsWrittenAndReadBack) {
-  // For each key some value that is allowed and is not the default.
+  // For each key, an allowed value other than the default.
   Arguments arguments;
   for (const auto& field : config_fields()) {
     std::string value;
@@ -123,7 +123,7 @@ TEST(Config, PresetsSetSizesAndExplicitSizesOverrideThem) {
   EXPECT_THAT((std::array{model.n_layer, model.n_head, model.n_embd}), testing::ElementsAre(48, 25, 1600));
   model = parse("[model]\nn_layer = 2\nblock_size = 64\npreset = 'gpt2'\n").model;
   EXPECT_THAT((std::array{model.n_layer, model.n_head, model.n_embd}), testing::ElementsAre(2, 12, 768));
-  // A preset given as an argument replaces the file's sizes, but not what no preset sets.
+  // A preset given as an argument replaces the file's sizes, but no keys that presets do not set.
   model = parse("[model]\nn_layer = 2\nblock_size = 64\n", {"model.preset=gpt-nano", "model.n_head=6"}).model;
   EXPECT_THAT((std::array{model.n_layer, model.n_head, model.n_embd, model.block_size}),
               testing::ElementsAre(3, 6, 48, 64));
@@ -154,8 +154,8 @@ TEST(Config, AnEvaluationsSizeIsGivenInSequencesOrInBatches) {
               HasSubstr("more than 1,099,511,627,776 sequences"));
 }
 
-// An argument replaces the file's size, by whichever key; so it does over a config that was written with all
-// keys.
+// An argument replaces the file's number of evaluated sequences, whichever key the file or the argument uses,
+// also in a config that was written with all keys.
 TEST(Config, AnArgumentReplacesAnEvaluationsSizeByEitherKey) {
   for (const auto& file : {parse("[eval]\nbatches = 5\n"), parse("[eval]\nsequences = 10\n"), parse("")}) {
     const auto written = to_toml(file);

@@ -1,4 +1,4 @@
-// Keys of a config file that follow its arguments, the data and the ranks.
+// Keys of a config file that are adapted to the arguments, the data and the ranks.
 #include "config/follow.h"
 
 #include <gmock/gmock.h>
@@ -41,7 +41,7 @@ TEST(Follow, TheMicroBatchFollowsTheBatchOfAnArgument) {
                                                  HasSubstr("train.global_batch = 128"))));
   EXPECT_EQ(parse({"train.global_batch=8"}).train.micro_batch, 8);
   EXPECT_EQ(parse({"train.global_batch=29"}).train.micro_batch, 1);
-  // What fits, stays.
+  // Values that fit are kept.
   EXPECT_EQ(parse({"train.global_batch=54"}).train.micro_batch, 27);
   EXPECT_THAT(parse({}).followed, IsEmpty());
 }
@@ -86,7 +86,7 @@ TEST(Follow, ALengthInEpochsReplacesOneInSteps) {
   EXPECT_THAT(refused({"train.epochs=3", "train.steps=3", "data.sampling=epochs"}), HasSubstr("both set"));
 }
 
-// Given by the file, or by an argument.
+// With the micro-batch given by the file, or by an argument.
 Config settled(int ranks, const Settings& settings) {
   auto config = parse(settings);
   resolve_layout(config, ranks);
@@ -102,10 +102,10 @@ TEST(Follow, TheMicroBatchFollowsTheRanks) {
   EXPECT_EQ(settled(216, {}).train.micro_batch, 1);
   EXPECT_THAT(user_error([] { settled(16, {"train.micro_batch=27"}); }),
               HasSubstr("cannot share the 8 micro-batches"));
-  // A part of the result.
+  // With layout determinism the micro-batch is a part of the result.
   EXPECT_THAT(user_error([] { settled(16, {"run.deterministic=layout"}); }),
               HasSubstr("set train.micro_batch=12"));
-  // Workers of gossip have as many each.
+  // Every gossip worker gets the same number of micro-batches.
   EXPECT_EQ(settled(4, {"parallel.engine=gossip", "gossip.topology=complete"}).train.micro_batch, 27);
   EXPECT_EQ(settled(12, {"parallel.engine=gossip", "gossip.topology=complete"}).train.micro_batch, 18);
 }

@@ -1,4 +1,4 @@
-// What the number of ranks decides, and how many are started.
+// Tests of resolve_layout() and of ranks_to_start().
 #include "config/layout.h"
 #include "config/plan.h"
 
@@ -16,7 +16,7 @@ using shoal::testing::user_error;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// A micro-batch as an argument gives it, which does not follow the ranks.
+// A micro-batch given by an argument, which is not adapted to the ranks.
 Config config_of(int global_batch, int micro_batch = 0, Determinism deterministic = Determinism::off) {
   Config config;
   config.fixed.insert("train.micro_batch");
@@ -42,11 +42,11 @@ int micro_batch(Config config, int ranks) {
 TEST(Layout, TheMicroBatchIsTheLargestOfWhichEveryRankGetsOne) {
   EXPECT_EQ(micro_batch(config_of(24), 1), 24);
   EXPECT_EQ(micro_batch(config_of(24), 4), 6);
-  EXPECT_EQ(micro_batch(config_of(24), 5), 4);  // six of them
+  EXPECT_EQ(micro_batch(config_of(24), 5), 4);  // six micro-batches
   EXPECT_EQ(micro_batch(config_of(24), 24), 1);
   EXPECT_EQ(micro_batch(config_of(7), 2), 1);
-  EXPECT_EQ(micro_batch(config_of(24, 3), 4), 3);  // as it was given
-  // In a pipeline of two: eight for each data rank, or as many as there are.
+  EXPECT_EQ(micro_batch(config_of(24, 3), 4), 3);  // the given one
+  // In a pipeline of two stages: eight for each data rank, or fewer where there are fewer sequences.
   auto pipeline = config_of(64);
   pipeline.parallel.pipeline = 2;
   EXPECT_EQ(micro_batch(pipeline, 2), 8);
@@ -80,7 +80,7 @@ TEST(Layout, RanksThatCannotShareAStepAreRefused) {
   EXPECT_THAT(error_of(config, 4), HasSubstr("parallel.replicate = 3 does not divide the 4 "));
 }
 
-// A mesh of the config.
+// A config with a mesh.
 Config mesh_of(int pipeline, int data, int tensor) {
   auto config = config_of(24);
   config.parallel.pipeline = pipeline;
@@ -118,7 +118,7 @@ TEST(Mesh, OtherNumbersOfRanksAreRefusedWithWhatWouldDo) {
   EXPECT_THAT(error_of(config, 12), HasSubstr("does not divide the 6 data-parallel ranks"));
 }
 
-// Workers of gossip.
+// A config with gossip workers.
 Config workers_of(const std::string& topology, int global_batch = 16, int micro_batch = 0) {
   auto config = config_of(global_batch, micro_batch);
   config.parallel.engine = EngineKind::gossip;
@@ -135,7 +135,7 @@ TEST(Workers, AreGroupsOfNeighbouringRanks) {
   EXPECT_EQ(config.parallel.data, 8);
   EXPECT_EQ(worker_count(config), 4);
   EXPECT_EQ(make_plan(config, kModel).mesh, (MeshShape{.pipeline = 2, .data = 2, .tensor = 3, .workers = 4}));
-  // Of a worker's twelve sequences each data rank has six.
+  // Each data rank has six of a worker's twelve sequences.
   EXPECT_EQ(config.train.micro_batch, 1);
   EXPECT_EQ(make_plan(config, kModel).micro_batches(), 12);
   EXPECT_EQ(make_plan(config, kModel).pipeline_options().micro_batches, 6);
@@ -149,7 +149,7 @@ TEST(Workers, AreGroupsOfNeighbouringRanks) {
   EXPECT_EQ(mesh_text(make_plan(config, kModel)), "4 workers");
   config = workers_of("exp");
   config.gossip.worker_size = 4;
-  resolve_layout(config, 4);  // one worker has nobody to average with
+  resolve_layout(config, 4);  // a single worker, without averaging
   EXPECT_EQ(worker_count(config), 1);
   EXPECT_EQ(mesh_text(make_plan(config, kModel)), "");
 }
@@ -178,7 +178,7 @@ TEST(Workers, ThatShareANodeAreKnownFromTheLauncher) {
   EXPECT_EQ(on_a_node(8, 4, 2), 2);
   EXPECT_EQ(on_a_node(8, 2, 4), 1);  // a worker on two hosts
   EXPECT_EQ(on_a_node(8, 4, 1, 2), 2);
-  // All on one host, or nobody knows: what suits the topology.
+  // On one host, or unknown hosts: the topology's default.
   EXPECT_EQ(on_a_node(8, 8), 1);
   EXPECT_EQ(on_a_node(8, 0), 1);
 }

@@ -1,4 +1,4 @@
-// What a run is said to take, against what engine and model allocate and against closed forms.
+// The memory estimate of a run, compared with the allocations of engine and model, and with closed forms.
 #include "config/memory.h"
 
 #include <fmt/format.h>
@@ -50,7 +50,7 @@ MemoryEstimate memory_of(const std::vector<std::string>& settings, int ranks) {
 
 std::string zero_setting(int zero) { return "parallel.zero=" + std::to_string(zero); }
 
-// What the backend gave at most to a rank like this one, but for a step's batches: tokens and targets, 2 x 32
+// The backend's peak of allocated bytes on such a rank, without a step's batches: tokens and targets, 2 x 32
 // of each, the step's number, the losses of all data ranks and three signals, all multiples of 64 bytes.
 double allocated(const DryRun::Rank& rank, int data_ranks) {
   const double numbers = 64 + ((rank.passes * data_ranks + 3) * 8 + 63) / 64 * 64;
@@ -71,7 +71,7 @@ TEST(Memory, IsWhatEngineAndModelAllocate) {
       for (const int ranks : {1, 2, 4, 8}) {
         const auto memory = memory_of(settings, ranks);
         const auto run = dry_run(plan_of(config_of(settings, ranks)));
-        // Empty arenas still take a byte.
+        // An empty arena takes one byte.
         EXPECT_NEAR(allocated(run.ranks.front(), ranks), memory.state() + memory.activations(), 5)
             << settings.front() << ", ZeRO-" << zero << ", " << ranks << " ranks";
       }
@@ -129,7 +129,8 @@ TEST(Memory, OfEveryRankOfAMeshIsWhatItAllocates) {
   }
 }
 
-// All that blocks keep, and the streams between them, is shared: by heads, by channels or by tokens.
+// All activations of blocks, and the residual stream between them, are divided among tensor ranks: by heads,
+// channels or tokens.
 TEST(Memory, ActivationsFallWithTheTensorRanksUnderSequenceParallelism) {
   const std::vector<std::string> shape = {"model.n_head=8", "train.recompute=none"};
   const auto alone = memory_of(shape, 1);
@@ -147,7 +148,7 @@ TEST(Memory, ActivationsFallWithTheTensorRanksUnderSequenceParallelism) {
   }
 }
 
-// A model that is nearly all vocabulary: whatever a rank ever takes is less than that one matrix.
+// A model that consists mostly of its vocabulary: no allocation of a rank is as large as the whole matrix.
 TEST(Memory, NoRankTakesAWholeParameterThatItShares) {
   const std::vector<std::string> settings = {
       "model.vocab_size=50257", "model.n_layer=2",   "model.n_head=8",  "model.n_embd=64",
@@ -175,7 +176,7 @@ TEST(Memory, FallsWithTheRanksAsStatesAreCut) {
     return elements;
   };
   const double all = sum(0, units.size());
-  // Where units come and go: the embedding, two blocks, the head.
+  // The buffers for gathered units: the embedding, two blocks, the head.
   const double in_turns = sum(0, 3) + sum(units.size() - 1, units.size());
   for (const double ranks : {1.0, 2.0, 4.0, 8.0}) {
     const double expected[] = {16 * all, 8 * all + 8 * all / ranks, 4 * all + 4 * in_turns + 12 * all / ranks,
@@ -203,8 +204,7 @@ double written_by(const Config& config, const GptConfig& model, int rank) {
   return bytes;
 }
 
-// A rank writes its piece of every unit, which is the same for all data ranks but what padding takes from the
-// last.
+// A rank writes its piece of every unit. All data ranks write as much, except for padding in the last piece.
 TEST(Memory, CheckpointCopyIsTheRanksShare) {
   auto layouts = kMeshes;
   for (int zero = 0; zero <= 3; ++zero) layouts.push_back({4, {zero_setting(zero)}});
@@ -231,7 +231,7 @@ TEST(Memory, CheckpointCopyIsTheRanksShare) {
         all += written;
       }
     }
-    // Each element once.
+    // The ranks write each element once.
     EXPECT_EQ(all,
               (1 + plan.optimizer_tensors()) * 4.0 * static_cast<double>(parameter_count(gpt_units(model))));
   }
@@ -245,7 +245,7 @@ TEST(Memory, StateOnDiskIsNotInMemory) {
   EXPECT_LT(memory.total(), within.total());
 }
 
-// A backend that tells its own memory from the host's.
+// A backend with memory of its own, apart from the host's.
 class DryGpu final : public DryBackend {
  public:
   void* allocate_host(std::size_t bytes) override {
@@ -258,8 +258,8 @@ class DryGpu final : public DryBackend {
   std::size_t pinned_ = 0;
 };
 
-// Beside the workspace of products, cuDNN keeps the gradients of a piece's scores, 2 bytes each: in bfloat16
-// without dropout.
+// In bfloat16 without dropout, cuDNN keeps the gradients of a piece's scores, 2 bytes each, beside the
+// workspace of products.
 TEST(Memory, OfAGpuIncludesTheScratchOfItsKernels) {
   const auto scratch = [](std::vector<std::string> settings) {
     for (const auto* more : {"train.backend=cuda", "train.micro_batch=4", "model.block_size=128"}) {
@@ -316,7 +316,7 @@ TEST(Memory, OfAHostIsThatOfItsRanks) {
   const auto data = config_of({}, 4);
   const auto threads = RankPlaces::as_threads(4);
   const auto one = memory_of({}, 4);
-  EXPECT_DOUBLE_EQ(host(data, threads), 4 * one.total() - 3 * one.program);  // which is there once
+  EXPECT_DOUBLE_EQ(host(data, threads), 4 * one.total() - 3 * one.program);  // the program is in memory once
   const RankPlaces processes{.all = 4, .here = 4, .threads = false};
   EXPECT_DOUBLE_EQ(host(data, processes), 4 * of(data, processes, {}));
 
@@ -332,7 +332,7 @@ TEST(Memory, OfAHostIsThatOfItsRanks) {
 TEST(Memory, RefusesRanksThatDoNotFitTogether) {
   const double available = available_memory();
   if (available == 0) GTEST_SKIP() << "this system does not say what is available";
-  // About half of what there is: fits once and not eight times.
+  // A run that takes about half of the memory fits once, but not eight times.
   const auto layers =
       "model.n_layer=" + std::to_string(std::max(1, static_cast<int>(available / 2 / 16 / 3.2e6)));
   const std::vector<std::string> settings = {layers, "model.n_embd=512"};

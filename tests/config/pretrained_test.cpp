@@ -1,5 +1,5 @@
-// Runs that start from weights in Hugging Face's format: what they take from the folder, and that nothing is
-// lost on the way in and out.
+// Runs that start from weights in Hugging Face's format: the keys that the folder sets, and exact import and
+// export.
 #include "config/pretrained.h"
 
 #include "checkpoint/huggingface_support.h"
@@ -15,7 +15,7 @@ using ::testing::HasSubstr;
 
 class Pretrained : public TinyRuns {
  protected:
-  // 64 tokens: more than the data have.
+  // 64 tokens, more than the data have.
   static constexpr HuggingFaceModel kModel{
       .n_layer = 2, .n_head = 4, .n_embd = 24, .n_positions = 12, .vocab_size = 64};
 
@@ -23,7 +23,7 @@ class Pretrained : public TinyRuns {
     raw.write(folder_ / "gpt");
     return folder_ / "gpt";
   }
-  // A run from the weights that changes none of them: as a float32, its learning rate is zero.
+  // A run from the weights that does not change them: its learning rate is zero in float32.
   Config unchanging(const std::string& name, const Settings& settings = {}) const {
     auto config = this->config(name, {"train.steps=1", "optim.lr=1e-60", "lr_schedule.warmup_steps=0"});
     apply_arguments(config, settings);
@@ -32,7 +32,7 @@ class Pretrained : public TinyRuns {
     take_hugging_face_model(folder_ / "gpt", config, origins);
     return config;
   }
-  // What `shoal config --dump` would say.
+  // The output of `shoal config --dump`.
   Config parsed(const std::string& toml, const Settings& arguments = {}) const {
     return parse_config(fmt::format("data.dir = \"data\"\ntrain.steps = 1\ninit.from = \"hf:{}\"\n{}",
                                     (folder_ / "gpt").string(), toml),
@@ -77,7 +77,7 @@ TEST_F(Pretrained, InAndOutIsByteExactOnAnyRanks) {
   }
 }
 
-// Half types come in exactly, so the same type goes out as the same bytes.
+// 16-bit types are imported exactly, so exporting to the same type gives the same bytes.
 TEST_F(Pretrained, HalfTypesInAndOut) {
   for (const DType dtype : {DType::bf16, DType::f16}) {
     const HuggingFaceFolder raw(kModel, dtype);
@@ -136,12 +136,12 @@ TEST_F(Pretrained, TheFolderDecidesTheModel) {
   EXPECT_TRUE(model.bias);
   EXPECT_EQ(model.dropout, 0);
 
-  // What agrees may be given, the context may be shorter, dropout is free.
+  // Equal values may be given, the context may be shorter, dropout is free.
   const auto given = parsed("model = {n_layer = 2, block_size = 5, dropout = 0.1, vocab_size = 0}").model;
   EXPECT_EQ(given.block_size, 5);
   EXPECT_EQ(given.dropout, 0.1);
   EXPECT_EQ(given.vocab_size, 64);
-  EXPECT_EQ(parsed("", {"init.from=resume"}).model.n_embd, 24);  // the run that began with them
+  EXPECT_EQ(parsed("", {"init.from=resume"}).model.n_embd, 24);  // a run that started from them
 }
 
 TEST_F(Pretrained, KeysThatDoNotFitTheWeights) {
@@ -169,7 +169,7 @@ TEST_F(Pretrained, KeysThatDoNotFitTheWeights) {
   EXPECT_THAT(refused("", {"init.from=resume"}), HasSubstr("RUN/config.toml"));
 }
 
-// To plan with; a run that starts needs it.
+// Planning works without the folder; a run needs it.
 TEST_F(Pretrained, AConfigThatSaysAllOfTheModelIsReadWithoutTheFolder) {
   const std::string all =
       "model = {n_layer = 2, n_head = 4, n_embd = 24, block_size = 12, vocab_size = 64, bias = true, gelu = "
@@ -181,7 +181,7 @@ TEST_F(Pretrained, AConfigThatSaysAllOfTheModelIsReadWithoutTheFolder) {
   EXPECT_THAT(error_of([&] { run_trainer(config); }), HasSubstr("there is no folder"));
 }
 
-// A checkpoint's own config needs no folder any more, and neither does a run that goes on by it.
+// The config in a checkpoint needs the folder no longer, and neither does a run that resumes from it.
 TEST_F(Pretrained, ARunGoesOnWithoutTheFolder) {
   weights();
   run_trainer(unchanging("first"));
@@ -192,7 +192,7 @@ TEST_F(Pretrained, ARunGoesOnWithoutTheFolder) {
   EXPECT_EQ(run_trainer(config).step, 3);
 }
 
-// The first positions, as nanoGPT crops.
+// A shorter context keeps the first positions, as in nanoGPT.
 TEST_F(Pretrained, AShorterContext) {
   const HuggingFaceFolder raw(kModel);
   weights(raw);

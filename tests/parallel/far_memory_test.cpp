@@ -1,4 +1,4 @@
-// Training on a backend whose memory the host cannot reach, as a GPU's.
+// Training on a backend whose memory the host cannot access, like a GPU's.
 #include <fmt/format.h>
 
 #include "ops/cpu/cpu.h"
@@ -9,7 +9,7 @@
 namespace shoal::test {
 namespace {
 
-// Nothing above the backend reaches into its memory, and the runs are those of memory that the host reaches.
+// No code above the backend accesses its memory, and runs are equal to those in host memory.
 void expect_the_same_from_afar(RanksRun run) {
   const auto near = bytes_of(train_workers(run));
   run.backend = [](int) { return std::make_unique<FarBackend>(make_cpu_backend(1)); };

@@ -1,4 +1,4 @@
-// What the tests of gossip share: topologies, and a short run of workers that average by one of them.
+// Shared by tests of gossip: topologies, and a short gossip run.
 #pragma once
 
 #include <cctype>
@@ -32,8 +32,8 @@ inline std::string title_of(const Topology& topology) {
 
 inline constexpr double kGossipClip = 0.05;
 
-// Two periods and a part of the next one. Dropout is on and clipping acts; with three updates to a window the
-// last one is not whole.
+// Two periods and a part of the next one. Dropout is on and clipping acts. With three updates per window, the
+// last window is incomplete.
 inline RanksRun gossip_run(const Topology& topology) {
   RanksRun run;
   run.mesh.workers = topology.workers;
@@ -44,7 +44,7 @@ inline RanksRun gossip_run(const Topology& topology) {
   return run;
 }
 
-// Whose units, in bytes of float32 parameters: each is a bucket, some are, one is.
+// Bucket sizes: a bucket per unit, several units per bucket, one bucket for all.
 inline constexpr double kTinyBuckets = 1, kSomeBuckets = 16 << 10, kOneBucket = 1 << 30;
 
 inline std::string bytes_of(const std::vector<RunOutcome>& workers) {

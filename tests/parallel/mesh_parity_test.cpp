@@ -1,6 +1,6 @@
-// The layout does not change the run: meshes of pipeline x data x tensor compared with one rank. Dropout acts
-// everywhere, clipping at every step, and every step has several micro-batches. With SHOAL_WHOLE_PARITY set,
-// every combination is run, some 5,000 of them.
+// The layout does not change the run: meshes of pipeline x data x tensor ranks compared with one rank.
+// Dropout is on, clipping acts at every step, and every step has several micro-batches. With
+// SHOAL_WHOLE_PARITY set, all combinations are run, about 5,000.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -52,9 +52,9 @@ std::vector<MeshShape> all_meshes() {
 constexpr ScheduleKind kSchedules[] = {ScheduleKind::gpipe, ScheduleKind::one_f_one_b,
                                        ScheduleKind::interleaved};
 
-// Every mesh, with and without sequence parallelism, in every ZeRO stage. What else a layout has goes round
-// as these are counted, so that any two choices meet somewhere (EveryTwoChoicesMeet): a fault takes seldom
-// more than two to show.
+// Every mesh, with and without sequence parallelism, in every ZeRO stage. All other choices of a layout
+// rotate with the index, so that any two choices occur together somewhere (EveryTwoChoicesMeet): a fault
+// rarely needs more than two.
 std::vector<Layout> design() {
   std::vector<Layout> layouts;
   int mesh_number = 0;
@@ -77,13 +77,13 @@ std::vector<Layout> design() {
   return layouts;
 }
 
-// Shapes that every size of tensor group finds awkward: heads, channels and classes that do not divide, where
-// there are more than one of each; and as small as the meshes with that size allow, since there are many.
+// Model shapes that are difficult for a tensor size: heads, channels and classes are not divisible by it. As
+// small as the meshes of that size allow, since there are many.
 RanksRun run_of(const Layout& layout) {
   const int tensor = layout.mesh.tensor;
   constexpr int kHeads[] = {0, 2, 3, 4, 5, 6, 6, 8, 8};
   const int heads = kHeads[tensor], head_size = tensor <= 2 ? 8 : 4;
-  const int rows = (8 + tensor - 1) / tensor * tensor;  // which a sequence-parallel group has to divide
+  const int rows = (8 + tensor - 1) / tensor * tensor;  // divisible by a sequence-parallel group
   RanksRun run;
   run.mesh = layout.mesh;
   run.sequence = layout.sequence;
@@ -124,7 +124,7 @@ RanksRun on_one_rank(RanksRun run) {
   return run;
 }
 
-// What can be chosen in a layout, as one text each.
+// The choices of a layout, as texts.
 std::vector<std::string> choices(const Layout& layout) {
   const auto& mesh = layout.mesh;
   std::vector<std::string> all = {fmt::format("pipeline {}", mesh.pipeline),
@@ -184,7 +184,7 @@ class MeshParity : public testing::TestWithParam<Group> {
     return run_of(
         {.mesh = {.tensor = GetParam().tensor}, .sequence = GetParam().sequence, .compute = compute});
   }
-  // Layouts of this group, with one rank of it compared with: those of the design, or every one there is.
+  // The layouts to compare with the reference: those of the design, or all.
   static void expect_same(DType compute, const std::string& expected) {
     const bool whole = std::getenv("SHOAL_WHOLE_PARITY") != nullptr;
     for (const auto& layout : whole ? all_layouts() : design()) {
@@ -196,8 +196,8 @@ class MeshParity : public testing::TestWithParam<Group> {
   }
 };
 
-// Fifty steps: the same bytes as on one rank; in a tensor group the same as in that group alone, which is
-// within rounding of one rank.
+// Fifty steps give the same bytes as on one rank. With tensor parallelism they are the same as in the tensor
+// group alone, which is within rounding of one rank.
 TEST_P(MeshParity, OfFloat32) {
   const auto group = train(plain(DType::f32));
   for (const double norm : group.norms)
@@ -227,7 +227,7 @@ INSTANTIATE_TEST_SUITE_P(Every, MeshParity,
                                               test.param.sequence ? "_sequence" : "");
                          });
 
-// The two ways to share the tokens are roundings of the same run too.
+// Runs with and without sequence parallelism differ by rounding only.
 TEST(MeshPairs, SequenceParallelismChangesNoMoreThanRounding) {
   for (const int tensor : {2, 3, 8}) {
     const auto run = run_of({.mesh = {.tensor = tensor}});
@@ -263,7 +263,7 @@ TEST(MeshPairs, InitialParametersAreTheSameBytesInEveryMesh) {
   }
 }
 
-// Without the order of layouts: faster, and repeatable for a layout.
+// Without layout determinism: faster, and repeatable for a layout.
 class MeshDefaultOrder : public testing::TestWithParam<Layout> {};
 
 TEST_P(MeshDefaultOrder, RepeatsItselfAndIsThatOfOneRankWithinRounding) {

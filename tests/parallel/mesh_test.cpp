@@ -63,7 +63,7 @@ TEST(MeshPlaces, EveryRankHasItsOwn) {
   }
 }
 
-// The ranks of the run that are in a group, in its order.
+// The ranks of the run in a group, in the group's order.
 std::vector<std::int32_t> members(Communicator& group, int rank) {
   std::vector<std::int32_t> all(static_cast<std::size_t>(group.size()));
   std::int32_t mine = rank;
@@ -71,7 +71,7 @@ std::vector<std::int32_t> members(Communicator& group, int rank) {
   return all;
 }
 
-// Those whose place passes, in order.
+// The ranks whose coordinates pass a test, in order.
 template <typename F>
 std::vector<std::int32_t> ranks_where(const MeshShape& shape, F&& passes) {
   std::vector<std::int32_t> ranks;
@@ -119,7 +119,7 @@ TEST(MeshGroups, DifferInTheirOwnCoordinateAlone) {
   }
 }
 
-// A rank's place in a group is its coordinate, in any number of ranks.
+// A rank's number in a group is its coordinate, for any number of ranks.
 TEST(MeshGroups, KnowTheirCoordinateAmongThousands) {
   const MeshShape shape{8, 64, 8};
   for (const int rank : {0, 1, 8, 511, 512, 2047, 4095}) {
@@ -134,7 +134,7 @@ TEST(MeshGroups, KnowTheirCoordinateAmongThousands) {
   }
 }
 
-// Seen by where a message to the next member goes.
+// Found from the receiver of a message to the next member.
 TEST(MeshGroups, NeighboursInAGroupAreAsFarApartAsTheMeshSays) {
   Recording recording(24, 0);
   Mesh mesh(recording.ranks(), {2, 3, 4});

@@ -1,4 +1,4 @@
-// NCCL's groups over a stand-in for the library and for GPUs: ranks are threads, with a GPU each.
+// NCCL groups over an emulation of NCCL and of GPUs: ranks are threads with a GPU each.
 #include "comm/nccl/nccl.h"
 
 #include <gmock/gmock.h>
@@ -24,14 +24,14 @@ using testing::HasSubstr;
 
 constexpr double kSoon = 8;  // seconds within which all ranks of a failed run have ended
 
-// Addresses of GPUs' memory, as tests/comm/nccl has them.
+// Converts addresses to emulated GPU memory, as in tests/comm/nccl.
 template <typename T>
 T* moved(T* data) {
   return reinterpret_cast<T*>(reinterpret_cast<std::uintptr_t>(data) ^ std::uintptr_t{1} << 62);
 }
 Tensor moved(const Tensor& x) { return {x.data ? moved(x.data) : nullptr, x.dtype, x.shape}; }
 
-// Reaches what is at such addresses.
+// Accesses the memory at such addresses.
 class GpuMemory final : public DryBackend {
  public:
   bool is_device_memory(const void* data) const override {
@@ -48,7 +48,7 @@ class GpuMemory final : public DryBackend {
   }
 };
 
-// Shows every tensor as one in the GPU's memory.
+// Presents every tensor as one in GPU memory.
 class OnGpu final : public Communicator {
  public:
   explicit OnGpu(std::unique_ptr<Communicator> inner) : inner_(std::move(inner)) {}
@@ -83,7 +83,7 @@ class OnGpu final : public Communicator {
   std::unique_ptr<Communicator> inner_;
 };
 
-// Calls body with ranks that have a GPU each, or all the same one, and begin over this transport.
+// Calls body on ranks with a GPU each, or all with the same one, bootstrapped over this transport.
 void run_on_gpus(const WorldOptions& options, const RankBody& body, Transport transport = Transport::threads,
                  bool one_gpu = false) {
   ::setenv("SHOAL_NCCL_MODULE", SHOAL_EMULATED_NCCL, 1);
@@ -99,7 +99,8 @@ void run_on_gpus(const WorldOptions& options, const RankBody& body, Transport tr
   });
 }
 
-// But one: a group's first collective waits on the host for its members, who wait for others there.
+// All checks but one: a group's first collective blocks the host until all members call it, while they wait
+// for others.
 std::vector<Check> checks() {
   std::vector<Check> checks(std::begin(kChecks), std::end(kChecks));
   std::erase_if(checks, [](const Check& check) { return std::string_view(check.name) == "LateRank"; });
@@ -134,7 +135,7 @@ INSTANTIATE_TEST_SUITE_P(, Nccl,
                                               name_of(ranks.transport));
                          });
 
-// The way round a ring that the others are not told of goes through the host.
+// Messages in the direction of a ring that was not announced go through the host.
 TEST(NcclMessages, UnannouncedOnesGoToo) {
   run_on_gpus({.ranks = 4}, [](World& world) {
     auto& group = world.ranks;
@@ -148,7 +149,7 @@ TEST(NcclMessages, UnannouncedOnesGoToo) {
   });
 }
 
-// What comes out of a run of `body`, and that it came soon.
+// The error that a run of `body` throws; checks that it ends soon.
 template <typename Failure = Error>
 std::string failure_of(Transport transport, const WorldOptions& options, const RankBody& body,
                        bool one_gpu = false) {
@@ -184,7 +185,7 @@ TEST_P(FailingNccl, ARankThatThrowsStopsAll) {
   }
 }
 
-// A rank with a collective under way that will never end.
+// A rank with a running collective that never ends.
 TEST_P(FailingNccl, ARankThatUnwindsAbandonsWhatItHasBegun) {
   const auto text = failure_of<UserError>(GetParam(), {.ranks = 2}, [](World& world) {
     auto& group = world.ranks;

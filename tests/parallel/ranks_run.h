@@ -1,5 +1,5 @@
-// A short training run of a tiny model over a mesh of ranks that are threads, and everything that it leaves,
-// of every worker.
+// A short training run of a tiny model over a mesh of ranks in threads, and its whole outcome for every
+// worker.
 #pragma once
 
 #include <cstring>
@@ -28,10 +28,10 @@ struct RanksRun {
   bool sequence = false;
   ScheduleKind schedule = ScheduleKind::one_f_one_b;
   int chunks = 1;          // ranges of units per stage
-  EngineOptions engine;    // the part is filled in
-  bool same_data = false;  // all workers take what the only one would
+  EngineOptions engine;    // without the part of the model, which the run sets
+  bool same_data = false;  // all workers take the data of a single worker
   int steps = 10;
-  int batches = 1000;  // that there are: then they come again
+  int batches = 1000;  // number of different batches; then they repeat
   GptConfig model{.n_layer = 3,
                   .n_head = 2,
                   .n_embd = 12,
@@ -41,7 +41,7 @@ struct RanksRun {
                   .bias = true};
   Recompute recompute = Recompute::none;
   double lr = 1e-2;
-  int evaluate_every = 5;  // steps; in between, as trainers do
+  int evaluate_every = 5;  // steps
   std::function<std::unique_ptr<Backend>(int rank)> backend = [](int) { return make_cpu_backend(1); };
 
   ModelPart part(const MeshPlace& place) const {
@@ -75,7 +75,7 @@ struct RunOutcome {
   std::map<std::string, std::vector<float>, std::less<>> state;  // whole parameters and moments
   std::map<std::string, std::vector<int>, std::less<>> saved;    // on how many ranks each element is saved
 
-  // Everything as bytes, to be compared.
+  // The whole outcome as bytes, to compare.
   std::string bytes() const {
     std::string all;
     const auto append = [&](const auto& values) {
@@ -90,7 +90,7 @@ struct RunOutcome {
   }
 };
 
-// Calls f(element of the tensor, element of the whole one) for each that is here.
+// Calls f(element of the tensor, element of the whole tensor) for each element on this rank.
 template <typename F>
 void for_elements(const StateTensor& tensor, F&& f) {
   const auto& [offset, shape] = tensor.box;
@@ -103,8 +103,8 @@ void for_elements(const StateTensor& tensor, F&& f) {
   }
 }
 
-// Puts the parts that a rank holds where they belong in whole tensors, and counts what it would save. Ranks
-// that hold the same have the same bits.
+// Copies a rank's parts into whole tensors, and counts the elements that it would save. Checks that replicas
+// have the same bits.
 inline void collect(RunOutcome& into, DataEngine& engine, Backend& backend) {
   const auto whole = [](auto& tensors, const StateTensor& tensor) -> auto& {
     auto& values = tensors[tensor.name];
@@ -136,12 +136,12 @@ inline void collect(RunOutcome& into, DataEngine& engine, Backend& backend) {
   }
 }
 
-// Which micro-batches of the global batch are a worker's: like cards, every `workers`-th.
+// The micro-batches of a worker: every `workers`-th of the global batch.
 struct Deal {
   int worker = 0, workers = 1;
 };
 
-// One rank's side of a run.
+// One rank of a run.
 class RankOfRun {
  public:
   RankOfRun(const RanksRun& run, Communicator& ranks)
@@ -174,7 +174,7 @@ class RankOfRun {
     if ((step + 1) % run_.evaluate_every == 0) evaluate(step, outcome);
   }
 
-  // Of a step, up to its update; as if the loss were `factor` times what it is.
+  // Runs a step up to its update, with the loss multiplied by `factor`.
   void gradient(int step, RunOutcome& outcome, float factor = 1) {
     const auto data = batch(step);
     engine_->begin_step(step, {run_.lr, step + 1});
@@ -196,7 +196,7 @@ class RankOfRun {
     outcome.losses.push_back(std::accumulate(losses.begin(), losses.end(), 0.0) * static_cast<double>(scale));
   }
 
-  // Of the worker's first micro-batch of the step, on all data ranks.
+  // Evaluates the worker's first micro-batch of the step, on all data ranks.
   void evaluate(int step, RunOutcome& outcome) {
     const auto data = batch(step);
     const std::int64_t first = in_batch(0) * run_.model.block_size;
@@ -218,7 +218,7 @@ class RankOfRun {
 
  private:
   int count() const { return run_.engine.micro_batches; }
-  // Of a worker's micro-batches, and of those of the global batch.
+  // The index of a micro-batch among the worker's, and in the global batch.
   int index(int pass) const { return pass * run_.mesh.data + engine_->first_micro_batch(); }
   int in_batch(int index) const { return index * deal_.workers + deal_.worker; }
 
@@ -240,8 +240,8 @@ class RankOfRun {
             .address = {.seed = Trainee::kSeed, .step = step, .first_sample = in_batch(index(pass))}};
   }
 
-  // Every rank of the worker gets what one rank of each tensor group tells; the others of the group know the
-  // same.
+  // Sums over the worker; one rank per tensor group contributes, because all of the group have the same
+  // value.
   void share(std::vector<double>& values, bool knows) {
     const auto mine = values;
     if (mesh_.place().tensor > 0) std::fill(values.begin(), values.end(), 0.0);
@@ -259,11 +259,11 @@ class RankOfRun {
   Mesh mesh_;
   std::unique_ptr<DataEngine> engine_;
   Pipeline model_;
-  std::vector<Buffer> tokens_, targets_;  // of the step's micro-batches
+  std::vector<Buffer> tokens_, targets_;  // by micro-batch of the step
   Buffer losses_;
 };
 
-// What a rank does between its first step and its last.
+// The body of a rank's run.
 using RankSteps = std::function<void(RankOfRun& rank, RunOutcome& outcome)>;
 
 // The outcomes of every worker.
@@ -300,7 +300,7 @@ inline std::vector<RunOutcome> train_workers(const RanksRun& run) {
     for (int step = 0; step < run.steps; ++step) rank.step(step, outcome);
   });
 }
-// Of the only worker.
+// The outcome of a run with one worker.
 inline RunOutcome train(const RanksRun& run) { return std::move(train_workers(run).front()); }
 
 }  // namespace shoal::test

@@ -1,4 +1,4 @@
-// How far a run whose sums are grouped otherwise may be from another one.
+// Bounds for the difference between runs that group their sums differently.
 #pragma once
 
 #include <algorithm>
@@ -9,25 +9,26 @@
 
 namespace shoal::test {
 
-// How far a tensor group's run may be from that of one rank.
+// Bound for the difference between the run of a tensor group and that of one rank.
 //
-// The two are roundings of the same exact run. What differs are sums whose terms are grouped otherwise: those
-// of row-parallel products, of the statistics of the loss, of norms' gradients over tokens; and since kernels
-// choose their order by the shape, those of all products. Roundings have random signs (Higham and Mary 2019),
-// and so have the terms: a sum of n of them has, to its own size, an error of u sqrt(n / 2), and two orders
-// of it differ by u sqrt(n). What passes through many sums has the root of all their lengths. In a block
-// those are C of either norm, C, C, C and 4 C of the products, head size and T of attention, less than 10 C +
-// T; through the head 2 C + V; and backward twice that. In bfloat16, sums are float32 but what is kept is
-// rounded: ten values of a block one after the other in the forward pass, counting the partial sums that
-// ranks exchange, as many backward twice, in both runs.
+// Both are roundings of the same exact run. They group the terms of some sums differently: of row-parallel
+// products, of the statistics of the loss, of the norms' gradients over tokens; and of all products, since
+// kernels choose their order by the shape. Roundings have random signs (Higham and Mary 2019), and so have
+// the terms: a sum of n terms has a relative error of u sqrt(n / 2), and two orders of it differ by u
+// sqrt(n). A value that passes through many sums has the root of the total of their lengths. In a block these
+// are C for each of the two norms, C, C, C and 4 C for the products, the head size and T for attention: less
+// than 10 C + T. The head adds 2 C + V, and backward has twice all that. In bfloat16, sums are float32 but
+// stored values are rounded: ten values in sequence in a block's forward pass, including the partial sums
+// that ranks exchange, and twice as many in backward, in both runs.
 //
 // So a gradient is off by `relative` times its norm G. AdamW moves a parameter by about lr g / |g|, and an
-// error e of g moves it by at most 2 lr e / |g|, which changes the loss by 2 lr e; errors of random signs
-// change it by 2 lr relative G. Steps add up at worst. This is of first order: it holds while steps are so
-// small that a run does not magnify what it is given, as at this rate of learning. (At ten times that, eight
-// blocks made of differences of 1e-8 at step 5 some of 1e-4 at step 10.) The losses themselves: a token's is
-// off by |p - y| <= sqrt(2) times the error of its logits, rows of the embedding times the error of the final
-// norm, whose elements are about 1; tokens are averaged; and a loss is a float32 sum of four terms.
+// error e of g moves it by at most 2 lr e / |g|, which changes the loss by 2 lr e. Errors with random signs
+// change it by 2 lr relative G. In the worst case the errors of steps add up. This is a first-order bound: it
+// holds while steps are so small that a run does not amplify differences, as with this learning rate. (With
+// ten times that rate, eight blocks turned differences of 1e-8 at step 5 into 1e-4 at step 10.) The losses
+// themselves: a token's loss is off by |p - y| <= sqrt(2) times the error of its logits, which is rows of the
+// embedding times the error of the final norm, whose elements are about 1; tokens are averaged; and a loss is
+// a float32 sum of four terms.
 class RoundingBound {
  public:
   RoundingBound(const RanksRun& run, const RunOutcome& one) : run_(run), one_(one) {
@@ -48,9 +49,10 @@ class RoundingBound {
     }
   }
 
-  double gradient() const { return relative_; }  // to its norm, at the same parameters
+  double gradient() const { return relative_; }  // relative to its norm, at the same parameters
   double loss(int step) const { return bound(step, norm_, leaves() * run_.model.block_size); }
-  // Of one micro-batch, whose own gradient is longer than the sum of all, which are nearly orthogonal.
+  // For one micro-batch, whose own gradient has a larger norm than the mean of all, which are nearly
+  // orthogonal.
   double evaluation(int step) const {
     return bound(step, std::sqrt(leaves()) * norm_, run_.model.block_size);
   }
@@ -68,7 +70,7 @@ class RoundingBound {
     if (run_.engine.compute == DType::f32) {
       EXPECT_EQ(run.predictions, one_.predictions);
     }
-    // What a bound has to be to say anything.
+    // A larger bound would be meaningless.
     const double most = run_.engine.compute == DType::f32 ? 1e-6 : 0.0025;
     EXPECT_LT(loss(run_.steps), most * one_.losses.front());
     EXPECT_LT(one_.losses.back(), one_.losses.front() - 0.1) << "it does not learn";

@@ -1,5 +1,4 @@
-// Ranks that are threads, over either transport: shared memory, or the engine of MPI over a network that is
-// memory.
+// Ranks in threads, over shared memory or over the MPI engine with a network in memory.
 #pragma once
 
 #include <exception>
@@ -20,7 +19,7 @@ inline const char* name_of(Transport transport) {
   return transport == Transport::threads ? "threads" : "mpi";
 }
 
-// Throws what comes out of a rank, but StoppedByPeer.
+// Throws the first rank's error that is not StoppedByPeer.
 inline void run_over(Transport transport, const WorldOptions& options, const RankBody& body) {
   if (transport == Transport::threads) return run_threads(options, body);
   FakeNetwork network(options.ranks);

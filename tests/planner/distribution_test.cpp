@@ -44,8 +44,8 @@ TEST(Distribution, NumbersAndTheirUnits) {
   EXPECT_EQ(Distribution("2.5gbit", bandwidth_units(), 0).draw(kKey, 0, 0), 2500);
 }
 
-// A mean of 40,000 draws is off by sd / 200, here allowed five times; a standard deviation by less than that
-// times the root of half the kurtosis, at most 3 here.
+// The mean of 40,000 draws has a standard error of sd / 200; five times that is allowed. The standard
+// deviation has less than that times the root of half the kurtosis, which is at most 3 here.
 TEST(Distribution, MomentsAreThoseOfTheName) {
   const auto expect = [](const char* text, double mean, double sd) {
     const auto [m, s] = moments(text);

@@ -1,5 +1,5 @@
-// What a dry run says of a step, against closed forms: bytes are those of rings, whose rank sends
-// (N - 1) / N of what is scattered or gathered, and twice that of what is reduced on all.
+// The dry run of a step, compared with closed forms. Bytes are those of ring algorithms: a rank sends (N - 1)
+// / N of a scattered or gathered tensor, and twice that of an all-reduced one.
 #include "planner/dry_run.h"
 
 #include <fmt/format.h>
@@ -37,7 +37,7 @@ Config config_of(std::vector<std::string> settings, int ranks) {
   return config;
 }
 
-// The only kind of rank there is.
+// The only kind of rank, where all ranks are equal.
 DryRun::Rank every_rank(const std::vector<std::string>& settings, int ranks) {
   const auto run = dry_run(plan_of(config_of(settings, ranks)));
   EXPECT_EQ(run.ranks.size(), 1u);
@@ -70,7 +70,7 @@ struct Sizes {
   std::int64_t embedding, block, head, all;
 };
 
-// (N - 1) / N of so many elements
+// (N - 1) / N of `elements`, in bytes.
 std::int64_t ring(std::int64_t elements, std::int64_t bytes_each, int ranks) {
   return elements * bytes_each * (ranks - 1) / ranks;
 }
@@ -104,8 +104,8 @@ TEST(DryRun, Zero2ScattersGradientsAfterEveryPass) {
   EXPECT_EQ(bytes_of(rank, "all_gather", "parameters"), ring(Sizes(8).all, 4, 8));
 }
 
-// In each pass the blocks are gathered forward and backward, but for the two that are still there when the
-// pass turns round; the embedding and the head, which have buffers of their own, once per step.
+// In each pass the blocks are gathered for forward and backward, except for the two that are still in memory
+// when backward begins. The embedding and the head have buffers of their own and are gathered once per step.
 TEST(DryRun, Zero3GathersBlocksForwardAndBackward) {
   const auto rank = every_rank({"parallel.zero=3", "train.global_batch=16"}, 8);
   const Sizes sizes(8);
@@ -120,12 +120,12 @@ TEST(DryRun, ReplicatedGroupsReduceShardsAcross) {
       dry_run(plan_of(config_of({"parallel.zero=2", "parallel.replicate=2", "train.global_batch=16"}, 8)), 4);
   const auto& rank = run.ranks.front();
   const Sizes sizes(8);
-  // Within a replica of 4 ranks, then the shard with the one other rank that holds it.
+  // A reduction within a replica of 4 ranks, then of the shard with the other rank that has it.
   EXPECT_EQ(bytes_of(rank, "reduce_scatter", "gradients"), ring(sizes.all, 4, 4));
   EXPECT_EQ(bytes_of(rank, "all_reduce", "gradients"), 2 * ring(sizes.all / 4, 4, 2));
   EXPECT_EQ(rank.links.count(1), 1u);
   EXPECT_EQ(rank.links.count(4), 1u);
-  // A replica fits a host: only sums of shards leave it, and the small change of the norm and the losses.
+  // Each replica is on one host: only sums of shards leave it, and a few bytes for the norm and the losses.
   EXPECT_GE(run.host_bytes, 4 * 2 * ring(sizes.all / 4, 4, 2));
   EXPECT_LT(static_cast<double>(run.host_bytes),
             1.05 * 4 * 2 * static_cast<double>(ring(sizes.all / 4, 4, 2)));
@@ -133,7 +133,7 @@ TEST(DryRun, ReplicatedGroupsReduceShardsAcross) {
 
 TEST(DryRun, OrderedSumsSendEveryLeaf) {
   const auto exact = every_rank({"run.deterministic=layout", "parallel.zero=1"}, 8);
-  // The two uses of the embedding's matrix have sums of their own.
+  // The two uses of the embedding's matrix have separate sums.
   EXPECT_EQ(bytes_of(exact, "all_to_all", "gradients"), 4 * ring(Sizes(8).all + Sizes(8).embedding, 4, 8));
   const auto narrow = every_rank({"parallel.reduce_dtype=bfloat16", "parallel.zero=0"}, 8);
   EXPECT_EQ(bytes_of(narrow, "all_to_all", "gradients"), ring(Sizes(8).all, 2, 8));
@@ -142,7 +142,7 @@ TEST(DryRun, OrderedSumsSendEveryLeaf) {
 
 // --- meshes
 
-// The kind of ranks that the one at this place is of.
+// The kind of ranks that includes the rank at this coordinate.
 DryRun::Rank rank_at(const Config& config, const MeshPlace& place) {
   const auto shape = make_plan(config, to_gpt_config(config.model)).mesh;
   for (auto& rank : dry_run(plan_of(config)).ranks) {
@@ -165,14 +165,14 @@ std::int64_t calls_of(const DryRun::Rank& rank, const std::string& collective, c
 // s b h of a micro-batch, in elements, and rows of it
 constexpr std::int64_t kRows = 2 * 16, kActivation = kRows * 64;
 
-// Megatron-LM's analysis (Korthikanti et al. 2022): without sequence parallelism two all-reduces of s b h in
-// a block forward and two backward.
+// Megatron-LM's analysis (Korthikanti et al. 2022): without sequence parallelism, a block has two all-reduces
+// of s b h in forward and two in backward.
 TEST(DryRun, TensorRanksReduceTwiceInABlockEachWay) {
   for (const int n : {2, 4}) {
     const auto config = config_of({fmt::format("parallel.tensor={}", n)}, n);
     const auto rank = rank_at(config, {});
     const std::int64_t passes = 32, once = 2 * ring(kActivation, 4, n);
-    // And of the embedding's output, and of the gradient of the head's input.
+    // There is one more for the embedding's output, and one for the gradient of the head's input.
     EXPECT_EQ(bytes_of(rank, "all_reduce", "activations"), passes * (4 * 2 + 1) * once);
     EXPECT_EQ(bytes_of(rank, "all_reduce", "gradients of activations"), passes * (4 * 2 + 1) * once);
     // The loss sends three numbers per token.
@@ -181,8 +181,8 @@ TEST(DryRun, TensorRanksReduceTwiceInABlockEachWay) {
   }
 }
 
-// With it two all-gathers and two reduce-scatters in a block forward, the same backward, and two more
-// all-gathers there for what weight gradients need in whole rows.
+// With sequence parallelism, a block has two all-gathers and two reduce-scatters in forward, the same in
+// backward, and two more all-gathers in backward for the whole inputs that weight gradients need.
 TEST(DryRun, SequenceParallelRanksGatherAndScatter) {
   for (const char* dtype : {"float32", "bfloat16"}) {
     const int n = 4;
@@ -204,7 +204,8 @@ TEST(DryRun, SequenceParallelRanksGatherAndScatter) {
   }
 }
 
-// A block's forward pass again, but for its last sum; the last block still has what it made.
+// Recomputation repeats a block's forward pass without its last sum; the last block still has its
+// activations.
 TEST(DryRun, RecomputingSendsActivationsAgain) {
   const auto rank = [](const char* recompute) {
     return rank_at(
@@ -238,7 +239,7 @@ TEST(DryRun, StagesSendStreamsOnAndTheTiedEmbeddingOnce) {
     const bool has_embedding = stage == 0 || stage == 3;
     EXPECT_EQ(calls_of(rank, "all_reduce", "tied gradients"), has_embedding ? 1 : 0);
     const ShardPlan plan(gpt_units(model, make_plan(config, model).part(place)), 1, 1, 1, 2);
-    // Two ranks pass half of it on twice.
+    // Two ranks send half of it twice.
     EXPECT_EQ(bytes_of(rank, "all_reduce", "tied gradients"), has_embedding ? plan.shard_size(0) * 4 : 0);
     EXPECT_EQ(bytes_of(rank, "reduce_scatter", "gradients"), plan.total() * 4 / 2);
     EXPECT_EQ(calls_of(rank, "all_reduce", "statistics"), stage == 3 ? passes * 3 : 0);
@@ -256,8 +257,8 @@ TEST(DryRun, ChunksSendMore) {
 
 // --- gossip
 
-// Bytes that a rank sends in a period when it averages `elements` parameters: in a round with a group of k it
-// has its part of a ring of k, twice.
+// Bytes that a rank sends in a period to average `elements` parameters: in a round with a group of k, those
+// of an all-reduce in a ring of k.
 std::int64_t averaged(std::int64_t elements, const std::vector<int>& groups) {
   std::int64_t bytes = 0;
   for (const int k : groups) bytes += 2 * ring(elements, 4, k);
@@ -276,14 +277,14 @@ TEST(DryRun, WorkersAverageInEveryRound) {
     EXPECT_EQ(rank.passes, 32 / ranks);
     EXPECT_EQ(bytes_of(rank, "all_reduce", "averaging"), averaged(all, groups)) << topology;
     EXPECT_EQ(bytes_of(rank, "all_reduce", "gradients"), 0);
-    // A step's loss, norm and signals go round, and nothing else.
+    // The only other traffic is a step's loss, norm and signals.
     EXPECT_EQ(bytes_of(rank, "all_reduce", "losses"), std::ssize(groups) * (2 * ring(6, 8, ranks)));
     EXPECT_EQ(rank.bytes, averaged(all, groups) + bytes_of(rank, "all_reduce", "losses"));
     return rank;
   };
   check(4, "complete", {4});
   check(8, "ring", {2, 2});
-  // Half of what three groups of two send goes to each of three ranks.
+  // Each of the three other group members receives half of the parameters twice.
   const auto exp = check(8, "exp", {2, 2, 2});
   for (const int to : {2, 4}) EXPECT_EQ(exp.links.at(to), all * 4);
   EXPECT_GT(exp.links.at(1), all * 4);  // and the losses
@@ -313,10 +314,10 @@ TEST(DryRun, WorkersOfSeveralRanks) {
     EXPECT_EQ(bytes_of(rank, "reduce_scatter", "gradients"), plan.total() * 4 / 2);
     EXPECT_EQ(bytes_of(rank, "all_gather", "parameters"), plan.total() * 4 / 2);
     EXPECT_EQ(bytes_of(rank, "all_reduce", "averaging"), 2 * ring(plan.total() / 2, 4, 2));
-    // A worker's eight losses over its eight ranks, and the news over all.
+    // A worker's eight losses over its eight ranks, and the signals over all ranks.
     EXPECT_EQ(bytes_of(rank, "all_reduce", "losses"), 2 * ring(8, 8, 8) + 2 * ring(6, 8, 16));
   }
-  // Worker 1's first.
+  // The first rank of worker 1.
   EXPECT_EQ(rank_at(config, {}).links.count(8), 1u);
 }
 
@@ -328,7 +329,7 @@ TEST(DryRun, OneWorkerIsAsAnyRun) {
   }
 }
 
-// Every product is done by one rank, and but for what all do on their tokens nothing twice.
+// Every product is computed by one rank only.
 TEST(DryRun, AMeshSharesTheFlops) {
   const double alone = every_rank({}, 1).flops;
   for (const std::vector<std::string>& mesh :

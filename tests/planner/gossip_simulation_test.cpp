@@ -1,4 +1,4 @@
-// The simulation against closed forms.
+// The simulation, compared with closed forms.
 #include "planner/gossip_simulation.h"
 
 #include <gmock/gmock.h>
@@ -13,14 +13,14 @@ namespace shoal {
 namespace test {
 namespace {
 
-// Sums of some hundred terms that differ from the closed form in their order.
+// Tolerance for sums of some hundred terms in another order than in the closed form.
 constexpr double kRounding = 1e-9;
-// Of a packet of 1500 bytes, and half of an acknowledgement of 52.
+// The share of payload in a packet of 1500 bytes plus half an acknowledgement of 52.
 constexpr double kPayload = 1448.0 / 1526;
 
 Distribution time(std::string_view text) { return {text, time_units(), 0}; }
 
-// 8 workers, one on each host, in `buckets` of which each takes `busy` ms through a link, once.
+// 8 workers, one per host, with `buckets` buckets, each of which takes `busy` ms to pass a link once.
 SimulatedRun plain(double compute, int buckets, double busy, double delay) {
   SimulatedRun run;
   run.topology = make_topology("exp", 8, 1);
@@ -63,8 +63,8 @@ TEST(GossipSimulation, TheLinkDecidesWhereItTakesLonger) {
   }
 }
 
-// Updates at the end: the step's compute, the link's work, or, over two steps, the compute, the link's work
-// and the two delays of its last bucket one after the other.
+// With updates at the end, a step takes the maximum of its compute time, the link's time, and half of the
+// compute, the link's time and the two delays of its last bucket in sequence, over two steps.
 TEST(GossipSimulation, StepsOfComputeLinkAndDelay) {
   for (const double compute : {20.0, 45.0, 50.0, 60.0, 100.0}) {
     for (const double delay : {0.0, 0.5, 5.0}) {
@@ -76,7 +76,7 @@ TEST(GossipSimulation, StepsOfComputeLinkAndDelay) {
   }
 }
 
-// Then all tell each other the norm of the gradient, and the losses.
+// At the end all workers exchange the norm of the gradient, and the losses.
 TEST(GossipSimulation, AllReduceIsWhatBackwardDoesNotHide) {
   for (const int micro_batches : {1, 4}) {
     for (const double busy : {1.0, 8.0, 30.0}) {
@@ -104,8 +104,8 @@ TEST(GossipSimulation, ZeroGathersInTheNextForwardPass) {
   }
 }
 
-// Nothing to send: a synchronous step is the slowest worker's. The largest of n exponential times is
-// 1 + 1/2 + ... + 1/n on average, with a variance below pi^2 / 6.
+// Without traffic, a synchronous step takes the slowest worker's time. The largest of n exponential times has
+// the mean 1 + 1/2 + ... + 1/n and a variance below pi^2 / 6.
 TEST(GossipSimulation, AllReduceWaitsForTheSlowest) {
   auto run = plain(0, 1, 0, 0);
   run.topology = make_topology("exp", 64, 1);
@@ -120,7 +120,7 @@ TEST(GossipSimulation, AllReduceWaitsForTheSlowest) {
   EXPECT_LT(find(schemes, "gossip").step_ms, 0.7 * 10 * harmonic);
 }
 
-// Everyone depends on everyone in the end, so nobody is faster than the slowest for long.
+// All workers depend on each other in the end, so none is faster than the slowest for long.
 TEST(GossipSimulation, AlwaysTheSameStragglerSetsThePace) {
   auto run = plain(0, 4, 1, 0);
   run.compute = time("at(3: 200, 100)");
@@ -131,15 +131,15 @@ TEST(GossipSimulation, WorkersOfAHostShareItsLink) {
   auto run = plain(0, 4, 5, 0);
   run.topology = make_topology("exp", 4, 1);
   run.per_host = 2;
-  run.local = {1e12, 0.0};  // next to nothing, in one of two rounds
+  run.local = {1e12, 0.0};  // almost no time, in one of two rounds
   // In the other round two exchanges share the link: 2 * 4 * 5 ms every second step.
   EXPECT_NEAR(step_of(run, "gossip"), 20, 1e-6);
   run.link.bandwidth = Distribution("at(1: 250, 1000)", bandwidth_units(), 1);
   EXPECT_NEAR(step_of(run, "gossip"), 80, 1e-6) << "the slower link decides";
 }
 
-// Two exchanges share the link of two hosts. When both begin together it is idle while the workers compute;
-// when one worker is slower, the other pair is ahead and the link never rests.
+// Two exchanges share the link of two hosts. When both begin together, the link is idle while the workers
+// compute. When one worker is slower, the other pair is ahead and the link is never idle.
 TEST(GossipSimulation, ExchangesShareALinkWhileBothAreUnderWay) {
   auto run = plain(600, 1, 1000, 0);
   run.topology = make_topology("ring", 4, 1);
@@ -150,13 +150,13 @@ TEST(GossipSimulation, ExchangesShareALinkWhileBothAreUnderWay) {
   EXPECT_NEAR(step_of(run, "gossip"), 1000, 1e-6);
 }
 
-// Pairs that never meet, on the same two hosts: what the slow one sends takes 100 ms of the link in 1000.
+// Two independent pairs on the same two hosts: the traffic of the slow pair takes 100 ms of the link in 1000.
 TEST(GossipSimulation, ALinkIsFreeWhileASlowPairComputes) {
   auto run = plain(0, 1, 100, 0);
   run.topology = {"pairs", 4, {{{0, 2}, {1, 3}}}};
   run.per_host = 2;
   run.compute = time("at(1: 1000, 0)");
-  // In the 20 measured steps the fast pair meets two or three exchanges of the slow one.
+  // In the 20 measured steps, two or three exchanges of the slow pair delay the fast one.
   const double least = 100 + 2 * 100 / 20.0, most = 100 + 3 * 100 / 20.0;
   const double step = step_of(run, "gossip");
   EXPECT_GE(step, (1000 + least) / 2 - kRounding);
@@ -167,9 +167,9 @@ TEST(GossipSimulation, NoMoreIsUnderWayThanTheTransportKeeps) {
   auto run = plain(0, 1, 0, 50);
   run.link.bandwidth = 1e12;
   run.bytes = 4 << 20;
-  // 4 MiB in two delays, and two delays until the last of it is there.
+  // 4 MiB take two delays, and the last of it arrives two delays later.
   EXPECT_NEAR(step_of(run, "gossip"), 200, 1e-6);
-  // Nor more than four small buckets.
+  // The same limit for four small buckets.
   run.buckets = 16;
   run.bytes = 16 << 10;
   EXPECT_NEAR(step_of(run, "gossip"), 400, 1e-6);
@@ -177,7 +177,7 @@ TEST(GossipSimulation, NoMoreIsUnderWayThanTheTransportKeeps) {
 
 TEST(GossipSimulation, WarmUpIsNotMeasured) {
   auto run = plain(100, 10, 8, 2);
-  // The first update waits for nobody.
+  // The first update does not wait.
   run.steps = 2;
   run.warm_up = 0;
   const double from_the_start = step_of(run, "gossip");
@@ -219,8 +219,8 @@ TEST(Consensus, ExactAfterAPeriod) {
   EXPECT_EQ(consensus_of(make_topology("complete", 16, 1), 40, 1).decay, 0);
 }
 
-// The two projections of a ring of n keep cos^2(2 pi / n) of its slowest wave each time they follow each
-// other, so cos(2 pi / n) per round; faster waves are gone before.
+// The two rounds of a ring of n are projections, which together scale its slowest wave by cos^2(2 pi / n), so
+// by cos(2 pi / n) per round. Faster waves vanish earlier.
 TEST(Consensus, ARingDecaysSlowly) {
   const double wave = std::cos(2 * M_PI / 32);
   const auto ring = consensus_of(make_topology("ring", 32, 1), 1000, 1);
@@ -229,8 +229,8 @@ TEST(Consensus, ARingDecaysSlowly) {
   EXPECT_LT(ring.steps_to_thousandth, std::log(1e-3) / std::log(wave)) << "as if the slowest wave were all";
 }
 
-// With complete averaging only the last update, of variance 1 - 1/n, keeps workers apart. With exp that of
-// s rounds before has been averaged over 2^s workers: 1 + 1/2 + ... - log2(n)/n for one period.
+// With complete averaging, only the last update makes workers differ, with variance 1 - 1/n. With exp, the
+// update of s rounds before has been averaged over 2^s workers: 1 + 1/2 + ... - log2(n)/n for one period.
 TEST(Consensus, UpdatesKeepWorkersApart) {
   const int n = 1024;
   EXPECT_NEAR(consensus_of(make_topology("complete", n, 1), 100, 1).updates_apart, 1, 0.01);

@@ -15,7 +15,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// The line of a step, as the log has it.
+// The log line of a step.
 std::string line_of(const StepRecord& record) {
   const testing::TempFolder folder;
   const auto file = folder / "log";

@@ -103,9 +103,9 @@ TEST_F(MetricsTest, AResumedFileEqualsAnUninterruptedOne) {
   fs::remove(file());
   {
     JsonlSink first(file());
-    write_steps(first, 1, 10);  // the checkpoint is of step 8; 9 and 10 are lost work
+    write_steps(first, 1, 10);  // the checkpoint has step 8; 9 and 10 are lost
   }
-  JsonlSink(file(), 10).write(TestRecord{.step = 10, .loss = 2});  // the run was to end there
+  JsonlSink(file(), 10).write(TestRecord{.step = 10, .loss = 2});  // the end of the first run
   std::ofstream(file(), std::ios::app) << R"({"step":11,"lo)";     // killed while writing
   {
     JsonlSink resumed(file(), 8);
@@ -154,7 +154,7 @@ TEST_F(MetricsTest, OpensWhatTheConfigAsksFor) {
 
 TEST(Crc32c, MatchesThePublishedCheckValue) { EXPECT_EQ(crc32c("123456789"), 0xe3069283u); }
 
-// Takes the TFRecord framing apart, checking both checksums of every record.
+// Parses the TFRecord framing and checks both checksums of every record.
 std::vector<tensorboard::Event> read_events(std::string_view bytes) {
   const auto number = [&](std::size_t at, int size) {
     std::uint64_t value = 0;

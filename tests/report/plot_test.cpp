@@ -48,7 +48,7 @@ TEST(Plot, ThinningKeepsSpikesAndGaps) {
   EXPECT_TRUE(std::ranges::is_sorted(few, {}, &PlotPoint::x));
 }
 
-// Two floors are told apart by name and colour; one that runs share is drawn once.
+// Different floors have names and colours; one shared by several runs is drawn once.
 TEST(Plot, EveryRunHasTheEntropyFloorOfItsOwnData) {
   const auto run = [](const std::string& name, double floor) {
     return PlotRun{name, {{}, {{.step = 0, .train_loss = 4, .val_loss = 4, .entropy_floor = floor}}}};
@@ -67,7 +67,7 @@ TEST(Plot, EveryRunHasTheEntropyFloorOfItsOwnData) {
   EXPECT_THAT(svg, HasSubstr("entropy floor of b's data 0.5000"));
   EXPECT_THAT(svg, HasSubstr("stroke=\"#0072B2\" stroke-width=\"1.3\""));
   EXPECT_THAT(svg, HasSubstr("stroke=\"#D55E00\" stroke-width=\"1.3\""));
-  const std::vector<PlotRun> one = {run("a", 1.5), run("b", NAN)};  // whose data has none
+  const std::vector<PlotRun> one = {run("a", 1.5), run("b", NAN)};  // data without a floor
   EXPECT_THAT(plot_svg(one), HasSubstr("entropy floor of a's data 1.5000"));
 }
 

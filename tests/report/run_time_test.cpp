@@ -1,4 +1,4 @@
-// How long a run will take, in words.
+// Tests of the estimated time of a run, in numbers and words.
 #include "report/run_time.h"
 
 #include <gmock/gmock.h>

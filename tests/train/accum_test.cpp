@@ -1,4 +1,4 @@
-// Runs with AccumAdamW: what is AdamW, what goes on exactly, and what a resume refuses.
+// Runs with AccumAdamW: equality with AdamW, exact resumes, and the changes that a resume refuses.
 #include "config/layout.h"
 #include "config/memory.h"
 #include "config/plan.h"
@@ -25,8 +25,8 @@ TEST_F(Accumulation, InWindowsOfOneStepIsAdamW) {
   }
 }
 
-// Stopped after 6 and 9 of 12 steps, in the middle of windows, with other ranks each time. Steps that are
-// skipped are no part of a window.
+// Runs are stopped after 6 and 9 of 12 steps, in the middle of windows, and resumed on other numbers of
+// ranks. Skipped steps are not part of a window.
 TEST_F(Accumulation, AWindowGoesOnOnOtherRanks) {
   const auto settings = with(kWindows, {"train.spike_zscore=1e-9", "train.spike_window=8",
                                         "train.on_bad_step=skip", "optim.lr=1e-5"});
@@ -53,7 +53,7 @@ TEST_F(Accumulation, AnotherOptimizerDoesNotResume) {
               AllOf(HasSubstr("optim.name = \"adamw\""), HasSubstr("optim.accum_steps = 1")));
   EXPECT_EQ(train("run", with(kWindows, {"init.from=resume"})).step, 12);
 
-  // Parameters alone start any optimizer.
+  // Any optimizer can start from parameters only.
   const auto from = "init.from=checkpoint:" + checkpoint("run", 6).string();
   EXPECT_EQ(train("adamw", {from}).step, 12);
   EXPECT_EQ(train("longer", with(kWindows, {from, "optim.accum_steps=5"})).step, 12);
@@ -67,7 +67,7 @@ TEST_F(Accumulation, TakesMemoryForTheWindow) {
   };
   const auto adamw = memory({}), windows = memory(kWindows);
   EXPECT_EQ(2 * windows.optimizer, 3 * adamw.optimizer);
-  // The copy that is written has a fourth tensor; its write buffers are as large as it is here.
+  // The copy in memory has a fourth tensor; here the write buffers are as large as that.
   EXPECT_EQ(3 * windows.checkpoint, 4 * adamw.checkpoint);
 }
 

@@ -1,4 +1,4 @@
-// Whether a run's checkpoints fit on its disk.
+// Tests of the check that a run's checkpoints fit on its disk.
 #include "train/disk_space.h"
 
 #include <gmock/gmock.h>

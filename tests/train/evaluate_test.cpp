@@ -1,4 +1,4 @@
-// Evaluation against the loss of one token at a time.
+// Evaluation, compared with the losses of single tokens.
 #include "train/evaluate.h"
 
 #include <gtest/gtest.h>
@@ -17,9 +17,9 @@ namespace {
 constexpr GptConfig kModel = {
     .n_layer = 2, .n_head = 2, .n_embd = 16, .block_size = 4, .vocab_size = 7, .dropout = 0.5};
 
-// A model on the backend, of `batch` sequences.
+// A model on a backend, for batches of `batch` sequences.
 struct Tiny {
-  // Alone, or as one of the ranks of a mesh.
+  // On one rank, or on one of the ranks of a mesh.
   explicit Tiny(std::int64_t batch, Communicator* ranks = nullptr, const MeshShape& shape = {}, int zero = 0,
                 bool sequence = false)
       : mesh(ranks ? *ranks : *self, shape),
@@ -33,7 +33,7 @@ struct Tiny {
                .part = part,
                .stages = shape.pipeline}) {
     engine->initialize(1);
-    // Parameters large enough that predictions differ.
+    // Large parameters, so that predictions differ.
     for (const auto& tensor : engine->state(false, DataEngine::Share::held)) {
       auto* x = tensor.data.as<float>();
       for (std::int64_t i = 0; i < tensor.data.count() && tensor.shape[0] > 1; ++i) x[i] *= 10;
@@ -57,7 +57,7 @@ struct Tiny {
   Pipeline model;
 };
 
-// The losses of every token of the vocabulary as the target at one place of one sequence.
+// The losses at one position of a sequence, with each token of the vocabulary as the target.
 std::vector<double> losses_at(Tiny& tiny, std::vector<std::int32_t> tokens, std::size_t place) {
   std::vector<double> losses;
   for (std::int32_t token = 0; token < kModel.vocab_size; ++token) {
@@ -82,8 +82,8 @@ class Evaluations : public ::testing::Test {
   const TokenFile file_{folder_.write_ids("val.bin", ids_), 2, kModel.vocab_size};
 };
 
-// The sums are of the same float32 losses, but for the rounding of products of other shapes: of length at
-// most 64, through about ten of them, 10 * 64 * 2^-24 < 5e-5.
+// Tolerance: the sums have the same float32 losses up to the rounding of products with other shapes. About
+// ten products of length at most 64 differ by 10 * 64 * 2^-24 < 5e-5.
 TEST_F(Evaluations, OfAWholeSplitCountsEveryTokenOnce) {
   Tiny single(1);
   double loss_sum = 0;
@@ -105,14 +105,14 @@ TEST_F(Evaluations, OfAWholeSplitCountsEveryTokenOnce) {
     EXPECT_EQ(result.tokens, 17);
     EXPECT_EQ(result.correct, correct);
     EXPECT_NEAR(result.loss_sum, loss_sum, 5e-5 * loss_sum);
-    // Weighted by tokens, not by batches or windows.
+    // The mean is over tokens, not over batches or windows.
     EXPECT_DOUBLE_EQ(result.loss(), result.loss_sum / 17);
     EXPECT_DOUBLE_EQ(result.accuracy(), static_cast<double>(correct) / 17);
     EXPECT_DOUBLE_EQ(result.perplexity(), std::exp(result.loss_sum / 17));
   }
 }
 
-// After any number of sequences, whole micro-batches or not, and fewer than one.
+// For any number of sequences: whole micro-batches or not, and less than one micro-batch.
 TEST_F(Evaluations, MayEndEarly) {
   Tiny tiny(2);
   Evaluator evaluator(*tiny.backend, tiny.model, tiny.mesh, 1);
@@ -141,7 +141,7 @@ TEST_F(Evaluations, MayBeLeft) {
   EXPECT_FALSE(evaluator.whole(file_, 4, until(4)).left);  // nothing was left out
 }
 
-// Also where ranks outnumber batches, and where weights are gathered by all ranks at once.
+// Also with more ranks than batches, and with weights gathered by all ranks together.
 TEST_F(Evaluations, OnAnyNumberOfRanksFindTheSameBits) {
   Tiny alone(2);
   Evaluator evaluator(*alone.backend, alone.model, alone.mesh, 1);
@@ -167,8 +167,8 @@ TEST_F(Evaluations, OnAnyNumberOfRanksFindTheSameBits) {
   }
 }
 
-// Stages change no product, so their losses are the same bits. Under tensor parallelism sums are made in
-// parts: as above, 5e-5.
+// Pipeline stages change no product, so losses have the same bits. Tensor parallelism regroups sums: 5e-5, as
+// above.
 TEST_F(Evaluations, OnAnyMeshCountEveryTokenOnce) {
   Tiny alone(2);
   Evaluator evaluator(*alone.backend, alone.model, alone.mesh, 1);
@@ -205,7 +205,8 @@ TEST_F(Evaluations, OfRandomSequencesRepeat) {
   EXPECT_NE(once.loss_sum, evaluator.random("train", file_, 14).loss_sum);
 }
 
-// The set of sequences is the same, so the sums differ by the rounding of products of other shapes: as above.
+// The set of sequences is the same, so the sums differ only by the rounding of products with other shapes, as
+// above.
 TEST_F(Evaluations, OfRandomSequencesAreTheSameWithAnyMicroBatch) {
   Tiny single(1);
   const auto expected = Evaluator(*single.backend, single.model, single.mesh, 1).random("val", file_, 11);

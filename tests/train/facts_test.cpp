@@ -1,4 +1,4 @@
-// What ranks tell each other, and what becomes of a mistake that some of them make.
+// The facts that all ranks must share, and errors on some of the ranks.
 #include "train/facts.h"
 
 #include <gmock/gmock.h>
@@ -19,7 +19,7 @@ void on_ranks(int ranks, const std::function<void(Communicator&)>& body) {
   run_threads({.ranks = ranks, .deadline_seconds = 60}, [&](World& world) { body(world.ranks); });
 }
 
-// The message and kind of what comes out of all ranks together.
+// The kind and message of the error that the run throws.
 std::string failure(int ranks, const std::function<void(Communicator&)>& body) {
   try {
     on_ranks(ranks, body);
@@ -114,7 +114,7 @@ TEST(Agreement, DifferentDataAreToldApart) {
     return failure(2, [&](Communicator& ranks) {
       const std::filesystem::path path = folder / (ranks.rank() == 0 ? "a" : other);
       auto facts = facts_of(Dataset(path));
-      for (auto& fact : facts) {  // as on two hosts, where the paths are the same
+      for (auto& fact : facts) {  // as on two hosts with equal paths
         if (fact.name.starts_with(path.string())) fact.name.erase(0, path.string().size());
       }
       require_agreement(ranks, facts);

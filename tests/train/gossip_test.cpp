@@ -1,5 +1,4 @@
-// Runs of workers that average by gossip: what a resume, an evaluation and the layout may change (nothing),
-// and what is said of them.
+// Gossip runs: a resume, an evaluation and the layout change nothing; and the messages of such runs.
 #include <algorithm>
 #include <csignal>
 #include <nlohmann/json.hpp>
@@ -20,7 +19,7 @@ using ::testing::Gt;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// Ten steps, of which one that is in no topology's middle of a period ends the first half.
+// Ten steps; the first half ends inside a period of the topologies.
 const Settings kGossip = {"parallel.engine=gossip", "train.global_batch=8",  "train.micro_batch=1",
                           "train.steps=10",         "eval.interval=5",       "checkpoint.interval=5",
                           "model.dropout=0.1",      "gossip.bucket_mib=0.01"};
@@ -35,7 +34,7 @@ class Gossip : public TinyRuns {
     for (const auto& record : metrics(name).steps) steps.push_back(record.step);
     return steps;
   }
-  // Of each worker.
+  // Per worker.
   std::vector<int> skipped_steps(const std::string& name, std::int64_t step) const {
     const CheckpointReader reader(checkpoint(name, step));
     std::vector<int> skipped;
@@ -43,7 +42,7 @@ class Gossip : public TinyRuns {
       skipped.push_back(state["skipped_steps"]);
     return skipped;
   }
-  // A worker's parameter at the end, or the mean of all workers'.
+  // A parameter of a worker at the end, or the mean over all workers.
   std::vector<float> parameter(const std::string& name, std::int64_t step, int worker,
                                const std::string& tensor = "transformer.h.1.mlp.c_fc.weight") const {
     CheckpointReader reader(checkpoint(name, step));
@@ -59,7 +58,7 @@ struct Case {
   int ranks;
   Settings settings;
   int stop = 5, steps = 10;
-  bool skips = false;  // some worker before the stop
+  bool skips = false;  // a worker skips a step before the stop
   friend void PrintTo(const Case& which, std::ostream* out) { *out << which.name; }
 };
 
@@ -135,7 +134,7 @@ TEST_F(Gossip, StepsAndEvaluationsAreToldInOrder) {
   EXPECT_THAT(log_of("run"),
               HasSubstr(fmt::format(" %, Consensus distance: {:.3e}, Train time: ", distances[0])));
   EXPECT_THAT(log_of("run"), HasSubstr("4 workers"));
-  // Records of steps and evaluations, as they came to be.
+  // Records of steps and evaluations, in the order of their creation.
   const auto lines = reproducible_metrics("run");
   EXPECT_LT(lines.find("\"step\":3,\"loss\""), lines.find("\"step\":3,\"train_loss\""));
   EXPECT_LT(lines.find("\"step\":3,\"train_loss\""), lines.find("\"step\":4,\"loss\""));
@@ -143,14 +142,15 @@ TEST_F(Gossip, StepsAndEvaluationsAreToldInOrder) {
   EXPECT_THAT(logged_steps("seldom"), ElementsAre(4, 8, 10));
 }
 
-// The loss of a step is the mean over the workers: of the first, where they are equal, that of one model on
-// the whole batch; one float32 micro-batch of a worker is one of the other. Sums of eight double losses.
+// The loss of a step is the mean over the workers. In the first step, where all models are equal, it is that
+// of one model on the whole batch: the micro-batches are the same. The tolerance is for sums of eight double
+// losses.
 TEST_F(Gossip, LossesAreMeansOverTheWorkers) {
   train("one", with(kGossip, {"parallel.engine=allreduce", "log.interval=1"}));
-  train_workers("workers", 4, {"log.interval=1", "optim.lr=1e-60"});  // they stay as they are
+  train_workers("workers", 4, {"log.interval=1", "optim.lr=1e-60"});  // parameters do not change
   const auto one = metrics("one").steps.front(), workers = metrics("workers").steps.front();
   EXPECT_NEAR(workers.loss, one.loss, 1e-12);
-  EXPECT_GT(workers.grad_norm, one.grad_norm);  // a mean of norms is above the norm of the mean
+  EXPECT_GT(workers.grad_norm, one.grad_norm);  // the mean of norms is above the norm of the mean
 }
 
 TEST_F(Gossip, AnotherNumberOfWorkersStartsFromTheAverage) {
@@ -180,7 +180,7 @@ TEST_F(Gossip, AnotherNumberOfWorkersStartsFromTheAverage) {
   for (const int worker : {0, 1, 2, 3}) EXPECT_EQ(parameter("run", 8, worker), mean) << worker;
 }
 
-// A worker of another shape is as good as one of this.
+// The shape of a worker may change on a resume.
 TEST_F(Gossip, WorkersOfOtherRanksGoOnExactly) {
   const Settings exact = {"run.deterministic=layout"};
   train_workers("whole", 4, exact);
@@ -189,7 +189,7 @@ TEST_F(Gossip, WorkersOfOtherRanksGoOnExactly) {
   EXPECT_EQ(tensors("parts", 10), tensors("whole", 10));
 }
 
-// Half of all losses stand above the mean; which, each worker finds for itself.
+// Half of all losses are above the mean, so each worker finds spikes in its own losses.
 TEST_F(Gossip, WorkersSkipStepsOfTheirOwn) {
   const Settings settings = {"train.spike_zscore=1e-9", "train.spike_window=8", "optim.lr=1e-5",
                              "train.steps=30"};
@@ -198,7 +198,7 @@ TEST_F(Gossip, WorkersSkipStepsOfTheirOwn) {
   EXPECT_EQ(skipped.size(), 4u);
   EXPECT_THAT(skipped, Each(AllOf(Gt(0), ::testing::Lt(22))));
   EXPECT_NE(std::ranges::min(skipped), std::ranges::max(skipped));
-  // The first says why; of the others it is told how many.
+  // The log gives the reason of the first bad step, and the number of the others.
   EXPECT_THAT(log_of("run"), ::testing::ContainsRegex("worker 0: the loss, .*; skipped"));
   int told = 0;
   const auto log = log_of("run");
@@ -210,7 +210,7 @@ TEST_F(Gossip, WorkersSkipStepsOfTheirOwn) {
       ::testing::ContainsRegex("worker [0-3]: the loss, .* standard deviations above the last 8 steps"));
 }
 
-// One worker's step goes bad, since the others' batches are its own: all stop, with its message.
+// One worker has a bad step, since workers have different batches: all stop, with its message.
 TEST_F(Gossip, ABadStepOfAWorkerStopsAllSoon) {
   const Stopwatch watch;
   const auto error = error_of([&] {
@@ -231,7 +231,7 @@ TEST_F(Gossip, ABadStepOfAWorkerStopsAllSoon) {
   EXPECT_LT(watch.seconds(), 10);
 }
 
-// A signal is process-wide here, but ranks see it in different steps.
+// A signal is for the whole process here, but ranks see it in different steps.
 TEST_F(Gossip, ASignalStopsAllAfterTheSameStepAndLosesNothing) {
   const Settings endless = {"train.steps=1000000", "eval.interval=0", "log.interval=1",
                             "checkpoint.interval=0", "lr_schedule.decay_steps=100"};

@@ -1,4 +1,4 @@
-// That training learns, measured against what is known of the synthetic data.
+// Tests that training learns, compared with the known entropy of the synthetic data.
 #include <cmath>
 #include <map>
 
@@ -8,8 +8,8 @@
 namespace shoal::test {
 namespace {
 
-// The least loss, in nats per token, of a model that sees nothing but the last token: the entropy of the next
-// given it, by the counts of the very split, which no such model can beat on it.
+// The lowest loss, in nats per token, of a model that sees only the last token: the conditional entropy of
+// the next token, by the counts of this split, which no such model can beat on it.
 double bigram_entropy(const TokenFile& split) {
   std::vector<std::int32_t> ids(static_cast<std::size_t>(split.size()));
   split.copy(0, ids);
@@ -35,10 +35,10 @@ TEST_F(Learning, BeatsBigramsAndStaysAboveTheFloor) {
   const Dataset data(given.data.dir);
   EXPECT_LT(result.val_loss, bigram_entropy(data.val()));
 
-  // The split is drawn from p, whose own loss on it is known. For any model q, the mean of q/p over all texts
-  // is 1, so by Markov's inequality q's summed loss is 25 nats below p's with a probability under exp(-25).
-  // The first token is predicted by neither: one more token's worth, at most log(1/p) of the rarest start,
-  // is far below another 10 nats.
+  // The split is drawn from p, whose loss on it is known. For any model q, the mean of q/p over all texts is
+  // 1, so by Markov's inequality q's summed loss is 25 nats below p's with a probability under exp(-25).
+  // Neither predicts the first token, which is worth at most log(1/p) of the rarest start, far below another
+  // 10 nats.
   const double sampling_error = 35.0 / static_cast<double>(data.val().size());
   EXPECT_GT(result.val_loss, *data.split_entropy("val") - sampling_error);
 }

@@ -1,4 +1,4 @@
-// The trainer on several ranks: what must not depend on them, what they must agree on, and how they end.
+// The trainer on several ranks: results that must not depend on them, settings that must agree, and failures.
 #include <csignal>
 #include <map>
 #include <thread>
@@ -26,7 +26,7 @@ class Ranks : public TinyRuns {
   }
 };
 
-// Three micro-batches: on two ranks one of them has a pass without any, on three none has.
+// Three micro-batches: on two ranks, one rank has a pass without a micro-batch; on three ranks, none has.
 const Settings kExact = {"run.deterministic=layout", "model.dropout=0.1"};
 
 TEST_F(Ranks, WithLayoutDeterminismAnyNumberMakesTheSameRun) {
@@ -42,8 +42,8 @@ TEST_F(Ranks, WithLayoutDeterminismAnyNumberMakesTheSameRun) {
   EXPECT_THAT(log_of("one"), Not(HasSubstr("ranks:")));
 }
 
-// The micro-batch follows the ranks, the evaluated sequences do not: losses of the same weights differ by
-// rounding, at most 5e-5 of their size (TheMicroBatchChangesRoundingOnly).
+// The micro-batch is adapted to the ranks, but the evaluated sequences are the same: losses of the same
+// weights differ by rounding, at most 5e-5 of their size (TheMicroBatchChangesRoundingOnly).
 TEST_F(Ranks, AnEvaluationIsOfTheSameSequencesOnAnyNumber) {
   train("trained", {"train.steps=30", "eval.interval=0"});
   const Settings settings = {"init.from=checkpoint:" + checkpoint("trained", 30).string(),
@@ -64,7 +64,7 @@ TEST_F(Ranks, AnEvaluationIsOfTheSameSequencesOnAnyNumber) {
   }
 }
 
-// The data, skipped steps and the window of the spike detector go on too.
+// A resume also continues the data, the skipped steps and the window of the spike detector.
 TEST_F(Ranks, ARunGoesOnOnAnotherNumber) {
   const auto settings =
       with(kExact, {"data.sampling=epochs", "data.truncate=0.005", "optim.lr=1e-5", "train.spike_zscore=1e-9",
@@ -82,7 +82,8 @@ TEST_F(Ranks, ARunGoesOnOnAnotherNumber) {
   EXPECT_EQ(skipped("several"), skipped("one"));
 }
 
-// Without it, by rounding alone: see TheMicroBatchChangesRoundingOnly, whose bound this is.
+// Without layout determinism, runs differ by rounding only, within the bound of
+// TheMicroBatchChangesRoundingOnly.
 TEST_F(Ranks, TheDefaultModeDiffersByRounding) {
   const Settings settings = {"optim.eps=1", "optim.lr=0.1", "model.dropout=0.1", "eval.interval=0",
                              "train.micro_batch=0"};
@@ -101,7 +102,8 @@ TEST_F(Ranks, TheDefaultModeDiffersByRounding) {
   }
 }
 
-// A pipeline, its stages cut by hand, shards on disk: the same bytes, and any mesh goes on with another's.
+// A pipeline, stages cut by hand and shards on disk give the same bytes, and any mesh can resume from
+// another's checkpoint.
 TEST_F(Ranks, ARunGoesOnInAnotherMesh) {
   const auto settings = with(kExact, {"model.dropout=0.1"});
   train("one", settings);
@@ -154,7 +156,7 @@ TEST_F(Ranks, OnlyTheFirstWritesAndCheckpointsHaveAShardOfEach) {
   EXPECT_EQ(metrics("run").steps.size(), 3u);
   const auto log = log_of("run");
   EXPECT_EQ(log.find("step 3/3"), log.rfind("step 3/3"));
-  // The number of ranks is no part of the run.
+  // The number of ranks may change.
   EXPECT_EQ(config_of(CheckpointReader(run("run"))).parallel.data, 0);
   EXPECT_EQ(load_config(run("run") / "config.toml").parallel.data, 0);
 }
@@ -183,7 +185,8 @@ TEST_F(Ranks, ABadStepIsNamedOnceAndAlike) {
     EXPECT_THAT(error,
                 ::testing::StartsWith("step 2: the loss is not finite; micro-batch 1 of 3 (samples 0 to 1"));
     EXPECT_THAT(error, HasSubstr("first tensor that is not finite: "));
-    EXPECT_THAT(error, Not(HasSubstr("the gradient of")));  // parameters are: to skip is no way out
+    EXPECT_THAT(error,
+                Not(HasSubstr("the gradient of")));  // the parameters are bad: skipping steps cannot help
   }
 }
 
@@ -204,7 +207,7 @@ TEST_F(Ranks, EpochsSayWhenToEvaluateAndSave) {
               ElementsAre(checkpoint("run", end_of(2)), checkpoint("run", end_of(4))));
 }
 
-// Whatever the others wait in.
+// In whichever collective the other ranks wait.
 TEST_F(Ranks, OneThatFailsStopsTheOthersSoon) {
   for (const bool started : {false, true}) {
     const Stopwatch watch;
@@ -223,7 +226,7 @@ TEST_F(Ranks, OneThatFailsStopsTheOthersSoon) {
   }
 }
 
-// A save that is under way when a rank fails must not be waited for: its shard will not come.
+// When a rank fails during a save, the others must not wait for it: its shard will never exist.
 TEST_F(Ranks, OneThatFailsWhileOthersSaveStopsThemSoon) {
   const Stopwatch watch;
   EXPECT_THAT(error_of([&] {
@@ -240,7 +243,7 @@ TEST_F(Ranks, OneThatFailsWhileOthersSaveStopsThemSoon) {
   EXPECT_LT(watch.seconds(), 5);
 }
 
-// A signal is process-wide here; what each rank does with it is decided together.
+// A signal is for the whole process here; the ranks decide together how to react.
 TEST_F(Ranks, ASignalStopsAllAfterTheSameStep) {
   const auto given = config("run", with(kExact, {"train.steps=1000000", "eval.interval=0"}));
   std::vector<TrainResult> results(3);

@@ -20,7 +20,7 @@ TEST(Spike, IsMeasuredInStandardDeviationsAboveTheWindow) {
   EXPECT_DOUBLE_EQ(detector.zscore(0.0), -2.0);
   EXPECT_FALSE(detector.is_spike(4.5));  // at the limit, not past it
   EXPECT_TRUE(detector.is_spike(4.6));
-  EXPECT_FALSE(detector.is_spike(-100.0));  // a fall is no spike
+  EXPECT_FALSE(detector.is_spike(-100.0));  // a fall is not a spike
 }
 
 TEST(Spike, NothingIsJudgedBeforeTheWindowIsFull) {

@@ -1,4 +1,4 @@
-// One step of a run, held against what the config and the checkpoints around it say.
+// One step of a run, compared with the config and the checkpoints before and after it.
 #include <cmath>
 #include <cstring>
 
@@ -26,9 +26,9 @@ class Steps : public TinyRuns {
   }
 };
 
-// AdamW with the rate of the step and corrections for as many updates as were made, by hand from the moments
-// after it: a matrix is decayed first, then p -= rate * (m / c1) / (sqrt(v / c2) + eps). The backend computes
-// in float32: each term goes through at most ten roundings.
+// The reference: AdamW with the step's learning rate and bias corrections for the number of updates, computed
+// from the moments after the step. A matrix is decayed first, then p -= rate * (m / c1) / (sqrt(v / c2) +
+// eps). The backend computes in float32, with at most ten roundings per term.
 void expect_adamw(const Config& config, const std::map<std::string, std::vector<float>>& before,
                   const std::map<std::string, std::vector<float>>& after, double rate, std::int64_t updates) {
   const auto n = static_cast<double>(updates);
@@ -47,8 +47,8 @@ void expect_adamw(const Config& config, const std::map<std::string, std::vector<
   }
 }
 
-// The rate rises at every step, so each has its own; about half of the later steps are skipped. A skipped
-// step counts for the rate, which follows the steps, but is no update.
+// The learning rate rises at every step; about half of the later steps are skipped. A skipped step counts for
+// the learning rate, but not as an update.
 TEST_F(Steps, AfterSkippedOnesAreAdamWByHand) {
   const Settings settings = {"train.steps=20",
                              "optim.lr=1e-4",
@@ -84,7 +84,7 @@ TEST_F(Steps, AfterSkippedOnesAreAdamWByHand) {
   EXPECT_GE(compared_after_skips, 2);
 }
 
-// Also where it goes on in another process.
+// Also after a resume in another process.
 TEST_F(Steps, TheTimeOfARunIsThatOfItsSteps) {
   train("run", {"train.steps=5", "log.interval=1"});
   train("run", {"train.steps=7", "log.interval=1", "init.from=resume"});
@@ -93,7 +93,7 @@ TEST_F(Steps, TheTimeOfARunIsThatOfItsSteps) {
   EXPECT_NEAR(train_state_of(CheckpointReader(checkpoint("run", 7))).train_seconds, seconds, 1e-9 * seconds);
 }
 
-// Forwards everything, and notes whether it was abandoned.
+// Forwards all calls, and records whether abandon() was called.
 class Watched final : public Communicator {
  public:
   Watched(Communicator& inner, std::vector<std::string>& events) : inner_(inner), events_(events) {}
@@ -118,8 +118,8 @@ class Watched final : public Communicator {
   std::vector<std::string>& events_;
 };
 
-// Collectives of GPUs that a rank has begun need not end when it fails: only the communicator can end them,
-// and it must before the trainer's memory goes. Threads and MPI do without, so the call itself is recorded.
+// When a rank fails, its running collectives on GPUs may never end: the communicator must abort them before
+// the trainer's memory is freed. Threads and MPI do not need this, so the test records the call itself.
 TEST_F(Steps, ARunThatFailsAbandonsItsCollectives) {
   const auto events_of = [&](const std::string& name, const Settings& settings) {
     std::vector<std::string> events;

@@ -1,4 +1,4 @@
-// What the tests of whole runs share: tiny models on a little synthetic data, in folders of their own.
+// Shared by tests of whole runs: tiny models on a little synthetic data, in folders of their own.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -23,7 +23,7 @@ namespace shoal::test {
 namespace fs = std::filesystem;
 using Settings = std::vector<std::string>;
 
-// A run on ranks that are threads; the result is that of rank 0.
+// Trains on ranks in threads; returns the result of rank 0.
 inline TrainResult run_trainer(const Config& config, int ranks = 1) {
   TrainResult result;
   run_threads({.ranks = ranks}, [&](World& world) {
@@ -33,7 +33,7 @@ inline TrainResult run_trainer(const Config& config, int ranks = 1) {
   return result;
 }
 
-// A folder with a dataset, `data`, and runs beside it.
+// A folder with a dataset, `data`, and runs.
 class TinyRuns : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
@@ -82,7 +82,7 @@ class TinyRuns : public ::testing::Test {
   fs::path checkpoint(const std::string& name, std::int64_t step) const {
     return run(name) / kCheckpointsName / step_directory_name(step);
   }
-  // Every parameter and moment after a step, as its bytes in the checkpoint.
+  // All parameters and moments after a step, as bytes from the checkpoint.
   std::string state(const std::string& name, std::int64_t step) const {
     const auto bytes = shoal::testing::read_file(checkpoint(name, step) / "shard-00000-of-00001.safetensors");
     EXPECT_FALSE(bytes.empty()) << name << " has no checkpoint of step " << step;
@@ -92,7 +92,7 @@ class TinyRuns : public ::testing::Test {
     settings.insert(settings.end(), more.begin(), more.end());
     return settings;
   }
-  // Every tensor after a step, assembled from the shards of whatever ranks wrote it.
+  // All tensors after a step, assembled from the shards of any ranks.
   std::map<std::string, std::vector<std::byte>> tensors(const std::string& name, std::int64_t step) const {
     CheckpointReader reader(checkpoint(name, step));
     std::map<std::string, std::vector<std::byte>> result;
@@ -104,7 +104,7 @@ class TinyRuns : public ::testing::Test {
     return result;
   }
   Metrics metrics(const std::string& name) const { return read_metrics(run(name) / "metrics.jsonl"); }
-  // metrics.jsonl without what depends on the clock, which comes last in each line.
+  // metrics.jsonl without the fields that depend on time, which come last in each line.
   std::string reproducible_metrics(const std::string& name) const {
     std::istringstream lines(shoal::testing::read_file(run(name) / "metrics.jsonl"));
     std::string result;
@@ -120,7 +120,7 @@ class TinyRuns : public ::testing::Test {
   shoal::testing::TempFolder folder_;
 };
 
-// What `action` throws as an Error, or "" (and a failure) when it does not.
+// The message of the Error that `action` throws; "" and a test failure when it throws none.
 template <typename Action>
 std::string error_of(Action action) {
   try {

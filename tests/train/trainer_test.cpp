@@ -1,4 +1,4 @@
-// Runs in one process: what a resume, an evaluation, a micro-batch may change (nothing), and bad steps.
+// Runs in one process: resumes, evaluations and micro-batches do not change a run; and bad steps.
 #include "train/trainer.h"
 
 #include <algorithm>
@@ -18,7 +18,7 @@ using ::testing::Not;
 struct Variant {
   std::string name;
   Settings settings;
-  std::string logged = "resumed from ";  // by the second part
+  std::string logged = "resumed from ";  // in the log of the second part
   friend void PrintTo(const Variant& variant, std::ostream* out) { *out << variant.name; }
 };
 
@@ -58,7 +58,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 using Trainers = TinyRuns;
 
-// What the variants above with epochs rely on: their order is drawn anew several times within the run.
+// The variants above with epochs rely on several new orders within the run.
 TEST_F(Trainers, TheResumedEpochsAreSeveral) {
   const Config given = config("any", {"data.sampling=epochs", "data.truncate=0.005"});
   Dataset data(given.data.dir, {.truncate = given.data.truncate});
@@ -74,7 +74,7 @@ TEST_F(Trainers, ResumeMayBeRepeatedAtTheEndAndContinuedPastIt) {
   EXPECT_EQ(train("whole", {"train.steps=10", "init.from=resume"}).step, 10);
 }
 
-// Each schedule, with what it leaves to be derived, must be one that a resume and an evaluation can read.
+// A resume and an evaluation must be able to read each schedule, including its derived values.
 TEST_F(Trainers, EveryScheduleCanBeResumed) {
   for (const std::string name : {"cosine", "linear", "wsd", "constant"}) {
     for (const std::string warmup : {"0", "12"}) {
@@ -99,16 +99,16 @@ TEST_F(Trainers, EvaluationsAndCheckpointsDoNotChangeTheRun) {
   EXPECT_EQ(state("often", 12), state("never", 12));
 }
 
-// A step's mean loss is the same sum whatever the micro-batches. What differs is rounding: a row of float32
-// products of length at most 4 * n_embd = 64, through about a dozen products, differs by at most
-// 12 * 64 * 2^-24 < 5e-5 of its size. With eps = 1 an AdamW update is Lipschitz in the gradient with
-// constant lr, so that each of the earlier steps can add as much once more.
+// A step's mean loss is the same sum for all sizes of micro-batches, up to rounding: about a dozen float32
+// products of length at most 4 * n_embd = 64 differ by at most 12 * 64 * 2^-24 < 5e-5 of their size. With eps
+// = 1, an AdamW update is Lipschitz in the gradient with constant lr, so that each earlier step can add as
+// much again.
 TEST_F(Trainers, TheMicroBatchChangesRoundingOnly) {
   const Settings settings = {"optim.eps=1", "optim.lr=0.1", "model.dropout=0.1", "eval.interval=0"};
   train("one", with(settings, {"train.micro_batch=1"}));
   const auto one = metrics("one").steps;
   ASSERT_EQ(one.size(), 12u);
-  EXPECT_LT(one.back().loss, one.front().loss - 0.01);  // the updates are no rounding
+  EXPECT_LT(one.back().loss, one.front().loss - 0.01);  // updates are larger than rounding
   for (const std::string size : {"2", "3", "6"}) {
     train(size, with(settings, {"train.micro_batch=" + size}));
     const auto other = metrics(size).steps;
@@ -131,7 +131,7 @@ TEST_F(Trainers, StartsFromTheParametersOfACheckpoint) {
   ASSERT_EQ(now.step, 0);
   EXPECT_EQ(now.val_loss, then.val_loss);
   EXPECT_EQ(now.train_loss, then.train_loss);
-  // The moments are new: after one step m is (1 - beta1) times a gradient, not what it was.
+  // The moments are new: after one step, m is (1 - beta1) times a gradient.
   EXPECT_NE(state("second", 1), state("first", 6));
 
   EXPECT_THAT(error_of([&] {
@@ -196,7 +196,7 @@ TEST_F(Trainers, TheResultIsWhatTheMetricsSay) {
   EXPECT_THAT(log_of("run"), HasSubstr("done: 12 steps in "));
 }
 
-// A learning rate that is 0 in float32: no evaluation is better than that of the start.
+// With a learning rate that is 0 in float32, no evaluation is better than the first.
 TEST_F(Trainers, TheStartOfARunMayBeItsBest) {
   const Settings still = {"optim.lr=1e-60", "checkpoint.keep=1"};
   const auto best = [&](const std::string& name) {
@@ -212,13 +212,13 @@ TEST_F(Trainers, TheStartOfARunMayBeItsBest) {
   EXPECT_EQ(train_state_of(CheckpointReader(run("run"))).best_val_loss, evals[0].val_loss);
   EXPECT_EQ(train_state_of(CheckpointReader(checkpoint("run", 0))).best_val_loss, evals[0].val_loss);
   EXPECT_THAT(log_of("run"), HasSubstr(fmt::format("best val loss {:.4f}", evals[0].val_loss)));
-  // It is what one would go back to.
+  // The best checkpoint is the one to return to.
   train("again",
         with(still, {"train.steps=3", "init.from=checkpoint:" + (run("run") / "checkpoints/best").string()}));
   EXPECT_EQ(metrics("again").evals[0].val_loss, evals[0].val_loss);
 }
 
-// A loss counts as the best one only where there is a checkpoint of it to go back to.
+// A loss counts as the best only where it has a checkpoint.
 TEST_F(Trainers, ARunWithoutABestCheckpointSavesTheNextOneWhenItGoesOn) {
   const Settings still = {"optim.lr=1e-60"};
   train("run", with(still, {"train.steps=6", "checkpoint.best=false"}));
@@ -247,7 +247,7 @@ TEST_F(Trainers, AnIntervalOf0EvaluatesAtTheEndAndOneBelowNever) {
   EXPECT_THAT(steps("epochs"), ::testing::IsEmpty());
 }
 
-// The model after the last step on the whole split, which is here that of the val split.
+// The final model is evaluated on the whole test split, which is here equal to the val split.
 TEST_F(Trainers, TheTestSplitIsEvaluatedAtTheEnd) {
   shoal::testing::TempFolder data;
   std::vector<std::uint16_t> ids(400);
@@ -271,10 +271,10 @@ TEST_F(Trainers, TheTestSplitIsEvaluatedAtTheEnd) {
                                    "Step 12, Test loss: {:.6f}, Test perplexity: {:.4f}, Test "
                                    "accuracy: {:.2f} %\n",
                                    last.val_loss, std::exp(last.val_loss), last.val_accuracy.value() * 100)));
-  // A run that goes on has not been tested at its end, so that it equals one that was never stopped.
+  // A resumed run drops the test of its earlier end, so that its metrics equal those of a run without a stop.
   train("whole", settings);
   EXPECT_EQ(reproducible_metrics("parts"), reproducible_metrics("whole"));
-  // Nothing is left to do, and nothing is lost.
+  // A complete run has nothing to do and keeps its files.
   train("whole", with(settings, {"init.from=resume"}));
   EXPECT_EQ(reproducible_metrics("parts"), reproducible_metrics("whole"));
   train("untested", with(settings, {"eval.interval=-1"}));
@@ -293,7 +293,7 @@ TEST_F(Trainers, ABadStepIsNamed) {
   EXPECT_THAT(error, HasSubstr("step 2: the loss is not finite; micro-batch 1 of 3 (samples 0 to 1"));
   EXPECT_THAT(error, HasSubstr("first tensor that is not finite: transformer.wte.weight"));
   EXPECT_THAT(error, HasSubstr("Nothing was saved yet"));
-  // To skip cannot help parameters that are bad.
+  // Skipping steps cannot repair bad parameters.
   EXPECT_THAT(error_of([&] { train("skip", with(settings, {"train.on_bad_step=skip"})); }),
               HasSubstr("transformer.wte.weight"));
 }
@@ -309,7 +309,7 @@ TEST_F(Trainers, ABadStepLeavesTheLastCheckpoint) {
   EXPECT_EQ(train("run", {"init.from=resume"}).step, 12);
 }
 
-// One huge step leaves parameters that are finite and gradients that are not: every later step is skipped.
+// One huge step leaves finite parameters with gradients that are not finite: every later step is skipped.
 TEST_F(Trainers, BadGradientsAreSkippedAndCounted) {
   const auto result = train("run", {"optim.lr=1e20", "lr_schedule.warmup_steps=0", "eval.interval=0",
                                     "train.on_bad_step=skip", "checkpoint.interval=1"});
@@ -320,7 +320,8 @@ TEST_F(Trainers, BadGradientsAreSkippedAndCounted) {
   EXPECT_THAT(log_of("run"), HasSubstr("not finite: the gradient of transformer.wte.weight; skipped"));
 }
 
-// Half of all losses stand above the mean, so some do among these steps; the detector is as strict as can be.
+// Half of all losses are above the mean, so some are among these steps; the detector has its lowest
+// threshold.
 TEST_F(Trainers, SpikesAreSkippedAndCounted) {
   const Settings settings = {
       "train.steps=40",  "train.spike_zscore=1e-9",   "train.spike_window=8",     "optim.lr=1e-4",
@@ -352,7 +353,7 @@ TEST_F(Trainers, SpikesAreSkippedAndCounted) {
   EXPECT_THAT(error_of([&] { train("stop", settings); }), HasSubstr("standard deviations above the last 8"));
 }
 
-// A train split of 36 tokens is learnt by heart, so the val loss first falls and then rises.
+// The model memorises a train split of 36 tokens, so the val loss first falls and then rises.
 TEST_F(Trainers, TheNewestAndTheBestCheckpointsAreKept) {
   train("run", {"train.steps=60", "data.truncate=0.002", "checkpoint.keep=2", "checkpoint.interval=4",
                 "eval.interval=4", "eval.batches=0"});
@@ -368,8 +369,8 @@ TEST_F(Trainers, TheNewestAndTheBestCheckpointsAreKept) {
   EXPECT_EQ(train_state_of(CheckpointReader(run("run"))).best_val_loss, best->val_loss);
 }
 
-// The same weights, evaluated before the first step of runs with other micro-batches. Other sequences would
-// differ by far more than rounding does: 5e-5, as derived above.
+// The same weights, evaluated before the first step of runs with different micro-batches. Other sequences
+// would differ by far more than the rounding of 5e-5 derived above.
 TEST_F(Trainers, TheMicroBatchDoesNotChangeAnEvaluation) {
   train("trained", {"train.steps=30", "eval.interval=0"});
   const auto from = "init.from=checkpoint:" + checkpoint("trained", 30).string();
@@ -387,7 +388,7 @@ TEST_F(Trainers, TheMicroBatchDoesNotChangeAnEvaluation) {
   }
 }
 
-// Of a val split of fewer sequences than a micro-batch, and the train split beside it.
+// Evaluates a val split with fewer sequences than a micro-batch, and the train split.
 TEST_F(Trainers, TheTrainSplitIsEvaluatedOnAsManySequencesAsTheValSplit) {
   shoal::testing::TempFolder data;
   std::vector<std::uint16_t> ids(400);
@@ -399,7 +400,7 @@ TEST_F(Trainers, TheTrainSplitIsEvaluatedOnAsManySequencesAsTheValSplit) {
   // 26 targets: four sequences of 8, the last with two targets.
   data.write_ids("val.bin", std::vector(ids.begin(), ids.begin() + 27));
   train("several", settings);
-  // The first four sequences of the train split hold the val split, and six targets more.
+  // The first four sequences of the train split contain the val split and six more targets.
   const auto several = metrics("several").evals.at(0);
   EXPECT_NE(several.train_loss, several.val_loss);
   // 32 targets: the same four sequences.

@@ -1,4 +1,4 @@
-// The engine of MPI ranks over a network that is memory: the conformance suite and failures without mpirun.
+// The engine of MPI ranks over a network in memory: the conformance suite and failures, without mpirun.
 #include <gmock/gmock.h>
 
 #include <thread>
@@ -18,7 +18,7 @@ using testing::HasSubstr;
 
 constexpr double kSoon = 5;  // seconds within which all ranks of a failed run have ended
 
-// What came out of every rank: "" where nothing did, "stopped" for StoppedByPeer.
+// The error message of every rank: "" for success, "stopped" for StoppedByPeer.
 std::vector<std::string> run_ranks(int ranks, double deadline_seconds,
                                    const std::function<void(World&, FakeTransport&)>& body) {
   const Stopwatch watch;
@@ -64,7 +64,7 @@ INSTANTIATE_TEST_SUITE_P(, MpiEngine, testing::Combine(testing::Values(1, 2, 5),
                                               std::get<0>(test.param));
                          });
 
-// The last piece of 12 GB ends where they end; nothing is read.
+// The last piece of a plan for 12 GB ends at the end of the tensor. The plan reads no memory.
 TEST(MpiPlan, CountsGoPastTwoToThe31) {
   auto* const start = reinterpret_cast<std::byte*>(std::uintptr_t{1} << 40);
   constexpr std::int64_t kCount = 3'000'000'001;
@@ -85,7 +85,8 @@ TEST(MpiPlan, CountsGoPastTwoToThe31) {
   }
 }
 
-// Rank 0 averages with rank 1 and then with rank 2, who have not begun: how many messages went to each?
+// Rank 0 starts an all_reduce with rank 1 and then one with rank 2, which have not started. Counts the
+// messages that rank 0 sent to each.
 TEST(MpiPieceScheduler, WhatBeganFirstHasTheNetwork) {
   const auto sent = [](std::int64_t first, std::int64_t second, bool awaited) {
     FakeNetwork network(3);
@@ -119,7 +120,7 @@ TEST(FailingMpi, ARankThatThrowsStopsAll) {
               ElementsAre("stopped", "stopped", "rank 2: the disk is full"));
 }
 
-// Which of them depends on who hears of whom.
+// Which rank reports depends on which learns of the others' failures first.
 TEST(FailingMpi, OneOfThoseThatFailAtOnceReports) {
   const auto failures = run_ranks(3, 60, [](World& world, FakeTransport&) {
     world.ranks.barrier();
@@ -137,7 +138,7 @@ TEST(FailingMpi, OneOfThoseThatFailAtOnceReports) {
   }
 }
 
-// Rank 2 runs into it a little later, when it has already heard of the others.
+// Rank 2 fails a little later, after it has been informed of the others' failures.
 TEST(FailingMpi, OneTextFromAllIsSaidOnce) {
   const auto failures = run_ranks(3, 60, [](World& world, FakeTransport&) {
     world.ranks.barrier();
@@ -195,7 +196,7 @@ TEST(FailingMpi, WhatMpiSaysIsReported) {
   EXPECT_EQ(failures[1], "rank 1: MPI: the cable is broken");
 }
 
-// Memory that an exception frees is not in use any more: for the sanitizers to see.
+// Memory freed by an exception must not be in use any more, which sanitizers check.
 TEST(FailingMpi, LeavingRanksTakeTheirMemoryAlong) {
   for (int round = 0; round < 2; ++round) {
     const auto failures = run_ranks(3, 60, [&](World& world, FakeTransport&) {

@@ -1,7 +1,7 @@
-// A stand-in for CUDA's runtime and for NCCL where there is no GPU, for src/comm/nccl compiled beside it:
-// ranks are threads of one process, streams are threads with a list of tasks, and the GPUs' memory is the
-// host's at addresses that are none, as in tests/ops/far_backend.h. The null stream, which the emulated CUDA
-// backend computes on, does everything at once: where it has to wait for an event, the caller does.
+// An emulation of CUDA's runtime and of NCCL for machines without GPU, linked with src/comm/nccl. Ranks are
+// threads of one process, streams are threads with a list of tasks, and GPU memory is host memory at invalid
+// addresses, as in tests/ops/far_backend.h. The null stream, which the emulated CUDA backend computes on,
+// runs everything at once; where it must wait for an event, the caller waits.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -13,16 +13,16 @@ namespace shoal::emulated {
 
 inline constexpr std::uintptr_t kFar = std::uintptr_t{1} << 62;
 
-// There and back.
+// Converts an address of the host to one of the GPU, and back.
 template <typename T>
 T* moved(T* data) {
   return reinterpret_cast<T*>(reinterpret_cast<std::uintptr_t>(data) ^ kFar);
 }
 inline bool is_far(const void* data) { return (reinterpret_cast<std::uintptr_t>(data) & kFar) != 0; }
 
-// Puts a task behind what the stream has.
+// Appends a task to the stream.
 void enqueue(cudaStream_t stream, std::function<void()> task);
-// Of the calling thread.
+// The calling thread's device.
 int current_device();
 
 }  // namespace shoal::emulated

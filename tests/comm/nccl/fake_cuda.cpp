@@ -1,4 +1,4 @@
-// Those functions of CUDA's runtime that src/comm/nccl calls.
+// The functions of CUDA's runtime that src/comm/nccl calls.
 #include <condition_variable>
 #include <cstdlib>
 #include <cstring>
@@ -12,7 +12,7 @@
 #include "comm/nccl/kernels.h"
 #include "core/dtype.h"
 
-// A thread that does its tasks in order.
+// A thread that runs its tasks in order.
 struct CUstream_st {
   std::mutex mutex;
   std::condition_variable changed;
@@ -61,7 +61,7 @@ thread_local int device = -1;
 }  // namespace
 
 struct CUevent_st {
-  std::shared_ptr<Flag> flag;  // of the last record
+  std::shared_ptr<Flag> flag;  // set by the last record
 };
 
 namespace shoal::emulated {
@@ -132,7 +132,7 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
   return cudaSuccess;
 }
 
-// There is one kernel.
+// Only one kernel exists, add_parts.
 cudaError_t cudaLaunchKernel(const void* function, dim3 grid, dim3 block, void** arguments, std::size_t,
                              cudaStream_t stream) {
   using shoal::bfloat16;

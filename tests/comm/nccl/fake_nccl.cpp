@@ -1,7 +1,7 @@
-// Those functions of NCCL that src/comm/nccl calls, among threads of one process. As the library's, they put
-// work on a stream and return, and nothing moves before all members have come to it; a member's first call
-// stays "in progress" until then, too. What does not match is an error of all members, where the library
-// would hang or write anywhere, and nothing ends until it is aborted.
+// The functions of NCCL that src/comm/nccl calls, among threads of one process. Like the library's, they
+// enqueue work on a stream and return, and no data moves before all members have called; a member's first
+// call stays "in progress" until then, too. Calls that do not match are an error on all members, where the
+// library would hang or write to wrong addresses, and nothing completes until the communicator is aborted.
 #include <nccl.h>
 
 #include <algorithm>
@@ -51,13 +51,13 @@ struct Meeting {
   bool done = false;
 };
 
-// What the members of a communicator share.
+// The state that the members of a communicator share.
 struct Club {
   std::mutex mutex;
   std::condition_variable changed;
   int size = 0, joined = 0, connected = 0;
   std::vector<int> devices;
-  bool left = false;   // a member has been aborted: nothing completes any more
+  bool left = false;   // a member has been aborted, so nothing completes
   std::string broken;  // why all have failed
   std::map<std::int64_t, Meeting> meetings;
   std::map<std::pair<int, int>, std::deque<std::shared_ptr<Message>>> messages;  // from, to
@@ -141,10 +141,10 @@ struct Member {
   std::shared_ptr<Club> club;
   int rank = 0;
   std::int64_t calls = 0;
-  int open = 0;  // tasks that are not over. With the club's mutex.
+  int open = 0;  // tasks that have not ended; guarded by the club's mutex
   bool called = false, aborted = false;
 
-  // Of the stream's thread.
+  // Called by the stream's thread.
   void meet(std::int64_t number, const Call& call) {
     std::unique_lock lock(club->mutex);
     auto& meeting = club->meetings[number];
@@ -176,7 +176,7 @@ struct Transfer {
   cudaStream_t stream;
 };
 
-// Of the stream's thread: all at once.
+// Runs all messages at the same time; called by the stream's thread.
 void exchange(Member& member, const std::vector<Transfer>& transfers) {
   auto& club = *member.club;
   std::unique_lock lock(club.mutex);
@@ -208,7 +208,7 @@ void exchange(Member& member, const std::vector<Transfer>& transfers) {
   });
 }
 
-// Puts `task` on the stream, somewhat late, so that who does not wait for it sees that.
+// Enqueues `task` with a delay, so that a missing wait shows.
 template <typename Task>
 ncclResult_t put(const std::shared_ptr<Member>& member, cudaStream_t stream, const Task& task) {
   auto& club = *member->club;

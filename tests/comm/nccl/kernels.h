@@ -1,5 +1,5 @@
-// Included before a kernel's source, which is then C++: cudaLaunchKernel of fake_cuda.cpp calls it thread by
-// thread.
+// Included before the source of a kernel, to compile it as C++. cudaLaunchKernel in fake_cuda.cpp calls it
+// for one thread after another.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -35,7 +35,7 @@ INSTANTIATE_TEST_SUITE_P(, Threads,
                                               std::get<0>(test.param));
                          });
 
-// What comes out of a run of `body`, and that it came soon.
+// The error that a run of `body` throws; checks that it ends soon.
 template <typename Failure = Error>
 std::string failure_of(const WorldOptions& options, const RankBody& body) {
   const Stopwatch watch;
@@ -111,7 +111,7 @@ TEST(FailingThreads, ARankThatEndedIsNotWaitedFor) {
   EXPECT_EQ(text, "rank 0: barrier: rank 1 ended without it");
 }
 
-// Two ranks call different things.
+// Two ranks call different collectives.
 std::string mismatch(const std::function<void(Communicator&)>& on_0,
                      const std::function<void(Communicator&)>& on_1) {
   return failure_of({.ranks = 2},
@@ -140,7 +140,7 @@ TEST(FailingThreads, CallsThatDoNotMatchAreNamed) {
               AllOf(HasSubstr("8 float32"), HasSubstr("9 float32")));
 }
 
-// Memory that an exception frees is not in use by another rank: for the sanitizers to see.
+// Memory freed by an exception must not be in use by another rank, which sanitizers check.
 TEST(FailingThreads, LeavingRanksTakeTheirMemoryAlong) {
   for (int round = 0; round < 30; ++round) {
     const auto text = failure_of({.ranks = 3}, [&](World& world) {
@@ -159,7 +159,7 @@ TEST(FailingThreads, LeavingRanksTakeTheirMemoryAlong) {
   }
 }
 
-// The other rank never comes to a collective whose request an exception destroys.
+// An exception destroys the request of a collective that the other rank never joins.
 TEST(FailingThreads, AnExceptionDoesNotWaitForOthers) {
   const auto text = failure_of({.ranks = 2}, [](World& world) {
     Values x(DType::f32, 100);
@@ -183,7 +183,7 @@ TEST(FailingThreads, ASwallowedFailureIsStillOne) {
   EXPECT_EQ(text, "barrier waited 0.1 seconds for rank 1");
 }
 
-// Rank 0 publishes and then does nothing more until rank 1 has got the result.
+// Rank 0 publishes its buffers and then does nothing until rank 1 has the result.
 TEST(ThreadsProgress, NeedsNobodyWhoHasPublished) {
   std::atomic<bool> got = false;
   run_threads({.ranks = 2, .deadline_seconds = 5}, [&](World& world) {

@@ -1,4 +1,4 @@
-// The layout does not change the run: engines compared with one rank.
+// The layout does not change the run: engines on several ranks compared with one rank.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <unistd.h>
@@ -36,7 +36,7 @@ class LayoutExact : public testing::TestWithParam<Layout> {
     run.engine.replicate = layout.replicate;
     return run;
   }
-  // The run on one rank, made once for all layouts.
+  // The run on one rank, computed once for all layouts.
   static const std::string& one_rank(const RanksRun& run, const std::string& name) {
     static std::map<std::string, std::string> known;
     auto& bytes = known[name];
@@ -69,7 +69,7 @@ TEST_P(LayoutExact, WhenGradientsTravelInBfloat16) {
   compare(run, "travel");
 }
 
-// 13 micro-batches: some ranks have one less, and the tree is not a full one.
+// 13 micro-batches: some ranks have one less, and the tree is not complete.
 TEST_P(LayoutExact, WhenMicroBatchesDoNotDivide) {
   auto run = exact(1, 0);
   run.engine.micro_batches = 13;
@@ -89,7 +89,7 @@ TEST(Synchronous, ClippingActs) {
   for (const double norm : train(exact(2, 0)).norms) EXPECT_GT(norm, 0.1);
 }
 
-// A model of one or two blocks, whose units are never gathered anew.
+// A model of one or two blocks, whose units are never gathered twice.
 TEST(Synchronous, FewBlocksAreExactToo) {
   for (const int layers : {1, 2}) {
     auto one = exact(1, 0), many = exact(4, 3);
@@ -121,10 +121,10 @@ class DefaultOrder : public testing::TestWithParam<Layout> {
 
 TEST_P(DefaultOrder, RepeatsItself) { EXPECT_TRUE(train(run_).bytes() == train(run_).bytes()); }
 
-// Before the first update the parameters are the same bits, so the loss is; and the gradient is the same sum
-// of M micro-batches in another order. Each of its elements is off by at most (M - 1) roundings of partial
-// sums, which are bounded by the sum of the absolute values of the leaves: so the norm is off by at most 2 (M
-// - 1) eps sqrt(M) times the norm of the leaves' own norms, here bounded by M times the largest.
+// Before the first update the parameters have the same bits, and so has the loss. The gradient is the same
+// sum over M micro-batches in another order. Each element is off by at most (M - 1) roundings of partial
+// sums, which are bounded by the sum of the absolute values of the per-micro-batch gradients. So the norm is
+// off by at most 2 (M - 1) eps sqrt(M) times the norm of their norms, here bounded by M times the largest.
 TEST_P(DefaultOrder, IsThatOfOneRankWithinRounding) {
   run_.steps = 1;
   auto one = run_;
@@ -177,7 +177,7 @@ TEST_P(DefaultOrder, GradientsMayTravelInBfloat16) {
   run.engine.reduced = DType::bf16;
   const auto rounded = train(run);
   EXPECT_EQ(rounded.losses[0], plain.losses[0]);
-  // Every leaf is rounded once, by 2^-9 of an element at most, and there are 8 of them.
+  // Each of the 8 per-micro-batch gradients is rounded once, by at most 2^-9 of an element.
   EXPECT_NEAR(rounded.norms[0], plain.norms[0], 8 * std::ldexp(1.0, -9) * plain.norms[0]);
   EXPECT_TRUE(train(run).bytes() == rounded.bytes());
 }
@@ -187,7 +187,7 @@ INSTANTIATE_TEST_SUITE_P(Many, DefaultOrder,
                                          Layout{4, 3}, Layout{4, 2, 2}, Layout{4, 1, 2}, Layout{4, 3, 2}),
                          name_of);
 
-// What a rank holds by the end is what engine_memory said, and falls with the ranks.
+// The allocated memory of a rank equals the estimate of engine_memory, and falls with the number of ranks.
 TEST(Synchronous, ShardsFallWithTheRanks) {
   const RanksRun run;
   const auto of = [&](int zero, int ranks) {

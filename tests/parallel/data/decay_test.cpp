@@ -1,4 +1,4 @@
-// Which parameters decay: updates against AdamW written down by hand, on one rank and in meshes.
+// The parameters that decay: updates compared with AdamW written by hand, on one rank and in meshes.
 #include <gmock/gmock.h>
 
 #include <cmath>
@@ -79,8 +79,8 @@ TEST_P(DecayOf, IsThatOfAdamWByHand) {
   }
 }
 
-// The order of parameters in a unit's buffer follows what decays: shards and tensor ranks have other elements
-// then, and each has to go with its moments.
+// The order of parameters in a unit's buffer depends on optim.decay. So shards and tensor ranks have other
+// elements, and moments must match them.
 TEST_P(DecayOf, IsTheSameInMeshes) {
   auto run = run_of(GetParam());
   run.engine.layout_exact = true;

@@ -11,12 +11,12 @@
 namespace shoal::test {
 namespace {
 
-// Leaves whose sum depends on the order: large and small values of both signs.
+// Gradients whose sum depends on the order: large and small values of both signs.
 float leaf(int index, std::int64_t element) {
   return std::ldexp(std::sin(static_cast<float>(7 * index + element + 1)), (index * 5) % 23);
 }
 
-// The same sum written as the recursion that it is: the largest whole subtree first.
+// The same sum as a recursion: the largest complete subtree first.
 float expected(int first, int count, std::int64_t element) {
   if (count == 1) return leaf(first, element);
   int left = static_cast<int>(std::bit_floor(static_cast<unsigned>(count)));

@@ -1,4 +1,4 @@
-// Workers that are groups of ranks: how a worker's ranks share its model does not change the run.
+// Workers of several ranks: the layout of a worker does not change the run.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
@@ -72,7 +72,7 @@ TEST(GossipMesh, WorkersOfTensorRanksEqualThoseOfOneTensorGroup) {
   }
 }
 
-// Averaging adds two roundings of the parameters in a step, which are the same in both; it magnifies nothing.
+// Averaging adds two roundings of the parameters per step, equal in both runs, and amplifies no differences.
 TEST(GossipMesh, TensorRanksChangeNoMoreThanRounding) {
   for (const bool sequence : {false, true}) {
     auto run = run_of({.mesh = {.tensor = 2}, .sequence = sequence});
@@ -98,7 +98,7 @@ TEST(GossipMesh, TensorRanksChangeNoMoreThanRounding) {
   }
 }
 
-// Four workers, each of a mesh: as many in the world as a small cluster has.
+// Four workers, each with a mesh: as many ranks as a small cluster.
 TEST(GossipMesh, ManyWorkersOfManyRanks) {
   const auto expected = bytes_of(train_workers(run_of(kOfOneRank, DType::f32, 4)));
   const Layout layout{.mesh = {.pipeline = 2, .data = 2}, .zero = 2};

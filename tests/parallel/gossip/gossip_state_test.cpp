@@ -1,4 +1,4 @@
-// The state of workers: the mean of all is shown without changing the run, and a run goes on inside a period.
+// The state of workers: showing their mean does not change the run, and a run can be resumed inside a period.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
@@ -10,7 +10,7 @@ namespace {
 
 using Whole = std::map<std::string, std::vector<float>, std::less<>>;
 
-// What a rank holds of each tensor, under its name and where it begins.
+// The parts of tensors that a rank has, by name and first element.
 Whole held(DataEngine& engine, bool optimizer) {
   Whole all;
   for (const auto& tensor : engine.state(optimizer, DataEngine::Share::held)) {
@@ -65,8 +65,8 @@ std::vector<RanksRun> all_runs() {
 
 class EveryRun : public testing::TestWithParam<RanksRun> {};
 
-// At every step, what the workers hold is put into new engines, which go on; their average can be looked at
-// before they do.
+// At every step, the state of the workers is copied into new engines, which continue. Their average can be
+// shown before.
 TEST_P(EveryRun, GoesOnFromItsState) {
   const auto& run = GetParam();
   const auto expected = bytes_of(train_workers(run));
@@ -89,12 +89,12 @@ TEST_P(EveryRun, GoesOnFromItsState) {
   }
 }
 
-// Of all workers, whole.
+// Whole tensors of all workers.
 struct Shown {
-  std::vector<RunOutcome> own;      // what each has, before
-  std::vector<RunOutcome> shown;    // meanwhile
-  std::vector<double> distances;    // consensus, as ranks were told
-  std::vector<double> evaluations;  // of what is shown, by worker
+  std::vector<RunOutcome> own;      // models of the workers, before the average is shown
+  std::vector<RunOutcome> shown;    // models while it is shown
+  std::vector<double> distances;    // consensus distance, as returned on each rank
+  std::vector<double> evaluations;  // losses of the shown model, by worker
   std::mutex mutex;
 
   explicit Shown(int workers) : own(workers), shown(workers), evaluations(workers) {}
@@ -124,7 +124,7 @@ void look_at_average(RankOfRun& rank, int step, Shown& look) {
   look.evaluations[w] = meanwhile.evaluations.front();
 }
 
-// Of W workers, the mean of each element: W - 1 additions and a product.
+// Expects the mean of W workers, element by element: W - 1 additions and a product.
 void expect_mean(const Shown& look) {
   const std::size_t workers = look.own.size();
   std::vector<std::vector<float>> own;
@@ -139,7 +139,7 @@ void expect_mean(const Shown& look) {
       absolute += std::abs(mine[i]);
       distance += std::pow(double{mine[i]} - double{mean[i]}, 2);
     }
-    // Each partial sum is at most the sum of the sizes, 1 / W and the product are rounded as well.
+    // Each partial sum is at most the sum of absolute values; 1 / W and the product are rounded, too.
     const double bound =
         (static_cast<double>(workers) + 1) * 0x1p-24 * absolute / static_cast<double>(workers);
     if (sum / static_cast<double>(workers) == mean[i]) continue;
@@ -153,7 +153,7 @@ void expect_mean(const Shown& look) {
   for (const double told : look.distances) EXPECT_NEAR(told, expected, 0x1p-23 * expected);
 }
 
-// The loss of an engine of one rank whose parameters are these.
+// The loss of an engine on one rank with these parameters.
 double evaluate_alone(const RanksRun& run, const RunOutcome& shown, int step, const Deal& deal) {
   auto alone = run;
   alone.mesh = {};
@@ -171,14 +171,14 @@ double evaluate_alone(const RanksRun& run, const RunOutcome& shown, int step, co
   return outcome.evaluations.front();
 }
 
-// After every step. In a tensor group the sums that a loss comes from, of some 2^12 terms one after the
-// other, are grouped otherwise: roundings of random signs come to 2^6 of one.
+// Shows the average after every step. A tensor group regroups the sums behind a loss, of about 2^12 terms in
+// sequence: roundings with random signs add up to 2^6 of one.
 TEST_P(EveryRun, IsTheSameWhenItsAverageIsLookedAt) {
   const auto& run = GetParam();
   std::vector<std::unique_ptr<Shown>> looks;
   for (int step = 0; step < run.steps; ++step) looks.push_back(std::make_unique<Shown>(run.mesh.workers));
   const auto looked = train_workers(run, [&](RankOfRun& rank, RunOutcome& outcome) {
-    EXPECT_EQ(rank.engine().show_average(), 0);  // all have the same, which is in its place
+    EXPECT_EQ(rank.engine().show_average(), 0);  // all workers have the same model, which is its mean
     rank.engine().drop_average();
     for (int step = 0; step < run.steps; ++step) {
       rank.step(step, outcome);

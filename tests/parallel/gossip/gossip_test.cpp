@@ -1,4 +1,4 @@
-// The engine of gossip against the algorithm written down by hand: the same bytes, for every worker.
+// Gossip's engine compared with the algorithm written by hand: the same bytes for every worker.
 #include <gmock/gmock.h>
 
 #include "comm/recording.h"
@@ -11,7 +11,7 @@
 namespace shoal::test {
 namespace {
 
-// One worker of the model by hand: an engine of one rank computes its gradient, all else is done here.
+// A worker of the reference: an engine on one rank computes the gradient, this class everything else.
 class HandWorker {
  public:
   HandWorker(const RanksRun& run, int worker)
@@ -27,7 +27,7 @@ class HandWorker {
 
   DataEngine& engine() { return rank_.engine(); }
 
-  // Where its parameters are, for the others.
+  // The worker's parameters, read by the others.
   std::map<std::string, Tensor> parameters() const {
     std::map<std::string, Tensor> found;
     for (const auto& [name, data] : state_) {
@@ -36,7 +36,7 @@ class HandWorker {
     return found;
   }
 
-  // Of the mixed parameters, which decay as well. A gradient that is not finite leaves them alone.
+  // Updates the averaged parameters, with decay. A gradient that is not finite does not change them.
   void update(int step) {
     const double norm = outcome.norms.back();
     for (const auto& bucket : buckets_) {
@@ -94,7 +94,7 @@ class HandWorker {
   std::map<std::string, Tensor> state_;
 };
 
-// Every group of a round takes the mean, its members added in their order.
+// Every group of a round takes its mean; members are added in their order.
 void mix(std::vector<std::unique_ptr<HandWorker>>& workers, const Topology::Round& round) {
   for (const auto& group : round) {
     std::vector<std::map<std::string, Tensor>> members;
@@ -110,10 +110,11 @@ void mix(std::vector<std::unique_ptr<HandWorker>>& workers, const Topology::Roun
   }
 }
 
-// What does not happen in every step.
+// Events that do not occur in every step.
 struct Incidents {
-  int bad_gradients = 0;  // every so many steps and workers a gradient is not finite, and has no update
-  int average = 0;        // every so many steps all go on from the mean of all
+  int bad_gradients =
+      0;            // interval, over steps and workers, of gradients that are not finite and cause no update
+  int average = 0;  // interval in steps at which all workers continue from the mean of all
 
   float factor(int worker, int step) const {
     const bool bad = bad_gradients > 0 && (step + 3 * worker) % bad_gradients == 1;
@@ -122,7 +123,8 @@ struct Incidents {
   bool averages(int step) const { return average > 0 && (step + 1) % average == 0; }
 };
 
-// The gradient is taken where the model is and applied to the mean. Before the first update all are the same.
+// The gradient is computed at the worker's own model and applied to the mean. Before the first update all are
+// equal.
 std::vector<RunOutcome> by_hand(const RanksRun& run, const Incidents& incidents = {}) {
   std::vector<std::unique_ptr<HandWorker>> workers;
   for (int w = 0; w < run.mesh.workers; ++w) workers.push_back(std::make_unique<HandWorker>(run, w));
@@ -147,7 +149,7 @@ std::vector<RunOutcome> by_engine(const RanksRun& run, const Incidents& incident
     auto& engine = rank.engine();
     for (int step = 0; step < run.steps; ++step) {
       rank.gradient(step, outcome, incidents.factor(rank.place().worker, step));
-      // A bad update leaves itself out.
+      // A bad update is skipped.
       std::isfinite(outcome.norms.back()) || step % 2 == 0 ? engine.update() : engine.skip_update();
       if ((step + 1) % run.evaluate_every == 0) rank.evaluate(step, outcome);
       if (!incidents.averages(step)) continue;
@@ -166,7 +168,7 @@ class ByHand : public testing::TestWithParam<Topology> {
                              run.engine.gossip->clip_by_bucket ? " that clip" : "",
                              adamw_of(run.engine).accum_steps, name_of(run.engine.compute)));
     for (std::size_t w = 0; w < hand.size(); ++w) {
-      // Of buckets' norms the squares are added in another order: n terms that are not negative.
+      // With norms per bucket, the squares are added in another order: n non-negative terms.
       const auto elements = static_cast<double>(parameters_of(hand[w]).size());
       const double bound = run.engine.gossip->clip_by_bucket ? elements * 0x1p-53 : 0;
       for (std::size_t i = 0; i < hand[w].norms.size(); ++i) {
@@ -195,7 +197,7 @@ TEST_P(ByHand, EveryWorkerHasItsBytes) {
   }
 }
 
-// Whose updates are in the backward pass.
+// Gossip with updates in the backward pass.
 TEST_P(ByHand, EveryWorkerHasItsBytesWhereBucketsClip) {
   for (const int accum_steps : {1, 3}) {
     for (const double bytes : {kTinyBuckets, kSomeBuckets, kOneBucket}) {
@@ -219,7 +221,7 @@ TEST_P(ByHand, EveryWorkerHasItsBytesInBfloat16) {
   }
 }
 
-// A worker whose update is left out averages with others all the same.
+// A worker that skips its update still averages with others.
 TEST_P(ByHand, EveryWorkerHasItsBytesWhenGradientsAreBad) {
   for (const auto& [clip_by_bucket, compute] :
        {std::pair(false, DType::f32), {false, DType::bf16}, {true, DType::bf16}}) {
@@ -237,7 +239,7 @@ TEST_P(ByHand, EveryWorkerHasItsBytesWhenGradientsAreBad) {
   }
 }
 
-// The moments of each worker stay its own.
+// Moments are not averaged.
 TEST_P(ByHand, EveryWorkerHasItsBytesWhenAllGoOnFromTheAverage) {
   for (const bool clip_by_bucket : {false, true}) {
     auto run = gossip_run(GetParam());
@@ -260,7 +262,7 @@ RanksRun plain(RanksRun run) {
   return run;
 }
 
-// Norms are compared where they are meant to be the same bits, and else by the caller.
+// Compares norms only where they must have the same bits; else the caller does.
 std::string state_bytes(RunOutcome outcome) {
   outcome.norms.clear();
   return outcome.bytes();
@@ -296,7 +298,7 @@ TEST(Gossip, OneWorkerWhoseOnlyBucketClipsIsPlainTraining) {
   EXPECT_TRUE(state_bytes(gossip) == state_bytes(expected));
 }
 
-// Where nothing is clipped, it is all the same when buckets are updated.
+// Without clipping, the time when buckets are updated makes no difference.
 TEST(Gossip, BucketsThatDoNotClipAreUpdatedTheSame) {
   for (const double bytes : {kTinyBuckets, kSomeBuckets}) {
     auto run = gossip_run(make_topology("exp", 4, 1));
@@ -322,7 +324,7 @@ TEST(Gossip, CompleteOnEqualDataIsPlainTraining) {
   }
 }
 
-// Gradients and what becomes of them stay at home.
+// Gradients are not exchanged between workers.
 TEST(Gossip, OnlyParametersTravel) {
   auto run = gossip_run(make_topology("complete", 2, 1));
   run.steps = 1;
@@ -332,7 +334,7 @@ TEST(Gossip, OnlyParametersTravel) {
   EXPECT_TRUE(parameters_of(workers[0]) != parameters_of(workers[1]));
 }
 
-// The memory that it says it takes is what it asks for.
+// The estimated memory equals the allocated memory.
 TEST(Gossip, TakesTheMemoryThatItSays) {
   int n = 0;
   for (const auto& topology : gossip_topologies()) {
@@ -349,7 +351,7 @@ TEST(Gossip, TakesTheMemoryThatItSays) {
       const auto engine =
           std::make_unique<DataEngine>(backend, mesh, run.model, run.engine_options(mesh.place()));
       const auto memory = engine_memory(run.model, run.engine, run.mesh.data);
-      // Empty arenas still take a byte.
+      // An empty arena takes one byte.
       EXPECT_NEAR(static_cast<double>(backend.most_allocated()), static_cast<double>(memory.total()), 5)
           << title_of(topology) << ", ZeRO " << zero;
       // One copy of the parameters that this rank has, and the buffers of the mean.

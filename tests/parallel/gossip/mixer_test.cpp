@@ -1,5 +1,5 @@
-// The exchanges of gossip alone: which units travel together, that averaging without updates reaches the mean
-// of all, and what happens when a worker fails.
+// The exchanges of gossip alone: the units of a bucket, convergence of averaging without updates to the mean
+// of all, and failing workers.
 #include "parallel/gossip/mixer.h"
 #include "ops/cpu/cpu.h"
 #include "parallel/gossip/topology_schemes.h"
@@ -26,7 +26,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-// Units of so many elements, on one rank.
+// Units with these numbers of elements, on one rank.
 ShardPlan plan_of(const std::vector<std::int64_t>& sizes) {
   std::vector<UnitSpec> units;
   for (const auto size : sizes) {
@@ -38,7 +38,7 @@ ShardPlan plan_of(const std::vector<std::int64_t>& sizes) {
   return {std::move(units), 0, 1, 0, 1};
 }
 
-// Of units that are padded to 1024 elements, 4 KiB.
+// Bucket sizes: units are padded to 1024 elements, 4 KiB.
 TEST(Buckets, CloseWhereTheNextUnitIsTooMuch) {
   const auto plan = plan_of({1000, 2048, 2000, 1024, 10});
   constexpr double kKiB = 1024;
@@ -51,7 +51,7 @@ TEST(Buckets, CloseWhereTheNextUnitIsTooMuch) {
   EXPECT_THAT(make_buckets(plan, 28 * kKiB), ElementsAre(Bucket{0, 4}));
 }
 
-// What a stage of a pipeline does not have is in no bucket, and none reaches over it.
+// Units that a pipeline stage does not have are in no bucket, and no bucket spans them.
 TEST(Buckets, HaveNoUnitsThatAreElsewhere) {
   EXPECT_THAT(make_buckets(plan_of({0, 1024, 0, 1024, 1024, 0}), 1 << 20),
               ElementsAre(Bucket{3, 4}, Bucket{1, 1}));
@@ -115,7 +115,7 @@ class MixingWorker {
 
 constexpr std::int64_t kElements = 400 + 100 + 30;
 
-// All workers' numbers after they averaged in the rounds of one period.
+// The values of all workers after the rounds of one period.
 std::vector<std::vector<float>> after_a_period(Transport transport, const Topology& topology,
                                                std::vector<std::vector<float>> numbers, double bucket_bytes) {
   run_over(transport, {.ranks = topology.workers, .deadline_seconds = 60}, [&](World& world) {
@@ -123,7 +123,7 @@ std::vector<std::vector<float>> after_a_period(Transport transport, const Topolo
     MixingWorker worker(world.ranks, topology, plan_of({400, 100, 30}), bucket_bytes);
     worker.for_weights([&](std::int64_t i, float& x) { x = mine[static_cast<std::size_t>(i)]; });
     worker.mixer().set_different();
-    // As if resumed.
+    // As after a resume.
     const std::int64_t first = 7 * topology.period();
     for (int round = 0; round < topology.period(); ++round) worker.average(first + round);
     worker.for_weights([&](std::int64_t i, float x) { mine[static_cast<std::size_t>(i)] = x; });
@@ -215,7 +215,7 @@ TEST(Averaging, HasNothingToDoWhereAllHoldTheSame) {
     EXPECT_TRUE(worker.mixer().equal());
     worker.for_weights([&](std::int64_t, float& x) { x = static_cast<float>(world.ranks.rank()); });
     worker.average(0);
-    EXPECT_FALSE(worker.mixer().equal());  // it is told of updates, not of their size
+    EXPECT_FALSE(worker.mixer().equal());  // counts updates, whatever their size
     worker.for_weights([&](std::int64_t, float x) { EXPECT_EQ(x, world.ranks.rank()); });
     worker.mixer().set_equal();
     worker.average(1);
@@ -227,7 +227,7 @@ TEST(Averaging, HasNothingToDoWhereAllHoldTheSame) {
 
 constexpr double kSoon = 5;  // seconds within which all workers of a failed run have ended
 
-// Worker 1 has begun to send some of its buckets. The others wait for the rest, or have gone ahead.
+// Worker 1 fails after it has sent some of its buckets. The others wait for the rest, or are ahead.
 TEST(Averaging, AWorkerThatThrowsInAnExchangeStopsAll) {
   for (const auto transport : {Transport::threads, Transport::mpi}) {
     for (const std::size_t started : {0, 1, 2}) {

@@ -1,5 +1,5 @@
-// A worker that comes late holds up only those that need its model: nobody who could go on waits for it. Not
-// a matter of time: it comes when all others have gone as far as they can.
+// A late worker delays only the workers that need its model. The test does not depend on time: the worker
+// continues when all others have come as far as they can.
 #include <gmock/gmock.h>
 
 #include <condition_variable>
@@ -12,8 +12,8 @@
 namespace shoal::test {
 namespace {
 
-// How many steps each worker can do while worker 0 does no more than `late`: a step needs the models of its
-// group as they were before, the first step only its own.
+// The number of steps that each worker can complete while worker 0 completes only `late`. A step needs the
+// models of the worker's group before that step; the first step needs only its own.
 std::vector<int> reach(const Topology& topology, int steps, int late) {
   std::vector<int> done(static_cast<std::size_t>(topology.workers));
   for (int step = 0; step < steps; ++step) {
@@ -35,7 +35,7 @@ TEST(Reach, OfARing) {
   EXPECT_THAT(reach(make_topology("complete", 3, 1), 4, 1), testing::ElementsAre(1, 2, 2));
 }
 
-// Counts what has been done, and holds worker 0.
+// Counts completed steps, and blocks worker 0.
 class Gate {
  public:
   explicit Gate(int workers) : done_(static_cast<std::size_t>(workers)) {}
@@ -84,7 +84,7 @@ std::vector<RunOutcome> be_late(Transport transport, const RanksRun& run) {
   return outcomes;
 }
 
-// Some of its exchanges are so large that they are done piece by piece by those who wait.
+// Some exchanges are so large that the waiting workers complete them piece by piece.
 RanksRun larger(const Topology& topology) {
   auto run = gossip_run(topology);
   run.model.n_embd = 32;
@@ -119,7 +119,7 @@ TEST_P(Straggler, HoldsUpOnlyItsPartnersOverMpi) {
 INSTANTIATE_TEST_SUITE_P(Every, Straggler, testing::ValuesIn(gossip_topologies()),
                          [](const auto& test) { return title_of(test.param); });
 
-// What a worker does between its gradient and its update.
+// The work of a worker between its gradient and its update.
 TEST(FailingWorker, StopsAllWithItsMessage) {
   for (const auto transport : {Transport::threads, Transport::mpi}) {
     for (const bool before_update : {false, true}) {

@@ -1,4 +1,4 @@
-// Topologies: the schemes' rounds, what averaging over them does, and what is refused.
+// Topologies: the rounds of schemes, the effect of averaging over them, and refused inputs.
 #include "parallel/gossip/topology.h"
 
 #include <gmock/gmock.h>
@@ -46,7 +46,7 @@ Matrix transposed(const Matrix& a) {
   return t;
 }
 
-// Column j is what mix makes of the j-th unit vector.
+// Column j is mix applied to the j-th unit vector.
 Matrix matrix_of(const Topology& topology, int round) {
   Matrix columns = identity(topology.workers);
   for (auto& column : columns) mix(topology, round, column);
@@ -60,7 +60,7 @@ Matrix product_of_period(const Topology& topology) {
   return product;
 }
 
-// All eigenvalues of a symmetric matrix are on the diagonal after Jacobi's rotations.
+// All eigenvalues of a symmetric matrix, by Jacobi's rotations.
 double largest_eigenvalue(Matrix a) {
   const std::size_t n = a.size();
   for (int sweep = 0; sweep < 50; ++sweep) {
@@ -94,7 +94,7 @@ double singular_value_but_the_mean(const Topology& topology) {
   return std::sqrt(std::max(0.0, largest_eigenvalue(times(transposed(p), p))));
 }
 
-// Every scheme for all numbers of workers and nodes up to `most` that it takes.
+// Every scheme, for all valid numbers of workers and nodes up to `most`.
 template <typename Check>
 void for_all(int most, Check check) {
   int checked = 0;
@@ -256,7 +256,7 @@ TEST(Topology, WorkersThatNeverMeetNeverAgree) {
   EXPECT_NEAR(facts.spectral_gap, 0, 1e-12);
 }
 
-// What is no partition shows in the checks.
+// The checks detect rounds that are not a partition.
 TEST(Topology, FactsOfWhatIsNoPartition) {
   const auto in_two = facts_of({"in two", 3, {{{0, 1}, {1, 2}}}});
   EXPECT_FALSE(in_two.symmetric);
@@ -299,7 +299,7 @@ TEST(Topology, WhatHasNoMeaningIsRefused) {
   EXPECT_THROW(mix(make_topology("ring", 4, 1), 0, x), Error);
 }
 
-// 65,536 workers: the facts need no matrix.
+// 65,536 workers: the properties are computed without a matrix.
 TEST(Topology, TensOfThousandsOfWorkers) {
   const auto facts = facts_of(make_topology("alternating-exp-ring", 1 << 16, 8));
   EXPECT_TRUE(facts.doubly_stochastic);

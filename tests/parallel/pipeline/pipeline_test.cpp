@@ -1,4 +1,4 @@
-// Pipelines of any shape compute what one stage does, in the memory that they announced.
+// Pipelines of any shape compute the same as one stage, in the memory that they announce.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
@@ -43,8 +43,8 @@ std::string describe(const RanksRun& run) {
                      run.mesh.pipeline, run.chunks, run.engine.micro_batches, run.mesh.data);
 }
 
-// Fewer micro-batches than stages, as many, and more; an evaluation between any two steps. The executor fails
-// when it has to have more buffers than the schedule said.
+// Fewer micro-batches than stages, equally many, and more, with an evaluation between any two steps. The
+// executor fails when it needs more buffers than the schedule announced.
 TEST(Pipeline, AnyNumberOfMicroBatchesEqualsOneStage) {
   for (const int micro_batches : {1, 2, 3, 7}) {
     auto one = of_stages(1, 1, ScheduleKind::one_f_one_b);
@@ -69,7 +69,7 @@ TEST(Pipeline, ManyMicroBatchesEqualOneStage) {
   }
 }
 
-// Of 7 micro-batches one data rank has four and the other three, and a pass whose targets are ignored.
+// Of 7 micro-batches, one data rank has four, and the other three and a pass whose targets are ignored.
 TEST(Pipeline, DataRanksMayHaveDifferentNumbersOfMicroBatches) {
   auto one = of_stages(1, 1, ScheduleKind::one_f_one_b);
   one.engine.micro_batches = 7;
@@ -82,7 +82,7 @@ TEST(Pipeline, DataRanksMayHaveDifferentNumbersOfMicroBatches) {
   }
 }
 
-// Without updates only dropout tells the two runs apart.
+// Without updates the two runs differ only by dropout.
 TEST(Pipeline, DropoutActsInTrainingAlone) {
   for (const int stages : {1, 3}) {
     auto run = of_stages(stages, 1, ScheduleKind::one_f_one_b);
@@ -102,7 +102,7 @@ TEST(Pipeline, MoreStagesThanBlocksAreRefused) {
               ThrowsMessage<UserError>(HasSubstr("3 blocks cannot be cut into 4 ranges")));
 }
 
-// Counts what is taken from it and not given back.
+// Counts the weights that are taken and not released.
 class CountingBackend final : public ReferenceBackend {
  public:
   void* allocate(std::size_t bytes) override {
@@ -151,7 +151,7 @@ TEST(Pipeline, MemoryIsWhatWasAnnounced) {
   }
 }
 
-// 1F1B holds as many activations as there are stages behind, GPipe those of all micro-batches.
+// 1F1B keeps as many activations as there are stages from here on, GPipe those of all micro-batches.
 TEST(Pipeline, OneForwardOneBackwardNeedsNoMoreForMoreMicroBatches) {
   const auto blocks = [](ScheduleKind kind, int micro_batches, int stage) {
     auto run = of_stages(4, 1, kind);
@@ -165,7 +165,7 @@ TEST(Pipeline, OneForwardOneBackwardNeedsNoMoreForMoreMicroBatches) {
   }
 }
 
-// Passes everything on to another store, and fails at one of its calls.
+// Forwards all calls to another store, and fails at one of them.
 class FailingStore final : public UnitStore {
  public:
   FailingStore(UnitStore& store, int calls) : store_(store), left_(calls) {}
@@ -184,7 +184,7 @@ class FailingStore final : public UnitStore {
   int left_;
 };
 
-// One step, in the middle of which a rank fails.
+// One step in which a rank fails.
 void fail_in_a_step(const RanksRun& run, int failing, int calls) {
   run_threads({.ranks = run.mesh.ranks(), .deadline_seconds = 60}, [&](World& world) {
     Mesh mesh(world.ranks, run.mesh);

@@ -49,11 +49,11 @@ int last_range(const PipelineShape& shape) { return shape.stages * shape.chunks 
 bool is_send(Kind kind) { return kind == Kind::send_output || kind == Kind::send_gradient; }
 bool is_receive(Kind kind) { return kind == Kind::receive_input || kind == Kind::receive_gradient; }
 
-// A transfer as both of its ranks see it.
+// Identifies a transfer on both of its ranks.
 struct Message {
   int from, to;
   bool gradient;
-  int range;  // that computed it
+  int range;  // the range that computed it
   int micro_batch;
   auto operator<=>(const Message&) const = default;
 };
@@ -66,11 +66,11 @@ Message message_of(const PipelineShape& shape, int rank, const Action& action) {
   return {from % shape.stages, to % shape.stages, gradient, from, action.micro_batch};
 }
 
-// Runs the lists as ranks would whose sends wait for their receives. Says what is wrong: a pass whose inputs
-// are not there, or ranks that wait for each other; "" where the run ends.
+// Executes the lists with sends that wait for their receives. Returns the fault, a pass without its inputs or
+// ranks that wait for each other, or "" where the run ends.
 std::string run_blocking(const Schedule& schedule) {
   const auto& shape = schedule.shape;
-  std::set<std::tuple<Kind, int, int>> done;  // what a range has: received or computed
+  std::set<std::tuple<Kind, int, int>> done;  // received or computed by a range
   const auto has = [&](Kind kind, int range, int m) { return done.contains({kind, range, m}); };
   const auto wrong_pass = [&](int rank, const Action& action) {
     const int range = range_of(shape, rank, action.chunk), m = action.micro_batch;
@@ -102,7 +102,7 @@ std::string run_blocking(const Schedule& schedule) {
     for (int rank = 0; rank < shape.stages; ++rank) {
       while (const auto* action = now(rank)) {
         if (wrong_pass(rank, *action)) return fmt::format("rank {} cannot {}", rank, describe(*action));
-        if (is_receive(action->kind)) break;  // its sender does it
+        if (is_receive(action->kind)) break;  // executed with its send
         if (is_send(action->kind)) {
           const auto message = message_of(shape, rank, *action);
           const auto* other = now(message.to);
@@ -169,7 +169,7 @@ TEST(Schedule, EndsWhereSendsWaitForTheirReceives) {
   for_all([](const Schedule& schedule) { EXPECT_EQ(run_blocking(schedule), ""); });
 }
 
-// The test above can fail: the run finds what is wrong with these.
+// The check above detects faults in these schedules.
 TEST(Schedule, ABadScheduleDoesNotEnd) {
   const auto good = make_schedule(ScheduleKind::one_f_one_b, {2, 1, 2});
   ASSERT_EQ(run_blocking(good), "");
@@ -183,7 +183,7 @@ TEST(Schedule, ABadScheduleDoesNotEnd) {
   EXPECT_NE(run_blocking(both_send), "");
   EXPECT_THAT(run_blocking(both_send), HasSubstr("waits for ever"));
 
-  // Rank 1 wants what is sent second first.
+  // Rank 1 receives the second message first.
   auto wrong_order = good;
   for (auto& action : wrong_order.ranks[1]) {
     if (action.kind == Kind::receive_input) action.micro_batch = 1 - action.micro_batch;
@@ -200,7 +200,7 @@ TEST(Schedule, ABadScheduleDoesNotEnd) {
   EXPECT_THROW(timeline(too_early), Error);
 }
 
-// Also where a send does not wait: of each kind a pair of ranks receives in the order in which it sends.
+// Also for sends that do not wait: a pair of ranks receives each kind in the order of its sends.
 TEST(Schedule, PairsOfRanksReceiveInTheOrderOfTheirSends) {
   for_all([](const Schedule& schedule) {
     std::map<std::tuple<int, int, bool>, std::vector<Message>> sent, received;
@@ -312,7 +312,7 @@ TEST(Schedule, PeaksOfBuffers) {
         EXPECT_EQ(sum, micro_batches);
       } else if (chunks == 1) {
         EXPECT_EQ(sum, std::min(stages - rank, micro_batches));
-      } else {  // those of the warm-up and one more
+      } else {  // the passes of the warm-up and one more
         const int most =
             std::min(2 * (stages - rank - 1) + (chunks - 1) * stages + 1, chunks * micro_batches);
         const int alive = most_alive(schedule.ranks[rank]);
