@@ -72,7 +72,7 @@ TEST_F(SamplerTest, DoesNotDependOnHowABatchIsDivided) {
   }
 }
 
-// Evaluation windows are addressed by seed, split and index, apart from those of training.
+// Evaluation windows are addressed by seed, split and index, independent of training windows.
 TEST_F(SamplerTest, EvaluationWindowsDependOnSeedSplitAndIndexAlone) {
   const auto file = counting(5000);
   const auto starts = [&](std::string_view split, std::uint64_t seed) {
@@ -159,7 +159,7 @@ TEST_F(SamplerTest, TheStrideOfNoneIsTheBlock) {
   const auto file = counting(1 + 37 * 4 + 3);
   const BatchSampler none(file, 4, Sampling::epochs, 9), block(file, 4, Sampling::epochs, 9, 4);
   EXPECT_EQ(tokens_of(none, 0, 0, 80, 80), tokens_of(block, 0, 0, 80, 80));
-  // As before there was a stride.
+  // The default order, which must never change.
   const Permutation order(37, 9, 0);
   for (std::int64_t i = 0; i < 37; ++i) {
     EXPECT_EQ(none.start(0, i, 80), static_cast<std::int64_t>(order(static_cast<std::uint64_t>(i))) * 4);

@@ -93,7 +93,7 @@ TEST(Documents, CompressedTextsAndRecords) {
 }
 
 TEST(Documents, ArchivesWithinArchives) {
-  // As OpenWebText comes: a tar of xz-compressed tars of texts; and a zip in a tar, which cannot seek.
+  // The format of OpenWebText: a tar of xz-compressed tars of texts. Also a zip in a tar, which cannot seek.
   const TempFolder folder;
   const auto inner = read_file(pack(folder / "inner", {{"0001.txt", "first"}, {"0002.txt", "second"}},
                                     {ARCHIVE_FORMAT_TAR_USTAR, ARCHIVE_FILTER_XZ}));
@@ -139,7 +139,7 @@ TEST(Documents, BadFilesAreNamed) {
   EXPECT_THAT(error_of(folder, folder.write("empty.zip", "")), HasSubstr("empty.zip"));
 }
 
-// Whatever their names, alone, in a folder and in an archive.
+// With any names: alone, in a folder and in an archive.
 TEST(Documents, TablesSayHowToConvertThem) {
   const TempFolder folder;
   const std::string parquet = "PAR1\x15\x04 and columns PAR1", stream("\xff\xff\xff\xff\x78\0\0\0\x10\0", 10);
@@ -166,7 +166,7 @@ TEST(Documents, TablesSayHowToConvertThem) {
 
 TEST(Documents, TruncatedArchivesNameTheMember) {
   const TempFolder folder;
-  std::string noise;  // does not compress, so that the cut falls into the second member
+  std::string noise;  // incompressible, so that the truncation is inside the second member
   for (std::uint32_t i = 0, x = 1; i < 300'000; ++i)
     noise += static_cast<char>(33 + (x = x * 1664525 + 1013904223) % 64);
   const Members members = {{"one.txt", "one"}, {"two.txt", noise}};
@@ -236,7 +236,7 @@ TEST(Documents, TheVisitorMayStop) {
 
 TEST(TextCut, Places) {
   EXPECT_EQ(last_safe_cut("one two"), 3u);
-  EXPECT_EQ(last_safe_cut("one two three "), 7u);  // what follows the last space is not known
+  EXPECT_EQ(last_safe_cut("one two three "), 7u);  // the text after the last space is unknown
   EXPECT_EQ(last_safe_cut("one\ntwo"), 4u);
   EXPECT_EQ(last_safe_cut("one  two"), 0u);
   EXPECT_EQ(last_safe_cut("one\r\ntwo\n\nthree"), 0u);
@@ -255,7 +255,7 @@ TEST(TextCut, Places) {
 TEST(TextCut, KeepsGpt2Tokens) {
   SHOAL_NEEDS_SHARED("gpt2/encoder.json");
   const auto tokenizer = load_gpt2_tokenizer(testing::shared_data() / "gpt2");
-  // Every string of five pieces out of these, so that everything that can stand around a cut does.
+  // All strings of five of these pieces, so that all possible contexts of a cut occur.
   const std::vector<std::string> pieces = {"a", " ", "\n", "'s", "1", ".", "é", "\t", "\u3000", "\xc3"};
   int cuts = 0;
   for (int code = 0; code < 100'000; ++code) {

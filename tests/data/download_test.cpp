@@ -16,7 +16,7 @@ using testing::read_file;
 using testing::TempFolder;
 using testing::user_error;
 
-// A file of 100,000 bytes, which may be had from `url`.
+// A file of 100,000 bytes that can be downloaded from `url`.
 class DownloadTest : public ::testing::Test {
  protected:
   DownloadTest() {
@@ -113,7 +113,7 @@ TEST_F(DownloadTest, FetchLooksAtHandThenInTheCacheThenFar) {
   fs::remove(target());
   EXPECT_EQ(fetch(file(file_url + "/sub/file.txt"), cached), target());
   fs::create_directories(folder / "empty");
-  // A folder without the file is no mistake, and a damaged file in the cache is fetched anew.
+  // A folder without the file is accepted, and a damaged file in the cache is downloaded again.
   folder.write("cache/sub/file.txt", "damaged");
   EXPECT_EQ(fetch(file(file_url + "/sub/file.txt"), {(folder / "empty").string(), folder / "cache"}),
             target());
@@ -162,7 +162,7 @@ TEST(Download, Gpt2VocabularyEndsUpInOneFolder) {
   SHOAL_NEEDS_SHARED("gpt2/encoder.json");
   const TempFolder folder;
   const FetchOptions options{(folder / "hand").string(), folder / "cache"};
-  // One file at hand, the other in the cache.
+  // One file is in the folder, the other in the cache.
   fs::create_directories(folder / "hand/gpt2");
   fs::create_directories(folder / "cache/gpt2");
   fs::copy_file(testing::shared_data() / "gpt2/encoder.json", folder / "hand/gpt2/encoder.json");

@@ -1,5 +1,5 @@
-// GPT-2's tokenizer against a fixture of other implementations' output; make_gpt2_fixture.py says how it is
-// made.
+// GPT-2's tokenizer, compared with the output of other implementations in a fixture made by
+// make_gpt2_fixture.py.
 #include <gmock/gmock.h>
 #include <utf8proc.h>
 
@@ -27,7 +27,7 @@ using Ids = std::vector<std::int32_t>;
 
 const std::filesystem::path kFixture = SHOAL_SOURCE_DIR "/tests/data/fixtures/gpt2_tokens.jsonl";
 
-// FNV-1a over 32-bit words, as the fixture has it.
+// FNV-1a over 32-bit words, as in the fixture.
 template <typename Values>
 std::string fnv(const Values& values) {
   std::uint64_t result = 0xCBF29CE484222325;
@@ -115,7 +115,7 @@ TEST_F(Gpt2Tokenizer, EqualsTheReferenceOnBytesThatAreNotUtf8) {
   }
 }
 
-// A quadratic merge of these takes minutes; the bound is loose for sanitizers and busy machines.
+// A quadratic merge would take minutes. The time limit is generous, for sanitizers and busy machines.
 TEST_F(Gpt2Tokenizer, LongTextsWithoutSpacesTakeNearLinearTime) {
   auto lines = fixture_lines_with("repeat");
   lines.push_back(fixture_lines_with("letters").at(0));
@@ -140,7 +140,7 @@ TEST_F(Gpt2Tokenizer, EveryByteRoundTrips) {
   }
 }
 
-// Bytes of few values make long pieces, of many values short ones; both must come back.
+// Bytes with few values make long pieces, with many values short ones; both must decode to the same bytes.
 TEST_F(Gpt2Tokenizer, RandomBytesRoundTrip) {
   std::uint32_t state = 7;
   const auto next = [&] { return (state = state * 1664525 + 1013904223) >> 16; };
@@ -154,7 +154,8 @@ TEST_F(Gpt2Tokenizer, RandomBytesRoundTrip) {
   }
 }
 
-// All but 17 that cut into a character beside a whole one, which the split takes apart.
+// All tokens round-trip, except for 17 that contain a whole character and a part of another, which the split
+// separates.
 TEST_F(Gpt2Tokenizer, TokensEncodeToThemselves) {
   const Gpt2Splitter splitter;
   int split = 0;
@@ -302,7 +303,7 @@ TEST_F(Gpt2Files, IdsMustBelongToTheMerges) {
   EXPECT_THAT(with(text), HasSubstr("\"ab\" the id \"x\""));
 }
 
-// Which of the four kinds a code point is, from how it joins a neighbour of each.
+// Finds the kind of a code point, one of four, from the neighbours that it joins.
 int kind_of(const Gpt2Splitter& splitter, char32_t code_point) {
   int kind = 0;
   for (const char* neighbour : {"!", "x", "1"}) {

@@ -33,7 +33,7 @@ TEST(Grammar, EntropyOfAHandComputedGrammar) {
 }
 
 TEST(Grammar, LoopsCountAsOftenAsTheyAreTaken) {
-  // "x " again and again with probability 3/4, then "end.": a geometric number of turns, 3 on average.
+  // "x " repeated with probability 3/4, then "end.": a geometric number of repetitions, 3 on average.
   Grammar grammar;
   const int loop = grammar.add_rule();
   grammar.define(loop, {{3, {"x ", loop}}, {1, {"end."}}});
@@ -55,7 +55,7 @@ TEST(Grammar, RefusesAmbiguity) {
     return "";
   };
   EXPECT_THAT(error_of({{1, {"the cat "}}, {1, {"the dog "}}}), HasSubstr("begin with \"the \""));
-  // A word that could be the prefix of another has no end of its own.
+  // A word that may be the prefix of another cannot be parsed.
   EXPECT_THAT(error_of({{1, {"cat"}}, {1, {"cats"}}}), HasSubstr("whole word"));
   EXPECT_THAT(error_of({{1, {0}}, {1, {"a "}}}), HasSubstr("begin with itself"));
   EXPECT_THAT(error_of({{1, {"a ", 0, 0}}, {1, {"b "}}}), HasSubstr("no finite"));
@@ -67,8 +67,8 @@ TEST(Plays, RealisedEntropyMeetsTheAnalyticRate) {
   const double rate = grammar->entropy_rate();
   EXPECT_GT(rate, 0.4);
   EXPECT_LT(rate, 1.2);
-  // By the renewal theorem the realised rate less the analytic one is sum(I - rate L) / sum(L) over
-  // independent plays whose terms have mean 0: its standard error is sqrt(sum of their squares) / sum(L).
+  // By the renewal theorem, the measured rate minus the analytic one is sum(I - rate L) / sum(L) over
+  // independent plays. The terms have mean 0, so the standard error is sqrt(sum of their squares) / sum(L).
   double information = 0, squares = 0;
   std::string text;
   for (std::uint64_t i = 0; text.size() < 1'000'000; ++i) {
@@ -79,7 +79,7 @@ TEST(Plays, RealisedEntropyMeetsTheAnalyticRate) {
   }
   const auto characters = static_cast<double>(text.size());
   EXPECT_NEAR(information / characters, rate, 4 * std::sqrt(squares) / characters);
-  // And reading the text back gives the very probability it was written with.
+  // Parsing the text gives exactly the probability with which it was generated.
   EXPECT_NEAR(grammar->information(text).value(), information, 1e-9 * information);
 }
 

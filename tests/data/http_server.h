@@ -82,14 +82,14 @@ class HttpServer {
       if (count <= 0) return;
       sent += static_cast<std::size_t>(count);
     }
-    // Waits until the client has read everything: closing at once could discard it.
+    // Waits until the client has read all data: closing at once could discard it.
     shutdown(client, SHUT_WR);
     while (recv(client, buffer, sizeof buffer, 0) > 0) {
     }
   }
 
   std::string content_, url_, range_;
-  std::mutex mutex_;  // of range_
+  std::mutex mutex_;  // guards range_
   bool ranges_;
   std::atomic<std::size_t> break_after_ = std::string::npos;
   std::atomic<int> requests_ = 0;

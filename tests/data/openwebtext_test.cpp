@@ -32,7 +32,7 @@ std::string number_name(const std::string& stem, int i, const std::string& endin
   return stem + fmt::format("{:04}", i) + ending;
 }
 
-// Document i as a page that somebody scraped: words, paragraphs, other scripts, untidy white space.
+// Document i, like a scraped page: words, paragraphs, other scripts, irregular white space.
 std::string page(int i) {
   std::string text = fmt::format("\n\n  Title of page {}\r\n\r\n\r\n", i);
   for (int line = 0; line < 3 + i % 40; ++line) {
@@ -89,14 +89,14 @@ class OpenWebText : public ::testing::Test {
     prepare(options(inputs));
     return bytes();
   }
-  // The same documents by the general way.
+  // The same documents, prepared as general text.
   std::string expected(int documents) const {
     auto plain = options({folder.write("plain/all.jsonl", records(0, documents))}, "expected");
     plain.dataset = "text";
     prepare(plain);
     return bytes("expected");
   }
-  // As it is distributed: a tar.xz of xz-compressed tars, 60 documents each.
+  // The distributed format: a tar.xz of xz-compressed tars with 60 documents each.
   fs::path corpus(int documents, const std::string& name = "openwebtext.tar.xz") const {
     Members subsets = {{"openwebtext/", ""}};
     for (int i = 0; i < documents; i += 60) {
@@ -105,7 +105,7 @@ class OpenWebText : public ::testing::Test {
     }
     return pack(folder / name, subsets, kXz);
   }
-  // Its subsets, taken out.
+  // The extracted subsets.
   fs::path subsets(int documents) const {
     fs::create_directories(folder / "subsets");
     for (int i = 0; i < documents; i += 60) {
@@ -180,7 +180,8 @@ TEST_F(OpenWebText, ThreadsDoNotMatter) {
   EXPECT_NE(bytes(), two);
 }
 
-// An archive breaks off, as a download does; when it is whole, the same call goes on. At every subset.
+// An archive is truncated at any subset, as by an interrupted download. With the whole archive, the same call
+// continues.
 TEST_F(OpenWebText, GoesOnAfterADamagedFile) {
   const auto input = subsets(300);
   const auto undisturbed = result_of({input});
@@ -213,7 +214,7 @@ TEST_F(OpenWebText, GoesOnAfterADamagedFile) {
   EXPECT_EQ(read_file(folder / "out/meta.json"), meta);
 }
 
-// The place is within one file: an archive too large for one thread, with texts and archives, and lines of
+// Continues inside a single file: an archive too large for one thread, with texts and archives, and lines of
 // records.
 TEST_F(OpenWebText, GoesOnWithinAFile) {
   std::string text;  // so that the archive is large
@@ -243,7 +244,7 @@ TEST_F(OpenWebText, GoesOnWithinAFile) {
     prepare(with);
     EXPECT_EQ(bytes(), whole);
   }
-  // Another file at the place, or before it.
+  // Refused when another file is at the saved position, or before it.
   fs::resize_file(input, content.size() / 10 * 6);
   EXPECT_THAT(user_error([&] { prepare(with); }), HasSubstr("damaged"));
   auto other = content;
@@ -253,7 +254,7 @@ TEST_F(OpenWebText, GoesOnWithinAFile) {
   std::ofstream(input, std::ios::binary) << content;
   folder.write("first.txt", "another");
   EXPECT_THAT(user_error([&] { prepare(with); }), HasSubstr("not what it was"));
-  // Nor what was written, if that is no more what it was.
+  // Refused when the written files have changed.
   folder.write("out.partial/train.bin", "short");
   EXPECT_THAT(user_error([&] { prepare(with); }), AllOf(HasSubstr("train.bin"), HasSubstr("start over")));
 }
@@ -305,7 +306,7 @@ TEST_F(OpenWebText, BadInputIsNamedAndLeavesNothing) {
   EXPECT_FALSE(left_behind());
 }
 
-// Whatever there is in the way of parcels, the documents are those of the plain reader.
+// The documents in parcels equal those of the plain reader, for all kinds of inputs.
 TEST(Parcels, HoldWhatReadDocumentsReads) {
   const TempFolder folder;
   Members members;

@@ -10,7 +10,7 @@ namespace {
 
 struct Numbers {
   std::vector<int> of;
-  std::size_t size = 0;  // that they pretend to have
+  std::size_t size = 0;  // pretended size
   std::size_t bytes() const { return size; }
 };
 
@@ -36,7 +36,8 @@ TEST(OrderedJobs, ChunksComeInTheOrderOfTheJobs) {
   }
   for (const int threads : {1, 2, 7}) {
     EXPECT_EQ(run(threads, 500, 1, 1), expected) << threads;
-    // Each chunk and each job is more than all that may wait: one goes after the other, and none for ever.
+    // Each chunk and each job exceeds the limit of waiting data: they run one after another, and none waits
+    // forever.
     EXPECT_EQ(run(threads, 500, std::size_t{1} << 30, std::size_t{1} << 30), expected) << threads;
   }
 }

@@ -58,7 +58,7 @@ TEST(Pickle, TheLastValueOfAKeyCounts) {
   EXPECT_EQ(pickle.find(pickle.root(), "y"), nullptr);
 }
 
-// A pickle that would run a command when Python reads it.
+// A pickle that would run a command if Python read it.
 TEST(Pickle, RefusesCodeByTheNameOfTheOpcode) {
   EXPECT_THAT(error_of("cos\nsystem\n(S'echo owned'\ntR."),
               AllOf(StartsWith("meta.pkl: "), HasSubstr("GLOBAL"), HasSubstr("no code is run")));
@@ -89,7 +89,7 @@ TEST(Pickle, ADictionaryWithinItselfIsNoTrap) {
   EXPECT_EQ(pickle.find(pickle.root(), "self"), &pickle.root());
 }
 
-// Every prefix and every change of one byte is read or refused, and never more.
+// Every prefix and every change of one byte is either read or refused.
 TEST(Pickle, SurvivesEveryMutation) {
   const TempFolder folder;
   const auto read = [&](const std::string& bytes) {

@@ -141,7 +141,7 @@ TEST_F(PrepareTest, DocumentsGoWholeToOneSplitAndEndWithEndOfText) {
   EXPECT_EQ(decoded("val"), val);
 }
 
-// Each of a few documents gives its end to val.bin, however different their lengths are.
+// With few documents, the end of each is in val.bin, whatever their lengths.
 TEST_F(PrepareTest, AFewDocumentsAreCut) {
   for (int documents = 2; documents <= 20; ++documents) {
     std::string records, train, val;
@@ -173,7 +173,7 @@ TEST_F(PrepareTest, FewDocumentsLeaveNoSplitEmpty) {
   }
 }
 
-// As minGPT takes its share: before the split, and before the vocabulary is known.
+// The share is taken as in minGPT: before the split and before the vocabulary is made.
 TEST_F(PrepareTest, TruncationComesFirst) {
   auto options =
       text({folder.write("a.txt", "äbcdefghij"), folder.write("b.txt", "klmnopqrstuvwxyz")}, "char");
@@ -211,7 +211,7 @@ TEST_F(PrepareTest, ADatasetIsReplacedOnlyByForce) {
   options.force = false;
   prepare(options);
   const auto before = read_file(folder / "out/train.bin");
-  const Dataset mapped(folder / "out");  // as a run has it
+  const Dataset mapped(folder / "out");  // as in a run
   for (const std::string tokenizer : {"bytes", "char"}) {
     options.tokenizer = tokenizer;
     EXPECT_THAT(user_error([&] { prepare(options); }),
@@ -235,7 +235,7 @@ TEST_F(PrepareTest, ADatasetIsReplacedOnlyByForce) {
   EXPECT_THAT(user_error([&] { prepare(options); }), HasSubstr("a damaged dataset of 20"));
 }
 
-// train.bin alone is another program's.
+// A folder with only train.bin belongs to another program.
 TEST_F(PrepareTest, ForceReplacesNoOtherProgramsData) {
   folder.write("out/train.bin", "nanoGPT");
   EXPECT_THAT(user_error([&] { prepare(text({folder.write("a.txt", "some text")}, "bytes")); }),
@@ -271,7 +271,7 @@ TEST_F(PrepareTest, SplitsThatAreFilesAreTakenWhole) {
               ElementsAre(EndsWith("a.txt"), EndsWith("b.txt"), AllOf(StartsWith("val: "), EndsWith("val")),
                           AllOf(StartsWith("test: "), EndsWith("t.jsonl")),
                           AllOf(StartsWith("test: "), EndsWith("t.txt"))));
-  // One file for each, as WikiText has it.
+  // One file per split, as in WikiText.
   options.inputs = {folder / "a.txt"};
   options.val = {folder / "b.txt"};
   options.test = {folder / "t.txt"};
@@ -336,7 +336,7 @@ TEST_F(PrepareTest, SyntheticKnowsItsEntropy) {
   EXPECT_EQ(data.entropy_per_token(), grammar->entropy_rate());
   std::int64_t characters = 0;
   for (const std::string split : {"train", "val"}) {
-    // What meta.json claims of each split is what reading it back gives.
+    // The facts of each split in meta.json equal those found by reading it.
     const auto plays = decoded(split);
     characters += static_cast<std::int64_t>(plays.size());
     EXPECT_NEAR(grammar->information(plays).value() / static_cast<double>(plays.size()),
@@ -373,7 +373,7 @@ TEST_F(PrepareTest, AFailureLeavesNothingAndKeepsTheOldDataset) {
   EXPECT_THROW(prepare(text({folder / "bad.jsonl"}, "bytes")), UserError);
   EXPECT_THAT(left_behind(), ElementsAre("out"));
   EXPECT_EQ(decoded("train") + decoded("val"), "a good text");
-  // What a killed process left is cleared.
+  // Files left by a killed process are removed.
   folder.write("out.partial/train.bin", "rubbish");
   prepare(text({folder.write("new.txt", "a newer text")}, "bytes"));
   EXPECT_THAT(left_behind(), ElementsAre("out"));
@@ -406,7 +406,7 @@ TEST_F(PrepareTest, BadInputIsNamed) {
               AllOf(HasSubstr("word"), HasSubstr("gpt2, char or bytes")));
   const auto bad = folder.write("bad.txt", "caf\xe9 au lait");
   EXPECT_THAT(error(text({bad}, "char")), AllOf(HasSubstr("bad.txt"), HasSubstr("UTF-8")));
-  std::string far(3 << 20, 'a');  // 3 MiB without a place to cut, and then a bad byte
+  std::string far(3 << 20, 'a');  // 3 MiB without a position to cut, and then a bad byte
   folder.write("bad.txt", far + "\n" + far + "caf\xe9 au lait");
   EXPECT_THAT(error(text({bad}, "char")), AllOf(HasSubstr("counting from byte"), HasSubstr("UTF-8")));
   auto options = text({folder / "one.txt"}, "bytes");
@@ -447,7 +447,7 @@ TEST_F(PrepareTest, BadSplitsAreNamed) {
   options.test = options.val = {folder / "in/a.txt"};
   EXPECT_THAT(error(options), share_text);
   EXPECT_THAT(left_behind(), ElementsAre());
-  options.val = {folder.write("in/a.txt.more", "b")};  // a name that goes on is not within
+  options.val = {folder.write("in/a.txt.more", "b")};  // a longer name is not inside the folder
   EXPECT_NO_THROW(prepare(options));
 }
 

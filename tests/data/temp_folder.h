@@ -1,4 +1,4 @@
-// A folder for one test, removed with what is in it; and the shared test data.
+// A temporary folder for one test, removed with its contents; and the shared test data.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -66,7 +66,7 @@ inline std::filesystem::path shared_data() {
     GTEST_SKIP() << "needs " << (name) << " in the folder that SHOAL_DATA_DIR names"; \
   }
 
-// What `action` throws as a UserError, or "" (and a failure) when it does not.
+// The message of the UserError that `action` throws; "" and a test failure when it throws none.
 template <typename Action>
 std::string user_error(Action action) {
   try {

@@ -16,7 +16,7 @@ std::string tidied(std::string_view text, std::size_t step) {
   return result;
 }
 
-// What Python makes of it: re.sub("\n\n\n+", "\n\n", open(file).read()).strip()
+// The result of Python's re.sub("\n\n\n+", "\n\n", open(file).read()).strip()
 TEST(TextTidy, DoesWhatThePublishedPreparationDoes) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"", ""},

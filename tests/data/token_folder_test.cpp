@@ -91,7 +91,7 @@ TEST_F(TokenFolderTest, VerifyNamesTheShard) {
   folder.write("a_val.bin", llmc_file(Narrow{3}));
   EXPECT_THAT(user_error([&] { Dataset(folder.path()).verify(); }),
               AllOf(HasSubstr("a_train_2.bin: token 50257 at position 1 "), HasSubstr("50,257")));
-  EXPECT_NO_THROW(Dataset(folder.path(), {.truncate = 0.75}).verify());  // which leaves it out
+  EXPECT_NO_THROW(Dataset(folder.path(), {.truncate = 0.75}).verify());  // the damaged part is not used
 }
 
 TEST_F(TokenFolderTest, SaysWhatIsWrongWithAHeader) {
@@ -142,7 +142,7 @@ TEST_F(TokenFolderTest, NamesTheFilesThatAreMissing) {
   folder.write("b_val.bin", llmc_file(Narrow{1}));
   EXPECT_THAT(error(), HasSubstr("no a_val*.bin"));
   folder.write("a_val.bin", llmc_file(Narrow{1}));
-  EXPECT_EQ(Dataset(folder.path()).val().size(), 1);  // an evaluation set beside it does no harm
+  EXPECT_EQ(Dataset(folder.path()).val().size(), 1);  // an evaluation set in the folder is ignored
   folder.write("b_train.bin", llmc_file(Narrow{1}));
   EXPECT_THAT(error(), HasSubstr("several datasets (a, b)"));
 }

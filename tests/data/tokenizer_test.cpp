@@ -1,4 +1,4 @@
-// The char and bytes tokenizers, and what all tokenizers share.
+// The char and bytes tokenizers, and functions common to all tokenizers.
 #include "data/stored_tokenizer.h"
 
 #include <gmock/gmock.h>

@@ -1,11 +1,11 @@
-// Boxes of parameters, element by element.
+// Iterates over the elements of boxes of parameters.
 #pragma once
 
 #include "model/unit.h"
 
 namespace shoal::test {
 
-// Calls f(element of the whole parameter) in the order in which a box has them.
+// Calls f(element of the whole parameter) for the elements of a box, in its order.
 template <typename F>
 void for_elements(const ParameterSpec& parameter, const Box& box, F&& f) {
   const std::int64_t columns = parameter.shape[-1], width = box.shape[-1];

@@ -1,5 +1,5 @@
-// Whole models: what they compute does not depend on how they are asked to compute it. One thread is enough
-// but for the test that more of them change nothing.
+// Whole models: results do not depend on micro-batches, chunks, recomputation or threads. All tests use one
+// thread, except for the one that tests threads.
 #include "model/gpt.h"
 #include "ops/make_backend.h"
 
@@ -14,7 +14,7 @@
 namespace shoal::test {
 namespace {
 
-// Dropout acts, and no size is a multiple of a vector.
+// Dropout is on, and no size is a multiple of a vector's length.
 const GptConfig kConfig{
     .n_layer = 3, .n_head = 3, .n_embd = 33, .block_size = 17, .vocab_size = 61, .dropout = 0.3};
 
@@ -103,13 +103,13 @@ TEST_P(EveryType, AnyNumberOfThreadsGivesTheSameBits) {
   }
 }
 
-// The reference backend computes every row by itself and in double, so a row's loss and the gradient that
-// reaches a parameter from it do not depend on the rows beside it, and the whole difference between sizes of
-// micro-batches is in the sums: of losses in double, and of gradients in float32, where a micro-batch's part
-// is added with one rounding (two in the tied embedding, whose uses add one after the other).
-// With n parts g_i, both sums are within gamma(2 n) * sum |g_i| of the exact one, and so are their norms.
-// The tied embedding's two uses can cancel in g_i. As every sequence holds a token once, the part from the
-// embedding's use has the norm of the positions' gradient p_i, and |head's use| <= |g_i| + |p_i|.
+// The reference backend computes every row separately and in double, so a row's loss and its part of a
+// gradient do not depend on other rows. Sizes of micro-batches only change sums: of losses in double, and of
+// gradients in float32, where the part of a micro-batch is added with one rounding (two in the tied
+// embedding, which is used twice). With n parts g_i, both sums are within gamma(2 n) * sum |g_i| of the exact
+// one, and so are their norms. The two uses of the tied embedding can cancel in g_i. Since every sequence
+// contains a token once, the part from the embedding's use has the norm of the positions' gradient p_i, and
+// |head's use| <= |g_i| + |p_i|.
 TEST(Accumulation, EqualsOneBatchWithinRounding) {
   const std::int64_t batch = 6;
   Tokens all = random_tokens(kConfig, batch);
@@ -153,8 +153,8 @@ TEST(Accumulation, EqualsOneBatchWithinRounding) {
   }
 }
 
-// In the cpu backend a product may add in another order when it has another number of rows, so every size is
-// held to what the parity tests allow between two float32 computations of the same gradient.
+// In the cpu backend, a product with another number of rows may add in another order. The tolerance is that
+// of the parity tests for two float32 computations of the same gradient.
 TEST(Accumulation, OnTheCpuEqualsTheReference) {
   const Tokens all = random_tokens(kConfig, 6);
   Trainee reference(make_reference_backend(), kConfig, {.micro_batch = 6});
@@ -183,7 +183,7 @@ TEST(Dropout, ChangesWithTheStepAndIsOffInEvaluation) {
   EXPECT_EQ(trainee.evaluate(batch), plain.backward(batch, 0));
 }
 
-// Records the site of every mask that is drawn.
+// Records the site of every dropout mask.
 class SiteBackend final : public ReferenceBackend {
  public:
   explicit SiteBackend(std::vector<std::uint32_t>& sites) : sites_(sites) {}
@@ -250,9 +250,9 @@ TEST_P(EveryBackend, EvaluationGivesTheLossOfTraining) {
   EXPECT_EQ(evaluator.evaluate(batch), loss);
 }
 
-// 136 rows in three chunks, the last one smaller, against one chunk. A row's loss does not depend on the rows
-// beside it in the reference backend, so losses are equal to the bit there; products of the cpu backend may
-// add in another order, and gradients are sums that are made in parts: what the parity tests allow.
+// 136 rows in three chunks, the last one smaller, compared with one chunk. In the reference backend a row's
+// loss does not depend on other rows, so losses have the same bits. Products of the cpu backend may add in
+// another order, and gradients are sums over chunks: the tolerance is that of the parity tests.
 TEST_P(EveryBackend, LogitsInChunksGiveTheLossAndGradientsOfOne) {
   const Tokens batch = random_tokens(kConfig, 8, 1), other = random_tokens(kConfig, 8, 2);
   const auto trainee = [&](std::int64_t elements) {
@@ -271,7 +271,7 @@ TEST_P(EveryBackend, LogitsInChunksGiveTheLossAndGradientsOfOne) {
   }
 }
 
-// Counts what is taken from it and not given back.
+// Counts the weights that are taken and not released.
 class CountingBackend final : public ReferenceBackend {
  public:
   explicit CountingBackend(std::size_t& taken) : taken_(taken) {}
@@ -312,7 +312,7 @@ TEST_P(EveryType, MemoryIsWhatWasAnnounced) {
 TEST_P(EveryBackend, LearnsABatchByHeart) {
   const GptConfig config{.n_layer = 2, .n_head = 2, .n_embd = 32, .block_size = 8, .vocab_size = 11};
   Tokens batch = random_tokens(config, 2);
-  // The two sequences differ from the start, so nothing in them is beyond learning.
+  // The two sequences have different first tokens, so the model can learn both completely.
   batch.tokens[0] = 0;
   batch.tokens[8] = 1;
   Trainee trainee(backend(), config, {.micro_batch = 2});

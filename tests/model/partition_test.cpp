@@ -1,4 +1,4 @@
-// Shares of a model: whatever the number of ranks, they make the whole.
+// Shares of a model: for any number of ranks they cover the whole model.
 #include "model/partition.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// What tensor ranks and pipeline stages have of a model's parameters.
+// The parameters of tensor ranks and pipeline stages.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -47,7 +47,7 @@ std::vector<UnitSpec> units_of(const GptConfig& config, int rank, int size,
   return gpt_units(config, {.tensor = {.rank = rank, .size = size}, .chunks = chunks});
 }
 
-// How often each element of each parameter is in a box of one of these ranks.
+// The number of these ranks' boxes that contain each element of each parameter.
 using Coverage = std::map<std::string, std::vector<int>>;
 void cover(Coverage& coverage, const UnitSpec& unit) {
   for (const auto& parameter : unit.parameters) {
@@ -82,7 +82,7 @@ TEST(TensorShards, HaveEveryElementOnOneRankOrOnAll) {
   });
 }
 
-// As the three products of attention need it: whole heads of q, of k and of v.
+// Attention needs whole heads of q, k and v.
 TEST(TensorShards, OfTheFusedProjectionAreHeadsOfEachOfItsParts) {
   const auto units = units_of(kUneven, 1, 2);  // heads 2, 3 and 4
   const auto& qkv = units[1].parameter("attn.c_attn.weight");
@@ -129,7 +129,8 @@ TEST(PipelineStages, HaveEveryParameterOnOneStageButTheSharedMatrix) {
   }
 }
 
-// So that the ranks of a group can add what they have in common, and cut their buffers alike.
+// All ranks of a group have the same layout, so that they can add common gradients and cut their buffers
+// alike.
 TEST(TensorShards, LieAtTheSamePlacesOnEveryRank) {
   for_groups([](const GptConfig& config, int size) {
     const auto first = units_of(config, 0, size);
@@ -149,7 +150,7 @@ TEST(TensorShards, LieAtTheSamePlacesOnEveryRank) {
           EXPECT_GE(parameter.offset, end) << parameter.name << " on rank " << rank << " of " << size;
           EXPECT_EQ(parameter.decay, parameter.offset < units[u].decayed) << parameter.name;
           end = parameter.offset + parameter.local_shape.count();
-          // The boxes are all that it holds, but for padding of the vocabulary.
+          // A rank has only these boxes, and padding of the vocabulary.
           std::int64_t held = 0;
           for (const auto& box : parameter.boxes()) held += box.shape.count();
           const std::int64_t padding = parameter.local_shape.count() - held;

@@ -1,5 +1,4 @@
-// A tensor group computes what one rank computes, sends what it must and no more, and takes what it
-// announces.
+// A tensor group computes the same as one rank.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
@@ -44,7 +43,7 @@ GptOptions options_of(const Setting& setting) {
           .recompute = setting.recompute};
 }
 
-// What a rank finds: from a forward and backward pass, and from an evaluation.
+// The results of a rank: of a forward and backward pass, and of an evaluation.
 struct Outcome {
   double loss = 0, evaluated = 0;
   std::vector<std::int32_t> predictions;
@@ -62,12 +61,13 @@ Outcome run_rank(Communicator& ranks, const Setting& setting, Tokens batch) {
   const auto options = options_of(setting);
   Mesh mesh(ranks, {.tensor = ranks.size()});
   const TensorGroup group(mesh.tensor(), setting.sequence);
-  const auto engine = std::make_unique<DataEngine>(
-      *backend, mesh, setting.config,
-      EngineOptions{
-          .part = {.tensor = group.tensor_rank(), .chunks = {}}, .compute = setting.compute, .optimizer = {}});
+  const auto engine =
+      std::make_unique<DataEngine>(*backend, mesh, setting.config,
+                                   EngineOptions{.part = {.tensor = group.tensor_rank(), .chunks = {}},
+                                                 .compute = setting.compute,
+                                                 .optimizer = {}});
   engine->initialize(1337);
-  // No branch is lost in the residual stream, and biases are not zero.
+  // Parameters large enough that no branch is negligible in the residual stream; biases are not zero.
   for (const auto& tensor : engine->state(false, DataEngine::Share::held)) {
     for (std::int64_t i = 0; i < tensor.data.count(); ++i) {
       auto& x = tensor.data.as<float>()[i];
@@ -139,17 +139,17 @@ std::map<std::string, Values> whole_gradients(const std::vector<Outcome>& ranks,
 
 // --- against one rank
 //
-// A gradient is the end of a path of about 11 operations forward and 12 backward through each block, and of 3
-// each through the head, and one more that sums over the tokens. Relative errors in norm that are independent
-// add as their squares. Those of one operation, in the mean square:
+// A gradient is the result of about 11 operations forward and 12 backward through each block, 3 each through
+// the head, and one that sums over tokens. Independent relative errors in norm add as their squares. The mean
+// square errors of one operation are:
 // * rounding a stored result to a type with unit roundoff u: r(u) = u / (sqrt(3) * 1.44), an error uniform
 //   within half a unit of the last place, mantissas being spread evenly over their logarithm. In float32 all
 //   operations do so, in bfloat16 half of them; the rest, residual stream and statistics, stay float32.
 // * a sum of K terms in float32, of which the first k come to about sqrt(k / K) of the result: r sqrt(K / 2).
 //   The longest have the 4 C hidden channels; the reference backend sums in double.
-// One rank makes such an error per operation. In a group of N a product is at most N partial results of the
-// size of the whole, each of which rounds: N times the squares. The two computations differ by the root of
-// both, and no single one of some thirty gradients by more than twice that.
+// One rank has one such error per operation. In a group of N ranks, a product is at most N partial results of
+// the size of the whole, each with a rounding: N times the squares. The two computations differ by the root
+// of the sum, and none of about thirty gradients by more than twice that.
 double rounding(DType type) { return unit_roundoff(type) / (std::sqrt(3.0) * 1.44); }
 double error_after(int operations, const Setting& setting) {
   const double sums = std::string(setting.backend) == "reference" ? 0 : 2.0 * setting.config.n_embd;
@@ -160,8 +160,8 @@ double error_after(int operations, const Setting& setting) {
 double gradient_error(const Setting& setting) {
   return error_after(23 * setting.config.n_layer + 7, setting);
 }
-// Of a sum of losses, in nats: a token's is a difference of logits, here of order one, and of the logarithm
-// of the sum of their exponentials.
+// Tolerance of a sum of losses, in nats. A token's loss is the difference between a logit, here of order one,
+// and the logarithm of the sum of exponentials.
 double loss_error(const Setting& setting) {
   return 2 * kRows * error_after(11 * setting.config.n_layer + 3, setting);
 }

@@ -1,4 +1,4 @@
-// A rank of a tensor group sends what it must and no more, and takes what it announces.
+// The traffic of a rank in a tensor group is the theoretical minimum, and its memory is as announced.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@ const GptConfig kUneven{
 constexpr GptConfig kDividing{
     .n_layer = 2, .n_head = 8, .n_embd = 128, .block_size = 64, .vocab_size = 1024, .dropout = 0.1};
 
-// A rank of a group as it would be: nothing is computed or sent.
+// A rank of a group in a dry run: nothing is computed or sent.
 struct DryRank {
   DryRank(const GptConfig& config, const GptOptions& options, int rank, int size, bool sequence,
           int micro_batches = 1)
@@ -52,7 +52,7 @@ struct Sent {
   bool operator==(const Sent&) const = default;
 };
 void PrintTo(const Sent& sent, std::ostream* out) { *out << sent.calls << " calls, " << sent.bytes << " B"; }
-// By purpose and collective.
+// Bytes by purpose and collective.
 using Traffic = std::map<std::pair<std::string, std::string>, Sent>;
 Traffic traffic(const Recording& recording) {
   Traffic traffic;
@@ -65,10 +65,10 @@ Traffic traffic(const Recording& recording) {
   return traffic;
 }
 
-// Shoeybi et al. 2019 and Korthikanti et al. 2022: a block's forward pass and its backward pass each make two
-// sums of the stream, as all-reduces, or as a reduce-scatter behind and an all-gather before each of the
-// products that need whole rows. Instead of whole outputs of norms, a rank keeps its rows of them and gathers
-// those once more.
+// Shoeybi et al. 2019 and Korthikanti et al. 2022: a block's forward pass and its backward pass each need two
+// sums of the stream: all-reduces, or with sequence parallelism an all-gather before and a reduce-scatter
+// after the products that need whole rows. A rank keeps only its rows of the norms' outputs, and gathers them
+// again in the backward pass.
 TEST(TensorTraffic, OfATrainingPassIsWhatMegatronLmSends) {
   constexpr std::int64_t kB = 2, kR = kB * 64, kC = 128;
   for (const DType compute : {DType::f32, DType::bf16}) {
@@ -77,7 +77,7 @@ TEST(TensorTraffic, OfATrainingPassIsWhatMegatronLmSends) {
         DryRank rank(kDividing, {.batch = {kB, 64}, .compute = compute}, 1, ranks, sequence);
         rank.recording.clear();
         rank.model->train(rank.batch, {nullptr, DType::f64, {1}}, 1);
-        // What a rank sends of n elements in a ring, once around.
+        // Bytes that a rank sends to pass n elements once around a ring.
         const auto ring = [&](std::int64_t n, DType type) {
           return n * static_cast<std::int64_t>(size_of(type)) * (ranks - 1) / ranks;
         };
@@ -111,8 +111,8 @@ TEST(TensorTraffic, OfATrainingPassIsWhatMegatronLmSends) {
   }
 }
 
-// Gradients of norms are of a rank's tokens and are added over the ranks once per step, however many
-// micro-batches it has. Those of other parameters that ranks have in common are the same on all.
+// Gradients of norms are over a rank's tokens, and are added over the ranks once per step, for any number of
+// micro-batches. Those of other common parameters are equal on all ranks.
 TEST(TensorTraffic, OfGradientsIsOncePerStepAndOfNormsAlone) {
   constexpr int kRanks = 4;
   for (const bool sequence : {false, true}) {
@@ -138,8 +138,8 @@ TEST(TensorTraffic, OfGradientsIsOncePerStepAndOfNormsAlone) {
   }
 }
 
-// Recomputing a block gathers and adds its branches once more, but not the last, whose sum is the next
-// block's input. Less than a block sends nothing more.
+// Recomputing a block repeats the gathers and sums of its branches, except for the last sum, which is the
+// next block's input. Recomputing less than a block sends nothing.
 TEST(TensorTraffic, OfRecomputeIsThatOfTheForwardPassButForItsEnd) {
   for (const bool sequence : {false, true}) {
     const auto calls = [&](Recompute recompute) {
@@ -157,7 +157,7 @@ TEST(TensorTraffic, OfRecomputeIsThatOfTheForwardPassButForItsEnd) {
   }
 }
 
-// In evaluation the most likely class is a fourth number.
+// Evaluation sends a fourth number, the most likely class.
 TEST(TensorTraffic, OfAnEvaluationSendsTheChoiceToo) {
   DryRank rank(kDividing, {.batch = {2, 64}, .backward = false}, 0, 4, false);
   rank.recording.clear();
@@ -177,8 +177,8 @@ TEST(TensorMemory, OfActivationsIsOneNthUnderSequenceParallelism) {
       };
       EXPECT_EQ(at(true).blocks * static_cast<std::size_t>(ranks), whole.blocks) << ranks << " ranks";
       EXPECT_EQ(at(true).streams * static_cast<std::size_t>(ranks), whole.streams) << ranks << " ranks";
-      // Norms and the stream stay whole without it: per block [R, C] twice and once, and four numbers a
-      // token.
+      // Without sequence parallelism, norms and the stream are whole: per block [R, C] twice and once, and
+      // four numbers per token.
       const std::size_t rows = 2 * 64, kept = rows * 128 * (2 * size_of(compute) + 4) + rows * 16;
       EXPECT_EQ(at(false).blocks, 2 * kept + (whole.blocks - 2 * kept) / static_cast<std::size_t>(ranks));
       EXPECT_EQ(at(false).streams, whole.streams);

@@ -1,4 +1,4 @@
-// What the tests of whole models share: a small model on one rank, and batches for it.
+// Shared by tests of whole models: a small model on one rank, and batches for it.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -40,14 +40,14 @@ struct NamedValues {
 struct TraineeOptions {
   DType compute = DType::f32;
   std::int64_t micro_batch = 1;
-  int micro_batches = 1;  // of a step
+  int micro_batches = 1;  // per step
   Recompute recompute = Recompute::none;
   double grad_clip = 1.0;
   bool backward = true;
   LogitsPlan logits = {};
 };
 
-// A model whose every sequence is a whole block, and the engine that owns its parameters.
+// A model for sequences of block_size tokens, and the engine that owns its parameters.
 class Trainee {
  public:
   static constexpr std::uint64_t kSeed = 1337;
@@ -74,7 +74,7 @@ class Trainee {
   DataEngine& engine() { return *engine_; }
   Gpt& model() { return model_; }
 
-  // Every gradient of the mean loss over the batch, which it returns.
+  // Computes all gradients of the mean loss over the batch; returns the loss.
   double backward(const Tokens& batch, std::int64_t step = 0, const Update& update = {}) {
     const auto counted = batch.targets_that_count();
     EXPECT_EQ(micro_batches(batch), engine_->passes());
@@ -84,7 +84,7 @@ class Trainee {
     });
     return sum / static_cast<double>(counted);
   }
-  // One step of training, counted from 0; returns the mean loss before it.
+  // Trains one step, counted from 0; returns the mean loss before the update.
   double train(const Tokens& batch, std::int64_t step, double lr) {
     const double loss = backward(batch, step, {lr, step + 1});
     engine_->measure_gradient();
@@ -127,7 +127,7 @@ class Trainee {
     return values;
   }
 
-  // The bits of all parameters, gradients and moments, those of padding too where it has any.
+  // The bits of all parameters, gradients and moments, including padding.
   std::vector<std::byte> state_bits() {
     std::vector<std::byte> bits;
     const auto append = [&](const Tensor& flat) {

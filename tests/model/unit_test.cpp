@@ -75,7 +75,7 @@ TEST(Units, AnUnknownParameterIsAnError) {
   EXPECT_THROW(gpt_units(kSmall)[0].parameter("lm_head.weight"), Error);
 }
 
-// What PyTorch counts for the released models and for nanoGPT's character models.
+// PyTorch's parameter counts of the released models and of nanoGPT's character models.
 TEST(Units, CountParametersAsPublished) {
   const auto count = [](const GptConfig& config) { return parameter_count(gpt_units(config)); };
   EXPECT_EQ(count(kGpt2), 124'439'808);
@@ -114,7 +114,7 @@ TEST(Units, DecayIsOfMatricesOrAllOrLeavesEmbeddingsOut) {
          gpt_units(kSmall, {.tensor = {.rank = 0, .size = tensor_ranks}, .chunks = {}}, decay)) {
       for (const auto& parameter : unit.parameters) {
         EXPECT_EQ(parameter.decay, parameter.offset < unit.decayed) << parameter.name;
-        // One range, whichever of them decay.
+        // The decayed parameters are one range, for every choice of decay.
         const auto in = [&](const ElementRange& range) {
           return parameter.offset >= range.begin && parameter.offset < range.end;
         };
@@ -194,8 +194,8 @@ TEST(InitialValues, DoNotDependOnThreads) {
   }
 }
 
-// An element's value is addressed by its parameter's name and its place there: what else is in the model, or
-// how far the parameter is padded, changes nothing.
+// An element's initial value depends only on its parameter's name and its index there, not on the rest of the
+// model or on padding.
 TEST(InitialValues, DoNotDependOnTheRestOfTheModel) {
   GptConfig larger = kSmall;
   larger.vocab_size = 999;
