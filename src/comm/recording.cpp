@@ -33,7 +33,7 @@ class RecordingCommunicator final : public Communicator {
     check_all_to_all(out, x, size());
     const auto part = bytes_of(x) / size();
     for (int to = 0; to < size(); ++to) add_link(to, to == rank_ ? 0 : part);
-    return note("all_to_all", x, part * (size() - 1));
+    return record("all_to_all", x, part * (size() - 1));
   }
   Request broadcast(const Tensor& x, int root) override {
     check_root(root, size());
@@ -43,13 +43,13 @@ class RecordingCommunicator final : public Communicator {
   Request send(const Tensor& x, int to) override {
     check_peer("send to", to, rank_, size());
     add_link(to, bytes_of(x));
-    return note("send", x, bytes_of(x));
+    return record("send", x, bytes_of(x));
   }
   Request receive(const Tensor& x, int from) override {
     check_peer("receive from", from, rank_, size());
-    return note("receive", x, 0);
+    return record("receive", x, 0);
   }
-  void barrier() override { note("barrier", {nullptr, DType::f32, {0}}, 0); }
+  void barrier() override { record("barrier", {nullptr, DType::f32, {0}}, 0); }
 
   std::unique_ptr<Communicator> split(const SplitKeys& keys) override {
     auto members = members_of(keys, size(), rank_);
@@ -65,13 +65,13 @@ class RecordingCommunicator final : public Communicator {
   void add_link(int to, std::int64_t bytes) {
     if (bytes > 0) log_->links[members_[static_cast<std::size_t>(to)]] += bytes;
   }
-  Request note(std::string_view collective, const Tensor& x, std::int64_t bytes) {
+  Request record(std::string_view collective, const Tensor& x, std::int64_t bytes) {
     log_->entries.push_back({std::string(collective), x.dtype, x.count(), size(), purpose(), bytes});
     return {};
   }
   Request to_next(std::string_view collective, const Tensor& x, std::int64_t bytes) {
     add_link((rank_ + 1) % size(), bytes);
-    return note(collective, x, bytes);
+    return record(collective, x, bytes);
   }
 
   std::shared_ptr<Recording::Log> log_;

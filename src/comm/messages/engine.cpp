@@ -222,14 +222,14 @@ void Engine::loop() {
       announce_failure(error.what(), true);
     }
     const bool sent = control_->all_sent();
-    std::optional<std::pair<std::string, bool>> failure;
+    std::optional<LocalFailure> failure;
     bool closing = false;
     {
       const std::scoped_lock lock(mutex_);
       failure = failure_;
       closing = closing_;
     }
-    if (failure) announce_failure(failure->first, failure->second);
+    if (failure) announce_failure(failure->text, failure->comparable);
     if (phase_ == Phase::ending && sent) decide_verdict();
     if (phase_ == Phase::stopped) return await_end_of_body();
     if (closing && sent) {

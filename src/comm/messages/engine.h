@@ -115,8 +115,11 @@ class Engine {
   std::string start_error_;
   Phase phase_ = Phase::running;
   std::atomic<bool> stopping_ = false;  // phase_ is not running
-  std::optional<std::pair<std::string, bool>>
-      failure_;  // not yet announced: its text, and whether to compare it
+  struct LocalFailure {
+    std::string text;
+    bool comparable;  // false: a consequence of this rank's unwinding, not to be compared with other ranks
+  };
+  std::optional<LocalFailure> failure_;  // of this rank, not yet announced
   std::string own_failure_;
   Verdict verdict_;
   Stopwatch since_first_failure_;

@@ -233,9 +233,9 @@ void Operation::wake() {
 std::shared_ptr<Operation> OperationQueue::join(int member, const Call& call, Buffers buffers,
                                                 const std::string& purpose) {
   std::unique_lock lock(mutex_);
-  const auto place = static_cast<std::size_t>(joined_[static_cast<std::size_t>(member)]++ - first_);
-  if (place == open_.size()) open_.push_back(std::make_shared<Operation>(run_, members_, call, purpose));
-  auto operation = open_[place];
+  const auto index = static_cast<std::size_t>(joined_[static_cast<std::size_t>(member)]++ - first_);
+  if (index == open_.size()) open_.push_back(std::make_shared<Operation>(run_, members_, call, purpose));
+  auto operation = open_[index];
   if (operation->call() != call) {
     const auto why =
         fmt::format("{} where other ranks call {}", describe(call, purpose), operation->describe());
