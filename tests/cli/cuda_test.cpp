@@ -157,7 +157,7 @@ class ChosenProducts : public EmulatedGpu {
   static Settings short_run(const std::string& name, const Settings& more = {}) {
     return train_command(gpu(name, with({"train.steps=2", "train.dtype=bfloat16"}, more)));
   }
-  // What was trained.
+  // The final state of a run.
   std::string state(const std::string& name, const char* faster, const Settings& more = {}) const {
     const auto result = run(short_run(name, more), folder_.path(), {faster});
     EXPECT_EQ(result.code, 0) << result.err;

@@ -141,7 +141,7 @@ TEST_F(DataFormats, TheVocabularyOfGpt2IsNamedWhenItCannotBeHad) {
   expect_user_error_at_the_end(result, "gpt2/encoder.json and gpt2/vocab.bpe",
                                file("cache/shoal/gpt2/vocab.bpe").string(), "SHOAL_DATA_DIR",
                                "--tokenizer char");
-  write_file(file("a.txt"), "PAR1 and columns");  // which no vocabulary helps with
+  write_file(file("a.txt"), "PAR1 and columns");  // an error that no vocabulary would fix
   expect_user_error_at_the_end(shoal({"prepare", "text", "a.txt", "--out", "data", "--from", "absent"}),
                                "a.txt: a Parquet file");
 }

@@ -171,7 +171,7 @@ TEST_F(RanksUnderMpi, OtherConfigsAndDataAreRefused) {
                "rank 1: ", "optim.lr: 0.5 (rank 0 has 0.01)");
   EXPECT_FALSE(fs::exists(file("runs")));
 
-  // As on another host, which has other files.
+  // Other files, like on another host.
   const TempDir other;
   fs::copy(file("data"), other / "data");
   fs::copy(file("tiny.toml"), other / "tiny.toml");

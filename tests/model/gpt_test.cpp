@@ -66,7 +66,7 @@ TEST_P(EveryType, RecomputeGivesTheSameBits) {
 // Rows of C elements: GELU's output is 4 of the compute type, the norms' are 2, of which all blocks share
 // one.
 TEST_P(EveryType, RecomputeKeepsLess) {
-  // Whose tensors need no padding.
+  // A model whose tensors need no padding.
   const GptConfig config{.n_layer = 3, .n_head = 2, .n_embd = 32, .block_size = 16, .vocab_size = 61};
   const auto size = [&](Recompute recompute) {
     return Gpt::memory(config,

@@ -53,7 +53,7 @@ inline std::string bytes_of(const std::vector<RunOutcome>& workers) {
   return all;
 }
 
-// Of all parameters, and nothing else.
+// All parameters, without optimizer state.
 inline std::vector<float> parameters_of(const RunOutcome& worker) {
   std::vector<float> all;
   for (const auto& [name, values] : worker.state) {

@@ -143,12 +143,13 @@ double largest_difference(const std::vector<double>& a, const std::vector<double
   return largest;
 }
 
-// The bound, to first order. In a step an element of the gradient, a sum of M leaves in another order, is off
-// by e_i <= (M - 1) u sum |leaf_i|. AdamW moves a parameter by about lr g_i / |g_i|, so that error moves it
-// by at most 2 lr e_i / |g_i|, and the loss by the gradient times that: |dL| <= 2 lr (M - 1) u sum_i sum
-// |leaf_i|, in which the gradient's own size no longer stands. The sum is at most sqrt(P) sum of the leaves'
-// norms, and leaves of random data are nearly orthogonal: sqrt(M) times the norm of their sum. Steps add up;
-// the losses themselves are sums of float32 terms.
+// A first-order bound. In a step, an element of the gradient is a sum of M per-micro-batch gradients
+// ("leaves") in another order, so it is off by e_i <= (M - 1) u sum |leaf_i|. AdamW moves a parameter by
+// about lr g_i / |g_i|, so the error moves it by at most 2 lr e_i / |g_i|, and the loss by the gradient times
+// that: |dL| <= 2 lr (M - 1) u sum_i sum |leaf_i|, which does not depend on the size of the gradient. The sum
+// is at most sqrt(P) times the sum of the leaves' norms. Leaves of random data are nearly orthogonal, so that
+// is sqrt(M) times the norm of their sum. The errors of steps add up, and the losses themselves are sums of
+// float32 terms.
 TEST_P(DefaultOrder, TwoHundredStepsStayByThoseOfOneRank) {
   run_.steps = 200;
   run_.batches = 4;

@@ -99,7 +99,7 @@ TEST_P(DecayOf, IsTheSameInMeshes) {
   run.mesh = {};
   run.sequence = false;
   for (const auto& [name, values] : train(run).state) {
-    // Of a bias the gradient may be zero but for rounding (the keys'), and AdamW's update then anything.
+    // A bias may have a gradient that is zero up to rounding (the keys' biases), with any update by AdamW.
     if (name.starts_with("optimizer.") || name.ends_with("bias")) continue;
     double largest = 0;
     for (std::size_t e = 0; e < values.size(); ++e)

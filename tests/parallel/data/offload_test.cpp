@@ -19,8 +19,7 @@ namespace {
 
 using Eager = FarBackend::Eager;
 
-// Which lines of work hurry, in every way: whoever reads or overwrites what another line has not yet written
-// or read shows in one of them.
+// All combinations of eager and late streams: a missing wait between two streams shows in one of them.
 std::vector<Eager> all_paces() {
   std::vector<Eager> all;
   for (int i = 0; i < 8; ++i) all.push_back({(i & 1) != 0, (i & 2) != 0, (i & 4) != 0});
@@ -65,8 +64,8 @@ class StateStreams : public testing::TestWithParam<Resting> {
   };
 };
 
-// Chains of operations in which each needs what the one before has left on the host, over more pieces than
-// there are sets.
+// Chains of operations in which each needs the previous result on the host, over more pieces than there are
+// sets of buffers.
 TEST_P(StateStreams, KeepsTheOrderOfItsWork) {
   for (const auto& eager : all_paces()) {
     SCOPED_TRACE(name_of(eager));
@@ -96,8 +95,8 @@ TEST_P(StateStreams, KeepsTheOrderOfItsWork) {
   }
 }
 
-// Also what was brought before is not overwritten by what is updated behind it, and what is brought behind an
-// update is what that has left.
+// A later update does not overwrite tensors that were copied before it, and a copy after an update gets the
+// updated values.
 TEST_P(StateStreams, BringsWhatIsThere) {
   for (const auto& eager : all_paces()) {
     SCOPED_TRACE(name_of(eager));
@@ -150,7 +149,7 @@ RanksRun run_of(const MeshShape& mesh, int zero) {
   return run;
 }
 
-// Of a run whose pieces are so small that most tensors have several.
+// Sets up offload with pieces so small that most tensors have several.
 void offload(RanksRun& run, bool on_disk, const Eager& eager = {}) {
   run.engine.on_host = true;
   run.engine.streamed = 1024;
@@ -229,7 +228,7 @@ TEST(OffloadedRun, OfWorkersThatAverage) {
   expect_the_same_offloaded(run);
 }
 
-// What a checkpoint takes is in the host's memory, and what it is read into.
+// Checkpoints are written from host memory and read into host memory.
 TEST(OffloadedRun, StateIsTheHosts) {
   for (const bool on_disk : {false, true}) {
     auto run = run_of({}, 3);

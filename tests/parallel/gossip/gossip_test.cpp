@@ -312,8 +312,8 @@ TEST(Gossip, BucketsThatDoNotClipAreUpdatedTheSame) {
   }
 }
 
-// Of two or four equal numbers the float32 sum, and so the mean, is exact: x + x is, and the rounding of 3 x
-// is undone by that of 4 x.
+// The float32 mean of two or four equal numbers is exact: x + x is exact, and the rounding of 4 x undoes that
+// of 3 x.
 TEST(Gossip, CompleteOnEqualDataIsPlainTraining) {
   for (const int workers : {2, 4}) {
     auto run = gossip_run(make_topology("complete", workers, 1));

@@ -183,8 +183,8 @@ TEST(Averaging, ReachesTheMeanOfAllInOnePeriod) {
   }
 }
 
-// Of any numbers of size at most 1: the mean of a group of k has an error of k - 1 additions, of sums up to
-// k, and of one product, which is less than k roundings of 1; the next rounds average the errors with it.
+// For any values of size at most 1: the mean of a group of k has the errors of k - 1 additions, of sums up to
+// k, and of one product, in total less than k roundings of 1. Later rounds average the errors, too.
 TEST(Averaging, ReachesTheMeanOfAllButForRounding) {
   for (const auto& [name, workers, per_node] : kAveraging) {
     const auto topology = make_topology(name, workers, per_node);

@@ -103,7 +103,7 @@ TEST_P(Straggler, HoldsUpOnlyItsPartners) {
   }
 }
 
-// Where only pairs average, the sums are those of threads.
+// With groups of two, sums over MPI have the same bits as those of threads.
 TEST_P(Straggler, HoldsUpOnlyItsPartnersOverMpi) {
   const auto run = larger(GetParam());
   const auto workers = be_late(Transport::mpi, run);

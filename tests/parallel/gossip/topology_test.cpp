@@ -223,7 +223,7 @@ TEST(Topology, ARingNeverReachesIt) {
   const auto facts = facts_of(make_topology("ring", 8, 1));
   EXPECT_EQ(facts.rounds_to_average, 0);
   EXPECT_EQ(facts.rounds_tried, 2 * 7);
-  // Of four workers and two it does: the pairs' pairs are all.
+  // With four or two workers it does: two rounds of pairs include all.
   EXPECT_EQ(facts_of(make_topology("ring", 4, 1)).rounds_to_average, 2);
   EXPECT_EQ(facts_of(make_topology("ring", 2, 1)).rounds_to_average, 1);
 }
@@ -239,8 +239,8 @@ TEST(Topology, TheGapIsThatOfTheDenseMatrix) {
   });
 }
 
-// What is constant on the pairs of the first round, a_j on pair j of n / 2, the second one averages with the
-// next pair's; the slowest wave, a_j = exp(4 pi i j / n), keeps cos(2 pi / n) of its length.
+// After the first round, values are constant on its pairs: a_j on pair j of n / 2. The second round averages
+// neighbouring pairs. The slowest wave, a_j = exp(4 pi i j / n), keeps cos(2 pi / n) of its length.
 TEST(Topology, TheGapOfALargeRing) {
   const int n = 4096;
   const auto facts = facts_of(make_topology("ring", n, 1));

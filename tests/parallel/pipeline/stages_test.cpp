@@ -73,7 +73,7 @@ TEST(Stages, ASmallVocabularyIsCutEvenly) {
   GptConfig config{.n_layer = 8, .n_embd = 128, .block_size = 64, .vocab_size = 65};
   EXPECT_THAT(blocks_of(config, balanced_ranges(config, 2)), ElementsAre(4, 4));
   EXPECT_THAT(blocks_of(config, balanced_ranges(config, 4)), ElementsAre(2, 2, 2, 2));
-  // As even as can be, and the earlier ranks, which hold more activations, have fewer.
+  // Even shares, with fewer blocks on the earlier ranks, which keep more activations.
   config.n_layer = 9;
   EXPECT_THAT(blocks_of(config, balanced_ranges(config, 4)), ElementsAre(2, 2, 3, 2));
 }
