@@ -196,7 +196,10 @@ class Bench {
                      lse = arena.take(f32, {b, h, t}), dqkv = arena.take(type_, {b, t, 3, h, d}),
                      dout = normal(arena, type_, {b, t, h, d});
         if (out) ops_.attention_forward(out, lse, qkv, 0, dropout(p));
-        return [=, this] { ops_.attention_backward(dqkv, dout, out, lse, qkv, 0, dropout(p)); };
+        return [=, this] {
+          ops_.attention_backward(
+              {.dqkv = dqkv, .dout = dout, .out = out, .lse = lse, .qkv = qkv, .dropout = dropout(p)});
+        };
       });
     }
   }
@@ -222,7 +225,15 @@ class Bench {
                      mean = arena.take(f32, {r}), rstd = arena.take(f32, {r}),
                      gamma = normal(arena, type_, {c});
         return [=, this] {
-          ops_.residual_layernorm_forward(out, x, branch, dropout(p), y, mean, rstd, gamma, gamma);
+          ops_.residual_layernorm_forward({.out = out,
+                                           .y = y,
+                                           .mean = mean,
+                                           .rstd = rstd,
+                                           .residual = x,
+                                           .branch = branch,
+                                           .dropout = dropout(p),
+                                           .gamma = gamma,
+                                           .beta = gamma});
         };
       });
       row("layernorm, residual backward" + suffix(p), {.bytes = n * (12 + 2 * size)},
@@ -233,8 +244,16 @@ class Bench {
                          gamma = normal(arena, type_, {c}), mean = normal(arena, f32, {r}),
                          rstd = normal(arena, f32, {r});
             return [=, this] {
-              ops_.layernorm_residual_backward(dx, false, dbranch, dropout(p), dgamma, dbeta, dy, x, gamma,
-                                               mean, rstd);
+              ops_.layernorm_residual_backward({.norm = {.dx = dx,
+                                                         .dgamma = dgamma,
+                                                         .dbeta = dbeta,
+                                                         .dy = dy,
+                                                         .x = x,
+                                                         .gamma = gamma,
+                                                         .mean = mean,
+                                                         .rstd = rstd},
+                                                .dbranch = dbranch,
+                                                .dropout = dropout(p)});
             };
           });
     }
@@ -258,7 +277,16 @@ class Bench {
                    dy = normal(arena, type_, rows), x = normal(arena, f32, rows),
                    gamma = normal(arena, type_, {c}), mean = normal(arena, f32, {r}),
                    rstd = normal(arena, f32, {r});
-      return [=, this] { ops_.layernorm_backward(dx, dgamma, dbeta, dy, x, gamma, mean, rstd); };
+      return [=, this] {
+        ops_.layernorm_backward({.dx = dx,
+                                 .dgamma = dgamma,
+                                 .dbeta = dbeta,
+                                 .dy = dy,
+                                 .x = x,
+                                 .gamma = gamma,
+                                 .mean = mean,
+                                 .rstd = rstd});
+      };
     });
     for (const Gelu kind : {Gelu::tanh, Gelu::erf}) {
       const std::string name = kind == Gelu::tanh ? "gelu tanh" : "gelu erf";
@@ -290,8 +318,13 @@ class Bench {
                   arena.take(DType::i32, {r})};
     };
     const auto stats = [this](const Rows& x) {
-      ops_.cross_entropy_stats(x.maximum, x.exp_sum, x.target_logit, x.argmax, x.logits, x.targets, 0,
-                               model_.classes);
+      ops_.cross_entropy_stats({.logits = x.logits,
+                                .targets = x.targets,
+                                .valid = model_.classes,
+                                .maximum = x.maximum,
+                                .exp_sum = x.exp_sum,
+                                .target_logit = x.target_logit,
+                                .argmax = x.argmax});
     };
     row("cross-entropy stats", {.bytes = logit * n},
         [=](Arena& arena) { return [=, x = rows(arena)] { stats(x); }; });
@@ -300,16 +333,29 @@ class Bench {
       const Tensor dlogits = arena.take(type_, {r, v});
       if (dlogits) stats(x);
       return [=, this] {
-        ops_.cross_entropy_backward(dlogits, x.logits, x.maximum, x.exp_sum, x.targets, 0, model_.classes,
-                                    1e-5f);
+        ops_.cross_entropy_backward({.logits = x.logits,
+                                     .targets = x.targets,
+                                     .valid = model_.classes,
+                                     .maximum = x.maximum,
+                                     .exp_sum = x.exp_sum,
+                                     .dlogits = dlogits,
+                                     .scale = 1e-5f});
       };
     });
     row("cross-entropy, all of it", {.bytes = n * (logit + size)}, [=, this](Arena& arena) {
       const Rows x = rows(arena);
       const Tensor dlogits = arena.take(type_, {r, v}), losses = arena.take(f32, {r});
       return [=, this] {
-        ops_.cross_entropy_train(dlogits, losses, x.maximum, x.exp_sum, x.target_logit, x.argmax, x.logits,
-                                 x.targets, model_.classes, 1e-5f);
+        ops_.cross_entropy_train({.logits = x.logits,
+                                  .targets = x.targets,
+                                  .valid = model_.classes,
+                                  .maximum = x.maximum,
+                                  .exp_sum = x.exp_sum,
+                                  .target_logit = x.target_logit,
+                                  .argmax = x.argmax,
+                                  .losses = losses,
+                                  .dlogits = dlogits,
+                                  .scale = 1e-5f});
       };
     });
   }
@@ -320,7 +366,9 @@ class Bench {
     row("adamw, a block", {.bytes = n * 30}, [=, this](Arena& arena) {
       const Tensor w = normal(arena, f32, shape), m = arena.take(f32, shape), v = arena.take(f32, shape),
                    g = normal(arena, f32, shape), copy = arena.take(DType::bf16, shape);
-      return [=, this] { ops_.adamw(w, copy, m, v, {}, g, {.lr = 1e-4f}); };
+      return [=, this] {
+        ops_.adamw({.weights = w, .compute = copy, .m = m, .v = v, .grads = g}, {.lr = 1e-4f});
+      };
     });
     row("sum of squares, a block", {.bytes = n * 4}, [=, this](Arena& arena) {
       const Tensor x = normal(arena, f32, shape), total = arena.take(DType::f64, {1});

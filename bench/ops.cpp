@@ -296,7 +296,8 @@ void Bench::attention(const Model& model, double p) {
     ops.attention_forward(o.out, o.lse, o.qkv, 0, dropout);
     return
         [&ops, dropout, o, dout = pool.normal(type, {b, t, h, d}), dqkv = pool.zeros(type, {b, t, 3, h, d})] {
-          ops.attention_backward(dqkv, dout, o.out, o.lse, o.qkv, 0, dropout);
+          ops.attention_backward(
+              {.dqkv = dqkv, .dout = dout, .out = o.out, .lse = o.lse, .qkv = o.qkv, .dropout = dropout});
         };
   });
   if (p > 0) return;
@@ -363,7 +364,14 @@ void Bench::norms_and_gelu(const Model& model) {
             dbeta = pool.zeros(DType::f32, {c}), dy = pool.normal(type, shape),
             x = pool.normal(DType::f32, shape), gamma = pool.normal(type, {c}),
             mean = pool.normal(DType::f32, {r}), rstd = pool.normal(DType::f32, {r})] {
-      ops.layernorm_backward(dx, dgamma, dbeta, dy, x, gamma, mean, rstd);
+      ops.layernorm_backward({.dx = dx,
+                              .dgamma = dgamma,
+                              .dbeta = dbeta,
+                              .dy = dy,
+                              .x = x,
+                              .gamma = gamma,
+                              .mean = mean,
+                              .rstd = rstd});
     };
   });
   for (const auto& [kind, name] : {std::pair{Gelu::tanh, "tanh"}, std::pair{Gelu::erf, "erf"}}) {
@@ -394,14 +402,24 @@ void Bench::loss(const Model& model) {
   };
   row("cross_entropy_stats", shape, {.bytes = 4 * n}, [&](Pool& pool) {
     return [&ops, valid, s = rows(pool), logits = pool.normal(DType::f32, {r, v})] {
-      ops.cross_entropy_stats(s.maximum, s.exp_sum, s.target_logit, s.argmax, logits, s.targets, 0, valid);
+      ops.cross_entropy_stats({.logits = logits,
+                               .targets = s.targets,
+                               .valid = valid,
+                               .maximum = s.maximum,
+                               .exp_sum = s.exp_sum,
+                               .target_logit = s.target_logit,
+                               .argmax = s.argmax});
     };
   });
   row("cross_entropy_loss", Shape{r}.to_string(), {.bytes = 20.0 * static_cast<double>(r)}, [&](Pool& pool) {
     const Rows s = rows(pool);
     ops.fill(s.exp_sum, 1.0f);
     return [&ops, s, losses = pool.zeros(DType::f32, {r})] {
-      ops.cross_entropy_loss(losses, s.maximum, s.exp_sum, s.target_logit, s.targets);
+      ops.cross_entropy_loss({.targets = s.targets,
+                              .maximum = s.maximum,
+                              .exp_sum = s.exp_sum,
+                              .target_logit = s.target_logit,
+                              .losses = losses});
     };
   });
   // In float32 the gradient takes the place of the logits, as in training.
@@ -411,7 +429,13 @@ void Bench::loss(const Model& model) {
     ops.fill(s.maximum, 4.0f);
     ops.fill(s.exp_sum, 1000.0f);
     return [&ops, valid, s, logits, dlogits = type == DType::f32 ? logits : pool.zeros(type, {r, v})] {
-      ops.cross_entropy_backward(dlogits, logits, s.maximum, s.exp_sum, s.targets, 0, valid, 1e-3f);
+      ops.cross_entropy_backward({.logits = logits,
+                                  .targets = s.targets,
+                                  .valid = valid,
+                                  .maximum = s.maximum,
+                                  .exp_sum = s.exp_sum,
+                                  .dlogits = dlogits,
+                                  .scale = 1e-3f});
     };
   });
 }
@@ -434,7 +458,8 @@ void Bench::flat(const Model& model) {
     return [&ops, w = pool.normal(DType::f32, shape), m = pool.zeros(DType::f32, shape),
             v = pool.zeros(DType::f32, shape), g = pool.normal(DType::f32, shape),
             compute = type == DType::bf16 ? pool.zeros(type, shape) : Tensor{}] {
-      ops.adamw(w, compute, m, v, {}, g, {.lr = 1e-4f, .weight_decay = 0.1f});
+      ops.adamw({.weights = w, .compute = compute, .m = m, .v = v, .grads = g},
+                {.lr = 1e-4f, .weight_decay = 0.1f});
     };
   });
   if (type == DType::bf16) return;  // the rest is float32 always

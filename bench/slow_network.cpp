@@ -69,10 +69,7 @@ class TimedBackend final : public DryBackend {
     cpu_->fill_normal(out, seed, name, first, stddev);
   }
   void fill(const Tensor& out, float value) override { cpu_->fill(out, value); }
-  void adamw(const Tensor& weights, const Tensor& compute, const Tensor& m, const Tensor& v,
-             const Tensor& mean, const Tensor& grads, const AdamWStep& step) override {
-    cpu_->adamw(weights, compute, m, v, mean, grads, step);
-  }
+  void adamw(const AdamWTensors& args, const AdamWStep& step) override { cpu_->adamw(args, step); }
 
   void linear_forward(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias) override {
     DryBackend::linear_forward(y, x, w, bias);
@@ -92,9 +89,8 @@ class TimedBackend final : public DryBackend {
     DryBackend::attention_forward(out, lse, qkv, first_head, dropout);
     pass_time();
   }
-  void attention_backward(const Tensor& dqkv, const Tensor& dout, const Tensor& out, const Tensor& lse,
-                          const Tensor& qkv, std::int64_t first_head, const Dropout& dropout) override {
-    DryBackend::attention_backward(dqkv, dout, out, lse, qkv, first_head, dropout);
+  void attention_backward(const AttentionBackward& args) override {
+    DryBackend::attention_backward(args);
     pass_time();
   }
 

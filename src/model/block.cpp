@@ -52,8 +52,15 @@ void Block::make_activations(const LayerContext& context, const BatchAddress& ad
   };
 
   if (before.branch) {
-    ops.residual_layernorm_forward(x, before.residual, before.branch, before.dropout, keep.norm_1,
-                                   keep.mean_1, keep.rstd_1, w[p.ln_1.weight], w[p.ln_1.bias]);
+    ops.residual_layernorm_forward({.out = x,
+                                    .y = keep.norm_1,
+                                    .mean = keep.mean_1,
+                                    .rstd = keep.rstd_1,
+                                    .residual = before.residual,
+                                    .branch = before.branch,
+                                    .dropout = before.dropout,
+                                    .gamma = w[p.ln_1.weight],
+                                    .beta = w[p.ln_1.bias]});
   } else {
     ops.layernorm_forward(keep.norm_1, keep.mean_1, keep.rstd_1, x, w[p.ln_1.weight], w[p.ln_1.bias]);
   }
@@ -68,9 +75,15 @@ void Block::make_activations(const LayerContext& context, const BatchAddress& ad
   }
   ops.linear_forward(work.branch, folded(keep.attention, rows), w[p.attn_c_proj.weight],
                      bias_once(group, w[p.attn_c_proj.bias]));
-  ops.residual_layernorm_forward(keep.middle, x, summed(group, work.branch, x.shape, purpose),
-                                 context.dropout(address, site(1), x), keep.norm_2, keep.mean_2, keep.rstd_2,
-                                 w[p.ln_2.weight], w[p.ln_2.bias]);
+  ops.residual_layernorm_forward({.out = keep.middle,
+                                  .y = keep.norm_2,
+                                  .mean = keep.mean_2,
+                                  .rstd = keep.rstd_2,
+                                  .residual = x,
+                                  .branch = summed(group, work.branch, x.shape, purpose),
+                                  .dropout = context.dropout(address, site(1), x),
+                                  .gamma = w[p.ln_2.weight],
+                                  .beta = w[p.ln_2.bias]});
   ops.linear_gelu_forward(keep.activated, keep.hidden, gathered(keep.norm_2), w[p.mlp_c_fc.weight],
                           w[p.mlp_c_fc.bias], context.config.gelu);
 }
@@ -145,9 +158,16 @@ void Block::backward(const LayerContext& context, const BatchAddress& address, c
   ops.linear_backward_weight(g[p.mlp_c_fc.weight], g[p.mlp_c_fc.bias], work.d_hidden, whole(keep.norm_2));
   sum.wait();
   const auto attention = branch_gradient(context, address, work, d_stream, 1);
-  ops.layernorm_residual_backward(d_stream, false, attention.out, attention.dropout, g[p.ln_2.weight],
-                                  g[p.ln_2.bias], group.mine(work.d_norm), keep.middle, w[p.ln_2.weight],
-                                  keep.mean_2, keep.rstd_2);
+  ops.layernorm_residual_backward({.norm = {.dx = d_stream,
+                                            .dgamma = g[p.ln_2.weight],
+                                            .dbeta = g[p.ln_2.bias],
+                                            .dy = group.mine(work.d_norm),
+                                            .x = keep.middle,
+                                            .gamma = w[p.ln_2.weight],
+                                            .mean = keep.mean_2,
+                                            .rstd = keep.rstd_2},
+                                   .dbranch = attention.out,
+                                   .dropout = attention.dropout});
 
   const Tensor d_attention = enter_branch(attention);
   if (!kept.norm_1) {
@@ -158,17 +178,29 @@ void Block::backward(const LayerContext& context, const BatchAddress& address, c
                              folded(keep.attention, rows));
   const Tensor d_heads = {work.d_norm.data, work.d_norm.dtype, folded(keep.attention, rows).shape};
   ops.linear_backward_input(d_heads, d_attention, w[p.attn_c_proj.weight]);
-  ops.attention_backward(work.d_qkv, d_heads, keep.attention, keep.lse, keep.qkv,
-                         local_heads(context.config, group.tensor_rank()).begin,
-                         context.dropout(address, site(0)));
+  ops.attention_backward({.dqkv = work.d_qkv,
+                          .dout = d_heads,
+                          .out = keep.attention,
+                          .lse = keep.lse,
+                          .qkv = keep.qkv,
+                          .first_head = local_heads(context.config, group.tensor_rank()).begin,
+                          .dropout = context.dropout(address, site(0))});
   const Tensor d_qkv = folded(work.d_qkv, rows);
   ops.linear_backward_input(work.d_norm, d_qkv, w[p.attn_c_attn.weight]);
   sum = group.reduce(work.d_norm, purpose);
   norm_1.wait();
   ops.linear_backward_weight(g[p.attn_c_attn.weight], g[p.attn_c_attn.bias], d_qkv, whole(keep.norm_1));
   sum.wait();
-  ops.layernorm_residual_backward(d_stream, false, next.out, next.dropout, g[p.ln_1.weight], g[p.ln_1.bias],
-                                  group.mine(work.d_norm), x, w[p.ln_1.weight], keep.mean_1, keep.rstd_1);
+  ops.layernorm_residual_backward({.norm = {.dx = d_stream,
+                                            .dgamma = g[p.ln_1.weight],
+                                            .dbeta = g[p.ln_1.bias],
+                                            .dy = group.mine(work.d_norm),
+                                            .x = x,
+                                            .gamma = w[p.ln_1.weight],
+                                            .mean = keep.mean_1,
+                                            .rstd = keep.rstd_1},
+                                   .dbranch = next.out,
+                                   .dropout = next.dropout});
   context.store.release(unit());
   context.store.gradients_ready(unit());
 }

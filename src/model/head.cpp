@@ -13,17 +13,18 @@ std::int64_t chunk_rows(std::int64_t rows, std::int64_t classes, std::int64_t el
   return (rows + chunks - 1) / chunks;
 }
 
-// A chunk of rows: its logits, and its part of the buffers that have one number per row.
+// A chunk of rows: the arguments of its loss, with views into the buffers that have one number per row.
 struct Chunk {
   std::int64_t first, rows;
-  Tensor logits, d_logits, targets;
-  Tensor maximum, exp_sum, target_logit, loss, argmax, own_maximum;
+  CrossEntropy loss;
+  Tensor own_maximum;
 };
 
-// Calls f for chunk after chunk of norm . wte^T.
+// Calls f for chunk after chunk of norm . wte^T; the gradient is multiplied by `scale`.
 template <typename F>
-void for_chunks(Backend& ops, const Head::Activations& keep, const Tensor& norm, const Tensor& wte,
-                const Tensor& targets, F&& f) {
+void for_chunks(const LayerContext& context, const Head::Activations& keep, const Tensor& norm,
+                const Tensor& wte, const Tensor& targets, float scale, F&& f) {
+  const auto classes = local_classes(context.config, context.tensor.tensor_rank());
   const std::int64_t rows = targets.count(), most = keep.logits.rows();
   for (std::int64_t first = 0; first < rows; first += most) {
     const std::int64_t n = std::min(most, rows - first);
@@ -33,16 +34,19 @@ void for_chunks(Backend& ops, const Head::Activations& keep, const Tensor& norm,
     };
     const Chunk chunk{.first = first,
                       .rows = n,
-                      .logits = keep.logits.row_range(0, n),
-                      .d_logits = keep.d_logits.row_range(0, n),
-                      .targets = part(targets),
-                      .maximum = part(keep.maximum),
-                      .exp_sum = part(keep.exp_sum),
-                      .target_logit = part(keep.target_logit),
-                      .loss = part(keep.loss),
-                      .argmax = part(keep.argmax),
+                      .loss = {.logits = keep.logits.row_range(0, n),
+                               .targets = part(targets),
+                               .first_class = classes.begin,
+                               .valid = classes.count(),
+                               .maximum = part(keep.maximum),
+                               .exp_sum = part(keep.exp_sum),
+                               .target_logit = part(keep.target_logit),
+                               .argmax = part(keep.argmax),
+                               .losses = part(keep.loss),
+                               .dlogits = keep.d_logits.row_range(0, n),
+                               .scale = scale},
                       .own_maximum = part(keep.own_maximum)};
-    ops.linear_forward(chunk.logits, norm.row_range(first, n), wte, {});
+    context.backend.linear_forward(chunk.loss.logits, norm.row_range(first, n), wte, {});
     f(chunk);
   }
 }
@@ -51,23 +55,22 @@ void for_chunks(Backend& ops, const Head::Activations& keep, const Tensor& norm,
 // `choice` the most likely class.
 void combine_statistics(Backend& ops, const TensorGroup& group, const Chunk& chunk, bool choice) {
   constexpr std::string_view kPurpose = "statistics of the loss";
-  ops.convert(chunk.own_maximum, chunk.maximum);
-  group.all_reduce(chunk.maximum, ReduceOp::max, kPurpose).wait();
-  ops.cross_entropy_rescale(chunk.exp_sum, chunk.argmax, chunk.own_maximum, chunk.maximum);
-  auto sums = group.all_reduce(chunk.exp_sum, ReduceOp::sum, kPurpose);
-  group.all_reduce(chunk.target_logit, ReduceOp::sum, kPurpose).wait();
-  if (choice) group.all_reduce(chunk.argmax, ReduceOp::min, kPurpose).wait();
+  const auto& all = chunk.loss;
+  ops.convert(chunk.own_maximum, all.maximum);
+  group.all_reduce(all.maximum, ReduceOp::max, kPurpose).wait();
+  ops.cross_entropy_rescale(all.exp_sum, all.argmax, chunk.own_maximum, all.maximum);
+  auto sums = group.all_reduce(all.exp_sum, ReduceOp::sum, kPurpose);
+  group.all_reduce(all.target_logit, ReduceOp::sum, kPurpose).wait();
+  if (choice) group.all_reduce(all.argmax, ReduceOp::min, kPurpose).wait();
   sums.wait();
 }
 
 // The loss of a chunk over all classes, and with `choice` the most likely ones.
 void find_loss(const LayerContext& context, const Chunk& chunk, bool choice) {
   auto& ops = context.backend;
-  const auto classes = local_classes(context.config, context.tensor.tensor_rank());
-  ops.cross_entropy_stats(chunk.maximum, chunk.exp_sum, chunk.target_logit, chunk.argmax, chunk.logits,
-                          chunk.targets, classes.begin, classes.count());
+  ops.cross_entropy_stats(chunk.loss);
   if (context.tensor.size() > 1) combine_statistics(ops, context.tensor, chunk, choice);
-  ops.cross_entropy_loss(chunk.loss, chunk.maximum, chunk.exp_sum, chunk.target_logit, chunk.targets);
+  ops.cross_entropy_loss(chunk.loss);
 }
 
 Tensor folded_loss(const Head::Activations& keep, const Tensor& targets) {
@@ -115,7 +118,7 @@ void Head::evaluate(const LayerContext& context, const Activations& keep, const 
   const auto embedding = context.store.weights(EmbeddingLayer::kUnit);
   const trace::Span span("forward", w.spec->name);
   const Tensor norm = final_norm(context, keep, work, w, x);
-  for_chunks(context.backend, keep, norm, embedding[embedding_.wte], targets,
+  for_chunks(context, keep, norm, embedding[embedding_.wte], targets, 1.0f,
              [&](const Chunk& chunk) { find_loss(context, chunk, true); });
   context.backend.sum(loss, folded_loss(keep, targets));
   context.store.release(EmbeddingLayer::kUnit);
@@ -134,24 +137,30 @@ void Head::train(const LayerContext& context, const Activations& keep, const Wor
   const trace::Span span("backward", w.spec->name);
   const Tensor wte = embedding[embedding_.wte];
   const Tensor d_wte = context.store.tied_gradients()[embedding_.wte];
-  const auto classes = local_classes(context.config, group.tensor_rank());
   const Tensor norm = final_norm(context, keep, work, w, x);
-  for_chunks(ops, keep, norm, wte, targets, [&](const Chunk& chunk) {
+  for_chunks(context, keep, norm, wte, targets, scale, [&](const Chunk& chunk) {
     if (group.size() == 1) {
-      ops.cross_entropy_train(chunk.d_logits, chunk.loss, chunk.maximum, chunk.exp_sum, chunk.target_logit,
-                              chunk.argmax, chunk.logits, chunk.targets, classes.count(), scale);
+      ops.cross_entropy_train(chunk.loss);
     } else {
       find_loss(context, chunk, false);
-      ops.cross_entropy_backward(chunk.d_logits, chunk.logits, chunk.maximum, chunk.exp_sum, chunk.targets,
-                                 classes.begin, classes.count(), scale);
+      ops.cross_entropy_backward(chunk.loss);
     }
-    ops.linear_backward_input(work.d_norm.row_range(chunk.first, chunk.rows), chunk.d_logits, wte);
-    ops.linear_backward_weight(d_wte, {}, chunk.d_logits, norm.row_range(chunk.first, chunk.rows));
+    ops.linear_backward_input(work.d_norm.row_range(chunk.first, chunk.rows), chunk.loss.dlogits, wte);
+    ops.linear_backward_weight(d_wte, {}, chunk.loss.dlogits, norm.row_range(chunk.first, chunk.rows));
   });
   ops.sum(loss, folded_loss(keep, targets));
   group.reduce(work.d_norm, "gradients of activations of head").wait();
-  ops.layernorm_residual_backward(d_stream, true, next.out, next.dropout, g[ln_f.weight], g[ln_f.bias],
-                                  group.mine(work.d_norm), x, w[ln_f.weight], keep.mean, keep.rstd);
+  ops.layernorm_residual_backward({.norm = {.dx = d_stream,
+                                            .dgamma = g[ln_f.weight],
+                                            .dbeta = g[ln_f.bias],
+                                            .dy = group.mine(work.d_norm),
+                                            .x = x,
+                                            .gamma = w[ln_f.weight],
+                                            .mean = keep.mean,
+                                            .rstd = keep.rstd},
+                                   .overwrite = true,
+                                   .dbranch = next.out,
+                                   .dropout = next.dropout});
   context.store.release(EmbeddingLayer::kUnit);
   context.store.release(unit_);
   context.store.gradients_ready(unit_);

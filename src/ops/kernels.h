@@ -41,6 +41,47 @@ struct AdamWStep {
   AdamWNumbers numbers() const { return {lr, correction1, correction2, commit ? 1 : 0}; }
 };
 
+// --- arguments of ops with many tensors; the ops below say what each one is
+
+struct LayerNormBackward {
+  Tensor dx = {}, dgamma = {}, dbeta = {};
+  Tensor dy = {}, x = {}, gamma = {}, mean = {}, rstd = {};
+};
+
+struct ResidualLayerNorm {
+  Tensor out = {}, y = {}, mean = {}, rstd = {};
+  Tensor residual = {}, branch = {};
+  Dropout dropout = {};
+  Tensor gamma = {}, beta = {};
+};
+
+struct LayerNormResidualBackward {
+  LayerNormBackward norm;
+  bool overwrite = false;  // dx is set, not added to
+  Tensor dbranch = {};
+  Dropout dropout = {};
+};
+
+struct AttentionBackward {
+  Tensor dqkv = {};
+  Tensor dout = {}, out = {}, lse = {}, qkv = {};
+  std::int64_t first_head = 0;
+  Dropout dropout = {};
+};
+
+struct CrossEntropy {
+  Tensor logits = {}, targets = {};
+  std::int64_t first_class = 0, valid = 0;
+  Tensor maximum = {}, exp_sum = {}, target_logit = {}, argmax = {};
+  Tensor losses = {};
+  Tensor dlogits = {};
+  float scale = 1;
+};
+
+struct AdamWTensors {
+  Tensor weights = {}, compute = {}, m = {}, v = {}, mean = {}, grads = {};
+};
+
 class Backend : public Device {
  public:
   // --- element-wise and reductions
@@ -99,9 +140,7 @@ class Backend : public Device {
   virtual void layernorm_forward(const Tensor& y, const Tensor& mean, const Tensor& rstd, const Tensor& x,
                                  const Tensor& gamma, const Tensor& beta) = 0;
   // dx f32 [R, C] += (the residual path's gradient is already there); dgamma, dbeta f32 [C] +=; dy x [R, C]
-  virtual void layernorm_backward(const Tensor& dx, const Tensor& dgamma, const Tensor& dbeta,
-                                  const Tensor& dy, const Tensor& x, const Tensor& gamma, const Tensor& mean,
-                                  const Tensor& rstd) = 0;
+  virtual void layernorm_backward(const LayerNormBackward& args) = 0;
 
   // --- residual stream. out f32 [B, T, C] = residual f32 + dropout(branch x); out may be residual itself.
   virtual void residual_forward(const Tensor& out, const Tensor& residual, const Tensor& branch,
@@ -109,23 +148,17 @@ class Backend : public Device {
   // dbranch x [B, T, C] = dropout'(dout f32)
   virtual void residual_backward(const Tensor& dbranch, const Tensor& dout, const Dropout& dropout) = 0;
 
-  // --- the stream and the norm beside it in one op, with the bits of the ops that it is made of.
+  // --- residual stream and layer norm in one op, with the bits of the two ops
   // residual_forward, then layernorm_forward of out.
-  virtual void residual_layernorm_forward(const Tensor& out, const Tensor& residual, const Tensor& branch,
-                                          const Dropout& dropout, const Tensor& y, const Tensor& mean,
-                                          const Tensor& rstd, const Tensor& gamma, const Tensor& beta) {
-    residual_forward(out, residual, branch, dropout);
-    layernorm_forward(y, mean, rstd, out, gamma, beta);
+  virtual void residual_layernorm_forward(const ResidualLayerNorm& args) {
+    residual_forward(args.out, args.residual, args.branch, args.dropout);
+    layernorm_forward(args.y, args.mean, args.rstd, args.out, args.gamma, args.beta);
   }
-  // layernorm_backward into dx f32 [B, T, C], which `fresh` sets to zero before; then, where dbranch is not
-  // empty, residual_backward of dx.
-  virtual void layernorm_residual_backward(const Tensor& dx, bool fresh, const Tensor& dbranch,
-                                           const Dropout& dropout, const Tensor& dgamma, const Tensor& dbeta,
-                                           const Tensor& dy, const Tensor& x, const Tensor& gamma,
-                                           const Tensor& mean, const Tensor& rstd) {
-    if (fresh) zero(dx);
-    layernorm_backward(dx, dgamma, dbeta, dy, x, gamma, mean, rstd);
-    if (dbranch) residual_backward(dbranch, dx, dropout);
+  // layernorm_backward into dx f32 [B, T, C], then residual_backward of dx unless dbranch is empty.
+  virtual void layernorm_residual_backward(const LayerNormResidualBackward& args) {
+    if (args.overwrite) zero(args.norm.dx);
+    layernorm_backward(args.norm);
+    if (args.dbranch) residual_backward(args.dbranch, args.norm.dx, args.dropout);
   }
 
   // --- GELU. y, x, dx, dy x [n]; dx may be dy.
@@ -137,10 +170,8 @@ class Backend : public Device {
   // Dropout acts on the probabilities; head h here is head first_head + h of the model.
   virtual void attention_forward(const Tensor& out, const Tensor& lse, const Tensor& qkv,
                                  std::int64_t first_head, const Dropout& dropout) = 0;
-  // dqkv x [B, T, 3, H, D]
-  virtual void attention_backward(const Tensor& dqkv, const Tensor& dout, const Tensor& out,
-                                  const Tensor& lse, const Tensor& qkv, std::int64_t first_head,
-                                  const Dropout& dropout) = 0;
+  // dqkv x [B, T, 3, H, D]; dout x [B, T, H, D]
+  virtual void attention_backward(const AttentionBackward& args) = 0;
   // One sequence with a cache, for generation: out x [T, H, D] are the answers of the T newest positions,
   // whose q, k, v are qkv x [T, 3, H, D]; keys and values x [P, H, D] hold the `past` positions before, and
   // receive the T new ones.
@@ -149,34 +180,25 @@ class Backend : public Device {
 
   // --- softmax cross-entropy over a chunk of rows and a range of classes, in two passes with room for a
   // reduction over vocabulary shards between them. logits f32 (cuda: or x) [R, V] are the classes from
-  // first_class on, of which the first `valid` count (the rest is padding). targets i32 [R]; a negative
-  // target is ignored (loss 0, no gradient). maximum f32 [R]; exp_sum f32 [R], of exp(logit - maximum);
-  // target_logit f32 [R], 0 where the target is not in the range; argmax i32 [R], a global class, the first
-  // among equals.
-  virtual void cross_entropy_stats(const Tensor& maximum, const Tensor& exp_sum, const Tensor& target_logit,
-                                   const Tensor& argmax, const Tensor& logits, const Tensor& targets,
-                                   std::int64_t first_class, std::int64_t valid) = 0;
+  // first_class on; the first `valid` columns count, the rest is padding. targets i32 [R]; a negative target
+  // is ignored (loss 0, no gradient).
+  //
+  // Sets maximum f32 [R]; exp_sum f32 [R], of exp(logit - maximum); target_logit f32 [R], 0 when the target
+  // is outside the range; argmax i32 [R], a global class, the first among equals.
+  virtual void cross_entropy_stats(const CrossEntropy& args) = 0;
   // exp_sum, of exp(logit - own), becomes that of exp(logit - maximum); argmax stays where own is the maximum
   // and is INT32_MAX elsewhere. own, maximum f32 [R].
   virtual void cross_entropy_rescale(const Tensor& exp_sum, const Tensor& argmax, const Tensor& own,
                                      const Tensor& maximum) = 0;
-  // losses f32 [R] = maximum + log(exp_sum) - target_logit, over all classes.
-  virtual void cross_entropy_loss(const Tensor& losses, const Tensor& maximum, const Tensor& exp_sum,
-                                  const Tensor& target_logit, const Tensor& targets) = 0;
-  // dlogits x [R, V] = (softmax - one-hot) * scale; may be the memory of logits itself when its type is
-  // the same.
-  virtual void cross_entropy_backward(const Tensor& dlogits, const Tensor& logits, const Tensor& maximum,
-                                      const Tensor& exp_sum, const Tensor& targets, std::int64_t first_class,
-                                      std::int64_t valid, float scale) = 0;
-  // The statistics, the loss and the gradient in one op, where these are all classes: with the bits of the
-  // ops that it is made of.
-  virtual void cross_entropy_train(const Tensor& dlogits, const Tensor& losses, const Tensor& maximum,
-                                   const Tensor& exp_sum, const Tensor& target_logit, const Tensor& argmax,
-                                   const Tensor& logits, const Tensor& targets, std::int64_t valid,
-                                   float scale) {
-    cross_entropy_stats(maximum, exp_sum, target_logit, argmax, logits, targets, 0, valid);
-    cross_entropy_loss(losses, maximum, exp_sum, target_logit, targets);
-    cross_entropy_backward(dlogits, logits, maximum, exp_sum, targets, 0, valid, scale);
+  // losses f32 [R] = maximum + log(exp_sum) - target_logit, of the statistics over all classes.
+  virtual void cross_entropy_loss(const CrossEntropy& args) = 0;
+  // dlogits x [R, V] = (softmax - one-hot) * scale; may be the memory of logits when the types are the same.
+  virtual void cross_entropy_backward(const CrossEntropy& args) = 0;
+  // Statistics, loss and gradient in one op, with the bits of the three ops; the range is all classes.
+  virtual void cross_entropy_train(const CrossEntropy& args) {
+    cross_entropy_stats(args);
+    cross_entropy_loss(args);
+    cross_entropy_backward(args);
   }
 
   // --- initial values. Element e = first + i of the parameter, out f32 [n] at i, is stddev times normal
@@ -191,8 +213,7 @@ class Backend : public Device {
   // With mean f32 [n], AccumAdamW: it sums share * g, weights move by moments that are mixed with g for this
   // step alone, and only a step that commits mixes m and v with the mean and zeroes it. m and v are kept as
   // AdamW keeps them and decayed where they are used, so a window of one step is AdamW bit for bit.
-  virtual void adamw(const Tensor& weights, const Tensor& compute, const Tensor& m, const Tensor& v,
-                     const Tensor& mean, const Tensor& grads, const AdamWStep& step) = 0;
+  virtual void adamw(const AdamWTensors& args, const AdamWStep& step) = 0;
 };
 
 // How a model makes logits where a backend computes.

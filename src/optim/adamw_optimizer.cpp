@@ -26,8 +26,13 @@ class AdamW final : public Optimizer {
     auto step = adamw_step(config_, lr_, number_, shard.decayed);
     step.grad_scale = shard.gradient_scale;
     step.now = now_;
-    backend.adamw(shard.weights, shard.compute, shard.state[0], shard.state[1],
-                  shard.state.size() > 2 ? shard.state[2] : Tensor{}, shard.gradient, step);
+    backend.adamw({.weights = shard.weights,
+                   .compute = shard.compute,
+                   .m = shard.state[0],
+                   .v = shard.state[1],
+                   .mean = shard.state.size() > 2 ? shard.state[2] : Tensor{},
+                   .grads = shard.gradient},
+                  step);
   }
 
  private:

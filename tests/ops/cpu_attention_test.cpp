@@ -103,9 +103,13 @@ TEST_P(CpuAttention, Backward) {
   const Values dout = normal_values(B_ * T_ * H_ * D_, 2, type_);
   const auto run = [&](const Side& side) {
     const Buffer dqkv = side.compute({B_, T_, 3, H_, D_});
-    side.backend.attention_backward(
-        dqkv, side.compute({B_, T_, H_, D_}, dout), side.compute({B_, T_, H_, D_}, given.out),
-        side.full({B_, H_, T_}, given.lse), side.compute({B_, T_, 3, H_, D_}, qkv_), kFirstHead, dropout_);
+    side.backend.attention_backward({.dqkv = dqkv,
+                                     .dout = side.compute({B_, T_, H_, D_}, dout),
+                                     .out = side.compute({B_, T_, H_, D_}, given.out),
+                                     .lse = side.full({B_, H_, T_}, given.lse),
+                                     .qkv = side.compute({B_, T_, 3, H_, D_}, qkv_),
+                                     .first_head = kFirstHead,
+                                     .dropout = dropout_});
     return dqkv.values();
   };
   const Values expected = run(oracle());

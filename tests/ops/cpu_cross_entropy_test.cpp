@@ -33,9 +33,14 @@ class CpuCrossEntropy : public Conformance<std::tuple<DType, Shape>> {  // the s
   Stats stats(const Side& side, std::int64_t first, std::int64_t count, std::int64_t valid) const {
     const Buffer maximum = side.full({R_}), exp_sum = side.full({R_}), target = side.full({R_}),
                  argmax = side.ints({R_});
-    side.backend.cross_entropy_stats(maximum, exp_sum, target, argmax,
-                                     side.full({R_, count}, columns(first, count)), side.ints({R_}, targets_),
-                                     first, valid);
+    side.backend.cross_entropy_stats({.logits = side.full({R_, count}, columns(first, count)),
+                                      .targets = side.ints({R_}, targets_),
+                                      .first_class = first,
+                                      .valid = valid,
+                                      .maximum = maximum,
+                                      .exp_sum = exp_sum,
+                                      .target_logit = target,
+                                      .argmax = argmax});
     return {maximum.values(), exp_sum.values(), target.values(), argmax.values()};
   }
   // Shards of the vocabulary, and their statistics merged as the ranks of a tensor group do it.
@@ -66,9 +71,14 @@ class CpuCrossEntropy : public Conformance<std::tuple<DType, Shape>> {  // the s
   Values backward(const Side& side, const Stats& given, std::int64_t first, std::int64_t count,
                   std::int64_t valid, bool in_place) const {
     const Buffer logits = side.full({R_, count}, columns(first, count)), separate = side.compute({R_, count});
-    side.backend.cross_entropy_backward(in_place ? logits : separate, logits, side.full({R_}, given.maximum),
-                                        side.full({R_}, given.exp_sum), side.ints({R_}, targets_), first,
-                                        valid, kScale);
+    side.backend.cross_entropy_backward({.logits = logits,
+                                         .targets = side.ints({R_}, targets_),
+                                         .first_class = first,
+                                         .valid = valid,
+                                         .maximum = side.full({R_}, given.maximum),
+                                         .exp_sum = side.full({R_}, given.exp_sum),
+                                         .dlogits = in_place ? logits : separate,
+                                         .scale = kScale});
     return (in_place ? logits : separate).values();
   }
   // Columns past the last are padding too.
@@ -117,8 +127,11 @@ TEST_P(CpuCrossEntropy, Loss) {
   const Stats given = stats(cpu(), 0, V_, valid_);
   const auto run = [&](const Side& side) {
     const Buffer losses = side.full({R_});
-    side.backend.cross_entropy_loss(losses, side.full({R_}, given.maximum), side.full({R_}, given.exp_sum),
-                                    side.full({R_}, given.target_logit), side.ints({R_}, targets_));
+    side.backend.cross_entropy_loss({.targets = side.ints({R_}, targets_),
+                                     .maximum = side.full({R_}, given.maximum),
+                                     .exp_sum = side.full({R_}, given.exp_sum),
+                                     .target_logit = side.full({R_}, given.target_logit),
+                                     .losses = losses});
     return losses.values();
   };
   const Values expected = run(oracle()), log_sum = std::abs(std::log(given.exp_sum));
@@ -190,8 +203,11 @@ TEST_P(CpuCrossEntropy, ALogitThatIsNotFiniteShowsInTheLoss) {
       for (const Stats& s :
            {stats(side, 0, V_, valid_), merged(side, shards(std::min<std::int64_t>(valid_, 3)))}) {
         const Buffer losses = side.full({R_});
-        side.backend.cross_entropy_loss(losses, side.full({R_}, s.maximum), side.full({R_}, s.exp_sum),
-                                        side.full({R_}, s.target_logit), side.ints({R_}, targets_));
+        side.backend.cross_entropy_loss({.targets = side.ints({R_}, targets_),
+                                         .maximum = side.full({R_}, s.maximum),
+                                         .exp_sum = side.full({R_}, s.exp_sum),
+                                         .target_logit = side.full({R_}, s.target_logit),
+                                         .losses = losses});
         for (std::int64_t r = 0; r < R_; ++r) {
           const bool counts = targets_[r] >= 0;
           EXPECT_EQ(std::isfinite(losses.values()[r]), !counts) << side.backend.name() << ", row " << r;

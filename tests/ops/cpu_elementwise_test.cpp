@@ -137,7 +137,9 @@ TEST_P(CpuElementwise, AdamW) {
                    factor{side.backend, DType::f32, {1}, Values{grad_scale}};
       AdamWStep at = step;
       at.grad_scale = scaled ? static_cast<const Tensor&>(factor).as<const float>() : nullptr;
-      side.backend.adamw(w, with_copy ? copy : Tensor{}, m, v, {}, side.full({n_}, g), at);
+      side.backend.adamw(
+          {.weights = w, .compute = with_copy ? copy : Tensor{}, .m = m, .v = v, .grads = side.full({n_}, g)},
+          at);
       return std::array{w.values(), m.values(), v.values(), copy.values()};
     };
     const bool with_copy = type_ == DType::bf16;
@@ -198,7 +200,13 @@ TEST_F(CpuClip, WithNanAnUpdateChangesNothing) {
                  nan = side.full({1}, Values{kNan});
     const AdamWStep step{
         .lr = 0.1f, .weight_decay = 0.1f, .grad_scale = static_cast<const Tensor&>(nan).as<const float>()};
-    side.backend.adamw(w, copy, m, v, with_mean ? mean : Tensor{}, side.full({n}, normal_values(n, 2)), step);
+    side.backend.adamw({.weights = w,
+                        .compute = copy,
+                        .m = m,
+                        .v = v,
+                        .mean = with_mean ? mean : Tensor{},
+                        .grads = side.full({n}, normal_values(n, 2))},
+                       step);
     for (const auto* x : {&w, &m, &v, &mean}) EXPECT_TRUE((x->values() == old).min());
     EXPECT_TRUE((copy.values() == rounded(old, DType::bf16)).min()) << "the copy is made all the same";
   }

@@ -191,9 +191,14 @@ TEST_P(CpuLayerNorm, Backward) {
     const auto run = [&](const Side& side) {
       const Buffer dx = side.full({R_, C_}, dx0), dgamma = side.full({C_}, dgamma0),
                    dbeta = side.full({C_}, dbeta0);
-      side.backend.layernorm_backward(dx, dgamma, with_beta ? dbeta : Tensor{}, side.compute({R_, C_}, dy),
-                                      side.full({R_, C_}, x_), side.compute({C_}, gamma_),
-                                      side.full({R_}, stats.mean), side.full({R_}, stats.rstd));
+      side.backend.layernorm_backward({.dx = dx,
+                                       .dgamma = dgamma,
+                                       .dbeta = with_beta ? dbeta : Tensor{},
+                                       .dy = side.compute({R_, C_}, dy),
+                                       .x = side.full({R_, C_}, x_),
+                                       .gamma = side.compute({C_}, gamma_),
+                                       .mean = side.full({R_}, stats.mean),
+                                       .rstd = side.full({R_}, stats.rstd)});
       return std::array{dx.values(), dgamma.values(), dbeta.values()};
     };
     const auto [dx, dgamma, dbeta] = run(cpu(type_));
@@ -251,7 +256,15 @@ TEST_P(CpuStreamNorm, Forward) {
                      y = side_.compute({R_, C_}), mean = side_.full({R_}), rstd = side_.full({R_});
         const Tensor out = in_place ? residual : separate;
         if (fused) {
-          ops_.residual_layernorm_forward(out, residual, other_, dropout_, y, mean, rstd, gamma_, beta);
+          ops_.residual_layernorm_forward({.out = out,
+                                           .y = y,
+                                           .mean = mean,
+                                           .rstd = rstd,
+                                           .residual = residual,
+                                           .branch = other_,
+                                           .dropout = dropout_,
+                                           .gamma = gamma_,
+                                           .beta = beta});
         } else {
           ops_.residual_forward(out, residual, other_, dropout_);
           ops_.layernorm_forward(y, mean, rstd, out, gamma_, beta);
@@ -275,12 +288,28 @@ TEST_P(CpuStreamNorm, Backward) {
                      dbeta = side_.full({C_}, normal_values(C_, 7));
         const Tensor dy = static_cast<const Tensor&>(other_).reshaped({R_, C_});
         if (fused) {
-          ops_.layernorm_residual_backward(dx, fresh,
-                                           with_branch ? static_cast<const Tensor&>(dbranch) : Tensor{},
-                                           dropout_, dgamma, dbeta, dy, x, gamma_, mean, rstd);
+          ops_.layernorm_residual_backward(
+              {.norm = {.dx = dx,
+                        .dgamma = dgamma,
+                        .dbeta = dbeta,
+                        .dy = dy,
+                        .x = x,
+                        .gamma = gamma_,
+                        .mean = mean,
+                        .rstd = rstd},
+               .overwrite = fresh,
+               .dbranch = with_branch ? static_cast<const Tensor&>(dbranch) : Tensor{},
+               .dropout = dropout_});
         } else {
           if (fresh) ops_.zero(dx);
-          ops_.layernorm_backward(dx, dgamma, dbeta, dy, x, gamma_, mean, rstd);
+          ops_.layernorm_backward({.dx = dx,
+                                   .dgamma = dgamma,
+                                   .dbeta = dbeta,
+                                   .dy = dy,
+                                   .x = x,
+                                   .gamma = gamma_,
+                                   .mean = mean,
+                                   .rstd = rstd});
           if (with_branch) ops_.residual_backward(dbranch, dx, dropout_);
         }
         return std::vector{dx.bytes(), dbranch.bytes(), dgamma.bytes(), dbeta.bytes()};

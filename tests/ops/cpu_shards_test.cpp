@@ -50,9 +50,12 @@ TEST_P(CpuShards, AdamW) {
       AdamWStep step{.lr = 0.01f, .weight_decay = 0.1f, .correction1 = 0.271f, .correction2 = 0.142625f};
       step.grad_scale = clipped ? static_cast<const Tensor&>(scale).as<const float>() : nullptr;
       cut([&](std::int64_t first, std::int64_t count) {
-        side.backend.adamw(part(w, first, count),
-                           GetParam() == DType::bf16 ? part(copy, first, count) : Tensor{},
-                           part(m, first, count), part(v, first, count), {}, part(g, first, count), step);
+        side.backend.adamw({.weights = part(w, first, count),
+                            .compute = GetParam() == DType::bf16 ? part(copy, first, count) : Tensor{},
+                            .m = part(m, first, count),
+                            .v = part(v, first, count),
+                            .grads = part(g, first, count)},
+                           step);
       });
       return std::vector{w.bytes(), m.bytes(), v.bytes(), copy.bytes()};
     });

@@ -57,7 +57,8 @@ TEST_P(CpuThreads, AdamW) {
     const Buffer w = side.full({n}, normal_values(n, 1)), m = side.full({n}), v = side.full({n}),
                  copy{side.backend, DType::bf16, {n}};
     const AdamWStep step{.lr = 0.1f, .weight_decay = 0.1f, .correction1 = 0.1f, .correction2 = 0.05f};
-    side.backend.adamw(w, copy, m, v, {}, side.full({n}, normal_values(n, 2)), step);
+    side.backend.adamw(
+        {.weights = w, .compute = copy, .m = m, .v = v, .grads = side.full({n}, normal_values(n, 2))}, step);
     return std::vector{w.bytes(), m.bytes(), v.bytes(), copy.bytes()};
   });
 }
@@ -104,7 +105,14 @@ TEST_P(CpuThreads, Layers) {
     const Buffer y = side.compute({B * T, C}), mean = side.full({B * T}), rstd = side.full({B * T}),
                  scale = side.compute({C}, values(C, 5)), dscale = side.full({C}), dshift = side.full({C});
     side.backend.layernorm_forward(y, mean, rstd, stream, scale, scale);
-    side.backend.layernorm_backward(gradient, dscale, dshift, branch, stream, scale, mean, rstd);
+    side.backend.layernorm_backward({.dx = gradient,
+                                     .dgamma = dscale,
+                                     .dbeta = dshift,
+                                     .dy = branch,
+                                     .x = stream,
+                                     .gamma = scale,
+                                     .mean = mean,
+                                     .rstd = rstd});
     return std::vector{stream.bytes(), dwte.bytes(), dwpe.bytes(),     branch.bytes(), y.bytes(),
                        mean.bytes(),   rstd.bytes(), gradient.bytes(), dscale.bytes(), dshift.bytes()};
   });
@@ -119,7 +127,8 @@ TEST_P(CpuThreads, Attention) {
                  dout = side.compute({B, T, H, D}, values(B * T * H * D, 2)), lse = side.full({B, H, T}),
                  dqkv = side.compute({B, T, 3, H, D});
     side.backend.attention_forward(out, lse, qkv, 0, dropout);
-    side.backend.attention_backward(dqkv, dout, out, lse, qkv, 0, dropout);
+    side.backend.attention_backward(
+        {.dqkv = dqkv, .dout = dout, .out = out, .lse = lse, .qkv = qkv, .dropout = dropout});
     const Buffer keys = side.compute({T, H, D}), cached_values = side.compute({T, H, D}),
                  answers = side.compute({T, H, D});
     side.backend.attention_cached(answers, keys, cached_values,
@@ -135,9 +144,25 @@ TEST_P(CpuThreads, CrossEntropy) {
                  targets = side.ints({R}, random_integers(R, 2, valid)), maximum = side.full({R}),
                  exp_sum = side.full({R}), target = side.full({R}), argmax = side.ints({R}),
                  losses = side.full({R}), dlogits = side.compute({R, V});
-    side.backend.cross_entropy_stats(maximum, exp_sum, target, argmax, logits, targets, 0, valid);
-    side.backend.cross_entropy_loss(losses, maximum, exp_sum, target, targets);
-    side.backend.cross_entropy_backward(dlogits, logits, maximum, exp_sum, targets, 0, valid, 0.01f);
+    side.backend.cross_entropy_stats({.logits = logits,
+                                      .targets = targets,
+                                      .valid = valid,
+                                      .maximum = maximum,
+                                      .exp_sum = exp_sum,
+                                      .target_logit = target,
+                                      .argmax = argmax});
+    side.backend.cross_entropy_loss({.targets = targets,
+                                     .maximum = maximum,
+                                     .exp_sum = exp_sum,
+                                     .target_logit = target,
+                                     .losses = losses});
+    side.backend.cross_entropy_backward({.logits = logits,
+                                         .targets = targets,
+                                         .valid = valid,
+                                         .maximum = maximum,
+                                         .exp_sum = exp_sum,
+                                         .dlogits = dlogits,
+                                         .scale = 0.01f});
     return std::vector{maximum.bytes(), exp_sum.bytes(), target.bytes(),
                        argmax.bytes(),  losses.bytes(),  dlogits.bytes()};
   });

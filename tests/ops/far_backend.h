@@ -128,10 +128,8 @@ class FarBackend final : public Backend {
                          const Tensor& gamma, const Tensor& beta) override {
     call(&Backend::layernorm_forward, y, mean, rstd, x, gamma, beta);
   }
-  void layernorm_backward(const Tensor& dx, const Tensor& dgamma, const Tensor& dbeta, const Tensor& dy,
-                          const Tensor& x, const Tensor& gamma, const Tensor& mean,
-                          const Tensor& rstd) override {
-    call(&Backend::layernorm_backward, dx, dgamma, dbeta, dy, x, gamma, mean, rstd);
+  void layernorm_backward(const LayerNormBackward& args) override {
+    call(&Backend::layernorm_backward, args);
   }
   void residual_forward(const Tensor& out, const Tensor& residual, const Tensor& branch,
                         const Dropout& dropout) override {
@@ -150,46 +148,28 @@ class FarBackend final : public Backend {
                          const Dropout& dropout) override {
     call(&Backend::attention_forward, out, lse, qkv, first_head, dropout);
   }
-  void attention_backward(const Tensor& dqkv, const Tensor& dout, const Tensor& out, const Tensor& lse,
-                          const Tensor& qkv, std::int64_t first_head, const Dropout& dropout) override {
-    call(&Backend::attention_backward, dqkv, dout, out, lse, qkv, first_head, dropout);
+  void attention_backward(const AttentionBackward& args) override {
+    call(&Backend::attention_backward, args);
   }
   void attention_cached(const Tensor& out, const Tensor& keys, const Tensor& values, const Tensor& qkv,
                         std::int64_t past) override {
     call(&Backend::attention_cached, out, keys, values, qkv, past);
   }
-  void cross_entropy_stats(const Tensor& maximum, const Tensor& exp_sum, const Tensor& target_logit,
-                           const Tensor& argmax, const Tensor& logits, const Tensor& targets,
-                           std::int64_t first_class, std::int64_t valid) override {
-    call(&Backend::cross_entropy_stats, maximum, exp_sum, target_logit, argmax, logits, targets, first_class,
-         valid);
-  }
+  void cross_entropy_stats(const CrossEntropy& args) override { call(&Backend::cross_entropy_stats, args); }
   void cross_entropy_rescale(const Tensor& exp_sum, const Tensor& argmax, const Tensor& own,
                              const Tensor& maximum) override {
     call(&Backend::cross_entropy_rescale, exp_sum, argmax, own, maximum);
   }
-  void cross_entropy_loss(const Tensor& losses, const Tensor& maximum, const Tensor& exp_sum,
-                          const Tensor& target_logit, const Tensor& targets) override {
-    call(&Backend::cross_entropy_loss, losses, maximum, exp_sum, target_logit, targets);
-  }
-  void cross_entropy_backward(const Tensor& dlogits, const Tensor& logits, const Tensor& maximum,
-                              const Tensor& exp_sum, const Tensor& targets, std::int64_t first_class,
-                              std::int64_t valid, float scale) override {
-    call(&Backend::cross_entropy_backward, dlogits, logits, maximum, exp_sum, targets, first_class, valid,
-         scale);
+  void cross_entropy_loss(const CrossEntropy& args) override { call(&Backend::cross_entropy_loss, args); }
+  void cross_entropy_backward(const CrossEntropy& args) override {
+    call(&Backend::cross_entropy_backward, args);
   }
   void fill_normal(const Tensor& out, std::uint64_t seed, std::uint64_t name, std::int64_t first,
                    double stddev) override {
     call(&Backend::fill_normal, out, seed, name, first, stddev);
   }
   void fill(const Tensor& out, float value) override { call(&Backend::fill, out, value); }
-  void adamw(const Tensor& weights, const Tensor& compute, const Tensor& m, const Tensor& v,
-             const Tensor& mean, const Tensor& grads, const AdamWStep& step) override {
-    AdamWStep here = step;
-    here.grad_scale = moved(step.grad_scale);
-    here.now = moved(step.now);
-    call(&Backend::adamw, weights, compute, m, v, mean, grads, here);
-  }
+  void adamw(const AdamWTensors& args, const AdamWStep& step) override { call(&Backend::adamw, args, step); }
 
  private:
   static constexpr std::uintptr_t kFar = std::uintptr_t{1} << 62;
@@ -208,6 +188,26 @@ class FarBackend final : public Backend {
   static Dropout near(Dropout x) {
     x.now = moved(x.now);
     return x;
+  }
+  static AdamWStep near(AdamWStep x) {
+    x.grad_scale = moved(x.grad_scale);
+    x.now = moved(x.now);
+    return x;
+  }
+  static LayerNormBackward near(const LayerNormBackward& x) {
+    return {near(x.dx), near(x.dgamma), near(x.dbeta), near(x.dy),
+            near(x.x),  near(x.gamma),  near(x.mean),  near(x.rstd)};
+  }
+  static AttentionBackward near(const AttentionBackward& x) {
+    return {near(x.dqkv), near(x.dout), near(x.out), near(x.lse), near(x.qkv), x.first_head, near(x.dropout)};
+  }
+  static CrossEntropy near(const CrossEntropy& x) {
+    return {near(x.logits),  near(x.targets),      x.first_class,  x.valid,        near(x.maximum),
+            near(x.exp_sum), near(x.target_logit), near(x.argmax), near(x.losses), near(x.dlogits),
+            x.scale};
+  }
+  static AdamWTensors near(const AdamWTensors& x) {
+    return {near(x.weights), near(x.compute), near(x.m), near(x.v), near(x.mean), near(x.grads)};
   }
   template <typename... Parameters, typename... Arguments>
   void call(void (Backend::*op)(Parameters...), const Arguments&... arguments) {

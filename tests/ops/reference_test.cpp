@@ -110,8 +110,14 @@ TEST_F(Reference, LayerNormGradients) {
   };
   const auto [y, mean, rstd] = forward(x, gamma, beta);
   const Buffer dx = side_.full({R, C}), dgamma = side_.full({C}), dbeta = side_.full({C});
-  ops_.layernorm_backward(dx, dgamma, dbeta, side_.compute({R, C}, dy), side_.full({R, C}, x),
-                          side_.compute({C}, gamma), side_.full({R}, mean), side_.full({R}, rstd));
+  ops_.layernorm_backward({.dx = dx,
+                           .dgamma = dgamma,
+                           .dbeta = dbeta,
+                           .dy = side_.compute({R, C}, dy),
+                           .x = side_.full({R, C}, x),
+                           .gamma = side_.compute({C}, gamma),
+                           .mean = side_.full({R}, mean),
+                           .rstd = side_.full({R}, rstd)});
   const auto y_of = [&](const auto&... inputs) { return std::get<0>(forward(inputs...)); };
   expect_gradient(dx.values(), x, dy, 6 * C, [&](const Values& at) { return y_of(at, gamma, beta); });
   expect_gradient(dgamma.values(), gamma, dy, 6 * C, [&](const Values& at) { return y_of(x, at, beta); });
@@ -155,8 +161,13 @@ TEST_F(Reference, AttentionGradient) {
     };
     const auto [out, lse] = forward(qkv);
     const Buffer dqkv = side_.compute({B, T, 3, H, D});
-    ops_.attention_backward(dqkv, side_.compute({B, T, H, D}, dout), side_.compute({B, T, H, D}, out),
-                            side_.full({B, H, T}, lse), side_.compute({B, T, 3, H, D}, qkv), 1, dropout);
+    ops_.attention_backward({.dqkv = dqkv,
+                             .dout = side_.compute({B, T, H, D}, dout),
+                             .out = side_.compute({B, T, H, D}, out),
+                             .lse = side_.full({B, H, T}, lse),
+                             .qkv = side_.compute({B, T, 3, H, D}, qkv),
+                             .first_head = 1,
+                             .dropout = dropout});
     expect_gradient(dqkv.values(), qkv, dout, 4 * (D + T),
                     [&](const Values& at) { return forward(at).first; });
   }
@@ -170,16 +181,30 @@ TEST_F(Reference, CrossEntropyGradient) {
   const auto forward = [&](const Values& logits_) {
     const Buffer maximum = side_.full({R}), exp_sum = side_.full({R}), target_logit = side_.full({R}),
                  argmax = side_.ints({R}), losses = side_.full({R});
-    ops_.cross_entropy_stats(maximum, exp_sum, target_logit, argmax, side_.full({R, V}, logits_), targets, 0,
-                             valid);
-    ops_.cross_entropy_loss(losses, maximum, exp_sum, target_logit, targets);
+    ops_.cross_entropy_stats({.logits = side_.full({R, V}, logits_),
+                              .targets = targets,
+                              .valid = valid,
+                              .maximum = maximum,
+                              .exp_sum = exp_sum,
+                              .target_logit = target_logit,
+                              .argmax = argmax});
+    ops_.cross_entropy_loss({.targets = targets,
+                             .maximum = maximum,
+                             .exp_sum = exp_sum,
+                             .target_logit = target_logit,
+                             .losses = losses});
     return std::tuple(losses.values(), maximum.values(), exp_sum.values());
   };
   const auto [losses, maximum, exp_sum] = forward(logits);
   EXPECT_EQ(losses[2], 0);
   const Buffer dlogits = side_.compute({R, V});
-  ops_.cross_entropy_backward(dlogits, side_.full({R, V}, logits), side_.full({R}, maximum),
-                              side_.full({R}, exp_sum), targets, 0, valid, scale);
+  ops_.cross_entropy_backward({.logits = side_.full({R, V}, logits),
+                               .targets = targets,
+                               .valid = valid,
+                               .maximum = side_.full({R}, maximum),
+                               .exp_sum = side_.full({R}, exp_sum),
+                               .dlogits = dlogits,
+                               .scale = scale});
   expect_gradient(dlogits.values(), logits, Values(scale, R), 2 * V,
                   [&](const Values& at) { return std::get<0>(forward(at)); });
 }
@@ -219,9 +244,19 @@ TEST_F(Reference, AttentionOfEqualKeysIsTheRunningMean) {
 TEST_F(Reference, CrossEntropyOfEqualLogitsIsLogOfClasses) {
   const Buffer maximum = side_.full({1}), exp_sum = side_.full({1}), target_logit = side_.full({1}),
                argmax = side_.ints({1}), losses = side_.full({1}), targets = side_.ints({1}, {12});
-  ops_.cross_entropy_stats(maximum, exp_sum, target_logit, argmax, side_.full({1, 5}, {2, 2, 2, 2, 9}),
-                           targets, 10, 4);
-  ops_.cross_entropy_loss(losses, maximum, exp_sum, target_logit, targets);
+  ops_.cross_entropy_stats({.logits = side_.full({1, 5}, {2, 2, 2, 2, 9}),
+                            .targets = targets,
+                            .first_class = 10,
+                            .valid = 4,
+                            .maximum = maximum,
+                            .exp_sum = exp_sum,
+                            .target_logit = target_logit,
+                            .argmax = argmax});
+  ops_.cross_entropy_loss({.targets = targets,
+                           .maximum = maximum,
+                           .exp_sum = exp_sum,
+                           .target_logit = target_logit,
+                           .losses = losses});
   EXPECT_DOUBLE_EQ(losses.values()[0], std::log(4.0));
   EXPECT_EQ(argmax.values()[0], 10);
 }
@@ -232,7 +267,7 @@ TEST_F(Reference, FirstAdamWStepMovesByTheLearningRate) {
   AdamWStep step{.lr = 0.125f, .beta1 = 0.75f, .beta2 = 0.5f, .eps = 0, .weight_decay = 0.5f};
   step.correction1 = 0.25f;
   step.correction2 = 0.5f;
-  ops_.adamw(w, compute, m, v, {}, grads, step);
+  ops_.adamw({.weights = w, .compute = compute, .m = m, .v = v, .grads = grads}, step);
   EXPECT_DOUBLE_EQ(w.values()[0], 0.9375 - 0.125);
   EXPECT_DOUBLE_EQ(w.values()[1], -1.875 + 0.125);
   EXPECT_DOUBLE_EQ(m.values()[1], -0.75);

@@ -98,8 +98,13 @@ class Optimized {
         return Tensor{
             x.as<std::byte>() + static_cast<std::size_t>(first) * size_of(x.dtype), x.dtype, {end - first}};
       };
-      backend_.adamw(part(weights), part(copy), part(m), part(v), with_mean_ ? part(mean) : Tensor{},
-                     part(gradient), step);
+      backend_.adamw({.weights = part(weights),
+                      .compute = part(copy),
+                      .m = part(m),
+                      .v = part(v),
+                      .mean = with_mean_ ? part(mean) : Tensor{},
+                      .grads = part(gradient)},
+                     step);
       first = end;
     };
     for (const auto cut : cuts) update(cut);

@@ -7,8 +7,8 @@
 
 namespace shoal::cpu {
 
-void CpuBackend::adamw(const Tensor& weights, const Tensor& compute, const Tensor& m, const Tensor& v,
-                       const Tensor& mean, const Tensor& grads, const AdamWStep& step) {
+void CpuBackend::adamw(const AdamWTensors& args, const AdamWStep& step) {
+  const auto& [weights, compute, m, v, mean, grads] = args;
   const float scale = step.grad_scale ? *step.grad_scale : 1.0f;
   if (std::isnan(scale)) {
     if (compute) convert(compute, weights);

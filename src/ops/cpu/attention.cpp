@@ -302,9 +302,8 @@ void CpuBackend::attention_forward(const Tensor& out, const Tensor& lse, const T
   });
 }
 
-void CpuBackend::attention_backward(const Tensor& dqkv, const Tensor& dout, const Tensor& out,
-                                    const Tensor& lse, const Tensor& qkv, std::int64_t first_head,
-                                    const Dropout& dropout) {
+void CpuBackend::attention_backward(const AttentionBackward& args) {
+  const auto& [dqkv, dout, out, lse, qkv, first_head, dropout] = args;
   const HeadShape shape{qkv.dim(1), qkv.dim(3), qkv.dim(4)};
   const std::int64_t width = shape.heads * shape.channels, per_thread = backward_scratch(shape);
   float* area = scratch(threads_ * per_thread);

@@ -38,28 +38,27 @@ RowMaximum row_maximum(const float* x, std::int64_t n) {
 
 }  // namespace
 
-void CpuBackend::cross_entropy_stats(const Tensor& maximum, const Tensor& exp_sum, const Tensor& target_logit,
-                                     const Tensor& argmax, const Tensor& logits, const Tensor& targets,
-                                     std::int64_t first_class, std::int64_t valid) {
-  const std::int64_t classes = logits.columns();
-  for_blocks(threads_, logits.rows(), rows_per_block(classes), [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t row = begin; row < end; ++row) {
-      const float* x = logits.as<float>() + row * classes;
-      const RowMaximum top = row_maximum(x, valid);
-      const float most = top.value;
-      Vec total{};
-      for_lanes(valid, [&](std::int64_t i, std::int64_t live) {
-        Vec e = exp(load_n(x + i, live) - most);
-        for (std::int64_t lane = live; lane < kLanes; ++lane) e[lane] = 0;
-        total += e;
+void CpuBackend::cross_entropy_stats(const CrossEntropy& args) {
+  const std::int64_t classes = args.logits.columns();
+  for_blocks(
+      threads_, args.logits.rows(), rows_per_block(classes), [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t row = begin; row < end; ++row) {
+          const float* x = args.logits.as<float>() + row * classes;
+          const RowMaximum top = row_maximum(x, args.valid);
+          const float most = top.value;
+          Vec total{};
+          for_lanes(args.valid, [&](std::int64_t i, std::int64_t live) {
+            Vec e = exp(load_n(x + i, live) - most);
+            for (std::int64_t lane = live; lane < kLanes; ++lane) e[lane] = 0;
+            total += e;
+          });
+          const std::int64_t target = args.targets.as<std::int32_t>()[row] - args.first_class;
+          args.maximum.as<float>()[row] = most;
+          args.exp_sum.as<float>()[row] = cpu::sum(total);
+          args.target_logit.as<float>()[row] = target >= 0 && target < args.valid ? x[target] : 0.0f;
+          args.argmax.as<std::int32_t>()[row] = static_cast<std::int32_t>(args.first_class + top.index);
+        }
       });
-      const std::int64_t target = targets.as<std::int32_t>()[row] - first_class;
-      maximum.as<float>()[row] = most;
-      exp_sum.as<float>()[row] = cpu::sum(total);
-      target_logit.as<float>()[row] = target >= 0 && target < valid ? x[target] : 0.0f;
-      argmax.as<std::int32_t>()[row] = static_cast<std::int32_t>(first_class + top.index);
-    }
-  });
 }
 
 void CpuBackend::cross_entropy_rescale(const Tensor& exp_sum, const Tensor& argmax, const Tensor& own,
@@ -71,41 +70,39 @@ void CpuBackend::cross_entropy_rescale(const Tensor& exp_sum, const Tensor& argm
   }
 }
 
-void CpuBackend::cross_entropy_loss(const Tensor& losses, const Tensor& maximum, const Tensor& exp_sum,
-                                    const Tensor& target_logit, const Tensor& targets) {
-  for (std::int64_t row = 0; row < losses.count(); ++row) {
-    losses.as<float>()[row] =
-        targets.as<std::int32_t>()[row] < 0
-            ? 0.0f
-            : maximum.as<float>()[row] - target_logit.as<float>()[row] + std::log(exp_sum.as<float>()[row]);
+void CpuBackend::cross_entropy_loss(const CrossEntropy& args) {
+  for (std::int64_t row = 0; row < args.losses.count(); ++row) {
+    args.losses.as<float>()[row] = args.targets.as<std::int32_t>()[row] < 0
+                                       ? 0.0f
+                                       : args.maximum.as<float>()[row] - args.target_logit.as<float>()[row] +
+                                             std::log(args.exp_sum.as<float>()[row]);
   }
 }
 
-void CpuBackend::cross_entropy_backward(const Tensor& dlogits, const Tensor& logits, const Tensor& maximum,
-                                        const Tensor& exp_sum, const Tensor& targets,
-                                        std::int64_t first_class, std::int64_t valid, float scale) {
-  const std::int64_t classes = logits.columns();
-  with_type(dlogits.dtype, [&]<typename T>() {
-    for_blocks(threads_, logits.rows(), rows_per_block(classes), [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t row = begin; row < end; ++row) {
-        const float* x = logits.as<float>() + row * classes;
-        T* out = dlogits.as<T>() + row * classes;
-        const std::int32_t wanted = targets.as<std::int32_t>()[row];
-        const std::int64_t target = wanted - first_class;
-        const float most = maximum.as<float>()[row];
-        const float factor = wanted < 0 ? 0.0f : scale / exp_sum.as<float>()[row];
-        const float target_logit = wanted >= 0 && target >= 0 && target < valid ? x[target] : 0.0f;
-        for_lanes(valid, [&](std::int64_t i, std::int64_t live) {
-          const Vec e = exp(load_n(x + i, live) - most);
-          store_n(out + i, wanted < 0 ? Vec{} : factor * e, live);
-        });
-        for (std::int64_t i = valid; i < classes; ++i) out[i] = from_float<T>(0.0f);
-        if (wanted >= 0 && target >= 0 && target < valid) {
-          const float e = exp(splat(target_logit - most))[0];
-          out[target] = from_float<T>(factor * e - scale);
-        }
-      }
-    });
+void CpuBackend::cross_entropy_backward(const CrossEntropy& args) {
+  const std::int64_t classes = args.logits.columns();
+  with_type(args.dlogits.dtype, [&]<typename T>() {
+    for_blocks(threads_, args.logits.rows(), rows_per_block(classes),
+               [&](std::int64_t begin, std::int64_t end) {
+                 for (std::int64_t row = begin; row < end; ++row) {
+                   const float* x = args.logits.as<float>() + row * classes;
+                   T* out = args.dlogits.as<T>() + row * classes;
+                   const std::int32_t wanted = args.targets.as<std::int32_t>()[row];
+                   const std::int64_t target = wanted - args.first_class;
+                   const float most = args.maximum.as<float>()[row];
+                   const float factor = wanted < 0 ? 0.0f : args.scale / args.exp_sum.as<float>()[row];
+                   const float logit = wanted >= 0 && target >= 0 && target < args.valid ? x[target] : 0.0f;
+                   for_lanes(args.valid, [&](std::int64_t i, std::int64_t live) {
+                     const Vec e = exp(load_n(x + i, live) - most);
+                     store_n(out + i, wanted < 0 ? Vec{} : factor * e, live);
+                   });
+                   for (std::int64_t i = args.valid; i < classes; ++i) out[i] = from_float<T>(0.0f);
+                   if (wanted >= 0 && target >= 0 && target < args.valid) {
+                     const float e = exp(splat(logit - most))[0];
+                     out[target] = from_float<T>(factor * e - args.scale);
+                   }
+                 }
+               });
   });
 }
 

@@ -83,9 +83,8 @@ void CpuBackend::layernorm_forward(const Tensor& y, const Tensor& mean, const Te
   });
 }
 
-void CpuBackend::layernorm_backward(const Tensor& dx, const Tensor& dgamma, const Tensor& dbeta,
-                                    const Tensor& dy, const Tensor& x, const Tensor& gamma,
-                                    const Tensor& mean, const Tensor& rstd) {
+void CpuBackend::layernorm_backward(const LayerNormBackward& args) {
+  const auto& [dx, dgamma, dbeta, dy, x, gamma, mean, rstd] = args;
   const std::int64_t rows = x.rows(), columns = x.columns();
   const auto inverse = 1.0f / static_cast<float>(columns);
   // For each block of rows the sums for dgamma, then those for dbeta.

@@ -101,27 +101,26 @@ void CudaBackend::attention_forward(const Tensor& out, const Tensor& lse, const 
     return library.forward(sizes, out.data, lse.as<float>(), qkv.data);
   };
   if (by_library(qkv, dropout, aligned(qkv.data, out.data), fused)) return;
-  const AttentionForward call{out.data, lse.as<float>(), qkv.data, heads_of(qkv), first_head, Mask(dropout)};
+  const ForwardCall call{out.data, lse.as<float>(), qkv.data, heads_of(qkv), first_head, Mask(dropout)};
   const bool fast = may_be_fast(options_, qkv) && aligned(qkv.data, out.data);
   if (fast) return tensor_attention_forward(call, stream_.get());
   with_type(qkv.dtype, [&]<typename T>() { plain_attention_forward<T>(call, stream_.get()); });
 }
 
-void CudaBackend::attention_backward(const Tensor& dqkv, const Tensor& dout, const Tensor& out,
-                                     const Tensor& lse, const Tensor& qkv, std::int64_t first_head,
-                                     const Dropout& dropout) {
+void CudaBackend::attention_backward(const AttentionBackward& args) {
+  const auto& [dqkv, dout, out, lse, qkv, first_head, dropout] = args;
   const auto fused = [&](FusedAttention& library, const AttentionSizes& sizes) {
     return library.backward(sizes, dqkv.data, dout.data, out.data, lse.as<float>(), qkv.data);
   };
   if (by_library(qkv, dropout, aligned(qkv.data, dqkv.data, dout.data, out.data), fused)) return;
-  const Heads at = heads_of(qkv);
-  auto* delta = scratch_.take<float>(at.B * at.H * at.T);
+  const Heads heads = heads_of(qkv);
+  auto* delta = scratch_.take<float>(heads.B * heads.H * heads.T);
   with_type(out.dtype, [&]<typename T>() {
-    launch(delta_kernel<T>, blocks(ceil_div(at.B * at.T * at.H, kWarps)), kThreads, 0, stream_.get(), delta,
-           dout.as<T>(), out.as<T>(), at);
+    launch(delta_kernel<T>, blocks(ceil_div(heads.B * heads.T * heads.H, kWarps)), kThreads, 0, stream_.get(),
+           delta, dout.as<T>(), out.as<T>(), heads);
   });
-  const AttentionBackward call{dqkv.data, dout.data, delta,      lse.as<float>(),
-                               qkv.data,  at,        first_head, Mask(dropout)};
+  const BackwardCall call{dqkv.data, dout.data, delta,      lse.as<float>(),
+                          qkv.data,  heads,     first_head, Mask(dropout)};
   const bool fast = may_be_fast(options_, qkv) && aligned(qkv.data, dout.data, dqkv.data);
   if (fast) return tensor_attention_backward(call, stream_.get());
   with_type(qkv.dtype, [&]<typename T>() { plain_attention_backward<T>(call, stream_.get()); });

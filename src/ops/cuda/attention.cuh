@@ -22,7 +22,7 @@ struct Heads {
   __host__ __device__ std::int64_t lse(std::int64_t b, std::int64_t h) const { return (b * H + h) * T; }
 };
 
-struct AttentionForward {
+struct ForwardCall {
   void* out;
   float* lse;
   const void* qkv;
@@ -31,7 +31,7 @@ struct AttentionForward {
   Mask mask;
 };
 
-struct AttentionBackward {
+struct BackwardCall {
   void* dqkv;
   const void* dout;
   const float* delta;  // f32 [B, H, T]: dout . out
@@ -44,13 +44,13 @@ struct AttentionBackward {
 
 // By tensor cores, for bfloat16 and 64 channels a head; addresses are aligned.
 inline constexpr std::int64_t kTensorHead = 64;
-void tensor_attention_forward(const AttentionForward& call, cudaStream_t stream);
-void tensor_attention_backward(const AttentionBackward& call, cudaStream_t stream);
+void tensor_attention_forward(const ForwardCall& call, cudaStream_t stream);
+void tensor_attention_backward(const BackwardCall& call, cudaStream_t stream);
 
 // For any type, head and alignment.
 template <typename T>
-void plain_attention_forward(const AttentionForward& call, cudaStream_t stream);
+void plain_attention_forward(const ForwardCall& call, cudaStream_t stream);
 template <typename T>
-void plain_attention_backward(const AttentionBackward& call, cudaStream_t stream);
+void plain_attention_backward(const BackwardCall& call, cudaStream_t stream);
 
 }  // namespace shoal::cuda

@@ -207,7 +207,7 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 template <typename T>
-void plain_attention_forward(const AttentionForward& call, cudaStream_t stream) {
+void plain_attention_forward(const ForwardCall& call, cudaStream_t stream) {
   const Heads& at = call.heads;
   launch(forward_kernel<T>, blocks(at.B * at.H, ceil_div(at.T, kTile)), kThreads, shared_bytes(at.D, 4, 1),
          stream, static_cast<T*>(call.out), call.lse, static_cast<const T*>(call.qkv), at, call.first_head,
@@ -215,7 +215,7 @@ void plain_attention_forward(const AttentionForward& call, cudaStream_t stream) 
 }
 
 template <typename T>
-void plain_attention_backward(const AttentionBackward& call, cudaStream_t stream) {
+void plain_attention_backward(const BackwardCall& call, cudaStream_t stream) {
   const Heads& at = call.heads;
   const auto run = [&](auto kernel, int tiles, int scores) {
     launch(kernel, blocks(at.B * at.H, ceil_div(at.T, kTile)), kThreads, shared_bytes(at.D, tiles, scores),
@@ -226,9 +226,9 @@ void plain_attention_backward(const AttentionBackward& call, cudaStream_t stream
   run(keys_kernel<T>, 6, 2);
 }
 
-template void plain_attention_forward<float>(const AttentionForward&, cudaStream_t);
-template void plain_attention_forward<bfloat16>(const AttentionForward&, cudaStream_t);
-template void plain_attention_backward<float>(const AttentionBackward&, cudaStream_t);
-template void plain_attention_backward<bfloat16>(const AttentionBackward&, cudaStream_t);
+template void plain_attention_forward<float>(const ForwardCall&, cudaStream_t);
+template void plain_attention_forward<bfloat16>(const ForwardCall&, cudaStream_t);
+template void plain_attention_backward<float>(const BackwardCall&, cudaStream_t);
+template void plain_attention_backward<bfloat16>(const BackwardCall&, cudaStream_t);
 
 }  // namespace shoal::cuda

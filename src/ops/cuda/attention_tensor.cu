@@ -420,7 +420,7 @@ constexpr std::size_t tiles_bytes(int tiles) { return static_cast<std::size_t>(t
 
 }  // namespace
 
-void tensor_attention_forward(const AttentionForward& call, cudaStream_t stream) {
+void tensor_attention_forward(const ForwardCall& call, cudaStream_t stream) {
   const Heads& at = call.heads;
   const auto run = [&](auto kernel, int tiles) {
     launch(kernel, blocks(at.B * at.H, ceil_div(at.T, tiles * kTile)), kThreads, tiles_bytes(4 + tiles),
@@ -430,7 +430,7 @@ void tensor_attention_forward(const AttentionForward& call, cudaStream_t stream)
   call.mask.active ? run(forward_kernel<2, true>, 2) : run(forward_kernel<2, false>, 2);
 }
 
-void tensor_attention_backward(const AttentionBackward& call, cudaStream_t stream) {
+void tensor_attention_backward(const BackwardCall& call, cudaStream_t stream) {
   const Heads& at = call.heads;
   const auto run = [&](auto kernel) {
     launch(kernel, blocks(at.B * at.H, ceil_div(at.T, kTile)), kThreads, tiles_bytes(6), stream,

@@ -202,18 +202,16 @@ void with_threads(std::int64_t columns, const F& f) {
 
 }  // namespace
 
-void CudaBackend::cross_entropy_stats(const Tensor& maximum, const Tensor& exp_sum,
-                                      const Tensor& target_logit, const Tensor& argmax, const Tensor& logits,
-                                      const Tensor& targets, std::int64_t first_class, std::int64_t valid) {
-  const std::int64_t columns = logits.columns();
-  const Statistics to{maximum.as<float>(), exp_sum.as<float>(), target_logit.as<float>(),
-                      argmax.as<std::int32_t>()};
-  with_type(logits.dtype, [&]<typename L>() {
+void CudaBackend::cross_entropy_stats(const CrossEntropy& args) {
+  const std::int64_t columns = args.logits.columns();
+  const Statistics to{args.maximum.as<float>(), args.exp_sum.as<float>(), args.target_logit.as<float>(),
+                      args.argmax.as<std::int32_t>()};
+  with_type(args.logits.dtype, [&]<typename L>() {
     with_threads(columns, [&]<int kThreads>() {
-      const bool wide = aligned(logits.data) && columns % kWide<L> == 0;
-      launch(wide ? stats_kernel<kThreads, kWide<L>, L> : stats_kernel<kThreads, 1, L>, blocks(logits.rows()),
-             kThreads, 0, stream_.get(), to, logits.as<L>(), targets.as<std::int32_t>(), columns, first_class,
-             valid);
+      const bool wide = aligned(args.logits.data) && columns % kWide<L> == 0;
+      launch(wide ? stats_kernel<kThreads, kWide<L>, L> : stats_kernel<kThreads, 1, L>,
+             blocks(args.logits.rows()), kThreads, 0, stream_.get(), to, args.logits.as<L>(),
+             args.targets.as<std::int32_t>(), columns, args.first_class, args.valid);
     });
   });
 }
@@ -224,47 +222,41 @@ void CudaBackend::cross_entropy_rescale(const Tensor& exp_sum, const Tensor& arg
          argmax.as<std::int32_t>(), own.as<float>(), maximum.as<float>(), exp_sum.count());
 }
 
-void CudaBackend::cross_entropy_loss(const Tensor& losses, const Tensor& maximum, const Tensor& exp_sum,
-                                     const Tensor& target_logit, const Tensor& targets) {
-  launch(loss_kernel, blocks(ceil_div(losses.count(), kFew)), kFew, 0, stream_.get(), losses.as<float>(),
-         maximum.as<float>(), exp_sum.as<float>(), target_logit.as<float>(), targets.as<std::int32_t>(),
-         losses.count());
+void CudaBackend::cross_entropy_loss(const CrossEntropy& args) {
+  launch(loss_kernel, blocks(ceil_div(args.losses.count(), kFew)), kFew, 0, stream_.get(),
+         args.losses.as<float>(), args.maximum.as<float>(), args.exp_sum.as<float>(),
+         args.target_logit.as<float>(), args.targets.as<std::int32_t>(), args.losses.count());
 }
 
-void CudaBackend::cross_entropy_backward(const Tensor& dlogits, const Tensor& logits, const Tensor& maximum,
-                                         const Tensor& exp_sum, const Tensor& targets,
-                                         std::int64_t first_class, std::int64_t valid, float scale) {
-  const std::int64_t columns = logits.columns();
-  with_type(dlogits.dtype, [&]<typename T>() {
-    with_type(logits.dtype, [&]<typename L>() {
+void CudaBackend::cross_entropy_backward(const CrossEntropy& args) {
+  const std::int64_t columns = args.logits.columns();
+  with_type(args.dlogits.dtype, [&]<typename T>() {
+    with_type(args.logits.dtype, [&]<typename L>() {
       with_threads(columns, [&]<int kThreads>() {
-        const bool wide = aligned(logits.data, dlogits.data) && columns % kWide<L> == 0;
+        const bool wide = aligned(args.logits.data, args.dlogits.data) && columns % kWide<L> == 0;
         launch(wide ? backward_kernel<kThreads, kWide<L>, T, L> : backward_kernel<kThreads, 1, T, L>,
-               blocks(logits.rows()), kThreads, 0, stream_.get(), dlogits.as<T>(), logits.as<L>(),
-               maximum.as<float>(), exp_sum.as<float>(), targets.as<std::int32_t>(), columns, first_class,
-               valid, scale);
+               blocks(args.logits.rows()), kThreads, 0, stream_.get(), args.dlogits.as<T>(),
+               args.logits.as<L>(), args.maximum.as<float>(), args.exp_sum.as<float>(),
+               args.targets.as<std::int32_t>(), columns, args.first_class, args.valid, args.scale);
       });
     });
   });
 }
 
-void CudaBackend::cross_entropy_train(const Tensor& dlogits, const Tensor& losses, const Tensor& maximum,
-                                      const Tensor& exp_sum, const Tensor& target_logit, const Tensor& argmax,
-                                      const Tensor& logits, const Tensor& targets, std::int64_t valid,
-                                      float scale) {
-  const std::int64_t columns = logits.columns();
-  const std::size_t row = static_cast<std::size_t>(columns) * size_of(logits.dtype);
-  if (dlogits.dtype != logits.dtype || row > kMostKept || row % 16 != 0 ||
-      !aligned(logits.data, dlogits.data)) {
-    return Backend::cross_entropy_train(dlogits, losses, maximum, exp_sum, target_logit, argmax, logits,
-                                        targets, valid, scale);
+void CudaBackend::cross_entropy_train(const CrossEntropy& args) {
+  const std::int64_t columns = args.logits.columns();
+  const std::size_t row = static_cast<std::size_t>(columns) * size_of(args.logits.dtype);
+  if (args.dlogits.dtype != args.logits.dtype || row > kMostKept || row % 16 != 0 ||
+      !aligned(args.logits.data, args.dlogits.data)) {
+    return Backend::cross_entropy_train(args);
   }
-  const Statistics to{maximum.as<float>(), exp_sum.as<float>(), target_logit.as<float>(),
-                      argmax.as<std::int32_t>()};
-  with_type(logits.dtype, [&]<typename T>() {
+  const Statistics to{args.maximum.as<float>(), args.exp_sum.as<float>(), args.target_logit.as<float>(),
+                      args.argmax.as<std::int32_t>()};
+  with_type(args.logits.dtype, [&]<typename T>() {
     with_threads(columns, [&]<int kThreads>() {
-      launch(train_kernel<kThreads, T>, blocks(logits.rows()), kThreads, row, stream_.get(), dlogits.as<T>(),
-             losses.as<float>(), to, logits.as<T>(), targets.as<std::int32_t>(), columns, valid, scale);
+      launch(train_kernel<kThreads, T>, blocks(args.logits.rows()), kThreads, row, stream_.get(),
+             args.dlogits.as<T>(), args.losses.as<float>(), to, args.logits.as<T>(),
+             args.targets.as<std::int32_t>(), columns, args.valid, args.scale);
     });
   });
 }

@@ -66,53 +66,36 @@ class CudaBackend final : public Backend {
 
   void layernorm_forward(const Tensor& y, const Tensor& mean, const Tensor& rstd, const Tensor& x,
                          const Tensor& gamma, const Tensor& beta) override;
-  void layernorm_backward(const Tensor& dx, const Tensor& dgamma, const Tensor& dbeta, const Tensor& dy,
-                          const Tensor& x, const Tensor& gamma, const Tensor& mean,
-                          const Tensor& rstd) override;
+  void layernorm_backward(const LayerNormBackward& args) override;
 
   void residual_forward(const Tensor& out, const Tensor& residual, const Tensor& branch,
                         const Dropout& dropout) override;
   void residual_backward(const Tensor& dbranch, const Tensor& dout, const Dropout& dropout) override;
 
-  void residual_layernorm_forward(const Tensor& out, const Tensor& residual, const Tensor& branch,
-                                  const Dropout& dropout, const Tensor& y, const Tensor& mean,
-                                  const Tensor& rstd, const Tensor& gamma, const Tensor& beta) override;
-  void layernorm_residual_backward(const Tensor& dx, bool fresh, const Tensor& dbranch,
-                                   const Dropout& dropout, const Tensor& dgamma, const Tensor& dbeta,
-                                   const Tensor& dy, const Tensor& x, const Tensor& gamma, const Tensor& mean,
-                                   const Tensor& rstd) override;
+  void residual_layernorm_forward(const ResidualLayerNorm& args) override;
+  void layernorm_residual_backward(const LayerNormResidualBackward& args) override;
 
   void gelu_forward(const Tensor& y, const Tensor& x, Gelu kind) override;
   void gelu_backward(const Tensor& dx, const Tensor& dy, const Tensor& x, Gelu kind) override;
 
   void attention_forward(const Tensor& out, const Tensor& lse, const Tensor& qkv, std::int64_t first_head,
                          const Dropout& dropout) override;
-  void attention_backward(const Tensor& dqkv, const Tensor& dout, const Tensor& out, const Tensor& lse,
-                          const Tensor& qkv, std::int64_t first_head, const Dropout& dropout) override;
+  void attention_backward(const AttentionBackward& args) override;
   void attention_cached(const Tensor& out, const Tensor& keys, const Tensor& values, const Tensor& qkv,
                         std::int64_t past) override;
 
-  void cross_entropy_stats(const Tensor& maximum, const Tensor& exp_sum, const Tensor& target_logit,
-                           const Tensor& argmax, const Tensor& logits, const Tensor& targets,
-                           std::int64_t first_class, std::int64_t valid) override;
+  void cross_entropy_stats(const CrossEntropy& args) override;
   void cross_entropy_rescale(const Tensor& exp_sum, const Tensor& argmax, const Tensor& own,
                              const Tensor& maximum) override;
-  void cross_entropy_loss(const Tensor& losses, const Tensor& maximum, const Tensor& exp_sum,
-                          const Tensor& target_logit, const Tensor& targets) override;
-  void cross_entropy_backward(const Tensor& dlogits, const Tensor& logits, const Tensor& maximum,
-                              const Tensor& exp_sum, const Tensor& targets, std::int64_t first_class,
-                              std::int64_t valid, float scale) override;
-  void cross_entropy_train(const Tensor& dlogits, const Tensor& losses, const Tensor& maximum,
-                           const Tensor& exp_sum, const Tensor& target_logit, const Tensor& argmax,
-                           const Tensor& logits, const Tensor& targets, std::int64_t valid,
-                           float scale) override;
+  void cross_entropy_loss(const CrossEntropy& args) override;
+  void cross_entropy_backward(const CrossEntropy& args) override;
+  void cross_entropy_train(const CrossEntropy& args) override;
 
   void fill_normal(const Tensor& out, std::uint64_t seed, std::uint64_t name, std::int64_t first,
                    double stddev) override;
   void fill(const Tensor& out, float value) override;
 
-  void adamw(const Tensor& weights, const Tensor& compute, const Tensor& m, const Tensor& v,
-             const Tensor& mean, const Tensor& grads, const AdamWStep& step) override;
+  void adamw(const AdamWTensors& args, const AdamWStep& step) override;
 
  private:
   // The product with an epilogue where the types allow, or by parts.

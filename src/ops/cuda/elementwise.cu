@@ -277,8 +277,8 @@ void CudaBackend::gelu_backward(const Tensor& dx, const Tensor& dy, const Tensor
   });
 }
 
-void CudaBackend::adamw(const Tensor& weights, const Tensor& compute, const Tensor& m, const Tensor& v,
-                        const Tensor& mean, const Tensor& grads, const AdamWStep& step) {
+void CudaBackend::adamw(const AdamWTensors& args, const AdamWStep& step) {
+  const auto& [weights, compute, m, v, mean, grads] = args;
   const Update update{.weights = weights.as<float>(),
                       .compute = compute.as<bfloat16>(),
                       .m = m.as<float>(),

@@ -329,12 +329,11 @@ void CudaBackend::layernorm_forward(const Tensor& y, const Tensor& mean, const T
   });
 }
 
-void CudaBackend::residual_layernorm_forward(const Tensor& out, const Tensor& residual, const Tensor& branch,
-                                             const Dropout& dropout, const Tensor& y, const Tensor& mean,
-                                             const Tensor& rstd, const Tensor& gamma, const Tensor& beta) {
+void CudaBackend::residual_layernorm_forward(const ResidualLayerNorm& args) {
+  const auto& [out, y, mean, rstd, residual, branch, dropout, gamma, beta] = args;
   const std::int64_t rows = out.rows(), columns = out.columns();
   if (!fits(columns) || !aligned(out.data, residual.data, branch.data, y.data, gamma.data, beta.data)) {
-    return Backend::residual_layernorm_forward(out, residual, branch, dropout, y, mean, rstd, gamma, beta);
+    return Backend::residual_layernorm_forward(args);
   }
   with_type(y.dtype, [&]<typename T>() {
     const AfterBranch<T> stream{out.as<float>(), residual.as<float>(), branch.as<T>(), out.dim(1),
@@ -347,11 +346,10 @@ void CudaBackend::residual_layernorm_forward(const Tensor& out, const Tensor& re
   });
 }
 
-void CudaBackend::layernorm_backward(const Tensor& dx, const Tensor& dgamma, const Tensor& dbeta,
-                                     const Tensor& dy, const Tensor& x, const Tensor& gamma,
-                                     const Tensor& mean, const Tensor& rstd) {
+void CudaBackend::layernorm_backward(const LayerNormBackward& args) {
+  const auto& [dx, dgamma, dbeta, dy, x, gamma, mean, rstd] = args;
   if (fits(x.columns()) && aligned(dx.data, dy.data, x.data, gamma.data)) {
-    return layernorm_residual_backward(dx, false, {}, {}, dgamma, dbeta, dy, x, gamma, mean, rstd);
+    return layernorm_residual_backward({.norm = args});
   }
   const std::int64_t rows = x.rows(), columns = x.columns(), row_blocks = ceil_div(rows, kRows);
   auto* parts = scratch_.take<float>(row_blocks * 2 * columns);
@@ -364,22 +362,20 @@ void CudaBackend::layernorm_backward(const Tensor& dx, const Tensor& dgamma, con
   fold_norm_parts(dgamma, dbeta, parts, row_blocks, stream_.get());
 }
 
-void CudaBackend::layernorm_residual_backward(const Tensor& dx, bool fresh, const Tensor& dbranch,
-                                              const Dropout& dropout, const Tensor& dgamma,
-                                              const Tensor& dbeta, const Tensor& dy, const Tensor& x,
-                                              const Tensor& gamma, const Tensor& mean, const Tensor& rstd) {
+void CudaBackend::layernorm_residual_backward(const LayerNormResidualBackward& args) {
+  const auto& [norm, overwrite, dbranch, dropout] = args;
+  const auto& [dx, dgamma, dbeta, dy, x, gamma, mean, rstd] = norm;
   const std::int64_t rows = x.rows(), columns = x.columns(), row_blocks = ceil_div(rows, kRows);
   if (!fits(columns) || !aligned(dx.data, dbranch.data, dy.data, x.data, gamma.data)) {
-    return Backend::layernorm_residual_backward(dx, fresh, dbranch, dropout, dgamma, dbeta, dy, x, gamma,
-                                                mean, rstd);
+    return Backend::layernorm_residual_backward(args);
   }
   auto* parts = scratch_.take<float>(row_blocks * 2 * columns);
   with_type(dy.dtype, [&]<typename T>() {
     with_chunks(columns, [&]<int kChunks>() {
       const auto run = [&](const auto& sink) {
         launch(backward_kernel<T, kChunks, std::remove_cvref_t<decltype(sink)>>, blocks(row_blocks), kThreads,
-               0, stream_.get(), dx.as<float>(), fresh, sink, parts, dy.as<T>(), x.as<float>(), gamma.as<T>(),
-               mean.as<float>(), rstd.as<float>(), rows, columns);
+               0, stream_.get(), dx.as<float>(), overwrite, sink, parts, dy.as<T>(), x.as<float>(),
+               gamma.as<T>(), mean.as<float>(), rstd.as<float>(), rows, columns);
       };
       if (dbranch) {
         run(BranchBefore<T>{dbranch.as<T>(), dx.dim(1), Mask(dropout)});

@@ -53,9 +53,6 @@ void DryBackend::attention_forward(const Tensor&, const Tensor&, const Tensor& q
                                    const Dropout&) {
   count_attention(qkv, 1);
 }
-void DryBackend::attention_backward(const Tensor&, const Tensor&, const Tensor&, const Tensor&,
-                                    const Tensor& qkv, std::int64_t, const Dropout&) {
-  count_attention(qkv, 2);
-}
+void DryBackend::attention_backward(const AttentionBackward& args) { count_attention(args.qkv, 2); }
 
 }  // namespace shoal

@@ -45,8 +45,7 @@ class DryBackend : public Backend {
 
   void layernorm_forward(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
                          const Tensor&) override {}
-  void layernorm_backward(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
-                          const Tensor&, const Tensor&, const Tensor&) override {}
+  void layernorm_backward(const LayerNormBackward&) override {}
 
   void residual_forward(const Tensor&, const Tensor&, const Tensor&, const Dropout&) override {}
   void residual_backward(const Tensor&, const Tensor&, const Dropout&) override {}
@@ -56,23 +55,18 @@ class DryBackend : public Backend {
 
   void attention_forward(const Tensor& out, const Tensor& lse, const Tensor& qkv, std::int64_t first_head,
                          const Dropout& dropout) override;
-  void attention_backward(const Tensor& dqkv, const Tensor& dout, const Tensor& out, const Tensor& lse,
-                          const Tensor& qkv, std::int64_t first_head, const Dropout& dropout) override;
+  void attention_backward(const AttentionBackward& args) override;
   void attention_cached(const Tensor&, const Tensor&, const Tensor&, const Tensor&, std::int64_t) override {}
 
-  void cross_entropy_stats(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
-                           const Tensor&, std::int64_t, std::int64_t) override {}
+  void cross_entropy_stats(const CrossEntropy&) override {}
   void cross_entropy_rescale(const Tensor&, const Tensor&, const Tensor&, const Tensor&) override {}
-  void cross_entropy_loss(const Tensor&, const Tensor&, const Tensor&, const Tensor&,
-                          const Tensor&) override {}
-  void cross_entropy_backward(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
-                              std::int64_t, std::int64_t, float) override {}
+  void cross_entropy_loss(const CrossEntropy&) override {}
+  void cross_entropy_backward(const CrossEntropy&) override {}
 
   void fill_normal(const Tensor&, std::uint64_t, std::uint64_t, std::int64_t, double) override {}
   void fill(const Tensor&, float) override {}
 
-  void adamw(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
-             const AdamWStep&) override {}
+  void adamw(const AdamWTensors&, const AdamWStep&) override {}
 
  private:
   void count_product(std::int64_t rows, const Tensor& weights);

@@ -73,9 +73,8 @@ void ReferenceBackend::attention_forward(const Tensor& out, const Tensor& lse, c
   write(lse, lses);
 }
 
-void ReferenceBackend::attention_backward(const Tensor& dqkv, const Tensor& dout, const Tensor& out,
-                                          const Tensor& lse, const Tensor& qkv, std::int64_t first_head,
-                                          const Dropout& dropout) {
+void ReferenceBackend::attention_backward(const AttentionBackward& args) {
+  const auto& [dqkv, dout, out, lse, qkv, first_head, dropout] = args;
   const Layout at(qkv);
   const auto in = read(qkv), outs = read(out), douts = read(dout), lses = read(lse);
   Values gradients(in.size());

@@ -11,30 +11,27 @@ using reference::read;
 using reference::Values;
 using reference::write;
 
-void ReferenceBackend::cross_entropy_stats(const Tensor& maximum, const Tensor& exp_sum,
-                                           const Tensor& target_logit, const Tensor& argmax,
-                                           const Tensor& logits, const Tensor& targets,
-                                           std::int64_t first_class, std::int64_t valid) {
-  const auto rows = logits.rows(), columns = logits.columns();
-  const auto in = read(logits);
+void ReferenceBackend::cross_entropy_stats(const CrossEntropy& args) {
+  const auto rows = args.logits.rows(), columns = args.logits.columns();
+  const auto in = read(args.logits);
   Values maxima(rows), sums(rows), target_logits(rows);
   for (std::int64_t r = 0; r < rows; ++r) {
     const double* row = &in[r * columns];
     double best = -std::numeric_limits<double>::infinity();
     std::int64_t best_class = 0;
-    for (std::int64_t c = 0; c < valid; ++c) {
+    for (std::int64_t c = 0; c < args.valid; ++c) {
       if (row[c] > best) best = row[c], best_class = c;
     }
-    for (std::int64_t c = 0; c < valid; ++c) sums[r] += std::exp(row[c] - best);
+    for (std::int64_t c = 0; c < args.valid; ++c) sums[r] += std::exp(row[c] - best);
     maxima[r] = best;
-    argmax.as<std::int32_t>()[r] = static_cast<std::int32_t>(first_class + best_class);
-    const std::int64_t target = targets.as<const std::int32_t>()[r];
-    const bool here = target >= first_class && target < first_class + valid;
-    target_logits[r] = target >= 0 && here ? row[target - first_class] : 0;
+    args.argmax.as<std::int32_t>()[r] = static_cast<std::int32_t>(args.first_class + best_class);
+    const std::int64_t target = args.targets.as<const std::int32_t>()[r];
+    const bool here = target >= args.first_class && target < args.first_class + args.valid;
+    target_logits[r] = target >= 0 && here ? row[target - args.first_class] : 0;
   }
-  write(maximum, maxima);
-  write(exp_sum, sums);
-  write(target_logit, target_logits);
+  write(args.maximum, maxima);
+  write(args.exp_sum, sums);
+  write(args.target_logit, target_logits);
 }
 
 void ReferenceBackend::cross_entropy_rescale(const Tensor& exp_sum, const Tensor& argmax, const Tensor& own,
@@ -48,32 +45,29 @@ void ReferenceBackend::cross_entropy_rescale(const Tensor& exp_sum, const Tensor
   write(exp_sum, sums);
 }
 
-void ReferenceBackend::cross_entropy_loss(const Tensor& losses, const Tensor& maximum, const Tensor& exp_sum,
-                                          const Tensor& target_logit, const Tensor& targets) {
-  const auto maxima = read(maximum), sums = read(exp_sum), target_logits = read(target_logit);
+void ReferenceBackend::cross_entropy_loss(const CrossEntropy& args) {
+  const auto maxima = read(args.maximum), sums = read(args.exp_sum), target_logits = read(args.target_logit);
   Values out(maxima.size());
   for (std::size_t r = 0; r < out.size(); ++r) {
-    if (targets.as<const std::int32_t>()[r] >= 0) out[r] = maxima[r] + std::log(sums[r]) - target_logits[r];
+    if (args.targets.as<const std::int32_t>()[r] >= 0)
+      out[r] = maxima[r] + std::log(sums[r]) - target_logits[r];
   }
-  write(losses, out);
+  write(args.losses, out);
 }
 
-void ReferenceBackend::cross_entropy_backward(const Tensor& dlogits, const Tensor& logits,
-                                              const Tensor& maximum, const Tensor& exp_sum,
-                                              const Tensor& targets, std::int64_t first_class,
-                                              std::int64_t valid, float scale) {
-  const auto rows = logits.rows(), columns = logits.columns();
-  const auto in = read(logits), maxima = read(maximum), sums = read(exp_sum);
+void ReferenceBackend::cross_entropy_backward(const CrossEntropy& args) {
+  const auto rows = args.logits.rows(), columns = args.logits.columns();
+  const auto in = read(args.logits), maxima = read(args.maximum), sums = read(args.exp_sum);
   Values out(in.size());  // the padding and the ignored rows stay zero
   for (std::int64_t r = 0; r < rows; ++r) {
-    const std::int64_t target = targets.as<const std::int32_t>()[r];
+    const std::int64_t target = args.targets.as<const std::int32_t>()[r];
     if (target < 0) continue;
-    for (std::int64_t c = 0; c < valid; ++c) {
+    for (std::int64_t c = 0; c < args.valid; ++c) {
       const double probability = std::exp(in[r * columns + c] - maxima[r]) / sums[r];
-      out[r * columns + c] = (probability - (first_class + c == target ? 1 : 0)) * scale;
+      out[r * columns + c] = (probability - (args.first_class + c == target ? 1 : 0)) * args.scale;
     }
   }
-  write(dlogits, out);
+  write(args.dlogits, out);
 }
 
 }  // namespace shoal

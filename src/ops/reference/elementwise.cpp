@@ -105,8 +105,8 @@ void ReferenceBackend::fill(const Tensor& out, float value) {
   write(out, reference::Values(static_cast<std::size_t>(out.count()), value));
 }
 
-void ReferenceBackend::adamw(const Tensor& weights, const Tensor& compute, const Tensor& m, const Tensor& v,
-                             const Tensor& mean, const Tensor& grads, const AdamWStep& step) {
+void ReferenceBackend::adamw(const AdamWTensors& args, const AdamWStep& step) {
+  const auto& [weights, compute, m, v, mean, grads] = args;
   const double lr = step.lr, beta1 = step.beta1, beta2 = step.beta2, decay = step.weight_decay;
   const double grad_scale = step.grad_scale != nullptr ? *step.grad_scale : 1.0;
   if (std::isnan(grad_scale)) {

@@ -89,9 +89,8 @@ void ReferenceBackend::layernorm_forward(const Tensor& y, const Tensor& mean, co
   write(rstd, rstds);
 }
 
-void ReferenceBackend::layernorm_backward(const Tensor& dx, const Tensor& dgamma, const Tensor& dbeta,
-                                          const Tensor& dy, const Tensor& x, const Tensor& gamma,
-                                          const Tensor& mean, const Tensor& rstd) {
+void ReferenceBackend::layernorm_backward(const LayerNormBackward& args) {
+  const auto& [dx, dgamma, dbeta, dy, x, gamma, mean, rstd] = args;
   const auto rows = x.rows(), channels = x.columns();
   const auto dys = read(dy), xs = read(x), gammas = read(gamma), means = read(mean), rstds = read(rstd);
   auto dxs = read(dx), dgammas = read(dgamma), dbetas = read(dbeta);

@@ -66,7 +66,13 @@ TEST_P(Cuda, FastAndPlainAttentionAgree) {
         const Buffer out = side.compute({B, T, H, D}), lse = side.full({B, H, T}),
                      dqkv = side.compute({B, T, 3, H, D}), in = side.compute({B, T, 3, H, D}, qkv);
         side.backend.attention_forward(out, lse, in, 1, dropout);
-        side.backend.attention_backward(dqkv, side.compute({B, T, H, D}, dout), out, lse, in, 1, dropout);
+        side.backend.attention_backward({.dqkv = dqkv,
+                                         .dout = side.compute({B, T, H, D}, dout),
+                                         .out = out,
+                                         .lse = lse,
+                                         .qkv = in,
+                                         .first_head = 1,
+                                         .dropout = dropout});
         return std::array{out.values(), lse.values(), dqkv.values()};
       };
       const auto fast = run(gpu()), slow = run({*plain, GetParam()});
@@ -103,13 +109,32 @@ TEST_P(Cuda, TheSameBitsEveryTime) {
     ops.embedding_backward(dwte, dwpe, upstream, tokens, 0, dropout);
     ops.residual_backward(branch, upstream, dropout);
     ops.layernorm_forward(y, mean, rstd, stream, scale, scale);
-    ops.layernorm_backward(dx, dscale, dshift, Tensor(branch).reshaped({R, C}),
-                           Tensor(stream).reshaped({R, C}), scale, mean, rstd);
+    ops.layernorm_backward({.dx = dx,
+                            .dgamma = dscale,
+                            .dbeta = dshift,
+                            .dy = Tensor(branch).reshaped({R, C}),
+                            .x = Tensor(stream).reshaped({R, C}),
+                            .gamma = scale,
+                            .mean = mean,
+                            .rstd = rstd});
     ops.attention_forward(out, lse, qkv, 0, dropout);
-    ops.attention_backward(dqkv, branch, out, lse, qkv, 0, dropout);
+    ops.attention_backward(
+        {.dqkv = dqkv, .dout = branch, .out = out, .lse = lse, .qkv = qkv, .dropout = dropout});
     ops.linear_backward_weight(dw, db, Tensor(branch).reshaped({R, C}), y);
-    ops.cross_entropy_stats(maximum, sum, target, argmax, logits, targets, 0, V);
-    ops.cross_entropy_backward(dlogits, logits, maximum, sum, targets, 0, V, 0.1f);
+    ops.cross_entropy_stats({.logits = logits,
+                             .targets = targets,
+                             .valid = V,
+                             .maximum = maximum,
+                             .exp_sum = sum,
+                             .target_logit = target,
+                             .argmax = argmax});
+    ops.cross_entropy_backward({.logits = logits,
+                                .targets = targets,
+                                .valid = V,
+                                .maximum = maximum,
+                                .exp_sum = sum,
+                                .dlogits = dlogits,
+                                .scale = 0.1f});
     ops.sum_squares(total, upstream);
     return std::vector{stream.bytes(),  dwte.bytes(),   dwpe.bytes(),   branch.bytes(), y.bytes(),
                        dx.bytes(),      dscale.bytes(), dshift.bytes(), out.bytes(),    lse.bytes(),
@@ -179,7 +204,7 @@ TEST_P(Cuda, ARecordingFollowsTheNumbersInItsMemory) {
   AdamWStep update{.weight_decay = 0.1f};
   const auto work = [&](const Buffer& to) {
     side.backend.residual_forward(to, zeros, branch, dropout);
-    side.backend.adamw(w, {}, m, v, {}, grads, update);
+    side.backend.adamw({.weights = w, .m = m, .v = v, .grads = grads}, update);
   };
   const auto set = [&](std::uint32_t at, const AdamWNumbers& now) {
     side.backend.copy_from_host(step, &at);
@@ -225,9 +250,27 @@ TEST_P(Cuda, LogitsOfEitherTypeAreTheSame) {
     const auto run = [&](const Buffer& logits) {
       const Buffer maximum = side.full({R}), sum = side.full({R}), target = side.full({R}),
                    argmax = side.ints({R}), targets = side.ints({R}, wanted), dlogits = side.compute({R, V});
-      side.backend.cross_entropy_stats(maximum, sum, target, argmax, logits, targets, 0, valid);
-      side.backend.cross_entropy_backward(dlogits, logits, maximum, sum, targets, 0, valid, 0.5f);
-      side.backend.cross_entropy_backward(logits, logits, maximum, sum, targets, 0, valid, 0.5f);
+      side.backend.cross_entropy_stats({.logits = logits,
+                                        .targets = targets,
+                                        .valid = valid,
+                                        .maximum = maximum,
+                                        .exp_sum = sum,
+                                        .target_logit = target,
+                                        .argmax = argmax});
+      side.backend.cross_entropy_backward({.logits = logits,
+                                           .targets = targets,
+                                           .valid = valid,
+                                           .maximum = maximum,
+                                           .exp_sum = sum,
+                                           .dlogits = dlogits,
+                                           .scale = 0.5f});
+      side.backend.cross_entropy_backward({.logits = logits,
+                                           .targets = targets,
+                                           .valid = valid,
+                                           .maximum = maximum,
+                                           .exp_sum = sum,
+                                           .dlogits = logits,
+                                           .scale = 0.5f});
       const Values in_place = rounded(logits.values(), GetParam());
       EXPECT_TRUE((in_place == dlogits.values()).min());
       return std::vector{target.values(), argmax.values(), dlogits.values(), maximum.values(), sum.values()};
@@ -255,11 +298,27 @@ TEST_P(Cuda, TheLossInOneOpIsItsParts) {
                    sum = side.full({R}), target = side.full({R}), argmax = side.ints({R});
       const Buffer& dlogits = in_place ? logits : separate;
       if (one_op) {
-        side.backend.cross_entropy_train(dlogits, losses, maximum, sum, target, argmax, logits, targets,
-                                         valid, 0.5f);
+        side.backend.cross_entropy_train({.logits = logits,
+                                          .targets = targets,
+                                          .valid = valid,
+                                          .maximum = maximum,
+                                          .exp_sum = sum,
+                                          .target_logit = target,
+                                          .argmax = argmax,
+                                          .losses = losses,
+                                          .dlogits = dlogits,
+                                          .scale = 0.5f});
       } else {
-        side.backend.Backend::cross_entropy_train(dlogits, losses, maximum, sum, target, argmax, logits,
-                                                  targets, valid, 0.5f);
+        side.backend.Backend::cross_entropy_train({.logits = logits,
+                                                   .targets = targets,
+                                                   .valid = valid,
+                                                   .maximum = maximum,
+                                                   .exp_sum = sum,
+                                                   .target_logit = target,
+                                                   .argmax = argmax,
+                                                   .losses = losses,
+                                                   .dlogits = dlogits,
+                                                   .scale = 0.5f});
       }
       return std::vector{dlogits.bytes(), losses.bytes(), maximum.bytes(),
                          sum.bytes(),     target.bytes(), argmax.bytes()};
@@ -299,8 +358,12 @@ class CudnnAttention : public testing::Test {
     const auto [out, lse] = start(forward);
     const Side side{backward, type};
     const Buffer dqkv = side.compute(qkv_shape);
-    backward.attention_backward(dqkv, side.compute({B, T, H, D}, dout), side.compute({B, T, H, D}, out),
-                                side.full({B, H, T}, lse), side.compute(qkv_shape, qkv), 0, dropout);
+    backward.attention_backward({.dqkv = dqkv,
+                                 .dout = side.compute({B, T, H, D}, dout),
+                                 .out = side.compute({B, T, H, D}, out),
+                                 .lse = side.full({B, H, T}, lse),
+                                 .qkv = side.compute(qkv_shape, qkv),
+                                 .dropout = dropout});
     return {out, lse, dqkv.values()};
   }
 

@@ -80,9 +80,12 @@ class HandWorker {
       step.grad_scale = &clip;
       const Tensor weights = state_.at(name);
       rank_.backend().adamw(
-          weights, {}, state_.at("optimizer.m." + name), state_.at("optimizer.v." + name),
-          state_.contains("optimizer.a." + name) ? state_.at("optimizer.a." + name) : Tensor{},
-          part_of(gradients[parameter.slice()], 0, weights.count()), step);
+          {.weights = weights,
+           .m = state_.at("optimizer.m." + name),
+           .v = state_.at("optimizer.v." + name),
+           .mean = state_.contains("optimizer.a." + name) ? state_.at("optimizer.a." + name) : Tensor{},
+           .grads = part_of(gradients[parameter.slice()], 0, weights.count())},
+          step);
     }
   }
 
