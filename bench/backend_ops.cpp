@@ -44,7 +44,12 @@ struct Cost {
 class Bench {
  public:
   Bench(Backend& ops, const Model& model, DType type, std::string filter)
-      : ops_(ops), model_(model), type_(type), filter_(std::move(filter)) {}
+      : ops_(ops), model_(model), type_(type), filter_(std::move(filter)) {
+    const std::uint32_t step = 1;
+    const AdamWScalars scalars{.lr = 1e-4f, .correction1 = 1, .correction2 = 1, .commit = 1};
+    ops.copy_from_host(step_, &step);
+    ops.copy_from_host(adamw_scalars_, &scalars);
+  }
 
   void run() {
     measure_ceilings();
@@ -177,7 +182,11 @@ class Bench {
   }
 
   Dropout dropout(double p) const {
-    return {.p = p, .seed = 1, .step = 1, .site = 1, .window = {.sequence = model_.positions}};
+    return {.p = p,
+            .seed = 1,
+            .step = step_.as<std::uint32_t>(),
+            .site = 1,
+            .window = {.sequence = model_.positions}};
   }
   static std::string suffix(double p) { return p > 0 ? " dropout" : ""; }
 
@@ -367,7 +376,8 @@ class Bench {
       const Tensor w = normal(arena, f32, shape), m = arena.take(f32, shape), v = arena.take(f32, shape),
                    g = normal(arena, f32, shape), copy = arena.take(DType::bf16, shape);
       return [=, this] {
-        ops_.adamw({.weights = w, .compute = copy, .m = m, .v = v, .grads = g}, {.lr = 1e-4f});
+        ops_.adamw({.weights = w, .compute = copy, .m = m, .v = v, .grads = g},
+                   {.scalars = adamw_scalars_.as<AdamWScalars>()});
       };
     });
     row("sum of squares, a block", {.bytes = n * 4}, [=, this](Arena& arena) {
@@ -382,6 +392,9 @@ class Bench {
   std::string filter_;
   LogitsPlan plan_ = logits_plan(backend_kind(ops_.name()).value(), type_);
   double peak_ = 1, bandwidth_ = 1;
+  Arena scalars_{ops_, 128};
+  Tensor step_ = scalars_.take(DType::i32, {1});
+  Tensor adamw_scalars_ = scalars_.take(DType::i32, {sizeof(AdamWScalars) / sizeof(std::int32_t)});
 };
 
 }  // namespace
@@ -397,7 +410,9 @@ int main(int argc, char** argv) {
     const auto found =
         std::find_if(kModels.begin(), kModels.end(), [&](const auto& m) { return m.name == model; });
     if (found == kModels.end()) fail_user("there is no model {}", model);
-    const auto backend = make_backend(argv[1]);
+    const auto kind = backend_kind(argv[1]);
+    if (!kind) fail_user("there is no backend {}", argv[1]);
+    const auto backend = make_backend(kind.value());
     Bench bench(*backend, *found, type == "bfloat16" ? DType::bf16 : DType::f32, filter);
     bench.run();
     if (backend->name() == "cuda") {

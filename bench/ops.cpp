@@ -269,7 +269,8 @@ void Bench::products(const Model& model) {
 }
 
 Dropout make_dropout(const Model& model, double p) {
-  return {.p = p, .seed = 1, .step = 1, .site = 1, .window = {.sequence = model.positions}};
+  static constexpr std::uint32_t kStep = 1;
+  return {.p = p, .seed = 1, .step = &kStep, .site = 1, .window = {.sequence = model.positions}};
 }
 std::string suffix(double p) { return p > 0 ? fmt::format(" dropout {}", p) : ""; }
 
@@ -440,7 +441,7 @@ void Bench::loss(const Model& model) {
   });
 }
 
-// What goes over flat buffers: here the parameters of one block.
+// Ops over flat buffers, of the size of a block's parameters.
 void Bench::flat(const Model& model) {
   auto& ops = *backend_;
   const Shape shape{model.unit()};
@@ -454,12 +455,13 @@ void Bench::flat(const Model& model) {
   row("add", text, {.bytes = n * (8 + size)}, [&](Pool& pool) {
     return [&ops, out = pool.zeros(DType::f32, shape), x = pool.normal(type, shape)] { ops.add(out, x); };
   });
+  static constexpr AdamWScalars kScalars{.lr = 1e-4f, .correction1 = 1, .correction2 = 1, .commit = 1};
   row("adamw", text, {.bytes = n * (type == DType::bf16 ? 30 : 28)}, [&](Pool& pool) {
     return [&ops, w = pool.normal(DType::f32, shape), m = pool.zeros(DType::f32, shape),
             v = pool.zeros(DType::f32, shape), g = pool.normal(DType::f32, shape),
             compute = type == DType::bf16 ? pool.zeros(type, shape) : Tensor{}] {
       ops.adamw({.weights = w, .compute = compute, .m = m, .v = v, .grads = g},
-                {.lr = 1e-4f, .weight_decay = 0.1f});
+                {.scalars = &kScalars, .weight_decay = 0.1f});
     };
   });
   if (type == DType::bf16) return;  // the rest is float32 always

@@ -69,7 +69,9 @@ class TimedBackend final : public DryBackend {
     cpu_->fill_normal(out, seed, name, first, stddev);
   }
   void fill(const Tensor& out, float value) override { cpu_->fill(out, value); }
-  void adamw(const AdamWTensors& args, const AdamWStep& step) override { cpu_->adamw(args, step); }
+  void adamw(const AdamWTensors& args, const AdamWSettings& settings) override {
+    cpu_->adamw(args, settings);
+  }
 
   void linear_forward(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias) override {
     DryBackend::linear_forward(y, x, w, bias);
@@ -178,7 +180,6 @@ class Run {
   void step(std::int64_t step, double seconds_per_flop) {
     backend_.set_seconds_per_flop(seconds_per_flop);
     engine_->begin_step(step, {.lr = 1e-4, .number = step + 1});
-    batch_.address = {.step = step};
     backend_.zero(loss_);
     model_.train({&batch_, 1}, loss_, 1.0f);
     engine_->measure_gradient();

@@ -166,16 +166,14 @@ void run(World& world, const Settings& settings) {
     auto* start = tokens.as<std::int32_t>() + first * positions;
     batches.push_back({.tokens = {start, DType::i32, {micro, positions}},
                        .targets = {start + 1, DType::i32, {micro, positions}},
-                       .address = {.seed = 1337, .first_sample = first}});
-    if (backend->can_capture()) batches.back().address.now = number.as<std::uint32_t>();
+                       .address = {.seed = 1337, .step = number.as<std::uint32_t>(), .first_sample = first}});
   }
   GraphReplay computing(*backend, !settings.eager && world.ranks.size() == 1);
   std::vector<double> times;
   for (int step = 0; step < settings.steps + kWarmUp; ++step) {
     const Stopwatch watch;
     engine->begin_step(step + 1, {1e-4, step + 1});
-    for (auto& micro_batch : batches) micro_batch.address.step = step;
-    if (backend->can_capture()) backend->copy_from_host(number, &step);
+    backend->copy_from_host(number, &step);
     computing([&] {
       backend->zero(loss_sums);
       model.train(batches, loss_sums, scale);

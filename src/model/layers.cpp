@@ -7,8 +7,7 @@ namespace shoal {
 Dropout LayerContext::dropout(const BatchAddress& address, std::uint32_t site) const {
   return {.p = address.training ? config.dropout : 0.0,
           .seed = address.seed,
-          .step = static_cast<std::uint32_t>(address.step),
-          .now = address.now,
+          .step = address.step,
           .site = site,
           .window = {.first_sample = address.first_sample,
                      .first_position = address.first_position,

@@ -27,8 +27,7 @@ struct BatchShape {
 // The address of a micro-batch in the run. Dropout depends on it and on nothing else.
 struct BatchAddress {
   std::uint64_t seed = 0;
-  std::int64_t step = 0;
-  const std::uint32_t* now = nullptr;  // as in Dropout
+  const std::uint32_t* step = nullptr;  // as Dropout::step
   std::int64_t first_sample = 0;       // of the global batch
   std::int64_t first_position = 0;     // of the sequences; not 0 where generation continues a text
   bool training = true;                // whether dropout acts

@@ -72,7 +72,7 @@ class Device {
 
   // --- graph capture. Kernels that are launched between begin and end are captured, not executed, with the
   // addresses of their tensors: no copies from or to the host, no sizes that are new to the device. Scalars
-  // that change are read in device memory (AdamWStep::now, Dropout::now).
+  // that change are read in device memory (AdamWSettings::scalars, Dropout::step).
   virtual bool can_capture() const { return false; }
   virtual void begin_capture() {}
   virtual std::unique_ptr<CapturedGraph> end_capture() { return nullptr; }

@@ -18,27 +18,22 @@ namespace shoal {
 
 enum class Gelu : std::uint8_t { tanh, erf };
 
-// What of an update differs from step to step, as below.
-struct AdamWNumbers {
-  float lr, correction1, correction2;
-  std::int32_t commit;
+// The scalars of an update that change every step.
+struct AdamWScalars {
+  float lr;
+  float correction1, correction2;  // 1 - beta1^t, 1 - beta2^t
+  std::int32_t commit;             // with a mean: this step is the last of its window
 };
 
-struct AdamWStep {
-  float lr = 0, beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f;
-  float weight_decay = 0;  // decoupled: w *= 1 - lr * weight_decay
-  bool l2 = false;         // g += weight_decay * w, after scaling, in place of the decoupled decay
-  float correction1 = 1;   // 1 - beta1^t
-  float correction2 = 1;   // 1 - beta2^t
-  // One float in the backend's memory that every gradient is multiplied by. NaN: weights, m, v and mean stay.
+struct AdamWSettings {
+  const AdamWScalars* scalars = nullptr;  // in the backend's memory
+  // One float in the backend's memory that every gradient is multiplied by; null: 1. NaN: weights, m, v and
+  // mean do not change.
   const float* grad_scale = nullptr;
-  // Of a window of steps, where there is a mean:
-  float share = 1;     // of this gradient in it
-  bool commit = true;  // this step is the window's last
-  // Backends that record, in their memory: what takes the place of those numbers here.
-  const AdamWNumbers* now = nullptr;
-
-  AdamWNumbers numbers() const { return {lr, correction1, correction2, commit ? 1 : 0}; }
+  float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f;
+  float weight_decay = 0;  // decoupled: w *= 1 - lr * weight_decay
+  bool l2 = false;         // g += weight_decay * w, after scaling, instead of the decoupled decay
+  float share = 1;         // with a mean: of this gradient in it
 };
 
 // --- arguments of ops with many tensors; the ops below say what each one is
@@ -213,7 +208,7 @@ class Backend : public Device {
   // With mean f32 [n], AccumAdamW: it sums share * g, weights move by moments that are mixed with g for this
   // step alone, and only a step that commits mixes m and v with the mean and zeroes it. m and v are kept as
   // AdamW keeps them and decayed where they are used, so a window of one step is AdamW bit for bit.
-  virtual void adamw(const AdamWTensors& args, const AdamWStep& step) = 0;
+  virtual void adamw(const AdamWTensors& args, const AdamWSettings& settings) = 0;
 };
 
 // How a model makes logits where a backend computes.

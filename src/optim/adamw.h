@@ -20,20 +20,24 @@ struct AdamWConfig {
   bool operator==(const AdamWConfig&) const = default;
 };
 
-// `update` counts from 1; corrections count windows, of which every accum_steps-th update ends one. `decay`
-// is whether the parameters are among those that decay.
-inline AdamWStep adamw_step(const AdamWConfig& config, double lr, std::int64_t update, bool decay) {
-  const auto window = static_cast<double>((update + config.accum_steps - 1) / config.accum_steps);
-  return {.lr = static_cast<float>(lr),
-          .beta1 = static_cast<float>(config.beta1),
+// The settings of every update; `decayed` is whether weight decay applies to the parameters.
+inline AdamWSettings adamw_settings(const AdamWConfig& config, bool decayed) {
+  return {.beta1 = static_cast<float>(config.beta1),
           .beta2 = static_cast<float>(config.beta2),
           .eps = static_cast<float>(config.eps),
-          .weight_decay = decay ? static_cast<float>(config.weight_decay) : 0.0f,
+          .weight_decay = decayed ? static_cast<float>(config.weight_decay) : 0.0f,
           .l2 = config.l2,
+          .share = 1.0f / static_cast<float>(config.accum_steps)};
+}
+
+// The scalars of update `number`, counted from 1. Corrections count windows; every accum_steps-th update ends
+// one.
+inline AdamWScalars adamw_scalars(const AdamWConfig& config, double lr, std::int64_t number) {
+  const auto window = static_cast<double>((number + config.accum_steps - 1) / config.accum_steps);
+  return {.lr = static_cast<float>(lr),
           .correction1 = static_cast<float>(1.0 - std::pow(config.beta1, window)),
           .correction2 = static_cast<float>(1.0 - std::pow(config.beta2, window)),
-          .share = 1.0f / static_cast<float>(config.accum_steps),
-          .commit = update % config.accum_steps == 0};
+          .commit = number % config.accum_steps == 0 ? 1 : 0};
 }
 
 }  // namespace shoal

@@ -11,35 +11,30 @@ class AdamW final : public Optimizer {
     if (config_.accum_steps == 1) return {"m", "v"};
     return {"m", "v", "a"};
   }
-  std::int64_t scalar_count() const override { return sizeof(AdamWNumbers) / sizeof(float); }
+  std::int64_t scalar_count() const override { return sizeof(AdamWScalars) / sizeof(float); }
 
   void begin_step(Backend& backend, const Tensor& scalars, double lr, std::int64_t number) override {
-    lr_ = lr;
-    number_ = number;
-    if (!backend.can_capture()) return;
-    const AdamWNumbers numbers = adamw_step(config_, lr, number, true).numbers();
-    backend.copy_from_host(scalars, &numbers);
-    now_ = scalars.as<AdamWNumbers>();
+    const AdamWScalars now = adamw_scalars(config_, lr, number);
+    backend.copy_from_host(scalars, &now);
+    scalars_ = scalars.as<AdamWScalars>();
   }
 
   void update(Backend& backend, const OptimizerShard& shard) override {
-    auto step = adamw_step(config_, lr_, number_, shard.decayed);
-    step.grad_scale = shard.gradient_scale;
-    step.now = now_;
+    auto settings = adamw_settings(config_, shard.decayed);
+    settings.scalars = scalars_;
+    settings.grad_scale = shard.gradient_scale;
     backend.adamw({.weights = shard.weights,
                    .compute = shard.compute,
                    .m = shard.state[0],
                    .v = shard.state[1],
                    .mean = shard.state.size() > 2 ? shard.state[2] : Tensor{},
                    .grads = shard.gradient},
-                  step);
+                  settings);
   }
 
  private:
   AdamWConfig config_;
-  double lr_ = 0;
-  std::int64_t number_ = 1;
-  const AdamWNumbers* now_ = nullptr;
+  const AdamWScalars* scalars_ = nullptr;  // in the backend's memory
 };
 
 }  // namespace

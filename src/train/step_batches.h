@@ -27,11 +27,11 @@ class StepBatches {
 
   void begin_step(std::uint64_t seed, std::int64_t step) {
     for (auto& batch : batches_) {
-      batch.address = {.seed = seed, .step = step, .first_sample = batch.address.first_sample};
-      if (backend_.can_capture()) batch.address.now = step_.as<std::uint32_t>();
+      batch.address = {
+          .seed = seed, .step = step_.as<std::uint32_t>(), .first_sample = batch.address.first_sample};
     }
     const auto number = static_cast<std::uint32_t>(step);
-    if (backend_.can_capture()) backend_.copy_from_host(step_, &number);
+    backend_.copy_from_host(step_, &number);
   }
   void fill(int pass, const MicroBatch& from) {
     auto& batch = batches_[static_cast<std::size_t>(pass)];

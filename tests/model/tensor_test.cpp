@@ -78,10 +78,11 @@ Outcome run_rank(Communicator& ranks, const Setting& setting, Tokens batch) {
   engine->state_loaded();
   Gpt model(*backend, *engine, setting.config, options, group);
 
+  static constexpr std::uint32_t kStep = 3;
   const Shape shape{options.batch.batch, options.batch.positions};
   const TokenBatch tokens{.tokens = {batch.tokens.data(), DType::i32, shape},
                           .targets = {batch.targets.data(), DType::i32, shape},
-                          .address = {.seed = 7, .step = 3, .first_sample = 5}};
+                          .address = {.seed = 7, .step = &kStep, .first_sample = 5}};
   Outcome outcome;
   engine->begin_step(3);
   model.train(tokens, {&outcome.loss, DType::f64, {1}}, 1.0f / kRows);

@@ -153,6 +153,7 @@ class Trainee {
   double over_micro_batches(const Tokens& batch, std::int64_t step, F&& f) {
     const auto& shape = model_.options().batch;
     backend_->zero(loss_);
+    const Scalar<std::uint32_t> number(*backend_, static_cast<std::uint32_t>(step));
     const Buffer tokens(*backend_, DType::i32, {shape.batch, shape.positions});
     const Buffer targets(*backend_, DType::i32, {shape.batch, shape.positions});
     for (std::int64_t i = 0; i < micro_batches(batch); ++i) {
@@ -160,7 +161,7 @@ class Trainee {
       backend_->copy_from_host(targets, batch.targets.data() + i * shape.rows());
       f(TokenBatch{.tokens = tokens,
                    .targets = targets,
-                   .address = {.seed = kSeed, .step = step, .first_sample = i * shape.batch}});
+                   .address = {.seed = kSeed, .step = number.get(), .first_sample = i * shape.batch}});
     }
     return loss_.values()[0];
   }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstring>
+#include <memory>
 #include <utility>
 #include <valarray>
 #include <vector>
@@ -130,6 +131,22 @@ class Buffer {
   Tensor tensor_;
 };
 
+// A value of 32-bit words in a backend's memory.
+template <typename T>
+class Scalar {
+ public:
+  Scalar(Backend& backend, const T& value)
+      : backend_(&backend), memory_(backend, DType::i32, {sizeof(T) / sizeof(std::int32_t)}) {
+    set(value);
+  }
+  void set(const T& value) { backend_->copy_from_host(memory_, &value); }
+  const T* get() const { return static_cast<const Tensor&>(memory_).as<const T>(); }
+
+ private:
+  Backend* backend_;
+  Buffer memory_;
+};
+
 // A backend, the type of its products and activations, and the type of what ops/kernels.h calls float32.
 // The oracle is the reference backend with both float64, so that its answers are not rounded at all.
 struct Side {
@@ -137,6 +154,14 @@ struct Side {
   DType compute_type;
   DType full_type = DType::f32;
 
+  static constexpr std::uint32_t kStep = 12;
+  std::shared_ptr<Scalar<std::uint32_t>> step = std::make_shared<Scalar<std::uint32_t>>(backend, kStep);
+
+  // The same dropout at step kStep, read in this backend's memory.
+  Dropout at_step(Dropout dropout) const {
+    dropout.step = step->get();
+    return dropout;
+  }
   Buffer compute(Shape shape) const { return {backend, compute_type, shape}; }
   Buffer compute(Shape shape, const Values& values) const { return {backend, compute_type, shape, values}; }
   Buffer full(Shape shape) const { return {backend, full_type, shape}; }

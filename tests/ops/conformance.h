@@ -39,9 +39,9 @@ class Conformance : public testing::TestWithParam<Param> {
 
 inline const auto kComputeTypes = testing::Values(DType::f32, DType::bf16);
 
-// A tenth dropped, in the middle of a global batch.
+// A tenth dropped, in the middle of a global batch; the step comes from Side::at_step().
 inline Dropout some_dropout(std::int64_t sequence) {
-  return {.p = 0.1, .seed = 11, .step = 12, .site = 13, .window = {.first_sample = 5, .sequence = sequence}};
+  return {.p = 0.1, .seed = 11, .site = 13, .window = {.first_sample = 5, .sequence = sequence}};
 }
 
 }  // namespace shoal::test

@@ -27,7 +27,7 @@ class CpuAttention : public Conformance<std::tuple<DType, Case>> {
   };
   Results forward(const Side& side, const Values& qkv) const {
     const Buffer out = side.compute({B_, T_, H_, D_}), lse = side.full({B_, H_, T_});
-    side.backend.attention_forward(out, lse, side.compute({B_, T_, 3, H_, D_}, qkv), kFirstHead, dropout_);
+    side.backend.attention_forward(out, lse, side.compute({B_, T_, 3, H_, D_}, qkv), kFirstHead, side.at_step(dropout_));
     return {out.values(), lse.values()};
   }
 
@@ -109,7 +109,7 @@ TEST_P(CpuAttention, Backward) {
                                      .lse = side.full({B_, H_, T_}, given.lse),
                                      .qkv = side.compute({B_, T_, 3, H_, D_}, qkv_),
                                      .first_head = kFirstHead,
-                                     .dropout = dropout_});
+                                     .dropout = side.at_step(dropout_)});
     return dqkv.values();
   };
   const Values expected = run(oracle());

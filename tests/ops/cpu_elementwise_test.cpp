@@ -127,19 +127,20 @@ TEST_P(CpuElementwise, AdamW) {
   const Values w0 = normal_values(n_, 1), m0 = normal_values(n_, 2) * 0.1, g = normal_values(n_, 4);
   const Values deviation = normal_values(n_, 3), v0 = deviation * deviation * 0.01;
   const float grad_scale = 0.75f;
-  AdamWStep step{.lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f};
-  step.correction1 = 0.271f;
-  step.correction2 = 0.142625f;
+  const AdamWScalars step{.lr = 0.01f, .correction1 = 0.271f, .correction2 = 0.142625f, .commit = 1};
   for (const bool scaled : {true, false}) {
     const auto run = [&](const Side& side, bool with_copy) {
       const Buffer w = side.full({n_}, rounded(w0, DType::f32)), m = side.full({n_}, rounded(m0, DType::f32)),
                    v = side.full({n_}, rounded(v0, DType::f32)), copy{side.backend, DType::bf16, {n_}},
                    factor{side.backend, DType::f32, {1}, Values{grad_scale}};
-      AdamWStep at = step;
-      at.grad_scale = scaled ? static_cast<const Tensor&>(factor).as<const float>() : nullptr;
+      const Scalar<AdamWScalars> scalars(side.backend, step);
+      const AdamWSettings settings{
+          .scalars = scalars.get(),
+          .grad_scale = scaled ? static_cast<const Tensor&>(factor).as<const float>() : nullptr,
+          .weight_decay = 0.1f};
       side.backend.adamw(
           {.weights = w, .compute = with_copy ? copy : Tensor{}, .m = m, .v = v, .grads = side.full({n_}, g)},
-          at);
+          settings);
       return std::array{w.values(), m.values(), v.values(), copy.values()};
     };
     const bool with_copy = type_ == DType::bf16;
@@ -198,15 +199,17 @@ TEST_F(CpuClip, WithNanAnUpdateChangesNothing) {
     const Buffer w = side.full({n}, old), m = side.full({n}, old), v = side.full({n}, old),
                  mean = side.full({n}, old), copy{side.backend, DType::bf16, {n}},
                  nan = side.full({1}, Values{kNan});
-    const AdamWStep step{
-        .lr = 0.1f, .weight_decay = 0.1f, .grad_scale = static_cast<const Tensor&>(nan).as<const float>()};
+    const Scalar<AdamWScalars> scalars(side.backend, {0.1f, 1, 1, 1});
+    const AdamWSettings settings{.scalars = scalars.get(),
+                                 .grad_scale = static_cast<const Tensor&>(nan).as<const float>(),
+                                 .weight_decay = 0.1f};
     side.backend.adamw({.weights = w,
                         .compute = copy,
                         .m = m,
                         .v = v,
                         .mean = with_mean ? mean : Tensor{},
                         .grads = side.full({n}, normal_values(n, 2))},
-                       step);
+                       settings);
     for (const auto* x : {&w, &m, &v, &mean}) EXPECT_TRUE((x->values() == old).min());
     EXPECT_TRUE((copy.values() == rounded(old, DType::bf16)).min()) << "the copy is made all the same";
   }

@@ -25,7 +25,7 @@ TEST_P(CpuEmbedding, Forward) {
   const auto run = [&](const Side& side, const Values& wte_, const Values& wpe_) {
     const Buffer out = side.full({B_, T_, C_});
     side.backend.embedding_forward(out, side.ints({B_, T_}, tokens_), side.compute({V_, C_}, wte_),
-                                   side.compute({P_, C_}, wpe_), first_class_, dropout_);
+                                   side.compute({P_, C_}, wpe_), first_class_, side.at_step(dropout_));
     return out.values();
   };
   const Values expected = run(oracle(), wte, wpe);
@@ -40,7 +40,7 @@ TEST_P(CpuEmbedding, Backward) {
                        const Values& dwpe_before) {
     const Buffer dwte = side.full({V_, C_}, dwte_before), dwpe = side.full({P_, C_}, dwpe_before);
     side.backend.embedding_backward(dwte, dwpe, side.full({B_, T_, C_}, dout_), side.ints({B_, T_}, tokens_),
-                                    first_class_, dropout_);
+                                    first_class_, side.at_step(dropout_));
     return std::pair(dwte.values(), dwpe.values());
   };
   const auto [dwte, dwpe] = run(cpu(type_), dout, dwte0, dwpe0);
@@ -63,9 +63,9 @@ TEST_P(CpuEmbedding, ShardsOfTheVocabularyMakeTheWhole) {
     const auto run = [&](const Tensor& dwte, std::int64_t first, std::int64_t classes) {
       const Buffer out = side.full({B_, T_, C_}), dwpe = side.full({P_, C_}, dwpe0);
       side.backend.embedding_forward(out, tokens, Tensor(weight).row_range(first, classes), positions, first,
-                                     dropout_);
+                                     side.at_step(dropout_));
       side.backend.embedding_backward(dwte.row_range(first, classes), dwpe, upstream, tokens, first,
-                                      dropout_);
+                                      side.at_step(dropout_));
       return std::pair(out.values(), dwpe.bytes());
     };
     const Buffer whole_dwte = side.full({12, C_}), dwte = side.full({12, C_});
@@ -104,7 +104,7 @@ TEST_P(CpuResidual, ForwardInPlaceAsWell) {
   const auto run = [&](const Side& side, const Values& residual_, const Values& branch_, bool in_place) {
     const Buffer stream = side.full(shape_, residual_), separate = side.full(shape_);
     side.backend.residual_forward(in_place ? stream : separate, stream, side.compute(shape_, branch_),
-                                  dropout_);
+                                  side.at_step(dropout_));
     return (in_place ? stream : separate).values();
   };
   const Values expected = run(oracle(), residual, branch, false);
@@ -118,7 +118,7 @@ TEST_P(CpuResidual, Backward) {
   const Values dout = normal_values(shape_.count(), 3);
   const auto run = [&](const Side& side) {
     const Buffer dbranch = side.compute(shape_);
-    side.backend.residual_backward(dbranch, side.full(shape_, dout), dropout_);
+    side.backend.residual_backward(dbranch, side.full(shape_, dout), side.at_step(dropout_));
     return dbranch.values();
   };
   const Values expected = run(oracle());
@@ -262,11 +262,11 @@ TEST_P(CpuStreamNorm, Forward) {
                                            .rstd = rstd,
                                            .residual = residual,
                                            .branch = other_,
-                                           .dropout = dropout_,
+                                           .dropout = side_.at_step(dropout_),
                                            .gamma = gamma_,
                                            .beta = beta});
         } else {
-          ops_.residual_forward(out, residual, other_, dropout_);
+          ops_.residual_forward(out, residual, other_, side_.at_step(dropout_));
           ops_.layernorm_forward(y, mean, rstd, out, gamma_, beta);
         }
         return std::vector{residual.bytes(), separate.bytes(), y.bytes(), mean.bytes(), rstd.bytes()};
@@ -299,7 +299,7 @@ TEST_P(CpuStreamNorm, Backward) {
                         .rstd = rstd},
                .overwrite = fresh,
                .dbranch = with_branch ? static_cast<const Tensor&>(dbranch) : Tensor{},
-               .dropout = dropout_});
+               .dropout = side_.at_step(dropout_)});
         } else {
           if (fresh) ops_.zero(dx);
           ops_.layernorm_backward({.dx = dx,
@@ -310,7 +310,7 @@ TEST_P(CpuStreamNorm, Backward) {
                                    .gamma = gamma_,
                                    .mean = mean,
                                    .rstd = rstd});
-          if (with_branch) ops_.residual_backward(dbranch, dx, dropout_);
+          if (with_branch) ops_.residual_backward(dbranch, dx, side_.at_step(dropout_));
         }
         return std::vector{dx.bytes(), dbranch.bytes(), dgamma.bytes(), dbeta.bytes()};
       };

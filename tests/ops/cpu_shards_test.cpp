@@ -47,15 +47,18 @@ TEST_P(CpuShards, AdamW) {
                    v = side.full({kSize}, deviation * deviation),
                    g = side.full({kSize}, normal_values(kSize, 4)), copy{side.backend, DType::bf16, {kSize}},
                    scale = side.full({1}, {0.3});
-      AdamWStep step{.lr = 0.01f, .weight_decay = 0.1f, .correction1 = 0.271f, .correction2 = 0.142625f};
-      step.grad_scale = clipped ? static_cast<const Tensor&>(scale).as<const float>() : nullptr;
+      const Scalar<AdamWScalars> scalars(side.backend, {0.01f, 0.271f, 0.142625f, 1});
+      const AdamWSettings settings{
+          .scalars = scalars.get(),
+          .grad_scale = clipped ? static_cast<const Tensor&>(scale).as<const float>() : nullptr,
+          .weight_decay = 0.1f};
       cut([&](std::int64_t first, std::int64_t count) {
         side.backend.adamw({.weights = part(w, first, count),
                             .compute = GetParam() == DType::bf16 ? part(copy, first, count) : Tensor{},
                             .m = part(m, first, count),
                             .v = part(v, first, count),
                             .grads = part(g, first, count)},
-                           step);
+                           settings);
       });
       return std::vector{w.bytes(), m.bytes(), v.bytes(), copy.bytes()};
     });

@@ -56,9 +56,10 @@ TEST_P(CpuThreads, AdamW) {
   expect_same_bits([&](const Side& side) {
     const Buffer w = side.full({n}, normal_values(n, 1)), m = side.full({n}), v = side.full({n}),
                  copy{side.backend, DType::bf16, {n}};
-    const AdamWStep step{.lr = 0.1f, .weight_decay = 0.1f, .correction1 = 0.1f, .correction2 = 0.05f};
+    const Scalar<AdamWScalars> scalars(side.backend, {0.1f, 0.1f, 0.05f, 1});
     side.backend.adamw(
-        {.weights = w, .compute = copy, .m = m, .v = v, .grads = side.full({n}, normal_values(n, 2))}, step);
+        {.weights = w, .compute = copy, .m = m, .v = v, .grads = side.full({n}, normal_values(n, 2))},
+        {.scalars = scalars.get(), .weight_decay = 0.1f});
     return std::vector{w.bytes(), m.bytes(), v.bytes(), copy.bytes()};
   });
 }
@@ -97,10 +98,10 @@ TEST_P(CpuThreads, Layers) {
     const Buffer wte = side.compute({V, C}, values(V * C, 2)), wpe = side.compute({T, C}, values(T * C, 3));
     const Buffer stream = side.full({B, T, C}), gradient = side.full({B, T, C}, normal_values(n, 4));
     const Buffer dwte = side.full({V, C}), dwpe = side.full({T, C}), branch = side.compute({B, T, C});
-    side.backend.embedding_forward(stream, tokens, wte, wpe, 0, dropout);
-    side.backend.embedding_backward(dwte, dwpe, gradient, tokens, 0, dropout);
-    side.backend.residual_backward(branch, gradient, dropout);
-    side.backend.residual_forward(stream, stream, branch, dropout);
+    side.backend.embedding_forward(stream, tokens, wte, wpe, 0, side.at_step(dropout));
+    side.backend.embedding_backward(dwte, dwpe, gradient, tokens, 0, side.at_step(dropout));
+    side.backend.residual_backward(branch, gradient, side.at_step(dropout));
+    side.backend.residual_forward(stream, stream, branch, side.at_step(dropout));
 
     const Buffer y = side.compute({B * T, C}), mean = side.full({B * T}), rstd = side.full({B * T}),
                  scale = side.compute({C}, values(C, 5)), dscale = side.full({C}), dshift = side.full({C});
@@ -126,9 +127,9 @@ TEST_P(CpuThreads, Attention) {
                  out = side.compute({B, T, H, D}),
                  dout = side.compute({B, T, H, D}, values(B * T * H * D, 2)), lse = side.full({B, H, T}),
                  dqkv = side.compute({B, T, 3, H, D});
-    side.backend.attention_forward(out, lse, qkv, 0, dropout);
+    side.backend.attention_forward(out, lse, qkv, 0, side.at_step(dropout));
     side.backend.attention_backward(
-        {.dqkv = dqkv, .dout = dout, .out = out, .lse = lse, .qkv = qkv, .dropout = dropout});
+        {.dqkv = dqkv, .dout = dout, .out = out, .lse = lse, .qkv = qkv, .dropout = side.at_step(dropout)});
     const Buffer keys = side.compute({T, H, D}), cached_values = side.compute({T, H, D}),
                  answers = side.compute({T, H, D});
     side.backend.attention_cached(answers, keys, cached_values,
@@ -180,7 +181,8 @@ TEST_P(CpuThreads, BackendsOfSeveralRanks) {
     side.backend.linear_forward(y, input, weights, {});
     side.backend.linear_backward_input(dx, gradient, weights);
     side.backend.linear_backward_weight(dw, {}, gradient, input);
-    side.backend.attention_forward(out, lse, side.compute({4, 128, 3, 3, 64}, qkv), 0, some_dropout(128));
+    side.backend.attention_forward(out, lse, side.compute({4, 128, 3, 3, 64}, qkv), 0,
+                                   side.at_step(some_dropout(128)));
     return std::vector{y.bytes(), dx.bytes(), dw.bytes(), out.bytes(), lse.bytes()};
   };
   const auto two = make_cpu_backend(2);

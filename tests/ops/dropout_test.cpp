@@ -22,14 +22,14 @@ class DropoutMask : public Conformance<double> {  // the share that is dropped
 
   // 1 where an element is kept.
   double kept(std::int64_t row, std::int64_t column, std::uint32_t site) const {
-    return dropout_bits(philox_key(dropout_.seed, PhiloxStream::dropout), dropout_.step, site, row, column) >=
+    return dropout_bits(philox_key(dropout_.seed, PhiloxStream::dropout), Side::kStep, site, row, column) >=
            dropout_.threshold();
   }
   Values residual(const Side& side, const Dropout& dropout, std::int64_t B, std::int64_t T,
                   std::int64_t C) const {
     const Buffer out = side.full({B, T, C});
     side.backend.residual_forward(out, side.full({B, T, C}), side.compute({B, T, C}, Values(1.0, B * T * C)),
-                                  dropout);
+                                  dropout.step ? dropout : side.at_step(dropout));
     return out.values();
   }
 };
@@ -47,11 +47,11 @@ TEST_P(DropoutMask, EveryElementwiseOpDropsWhatThePageSays) {
     EXPECT_TRUE((residual(side, dropout_, B, T, C) == expected).min()) << side.backend.name();
 
     const Buffer ones = side.full({B, T, C}, Values(1.0, B * T * C)), result = side.full({B, T, C});
-    side.backend.residual_backward(result, ones, dropout_);
+    side.backend.residual_backward(result, ones, side.at_step(dropout_));
     EXPECT_TRUE((result.values() == expected).min()) << side.backend.name();
 
     const Buffer wpe = side.compute({64, C}, Values(1.0, 64 * C)), wte = side.compute({3, C});
-    side.backend.embedding_forward(result, side.ints({B, T}), wte, wpe, 0, dropout_);
+    side.backend.embedding_forward(result, side.ints({B, T}), wte, wpe, 0, side.at_step(dropout_));
     EXPECT_TRUE((result.values() == expected).min()) << side.backend.name();
   }
 }
@@ -69,7 +69,8 @@ TEST_P(DropoutMask, AttentionDropsWhatThePageSays) {
         qkv[i / (H * D) * 3 * H * D + 2 * H * D + i % (H * D)] = t == first_key + d;
       }
       const Buffer out = side.compute({B, T, H, D}), lse = side.full({B, H, T});
-      side.backend.attention_forward(out, lse, side.compute({B, T, 3, H, D}, qkv), first_head, dropout_);
+      side.backend.attention_forward(out, lse, side.compute({B, T, 3, H, D}, qkv), first_head,
+                                     side.at_step(dropout_));
       const Values probabilities = out.values();
       for (std::int64_t i = 0; i < B * T * H * D; ++i) {
         const std::int64_t b = i / (T * H * D), t = i / (H * D) % T, h = i / D % H, key = first_key + i % D;
@@ -115,7 +116,9 @@ TEST_P(DropoutMask, MeanIsUnbiased) {
 TEST_P(DropoutMask, StepsSitesAndSeedsDiffer) {
   const Values mask = residual(cpu(), dropout_, 1, 64, 100);
   Dropout other_step = dropout_, other_site = dropout_, other_seed = dropout_;
-  ++other_step.step, ++other_site.site, ++other_seed.seed;
+  const Scalar<std::uint32_t> next_step(cpu().backend, Side::kStep + 1);
+  other_step.step = next_step.get();
+  ++other_site.site, ++other_seed.seed;
   for (const Dropout& other : {other_step, other_site, other_seed}) {
     const Values different = residual(cpu(), other, 1, 64, 100);
     // Of independent masks a share of 2 p (1 - p) differs, up to five standard deviations.

@@ -169,7 +169,9 @@ class FarBackend final : public Backend {
     call(&Backend::fill_normal, out, seed, name, first, stddev);
   }
   void fill(const Tensor& out, float value) override { call(&Backend::fill, out, value); }
-  void adamw(const AdamWTensors& args, const AdamWStep& step) override { call(&Backend::adamw, args, step); }
+  void adamw(const AdamWTensors& args, const AdamWSettings& settings) override {
+    call(&Backend::adamw, args, settings);
+  }
 
  private:
   static constexpr std::uintptr_t kFar = std::uintptr_t{1} << 62;
@@ -186,12 +188,12 @@ class FarBackend final : public Backend {
   // A tensor in device memory, at its address on the host.
   static Tensor near(const Tensor& x) { return {moved(x.data), x.dtype, x.shape}; }
   static Dropout near(Dropout x) {
-    x.now = moved(x.now);
+    x.step = moved(x.step);
     return x;
   }
-  static AdamWStep near(AdamWStep x) {
+  static AdamWSettings near(AdamWSettings x) {
     x.grad_scale = moved(x.grad_scale);
-    x.now = moved(x.now);
+    x.scalars = moved(x.scalars);
     return x;
   }
   static LayerNormBackward near(const LayerNormBackward& x) {

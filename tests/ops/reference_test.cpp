@@ -23,7 +23,7 @@ class Reference : public testing::Test {
 
 Values random(std::int64_t n, std::uint32_t which) { return normal_values(n, which, DType::f64); }
 
-Dropout half_dropped() { return {.p = 0.5, .seed = 3, .step = 4, .site = 5, .window = {.sequence = 9}}; }
+Dropout half_dropped() { return {.p = 0.5, .seed = 3, .site = 5, .window = {.sequence = 9}}; }
 
 // Checks `gradient`, the derivative at `input` of L = sum of weights * forward(input).
 //
@@ -84,7 +84,7 @@ TEST_F(Reference, EmbeddingGradients) {
     Values sum(static_cast<std::size_t>(B * T * C));
     for (const auto& [first, classes] : shards) {
       ops_.embedding_forward(out, tokens, Tensor(whole).row_range(first, classes),
-                             side_.compute({P, C}, wpe_), first, dropout);
+                             side_.compute({P, C}, wpe_), first, side_.at_step(dropout));
       sum += out.values();
     }
     return sum;
@@ -93,7 +93,7 @@ TEST_F(Reference, EmbeddingGradients) {
   for (const auto& [first, classes] : shards) {
     const Buffer dwpe = side_.full({P, C});
     ops_.embedding_backward(Tensor(dwte).row_range(first, classes), dwpe, side_.full({B, T, C}, dout), tokens,
-                            first, dropout);
+                            first, side_.at_step(dropout));
     expect_gradient(dwpe.values(), wpe, dout, 3, [&](const Values& at) { return forward(wte, at); });
   }
   expect_gradient(dwte.values(), wte, dout, 3, [&](const Values& at) { return forward(at, wpe); });
@@ -128,10 +128,11 @@ TEST_F(Reference, ResidualGradient) {
   const std::int64_t B = 2, T = 3, C = 20;
   const Values residual = random(B * T * C, 1), branch = random(B * T * C, 2), dout = random(B * T * C, 3);
   const Buffer dbranch = side_.compute({B, T, C});
-  ops_.residual_backward(dbranch, side_.full({B, T, C}, dout), half_dropped());
+  ops_.residual_backward(dbranch, side_.full({B, T, C}, dout), side_.at_step(half_dropped()));
   expect_gradient(dbranch.values(), branch, dout, 3, [&](const Values& at) {
     const Buffer out = side_.full({B, T, C});
-    ops_.residual_forward(out, side_.full({B, T, C}, residual), side_.compute({B, T, C}, at), half_dropped());
+    ops_.residual_forward(out, side_.full({B, T, C}, residual), side_.compute({B, T, C}, at),
+                          side_.at_step(half_dropped()));
     return out.values();
   });
 }
@@ -156,7 +157,7 @@ TEST_F(Reference, AttentionGradient) {
   for (const Dropout& dropout : {Dropout{}, half_dropped()}) {
     const auto forward = [&](const Values& qkv_) {
       const Buffer out = side_.compute({B, T, H, D}), lse = side_.full({B, H, T});
-      ops_.attention_forward(out, lse, side_.compute({B, T, 3, H, D}, qkv_), 1, dropout);
+      ops_.attention_forward(out, lse, side_.compute({B, T, 3, H, D}, qkv_), 1, side_.at_step(dropout));
       return std::pair(out.values(), lse.values());
     };
     const auto [out, lse] = forward(qkv);
@@ -167,7 +168,7 @@ TEST_F(Reference, AttentionGradient) {
                              .lse = side_.full({B, H, T}, lse),
                              .qkv = side_.compute({B, T, 3, H, D}, qkv),
                              .first_head = 1,
-                             .dropout = dropout});
+                             .dropout = side_.at_step(dropout)});
     expect_gradient(dqkv.values(), qkv, dout, 4 * (D + T),
                     [&](const Values& at) { return forward(at).first; });
   }
@@ -264,10 +265,10 @@ TEST_F(Reference, CrossEntropyOfEqualLogitsIsLogOfClasses) {
 TEST_F(Reference, FirstAdamWStepMovesByTheLearningRate) {
   const Buffer w = side_.full({2}, {1, -2}), m = side_.full({2}), v = side_.full({2});
   const Buffer grads = side_.full({2}, {0.5, -3}), compute{ops_, DType::bf16, {2}};
-  AdamWStep step{.lr = 0.125f, .beta1 = 0.75f, .beta2 = 0.5f, .eps = 0, .weight_decay = 0.5f};
-  step.correction1 = 0.25f;
-  step.correction2 = 0.5f;
-  ops_.adamw({.weights = w, .compute = compute, .m = m, .v = v, .grads = grads}, step);
+  const AdamWScalars scalars{.lr = 0.125f, .correction1 = 0.25f, .correction2 = 0.5f, .commit = 1};
+  const AdamWSettings settings{
+      .scalars = &scalars, .beta1 = 0.75f, .beta2 = 0.5f, .eps = 0, .weight_decay = 0.5f};
+  ops_.adamw({.weights = w, .compute = compute, .m = m, .v = v, .grads = grads}, settings);
   EXPECT_DOUBLE_EQ(w.values()[0], 0.9375 - 0.125);
   EXPECT_DOUBLE_EQ(w.values()[1], -1.875 + 0.125);
   EXPECT_DOUBLE_EQ(m.values()[1], -0.75);

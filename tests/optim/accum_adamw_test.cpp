@@ -90,8 +90,10 @@ class Optimized {
   // Update number s, counted from 1, over neighbouring parts that end at the cuts.
   void step(int s, const std::vector<std::int64_t>& cuts = {}) {
     const Buffer gradient(backend_, DType::f32, {n_}, gradients(s));
-    auto step = adamw_step(config_, kLr, s, true);
-    step.grad_scale = static_cast<const Tensor&>(scale_).as<const float>();
+    const Scalar<AdamWScalars> scalars(backend_, adamw_scalars(config_, kLr, s));
+    auto settings = adamw_settings(config_, true);
+    settings.scalars = scalars.get();
+    settings.grad_scale = static_cast<const Tensor&>(scale_).as<const float>();
     std::int64_t first = 0;
     const auto update = [&](std::int64_t end) {
       const auto part = [&](const Tensor& x) {
@@ -104,7 +106,7 @@ class Optimized {
                       .v = part(v),
                       .mean = with_mean_ ? part(mean) : Tensor{},
                       .grads = part(gradient)},
-                     step);
+                     settings);
       first = end;
     };
     for (const auto cut : cuts) update(cut);
@@ -229,12 +231,12 @@ TEST(AccumAdamWKernels, ThreadsAndCutsChangeNothing) {
 TEST(AccumAdamWStep, CorrectionsCountWindows) {
   const AdamWConfig config{.beta1 = 0.9, .beta2 = 0.95, .accum_steps = 4};
   for (const int update : {1, 4}) {
-    EXPECT_FLOAT_EQ(adamw_step(config, 1e-3, update, true).correction1, 0.1f);
-    EXPECT_FLOAT_EQ(adamw_step(config, 1e-3, update, true).correction2, 0.05f);
-    EXPECT_EQ(adamw_step(config, 1e-3, update, true).commit, update == 4);
+    EXPECT_FLOAT_EQ(adamw_scalars(config, 1e-3, update).correction1, 0.1f);
+    EXPECT_FLOAT_EQ(adamw_scalars(config, 1e-3, update).correction2, 0.05f);
+    EXPECT_EQ(adamw_scalars(config, 1e-3, update).commit, update == 4 ? 1 : 0);
   }
-  EXPECT_FLOAT_EQ(adamw_step(config, 1e-3, 5, true).correction1, 0.19f);
-  EXPECT_EQ(adamw_step(config, 1e-3, 5, true).share, 0.25f);
+  EXPECT_FLOAT_EQ(adamw_scalars(config, 1e-3, 5).correction1, 0.19f);
+  EXPECT_EQ(adamw_settings(config, true).share, 0.25f);
 }
 
 }  // namespace

@@ -178,8 +178,9 @@ class RankOfRun {
   void gradient(int step, RunOutcome& outcome, float factor = 1) {
     const auto data = batch(step);
     engine_->begin_step(step, {run_.lr, step + 1});
+    step_.set(static_cast<std::uint32_t>(step));
     std::vector<TokenBatch> batches;
-    for (int pass = 0; pass < engine_->passes(); ++pass) batches.push_back(micro_batch(data, step, pass));
+    for (int pass = 0; pass < engine_->passes(); ++pass) batches.push_back(micro_batch(data, pass));
     backend_->zero(losses_);
     const float scale = 1.0f / static_cast<float>(count() * run_.model.block_size);
     model_.train(batches, losses_, factor * scale);
@@ -227,7 +228,7 @@ class RankOfRun {
                          static_cast<std::uint32_t>(step % run_.batches) + 1);
   }
 
-  TokenBatch micro_batch(const Tokens& data, int step, int pass) {
+  TokenBatch micro_batch(const Tokens& data, int pass) {
     const auto& tokens = tokens_[static_cast<std::size_t>(pass)];
     const auto& targets = targets_[static_cast<std::size_t>(pass)];
     const bool idle = index(pass) >= count();
@@ -237,7 +238,7 @@ class RankOfRun {
     backend_->copy_from_host(targets, idle ? ignored.data() : data.targets.data() + first);
     return {.tokens = tokens,
             .targets = targets,
-            .address = {.seed = Trainee::kSeed, .step = step, .first_sample = in_batch(index(pass))}};
+            .address = {.seed = Trainee::kSeed, .step = step_.get(), .first_sample = in_batch(index(pass))}};
   }
 
   // Sums over the worker; one rank per tensor group contributes, because all of the group have the same
@@ -260,6 +261,7 @@ class RankOfRun {
   std::unique_ptr<DataEngine> engine_;
   Pipeline model_;
   std::vector<Buffer> tokens_, targets_;  // by micro-batch of the step
+  Scalar<std::uint32_t> step_{*backend_, 0};
   Buffer losses_;
 };
 

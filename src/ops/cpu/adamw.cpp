@@ -7,34 +7,35 @@
 
 namespace shoal::cpu {
 
-void CpuBackend::adamw(const AdamWTensors& args, const AdamWStep& step) {
+void CpuBackend::adamw(const AdamWTensors& args, const AdamWSettings& settings) {
   const auto& [weights, compute, m, v, mean, grads] = args;
-  const float scale = step.grad_scale ? *step.grad_scale : 1.0f;
+  const float scale = settings.grad_scale ? *settings.grad_scale : 1.0f;
   if (std::isnan(scale)) {
     if (compute) convert(compute, weights);
     return;
   }
-  const float keep = step.l2 ? 1.0f : 1.0f - step.lr * step.weight_decay;
-  const float rate = step.lr / step.correction1;
-  const float root2 = std::sqrt(step.correction2);
+  const AdamWScalars now = *settings.scalars;
+  const float keep = settings.l2 ? 1.0f : 1.0f - now.lr * settings.weight_decay;
+  const float rate = now.lr / now.correction1;
+  const float root2 = std::sqrt(now.correction2);
   for_blocks(threads_, weights.count(), 65536, [&](std::int64_t begin, std::int64_t end) {
     for_lanes(end - begin, [&](std::int64_t i, std::int64_t live) {
       const std::int64_t at = begin + i;
       const Vec old_m = load_n(m.as<float>() + at, live), old_v = load_n(v.as<float>() + at, live);
       const Vec old_w = load_n(weights.as<float>() + at, live);
-      const auto mixed_m = [&](Vec g) { return step.beta1 * old_m + (1.0f - step.beta1) * g; };
-      const auto mixed_v = [&](Vec g) { return step.beta2 * old_v + (1.0f - step.beta2) * g * g; };
+      const auto mixed_m = [&](Vec g) { return settings.beta1 * old_m + (1.0f - settings.beta1) * g; };
+      const auto mixed_v = [&](Vec g) { return settings.beta2 * old_v + (1.0f - settings.beta2) * g * g; };
       Vec g = load_n(grads.as<float>() + at, live) * scale;
-      if (step.l2) g += step.weight_decay * old_w;
-      const Vec w = old_w * keep - rate * mixed_m(g) / (sqrt(mixed_v(g)) / root2 + step.eps);
+      if (settings.l2) g += settings.weight_decay * old_w;
+      const Vec w = old_w * keep - rate * mixed_m(g) / (sqrt(mixed_v(g)) / root2 + settings.eps);
       store_n(weights.as<float>() + at, w, live);
       if (compute) store_n(compute.as<bfloat16>() + at, w, live);
       if (mean) {
-        const Vec sum = load_n(mean.as<float>() + at, live) + g * step.share;
-        store_n(mean.as<float>() + at, step.commit ? Vec{} : sum, live);
+        const Vec sum = load_n(mean.as<float>() + at, live) + g * settings.share;
+        store_n(mean.as<float>() + at, now.commit ? Vec{} : sum, live);
         g = sum;
       }
-      if (!step.commit) return;
+      if (!now.commit) return;
       store_n(m.as<float>() + at, mixed_m(g), live);
       store_n(v.as<float>() + at, mixed_v(g), live);
     });

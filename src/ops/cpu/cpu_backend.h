@@ -65,7 +65,7 @@ class CpuBackend final : public Backend {
                    double stddev) override;
   void fill(const Tensor& out, float value) override;
 
-  void adamw(const AdamWTensors& args, const AdamWStep& step) override;
+  void adamw(const AdamWTensors& args, const AdamWSettings& settings) override;
 
  private:
   // Sums f32 columns of x over rows into out (+=), rows in fixed blocks.

@@ -1,4 +1,4 @@
-// Sixteen Philox blocks at a time, and the dropout masks made of them.
+// Sixteen Philox blocks at a time, and dropout masks from them.
 #pragma once
 
 #include <array>
@@ -13,7 +13,7 @@ struct VecPhilox {
   VecU word[4];
 };
 
-// hi and lo halves of the products a * m of 16 lanes
+// The high and low halves of the products a * m in 16 lanes.
 inline void multiply_wide(VecU a, std::uint32_t m, VecU& hi, VecU& lo) {
   typedef std::uint64_t VecU64 __attribute__((vector_size(64)));
   const VecU64 even = ((VecU64)a & 0xffffffffull) * static_cast<std::uint64_t>(m);
@@ -41,12 +41,12 @@ inline VecPhilox philox_lanes(PhiloxKey key, std::uint32_t first, std::uint32_t 
   return {{x0, x1, x2, x3}};
 }
 
-// What each of the 128 columns from `128 * block` on is multiplied by: 0 or the scale.
+// The factors of a row under dropout, 0 or the scale, for 128 columns at a time from 128 * block on.
 class DropoutRow {
  public:
   DropoutRow(const Dropout& dropout, std::uint32_t site)
       : key_(philox_key(dropout.seed, PhiloxStream::dropout)),
-        step_(dropout.step),
+        step_(dropout.active() ? *dropout.step : 0),
         site_(site),
         threshold_(dropout.threshold()),
         scale_(dropout.scale()) {}

@@ -132,7 +132,7 @@ __device__ void drop(Sums& x, const Mask& mask, std::uint32_t site, const std::u
       for (int e = 0; e < 2; ++e) {
         const auto remainder = static_cast<std::uint32_t>(8 * half + 2 * at.t + e);
         const Words words = philox_words(mask.key, static_cast<std::uint32_t>(begin / 128 * 16) + remainder,
-                                         rows[r], site, mask.step());
+                                         rows[r], site, *mask.step);
         const std::uint32_t pairs[2] = {upper ? words.at[2] : words.at[0], upper ? words.at[3] : words.at[1]};
 #pragma unroll
         for (int k = 0; k < 4; ++k) {

@@ -95,7 +95,7 @@ class CudaBackend final : public Backend {
                    double stddev) override;
   void fill(const Tensor& out, float value) override;
 
-  void adamw(const AdamWTensors& args, const AdamWStep& step) override;
+  void adamw(const AdamWTensors& args, const AdamWSettings& settings) override;
 
  private:
   // The product with an epilogue where the types allow, or by parts.

@@ -70,11 +70,11 @@ __device__ T block_sum(T x, T (&shared)[kThreads / kWarp]) {
   return total;
 }
 
-// --- dropout: what ops/dropout.h says, with all that the host can compute computed
+// --- dropout as ops/dropout.h defines it; the host computes everything but the step and the row
 struct Mask {
   PhiloxKey key;
-  std::uint32_t step_then, site, threshold;
-  const std::uint32_t* step_now;
+  const std::uint32_t* step;
+  std::uint32_t site, threshold;
   float scale;
   std::int64_t first_row, sequence;  // row of the global batch for local sample b, position t
   bool active;
@@ -82,16 +82,14 @@ struct Mask {
   Mask() = default;
   explicit Mask(const Dropout& dropout)
       : key(philox_key(dropout.seed, PhiloxStream::dropout)),
-        step_then(dropout.step),
+        step(dropout.step),
         site(dropout.site),
         threshold(dropout.threshold()),
-        step_now(dropout.now),
         scale(dropout.scale()),
         first_row(dropout.window.row(0, 0)),
         sequence(dropout.window.sequence),
         active(dropout.active()) {}
 
-  __device__ std::uint32_t step() const { return step_now ? *step_now : step_then; }
   __device__ std::uint32_t row(std::int64_t b, std::int64_t t) const {
     return static_cast<std::uint32_t>(first_row + b * sequence + t);
   }
@@ -123,7 +121,7 @@ struct Factors {
 };
 __device__ inline Factors dropout_factors(const Mask& mask, std::uint32_t site, std::uint32_t row,
                                           std::uint32_t block, std::uint32_t lane) {
-  const Words words = philox_words(mask.key, block * 16 + lane, row, site, mask.step());
+  const Words words = philox_words(mask.key, block * 16 + lane, row, site, *mask.step);
   Factors factors;
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
@@ -135,7 +133,7 @@ __device__ inline Factors dropout_factors(const Mask& mask, std::uint32_t site, 
 // The same for one column.
 __device__ inline float dropout_factor(const Mask& mask, std::uint32_t site, std::uint32_t row,
                                        std::uint32_t column) {
-  const Words words = philox_words(mask.key, column / 128 * 16 + column % 16, row, site, mask.step());
+  const Words words = philox_words(mask.key, column / 128 * 16 + column % 16, row, site, *mask.step);
   const std::uint32_t value = column / 16 % 8;
   const std::uint32_t low = value / 2 % 2 ? words.at[1] : words.at[0],
                       high = value / 2 % 2 ? words.at[3] : words.at[2];
@@ -149,7 +147,7 @@ __device__ inline std::uint32_t kept_columns(const Mask& mask, std::uint32_t row
   const std::uint32_t lane = threadIdx.x % kWarp;
   // A lane makes eight values, of which 16 neighbours have the columns of four lanes; what they are worth
   // goes round as one word for each of the eight.
-  const Words words = philox_words(mask.key, pair * kWarp + lane, row, mask.site, mask.step());
+  const Words words = philox_words(mask.key, pair * kWarp + lane, row, mask.site, *mask.step);
   std::uint32_t mine = 0;
 #pragma unroll
   for (std::uint32_t i = 0; i < 8; ++i) {

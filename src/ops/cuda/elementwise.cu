@@ -167,8 +167,7 @@ struct Update {
   float* mean;
   const float* grads;
   const float* grad_scale;
-  const AdamWNumbers* now;
-  AdamWNumbers numbers;  // where there is no `now`
+  const AdamWScalars* scalars;
   float beta1, beta2, rest1, rest2, eps, decay, l2_decay, share;
 
   template <int kCount>
@@ -179,7 +178,7 @@ struct Update {
       if (compute) store(compute + i, w);
       return;
     }
-    const AdamWNumbers step = now ? *now : numbers;
+    const AdamWScalars step = *scalars;
     const float keep = 1.0f - step.lr * decay, rate = step.lr / step.correction1,
                 root2 = sqrtf(step.correction2);
     auto old_m = load<kCount>(m + i), old_v = load<kCount>(v + i), g = load<kCount>(grads + i);
@@ -277,7 +276,7 @@ void CudaBackend::gelu_backward(const Tensor& dx, const Tensor& dy, const Tensor
   });
 }
 
-void CudaBackend::adamw(const AdamWTensors& args, const AdamWStep& step) {
+void CudaBackend::adamw(const AdamWTensors& args, const AdamWSettings& settings) {
   const auto& [weights, compute, m, v, mean, grads] = args;
   const Update update{.weights = weights.as<float>(),
                       .compute = compute.as<bfloat16>(),
@@ -285,17 +284,16 @@ void CudaBackend::adamw(const AdamWTensors& args, const AdamWStep& step) {
                       .v = v.as<float>(),
                       .mean = mean.as<float>(),
                       .grads = grads.as<float>(),
-                      .grad_scale = step.grad_scale,
-                      .now = step.now,
-                      .numbers = step.numbers(),
-                      .beta1 = step.beta1,
-                      .beta2 = step.beta2,
-                      .rest1 = 1.0f - step.beta1,
-                      .rest2 = 1.0f - step.beta2,
-                      .eps = step.eps,
-                      .decay = step.l2 ? 0.0f : step.weight_decay,
-                      .l2_decay = step.l2 ? step.weight_decay : 0.0f,
-                      .share = step.share};
+                      .grad_scale = settings.grad_scale,
+                      .scalars = settings.scalars,
+                      .beta1 = settings.beta1,
+                      .beta2 = settings.beta2,
+                      .rest1 = 1.0f - settings.beta1,
+                      .rest2 = 1.0f - settings.beta2,
+                      .eps = settings.eps,
+                      .decay = settings.l2 ? 0.0f : settings.weight_decay,
+                      .l2_decay = settings.l2 ? settings.weight_decay : 0.0f,
+                      .share = settings.share};
   for_elements<4>(weights.count(), aligned(weights.data, compute.data, m.data, v.data, mean.data, grads.data),
                   update, stream_.get());
 }

@@ -66,7 +66,7 @@ class DryBackend : public Backend {
   void fill_normal(const Tensor&, std::uint64_t, std::uint64_t, std::int64_t, double) override {}
   void fill(const Tensor&, float) override {}
 
-  void adamw(const AdamWTensors&, const AdamWStep&) override {}
+  void adamw(const AdamWTensors&, const AdamWSettings&) override {}
 
  private:
   void count_product(std::int64_t rows, const Tensor& weights);

@@ -105,10 +105,11 @@ void ReferenceBackend::fill(const Tensor& out, float value) {
   write(out, reference::Values(static_cast<std::size_t>(out.count()), value));
 }
 
-void ReferenceBackend::adamw(const AdamWTensors& args, const AdamWStep& step) {
+void ReferenceBackend::adamw(const AdamWTensors& args, const AdamWSettings& settings) {
   const auto& [weights, compute, m, v, mean, grads] = args;
-  const double lr = step.lr, beta1 = step.beta1, beta2 = step.beta2, decay = step.weight_decay;
-  const double grad_scale = step.grad_scale != nullptr ? *step.grad_scale : 1.0;
+  const auto& now = *settings.scalars;
+  const double lr = now.lr, beta1 = settings.beta1, beta2 = settings.beta2, decay = settings.weight_decay;
+  const double grad_scale = settings.grad_scale != nullptr ? *settings.grad_scale : 1.0;
   if (std::isnan(grad_scale)) {
     if (compute) write(compute, read(weights));
     return;
@@ -117,15 +118,15 @@ void ReferenceBackend::adamw(const AdamWTensors& args, const AdamWStep& step) {
   auto window = mean ? read(mean) : reference::Values();
   const auto grad = read(grads);
   for (std::size_t i = 0; i < weight.size(); ++i) {
-    const double g = grad[i] * grad_scale + (step.l2 ? decay * weight[i] : 0);
+    const double g = grad[i] * grad_scale + (settings.l2 ? decay * weight[i] : 0);
     const double first_now = beta1 * first[i] + (1 - beta1) * g;
     const double second_now = beta2 * second[i] + (1 - beta2) * g * g;
     const double denominator =
-        std::sqrt(second_now) / std::sqrt(static_cast<double>(step.correction2)) + step.eps;
-    if (!step.l2) weight[i] *= 1 - lr * decay;
-    weight[i] -= lr / step.correction1 * first_now / denominator;
-    if (mean) window[i] += g * step.share;
-    if (!step.commit) continue;
+        std::sqrt(second_now) / std::sqrt(static_cast<double>(now.correction2)) + settings.eps;
+    if (!settings.l2) weight[i] *= 1 - lr * decay;
+    weight[i] -= lr / now.correction1 * first_now / denominator;
+    if (mean) window[i] += g * settings.share;
+    if (!now.commit) continue;
     const double committed = mean ? std::exchange(window[i], 0) : g;
     first[i] = beta1 * first[i] + (1 - beta1) * committed;
     second[i] = beta2 * second[i] + (1 - beta2) * committed * committed;

@@ -1,5 +1,4 @@
-// The factor by which dropout multiplies an element: 0 or the scale of what is kept; 1 everywhere when it is
-// off.
+// The factor of an element under dropout: 0, or the scale of kept elements; 1 everywhere without dropout.
 #pragma once
 
 #include "ops/dropout.h"
@@ -12,10 +11,10 @@ class Mask {
   Mask(const Dropout& dropout, std::uint32_t site)
       : dropout_(dropout), site_(site), key_(philox_key(dropout.seed, PhiloxStream::dropout)) {}
 
-  // Local sample b and position t; the column is a channel, or the position of a key.
+  // b: local sample, t: local position, column: a channel, or the position of a key.
   double operator()(std::int64_t b, std::int64_t t, std::int64_t column) const {
     if (!dropout_.active()) return 1;
-    const auto bits = dropout_bits(key_, dropout_.step, site_, dropout_.window.row(b, t), column);
+    const auto bits = dropout_bits(key_, *dropout_.step, site_, dropout_.window.row(b, t), column);
     return bits < dropout_.threshold() ? 0 : dropout_.scale();
   }
 

@@ -63,7 +63,7 @@ class ReferenceBackend : public Backend {
                    double stddev) override;
   void fill(const Tensor& out, float value) override;
 
-  void adamw(const AdamWTensors& args, const AdamWStep& step) override;
+  void adamw(const AdamWTensors& args, const AdamWSettings& settings) override;
 };
 
 }  // namespace shoal

@@ -65,14 +65,14 @@ TEST_P(Cuda, FastAndPlainAttentionAgree) {
       const auto run = [&](const Side& side) {
         const Buffer out = side.compute({B, T, H, D}), lse = side.full({B, H, T}),
                      dqkv = side.compute({B, T, 3, H, D}), in = side.compute({B, T, 3, H, D}, qkv);
-        side.backend.attention_forward(out, lse, in, 1, dropout);
+        side.backend.attention_forward(out, lse, in, 1, side.at_step(dropout));
         side.backend.attention_backward({.dqkv = dqkv,
                                          .dout = side.compute({B, T, H, D}, dout),
                                          .out = out,
                                          .lse = lse,
                                          .qkv = in,
                                          .first_head = 1,
-                                         .dropout = dropout});
+                                         .dropout = side.at_step(dropout)});
         return std::array{out.values(), lse.values(), dqkv.values()};
       };
       const auto fast = run(gpu()), slow = run({*plain, GetParam()});
@@ -105,9 +105,9 @@ TEST_P(Cuda, TheSameBitsEveryTime) {
                  argmax = side.ints({R}), dlogits = side.compute({R, V}),
                  total{side.backend, DType::f64, {1}};
     auto& ops = side.backend;
-    ops.embedding_forward(stream, tokens, wte, wpe, 0, dropout);
-    ops.embedding_backward(dwte, dwpe, upstream, tokens, 0, dropout);
-    ops.residual_backward(branch, upstream, dropout);
+    ops.embedding_forward(stream, tokens, wte, wpe, 0, side.at_step(dropout));
+    ops.embedding_backward(dwte, dwpe, upstream, tokens, 0, side.at_step(dropout));
+    ops.residual_backward(branch, upstream, side.at_step(dropout));
     ops.layernorm_forward(y, mean, rstd, stream, scale, scale);
     ops.layernorm_backward({.dx = dx,
                             .dgamma = dscale,
@@ -117,9 +117,9 @@ TEST_P(Cuda, TheSameBitsEveryTime) {
                             .gamma = scale,
                             .mean = mean,
                             .rstd = rstd});
-    ops.attention_forward(out, lse, qkv, 0, dropout);
+    ops.attention_forward(out, lse, qkv, 0, side.at_step(dropout));
     ops.attention_backward(
-        {.dqkv = dqkv, .dout = branch, .out = out, .lse = lse, .qkv = qkv, .dropout = dropout});
+        {.dqkv = dqkv, .dout = branch, .out = out, .lse = lse, .qkv = qkv, .dropout = side.at_step(dropout)});
     ops.linear_backward_weight(dw, db, Tensor(branch).reshaped({R, C}), y);
     ops.cross_entropy_stats({.logits = logits,
                              .targets = targets,
@@ -191,54 +191,46 @@ TEST_P(Cuda, RecomputeGivesTheSameBits) {
   }
 }
 
-// What is read in the backend's memory is what it holds when the recording is played.
-TEST_P(Cuda, ARecordingFollowsTheNumbersInItsMemory) {
+// A captured graph reads the scalars that are in the backend's memory when it is replayed.
+TEST_P(Cuda, AGraphReadsScalarsInDeviceMemory) {
   const std::int64_t B = 2, T = 16, C = 64, n = B * T * C;
   const Side side = gpu();
   const Values branch_values = values(n, 1);
   const Buffer branch = side.compute({B, T, C}, branch_values), w = side.full({n}, normal_values(n, 2)),
                m = side.full({n}), v = side.full({n}), grads = side.full({n}, normal_values(n, 3)),
-               zeros = side.full({B, T, C}), out = side.full({B, T, C}), step = side.ints({1}),
-               numbers{side.backend, DType::f32, {4}};
+               zeros = side.full({B, T, C}), out = side.full({B, T, C});
+  Scalar<std::uint32_t> step(side.backend, 0);
+  Scalar<AdamWScalars> scalars(side.backend, {});
   Dropout dropout = some_dropout(T);
-  AdamWStep update{.weight_decay = 0.1f};
-  const auto work = [&](const Buffer& to) {
-    side.backend.residual_forward(to, zeros, branch, dropout);
-    side.backend.adamw({.weights = w, .m = m, .v = v, .grads = grads}, update);
+  dropout.step = step.get();
+  const auto work = [&] {
+    side.backend.residual_forward(out, zeros, branch, dropout);
+    side.backend.adamw({.weights = w, .m = m, .v = v, .grads = grads},
+                       {.scalars = scalars.get(), .weight_decay = 0.1f});
   };
-  const auto set = [&](std::uint32_t at, const AdamWNumbers& now) {
-    side.backend.copy_from_host(step, &at);
-    side.backend.copy_from_host(numbers, &now);
-  };
-  const AdamWNumbers first{0.1f, 0.1f, 0.05f, 1}, second{0.2f, 0.19f, 0.0975f, 1};
-  dropout.now = Tensor(step).as<const std::uint32_t>();
-  update.now = Tensor(numbers).as<const AdamWNumbers>();
   side.backend.begin_capture();
-  work(out);
+  work();
   const auto graph = side.backend.end_capture();
   EXPECT_TRUE((m.values() == 0.0).min()) << "captured, not executed";
-  const auto replayed = [&](std::uint32_t at, const AdamWNumbers& now) {
-    set(at, now);
-    graph->replay();
-    return std::array{out.values(), w.values(), m.values(), v.values()};
-  };
-  const auto one = replayed(5, first), two = replayed(6, second);
 
-  side.backend.convert(w, side.full({n}, normal_values(n, 2)));
-  side.backend.zero(m);
-  side.backend.zero(v);
-  dropout.now = nullptr;
-  update.now = nullptr;
-  const auto done = [&](std::uint32_t at, const AdamWNumbers& now) {
-    dropout.step = at;
-    update.lr = now.lr, update.correction1 = now.correction1, update.correction2 = now.correction2;
-    work(out);
-    return std::array{out.values(), w.values(), m.values(), v.values()};
+  const auto two_steps = [&](const auto& run) {
+    side.backend.convert(w, side.full({n}, normal_values(n, 2)));
+    side.backend.zero(m);
+    side.backend.zero(v);
+    std::vector<Values> results;
+    const auto one_step = [&](std::uint32_t number, const AdamWScalars& now) {
+      step.set(number);
+      scalars.set(now);
+      run();
+      for (const auto* x : {&out, &w, &m, &v}) results.push_back(x->values());
+    };
+    one_step(5, {0.1f, 0.1f, 0.05f, 1});
+    one_step(6, {0.2f, 0.19f, 0.0975f, 1});
+    return results;
   };
-  for (const auto& [expected, actual] : {std::pair{done(5, first), one}, std::pair{done(6, second), two}}) {
-    for (std::size_t i = 0; i < actual.size(); ++i) EXPECT_TRUE((actual[i] == expected[i]).min()) << i;
-  }
-  EXPECT_FALSE((one[0] == two[0]).min()) << "another step has another mask";
+  const auto expected = two_steps(work), actual = two_steps([&] { graph->replay(); });
+  for (std::size_t i = 0; i < actual.size(); ++i) EXPECT_TRUE((actual[i] == expected[i]).min()) << i;
+  EXPECT_FALSE((actual[0] == actual[4]).min()) << "another step has another mask";
 }
 
 // Logits may have the type of the products: the results are those of the same numbers as float32.
@@ -352,7 +344,7 @@ class CudnnAttention : public testing::Test {
     const auto start = [&](Backend& backend) {
       const Side side{backend, type};
       const Buffer out = side.compute({B, T, H, D}), lse = side.full({B, H, T});
-      backend.attention_forward(out, lse, side.compute(qkv_shape, qkv), 0, dropout);
+      backend.attention_forward(out, lse, side.compute(qkv_shape, qkv), 0, side.at_step(dropout));
       return std::pair{out.values(), lse.values()};
     };
     const auto [out, lse] = start(forward);
@@ -363,7 +355,7 @@ class CudnnAttention : public testing::Test {
                                  .out = side.compute({B, T, H, D}, out),
                                  .lse = side.full({B, H, T}, lse),
                                  .qkv = side.compute(qkv_shape, qkv),
-                                 .dropout = dropout});
+                                 .dropout = side.at_step(dropout)});
     return {out, lse, dqkv.values()};
   }
 

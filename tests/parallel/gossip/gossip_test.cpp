@@ -76,8 +76,10 @@ class HandWorker {
     const UnitView gradients = rank_.engine().gradients(unit);
     for (const auto& parameter : gradients.spec->parameters) {
       const auto& [name, decay] = std::tie(parameter.name, parameter.decay);
-      auto step = adamw_step(adamw_of(run_.engine), run_.lr, number, decay);
-      step.grad_scale = &clip;
+      const AdamWScalars scalars = adamw_scalars(adamw_of(run_.engine), run_.lr, number);
+      auto settings = adamw_settings(adamw_of(run_.engine), decay);
+      settings.scalars = &scalars;
+      settings.grad_scale = &clip;
       const Tensor weights = state_.at(name);
       rank_.backend().adamw(
           {.weights = weights,
@@ -85,7 +87,7 @@ class HandWorker {
            .v = state_.at("optimizer.v." + name),
            .mean = state_.contains("optimizer.a." + name) ? state_.at("optimizer.a." + name) : Tensor{},
            .grads = part_of(gradients[parameter.slice()], 0, weights.count())},
-          step);
+          settings);
     }
   }
 
