@@ -12,8 +12,7 @@
 #include "data/batch_loader.h"
 #include "model/arena.h"
 #include "model/unit.h"
-#include "ops/cpu/cpu.h"
-#include "ops/cuda/cuda.h"
+#include "ops/make_backend.h"
 #include "parallel/data/data_engine.h"
 
 namespace shoal {
@@ -32,22 +31,17 @@ int threads_of(const RunPlan& plan, const RankPlaces& ranks) {
 
 double kernel_scratch(const RunPlan& plan, const RankPlaces& ranks, const TensorRank& tensor) {
   const auto& model = plan.model;
-  if (plan.backend == BackendKind::cuda) {
-    const std::int64_t heads = local_heads(model, tensor).count(), T = model.block_size;
-    const bool fused = plan.engine.compute == DType::bf16 && model.dropout == 0;
-    return static_cast<double>(kProductWorkspace) +
-           (fused ? 2.0 * static_cast<double>(attention_piece(plan.pipeline.batch.batch, heads, T) * heads *
-                                              T * T)
-                  : 0);
-  }
-  if (plan.backend != BackendKind::cpu) return 0;
-  const KernelSizes sizes{.rows = static_cast<std::int64_t>(plan.pipeline.batch.batch) * model.block_size,
-                          .columns = std::max({local_hidden(model, tensor).count(),
-                                               3 * local_heads(model, tensor).count() * model.head_size(),
-                                               std::int64_t{2} * model.n_embd}),
-                          .positions = model.block_size,
-                          .head_size = model.head_size()};
-  return static_cast<double>(cpu_scratch_bytes(threads_of(plan, ranks), sizes));
+  const std::int64_t heads = local_heads(model, tensor).count();
+  const KernelSizes sizes{
+      .batch = plan.pipeline.batch.batch,
+      .positions = model.block_size,
+      .heads = heads,
+      .head_size = model.head_size(),
+      .columns = std::max({local_hidden(model, tensor).count(), 3 * heads * model.head_size(),
+                           std::int64_t{2} * model.n_embd}),
+      .compute = plan.engine.compute,
+      .dropout = model.dropout > 0};
+  return static_cast<double>(scratch_bytes(plan.backend, sizes, threads_of(plan, ranks)));
 }
 
 // The part of a checkpoint that a rank writes: parameters and optimizer state, each element on one rank.

@@ -1,4 +1,4 @@
-// Finds and loads the module of the CUDA backend.
+// Finds and loads the module of the CUDA backend; facts about it that need no GPU.
 #include <unistd.h>
 
 #include "core/error.h"
@@ -22,6 +22,13 @@ const LoadedLibrary<cuda::Library>& loaded() {
 }
 
 }  // namespace
+
+std::size_t cuda_scratch_bytes(const KernelSizes& sizes) {
+  const std::int64_t B = sizes.batch, H = sizes.heads, T = sizes.positions;
+  const bool by_cudnn = sizes.compute == DType::bf16 && !sizes.dropout;
+  return kProductWorkspace +
+         (by_cudnn ? 2 * static_cast<std::size_t>(attention_piece(B, H, T) * H * T * T) : 0);
+}
 
 bool has_cuda_module() { return !find_module(kModule.file, kModule.variable).empty(); }
 

@@ -12,9 +12,21 @@ std::optional<BackendKind> backend_kind(std::string_view name) {
   return std::nullopt;
 }
 
+std::size_t scratch_bytes(BackendKind kind, const KernelSizes& sizes, int threads) {
+  switch (kind) {
+    case BackendKind::cpu:
+      return cpu_scratch_bytes(threads, sizes);
+    case BackendKind::cuda:
+      return cuda_scratch_bytes(sizes);
+    case BackendKind::reference:
+      return 0;
+  }
+  fail("no such backend");
+}
+
 LogitsPlan logits_plan(BackendKind backend, DType compute) {
   if (backend != BackendKind::cuda) return {};
-  // A GPU spends on logits what moving them takes, and has the memory for larger pieces.
+  // A GPU is bound by moving the logits, and has the memory for larger chunks.
   return {compute, std::int64_t{512} << 20};
 }
 

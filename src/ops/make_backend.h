@@ -11,11 +11,11 @@
 namespace shoal {
 
 enum class BackendKind : std::uint8_t { cpu, cuda, reference };
-// Nothing for another name than "cpu", "cuda" and "reference".
+// Empty for any other name than "cpu", "cuda" and "reference".
 std::optional<BackendKind> backend_kind(std::string_view name);
 
 struct BackendOptions {
-  int threads = 0;     // cpu: as above
+  int threads = 0;     // cpu: as make_cpu_backend
   int local_rank = 0;  // cuda: ranks of a host take its GPUs in turn
   bool tf32 = false;   // cuda: products of float32 on tensor cores, which round to 10 bits of mantissa
   // cuda: algorithms of products are chosen by timing, and kept in the user's cache folder. Otherwise the
@@ -24,6 +24,9 @@ struct BackendOptions {
 };
 // Throws UserError where there is no GPU for `cuda` (ops/cuda/cuda.h).
 std::unique_ptr<Backend> make_backend(BackendKind kind, const BackendOptions& options = {});
+
+// Bytes that a backend's kernels allocate for themselves in training; `threads` are the cpu backend's.
+std::size_t scratch_bytes(BackendKind kind, const KernelSizes& sizes, int threads);
 
 LogitsPlan logits_plan(BackendKind backend, DType compute);
 

@@ -2,9 +2,9 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <memory>
 
+#include "ops/kernel_sizes.h"
 #include "ops/kernels.h"
 
 namespace shoal {
@@ -12,11 +12,7 @@ namespace shoal {
 // threads 0 means every core that this process may use. The calling thread is one of them.
 std::unique_ptr<Backend> make_cpu_backend(int threads = 0);
 
-// Bytes that the kernels allocate for themselves in training with these sizes.
-struct KernelSizes {
-  std::int64_t rows = 0, columns = 0;  // of the widest activation
-  std::int64_t positions = 0, head_size = 0;
-};
+// Bytes that the kernels allocate for themselves in training.
 std::size_t cpu_scratch_bytes(int threads, const KernelSizes& sizes);
 
 }  // namespace shoal

@@ -20,7 +20,8 @@ std::unique_ptr<Backend> make_cpu_backend(int threads) { return std::make_unique
 std::size_t cpu_scratch_bytes(int threads, const KernelSizes& sizes) {
   const std::int64_t attention = cpu::attention_scratch(threads, sizes.positions, sizes.head_size);
   return sizeof(float) *
-         static_cast<std::size_t>(std::max(attention, cpu::column_sum_scratch(sizes.rows, sizes.columns)));
+         static_cast<std::size_t>(
+             std::max(attention, cpu::column_sum_scratch(sizes.batch * sizes.positions, sizes.columns)));
 }
 
 namespace cpu {

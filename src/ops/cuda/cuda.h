@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "ops/kernel_sizes.h"
 #include "ops/kernels.h"
 
 namespace shoal {
@@ -41,17 +42,19 @@ struct AttentionLibrary {
   std::string version, why_not;
 };
 
-// Sequences of a batch of B that cuDNN is given at once for their gradients: it works in 2 bytes for each of
-// their H x T x T scores, and they are to take 512 MiB together.
+// The sequences of a batch of B that one call of cuDNN's backward pass gets: its workspace has 2 bytes for
+// each of their H x T x T scores, and is limited to 512 MiB (unless one sequence needs more).
 constexpr std::int64_t attention_piece(std::int64_t B, std::int64_t H, std::int64_t T) {
   std::int64_t piece = std::clamp<std::int64_t>((std::int64_t{256} << 20) / (H * T * T), 1, B);
   while (B % piece != 0) --piece;
   return piece;
 }
 
-// Bytes of workspace that a backend keeps for cuBLASLt's products; NVIDIA recommends at least 32 MiB for
-// Hopper.
+// Bytes of cuBLASLt's workspace; NVIDIA recommends at least 32 MiB for Hopper.
 inline constexpr std::size_t kProductWorkspace = std::size_t{64} << 20;
+
+// Bytes of GPU memory that the libraries' kernels need in training. No GPU is asked.
+std::size_t cuda_scratch_bytes(const KernelSizes& sizes);
 
 // Whether there is the module; the environment variable SHOAL_CUDA_MODULE names another.
 bool has_cuda_module();
