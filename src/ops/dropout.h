@@ -25,14 +25,14 @@ struct TokenWindow {
 struct Dropout {
   double p = 0;  // share of elements set to zero
   std::uint64_t seed = 0;
-  const std::uint32_t* step = nullptr;  // number of the step, in the backend's memory; not read when p is 0
-  std::uint32_t site = 0;               // which dropout of the model; attention adds its head in the upper half
+  const std::uint32_t* step = nullptr;  // number of the step, in the backend's memory; null without dropout
+  std::uint32_t site = 0;  // which dropout of the model; attention adds its head in the upper half
   TokenWindow window;
 
   bool active() const { return p > 0; }
 
-  // An element is dropped when its 16 random bits are below the threshold. The exact share of dropped elements
-  // is threshold / 65536, and the scale of the others is computed from it, so the mean is unbiased.
+  // An element is dropped when its 16 random bits are below the threshold. The exact share of dropped
+  // elements is threshold / 65536, and the scale of the others is computed from it, so the mean is unbiased.
   std::uint32_t threshold() const {
     return static_cast<std::uint32_t>(std::clamp(std::lround(p * 65536), 0L, 65535L));
   }

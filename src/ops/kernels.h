@@ -1,5 +1,5 @@
-// Every kernel the model needs, on one page. `reference` (plain loops in double, the oracle), `cpu` and
-// `cuda` implement it, and the whole model runs on any of them.
+// Every kernel of the model, on one page. `reference` (plain loops in double, the oracle), `cpu` and `cuda`
+// implement it, and the whole model runs on each of them.
 //
 // Shapes are row-major. R is rows (tokens), B sequences, T positions, C channels, H heads, D channels of a
 // head, V classes. "x" in a type column means the compute type, float32 or bfloat16; the residual stream,
@@ -108,7 +108,7 @@ class Backend : public Device {
   virtual void linear_backward_weight(const Tensor& dw, const Tensor& dbias, const Tensor& dy,
                                       const Tensor& x) = 0;
   // hidden x [R, N] = x x [R, K] . w x [N, K]^T + bias x [N] (bias may be empty);  y x [R, N] = GELU(hidden),
-  // or of the sum that hidden was rounded from
+  // or GELU of the sum before it is rounded to hidden
   virtual void linear_gelu_forward(const Tensor& y, const Tensor& hidden, const Tensor& x, const Tensor& w,
                                    const Tensor& bias, Gelu kind) {
     linear_forward(hidden, x, w, bias);
@@ -122,8 +122,8 @@ class Backend : public Device {
   }
 
   // --- embedding. tokens i32 [B, T]; out f32 [B, T, C] = wte[token] + wpe[window position], then dropout.
-  // wte x [V, C] holds the classes from first_class on; a token outside it gives a row of zeros (vocabulary
-  // sharding: the sum over shards is exact).
+  // wte x [V, C] holds the classes from first_class on; a token outside of them gives a row of zeros
+  // (vocabulary sharding: the sum over shards is exact).
   virtual void embedding_forward(const Tensor& out, const Tensor& tokens, const Tensor& wte,
                                  const Tensor& wpe, std::int64_t first_class, const Dropout& dropout) = 0;
   // dwte f32 [V, C] +=, dwpe f32 [P, C] += of all tokens
@@ -211,11 +211,11 @@ class Backend : public Device {
   virtual void adamw(const AdamWTensors& args, const AdamWSettings& settings) = 0;
 };
 
-// How a model makes logits where a backend computes.
+// The type of logits on a backend, and how many of them the head computes at a time.
 struct LogitsPlan {
   DType type = DType::f32;
-  // Made at a time, about: so many that the embedding's gradient, which is read and written once each time,
-  // costs little beside the products.
+  // About so many. Each chunk reads and writes the embedding's gradient once, which should cost little beside
+  // the products.
   std::int64_t elements = std::int64_t{32} << 20;
   bool operator==(const LogitsPlan&) const = default;
 };

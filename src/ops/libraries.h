@@ -1,4 +1,4 @@
-// The libraries that this room is built on.
+// Versions of the libraries behind ops/.
 #pragma once
 
 #include "core/library.h"

@@ -16,13 +16,13 @@ std::optional<BackendKind> backend_kind(std::string_view name);
 
 struct BackendOptions {
   int threads = 0;     // cpu: as make_cpu_backend
-  int local_rank = 0;  // cuda: ranks of a host take its GPUs in turn
+  int local_rank = 0;  // cuda: GPUs of a host are assigned to its ranks round-robin
   bool tf32 = false;   // cuda: products of float32 on tensor cores, which round to 10 bits of mantissa
-  // cuda: algorithms of products are chosen by timing, and kept in the user's cache folder. Otherwise the
-  // choice depends on nothing but the kind of GPU and cuBLASLt's version.
+  // cuda: the algorithms of products are chosen by timing, and kept in the user's cache folder. Otherwise the
+  // choice depends only on the kind of GPU and cuBLASLt's version.
   bool tune = true;
 };
-// Throws UserError where there is no GPU for `cuda` (ops/cuda/cuda.h).
+// Throws UserError when `cuda` finds no GPU (ops/cuda/cuda.h).
 std::unique_ptr<Backend> make_backend(BackendKind kind, const BackendOptions& options = {});
 
 // Bytes that a backend's kernels allocate for themselves in training; `threads` are the cpu backend's.

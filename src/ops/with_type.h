@@ -1,4 +1,4 @@
-// From a tensor's type to that of its elements.
+// The C++ type of a tensor's elements.
 #pragma once
 
 #include "core/dtype.h"

@@ -1,4 +1,4 @@
-// AdamW and AccumAdamW over flat buffers: one pass over memory, which is what bounds it.
+// AdamW and AccumAdamW over flat buffers, in one pass: they are bound by memory.
 #include <cmath>
 
 #include "ops/cpu/cpu_backend.h"

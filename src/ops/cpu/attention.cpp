@@ -27,7 +27,7 @@ struct HeadShape {
   float scale() const { return 1.0f / std::sqrt(static_cast<float>(channels)); }
 };
 
-// Hands out pieces of a thread's scratch.
+// Carves a thread's scratch memory.
 struct Carver {
   float* at;
   float* take(std::int64_t floats) { return std::exchange(at, at + floats); }
@@ -76,7 +76,7 @@ struct Tile {
   std::int64_t visible(std::int64_t i) const { return std::clamp<std::int64_t>(q0 + i + 1 - k0, 0, keys); }
 };
 
-// f(tile) over the tiles of a row of queries that causality leaves.
+// Calls f(tile) for the tiles of a row of queries that the causal mask leaves.
 template <typename F>
 void for_key_tiles(std::int64_t q0, std::int64_t rows, F&& f) {
   for (std::int64_t k0 = 0; k0 < q0 + rows; k0 += kKeys) {
@@ -85,9 +85,8 @@ void for_key_tiles(std::int64_t q0, std::int64_t rows, F&& f) {
   }
 }
 
-// What causality leaves of a tile, in groups of the kernel's six rows.
-// f(first query, queries, keys that any of them sees, those and what is read beside them, rounded up to
-// vectors).
+// The unmasked part of a tile, in groups of the kernel's six rows.
+// f(first query, queries, keys that any of them sees, the same rounded up to the vectors that are read).
 template <typename F>
 void for_query_groups(const Tile& tile, F&& f) {
   for (std::int64_t i = 0; i < tile.rows; i += kGroup) {
@@ -96,7 +95,7 @@ void for_query_groups(const Tile& tile, F&& f) {
     if (seen > 0) f(i, n, seen, std::min(tile.width, round_up(seen + kGroup - 1)));
   }
 }
-// f(first key, keys, first query that sees any of them).
+// f(first key, keys, first query that sees any of them)
 template <typename F>
 void for_key_groups(const Tile& tile, F&& f) {
   for (std::int64_t k = 0; k < tile.keys; k += kGroup) {
@@ -119,9 +118,9 @@ class DropoutTile {
   std::int64_t batch_;
 };
 
-// Softmax of one row of scores over its visible keys, given the maximum and sum so far; returns what earlier
-// results of the row are multiplied by. scores become probabilities times the dropout factor, not yet divided
-// by the sum.
+// Softmax of one row of scores over its visible keys, given the maximum and sum so far; returns the factor
+// for earlier results of the row. scores become probabilities times the dropout factor, not yet divided by
+// the sum.
 float softmax_row(float* scores, std::int64_t visible, std::int64_t width, float& most, float& total,
                   const std::array<Vec, 8>* factors) {
   const Vec lowest = splat(-std::numeric_limits<float>::infinity());

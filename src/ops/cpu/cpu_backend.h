@@ -1,4 +1,4 @@
-// The CPU backend: SIMD and OpenMP for everything but the matrix products, which are oneDNN's.
+// The CPU backend: oneDNN for matrix products, SIMD and OpenMP for the rest.
 #pragma once
 
 #include "ops/cpu/matmul.h"
@@ -70,7 +70,7 @@ class CpuBackend final : public Backend {
  private:
   // Sums f32 columns of x over rows into out (+=), rows in fixed blocks.
   void add_column_sums(float* out, const Tensor& x);
-  // Memory that lives across calls, grown when needed.
+  // Memory kept across calls; it grows when needed.
   float* scratch(std::int64_t floats);
 
   int threads_;
@@ -79,7 +79,7 @@ class CpuBackend final : public Backend {
   std::int64_t scratch_floats_ = 0;
 };
 
-// Floats of scratch that attention's backward pass takes, and sums over rows for so many columns.
+// Floats of scratch memory for attention's backward pass, and for sums over rows.
 std::int64_t attention_scratch(int threads, std::int64_t positions, std::int64_t channels);
 std::int64_t column_sum_scratch(std::int64_t rows, std::int64_t columns);
 

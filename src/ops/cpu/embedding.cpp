@@ -34,7 +34,7 @@ void CpuBackend::embedding_backward(const Tensor& dwte, const Tensor& dwpe, cons
                                     const Tensor& tokens, std::int64_t first_class, const Dropout& dropout) {
   const std::int64_t channels = dout.columns(), positions = tokens.dim(1), classes = dwte.dim(0);
   const DropoutRow mask(dropout, dropout.site);
-  // A thread owns a range of columns and adds the tokens in order, so equal tokens never meet in two threads.
+  // A thread owns a range of columns and adds the tokens in order, so no two threads write to one element.
   for_blocks(threads_, channels, DropoutRow::kColumns, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t row = 0; row < tokens.count(); ++row) {
       const std::int64_t token = tokens.as<std::int32_t>()[row] - first_class, t = row % positions;

@@ -1,4 +1,4 @@
-// Layer norm, and the column sums that gradients of its parameters and of biases are.
+// Layer norm, and column sums: the gradients of its parameters and of biases.
 #include <cmath>
 #include <cstring>
 
@@ -10,8 +10,7 @@ namespace shoal::cpu {
 namespace {
 
 constexpr float kEpsilon = 1e-5f;
-constexpr std::int64_t kRowBlock =
-    64;  // rows whose sums are made by one thread; fixes the order of column sums
+constexpr std::int64_t kRowBlock = 64;  // rows of one thread's partial sums; fixes the order of column sums
 
 std::int64_t row_blocks(std::int64_t rows) { return (rows + kRowBlock - 1) / kRowBlock; }
 

@@ -31,7 +31,7 @@ void* at(const Tensor& tensor, std::int64_t element) {
   return tensor.as<std::byte>() + static_cast<std::size_t>(element) * size_of(tensor.dtype);
 }
 
-// A product whose result is a piece of a larger one: operands start at the piece's, and keep their strides.
+// The product for one piece of a result: operands start at the piece and keep their strides.
 struct PieceCall {
   const MatmulCall& whole;
   std::int64_t m, n, k;
@@ -52,7 +52,7 @@ struct PieceCall {
         bias(call.bias ? at(call.bias, piece.column) : nullptr) {}
 };
 
-// AVX-512 as it is tested: with AMX beside it, matmul takes other kernels.
+// AVX-512 without AMX: with AMX, matmul takes other kernels, which are not tested here.
 bool plain_avx512() {
   switch (dnnl::get_effective_cpu_isa()) {
     case dnnl::cpu_isa::avx512_core:
@@ -64,7 +64,7 @@ bool plain_avx512() {
   }
 }
 
-// Backward products: no bias, and the right operand as it lies.
+// Backward products: no bias, and the right operand is not transposed.
 bool suits_sgemm(const MatmulCall& call) {
   return call.a.dtype == DType::f32 && call.c.dtype == DType::f32 && !call.bias && !call.transpose_b;
 }
@@ -77,7 +77,7 @@ void sgemm(const PieceCall& call) {
   if (status != dnnl_success) throw dnnl::error(status, "sgemm failed");
 }
 
-// oneDNN goes by the calling thread's setting, when a primitive is made and outside of parallel regions.
+// oneDNN reads the calling thread's number of threads when a primitive is made, and outside parallel regions.
 class OneThread {
  public:
   OneThread() : before_(omp_get_max_threads()) { omp_set_num_threads(1); }
@@ -92,7 +92,8 @@ class OneThread {
 }  // namespace
 
 struct Matmul::Impl {
-  // A primitive for one thread, which may be run on several at once: its scratch memory is the caller's.
+  // A primitive for one thread; several threads may run it at once, since the caller gives the scratch
+  // memory.
   struct Entry {
     dnnl::matmul primitive;
     memory::desc a, b, c, bias, scratch;
@@ -116,7 +117,7 @@ struct Matmul::Impl {
   bool avx512 = plain_avx512();
   dnnl::engine engine{dnnl::engine::kind::cpu, 0};
   std::map<Key, Entry> entries;
-  std::vector<const Entry*> of_piece;  // of the product under way
+  std::vector<const Entry*> of_piece;  // of the current product
   std::vector<Thread> of_thread;
 };
 
@@ -171,7 +172,7 @@ void Matmul::Impl::product(const MatmulCall& call, const ProductPieces& pieces) 
       if (thread.scratch.size() < scratch) thread.scratch.resize(scratch);
     }
   }
-  std::exception_ptr failure;  // nothing may be thrown out of a parallel region
+  std::exception_ptr failure;  // an exception must not leave a parallel region
   for_tasks(threads, pieces.count(), [&](std::int64_t i) {
     const PieceCall piece(call, pieces[i]);
     try {

@@ -5,8 +5,8 @@
 // left operand is transposed or the sum is long. The same choice is the best with oneDNN 3.7
 // (bench/results/onednn.md).
 //
-// oneDNN always runs on one thread here: which kernel it takes, and whether it splits long sums, depends on
-// how many it has. Threads share the pieces of a result instead (product_pieces.h).
+// oneDNN always runs on one thread here: its choice of kernel, and whether it splits long sums, depends on
+// its number of threads. Instead, each thread computes other pieces of the result (product_pieces.h).
 #pragma once
 
 #include <memory>
@@ -15,7 +15,7 @@
 
 namespace shoal::cpu {
 
-// c [M, N] (+)= op(a) [M, K] . op(b) [K, N] + bias [N], where op transposes when asked. c may be f32 or, when
+// c [M, N] (+)= op(a) [M, K] . op(b) [K, N] + bias [N], where op may transpose. c may be f32 or, when
 // a is bf16, bf16.
 struct MatmulCall {
   Tensor c, a, b, bias;

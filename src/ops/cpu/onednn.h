@@ -1,11 +1,11 @@
-// What differs between oneDNN 2 and 3; all else that is used of it is in both.
+// The differences between oneDNN 2 and 3.
 #pragma once
 
 #include <dnnl.hpp>
 
 namespace shoal::cpu {
 
-// A product without a bias has a `bias` of no dimensions.
+// Without a bias, `bias` has no dimensions.
 inline dnnl::matmul::primitive_desc matmul_primitive(const dnnl::engine& engine, const dnnl::memory::desc& a,
                                                      const dnnl::memory::desc& b,
                                                      const dnnl::memory::desc& bias,

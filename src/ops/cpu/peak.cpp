@@ -1,5 +1,5 @@
-// The most multiply-adds per second that the cores can do: independent chains in registers, nothing loaded or
-// stored; in bfloat16 also a matrix product, for processors with registers for tiles.
+// The peak of multiply-adds per second: independent chains in registers, without loads or stores; in bfloat16
+// also a matrix product, for processors with tile registers.
 #include <algorithm>
 #include <cstdint>
 #include <vector>
@@ -36,7 +36,7 @@ void float_chains(std::int64_t rounds) {
   for (std::int64_t i = 0; i < rounds; ++i) {
     asm volatile(""
                  : "+" SHOAL_REGISTER(x),
-                   "+" SHOAL_REGISTER(y));  // keeps the compiler from doing the sum in its head
+                   "+" SHOAL_REGISTER(y));  // keeps the compiler from folding the sum
 #pragma GCC unroll 12
     for (auto& sum : sums) sum = sum * x + y;
   }
@@ -57,10 +57,10 @@ void bfloat16_chains(std::int64_t rounds) {
 }
 #endif
 
-constexpr int kAttempts = 6;  // of which the best counts, since a busy machine can only be slower than it is
+constexpr int kAttempts = 6;  // the best counts: other load can only slow the machine down
 
-// Of a matrix product in bfloat16 that fits into the caches. Where there are tile registers (AMX), it is
-// several times faster than what vectors can do.
+// The peak of a matrix product in bfloat16 that fits the caches. With tile registers (AMX) it is several
+// times that of vectors.
 double product_flops(Matmul& matmul) {
   constexpr std::int64_t kSize = 512;
   std::vector<std::uint16_t> a(kSize * kSize), b(kSize * kSize);
@@ -90,7 +90,7 @@ double CpuBackend::measure_peak_flops(DType compute) {
     chains = bfloat16_chains;
     flops_per_round *= 2;
   }
-#endif  // without bfloat16 instructions its products run as float32
+#endif  // without bfloat16 instructions, products run in float32
   constexpr std::int64_t kRounds = 1'000'000;
   double best = 0;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {

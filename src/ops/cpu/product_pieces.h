@@ -10,10 +10,10 @@ struct ProductPiece {
   std::int64_t row, rows, column, columns;
 };
 
-// Cutting may change which kernel oneDNN takes, and with it the bits. So the cut depends on the shape alone,
-// but for one freedom: with AVX-512 every element is the same in all cuts into two or more pieces of between
-// 113 and 512 rows (tests/ops/cpu_threads_test.cpp), and the number of pieces suits the threads. Elsewhere it
-// suits eight.
+// The cut may change oneDNN's choice of kernel, and with it the bits. So it depends on the shape only, with
+// one exception: with AVX-512 every element is the same in all cuts into two or more pieces of 113 to 512
+// rows (tests/ops/cpu_threads_test.cpp), and the number of pieces is chosen for the number of threads.
+// Elsewhere it is chosen for eight.
 class ProductPieces {
  public:
   ProductPieces(std::int64_t rows, std::int64_t columns, std::int64_t sum_length, int threads, bool avx512)

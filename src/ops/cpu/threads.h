@@ -1,5 +1,5 @@
-// Loops shared among OpenMP threads. Work is cut into blocks whose borders depend on the size alone, so
-// results do not depend on how many threads there are.
+// Loops shared among OpenMP threads. Work is cut into blocks whose borders depend only on the size, so
+// results do not depend on the number of threads.
 #pragma once
 
 #include <omp.h>
@@ -32,7 +32,7 @@ void for_tasks(int threads, std::int64_t n, F&& f) {
   for (std::int64_t i = 0; i < n; ++i) f(i);
 }
 
-// Rows of about 16 Ki elements: enough work for a thread to be worth waking.
+// As many rows as have about 16 Ki elements: enough work to wake a thread.
 inline std::int64_t rows_per_block(std::int64_t columns) {
   return std::max<std::int64_t>(1, 16384 / std::max<std::int64_t>(columns, 1));
 }

@@ -1,6 +1,5 @@
 // The small matrix product inside attention: c [m, n] (+)= a [m, k] . b [k, n], where n is a multiple of 16,
-// rows of b and c are contiguous, and a is addressed by two strides so that it may be a matrix or its
-// transpose.
+// rows of b and c are contiguous, and a has two strides, so that it may be a matrix or its transpose.
 #pragma once
 
 #include <algorithm>

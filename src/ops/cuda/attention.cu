@@ -1,4 +1,4 @@
-// Which kernels attention takes, and what it needs beside them.
+// The choice among the kernels of attention, dout . out, and attention with a cache.
 #include "ops/cuda/attention.cuh"
 
 #include <cmath>
@@ -9,9 +9,9 @@ namespace shoal::cuda {
 namespace {
 
 constexpr int kThreads = 128, kWarps = kThreads / kWarp;
-constexpr std::int64_t kMostChannels = 192;  // of a head: its tiles have to fit shared memory
+constexpr std::int64_t kMostChannels = 192;  // of a head: its tiles must fit shared memory
 
-// delta [b, h, t] = dout . out. A warp has a head of a position.
+// delta [b, h, t] = dout . out. One warp per head of a position.
 template <typename T>
 __global__ void delta_kernel(float* delta, const T* dout, const T* out, Heads at) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -38,7 +38,7 @@ __global__ void append_kernel(T* keys, T* values, const T* qkv, std::int64_t wid
   }
 }
 
-// A block has a head of a position; each warp has every kWarps-th key, with a running maximum.
+// One block per head of a position; each warp takes every kWarps-th key, with a running maximum.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     cached_kernel(T* out, const T* keys, const T* values, const T* qkv, Heads at, std::int64_t past) {

@@ -7,7 +7,7 @@ namespace {
 constexpr int kTile = 32;  // queries and keys of a tile
 constexpr int kThreads = 256;
 constexpr int kParts = kThreads / kTile;  // threads of a row
-constexpr int kScores = kTile / kParts;   // that a thread has of a row
+constexpr int kScores = kTile / kParts;   // of a row, per thread
 
 // Rows first to first + kTile - 1 of a head as float32, `D + 1` apart; those past the end are zeros.
 template <typename T>
@@ -49,7 +49,7 @@ std::size_t shared_bytes(std::int64_t channels, int tiles, int scores) {
          static_cast<std::size_t>(tiles * kTile * (channels + 1) + scores * kTile * (kTile + 1));
 }
 
-// A block has a tile of queries of a head, 8 threads a query.
+// One block per tile of queries of a head, 8 threads per query.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     forward_kernel(T* out, float* lse, const T* qkv, Heads at, std::int64_t first_head, Mask mask) {
@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(kThreads)
   if (part == 0) lse[at.lse(b, h) + i] = maximum + logf(sum);
 }
 
-// A block has a tile of queries and makes their gradient.
+// One block per tile of queries computes their gradient.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     queries_kernel(T* dqkv, const T* dout, const float* delta, const float* lse, const T* qkv, Heads at,
@@ -152,7 +152,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// A block has a tile of keys and makes their gradient and that of the values.
+// One block per tile of keys computes their gradient and that of the values.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     keys_kernel(T* dqkv, const T* dout, const float* delta, const float* lse, const T* qkv, Heads at,

@@ -1,4 +1,4 @@
-// Attention by tensor cores: bfloat16, 64 channels a head, tiles of 64 x 64.
+// Attention on tensor cores: bfloat16, 64 channels a head, tiles of 64 x 64.
 //
 // A warp has 16 rows (queries, or keys in the gradients of keys and values) of a tile and all its columns. As
 // accumulators of a product its elements are float [8][4]: in the 8 columns from 8 n on, lane = 4 g + t has
@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kHead = static_cast<int>(kTensorHead), kTile = 64, kWarps = 4, kThreads = kWarps * kWarp;
 constexpr int kRows = 16;                            // of a warp
-constexpr int kChunk = 8, kChunks = kHead / kChunk;  // 16 bytes, which are copied and loaded at once
+constexpr int kChunk = 8, kChunks = kHead / kChunk;  // 16 bytes, copied and loaded at once
 constexpr int kRowBytes = kHead * static_cast<int>(sizeof(bfloat16));
 constexpr SharedAddress kTileBytes = kTile * kRowBytes;
 constexpr float kLog2E = 1.4426950408889634f;
@@ -104,7 +104,7 @@ __device__ void round_operand(Operand& a, const Sums& x) {
   }
 }
 
-// Rows of x, scaled, to where a head's rows stand, those before `end`.
+// Writes rows of x, scaled, to a head's rows before `end`.
 __device__ void store_rows(bfloat16* to, std::int64_t row_stride, int first, int end, const Sums& x,
                            const float (&scale)[2], const Lane& at) {
 #pragma unroll
@@ -119,8 +119,8 @@ __device__ void store_rows(bfloat16* to, std::int64_t row_stride, int first, int
   }
 }
 
-// Multiplies scores of two rows, at the 64 keys from `begin` on, by their dropout's factors. Of a Philox
-// block, which has the keys of equal remainder mod 16 among 128, these 64 keys are half.
+// Multiplies the scores of two rows at the 64 keys from `begin` on by their dropout factors. A Philox block
+// covers the keys of equal remainder mod 16 among 128; these 64 keys are half of them.
 __device__ void drop(Sums& x, const Mask& mask, std::uint32_t site, const std::uint32_t (&rows)[2], int begin,
                      const Lane& at) {
   const bool upper = begin % 128 != 0;
@@ -178,7 +178,7 @@ __device__ void online_softmax(Sums& s, Sums& o, float (&maximum)[2], float (&su
   }
 }
 
-// A block has 64 kM queries of a head; a warp has kM times 16 of them.
+// One block per 64 kM queries of a head; a warp has kM times 16 of them.
 template <int kM, bool kDropout>
 __global__ void __launch_bounds__(kThreads) forward_kernel(bfloat16* out, float* lse, const bfloat16* qkv,
                                                            Heads at, std::int64_t first_head, Mask mask) {
@@ -222,7 +222,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(bfloat16* out, float*
 #pragma unroll
       for (int m = 0; m < kM; ++m) load_operand(q[m], queries, my_first + m * kRows, lane);
     }
-    if (begin <= first + my_first + kM * kRows - 1) {  // else these queries see none of the keys
+    if (begin <= first + my_first + kM * kRows - 1) {  // otherwise these queries see none of the keys
       Sums s[kM] = {};
       multiply_by_rows(s, q, keys, lane);
       Operand p[kM];
@@ -263,7 +263,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(bfloat16* out, float*
 
 // --- backward
 
-// A block has 64 queries of a head and makes their gradient.
+// One block per 64 queries of a head computes their gradient.
 template <bool kDropout>
 __global__ void __launch_bounds__(kThreads)
     queries_kernel(bfloat16* dqkv, const bfloat16* dout, const float* delta, const float* lse,
@@ -334,7 +334,7 @@ __global__ void __launch_bounds__(kThreads)
   store_rows(dqkv + at.q(b, h), at.row(), first + my_first, T, dq[0], {1.0f, 1.0f}, lane);
 }
 
-// A block has 64 keys of a head and makes their gradient and that of the values. Scores are transposed here:
+// One block per 64 keys of a head computes their gradient and that of the values. Scores are transposed here:
 // a row is a key, a column a query.
 template <bool kDropout>
 __global__ void __launch_bounds__(kThreads)

@@ -1,4 +1,4 @@
-// Errors of CUDA and its libraries become ours, with the place in the source.
+// Turns error codes of CUDA and its libraries into Error, with file and line.
 #pragma once
 
 #include <cublasLt.h>
@@ -10,7 +10,7 @@ namespace shoal::cuda {
 
 void check(cudaError_t status, const char* file = __builtin_FILE(), int line = __builtin_LINE());
 void check(cublasStatus_t status, const char* file = __builtin_FILE(), int line = __builtin_LINE());
-// Throws where attention's tiles of so many channels a head would not fit shared memory.
+// Throws if a head has more channels than its tiles in shared memory allow.
 void check_head(std::int64_t channels, std::int64_t most);
 
 }  // namespace shoal::cuda

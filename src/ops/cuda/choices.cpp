@@ -9,7 +9,7 @@
 namespace shoal::cuda {
 namespace {
 
-// Of this program's: what choices are between, and how they are written.
+// The version of the format: the alternatives, and how a choice is written.
 constexpr int kFormat = 1;
 
 std::string file_name(std::string gpu) {

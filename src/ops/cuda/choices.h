@@ -1,6 +1,6 @@
-// Which algorithm does a product: measured once, and the same from then on, since another one adds in another
-// order. Ranks that are threads share a table of the process; processes share a file, where there is a folder
-// for it. The file is of one version of cuBLASLt and one kind of GPU.
+// The choice of an algorithm for a product: measured once and then kept, since another algorithm adds in
+// another order. Ranks that are threads share a table of the process; processes share a file, if there is a
+// folder for it. A file belongs to one version of cuBLASLt and one kind of GPU.
 #pragma once
 
 #include <filesystem>
@@ -14,16 +14,16 @@ namespace shoal::cuda {
 
 class Choices {
  public:
-  // Without a folder choices hold for the process.
+  // Without a folder, choices are kept for the process only.
   Choices(const std::filesystem::path& folder, const std::string& gpu);
 
   using CanUse = std::function<bool(const Algorithm&)>;
-  // What has been chosen; waits for nobody who measures in another process.
+  // The choice, if there is one; does not wait for another process that measures.
   std::optional<Algorithm> find(const ProductKey& key, const CanUse& can_use) const;
-  // The same, or what `measure` returns. Only one process does that at a time.
+  // The choice, or else the result of `measure`, which runs in one process at a time.
   Algorithm find_or_measure(const ProductKey& key, const CanUse& can_use,
                             const std::function<Algorithm()>& measure) const;
-  // For this process, where nothing was chosen before.
+  // Sets the choice for this process, if there is none.
   Algorithm keep(const ProductKey& key, const Algorithm& algorithm) const;
 
  private:

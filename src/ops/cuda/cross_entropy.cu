@@ -1,4 +1,4 @@
-// Softmax cross-entropy over a chunk of rows: a block of threads has a row.
+// Softmax cross-entropy over a chunk of rows: one block of threads per row.
 #include "ops/cuda/cuda_backend.h"
 #include "ops/cuda/device.cuh"
 
@@ -8,9 +8,9 @@ namespace {
 // Threads of a block, for rows of many columns and of few.
 constexpr int kMany = 1024, kFew = 128;
 constexpr std::int64_t kManyColumns = 4096;
-constexpr int kResident = 2048;  // threads of a multiprocessor, where their registers suffice
+constexpr int kResident = 2048;  // threads per multiprocessor, if their registers suffice
 template <typename T>
-constexpr int kWide = 16 / sizeof(T);  // elements that are loaded at once
+constexpr int kWide = 16 / sizeof(T);  // elements of one load
 constexpr std::int32_t kNoClass = 0x7fffffff;
 
 __device__ float exponential(float x) {
@@ -18,26 +18,26 @@ __device__ float exponential(float x) {
   return fast_exp2(x * kLog2E);
 }
 
-// Of a part of a row: its maximum and where that is first, and the sum of exp(x - maximum).
+// Statistics of a part of a row: its maximum, the first index of it, and the sum of exp(x - maximum).
 struct Part {
   float maximum, sum;
   std::int32_t place;
 };
 
-// Of a row that is kept between its two passes: what a block may have on every GPU from sm_80 on (sm_86 has
-// the least), but for the parts of its warps. GPT-2's classes in bfloat16 are just within.
+// Bytes of a row that is kept between its two passes: the shared memory of a block on every GPU from sm_80 on
+// (sm_86 has the least), minus that of the warps' parts. GPT-2's classes in bfloat16 just fit.
 constexpr std::size_t kMostKept = (99 << 10) - kMany / kWarp * sizeof(Part);
 
 __device__ Part empty_part() { return {-INFINITY, 0.0f, kNoClass}; }
 
-// A NaN is no maximum, but its exponential is in the sum. That of minus infinity is nothing.
+// A NaN is never the maximum, but its exponential is in the sum. The exponential of minus infinity is zero.
 template <int kWidth>
 __device__ void include(Part& part, const Floats<kWidth>& x, std::int32_t place) {
   float most = x.at[0];
 #pragma unroll
   for (int i = 1; i < kWidth; ++i) most = fmaxf(most, x.at[i]);
   if (most > part.maximum) {
-    // The first number of all has nothing to be rescaled; a sum that is NaN stays so.
+    // Nothing to rescale before the first number; a sum that is NaN stays NaN.
     if (part.maximum != -INFINITY) part.sum *= exponential(part.maximum - most);
     part.maximum = most;
 #pragma unroll
@@ -63,7 +63,7 @@ __device__ Part merge(const Part& a, const Part& b) {
   return {maximum, rescaled(a) + rescaled(b), place};
 }
 
-// Of all lanes; all get it.
+// Combines all lanes; returned to all.
 __device__ Part merge_lanes(Part part) {
 #pragma unroll
   for (int mask = kWarp / 2; mask > 0; mask /= 2) {
@@ -78,8 +78,9 @@ struct Statistics {
   std::int32_t* argmax;
 };
 
-// Of a row x of which the first `valid` columns count. The first thread stores it, before a barrier; all get
-// the maximum and the sum. What a thread loads goes to `kept`, too, if there is such a place.
+// The statistics of a row x whose first `valid` columns count. The first thread stores them, before a
+// barrier; all threads get the maximum and the sum. Loaded elements are also written to `kept`, unless it is
+// null.
 template <int kThreads, int kWidth, typename T>
 __device__ Part row_statistics(const Statistics& to, std::int64_t row, const T* x, T* kept,
                                std::int64_t target, std::int64_t first_class, std::int64_t valid) {
@@ -158,7 +159,7 @@ __global__ void __launch_bounds__(kThreads)
                                  targets[row] >= 0, targets[row] - first_class, columns, valid, scale);
 }
 
-// Both, and the loss, with the row in shared memory in between: logits come from the GPU's memory once.
+// Statistics, loss and gradient, with the row kept in shared memory: logits are read from global memory once.
 template <int kThreads, typename T>
 __global__ void __launch_bounds__(kThreads, kResident / kThreads)
     train_kernel(T* dlogits, float* losses, Statistics to, const T* logits, const std::int32_t* targets,

@@ -1,5 +1,5 @@
-// The CUDA backend from outside: nothing here needs CUDA's headers or libraries. It is a module,
-// libshoal_cuda.so, that is built with -DSHOAL_CUDA=ON and loaded when it is first asked for.
+// The CUDA backend from outside, without CUDA's headers and libraries. It is a module, libshoal_cuda.so,
+// which -DSHOAL_CUDA=ON builds and the first use loads.
 #pragma once
 
 #include <algorithm>
@@ -13,20 +13,21 @@
 
 namespace shoal {
 
-// By whose kernels attention goes. `automatic` takes the first that can: cuDNN for bfloat16, heads of up to
-// 128 channels in eights, positions in 128s and no dropout; ours on tensor cores for bfloat16 and heads of 64
-// channels; plain ones for all. `cudnn` throws where it cannot, the others do as `automatic` from there on.
+// The kernels of attention. `automatic` takes the first that fit: cuDNN for bfloat16, heads of up to 128
+// channels in multiples of 8, positions in multiples of 128 and no dropout; own ones on tensor cores for
+// bfloat16 and heads of 64 channels; plain ones for all. `cudnn` throws when it does not fit, `tensor` falls
+// back to `plain`.
 enum class AttentionKind : std::uint8_t { automatic, cudnn, tensor, plain };
 
 struct CudaOptions {
-  int device = 0;  // beyond the last one they are counted again from the first
+  int device = 0;  // modulo the number of GPUs
   // Products of float32 on tensor cores, which round the operands to 10 bits of mantissa.
   bool tf32 = false;
-  // Products of a new shape are timed with several of cuBLASLt's algorithms, and with and without what
-  // follows them, when the shape is first used; otherwise cuBLASLt's own first choice is taken.
+  // The first product of a shape times several of cuBLASLt's algorithms, with and without an epilogue;
+  // otherwise cuBLASLt's own first choice is taken.
   bool tune = true;
-  // Where what was chosen is kept, for all processes that use GPUs of this kind; without a folder it holds
-  // for all backends of the process.
+  // The folder of the choices, for all processes that use GPUs of this kind; empty: they are kept for the
+  // backends of this process.
   std::string choices = {};
   AttentionKind attention = AttentionKind::automatic;
 };
@@ -37,7 +38,7 @@ struct CudaDevice {
   int major = 0, minor = 0;  // compute capability
 };
 
-// cuDNN, which attention may take: its version, or why there is none.
+// cuDNN for attention: its version, or why it cannot be used.
 struct AttentionLibrary {
   std::string version, why_not;
 };
@@ -56,23 +57,23 @@ inline constexpr std::size_t kProductWorkspace = std::size_t{64} << 20;
 // Bytes of GPU memory that the libraries' kernels need in training. No GPU is asked.
 std::size_t cuda_scratch_bytes(const KernelSizes& sizes);
 
-// Whether there is the module; the environment variable SHOAL_CUDA_MODULE names another.
+// Whether the module exists; the environment variable SHOAL_CUDA_MODULE names another one.
 bool has_cuda_module();
-// Throws UserError where there is no module, no GPU, or a driver that is too old.
+// Throws UserError without a module or a GPU, or with a driver that is too old.
 std::unique_ptr<Backend> make_cuda_backend(const CudaOptions& options = {});
-// Why make_cuda_backend would throw, in a sentence; empty where it would not.
+// Why make_cuda_backend would throw, in a sentence; empty if it would not.
 std::string no_cuda_device();
-// In CUDA's order; none where make_cuda_backend would throw.
+// All GPUs in CUDA's order; empty if make_cuda_backend would throw.
 std::vector<CudaDevice> cuda_devices();
-// CudaOptions::choices for all processes of the user, or empty where there is no place for it.
+// CudaOptions::choices for all processes of the user; empty if no folder can be written.
 std::string cuda_choices_folder();
 AttentionLibrary cuda_attention_library();
-// Of the runtime, "13.0"; empty where the module cannot be loaded.
+// The version of the CUDA runtime, "13.0"; empty if the module cannot be loaded.
 std::string cuda_version();
 
 namespace cuda {
 
-// The module, as the program sees it; it lives as long as the process.
+// The functions of the module; it stays loaded as long as the process.
 struct Library {
   std::unique_ptr<Backend> (*make_backend)(const CudaOptions& options);
   std::vector<CudaDevice> (*devices)();
@@ -81,7 +82,7 @@ struct Library {
   AttentionLibrary (*attention)();
 };
 
-// The function that it exports, which returns a const Library*.
+// The function that the module exports, which returns a const Library*.
 inline constexpr const char* kModuleEntry = "shoal_cuda_library";
 
 }  // namespace cuda

@@ -139,7 +139,7 @@ void CudaBackend::linear_gelu_backward(const Tensor& dhidden, const Tensor& dy, 
   fused(product, Epilogue::gelu_slope, hidden, parts);
 }
 
-// How exact the library's epilogues are is said nowhere; what is stored as bfloat16 hides it.
+// The exactness of the library's epilogues is not documented; rounding to bfloat16 hides it.
 void CudaBackend::fused(Product product, Epilogue epilogue, const Tensor& aux, const Matmul::Parts& parts) {
   product.epilogue = epilogue;
   product.aux = aux;

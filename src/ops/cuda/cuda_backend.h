@@ -1,7 +1,8 @@
-// The CUDA backend: cuBLASLt for the matrix products, kernels of ours for the rest, all on one stream.
+// The CUDA backend: cuBLASLt for matrix products, cuDNN for attention where it can, own kernels for the rest,
+// all on one stream.
 //
-// Nothing here waits for the GPU but the copies to the host and synchronize(), and nothing allocates but
-// allocate(), and an op that is called with larger sizes than before.
+// Only copies to the host and synchronize() wait for the GPU. Only allocate(), and an op with larger sizes
+// than before, allocate memory.
 #pragma once
 
 #include <functional>
@@ -98,13 +99,13 @@ class CudaBackend final : public Backend {
   void adamw(const AdamWTensors& args, const AdamWSettings& settings) override;
 
  private:
-  // The product with an epilogue where the types allow, or by parts.
+  // The product with an epilogue when the types allow it, else by `parts`.
   void fused(Product product, Epilogue epilogue, const Tensor& aux, const Matmul::Parts& parts);
   // out f32 [C] += sums of x [R, C] over rows, rows in fixed blocks.
   void add_column_sums(const Tensor& out, const Tensor& x);
   void add_sums(const Tensor& totals, const Tensor& x, bool squares);
   cudaStream_t handle(Stream stream) const;
-  // Whether attention was done by `run`, which is asked where a library may do it. Throws where it has to.
+  // Calls `run` when a library may compute attention; whether it did. Throws when it had to and did not.
   bool by_library(const Tensor& qkv, const Dropout& dropout, bool aligned,
                   const std::function<bool(FusedAttention&, const AttentionSizes&)>& run);
 
@@ -114,7 +115,7 @@ class CudaBackend final : public Backend {
   Mailbox mailbox_;
   Scratch scratch_;
   Matmul matmul_;
-  std::unique_ptr<FusedAttention> fused_attention_;  // null where there is none
+  std::unique_ptr<FusedAttention> fused_attention_;  // null without the library
 };
 
 }  // namespace shoal::cuda

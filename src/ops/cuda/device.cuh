@@ -1,4 +1,4 @@
-// What kernels share: loads of several elements at once, sums over warps and blocks, dropout masks.
+// Shared by kernels: loads of several elements at once, sums over warps and blocks, dropout masks.
 #pragma once
 
 #include <cmath>
@@ -23,8 +23,8 @@ __device__ T narrow(float x) {
   }
 }
 
-// --- several elements at once, as float32. The address is aligned to them, or to 16 bytes where they are
-// more.
+// --- several elements at once, as float32. The address is aligned to their size, or to 16 bytes if that is
+// less.
 template <int kCount>
 struct Floats {
   float at[kCount];
@@ -58,7 +58,8 @@ __device__ T warp_sum(T x) {
   for (int mask = kWarp / 2; mask > 0; mask /= 2) x += shuffle_xor(x, mask);
   return x;
 }
-// Of a block of kThreads; all threads get it. Every call needs shared memory of its own or a barrier before.
+// The sum over a block of kThreads, returned to all threads. Every call needs shared memory of its own or a
+// barrier before.
 template <int kThreads, typename T>
 __device__ T block_sum(T x, T (&shared)[kThreads / kWarp]) {
   x = warp_sum(x);
@@ -115,7 +116,7 @@ __device__ inline Words philox_words(PhiloxKey key, std::uint32_t c0, std::uint3
   return {{c0, c1, c2, c3}};
 }
 
-// What the columns 128 * block + lane + 16 i of a row are multiplied by, for i in 0..7 and a lane below 16.
+// The factors of the columns 128 * block + lane + 16 i of a row, for i in 0..7 and a lane below 16.
 struct Factors {
   float at[8];
 };
@@ -140,13 +141,12 @@ __device__ inline float dropout_factor(const Mask& mask, std::uint32_t site, std
   const std::uint32_t bits = (value / 4 ? high : low) >> (16 * (value % 2)) & 0xffffu;
   return bits < mask.threshold ? 0.0f : mask.scale;
 }
-// The same for a warp whose lanes have four columns next to each other, that is 256 * pair + 128 * i + 4 *
-// lane
-// + j for i below 2 and j below 4, as bits 4 * i + j: whether they are kept. All lanes take part.
+// The same for a warp whose lanes have four neighbouring columns, 256 * pair + 128 * i + 4 * lane + j for i
+// below 2 and j below 4: bit 4 * i + j is whether a column is kept. All lanes take part.
 __device__ inline std::uint32_t kept_columns(const Mask& mask, std::uint32_t row, std::uint32_t pair) {
   const std::uint32_t lane = threadIdx.x % kWarp;
-  // A lane makes eight values, of which 16 neighbours have the columns of four lanes; what they are worth
-  // goes round as one word for each of the eight.
+  // A lane draws eight values; 16 neighbouring lanes have those of four lanes' columns. The bits are
+  // exchanged as one word for each of the eight.
   const Words words = philox_words(mask.key, pair * kWarp + lane, row, mask.site, *mask.step);
   std::uint32_t mine = 0;
 #pragma unroll
@@ -157,14 +157,14 @@ __device__ inline std::uint32_t kept_columns(const Mask& mask, std::uint32_t row
   mine >>= lane % 4 * 4;
   return (mine & 0xfu) | (mine >> 12 & 0xf0u);
 }
-// Of four of these columns.
+// The factors of four of these columns.
 __device__ inline Floats<4> kept_factors(const Mask& mask, std::uint32_t kept) {
   Floats<4> factors;
 #pragma unroll
   for (int j = 0; j < 4; ++j) factors.at[j] = (kept >> j & 1u) != 0 ? mask.scale : 0.0f;
   return factors;
 }
-// A model's head in the upper half, as attention_site.
+// The site with the model's head in its upper half, as attention_site().
 __device__ inline std::uint32_t head_site(const Mask& mask, std::int64_t head) {
   return mask.site | static_cast<std::uint32_t>(head) << 16;
 }

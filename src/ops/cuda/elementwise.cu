@@ -1,4 +1,4 @@
-// Copies, sums of two, GELU, and what the optimizer does: every element for itself.
+// Element-wise ops: conversions, sums, initial values, GELU, AdamW.
 #include <cmath>
 
 #include "ops/cuda/cuda_backend.h"
@@ -9,8 +9,8 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// op.template at<kCount>(i) does the elements i to i + kCount - 1. An element's arithmetic is the same
-// whichever way it is done.
+// op.template at<kCount>(i) computes the elements i to i + kCount - 1. An element's arithmetic does not
+// depend on kCount.
 template <int kWidth, typename Op>
 __global__ void elementwise_kernel(std::int64_t n, Op op) {
   std::int64_t i = (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * kWidth;
@@ -21,7 +21,7 @@ __global__ void elementwise_kernel(std::int64_t n, Op op) {
   }
 }
 
-// kWidth elements to a thread where the addresses are aligned to them.
+// kWidth elements per thread if the addresses are aligned to them.
 template <int kWidth, typename Op>
 void for_elements(std::int64_t n, bool is_aligned, const Op& op, cudaStream_t stream) {
   if (is_aligned) {
@@ -157,8 +157,7 @@ struct GeluBackward {
   }
 };
 
-// AdamW and AccumAdamW. Products and sums are written out as they round, so that a window of one step is
-// AdamW to the bit.
+// AdamW and AccumAdamW. Roundings are explicit (fmaf), so that a window of one step is AdamW bit for bit.
 struct Update {
   float* weights;
   bfloat16* compute;

@@ -1,5 +1,5 @@
-// Attention as a library has it, in one kernel each way: cuDNN's, where it was found when this was built and
-// is found when it runs. Without dropout, whose numbers are its own.
+// Attention by a library, in one kernel for each pass: cuDNN's, if it was found at build time and is found at
+// run time. Without dropout, since the library has random numbers of its own.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -19,20 +19,20 @@ struct AttentionSizes {
   auto operator<=>(const AttentionSizes&) const = default;
 };
 
-// Tensors are bfloat16, aligned to 16 bytes, and stand as ops/kernels.h has them.
+// Tensors are bfloat16, aligned to 16 bytes, with the shapes of ops/kernels.h.
 class FusedAttention {
  public:
   virtual ~FusedAttention() = default;
-  // Whether it was done; if not, why_not() has the reason. Sizes that are new are made a plan for, which
-  // takes about a second; not while a graph is captured. The same bits every time.
+  // Whether the library computed it; if not, why_not() has the reason. New sizes need a plan, which takes
+  // about a second and is not made during a capture. Results are the same bits every time.
   virtual bool forward(const AttentionSizes& sizes, void* out, float* lse, const void* qkv) = 0;
   virtual bool backward(const AttentionSizes& sizes, void* dqkv, const void* dout, const void* out,
                         const float* lse, const void* qkv) = 0;
-  // Of the last call.
+  // The reason for the last call's failure.
   virtual std::string why_not() const = 0;
 };
 
-// For this thread's GPU. Null where fused_attention_library() says why.
+// For this thread's GPU; null when fused_attention_library() has a reason.
 std::unique_ptr<FusedAttention> make_fused_attention(cudaStream_t stream, Scratch& scratch);
 AttentionLibrary fused_attention_library();
 

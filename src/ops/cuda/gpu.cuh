@@ -1,5 +1,5 @@
-// What only a GPU has: launches, exchange between threads, tensor cores. Kernels use these and nothing else
-// of that kind, so that tests/ops/cuda/emulated can stand in for this header where there is no GPU.
+// The primitives of a GPU: launches, exchange between threads, tensor cores. Kernels use these and no others,
+// so that tests/ops/cuda/emulated can replace this header on machines without a GPU.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -16,7 +16,7 @@ namespace shoal::cuda {
 inline constexpr int kWarp = 32;
 inline constexpr unsigned kAllLanes = 0xffffffffu;
 
-// Grids without blocks, as of empty tensors, are no launch.
+// A grid without blocks, of an empty tensor, is not launched.
 template <typename... Params, typename... Args>
 void launch(void (*kernel)(Params...), dim3 grid, dim3 block, std::size_t shared, cudaStream_t stream,
             const Args&... args) {
@@ -56,8 +56,8 @@ __device__ inline float fast_exp2(float x) {
 // 1 / x to 1 ulp; zero for x above 2^126.
 __device__ inline float fast_reciprocal(float x) { return __frcp_rn(x); }
 
-// a * b rounded, whatever it is added to: kernels that do the same arithmetic among other things give the
-// same bits.
+// a * b, rounded before it is added to anything: kernels with the same arithmetic in other surroundings give
+// the same bits.
 __device__ inline float product(float a, float b) { return __fmul_rn(a, b); }
 
 __device__ inline std::uint32_t multiply_high(std::uint32_t a, std::uint32_t b) { return __umulhi(a, b); }
@@ -66,14 +66,14 @@ template <typename T>
 __device__ T shuffle_xor(T x, int mask) {
   return __shfl_xor_sync(kAllLanes, x, mask);
 }
-// Bit l: what lane l says.
+// Bit l is the predicate of lane l.
 __device__ inline std::uint32_t ballot(bool mine) { return __ballot_sync(kAllLanes, mine); }
 __device__ inline int add_atomically(int* to, int value) { return atomicAdd(to, value); }
 
 // --- tensor cores. In the fragments of a 16 x 8 tile, lane = 4 g + t has of rows g and g + 8 the columns
 // 2 t and 2 t + 1.
 
-// Where something stands in the block's shared memory, in bytes.
+// An offset in the block's shared memory, in bytes.
 using SharedAddress = std::uint32_t;
 __device__ inline SharedAddress shared_address(const void* in_shared) {
   return static_cast<SharedAddress>(__cvta_generic_to_shared(in_shared));
@@ -103,15 +103,15 @@ __device__ inline void multiply_add(float (&c)[4], const std::uint32_t (&a)[4], 
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// 16 bytes from global to shared memory while the thread goes on; zeros where `there` is false.
+// Copies 16 bytes from global to shared memory while the thread goes on; zeros when `there` is false.
 __device__ inline void copy_async(SharedAddress to, const void* from, bool there) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
                :
                : "r"(to), "l"(from), "r"(there ? 16 : 0)
                : "memory");
 }
-// What this thread has asked for so far becomes a group; at most `left` groups are still under way after
-// waiting. A barrier makes the others' copies visible.
+// Closes a group of this thread's copies so far; waiting leaves at most `left` groups unfinished. A barrier
+// makes the other threads' copies visible.
 __device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int left>
 __device__ void wait_for_copies() {

@@ -1,19 +1,19 @@
-// Layer norm: a warp has a row.
+// Layer norm: one warp per row.
 #include "ops/cuda/cuda_backend.h"
 #include "ops/cuda/device.cuh"
-#include "ops/cuda/sums.cuh"
+#include "ops/cuda/reductions.cuh"
 
 namespace shoal::cuda {
 namespace {
 
 constexpr float kEpsilon = 1e-5f;
 constexpr int kThreads = 256, kWarps = kThreads / kWarp;
-constexpr int kWide = 4;             // columns that a lane has next to each other
-constexpr std::int64_t kRows = 128;  // whose sums for the parameters' gradients one block makes
-constexpr int kMostChunks = 16;      // of kWarp * kWide columns, that a lane can hold
+constexpr int kWide = 4;             // neighbouring columns of a lane
+constexpr std::int64_t kRows = 128;  // rows of one block's sums for the parameters' gradients
+constexpr int kMostChunks = 16;      // of kWarp * kWide columns, in a lane's registers
 
-// --- rows that a warp holds in registers: kChunks * 128 columns at most, addresses aligned. What is rounded
-// and where is written out, so that a norm gives the same bits alone and beside the stream.
+// --- rows that fit a warp's registers: at most kChunks * 128 columns, aligned. Roundings are explicit, so
+// that a norm has the same bits alone and fused with the residual stream.
 
 template <int kChunks>
 using Row = Floats<kWide>[kChunks];
@@ -40,7 +40,7 @@ class RowMask {
   std::uint32_t row_, kept_ = 0;
 };
 
-// What is normalised: x, or the stream after a branch.
+// The input: x, or the residual stream plus a branch.
 struct Given {
   const float* x;
 
@@ -125,7 +125,7 @@ __global__ void __launch_bounds__(kThreads)
   if (lane == 0) mean[row] = m, rstd[row] = r;
 }
 
-// What becomes of a row of dx beside being stored: nothing, or the gradient of the branch before.
+// The second output for a row of dx: none, or the gradient of the branch before.
 struct NoBranch {
   __device__ NoBranch row(std::int64_t) const { return {}; }
   __device__ void prepare(int) {}
@@ -152,8 +152,8 @@ struct BranchBefore {
   __device__ Put row(std::int64_t row) const { return {dbranch, RowMask(mask, row, positions)}; }
 };
 
-// parts [block of rows, 2, columns]: sums for dgamma, then for dbeta. A warp has every kWarps-th row of a
-// block's.
+// parts [block of rows, 2, columns]: sums for dgamma, then for dbeta. A warp takes every kWarps-th row of its
+// block.
 template <typename T, int kChunks, typename Sink>
 __global__ void __launch_bounds__(kThreads)
     backward_kernel(float* dx, bool fresh, Sink sink, float* parts, const T* dy, const float* x,
@@ -212,7 +212,7 @@ __global__ void __launch_bounds__(kThreads)
       shared[1][warp][lane * kWide + i] = sum_beta[chunk].at[i];
     }
     __syncthreads();
-    // Of kThreads, half sum the one and half the other.
+    // Half of the threads sum the one, half the other.
     constexpr int kColumns = kWarp * kWide;
     const int which = static_cast<int>(threadIdx.x) / kColumns,
               mine = static_cast<int>(threadIdx.x) % kColumns;
@@ -267,7 +267,7 @@ __global__ void any_backward_kernel(float* dx, const T* dy, const float* x, cons
   }
 }
 
-// A thread has a column of a block of rows.
+// A thread sums a column of a block of rows.
 template <typename T>
 __global__ void any_parts_kernel(float* parts, const T* dy, const float* x, const float* mean,
                                  const float* rstd, std::int64_t rows, std::int64_t columns) {
@@ -286,7 +286,7 @@ __global__ void any_parts_kernel(float* parts, const T* dy, const float* x, cons
   part[columns + column] = sum_beta;
 }
 
-// Calls f.template operator()<chunks>() with as many as a row of so many columns needs, or a few more.
+// Calls f.template operator()<chunks>() with at least as many chunks as the columns need.
 template <typename F>
 void with_chunks(std::int64_t columns, F&& f) {
   const std::int64_t chunks = ceil_div(columns, kWarp * kWide);

@@ -1,11 +1,11 @@
-// Attention by cuDNN, where it can be.
+// Attention by cuDNN, for the sizes that it takes.
 #include "core/error.h"
 #include "ops/cuda/cuda_backend.h"
 
 namespace shoal::cuda {
 namespace {
 
-// Those of training, for which cuDNN's kernels are made; elsewhere a plan would cost more than it saves.
+// The sizes of training, which cuDNN's kernels are made for; for others a plan would cost more than it saves.
 bool fit(const AttentionSizes& at) { return at.T % 128 == 0 && at.D % 8 == 0 && at.D <= 128; }
 
 }  // namespace

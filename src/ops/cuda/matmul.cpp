@@ -14,7 +14,7 @@ bool capturing(cudaStream_t stream) {
   return status != cudaStreamCaptureStatusNone;
 }
 
-// Milliseconds of what `work` launches, after once that does not count; nothing where it returns false.
+// Milliseconds of the kernels that `work` launches, after a warm-up; nullopt if it returns false.
 std::optional<float> time(cudaStream_t stream, const std::function<bool()>& work) {
   constexpr int kRuns = 5;
   const GpuEvent begin = make_gpu_event(), end = make_gpu_event();
@@ -29,8 +29,8 @@ std::optional<float> time(cudaStream_t stream, const std::function<bool()>& work
   return milliseconds / kRuns;
 }
 
-// A product for timing: what has been added to must not be added to again, so it has other memory for that.
-// Taking and giving it back waits for nothing that other ranks do.
+// A product for timing, with other memory for results that are added to. Allocating and freeing it does not
+// wait for other ranks.
 class Trial {
  public:
   Trial(const Product& product, cudaStream_t stream) : product_(product), stream_(stream) {
@@ -50,7 +50,7 @@ class Trial {
   void* take(std::size_t bytes) {
     void* memory = nullptr;
     if (!possible_ || cudaMallocAsync(&memory, bytes, stream_) != cudaSuccess) {
-      cudaGetLastError();  // it would be found again by the next launch
+      cudaGetLastError();  // clears the error, or the next launch would report it
       possible_ = false;
       return nullptr;
     }
@@ -94,7 +94,7 @@ Algorithm Matmul::untimed(const ProductDescription& description, const Parts* pa
   return candidates.empty() ? Algorithm() : candidates.front();
 }
 
-// The first that works, or the fastest. A later one has to be faster by more than the timing wavers.
+// The first that works, or the fastest. A later one must be faster by more than the noise of timing.
 Algorithm Matmul::timed(const Product& product, const ProductDescription& description, const Parts* parts) {
   constexpr float kWavers = 0.98f;
   std::optional<float> least;
@@ -124,8 +124,8 @@ Algorithm Matmul::choose(const ProductKey& key, const Product& product, const Pr
   if (capturing(stream_)) return choices_.keep(key, untimed(description, parts));
   const Trial trial(product, stream_);
   if (!trial) return choices_.keep(key, untimed(description, parts));
-  // The steps' own choices are made before, and what this GPU still does is waited for: it may wait for
-  // another rank, which may come to wait for this choice.
+  // Makes the parts' own choices first, and waits for this GPU's kernels: they may wait for another rank,
+  // which may come to wait for this choice.
   if (parts) (*parts)(trial.product());
   check(cudaStreamSynchronize(stream_));
   return choices_.find_or_measure(key, can_use, [&] { return timed(trial.product(), description, parts); });
@@ -153,7 +153,7 @@ void Matmul::operator()(const Product& product, const Parts& parts) {
   if (product.c.count() == 0) return parts(product);
   Plan& chosen = plan(product, &parts);
   if (chosen.algorithm && run(product, chosen.description, *chosen.algorithm)) return;
-  chosen.algorithm = std::nullopt;  // it may have been refused
+  chosen.algorithm = std::nullopt;  // the library may have refused it
   parts(product);
 }
 

@@ -12,18 +12,18 @@ class Matmul {
  public:
   struct Options {
     bool tf32 = false;
-    bool tune = true;          // as CudaOptions has it, and so
-    std::string choices = {};  // is this folder
+    bool tune = true;          // see CudaOptions
+    std::string choices = {};  // likewise
   };
   Matmul(cudaStream_t stream, const std::string& gpu, const Options& options);
   ~Matmul();
 
-  // A shape's algorithm is chosen when it is first asked for, which takes time; while a graph is captured
-  // nothing is timed.
+  // Chooses the algorithm of a shape when it first comes, which takes time; nothing is timed during a
+  // capture.
   void operator()(const Product& product);
-  // A product with an epilogue, by the library, or by `parts`, which does the same in steps: whichever is
-  // faster, and by `parts` where nothing is timed. Both are run for that, on other results where results are
-  // added to.
+  // A product with an epilogue by the library, or by `parts`, which computes the same in steps: whichever is
+  // faster, `parts` if nothing is timed. Both run for the timing; results that are added to have other memory
+  // then.
   using Parts = std::function<void(const Product&)>;
   void operator()(const Product& product, const Parts& parts);
 

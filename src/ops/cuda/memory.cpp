@@ -143,7 +143,7 @@ Memory take_memory(std::size_t bytes) {
   void* memory = nullptr;
   const cudaError_t status = cudaMalloc(&memory, std::max<std::size_t>(bytes, 1));
   if (status == cudaErrorMemoryAllocation) {
-    cudaGetLastError();  // it would be found again by the next launch
+    cudaGetLastError();  // clears the error, or the next launch would report it
     std::size_t free = 0, total = 0;
     cudaMemGetInfo(&free, &total);
     constexpr double kMiB = 1 << 20;

@@ -1,4 +1,4 @@
-// The device, its stream, and memory that kernels use between themselves.
+// The current GPU, its streams and events, pinned memory, and scratch memory of kernels.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -12,17 +12,17 @@
 
 namespace shoal::cuda {
 
-// As ops/cuda/cuda.h has them.
+// See ops/cuda/cuda.h.
 std::vector<CudaDevice> devices();
 std::string no_device();
 std::string version();
 
-// A GPU that this process can use, made the calling thread's own.
+// A GPU of this process, made current for the calling thread.
 struct CurrentGpu {
   int number = 0;
   std::string name;
 
-  // As CudaOptions has it. Throws UserError where there is none that will do.
+  // `which` is CudaOptions::device. Throws UserError if the GPU is too old.
   explicit CurrentGpu(int which);
 };
 
@@ -42,26 +42,25 @@ struct MemoryDeleter {
   void operator()(void* memory) const { cudaFree(memory); }
 };
 using Memory = std::unique_ptr<void, MemoryDeleter>;
-// Throws Error with what was wanted and what is free.
+// Throws Error with the bytes that were wanted and those that are free.
 Memory take_memory(std::size_t bytes);
 
 struct PinnedDeleter {
   void operator()(void* memory) const { cudaFreeHost(memory); }
 };
 using Pinned = std::unique_ptr<void, PinnedDeleter>;
-// Memory of the host that the GPU copies from and to by itself, zeroed. Throws UserError with what was
-// wanted.
+// Pinned host memory, zeroed. Throws UserError with the bytes that were wanted.
 Pinned take_pinned(std::size_t bytes);
 
-// Small copies between host and GPU, through pinned memory: the host never waits for one to the GPU, unless
-// it is that far ahead.
+// Small copies between host and GPU through pinned memory. The host does not wait for a copy to the GPU,
+// unless it is kHalves * kMost bytes ahead.
 class Mailbox {
  public:
   static constexpr std::size_t kMost = std::size_t{2} << 20;  // bytes of a copy
 
   explicit Mailbox(cudaStream_t stream);
   void send(void* to, const void* host, std::size_t bytes);
-  // Waits for the stream.
+  // Blocks until the stream has got there.
   void fetch(void* host, const void* from, std::size_t bytes);
 
  private:
@@ -69,13 +68,13 @@ class Mailbox {
   std::byte* half(int which) const { return static_cast<std::byte*>(memory_.get()) + which * kMost; }
 
   cudaStream_t stream_;
-  Pinned memory_;           // two halves for what goes out, one for what comes in
+  Pinned memory_;           // two halves for copies to the GPU, a third for copies from it
   GpuEvent read_[kHalves];  // the copies out of this half are complete
   int half_ = 0;
   std::size_t used_ = 0;  // of the half
 };
 
-// Memory for one op at a time. What it has outgrown is kept, since a captured graph may use it.
+// Memory for one op at a time. Smaller blocks are kept when it grows, since a captured graph may use them.
 class Scratch {
  public:
   template <typename T>

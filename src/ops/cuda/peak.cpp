@@ -1,5 +1,5 @@
-// The most FLOP/s that a matrix product of this type reaches: one so large that nothing but the tensor cores
-// bounds it, by the fastest algorithm, on operands of a normal distribution (zeros would run faster).
+// The peak FLOP/s of a matrix product of this type: so large that only the tensor cores bound it, by the
+// fastest algorithm, on operands of a normal distribution (zeros would run faster).
 #include <algorithm>
 
 #include "ops/cuda/check.h"
@@ -21,7 +21,7 @@ GpuEvent recorded(cudaStream_t stream) {
 double CudaBackend::measure_peak_flops(DType compute) {
   const Shape shape{kSize, kSize};
   const auto bytes = static_cast<std::size_t>(shape.count());
-  // Normal deviates are made in the place of the result.
+  // Normal deviates are computed in the memory of the result.
   const Memory a_memory = take_memory(bytes * size_of(compute)),
                b_memory = take_memory(bytes * size_of(compute)),
                c_memory = take_memory(bytes * sizeof(float));

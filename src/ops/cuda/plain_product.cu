@@ -1,4 +1,4 @@
-// Matrix products of any shape and alignment, for what cuBLASLt does not take.
+// Matrix products of any shape and alignment, for operands that cuBLASLt does not take.
 #include "ops/cuda/device.cuh"
 #include "ops/cuda/matmul.h"
 
@@ -11,7 +11,7 @@ struct Strides {
   std::int64_t row, column;
 };
 
-// A block makes kTile x kTile elements of c [m, n], a thread one of them.
+// A block computes kTile x kTile elements of c [m, n], a thread one of them.
 template <typename In, typename Out>
 __global__ void product_kernel(Out* c, const In* a, Strides at_a, const In* b, Strides at_b, const In* bias,
                                std::int64_t m, std::int64_t n, std::int64_t k, bool accumulate) {

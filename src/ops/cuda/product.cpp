@@ -19,8 +19,8 @@ constexpr std::string_view kOurs = "ours";
 
 cudaDataType_t type_of(DType dtype) { return dtype == DType::bf16 ? CUDA_R_16BF : CUDA_R_32F; }
 
-// No kernel asks for more than 16 bytes, and a layout of ranks may put the same tensor at an address that is
-// a multiple of more: that must not decide.
+// The alignment, up to 16 bytes: no kernel needs more, and a tensor's further alignment depends on the layout
+// of ranks, which must not change the choice.
 std::uint32_t alignment(const Tensor& tensor) {
   constexpr std::uintptr_t kMost = 16;
   const auto address = reinterpret_cast<std::uintptr_t>(tensor.data) | kMost;
@@ -42,7 +42,7 @@ cublasLtEpilogue_t epilogue_of(const ProductKey& key) {
       return key.bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
     case Epilogue::gelu_slope:
       return CUBLASLT_EPILOGUE_DGELU;
-    case Epilogue::column_sums:  // of our a, which is the library's second operand
+    case Epilogue::column_sums:  // sums of our a, which is the library's second operand
       return CUBLASLT_EPILOGUE_BGRADB;
     case Epilogue::none:
       break;
@@ -65,7 +65,7 @@ Preference preference_for(const ProductKey& key) {
   check(cublasLtMatmulPreferenceCreate(&made));
   Preference preference(made);
   set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{kProductWorkspace});
-  // Sums that are split stay float32 until they are whole.
+  // Split sums stay float32 until they are complete.
   if (key.out == DType::bf16) {
     set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
         static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
@@ -127,7 +127,7 @@ void ProductDescription::set(cublasLtMatmulDescAttributes_t attribute, T value) 
   check(cublasLtMatmulDescSetAttribute(operation_.get(), attribute, &value, sizeof value));
 }
 
-// Of a matrix whose columns are contiguous.
+// The layout of a matrix with contiguous columns.
 ProductDescription::Layout ProductDescription::layout(DType dtype, std::int64_t rows, std::int64_t columns) {
   cublasLtMatrixLayout_t made = nullptr;
   check(cublasLtMatrixLayoutCreate(&made, type_of(dtype), static_cast<std::uint64_t>(rows),
@@ -160,7 +160,7 @@ void ProductDescription::point(const void* bias, const void* aux) const {
   }
 }
 
-// Of these pointers the library reads only how they are aligned, until it runs.
+// Before it runs, the library reads only the alignment of these pointers.
 void ProductDescription::point_anywhere() const {
   const auto like = [](std::uint32_t alignment) {
     return reinterpret_cast<const void*>(std::uintptr_t{alignment});

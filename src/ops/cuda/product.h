@@ -1,4 +1,4 @@
-// Matrix products as cuBLASLt is asked for them, and what it answers.
+// Matrix products as cuBLASLt describes them, and its algorithms.
 #pragma once
 
 #include <cublasLt.h>
@@ -16,7 +16,7 @@
 
 namespace shoal::cuda {
 
-// What is done with a product, or with its operands, in the same pass.
+// Further work on a product or its operands, in the same kernel.
 enum class Epilogue : std::uint8_t {
   none,
   gelu,         // aux [m, n] = a . b + bias, of the type of c; c = gelu_tanh(aux), or of what aux was rounded
@@ -34,7 +34,7 @@ struct Product {
   bool transpose_a = false, transpose_b = false, accumulate = false;
 };
 
-// All that an algorithm's fitness depends on.
+// Everything that the choice of an algorithm depends on.
 struct ProductKey {
   std::int64_t m, n, k;
   DType in, out;
@@ -47,21 +47,21 @@ struct ProductKey {
   auto operator<=>(const ProductKey&) const = default;
 };
 
-// How a product is done; none: by kernels of ours.
+// The algorithm of a product; nullopt: own kernels.
 using Algorithm = std::optional<cublasLtMatmulAlgo_t>;
 std::string text_of(const Algorithm& algorithm);
-// None for what is no such text.
+// nullopt for an invalid text.
 std::optional<Algorithm> algorithm_of(std::string_view text);
 
-// A product as the library describes it, for any operands of the same key.
+// The library's descriptors of a product, for all operands of the same key.
 class ProductDescription {
  public:
   explicit ProductDescription(const ProductKey& key);
 
-  // Those that the library offers, the likely best first.
+  // The algorithms that the library offers, the likely best first.
   std::vector<cublasLtMatmulAlgo_t> candidates(cublasLtHandle_t handle) const;
   bool can_use(cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& algorithm) const;
-  // False where the algorithm cannot do it after all. `sums` f32 [m] is for Epilogue::column_sums.
+  // False if the algorithm cannot run. `sums` f32 [m] is for Epilogue::column_sums.
   bool run(const Product& product, const cublasLtMatmulAlgo_t& algorithm, cublasLtHandle_t handle,
            void* workspace, float* sums, cudaStream_t stream) const;
 
@@ -85,7 +85,7 @@ class ProductDescription {
   Layout first_, second_, result_;
 };
 
-// The same by a kernel of ours, for what cuBLASLt does not take; without epilogues.
+// A product by an own kernel, for operands that cuBLASLt does not take; without epilogues.
 void plain_product(const Product& product, cudaStream_t stream);
 // c [m, n] += bias [n] for every row
 void add_bias(const Tensor& c, const Tensor& bias, cudaStream_t stream);

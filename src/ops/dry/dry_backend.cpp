@@ -32,7 +32,7 @@ void DryBackend::count_product(std::int64_t rows, const Tensor& weights) {
   flops_ += 2.0 * static_cast<double>(rows) * static_cast<double>(weights.count());
 }
 
-// Scores, and what they weigh: two products of T x T x C in a pass.
+// Scores and their product with the values: two products of T x T x C in a pass.
 void DryBackend::count_attention(const Tensor& qkv, int passes) {
   const auto width = static_cast<double>(qkv.dim(3) * qkv.dim(4));
   const auto positions = static_cast<double>(qkv.dim(1));

@@ -1,6 +1,6 @@
 // A backend that computes nothing: its memory is reserved and never touched, its products are only counted.
-// Engines and models run on it as they are, for what they would take: by `shoal train --dry-run`, and in
-// tests.
+// Engines and models run on it unchanged, to measure their memory and FLOPs: in `shoal train --dry-run`, and
+// in tests.
 #pragma once
 
 #include "ops/kernels.h"
@@ -10,9 +10,9 @@ namespace shoal {
 class DryBackend : public Backend {
  public:
   std::size_t allocated() const { return allocated_; }  // bytes, now
-  std::size_t most_allocated() const { return most_; }  // bytes, at any time
-  // Of matrix products and attention so far, two for each multiply-add; attention is counted without its
-  // causal half, its backward pass as twice its forward pass.
+  std::size_t most_allocated() const { return most_; }  // bytes, the peak
+  // FLOPs of matrix products and attention so far, two for each multiply-add; attention is counted without
+  // the masked half, its backward pass as twice its forward pass.
   double flops() const { return flops_; }
 
   std::string_view name() const override { return "dry"; }

@@ -16,7 +16,7 @@ using reference::write;
 
 namespace {
 
-// Where things stand in qkv [B, T, 3, H, D], out [B, T, H, D] and lse [B, H, T].
+// Offsets in qkv [B, T, 3, H, D], out [B, T, H, D] and lse [B, H, T].
 struct Layout {
   std::int64_t B, T, H, D;
   explicit Layout(const Tensor& qkv) : B(qkv.dim(0)), T(qkv.dim(1)), H(qkv.dim(3)), D(qkv.dim(4)) {}
@@ -37,7 +37,7 @@ double dot(const double* a, const double* b, std::int64_t n) {
   return sum;
 }
 
-// Scores to probabilities, in place; returns the logarithm of the sum of their exponentials.
+// Turns scores into probabilities, in place; returns the logarithm of the sum of their exponentials.
 double softmax(std::span<double> scores) {
   const double maximum = *std::max_element(scores.begin(), scores.end());
   double sum = 0;
@@ -84,7 +84,7 @@ void ReferenceBackend::attention_backward(const AttentionBackward& args) {
       for (std::int64_t i = 0; i < at.T; ++i) {
         const double* q = &in[at.q(b, i, h)];
         const double* o_gradient = &douts[at.out(b, i, h)];
-        // The gradient along the direction that the softmax removes: the sum over j of p dp.
+        // The sum over j of p dp: the part of the gradient that the softmax cancels.
         const double delta = dot(o_gradient, &outs[at.out(b, i, h)], at.D);
         for (std::int64_t j = 0; j <= i; ++j) {
           const double* k = &in[at.k(b, j, h)];

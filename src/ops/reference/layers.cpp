@@ -15,7 +15,7 @@ using reference::write;
 
 namespace {
 
-// calls visit(row of wte or -1 where this shard does not hold the token, row of wpe, row of out, b, t).
+// Calls visit(row of wte, or -1 when this shard does not have the token; row of wpe; row of out; b; t).
 template <typename Visit>
 void for_each_token(const Tensor& tokens, std::int64_t first_class, std::int64_t classes,
                     const TokenWindow& window, Visit&& visit) {
@@ -97,7 +97,7 @@ void ReferenceBackend::layernorm_backward(const LayerNormBackward& args) {
   for (std::int64_t r = 0; r < rows; ++r) {
     const auto normal = [&](std::int64_t c) { return (xs[r * channels + c] - means[r]) * rstds[r]; };
     const auto dnormal = [&](std::int64_t c) { return dys[r * channels + c] * gammas[c]; };
-    double along_ones = 0, along_normal = 0;  // the two directions that normalising removes
+    double along_ones = 0, along_normal = 0;  // the parts that normalisation cancels
     for (std::int64_t c = 0; c < channels; ++c) {
       along_ones += dnormal(c) / static_cast<double>(channels);
       along_normal += dnormal(c) * normal(c) / static_cast<double>(channels);

@@ -11,9 +11,9 @@ namespace shoal::reference {
 
 using Values = std::vector<double>;
 
-// x f64, f32 or bf16; nothing for an empty tensor.
+// x f64, f32 or bf16; empty for an empty tensor.
 Values read(const Tensor& x);
-// Rounds to the type of x; the count of values must be that of x.
+// Rounds to the type of x; as many values as x has elements.
 void write(const Tensor& x, std::span<const double> values);
 
 }  // namespace shoal::reference

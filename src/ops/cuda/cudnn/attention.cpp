@@ -1,4 +1,4 @@
-// Attention by cuDNN: plans per sizes, and their runs.
+// Attention by cuDNN: one plan per size.
 #include <array>
 #include <cmath>
 #include <limits>
@@ -52,14 +52,14 @@ int compute_capability() {
   return major;
 }
 
-// What a plan is run on, by number.
+// The memory of a plan's tensors, by their numbers.
 struct Pack {
   std::vector<std::int64_t> numbers;
   std::vector<void*> places;
 
   void add(Number number, const void* place) {
     numbers.push_back(number);
-    places.push_back(const_cast<void*>(place));  // cuDNN has one list for what is read and what is written
+    places.push_back(const_cast<void*>(place));  // cuDNN has one list for inputs and outputs
   }
 };
 
@@ -82,7 +82,7 @@ class CudnnAttention final : public FusedAttention {
   // In pieces of the batch, since the workspace is large.
   bool backward(const AttentionSizes& sizes, void* dqkv, const void* dout, const void* out, const float* lse,
                 const void* qkv) override {
-    // From Blackwell on cuDNN's fixed order wants other graphs.
+    // From Blackwell on, cuDNN needs other graphs for sums in a fixed order.
     if (capability_ >= 10) {
       why_not_ = "its gradients are the same every time on Ampere and Hopper only";
       return false;
@@ -131,7 +131,7 @@ class CudnnAttention final : public FusedAttention {
     pack.add(kUnseen, &unseen_);
   }
 
-  // Null where there is none.
+  // Null if there is no plan.
   const Plan* find(Plans& plans, const AttentionSizes& sizes,
                    Graph (*graph)(const Functions&, const AttentionSizes&)) {
     auto known = plans.find(sizes);
@@ -162,7 +162,7 @@ class CudnnAttention final : public FusedAttention {
   const Functions& functions_;
   cudaStream_t stream_;
   Scratch& scratch_;
-  Handle handle_;  // made when it is first needed, since that loads much
+  Handle handle_;  // created at the first use, since that loads much
   int capability_ = compute_capability();
   float scale_ = 1, one_ = 1, unseen_ = -std::numeric_limits<float>::infinity();
   std::string why_not_;

@@ -1,9 +1,9 @@
-// Causal attention and its gradients as graphs that cuDNN knows for flash attention.
+// Causal attention and its gradients as graphs that cuDNN recognises as flash attention.
 //
-// They are of single products and element-wise steps, which cuDNN takes from 9.0 on and on every GPU from
-// Ampere on; its one operation for attention has no causal mask before 9.21. That the queries' gradient is a
-// product's own result, not added up in memory, is what makes cuDNN take the sums in a fixed order, on Ampere
-// and Hopper; it keeps B x H x T x T numbers of 2 bytes in its workspace for that.
+// The graphs consist of products and element-wise steps, which cuDNN takes from 9.0 on and on every GPU from
+// Ampere on; its single operation for attention has no causal mask before 9.21. The queries' gradient is the
+// result of a product, not added up in memory, so cuDNN sums in a fixed order on Ampere and Hopper; for that
+// it keeps B x H x T x T numbers of 2 bytes in its workspace.
 #pragma once
 
 #include "ops/cuda/cudnn/graph.h"

@@ -13,15 +13,15 @@ namespace shoal::cuda::cudnn {
 
 using Dims = std::array<std::int64_t, 4>;
 
-// What a plan is for: the GPU of a handle; or one that need not be here, described in cuDNN's JSON, by which
-// a plan is tried without a GPU.
+// The target of a plan: the GPU of a handle, or a described one (in cuDNN's JSON), which lets tests make
+// plans without a GPU.
 struct Target {
   cudnnHandle_t handle = nullptr;
   std::string description;
 };
 
 struct Plan {
-  Descriptor way, made;    // the second is made of the first
+  Descriptor way, made;    // the second is created from the first
   std::int64_t workspace;  // bytes
 };
 
@@ -31,35 +31,35 @@ class Graph {
     const Descriptor* tensor;  // the graph's
     Dims dims, strides;
 
-    // The same with its last two dimensions changed about.
+    // The same with its last two dimensions swapped.
     Value transposed() const;
   };
 
   explicit Graph(const Functions& functions) : functions_(functions) {}
 
-  // In memory that is named by this number when the plan is run.
+  // A tensor whose memory is given under this number when the plan runs.
   Value memory(std::int64_t number, cudnnDataType_t type, const Dims& dims, const Dims& strides);
-  // A float32 in the host's memory, likewise.
+  // A float32 in host memory, likewise.
   Value scalar(std::int64_t number);
 
-  // Results are given a place, or are kernels' own and of the type named, float32 at first.
+  // Results get memory, or stay inside the kernel, in the given type (float32 by default).
   // c [.., m, n] = a [.., m, k] . b [.., k, n]
   Value matmul(const Value& a, const Value& b);
   void matmul_to(const Value& c, const Value& a, const Value& b);
-  // Of the dimensions of x; b is spread over them.
+  // The shape of x; b is broadcast to it.
   Value pointwise(cudnnPointwiseMode_t mode, const Value& x, cudnnDataType_t type = CUDNN_DATA_FLOAT);
   Value pointwise(cudnnPointwiseMode_t mode, const Value& x, const Value& b,
                   cudnnDataType_t type = CUDNN_DATA_FLOAT);
   void pointwise_to(const Value& y, cudnnPointwiseMode_t mode, const Value& x, const Value& b);
   // x where `which` is true, else b.
   Value select(const Value& x, const Value& b, const Value& which);
-  // Of every element its index along an axis.
+  // Every element's index along an axis.
   Value index(const Value& like, std::int64_t axis);
-  // Over the last dimension.
+  // The reduction over the last dimension.
   Value reduce(cudnnReduceTensorOp_t operation, const Value& x);
   Value transpose(const Value& x, cudnnDataType_t type);
 
-  // The first that can be made of those that cuDNN's heuristics propose. Throws Error.
+  // The first plan that works among those of cuDNN's heuristics. Throws Error.
   Plan plan(const Target& target) const;
 
  private:
@@ -71,10 +71,10 @@ class Graph {
   const Functions& functions_;
   std::deque<Descriptor> tensors_, kinds_;
   std::vector<Descriptor> operations_;
-  std::int64_t next_ = std::int64_t{1} << 32;  // number of a kernel's own
+  std::int64_t next_ = std::int64_t{1} << 32;  // number of the next tensor inside the kernel
 };
 
-// Strides of rows that stand one after the other.
+// Strides of contiguous rows.
 Dims contiguous(const Dims& dims);
 
 }  // namespace shoal::cuda::cudnn

@@ -7,7 +7,7 @@
 namespace shoal::cuda::cudnn {
 namespace {
 
-// NVIDIA has withdrawn 9.10.0 and 9.10.1 for attention; those before want a mask of other values.
+// NVIDIA withdrew 9.10.0 and 9.10.1 for attention; older versions need a mask of other values.
 constexpr std::size_t kOldest = 91002;
 
 template <typename Function>

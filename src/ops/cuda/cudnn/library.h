@@ -1,4 +1,4 @@
-// cuDNN as it is found at run time: opened, never linked, so that the backend starts where there is none.
+// cuDNN at run time: opened, not linked, so that the backend starts without it.
 #pragma once
 
 #include <cudnn.h>
@@ -12,7 +12,7 @@
 
 namespace shoal::cuda::cudnn {
 
-// Of libcudnn.so.9, what is used here.
+// The functions of libcudnn.so.9 that are used here.
 struct Functions {
   decltype(&cudnnGetVersion) version;
   decltype(&cudnnGetLastErrorString) last_error;
@@ -30,7 +30,7 @@ struct Functions {
   void check(cudnnStatus_t status, const char* what) const;
 };
 
-// Throws Error where there is no such file, or its version is too old.
+// Throws Error if there is no such file, or its version is too old.
 Functions open_library(const char* file = "libcudnn.so.9");
 std::string version_text(std::size_t version);  // "9.19.0"
 

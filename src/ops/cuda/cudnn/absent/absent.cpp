@@ -1,4 +1,4 @@
-// For builds that found no headers of cuDNN.
+// Replaces cuDNN in builds without its headers.
 #include "ops/cuda/fused_attention.h"
 
 namespace shoal::cuda {

@@ -1,4 +1,4 @@
-// Sums over rows, made in blocks of rows and then over the blocks in order.
+// Sums over rows: over blocks of rows, then over the blocks in order.
 #pragma once
 
 #include "ops/cuda/device.cuh"

@@ -1,4 +1,4 @@
-// Residual stream and embedding: what goes row by row, with or without dropout.
+// Residual stream and embedding: row by row, with or without dropout.
 #include <algorithm>
 
 #include "ops/cuda/cuda_backend.h"
@@ -8,11 +8,11 @@ namespace shoal::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kHalf = 16;      // lanes that have one block of a mask's columns
-constexpr int kColumns = 128;  // of such a block
-constexpr int kEach = 8;       // of which a lane has: its own, and every 16th from there
+constexpr int kHalf = 16;      // lanes of one block of a mask's columns
+constexpr int kColumns = 128;  // of a block of the mask
+constexpr int kEach = 8;       // of a lane: its own, and every 16th from there
 
-// --- a block of threads has a row; op.template at<kWidth>(row, column, factors)
+// --- one block of threads per row; op.template at<kWidth>(row, column, factors)
 template <int kWidth, typename Op>
 __global__ void row_kernel(std::int64_t positions, std::int64_t columns, Mask mask, Op op) {
   const std::int64_t row = blockIdx.x;
@@ -56,7 +56,7 @@ void for_rows(std::int64_t rows, std::int64_t positions, std::int64_t columns, c
   constexpr int kWidth = 4;
   const Mask mask(dropout);
   const bool wide = is_aligned && columns % kWidth == 0;
-  // As many threads as a row has work for, in whole warps.
+  // As many threads as a row needs, in whole warps.
   const std::int64_t work = mask.active ? ceil_div(columns, kColumns) * kHalf : columns / (wide ? kWidth : 1);
   const auto threads = static_cast<unsigned>(
       std::min<std::int64_t>(kThreads, ceil_div(std::max<std::int64_t>(work, 1), kWarp) * kWarp));
@@ -117,8 +117,8 @@ struct Embed {
   }
 };
 
-// --- the embedding's gradient, in the order of tokens whatever runs first: rows are sorted by class, keeping
-// their order, and each class adds up its own.
+// --- the embedding's gradient, summed in the order of the tokens whichever block runs first: rows are sorted
+// by class, keeping their order, and each class adds up its own rows.
 
 constexpr int kRankThreads = 256;
 
@@ -192,7 +192,7 @@ __global__ void sort_kernel(int* sorted, const int* starts, const int* ranks, co
   if (mine >= 0) sorted[starts[mine] + ranks[row]] = static_cast<int>(row);
 }
 
-// Adds to the sums of a lane's columns those of one row of dout.
+// Adds one row of dout to the sums of a lane's columns.
 __device__ void add_row(float (&sums)[kEach], const float* dout, std::int64_t row, std::int64_t block,
                         int lane, std::int64_t positions, std::int64_t columns, const Mask& mask) {
   Factors factors;
@@ -209,8 +209,8 @@ __device__ void add_row(float (&sums)[kEach], const float* dout, std::int64_t ro
   }
 }
 
-// A block of threads has 128 columns of a class, and takes one class after the other; of its rows each half
-// warp has every 16th.
+// A block of threads sums 128 columns of one class after the other; each half warp takes every 16th row of a
+// class.
 __global__ void __launch_bounds__(kThreads)
     classes_kernel(float* dwte, const float* dout, const int* sorted, const int* starts, const int* counts,
                    const int* present, const int* present_count, std::int64_t positions, std::int64_t columns,
@@ -241,7 +241,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// A half warp has 128 columns of a position.
+// A half warp sums 128 columns of a position.
 __global__ void positions_kernel(float* dwpe, const float* dout, std::int64_t samples, std::int64_t positions,
                                  std::int64_t columns, Mask mask) {
   const std::int64_t t = blockIdx.x;

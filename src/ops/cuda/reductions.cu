@@ -1,4 +1,4 @@
-#include "ops/cuda/sums.cuh"
+#include "ops/cuda/reductions.cuh"
 
 #include "ops/cuda/cuda_backend.h"
 
@@ -7,8 +7,8 @@ namespace {
 
 constexpr int kThreads = 256, kWarps = kThreads / kWarp;
 
-// --- in double, of pieces
-constexpr std::int64_t kBlock = 16384;  // elements whose sum one block of threads makes
+// --- sums in double, of equal pieces
+constexpr std::int64_t kBlock = 16384;  // elements of one block's sum
 
 // part [piece, block] = sum of that block of elements; with one block, total [piece] += it.
 template <bool kSquares>
@@ -42,7 +42,7 @@ __global__ void fold_sums_kernel(double* totals, const double* parts, std::int64
   if (threadIdx.x == 0) totals[blockIdx.x] += sum;
 }
 
-// One block, whose thread t has the numbers t, t + kLanes, ... of all rows as one line.
+// One block; thread t adds the numbers t, t + kLanes, ... of all rows, read one after the other.
 constexpr unsigned kLanes = 1024;
 __global__ void __launch_bounds__(kLanes)
     sum_rows_kernel(double* total, const double* x, unsigned rows, unsigned stride, unsigned n) {
@@ -53,10 +53,10 @@ __global__ void __launch_bounds__(kLanes)
   if (threadIdx.x == 0) *total += sum;
 }
 
-// --- in float, over rows
-constexpr std::int64_t kRows = 256;  // whose sums one block of threads makes
+// --- sums in float, over rows
+constexpr std::int64_t kRows = 256;  // rows of one block's sums
 
-// A warp has kWarp * kWidth columns and every kWarps-th row of the block's.
+// A warp sums kWarp * kWidth columns over every kWarps-th row of its block.
 template <typename T, int kWidth>
 __global__ void column_sums_kernel(float* parts, const T* x, std::int64_t rows, std::int64_t columns) {
   constexpr int kColumns = kWarp * kWidth;
@@ -85,7 +85,7 @@ __global__ void column_sums_kernel(float* parts, const T* x, std::int64_t rows, 
   parts[blockIdx.y * columns + first + mine] = total;
 }
 
-// A lane has a column, a warp every kWarps-th part.
+// A lane sums a column, a warp every kWarps-th part.
 __global__ void fold_parts_kernel(float* out, const float* parts, std::int64_t blocks_of_rows,
                                   std::int64_t stride, std::int64_t columns) {
   __shared__ float shared[kWarps][kWarp];
