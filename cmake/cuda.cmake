@@ -44,8 +44,8 @@ endif()
 
 file(GLOB cuda_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/ops/cuda/*.cpp ${PROJECT_SOURCE_DIR}/src/ops/cuda/*.cu)
 # Those of the core's that it needs, since a static library is for programs.
-set(SHOAL_CUDA_CORE ${PROJECT_SOURCE_DIR}/src/core/dtype.cpp ${PROJECT_SOURCE_DIR}/src/core/shared_table.cpp
-                    ${PROJECT_SOURCE_DIR}/src/core/tensor.cpp)
+set(SHOAL_CUDA_CORE dtype file shared_table tensor text)
+list(TRANSFORM SHOAL_CUDA_CORE REPLACE "(.+)" "${PROJECT_SOURCE_DIR}/src/core/\\1.cpp")
 add_library(shoal_cuda MODULE ${cuda_sources} ${SHOAL_CUDA_CORE})
 # cuBLASLt is the shared one, of 500 MB, and found by the path that it was linked from.
 target_link_libraries(shoal_cuda PRIVATE shoal_options fmt::fmt CUDA::cudart_static CUDA::cublasLt)
