@@ -196,8 +196,10 @@ void fail_in_a_step(const RanksRun& run, int failing, int calls) {
     engine->initialize(1);
     const Buffer tokens(*backend, DType::i32, {1, run.model.block_size});
     const Buffer losses(*backend, DType::f64, {engine->passes()});
-    const std::vector<TokenBatch> batches(static_cast<std::size_t>(engine->passes()),
-                                          TokenBatch{.tokens = tokens, .targets = tokens, .address = {}});
+    const Scalar<std::uint32_t> step(*backend, 0);
+    const std::vector<TokenBatch> batches(
+        static_cast<std::size_t>(engine->passes()),
+        TokenBatch{.tokens = tokens, .targets = tokens, .address = {.step = step.get()}});
     engine->begin_step(0);
     pipeline.train(batches, losses, 1);
     engine->measure_gradient();
