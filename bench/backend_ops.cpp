@@ -416,10 +416,10 @@ int main(int argc, char** argv) {
     Bench bench(*backend, *found, type == "bfloat16" ? DType::bf16 : DType::f32, filter);
     bench.run();
     if (backend->name() == "cuda") {
-      for (const auto& [kind, name] : {std::pair{AttentionKind::cudnn, "cuDNN"},
-                                       {AttentionKind::tensor, "tensor"},
-                                       {AttentionKind::plain, "plain"}}) {
-        bench.attention_by(*make_cuda_backend({.attention = kind}), name);
+      for (const auto& [attention, name] : {std::pair{AttentionKind::cudnn, "cuDNN"},
+                                            {AttentionKind::tensor, "tensor"},
+                                            {AttentionKind::plain, "plain"}}) {
+        bench.attention_by(*make_cuda_backend({.attention = attention}), name);
       }
     }
   } catch (const std::exception& error) {

@@ -18,7 +18,7 @@
 
 namespace shoal {
 
-// What config.json says of the model. Biases are always there, the head is always the embedding's matrix.
+// The model of a config.json. Biases are always there, the head is always the embedding's matrix.
 struct HuggingFaceModel {
   int n_layer = 0, n_head = 0, n_embd = 0;
   int n_positions = 0;

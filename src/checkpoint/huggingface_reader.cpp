@@ -172,7 +172,7 @@ void HuggingFaceReader::expect(const HuggingFaceTensor& tensor) {
   meaning = tensor;
 }
 
-// What no part of the model has claimed.
+// Refuses tensors that no part of the model has claimed.
 void HuggingFaceReader::check_rest() const {
   const auto& tokens = *tensors_.find(kTokens)->second.stored;
   for (const auto& [name, source] : tensors_) {

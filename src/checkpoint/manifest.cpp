@@ -170,7 +170,7 @@ std::string to_json_text(const Manifest& manifest) {
                {"files", json::array()},       {"tensors", json::array()}};
   for (const auto& file : manifest.files) body["files"].push_back(to_json(file));
   for (const auto& tensor : manifest.tensors) body["tensors"].push_back(to_json(tensor));
-  // What a reader will see: invalid UTF-8 replaced, NaN as null.
+  // The values that a reader will see: invalid UTF-8 replaced, NaN as null.
   body = json::parse(dump(body));
   const std::string sum = to_hex(checksum(dump(body)));
 

@@ -16,7 +16,7 @@ namespace shoal {
 inline constexpr int kCheckpointFormat = 1;
 inline constexpr const char* kManifestName = "manifest.json";
 
-// What the trainer says about a checkpoint; opaque here. Texts are UTF-8; JSON has no NaN or infinity.
+// The trainer's facts about a checkpoint; opaque here. Texts are UTF-8; JSON has no NaN or infinity.
 struct CheckpointInfo {
   std::int64_t step = 0;
   std::string shoal_version;

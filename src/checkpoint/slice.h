@@ -27,7 +27,7 @@ struct TensorSlice {
   std::int64_t count() const { return flat_end - flat_begin; }
   std::size_t bytes() const { return static_cast<std::size_t>(count()) * size_of(dtype); }
   bool covers_box() const { return count() == shape.count(); }
-  // What the slice looks like in a file: the box where it is whole, else one dimension.
+  // The shape of the slice in a file: the box where it is whole, else one dimension.
   Shape stored_shape() const { return covers_box() ? shape : Shape{count()}; }
   bool operator==(const TensorSlice&) const = default;
 };
@@ -39,7 +39,7 @@ TensorSlice box_slice(std::string name, DType dtype, const Shape& global_shape, 
 // A slice without its tensor's name and type, as text: "[0, 768] + [1024, 768], elements 0 to 4096".
 std::string to_string(const TensorSlice& slice);
 
-// What is wrong with a slice that comes from outside (ranks, bounds, sizes that overflow); "" when it is
+// The fault of a slice that comes from outside (ranks, bounds, sizes that overflow); "" when it is
 // sound.
 std::string fault_of(const TensorSlice& slice);
 

@@ -1,4 +1,4 @@
-// What slices of named tensors can be read from.
+// A source of slices of named tensors.
 #pragma once
 
 #include <cstddef>

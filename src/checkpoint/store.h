@@ -92,7 +92,7 @@ class CheckpointStore {
 
 // The checkpoints of a directory, oldest step first; none when it does not exist.
 std::vector<std::filesystem::path> list_checkpoints(const std::filesystem::path& root);
-// What `latest` names there, or else the checkpoint of the highest step.
+// The checkpoint that `latest` names there, or else that of the highest step.
 std::optional<std::filesystem::path> latest_in(const std::filesystem::path& root);
 
 }  // namespace shoal

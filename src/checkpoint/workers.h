@@ -12,7 +12,7 @@
 
 namespace shoal {
 
-// Of CheckpointInfo::state: how many, and what else of the state each one has for itself.
+// Fields of CheckpointInfo::state: the number of workers, and the state that each has for itself.
 inline constexpr const char *kWorkersField = "workers", *kWorkerStatesField = "worker_states";
 
 std::string worker_tensor_name(int worker, std::string_view name);
@@ -21,7 +21,7 @@ std::string worker_tensor_name(int worker, std::string_view name);
 // the number is none, or is not that of the tensors: all workers have the same, and nobody else has any.
 int workers_of(const Manifest& manifest, const std::filesystem::path& directory);
 
-// What one worker's checkpoint would list: plain names, in the order of worker 0's, without slices.
+// The tensors of one worker's checkpoint: plain names, in the order of worker 0's, without slices.
 std::vector<TensorRecord> tensors_of_one_worker(const Manifest& manifest, int workers);
 
 }  // namespace shoal

@@ -3,7 +3,7 @@
 
 namespace shoal {
 
-// What its affinity mask allows (taskset, Slurm, mpirun --bind-to); one at least.
+// The number of cores that the affinity mask allows (taskset, Slurm, mpirun --bind-to); one at least.
 int usable_cores();
 
 }  // namespace shoal

@@ -9,7 +9,7 @@ struct InstructionSet {
   bool present;   // the processor and the system have it
 };
 
-// Those that matter for speed, or that the program could die of; on x86-64 alone.
+// Instruction sets that speed depends on, or whose absence kills the program; of x86-64 alone.
 struct InstructionSets {
   InstructionSet sets[6] = {};
   int count = 0;
@@ -22,7 +22,8 @@ InstructionSets instruction_sets();
 // this processor lacks, which would otherwise end it without one.
 void check_cpu();
 
-// What the compiler was told, in a file of its own: core/cpu.cpp is compiled for any x86-64.
+// The instruction sets that the program was compiled for. Its file is apart, since core/cpu.cpp is compiled
+// for any x86-64.
 struct CompiledFor {
   bool avx2, fma, avx512f, avx512_wide, avx512_bf16, amx_bf16;
 };

@@ -18,7 +18,7 @@ struct Module {
 // `global`: what the module links is there for other libraries, too.
 Module load_module(const std::string& path, const char* entry, bool global = false);
 
-// What this program may have been built without, with the words for messages.
+// A module that this program may have been built without, with the words for messages.
 struct OptionalModule {
   const char *file, *variable, *entry;
   const char* name;   // "the CUDA backend"
@@ -26,7 +26,7 @@ struct OptionalModule {
 };
 Module load_optional(const OptionalModule& module);
 
-// What the function `entry` of a module returns.
+// The value that the function `entry` of a module returns.
 template <typename Library>
 struct LoadedLibrary {
   const Library* library = nullptr;

@@ -9,7 +9,7 @@
 
 namespace shoal {
 
-// What a stream of random numbers is for. It is part of the key, so streams never overlap.
+// The purpose of a stream of random numbers. It is part of the key, so streams never overlap.
 enum class PhiloxStream : std::uint32_t {
   init = 1,        // counter: element index / 2 (64 bit), parameter name hash (64 bit)
   dropout = 2,     // counter: see ops/dropout.h

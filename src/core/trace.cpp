@@ -5,7 +5,7 @@
 namespace shoal::trace {
 namespace {
 
-// Of this thread, the innermost.
+// The innermost recorder of this thread.
 thread_local Recorder* current = nullptr;
 
 }  // namespace

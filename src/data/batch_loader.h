@@ -19,9 +19,9 @@ struct MicroBatch {
   std::vector<std::int32_t> tokens, targets;  // [micro_batch, block_size]
 };
 
-// What one rank reads: in every step from first_step on (and before last_step), `passes` micro-batches of
-// the step's global_batch, number `first` and every stride-th after it. One past the last holds nothing that
-// counts: its targets are -1. micro_batch divides global_batch.
+// The micro-batches of one rank: in every step from first_step on (and before last_step), `passes`
+// micro-batches of the step's global_batch, number `first` and every stride-th after it. One past the last
+// holds nothing that counts: its targets are -1. micro_batch divides global_batch.
 struct LoaderPlan {
   std::int64_t first_step = 0, last_step = 0;
   std::int64_t global_batch = 0, micro_batch = 0;

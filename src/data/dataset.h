@@ -22,7 +22,7 @@ struct SplitMeta {
   std::optional<double> entropy;  // synthetic data: -log p of this very split, nats per token
 };
 
-// What meta.json says.
+// The contents of meta.json.
 struct DatasetMeta {
   std::string dataset;           // "synthetic", "text", ...
   std::string tokenizer = "{}";  // Tokenizer::to_json as text
@@ -62,12 +62,12 @@ class Dataset {
   const TokenFile& split(const std::string& name) const;  // throws UserError for a split that is not there
 
   std::int64_t vocab_size() const { return vocab_size_; }
-  // Of the data's own process, in nats per token; only synthetic data knows it.
+  // The entropy of the process that made the data, in nats per token; known for synthetic data only.
   std::optional<double> entropy_per_token() const;
   // The same for the very tokens of one whole split.
   std::optional<double> split_entropy(const std::string& name) const;
   const std::optional<DatasetMeta>& meta() const { return meta_; }
-  // What it is, for the log; empty for a folder with meta.json.
+  // A description for the log; empty for a folder with meta.json.
   const std::string& description() const { return description_; }
 
   // Built at the first call (not thread-safe). Throws UserError when the folder has none.

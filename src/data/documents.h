@@ -60,7 +60,7 @@ struct Parcel {
   double input_bytes = 0;       // as in DocumentPiece
 };
 
-// What read_in_parcels calls, in the order of the input.
+// Callbacks of read_in_parcels, in the order of the input.
 struct ParcelVisitor {
   std::function<bool(const std::filesystem::path&)> file;  // a file begins; false: it is not read
   std::function<void(const DocumentPiece&)> piece;         // of a document that is in no parcel

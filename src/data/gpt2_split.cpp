@@ -20,7 +20,7 @@ struct Range {
   std::uint32_t first, last;
 };
 
-// What Unicode 15.1 and 16 added, since utf8proc may know only 15.0.
+// Letters that Unicode 15.1 and 16 added, since utf8proc may know only 15.0.
 constexpr Range kNewLetters[] = {
     {0x1C89, 0x1C8A},   {0xA7CB, 0xA7CD},   {0xA7DA, 0xA7DC},   {0x105C0, 0x105F3}, {0x10D4A, 0x10D65},
     {0x10D6F, 0x10D85}, {0x10EC2, 0x10EC4}, {0x11380, 0x11389}, {0x1138B, 0x1138B}, {0x1138E, 0x1138E},

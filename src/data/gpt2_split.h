@@ -69,7 +69,7 @@ class Gpt2Splitter {
     return at;
   }
 
-  // Of what follows an apostrophe: 1 for s t m d, 2 for re ve ll, else 0.
+  // Letters after an apostrophe that belong to a contraction: 1 for s t m d, 2 for re ve ll, else 0.
   static std::size_t contraction_length(std::string_view rest) {
     if (rest.empty()) return 0;
     const char c = rest[0];

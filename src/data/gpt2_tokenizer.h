@@ -15,7 +15,7 @@ namespace shoal {
 // token of two others.
 std::unique_ptr<Tokenizer> make_gpt2_tokenizer(std::string_view merges, std::string_view source);
 
-// What Hugging Face keeps of it, by the names of the files: vocab.json and merges.txt, from which
+// The tokenizer as Hugging Face's files by their names: vocab.json and merges.txt, from which
 // load_gpt2_tokenizer makes the same. None for another tokenizer.
 std::map<std::string, std::string> gpt2_files(const Tokenizer& tokenizer);
 

@@ -1,4 +1,4 @@
-// What is wrong with a text that a JSON parser refused.
+// The fault of a text that a JSON parser refused.
 #pragma once
 
 #include <cstddef>

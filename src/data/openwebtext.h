@@ -14,7 +14,7 @@ constexpr double kOpenWebTextValFraction =
 // several archives at once, in the order of the input; the dataset does not depend on the number of threads.
 // Text is tokenized byte for byte, so invalid UTF-8 in a .txt survives as it is; JSON must be valid.
 //
-// What was done is saved in OUT.partial every options.save_every seconds. After a failure or a kill the same
+// Progress is saved in OUT.partial every options.save_every seconds. After a failure or a kill the same
 // call goes on there and ends with the same bytes: the files before the place are known by name, size and
 // time, the archive at the place by what was read of it. Throws UserError when the input or the options
 // differ from those of what was saved, and as `prepare` does.

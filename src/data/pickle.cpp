@@ -15,7 +15,7 @@ struct Opcode {
   std::string_view name;
 };
 
-// Those of Python's pickletools that are refused, so that a message can name them.
+// Opcodes of Python's pickletools that are refused, with their names for messages.
 constexpr std::array kRefused = {Opcode{'T', "BINSTRING"},
                                  Opcode{'U', "SHORT_BINSTRING"},
                                  Opcode{'S', "STRING"},

@@ -27,9 +27,9 @@ class Pickle {
   Pickle(std::string_view bytes, const std::string& where);
 
   const PickleValue& root() const { return values_[static_cast<std::size_t>(root_)]; }
-  // Of an entry of a dictionary. Values may be shared, and a dictionary may hold itself.
+  // The value of an entry of a dictionary. Values may be shared, and a dictionary may hold itself.
   const PickleValue& operator[](int value) const { return values_[static_cast<std::size_t>(value)]; }
-  // What a dictionary holds under a string; null when it holds nothing.
+  // The value of a dictionary under a string; null when there is none.
   const PickleValue* find(const PickleValue& dictionary, std::string_view key) const;
 
  private:

@@ -19,7 +19,7 @@ const std::vector<Person>& people() {
   return list;
 }
 
-// What a noun names decides what it does.
+// The kind of thing that a noun names decides its verbs.
 struct Kind {
   Words singular, plural;  // nouns
   Words verbs;             // as the plural has them; the singular adds an s

@@ -40,7 +40,7 @@ fs::path plain(const fs::path& path) {
   return result.has_filename() ? result : result.parent_path();
 }
 
-// What a model was trained on says nothing of it.
+// Refuses splits that share files: losses on text that the model was trained on measure nothing.
 void refuse_shared_files(const std::vector<fs::path>& split, const std::vector<fs::path>& other) {
   const auto within = [](const fs::path& path, const fs::path& folder) {
     return std::mismatch(folder.begin(), folder.end(), path.begin(), path.end()).first == folder.end();
@@ -96,7 +96,7 @@ void read_texts(const PrepareOptions& options, std::int64_t characters, bool rep
 // Facts about the documents that are needed before the first is tokenized.
 struct Survey {
   std::int64_t characters = kAll;  // of the inputs that are used
-  // Of the inputs, the first ones that are enough to choose how they are split, or all.
+  // Documents counted, up to as many as decide how the inputs are split.
   std::int64_t documents = 0;
   std::vector<std::int64_t> document_characters{};  // of the first kCutDocuments
 

@@ -1,4 +1,4 @@
-// What the preparations of several datasets share.
+// Functions that the preparations of several datasets share.
 #pragma once
 
 #include <array>
@@ -14,7 +14,7 @@
 namespace shoal {
 
 enum class Split : std::uint8_t { train, val, test };
-// Of their files and in meta.json.
+// The splits' names in files and in meta.json.
 inline constexpr std::array kSplitNames = {"train", "val", "test"};
 
 // A number in [0, 1) for each document.

@@ -12,7 +12,7 @@ namespace {
 constexpr std::size_t kMostRuns = 4096;
 constexpr std::size_t kPutSize = 1 << 16;  // of a long run, at a time
 
-// What Python's str.strip takes away, and NUL.
+// White space of Python's str.strip, and NUL.
 bool is_blank(char32_t c) {
   if (c < 0x80) return c == ' ' || (c >= 9 && c <= 13) || (c >= 0x1C && c <= 0x1F) || c == 0;
   return c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 ||

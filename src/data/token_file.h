@@ -26,7 +26,7 @@ class TokenFile {
   int bytes_per_token() const { return bytes_per_token_; }
   std::int64_t vocab_size() const { return vocab_size_; }
   void set_vocab_size(std::int64_t vocab_size) { vocab_size_ = vocab_size; }
-  // Of several files, the first.
+  // The first file, where there are several.
   const std::filesystem::path& path() const { return parts_.front().file.path(); }
   std::size_t files() const { return parts_.size(); }
   const std::optional<LlmcHeader>& header() const { return header_; }  // the first file's

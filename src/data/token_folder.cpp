@@ -24,7 +24,7 @@ struct ShardName {
   std::string set, split;
 };
 
-// Of NAME_train.bin or NAME_train_000001.bin.
+// The parts of NAME_train.bin or NAME_train_000001.bin; nothing for another name.
 std::optional<ShardName> parse_shard_name(std::string_view name) {
   if (!name.ends_with(".bin")) return std::nullopt;
   name.remove_suffix(4);

@@ -10,9 +10,9 @@
 
 namespace shoal {
 
-// What the model sees of a text: all of it while it fits block_size. Learned positions cannot slide, so a
-// longer text, prompt or grown, is cut to its last block_size / 2 tokens, which are then positions 0, 1, ...
-// and the window grows again. The cache changes nothing about that, nor any token.
+// The part of a text that the model sees: all of it while it fits block_size. Learned positions cannot slide,
+// so a longer text, prompt or grown, is cut to its last block_size / 2 tokens, which are then positions 0, 1,
+// ... and the window grows again. The cache changes nothing about that, nor any token.
 class Generator {
  public:
   // Takes all the memory it will ever need. Throws Error when the backend cannot give it.

@@ -42,7 +42,7 @@ TEST_F(BadData, OddSize) {
 TEST_F(BadData, AFolderInAFilesPlace) {
   fs::remove(file("data/train.bin"));
   fs::create_directory(file("data/train.bin"));
-  expect_refused("data/train.bin: not a regular file");
+  expect_refused("cannot read data/train.bin: it is not a regular file");
 }
 
 TEST_F(BadData, IdsPastTheVocabulary) {

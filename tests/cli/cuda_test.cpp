@@ -91,8 +91,8 @@ TEST_F(EmulatedGpu, ARecordedStepIsTheStep) {
   train_well(gpu("played", busy));
   train_well(gpu("launched", with(busy, {"train.graph=false"})));
   const auto log = [&](const std::string& run) { return read_file(file("runs") / run / "train.log"); };
-  EXPECT_THAT(log("played"), HasSubstr("recorded as a graph"));
-  EXPECT_THAT(log("launched"), testing::Not(HasSubstr("recorded as a graph")));
+  EXPECT_THAT(log("played"), HasSubstr("captured as a graph"));
+  EXPECT_THAT(log("launched"), testing::Not(HasSubstr("captured as a graph")));
   expect_same("played", "launched");
 }
 

@@ -78,7 +78,7 @@ TEST_F(DataFormats, LlmcShards) {
   if (!fs::exists(shared / "gpt2")) return;
   const auto text = sample({cache, "SHOAL_DATA_DIR=" + shared.string()});
   EXPECT_EQ(text.code, 0) << text.err;
-  EXPECT_THAT(text.err, HasSubstr("taken as GPT-2's"));
+  EXPECT_THAT(text.err, HasSubstr("assumed to be GPT-2's"));
 }
 
 TEST_F(DataFormats, NanoGptFilesAloneAreTakenAsGpt2s) {
