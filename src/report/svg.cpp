@@ -5,9 +5,7 @@
 #include "core/text.h"
 
 namespace shoal {
-namespace {
-
-std::string escaped(std::string_view text) {
+std::string svg_escaped(std::string_view text) {
   std::string out;
   for (const char c : text) {
     if (c == '&') {
@@ -21,10 +19,9 @@ std::string escaped(std::string_view text) {
   return out;
 }
 
-}  // namespace
-
 std::string svg_text(double x, double y, std::string_view attributes, std::string_view content) {
-  return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" {}>{}</text>\n", x, y, attributes, escaped(content));
+  return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" {}>{}</text>\n", x, y, attributes,
+                     svg_escaped(content));
 }
 
 void require_svg(const std::filesystem::path& output) {

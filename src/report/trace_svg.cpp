@@ -87,8 +87,8 @@ class TracePicture {
     if (width < kThinnest) return "";
     std::string svg = fmt::format(
         "<g><title>{}: {}, {} to {} ms</title>\n", row.rank,
-        escaped(bar.micro_batch.empty() ? bar.name
-                                        : fmt::format("{} of micro-batch {}", bar.name, bar.micro_batch)),
+        svg_escaped(bar.micro_batch.empty() ? bar.name
+                                            : fmt::format("{} of micro-batch {}", bar.name, bar.micro_batch)),
         std::round(bar.begin * 1e6) / 1e3, std::round(bar.end * 1e6) / 1e3);
     svg += box(left, top, width, height, fill);
     if (!bar.micro_batch.empty() && width > 7.0 * static_cast<double>(bar.micro_batch.size()) + 4) {
@@ -101,7 +101,7 @@ class TracePicture {
 
   std::string row(const TraceRow& row, double top) const {
     std::string svg = "<g>\n";
-    if (!row.place.empty()) svg += fmt::format("<title>{}</title>\n", escaped(row.place));
+    if (!row.place.empty()) svg += fmt::format("<title>{}</title>\n", svg_escaped(row.place));
     svg += svg_text(kLeft - 12, top + kBar / 2 + 4.2, "class=\"rank\" text-anchor=\"end\"", row.rank);
     svg += "</g>\n" + box(kLeft, top, step_.seconds * scale_, kBar, kIdle);
     for (const auto& compute : row.compute) {

@@ -1,5 +1,7 @@
 #include "train/facts.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "checkpoint/output_file.h"
