@@ -103,7 +103,7 @@ void print_dry_run(Config config, int asked, int ranks_per_host) {
   resolve_layout(config, ranks, ranks_per_host);
   log_followed(config);
   const auto source = resolve_vocabulary(config);
-  const auto plan = make_plan(config, to_gpt_config(config.model));
+  const auto plan = make_plan(config);
   fmt::print("{}: {} parameters\n", describe(plan.model, source),
              with_commas(parameter_count(gpt_units(plan.model))));
   print_memory(plan, config.data.dir, {.all = ranks, .here = std::max(ranks_per_host, 1)});

@@ -115,7 +115,7 @@ void run_schedule(const ScheduleOptions& options) {
   const auto& parallel = config.parallel;
   resolve_for_one_model(config);
   const auto vocabulary = resolve_vocabulary(config);
-  const auto plan = make_plan(config, to_gpt_config(config.model));
+  const auto plan = make_plan(config);
   const int micro_batches = options.micro_batches > 0 ? options.micro_batches : plan.pipeline.micro_batches;
   const auto schedule = make_schedule(parallel.schedule, {parallel.pipeline, parallel.chunks, micro_batches});
   if (!svg.empty()) write_svg(svg, schedule_svg(schedule));

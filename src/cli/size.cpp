@@ -59,7 +59,7 @@ void run(const ConfigOptions& options, int asked) {
   resolve_layout(config, ranks);
   log_followed(config);
   const auto source = resolve_vocabulary(config);
-  const auto plan = make_plan(config, to_gpt_config(config.model));
+  const auto plan = make_plan(config);
   const auto& model = plan.model;
   const auto units = gpt_units(model);
   fmt::print("{}\n\n", describe(model, source));

@@ -102,7 +102,7 @@ void print_size_table(const ConfigOptions& options, int ranks, const std::string
     config.model.n_layer = size.layers;
     config.model.n_head = size.heads;
     config.model.n_embd = size.width;
-    return make_plan(config, to_gpt_config(config.model));
+    return make_plan(config);
   };
   auto plan = plan_of(sizes.front());
   const auto mesh = mesh_text(plan);

@@ -108,6 +108,8 @@ RunPlan make_plan(const Config& config, const GptConfig& model) {
   return plan;
 }
 
+RunPlan make_plan(const Config& config) { return make_plan(config, to_gpt_config(config.model)); }
+
 BackendOptions backend_options(const Config& config, const World& world) {
   return {.threads = config.train.threads > 0 ? config.train.threads : world.cores,
           .local_rank = world.local_rank,

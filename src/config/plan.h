@@ -48,6 +48,8 @@ struct RunPlan {
 // Makes the plan of a config with a resolved layout (config/layout.h). Throws UserError when the model cannot
 // be partitioned over the mesh: too few heads, blocks, ...
 RunPlan make_plan(const Config& config, const GptConfig& model);
+// The same for the model of the config, whose vocabulary must be known.
+RunPlan make_plan(const Config& config);
 
 // Options with train.threads threads, or with this rank's share of the host's cores.
 BackendOptions backend_options(const Config& config, const World& world);

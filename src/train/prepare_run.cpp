@@ -10,11 +10,8 @@
 #include "config/memory.h"
 #include "config/pretrained.h"
 #include "core/clock.h"
-#include "core/cores.h"
 #include "core/error.h"
-#include "core/log.h"
 #include "core/text.h"
-#include "model/unit.h"
 #include "train/facts.h"
 #include "train/model_io.h"
 #include "train/start.h"
@@ -100,7 +97,7 @@ Dataset open_dataset(Config& config, World& world) {
 
 RunPlan agree_on_plan(const Config& config, World& world) {
   RunPlan plan;
-  all_or_none(world.ranks, [&] { plan = make_plan(config, to_gpt_config(config.model)); });
+  all_or_none(world.ranks, [&] { plan = make_plan(config); });
   return plan;
 }
 

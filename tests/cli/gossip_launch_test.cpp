@@ -60,7 +60,7 @@ TEST_F(GossipLaunch, TheOthersGoOnWhereTheyMayBeFewer) {
   EXPECT_THAT(four.err, HasSubstr("rank 1 was ended by SIGKILL; restart 1 of 1, on 3 ranks, from the "));
   EXPECT_THAT(calls().back(), HasSubstr("-n 3 "));
 
-  // Where fewer ranks are not allowed, all workers restart, each with its own state.
+  // All workers restart, each with its own state, when fewer ranks are not allowed.
   const auto all =
       launch_to_die({"-n", "4", "--min-ranks", "4", "--max-restarts", "1"}, {"train.micro_batch=1"});
   EXPECT_EQ(all.code, 0) << all.err;

@@ -35,8 +35,6 @@ steps = 1
 threads = 1
 )";
 
-RunPlan plan_of(const Config& config) { return make_plan(config, to_gpt_config(config.model)); }
-
 Config config_of(std::vector<std::string> settings, int ranks) {
   auto config = parse_config(kConfig, "test", settings);
   resolve_layout(config, ranks);
@@ -45,7 +43,7 @@ Config config_of(std::vector<std::string> settings, int ranks) {
 
 MemoryEstimate memory_of(const std::vector<std::string>& settings, int ranks) {
   const auto config = config_of(settings, ranks);
-  return estimate_memory(make_plan(config, to_gpt_config(config.model)), RankPlaces::as_threads(ranks));
+  return estimate_memory(make_plan(config), RankPlaces::as_threads(ranks));
 }
 
 std::string zero_setting(int zero) { return "parallel.zero=" + std::to_string(zero); }
@@ -70,7 +68,7 @@ TEST(Memory, IsWhatEngineAndModelAllocate) {
       settings.push_back(zero_setting(zero));
       for (const int ranks : {1, 2, 4, 8}) {
         const auto memory = memory_of(settings, ranks);
-        const auto run = dry_run(plan_of(config_of(settings, ranks)));
+        const auto run = dry_run(make_plan(config_of(settings, ranks)));
         // An empty arena takes one byte.
         EXPECT_NEAR(allocated(run.ranks.front(), ranks), memory.state() + memory.activations(), 5)
             << settings.front() << ", ZeRO-" << zero << ", " << ranks << " ranks";
@@ -116,7 +114,7 @@ TEST(Memory, OfEveryRankOfAMeshIsWhatItAllocates) {
     const auto model = to_gpt_config(config.model);
     const auto places = RankPlaces::as_threads(ranks);
     double most = 0;
-    for (const auto& rank : dry_run(plan_of(config)).ranks) {
+    for (const auto& rank : dry_run(make_plan(config)).ranks) {
       const auto place = place_of(make_plan(config, model).mesh, rank.ranks.front());
       const auto memory = estimate_memory(make_plan(config, model), places, place);
       EXPECT_NEAR(allocated(rank, make_plan(config, model).mesh.data), memory.state() + memory.activations(),
@@ -154,7 +152,7 @@ TEST(Memory, NoRankTakesAWholeParameterThatItShares) {
       "model.vocab_size=50257", "model.n_layer=2",   "model.n_head=8",  "model.n_embd=64",
       "model.block_size=8",     "parallel.tensor=8", "parallel.zero=3", "parallel.pipeline=2"};
   const auto config = config_of(settings, 64);
-  const auto run = dry_run(plan_of(config));
+  const auto run = dry_run(make_plan(config));
   for (const auto& rank : run.ranks) EXPECT_LT(static_cast<double>(rank.allocated), 4.0 * 50257 * 64);
 
   const auto model = to_gpt_config(config.model);
@@ -266,8 +264,7 @@ TEST(Memory, OfAGpuIncludesTheScratchOfItsKernels) {
       settings.emplace_back(more);
     }
     const auto config = config_of(settings, 1);
-    return estimate_memory(make_plan(config, to_gpt_config(config.model)), RankPlaces::as_threads(1), {})
-        .scratch;
+    return estimate_memory(make_plan(config), RankPlaces::as_threads(1), {}).scratch;
   };
   const auto products = static_cast<double>(kProductWorkspace);
   EXPECT_EQ(scratch({"train.dtype=float32"}), products);
@@ -308,10 +305,10 @@ TEST(Memory, OfAGpuIsNotTheHosts) {
 
 TEST(Memory, OfAHostIsThatOfItsRanks) {
   const auto host = [](const Config& config, const RankPlaces& places) {
-    return host_memory(make_plan(config, to_gpt_config(config.model)), places);
+    return host_memory(make_plan(config), places);
   };
   const auto of = [](const Config& config, const RankPlaces& places, const MeshPlace& place) {
-    return estimate_memory(make_plan(config, to_gpt_config(config.model)), places, place).total();
+    return estimate_memory(make_plan(config), places, place).total();
   };
   const auto data = config_of({}, 4);
   const auto threads = RankPlaces::as_threads(4);
@@ -338,7 +335,7 @@ TEST(Memory, RefusesRanksThatDoNotFitTogether) {
   const std::vector<std::string> settings = {layers, "model.n_embd=512"};
   const auto check = [&](int ranks) {
     const auto config = config_of(settings, ranks);
-    check_memory(make_plan(config, to_gpt_config(config.model)), RankPlaces::as_threads(ranks));
+    check_memory(make_plan(config), RankPlaces::as_threads(ranks));
   };
   EXPECT_NO_THROW(check(1));
   try {

@@ -29,8 +29,6 @@ micro_batch = 2
 steps = 1
 )";
 
-RunPlan plan_of(const Config& config) { return make_plan(config, to_gpt_config(config.model)); }
-
 Config config_of(std::vector<std::string> settings, int ranks) {
   auto config = parse_config(kConfig, "test", settings);
   resolve_layout(config, ranks);
@@ -39,7 +37,7 @@ Config config_of(std::vector<std::string> settings, int ranks) {
 
 // The only kind of rank, where all ranks are equal.
 DryRun::Rank every_rank(const std::vector<std::string>& settings, int ranks) {
-  const auto run = dry_run(plan_of(config_of(settings, ranks)));
+  const auto run = dry_run(make_plan(config_of(settings, ranks)));
   EXPECT_EQ(run.ranks.size(), 1u);
   EXPECT_EQ(run.ranks.front().ranks.size(), static_cast<std::size_t>(ranks));
   return run.ranks.front();
@@ -116,8 +114,8 @@ TEST(DryRun, Zero3GathersBlocksForwardAndBackward) {
 }
 
 TEST(DryRun, ReplicatedGroupsReduceShardsAcross) {
-  const auto run =
-      dry_run(plan_of(config_of({"parallel.zero=2", "parallel.replicate=2", "train.global_batch=16"}, 8)), 4);
+  const auto run = dry_run(
+      make_plan(config_of({"parallel.zero=2", "parallel.replicate=2", "train.global_batch=16"}, 8)), 4);
   const auto& rank = run.ranks.front();
   const Sizes sizes(8);
   // A reduction within a replica of 4 ranks, then of the shard with the other rank that has it.
@@ -144,8 +142,8 @@ TEST(DryRun, OrderedSumsSendEveryLeaf) {
 
 // The kind of ranks that includes the rank at this coordinate.
 DryRun::Rank rank_at(const Config& config, const MeshPlace& place) {
-  const auto shape = make_plan(config, to_gpt_config(config.model)).mesh;
-  for (auto& rank : dry_run(plan_of(config)).ranks) {
+  const auto shape = make_plan(config).mesh;
+  for (auto& rank : dry_run(make_plan(config)).ranks) {
     for (const int r : rank.ranks) {
       if (place_of(shape, r) == place) return rank;
     }
@@ -270,7 +268,7 @@ TEST(DryRun, WorkersAverageInEveryRound) {
   const auto check = [&](int ranks, const std::string& topology, const std::vector<int>& groups) {
     const auto config =
         config_of({"parallel.engine=gossip", "gossip.topology=" + topology, "gossip.local_size=2"}, ranks);
-    const auto run = dry_run(plan_of(config));
+    const auto run = dry_run(make_plan(config));
     EXPECT_EQ(run.steps, std::ssize(groups)) << topology;
     EXPECT_EQ(run.ranks.size(), 1u) << topology;
     const auto rank = run.ranks.front();
@@ -337,7 +335,7 @@ TEST(DryRun, AMeshSharesTheFlops) {
         {"parallel.pipeline=4"},
         {"parallel.tensor=2", "parallel.pipeline=2", "parallel.sequence=true"}}) {
     double all = 0;
-    for (const auto& rank : dry_run(plan_of(config_of(mesh, 8))).ranks) {
+    for (const auto& rank : dry_run(make_plan(config_of(mesh, 8))).ranks) {
       all += rank.flops * static_cast<double>(rank.ranks.size());
     }
     EXPECT_NEAR(all / alone, 1, 0.02) << mesh.front();  // the vocabulary is padded on every rank

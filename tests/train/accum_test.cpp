@@ -63,7 +63,7 @@ TEST_F(Accumulation, TakesMemoryForTheWindow) {
   const auto memory = [&](const Settings& settings) {
     auto given = config("any", with(settings, {"model.vocab_size=64"}));
     resolve_layout(given, 1);
-    return estimate_memory(make_plan(given, to_gpt_config(given.model)));
+    return estimate_memory(make_plan(given));
   };
   const auto adamw = memory({}), windows = memory(kWindows);
   EXPECT_EQ(2 * windows.optimizer, 3 * adamw.optimizer);

@@ -46,7 +46,7 @@ FailureDetector::~FailureDetector() {
   thread_.join();
 }
 
-// Where another rank has failed, ranks_.barrier() throws the right error.
+// ranks_.barrier() throws the right error when another rank has failed.
 void FailureDetector::check() {
   const StopReason reason = stop_reason_;
   if (reason == StopReason::none) return;

@@ -32,7 +32,7 @@ void for_tasks(int threads, std::int64_t n, F&& f) {
   for (std::int64_t i = 0; i < n; ++i) f(i);
 }
 
-// As many rows as have about 16 Ki elements: enough work to wake a thread.
+// The rows that have about 16 Ki elements: enough work to wake a thread.
 inline std::int64_t rows_per_block(std::int64_t columns) {
   return std::max<std::int64_t>(1, 16384 / std::max<std::int64_t>(columns, 1));
 }

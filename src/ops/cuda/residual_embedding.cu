@@ -56,7 +56,7 @@ void for_rows(std::int64_t rows, std::int64_t positions, std::int64_t columns, c
   constexpr int kWidth = 4;
   const Mask mask(dropout);
   const bool wide = is_aligned && columns % kWidth == 0;
-  // As many threads as a row needs, in whole warps.
+  // The threads that a row needs, in whole warps.
   const std::int64_t work = mask.active ? ceil_div(columns, kColumns) * kHalf : columns / (wide ? kWidth : 1);
   const auto threads = static_cast<unsigned>(
       std::min<std::int64_t>(kThreads, ceil_div(std::max<std::int64_t>(work, 1), kWarp) * kWarp));

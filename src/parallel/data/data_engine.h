@@ -144,7 +144,7 @@ class DataEngine final : public UnitStore {
   WeightStore weights_;
   std::vector<Bucket> buckets_;  // of units that are updated together
   GradientNorm norm_;
-  // Where there are several workers:
+  // Set when there are several workers:
   std::optional<Mixer> mixer_;
   std::optional<WorkersAverage> average_;
   std::unique_ptr<GradientReducer> reducer_;

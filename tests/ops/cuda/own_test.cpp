@@ -289,29 +289,17 @@ TEST_P(Cuda, TheLossInOneOpIsItsParts) {
                    targets = side.ints({R}, wanted), losses = side.full({R}), maximum = side.full({R}),
                    sum = side.full({R}), target = side.full({R}), argmax = side.ints({R});
       const Buffer& dlogits = in_place ? logits : separate;
-      if (one_op) {
-        side.backend.cross_entropy_train({.logits = logits,
-                                          .targets = targets,
-                                          .valid = valid,
-                                          .maximum = maximum,
-                                          .exp_sum = sum,
-                                          .target_logit = target,
-                                          .argmax = argmax,
-                                          .losses = losses,
-                                          .dlogits = dlogits,
-                                          .scale = 0.5f});
-      } else {
-        side.backend.Backend::cross_entropy_train({.logits = logits,
-                                                   .targets = targets,
-                                                   .valid = valid,
-                                                   .maximum = maximum,
-                                                   .exp_sum = sum,
-                                                   .target_logit = target,
-                                                   .argmax = argmax,
-                                                   .losses = losses,
-                                                   .dlogits = dlogits,
-                                                   .scale = 0.5f});
-      }
+      const CrossEntropy loss{.logits = logits,
+                              .targets = targets,
+                              .valid = valid,
+                              .maximum = maximum,
+                              .exp_sum = sum,
+                              .target_logit = target,
+                              .argmax = argmax,
+                              .losses = losses,
+                              .dlogits = dlogits,
+                              .scale = 0.5f};
+      one_op ? side.backend.cross_entropy_train(loss) : side.backend.Backend::cross_entropy_train(loss);
       return std::vector{dlogits.bytes(), losses.bytes(), maximum.bytes(),
                          sum.bytes(),     target.bytes(), argmax.bytes()};
     };

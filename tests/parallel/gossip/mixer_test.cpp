@@ -123,7 +123,7 @@ std::vector<std::vector<float>> after_a_period(Transport transport, const Topolo
     MixingWorker worker(world.ranks, topology, plan_of({400, 100, 30}), bucket_bytes);
     worker.for_weights([&](std::int64_t i, float& x) { x = mine[static_cast<std::size_t>(i)]; });
     worker.mixer().set_different();
-    // As after a resume.
+    // The state after a resume.
     const std::int64_t first = 7 * topology.period();
     for (int round = 0; round < topology.period(); ++round) worker.average(first + round);
     worker.for_weights([&](std::int64_t i, float x) { mine[static_cast<std::size_t>(i)] = x; });

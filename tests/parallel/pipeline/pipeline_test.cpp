@@ -69,7 +69,7 @@ TEST(Pipeline, ManyMicroBatchesEqualOneStage) {
   }
 }
 
-// Of 7 micro-batches, one data rank has four, and the other three and a pass whose targets are ignored.
+// One data rank has four of 7 micro-batches, the other three and a pass whose targets are ignored.
 TEST(Pipeline, DataRanksMayHaveDifferentNumbersOfMicroBatches) {
   auto one = of_stages(1, 1, ScheduleKind::one_f_one_b);
   one.engine.micro_batches = 7;
