@@ -1,10 +1,13 @@
 #include "config/schema.h"
 
+#include <fmt/format.h>
+
 #include <array>
 #include <type_traits>
 #include <utility>
 
 #include "parallel/gossip/topology_schemes.h"
+#include "parallel/pipeline/schedule.h"
 
 namespace shoal {
 namespace {
@@ -60,6 +63,23 @@ std::vector<std::string_view> topology_choices() {
   for (const auto& scheme : topology_schemes()) choices.push_back(scheme.name);
   choices.push_back("file:ROUNDS.toml");
   return choices;
+}
+
+Field schedule_field() {
+  static const std::string doc = [] {
+    std::string meanings;
+    for (const auto& scheme : schedule_schemes()) {
+      meanings += fmt::format("{}{}: {}", meanings.empty() ? "" : "; ", scheme.name, scheme.meaning);
+    }
+    return fmt::format("Order of a pipeline's forward and backward passes. {}. `shoal schedule` draws it.",
+                       meanings);
+  }();
+  Field field = plain<&Config::parallel, &ParallelConfig::schedule>("parallel.schedule", doc);
+  for (const auto& scheme : schedule_schemes()) {
+    field.choices.push_back(scheme.name);
+    field.numbers.push_back(static_cast<unsigned char>(scheme.kind));
+  }
+  return field;
 }
 
 Bounds at_least(double low) { return {.low = low}; }
@@ -298,17 +318,10 @@ std::vector<Field> make_fields() {
       number<&C::parallel, &Par::pipeline>(
           "parallel.pipeline", between(1, 1000), "stages",
           "Pipeline stages. Each holds a range of blocks and passes micro-batches on to the next."),
-      choice<&C::parallel, &Par::schedule, ScheduleKind>(
-          "parallel.schedule",
-          {{"gpipe", ScheduleKind::gpipe},
-           {"1f1b", ScheduleKind::one_f_one_b},
-           {"interleaved", ScheduleKind::interleaved}},
-          "Order of a pipeline's forward and backward passes. gpipe: all forward passes, then all backward "
-          "passes; 1f1b: in turn, with fewer activations; interleaved: 1f1b with several chunks per rank, "
-          "which waits less and sends more. `shoal schedule` draws it."),
-      number<&C::parallel, &Par::chunks>(
-          "parallel.chunks", at_least(1), "chunks",
-          "Ranges of the model per pipeline rank; more than 1 needs schedule = interleaved."),
+      schedule_field(),
+      number<&C::parallel, &Par::chunks>("parallel.chunks", at_least(1), "chunks",
+                                         "Ranges of the model per pipeline rank; more than 1 needs a "
+                                         "schedule with chunks, such as interleaved."),
       number<&C::parallel, &Par::stages>("parallel.stages", at_least(1), "blocks",
                                          "Blocks in each of the pipeline * chunks ranges of the model, e.g. "
                                          "[5, 4, 3]; range k is on pipeline rank k mod pipeline. Empty: "

@@ -208,16 +208,16 @@ class Rules {
 
   void check_pipeline() const {
     const int stages = config_.parallel.pipeline, chunks = config_.parallel.chunks;
-    const bool interleaved = config_.parallel.schedule == ScheduleKind::interleaved;
-    if (chunks > 1 && !interleaved) {
-      fail_user("{} needs parallel.schedule = \"interleaved\": {} has one chunk per rank",
-                say("parallel.chunks"), say("parallel.schedule"));
+    const bool takes_chunks = scheme_of(config_.parallel.schedule).takes_chunks;
+    if (chunks > 1 && !takes_chunks) {
+      fail_user("{} needs parallel.schedule = \"{}\": {} has one chunk per rank", say("parallel.chunks"),
+                schedules_with_chunks("\" or \""), say("parallel.schedule"));
     }
     if (chunks > 1 && stages == 1) {
       fail_user("{} has no meaning for {}; set parallel.pipeline to 2 or more, or leave parallel.chunks out",
                 say("parallel.chunks"), say("parallel.pipeline"));
     }
-    if (interleaved && stages > 1 && chunks == 1) {
+    if (takes_chunks && stages > 1 && chunks == 1) {
       fail_user("{} needs several chunks per rank; set parallel.chunks=2, or parallel.schedule=1f1b",
                 say("parallel.schedule"));
     }

@@ -179,8 +179,7 @@ std::string schedule_title(const Schedule& schedule) {
   const auto count = [](int n, std::string_view noun) {
     return fmt::format("{} {}{}", n, noun, n == 1 ? "" : noun.ends_with("h") ? "es" : "s");
   };
-  static constexpr std::array kNames = {"GPipe", "1F1B", "Interleaved 1F1B"};
-  return fmt::format("{} on {}{}, {}", kNames[static_cast<std::size_t>(schedule.kind)], count(stages, "rank"),
+  return fmt::format("{} on {}{}, {}", scheme_of(schedule.kind).title, count(stages, "rank"),
                      chunks > 1 ? " of " + count(chunks, "chunk") : "", count(micro_batches, "micro-batch"));
 }
 

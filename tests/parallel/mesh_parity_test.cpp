@@ -49,8 +49,10 @@ std::vector<MeshShape> all_meshes() {
   return meshes;
 }
 
-constexpr ScheduleKind kSchedules[] = {ScheduleKind::gpipe, ScheduleKind::one_f_one_b,
-                                       ScheduleKind::interleaved};
+int schedule_count() { return static_cast<int>(schedule_schemes().size()); }
+ScheduleKind schedule_of(int n) {
+  return schedule_schemes()[static_cast<std::size_t>(n % schedule_count())].kind;
+}
 
 // Every mesh, with and without sequence parallelism, in every ZeRO stage. All other choices of a layout
 // rotate with the index, so that any two choices occur together somewhere (EveryTwoChoicesMeet): a fault
@@ -68,7 +70,7 @@ std::vector<Layout> design() {
                            .zero = zero,
                            .replicate = zero > 0 && mesh.data % 2 == 0 && n % 3 != 0 ? 2 : 1,
                            .recompute = kRecomputes[n % 4],
-                           .schedule = kSchedules[n % 3],
+                           .schedule = schedule_of(n + mesh_number / 4),
                            .compute = (mesh_number + zero / 2) % 2 ? DType::bf16 : DType::f32});
       }
       ++mesh_number;
@@ -97,7 +99,7 @@ RanksRun run_of(const Layout& layout) {
                .vocab_size = 61,
                .dropout = 0.1,
                .bias = true};
-  const bool two_chunks = layout.schedule == ScheduleKind::interleaved && layout.mesh.pipeline > 1 &&
+  const bool two_chunks = scheme_of(layout.schedule).takes_chunks && layout.mesh.pipeline > 1 &&
                           2 * layout.mesh.pipeline <= run.model.n_layer;
   run.chunks = two_chunks ? 2 : 1;
   run.engine = {.compute = layout.compute,
@@ -152,14 +154,14 @@ std::set<std::pair<std::string, std::string>> pairs(const std::vector<Layout>& l
 std::vector<Layout> all_layouts() {
   std::vector<Layout> layouts;
   for (const auto& mesh : all_meshes()) {
-    for (int n = 0; n < 192; ++n) {
+    for (int n = 0; n < 64 * schedule_count(); ++n) {
       if (n % 2 && mesh.tensor == 1) continue;
       layouts.push_back({.mesh = mesh,
                          .sequence = n % 2 == 1,
                          .zero = n / 2 % 4,
                          .recompute = kRecomputes[n / 8 % 4],
-                         .schedule = kSchedules[n / 32 % 3],
-                         .compute = n / 96 ? DType::bf16 : DType::f32});
+                         .schedule = schedule_of(n / 32),
+                         .compute = n / 32 / schedule_count() ? DType::bf16 : DType::f32});
     }
   }
   return layouts;

@@ -12,11 +12,6 @@ namespace {
 using Kind = Action::Kind;
 using Actions = std::vector<Action>;
 
-constexpr std::array<std::pair<ScheduleKind, std::string_view>, 3> kNames = {
-    {{ScheduleKind::gpipe, "gpipe"},
-     {ScheduleKind::one_f_one_b, "1f1b"},
-     {ScheduleKind::interleaved, "interleaved"}}};
-
 void check(ScheduleKind kind, const PipelineShape& shape) {
   const auto& [stages, chunks, micro_batches] = shape;
   if (stages < 1 || chunks < 1 || micro_batches < 1) {
@@ -25,12 +20,18 @@ void check(ScheduleKind kind, const PipelineShape& shape) {
         stages, chunks, micro_batches);
   }
   if (chunks == 1) return;
-  if (kind != ScheduleKind::interleaved) {
-    fail_user(
-        "the schedule {} has one chunk of the model per rank, not {}; the schedule interleaved has many",
-        name_of(kind), chunks);
+  if (!scheme_of(kind).takes_chunks) {
+    fail_user("the schedule {} has one chunk of the model per rank, not {}; the schedule {} has many",
+              name_of(kind), chunks, schedules_with_chunks(" or "));
   }
   if (stages == 1) fail_user("{} chunks per rank have no meaning in a pipeline of one rank", chunks);
+}
+
+// The passes of one chunk.
+Actions in_order(Kind kind, int micro_batches) {
+  Actions order;
+  for (int m = 0; m < micro_batches; ++m) order.push_back({kind, 0, m});
+  return order;
 }
 
 // `warm_up` forward passes, then one forward and one backward pass in turn, then the rest of the backward.
@@ -60,9 +61,21 @@ Actions by_groups(Kind kind, const PipelineShape& shape, int micro_batches) {
   return order;
 }
 
+Actions gpipe(const PipelineShape& shape, int) {
+  const int all = shape.micro_batches;
+  return alternate(in_order(Kind::forward, all), in_order(Kind::backward, all),
+                   static_cast<std::size_t>(all));
+}
+
+Actions one_f_one_b(const PipelineShape& shape, int rank) {
+  return alternate(in_order(Kind::forward, shape.micro_batches),
+                   in_order(Kind::backward, shape.micro_batches), shape.stages - rank - 1);
+}
+
 // The order is only known to work when groups are whole. So it is made for whole ones, and what belongs to
 // micro-batches that do not exist is taken out: passes of different micro-batches do not need each other.
-Actions interleaved_order(const PipelineShape& shape, int rank) {
+Actions interleaved(const PipelineShape& shape, int rank) {
+  if (shape.chunks == 1) return one_f_one_b(shape, rank);
   const int stages = shape.stages;
   const int padded = (shape.micro_batches + stages - 1) / stages * stages;
   auto order = alternate(by_groups(Kind::forward, shape, padded), by_groups(Kind::backward, shape, padded),
@@ -71,17 +84,14 @@ Actions interleaved_order(const PipelineShape& shape, int rank) {
   return order;
 }
 
-// Forward and backward passes of a rank. All that distinguishes the kinds of schedules.
-Actions passes_of(ScheduleKind kind, const PipelineShape& shape, int rank) {
-  if (shape.chunks > 1) return interleaved_order(shape, rank);
-  Actions forward, backward;
-  for (int m = 0; m < shape.micro_batches; ++m) {
-    forward.push_back({Kind::forward, 0, m});
-    backward.push_back({Kind::backward, 0, m});
-  }
-  const bool all_first = kind == ScheduleKind::gpipe && shape.stages > 1;
-  return alternate(forward, backward, all_first ? forward.size() : shape.stages - rank - 1);
-}
+constexpr std::array kScheduleSchemes = {
+    ScheduleScheme{ScheduleKind::gpipe, "gpipe", "GPipe", "all forward passes, then all backward passes",
+                   false, gpipe},
+    ScheduleScheme{ScheduleKind::one_f_one_b, "1f1b", "1F1B", "in turn, with fewer activations", false,
+                   one_f_one_b},
+    ScheduleScheme{ScheduleKind::interleaved, "interleaved", "Interleaved 1F1B",
+                   "1f1b with several chunks per rank, which waits less and sends more", true, interleaved},
+};
 
 // A pass, or a transfer between two ranks, in the one order of all.
 struct Event {
@@ -159,13 +169,25 @@ class TransferPlacer {
 Schedule make_schedule(ScheduleKind kind, const PipelineShape& shape) {
   check(kind, shape);
   Schedule schedule{kind, shape, {}};
-  for (int rank = 0; rank < shape.stages; ++rank) schedule.ranks.push_back(passes_of(kind, shape, rank));
+  const auto order = shape.stages == 1 ? one_f_one_b : scheme_of(kind).passes;
+  for (int rank = 0; rank < shape.stages; ++rank) schedule.ranks.push_back(order(shape, rank));
   schedule.ranks = TransferPlacer(schedule).place();
   return schedule;
 }
 
-std::string_view name_of(ScheduleKind kind) {
-  return std::ranges::find(kNames, kind, &std::pair<ScheduleKind, std::string_view>::first)->second;
+std::span<const ScheduleScheme> schedule_schemes() { return kScheduleSchemes; }
+
+const ScheduleScheme& scheme_of(ScheduleKind kind) {
+  return *std::ranges::find(kScheduleSchemes, kind, &ScheduleScheme::kind);
+}
+
+std::string schedules_with_chunks(std::string_view separator) {
+  std::string names;
+  for (const auto& scheme : schedule_schemes()) {
+    if (!scheme.takes_chunks) continue;
+    names += fmt::format("{}{}", names.empty() ? "" : separator, scheme.name);
+  }
+  return names;
 }
 
 std::string describe(const Action& action) {

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,7 +23,7 @@ enum class ScheduleKind : std::uint8_t {
 
 struct PipelineShape {
   int stages = 1;         // ranks of the pipeline
-  int chunks = 1;         // ranges of units per rank; more than 1 only for interleaved
+  int chunks = 1;         // ranges of units per rank; more than 1 only for schedules that take chunks
   int micro_batches = 1;  // of a step, any number
   bool operator==(const PipelineShape&) const = default;
 };
@@ -43,6 +44,22 @@ struct Action {
 };
 std::string describe(const Action& action);  // "forward 0.3": chunk 0, micro-batch 3
 
+// A kind of schedule, as the config, pictures and tests know it: a row of the table in schedule.cpp. A new
+// one is an enumerator above, a function and its row.
+struct ScheduleScheme {
+  ScheduleKind kind;
+  std::string_view name;     // in the config: "1f1b"
+  std::string_view title;    // in pictures: "1F1B"
+  std::string_view meaning;  // for `shoal config --explain`
+  bool takes_chunks;         // whether a rank may have several chunks
+  // Forward and backward passes of a rank, in order, in a pipeline of two stages or more.
+  std::vector<Action> (*passes)(const PipelineShape& shape, int rank);
+};
+std::span<const ScheduleScheme> schedule_schemes();
+const ScheduleScheme& scheme_of(ScheduleKind kind);
+// The names of schemes that take chunks, with `separator` between them.
+std::string schedules_with_chunks(std::string_view separator);
+
 struct Schedule {
   ScheduleKind kind = ScheduleKind::one_f_one_b;
   PipelineShape shape;
@@ -51,7 +68,7 @@ struct Schedule {
 
 // In every chunk both forward and backward passes take the micro-batches in their order 0, 1, ... One chunk
 // interleaved is 1F1B, and with one stage every kind runs the micro-batches one by one. Throws
-// UserError for a shape that the kind has no meaning for (chunks > 1 but for interleaved, or in one stage).
+// UserError for a shape that the kind has no meaning for (chunks > 1 where it takes none, or in one stage).
 Schedule make_schedule(ScheduleKind kind, const PipelineShape& shape);
 
 // The buffers that a rank needs: for each of its chunks the most of them at a time. An input is there from
@@ -77,6 +94,6 @@ struct Timeline {
 };
 Timeline timeline(const Schedule& schedule, double forward = 1, double backward = 2);
 
-std::string_view name_of(ScheduleKind kind);
+inline std::string_view name_of(ScheduleKind kind) { return scheme_of(kind).name; }
 
 }  // namespace shoal

@@ -31,9 +31,10 @@ RanksRun of_stages(int stages, int chunks, ScheduleKind schedule) {
 std::vector<RanksRun> pipelines() {
   std::vector<RanksRun> all;
   for (int stages = 2; stages <= 4; ++stages) {
-    all.push_back(of_stages(stages, 1, ScheduleKind::gpipe));
-    all.push_back(of_stages(stages, 1, ScheduleKind::one_f_one_b));
-    for (const int chunks : {1, 2, 3}) all.push_back(of_stages(stages, chunks, ScheduleKind::interleaved));
+    for (const auto& scheme : schedule_schemes()) {
+      for (int chunks = 1; chunks <= (scheme.takes_chunks ? 3 : 1); ++chunks)
+        all.push_back(of_stages(stages, chunks, scheme.kind));
+    }
   }
   return all;
 }

@@ -24,19 +24,17 @@ using testing::ThrowsMessage;
 using Kind = Action::Kind;
 using Actions = std::vector<Action>;
 
-constexpr ScheduleKind kKinds[] = {ScheduleKind::gpipe, ScheduleKind::one_f_one_b, ScheduleKind::interleaved};
-
-// Every kind over 1 to 8 stages, 1 to 17 micro-batches and, interleaved, 1 to 4 chunks.
+// Every kind over 1 to 8 stages, 1 to 17 micro-batches and, where it takes them, 1 to 4 chunks.
 void for_all(const std::function<void(const Schedule&)>& check) {
-  for (const auto kind : kKinds) {
+  for (const auto& scheme : schedule_schemes()) {
     for (int stages = 1; stages <= 8; ++stages) {
-      const int most_chunks = kind == ScheduleKind::interleaved && stages > 1 ? 4 : 1;
+      const int most_chunks = scheme.takes_chunks && stages > 1 ? 4 : 1;
       for (int chunks = 1; chunks <= most_chunks; ++chunks) {
         for (int micro_batches = 1; micro_batches <= 17; ++micro_batches) {
           const PipelineShape shape{stages, chunks, micro_batches};
-          SCOPED_TRACE(fmt::format("{}, {} stages, {} chunks, {} micro-batches", name_of(kind), stages,
-                                   chunks, micro_batches));
-          check(make_schedule(kind, shape));
+          SCOPED_TRACE(fmt::format("{}, {} stages, {} chunks, {} micro-batches", scheme.name, stages, chunks,
+                                   micro_batches));
+          check(make_schedule(scheme.kind, shape));
           if (testing::Test::HasFailure()) return;
         }
       }
@@ -275,8 +273,8 @@ TEST(Schedule, OneChunkInterleavedIs1F1B) {
 }
 
 TEST(Schedule, OneStageRunsMicroBatchesOneByOne) {
-  for (const auto kind : kKinds) {
-    EXPECT_THAT(make_schedule(kind, {1, 1, 2}).ranks,
+  for (const auto& scheme : schedule_schemes()) {
+    EXPECT_THAT(make_schedule(scheme.kind, {1, 1, 2}).ranks,
                 ElementsAre(ElementsAre(Action{Kind::forward, 0, 0}, Action{Kind::backward, 0, 0},
                                         Action{Kind::forward, 0, 1}, Action{Kind::backward, 0, 1})));
   }
