@@ -2,8 +2,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
+#include <map>
 #include <memory>
+#include <optional>
 #include <set>
 
 #include "checkpoint/compare.h"
@@ -19,9 +20,16 @@ namespace {
 
 using nlohmann::json;
 
-// The kinds of optimizer state, stored as optimizer.m.NAME and so on: moments, and the mean gradient of a
-// window.
-constexpr std::array<std::string_view, 3> kKept = {"m", "v", "a"};
+// The kind of optimizer state that a tensor "optimizer.KIND.NAME" is, and its parameter's name.
+struct StateName {
+  std::string_view kind, parameter;
+};
+std::optional<StateName> state_name(std::string_view tensor) {
+  constexpr std::string_view kPrefix = "optimizer.";
+  const auto dot = tensor.find('.', kPrefix.size());
+  if (!tensor.starts_with(kPrefix) || dot == std::string_view::npos) return std::nullopt;
+  return StateName{tensor.substr(kPrefix.size(), dot - kPrefix.size()), tensor.substr(dot + 1)};
+}
 
 std::string bytes_text(std::uint64_t bytes) {
   return fmt::format("{} ({} bytes)", format_bytes(static_cast<double>(bytes)),
@@ -54,34 +62,32 @@ void print_fields(const json& fields, const std::string& prefix = "") {
 
 // Optimizer state has the shape of its parameter, and is shown in the parameter's line.
 void print_tensors(const std::vector<TensorRecord>& tensors, int workers) {
-  std::set<std::string, std::less<>> names;
+  std::set<std::string_view> names;
   for (const auto& tensor : tensors) names.insert(tensor.name);
-  const auto base = [&](const TensorRecord& tensor) {
-    for (const auto kind : kKept) {
-      const auto prefix = fmt::format("optimizer.{}.", kind);
-      if (tensor.name.starts_with(prefix)) return tensor.name.substr(prefix.size());
-    }
-    return std::string();
+  const auto state_of = [&](const TensorRecord& tensor) {
+    const auto found = state_name(tensor.name);
+    return found && names.contains(found->parameter) ? found : std::nullopt;
   };
-  const auto kept = [&](const std::string& name) {  // "  + m, v"
-    std::vector<std::string_view> kinds;
-    for (const auto kind : kKept) {
-      if (names.contains(fmt::format("optimizer.{}.{}", kind, name))) kinds.push_back(kind);
-    }
-    return kinds.empty() ? "" : fmt::format("  + {}", fmt::join(kinds, ", "));
-  };
+  std::map<std::string_view, std::vector<std::string_view>> kinds;  // by parameter
   std::size_t width = 0;
-  bool any_kept = false;
   for (const auto& tensor : tensors) {
-    any_kept |= names.contains(base(tensor));
-    if (!names.contains(base(tensor))) width = std::max(width, tensor.name.size());
+    if (const auto state = state_of(tensor)) {
+      kinds[state->parameter].push_back(state->kind);
+    } else {
+      width = std::max(width, tensor.name.size());
+    }
   }
-  fmt::print("\ntensors{}{}\n", workers == 1 ? "" : ", of every worker as worker.0.NAME and so on",
-             any_kept ? " (+ m, v: with the tensors optimizer.m.NAME and so on)" : "");
+  fmt::print("\ntensors{}", workers == 1 ? "" : ", of every worker as worker.0.NAME and so on");
+  if (!kinds.empty()) {
+    const auto& kept = kinds.begin()->second;
+    fmt::print(" (+ {}: with the tensors optimizer.{}.NAME and so on)", fmt::join(kept, ", "), kept.front());
+  }
+  fmt::print("\n");
   for (const auto& tensor : tensors) {
-    if (names.contains(base(tensor))) continue;
-    fmt::print("  {:<{}}  {}  {}{}\n", tensor.name, width, name_of(tensor.dtype), tensor.shape.to_string(),
-               kept(tensor.name));
+    if (state_of(tensor)) continue;
+    const auto& kept = kinds[tensor.name];
+    fmt::print("  {:<{}}  {}  {}{}{}\n", tensor.name, width, name_of(tensor.dtype), tensor.shape.to_string(),
+               kept.empty() ? "" : "  + ", fmt::join(kept, ", "));
   }
 }
 

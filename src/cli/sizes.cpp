@@ -91,7 +91,7 @@ void print_line(const std::string& name, const std::string& value, const std::st
 }
 
 std::string optimizer_text(const RunPlan& plan) {
-  return plan.optimizer_tensors() > 2 ? "two moments and a window's mean gradient" : "two moments";
+  return std::string(make_optimizer(plan.engine.optimizer)->state_text());
 }
 
 std::string flops_text(double flops) {

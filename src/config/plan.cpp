@@ -25,12 +25,18 @@ std::optional<GossipOptions> gossip_options(const Config& config) {
 }
 
 OptimizerOptions optimizer_options(const OptimConfig& optim) {
-  return AdamWConfig{.beta1 = optim.betas[0],
-                     .beta2 = optim.betas[1],
-                     .eps = optim.eps,
-                     .weight_decay = optim.weight_decay,
-                     .l2 = optim.name == OptimizerKind::accum_adam,
-                     .accum_steps = optim.accum_steps};
+  switch (optim.name) {
+    case OptimizerKind::adamw:
+    case OptimizerKind::accum_adamw:
+    case OptimizerKind::accum_adam:
+      return AdamWConfig{.beta1 = optim.betas[0],
+                         .beta2 = optim.betas[1],
+                         .eps = optim.eps,
+                         .weight_decay = optim.weight_decay,
+                         .l2 = optim.name == OptimizerKind::accum_adam,
+                         .accum_steps = optim.accum_steps};
+  }
+  fail("optim.name has no optimizer of number {}", static_cast<int>(optim.name));
 }
 
 void check_tensor_group(const RunPlan& plan) {

@@ -1,4 +1,7 @@
 // Checks rules between keys, and refuses values that are not implemented.
+#include <fmt/ranges.h>
+
+#include <algorithm>
 #include <numeric>
 
 #include "config/schema.h"
@@ -19,6 +22,7 @@ class Rules {
     check_sizes();
     check_length();
     check_evaluation();
+    check_optimizer();
     check_schedule();
     check_parallel();
     check_gossip();
@@ -121,15 +125,41 @@ class Rules {
     }
   }
 
+  // Keys of [optim] that an optimizer does not read.
+  static std::vector<std::string_view> unread_keys(OptimizerKind kind) {
+    switch (kind) {
+      case OptimizerKind::adamw:
+        return {"optim.accum_steps"};
+      case OptimizerKind::accum_adamw:
+      case OptimizerKind::accum_adam:
+        break;
+    }
+    return {};
+  }
+
+  static std::string readers_of(std::string_view key) {
+    const auto* field = find_field("optim.name");
+    std::vector<std::string_view> readers;
+    for (std::size_t i = 0; i < field->choices.size(); ++i) {
+      const auto unread = unread_keys(static_cast<OptimizerKind>(field->numbers[i]));
+      if (std::ranges::find(unread, key) == unread.end()) readers.push_back(field->choices[i]);
+    }
+    return fmt::format("{}", fmt::join(readers, " or "));
+  }
+
+  void check_optimizer() const {
+    for (const auto key : unread_keys(config_.optim.name)) {
+      const auto* field = find_field(key);
+      if (field->value(config_) == field->value(Config{})) continue;
+      fail_user("{} has no meaning for {}; leave it out, or use {}", say(key), say("optim.name"),
+                readers_of(key));
+    }
+  }
+
   void check_schedule() const {
-    const auto& optim = config_.optim;
     const auto& lr = config_.lr_schedule;
     const auto steps = config_.train.steps;
-    if (optim.name == OptimizerKind::adamw && optim.accum_steps != 1) {
-      fail_user("{} has no meaning for optim.name = \"adamw\"; leave it out, or use accum_adamw",
-                say("optim.accum_steps"));
-    }
-    if (lr.min_lr > optim.lr) {
+    if (lr.min_lr > config_.optim.lr) {
       fail_user("{} is above {}; lower it, since the learning rate only falls after the warmup",
                 say("lr_schedule.min_lr"), say("optim.lr"));
     }

@@ -11,6 +11,9 @@ class AdamW final : public Optimizer {
     if (config_.accum_steps == 1) return {"m", "v"};
     return {"m", "v", "a"};
   }
+  std::string_view state_text() const override {
+    return config_.accum_steps == 1 ? "two moments" : "two moments and a window's mean gradient";
+  }
   std::int64_t scalar_count() const override { return sizeof(AdamWScalars) / sizeof(float); }
 
   void begin_step(Backend& backend, const Tensor& scalars, double lr, std::int64_t number) override {

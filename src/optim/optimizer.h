@@ -33,6 +33,8 @@ class Optimizer {
   // The tensors kept beside each parameter, of its shape, f32, zero at first. Checkpoints have the tensor "m"
   // of a parameter as "optimizer.m.PARAMETER".
   virtual std::vector<std::string_view> state_names() const = 0;
+  // The same in words, a literal: "two moments".
+  virtual std::string_view state_text() const = 0;
   // Floats of memory for the scalars that change from step to step.
   virtual std::int64_t scalar_count() const = 0;
 

@@ -242,7 +242,9 @@ TEST(ConfigRules, AreCheckedAndNameTheKeysWithTheirPlace) {
   EXPECT_THAT(error_with("", {"lr_schedule.name=constant", "lr_schedule.min_lr=1e-5"}),
               HasSubstr("no meaning"));
   EXPECT_THAT(error_with("", {"lr_schedule.min_lr=1"}), HasSubstr("above optim.lr"));
-  EXPECT_THAT(error_with("", {"optim.accum_steps=2"}), HasSubstr("no meaning"));
+  EXPECT_THAT(error_with("", {"optim.accum_steps=2"}),
+              AllOf(HasSubstr("no meaning for optim.name = \"adamw\""),
+                    HasSubstr("use accum_adamw or accum_adam")));
   EXPECT_THAT(error_with("", {"run.name=a/b"}), HasSubstr("cannot name a folder"));
   EXPECT_THAT(error_with("", {"checkpoint.epochs=2"}), HasSubstr("data.sampling"));
   EXPECT_THAT(error_with("", {"data.stride=1"}),
