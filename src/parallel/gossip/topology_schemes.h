@@ -28,11 +28,9 @@ struct TopologyScheme {
 
 std::span<const TopologyScheme> topology_schemes();
 
-// The topology of a scheme: "complete", "ring", "exp", "alternating-exp-ring"; the last
-// needs to know how many neighbouring workers share a node. One worker has nobody to average with, under any
-// name. Throws UserError, naming the rule and numbers that would do, where a topology has no meaning for so
-// many workers, and NodesMissing where it needs more than one worker per node. A user's own comes from a
-// file: config/topology_file.h.
+// The topology of a scheme. One worker has nobody to average with, under any name. Throws UserError, naming
+// the rule and numbers that would do, where a topology has no meaning for so many workers, and NodesMissing
+// where it needs more than one worker per node. A user's own comes from a file: config/topology_file.h.
 Topology make_topology(std::string_view name, int workers, int per_node);
 std::vector<std::string> topology_names();
 // The workers per node where nobody gives them: 1 or, for a scheme that needs nodes of several, the first of
