@@ -1,6 +1,8 @@
 // shoal prepare: turns text into token files.
 #include "data/prepare.h"
 
+#include <fmt/ranges.h>
+
 #include <memory>
 
 #include "cli/command.h"
@@ -39,13 +41,17 @@ void add_prepare(CLI::App& app) {
         "text that comes in splits"},
        {"shoal prepare openwebtext --from openwebtext.tar.xz --out data/openwebtext",
         "GPT-2's corpus, rebuilt"}});
-  command
-      ->add_option("dataset", options->dataset,
-                   "synthetic, shakespeare-char, shakespeare, text or openwebtext")
+  std::vector<std::string_view> names, with_inputs;
+  for (const auto& scheme : dataset_schemes()) {
+    names.push_back(scheme.name);
+    if (scheme.takes_inputs) with_inputs.push_back(scheme.name);
+  }
+  command->add_option("dataset", options->dataset, fmt::format("One of {}", fmt::join(names, ", ")))
       ->required()
       ->check([](const std::string& name) { return dataset_problem(name); });
-  command->add_option("inputs", options->inputs,
-                      "text, openwebtext: files, folders, .jsonl, .tar, .zip, .gz, .xz, .zst");
+  command->add_option(
+      "inputs", options->inputs,
+      fmt::format("{}: files, folders, .jsonl, .tar, .zip, .gz, .xz, .zst", fmt::join(with_inputs, ", ")));
   command
       ->add_option("--val", options->val,
                    "text: files, folders and archives for val.bin; all inputs go to train.bin then")
@@ -109,7 +115,7 @@ void add_prepare(CLI::App& app) {
     }
     if (from->size() > 1) fail_user("--from {}: only openwebtext takes more than one", from->at(1));
     if (!from->empty()) options->fetch.from = from->front();
-    if (options->dataset != "text" && !options->inputs.empty()) {
+    if (!find_dataset_scheme(options->dataset)->takes_inputs && !options->inputs.empty()) {
       fail_user("{} takes no input files ({}); use `shoal prepare text` for text of your own",
                 options->dataset, options->inputs.front().string());
     }

@@ -1,5 +1,7 @@
 #include "data/prepare.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <functional>
 #include <limits>
@@ -218,7 +220,7 @@ std::unique_ptr<Tokenizer> load_gpt2(const FetchOptions& options) try {
             error.what());
 }
 
-DatasetMeta prepare_text(const PrepareOptions& options, int threads, std::vector<std::string> sources) {
+DatasetMeta prepare_texts(const PrepareOptions& options, int threads, std::vector<std::string> sources) {
   if (options.inputs.empty())
     fail_user("prepare text: name the files, folders or archives that hold the text");
   refuse_shared_files(options.inputs, options.val);
@@ -245,11 +247,20 @@ DatasetMeta prepare_text(const PrepareOptions& options, int threads, std::vector
   return meta;
 }
 
-DatasetMeta prepare_shakespeare(PrepareOptions options, int threads) {
+DatasetMeta prepare_text(const PrepareOptions& options, int threads) {
+  std::vector<std::string> sources;
+  for (const auto& input : options.inputs) sources.push_back(input.string());
+  for (const auto& file : options.val) sources.push_back("val: " + file.string());
+  for (const auto& file : options.test) sources.push_back("test: " + file.string());
+  return prepare_texts(options, threads, std::move(sources));
+}
+
+DatasetMeta prepare_shakespeare(const PrepareOptions& given, int threads) {
   const auto& file = tinyshakespeare_file();
+  auto options = given;
   options.inputs = {fetch(file, options.fetch)};
   options.tokenizer = options.dataset == "shakespeare" ? "gpt2" : "char";
-  return prepare_text(options, threads, {std::string(file.url)});
+  return prepare_texts(options, threads, {std::string(file.url)});
 }
 
 DatasetMeta prepare_synthetic(const PrepareOptions& options, int threads) {
@@ -286,7 +297,26 @@ DatasetMeta prepare_synthetic(const PrepareOptions& options, int threads) {
   return meta;
 }
 
+constexpr DatasetScheme kDatasetSchemes[] = {
+    {.name = "synthetic", .prepare = prepare_synthetic},
+    {.name = "shakespeare-char", .takes_truncate = true, .prepare = prepare_shakespeare},
+    {.name = "shakespeare", .takes_truncate = true, .prepare = prepare_shakespeare},
+    {.name = "text",
+     .takes_inputs = true,
+     .takes_splits = true,
+     .takes_truncate = true,
+     .prepare = prepare_text},
+    {.name = "openwebtext", .takes_inputs = true, .prepare = prepare_openwebtext},
+};
+
 }  // namespace
+
+std::span<const DatasetScheme> dataset_schemes() { return kDatasetSchemes; }
+
+const DatasetScheme* find_dataset_scheme(std::string_view name) {
+  const auto* const found = std::ranges::find(kDatasetSchemes, name, &DatasetScheme::name);
+  return found == std::end(kDatasetSchemes) ? nullptr : found;
+}
 
 DatasetMeta prepare(const PrepareOptions& options) {
   if (!(options.val_fraction > 0 && options.val_fraction < 1)) {
@@ -295,34 +325,22 @@ DatasetMeta prepare(const PrepareOptions& options) {
   if (!(options.truncate > 0 && options.truncate <= 1)) {
     fail_user("--truncate {:g}: must be above 0 and at most 1", options.truncate);
   }
-  if (options.truncate < 1 && (options.dataset == "synthetic" || options.dataset == "openwebtext")) {
+  const auto* const scheme = find_dataset_scheme(options.dataset);
+  if (scheme == nullptr) fail_user("{}", dataset_problem(options.dataset));
+  if (options.truncate < 1 && !scheme->takes_truncate) {
     fail_user("{} takes no --truncate; `shoal prepare text` does", options.dataset);
+  }
+  if (!scheme->takes_splits && (!options.val.empty() || !options.test.empty())) {
+    fail_user("{} takes no --val and no --test; `shoal prepare text` does", options.dataset);
   }
   const int threads = options.threads > 0
                           ? options.threads
                           : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  if (options.dataset == "text") {
-    std::vector<std::string> sources;
-    for (const auto& input : options.inputs) sources.push_back(input.string());
-    for (const auto& file : options.val) sources.push_back("val: " + file.string());
-    for (const auto& file : options.test) sources.push_back("test: " + file.string());
-    return prepare_text(options, threads, std::move(sources));
-  }
-  if (!options.val.empty() || !options.test.empty()) {
-    fail_user("{} takes no --val and no --test; `shoal prepare text` does", options.dataset);
-  }
-  if (options.dataset == "openwebtext") return prepare_openwebtext(options, threads);
-  if (options.dataset == "synthetic") return prepare_synthetic(options, threads);
-  if (options.dataset == "shakespeare" || options.dataset == "shakespeare-char") {
-    return prepare_shakespeare(options, threads);
-  }
-  fail_user("{}", dataset_problem(options.dataset));
+  return scheme->prepare(options, threads);
 }
 
 std::string dataset_problem(const std::string& name) {
-  const std::vector<std::string> known = {"synthetic", "shakespeare-char", "shakespeare", "text",
-                                          "openwebtext"};
-  if (std::find(known.begin(), known.end(), name) != known.end()) return "";
+  if (find_dataset_scheme(name) != nullptr) return "";
   std::error_code ignored;
   if (fs::exists(name, ignored)) {
     auto folder = fs::path(name).lexically_normal();
@@ -332,10 +350,11 @@ std::string dataset_problem(const std::string& name) {
         fs::is_directory(name, ignored) ? "folder" : "file", name,
         ("data" / folder.filename().replace_extension()).string());
   }
+  std::vector<std::string> known;
+  for (const auto& scheme : dataset_schemes()) known.emplace_back(scheme.name);
   const auto near = nearest(name, known);
-  return fmt::format(
-      "unknown dataset \"{}\"{}; there are synthetic, shakespeare-char, shakespeare, text and openwebtext",
-      name, near.empty() ? "" : ": did you mean " + near + "?");
+  return fmt::format("unknown dataset \"{}\"{}; there are {}", name,
+                     near.empty() ? "" : ": did you mean " + near + "?", fmt::join(known, ", "));
 }
 
 }  // namespace shoal

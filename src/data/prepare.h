@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
+#include <string_view>
 
 #include "data/dataset.h"
 #include "data/prepare_options.h"
@@ -11,6 +13,18 @@
 namespace shoal {
 
 inline constexpr std::int64_t kCutDocuments = 20;
+
+// A dataset by name. A new one is a function and a row in prepare.cpp; `shoal prepare` and errors find it
+// there.
+struct DatasetScheme {
+  std::string_view name;        // PrepareOptions::dataset
+  bool takes_inputs = false;    // files of the user's, PrepareOptions::inputs
+  bool takes_splits = false;    // PrepareOptions::val and test
+  bool takes_truncate = false;  // PrepareOptions::truncate
+  DatasetMeta (*prepare)(const PrepareOptions& options, int threads) = nullptr;
+};
+std::span<const DatasetScheme> dataset_schemes();
+const DatasetScheme* find_dataset_scheme(std::string_view name);  // null where there is none
 
 // Writes the dataset beside options.out and renames it into place, so that it is whole or absent, and returns
 // its meta data. Memory use does not depend on the size of the input.

@@ -11,7 +11,7 @@
 namespace shoal {
 
 struct PrepareOptions {
-  std::string dataset;        // "synthetic" | "shakespeare-char" | "shakespeare" | "text" | "openwebtext"
+  std::string dataset;        // the name of a DatasetScheme (data/prepare.h)
   std::filesystem::path out;  // the dataset's folder
   bool force = false;         // whether a dataset that is there already is replaced
   std::uint64_t seed = 1337;  // of the split, and of the synthetic text
