@@ -72,7 +72,7 @@ std::string make_header(const std::vector<TensorEntry>& entries,
   return text;
 }
 
-// Parses a header, refusing what JSON lets pass: duplicate keys, and depths that the format does not have.
+// Parses a header. Refuses duplicate keys and deeper nesting than the format has, both of which JSON allows.
 json parse_strictly(std::string_view text) {
   std::array<std::set<std::string>, 3> keys;  // by depth
   return json::parse(text, [&](int depth, json::parse_event_t event, json& value) {
@@ -94,7 +94,8 @@ struct Extent {
   std::uint64_t begin, end;
 };
 
-// One entry of the header against the size of the data; `extent` receives where its data lie.
+// Reads one entry of the header and checks it against the size of the data. `extent` receives the position of
+// the tensor's data.
 StoredTensor read_entry(const std::string& name, const json& entry, std::uint64_t data_bytes,
                         Extent& extent) {
   if (!entry.is_object() || !entry.contains("dtype") || !entry.contains("shape") ||
@@ -154,7 +155,7 @@ void SafetensorsWriter::write_part(std::span<const std::byte> data) {
   const auto& entry = entries_[next_];
   const std::size_t left = bytes_of(entry) - written_;
   if (data.size() > left) {
-    fail("tensor \"{}\" {} takes {} bytes more, not {}", entry.name, entry.shape.to_string(), left,
+    fail("tensor \"{}\" {} has {} bytes left to write, not {}", entry.name, entry.shape.to_string(), left,
          data.size());
   }
   file_.write(data);
@@ -218,9 +219,9 @@ void SafetensorsFile::parse_header() {
   });
   std::uint64_t end = 0;
   for (auto& [extent, tensor] : found) {
-    if (extent.begin < end) fail_user("tensor \"{}\": its data overlap another tensor's", tensor.name);
+    if (extent.begin < end) fail_user("tensor \"{}\": its data overlaps another tensor's", tensor.name);
     if (extent.begin > end)
-      fail_user("{} bytes before tensor \"{}\" belong to none", extent.begin - end, tensor.name);
+      fail_user("{} bytes before tensor \"{}\" belong to no tensor", extent.begin - end, tensor.name);
     end = extent.end;
     index_[tensor.name] = tensors_.size();
     tensors_.push_back(std::move(tensor));

@@ -12,13 +12,14 @@ namespace shoal {
 
 class ShardFile {
  public:
-  // Throws UserError when the file is missing, has another size, or its header is damaged. `record` must
-  // outlive it.
+  // With `verify`, checks the blocks of the header against their checksums. Throws UserError when the file is
+  // missing, has another size, or its header is damaged. `record` must outlive this object.
   ShardFile(const std::filesystem::path& directory, const FileRecord& record, bool verify);
 
-  // The data of a slice that this file holds. Throws UserError when the file knows nothing of it.
+  // The data of a slice in this file. Throws UserError when the file does not contain it.
   std::span<const std::byte> data(const SliceRecord& slice) const;
-  // Verifies the blocks that `part` touches, each once. Throws UserError naming the file on a mismatch.
+  // Checks the blocks that overlap `part`, each once; does nothing without `verify` above. Throws UserError
+  // naming the file on a mismatch.
   void verify(std::span<const std::byte> part);
   std::span<const std::byte> bytes() const { return file_.bytes(); }
 

@@ -5,7 +5,7 @@
 
 namespace shoal::cli {
 
-// Throws UserError where --checkpoint is missing, or where a word among the settings is not a setting. The
+// Throws UserError when --checkpoint is missing or one of `settings` is not of the form key=value. The
 // message shows the correct command.
 void require_checkpoint(const CLI::App& command, const std::string& checkpoint,
                         const std::vector<std::string>& settings);

@@ -23,9 +23,9 @@ int number(const char* text, int otherwise) {
 
 }  // namespace
 
-// Open MPI's mpirun sets OMPI_COMM_WORLD_*. srun with PMIx starts Open MPI too, and sets PMIX_RANK. MPICH's
-// mpirun and srun with PMI-2 set PMI_*; only MPICH's mpirun sets MPI_LOCALRANKID. In a Slurm job all have
-// SLURM_*.
+// Open MPI's mpirun sets OMPI_COMM_WORLD_*. srun with PMIx also starts Open MPI; it sets PMIX_RANK. MPICH's
+// mpirun and srun with PMI-2 set PMI_*; only MPICH's mpirun sets MPI_LOCALRANKID. In a Slurm job SLURM_* are
+// always set.
 Launcher detect_launcher(const Environment& environment) {
   const auto value = [&](const char* name, int otherwise) { return number(environment(name), otherwise); };
   const int slurm_ranks = environment("SLURM_STEP_ID") ? value("SLURM_STEP_NUM_TASKS", 1) : 1;

@@ -28,8 +28,8 @@ class Recording {
     std::string purpose;     // "step 12, gradients of block.3"
     std::int64_t bytes = 0;  // sent by this rank
   };
-  // Sums over all entries with the same collective and the same subject, which is "gradients" of the purpose
-  // above.
+  // The sum over all entries with the same collective and subject. The subject of the purpose above is
+  // "gradients".
   struct Total {
     std::string collective, subject;
     std::int64_t calls = 0, bytes = 0;
@@ -43,7 +43,7 @@ class Recording {
 
   const std::vector<Entry>& entries() const { return log_->entries; }
   std::vector<Total> totals() const;  // in the order of their first entries
-  // Bytes sent by this rank, by receiver: a rank of the run.
+  // Bytes that this rank sends, by receiver (a rank of the run).
   const std::map<int, std::int64_t>& links() const { return log_->links; }
   std::int64_t bytes() const;  // sum over all links
   void clear();

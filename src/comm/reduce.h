@@ -1,4 +1,4 @@
-// Reductions over the buffers of several ranks, all in memory that this process can read.
+// Reductions over the buffers of several ranks, in memory that this process can read.
 #pragma once
 
 #include <span>
@@ -7,7 +7,7 @@
 
 namespace shoal {
 
-// Every outs[o][first_out + i] becomes the reduction of all xs[r][first_x + i], i < count, in the order of
+// Writes to every outs[o][first_out + i] the reduction of all xs[r][first_x + i], i < count, in the order of
 // xs. xs has at least two entries. bf16 is reduced in float32 and rounded once. An out may be one of the xs.
 // A NaN in any input gives NaN. dtype: f32, bf16, f64, i32; throws Error for f16.
 void reduce(std::span<std::byte* const> outs, std::int64_t first_out, std::span<const std::byte* const> xs,

@@ -7,8 +7,8 @@
 namespace shoal {
 namespace {
 
-// Rows of the products that new tokens go through. One row alone is a few per cent faster, since these
-// products wait for memory; four make reading a text again four times as fast.
+// The number of rows in the matrix products for new tokens. A single row is a few per cent faster per token,
+// since these products wait for memory; with four rows, re-reading a text is four times as fast.
 constexpr std::int64_t kPieceRows = 4;
 
 Tensor first_rows(const Tensor& buffer, std::int64_t rows) { return buffer.row_range(0, rows); }
@@ -83,8 +83,8 @@ void Decoder::read(const Piece& piece, std::span<const std::int32_t> tokens) {
   last_row_ = piece.first + piece.live - 1;
 }
 
-// The layers of training over the piece's rows, in which every block overwrites the stream and the
-// activations of the one before, and attends to the cache.
+// Runs the layers of training on the piece's rows. Every block attends to the cache, and overwrites the
+// stream and the activations of the block before it.
 void Decoder::read_blocks(const Piece& piece) {
   const std::int64_t n = piece.rows, h = config().n_head, d = config().head_size();
   const BatchAddress address{.first_position = piece.start, .training = false};

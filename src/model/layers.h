@@ -1,6 +1,6 @@
-// The three layers of a GPT-2, each the executor of one unit: the embedding, a transformer block, and the
-// head with its loss. The caller gives the memory of the activations that backward needs, so a micro-batch, a
-// recompute or a pipeline stage is only another set of activations.
+// The three layers of GPT-2, each of which computes one unit: the embedding, a transformer block, and the
+// head with its loss. The caller provides the memory for the activations that backward needs, so a
+// micro-batch, a recompute or a pipeline stage is only another set of activations.
 //
 // In a tensor-parallel group a layer has H' of the heads, F' of the MLP's 4C hidden channels and V' classes.
 // Every rank has the whole residual stream, or under sequence parallelism a range of its rows. R' is the
@@ -27,10 +27,10 @@ struct BatchShape {
 // The address of a micro-batch in the run. Dropout depends on it and on nothing else.
 struct BatchAddress {
   std::uint64_t seed = 0;
-  const std::uint32_t* step = nullptr;  // as Dropout::step
-  std::int64_t first_sample = 0;       // of the global batch
-  std::int64_t first_position = 0;     // of the sequences; not 0 where generation continues a text
-  bool training = true;                // whether dropout acts
+  const std::uint32_t* step = nullptr;  // see Dropout::step
+  std::int64_t first_sample = 0;        // of the global batch
+  std::int64_t first_position = 0;      // of the sequences; not 0 where generation continues a text
+  bool training = true;                 // whether dropout acts
 };
 
 // The surroundings of every layer.
@@ -42,7 +42,7 @@ struct LayerContext {
   TensorGroup tensor = {};
 
   Dropout dropout(const BatchAddress& address, std::uint32_t site) const;
-  // For this rank's rows of a stream.
+  // The same for this rank's rows of a stream.
   Dropout dropout(const BatchAddress& address, std::uint32_t site, const Tensor& stream) const;
 };
 
@@ -78,17 +78,17 @@ struct Workspace {
                         const TensorRank& tensor, Recompute recompute = Recompute::none);
 };
 
-// A sum that a block leaves to its successor, which computes it and its own norm in one op: residual +
-// dropout(branch).
+// The sum residual + dropout(branch). A block leaves it to the next one, which computes it and its own norm
+// in one op.
 struct BranchSum {
   Tensor residual;  // a stream
-  Tensor branch;    // a stream of x, in the workspace; empty where nothing is to be added
+  Tensor branch;    // a stream of x, in the workspace; empty where there is nothing to add
   Dropout dropout;
 };
 
-// The gradient of a branch, made from the stream's gradient in the same op as the norm before it.
+// The gradient of a branch. The backward op of the norm computes it too, from the stream's gradient.
 struct BranchGradient {
-  Tensor out;  // a stream of x; empty where the stream's own gradient serves
+  Tensor out;  // a stream of x; empty where it equals the stream's gradient
   Dropout dropout;
 };
 
@@ -97,7 +97,7 @@ class EmbeddingLayer {
   static constexpr int kUnit = 0;
   explicit EmbeddingLayer(const std::vector<UnitSpec>& units) : parameters_(units.at(kUnit)) {}
 
-  // Writes the first stream to `out`; tokens i32 [B, T].
+  // tokens i32 [B, T]. Writes the stream that enters the first block to `out`.
   void forward(const LayerContext& context, const BatchAddress& address, const Workspace& work,
                const Tensor& out, const Tensor& tokens) const;
   void backward(const LayerContext& context, const BatchAddress& address, const Workspace& work,
@@ -117,21 +117,21 @@ class Block {
   int unit() const { return layer_ + 1; }
 
   // Reads the stream x, or first computes it as the sum `before`, and returns the sum that is the block's
-  // output. `attention` takes the place of the causal attention over the micro-batch, and is without
-  // gradient.
+  // output. `attention`, where given, replaces the causal attention over the micro-batch; it has no backward
+  // pass.
   BranchSum forward(const LayerContext& context, const BatchAddress& address, const BlockActivations& kept,
                     const Workspace& work, const Tensor& x, const BranchSum& before = {},
                     const Attention& attention = {}) const;
-  // Makes the activations of forward again.
+  // Computes the activations of forward again.
   void recompute(const LayerContext& context, const BatchAddress& address, const BlockActivations& kept,
                  const Workspace& work, const Tensor& x) const;
   // d_stream, a stream, holds the gradient of the output and receives that of the input. With `entered`, the
-  // gradient of entry() has been made from it already. `next` is made from the result.
+  // caller has already computed entry() from it. `next` is computed from the result.
   void backward(const LayerContext& context, const BatchAddress& address, const BlockActivations& kept,
                 const Workspace& work, const Tensor& x, const Tensor& d_stream, bool entered = false,
                 const BranchGradient& next = {}) const;
-  // The gradient that backward begins with, of the MLP's branch, in the workspace; for a stream of this
-  // shape.
+  // The gradient that backward starts from: of the MLP's branch, in the workspace, with the shape of
+  // `stream`.
   BranchGradient entry(const LayerContext& context, const BatchAddress& address, const Workspace& work,
                        const Tensor& stream) const {
     return branch_gradient(context, address, work, stream, 2);
@@ -168,17 +168,17 @@ class Head {
         embedding_(units.at(EmbeddingLayer::kUnit)),
         parameters_(units.at(static_cast<std::size_t>(unit_)), config.bias) {}
 
-  // Adds the summed loss of targets i32 [R] to loss f64 [1], in nats, and leaves the most likely classes in
-  // keep.argmax; the same on every rank of a tensor group.
+  // Adds the summed loss of targets i32 [R] to loss f64 [1], in nats, and writes the most likely classes to
+  // keep.argmax. Both are equal on all ranks of a tensor group.
   void evaluate(const LayerContext& context, const Activations& keep, const Workspace& work, const Tensor& x,
                 const Tensor& targets, const Tensor& loss) const;
   // Adds the loss and the gradients, which are scaled by `scale`. d_stream receives the gradient of x, and
-  // `next` is made from it. The forward and backward passes of a chunk of logits happen together, so full
-  // logits never exist. keep.argmax is of this rank's classes.
+  // `next` is computed from it. The forward and backward passes of a chunk of logits happen together, so full
+  // logits never exist. keep.argmax covers only this rank's classes.
   void train(const LayerContext& context, const Activations& keep, const Workspace& work, const Tensor& x,
              const Tensor& d_stream, const Tensor& targets, const Tensor& loss, float scale,
              const BranchGradient& next = {}) const;
-  // logits f32 [R, V padded] of x f32 [R, C], for generation, which knows no tensor group.
+  // Writes logits f32 [R, V padded] of x f32 [R, C]. For generation, which has no tensor group.
   void logits(const LayerContext& context, const Activations& keep, const Tensor& x,
               const Tensor& logits) const;
 
@@ -187,7 +187,7 @@ class Head {
                     const UnitView& w, const Tensor& x) const;
 
   int unit_;
-  EmbeddingParameters embedding_;  // whose matrix is the head's too
+  EmbeddingParameters embedding_;  // shares its matrix with the head
   HeadParameters parameters_;
 };
 

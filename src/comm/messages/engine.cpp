@@ -127,7 +127,7 @@ void Engine::release(PendingOperation& operation, bool unwinding) noexcept {
   changed_.wait(lock, free);
 }
 
-// Returns false after kForce seconds: a thread does not respond.
+// Returns false if a thread has not responded for kForce seconds.
 bool Engine::await_stop(std::unique_lock<std::mutex>& lock) {
   wake_requested_ = true;
   wake_.notify_all();
@@ -147,7 +147,7 @@ Engine::Verdict Engine::stopped_by_peer() {
   body_ended_ = true;
   if (await_stop(lock)) return verdict_;
   lock.unlock();
-  return fail("ended because another rank failed, which nobody has heard of");
+  return fail("stopped because another rank failed, but no rank reported a failure");
 }
 
 void Engine::await_report() {
@@ -213,7 +213,7 @@ void Engine::loop() {
       moved = scheduler_->advance();
       if (scheduler_->done() != done) {
         std::erase_if(open_, [](const auto& operation) { return operation->done.load(); });
-        { const std::scoped_lock lock(mutex_); }  // the rank is not between its check and its sleep
+        { const std::scoped_lock lock(mutex_); }  // waits until the rank sleeps, if it has checked already
         changed_.notify_all();
       }
       while (const auto message = control_->receive()) handle(*message);
@@ -289,7 +289,8 @@ void Engine::check_deadlines() {
   for (const auto& operation : open_) {
     {
       const std::scoped_lock lock(mutex_);
-      // Ranks in the body report first: their messages say more than that of a rank at the last barrier.
+      // A rank at the last barrier waits longer, so that ranks in the body report first: their messages say
+      // more.
       const double limit = deadline_seconds_ + (operation->group->id == kEndGroup ? kExtraAtEnd : 0);
       if (!operation->waited || operation->waited->seconds() < limit) continue;
     }

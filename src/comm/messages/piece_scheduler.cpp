@@ -7,13 +7,13 @@ namespace shoal::messages {
 namespace {
 
 constexpr std::size_t kWindow = 4;  // running pieces per queue
-// Large enough to occupy a slow network.
+// Whether the operation is large enough to occupy a slow network.
 bool is_large(const PendingOperation& operation) {
   return operation.kind == OperationKind::collective && operation.bytes > 64 << 10;
 }
 
-// A tag encodes group, piece and stage. Pieces that run at the same time need different tags: ranks are at
-// most one window apart, and messages with the same tag stay in order.
+// A tag encodes group, piece and stage. Pieces that run at the same time need different tags. 64 are enough:
+// ranks are at most one window apart, and messages with the same tag stay in order.
 constexpr int kPieceTags = 64, kStages = 3, kTagsPerGroup = kPieceTags * kStages;
 
 }  // namespace

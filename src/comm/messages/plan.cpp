@@ -19,7 +19,8 @@ constexpr std::int64_t kSmall = 4 << 10;
 std::int64_t pieces_of(std::int64_t count, std::int64_t step) { return (count + step - 1) / step; }
 std::byte* bytes_of(const Tensor& x) { return x.as<std::byte>(); }
 
-// Starts with the next rank, so that not all ranks send to the same peer first.
+// Calls act(peer) for every other rank, beginning with the next one, so that not all ranks send to the same
+// peer first.
 template <typename Do>
 void for_each_peer(RankAndSize group, const Do& act) {
   for (int i = 1; i < group.size; ++i) act((group.rank + i) % group.size);
@@ -32,8 +33,8 @@ void add(std::vector<Message>& messages, Direction direction, int peer, std::byt
 // Bytes per peer in a piece that is exchanged with all peers.
 std::int64_t exchange_step(RankAndSize group) { return std::max(kPiece / group.size, kLeastMessage); }
 
-// Sends `bytes` at from(peer) to every peer, and receives as many from it into to(peer). The rank's own part
-// is copied.
+// Sends `bytes` bytes at from(peer) to every peer, and receives as many from it into to(peer). Copies the
+// rank's own part.
 template <typename From, typename To>
 Plan exchange(RankAndSize group, std::int64_t bytes, const From& from, const To& to) {
   const std::int64_t step = exchange_step(group);
@@ -61,7 +62,8 @@ struct Cut {
   std::int64_t count(int rank) const { return std::min(n, (rank + 1) * step) - first(rank); }
 };
 
-// Reduces `count` elements into `out`: those of every peer, received into scratch, and this rank's at `mine`.
+// Reduces `count` elements of each rank into `out`: the peers' are received into `scratch`, this rank's are
+// at `mine`.
 struct Sum {
   RankAndSize group;
   DType dtype;

@@ -1,9 +1,9 @@
 // A thread that detects failures of NCCL's collectives, since the host does not wait for them. All groups of
 // a rank share one detector.
 //
-// A failure: another rank has failed (as the communicator of all ranks reports), a collective is past its
-// deadline, NCCL or the GPU fails, or an exception unwinds on this rank. Then all NCCL communicators are
-// aborted, so that their kernels end and streams continue, and check() throws from then on.
+// Failures are: another rank has failed (the communicator of all ranks reports it), a collective is past its
+// deadline, NCCL or the GPU fails, or an exception unwinds on this rank. After a failure all NCCL
+// communicators are aborted, so that their kernels end and streams continue, and check() throws from then on.
 #pragma once
 
 #include <atomic>
@@ -41,7 +41,7 @@ struct NcclOperation {
   GpuEvent ready = make_event();  // its inputs are computed
   GpuEvent done = make_event();
   std::atomic<bool> awaited = false;
-  std::optional<Stopwatch> waited;  // since it is ready and awaited; used by the detector's thread
+  std::optional<Stopwatch> waited;  // runs from when it is ready and awaited; for the detector's thread only
 };
 
 class FailureDetector {
@@ -55,15 +55,15 @@ class FailureDetector {
   int device() const { return device_; }
   cudaStream_t compute() const { return compute_; }
 
-  // Called by the rank's thread. check() throws where a failure is known; abandon() aborts everything because
+  // Called by the rank's thread. check() throws once a failure is known; abandon() aborts everything because
   // this rank has failed; add() registers a collective.
   void check();
   void abandon() noexcept;
   void add(std::shared_ptr<NcclOperation> operation);
 
-  // Calls on an NCCL communicator. `comm` is null before its creation and after an abort, and guarded by this
-  // object's mutex. start_call() calls a function of NCCL, never during an abort; finish_call() waits until
-  // NCCL has finished the call on the host. Both throw as check() does, and Error when NCCL fails. destroy()
+  // Calls on an NCCL communicator. `comm` is null before its creation and after an abort; this object's mutex
+  // guards it. start_call() calls a function of NCCL, never during an abort. finish_call() waits until NCCL
+  // has finished the call on the host. Both throw as check() does, and Error when NCCL fails. destroy()
   // finalizes and destroys the communicator.
   using Call = std::function<ncclResult_t(ncclComm_t)>;
   void start_call(ncclComm_t& comm, const Description& description, const Call& function);
@@ -95,7 +95,7 @@ class FailureDetector {
   std::deque<std::shared_ptr<NcclOperation>> operations_;
   std::vector<ncclComm_t*> comms_;
   std::optional<Stopwatch> nccl_failed_;
-  std::atomic<bool> finishing_call_ = false;  // then the rank's thread checks NCCL's errors itself
+  std::atomic<bool> finishing_call_ = false;  // while true, the rank's thread checks NCCL's errors itself
   std::thread thread_;
 };
 

@@ -10,20 +10,20 @@
 namespace shoal {
 
 // NCCL's version, "2.28.9"; empty where the module cannot be loaded. The environment variable
-// SHOAL_NCCL_MODULE overrides the module.
+// SHOAL_NCCL_MODULE names another file for the module.
 std::string nccl_version();
 // Why the module cannot be loaded, in a sentence; empty where it can.
 std::string no_nccl();
 
 // A communicator over the group of `inner` that uses NCCL for tensors in the memory of GPU `number` (CUDA's
 // number; every rank has a GPU of its own). It uses `inner` for its setup, for tensors in host memory, and
-// for messages that expect_messages() did not announce.
+// for messages that were not announced with expect_messages().
 //
-// The tensors of a collective must be in GPU memory on all ranks, or on none.
+// The tensors of a collective must be in GPU memory on all ranks or on none.
 //
 // The host does not wait for collectives. A collective runs on a stream of the group after the work that
 // `stream` (a cudaStream_t) has so far, and Request::wait() makes `stream` wait for it. Only the first
-// collective of a group blocks the host, until all members have called it, because NCCL connects them then.
+// collective of a group blocks the host until all members have called it, because NCCL then connects them.
 //
 // A thread watches all groups of the rank. When a rank fails or a deadline passes, it aborts the groups, so
 // that their streams continue, and the rank's next call on any group throws.
@@ -34,7 +34,7 @@ std::unique_ptr<Communicator> make_nccl_communicator(std::unique_ptr<Communicato
 
 namespace nccl {
 
-// The functions of the module. It stays loaded as long as the process runs.
+// The functions of the module, which stays loaded until the process ends.
 struct Library {
   std::unique_ptr<Communicator> (*make_communicator)(std::unique_ptr<Communicator> inner, int number,
                                                      void* stream);

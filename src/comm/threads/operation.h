@@ -1,7 +1,7 @@
 // One collective among threads. Members publish their buffers. When all have published, the collective is a
-// list of tasks, and every member that waits claims tasks and reads and writes the memory of the others. So
-// each byte is copied once, without buffers between, and a member that still computes delays nobody after it
-// has published.
+// list of tasks. Every member that waits claims tasks, and reads and writes the memory of the others. So each
+// byte is copied once, without intermediate buffers, and a member that has published may go on computing
+// without delaying the others.
 #pragma once
 
 #include <condition_variable>
@@ -23,7 +23,7 @@ enum class Collective : std::uint8_t {
   message
 };
 
-// The arguments of a member's call; all members must call with the same.
+// The arguments of a call; all members must pass the same.
 struct Call {
   Collective kind = Collective::barrier;
   DType dtype = DType::f32;
@@ -51,8 +51,8 @@ class Operation {
 
   // Publishes the buffers of a member; returns true for the last member. The caller holds the queue's mutex.
   bool publish(int member, Buffers buffers);
-  // Called by the member that published last: lets all members work. Runs a small operation at once, where
-  // that is cheaper than waking others.
+  // Called by the member that published last: lets all members work. A small operation is done at once, since
+  // waking the others would cost more.
   void start(int member);
   // Runs tasks and returns when all are done. Throws Error and StoppedByPeer. The buffers are free
   // afterwards.
@@ -87,13 +87,13 @@ class Operation {
   int parts_ = 1;
   std::int64_t part_count_ = 0, chunk_count_ = 0, chunks_ = 0, tasks_ = 0;
 
-  std::vector<const std::byte*> xs_;  // by member, as the next two
+  std::vector<const std::byte*> xs_;  // by member; so are outs_ and published_
   std::vector<std::byte*> outs_;
   std::vector<std::atomic<bool>> published_;
   int published_count_ = 0;
 
-  // A member first runs the tasks of its own segment, which may still be in its cache from the last call,
-  // then those of the others.
+  // A member first runs the tasks of its own segment, whose data may still be in its cache from the last
+  // call, then those of other segments.
   std::vector<Cursor> cursors_;
   std::atomic<std::int64_t> done_ = 0;  // tasks
   std::atomic<int> workers_ = 0;        // members inside work()
@@ -104,7 +104,7 @@ class Operation {
   std::atomic<int> sleepers_ = 0;
 };
 
-// The operations of a group of members, in call order. Holds the operations that not all members have joined.
+// The operations of a group, in call order, that not all members have joined yet.
 class OperationQueue {
  public:
   OperationQueue(ThreadsRun& run, std::vector<int> members) : run_(run), members_(std::move(members)) {}
