@@ -101,7 +101,7 @@ bool Archive::next() {
     compressed_file_ = archive_format(archive_) == ARCHIVE_FORMAT_RAW;
     if (compressed_file_) {
       if (archive_filter_code(archive_, 0) == ARCHIVE_FILTER_NONE) {
-        fail_user("{}: holds no compressed data, whatever its name says; rename it", name_);
+        fail_user("{}: the name says that it is compressed, but it is not; rename it", name_);
       }
       const auto stem = without_compression(name_);
       member_ = stem.substr(stem.find_last_of('/') + 1);

@@ -12,16 +12,17 @@ struct archive;
 
 namespace shoal {
 
-// Whether a name ends like an archive or a compressed file: .tar .tar.gz .tgz .zip .gz .xz .zst .bz2 ...
+// Whether a file name ends as those of archives and compressed files do: .tar .tar.gz .tgz .zip .gz .xz .zst
+// .bz2 ...
 bool is_archive_name(std::string_view name);
 
-// Reads tar and zip archives, compressed or not, and single compressed files, which count as archives of one
+// Reads tar and zip archives, compressed or not, and single compressed files, each as an archive with one
 // member.
 class Archive : private ByteSource {
  public:
-  // Reads from `source`, which must outlive this. `name` is for messages, and its ending decides whether a
-  // single compressed file is acceptable (.gz yes, .tar.gz no). Throws UserError when it is not what its name
-  // says.
+  // Reads from `source`, which must outlive this object. `name` is for messages, and its ending decides
+  // whether a single compressed file is acceptable (.gz yes, .tar.gz no). Throws UserError when the content
+  // does not fit the name.
   Archive(ByteSource& source, std::string name);
   ~Archive() override;
   Archive(const Archive&) = delete;
@@ -30,10 +31,10 @@ class Archive : private ByteSource {
   // Moves to the next regular file; false at the end. Throws UserError when the archive is damaged.
   bool next();
   const std::string& member() const { return member_; }  // its path within the archive
-  bool compressed_file() const {
-    return compressed_file_;
-  }                                        // that is no archive: its one member is what is in it
-  ByteSource& content() { return *this; }  // of the current member
+  // Whether this is a single compressed file; its one member is the decompressed content.
+  bool compressed_file() const { return compressed_file_; }
+  // The content of the current member.
+  ByteSource& content() { return *this; }
 
  private:
   struct Callbacks;
@@ -44,7 +45,7 @@ class Archive : private ByteSource {
   ByteSource& source_;
   std::string name_, member_;
   std::unique_ptr<char[]> buffer_;
-  std::exception_ptr source_error_;  // from within a callback of the C library
+  std::exception_ptr source_error_;  // thrown by source_ inside a callback of the C library
   archive* archive_;
   bool compressed_file_ = false;
 };

@@ -48,7 +48,7 @@ void BatchLoader::run() try {
   for (std::int64_t i = 0; i < total_; ++i) {
     {
       std::unique_lock lock(mutex_);
-      // The slot of the last one taken is still being read, hence kDepth and not the size of the ring.
+      // The caller still reads the slot that it took last, so the limit is kDepth, not the size of the ring.
       changed_.wait(lock, [&] { return stop_ || filled_ - taken_ < static_cast<std::int64_t>(kDepth); });
       if (stop_) return;
     }

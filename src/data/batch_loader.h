@@ -1,4 +1,4 @@
-// Prepares the next micro-batches on a thread of its own while the step computes.
+// A thread that prepares the next micro-batches while the step computes.
 #pragma once
 
 #include <condition_variable>
@@ -19,9 +19,9 @@ struct MicroBatch {
   std::vector<std::int32_t> tokens, targets;  // [micro_batch, block_size]
 };
 
-// The micro-batches of one rank: in every step from first_step on (and before last_step), `passes`
-// micro-batches of the step's global_batch, number `first` and every stride-th after it. One past the last
-// holds nothing that counts: its targets are -1. micro_batch divides global_batch.
+// The micro-batches of one rank. In every step of [first_step, last_step) it gets `passes` micro-batches of
+// the step's global_batch: number `first` and every stride-th after it. A micro-batch past the end of the
+// global batch has targets of -1, which the loss ignores. micro_batch divides global_batch.
 struct LoaderPlan {
   std::int64_t first_step = 0, last_step = 0;
   std::int64_t global_batch = 0, micro_batch = 0;
@@ -34,14 +34,14 @@ class BatchLoader {
 
   // Keeps a copy of the sampler; its token file must outlive the loader.
   BatchLoader(const BatchSampler& sampler, const LoaderPlan& plan);
-  ~BatchLoader();  // stops at once, whatever was not read
+  ~BatchLoader();  // drops the micro-batches that were not read
   BatchLoader(const BatchLoader&) = delete;
   BatchLoader& operator=(const BatchLoader&) = delete;
 
   // The next micro-batch in order, valid until the next call. Throws Error when the plan is exhausted.
   const MicroBatch& next();
 
-  double waited_seconds() const { return waited_; }  // how long next() had to wait, in all
+  double waited_seconds() const { return waited_; }  // the total time that next() has waited
 
  private:
   void run();

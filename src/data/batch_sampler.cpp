@@ -11,7 +11,7 @@
 namespace shoal {
 namespace {
 
-// A window of block + 1 tokens holds the inputs and, one further, the targets.
+// A window has block + 1 tokens: the first block are the inputs, the last block the targets.
 void copy_window(const TokenFile& file, std::int64_t start, std::int64_t length, std::int32_t* tokens,
                  std::int32_t* targets) {
   file.copy(start, {tokens, static_cast<std::size_t>(length)});

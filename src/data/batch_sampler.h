@@ -1,5 +1,5 @@
-// Which windows of a token file a step trains on. Everything is a function of (seed, step, sample): it does
-// not depend on ranks, micro-batches or what was drawn before.
+// Chooses the windows of a token file that a step trains on. The choice is a function of (seed, step,
+// sample): it does not depend on ranks, micro-batches or earlier draws.
 #pragma once
 
 #include <cstdint>
@@ -10,24 +10,24 @@
 
 namespace shoal {
 
-// Windows of block_size tokens and one more, starting every `stride` tokens, that fit into `tokens` tokens:
-// the samples of one epoch. A stride of 0 means block_size, so that windows share no target. A rest that is
-// less than a window is left out.
+// The number of samples of one epoch: windows of block_size + 1 tokens, starting every `stride` tokens, that
+// fit into `tokens` tokens. A stride of 0 means block_size, so that windows share no target. A rest shorter
+// than a window is left out.
 std::int64_t count_windows(std::int64_t tokens, std::int64_t block_size, std::int64_t stride = 0);
 
 class BatchSampler {
  public:
-  // Keeps a reference to `file`. `stride` is as in count_windows (mode epochs). Throws UserError when the
-  // file has fewer than block_size + 1 tokens.
+  // Keeps a reference to `file`. `stride`: see count_windows (mode epochs). Throws UserError when the file
+  // has fewer than block_size + 1 tokens.
   BatchSampler(const TokenFile& file, std::int64_t block_size, Sampling mode, std::uint64_t seed,
                std::int64_t stride = 0);
 
-  // Samples [first_sample, first_sample + samples) of the `global_batch` samples of `step`.
+  // Writes samples [first_sample, first_sample + samples) of the `global_batch` samples of `step`.
   // tokens, targets i32 [samples, block_size]; target t is the token after token t. Thread-safe.
   void fill(std::int64_t step, std::int64_t first_sample, std::int64_t samples, std::int64_t global_batch,
             std::int32_t* tokens, std::int32_t* targets) const;
 
-  // Where in the file the window of one sample starts.
+  // The position in the file where the window of one sample starts.
   std::int64_t start(std::int64_t step, std::int64_t sample, std::int64_t global_batch) const;
 
   std::int64_t block_size() const { return block_size_; }
@@ -41,11 +41,11 @@ class BatchSampler {
   PhiloxKey key_;
 };
 
-// Random windows of a split to evaluate on, which start anywhere, with replacement. Window `index` is a
-// function of (seed, split, index): any number of ranks and any micro-batch evaluate the same set.
+// Random windows of a split for evaluation, which start anywhere, with replacement. Window `index` is a
+// function of (seed, split, index), so the set depends neither on the number of ranks nor on the micro-batch.
 class EvaluationSampler {
  public:
-  // As BatchSampler. `split` is the name of the file's split.
+  // Same requirements as BatchSampler. `split` is the name of the file's split.
   EvaluationSampler(const TokenFile& file, std::string_view split, std::int64_t block_size,
                     std::uint64_t seed);
 
@@ -63,14 +63,14 @@ class EvaluationSampler {
 // A whole file in order: every token but the first is a target exactly once.
 class SequentialSampler {
  public:
-  // As BatchSampler; a file needs two tokens at least, or else UserError.
+  // Keeps a reference to `file`. Throws UserError when it has fewer than two tokens.
   SequentialSampler(const TokenFile& file, std::int64_t block_size);
 
   std::int64_t windows() const { return (file_.size() - 1 + block_size_ - 1) / block_size_; }
   std::int64_t targets() const { return file_.size() - 1; }
 
   // tokens, targets i32 [block_size] of one window. Returns its valid length: block_size, or less in the last
-  // one, where tokens are filled up with 0 and targets with -1, which the loss ignores.
+  // window, which is padded with tokens of 0 and targets of -1, which the loss ignores.
   std::int64_t fill(std::int64_t window, std::int32_t* tokens, std::int32_t* targets) const;
 
  private:

@@ -10,7 +10,7 @@ namespace shoal {
 namespace {
 
 constexpr std::uint64_t kEmptyPair = ~std::uint64_t{0};
-constexpr std::size_t kShortMerge = 64;  // up to here scanning all pairs beats keeping them in a queue
+constexpr std::size_t kShortMerge = 64;  // up to this length, scanning all pairs is faster than a queue
 
 // The upper bits of a product depend on all bits of both factors; 2^64 divided by the golden ratio, made odd.
 std::uint64_t mix(std::uint64_t value) { return value * 0x9E3779B97F4A7C15; }
@@ -70,7 +70,7 @@ BytePairs::ShortToken BytePairs::read_short(std::string_view text, std::size_t b
   return key;
 }
 
-// Where the token with this spelling is, or the empty slot where it belongs.
+// The slot of the token with this spelling, or the empty slot for it.
 std::size_t BytePairs::short_slot(const ShortToken& key) const {
   const std::uint64_t hash = mix(key.low ^ std::rotl(mix(key.high + key.length), 32));
   std::size_t slot = hash >> shift_for(short_tokens_.size());
@@ -95,7 +95,7 @@ std::int32_t BytePairs::merged(std::int32_t left, std::int32_t right) const {
 
 void BytePairs::encode(std::string_view text, std::size_t begin, std::size_t end,
                        std::vector<std::int32_t>& out) const {
-  // A piece that is a token needs no merging: what was learned from text is what its own bytes merge into.
+  // A piece that is a token needs no merging: the bytes of a token merge into that token.
   if (end - begin <= kShort) {
     const ShortToken& found = short_tokens_[short_slot(read_short(text, begin, end - begin))];
     if (found.token != kNone) return out.push_back(found.token);
@@ -152,7 +152,7 @@ void BytePairs::merge_long(std::string_view piece, std::vector<std::int32_t>& ou
     const auto [result, at] = queue.top();
     queue.pop();
     Part& part = parts[at];
-    if (part.result != result) continue;  // its pair was merged or changed since
+    if (part.result != result) continue;  // this pair has been merged or changed since it was queued
     Part& gone = parts[part.next];
     part.token = result;
     part.next = gone.next;

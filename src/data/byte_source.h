@@ -1,4 +1,4 @@
-// Bytes that are read once from front to back: a file, or a member of an archive.
+// A stream of bytes: a file, or a member of an archive.
 #pragma once
 
 #include <cstddef>
@@ -14,16 +14,16 @@ namespace shoal {
 class ByteSource {
  public:
   virtual ~ByteSource() = default;
-  // Up to `size` bytes into `out`; 0 only at the end. Throws UserError naming the source when it cannot be
-  // read.
+  // Reads up to `size` bytes into `out` and returns their number, 0 only at the end. Throws UserError naming
+  // the source when it cannot be read.
   virtual std::size_t read(char* out, std::size_t size) = 0;
 
-  // Sources that can seek return the new position, as lseek; the others -1.
+  // Returns the new position, as lseek does; -1 where the source cannot seek.
   virtual std::int64_t seek(std::int64_t offset, int whence);
   virtual bool seekable() const { return false; }
 };
 
-// `bytes`, which must outlive this.
+// Reads `bytes`, which must outlive this object.
 class MemorySource : public ByteSource {
  public:
   explicit MemorySource(std::string_view bytes) : bytes_(bytes) {}
@@ -36,7 +36,7 @@ class MemorySource : public ByteSource {
   std::size_t position_ = 0;
 };
 
-// `bytes` and then the rest of `source`, which must both outlive this.
+// Reads `bytes` and then the rest of `source`; both must outlive this object.
 class PrefixedSource : public ByteSource {
  public:
   PrefixedSource(std::string_view bytes, ByteSource& source) : prefix_(bytes), rest_(source) {}
@@ -47,18 +47,18 @@ class PrefixedSource : public ByteSource {
   ByteSource& rest_;
 };
 
-// Reads on until `to` holds `size` bytes or `source` ends; whether it was the former.
+// Appends to `to` until it holds `size` bytes or `source` ends. Returns whether it holds `size` bytes.
 bool fill(std::string& to, std::size_t size, ByteSource& source);
 
 class FileSource : public ByteSource {
  public:
-  // Throws UserError when the file cannot be opened or is no regular file.
+  // Throws UserError when the file cannot be opened or is not a regular file.
   explicit FileSource(std::filesystem::path path);
 
   std::size_t read(char* out, std::size_t size) override;
   std::int64_t seek(std::int64_t offset, int whence) override;
   bool seekable() const override { return true; }
-  std::int64_t bytes_read() const { return bytes_read_; }  // the furthest that was read, for progress
+  std::int64_t bytes_read() const { return bytes_read_; }  // the furthest position read, for progress bars
 
  private:
   std::filesystem::path path_;

@@ -1,4 +1,4 @@
-// The tokenizer whose tokens are a text's characters, as nanoGPT's character-level datasets have it.
+// A tokenizer whose tokens are characters, as in nanoGPT's character-level datasets.
 #pragma once
 
 #include <memory>

@@ -87,7 +87,7 @@ std::optional<double> Dataset::split_entropy(const std::string& name) const {
 
 const Tokenizer& Dataset::tokenizer() const {
   if (!has_tokenizer()) {
-    fail_user("{}: has neither meta.json nor meta.pkl, so nothing says how its tokens read as text",
+    fail_user("{}: has neither meta.json nor meta.pkl, so its tokens cannot be decoded to text",
               dir_.string());
   }
   if (!tokenizer_) {

@@ -1,5 +1,5 @@
-// A dataset: a folder with train.bin, val.bin, perhaps test.bin, and meta.json, or one of llm.c's or
-// nanoGPT's.
+// A dataset: a folder with train.bin, val.bin, perhaps test.bin, and meta.json; or a folder of token files of
+// llm.c or nanoGPT.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ class Tokenizer;
 struct SplitMeta {
   std::int64_t tokens = 0;
   std::uint64_t xxh64 = 0;        // of the file
-  std::optional<double> entropy;  // synthetic data: -log p of this very split, nats per token
+  std::optional<double> entropy;  // synthetic data: -log p of the split's tokens, in nats per token
 };
 
 // The contents of meta.json.
@@ -32,25 +32,25 @@ struct DatasetMeta {
   std::optional<double> entropy_per_token;  // synthetic data: the expected loss of a perfect model, in nats
   std::vector<std::string> sources;
   std::uint64_t seed = 0;
-  std::string split_rule;  // in words
+  std::string split_rule;  // a description
 };
 
 std::string to_json_text(const DatasetMeta& meta);
-// Throws UserError naming the file and the key that is missing, of a wrong type or out of range.
+// Throws UserError naming the file and the key when a key is missing, of a wrong type or out of range.
 DatasetMeta read_dataset_meta(const std::filesystem::path& file);
 
 struct DatasetOptions {
-  double truncate = 1.0;  // data.truncate: the share of the train split that is used, in (0, 1]
-  std::int64_t vocab_size =
-      0;  // model.vocab_size: of ids whose tokenizer is not known; 0 means as the data says
+  double truncate = 1.0;  // the share of the train split that is used, in (0, 1]
+  // The vocabulary of ids whose tokenizer is not known; 0 means the usual one of that kind of file.
+  std::int64_t vocab_size = 0;
 };
 
 class Dataset {
  public:
-  // Opens and maps the splits. A folder without meta.json is llm.c's or nanoGPT's (data/token_folder.h);
-  // where no tokenizer is in it, its vocabulary is options.vocab_size, or else what its kind of file has.
-  // Throws UserError when the folder or a split is missing, a file is damaged or does not hold as many tokens
-  // as meta.json promises, or an option is out of range.
+  // Opens and maps the splits. A folder without meta.json is read as llm.c's or nanoGPT's
+  // (data/token_folder.h); if nothing in it tells the vocabulary, options.vocab_size does. Throws UserError
+  // when the folder or a split is missing, a file is damaged or does not hold as many tokens as meta.json
+  // promises, or an option is out of range.
   explicit Dataset(std::filesystem::path dir, const DatasetOptions& options = {});
   ~Dataset();
   Dataset(Dataset&&) noexcept;
@@ -59,27 +59,27 @@ class Dataset {
   const TokenFile& train() const { return split("train"); }
   const TokenFile& val() const { return split("val"); }
   bool has_split(const std::string& name) const { return splits_.contains(name); }
-  const TokenFile& split(const std::string& name) const;  // throws UserError for a split that is not there
+  const TokenFile& split(const std::string& name) const;  // throws UserError when there is no such split
 
   std::int64_t vocab_size() const { return vocab_size_; }
-  // The entropy of the process that made the data, in nats per token; known for synthetic data only.
+  // The entropy of the process that generated the data, in nats per token; known for synthetic data only.
   std::optional<double> entropy_per_token() const;
-  // The same for the very tokens of one whole split.
+  // -log p of the tokens of a split, in nats per token; known for synthetic data only.
   std::optional<double> split_entropy(const std::string& name) const;
   const std::optional<DatasetMeta>& meta() const { return meta_; }
   // A description for the log; empty for a folder with meta.json.
   const std::string& description() const { return description_; }
 
-  // Built at the first call (not thread-safe). Throws UserError when the folder has none.
+  // Built at the first call, which is not thread-safe. Throws UserError when the folder has no tokenizer.
   const Tokenizer& tokenizer() const;
   bool has_tokenizer() const { return !tokenizer_text_.empty(); }
   // Tokenizer::to_json as text; empty when there is none.
   const std::string& tokenizer_text() const { return tokenizer_text_; }
 
-  // Reads every token: throws UserError for an id past the vocabulary.
+  // Reads every token. Throws UserError for an id outside the vocabulary.
   void verify() const;
-  // Reads every byte: throws UserError when a file is not the one that was prepared. Does nothing without
-  // meta.json.
+  // Reads every byte. Throws UserError when a checksum differs from the one in meta.json. Does nothing
+  // without meta.json.
   void verify_checksums() const;
 
  private:

@@ -18,13 +18,13 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t kReadSize = 1 << 18;
-constexpr std::size_t kPieceSize = 1 << 20;      // what a piece aims at
-constexpr std::size_t kLargestPiece = 1 << 23;   // where a text without any safe cut is cut all the same
-constexpr std::size_t kSniffed = 4096;           // bytes that a NUL is looked for in
+constexpr std::size_t kPieceSize = 1 << 20;      // the usual size of a piece
+constexpr std::size_t kLargestPiece = 1 << 23;   // a piece without any safe cut is cut at this size
+constexpr std::size_t kSniffed = 4096;           // bytes that are searched for a NUL
 constexpr std::size_t kLargestParcel = 1 << 24;  // of an archive
-constexpr int kDeepest = 4;                      // archives within archives
+constexpr int kDeepest = 4;                      // levels of archives within archives
 
-struct Stopped {};  // thrown when the visitor has had enough
+struct Stopped {};  // thrown when the visitor returns false
 
 class DocumentReader {
  public:
@@ -101,8 +101,8 @@ class DocumentReader {
   void read_members(ByteSource& source, const std::string& name, int depth) {
     Archive archive(source, name);
     while (archive.next()) {
-      // Members are found, not named: what is no text among them is skipped. What was compressed alone is
-      // not.
+      // Members that are not text are skipped, since the user did not name them. The content of a single
+      // compressed file is refused instead.
       if (only_txt() && archive.compressed_file() && !is_archive_name(archive.member()) &&
           !is_document_name(archive.member())) {
         fail_user("{}: the archive is damaged, or holds neither a tar nor a .txt nor a .jsonl", name);
@@ -146,7 +146,7 @@ class DocumentReader {
     end();
   }
 
-  // Whether the document that begins in the buffer is to be skipped.
+  // Returns whether the document that begins in the buffer is binary and to be skipped.
   bool refuse_binary(const std::string& name) {
     const auto head = std::string_view(buffer_).substr(0, kSniffed);
     const auto nul = head.find('\0');
@@ -161,7 +161,7 @@ class DocumentReader {
   void read_records(ByteSource& source, const std::string& name, std::int64_t line) {
     const std::size_t worth_passing_on = take_ ? kPieceSize : 0;
     std::string pending;
-    std::size_t searched = 0;  // bytes without a line's end
+    std::size_t searched = 0;  // bytes without a line feed
     for (bool more = true; more;) {
       more = append_from(source, pending);
       if (more && pending.size() < worth_passing_on) continue;
@@ -179,7 +179,7 @@ class DocumentReader {
     pass_on(std::move(pending), name, line);
   }
 
-  // Whole lines; returns the number of the line after them.
+  // Reads whole lines, or passes them on as a parcel. Returns the number of the line after them.
   std::int64_t pass_on(std::string lines, const std::string& name, std::int64_t line) {
     const auto next = line + std::count(lines.begin(), lines.end(), '\n');
     if (take_) {
@@ -204,8 +204,8 @@ class DocumentReader {
     end();
   }
 
-  // Whether there was anything. Reads whole blocks, so that what comes of them does not depend on how a
-  // source hands out its bytes.
+  // Returns whether any bytes were left. Reads whole blocks, so that the result does not depend on how many
+  // bytes a source returns at a time.
   static bool append_from(ByteSource& source, std::string& to) {
     const auto size = to.size();
     fill(to, size + kReadSize, source);
@@ -220,7 +220,7 @@ class DocumentReader {
     try_at_ = kPieceSize;
   }
 
-  // Keeps less than a piece in the buffer, or more where no safe cut is found.
+  // Leaves less than a piece in the buffer, or more if it has no safe cut.
   void emit_full_pieces() {
     std::size_t done = 0;
     for (;;) {
@@ -253,7 +253,7 @@ class DocumentReader {
 
   const DocumentOptions& options_;
   std::function<bool(const DocumentPiece&)> visit_;
-  std::function<void(Parcel&&)> take_;  // where there is one, parcels are not read
+  std::function<void(Parcel&&)> take_;  // if set, parcels are passed to it and not read
   const FileSource* file_ = nullptr;
   double finished_bytes_ = 0;
   bool tolerant_ = false;  // whether binary data is skipped
@@ -266,7 +266,7 @@ class DocumentReader {
   std::size_t try_at_ = kPieceSize;
 };
 
-// Calls visit(path, whether the user named it) for the files that a path stands for.
+// Calls visit(file, whether the user named it) for all files that a path stands for.
 template <typename Visit>
 void walk(const fs::path& path, bool named_by_user, const Visit& visit) {
   if (!fs::is_directory(path)) return visit(path, named_by_user);
@@ -274,7 +274,7 @@ void walk(const fs::path& path, bool named_by_user, const Visit& visit) {
   std::error_code error;
   for (fs::directory_iterator it(path, error), end; !error && it != end; it.increment(error)) {
     auto name = it->path().filename().string();
-    const bool linked_folder = it->is_symlink() && it->is_directory();  // may lead back here
+    const bool linked_folder = it->is_symlink() && it->is_directory();  // could make a cycle
     if (!name.starts_with('.') && !linked_folder && (it->is_directory() || it->is_regular_file()))
       names.push_back(std::move(name));
   }

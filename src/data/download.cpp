@@ -42,7 +42,7 @@ bool is_good(const fs::path& path, const RemoteFile& file) {
 
 struct Transfer {
   std::FILE* out;
-  std::int64_t start, limit;  // bytes that were there before; what the whole may have
+  std::int64_t start, limit;  // bytes already in the partial file; bytes that the whole file may have
   std::int64_t received = 0;
   bool too_large = false, disk_full = false;
   Progress progress;
@@ -64,8 +64,8 @@ void initialise_curl() {
 }
 
 struct Outcome {
-  std::string problem;   // "" when there was none
-  bool useless = false;  // what is in the partial file must not be resumed
+  std::string problem;   // "" where there was none
+  bool useless = false;  // the partial file must not be resumed
 };
 
 // Appends the rest of `url` to `partial`.
@@ -73,7 +73,7 @@ Outcome transfer_rest(const std::string& url, const RemoteFile& file, const fs::
   initialise_curl();
   std::error_code ignored;
   const auto there = fs::exists(partial, ignored) ? static_cast<std::int64_t>(fs::file_size(partial)) : 0;
-  if (there >= file.size) return {};  // only the check is missing
+  if (there >= file.size) return {};  // complete; only the checksum has not been verified
 
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> out(std::fopen(partial.c_str(), "ab"), std::fclose);
   if (!out) fail_user("{}: cannot be written; set XDG_CACHE_HOME to a folder that can", partial.string());
@@ -155,7 +155,7 @@ void download(const std::string& url, const RemoteFile& file, const fs::path& to
     auto [problem, useless] = transfer_rest(url, file, partial);
     if (problem.empty()) {
       if (is_good(partial, file)) break;
-      problem = "what came is not the right file (size or checksum)";
+      problem = "the server sent another file (size or checksum)";
       useless = true;
     }
     if (useless || fs::file_size(partial) == 0) fs::remove(partial, error);
@@ -186,7 +186,7 @@ fs::path fetch(const RemoteFile& file, const FetchOptions& options) {
   try {
     download(url, file, cached);
   } catch (const UserError& error) {
-    // The files of a folder are needed together.
+    // The files of one folder are needed together.
     const auto cache = options.cache.empty() ? default_cache() : options.cache;
     std::string urls(file.url), names(file.name), places = cached.string();
     for (const auto& other : kFiles) {
@@ -208,7 +208,7 @@ fs::path fetch_gpt2_vocabulary(const FetchOptions& options) {
   const auto first = fetch(kFiles[1], options).parent_path();
   const auto second = fetch(kFiles[2], options).parent_path();
   if (first == second) return first;
-  // One was at hand and one in the cache: the cache can have both.
+  // One was found in `from` and one in the cache: completes the cache.
   const auto cache = (options.cache.empty() ? default_cache() : options.cache) / "gpt2";
   const auto& from = first == cache ? second : first;
   const auto& missing = first == cache ? kFiles[2] : kFiles[1];

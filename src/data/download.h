@@ -1,4 +1,5 @@
-// The few files that Shoal fetches from the network: looked for at hand first, checked, and kept in a cache.
+// The few files that Shoal fetches from the network. It first looks for local copies, verifies checksums, and
+// keeps downloads in a cache.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,7 @@ namespace shoal {
 
 struct RemoteFile {
   std::string_view name;      // below a data folder or mirror, e.g. "gpt2/vocab.bpe"
-  std::string_view url;       // where it comes from
+  std::string_view url;       // of the original
   std::int64_t size;          // bytes
   std::string_view checksum;  // XXH3, 128 bits, hexadecimal
 };
@@ -30,18 +31,18 @@ struct FetchOptions {
 // $XDG_CACHE_HOME/shoal, or ~/.cache/shoal.
 std::filesystem::path default_cache();
 
-// The path of a good copy of `file`: in the folder `from`, in the cache, or downloaded into it, from the
-// mirror `from` where that is a URL, or else from file.url. Throws UserError when the folder `from` does not
-// exist, when a copy in it has another checksum, and when no copy can be had; the message names the file,
-// where it comes from and where it may be put by hand.
+// The path of a verified copy of `file`. Looks in the folder `from`, then in the cache, then downloads it to
+// the cache: from the mirror `from` if that is a URL, otherwise from file.url. Throws UserError when the
+// folder `from` does not exist, when the copy in it has another checksum, and when no copy is available; the
+// message names the file, its URL, and the places where it may be put by hand.
 std::filesystem::path fetch(const RemoteFile& file, const FetchOptions& options);
 
-// The folder that holds encoder.json and vocab.bpe of GPT-2, both fetched.
+// Fetches GPT-2's encoder.json and vocab.bpe, and returns the folder that holds both.
 std::filesystem::path fetch_gpt2_vocabulary(const FetchOptions& options);
 
-// Downloads `url` to `to`, which is whole or absent: the data goes to `to`.partial, which a later call
-// resumes. A resumed file that turns out wrong is fetched once more from the start. Throws UserError when the
-// server cannot be reached, refuses, stalls for 30 s, or sends something else.
+// Downloads `url` to `to`, which is complete or absent: the data first goes to `to`.partial, which a later
+// call resumes. If a resumed file has a wrong checksum, it is fetched once more from the start. Throws
+// UserError when the server cannot be reached, refuses, stalls for 30 s, or sends something else.
 void download(const std::string& url, const RemoteFile& file, const std::filesystem::path& to);
 
 // XXH3 of a file's bytes, 128 bits, hexadecimal. Throws UserError when it cannot be read.

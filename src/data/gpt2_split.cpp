@@ -10,7 +10,7 @@
 namespace shoal {
 namespace {
 
-// Unicode's White_Space, which is what \s means; the categories alone miss the controls.
+// Unicode's White_Space, which is \s in the pattern; the general categories lack the control characters.
 bool is_white_space(std::uint32_t code_point, utf8proc_category_t category) {
   return (code_point >= 0x09 && code_point <= 0x0D) || code_point == 0x85 ||
          (category >= UTF8PROC_CATEGORY_ZS && category <= UTF8PROC_CATEGORY_ZP);

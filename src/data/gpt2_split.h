@@ -1,12 +1,12 @@
-// GPT-2's pre-tokenization: cuts a text into the pieces that byte-level BPE merges within. The same as
-// matching
+// GPT-2's pre-tokenization: cuts a text into pieces; byte-level BPE then merges only within a piece. The
+// result is the same as that of matching
 //   's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
-// over and over, in one pass and without a regex. A byte that is not part of valid UTF-8 counts as a symbol
+// repeatedly, but in one pass and without a regex. A byte that is not part of valid UTF-8 counts as a symbol
 // of the third kind, [^\s\p{L}\p{N}], so every byte string has one split.
 //
-// Letters and numbers are those of Unicode 16, which current implementations agree on; a newer utf8proc adds
-// its own. What is unassigned there counts as a symbol, and few of its neighbours could tell: the ids differ
-// between versions only where a merge joins the last bytes of such a character to the next one's.
+// Letters and numbers are those of Unicode 16, as in current implementations; a newer utf8proc adds its own.
+// A character that is unassigned there counts as a symbol. Between versions of Unicode, the ids differ only
+// where a merge joins the last bytes of such a character to the first ones of the next.
 #pragma once
 
 #include <array>
@@ -20,8 +20,8 @@ class Gpt2Splitter {
  public:
   Gpt2Splitter();
 
-  // The end of the piece that starts at `begin`, which must be 0 or the end of the piece before, and <
-  // text.size().
+  // The end of the piece that starts at `begin`. `begin` must be 0 or the end of the previous piece, and less
+  // than text.size().
   std::size_t piece_end(std::string_view text, std::size_t begin) const {
     const Symbol first = symbol_at(text, begin);
     if (first.kind == kSpace) return space_piece_end(text, begin, first.length);
@@ -52,10 +52,10 @@ class Gpt2Splitter {
     return at;
   }
 
-  // White space before something else leaves it its last space, " ?" of the pattern; other white space stands
-  // alone.
+  // A run of white space before another symbol leaves its last space to that symbol's piece (" ?" in the
+  // pattern). Other white space is a piece of its own.
   std::size_t space_piece_end(std::string_view text, std::size_t begin, std::size_t length) const {
-    std::size_t last = begin;  // where the run's last symbol starts
+    std::size_t last = begin;  // the start of the run's last symbol
     std::size_t at = begin + length;
     while (at < text.size()) {
       const Symbol symbol = symbol_at(text, at);
@@ -69,7 +69,8 @@ class Gpt2Splitter {
     return at;
   }
 
-  // Letters after an apostrophe that belong to a contraction: 1 for s t m d, 2 for re ve ll, else 0.
+  // The number of letters after an apostrophe that belong to a contraction: 1 for s t m d, 2 for re ve ll,
+  // else 0.
   static std::size_t contraction_length(std::string_view rest) {
     if (rest.empty()) return 0;
     const char c = rest[0];
@@ -82,7 +83,7 @@ class Gpt2Splitter {
 
   std::array<Kind, 256> by_byte_{};           // of ASCII; kMultibyte from 0x80 up
   std::array<std::uint16_t, 0x1100> page_{};  // of a code point's upper bits
-  std::vector<std::array<Kind, 256>> pages_;  // each distinct one once
+  std::vector<std::array<Kind, 256>> pages_;  // without duplicates
 };
 
 }  // namespace shoal

@@ -15,8 +15,8 @@ namespace {
 
 constexpr std::string_view kEndOfText = "<|endoftext|>";
 
-// GPT-2's files spell bytes as visible characters: printable Latin-1 as itself, the others as U+0100 and on.
-// The tokens of single bytes have that order too.
+// GPT-2's files spell bytes as visible characters: printable Latin-1 as itself, the others from U+0100 on.
+// The tokens of single bytes are numbered in that order.
 struct ByteAlphabet {
   std::array<std::uint8_t, 256> byte_of_id{};
   std::array<char32_t, 256> character{};  // by byte
@@ -46,7 +46,7 @@ struct ByteAlphabet {
   }
 };
 
-// Calls use(line, number from 1) for the lines that hold merges; a first line may give a version.
+// Calls use(line, number from 1) for the lines with merges; the first line may be a version.
 template <typename Use>
 void for_each_merge(std::string_view merges, Use use) {
   for (std::size_t number = 1; !merges.empty(); ++number) {
@@ -111,7 +111,7 @@ std::string read_whole(const std::filesystem::path& path) {
   return std::move(text).str();
 }
 
-// Whether `id` is what encoder.json must give to the token that it spells so.
+// Whether `id` is the number of the token that encoder.json spells so.
 bool is_id_of(const Tokenizer& tokenizer, const ByteAlphabet& alphabet, const std::string& spelled,
               const nlohmann::json& id) {
   if (!id.is_number_integer()) return false;
@@ -122,8 +122,8 @@ bool is_id_of(const Tokenizer& tokenizer, const ByteAlphabet& alphabet, const st
   return spelled == (token == tokenizer.end_of_text() ? bytes : alphabet.spell(bytes));
 }
 
-// Throws UserError unless encoder.json numbers the tokens as the merges do. Its entries are checked as they
-// are parsed: to collect them in an object first takes several times as long.
+// Throws UserError unless encoder.json numbers the tokens as the merges do. Checks its entries while parsing,
+// since collecting them in an object first takes several times as long.
 void check_ids(const Tokenizer& tokenizer, const std::filesystem::path& path) {
   using Event = nlohmann::json::parse_event_t;
   const ByteAlphabet alphabet;
@@ -138,7 +138,7 @@ void check_ids(const Tokenizer& tokenizer, const std::filesystem::path& path) {
         wrong = fmt::format("\"{}\" the id {}", spelled, value.dump());
       }
     }
-    return event != Event::key && event != Event::value;  // what need not be kept
+    return event != Event::key && event != Event::value;  // keys and values need not be kept
   };
   if (!nlohmann::json::parse(read_whole(path), check, false).is_object()) {
     fail_user("{} is damaged: it is not a JSON object of token ids", path.string());
@@ -176,7 +176,7 @@ std::unique_ptr<Tokenizer> make_gpt2_tokenizer(std::string_view merges, std::str
       fail_user("{}, line {}: \"{}\" is not a merge of two earlier tokens", source, number, line);
     }
     if (!ids.emplace(left->first + right->first, pairs.size()).second) {
-      fail_user("{}, line {}: \"{}\" makes a token that there is already", source, number, line);
+      fail_user("{}, line {}: \"{}\" makes a token that exists already", source, number, line);
     }
     if (pairs.spelling(left->second).size() + pairs.spelling(right->second).size() >
         BytePairs::kMaxSpelling) {

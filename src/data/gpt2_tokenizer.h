@@ -10,13 +10,13 @@
 
 namespace shoal {
 
-// From the text of vocab.bpe: two tokens a line, in order of rank. Ids are GPT-2's: the bytes, what the
-// merges make, end of text. Throws UserError, naming `source` and the line, where a line does not make a new
-// token of two others.
+// `merges` is the text of vocab.bpe: two tokens per line, in order of rank. Ids are numbered as in GPT-2: the
+// bytes, the results of the merges, end of text. Throws UserError, naming `source` and the line, when a line
+// does not make a new token of two earlier ones.
 std::unique_ptr<Tokenizer> make_gpt2_tokenizer(std::string_view merges, std::string_view source);
 
-// The tokenizer as Hugging Face's files by their names: vocab.json and merges.txt, from which
-// load_gpt2_tokenizer makes the same. None for another tokenizer.
+// The contents of Hugging Face's files vocab.json and merges.txt, by name; load_gpt2_tokenizer reads them.
+// Empty for other tokenizers.
 std::map<std::string, std::string> gpt2_files(const Tokenizer& tokenizer);
 
 }  // namespace shoal

@@ -77,7 +77,8 @@ const std::map<std::string, int>& Grammar::find_first_words(int index, std::vect
 
 // With p the weight of an alternative, a rule's expected entropy and length are
 //     H = sum of p (-log p + H of the rules in it),   L = sum of p (characters + L of the rules in it).
-// The equations are swept until nothing changes; loops close with a probability below one, so that is soon.
+// The equations are iterated until nothing changes. That converges fast, since every loop is left with some
+// probability.
 void Grammar::solve() {
   std::vector<double> entropy(rules_.size(), 0), length(rules_.size(), 0);
   constexpr int kSweeps = 100'000;

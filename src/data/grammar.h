@@ -1,4 +1,4 @@
-// A probabilistic grammar whose texts can be read back choice by choice, so that its entropy is known
+// A probabilistic grammar whose texts can be parsed back into its choices, so that its entropy is known
 // exactly.
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace shoal {
 
-// A piece of the right side of a rule: text, or the index of another rule.
+// A symbol on the right side of a rule: text, or the index of another rule.
 struct GrammarSymbol {
   GrammarSymbol(std::string literal) : text(std::move(literal)) {}
   GrammarSymbol(const char* literal) : text(literal) {}
@@ -34,30 +34,28 @@ class Grammar {
     rules_[rule].alternatives = std::move(alternatives);
   }
   int add_rule(std::vector<Alternative> alternatives);
-  // One alternative per word, all alike, each followed by `ending`.
+  // One alternative per word, with equal weights, each followed by `ending`.
   int add_uniform(const std::vector<std::string>& words, const std::string& ending = "");
 
   // Normalises the weights and checks that the grammar is LL(1) over words: a word is a run of characters up
   // to and including the first that is no letter, so no word is the prefix of another, and in every rule no
-  // two alternatives can begin with the same word. Hence a text determines the choices that made it, and
-  //     entropy of a text = sum over choices of their conditional entropy, weighted by how often they are
-  //     made,
-  // with nothing lost to ambiguity. Throws Error (a mistake in the grammar) when it does not hold.
+  // two alternatives can begin with the same word. Hence a text determines the choices that produced it, and
+  //     entropy of a text = sum over choices of (expected number of times made) * (conditional entropy).
+  // Throws Error (a mistake in the grammar) when the grammar is not LL(1).
   void finish(int start);
 
-  double text_entropy() const { return entropy_; }  // nats, of one text derived from the start
+  double text_entropy() const { return entropy_; }  // of one text derived from the start, in nats
   double text_length() const { return length_; }    // expected characters
-  // Nats per character of texts written one after another: the least loss any model can expect (renewal
-  // theorem).
+  // Nats per character of a sequence of texts: the lowest loss that a model can expect (renewal theorem).
   double entropy_rate() const { return entropy_ / length_; }
 
   // Appends text number `index` of a seed to `out`, and returns its information -log p in nats. Thread-safe.
   double generate(std::uint64_t seed, std::uint64_t index, std::string& out) const;
 
-  // -log p of a sequence of whole texts, in nats; nothing when the grammar cannot write it.
+  // -log p of a sequence of whole texts, in nats; nullopt when the grammar cannot produce it.
   std::optional<double> information(std::string_view text) const;
 
-  std::string alphabet() const;  // every character that occurs, once each, sorted
+  std::string alphabet() const;  // the characters that occur, sorted, without duplicates
 
  private:
   struct Rule {

@@ -8,8 +8,8 @@
 namespace shoal {
 namespace {
 
-// The start of the character that byte `at` belongs to or, where it cannot, of the damaged one right before
-// it.
+// The start of the character that byte `at` belongs to, or of the damaged character right before it, if it
+// belongs to none.
 std::size_t start_of_problem(std::string_view text, std::size_t at) {
   const auto continues = [&](std::size_t i) { return (static_cast<unsigned char>(text[i]) & 0xC0) == 0x80; };
   auto start = at;

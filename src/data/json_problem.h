@@ -1,4 +1,4 @@
-// The fault of a text that a JSON parser refused.
+// Describes the error in a text that a JSON parser refused.
 #pragma once
 
 #include <cstddef>
@@ -7,9 +7,9 @@
 
 namespace shoal {
 
-// In words, with line and column, e.g. "line 3, column 7: '}' is not expected here". The parser stopped when
-// it had read `bytes_read` bytes of `text`. `first_line` false leaves "line 1" out, for texts that are lines
-// themselves.
+// A description with line and column, e.g. "line 3, column 7: '}' is not expected here". `bytes_read` is the
+// number of bytes of `text` that the parser read before it stopped. With `first_line` false, "line 1" is left
+// out, for texts that are a single line of a file.
 std::string json_problem(std::string_view text, std::size_t bytes_read, bool first_line = true);
 
 }  // namespace shoal

@@ -1,4 +1,4 @@
-// The libraries that this room is built on.
+// The libraries that src/data uses, with their versions.
 #pragma once
 
 #include "core/library.h"

@@ -58,7 +58,7 @@ LlmcHeader read_llmc_header(std::span<const std::byte> bytes, const std::filesys
         file.string(), magic, kKinds[0].magic, kKinds[1].magic);
   }
   if (version != kind->version) {
-    fail_user("{}: version {} of llm.c's {} tokens; version {} is read", file.string(), version,
+    fail_user("{}: version {} of llm.c's {} tokens; Shoal reads version {}", file.string(), version,
               kind->tokenizer, kind->version);
   }
   const auto held = static_cast<std::int64_t>(bytes.size() - LlmcHeader::kBytes);

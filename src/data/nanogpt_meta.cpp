@@ -14,7 +14,7 @@ namespace shoal {
 namespace {
 
 constexpr std::int64_t kLargestFile = 1 << 26;        // bytes
-constexpr std::int64_t kLargestVocabulary = 1 << 16;  // as uint16 numbers it
+constexpr std::int64_t kLargestVocabulary = 1 << 16;  // ids are uint16
 
 class MetaReader {
  public:

@@ -22,8 +22,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kTaskBytes = 1 << 20;      // of text that is no parcel
-constexpr std::size_t kLongestRecord = 1 << 25;  // of JSON lines; every thread may be at such a one
+constexpr std::size_t kTaskBytes = 1 << 20;      // of text outside parcels
+constexpr std::size_t kLongestRecord = 1 << 25;  // of JSON lines; every thread may hold one
 constexpr std::size_t kChunkTokens = 1 << 18;    // of a parcel
 
 // Tokens of documents, in order.
@@ -34,7 +34,7 @@ struct Tokens {
   };
   std::vector<std::int32_t> ids;
   std::vector<Part> parts;
-  std::optional<InputPlace> place;  // where its task, which ends here, ended
+  std::optional<InputPlace> place;  // the end of the task; set in its last chunk only
   SkippedFiles skipped;
   std::size_t bytes() const { return ids.size() * sizeof(std::int32_t) + parts.size() * sizeof(Part); }
 };
@@ -44,7 +44,7 @@ class Encoder {
   explicit Encoder(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
 
   void operator()(std::string_view text, bool first, bool last, Tokens& tokens) {
-    // Merging a piece without any white space in it takes 48 times its memory: one at a time.
+    // Merging a long piece without white space takes 48 times its memory, so only one runs at a time.
     std::unique_lock<std::mutex> alone(long_text_, std::defer_lock);
     if (text.size() > kTaskBytes) alone.lock();
     tokenizer_.encode(text, tokens.ids);
@@ -57,7 +57,7 @@ class Encoder {
   std::mutex long_text_;
 };
 
-// Writes what the tasks made, and saves how far they came.
+// Writes the tokens of the tasks, and saves the progress.
 class Writer {
  public:
   Writer(const PrepareOptions& options, const SplitRule& rule, std::string settings, StagedFolder& folder,
@@ -115,8 +115,8 @@ class Writer {
   Progress bar_;
 };
 
-// Cuts the input into tasks: a parcel each, or about a mebibyte of texts. Where it cuts depends on the input
-// alone, so that a place found once can be found again.
+// Cuts the input into tasks: one parcel, or about 1 MiB of texts. The cuts depend only on the input, so that
+// a later call finds the same places.
 class Tasks {
  public:
   Tasks(const PrepareOptions& options, const DocumentOptions& reading, Encoder& encoder,
@@ -149,7 +149,7 @@ class Tasks {
     std::vector<Text> texts;
   };
 
-  // Whether the file is to be read.
+  // Returns whether the file is to be read.
   bool begin_file(const fs::path& path) {
     end_file();
     std::error_code error;
@@ -230,7 +230,7 @@ class Tasks {
     arrive_if_there();
   }
 
-  // From here on tasks are done, not passed over.
+  // At the saved place, stops skipping tasks.
   void arrive_if_there() {
     if (!goal_ || place_.files != goal_->files || place_.tasks != goal_->tasks) return;
     if (place_.files_hash != goal_->files_hash || place_.tasks_hash != goal_->tasks_hash) fail_changed();
@@ -240,8 +240,8 @@ class Tasks {
 
   [[noreturn]] void fail_changed() const {
     fail_user(
-        "the input is not what it was when the preparation was interrupted; bring it back to go on, or "
-        "remove {}.partial to start over",
+        "the input has changed since the preparation was interrupted; restore it to go on, or remove "
+        "{}.partial to start over",
         options_.out.string());
   }
 
@@ -249,15 +249,15 @@ class Tasks {
   const DocumentOptions& reading_;
   Encoder& encoder_;
   OrderedJobs<Tokens>& jobs_;
-  InputPlace place_;                // everything before it is in a task or in texts_
-  std::optional<InputPlace> goal_;  // until it is reached
+  InputPlace place_;                // all input before it is in a task or in texts_
+  std::optional<InputPlace> goal_;  // the saved place, until it is reached
   std::optional<Progress> bar_;
-  std::string file_;  // what is known of the current one
+  std::string file_;  // name, size and time of the current file
   std::shared_ptr<Texts> texts_ = std::make_shared<Texts>();
-  bool texts_of_file_ = false;  // the current file has some in texts_
+  bool texts_of_file_ = false;  // whether texts_ has text of the current file
 };
 
-// How many documents there are, but no more than is needed for the split.
+// The number of documents, counted only as far as the split needs it.
 std::int64_t count_documents(const PrepareOptions& options, const DocumentOptions& reading) {
   std::int64_t documents = 0;
   const auto enough = few_documents(options.val_fraction);
@@ -308,7 +308,7 @@ DatasetMeta prepare_openwebtext(const PrepareOptions& options, int threads) {
   std::optional<OpenWebTextProgress> saved;
   if (resumed) {
     saved = load_progress(folder.path(), settings);
-    log::info("going on where the preparation was interrupted, after {} documents and {} tokens",
+    log::info("resuming the interrupted preparation after {} documents and {} tokens",
               with_commas(saved->documents), with_commas(saved->train.tokens + saved->val.tokens));
   }
 
@@ -323,10 +323,10 @@ DatasetMeta prepare_openwebtext(const PrepareOptions& options, int threads) {
     jobs.finish();
     skipped.add(writer.skipped());
     if (documents == few_documents(options.val_fraction))
-      report_skipped(skipped, reading);  // else counting did
+      report_skipped(skipped, reading);  // otherwise count_documents() has done it
   } catch (...) {
     if (has_progress(folder.path())) {
-      log::info("what was done is kept in {}; the same command goes on there", folder.path().string());
+      log::info("the progress is kept in {}; the same command resumes there", folder.path().string());
     }
     throw;
   }

@@ -1,4 +1,4 @@
-// The OpenWebText corpus, as it is distributed, to GPT-2's tokens.
+// Tokenizes the OpenWebText corpus, as it is distributed, with GPT-2's tokenizer.
 #pragma once
 
 #include "data/dataset.h"
@@ -6,18 +6,18 @@
 
 namespace shoal {
 
-constexpr std::uint64_t kOpenWebTextSeed = 2357;  // of the published preparation
-constexpr double kOpenWebTextValFraction =
-    0.0005;  // its share too; which documents they are is drawn otherwise
+// Seed and share of the published preparation, which draws other documents with them.
+constexpr std::uint64_t kOpenWebTextSeed = 2357;
+constexpr double kOpenWebTextValFraction = 0.0005;
 
-// prepare for options.dataset "openwebtext". Reads what read_documents reads with TextFiles::openwebtext,
-// several archives at once, in the order of the input; the dataset does not depend on the number of threads.
-// Text is tokenized byte for byte, so invalid UTF-8 in a .txt survives as it is; JSON must be valid.
+// Implements prepare() for options.dataset "openwebtext". Reads the documents of read_documents with
+// TextFiles::openwebtext, several archives at once; the dataset does not depend on the number of threads.
+// Invalid UTF-8 in a .txt is kept byte for byte; JSON must be valid.
 //
-// Progress is saved in OUT.partial every options.save_every seconds. After a failure or a kill the same
-// call goes on there and ends with the same bytes: the files before the place are known by name, size and
-// time, the archive at the place by what was read of it. Throws UserError when the input or the options
-// differ from those of what was saved, and as `prepare` does.
+// Progress is saved in OUT.partial every options.save_every seconds. After a failure or a kill the same call
+// resumes there and produces the same bytes. It recognizes the files that are done by name, size and time,
+// and the archive in progress by a hash of the part that was read. Throws UserError when the input or the
+// options differ from the saved ones, and as `prepare` does.
 DatasetMeta prepare_openwebtext(const PrepareOptions& options, int threads);
 
 }  // namespace shoal

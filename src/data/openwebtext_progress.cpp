@@ -77,8 +77,8 @@ OpenWebTextProgress load_progress(const fs::path& folder, const std::string& set
   }
   if (saved != settings) {
     fail_user(
-        "{} holds a preparation that was interrupted and had other settings or another input ({}, now {}); "
-        "give the same to go on, or remove it to start over",
+        "{} holds an interrupted preparation with other settings or another input ({}, now {}); give the "
+        "same to resume it, or remove it to start over",
         folder.string(), saved, settings);
   }
   return progress;

@@ -1,4 +1,4 @@
-// How far a preparation of OpenWebText came, and the file that says so.
+// The progress of a preparation of OpenWebText, and the file that stores it.
 #pragma once
 
 #include <cstdint>
@@ -10,27 +10,27 @@
 
 namespace shoal {
 
-// A place in the input: some whole files, and some tasks of the next one.
+// A position in the input: a number of whole files, and a number of tasks of the next one.
 struct InputPlace {
   std::int64_t files = 0;
   std::uint64_t files_hash = 0;  // of their names, sizes and times
   std::int64_t tasks = 0;
-  std::uint64_t tasks_hash = 0;  // of what they read
+  std::uint64_t tasks_hash = 0;  // of the bytes they read
   double input_bytes = 0;        // for the progress bar
 };
 
 struct OpenWebTextProgress {
   InputPlace place;
-  std::int64_t documents = 0;  // that have begun
-  SplitMeta train, val;        // what was written
+  std::int64_t documents = 0;  // begun so far
+  SplitMeta train, val;        // written so far
 };
 
-// Whole or absent, and on the disk. `settings` is what the work depends on but for the input. Throws Error
-// when the disk is full.
+// Replaces the file in one step, and syncs it to the disk. `settings` describes the options that the result
+// depends on. Throws Error when the disk is full.
 void save_progress(const std::filesystem::path& folder, const std::string& settings,
                    const OpenWebTextProgress& progress);
 bool has_progress(const std::filesystem::path& folder);
-// Throws UserError when it cannot be read or was saved with other settings.
+// Throws UserError when the file cannot be read or was saved with other settings.
 OpenWebTextProgress load_progress(const std::filesystem::path& folder, const std::string& settings);
 void remove_progress(const std::filesystem::path& folder);
 

@@ -1,4 +1,4 @@
-// Work on several threads whose results are taken in order, in bounded memory.
+// Runs jobs on several threads and delivers their results in order, in bounded memory.
 #pragma once
 
 #include <condition_variable>
@@ -14,19 +14,20 @@
 
 namespace shoal {
 
-// A job makes any number of chunks; `consume` gets those of the first job, then those of the second, and so
-// on, in the thread that calls submit and finish. Chunk has bytes(), the memory it takes.
+// A job emits any number of chunks. `consume` gets the chunks of the first job, then of the second, and so
+// on, in the thread that calls submit and finish. Chunk::bytes() is the memory that a chunk takes.
 template <typename Chunk>
 class OrderedJobs {
  public:
-  using Emit = std::function<void(Chunk)>;  // waits while too much is unconsumed; throws when all is given up
+  // Waits while too many chunks are unconsumed; throws when the jobs are abandoned.
+  using Emit = std::function<void(Chunk)>;
   using Job = std::function<void(const Emit&)>;
 
   OrderedJobs(int threads, std::function<void(Chunk&&)> consume)
       : consume_(std::move(consume)), most_jobs_(4 * static_cast<std::size_t>(threads)) {
     for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
   }
-  ~OrderedJobs() {  // drops what is under way; call finish first
+  ~OrderedJobs() {  // abandons unfinished jobs; call finish first
     {
       const std::lock_guard lock(mutex_);
       stop_ = true;
@@ -37,8 +38,9 @@ class OrderedJobs {
   OrderedJobs(const OrderedJobs&) = delete;
   OrderedJobs& operator=(const OrderedJobs&) = delete;
 
-  // `weight`: the bytes that the job itself holds. Consumes what is ready, and waits while too much is under
-  // way. Throws what an earlier job or `consume` threw, after the chunks that came before.
+  // `weight`: the bytes that the job itself holds. Consumes the chunks that are ready, and waits while the
+  // unfinished jobs are too many or too heavy. Rethrows the exception of an earlier job or of `consume`,
+  // after the chunks before it.
   void submit(Job run, std::size_t weight) {
     while (consume_front(false)) {
     }
@@ -52,7 +54,7 @@ class OrderedJobs {
     }
     changed_.notify_all();
   }
-  // Everything is consumed afterwards. Throws as submit.
+  // Consumes all chunks of all jobs. Throws as submit does.
   void finish() {
     while (consume_front(true)) {
     }
@@ -60,8 +62,8 @@ class OrderedJobs {
 
  private:
   static constexpr std::size_t kMostWeight = std::size_t{128} << 20;
-  static constexpr std::size_t kMostHeld = std::size_t{128}
-                                           << 20;  // in chunks of jobs that are not the first
+  // Bytes in unconsumed chunks of all jobs but the first.
+  static constexpr std::size_t kMostHeld = std::size_t{128} << 20;
 
   struct State {
     Job run;
@@ -96,7 +98,7 @@ class OrderedJobs {
     return true;
   }
 
-  // The first job may always go on, so that nothing can wait for ever.
+  // The first job is never blocked by the others' chunks, so there is no deadlock.
   void emit(State& job, Chunk chunk) {
     const auto bytes = chunk.bytes();
     {
@@ -141,7 +143,7 @@ class OrderedJobs {
 
   std::function<void(Chunk&&)> consume_;
   std::size_t most_jobs_;
-  std::size_t weight_ = 0;  // the caller's thread alone
+  std::size_t weight_ = 0;  // used by the caller's thread only
 
   std::mutex mutex_;
   std::condition_variable changed_;

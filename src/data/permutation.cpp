@@ -6,9 +6,9 @@
 
 namespace shoal {
 namespace {
-constexpr std::uint32_t kRounds =
-    6;  // four suffice for Luby and Rackoff's strong bound; small n profits from more
-}
+// Four rounds suffice for Luby and Rackoff's strong bound; small n profits from more.
+constexpr std::uint32_t kRounds = 6;
+}  // namespace
 
 Permutation::Permutation(std::uint64_t n, std::uint64_t seed, std::uint64_t index)
     : n_(n),

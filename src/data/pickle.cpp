@@ -15,7 +15,7 @@ struct Opcode {
   std::string_view name;
 };
 
-// Opcodes of Python's pickletools that are refused, with their names for messages.
+// The opcodes that are refused, with their names in Python's pickletools for messages.
 constexpr std::array kRefused = {Opcode{'T', "BINSTRING"},
                                  Opcode{'U', "SHORT_BINSTRING"},
                                  Opcode{'S', "STRING"},
@@ -143,10 +143,10 @@ class PickleReader {
       if (opcode.code != code) continue;
       fail_here(
           "the pickle uses the opcode {}; only dictionaries of strings and integers are read, and no code is "
-          "run",
+          "executed",
           opcode.name);
     }
-    fail_here("0x{:02X} is no opcode of a pickle: the file is damaged, or no pickle", code);
+    fail_here("0x{:02X} is not an opcode of a pickle: the file is damaged, or not a pickle", code);
   }
 
   std::string_view take(std::uint64_t count) {
@@ -262,7 +262,7 @@ class PickleReader {
     stack_.erase(stack_.begin() + static_cast<std::ptrdiff_t>(mark));
     set_items(mark);
   }
-  // Keys and values from stack_[first] on go into the dictionary below them.
+  // Moves the keys and values from stack_[first] on into the dictionary below them.
   void set_items(std::size_t first) {
     const auto is_dictionary = [&](int value) {
       return value != kMark && values_[static_cast<std::size_t>(value)].type == PickleType::dictionary;

@@ -1,5 +1,5 @@
-// Reads dictionaries that Python pickled, without running anything: the opcodes that dictionaries of strings
-// and integers need, in protocols 0 to 5, and no other.
+// Reads dictionaries that Python has pickled, without executing any code. Supports only the opcodes for
+// dictionaries of strings and integers, in protocols 0 to 5.
 #pragma once
 
 #include <cstdint>
@@ -22,14 +22,15 @@ struct PickleValue {
 
 class Pickle {
  public:
-  // Throws UserError that starts with `where`: an opcode that is not read, by its name; damaged or cut off.
-  // Time and memory are proportional to the size of `bytes`.
+  // Throws UserError, starting with `where`, when the pickle has an unsupported opcode, is damaged or is cut
+  // off. Time and memory are proportional to the size of `bytes`.
   Pickle(std::string_view bytes, const std::string& where);
 
   const PickleValue& root() const { return values_[static_cast<std::size_t>(root_)]; }
-  // The value of an entry of a dictionary. Values may be shared, and a dictionary may hold itself.
+  // The value with this number; dictionaries hold such numbers. Values may be shared, and a dictionary may
+  // contain itself.
   const PickleValue& operator[](int value) const { return values_[static_cast<std::size_t>(value)]; }
-  // The value of a dictionary under a string; null when there is none.
+  // The value for a string key; null when there is none.
   const PickleValue* find(const PickleValue& dictionary, std::string_view key) const;
 
  private:

@@ -22,7 +22,7 @@ const std::vector<Person>& people() {
 // The kind of thing that a noun names decides its verbs.
 struct Kind {
   Words singular, plural;  // nouns
-  Words verbs;             // as the plural has them; the singular adds an s
+  Words verbs;             // in the plural; the singular adds an s
 };
 
 const std::vector<Kind>& kinds() {
@@ -132,7 +132,7 @@ class Playwright {
     return grammar_->add_rule({{2, {noun}}, {3, {adjective, noun}}});
   }
 
-  // The rest of a couplet: [adjective] and a word that rhymes with `first` but is another.
+  // The rest of a couplet: [adjective] and another word that rhymes with `first`.
   int rhyme_with(const Words& words, const std::string& first) {
     std::vector<Alternative> others;
     for (const auto& word : words) {
@@ -142,7 +142,7 @@ class Playwright {
     return grammar_->add_rule({{2, {rhyme}}, {3, {described_, rhyme}}});
   }
 
-  // A speech of `first`, and all that follows.
+  // A speech of `first`, and the rest of the play.
   int dialogue(const Person& first, const Person& second) {
     const int speech_of_first = grammar_->add_rule(), speech_of_second = grammar_->add_rule();
     define_speech(speech_of_first, first, second, speech_of_second);
@@ -160,7 +160,7 @@ class Playwright {
                                          {2, {"dear " + other.name + ", "}},
                                          {2, {"sweet " + other.name + ", "}},
                                          {1, {other.name + ", "}}});
-    // The rhyme word is chosen where it is read, and carries the rest of the couplet with it.
+    // The rhyme word determines the rest of the couplet, so each word has an alternative with its own rest.
     std::vector<Alternative> ends;
     std::size_t index = 0;
     for (const auto& words : rhymes()) {

@@ -28,7 +28,7 @@ std::int64_t count_characters(std::string_view text) {
                        [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
 }
 
-// The byte where character number `index` starts.
+// The offset of character number `index` in bytes.
 std::size_t character_offset(std::string_view text, std::int64_t index) {
   for (std::size_t i = 0; i < text.size(); ++i) {
     if ((static_cast<unsigned char>(text[i]) & 0xC0) != 0x80 && index-- == 0) return i;
@@ -36,13 +36,13 @@ std::size_t character_offset(std::string_view text, std::int64_t index) {
   return text.size();
 }
 
-// A path without links, and without a slash at the end.
+// The path without symbolic links and without a trailing slash.
 fs::path plain(const fs::path& path) {
   auto result = fs::weakly_canonical(path);
   return result.has_filename() ? result : result.parent_path();
 }
 
-// Refuses splits that share files: losses on text that the model was trained on measure nothing.
+// Refuses splits that share files: a loss on text that the model was trained on says nothing.
 void refuse_shared_files(const std::vector<fs::path>& split, const std::vector<fs::path>& other) {
   const auto within = [](const fs::path& path, const fs::path& folder) {
     return std::mismatch(folder.begin(), folder.end(), path.begin(), path.end()).first == folder.end();
@@ -59,9 +59,8 @@ void refuse_shared_files(const std::vector<fs::path>& split, const std::vector<f
 
 constexpr std::int64_t kAll = std::numeric_limits<std::int64_t>::max();
 
-// Calls `visit` for the pieces of the first `characters` characters of the inputs, then for those of
-// options.val and options.test, which are passed as train, val and test. Where it returns false, the rest of
-// that split is left out.
+// Calls `visit` for the pieces of the first `characters` characters of options.inputs (as train), then for
+// the pieces of options.val and options.test. When it returns false, the rest of that split is left out.
 void read_texts(const PrepareOptions& options, std::int64_t characters, bool report_skipped,
                 Progress& progress, const std::function<bool(const DocumentPiece&, Split)>& visit) {
   const std::vector<fs::path>* const given[] = {&options.inputs, &options.val, &options.test};
@@ -95,11 +94,10 @@ void read_texts(const PrepareOptions& options, std::int64_t characters, bool rep
   }
 }
 
-// Facts about the documents that are needed before the first is tokenized.
+// Facts about the documents that must be known before tokenizing starts.
 struct Survey {
-  std::int64_t characters = kAll;  // of the inputs that are used
-  // Documents counted, up to as many as decide how the inputs are split.
-  std::int64_t documents = 0;
+  std::int64_t characters = kAll;                   // of the inputs that are used
+  std::int64_t documents = 0;                       // counted only as far as the split needs it
   std::vector<std::int64_t> document_characters{};  // of the first kCutDocuments
 
   bool each_is_cut() const { return documents <= kCutDocuments; }
@@ -232,7 +230,7 @@ DatasetMeta prepare_texts(const PrepareOptions& options, int threads, std::vecto
     fail_user("--tokenizer {}: must be gpt2, char or bytes", name);
   }
   CharVocabulary vocabulary;
-  // Before the vocabulary is fetched: the input may be what is wrong.
+  // Done before the vocabulary is fetched, so that faults of the input are reported first.
   const auto survey = survey_documents(options, name == "char" ? &vocabulary : nullptr);
   const auto tokenizer = name == "gpt2"    ? load_gpt2(options.fetch)
                          : name == "bytes" ? make_byte_tokenizer()

@@ -1,4 +1,4 @@
-// `shoal prepare`: text to token files. Writes train.bin, val.bin, perhaps test.bin, and meta.json
+// `shoal prepare`: tokenizes text. Writes train.bin, val.bin, perhaps test.bin, and meta.json
 // (data/dataset.h).
 #pragma once
 
@@ -18,7 +18,7 @@ inline constexpr std::int64_t kCutDocuments = 20;
 // there.
 struct DatasetScheme {
   std::string_view name;        // PrepareOptions::dataset
-  bool takes_inputs = false;    // files of the user's, PrepareOptions::inputs
+  bool takes_inputs = false;    // PrepareOptions::inputs, files of the user
   bool takes_splits = false;    // PrepareOptions::val and test
   bool takes_truncate = false;  // PrepareOptions::truncate
   DatasetMeta (*prepare)(const PrepareOptions& options, int threads) = nullptr;
@@ -26,25 +26,28 @@ struct DatasetScheme {
 std::span<const DatasetScheme> dataset_schemes();
 const DatasetScheme* find_dataset_scheme(std::string_view name);  // null where there is none
 
-// Writes the dataset beside options.out and renames it into place, so that it is whole or absent, and returns
-// its meta data. Memory use does not depend on the size of the input.
+// Writes the dataset beside options.out and renames it into place, so that it is complete or absent, and
+// returns its metadata. Memory use does not depend on the size of the input.
 //
-// Documents go to val.bin at random with the probability val_fraction, decided by (seed, document number); of
-// fewer than 10 / val_fraction documents exactly that share does, rounded, and one at least. Of up to
-// kCutDocuments each one is cut instead: its first floor((1 - val_fraction) * characters) characters go to
-// train.bin, as in nanoGPT, and the rest to val.bin. With options.val, all documents of the inputs go to
-// train.bin and all of options.val to val.bin; those of options.test go to test.bin. Every document is
-// followed by the tokenizer's end-of-text token where it has one; where each is cut, the token stands only
-// between them. The char tokenizer knows the characters of all splits.
+// How the documents are split:
+// - Up to kCutDocuments documents: each is cut. Its first floor((1 - val_fraction) * characters) characters
+//   go to train.bin, as in nanoGPT, and the rest to val.bin.
+// - More documents: each goes to val.bin with probability val_fraction, drawn from (seed, document number).
+//   If they are fewer than 10 / val_fraction, exactly this share does, rounded, at least one document.
+// - With options.val: all inputs go to train.bin, and options.val to val.bin.
+// - options.test goes to test.bin.
 //
-// Warns of a split that is shorter than GPT-2's block.
+// The tokenizer's end-of-text token, if it has one, follows every document; between documents that are cut,
+// it stands once in each split. The vocabulary of the char tokenizer covers all splits.
 //
-// Throws UserError for bad input (see data/documents.h and data/download.h), for a split that came out empty
-// or has files of another, and when options.out is in use, holds a dataset while options.force is false, or
-// something else; Error when the disk is full.
+// Warns if a split is shorter than GPT-2's block.
+//
+// Throws UserError for bad input (see data/documents.h and data/download.h), when a split is empty or shares
+// files with another, and when options.out is in use, or holds a dataset (unless options.force) or anything
+// else. Throws Error when the disk is full.
 DatasetMeta prepare(const PrepareOptions& options);
 
-// Why `name` cannot be PrepareOptions::dataset, or "".
+// The reason why `name` cannot be PrepareOptions::dataset; "" if it can.
 std::string dataset_problem(const std::string& name);
 
 }  // namespace shoal

@@ -54,7 +54,7 @@ void warn_of_short_split(const char* name, std::int64_t tokens) {
 
 }  // namespace
 
-// Word 1 of the counter keeps it apart from the choices of a grammar.
+// Word 1 of the counter keeps these draws apart from the choices of a grammar.
 double split_draw(std::uint64_t seed, std::int64_t document) {
   const auto index = static_cast<std::uint64_t>(document);
   return to_unit(philox(philox_key(seed, PhiloxStream::corpus),
@@ -95,7 +95,7 @@ void finish_dataset(const PrepareOptions& options, const Tokenizer& tokenizer, i
   for (std::size_t i = 0; i < splits.size(); ++i) {
     if (splits[i].tokens() > 0) continue;
     fail_user(
-        "the {} split came out empty: there is too little text for a validation share of {}; use more text "
+        "the {} split is empty: there is too little text for a validation share of {}; use more text "
         "or another --val-fraction",
         kSplitNames[i], options.val_fraction);
   }

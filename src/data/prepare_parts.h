@@ -17,17 +17,17 @@ enum class Split : std::uint8_t { train, val, test };
 // The splits' names in files and in meta.json.
 inline constexpr std::array kSplitNames = {"train", "val", "test"};
 
-// A number in [0, 1) for each document.
+// A random number in [0, 1) for each document.
 double split_draw(std::uint64_t seed, std::int64_t document);
 
-// With fewer documents than this, 10 / val_fraction, exactly a share of them becomes val.bin, so that it is
-// not empty by bad luck: with so many, the chance of that is below exp(-10). A million at most.
+// 10 / val_fraction, at most a million. With fewer documents than this, exactly the share val_fraction goes
+// to val.bin, so that it is not empty by chance. With more, the probability of that is below exp(-10).
 std::int64_t few_documents(double val_fraction);
 
-// Which documents are for validation.
+// Decides which documents are for validation.
 class SplitRule {
  public:
-  // `documents`: how many there are, if fewer than few_documents.
+  // `documents` is their number; any number from few_documents() on has the same effect.
   SplitRule(std::uint64_t seed, double val_fraction, std::int64_t documents);
   Split operator()(std::int64_t document) const {
     return split_draw(seed_, document) < bound_ ? Split::val : Split::train;
@@ -38,12 +38,11 @@ class SplitRule {
   double bound_;
 };
 
-// Whether options.out holds a dataset, which options.force replaces. Throws UserError when it does and
-// options.force is not set, saying of what the dataset is, and when it holds something other than a dataset
-// of Shoal's.
+// Whether options.out holds a dataset that is to be replaced. Throws UserError when it holds a dataset, which
+// the message describes, and options.force is not set, or when it holds anything else.
 bool replaces_dataset(const PrepareOptions& options);
 
-int token_width(const Tokenizer& tokenizer);  // bytes
+int token_width(const Tokenizer& tokenizer);  // bytes per token
 
 // Completes `meta`, writes meta.json and moves the folder into place. `splits`: train, val and perhaps test.
 // Throws UserError when one is empty, Error when the disk is full.

@@ -11,16 +11,16 @@ namespace {
 
 using nlohmann::json;
 
-// Takes one field of the outermost object, and lets everything else go by.
+// Keeps one field of the outermost object, and skips everything else.
 class FieldTaker : public nlohmann::json_sax<json> {
  public:
   explicit FieldTaker(const std::string& field) : field_(field) {}
 
-  std::string outermost;        // its type
+  std::string outermost;        // the type of the outermost value
   std::set<std::string> names;  // of its fields
-  std::string type;             // of the wanted field's value, "" when there is none
-  std::string value;            // when that is a string
-  std::size_t stopped_at = 0;   // bytes read when the record turned out not to be JSON
+  std::string type;             // of the wanted field's value; "" if the field is missing
+  std::string value;            // of the wanted field, if it is a string
+  std::size_t stopped_at = 0;   // bytes read before a syntax error
 
   bool null() override { return see("null"); }
   bool boolean(bool) override { return see("boolean"); }
@@ -67,14 +67,14 @@ std::string text_of_record(std::string_view record, const std::string& field, co
     fail_user("{}: not valid JSON: {}", where, json_problem(record, taker.stopped_at, false));
   }
   if (taker.outermost != "object")
-    fail_user("{}: the line holds no JSON object but {}", where, taker.outermost);
+    fail_user("{}: the line is not a JSON object but {}", where, taker.outermost);
   if (taker.type.empty()) {
     std::string names;
     for (const auto& name : taker.names) names += (names.empty() ? "\"" : ", \"") + name + "\"";
     fail_user("{}: the record has no field \"{}\"; it has {}", where, field, names.empty() ? "none" : names);
   }
   if (taker.type != "string") {
-    fail_user("{}: the field \"{}\" is no string but {}", where, field, taker.type);
+    fail_user("{}: the field \"{}\" is not a string but {}", where, field, taker.type);
   }
   return std::move(taker.value);
 }

@@ -1,4 +1,4 @@
-// One line of JSON lines.
+// A record: one line of a file of JSON lines.
 #pragma once
 
 #include <string>
@@ -6,9 +6,9 @@
 
 namespace shoal {
 
-// The string in the field `field` of the JSON object `record`; where a key is there twice, its last value
-// counts, as in other readers. Copies nothing large: memory is about twice the string. Throws UserError that
-// starts with `where`: not JSON, no object, no such field, no string.
+// The string in the field `field` of the JSON object `record`. Of duplicate keys the last counts, as in other
+// readers. Needs about twice the memory of the string. Throws UserError, starting with `where`, when the
+// record is not a JSON object, has no such field, or the field is not a string.
 std::string text_of_record(std::string_view record, const std::string& field, const std::string& where);
 
 }  // namespace shoal

@@ -35,10 +35,10 @@ SplitWriter::SplitWriter(std::filesystem::path path, int bytes_per_token, const 
     left -= count;
   }
   if (!file_ || left > 0 || XXH64_digest(hash_.get()) != written.xxh64) {
-    fail_user("{}: not as it was left; remove {} to start over", path_.string(),
+    fail_user("{}: changed since it was written; remove {} to start over", path_.string(),
               path_.parent_path().string());
   }
-  // Between reading and writing the position has to be set.
+  // C streams require a seek between reading and writing.
   const auto end = static_cast<off_t>(tokens_) * bytes_per_token_;
   if (ftruncate(fileno(file_.get()), end) != 0 || fseeko(file_.get(), end, SEEK_SET) != 0) fail_write();
 }

@@ -1,4 +1,4 @@
-// Writes one .bin file, with its checksum on the way.
+// Writes one .bin file and computes its checksum.
 #pragma once
 
 #include <xxhash.h>
@@ -19,14 +19,14 @@ class SplitWriter {
   // Ids are written as uint16 or uint32 (2 or 4 bytes). Throws Error when the file cannot be created.
   SplitWriter(std::filesystem::path path, int bytes_per_token);
 
-  // Goes on with a file that another writer left: what follows its first `written` tokens is cut off. Throws
-  // UserError when these are not there, or not those that were written.
+  // Continues a file of an earlier writer: keeps the tokens of `written` and cuts off the rest. Throws
+  // UserError when the file is too short or their checksum differs.
   SplitWriter(std::filesystem::path path, int bytes_per_token, const SplitMeta& written);
 
   // Every id must fit. Throws Error when the disk is full.
   void append(std::span<const std::int32_t> ids);
-  // Everything so far is on the disk afterwards; more may follow. Returns tokens and checksum; throws Error
-  // when the disk is full.
+  // Syncs the file to the disk, and returns the number of tokens and the checksum so far. More tokens may
+  // follow. Throws Error when the disk is full.
   SplitMeta finish();
 
   std::int64_t tokens() const { return tokens_; }

@@ -24,7 +24,7 @@ void require_free(const fs::path& out, bool replace) {
 
 StagedFolder::StagedFolder(const fs::path& out, bool replace, bool keep_what_is_there) {
   if (out.empty()) fail_user("the output folder has no name; give one with --out");
-  // Follows links, so that a dataset stays on the disk where it is, and drops a slash at the end.
+  // Resolves links, so that a dataset stays on its disk, and removes a trailing slash.
   out_ = fs::weakly_canonical(out);
   if (!out_.has_filename()) out_ = out_.parent_path();
   require_free(out_, replace);
@@ -48,8 +48,8 @@ StagedFolder::~StagedFolder() {
 
 void StagedFolder::commit() {
   keep_ = false;
-  // Swaps the old dataset and the new one in one step where the file system can; the old one goes with the
-  // destructor.
+  // Swaps the old dataset and the new one in one step if the file system supports it. The destructor removes
+  // the old one.
   if (fs::exists(out_) && renameat2(AT_FDCWD, staging_.c_str(), AT_FDCWD, out_.c_str(), RENAME_EXCHANGE) == 0)
     return;
   fs::remove_all(out_);

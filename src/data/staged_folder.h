@@ -1,4 +1,4 @@
-// A folder that is written beside its place and moved there when it is whole.
+// A folder that is written beside its final place and moved there when it is complete.
 #pragma once
 
 #include <filesystem>
@@ -9,19 +9,19 @@ namespace shoal {
 
 class StagedFolder {
  public:
-  // Creates `out`.partial, clearing what a killed process left there unless that is to be kept. Throws
-  // UserError when it cannot be created, when another process is at it, or when `out` exists and is no folder
-  // or, unless it is to be replaced, not empty.
+  // Creates `out`.partial, and removes the files of a killed process in it unless `keep_what_is_there`.
+  // Throws UserError when it cannot be created, when another process uses it, or when `out` is not a folder
+  // or, without `replace`, not empty.
   explicit StagedFolder(const std::filesystem::path& out, bool replace = false,
                         bool keep_what_is_there = false);
-  ~StagedFolder();  // removes what was not committed, unless keep was called
+  ~StagedFolder();  // removes an uncommitted folder, unless keep was called
   StagedFolder(const StagedFolder&) = delete;
   StagedFolder& operator=(const StagedFolder&) = delete;
 
-  const std::filesystem::path& path() const { return staging_; }  // where to write
+  const std::filesystem::path& path() const { return staging_; }  // the folder to write to
   void clear();
   void keep() { keep_ = true; }
-  // Moves the folder into place; an older one there is removed. Throws Error when that fails.
+  // Moves the folder into place and removes the old one there. Throws Error when that fails.
   void commit();
 
  private:

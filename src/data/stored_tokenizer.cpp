@@ -9,7 +9,7 @@
 namespace shoal {
 namespace {
 
-// The string at `key`, or "" where there is none.
+// The string at `key`; "" if there is none.
 std::string string_at(const nlohmann::json& object, const char* key) {
   if (!object.is_object()) return "";
   const auto found = object.find(key);

@@ -8,7 +8,7 @@ namespace shoal {
 namespace {
 
 struct Table {
-  std::string_view kind, python;  // the program that reads it
+  std::string_view kind, python;  // `python` is an expression that reads the file
 };
 
 // An Arrow stream begins with a message: a continuation marker and the size of its metadata, a multiple of 8.

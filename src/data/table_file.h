@@ -1,4 +1,4 @@
-// Tables that are not read but recognized: Parquet and Arrow (Feather) files.
+// Recognizes Parquet and Arrow (Feather) files, which Shoal does not read.
 #pragma once
 
 #include <cstddef>
@@ -7,10 +7,10 @@
 
 namespace shoal {
 
-inline constexpr std::size_t kTableSignature = 8;  // bytes of a file that tell what it is
+inline constexpr std::size_t kTableSignature = 8;  // bytes at the start of a file that identify a table
 
-// Throws a UserError that says how to convert it when `head`, the first bytes of the file or archive member
-// `name`, is the beginning of a table.
+// `head` is the beginning of the file or archive member `name`. If it is a table, throws a UserError that
+// says how to convert it.
 void refuse_table(std::string_view head, const std::string& name);
 
 }  // namespace shoal

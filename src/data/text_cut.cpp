@@ -7,7 +7,7 @@ namespace {
 
 bool is_continuation(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
 
-// A valid character that is certainly not white space starts at `at`; doubtful ones count as white space.
+// Whether a valid character that is certainly not white space starts at `at`. In doubt it is white space.
 bool starts_word_character(std::string_view text, std::size_t at) {
   const auto point = decode_utf8(text, at);
   const char32_t c = point.value;

@@ -1,4 +1,4 @@
-// Where a text may be cut without changing its tokens.
+// Positions where a text can be cut without changing its tokens.
 #pragma once
 
 #include <cstddef>
@@ -6,12 +6,12 @@
 
 namespace shoal {
 
-// The last position in (0, text.size()) where a tokenizer's words end for certain: before a single space, or
-// after a single line feed, between characters that are no white space. Tokenizing both sides there gives the
-// tokens of the whole, in every tokenizer of data/tokenizer.h. 0 when there is none.
+// The last position in (0, text.size()) where a word certainly ends: before a single space or after a single
+// line feed, between characters that are not white space. With every tokenizer of data/tokenizer.h, the
+// tokens of both sides are the tokens of the whole. 0 when there is no such position.
 std::size_t last_safe_cut(std::string_view text);
 
-// text.size(), less the bytes of a UTF-8 character that is cut off by the end.
+// text.size() without the bytes of an incomplete UTF-8 character at the end.
 std::size_t whole_characters(std::string_view text);
 
 }  // namespace shoal

@@ -10,7 +10,7 @@ namespace shoal {
 namespace {
 
 constexpr std::size_t kMostRuns = 4096;
-constexpr std::size_t kPutSize = 1 << 16;  // of a long run, at a time
+constexpr std::size_t kPutSize = 1 << 16;  // a long run is written in pieces of this size
 
 // White space of Python's str.strip, and NUL.
 bool is_blank(char32_t c) {
@@ -19,7 +19,7 @@ bool is_blank(char32_t c) {
          c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
 }
 
-// The blank character that starts at `at`, of length 0 when another does.
+// The blank character that starts at `at`; length 0 if the character there is not blank.
 CodePoint blank_at(std::string_view text, std::size_t at) {
   const auto lead = static_cast<unsigned char>(text[at]);
   if (lead > ' ' && lead != 0xC2 && (lead < 0xE1 || lead > 0xE3)) return {};  // the usual case
@@ -56,7 +56,7 @@ void TextTidy::tidy(std::string_view text) {
     begun_ = true;
     after_return_ = false;
     const auto begin = i;
-    // A single space between words is left in the run.
+    // A single space between words stays in the run.
     while (++i < text.size()) {
       if (blank_at(text, i).length == 0) continue;
       if (text[i] != ' ' || i + 1 == text.size() || blank_at(text, i + 1).length > 0) break;

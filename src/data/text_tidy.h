@@ -1,4 +1,4 @@
-// The white space of a text file as OpenWebText's published preparation leaves it, made on a stream.
+// Normalises white space as OpenWebText's published preparation does, on a stream.
 #pragma once
 
 #include <cstdint>
@@ -10,12 +10,12 @@
 namespace shoal {
 
 // Line ends become line feeds, three or more line feeds in a row become two, and white space at both ends of
-// the text goes: Python's re.sub("\n\n\n+", "\n\n", text).strip() on a file opened as text. So do NUL bytes
-// at both ends, which are padding. All other bytes stay, valid UTF-8 or not. Memory does not grow with the
-// text: of white space at its end, 4096 runs of one character each are remembered, however long each is.
+// the text is removed: Python's re.sub("\n\n\n+", "\n\n", text).strip() on a file opened as text. NUL bytes
+// at both ends are padding and also removed. All other bytes stay, valid UTF-8 or not. Memory does not grow
+// with the text: up to 4096 runs of equal white space, of any length, are held back until text follows.
 class TextTidy {
  public:
-  // `put` gets what is to stay, in pieces.
+  // `put` receives the result in pieces.
   explicit TextTidy(std::function<void(std::string_view)> put) : put_(std::move(put)) {}
 
   void feed(std::string_view bytes);
@@ -32,9 +32,9 @@ class TextTidy {
   void release(std::size_t runs);
 
   std::function<void(std::string_view)> put_;
-  std::string carry_;        // a character that the end of the last bytes cut off
+  std::string carry_;        // an incomplete character at the end of the last bytes
   std::vector<Run> blanks_;  // since the last other character
-  bool begun_ = false;       // there was another character
+  bool begun_ = false;       // whether a character other than white space has come
   bool after_return_ = false;
 };
 

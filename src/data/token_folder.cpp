@@ -24,7 +24,7 @@ struct ShardName {
   std::string set, split;
 };
 
-// The parts of NAME_train.bin or NAME_train_000001.bin; nothing for another name.
+// The parts of NAME_train.bin or NAME_train_000001.bin; nullopt for other names.
 std::optional<ShardName> parse_shard_name(std::string_view name) {
   if (!name.ends_with(".bin")) return std::nullopt;
   name.remove_suffix(4);

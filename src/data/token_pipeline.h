@@ -18,14 +18,14 @@ namespace shoal {
 
 class TokenPipeline {
  public:
-  // Keeps references. `splits`: a writer for each split that texts are added to. `threads` >= 1.
+  // Keeps references. `splits` has a writer for each split that is used. `threads` >= 1.
   TokenPipeline(const Tokenizer& tokenizer, std::span<SplitWriter> splits, int threads);
 
-  // Texts are tokenized one by one. `name` is for error messages. Waits while too much is under way, and
-  // throws what tokenizing or writing earlier texts threw.
+  // Queues a text. Texts are tokenized independently of each other. `name` is for error messages. Waits while
+  // too much text is queued, and rethrows exceptions from tokenizing or writing earlier texts.
   void add(std::string_view text, Split split, const std::string& name);
   void add_end_of_text(Split split);  // the tokenizer must have one
-  void finish();                      // everything is written afterwards; else it is dropped
+  void finish();                      // writes all queued texts; without this call they are dropped
 
  private:
   struct Segment {

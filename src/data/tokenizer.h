@@ -1,5 +1,5 @@
-// Tokenizers: text to token ids and back. All are lossless on what they accept, and safe to share between
-// threads.
+// Tokenizers convert text to token ids and back. All are lossless on the text that they accept, and safe to
+// share between threads.
 #pragma once
 
 #include <bitset>
@@ -22,31 +22,31 @@ class Tokenizer {
   virtual std::string_view name() const = 0;  // "char" | "bytes" | "gpt2"
   virtual std::int64_t vocab_size() const = 0;
 
-  // The token that ends a document: 50256 for GPT-2's vocabulary, 256 for bytes, none for char.
-  // encode never produces it: "<|endoftext|>" inside a text is text like any other.
+  // The token that ends a document: 50256 for GPT-2's vocabulary, 256 for bytes, none for char. encode()
+  // never produces it: "<|endoftext|>" inside a text is ordinary text.
   virtual std::optional<std::int32_t> end_of_text() const = 0;
 
-  // Appends the ids of `text` to `out`. Throws UserError when the vocabulary lacks something in the text,
-  // naming it and its place (char only; bytes and gpt2 take every byte string). `out` keeps its old ids then,
-  // and may have more.
+  // Appends the ids of `text` to `out`. Throws UserError when the vocabulary lacks a character of the text,
+  // naming it and its position (char only; bytes and gpt2 accept every byte string). Then `out` keeps its old
+  // ids, and may have more.
   virtual void encode(std::string_view text, std::vector<std::int32_t>& out) const = 0;
 
-  // The raw bytes of `tokens`; end of text reads "<|endoftext|>". Cut anywhere, a sequence may end within a
+  // The raw bytes of `tokens`; the end-of-text token becomes "<|endoftext|>". The bytes may end within a
   // UTF-8 character. Throws UserError for an id outside [0, vocab_size).
   virtual std::string decode(std::span<const std::int32_t> tokens) const = 0;
 
-  // Everything tokenizer_from_json (data/stored_tokenizer.h) needs: {"name": ..., ...}, with no other file.
+  // A complete description for tokenizer_from_json (data/stored_tokenizer.h): {"name": ..., ...}.
   virtual nlohmann::json to_json() const = 0;
 };
 
 // Collects the vocabulary of a text that is read piece by piece, in constant memory.
 class CharVocabulary {
  public:
-  // Throws UserError for invalid UTF-8, naming the byte and its offset, so a piece must not end within a
+  // Throws UserError for invalid UTF-8, naming the byte and its offset. So a piece must not end within a
   // character.
   void add(std::string_view text);
 
-  // Ids number the code points seen, in their order. Throws UserError when there are none.
+  // Ids number the code points seen, in ascending order. Throws UserError when there are none.
   std::unique_ptr<Tokenizer> build() const;
 
  private:
@@ -56,8 +56,8 @@ class CharVocabulary {
 std::unique_ptr<Tokenizer> make_char_tokenizer(std::string_view text);  // CharVocabulary of one piece
 std::unique_ptr<Tokenizer> make_byte_tokenizer();
 
-// GPT-2's byte-level BPE from encoder.json and vocab.bpe, or by Hugging Face's names vocab.json and
-// merges.txt. Throws UserError when the files are missing or do not belong together.
+// Reads GPT-2's byte-level BPE from encoder.json and vocab.bpe, or, by Hugging Face's names, vocab.json and
+// merges.txt. Throws UserError when the files are missing or do not match each other.
 std::unique_ptr<Tokenizer> load_gpt2_tokenizer(const std::filesystem::path& folder);
 
 }  // namespace shoal

@@ -45,7 +45,7 @@ class HuggingFaceFolders : public TinyRuns {
   }
 };
 
-// As a float32, this learning rate is zero.
+// The learning rate is zero in float32, so training changes no weights.
 TEST_F(HuggingFaceFolders, ThereAndBackAgain) {
   tune_well({"train.steps=1", "optim.lr=1e-60"});
   const auto result = export_to("again", {}, "runs/tune");

@@ -81,7 +81,7 @@ TEST_F(OpenWebTextCommand, KillingLosesNothingThatWasSaved) {
     done = fs::exists(folder_ / "killed");
     if (result.code == 128 + SIGKILL) ++kills;
     if (!before.empty()) {
-      EXPECT_THAT(result.err, HasSubstr("going on where"));
+      EXPECT_THAT(result.err, HasSubstr("resuming the interrupted preparation"));
     }
     ASSERT_LT(kills, 100);
   }
@@ -112,7 +112,7 @@ TEST_F(OpenWebTextCommand, AFullDiskKeepsWhatWasDone) {
   ASSERT_EQ(::mount("tmpfs", (folder_ / "disk").c_str(), "tmpfs", MS_REMOUNT, "size=256m"), 0);
   const auto resumed = shoal(command("openwebtext", "disk/data"));
   EXPECT_EQ(resumed.code, 0) << resumed.err;
-  EXPECT_THAT(resumed.err, HasSubstr("going on where"));
+  EXPECT_THAT(resumed.err, HasSubstr("resuming the interrupted preparation"));
   expect_same("disk/data", "undisturbed");
 }
 

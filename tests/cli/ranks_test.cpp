@@ -11,7 +11,7 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 
-// How often `word` is in `text`.
+// The number of occurrences of `word` in `text`.
 int count(const std::string& text, const std::string& word) {
   int found = 0;
   for (auto at = text.find(word); at != std::string::npos; at = text.find(word, at + 1)) ++found;

@@ -250,10 +250,10 @@ TEST_F(OpenWebText, GoesOnWithinAFile) {
   auto other = content;
   other[1'000'000] ^= 1;
   std::ofstream(input, std::ios::binary) << other;
-  EXPECT_THAT(user_error([&] { prepare(with); }), HasSubstr("not what it was"));
+  EXPECT_THAT(user_error([&] { prepare(with); }), HasSubstr("the input has changed"));
   std::ofstream(input, std::ios::binary) << content;
   folder.write("first.txt", "another");
-  EXPECT_THAT(user_error([&] { prepare(with); }), HasSubstr("not what it was"));
+  EXPECT_THAT(user_error([&] { prepare(with); }), HasSubstr("the input has changed"));
   // Refused when the written files have changed.
   folder.write("out.partial/train.bin", "short");
   EXPECT_THAT(user_error([&] { prepare(with); }), AllOf(HasSubstr("train.bin"), HasSubstr("start over")));

@@ -61,11 +61,11 @@ TEST(Pickle, TheLastValueOfAKeyCounts) {
 // A pickle that would run a command if Python read it.
 TEST(Pickle, RefusesCodeByTheNameOfTheOpcode) {
   EXPECT_THAT(error_of("cos\nsystem\n(S'echo owned'\ntR."),
-              AllOf(StartsWith("meta.pkl: "), HasSubstr("GLOBAL"), HasSubstr("no code is run")));
+              AllOf(StartsWith("meta.pkl: "), HasSubstr("GLOBAL"), HasSubstr("no code is executed")));
   EXPECT_THAT(error_of("\x80\x04\x8c\x02os\x8c\x06system\x93."), HasSubstr("STACK_GLOBAL"));
   EXPECT_THAT(error_of("]."), HasSubstr("EMPTY_LIST"));
   EXPECT_THAT(error_of("G\0\0\0\0\0\0\0\0."s), HasSubstr("BINFLOAT"));
-  EXPECT_THAT(error_of("\x7f"), HasSubstr("0x7F is no opcode"));
+  EXPECT_THAT(error_of("\x7f"), HasSubstr("0x7F is not an opcode"));
 }
 
 TEST(Pickle, RefusesDamage) {

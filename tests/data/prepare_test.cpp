@@ -401,7 +401,7 @@ TEST_F(PrepareTest, BadInputIsNamed) {
   EXPECT_THAT(error(text({}, "bytes")), HasSubstr("name the files"));
   EXPECT_THAT(error(text({folder.write("empty.txt", "")}, "bytes")),
               AllOf(HasSubstr("no text"), HasSubstr("empty.txt")));
-  EXPECT_THAT(error(text({folder.write("one.txt", "1")}, "bytes")), HasSubstr("split came out empty"));
+  EXPECT_THAT(error(text({folder.write("one.txt", "1")}, "bytes")), HasSubstr("split is empty"));
   EXPECT_THAT(error(text({folder / "one.txt"}, "word")),
               AllOf(HasSubstr("word"), HasSubstr("gpt2, char or bytes")));
   const auto bad = folder.write("bad.txt", "caf\xe9 au lait");

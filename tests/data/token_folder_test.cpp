@@ -109,7 +109,7 @@ TEST_F(TokenFolderTest, SaysWhatIsWrongWithAHeader) {
               AllOf(HasSubstr("20240521"), HasSubstr("20240520")));
   EXPECT_THAT(error_with(llmc_header(20240522, 1, 1) + "ab"), HasSubstr("evaluation set"));
   EXPECT_THAT(error_with(llmc_header(20240520, 2, 1) + "ab"), HasSubstr("version 2"));
-  EXPECT_THAT(error_with(llmc_header(20240801, 1, 1) + "abcd"), HasSubstr("version 7 is read"));
+  EXPECT_THAT(error_with(llmc_header(20240801, 1, 1) + "abcd"), HasSubstr("Shoal reads version 7"));
   EXPECT_THAT(error_with(good.substr(0, good.size() - 1)),
               AllOf(HasSubstr("promises 3 tokens"), HasSubstr("5 bytes")));
   EXPECT_THAT(error_with(good + "x"), HasSubstr("7 bytes"));
