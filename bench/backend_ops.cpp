@@ -170,7 +170,7 @@ class Bench {
       });
     }
   }
-  // Of a chunk of logits.
+  // The number of rows in a chunk of logits.
   std::int64_t head_rows() const { return std::min(model_.rows(), plan_.elements / model_.padded_classes); }
   void products() {
     const std::int64_t r = model_.rows(), c = model_.channels;

@@ -39,7 +39,7 @@ const std::vector<Model> kModels = {
     {"char128", 12, 64, 4, 128, 65, 80, 768, 0},
 };
 
-// What a call costs at least. flops counts only the products that the op needs.
+// The least cost of a call. flops counts only the products that the op needs.
 struct Cost {
   double flops = 0;
   double bytes = 0;  // of inputs read and outputs written once each

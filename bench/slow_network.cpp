@@ -191,7 +191,7 @@ class Run {
     read_sums(false);
   }
 
-  // Those of all micro-batches, and whether any rank got a signal.
+  // Exchanges the losses of all micro-batches and the flags for signals, as training does.
   void share_losses(std::int64_t step) {
     std::vector<double> losses(static_cast<std::size_t>(world_.size()) + InterruptGuard::kSignals);
     world_.set_purpose(fmt::format("step {}, losses", step + 1));
@@ -224,7 +224,7 @@ std::vector<double> mean(Communicator& ranks, std::vector<double> x) {
   return x;
 }
 
-// As they travel, padded: with all-reduce and ZeRO 1, and with gossip.
+// Prints the bytes of the padded gradients that are exchanged: with all-reduce and ZeRO 1, and with gossip.
 void print_model(int ranks) {
   const auto bytes = [&](int shares) {
     const ShardPlan plan(gpt_units(kModel), 0, 1, 0, shares);

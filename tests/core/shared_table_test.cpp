@@ -24,7 +24,7 @@ class SharedTables : public testing::Test {
   ~SharedTables() override { fs::remove_all(folder_); }
 
   static bool any(std::string_view) { return true; }
-  // What a table of its own answers, which makes `value` where it has to.
+  // The answer of a new table object on the file; it makes `value` if the key is missing.
   std::string ask(const std::string& key, const std::string& value) const {
     return SharedTable(file_).find_or_make(key, any, [&] { return value; });
   }

@@ -89,7 +89,7 @@ const std::vector<std::pair<std::string, std::vector<std::string>>>& vendors() {
 
 std::string room_of(const std::string& path) { return path.substr(0, path.find('/')); }
 
-// What is wrong with an include, if anything.
+// The rule that an include breaks, if any.
 std::optional<std::string> objection(const Include& include) {
   const auto says = [&](const std::string& why) {
     return include.file + " includes " + include.header + ": " + why;

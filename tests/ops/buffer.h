@@ -1,5 +1,4 @@
-// Tensors for tests: buffers that own their memory, and `Side`, a backend with the types that a test uses on
-// it.
+// Tensors for tests: `Buffer` owns its memory, and `Side` is a backend with the types of its tensors.
 #pragma once
 
 #include <cstring>
@@ -13,10 +12,10 @@
 
 namespace shoal::test {
 
-// Whatever the type of a tensor, tests see its elements as doubles.
+// The elements of a tensor of any type, as doubles.
 using Values = std::valarray<double>;
 
-// The double as a tensor of this type stores it.
+// The value rounded to `type`.
 inline double rounded(double value, DType type) {
   switch (type) {
     case DType::f32:
@@ -34,7 +33,7 @@ inline Values rounded(Values values, DType type) {
   return values;
 }
 
-// Normal deviates that `type` stores exactly. Different `which` give independent values.
+// Normal deviates, rounded to `type`. Different `which` give independent values.
 inline Values normal_values(std::int64_t n, std::uint32_t which, DType type = DType::f32, double mean = 0,
                             double stddev = 1) {
   Values values(static_cast<std::size_t>(n));
@@ -131,7 +130,7 @@ class Buffer {
   Tensor tensor_;
 };
 
-// A value of 32-bit words in a backend's memory.
+// A value of type T in a backend's memory; its size is a multiple of 32 bits.
 template <typename T>
 class Scalar {
  public:
@@ -147,8 +146,9 @@ class Scalar {
   Buffer memory_;
 };
 
-// A backend, the type of its products and activations, and the type of what ops/kernels.h calls float32.
-// The oracle is the reference backend with both float64, so that its answers are not rounded at all.
+// A backend, its compute type (of products and activations), and its full type (float32 in ops/kernels.h).
+// The oracle is the reference backend with both types float64, so that its results are not rounded to
+// narrower types.
 struct Side {
   Backend& backend;
   DType compute_type;
@@ -157,7 +157,7 @@ struct Side {
   static constexpr std::uint32_t kStep = 12;
   std::shared_ptr<Scalar<std::uint32_t>> step = std::make_shared<Scalar<std::uint32_t>>(backend, kStep);
 
-  // The same dropout at step kStep, read in this backend's memory.
+  // The same dropout, with the step kStep in this backend's memory.
   Dropout at_step(Dropout dropout) const {
     dropout.step = step->get();
     return dropout;

@@ -1,5 +1,5 @@
-// What the conformance tests share: the backend under test on one side, the oracle in double on the other.
-// Compiled with SHOAL_TEST_CUDA, the same tests are of the cuda backend.
+// The fixture of the conformance tests: the backend under test on one side, the oracle in double on the
+// other. Compiled with SHOAL_TEST_CUDA, the same tests check the cuda backend.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@
 
 namespace shoal::test {
 
-// A GPU's threads are not ours to choose, and one backend on it serves all tests.
+// The cuda backend ignores `threads`, and one instance serves all tests.
 inline std::shared_ptr<Backend> backend_under_test(int threads) {
 #ifdef SHOAL_TEST_CUDA
   (void)threads;
@@ -39,7 +39,7 @@ class Conformance : public testing::TestWithParam<Param> {
 
 inline const auto kComputeTypes = testing::Values(DType::f32, DType::bf16);
 
-// A tenth dropped, in the middle of a global batch; the step comes from Side::at_step().
+// Dropout of one tenth, in the middle of a global batch. Side::at_step() sets the step.
 inline Dropout some_dropout(std::int64_t sequence) {
   return {.p = 0.1, .seed = 11, .site = 13, .window = {.first_sample = 5, .sequence = sequence}};
 }
@@ -47,7 +47,7 @@ inline Dropout some_dropout(std::int64_t sequence) {
 }  // namespace shoal::test
 
 namespace shoal {
-// How GoogleTest prints the parameters of a test that fails.
+// Prints the parameters of failing tests, for GoogleTest.
 inline void PrintTo(DType type, std::ostream* out) { *out << name_of(type); }
 inline void PrintTo(const Shape& shape, std::ostream* out) { *out << shape.to_string(); }
 }  // namespace shoal

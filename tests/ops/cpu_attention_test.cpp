@@ -27,11 +27,12 @@ class CpuAttention : public Conformance<std::tuple<DType, Case>> {
   };
   Results forward(const Side& side, const Values& qkv) const {
     const Buffer out = side.compute({B_, T_, H_, D_}), lse = side.full({B_, H_, T_});
-    side.backend.attention_forward(out, lse, side.compute({B_, T_, 3, H_, D_}, qkv), kFirstHead, side.at_step(dropout_));
+    side.backend.attention_forward(out, lse, side.compute({B_, T_, 3, H_, D_}, qkv), kFirstHead,
+                                   side.at_step(dropout_));
     return {out.values(), lse.values()};
   }
 
-  // The vector at which = 0, 1, 2 for q, k, v.
+  // The vector q, k or v, for which = 0, 1 or 2.
   const double* vector(std::int64_t which, std::int64_t b, std::int64_t t, std::int64_t h) const {
     return &qkv_[(((b * T_ + t) * 3 + which) * H_ + h) * D_];
   }
@@ -40,22 +41,23 @@ class CpuAttention : public Conformance<std::tuple<DType, Case>> {
     for (std::int64_t d = 0; d < D_; ++d) squares += x[d] * x[d];
     return std::sqrt(squares);
   }
-  // |q| max |k| / sqrt D over the keys that query i sees: no score or sum of magnitudes of a score is larger.
+  // |q| max |k| / sqrt D over the keys that query i sees: an upper bound of its scores, and of the sum of
+  // magnitudes in each.
   double score_size(std::int64_t b, std::int64_t i, std::int64_t h) const {
     double largest = 0;
     for (std::int64_t j = 0; j <= i; ++j) largest = std::max(largest, norm(vector(1, b, j, h)));
     return norm(vector(0, b, i, h)) * largest / std::sqrt(static_cast<double>(D_));
   }
-  // The relative error of exp(score - something of its size): scores of size S are off by gamma(D + 2) S;
-  // subtracting a maximum, and rescaling by differences of maxima (they telescope), or working in powers of
-  // two, round numbers of size 2 S three times; and each of at most one tile per 16 keys rescales once, with
+  // The relative error of exp(score - x), with x of the score's size. A score of size S is off by gamma(D +
+  // 2) S. Subtracting a maximum and rescaling by differences of maxima (they telescope), or working in powers
+  // of two, rounds numbers of size 2 S three times. Each tile (at most one per 16 keys) rescales once, with
   // exp and a product.
   double exp_error(double size) const {
     return gamma(D_ + 8) * size + static_cast<double>(T_ / 16 + 2) * (kFunctionError + kUnit);
   }
 
   // out = sum p |v| / sum p with the oracle's p: both sums are off by the error of p and of a sum of T terms.
-  // In bfloat16, p may be rounded before it meets v.
+  // In bfloat16, p may be rounded before it is multiplied by v.
   Results bounds(const Results& expected) const {
     Values magnitudes = qkv_;
     const std::int64_t width = H_ * D_;
@@ -70,7 +72,7 @@ class CpuAttention : public Conformance<std::tuple<DType, Case>> {
         for (std::int64_t h = 0; h < H_; ++h, ++row) {
           const double error = exp_error(score_size(b, i, h)) + gamma(T_ + 3);
           out_bound[std::slice(row * D_, D_, 1)] *= Values(2 * error + p_rounding, D_);
-          // lse = maximum + log(sum): the error of the scores and of the sum, then log, then a rounding.
+          // lse = maximum + log(sum): the error of the scores and of the sum, of log, and one rounding.
           lse_bound[(b * H_ + h) * T_ + i] = error + kFunctionError * std::log(static_cast<double>(T_) + 1);
         }
       }
@@ -96,8 +98,7 @@ TEST_P(CpuAttention, Forward) {
 // out and lse are inputs, the same on both sides. p = exp(score - lse) has the error of exp; dp = dout . v
 // and delta = dout . out are sums of D terms; so ds = p (dp - delta) / sqrt D is off by (error of p + gamma(D
 // + 4)) times p (|dout| . |v| + |dout| . |out|) / sqrt D, and in bfloat16 p and ds may be rounded before they
-// enter the products, which are sums of T terms. A
-// probability under the smallest normal number may be zero.
+// enter the products, which are sums of T terms. A probability below the smallest normal number may be zero.
 TEST_P(CpuAttention, Backward) {
   const Results given = forward(cpu(type_), qkv_);
   const Values dout = normal_values(B_ * T_ * H_ * D_, 2, type_);
@@ -146,8 +147,8 @@ TEST_P(CpuAttention, Backward) {
   expect_within(run(cpu(type_)), expected, bound);
 }
 
-// Every position, fed in pieces of several sizes, must answer as the whole sequence does. Generation has no
-// dropout.
+// A sequence that is read in pieces of several sizes must give the same output as the whole sequence at once.
+// Generation has no dropout.
 TEST_P(CpuAttention, Cached) {
   dropout_.p = 0;
   const Results expected = forward(oracle(), qkv_), whole = forward(cpu(type_), qkv_),

@@ -23,13 +23,13 @@ class CpuCrossEntropy : public Conformance<std::tuple<DType, Shape>> {  // the s
     for (std::int64_t r = 0; r < R_; ++r) {
       for (std::int64_t c = valid_; c < V_; ++c) logits_[r * V_ + c] = 1e30;  // padding never wins
     }
-    // Of equal maxima the first counts: within a vector of 16 lanes, and in the same lane of several.
+    // Equal maxima, of which the first counts: within a vector of 16 lanes, and in the same lane of several.
     if (valid_ > 3) logits_[3] = logits_[1] = 20;
     if (R_ > 1 && valid_ > 50) logits_[V_ + 50] = logits_[V_ + 34] = logits_[V_ + 18] = 20;
   }
 
-  // Of the columns [first, first + count) alone, as a shard of the vocabulary has them; `valid` of them
-  // count.
+  // The statistics of the columns [first, first + count) alone, as for a shard of the vocabulary; the first
+  // `valid` of them count.
   Stats stats(const Side& side, std::int64_t first, std::int64_t count, std::int64_t valid) const {
     const Buffer maximum = side.full({R_}), exp_sum = side.full({R_}), target = side.full({R_}),
                  argmax = side.ints({R_});
@@ -43,7 +43,7 @@ class CpuCrossEntropy : public Conformance<std::tuple<DType, Shape>> {  // the s
                                       .argmax = argmax});
     return {maximum.values(), exp_sum.values(), target.values(), argmax.values()};
   }
-  // Shards of the vocabulary, and their statistics merged as the ranks of a tensor group do it.
+  // The statistics of shards of the vocabulary, merged as the ranks of a tensor group merge them.
   std::vector<ClassRange> shards(std::int64_t n) const {
     std::vector<ClassRange> ranges;
     for (std::int64_t i = 0; i < n; ++i) ranges.push_back({valid_ * i / n, valid_ * (i + 1) / n});
@@ -91,9 +91,8 @@ class CpuCrossEntropy : public Conformance<std::tuple<DType, Shape>> {  // the s
     }
     return shard;
   }
-  // Each term exp(logit - maximum) is off by the function and by a rounding of its argument, which is no
-  // larger than `range`; then come V additions, and as many rescalings at most when the maximum is found on
-  // the way.
+  // Each term exp(logit - maximum) is off by the error of exp and by a rounding of its argument, which is no
+  // larger than `range`. Then come V additions and, with a running maximum, at most as many rescalings.
   double term_error(double range) const { return kFunctionError + gamma(1) * range; }
   double range(std::int64_t r, std::int64_t first, std::int64_t count) const {
     const auto row = &logits_[r * V_];
@@ -143,7 +142,7 @@ TEST_P(CpuCrossEntropy, Loss) {
 }
 
 // The probability is off by the error of its exponential, whose argument may be logit - maximum or logit -
-// (maximum + log exp_sum), and of one division; the difference from one-hot and the scale round twice.
+// (maximum + log exp_sum), and of one division. Subtracting the one-hot target and scaling round once each.
 TEST_P(CpuCrossEntropy, BackwardInPlaceAsWell) {
   const Stats given = stats(cpu(), 0, V_, valid_);
   const Values expected = backward(oracle(), given, 0, V_, valid_, false);
@@ -161,8 +160,8 @@ TEST_P(CpuCrossEntropy, BackwardInPlaceAsWell) {
   expect_within(backward(cpu(), given, 0, V_, valid_, true), expected, bound + storage(expected, DType::f32));
 }
 
-// Down to one class per shard. Rescaling multiplies a shard's sum by one more exponential, whose argument and
-// product round, and the shards are added.
+// Shards of down to one class. Rescaling multiplies a shard's sum by one more exponential, whose argument and
+// product round; then the shards are added.
 TEST_P(CpuCrossEntropy, ShardsOfTheVocabularyMakeTheWhole) {
   const Stats whole = stats(oracle(), 0, V_, valid_);
   for (const std::int64_t n :
@@ -180,7 +179,7 @@ TEST_P(CpuCrossEntropy, ShardsOfTheVocabularyMakeTheWhole) {
       EXPECT_TRUE((all.argmax == whole.argmax).min()) << side.backend.name();
       expect_within(all.exp_sum, whole.exp_sum, bound);
 
-      // Backward is element-wise given the statistics, so the shards' gradients are the whole's, bit for bit.
+      // Given the statistics, backward is element-wise, so the shards' gradients have the bits of the whole.
       const Values expected = backward(side, all, 0, V_, valid_, false);
       for (const auto& [first, end] : ranges) {
         const std::int64_t count = end - first + 1;  // with one of padding
@@ -194,7 +193,7 @@ TEST_P(CpuCrossEntropy, ShardsOfTheVocabularyMakeTheWhole) {
   }
 }
 
-// Also where it is in one shard of several.
+// Also with several shards, where only one has this logit.
 TEST_P(CpuCrossEntropy, ALogitThatIsNotFiniteShowsInTheLoss) {
   for (const double poison :
        {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {

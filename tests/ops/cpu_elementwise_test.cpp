@@ -59,7 +59,7 @@ TEST_P(CpuElementwise, SumsAreInDouble) {
   EXPECT_NEAR(squares.values()[0], 0.5 + square.sum(), slack * (0.5 + square.sum()));
 }
 
-// A piece sums alike wherever it stands, and however many others there are.
+// The sum of a piece depends neither on its position nor on the number of other pieces.
 TEST_P(CpuElementwise, SquaresOfPieces) {
   const std::int64_t pieces = 11;
   const Values x = normal_values(pieces * n_, 1), start = normal_values(pieces, 2);
@@ -217,7 +217,7 @@ TEST_F(CpuClip, WithNanAnUpdateChangesNothing) {
 
 class CpuSumRows : public Conformance<int> {
  protected:
-  // Of the first n of each of so many rows.
+  // The sum of the first n numbers of each row.
   double sum(const Values& numbers, std::int64_t rows, std::int64_t n) const {
     const auto count = static_cast<std::int64_t>(numbers.size());
     const Buffer x{cpu().backend, DType::f64, {rows, count / rows}, numbers},
@@ -227,7 +227,7 @@ class CpuSumRows : public Conformance<int> {
   }
 };
 
-// Numbers of very different sizes, so that another order shows.
+// The numbers have very different sizes, so that another order of the sum gives another result.
 TEST_F(CpuSumRows, TheOrderKnowsNeitherRowsNorZerosBehind) {
   for (const std::int64_t n : {1, 7, 1024, 5000}) {
     Values line = normal_values(n, 1);
@@ -237,7 +237,7 @@ TEST_F(CpuSumRows, TheOrderKnowsNeitherRowsNorZerosBehind) {
     Values longer(0.0, line.size() + 600);
     longer[std::slice(0, line.size(), 1)] = line;
     EXPECT_EQ(sum(longer, 1, n + 600), whole);
-    // The same line as rows of four with two strangers behind each, and zeros at the end.
+    // The same line as rows of four, each followed by two unrelated numbers, with zeros at the end.
     const std::int64_t rows = (n + 3) / 4;
     Values cut(1e30, static_cast<std::size_t>(rows * 6));
     for (std::int64_t i = 0; i < rows * 4; ++i) {
@@ -256,7 +256,7 @@ class CpuFillNormal : public Conformance<int> {
   }
 };
 
-// The page defines the value, and double leaves it one rounding.
+// ops/kernels.h defines the values; computed in double, they are rounded once.
 TEST_F(CpuFillNormal, EqualsTheOracle) {
   const std::int64_t first = (std::int64_t{1} << 32) - 100;  // across the border of 32 bits
   const Values expected = filled(oracle(), first, 5000);

@@ -46,13 +46,13 @@ TEST_P(CpuEmbedding, Backward) {
   const auto [dwte, dwpe] = run(cpu(type_), dout, dwte0, dwpe0);
   const auto [expected_dwte, expected_dwpe] = run(oracle(), dout, dwte0, dwpe0);
   const auto [dwte_size, dwpe_size] = run(oracle(), std::abs(dout), std::abs(dwte0), std::abs(dwpe0));
-  // At most every token adds to one row, and each of the B sequences once to a position; dropout rounds once
-  // more.
+  // At most B T tokens add to one row of wte, and B sequences to each position; dropout rounds once more.
   expect_within(dwte, expected_dwte, gamma(B_ * T_ + 1) * dwte_size + storage(expected_dwte, DType::f32));
   expect_within(dwpe, expected_dwpe, gamma(B_ + 1) * dwpe_size + storage(expected_dwpe, DType::f32));
 }
 
-// Each of the 12 classes is in one shard, whose row of a token is the whole's; the others give zeros.
+// Each of the 12 classes is in one shard. For a token, that shard gives the row of the whole embedding, the
+// others give zeros.
 TEST_P(CpuEmbedding, ShardsOfTheVocabularyMakeTheWhole) {
   const std::int64_t borders[] = {0, 1, 4, 11, 12};
   const Values wte = normal_values(12 * C_, 2, type_), wpe = normal_values(P_ * C_, 3, type_),
@@ -220,7 +220,7 @@ TEST_P(CpuLayerNorm, Backward) {
   }
 }
 
-// A mean of 100 standard deviations shows whether the variance is computed as a difference of squares.
+// With a mean of 100 standard deviations, a variance computed as a difference of squares would be wrong.
 INSTANTIATE_TEST_SUITE_P(Shapes, CpuLayerNorm,
                          testing::Combine(kComputeTypes,
                                           testing::Values(Shape{1, 1}, Shape{5, 3}, Shape{33, 17},
@@ -228,12 +228,12 @@ INSTANTIATE_TEST_SUITE_P(Shapes, CpuLayerNorm,
                                                           Shape{3, 1003}),
                                           testing::Values(0.0, 100.0)));
 
-// The stream and the norm beside it: one op, and the ops that it stands for, to the bit.
+// The fused op of residual addition and norm gives the bits of the separate ops.
 class CpuStreamNorm : public Conformance<std::tuple<DType, Shape, double>> {  // the shape is B, T, C
  protected:
   CpuStreamNorm() {
     dropout_.p = std::get<2>(GetParam());
-    dropout_.window.first_position = 3;  // the rows of a rank that has a range of them
+    dropout_.window.first_position = 3;  // as on a rank that has a range of the rows
   }
   DType type_ = std::get<0>(GetParam());
   Shape shape_ = std::get<1>(GetParam());
@@ -319,7 +319,7 @@ TEST_P(CpuStreamNorm, Backward) {
   }
 }
 
-// A GPU has as many columns of a row as fit in registers in one piece: of 128 each, at most 16.
+// Rows of up to 16 x 128 columns are kept in the registers of a GPU.
 INSTANTIATE_TEST_SUITE_P(Shapes, CpuStreamNorm,
                          testing::Combine(kComputeTypes,
                                           testing::Values(Shape{1, 1, 4}, Shape{2, 5, 3}, Shape{3, 47, 20},

@@ -1,5 +1,5 @@
-// A product and GELU in one op, of the backend under test against the oracle. Whether the two are one kernel
-// is the backend's own affair, so GELU may be that of the product as it was stored or as it was before.
+// A product and GELU in one op, of the backend under test against the oracle. A backend may or may not fuse
+// the two, so GELU may be computed from the product before or after it is rounded for storage.
 #include "ops/conformance.h"
 
 namespace shoal::test {
@@ -10,18 +10,18 @@ class CpuLinearGelu : public Conformance<std::tuple<DType, Shape>> {  // the sha
   DType type_ = std::get<0>(GetParam());
   std::int64_t R_ = std::get<1>(GetParam())[0], K_ = std::get<1>(GetParam())[1],
                N_ = std::get<1>(GetParam())[2];
-  // A cuBLASLt that does GELU in its epilogue says nothing of how exact its tanh is. That of the hardware has
-  // a relative error of 2^-11 (PTX ISA, tanh.approx.f32), which goes only with what is stored as bfloat16.
+  // cuBLASLt does not document the accuracy of tanh in its epilogue. The hardware's tanh has a relative error
+  // of 2^-11 (PTX ISA, tanh.approx.f32), which is acceptable only for results in bfloat16.
   double function_error_ = kFunctionError + (type_ == DType::bf16 ? 0x1p-11 : 0.0);
 
-  // Products of such operands are about normal deviates.
+  // Weights that make the products roughly normal deviates.
   Values weights(std::int64_t n, std::int64_t summed) const {
     return normal_values(n, 2, type_, 0, 1 / std::sqrt(static_cast<double>(summed)));
   }
 };
 
-// An error of GELU's argument enters with its slope, which is at most 1.13; those of GELU itself are as in
-// the tests of GELU alone.
+// An error of GELU's argument is multiplied by the slope, which is at most 1.13. The errors of GELU itself
+// are as in the tests of GELU alone.
 TEST_P(CpuLinearGelu, Forward) {
   const Values x = normal_values(R_ * K_, 1, type_), w = weights(N_ * K_, K_),
                bias = normal_values(N_, 3, type_);
@@ -49,7 +49,8 @@ TEST_P(CpuLinearGelu, Forward) {
   }
 }
 
-// The product may be stored before it is multiplied by the slope, and the slope is that of hidden as it is.
+// The product may be rounded for storage before it is multiplied by the slope. The slope is that of `hidden`
+// as stored.
 TEST_P(CpuLinearGelu, Backward) {
   const Values dy = normal_values(R_ * K_, 1, type_), w = weights(K_ * N_, K_),
                hidden = normal_values(R_ * N_, 3, type_, 0, 2);

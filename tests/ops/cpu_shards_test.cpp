@@ -1,5 +1,5 @@
-// What runs on shards of a parameter gives every element the same bits wherever a shard begins and ends, and
-// on any number of threads: the bodies and the tails of vector loops do the same arithmetic.
+// Ops on shards of a parameter give every element the same bits wherever a shard begins and ends, and on any
+// number of threads: the bodies and the tails of vector loops do the same arithmetic.
 #include <functional>
 
 #include "core/hash.h"
@@ -10,9 +10,9 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-constexpr std::int64_t kSize = 140003;  // several of any op's blocks
-// Shards between neighbouring cuts: shorter than a vector, whole vectors from odd places, odd lengths from
-// vector borders, and across the blocks that threads share.
+constexpr std::int64_t kSize = 140003;  // several blocks of any op
+// Shards between neighbouring cuts: shorter than a vector, whole vectors at odd offsets, odd lengths from
+// vector borders, and across the borders of the threads' blocks.
 constexpr std::int64_t kCuts[] = {0,    1,    2,    5,     16,    17,    33,    48,     64,   79,
                                   1024, 1040, 2047, 16384, 16400, 33333, 65537, 131072, kSize};
 
@@ -21,11 +21,11 @@ Tensor part(const Tensor& whole, std::int64_t first, std::int64_t count) {
       whole.as<std::byte>() + static_cast<std::size_t>(first) * size_of(whole.dtype), whole.dtype, {count}};
 }
 
-// op(first, count) on one side, run over everything at once and then over shards.
+// Runs op(first, count) on the whole range at once and then on shards.
 class CpuShards : public testing::TestWithParam<DType> {
  protected:
   using Op = std::function<void(std::int64_t first, std::int64_t count)>;
-  // Makes buffers, runs op over them through `cut`, and returns what became of them.
+  // Makes buffers, runs an op on them through `cut`, and returns the results.
   using Run = std::function<std::vector<Bytes>(const Side&, const std::function<void(const Op&)>& cut)>;
 
   void expect_same_bits(const Run& run) const {

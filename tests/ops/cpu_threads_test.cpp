@@ -1,5 +1,4 @@
-// The cpu backend gives the same bits on any number of threads, in every op, at sizes that are shared among
-// threads.
+// Every op of the cpu backend gives the same bits on any number of threads, at sizes that threads share.
 #include <gmock/gmock.h>
 
 #include <array>
@@ -64,9 +63,9 @@ TEST_P(CpuThreads, AdamW) {
   });
 }
 
-// Shapes where oneDNN, left alone, goes another way with more threads: it splits the long sums of narrow
-// weight gradients, takes other kernels for widths that are multiples of 1024, and others again by the height
-// of what a thread gets. More threads than cores, too. This test also runs with oneDNN held to AVX2.
+// Shapes where the choices of oneDNN would depend on the number of threads: it splits the long sums of narrow
+// weight gradients, and chooses kernels for widths that are multiples of 1024 and by the height of a thread's
+// part. Also more threads than cores. This test also runs with oneDNN limited to AVX2.
 TEST_P(CpuThreads, Linear) {
   for (const Shape& shape :
        {Shape{768, 128, 128}, Shape{257, 100, 333}, Shape{1, 256, 1003}, Shape{1024, 48, 17},
@@ -169,7 +168,7 @@ TEST_P(CpuThreads, CrossEntropy) {
   });
 }
 
-// Ranks as threads of a process: each has a backend of its own, and all compute at once.
+// Ranks as threads of a process: each has its own backend, and all compute at the same time.
 TEST_P(CpuThreads, BackendsOfSeveralRanks) {
   const std::int64_t R = 512, C = 192, V = 512, n = R * C;
   const Values x = values(n, 1), w = values(V * C, 2), dy = values(R * V, 3), qkv = values(3 * n, 4);
@@ -204,7 +203,7 @@ TEST_P(CpuThreads, BackendsOfSeveralRanks) {
     for (auto& rank : ranks) rank.join();
     EXPECT_THAT(same, testing::Each(true));
   }
-  // A rank's pool of threads ends with it, if not in the same instant.
+  // A rank's pool of threads ends soon after the rank.
   for (int waited = 0; waited < 100 && living() > before; ++waited) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }

@@ -11,7 +11,7 @@
 namespace shoal::test {
 namespace {
 
-class DropoutMask : public Conformance<double> {  // the share that is dropped
+class DropoutMask : public Conformance<double> {  // the dropped share
  protected:
   Dropout dropout_ = [] {
     Dropout dropout = some_dropout(64);
@@ -56,7 +56,7 @@ TEST_P(DropoutMask, EveryElementwiseOpDropsWhatThePageSays) {
   }
 }
 
-// Values that are unit vectors make the output the dropped probabilities themselves, D keys at a time.
+// With unit vectors as values, the output is the probabilities after dropout, of D keys at a time.
 TEST_P(DropoutMask, AttentionDropsWhatThePageSays) {
   const std::int64_t B = 2, T = 150, H = 2, D = 50, first_head = 3;
   dropout_.window.sequence = T;
@@ -96,8 +96,8 @@ TEST_P(DropoutMask, DoesNotDependOnHowTheBatchIsCut) {
   }
 }
 
-// Elements are dropped with a probability of threshold / 65536, which is not p exactly. Every backend takes
-// the scale from here, so a comparison of backends cannot notice a wrong one. It is rounded to float once.
+// Elements are dropped with probability threshold / 65536, which is not exactly p. All backends use this
+// function for the scale, so comparing backends cannot find an error in it. It is rounded to float once.
 TEST_P(DropoutMask, TheScaleIsThatOfTheShareThatIsDropped) {
   const double kept = 1 - dropout_.threshold() / 65536.0;
   EXPECT_NEAR(dropout_.scale() * kept, 1, kUnit);
@@ -121,7 +121,7 @@ TEST_P(DropoutMask, StepsSitesAndSeedsDiffer) {
   ++other_site.site, ++other_seed.seed;
   for (const Dropout& other : {other_step, other_site, other_seed}) {
     const Values different = residual(cpu(), other, 1, 64, 100);
-    // Of independent masks a share of 2 p (1 - p) differs, up to five standard deviations.
+    // Independent masks differ in a share of 2 p (1 - p), up to five standard deviations.
     const double p = GetParam(), share = 2 * p * (1 - p), n = 6400;
     double differing = 0;
     for (std::size_t i = 0; i < mask.size(); ++i) differing += mask[i] != different[i];

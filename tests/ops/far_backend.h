@@ -19,7 +19,7 @@ namespace shoal::test {
 
 class FarBackend final : public Backend {
  public:
-  // Streams that run their work as soon as its events are complete; the others run it when the host waits for
+  // The streams that run work as soon as its events are complete. The others run it when the host waits for
   // it. By default all are eager.
   struct Eager {
     bool kernels = true, in = true, out = true;
@@ -176,7 +176,7 @@ class FarBackend final : public Backend {
  private:
   static constexpr std::uintptr_t kFar = std::uintptr_t{1} << 62;
 
-  // From a host address to a device address, and back.
+  // Converts a host address to a device address, or back.
   template <typename T>
   static T* moved(T* data) {
     return data ? reinterpret_cast<T*>(reinterpret_cast<std::uintptr_t>(data) ^ kFar) : nullptr;
@@ -185,7 +185,7 @@ class FarBackend final : public Backend {
   static const T& near(const T& other) {
     return other;
   }
-  // A tensor in device memory, at its address on the host.
+  // The tensor with its host address instead of its device address.
   static Tensor near(const Tensor& x) { return {moved(x.data), x.dtype, x.shape}; }
   static Dropout near(Dropout x) {
     x.step = moved(x.step);
@@ -218,7 +218,7 @@ class FarBackend final : public Backend {
     });
   }
 
-  // A position in a stream: behind the first `count` pieces of work.
+  // A position in a stream: after the first `count` pieces of work.
   struct Position : Event {
     Stream stream = Stream::kernels;
     std::int64_t count = 0;
@@ -258,7 +258,7 @@ class FarBackend final : public Backend {
       }
     }
   }
-  // Runs the first `count` pieces of the stream's work, and work of other streams that those wait for.
+  // Runs the first `count` pieces of the stream's work, and the work of other streams that they wait for.
   void run_until(Stream stream, std::int64_t count) {
     auto& of = queue(stream);
     while (of.done < count) {

@@ -1,5 +1,5 @@
-// The oracle itself: every gradient against central finite differences in double, and forward results that
-// are known.
+// Tests the oracle itself: every gradient against central finite differences in double, and forward results
+// against known values.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -27,11 +27,11 @@ Dropout half_dropped() { return {.p = 0.5, .seed = 3, .site = 5, .window = {.seq
 
 // Checks `gradient`, the derivative at `input` of L = sum of weights * forward(input).
 //
-// The slope over a step h is off by h^2 L'''/6 + O(h^4), so the slope over h/2 is off by a third of its
-// difference from the slope over h, to leading order; the whole difference is allowed, which covers the
-// O(h^4). Evaluating L rounds: with `length` operations behind each result, by at most length * u * sum
-// |weights| * max(1, |results|), where the inputs are of order 1; that is divided by the step, for the four
-// evaluations. The backward pass rounds far less.
+// The slope over a step h is off by h^2 L'''/6 + O(h^4), so to leading order the slope over h/2 is off by a
+// third of its difference from the slope over h. The bound is the whole difference, which covers O(h^4).
+// Rounding in L is at most length * u * sum |weights| * max(1, |results|), with `length` operations behind
+// each result and inputs of order 1; it is divided by the step, for each of four evaluations. The rounding of
+// the backward pass is far smaller.
 void expect_gradient(const Values& gradient, const Values& input, const Values& weights, int length,
                      const std::function<Values(const Values&)>& forward) {
   constexpr double kStep = 0x1p-9;
@@ -71,7 +71,7 @@ TEST_F(Reference, LinearGradients) {
   expect_gradient(dbias.values(), bias, dy, 2 * K, [&](const Values& at) { return forward(x, w, at); });
 }
 
-// Of the sum over shards of the vocabulary, of which every one has the gradient of all positions.
+// The forward result is the sum over shards of the vocabulary. Each shard has the gradient of all positions.
 TEST_F(Reference, EmbeddingGradients) {
   const std::int64_t B = 2, T = 3, V = 7, P = 5, C = 3;
   const std::pair<std::int64_t, std::int64_t> shards[] = {{0, 2}, {2, 4}, {6, 1}};  // first class, classes
@@ -210,7 +210,7 @@ TEST_F(Reference, CrossEntropyGradient) {
                   [&](const Values& at) { return std::get<0>(forward(at)); });
 }
 
-// --- what is known without computing it the same way
+// --- forward results against known values
 
 TEST_F(Reference, LayerNormOfKnownRow) {
   const Buffer y = side_.compute({1, 4}), mean = side_.full({1}), rstd = side_.full({1});

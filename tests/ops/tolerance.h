@@ -1,12 +1,12 @@
-// How far a backend may be from the oracle, derived and never tuned.
+// Bounds of the difference between a backend and the oracle, derived and never tuned.
 //
 // A sum of n products in floating point, in any order, with or without fused multiply-add, is off by at most
 // gamma(n) * sum |a_i b_i| where gamma(n) = n u / (1 - n u) and u is the unit roundoff (Higham, "Accuracy and
-// Stability of Numerical Algorithms", 3.1). k more roundings on the way make it gamma(n + k). The sum of
-// magnitudes is had by running the oracle on the absolute values of the inputs. Products of bfloat16 are
-// summed in float32, so u is that of float32 for both types, and storing the result costs one roundoff of the
-// type that it is stored in. Products of errors are left out: they are smaller by a factor of u, far inside
-// the slack of the worst case.
+// Stability of Numerical Algorithms", 3.1). With k more roundings it is gamma(n + k). The sum of magnitudes
+// is computed by the oracle from the absolute values of the inputs. Products of bfloat16 are summed in
+// float32, so u is that of float32 for both types, and storing the result costs one roundoff of its type.
+// Products of errors are neglected: they are smaller by a factor of u, far less than the slack of the worst
+// case.
 #pragma once
 
 #include <gtest/gtest.h>

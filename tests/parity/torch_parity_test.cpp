@@ -79,7 +79,7 @@ class TorchParity : public testing::TestWithParam<Setting> {
     trainee_.engine().state_loaded();
   }
 
-  // Of all positions of a batch, with the layers that training uses.
+  // The logits of all positions of a batch, computed with the layers of training.
   Values logits(const Tokens& batch) {
     const GptConfig config = fixture_.config();
     const BatchShape shape{fixture_.batch(), config.block_size};

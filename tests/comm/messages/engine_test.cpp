@@ -120,7 +120,7 @@ TEST(FailingMpi, ARankThatThrowsStopsAll) {
               ElementsAre("stopped", "stopped", "rank 2: the disk is full"));
 }
 
-// Which rank reports depends on which learns of the others' failures first.
+// The reporting rank depends on timing: it is one that failed before it learned of another failure.
 TEST(FailingMpi, OneOfThoseThatFailAtOnceReports) {
   const auto failures = run_ranks(3, 60, [](World& world, FakeTransport&) {
     world.ranks.barrier();

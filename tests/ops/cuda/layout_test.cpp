@@ -1,5 +1,5 @@
-// The layout does not change a run on GPUs: several ranks, of one GPU or more, beside one, and beside the
-// CPU.
+// The layout does not change a run on GPUs: compares several ranks, on one or more GPUs, with one rank and
+// with the CPU.
 #include <fmt/format.h>
 
 #include "ops/cuda/cuda.h"
@@ -36,7 +36,7 @@ TEST_P(CudaLayout, IsTheRunOfOneRank) {
   const auto& [layout, compute] = GetParam();
   const auto run = small_run(layout.mesh, layout.zero, compute);
   auto alone = small_run({}, 0, compute);
-  alone.mesh.tensor = layout.mesh.tensor;  // whose sums are in another order
+  alone.mesh.tensor = layout.mesh.tensor;  // tensor ranks add in another order
   alone.sequence = run.sequence;
   EXPECT_TRUE(train(on_gpus(run)).bytes() == train(on_gpus(alone)).bytes());
 }
@@ -54,7 +54,7 @@ INSTANTIATE_TEST_SUITE_P(, CudaLayout,
                                               layout.mesh.tensor, layout.zero, f32 ? "Float32" : "Bfloat16");
                          });
 
-// Steps are small enough that a run stays where its first losses put it.
+// Steps are small, so that rounding errors do not grow from step to step.
 TEST(CudaRuns, FollowTheCpu) {
   const auto run = small_run({1, 2, 1}, 1, DType::f32);
   const auto gpu = train(on_gpus(run)), cpu = train(run);

@@ -1,5 +1,5 @@
-// Runs the tests of the cuda backend where there is a GPU, and says why where there is not: one program,
-// since every process that uses a GPU needs a second to begin.
+// Runs the tests of the cuda backend if there is a GPU, and says why if there is not. It is one program,
+// since every process that uses a GPU takes a second to start.
 #include <gtest/gtest.h>
 
 #include <iostream>

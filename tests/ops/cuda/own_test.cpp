@@ -27,8 +27,8 @@ class Cuda : public testing::TestWithParam<DType> {
   std::unique_ptr<Backend> cpu_ = make_cpu_backend();
 };
 
-// A product of random operands is off by a random walk of roundings, far less than gamma(n) allows: sqrt(n)
-// of them, and the one of the result. Four times that is allowed, for both backends' sake.
+// The roundings in a product of random operands are a random walk, far smaller than gamma(n): about sqrt(n)
+// of them, plus the rounding of the result. The bound is four times that, since both backends round.
 TEST_P(Cuda, ProductsOfRealModels) {
   const std::int64_t R = 512;
   for (const auto& [K, N] : {std::pair{768, 2304}, {768, 768}, {3072, 768}, {384, 1536}, {1600, 4800}}) {
@@ -52,7 +52,7 @@ TEST_P(Cuda, ProductsOfRealModels) {
   }
 }
 
-// Heads of 64 channels over more tiles than one, with and without a part of one at the end.
+// Heads of 64 channels and several tiles, with and without a partial tile at the end.
 TEST_P(Cuda, FastAndPlainAttentionAgree) {
   const auto plain = make_cuda_backend({.attention = AttentionKind::plain});
   const std::int64_t B = 2, H = 3, D = 64;
@@ -76,7 +76,7 @@ TEST_P(Cuda, FastAndPlainAttentionAgree) {
         return std::array{out.values(), lse.values(), dqkv.values()};
       };
       const auto fast = run(gpu()), slow = run({*plain, GetParam()});
-      // Probabilities and their gradients are rounded to the type once on the way, and results once.
+      // Probabilities and their gradients are rounded to the type once, and the results once more.
       for (std::size_t i = 0; i < fast.size(); ++i) {
         EXPECT_LE(distance(fast[i], slow[i]), 4 * unit_roundoff(GetParam()) + 1e-5) << "result " << i;
       }
@@ -84,7 +84,7 @@ TEST_P(Cuda, FastAndPlainAttentionAgree) {
   }
 }
 
-// As one GPU has many rows under way at once, what is summed in no fixed order shows here.
+// A GPU processes many rows at once, so a sum without a fixed order is noticed here.
 TEST_P(Cuda, TheSameBitsEveryTime) {
   const std::int64_t B = 4, T = 513, C = 768, V = 1003, H = 12, D = 64, R = B * T;
   const Dropout dropout = some_dropout(T);
@@ -169,9 +169,9 @@ TEST_P(Cuda, AWholeModelFollowsTheCpu) {
   }
 }
 
-// What is made again is made by other ops than what is kept: the norms alone, and a branch's gradient where
-// no norm is before it. (A product's epilogue takes GELU of what `hidden` was rounded from, so it is left
-// out.)
+// A recomputed activation comes from other ops than a kept one: norms without the addition before them, and a
+// branch's gradient without a norm before it. (Epilogues with GELU are excluded: they take GELU of the sum
+// that `hidden` is rounded from.)
 TEST_P(Cuda, RecomputeGivesTheSameBits) {
   for (const double dropout : {0.0, 0.1}) {
     const GptConfig config{
@@ -233,7 +233,7 @@ TEST_P(Cuda, AGraphReadsScalarsInDeviceMemory) {
   EXPECT_FALSE((actual[0] == actual[4]).min()) << "another step has another mask";
 }
 
-// Logits may have the type of the products: the results are those of the same numbers as float32.
+// Logits may have the type of the products: the results are the same as for equal numbers in float32.
 TEST_P(Cuda, LogitsOfEitherTypeAreTheSame) {
   for (const std::int64_t V : {1003, 1024}) {
     const std::int64_t R = 5, valid = V - 2;
@@ -271,12 +271,12 @@ TEST_P(Cuda, LogitsOfEitherTypeAreTheSame) {
     for (std::size_t i = 0; i + 1 < wide.size(); ++i) {
       EXPECT_LE(std::abs(narrow[i] - wide[i]).max(), i == 2 ? 2 * unit_roundoff(GetParam()) : 0.0) << i;
     }
-    // The numbers are dealt to threads in other pieces, so their sum is in another order.
+    // The numbers are distributed to threads in other pieces, so they are added in another order.
     EXPECT_LE(std::abs(narrow.back() - wide.back()).max(), gamma(V) * wide.back().max());
   }
 }
 
-// Of rows that shared memory keeps, with many columns and few, and of others.
+// Rows that fit in shared memory, with few and many columns, and rows that do not.
 TEST_P(Cuda, TheLossInOneOpIsItsParts) {
   for (const std::int64_t V : {1003, 1024, 5008, 50304}) {
     const std::int64_t R = 3, valid = V - 3;
@@ -323,7 +323,7 @@ class CudnnAttention : public testing::Test {
 
   static std::unique_ptr<Backend> by(AttentionKind kind) { return make_cuda_backend({.attention = kind}); }
 
-  // The backward pass of one backend, on what the forward pass of another has made.
+  // Runs the backward pass of one backend on the results of another one's forward pass.
   static Results run(Backend& forward, Backend& backward, const Shape& qkv_shape, const Dropout& dropout = {},
                      DType type = DType::bf16) {
     const std::int64_t B = qkv_shape[0], T = qkv_shape[1], H = qkv_shape[3], D = qkv_shape[4],
@@ -348,7 +348,7 @@ class CudnnAttention : public testing::Test {
   }
 
   static void expect_close(const Results& actual, const Results& expected) {
-    // As between our own kernels.
+    // The same bound as between our own kernels.
     const double rounding = 4 * unit_roundoff(DType::bf16) + 1e-5;
     EXPECT_LE(distance(actual.out, expected.out), rounding);
     EXPECT_LE(distance(actual.lse, expected.lse), rounding);
@@ -356,7 +356,7 @@ class CudnnAttention : public testing::Test {
   }
 };
 
-// Either pass may follow the other's.
+// A backward pass may follow the forward pass of the other implementation.
 TEST_F(CudnnAttention, AgreesWithPlainKernels) {
   const auto cudnn = by(AttentionKind::cudnn), plain = by(AttentionKind::plain);
   for (const Shape& shape : {Shape{2, 128, 3, 2, 24}, {1, 256, 3, 1, 80}}) {
@@ -368,7 +368,7 @@ TEST_F(CudnnAttention, AgreesWithPlainKernels) {
   }
 }
 
-// The last is so long that a backward pass has one sequence at a time.
+// In the last shape, sequences are so long that the backward pass takes one at a time.
 TEST_F(CudnnAttention, FastAndPlainAgreeOnSizesOfRealModels) {
   const auto cudnn = by(AttentionKind::cudnn), tensor = by(AttentionKind::tensor),
              plain = by(AttentionKind::plain);
@@ -385,7 +385,7 @@ TEST_F(CudnnAttention, FastAndPlainAgreeOnSizesOfRealModels) {
   }
 }
 
-// What it does not take is ours, unless it alone was asked for.
+// Attention that cuDNN does not support uses our kernels, unless only cuDNN was asked for.
 TEST_F(CudnnAttention, IsTakenWhereItCan) {
   const auto any = by(AttentionKind::automatic), cudnn = by(AttentionKind::cudnn),
              plain = by(AttentionKind::plain);

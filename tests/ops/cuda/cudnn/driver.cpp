@@ -1,5 +1,5 @@
-// In place of NVIDIA's driver, libcuda.so.1, for what cuDNN asks of it while it makes a plan: kernels are
-// taken, and never run. There is no device.
+// Stands in for NVIDIA's driver, libcuda.so.1, while cuDNN makes a plan: it accepts kernels and never runs
+// them. There is no device.
 extern "C" {
 
 int cuInit(unsigned) { return 100; }  // no device
@@ -14,7 +14,7 @@ int cuLibraryLoadData(void** library, const void*, void*, void*, unsigned, void*
 int cuLibraryGetKernel(void** kernel, void* library, const char*) { return *kernel = library, 0; }
 int cuLibraryUnload(void*) { return 0; }
 
-// It wants to see these, and does not call them.
+// cuDNN looks these up, but does not call them.
 #define SHOAL_NOT_CALLED(name) \
   int name() { return 801; }
 SHOAL_NOT_CALLED(cuCtxGetCurrent)

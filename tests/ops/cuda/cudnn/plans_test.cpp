@@ -1,5 +1,5 @@
-// cuDNN's attention without a GPU: its own library makes plans for a GPU that is described to it. That
-// includes compiling the kernels, which go to a driver that only takes them.
+// Tests cuDNN's attention without a GPU: the library makes plans for a GPU from its description. That
+// includes compiling the kernels, which the stand-in for the driver accepts.
 #include <dlfcn.h>
 #include <gmock/gmock.h>
 
@@ -14,7 +14,7 @@ using testing::Ge;
 using testing::HasSubstr;
 using testing::Le;
 
-// Of all that cuDNN wants to know, what differs between GPUs.
+// The description of a GPU for cuDNN; the arguments are the properties that differ between GPUs.
 std::string described(int processors, int shared_bytes, int version) {
   return fmt::format(
       R"({{"deviceName": "a GPU", "deviceVer": {}, "multiProcessorCount": {}, "maxSharedMemoryPerBlockOptin": {},
@@ -30,7 +30,7 @@ std::string ampere() { return described(108, 166912, 800); }
 
 class CudnnPlans : public testing::Test {
  protected:
-  // cuDNN asks for libcuda.so.1, and gets the one that is loaded already. Without any it has no plan.
+  // cuDNN opens libcuda.so.1 and gets the one that is already loaded. Without it, it makes no plan.
   void SetUp() override {
     if (!dlopen(SHOAL_EMULATED_DRIVER, RTLD_NOW | RTLD_GLOBAL)) {
       GTEST_SKIP() << "no driver for cuDNN: " << dlerror();
@@ -42,7 +42,7 @@ class CudnnPlans : public testing::Test {
     }
   }
 
-  // Gradients are summed in fixed order if their scores' are kept, 2 bytes each.
+  // The order of sums is fixed if the workspace has room for the gradients of all scores, 2 bytes each.
   void expect_plans(const std::string& gpu, const AttentionSizes& sizes) const {
     constexpr std::int64_t kLittle = 4096;
     const auto workspace = [&](const Graph& graph) {

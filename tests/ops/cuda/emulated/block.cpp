@@ -34,8 +34,8 @@ struct Warp {
   int exchanges[kWarp] = {};
 };
 
-// A fiber outlives a block: it does one thread after the other. Once begun it is switched to by jumps, which,
-// unlike contexts, need no system calls.
+// A fiber runs one thread after the other and outlives a block. After its start it is switched to by jumps,
+// which, unlike contexts, need no system calls.
 struct Fiber {
   static constexpr std::size_t kStack = 256 << 10;
   ucontext_t context;
@@ -43,7 +43,7 @@ struct Fiber {
   bool begun = false;
   std::unique_ptr<std::byte[]> stack = std::make_unique_for_overwrite<std::byte[]>(kStack);
   bool done = false;
-  const Barrier* waits_for = nullptr;  // and for a round after this one
+  const Barrier* waits_for = nullptr;  // until its round is greater than `round`
   int round = 0;
   std::vector<std::function<void()>> open;  // copies that are in no group yet
   std::deque<std::vector<std::function<void()>>> groups;
@@ -108,7 +108,7 @@ void go_on(Fiber& fiber) {
   setcontext(&fiber.context);
 }
 
-// One round over all threads; false when none could go on.
+// Runs every thread until it waits. Returns false if none could continue.
 bool step(Block& block) {
   bool moved = false;
   for (std::size_t i = 0; i < block.threads; ++i) {
@@ -151,7 +151,7 @@ void run_block(Block& block) {
 }  // namespace
 
 void run_grid(dim3 grid, dim3 size, std::size_t shared, const std::function<void()>& thread) {
-  // Ranks that are threads share the one GPU.
+  // Ranks that are threads share one GPU.
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
   static std::vector<std::unique_ptr<Fiber>> fibers;
@@ -173,7 +173,7 @@ void run_grid(dim3 grid, dim3 size, std::size_t shared, const std::function<void
       }
     }
   } catch (...) {
-    fibers.clear();  // some stand in the middle of a thread
+    fibers.clear();  // some are in the middle of a thread
     running = nullptr;
     throw;
   }

@@ -1,4 +1,4 @@
-// Blocks of GPU threads on the CPU: every thread is a fiber, and runs until it has to wait for others.
+// Blocks of GPU threads on the CPU: every thread is a fiber that runs until it has to wait for others.
 #pragma once
 
 #include <vector_types.h>
@@ -15,20 +15,20 @@ inline constexpr int kWarp = 32;
 inline dim3 gridDim, blockDim;
 inline uint3 blockIdx, threadIdx;
 
-// What a stream does: at once, or kept while the calling thread captures.
+// Runs the work of a stream at once or, while the calling thread captures, keeps it.
 void now_or_kept(std::function<void()> work);
 bool capturing();
 void begin_capture();
 std::vector<std::function<void()>> end_capture();
 
-// Runs `thread` in every thread of every block. Throws where threads of a block wait for what cannot come.
+// Runs `thread` in every thread of every block. Throws if the threads of a block are deadlocked.
 void run_grid(dim3 grid, dim3 block, std::size_t shared, const std::function<void()>& thread);
 
-// --- for the thread that runs
+// --- for the running thread
 int lane();
 void* dynamic_shared();
 void block_barrier();
-// What every lane of the warp gives, in the order of lanes; valid until the next but one exchange.
+// The values of all lanes of the warp, in the order of lanes; valid until the next exchange but one.
 void* exchange_bytes(const void* mine, std::size_t bytes);
 template <typename T>
 const T* exchange(const T& mine) {

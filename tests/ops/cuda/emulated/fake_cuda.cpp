@@ -1,5 +1,5 @@
-// Those functions of CUDA's runtime and of cuBLASLt that the backend calls, on the CPU: memory is the host's,
-// streams do everything at once, and a product is a plain loop over the described layouts.
+// Emulates the functions of CUDA's runtime and of cuBLASLt that the backend calls, on the CPU: memory is the
+// host's, streams execute everything at once, and a product is a plain loop over the described layouts.
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
 
@@ -20,16 +20,16 @@ using namespace shoal::emulated;
 
 namespace {
 
-// What products take; nothing else takes time.
+// The emulated time. Only products take time.
 thread_local float clock_ms = 0;
 
-// Milliseconds of every algorithm that is offered. The results of all but the first are off by a little.
+// The time of each offered algorithm in milliseconds. The results of all but the first are slightly wrong.
 std::vector<float> algorithm_times() {
   const char* given = std::getenv("SHOAL_FAKE_ALGORITHMS");
   std::istringstream text(given ? given : "1");
   return {std::istream_iterator<float>(text), {}};
 }
-// The one of products with more of an epilogue than a bias.
+// The time of products whose epilogue is more than a bias.
 float fused_time() {
   const char* given = std::getenv("SHOAL_FAKE_FUSED");
   return given ? std::strtof(given, nullptr) : 0.5f;
@@ -39,7 +39,7 @@ float fused_time() {
 
 extern "C" {
 
-// SHOAL_EMULATED_GPUS: how many there are.
+// The number of GPUs is SHOAL_EMULATED_GPUS.
 cudaError_t cudaGetDeviceCount(int* count) {
   const char* asked = std::getenv("SHOAL_EMULATED_GPUS");
   return *count = asked ? std::atoi(asked) : 1, cudaSuccess;
@@ -62,7 +62,7 @@ const char* cudaGetErrorString(cudaError_t) { return "emulated"; }
 const char* cudaGetErrorName(cudaError_t) { return "emulated"; }
 
 cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
-  // What is used without having been written shows.
+  // Fills new memory with NaN, so that reading uninitialised memory is noticed.
   *memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
   std::memset(*memory, 0xff, bytes);
   return cudaSuccess;
@@ -77,14 +77,14 @@ cudaError_t cudaFreeAsync(void* memory, cudaStream_t) { return std::free(memory)
 cudaError_t cudaFree(void* memory) { return std::free(memory), cudaSuccess; }
 cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) { return *free = *total = 0, cudaSuccess; }
 cudaError_t cudaHostAlloc(void** memory, std::size_t bytes, unsigned) {
-  // A test may say how often that goes well.
+  // A test can limit the number of successful calls.
   static std::atomic<int> before = 0;
   const char* most = std::getenv("SHOAL_TEST_PINNED_PIECES");
   if (most && before++ >= std::atoi(most)) return cudaErrorMemoryAllocation;
   return cudaMalloc(memory, bytes);
 }
 cudaError_t cudaFreeHost(void* memory) { return std::free(memory), cudaSuccess; }
-// What the host gives or gets is not the same when it is done again.
+// Copies between host and device are refused during a capture: a replay would repeat them with stale data.
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t) {
   if (capturing() && kind != cudaMemcpyDeviceToDevice) return cudaErrorStreamCaptureUnsupported;
@@ -124,7 +124,7 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status)
   *status = capturing() ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
   return cudaSuccess;
 }
-// An event holds the thread's clock.
+// An event stores the time of the thread's clock.
 cudaError_t cudaEventCreate(cudaEvent_t* event) {
   return *event = reinterpret_cast<cudaEvent_t>(new float), cudaSuccess;
 }
@@ -225,7 +225,7 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t,
   return CUBLAS_STATUS_SUCCESS;
 }
 
-// Rows of odd length are left to the backend's own kernel.
+// Offers no algorithm for rows of odd length, so the backend uses its own kernel.
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t desc,
                                               cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
                                               cublasLtMatrixLayout_t, cublasLtMatrixLayout_t d,
@@ -253,7 +253,7 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t, c
 
 namespace {
 
-// GELU's approximation with tanh, and its slope.
+// GELU's approximation with tanh, and its derivative.
 double gelu_value(double x) {
   return x / 2 * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
 }
@@ -262,7 +262,7 @@ double gelu_slope(double x) {
   return (1 + t) / 2 + x / 2 * (1 - t * t) * scale * (1 + 3 * 0.044715 * x * x);
 }
 
-// What becomes of the sum for the element i of column j.
+// Applies the epilogue to the sum of element i of column j.
 double finish_element(const Operation& operation, cudaDataType type, std::uint64_t i, std::uint64_t j,
                       double sum) {
   const std::uint64_t at = j * static_cast<std::uint64_t>(operation.aux_stride) + i;

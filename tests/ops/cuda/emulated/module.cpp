@@ -1,4 +1,4 @@
-// The CUDA backend over the emulated GPU, as a module: its memory is out of reach, as that of a real one.
+// The CUDA backend on the emulated GPU, as a module. The host cannot access its memory, as with a real GPU.
 #include "ops/cuda/cuda.h"
 #include "ops/cuda/cuda_backend.h"
 #include "ops/cuda/fused_attention.h"

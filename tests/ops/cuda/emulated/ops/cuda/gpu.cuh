@@ -1,6 +1,6 @@
 // Stands in for src/ops/cuda/gpu.cuh where there is no GPU: the same kernels, compiled as C++, run on the CPU
-// one block after the other, its threads as fibers. It shows whether a kernel's arithmetic, indices and
-// barriers are right; not whether it races, and nothing of its speed.
+// one block after the other, with threads as fibers. This tests a kernel's arithmetic, indices and barriers,
+// but finds no races and says nothing about speed.
 #pragma once
 
 #include <cublasLt.h>
@@ -125,7 +125,7 @@ inline void multiply_add(float (&c)[4], const std::uint32_t (&a)[4], std::uint32
   }
 }
 
-// Copies happen as late as they may.
+// Asynchronous copies run as late as possible.
 inline void copy_async(SharedAddress address, const void* from, bool there) {
   void* to = shared_pointer(address);
   emulated::later([=] { there ? std::memcpy(to, from, 16) : std::memset(to, 0, 16); });
