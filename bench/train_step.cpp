@@ -127,12 +127,12 @@ void run(World& world, const Settings& settings) {
   if (world.ranks.rank() == 0 && !how.empty()) fmt::print(stderr, "between GPUs: {}\n", how);
   Mesh mesh(*ranks, {settings.pipeline, data_ranks, settings.tensor});
   EngineOptions options{.compute = settings.compute, .optimizer = {}, .grad_clip = 1.0};
-  options.part.tensor = {mesh.place().tensor, settings.tensor, settings.sequence && settings.tensor > 1};
+  options.part.tensor = {mesh.coordinate().tensor, settings.tensor, settings.sequence && settings.tensor > 1};
   if (settings.pipeline > 1) {
     const auto ranges = balanced_ranges(config, settings.pipeline * settings.chunks);
     for (int chunk = 0; chunk < settings.chunks; ++chunk) {
       options.part.chunks.push_back(
-          ranges[static_cast<std::size_t>(chunk * settings.pipeline + mesh.place().pipeline)]);
+          ranges[static_cast<std::size_t>(chunk * settings.pipeline + mesh.coordinate().pipeline)]);
     }
   }
   options.zero = settings.zero;
@@ -186,7 +186,7 @@ void run(World& world, const Settings& settings) {
   }
   double loss = 0;
   backend->copy_to_host(losses.data(), loss_sums);
-  if (model.has_loss() && mesh.place().tensor == 0) {
+  if (model.has_loss() && mesh.coordinate().tensor == 0) {
     loss = std::accumulate(losses.begin(), losses.end(), 0.0) * static_cast<double>(scale);
   }
   loss = sum(world.ranks, loss);

@@ -27,27 +27,27 @@ std::string values_text(const std::set<int>& values) {
 }
 
 // "pipeline 0, tensor 0..1": the coordinates of `ranks`, where they are a box of the mesh; else "".
-std::string places_text(const std::vector<int>& ranks, const MeshShape& shape) {
+std::string coordinates_text(const std::vector<int>& ranks, const MeshShape& shape) {
   struct Axis {
     const char* name;
-    int MeshPlace::*value;
+    int MeshCoordinate::*value;
     int size;
   };
-  const Axis axes[] = {{"worker", &MeshPlace::worker, shape.workers},
-                       {"pipeline", &MeshPlace::pipeline, shape.pipeline},
-                       {"data", &MeshPlace::data, shape.data},
-                       {"tensor", &MeshPlace::tensor, shape.tensor}};
+  const Axis axes[] = {{"worker", &MeshCoordinate::worker, shape.workers},
+                       {"pipeline", &MeshCoordinate::pipeline, shape.pipeline},
+                       {"data", &MeshCoordinate::data, shape.data},
+                       {"tensor", &MeshCoordinate::tensor, shape.tensor}};
   std::vector<std::string> texts;
-  std::size_t places = 1;
+  std::size_t box = 1;
   for (const auto& axis : axes) {
     std::set<int> values;
-    for (const int rank : ranks) values.insert(place_of(shape, rank).*axis.value);
-    places *= values.size();
+    for (const int rank : ranks) values.insert(coordinate_of(shape, rank).*axis.value);
+    box *= values.size();
     if (values.size() < static_cast<std::size_t>(axis.size)) {
       texts.push_back(fmt::format("{} {}", axis.name, values_text(values)));
     }
   }
-  return places == ranks.size() ? fmt::format("{}", fmt::join(texts, ", ")) : "";
+  return box == ranks.size() ? fmt::format("{}", fmt::join(texts, ", ")) : "";
 }
 
 // Receivers of the same number of bytes share a line.
@@ -57,7 +57,7 @@ void print_links(const DryRun::Rank& rank, int steps, const MeshShape& shape) {
   for (const auto& [bytes, to] : by_bytes) {
     const auto name = to.size() == 1 ? fmt::format("rank {} to {}", rank.ranks.front(), to.front())
                                      : fmt::format("rank {} to {} ranks", rank.ranks.front(), to.size());
-    const auto place = shape.workers > 1 ? places_text(to, shape) : "";
+    const auto place = shape.workers > 1 ? coordinates_text(to, shape) : "";
     print_line(name, format_bytes(static_cast<double>(bytes) / steps),
                to.size() == 1 ? place : fmt::format("to each{}", place.empty() ? "" : ", " + place));
   }
@@ -67,12 +67,12 @@ void print_links(const DryRun::Rank& rank, int steps, const MeshShape& shape) {
 std::string who_text(const std::vector<int>& ranks, const MeshShape& shape) {
   const auto all = static_cast<std::size_t>(shape.ranks()), others = ranks.size() - 1;
   if (ranks.size() == all) return all == 1 ? "" : fmt::format(", each of {} ranks", all);
-  const auto places = places_text(ranks, shape);
+  const auto coordinates = coordinates_text(ranks, shape);
   return fmt::format(", rank {}{}{}", ranks.front(),
                      others == 0   ? ""
                      : others == 1 ? fmt::format(" and rank {}", ranks.back())
                                    : fmt::format(" and {} others", others),
-                     places.empty() ? "" : fmt::format(" ({})", places));
+                     coordinates.empty() ? "" : fmt::format(" ({})", coordinates));
 }
 
 // Prints a step of one rank. Traffic is the mean over the steps.
@@ -106,7 +106,7 @@ void print_dry_run(Config config, int asked, int ranks_per_host) {
   const auto plan = make_plan(config);
   fmt::print("{}: {} parameters\n", describe(plan.model, source),
              with_commas(parameter_count(gpt_units(plan.model))));
-  print_memory(plan, config.data.dir, {.all = ranks, .here = std::max(ranks_per_host, 1)});
+  print_memory(plan, config.data.dir, {.world_size = ranks, .local_size = std::max(ranks_per_host, 1)});
   const auto run = dry_run(plan, ranks_per_host);
   for (const auto& rank : run.ranks) print_step(rank, run.steps, plan);
   if (ranks_per_host > 0) {

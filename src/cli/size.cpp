@@ -65,7 +65,7 @@ void run(const ConfigOptions& options, int asked) {
   fmt::print("{}\n\n", describe(model, source));
   print_parameters(model, units);
   print_files(plan, units);
-  print_memory(plan, config.data.dir, RankPlaces::as_threads(ranks));
+  print_memory(plan, config.data.dir, RankCounts::as_threads(ranks));
   print_compute(config, model);
 }
 

@@ -119,7 +119,7 @@ void print_size_table(const ConfigOptions& options, int ranks, const std::string
                format_bytes((1 + plan.optimizer_tensors()) * file));
     for (int zero = 0; zero <= 3; ++zero) {
       plan.engine.zero = zero;
-      const auto memory = estimate_memory(plan, RankPlaces::as_threads(ranks));
+      const auto memory = estimate_memory(plan, RankCounts::as_threads(ranks));
       fmt::print(" {:>9}", format_bytes(memory.total()));
     }
     fmt::print("{}\n", name_of(size));

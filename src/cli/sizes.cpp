@@ -76,7 +76,7 @@ void print_state(const RunPlan& plan, const MemoryEstimate& memory, int ranks) {
 }
 
 // Memory per stage, of the rank that needs most.
-void print_stages(const RunPlan& plan, const RankPlaces& ranks) {
+void print_stages(const RunPlan& plan, const RankCounts& ranks) {
   const auto stages = estimate_stages(plan, ranks);
   for (int stage = 0; stage < plan.mesh.pipeline; ++stage) {
     print_line(fmt::format("stage {}", stage), format_bytes(stages[static_cast<std::size_t>(stage)].total()),
@@ -136,19 +136,19 @@ const char* recompute_text(Recompute recompute) {
   return "train.recompute=light keeps less, =block one block's";
 }
 
-void print_memory(const RunPlan& plan, const fs::path& data, const RankPlaces& ranks) {
+void print_memory(const RunPlan& plan, const fs::path& data, const RankCounts& ranks) {
   const auto& pipeline = plan.pipeline;
   const auto memory = estimate_memory(plan, ranks);
   const bool mesh = plan.ranks_of_model() > 1;
   fmt::print("\nmemory of training{}, micro-batches of {} x {} tokens, {}, recompute {}\n",
-             mesh            ? fmt::format(" on the one of {} ranks that needs most", ranks.all)
-             : ranks.all > 1 ? fmt::format(" on one of {} ranks", ranks.all)
-                             : "",
+             mesh                   ? fmt::format(" on the one of {} ranks that needs most", ranks.world_size)
+             : ranks.world_size > 1 ? fmt::format(" on one of {} ranks", ranks.world_size)
+                                    : "",
              pipeline.batch.batch, pipeline.batch.positions, name_of(pipeline.compute),
              name_of(pipeline.recompute));
   if (const auto text = mesh_text(plan); !text.empty()) fmt::print("  {}\n", text);
   if (plan.mesh.data > 1) fmt::print("  {}\n", sharding_text(plan));
-  print_state(plan, memory, ranks.all);
+  print_state(plan, memory, ranks.world_size);
   print_line("activations: blocks", format_bytes(memory.blocks), recompute_text(pipeline.recompute));
   print_line("activations: stream", format_bytes(memory.streams), "float32, between the blocks");
   print_line("activations: workspace", format_bytes(memory.workspace), "gradients of activations");
@@ -167,15 +167,16 @@ void print_memory(const RunPlan& plan, const fs::path& data, const RankPlaces& r
                                                    here > available ? ": it does not fit" : "")
                                      : "";
   const bool gpu = memory.on_gpu > 0;
-  print_line("total", format_bytes(memory.total()), ranks.here == 1 && !gpu ? verdict : "");
+  print_line("total", format_bytes(memory.total()), ranks.local_size == 1 && !gpu ? verdict : "");
   if (gpu) {
     print_line("on the GPU", format_bytes(memory.on_gpu), "plus the memory of CUDA itself");
-    print_line("on the host", format_bytes(memory.total() - memory.on_gpu), ranks.here == 1 ? verdict : "");
+    print_line("on the host", format_bytes(memory.total() - memory.on_gpu),
+               ranks.local_size == 1 ? verdict : "");
   }
   if (plan.mesh.pipeline > 1) print_stages(plan, ranks);
-  if (ranks.here > 1) {
-    print_line(fmt::format("{} ranks on one host", ranks.here), format_bytes(here), verdict);
-    const double apart = host_memory(plan, {ranks.all, ranks.here, false});
+  if (ranks.local_size > 1) {
+    print_line(fmt::format("{} ranks on one host", ranks.local_size), format_bytes(here), verdict);
+    const double apart = host_memory(plan, {ranks.world_size, ranks.local_size, false});
     print_line("as processes of MPI", format_bytes(apart), "including the memory of MPI itself");
   }
   if (const double bytes = mapped_bytes(data); bytes > 0) {

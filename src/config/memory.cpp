@@ -24,12 +24,12 @@ constexpr double kProgramBytes = 24 << 20;
 // Memory that MPI adds to a rank, measured with Open MPI 4.1 and MPICH 4.0, 2 to 8 ranks on a host.
 constexpr double kMpiBytes = 18 << 20;
 
-int threads_of(const RunPlan& plan, const RankPlaces& ranks) {
+int threads_of(const RunPlan& plan, const RankCounts& ranks) {
   if (plan.threads > 0) return plan.threads;
-  return std::max(1, usable_cores() / ranks.here);
+  return std::max(1, usable_cores() / ranks.local_size);
 }
 
-double kernel_scratch(const RunPlan& plan, const RankPlaces& ranks, const TensorRank& tensor) {
+double kernel_scratch(const RunPlan& plan, const RankCounts& ranks, const TensorRank& tensor) {
   const auto& model = plan.model;
   const std::int64_t heads = local_heads(model, tensor).count();
   const KernelSizes sizes{
@@ -95,15 +95,18 @@ double left_in_control_group() {
 
 }  // namespace
 
-RankPlaces RankPlaces::of(const World& world) {
-  return {.all = world.ranks.size(), .here = world.local_size, .threads = world.ranks.name() != "mpi"};
+RankCounts RankCounts::of(const World& world) {
+  return {.world_size = world.ranks.size(),
+          .local_size = world.local_size,
+          .threads = world.ranks.name() != "mpi"};
 }
 
-MemoryEstimate estimate_memory(const RunPlan& plan, const RankPlaces& ranks, const MeshPlace& place) {
+MemoryEstimate estimate_memory(const RunPlan& plan, const RankCounts& ranks,
+                               const MeshCoordinate& coordinate) {
   const auto& shape = plan.mesh;
-  const auto options = plan.pipeline_options(place);
-  const auto engine = engine_memory(plan.model, plan.engine_options(place), shape.data);
-  const auto activations = Pipeline::memory(plan.model, options, place.pipeline);
+  const auto options = plan.pipeline_options(coordinate);
+  const auto engine = engine_memory(plan.model, plan.engine_options(coordinate), shape.data);
+  const auto activations = Pipeline::memory(plan.model, options, coordinate.pipeline);
   const auto rows = static_cast<double>(options.batch.rows());
   MemoryEstimate memory;
   memory.weights = static_cast<double>(engine.weights);
@@ -135,7 +138,7 @@ MemoryEstimate estimate_memory(const RunPlan& plan, const RankPlaces& ranks, con
 namespace {
 
 // The estimates of all tensor ranks, per stage. Data ranks are equal.
-std::vector<MemoryEstimate> all_estimates(const RunPlan& plan, const RankPlaces& ranks) {
+std::vector<MemoryEstimate> all_estimates(const RunPlan& plan, const RankCounts& ranks) {
   const auto& shape = plan.mesh;
   std::vector<MemoryEstimate> all;
   for (int stage = 0; stage < shape.pipeline; ++stage) {
@@ -150,11 +153,11 @@ bool smaller(const MemoryEstimate& a, const MemoryEstimate& b) { return a.total(
 
 }  // namespace
 
-MemoryEstimate estimate_memory(const RunPlan& plan, const RankPlaces& ranks) {
+MemoryEstimate estimate_memory(const RunPlan& plan, const RankCounts& ranks) {
   return std::ranges::max(all_estimates(plan, ranks), smaller);
 }
 
-std::vector<MemoryEstimate> estimate_stages(const RunPlan& plan, const RankPlaces& ranks) {
+std::vector<MemoryEstimate> estimate_stages(const RunPlan& plan, const RankCounts& ranks) {
   const auto all = all_estimates(plan, ranks);
   const std::ptrdiff_t tensor = plan.mesh.tensor;
   std::vector<MemoryEstimate> stages;
@@ -164,15 +167,15 @@ std::vector<MemoryEstimate> estimate_stages(const RunPlan& plan, const RankPlace
   return stages;
 }
 
-double host_memory(const RunPlan& plan, const RankPlaces& ranks) {
+double host_memory(const RunPlan& plan, const RankCounts& ranks) {
   const auto& shape = plan.mesh;
   const auto all = all_estimates(plan, ranks);
   double most = 0;
-  for (int first = 0; first < shape.ranks(); first += ranks.here) {
+  for (int first = 0; first < shape.ranks(); first += ranks.local_size) {
     double here = 0;
-    for (int rank = first; rank < std::min(first + ranks.here, shape.ranks()); ++rank) {
-      const auto place = place_of(shape, rank);
-      const auto& one = all[static_cast<std::size_t>(place.pipeline * shape.tensor + place.tensor)];
+    for (int rank = first; rank < std::min(first + ranks.local_size, shape.ranks()); ++rank) {
+      const auto coordinate = coordinate_of(shape, rank);
+      const auto& one = all[static_cast<std::size_t>(coordinate.pipeline * shape.tensor + coordinate.tensor)];
       here += one.total() - one.on_gpu - (ranks.threads && rank > first ? one.program : 0);
     }
     most = std::max(most, here);
@@ -194,7 +197,7 @@ double available_memory() {
   return std::max(std::min(available, left_in_control_group()), 0.0);
 }
 
-void check_memory(const RunPlan& plan, const RankPlaces& ranks) {
+void check_memory(const RunPlan& plan, const RankCounts& ranks) {
   const auto need = estimate_memory(plan, ranks);
   const double total = host_memory(plan, ranks), have = available_memory();
   if (have == 0 || total <= have) return;
@@ -202,7 +205,8 @@ void check_memory(const RunPlan& plan, const RankPlaces& ranks) {
     fail_user(
         "this run needs {} of the host's memory{} and {} are available: {} pinned for parallel.offload = "
         "\"{}\", {} for checkpoints on each rank; set {}, or choose a smaller model (see shoal size)",
-        format_bytes(total), ranks.here > 1 ? fmt::format(" for {} ranks on this host", ranks.here) : "",
+        format_bytes(total),
+        ranks.local_size > 1 ? fmt::format(" for {} ranks on this host", ranks.local_size) : "",
         format_bytes(have), format_bytes(need.on_host), plan.on_disk() ? "disk" : "host",
         format_bytes(need.checkpoint),
         need.on_disk == 0                            ? "parallel.offload=disk"
@@ -213,10 +217,11 @@ void check_memory(const RunPlan& plan, const RankPlaces& ranks) {
       "this run needs {} of memory{} and {} are available: {} parameters, gradients and moments, {} "
       "activations of a micro-batch of {} x {} tokens, {} for checkpoints{}; lower train.micro_batch, set "
       "train.recompute=block{}, or choose a smaller model (see shoal size)",
-      format_bytes(total), ranks.here > 1 ? fmt::format(" for {} ranks on this host", ranks.here) : "",
+      format_bytes(total),
+      ranks.local_size > 1 ? fmt::format(" for {} ranks on this host", ranks.local_size) : "",
       format_bytes(have), format_bytes(need.state()), format_bytes(need.activations()),
       plan.pipeline.batch.batch, plan.model.block_size, format_bytes(need.checkpoint),
-      ranks.here == 1             ? ""
+      ranks.local_size == 1       ? ""
       : plan.ranks_of_model() > 1 ? " on the rank that needs most"
                                   : " on each",
       plan.mesh.data > 1 && plan.engine.zero < 3 ? ", set parallel.zero=3" : "");

@@ -12,13 +12,13 @@
 namespace shoal {
 
 // The number of ranks of a run, and their distribution over hosts.
-struct RankPlaces {
-  int all = 1;
-  int here = 1;         // on this host
+struct RankCounts {
+  int world_size = 1;
+  int local_size = 1;   // ranks on this host
   bool threads = true;  // the ranks on a host are threads of one process
 
-  static RankPlaces as_threads(int ranks) { return {.all = ranks, .here = ranks}; }
-  static RankPlaces of(const World& world);
+  static RankCounts as_threads(int ranks) { return {.world_size = ranks, .local_size = ranks}; }
+  static RankCounts of(const World& world);
 };
 
 // Bytes of one rank.
@@ -49,14 +49,15 @@ struct MemoryEstimate {
   }
 };
 
-// The peak memory of a training run on the rank at `place` in the mesh. Excludes pages of mapped files, which
-// the system reclaims when it needs them. The plan must be for ranks.all ranks.
-MemoryEstimate estimate_memory(const RunPlan& plan, const RankPlaces& ranks, const MeshPlace& place);
+// The peak memory of a training run on the rank at `coordinate` in the mesh. Excludes pages of mapped files,
+// which the system reclaims when it needs them. The plan must be for ranks.world_size ranks.
+MemoryEstimate estimate_memory(const RunPlan& plan, const RankCounts& ranks,
+                               const MeshCoordinate& coordinate);
 // The estimate of the rank that needs most, over all ranks or per stage.
-MemoryEstimate estimate_memory(const RunPlan& plan, const RankPlaces& ranks = {});
-std::vector<MemoryEstimate> estimate_stages(const RunPlan& plan, const RankPlaces& ranks = {});
+MemoryEstimate estimate_memory(const RunPlan& plan, const RankCounts& ranks = {});
+std::vector<MemoryEstimate> estimate_stages(const RunPlan& plan, const RankCounts& ranks = {});
 // Bytes of host memory of all ranks on one host (neighbouring ranks), for the host that needs most.
-double host_memory(const RunPlan& plan, const RankPlaces& ranks = {});
+double host_memory(const RunPlan& plan, const RankCounts& ranks = {});
 
 // Bytes that this process may still allocate: the system's available memory, or less under a control group's
 // limit. 0 when unknown.
@@ -64,6 +65,6 @@ double available_memory();
 
 // Throws UserError when the ranks on this host cannot fit; the message has the memory per category, the
 // available memory, and changes that help.
-void check_memory(const RunPlan& plan, const RankPlaces& ranks = {});
+void check_memory(const RunPlan& plan, const RankCounts& ranks = {});
 
 }  // namespace shoal

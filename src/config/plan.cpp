@@ -55,23 +55,23 @@ void check_tensor_group(const RunPlan& plan) {
 
 }  // namespace
 
-ModelPart RunPlan::part(const MeshPlace& place) const {
+ModelPart RunPlan::part(const MeshCoordinate& coordinate) const {
   ModelPart part;
-  part.tensor = {.rank = place.tensor, .size = mesh.tensor, .sequence = sequence};
-  for (std::size_t k = place.pipeline; k < ranges.size(); k += mesh.pipeline)
+  part.tensor = {.rank = coordinate.tensor, .size = mesh.tensor, .sequence = sequence};
+  for (std::size_t k = coordinate.pipeline; k < ranges.size(); k += mesh.pipeline)
     part.chunks.push_back(ranges[k]);
   return part;
 }
 
-EngineOptions RunPlan::engine_options(const MeshPlace& place) const {
+EngineOptions RunPlan::engine_options(const MeshCoordinate& coordinate) const {
   auto options = engine;
-  options.part = part(place);
+  options.part = part(coordinate);
   return options;
 }
 
-PipelineOptions RunPlan::pipeline_options(const MeshPlace& place) const {
+PipelineOptions RunPlan::pipeline_options(const MeshCoordinate& coordinate) const {
   auto options = pipeline;
-  options.part = part(place);
+  options.part = part(coordinate);
   return options;
 }
 

@@ -23,9 +23,9 @@ struct RunPlan {
   bool sequence = false;          // tensor ranks share the tokens
   std::vector<UnitRange> ranges;  // range k is on stage k % mesh.pipeline; empty without a pipeline
 
-  ModelPart part(const MeshPlace& place) const;
-  EngineOptions engine_options(const MeshPlace& place = {}) const;
-  PipelineOptions pipeline_options(const MeshPlace& place = {}) const;
+  ModelPart part(const MeshCoordinate& coordinate) const;
+  EngineOptions engine_options(const MeshCoordinate& coordinate = {}) const;
+  PipelineOptions pipeline_options(const MeshCoordinate& coordinate = {}) const;
 
   // Gossip's topology; null without gossip.
   const Topology* topology() const { return engine.gossip ? &engine.gossip->topology : nullptr; }

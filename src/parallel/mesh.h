@@ -19,14 +19,14 @@ struct MeshShape {
 };
 
 // A rank's coordinates.
-struct MeshPlace {
+struct MeshCoordinate {
   int pipeline = 0, data = 0, tensor = 0;
   int worker = 0;
-  bool operator==(const MeshPlace&) const = default;
+  bool operator==(const MeshCoordinate&) const = default;
 };
-MeshPlace place_of(const MeshShape& shape, int rank);
+MeshCoordinate coordinate_of(const MeshShape& shape, int rank);
 // "pipeline 1, data 0, tensor 3"; where there are workers, "worker 2, pipeline 1, ..."
-std::string to_string(const MeshPlace& place, const MeshShape& shape);
+std::string to_string(const MeshCoordinate& coordinate, const MeshShape& shape);
 
 // One rank's groups. They have the members that differ in the named coordinate alone, in its order.
 class Mesh {
@@ -38,7 +38,7 @@ class Mesh {
   explicit Mesh(Communicator& world) : Mesh(world, {.data = world.size()}) {}
 
   const MeshShape& shape() const { return shape_; }
-  const MeshPlace& place() const { return place_; }
+  const MeshCoordinate& coordinate() const { return coordinate_; }
 
   Communicator& world() { return world_; }
   Communicator& worker() { return *worker_; }  // all ranks of this one's worker
@@ -56,7 +56,7 @@ class Mesh {
  private:
   Communicator& world_;
   MeshShape shape_;
-  MeshPlace place_;
+  MeshCoordinate coordinate_;
   std::unique_ptr<Communicator> worker_, peers_, data_, tensor_, activations_, gradients_, model_, ends_;
 };
 

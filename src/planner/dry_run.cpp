@@ -21,7 +21,7 @@ class DryRank {
         recording_(plan.mesh.ranks(), rank),
         mesh_(recording_.ranks(), plan.mesh),
         engine_(std::make_unique<DataEngine>(backend_, mesh_, plan.model, engine())),
-        model_(backend_, *engine_, mesh_, plan.model, plan.pipeline_options(mesh_.place())),
+        model_(backend_, *engine_, mesh_, plan.model, plan.pipeline_options(mesh_.coordinate())),
         step_(backend_, *engine_, model_, mesh_, several_workers() ? mesh_.worker() : recording_.ranks(),
               {.with_signals = !several_workers()}) {
     engine_->initialize(0);
@@ -47,7 +47,7 @@ class DryRank {
  private:
   // Offload does not change the traffic, and on disk it would need a file.
   EngineOptions engine() const {
-    auto options = plan_.engine_options(mesh_.place());
+    auto options = plan_.engine_options(mesh_.coordinate());
     options.offload.clear();
     options.on_host = false;
     return options;

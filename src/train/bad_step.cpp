@@ -17,7 +17,7 @@ std::string BadStep::describe(const Config& config) const {
   if (worst == losses.end()) worst = std::ranges::max_element(losses);
   const int size = config.train.micro_batch;
   const double loss = *worst / (static_cast<double>(size) * config.model.block_size);
-  const auto index = (worst - losses.begin()) * workers + worker;  // they are dealt in turn
+  const auto index = (worst - losses.begin()) * workers + worker;  // they are assigned round-robin
   return fmt::format("step {}{}: {}; micro-batch {} of {} (samples {} to {}, loss {:.4f}){}", step,
                      workers > 1 ? fmt::format(", worker {}", worker) : "", why, index + 1,
                      std::ssize(losses) * workers, index * size, (index + 1) * size - 1,

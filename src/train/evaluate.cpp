@@ -58,8 +58,8 @@ Evaluation Evaluator::over(std::int64_t sequences, const FillSequence& fill,
                            const EvaluationProgress& progress) {
   // All workers evaluate the same model, so its micro-batches are assigned to the ranks of all of them.
   const int size = mesh_.shape().workers * mesh_.data().size(),
-            rank = mesh_.place().worker * mesh_.data().size() + mesh_.data().rank();
-  const bool counts = model_.has_loss() && mesh_.place().tensor == 0;
+            rank = mesh_.coordinate().worker * mesh_.data().size() + mesh_.data().rank();
+  const bool counts = model_.has_loss() && mesh_.coordinate().tensor == 0;
   const std::int64_t batch_size = model_.options().batch.batch;
   const std::int64_t batches = (sequences + batch_size - 1) / batch_size;
   // One loss per micro-batch, zero for other ranks' ones, then tokens and correct ones: counts stay exact.

@@ -102,7 +102,7 @@ RunPlan agree_on_plan(const Config& config, World& world) {
 }
 
 std::optional<RunLock> take_run_directory(Config& config, const RunPlan& plan, World& world) {
-  some_for_all(world.ranks, world.local_rank == 0, [&] { check_memory(plan, RankPlaces::of(world)); });
+  some_for_all(world.ranks, world.local_rank == 0, [&] { check_memory(plan, RankCounts::of(world)); });
   const auto run = config.run.path();
   const bool first = world.ranks.rank() == 0;
   std::optional<RunLock> lock;

@@ -40,7 +40,7 @@ bool RunSaver::begin(TrainState& state, bool best) {
   info.state["data"] = data_;
   auto& mesh = runtime_.mesh();
   add_worker_states(info, state, mesh);
-  saver_.begin(info, worker_slices(runtime_.engine(), mesh.shape(), mesh.place()), best);
+  saver_.begin(info, worker_slices(runtime_.engine(), mesh.shape(), mesh.coordinate()), best);
   last_saved_ = state.step;
   return true;
 }

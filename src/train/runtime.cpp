@@ -8,11 +8,11 @@ Runtime::Runtime(const RunPlan& plan, Communicator& group, const BackendOptions&
       mesh_(std::make_unique<Mesh>(*connected_.ranks, plan.mesh)) {}
 
 void Runtime::allocate(const RunPlan& plan, Use use) {
-  auto engine = plan.engine_options(mesh_->place());
+  auto engine = plan.engine_options(mesh_->coordinate());
   engine.training = use == Use::training;
   engine_ = std::make_unique<DataEngine>(*backend_, *mesh_, plan.model, engine);
   if (use == Use::parameters) return;
-  auto pipeline = plan.pipeline_options(mesh_->place());
+  auto pipeline = plan.pipeline_options(mesh_->coordinate());
   pipeline.backward = use == Use::training;
   model_ = std::make_unique<Pipeline>(*backend_, *engine_, *mesh_, plan.model, pipeline);
 }

@@ -56,7 +56,7 @@ void log_pipeline(const Config& config, const RunPlan& plan) {
 
 void log_summary(const Config& config, const RunPlan& plan, const Dataset& data, const World& world) {
   const auto& model = plan.model;
-  const auto memory = estimate_memory(plan, RankPlaces::of(world));
+  const auto memory = estimate_memory(plan, RankCounts::of(world));
   const bool several = world.ranks.size() > 1, mesh = plan.ranks_of_model() > 1;
   log::info("model: {} layers, {} heads, width {}, block {}, vocabulary {}: {} parameters", model.n_layer,
             model.n_head, model.n_embd, model.block_size, model.vocab_size,
@@ -73,7 +73,7 @@ void log_summary(const Config& config, const RunPlan& plan, const Dataset& data,
             : several ? " per rank"
                       : "");
   if (several) log::info("ranks: {}", layout_text(config, plan, world));
-  if (const int cores = usable_cores(); RankPlaces::of(world).threads && world.ranks.size() > cores &&
+  if (const int cores = usable_cores(); RankCounts::of(world).threads && world.ranks.size() > cores &&
                                         config.train.backend != BackendKind::cuda) {
     log::info("{} ranks take turns on {} core{}: more ranks than cores make nothing faster",
               world.ranks.size(), cores, cores == 1 ? "" : "s");

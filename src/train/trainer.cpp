@@ -153,7 +153,7 @@ void Trainer::Run::start(const Config& given) {
   log_summary(config, plan, data, world);
   if (first()) warn_of_small_disk(config, plan);
   if (!runtime.exchange().empty()) log::info("between GPUs: {}", runtime.exchange());
-  if (tracer) tracer->set_place(to_string(mesh().place(), mesh().shape()));
+  if (tracer) tracer->set_place(to_string(mesh().coordinate(), mesh().shape()));
 
   peak_flops = runtime.backend().measure_peak_flops(config.train.dtype);
   ranks().all_reduce({&peak_flops, DType::f64, {1}}).wait();
@@ -191,7 +191,7 @@ void Trainer::Run::load(const std::filesystem::path& from) {
   const bool resuming = config.init.resumes();
   all_or_none(ranks(), [&] {
     try {
-      state = read_start(config, from, engine(), runtime.backend(), mesh().shape(), mesh().place());
+      state = read_start(config, from, engine(), runtime.backend(), mesh().shape(), mesh().coordinate());
     } catch (const UserError& error) {
       if (!resuming) throw;
       throw with_older_checkpoint(error, from);
@@ -233,7 +233,7 @@ Trainer::Run::Outcome Trainer::Run::step(BatchLoader& loader) {
 Trainer::Run::Outcome Trainer::Run::give_up(Outcome outcome, const std::vector<double>& losses,
                                             const std::string& why) {
   const BadStep bad{.step = state.step + 1,
-                    .worker = mesh().place().worker,
+                    .worker = mesh().coordinate().worker,
                     .workers = plan.mesh.workers,
                     .why = why,
                     .losses = losses,
@@ -310,7 +310,7 @@ double Trainer::Run::share_of_peak(double flops) {
 
 void Trainer::Run::post_sums(const Outcome& outcome, const std::optional<StepRecord>& record) {
   const bool tells = mesh().worker().rank() == 0;
-  const bool first_worker = mesh().place().worker == 0;  // which has logged a skipped step itself
+  const bool first_worker = mesh().coordinate().worker == 0;  // which has logged a skipped step itself
   worker_sums->post({.loss = tells ? outcome.loss : 0,
                      .grad_norm = tells ? outcome.grad_norm : 0,
                      .skipped = tells && outcome.skipped && !first_worker ? 1.0 : 0.0,
@@ -412,7 +412,7 @@ TrainResult Trainer::run() try {
                                .last_step = run.calendar.last_step(),
                                .global_batch = config.train.global_batch,
                                .micro_batch = config.train.micro_batch,
-                               .first = run.engine().first_micro_batch() * workers + mesh.place().worker,
+                               .first = run.engine().first_micro_batch() * workers + mesh.coordinate().worker,
                                .stride = workers * mesh.shape().data,
                                .passes = run.engine().passes()});
   run.estimate.guess(config, run.work_left_now(), run.step_flops(), run.peak_flops);

@@ -15,7 +15,7 @@ TrainingStep::TrainingStep(Backend& backend, DataEngine& engine, Pipeline& model
       model_(model),
       group_(group),
       options_(options),
-      tells_loss_(model.has_loss() && mesh.place().tensor == 0),
+      tells_loss_(model.has_loss() && mesh.coordinate().tensor == 0),
       batches_(backend, model.options().batch, engine.passes(), mesh.shape().data,
                engine.first_micro_batch()),
       replay_(backend, options.capture) {}

@@ -17,10 +17,11 @@ constexpr const char *kSkipped = "skipped_steps", *kWindow = "loss_window";
 
 }  // namespace
 
-std::vector<SliceView> worker_slices(DataEngine& engine, const MeshShape& shape, const MeshPlace& place) {
+std::vector<SliceView> worker_slices(DataEngine& engine, const MeshShape& shape,
+                                     const MeshCoordinate& coordinate) {
   auto slices = state_slices(engine);
   if (shape.workers == 1) return slices;
-  for (auto& [slice, data] : slices) slice.name = worker_tensor_name(place.worker, slice.name);
+  for (auto& [slice, data] : slices) slice.name = worker_tensor_name(coordinate.worker, slice.name);
   return slices;
 }
 
@@ -33,7 +34,7 @@ void add_worker_states(CheckpointInfo& info, const TrainState& mine, Mesh& mesh)
   const auto width = static_cast<std::size_t>(most) + 2;
   std::vector<double> all(width * static_cast<std::size_t>(workers));
   if (mesh.worker().rank() == 0) {
-    const auto first = all.begin() + static_cast<std::ptrdiff_t>(width) * mesh.place().worker;
+    const auto first = all.begin() + static_cast<std::ptrdiff_t>(width) * mesh.coordinate().worker;
     first[0] = static_cast<double>(mine.skipped_steps);
     first[1] = static_cast<double>(mine.loss_window.size());
     std::ranges::copy(mine.loss_window, first + 2);
@@ -55,10 +56,10 @@ namespace {
 std::string count(int workers) { return workers == 1 ? "one model" : fmt::format("{} workers", workers); }
 
 TrainState resume(CheckpointReader& checkpoint, DataEngine& engine, Backend& backend, const MeshShape& shape,
-                  const MeshPlace& place) {
+                  const MeshCoordinate& coordinate) {
   const int saved = workers_of(checkpoint);
   const bool own = saved == shape.workers;
-  WorkerSource source(checkpoint, own ? place.worker : WorkerSource::kMean);
+  WorkerSource source(checkpoint, own ? coordinate.worker : WorkerSource::kMean);
   read_state(engine, backend, source, true);
   auto state = train_state_of(checkpoint);
   if (!own) {
@@ -69,12 +70,12 @@ TrainState resume(CheckpointReader& checkpoint, DataEngine& engine, Backend& bac
   if (!own || saved == 1) return state;
   try {
     const auto& states = checkpoint.info().state.at(kWorkerStatesField);
-    const auto& mine = states.at(static_cast<std::size_t>(place.worker));
+    const auto& mine = states.at(static_cast<std::size_t>(coordinate.worker));
     state.skipped_steps = mine.at(kSkipped).get<std::int64_t>();
     state.loss_window = mine.at(kWindow).get<std::vector<double>>();
   } catch (const nlohmann::json::exception& error) {
     fail_user("{}: its manifest holds no usable state of worker {} ({})", checkpoint.directory().string(),
-              place.worker, error.what());
+              coordinate.worker, error.what());
   }
   return state;
 }
@@ -82,7 +83,7 @@ TrainState resume(CheckpointReader& checkpoint, DataEngine& engine, Backend& bac
 }  // namespace
 
 TrainState read_start(const Config& config, const std::filesystem::path& from, DataEngine& engine,
-                      Backend& backend, const MeshShape& shape, const MeshPlace& place) {
+                      Backend& backend, const MeshShape& shape, const MeshCoordinate& coordinate) {
   if (hugging_face_folder(config.init.from)) {
     HuggingFaceReader weights(from);
     read_state(engine, backend, weights, false);
@@ -93,7 +94,7 @@ TrainState read_start(const Config& config, const std::filesystem::path& from, D
   CheckpointReader checkpoint(from);
   TrainState state;
   if (resuming) {
-    state = resume(checkpoint, engine, backend, shape, place);
+    state = resume(checkpoint, engine, backend, shape, coordinate);
   } else {
     auto parameters = one_model_of(checkpoint);
     read_state(engine, backend, parameters, false);

@@ -11,7 +11,8 @@
 namespace shoal {
 
 // The slices that this rank writes; with several workers, under its worker's names.
-std::vector<SliceView> worker_slices(DataEngine& engine, const MeshShape& shape, const MeshPlace& place);
+std::vector<SliceView> worker_slices(DataEngine& engine, const MeshShape& shape,
+                                     const MeshCoordinate& coordinate);
 
 // Collective over the mesh: adds to `info`, on rank 0, what its state is for each worker. Nothing is added
 // where there is one.
@@ -22,6 +23,6 @@ void add_worker_states(CheckpointInfo& info, const TrainState& mine, Mesh& mesh)
 // state, and every worker its own, where the checkpoint is of as many workers; otherwise all get the mean.
 // Throws UserError when it is damaged or not of this model.
 TrainState read_start(const Config& config, const std::filesystem::path& from, DataEngine& engine,
-                      Backend& backend, const MeshShape& shape, const MeshPlace& place);
+                      Backend& backend, const MeshShape& shape, const MeshCoordinate& coordinate);
 
 }  // namespace shoal

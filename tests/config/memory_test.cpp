@@ -43,7 +43,7 @@ Config config_of(std::vector<std::string> settings, int ranks) {
 
 MemoryEstimate memory_of(const std::vector<std::string>& settings, int ranks) {
   const auto config = config_of(settings, ranks);
-  return estimate_memory(make_plan(config), RankPlaces::as_threads(ranks));
+  return estimate_memory(make_plan(config), RankCounts::as_threads(ranks));
 }
 
 std::string zero_setting(int zero) { return "parallel.zero=" + std::to_string(zero); }
@@ -112,18 +112,18 @@ TEST(Memory, OfEveryRankOfAMeshIsWhatItAllocates) {
   for (const auto& [ranks, settings] : kMeshes) {
     const auto config = config_of(settings, ranks);
     const auto model = to_gpt_config(config.model);
-    const auto places = RankPlaces::as_threads(ranks);
+    const auto counts = RankCounts::as_threads(ranks);
     double most = 0;
     for (const auto& rank : dry_run(make_plan(config)).ranks) {
-      const auto place = place_of(make_plan(config, model).mesh, rank.ranks.front());
-      const auto memory = estimate_memory(make_plan(config, model), places, place);
+      const auto coordinate = coordinate_of(make_plan(config, model).mesh, rank.ranks.front());
+      const auto memory = estimate_memory(make_plan(config, model), counts, coordinate);
       EXPECT_NEAR(allocated(rank, make_plan(config, model).mesh.data), memory.state() + memory.activations(),
                   8)
           << fmt::format("{}", fmt::join(settings, " ")) << ", "
-          << to_string(place, make_plan(config, model).mesh);
+          << to_string(coordinate, make_plan(config, model).mesh);
       most = std::max(most, memory.total());
     }
-    EXPECT_EQ(estimate_memory(make_plan(config, model), places).total(), most);
+    EXPECT_EQ(estimate_memory(make_plan(config, model), counts).total(), most);
   }
 }
 
@@ -193,8 +193,8 @@ double written_by(const Config& config, const GptConfig& model, int rank) {
   DryBackend backend;
   Recording recording(make_plan(config, model).mesh.ranks(), rank);
   Mesh mesh(recording.ranks(), make_plan(config, model).mesh);
-  const auto engine = std::make_unique<DataEngine>(backend, mesh, model,
-                                                   make_plan(config, model).engine_options(mesh.place()));
+  const auto engine = std::make_unique<DataEngine>(
+      backend, mesh, model, make_plan(config, model).engine_options(mesh.coordinate()));
   double bytes = 0;
   for (const auto& tensor : engine->state(true, DataEngine::Share::to_save)) {
     bytes += static_cast<double>(tensor.data.bytes());
@@ -221,9 +221,9 @@ TEST(Memory, CheckpointCopyIsTheRanksShare) {
           written += bytes;
           most = std::max(most, bytes);
         }
-        const MeshPlace place{.pipeline = stage, .data = 0, .tensor = tensor};
+        const MeshCoordinate coordinate{.pipeline = stage, .data = 0, .tensor = tensor};
         const double share = written / shape.data, writer = 2 * std::min(share, 4.0 * (1 << 20));
-        EXPECT_DOUBLE_EQ(estimate_memory(plan, RankPlaces::as_threads(ranks), place).checkpoint,
+        EXPECT_DOUBLE_EQ(estimate_memory(plan, RankCounts::as_threads(ranks), coordinate).checkpoint,
                          share + writer);
         EXPECT_LT(most / share, 1.1);
         all += written;
@@ -264,7 +264,7 @@ TEST(Memory, OfAGpuIncludesTheScratchOfItsKernels) {
       settings.emplace_back(more);
     }
     const auto config = config_of(settings, 1);
-    return estimate_memory(make_plan(config), RankPlaces::as_threads(1), {}).scratch;
+    return estimate_memory(make_plan(config), RankCounts::as_threads(1), {}).scratch;
   };
   const auto products = static_cast<double>(kProductWorkspace);
   EXPECT_EQ(scratch({"train.dtype=float32"}), products);
@@ -281,13 +281,13 @@ TEST(Memory, OfAGpuIsNotTheHosts) {
                               2);
       config.run.name = "";
       const auto model = to_gpt_config(config.model);
-      const auto places = RankPlaces::as_threads(2);
-      const auto memory = estimate_memory(make_plan(config, model), places, {});
+      const auto counts = RankCounts::as_threads(2);
+      const auto memory = estimate_memory(make_plan(config, model), counts, {});
       DryGpu backend;
       Recording recording(2, 0);
       Mesh mesh(recording.ranks(), make_plan(config, model).mesh);
-      const auto engine = std::make_unique<DataEngine>(backend, mesh, model,
-                                                       make_plan(config, model).engine_options(mesh.place()));
+      const auto engine = std::make_unique<DataEngine>(
+          backend, mesh, model, make_plan(config, model).engine_options(mesh.coordinate()));
       // Empty arenas still take a byte.
       EXPECT_NEAR(static_cast<double>(backend.allocated() - backend.pinned()), memory.state(), 8);
       EXPECT_EQ(static_cast<double>(backend.pinned()), memory.on_host);
@@ -304,24 +304,24 @@ TEST(Memory, OfAGpuIsNotTheHosts) {
 }
 
 TEST(Memory, OfAHostIsThatOfItsRanks) {
-  const auto host = [](const Config& config, const RankPlaces& places) {
-    return host_memory(make_plan(config), places);
+  const auto host = [](const Config& config, const RankCounts& counts) {
+    return host_memory(make_plan(config), counts);
   };
-  const auto of = [](const Config& config, const RankPlaces& places, const MeshPlace& place) {
-    return estimate_memory(make_plan(config), places, place).total();
+  const auto of = [](const Config& config, const RankCounts& counts, const MeshCoordinate& coordinate) {
+    return estimate_memory(make_plan(config), counts, coordinate).total();
   };
   const auto data = config_of({}, 4);
-  const auto threads = RankPlaces::as_threads(4);
+  const auto threads = RankCounts::as_threads(4);
   const auto one = memory_of({}, 4);
   EXPECT_DOUBLE_EQ(host(data, threads), 4 * one.total() - 3 * one.program);  // the program is in memory once
-  const RankPlaces processes{.all = 4, .here = 4, .threads = false};
+  const RankCounts processes{.world_size = 4, .local_size = 4, .threads = false};
   EXPECT_DOUBLE_EQ(host(data, processes), 4 * of(data, processes, {}));
 
   const auto stages = config_of({"parallel.pipeline=2"}, 4);
   const double first = of(stages, processes, {}), second = of(stages, processes, {.pipeline = 1});
   EXPECT_GT(std::abs(first - second), 0.1 * first);
   EXPECT_DOUBLE_EQ(host(stages, processes), 2 * first + 2 * second);
-  const RankPlaces halves{.all = 4, .here = 2, .threads = false};
+  const RankCounts halves{.world_size = 4, .local_size = 2, .threads = false};
   EXPECT_DOUBLE_EQ(host(stages, halves),
                    2 * std::max(of(stages, halves, {}), of(stages, halves, {.pipeline = 1})));
 }
@@ -335,7 +335,7 @@ TEST(Memory, RefusesRanksThatDoNotFitTogether) {
   const std::vector<std::string> settings = {layers, "model.n_embd=512"};
   const auto check = [&](int ranks) {
     const auto config = config_of(settings, ranks);
-    check_memory(make_plan(config), RankPlaces::as_threads(ranks));
+    check_memory(make_plan(config), RankCounts::as_threads(ranks));
   };
   EXPECT_NO_THROW(check(1));
   try {

@@ -12,7 +12,9 @@
 
 namespace shoal {
 
-void PrintTo(const MeshPlace& place, std::ostream* out) { *out << to_string(place, {.workers = 2}); }
+void PrintTo(const MeshCoordinate& coordinate, std::ostream* out) {
+  *out << to_string(coordinate, {.workers = 2});
+}
 
 namespace test {
 namespace {
@@ -28,38 +30,38 @@ std::string describe(const MeshShape& shape) {
   return fmt::format("{} x {} x {} x {}", shape.workers, shape.pipeline, shape.data, shape.tensor);
 }
 
-TEST(MeshPlaces, NeighboursAreOfOneTensorGroupThenOfOneStage) {
+TEST(MeshCoordinates, NeighboursAreOfOneTensorGroupThenOfOneStage) {
   const MeshShape shape{2, 3, 4};
   EXPECT_EQ(shape.ranks(), 24);
-  EXPECT_EQ(place_of(shape, 0), (MeshPlace{0, 0, 0}));
-  EXPECT_EQ(place_of(shape, 3), (MeshPlace{0, 0, 3}));
-  EXPECT_EQ(place_of(shape, 4), (MeshPlace{0, 1, 0}));
-  EXPECT_EQ(place_of(shape, 12), (MeshPlace{1, 0, 0}));
-  EXPECT_EQ(place_of(shape, 23), (MeshPlace{1, 2, 3}));
-  EXPECT_EQ(to_string(place_of(shape, 23), shape), "pipeline 1, data 2, tensor 3");
+  EXPECT_EQ(coordinate_of(shape, 0), (MeshCoordinate{0, 0, 0}));
+  EXPECT_EQ(coordinate_of(shape, 3), (MeshCoordinate{0, 0, 3}));
+  EXPECT_EQ(coordinate_of(shape, 4), (MeshCoordinate{0, 1, 0}));
+  EXPECT_EQ(coordinate_of(shape, 12), (MeshCoordinate{1, 0, 0}));
+  EXPECT_EQ(coordinate_of(shape, 23), (MeshCoordinate{1, 2, 3}));
+  EXPECT_EQ(to_string(coordinate_of(shape, 23), shape), "pipeline 1, data 2, tensor 3");
 }
 
-TEST(MeshPlaces, AWorkerIsARangeOfRanks) {
+TEST(MeshCoordinates, AWorkerIsARangeOfRanks) {
   const MeshShape shape{2, 3, 4, 5};
   EXPECT_EQ(shape.ranks_of_worker(), 24);
   EXPECT_EQ(shape.ranks(), 120);
-  EXPECT_EQ(place_of(shape, 23), (MeshPlace{1, 2, 3, 0}));
-  EXPECT_EQ(place_of(shape, 24), (MeshPlace{0, 0, 0, 1}));
-  EXPECT_EQ(to_string(place_of(shape, 119), shape), "worker 4, pipeline 1, data 2, tensor 3");
+  EXPECT_EQ(coordinate_of(shape, 23), (MeshCoordinate{1, 2, 3, 0}));
+  EXPECT_EQ(coordinate_of(shape, 24), (MeshCoordinate{0, 0, 0, 1}));
+  EXPECT_EQ(to_string(coordinate_of(shape, 119), shape), "worker 4, pipeline 1, data 2, tensor 3");
 }
 
-TEST(MeshPlaces, EveryRankHasItsOwn) {
+TEST(MeshCoordinates, EveryRankHasItsOwn) {
   for (const auto& shape : kShapes) {
-    std::set<std::tuple<int, int, int, int>> places;
+    std::set<std::tuple<int, int, int, int>> seen;
     for (int rank = 0; rank < shape.ranks(); ++rank) {
-      const auto [pipeline, data, tensor, worker] = place_of(shape, rank);
+      const auto [pipeline, data, tensor, worker] = coordinate_of(shape, rank);
       EXPECT_LT(worker, shape.workers);
       EXPECT_LT(pipeline, shape.pipeline);
       EXPECT_LT(data, shape.data);
       EXPECT_LT(tensor, shape.tensor);
-      places.emplace(pipeline, data, tensor, worker);
+      seen.emplace(pipeline, data, tensor, worker);
     }
-    EXPECT_EQ(places.size(), shape.ranks()) << describe(shape);
+    EXPECT_EQ(seen.size(), shape.ranks()) << describe(shape);
   }
 }
 
@@ -76,7 +78,7 @@ template <typename F>
 std::vector<std::int32_t> ranks_where(const MeshShape& shape, F&& passes) {
   std::vector<std::int32_t> ranks;
   for (int rank = 0; rank < shape.ranks(); ++rank) {
-    if (passes(place_of(shape, rank))) ranks.push_back(rank);
+    if (passes(coordinate_of(shape, rank))) ranks.push_back(rank);
   }
   return ranks;
 }
@@ -87,34 +89,35 @@ TEST(MeshGroups, DifferInTheirOwnCoordinateAlone) {
     run_threads({.ranks = shape.ranks(), .deadline_seconds = 60}, [&](World& world) {
       const int rank = world.ranks.rank();
       Mesh mesh(world.ranks, shape);
-      const MeshPlace me = place_of(shape, rank);
+      const MeshCoordinate me = coordinate_of(shape, rank);
       EXPECT_EQ(mesh.shape(), shape);
-      EXPECT_EQ(mesh.place(), me);
+      EXPECT_EQ(mesh.coordinate(), me);
       const auto expect = [&](Communicator& group, auto&& passes) {
         EXPECT_THAT(members(group, rank), ElementsAreArray(ranks_where(shape, passes)));
       };
-      const auto ours = [&](const MeshPlace& p) { return p.worker == me.worker; };
-      const auto stages = [&](const MeshPlace& p) {
+      const auto ours = [&](const MeshCoordinate& p) { return p.worker == me.worker; };
+      const auto stages = [&](const MeshCoordinate& p) {
         return ours(p) && p.data == me.data && p.tensor == me.tensor;
       };
-      const auto is_end = [&](const MeshPlace& p) {
+      const auto is_end = [&](const MeshCoordinate& p) {
         return p.pipeline == 0 || p.pipeline + 1 == shape.pipeline;
       };
-      expect(mesh.world(), [](const MeshPlace&) { return true; });
+      expect(mesh.world(), [](const MeshCoordinate&) { return true; });
       expect(mesh.worker(), ours);
-      expect(mesh.peers(), [&](const MeshPlace& p) {
+      expect(mesh.peers(), [&](const MeshCoordinate& p) {
         return p.pipeline == me.pipeline && p.data == me.data && p.tensor == me.tensor;
       });
-      expect(mesh.data(), [&](const MeshPlace& p) {
+      expect(mesh.data(), [&](const MeshCoordinate& p) {
         return ours(p) && p.pipeline == me.pipeline && p.tensor == me.tensor;
       });
-      expect(mesh.tensor(),
-             [&](const MeshPlace& p) { return ours(p) && p.pipeline == me.pipeline && p.data == me.data; });
+      expect(mesh.tensor(), [&](const MeshCoordinate& p) {
+        return ours(p) && p.pipeline == me.pipeline && p.data == me.data;
+      });
       expect(mesh.activations(), stages);
       expect(mesh.gradients(), stages);
-      expect(mesh.model(), [&](const MeshPlace& p) { return ours(p) && p.data == me.data; });
+      expect(mesh.model(), [&](const MeshCoordinate& p) { return ours(p) && p.data == me.data; });
       expect(mesh.ends(),
-             [&](const MeshPlace& p) { return stages(p) && (p == me || (is_end(p) && is_end(me))); });
+             [&](const MeshCoordinate& p) { return stages(p) && (p == me || (is_end(p) && is_end(me))); });
     });
   }
 }
@@ -125,7 +128,8 @@ TEST(MeshGroups, KnowTheirCoordinateAmongThousands) {
   for (const int rank : {0, 1, 8, 511, 512, 2047, 4095}) {
     Recording recording(shape.ranks(), rank);
     Mesh mesh(recording.ranks(), shape);
-    EXPECT_EQ(mesh.place(), (MeshPlace{mesh.activations().rank(), mesh.data().rank(), mesh.tensor().rank()}));
+    EXPECT_EQ(mesh.coordinate(),
+              (MeshCoordinate{mesh.activations().rank(), mesh.data().rank(), mesh.tensor().rank()}));
     EXPECT_EQ(mesh.activations().size(), 8);
     EXPECT_EQ(mesh.data().size(), 64);
     EXPECT_EQ(mesh.tensor().size(), 8);

@@ -44,25 +44,25 @@ struct RanksRun {
   int evaluate_every = 5;  // steps
   std::function<std::unique_ptr<Backend>(int rank)> backend = [](int) { return make_cpu_backend(1); };
 
-  ModelPart part(const MeshPlace& place) const {
+  ModelPart part(const MeshCoordinate& coordinate) const {
     ModelPart part;
-    part.tensor = {.rank = place.tensor, .size = mesh.tensor, .sequence = sequence && mesh.tensor > 1};
+    part.tensor = {.rank = coordinate.tensor, .size = mesh.tensor, .sequence = sequence && mesh.tensor > 1};
     if (mesh.pipeline == 1) return part;
     const auto ranges = balanced_ranges(model, mesh.pipeline * chunks);
     for (int chunk = 0; chunk < chunks; ++chunk)
-      part.chunks.push_back(ranges[static_cast<std::size_t>(chunk * mesh.pipeline + place.pipeline)]);
+      part.chunks.push_back(ranges[static_cast<std::size_t>(chunk * mesh.pipeline + coordinate.pipeline)]);
     return part;
   }
-  EngineOptions engine_options(const MeshPlace& place) const {
+  EngineOptions engine_options(const MeshCoordinate& coordinate) const {
     auto options = engine;
-    options.part = part(place);
+    options.part = part(coordinate);
     return options;
   }
-  PipelineOptions pipeline_options(const MeshPlace& place) const {
+  PipelineOptions pipeline_options(const MeshCoordinate& coordinate) const {
     return {.batch = {1, model.block_size},
             .compute = engine.compute,
             .recompute = recompute,
-            .part = part(place),
+            .part = part(coordinate),
             .schedule = schedule,
             .stages = mesh.pipeline,
             .micro_batches = (engine.micro_batches + mesh.data - 1) / mesh.data};
@@ -136,8 +136,8 @@ inline void collect(RunOutcome& into, DataEngine& engine, Backend& backend) {
   }
 }
 
-// The micro-batches of a worker: every `workers`-th of the global batch.
-struct Deal {
+// A worker's share of the micro-batches: every `workers`-th of the global batch.
+struct WorkerShare {
   int worker = 0, workers = 1;
 };
 
@@ -146,15 +146,18 @@ class RankOfRun {
  public:
   RankOfRun(const RanksRun& run, Communicator& ranks)
       : RankOfRun(run, ranks,
-                  run.same_data ? Deal{} : Deal{place_of(run.mesh, ranks.rank()).worker, run.mesh.workers}) {}
-  RankOfRun(const RanksRun& run, Communicator& ranks, const Deal& deal)
+                  run.same_data
+                      ? WorkerShare{}
+                      : WorkerShare{coordinate_of(run.mesh, ranks.rank()).worker, run.mesh.workers}) {}
+  RankOfRun(const RanksRun& run, Communicator& ranks, const WorkerShare& worker_share)
       : run_(run),
-        deal_(deal),
+        share_(worker_share),
         backend_(run.backend(ranks.rank())),
         ranks_(connect_backends(*backend_, ranks).ranks),
         mesh_(*ranks_, run.mesh),
-        engine_(std::make_unique<DataEngine>(*backend_, mesh_, run.model, run.engine_options(mesh_.place()))),
-        model_(*backend_, *engine_, mesh_, run.model, run.pipeline_options(mesh_.place())),
+        engine_(std::make_unique<DataEngine>(*backend_, mesh_, run.model,
+                                             run.engine_options(mesh_.coordinate()))),
+        model_(*backend_, *engine_, mesh_, run.model, run.pipeline_options(mesh_.coordinate())),
         losses_(*backend_, DType::f64, {engine_->passes()}) {
     for (int pass = 0; pass < engine_->passes(); ++pass) {
       tokens_.emplace_back(*backend_, DType::i32, Shape{1, run.model.block_size});
@@ -166,7 +169,7 @@ class RankOfRun {
   DataEngine& engine() { return *engine_; }
   Backend& backend() { return *backend_; }
   Mesh& mesh() { return mesh_; }
-  const MeshPlace& place() const { return mesh_.place(); }
+  const MeshCoordinate& coordinate() const { return mesh_.coordinate(); }
 
   void step(int step, RunOutcome& outcome) {
     gradient(step, outcome);
@@ -206,13 +209,13 @@ class RankOfRun {
     const Buffer loss(*backend_, DType::f64, {1});
     model_.evaluate({.tokens = tokens_[0], .targets = targets_[0], .address = {}}, loss);
     std::vector<double> found(static_cast<std::size_t>(1 + run_.model.block_size));
-    if (model_.has_loss() && mesh_.place().data == 0) {
+    if (model_.has_loss() && mesh_.coordinate().data == 0) {
       std::vector<std::int32_t> predictions(found.size() - 1);
       backend_->copy_to_host(predictions.data(), model_.predictions());
       found[0] = loss.values()[0];
       std::copy(predictions.begin(), predictions.end(), found.begin() + 1);
     }
-    share(found, model_.has_loss() && mesh_.place().data == 0);
+    share(found, model_.has_loss() && mesh_.coordinate().data == 0);
     outcome.evaluations.push_back(found[0]);
     outcome.predictions.insert(outcome.predictions.end(), found.begin() + 1, found.end());
   }
@@ -221,10 +224,10 @@ class RankOfRun {
   int count() const { return run_.engine.micro_batches; }
   // The index of a micro-batch among the worker's, and in the global batch.
   int index(int pass) const { return pass * run_.mesh.data + engine_->first_micro_batch(); }
-  int in_batch(int index) const { return index * deal_.workers + deal_.worker; }
+  int in_batch(int index) const { return index * share_.workers + share_.worker; }
 
   Tokens batch(int step) const {
-    return random_tokens(run_.model, count() * deal_.workers,
+    return random_tokens(run_.model, count() * share_.workers,
                          static_cast<std::uint32_t>(step % run_.batches) + 1);
   }
 
@@ -245,16 +248,16 @@ class RankOfRun {
   // value.
   void share(std::vector<double>& values, bool knows) {
     const auto mine = values;
-    if (mesh_.place().tensor > 0) std::fill(values.begin(), values.end(), 0.0);
+    if (mesh_.coordinate().tensor > 0) std::fill(values.begin(), values.end(), 0.0);
     mesh_.worker().all_reduce({values.data(), DType::f64, {static_cast<std::int64_t>(values.size())}}).wait();
     for (std::size_t i = 0; knows && i < values.size(); ++i) {
       if (mine[i] == 0) continue;
-      EXPECT_EQ(mine[i], values[i]) << to_string(mesh_.place(), mesh_.shape());
+      EXPECT_EQ(mine[i], values[i]) << to_string(mesh_.coordinate(), mesh_.shape());
     }
   }
 
   const RanksRun& run_;
-  Deal deal_;
+  WorkerShare share_;
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<Communicator> ranks_;
   Mesh mesh_;
@@ -277,7 +280,7 @@ inline std::vector<RunOutcome> train_workers(const RanksRun& run, const RankStep
     RunOutcome mine;
     steps(rank, mine);
     const std::lock_guard lock(mutex);
-    auto& outcome = outcomes[static_cast<std::size_t>(rank.place().worker)];
+    auto& outcome = outcomes[static_cast<std::size_t>(rank.coordinate().worker)];
     collect(outcome, rank.engine(), rank.backend());
     if (outcome.losses.empty()) {
       outcome.losses = mine.losses;

@@ -141,14 +141,14 @@ TEST(DryRun, OrderedSumsSendEveryLeaf) {
 // --- meshes
 
 // The kind of ranks that includes the rank at this coordinate.
-DryRun::Rank rank_at(const Config& config, const MeshPlace& place) {
+DryRun::Rank rank_at(const Config& config, const MeshCoordinate& coordinate) {
   const auto shape = make_plan(config).mesh;
   for (auto& rank : dry_run(make_plan(config)).ranks) {
     for (const int r : rank.ranks) {
-      if (place_of(shape, r) == place) return rank;
+      if (coordinate_of(shape, r) == coordinate) return rank;
     }
   }
-  ADD_FAILURE() << "no rank at " << to_string(place, shape);
+  ADD_FAILURE() << "no rank at " << to_string(coordinate, shape);
   return {};
 }
 
@@ -229,14 +229,14 @@ TEST(DryRun, StagesSendStreamsOnAndTheTiedEmbeddingOnce) {
   const auto model = to_gpt_config(config.model);
   const std::int64_t passes = 16, stream = passes * kActivation * 4 / 2;  // a tensor rank has half the tokens
   for (int stage = 0; stage < 4; ++stage) {
-    const MeshPlace place{.pipeline = stage, .data = 1};
-    const auto rank = rank_at(config, place);
+    const MeshCoordinate coordinate{.pipeline = stage, .data = 1};
+    const auto rank = rank_at(config, coordinate);
     EXPECT_EQ(rank.passes, passes);
     EXPECT_EQ(bytes_of(rank, "send", "output"), stage < 3 ? stream : 0);
     EXPECT_EQ(bytes_of(rank, "send", "gradient of the input"), stage > 0 ? stream : 0);
     const bool has_embedding = stage == 0 || stage == 3;
     EXPECT_EQ(calls_of(rank, "all_reduce", "tied gradients"), has_embedding ? 1 : 0);
-    const ShardPlan plan(gpt_units(model, make_plan(config, model).part(place)), 1, 1, 1, 2);
+    const ShardPlan plan(gpt_units(model, make_plan(config, model).part(coordinate)), 1, 1, 1, 2);
     // Two ranks send half of it twice.
     EXPECT_EQ(bytes_of(rank, "all_reduce", "tied gradients"), has_embedding ? plan.shard_size(0) * 4 : 0);
     EXPECT_EQ(bytes_of(rank, "reduce_scatter", "gradients"), plan.total() * 4 / 2);
@@ -305,10 +305,10 @@ TEST(DryRun, WorkersOfSeveralRanks) {
                                 16);
   const auto model = to_gpt_config(config.model);
   for (const int stage : {0, 1}) {
-    const MeshPlace place{.pipeline = stage, .worker = 1};
-    const auto rank = rank_at(config, place);
+    const MeshCoordinate coordinate{.pipeline = stage, .worker = 1};
+    const auto rank = rank_at(config, coordinate);
     EXPECT_EQ(rank.passes, 4);  // of 16 micro-batches
-    const ShardPlan plan(gpt_units(model, make_plan(config, model).part(place)), 1, 1, 0, 2);
+    const ShardPlan plan(gpt_units(model, make_plan(config, model).part(coordinate)), 1, 1, 0, 2);
     EXPECT_EQ(bytes_of(rank, "reduce_scatter", "gradients"), plan.total() * 4 / 2);
     EXPECT_EQ(bytes_of(rank, "all_gather", "parameters"), plan.total() * 4 / 2);
     EXPECT_EQ(bytes_of(rank, "all_reduce", "averaging"), 2 * ring(plan.total() / 2, 4, 2));

@@ -45,10 +45,11 @@ struct Tiny {
   std::unique_ptr<Communicator> self = make_self_communicator();
   static ModelPart part_of(const Mesh& mesh, bool sequence) {
     const int stages = mesh.shape().pipeline;
-    ModelPart part{.tensor = {.rank = mesh.place().tensor, .size = mesh.shape().tensor, .sequence = sequence},
-                   .chunks = {}};
+    ModelPart part{
+        .tensor = {.rank = mesh.coordinate().tensor, .size = mesh.shape().tensor, .sequence = sequence},
+        .chunks = {}};
     if (stages > 1)
-      part.chunks = {balanced_ranges(kModel, stages)[static_cast<std::size_t>(mesh.place().pipeline)]};
+      part.chunks = {balanced_ranges(kModel, stages)[static_cast<std::size_t>(mesh.coordinate().pipeline)]};
     return part;
   }
   Mesh mesh;

@@ -113,7 +113,7 @@ class CudaBackend final : public Backend {
   CurrentGpu gpu_;
   GpuStream stream_, in_, out_;  // kernels, copies in, copies out
   Mailbox mailbox_;
-  Scratch scratch_;
+  KernelScratch scratch_;
   Matmul matmul_;
   std::unique_ptr<FusedAttention> fused_attention_;  // null without the library
 };

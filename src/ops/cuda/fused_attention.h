@@ -33,7 +33,7 @@ class FusedAttention {
 };
 
 // For this thread's GPU; null when fused_attention_library() has a reason.
-std::unique_ptr<FusedAttention> make_fused_attention(cudaStream_t stream, Scratch& scratch);
+std::unique_ptr<FusedAttention> make_fused_attention(cudaStream_t stream, KernelScratch& scratch);
 AttentionLibrary fused_attention_library();
 
 }  // namespace shoal::cuda

@@ -46,7 +46,7 @@ class Matmul {
   Choices choices_;
   std::unique_ptr<cublasLtContext, HandleDeleter> handle_;
   Memory workspace_;
-  Scratch sums_;
+  KernelScratch sums_;
   std::map<ProductKey, std::unique_ptr<Plan>> plans_;
 };
 

@@ -157,7 +157,7 @@ Memory take_memory(std::size_t bytes) {
   return Memory(memory);
 }
 
-void* Scratch::take_bytes(std::size_t bytes) {
+void* KernelScratch::take_bytes(std::size_t bytes) {
   if (bytes > bytes_ || blocks_.empty()) {
     blocks_.push_back(take_memory(bytes));
     bytes_ = bytes;

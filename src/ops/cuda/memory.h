@@ -75,7 +75,7 @@ class Mailbox {
 };
 
 // Memory for one op at a time. Smaller blocks are kept when it grows, since a captured graph may use them.
-class Scratch {
+class KernelScratch {
  public:
   template <typename T>
   T* take(std::int64_t count) {

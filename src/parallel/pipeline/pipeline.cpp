@@ -141,7 +141,7 @@ Gpt::Memory Pipeline::memory(const GptConfig& config, const PipelineOptions& opt
 Pipeline::Pipeline(Backend& backend, UnitStore& store, Mesh& mesh, const GptConfig& config,
                    const PipelineOptions& options)
     : mesh_(mesh), options_(options) {
-  const int stage = mesh.place().pipeline;
+  const int stage = mesh.coordinate().pipeline;
   if (options.backward) actions_ = schedule_of(options).ranks[static_cast<std::size_t>(stage)];
   outgoing_ = std::make_unique<Outgoing>(backend, stream_shape(config, options.batch, options.part.tensor),
                                          outgoing_streams(config, options));

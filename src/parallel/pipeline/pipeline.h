@@ -61,8 +61,8 @@ class Pipeline {
   void backward(Chunk& chunk, int micro_batch, const Step& step);
   // The number of the outgoing stream of a chunk's output.
   int output_key(int chunk, int micro_batch) const { return chunk * options_.micro_batches + micro_batch; }
-  int next_stage() const { return (mesh_.place().pipeline + 1) % options_.stages; }
-  int previous_stage() const { return (mesh_.place().pipeline + options_.stages - 1) % options_.stages; }
+  int next_stage() const { return (mesh_.coordinate().pipeline + 1) % options_.stages; }
+  int previous_stage() const { return (mesh_.coordinate().pipeline + options_.stages - 1) % options_.stages; }
 
   Mesh& mesh_;
   PipelineOptions options_;

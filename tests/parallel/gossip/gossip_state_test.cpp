@@ -101,7 +101,7 @@ struct Shown {
 };
 
 void look_at_average(RankOfRun& rank, int step, Shown& look) {
-  const auto w = static_cast<std::size_t>(rank.place().worker);
+  const auto w = static_cast<std::size_t>(rank.coordinate().worker);
   auto& engine = rank.engine();
   const auto collect_into = [&](RunOutcome& outcome) {
     const std::lock_guard lock(look.mutex);
@@ -154,13 +154,14 @@ void expect_mean(const Shown& look) {
 }
 
 // The loss of an engine on one rank with these parameters.
-double evaluate_alone(const RanksRun& run, const RunOutcome& shown, int step, const Deal& deal) {
+double evaluate_alone(const RanksRun& run, const RunOutcome& shown, int step,
+                      const WorkerShare& worker_share) {
   auto alone = run;
   alone.mesh = {};
   alone.engine.gossip.reset();
   alone.engine.zero = 0;
   const auto self = make_self_communicator();
-  RankOfRun rank(alone, *self, deal);
+  RankOfRun rank(alone, *self, worker_share);
   for (const auto& tensor : rank.engine().state(false, DataEngine::Share::held)) {
     const auto& values = shown.state.at(tensor.name);
     std::copy(values.begin(), values.end(), tensor.data.as<float>());

@@ -153,7 +153,7 @@ std::vector<RunOutcome> by_engine(const RanksRun& run, const Incidents& incident
   return train_workers(run, [&](RankOfRun& rank, RunOutcome& outcome) {
     auto& engine = rank.engine();
     for (int step = 0; step < run.steps; ++step) {
-      rank.gradient(step, outcome, incidents.factor(rank.place().worker, step));
+      rank.gradient(step, outcome, incidents.factor(rank.coordinate().worker, step));
       // A bad update is skipped.
       std::isfinite(outcome.norms.back()) || step % 2 == 0 ? engine.update() : engine.skip_update();
       if ((step + 1) % run.evaluate_every == 0) rank.evaluate(step, outcome);
@@ -354,7 +354,7 @@ TEST(Gossip, TakesTheMemoryThatItSays) {
       Mesh mesh(recording.ranks(), run.mesh);
       DryBackend backend;
       const auto engine =
-          std::make_unique<DataEngine>(backend, mesh, run.model, run.engine_options(mesh.place()));
+          std::make_unique<DataEngine>(backend, mesh, run.model, run.engine_options(mesh.coordinate()));
       const auto memory = engine_memory(run.model, run.engine, run.mesh.data);
       // An empty arena takes one byte.
       EXPECT_NEAR(static_cast<double>(backend.most_allocated()), static_cast<double>(memory.total()), 5)

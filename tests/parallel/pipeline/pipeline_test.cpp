@@ -133,18 +133,18 @@ TEST(Pipeline, MemoryIsWhatWasAnnounced) {
       Mesh mesh(world.ranks, run.mesh);
       CountingBackend backend;
       for (const bool training : {true, false}) {
-        auto engine_options = run.engine_options(mesh.place());
+        auto engine_options = run.engine_options(mesh.coordinate());
         engine_options.training = training;
         const auto engine = std::make_unique<DataEngine>(backend, mesh, run.model, engine_options);
         const auto state = backend.taken;
         EXPECT_EQ(state, engine_memory(run.model, engine_options, run.mesh.data).total());
         for (const auto recompute : {Recompute::none, Recompute::light, Recompute::block}) {
-          auto options = run.pipeline_options(mesh.place());
+          auto options = run.pipeline_options(mesh.coordinate());
           options.backward = training;
           options.recompute = recompute;
           const Pipeline pipeline(backend, *engine, mesh, run.model, options);
           EXPECT_EQ(backend.taken - state,
-                    Pipeline::memory(run.model, options, mesh.place().pipeline).total());
+                    Pipeline::memory(run.model, options, mesh.coordinate().pipeline).total());
         }
       }
       EXPECT_EQ(backend.taken, 0);
@@ -191,9 +191,9 @@ void fail_in_a_step(const RanksRun& run, int failing, int calls) {
     Mesh mesh(world.ranks, run.mesh);
     const auto backend = make_cpu_backend(1);
     const auto engine =
-        std::make_unique<DataEngine>(*backend, mesh, run.model, run.engine_options(mesh.place()));
+        std::make_unique<DataEngine>(*backend, mesh, run.model, run.engine_options(mesh.coordinate()));
     FailingStore store(*engine, world.ranks.rank() == failing ? calls : -1);
-    Pipeline pipeline(*backend, store, mesh, run.model, run.pipeline_options(mesh.place()));
+    Pipeline pipeline(*backend, store, mesh, run.model, run.pipeline_options(mesh.coordinate()));
     engine->initialize(1);
     const Buffer tokens(*backend, DType::i32, {1, run.model.block_size});
     const Buffer losses(*backend, DType::f64, {engine->passes()});

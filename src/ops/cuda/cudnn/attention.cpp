@@ -65,7 +65,7 @@ struct Pack {
 
 class CudnnAttention final : public FusedAttention {
  public:
-  CudnnAttention(const Functions& functions, cudaStream_t stream, Scratch& scratch)
+  CudnnAttention(const Functions& functions, cudaStream_t stream, KernelScratch& scratch)
       : functions_(functions), stream_(stream), scratch_(scratch) {}
 
   bool forward(const AttentionSizes& sizes, void* out, float* lse, const void* qkv) override {
@@ -161,7 +161,7 @@ class CudnnAttention final : public FusedAttention {
 
   const Functions& functions_;
   cudaStream_t stream_;
-  Scratch& scratch_;
+  KernelScratch& scratch_;
   Handle handle_;  // created at the first use, since that loads much
   int capability_ = compute_capability();
   float scale_ = 1, one_ = 1, unseen_ = -std::numeric_limits<float>::infinity();
@@ -171,7 +171,7 @@ class CudnnAttention final : public FusedAttention {
 
 }  // namespace
 
-std::unique_ptr<FusedAttention> make_fused_attention(cudaStream_t stream, Scratch& scratch) {
+std::unique_ptr<FusedAttention> make_fused_attention(cudaStream_t stream, KernelScratch& scratch) {
   if (!found().functions) return nullptr;
   return std::make_unique<CudnnAttention>(*found().functions, stream, scratch);
 }

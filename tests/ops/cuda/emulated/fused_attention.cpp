@@ -1,4 +1,4 @@
-// In cuDNN's place: the plain kernels, so that what is asked for and with what shows.
+// Stands in for cuDNN's attention with the plain kernels, so that wrong requests and arguments are noticed.
 #include "ops/cuda/fused_attention.h"
 
 #include <cmath>
@@ -44,7 +44,7 @@ class PlainInstead final : public FusedAttention {
 
 }  // namespace
 
-std::unique_ptr<FusedAttention> make_fused_attention(cudaStream_t, Scratch&) {
+std::unique_ptr<FusedAttention> make_fused_attention(cudaStream_t, KernelScratch&) {
   return std::make_unique<PlainInstead>();
 }
 
