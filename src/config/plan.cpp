@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include "config/layout.h"
+#include "config/optimizer_schemes.h"
 #include "core/error.h"
 #include "parallel/pipeline/stages.h"
 
@@ -22,21 +23,6 @@ std::optional<GossipOptions> gossip_options(const Config& config) {
   return GossipOptions{.topology = gossip_topology(config),
                        .bucket_bytes = config.gossip.bucket_mib * (1 << 20),
                        .clip_by_bucket = config.gossip.clip == GossipClip::bucket};
-}
-
-OptimizerOptions optimizer_options(const OptimConfig& optim) {
-  switch (optim.name) {
-    case OptimizerKind::adamw:
-    case OptimizerKind::accum_adamw:
-    case OptimizerKind::accum_adam:
-      return AdamWConfig{.beta1 = optim.betas[0],
-                         .beta2 = optim.betas[1],
-                         .eps = optim.eps,
-                         .weight_decay = optim.weight_decay,
-                         .l2 = optim.name == OptimizerKind::accum_adam,
-                         .accum_steps = optim.accum_steps};
-  }
-  fail("optim.name has no optimizer of number {}", static_cast<int>(optim.name));
 }
 
 void check_tensor_group(const RunPlan& plan) {
@@ -92,7 +78,7 @@ RunPlan make_plan(const Config& config, const GptConfig& model) {
                .ranges = stage_ranges(parallel, model)};
   const int micro_batches = train.global_batch / train.micro_batch / workers;
   plan.engine = {.compute = train.dtype,
-                 .optimizer = optimizer_options(config.optim),
+                 .optimizer = scheme_of(config.optim.name).options(config.optim),
                  .decay = config.optim.decay,
                  .grad_clip = train.grad_clip,
                  .zero = parallel.zero,

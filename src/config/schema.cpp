@@ -6,6 +6,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "config/optimizer_schemes.h"
 #include "parallel/gossip/topology_schemes.h"
 #include "parallel/pipeline/schedule.h"
 
@@ -65,17 +66,21 @@ std::vector<std::string_view> topology_choices() {
   return choices;
 }
 
-Field schedule_field() {
-  static const std::string doc = [] {
-    std::string meanings;
-    for (const auto& scheme : schedule_schemes()) {
-      meanings += fmt::format("{}{}: {}", meanings.empty() ? "" : "; ", scheme.name, scheme.meaning);
-    }
-    return fmt::format("Order of a pipeline's forward and backward passes. {}. `shoal schedule` draws it.",
-                       meanings);
-  }();
-  Field field = plain<&Config::parallel, &ParallelConfig::schedule>("parallel.schedule", doc);
-  for (const auto& scheme : schedule_schemes()) {
+// "gpipe: all forward passes, then all backward passes; 1f1b: in turn, ...", of a table of schemes.
+template <typename Scheme>
+std::string meanings(std::span<const Scheme> schemes) {
+  std::string text;
+  for (const auto& scheme : schemes) {
+    text += fmt::format("{}{}: {}", text.empty() ? "" : "; ", scheme.name, scheme.meaning);
+  }
+  return text;
+}
+
+// An enum whose names are in a table of schemes.
+template <auto Section, auto Member, typename Scheme>
+Field scheme_choice(std::string_view name, std::span<const Scheme> schemes, std::string_view doc) {
+  Field field = plain<Section, Member>(name, doc);
+  for (const auto& scheme : schemes) {
     field.choices.push_back(scheme.name);
     field.numbers.push_back(static_cast<unsigned char>(scheme.kind));
   }
@@ -110,6 +115,10 @@ std::vector<Field> make_fields() {
   using Lr = LrScheduleConfig;
   using Par = ParallelConfig;
   using Gossip = GossipConfig;
+  static const std::string optimizer_doc = fmt::format("Optimizer. {}.", meanings(optimizer_schemes()));
+  static const std::string schedule_doc =
+      fmt::format("Order of a pipeline's forward and backward passes. {}. `shoal schedule` draws it.",
+                  meanings(schedule_schemes()));
   return {
       plain<&C::run, &Run::name>(
           "run.name",
@@ -227,13 +236,7 @@ std::vector<Field> make_fields() {
           "Reaction to a loss or gradient that is not finite, or to a "
           "spike. stop: end the run. skip: leave out that update."),
 
-      choice<&C::optim, &Optim::name, OptimizerKind>(
-          "optim.name",
-          {{"adamw", OptimizerKind::adamw},
-           {"accum_adamw", OptimizerKind::accum_adamw},
-           {"accum_adam", OptimizerKind::accum_adam}},
-          "Optimizer. accum_*: parameters move at every step, moments are committed once per accum_steps. "
-          "accum_adam adds the weight decay to the gradient (L2)."),
+      scheme_choice<&C::optim, &Optim::name>("optim.name", optimizer_schemes(), optimizer_doc),
       number<&C::optim, &Optim::lr>("optim.lr", above(0), "", "Peak learning rate."),
       number<&C::optim, &Optim::betas>("optim.betas", kFraction, "",
                                        "Decay rates of the first and second moment."),
@@ -318,7 +321,7 @@ std::vector<Field> make_fields() {
       number<&C::parallel, &Par::pipeline>(
           "parallel.pipeline", between(1, 1000), "stages",
           "Pipeline stages. Each holds a range of blocks and passes micro-batches on to the next."),
-      schedule_field(),
+      scheme_choice<&C::parallel, &Par::schedule>("parallel.schedule", schedule_schemes(), schedule_doc),
       number<&C::parallel, &Par::chunks>("parallel.chunks", at_least(1), "chunks",
                                          "Ranges of the model per pipeline rank; more than 1 needs a "
                                          "schedule with chunks, such as interleaved."),

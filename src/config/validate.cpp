@@ -1,9 +1,9 @@
 // Checks rules between keys, and refuses values that are not implemented.
 #include <fmt/ranges.h>
 
-#include <algorithm>
 #include <numeric>
 
+#include "config/optimizer_schemes.h"
 #include "config/schema.h"
 #include "core/error.h"
 #include "core/text.h"
@@ -125,34 +125,17 @@ class Rules {
     }
   }
 
-  // Keys of [optim] that an optimizer does not read.
-  static std::vector<std::string_view> unread_keys(OptimizerKind kind) {
-    switch (kind) {
-      case OptimizerKind::adamw:
-        return {"optim.accum_steps"};
-      case OptimizerKind::accum_adamw:
-      case OptimizerKind::accum_adam:
-        break;
-    }
-    return {};
-  }
-
-  static std::string readers_of(std::string_view key) {
-    const auto* field = find_field("optim.name");
-    std::vector<std::string_view> readers;
-    for (std::size_t i = 0; i < field->choices.size(); ++i) {
-      const auto unread = unread_keys(static_cast<OptimizerKind>(field->numbers[i]));
-      if (std::ranges::find(unread, key) == unread.end()) readers.push_back(field->choices[i]);
-    }
-    return fmt::format("{}", fmt::join(readers, " or "));
-  }
-
   void check_optimizer() const {
-    for (const auto key : unread_keys(config_.optim.name)) {
-      const auto* field = find_field(key);
-      if (field->value(config_) == field->value(Config{})) continue;
+    static const Config defaults;
+    for (const auto& field : config_fields()) {
+      const auto key = field.name();
+      if (scheme_of(config_.optim.name).reads(key) || field.value(config_) == field.value(defaults)) continue;
+      std::vector<std::string_view> readers;
+      for (const auto& scheme : optimizer_schemes()) {
+        if (scheme.reads(key)) readers.push_back(scheme.name);
+      }
       fail_user("{} has no meaning for {}; leave it out, or use {}", say(key), say("optim.name"),
-                readers_of(key));
+                fmt::join(readers, " or "));
     }
   }
 

@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "config/optimizer_schemes.h"
 #include "config/schema.h"
 #include "core/error.h"
 
@@ -242,9 +243,9 @@ TEST(ConfigRules, AreCheckedAndNameTheKeysWithTheirPlace) {
   EXPECT_THAT(error_with("", {"lr_schedule.name=constant", "lr_schedule.min_lr=1e-5"}),
               HasSubstr("no meaning"));
   EXPECT_THAT(error_with("", {"lr_schedule.min_lr=1"}), HasSubstr("above optim.lr"));
-  EXPECT_THAT(error_with("", {"optim.accum_steps=2"}),
-              AllOf(HasSubstr("no meaning for optim.name = \"adamw\""),
-                    HasSubstr("use accum_adamw or accum_adam")));
+  EXPECT_THAT(
+      error_with("", {"optim.accum_steps=2"}),
+      AllOf(HasSubstr("no meaning for optim.name = \"adamw\""), HasSubstr("use accum_adamw or accum_adam")));
   EXPECT_THAT(error_with("", {"run.name=a/b"}), HasSubstr("cannot name a folder"));
   EXPECT_THAT(error_with("", {"checkpoint.epochs=2"}), HasSubstr("data.sampling"));
   EXPECT_THAT(error_with("", {"data.stride=1"}),
@@ -272,6 +273,14 @@ TEST(Config, StagesByHandAreAListOfIntegers) {
     EXPECT_THAT(error_with("[parallel]\nstages = " + list + "\n"),
                 HasSubstr("a list of integers, at least 1"))
         << list;
+  }
+}
+
+TEST(ConfigRules, KeysThatAnOptimizerDoesNotReadAreKeys) {
+  for (const auto& scheme : optimizer_schemes()) {
+    for (const auto key : scheme.unread) {
+      EXPECT_TRUE(key.empty() || find_field(key) != nullptr) << key;
+    }
   }
 }
 
