@@ -9,6 +9,7 @@
 #include <system_error>
 #include <vector>
 
+#include "core/hash.h"
 #include "core/trace.h"
 
 namespace shoal {
@@ -52,7 +53,7 @@ HostClock host_clock() {
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
   std::error_code none;
   const auto time_namespace = std::filesystem::read_symlink("/proc/self/ns/time", none).string();
-  return {std::hash<std::string>()(boot + time_namespace), trace::now};
+  return {fnv1a(boot + time_namespace), trace::now};
 }
 
 ClockOffset compare_clocks(Communicator& ranks, const HostClock& clock, int rounds) {

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "core/error.h"
+#include "core/hash.h"
 
 namespace shoal {
 namespace {
@@ -61,7 +62,7 @@ std::uint64_t host_hash() {
   ::gethostname(name, sizeof name - 1);
   std::ifstream file("/proc/sys/kernel/random/boot_id");
   const std::string boot{std::istreambuf_iterator<char>(file), {}};
-  return std::hash<std::string>()(name + boot);
+  return fnv1a(name + boot);
 }
 
 LocalShare local_share(std::span<const CoreBinding> ranks, int rank) {

@@ -8,10 +8,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <functional>
 
 #include "comm/arguments.h"
 #include "core/error.h"
+#include "core/hash.h"
 #include "core/log.h"
 #include "core/text.h"
 
@@ -45,7 +45,7 @@ constexpr milliseconds kIdleSleep{5};  // while only control messages can arrive
   ::_exit(1);
 }
 
-std::uint64_t hash(const std::string& text) { return std::hash<std::string>()(text) | 1; }
+std::uint64_t hash(const std::string& text) { return fnv1a(text) | 1; }  // 0 means no text
 
 }  // namespace
 

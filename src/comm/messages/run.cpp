@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <functional>
 #include <new>
 #include <string>
 #include <string_view>
@@ -15,18 +14,17 @@
 #include "comm/messages/engine.h"
 #include "core/cores.h"
 #include "core/error.h"
+#include "core/hash.h"
 #include "core/log.h"
 
 namespace shoal::messages {
 namespace {
 
-std::uint64_t hash(std::string_view bytes) { return std::hash<std::string_view>()(bytes); }
-
 std::uint64_t cores_hash() {
   cpu_set_t allowed;
   CPU_ZERO(&allowed);
   ::sched_getaffinity(0, sizeof allowed, &allowed);
-  return hash({reinterpret_cast<const char*>(&allowed), sizeof allowed});
+  return fnv1a({reinterpret_cast<const char*>(&allowed), sizeof allowed});
 }
 
 LocalShare gather_local_share(Communicator& ranks) {
