@@ -1,11 +1,11 @@
 // Finds and loads the module of the CUDA backend; facts about it that need no GPU.
 #include <unistd.h>
 
-#include "core/error.h"
 #include "core/log.h"
 #include "core/module.h"
 #include "core/shared_table.h"
 #include "ops/cuda/cuda.h"
+#include "ops/errors.h"
 
 namespace shoal {
 namespace {
@@ -35,10 +35,7 @@ bool has_cuda_module() { return !find_module(kModule.file, kModule.variable).emp
 std::string no_cuda_device() { return loaded().library ? loaded().library->no_device() : loaded().why; }
 
 std::unique_ptr<Backend> make_cuda_backend(const CudaOptions& options) {
-  if (const auto why = no_cuda_device(); !why.empty()) {
-    fail_user("train.backend = \"cuda\" cannot be used: {}; \"cpu\" reads and writes the same checkpoints",
-              why);
-  }
+  if (const auto why = no_cuda_device(); !why.empty()) throw CudaUnavailable(why);
   return loaded().library->make_backend(options);
 }
 

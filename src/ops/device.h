@@ -34,7 +34,7 @@ class Device {
   // FLOP/s of multiply-adds on operands of this type in registers, measured for about 0.1 s; 0 if unknown.
   virtual double measure_peak_flops(DType) { return 0; }
 
-  // --- memory: at least 64-byte aligned, zeroed, owned by the caller
+  // --- memory: at least 64-byte aligned, zeroed, owned by the caller. Throws OutOfDeviceMemory
   virtual void* allocate(std::size_t bytes) = 0;
   virtual void release(void* data, std::size_t bytes) = 0;
   // Both are ordered with the kernels. copy_to_host() returns when the copy is complete, copy_from_host()
@@ -49,8 +49,8 @@ class Device {
   // --- streams. Work is queued on three streams: kernels (and the copies above), copies in, copies out. Each
   // runs in order; events order one after another.
   enum class Stream : std::uint8_t { kernels, copy_in, copy_out };
-  // Host memory for copy_in and copy_out: pinned, zeroed, 64-byte aligned. Throws UserError when it is not
-  // available.
+  // Host memory for copy_in and copy_out: pinned, zeroed, 64-byte aligned. Throws OutOfPinnedMemory
+  // (ops/errors.h).
   virtual void* allocate_host(std::size_t bytes) { return allocate(bytes); }
   virtual void release_host(void* data, std::size_t bytes) { release(data, bytes); }
   // Both may return before the copy is complete.

@@ -1,23 +1,22 @@
 #include "parallel/backend_ranks.h"
 
 #include <algorithm>
-#include <functional>
 #include <map>
 #include <utility>
 #include <vector>
 
 #include "comm/launcher.h"
 #include "comm/nccl/nccl.h"
-#include "core/error.h"
+#include "core/hash.h"
 #include "parallel/staging.h"
 
 namespace shoal {
 namespace {
 
-// The facts of a rank that the others need.
+// The facts about a rank that the others need.
 struct Facts {
-  std::uint64_t gpu = 0;   // a hash of host and place; 0 where there is none
-  std::uint64_t nccl = 0;  // of the version; 0 where there is none
+  std::uint64_t gpu = 0;   // a hash of host and PCI address; 0 means no GPU
+  std::uint64_t nccl = 0;  // a hash of the version; 0 means no NCCL
 };
 
 std::vector<Facts> ask_around(Communicator& ranks, const Facts& mine) {
@@ -29,9 +28,9 @@ std::vector<Facts> ask_around(Communicator& ranks, const Facts& mine) {
   return all;
 }
 
-std::uint64_t hash(const std::string& text) { return std::hash<std::string>()(text) | 1; }
+std::uint64_t hash(const std::string& text) { return fnv1a(text) | 1; }  // 0 means none
 
-// Why NCCL cannot be had; empty on all ranks where it can.
+// Why NCCL cannot be used; empty on all ranks if it can.
 std::string objection(const Gpu& gpu, Communicator& host) {
   auto all = ask_around(host, {.gpu = hash(fmt::format("{} {}", host_hash(), gpu.place))});
   std::map<std::uint64_t, int> holders;
@@ -39,7 +38,7 @@ std::string objection(const Gpu& gpu, Communicator& host) {
     const auto [holder, is_new] = holders.try_emplace(all[static_cast<std::size_t>(rank)].gpu, rank);
     if (!is_new) return fmt::format("ranks {} and {} have the same GPU", holder->second, rank);
   }
-  // Only now, since it takes a moment to load.
+  // Loaded only now, since it takes a moment.
   all = ask_around(host, {.nccl = no_nccl().empty() ? hash(nccl_version()) : 0});
   if (!no_nccl().empty()) return no_nccl();
   for (int rank = 0; rank < std::ssize(all); ++rank) {
@@ -59,11 +58,7 @@ BackendRanks connect_backends(Backend& backend, Communicator& host, GpuExchange 
   if (exchange == GpuExchange::host)
     return {std::move(staging), "through the host's memory, as the config says"};
   if (const auto why = objection(gpu, host); !why.empty()) {
-    if (exchange == GpuExchange::nccl) {
-      fail_user(
-          "parallel.gpu_exchange = \"nccl\" cannot be used: {}; \"auto\" then goes through the host's memory",
-          why);
-    }
+    if (exchange == GpuExchange::nccl) throw NcclUnavailable(why);
     return {std::move(staging), fmt::format("through the host's memory, since {}", why)};
   }
   return {make_nccl_communicator(std::move(staging), gpu.number, gpu.stream),

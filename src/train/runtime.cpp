@@ -1,13 +1,18 @@
 #include "train/runtime.h"
 
+#include "train/backend_errors.h"
+
 namespace shoal {
 
-Runtime::Runtime(const RunPlan& plan, Communicator& group, const BackendOptions& options)
+Runtime::Runtime(const RunPlan& plan, Communicator& group, const BackendOptions& options) try
     : backend_(make_backend(plan.backend, options)),
       connected_(connect_backends(*backend_, group, plan.exchange)),
-      mesh_(std::make_unique<Mesh>(*connected_.ranks, plan.mesh)) {}
+      mesh_(std::make_unique<Mesh>(*connected_.ranks, plan.mesh)) {
+} catch (...) {
+  rethrow_with_keys();
+}
 
-void Runtime::allocate(const RunPlan& plan, Use use) {
+void Runtime::allocate(const RunPlan& plan, Use use) try {
   auto engine = plan.engine_options(mesh_->coordinate());
   engine.training = use == Use::training;
   engine_ = std::make_unique<DataEngine>(*backend_, *mesh_, plan.model, engine);
@@ -15,6 +20,8 @@ void Runtime::allocate(const RunPlan& plan, Use use) {
   auto pipeline = plan.pipeline_options(mesh_->coordinate());
   pipeline.backward = use == Use::training;
   model_ = std::make_unique<Pipeline>(*backend_, *engine_, *mesh_, plan.model, pipeline);
+} catch (...) {
+  rethrow_with_keys();
 }
 
 }  // namespace shoal

@@ -14,6 +14,7 @@
 #include "core/trace.h"
 #include "data/batch_loader.h"
 #include "report/tracer.h"
+#include "train/backend_errors.h"
 #include "train/bad_step.h"
 #include "train/calendar.h"
 #include "train/disk_space.h"
@@ -120,7 +121,7 @@ Config described_config(const Config& resolved, const Config& given) {
 
 }  // namespace
 
-Trainer::Trainer(const Config& given, World& world, Tracer* tracer) {
+Trainer::Trainer(const Config& given, World& world, Tracer* tracer) try {
   Config config = agree_on_config(given, world);
   Dataset data = open_dataset(config, world);  // which decides parts of the config
   RunPlan plan = agree_on_plan(config, world);
@@ -135,6 +136,8 @@ Trainer::Trainer(const Config& given, World& world, Tracer* tracer) {
                      .runtime = std::move(runtime),
                      .lock = std::move(lock)});
   run_->start(given);
+} catch (...) {
+  rethrow_with_keys();
 }
 
 Trainer::~Trainer() {
@@ -434,7 +437,7 @@ TrainResult Trainer::run() try {
   return run.result;
 } catch (...) {
   run_->ranks().abandon();
-  throw;
+  rethrow_with_keys();
 }
 
 }  // namespace shoal

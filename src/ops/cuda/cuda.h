@@ -59,7 +59,7 @@ std::size_t cuda_scratch_bytes(const KernelSizes& sizes);
 
 // Whether the module exists; the environment variable SHOAL_CUDA_MODULE names another one.
 bool has_cuda_module();
-// Throws UserError without a module or a GPU, or with a driver that is too old.
+// Throws CudaUnavailable without a module or a GPU, or with a driver that is too old.
 std::unique_ptr<Backend> make_cuda_backend(const CudaOptions& options = {});
 // Why make_cuda_backend would throw, in a sentence; empty if it would not.
 std::string no_cuda_device();

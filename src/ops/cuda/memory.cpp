@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "ops/cuda/check.h"
 #include "ops/cuda/cuda.h"
+#include "ops/errors.h"
 
 namespace shoal::cuda {
 namespace {
@@ -106,10 +107,8 @@ Pinned take_pinned(std::size_t bytes) {
   const cudaError_t status = cudaHostAlloc(&memory, std::max<std::size_t>(bytes, 1), cudaHostAllocDefault);
   if (status != cudaSuccess) {
     cudaGetLastError();
-    fail_user(
-        "{:.0f} MiB of the host's memory cannot be pinned: {}; where that is for parallel.offload, shard it "
-        "over more ranks (parallel.zero), or set parallel.offload = \"disk\", which pins little",
-        static_cast<double>(bytes) / (1 << 20), cudaGetErrorString(status));
+    throw OutOfPinnedMemory(fmt::format("{:.0f} MiB of the host's memory cannot be pinned: {}",
+                                        static_cast<double>(bytes) / (1 << 20), cudaGetErrorString(status)));
   }
   std::memset(memory, 0, bytes);
   return Pinned(memory);
@@ -147,11 +146,10 @@ Memory take_memory(std::size_t bytes) {
     std::size_t free = 0, total = 0;
     cudaMemGetInfo(&free, &total);
     constexpr double kMiB = 1 << 20;
-    fail(
-        "the GPU's memory is full: {:.0f} MiB more are needed, {:.0f} of {:.0f} MiB are free; a smaller "
-        "train.micro_batch, train.recompute or parallel.offload needs less",
-        static_cast<double>(bytes) / kMiB, static_cast<double>(free) / kMiB,
-        static_cast<double>(total) / kMiB);
+    throw OutOfDeviceMemory(
+        fmt::format("the GPU's memory is full: {:.0f} MiB more are needed, {:.0f} of {:.0f} MiB are free",
+                    static_cast<double>(bytes) / kMiB, static_cast<double>(free) / kMiB,
+                    static_cast<double>(total) / kMiB));
   }
   check(status);
   return Memory(memory);

@@ -42,14 +42,14 @@ struct MemoryDeleter {
   void operator()(void* memory) const { cudaFree(memory); }
 };
 using Memory = std::unique_ptr<void, MemoryDeleter>;
-// Throws Error with the bytes that were wanted and those that are free.
+// Throws OutOfDeviceMemory.
 Memory take_memory(std::size_t bytes);
 
 struct PinnedDeleter {
   void operator()(void* memory) const { cudaFreeHost(memory); }
 };
 using Pinned = std::unique_ptr<void, PinnedDeleter>;
-// Pinned host memory, zeroed. Throws UserError with the bytes that were wanted.
+// Pinned host memory, zeroed. Throws OutOfPinnedMemory.
 Pinned take_pinned(std::size_t bytes);
 
 // Small copies between host and GPU through pinned memory. The host does not wait for a copy to the GPU,

@@ -13,7 +13,7 @@ ShardPlan::ShardPlan(std::vector<UnitSpec> units, int zero, int replicate, int r
       ranks_(ranks),
       replicas_(zero == 0 ? ranks : replicate) {
   if (replicas_ < 1 || ranks_ % replicas_ != 0) {
-    fail_user("parallel.replicate = {} does not divide the {} data ranks", replicas_, ranks_);
+    fail("groups of {} replicas do not divide the {} data ranks", replicas_, ranks_);
   }
   const std::int64_t align = kBlock * ranks_;
   firsts_.push_back(0);

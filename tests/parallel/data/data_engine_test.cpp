@@ -205,7 +205,7 @@ TEST(Synchronous, ShardsFallWithTheRanks) {
 
 TEST(Synchronous, ReplicasMustDivideTheRanks) {
   EXPECT_THAT([] { train(exact(4, 1, 3)); },
-              testing::ThrowsMessage<UserError>(testing::HasSubstr("does not divide the 4 data ranks")));
+              testing::ThrowsMessage<Error>(testing::HasSubstr("do not divide the 4 data ranks")));
 }
 
 }  // namespace
