@@ -8,13 +8,26 @@
 #include "cli/command.h"
 #include "core/error.h"
 #include "core/interrupt.h"
+#include "core/log.h"
 #include "core/text.h"
 #include "data/openwebtext.h"
 
 namespace shoal::cli {
 namespace {
 
+void warn_of_short_split(const char* name, std::int64_t tokens) {
+  constexpr std::int64_t kUsualBlock = 1024;
+  if (tokens > kUsualBlock) return;
+  log::warn(
+      "{}.bin has only {} tokens: training needs at least model.block_size + 1 (GPT-2: {}); prepare more "
+      "text{}",
+      name, with_commas(tokens), with_commas(kUsualBlock + 1),
+      std::string_view(name) == "val" ? ", raise --val-fraction, or name files for validation with --val"
+                                      : "");
+}
+
 void report(const PrepareOptions& options, const DatasetMeta& meta) {
+  for (const auto* split : {"train", "val"}) warn_of_short_split(split, meta.splits.at(split).tokens);
   const auto tokens = [&](const char* split) { return with_commas(meta.splits.at(split).tokens); };
   const auto val_and_test = meta.splits.contains("test")
                                 ? fmt::format(", {} val and {} test", tokens("val"), tokens("test"))
@@ -24,6 +37,50 @@ void report(const PrepareOptions& options, const DatasetMeta& meta) {
   if (meta.entropy_per_token) {
     fmt::print("entropy of the grammar: {:.4f} nats per token, the floor of any model's expected loss\n",
                *meta.entropy_per_token);
+  }
+}
+
+const char* remedy(PrepareError::Fault fault) {
+  switch (fault) {
+    case PrepareError::Fault::folder_in_use:
+      return "; choose another --out";
+    case PrepareError::Fault::dataset_exists:
+      return "; --force replaces it, another --out keeps it";
+    case PrepareError::Fault::nothing_left:
+      return "; raise --truncate";
+    case PrepareError::Fault::empty_split:
+      return "; use more text or another --val-fraction";
+    case PrepareError::Fault::vocabulary_not_found:
+      return "\nThe tokenizers char and bytes need no files: shoal prepare text ... --tokenizer char";
+  }
+  return "";
+}
+
+void check_options(const PrepareOptions& options) {
+  const auto& dataset = options.dataset;
+  const bool corpus = dataset == "openwebtext";
+  if (corpus && options.inputs.empty()) {
+    fail_user("openwebtext: name the files or folders of the corpus: --from openwebtext.tar.xz");
+  }
+  if (corpus && options.tokenizer != "gpt2") {
+    fail_user("openwebtext: the tokenizer is gpt2; for --tokenizer {} use `shoal prepare text`",
+              options.tokenizer);
+  }
+  const auto& scheme = *find_dataset_scheme(dataset);
+  if (options.truncate < 1 && !scheme.takes_truncate) {
+    fail_user("{} takes no --truncate; `shoal prepare text` does", dataset);
+  }
+  if (!scheme.takes_splits && (!options.val.empty() || !options.test.empty())) {
+    fail_user("{} takes no --val and no --test; `shoal prepare text` does", dataset);
+  }
+}
+
+void run_prepare(const PrepareOptions& options) {
+  check_options(options);
+  try {
+    report(options, prepare(options));
+  } catch (const PrepareError& error) {
+    fail_user("{}{}", error.what(), remedy(error.fault));
   }
 }
 
@@ -110,8 +167,7 @@ void add_prepare(CLI::App& app) {
       options->inputs.insert(options->inputs.end(), from->begin(), from->end());
       if (share->count() == 0) options->val_fraction = kOpenWebTextValFraction;
       if (seed->count() == 0) options->seed = kOpenWebTextSeed;
-      report(*options, prepare(*options));
-      return;
+      return run_prepare(*options);
     }
     if (from->size() > 1) fail_user("--from {}: only openwebtext takes more than one", from->at(1));
     if (!from->empty()) options->fetch.from = from->front();
@@ -127,7 +183,7 @@ void add_prepare(CLI::App& app) {
       fail_user("give the files, folders or archives to read: shoal prepare text FILE ... --out {}",
                 options->out.string());
     }
-    report(*options, prepare(*options));
+    run_prepare(*options);
   });
 }
 

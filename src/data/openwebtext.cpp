@@ -292,11 +292,10 @@ std::string settings_of(const PrepareOptions& options, std::int64_t documents) {
 
 DatasetMeta prepare_openwebtext(const PrepareOptions& options, int threads) {
   if (options.inputs.empty()) {
-    fail_user("openwebtext: name the files or folders of the corpus: --from openwebtext.tar.xz");
+    fail_user("openwebtext: no files or folders of the corpus are given");
   }
   if (options.tokenizer != "gpt2") {
-    fail_user("openwebtext: the tokenizer is gpt2; for --tokenizer {} use `shoal prepare text`",
-              options.tokenizer);
+    fail_user("openwebtext: the tokenizer is gpt2, not {}", options.tokenizer);
   }
   StagedFolder folder(options.out, replaces_dataset(options), true);
   const bool resumed = has_progress(folder.path());

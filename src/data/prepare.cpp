@@ -113,7 +113,11 @@ std::int64_t truncated_characters(const PrepareOptions& options) {
   });
   progress.finish();
   const auto kept = static_cast<std::int64_t>(options.truncate * static_cast<double>(characters));
-  if (kept == 0) fail_user("--truncate {:g} leaves none of the {} characters", options.truncate, characters);
+  if (kept == 0) {
+    throw PrepareError(
+        PrepareError::Fault::nothing_left,
+        fmt::format("a share of {:g} leaves none of the {} characters", options.truncate, characters));
+  }
   return kept;
 }
 
@@ -214,8 +218,7 @@ std::string split_rule(const PrepareOptions& options, const Survey& survey) {
 std::unique_ptr<Tokenizer> load_gpt2(const FetchOptions& options) try {
   return load_gpt2_tokenizer(fetch_gpt2_vocabulary(options));
 } catch (const UserError& error) {
-  fail_user("{}\nThe tokenizers char and bytes need no files: shoal prepare text ... --tokenizer char",
-            error.what());
+  throw PrepareError(PrepareError::Fault::vocabulary_not_found, error.what());
 }
 
 DatasetMeta prepare_texts(const PrepareOptions& options, int threads, std::vector<std::string> sources) {
@@ -227,7 +230,7 @@ DatasetMeta prepare_texts(const PrepareOptions& options, int threads, std::vecto
   StagedFolder folder(options.out, replaces_dataset(options));
   const auto& name = options.tokenizer;
   if (name != "gpt2" && name != "char" && name != "bytes") {
-    fail_user("--tokenizer {}: must be gpt2, char or bytes", name);
+    fail_user("the tokenizer \"{}\" is unknown; it must be gpt2, char or bytes", name);
   }
   CharVocabulary vocabulary;
   // Done before the vocabulary is fetched, so that faults of the input are reported first.
@@ -262,7 +265,7 @@ DatasetMeta prepare_shakespeare(const PrepareOptions& given, int threads) {
 }
 
 DatasetMeta prepare_synthetic(const PrepareOptions& options, int threads) {
-  if (options.size < 1) fail_user("--size {}: must be 1 or more", options.size);
+  if (options.size < 1) fail_user("a size of {} characters is too small; at least 1", options.size);
   StagedFolder folder(options.out, replaces_dataset(options));
   const auto grammar = make_play_grammar();
   const auto tokenizer = make_char_tokenizer(grammar->alphabet());
@@ -318,18 +321,18 @@ const DatasetScheme* find_dataset_scheme(std::string_view name) {
 
 DatasetMeta prepare(const PrepareOptions& options) {
   if (!(options.val_fraction > 0 && options.val_fraction < 1)) {
-    fail_user("--val-fraction {}: must be above 0 and below 1", options.val_fraction);
+    fail_user("a validation share of {} is not above 0 and below 1", options.val_fraction);
   }
   if (!(options.truncate > 0 && options.truncate <= 1)) {
-    fail_user("--truncate {:g}: must be above 0 and at most 1", options.truncate);
+    fail_user("a share of {:g} of the text is not above 0 and at most 1", options.truncate);
   }
   const auto* const scheme = find_dataset_scheme(options.dataset);
   if (scheme == nullptr) fail_user("{}", dataset_problem(options.dataset));
   if (options.truncate < 1 && !scheme->takes_truncate) {
-    fail_user("{} takes no --truncate; `shoal prepare text` does", options.dataset);
+    fail_user("{} cannot be truncated", options.dataset);
   }
   if (!scheme->takes_splits && (!options.val.empty() || !options.test.empty())) {
-    fail_user("{} takes no --val and no --test; `shoal prepare text` does", options.dataset);
+    fail_user("{} takes no files for val and test", options.dataset);
   }
   const int threads = options.threads > 0
                           ? options.threads

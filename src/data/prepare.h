@@ -40,11 +40,9 @@ const DatasetScheme* find_dataset_scheme(std::string_view name);  // null where 
 // The tokenizer's end-of-text token, if it has one, follows every document; between documents that are cut,
 // it stands once in each split. The vocabulary of the char tokenizer covers all splits.
 //
-// Warns if a split is shorter than GPT-2's block.
-//
-// Throws UserError for bad input (see data/documents.h and data/download.h), when a split is empty or shares
-// files with another, and when options.out is in use, or holds a dataset (unless options.force) or anything
-// else. Throws Error when the disk is full.
+// Throws UserError for bad input (see data/documents.h and data/download.h), and when a split shares files
+// with another or options.out is in use; PrepareError for the faults listed there; Error when the disk is
+// full.
 DatasetMeta prepare(const PrepareOptions& options);
 
 // The reason why `name` cannot be PrepareOptions::dataset; "" if it can.

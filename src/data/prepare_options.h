@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/error.h"
 #include "data/download.h"
 
 namespace shoal {
@@ -32,6 +33,19 @@ struct PrepareOptions {
 
   // "synthetic" only: characters (= tokens) of both splits together, rounded up to whole plays
   std::int64_t size = 4'000'000;
+};
+
+// A fault that the caller can mend with other options; the message states the fact.
+struct PrepareError : UserError {
+  enum class Fault : std::uint8_t {
+    folder_in_use,         // options.out cannot become a dataset
+    dataset_exists,        // in options.out, and options.force is false
+    nothing_left,          // after options.truncate
+    empty_split,           // options.val_fraction is too small for so little text
+    vocabulary_not_found,  // of the gpt2 tokenizer
+  };
+  PrepareError(Fault fault_, const std::string& message) : UserError(message), fault(fault_) {}
+  Fault fault;
 };
 
 }  // namespace shoal

@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "core/error.h"
-#include "core/log.h"
 #include "core/philox.h"
 #include "core/text.h"
 
@@ -41,17 +40,6 @@ std::string describe_dataset(const fs::path& meta_file) {
   }
 }
 
-void warn_of_short_split(const char* name, std::int64_t tokens) {
-  constexpr std::int64_t kUsualBlock = 1024;
-  if (tokens > kUsualBlock) return;
-  log::warn(
-      "{}.bin has only {} tokens: training needs at least model.block_size + 1 (GPT-2: {}); prepare more "
-      "text{}",
-      name, with_commas(tokens), with_commas(kUsualBlock + 1),
-      std::string_view(name) == "val" ? ", raise --val-fraction, or name files for validation with --val"
-                                      : "");
-}
-
 }  // namespace
 
 // Word 1 of the counter keeps these draws apart from the choices of a grammar.
@@ -76,16 +64,22 @@ SplitRule::SplitRule(std::uint64_t seed, double val_fraction, std::int64_t docum
 }
 
 bool replaces_dataset(const PrepareOptions& options) {
+  using Fault = PrepareError::Fault;
   const auto& out = options.out;
-  if (!fs::is_directory(out) || fs::is_empty(out)) return false;
+  if (out.empty()) throw PrepareError(Fault::folder_in_use, "the output folder has no name");
+  if (fs::exists(out) && !fs::is_directory(out)) {
+    throw PrepareError(Fault::folder_in_use, fmt::format("{}: exists and is no folder", out.string()));
+  }
+  if (!fs::exists(out) || fs::is_empty(out)) return false;
   if (!fs::exists(out / "meta.json")) {
-    fail_user(
-        "{}: the folder exists and holds something other than a dataset of Shoal's; choose another --out",
-        out.string());
+    throw PrepareError(
+        Fault::folder_in_use,
+        fmt::format("{}: the folder exists and holds something other than a dataset of Shoal's",
+                    out.string()));
   }
   if (options.force) return true;
-  fail_user("{} holds {}; --force replaces it, another --out keeps it", out.string(),
-            describe_dataset(out / "meta.json"));
+  throw PrepareError(Fault::dataset_exists,
+                     fmt::format("{} holds {}", out.string(), describe_dataset(out / "meta.json")));
 }
 
 int token_width(const Tokenizer& tokenizer) { return tokenizer.vocab_size() <= 65'535 ? 2 : 4; }
@@ -94,14 +88,10 @@ void finish_dataset(const PrepareOptions& options, const Tokenizer& tokenizer, i
                     std::span<SplitWriter> splits, StagedFolder& folder, DatasetMeta& meta) {
   for (std::size_t i = 0; i < splits.size(); ++i) {
     if (splits[i].tokens() > 0) continue;
-    fail_user(
-        "the {} split is empty: there is too little text for a validation share of {}; use more text "
-        "or another --val-fraction",
-        kSplitNames[i], options.val_fraction);
-  }
-  for (const auto split : {Split::train, Split::val}) {
-    const auto i = static_cast<std::size_t>(split);
-    warn_of_short_split(kSplitNames[i], splits[i].tokens());
+    throw PrepareError(PrepareError::Fault::empty_split,
+                       fmt::format("the {} split is empty: there is too little text for a validation share "
+                                   "of {}",
+                                   kSplitNames[i], options.val_fraction));
   }
   meta.dataset = options.dataset;
   meta.tokenizer = tokenizer.to_json().dump();

@@ -38,14 +38,14 @@ class SplitRule {
   double bound_;
 };
 
-// Whether options.out holds a dataset that is to be replaced. Throws UserError when it holds a dataset, which
-// the message describes, and options.force is not set, or when it holds anything else.
+// Whether options.out holds a dataset that is to be replaced. Throws PrepareError when it holds a dataset,
+// which the message describes, and options.force is false, or when it is or holds anything else.
 bool replaces_dataset(const PrepareOptions& options);
 
 int token_width(const Tokenizer& tokenizer);  // bytes per token
 
 // Completes `meta`, writes meta.json and moves the folder into place. `splits`: train, val and perhaps test.
-// Throws UserError when one is empty, Error when the disk is full.
+// Throws PrepareError when one is empty, Error when the disk is full.
 void finish_dataset(const PrepareOptions& options, const Tokenizer& tokenizer, int bytes_per_token,
                     std::span<SplitWriter> splits, StagedFolder& folder, DatasetMeta& meta);
 

@@ -15,15 +15,15 @@ namespace fs = std::filesystem;
 
 void require_free(const fs::path& out, bool replace) {
   if (!fs::exists(out)) return;
-  if (!fs::is_directory(out)) fail_user("{}: exists and is no folder; choose another --out", out.string());
+  if (!fs::is_directory(out)) fail_user("{}: exists and is no folder", out.string());
   if (replace || fs::is_empty(out)) return;
-  fail_user("{}: the folder exists and is not empty; choose another --out", out.string());
+  fail_user("{}: the folder exists and is not empty", out.string());
 }
 
 }  // namespace
 
 StagedFolder::StagedFolder(const fs::path& out, bool replace, bool keep_what_is_there) {
-  if (out.empty()) fail_user("the output folder has no name; give one with --out");
+  if (out.empty()) fail_user("the output folder has no name");
   // Resolves links, so that a dataset stays on its disk, and removes a trailing slash.
   out_ = fs::weakly_canonical(out);
   if (!out_.has_filename()) out_ = out_.parent_path();

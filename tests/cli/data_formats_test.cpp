@@ -133,6 +133,22 @@ TEST_F(DataFormats, LittleTextIsWarnedOf) {
                     "model.block_size = 103 needs at least 104");
 }
 
+TEST_F(DataFormats, FaultsOfPrepareNameTheOptionsThatMendThem) {
+  write_file(file("a.txt"), "a");
+  const auto prepare = [&](const Settings& more) {
+    return shoal(with({"prepare", "text", "a.txt", "--tokenizer", "bytes"}, more));
+  };
+  expect_user_error(prepare({"--out", "new"}), "the train split is empty", "--val-fraction");
+  expect_user_error(prepare({"--out", "new", "--truncate", "0.5"}), "leaves none of the 1",
+                    "raise --truncate");
+  expect_user_error(prepare({"--out", "a.txt"}), "a.txt: exists and is no folder", "choose another --out");
+  expect_user_error(prepare({"--out", ""}), "has no name", "choose another --out");
+  write_file(file("other/thesis.txt"), "precious");
+  expect_user_error(prepare({"--out", "other", "--force"}), "other than a dataset", "choose another --out");
+  expect_user_error(shoal({"prepare", "synthetic", "--truncate", "0.5", "--out", "new"}),
+                    "synthetic takes no --truncate", "`shoal prepare text`");
+}
+
 TEST_F(DataFormats, TheVocabularyOfGpt2IsNamedWhenItCannotBeHad) {
   write_file(file("a.txt"), "some text");
   const auto result =

@@ -107,7 +107,7 @@ TEST_F(OpenWebTextCommand, AFullDiskKeepsWhatWasDone) {
   const auto result = shoal(command("openwebtext", "disk/data"));
   EXPECT_EQ(result.code, 1);
   EXPECT_THAT(result.err, HasSubstr("No space left on device"));
-  EXPECT_THAT(result.err, HasSubstr("the same command goes on there"));
+  EXPECT_THAT(result.err, HasSubstr("the same command resumes there"));
   EXPECT_FALSE(fs::exists(folder_ / "disk/data"));
   ASSERT_EQ(::mount("tmpfs", (folder_ / "disk").c_str(), "tmpfs", MS_REMOUNT, "size=256m"), 0);
   const auto resumed = shoal(command("openwebtext", "disk/data"));
@@ -136,6 +136,9 @@ TEST_F(OpenWebTextCommand, MemoryDoesNotGrowWithADocument) {
 
 TEST_F(OpenWebTextCommand, SaysWhatItNeeds) {
   expect_user_error(shoal({"prepare", "openwebtext", "--out", "out"}), "--from");
+  expect_user_error(
+      shoal({"prepare", "openwebtext", "--from", "nowhere", "--tokenizer", "bytes", "--out", "out"}),
+      "--tokenizer bytes", "`shoal prepare text`");
   expect_user_error(shoal({"prepare", "openwebtext", "--from", "nowhere", "--out", "out"}),
                     "nowhere: no such file");
   expect_user_error(shoal({"prepare", "shakespeare", "--from", "a", "b", "--out", "out"}),

@@ -299,10 +299,10 @@ TEST_F(OpenWebText, BadInputIsNamedAndLeavesNothing) {
               AllOf(HasSubstr("field.jsonl:1"), HasSubstr("\"content\"")));
   EXPECT_THAT(error_of(folder.write("long.jsonl", "{\"text\": \"" + std::string(40 << 20, 'a') + "\"}\n")),
               AllOf(HasSubstr("long.jsonl:1"), HasSubstr("longer than 32.0 MiB")));
-  EXPECT_THAT(user_error([&] { prepare(options({})); }), HasSubstr("--from"));
+  EXPECT_THAT(user_error([&] { prepare(options({})); }), HasSubstr("no files or folders of the corpus"));
   auto other = options({good});
   other.tokenizer = "bytes";
-  EXPECT_THAT(user_error([&] { prepare(other); }), HasSubstr("--tokenizer bytes"));
+  EXPECT_THAT(user_error([&] { prepare(other); }), HasSubstr("the tokenizer is gpt2, not bytes"));
   EXPECT_FALSE(left_behind());
 }
 
