@@ -1,0 +1,150 @@
+// Tests of errors in prepare(), and of the replacement of datasets.
+#include "data/prepare.h"
+
+#include <gmock/gmock.h>
+
+#include "data/prepare_fixture.h"
+
+namespace shoal {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using testing::read_file;
+using testing::user_error;
+
+TEST_F(PrepareTest, ADatasetIsReplacedOnlyByForce) {
+  auto options = text({folder.write("a.txt", "the first text"), folder.write("b.txt", "another")}, "bytes");
+  options.force = false;
+  prepare(options);
+  const auto before = read_file(folder / "out/train.bin");
+  const Dataset mapped(folder / "out");  // as in a run
+  for (const std::string tokenizer : {"bytes", "char"}) {
+    options.tokenizer = tokenizer;
+    EXPECT_THAT(user_error([&] { prepare(options); }),
+                AllOf(HasSubstr("out holds a dataset of 20"),
+                      HasSubstr("text from " + (folder / "a.txt").string() + " and 1 more, "),
+                      HasSubstr("train and 4 val tokens")));
+    EXPECT_EQ(read_file(folder / "out/train.bin"), before);
+  }
+  auto corpus = of("openwebtext");
+  corpus.force = false;
+  corpus.inputs = options.inputs;
+  EXPECT_THAT(user_error([&] { prepare(corpus); }), HasSubstr("out holds a dataset"));
+  const auto seen = ids_of(mapped.train());
+  options.force = true;
+  prepare(options);
+  EXPECT_NE(read_file(folder / "out/train.bin"), before);
+  EXPECT_EQ(ids_of(mapped.train()), seen);
+
+  folder.write("out/meta.json", "{");
+  options.force = false;
+  EXPECT_THAT(user_error([&] { prepare(options); }), HasSubstr("a damaged dataset of 20"));
+}
+
+// A folder with only train.bin belongs to another program.
+TEST_F(PrepareTest, ForceReplacesNoOtherProgramsData) {
+  folder.write("out/train.bin", "nanoGPT");
+  EXPECT_THAT(user_error([&] { prepare(text({folder.write("a.txt", "some text")}, "bytes")); }),
+              HasSubstr("something other than a dataset of Shoal's"));
+  EXPECT_EQ(read_file(folder / "out/train.bin"), "nanoGPT");
+}
+
+TEST_F(PrepareTest, AnUnknownDatasetThatIsAFileIsText) {
+  const auto book = folder.write("my book.txt", "text").string();
+  EXPECT_THAT(dataset_problem(book), AllOf(HasSubstr("is no dataset but a file"),
+                                           HasSubstr("shoal prepare text " + book + " --out data/my book")));
+  EXPECT_THAT(dataset_problem(folder.path().string() + "/"), HasSubstr("but a folder"));
+  EXPECT_EQ(dataset_problem("text"), "");
+}
+
+TEST_F(PrepareTest, AFailureLeavesNothingAndKeepsTheOldDataset) {
+  const auto good = folder.write("good.txt", "a good text");
+  EXPECT_THROW(prepare(text({folder.write("bad.jsonl", "{")}, "bytes")), UserError);
+  EXPECT_THAT(left_behind(), ElementsAre());
+  prepare(text({good}, "bytes"));
+  EXPECT_THROW(prepare(text({folder / "bad.jsonl"}, "bytes")), UserError);
+  EXPECT_THAT(left_behind(), ElementsAre("out"));
+  EXPECT_EQ(decoded("train") + decoded("val"), "a good text");
+  // Files left by a killed process are removed.
+  folder.write("out.partial/train.bin", "rubbish");
+  prepare(text({folder.write("new.txt", "a newer text")}, "bytes"));
+  EXPECT_THAT(left_behind(), ElementsAre("out"));
+  EXPECT_EQ(decoded("train") + decoded("val"), "a newer text");
+}
+
+TEST_F(PrepareTest, RefusesToReplaceWhatIsNoDataset) {
+  folder.write("out/thesis.txt", "precious");
+  const auto good = folder.write("good.txt", "a good text");
+  EXPECT_THAT(user_error([&] { prepare(text({good}, "bytes")); }),
+              AllOf(HasSubstr("out"), HasSubstr("other than a dataset")));
+  auto options = text({good}, "bytes");
+  options.out = good;
+  EXPECT_THAT(user_error([&] { prepare(options); }), HasSubstr("no folder"));
+  options.out = "";
+  EXPECT_THAT(user_error([&] { prepare(options); }), HasSubstr("has no name"));
+  options.out = good / "below";
+  EXPECT_THAT(user_error([&] { prepare(options); }), HasSubstr("cannot be created"));
+  EXPECT_EQ(read_file(folder / "out/thesis.txt"), "precious");
+}
+
+TEST_F(PrepareTest, BadInputIsNamed) {
+  const auto error = [&](const PrepareOptions& options) { return user_error([&] { prepare(options); }); };
+  EXPECT_THAT(error(of("shakespear")), AllOf(HasSubstr("did you mean shakespeare"), HasSubstr("synthetic")));
+  EXPECT_THAT(error(text({}, "bytes")), HasSubstr("name the files"));
+  EXPECT_THAT(error(text({folder.write("empty.txt", "")}, "bytes")),
+              AllOf(HasSubstr("no text"), HasSubstr("empty.txt")));
+  EXPECT_THAT(error(text({folder.write("one.txt", "1")}, "bytes")), HasSubstr("split is empty"));
+  EXPECT_THAT(error(text({folder / "one.txt"}, "word")),
+              AllOf(HasSubstr("word"), HasSubstr("gpt2, char or bytes")));
+  const auto bad = folder.write("bad.txt", "caf\xe9 au lait");
+  EXPECT_THAT(error(text({bad}, "char")), AllOf(HasSubstr("bad.txt"), HasSubstr("UTF-8")));
+  std::string far(3 << 20, 'a');  // 3 MiB without a position to cut, and then a bad byte
+  folder.write("bad.txt", far + "\n" + far + "caf\xe9 au lait");
+  EXPECT_THAT(error(text({bad}, "char")), AllOf(HasSubstr("counting from byte"), HasSubstr("UTF-8")));
+  auto options = text({folder / "one.txt"}, "bytes");
+  options.val_fraction = 1;
+  EXPECT_THAT(error(options), HasSubstr("a validation share of 1 is not"));
+  options = of("synthetic");
+  options.size = 0;
+  EXPECT_THAT(error(options), HasSubstr("a size of 0 characters"));
+  EXPECT_THAT(left_behind(), ElementsAre());
+}
+
+TEST_F(PrepareTest, BadSplitsAreNamed) {
+  const auto error = [&](const PrepareOptions& options) { return user_error([&] { prepare(options); }); };
+  for (const auto* dataset : {"synthetic", "shakespeare", "openwebtext"}) {
+    auto options = of(dataset);
+    options.test = {folder.write("a.txt", "a")};
+    EXPECT_THAT(error(options), AllOf(HasSubstr(dataset), HasSubstr("takes no files for val and test")));
+  }
+  auto options = text({folder.write("in/a.txt", "a")}, "bytes");
+  options.val = {folder.write("empty.txt", "")};
+  EXPECT_THAT(error(options), AllOf(HasSubstr("no text"), HasSubstr("empty.txt")));
+  options.val = {folder / "absent.txt"};
+  EXPECT_THAT(error(options), AllOf(HasSubstr("no such file"), HasSubstr("absent.txt")));
+  options.tokenizer = "char";
+  options.val = {folder.write("bad.txt", "caf\xe9 au lait")};
+  EXPECT_THAT(error(options), AllOf(HasSubstr("bad.txt"), HasSubstr("UTF-8")));
+
+  const auto share_text = AllOf(HasSubstr("a.txt"), HasSubstr("share text"));
+  fs::create_directory_symlink(folder / "in", folder / "link");
+  for (const auto& input : {folder / "in", folder / "in/", folder / "in/a.txt", folder / "link"}) {
+    options.inputs = {folder.write("other.txt", "other"), input};
+    options.val = {folder / "in/a.txt"};
+    EXPECT_THAT(error(options), share_text) << input;
+    std::swap(options.val, options.inputs);
+    EXPECT_THAT(error(options), share_text) << input;
+  }
+  options = text({folder / "other.txt"}, "bytes");
+  options.test = options.val = {folder / "in/a.txt"};
+  EXPECT_THAT(error(options), share_text);
+  EXPECT_THAT(left_behind(), ElementsAre());
+  options.val = {folder.write("in/a.txt.more", "b")};  // a longer name is not inside the folder
+  EXPECT_NO_THROW(prepare(options));
+}
+
+}  // namespace
+}  // namespace shoal
