@@ -30,6 +30,7 @@ void add_commands(CLI::App& app) {
   add_launch(app);
   add_eval(app);
   add_sample(app);
+  add_plan(app);
   add_plot(app);
   add_size(app);
   add_schedule(app);

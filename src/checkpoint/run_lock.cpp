@@ -6,9 +6,12 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <string>
 #include <system_error>
+#include <thread>
 
+#include "core/clock.h"
 #include "core/error.h"
 
 namespace shoal {
@@ -51,6 +54,16 @@ RunLock::RunLock(const fs::path& run) {
   if (::ftruncate(file_.get(), 0) == 0) {
     [[maybe_unused]] const ssize_t written = ::pwrite(file_.get(), text.data(), text.size(), 0);
     ::fsync(file_.get());  // other hosts look for it
+  }
+}
+
+bool wait_for_run_lock(const fs::path& run, double seconds) {
+  const Stopwatch waiting;
+  while (true) {
+    const FileDescriptor file(::open((run / kLockName).c_str(), O_RDWR | O_CLOEXEC));
+    if (!file || try_lock(file)) return true;
+    if (waiting.seconds() > seconds) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
 }
 

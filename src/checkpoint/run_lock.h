@@ -19,6 +19,10 @@ class RunLock {
   FileDescriptor file_;
 };
 
+// Waits, at most so long, until no process holds the lock: ranks of a failed run may end a moment after their
+// launcher. Returns whether it is free; a directory without a lock is.
+bool wait_for_run_lock(const std::filesystem::path& run, double seconds);
+
 // The holder of the lock by the lock's file, "process 123 on HOST"; "" when there is no such file.
 std::string lock_holder(const std::filesystem::path& run);
 

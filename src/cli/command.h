@@ -25,6 +25,7 @@ namespace shoal::cli {
 void add_checkpoint(CLI::App& app);
 void add_config(CLI::App& app);
 void add_doctor(CLI::App& app);
+void add_plan(CLI::App& app);
 void add_plot(CLI::App& app);
 void add_eval(CLI::App& app);
 void add_export(CLI::App& app);

@@ -150,6 +150,7 @@ int RankSupervisor::run() {
     const auto outcome = attempt(ranks, command);
     const bool died = failed(outcome) && outcome.end.code != 2;
     if (!died || outcome.stopped || !run_) return report_outcome(outcome, 0, 0);
+    run_->wait_until_unused();
     const auto before = std::exchange(step, run_->latest_step());
     fruitless = step == before ? fruitless + 1 : 0;
     if (restarts == options_.max_restarts) return report_outcome(outcome, restarts, fruitless);

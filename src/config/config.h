@@ -143,6 +143,11 @@ struct GossipConfig {
   int local_size = 0;
 };
 
+struct PlanConfig {
+  int instance_ranks = 0;   // that hold one model; 0: any number
+  double memory_gib = 0;    // of a rank; 0: 80 % of what is there
+};
+
 struct LogConfig {
   std::int64_t interval = 10;
   bool tensorboard = true;
@@ -161,8 +166,11 @@ struct Config {
   CheckpointConfig checkpoint;
   ParallelConfig parallel;
   GossipConfig gossip;
+  PlanConfig plan;
   LogConfig log;
 
+  // Keys set by the file or by arguments: constraints of the planner.
+  std::set<std::string, std::less<>> given = {};
   // Keys set by arguments, which are never adapted (config/follow.h), and descriptions of the keys that were.
   std::set<std::string, std::less<>> fixed = {};
   std::vector<std::string> followed = {};

@@ -180,6 +180,7 @@ std::string auto_after(const std::string& from) {
 
 // Applies one source: its preset first, then its explicit keys.
 void apply(Config& config, Origins& origins, const std::vector<Assignment>& assignments) {
+  for (const auto& assignment : assignments) config.given.insert(assignment.field->name());
   static constexpr std::string_view kPreset = "model.preset";
   for (const auto& [field, value, where] : assignments) {
     if (field->name() != kPreset) continue;

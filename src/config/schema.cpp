@@ -383,6 +383,14 @@ std::vector<Field> make_fields() {
           "Neighbouring workers that share a node, for alternating-exp-ring. 0: as they were started, or on "
           "a single host 8, 4 or 2."),
 
+      number<&C::plan, &PlanConfig::instance_ranks>(
+          "plan.instance_ranks", at_least(0), "ranks",
+          "With parallel.plan = auto, and for `shoal plan`: ranks that hold one model together (pipeline x "
+          "tensor). 0: any number."),
+      number<&C::plan, &PlanConfig::memory_gib>(
+          "plan.memory_gib", at_least(0), "GiB",
+          "Memory of a rank that a plan may take. 0: 80 % of the memory that is available."),
+
       number<&C::log, &LogConfig::interval>("log.interval", at_least(1), "steps", "Steps between log lines."),
       plain<&C::log, &LogConfig::tensorboard>("log.tensorboard",
                                               "Write TensorBoard events into the run's folder."),

@@ -16,7 +16,6 @@ class Rules {
   Rules(const Config& config, const Origins& origins) : config_(config), origins_(origins) {}
 
   void check() const {
-    check_not_yet();
     check_backend();
     check_names();
     check_sizes();
@@ -35,12 +34,6 @@ class Rules {
     const auto origin = origins_.find(key);
     return fmt::format("{} = {}{}", key, find_field(key)->value(config_),
                        origin == origins_.end() ? "" : fmt::format(" ({})", origin->second));
-  }
-
-  void check_not_yet() const {
-    if (config_.parallel.plan == PlanKind::manual) return;
-    fail_user("{}: the planner is not in this build yet; leave it at parallel.plan = \"manual\"",
-              say("parallel.plan"));
   }
 
   void check_backend() const {

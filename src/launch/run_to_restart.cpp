@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "checkpoint/reader.h"
+#include "checkpoint/run_lock.h"
 #include "checkpoint/store.h"
 #include "config/layout.h"
 #include "core/error.h"
@@ -45,6 +46,8 @@ std::optional<RunToRestart> RunToRestart::of(const std::vector<std::string>& com
 
 RunToRestart::RunToRestart(std::vector<std::string> command, Config config)
     : command_(std::move(command)), config_(std::move(config)), earlier_files_(measurements_in(folder())) {}
+
+void RunToRestart::wait_until_unused() const { wait_for_run_lock(config_.run.path(), 10); }
 
 std::optional<std::int64_t> RunToRestart::latest_step() const {
   const auto latest = latest_in(config_.run.path() / kCheckpointsName);

@@ -20,6 +20,8 @@ class RunToRestart {
                                         int ranks_per_host);
 
   std::string folder() const { return config_.run.path().string(); }
+  // Waits up to ten seconds for the ranks of the failed attempt, which may end after their launcher.
+  void wait_until_unused() const;
   // The step of the latest complete checkpoint.
   std::optional<std::int64_t> latest_step() const;
   // Why `ranks` ranks cannot share the run; "" where they can.

@@ -236,8 +236,11 @@ TEST(RunLock, ASecondProcessIsRefusedAndToldWhoHoldsIt) {
   EXPECT_THAT(
       user_error([&] { RunLock lock(run); }),
       AllOf(HasSubstr(run.string()), HasSubstr("in use by process " + std::to_string(child) + " on ")));
+  EXPECT_FALSE(wait_for_run_lock(run, 0.05));
   kill(child, SIGKILL);
+  EXPECT_TRUE(wait_for_run_lock(run, 10));
   waitpid(child, nullptr, 0);
+  EXPECT_TRUE(wait_for_run_lock(scratch / "runs/none", 0));
   const RunLock lock(run);  // the system releases the lock when its holder ends
   EXPECT_THAT(user_error([&] { RunLock again(run); }), HasSubstr(std::to_string(getpid())));
 }

@@ -1,0 +1,126 @@
+// shoal plan: ranks the layouts of a config by the predicted time of a step.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cli/command.h"
+#include "cli/plan_table.h"
+#include "cli/planning.h"
+#include "cli/sizes.h"
+#include "config/follow.h"
+#include "core/error.h"
+#include "core/text.h"
+#include "launch/ranks.h"
+#include "planner/described_machine.h"
+
+namespace shoal::cli {
+namespace {
+
+struct PlanOptions : ConfigOptions {
+  int ranks = 0;
+  std::string cluster, table, check, svg;
+  bool json = false;
+  int show = 10;
+};
+
+double term(const Prediction& p, CostTerm which) { return p.terms[static_cast<std::size_t>(which)]; }
+
+std::string in_milliseconds(double seconds) {
+  const double ms = 1e3 * seconds;
+  return ms >= 1000 ? fmt::format("{:.0f}", ms) : ms >= 100 ? fmt::format("{:.1f}", ms) : fmt::format("{:.2f}", ms);
+}
+
+void print_plans(const SearchResult& result, int show) {
+  fmt::print("\n{:>4} {:>10} {:>10} {:>9} {:>9} {:>8} {:>9} {:>9} {:>7} {:>7}  {}\n", "", "step ms", "memory",
+             "forward", "backward", "tensor", "stages", "gradients", "params", "update", "layout");
+  int rank = 0;
+  for (const auto& p : result.plans) {
+    if (++rank > show) break;
+    fmt::print("{:>4} {:>10} {:>10} {:>9} {:>9} {:>8} {:>9} {:>9} {:>7} {:>7}  {}\n", rank,
+               in_milliseconds(p.prediction.seconds()), format_bytes(p.prediction.memory),
+               in_milliseconds(term(p.prediction, CostTerm::forward)), in_milliseconds(term(p.prediction, CostTerm::backward)),
+               in_milliseconds(term(p.prediction, CostTerm::tensor)), in_milliseconds(term(p.prediction, CostTerm::stages)),
+               in_milliseconds(term(p.prediction, CostTerm::gradients)),
+               in_milliseconds(term(p.prediction, CostTerm::parameters)),
+               in_milliseconds(term(p.prediction, CostTerm::update) + term(p.prediction, CostTerm::other)),
+               layout_arguments(p.config));
+  }
+}
+
+nlohmann::ordered_json to_json(const RankedPlan& p) {
+  nlohmann::ordered_json json;
+  json["layout"] = layout_arguments(p.config);
+  json["step_seconds"] = p.prediction.seconds();
+  json["memory_bytes"] = p.prediction.memory;
+  for (int i = 0; i < kCostTerms; ++i) {
+    json["terms"][std::string(name_of(static_cast<CostTerm>(i)))] = p.prediction.terms[static_cast<std::size_t>(i)];
+  }
+  return json;
+}
+
+void run_plan(const PlanOptions& options) {
+  Config config = options.load();
+  const auto source = resolve_vocabulary(config);
+  const int ranks = ranks_of_plan(config, options.ranks);
+  const auto machine = options.cluster.empty() ? measured_machine(ranks, options.json) : described_machine(options.cluster, config);
+  const auto result = search_plans(config, ranks, *machine, config.plan.memory_gib * (1 << 30));
+  if (options.json) {
+    nlohmann::ordered_json json;
+    json["machine"] = machine->name();
+    json["ranks"] = ranks;
+    json["considered"] = result.considered;
+    json["too_large"] = result.too_large;
+    json["plans"] = nlohmann::ordered_json::array();
+    for (const auto& p : result.plans) json["plans"].push_back(to_json(p));
+    fmt::print("{}\n", json.dump(2));
+    return;
+  }
+  require_plan(result, ranks);
+  fmt::print("{}\n", cli::describe(result.plans.front().plan.model, source));
+  fmt::print("{} rank{} on {}: {} layouts, {} too large for {} per rank\n", ranks, ranks == 1 ? "" : "s",
+             machine->name(), result.considered, result.too_large, format_bytes(result.limit));
+  print_plans(result, options.show);
+  fmt::print("\n{}\n", explain_plan(result));
+  fmt::print("shoal train {} --ranks {} {}\n", options.file, ranks, layout_arguments(result.plans.front().config));
+}
+
+}  // namespace
+
+void add_plan(CLI::App& app) {
+  auto options = std::make_shared<PlanOptions>();
+  auto* command = add_command(
+      app, "plan", "Rank the layouts of a config by the predicted time of a step",
+      {{"shoal plan configs/gpt2-124m.toml --ranks 4", "on this machine, which is measured where needed"},
+       {"shoal plan configs/gpt2-124m.toml --ranks 64 --cluster configs/clusters/a100.toml",
+        "on machines that are only described"},
+       {"shoal plan configs/gpt2-124m.toml --ranks 4 parallel.tensor=2", "with a part of the layout given"},
+       {"shoal plan --table steps.csv --cluster configs/clusters/a100.toml",
+        "beside steps that others measured: errors and regret"}});
+  auto* config = command->add_option("config", options->file, "The config of the run")->option_text("CONFIG.toml");
+  add_settings(*command, options->settings);
+  add_ranks(*command, options->ranks);
+  auto* cluster = command->add_option("--cluster", options->cluster, "Plan for the cluster that this file describes")
+                      ->option_text("FILE.toml");
+  command
+      ->add_option("--table", options->table,
+                   "Predict the measured steps of this table instead (columns: docs/planner.md)")
+      ->option_text("FILE.csv")
+      ->needs(cluster)
+      ->excludes(config);
+  command->add_flag("--json", options->json, "Print JSON");
+  command->add_option("--show", options->show, "Number of layouts to print")
+      ->check(takes_integer(1))
+      ->option_text("N")
+      ->default_str("10");
+  command->callback([options] {
+    if (!options->table.empty()) return print_table_of_steps(options->table, options->cluster, options->json);
+    if (options->file.empty()) fail_user("plan needs a config: shoal plan CONFIG.toml --ranks N");
+    run_plan(*options);
+  });
+}
+
+}  // namespace shoal::cli

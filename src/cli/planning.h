@@ -1,0 +1,26 @@
+// Planning as `shoal plan` and `shoal train parallel.plan=auto` share it.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "planner/search.h"
+
+namespace shoal::cli {
+
+// The number of ranks to plan for: --ranks, or the mesh of the config.
+int ranks_of_plan(const Config& config, int asked);
+// This machine; tells on standard error what it measures. Throws UserError for GPUs, which are not measured.
+std::unique_ptr<Machine> measured_machine(int ranks, bool quiet = false);
+// The cluster of a file, for a config of any backend.
+std::unique_ptr<Machine> described_machine(const std::string& file, Config& config);
+
+// Throws UserError, with what would help, when no plan fits.
+void require_plan(const SearchResult& result, int ranks);
+// What the fastest plan gains over the next and over plain data parallelism, and by which terms.
+std::string explain_plan(const SearchResult& result);
+
+// The config with the fastest layout for `ranks` ranks, which are threads here.
+Config planned(Config config, int ranks);
+
+}  // namespace shoal::cli

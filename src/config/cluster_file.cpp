@@ -1,0 +1,153 @@
+#include "config/cluster_file.h"
+
+#include <toml++/toml.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <map>
+
+#include "core/error.h"
+#include "core/text.h"
+
+namespace shoal {
+namespace {
+
+using Setter = std::function<void(const toml::node&)>;
+using Keys = std::map<std::string, Setter, std::less<>>;
+
+class Reader {
+ public:
+  explicit Reader(std::string file) : file_(std::move(file)) {}
+
+  Cluster read() {
+    const auto root = parse();
+    Cluster c;
+    read_table(root, "",
+               {{"name", [&](const toml::node& node) { c.name = text(node); }},
+                {"devices_per_host", integer(c.devices_per_host)},
+                {"memory_gib", number(c.memory, 1 << 30)},
+                {"device", table("device",
+                                 {{"float32_tflops", number(c.peak_float32, 1e12)},
+                                  {"bfloat16_tflops", number(c.peak_bfloat16, 1e12)},
+                                  {"memory_gb_s", number(c.bandwidth, 1e9)},
+                                  {"processors", integer(c.processors)},
+                                  {"launch_us", number(c.launch, 1e-6)},
+                                  {"product", number(c.product, 1)},
+                                  {"attention", number(c.attention, 1)},
+                                  {"streaming", number(c.streaming, 1)}})},
+                {"inside", link("inside", c.inside)},
+                {"between", link("between", c.between)},
+                {"measured", table("measured",
+                                   {{"block_floor_us", number(c.measured.block_floor, 1e-6)},
+                                    {"block_tflops", number(c.measured.block_flops, 1e12)},
+                                    {"score_bytes", number(c.measured.score_bytes, 1)},
+                                    {"activation_bytes", number(c.measured.activation_bytes, 1)},
+                                    {"update_ns", number(c.measured.update, 1e-9)},
+                                    {"message", link("measured.message", c.measured.message)},
+                                    {"blocks", [&](const toml::node& node) { blocks(node, c.measured.blocks); }}})}});
+    const auto need = [&](const char* key, double value) {
+      if (!(value > 0)) fail_user("{}: {} is missing", file_, key);
+    };
+    need("memory_gib", c.memory);
+    need("device.float32_tflops", c.peak_float32);
+    need("device.bfloat16_tflops", c.peak_bfloat16);
+    need("device.memory_gb_s", c.bandwidth);
+    need("inside.gb_s", c.inside.bandwidth);
+    if (c.name.empty()) c.name = std::filesystem::path(file_).stem().string();
+    return c;
+  }
+
+ private:
+  toml::table parse() const {
+    std::ifstream stream(file_, std::ios::binary);
+    std::error_code ignored;
+    if (!stream || std::filesystem::is_directory(file_, ignored)) {
+      fail_user("cannot read the cluster {}: {}; configs/clusters has examples", file_,
+                stream ? "it is a folder" : std::strerror(errno));
+    }
+    const std::string text{std::istreambuf_iterator<char>(stream), {}};
+    try {
+      return toml::parse(text, file_);
+    } catch (const toml::parse_error& error) {
+      const auto at = error.source().begin;
+      fail_user("{}:{}:{}: this is not TOML: {}", file_, at.line, at.column, error.description());
+    }
+  }
+
+  [[noreturn]] void fail_at(const toml::node& node, std::string_view problem) const {
+    const auto at = node.source().begin;
+    fail_user("{}:{}:{}: {}", file_, at.line, at.column, problem);
+  }
+
+  void read_table(const toml::table& from, const std::string& name, const Keys& keys) const {
+    for (const auto& [key, node] : from) {
+      const auto found = keys.find(key.str());
+      if (found == keys.end()) {
+        std::vector<std::string> known;
+        for (const auto& [other, setter] : keys) known.push_back(other);
+        fail_at(node, fmt::format("'{}' is not a key of {}; did you mean {}?", key.str(),
+                                  name.empty() ? "a cluster" : "[" + name + "]", nearest(std::string(key.str()), known)));
+      }
+      found->second(node);
+    }
+  }
+
+  Setter table(std::string name, Keys keys) const {
+    return [this, name = std::move(name), keys = std::move(keys)](const toml::node& node) {
+      if (!node.is_table()) fail_at(node, name + " is a table");
+      read_table(*node.as_table(), name, keys);
+    };
+  }
+  Setter link(std::string name, ClusterLink& link) const {
+    return table(std::move(name),
+                 {{"latency_us", number(link.latency, 1e-6)}, {"gb_s", number(link.bandwidth, 1e9)}});
+  }
+  Setter number(double& to, double unit) const {
+    return [this, &to, unit](const toml::node& node) {
+      const auto value = node.value<double>();
+      if (!value || !(*value >= 0)) fail_at(node, "this is a number, at least 0");
+      to = *value * unit;
+    };
+  }
+  Setter integer(int& to) const {
+    return [this, &to](const toml::node& node) {
+      const auto* value = node.as_integer();
+      if (!value || value->get() < 1 || value->get() > (1 << 30)) fail_at(node, "this is an integer, at least 1");
+      to = static_cast<int>(value->get());
+    };
+  }
+  std::string text(const toml::node& node) const {
+    if (!node.is_string()) fail_at(node, "this is a text");
+    return node.as_string()->get();
+  }
+
+  void blocks(const toml::node& node, std::vector<MeasuredBlock>& to) const {
+    const auto* rows = node.as_array();
+    if (!rows) fail_at(node, "blocks is an array of tables");
+    for (const auto& row : *rows) {
+      if (!row.is_table()) fail_at(row, "a measured block is a table");
+      auto& block = to.emplace_back();
+      read_table(*row.as_table(), "measured.blocks",
+                 {{"n_embd", integer(block.n_embd)},
+                  {"n_head", integer(block.n_head)},
+                  {"block_size", integer(block.block_size)},
+                  {"micro_batch", integer(block.micro_batch)},
+                  {"tensor", integer(block.tensor)},
+                  {"block_us", number(block.block, 1e-6)},
+                  {"ends_us", number(block.ends, 1e-6)}});
+      if (block.n_embd == 0 || block.n_head == 0 || block.block_size == 0 || block.micro_batch == 0 || block.block <= 0)
+        fail_at(row, "a measured block needs n_embd, n_head, block_size, micro_batch and block_us");
+    }
+  }
+
+  std::string file_;
+};
+
+}  // namespace
+
+Cluster read_cluster(const std::filesystem::path& file) { return Reader(file.string()).read(); }
+
+}  // namespace shoal

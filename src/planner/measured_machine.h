@@ -1,0 +1,51 @@
+// This machine, its ranks being threads of one process: parts of steps and collectives are measured when a
+// plan first needs them, and kept in $XDG_CACHE_HOME/shoal/calibration for the same processor, library and
+// number of cores.
+#pragma once
+
+#include <functional>
+#include <map>
+
+#include "core/shared_table.h"
+#include "planner/machine.h"
+
+namespace shoal {
+
+class MeasuredMachine final : public Machine {
+ public:
+  // Called before each measurement with its description.
+  using Tell = std::function<void(const std::string& what)>;
+  explicit MeasuredMachine(int ranks, Tell tell = {}, std::filesystem::path cache = default_cache());
+
+  std::string name() const override;
+  SampleTimes times(const RunPlan& sample, const SampleKernels& kernels) override;
+  double seconds(const GroupCall& call) override;
+  int shared_cores() const override { return cores_; }
+  int threads_of(const RunPlan& plan) const override;
+  bool overlaps() const override { return false; }  // members move the bytes while they wait
+  int ranks_per_host() const override { return ranks_; }
+  double memory_of_rank(int ranks) const override;
+
+  int measured() const { return measured_; }  // what was not in the cache
+  static std::filesystem::path default_cache();
+
+ private:
+  struct Point {
+    double bytes = 0, seconds = 0;
+  };
+  const std::vector<Point>& curve(GroupCall::Kind kind, int ranks);
+  std::vector<double> kept(const std::string& key, std::size_t count, const std::function<std::vector<double>()>& make);
+
+  int ranks_, cores_;
+  Tell tell_;
+  SharedTable cache_;
+  std::string machine_;  // processor, cores, libraries
+  std::map<std::pair<GroupCall::Kind, int>, std::vector<Point>> curves_;
+  std::map<std::string, SampleTimes> times_;
+  int measured_ = 0;
+};
+
+// Seconds of a log-log line through points of ascending bytes; behind the last, proportional to the bytes.
+double interpolate(const std::vector<std::pair<double, double>>& points, double at);
+
+}  // namespace shoal

@@ -1,0 +1,222 @@
+#include "planner/prediction.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "planner/sample_tape.h"
+
+namespace shoal {
+namespace {
+
+// Lists the actions of one stage's rank, in the order of the executor (parallel/pipeline/pipeline.cpp).
+class StageActions {
+ public:
+  StageActions(const RunPlan& plan, const SampleTape& tape, const SampleTimes& times, Machine& machine, int stage)
+      : plan_(plan), tape_(tape), times_(times), machine_(machine), stage_(stage) {
+    const int chunks = std::max<int>(1, static_cast<int>(plan.part({.pipeline = stage}).chunks.size()));
+    schedule_ = make_schedule(plan.pipeline.schedule,
+                              {plan.mesh.pipeline, chunks, plan.pipeline.micro_batches});
+    ranges_ = plan.part({.pipeline = stage}).ranges(plan.model);
+  }
+
+  std::vector<StepAction> list() {
+    const Action* before = nullptr;
+    for (const auto& action : schedule_.ranks[static_cast<std::size_t>(stage_)]) {
+      follow(action, before);
+      before = &action;
+    }
+    finish();
+    return std::move(actions_);
+  }
+
+ private:
+  int last_range() const { return schedule_.shape.stages * schedule_.shape.chunks - 1; }
+  int range_of(const Action& action) const { return action.chunk * schedule_.shape.stages + stage_; }
+  static int channel(bool gradient, int range, int micro_batch) {
+    return (micro_batch * 4096 + range) * 2 + (gradient ? 1 : 0);
+  }
+  int previous() const { return (stage_ + plan_.mesh.pipeline - 1) % plan_.mesh.pipeline; }
+  int next() const { return (stage_ + 1) % plan_.mesh.pipeline; }
+
+  void follow(const Action& action, const Action* before) {
+    const int range = range_of(action), m = action.micro_batch;
+    switch (action.kind) {
+      case Action::Kind::receive_input:
+      case Action::Kind::receive_gradient:
+        return;  // posted early; the pass waits for it
+      case Action::Kind::send_output:
+        return send(next(), channel(false, range + 1, m));
+      case Action::Kind::send_gradient:
+        return send(previous(), channel(true, range - 1, m));
+      case Action::Kind::forward:
+        if (range > 0) receive(previous(), channel(false, range, m));
+        return forward(action);
+      case Action::Kind::backward:
+        if (range < last_range()) receive(next(), channel(true, range, m));
+        const bool held = before && before->kind == Action::Kind::forward && before->chunk == action.chunk &&
+                          before->micro_batch == m;
+        return backward(action, held);
+    }
+  }
+
+  // The pass of the sample that a micro-batch is like: gradients are zeroed in the first and reduced in the
+  // last.
+  int like(int micro_batch) const {
+    if (micro_batch + 1 == plan_.pipeline.micro_batches) return kSamplePasses - 1;
+    return micro_batch == 0 ? 0 : 1;
+  }
+
+  void forward(const Action& action) {
+    pass_ = action.micro_batch;
+    const auto range = ranges_[static_cast<std::size_t>(action.chunk)];
+    bool first = true;
+    for (int unit = range.begin; unit < std::min(range.end, plan_.model.n_layer + 1); ++unit) {
+      if (unit == 0) {
+        part(StepPart::embedding_forward, CostTerm::forward);
+      } else {
+        part(first ? StepPart::first_block_forward : StepPart::block_forward, CostTerm::forward);
+        first = false;
+      }
+    }
+  }
+
+  void backward(const Action& action, bool held) {
+    pass_ = action.micro_batch;
+    const auto range = ranges_[static_cast<std::size_t>(action.chunk)];
+    for (int unit = range.end; unit-- > range.begin;) {
+      if (unit == plan_.model.n_layer + 1) {
+        part(StepPart::head, CostTerm::backward);
+      } else if (unit == 0) {
+        part(StepPart::embedding_backward, CostTerm::backward);
+      } else {
+        part(held ? StepPart::last_block_backward : StepPart::block_backward, CostTerm::backward);
+        held = false;
+      }
+    }
+  }
+
+  void part(StepPart part, CostTerm term) {
+    const int pass = like(pass_);
+    if (gathering_) add({.kind = StepAction::Kind::join, .term = CostTerm::parameters});
+    gathering_ = false;
+    add({.term = term, .seconds = times_.parts.at(pass, part), .uses_core = true});
+    for (const auto& call : tape_.calls.at(pass, part)) this->call(call);
+  }
+
+  void call(const TapeCall& call) {
+    const double seconds = machine_.seconds(call.call);
+    const bool queued = call.queued && machine_.overlaps();
+    add({.kind = queued ? StepAction::Kind::start : StepAction::Kind::compute, .term = call.term, .seconds = seconds});
+    gathering_ |= queued && call.term == CostTerm::parameters;
+  }
+
+  void finish() {
+    pass_ = -1;
+    add({.kind = StepAction::Kind::join, .term = CostTerm::gradients});
+    const auto& mesh = plan_.mesh;
+    const bool ends = mesh.pipeline > 1 && (stage_ == 0 || stage_ == mesh.pipeline - 1);
+    const double shards = plan_.engine.zero >= 2 ? mesh.data / plan_.engine.replicate : 1;
+    if (ends) {
+      const double bytes = 4.0 * plan_.model.n_embd * (static_cast<double>(plan_.model.vocab_size) + plan_.model.block_size) /
+                           mesh.tensor / shards;
+      add({.term = CostTerm::gradients,
+           .seconds = machine_.seconds({.bytes = bytes,
+                                        .ranks = 2,
+                                        .stride = (mesh.pipeline - 1) * mesh.data * mesh.tensor})});
+    }
+    std::int64_t elements = 0;
+    for (const auto& unit : gpt_units(plan_.model, plan_.part({.pipeline = stage_}))) elements += unit.size;
+    if (plan_.engine.zero > 0) elements /= mesh.data / plan_.engine.replicate;
+    add({.term = CostTerm::update,
+         .seconds = times_.update * static_cast<double>(elements),
+         .uses_core = true});
+    for (const auto& one : tape_.update_calls) {
+      const int times = occurrences(one.unit);
+      for (int i = 0; i < times; ++i) call(one);
+    }
+    if (plan_.mesh.ranks() > 1) {
+      add({.term = CostTerm::other,
+           .seconds = machine_.seconds({.bytes = 8.0 * plan_.pipeline.micro_batches * mesh.data,
+                                        .ranks = mesh.ranks(),
+                                        .stride = 1})});
+    }
+    add({.kind = StepAction::Kind::join, .term = CostTerm::parameters});
+  }
+
+  // How often a call of the sample's update is made on this stage: blocks of the sample stand for all.
+  int occurrences(const std::string& unit) const {
+    const auto part = plan_.part({.pipeline = stage_});
+    const int head = plan_.model.n_layer + 1;
+    if (unit == "embedding") return part.has(plan_.model, 0) ? 1 : 0;
+    if (unit == "head") return part.computes(head) ? 1 : 0;
+    if (unit == "block.1") return 0;
+    if (unit != "block.0") return 1;
+    int blocks = 0;
+    for (const auto& range : ranges_) {
+      blocks += std::min(range.end, head) - std::max(range.begin, 1);
+    }
+    return blocks;
+  }
+
+  void send(int to, int channel) {
+    const auto& batch = plan_.pipeline.batch;
+    const double bytes = 4.0 * static_cast<double>(batch.rows()) * plan_.model.n_embd /
+                         (plan_.sequence ? plan_.mesh.tensor : 1);
+    const double seconds = machine_.seconds({.kind = GroupCall::Kind::message,
+                                             .bytes = bytes,
+                                             .ranks = 2,
+                                             .stride = plan_.mesh.data * plan_.mesh.tensor});
+    add({.kind = StepAction::Kind::send, .seconds = seconds, .peer = to, .channel = channel});
+  }
+  void receive(int from, int channel) {
+    add({.kind = StepAction::Kind::receive, .term = CostTerm::stages, .peer = from, .channel = channel});
+  }
+  void add(StepAction action) {
+    action.pass = pass_;
+    actions_.push_back(action);
+  }
+
+  const RunPlan& plan_;
+  const SampleTape& tape_;
+  const SampleTimes& times_;
+  Machine& machine_;
+  int stage_;
+  Schedule schedule_;
+  std::vector<UnitRange> ranges_;
+  std::vector<StepAction> actions_;
+  int pass_ = -1;
+  bool gathering_ = false;
+};
+
+}  // namespace
+
+double memory_of_rank(const RunPlan& plan, const Machine& machine) {
+  const int ranks = plan.mesh.ranks();
+  const int here = machine.ranks_per_host() > 0 ? std::min(machine.ranks_per_host(), ranks) : ranks;
+  const auto memory = estimate_memory(plan, {.world_size = ranks, .local_size = here});
+  return memory.on_gpu > 0 ? memory.on_gpu : memory.total();
+}
+
+Prediction predict(const RunPlan& plan, Machine& machine) {
+  if (plan.engine.gossip) fail_user("parallel.engine = \"gossip\" has no prediction; see shoal gossip simulate");
+  if (plan.on_disk() || plan.engine.on_host) fail_user("parallel.offload has no prediction yet");
+  const auto sample = sample_of(plan);
+  const auto tape = record_sample(sample);
+  const auto times = machine.times(sample, tape.kernels);
+  std::vector<std::vector<StepAction>> stages;
+  for (int stage = 0; stage < plan.mesh.pipeline; ++stage) {
+    stages.push_back(StageActions(plan, tape, times, machine, stage).list());
+  }
+  Prediction prediction;
+  prediction.step = simulate_step(stages, {.cores = machine.shared_cores(),
+                                           .threads = machine.threads_of(plan),
+                                           .ranks_of_stage = plan.mesh.data * plan.mesh.tensor});
+  const auto work = [](const std::array<double, kCostTerms>& terms) {
+    return terms[static_cast<std::size_t>(CostTerm::forward)] + terms[static_cast<std::size_t>(CostTerm::backward)];
+  };
+  prediction.terms = *std::ranges::max_element(prediction.step.terms, {}, work);
+  prediction.memory = memory_of_rank(plan, machine);
+  return prediction;
+}
+
+}  // namespace shoal

@@ -1,0 +1,24 @@
+// Predicts a step of a plan on a machine: its time, term by term, and its memory.
+#pragma once
+
+#include "config/memory.h"
+#include "planner/machine.h"
+#include "planner/step_simulation.h"
+
+namespace shoal {
+
+struct Prediction {
+  SimulatedStep step;
+  double seconds() const { return step.seconds; }
+  // The terms of the stage that computes most; they add up to seconds().
+  std::array<double, kCostTerms> terms{};
+  double memory = 0;  // bytes of the rank that needs most, on its device or its share of the host
+};
+
+// For synchronous plans. Throws UserError for plans with gossip or offload, which are not simulated.
+Prediction predict(const RunPlan& plan, Machine& machine);
+
+// The part of predict() that needs no times: bytes of the rank that needs most.
+double memory_of_rank(const RunPlan& plan, const Machine& machine);
+
+}  // namespace shoal

@@ -1,0 +1,58 @@
+// A step of one rank on a sample of its model, with two blocks and three micro-batches, made by the engine
+// and the layers of training. On a real backend it measures the parts that the steps of a deeper model repeat;
+// on one that only records, it lists their kernels and collectives.
+#pragma once
+
+#include <functional>
+#include <optional>
+
+#include "comm/recording.h"
+#include "config/plan.h"
+#include "parallel/data/data_engine.h"
+#include "train/step_batches.h"
+
+namespace shoal {
+
+// The parts of a micro-batch, in their order.
+enum class StepPart : std::uint8_t {
+  embedding_forward,
+  first_block_forward,  // a plain norm; in the others it is fused with the residual addition before it
+  block_forward,
+  head,                 // forward and backward
+  last_block_backward,  // never recomputed in this sample
+  block_backward,       // recomputed where the plan says so
+  embedding_backward,
+};
+inline constexpr int kStepParts = 7, kSamplePasses = 3;
+
+// The plan of the sample: without stages, gossip and offload.
+RunPlan sample_of(const RunPlan& plan);
+
+class SampleStep {
+ public:
+  // Called when a part of a pass begins; after the last with pass = kSamplePasses, when the update begins.
+  using Enter = std::function<void(int pass, StepPart part)>;
+
+  // For rank 0 of a plan from sample_of(). Allocates everything on the backend, which must outlive this.
+  SampleStep(Backend& backend, const RunPlan& sample);
+  ~SampleStep();
+
+  void run(const Enter& enter);
+  // Elements of the parameters that an update of this rank changes.
+  std::int64_t updated_elements() const;
+  const Recording& recording() const { return recording_; }
+
+ private:
+  class Store;
+  Backend& backend_;
+  const RunPlan plan_;
+  Recording recording_;
+  Mesh mesh_;
+  std::unique_ptr<DataEngine> engine_;
+  std::unique_ptr<Store> store_;
+  std::unique_ptr<Pipeline> model_;
+  std::optional<StepBatches> batches_;
+  std::int64_t step_ = 0;
+};
+
+}  // namespace shoal

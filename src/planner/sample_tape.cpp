@@ -1,0 +1,79 @@
+#include "planner/sample_tape.h"
+
+#include <optional>
+
+#include "core/error.h"
+
+namespace shoal {
+namespace {
+
+GroupCall::Kind kind_of(const std::string& collective) {
+  if (collective == "all_reduce") return GroupCall::Kind::all_reduce;
+  if (collective == "reduce_scatter") return GroupCall::Kind::reduce_scatter;
+  if (collective == "all_gather") return GroupCall::Kind::all_gather;
+  if (collective == "all_to_all") return GroupCall::Kind::all_to_all;
+  if (collective == "broadcast") return GroupCall::Kind::broadcast;
+  fail("the planner has no price for {}", collective);
+}
+
+// The purpose of a collective over data ranks begins with its step: "step 1, gradients of block.0". The
+// others are those of the layers, over tensor ranks.
+std::optional<TapeCall> call_of(const Recording::Entry& entry, const MeshShape& mesh) {
+  if (entry.ranks < 2 || entry.count == 0) return std::nullopt;
+  TapeCall call;
+  call.call = {.kind = kind_of(entry.collective),
+               .bytes = static_cast<double>(entry.count) * static_cast<double>(size_of(entry.dtype)),
+               .ranks = entry.ranks};
+  if (call.call.kind == GroupCall::Kind::all_gather) call.call.bytes *= entry.ranks;
+  const auto& purpose = entry.purpose;
+  const auto of = purpose.rfind(" of ");
+  if (of != std::string::npos) call.unit = purpose.substr(of + 4);
+  const bool data = purpose.starts_with("step ") && purpose.find(", token gradients") == std::string::npos;
+  call.call.stride = data ? mesh.tensor : 1;
+  if (!data) {
+    call.term = CostTerm::tensor;
+  } else if (purpose.find(", gradients of ") != std::string::npos) {
+    call.term = CostTerm::gradients;
+    call.queued = true;
+  } else if (purpose.find(", parameters of ") != std::string::npos) {
+    call.term = CostTerm::parameters;
+    call.queued = true;
+  }
+  return call;
+}
+
+}  // namespace
+
+SampleTape record_sample(const RunPlan& sample) {
+  TapeBackend backend;
+  SampleStep step(backend, sample);
+  SampleTape tape;
+  std::vector<Kernel>* kernels = nullptr;
+  std::vector<TapeCall>* calls = nullptr;
+  std::size_t kernel = 0, entry = 0;
+  const auto close = [&] {
+    const auto& made = backend.kernels();
+    const auto& sent = step.recording().entries();
+    if (kernels) kernels->assign(made.begin() + static_cast<std::ptrdiff_t>(kernel), made.end());
+    for (; calls && entry < sent.size(); ++entry) {
+      if (auto call = call_of(sent[entry], sample.mesh)) calls->push_back(std::move(*call));
+    }
+    kernel = made.size();
+    entry = sent.size();
+  };
+  // The traffic of a step depends on the state that the step before has left: the first is not recorded.
+  step.run([](int, StepPart) {});
+  kernel = backend.kernels().size();
+  entry = step.recording().entries().size();
+  step.run([&](int pass, StepPart part) {
+    close();
+    const bool update = pass == kSamplePasses;
+    kernels = update ? &tape.kernels.update : &tape.kernels.parts.at(pass, part);
+    calls = update ? &tape.update_calls : &tape.calls.at(pass, part);
+  });
+  close();
+  tape.kernels.updated = step.updated_elements();
+  return tape;
+}
+
+}  // namespace shoal

@@ -1,0 +1,28 @@
+// The kernels and collectives of a rank's sample of a step.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "planner/machine.h"
+#include "planner/step_simulation.h"
+
+namespace shoal {
+
+struct TapeCall {
+  GroupCall call;
+  CostTerm term = CostTerm::other;
+  // Not waited for where it is made: a gradient's reduction, or the gather of the unit that comes next.
+  bool queued = false;
+  std::string unit;  // "embedding", "block.0", ...; "" for none
+};
+
+struct SampleTape {
+  SampleKernels kernels;
+  PerPart<std::vector<TapeCall>> calls;
+  std::vector<TapeCall> update_calls;
+};
+
+SampleTape record_sample(const RunPlan& sample);
+
+}  // namespace shoal
