@@ -41,7 +41,7 @@ class SharedRows {
   std::int64_t rows() const { return rows_; }
   std::int64_t length() const { return length_; }
 
-  // Where a row starts in the flattened boxes of a and b. Both grow with `row`.
+  // The positions of a row's start in the flattened boxes of a and b. Both grow with `row`.
   std::pair<std::int64_t, std::int64_t> start(std::int64_t row) const {
     std::int64_t at_a = start_a_, at_b = start_b_;
     for (const auto& dim : outer_) {

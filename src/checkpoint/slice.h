@@ -1,7 +1,6 @@
-// Which elements of a named tensor a shard carries, and how slices cut in one way are assembled from slices
-// cut in another. Tensor parallelism cuts a box out of a tensor, ZeRO cuts a flat range out of that box, so a
-// slice is both. The general form of load-time resharding follows PyTorch's Distributed Checkpoint and
-// ByteCheckpoint (2024).
+// A slice: the elements of a named tensor that a shard holds. Slices of one cut are assembled from slices of
+// another. Tensor parallelism cuts a box out of a tensor, ZeRO cuts a flat range out of that box, so a slice
+// is both. Load-time resharding follows PyTorch's Distributed Checkpoint and ByteCheckpoint (2024).
 #pragma once
 
 #include <cstdint>

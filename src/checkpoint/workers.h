@@ -17,8 +17,9 @@ inline constexpr const char *kWorkersField = "workers", *kWorkerStatesField = "w
 
 std::string worker_tensor_name(int worker, std::string_view name);
 
-// How many workers a checkpoint is of: 1 where it has plain names. Throws UserError naming `directory` when
-// the number is none, or is not that of the tensors: all workers have the same, and nobody else has any.
+// The number of workers in a checkpoint; 1 if its tensors have plain names. Throws UserError naming
+// `directory` when the number is missing or does not fit the tensors: every worker must have the same ones,
+// and there must be no others.
 int workers_of(const Manifest& manifest, const std::filesystem::path& directory);
 
 // The tensors of one worker's checkpoint: plain names, in the order of worker 0's, without slices.

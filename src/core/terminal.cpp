@@ -26,7 +26,7 @@ Character character_at(std::string_view text, std::size_t at) {
   return {utf8proc_charwidth(static_cast<utf8proc_int32_t>(value)), static_cast<std::size_t>(length)};
 }
 
-// How many bytes of `text` fit `columns`.
+// The number of bytes of `text` that fit into `columns`.
 std::size_t bytes_that_fit(std::string_view text, int columns) {
   std::size_t at = 0;
   while (at < text.size()) {

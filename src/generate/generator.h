@@ -25,7 +25,7 @@ class Generator {
   void generate(std::span<const std::int32_t> prompt, const SampleOptions& options, std::int64_t sample_index,
                 const std::function<bool(std::int32_t)>& on_token);
 
-  // How many of the last tokens of a text of `length` the model sees at first.
+  // The number of tokens at the end of a text of `length` that the model reads first.
   static std::int64_t window(std::int64_t length, const GptConfig& config);
 
  private:

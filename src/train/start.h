@@ -1,4 +1,4 @@
-// How a run begins: anew, from other parameters, or where it stopped.
+// The start of a run: from scratch, from other parameters, or from where it stopped.
 #pragma once
 
 #include <filesystem>

@@ -72,7 +72,7 @@ VecI lanes_below(std::int64_t count) {
 // One tile: queries [q0, q0 + rows) against keys [k0, k0 + keys); `width` is keys rounded up to vectors.
 struct Tile {
   std::int64_t q0, rows, k0, keys, width;
-  // How many of the tile's keys the query in row i may see.
+  // The number of the tile's keys that the query in row i may see.
   std::int64_t visible(std::int64_t i) const { return std::clamp<std::int64_t>(q0 + i + 1 - k0, 0, keys); }
 };
 

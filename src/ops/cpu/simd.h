@@ -116,7 +116,7 @@ inline float max(Vec v) {
 inline Vec exp(Vec x) {
   constexpr float kMagic =
       12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer in the low mantissa bits
-  // Where the result is surely 0 or infinite already. Written so that NaN passes through.
+  // At these bounds the result is already 0 or infinite. The order of the arguments lets NaN pass through.
   const Vec clamped = min(splat(89.0f), max(splat(-105.0f), x));
   const Vec shifted = clamped * 1.44269504f + kMagic;
   const Vec n = shifted - kMagic;

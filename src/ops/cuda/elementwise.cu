@@ -94,7 +94,7 @@ struct FillNormal {
     const Words words =
         philox_words(key, static_cast<std::uint32_t>(pair), static_cast<std::uint32_t>(pair >> 32),
                      static_cast<std::uint32_t>(name), static_cast<std::uint32_t>(name >> 32));
-    // As to_normals in core/philox.h.
+    // The same values as to_normals in core/philox.h.
     const auto unit = [](std::uint32_t high, std::uint32_t low) {
       return static_cast<double>((static_cast<std::uint64_t>(high) << 32 | low) >> 11) * 0x1p-53;
     };

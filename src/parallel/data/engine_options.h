@@ -32,9 +32,9 @@ struct EngineOptions {
   double grad_clip = 0;  // of the whole model's gradient norm; 0 is off
   bool training = true;  // false: parameters only, for evaluation and sampling
 
-  // How the data ranks share the state (ZeRO, Rajbhandari et al. 2020): 0 each holds everything, 1 optimizer
-  // state and master weights are sharded, 2 and gradients, 3 and parameters. Sharded over ranks / replicate
-  // neighbouring ranks, replicated between such groups.
+  // The stage of ZeRO (Rajbhandari et al. 2020). 0: each data rank holds everything. 1: optimizer state and
+  // master weights are sharded. 2: gradients, too. 3: parameters, too. Shards are distributed over groups of
+  // ranks / replicate neighbouring ranks; the groups are replicas.
   int zero = 0;
   int replicate = 1;
 

@@ -1,6 +1,6 @@
-// How the flat buffers of the units are cut over the data ranks. A unit's buffer, padded to whole blocks, is
-// cut into one piece per rank; a shard is as many neighbouring pieces as there are replicas of it. With ZeRO
-// 0 the only shard is everything, with full sharding a shard is a piece.
+// The cuts of the units' flat buffers over the data ranks. A unit's buffer, padded to whole blocks, is cut
+// into one piece per rank; a shard is as many neighbouring pieces as it has replicas. With ZeRO 0 there is
+// one shard, the whole buffer; with full sharding a shard is a piece.
 #pragma once
 
 #include <cstdint>

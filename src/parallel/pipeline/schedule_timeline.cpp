@@ -41,7 +41,7 @@ std::vector<Action> passes(const std::vector<Action>& actions) {
   return found;
 }
 
-// How many of something there are now, and were at most.
+// A count and its maximum so far.
 struct Count {
   int now = 0, most = 0;
   void take() { most = std::max(most, ++now); }

@@ -1,5 +1,5 @@
-// What the cuda backend has of its own: shapes of real models, fast and plain kernels side by side, the same
-// bits every time, and whole models.
+// Tests of the cuda backend alone: shapes of real models, fast kernels against plain ones, the same bits
+// every time, and whole models.
 #include "ops/cpu/cpu.h"
 #include "ops/cuda/cuda.h"
 
