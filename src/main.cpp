@@ -35,6 +35,7 @@ void add_commands(CLI::App& app) {
   add_size(app);
   add_schedule(app);
   add_gossip(app);
+  add_calibrate(app);
   add_checkpoint(app);
   add_export(app);
   add_config(app);

@@ -22,6 +22,7 @@
 
 namespace shoal::cli {
 
+void add_calibrate(CLI::App& app);
 void add_checkpoint(CLI::App& app);
 void add_config(CLI::App& app);
 void add_doctor(CLI::App& app);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -16,13 +17,14 @@
 #include "core/text.h"
 #include "launch/ranks.h"
 #include "planner/described_machine.h"
+#include "report/metrics.h"
 
 namespace shoal::cli {
 namespace {
 
 struct PlanOptions : ConfigOptions {
   int ranks = 0;
-  std::string cluster, table, check, svg;
+  std::string cluster, table, check;
   bool json = false;
   int show = 10;
 };
@@ -31,7 +33,9 @@ double term(const Prediction& p, CostTerm which) { return p.terms[static_cast<st
 
 std::string in_milliseconds(double seconds) {
   const double ms = 1e3 * seconds;
-  return ms >= 1000 ? fmt::format("{:.0f}", ms) : ms >= 100 ? fmt::format("{:.1f}", ms) : fmt::format("{:.2f}", ms);
+  return ms >= 1000  ? fmt::format("{:.0f}", ms)
+         : ms >= 100 ? fmt::format("{:.1f}", ms)
+                     : fmt::format("{:.2f}", ms);
 }
 
 void print_plans(const SearchResult& result, int show) {
@@ -42,8 +46,10 @@ void print_plans(const SearchResult& result, int show) {
     if (++rank > show) break;
     fmt::print("{:>4} {:>10} {:>10} {:>9} {:>9} {:>8} {:>9} {:>9} {:>7} {:>7}  {}\n", rank,
                in_milliseconds(p.prediction.seconds()), format_bytes(p.prediction.memory),
-               in_milliseconds(term(p.prediction, CostTerm::forward)), in_milliseconds(term(p.prediction, CostTerm::backward)),
-               in_milliseconds(term(p.prediction, CostTerm::tensor)), in_milliseconds(term(p.prediction, CostTerm::stages)),
+               in_milliseconds(term(p.prediction, CostTerm::forward)),
+               in_milliseconds(term(p.prediction, CostTerm::backward)),
+               in_milliseconds(term(p.prediction, CostTerm::tensor)),
+               in_milliseconds(term(p.prediction, CostTerm::stages)),
                in_milliseconds(term(p.prediction, CostTerm::gradients)),
                in_milliseconds(term(p.prediction, CostTerm::parameters)),
                in_milliseconds(term(p.prediction, CostTerm::update) + term(p.prediction, CostTerm::other)),
@@ -57,16 +63,52 @@ nlohmann::ordered_json to_json(const RankedPlan& p) {
   json["step_seconds"] = p.prediction.seconds();
   json["memory_bytes"] = p.prediction.memory;
   for (int i = 0; i < kCostTerms; ++i) {
-    json["terms"][std::string(name_of(static_cast<CostTerm>(i)))] = p.prediction.terms[static_cast<std::size_t>(i)];
+    json["terms"][std::string(name_of(static_cast<CostTerm>(i)))] =
+        p.prediction.terms[static_cast<std::size_t>(i)];
   }
   return json;
+}
+
+// Prints the steps of a run beside the prediction of its layout.
+void check_run(const std::string& folder) {
+  const std::filesystem::path run = folder;
+  auto config = load_config(run / "config.toml");
+  resolve_vocabulary(config);
+  const auto metrics = read_metrics(run / "metrics.jsonl");
+  std::vector<double> seen;
+  for (const auto& step : metrics.steps) {
+    if (step.ms_per_step > 0) seen.push_back(1e-3 * step.ms_per_step);
+  }
+  if (seen.size() > 1) seen.erase(seen.begin());  // has the first step, which allocates
+  if (seen.empty()) fail_user("{} has no steps with times in metrics.jsonl", folder);
+  std::ranges::sort(seen);
+  const double measured = seen[seen.size() / 2];
+  const auto plan = make_plan(config);
+  const int ranks = plan.mesh.ranks();
+  const auto machine = measured_machine(ranks);
+  const auto predicted = predict(plan, *machine);
+  fmt::print("{}: {} rank{}, {}\n\n", folder, ranks, ranks == 1 ? "" : "s", layout_arguments(config));
+  print_line("measured", in_milliseconds(measured) + " ms",
+             fmt::format("the median of {} logged times", seen.size()));
+  print_line("predicted", in_milliseconds(predicted.seconds()) + " ms",
+             fmt::format("{:+.1f} %", 100 * (predicted.seconds() / measured - 1)));
+  for (int i = 0; i < kCostTerms; ++i) {
+    const double seconds = predicted.terms[static_cast<std::size_t>(i)];
+    if (seconds > 0)
+      print_line("  " + std::string(name_of(static_cast<CostTerm>(i))), in_milliseconds(seconds) + " ms");
+  }
+  print_line("memory", format_bytes(predicted.memory), "of a rank, estimated by the code that allocates it");
 }
 
 void run_plan(const PlanOptions& options) {
   Config config = options.load();
   const auto source = resolve_vocabulary(config);
   const int ranks = ranks_of_plan(config, options.ranks);
-  const auto machine = options.cluster.empty() ? measured_machine(ranks, options.json) : described_machine(options.cluster, config);
+  if (options.cluster.empty() && config.train.backend == BackendKind::cuda) {
+    fail_user("plans for GPUs need a description of them: --cluster configs/clusters/a100.toml");
+  }
+  const auto machine = options.cluster.empty() ? measured_machine(ranks, options.json)
+                                               : described_machine(options.cluster, config);
   const auto result = search_plans(config, ranks, *machine, config.plan.memory_gib * (1 << 30));
   if (options.json) {
     nlohmann::ordered_json json;
@@ -85,7 +127,8 @@ void run_plan(const PlanOptions& options) {
              machine->name(), result.considered, result.too_large, format_bytes(result.limit));
   print_plans(result, options.show);
   fmt::print("\n{}\n", explain_plan(result));
-  fmt::print("shoal train {} --ranks {} {}\n", options.file, ranks, layout_arguments(result.plans.front().config));
+  fmt::print("shoal train {} --ranks {} {}\n", options.file, ranks,
+             layout_arguments(result.plans.front().config));
 }
 
 }  // namespace
@@ -98,19 +141,26 @@ void add_plan(CLI::App& app) {
        {"shoal plan configs/gpt2-124m.toml --ranks 64 --cluster configs/clusters/a100.toml",
         "on machines that are only described"},
        {"shoal plan configs/gpt2-124m.toml --ranks 4 parallel.tensor=2", "with a part of the layout given"},
+       {"shoal plan --check runs/quickstart", "a run's measured steps beside the prediction"},
        {"shoal plan --table steps.csv --cluster configs/clusters/a100.toml",
         "beside steps that others measured: errors and regret"}});
-  auto* config = command->add_option("config", options->file, "The config of the run")->option_text("CONFIG.toml");
+  auto* config =
+      command->add_option("config", options->file, "The config of the run")->option_text("CONFIG.toml");
   add_settings(*command, options->settings);
   add_ranks(*command, options->ranks);
-  auto* cluster = command->add_option("--cluster", options->cluster, "Plan for the cluster that this file describes")
-                      ->option_text("FILE.toml");
+  auto* cluster =
+      command->add_option("--cluster", options->cluster, "Plan for the cluster that this file describes")
+          ->option_text("FILE.toml");
   command
       ->add_option("--table", options->table,
                    "Predict the measured steps of this table instead (columns: docs/planner.md)")
       ->option_text("FILE.csv")
       ->needs(cluster)
       ->excludes(config);
+  command->add_option("--check", options->check, "Print a run's measured steps beside the prediction instead")
+      ->option_text("RUN")
+      ->excludes(config)
+      ->excludes(cluster);
   command->add_flag("--json", options->json, "Print JSON");
   command->add_option("--show", options->show, "Number of layouts to print")
       ->check(takes_integer(1))
@@ -118,6 +168,7 @@ void add_plan(CLI::App& app) {
       ->default_str("10");
   command->callback([options] {
     if (!options->table.empty()) return print_table_of_steps(options->table, options->cluster, options->json);
+    if (!options->check.empty()) return check_run(options->check);
     if (options->file.empty()) fail_user("plan needs a config: shoal plan CONFIG.toml --ranks N");
     run_plan(*options);
   });

@@ -10,7 +10,8 @@ namespace shoal::cli {
 namespace {
 
 std::string layout_of(const MeasuredStep& s) {
-  return fmt::format("{} tensor x {} data x {} stages, micro-batch {}", s.tensor, s.data, s.pipeline, s.micro_batch);
+  return fmt::format("{} tensor x {} data x {} stages, micro-batch {}", s.tensor, s.data, s.pipeline,
+                     s.micro_batch);
 }
 
 }  // namespace
@@ -36,7 +37,8 @@ void print_table_of_steps(const std::string& table, const std::string& cluster, 
                100 * w.regret, layout_of(s), w.regret > 0 ? " (" + layout_of(w.best) + ")" : "");
   }
   fmt::print(
-      "\n{} steps, {} workloads: error of the step median {:.1f} %, 90th percentile {:.1f} %; regret mean {:.2f} %, "
+      "\n{} steps, {} workloads: error of the step median {:.1f} %, 90th percentile {:.1f} %; regret mean "
+      "{:.2f} %, "
       "worst {:.1f} %\n",
       result.steps.size(), result.workloads.size(), 100 * result.median_error, 100 * result.p90_error,
       100 * result.mean_regret, 100 * result.worst_regret);

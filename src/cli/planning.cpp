@@ -37,7 +37,8 @@ std::string gain(const RankedPlan& best, const RankedPlan& other, const std::str
     }
   }
   return fmt::format("{:.1f} % faster than {}{}", 100 * (b / a - 1), name,
-                     least < 0 ? fmt::format(", mostly by {}: {:.2f} ms less", name_of(static_cast<CostTerm>(most)), -1e3 * least)
+                     least < 0 ? fmt::format(", mostly by {}: {:.2f} ms less",
+                                             name_of(static_cast<CostTerm>(most)), -1e3 * least)
                                : "");
 }
 
@@ -45,10 +46,10 @@ std::string gain(const RankedPlan& best, const RankedPlan& other, const std::str
 
 int ranks_of_plan(const Config& config, int asked) { return ranks_to_start(config, asked, {}); }
 
+void tell_measurement(const std::string& what) { log::info("measuring: {}", what); }
+
 std::unique_ptr<Machine> measured_machine(int ranks, bool quiet) {
-  return std::make_unique<MeasuredMachine>(ranks, [quiet](const std::string& what) {
-    if (!quiet) log::info("measuring: {}", what);
-  });
+  return std::make_unique<MeasuredMachine>(ranks, quiet ? MeasuredMachine::Tell() : tell_measurement);
 }
 
 std::unique_ptr<Machine> described_machine(const std::string& file, Config& config) {
@@ -71,31 +72,51 @@ std::string explain_plan(const SearchResult& result) {
   const auto& best = result.plans.front();
   std::string text = fmt::format("best: {}", layout_arguments(best.config));
   if (result.plans.size() > 1) {
-    text += fmt::format("\n  {}", gain(best, result.plans[1], "the next (" + layout_arguments(result.plans[1].config) + ")"));
+    text += fmt::format(
+        "\n  {}", gain(best, result.plans[1], "the next (" + layout_arguments(result.plans[1].config) + ")"));
   }
   const auto* data = plain_data(result);
   if (data && data != &best && (result.plans.size() < 2 || data != &result.plans[1])) {
-    text += fmt::format("\n  {}", gain(best, *data, "plain data parallelism (" + layout_arguments(data->config) + ")"));
+    text += fmt::format("\n  {}",
+                        gain(best, *data, "plain data parallelism (" + layout_arguments(data->config) + ")"));
   } else if (!data && best.plan.mesh.ranks() > 1) {
     text += "\n  plain data parallelism does not fit, or is excluded by the config";
   }
   return text;
 }
 
-Config planned(Config config, int ranks) {
+RankedPlan plan_run(Config config, int asked) {
+  if (detect_launcher().kind != Launcher::Kind::alone) {
+    fail_user(
+        "parallel.plan = \"auto\" plans ranks that are threads of one process; under {}, set the layout that "
+        "`shoal "
+        "plan CONFIG --ranks N` prints",
+        detect_launcher().name);
+  }
+  if (config.train.backend != BackendKind::cpu) {
+    fail_user(
+        "parallel.plan = \"auto\" measures CPUs; for train.backend = \"{}\", set the layout that `shoal plan "
+        "CONFIG "
+        "--ranks N --cluster FILE` prints",
+        name_of_choice(config, "train.backend"));
+  }
+  const int ranks = ranks_of_plan(config, asked);
   resolve_vocabulary(config);
   const auto machine = measured_machine(ranks);
-  const auto result = search_plans(config, ranks, *machine, config.plan.memory_gib * (1 << 30));
+  auto result = search_plans(config, ranks, *machine, config.plan.memory_gib * (1 << 30));
   require_plan(result, ranks);
-  const auto& best = result.plans.front();
+  const auto reasons = explain_plan(result);
+  const auto first = reasons.find("\n  ");
+  auto best = std::move(result.plans.front());
   log::info("plan: {}", layout_arguments(best.config));
-  const auto why = explain_plan(result);
-  const auto line = why.find("\n  ");
-  log::info("plan: {} of {} layouts{}{}", "the fastest", result.considered, line == std::string::npos ? "" : ", ",
-            line == std::string::npos ? "" : why.substr(line + 3, why.find('\n', line + 1) - line - 3));
+  log::info("plan: {}",
+            first == std::string::npos
+                ? "the only layout"
+                : fmt::format("of {} layouts, {}", result.considered,
+                              reasons.substr(first + 3, reasons.find('\n', first + 1) - first - 3)));
   log::info("plan: {:.2f} ms per step and {} per rank, predicted", 1e3 * best.prediction.seconds(),
             format_bytes(best.prediction.memory));
-  return best.config;
+  return best;
 }
 
 }  // namespace shoal::cli

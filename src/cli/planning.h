@@ -10,6 +10,8 @@ namespace shoal::cli {
 
 // The number of ranks to plan for: --ranks, or the mesh of the config.
 int ranks_of_plan(const Config& config, int asked);
+// Logs what is measured.
+void tell_measurement(const std::string& what);
 // This machine; tells on standard error what it measures. Throws UserError for GPUs, which are not measured.
 std::unique_ptr<Machine> measured_machine(int ranks, bool quiet = false);
 // The cluster of a file, for a config of any backend.
@@ -20,7 +22,8 @@ void require_plan(const SearchResult& result, int ranks);
 // What the fastest plan gains over the next and over plain data parallelism, and by which terms.
 std::string explain_plan(const SearchResult& result);
 
-// The config with the fastest layout for `ranks` ranks, which are threads here.
-Config planned(Config config, int ranks);
+// Plans a run for --ranks `asked`, threads of this process, and logs the plan in three lines: layout, reason,
+// prediction. Throws UserError under mpirun, and for GPUs, which are not measured.
+RankedPlan plan_run(Config config, int asked);
 
 }  // namespace shoal::cli

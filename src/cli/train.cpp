@@ -2,11 +2,16 @@
 #include "train/trainer.h"
 
 #include <memory>
+#include <optional>
 
 #include "cli/command.h"
 #include "cli/dry_run.h"
+#include "cli/planning.h"
+#include "core/file.h"
 #include "core/interrupt.h"
+#include "core/log.h"
 #include "launch/ranks.h"
+#include "planner/plan_watch.h"
 #include "report/tracer.h"
 
 namespace shoal::cli {
@@ -33,6 +38,8 @@ void add_train(CLI::App& app) {
        {"mpirun -n 4 shoal train configs/quickstart.toml", "on four, on one machine or many"},
        {"shoal train configs/quickstart.toml --ranks 2 --trace trace.json",
         "a timeline of the ranks; see docs/trace.md"},
+       {"shoal train configs/quickstart.toml --ranks 2 parallel.plan=auto",
+        "in the layout that the planner finds fastest here; see docs/planner.md"},
        {"shoal train configs/gpt2-124m.toml --dry-run --ranks 240",
         "memory, compute and traffic of a step"}});
   add_config_options(*command, *options);
@@ -63,17 +70,30 @@ void add_train(CLI::App& app) {
     if (options->dry_run) return print_dry_run(options->load(), options->ranks, options->ranks_per_host);
     if (detect_launcher().rank == 0) set_stop_message("stopped before step 1; nothing to save");
     const auto code = std::make_shared<int>(0);
-    with_ranks(
-        options->ranks, [&] { return options->load(); },
-        [options, code](const Config& config, World& world) {
-          if (config.init.resumes() && world.ranks.rank() == 0) {
-            set_stop_message("stopped before the next step; the run is unchanged");
-          }
-          Tracer tracer(options->trace, world);
-          const auto result = Trainer(config, tracer.world(), &tracer).run();
-          tracer.finish();
-          if (world.ranks.rank() == 0) *code = result.exit_code;
-        });
+    std::optional<Prediction> predicted;
+    const auto load = [&] {
+      auto config = options->load();
+      if (config.parallel.plan == PlanKind::manual) return config;
+      auto plan = plan_run(std::move(config), options->ranks);
+      predicted = std::move(plan.prediction);
+      return std::move(plan.config);
+    };
+    with_ranks(options->ranks, load, [options, code, &predicted](const Config& config, World& world) {
+      if (config.init.resumes() && world.ranks.rank() == 0) {
+        set_stop_message("stopped before the next step; the run is unchanged");
+      }
+      Tracer tracer(options->trace, world);
+      std::optional<PlanWatch> watch;
+      if (predicted && world.ranks.rank() == 0 && options->trace.file.empty()) watch.emplace(*predicted);
+      Trainer trainer(config, tracer.world(), &tracer, [&] {
+        const auto warning = watch ? watch->begin_step() : "";
+        if (!warning.empty()) log::warn("{}", warning);
+      });
+      if (predicted && world.ranks.rank() == 0) write_text(config.run.path() / "plan.toml", to_toml(config));
+      const auto result = trainer.run();
+      tracer.finish();
+      if (world.ranks.rank() == 0) *code = result.exit_code;
+    });
     if (*code != 0) throw CLI::RuntimeError(*code);
   });
 }

@@ -29,25 +29,25 @@ class Reader {
                {{"name", [&](const toml::node& node) { c.name = text(node); }},
                 {"devices_per_host", integer(c.devices_per_host)},
                 {"memory_gib", number(c.memory, 1 << 30)},
-                {"device", table("device",
-                                 {{"float32_tflops", number(c.peak_float32, 1e12)},
-                                  {"bfloat16_tflops", number(c.peak_bfloat16, 1e12)},
-                                  {"memory_gb_s", number(c.bandwidth, 1e9)},
-                                  {"processors", integer(c.processors)},
-                                  {"launch_us", number(c.launch, 1e-6)},
-                                  {"product", number(c.product, 1)},
-                                  {"attention", number(c.attention, 1)},
-                                  {"streaming", number(c.streaming, 1)}})},
+                {"device", table("device", {{"float32_tflops", number(c.peak_float32, 1e12)},
+                                            {"bfloat16_tflops", number(c.peak_bfloat16, 1e12)},
+                                            {"memory_gb_s", number(c.bandwidth, 1e9)},
+                                            {"processors", integer(c.processors)},
+                                            {"launch_us", number(c.launch, 1e-6)},
+                                            {"product", number(c.product, 1)},
+                                            {"attention", number(c.attention, 1)},
+                                            {"streaming", number(c.streaming, 1)}})},
                 {"inside", link("inside", c.inside)},
                 {"between", link("between", c.between)},
-                {"measured", table("measured",
-                                   {{"block_floor_us", number(c.measured.block_floor, 1e-6)},
-                                    {"block_tflops", number(c.measured.block_flops, 1e12)},
-                                    {"score_bytes", number(c.measured.score_bytes, 1)},
-                                    {"activation_bytes", number(c.measured.activation_bytes, 1)},
-                                    {"update_ns", number(c.measured.update, 1e-9)},
-                                    {"message", link("measured.message", c.measured.message)},
-                                    {"blocks", [&](const toml::node& node) { blocks(node, c.measured.blocks); }}})}});
+                {"measured", table("measured", {{"block_floor_us", number(c.measured.block_floor, 1e-6)},
+                                                {"block_tflops", number(c.measured.block_flops, 1e12)},
+                                                {"score_bytes", number(c.measured.score_bytes, 1)},
+                                                {"activation_bytes", number(c.measured.activation_bytes, 1)},
+                                                {"update_ns", number(c.measured.update, 1e-9)},
+                                                {"message", link("measured.message", c.measured.message)},
+                                                {"blocks", [&](const toml::node& node) {
+                                                   blocks(node, c.measured.blocks);
+                                                 }}})}});
     const auto need = [&](const char* key, double value) {
       if (!(value > 0)) fail_user("{}: {} is missing", file_, key);
     };
@@ -89,7 +89,8 @@ class Reader {
         std::vector<std::string> known;
         for (const auto& [other, setter] : keys) known.push_back(other);
         fail_at(node, fmt::format("'{}' is not a key of {}; did you mean {}?", key.str(),
-                                  name.empty() ? "a cluster" : "[" + name + "]", nearest(std::string(key.str()), known)));
+                                  name.empty() ? "a cluster" : "[" + name + "]",
+                                  nearest(std::string(key.str()), known)));
       }
       found->second(node);
     }
@@ -115,7 +116,8 @@ class Reader {
   Setter integer(int& to) const {
     return [this, &to](const toml::node& node) {
       const auto* value = node.as_integer();
-      if (!value || value->get() < 1 || value->get() > (1 << 30)) fail_at(node, "this is an integer, at least 1");
+      if (!value || value->get() < 1 || value->get() > (1 << 30))
+        fail_at(node, "this is an integer, at least 1");
       to = static_cast<int>(value->get());
     };
   }
@@ -138,7 +140,8 @@ class Reader {
                   {"tensor", integer(block.tensor)},
                   {"block_us", number(block.block, 1e-6)},
                   {"ends_us", number(block.ends, 1e-6)}});
-      if (block.n_embd == 0 || block.n_head == 0 || block.block_size == 0 || block.micro_batch == 0 || block.block <= 0)
+      if (block.n_embd == 0 || block.n_head == 0 || block.block_size == 0 || block.micro_batch == 0 ||
+          block.block <= 0)
         fail_at(row, "a measured block needs n_embd, n_head, block_size, micro_batch and block_us");
     }
   }

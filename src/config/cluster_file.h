@@ -26,25 +26,25 @@ struct Cluster {
 
   // A device. Peaks are FLOP/s of dense products.
   double peak_float32 = 0, peak_bfloat16 = 0;
-  double bandwidth = 0;   // of its memory, bytes/s
-  int processors = 1;     // that share the tiles of a product: SMs
-  double launch = 0;      // seconds from one kernel to the next at least
-  double product = 0.8;   // shares of the peaks that large kernels reach
+  double bandwidth = 0;  // of its memory, bytes/s
+  int processors = 1;    // that share the tiles of a product: SMs
+  double launch = 0;     // seconds from one kernel to the next at least
+  double product = 0.8;  // shares of the peaks that large kernels reach
   double attention = 0.5;
   double streaming = 0.8;
 
-  ClusterLink inside, between;
+  ClusterLink inside = {}, between = {};
 
   // A trainer in the style of Megatron-LM, whose measured steps a table holds.
   struct Measured {
-    double block_floor = 0;       // seconds of a block at least: launches of its kernels
-    double block_flops = 0;       // FLOP/s of large blocks
-    double score_bytes = 0;       // memory traffic per attention score, and per activation of a block
+    double block_floor = 0;  // seconds of a block at least: launches of its kernels
+    double block_flops = 0;  // FLOP/s of large blocks
+    double score_bytes = 0;  // memory traffic per attention score, and per activation of a block
     double activation_bytes = 0;
-    double update = 0;            // seconds of an update, per parameter
-    ClusterLink message;          // between stages
-    std::vector<MeasuredBlock> blocks;
-  } measured;
+    double update = 0;    // seconds of an update, per parameter
+    ClusterLink message = {};  // between stages
+    std::vector<MeasuredBlock> blocks = {};
+  } measured = {};
 };
 
 // Throws UserError with line and column for unknown keys, wrong types and values out of range.

@@ -22,6 +22,7 @@ struct BatchShape {
   std::int64_t batch = 1;      // sequences, B
   std::int64_t positions = 1;  // tokens of a sequence, T
   std::int64_t rows() const { return batch * positions; }
+  bool operator==(const BatchShape&) const = default;
 };
 
 // The address of a micro-batch in the run. Dropout depends on it and on nothing else.

@@ -49,8 +49,8 @@ SampleTimes DescribedMachine::times(const RunPlan& sample, const SampleKernels& 
   return times;
 }
 
-// Rings: each member sends (n - 1) / n of the tensor once, for an all-reduce twice. Where a group spans hosts,
-// its ring crosses every host's link once, which the host's other groups share.
+// Rings: each member sends (n - 1) / n of the tensor once, for an all-reduce twice. Where a group spans
+// hosts, its ring crosses every host's link once, which the host's other groups share.
 double DescribedMachine::seconds(const GroupCall& call) {
   if (call.ranks < 2) return 0;
   const int per_host = cluster_.devices_per_host;

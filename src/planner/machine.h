@@ -24,7 +24,9 @@ struct GroupCall {
 template <typename T>
 struct PerPart {
   std::array<std::array<T, kStepParts>, kSamplePasses> values{};
-  T& at(int pass, StepPart part) { return values[static_cast<std::size_t>(pass)][static_cast<std::size_t>(part)]; }
+  T& at(int pass, StepPart part) {
+    return values[static_cast<std::size_t>(pass)][static_cast<std::size_t>(part)];
+  }
   const T& at(int pass, StepPart part) const {
     return values[static_cast<std::size_t>(pass)][static_cast<std::size_t>(part)];
   }

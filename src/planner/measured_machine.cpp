@@ -7,6 +7,7 @@
 #include <barrier>
 #include <cmath>
 #include <fstream>
+#include <iterator>
 #include <mutex>
 #include <sstream>
 #include <system_error>
@@ -25,8 +26,9 @@ namespace {
 
 // Larger samples are measured with fewer sequences, about so many tokens: time is proportional to them there.
 constexpr std::int64_t kSampleTokens = 2048;
-constexpr double kLeastSeconds = 0.3;  // of a measurement, after its warm-up
+constexpr double kLeastSeconds = 0.6;  // of a measurement, after its warm-up
 constexpr int kLeastSteps = 3;
+constexpr int kMostActive = 16;  // ranks that are measured side by side
 
 std::string processor() {
   std::ifstream file("/proc/cpuinfo");
@@ -38,16 +40,20 @@ std::string processor() {
   return "unknown processor";
 }
 
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
+// The value below which `share` of the values are. Disturbances of a machine only ever add time, so a share
+// below a half tells more than the median.
+double quantile(std::vector<double> values, double share) {
+  const auto at = values.begin() + static_cast<std::ptrdiff_t>(share * static_cast<double>(values.size()));
+  std::nth_element(values.begin(), at, values.end());
+  return *at;
 }
+constexpr double kShare = 0.35;
 
 // The times of one rank's sample steps: samples of each part, and of the update.
 struct SampleLog {
   PerPart<std::vector<double>> parts;
   std::vector<double> update;
+  std::vector<double> steps;  // of whole steps
 };
 
 void measure_step(SampleStep& step, SampleLog* log) {
@@ -60,14 +66,17 @@ void measure_step(SampleStep& step, SampleLog* log) {
     const double now = watch.seconds();
     if (open) *open += now - since;
     since = now;
-    open = pass == kSamplePasses ? &update : &took[static_cast<std::size_t>(pass)][static_cast<std::size_t>(part)];
+    open = pass == kSamplePasses ? &update
+                                 : &took[static_cast<std::size_t>(pass)][static_cast<std::size_t>(part)];
   });
   update += watch.seconds() - since;
   if (!log) return;
   for (std::size_t pass = 0; pass < kSamplePasses; ++pass) {
-    for (std::size_t part = 0; part < kStepParts; ++part) log->parts.values[pass][part].push_back(took[pass][part]);
+    for (std::size_t part = 0; part < kStepParts; ++part)
+      log->parts.values[pass][part].push_back(took[pass][part]);
   }
   log->update.push_back(update);
+  log->steps.push_back(watch.seconds());
 }
 
 // Runs the sample on `active` threads at once, each a rank with memory and OpenMP threads of its own.
@@ -111,30 +120,39 @@ SampleLog measure_sample(const RunPlan& sample, int active, int threads) {
       }
     }
     all.update.insert(all.update.end(), logs[i].update.begin(), logs[i].update.end());
+    all.steps.insert(all.steps.end(), logs[i].steps.begin(), logs[i].steps.end());
   }
   return all;
 }
 
-// Median seconds of a collective of `bytes` over ranks that are threads.
+// Seconds of a collective of `bytes` over ranks that are threads.
 double measure_call(GroupCall::Kind kind, int ranks, std::size_t bytes) {
   double seconds = 0;
   run_threads({.ranks = ranks}, [&](World& world) {
     auto& group = world.ranks;
-    const auto count = static_cast<std::int64_t>((bytes / 4 + static_cast<std::size_t>(ranks) - 1) /
-                                                 static_cast<std::size_t>(ranks) * static_cast<std::size_t>(ranks));
+    const auto count =
+        static_cast<std::int64_t>((bytes / 4 + static_cast<std::size_t>(ranks) - 1) /
+                                  static_cast<std::size_t>(ranks) * static_cast<std::size_t>(ranks));
     std::vector<float> a(static_cast<std::size_t>(count), 1.0f), b(static_cast<std::size_t>(count));
     const Tensor x{a.data(), DType::f32, {count}}, y{b.data(), DType::f32, {count}};
     const std::int64_t part = count / ranks;
     const Tensor mine{a.data() + group.rank() * part, DType::f32, {part}};
     const auto once = [&] {
       switch (kind) {
-        case GroupCall::Kind::all_reduce: return group.all_reduce(x).wait();
-        case GroupCall::Kind::reduce_scatter: return group.reduce_scatter(mine, x).wait();
-        case GroupCall::Kind::all_gather: return group.all_gather(x, mine).wait();
-        case GroupCall::Kind::all_to_all: return group.all_to_all(y, x).wait();
-        case GroupCall::Kind::broadcast: return group.broadcast(x, 0).wait();
+        case GroupCall::Kind::all_reduce:
+          return group.all_reduce(x).wait();
+        case GroupCall::Kind::reduce_scatter:
+          return group.reduce_scatter(mine, x).wait();
+        case GroupCall::Kind::all_gather:
+          return group.all_gather(x, mine).wait();
+        case GroupCall::Kind::all_to_all:
+          return group.all_to_all(y, x).wait();
+        case GroupCall::Kind::broadcast:
+          return group.broadcast(x, 0).wait();
         case GroupCall::Kind::message:
-          return group.rank() == 0 ? group.send(x, 1).wait() : group.rank() == 1 ? group.receive(y, 0).wait() : void();
+          return group.rank() == 0   ? group.send(x, 1).wait()
+                 : group.rank() == 1 ? group.receive(y, 0).wait()
+                                     : void();
       }
     };
     for (int i = 0; i < 3; ++i) once();
@@ -146,13 +164,14 @@ double measure_call(GroupCall::Kind kind, int ranks, std::size_t bytes) {
       once();
       took.push_back(watch.seconds());
     }
-    if (group.rank() == 0) seconds = median(took);
+    if (group.rank() == 0) seconds = quantile(took, kShare);
   });
   return seconds;
 }
 
 const char* name_of(GroupCall::Kind kind) {
-  constexpr const char* kNames[] = {"all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "message"};
+  constexpr const char* kNames[] = {"all_reduce", "reduce_scatter", "all_gather",
+                                    "all_to_all", "broadcast",      "message"};
   return kNames[static_cast<std::size_t>(kind)];
 }
 
@@ -175,10 +194,11 @@ std::filesystem::path MeasuredMachine::default_cache() {
   return folder / "calibration";
 }
 
-MeasuredMachine::MeasuredMachine(int ranks, Tell tell, std::filesystem::path cache)
-    : ranks_(ranks), cores_(usable_cores()), tell_(std::move(tell)), cache_(std::move(cache)) {
+MeasuredMachine::MeasuredMachine(int ranks, Tell tell, std::filesystem::path cache, bool again)
+    : ranks_(ranks), cores_(usable_cores()), tell_(std::move(tell)), cache_(std::move(cache)), again_(again) {
   std::string libraries;
-  for (const auto& library : ops_libraries()) libraries += fmt::format(" {} {}", library.name, library.version);
+  for (const auto& library : ops_libraries())
+    libraries += fmt::format(" {} {}", library.name, library.version);
   machine_ = fmt::format("1 {}, {} cores,{}", processor(), cores_, libraries);
   std::ranges::replace(machine_, '=', ' ');
 }
@@ -193,29 +213,42 @@ int MeasuredMachine::threads_of(const RunPlan& plan) const {
 
 double MeasuredMachine::memory_of_rank(int ranks) const { return 0.8 * available_memory() / ranks; }
 
-// The value of a key as numbers; measured where the cache has none.
-std::vector<double> MeasuredMachine::kept(const std::string& key, std::size_t count,
-                                          const std::function<std::vector<double>()>& make) {
+const std::vector<double>& MeasuredMachine::kept(const std::string& key, std::size_t count,
+                                                 const std::function<std::vector<double>()>& make) {
+  auto& known = kept_[key];
+  if (!known.empty()) return known;
   const auto numbers_of = [](std::string_view text) {
     std::istringstream in{std::string(text)};
-    std::vector<double> numbers;
-    for (double x = 0; in >> x;) numbers.push_back(x);
-    return numbers;
+    return std::vector<double>(std::istream_iterator<double>(in), {});
   };
   const auto valid = [&](std::string_view text) {
     const auto numbers = numbers_of(text);
-    return numbers.size() == count && std::ranges::all_of(numbers, [](double x) { return x >= 0 && std::isfinite(x); });
+    return !again_ && numbers.size() == count &&
+           std::ranges::all_of(numbers, [](double x) { return x >= 0 && std::isfinite(x); });
   };
-  return numbers_of(cache_.find_or_make(machine_ + "; " + key, valid, [&] {
+  known = numbers_of(cache_.find_or_make(machine_ + "; " + key, valid, [&] {
     ++measured_;
+    if (tell_) tell_(key);
     return fmt::format("{:.6e}", fmt::join(make(), " "));
   }));
+  return known;
+}
+
+void MeasuredMachine::measure_collectives() {
+  using Kind = GroupCall::Kind;
+  if (ranks_ < 2) return;
+  curve(Kind::message, 2);
+  for (int ranks = 2; ranks <= ranks_; ++ranks) {
+    if (ranks_ % ranks != 0) continue;
+    for (const auto kind : {Kind::all_reduce, Kind::reduce_scatter, Kind::all_gather}) curve(kind, ranks);
+  }
 }
 
 SampleTimes MeasuredMachine::times(const RunPlan& given, const SampleKernels&) {
   RunPlan sample = given;
   const int threads = threads_of(sample);
   const int active = std::clamp(cores_ / threads, 1, ranks_);
+  const int crowd = std::min(ranks_, kMostActive);  // where there are more ranks than cores
   if (!sample.engine.layout_exact) {
     sample.mesh.data = 1;
     sample.engine.zero = 0;
@@ -229,29 +262,39 @@ SampleTimes MeasuredMachine::times(const RunPlan& given, const SampleKernels&) {
   while (sample.sequence && batch.rows() % sample.mesh.tensor != 0) ++batch.batch;
   const double scale = static_cast<double>(wanted) / static_cast<double>(batch.batch);
   const auto key = fmt::format(
-      "step of {} x {} tokens, width {}, {} heads, {} classes, {}{}{}, {}, tensor {}{}, data {}, zero {}, recompute {}, "
-      "optimizer {}, {} x {} threads{}",
-      batch.batch, model.block_size, model.n_embd, model.n_head, model.vocab_size, model.dropout > 0 ? "dropout, " : "",
-      model.bias ? "bias, " : "", static_cast<int>(model.gelu), name_of(sample.engine.compute), sample.mesh.tensor,
-      sample.sequence ? " sequence" : "", sample.mesh.data, sample.engine.zero, static_cast<int>(sample.pipeline.recompute),
-      sample.optimizer_tensors(), active, threads, sample.engine.layout_exact ? ", exact" : "");
-  constexpr std::size_t kNumbers = kSamplePasses * kStepParts + 1;
-  const auto numbers = kept(key, kNumbers, [&] {
-    if (tell_) tell_(key);
+      "step of {} x {} tokens, width {}, {} heads, {} classes, {}{}{}, {}, tensor {}{}, data {}, zero {}, "
+      "recompute {}, "
+      "optimizer {}, {} of {} x {} threads{}",
+      batch.batch, model.block_size, model.n_embd, model.n_head, model.vocab_size,
+      model.dropout > 0 ? "dropout, " : "", model.bias ? "bias, " : "", static_cast<int>(model.gelu),
+      name_of(sample.engine.compute), sample.mesh.tensor, sample.sequence ? " sequence" : "",
+      sample.mesh.data, sample.engine.zero, static_cast<int>(sample.pipeline.recompute),
+      sample.optimizer_tensors(), active, crowd, threads, sample.engine.layout_exact ? ", exact" : "");
+  // The parts, the update of an element, and the factor by which ranks that share cores slow each other
+  // beyond their share.
+  constexpr std::size_t kParts = kSamplePasses * kStepParts, kNumbers = kParts + 2;
+  const auto& numbers = kept(key, kNumbers, [&] {
     const auto log = measure_sample(sample, active, threads);
     std::vector<double> all;
     for (const auto& pass : log.parts.values) {
-      for (const auto& part : pass) all.push_back(median(part));
+      for (const auto& part : pass) all.push_back(quantile(part, kShare));
     }
     TapeBackend tape;
-    all.push_back(median(log.update) / static_cast<double>(SampleStep(tape, sample).updated_elements()));
+    all.push_back(quantile(log.update, kShare) /
+                  static_cast<double>(SampleStep(tape, sample).updated_elements()));
+    double factor = 1;
+    if (crowd > active) {
+      const double fair = quantile(log.steps, kShare) * crowd / active;
+      factor = std::max(1.0, quantile(measure_sample(sample, crowd, threads).steps, kShare) / fair);
+    }
+    all.push_back(factor);
     return all;
   });
   SampleTimes times;
-  for (std::size_t i = 0; i + 1 < kNumbers; ++i) {
-    times.parts.values[i / kStepParts][i % kStepParts] = numbers[i] * scale;
+  for (std::size_t i = 0; i < kParts; ++i) {
+    times.parts.values[i / kStepParts][i % kStepParts] = numbers[i] * scale * numbers.back();
   }
-  times.update = numbers.back();
+  times.update = numbers[kParts] * numbers.back();
   return times;
 }
 
@@ -267,13 +310,13 @@ const std::vector<MeasuredMachine::Point>& MeasuredMachine::curve(GroupCall::Kin
   auto& points = curves_[{kind, ranks}];
   if (!points.empty()) return points;
   constexpr std::array<std::size_t, 6> kBytes = {1 << 10, 16 << 10, 256 << 10, 2 << 20, 16 << 20, 64 << 20};
-  const auto seconds = kept(fmt::format("{} of {} threads", name_of(kind), ranks), kBytes.size(), [&] {
-    if (tell_) tell_(fmt::format("{} of {} threads", name_of(kind), ranks));
+  const auto& seconds = kept(fmt::format("{} of {} threads", name_of(kind), ranks), kBytes.size(), [&] {
     std::vector<double> all;
     for (const auto bytes : kBytes) all.push_back(measure_call(kind, ranks, bytes));
     return all;
   });
-  for (std::size_t i = 0; i < kBytes.size(); ++i) points.push_back({static_cast<double>(kBytes[i]), seconds[i]});
+  for (std::size_t i = 0; i < kBytes.size(); ++i)
+    points.push_back({static_cast<double>(kBytes[i]), seconds[i]});
   return points;
 }
 

@@ -15,7 +15,9 @@ class MeasuredMachine final : public Machine {
  public:
   // Called before each measurement with its description.
   using Tell = std::function<void(const std::string& what)>;
-  explicit MeasuredMachine(int ranks, Tell tell = {}, std::filesystem::path cache = default_cache());
+  // `again` measures what is in the cache anew.
+  explicit MeasuredMachine(int ranks, Tell tell = {}, std::filesystem::path cache = default_cache(),
+                           bool again = false);
 
   std::string name() const override;
   SampleTimes times(const RunPlan& sample, const SampleKernels& kernels) override;
@@ -26,7 +28,9 @@ class MeasuredMachine final : public Machine {
   int ranks_per_host() const override { return ranks_; }
   double memory_of_rank(int ranks) const override;
 
-  int measured() const { return measured_; }  // what was not in the cache
+  // Measures every collective that groups of these ranks can need.
+  void measure_collectives();
+  int measured() const { return measured_; }  // measurements that the cache did not have
   static std::filesystem::path default_cache();
 
  private:
@@ -34,14 +38,17 @@ class MeasuredMachine final : public Machine {
     double bytes = 0, seconds = 0;
   };
   const std::vector<Point>& curve(GroupCall::Kind kind, int ranks);
-  std::vector<double> kept(const std::string& key, std::size_t count, const std::function<std::vector<double>()>& make);
+  // `count` numbers of the cache, or those of `make`, which are added to it.
+  const std::vector<double>& kept(const std::string& key, std::size_t count,
+                                  const std::function<std::vector<double>()>& make);
 
   int ranks_, cores_;
   Tell tell_;
   SharedTable cache_;
   std::string machine_;  // processor, cores, libraries
   std::map<std::pair<GroupCall::Kind, int>, std::vector<Point>> curves_;
-  std::map<std::string, SampleTimes> times_;
+  std::map<std::string, std::vector<double>> kept_;
+  bool again_;
   int measured_ = 0;
 };
 

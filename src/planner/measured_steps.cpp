@@ -18,7 +18,7 @@
 namespace shoal {
 namespace {
 
-constexpr double kBytes = 2;  // of an activation and of a gradient: fp16
+constexpr double kBytes = 2;                     // of an activation and of a gradient: fp16
 constexpr double kClasses = 50304, kPasses = 4;  // forward, recomputed forward, and backward, which is two
 
 struct Column {
@@ -61,18 +61,20 @@ std::optional<T> number_of(const std::string& text) {
 
 void check(const MeasuredStep& s, const std::string& where) {
   if (s.tensor * s.data * s.pipeline != s.gpus) {
-    fail_user("{}: tensor {} x data {} x pipeline {} are {} GPUs, not {}", where, s.tensor, s.data, s.pipeline,
-              std::int64_t{s.tensor} * s.data * s.pipeline, s.gpus);
+    fail_user("{}: tensor {} x data {} x pipeline {} are {} GPUs, not {}", where, s.tensor, s.data,
+              s.pipeline, std::int64_t{s.tensor} * s.data * s.pipeline, s.gpus);
   }
-  if (std::int64_t{s.micro_batch} * s.data > s.global_batch || s.global_batch % (s.micro_batch * s.data) != 0) {
-    fail_user("{}: {} sequences do not divide into micro-batches of {} on {} data ranks", where, s.global_batch,
-              s.micro_batch, s.data);
+  if (std::int64_t{s.micro_batch} * s.data > s.global_batch ||
+      s.global_batch % (s.micro_batch * s.data) != 0) {
+    fail_user("{}: {} sequences do not divide into micro-batches of {} on {} data ranks", where,
+              s.global_batch, s.micro_batch, s.data);
   }
   if (s.n_layer % s.pipeline != 0) {
     fail_user("{}: {} blocks do not divide over {} stages", where, s.n_layer, s.pipeline);
   }
   if (s.n_embd % s.n_head != 0 || s.n_head % s.tensor != 0) {
-    fail_user("{}: a width of {} in {} heads does not divide over {} tensor ranks", where, s.n_embd, s.n_head, s.tensor);
+    fail_user("{}: a width of {} in {} heads does not divide over {} tensor ranks", where, s.n_embd, s.n_head,
+              s.tensor);
   }
 }
 
@@ -91,14 +93,16 @@ double block_roofline(const MeasuredStep& s, const Cluster::Measured& m, double 
 
 double ends_roofline(const MeasuredStep& s, const Cluster::Measured& m, double memory) {
   const double tokens = tokens_of(s), h = s.n_embd;
-  return 6 * kClasses * h * tokens / s.tensor / m.block_flops + (tokens * kClasses / s.tensor * 24 + tokens * h * 30) / memory;
+  return 6 * kClasses * h * tokens / s.tensor / m.block_flops +
+         (tokens * kClasses / s.tensor * 24 + tokens * h * 30) / memory;
 }
 
 // How far a measured block's sizes are from the step's, in powers of two.
 double distance(const MeasuredStep& s, const MeasuredBlock& b) {
   const auto log_ratio = [](double x, double y) { return std::abs(std::log2(x / y)); };
-  return log_ratio(s.n_embd, b.n_embd) + log_ratio(s.micro_batch, b.micro_batch) + log_ratio(s.tensor, b.tensor) +
-         log_ratio(s.block_size, b.block_size) + 0.5 * log_ratio(s.n_head, b.n_head);
+  return log_ratio(s.n_embd, b.n_embd) + log_ratio(s.micro_batch, b.micro_batch) +
+         log_ratio(s.tensor, b.tensor) + log_ratio(s.block_size, b.block_size) +
+         0.5 * log_ratio(s.n_head, b.n_head);
 }
 
 struct BlockTime {
@@ -129,7 +133,8 @@ BlockTime block_time(const MeasuredStep& s, const Cluster& cluster) {
   }
   if (weights == 0) return roofline;
   const double trust = std::min(1.0, weights);
-  return {roofline.block * std::exp(trust * block / weights), roofline.ends * std::exp(trust * ends / weights)};
+  return {roofline.block * std::exp(trust * block / weights),
+          roofline.ends * std::exp(trust * ends / weights)};
 }
 
 }  // namespace
@@ -153,7 +158,8 @@ std::vector<MeasuredStep> read_measured_steps(const std::filesystem::path& file)
     if (line.empty() || line == "\r") continue;
     const auto where = fmt::format("{}:{}", file.string(), number);
     const auto cells = cells_of(line);
-    if (cells.size() != header.size()) fail_user("{}: {} cells, but {} columns", where, cells.size(), header.size());
+    if (cells.size() != header.size())
+      fail_user("{}: {} cells, but {} columns", where, cells.size(), header.size());
     MeasuredStep step{.line = number};
     for (std::size_t i = 0; i < kColumns.size(); ++i) {
       const auto value = number_of<int>(cells[places[i]]);
@@ -186,14 +192,17 @@ double predict_measured(const MeasuredStep& s, const Cluster& cluster) {
   const int stride = s.tensor * s.data;
   const bool within = (s.pipeline - 1) * stride < cluster.devices_per_host;
   double message_bandwidth = m.message.bandwidth;
-  if (!within) message_bandwidth = std::min(message_bandwidth, cluster.between.bandwidth / cluster.devices_per_host * s.tensor);
+  if (!within)
+    message_bandwidth =
+        std::min(message_bandwidth, cluster.between.bandwidth / cluster.devices_per_host * s.tensor);
   const double message = m.message.latency + kBytes * tokens * h / std::sqrt(s.tensor) / message_bandwidth;
   const auto schedule = make_schedule(ScheduleKind::one_f_one_b, {s.pipeline, 1, micro_batches});
   std::vector<std::vector<StepAction>> stages;
   for (int stage = 0; stage < s.pipeline; ++stage) {
     const bool first = stage == 0, last = stage + 1 == s.pipeline;
     const double own = (first ? 0.1 * ends : 0) + (last ? 0.9 * ends : 0);
-    const double forward = block * blocks / kPasses + own / 3, backward = block * blocks * (1 - 1 / kPasses) + own * 2 / 3;
+    const double forward = block * blocks / kPasses + own / 3,
+                 backward = block * blocks * (1 - 1 / kPasses) + own * 2 / 3;
     auto& actions = stages.emplace_back();
     for (const auto& action : schedule.ranks[static_cast<std::size_t>(stage)]) {
       using Kind = Action::Kind;
@@ -212,15 +221,18 @@ double predict_measured(const MeasuredStep& s, const Cluster& cluster) {
       } else if (action.kind == Kind::send_output || action.kind == Kind::send_gradient) {
         const bool output = action.kind == Kind::send_output;
         actions.push_back({.term = CostTerm::stages, .seconds = message});  // a blocking call
-        actions.push_back({.kind = StepAction::Kind::send, .peer = output ? stage + 1 : stage - 1, .channel = output ? 0 : 1});
+        actions.push_back({.kind = StepAction::Kind::send,
+                           .peer = output ? stage + 1 : stage - 1,
+                           .channel = output ? 0 : 1});
       }
     }
     double parameters = 12 * h * h * blocks;
     if (first) parameters += (kClasses + s.block_size) * h;
     if (last && !first) parameters += kClasses * h;
     parameters /= s.tensor;
-    actions.push_back({.term = CostTerm::gradients,
-                       .seconds = machine.seconds({.bytes = kBytes * parameters, .ranks = s.data, .stride = s.tensor})});
+    actions.push_back(
+        {.term = CostTerm::gradients,
+         .seconds = machine.seconds({.bytes = kBytes * parameters, .ranks = s.data, .stride = s.tensor})});
     if (s.pipeline > 1 && (first || last)) {
       actions.push_back({.term = CostTerm::gradients,
                          .seconds = machine.seconds({.bytes = kBytes * kClasses * h / s.tensor,
@@ -245,10 +257,13 @@ StepComparison compare_steps(std::vector<MeasuredStep> steps, const Cluster& clu
     groups[{s.gpus, s.global_batch, s.n_embd, s.n_head, s.n_layer, s.block_size}].push_back(i);
   }
   for (const auto& [key, members] : groups) {
-    const auto chosen = *std::ranges::min_element(members, {}, [&](std::size_t i) { return result.predicted[i]; });
-    const auto best = *std::ranges::min_element(members, {}, [&](std::size_t i) { return result.steps[i].seconds; });
+    const auto chosen =
+        *std::ranges::min_element(members, {}, [&](std::size_t i) { return result.predicted[i]; });
+    const auto best =
+        *std::ranges::min_element(members, {}, [&](std::size_t i) { return result.steps[i].seconds; });
     const double regret = result.steps[chosen].seconds / result.steps[best].seconds - 1;
-    result.workloads.push_back({result.steps[chosen], result.steps[best], static_cast<int>(members.size()), regret});
+    result.workloads.push_back(
+        {result.steps[chosen], result.steps[best], static_cast<int>(members.size()), regret});
     result.mean_regret += regret;
     result.worst_regret = std::max(result.worst_regret, regret);
   }

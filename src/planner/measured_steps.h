@@ -12,7 +12,7 @@
 namespace shoal {
 
 struct MeasuredStep {
-  int gpus = 1, global_batch = 1, micro_batch = 1;            // sequences
+  int gpus = 1, global_batch = 1, micro_batch = 1;  // sequences
   int n_embd = 0, n_head = 0, n_layer = 0, block_size = 0;
   int tensor = 1, data = 1, pipeline = 1;
   double seconds = 0;  // measured

@@ -11,11 +11,12 @@ namespace {
 // Lists the actions of one stage's rank, in the order of the executor (parallel/pipeline/pipeline.cpp).
 class StageActions {
  public:
-  StageActions(const RunPlan& plan, const SampleTape& tape, const SampleTimes& times, Machine& machine, int stage)
+  StageActions(const RunPlan& plan, const SampleTape& tape, const SampleTimes& times, Machine& machine,
+               int stage)
       : plan_(plan), tape_(tape), times_(times), machine_(machine), stage_(stage) {
     const int chunks = std::max<int>(1, static_cast<int>(plan.part({.pipeline = stage}).chunks.size()));
-    schedule_ = make_schedule(plan.pipeline.schedule,
-                              {plan.mesh.pipeline, chunks, plan.pipeline.micro_batches});
+    schedule_ =
+        make_schedule(plan.pipeline.schedule, {plan.mesh.pipeline, chunks, plan.pipeline.micro_batches});
     ranges_ = plan.part({.pipeline = stage}).ranges(plan.model);
   }
 
@@ -106,7 +107,9 @@ class StageActions {
   void call(const TapeCall& call) {
     const double seconds = machine_.seconds(call.call);
     const bool queued = call.queued && machine_.overlaps();
-    add({.kind = queued ? StepAction::Kind::start : StepAction::Kind::compute, .term = call.term, .seconds = seconds});
+    add({.kind = queued ? StepAction::Kind::start : StepAction::Kind::compute,
+         .term = call.term,
+         .seconds = seconds});
     gathering_ |= queued && call.term == CostTerm::parameters;
   }
 
@@ -117,12 +120,12 @@ class StageActions {
     const bool ends = mesh.pipeline > 1 && (stage_ == 0 || stage_ == mesh.pipeline - 1);
     const double shards = plan_.engine.zero >= 2 ? mesh.data / plan_.engine.replicate : 1;
     if (ends) {
-      const double bytes = 4.0 * plan_.model.n_embd * (static_cast<double>(plan_.model.vocab_size) + plan_.model.block_size) /
+      const double bytes = 4.0 * plan_.model.n_embd *
+                           (static_cast<double>(plan_.model.vocab_size) + plan_.model.block_size) /
                            mesh.tensor / shards;
       add({.term = CostTerm::gradients,
-           .seconds = machine_.seconds({.bytes = bytes,
-                                        .ranks = 2,
-                                        .stride = (mesh.pipeline - 1) * mesh.data * mesh.tensor})});
+           .seconds = machine_.seconds(
+               {.bytes = bytes, .ranks = 2, .stride = (mesh.pipeline - 1) * mesh.data * mesh.tensor})});
     }
     std::int64_t elements = 0;
     for (const auto& unit : gpt_units(plan_.model, plan_.part({.pipeline = stage_}))) elements += unit.size;
@@ -198,7 +201,8 @@ double memory_of_rank(const RunPlan& plan, const Machine& machine) {
 }
 
 Prediction predict(const RunPlan& plan, Machine& machine) {
-  if (plan.engine.gossip) fail_user("parallel.engine = \"gossip\" has no prediction; see shoal gossip simulate");
+  if (plan.engine.gossip)
+    fail_user("parallel.engine = \"gossip\" has no prediction; see shoal gossip simulate");
   if (plan.on_disk() || plan.engine.on_host) fail_user("parallel.offload has no prediction yet");
   const auto sample = sample_of(plan);
   const auto tape = record_sample(sample);
@@ -212,7 +216,8 @@ Prediction predict(const RunPlan& plan, Machine& machine) {
                                            .threads = machine.threads_of(plan),
                                            .ranks_of_stage = plan.mesh.data * plan.mesh.tensor});
   const auto work = [](const std::array<double, kCostTerms>& terms) {
-    return terms[static_cast<std::size_t>(CostTerm::forward)] + terms[static_cast<std::size_t>(CostTerm::backward)];
+    return terms[static_cast<std::size_t>(CostTerm::forward)] +
+           terms[static_cast<std::size_t>(CostTerm::backward)];
   };
   prediction.terms = *std::ranges::max_element(prediction.step.terms, {}, work);
   prediction.memory = memory_of_rank(plan, machine);

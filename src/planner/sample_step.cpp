@@ -64,7 +64,8 @@ SampleStep::SampleStep(Backend& backend, const RunPlan& sample)
       plan_(sample),
       recording_(sample.mesh.ranks(), 0),
       mesh_(recording_.ranks(), sample.mesh),
-      engine_(std::make_unique<DataEngine>(backend, mesh_, plan_.model, plan_.engine_options(mesh_.coordinate()))),
+      engine_(std::make_unique<DataEngine>(backend, mesh_, plan_.model,
+                                           plan_.engine_options(mesh_.coordinate()))),
       store_(std::make_unique<Store>(*engine_)),
       model_(std::make_unique<Pipeline>(backend, *store_, mesh_, plan_.model,
                                         plan_.pipeline_options(mesh_.coordinate()))) {

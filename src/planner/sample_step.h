@@ -1,6 +1,6 @@
 // A step of one rank on a sample of its model, with two blocks and three micro-batches, made by the engine
-// and the layers of training. On a real backend it measures the parts that the steps of a deeper model repeat;
-// on one that only records, it lists their kernels and collectives.
+// and the layers of training. On a real backend it measures the parts that the steps of a deeper model
+// repeat; on one that only records, it lists their kernels and collectives.
 #pragma once
 
 #include <functional>

@@ -29,7 +29,6 @@ std::optional<TapeCall> call_of(const Recording::Entry& entry, const MeshShape& 
   const auto of = purpose.rfind(" of ");
   if (of != std::string::npos) call.unit = purpose.substr(of + 4);
   const bool data = purpose.starts_with("step ") && purpose.find(", token gradients") == std::string::npos;
-  call.call.stride = data ? mesh.tensor : 1;
   if (!data) {
     call.term = CostTerm::tensor;
   } else if (purpose.find(", gradients of ") != std::string::npos) {
@@ -39,6 +38,7 @@ std::optional<TapeCall> call_of(const Recording::Entry& entry, const MeshShape& 
     call.term = CostTerm::parameters;
     call.queued = true;
   }
+  call.call.stride = call.queued ? mesh.tensor : 1;
   return call;
 }
 

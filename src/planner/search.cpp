@@ -29,7 +29,7 @@ Cluster typical_cpu(int ranks) {
   cpu.bandwidth = 1e10;
   cpu.launch = 2e-6;
   cpu.product = cpu.attention = cpu.streaming = 1;
-  cpu.inside = {.latency = 1e-5, .bandwidth = 4e9};
+  cpu.inside = cpu.between = {.latency = 1e-5, .bandwidth = 4e9};
   return cpu;
 }
 
@@ -85,10 +85,10 @@ class Search {
 
   void with_mesh(int stages, int data, int tensor) {
     const auto& given = config_.parallel;
-    const auto sequence = tensor > 1 ? choices(config_, "parallel.sequence", int{given.sequence}, {0, 1})
-                                     : std::vector<int>{0};
-    const auto zero = data > 1 ? choices(config_, "parallel.zero", given.zero, {0, 1, 2, 3})
-                               : std::vector<int>{given.zero};
+    const auto sequence =
+        tensor > 1 ? choices(config_, "parallel.sequence", int{given.sequence}, {0, 1}) : std::vector<int>{0};
+    const auto zero =
+        data > 1 ? choices(config_, "parallel.zero", given.zero, {0, 1, 2, 3}) : std::vector<int>{given.zero};
     const auto micro = choices(config_, "train.micro_batch", config_.train.micro_batch,
                                divisors(config_.train.global_batch / data));
     for (const int share : sequence) {
@@ -182,8 +182,9 @@ class Search {
         best = prediction.seconds();
         best_guess = candidate.guess;
       }
-      result_.plans.push_back(
-          {.config = std::move(candidate.config), .plan = std::move(candidate.plan), .prediction = std::move(prediction)});
+      result_.plans.push_back({.config = std::move(candidate.config),
+                               .plan = std::move(candidate.plan),
+                               .prediction = std::move(prediction)});
     }
   }
 
@@ -204,7 +205,9 @@ SearchResult search_plans(const Config& config, int ranks, Machine& machine, dou
 std::string layout_arguments(const Config& config) {
   const auto& p = config.parallel;
   std::vector<std::string> all;
-  const auto add = [&](const char* key, const std::string& value) { all.push_back(fmt::format("{}={}", key, value)); };
+  const auto add = [&](const char* key, const std::string& value) {
+    all.push_back(fmt::format("{}={}", key, value));
+  };
   if (p.pipeline > 1) {
     add("parallel.pipeline", std::to_string(p.pipeline));
     add("parallel.schedule", std::string(name_of(p.schedule)));

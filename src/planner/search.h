@@ -19,7 +19,7 @@ struct SearchResult {
   std::vector<RankedPlan> plans;  // by predicted time, fastest first
   int considered = 0;             // layouts that exist
   int too_large = 0;              // of these: do not fit the memory
-  int pruned = 0;                 // of these: not predicted on the machine, since a bound says they are slower
+  int pruned = 0;  // of these: not predicted on the machine, since a bound says they are slower
   std::optional<RankedPlan> smallest;  // of those that do not fit, the one that needs least memory
   double limit = 0;                    // bytes of a rank
 };

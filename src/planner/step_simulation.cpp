@@ -31,14 +31,15 @@ class Simulation {
   // Alternates between all that takes no work of a core, and the advance of those that compute to the next
   // end, so that ranks which share cores slow each other only while they compute.
   SimulatedStep run() {
-    while (true) {
-      bool moved = false;
-      for (std::size_t s = 0; s < stages_.size(); ++s) moved |= follow(s);
-      if (advance() || moved) continue;
-      break;
-    }
+    do {
+      for (bool moved = true; moved;) {
+        moved = false;
+        for (std::size_t s = 0; s < stages_.size(); ++s) moved |= follow(s);
+      }
+    } while (advance());
     for (std::size_t s = 0; s < stages_.size(); ++s) {
-      if (ranks_[s].next < stages_[s].size()) fail("the simulated step cannot end: stage {} waits for ever", s);
+      if (ranks_[s].next < stages_[s].size())
+        fail("the simulated step cannot end: stage {} waits for ever", s);
       step_.seconds = std::max(step_.seconds, ranks_[s].now);
     }
     for (std::size_t s = 0; s < stages_.size(); ++s) {
@@ -48,7 +49,9 @@ class Simulation {
   }
 
  private:
-  double& term(std::size_t stage, CostTerm term) { return step_.terms[stage][static_cast<std::size_t>(term)]; }
+  double& term(std::size_t stage, CostTerm term) {
+    return step_.terms[stage][static_cast<std::size_t>(term)];
+  }
   std::deque<double>& messages(std::size_t from, int to, int channel) {
     return messages_[{static_cast<int>(from), to, channel}];
   }
@@ -59,12 +62,15 @@ class Simulation {
     bool moved = false;
     for (; rank.left < 0 && rank.next < stages_[stage].size(); moved = true) {
       const auto& action = stages_[stage][rank.next];
+      if (!(action.seconds >= 0 && action.seconds < kNever))
+        fail("an action of stage {} takes {} s", stage, action.seconds);
       if (action.kind == StepAction::Kind::compute) {
         rank.left = action.seconds;
         return true;
       }
       if (action.kind == StepAction::Kind::receive) {
-        auto& arrivals = messages(static_cast<std::size_t>(action.peer), static_cast<int>(stage), action.channel);
+        auto& arrivals =
+            messages(static_cast<std::size_t>(action.peer), static_cast<int>(stage), action.channel);
         if (arrivals.empty()) return moved;
         wait(stage, action.term, arrivals.front());
         arrivals.pop_front();

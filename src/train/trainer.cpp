@@ -35,9 +35,10 @@ namespace shoal {
 // The parts of a run on this rank, in the order in which they are made.
 struct Trainer::Run {
   World& world;
-  Tracer* tracer;    // or null
-  Config config;     // resolved for the ranks and the data
-  Config described;  // the config that checkpoints hold
+  Tracer* tracer;                     // or null
+  std::function<void()> before_step;  // may be empty
+  Config config;                      // resolved for the ranks and the data
+  Config described;                   // the config that checkpoints hold
   Dataset data;
   RunPlan plan;
   Runtime runtime;
@@ -121,7 +122,7 @@ Config described_config(const Config& resolved, const Config& given) {
 
 }  // namespace
 
-Trainer::Trainer(const Config& given, World& world, Tracer* tracer) try {
+Trainer::Trainer(const Config& given, World& world, Tracer* tracer, std::function<void()> before_step) try {
   Config config = agree_on_config(given, world);
   Dataset data = open_dataset(config, world);  // which decides parts of the config
   RunPlan plan = agree_on_plan(config, world);
@@ -129,6 +130,7 @@ Trainer::Trainer(const Config& given, World& world, Tracer* tracer) try {
   auto lock = take_run_directory(config, plan, world);
   run_.reset(new Run{.world = world,
                      .tracer = tracer,
+                     .before_step = std::move(before_step),
                      .config = config,
                      .described = described_config(config, given),
                      .data = std::move(data),
@@ -356,6 +358,7 @@ void Trainer::Run::evaluate_at_start() {
 void Trainer::Run::train(BatchLoader& loader) {
   while (state.step < calendar.last_step() && !stop) {
     if (tracer) tracer->begin_step();
+    if (before_step) before_step();
     const Stopwatch watch;
     const auto outcome = step(loader);
     const double seconds = watch.seconds();

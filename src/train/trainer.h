@@ -2,6 +2,7 @@
 // and they do everything together; only rank 0 writes anything but its part of the checkpoints.
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "comm/world.h"
@@ -23,8 +24,10 @@ class Trainer {
  public:
   // Checks that the ranks were started alike, opens the data, checks that everything fits, takes the memory
   // and the run's directory, and makes or loads the model. Throws UserError for mistakes that the user can
-  // mend. The tracer, which may be null, is told of every step and must outlive the trainer.
-  Trainer(const Config& config, World& world, Tracer* tracer = nullptr);
+  // mend. The tracer, which may be null, is told of every step and must outlive the trainer; `before_step` is
+  // called before each step of this rank.
+  Trainer(const Config& config, World& world, Tracer* tracer = nullptr,
+          std::function<void()> before_step = {});
   ~Trainer();
 
   // Trains to the end of the run, or until SIGINT or SIGTERM on any rank. Throws Error when a step goes bad

@@ -1,0 +1,54 @@
+#include "planner/plan_watch.h"
+
+#include <fmt/format.h>
+
+#include <array>
+
+namespace shoal {
+
+std::string PlanWatch::begin_step() {
+  ++steps_;
+  if (steps_ == kSteps - kTimed + 1) {
+    recorder_ = std::make_unique<trace::Recorder>();
+    watch_.restart();
+  }
+  if (steps_ != kSteps + 1) return "";
+  const auto warning = compare(watch_.seconds() / kTimed);
+  recorder_.reset();
+  return warning;
+}
+
+std::string PlanWatch::compare(double seconds) const {
+  if (seconds <= 1.2 * predicted_.seconds()) return "";
+  const auto predicted = [&](CostTerm term) { return predicted_.terms[static_cast<std::size_t>(term)]; };
+  // Spans of units include the tensor group's collectives, and waits for parameters.
+  double passes = 0, update = 0;
+  for (const auto& event : recorder_->events()) {
+    const double took = (event.end - event.begin) / kTimed;
+    if (event.category == "forward" || event.category == "backward") passes += took;
+    if (event.category == "optimizer") update += took;
+  }
+  struct Part {
+    const char* name;
+    double measured, predicted;
+  };
+  const double pass_terms = predicted(CostTerm::forward) + predicted(CostTerm::backward) +
+                            predicted(CostTerm::tensor) + predicted(CostTerm::parameters);
+  const double update_terms = predicted(CostTerm::update) + predicted(CostTerm::gradients);
+  const std::array<Part, 3> parts = {{{"forward and backward passes", passes, pass_terms},
+                                      {"gradients and update", update, update_terms},
+                                      {"waits for other ranks and for data", seconds - passes - update,
+                                       predicted_.seconds() - pass_terms - update_terms}}};
+  const Part* worst = parts.data();
+  for (const auto& part : parts) {
+    if (part.measured - part.predicted > worst->measured - worst->predicted) worst = &part;
+  }
+  return fmt::format(
+      "steps take {:.2f} ms, {:.0f} % more than the plan's {:.2f} ms, mostly in {}: {:.2f} ms instead of "
+      "{:.2f} ms; "
+      "is the machine busy? `shoal calibrate --again` measures it anew",
+      1e3 * seconds, 100 * (seconds / predicted_.seconds() - 1), 1e3 * predicted_.seconds(), worst->name,
+      1e3 * worst->measured, 1e3 * worst->predicted);
+}
+
+}  // namespace shoal

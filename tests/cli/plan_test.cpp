@@ -1,0 +1,148 @@
+// shoal plan, shoal calibrate and runs that plan themselves, as a user runs them. Times of this machine are
+// measured, so tests look at what is printed and kept, not at which layout wins.
+#include <nlohmann/json.hpp>
+
+#include "cli/run.h"
+
+namespace shoal::test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr const char* kConfig = R"(
+[data]
+dir = "data"
+[model]
+n_layer = 2
+n_head = 2
+n_embd = 32
+block_size = 16
+[train]
+global_batch = 8
+steps = 60
+[log]
+interval = 1
+[eval]
+interval = 0
+at_start = false
+)";
+
+class Planning : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    write_file(folder_ / "tiny.toml", kConfig);
+    ASSERT_EQ(shoal({"prepare", "synthetic", "--out", "data", "--plays", "20"}).code, 0);
+  }
+  Result shoal(const std::vector<std::string>& arguments) {
+    return run(arguments, folder_.path(), {"XDG_CACHE_HOME=" + (folder_ / "cache").string()});
+  }
+  static std::string cluster() { return std::string(SHOAL_SOURCE_DIR) + "/configs/clusters/a100.toml"; }
+  TempDir folder_;
+};
+
+TEST_F(Planning, RanksLayoutsAndSaysWhy) {
+  const auto result = shoal({"plan", "tiny.toml", "--ranks", "2", "train.micro_batch=2"});
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.out,
+              AllOf(HasSubstr("2 ranks on this machine"), HasSubstr("parallel.tensor=2"), HasSubstr("best: "),
+                    HasSubstr("faster than the next"), HasSubstr("shoal train tiny.toml --ranks 2")));
+  EXPECT_THAT(result.err, HasSubstr("measuring: "));
+  EXPECT_THAT(shoal({"plan", "tiny.toml", "--ranks", "2", "train.micro_batch=2"}).err,
+              Not(HasSubstr("measuring")))
+      << "measurements are kept";
+}
+
+TEST_F(Planning, PrintsJson) {
+  const auto result = shoal({"plan", "tiny.toml", "--ranks", "8", "--cluster", cluster(), "--json"});
+  ASSERT_EQ(result.code, 0) << result.err;
+  const auto json = nlohmann::json::parse(result.out);
+  double before = 0;
+  for (const auto& plan : json["plans"]) {
+    const double seconds = plan["step_seconds"];
+    EXPECT_GE(seconds, before);
+    before = seconds;
+    double sum = 0;
+    for (const auto& [term, value] : plan["terms"].items()) sum += value.get<double>();
+    EXPECT_NEAR(sum, seconds, 1e-9 * seconds);
+  }
+  EXPECT_GT(json["plans"].size(), 5u);
+}
+
+TEST_F(Planning, ARunPlansItselfAndKeepsItsPlan) {
+  const auto result =
+      shoal({"train", "tiny.toml", "--ranks", "2", "parallel.plan=auto", "train.micro_batch=2"});
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.err,
+              AllOf(HasSubstr("plan: train.micro_batch=2"), HasSubstr("layouts, "), HasSubstr("predicted")));
+  const auto again = shoal({"train", "runs/tiny/plan.toml", "run.name=again", "--ranks", "2"});
+  ASSERT_EQ(again.code, 0) << again.err;
+  const auto losses = [&](const char* name) {
+    std::vector<double> all;
+    std::ifstream file(folder_ / "runs" / name / "metrics.jsonl");
+    for (std::string line; std::getline(file, line);) {
+      const auto json = nlohmann::json::parse(line);
+      if (json.contains("loss")) all.push_back(json["loss"]);
+    }
+    return all;
+  };
+  EXPECT_EQ(losses("tiny").size(), 60u);
+  EXPECT_EQ(losses("tiny"), losses("again"));
+  const auto check = shoal({"plan", "--check", "runs/tiny"});
+  ASSERT_EQ(check.code, 0) << check.err;
+  EXPECT_THAT(check.out, AllOf(HasSubstr("measured"), HasSubstr("predicted"), HasSubstr("memory")));
+}
+
+TEST_F(Planning, SaysWhatWouldMakeItFit) {
+  const auto result =
+      shoal({"plan", "tiny.toml", "--ranks", "2", "--cluster", cluster(), "plan.memory_gib=0.001"});
+  EXPECT_EQ(result.code, 2);
+  EXPECT_THAT(result.err,
+              AllOf(HasSubstr("no layout of 2 ranks fits 1.0 MiB per rank"), HasSubstr("plan.memory_gib=")));
+}
+
+TEST_F(Planning, ComparesWithTheStepsOfATable) {
+  write_file(folder_ / "steps.csv",
+             "gpus,global_batch,micro_batch,n_embd,n_head,n_layer,block_size,tensor,data,pipeline,step_ms\n"
+             "8,64,4,2048,16,24,1024,1,8,1,520\n"
+             "8,64,4,2048,16,24,1024,8,1,1,1900\n");
+  const auto result = shoal({"plan", "--table", "steps.csv", "--cluster", cluster(), "--json"});
+  ASSERT_EQ(result.code, 0) << result.err;
+  const auto json = nlohmann::json::parse(result.out);
+  EXPECT_EQ(json["rows"], 2);
+  EXPECT_EQ(json["workloads"], 1);
+  EXPECT_EQ(json["worst_regret"], 0.0);
+  for (const char* key : {"median_error", "p90_error", "mean_regret"}) EXPECT_TRUE(json.contains(key)) << key;
+}
+
+TEST_F(Planning, Calibrates) {
+  const auto result = shoal({"calibrate", "--ranks", "2"});
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("2 ranks: 4 measurements"));
+  EXPECT_THAT(shoal({"calibrate", "--ranks", "2"}).out, HasSubstr("0 measurements"));
+  EXPECT_THAT(shoal({"calibrate", "--ranks", "2", "--again"}).out, HasSubstr("4 measurements"));
+}
+
+TEST_F(Planning, RefusesWhatItCannotPlan) {
+  const auto refused = [&](const std::vector<std::string>& arguments) {
+    const auto result = shoal(arguments);
+    EXPECT_EQ(result.code, 2) << result.err;
+    return result.err;
+  };
+  EXPECT_THAT(refused({"plan", "tiny.toml", "--cluster", "none.toml"}),
+              HasSubstr("cannot read the cluster none.toml"));
+  write_file(folder_ / "bad.toml", "memory_gib = 80\nspeed = 3\n");
+  EXPECT_THAT(refused({"plan", "tiny.toml", "--cluster", "bad.toml"}),
+              HasSubstr("bad.toml:2:9: 'speed' is not a key of a cluster"));
+  EXPECT_THAT(refused({"plan", "tiny.toml", "--ranks", "4", "plan.instance_ranks=3"}),
+              HasSubstr("no layout of 4 ranks satisfies"));
+  EXPECT_THAT(refused({"plan", "tiny.toml", "train.backend=cuda"}), HasSubstr("--cluster"));
+  EXPECT_THAT(refused({"plan"}), HasSubstr("plan needs a config"));
+  write_file(folder_ / "steps.csv", "gpus,global_batch\n1,2\n");
+  EXPECT_THAT(refused({"plan", "--table", "steps.csv", "--cluster", cluster()}),
+              HasSubstr("steps.csv:1: the column micro_batch is missing"));
+}
+
+}  // namespace
+}  // namespace shoal::test

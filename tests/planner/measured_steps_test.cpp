@@ -1,0 +1,136 @@
+#include "planner/measured_steps.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "core/error.h"
+
+namespace shoal {
+namespace {
+
+using ::testing::HasSubstr;
+namespace fs = std::filesystem;
+
+constexpr const char* kHeader =
+    "gpus,global_batch,micro_batch,n_embd,n_head,n_layer,block_size,tensor,data,pipeline,step_ms\n";
+
+class MeasuredSteps : public ::testing::Test {
+ protected:
+  fs::path table(const std::string& text) {
+    const auto file =
+        fs::temp_directory_path() /
+        (std::string("shoal-steps-") + ::testing::UnitTest::GetInstance()->current_test_info()->name() +
+         std::to_string(::getpid()) + ".csv");
+    std::ofstream(file) << text;
+    return file;
+  }
+  std::string problem(const std::string& text) {
+    const auto file = table(text);
+    try {
+      read_measured_steps(file);
+    } catch (const UserError& error) {
+      fs::remove(file);
+      return error.what();
+    }
+    fs::remove(file);
+    return "none";
+  }
+};
+
+TEST_F(MeasuredSteps, AreReadInAnyOrderOfColumns) {
+  const auto file = table(
+      "step_ms,gpus,tensor,data,pipeline,global_batch,micro_batch,n_embd,n_head,n_layer,block_size\n"
+      "12.5,4,2,1,2,8,2,1024,16,12,1024\r\n");
+  const auto steps = read_measured_steps(file);
+  fs::remove(file);
+  ASSERT_EQ(steps.size(), 1u);
+  EXPECT_EQ(steps[0].tensor, 2);
+  EXPECT_EQ(steps[0].n_layer, 12);
+  EXPECT_DOUBLE_EQ(steps[0].seconds, 0.0125);
+}
+
+TEST_F(MeasuredSteps, OfBadTablesNameTheRowAndTheReason) {
+  EXPECT_THAT(problem("gpus,tensor\n"), HasSubstr(":1: the column global_batch is missing"));
+  const std::string header = kHeader;
+  EXPECT_THAT(problem(header + "4,8,2,1024,16,12,1024,2,1,1,9\n"),
+              HasSubstr(":2: tensor 2 x data 1 x pipeline 1 are 2 GPUs, not 4"));
+  EXPECT_THAT(problem(header + "1,8,2,1024,16,12,1024,1,1,1,9\n1,8,3,1024,16,12,1024,1,1,1,9\n"),
+              HasSubstr(":3: 8 sequences do not divide"));
+  EXPECT_THAT(problem(header + "1,8,2,1024,16,12,1024,1,1,1,fast\n"), HasSubstr("step_ms is \"fast\""));
+  EXPECT_THAT(problem(header + "1,8,2,1024,16,12,1024,1,1,1\n"), HasSubstr("10 cells, but 11 columns"));
+  EXPECT_THAT(problem(header + "1,8,2,-1024,16,12,1024,1,1,1,9\n"), HasSubstr("n_embd is \"-1024\""));
+  EXPECT_THAT(problem(header), HasSubstr("has no rows"));
+}
+
+Cluster cluster() { return read_cluster(fs::path(SHOAL_SOURCE_DIR) / "configs/clusters/a100.toml"); }
+
+// Twice the micro-batches take about twice the time of the passes, which is nearly all of the step.
+TEST_F(MeasuredSteps, GrowWithTheirWork) {
+  MeasuredStep step{.gpus = 8,
+                    .global_batch = 64,
+                    .micro_batch = 4,
+                    .n_embd = 2048,
+                    .n_head = 16,
+                    .n_layer = 24,
+                    .block_size = 1024,
+                    .tensor = 1,
+                    .data = 8};
+  const auto c = cluster();
+  const double one = predict_measured(step, c);
+  step.global_batch = 128;
+  EXPECT_NEAR(predict_measured(step, c) / one, 2, 0.2);
+  step.n_layer = 48;
+  EXPECT_NEAR(predict_measured(step, c) / one, 4, 0.8);
+}
+
+// A faster network never makes a step slower, and a larger model is never faster.
+TEST_F(MeasuredSteps, AreMonotone) {
+  MeasuredStep step{.gpus = 64,
+                    .global_batch = 512,
+                    .micro_batch = 1,
+                    .n_embd = 6144,
+                    .n_head = 48,
+                    .n_layer = 40,
+                    .block_size = 2048,
+                    .tensor = 8,
+                    .data = 4,
+                    .pipeline = 2};
+  auto c = cluster();
+  const double before = predict_measured(step, c);
+  c.between.bandwidth *= 4;
+  EXPECT_LE(predict_measured(step, c), before);
+  step.n_embd = 12288;
+  step.n_head = 96;
+  EXPECT_GT(predict_measured(step, c), 2 * before);
+}
+
+// Errors and regret of rows whose times are known.
+TEST_F(MeasuredSteps, RegretIsOfTheChosenLayout) {
+  const auto c = cluster();
+  MeasuredStep fast{.gpus = 8,
+                    .global_batch = 64,
+                    .micro_batch = 4,
+                    .n_embd = 2048,
+                    .n_head = 16,
+                    .n_layer = 24,
+                    .block_size = 1024,
+                    .tensor = 1,
+                    .data = 8};
+  auto slow = fast;
+  slow.tensor = 8;
+  slow.data = 1;
+  ASSERT_LT(predict_measured(fast, c), predict_measured(slow, c));
+  fast.seconds = 1.1;
+  slow.seconds = 1.0;  // the prediction chooses the other
+  const auto compared = compare_steps({fast, slow}, c);
+  ASSERT_EQ(compared.workloads.size(), 1u);
+  EXPECT_NEAR(compared.worst_regret, 0.1, 1e-12);
+  EXPECT_NEAR(compared.mean_regret, 0.1, 1e-12);
+  EXPECT_NEAR(compared.errors[0], predict_measured(fast, c) / 1.1 - 1, 1e-12);
+}
+
+}  // namespace
+}  // namespace shoal
