@@ -24,8 +24,6 @@ void run_calibrate(const CalibrateOptions& options) {
   if (!options.file.empty()) {
     config = options.load();
     resolve_vocabulary(config);
-  } else {
-    config.parallel.data = 1;
   }
   const int ranks = ranks_of_plan(config, options.ranks);
   const Stopwatch watch;
