@@ -193,34 +193,58 @@ class StageActions {
 
 }  // namespace
 
+// Tensor rank 0 has the largest shares. Of a long pipeline's stages one at its ends needs most: the first hold
+// most activations and the embedding, the last has the head.
 double memory_of_rank(const RunPlan& plan, const Machine& machine) {
-  const int ranks = plan.mesh.ranks();
+  const int ranks = plan.mesh.ranks(), stages = plan.mesh.pipeline;
   const int here = machine.ranks_per_host() > 0 ? std::min(machine.ranks_per_host(), ranks) : ranks;
-  const auto memory = estimate_memory(plan, {.world_size = ranks, .local_size = here});
-  return memory.on_gpu > 0 ? memory.on_gpu : memory.total();
+  double most = 0;
+  for (int stage = 0; stage < stages; ++stage) {
+    if (stages > 8 && stage > 1 && stage + 1 < stages) continue;
+    const auto memory =
+        estimate_memory(plan, {.world_size = ranks, .local_size = here}, {.pipeline = stage});
+    most = std::max(most, memory.on_gpu > 0 ? memory.on_gpu : memory.total());
+  }
+  return most;
 }
 
-Prediction predict(const RunPlan& plan, Machine& machine) {
+struct Predictor::Sample {
+  RunPlan plan;
+  SampleTape tape;
+  SampleTimes times;
+};
+
+const Predictor::Sample& Predictor::sample(const RunPlan& plan) {
+  const auto wanted = sample_of(plan);
+  const auto found = std::ranges::find_if(samples_, [&](const auto& known) { return known->plan == wanted; });
+  if (found != samples_.end()) return **found;
+  auto tape = record_sample(wanted);
+  auto times = machine_.times(wanted, tape.kernels);
+  samples_.push_back(std::make_shared<const Sample>(Sample{wanted, std::move(tape), times}));
+  return *samples_.back();
+}
+
+Prediction predict(const RunPlan& plan, Machine& machine) { return Predictor(machine)(plan); }
+
+Prediction Predictor::operator()(const RunPlan& plan) {
   if (plan.engine.gossip)
     fail_user("parallel.engine = \"gossip\" has no prediction; see shoal gossip simulate");
   if (plan.on_disk() || plan.engine.on_host) fail_user("parallel.offload has no prediction yet");
-  const auto sample = sample_of(plan);
-  const auto tape = record_sample(sample);
-  const auto times = machine.times(sample, tape.kernels);
+  const auto& [sampled, tape, times] = sample(plan);
   std::vector<std::vector<StepAction>> stages;
   for (int stage = 0; stage < plan.mesh.pipeline; ++stage) {
-    stages.push_back(StageActions(plan, tape, times, machine, stage).list());
+    stages.push_back(StageActions(plan, tape, times, machine_, stage).list());
   }
   Prediction prediction;
-  prediction.step = simulate_step(stages, {.cores = machine.shared_cores(),
-                                           .threads = machine.threads_of(plan),
+  prediction.step = simulate_step(stages, {.cores = machine_.shared_cores(),
+                                           .threads = machine_.threads_of(plan),
                                            .ranks_of_stage = plan.mesh.data * plan.mesh.tensor});
   const auto work = [](const std::array<double, kCostTerms>& terms) {
     return terms[static_cast<std::size_t>(CostTerm::forward)] +
            terms[static_cast<std::size_t>(CostTerm::backward)];
   };
   prediction.terms = *std::ranges::max_element(prediction.step.terms, {}, work);
-  prediction.memory = memory_of_rank(plan, machine);
+  prediction.memory = memory_of_rank(plan, machine_);
   return prediction;
 }
 

@@ -1,6 +1,9 @@
 // Predicts a step of a plan on a machine: its time, term by term, and its memory.
 #pragma once
 
+#include <memory>
+#include <vector>
+
 #include "config/memory.h"
 #include "planner/machine.h"
 #include "planner/step_simulation.h"
@@ -17,6 +20,20 @@ struct Prediction {
 
 // For synchronous plans. Throws UserError for plans with gossip or offload, which are not simulated.
 Prediction predict(const RunPlan& plan, Machine& machine);
+
+// The same for many plans on one machine, which share most of their samples.
+class Predictor {
+ public:
+  explicit Predictor(Machine& machine) : machine_(machine) {}
+  Prediction operator()(const RunPlan& plan);
+
+ private:
+  struct Sample;
+  const Sample& sample(const RunPlan& plan);
+
+  Machine& machine_;
+  std::vector<std::shared_ptr<const Sample>> samples_;
+};
 
 // The part of predict() that needs no times: bytes of the rank that needs most.
 double memory_of_rank(const RunPlan& plan, const Machine& machine);

@@ -163,7 +163,8 @@ class Search {
   void order() {
     if (machine_.shared_cores() == 0) return;
     DescribedMachine typical(typical_cpu(ranks_));
-    for (auto& candidate : candidates_) candidate.guess = predict(candidate.plan, typical).seconds();
+    Predictor guess(typical);
+    for (auto& candidate : candidates_) candidate.guess = guess(candidate.plan).seconds();
     std::ranges::stable_sort(candidates_, {}, &Candidate::guess);
   }
 
@@ -172,12 +173,13 @@ class Search {
   void evaluate() {
     constexpr double kDoubt = 1.6;
     double best = 0, best_guess = 0;
+    Predictor predict(machine_);
     for (auto& candidate : candidates_) {
       if (best > 0 && candidate.guess > kDoubt * best_guess) {
         ++result_.pruned;
         continue;
       }
-      auto prediction = predict(candidate.plan, machine_);
+      auto prediction = predict(candidate.plan);
       if (best == 0 || prediction.seconds() < best) {
         best = prediction.seconds();
         best_guess = candidate.guess;

@@ -16,7 +16,9 @@ const fs::path kRoot = SHOAL_SOURCE_DIR;
 
 std::vector<fs::path> configs() {
   std::vector<fs::path> files;
-  for (const auto& entry : fs::directory_iterator(kRoot / "configs")) files.push_back(entry.path());
+  for (const auto& entry : fs::directory_iterator(kRoot / "configs")) {
+    if (entry.is_regular_file()) files.push_back(entry.path());
+  }
   std::ranges::sort(files);
   return files;
 }
