@@ -338,11 +338,6 @@ TEST(ConfigRules, ClippingByBucketGoesWithPlainWorkers) {
   EXPECT_EQ(parse("", {"parallel.engine=gossip", "gossip.clip=bucket"}).gossip.clip, GossipClip::bucket);
 }
 
-TEST(ConfigRules, WhatIsNotBuiltYetIsRefused) {
-  EXPECT_THAT(error_with("", {"parallel.plan=auto"}),
-              AllOf(HasSubstr("is not in this build yet"), HasSubstr("parallel.plan")));
-}
-
 TEST(Config, ModelConfigBecomesTheModels) {
   const auto gpt = to_gpt_config(parse("[model]\ngelu = 'erf'\nbias = false\nvocab_size = 65\n").model);
   EXPECT_EQ(gpt.gelu, Gelu::erf);

@@ -55,7 +55,7 @@ TEST(ShardPlan, ZeroStageZeroReplicatesEverything) {
   EXPECT_EQ(p.my_shard(1), (ElementRange{0, p.padded(1)}));
 }
 
-TEST(ShardPlan, RefusesReplicasThatDoNotDivide) { EXPECT_THROW(plan(1, 4, 0, 6), UserError); }
+TEST(ShardPlan, RefusesReplicasThatDoNotDivide) { EXPECT_THROW(plan(1, 4, 0, 6), Error); }
 
 }  // namespace
 }  // namespace shoal::test
