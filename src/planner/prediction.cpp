@@ -11,14 +11,15 @@ namespace {
 // Lists the actions of one stage's rank, in the order of the executor (parallel/pipeline/pipeline.cpp).
 class StageActions {
  public:
-  StageActions(const RunPlan& plan, const SampleTape& tape, const SampleTimes& times, Machine& machine,
-               int stage)
-      : plan_(plan), tape_(tape), times_(times), machine_(machine), stage_(stage) {
-    const int chunks = std::max<int>(1, static_cast<int>(plan.part({.pipeline = stage}).chunks.size()));
-    schedule_ =
-        make_schedule(plan.pipeline.schedule, {plan.mesh.pipeline, chunks, plan.pipeline.micro_batches});
-    ranges_ = plan.part({.pipeline = stage}).ranges(plan.model);
-  }
+  StageActions(const RunPlan& plan, const Schedule& schedule, const SampleTape& tape,
+               const SampleTimes& times, Machine& machine, int stage)
+      : plan_(plan),
+        schedule_(schedule),
+        tape_(tape),
+        times_(times),
+        machine_(machine),
+        stage_(stage),
+        ranges_(plan.part({.pipeline = stage}).ranges(plan.model)) {}
 
   std::vector<StepAction> list() {
     const Action* before = nullptr;
@@ -180,11 +181,11 @@ class StageActions {
   }
 
   const RunPlan& plan_;
+  const Schedule& schedule_;
   const SampleTape& tape_;
   const SampleTimes& times_;
   Machine& machine_;
   int stage_;
-  Schedule schedule_;
   std::vector<UnitRange> ranges_;
   std::vector<StepAction> actions_;
   int pass_ = -1;
@@ -193,16 +194,15 @@ class StageActions {
 
 }  // namespace
 
-// Tensor rank 0 has the largest shares. Of a long pipeline's stages one at its ends needs most: the first hold
-// most activations and the embedding, the last has the head.
+// Tensor rank 0 has the largest shares. Of a long pipeline's stages one at its ends needs most: the first
+// hold most activations and the embedding, the last has the head.
 double memory_of_rank(const RunPlan& plan, const Machine& machine) {
   const int ranks = plan.mesh.ranks(), stages = plan.mesh.pipeline;
   const int here = machine.ranks_per_host() > 0 ? std::min(machine.ranks_per_host(), ranks) : ranks;
   double most = 0;
   for (int stage = 0; stage < stages; ++stage) {
-    if (stages > 8 && stage > 1 && stage + 1 < stages) continue;
-    const auto memory =
-        estimate_memory(plan, {.world_size = ranks, .local_size = here}, {.pipeline = stage});
+    if (stages > 4 && stage > 1 && stage + 1 < stages) continue;
+    const auto memory = estimate_memory(plan, {.world_size = ranks, .local_size = here}, {.pipeline = stage});
     most = std::max(most, memory.on_gpu > 0 ? memory.on_gpu : memory.total());
   }
   return most;
@@ -224,6 +224,24 @@ const Predictor::Sample& Predictor::sample(const RunPlan& plan) {
   return *samples_.back();
 }
 
+// A step takes at least as long as its busiest stage is busy, which is at least the mean. A middle pass has
+// the least to do, and each block is taken for the cheapest kind.
+double Predictor::bound(const RunPlan& plan) {
+  const auto& known = sample(plan);
+  const auto seconds = [&](StepPart part) {
+    double sum = known.times.parts.at(1, part);
+    for (const auto& call : known.tape.calls.at(1, part)) {
+      if (!call.queued) sum += machine_.seconds(call.call);
+    }
+    return sum;
+  };
+  const double block = std::min(seconds(StepPart::first_block_forward), seconds(StepPart::block_forward)) +
+                       std::min(seconds(StepPart::last_block_backward), seconds(StepPart::block_backward));
+  const double pass = seconds(StepPart::embedding_forward) + plan.model.n_layer * block +
+                      seconds(StepPart::head) + seconds(StepPart::embedding_backward);
+  return plan.pipeline.micro_batches * pass / plan.mesh.pipeline;
+}
+
 Prediction predict(const RunPlan& plan, Machine& machine) { return Predictor(machine)(plan); }
 
 Prediction Predictor::operator()(const RunPlan& plan) {
@@ -231,9 +249,12 @@ Prediction Predictor::operator()(const RunPlan& plan) {
     fail_user("parallel.engine = \"gossip\" has no prediction; see shoal gossip simulate");
   if (plan.on_disk() || plan.engine.on_host) fail_user("parallel.offload has no prediction yet");
   const auto& [sampled, tape, times] = sample(plan);
+  const int chunks = std::max<int>(1, static_cast<int>(plan.part({}).chunks.size()));
+  const auto schedule =
+      make_schedule(plan.pipeline.schedule, {plan.mesh.pipeline, chunks, plan.pipeline.micro_batches});
   std::vector<std::vector<StepAction>> stages;
   for (int stage = 0; stage < plan.mesh.pipeline; ++stage) {
-    stages.push_back(StageActions(plan, tape, times, machine_, stage).list());
+    stages.push_back(StageActions(plan, schedule, tape, times, machine_, stage).list());
   }
   Prediction prediction;
   prediction.step = simulate_step(stages, {.cores = machine_.shared_cores(),

@@ -26,6 +26,9 @@ class Predictor {
  public:
   explicit Predictor(Machine& machine) : machine_(machine) {}
   Prediction operator()(const RunPlan& plan);
+  // Seconds that no step of the plan can be under: the passes of the mean stage, without bubbles, queued
+  // collectives, messages and the update.
+  double bound(const RunPlan& plan);
 
  private:
   struct Sample;

@@ -168,22 +168,30 @@ class Search {
     std::ranges::stable_sort(candidates_, {}, &Candidate::guess);
   }
 
-  // Where parts have to be measured first, the layouts that promise most are, until the rest would have to be
-  // much faster than guessed.
+  // On a described machine bounds cost little, and the fastest are found for certain. Where parts have to be
+  // measured first, the layouts that promise most are, until the rest would have to be much faster than
+  // guessed.
   void evaluate() {
-    constexpr double kDoubt = 1.6;
-    double best = 0, best_guess = 0;
     Predictor predict(machine_);
+    const bool measures = machine_.shared_cores() > 0;
+    if (!measures) {
+      for (auto& candidate : candidates_) candidate.guess = predict.bound(candidate.plan);
+      std::ranges::stable_sort(candidates_, {}, &Candidate::guess);
+    }
+    constexpr double kDoubt = 1.6;
+    std::multiset<double> fastest;
+    double best_guess = 0;
     for (auto& candidate : candidates_) {
-      if (best > 0 && candidate.guess > kDoubt * best_guess) {
+      const bool full = std::ssize(fastest) == SearchResult::kListed;
+      if (measures ? best_guess > 0 && candidate.guess > kDoubt * best_guess
+                   : full && candidate.guess > *fastest.rbegin()) {
         ++result_.pruned;
         continue;
       }
       auto prediction = predict(candidate.plan);
-      if (best == 0 || prediction.seconds() < best) {
-        best = prediction.seconds();
-        best_guess = candidate.guess;
-      }
+      if (fastest.empty() || prediction.seconds() < *fastest.begin()) best_guess = candidate.guess;
+      fastest.insert(prediction.seconds());
+      if (std::ssize(fastest) > SearchResult::kListed) fastest.erase(std::prev(fastest.end()));
       result_.plans.push_back({.config = std::move(candidate.config),
                                .plan = std::move(candidate.plan),
                                .prediction = std::move(prediction)});

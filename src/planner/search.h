@@ -16,7 +16,8 @@ struct RankedPlan {
 };
 
 struct SearchResult {
-  std::vector<RankedPlan> plans;  // by predicted time, fastest first
+  static constexpr int kListed = 10;
+  std::vector<RankedPlan> plans;  // by predicted time, fastest first; at least the kListed fastest
   int considered = 0;             // layouts that exist
   int too_large = 0;              // of these: do not fit the memory
   int pruned = 0;  // of these: not predicted on the machine, since a bound says they are slower

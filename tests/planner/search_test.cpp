@@ -5,8 +5,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <set>
-
 #include "config/layout.h"
 #include "core/error.h"
 #include "planner/described_machine.h"
@@ -140,9 +138,9 @@ TEST(Search, KeysThatAreGivenAreConstraints) {
     EXPECT_EQ(p.plan.pipeline.batch.batch, 2);
   }
   for (const auto& p : search({"plan.instance_ranks=4"}, 4).plans) EXPECT_EQ(p.plan.ranks_of_model(), 4);
-  std::set<int> tensor;
-  for (const auto& p : search({}, 4).plans) tensor.insert(p.plan.mesh.tensor);
-  EXPECT_EQ(tensor, (std::set<int>{1, 2, 4}));
+  for (const char* tensor : {"parallel.tensor=1", "parallel.tensor=2", "parallel.tensor=4"}) {
+    EXPECT_FALSE(search({tensor}, 4).plans.empty()) << tensor;
+  }
 }
 
 TEST(Search, TheGlobalBatchNeverChanges) {
