@@ -18,13 +18,15 @@
 #include "launch/ranks.h"
 #include "planner/described_machine.h"
 #include "report/metrics.h"
+#include "report/svg.h"
+#include "report/trace_picture.h"
 
 namespace shoal::cli {
 namespace {
 
 struct PlanOptions : ConfigOptions {
   int ranks = 0;
-  std::string cluster, table, check;
+  std::string cluster, table, check, svg;
   bool json = false;
   int show = 10;
 };
@@ -69,6 +71,34 @@ nlohmann::ordered_json to_json(const RankedPlan& p) {
   return json;
 }
 
+// The predicted step as a timeline: a rank of each stage.
+TraceStep timeline_of(const RankedPlan& p) {
+  TraceStep step{.name = "step 1",
+                 .heading = "Predicted step, " + layout_arguments(p.config),
+                 .seconds = p.prediction.seconds(),
+                 .rows = {}};
+  for (std::size_t stage = 0; stage < p.prediction.step.spans.size(); ++stage) {
+    TraceRow row{.rank = fmt::format("stage {}", stage), .place = "", .compute = {}, .waits = {}};
+    double end = 0;
+    for (const auto& span : p.prediction.step.spans[stage]) {
+      const bool forward = span.term == CostTerm::forward, backward = span.term == CostTerm::backward;
+      if (span.begin > end) row.waits.push_back({"wait", "other stages", "", end, span.begin});
+      end = span.end;
+      if (forward || backward) {
+        row.compute.push_back({"micro-batch", forward ? "forward" : "backward", std::to_string(span.pass),
+                               span.begin, span.end});
+      } else if (span.term == CostTerm::update) {
+        row.compute.push_back({"optimizer", "update", "", span.begin, span.end});
+      } else {
+        row.waits.push_back({"wait", std::string(name_of(span.term)), "", span.begin, span.end});
+      }
+    }
+    if (step.seconds > end) row.waits.push_back({"wait", "other stages", "", end, step.seconds});
+    step.rows.push_back(std::move(row));
+  }
+  return step;
+}
+
 // Prints the steps of a run beside the prediction of its layout.
 void check_run(const std::string& folder) {
   const std::filesystem::path run = folder;
@@ -101,6 +131,7 @@ void check_run(const std::string& folder) {
 }
 
 void run_plan(const PlanOptions& options) {
+  if (!options.svg.empty()) require_svg(options.svg);
   Config config = options.load();
   const auto source = resolve_vocabulary(config);
   const int ranks = ranks_of_plan(config, options.ranks);
@@ -110,6 +141,10 @@ void run_plan(const PlanOptions& options) {
   const auto machine = options.cluster.empty() ? measured_machine(ranks, options.json)
                                                : described_machine(options.cluster, config);
   const auto result = search_plans(config, ranks, *machine, config.plan.memory_gib * (1 << 30));
+  if (!options.svg.empty()) {
+    require_plan(result, ranks);
+    write_svg(options.svg, trace_svg(timeline_of(result.plans.front())));
+  }
   if (options.json) {
     nlohmann::ordered_json json;
     json["machine"] = machine->name();
@@ -140,6 +175,7 @@ void add_plan(CLI::App& app) {
       {{"shoal plan configs/gpt2-124m.toml --ranks 4", "on this machine, which is measured where needed"},
        {"shoal plan configs/gpt2-124m.toml --ranks 64 --cluster configs/clusters/a100.toml",
         "on machines that are only described"},
+       {"shoal plan configs/gpt2-124m.toml --ranks 4 --svg step.svg", "and draw the fastest one's step"},
        {"shoal plan configs/gpt2-124m.toml --ranks 4 parallel.tensor=2", "with a part of the layout given"},
        {"shoal plan --check runs/quickstart", "a run's measured steps beside the prediction"},
        {"shoal plan --table steps.csv --cluster configs/clusters/a100.toml",
@@ -162,6 +198,9 @@ void add_plan(CLI::App& app) {
       ->excludes(config)
       ->excludes(cluster);
   command->add_flag("--json", options->json, "Print JSON");
+  command->add_option("--svg", options->svg, "Draw the fastest layout's predicted step into this file")
+      ->option_text("FILE.svg")
+      ->needs(config);
   command->add_option("--show", options->show, "Number of layouts to print")
       ->check(takes_integer(1))
       ->option_text("N")

@@ -19,7 +19,7 @@ std::unique_ptr<Machine> described_machine(const std::string& file, Config& conf
 
 // Throws UserError, with what would help, when no plan fits.
 void require_plan(const SearchResult& result, int ranks);
-// What the fastest plan gains over the next and over plain data parallelism, and by which terms.
+// The gain of the fastest plan over the next and over plain data parallelism, and the term that gains most.
 std::string explain_plan(const SearchResult& result);
 
 // Plans a run for --ranks `asked`, threads of this process, and logs the plan in three lines: layout, reason,

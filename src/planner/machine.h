@@ -17,7 +17,6 @@ struct GroupCall {
   Kind kind = Kind::all_reduce;
   double bytes = 0;  // of the whole tensor: of an all-gather its output, else its input
   int ranks = 1, stride = 1;
-  int concurrent = 1;  // groups with equal calls at the same time, which may share links; this one included
 };
 
 // A value for each part of each pass of a sample.

@@ -95,7 +95,9 @@ SampleLog measure_sample(const RunPlan& sample, int active, int threads) {
       for (int steps = 0;; ++steps) {
         if (index == 0) enough = steps >= kLeastSteps && watch.seconds() > kLeastSeconds;
         together.arrive_and_wait();
-        if (enough) break;
+        const bool end = enough;
+        together.arrive_and_wait();  // all have read it before rank 0 changes it
+        if (end) break;
         measure_step(step, &logs[static_cast<std::size_t>(index)]);
       }
     } catch (...) {

@@ -97,7 +97,7 @@ double ends_roofline(const MeasuredStep& s, const Cluster::Measured& m, double m
          (tokens * kClasses / s.tensor * 24 + tokens * h * 30) / memory;
 }
 
-// How far a measured block's sizes are from the step's, in powers of two.
+// The distance of a measured block's sizes from the step's, in powers of two.
 double distance(const MeasuredStep& s, const MeasuredBlock& b) {
   const auto log_ratio = [](double x, double y) { return std::abs(std::log2(x / y)); };
   return log_ratio(s.n_embd, b.n_embd) + log_ratio(s.micro_batch, b.micro_batch) +
@@ -185,7 +185,7 @@ double predict_measured(const MeasuredStep& s, const Cluster& cluster) {
   const auto& m = cluster.measured;
   const double h = s.n_embd, tokens = tokens_of(s);
   const auto [block, ends] = block_time(s, cluster);
-  // Of a block: two all-reduces each of the forward, recomputed and backward pass.
+  // A block makes two all-reduces in each of its forward, recomputed and backward pass.
   const double reduce = machine.seconds({.bytes = kBytes * tokens * h, .ranks = s.tensor});
   const int blocks = s.n_layer / s.pipeline, micro_batches = s.global_batch / s.micro_batch / s.data;
   // Tensor ranks send a part each and gather it.

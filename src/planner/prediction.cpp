@@ -147,7 +147,8 @@ class StageActions {
     add({.kind = StepAction::Kind::join, .term = CostTerm::parameters});
   }
 
-  // How often a call of the sample's update is made on this stage: blocks of the sample stand for all.
+  // The number of times that this stage makes a call of the sample's update: its block 0 stands for all
+  // blocks.
   int occurrences(const std::string& unit) const {
     const auto part = plan_.part({.pipeline = stage_});
     const int head = plan_.model.n_layer + 1;

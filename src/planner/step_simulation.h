@@ -9,7 +9,7 @@
 
 namespace shoal {
 
-// What a rank's time goes to.
+// The uses of a rank's time.
 enum class CostTerm : std::uint8_t {
   forward,
   backward,    // with recomputation

@@ -18,7 +18,8 @@ struct TraceRow {
   std::vector<TraceBar> waits;
 };
 struct TraceStep {
-  std::string name;  // "step 12"
+  std::string name;     // "step 12"
+  std::string heading;  // of the picture; empty: "Step 12 as it was"
   double seconds = 0;
   std::vector<TraceRow> rows;
 };

@@ -34,9 +34,11 @@ class TracePicture {
 
   std::string draw() const {
     std::string svg = svg_head(kWidth, bottom_ + 54);
-    svg +=
-        svg_text(kMargin, 34, "class=\"title\"",
-                 fmt::format("Step {} as it was: {}", step_.name.substr(5), format_duration(step_.seconds)));
+    svg += svg_text(kMargin, 34, "class=\"title\"",
+                    fmt::format("{}: {}",
+                                step_.heading.empty() ? fmt::format("Step {} as it was", step_.name.substr(5))
+                                                      : step_.heading,
+                                format_duration(step_.seconds)));
     svg += svg_text(kMargin, 54, "class=\"faint\"",
                     fmt::format("ranks stood still for others for {:.1f} % of the time", 100 * waited()));
     svg += legend();
