@@ -74,7 +74,7 @@ nlohmann::ordered_json to_json(const RankedPlan& p) {
 // The predicted step as a timeline: a rank of each stage.
 TraceStep timeline_of(const RankedPlan& p) {
   TraceStep step{.name = "step 1",
-                 .heading = "Predicted step, " + layout_arguments(p.config),
+                 .heading = mesh_text(p.plan).empty() ? "Predicted step" : "Predicted step, " + mesh_text(p.plan),
                  .seconds = p.prediction.seconds(),
                  .rows = {}};
   for (std::size_t stage = 0; stage < p.prediction.step.spans.size(); ++stage) {
