@@ -1,6 +1,7 @@
 #include "planner/prediction.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "core/error.h"
 #include "planner/sample_tape.h"
@@ -225,9 +226,8 @@ const Predictor::Sample& Predictor::sample(const RunPlan& plan) {
   return *samples_.back();
 }
 
-// A step takes at least as long as its busiest stage is busy, which is at least the mean. A middle pass has
-// the least to do, and each block is taken for the cheapest kind.
-double Predictor::bound(const RunPlan& plan) {
+// Each block is taken for the cheapest kind.
+std::vector<double> Predictor::unit_seconds(const RunPlan& plan) {
   const auto& known = sample(plan);
   const auto seconds = [&](StepPart part) {
     double sum = known.times.parts.at(1, part);
@@ -238,9 +238,17 @@ double Predictor::bound(const RunPlan& plan) {
   };
   const double block = std::min(seconds(StepPart::first_block_forward), seconds(StepPart::block_forward)) +
                        std::min(seconds(StepPart::last_block_backward), seconds(StepPart::block_backward));
-  const double pass = seconds(StepPart::embedding_forward) + plan.model.n_layer * block +
-                      seconds(StepPart::head) + seconds(StepPart::embedding_backward);
-  return plan.pipeline.micro_batches * pass / plan.mesh.pipeline;
+  std::vector<double> units(static_cast<std::size_t>(plan.model.n_layer) + 2, block);
+  units.front() = seconds(StepPart::embedding_forward) + seconds(StepPart::embedding_backward);
+  units.back() = seconds(StepPart::head);
+  return units;
+}
+
+// A step takes at least as long as its busiest stage is busy, which is at least the mean. A middle pass has
+// the least to do.
+double Predictor::bound(const RunPlan& plan) {
+  const auto units = unit_seconds(plan);
+  return plan.pipeline.micro_batches * std::accumulate(units.begin(), units.end(), 0.0) / plan.mesh.pipeline;
 }
 
 Prediction predict(const RunPlan& plan, Machine& machine) { return Predictor(machine)(plan); }

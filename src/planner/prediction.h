@@ -29,6 +29,8 @@ class Predictor {
   // Seconds that no step of the plan can be under: the passes of the mean stage, without bubbles, queued
   // collectives, messages and the update.
   double bound(const RunPlan& plan);
+  // Seconds of a middle micro-batch in each unit, forward and backward, the embedding first and the head last.
+  std::vector<double> unit_seconds(const RunPlan& plan);
 
  private:
   struct Sample;

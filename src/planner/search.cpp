@@ -8,6 +8,7 @@
 
 #include "config/layout.h"
 #include "core/error.h"
+#include "parallel/pipeline/stages.h"
 #include "planner/described_machine.h"
 
 namespace shoal {
@@ -190,12 +191,38 @@ class Search {
       }
       auto prediction = predict(candidate.plan);
       if (fastest.empty() || prediction.seconds() < *fastest.begin()) best_guess = candidate.guess;
-      fastest.insert(prediction.seconds());
-      if (std::ssize(fastest) > SearchResult::kListed) fastest.erase(std::prev(fastest.end()));
-      result_.plans.push_back({.config = std::move(candidate.config),
-                               .plan = std::move(candidate.plan),
-                               .prediction = std::move(prediction)});
+      const auto keep = [&](Candidate& kept, Prediction&& its) {
+        fastest.insert(its.seconds());
+        if (std::ssize(fastest) > SearchResult::kListed) fastest.erase(std::prev(fastest.end()));
+        result_.plans.push_back(
+            {.config = std::move(kept.config), .plan = std::move(kept.plan), .prediction = std::move(its)});
+      };
+      if (auto other = cut_by_times(candidate, predict)) {
+        auto its = predict(other->plan);
+        if (its.seconds() < prediction.seconds()) {
+          keep(*other, std::move(its));
+          continue;
+        }
+      }
+      keep(candidate, std::move(prediction));
     }
+  }
+
+  // The layout with stages that are balanced by predicted times, where that is another cut than by FLOPs, and
+  // the config leaves the cut open.
+  std::optional<Candidate> cut_by_times(const Candidate& candidate, Predictor& predict) const {
+    const auto& ranges = candidate.plan.ranges;
+    if (ranges.empty() || !config_.parallel.stages.empty()) return std::nullopt;
+    const auto cut = balanced_ranges(predict.unit_seconds(candidate.plan), static_cast<int>(ranges.size()));
+    if (cut == ranges) return std::nullopt;
+    Candidate other{.config = candidate.config, .plan = {}, .guess = candidate.guess};
+    const int head = candidate.plan.model.n_layer + 1;
+    for (const auto& [begin, end] : cut) {
+      other.config.parallel.stages.push_back(std::min(end, head) - std::max(begin, 1));
+    }
+    other.plan = make_plan(other.config);
+    if (memory_of_rank(other.plan, machine_) > result_.limit) return std::nullopt;
+    return other;
   }
 
   Config config_;
@@ -223,6 +250,7 @@ std::string layout_arguments(const Config& config) {
     add("parallel.schedule", std::string(name_of(p.schedule)));
     if (p.chunks > 1) add("parallel.chunks", std::to_string(p.chunks));
   }
+  if (!p.stages.empty()) add("parallel.stages", fmt::format("{}", fmt::join(p.stages, ",")));
   if (p.tensor > 1) add("parallel.tensor", std::to_string(p.tensor));
   if (p.sequence) add("parallel.sequence", "true");
   if (p.zero > 0) add("parallel.zero", std::to_string(p.zero));

@@ -7,6 +7,7 @@
 
 #include "config/layout.h"
 #include "core/error.h"
+#include "parallel/pipeline/stages.h"
 #include "planner/described_machine.h"
 #include "planner/dry_run.h"
 
@@ -80,6 +81,15 @@ double fastest_by_brute_force(int ranks, double memory) {
                   if (plan.engine.micro_batches % plan.mesh.data != 0) continue;
                   const auto prediction = predict(plan, machine);
                   if (prediction.memory <= memory) best = std::min(best, prediction.seconds());
+                  if (plan.ranges.empty()) continue;
+                  // The same with stages that are balanced by time.
+                  config.parallel.stages.clear();
+                  const auto times = Predictor(machine).unit_seconds(plan);
+                  for (const auto& [begin, end] :
+                       balanced_ranges(times, static_cast<int>(plan.ranges.size())))
+                    config.parallel.stages.push_back(std::min(end, 5) - std::max(begin, 1));
+                  const auto other = predict(make_plan(config), machine);
+                  if (other.memory <= memory) best = std::min(best, other.seconds());
                 } catch (const UserError&) {
                 }
               }

@@ -17,8 +17,7 @@ constexpr double kFlopsPerByte = 10;
 constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
 
 // Costs as whole numbers, so that sums do not depend on their order and equal cuts are equal on any machine.
-std::vector<std::int64_t> whole_costs(const GptConfig& config) {
-  const auto costs = unit_costs(config);
+std::vector<std::int64_t> whole_costs(std::span<const double> costs) {
   const double total = std::accumulate(costs.begin(), costs.end(), 0.0);
   std::vector<std::int64_t> whole;
   for (const double cost : costs) whole.push_back(std::llround(cost / total * 0x1p24));
@@ -78,11 +77,16 @@ std::vector<double> unit_costs(const GptConfig& config) {
 }
 
 std::vector<UnitRange> balanced_ranges(const GptConfig& config, int parts) {
-  if (parts < 1 || parts > config.n_layer) {
-    fail_user("{} blocks cannot be cut into {} ranges for the pipeline; each has one block at least",
-              config.n_layer, parts);
+  return balanced_ranges(unit_costs(config), parts);
+}
+
+std::vector<UnitRange> balanced_ranges(std::span<const double> unit_costs, int parts) {
+  const auto blocks = std::ssize(unit_costs) - 2;
+  if (parts < 1 || parts > blocks) {
+    fail_user("{} blocks cannot be cut into {} ranges for the pipeline; each has one block at least", blocks,
+              parts);
   }
-  const auto costs = whole_costs(config);
+  const auto costs = whole_costs(unit_costs);
   using Cost = std::int64_t;
   const auto cut = best_cut(costs, parts, [](Cost total, Cost cost) { return std::max(total, cost); });
   Cost dearest = 0;

@@ -17,6 +17,9 @@ std::vector<double> unit_costs(const GptConfig& config);
 // be, and among those are as even as can be. Throws UserError when there are more parts than blocks.
 std::vector<UnitRange> balanced_ranges(const GptConfig& config, int parts);
 
+// The same for costs of units in any measure, embedding first and head last.
+std::vector<UnitRange> balanced_ranges(std::span<const double> costs, int parts);
+
 // The ranges in which the blocks are counted by hand, the embedding with the first and the head with the
 // last. Throws UserError when the counts are not `parts` positive numbers that add up to the blocks.
 std::vector<UnitRange> ranges_by_hand(const GptConfig& config, int parts, std::span<const int> blocks);
