@@ -1,14 +1,9 @@
 #include "config/cluster_file.h"
 
-#include <toml++/toml.h>
-
-#include <cerrno>
-#include <cstring>
-#include <fstream>
 #include <functional>
-#include <iterator>
 #include <map>
 
+#include "config/toml_file.h"
 #include "core/error.h"
 #include "core/text.h"
 
@@ -23,7 +18,7 @@ class Reader {
   explicit Reader(std::string file) : file_(std::move(file)) {}
 
   Cluster read() {
-    const auto root = parse();
+    const auto root = parse_toml_file(file_, "cluster", "; configs/clusters has examples");
     Cluster c;
     read_table(root, "",
                {{"name", [&](const toml::node& node) { c.name = text(node); }},
@@ -61,25 +56,8 @@ class Reader {
   }
 
  private:
-  toml::table parse() const {
-    std::ifstream stream(file_, std::ios::binary);
-    std::error_code ignored;
-    if (!stream || std::filesystem::is_directory(file_, ignored)) {
-      fail_user("cannot read the cluster {}: {}; configs/clusters has examples", file_,
-                stream ? "it is a folder" : std::strerror(errno));
-    }
-    const std::string text{std::istreambuf_iterator<char>(stream), {}};
-    try {
-      return toml::parse(text, file_);
-    } catch (const toml::parse_error& error) {
-      const auto at = error.source().begin;
-      fail_user("{}:{}:{}: this is not TOML: {}", file_, at.line, at.column, error.description());
-    }
-  }
-
   [[noreturn]] void fail_at(const toml::node& node, std::string_view problem) const {
-    const auto at = node.source().begin;
-    fail_user("{}:{}:{}: {}", file_, at.line, at.column, problem);
+    shoal::fail_at(file_, node, problem);
   }
 
   void read_table(const toml::table& from, const std::string& name, const Keys& keys) const {

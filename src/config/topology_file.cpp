@@ -1,15 +1,10 @@
 #include "config/topology_file.h"
 #include "parallel/gossip/topology_schemes.h"
 
-#include <toml++/toml.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 
+#include "config/toml_file.h"
 #include "core/error.h"
 
 namespace shoal {
@@ -23,7 +18,7 @@ class Reader {
   explicit Reader(std::string file) : file_(std::move(file)) {}
 
   Topology read() {
-    const auto table = parse();
+    const auto table = parse_toml_file(file_, "topology");
     for (const auto& [key, node] : table) {
       if (key != "name" && key != "rounds") {
         fail_at(node, fmt::format("'{}' is not a key of a topology; it has name and rounds", key.str()));
@@ -49,24 +44,8 @@ class Reader {
   }
 
  private:
-  toml::table parse() const {
-    std::ifstream stream(file_, std::ios::binary);
-    std::error_code ignored;
-    if (!stream || std::filesystem::is_directory(file_, ignored)) {
-      fail_user("cannot read the topology {}: {}", file_, stream ? "it is a folder" : std::strerror(errno));
-    }
-    const std::string text{std::istreambuf_iterator<char>(stream), {}};
-    try {
-      return toml::parse(text, file_);
-    } catch (const toml::parse_error& error) {
-      const auto at = error.source().begin;
-      fail_user("{}:{}:{}: this is not TOML: {}", file_, at.line, at.column, error.description());
-    }
-  }
-
-  [[noreturn]] void fail_at(const toml::node& node, std::string_view what) const {
-    const auto at = node.source().begin;
-    fail_user("{}:{}:{}: {}", file_, at.line, at.column, what);
+  [[noreturn]] void fail_at(const toml::node& node, std::string_view problem) const {
+    shoal::fail_at(file_, node, problem);
   }
 
   const toml::array& array(const toml::node& node, std::string_view what) const {
