@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <numeric>
 #include <thread>
@@ -35,19 +34,9 @@ void line(const std::string& name, const std::string& value, const std::string& 
   fmt::print("  {:<18} {}{}{}\n", name, value, remark.empty() ? "" : "  ", remark);
 }
 
-// The first line of a file such as /proc/cpuinfo that starts with `key`, after its colon.
-std::string field_of(const std::string& path, const std::string& key) {
-  std::ifstream file(path);
-  for (std::string text; std::getline(file, text);) {
-    if (text.starts_with(key) && text.find(": ") != std::string::npos)
-      return text.substr(text.find(": ") + 2);
-  }
-  return "unknown";
-}
-
 void print_processor() {
   fmt::print("processor\n");
-  line("model", field_of("/proc/cpuinfo", "model name"));
+  line("model", processor_name());
   line("cores", fmt::format("{}", usable_cores()),
        fmt::format("usable by this process, of {} in the machine; train.threads=0 takes all",
                    sysconf(_SC_NPROCESSORS_CONF)));
