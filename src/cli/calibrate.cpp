@@ -25,11 +25,11 @@ void run_calibrate(const CalibrateOptions& options) {
     config = options.load();
     resolve_vocabulary(config);
   }
-  const int ranks = ranks_of_plan(config, options.ranks);
+  const int ranks = ranks_to_start(config, options.ranks, {});
   const Stopwatch watch;
   MeasuredMachine machine(ranks, tell_measurement, MeasuredMachine::default_cache(), options.again);
   machine.measure_collectives();
-  if (!options.file.empty()) search_plans(config, ranks, machine, config.plan.memory_gib * (1 << 30));
+  if (!options.file.empty()) search_plans(config, ranks, machine);
   fmt::print("{}, {} rank{}: {} measurement{} in {}, kept in {}\n", machine.name(), ranks,
              ranks == 1 ? "" : "s", machine.measured(), machine.measured() == 1 ? "" : "s",
              format_duration(watch.seconds()), MeasuredMachine::default_cache().string());

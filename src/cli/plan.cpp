@@ -1,9 +1,7 @@
 // shoal plan: ranks the layouts of a config by the predicted time of a step.
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -12,11 +10,9 @@
 #include "cli/plan_table.h"
 #include "cli/planning.h"
 #include "cli/sizes.h"
-#include "config/follow.h"
 #include "core/error.h"
 #include "core/text.h"
 #include "launch/ranks.h"
-#include "planner/described_machine.h"
 #include "report/metrics.h"
 #include "report/svg.h"
 #include "report/trace_picture.h"
@@ -73,10 +69,11 @@ nlohmann::ordered_json to_json(const RankedPlan& p) {
 
 // The predicted step as a timeline: a rank of each stage.
 TraceStep timeline_of(const RankedPlan& p) {
-  TraceStep step{.name = "step 1",
-                 .heading = mesh_text(p.plan).empty() ? "Predicted step" : "Predicted step, " + mesh_text(p.plan),
-                 .seconds = p.prediction.seconds(),
-                 .rows = {}};
+  TraceStep step{
+      .name = "step 1",
+      .heading = mesh_text(p.plan).empty() ? "Predicted step" : "Predicted step, " + mesh_text(p.plan),
+      .seconds = p.prediction.seconds(),
+      .rows = {}};
   for (std::size_t stage = 0; stage < p.prediction.step.spans.size(); ++stage) {
     TraceRow row{.rank = fmt::format("stage {}", stage), .place = "", .compute = {}, .waits = {}};
     double end = 0;
@@ -134,13 +131,13 @@ void run_plan(const PlanOptions& options) {
   if (!options.svg.empty()) require_svg(options.svg);
   Config config = options.load();
   const auto source = resolve_vocabulary(config);
-  const int ranks = ranks_of_plan(config, options.ranks);
+  const int ranks = ranks_to_start(config, options.ranks, {});
   if (options.cluster.empty() && config.train.backend == BackendKind::cuda) {
     fail_user("plans for GPUs need a description of them: --cluster configs/clusters/a100.toml");
   }
   const auto machine = options.cluster.empty() ? measured_machine(ranks, options.json)
                                                : described_machine(options.cluster, config);
-  const auto result = search_plans(config, ranks, *machine, config.plan.memory_gib * (1 << 30));
+  const auto result = search_plans(config, ranks, *machine);
   if (!options.svg.empty()) {
     require_plan(result, ranks);
     write_svg(options.svg, trace_svg(timeline_of(result.plans.front())));
@@ -161,9 +158,10 @@ void run_plan(const PlanOptions& options) {
   fmt::print("{} rank{} on {}: {} layouts, {} too large for {} per rank\n", ranks, ranks == 1 ? "" : "s",
              machine->name(), result.considered, result.too_large, format_bytes(result.limit));
   print_plans(result, options.show);
-  fmt::print("\n{}\n", explain_plan(result));
-  fmt::print("shoal train {} --ranks {} {}\n", options.file, ranks,
-             layout_arguments(result.plans.front().config));
+  const auto best = layout_arguments(result.plans.front().config);
+  fmt::print("\nbest: {}\n", best);
+  for (const auto& reason : reasons_for_best(result)) fmt::print("  {}\n", reason);
+  fmt::print("shoal train {} --ranks {} {}\n", options.file, ranks, best);
 }
 
 }  // namespace

@@ -44,8 +44,6 @@ std::string gain(const RankedPlan& best, const RankedPlan& other, const std::str
 
 }  // namespace
 
-int ranks_of_plan(const Config& config, int asked) { return ranks_to_start(config, asked, {}); }
-
 void tell_measurement(const std::string& what) { log::info("measuring: {}", what); }
 
 std::unique_ptr<Machine> measured_machine(int ranks, bool quiet) {
@@ -68,52 +66,46 @@ void require_plan(const SearchResult& result, int ranks) {
       layout_arguments(least.config), need / (1 << 30) + 0.05);
 }
 
-std::string explain_plan(const SearchResult& result) {
+std::vector<std::string> reasons_for_best(const SearchResult& result) {
   const auto& best = result.plans.front();
-  std::string text = fmt::format("best: {}", layout_arguments(best.config));
+  std::vector<std::string> reasons;
   if (result.plans.size() > 1) {
-    text += fmt::format(
-        "\n  {}", gain(best, result.plans[1], "the next (" + layout_arguments(result.plans[1].config) + ")"));
+    const auto& next = result.plans[1];
+    reasons.push_back(gain(best, next, "the next (" + layout_arguments(next.config) + ")"));
   }
   const auto* data = plain_data(result);
-  if (data && data != &best && (result.plans.size() < 2 || data != &result.plans[1])) {
-    text += fmt::format("\n  {}",
-                        gain(best, *data, "plain data parallelism (" + layout_arguments(data->config) + ")"));
+  if (data && data != &best && data != &result.plans[1]) {
+    reasons.push_back(gain(best, *data, "plain data parallelism (" + layout_arguments(data->config) + ")"));
   } else if (!data && best.plan.mesh.ranks() > 1) {
-    text += "\n  plain data parallelism does not fit, or is excluded by the config";
+    reasons.push_back("plain data parallelism does not fit, or is excluded by the config");
   }
-  return text;
+  return reasons;
 }
 
 RankedPlan plan_run(Config config, int asked) {
   if (detect_launcher().kind != Launcher::Kind::alone) {
     fail_user(
         "parallel.plan = \"auto\" plans ranks that are threads of one process; under {}, set the layout that "
-        "`shoal "
-        "plan CONFIG --ranks N` prints",
+        "`shoal plan CONFIG --ranks N` prints",
         detect_launcher().name);
   }
   if (config.train.backend != BackendKind::cpu) {
     fail_user(
         "parallel.plan = \"auto\" measures CPUs; for train.backend = \"{}\", set the layout that `shoal plan "
-        "CONFIG "
-        "--ranks N --cluster FILE` prints",
+        "CONFIG --ranks N --cluster FILE` prints",
         name_of_choice(config, "train.backend"));
   }
-  const int ranks = ranks_of_plan(config, asked);
+  const int ranks = ranks_to_start(config, asked, {});
   resolve_vocabulary(config);
   const auto machine = measured_machine(ranks);
-  auto result = search_plans(config, ranks, *machine, config.plan.memory_gib * (1 << 30));
+  auto result = search_plans(config, ranks, *machine);
   require_plan(result, ranks);
-  const auto reasons = explain_plan(result);
-  const auto first = reasons.find("\n  ");
+  const auto reasons = reasons_for_best(result);
   auto best = std::move(result.plans.front());
   log::info("plan: {}", layout_arguments(best.config));
-  log::info("plan: {}",
-            first == std::string::npos
-                ? "the only layout"
-                : fmt::format("of {} layouts, {}", result.considered,
-                              reasons.substr(first + 3, reasons.find('\n', first + 1) - first - 3)));
+  log::info("plan: {}", reasons.empty()
+                            ? "the only layout"
+                            : fmt::format("of {} layouts, {}", result.considered, reasons.front()));
   log::info("plan: {:.2f} ms per step and {} per rank, predicted", 1e3 * best.prediction.seconds(),
             format_bytes(best.prediction.memory));
   return best;

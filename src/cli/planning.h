@@ -3,13 +3,12 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "planner/search.h"
 
 namespace shoal::cli {
 
-// The number of ranks to plan for: --ranks, or the mesh of the config.
-int ranks_of_plan(const Config& config, int asked);
 // Logs what is measured.
 void tell_measurement(const std::string& what);
 // This machine; tells on standard error what it measures. Throws UserError for GPUs, which are not measured.
@@ -20,7 +19,7 @@ std::unique_ptr<Machine> described_machine(const std::string& file, Config& conf
 // Throws UserError, with what would help, when no plan fits.
 void require_plan(const SearchResult& result, int ranks);
 // The gain of the fastest plan over the next and over plain data parallelism, and the term that gains most.
-std::string explain_plan(const SearchResult& result);
+std::vector<std::string> reasons_for_best(const SearchResult& result);
 
 // Plans a run for --ranks `asked`, threads of this process, and logs the plan in three lines: layout, reason,
 // prediction. Throws UserError under mpirun, and for GPUs, which are not measured.

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <barrier>
 #include <cmath>
-#include <fstream>
 #include <iterator>
 #include <mutex>
 #include <sstream>
@@ -18,7 +17,6 @@
 #include "core/clock.h"
 #include "core/cores.h"
 #include "core/error.h"
-#include "core/version.h"
 #include "ops/libraries.h"
 
 namespace shoal {
@@ -29,16 +27,6 @@ constexpr std::int64_t kSampleTokens = 2048;
 constexpr double kLeastSeconds = 0.6;  // of a measurement, after its warm-up
 constexpr int kLeastSteps = 3;
 constexpr int kMostActive = 16;  // ranks that are measured side by side
-
-std::string processor() {
-  std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);) {
-    if (!line.starts_with("model name")) continue;
-    const auto colon = line.find(": ");
-    if (colon != std::string::npos) return line.substr(colon + 2);
-  }
-  return "unknown processor";
-}
 
 // The value below which `share` of the values are. Disturbances of a machine only ever add time, so a share
 // below a half tells more than the median.
@@ -171,14 +159,7 @@ double measure_call(GroupCall::Kind kind, int ranks, std::size_t bytes) {
   return seconds;
 }
 
-const char* name_of(GroupCall::Kind kind) {
-  constexpr const char* kNames[] = {"all_reduce", "reduce_scatter", "all_gather",
-                                    "all_to_all", "broadcast",      "message"};
-  return kNames[static_cast<std::size_t>(kind)];
-}
-
-}  // namespace
-
+// Seconds on a log-log line through points of ascending bytes; behind the last, proportional to the bytes.
 double interpolate(const std::vector<std::pair<double, double>>& points, double at) {
   if (at <= points.front().first) return points.front().second;
   if (at >= points.back().first) return points.back().second * at / points.back().first;
@@ -187,6 +168,14 @@ double interpolate(const std::vector<std::pair<double, double>>& points, double 
   const double share = std::log(at / below->first) / std::log(above->first / below->first);
   return below->second * std::pow(above->second / below->second, share);
 }
+
+const char* name_of(GroupCall::Kind kind) {
+  constexpr const char* kNames[] = {"all_reduce", "reduce_scatter", "all_gather",
+                                    "all_to_all", "broadcast",      "message"};
+  return kNames[static_cast<std::size_t>(kind)];
+}
+
+}  // namespace
 
 std::filesystem::path MeasuredMachine::default_cache() {
   const auto folder = cache_folder();
@@ -201,12 +190,12 @@ MeasuredMachine::MeasuredMachine(int ranks, Tell tell, std::filesystem::path cac
   std::string libraries;
   for (const auto& library : ops_libraries())
     libraries += fmt::format(" {} {}", library.name, library.version);
-  machine_ = fmt::format("1 {}, {} cores,{}", processor(), cores_, libraries);
+  machine_ = fmt::format("1 {}, {} cores,{}", processor_name(), cores_, libraries);
   std::ranges::replace(machine_, '=', ' ');
 }
 
 std::string MeasuredMachine::name() const {
-  return fmt::format("this machine ({}, {} core{})", processor(), cores_, cores_ == 1 ? "" : "s");
+  return fmt::format("this machine ({}, {} core{})", processor_name(), cores_, cores_ == 1 ? "" : "s");
 }
 
 int MeasuredMachine::threads_of(const RunPlan& plan) const {
@@ -302,13 +291,10 @@ SampleTimes MeasuredMachine::times(const RunPlan& given, const SampleKernels&) {
 
 double MeasuredMachine::seconds(const GroupCall& call) {
   if (call.ranks < 2) return 0;
-  const auto& points = curve(call.kind, call.ranks);
-  std::vector<std::pair<double, double>> pairs;
-  for (const auto& point : points) pairs.emplace_back(point.bytes, point.seconds);
-  return interpolate(pairs, call.bytes);
+  return interpolate(curve(call.kind, call.ranks), call.bytes);
 }
 
-const std::vector<MeasuredMachine::Point>& MeasuredMachine::curve(GroupCall::Kind kind, int ranks) {
+const MeasuredMachine::Curve& MeasuredMachine::curve(GroupCall::Kind kind, int ranks) {
   auto& points = curves_[{kind, ranks}];
   if (!points.empty()) return points;
   constexpr std::array<std::size_t, 6> kBytes = {1 << 10, 16 << 10, 256 << 10, 2 << 20, 16 << 20, 64 << 20};
@@ -318,7 +304,7 @@ const std::vector<MeasuredMachine::Point>& MeasuredMachine::curve(GroupCall::Kin
     return all;
   });
   for (std::size_t i = 0; i < kBytes.size(); ++i)
-    points.push_back({static_cast<double>(kBytes[i]), seconds[i]});
+    points.emplace_back(static_cast<double>(kBytes[i]), seconds[i]);
   return points;
 }
 

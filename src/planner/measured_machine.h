@@ -34,10 +34,8 @@ class MeasuredMachine final : public Machine {
   static std::filesystem::path default_cache();
 
  private:
-  struct Point {
-    double bytes = 0, seconds = 0;
-  };
-  const std::vector<Point>& curve(GroupCall::Kind kind, int ranks);
+  using Curve = std::vector<std::pair<double, double>>;  // bytes and seconds, ascending
+  const Curve& curve(GroupCall::Kind kind, int ranks);
   // `count` numbers of the cache, or those of `make`, which are added to it.
   const std::vector<double>& kept(const std::string& key, std::size_t count,
                                   const std::function<std::vector<double>()>& make);
@@ -46,13 +44,10 @@ class MeasuredMachine final : public Machine {
   Tell tell_;
   SharedTable cache_;
   std::string machine_;  // processor, cores, libraries
-  std::map<std::pair<GroupCall::Kind, int>, std::vector<Point>> curves_;
+  std::map<std::pair<GroupCall::Kind, int>, Curve> curves_;
   std::map<std::string, std::vector<double>> kept_;
   bool again_;
   int measured_ = 0;
 };
-
-// Seconds of a log-log line through points of ascending bytes; behind the last, proportional to the bytes.
-double interpolate(const std::vector<std::pair<double, double>>& points, double at);
 
 }  // namespace shoal

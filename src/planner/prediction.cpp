@@ -12,6 +12,7 @@ namespace {
 // Lists the actions of one stage's rank, in the order of the executor (parallel/pipeline/pipeline.cpp).
 class StageActions {
  public:
+  // `tape` has its prices on the machine.
   StageActions(const RunPlan& plan, const Schedule& schedule, const SampleTape& tape,
                const SampleTimes& times, Machine& machine, int stage)
       : plan_(plan),
@@ -107,11 +108,10 @@ class StageActions {
   }
 
   void call(const TapeCall& call) {
-    const double seconds = machine_.seconds(call.call);
     const bool queued = call.queued && machine_.overlaps();
     add({.kind = queued ? StepAction::Kind::start : StepAction::Kind::compute,
          .term = call.term,
-         .seconds = seconds});
+         .seconds = call.seconds});
     gathering_ |= queued && call.term == CostTerm::parameters;
   }
 
@@ -221,6 +221,11 @@ const Predictor::Sample& Predictor::sample(const RunPlan& plan) {
   const auto found = std::ranges::find_if(samples_, [&](const auto& known) { return known->plan == wanted; });
   if (found != samples_.end()) return **found;
   auto tape = record_sample(wanted);
+  const auto price = [&](std::vector<TapeCall>& calls) {
+    for (auto& call : calls) call.seconds = machine_.seconds(call.call);
+  };
+  for (auto& pass : tape.calls.values) std::ranges::for_each(pass, price);
+  price(tape.update_calls);
   auto times = machine_.times(wanted, tape.kernels);
   samples_.push_back(std::make_shared<const Sample>(Sample{wanted, std::move(tape), times}));
   return *samples_.back();
@@ -232,7 +237,7 @@ std::vector<double> Predictor::unit_seconds(const RunPlan& plan) {
   const auto seconds = [&](StepPart part) {
     double sum = known.times.parts.at(1, part);
     for (const auto& call : known.tape.calls.at(1, part)) {
-      if (!call.queued) sum += machine_.seconds(call.call);
+      if (!call.queued) sum += call.seconds;
     }
     return sum;
   };
@@ -251,7 +256,11 @@ double Predictor::bound(const RunPlan& plan) {
   return plan.pipeline.micro_batches * std::accumulate(units.begin(), units.end(), 0.0) / plan.mesh.pipeline;
 }
 
-Prediction predict(const RunPlan& plan, Machine& machine) { return Predictor(machine)(plan); }
+Prediction predict(const RunPlan& plan, Machine& machine) {
+  auto prediction = Predictor(machine)(plan);
+  prediction.memory = memory_of_rank(plan, machine);
+  return prediction;
+}
 
 Prediction Predictor::operator()(const RunPlan& plan) {
   if (plan.engine.gossip)
@@ -274,7 +283,6 @@ Prediction Predictor::operator()(const RunPlan& plan) {
            terms[static_cast<std::size_t>(CostTerm::backward)];
   };
   prediction.terms = *std::ranges::max_element(prediction.step.terms, {}, work);
-  prediction.memory = memory_of_rank(plan, machine_);
   return prediction;
 }
 

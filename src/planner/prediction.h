@@ -21,7 +21,7 @@ struct Prediction {
 // For synchronous plans. Throws UserError for plans with gossip or offload, which are not simulated.
 Prediction predict(const RunPlan& plan, Machine& machine);
 
-// The same for many plans on one machine, which share most of their samples.
+// The same for many plans on one machine, which share most of their samples, without their memory.
 class Predictor {
  public:
   explicit Predictor(Machine& machine) : machine_(machine) {}
@@ -29,7 +29,8 @@ class Predictor {
   // Seconds that no step of the plan can be under: the passes of the mean stage, without bubbles, queued
   // collectives, messages and the update.
   double bound(const RunPlan& plan);
-  // Seconds of a middle micro-batch in each unit, forward and backward, the embedding first and the head last.
+  // Seconds of a middle micro-batch in each unit, forward and backward, the embedding first and the head
+  // last.
   std::vector<double> unit_seconds(const RunPlan& plan);
 
  private:

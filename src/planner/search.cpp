@@ -42,10 +42,11 @@ std::vector<T> choices(const Config& config, const char* key, T value, std::vect
 
 class Search {
  public:
-  Search(const Config& config, int ranks, Machine& machine, double memory)
-      : config_(config), ranks_(ranks), machine_(machine) {
+  Search(const Config& config, int ranks, Machine& machine)
+      : config_(config), ranks_(ranks), machine_(machine), predict_(machine) {
     config_.fixed = {};
-    result_.limit = memory > 0 ? memory : machine.memory_of_rank(ranks);
+    const double limit = config.plan.memory_gib * (1 << 30);
+    result_.limit = limit > 0 ? limit : machine.memory_of_rank(ranks);
   }
 
   SearchResult run() {
@@ -64,7 +65,8 @@ class Search {
   struct Candidate {
     Config config;
     RunPlan plan;
-    double guess = 0;  // seconds on a typical machine
+    double memory = 0;  // bytes of a rank
+    double guess = 0;   // seconds: a bound, or those of a typical machine
   };
 
   void enumerate() {
@@ -148,86 +150,89 @@ class Search {
         return;
       }
       ++result_.considered;
-      const double memory = memory_of_rank(candidate.plan, machine_);
-      if (memory <= result_.limit) {
+      candidate.memory = memory_of_rank(candidate.plan, machine_);
+      if (candidate.memory <= result_.limit) {
         candidates_.push_back(std::move(candidate));
         return;
       }
       ++result_.too_large;
-      if (!result_.smallest || memory < result_.smallest->prediction.memory) {
-        result_.smallest = RankedPlan{.config = candidate.config, .plan = candidate.plan, .prediction = {}};
-        result_.smallest->prediction.memory = memory;
+      if (!result_.smallest || candidate.memory < result_.smallest->prediction.memory) {
+        result_.smallest = ranked(std::move(candidate), {});
       }
     }
   }
 
+  static RankedPlan ranked(Candidate&& candidate, Prediction&& prediction) {
+    prediction.memory = candidate.memory;
+    return {.config = std::move(candidate.config),
+            .plan = std::move(candidate.plan),
+            .prediction = std::move(prediction)};
+  }
+
+  // Whether parts of steps are measured when they are asked for, which takes time.
+  bool measures() const { return machine_.shared_cores() > 0; }
+
+  // On a described machine by bounds, which cost little; where parts have to be measured, by the promise that
+  // a typical machine gives.
   void order() {
-    if (machine_.shared_cores() == 0) return;
     DescribedMachine typical(typical_cpu(ranks_));
     Predictor guess(typical);
-    for (auto& candidate : candidates_) candidate.guess = guess(candidate.plan).seconds();
+    for (auto& candidate : candidates_) {
+      candidate.guess = measures() ? guess(candidate.plan).seconds() : predict_.bound(candidate.plan);
+    }
     std::ranges::stable_sort(candidates_, {}, &Candidate::guess);
   }
 
-  // On a described machine bounds cost little, and the fastest are found for certain. Where parts have to be
-  // measured first, the layouts that promise most are, until the rest would have to be much faster than
-  // guessed.
+  // With bounds the fastest are found for certain. Of layouts that have to be measured those are left out
+  // that would have to be much faster than guessed.
   void evaluate() {
-    Predictor predict(machine_);
-    const bool measures = machine_.shared_cores() > 0;
-    if (!measures) {
-      for (auto& candidate : candidates_) candidate.guess = predict.bound(candidate.plan);
-      std::ranges::stable_sort(candidates_, {}, &Candidate::guess);
-    }
     constexpr double kDoubt = 1.6;
     std::multiset<double> fastest;
     double best_guess = 0;
     for (auto& candidate : candidates_) {
       const bool full = std::ssize(fastest) == SearchResult::kListed;
-      if (measures ? best_guess > 0 && candidate.guess > kDoubt * best_guess
-                   : full && candidate.guess > *fastest.rbegin()) {
+      if (measures() ? best_guess > 0 && candidate.guess > kDoubt * best_guess
+                     : full && candidate.guess > *fastest.rbegin()) {
         ++result_.pruned;
         continue;
       }
-      auto prediction = predict(candidate.plan);
+      auto prediction = predict_(candidate.plan);
       if (fastest.empty() || prediction.seconds() < *fastest.begin()) best_guess = candidate.guess;
-      const auto keep = [&](Candidate& kept, Prediction&& its) {
-        fastest.insert(its.seconds());
-        if (std::ssize(fastest) > SearchResult::kListed) fastest.erase(std::prev(fastest.end()));
-        result_.plans.push_back(
-            {.config = std::move(kept.config), .plan = std::move(kept.plan), .prediction = std::move(its)});
-      };
-      if (auto other = cut_by_times(candidate, predict)) {
-        auto its = predict(other->plan);
+      if (auto other = cut_by_times(candidate)) {
+        auto its = predict_(other->plan);
         if (its.seconds() < prediction.seconds()) {
-          keep(*other, std::move(its));
-          continue;
+          candidate = std::move(*other);
+          prediction = std::move(its);
         }
       }
-      keep(candidate, std::move(prediction));
+      fastest.insert(prediction.seconds());
+      if (std::ssize(fastest) > SearchResult::kListed) fastest.erase(std::prev(fastest.end()));
+      result_.plans.push_back(ranked(std::move(candidate), std::move(prediction)));
     }
   }
 
   // The layout with stages that are balanced by predicted times, where that is another cut than by FLOPs, and
   // the config leaves the cut open.
-  std::optional<Candidate> cut_by_times(const Candidate& candidate, Predictor& predict) const {
+  std::optional<Candidate> cut_by_times(const Candidate& candidate) {
     const auto& ranges = candidate.plan.ranges;
     if (ranges.empty() || !config_.parallel.stages.empty()) return std::nullopt;
-    const auto cut = balanced_ranges(predict.unit_seconds(candidate.plan), static_cast<int>(ranges.size()));
+    const auto cut = balanced_ranges(predict_.unit_seconds(candidate.plan), static_cast<int>(ranges.size()));
     if (cut == ranges) return std::nullopt;
-    Candidate other{.config = candidate.config, .plan = {}, .guess = candidate.guess};
+    Candidate other{.config = candidate.config, .plan = {}, .memory = 0, .guess = candidate.guess};
     const int head = candidate.plan.model.n_layer + 1;
     for (const auto& [begin, end] : cut) {
       other.config.parallel.stages.push_back(std::min(end, head) - std::max(begin, 1));
     }
     other.plan = make_plan(other.config);
-    if (memory_of_rank(other.plan, machine_) > result_.limit) return std::nullopt;
+    other.memory = memory_of_rank(other.plan, machine_);
+    if (other.memory > result_.limit) return std::nullopt;
     return other;
   }
 
   Config config_;
   int ranks_;
   Machine& machine_;
+  Predictor predict_;
   SearchResult result_;
   std::vector<Candidate> candidates_;
   std::string problem_;
@@ -235,8 +240,8 @@ class Search {
 
 }  // namespace
 
-SearchResult search_plans(const Config& config, int ranks, Machine& machine, double memory) {
-  return Search(config, ranks, machine, memory).run();
+SearchResult search_plans(const Config& config, int ranks, Machine& machine) {
+  return Search(config, ranks, machine).run();
 }
 
 std::string layout_arguments(const Config& config) {

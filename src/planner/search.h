@@ -20,15 +20,15 @@ struct SearchResult {
   std::vector<RankedPlan> plans;  // by predicted time, fastest first; at least the kListed fastest
   int considered = 0;             // layouts that exist
   int too_large = 0;              // of these: do not fit the memory
-  int pruned = 0;  // of these: not predicted on the machine, since a bound says they are slower
+  int pruned = 0;  // of these: not predicted, since they cannot be among the fastest, or do not promise to be
   std::optional<RankedPlan> smallest;  // of those that do not fit, the one that needs least memory
   double limit = 0;                    // bytes of a rank
 };
 
 // Layouts of `ranks` ranks. Keys that the config's file or arguments give are constraints; the global batch
-// never changes. `memory` is the limit of a rank in bytes, 0: the machine's. Throws UserError when no layout
-// satisfies the constraints. The model's vocabulary must be known. Equal inputs give equal results.
-SearchResult search_plans(const Config& config, int ranks, Machine& machine, double memory = 0);
+// never changes. The limit of a rank's memory is plan.memory_gib, or the machine's. Throws UserError when no
+// layout satisfies the constraints. The model's vocabulary must be known. Equal inputs give equal results.
+SearchResult search_plans(const Config& config, int ranks, Machine& machine);
 
 // The keys of the layout, as arguments: "parallel.tensor=2 train.micro_batch=4".
 std::string layout_arguments(const Config& config);

@@ -65,19 +65,22 @@ TEST_F(MeasuredSteps, OfBadTablesNameTheRowAndTheReason) {
   EXPECT_THAT(problem(header), HasSubstr("has no rows"));
 }
 
+// A step of one node.
+const MeasuredStep kNode{.gpus = 8,
+                         .global_batch = 64,
+                         .micro_batch = 4,
+                         .n_embd = 2048,
+                         .n_head = 16,
+                         .n_layer = 24,
+                         .block_size = 1024,
+                         .tensor = 1,
+                         .data = 8};
+
 Cluster cluster() { return read_cluster(fs::path(SHOAL_SOURCE_DIR) / "configs/clusters/a100.toml"); }
 
 // Twice the micro-batches take about twice the time of the passes, which is nearly all of the step.
 TEST_F(MeasuredSteps, GrowWithTheirWork) {
-  MeasuredStep step{.gpus = 8,
-                    .global_batch = 64,
-                    .micro_batch = 4,
-                    .n_embd = 2048,
-                    .n_head = 16,
-                    .n_layer = 24,
-                    .block_size = 1024,
-                    .tensor = 1,
-                    .data = 8};
+  MeasuredStep step = kNode;
   const auto c = cluster();
   const double one = predict_measured(step, c);
   step.global_batch = 128;
@@ -110,15 +113,7 @@ TEST_F(MeasuredSteps, AreMonotone) {
 // Errors and regret of rows whose times are known.
 TEST_F(MeasuredSteps, RegretIsOfTheChosenLayout) {
   const auto c = cluster();
-  MeasuredStep fast{.gpus = 8,
-                    .global_batch = 64,
-                    .micro_batch = 4,
-                    .n_embd = 2048,
-                    .n_head = 16,
-                    .n_layer = 24,
-                    .block_size = 1024,
-                    .tensor = 1,
-                    .data = 8};
+  MeasuredStep fast = kNode;
   auto slow = fast;
   slow.tensor = 8;
   slow.data = 1;

@@ -47,7 +47,9 @@ Cluster cluster_of(double memory = 1e12, double bandwidth = 1e11) {
 SearchResult search(const std::vector<std::string>& settings, int ranks,
                     const Cluster& cluster = cluster_of(), double memory = 0) {
   DescribedMachine machine(cluster);
-  return search_plans(parse_config(kConfig, "test", settings), ranks, machine, memory);
+  auto config = parse_config(kConfig, "test", settings);
+  if (memory > 0) config.plan.memory_gib = memory / (1 << 30);
+  return search_plans(config, ranks, machine);
 }
 
 // Every combination of the keys that is a layout, predicted one by one.
