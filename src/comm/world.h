@@ -5,6 +5,7 @@
 #include <string>
 
 #include "comm/communicator.h"
+#include "core/error.h"
 
 namespace shoal {
 
@@ -38,10 +39,14 @@ struct Launcher {
 };
 Launcher detect_launcher();
 
+// The MPI that started this process cannot be used; the message has the reason and what to install.
+struct MpiUnavailable : UserError {
+  using UserError::UserError;
+};
+
 // Runs `body` as this process's rank of its MPI job. When one rank throws, all ranks end within seconds:
 // run_mpi throws the failure on one rank, which reports it, and StoppedByPeer on the others. It does not wait
-// for ranks that do not answer. Throws UserError with instructions to install MPI where this machine has
-// none.
+// for ranks that do not answer. Throws MpiUnavailable where the MPI library cannot be loaded.
 void run_mpi(const WorldOptions& options, const RankBody& body);
 
 }  // namespace shoal

@@ -70,11 +70,16 @@ void with_ranks(int asked, const std::function<Config()>& load,
   } catch (...) {
     mistake = std::current_exception();
   }
-  run_mpi({.deadline_seconds = config.parallel.timeout}, [&](World& world) {
-    log::mute_thread(world.ranks.rank() != 0);
-    if (mistake) std::rethrow_exception(mistake);
-    body(config, world);
-  });
+  try {
+    run_mpi({.deadline_seconds = config.parallel.timeout}, [&](World& world) {
+      log::mute_thread(world.ranks.rank() != 0);
+      if (mistake) std::rethrow_exception(mistake);
+      body(config, world);
+    });
+  } catch (const MpiUnavailable& error) {
+    fail_user("{}. Or start `--ranks {}` without {}: ranks as threads need no MPI", error.what(),
+              launch.ranks, launch.name);
+  }
 }
 
 }  // namespace shoal

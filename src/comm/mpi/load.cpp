@@ -31,11 +31,10 @@ std::string look_for_module(const Implementation& mpi) { return find_module(mpi.
 
 std::string module_for(const Launcher& launch, const Implementation& mpi) {
   if (auto module = look_for_module(mpi); !module.empty()) return module;
-  fail_user(
-      "{} started {} ranks with {}, but this program was built without it: {} is {}. "
-      "Install {} and build again, or start `--ranks {}` without {}: ranks as threads need no MPI",
-      launch.name, launch.ranks, mpi.name, mpi.module, module_folders(), mpi.build_packages, launch.ranks,
-      launch.name);
+  throw MpiUnavailable(fmt::format(
+      "{} started {} ranks with {}, but this program was built without it: {} is {}; install {} and "
+      "build again",
+      launch.name, launch.ranks, mpi.name, mpi.module, module_folders(), mpi.build_packages));
 }
 
 // Open MPI's ranks on one host read each other's memory with process_vm_readv, which some containers forbid.
@@ -59,10 +58,10 @@ messages::Transport& load_transport(const Launcher& launch) {
   // Symbols must be global, because Open MPI's plugins look them up.
   const auto [entry, why] = load_module(path, kModuleEntry, true);
   if (!entry) {
-    fail_user(
-        "{} started {} ranks with {}, which cannot be loaded: {}. Install it (on Debian and Ubuntu: apt-get "
-        "install {}), or start `--ranks {}` without {}: ranks as threads need no MPI",
-        launch.name, launch.ranks, mpi.name, why, mpi.packages, launch.ranks, launch.name);
+    throw MpiUnavailable(fmt::format(
+        "{} started {} ranks with {}, which cannot be loaded: {}; install it (on Debian and Ubuntu: "
+        "apt-get install {})",
+        launch.name, launch.ranks, mpi.name, why, mpi.packages));
   }
   return *reinterpret_cast<ModuleEntry>(entry)();
 }

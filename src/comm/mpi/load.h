@@ -10,8 +10,8 @@ namespace shoal::mpi {
 // names a module.
 bool has_module(Launcher::Kind kind);
 
-// Throws UserError with instructions to install MPI when the module or the MPI library cannot be loaded. The
-// environment variable SHOAL_MPI_MODULE overrides the module.
+// Throws MpiUnavailable when the module or the MPI library cannot be loaded. The environment variable
+// SHOAL_MPI_MODULE overrides the module.
 messages::Transport& load_transport(const Launcher& launch);
 
 // The function that each module exports.
