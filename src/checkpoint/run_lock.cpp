@@ -46,8 +46,8 @@ RunLock::RunLock(const fs::path& run) {
       fail_user("cannot lock {}: {}", path.string(), std::generic_category().message(errno));
     }
     const auto holder = lock_holder(run);
-    fail_user("the run directory {} is in use by {}; stop it, or choose another run.name or run.dir",
-              run.string(), holder.empty() ? "another process" : holder);
+    throw RunInUse(fmt::format("the run directory {} is in use by {}", run.string(),
+                               holder.empty() ? "another process" : holder));
   }
   // The holder is only for the message, so a full disk does no harm here.
   const std::string text = this_process();

@@ -4,13 +4,18 @@
 #include <filesystem>
 #include <string>
 
+#include "core/error.h"
 #include "core/file.h"
 
 namespace shoal {
 
+// Another process holds the run's directory; the message names it.
+struct RunInUse : UserError {
+  using UserError::UserError;
+};
+
 // Holds RUN/.lock (flock) as long as it lives; the system releases it when the process ends in whatever way.
-// Creates the run's directory where needed. Throws UserError naming the process that holds it, or why it
-// cannot be created.
+// Creates the run's directory where needed. Throws RunInUse, and UserError when it cannot be created.
 class RunLock {
  public:
   explicit RunLock(const std::filesystem::path& run);

@@ -12,6 +12,7 @@
 #include "train/evaluate.h"
 #include "train/facts.h"
 #include "train/model_io.h"
+#include "train/remedies.h"
 
 namespace shoal::cli {
 namespace {
@@ -38,14 +39,14 @@ Dataset open_data(const Config& config, std::int64_t vocab_size, World& world) {
       fail_user("{}: no such data folder in {}; give the data's folder, data.dir=FOLDER", dir.string(),
                 std::filesystem::current_path().string());
     }
-    data.emplace(config.data.dir, DatasetOptions{.vocab_size = vocab_size});
+    with_remedy([&] { data.emplace(config.data.dir, DatasetOptions{.vocab_size = vocab_size}); });
     if (data->vocab_size() > vocab_size) {
       fail_user(
           "{} has a vocabulary of {}, the model one of {}; evaluate on data of the model's own tokenizer",
           config.data.dir, data->vocab_size(), vocab_size);
     }
   });
-  some_for_all(world.ranks, world.local_rank == 0, [&] { data->verify(); });
+  some_for_all(world.ranks, world.local_rank == 0, [&] { with_remedy([&] { data->verify(); }); });
   require_agreement(world.ranks, facts_of(*data));
   return std::move(*data);
 }

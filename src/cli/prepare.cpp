@@ -56,6 +56,25 @@ const char* remedy(PrepareError::Fault fault) {
   return "";
 }
 
+// The reason why `name` is no dataset; "" if it is one.
+std::string dataset_problem(const std::string& name) {
+  if (find_dataset_scheme(name) != nullptr) return "";
+  std::error_code ignored;
+  if (std::filesystem::exists(name, ignored)) {
+    auto folder = std::filesystem::path(name).lexically_normal();
+    if (!folder.has_filename()) folder = folder.parent_path();
+    return fmt::format(
+        "\"{}\" is no dataset but a {}; to prepare the text in it: shoal prepare text {} --out {}", name,
+        std::filesystem::is_directory(name, ignored) ? "folder" : "file", name,
+        ("data" / folder.filename().replace_extension()).string());
+  }
+  std::vector<std::string> known;
+  for (const auto& scheme : dataset_schemes()) known.emplace_back(scheme.name);
+  const auto near = nearest(name, known);
+  return fmt::format("unknown dataset \"{}\"{}; there are {}", name,
+                     near.empty() ? "" : ": did you mean " + near + "?", fmt::join(known, ", "));
+}
+
 void check_options(const PrepareOptions& options) {
   const auto& dataset = options.dataset;
   const bool corpus = dataset == "openwebtext";

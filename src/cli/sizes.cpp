@@ -6,6 +6,7 @@
 
 #include "core/text.h"
 #include "data/dataset.h"
+#include "train/remedies.h"
 
 namespace shoal::cli {
 namespace {
@@ -104,7 +105,7 @@ std::string resolve_vocabulary(Config& config) {
   auto& size = config.model.vocab_size;
   if (size > 0) return "model.vocab_size";
   if (fs::exists(config.data.dir)) {
-    size = Dataset(config.data.dir).vocab_size();
+    size = with_remedy([&] { return Dataset(config.data.dir).vocab_size(); });
     return config.data.dir;
   }
   size = kGpt2Vocabulary;

@@ -53,8 +53,7 @@ void Dataset::open_foreign(const DatasetOptions& options) {
   if (options.vocab_size > 0) {
     vocab_size_ = options.vocab_size;
   } else {
-    description_ += fmt::format("; GPT-2's vocabulary of {} is assumed, model.vocab_size sets another",
-                                with_commas(vocab_size_));
+    description_ += fmt::format("; GPT-2's vocabulary of {} is assumed", with_commas(vocab_size_));
   }
 }
 

@@ -170,8 +170,7 @@ fs::path fetch(const RemoteFile& file, const FetchOptions& options) {
   if (!from.empty() && !mirror) {
     const auto path = fs::path(from) / file.name;
     std::error_code error;
-    if (!fs::is_directory(from, error))
-      fail_user("{}: no such folder; --from and SHOAL_DATA_DIR name one", from);
+    if (!fs::is_directory(from, error)) fail_user("{}: no such folder to take {} from", from, file.name);
     if (is_good(path, file)) return path;
     if (fs::exists(path, error)) {
       fail_user("{}: not the file that {} serves (size or checksum); replace or remove it", path.string(),
@@ -197,7 +196,7 @@ fs::path fetch(const RemoteFile& file, const FetchOptions& options) {
       places += fmt::format(" and {}", (cache / other.name).string());
     }
     fail_user(
-        "{}\nWithout a network, get {} elsewhere\nand put {},\nor name a folder that holds {} with --from or "
+        "{}\nWithout a network, get {} elsewhere\nand put {},\nor name a folder that holds {} with "
         "SHOAL_DATA_DIR.",
         error.what(), urls, places, names);
   }

@@ -24,7 +24,7 @@ const RemoteFile& tinyshakespeare_file();  // "tinyshakespeare.txt"
 std::string default_source();
 
 struct FetchOptions {
-  std::string from = default_source();  // --from: a folder, or the URL of one (http, https, file)
+  std::string from = default_source();  // a folder, or the URL of one (http, https, file)
   std::filesystem::path cache;          // empty: default_cache()
 };
 

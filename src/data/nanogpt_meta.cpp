@@ -8,6 +8,7 @@
 #include "core/text.h"
 #include "core/utf8.h"
 #include "data/char_tokenizer.h"
+#include "data/errors.h"
 #include "data/pickle.h"
 
 namespace shoal {
@@ -45,10 +46,8 @@ class MetaReader {
 
  private:
   [[noreturn]] void fail_meta(const std::string& problem) const {
-    fail_user(
-        "{}: {}; nanoGPT's datasets of characters have vocab_size, itos and stoi. To train on the ids alone, "
-        "move the file away and set model.vocab_size",
-        file_.string(), problem);
+    throw DataError(DataError::Fault::vocabulary_file, file_,
+                    problem + ", and nanoGPT's datasets of characters have vocab_size, itos and stoi");
   }
   const PickleValue& get(std::string_view key, PickleType type) const {
     const auto* value = pickle_.find(pickle_.root(), key);

@@ -204,7 +204,7 @@ void tokenize_documents(const PrepareOptions& options, const Survey& survey, con
 
 std::string split_rule(const PrepareOptions& options, const Survey& survey) {
   const auto percent = fmt::format("{:g} %", 100 * options.val_fraction);
-  const auto val = !options.val.empty()    ? "the files given as --val are val"
+  const auto val = !options.val.empty()    ? "the files given for val are val"
                    : survey.documents == 1 ? fmt::format("the last {} of the characters are val", percent)
                    : survey.each_is_cut()
                        ? fmt::format("the last {} of each document's characters are val", percent)
@@ -212,7 +212,7 @@ std::string split_rule(const PrepareOptions& options, const Survey& survey) {
   const auto used = options.truncate < 1
                         ? fmt::format("the first {:g} % of the characters are used, ", 100 * options.truncate)
                         : "";
-  return used + val + (options.test.empty() ? "" : ", those given as --test are test");
+  return used + val + (options.test.empty() ? "" : ", those given for test are test");
 }
 
 std::unique_ptr<Tokenizer> load_gpt2(const FetchOptions& options) try {
@@ -327,7 +327,7 @@ DatasetMeta prepare(const PrepareOptions& options) {
     fail_user("a share of {:g} of the text is not above 0 and at most 1", options.truncate);
   }
   const auto* const scheme = find_dataset_scheme(options.dataset);
-  if (scheme == nullptr) fail_user("{}", dataset_problem(options.dataset));
+  if (scheme == nullptr) fail_user("unknown dataset \"{}\"", options.dataset);
   if (options.truncate < 1 && !scheme->takes_truncate) {
     fail_user("{} cannot be truncated", options.dataset);
   }
@@ -338,24 +338,6 @@ DatasetMeta prepare(const PrepareOptions& options) {
                           ? options.threads
                           : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   return scheme->prepare(options, threads);
-}
-
-std::string dataset_problem(const std::string& name) {
-  if (find_dataset_scheme(name) != nullptr) return "";
-  std::error_code ignored;
-  if (fs::exists(name, ignored)) {
-    auto folder = fs::path(name).lexically_normal();
-    if (!folder.has_filename()) folder = folder.parent_path();
-    return fmt::format(
-        "\"{}\" is no dataset but a {}; to prepare the text in it: shoal prepare text {} --out {}", name,
-        fs::is_directory(name, ignored) ? "folder" : "file", name,
-        ("data" / folder.filename().replace_extension()).string());
-  }
-  std::vector<std::string> known;
-  for (const auto& scheme : dataset_schemes()) known.emplace_back(scheme.name);
-  const auto near = nearest(name, known);
-  return fmt::format("unknown dataset \"{}\"{}; there are {}", name,
-                     near.empty() ? "" : ": did you mean " + near + "?", fmt::join(known, ", "));
 }
 
 }  // namespace shoal

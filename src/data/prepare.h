@@ -45,7 +45,4 @@ const DatasetScheme* find_dataset_scheme(std::string_view name);  // null where 
 // full.
 DatasetMeta prepare(const PrepareOptions& options);
 
-// The reason why `name` cannot be PrepareOptions::dataset; "" if it can.
-std::string dataset_problem(const std::string& name);
-
 }  // namespace shoal

@@ -38,9 +38,9 @@ void refuse_table(std::string_view head, const std::string& name) {
   const bool member = !std::filesystem::exists(name);  // "books.zip:a.parquet"
   const auto file = member ? name.substr(name.rfind(':') + 1) : name;
   fail_user(
-      "{}: {}, which is not read; {}convert it to JSON lines and prepare those (--field names the column of "
-      "the text): "
-      "python3 -c \"{}.to_json(sys.argv[2], orient='records', lines=True)\" '{}' '{}'",
+      "{}: {}, which is not read; {}convert it to JSON lines and prepare those, with the name of the "
+      "column that holds the text: python3 -c \"{}.to_json(sys.argv[2], orient='records', lines=True)\" '{}' "
+      "'{}'",
       name, kind, member ? "extract it, " : "", python, file,
       std::filesystem::path(file).replace_extension(".jsonl").string());
 }

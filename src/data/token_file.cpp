@@ -12,6 +12,7 @@
 
 #include "core/error.h"
 #include "core/text.h"
+#include "data/errors.h"
 
 namespace shoal {
 namespace {
@@ -122,10 +123,9 @@ void TokenFile::verify() const {
       const auto count = std::min(kScanBlock, size - begin);
       if (largest(ids + begin, count) < limit) continue;
       const auto* bad = std::find_if(ids + begin, ids + begin + count, [&](auto id) { return id >= limit; });
-      fail_user(
-          "{}: token {} at position {} is past the vocabulary of {}; the file belongs to another tokenizer, "
-          "or model.vocab_size is too small",
-          part.file.path().string(), *bad, with_commas(bad - ids), with_commas(limit));
+      throw DataError(DataError::Fault::large_id, part.file.path(),
+                      fmt::format("token {} at position {} is past the vocabulary of {}", *bad,
+                                  with_commas(bad - ids), with_commas(limit)));
     }
   });
 }

@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/text.h"
+#include "data/errors.h"
 #include "data/nanogpt_meta.h"
 
 namespace shoal {
@@ -50,17 +51,11 @@ std::vector<fs::path> entries_of(const fs::path& folder) {
 }
 
 [[noreturn]] void fail_without_tokens(const fs::path& folder, const std::vector<fs::path>& entries) {
-  auto plain = folder.lexically_normal();
-  if (!plain.has_filename()) plain = plain.parent_path();
   if (entries.empty()) {
-    fail_user("{}: the folder is empty; make a dataset in it with `shoal prepare text FILE ... --out {}`",
-              folder.string(), plain.string());
+    throw DataError(DataError::Fault::empty, folder, "the folder is empty");
   }
-  const auto out = plain.string() + "-tokens";
-  fail_user(
-      "{}: no dataset but other files, such as {}; if this is text, prepare it with `shoal prepare text {} "
-      "--out {}` and train with data.dir={}",
-      folder.string(), entries.front().filename().string(), plain.string(), out, out);
+  throw DataError(DataError::Fault::no_dataset, folder,
+                  fmt::format("no dataset but other files, such as {}", entries.front().filename().string()));
 }
 
 SplitFiles llmc_files(const fs::path& folder) {
@@ -137,19 +132,8 @@ TokenFolder open_nanogpt(const fs::path& folder, const SplitFiles& files) {
 void require_data_folder(const fs::path& folder) {
   std::error_code ignored;
   if (fs::is_directory(folder, ignored)) return;
-  const auto name = folder.string();
-  if (fs::exists(folder, ignored)) {
-    const auto out = (folder.parent_path() / folder.stem()).string() + "-tokens";
-    fail_user(
-        "{}: a file, and data.dir names a folder; if it is text, prepare it with `shoal prepare text {} "
-        "--out {}` and "
-        "train with data.dir={}",
-        name, name, out, out);
-  }
-  fail_user(
-      "{}: no such data folder; make it with `shoal prepare text FILE ... --out {}` (or another dataset, see "
-      "`shoal prepare --help`), or set data.dir",
-      name, name);
+  if (fs::exists(folder, ignored)) throw DataError(DataError::Fault::file, folder, "a file, not a folder");
+  throw DataError(DataError::Fault::missing, folder, "no such data folder");
 }
 
 TokenFolder open_token_folder(const fs::path& folder) {

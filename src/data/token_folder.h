@@ -23,11 +23,10 @@ struct TokenFolder {
 //   order of their names. Their headers name the tokenizer.
 // - nanoGPT: train.bin and val.bin of raw uint16, and meta.pkl with a vocabulary of characters. Without
 //   meta.pkl, GPT-2's vocabulary is assumed.
-// Throws UserError when a file is missing or damaged, or when the folder holds something else; then the
-// message says how to prepare it.
+// Throws UserError when a file is missing or damaged, DataError when the folder holds something else.
 TokenFolder open_token_folder(const std::filesystem::path& folder);
 
-// Throws UserError when `folder` does not exist or is not a folder.
+// Throws DataError when `folder` does not exist or is not a folder.
 void require_data_folder(const std::filesystem::path& folder);
 
 }  // namespace shoal

@@ -14,6 +14,7 @@
 #include "core/text.h"
 #include "train/facts.h"
 #include "train/model_io.h"
+#include "train/remedies.h"
 #include "train/start.h"
 
 namespace shoal {
@@ -28,7 +29,10 @@ std::int64_t steps_of(const Config& config, const Dataset& data) {
 }
 
 Dataset open_alone(Config& config) {
-  Dataset data(config.data.dir, {.truncate = config.data.truncate, .vocab_size = config.model.vocab_size});
+  Dataset data = with_remedy([&] {
+    return Dataset(config.data.dir,
+                   {.truncate = config.data.truncate, .vocab_size = config.model.vocab_size});
+  });
   if (config.model.vocab_size == 0) config.model.vocab_size = data.vocab_size();
   if (config.model.vocab_size < data.vocab_size()) {
     fail_user("model.vocab_size = {} is smaller than the vocabulary of {}, {}; {}", config.model.vocab_size,
@@ -90,7 +94,7 @@ Config agree_on_config(const Config& config, World& world) {
 Dataset open_dataset(Config& config, World& world) {
   std::optional<Dataset> data;
   all_or_none(world.ranks, [&] { data.emplace(open_alone(config)); });
-  some_for_all(world.ranks, world.local_rank == 0, [&] { data->verify(); });
+  some_for_all(world.ranks, world.local_rank == 0, [&] { with_remedy([&] { data->verify(); }); });
   require_agreement(world.ranks, facts_of(*data));
   return std::move(*data);
 }
@@ -107,7 +111,7 @@ std::optional<RunLock> take_run_directory(Config& config, const RunPlan& plan, W
   const bool first = world.ranks.rank() == 0;
   std::optional<RunLock> lock;
   some_for_all(world.ranks, first, [&] {
-    lock.emplace(run);
+    with_remedy([&] { lock.emplace(run); });
     config.init.from = settle_start(config);
   });
   config.init.from = broadcast_text(world.ranks, config.init.from);

@@ -1,14 +1,62 @@
-#include "train/backend_errors.h"
+#include "train/remedies.h"
 
+#include <fmt/format.h>
+
+#include <string>
+
+#include "checkpoint/run_lock.h"
 #include "core/error.h"
+#include "data/errors.h"
 #include "ops/errors.h"
 #include "parallel/backend_ranks.h"
 
 namespace shoal {
+namespace {
 
-void rethrow_with_keys() {
+namespace fs = std::filesystem;
+
+// How to make a dataset of the text in `from`, a file or a folder, beside it.
+std::string prepare_beside(const fs::path& from, const fs::path& name) {
+  const auto out = name.string() + "-tokens";
+  return fmt::format(
+      "if it is text, prepare it with `shoal prepare text {} --out {}` and train with data.dir={}",
+      from.string(), out, out);
+}
+
+std::string remedy(const DataError& error) {
+  using Fault = DataError::Fault;
+  auto folder = error.path.lexically_normal();
+  if (!folder.has_filename()) folder = folder.parent_path();
+  switch (error.fault) {
+    case Fault::missing:
+      return fmt::format(
+          "make it with `shoal prepare text FILE ... --out {}` (or another dataset, see `shoal prepare "
+          "--help`), "
+          "or set data.dir",
+          error.path.string());
+    case Fault::file:
+      return "data.dir names a folder; " + prepare_beside(folder, folder.parent_path() / folder.stem());
+    case Fault::empty:
+      return fmt::format("make a dataset in it with `shoal prepare text FILE ... --out {}`", folder.string());
+    case Fault::no_dataset:
+      return prepare_beside(folder, folder);
+    case Fault::vocabulary_file:
+      return "to train on the ids alone, move the file away and set model.vocab_size";
+    case Fault::large_id:
+      return "the file belongs to another tokenizer, or model.vocab_size is too small";
+  }
+  return "";
+}
+
+}  // namespace
+
+void rethrow_with_remedy() {
   try {
     throw;
+  } catch (const DataError& error) {
+    fail_user("{}; {}", error.what(), remedy(error));
+  } catch (const RunInUse& error) {
+    fail_user("{}; stop it, or choose another run.name or run.dir", error.what());
   } catch (const CudaUnavailable& error) {
     fail_user("train.backend = \"cuda\" cannot be used: {}; \"cpu\" reads and writes the same checkpoints",
               error.what());

@@ -1,6 +1,6 @@
 #include "train/runtime.h"
 
-#include "train/backend_errors.h"
+#include "train/remedies.h"
 
 namespace shoal {
 
@@ -9,7 +9,7 @@ Runtime::Runtime(const RunPlan& plan, Communicator& group, const BackendOptions&
       connected_(connect_backends(*backend_, group, plan.exchange)),
       mesh_(std::make_unique<Mesh>(*connected_.ranks, plan.mesh)) {
 } catch (...) {
-  rethrow_with_keys();
+  rethrow_with_remedy();
 }
 
 void Runtime::allocate(const RunPlan& plan, Use use) try {
@@ -21,7 +21,7 @@ void Runtime::allocate(const RunPlan& plan, Use use) try {
   pipeline.backward = use == Use::training;
   model_ = std::make_unique<Pipeline>(*backend_, *engine_, *mesh_, plan.model, pipeline);
 } catch (...) {
-  rethrow_with_keys();
+  rethrow_with_remedy();
 }
 
 }  // namespace shoal

@@ -14,11 +14,11 @@
 #include "core/trace.h"
 #include "data/batch_loader.h"
 #include "report/tracer.h"
-#include "train/backend_errors.h"
 #include "train/bad_step.h"
 #include "train/calendar.h"
 #include "train/disk_space.h"
 #include "train/prepare_run.h"
+#include "train/remedies.h"
 #include "train/run_saver.h"
 #include "train/runtime.h"
 #include "train/spike.h"
@@ -139,7 +139,7 @@ Trainer::Trainer(const Config& given, World& world, Tracer* tracer, std::functio
                      .lock = std::move(lock)});
   run_->start(given);
 } catch (...) {
-  rethrow_with_keys();
+  rethrow_with_remedy();
 }
 
 Trainer::~Trainer() {
@@ -440,7 +440,7 @@ TrainResult Trainer::run() try {
   return run.result;
 } catch (...) {
   run_->ranks().abandon();
-  rethrow_with_keys();
+  rethrow_with_remedy();
 }
 
 }  // namespace shoal

@@ -108,7 +108,8 @@ TEST_F(DataFormats, TextIsNoData) {
                     "`shoal prepare text data/book.txt --out data/book-tokens`");
   expect_user_error(shoal({"prepare", "data/book.txt"}), "is no dataset but a file",
                     "shoal prepare text data/book.txt --out data/book");
-  expect_user_error(shoal({"prepare", "txt"}), "unknown dataset \"txt\": did you mean text?");
+  expect_user_error(shoal({"prepare", "data/"}), "is no dataset but a folder", "--out data/data");
+  expect_user_error(shoal({"prepare", "txt"}), "unknown dataset \"txt\": did you mean text?", "synthetic");
 }
 
 TEST_F(DataFormats, LittleTextIsWarnedOf) {

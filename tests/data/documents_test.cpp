@@ -133,7 +133,8 @@ TEST(Documents, BadFilesAreNamed) {
   EXPECT_THAT(error_of(folder, folder / "none.txt"), AllOf(HasSubstr("none.txt"), HasSubstr("no such file")));
   EXPECT_THAT(error_of(folder, folder.write("wide.txt", std::string("h\0i\0", 4))),
               AllOf(HasSubstr("wide.txt"), HasSubstr("NUL"), HasSubstr("UTF-16")));
-  EXPECT_THAT(error_of(folder, folder.write("plain.gz", "just text")), HasSubstr("it is compressed, but it is not"));
+  EXPECT_THAT(error_of(folder, folder.write("plain.gz", "just text")),
+              HasSubstr("it is compressed, but it is not"));
   EXPECT_THAT(error_of(folder, folder.write("plain.tar.gz", "just text, and no tar in it")),
               HasSubstr("plain.tar.gz"));
   EXPECT_THAT(error_of(folder, folder.write("empty.zip", "")), HasSubstr("empty.zip"));

@@ -125,7 +125,7 @@ TEST_F(DownloadTest, OfflineSaysWhatToPutWhere) {
                 fetch(file("http://127.0.0.1:1/sub/file.txt"), {"", folder / "cache"});
               }),
               AllOf(HasSubstr("http://127.0.0.1:1/sub/file.txt"), HasSubstr(target().string()),
-                    HasSubstr("--from"), HasSubstr("SHOAL_DATA_DIR")));
+                    HasSubstr("SHOAL_DATA_DIR")));
   EXPECT_FALSE(fs::exists(partial()));
 }
 

@@ -130,7 +130,7 @@ TEST(NanoGptMeta, SaysWhatItLacks) {
                          "bK\x01"s);
   EXPECT_EQ(read_nanogpt_meta(folder.write("meta.pkl", good))->vocab_size(), 2);
   EXPECT_THAT(error("K\x01."),
-              AllOf(HasSubstr("meta.pkl: it holds no dictionary"), HasSubstr("model.vocab_size")));
+              AllOf(HasSubstr("meta.pkl: it holds no dictionary"), HasSubstr("vocab_size, itos and stoi")));
   EXPECT_THAT(error("}."), HasSubstr("it has no \"vocab_size\""));
   EXPECT_THAT(error(with("\x00"s, "", "")), HasSubstr("\"vocab_size\" is 0"));
   EXPECT_THAT(error(with("\x02",

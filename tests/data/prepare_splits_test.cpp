@@ -118,7 +118,7 @@ TEST_F(PrepareTest, SplitsThatAreFilesAreTakenWhole) {
   EXPECT_THAT(ids_of(data.split("test")), ElementsAre('t', 256, 'u', 'u', 256, 'x', 256));
   EXPECT_NO_THROW(data.verify_checksums());
   EXPECT_EQ(data.meta()->splits.at("test").tokens, 7);
-  EXPECT_EQ(data.meta()->split_rule, "the files given as --val are val, those given as --test are test");
+  EXPECT_EQ(data.meta()->split_rule, "the files given for val are val, those given for test are test");
   EXPECT_THAT(data.meta()->sources,
               ElementsAre(EndsWith("a.txt"), EndsWith("b.txt"), AllOf(StartsWith("val: "), EndsWith("val")),
                           AllOf(StartsWith("test: "), EndsWith("t.jsonl")),
@@ -145,7 +145,7 @@ TEST_F(PrepareTest, TestFilesAloneLeaveTheOtherSplitsAsTheyAre) {
     for (const auto* split : {"train", "val"})
       EXPECT_EQ(with.splits.at(split).xxh64, without.splits.at(split).xxh64) << split;
     EXPECT_EQ(decoded("test"), "test<|endoftext|>");
-    EXPECT_EQ(with.split_rule, without.split_rule + ", those given as --test are test");
+    EXPECT_EQ(with.split_rule, without.split_rule + ", those given for test are test");
   }
 }
 
