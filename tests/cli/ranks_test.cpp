@@ -192,6 +192,12 @@ TEST_F(RanksUnderMpi, AnotherNumberThanWasAskedForIsRefused) {
   expect_error(alike(2, train_command({"data.dir=nowhere"})), "nowhere: no such data folder");
 }
 
+TEST_F(RanksUnderMpi, WithoutMpiThreadsAreNamed) {
+  const std::string nowhere = "export SHOAL_MPI_MODULE=/nowhere/module.so";
+  const Part part{train_command({}), folder_.path(), nowhere};
+  expect_error(job({part, part}), "/nowhere/module.so", "Or start `--ranks 2` without mpirun");
+}
+
 // Only the disk of rank 1 is full.
 TEST_F(RanksUnderMpi, AFullDiskOfOneRankIsNamed) {
   const Settings length = {"run.deterministic=layout", "checkpoint.interval=5"};
