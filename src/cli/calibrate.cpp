@@ -7,9 +7,8 @@
 #include "cli/planning.h"
 #include "cli/sizes.h"
 #include "core/clock.h"
+#include "core/log.h"
 #include "core/text.h"
-#include "launch/ranks.h"
-#include "planner/measured_machine.h"
 
 namespace shoal::cli {
 namespace {
@@ -19,20 +18,26 @@ struct CalibrateOptions : ConfigOptions {
   bool again = false;
 };
 
-void run_calibrate(const CalibrateOptions& options) {
-  Config config;
-  if (!options.file.empty()) {
-    config = options.load();
-    resolve_vocabulary(config);
-  }
-  const int ranks = ranks_to_start(config, options.ranks, {});
+Config load(const CalibrateOptions& options) {
+  if (options.file.empty()) return {};
+  Config config = options.load();
+  resolve_vocabulary(config);
+  return config;
+}
+
+void calibrate(const CalibrateOptions& options, const Config& config, const Job& job) {
   const Stopwatch watch;
-  MeasuredMachine machine(ranks, tell_measurement, MeasuredMachine::default_cache(), options.again);
-  machine.measure_collectives();
-  if (!options.file.empty()) search_plans(config, ranks, machine);
-  fmt::print("{}, {} rank{}: {} measurement{} in {}, kept in {}\n", machine.name(), ranks,
-             ranks == 1 ? "" : "s", machine.measured(), machine.measured() == 1 ? "" : "s",
-             format_duration(watch.seconds()), MeasuredMachine::default_cache().string());
+  const auto machine = measured_machine(job, false, options.again);
+  machine->measure_collectives();
+  SearchResult result;
+  if (!options.file.empty()) result = search_plans(config, job.ranks, *machine);
+  if (log::thread_muted()) return;
+  const int measured = machine->measured();
+  fmt::print("{}, {} rank{}: {} measurement{} in {}, kept in {}\n", machine->name(), job.ranks,
+             job.ranks == 1 ? "" : "s", measured, measured == 1 ? "" : "s", format_duration(watch.seconds()),
+             MeasuredMachine::default_cache().string());
+  if (result.unmeasured > 0)
+    fmt::print("{} layouts need more; the same command goes on with them\n", result.unmeasured);
 }
 
 }  // namespace
@@ -45,12 +50,17 @@ void add_calibrate(CLI::App& app) {
        {"shoal calibrate configs/gpt2-124m.toml --ranks 4",
         "and the parts of steps that plans of a config need"},
        {"shoal calibrate configs/gpt2-124m.toml --ranks 4 --again",
-        "anew, where the machine was busy before"}});
+        "anew, where the machine was busy before"},
+       {"mpirun -n 4 shoal calibrate configs/gpt2-124m.toml", "the hosts and the network of a job"}});
   command->add_option("config", options->file, "The config of the run")->option_text("CONFIG.toml");
   add_settings(*command, options->settings);
   add_ranks(*command, options->ranks);
   command->add_flag("--again", options->again, "Measure what is known too");
-  command->callback([options] { run_calibrate(*options); });
+  command->callback([options] {
+    with_job(
+        options->ranks, [&] { return load(*options); },
+        [&](const Config& config, const Job& job) { calibrate(*options, config, job); });
+  });
 }
 
 }  // namespace shoal::cli

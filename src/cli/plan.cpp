@@ -11,8 +11,8 @@
 #include "cli/planning.h"
 #include "cli/sizes.h"
 #include "core/error.h"
+#include "core/log.h"
 #include "core/text.h"
-#include "launch/ranks.h"
 #include "report/metrics.h"
 #include "report/svg.h"
 #include "report/trace_picture.h"
@@ -112,7 +112,7 @@ void check_run(const std::string& folder) {
   const double measured = seen[seen.size() / 2];
   const auto plan = make_plan(config);
   const int ranks = plan.mesh.ranks();
-  const auto machine = measured_machine(ranks);
+  const auto machine = measured_machine({.ranks = ranks});
   const auto predicted = predict(plan, *machine);
   fmt::print("{}: {} rank{}, {}\n\n", folder, ranks, ranks == 1 ? "" : "s", layout_arguments(config));
   print_line("measured", in_milliseconds(measured) + " ms",
@@ -127,41 +127,58 @@ void check_run(const std::string& folder) {
   print_line("memory", format_bytes(predicted.memory), "of a rank, estimated by the code that allocates it");
 }
 
-void run_plan(const PlanOptions& options) {
-  if (!options.svg.empty()) require_svg(options.svg);
-  Config config = options.load();
-  const auto source = resolve_vocabulary(config);
-  const int ranks = ranks_to_start(config, options.ranks, {});
-  if (options.cluster.empty() && config.train.backend == BackendKind::cuda) {
-    fail_user("plans for GPUs need a description of them: --cluster configs/clusters/a100.toml");
-  }
-  const auto machine = options.cluster.empty() ? measured_machine(ranks, options.json)
-                                               : described_machine(options.cluster, config);
-  const auto result = search_plans(config, ranks, *machine);
-  if (!options.svg.empty()) {
-    require_plan(result, ranks);
-    write_svg(options.svg, trace_svg(timeline_of(result.plans.front())));
-  }
-  if (options.json) {
-    nlohmann::ordered_json json;
-    json["machine"] = machine->name();
-    json["ranks"] = ranks;
-    json["considered"] = result.considered;
-    json["too_large"] = result.too_large;
-    json["plans"] = nlohmann::ordered_json::array();
-    for (const auto& p : result.plans) json["plans"].push_back(to_json(p));
-    fmt::print("{}\n", json.dump(2));
-    return;
-  }
-  require_plan(result, ranks);
-  fmt::print("{}\n", cli::describe(result.plans.front().plan.model, source));
-  fmt::print("{} rank{} on {}: {} layouts, {} too large for {} per rank\n", ranks, ranks == 1 ? "" : "s",
-             machine->name(), result.considered, result.too_large, format_bytes(result.limit));
+void print_json(const SearchResult& result, const Machine& machine, int ranks) {
+  nlohmann::ordered_json json;
+  json["machine"] = machine.name();
+  json["ranks"] = ranks;
+  json["considered"] = result.considered;
+  json["too_large"] = result.too_large;
+  json["plans"] = nlohmann::ordered_json::array();
+  for (const auto& p : result.plans) json["plans"].push_back(to_json(p));
+  fmt::print("{}\n", json.dump(2));
+}
+
+void print_result(const PlanOptions& options, const SearchResult& result, const Machine& machine,
+                  const Job& job, const std::string& vocabulary_source) {
+  const int ranks = job.ranks;
+  fmt::print("{}\n", cli::describe(result.plans.front().plan.model, vocabulary_source));
+  fmt::print("{} rank{} on {}: {} layouts, {} too large for {} per rank{}\n", ranks, ranks == 1 ? "" : "s",
+             machine.name(), result.considered, result.too_large, format_bytes(result.limit),
+             result.unmeasured > 0
+                 ? fmt::format(", {} not measured in a minute (the same command goes on)", result.unmeasured)
+                 : "");
   print_plans(result, options.show);
   const auto best = layout_arguments(result.plans.front().config);
   fmt::print("\nbest: {}\n", best);
   for (const auto& reason : reasons_for_best(result)) fmt::print("  {}\n", reason);
-  fmt::print("shoal train {} --ranks {} {}\n", options.file, ranks, best);
+  if (job.world) {
+    fmt::print("mpirun -n {} shoal train {} {}\n", ranks, options.file, best);
+  } else {
+    fmt::print("shoal train {} --ranks {} {}\n", options.file, ranks, best);
+  }
+}
+
+void plan(const PlanOptions& options, Config config, const Job& job) {
+  const auto source = resolve_vocabulary(config);
+  if (options.cluster.empty() && config.train.backend == BackendKind::cuda) {
+    fail_user("plans for GPUs need a description of them: --cluster configs/clusters/a100.toml");
+  }
+  const std::unique_ptr<Machine> machine = options.cluster.empty()
+                                               ? measured_machine(job, options.json)
+                                               : described_machine(options.cluster, config);
+  const auto result = search_plans(config, job.ranks, *machine);
+  if (!options.json || !options.svg.empty()) require_plan(result, job.ranks);
+  if (log::thread_muted()) return;
+  if (!options.svg.empty()) write_svg(options.svg, trace_svg(timeline_of(result.plans.front())));
+  if (options.json) return print_json(result, *machine, job.ranks);
+  print_result(options, result, *machine, job, source);
+}
+
+void run_plan(const PlanOptions& options) {
+  if (!options.svg.empty()) require_svg(options.svg);
+  with_job(
+      options.ranks, [&] { return options.load(); },
+      [&](const Config& config, const Job& job) { plan(options, config, job); });
 }
 
 }  // namespace

@@ -8,9 +8,7 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "core/text.h"
-#include "launch/ranks.h"
 #include "planner/described_machine.h"
-#include "planner/measured_machine.h"
 
 namespace shoal::cli {
 namespace {
@@ -44,10 +42,11 @@ std::string gain(const RankedPlan& best, const RankedPlan& other, const std::str
 
 }  // namespace
 
-void tell_measurement(const std::string& what) { log::info("measuring: {}", what); }
-
-std::unique_ptr<Machine> measured_machine(int ranks, bool quiet) {
-  return std::make_unique<MeasuredMachine>(ranks, quiet ? MeasuredMachine::Tell() : tell_measurement);
+std::unique_ptr<MeasuredMachine> measured_machine(const Job& job, bool quiet, bool again) {
+  MeasuringOptions options{.cache = MeasuredMachine::default_cache(), .again = again};
+  if (!quiet) options.tell = [](const std::string& what) { log::info("measuring: {}", what); };
+  if (job.world) return std::make_unique<MeasuredMachine>(*job.world, std::move(options));
+  return std::make_unique<MeasuredMachine>(job.ranks, std::move(options));
 }
 
 std::unique_ptr<Machine> described_machine(const std::string& file, Config& config) {
@@ -82,24 +81,17 @@ std::vector<std::string> reasons_for_best(const SearchResult& result) {
   return reasons;
 }
 
-RankedPlan plan_run(Config config, int asked) {
-  if (detect_launcher().kind != Launcher::Kind::alone) {
-    fail_user(
-        "parallel.plan = \"auto\" plans ranks that are threads of one process; under {}, set the layout that "
-        "`shoal plan CONFIG --ranks N` prints",
-        detect_launcher().name);
-  }
+RankedPlan plan_run(Config config, const Job& job) {
   if (config.train.backend != BackendKind::cpu) {
     fail_user(
         "parallel.plan = \"auto\" measures CPUs; for train.backend = \"{}\", set the layout that `shoal plan "
         "CONFIG --ranks N --cluster FILE` prints",
         name_of_choice(config, "train.backend"));
   }
-  const int ranks = ranks_to_start(config, asked, {});
   resolve_vocabulary(config);
-  const auto machine = measured_machine(ranks);
-  auto result = search_plans(config, ranks, *machine);
-  require_plan(result, ranks);
+  const auto machine = measured_machine(job);
+  auto result = search_plans(config, job.ranks, *machine);
+  require_plan(result, job.ranks);
   const auto reasons = reasons_for_best(result);
   auto best = std::move(result.plans.front());
   log::info("plan: {}", layout_arguments(best.config));

@@ -5,14 +5,15 @@
 #include <string>
 #include <vector>
 
+#include "launch/ranks.h"
+#include "planner/measured_machine.h"
 #include "planner/search.h"
 
 namespace shoal::cli {
 
-// Logs what is measured.
-void tell_measurement(const std::string& what);
-// This machine; tells on standard error what it measures. Throws UserError for GPUs, which are not measured.
-std::unique_ptr<Machine> measured_machine(int ranks, bool quiet = false);
+// This machine, for the ranks of a job. It logs what it measures, unless `quiet`; `again` measures what is
+// known too.
+std::unique_ptr<MeasuredMachine> measured_machine(const Job& job, bool quiet = false, bool again = false);
 // The cluster of a file, for a config of any backend.
 std::unique_ptr<Machine> described_machine(const std::string& file, Config& config);
 
@@ -21,8 +22,8 @@ void require_plan(const SearchResult& result, int ranks);
 // The gain of the fastest plan over the next and over plain data parallelism, and the term that gains most.
 std::vector<std::string> reasons_for_best(const SearchResult& result);
 
-// Plans a run for --ranks `asked`, threads of this process, and logs the plan in three lines: layout, reason,
-// prediction. Throws UserError under mpirun, and for GPUs, which are not measured.
-RankedPlan plan_run(Config config, int asked);
+// Plans a run for the ranks of a job, and logs the plan in three lines: layout, reason, prediction. Throws
+// UserError for GPUs, which are not measured.
+RankedPlan plan_run(Config config, const Job& job);
 
 }  // namespace shoal::cli

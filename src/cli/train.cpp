@@ -69,16 +69,9 @@ void add_train(CLI::App& app) {
   command->callback([options] {
     if (options->dry_run) return print_dry_run(options->load(), options->ranks, options->ranks_per_host);
     if (detect_launcher().rank == 0) set_stop_message("stopped before step 1; nothing to save");
-    const auto code = std::make_shared<int>(0);
+    int code = 0;
     std::optional<Prediction> predicted;
-    const auto load = [&] {
-      auto config = options->load();
-      if (config.parallel.plan == PlanKind::manual) return config;
-      auto plan = plan_run(std::move(config), options->ranks);
-      predicted = std::move(plan.prediction);
-      return std::move(plan.config);
-    };
-    with_ranks(options->ranks, load, [options, code, &predicted](const Config& config, World& world) {
+    const auto train = [&](const Config& config, World& world) {
       if (config.init.resumes() && world.ranks.rank() == 0) {
         set_stop_message("stopped before the next step; the run is unchanged");
       }
@@ -92,9 +85,17 @@ void add_train(CLI::App& app) {
       if (predicted && world.ranks.rank() == 0) write_text(config.run.path() / "plan.toml", to_toml(config));
       const auto result = trainer.run();
       tracer.finish();
-      if (world.ranks.rank() == 0) *code = result.exit_code;
-    });
-    if (*code != 0) throw CLI::RuntimeError(*code);
+      if (world.ranks.rank() == 0) code = result.exit_code;
+    };
+    with_job(
+        options->ranks, [&] { return options->load(); },
+        [&](const Config& config, const Job& job) {
+          if (config.parallel.plan == PlanKind::manual) return run_ranks(config, job, train);
+          auto plan = plan_run(config, job);
+          predicted = std::move(plan.prediction);
+          run_ranks(plan.config, job, train);
+        });
+    if (code != 0) throw CLI::RuntimeError(code);
   });
 }
 

@@ -47,19 +47,12 @@ int ranks_to_start(const Config& config, int asked, const Launcher& launch) {
   return static_cast<int>(wanted);
 }
 
-void with_ranks(int asked, const std::function<Config()>& load,
-                const std::function<void(const Config&, World&)>& body) {
+void with_job(int asked, const std::function<Config()>& load,
+              const std::function<void(const Config&, const Job&)>& body) {
   const Launcher launch = detect_launcher();
   if (launch.kind == Launcher::Kind::alone) {
     const Config config = load();
-    const int ranks = ranks_to_start(config, asked, launch);
-    if (ranks > kMostThreads) {
-      fail_user("{} as threads of one process are too many; at most {} are possible", count(ranks),
-                kMostThreads);
-    }
-    run_threads({.ranks = ranks, .deadline_seconds = config.parallel.timeout},
-                [&](World& world) { body(config, world); });
-    return;
+    return body(config, {.ranks = ranks_to_start(config, asked, launch)});
   }
   // A mistake in the config is thrown inside the run, where one rank reports what all ranks find.
   Config config;
@@ -74,12 +67,27 @@ void with_ranks(int asked, const std::function<Config()>& load,
     run_mpi({.deadline_seconds = config.parallel.timeout}, [&](World& world) {
       log::mute_thread(world.ranks.rank() != 0);
       if (mistake) std::rethrow_exception(mistake);
-      body(config, world);
+      body(config, {.ranks = world.ranks.size(), .world = &world});
     });
   } catch (const MpiUnavailable& error) {
     fail_user("{}. Or start `--ranks {}` without {}: ranks as threads need no MPI", error.what(),
               launch.ranks, launch.name);
   }
+}
+
+void run_ranks(const Config& config, const Job& job, const std::function<void(const Config&, World&)>& body) {
+  if (job.world) return body(config, *job.world);
+  if (job.ranks > kMostThreads) {
+    fail_user("{} as threads of one process are too many; at most {} are possible", count(job.ranks),
+              kMostThreads);
+  }
+  run_threads({.ranks = job.ranks, .deadline_seconds = config.parallel.timeout},
+              [&](World& world) { body(config, world); });
+}
+
+void with_ranks(int asked, const std::function<Config()>& load,
+                const std::function<void(const Config&, World&)>& body) {
+  with_job(asked, load, [&](const Config& config, const Job& job) { run_ranks(config, job, body); });
 }
 
 }  // namespace shoal

@@ -15,7 +15,7 @@ class DescribedMachine final : public Machine {
   double seconds(const GroupCall& call) override;
   bool overlaps() const override { return true; }
   int ranks_per_host() const override { return cluster_.devices_per_host; }
-  double memory_of_rank(int) const override { return 0.8 * cluster_.memory; }
+  double memory_of_rank() const override { return 0.8 * cluster_.memory; }
 
   double seconds(const Kernel& kernel, DType compute) const;
   const Cluster& cluster() const { return cluster_; }

@@ -50,6 +50,10 @@ class Machine {
   virtual std::string name() const = 0;
   virtual SampleTimes times(const RunPlan& sample, const SampleKernels& kernels) = 0;
   virtual double seconds(const GroupCall& call) = 0;
+  // Whether times() answers at once, or has the time to measure them.
+  virtual bool has_times(const RunPlan&) { return true; }
+  // Whether times are measured when they are asked for, which takes seconds.
+  virtual bool measures() const { return false; }
 
   // Ranks are threads that share this many cores, `threads_of` each; 0: every rank has a device of its own.
   virtual int shared_cores() const { return 0; }
@@ -57,8 +61,8 @@ class Machine {
   // Whether collectives of gradients and parameters go on while kernels run.
   virtual bool overlaps() const = 0;
   virtual int ranks_per_host() const = 0;
-  // Bytes that a rank may take, on the host's memory shared by its ranks, or of its device.
-  virtual double memory_of_rank(int ranks) const = 0;
+  // Bytes that a rank may take: its share of the host's memory, or of its device.
+  virtual double memory_of_rank() const = 0;
 };
 
 }  // namespace shoal

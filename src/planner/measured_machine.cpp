@@ -2,17 +2,16 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <algorithm>
-#include <barrier>
+#include <array>
 #include <cmath>
 #include <iterator>
-#include <mutex>
+#include <numeric>
 #include <sstream>
 #include <system_error>
-#include <thread>
 
-#include "comm/world.h"
 #include "config/memory.h"
 #include "core/clock.h"
 #include "core/cores.h"
@@ -22,141 +21,16 @@
 namespace shoal {
 namespace {
 
-// Larger samples are measured with fewer sequences, about so many tokens: time is proportional to them there.
-constexpr std::int64_t kSampleTokens = 2048;
-constexpr double kLeastSeconds = 0.6;  // of a measurement, after its warm-up
-constexpr int kLeastSteps = 3;
-constexpr int kMostActive = 16;  // ranks that are measured side by side
+constexpr int kMostActive = 16;            // ranks that are measured side by side, as threads
+constexpr double kLargestCall = 64 << 20;  // bytes
 
-// The value below which `share` of the values are. Disturbances of a machine only ever add time, so a share
-// below a half tells more than the median.
-double quantile(std::vector<double> values, double share) {
-  const auto at = values.begin() + static_cast<std::ptrdiff_t>(share * static_cast<double>(values.size()));
-  std::nth_element(values.begin(), at, values.end());
-  return *at;
-}
-constexpr double kShare = 0.35;
-
-// The times of one rank's sample steps: samples of each part, and of the update.
-struct SampleLog {
-  PerPart<std::vector<double>> parts;
-  std::vector<double> update;
-  std::vector<double> steps;  // of whole steps
-};
-
-void measure_step(SampleStep& step, SampleLog* log) {
-  double* open = nullptr;
-  double since = 0;
-  std::array<std::array<double, kStepParts>, kSamplePasses> took{};
-  double update = 0;
-  const Stopwatch watch;
-  step.run([&](int pass, StepPart part) {
-    const double now = watch.seconds();
-    if (open) *open += now - since;
-    since = now;
-    open = pass == kSamplePasses ? &update
-                                 : &took[static_cast<std::size_t>(pass)][static_cast<std::size_t>(part)];
-  });
-  update += watch.seconds() - since;
-  if (!log) return;
-  for (std::size_t pass = 0; pass < kSamplePasses; ++pass) {
-    for (std::size_t part = 0; part < kStepParts; ++part)
-      log->parts.values[pass][part].push_back(took[pass][part]);
-  }
-  log->update.push_back(update);
-  log->steps.push_back(watch.seconds());
-}
-
-// Runs the sample on `active` threads at once, each a rank with memory and OpenMP threads of its own.
-SampleLog measure_sample(const RunPlan& sample, int active, int threads) {
-  std::vector<SampleLog> logs(static_cast<std::size_t>(active));
-  std::barrier together(active);
-  std::atomic<bool> enough = false;
-  std::exception_ptr failure;
-  std::mutex mutex;
-  const auto rank = [&](int index) {
-    try {
-      const auto backend = make_backend(sample.backend, {.threads = threads});
-      SampleStep step(*backend, sample);
-      measure_step(step, nullptr);
-      Stopwatch watch;
-      for (int steps = 0;; ++steps) {
-        if (index == 0) enough = steps >= kLeastSteps && watch.seconds() > kLeastSeconds;
-        together.arrive_and_wait();
-        const bool end = enough;
-        together.arrive_and_wait();  // all have read it before rank 0 changes it
-        if (end) break;
-        measure_step(step, &logs[static_cast<std::size_t>(index)]);
-      }
-    } catch (...) {
-      const std::scoped_lock lock(mutex);
-      failure = std::current_exception();
-      enough = true;
-      together.arrive_and_drop();
-    }
-  };
-  std::vector<std::jthread> ranks;
-  for (int i = 1; i < active; ++i) ranks.emplace_back(rank, i);
-  rank(0);
-  ranks.clear();
-  if (failure) std::rethrow_exception(failure);
-  SampleLog all = std::move(logs.front());
-  for (std::size_t i = 1; i < logs.size(); ++i) {
-    for (std::size_t pass = 0; pass < kSamplePasses; ++pass) {
-      for (std::size_t part = 0; part < kStepParts; ++part) {
-        auto& to = all.parts.values[pass][part];
-        const auto& from = logs[i].parts.values[pass][part];
-        to.insert(to.end(), from.begin(), from.end());
-      }
-    }
-    all.update.insert(all.update.end(), logs[i].update.begin(), logs[i].update.end());
-    all.steps.insert(all.steps.end(), logs[i].steps.begin(), logs[i].steps.end());
-  }
-  return all;
-}
-
-// Seconds of a collective of `bytes` over ranks that are threads.
-double measure_call(GroupCall::Kind kind, int ranks, std::size_t bytes) {
-  double seconds = 0;
-  run_threads({.ranks = ranks}, [&](World& world) {
-    auto& group = world.ranks;
-    const auto count =
-        static_cast<std::int64_t>((bytes / 4 + static_cast<std::size_t>(ranks) - 1) /
-                                  static_cast<std::size_t>(ranks) * static_cast<std::size_t>(ranks));
-    std::vector<float> a(static_cast<std::size_t>(count), 1.0f), b(static_cast<std::size_t>(count));
-    const Tensor x{a.data(), DType::f32, {count}}, y{b.data(), DType::f32, {count}};
-    const std::int64_t part = count / ranks;
-    const Tensor mine{a.data() + group.rank() * part, DType::f32, {part}};
-    const auto once = [&] {
-      switch (kind) {
-        case GroupCall::Kind::all_reduce:
-          return group.all_reduce(x).wait();
-        case GroupCall::Kind::reduce_scatter:
-          return group.reduce_scatter(mine, x).wait();
-        case GroupCall::Kind::all_gather:
-          return group.all_gather(x, mine).wait();
-        case GroupCall::Kind::all_to_all:
-          return group.all_to_all(y, x).wait();
-        case GroupCall::Kind::broadcast:
-          return group.broadcast(x, 0).wait();
-        case GroupCall::Kind::message:
-          return group.rank() == 0   ? group.send(x, 1).wait()
-                 : group.rank() == 1 ? group.receive(y, 0).wait()
-                                     : void();
-      }
-    };
-    for (int i = 0; i < 3; ++i) once();
-    std::vector<double> took;
-    const int times = bytes > (8u << 20) ? 7 : 31;
-    for (int i = 0; i < times; ++i) {
-      group.barrier();
-      const Stopwatch watch;
-      once();
-      took.push_back(watch.seconds());
-    }
-    if (group.rank() == 0) seconds = quantile(took, kShare);
-  });
-  return seconds;
+// Samples with more tokens are measured with fewer, since their time is proportional to them there: the
+// fewer, the wider the model is.
+std::int64_t sample_tokens(const GptConfig& model) {
+  constexpr double kFlops = 3e11;
+  const double width = model.n_embd;
+  const double parameters = 2 * 12 * width * width + static_cast<double>(model.vocab_size) * width;
+  return std::clamp<std::int64_t>(std::llround(kFlops / (kSamplePasses * 6 * parameters)), 512, 2048);
 }
 
 // Seconds on a log-log line through points of ascending bytes; behind the last, proportional to the bytes.
@@ -175,6 +49,17 @@ const char* name_of(GroupCall::Kind kind) {
   return kNames[static_cast<std::size_t>(kind)];
 }
 
+std::string machine_key(int cores, const std::string& hosts) {
+  std::string libraries;
+  for (const auto& library : ops_libraries())
+    libraries += fmt::format(" {} {}", library.name, library.version);
+  auto key = fmt::format("2 {}, {} cores,{}{}", processor_name(), cores, libraries, hosts);
+  std::ranges::replace(key, '=', ' ');
+  return key;
+}
+
+std::string cores_text(int cores) { return fmt::format("{} core{}", cores, cores == 1 ? "" : "s"); }
+
 }  // namespace
 
 std::filesystem::path MeasuredMachine::default_cache() {
@@ -185,61 +70,87 @@ std::filesystem::path MeasuredMachine::default_cache() {
   return folder / "calibration";
 }
 
-MeasuredMachine::MeasuredMachine(int ranks, Tell tell, std::filesystem::path cache, bool again)
-    : ranks_(ranks), cores_(usable_cores()), tell_(std::move(tell)), cache_(std::move(cache)), again_(again) {
-  std::string libraries;
-  for (const auto& library : ops_libraries())
-    libraries += fmt::format(" {} {}", library.name, library.version);
-  machine_ = fmt::format("1 {}, {} cores,{}", processor_name(), cores_, libraries);
-  std::ranges::replace(machine_, '=', ' ');
-}
+MeasuredMachine::MeasuredMachine(int ranks, MeasuringOptions options)
+    : run_([](int count, const RankBody& body) { run_threads({.ranks = count}, body); }),
+      ranks_(ranks),
+      cores_(usable_cores()),
+      ranks_per_host_(ranks),
+      options_(std::move(options)),
+      cache_(options_.cache),
+      name_(fmt::format("this machine ({}, {})", processor_name(), cores_text(cores_))),
+      key_(machine_key(cores_, "")),
+      memory_(0.8 * available_memory() / ranks) {}
 
-std::string MeasuredMachine::name() const {
-  return fmt::format("this machine ({}, {} core{})", processor_name(), cores_, cores_ == 1 ? "" : "s");
+MeasuredMachine::MeasuredMachine(World& world, MeasuringOptions options)
+    : world_(&world),
+      run_([&world](int, const RankBody& body) { body(world); }),
+      ranks_(world.ranks.size()),
+      cores_(world.cores),
+      ranks_per_host_(world.local_size),
+      options_(std::move(options)),
+      cache_(options_.cache),
+      name_(fmt::format("this job ({}; {}, {} each)", world.where, processor_name(), cores_text(cores_))) {
+  std::array<char, 256> host{};
+  ::gethostname(host.data(), host.size() - 1);
+  key_ = machine_key(cores_, fmt::format(", {} from {}", world.where, host.data()));
+  memory_ = 0.8 * available_memory() / world.local_size;
+  world.ranks.all_reduce({&memory_, DType::f64, {1}}, ReduceOp::min).wait();
 }
 
 int MeasuredMachine::threads_of(const RunPlan& plan) const {
-  return plan.threads > 0 ? plan.threads : std::max(1, cores_ / ranks_);
+  if (plan.threads > 0) return plan.threads;
+  return world_ ? cores_ : std::max(1, cores_ / ranks_);
 }
 
-double MeasuredMachine::memory_of_rank(int ranks) const { return 0.8 * available_memory() / ranks; }
+std::vector<double> MeasuredMachine::agreed(std::vector<double> values) const {
+  if (!world_) return values;
+  auto count = static_cast<std::int32_t>(values.size());
+  world_->ranks.broadcast({&count, DType::i32, {1}}, 0).wait();
+  values.resize(static_cast<std::size_t>(count));
+  world_->ranks.broadcast({values.data(), DType::f64, {count}}, 0).wait();
+  return values;
+}
 
-const std::vector<double>& MeasuredMachine::kept(const std::string& key, std::size_t count,
+std::vector<double> MeasuredMachine::find(const std::string& key) const {
+  std::istringstream in((options_.again ? std::nullopt : cache_.find(key)).value_or(""));
+  std::vector<double> numbers(std::istream_iterator<double>(in), {});
+  const bool valid = std::ranges::all_of(numbers, [](double x) { return x >= 0 && std::isfinite(x); });
+  return valid ? numbers : std::vector<double>();
+}
+
+const std::vector<double>& MeasuredMachine::kept(const std::string& key,
                                                  const std::function<std::vector<double>()>& make) {
   auto& known = kept_[key];
   if (!known.empty()) return known;
-  const auto numbers_of = [](std::string_view text) {
-    std::istringstream in{std::string(text)};
-    return std::vector<double>(std::istream_iterator<double>(in), {});
-  };
-  const auto valid = [&](std::string_view text) {
-    const auto numbers = numbers_of(text);
-    return !again_ && numbers.size() == count &&
-           std::ranges::all_of(numbers, [](double x) { return x >= 0 && std::isfinite(x); });
-  };
-  known = numbers_of(cache_.find_or_make(machine_ + "; " + key, valid, [&] {
-    ++measured_;
-    if (tell_) tell_(key);
-    return fmt::format("{:.6e}", fmt::join(make(), " "));
-  }));
+  const auto full_key = key_ + "; " + key;
+  known = agreed(find(full_key));
+  if (!known.empty()) return known;
+  if (options_.tell) options_.tell(key);
+  const Stopwatch watch;
+  known = agreed(make());
+  spent_ += watch.seconds();
+  ++measured_;
+  if (!world_ || world_->ranks.rank() == 0) {
+    const auto keep_none = [](std::string_view) { return false; };
+    cache_.find_or_make(full_key, keep_none, [&] { return fmt::format("{}", fmt::join(known, " ")); });
+  }
   return known;
 }
 
 void MeasuredMachine::measure_collectives() {
   using Kind = GroupCall::Kind;
   if (ranks_ < 2) return;
-  curve(Kind::message, 2);
+  curve({.kind = Kind::message, .ranks = 2});
   for (int ranks = 2; ranks <= ranks_; ++ranks) {
     if (ranks_ % ranks != 0) continue;
-    for (const auto kind : {Kind::all_reduce, Kind::reduce_scatter, Kind::all_gather}) curve(kind, ranks);
+    for (const auto kind : {Kind::all_reduce, Kind::reduce_scatter, Kind::all_gather})
+      curve({.kind = kind, .ranks = ranks});
   }
 }
 
-SampleTimes MeasuredMachine::times(const RunPlan& given, const SampleKernels&) {
-  RunPlan sample = given;
-  const int threads = threads_of(sample);
-  const int active = std::clamp(cores_ / threads, 1, ranks_);
-  const int crowd = std::min(ranks_, kMostActive);  // where there are more ranks than cores
+MeasuredMachine::Scaled MeasuredMachine::scaled(const RunPlan& wanted) const {
+  Scaled result{.sample = wanted, .key = {}};
+  auto& sample = result.sample;
   if (!sample.engine.layout_exact) {
     sample.mesh.data = 1;
     sample.engine.zero = 0;
@@ -248,63 +159,79 @@ SampleTimes MeasuredMachine::times(const RunPlan& given, const SampleKernels&) {
   }
   const auto& model = sample.model;
   auto& batch = sample.pipeline.batch;
-  const std::int64_t wanted = batch.batch;
-  batch.batch = std::min<std::int64_t>(wanted, std::max<std::int64_t>(1, kSampleTokens / model.block_size));
+  batch.batch = std::min(batch.batch, std::max<std::int64_t>(1, sample_tokens(model) / model.block_size));
   while (sample.sequence && batch.rows() % sample.mesh.tensor != 0) ++batch.batch;
-  const double scale = static_cast<double>(wanted) / static_cast<double>(batch.batch);
-  const auto key = fmt::format(
+  result.scale = static_cast<double>(wanted.pipeline.batch.batch) / static_cast<double>(batch.batch);
+  result.key = fmt::format(
       "step of {} x {} tokens, width {}, {} heads, {} classes, {}{}{}, {}, tensor {}{}, data {}, zero {}, "
-      "recompute {}, "
-      "optimizer {}, {} of {} x {} threads{}",
+      "recompute {}, optimizer {}, {} ranks x {} threads{}",
       batch.batch, model.block_size, model.n_embd, model.n_head, model.vocab_size,
       model.dropout > 0 ? "dropout, " : "", model.bias ? "bias, " : "", static_cast<int>(model.gelu),
       name_of(sample.engine.compute), sample.mesh.tensor, sample.sequence ? " sequence" : "",
-      sample.mesh.data, sample.engine.zero, static_cast<int>(sample.pipeline.recompute),
-      sample.optimizer_tensors(), active, crowd, threads, sample.engine.layout_exact ? ", exact" : "");
+      sample.mesh.data, sample.engine.zero, name_of(sample.pipeline.recompute), sample.optimizer_tensors(),
+      ranks_, threads_of(sample), sample.engine.layout_exact ? ", exact" : "");
+  return result;
+}
+
+bool MeasuredMachine::has_times(const RunPlan& sample) {
+  const auto key = scaled(sample).key;
+  if (kept_.contains(key)) return true;
+  const bool here = spent_ < options_.seconds || !find(key_ + "; " + key).empty();
+  return agreed({here ? 1.0 : 0.0}).front() > 0;
+}
+
+SampleTimes MeasuredMachine::times(const RunPlan& wanted, const SampleKernels&) {
+  const auto [sample, scale, key] = scaled(wanted);
   // The parts, the update of an element, and the factor by which ranks that share cores slow each other
   // beyond their share.
-  constexpr std::size_t kParts = kSamplePasses * kStepParts, kNumbers = kParts + 2;
-  const auto& numbers = kept(key, kNumbers, [&] {
-    const auto log = measure_sample(sample, active, threads);
+  constexpr std::size_t kParts = kSamplePasses * kStepParts;
+  const auto& numbers = kept(key, [&] {
+    const int threads = threads_of(sample);
+    const double bytes = estimate_memory(sample, {.world_size = 1, .local_size = 1}, {}).total();
+    const int fit = std::max(1, static_cast<int>(memory_ * ranks_per_host_ / bytes));
+    const int most = std::min({ranks_, fit, kMostActive}), active = std::clamp(cores_ / threads, 1, most);
+    const auto measured = measure_sample(run_, sample, active, threads);
     std::vector<double> all;
-    for (const auto& pass : log.parts.values) {
-      for (const auto& part : pass) all.push_back(quantile(part, kShare));
-    }
+    for (const auto& pass : measured.parts.values) all.insert(all.end(), pass.begin(), pass.end());
     TapeBackend tape;
-    all.push_back(quantile(log.update, kShare) /
-                  static_cast<double>(SampleStep(tape, sample).updated_elements()));
-    double factor = 1;
-    if (crowd > active) {
-      const double fair = quantile(log.steps, kShare) * crowd / active;
-      factor = std::max(1.0, quantile(measure_sample(sample, crowd, threads).steps, kShare) / fair);
-    }
-    all.push_back(factor);
+    all.push_back(measured.update / static_cast<double>(SampleStep(tape, sample).updated_elements()));
+    const bool crowded = !world_ && most > active;
+    const double fair = measured.step * most / active;
+    all.push_back(crowded ? std::max(1.0, measure_sample(run_, sample, most, threads).step / fair) : 1);
     return all;
   });
+  if (numbers.size() != kParts + 2) fail("the calibration's line \"{}\" has {} numbers", key, numbers.size());
   SampleTimes times;
-  for (std::size_t i = 0; i < kParts; ++i) {
+  for (std::size_t i = 0; i < kParts; ++i)
     times.parts.values[i / kStepParts][i % kStepParts] = numbers[i] * scale * numbers.back();
-  }
   times.update = numbers[kParts] * numbers.back();
   return times;
 }
 
 double MeasuredMachine::seconds(const GroupCall& call) {
-  if (call.ranks < 2) return 0;
-  return interpolate(curve(call.kind, call.ranks), call.bytes);
+  return call.ranks < 2 ? 0 : interpolate(curve(call), call.bytes);
 }
 
-const MeasuredMachine::Curve& MeasuredMachine::curve(GroupCall::Kind kind, int ranks) {
-  auto& points = curves_[{kind, ranks}];
+const MeasuredMachine::Curve& MeasuredMachine::curve(GroupCall group) {
+  if (!world_) group.stride = 1;  // all threads are equally far apart
+  auto& points = curves_[{group.kind, group.ranks, group.stride}];
   if (!points.empty()) return points;
-  constexpr std::array<std::size_t, 6> kBytes = {1 << 10, 16 << 10, 256 << 10, 2 << 20, 16 << 20, 64 << 20};
-  const auto& seconds = kept(fmt::format("{} of {} threads", name_of(kind), ranks), kBytes.size(), [&] {
+  const auto key =
+      fmt::format("{} of {} ranks, {} apart, of {}", name_of(group.kind), group.ranks, group.stride, ranks_);
+  const auto& numbers = kept(key, [&] {
+    // Crowds of threads are measured in part: groups, as many as fit.
+    const int most = std::max(group.ranks, kMostActive / group.ranks * group.ranks);
+    const int active = world_ ? ranks_ : std::min(ranks_, most);
+    const double bytes = std::min(kLargestCall, 0.1 * memory_ * ranks_ / active);
     std::vector<double> all;
-    for (const auto bytes : kBytes) all.push_back(measure_call(kind, ranks, bytes));
+    for (const auto& [size, seconds] : measure_call(run_, group, active, bytes)) {
+      all.push_back(size);
+      all.push_back(seconds);
+    }
     return all;
   });
-  for (std::size_t i = 0; i < kBytes.size(); ++i)
-    points.emplace_back(static_cast<double>(kBytes[i]), seconds[i]);
+  if (numbers.size() % 2 != 0) fail("the calibration's line \"{}\" has {} numbers", key, numbers.size());
+  for (std::size_t i = 0; i + 1 < numbers.size(); i += 2) points.emplace_back(numbers[i], numbers[i + 1]);
   return points;
 }
 

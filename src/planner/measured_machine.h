@@ -1,6 +1,5 @@
-// This machine, its ranks being threads of one process: parts of steps and collectives are measured when a
-// plan first needs them, and kept in $XDG_CACHE_HOME/shoal/calibration for the same processor, library and
-// number of cores.
+// This machine, or this MPI job: parts of steps and collectives are measured when a plan first needs them,
+// and kept in $XDG_CACHE_HOME/shoal/calibration for the same processor, libraries, cores and hosts.
 #pragma once
 
 #include <functional>
@@ -8,45 +7,69 @@
 
 #include "core/shared_table.h"
 #include "planner/machine.h"
+#include "planner/measure.h"
 
 namespace shoal {
 
+struct MeasuringOptions {
+  std::function<void(const std::string& what)> tell = {};  // called before each measurement
+  std::filesystem::path cache;                             // empty: none
+  bool again = false;                                      // measure what is in the cache anew
+  double seconds = 60;  // behind which no further part of a step is measured
+};
+
 class MeasuredMachine final : public Machine {
  public:
-  // Called before each measurement with its description.
-  using Tell = std::function<void(const std::string& what)>;
-  // `again` measures what is in the cache anew.
-  explicit MeasuredMachine(int ranks, Tell tell = {}, std::filesystem::path cache = default_cache(),
-                           bool again = false);
+  // Ranks that are threads of this process.
+  MeasuredMachine(int ranks, MeasuringOptions options);
+  // The ranks of an MPI job. All of them make the same calls, and get the same answers.
+  MeasuredMachine(World& world, MeasuringOptions options);
 
-  std::string name() const override;
+  std::string name() const override { return name_; }
   SampleTimes times(const RunPlan& sample, const SampleKernels& kernels) override;
+  bool has_times(const RunPlan& sample) override;
   double seconds(const GroupCall& call) override;
-  int shared_cores() const override { return cores_; }
+  bool measures() const override { return true; }
+  int shared_cores() const override { return world_ ? 0 : cores_; }
   int threads_of(const RunPlan& plan) const override;
-  bool overlaps() const override { return false; }  // members move the bytes while they wait
-  int ranks_per_host() const override { return ranks_; }
-  double memory_of_rank(int ranks) const override;
+  // Threads move the bytes while they wait; of an MPI job, the engine of messages does.
+  bool overlaps() const override { return world_ != nullptr; }
+  int ranks_per_host() const override { return ranks_per_host_; }
+  double memory_of_rank() const override { return memory_; }
 
   // Measures every collective that groups of these ranks can need.
   void measure_collectives();
   int measured() const { return measured_; }  // measurements that the cache did not have
+  // $XDG_CACHE_HOME/shoal/calibration; its folder is created.
   static std::filesystem::path default_cache();
 
  private:
+  // A sample that is small enough to be measured, and its name in the cache.
+  struct Scaled {
+    RunPlan sample;
+    double scale = 1;  // of its times, to those of the sample that is wanted
+    std::string key;
+  };
+  Scaled scaled(const RunPlan& sample) const;
   using Curve = std::vector<std::pair<double, double>>;  // bytes and seconds, ascending
-  const Curve& curve(GroupCall::Kind kind, int ranks);
-  // `count` numbers of the cache, or those of `make`, which are added to it.
-  const std::vector<double>& kept(const std::string& key, std::size_t count,
-                                  const std::function<std::vector<double>()>& make);
+  const Curve& curve(GroupCall group);
+  // The numbers of the cache, or those of `make`, which are added to it.
+  const std::vector<double>& kept(const std::string& key, const std::function<std::vector<double>()>& make);
+  // Rank 0's value on every rank.
+  std::vector<double> agreed(std::vector<double> values) const;
+  std::vector<double> find(const std::string& key) const;
 
-  int ranks_, cores_;
-  Tell tell_;
+  World* world_ = nullptr;  // of an MPI job
+  RunRanks run_;
+  int ranks_, cores_, ranks_per_host_;
+  MeasuringOptions options_;
   SharedTable cache_;
-  std::string machine_;  // processor, cores, libraries
-  std::map<std::pair<GroupCall::Kind, int>, Curve> curves_;
+  std::string name_;
+  std::string key_;  // of the processor, cores, libraries and hosts
+  double memory_ = 0;
+  std::map<std::tuple<GroupCall::Kind, int, int>, Curve> curves_;
   std::map<std::string, std::vector<double>> kept_;
-  bool again_;
+  double spent_ = 0;  // seconds of measuring
   int measured_ = 0;
 };
 

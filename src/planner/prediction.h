@@ -26,6 +26,8 @@ class Predictor {
  public:
   explicit Predictor(Machine& machine) : machine_(machine) {}
   Prediction operator()(const RunPlan& plan);
+  // Whether the machine has the times that a prediction needs, or the time to measure them.
+  bool ready(const RunPlan& plan) { return machine_.has_times(sample_of(plan)); }
   // Seconds that no step of the plan can be under: the passes of the mean stage, without bubbles, queued
   // collectives, messages and the update.
   double bound(const RunPlan& plan);

@@ -46,7 +46,7 @@ class Search {
       : config_(config), ranks_(ranks), machine_(machine), predict_(machine) {
     config_.fixed = {};
     const double limit = config.plan.memory_gib * (1 << 30);
-    result_.limit = limit > 0 ? limit : machine.memory_of_rank(ranks);
+    result_.limit = limit > 0 ? limit : machine.memory_of_rank();
   }
 
   SearchResult run() {
@@ -169,16 +169,14 @@ class Search {
             .prediction = std::move(prediction)};
   }
 
-  // Whether parts of steps are measured when they are asked for, which takes time.
-  bool measures() const { return machine_.shared_cores() > 0; }
-
   // On a described machine by bounds, which cost little; where parts have to be measured, by the promise that
   // a typical machine gives.
   void order() {
     DescribedMachine typical(typical_cpu(ranks_));
     Predictor guess(typical);
     for (auto& candidate : candidates_) {
-      candidate.guess = measures() ? guess(candidate.plan).seconds() : predict_.bound(candidate.plan);
+      candidate.guess =
+          machine_.measures() ? guess(candidate.plan).seconds() : predict_.bound(candidate.plan);
     }
     std::ranges::stable_sort(candidates_, {}, &Candidate::guess);
   }
@@ -191,9 +189,13 @@ class Search {
     double best_guess = 0;
     for (auto& candidate : candidates_) {
       const bool full = std::ssize(fastest) == SearchResult::kListed;
-      if (measures() ? best_guess > 0 && candidate.guess > kDoubt * best_guess
-                     : full && candidate.guess > *fastest.rbegin()) {
+      if (machine_.measures() ? best_guess > 0 && candidate.guess > kDoubt * best_guess
+                              : full && candidate.guess > *fastest.rbegin()) {
         ++result_.pruned;
+        continue;
+      }
+      if (!predict_.ready(candidate.plan)) {
+        ++result_.unmeasured;
         continue;
       }
       auto prediction = predict_(candidate.plan);

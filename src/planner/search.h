@@ -21,6 +21,7 @@ struct SearchResult {
   int considered = 0;             // layouts that exist
   int too_large = 0;              // of these: do not fit the memory
   int pruned = 0;  // of these: not predicted, since they cannot be among the fastest, or do not promise to be
+  int unmeasured = 0;                  // of these: not predicted, since the time for measuring was up
   std::optional<RankedPlan> smallest;  // of those that do not fit, the one that needs least memory
   double limit = 0;                    // bytes of a rank
 };

@@ -1,8 +1,11 @@
 // shoal plan, shoal calibrate and runs that plan themselves, as a user runs them. Times of this machine are
 // measured, so tests look at what is printed and kept, not at which layout wins.
+#include <fmt/format.h>
+
 #include <nlohmann/json.hpp>
 
 #include "cli/run.h"
+#include "comm/mpirun.h"
 
 namespace shoal::test {
 namespace {
@@ -122,6 +125,28 @@ TEST_F(Planning, Calibrates) {
   EXPECT_THAT(result.out, HasSubstr("2 ranks: 4 measurements"));
   EXPECT_THAT(shoal({"calibrate", "--ranks", "2"}).out, HasSubstr("0 measurements"));
   EXPECT_THAT(shoal({"calibrate", "--ranks", "2", "--again"}).out, HasSubstr("4 measurements"));
+}
+
+TEST_F(Planning, AJobOfMpiMeasuresAndPlansItself) {
+  if (const auto why = lacks(Mpi::open_mpi, std::filesystem::path(SHOAL_BINARY).parent_path()); !why.empty())
+    GTEST_SKIP() << why;
+  const auto job = [&](const std::string& arguments) {
+    auto command = mpirun(Mpi::open_mpi, 2);
+    command.insert(command.end(), {"/bin/sh", "-c",
+                                   fmt::format("cd '{}' && exec '{}' {}", folder_.path().string(),
+                                               SHOAL_BINARY, arguments)});
+    return MpiJob(command, {"XDG_CACHE_HOME=" + (folder_ / "cache").string()}).wait();
+  };
+  const std::string tight = "train.micro_batch=2 parallel.tensor=1 parallel.pipeline=1";
+  const auto plan = job("plan tiny.toml " + tight);
+  ASSERT_EQ(plan.code, 0) << plan.err;
+  EXPECT_THAT(plan.out, AllOf(HasSubstr("2 ranks on this job (2 ranks on 1 host"),
+                              HasSubstr("mpirun -n 2 shoal train tiny.toml ")));
+  EXPECT_THAT(job("calibrate tiny.toml " + tight).out, HasSubstr("1 measurement in")) << "messages";
+  const auto train = job("train tiny.toml parallel.plan=auto " + tight);
+  ASSERT_EQ(train.code, 0) << train.err;
+  EXPECT_THAT(train.err, AllOf(HasSubstr("plan: of 4 layouts, "), HasSubstr("step 60/60")));
+  EXPECT_TRUE(exists(folder_ / "runs/tiny/plan.toml"));
 }
 
 TEST_F(Planning, RefusesWhatItCannotPlan) {

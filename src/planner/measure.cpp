@@ -1,0 +1,169 @@
+#include "planner/measure.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/clock.h"
+#include "ops/make_backend.h"
+
+namespace shoal {
+namespace {
+
+constexpr double kSampleSeconds = 0.6;  // of a sample, after its first step
+constexpr int kLeastSteps = 2;
+constexpr double kLongCall = 0.5;  // seconds of a call behind which larger ones are not measured
+constexpr double kCallSeconds = 0.25;
+constexpr int kLeastCalls = 3, kMostCalls = 31;
+
+// The value below which `share` of the values are. Disturbances of a machine only ever add time, so a share
+// below a half tells more than the median.
+double quantile(std::vector<double> values) {
+  constexpr double kShare = 0.35;
+  const auto at = values.begin() + static_cast<std::ptrdiff_t>(kShare * static_cast<double>(values.size()));
+  std::nth_element(values.begin(), at, values.end());
+  return *at;
+}
+
+// The largest of the ranks' values, on every rank.
+double largest(Communicator& ranks, double value) {
+  ranks.all_reduce({&value, DType::f64, {1}}, ReduceOp::max).wait();
+  return value;
+}
+
+// The times of one rank's sample steps.
+class SampleLog {
+ public:
+  explicit SampleLog(SampleStep& step) : step_(step) {}
+
+  // Returns the seconds of the step.
+  double add() {
+    double* open = nullptr;
+    double since = 0, update = 0;
+    PerPart<double> took;
+    const Stopwatch watch;
+    step_.run([&](int pass, StepPart part) {
+      const double now = watch.seconds();
+      if (open) *open += now - since;
+      since = now;
+      open = pass == kSamplePasses ? &update : &took.at(pass, part);
+    });
+    const double seconds = watch.seconds();
+    update += seconds - since;
+    for (std::size_t pass = 0; pass < kSamplePasses; ++pass) {
+      for (std::size_t part = 0; part < kStepParts; ++part)
+        parts_.values[pass][part].push_back(took.values[pass][part]);
+    }
+    update_.push_back(update);
+    steps_.push_back(seconds);
+    return seconds;
+  }
+
+  MeasuredSample typical() const {
+    MeasuredSample sample;
+    for (std::size_t pass = 0; pass < kSamplePasses; ++pass) {
+      for (std::size_t part = 0; part < kStepParts; ++part)
+        sample.parts.values[pass][part] = quantile(parts_.values[pass][part]);
+    }
+    sample.update = quantile(update_);
+    sample.step = quantile(steps_);
+    return sample;
+  }
+
+ private:
+  SampleStep& step_;
+  PerPart<std::vector<double>> parts_;
+  std::vector<double> update_, steps_;
+};
+
+// The mean over ranks.
+void average(Communicator& ranks, MeasuredSample& sample) {
+  std::vector<double> all = {sample.update, sample.step};
+  for (const auto& pass : sample.parts.values) all.insert(all.end(), pass.begin(), pass.end());
+  ranks.all_reduce({all.data(), DType::f64, {std::ssize(all)}}).wait();
+  auto next = all.begin();
+  const auto take = [&] { return *next++ / ranks.size(); };
+  sample.update = take();
+  sample.step = take();
+  for (auto& pass : sample.parts.values) std::ranges::generate(pass, take);
+}
+
+Request start_call(Communicator& group, GroupCall::Kind kind, std::vector<float>& a, std::vector<float>& b,
+                   std::int64_t count) {
+  const Tensor x{a.data(), DType::f32, {count}}, y{b.data(), DType::f32, {count}};
+  const std::int64_t part = count / group.size();
+  const Tensor mine{a.data() + group.rank() * part, DType::f32, {part}};
+  switch (kind) {
+    case GroupCall::Kind::all_reduce:
+      return group.all_reduce(x);
+    case GroupCall::Kind::reduce_scatter:
+      return group.reduce_scatter(mine, x);
+    case GroupCall::Kind::all_gather:
+      return group.all_gather(x, mine);
+    case GroupCall::Kind::all_to_all:
+      return group.all_to_all(y, x);
+    case GroupCall::Kind::broadcast:
+      return group.broadcast(x, 0);
+    case GroupCall::Kind::message:
+      return group.rank() == 0 ? group.send(x, 1) : group.receive(y, 0);
+  }
+  return {};
+}
+
+}  // namespace
+
+MeasuredSample measure_sample(const RunRanks& run, const RunPlan& sample, int ranks, int threads) {
+  MeasuredSample result;
+  run(ranks, [&](World& world) {
+    const auto backend = make_backend(sample.backend, {.threads = threads, .local_rank = world.local_rank});
+    SampleStep step(*backend, sample);
+    step.run([](int, StepPart) {});  // which allocates and builds kernels
+    SampleLog log(step);
+    const Stopwatch watch;
+    // All ranks begin each step together, and go on while one of them has to.
+    for (int steps = 1;; ++steps) {
+      const double seconds = largest(world.ranks, log.add());
+      const double spent = largest(world.ranks, watch.seconds());
+      if (steps >= kLeastSteps ? spent > kSampleSeconds : seconds > 5 * kSampleSeconds) break;
+    }
+    auto typical = log.typical();
+    average(world.ranks, typical);
+    if (world.ranks.rank() == 0) result = typical;
+  });
+  return result;
+}
+
+std::vector<std::pair<double, double>> measure_call(const RunRanks& run, const GroupCall& group, int ranks,
+                                                    double most) {
+  std::vector<std::pair<double, double>> curve;
+  run(ranks, [&](World& world) {
+    const int block = group.ranks * group.stride;
+    const auto members = world.ranks.split([&](int rank) {
+      return Communicator::SplitKey{rank / block * block + rank % group.stride, rank};
+    });
+    std::vector<float> a, b;
+    for (double bytes = 1 << 10; bytes == 1 << 10 || bytes <= most; bytes *= 8) {
+      const auto count = static_cast<std::int64_t>(bytes / 4) / group.ranks * group.ranks;
+      a.resize(static_cast<std::size_t>(count), 1.0f);
+      b.resize(static_cast<std::size_t>(count));
+      const auto once = [&] {
+        world.ranks.barrier();
+        const Stopwatch watch;
+        if (members->size() == group.ranks) start_call(*members, group.kind, a, b, count).wait();
+        return watch.seconds();
+      };
+      once();
+      const double first = largest(world.ranks, once());
+      std::vector<double> took;
+      for (int left = std::clamp(static_cast<int>(kCallSeconds / first), kLeastCalls, kMostCalls); left > 0;
+           --left) {
+        took.push_back(once());
+      }
+      const double seconds = largest(world.ranks, quantile(took));
+      if (world.ranks.rank() == 0) curve.emplace_back(bytes, seconds);
+      if (seconds > kLongCall) break;
+    }
+  });
+  return curve;
+}
+
+}  // namespace shoal

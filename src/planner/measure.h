@@ -1,0 +1,32 @@
+// Measures what ranks do: samples of a step, and collectives. The ranks are threads of this process, or those
+// of an MPI job, which all call these functions together.
+#pragma once
+
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "comm/world.h"
+#include "planner/machine.h"
+
+namespace shoal {
+
+// Runs `body` on so many ranks and waits for them. In an MPI job all of its ranks run it.
+using RunRanks = std::function<void(int ranks, const RankBody& body)>;
+
+// Seconds of a rank's sample of a step.
+struct MeasuredSample {
+  PerPart<double> parts;
+  double update = 0;  // of all its elements
+  double step = 0;    // of the whole
+};
+
+// `sample` runs on `ranks` ranks at once, each with memory and `threads` OpenMP threads of its own.
+MeasuredSample measure_sample(const RunRanks& run, const RunPlan& sample, int ranks, int threads);
+
+// Bytes and seconds of a collective in groups of group.ranks ranks that are group.stride apart, of growing
+// sizes up to `most` bytes. All groups of the `ranks` ranks are busy at once, as in a step.
+std::vector<std::pair<double, double>> measure_call(const RunRanks& run, const GroupCall& group, int ranks,
+                                                    double most);
+
+}  // namespace shoal

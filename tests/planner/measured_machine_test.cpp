@@ -1,0 +1,106 @@
+// Tests of a machine that is measured: what is kept, and that the ranks of a job get the same answers. Times
+// themselves are not tested.
+#include "planner/measured_machine.h"
+
+#include <gmock/gmock.h>
+
+#include <fstream>
+#include <iterator>
+
+#include "config/layout.h"
+#include "data/temp_folder.h"
+
+namespace shoal {
+namespace {
+
+using ::testing::Each;
+using ::testing::ElementsAreArray;
+using ::testing::Gt;
+using testing::TempFolder;
+
+RunPlan sample(int micro_batch) {
+  auto config = parse_config(R"(
+data.dir = "none"
+run.name = "measured"
+model = { n_layer = 2, n_head = 2, n_embd = 32, block_size = 16, vocab_size = 65 }
+train = { global_batch = 8, steps = 1 }
+)",
+                             "test", {});
+  config.train.micro_batch = micro_batch;
+  resolve_layout(config, 2);
+  return sample_of(make_plan(config));
+}
+
+std::vector<double> numbers_of(const SampleTimes& times) {
+  std::vector<double> all = {times.update};
+  for (const auto& pass : times.parts.values) all.insert(all.end(), pass.begin(), pass.end());
+  return all;
+}
+
+struct MeasuredMachineTest : ::testing::Test {
+  TempFolder folder;
+  MeasuringOptions options() const { return {.cache = folder / "calibration"}; }
+};
+
+TEST_F(MeasuredMachineTest, KeepsWhatItMeasures) {
+  MeasuredMachine first(2, options());
+  const auto times = numbers_of(first.times(sample(2), {}));
+  EXPECT_THAT(times, Each(Gt(0)));
+  const GroupCall call{.kind = GroupCall::Kind::all_reduce, .bytes = 1e5, .ranks = 2};
+  const double seconds = first.seconds(call);
+  EXPECT_GT(seconds, 0);
+  EXPECT_EQ(first.measured(), 2);
+
+  MeasuredMachine second(2, options());
+  EXPECT_THAT(numbers_of(second.times(sample(2), {})), ElementsAreArray(times));
+  EXPECT_EQ(second.seconds(call), seconds);
+  EXPECT_EQ(second.measured(), 0);
+
+  auto again = options();
+  again.again = true;
+  MeasuredMachine third(2, again);
+  third.times(sample(2), {});
+  EXPECT_EQ(third.measured(), 1);
+}
+
+TEST_F(MeasuredMachineTest, HasNoTimesBehindItsTime) {
+  auto none = options();
+  none.seconds = 0;
+  MeasuredMachine machine(2, none);
+  EXPECT_FALSE(machine.has_times(sample(2)));
+  MeasuredMachine(2, options()).times(sample(2), {});
+  EXPECT_TRUE(machine.has_times(sample(2)));
+  EXPECT_FALSE(machine.has_times(sample(4)));
+}
+
+TEST_F(MeasuredMachineTest, RanksOfAJobAgree) {
+  std::vector<std::vector<double>> all(3);
+  run_threads({.ranks = 3}, [&](World& world) {
+    MeasuredMachine machine(world, options());
+    auto& mine = all[static_cast<std::size_t>(world.ranks.rank())];
+    mine = numbers_of(machine.times(sample(1), {}));
+    // Ranks 0 and 2; rank 1 has no partner.
+    mine.push_back(
+        machine.seconds({.kind = GroupCall::Kind::message, .bytes = 1e4, .ranks = 2, .stride = 2}));
+    mine.push_back(machine.seconds({.kind = GroupCall::Kind::all_gather, .bytes = 1e4, .ranks = 3}));
+    mine.push_back(machine.has_times(sample(2)) ? 1 : 0);
+    mine.push_back(machine.memory_of_rank());
+  });
+  EXPECT_THAT(all[0], Each(Gt(0)));
+  EXPECT_EQ(all[1], all[0]);
+  EXPECT_EQ(all[2], all[0]);
+}
+
+TEST_F(MeasuredMachineTest, PassesOverDamagedLines) {
+  MeasuredMachine(2, options()).times(sample(2), {});
+  std::ifstream in(folder / "calibration");
+  std::string text(std::istreambuf_iterator<char>(in), {});
+  text[text.size() / 2] ^= 1;
+  folder.write("calibration", text);
+  MeasuredMachine machine(2, options());
+  EXPECT_THAT(numbers_of(machine.times(sample(2), {})), Each(Gt(0)));
+  EXPECT_EQ(machine.measured(), 1);
+}
+
+}  // namespace
+}  // namespace shoal
