@@ -130,7 +130,9 @@ double parameter_file_bytes(const std::vector<UnitSpec>& units) {
   return bytes;
 }
 
-const char* recompute_text(Recompute recompute) {
+const char* recompute_text(const PipelineOptions& options) {
+  const auto recompute = options.recompute;
+  if (!options.recompute_blocks.empty()) return "some blocks are recomputed (train.recompute_blocks)";
   if (recompute == Recompute::block) return "of one block; the others are recomputed";
   if (recompute == Recompute::light) return "outputs of norms and GELU are recomputed; =block keeps less";
   if (recompute == Recompute::gelu) return "outputs of GELU are recomputed; =light keeps less";
@@ -150,7 +152,7 @@ void print_memory(const RunPlan& plan, const fs::path& data, const RankCounts& r
   if (const auto text = mesh_text(plan); !text.empty()) fmt::print("  {}\n", text);
   if (plan.mesh.data > 1) fmt::print("  {}\n", sharding_text(plan));
   print_state(plan, memory, ranks.world_size);
-  print_line("activations: blocks", format_bytes(memory.blocks), recompute_text(pipeline.recompute));
+  print_line("activations: blocks", format_bytes(memory.blocks), recompute_text(pipeline));
   print_line("activations: stream", format_bytes(memory.streams), "float32, between the blocks");
   print_line("activations: workspace", format_bytes(memory.workspace), "gradients of activations");
   if (memory.head > 0) {

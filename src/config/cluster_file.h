@@ -41,7 +41,7 @@ struct Cluster {
     double block_flops = 0;  // FLOP/s of large blocks
     double score_bytes = 0;  // memory traffic per attention score, and per activation of a block
     double activation_bytes = 0;
-    double update = 0;    // seconds of an update, per parameter
+    double update = 0;         // seconds of an update, per parameter
     ClusterLink message = {};  // between stages
     std::vector<MeasuredBlock> blocks = {};
   } measured = {};

@@ -77,7 +77,8 @@ struct TrainConfig {
   std::int64_t epochs = 0;
   double grad_clip = 1.0;
   Recompute recompute = Recompute::none;
-  int threads = 0;  // per rank; 0: the host's cores / its ranks
+  std::vector<int> recompute_blocks;  // the first of each range, or of all ranges; empty: every block
+  int threads = 0;                    // per rank; 0: the host's cores / its ranks
   double spike_zscore = 0;
   int spike_window = 128;
   OnBadStep on_bad_step = OnBadStep::stop;
@@ -144,8 +145,8 @@ struct GossipConfig {
 };
 
 struct PlanConfig {
-  int instance_ranks = 0;   // that hold one model; 0: any number
-  double memory_gib = 0;    // of a rank; 0: 80 % of what is there
+  int instance_ranks = 0;  // that hold one model; 0: any number
+  double memory_gib = 0;   // of a rank; 0: 80 % of what is there
 };
 
 struct LogConfig {

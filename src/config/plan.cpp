@@ -93,6 +93,7 @@ RunPlan make_plan(const Config& config, const GptConfig& model) {
                    .compute = train.dtype,
                    .logits = logits_plan(train.backend, train.dtype),
                    .recompute = train.recompute,
+                   .recompute_blocks = train.recompute_blocks,
                    .schedule = parallel.schedule,
                    .stages = parallel.pipeline,
                    .micro_batches = (micro_batches + plan.mesh.data - 1) / plan.mesh.data};

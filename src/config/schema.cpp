@@ -222,6 +222,11 @@ std::vector<Field> make_fields() {
           "everything but a block's input: far less memory, a third more work. The run is the same to the "
           "bit, except that on GPUs in bfloat16 gelu and light may round GELU differently, unless "
           "run.deterministic = layout."),
+      number<&C::train, &Train::recompute_blocks>(
+          "train.recompute_blocks", at_least(0), "blocks",
+          "Blocks that train.recompute applies to: the first so many of each pipeline stage's range of the "
+          "model, e.g. 4, or a number for each range as in parallel.stages, e.g. [4, 2]. Empty: every "
+          "block."),
       number<&C::train, &Train::threads>("train.threads", between(0, 4096), "threads",
                                          "Threads of the cpu backend on a rank. 0: the cores of its host, "
                                          "divided by the ranks there."),

@@ -234,6 +234,15 @@ class Rules {
                 say("model.n_layer"), config_.model.n_layer);
     }
     check_stages(ranges);
+    const auto& recomputed = config_.train.recompute_blocks;
+    if (recomputed.size() > 1 && std::ssize(recomputed) != ranges) {
+      fail_user("{} has {} numbers, but {} x {} makes {}; give one for each, or one for all",
+                say("train.recompute_blocks"), recomputed.size(), say("parallel.pipeline"),
+                say("parallel.chunks"), ranges == 1 ? "one range" : fmt::format("{} ranges", ranges));
+    }
+    if (!recomputed.empty() && config_.train.recompute == Recompute::none) {
+      fail_user("{} needs train.recompute = \"gelu\", \"light\" or \"block\"", say("train.recompute_blocks"));
+    }
   }
 
   void check_stages(std::int64_t ranges) const {

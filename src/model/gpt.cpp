@@ -18,6 +18,12 @@ UnitRange layers_of(const UnitRange& units, const GptConfig& config) {
   return {std::max(units.begin, 1) - 1, std::min(units.end - 1, config.n_layer)};
 }
 
+// The number of blocks in a range that are recomputed: its first.
+int recomputed_blocks(const GptOptions& options, int count) {
+  if (options.recompute == Recompute::none) return 0;
+  return options.recompute_blocks < 0 ? count : std::min(options.recompute_blocks, count);
+}
+
 }  // namespace
 
 Gpt::Memory Gpt::carve(Arena& arena, Buffers& buffers, const GptConfig& config, const GptOptions& options,
@@ -28,15 +34,19 @@ Gpt::Memory Gpt::carve(Arena& arena, Buffers& buffers, const GptConfig& config, 
   };
   const auto layers = layers_of(options.units, config);
   const int count = layers.end - layers.begin;
-  const bool keep_all = options.backward && options.recompute != Recompute::block;
+  const int recomputed = recomputed_blocks(options, count);
+  const auto recompute = recomputed > 0 ? options.recompute : Recompute::none;
   const bool head = options.units.end == config.n_layer + 2;
-  const auto take_block = [&] {
-    return BlockActivations::take(arena, config, options.batch, options.compute, tensor, options.recompute);
+  const auto take_block = [&](Recompute kind) {
+    return BlockActivations::take(arena, config, options.batch, options.compute, tensor, kind);
   };
   buffers.sets.resize(static_cast<std::size_t>(options.activations));
-  if (!keep_all) buffers.shared = take_block();
+  if (!options.backward || recompute == Recompute::block) buffers.shared = take_block(recompute);
   for (auto& set : buffers.sets) {
-    for (int i = 0; keep_all && i < count; ++i) set.kept.push_back(take_block());
+    for (int i = 0; options.backward && i < count; ++i) {
+      const auto kind = i < recomputed ? recompute : Recompute::none;
+      set.kept.push_back(kind == Recompute::block ? BlockActivations{} : take_block(kind));
+    }
   }
   memory.blocks = since();
 
@@ -53,7 +63,7 @@ Gpt::Memory Gpt::carve(Arena& arena, Buffers& buffers, const GptConfig& config, 
   memory.streams = since();
 
   if (!shared_workspace) {
-    buffers.work = Workspace::take(arena, config, options.batch, options.compute, tensor, options.recompute);
+    buffers.work = Workspace::take(arena, config, options.batch, options.compute, tensor, recompute);
   }
   memory.workspace = since();
   if (head) {
@@ -75,6 +85,8 @@ Gpt::Gpt(Backend& backend, UnitStore& store, const GptConfig& config, const GptO
          const TensorGroup& tensor, const Workspace* shared)
     : context_{backend, store, config, options.compute, tensor},
       options_(with_units(options, config)),
+      recomputed_(recomputed_blocks(
+          options_, layers_of(options_.units, config).end - layers_of(options_.units, config).begin)),
       arena_(backend, memory(config, options, tensor.tensor_rank(), shared != nullptr).total()) {
   if (config.n_head <= 0 || config.n_embd % config.n_head != 0) {
     fail("a width of {} does not divide into {} heads", config.n_embd, config.n_head);
@@ -104,8 +116,8 @@ Gpt::Gpt(Backend& backend, UnitStore& store, const GptConfig& config, const GptO
 }
 
 const BlockActivations& Gpt::kept(const Slots& slots, int block) const {
-  const auto& kept = buffers_.sets[static_cast<std::size_t>(slots.activations)].kept;
-  return kept.empty() ? buffers_.shared : kept[static_cast<std::size_t>(block)];
+  if (!options_.backward || shares_activations(block)) return buffers_.shared;
+  return buffers_.sets[static_cast<std::size_t>(slots.activations)].kept[static_cast<std::size_t>(block)];
 }
 
 Tensor Gpt::stream(const Slots& slots, int block) const {
@@ -124,15 +136,15 @@ void Gpt::forward(const TokenBatch& batch, const Slots& slots, const Tensor& out
                                                        stream(slots, i), sum);
   }
   held_set_ = slots.activations;
-  held_block_ = blocks() - 1;
+  held_block_ = recomputed_ - 1;
   if (!sum.branch) return;
   context_.backend.residual_forward(last() ? stream(slots, blocks()) : out, sum.residual, sum.branch,
                                     sum.dropout);
 }
 
-// The shared activations may still be those of the last block's forward pass.
+// The shared activations may still be those of the last recomputed block's forward pass.
 bool Gpt::has_to_recompute(const Slots& slots, int block) const {
-  return options_.recompute == Recompute::block && (held_set_ != slots.activations || held_block_ != block);
+  return shares_activations(block) && (held_set_ != slots.activations || held_block_ != block);
 }
 
 void Gpt::backward(const TokenBatch& batch, const Slots& slots, const Tensor& loss, float scale) {

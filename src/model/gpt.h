@@ -14,7 +14,8 @@ struct GptOptions {
   DType compute = DType::f32;
   LogitsPlan logits = {};
   Recompute recompute = Recompute::none;
-  bool backward = true;  // false: evaluation only, one block's activations suffice
+  int recompute_blocks = -1;  // the first so many of the range; -1: all
+  bool backward = true;       // false: evaluation only, one block's activations suffice
 
   UnitRange units = {};  // of a pipeline stage; empty: all
   // The numbers of buffers for inputs, activations and gradients. A pipeline has several micro-batches
@@ -82,12 +83,12 @@ class Gpt {
   // The activations of a micro-batch between its forward and backward passes, without the input.
   struct Set {
     std::vector<Tensor> streams;         // outputs of the blocks; of the last one only where the head follows
-    std::vector<BlockActivations> kept;  // one per block; none with Recompute::block
+    std::vector<BlockActivations> kept;  // one per block; empty where Recompute::block recomputes it
   };
   struct Buffers {
     std::vector<Tensor> inputs, gradients;
     std::vector<Set> sets;
-    BlockActivations shared;  // by all blocks, with Recompute::block or without backward
+    BlockActivations shared;  // by blocks that Recompute::block recomputes; by all without backward
     Workspace work;
     Head::Activations head;
   };
@@ -99,9 +100,13 @@ class Gpt {
   // The input of a block; with the number of blocks, the output of the last one.
   Tensor stream(const Slots& slots, int block) const;
   bool has_to_recompute(const Slots& slots, int block) const;
+  bool shares_activations(int block) const {
+    return options_.recompute == Recompute::block && block < recomputed_;
+  }
 
   LayerContext context_;
   GptOptions options_;
+  int recomputed_;  // of the range's blocks, the first so many
   Arena arena_;
   Buffers buffers_;
   std::optional<EmbeddingLayer> embedding_;  // where the range has it

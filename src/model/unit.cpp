@@ -99,8 +99,13 @@ Placement sharded(int dim, int parts, const TensorRank& tensor, F&& range_of) {
   return placement;
 }
 
+std::string unit_name(const GptConfig& config, int unit) {
+  if (unit == 0) return std::string(kEmbedding);
+  return unit > config.n_layer ? "head" : fmt::format("block.{}", unit - 1);
+}
+
 UnitSpec embedding_unit(const GptConfig& config, const TensorRank& tensor, Decay decay) {
-  UnitBuilder unit(std::string(kEmbedding), "transformer.", decay);
+  UnitBuilder unit(unit_name(config, 0), "transformer.", decay);
   unit.add("wte.weight", {config.vocab_size, config.n_embd}, normal(0.02),
            sharded(0, 1, tensor, [&](const TensorRank& t) { return local_classes(config, t); }))
       .pad_rows(padded_vocabulary(config, tensor));
@@ -111,7 +116,7 @@ UnitSpec embedding_unit(const GptConfig& config, const TensorRank& tensor, Decay
 UnitSpec block_unit(const GptConfig& config, const TensorRank& tensor, Decay decay, int layer) {
   const std::int64_t c = config.n_embd;
   const auto residual = normal(0.02 / std::sqrt(2.0 * config.n_layer));
-  UnitBuilder unit(fmt::format("block.{}", layer), fmt::format("transformer.h.{}.", layer), decay);
+  UnitBuilder unit(unit_name(config, layer + 1), fmt::format("transformer.h.{}.", layer), decay);
   const auto linear = [&](const std::string& name, std::int64_t out, std::int64_t in, Initializer init,
                           const Placement& placement) {
     unit.add(name + ".weight", {out, in}, init, placement);
@@ -137,7 +142,7 @@ UnitSpec block_unit(const GptConfig& config, const TensorRank& tensor, Decay dec
 }
 
 UnitSpec head_unit(const GptConfig& config, Decay decay) {
-  UnitBuilder unit("head", "transformer.", decay);
+  UnitBuilder unit(unit_name(config, config.n_layer + 1), "transformer.", decay);
   unit.add("ln_f.weight", {config.n_embd}, kOnes, {.per_token = true});
   if (config.bias) unit.add("ln_f.bias", {config.n_embd}, kZeros, {.per_token = true});
   return unit.build();
@@ -181,11 +186,11 @@ std::vector<Box> ParameterSpec::boxes() const {
 std::vector<UnitSpec> gpt_units(const GptConfig& config, const ModelPart& part, Decay decay) {
   std::vector<UnitSpec> units;
   for (int u = 0; u < config.n_layer + 2; ++u) {
-    units.push_back(unit_of(config, part.tensor, decay, u));
-    if (part.has(config, u)) continue;
-    auto name = std::move(units.back().name);
-    units.back() = {};
-    units.back().name = std::move(name);
+    if (part.has(config, u)) {
+      units.push_back(unit_of(config, part.tensor, decay, u));
+    } else {
+      units.emplace_back().name = unit_name(config, u);
+    }
   }
   return units;
 }

@@ -7,18 +7,26 @@
 #include "planner/sample_tape.h"
 
 namespace shoal {
+
+struct PricedSample {
+  RunPlan plan;
+  SampleTape tape;  // with prices
+  SampleTimes times;
+  std::vector<std::int64_t> unit_sizes;  // elements of its embedding, two blocks and head
+};
+
 namespace {
 
 // Lists the actions of one stage's rank, in the order of the executor (parallel/pipeline/pipeline.cpp).
 class StageActions {
  public:
-  // `tape` has its prices on the machine.
-  StageActions(const RunPlan& plan, const Schedule& schedule, const SampleTape& tape,
-               const SampleTimes& times, Machine& machine, int stage)
+  // `sample` is that of the plan, `kept` of one that recomputes nothing, for blocks that are not recomputed.
+  StageActions(const RunPlan& plan, const Schedule& schedule, const PricedSample& sample,
+               const PricedSample& kept, Machine& machine, int stage)
       : plan_(plan),
         schedule_(schedule),
-        tape_(tape),
-        times_(times),
+        sample_(sample),
+        kept_(kept),
         machine_(machine),
         stage_(stage),
         ranges_(plan.part({.pipeline = stage}).ranges(plan.model)) {}
@@ -70,15 +78,26 @@ class StageActions {
     return micro_batch == 0 ? 0 : 1;
   }
 
+  // The block behind the last one of a chunk that is recomputed.
+  int recomputed_end(int chunk) const {
+    const auto& counts = plan_.pipeline.recompute_blocks;
+    const auto range = ranges_[static_cast<std::size_t>(chunk)];
+    if (counts.empty()) return range.end;
+    const std::size_t number = static_cast<std::size_t>(chunk) * schedule_.shape.stages + stage_;
+    return std::max(range.begin, 1) + (counts.size() > 1 ? counts[number] : counts.front());
+  }
+
   void forward(const Action& action) {
     pass_ = action.micro_batch;
     const auto range = ranges_[static_cast<std::size_t>(action.chunk)];
+    const int recomputed = recomputed_end(action.chunk);
     bool first = true;
     for (int unit = range.begin; unit < std::min(range.end, plan_.model.n_layer + 1); ++unit) {
       if (unit == 0) {
-        part(StepPart::embedding_forward, CostTerm::forward);
+        part(sample_, StepPart::embedding_forward, CostTerm::forward);
       } else {
-        part(first ? StepPart::first_block_forward : StepPart::block_forward, CostTerm::forward);
+        part(unit < recomputed ? sample_ : kept_,
+             first ? StepPart::first_block_forward : StepPart::block_forward, CostTerm::forward);
         first = false;
       }
     }
@@ -87,24 +106,27 @@ class StageActions {
   void backward(const Action& action, bool held) {
     pass_ = action.micro_batch;
     const auto range = ranges_[static_cast<std::size_t>(action.chunk)];
+    const int recomputed = recomputed_end(action.chunk);
     for (int unit = range.end; unit-- > range.begin;) {
       if (unit == plan_.model.n_layer + 1) {
-        part(StepPart::head, CostTerm::backward);
+        part(sample_, StepPart::head, CostTerm::backward);
       } else if (unit == 0) {
-        part(StepPart::embedding_backward, CostTerm::backward);
+        part(sample_, StepPart::embedding_backward, CostTerm::backward);
+      } else if (unit >= recomputed) {
+        part(kept_, StepPart::block_backward, CostTerm::backward);
       } else {
-        part(held ? StepPart::last_block_backward : StepPart::block_backward, CostTerm::backward);
+        part(sample_, held ? StepPart::last_block_backward : StepPart::block_backward, CostTerm::backward);
         held = false;
       }
     }
   }
 
-  void part(StepPart part, CostTerm term) {
+  void part(const PricedSample& sample, StepPart part, CostTerm term) {
     const int pass = like(pass_);
     if (gathering_) add({.kind = StepAction::Kind::join, .term = CostTerm::parameters});
     gathering_ = false;
-    add({.term = term, .seconds = times_.parts.at(pass, part), .uses_core = true});
-    for (const auto& call : tape_.calls.at(pass, part)) this->call(call);
+    add({.term = term, .seconds = sample.times.parts.at(pass, part), .uses_core = true});
+    for (const auto& call : sample.tape.calls.at(pass, part)) this->call(call);
   }
 
   void call(const TapeCall& call) {
@@ -129,13 +151,17 @@ class StageActions {
            .seconds = machine_.seconds(
                {.bytes = bytes, .ranks = 2, .stride = (mesh.pipeline - 1) * mesh.data * mesh.tensor})});
     }
+    const auto part = plan_.part({.pipeline = stage_});
+    const int head = plan_.model.n_layer + 1;
     std::int64_t elements = 0;
-    for (const auto& unit : gpt_units(plan_.model, plan_.part({.pipeline = stage_}))) elements += unit.size;
+    for (int unit = 0; unit <= head; ++unit) {
+      if (part.has(plan_.model, unit)) elements += sample_.unit_sizes[unit == 0 ? 0 : unit == head ? 3 : 1];
+    }
     if (plan_.engine.zero > 0) elements /= mesh.data / plan_.engine.replicate;
     add({.term = CostTerm::update,
-         .seconds = times_.update * static_cast<double>(elements),
+         .seconds = sample_.times.update * static_cast<double>(elements),
          .uses_core = true});
-    for (const auto& one : tape_.update_calls) {
+    for (const auto& one : sample_.tape.update_calls) {
       const int times = occurrences(one.unit);
       for (int i = 0; i < times; ++i) call(one);
     }
@@ -184,8 +210,8 @@ class StageActions {
 
   const RunPlan& plan_;
   const Schedule& schedule_;
-  const SampleTape& tape_;
-  const SampleTimes& times_;
+  const PricedSample& sample_;
+  const PricedSample& kept_;
   Machine& machine_;
   int stage_;
   std::vector<UnitRange> ranges_;
@@ -199,25 +225,24 @@ class StageActions {
 // Tensor rank 0 has the largest shares. Of a long pipeline's stages one at its ends needs most: the first
 // hold most activations and the embedding, the last has the head.
 double memory_of_rank(const RunPlan& plan, const Machine& machine) {
-  const int ranks = plan.mesh.ranks(), stages = plan.mesh.pipeline;
-  const int here = machine.ranks_per_host() > 0 ? std::min(machine.ranks_per_host(), ranks) : ranks;
+  const int stages = plan.mesh.pipeline;
+  const bool all_alike = plan.pipeline.recompute_blocks.empty();
   double most = 0;
   for (int stage = 0; stage < stages; ++stage) {
-    if (stages > 4 && stage > 1 && stage + 1 < stages) continue;
-    const auto memory = estimate_memory(plan, {.world_size = ranks, .local_size = here}, {.pipeline = stage});
-    most = std::max(most, memory.on_gpu > 0 ? memory.on_gpu : memory.total());
+    if (all_alike && stages > 4 && stage > 1 && stage + 1 < stages) continue;
+    most = std::max(most, memory_of_stage(plan, machine, stage));
   }
   return most;
 }
 
-struct Predictor::Sample {
-  RunPlan plan;
-  SampleTape tape;
-  SampleTimes times;
-};
+double memory_of_stage(const RunPlan& plan, const Machine& machine, int stage) {
+  const int ranks = plan.mesh.ranks();
+  const int here = machine.ranks_per_host() > 0 ? std::min(machine.ranks_per_host(), ranks) : ranks;
+  const auto memory = estimate_memory(plan, {.world_size = ranks, .local_size = here}, {.pipeline = stage});
+  return memory.on_gpu > 0 ? memory.on_gpu : memory.total();
+}
 
-const Predictor::Sample& Predictor::sample(const RunPlan& plan) {
-  const auto wanted = sample_of(plan);
+const PricedSample& Predictor::sample(const RunPlan& wanted) {
   const auto found = std::ranges::find_if(samples_, [&](const auto& known) { return known->plan == wanted; });
   if (found != samples_.end()) return **found;
   auto tape = record_sample(wanted);
@@ -227,33 +252,51 @@ const Predictor::Sample& Predictor::sample(const RunPlan& plan) {
   for (auto& pass : tape.calls.values) std::ranges::for_each(pass, price);
   price(tape.update_calls);
   auto times = machine_.times(wanted, tape.kernels);
-  samples_.push_back(std::make_shared<const Sample>(Sample{wanted, std::move(tape), times}));
+  std::vector<std::int64_t> sizes;
+  for (const auto& unit : gpt_units(wanted.model, wanted.part({}))) sizes.push_back(unit.size);
+  samples_.push_back(std::make_shared<const PricedSample>(PricedSample{wanted, std::move(tape), times, std::move(sizes)}));
   return *samples_.back();
 }
 
-// Each block is taken for the cheapest kind.
-std::vector<double> Predictor::unit_seconds(const RunPlan& plan) {
-  const auto& known = sample(plan);
-  const auto seconds = [&](StepPart part) {
-    double sum = known.times.parts.at(1, part);
-    for (const auto& call : known.tape.calls.at(1, part)) {
+// The sample of a plan whose blocks are all kept, where some of the plan's are.
+RunPlan Predictor::sample_of_kept(const RunPlan& plan) {
+  auto kept = sample_of(plan);
+  if (!plan.pipeline.recompute_blocks.empty()) kept.pipeline.recompute = Recompute::none;
+  return kept;
+}
+
+bool Predictor::ready(const RunPlan& plan) {
+  return machine_.has_times(sample_of(plan)) && machine_.has_times(sample_of_kept(plan));
+}
+
+// A block is taken for the cheaper of the first and the others.
+UnitSeconds Predictor::unit_seconds(const RunPlan& plan) {
+  const auto seconds = [](const PricedSample& sample, StepPart part) {
+    double sum = sample.times.parts.at(1, part);
+    for (const auto& call : sample.tape.calls.at(1, part)) {
       if (!call.queued) sum += call.seconds;
     }
     return sum;
   };
-  const double block = std::min(seconds(StepPart::first_block_forward), seconds(StepPart::block_forward)) +
-                       std::min(seconds(StepPart::last_block_backward), seconds(StepPart::block_backward));
-  std::vector<double> units(static_cast<std::size_t>(plan.model.n_layer) + 2, block);
-  units.front() = seconds(StepPart::embedding_forward) + seconds(StepPart::embedding_backward);
-  units.back() = seconds(StepPart::head);
-  return units;
+  const auto& known = sample(sample_of(plan));
+  const auto& kept = sample(sample_of_kept(plan));
+  const auto forward = [&](const PricedSample& sample) {
+    return std::min(seconds(sample, StepPart::first_block_forward), seconds(sample, StepPart::block_forward));
+  };
+  return {
+      .embedding = seconds(known, StepPart::embedding_forward) + seconds(known, StepPart::embedding_backward),
+      .block = forward(kept) + std::min(seconds(kept, StepPart::last_block_backward),
+                                        seconds(kept, StepPart::block_backward)),
+      .head = seconds(known, StepPart::head),
+      .recomputed = forward(known) + seconds(known, StepPart::block_backward)};
 }
 
 // A step takes at least as long as its busiest stage is busy, which is at least the mean. A middle pass has
 // the least to do.
 double Predictor::bound(const RunPlan& plan) {
   const auto units = unit_seconds(plan);
-  return plan.pipeline.micro_batches * std::accumulate(units.begin(), units.end(), 0.0) / plan.mesh.pipeline;
+  return plan.pipeline.micro_batches * (units.embedding + plan.model.n_layer * units.block + units.head) /
+         plan.mesh.pipeline;
 }
 
 Prediction predict(const RunPlan& plan, Machine& machine) {
@@ -266,13 +309,14 @@ Prediction Predictor::operator()(const RunPlan& plan) {
   if (plan.engine.gossip)
     fail_user("parallel.engine = \"gossip\" has no prediction; see shoal gossip simulate");
   if (plan.on_disk() || plan.engine.on_host) fail_user("parallel.offload has no prediction yet");
-  const auto& [sampled, tape, times] = sample(plan);
+  const auto& known = sample(sample_of(plan));
+  const auto& kept = sample(sample_of_kept(plan));
   const int chunks = std::max<int>(1, static_cast<int>(plan.part({}).chunks.size()));
   const auto schedule =
       make_schedule(plan.pipeline.schedule, {plan.mesh.pipeline, chunks, plan.pipeline.micro_batches});
   std::vector<std::vector<StepAction>> stages;
   for (int stage = 0; stage < plan.mesh.pipeline; ++stage) {
-    stages.push_back(StageActions(plan, schedule, tape, times, machine_, stage).list());
+    stages.push_back(StageActions(plan, schedule, known, kept, machine_, stage).list());
   }
   Prediction prediction;
   prediction.step = simulate_step(stages, {.cores = machine_.shared_cores(),

@@ -18,8 +18,16 @@ struct Prediction {
   double memory = 0;  // bytes of the rank that needs most, on its device or its share of the host
 };
 
+struct PricedSample;
+
 // For synchronous plans. Throws UserError for plans with gossip or offload, which are not simulated.
 Prediction predict(const RunPlan& plan, Machine& machine);
+
+// Seconds of a middle micro-batch in the units of a model, forward and backward.
+struct UnitSeconds {
+  double embedding = 0, block = 0, head = 0;
+  double recomputed = 0;  // a block that is recomputed
+};
 
 // The same for many plans on one machine, which share most of their samples, without their memory.
 class Predictor {
@@ -27,23 +35,23 @@ class Predictor {
   explicit Predictor(Machine& machine) : machine_(machine) {}
   Prediction operator()(const RunPlan& plan);
   // Whether the machine has the times that a prediction needs, or the time to measure them.
-  bool ready(const RunPlan& plan) { return machine_.has_times(sample_of(plan)); }
+  bool ready(const RunPlan& plan);
   // Seconds that no step of the plan can be under: the passes of the mean stage, without bubbles, queued
   // collectives, messages and the update.
   double bound(const RunPlan& plan);
-  // Seconds of a middle micro-batch in each unit, forward and backward, the embedding first and the head
-  // last.
-  std::vector<double> unit_seconds(const RunPlan& plan);
+  UnitSeconds unit_seconds(const RunPlan& plan);
 
  private:
-  struct Sample;
-  const Sample& sample(const RunPlan& plan);
+  static RunPlan sample_of_kept(const RunPlan& plan);
+  const PricedSample& sample(const RunPlan& sample);
 
   Machine& machine_;
-  std::vector<std::shared_ptr<const Sample>> samples_;
+  std::vector<std::shared_ptr<const PricedSample>> samples_;
 };
 
 // The part of predict() that needs no times: bytes of the rank that needs most.
 double memory_of_rank(const RunPlan& plan, const Machine& machine);
+// The same of the ranks of one stage.
+double memory_of_stage(const RunPlan& plan, const Machine& machine, int stage);
 
 }  // namespace shoal

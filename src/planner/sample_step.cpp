@@ -14,6 +14,7 @@ RunPlan sample_of(const RunPlan& plan) {
   sample.engine.on_host = false;
   sample.engine.micro_batches = kSamplePasses * sample.mesh.data;
   sample.pipeline.stages = 1;
+  sample.pipeline.recompute_blocks.clear();
   sample.pipeline.schedule = ScheduleKind::one_f_one_b;
   sample.pipeline.micro_batches = kSamplePasses;
   return sample;

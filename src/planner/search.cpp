@@ -4,12 +4,14 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <numeric>
 #include <set>
 
 #include "config/layout.h"
 #include "core/error.h"
 #include "parallel/pipeline/stages.h"
 #include "planner/described_machine.h"
+#include "planner/stage_fit.h"
 
 namespace shoal {
 namespace {
@@ -40,13 +42,40 @@ std::vector<T> choices(const Config& config, const char* key, T value, std::vect
   return config.given.contains(key) ? std::vector<T>{value} : all;
 }
 
+// All cuts of a plan's blocks into its stages; none where there are more than `most`.
+std::vector<std::vector<UnitRange>> few_cuts(const RunPlan& plan, std::size_t most) {
+  const int parts = plan.mesh.pipeline, blocks = plan.model.n_layer;
+  double count = 1;  // blocks - 1 over parts - 1
+  for (int i = 1; i < parts; ++i) count *= static_cast<double>(blocks - i) / i;
+  if (count > static_cast<double>(most) + 0.5) return {};
+  std::vector<std::vector<UnitRange>> cuts;
+  std::vector<int> sizes(static_cast<std::size_t>(parts));
+  const auto fill = [&](auto&& self, int part, int left) -> void {
+    if (part + 1 == parts) {
+      sizes.back() = left;
+      cuts.push_back(ranges_by_hand(plan.model, parts, sizes));
+      return;
+    }
+    for (int size = 1; size <= left - (parts - 1 - part); ++size) {
+      sizes[static_cast<std::size_t>(part)] = size;
+      self(self, part + 1, left - size);
+    }
+  };
+  fill(fill, 0, blocks);
+  return cuts;
+}
+
 class Search {
  public:
   Search(const Config& config, int ranks, Machine& machine)
-      : config_(config), ranks_(ranks), machine_(machine), predict_(machine) {
+      : config_(config),
+        ranks_(ranks),
+        machine_(machine),
+        predict_(machine),
+        limit_(config.plan.memory_gib > 0 ? config.plan.memory_gib * (1 << 30) : machine.memory_of_rank()),
+        fit_(machine, limit_) {
     config_.fixed = {};
-    const double limit = config.plan.memory_gib * (1 << 30);
-    result_.limit = limit > 0 ? limit : machine.memory_of_rank();
+    result_.limit = limit_;
   }
 
   SearchResult run() {
@@ -131,35 +160,83 @@ class Search {
     return all;
   }
 
-  // Recomputing more never makes a step faster, so only the least that fits is of interest.
+  // Recomputing more never makes a step faster, so that of each kind the fewest blocks that fit are of
+  // interest, and none where everything fits.
   void with_recompute(Config& config) {
     for (const auto recompute :
          choices(config_, "train.recompute", config_.train.recompute,
                  {Recompute::none, Recompute::gelu, Recompute::light, Recompute::block})) {
       config.train.recompute = recompute;
-      Candidate candidate;
+      Candidate all;
       try {
         Config resolved = config;
         resolve_layout(resolved, ranks_);
         if (resolved.train.micro_batch != config.train.micro_batch) return;
         validate(resolved);
-        candidate.plan = make_plan(resolved);
-        candidate.config = std::move(resolved);
+        all.plan = make_plan(resolved);
+        all.config = std::move(resolved);
       } catch (const UserError& error) {
         problem_ = error.what();
         return;
       }
       ++result_.considered;
-      candidate.memory = memory_of_rank(candidate.plan, machine_);
-      if (candidate.memory <= result_.limit) {
-        candidates_.push_back(std::move(candidate));
+      all.memory = memory_of_rank(all.plan, machine_);
+      const bool fits = all.memory <= limit_;
+      if (!fits) {
+        if (!result_.smallest || all.memory < result_.smallest->prediction.memory) {
+          Candidate smallest = all;
+          result_.smallest = ranked(std::move(smallest), {});
+        }
+        if (auto other = cut_by_memory(all)) {
+          candidates_.push_back(std::move(*other));
+        } else {
+          ++result_.too_large;
+        }
+        continue;
+      }
+      if (recompute == Recompute::none || !counts_are_free()) {
+        candidates_.push_back(std::move(all));
         return;
       }
-      ++result_.too_large;
-      if (!result_.smallest || candidate.memory < result_.smallest->prediction.memory) {
-        result_.smallest = ranked(std::move(candidate), {});
-      }
+      candidates_.push_back(*with_cut(all, *fit_.fewest_recomputed(all.plan)));
     }
+  }
+
+  bool counts_are_free() const {
+    return !config_.given.contains("train.recompute") && !config_.given.contains("train.recompute_blocks");
+  }
+  bool cut_is_free(const RunPlan& plan) const {
+    return !plan.ranges.empty() && !config_.given.contains("parallel.stages");
+  }
+
+  // The layout with another cut of its blocks; nullopt where it does not fit.
+  std::optional<Candidate> with_cut(const Candidate& candidate, const StageCut& cut) const {
+    Candidate other{.config = candidate.config, .plan = {}, .memory = 0, .guess = candidate.guess};
+    if (cut.blocks != blocks_of_ranges(candidate.plan)) other.config.parallel.stages = cut.blocks;
+    auto& counts = other.config.train.recompute_blocks;
+    if (counts_are_free()) {
+      counts = cut.recomputed;
+      if (std::ranges::all_of(counts, [](int count) { return count == 0; })) {
+        other.config.train.recompute = Recompute::none;
+      }
+      if (other.config.train.recompute == Recompute::none || counts == cut.blocks) counts.clear();
+    }
+    other.plan = make_plan(other.config);
+    other.memory = memory_of_rank(other.plan, machine_);
+    if (other.memory > limit_) return std::nullopt;
+    return other;
+  }
+
+  // A layout that does not fit may do so with stages of other lengths.
+  std::optional<Candidate> cut_by_memory(const Candidate& candidate) const {
+    const auto& plan = candidate.plan;
+    if (!cut_is_free(plan) || candidate.config.parallel.chunks > 1) return std::nullopt;
+    const auto costs = unit_costs(plan.model);
+    const auto cut = fit_.best_cut(plan, {.embedding = costs.front(),
+                                          .block = costs[1],
+                                          .head = costs.back(),
+                                          .recomputed = 4.0 / 3 * costs[1]});
+    return cut ? with_cut(candidate, *cut) : std::nullopt;
   }
 
   static RankedPlan ranked(Candidate&& candidate, Prediction&& prediction) {
@@ -200,7 +277,9 @@ class Search {
       }
       auto prediction = predict_(candidate.plan);
       if (fastest.empty() || prediction.seconds() < *fastest.begin()) best_guess = candidate.guess;
-      if (auto other = cut_by_times(candidate)) {
+      for (const auto& cut : other_cuts(candidate, prediction.seconds())) {
+        auto other = with_cut(candidate, cut);
+        if (!other) continue;
         auto its = predict_(other->plan);
         if (its.seconds() < prediction.seconds()) {
           candidate = std::move(*other);
@@ -213,28 +292,46 @@ class Search {
     }
   }
 
-  // The layout with stages that are balanced by predicted times, where that is another cut than by FLOPs, and
-  // the config leaves the cut open.
-  std::optional<Candidate> cut_by_times(const Candidate& candidate) {
-    const auto& ranges = candidate.plan.ranges;
-    if (ranges.empty() || !config_.parallel.stages.empty()) return std::nullopt;
-    const auto cut = balanced_ranges(predict_.unit_seconds(candidate.plan), static_cast<int>(ranges.size()));
-    if (cut == ranges) return std::nullopt;
-    Candidate other{.config = candidate.config, .plan = {}, .memory = 0, .guess = candidate.guess};
-    const int head = candidate.plan.model.n_layer + 1;
-    for (const auto& [begin, end] : cut) {
-      other.config.parallel.stages.push_back(std::min(end, head) - std::max(begin, 1));
+  // Cuts that may be faster than the candidate's, whose step takes `seconds`: the best by predicted times,
+  // and all where they are few, but those whose slowest stage alone takes longer.
+  std::vector<StageCut> other_cuts(const Candidate& candidate, double seconds) {
+    constexpr std::size_t kFew = 16;
+    RunPlan plan = candidate.plan;
+    if (!cut_is_free(plan)) return {};
+    const auto units = predict_.unit_seconds(plan);
+    std::vector<double> times(static_cast<std::size_t>(plan.model.n_layer) + 2, units.block);
+    times.front() = units.embedding;
+    times.back() = units.head;
+    const auto own = plan.ranges;
+    plan.pipeline.recompute_blocks.clear();
+    std::vector<StageCut> cuts;
+    const auto add = [&](const std::vector<UnitRange>& ranges) {
+      if (ranges == own) return;
+      for (const auto& [begin, end] : ranges) {
+        const double stage = std::accumulate(times.begin() + begin, times.begin() + end, 0.0);
+        if (plan.pipeline.micro_batches * stage >= seconds) return;
+      }
+      plan.ranges = ranges;
+      if (auto cut = fit_.fewest_recomputed(plan)) cuts.push_back(std::move(*cut));
+    };
+    if (candidate.config.parallel.chunks == 1) {
+      const auto best = fit_.best_cut(plan, units);
+      if (best &&
+          *best != StageCut{blocks_of_ranges(candidate.plan), candidate.plan.pipeline.recompute_blocks})
+        cuts.push_back(*best);
+      for (const auto& ranges : few_cuts(plan, kFew)) add(ranges);
+    } else {
+      add(balanced_ranges(times, static_cast<int>(plan.ranges.size())));
     }
-    other.plan = make_plan(other.config);
-    other.memory = memory_of_rank(other.plan, machine_);
-    if (other.memory > result_.limit) return std::nullopt;
-    return other;
+    return cuts;
   }
 
   Config config_;
   int ranks_;
   Machine& machine_;
   Predictor predict_;
+  double limit_;  // bytes of a rank
+  StageFit fit_;
   SearchResult result_;
   std::vector<Candidate> candidates_;
   std::string problem_;
@@ -264,6 +361,8 @@ std::string layout_arguments(const Config& config) {
   add("train.micro_batch", std::to_string(config.train.micro_batch));
   if (config.train.recompute != Recompute::none)
     add("train.recompute", std::string(name_of_choice(config, "train.recompute")));
+  if (!config.train.recompute_blocks.empty())
+    add("train.recompute_blocks", fmt::format("{}", fmt::join(config.train.recompute_blocks, ",")));
   return fmt::format("{}", fmt::join(all, " "));
 }
 

@@ -49,16 +49,22 @@ TEST_P(EveryType, RecomputeGivesTheSameBits) {
   for (const double dropout : {0.0, 0.1}) {
     auto config = kConfig;
     config.dropout = dropout;
-    const auto run = [&](Recompute recompute) {
-      return bits_after_training(
-          {make_cpu_backend(1),
-           config,
-           {.compute = GetParam(), .micro_batch = 2, .micro_batches = 2, .recompute = recompute}},
-          4);
+    const auto run = [&](Recompute recompute, int blocks = -1) {
+      return bits_after_training({make_cpu_backend(1),
+                                  config,
+                                  {.compute = GetParam(),
+                                   .micro_batch = 2,
+                                   .micro_batches = 2,
+                                   .recompute = recompute,
+                                   .recompute_blocks = blocks}},
+                                 4);
     };
     const auto expected = run(Recompute::none);
     for (const auto recompute : {Recompute::gelu, Recompute::light, Recompute::block}) {
-      EXPECT_TRUE(run(recompute) == expected) << static_cast<int>(recompute) << ", dropout " << dropout;
+      for (const int blocks : {-1, 0, 1, 2}) {
+        EXPECT_TRUE(run(recompute, blocks) == expected)
+            << name_of(recompute) << " of " << blocks << ", dropout " << dropout;
+      }
     }
   }
 }
@@ -68,9 +74,12 @@ TEST_P(EveryType, RecomputeGivesTheSameBits) {
 TEST_P(EveryType, RecomputeKeepsLess) {
   // A model whose tensors need no padding.
   const GptConfig config{.n_layer = 3, .n_head = 2, .n_embd = 32, .block_size = 16, .vocab_size = 61};
-  const auto size = [&](Recompute recompute) {
-    return Gpt::memory(config,
-                       {.batch = {2, config.block_size}, .compute = GetParam(), .recompute = recompute});
+  const auto size = [&](Recompute recompute, int blocks = -1, int activations = 1) {
+    return Gpt::memory(config, {.batch = {2, config.block_size},
+                                .compute = GetParam(),
+                                .recompute = recompute,
+                                .recompute_blocks = blocks,
+                                .activations = activations});
   };
   const std::size_t row =
                         static_cast<std::size_t>(2 * config.block_size * config.n_embd) * size_of(GetParam()),
@@ -81,6 +90,11 @@ TEST_P(EveryType, RecomputeKeepsLess) {
   EXPECT_EQ(gelu.blocks - light.blocks, 2 * row * layers);
   EXPECT_EQ(light.workspace - none.workspace, row);
   EXPECT_EQ(size(Recompute::block).blocks, none.blocks / layers);
+
+  EXPECT_EQ(none.blocks - size(Recompute::gelu, 2).blocks, 4 * row * 2);
+  EXPECT_EQ(size(Recompute::light, 0).total(), none.total());
+  // Two micro-batches keep two blocks each, and share one.
+  EXPECT_EQ(size(Recompute::block, 1, 2).blocks, (2 * 2 + 1) * none.blocks / layers);
 }
 
 TEST_P(EveryType, AnyNumberOfThreadsGivesTheSameBits) {

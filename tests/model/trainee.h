@@ -42,6 +42,7 @@ struct TraineeOptions {
   std::int64_t micro_batch = 1;
   int micro_batches = 1;  // per step
   Recompute recompute = Recompute::none;
+  int recompute_blocks = -1;
   double grad_clip = 1.0;
   bool backward = true;
   LogitsPlan logits = {};
@@ -65,6 +66,7 @@ class Trainee {
                 .compute = options.compute,
                 .logits = options.logits,
                 .recompute = options.recompute,
+                .recompute_blocks = options.recompute_blocks,
                 .backward = options.backward}),
         loss_(*backend_, DType::f64, {1}) {
     engine_->initialize(kSeed);

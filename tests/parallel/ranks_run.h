@@ -40,6 +40,7 @@ struct RanksRun {
                   .dropout = 0.1,
                   .bias = true};
   Recompute recompute = Recompute::none;
+  std::vector<int> recompute_blocks = {};
   double lr = 1e-2;
   int evaluate_every = 5;  // steps
   std::function<std::unique_ptr<Backend>(int rank)> backend = [](int) { return make_cpu_backend(1); };
@@ -62,6 +63,7 @@ struct RanksRun {
     return {.batch = {1, model.block_size},
             .compute = engine.compute,
             .recompute = recompute,
+            .recompute_blocks = recompute_blocks,
             .part = part(coordinate),
             .schedule = schedule,
             .stages = mesh.pipeline,

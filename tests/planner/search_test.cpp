@@ -5,6 +5,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <iterator>
+#include <sstream>
+
 #include "config/layout.h"
 #include "core/error.h"
 #include "parallel/pipeline/stages.h"
@@ -52,64 +55,95 @@ SearchResult search(const std::vector<std::string>& settings, int ranks,
   return search_plans(config, ranks, machine);
 }
 
-// Every combination of the keys that is a layout, predicted one by one.
-double fastest_by_brute_force(int ranks, double memory) {
+std::vector<std::string> words_of(const std::string& text) {
+  std::istringstream in(text);
+  return {std::istream_iterator<std::string>(in), {}};
+}
+
+// The fastest layout among all combinations of these choices, each a text of keys, predicted one by one.
+double fastest_by_brute_force(int ranks, double memory,
+                              const std::vector<std::vector<std::string>>& choices) {
   DescribedMachine machine(cluster_of());
   double best = INFINITY;
-  for (const int pipeline : {1, 2, 4}) {
-    for (const int tensor : {1, 2, 4}) {
-      for (const char* sequence : {"false", "true"}) {
-        for (const int zero : {0, 1, 2, 3}) {
-          for (const int micro_batch : {1, 2, 4, 8, 16}) {
-            for (const char* schedule :
-                 {"parallel.schedule=1f1b", "parallel.schedule=interleaved parallel.chunks=2",
-                  "parallel.schedule=interleaved parallel.chunks=4"}) {
-              for (const char* recompute : {"none", "gelu", "light", "block"}) {
-                std::vector<std::string> settings = {fmt::format("parallel.pipeline={}", pipeline),
-                                                     fmt::format("parallel.tensor={}", tensor),
-                                                     fmt::format("parallel.sequence={}", sequence),
-                                                     fmt::format("parallel.zero={}", zero),
-                                                     fmt::format("train.micro_batch={}", micro_batch),
-                                                     fmt::format("train.recompute={}", recompute)};
-                const std::string text = schedule;
-                const auto space = text.find(' ');
-                settings.push_back(text.substr(0, space));
-                if (space != std::string::npos) settings.push_back(text.substr(space + 1));
-                try {
-                  auto config = parse_config(kConfig, "test", settings);
-                  resolve_layout(config, ranks);
-                  if (config.train.micro_batch != micro_batch) continue;
-                  const auto plan = make_plan(config);
-                  if (plan.engine.micro_batches % plan.mesh.data != 0) continue;
-                  const auto prediction = predict(plan, machine);
-                  if (prediction.memory <= memory) best = std::min(best, prediction.seconds());
-                  if (plan.ranges.empty()) continue;
-                  // The same with stages that are balanced by time.
-                  config.parallel.stages.clear();
-                  const auto times = Predictor(machine).unit_seconds(plan);
-                  for (const auto& [begin, end] :
-                       balanced_ranges(times, static_cast<int>(plan.ranges.size())))
-                    config.parallel.stages.push_back(std::min(end, 5) - std::max(begin, 1));
-                  const auto other = predict(make_plan(config), machine);
-                  if (other.memory <= memory) best = std::min(best, other.seconds());
-                } catch (const UserError&) {
-                }
-              }
-            }
-          }
-        }
-      }
+  const auto visit = [&](auto&& self, std::size_t next, const std::string& text) -> void {
+    if (next < choices.size()) {
+      for (const auto& choice : choices[next]) self(self, next + 1, text + " " + choice);
+      return;
     }
-  }
+    try {
+      auto config = parse_config(kConfig, "test", words_of(text));
+      const int micro_batch = config.train.micro_batch;
+      resolve_layout(config, ranks);
+      if (config.train.micro_batch != micro_batch) return;
+      const auto plan = make_plan(config);
+      if (plan.engine.micro_batches % plan.mesh.data != 0) return;
+      const auto prediction = predict(plan, machine);
+      if (prediction.memory <= memory) best = std::min(best, prediction.seconds());
+    } catch (const UserError&) {
+    }
+  };
+  visit(visit, 0, "");
   return best;
 }
+
+const std::vector<std::string> kSchedules = {
+    "parallel.schedule=1f1b", "parallel.schedule=1f1b parallel.stages=1,3",
+    "parallel.schedule=1f1b parallel.stages=2,2", "parallel.schedule=1f1b parallel.stages=3,1",
+    "parallel.schedule=interleaved parallel.chunks=2"};
 
 TEST(Search, FindsTheFastestOfAllLayouts) {
   for (const int ranks : {1, 2, 4}) {
     const auto all = search({}, ranks);
     ASSERT_FALSE(all.plans.empty());
-    EXPECT_DOUBLE_EQ(all.plans.front().prediction.seconds(), fastest_by_brute_force(ranks, 0.8e12)) << ranks;
+    const double best = fastest_by_brute_force(
+        ranks, 0.8e12,
+        {{"parallel.pipeline=1", "parallel.pipeline=2", "parallel.pipeline=4"},
+         {"parallel.tensor=1", "parallel.tensor=2 parallel.sequence=false",
+          "parallel.tensor=2 parallel.sequence=true", "parallel.tensor=4 parallel.sequence=false",
+          "parallel.tensor=4 parallel.sequence=true"},
+         {"parallel.zero=0", "parallel.zero=1", "parallel.zero=2", "parallel.zero=3"},
+         {"train.micro_batch=1", "train.micro_batch=2", "train.micro_batch=4", "train.micro_batch=8",
+          "train.micro_batch=16"},
+         kSchedules});
+    EXPECT_DOUBLE_EQ(all.plans.front().prediction.seconds(), best) << ranks;
   }
+}
+
+// Where not everything fits, blocks are recomputed on the stages that need it.
+TEST(Search, FindsTheFastestThatFits) {
+  std::vector<std::string> recomputations = {"train.recompute=none"};
+  for (const char* kind : {"gelu", "light", "block"}) {
+    for (int first = 0; first <= 4; ++first) {
+      for (int second = 0; second <= 4; ++second)
+        recomputations.push_back(
+            fmt::format("train.recompute={} train.recompute_blocks={},{}", kind, first, second));
+    }
+  }
+  const std::vector<std::string> given = {"parallel.pipeline=2", "parallel.data=1", "train.micro_batch=4"};
+  const auto memory_of = [&](const char* recompute) {
+    auto settings = given;
+    settings.insert(settings.end(), {recompute, "parallel.stages=2,2"});
+    return search(settings, 2).plans.front().prediction.memory;
+  };
+  const double most = memory_of("train.recompute=none"), least = memory_of("train.recompute=block");
+  int recomputed = 0;
+  for (const double share : {0.9, 0.7, 0.5, 0.3, 0.0, -0.5}) {
+    const double limit = least + share * (most - least);
+    const auto found = search(given, 2, cluster_of(), limit);
+    const double best = fastest_by_brute_force(2, limit,
+                                               {{"parallel.pipeline=2 train.micro_batch=4"},
+                                                {kSchedules.begin(), kSchedules.end() - 1},
+                                                recomputations});
+    if (found.plans.empty()) {
+      EXPECT_EQ(best, INFINITY) << share;
+      continue;
+    }
+    const auto& plan = found.plans.front();
+    EXPECT_LE(plan.prediction.memory, limit);
+    EXPECT_NEAR(plan.prediction.seconds() / best, 1, 1e-9) << share << " " << layout_arguments(plan.config);
+    recomputed += plan.config.train.recompute != Recompute::none ? 1 : 0;
+  }
+  EXPECT_GE(recomputed, 3);
 }
 
 TEST(Search, MoreMemoryOrAFasterLinkNeverMakesThePlanSlower) {
@@ -184,14 +218,8 @@ TEST(Search, EveryPlanRunsDry) {
 
 TEST(Search, ArgumentsOfALayoutGiveItsPlan) {
   for (const auto& p : search({}, 4).plans) {
-    std::vector<std::string> arguments;
     const auto text = layout_arguments(p.config);
-    for (std::size_t at = 0; at < text.size();) {
-      const auto end = std::min(text.find(' ', at), text.size());
-      arguments.push_back(text.substr(at, end - at));
-      at = end + 1;
-    }
-    auto config = parse_config(kConfig, "test", arguments);
+    auto config = parse_config(kConfig, "test", words_of(text));
     resolve_layout(config, 4);
     EXPECT_EQ(make_plan(config), p.plan) << text;
   }

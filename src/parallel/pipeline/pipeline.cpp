@@ -38,10 +38,15 @@ class Slots {
   std::vector<Request> requests_;
 };
 
-Schedule schedule_of(const PipelineOptions& options) {
-  return make_schedule(options.schedule, {.stages = options.stages,
-                                          .chunks = std::max(1, static_cast<int>(options.part.chunks.size())),
-                                          .micro_batches = options.micro_batches});
+// The last one is kept: the planner asks for the memory of one schedule's stages thousands of times.
+const Schedule& schedule_of(const PipelineOptions& options) {
+  thread_local Schedule last;
+  const PipelineShape shape{.stages = options.stages,
+                            .chunks = std::max(1, static_cast<int>(options.part.chunks.size())),
+                            .micro_batches = options.micro_batches};
+  if (last.ranks.empty() || last.kind != options.schedule || last.shape != shape)
+    last = make_schedule(options.schedule, shape);
+  return last;
 }
 
 // An output is sent right behind its pass, so one is made while the one before may be on its way.
@@ -108,11 +113,17 @@ std::vector<GptOptions> Pipeline::chunk_options(const GptConfig& config, const P
   std::vector<PipelineBuffers> buffers;
   if (options.backward) buffers = buffers_needed(schedule_of(options), stage);
   std::vector<GptOptions> chunks;
+  const auto& recomputed = options.recompute_blocks;
   for (const auto& units : options.part.ranges(config)) {
+    const std::size_t range =
+        chunks.size() * static_cast<std::size_t>(options.stages) + static_cast<std::size_t>(stage);
     chunks.push_back({.batch = options.batch,
                       .compute = options.compute,
                       .logits = options.logits,
                       .recompute = options.recompute,
+                      .recompute_blocks = recomputed.empty()      ? -1
+                                          : recomputed.size() > 1 ? recomputed[range]
+                                                                  : recomputed.front(),
                       .backward = options.backward,
                       .units = units});
     if (!options.backward) continue;

@@ -18,6 +18,7 @@ struct PipelineOptions {
   DType compute = DType::f32;
   LogitsPlan logits = {};
   Recompute recompute = Recompute::none;
+  std::vector<int> recompute_blocks = {};  // of each range, its first; one number: of all; empty: all blocks
   bool backward = true;  // false: evaluation only
   ModelPart part = {};   // of this rank: its number in the tensor group, its chunks
   ScheduleKind schedule = ScheduleKind::one_f_one_b;

@@ -54,6 +54,11 @@ TEST(Pipeline, AnyNumberOfMicroBatchesEqualsOneStage) {
     for (auto run : pipelines()) {
       run.engine.micro_batches = micro_batches;
       run.recompute = run.mesh.pipeline % 2 ? Recompute::block : Recompute::none;
+      if (micro_batches == 3) {
+        run.recompute = Recompute::block;
+        for (int range = 0; range < run.mesh.pipeline * run.chunks; ++range)
+          run.recompute_blocks.push_back(range % 2);
+      }
       EXPECT_TRUE(train(run).bytes() == expected) << describe(run);
     }
   }
@@ -142,6 +147,7 @@ TEST(Pipeline, MemoryIsWhatWasAnnounced) {
           auto options = run.pipeline_options(mesh.coordinate());
           options.backward = training;
           options.recompute = recompute;
+          options.recompute_blocks = {1};
           const Pipeline pipeline(backend, *engine, mesh, run.model, options);
           EXPECT_EQ(backend.taken - state,
                     Pipeline::memory(run.model, options, mesh.coordinate().pipeline).total());

@@ -1,0 +1,135 @@
+#include "planner/stage_fit.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace shoal {
+namespace {
+
+constexpr double kUnfit = std::numeric_limits<double>::infinity();
+
+// A stage of a cut: its seconds per micro-batch, and how many of its blocks are recomputed.
+struct Stage {
+  double seconds = kUnfit;
+  int recomputed = 0;
+};
+using Stages = std::vector<std::vector<Stage>>;  // by number and blocks
+
+// The cut with the smallest total, where `add` puts a stage's seconds to the total of those before it; empty
+// where none has a finite one.
+template <typename Add>
+std::vector<int> best_blocks(const Stages& stages, int blocks, Add add) {
+  const int parts = static_cast<int>(stages.size());
+  struct Best {
+    double total = kUnfit;
+    int blocks = 0;  // of the last stage
+  };
+  std::vector best(stages.size() + 1, std::vector<Best>(static_cast<std::size_t>(blocks) + 1));
+  best[0][0].total = 0;
+  for (int part = 0; part < parts; ++part) {
+    for (int end = part + 1; end <= blocks - (parts - 1 - part); ++end) {
+      auto& found = best[part + 1][end];
+      for (int count = 1; count <= end; ++count) {
+        const double before = best[part][end - count].total, seconds = stages[part][count].seconds;
+        if (before == kUnfit || seconds == kUnfit) continue;
+        const double total = add(before, seconds);
+        if (total < found.total) found = {total, count};
+      }
+    }
+  }
+  std::vector<int> counts(stages.size());
+  if (best[parts][blocks].total == kUnfit) return {};
+  for (int part = parts, end = blocks; part > 0; --part) {
+    counts[part - 1] = best[part][end].blocks;
+    end -= counts[part - 1];
+  }
+  return counts;
+}
+
+}  // namespace
+
+std::vector<int> blocks_of_ranges(const RunPlan& plan) {
+  if (plan.ranges.empty()) return {plan.model.n_layer};
+  std::vector<int> blocks;
+  for (const auto& [begin, end] : plan.ranges)
+    blocks.push_back(std::min(end, plan.model.n_layer + 1) - std::max(begin, 1));
+  return blocks;
+}
+
+int StageFit::fewest_of_stage(RunPlan& plan, int stage) const {
+  const auto blocks = blocks_of_ranges(plan);
+  const auto stages = static_cast<std::size_t>(plan.mesh.pipeline);
+  auto& counts = plan.pipeline.recompute_blocks;
+  counts.resize(blocks.size());
+  const auto recompute = [&](int total) {  // the first ranges first
+    for (auto range = static_cast<std::size_t>(stage); range < blocks.size(); range += stages) {
+      counts[range] = std::min(total, blocks[range]);
+      total -= counts[range];
+    }
+    return memory_of_stage(plan, machine_, stage) <= limit_;
+  };
+  int all = 0;
+  for (auto range = static_cast<std::size_t>(stage); range < blocks.size(); range += stages)
+    all += blocks[range];
+  if (recompute(0)) return 0;
+  if (plan.pipeline.recompute == Recompute::none || !recompute(all)) return -1;
+  int few = 0, enough = all;
+  while (enough - few > 1) {
+    const int middle = (enough + few) / 2;
+    (recompute(middle) ? enough : few) = middle;
+  }
+  recompute(enough);
+  return enough;
+}
+
+std::optional<StageCut> StageFit::fewest_recomputed(const RunPlan& given) const {
+  RunPlan plan = given;
+  for (int stage = 0; stage < plan.mesh.pipeline; ++stage) {
+    if (fewest_of_stage(plan, stage) < 0) return std::nullopt;
+  }
+  return StageCut{blocks_of_ranges(plan), plan.pipeline.recompute_blocks};
+}
+
+// A stage's memory and time depend on its number and how many blocks it has, not on which.
+std::optional<StageCut> StageFit::best_cut(const RunPlan& given, const UnitSeconds& units) const {
+  RunPlan plan = given;
+  const int parts = plan.mesh.pipeline, blocks = plan.model.n_layer;
+  Stages stages(static_cast<std::size_t>(parts), std::vector<Stage>(static_cast<std::size_t>(blocks) + 1));
+  const int most = blocks - parts + 1;
+  const auto recomputed_of = [&](int part, int count) {
+    const bool first = part == 0, last = part == parts - 1;
+    plan.ranges = given.ranges;
+    if (!plan.ranges.empty()) {
+      const int begin = last ? blocks + 1 - count : 1;
+      plan.ranges[static_cast<std::size_t>(part)] = {first ? 0 : begin, begin + count + (last ? 1 : 0)};
+    }
+    return fewest_of_stage(plan, part);
+  };
+  // A stage between them keeps fewer activations than the first, and has no head.
+  const bool roomy = recomputed_of(0, most) == 0 && recomputed_of(parts - 1, most) == 0;
+  for (int part = 0; part < parts; ++part) {
+    const bool first = part == 0, last = part == parts - 1;
+    for (int count = 1; count <= most; ++count) {
+      const int recomputed = roomy ? 0 : recomputed_of(part, count);
+      if (recomputed < 0) break;  // nor do more blocks fit
+      stages[part][count] = {(count - recomputed) * units.block + recomputed * units.recomputed +
+                                 (first ? units.embedding : 0) + (last ? units.head : 0),
+                             recomputed};
+    }
+  }
+  const auto fastest = best_blocks(stages, blocks, [](double a, double b) { return std::max(a, b); });
+  if (fastest.empty()) return std::nullopt;
+  double slowest = 0;
+  for (int part = 0; part < parts; ++part) slowest = std::max(slowest, stages[part][fastest[part]].seconds);
+  StageCut cut{best_blocks(stages, blocks,
+                           [&](double total, double seconds) {
+                             return seconds > slowest ? kUnfit : total + seconds * seconds;
+                           }),
+               {}};
+  for (int part = 0; part < parts; ++part)
+    cut.recomputed.push_back(stages[part][cut.blocks[part]].recomputed);
+  return cut;
+}
+
+}  // namespace shoal
