@@ -254,7 +254,8 @@ const PricedSample& Predictor::sample(const RunPlan& wanted) {
   auto times = machine_.times(wanted, tape.kernels);
   std::vector<std::int64_t> sizes;
   for (const auto& unit : gpt_units(wanted.model, wanted.part({}))) sizes.push_back(unit.size);
-  samples_.push_back(std::make_shared<const PricedSample>(PricedSample{wanted, std::move(tape), times, std::move(sizes)}));
+  samples_.push_back(
+      std::make_shared<const PricedSample>(PricedSample{wanted, std::move(tape), times, std::move(sizes)}));
   return *samples_.back();
 }
 

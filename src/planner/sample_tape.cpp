@@ -18,7 +18,7 @@ GroupCall::Kind kind_of(const std::string& collective) {
 
 // The purpose of a collective over data ranks begins with its step: "step 1, gradients of block.0". The
 // others are those of the layers, over tensor ranks.
-std::optional<TapeCall> call_of(const Recording::Entry& entry, const MeshShape& mesh) {
+std::optional<TapeCall> call_of(const Recording::Entry& entry, const RunPlan& sample) {
   if (entry.ranks < 2 || entry.count == 0) return std::nullopt;
   TapeCall call;
   call.call = {.kind = kind_of(entry.collective),
@@ -38,7 +38,11 @@ std::optional<TapeCall> call_of(const Recording::Entry& entry, const MeshShape& 
     call.term = CostTerm::parameters;
     call.queued = true;
   }
-  call.call.stride = call.queued ? mesh.tensor : 1;
+  // Shards are on neighbouring data ranks; their replicas are that many further.
+  const auto& mesh = sample.mesh;
+  const int shards = mesh.data / sample.engine.replicate;
+  const bool replicas = sample.engine.replicate > 1 && entry.collective == "all_reduce";
+  if (call.queued) call.call.stride = mesh.tensor * (replicas ? shards : 1);
   return call;
 }
 
@@ -56,7 +60,7 @@ SampleTape record_sample(const RunPlan& sample) {
     const auto& sent = step.recording().entries();
     if (kernels) kernels->assign(made.begin() + static_cast<std::ptrdiff_t>(kernel), made.end());
     for (; calls && entry < sent.size(); ++entry) {
-      if (auto call = call_of(sent[entry], sample.mesh)) calls->push_back(std::move(*call));
+      if (auto call = call_of(sent[entry], sample)) calls->push_back(std::move(*call));
     }
     kernel = made.size();
     entry = sent.size();

@@ -86,7 +86,10 @@ class Search {
     }
     order();
     evaluate();
-    std::ranges::stable_sort(result_.plans, {}, [](const RankedPlan& p) { return p.prediction.seconds(); });
+    const auto seconds = [](const RankedPlan& p) { return p.prediction.seconds(); };
+    std::ranges::stable_sort(result_.plans, {}, seconds);
+    if (machine_.measures() && !config_.given.contains("train.threads")) try_fewer_threads();
+    std::ranges::stable_sort(result_.plans, {}, seconds);
     return std::move(result_);
   }
 
@@ -123,8 +126,15 @@ class Search {
         data > 1 ? choices(config_, "parallel.zero", given.zero, {0, 1, 2, 3}) : std::vector<int>{given.zero};
     const auto micro = choices(config_, "train.micro_batch", config_.train.micro_batch,
                                divisors(config_.train.global_batch / data));
+    std::vector<std::pair<int, int>> sharding;  // the ZeRO stage and the number of replicas
+    for (const int stage : zero) {
+      sharding.emplace_back(stage, given.replicate);
+      const int hosts = hosts_of_data(data, tensor);
+      if (stage > 0 && hosts > 1 && !config_.given.contains("parallel.replicate"))
+        sharding.emplace_back(stage, hosts);
+    }
     for (const int share : sequence) {
-      for (const int stage : zero) {
+      for (const auto& [stage, replicate] : sharding) {
         for (const int size : micro) {
           if (size == 0 || config_.train.global_batch % size != 0) continue;
           if (config_.train.global_batch / size % data != 0) continue;
@@ -136,6 +146,7 @@ class Search {
             p.tensor = tensor;
             p.sequence = share != 0;
             p.zero = stage;
+            p.replicate = replicate;
             p.schedule = schedule;
             p.chunks = chunks;
             p.plan = PlanKind::manual;
@@ -145,6 +156,12 @@ class Search {
         }
       }
     }
+  }
+
+  // Over how many hosts data ranks spread, as many on each; 1 where they do not divide so.
+  int hosts_of_data(int data, int tensor) const {
+    const int here = machine_.ranks_per_host() / tensor;
+    return here > 1 && data > here && data % here == 0 ? data / here : 1;
   }
 
   std::vector<std::pair<ScheduleKind, int>> schedules(int stages) const {
@@ -207,6 +224,23 @@ class Search {
   }
   bool cut_is_free(const RunPlan& plan) const {
     return !plan.ranges.empty() && !config_.given.contains("parallel.stages");
+  }
+
+  // Threads that share a memory's bandwidth may be too many. Adds the fastest layout with fewer, as long as
+  // that makes it faster.
+  void try_fewer_threads() {
+    if (result_.plans.empty()) return;
+    RankedPlan best = result_.plans.front();
+    for (int threads = machine_.threads_of(best.plan) / 2; threads > 0; threads /= 2) {
+      RankedPlan other = best;
+      other.config.train.threads = other.plan.threads = threads;
+      if (!predict_.ready(other.plan)) return;
+      other.prediction = predict_(other.plan);
+      other.prediction.memory = memory_of_rank(other.plan, machine_);
+      if (other.prediction.seconds() >= best.prediction.seconds()) return;
+      result_.plans.push_back(other);
+      best = std::move(other);
+    }
   }
 
   // The layout with another cut of its blocks; nullopt where it does not fit.
@@ -358,11 +392,13 @@ std::string layout_arguments(const Config& config) {
   if (p.tensor > 1) add("parallel.tensor", std::to_string(p.tensor));
   if (p.sequence) add("parallel.sequence", "true");
   if (p.zero > 0) add("parallel.zero", std::to_string(p.zero));
+  if (p.replicate > 1) add("parallel.replicate", std::to_string(p.replicate));
   add("train.micro_batch", std::to_string(config.train.micro_batch));
   if (config.train.recompute != Recompute::none)
     add("train.recompute", std::string(name_of_choice(config, "train.recompute")));
   if (!config.train.recompute_blocks.empty())
     add("train.recompute_blocks", fmt::format("{}", fmt::join(config.train.recompute_blocks, ",")));
+  if (config.train.threads > 0) add("train.threads", std::to_string(config.train.threads));
   return fmt::format("{}", fmt::join(all, " "));
 }
 
