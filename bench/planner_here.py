@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Trains layouts here and prints their measured steps beside the predictions (docs/planner.md).
 
-    bench/planner_here.py SHOAL OUT.csv [--rounds 3] [--only NAME]
+    bench/planner_here.py SHOAL OUT.csv [--only NAME]
 
-Layouts of a case are trained in turn, round after round, so that disturbances of the machine meet all of them alike; a
-layout's time is the median over all its steps but the first two of each run. The prediction comes from `shoal plan` with the
-layout given as constraints, and is made before the training.
+In every round the machine is measured anew, and each layout is trained for some steps right after what its prediction needs
+was measured, since the speed of a shared machine changes within minutes. A layout's error is the median over the rounds of
+predicted over measured time; its time for the regret is the median of the measured ones. Steps behind the first two count.
 """
 import argparse
 import csv
@@ -20,20 +20,19 @@ import tempfile
 MODELS = {  # of 0.8, 10 and 124 million parameters
     "0.8M": "model.preset=gpt-micro model.block_size=128 model.vocab_size=65 train.global_batch=16",
     "10M": "model.n_layer=6 model.n_head=6 model.n_embd=384 model.block_size=256 model.vocab_size=65 train.global_batch=16",
-    "124M": "model.preset=gpt2 model.block_size=256 model.vocab_size=50257 train.global_batch=8",
+    "124M": "model.preset=gpt2 model.block_size=256 model.vocab_size=50257 train.global_batch=4",
 }
-STEPS = {"0.8M": 24, "10M": 8, "124M": 4}
-DATA, PIPE, TENSOR = "parallel.data=2", "parallel.pipeline=2", "parallel.tensor=2"
-LAYOUTS = {
-    1: ["train.micro_batch=1", "train.micro_batch=2", "train.micro_batch=4", "train.micro_batch=8",
-        "train.micro_batch=4 train.recompute=block"],
-    2: ["train.micro_batch=2", "train.micro_batch=4 parallel.zero=1", "train.micro_batch=2 parallel.zero=3",
-        f"{TENSOR} train.micro_batch=2", f"{TENSOR} train.micro_batch=8 parallel.sequence=true", f"{PIPE} train.micro_batch=1",
-        f"{PIPE} train.micro_batch=2"],
-    4: ["train.micro_batch=2", "train.micro_batch=1 parallel.zero=2", f"{TENSOR} train.micro_batch=2",
-        f"{TENSOR} train.micro_batch=4 parallel.zero=1", f"{PIPE} train.micro_batch=1",
-        f"{PIPE} {TENSOR} train.micro_batch=1", "parallel.pipeline=4 train.micro_batch=1"],
+STEPS = {"0.8M": 24, "10M": 6, "124M": 4}
+PIPE, TENSOR = "parallel.pipeline=2", "parallel.tensor=2"
+LAYOUTS = {  # of both types
+    1: ["train.micro_batch=1", "train.micro_batch=4", "train.micro_batch=4 train.recompute=block"],
+    2: ["train.micro_batch=2", "train.micro_batch=2 parallel.zero=3", f"{TENSOR} train.micro_batch=2",
+        f"{TENSOR} train.micro_batch=4 parallel.sequence=true", f"{PIPE} train.micro_batch=1"],
+    4: ["train.micro_batch=1", "train.micro_batch=1 parallel.zero=2", f"{TENSOR} train.micro_batch=2",
+        f"{PIPE} train.micro_batch=1", f"{PIPE} {TENSOR} train.micro_batch=1"],
 }
+FEW = {1: LAYOUTS[1][:1], 2: LAYOUTS[2][:3], 4: LAYOUTS[4][2:4]}  # of the largest model
+ROUNDS = {"0.8M": 4, "10M": 2, "124M": 2}
 BASE = ("eval.at_start=false eval.interval=0 checkpoint.interval=0 checkpoint.best=false log.interval=1 log.tensorboard=false "
         "optim.lr=1e-4 lr_schedule.warmup_steps=0")
 
@@ -63,13 +62,13 @@ def config_of(folder, text, dtype, name):
     return path
 
 
-def steps_of(shoal, folder, config, ranks, layout):
+def seconds_of_step(shoal, folder, config, ranks, layout):
     out = os.path.join(folder, "runs")
     shutil.rmtree(out, ignore_errors=True)
     run([shoal, "train", config, "--ranks", str(ranks), f"run.dir={out}", "run.name=r", *layout.split()])
     with open(os.path.join(out, "r", "metrics.jsonl")) as file:
         rows = [json.loads(line) for line in file]
-    return [row["tokens_per_s"] for row in rows if "tokens_per_s" in row][2:]
+    return statistics.median([row["ms_per_step"] for row in rows if "ms_per_step" in row][2:]) / 1e3
 
 
 def constraints(layout):
@@ -79,27 +78,25 @@ def constraints(layout):
     return layout.split() + [setting for word, setting in rest.items() if word not in layout]
 
 
-def measure(shoal, folder, name, text, dtype, ranks, rounds):
-    """Medians of (measured, predicted) seconds of every layout of a case."""
-    config, layouts = config_of(folder, text, dtype, name), LAYOUTS[ranks]
-    predicted, seen = {layout: [] for layout in layouts}, {layout: [] for layout in layouts}
-    for number in range(rounds):
+def measure(shoal, folder, name, text, dtype, ranks):
+    """The median of measured seconds, and of predicted over measured ones, of every layout of a case."""
+    config = config_of(folder, text, dtype, name)
+    layouts = (FEW if name == "124M" else LAYOUTS)[ranks]
+    seen, ratios = {layout: [] for layout in layouts}, {layout: [] for layout in layouts}
+    for number in range(ROUNDS[name]):
         cache = {**os.environ, "XDG_CACHE_HOME": os.path.join(folder, f"cache-{name}-{dtype}-{ranks}-{number}")}
         for layout in layouts:
             plan = run([shoal, "plan", config, "--json", "--ranks", str(ranks), *constraints(layout)], env=cache)
-            predicted[layout].append(json.loads(plan)["plans"][0]["step_seconds"])
-        for layout in layouts:
-            seen[layout] += steps_of(shoal, folder, config, ranks, layout)
-    settings = dict(setting.split("=") for setting in text.split())
-    tokens = int(settings["train.global_batch"]) * int(settings["model.block_size"])
-    return {layout: (tokens / statistics.median(seen[layout]), statistics.median(predicted[layout])) for layout in layouts}
+            predicted = json.loads(plan)["plans"][0]["step_seconds"]
+            seen[layout].append(seconds_of_step(shoal, folder, config, ranks, layout))
+            ratios[layout].append(predicted / seen[layout][-1])
+    return {layout: (statistics.median(seen[layout]), statistics.median(ratios[layout])) for layout in layouts}
 
 
 def main():
     options = argparse.ArgumentParser()
     options.add_argument("shoal")
     options.add_argument("out")
-    options.add_argument("--rounds", type=int, default=3)
     options.add_argument("--only", default="", help="cases whose name, as in '10M bfloat16', has this in it")
     options = options.parse_args()
     folder = tempfile.mkdtemp()
@@ -107,20 +104,20 @@ def main():
     errors, regrets = [], []
     with open(options.out, "w", newline="") as file:
         table = csv.writer(file)
-        table.writerow(["model", "dtype", "ranks", "layout", "measured_ms", "predicted_ms"])
+        table.writerow(["model", "dtype", "ranks", "layout", "measured_ms", "error_percent"])
         for name, text in MODELS.items():
             for dtype in ("float32", "bfloat16"):
                 for ranks in LAYOUTS:
                     if options.only not in f"{name} {dtype}":
                         continue
-                    case = measure(options.shoal, folder, name, text, dtype, ranks, options.rounds)
-                    for layout, (measured, predicted) in case.items():
-                        error = predicted / measured - 1
+                    case = measure(options.shoal, folder, name, text, dtype, ranks)
+                    for layout, (measured, ratio) in case.items():
+                        error = ratio - 1
                         errors.append(abs(error))
-                        table.writerow([name, dtype, ranks, layout, f"{1e3 * measured:.3f}", f"{1e3 * predicted:.3f}"])
+                        table.writerow([name, dtype, ranks, layout, f"{1e3 * measured:.3f}", f"{100 * error:.1f}"])
                         print(f"{name:>5} {dtype:>8} {ranks} ranks  {1e3 * measured:9.2f} ms measured  {100 * error:+6.1f} %  "
                               f"{layout}", flush=True)
-                    chosen = min(case.values(), key=lambda times: times[1])[0]
+                    chosen = min(case.values(), key=lambda times: times[0] * times[1])[0]
                     regrets.append(chosen / min(times[0] for times in case.values()) - 1)
                     file.flush()
     errors.sort()

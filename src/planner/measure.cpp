@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "core/clock.h"
 #include "ops/make_backend.h"
@@ -15,13 +16,19 @@ constexpr double kLongCall = 0.5;  // seconds of a call behind which larger ones
 constexpr double kCallSeconds = 0.25;
 constexpr int kLeastCalls = 3, kMostCalls = 31;
 
-// The value below which `share` of the values are. Disturbances of a machine only ever add time, so a share
-// below a half tells more than the median.
+// The value below which a third of the values are: disturbances of a machine only ever add time.
 double quantile(std::vector<double> values) {
-  constexpr double kShare = 0.35;
-  const auto at = values.begin() + static_cast<std::ptrdiff_t>(kShare * static_cast<double>(values.size()));
+  const auto at = values.begin() + std::ssize(values) / 3;
   std::nth_element(values.begin(), at, values.end());
   return *at;
+}
+
+// The mean without the largest tenth: the steps of a sample are shorter than those of training, which meet
+// what delays only some of them.
+double trimmed_mean(std::vector<double> values) {
+  std::ranges::sort(values);
+  values.resize(values.size() - values.size() / 10);
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
 
 // The largest of the ranks' values, on every rank.
@@ -65,7 +72,14 @@ class SampleLog {
         sample.parts.values[pass][part] = quantile(parts_.values[pass][part]);
     }
     sample.update = quantile(update_);
-    sample.step = quantile(steps_);
+    sample.step = trimmed_mean(steps_);
+    // Typical parts add up to less than a typical step, in which some part is always delayed.
+    double sum = sample.update;
+    for (const auto& pass : sample.parts.values) sum += std::accumulate(pass.begin(), pass.end(), 0.0);
+    for (auto& pass : sample.parts.values) {
+      for (double& part : pass) part *= sample.step / sum;
+    }
+    sample.update *= sample.step / sum;
     return sample;
   }
 
@@ -119,14 +133,17 @@ MeasuredSample measure_sample(const RunRanks& run, const RunPlan& sample, int ra
     step.run([](int, StepPart) {});  // which allocates and builds kernels
     SampleLog log(step);
     const Stopwatch watch;
+    std::vector<double> slowest;
     // All ranks begin each step together, and go on while one of them has to.
     for (int steps = 1;; ++steps) {
       const double seconds = largest(world.ranks, log.add());
+      slowest.push_back(seconds);
       const double spent = largest(world.ranks, watch.seconds());
       if (steps >= kLeastSteps ? spent > kSampleSeconds : seconds > 5 * kSampleSeconds) break;
     }
     auto typical = log.typical();
     average(world.ranks, typical);
+    typical.slowest = trimmed_mean(std::move(slowest));
     if (world.ranks.rank() == 0) result = typical;
   });
   return result;

@@ -14,11 +14,11 @@ namespace shoal {
 // Runs `body` on so many ranks and waits for them. In an MPI job all of its ranks run it.
 using RunRanks = std::function<void(int ranks, const RankBody& body)>;
 
-// Seconds of a rank's sample of a step.
+// Seconds of a sample of a step: of its parts, of the update of all its elements, and of the whole, the mean
+// over the ranks; and until the last of them has ended it, where they begin together.
 struct MeasuredSample {
   PerPart<double> parts;
-  double update = 0;  // of all its elements
-  double step = 0;    // of the whole
+  double update = 0, step = 0, slowest = 0;
 };
 
 // `sample` runs on `ranks` ranks at once, each with memory and `threads` OpenMP threads of its own.

@@ -182,8 +182,8 @@ bool MeasuredMachine::has_times(const RunPlan& sample) {
 
 SampleTimes MeasuredMachine::times(const RunPlan& wanted, const SampleKernels&) {
   const auto [sample, scale, key] = scaled(wanted);
-  // The parts, the update of an element, and the factor by which ranks that share cores slow each other
-  // beyond their share.
+  // The parts, the update of an element, and the factor by which a step of ranks that wait for each other is
+  // longer than theirs: they take turns to be late, and share cores less than perfectly.
   constexpr std::size_t kParts = kSamplePasses * kStepParts;
   const auto& numbers = kept(key, [&] {
     const int threads = threads_of(sample);
@@ -197,7 +197,8 @@ SampleTimes MeasuredMachine::times(const RunPlan& wanted, const SampleKernels&) 
     all.push_back(measured.update / static_cast<double>(SampleStep(tape, sample).updated_elements()));
     const bool crowded = !world_ && most > active;
     const double fair = measured.step * most / active;
-    all.push_back(crowded ? std::max(1.0, measure_sample(run_, sample, most, threads).step / fair) : 1);
+    all.push_back(std::max(1.0, crowded ? measure_sample(run_, sample, most, threads).slowest / fair
+                                        : measured.slowest / measured.step));
     return all;
   });
   if (numbers.size() != kParts + 2) fail("the calibration's line \"{}\" has {} numbers", key, numbers.size());
