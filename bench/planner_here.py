@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
-"""Trains layouts here and prints their measured steps beside the predictions (docs/planner.md).
+"""Trains layouts here and prints their measured steps and memory beside the predictions (docs/planner.md).
 
     bench/planner_here.py SHOAL OUT.csv [--only NAME]
+    bench/planner_here.py SHOAL OUT.csv --launch COMMAND --link NAME [--only NAME]      # from bench/planner_networks.sh
 
 In every round the machine is measured anew, and each layout is trained for some steps right after what its prediction needs
 was measured, since the speed of a shared machine changes within minutes. A layout's error is the median over the rounds of
 predicted over measured time; its time for the regret is the median of the measured ones. Steps behind the first two count.
+COMMAND starts the four ranks of an MPI job. OUT.csv keeps the rows of cases that are not measured again; the summary is that
+of all its rows.
 """
 import argparse
 import csv
@@ -33,7 +36,7 @@ LAYOUTS = {  # of both types
 }
 FEW = {1: LAYOUTS[1][:1], 2: LAYOUTS[2][:3], 4: LAYOUTS[4][2:4]}  # of the largest model
 ROUNDS = {"0.8M": 4, "10M": 2, "124M": 2}
-BASE = ("eval.at_start=false eval.interval=0 checkpoint.interval=0 checkpoint.best=false log.interval=1 log.tensorboard=false "
+BASE = ("eval.at_start=false eval.interval=-1 checkpoint.interval=0 checkpoint.best=false log.interval=1 log.tensorboard=false "
         "optim.lr=1e-4 lr_schedule.warmup_steps=0")
 
 
@@ -62,15 +65,6 @@ def config_of(folder, text, dtype, name):
     return path
 
 
-def seconds_of_step(shoal, folder, config, ranks, layout):
-    out = os.path.join(folder, "runs")
-    shutil.rmtree(out, ignore_errors=True)
-    run([shoal, "train", config, "--ranks", str(ranks), f"run.dir={out}", "run.name=r", *layout.split()])
-    with open(os.path.join(out, "r", "metrics.jsonl")) as file:
-        rows = [json.loads(line) for line in file]
-    return statistics.median([row["ms_per_step"] for row in rows if "ms_per_step" in row][2:]) / 1e3
-
-
 def constraints(layout):
     """The layout's keys, and the others at their defaults."""
     rest = {"recompute": "train.recompute=none", "zero": "parallel.zero=0", "sequence": "parallel.sequence=false",
@@ -78,19 +72,69 @@ def constraints(layout):
     return layout.split() + [setting for word, setting in rest.items() if word not in layout]
 
 
-def measure(shoal, folder, name, text, dtype, ranks):
-    """The median of measured seconds, and of predicted over measured ones, of every layout of a case."""
-    config = config_of(folder, text, dtype, name)
-    layouts = (FEW if name == "124M" else LAYOUTS)[ranks]
-    seen, ratios = {layout: [] for layout in layouts}, {layout: [] for layout in layouts}
-    for number in range(ROUNDS[name]):
-        cache = {**os.environ, "XDG_CACHE_HOME": os.path.join(folder, f"cache-{name}-{dtype}-{ranks}-{number}")}
-        for layout in layouts:
-            plan = run([shoal, "plan", config, "--json", "--ranks", str(ranks), *constraints(layout)], env=cache)
-            predicted = json.loads(plan)["plans"][0]["step_seconds"]
-            seen[layout].append(seconds_of_step(shoal, folder, config, ranks, layout))
-            ratios[layout].append(predicted / seen[layout][-1])
-    return {layout: (statistics.median(seen[layout]), statistics.median(ratios[layout])) for layout in layouts}
+class Bench:
+    def __init__(self, shoal, launch):
+        self.folder = tempfile.mkdtemp()
+        self.shoal = [launch, shoal] if launch else [shoal]
+        self.launch = launch
+        run([shoal, "prepare", "synthetic", "--out", os.path.join(self.folder, "data")])
+
+    def command(self, name, config, ranks, settings):
+        started = [] if self.launch else ["--ranks", str(ranks)]
+        return [*self.shoal, name, config, *started, *settings]
+
+    def predict(self, config, ranks, layout, cache):
+        """Seconds of a step, and bytes of the rank that needs most."""
+        os.environ["XDG_CACHE_HOME"] = cache
+        plan = json.loads(run(self.command("plan", config, ranks, ["--json", *constraints(layout)])))["plans"][0]
+        return plan["step_seconds"], plan["memory_bytes"]
+
+    def train(self, config, ranks, layout):
+        """Seconds of a step."""
+        out = os.path.join(self.folder, "runs")
+        shutil.rmtree(out, ignore_errors=True)
+        run(self.command("train", config, ranks, [f"run.dir={out}", "run.name=r", *layout.split()]))
+        with open(os.path.join(out, "r", "metrics.jsonl")) as file:
+            rows = [json.loads(line) for line in file]
+        return statistics.median([row["ms_per_step"] for row in rows if "ms_per_step" in row][2:]) / 1e3
+
+    def case(self, name, dtype, ranks):
+        """Medians of every layout: measured seconds, and predicted over measured ones."""
+        config = config_of(self.folder, MODELS[name], dtype, name)
+        layouts = (FEW if name == "124M" else LAYOUTS)[ranks]
+        seen, ratios = {layout: [] for layout in layouts}, {layout: [] for layout in layouts}
+        for number in range(ROUNDS[name]):
+            cache = os.path.join(self.folder, f"cache-{name}-{dtype}-{ranks}-{number}")
+            for layout in layouts:
+                predicted, _ = self.predict(config, ranks, layout, cache)
+                seen[layout].append(self.train(config, ranks, layout))
+                ratios[layout].append(predicted / seen[layout][-1])
+        return {layout: (statistics.median(seen[layout]), statistics.median(ratios[layout])) for layout in layouts}
+
+
+def read_rows(file):
+    if not os.path.exists(file):
+        return {}
+    with open(file, newline="") as text:
+        return {tuple(row[:5]): row[5:] for row in list(csv.reader(text))[1:]}
+
+
+def write_rows(file, rows):
+    with open(file, "w", newline="") as text:
+        table = csv.writer(text, lineterminator="\n")
+        table.writerow(["link", "model", "dtype", "ranks", "layout", "measured_ms", "error_percent"])
+        table.writerows([*key, *values] for key, values in rows.items())
+
+
+def summary(rows):
+    cases = {}
+    for key, (measured, error) in rows.items():
+        cases.setdefault(key[:4], []).append((float(measured), float(error)))
+    errors = sorted(abs(error) for case in cases.values() for _, error in case)
+    regrets = [min(case, key=lambda times: times[0] * (1 + times[1] / 100))[0] / min(case)[0] - 1 for case in cases.values()]
+    return (f"{len(errors)} layouts in {len(cases)} cases: median error {statistics.median(errors):.1f} %, 90th percentile "
+            f"{errors[int(0.9 * (len(errors) - 1))]:.1f} %; regret: mean {100 * statistics.mean(regrets):.1f} %, worst "
+            f"{100 * max(regrets):.1f} %")
 
 
 def main():
@@ -98,33 +142,22 @@ def main():
     options.add_argument("shoal")
     options.add_argument("out")
     options.add_argument("--only", default="", help="cases whose name, as in '10M bfloat16', has this in it")
+    options.add_argument("--launch", help="a command that starts four ranks")
+    options.add_argument("--link", default="", help="a name of the network, for the table")
     options = options.parse_args()
-    folder = tempfile.mkdtemp()
-    run([options.shoal, "prepare", "synthetic", "--out", os.path.join(folder, "data")])
-    errors, regrets = [], []
-    with open(options.out, "w", newline="") as file:
-        table = csv.writer(file)
-        table.writerow(["model", "dtype", "ranks", "layout", "measured_ms", "error_percent"])
-        for name, text in MODELS.items():
-            for dtype in ("float32", "bfloat16"):
-                for ranks in LAYOUTS:
-                    if options.only not in f"{name} {dtype}":
-                        continue
-                    case = measure(options.shoal, folder, name, text, dtype, ranks)
-                    for layout, (measured, ratio) in case.items():
-                        error = ratio - 1
-                        errors.append(abs(error))
-                        table.writerow([name, dtype, ranks, layout, f"{1e3 * measured:.3f}", f"{100 * error:.1f}"])
-                        print(f"{name:>5} {dtype:>8} {ranks} ranks  {1e3 * measured:9.2f} ms measured  {100 * error:+6.1f} %  "
-                              f"{layout}", flush=True)
-                    chosen = min(case.values(), key=lambda times: times[0] * times[1])[0]
-                    regrets.append(chosen / min(times[0] for times in case.values()) - 1)
-                    file.flush()
-    errors.sort()
-    print(f"{len(errors)} layouts: median error {100 * statistics.median(errors):.1f} %, 90th percentile "
-          f"{100 * errors[int(0.9 * (len(errors) - 1))]:.1f} %; regret of {len(regrets)} cases: mean "
-          f"{100 * statistics.mean(regrets):.1f} %, worst {100 * max(regrets):.1f} %")
-    shutil.rmtree(folder)
+    bench = Bench(options.shoal, options.launch)
+    cases = [(name, dtype, ranks) for name in MODELS for dtype in ("float32", "bfloat16") for ranks in LAYOUTS
+             if options.only in f"{name} {dtype}" and (ranks == 4 or not options.launch)]
+    rows = read_rows(options.out)
+    for name, dtype, ranks in cases:
+        for layout, (measured, ratio) in bench.case(name, dtype, ranks).items():
+            error = f"{100 * (ratio - 1):+.1f}"
+            rows[options.link or "threads", name, dtype, str(ranks), layout] = [f"{1e3 * measured:.3f}", error]
+            print(f"{options.link} {name:>5} {dtype:>8} {ranks} ranks  {1e3 * measured:9.2f} ms measured  {error:>6} %  "
+                  f"{layout}", flush=True)
+        write_rows(options.out, rows)
+    print(summary(rows))
+    shutil.rmtree(bench.folder)
 
 
 main()

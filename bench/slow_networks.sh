@@ -25,8 +25,7 @@ for program in shoal bench/bench_slow_network bench/bench_network_relay; do
 done
 need mpirun.openmpi tc python3
 enter_namespaces
-[ -n "${NETWORK:-}" ] || { tc qdisc add dev lo root netem delay 1ms 2>/dev/null && NETWORK=netem || NETWORK=relay; }
-tc qdisc del dev lo root 2>/dev/null || true
+. "$here/bench/networks.sh"
 
 ranks_per_host=2
 schemes=(all-reduce zero-1 complete ring exp alternating-exp-ring)
@@ -49,74 +48,10 @@ END
 }
 warm_up=4
 
-addresses() {  # of the devices called slow
-  local host
-  for ((host = 1; host <= $1; ++host)); do
-    ip -n "h$host" address add "10.98.0.$host/24" dev slow
-    ip -n "h$host" link set slow mtu "$mtu" up
-    # Exchanges come in bursts; Linux would begin each anew as slowly as a new connection.
-    ip netns exec "h$host" sysctl -qw net.ipv4.tcp_slow_start_after_idle=0
-    ip netns exec "h$host" sysctl -qw net.ipv4.tcp_congestion_control=cubic 2>/dev/null ||  # forbidden where it is not
-      ip netns exec "h$host" sysctl -qw net.ipv4.tcp_congestion_control=reno                # the system's default
-  done
-}
-rate_of() { [ "$1" = 1 ] && [ "$slow" != - ] && echo "$slow" || echo "$mbit"; }
-
-# Makes the network of $hosts, $mbit, $slow and $delay, and forgets it.
-network_up() {
-  local host names=()
-  for ((host = 1; host <= hosts; ++host)); do names+=("h$host"); done
-  if [ "$NETWORK" = netem ] && [[ "$delay" != *exp* ]]; then
-    ip link add slow-net type bridge
-    ip link set slow-net up
-    for ((host = 1; host <= hosts; ++host)); do
-      ip link add "slow-$host" type veth peer name slow netns "h$host"
-      ip link set "slow-$host" master slow-net mtu "$mtu" up
-      ip -n "h$host" link set slow gso_max_segs 1
-    done
-    ip link set slow-net mtu "$mtu"
-    addresses "$hosts"
-    for ((host = 1; host <= hosts; ++host)); do
-      tc -n "h$host" qdisc add dev slow root netem delay "$delay" rate "$(rate_of "$host")mbit" limit 1000
-      tc qdisc add dev "slow-$host" root netem rate "$(rate_of "$host")mbit" limit 1000
-    done
-    return
-  fi
-  "$BUILD/bench/bench_network_relay" "$bandwidth" "$delay" "${names[@]}" >relay.log 2>&1 &
-  relay=$!
-  until grep -q ready relay.log; do
-    kill -0 "$relay" 2>/dev/null || die "the relay: $(cat relay.log)"
-    sleep 0.05
-  done
-  addresses "$hosts"
-  for ((host = 1; host <= hosts; ++host)); do
-    local rate
-    rate=$(rate_of "$host")
-    tc -n "h$host" qdisc add dev slow root tbf rate "${rate}mbit" burst $((2 * mtu + rate * 20)) limit $((1000 * mtu))
-  done
-}
-network_down() {
-  if [ -n "${relay:-}" ]; then
-    kill "$relay"
-    wait "$relay" || true
-    relay=
-    tail -1 relay.log
-  else
-    ip link del slow-net
-    for ((host = 1; host <= hosts; ++host)); do ip link del "slow-$host"; done
-    echo "netem"
-  fi
-}
-
 steps_of() { case $1 in all-reduce | zero-1 | complete) echo "$few" ;; *) echo "$steps" ;; esac; }
 
 train() {
-  local list
-  list=$(printf "h%s:$ranks_per_host," $(seq "$hosts"))
-  OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_plm_rsh_agent=$tests/remote_shell.sh \
-    on h1 mpirun.openmpi -n $((hosts * ranks_per_host)) --oversubscribe --bind-to none --host "${list%,}" \
-    --mca btl self,vader,tcp --mca btl_tcp_if_include 10.98.0.0/24 \
-    -x "SHOAL_MPI_MODULE=$BUILD/libshoal_mpi_openmpi.so" \
+  mpirun_on_hosts $ranks_per_host \
     "$BUILD/bench/bench_slow_network" "'$compute'" "$steps" "$warm_up" $ranks_per_host \
     $(for scheme in "${schemes[@]}"; do echo "$scheme=$(steps_of "$scheme")"; done)
 }

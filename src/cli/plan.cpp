@@ -10,6 +10,7 @@
 #include "cli/plan_table.h"
 #include "cli/planning.h"
 #include "cli/sizes.h"
+#include "config/memory.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "core/text.h"
@@ -36,22 +37,25 @@ std::string in_milliseconds(double seconds) {
                      : fmt::format("{:.2f}", ms);
 }
 
-void print_plans(const SearchResult& result, int show) {
-  fmt::print("\n{:>4} {:>10} {:>10} {:>9} {:>9} {:>8} {:>9} {:>9} {:>7} {:>7}  {}\n", "", "step ms", "memory",
-             "forward", "backward", "tensor", "stages", "gradients", "params", "update", "layout");
+// The terms that take time in one of the plans at least are columns.
+void print_plans(const std::vector<RankedPlan>& plans) {
+  std::vector<CostTerm> columns;
+  for (int i = 0; i < kCostTerms; ++i) {
+    const auto which = static_cast<CostTerm>(i);
+    const auto takes_time = [&](const RankedPlan& p) {
+      return term(p.prediction, which) > 0.01 * p.prediction.seconds();
+    };
+    if (std::ranges::any_of(plans, takes_time)) columns.push_back(which);
+  }
+  fmt::print("\n{:>4} {:>9} {:>9}", "", "step ms", "memory");
+  for (const auto which : columns) fmt::print(" {:>10}", name_of(which));
+  fmt::print("  layout\n");
   int rank = 0;
-  for (const auto& p : result.plans) {
-    if (++rank > show) break;
-    fmt::print("{:>4} {:>10} {:>10} {:>9} {:>9} {:>8} {:>9} {:>9} {:>7} {:>7}  {}\n", rank,
-               in_milliseconds(p.prediction.seconds()), format_bytes(p.prediction.memory),
-               in_milliseconds(term(p.prediction, CostTerm::forward)),
-               in_milliseconds(term(p.prediction, CostTerm::backward)),
-               in_milliseconds(term(p.prediction, CostTerm::tensor)),
-               in_milliseconds(term(p.prediction, CostTerm::stages)),
-               in_milliseconds(term(p.prediction, CostTerm::gradients)),
-               in_milliseconds(term(p.prediction, CostTerm::parameters)),
-               in_milliseconds(term(p.prediction, CostTerm::update) + term(p.prediction, CostTerm::other)),
-               layout_arguments(p.config));
+  for (const auto& p : plans) {
+    fmt::print("{:>4} {:>9} {:>9}", ++rank, in_milliseconds(p.prediction.seconds()),
+               format_bytes(p.prediction.memory));
+    for (const auto which : columns) fmt::print(" {:>10}", in_milliseconds(term(p.prediction, which)));
+    fmt::print("  {}\n", layout_arguments(p.config));
   }
 }
 
@@ -124,7 +128,12 @@ void check_run(const std::string& folder) {
     if (seconds > 0)
       print_line("  " + std::string(name_of(static_cast<CostTerm>(i))), in_milliseconds(seconds) + " ms");
   }
-  print_line("memory", format_bytes(predicted.memory), "of a rank, estimated by the code that allocates it");
+  double most = 0;
+  for (const auto& step : metrics.steps) most = std::max(most, step.memory_per_rank);
+  const double memory = host_memory(plan, RankCounts::as_threads(ranks)) / ranks;
+  if (most > 0) print_line("memory", format_bytes(most), "per rank, the most so far");
+  print_line(most > 0 ? "  predicted" : "memory predicted", format_bytes(memory),
+             most > 0 ? fmt::format("{:+.1f} %", 100 * (memory / most - 1)) : "per rank");
 }
 
 void print_json(const SearchResult& result, const Machine& machine, int ranks) {
@@ -147,7 +156,8 @@ void print_result(const PlanOptions& options, const SearchResult& result, const 
              result.unmeasured > 0
                  ? fmt::format(", {} not measured in a minute (the same command goes on)", result.unmeasured)
                  : "");
-  print_plans(result, options.show);
+  const auto shown = std::min(result.plans.size(), static_cast<std::size_t>(options.show));
+  print_plans({result.plans.begin(), result.plans.begin() + static_cast<std::ptrdiff_t>(shown)});
   const auto best = layout_arguments(result.plans.front().config);
   fmt::print("\nbest: {}\n", best);
   for (const auto& reason : reasons_for_best(result)) fmt::print("  {}\n", reason);

@@ -1,5 +1,7 @@
 #include "config/memory.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <fstream>
 #include <limits>
@@ -196,6 +198,12 @@ double available_memory() {
     file.ignore(256, '\n');
   }
   return std::max(std::min(available, left_in_control_group()), 0.0);
+}
+
+double peak_memory() {
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  return 1024.0 * static_cast<double>(usage.ru_maxrss);
 }
 
 void check_memory(const RunPlan& plan, const RankCounts& ranks) {

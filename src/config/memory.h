@@ -63,6 +63,9 @@ double host_memory(const RunPlan& plan, const RankCounts& ranks = {});
 // limit. 0 when unknown.
 double available_memory();
 
+// The most bytes that this process has had in memory so far.
+double peak_memory();
+
 // Throws UserError when the ranks on this host cannot fit; the message has the memory per category, the
 // available memory, and changes that help.
 void check_memory(const RunPlan& plan, const RankCounts& ranks = {});

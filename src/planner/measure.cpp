@@ -12,7 +12,7 @@ namespace {
 
 constexpr double kSampleSeconds = 0.6;  // of a sample, after its first step
 constexpr int kLeastSteps = 2;
-constexpr double kLongCall = 0.5;  // seconds of a call behind which larger ones are not measured
+constexpr double kLongCall = 0.2;  // seconds of a call behind which larger ones are not measured
 constexpr double kCallSeconds = 0.25;
 constexpr int kLeastCalls = 3, kMostCalls = 31;
 

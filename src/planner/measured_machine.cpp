@@ -126,9 +126,7 @@ const std::vector<double>& MeasuredMachine::kept(const std::string& key,
   known = agreed(find(full_key));
   if (!known.empty()) return known;
   if (options_.tell) options_.tell(key);
-  const Stopwatch watch;
   known = agreed(make());
-  spent_ += watch.seconds();
   ++measured_;
   if (!world_ || world_->ranks.rank() == 0) {
     const auto keep_none = [](std::string_view) { return false; };
@@ -186,6 +184,7 @@ SampleTimes MeasuredMachine::times(const RunPlan& wanted, const SampleKernels&) 
   // longer than theirs: they take turns to be late, and share cores less than perfectly.
   constexpr std::size_t kParts = kSamplePasses * kStepParts;
   const auto& numbers = kept(key, [&] {
+    const Stopwatch watch;
     const int threads = threads_of(sample);
     const double bytes = estimate_memory(sample, {.world_size = 1, .local_size = 1}, {}).total();
     const int fit = std::max(1, static_cast<int>(memory_ * ranks_per_host_ / bytes));
@@ -199,6 +198,7 @@ SampleTimes MeasuredMachine::times(const RunPlan& wanted, const SampleKernels&) 
     const double fair = measured.step * most / active;
     all.push_back(std::max(1.0, crowded ? measure_sample(run_, sample, most, threads).slowest / fair
                                         : measured.slowest / measured.step));
+    spent_ += watch.seconds();
     return all;
   });
   if (numbers.size() != kParts + 2) fail("the calibration's line \"{}\" has {} numbers", key, numbers.size());

@@ -69,7 +69,7 @@ class MeasuredMachine final : public Machine {
   double memory_ = 0;
   std::map<std::tuple<GroupCall::Kind, int, int>, Curve> curves_;
   std::map<std::string, std::vector<double>> kept_;
-  double spent_ = 0;  // seconds of measuring
+  double spent_ = 0;  // seconds of measuring parts of steps
   int measured_ = 0;
 };
 

@@ -1,7 +1,7 @@
 #include "planner/prediction.h"
 
 #include <algorithm>
-#include <numeric>
+#include <cmath>
 
 #include "core/error.h"
 #include "planner/sample_tape.h"
@@ -32,6 +32,7 @@ class StageActions {
         ranges_(plan.part({.pipeline = stage}).ranges(plan.model)) {}
 
   std::vector<StepAction> list() {
+    if (plan_.engine.gossip) add_exchange();
     const Action* before = nullptr;
     for (const auto& action : schedule_.ranks[static_cast<std::size_t>(stage_)]) {
       follow(action, before);
@@ -129,6 +130,35 @@ class StageActions {
     for (const auto& call : sample.tape.calls.at(pass, part)) this->call(call);
   }
 
+  // Gossip: the exchange that the step before has begun. It has to end before the update; its time is the
+  // mean over the rounds, of worker 0's group.
+  void add_exchange() {
+    const auto& gossip = *plan_.engine.gossip;
+    double bytes = 0;
+    for (int unit = 0; unit <= plan_.model.n_layer + 1; ++unit)
+      bytes += 4.0 * static_cast<double>(elements_of(unit));
+    if (plan_.engine.zero > 0) bytes /= plan_.mesh.data / plan_.engine.replicate;
+    const double buckets = std::ceil(bytes / gossip.bucket_bytes);
+    double seconds = 0;
+    for (const auto& round : gossip.topology.rounds) {
+      const auto& group = round.front();
+      const int apart = group.size() > 1 ? group[1] - group[0] : 1;
+      seconds += buckets * machine_.seconds({.bytes = bytes / buckets,
+                                             .ranks = static_cast<int>(group.size()),
+                                             .stride = apart * plan_.mesh.ranks_of_worker()});
+    }
+    add({.kind = machine_.overlaps() ? StepAction::Kind::start : StepAction::Kind::compute,
+         .term = CostTerm::parameters,
+         .seconds = seconds / gossip.topology.period()});
+  }
+
+  // Elements of a unit's parameters on this rank, before they are sharded; 0 where it has none.
+  std::int64_t elements_of(int unit) const {
+    const int head = plan_.model.n_layer + 1;
+    if (!plan_.part({.pipeline = stage_}).has(plan_.model, unit)) return 0;
+    return sample_.unit_sizes[unit == 0 ? 0 : unit == head ? 3 : 1];
+  }
+
   void call(const TapeCall& call) {
     const bool queued = call.queued && machine_.overlaps();
     add({.kind = queued ? StepAction::Kind::start : StepAction::Kind::compute,
@@ -151,12 +181,8 @@ class StageActions {
            .seconds = machine_.seconds(
                {.bytes = bytes, .ranks = 2, .stride = (mesh.pipeline - 1) * mesh.data * mesh.tensor})});
     }
-    const auto part = plan_.part({.pipeline = stage_});
-    const int head = plan_.model.n_layer + 1;
     std::int64_t elements = 0;
-    for (int unit = 0; unit <= head; ++unit) {
-      if (part.has(plan_.model, unit)) elements += sample_.unit_sizes[unit == 0 ? 0 : unit == head ? 3 : 1];
-    }
+    for (int unit = 0; unit <= plan_.model.n_layer + 1; ++unit) elements += elements_of(unit);
     if (plan_.engine.zero > 0) elements /= mesh.data / plan_.engine.replicate;
     add({.term = CostTerm::update,
          .seconds = sample_.times.update * static_cast<double>(elements),
@@ -307,8 +333,6 @@ Prediction predict(const RunPlan& plan, Machine& machine) {
 }
 
 Prediction Predictor::operator()(const RunPlan& plan) {
-  if (plan.engine.gossip)
-    fail_user("parallel.engine = \"gossip\" has no prediction; see shoal gossip simulate");
   if (plan.on_disk() || plan.engine.on_host) fail_user("parallel.offload has no prediction yet");
   const auto& known = sample(sample_of(plan));
   const auto& kept = sample(sample_of_kept(plan));
@@ -322,7 +346,7 @@ Prediction Predictor::operator()(const RunPlan& plan) {
   Prediction prediction;
   prediction.step = simulate_step(stages, {.cores = machine_.shared_cores(),
                                            .threads = machine_.threads_of(plan),
-                                           .ranks_of_stage = plan.mesh.data * plan.mesh.tensor});
+                                           .ranks_of_stage = plan.mesh.ranks() / plan.mesh.pipeline});
   const auto work = [](const std::array<double, kCostTerms>& terms) {
     return terms[static_cast<std::size_t>(CostTerm::forward)] +
            terms[static_cast<std::size_t>(CostTerm::backward)];

@@ -20,7 +20,8 @@ struct Prediction {
 
 struct PricedSample;
 
-// For synchronous plans. Throws UserError for plans with gossip or offload, which are not simulated.
+// Workers that gossip are taken to be equally fast (planner/gossip_simulation.h has the uneven ones). Throws
+// UserError for plans with offload, which have no prediction.
 Prediction predict(const RunPlan& plan, Machine& machine);
 
 // Seconds of a middle micro-batch in the units of a model, forward and backward.

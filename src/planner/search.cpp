@@ -24,17 +24,35 @@ std::vector<int> divisors(int n) {
   return all;
 }
 
-// A CPU that nobody has measured, to decide in which order layouts are measured.
-Cluster typical_cpu(int ranks) {
-  Cluster cpu{.name = "typical CPU", .devices_per_host = ranks, .memory = 1e18};
-  cpu.peak_float32 = 1e11;
-  cpu.peak_bfloat16 = 2e11;
-  cpu.bandwidth = 1e10;
-  cpu.launch = 2e-6;
-  cpu.product = cpu.attention = cpu.streaming = 1;
-  cpu.inside = cpu.between = {.latency = 1e-5, .bandwidth = 4e9};
-  return cpu;
-}
+// A machine whose collectives are measured, with the kernels of a CPU that nobody has measured: to decide in
+// which order parts of steps are measured.
+class TypicalCpu final : public Machine {
+ public:
+  explicit TypicalCpu(Machine& machine) : machine_(machine), kernels_(cluster()) {}
+  std::string name() const override { return kernels_.name(); }
+  SampleTimes times(const RunPlan& sample, const SampleKernels& kernels) override {
+    return kernels_.times(sample, kernels);
+  }
+  double seconds(const GroupCall& call) override { return machine_.seconds(call); }
+  int shared_cores() const override { return machine_.shared_cores(); }
+  int threads_of(const RunPlan& plan) const override { return machine_.threads_of(plan); }
+  bool overlaps() const override { return machine_.overlaps(); }
+  int ranks_per_host() const override { return machine_.ranks_per_host(); }
+  double memory_of_rank() const override { return machine_.memory_of_rank(); }
+
+ private:
+  static Cluster cluster() {
+    Cluster cpu{.name = "typical CPU"};
+    cpu.peak_float32 = 1e11;
+    cpu.peak_bfloat16 = 2e11;
+    cpu.bandwidth = 1e10;
+    cpu.launch = 2e-6;
+    cpu.product = cpu.attention = cpu.streaming = 1;
+    return cpu;
+  }
+  Machine& machine_;
+  DescribedMachine kernels_;
+};
 
 // The choices of one key: the config's value where it is given, else all.
 template <typename T>
@@ -124,8 +142,12 @@ class Search {
         tensor > 1 ? choices(config_, "parallel.sequence", int{given.sequence}, {0, 1}) : std::vector<int>{0};
     const auto zero =
         data > 1 ? choices(config_, "parallel.zero", given.zero, {0, 1, 2, 3}) : std::vector<int>{given.zero};
-    const auto micro = choices(config_, "train.micro_batch", config_.train.micro_batch,
-                               divisors(config_.train.global_batch / data));
+    // Sums that are independent of the layout depend on the micro-batch, so it is no choice of the planner's.
+    const bool fixed = config_.run.deterministic == Determinism::layout;
+    const int given_size = config_.train.micro_batch > 0 ? config_.train.micro_batch : default_micro_batch();
+    const auto micro =
+        choices(config_, "train.micro_batch", given_size,
+                fixed ? std::vector<int>{given_size} : divisors(config_.train.global_batch / data));
     std::vector<std::pair<int, int>> sharding;  // the ZeRO stage and the number of replicas
     for (const int stage : zero) {
       sharding.emplace_back(stage, given.replicate);
@@ -136,7 +158,7 @@ class Search {
     for (const int share : sequence) {
       for (const auto& [stage, replicate] : sharding) {
         for (const int size : micro) {
-          if (size == 0 || config_.train.global_batch % size != 0) continue;
+          if (config_.train.global_batch % size != 0) continue;
           if (config_.train.global_batch / size % data != 0) continue;
           for (const auto& [schedule, chunks] : schedules(stages)) {
             Config config = config_;
@@ -156,6 +178,15 @@ class Search {
         }
       }
     }
+  }
+
+  // That of data ranks alone: one rank, or workers.
+  int default_micro_batch() const {
+    Config config = config_;
+    config.parallel = {};
+    config.parallel.engine = config_.parallel.engine;
+    resolve_layout(config, config.parallel.engine == EngineKind::gossip ? ranks_ : 1);
+    return config.train.micro_batch;
   }
 
   // Over how many hosts data ranks spread, as many on each; 1 where they do not divide so.
@@ -283,7 +314,7 @@ class Search {
   // On a described machine by bounds, which cost little; where parts have to be measured, by the promise that
   // a typical machine gives.
   void order() {
-    DescribedMachine typical(typical_cpu(ranks_));
+    TypicalCpu typical(machine_);
     Predictor guess(typical);
     for (auto& candidate : candidates_) {
       candidate.guess =

@@ -23,7 +23,8 @@ struct StepRecord {
   // Fields that depend on time, the only ones that differ between two equal runs:
   double tokens_per_s = 0;
   double ms_per_step = 0;
-  double peak_share = 0;  // FLOP/s as share of the machine's measured peak, 0..1
+  double peak_share = 0;       // FLOP/s as share of the machine's measured peak, 0..1
+  double memory_per_rank = 0;  // bytes: the most that rank 0's process has held so far, over its ranks
 };
 
 // One evaluation, after `step` optimizer steps. Losses in nats per token.

@@ -94,10 +94,11 @@ void JsonlSink::write_line(const std::string& line) {
 
 void JsonlSink::write(const StepRecord& r) {
   write_line(fmt::format(R"({{"step":{},"loss":{},"lr":{},"grad_norm":{},"tokens":{},)"
-                         R"("tokens_per_s":{},"ms_per_step":{},"peak_share":{}}})"
+                         R"("tokens_per_s":{},"ms_per_step":{},"peak_share":{},"memory_per_rank":{:.0f}}})"
                          "\n",
                          r.step, number(r.loss), number(r.lr), number(r.grad_norm), r.tokens,
-                         number(r.tokens_per_s), number(r.ms_per_step), number(r.peak_share)));
+                         number(r.tokens_per_s), number(r.ms_per_step), number(r.peak_share),
+                         r.memory_per_rank));
 }
 
 void JsonlSink::write(const EvalRecord& r) {
@@ -138,7 +139,8 @@ Metrics read_metrics(const std::filesystem::path& file) {
                                .tokens = record->value("tokens", std::int64_t{0}),
                                .tokens_per_s = read_number(*record, "tokens_per_s"),
                                .ms_per_step = read_number(*record, "ms_per_step"),
-                               .peak_share = read_number(*record, "peak_share")});
+                               .peak_share = read_number(*record, "peak_share"),
+                               .memory_per_rank = record->value("memory_per_rank", 0.0)});
     }
   }
   if (lines.line() == 0) fail_user("{} holds no records yet", file.string());

@@ -87,7 +87,8 @@ void TensorBoardSink::write(const StepRecord& record) {
                               {"train/tokens", static_cast<double>(record.tokens)},
                               {"speed/tokens_per_s", record.tokens_per_s},
                               {"speed/ms_per_step", record.ms_per_step},
-                              {"speed/peak_share", record.peak_share}});
+                              {"speed/peak_share", record.peak_share},
+                              {"memory/bytes_per_rank", record.memory_per_rank}});
 }
 
 void TensorBoardSink::write(const EvalRecord& record) {

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "comm/agreement.h"
+#include "config/memory.h"
 #include "core/clock.h"
 #include "core/error.h"
 #include "core/log.h"
@@ -290,6 +291,7 @@ std::optional<StepRecord> Trainer::Run::log_record(const Outcome& outcome) {
   const double per_step = group_seconds / static_cast<double>(group_steps);
   group_seconds = 0;
   group_steps = 0;
+  const auto ranks = RankCounts::of(world);
   return StepRecord{.step = state.step,
                     .loss = outcome.loss,
                     .lr = outcome.lr,
@@ -297,7 +299,8 @@ std::optional<StepRecord> Trainer::Run::log_record(const Outcome& outcome) {
                     .tokens = state.tokens,
                     .tokens_per_s = static_cast<double>(step_tokens()) / per_step,
                     .ms_per_step = per_step * 1e3,
-                    .peak_share = share_of_peak(step_flops() / per_step)};
+                    .peak_share = share_of_peak(step_flops() / per_step),
+                    .memory_per_rank = peak_memory() / (ranks.threads ? ranks.world_size : 1)};
 }
 
 // A machine that was busy while its peak was measured turns out to be faster: then there is no peak to

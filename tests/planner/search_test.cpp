@@ -169,6 +169,24 @@ TEST(Search, MoreMemoryOrAFasterLinkNeverMakesThePlanSlower) {
   }
 }
 
+// The exchange goes on beside the passes, so it costs nothing until it takes longer than they do.
+TEST(Search, GossipExchangesBesideThePasses) {
+  const auto seconds = [](double bandwidth, const std::string& topology) {
+    return search({"parallel.engine=gossip", "gossip.topology=" + topology, "parallel.pipeline=1",
+                   "parallel.tensor=1", "train.micro_batch=1"},
+                  4, cluster_of(1e12, bandwidth))
+        .plans.front()
+        .prediction.seconds();
+  };
+  EXPECT_NEAR(seconds(1e12, "ring") / seconds(1e11, "ring"), 1, 0.05);
+  const double ring = seconds(1e6, "ring"), complete = seconds(1e6, "complete");
+  // Two workers swap halves twice; all four do so with three quarters.
+  EXPECT_NEAR(complete / ring, 1.5, 0.05);
+  for (const auto& p : search({"parallel.engine=gossip", "gossip.worker_size=2"}, 8).plans) {
+    EXPECT_EQ(p.plan.mesh.workers * p.plan.mesh.ranks_of_worker(), 8);
+  }
+}
+
 TEST(Search, EqualInputsGiveEqualPlans) {
   const auto a = search({}, 4), b = search({}, 4);
   ASSERT_EQ(a.plans.size(), b.plans.size());
@@ -193,6 +211,14 @@ TEST(Search, TheGlobalBatchNeverChanges) {
   for (const auto& p : search({}, 4).plans) {
     EXPECT_EQ(p.config.train.global_batch, 16);
     EXPECT_EQ(p.plan.engine.micro_batches * p.plan.pipeline.batch.batch, 16);
+  }
+}
+
+// Sums of a fixed order depend on the micro-batch, and a run's results must not depend on its ranks.
+TEST(Search, LayoutExactRunsHaveOneMicroBatch) {
+  for (const int ranks : {1, 2, 4}) {
+    for (const auto& p : search({"run.deterministic=layout"}, ranks).plans)
+      EXPECT_EQ(p.config.train.micro_batch, 2);
   }
 }
 

@@ -58,13 +58,14 @@ TEST_F(MetricsTest, LinesHaveTheReproducibleFieldsFirst) {
                         .tokens = 30,
                         .tokens_per_s = 10,
                         .ms_per_step = 1000,
-                        .peak_share = 0.5});
+                        .peak_share = 0.5,
+                        .memory_per_rank = 4096});
   sink.write(
       EvalRecord{.step = 3, .train_loss = 0, .val_loss = 0, .val_accuracy = 0.25, .entropy_floor = 1.5});
   sink.write(TestRecord{.step = 3, .loss = 0, .accuracy = 0.75});
   EXPECT_EQ(
       read(file()),
-      R"({"step":3,"loss":2.5,"lr":0.0006,"grad_norm":1,"tokens":30,"tokens_per_s":10,"ms_per_step":1000,"peak_share":0.5})"
+      R"({"step":3,"loss":2.5,"lr":0.0006,"grad_norm":1,"tokens":30,"tokens_per_s":10,"ms_per_step":1000,"peak_share":0.5,"memory_per_rank":4096})"
       "\n"
       R"({"step":3,"train_loss":0,"val_loss":0,"val_perplexity":1,"val_accuracy":0.25,"entropy_floor":1.5})"
       "\n"
