@@ -6,7 +6,8 @@
 
 In every round the machine is measured anew, and each layout is trained for some steps right after what its prediction needs
 was measured, since the speed of a shared machine changes within minutes. A layout's error is the median over the rounds of
-predicted over measured time; its time for the regret is the median of the measured ones. Steps behind the first two count.
+predicted over measured time. The regret compares medians: the measured time of the layout with the least predicted one, over
+the least measured one, minus 1. Steps behind the first two count.
 COMMAND starts the four ranks of an MPI job. OUT.csv keeps the rows of cases that are not measured again; the summary is that
 of all its rows.
 """
@@ -99,17 +100,17 @@ class Bench:
         return statistics.median([row["ms_per_step"] for row in rows if "ms_per_step" in row][2:]) / 1e3
 
     def case(self, name, dtype, ranks):
-        """Medians of every layout: measured seconds, and predicted over measured ones."""
+        """Medians of every layout: measured seconds, predicted ones, and the latter over the former."""
         config = config_of(self.folder, MODELS[name], dtype, name)
         layouts = (FEW if name == "124M" else LAYOUTS)[ranks]
-        seen, ratios = {layout: [] for layout in layouts}, {layout: [] for layout in layouts}
+        seen = {layout: [] for layout in layouts}
         for number in range(ROUNDS[name]):
             cache = os.path.join(self.folder, f"cache-{name}-{dtype}-{ranks}-{number}")
             for layout in layouts:
                 predicted, _ = self.predict(config, ranks, layout, cache)
-                seen[layout].append(self.train(config, ranks, layout))
-                ratios[layout].append(predicted / seen[layout][-1])
-        return {layout: (statistics.median(seen[layout]), statistics.median(ratios[layout])) for layout in layouts}
+                measured = self.train(config, ranks, layout)
+                seen[layout].append((measured, predicted, predicted / measured))
+        return {layout: [statistics.median(values) for values in zip(*seen[layout])] for layout in layouts}
 
 
 def read_rows(file):
@@ -122,19 +123,23 @@ def read_rows(file):
 def write_rows(file, rows):
     with open(file, "w", newline="") as text:
         table = csv.writer(text, lineterminator="\n")
-        table.writerow(["link", "model", "dtype", "ranks", "layout", "measured_ms", "error_percent"])
+        table.writerow(["link", "model", "dtype", "ranks", "layout", "measured_ms", "predicted_ms", "error_percent"])
         table.writerows([*key, *values] for key, values in rows.items())
 
 
 def summary(rows):
-    cases = {}
-    for key, (measured, error) in rows.items():
-        cases.setdefault(key[:4], []).append((float(measured), float(error)))
-    errors = sorted(abs(error) for case in cases.values() for _, error in case)
-    regrets = [min(case, key=lambda times: times[0] * (1 + times[1] / 100))[0] / min(case)[0] - 1 for case in cases.values()]
-    return (f"{len(errors)} layouts in {len(cases)} cases: median error {statistics.median(errors):.1f} %, 90th percentile "
-            f"{errors[int(0.9 * (len(errors) - 1))]:.1f} %; regret: mean {100 * statistics.mean(regrets):.1f} %, worst "
-            f"{100 * max(regrets):.1f} %")
+    """A line for each link, model and type, and one for all."""
+    groups = {}
+    for key, (measured, predicted, error) in rows.items():
+        for name in [key[:3], ("all", "", "")]:
+            groups.setdefault(name, {}).setdefault(key[:4], []).append((float(measured), float(predicted), float(error)))
+    lines = ["| ranks | model | type | layouts | median error | 90th percentile | mean regret | worst |", "|---|---|---|---|---|---|---|---|"]
+    for name, cases in sorted(groups.items(), key=lambda group: group[0][0] == "all"):
+        errors = sorted(abs(error) for case in cases.values() for _, _, error in case)
+        regrets = [100 * (min(case, key=lambda times: times[1])[0] / min(case)[0] - 1) for case in cases.values()]
+        lines.append(f"| {' | '.join(name)} | {len(errors)} | {statistics.median(errors):.1f} % | {errors[int(0.9 * (len(errors) - 1))]:.1f} % | "
+                     f"{statistics.mean(regrets):.1f} % | {max(regrets):.1f} % |")
+    return "\n".join(lines)
 
 
 def main():
@@ -150,9 +155,9 @@ def main():
              if options.only in f"{name} {dtype}" and (ranks == 4 or not options.launch)]
     rows = read_rows(options.out)
     for name, dtype, ranks in cases:
-        for layout, (measured, ratio) in bench.case(name, dtype, ranks).items():
+        for layout, (measured, predicted, ratio) in bench.case(name, dtype, ranks).items():
             error = f"{100 * (ratio - 1):+.1f}"
-            rows[options.link or "threads", name, dtype, str(ranks), layout] = [f"{1e3 * measured:.3f}", error]
+            rows[options.link or "threads", name, dtype, str(ranks), layout] = [f"{1e3 * measured:.3f}", f"{1e3 * predicted:.3f}", error]
             print(f"{options.link} {name:>5} {dtype:>8} {ranks} ranks  {1e3 * measured:9.2f} ms measured  {error:>6} %  "
                   f"{layout}", flush=True)
         write_rows(options.out, rows)

@@ -10,8 +10,8 @@
 #include "config/layout.h"
 #include "core/error.h"
 #include "parallel/pipeline/stages.h"
-#include "planner/described_machine.h"
 #include "planner/stage_fit.h"
+#include "planner/typical_cpu.h"
 
 namespace shoal {
 namespace {
@@ -24,63 +24,10 @@ std::vector<int> divisors(int n) {
   return all;
 }
 
-// A machine whose collectives are measured, with the kernels of a CPU that nobody has measured: to decide in
-// which order parts of steps are measured.
-class TypicalCpu final : public Machine {
- public:
-  explicit TypicalCpu(Machine& machine) : machine_(machine), kernels_(cluster()) {}
-  std::string name() const override { return kernels_.name(); }
-  SampleTimes times(const RunPlan& sample, const SampleKernels& kernels) override {
-    return kernels_.times(sample, kernels);
-  }
-  double seconds(const GroupCall& call) override { return machine_.seconds(call); }
-  int shared_cores() const override { return machine_.shared_cores(); }
-  int threads_of(const RunPlan& plan) const override { return machine_.threads_of(plan); }
-  bool overlaps() const override { return machine_.overlaps(); }
-  int ranks_per_host() const override { return machine_.ranks_per_host(); }
-  double memory_of_rank() const override { return machine_.memory_of_rank(); }
-
- private:
-  static Cluster cluster() {
-    Cluster cpu{.name = "typical CPU"};
-    cpu.peak_float32 = 1e11;
-    cpu.peak_bfloat16 = 2e11;
-    cpu.bandwidth = 1e10;
-    cpu.launch = 2e-6;
-    cpu.product = cpu.attention = cpu.streaming = 1;
-    return cpu;
-  }
-  Machine& machine_;
-  DescribedMachine kernels_;
-};
-
 // The choices of one key: the config's value where it is given, else all.
 template <typename T>
 std::vector<T> choices(const Config& config, const char* key, T value, std::vector<T> all) {
   return config.given.contains(key) ? std::vector<T>{value} : all;
-}
-
-// All cuts of a plan's blocks into its stages; none where there are more than `most`.
-std::vector<std::vector<UnitRange>> few_cuts(const RunPlan& plan, std::size_t most) {
-  const int parts = plan.mesh.pipeline, blocks = plan.model.n_layer;
-  double count = 1;  // blocks - 1 over parts - 1
-  for (int i = 1; i < parts; ++i) count *= static_cast<double>(blocks - i) / i;
-  if (count > static_cast<double>(most) + 0.5) return {};
-  std::vector<std::vector<UnitRange>> cuts;
-  std::vector<int> sizes(static_cast<std::size_t>(parts));
-  const auto fill = [&](auto&& self, int part, int left) -> void {
-    if (part + 1 == parts) {
-      sizes.back() = left;
-      cuts.push_back(ranges_by_hand(plan.model, parts, sizes));
-      return;
-    }
-    for (int size = 1; size <= left - (parts - 1 - part); ++size) {
-      sizes[static_cast<std::size_t>(part)] = size;
-      self(self, part + 1, left - size);
-    }
-  };
-  fill(fill, 0, blocks);
-  return cuts;
 }
 
 class Search {
@@ -180,7 +127,7 @@ class Search {
     }
   }
 
-  // That of data ranks alone: one rank, or workers.
+  // The default of data ranks alone: one rank, or workers.
   int default_micro_batch() const {
     Config config = config_;
     config.parallel = {};
@@ -384,7 +331,7 @@ class Search {
       if (best &&
           *best != StageCut{blocks_of_ranges(candidate.plan), candidate.plan.pipeline.recompute_blocks})
         cuts.push_back(*best);
-      for (const auto& ranges : few_cuts(plan, kFew)) add(ranges);
+      for (const auto& ranges : all_cuts(plan, kFew)) add(ranges);
     } else {
       add(balanced_ranges(times, static_cast<int>(plan.ranges.size())));
     }

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 
+#include "parallel/pipeline/stages.h"
+
 namespace shoal {
 namespace {
 
@@ -55,6 +57,28 @@ std::vector<int> blocks_of_ranges(const RunPlan& plan) {
   for (const auto& [begin, end] : plan.ranges)
     blocks.push_back(std::min(end, plan.model.n_layer + 1) - std::max(begin, 1));
   return blocks;
+}
+
+std::vector<std::vector<UnitRange>> all_cuts(const RunPlan& plan, std::size_t most) {
+  const int parts = plan.mesh.pipeline, blocks = plan.model.n_layer;
+  double count = 1;  // blocks - 1 over parts - 1
+  for (int i = 1; i < parts; ++i) count *= static_cast<double>(blocks - i) / i;
+  if (count > static_cast<double>(most) + 0.5) return {};
+  std::vector<std::vector<UnitRange>> cuts;
+  std::vector<int> sizes(static_cast<std::size_t>(parts));
+  const auto fill = [&](auto&& self, int part, int left) -> void {
+    if (part + 1 == parts) {
+      sizes.back() = left;
+      cuts.push_back(ranges_by_hand(plan.model, parts, sizes));
+      return;
+    }
+    for (int size = 1; size <= left - (parts - 1 - part); ++size) {
+      sizes[static_cast<std::size_t>(part)] = size;
+      self(self, part + 1, left - size);
+    }
+  };
+  fill(fill, 0, blocks);
+  return cuts;
 }
 
 int StageFit::fewest_of_stage(RunPlan& plan, int stage) const {

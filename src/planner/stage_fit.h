@@ -35,6 +35,9 @@ class StageFit {
   double limit_;
 };
 
+// All cuts of a plan's blocks into its stages; none where there are more than `most`.
+std::vector<std::vector<UnitRange>> all_cuts(const RunPlan& plan, std::size_t most);
+
 // The blocks of each range of a plan; of one without stages, those of the model.
 std::vector<int> blocks_of_ranges(const RunPlan& plan);
 
