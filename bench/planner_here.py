@@ -69,7 +69,8 @@ def config_of(folder, text, dtype, name):
 def constraints(layout):
     """The layout's keys, and the others at their defaults."""
     rest = {"recompute": "train.recompute=none", "zero": "parallel.zero=0", "sequence": "parallel.sequence=false",
-            "pipeline": "parallel.pipeline=1", "tensor": "parallel.tensor=1", "schedule": "parallel.schedule=1f1b"}
+            "pipeline": "parallel.pipeline=1", "tensor": "parallel.tensor=1", "schedule": "parallel.schedule=1f1b",
+            "replicate": "parallel.replicate=1", "threads": "train.threads=0"}
     return layout.split() + [setting for word, setting in rest.items() if word not in layout]
 
 
@@ -104,7 +105,7 @@ class Bench:
         config = config_of(self.folder, MODELS[name], dtype, name)
         layouts = (FEW if name == "124M" else LAYOUTS)[ranks]
         seen = {layout: [] for layout in layouts}
-        for number in range(ROUNDS[name]):
+        for number in range(2 if self.launch else ROUNDS[name]):
             cache = os.path.join(self.folder, f"cache-{name}-{dtype}-{ranks}-{number}")
             for layout in layouts:
                 predicted, _ = self.predict(config, ranks, layout, cache)

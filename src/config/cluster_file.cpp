@@ -1,5 +1,7 @@
 #include "config/cluster_file.h"
 
+#include <fmt/ranges.h>
+
 #include <functional>
 #include <map>
 
@@ -66,9 +68,11 @@ class Reader {
       if (found == keys.end()) {
         std::vector<std::string> known;
         for (const auto& [other, setter] : keys) known.push_back(other);
-        fail_at(node, fmt::format("'{}' is not a key of {}; did you mean {}?", key.str(),
+        const auto near = nearest(std::string(key.str()), known);
+        fail_at(node, fmt::format("'{}' is not a key of {}; {}", key.str(),
                                   name.empty() ? "a cluster" : "[" + name + "]",
-                                  nearest(std::string(key.str()), known)));
+                                  near.empty() ? fmt::format("its keys are {}", fmt::join(known, ", "))
+                                               : "did you mean " + near + "?"));
       }
       found->second(node);
     }

@@ -14,7 +14,7 @@ constexpr double kSampleSeconds = 0.6;  // of a sample, after its first step
 constexpr int kLeastSteps = 2;
 constexpr double kLongCall = 0.2;  // seconds of a call behind which larger ones are not measured
 constexpr double kCallSeconds = 0.25;
-constexpr int kLeastCalls = 3, kMostCalls = 31;
+constexpr int kInARow = 4, kLeastCalls = 2, kMostCalls = 15;
 
 // The value below which a third of the values are: disturbances of a machine only ever add time.
 double quantile(std::vector<double> values) {
@@ -101,26 +101,28 @@ void average(Communicator& ranks, MeasuredSample& sample) {
   for (auto& pass : sample.parts.values) std::ranges::generate(pass, take);
 }
 
-Request start_call(Communicator& group, GroupCall::Kind kind, std::vector<float>& a, std::vector<float>& b,
-                   std::int64_t count) {
+// Makes a call, or sends a message there and back, and waits for it.
+void make_call(Communicator& group, GroupCall::Kind kind, std::vector<float>& a, std::vector<float>& b,
+               std::int64_t count) {
   const Tensor x{a.data(), DType::f32, {count}}, y{b.data(), DType::f32, {count}};
   const std::int64_t part = count / group.size();
   const Tensor mine{a.data() + group.rank() * part, DType::f32, {part}};
   switch (kind) {
     case GroupCall::Kind::all_reduce:
-      return group.all_reduce(x);
+      return group.all_reduce(x).wait();
     case GroupCall::Kind::reduce_scatter:
-      return group.reduce_scatter(mine, x);
+      return group.reduce_scatter(mine, x).wait();
     case GroupCall::Kind::all_gather:
-      return group.all_gather(x, mine);
+      return group.all_gather(x, mine).wait();
     case GroupCall::Kind::all_to_all:
-      return group.all_to_all(y, x);
+      return group.all_to_all(y, x).wait();
     case GroupCall::Kind::broadcast:
-      return group.broadcast(x, 0);
+      return group.broadcast(x, 0).wait();
     case GroupCall::Kind::message:
-      return group.rank() == 0 ? group.send(x, 1) : group.receive(y, 0);
+      if (group.rank() == 0) group.send(x, 1).wait();
+      group.receive(y, 1 - group.rank()).wait();
+      if (group.rank() == 1) group.send(x, 0).wait();
   }
-  return {};
 }
 
 }  // namespace
@@ -162,17 +164,20 @@ std::vector<std::pair<double, double>> measure_call(const RunRanks& run, const G
       const auto count = static_cast<std::int64_t>(bytes / 4) / group.ranks * group.ranks;
       a.resize(static_cast<std::size_t>(count), 1.0f);
       b.resize(static_cast<std::size_t>(count));
+      // Several in a row, since ranks leave the barrier at different times.
       const auto once = [&] {
+        const int calls = group.kind == GroupCall::Kind::message ? kInARow / 2 : kInARow;
         world.ranks.barrier();
         const Stopwatch watch;
-        if (members->size() == group.ranks) start_call(*members, group.kind, a, b, count).wait();
-        return watch.seconds();
+        for (int i = 0; i < calls && members->size() == group.ranks; ++i)
+          make_call(*members, group.kind, a, b, count);
+        return watch.seconds() / kInARow;
       };
       once();
       const double first = largest(world.ranks, once());
       std::vector<double> took;
-      for (int left = std::clamp(static_cast<int>(kCallSeconds / first), kLeastCalls, kMostCalls); left > 0;
-           --left) {
+      for (int left = std::clamp(static_cast<int>(kCallSeconds / (kInARow * first)), kLeastCalls, kMostCalls);
+           left > 0; --left) {
         took.push_back(once());
       }
       const double seconds = largest(world.ranks, quantile(took));

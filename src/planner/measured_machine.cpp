@@ -53,7 +53,7 @@ std::string machine_key(int cores, const std::string& hosts) {
   std::string libraries;
   for (const auto& library : ops_libraries())
     libraries += fmt::format(" {} {}", library.name, library.version);
-  auto key = fmt::format("2 {}, {} cores,{}{}", processor_name(), cores, libraries, hosts);
+  auto key = fmt::format("3 {}, {} cores,{}{}", processor_name(), cores, libraries, hosts);
   std::ranges::replace(key, '=', ' ');
   return key;
 }
