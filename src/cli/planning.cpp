@@ -95,9 +95,12 @@ RankedPlan plan_run(Config config, const Job& job) {
   const auto reasons = reasons_for_best(result);
   auto best = std::move(result.plans.front());
   log::info("plan: {}", layout_arguments(best.config));
-  log::info("plan: {}", reasons.empty()
-                            ? "the only layout"
-                            : fmt::format("of {} layouts, {}", result.considered, reasons.front()));
+  log::info("plan: {}",
+            reasons.empty()
+                ? result.considered > 1
+                      ? fmt::format("of {} layouts, no other promises to be as fast", result.considered)
+                      : "the only layout"
+                : fmt::format("of {} layouts, {}", result.considered, reasons.front()));
   log::info("plan: {:.2f} ms per step and {} per rank, predicted", 1e3 * best.prediction.seconds(),
             format_bytes(best.prediction.memory));
   return best;

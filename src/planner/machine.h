@@ -50,6 +50,9 @@ class Machine {
   virtual std::string name() const = 0;
   virtual SampleTimes times(const RunPlan& sample, const SampleKernels& kernels) = 0;
   virtual double seconds(const GroupCall& call) = 0;
+  // The part of a call's seconds in which its group does not keep the link busy, so that calls which are
+  // queued behind it may go on.
+  virtual double delay(const GroupCall&) { return 0; }
   // Whether times() answers at once, or has the time to measure them.
   virtual bool has_times(const RunPlan&) { return true; }
   // Whether times are measured when they are asked for, which takes seconds.

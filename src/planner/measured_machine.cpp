@@ -213,6 +213,11 @@ double MeasuredMachine::seconds(const GroupCall& call) {
   return call.ranks < 2 ? 0 : interpolate(curve(call), call.bytes);
 }
 
+// The network's, of a job: the least call's time. Threads hand bytes over themselves.
+double MeasuredMachine::delay(const GroupCall& call) {
+  return world_ && call.ranks > 1 ? std::min(curve(call).front().second, seconds(call)) : 0;
+}
+
 const MeasuredMachine::Curve& MeasuredMachine::curve(GroupCall group) {
   if (!world_) group.stride = 1;  // all threads are equally far apart
   auto& points = curves_[{group.kind, group.ranks, group.stride}];

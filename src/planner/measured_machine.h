@@ -29,6 +29,7 @@ class MeasuredMachine final : public Machine {
   SampleTimes times(const RunPlan& sample, const SampleKernels& kernels) override;
   bool has_times(const RunPlan& sample) override;
   double seconds(const GroupCall& call) override;
+  double delay(const GroupCall& call) override;
   bool measures() const override { return true; }
   int shared_cores() const override { return world_ ? 0 : cores_; }
   int threads_of(const RunPlan& plan) const override;

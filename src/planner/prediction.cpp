@@ -163,7 +163,8 @@ class StageActions {
     const bool queued = call.queued && machine_.overlaps();
     add({.kind = queued ? StepAction::Kind::start : StepAction::Kind::compute,
          .term = call.term,
-         .seconds = call.seconds});
+         .seconds = queued ? call.seconds - call.delay : call.seconds,
+         .delay = queued ? call.delay : 0});
     gathering_ |= queued && call.term == CostTerm::parameters;
   }
 
@@ -220,11 +221,16 @@ class StageActions {
     const auto& batch = plan_.pipeline.batch;
     const double bytes = 4.0 * static_cast<double>(batch.rows()) * plan_.model.n_embd /
                          (plan_.sequence ? plan_.mesh.tensor : 1);
-    const double seconds = machine_.seconds({.kind = GroupCall::Kind::message,
-                                             .bytes = bytes,
-                                             .ranks = 2,
-                                             .stride = plan_.mesh.data * plan_.mesh.tensor});
-    add({.kind = StepAction::Kind::send, .seconds = seconds, .peer = to, .channel = channel});
+    const GroupCall message{.kind = GroupCall::Kind::message,
+                            .bytes = bytes,
+                            .ranks = 2,
+                            .stride = plan_.mesh.data * plan_.mesh.tensor};
+    const double delay = machine_.delay(message);
+    add({.kind = StepAction::Kind::send,
+         .seconds = machine_.seconds(message) - delay,
+         .delay = delay,
+         .peer = to,
+         .channel = channel});
   }
   void receive(int from, int channel) {
     add({.kind = StepAction::Kind::receive, .term = CostTerm::stages, .peer = from, .channel = channel});
@@ -273,7 +279,10 @@ const PricedSample& Predictor::sample(const RunPlan& wanted) {
   if (found != samples_.end()) return **found;
   auto tape = record_sample(wanted);
   const auto price = [&](std::vector<TapeCall>& calls) {
-    for (auto& call : calls) call.seconds = machine_.seconds(call.call);
+    for (auto& call : calls) {
+      call.seconds = machine_.seconds(call.call);
+      call.delay = machine_.delay(call.call);
+    }
   };
   for (auto& pass : tape.calls.values) std::ranges::for_each(pass, price);
   price(tape.update_calls);

@@ -11,7 +11,7 @@ namespace shoal {
 
 struct TapeCall {
   GroupCall call;
-  double seconds = 0;  // on a machine; not recorded
+  double seconds = 0, delay = 0;  // on a machine; not recorded
   CostTerm term = CostTerm::other;
   // Not waited for where it is made: a gradient's reduction, or the gather of the unit that comes next.
   bool queued = false;

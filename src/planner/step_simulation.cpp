@@ -15,9 +15,9 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
 // One stage's rank on its way through its actions.
 struct Rank {
   std::size_t next = 0;
-  double now = 0;          // when it became free, or began what it does
-  double left = -1;        // seconds of work of a compute that has begun; negative: none has
-  double stream_free = 0;  // when its collectives are done
+  double now = 0;                           // when it became free, or began what it does
+  double left = -1;                         // seconds of work of a compute that has begun; negative: none has
+  double stream_free = 0, stream_done = 0;  // when the next collective can begin, and all have ended
 };
 
 class Simulation {
@@ -75,11 +75,14 @@ class Simulation {
         wait(stage, action.term, arrivals.front());
         arrivals.pop_front();
       } else if (action.kind == StepAction::Kind::send) {
-        messages(stage, action.peer, action.channel).push_back(rank.now + action.seconds);
+        auto& free = link_free_[{static_cast<int>(stage), action.peer}];
+        free = std::max(free, rank.now) + action.seconds;
+        messages(stage, action.peer, action.channel).push_back(free + action.delay);
       } else if (action.kind == StepAction::Kind::start) {
         rank.stream_free = std::max(rank.stream_free, rank.now) + action.seconds;
+        rank.stream_done = std::max(rank.stream_done, rank.stream_free + action.delay);
       } else {
-        wait(stage, action.term, rank.stream_free);
+        wait(stage, action.term, rank.stream_done);
       }
       ++rank.next;
     }
@@ -160,6 +163,7 @@ class Simulation {
   const SharedCores shared_;
   std::vector<Rank> ranks_;
   std::map<std::array<int, 3>, std::deque<double>> messages_;
+  std::map<std::pair<int, int>, double> link_free_;  // when a stage can begin to send to another
   double time_ = 0;
   SimulatedStep step_;
 };

@@ -26,14 +26,14 @@ std::string_view name_of(CostTerm term);
 struct StepAction {
   enum class Kind : std::uint8_t {
     compute,  // a kernel, or a call that the rank waits for
-    send,     // to `peer`: arrives after `seconds`
+    send,     // to `peer`: arrives after `seconds`, behind those that are on their way there, and `delay`
     receive,  // waits for the next message from `peer` of the same `channel`
-    start,    // queues a call of `seconds` on the rank's stream of collectives
-    join,     // waits until that stream is empty
+    start,    // queues a call of `seconds` on the rank's stream of collectives, which ends a `delay` later
+    join,     // waits until all of that stream have ended
   };
   Kind kind = Kind::compute;
   CostTerm term = CostTerm::forward;
-  double seconds = 0;
+  double seconds = 0, delay = 0;
   int peer = 0, channel = 0;
   bool uses_core = false;  // a compute that slows down where ranks share cores
   int pass = -1;           // the micro-batch, for pictures

@@ -80,6 +80,14 @@ TEST(SimulatedStep, QueuedCollectivesOverlapWithComputing) {
   EXPECT_DOUBLE_EQ(term(step, 0, CostTerm::gradients), 2);
 }
 
+// Two collectives of 2 s keep their link busy one after the other, and end 5 s after that, together.
+TEST(SimulatedStep, DelaysOfQueuedCollectivesOverlap) {
+  const StepAction queued{.kind = Kind::start, .seconds = 2, .delay = 5};
+  const std::vector<std::vector<StepAction>> stages = {
+      {queued, queued, {.kind = Kind::join, .term = CostTerm::gradients}}};
+  EXPECT_DOUBLE_EQ(simulate_step(stages, {}).seconds, 9);
+}
+
 // Two stages of one core: while both compute, each has half of it.
 TEST(SimulatedStep, StagesShareCoresWhileBothCompute) {
   const std::vector<std::vector<StepAction>> stages = {{compute(2)}, {compute(6)}};
@@ -95,6 +103,13 @@ TEST(SimulatedStep, AMessageArrivesAfterItsTime) {
   const auto step = simulate_step(stages, {});
   EXPECT_DOUBLE_EQ(step.seconds, 4);
   EXPECT_DOUBLE_EQ(term(step, 1, CostTerm::stages), 3);
+}
+
+// The second message waits for the first, but not for its delay.
+TEST(SimulatedStep, MessagesShareTheirLink) {
+  const StepAction send{.kind = Kind::send, .seconds = 2, .delay = 1, .peer = 1};
+  const StepAction receive{.kind = Kind::receive, .term = CostTerm::stages, .peer = 0};
+  EXPECT_DOUBLE_EQ(simulate_step({{send, send}, {receive, receive}}, {}).seconds, 5);
 }
 
 TEST(SimulatedStep, RefusesStagesThatWaitForEver) {
