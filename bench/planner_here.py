@@ -6,7 +6,7 @@
 
 In every round the machine is measured anew, and each layout is trained for some steps right after what its prediction needs
 was measured, since the speed of a shared machine changes within minutes. A layout's error is the median over the rounds of
-predicted over measured time. The regret compares medians: the measured time of the layout with the least predicted one, over
+predicted over measured time. Memory is the most that the program had resident, over its ranks. The regret compares medians: the measured time of the layout with the least predicted one, over
 the least measured one, minus 1. Steps behind the first two count.
 COMMAND starts the four ranks of an MPI job. OUT.csv keeps the rows of cases that are not measured again; the summary is that
 of all its rows.
@@ -79,38 +79,46 @@ class Bench:
         self.folder = tempfile.mkdtemp()
         self.shoal = [launch, shoal] if launch else [shoal]
         self.launch = launch
-        run([shoal, "prepare", "synthetic", "--out", os.path.join(self.folder, "data")])
+        # Few tokens: the pages of token files, which the prediction does not count, would be in the measurement.
+        run([shoal, "prepare", "synthetic", "--size", "100000", "--out", os.path.join(self.folder, "data")])
 
     def command(self, name, config, ranks, settings):
         started = [] if self.launch else ["--ranks", str(ranks)]
         return [*self.shoal, name, config, *started, *settings]
 
     def predict(self, config, ranks, layout, cache):
-        """Seconds of a step, and bytes of the rank that needs most."""
+        """Seconds of a step, and bytes of all ranks."""
         os.environ["XDG_CACHE_HOME"] = cache
         plan = json.loads(run(self.command("plan", config, ranks, ["--json", *constraints(layout)])))["plans"][0]
-        return plan["step_seconds"], plan["memory_bytes"]
+        return plan["step_seconds"], plan["host_memory_bytes"]
 
     def train(self, config, ranks, layout):
-        """Seconds of a step."""
+        """Seconds of a step, and bytes of all ranks, where they are threads."""
         out = os.path.join(self.folder, "runs")
         shutil.rmtree(out, ignore_errors=True)
-        run(self.command("train", config, ranks, [f"run.dir={out}", "run.name=r", *layout.split()]))
+        command = self.command("train", config, ranks, [f"run.dir={out}", "run.name=r", *layout.split()])
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        said = process.stderr.read()
+        _, status, usage = os.wait4(process.pid, 0)
+        if status != 0:
+            sys.exit(f"{' '.join(command)}\n{said}")
         with open(os.path.join(out, "r", "metrics.jsonl")) as file:
             rows = [json.loads(line) for line in file]
-        return statistics.median([row["ms_per_step"] for row in rows if "ms_per_step" in row][2:]) / 1e3
+        times = [row["ms_per_step"] for row in rows if "ms_per_step" in row]
+        return statistics.median(times[2:]) / 1e3, usage.ru_maxrss * 1024
 
     def case(self, name, dtype, ranks):
-        """Medians of every layout: measured seconds, predicted ones, and the latter over the former."""
+        """Medians of every layout: measured seconds, predicted ones, and the latter over the former; and of bytes."""
         config = config_of(self.folder, MODELS[name], dtype, name)
         layouts = (FEW if name == "124M" else LAYOUTS)[ranks]
         seen = {layout: [] for layout in layouts}
         for number in range(2 if self.launch else ROUNDS[name]):
             cache = os.path.join(self.folder, f"cache-{name}-{dtype}-{ranks}-{number}")
             for layout in layouts:
-                predicted, _ = self.predict(config, ranks, layout, cache)
-                measured = self.train(config, ranks, layout)
-                seen[layout].append((measured, predicted, predicted / measured))
+                predicted, bytes_predicted = self.predict(config, ranks, layout, cache)
+                measured, bytes_measured = self.train(config, ranks, layout)
+                seen[layout].append((measured, predicted, predicted / measured,
+                                     bytes_measured, bytes_predicted, bytes_predicted / bytes_measured))
         return {layout: [statistics.median(values) for values in zip(*seen[layout])] for layout in layouts}
 
 
@@ -124,22 +132,25 @@ def read_rows(file):
 def write_rows(file, rows):
     with open(file, "w", newline="") as text:
         table = csv.writer(text, lineterminator="\n")
-        table.writerow(["link", "model", "dtype", "ranks", "layout", "measured_ms", "predicted_ms", "error_percent"])
+        table.writerow(["link", "model", "dtype", "ranks", "layout", "measured_ms", "predicted_ms", "error_percent",
+                        "measured_mib", "predicted_mib", "memory_error_percent"])
         table.writerows([*key, *values] for key, values in rows.items())
 
 
 def summary(rows):
     """A line for each link, model and type, and one for all."""
     groups = {}
-    for key, (measured, predicted, error) in rows.items():
+    for key, row in rows.items():
         for name in [key[:3], ("all", "", "")]:
-            groups.setdefault(name, {}).setdefault(key[:4], []).append((float(measured), float(predicted), float(error)))
-    lines = ["| ranks | model | type | layouts | median error | 90th percentile | mean regret | worst |", "|---|---|---|---|---|---|---|---|"]
+            groups.setdefault(name, {}).setdefault(key[:4], []).append([float(value or "nan") for value in row])
+    lines = ["| ranks | model | type | layouts | median error | 90th percentile | mean regret | worst | memory, median error | worst |",
+             "|---|---|---|---|---|---|---|---|---|---|"]
     for name, cases in sorted(groups.items(), key=lambda group: group[0][0] == "all"):
-        errors = sorted(abs(error) for case in cases.values() for _, _, error in case)
-        regrets = [100 * (min(case, key=lambda times: times[1])[0] / min(case)[0] - 1) for case in cases.values()]
-        lines.append(f"| {' | '.join(name)} | {len(errors)} | {statistics.median(errors):.1f} % | {errors[int(0.9 * (len(errors) - 1))]:.1f} % | "
-                     f"{statistics.mean(regrets):.1f} % | {max(regrets):.1f} % |")
+        errors, memory = (sorted(abs(row[at]) for case in cases.values() for row in case) for at in (2, 5))
+        regrets = [100 * (min(case, key=lambda row: row[1])[0] / min(row[0] for row in case) - 1) for case in cases.values()]
+        values = [statistics.median(errors), errors[int(0.9 * (len(errors) - 1))], statistics.mean(regrets), max(regrets),
+                  statistics.median(memory), memory[-1]]
+        lines.append(f"| {' | '.join(name)} | {len(errors)} | {' | '.join('' if value != value else f'{value:.1f} %' for value in values)} |")
     return "\n".join(lines)
 
 
@@ -156,11 +167,13 @@ def main():
              if options.only in f"{name} {dtype}" and (ranks == 4 or not options.launch)]
     rows = read_rows(options.out)
     for name, dtype, ranks in cases:
-        for layout, (measured, predicted, ratio) in bench.case(name, dtype, ranks).items():
-            error = f"{100 * (ratio - 1):+.1f}"
-            rows[options.link or "threads", name, dtype, str(ranks), layout] = [f"{1e3 * measured:.3f}", f"{1e3 * predicted:.3f}", error]
-            print(f"{options.link} {name:>5} {dtype:>8} {ranks} ranks  {1e3 * measured:9.2f} ms measured  {error:>6} %  "
-                  f"{layout}", flush=True)
+        for layout, (measured, predicted, ratio, held, counted, share) in bench.case(name, dtype, ranks).items():
+            row = [f"{1e3 * measured:.3f}", f"{1e3 * predicted:.3f}", f"{100 * (ratio - 1):+.1f}"]
+            # The ranks of a job are processes on several hosts.
+            row += ["", "", ""] if options.launch else [f"{held / 2**20:.1f}", f"{counted / 2**20:.1f}", f"{100 * (share - 1):+.1f}"]
+            rows[options.link or "threads", name, dtype, str(ranks), layout] = row
+            print(f"{options.link} {name:>5} {dtype:>8} {ranks} ranks  {row[0]:>9} ms measured  {row[2]:>6} %  {row[3]:>7} MiB  "
+                  f"{row[5]:>6} %  {layout}", flush=True)
         write_rows(options.out, rows)
     print(summary(rows))
     shutil.rmtree(bench.folder)

@@ -26,6 +26,7 @@ void OutputFile::write(std::span<const std::byte> data) {
       continue;
     }
     const auto part = data.first(std::min<std::size_t>(data.size(), kChecksumBlock - block_.size()));
+    if (block_.empty()) block_.reserve(kChecksumBlock);
     block_.insert(block_.end(), part.begin(), part.end());
     data = data.subspan(part.size());
     if (block_.size() == kChecksumBlock) end_block();

@@ -59,11 +59,12 @@ void print_plans(const std::vector<RankedPlan>& plans) {
   }
 }
 
-nlohmann::ordered_json to_json(const RankedPlan& p) {
+nlohmann::ordered_json to_json(const RankedPlan& p, const Machine& machine) {
   nlohmann::ordered_json json;
   json["layout"] = layout_arguments(p.config);
   json["step_seconds"] = p.prediction.seconds();
   json["memory_bytes"] = p.prediction.memory;
+  json["host_memory_bytes"] = memory_of_host(p.plan, machine);
   for (int i = 0; i < kCostTerms; ++i) {
     json["terms"][std::string(name_of(static_cast<CostTerm>(i)))] =
         p.prediction.terms[static_cast<std::size_t>(i)];
@@ -100,10 +101,28 @@ TraceStep timeline_of(const RankedPlan& p) {
   return step;
 }
 
+// Prints the most memory that the steps of a run had, beside the prediction.
+void check_memory_of(const Metrics& metrics, const Config& config, const RunPlan& plan) {
+  const auto ranks = RankCounts::as_threads(plan.mesh.ranks());
+  const double predicted = host_memory(plan, ranks) / ranks.world_size;
+  const auto before_end = [&](std::int64_t interval) {
+    return interval > 0 && interval < metrics.steps.back().step;
+  };
+  double most = 0;
+  for (const auto& step : metrics.steps) most = std::max(most, step.memory_per_rank);
+  if (most > 0) print_line("memory", format_bytes(most), "per rank, the most in these steps");
+  const bool saved = before_end(config.checkpoint.interval) ||
+                     (config.checkpoint.best && before_end(config.eval.interval));
+  print_line("  predicted", format_bytes(predicted),
+             most > 0 && saved ? fmt::format("{:+.1f} %", 100 * (predicted / most - 1))
+                               : fmt::format("per rank, {} of it to save the last step",
+                                             format_bytes(estimate_memory(plan, ranks).checkpoint)));
+}
+
 // Prints the steps of a run beside the prediction of its layout.
 void check_run(const std::string& folder) {
   const std::filesystem::path run = folder;
-  auto config = load_config(run / "config.toml");
+  auto config = load_config(run / "plan.toml");
   resolve_vocabulary(config);
   const auto metrics = read_metrics(run / "metrics.jsonl");
   std::vector<double> seen;
@@ -128,12 +147,7 @@ void check_run(const std::string& folder) {
     if (seconds > 0)
       print_line("  " + std::string(name_of(static_cast<CostTerm>(i))), in_milliseconds(seconds) + " ms");
   }
-  double most = 0;
-  for (const auto& step : metrics.steps) most = std::max(most, step.memory_per_rank);
-  const double memory = host_memory(plan, RankCounts::as_threads(ranks)) / ranks;
-  if (most > 0) print_line("memory", format_bytes(most), "per rank, the most so far");
-  print_line(most > 0 ? "  predicted" : "memory predicted", format_bytes(memory),
-             most > 0 ? fmt::format("{:+.1f} %", 100 * (memory / most - 1)) : "per rank");
+  check_memory_of(metrics, config, plan);
 }
 
 void print_json(const SearchResult& result, const Machine& machine, int ranks) {
@@ -143,7 +157,7 @@ void print_json(const SearchResult& result, const Machine& machine, int ranks) {
   json["considered"] = result.considered;
   json["too_large"] = result.too_large;
   json["plans"] = nlohmann::ordered_json::array();
-  for (const auto& p : result.plans) json["plans"].push_back(to_json(p));
+  for (const auto& p : result.plans) json["plans"].push_back(to_json(p, machine));
   fmt::print("{}\n", json.dump(2));
 }
 

@@ -165,6 +165,7 @@ void print_memory(const RunPlan& plan, const fs::path& data, const RankCounts& r
   }
   print_line("checkpoint", format_bytes(memory.checkpoint), "the copy that is written in the background");
   print_line("program", format_bytes(memory.program), "with its libraries");
+  print_line("threads", format_bytes(memory.threads), "their stacks and heaps");
   const double available = available_memory(), here = host_memory(plan, ranks);
   const auto verdict = available > 0 ? fmt::format("of {} available{}", format_bytes(available),
                                                    here > available ? ": it does not fit" : "")

@@ -7,7 +7,6 @@
 #include "cli/command.h"
 #include "cli/dry_run.h"
 #include "cli/planning.h"
-#include "core/file.h"
 #include "core/interrupt.h"
 #include "core/log.h"
 #include "launch/ranks.h"
@@ -82,7 +81,6 @@ void add_train(CLI::App& app) {
         const auto warning = watch ? watch->begin_step() : "";
         if (!warning.empty()) log::warn("{}", warning);
       });
-      if (predicted && world.ranks.rank() == 0) write_text(config.run.path() / "plan.toml", to_toml(config));
       const auto result = trainer.run();
       tracer.finish();
       if (world.ranks.rank() == 0) code = result.exit_code;

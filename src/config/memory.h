@@ -40,12 +40,13 @@ struct MemoryEstimate {
   double scratch = 0;     // scratch memory of the backend's kernels
   double checkpoint = 0;  // the copy that is written in the background, and the writer's buffer
   double program = 0;     // the program and its libraries
+  double threads = 0;     // stacks and heaps of the rank's threads
   double on_gpu = 0;      // the part of all the above that is in GPU memory
 
   double state() const { return weights + compute_copy + gradients + optimizer + exchange + streaming; }
   double activations() const { return blocks + streams + workspace + head; }
   double total() const {
-    return state() + on_host + activations() + batches + scratch + checkpoint + program;
+    return state() + on_host + activations() + batches + scratch + checkpoint + program + threads;
   }
 };
 

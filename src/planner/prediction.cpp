@@ -267,10 +267,22 @@ double memory_of_rank(const RunPlan& plan, const Machine& machine) {
   return most;
 }
 
-double memory_of_stage(const RunPlan& plan, const Machine& machine, int stage) {
+namespace {
+
+RankCounts rank_counts(const RunPlan& plan, const Machine& machine) {
   const int ranks = plan.mesh.ranks();
-  const int here = machine.ranks_per_host() > 0 ? std::min(machine.ranks_per_host(), ranks) : ranks;
-  const auto memory = estimate_memory(plan, {.world_size = ranks, .local_size = here}, {.pipeline = stage});
+  return {.world_size = ranks,
+          .local_size = machine.ranks_per_host() > 0 ? std::min(machine.ranks_per_host(), ranks) : ranks};
+}
+
+}  // namespace
+
+double memory_of_host(const RunPlan& plan, const Machine& machine) {
+  return host_memory(plan, rank_counts(plan, machine));
+}
+
+double memory_of_stage(const RunPlan& plan, const Machine& machine, int stage) {
+  const auto memory = estimate_memory(plan, rank_counts(plan, machine), {.pipeline = stage});
   return memory.on_gpu > 0 ? memory.on_gpu : memory.total();
 }
 

@@ -54,5 +54,7 @@ class Predictor {
 double memory_of_rank(const RunPlan& plan, const Machine& machine);
 // The same of the ranks of one stage.
 double memory_of_stage(const RunPlan& plan, const Machine& machine, int stage);
+// Bytes of a host's memory that its ranks need together.
+double memory_of_host(const RunPlan& plan, const Machine& machine);
 
 }  // namespace shoal

@@ -120,8 +120,8 @@ std::optional<RunLock> take_run_directory(Config& config, const RunPlan& plan, W
   return lock;
 }
 
-void write_config(const Config& config) {
-  const auto path = config.run.path() / "config.toml";
+void write_config(const Config& config, const std::string& name) {
+  const auto path = config.run.path() / name;
   std::ofstream file(path);
   file << to_toml(config, true);
   if (!file.flush()) fail_user("cannot write {}", path.string());

@@ -32,8 +32,8 @@ std::optional<RunLock> take_run_directory(Config& config, const RunPlan& plan, W
 // The training sequences of one epoch.
 std::int64_t windows_of_epoch(const Config& config, const Dataset& data);
 
-// Writes config.toml into the run's directory.
-void write_config(const Config& config);
+// Writes a config into the run's directory.
+void write_config(const Config& config, const std::string& name);
 
 LrSchedule lr_schedule(const Config& config);
 

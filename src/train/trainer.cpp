@@ -155,7 +155,10 @@ void Trainer::Run::start(const Config& given) {
   wanted.init.other_data = given.init.other_data;
   const auto from = find_start(wanted, data, ranks());
   if (first()) log::attach_file(config.run.path() / "train.log");
-  some_for_all(ranks(), first(), [&] { write_config(described); });
+  some_for_all(ranks(), first(), [&] {
+    write_config(described, "config.toml");
+    write_config(config, "plan.toml");  // the layout of this start
+  });
   log_summary(config, plan, data, world);
   if (first()) warn_of_small_disk(config, plan);
   if (!runtime.exchange().empty()) log::info("between GPUs: {}", runtime.exchange());

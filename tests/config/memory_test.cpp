@@ -293,7 +293,7 @@ TEST(Memory, OfAGpuIsNotTheHosts) {
       EXPECT_EQ(static_cast<double>(backend.pinned()), memory.on_host);
       EXPECT_EQ(memory.on_gpu, memory.state() + memory.activations() + memory.scratch);
       EXPECT_EQ(memory.total() - memory.on_gpu,
-                memory.on_host + memory.batches + memory.checkpoint + memory.program);
+                memory.on_host + memory.batches + memory.checkpoint + memory.program + memory.threads);
       EXPECT_EQ(memory.on_host > 0, offload != "none");
       EXPECT_EQ(memory.on_disk > 0, offload == "disk");
       if (offload == "host") {
