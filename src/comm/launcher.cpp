@@ -1,7 +1,5 @@
 #include "comm/launcher.h"
 
-#include <unistd.h>
-
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
@@ -11,6 +9,7 @@
 #include <string>
 
 #include "core/error.h"
+#include "core/host.h"
 #include "core/hash.h"
 
 namespace shoal {
@@ -58,11 +57,9 @@ Launcher detect_launcher() {
 
 // Hosts may share a name ("localhost"), and containers of one host share a boot id; together they are unique.
 std::uint64_t host_hash() {
-  char name[256] = "";
-  ::gethostname(name, sizeof name - 1);
   std::ifstream file("/proc/sys/kernel/random/boot_id");
   const std::string boot{std::istreambuf_iterator<char>(file), {}};
-  return fnv1a(name + boot);
+  return fnv1a(host_name() + boot);
 }
 
 LocalShare local_share(std::span<const CoreBinding> ranks, int rank) {

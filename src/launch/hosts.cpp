@@ -1,7 +1,6 @@
 #include "launch/hosts.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
@@ -9,10 +8,10 @@
 #include <memory>
 #include <set>
 #include <sstream>
-#include <string_view>
 
 #include "core/clock.h"
 #include "core/error.h"
+#include "core/host.h"
 #include "launch/process.h"
 
 namespace shoal {
@@ -33,9 +32,7 @@ Host parse_host(const std::string& text) {
 }
 
 bool is_this_machine(const std::string& name) {
-  char own[256] = {};
-  ::gethostname(own, sizeof own - 1);
-  const std::string_view full = own;
+  const auto full = host_name();
   return name == "localhost" || name == "127.0.0.1" || name == full || name == full.substr(0, full.find('.'));
 }
 

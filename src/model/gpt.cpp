@@ -13,11 +13,6 @@ GptOptions with_units(GptOptions options, const GptConfig& config) {
   return options;
 }
 
-// The layers of the blocks in a range.
-UnitRange layers_of(const UnitRange& units, const GptConfig& config) {
-  return {std::max(units.begin, 1) - 1, std::min(units.end - 1, config.n_layer)};
-}
-
 // The number of blocks in a range that are recomputed: its first.
 int recomputed_blocks(const GptOptions& options, int count) {
   if (options.recompute == Recompute::none) return 0;
@@ -32,8 +27,7 @@ Gpt::Memory Gpt::carve(Arena& arena, Buffers& buffers, const GptConfig& config, 
   auto since = [&, before = std::size_t{0}]() mutable {
     return arena.used() - std::exchange(before, arena.used());
   };
-  const auto layers = layers_of(options.units, config);
-  const int count = layers.end - layers.begin;
+  const int count = blocks_of(options.units, config).count();
   const int recomputed = recomputed_blocks(options, count);
   const auto recompute = recomputed > 0 ? options.recompute : Recompute::none;
   const bool head = options.units.end == config.n_layer + 2;
@@ -85,8 +79,7 @@ Gpt::Gpt(Backend& backend, UnitStore& store, const GptConfig& config, const GptO
          const TensorGroup& tensor, const Workspace* shared)
     : context_{backend, store, config, options.compute, tensor},
       options_(with_units(options, config)),
-      recomputed_(recomputed_blocks(
-          options_, layers_of(options_.units, config).end - layers_of(options_.units, config).begin)),
+      recomputed_(recomputed_blocks(options_, blocks_of(options_.units, config).count())),
       arena_(backend, memory(config, options, tensor.tensor_rank(), shared != nullptr).total()) {
   if (config.n_head <= 0 || config.n_embd % config.n_head != 0) {
     fail("a width of {} does not divide into {} heads", config.n_embd, config.n_head);
@@ -105,10 +98,10 @@ Gpt::Gpt(Backend& backend, UnitStore& store, const GptConfig& config, const GptO
     fail("the {} tokens of a micro-batch do not divide over {} tensor ranks", options.batch.rows(),
          tensor.size());
   }
-  const auto layers = layers_of(options_.units, config);
+  const auto blocks = blocks_of(options_.units, config);
   if (first()) embedding_.emplace(store.units());
-  for (int layer = layers.begin; layer < layers.end; ++layer) {
-    blocks_.emplace_back(store.units(), config, layer);
+  for (int unit = blocks.begin; unit < blocks.end; ++unit) {
+    blocks_.emplace_back(store.units(), config, unit - 1);
   }
   if (last()) head_.emplace(store.units(), config);
   carve(arena_, buffers_, config, options_, tensor.tensor_rank(), shared != nullptr);

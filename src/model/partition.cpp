@@ -10,6 +10,10 @@ std::int64_t hidden_quantum(const GptConfig& config) { return 4 * config.n_embd 
 
 }  // namespace
 
+UnitRange blocks_of(const UnitRange& range, const GptConfig& config) {
+  return {std::max(range.begin, 1), std::min(range.end, config.n_layer + 1)};
+}
+
 ElementRange ElementRange::operator&(const ElementRange& other) const {
   const std::int64_t from = std::max(begin, other.begin);
   return {from, std::max(from, std::min(end, other.end))};

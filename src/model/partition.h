@@ -14,8 +14,12 @@ namespace shoal {
 struct UnitRange {
   int begin = 0, end = 0;
   bool holds(int unit) const { return unit >= begin && unit < end; }
+  int count() const { return end - begin; }
   bool operator==(const UnitRange&) const = default;
 };
+
+// The units of a range that are blocks.
+UnitRange blocks_of(const UnitRange& range, const GptConfig& config);
 
 struct ElementRange {
   std::int64_t begin = 0, end = 0;

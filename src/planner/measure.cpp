@@ -1,7 +1,6 @@
 #include "planner/measure.h"
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 
 #include "core/clock.h"

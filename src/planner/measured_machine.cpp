@@ -2,13 +2,10 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <iterator>
-#include <numeric>
 #include <sstream>
 #include <system_error>
 
@@ -16,6 +13,7 @@
 #include "core/clock.h"
 #include "core/cores.h"
 #include "core/error.h"
+#include "core/host.h"
 #include "ops/libraries.h"
 
 namespace shoal {
@@ -90,9 +88,7 @@ MeasuredMachine::MeasuredMachine(World& world, MeasuringOptions options)
       options_(std::move(options)),
       cache_(options_.cache),
       name_(fmt::format("this job ({}; {}, {} each)", world.where, processor_name(), cores_text(cores_))) {
-  std::array<char, 256> host{};
-  ::gethostname(host.data(), host.size() - 1);
-  key_ = machine_key(cores_, fmt::format(", {} from {}", world.where, host.data()));
+  key_ = machine_key(cores_, fmt::format(", {} from {}", world.where, host_name()));
   memory_ = 0.8 * available_memory() / world.local_size;
   world.ranks.all_reduce({&memory_, DType::f64, {1}}, ReduceOp::min).wait();
 }

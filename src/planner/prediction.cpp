@@ -29,7 +29,8 @@ class StageActions {
         kept_(kept),
         machine_(machine),
         stage_(stage),
-        ranges_(plan.part({.pipeline = stage}).ranges(plan.model)) {}
+        part_(plan.part({.pipeline = stage})),
+        ranges_(part_.ranges(plan.model)) {}
 
   std::vector<StepAction> list() {
     if (plan_.engine.gossip) add_exchange();
@@ -81,11 +82,9 @@ class StageActions {
 
   // The block behind the last one of a chunk that is recomputed.
   int recomputed_end(int chunk) const {
-    const auto& counts = plan_.pipeline.recompute_blocks;
-    const auto range = ranges_[static_cast<std::size_t>(chunk)];
-    if (counts.empty()) return range.end;
-    const std::size_t number = static_cast<std::size_t>(chunk) * schedule_.shape.stages + stage_;
-    return std::max(range.begin, 1) + (counts.size() > 1 ? counts[number] : counts.front());
+    const auto blocks = blocks_of(ranges_[static_cast<std::size_t>(chunk)], plan_.model);
+    const int count = plan_.pipeline.recomputed_blocks(chunk * schedule_.shape.stages + stage_);
+    return count < 0 ? blocks.end : blocks.begin + count;
   }
 
   void forward(const Action& action) {
@@ -134,10 +133,7 @@ class StageActions {
   // mean over the rounds, of worker 0's group.
   void add_exchange() {
     const auto& gossip = *plan_.engine.gossip;
-    double bytes = 0;
-    for (int unit = 0; unit <= plan_.model.n_layer + 1; ++unit)
-      bytes += 4.0 * static_cast<double>(elements_of(unit));
-    if (plan_.engine.zero > 0) bytes /= plan_.mesh.data / plan_.engine.replicate;
+    const double bytes = 4.0 * static_cast<double>(owned_elements());
     const double buckets = std::ceil(bytes / gossip.bucket_bytes);
     double seconds = 0;
     for (const auto& round : gossip.topology.rounds) {
@@ -152,11 +148,14 @@ class StageActions {
          .seconds = seconds / gossip.topology.period()});
   }
 
-  // Elements of a unit's parameters on this rank, before they are sharded; 0 where it has none.
-  std::int64_t elements_of(int unit) const {
+  // Elements of the parameters that this rank updates.
+  std::int64_t owned_elements() const {
     const int head = plan_.model.n_layer + 1;
-    if (!plan_.part({.pipeline = stage_}).has(plan_.model, unit)) return 0;
-    return sample_.unit_sizes[unit == 0 ? 0 : unit == head ? 3 : 1];
+    std::int64_t elements = 0;
+    for (int unit = 0; unit <= head; ++unit) {
+      if (part_.has(plan_.model, unit)) elements += sample_.unit_sizes[unit == 0 ? 0 : unit == head ? 3 : 1];
+    }
+    return plan_.engine.zero > 0 ? elements / (plan_.mesh.data / plan_.engine.replicate) : elements;
   }
 
   void call(const TapeCall& call) {
@@ -182,11 +181,8 @@ class StageActions {
            .seconds = machine_.seconds(
                {.bytes = bytes, .ranks = 2, .stride = (mesh.pipeline - 1) * mesh.data * mesh.tensor})});
     }
-    std::int64_t elements = 0;
-    for (int unit = 0; unit <= plan_.model.n_layer + 1; ++unit) elements += elements_of(unit);
-    if (plan_.engine.zero > 0) elements /= mesh.data / plan_.engine.replicate;
     add({.term = CostTerm::update,
-         .seconds = sample_.times.update * static_cast<double>(elements),
+         .seconds = sample_.times.update * static_cast<double>(owned_elements()),
          .uses_core = true});
     for (const auto& one : sample_.tape.update_calls) {
       const int times = occurrences(one.unit);
@@ -204,16 +200,12 @@ class StageActions {
   // The number of times that this stage makes a call of the sample's update: its block 0 stands for all
   // blocks.
   int occurrences(const std::string& unit) const {
-    const auto part = plan_.part({.pipeline = stage_});
-    const int head = plan_.model.n_layer + 1;
-    if (unit == "embedding") return part.has(plan_.model, 0) ? 1 : 0;
-    if (unit == "head") return part.computes(head) ? 1 : 0;
+    if (unit == "embedding") return part_.has(plan_.model, 0) ? 1 : 0;
+    if (unit == "head") return part_.computes(plan_.model.n_layer + 1) ? 1 : 0;
     if (unit == "block.1") return 0;
     if (unit != "block.0") return 1;
     int blocks = 0;
-    for (const auto& range : ranges_) {
-      blocks += std::min(range.end, head) - std::max(range.begin, 1);
-    }
+    for (const auto& range : ranges_) blocks += blocks_of(range, plan_.model).count();
     return blocks;
   }
 
@@ -246,6 +238,7 @@ class StageActions {
   const PricedSample& kept_;
   Machine& machine_;
   int stage_;
+  ModelPart part_;
   std::vector<UnitRange> ranges_;
   std::vector<StepAction> actions_;
   int pass_ = -1;

@@ -51,14 +51,14 @@ class Search {
     }
     order();
     evaluate();
-    const auto seconds = [](const RankedPlan& p) { return p.prediction.seconds(); };
-    std::ranges::stable_sort(result_.plans, {}, seconds);
     if (machine_.measures() && !config_.given.contains("train.threads")) try_fewer_threads();
-    std::ranges::stable_sort(result_.plans, {}, seconds);
+    std::ranges::stable_sort(result_.plans, {}, seconds_of);
     return std::move(result_);
   }
 
  private:
+  static double seconds_of(const RankedPlan& plan) { return plan.prediction.seconds(); }
+
   struct Candidate {
     Config config;
     RunPlan plan;
@@ -179,8 +179,7 @@ class Search {
       const bool fits = all.memory <= limit_;
       if (!fits) {
         if (!result_.smallest || all.memory < result_.smallest->prediction.memory) {
-          Candidate smallest = all;
-          result_.smallest = ranked(std::move(smallest), {});
+          result_.smallest = ranked(Candidate(all), {});
         }
         if (auto other = cut_by_memory(all)) {
           candidates_.push_back(std::move(*other));
@@ -208,7 +207,7 @@ class Search {
   // that makes it faster.
   void try_fewer_threads() {
     if (result_.plans.empty()) return;
-    RankedPlan best = result_.plans.front();
+    RankedPlan best = *std::ranges::min_element(result_.plans, {}, seconds_of);
     for (int threads = machine_.threads_of(best.plan) / 2; threads > 0; threads /= 2) {
       RankedPlan other = best;
       other.config.train.threads = other.plan.threads = threads;
@@ -261,11 +260,12 @@ class Search {
   // On a described machine by bounds, which cost little; where parts have to be measured, by the promise that
   // a typical machine gives.
   void order() {
-    TypicalCpu typical(machine_);
-    Predictor guess(typical);
-    for (auto& candidate : candidates_) {
-      candidate.guess =
-          machine_.measures() ? guess(candidate.plan).seconds() : predict_.bound(candidate.plan);
+    if (machine_.measures()) {
+      TypicalCpu typical(machine_);
+      Predictor guess(typical);
+      for (auto& candidate : candidates_) candidate.guess = guess(candidate.plan).seconds();
+    } else {
+      for (auto& candidate : candidates_) candidate.guess = predict_.bound(candidate.plan);
     }
     std::ranges::stable_sort(candidates_, {}, &Candidate::guess);
   }
@@ -314,11 +314,10 @@ class Search {
     std::vector<double> times(static_cast<std::size_t>(plan.model.n_layer) + 2, units.block);
     times.front() = units.embedding;
     times.back() = units.head;
-    const auto own = plan.ranges;
     plan.pipeline.recompute_blocks.clear();
     std::vector<StageCut> cuts;
     const auto add = [&](const std::vector<UnitRange>& ranges) {
-      if (ranges == own) return;
+      if (ranges == candidate.plan.ranges) return;
       for (const auto& [begin, end] : ranges) {
         const double stage = std::accumulate(times.begin() + begin, times.begin() + end, 0.0);
         if (plan.pipeline.micro_batches * stage >= seconds) return;

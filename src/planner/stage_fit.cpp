@@ -1,7 +1,6 @@
 #include "planner/stage_fit.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
 #include "parallel/pipeline/stages.h"
@@ -54,8 +53,7 @@ std::vector<int> best_blocks(const Stages& stages, int blocks, Add add) {
 std::vector<int> blocks_of_ranges(const RunPlan& plan) {
   if (plan.ranges.empty()) return {plan.model.n_layer};
   std::vector<int> blocks;
-  for (const auto& [begin, end] : plan.ranges)
-    blocks.push_back(std::min(end, plan.model.n_layer + 1) - std::max(begin, 1));
+  for (const auto& range : plan.ranges) blocks.push_back(blocks_of(range, plan.model).count());
   return blocks;
 }
 
@@ -86,16 +84,16 @@ int StageFit::fewest_of_stage(RunPlan& plan, int stage) const {
   const auto stages = static_cast<std::size_t>(plan.mesh.pipeline);
   auto& counts = plan.pipeline.recompute_blocks;
   counts.resize(blocks.size());
+  int all = 0;
   const auto recompute = [&](int total) {  // the first ranges first
+    all = 0;
     for (auto range = static_cast<std::size_t>(stage); range < blocks.size(); range += stages) {
+      all += blocks[range];
       counts[range] = std::min(total, blocks[range]);
       total -= counts[range];
     }
     return memory_of_stage(plan, machine_, stage) <= limit_;
   };
-  int all = 0;
-  for (auto range = static_cast<std::size_t>(stage); range < blocks.size(); range += stages)
-    all += blocks[range];
   if (recompute(0)) return 0;
   if (plan.pipeline.recompute == Recompute::none || !recompute(all)) return -1;
   int few = 0, enough = all;

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "core/error.h"
+#include "core/host.h"
 #include "report/crc32c.h"
 #include "report/metrics.h"
 #include "report/tensorboard_event.pb.h"
@@ -28,12 +29,10 @@ tensorboard::Event event_at(std::int64_t step) {
 // TensorBoard finds files by "tfevents" in their names, and reads the files of a folder in the order of
 // names.
 std::string file_name() {
-  char host[256] = "host";
-  ::gethostname(host, sizeof host - 1);
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   return fmt::format("events.out.tfevents.{}.{}.{}.{}",
                      std::chrono::duration_cast<std::chrono::seconds>(now).count(),
-                     static_cast<const char*>(host), ::getpid(),
+                     host_name(), ::getpid(),
                      std::chrono::duration_cast<std::chrono::nanoseconds>(now).count() % 1'000'000'000);
 }
 

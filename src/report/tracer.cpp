@@ -1,8 +1,5 @@
 #include "report/tracer.h"
 
-#include <unistd.h>
-
-#include <array>
 #include <exception>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -11,6 +8,7 @@
 #include "comm/clocks.h"
 #include "comm/tracing.h"
 #include "core/error.h"
+#include "core/host.h"
 #include "core/log.h"
 #include "core/trace.h"
 #include "core/version.h"
@@ -20,11 +18,6 @@ namespace shoal {
 namespace {
 
 constexpr int kFirst = 2;  // first traced step
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
-}
 
 }  // namespace
 

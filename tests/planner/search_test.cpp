@@ -109,7 +109,7 @@ TEST(Search, FindsTheFastestOfAllLayouts) {
   }
 }
 
-// Where not everything fits, blocks are recomputed on the stages that need it.
+// Stages that do not fit recompute the fewest blocks.
 TEST(Search, FindsTheFastestThatFits) {
   std::vector<std::string> recomputations = {"train.recompute=none"};
   for (const char* kind : {"gelu", "light", "block"}) {

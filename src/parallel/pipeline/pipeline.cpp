@@ -108,22 +108,23 @@ struct Pipeline::Step {
   }
 };
 
+int PipelineOptions::recomputed_blocks(int range) const {
+  if (recompute_blocks.empty()) return -1;
+  return recompute_blocks.size() > 1 ? recompute_blocks[static_cast<std::size_t>(range)] : recompute_blocks.front();
+}
+
 std::vector<GptOptions> Pipeline::chunk_options(const GptConfig& config, const PipelineOptions& options,
                                                 int stage) {
   std::vector<PipelineBuffers> buffers;
   if (options.backward) buffers = buffers_needed(schedule_of(options), stage);
   std::vector<GptOptions> chunks;
-  const auto& recomputed = options.recompute_blocks;
   for (const auto& units : options.part.ranges(config)) {
-    const std::size_t range =
-        chunks.size() * static_cast<std::size_t>(options.stages) + static_cast<std::size_t>(stage);
+    const int range = static_cast<int>(chunks.size()) * options.stages + stage;
     chunks.push_back({.batch = options.batch,
                       .compute = options.compute,
                       .logits = options.logits,
                       .recompute = options.recompute,
-                      .recompute_blocks = recomputed.empty()      ? -1
-                                          : recomputed.size() > 1 ? recomputed[range]
-                                                                  : recomputed.front(),
+                      .recompute_blocks = options.recomputed_blocks(range),
                       .backward = options.backward,
                       .units = units});
     if (!options.backward) continue;

@@ -25,6 +25,9 @@ struct PipelineOptions {
   int stages = 1;
   int micro_batches = 1;  // of a step on a data rank
   bool operator==(const PipelineOptions&) const = default;
+
+  // How many of a range's blocks are recomputed; -1: all. Ranges are numbered in the model's order.
+  int recomputed_blocks(int range) const;
 };
 
 class Pipeline {
