@@ -33,7 +33,7 @@ interval = 1
 tensorboard = false
 [eval]
 at_start = false
-interval = 0
+interval = -1
 [checkpoint]
 interval = 0
 best = false
