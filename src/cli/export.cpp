@@ -25,6 +25,7 @@ struct ExportOptions {
 
 HuggingFaceExport describe(const CheckpointReader& checkpoint, const Tokenizer* tokenizer, DType dtype) {
   const auto gpt = model_of(checkpoint);
+  if (!gpt.tied) fail_user("models with model.tie_embeddings = false cannot be exported yet");
   HuggingFaceExport what{.model = {.n_layer = gpt.n_layer,
                                    .n_head = gpt.n_head,
                                    .n_embd = gpt.n_embd,

@@ -31,7 +31,8 @@ void print_parameters(const GptConfig& model, const std::vector<UnitSpec>& units
   row("embedding", 0, 1, "tokens and positions");
   row(fmt::format("{} block{}", layers, layers == 1 ? "" : "s"), 1, layers,
       fmt::format("{} each", with_commas(parameter_count({units[1]}))));
-  row("head", layers + 1, 1, "the final norm; its matrix is the embedding's");
+  row("head", layers + 1, 1,
+      model.tied ? "the final norm; its matrix is the embedding's" : "the final norm, a matrix of its own");
   print_line("total", with_commas(total), format_count(static_cast<double>(total)));
 }
 

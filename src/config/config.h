@@ -58,6 +58,7 @@ struct ModelConfig {
   double dropout = 0;
   bool bias = true;
   Gelu gelu = Gelu::tanh;
+  bool tie_embeddings = true;
 };
 
 struct InitConfig {

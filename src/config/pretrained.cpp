@@ -14,7 +14,8 @@ constexpr std::string_view kHuggingFace = "hf:", kBlockSize = "model.block_size"
 
 // The keys that pretrained weights set.
 constexpr std::string_view kModelKeys[] = {"model.n_layer",    "model.n_head", "model.n_embd", kBlockSize,
-                                           "model.vocab_size", "model.bias",   "model.gelu"};
+                                           "model.vocab_size", "model.bias",   "model.gelu",
+                                           "model.tie_embeddings"};
 
 Config config_of(const HuggingFaceModel& model, const std::string& where) {
   Config config;
@@ -27,6 +28,7 @@ Config config_of(const HuggingFaceModel& model, const std::string& where) {
   set(kBlockSize, std::int64_t{model.n_positions});
   set("model.vocab_size", model.vocab_size);
   set("model.bias", true);
+  set("model.tie_embeddings", true);
   set("model.gelu", std::string(model.gelu_tanh ? "tanh" : "erf"));
   return config;
 }

@@ -336,7 +336,8 @@ GptConfig to_gpt_config(const ModelConfig& model) {
           .vocab_size = model.vocab_size,
           .dropout = model.dropout,
           .bias = model.bias,
-          .gelu = model.gelu};
+          .gelu = model.gelu,
+          .tied = model.tie_embeddings};
 }
 
 }  // namespace shoal

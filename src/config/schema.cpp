@@ -166,6 +166,9 @@ std::vector<Field> make_fields() {
       choice<&C::model, &Model::gelu, Gelu>(
           "model.gelu", {{"tanh", Gelu::tanh}, {"erf", Gelu::erf}},
           "tanh: the approximation of OpenAI's GPT-2 weights. erf: exact, as nanoGPT."),
+      plain<&C::model, &Model::tie_embeddings>(
+          "model.tie_embeddings",
+          "The head's matrix is the token embedding's (GPT-2: true; minGPT has two matrices)."),
 
       text<&C::init, &InitConfig::from>(
           "init.from",

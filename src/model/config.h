@@ -16,6 +16,7 @@ struct GptConfig {
   double dropout = 0;
   bool bias = true;
   Gelu gelu = Gelu::tanh;
+  bool tied = true;  // the head's matrix is the embedding's
 
   int head_size() const { return n_embd / n_head; }
   bool operator==(const GptConfig&) const = default;

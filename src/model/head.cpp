@@ -20,11 +20,11 @@ struct Chunk {
   Tensor own_maximum;
 };
 
-// Calls f for chunk after chunk of norm . wte^T; the gradient is multiplied by `scale`.
+// Calls f for chunk after chunk of norm . classes^T; the gradient is multiplied by `scale`.
 template <typename F>
 void for_chunks(const LayerContext& context, const Head::Activations& keep, const Tensor& norm,
-                const Tensor& wte, const Tensor& targets, float scale, F&& f) {
-  const auto classes = local_classes(context.config, context.tensor.tensor_rank());
+                const Tensor& classes, const Tensor& targets, float scale, F&& f) {
+  const auto mine = local_classes(context.config, context.tensor.tensor_rank());
   const std::int64_t rows = targets.count(), most = keep.logits.rows();
   for (std::int64_t first = 0; first < rows; first += most) {
     const std::int64_t n = std::min(most, rows - first);
@@ -36,8 +36,8 @@ void for_chunks(const LayerContext& context, const Head::Activations& keep, cons
                       .rows = n,
                       .loss = {.logits = keep.logits.row_range(0, n),
                                .targets = part(targets),
-                               .first_class = classes.begin,
-                               .valid = classes.count(),
+                               .first_class = mine.begin,
+                               .valid = mine.count(),
                                .maximum = part(keep.maximum),
                                .exp_sum = part(keep.exp_sum),
                                .target_logit = part(keep.target_logit),
@@ -46,7 +46,7 @@ void for_chunks(const LayerContext& context, const Head::Activations& keep, cons
                                .dlogits = keep.d_logits.row_range(0, n),
                                .scale = scale},
                       .own_maximum = part(keep.own_maximum)};
-    context.backend.linear_forward(chunk.loss.logits, norm.row_range(first, n), wte, {});
+    context.backend.linear_forward(chunk.loss.logits, norm.row_range(first, n), classes, {});
     f(chunk);
   }
 }
@@ -102,6 +102,16 @@ Head::Activations Head::Activations::take(Arena& arena, const GptConfig& config,
   return keep;
 }
 
+Head::Weights Head::weights(UnitStore& store) const {
+  const auto own = store.weights(unit_);
+  return {own, (tied_ ? store.weights(EmbeddingLayer::kUnit) : own)[classes_]};
+}
+
+void Head::release(UnitStore& store) const {
+  if (tied_) store.release(EmbeddingLayer::kUnit);
+  store.release(unit_);
+}
+
 // The final norm of x: all ranks' rows.
 Tensor Head::final_norm(const LayerContext& context, const Activations& keep, const Workspace& work,
                         const UnitView& w, const Tensor& x) const {
@@ -114,15 +124,13 @@ Tensor Head::final_norm(const LayerContext& context, const Activations& keep, co
 
 void Head::evaluate(const LayerContext& context, const Activations& keep, const Workspace& work,
                     const Tensor& x, const Tensor& targets, const Tensor& loss) const {
-  const auto w = context.store.weights(unit_);
-  const auto embedding = context.store.weights(EmbeddingLayer::kUnit);
+  const auto [w, classes] = weights(context.store);
   const trace::Span span("forward", w.spec->name);
   const Tensor norm = final_norm(context, keep, work, w, x);
-  for_chunks(context, keep, norm, embedding[embedding_.wte], targets, 1.0f,
+  for_chunks(context, keep, norm, classes, targets, 1.0f,
              [&](const Chunk& chunk) { find_loss(context, chunk, true); });
   context.backend.sum(loss, folded_loss(keep, targets));
-  context.store.release(EmbeddingLayer::kUnit);
-  context.store.release(unit_);
+  release(context.store);
 }
 
 void Head::train(const LayerContext& context, const Activations& keep, const Workspace& work, const Tensor& x,
@@ -131,22 +139,21 @@ void Head::train(const LayerContext& context, const Activations& keep, const Wor
   auto& ops = context.backend;
   const auto& group = context.tensor;
   const auto& ln_f = parameters_.ln_f;
-  const auto w = context.store.weights(unit_);
+  const Weights all = weights(context.store);
+  const UnitView& w = all.own;
   const auto g = context.store.gradients(unit_);
-  const auto embedding = context.store.weights(EmbeddingLayer::kUnit);
   const trace::Span span("backward", w.spec->name);
-  const Tensor wte = embedding[embedding_.wte];
-  const Tensor d_wte = context.store.tied_gradients()[embedding_.wte];
+  const Tensor d_classes = (tied_ ? context.store.tied_gradients() : g)[classes_];
   const Tensor norm = final_norm(context, keep, work, w, x);
-  for_chunks(context, keep, norm, wte, targets, scale, [&](const Chunk& chunk) {
+  for_chunks(context, keep, norm, all.classes, targets, scale, [&](const Chunk& chunk) {
     if (group.size() == 1) {
       ops.cross_entropy_train(chunk.loss);
     } else {
       find_loss(context, chunk, false);
       ops.cross_entropy_backward(chunk.loss);
     }
-    ops.linear_backward_input(work.d_norm.row_range(chunk.first, chunk.rows), chunk.loss.dlogits, wte);
-    ops.linear_backward_weight(d_wte, {}, chunk.loss.dlogits, norm.row_range(chunk.first, chunk.rows));
+    ops.linear_backward_input(work.d_norm.row_range(chunk.first, chunk.rows), chunk.loss.dlogits, all.classes);
+    ops.linear_backward_weight(d_classes, {}, chunk.loss.dlogits, norm.row_range(chunk.first, chunk.rows));
   });
   ops.sum(loss, folded_loss(keep, targets));
   group.reduce(work.d_norm, "gradients of activations of head").wait();
@@ -161,21 +168,18 @@ void Head::train(const LayerContext& context, const Activations& keep, const Wor
                                    .overwrite = true,
                                    .dbranch = next.out,
                                    .dropout = next.dropout});
-  context.store.release(EmbeddingLayer::kUnit);
-  context.store.release(unit_);
+  release(context.store);
   context.store.gradients_ready(unit_);
 }
 
 void Head::logits(const LayerContext& context, const Activations& keep, const Tensor& x,
                   const Tensor& logits) const {
-  const auto w = context.store.weights(unit_);
-  const auto embedding = context.store.weights(EmbeddingLayer::kUnit);
+  const auto [w, classes] = weights(context.store);
   const Tensor norm = keep.norm.row_range(0, x.rows());
   context.backend.layernorm_forward(norm, keep.mean, keep.rstd, x, w[parameters_.ln_f.weight],
                                     w[parameters_.ln_f.bias]);
-  context.backend.linear_forward(logits, norm, embedding[embedding_.wte], {});
-  context.store.release(EmbeddingLayer::kUnit);
-  context.store.release(unit_);
+  context.backend.linear_forward(logits, norm, classes, {});
+  release(context.store);
 }
 
 }  // namespace shoal

@@ -166,8 +166,9 @@ class Head {
 
   Head(const std::vector<UnitSpec>& units, const GptConfig& config)
       : unit_(config.n_layer + 1),
-        embedding_(units.at(EmbeddingLayer::kUnit)),
-        parameters_(units.at(static_cast<std::size_t>(unit_)), config.bias) {}
+        tied_(config.tied),
+        parameters_(units.at(static_cast<std::size_t>(unit_)), config.bias, tied_),
+        classes_(tied_ ? EmbeddingParameters(units.at(EmbeddingLayer::kUnit)).wte : parameters_.lm_head) {}
 
   // Adds the summed loss of targets i32 [R] to loss f64 [1], in nats, and writes the most likely classes to
   // keep.argmax. Both are equal on all ranks of a tensor group.
@@ -184,12 +185,19 @@ class Head {
               const Tensor& logits) const;
 
  private:
+  struct Weights {
+    UnitView own;
+    Tensor classes;  // x [V' padded, C]
+  };
+  Weights weights(UnitStore& store) const;
+  void release(UnitStore& store) const;
   Tensor final_norm(const LayerContext& context, const Activations& keep, const Workspace& work,
                     const UnitView& w, const Tensor& x) const;
 
   int unit_;
-  EmbeddingParameters embedding_;  // shares its matrix with the head
+  bool tied_;
   HeadParameters parameters_;
+  ParameterSlice classes_;  // in the embedding's unit where they are tied
 };
 
 }  // namespace shoal

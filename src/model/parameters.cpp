@@ -21,6 +21,8 @@ BlockParameters::BlockParameters(const UnitSpec& unit, bool bias)
       mlp_c_fc(affine(unit, "mlp.c_fc", bias)),
       mlp_c_proj(affine(unit, "mlp.c_proj", bias)) {}
 
-HeadParameters::HeadParameters(const UnitSpec& unit, bool bias) : ln_f(affine(unit, "ln_f", bias)) {}
+HeadParameters::HeadParameters(const UnitSpec& unit, bool bias, bool tied)
+    : ln_f(affine(unit, "transformer.ln_f", bias)),
+      lm_head(tied ? ParameterSlice{} : unit.parameter("lm_head.weight").slice()) {}
 
 }  // namespace shoal

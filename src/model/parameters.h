@@ -28,8 +28,9 @@ struct BlockParameters {
 };
 
 struct HeadParameters {
-  HeadParameters(const UnitSpec& unit, bool bias);
-  AffineParameters ln_f;  // [C]
+  HeadParameters(const UnitSpec& unit, bool bias, bool tied);
+  AffineParameters ln_f;   // [C]
+  ParameterSlice lm_head;  // [V' padded, C]; empty where it is the embedding's matrix
 };
 
 }  // namespace shoal

@@ -26,7 +26,7 @@ bool ModelPart::computes(int unit) const {
 }
 
 bool ModelPart::has(const GptConfig& config, int unit) const {
-  return computes(unit) || (unit == 0 && computes(config.n_layer + 1));
+  return computes(unit) || (config.tied && unit == 0 && computes(config.n_layer + 1));
 }
 
 std::vector<UnitRange> ModelPart::ranges(const GptConfig& config) const {

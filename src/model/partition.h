@@ -47,7 +47,7 @@ struct ModelPart {
 
   std::vector<UnitRange> ranges(const GptConfig& config) const;  // the chunks, or the whole model
   // Whether this pipeline rank computes the unit, and whether it has the unit's parameters: a rank with the
-  // head has the embedding's too, since they share a matrix.
+  // head has the embedding's too where they share a matrix.
   bool computes(int unit) const;
   bool has(const GptConfig& config, int unit) const;
 };

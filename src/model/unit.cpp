@@ -104,11 +104,16 @@ std::string unit_name(const GptConfig& config, int unit) {
   return unit > config.n_layer ? "head" : fmt::format("block.{}", unit - 1);
 }
 
-UnitSpec embedding_unit(const GptConfig& config, const TensorRank& tensor, Decay decay) {
-  UnitBuilder unit(unit_name(config, 0), "transformer.", decay);
-  unit.add("wte.weight", {config.vocab_size, config.n_embd}, normal(0.02),
+// A matrix with a row for each class.
+void add_classes(UnitBuilder& unit, std::string_view name, const GptConfig& config, const TensorRank& tensor) {
+  unit.add(name, {config.vocab_size, config.n_embd}, normal(0.02),
            sharded(0, 1, tensor, [&](const TensorRank& t) { return local_classes(config, t); }))
       .pad_rows(padded_vocabulary(config, tensor));
+}
+
+UnitSpec embedding_unit(const GptConfig& config, const TensorRank& tensor, Decay decay) {
+  UnitBuilder unit(unit_name(config, 0), "transformer.", decay);
+  add_classes(unit, "wte.weight", config, tensor);
   unit.add("wpe.weight", {config.block_size, config.n_embd}, normal(0.02));
   return unit.build();
 }
@@ -141,16 +146,17 @@ UnitSpec block_unit(const GptConfig& config, const TensorRank& tensor, Decay dec
   return unit.build();
 }
 
-UnitSpec head_unit(const GptConfig& config, Decay decay) {
-  UnitBuilder unit(unit_name(config, config.n_layer + 1), "transformer.", decay);
-  unit.add("ln_f.weight", {config.n_embd}, kOnes, {.per_token = true});
-  if (config.bias) unit.add("ln_f.bias", {config.n_embd}, kZeros, {.per_token = true});
+UnitSpec head_unit(const GptConfig& config, const TensorRank& tensor, Decay decay) {
+  UnitBuilder unit(unit_name(config, config.n_layer + 1), "", decay);
+  unit.add("transformer.ln_f.weight", {config.n_embd}, kOnes, {.per_token = true});
+  if (config.bias) unit.add("transformer.ln_f.bias", {config.n_embd}, kZeros, {.per_token = true});
+  if (!config.tied) add_classes(unit, "lm_head.weight", config, tensor);
   return unit.build();
 }
 
 UnitSpec unit_of(const GptConfig& config, const TensorRank& tensor, Decay decay, int unit) {
   if (unit == 0) return embedding_unit(config, tensor, decay);
-  return unit <= config.n_layer ? block_unit(config, tensor, decay, unit - 1) : head_unit(config, decay);
+  return unit <= config.n_layer ? block_unit(config, tensor, decay, unit - 1) : head_unit(config, tensor, decay);
 }
 
 }  // namespace
@@ -208,7 +214,9 @@ std::int64_t parameter_count(const std::vector<UnitSpec>& units) {
 }
 
 double flops_per_token(const GptConfig& config) {
-  return 6.0 * static_cast<double>(parameter_count(gpt_units(config))) +
+  // An embedding that the head does not share is only looked up.
+  const double looked_up = config.tied ? 0 : static_cast<double>(config.vocab_size) * config.n_embd;
+  return 6.0 * (static_cast<double>(parameter_count(gpt_units(config))) - looked_up) +
          12.0 * config.n_layer * config.n_embd * config.block_size;
 }
 

@@ -157,10 +157,11 @@ MeasuredMachine::Scaled MeasuredMachine::scaled(const RunPlan& wanted) const {
   while (sample.sequence && batch.rows() % sample.mesh.tensor != 0) ++batch.batch;
   result.scale = static_cast<double>(wanted.pipeline.batch.batch) / static_cast<double>(batch.batch);
   result.key = fmt::format(
-      "step of {} x {} tokens, width {}, {} heads, {} classes, {}{}{}, {}, tensor {}{}, data {}, zero {}, "
+      "step of {} x {} tokens, width {}, {} heads, {} classes, {}{}{}{}, {}, tensor {}{}, data {}, zero {}, "
       "recompute {}, optimizer {}, {} ranks x {} threads{}",
       batch.batch, model.block_size, model.n_embd, model.n_head, model.vocab_size,
-      model.dropout > 0 ? "dropout, " : "", model.bias ? "bias, " : "", static_cast<int>(model.gelu),
+      model.dropout > 0 ? "dropout, " : "", model.bias ? "bias, " : "", model.tied ? "" : "untied, ",
+      static_cast<int>(model.gelu),
       name_of(sample.engine.compute), sample.mesh.tensor, sample.sequence ? " sequence" : "",
       sample.mesh.data, sample.engine.zero, name_of(sample.pipeline.recompute), sample.optimizer_tensors(),
       ranks_, threads_of(sample), sample.engine.layout_exact ? ", exact" : "");

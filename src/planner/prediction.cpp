@@ -171,7 +171,7 @@ class StageActions {
     pass_ = -1;
     add({.kind = StepAction::Kind::join, .term = CostTerm::gradients});
     const auto& mesh = plan_.mesh;
-    const bool ends = mesh.pipeline > 1 && (stage_ == 0 || stage_ == mesh.pipeline - 1);
+    const bool ends = plan_.model.tied && mesh.pipeline > 1 && (stage_ == 0 || stage_ == mesh.pipeline - 1);
     const double shards = plan_.engine.zero >= 2 ? mesh.data / plan_.engine.replicate : 1;
     if (ends) {
       const double bytes = 4.0 * plan_.model.n_embd *

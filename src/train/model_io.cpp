@@ -39,7 +39,8 @@ json model_to_json(const GptConfig& model) {
           {"block_size", model.block_size},
           {"vocab_size", model.vocab_size},
           {"bias", model.bias},
-          {"gelu", model.gelu == Gelu::tanh ? "tanh" : "erf"}};
+          {"gelu", model.gelu == Gelu::tanh ? "tanh" : "erf"},
+          {"tie_embeddings", model.tied}};
 }
 
 CheckpointInfo make_checkpoint_info(const Config& config, const GptConfig& model, const TrainState& state,
@@ -89,6 +90,7 @@ GptConfig model_of(const CheckpointReader& checkpoint) {
   config.vocab_size = field<std::int64_t>(model, "vocab_size", checkpoint);
   config.bias = field<bool>(model, "bias", checkpoint);
   config.gelu = field<std::string>(model, "gelu", checkpoint) == "tanh" ? Gelu::tanh : Gelu::erf;
+  config.tied = model.value("tie_embeddings", true);
   return config;
 }
 

@@ -93,6 +93,22 @@ TEST_F(Meshes, EndAsOneRankDoes) {
   EXPECT_NE(shoal({"checkpoint", "compare", "runs/two", "runs/one"}).code, 0) << "what is left to show?";
 }
 
+// The head's matrix is on the last stage alone, and nothing is added between the stages.
+TEST_F(Meshes, WithAnUntiedHeadEndAsOneRankDoes) {
+  const Settings untied = {"model.tie_embeddings=false"};
+  train_in({}, "one", 6, untied);
+  train_in({}, "tied", 6);
+  train_in({.tensor = 2, .sequence = true}, "two", 6, untied);
+  train_in({.pipeline = 2, .data = 2, .zero = 3}, "pipeline", 6, untied);
+  train_in({.pipeline = 2, .data = 2, .tensor = 2, .sequence = true, .zero = 1, .schedule = "interleaved"},
+           "mesh", 3, untied);
+  train_in({.tensor = 2, .sequence = true}, "mesh", 6, with(untied, {"init.from=resume"}));
+  expect_same("pipeline", "one");
+  expect_same("mesh", "two");
+  expect_near("two", "one", kBound);
+  EXPECT_NE(metric("tied", "loss").at(6), metric("one", "loss").at(6));
+}
+
 // The log shows the mesh at the start.
 TEST_F(Meshes, AreDescribed) {
   train_in({.pipeline = 2, .data = 2, .tensor = 2}, "mesh", 1);

@@ -53,6 +53,17 @@ TEST(Units, HaveNanoGptsNamesWithDecayedParametersFirst) {
   EXPECT_THAT(names(units[3]), ElementsAre("transformer.ln_f.weight", "transformer.ln_f.bias"));
 }
 
+TEST(Units, HaveTheMatrixOfAnUntiedHead) {
+  GptConfig config = kSmall;
+  config.tied = false;
+  const auto units = gpt_units(config);
+  EXPECT_THAT(names(units[3]), ElementsAre("lm_head.weight", "transformer.ln_f.weight", "transformer.ln_f.bias"));
+  EXPECT_EQ(units[3].parameter("lm_head.weight").shape, units[0].parameter("wte.weight").shape);
+  EXPECT_GT(units[3].decayed, 0);
+  EXPECT_EQ(gpt_units(config, {}, Decay::no_embeddings)[3].decayed, units[3].decayed);
+  EXPECT_EQ(flops_per_token(config), flops_per_token(kSmall)) << "the embedding is only looked up";
+}
+
 TEST(Units, WithoutBiasHaveNone) {
   GptConfig config = kSmall;
   config.bias = false;
@@ -172,7 +183,7 @@ TEST(Parameters, ThatAreMissingThrowWithTheirNamesAndTheirUnits) {
   EXPECT_THAT([&] { BlockParameters(units[1], true); },
               ThrowsMessage<Error>("unit block.0 has no parameter transformer.h.0.ln_1.bias"));
   EXPECT_THROW(EmbeddingParameters{units[1]}, Error);
-  EXPECT_THROW(HeadParameters(units[0], false), Error);
+  EXPECT_THROW(HeadParameters(units[0], false, true), Error);
 }
 
 std::vector<NamedValues> initial_values(std::unique_ptr<Backend> backend, const GptConfig& config) {

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What PyTorch computes for two tiny GPT-2s, for torch_parity_test.cpp: make_torch_fixtures.py [FOLDER]
+"""What PyTorch computes for three tiny GPT-2s, for torch_parity_test.cpp: make_torch_fixtures.py [FOLDER]
 
 Everything is computed in float64, so that the fixtures are the exact answer for the purposes of float32, and stored as
 safetensors: parameters, logits and gradients as float32, losses and norms as float64. Needs torch and safetensors.
@@ -18,6 +18,8 @@ CONFIGS = {
                       ignored=0),
     "plain_erf": dict(n_layer=3, n_head=3, n_embd=48, block_size=24, vocab_size=97, batch=2, bias=False, gelu="none",
                       ignored=5),
+    "untied_erf": dict(n_layer=2, n_head=2, n_embd=32, block_size=12, vocab_size=53, batch=2, bias=True, gelu="none",
+                       ignored=3, untied=True),
 }
 
 
@@ -39,6 +41,8 @@ def parameter_shapes(c):
         add(f"h.{layer}.mlp.c_fc", 4 * width, width)
         add(f"h.{layer}.mlp.c_proj", width, 4 * width)
     add("ln_f", width)
+    if c.get("untied"):
+        shapes["lm_head.weight"] = (c["vocab_size"], width)
     return shapes
 
 
@@ -76,7 +80,7 @@ def logits_of(p, c, tokens):
         x = x + linear(answers.transpose(1, 2).reshape(batch, positions, width), f"{h}.attn.c_proj")
         hidden = F.gelu(linear(norm(x, f"{h}.ln_2"), f"{h}.mlp.c_fc"), approximate=c["gelu"])
         x = x + linear(hidden, f"{h}.mlp.c_proj")
-    return norm(x, "transformer.ln_f") @ p["transformer.wte.weight"].T
+    return norm(x, "transformer.ln_f") @ p.get("lm_head.weight", p["transformer.wte.weight"]).T
 
 
 def loss_of(logits, targets):

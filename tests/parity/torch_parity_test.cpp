@@ -1,4 +1,4 @@
-// Two tiny GPT-2s against PyTorch in double: logits, loss, every gradient and ten steps of AdamW with
+// Three tiny GPT-2s against PyTorch in double: logits, loss, every gradient and ten steps of AdamW with
 // clipping. The fixtures are made by make_torch_fixtures.py, which is also where their configurations stand.
 //
 // A tensor agrees when the norm of its difference is a small part of its own norm. Element by element there
@@ -39,7 +39,8 @@ class Fixture {
             .block_size = integer("block_size"),
             .vocab_size = integer("vocab_size"),
             .bias = file_.metadata().at("bias") == "True",
-            .gelu = file_.metadata().at("gelu") == "tanh" ? Gelu::tanh : Gelu::erf};
+            .gelu = file_.metadata().at("gelu") == "tanh" ? Gelu::tanh : Gelu::erf,
+            .tied = !file_.metadata().contains("untied")};
   }
   std::int64_t batch() const { return file_.at("tokens").shape[1]; }
   std::int64_t steps() const { return file_.at("tokens").shape[0]; }
@@ -152,7 +153,9 @@ INSTANTIATE_TEST_SUITE_P(
     , TorchParity,
     testing::Values(Setting{"bias_tanh", "reference", DType::f32}, Setting{"bias_tanh", "cpu", DType::f32},
                     Setting{"bias_tanh", "cpu", DType::bf16}, Setting{"plain_erf", "reference", DType::f32},
-                    Setting{"plain_erf", "cpu", DType::f32}, Setting{"plain_erf", "cpu", DType::bf16}),
+                    Setting{"plain_erf", "cpu", DType::f32}, Setting{"plain_erf", "cpu", DType::bf16},
+                    Setting{"untied_erf", "reference", DType::f32}, Setting{"untied_erf", "cpu", DType::f32},
+                    Setting{"untied_erf", "cpu", DType::bf16}),
     [](const auto& test) {
       return fmt::format("{}_{}_{}", test.param.fixture, test.param.backend, name_of(test.param.compute));
     });

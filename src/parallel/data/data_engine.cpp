@@ -16,11 +16,11 @@ DataGroups split_groups(Communicator& group, const ShardPlan& plan) {
           .replicas = group.split([&](int rank) { return plan.in_replicas(rank); })};
 }
 
-// The plan of the gradients. With sums of a fixed order, the two uses of the embedding's matrix have sums of
+// The plan of the gradients. With sums of a fixed order, the two uses of a tied embedding's matrix have sums of
 // their own where one rank has both, as they do where they are on two stages.
 ShardPlan plan_gradients(const ShardPlan& parameters, const GptConfig& config, const EngineOptions& options) {
-  const bool apart =
-      options.layout_exact && options.part.computes(0) && options.part.computes(config.n_layer + 1);
+  const bool apart = config.tied && options.layout_exact && options.part.computes(0) &&
+                     options.part.computes(config.n_layer + 1);
   return apart ? parameters.with_tied_use() : parameters;
 }
 
@@ -79,6 +79,7 @@ DataEngine::DataEngine(Backend& backend, Mesh& mesh, const GptConfig& config, co
     : backend_(backend),
       mesh_(mesh),
       options_(options),
+      tied_(config.tied),
       optimizer_(make_optimizer(options.optimizer)),
       plan_(gpt_units(config, options.part, options.decay), options.zero, options.replicate,
             mesh.data().rank(), mesh.data().size()),
@@ -93,7 +94,7 @@ DataEngine::DataEngine(Backend& backend, Mesh& mesh, const GptConfig& config, co
       norm_(backend, mesh, *groups_.pieces, plan_, options.part, buffers_.norm, stream_) {
   if (gradient_plan_.unit_count() > plan_.unit_count()) {
     tied_unit_ = plan_.unit_count();
-  } else if (!options.part.computes(0) && options.part.computes(head())) {
+  } else if (config.tied && !options.part.computes(0) && options.part.computes(head())) {
     tied_unit_ = 0;
   }
   if (!options.training) return;
@@ -136,7 +137,7 @@ void DataEngine::begin_step(std::int64_t step, const Update& update) {
 void DataEngine::add_shared_gradients() {
   if (tied_unit_ > 0) {
     stream_.add(reducer_->reduced(0), reducer_->reduced(tied_unit_));
-  } else if (mesh_.ends().size() > 1) {
+  } else if (tied_ && mesh_.ends().size() > 1) {
     mesh_.ends().set_purpose(fmt::format("step {}, tied gradients of embedding", step_ + 1));
     mesh_.ends().all_reduce(stream_.settled(reducer_->reduced(0))).wait();
   }

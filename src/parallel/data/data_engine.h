@@ -134,6 +134,7 @@ class DataEngine final : public UnitStore {
   Backend& backend_;
   Mesh& mesh_;
   EngineOptions options_;
+  bool tied_;  // embedding and head share a matrix
   std::unique_ptr<Optimizer> optimizer_;
   ShardPlan plan_, gradient_plan_;
   EngineMode mode_;
