@@ -66,7 +66,11 @@ void print(const EvalOptions& options, const Dataset& data, std::int64_t step, s
              sequences > 0 ? fmt::format("{} random sequences", with_commas(sequences)) : "every token once",
              with_commas(result.tokens));
   fmt::print("loss        {:.6f} nats per token\n", result.loss());
-  fmt::print("perplexity  {:.4f}\n", result.perplexity());
+  fmt::print("perplexity  {:.4f} per token\n", result.perplexity());
+  if (sequences == 0 && data.has_tokenizer()) {
+    const auto text = result.in_text(measure_text(data.split(options.split), data.tokenizer()));
+    fmt::print("            {:.4f} per word, {:.4f} per byte\n", text.word, text.byte);
+  }
   fmt::print("accuracy    {:.2f} % of next tokens\n", result.accuracy() * 100);
   if (const auto floor = data.split_entropy(options.split)) {
     fmt::print("floor       {:.6f} nats per token, this split's own entropy\n", *floor);

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "cli/command.h"
+#include "cli/size_fit.h"
 #include "cli/size_table.h"
 #include "cli/sizes.h"
 #include "config/follow.h"
@@ -54,7 +55,7 @@ void print_compute(const Config& config, const GptConfig& model) {
                          with_commas(static_cast<std::int64_t>(tokens))));
 }
 
-void run(const ConfigOptions& options, int asked) {
+void run(const ConfigOptions& options, int asked, const std::string& fit) {
   Config config = options.load();
   const int ranks = ranks_to_start(config, asked, {});
   resolve_layout(config, ranks);
@@ -63,7 +64,9 @@ void run(const ConfigOptions& options, int asked) {
   const auto plan = make_plan(config);
   const auto& model = plan.model;
   const auto units = gpt_units(model);
-  fmt::print("{}\n\n", describe(model, source));
+  fmt::print("{}\n", describe(model, source));
+  if (!fit.empty()) return print_size_fit(config, fit);
+  fmt::print("\n");
   print_parameters(model, units);
   print_files(plan, units);
   print_memory(plan, config.data.dir, RankCounts::as_threads(ranks));
@@ -77,6 +80,7 @@ void add_size(CLI::App& app) {
     bool table = false;
     std::string sizes;  // models of the table; empty: the standard ones
     int ranks = 0;      // 0: not given
+    std::string fit;    // memory of a rank; empty: not given
   };
   auto options = std::make_shared<Options>();
   auto* command = add_command(
@@ -86,6 +90,8 @@ void add_size(CLI::App& app) {
         "memory with smaller micro-batches and recomputation"},
        {"shoal size configs/gpt2-124m.toml --ranks 8 parallel.zero=3", "on each of 8 ranks"},
        {"shoal size configs/gpt2-124m.toml --ranks 8 parallel.pipeline=2 parallel.tensor=2", "in a mesh"},
+       {"shoal size configs/gpt2-124m.toml --ranks 4 --fit 16GiB",
+        "the largest batch that fits, with and without recomputation"},
        {"shoal size --table --ranks 4", "twelve models from 25M to 708M parameters"},
        {"shoal size --table --sizes 6/6/384,48/25/1600 --ranks 4", "models of your own choice"}});
   command->add_option("CONFIG", options->file, "The run's config, a TOML file (not needed with --table)")
@@ -102,12 +108,17 @@ void add_size(CLI::App& app) {
       ->add_option("--ranks", options->ranks,
                    "Ranks that share the run (default: as the config says; for the table 8)")
       ->check(takes_integer(1, 1 << 20));
+  command
+      ->add_option("--fit", options->fit,
+                   "The largest micro-batch whose training fits this memory per rank, e.g. 16GiB")
+      ->option_text("SIZE")
+      ->excludes("--table", "--sizes");
   command->callback([options] {
     if (options->table || !options->sizes.empty()) {
       return print_size_table(*options, options->ranks > 0 ? options->ranks : 8, options->sizes);
     }
     if (options->file.empty()) fail_user("shoal size needs a config, or --table");
-    run(*options, options->ranks);
+    run(*options, options->ranks, options->fit);
   });
 }
 

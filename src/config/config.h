@@ -109,6 +109,7 @@ struct EvalConfig {
   std::int64_t batches = -1;  // of train.global_batch sequences; -1: use `sequences`
   std::int64_t sequences = 256;
   bool at_start = true;
+  int patience = 0;  // evaluations; 0: none
 };
 
 struct CheckpointConfig {

@@ -297,6 +297,9 @@ std::vector<Field> make_fields() {
           "with any micro-batch. 0: the whole val split in order, and as many sequences of the train split."),
       plain<&C::eval, &EvalConfig::at_start>(
           "eval.at_start", "Evaluate before the first step, unless evaluations are only at the end."),
+      number<&C::eval, &EvalConfig::patience>("eval.patience", at_least(0), "evaluations",
+                                              "Early stopping: the run ends when this many evaluations in a "
+                                              "row have not lowered the val loss. 0: it makes all steps."),
 
       number<&C::checkpoint, &CheckpointConfig::interval>("checkpoint.interval", at_least(0), "steps",
                                                           "Steps between checkpoints. 0: only at the end."),

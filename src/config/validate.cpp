@@ -105,6 +105,9 @@ class Rules {
 
   void check_evaluation() const {
     const auto& eval = config_.eval;
+    if (eval.patience > 0 && eval.interval <= 0 && eval.epochs == 0) {
+      fail_user("{} counts evaluations on the way; set eval.interval or eval.epochs", say("eval.patience"));
+    }
     if (eval.batches >= 0 && eval.sequences != EvalConfig{}.sequences) {
       fail_user(
           "{} and {} both set how much is evaluated; give one of them: a batch is train.global_batch = {} "

@@ -152,7 +152,8 @@ void Head::train(const LayerContext& context, const Activations& keep, const Wor
       find_loss(context, chunk, false);
       ops.cross_entropy_backward(chunk.loss);
     }
-    ops.linear_backward_input(work.d_norm.row_range(chunk.first, chunk.rows), chunk.loss.dlogits, all.classes);
+    ops.linear_backward_input(work.d_norm.row_range(chunk.first, chunk.rows), chunk.loss.dlogits,
+                              all.classes);
     ops.linear_backward_weight(d_classes, {}, chunk.loss.dlogits, norm.row_range(chunk.first, chunk.rows));
   });
   ops.sum(loss, folded_loss(keep, targets));

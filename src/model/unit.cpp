@@ -105,7 +105,8 @@ std::string unit_name(const GptConfig& config, int unit) {
 }
 
 // A matrix with a row for each class.
-void add_classes(UnitBuilder& unit, std::string_view name, const GptConfig& config, const TensorRank& tensor) {
+void add_classes(UnitBuilder& unit, std::string_view name, const GptConfig& config,
+                 const TensorRank& tensor) {
   unit.add(name, {config.vocab_size, config.n_embd}, normal(0.02),
            sharded(0, 1, tensor, [&](const TensorRank& t) { return local_classes(config, t); }))
       .pad_rows(padded_vocabulary(config, tensor));
@@ -156,7 +157,8 @@ UnitSpec head_unit(const GptConfig& config, const TensorRank& tensor, Decay deca
 
 UnitSpec unit_of(const GptConfig& config, const TensorRank& tensor, Decay decay, int unit) {
   if (unit == 0) return embedding_unit(config, tensor, decay);
-  return unit <= config.n_layer ? block_unit(config, tensor, decay, unit - 1) : head_unit(config, tensor, decay);
+  return unit <= config.n_layer ? block_unit(config, tensor, decay, unit - 1)
+                                : head_unit(config, tensor, decay);
 }
 
 }  // namespace

@@ -91,8 +91,8 @@ struct UnitView {
 };
 
 // All units of the model: 0 is the embedding, 1 ... n_layer the blocks, n_layer + 1 the head, whose matrix is
-// the embedding's where the two are tied. Units outside `part` are without parameters. `decay` moves parameters within their unit's
-// buffer.
+// the embedding's where the two are tied. Units outside `part` are without parameters. `decay` moves
+// parameters within their unit's buffer.
 std::vector<UnitSpec> gpt_units(const GptConfig& config, const ModelPart& part = {},
                                 Decay decay = Decay::matrices);
 

@@ -161,10 +161,10 @@ MeasuredMachine::Scaled MeasuredMachine::scaled(const RunPlan& wanted) const {
       "recompute {}, optimizer {}, {} ranks x {} threads{}",
       batch.batch, model.block_size, model.n_embd, model.n_head, model.vocab_size,
       model.dropout > 0 ? "dropout, " : "", model.bias ? "bias, " : "", model.tied ? "" : "untied, ",
-      static_cast<int>(model.gelu),
-      name_of(sample.engine.compute), sample.mesh.tensor, sample.sequence ? " sequence" : "",
-      sample.mesh.data, sample.engine.zero, name_of(sample.pipeline.recompute), sample.optimizer_tensors(),
-      ranks_, threads_of(sample), sample.engine.layout_exact ? ", exact" : "");
+      static_cast<int>(model.gelu), name_of(sample.engine.compute), sample.mesh.tensor,
+      sample.sequence ? " sequence" : "", sample.mesh.data, sample.engine.zero,
+      name_of(sample.pipeline.recompute), sample.optimizer_tensors(), ranks_, threads_of(sample),
+      sample.engine.layout_exact ? ", exact" : "");
   return result;
 }
 

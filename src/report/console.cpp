@@ -21,6 +21,11 @@ std::string fixed_text(double value, int digits) {
                                : fmt::format("{:.{}e}", value, digits);
 }
 
+std::string in_text(const std::optional<TextPerplexity>& text) {
+  if (!text) return "";
+  return fmt::format(" (per word {}, per byte {:.4f})", fixed_text(text->word, 4), text->byte);
+}
+
 }  // namespace
 
 Console::Console(std::int64_t total_steps, std::optional<double> entropy_floor)
@@ -46,6 +51,7 @@ void Console::evaluation(const EvalRecord& record, const TrainTime& time) {
   std::string line =
       fmt::format("Step {}, Val loss: {:.6f}, Train loss: {:.6f}, Val perplexity: {}", record.step,
                   record.val_loss, record.train_loss, fixed_text(std::exp(record.val_loss), 4));
+  line += in_text(record.val_text);
   if (record.val_accuracy) line += fmt::format(", Val accuracy: {:.2f} %", *record.val_accuracy * 100);
   if (record.consensus_distance)
     line += fmt::format(", Consensus distance: {:.3e}", *record.consensus_distance);
@@ -58,8 +64,8 @@ void Console::evaluation(const EvalRecord& record, const TrainTime& time) {
 
 void Console::test(const TestRecord& record) {
   clear();
-  log::info("Step {}, Test loss: {:.6f}, Test perplexity: {}, Test accuracy: {:.2f} %", record.step,
-            record.loss, fixed_text(std::exp(record.loss), 4), record.accuracy * 100);
+  log::info("Step {}, Test loss: {:.6f}, Test perplexity: {}{}, Test accuracy: {:.2f} %", record.step,
+            record.loss, fixed_text(std::exp(record.loss), 4), in_text(record.text), record.accuracy * 100);
 }
 
 void Console::bar(std::int64_t step, double loss, double seconds_left) {

@@ -65,6 +65,18 @@ std::optional<double> read_optional(const nlohmann::json& record, const char* ke
   return read_number(record, key);
 }
 
+std::string text_fields(std::string_view split, const std::optional<TextPerplexity>& text) {
+  if (!text) return "";
+  return fmt::format(R"(,"{0}_word_perplexity":{1},"{0}_byte_perplexity":{2})", split, number(text->word),
+                     number(text->byte));
+}
+
+std::optional<TextPerplexity> read_text(const nlohmann::json& record, const std::string& split) {
+  const auto word = split + "_word_perplexity", byte = split + "_byte_perplexity";
+  if (!record.contains(word)) return std::nullopt;
+  return TextPerplexity{.word = read_number(record, word.c_str()), .byte = read_number(record, byte.c_str())};
+}
+
 }  // namespace
 
 JsonlSink::JsonlSink(const std::filesystem::path& path, std::optional<std::int64_t> resume_step)
@@ -104,6 +116,7 @@ void JsonlSink::write(const StepRecord& r) {
 void JsonlSink::write(const EvalRecord& r) {
   std::string line = fmt::format(R"({{"step":{},"train_loss":{},"val_loss":{},"val_perplexity":{})", r.step,
                                  number(r.train_loss), number(r.val_loss), number(std::exp(r.val_loss)));
+  line += text_fields("val", r.val_text);
   if (r.val_accuracy) line += fmt::format(R"(,"val_accuracy":{})", number(*r.val_accuracy));
   if (r.consensus_distance) line += fmt::format(R"(,"consensus_distance":{})", number(*r.consensus_distance));
   if (r.entropy_floor) line += fmt::format(R"(,"entropy_floor":{})", number(*r.entropy_floor));
@@ -111,8 +124,10 @@ void JsonlSink::write(const EvalRecord& r) {
 }
 
 void JsonlSink::write(const TestRecord& r) {
-  write_line(fmt::format("{{\"step\":{},\"test_loss\":{},\"test_perplexity\":{},\"test_accuracy\":{}}}\n",
-                         r.step, number(r.loss), number(std::exp(r.loss)), number(r.accuracy)));
+  write_line(fmt::format(R"({{"step":{},"test_loss":{},"test_perplexity":{}{},"test_accuracy":{}}})"
+                         "\n",
+                         r.step, number(r.loss), number(std::exp(r.loss)), text_fields("test", r.text),
+                         number(r.accuracy)));
 }
 
 Metrics read_metrics(const std::filesystem::path& file) {
@@ -125,12 +140,14 @@ Metrics read_metrics(const std::filesystem::path& file) {
                                .train_loss = read_number(*record, "train_loss"),
                                .val_loss = read_number(*record, "val_loss"),
                                .val_accuracy = read_optional(*record, "val_accuracy"),
+                               .val_text = read_text(*record, "val"),
                                .entropy_floor = read_optional(*record, "entropy_floor"),
                                .consensus_distance = read_optional(*record, "consensus_distance")});
     } else if (record->contains("test_loss")) {
       metrics.test = {.step = step,
                       .loss = read_number(*record, "test_loss"),
-                      .accuracy = read_number(*record, "test_accuracy")};
+                      .accuracy = read_number(*record, "test_accuracy"),
+                      .text = read_text(*record, "test")};
     } else {
       metrics.steps.push_back({.step = step,
                                .loss = read_number(*record, "loss"),

@@ -31,8 +31,7 @@ tensorboard::Event event_at(std::int64_t step) {
 std::string file_name() {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   return fmt::format("events.out.tfevents.{}.{}.{}.{}",
-                     std::chrono::duration_cast<std::chrono::seconds>(now).count(),
-                     host_name(), ::getpid(),
+                     std::chrono::duration_cast<std::chrono::seconds>(now).count(), host_name(), ::getpid(),
                      std::chrono::duration_cast<std::chrono::nanoseconds>(now).count() % 1'000'000'000);
 }
 
@@ -94,6 +93,10 @@ void TensorBoardSink::write(const EvalRecord& record) {
   write_scalars(record.step, {{"eval/train_loss", record.train_loss},
                               {"eval/val_loss", record.val_loss},
                               {"eval/val_perplexity", std::exp(record.val_loss)}});
+  if (record.val_text) {
+    write_scalars(record.step, {{"eval/val_word_perplexity", record.val_text->word},
+                                {"eval/val_byte_perplexity", record.val_text->byte}});
+  }
   if (record.val_accuracy) write_scalars(record.step, {{"eval/val_accuracy", *record.val_accuracy}});
   if (record.consensus_distance)
     write_scalars(record.step, {{"eval/consensus_distance", *record.consensus_distance}});
@@ -103,6 +106,10 @@ void TensorBoardSink::write(const TestRecord& record) {
   write_scalars(record.step, {{"eval/test_loss", record.loss},
                               {"eval/test_perplexity", std::exp(record.loss)},
                               {"eval/test_accuracy", record.accuracy}});
+  if (record.text) {
+    write_scalars(record.step, {{"eval/test_word_perplexity", record.text->word},
+                                {"eval/test_byte_perplexity", record.text->byte}});
+  }
 }
 
 }  // namespace shoal

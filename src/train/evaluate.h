@@ -11,8 +11,10 @@
 #include <vector>
 
 #include "core/progress.h"
+#include "data/text_size.h"
 #include "data/token_file.h"
 #include "parallel/pipeline/pipeline.h"
+#include "report/metrics.h"
 
 namespace shoal {
 
@@ -25,6 +27,11 @@ struct Evaluation {
   double loss() const { return loss_sum / static_cast<double>(tokens); }  // per token
   double perplexity() const { return std::exp(loss()); }
   double accuracy() const { return static_cast<double>(correct) / static_cast<double>(tokens); }
+  // Of a whole split with text of that size.
+  TextPerplexity in_text(const TextSize& text) const {
+    return {.word = std::exp(loss_sum / static_cast<double>(text.words)),
+            .byte = std::exp(loss_sum / static_cast<double>(text.bytes))};
+  }
 };
 
 // Told how many sequences of how many are done. Says, alike on all ranks, whether to go on.

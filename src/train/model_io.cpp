@@ -60,6 +60,7 @@ CheckpointInfo make_checkpoint_info(const Config& config, const GptConfig& model
       {"data_dir", (std::filesystem::current_path() / config.data.dir).lexically_normal().string()}};
   // JSON knows no infinity.
   if (state.evaluation_left) info.state["evaluation_left"] = true;
+  if (state.evaluations_since_best > 0) info.state["evaluations_since_best"] = state.evaluations_since_best;
   if (state.best_val_loss < std::numeric_limits<double>::max())
     info.state["best_val_loss"] = state.best_val_loss;
   return info;
@@ -73,7 +74,8 @@ TrainState train_state_of(const CheckpointReader& checkpoint) {
           .train_seconds = field<double>(saved, "train_seconds", checkpoint),
           .loss_window = field<std::vector<double>>(saved, "loss_window", checkpoint),
           .skipped_steps = field<std::int64_t>(saved, "skipped_steps", checkpoint),
-          .evaluation_left = saved.value("evaluation_left", false)};
+          .evaluation_left = saved.value("evaluation_left", false),
+          .evaluations_since_best = saved.value("evaluations_since_best", std::int64_t{0})};
 }
 
 Config config_of(const CheckpointReader& checkpoint) {

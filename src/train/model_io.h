@@ -31,6 +31,7 @@ struct TrainState {
   std::vector<double> loss_window;  // of the spike detector
   std::int64_t skipped_steps = 0;
   bool evaluation_left = false;  // the run was stopped in the evaluation of this step
+  std::int64_t evaluations_since_best = 0;
 };
 
 nlohmann::json model_to_json(const GptConfig& model);

@@ -87,7 +87,13 @@ struct Trainer::Run {
   double seconds_left(double per_step) const {
     return per_step * static_cast<double>(calendar.last_step() - state.step);
   }
-  bool is_over() const { return state.step >= calendar.last_step() && !state.evaluation_left; }
+  // Early stopping.
+  bool stands_still() const {
+    return config.eval.patience > 0 && state.evaluations_since_best >= config.eval.patience;
+  }
+  bool is_over() const {
+    return (state.step >= calendar.last_step() || stands_still()) && !state.evaluation_left;
+  }
 
   void start(const Config& given);
   void load(const std::filesystem::path& from);
@@ -362,7 +368,7 @@ void Trainer::Run::evaluate_at_start() {
 }
 
 void Trainer::Run::train(BatchLoader& loader) {
-  while (state.step < calendar.last_step() && !stop) {
+  while (state.step < calendar.last_step() && !stands_still() && !stop) {
     if (tracer) tracer->begin_step();
     if (before_step) before_step();
     const Stopwatch watch;
@@ -399,6 +405,10 @@ void Trainer::Run::end() {
     return log::info("stopped by {} after step {}; everything is saved, go on with init.from=resume",
                      stop.signal(), state.step);
   }
+  if (stands_still()) {
+    log::info("stopped early: {} evaluations in a row have not lowered the val loss (eval.patience)",
+              state.evaluations_since_best);
+  }
   if (!stop && calendar.evaluates()) validation->test(state.step);
   const double best = state.best_val_loss;
   log::info("done: {} steps in {}{}; the run is in {}", state.step, format_duration(state.train_seconds),
@@ -410,8 +420,10 @@ TrainResult Trainer::run() try {
   auto& run = *run_;
   InterruptGuard guard;
   if (run.is_over()) {
-    log::info("nothing to do: the run has its {} steps; give a larger train.steps to go on",
-              run.calendar.last_step());
+    log::info("nothing to do: the run {}",
+              run.stands_still() ? "has stopped early; give a larger eval.patience to go on"
+                                 : fmt::format("has its {} steps; give a larger train.steps to go on",
+                                               run.calendar.last_step()));
     return {.step = run.state.step, .val_loss = run.state.best_val_loss};
   }
   const auto& config = run.config;

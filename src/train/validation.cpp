@@ -54,13 +54,22 @@ bool Validation::run(TrainState& state, const TrainTime& time) {
        .train_loss = train.loss(),
        .val_loss = val.loss(),
        .val_accuracy = val.accuracy(),
+       .val_text = sequences > 0 ? std::nullopt : text_perplexity("val", val),
        .entropy_floor = data_.entropy_per_token(),
        .consensus_distance = plan_.mesh.workers > 1 ? std::optional(distance) : std::nullopt},
       time);
   val_loss_ = val.loss();
-  if (!(val_loss_ < state.best_val_loss)) return false;
-  state.best_val_loss = val_loss_;
-  return true;
+  const bool best = val_loss_ < state.best_val_loss;
+  if (best) state.best_val_loss = val_loss_;
+  state.evaluations_since_best = best ? 0 : state.evaluations_since_best + 1;
+  return best;
+}
+
+std::optional<TextPerplexity> Validation::text_perplexity(const std::string& split, const Evaluation& found) {
+  if (runtime_.ranks().rank() != 0 || !data_.has_tokenizer()) return std::nullopt;
+  const auto [known, fresh] = text_sizes_.try_emplace(split);
+  if (fresh) known->second = measure_text(data_.split(split), data_.tokenizer());
+  return found.in_text(known->second);
 }
 
 void Validation::test(std::int64_t step) {
@@ -74,7 +83,10 @@ void Validation::test(std::int64_t step) {
     return log::info("stopped by {} in the evaluation of the test split; shoal eval --split test makes it",
                      stop_.signal());
   }
-  reporter_.test({.step = step, .loss = test.loss(), .accuracy = test.accuracy()});
+  reporter_.test({.step = step,
+                  .loss = test.loss(),
+                  .accuracy = test.accuracy(),
+                  .text = text_perplexity("test", test)});
 }
 
 }  // namespace shoal

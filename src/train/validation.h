@@ -1,8 +1,13 @@
 // A run's evaluations: of val and train on the way, of test at the end.
 #pragma once
 
+#include <map>
+#include <optional>
+#include <string>
+
 #include "config/plan.h"
 #include "data/dataset.h"
+#include "data/text_size.h"
 #include "report/reporter.h"
 #include "train/evaluate.h"
 #include "train/model_io.h"
@@ -31,6 +36,9 @@ class Validation {
   // Random sequences of a split, or with 0 all of it, or its first `most` sequences.
   Evaluation measure(const std::string& split, std::int64_t sequences, std::int64_t most = 0);
 
+  // Of an evaluation of the whole split, on rank 0, where the data has a tokenizer.
+  std::optional<TextPerplexity> text_perplexity(const std::string& split, const Evaluation& found);
+
   const Config& config_;
   const RunPlan& plan_;
   const Dataset& data_;
@@ -39,6 +47,7 @@ class Validation {
   StopRequest& stop_;
   Evaluator evaluator_;
   double val_loss_;
+  std::map<std::string, TextSize> text_sizes_;  // of splits
 };
 
 }  // namespace shoal

@@ -237,6 +237,41 @@ TEST(Size, OfAMeshNamesItsStages) {
   expect_user_error(of({"parallel.tensor=2", "--ranks", "3"}), "parallel.tensor = 2", "start 2 or 4");
 }
 
+// One sequence more would not fit.
+TEST(Size, FindsTheLargestBatchThatFits) {
+  TempDir folder;
+  write_file(folder / "gpt2.toml", kConfig);
+  const auto size = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"size", "gpt2.toml", "model.preset=gpt2", "--ranks", "4"});
+    const auto result = run(more, folder.path());
+    EXPECT_EQ(result.code, 0) << result.err;
+    return result.out;
+  };
+  const auto table = size({"--fit", "4GiB"});
+  const auto row = table.find("  parallel.zero=3 ");
+  ASSERT_NE(row, std::string::npos) << table;
+  std::istringstream cells(table.substr(row + 18));
+  for (const std::string recompute : {"none", "gelu", "light", "block"}) {
+    int batch = 0;
+    std::string all;
+    cells >> batch >> all;
+    EXPECT_EQ(all, "(" + std::to_string(4 * batch) + ")");
+    const auto total = [&](int sequences) {
+      return bytes_of(size({"parallel.zero=3", "train.recompute=" + recompute,
+                            "train.micro_batch=" + std::to_string(sequences),
+                            "train.global_batch=" + std::to_string(4 * sequences)}),
+                      "total");
+    };
+    const double limit = 4.05 * 1024 * 1024 * 1024;  // sizes are printed with one decimal
+    EXPECT_LE(total(batch), limit) << recompute;
+    EXPECT_GE(total(batch + 1), 0.98 * limit) << recompute;
+  }
+  EXPECT_THAT(size({"--fit", "100MiB"}), HasSubstr("none            none            none            none"));
+  const auto bad = run({"size", "gpt2.toml", "--fit", "4kg"}, folder.path());
+  EXPECT_EQ(bad.code, 2);
+  EXPECT_THAT(bad.err, HasSubstr("'4kg' is not allowed"));
+}
+
 TEST(SizeTable, ShowsTwelveModelsWithoutAConfig) {
   const auto result = run({"size", "--table", "--ranks", "4"});
   EXPECT_EQ(result.code, 0) << result.err;

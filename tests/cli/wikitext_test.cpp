@@ -77,11 +77,17 @@ TEST_F(WikiText, TheConfigTunesAlikeOnOneAndTwoRanks) {
   EXPECT_LT(losses[1], losses[0]);
   EXPECT_LT(losses[2], losses[1]);
   EXPECT_EQ(metric("one", "val_accuracy").size(), 3u);
+  const auto per_word = metric("one", "val_word_perplexity"), per_byte = metric("one", "val_byte_perplexity");
+  ASSERT_EQ(per_word.size(), 3u);
+  // A word has several tokens and a token several bytes; the exponents are as their numbers.
+  EXPECT_GT(std::log(per_word[2]), losses[2]);
+  EXPECT_LT(std::log(per_byte[2]), losses[2]);
+  EXPECT_EQ(metric("one", "test_word_perplexity").size(), 1u);
 
   for (const std::string split : {"val", "test"}) {
     const auto alone = well({"eval", "--checkpoint", "runs/one", "--split", split});
     EXPECT_THAT(alone.out, StartsWith(split + " of wiki after step "));
-    for (const auto* figure : {"\nloss  ", "\nperplexity  ", "\naccuracy  "})
+    for (const auto* figure : {"\nloss  ", "\nperplexity  ", " per word, ", "\naccuracy  "})
       EXPECT_THAT(alone.out, HasSubstr(figure));
     EXPECT_EQ(well({"eval", "--checkpoint", "runs/two", "--split", split, "--ranks", "2"}).out, alone.out);
   }

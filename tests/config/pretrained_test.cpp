@@ -173,7 +173,7 @@ TEST_F(Pretrained, KeysThatDoNotFitTheWeights) {
 TEST_F(Pretrained, AConfigThatSaysAllOfTheModelIsReadWithoutTheFolder) {
   const std::string all =
       "model = {n_layer = 2, n_head = 4, n_embd = 24, block_size = 12, vocab_size = 64, bias = true, gelu = "
-      "\"tanh\", tie_embeddings = true}";
+      "\"tanh\"}";
   EXPECT_EQ(parsed(all).model.n_embd, 24);
   weights();
   const auto config = unchanging("run");

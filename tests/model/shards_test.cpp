@@ -158,10 +158,8 @@ TEST(TensorShards, LieAtTheSamePlacesOnEveryRank) {
           std::int64_t held = 0;
           for (const auto& box : parameter.boxes()) held += box.shape.count();
           const std::int64_t padding = parameter.local_shape.count() - held;
-          const bool classes =
-              parameter.name.ends_with("wte.weight") || parameter.name == "lm_head.weight";
-          EXPECT_TRUE(padding == 0 || (classes && padding < 16 * config.n_embd))
-              << parameter.name;
+          const bool classes = parameter.name.ends_with("wte.weight") || parameter.name == "lm_head.weight";
+          EXPECT_TRUE(padding == 0 || (classes && padding < 16 * config.n_embd)) << parameter.name;
         }
         EXPECT_LE(end, units[u].size);
       }

@@ -57,7 +57,8 @@ TEST(Units, HaveTheMatrixOfAnUntiedHead) {
   GptConfig config = kSmall;
   config.tied = false;
   const auto units = gpt_units(config);
-  EXPECT_THAT(names(units[3]), ElementsAre("lm_head.weight", "transformer.ln_f.weight", "transformer.ln_f.bias"));
+  EXPECT_THAT(names(units[3]),
+              ElementsAre("lm_head.weight", "transformer.ln_f.weight", "transformer.ln_f.bias"));
   EXPECT_EQ(units[3].parameter("lm_head.weight").shape, units[0].parameter("wte.weight").shape);
   EXPECT_GT(units[3].decayed, 0);
   EXPECT_EQ(gpt_units(config, {}, Decay::no_embeddings)[3].decayed, units[3].decayed);

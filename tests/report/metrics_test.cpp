@@ -73,6 +73,7 @@ TEST_F(MetricsTest, LinesHaveTheReproducibleFieldsFirst) {
       "\n");
   const auto metrics = read_metrics(file());
   EXPECT_EQ(metrics.steps.size(), 1u);
+  EXPECT_FALSE(metrics.test->text);
   EXPECT_EQ(metrics.evals.size(), 1u);
   ASSERT_TRUE(metrics.test);
   EXPECT_EQ(metrics.test->step, 3);

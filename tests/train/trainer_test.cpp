@@ -287,6 +287,28 @@ TEST_F(Trainers, TheTestSplitIsEvaluatedAtTheEnd) {
 }
 
 // The model memorises a train split of 36 tokens, so the val loss first falls and then rises.
+TEST_F(Trainers, StopEarlyWhereTheValLossNoLongerFalls) {
+  const Settings settings = {"train.steps=200", "data.truncate=0.002", "eval.interval=2", "eval.batches=0",
+                             "eval.patience=4"};
+  train("whole", settings);
+  const auto evals = metrics("whole").evals;
+  const auto best = std::ranges::min_element(evals, {}, &EvalRecord::val_loss);
+  EXPECT_EQ(evals.end() - best, 5) << "the best and four after it";
+  EXPECT_LT(evals.back().step, 200);
+  EXPECT_THAT(log_of("whole"), HasSubstr("stopped early: 4 evaluations in a row"));
+  // A resumed run counts on, and one that has stopped early has nothing to do until it may go further.
+  train("parts", with(settings, {"train.steps=" + std::to_string(evals.back().step - 4)}));
+  train("parts", with(settings, {"init.from=resume"}));
+  EXPECT_EQ(metrics("parts").evals.back().step, evals.back().step);
+  train("parts", with(settings, {"init.from=resume"}));
+  EXPECT_EQ(metrics("parts").steps.back().step, evals.back().step);
+  train("parts", with(settings, {"init.from=resume", "eval.patience=5"}));
+  EXPECT_GT(metrics("parts").steps.back().step, evals.back().step);
+  EXPECT_THAT(error_of([&] { train("never", with(settings, {"eval.interval=0"})); }),
+              HasSubstr("eval.interval"));
+}
+
+// So the best checkpoint is an early one.
 TEST_F(Trainers, TheNewestAndTheBestCheckpointsAreKept) {
   train("run", {"train.steps=60", "data.truncate=0.002", "checkpoint.keep=2", "checkpoint.interval=4",
                 "eval.interval=4", "eval.batches=0"});

@@ -110,7 +110,8 @@ struct Pipeline::Step {
 
 int PipelineOptions::recomputed_blocks(int range) const {
   if (recompute_blocks.empty()) return -1;
-  return recompute_blocks.size() > 1 ? recompute_blocks[static_cast<std::size_t>(range)] : recompute_blocks.front();
+  return recompute_blocks.size() > 1 ? recompute_blocks[static_cast<std::size_t>(range)]
+                                     : recompute_blocks.front();
 }
 
 std::vector<GptOptions> Pipeline::chunk_options(const GptConfig& config, const PipelineOptions& options,

@@ -1,0 +1,86 @@
+#include "cli/size_fit.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <charconv>
+#include <utility>
+
+#include "cli/sizes.h"
+#include "config/memory.h"
+#include "core/error.h"
+#include "core/text.h"
+
+namespace shoal::cli {
+namespace {
+
+constexpr std::array kKinds = {Recompute::none, Recompute::gelu, Recompute::light, Recompute::block};
+
+double parse_bytes(const std::string& text) {
+  constexpr std::pair<std::string_view, double> kUnits[] = {{"", 1024.0 * 1024 * 1024},
+                                                            {"MiB", 1024.0 * 1024},
+                                                            {"GiB", 1024.0 * 1024 * 1024},
+                                                            {"MB", 1e6},
+                                                            {"GB", 1e9}};
+  double number = 0;
+  const auto read = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (read.ec == std::errc() && number > 0) {
+    for (const auto& [unit, bytes] : kUnits) {
+      if (std::string_view(read.ptr, text.data() + text.size()) == unit) return number * bytes;
+    }
+  }
+  fail_user("--fit: '{}' is not allowed; it takes a size such as 16GiB, 24GB or 900MiB", text);
+}
+
+double memory_of(Config config, int micro_batch) {
+  config.train.micro_batch = micro_batch;
+  config.train.global_batch = micro_batch * config.parallel.data;
+  const auto plan = make_plan(config);
+  const auto memory = estimate_memory(plan, RankCounts::as_threads(plan.mesh.ranks()));
+  return memory.on_gpu > 0 ? memory.on_gpu : memory.total();
+}
+
+// Memory grows with the micro-batch. 0 where one sequence does not fit.
+int largest(const Config& config, double limit) {
+  constexpr int kMost = 1 << 16;
+  int fits = 0, too_large = 1;
+  while (too_large <= kMost && memory_of(config, too_large) <= limit) {
+    fits = too_large;
+    too_large *= 2;
+  }
+  while (too_large - fits > 1) {
+    const int middle = (fits + too_large) / 2;
+    (memory_of(config, middle) <= limit ? fits : too_large) = middle;
+  }
+  return fits;
+}
+
+}  // namespace
+
+void print_size_fit(const Config& given, const std::string& memory) {
+  const double limit = parse_bytes(memory);
+  Config config = given;
+  config.train.recompute_blocks.clear();
+  const int data = config.parallel.data;
+  fmt::print("\nlargest micro-batch in {} per {}, of {} tokens a sequence, {}{}\n", format_bytes(limit),
+             config.train.backend == BackendKind::cuda ? "GPU" : "rank", config.model.block_size,
+             name_of(config.train.dtype),
+             data > 1 ? fmt::format("; in brackets the sequences of all {} data ranks", data) : "");
+  fmt::print("  {:<18}", "train.recompute");
+  for (const auto kind : kKinds) fmt::print("{:>16}", name_of(kind));
+  fmt::print("\n");
+  for (int zero = 0; zero <= (data > 1 ? 3 : 0); ++zero) {
+    config.parallel.zero = zero;
+    fmt::print("  {:<18}", fmt::format("parallel.zero={}", zero));
+    for (const auto kind : kKinds) {
+      config.train.recompute = kind;
+      const int batch = largest(config, limit);
+      fmt::print("{:>16}", batch == 0  ? "none"
+                           : data == 1 ? std::to_string(batch)
+                                       : fmt::format("{} ({})", batch, batch * data));
+    }
+    fmt::print("\n");
+  }
+}
+
+}  // namespace shoal::cli
