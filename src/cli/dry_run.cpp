@@ -106,7 +106,7 @@ void print_dry_run(Config config, int asked, int ranks_per_host) {
   const auto plan = make_plan(config);
   fmt::print("{}: {} parameters\n", describe(plan.model, source),
              with_commas(parameter_count(gpt_units(plan.model))));
-  print_memory(plan, config.data.dir, {.world_size = ranks, .local_size = std::max(ranks_per_host, 1)});
+  print_memory(plan, config.data, {.world_size = ranks, .local_size = std::max(ranks_per_host, 1)});
   const auto run = dry_run(plan, ranks_per_host);
   for (const auto& rank : run.ranks) print_step(rank, run.steps, plan);
   if (ranks_per_host > 0) {

@@ -1,4 +1,5 @@
 // shoal eval: measures loss, perplexity and next-token accuracy of a checkpoint.
+#include <cmath>
 #include <memory>
 #include <optional>
 
@@ -28,22 +29,21 @@ struct EvalOptions {
   std::vector<std::string> settings;
 };
 
-Dataset open_data(const Config& config, std::int64_t vocab_size, World& world) {
+Dataset open_folder(const std::filesystem::path& dir, std::int64_t vocab_size, World& world) {
   std::optional<Dataset> data;
   all_or_none(world.ranks, [&] {
-    if (is_hugging_face_folder(config.data.dir)) {
-      fail_user("{} has weights but no data; give the data to evaluate on, data.dir=FOLDER", config.data.dir);
+    if (is_hugging_face_folder(dir)) {
+      fail_user("{} has weights but no data; give the data to evaluate on, data.dir=FOLDER", dir.string());
     }
-    const std::filesystem::path dir = config.data.dir;
     if (dir.is_relative() && !std::filesystem::is_directory(dir)) {
       fail_user("{}: no such data folder in {}; give the data's folder, data.dir=FOLDER", dir.string(),
                 std::filesystem::current_path().string());
     }
-    with_remedy([&] { data.emplace(config.data.dir, DatasetOptions{.vocab_size = vocab_size}); });
+    with_remedy([&] { data.emplace(dir, DatasetOptions{.vocab_size = vocab_size}); });
     if (data->vocab_size() > vocab_size) {
       fail_user(
           "{} has a vocabulary of {}, the model one of {}; evaluate on data of the model's own tokenizer",
-          config.data.dir, data->vocab_size(), vocab_size);
+          dir.string(), data->vocab_size(), vocab_size);
     }
   });
   some_for_all(world.ranks, world.local_rank == 0, [&] { with_remedy([&] { data->verify(); }); });
@@ -69,7 +69,7 @@ void print(const EvalOptions& options, const Dataset& data, std::int64_t step, s
   fmt::print("perplexity  {:.4f} per token\n", result.perplexity());
   if (sequences == 0 && data.has_tokenizer()) {
     const auto text = result.in_text(measure_text(data.split(options.split), data.tokenizer()));
-    fmt::print("            {:.4f} per word, {:.4f} per byte\n", text.word, text.byte);
+    fmt::print("            {:.6g} per word, {:.4f} per byte\n", text.word, text.byte);
   }
   fmt::print("accuracy    {:.2f} % of next tokens\n", result.accuracy() * 100);
   if (const auto floor = data.split_entropy(options.split)) {
@@ -83,20 +83,30 @@ void evaluate(const EvalOptions& options, const Config& config, World& world) {
   const auto checkpoint = find_checkpoint(options.checkpoint, world.ranks);
   const auto loaded =
       load_model(checkpoint, config, world.ranks, backend_options(config, world), Runtime::Use::evaluation);
-  const auto data = open_data(config, loaded.plan.model.vocab_size, world);
-  warn_of_other_tokenizer(data, loaded.plan.model.vocab_size, loaded.tokenizer.get());
   const auto& runtime = *loaded.runtime;
   Evaluator evaluator(runtime.backend(), runtime.model(), runtime.mesh(),
                       static_cast<std::uint64_t>(config.run.seed));
-
-  const TokenFile* split = nullptr;
-  all_or_none(world.ranks, [&] { split = &data.split(options.split); });
-  Progress progress("evaluating " + options.split, 0, "sequences");
-  const auto show = show_on(progress);
-  const auto result = sequences > 0 ? evaluator.random(options.split, *split, sequences, show)
-                                    : evaluator.whole(*split, 0, show);
-  progress.finish();
-  if (world.ranks.rank() == 0) print(options, data, loaded.step, sequences, result);
+  const auto sources = config.data.sources();
+  double weights = 0, loss = 0;
+  for (const auto& [dir, weight] : sources) weights += weight;
+  for (const auto& [dir, weight] : sources) {
+    const auto data = open_folder(dir, loaded.plan.model.vocab_size, world);
+    warn_of_other_tokenizer(data, loaded.plan.model.vocab_size, loaded.tokenizer.get());
+    const TokenFile* split = nullptr;
+    all_or_none(world.ranks, [&] { split = &data.split(options.split); });
+    Progress progress("evaluating " + options.split, 0, "sequences");
+    const auto show = show_on(progress);
+    const auto share =
+        static_cast<std::int64_t>(std::ceil(weight / weights * static_cast<double>(sequences)));
+    const auto result = sequences > 0 ? evaluator.random(options.split, *split, share, show)
+                                      : evaluator.whole(*split, 0, show);
+    progress.finish();
+    loss += weight / weights * result.loss();
+    if (world.ranks.rank() == 0) print(options, data, loaded.step, share, result);
+  }
+  if (sources.size() > 1 && world.ranks.rank() == 0) {
+    fmt::print("the mixture (data.dirs): loss {:.6f}, perplexity {:.4f} per token\n", loss, std::exp(loss));
+  }
 }
 
 }  // namespace

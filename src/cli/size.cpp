@@ -69,7 +69,7 @@ void run(const ConfigOptions& options, int asked, const std::string& fit) {
   fmt::print("\n");
   print_parameters(model, units);
   print_files(plan, units);
-  print_memory(plan, config.data.dir, RankCounts::as_threads(ranks));
+  print_memory(plan, config.data, RankCounts::as_threads(ranks));
   print_compute(config, model);
 }
 

@@ -104,12 +104,13 @@ std::string flops_text(double flops) {
 std::string resolve_vocabulary(Config& config) {
   auto& size = config.model.vocab_size;
   if (size > 0) return "model.vocab_size";
-  if (fs::exists(config.data.dir)) {
-    size = with_remedy([&] { return Dataset(config.data.dir).vocab_size(); });
-    return config.data.dir;
+  const auto dir = config.data.sources().begin()->first;  // all have one vocabulary
+  if (fs::exists(dir)) {
+    size = with_remedy([&] { return Dataset(dir).vocab_size(); });
+    return dir;
   }
   size = kGpt2Vocabulary;
-  return fmt::format("GPT-2's: there is no {} yet; model.vocab_size=N sets another", config.data.dir);
+  return fmt::format("GPT-2's: there is no {} yet; model.vocab_size=N sets another", dir);
 }
 
 std::string describe(const GptConfig& model, const std::string& vocabulary_source) {
@@ -139,7 +140,7 @@ const char* recompute_text(const PipelineOptions& options) {
   return "train.recompute=light keeps less, =block one block's";
 }
 
-void print_memory(const RunPlan& plan, const fs::path& data, const RankCounts& ranks) {
+void print_memory(const RunPlan& plan, const DataConfig& data, const RankCounts& ranks) {
   const auto& pipeline = plan.pipeline;
   const auto memory = estimate_memory(plan, ranks);
   const bool mesh = plan.ranks_of_model() > 1;
@@ -183,7 +184,9 @@ void print_memory(const RunPlan& plan, const fs::path& data, const RankCounts& r
     const double apart = host_memory(plan, {ranks.world_size, ranks.local_size, false});
     print_line("as processes of MPI", format_bytes(apart), "including the memory of MPI itself");
   }
-  if (const double bytes = mapped_bytes(data); bytes > 0) {
+  double bytes = 0;
+  for (const auto& [dir, weight] : data.sources()) bytes += mapped_bytes(dir);
+  if (bytes > 0) {
     print_line("token files", format_bytes(bytes),
                "mapped files, not counted: the system drops them when memory is short");
   }

@@ -29,7 +29,7 @@ std::string describe(const GptConfig& model, const std::string& vocabulary_sourc
 double parameter_file_bytes(const std::vector<UnitSpec>& units);
 
 // Prints the memory of a rank by category, and the memory of all ranks on this host beside the available
-// memory. `data` is the dataset's folder, which may not exist.
-void print_memory(const RunPlan& plan, const std::filesystem::path& data, const RankCounts& ranks);
+// memory. The data need not exist.
+void print_memory(const RunPlan& plan, const DataConfig& data, const RankCounts& ranks);
 
 }  // namespace shoal::cli

@@ -43,6 +43,11 @@ struct RunConfig {
 
 struct DataConfig {
   std::string dir;
+  std::map<std::string, double> dirs;  // in place of dir: folders and their weights
+  // The folders with their weights, of which there may be one.
+  std::map<std::string, double> sources() const {
+    return dirs.empty() ? std::map{std::pair{dir, 1.0}} : dirs;
+  }
   Sampling sampling = Sampling::random;
   std::int64_t stride = 0;  // tokens; 0: model.block_size
   double truncate = 1.0;

@@ -13,9 +13,9 @@ namespace fs = std::filesystem;
 constexpr std::string_view kHuggingFace = "hf:", kBlockSize = "model.block_size";
 
 // The keys that pretrained weights set.
-constexpr std::string_view kModelKeys[] = {"model.n_layer",    "model.n_head", "model.n_embd", kBlockSize,
-                                           "model.vocab_size", "model.bias",   "model.gelu",
-                                           "model.tie_embeddings"};
+constexpr std::string_view kModelKeys[] = {"model.n_layer", "model.n_head",        "model.n_embd",
+                                           kBlockSize,      "model.vocab_size",    "model.bias",
+                                           "model.gelu",    "model.tie_embeddings"};
 
 Config config_of(const HuggingFaceModel& model, const std::string& where) {
   Config config;

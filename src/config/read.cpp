@@ -37,7 +37,15 @@ RawValue from_toml(const toml::node& node) {
     }
     return numbers;
   }
-  return NotAValue{node.is_table() ? "a table" : "a date or time"};
+  if (const auto* table = node.as_table()) {
+    std::map<std::string, double> numbers;
+    for (const auto& [name, value] : *table) {
+      if (!value.is_number()) return NotAValue{"a table that is not of numbers"};
+      numbers[std::string(name)] = value.value<double>().value();
+    }
+    return numbers;
+  }
+  return NotAValue{"a date or time"};
 }
 
 std::string place(std::string_view source, const toml::node& node) {
@@ -157,7 +165,7 @@ void apply_preset(ModelConfig& model) {
 
 // Two keys can set the same thing. A source that gives one of them resets the other, given by an earlier
 // source.
-void replace_eval_size(Config& config, Origins& origins, const std::vector<Assignment>& assignments) {
+void replace_other_key(Config& config, Origins& origins, const std::vector<Assignment>& assignments) {
   const auto given = [&](std::string_view key) {
     return std::ranges::any_of(assignments, [&](const auto& a) { return a.field->name() == key; });
   };
@@ -170,6 +178,9 @@ void replace_eval_size(Config& config, Origins& origins, const std::vector<Assig
     config.eval.batches = EvalConfig{}.batches;
     origins.erase("eval.batches");
   }
+  const bool dir = given("data.dir"), dirs = given("data.dirs");
+  if (dir && !dirs) config.data.dirs.clear();
+  if (dirs && !dir) config.data.dir.clear();
 }
 
 // The value of init.from when "auto" is given after the value `from`.
@@ -198,7 +209,7 @@ void apply(Config& config, Origins& origins, const std::vector<Assignment>& assi
     if (field->name() == "init.from" && config.init.from == "auto") config.init.from = auto_after(from);
     origins[field->name()] = where;
   }
-  replace_eval_size(config, origins, assignments);
+  replace_other_key(config, origins, assignments);
 }
 
 void apply_given(Config& config, Origins& origins, const std::vector<Assignment>& arguments) {
@@ -257,6 +268,9 @@ RawValue from_json(const nlohmann::ordered_json& value) {
   if (value.is_string()) return value.get<std::string>();
   if (value.is_array() && std::ranges::all_of(value, [](const auto& v) { return v.is_number(); })) {
     return value.get<std::vector<double>>();
+  }
+  if (value.is_object() && std::ranges::all_of(value, [](const auto& v) { return v.is_number(); })) {
+    return value.get<std::map<std::string, double>>();
   }
   return NotAValue{value.dump()};
 }

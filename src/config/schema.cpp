@@ -135,6 +135,11 @@ std::vector<Field> make_fields() {
           "data.dir",
           "Folder made by `shoal prepare`: train.bin, val.bin, meta.json. Or one with the "
           "token files of llm.c or nanoGPT, as they are."),
+      number<&C::data, &Data::dirs>(
+          "data.dirs", above(0), "",
+          "In place of data.dir: several such folders, and the weights with which sequences are drawn from "
+          "them, e.g. {\"data/books\" = 0.7, \"data/code\" = 0.3}. The val loss is the weighted mean of "
+          "theirs, which are logged too."),
       choice<&C::data, &Data::sampling, Sampling>(
           "data.sampling", {{"random", Sampling::random}, {"epochs", Sampling::epochs}},
           "random: each sequence starts anywhere, with replacement. epochs: every sequence once per "

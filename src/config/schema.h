@@ -2,6 +2,7 @@
 #pragma once
 
 #include <limits>
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
@@ -19,13 +20,14 @@ struct Choice {
 
 // A reference to the member of a config that holds a key's value.
 using FieldRef = std::variant<bool*, int*, std::int64_t*, double*, std::string*, std::array<double, 2>*,
-                              std::vector<int>*, Choice>;
+                              std::vector<int>*, std::map<std::string, double>*, Choice>;
 
 // A value read from a file or an argument, not yet checked against its key.
 struct NotAValue {
   std::string what;  // for the error: "a table", ...
 };
-using RawValue = std::variant<bool, std::int64_t, double, std::string, std::vector<double>, NotAValue>;
+using RawValue = std::variant<bool, std::int64_t, double, std::string, std::vector<double>,
+                              std::map<std::string, double>, NotAValue>;
 
 struct Bounds {
   double low = -std::numeric_limits<double>::max();

@@ -55,7 +55,18 @@ class Rules {
       fail_user("{} cannot name a folder; use a name without '/', and run.dir for the folder around it",
                 say("run.name"));
     }
-    if (config_.data.dir.empty()) {
+    if (!config_.data.dirs.empty()) {
+      if (!config_.data.dir.empty()) {
+        fail_user("{} and {} both say where the data are; give one of them", say("data.dir"),
+                  say("data.dirs"));
+      }
+      if (config_.data.sampling == Sampling::epochs && config_.data.dirs.size() > 1) {
+        fail_user(
+            "{} draws sequences by weight, so there are no epochs; leave out data.sampling, and give "
+            "train.steps",
+            say("data.dirs"));
+      }
+    } else if (config_.data.dir.empty()) {
       fail_user(
           "data.dir is not set; prepare a dataset (`shoal prepare synthetic --out data/synthetic`) and set "
           "data.dir to its folder");

@@ -49,6 +49,13 @@ std::string toml_list(std::span<const double> values) {
   return "[" + text + "]";
 }
 
+std::string toml_table(const std::map<std::string, double>& values) {
+  std::string text;
+  for (const auto& [name, value] : values)
+    text += fmt::format("{}{} = {}", text.empty() ? "" : ", ", toml_string(name), toml_number(value));
+  return "{" + text + "}";
+}
+
 std::string bound_text(double bound) {
   if (std::abs(bound) < 1e15 && bound == std::floor(bound)) return fmt::format("{:.0f}", bound);
   return fmt::format("{}", bound);
@@ -61,6 +68,7 @@ std::string show(const RawValue& value) {
                  [](double number) { return toml_number(number); },
                  [](const std::string& text) { return toml_string(text); },
                  [](const std::vector<double>& list) { return fmt::format("[{}]", fmt::join(list, ", ")); },
+                 [](const std::map<std::string, double>& table) { return toml_table(table); },
                  [](const NotAValue& other) { return other.what; }},
       value);
 }
@@ -151,6 +159,9 @@ std::string_view Field::type() const {
                                [](std::string*) { return std::string_view("text"); },
                                [](std::array<double, 2>*) { return std::string_view("a list of 2 numbers"); },
                                [](std::vector<int>*) { return std::string_view("a list of integers"); },
+                               [](std::map<std::string, double>*) {
+                                 return std::string_view("a table of names and numbers");
+                               },
                                [](Choice) { return std::string_view("text"); }},
                     ref(config));
 }
@@ -172,6 +183,7 @@ std::string Field::value(const Config& config) const {
                  [](const std::string* text) { return toml_string(*text); },
                  [](const std::array<double, 2>* list) { return toml_list(*list); },
                  [](const std::vector<int>* list) { return fmt::format("[{}]", fmt::join(*list, ", ")); },
+                 [](const std::map<std::string, double>* table) { return toml_table(*table); },
                  [&](Choice choice) { return toml_string(name_of(choice)); },
                  [](const auto* integer) { return std::to_string(*integer); }},
       ref(copy));
@@ -239,6 +251,12 @@ void assign(const Field& field, Config& config, const RawValue& value, std::stri
                      integers.push_back(static_cast<int>(*integer));
                    }
                    *member = std::move(integers);
+                 },
+                 [&](std::map<std::string, double>* member) {
+                   const auto* table = std::get_if<std::map<std::string, double>>(&value);
+                   const auto fits = [&](const auto& entry) { return field.bounds.contains(entry.second); };
+                   if (!table || !std::ranges::all_of(*table, fits)) refuse(field, value, where);
+                   *member = *table;
                  },
              },
              field.ref(config));

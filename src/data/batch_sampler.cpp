@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <utility>
 
 #include "core/error.h"
 #include "core/hash.h"
@@ -27,6 +28,13 @@ void require(const TokenFile& file, std::int64_t block_size, std::int64_t tokens
       file.path().string(), with_commas(file.size()), block_size, with_commas(tokens));
 }
 
+// The Philox counter of a draw for a sample: 0 is its position, 1 its file.
+PhiloxBlock address(std::int64_t step, std::int64_t sample, std::uint32_t draw) {
+  const auto number = static_cast<std::uint64_t>(step);
+  return {static_cast<std::uint32_t>(sample), draw, static_cast<std::uint32_t>(number),
+          static_cast<std::uint32_t>(number >> 32)};
+}
+
 }  // namespace
 
 std::int64_t count_windows(std::int64_t tokens, std::int64_t block_size, std::int64_t stride) {
@@ -35,26 +43,34 @@ std::int64_t count_windows(std::int64_t tokens, std::int64_t block_size, std::in
   return (tokens - 1 - block_size) / (stride > 0 ? stride : block_size) + 1;
 }
 
-BatchSampler::BatchSampler(const TokenFile& file, std::int64_t block_size, Sampling mode, std::uint64_t seed,
-                           std::int64_t stride)
-    : file_(file),
+BatchSampler::BatchSampler(std::vector<WeightedFile> files, std::int64_t block_size, Sampling mode,
+                           std::uint64_t seed, std::int64_t stride)
+    : files_(std::move(files)),
       block_size_(block_size),
       stride_(stride > 0 ? stride : block_size),
       mode_(mode),
       seed_(seed),
       key_(philox_key(seed, PhiloxStream::batch)) {
-  require(file, block_size, block_size + 1);
+  assert(files_.size() == 1 || mode == Sampling::random);
+  for (const auto& [file, weight] : files_) require(*file, block_size, block_size + 1);
+}
+
+std::size_t BatchSampler::source(std::int64_t step, std::int64_t sample) const {
+  if (files_.size() == 1) return 0;
+  const auto bits = philox(key_, address(step, sample, 1));
+  double left = static_cast<double>(bits[0]) * 0x1p-32;
+  std::size_t source = 0;
+  while (source + 1 < files_.size() && left >= files_[source].weight) left -= files_[source++].weight;
+  return source;
 }
 
 std::int64_t BatchSampler::start(std::int64_t step, std::int64_t sample, std::int64_t global_batch) const {
+  const auto& file = *files_[source(step, sample)].file;
   if (mode_ == Sampling::random) {
-    const auto address = static_cast<std::uint64_t>(step);
-    const auto bits =
-        philox(key_, {static_cast<std::uint32_t>(sample), 0, static_cast<std::uint32_t>(address),
-                      static_cast<std::uint32_t>(address >> 32)});
-    return static_cast<std::int64_t>(to_below(bits, static_cast<std::uint64_t>(file_.size() - block_size_)));
+    const auto bits = philox(key_, address(step, sample, 0));
+    return static_cast<std::int64_t>(to_below(bits, static_cast<std::uint64_t>(file.size() - block_size_)));
   }
-  const auto count = static_cast<std::uint64_t>(windows());
+  const auto count = static_cast<std::uint64_t>(count_windows(file.size(), block_size_, stride_));
   const auto index = static_cast<std::uint64_t>(step * global_batch + sample);
   const Permutation order(count, seed_, index / count);
   return static_cast<std::int64_t>(order(index % count)) * stride_;
@@ -64,7 +80,8 @@ void BatchSampler::fill(std::int64_t step, std::int64_t first_sample, std::int64
                         std::int64_t global_batch, std::int32_t* tokens, std::int32_t* targets) const {
   assert(first_sample >= 0 && first_sample + samples <= global_batch);
   for (std::int64_t i = 0; i < samples; ++i) {
-    copy_window(file_, start(step, first_sample + i, global_batch), block_size_, tokens + i * block_size_,
+    const auto& file = *files_[source(step, first_sample + i)].file;
+    copy_window(file, start(step, first_sample + i, global_batch), block_size_, tokens + i * block_size_,
                 targets + i * block_size_);
   }
 }

@@ -1,8 +1,10 @@
-// Chooses the windows of a token file that a step trains on. The choice is a function of (seed, step,
+// Chooses the windows of token files that a step trains on. The choice is a function of (seed, step,
 // sample): it does not depend on ranks, micro-batches or earlier draws.
 #pragma once
 
 #include <cstdint>
+#include <string_view>
+#include <vector>
 
 #include "core/philox.h"
 #include "data/sampling.h"
@@ -15,26 +17,35 @@ namespace shoal {
 // than a window is left out.
 std::int64_t count_windows(std::int64_t tokens, std::int64_t block_size, std::int64_t stride = 0);
 
+// A file, and the share of the samples that are drawn from it.
+struct WeightedFile {
+  const TokenFile* file;
+  double weight = 1;
+};
+
 class BatchSampler {
  public:
-  // Keeps a reference to `file`. `stride`: see count_windows (mode epochs). Throws UserError when the file
-  // has fewer than block_size + 1 tokens.
-  BatchSampler(const TokenFile& file, std::int64_t block_size, Sampling mode, std::uint64_t seed,
+  // Keeps pointers to the files, whose weights add up to 1; epochs are of one file. `stride`: see
+  // count_windows (mode epochs). Throws UserError when a file has fewer than block_size + 1 tokens.
+  BatchSampler(std::vector<WeightedFile> files, std::int64_t block_size, Sampling mode, std::uint64_t seed,
                std::int64_t stride = 0);
+  BatchSampler(const TokenFile& file, std::int64_t block_size, Sampling mode, std::uint64_t seed,
+               std::int64_t stride = 0)
+      : BatchSampler({{&file}}, block_size, mode, seed, stride) {}
 
   // Writes samples [first_sample, first_sample + samples) of the `global_batch` samples of `step`.
   // tokens, targets i32 [samples, block_size]; target t is the token after token t. Thread-safe.
   void fill(std::int64_t step, std::int64_t first_sample, std::int64_t samples, std::int64_t global_batch,
             std::int32_t* tokens, std::int32_t* targets) const;
 
-  // The position in the file where the window of one sample starts.
+  // The file that a sample is drawn from, and the position in it where the sample's window starts.
+  std::size_t source(std::int64_t step, std::int64_t sample) const;
   std::int64_t start(std::int64_t step, std::int64_t sample, std::int64_t global_batch) const;
 
   std::int64_t block_size() const { return block_size_; }
-  std::int64_t windows() const { return count_windows(file_.size(), block_size_, stride_); }
 
  private:
-  const TokenFile& file_;
+  std::vector<WeightedFile> files_;
   std::int64_t block_size_, stride_;
   Sampling mode_;
   std::uint64_t seed_;

@@ -21,6 +21,13 @@ std::string fixed_text(double value, int digits) {
                                : fmt::format("{:.{}e}", value, digits);
 }
 
+std::string by_source(const std::vector<SourceLoss>& losses) {
+  std::string text;
+  for (const auto& [source, loss] : losses)
+    text += fmt::format("{}{} {:.6f}", text.empty() ? " (" : ", ", source, loss);
+  return text.empty() ? "" : text + ")";
+}
+
 std::string in_text(const std::optional<TextPerplexity>& text) {
   if (!text) return "";
   return fmt::format(" (per word {}, per byte {:.4f})", fixed_text(text->word, 4), text->byte);
@@ -48,9 +55,9 @@ void Console::step(const StepRecord& record, double seconds_left) {
 
 void Console::evaluation(const EvalRecord& record, const TrainTime& time) {
   clear();
-  std::string line =
-      fmt::format("Step {}, Val loss: {:.6f}, Train loss: {:.6f}, Val perplexity: {}", record.step,
-                  record.val_loss, record.train_loss, fixed_text(std::exp(record.val_loss), 4));
+  std::string line = fmt::format("Step {}, Val loss: {:.6f}{}, Train loss: {:.6f}, Val perplexity: {}",
+                                 record.step, record.val_loss, by_source(record.val_losses),
+                                 record.train_loss, fixed_text(std::exp(record.val_loss), 4));
   line += in_text(record.val_text);
   if (record.val_accuracy) line += fmt::format(", Val accuracy: {:.2f} %", *record.val_accuracy * 100);
   if (record.consensus_distance)
@@ -64,8 +71,9 @@ void Console::evaluation(const EvalRecord& record, const TrainTime& time) {
 
 void Console::test(const TestRecord& record) {
   clear();
-  log::info("Step {}, Test loss: {:.6f}, Test perplexity: {}{}, Test accuracy: {:.2f} %", record.step,
-            record.loss, fixed_text(std::exp(record.loss), 4), in_text(record.text), record.accuracy * 100);
+  log::info("Step {}, Test loss: {:.6f}{}, Test perplexity: {}{}, Test accuracy: {:.2f} %", record.step,
+            record.loss, by_source(record.losses), fixed_text(std::exp(record.loss), 4), in_text(record.text),
+            record.accuracy * 100);
 }
 
 void Console::bar(std::int64_t step, double loss, double seconds_left) {

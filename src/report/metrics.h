@@ -32,13 +32,20 @@ struct TextPerplexity {
   double word = 0, byte = 0;
 };
 
+// The loss on one of the folders of a mixture.
+struct SourceLoss {
+  std::string source;
+  double loss = 0;
+};
+
 // One evaluation, after `step` optimizer steps. Losses in nats per token.
 struct EvalRecord {
   std::int64_t step = 0;
   double train_loss = 0;
   double val_loss = 0;
-  std::optional<double> val_accuracy = {};   // next-token accuracy, 0..1
+  std::optional<double> val_accuracy = {};      // next-token accuracy, 0..1
   std::optional<TextPerplexity> val_text = {};  // where the whole split is evaluated and can be decoded
+  std::vector<SourceLoss> val_losses = {};
   std::optional<double> entropy_floor = {};  // lowest possible loss on this data, where it is known
   // With gossip, the losses are those of the workers' mean model: distance of the workers' models from the
   // mean, relative to its norm.
@@ -49,8 +56,9 @@ struct EvalRecord {
 struct TestRecord {
   std::int64_t step = 0;
   double loss = 0;
-  double accuracy = 0;  // next-token accuracy, 0..1
+  double accuracy = 0;                      // next-token accuracy, 0..1
   std::optional<TextPerplexity> text = {};  // where it can be decoded
+  std::vector<SourceLoss> losses = {};
 };
 
 class MetricsSink {

@@ -71,6 +71,23 @@ std::string text_fields(std::string_view split, const std::optional<TextPerplexi
                      number(text->byte));
 }
 
+std::string source_fields(std::string_view split, const std::vector<SourceLoss>& losses) {
+  if (losses.empty()) return "";
+  nlohmann::ordered_json sources;
+  for (const auto& [source, loss] : losses) sources[source] = loss;
+  return fmt::format(R"(,"{}_losses":{})", split,
+                     sources.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+}
+
+std::vector<SourceLoss> read_sources(const nlohmann::json& record, const std::string& split) {
+  const auto found = record.find(split + "_losses");
+  std::vector<SourceLoss> losses;
+  if (found == record.end() || !found->is_object()) return losses;
+  for (const auto& [source, loss] : found->items())
+    losses.push_back({source, read_number(*found, source.c_str())});
+  return losses;
+}
+
 std::optional<TextPerplexity> read_text(const nlohmann::json& record, const std::string& split) {
   const auto word = split + "_word_perplexity", byte = split + "_byte_perplexity";
   if (!record.contains(word)) return std::nullopt;
@@ -116,7 +133,7 @@ void JsonlSink::write(const StepRecord& r) {
 void JsonlSink::write(const EvalRecord& r) {
   std::string line = fmt::format(R"({{"step":{},"train_loss":{},"val_loss":{},"val_perplexity":{})", r.step,
                                  number(r.train_loss), number(r.val_loss), number(std::exp(r.val_loss)));
-  line += text_fields("val", r.val_text);
+  line += source_fields("val", r.val_losses) + text_fields("val", r.val_text);
   if (r.val_accuracy) line += fmt::format(R"(,"val_accuracy":{})", number(*r.val_accuracy));
   if (r.consensus_distance) line += fmt::format(R"(,"consensus_distance":{})", number(*r.consensus_distance));
   if (r.entropy_floor) line += fmt::format(R"(,"entropy_floor":{})", number(*r.entropy_floor));
@@ -126,8 +143,8 @@ void JsonlSink::write(const EvalRecord& r) {
 void JsonlSink::write(const TestRecord& r) {
   write_line(fmt::format(R"({{"step":{},"test_loss":{},"test_perplexity":{}{},"test_accuracy":{}}})"
                          "\n",
-                         r.step, number(r.loss), number(std::exp(r.loss)), text_fields("test", r.text),
-                         number(r.accuracy)));
+                         r.step, number(r.loss), number(std::exp(r.loss)),
+                         source_fields("test", r.losses) + text_fields("test", r.text), number(r.accuracy)));
 }
 
 Metrics read_metrics(const std::filesystem::path& file) {
@@ -141,13 +158,15 @@ Metrics read_metrics(const std::filesystem::path& file) {
                                .val_loss = read_number(*record, "val_loss"),
                                .val_accuracy = read_optional(*record, "val_accuracy"),
                                .val_text = read_text(*record, "val"),
+                               .val_losses = read_sources(*record, "val"),
                                .entropy_floor = read_optional(*record, "entropy_floor"),
                                .consensus_distance = read_optional(*record, "consensus_distance")});
     } else if (record->contains("test_loss")) {
       metrics.test = {.step = step,
                       .loss = read_number(*record, "test_loss"),
                       .accuracy = read_number(*record, "test_accuracy"),
-                      .text = read_text(*record, "test")};
+                      .text = read_text(*record, "test"),
+                      .losses = read_sources(*record, "test")};
     } else {
       metrics.steps.push_back({.step = step,
                                .loss = read_number(*record, "loss"),

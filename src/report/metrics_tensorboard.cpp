@@ -93,6 +93,10 @@ void TensorBoardSink::write(const EvalRecord& record) {
   write_scalars(record.step, {{"eval/train_loss", record.train_loss},
                               {"eval/val_loss", record.val_loss},
                               {"eval/val_perplexity", std::exp(record.val_loss)}});
+  for (const auto& [source, loss] : record.val_losses) {
+    const auto tag = "eval/val_loss/" + source;
+    write_scalars(record.step, {{tag.c_str(), loss}});
+  }
   if (record.val_text) {
     write_scalars(record.step, {{"eval/val_word_perplexity", record.val_text->word},
                                 {"eval/val_byte_perplexity", record.val_text->byte}});

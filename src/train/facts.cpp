@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "checkpoint/output_file.h"
 #include "config/schema.h"
@@ -53,7 +54,15 @@ std::vector<Fact> facts_of(const Dataset& data) {
     facts.push_back({fmt::format("the tokenizer in {}", data.dir().string()),
                      fmt::format("checksum {:016x}", checksum(data.tokenizer_text()))});
   }
-  facts.push_back({"the vocabulary", fmt::format("{} tokens", with_commas(data.vocab_size()))});
+  facts.push_back({fmt::format("the vocabulary of {}", data.dir().string()),
+                   fmt::format("{} tokens", with_commas(data.vocab_size()))});
+  return facts;
+}
+
+std::vector<Fact> facts_of(const Mixture& data) {
+  std::vector<Fact> facts;
+  for (const auto& source : data.sources())
+    std::ranges::move(facts_of(source.data), std::back_inserter(facts));
   return facts;
 }
 

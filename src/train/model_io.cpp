@@ -50,14 +50,13 @@ CheckpointInfo make_checkpoint_info(const Config& config, const GptConfig& model
   info.shoal_version = kVersion;
   info.config = to_toml(config);
   info.model = model_to_json(model);
-  info.state = {
-      {"tokens", state.tokens},
-      {"train_seconds", state.train_seconds},
-      {"loss_window", state.loss_window},
-      {"skipped_steps", state.skipped_steps},
-      {"tokenizer", tokenizer},
-      // data.dir may be relative to the folder in which the run was started.
-      {"data_dir", (std::filesystem::current_path() / config.data.dir).lexically_normal().string()}};
+  info.state = {{"tokens", state.tokens},
+                {"train_seconds", state.train_seconds},
+                {"loss_window", state.loss_window},
+                {"skipped_steps", state.skipped_steps},
+                {"tokenizer", tokenizer},
+                // The data's folders may be relative to the folder in which the run was started.
+                {"started_in", std::filesystem::current_path().string()}};
   // JSON knows no infinity.
   if (state.evaluation_left) info.state["evaluation_left"] = true;
   if (state.evaluations_since_best > 0) info.state["evaluations_since_best"] = state.evaluations_since_best;
@@ -144,10 +143,13 @@ void read_state(DataEngine& engine, Backend& backend, SliceSource& from, bool op
   }
 }
 
-// The path from here to a run's data: the folder that data.dir named when the run was started, if it still
-// exists.
+// The path from here to one of a run's data folders: the folder that had this name when the run was started,
+// if it still exists.
 static std::string data_dir_here(const CheckpointReader& checkpoint, const std::string& dir) {
-  const std::filesystem::path then = checkpoint.info().state.value("data_dir", "");
+  const auto& state = checkpoint.info().state;
+  const auto then = state.contains("started_in")
+                        ? (std::filesystem::path(state.value("started_in", "")) / dir).lexically_normal()
+                        : std::filesystem::path(state.value("data_dir", ""));  // of version 0.1
   std::error_code missing;
   const bool moved = !std::filesystem::is_directory(then, missing);
   return moved || std::filesystem::equivalent(then, dir, missing) ? dir : then.string();
@@ -174,7 +176,10 @@ Config load_model_config(const std::filesystem::path& where, std::span<const std
   } else {
     const CheckpointReader checkpoint(directory);
     config = config_of(checkpoint);
-    config.data.dir = data_dir_here(checkpoint, config.data.dir);
+    if (!config.data.dir.empty()) config.data.dir = data_dir_here(checkpoint, config.data.dir);
+    std::map<std::string, double> dirs;
+    for (const auto& [dir, weight] : config.data.dirs) dirs[data_dir_here(checkpoint, dir)] = weight;
+    config.data.dirs = std::move(dirs);
   }
   config.parallel = {};
   const Config saved = config;

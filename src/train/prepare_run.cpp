@@ -22,31 +22,33 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::int64_t steps_of(const Config& config, const Dataset& data) {
+std::int64_t steps_of(const Config& config, const Mixture& data) {
   if (config.train.steps > 0) return config.train.steps;
   const std::int64_t samples = config.train.epochs * windows_of_epoch(config, data);
   return (samples + config.train.global_batch - 1) / config.train.global_batch;
 }
 
-Dataset open_alone(Config& config) {
-  Dataset data = with_remedy([&] {
-    return Dataset(config.data.dir,
+Mixture open_alone(Config& config) {
+  Mixture data = with_remedy([&] {
+    return Mixture(config.data.sources(),
                    {.truncate = config.data.truncate, .vocab_size = config.model.vocab_size});
   });
   if (config.model.vocab_size == 0) config.model.vocab_size = data.vocab_size();
   if (config.model.vocab_size < data.vocab_size()) {
     fail_user("model.vocab_size = {} is smaller than the vocabulary of {}, {}; {}", config.model.vocab_size,
-              config.data.dir, data.vocab_size(),
+              data.description(), data.vocab_size(),
               hugging_face_folder(config.init.from) ? "prepare the data with the tokenizer of the weights"
                                                     : "leave it out to take the data's");
   }
-  for (const auto* split : {&data.train(), &data.val()}) {
-    if (split->size() >= config.model.block_size + 1) continue;
-    fail_user(
-        "{} has {} tokens, but model.block_size = {} needs at least {}; lower the block size or prepare more "
-        "data",
-        split->path().string(), with_commas(split->size()), config.model.block_size,
-        with_commas(config.model.block_size + 1));
+  for (const auto* name : {"train", "val"}) {
+    for (const auto& [split, weight] : data.split(name)) {
+      if (split->size() >= config.model.block_size + 1) continue;
+      fail_user(
+          "{} has {} tokens, but model.block_size = {} needs at least {}; lower the block size or prepare "
+          "more data",
+          split->path().string(), with_commas(split->size()), config.model.block_size,
+          with_commas(config.model.block_size + 1));
+    }
   }
   const bool from_epochs = config.train.steps == 0;
   config.train.steps = steps_of(config, data);
@@ -78,8 +80,8 @@ void require_lock_of(const std::string& holder, const fs::path& run, bool one_ho
 
 }  // namespace
 
-std::int64_t windows_of_epoch(const Config& config, const Dataset& data) {
-  return count_windows(data.train().size(), config.model.block_size, config.data.stride);
+std::int64_t windows_of_epoch(const Config& config, const Mixture& data) {
+  return count_windows(data.first().train().size(), config.model.block_size, config.data.stride);
 }
 
 Config agree_on_config(const Config& config, World& world) {
@@ -91,8 +93,8 @@ Config agree_on_config(const Config& config, World& world) {
   return settled;
 }
 
-Dataset open_dataset(Config& config, World& world) {
-  std::optional<Dataset> data;
+Mixture open_data(Config& config, World& world) {
+  std::optional<Mixture> data;
   all_or_none(world.ranks, [&] { data.emplace(open_alone(config)); });
   some_for_all(world.ranks, world.local_rank == 0, [&] { with_remedy([&] { data->verify(); }); });
   require_agreement(world.ranks, facts_of(*data));

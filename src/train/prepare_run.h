@@ -8,7 +8,7 @@
 #include "comm/world.h"
 #include "config/plan.h"
 #include "data/batch_sampler.h"
-#include "data/dataset.h"
+#include "data/mixture.h"
 #include "optim/lr_schedule.h"
 
 namespace shoal {
@@ -16,10 +16,10 @@ namespace shoal {
 // Checks that all ranks were started with the same config, and resolves its layout.
 Config agree_on_config(const Config& config, World& world);
 
-// Opens data.dir and checks that all ranks have the same data. Fills in model.vocab_size where it is 0,
+// Opens the data and checks that all ranks have the same data. Fills in model.vocab_size where it is 0,
 // train.steps from epochs, and lr_schedule.decay_steps where it is 0. Throws UserError when model and data do
 // not fit.
-Dataset open_dataset(Config& config, World& world);
+Mixture open_data(Config& config, World& world);
 
 // The plan of the run. Throws UserError when the model cannot be spread over the mesh.
 RunPlan agree_on_plan(const Config& config, World& world);
@@ -29,8 +29,8 @@ RunPlan agree_on_plan(const Config& config, World& world);
 // does not see the directory.
 std::optional<RunLock> take_run_directory(Config& config, const RunPlan& plan, World& world);
 
-// The training sequences of one epoch.
-std::int64_t windows_of_epoch(const Config& config, const Dataset& data);
+// The training sequences of one epoch, which only a run of one dataset has.
+std::int64_t windows_of_epoch(const Config& config, const Mixture& data);
 
 // Writes a config into the run's directory.
 void write_config(const Config& config, const std::string& name);

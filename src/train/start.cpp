@@ -62,6 +62,13 @@ void put_measurements_aside(const fs::path& run) {
   }
 }
 
+std::string dir_setting(const DataConfig& data) {
+  Config config;
+  config.data = data;
+  const auto* field = find_field(data.dirs.empty() ? "data.dir" : "data.dirs");
+  return fmt::format("{} = {}", field->name(), field->value(config));
+}
+
 fs::path find_latest(const Config& config) {
   const auto run = config.run.path();
   if (const auto latest = latest_in(run / kCheckpointsName)) return *latest;
@@ -83,7 +90,7 @@ std::string settle_start(const Config& config) {
   return *otherwise;
 }
 
-std::optional<fs::path> find_start(const Config& config, const Dataset& data, Communicator& ranks) {
+std::optional<fs::path> find_start(const Config& config, const Mixture& data, Communicator& ranks) {
   if (const auto other = checkpoint_folder(config.init.from)) return find_checkpoint(*other, ranks);
   if (const auto weights = hugging_face_folder(config.init.from)) {
     some_for_all(ranks, ranks.rank() == 0, [&] { open_hugging_face(*weights, config); });
@@ -115,9 +122,8 @@ void check_resume(const Config& saved, const Config& now, const std::string& che
   std::string fixed;
   for (const auto& [key, before, after] : diff(with_stride(saved), with_stride(now))) {
     if (key == "model.vocab_size" && !now.fixed.contains(key)) {
-      fixed += fmt::format(
-          "\n  data.dir = \"{}\" has a vocabulary of {} (the checkpoint was trained on \"{}\", with {})",
-          now.data.dir, after, saved.data.dir, before);
+      fixed += fmt::format("\n  {} has a vocabulary of {} (the checkpoint was trained on {}, with {})",
+                           dir_setting(now.data), after, dir_setting(saved.data), before);
     } else if (key == "run.seed" || key == "data.sampling" || key == "data.stride" ||
                key == "data.truncate" || key == "optim.name" || key == "optim.accum_steps" ||
                (key.starts_with("model.") && key != "model.preset")) {
@@ -133,37 +139,64 @@ void check_resume(const Config& saved, const Config& now, const std::string& che
       checkpoint, fixed);
 }
 
-nlohmann::json describe_contents(const Dataset& data) {
+namespace {
+
+nlohmann::json contents_of_splits(const Dataset& data) {
   nlohmann::json contents;
   for (const char* split : {"train", "val"}) contents[split] = contents_of(data.split(split));
   return contents;
 }
 
-void check_contents(const nlohmann::json& saved, const Config& before, const Config& now, const Dataset& data,
-                    const std::string& checkpoint) {
-  std::string differences;
+// A line for each split whose contents are not those that a checkpoint describes.
+std::string differences(const nlohmann::json& saved, const std::string& saved_dir, const Dataset& data) {
+  std::string lines;
   for (const char* split : {"train", "val"}) {
     const auto said = saved.is_object() ? saved.find(split) : saved.end();
     if (said == saved.end() || !said->is_string()) continue;
     const auto& file = data.split(split);
     if (const auto mine = contents_of(file); mine != said->get<std::string>()) {
-      differences += fmt::format("\n  {}: {} (the checkpoint's {}: {})", file.path().string(), mine,
-                                 (fs::path(before.data.dir) / file.path().filename()).string(),
-                                 said->get<std::string>());
+      lines += fmt::format("\n  {}: {} (the checkpoint's {}: {})", file.path().string(), mine,
+                           (fs::path(saved_dir) / file.path().filename()).string(), said->get<std::string>());
     }
   }
-  if (differences.empty()) return;
+  return lines;
+}
+
+}  // namespace
+
+nlohmann::json describe_contents(const Mixture& data) {
+  if (!data.is_mixed()) return contents_of_splits(data.first());
+  nlohmann::json contents;
+  for (const auto& [weight, source] : data.sources())
+    contents["sources"].push_back(contents_of_splits(source));
+  return contents;
+}
+
+void check_contents(const nlohmann::json& saved, const Config& before, const Config& now, const Mixture& data,
+                    const std::string& checkpoint) {
+  const auto dirs = before.data.sources();
+  std::string lines;
+  if (dirs.size() != data.sources().size()) {
+    lines = fmt::format("\n  {} (the checkpoint's {})", dir_setting(now.data), dir_setting(before.data));
+  } else {
+    auto dir = dirs.begin();
+    for (std::size_t i = 0; i < dirs.size(); ++i, ++dir) {
+      const bool listed = saved.is_object() && saved.contains("sources");
+      lines += differences(listed ? saved["sources"].at(i) : saved, dir->first, data.sources()[i].data);
+    }
+  }
+  if (lines.empty()) return;
   if (now.init.other_data) {
-    log::info("resuming on other data than those of the checkpoint (init.other_data):{}", differences);
+    log::info("resuming on other data than those of the checkpoint (init.other_data):{}", lines);
     return;
   }
   fail_user(
       "cannot resume from {}: it was trained on other data:{}\n{}, start a new run under another run.name, "
       "or go on with these data by init.other_data=true",
-      checkpoint, differences,
-      before.data.dir == now.data.dir
-          ? fmt::format("restore {}, which was prepared anew since", now.data.dir)
-          : fmt::format("set data.dir = \"{}\" back to \"{}\"", now.data.dir, before.data.dir));
+      checkpoint, lines,
+      dir_setting(before.data) == dir_setting(now.data)
+          ? fmt::format("restore {}, which was prepared anew since", data.description())
+          : fmt::format("set {} back to {}", dir_setting(now.data), dir_setting(before.data)));
 }
 
 UserError with_older_checkpoint(const UserError& error, const fs::path& checkpoint) {

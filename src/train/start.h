@@ -9,7 +9,7 @@
 #include "comm/communicator.h"
 #include "config/config.h"
 #include "core/error.h"
-#include "data/dataset.h"
+#include "data/mixture.h"
 
 namespace shoal {
 
@@ -22,7 +22,7 @@ std::string settle_start(const Config& config);
 // The checkpoint, or the folder of Hugging Face's weights, that a run starts from, if any: what rank 0 finds.
 // Throws UserError when there is none to resume from, it is another run's, or the weights are damaged or of
 // another model.
-std::optional<std::filesystem::path> find_start(const Config& config, const Dataset& data,
+std::optional<std::filesystem::path> find_start(const Config& config, const Mixture& data,
                                                 Communicator& ranks);
 
 // Refuses to resume with another model, data or optimizer, naming every key that differs; says which other
@@ -30,10 +30,10 @@ std::optional<std::filesystem::path> find_start(const Config& config, const Data
 void check_resume(const Config& saved, const Config& now, const std::string& checkpoint);
 
 // Sizes and checksums of the train and val split, as a checkpoint holds them.
-nlohmann::json describe_contents(const Dataset& data);
+nlohmann::json describe_contents(const Mixture& data);
 // Refuses to resume with other data than `saved` describes, unless init.other_data allows it. Splits that it
 // does not describe, as older checkpoints do not, are not checked.
-void check_contents(const nlohmann::json& saved, const Config& before, const Config& now, const Dataset& data,
+void check_contents(const nlohmann::json& saved, const Config& before, const Config& now, const Mixture& data,
                     const std::string& checkpoint);
 
 // The same error for a checkpoint of a run that cannot be resumed from, with the newest whole one that is

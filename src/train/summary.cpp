@@ -54,16 +54,18 @@ void log_pipeline(const Config& config, const RunPlan& plan) {
 
 }  // namespace
 
-void log_summary(const Config& config, const RunPlan& plan, const Dataset& data, const World& world) {
+void log_summary(const Config& config, const RunPlan& plan, const Mixture& data, const World& world) {
   const auto& model = plan.model;
   const auto memory = estimate_memory(plan, RankCounts::of(world));
   const bool several = world.ranks.size() > 1, mesh = plan.ranks_of_model() > 1;
   log::info("model: {} layers, {} heads, width {}, block {}, vocabulary {}: {} parameters", model.n_layer,
             model.n_head, model.n_embd, model.block_size, model.vocab_size,
             format_count(static_cast<double>(parameter_count(gpt_units(model)))));
-  log::info("data: {} ({} train and {} val tokens)", config.data.dir, with_commas(data.train().size()),
-            with_commas(data.val().size()));
-  if (!data.description().empty()) log::info("data: {}", data.description());
+  log::info("data: {} ({} train and {} val tokens)", data.description(), with_commas(data.tokens("train")),
+            with_commas(data.tokens("val")));
+  for (const auto& [weight, source] : data.sources()) {
+    if (!source.description().empty()) log::info("data: {}", source.description());
+  }
   log_followed(config);
   const std::int64_t tokens = static_cast<std::int64_t>(config.train.global_batch) * model.block_size;
   log::info("run: {} steps of {} sequences = {} tokens in micro-batches of {}, {}, {} of memory{}",
@@ -96,7 +98,7 @@ void log_summary(const Config& config, const RunPlan& plan, const Dataset& data,
     log::info("parallel.offload = \"host\": the {} backend's memory is the host's already",
               name_of_choice(config, "train.backend"));
   }
-  if (hugging_face_folder(config.init.from)) warn_of_other_tokenizer(data, model.vocab_size, nullptr);
+  if (hugging_face_folder(config.init.from)) warn_of_other_tokenizer(data.first(), model.vocab_size, nullptr);
   if (const auto floor = data.entropy_per_token()) {
     log::info("the data's own entropy is {:.4f} nats per token: no model's expected loss is below it",
               *floor);

@@ -40,7 +40,7 @@ struct Trainer::Run {
   std::function<void()> before_step;  // may be empty
   Config config;                      // resolved for the ranks and the data
   Config described;                   // the config that checkpoints hold
-  Dataset data;
+  Mixture data;
   RunPlan plan;
   Runtime runtime;
   std::optional<RunLock> lock;
@@ -81,7 +81,7 @@ struct Trainer::Run {
   std::int64_t worker_tokens() const { return step_tokens() / plan.mesh.workers; }
   double step_flops() const { return static_cast<double>(step_tokens()) * flops_per_token(plan.model); }
   RunWork work_left_now() const {
-    return work_left(config, state.step, data.train().size(), data.val().size(),
+    return work_left(config, state.step, data.tokens("train"), data.tokens("val"),
                      windows_of_epoch(config, data));
   }
   double seconds_left(double per_step) const {
@@ -131,7 +131,7 @@ Config described_config(const Config& resolved, const Config& given) {
 
 Trainer::Trainer(const Config& given, World& world, Tracer* tracer, std::function<void()> before_step) try {
   Config config = agree_on_config(given, world);
-  Dataset data = open_dataset(config, world);  // which decides parts of the config
+  Mixture data = open_data(config, world);  // which decides parts of the config
   RunPlan plan = agree_on_plan(config, world);
   Runtime runtime(plan, world.ranks, backend_options(given, world));
   auto lock = take_run_directory(config, plan, world);
@@ -427,7 +427,7 @@ TrainResult Trainer::run() try {
     return {.step = run.state.step, .val_loss = run.state.best_val_loss};
   }
   const auto& config = run.config;
-  const BatchSampler sampler(run.data.train(), run.plan.model.block_size, config.data.sampling,
+  const BatchSampler sampler(run.data.split("train"), run.plan.model.block_size, config.data.sampling,
                              static_cast<std::uint64_t>(config.run.seed), config.data.stride);
   const auto& mesh = run.mesh();
   // Micro-batches go to workers in turn, and a worker's to its data ranks.
@@ -452,7 +452,7 @@ TrainResult Trainer::run() try {
   if (const double waited = loader.waited_seconds();
       waited > std::max(1.0, 0.01 * (run.state.train_seconds - before))) {
     log::warn("steps waited {} for data: the disk of {} may be too slow", format_duration(waited),
-              config.data.dir);
+              run.data.description());
   }
   run.end();
   return run.result;

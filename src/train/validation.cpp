@@ -1,6 +1,9 @@
 #include "train/validation.h"
 
+#include <algorithm>
+#include <cmath>
 #include <limits>
+#include <utility>
 
 #include "core/log.h"
 #include "core/trace.h"
@@ -8,7 +11,7 @@
 
 namespace shoal {
 
-Validation::Validation(const Config& config, const RunPlan& plan, const Dataset& data, Runtime& runtime,
+Validation::Validation(const Config& config, const RunPlan& plan, const Mixture& data, Runtime& runtime,
                        Reporter& reporter, StopRequest& stop)
     : config_(config),
       plan_(plan),
@@ -20,7 +23,7 @@ Validation::Validation(const Config& config, const RunPlan& plan, const Dataset&
                  static_cast<std::uint64_t>(config.run.seed)),
       val_loss_(std::numeric_limits<double>::infinity()) {}
 
-Evaluation Validation::measure(const std::string& split, std::int64_t sequences, std::int64_t most) {
+Validation::Measured Validation::measure(const std::string& split, std::int64_t sequences) {
   Progress progress("evaluating " + split, 0, "sequences");
   const auto draw = show_on(progress);
   const auto show = [&](std::int64_t done, std::int64_t total) {
@@ -28,10 +31,24 @@ Evaluation Validation::measure(const std::string& split, std::int64_t sequences,
     stop_.share(runtime_.ranks());
     return !stop_;
   };
-  const auto found = sequences > 0 ? evaluator_.random(split, data_.split(split), sequences, show)
-                                   : evaluator_.whole(data_.split(split), most, show);
+  Measured all;
+  for (const auto& [weight, source] : data_.sources()) {
+    const auto share = static_cast<std::int64_t>(std::ceil(weight * static_cast<double>(sequences)));
+    const auto& file = source.split(split);
+    // The train split may be huge: as many sequences of it as the val split has.
+    const auto most =
+        split == "train" ? SequentialSampler(source.val(), plan_.model.block_size).windows() : 0;
+    const auto found =
+        sequences > 0 ? evaluator_.random(split, file, share, show) : evaluator_.whole(file, most, show);
+    all.left = found.left;
+    if (all.left) break;
+    all.loss += weight * found.loss();
+    all.accuracy += weight * found.accuracy();
+    if (data_.is_mixed()) all.losses.emplace_back(source.dir().string(), found.loss());
+    if (sequences == 0 && split != "train" && !data_.is_mixed()) all.text = text_perplexity(split, found);
+  }
   progress.clear();
-  return found;
+  return all;
 }
 
 bool Validation::run(TrainState& state, const TrainTime& time) {
@@ -40,25 +57,23 @@ bool Validation::run(TrainState& state, const TrainTime& time) {
   auto& engine = runtime_.engine();
   const double distance = engine.show_average();
   const std::int64_t sequences = eval_sequences(config_);
-  const auto val = measure("val", sequences);
-  // The train split may be huge: as many sequences of it as the val split has.
-  const auto train = val.left ? Evaluation{}
-                              : measure("train", sequences,
-                                        SequentialSampler(data_.val(), plan_.model.block_size).windows());
+  auto val = measure("val", sequences);
+  const auto train = val.left ? Measured{} : measure("train", sequences);
   state.evaluation_left = val.left || train.left;
   config_.gossip.continue_from_average && !state.evaluation_left ? engine.keep_average()
                                                                  : engine.drop_average();
   if (state.evaluation_left) return false;
   reporter_.evaluation(
       {.step = state.step,
-       .train_loss = train.loss(),
-       .val_loss = val.loss(),
-       .val_accuracy = val.accuracy(),
-       .val_text = sequences > 0 ? std::nullopt : text_perplexity("val", val),
+       .train_loss = train.loss,
+       .val_loss = val.loss,
+       .val_accuracy = val.accuracy,
+       .val_text = val.text,
+       .val_losses = std::move(val.losses),
        .entropy_floor = data_.entropy_per_token(),
        .consensus_distance = plan_.mesh.workers > 1 ? std::optional(distance) : std::nullopt},
       time);
-  val_loss_ = val.loss();
+  val_loss_ = val.loss;
   const bool best = val_loss_ < state.best_val_loss;
   if (best) state.best_val_loss = val_loss_;
   state.evaluations_since_best = best ? 0 : state.evaluations_since_best + 1;
@@ -66,27 +81,29 @@ bool Validation::run(TrainState& state, const TrainTime& time) {
 }
 
 std::optional<TextPerplexity> Validation::text_perplexity(const std::string& split, const Evaluation& found) {
-  if (runtime_.ranks().rank() != 0 || !data_.has_tokenizer()) return std::nullopt;
+  if (runtime_.ranks().rank() != 0 || !data_.first().has_tokenizer()) return std::nullopt;
   const auto [known, fresh] = text_sizes_.try_emplace(split);
-  if (fresh) known->second = measure_text(data_.split(split), data_.tokenizer());
+  if (fresh) known->second = measure_text(data_.first().split(split), data_.first().tokenizer());
   return found.in_text(known->second);
 }
 
 void Validation::test(std::int64_t step) {
-  if (!data_.has_split("test") || data_.split("test").size() < 2) return;  // no target
+  const auto has_target = [](const auto& source) { return source.data.split("test").size() > 1; };
+  if (!data_.has_split("test") || !std::ranges::all_of(data_.sources(), has_target)) return;
   const trace::Span span("evaluation", "evaluation of the test split");
   auto& engine = runtime_.engine();
   engine.show_average();
-  const auto test = measure("test", 0);
+  auto test = measure("test", 0);
   engine.drop_average();
   if (test.left) {
     return log::info("stopped by {} in the evaluation of the test split; shoal eval --split test makes it",
                      stop_.signal());
   }
   reporter_.test({.step = step,
-                  .loss = test.loss(),
-                  .accuracy = test.accuracy(),
-                  .text = text_perplexity("test", test)});
+                  .loss = test.loss,
+                  .accuracy = test.accuracy,
+                  .text = test.text,
+                  .losses = std::move(test.losses)});
 }
 
 }  // namespace shoal

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "config/plan.h"
-#include "data/dataset.h"
+#include "data/mixture.h"
 #include "data/text_size.h"
 #include "report/reporter.h"
 #include "train/evaluate.h"
@@ -19,7 +19,7 @@ namespace shoal {
 class Validation {
  public:
   // All must outlive this. Collective, as the functions below.
-  Validation(const Config& config, const RunPlan& plan, const Dataset& data, Runtime& runtime,
+  Validation(const Config& config, const RunPlan& plan, const Mixture& data, Runtime& runtime,
              Reporter& reporter, StopRequest& stop);
 
   // Evaluates the model, or with gossip the mean of the workers' models, and reports it. A signal makes all
@@ -33,15 +33,22 @@ class Validation {
   void test(std::int64_t step);
 
  private:
-  // Random sequences of a split, or with 0 all of it, or its first `most` sequences.
-  Evaluation measure(const std::string& split, std::int64_t sequences, std::int64_t most = 0);
+  // A split of all sources: means by their weights.
+  struct Measured {
+    double loss = 0, accuracy = 0;
+    std::vector<SourceLoss> losses;  // of a mixture's sources
+    std::optional<TextPerplexity> text;
+    bool left = false;  // before its end
+  };
+  // Random sequences, or with 0 the whole split; of train, as many sequences as val has.
+  Measured measure(const std::string& split, std::int64_t sequences);
 
   // Of an evaluation of the whole split, on rank 0, where the data has a tokenizer.
   std::optional<TextPerplexity> text_perplexity(const std::string& split, const Evaluation& found);
 
   const Config& config_;
   const RunPlan& plan_;
-  const Dataset& data_;
+  const Mixture& data_;
   Runtime& runtime_;
   Reporter& reporter_;
   StopRequest& stop_;

@@ -63,7 +63,8 @@ TEST(Config, EveryKeyCanBeSetAndIsWrittenAndReadBack) {
   Arguments arguments;
   for (const auto& field : config_fields()) {
     std::string value;
-    for (const std::string candidate : {"true", "false", "2", "64", "0.5", "[0.5, 0.25]", "word"}) {
+    for (const std::string candidate :
+         {"true", "false", "2", "64", "0.5", "[0.5, 0.25]", "{\"a/b\" = 0.5, c = 2}", "word"}) {
       Config trial;
       try {
         apply_arguments(trial, Arguments{field.name() + "=" + candidate});

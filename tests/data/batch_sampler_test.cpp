@@ -119,7 +119,7 @@ TEST_F(SamplerTest, RandomStartsAreUniformOverAllWindows) {
 TEST_F(SamplerTest, AnEpochHasEveryWindowOnceAndTheNextAnotherOrder) {
   const auto file = counting(1 + 37 * 4 + 3);
   const BatchSampler sampler(file, 4, Sampling::epochs, 9);
-  ASSERT_EQ(sampler.windows(), 37);
+  ASSERT_EQ(count_windows(file.size(), 4), 37);
   std::vector<std::vector<std::int64_t>> epochs(3);
   for (std::int64_t i = 0; i < 3 * 37; ++i) {  // global batch 5 does not divide an epoch
     epochs[static_cast<std::size_t>(i / 37)].push_back(sampler.start(i / 5, i % 5, 5));
@@ -133,6 +133,29 @@ TEST_F(SamplerTest, AnEpochHasEveryWindowOnceAndTheNextAnotherOrder) {
   }
 }
 
+// Files whose tokens tell them apart. A count is binomial: five standard deviations of the larger share are
+// 5 sqrt(20000 * 0.21) = 325.
+TEST_F(SamplerTest, DrawsFromFilesByTheirWeights) {
+  const auto first = counting(500), second = counting(90);
+  const auto third = TokenFile(folder.write_ids("high.bin", std::vector<std::uint16_t>(50, 60'000)), 2);
+  const BatchSampler sampler({{&first, 0.7}, {&second, 0}, {&third, 0.3}}, 8, Sampling::random, 5);
+  constexpr std::int64_t kBatch = 100, kSteps = 200;
+  std::int64_t of_third = 0;
+  for (std::int64_t step = 0; step < kSteps; ++step) {
+    const auto tokens = tokens_of(sampler, step, 0, kBatch, kBatch);
+    for (std::int64_t i = 0; i < kBatch; ++i) {
+      EXPECT_NE(sampler.source(step, i), 1u);
+      const bool high = tokens[static_cast<std::size_t>(8 * i)] == 60'000;
+      EXPECT_EQ(sampler.source(step, i) == 2, high);
+      of_third += high;
+    }
+  }
+  EXPECT_NEAR(static_cast<double>(of_third), 0.3 * kBatch * kSteps, 325);
+  // One file is drawn from as without weights.
+  const BatchSampler one({{&first, 1}}, 8, Sampling::random, 5), plain(first, 8, Sampling::random, 5);
+  EXPECT_EQ(tokens_of(one, 3, 0, 16, 16), tokens_of(plain, 3, 0, 16, 16));
+}
+
 // minGPT's data set has len(data) - block_size sequences, one from each of the first positions.
 TEST_F(SamplerTest, AStrideSaysWhereTheWindowsOfAnEpochStart) {
   const auto file = counting(64);
@@ -142,7 +165,7 @@ TEST_F(SamplerTest, AStrideSaysWhereTheWindowsOfAnEpochStart) {
   for (const auto& [block, stride, windows] :
        {Case{16, 1, 48}, {16, 3, 16}, {16, 5, 10}, {16, 16, 3}, {16, 20, 3}, {16, 100, 1}, {63, 1, 1}}) {
     const BatchSampler sampler(file, block, Sampling::epochs, 9, stride);
-    ASSERT_EQ(sampler.windows(), windows) << block << " " << stride;
+    ASSERT_EQ(count_windows(file.size(), block, stride), windows) << block << " " << stride;
     std::vector<std::int64_t> starts;
     for (std::int64_t i = 0; i < windows; ++i) starts.push_back(sampler.start(0, i, windows));
     std::sort(starts.begin(), starts.end());

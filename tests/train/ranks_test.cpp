@@ -169,7 +169,7 @@ TEST_F(Ranks, StateOnDiskLeavesNothingBehind) {
   for (const auto& entry : fs::directory_iterator(run("disk")))
     names.push_back(entry.path().filename().string());
   EXPECT_THAT(names, ::testing::UnorderedElementsAre(".lock", "checkpoints", "config.toml", "metrics.jsonl",
-                                                     "train.log"));
+                                                     "plan.toml", "train.log"));
   train("host", {"parallel.offload=host", "train.steps=3"});
   EXPECT_THAT(log_of("host"), HasSubstr("memory is the host's already"));
 }
