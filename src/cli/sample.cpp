@@ -1,4 +1,6 @@
 // shoal sample: generates text from a checkpoint and prints it token by token.
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -7,11 +9,13 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <iostream>
 #include <iterator>
 #include <memory>
 #include <optional>
 
 #include "cli/checkpoint_option.h"
+#include "cli/sample_output.h"
 #include "config/layout.h"
 #include "config/pretrained.h"
 #include "core/clock.h"
@@ -19,6 +23,8 @@
 #include "core/interrupt.h"
 #include "core/log.h"
 #include "core/text.h"
+#include "data/batch_sampler.h"
+#include "data/dataset.h"
 #include "data/download.h"
 #include "data/tokenizer.h"
 #include "generate/generator.h"
@@ -26,6 +32,7 @@
 #include "launch/ranks.h"
 #include "train/facts.h"
 #include "train/model_io.h"
+#include "train/remedies.h"
 
 namespace shoal::cli {
 namespace {
@@ -33,10 +40,11 @@ namespace {
 namespace fs = std::filesystem;
 
 struct SampleArguments {
-  std::string checkpoint, prompt, prompt_file, stop, backend, threads;
-  std::int64_t samples = 1;
+  std::string checkpoint, prompt, prompt_file, from_split, backend, threads;
+  std::vector<std::string> stops;
+  std::int64_t samples = 1, prompt_tokens = 20;
   int ranks = 0;
-  bool no_cache = false;
+  bool no_cache = false, json = false, interactive = false;
   SampleOptions sampling;
   std::vector<std::string> settings;
 };
@@ -125,104 +133,149 @@ std::vector<std::int32_t> encode(const std::string& prompt, const LoadedModel& m
   return tokens;
 }
 
-// Writes to standard output in whole characters.
-class Terminal {
+// The prompts of all samples.
+class Prompts {
  public:
-  void print(std::string_view bytes) { write(joiner_.push(bytes)); }
-  void end_text() {
-    write(joiner_.finish());
-    if (!at_line_start_) write("\n");
+  Prompts(const SampleArguments& options, const std::string& text, const Config& config,
+          const LoadedModel& model)
+      : options_(options), tokenizer_(*model.tokenizer) {
+    if (options.from_split.empty()) {
+      same_ = {.text = text, .tokens = encode(text, model), .reference = {}};
+      return;
+    }
+    data_.emplace(with_remedy([&] {
+      return Dataset(config.data.sources().begin()->first, {.vocab_size = model.plan.model.vocab_size});
+    }));
+    sampler_.emplace(data_->split(options.from_split), options.from_split,
+                     options.prompt_tokens + options.sampling.max_tokens, options.sampling.seed);
+  }
+
+  SamplePrompt operator()(std::int64_t sample) const {
+    if (!sampler_) return same_;
+    std::vector<std::int32_t> tokens(
+        static_cast<std::size_t>(options_.prompt_tokens + options_.sampling.max_tokens));
+    data_->split(options_.from_split).copy(sampler_->start(sample), tokens);
+    const auto prompt = std::span(tokens).first(static_cast<std::size_t>(options_.prompt_tokens));
+    return {.text = tokenizer_.decode(prompt),
+            .tokens = {prompt.begin(), prompt.end()},
+            .reference = tokenizer_.decode(std::span(tokens).subspan(prompt.size()))};
   }
 
  private:
-  void write(std::string_view text) {
-    if (text.empty()) return;
-    at_line_start_ = text.ends_with('\n');
-    if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0) {
-      fail("cannot write to standard output: {}", std::strerror(errno));
-    }
-  }
-
-  Utf8Joiner joiner_;
-  bool at_line_start_ = true;
+  const SampleArguments& options_;
+  const Tokenizer& tokenizer_;
+  SamplePrompt same_;
+  std::optional<Dataset> data_;
+  std::optional<EvaluationSampler> sampler_;
 };
-
-using Print = std::function<void(std::string_view)>;
 
 // Generates texts on this rank.
 class Writer {
  public:
-  Writer(const SampleArguments& options, const LoadedModel& model, std::string prompt,
-         std::vector<std::int32_t> tokens)
+  Writer(const SampleArguments& options, const LoadedModel& model)
       : options_(options),
-        model_(model),
-        prompt_(std::move(prompt)),
-        tokens_(std::move(tokens)),
+        tokenizer_(*model.tokenizer),
         generator_(model.runtime->backend(), model.runtime->engine(), model.plan.model,
                    model.plan.engine.compute) {}
 
-  void write(std::int64_t sample, const Print& print) {
-    StopFilter filter(options_.stop);
-    print(prompt_);
-    generator_.generate(tokens_, options_.sampling, sample, [&](std::int32_t token) {
+  // Hands on the text as it is generated; returns all of the sample.
+  Sample write(std::int64_t index, const SamplePrompt& prompt, const Print& print) {
+    StopFilter filter(options_.stops);
+    Sample sample{.index = index, .prompt = prompt.text};
+    const auto add = [&](const std::string& bytes) {
+      sample.text += bytes;
+      print(bytes);
+    };
+    generator_.generate(prompt.tokens, options_.sampling, index, [&](const GeneratedToken& token) {
       ++made_;
-      if (token == model_.tokenizer->end_of_text()) return false;
-      print(filter.push(model_.tokenizer->decode({&token, 1})));
+      sample.tokens.push_back(token);
+      if (token.id == tokenizer_.end_of_text()) {
+        sample.finished = true;
+        return false;
+      }
+      add(filter.push(tokenizer_.decode({&token.id, 1})));
+      sample.finished = filter.stopped();
       return !filter.stopped() && !InterruptGuard::requested();
     });
-    print(filter.finish());
+    add(filter.finish());
+    return sample;
   }
   double made() const { return made_; }  // tokens
 
  private:
   const SampleArguments& options_;
-  const LoadedModel& model_;
-  std::string prompt_;
-  std::vector<std::int32_t> tokens_;
+  const Tokenizer& tokenizer_;
   Generator generator_;
   double made_ = 0;
 };
 
-void print_sample(std::int64_t sample, const std::function<void(const Print&)>& write) {
-  if (sample > 0) fmt::print("---------------\n");
-  Terminal terminal;
-  write([&](std::string_view bytes) { terminal.print(bytes); });
-  terminal.end_text();
-}
-
 // Every rank generates a text; rank 0 prints its own while it is generated, then those of the others.
-void write_round(Writer& writer, std::int64_t first, std::int64_t samples, Communicator& ranks) {
+void write_round(Writer& writer, const Prompts& prompts, const SampleArguments& options,
+                 const Tokenizer& tokenizer, std::int64_t first, Communicator& ranks) {
   const auto mine = first + ranks.rank();
+  const auto write = [&](const Print& print) {
+    const auto prompt = prompts(mine);
+    const Print silent = [](std::string_view) {};
+    if (!options.json) begin_text(prompt, print);
+    const auto sample = writer.write(mine, prompt, options.json ? silent : print);
+    options.json ? print(to_json(sample, tokenizer) + "\n") : end_text(prompt, print);
+  };
+  const auto show = [&](std::int64_t sample, const std::function<void(const Print&)>& text) {
+    if (sample > 0 && !options.json) fmt::print("---------------\n");
+    Terminal terminal;
+    text([&](std::string_view bytes) { terminal.print(bytes); });
+    terminal.end_text();
+  };
   if (ranks.rank() == 0) {
-    print_sample(mine, [&](const Print& print) { writer.write(mine, print); });
-    for (int other = 1; other < ranks.size() && first + other < samples; ++other) {
+    show(mine, write);
+    for (int other = 1; other < ranks.size() && first + other < options.samples; ++other) {
       const auto text = receive_text(ranks, other);
-      print_sample(first + other, [&](const Print& print) { print(text); });
+      show(first + other, [&](const Print& print) { print(text); });
     }
-  } else if (mine < samples) {
+  } else if (mine < options.samples) {
     std::string text;
-    writer.write(mine, [&](std::string_view bytes) { text += bytes; });
+    write([&](std::string_view bytes) { text += bytes; });
     send_text(ranks, text, 0);
   }
 }
 
-void sample(const SampleArguments& options, const std::string& prompt, const Config& config, World& world) {
+// Each line of standard input is a prompt.
+void converse(Writer& writer, const LoadedModel& model) {
+  const bool person = isatty(STDIN_FILENO) != 0;
+  std::int64_t index = 0;
+  for (std::string line;; ++index) {
+    if (person) fmt::print(stderr, "> ");
+    if (!std::getline(std::cin, line) || InterruptGuard::requested()) break;
+    Terminal terminal;
+    writer.write(index, {.text = line, .tokens = encode(line, model), .reference = {}},
+                 [&](std::string_view bytes) { terminal.print(bytes); });
+    terminal.end_text();
+  }
+  if (person) fmt::print(stderr, "\n");
+}
+
+void sample(const SampleArguments& options, const std::string& text, const Config& config, World& world) {
   auto& ranks = world.ranks;
   require_agreement(ranks, facts_of(config));
   const auto alone = make_self_communicator();
   const auto model = load(options, config, *alone, world);
-  std::vector<std::int32_t> tokens;
-  all_or_none(ranks, [&] { tokens = encode(prompt, model); });
   auto settings = options;
   settings.sampling.vocab_size = model.tokenizer->vocab_size();
-  Writer writer(settings, model, prompt, std::move(tokens));
+  std::optional<Prompts> prompts;
+  all_or_none(ranks, [&] { prompts.emplace(settings, text, config, model); });
+  Writer writer(settings, model);
 
   const InterruptGuard guard;
   const Stopwatch watch;
   bool stopped = false;
   double made = 0;
-  for (std::int64_t first = 0; first < options.samples && !stopped; first += ranks.size()) {
-    write_round(writer, first, options.samples, ranks);
+  if (options.interactive) {
+    converse(writer, model);
+    made = writer.made();
+  }
+  for (std::int64_t first = 0; first < options.samples && !stopped && !options.interactive;
+       first += ranks.size()) {
+    write_round(writer, *prompts, settings, *model.tokenizer, first, ranks);
     std::array<double, 2> sums = {writer.made(), InterruptGuard::requested() ? 1.0 : 0.0};
     ranks.all_reduce({sums.data(), DType::f64, {2}}).wait();
     made = sums[0];
@@ -248,16 +301,32 @@ void add_sample(CLI::App& app) {
        {"shoal sample --checkpoint runs/quickstart --prompt \"ROMEO:\" --samples 3 --max-tokens 200",
         "Three continuations of a prompt"},
        {"shoal sample --checkpoint runs/quickstart/checkpoints/best --prompt \"JULIET:\" --stop \"ROMEO:\"",
-        "The best checkpoint, stopped before ROMEO speaks"}});
+        "The best checkpoint, stopped before ROMEO speaks"},
+       {"shoal sample --checkpoint runs/quickstart --from-split val --prompt-tokens 20 --samples 3",
+        "Beginnings from the data, their continuations, and how the data go on"},
+       {"shoal sample --checkpoint runs/quickstart --interactive", "Each line that you type is a prompt"}});
   command
       ->add_option("--checkpoint", options->checkpoint,
                    "A run, one of its checkpoints, or weights in Hugging Face's format (required)")
       ->option_text("DIR");
   auto* prompt =
       command->add_option("--prompt", options->prompt, "The text to continue")->option_text("TEXT");
-  command->add_option("--prompt-file", options->prompt_file, "The prompt, from a file")
-      ->option_text("FILE")
-      ->excludes(prompt);
+  auto* prompt_file = command->add_option("--prompt-file", options->prompt_file, "The prompt, from a file")
+                          ->option_text("FILE")
+                          ->excludes(prompt);
+  auto* from_split =
+      command
+          ->add_option("--from-split", options->from_split,
+                       "Prompts from random places of the data: train, val or test of data.dir; "
+                       "prints PROMPT, OUTPUT and REFERENCE")
+          ->option_text("SPLIT")
+          ->check(takes_one_of({"train", "val", "test"}))
+          ->excludes(prompt, prompt_file);
+  command->add_option("--prompt-tokens", options->prompt_tokens, "With --from-split: tokens of a prompt")
+      ->check(takes_integer(1, 1 << 24))
+      ->option_text("N")
+      ->default_str("20")
+      ->needs(from_split);
   command->add_option("--max-tokens", sampling.max_tokens, "Largest number of tokens to write")
       ->check(takes_integer(0, kMostInt64))
       ->capture_default_str();
@@ -275,13 +344,47 @@ void add_sample(CLI::App& app) {
       ->check(takes_number({.low = 0, .high = 1, .low_open = true}))
       ->capture_default_str();
   command
+      ->add_option(
+          "--min-p", sampling.min_p,
+          "Choose among tokens that are at least this share as likely as the most likely one; 0 is off")
+      ->check(takes_number({.low = 0, .high = 1}))
+      ->capture_default_str();
+  command
+      ->add_option("--repetition-penalty", sampling.repetition_penalty,
+                   "Above 1: tokens of the prompt and the text become less likely; 1 is off")
+      ->check(takes_number({.low = 0, .low_open = true}))
+      ->capture_default_str();
+  command
+      ->add_option("--presence-penalty", sampling.presence_penalty,
+                   "Subtracted from the logit of a token that was generated; 0 is off")
+      ->check(takes_number({}))
+      ->capture_default_str();
+  command
+      ->add_option("--frequency-penalty", sampling.frequency_penalty,
+                   "Subtracted for each time that a token was generated; 0 is off")
+      ->check(takes_number({}))
+      ->capture_default_str();
+  command
       ->add_option("--seed", sampling.seed, "Seed of the random choices: the same seed writes the same texts")
       ->check(takes_integer(0, kMostInt64))
       ->capture_default_str();
-  command->add_option("--stop", options->stop, "Stop before this text")->option_text("TEXT");
+  command->add_option("--stop", options->stops, "Stop before this text; may be given several times")
+      ->option_text("TEXT")
+      ->take_all()
+      ->expected(1);
   command->add_option("--samples", options->samples, "Number of texts to write")
       ->check(takes_integer(1, kMostInt64))
       ->capture_default_str();
+  auto* json = command->add_flag("--json", options->json,
+                                 "Print a JSON object per text: prompt, text, reason of the end, tokens");
+  command
+      ->add_option("--logprobs", sampling.logprobs,
+                   "With --json: the logprob of each token, and of the N most likely ones in its place")
+      ->check(takes_integer(0, 1000))
+      ->option_text("N")
+      ->needs(json);
+  command->add_flag("--interactive", options->interactive, "Continue each line of standard input")
+      ->excludes(prompt, prompt_file, from_split, json, "--samples");
   command->add_flag("--no-cache", options->no_cache,
                     "Recompute every position for every token: the same text, slowly");
   command
@@ -296,6 +399,7 @@ void add_sample(CLI::App& app) {
     require_checkpoint(*command, options->checkpoint, options->settings);
     std::string text;
     const auto load = [&] {
+      if (options->interactive && options->ranks > 1) fail_user("--interactive works on one rank");
       options->sampling.cache = !options->no_cache;
       validate(options->sampling);
       text = read_prompt(*options);

@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "core/philox.h"
+#include "generate/penalties.h"
 
 namespace shoal {
 namespace {
@@ -64,11 +65,13 @@ std::int64_t Generator::window(std::int64_t length, const GptConfig& config) {
 }
 
 void Generator::generate(std::span<const std::int32_t> prompt, const SampleOptions& options,
-                         std::int64_t sample_index, const std::function<bool(std::int32_t)>& on_token) {
+                         std::int64_t sample_index,
+                         const std::function<bool(const GeneratedToken&)>& on_token) {
   validate(options);
   check_prompt(prompt, decoder_.config());
   std::vector<std::int32_t> text(prompt.begin(), prompt.end());
   Window window(decoder_, options.cache);
+  Penalties penalties(options, decoder_.config().vocab_size, prompt);
   for (std::int64_t made = 0; made < options.max_tokens; ++made) {
     window.read(text);
     auto logits = decoder_.logits();
@@ -76,8 +79,11 @@ void Generator::generate(std::span<const std::int32_t> prompt, const SampleOptio
       logits = logits.first(std::min(logits.size(), static_cast<std::size_t>(options.vocab_size)));
     }
     const double uniform = draw(options.seed, text.size(), static_cast<std::uint64_t>(sample_index));
-    text.push_back(sample_token(logits, options, uniform));
-    if (!on_token(text.back())) return;
+    GeneratedToken token{.id = sample_token(penalties.apply(logits), options, uniform)};
+    if (options.logprobs >= 0) token.logprobs = logprobs_of(logits, token.id, options.logprobs);
+    text.push_back(token.id);
+    penalties.add(token.id);
+    if (!on_token(token)) return;
   }
 }
 

@@ -3,12 +3,18 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 
 #include "generate/decoder.h"
 #include "generate/sample_token.h"
 
 namespace shoal {
+
+struct GeneratedToken {
+  std::int32_t id = 0;
+  std::optional<Logprobs> logprobs = {};  // where the options ask for them
+};
 
 // The part of a text that the model sees: all of it while it fits block_size. Learned positions cannot slide,
 // so a longer text, prompt or grown, is cut to its last block_size / 2 tokens, which are then positions 0, 1,
@@ -23,7 +29,7 @@ class Generator {
   // sample_index), so that a sample does not depend on what was generated before it. Throws UserError for an
   // empty prompt, a token that the model does not know, and options out of range.
   void generate(std::span<const std::int32_t> prompt, const SampleOptions& options, std::int64_t sample_index,
-                const std::function<bool(std::int32_t)>& on_token);
+                const std::function<bool(const GeneratedToken&)>& on_token);
 
   // The number of tokens at the end of a text of `length` that the model reads first.
   static std::int64_t window(std::int64_t length, const GptConfig& config);

@@ -48,6 +48,16 @@ void validate(const SampleOptions& options) {
     fail_user("top-p {} is not a share of the probability; give more than 0 and at most 1 (off)",
               options.top_p);
   }
+  if (!(options.min_p >= 0 && options.min_p <= 1)) {
+    fail_user("min-p {} is not a share of a probability; give 0 (off) to 1", options.min_p);
+  }
+  if (!(options.repetition_penalty > 0 && std::isfinite(options.repetition_penalty))) {
+    fail_user("a repetition penalty of {} makes no sense; give 1 (off) or another number above 0",
+              options.repetition_penalty);
+  }
+  for (const double penalty : {options.presence_penalty, options.frequency_penalty}) {
+    if (!std::isfinite(penalty)) fail_user("a penalty of {} is not a number; give 0 (off)", penalty);
+  }
   if (options.max_tokens < 0) fail_user("cannot make {} tokens; give 0 or more", options.max_tokens);
 }
 
@@ -72,6 +82,10 @@ std::int32_t sample_token(std::span<const float> logits, const SampleOptions& op
         std::exp((double{logit(id)} - double{*most}) / options.temperature);
   }
   if (options.top_p < 1) keep_nucleus(ids, weights, options.top_p, likelier);
+  if (options.min_p > 0) {  // the most likely token weighs 1
+    std::erase_if(ids,
+                  [&](std::int32_t id) { return weights[static_cast<std::size_t>(id)] < options.min_p; });
+  }
   std::ranges::sort(ids);
 
   double total = 0;
@@ -86,6 +100,26 @@ std::int32_t sample_token(std::span<const float> logits, const SampleOptions& op
     left -= weight;
   }
   return chosen;
+}
+
+Logprobs logprobs_of(std::span<const float> logits, std::int32_t chosen, int top) {
+  const double most = *std::ranges::max_element(logits);
+  double sum = 0;
+  for (const float logit : logits) sum += std::exp(double{logit} - most);
+  const auto logprob = [&](std::int32_t id) {
+    return double{logits[static_cast<std::size_t>(id)]} - most - std::log(sum);
+  };
+  Logprobs result{.chosen = logprob(chosen), .top = {}};
+  Ids ids(logits.size());
+  std::iota(ids.begin(), ids.end(), 0);
+  const auto count = std::min(static_cast<std::size_t>(std::max(top, 0)), ids.size());
+  std::ranges::partial_sort(
+      ids, ids.begin() + static_cast<std::ptrdiff_t>(count), [&](std::int32_t a, std::int32_t b) {
+        const float x = logits[static_cast<std::size_t>(a)], y = logits[static_cast<std::size_t>(b)];
+        return x != y ? x > y : a < b;
+      });
+  for (std::size_t i = 0; i < count; ++i) result.top.emplace_back(ids[i], logprob(ids[i]));
+  return result;
 }
 
 }  // namespace shoal

@@ -52,19 +52,21 @@ std::string Utf8Joiner::finish() {
   return text;
 }
 
+StopFilter::StopFilter(std::vector<std::string> stops) : stops_(std::move(stops)) { std::erase(stops_, ""); }
+
 std::string StopFilter::push(std::string_view bytes) {
   if (stopped_) return {};
-  if (stop_.empty()) return std::string(bytes);
   held_ += bytes;
-  const auto found = held_.find(stop_);
-  stopped_ = found != std::string::npos;
-  std::size_t safe = found;
-  if (!stopped_) {
+  std::size_t found = std::string::npos, begun = 0;
+  for (const auto& stop : stops_) {
+    found = std::min(found, held_.find(stop));
     // The longest end of the text that is a beginning of the stop string stays.
-    std::size_t begun = std::min(held_.size(), stop_.size() - 1);
-    while (!held_.ends_with(std::string_view(stop_).substr(0, begun))) --begun;
-    safe = held_.size() - begun;
+    std::size_t size = std::min(held_.size(), stop.size() - 1);
+    while (!held_.ends_with(std::string_view(stop).substr(0, size))) --size;
+    begun = std::max(begun, size);
   }
+  stopped_ = found != std::string::npos;
+  const std::size_t safe = stopped_ ? found : held_.size() - begun;
   std::string text = held_.substr(0, safe);
   held_.erase(0, stopped_ ? held_.size() : safe);
   return text;

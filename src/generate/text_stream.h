@@ -4,6 +4,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace shoal {
 
@@ -19,19 +20,20 @@ class Utf8Joiner {
   std::string pending_;
 };
 
-// Ends a text before the first occurrence of a stop string, also one that spans pieces.
+// Ends a text before the first occurrence of any of some stop strings, also one that spans pieces.
 class StopFilter {
  public:
   // An empty stop string never stops.
-  explicit StopFilter(std::string stop) : stop_(std::move(stop)) {}
-  // The bytes that cannot belong to the stop string; nothing once stopped().
+  explicit StopFilter(std::vector<std::string> stops);
+  // The bytes that cannot belong to a stop string; nothing once stopped().
   std::string push(std::string_view bytes);
-  // The bytes held back because the stop string might have begun there.
+  // The bytes held back because a stop string might have begun there.
   std::string finish();
   bool stopped() const { return stopped_; }
 
  private:
-  std::string stop_, held_;
+  std::vector<std::string> stops_;
+  std::string held_;
   bool stopped_ = false;
 };
 

@@ -236,11 +236,13 @@ TEST_F(DocumentedCommands, OfConfigsPrepareTheirData) {
 
 // Each config in small, on a text of its own, with the commands that come after training.
 TEST_F(DocumentedCommands, OfConfigsWorkFromTextToSamples) {
-  write_file(folder_ / "a.txt", [] {
+  const auto ships = [](int lines) {
     std::string text;
-    for (int i = 0; i < 400; ++i) text += "The " + std::to_string(i) + " ships sail past the island.\n";
+    for (int i = 0; i < lines; ++i) text += "The " + std::to_string(i) + " ships sail past the island.\n";
     return text;
-  }());
+  };
+  write_file(folder_ / "a.txt", ships(400));
+  write_file(folder_ / "test.txt", ships(10));
   write_file(folder_ / "prompt.txt", "The ships");
   for (const auto& config : configs()) {
     SCOPED_TRACE(config.string());
@@ -250,7 +252,7 @@ TEST_F(DocumentedCommands, OfConfigsWorkFromTextToSamples) {
         }))
       continue;
     const auto data = config.stem().string() + "-data";
-    accepted({"prepare", "text", "a.txt", "--test", "prompt.txt", "--tokenizer", "char", "--out", data});
+    accepted({"prepare", "text", "a.txt", "--test", "test.txt", "--tokenizer", "char", "--out", data});
     accepted({"train", "configs/" + config.filename().string(), "data.dir=" + data, "init.from=scratch",
               "model.preset=", "model.n_layer=1", "model.n_head=2", "model.n_embd=16", "model.block_size=8",
               "model.vocab_size=0", "train.steps=2", "train.epochs=0", "train.global_batch=8",

@@ -1,5 +1,9 @@
 // shoal sample, on a model after a few training steps.
 #include <csignal>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
 #include <thread>
 
 #include "cli/run.h"
@@ -71,6 +75,72 @@ TEST_F(Sample, ContinuesThePromptAndSaysHowFast) {
   EXPECT_EQ(result.out.back(), '\n');
   EXPECT_THAT(result.err, HasSubstr("50 tokens in "));
   EXPECT_THAT(result.err, HasSubstr("tokens/s"));
+}
+
+TEST_F(Sample, PrintsJsonWithLogprobs) {
+  const auto out =
+      text({"--prompt", "the ", "--max-tokens", "8", "--json", "--logprobs", "2", "--samples", "2"});
+  std::istringstream lines(out);
+  int count = 0;
+  for (std::string line; std::getline(lines, line); ++count) {
+    const auto json = nlohmann::json::parse(line);
+    EXPECT_EQ(json["index"], count);
+    EXPECT_EQ(json["prompt"], "the ");
+    EXPECT_EQ(json["finish_reason"], "length");
+    EXPECT_EQ(json["tokens"].size(), 8u);
+    ASSERT_EQ(json["logprobs"].size(), 8u);
+    for (const auto& token : json["logprobs"]) {
+      ASSERT_EQ(token["top"].size(), 2u);
+      EXPECT_GE(token["top"][0]["logprob"], token["top"][1]["logprob"]);
+      EXPECT_LE(token["logprob"], token["top"][0]["logprob"]);
+    }
+  }
+  EXPECT_EQ(count, 2);
+  const auto stopped =
+      text({"--prompt", "the ", "--max-tokens", "400", "--json", "--stop", "e", "--stop", "a"});
+  const auto json = nlohmann::json::parse(stopped);
+  EXPECT_EQ(json["finish_reason"], "stop");
+  EXPECT_THAT(std::string(json["text"]), Not(testing::AnyOf(HasSubstr("e"), HasSubstr("a"))));
+}
+
+// The reference is the data's own text behind the prompt.
+TEST_F(Sample, TakesPromptsFromTheData) {
+  const std::vector<std::string> arguments = {"--from-split",  "val", "--prompt-tokens", "12",
+                                              "--max-tokens",  "10",  "--samples",       "2",
+                                              "--temperature", "0"};
+  const auto out = text(arguments);
+  const auto begin = out.find("PROMPT: ") + 8, output = out.find("\nOUTPUT: "),
+             end = out.find("\nREFERENCE: ");
+  ASSERT_NE(end, std::string::npos) << out;
+  EXPECT_EQ(output - begin, 12u);
+  EXPECT_THAT(out, testing::ContainsRegex("---------------\nPROMPT: "));
+  const auto whole =
+      text({"--from-split", "val", "--prompt-tokens", "22", "--max-tokens", "0", "--samples", "1"});
+  EXPECT_THAT(whole, HasSubstr(out.substr(begin, 12) + out.substr(end + 12, 10)));
+  EXPECT_EQ(text(arguments), out);
+  EXPECT_EQ(sample({"--from-split", "test"}).code, 2) << "these data have none";
+}
+
+TEST_F(Sample, ContinuesEachLineOfItsInput) {
+  write_file(*folder_ / "lines", "the \nking");
+  const auto command = "cd " + folder_->path().string() + " && " + SHOAL_BINARY +
+                       " sample --checkpoint runs/tiny --interactive --max-tokens 9 --temperature 0 "
+                       "<lines >out 2>err";
+  ASSERT_EQ(std::system(command.c_str()), 0) << read_file(*folder_ / "err");
+  const auto first = text({"--prompt", "the ", "--max-tokens", "9", "--temperature", "0"}).substr(4);
+  EXPECT_THAT(read_file(*folder_ / "out"), StartsWith(first));
+  EXPECT_THAT(read_file(*folder_ / "err"), HasSubstr("18 tokens in "));
+}
+
+TEST_F(Sample, PenaltiesAvoidRepetition) {
+  const std::vector<std::string> greedy = {"--prompt",      "the ", "--max-tokens", "40",
+                                           "--temperature", "0",    "--json"};
+  auto penalized = greedy;
+  penalized.insert(penalized.end(), {"--presence-penalty", "1000"});
+  const auto tokens = nlohmann::json::parse(text(penalized))["tokens"];
+  EXPECT_EQ(std::set<int>(tokens.begin(), tokens.end()).size(), tokens.size());
+  const auto plain = nlohmann::json::parse(text(greedy))["tokens"];
+  EXPECT_LT(std::set<int>(plain.begin(), plain.end()).size(), plain.size());
 }
 
 TEST_F(Sample, TheCacheAndThreadsChangeNothing) {

@@ -29,8 +29,8 @@ const Tokens kPrompt = {5, 17, 40};
 
 Tokens generate(Generator& generator, const Tokens& prompt, SampleOptions options, std::int64_t sample = 0) {
   Tokens made;
-  generator.generate(prompt, options, sample, [&](std::int32_t token) {
-    made.push_back(token);
+  generator.generate(prompt, options, sample, [&](const GeneratedToken& token) {
+    made.push_back(token.id);
     return true;
   });
   return made;
@@ -119,7 +119,7 @@ TEST(Generator, StopsWhenToldTo) {
   TinyModel model(make_cpu_backend(1));
   Generator generator(*model.backend, *model.engine, model.config, model.compute);
   int calls = 0;
-  generator.generate(kPrompt, options(1), 0, [&](std::int32_t) { return ++calls < 3; });
+  generator.generate(kPrompt, options(1), 0, [&](const GeneratedToken&) { return ++calls < 3; });
   EXPECT_EQ(calls, 3);
   auto none = options(1);
   none.max_tokens = 0;

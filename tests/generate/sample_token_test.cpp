@@ -58,6 +58,7 @@ std::vector<double> brute_force(const Logits& logits, const SampleOptions& rule)
     // The slack keeps a sum that reaches the share exactly from being missed by rounding.
     if (held >= rule.top_p - 1e-12) kept[id] = false;
     held += p[id];
+    if (p[id] < rule.min_p * p[order.front()] * (1 - 1e-12)) kept[id] = false;
   }
   return softmax(logits, rule.temperature, kept);
 }
@@ -91,6 +92,29 @@ TEST(SampleToken, DrawsFromWhatTheOptionsLeave) {
       }
     }
   }
+}
+
+TEST(SampleToken, MinPCutsWhatIsMuchLessLikelyThanTheFirst) {
+  for (std::uint32_t row = 0; row < 3; ++row) {
+    for (const double min_p : {0.01, 0.2, 0.7, 1.0}) {
+      auto rule = options(0.9, 0, 0.95);
+      rule.min_p = min_p;
+      expect_distribution(random_logits(row), rule);
+    }
+  }
+}
+
+TEST(SampleToken, LogprobsAreTheModelsOwn) {
+  const Logits logits = {1, 3, -2, 3, 0};
+  const auto p = softmax(logits, 1, std::vector<bool>(logits.size(), true));
+  const auto found = logprobs_of(logits, 4, 3);
+  EXPECT_NEAR(found.chosen, std::log(p[4]), 1e-12);
+  ASSERT_EQ(found.top.size(), 3u);
+  EXPECT_EQ(found.top[0].first, 1);
+  EXPECT_EQ(found.top[1].first, 3);
+  EXPECT_EQ(found.top[2].first, 0);
+  EXPECT_NEAR(found.top[2].second, std::log(p[0]), 1e-12);
+  EXPECT_TRUE(logprobs_of(logits, 0, 0).top.empty());
 }
 
 TEST(SampleToken, TemperatureZeroIsTheFirstOfTheMostLikely) {
@@ -149,6 +173,9 @@ TEST(SampleOptions, OutOfRangeIsTheUsersFault) {
   EXPECT_THROW(validate(options(nan)), UserError);
   EXPECT_THROW(validate(options(1, -1)), UserError);
   for (const double top_p : {0.0, -1.0, 1.1, nan}) EXPECT_THROW(validate(options(1, 0, top_p)), UserError);
+  EXPECT_THROW(validate({.min_p = 1.1}), UserError);
+  EXPECT_THROW(validate({.repetition_penalty = 0}), UserError);
+  EXPECT_THROW(validate({.frequency_penalty = nan}), UserError);
   EXPECT_THROW(validate({.max_tokens = -1}), UserError);
 }
 

@@ -93,7 +93,7 @@ struct Stopped {
 };
 
 Stopped filtered(const std::string& stop, const std::vector<std::string>& pieces) {
-  StopFilter filter(stop);
+  StopFilter filter({stop});
   std::string text;
   for (const auto& piece : pieces) text += filter.push(piece);
   return {text + filter.finish(), filter.stopped()};
@@ -106,8 +106,16 @@ TEST(StopFilter, EndsBeforeTheStopString) {
   EXPECT_EQ(filtered("", {"one", "two"}), (Stopped{"onetwo", false}));
 }
 
+TEST(StopFilter, EndsBeforeTheFirstOfSeveral) {
+  StopFilter filter({"END", "two", ""});
+  EXPECT_EQ(filter.push("one tw"), "one ");
+  EXPECT_EQ(filter.push("ice E"), "twice ");
+  EXPECT_EQ(filter.push("ND two"), "");
+  EXPECT_TRUE(filter.stopped());
+}
+
 TEST(StopFilter, HoldsBackNoMoreThanItMust) {
-  StopFilter filter("\n\n");
+  StopFilter filter({"\n\n"});
   EXPECT_EQ(filter.push("a line\n"), "a line");
   EXPECT_EQ(filter.push("another"), "\nanother");
   EXPECT_EQ(filter.push("\n\nthe end"), "");
