@@ -27,7 +27,7 @@ std::uint64_t checksum(const std::vector<std::int32_t>& tokens) {
 
 void run(const char* vocabulary, const char* path, int repeats) {
   const double load_start = cpu_seconds();
-  const auto tokenizer = shoal::load_gpt2_tokenizer(vocabulary);
+  const auto tokenizer = shoal::load_bpe_tokenizer(vocabulary);
   const double load_seconds = cpu_seconds() - load_start;
   std::ifstream file(path, std::ios::binary);
   if (!file) shoal::fail_user("cannot read {}", path);

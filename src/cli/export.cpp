@@ -9,7 +9,7 @@
 #include "core/error.h"
 #include "core/progress.h"
 #include "core/text.h"
-#include "data/gpt2_tokenizer.h"
+#include "data/bpe_tokenizer.h"
 #include "data/staged_folder.h"
 #include "train/model_io.h"
 
@@ -67,11 +67,12 @@ void run_export(const ExportOptions& options) {
   write_hugging_face(what, model, staged.path(),
                      [&](std::uint64_t done) { progress.update(static_cast<double>(done)); });
   progress.finish();
-  const auto files = tokenizer ? gpt2_files(*tokenizer) : std::map<std::string, std::string>();
+  const auto files = tokenizer ? bpe_files(*tokenizer) : std::map<std::string, std::string>();
   for (const auto& [name, text] : files) write_text(staged.path() / name, text);
   staged.commit();
   print(options, what, bytes,
-        !files.empty() ? "the tokenizer is GPT-2's: vocab.json and merges.txt are there too"
+        !files.empty() ? fmt::format("the tokenizer is {}: vocab.json and merges.txt are there too",
+                                     tokenizer->name() == "gpt2" ? "GPT-2's" : "the data's own BPE")
                        : fmt::format("no tokenizer is written: {}",
                                      tokenizer ? fmt::format("the model's is \"{}\", which Hugging Face's "
                                                              "GPT-2 does not know",

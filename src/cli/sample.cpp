@@ -86,7 +86,7 @@ LoadedModel load(const SampleArguments& options, const Config& config, Communica
     model.emplace(
         load_model(checkpoint, config, alone, backend_options(config, world), Runtime::Use::parameters));
     if (!model->tokenizer && has_gpt2_size(model->plan.model) && !is_hugging_face_folder(checkpoint)) {
-      model->tokenizer = load_gpt2_tokenizer(fetch_gpt2_vocabulary({}));
+      model->tokenizer = load_bpe_tokenizer(fetch_gpt2_vocabulary({}));
       if (!log::thread_muted()) {
         fmt::print(stderr, "shoal: {} was trained on token ids only; they are assumed to be GPT-2's\n",
                    options.checkpoint);

@@ -115,7 +115,7 @@ Config hugging_face_config(const fs::path& folder) {
 
 std::unique_ptr<Tokenizer> hugging_face_tokenizer(const fs::path& folder) {
   if (!fs::exists(folder / "vocab.json") || !fs::exists(folder / "merges.txt")) return nullptr;
-  return load_gpt2_tokenizer(folder);
+  return load_bpe_tokenizer(folder);
 }
 
 }  // namespace shoal

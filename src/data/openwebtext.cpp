@@ -300,7 +300,7 @@ DatasetMeta prepare_openwebtext(const PrepareOptions& options, int threads) {
   StagedFolder folder(options.out, replaces_dataset(options), true);
   const bool resumed = has_progress(folder.path());
   resumed ? folder.keep() : folder.clear();
-  const auto tokenizer = load_gpt2_tokenizer(fetch_gpt2_vocabulary(options.fetch));
+  const auto tokenizer = load_bpe_tokenizer(fetch_gpt2_vocabulary(options.fetch));
   const DocumentOptions reading = {options.field, TextFiles::openwebtext, kLongestRecord};
   const auto documents = count_documents(options, reading);
   const auto settings = settings_of(options, documents);

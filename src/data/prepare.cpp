@@ -216,7 +216,7 @@ std::string split_rule(const PrepareOptions& options, const Survey& survey) {
 }
 
 std::unique_ptr<Tokenizer> load_gpt2(const FetchOptions& options) try {
-  return load_gpt2_tokenizer(fetch_gpt2_vocabulary(options));
+  return load_bpe_tokenizer(fetch_gpt2_vocabulary(options));
 } catch (const UserError& error) {
   throw PrepareError(PrepareError::Fault::vocabulary_not_found, error.what());
 }

@@ -19,15 +19,15 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  virtual std::string_view name() const = 0;  // "char" | "bytes" | "gpt2"
+  virtual std::string_view name() const = 0;  // "char" | "bytes" | "gpt2" | "bpe"
   virtual std::int64_t vocab_size() const = 0;
 
-  // The token that ends a document: 50256 for GPT-2's vocabulary, 256 for bytes, none for char. encode()
-  // never produces it: "<|endoftext|>" inside a text is ordinary text.
+  // The token that ends a document: 50256 for GPT-2's vocabulary, 256 for bytes, none for char and for a BPE
+  // without one. encode() never produces it: "<|endoftext|>" inside a text is ordinary text.
   virtual std::optional<std::int32_t> end_of_text() const = 0;
 
   // Appends the ids of `text` to `out`. Throws UserError when the vocabulary lacks a character of the text,
-  // naming it and its position (char only; bytes and gpt2 accept every byte string). Then `out` keeps its old
+  // naming it and its position (char only; the others accept every byte string). Then `out` keeps its old
   // ids, and may have more.
   virtual void encode(std::string_view text, std::vector<std::int32_t>& out) const = 0;
 
@@ -56,8 +56,9 @@ class CharVocabulary {
 std::unique_ptr<Tokenizer> make_char_tokenizer(std::string_view text);  // CharVocabulary of one piece
 std::unique_ptr<Tokenizer> make_byte_tokenizer();
 
-// Reads GPT-2's byte-level BPE from encoder.json and vocab.bpe, or, by Hugging Face's names, vocab.json and
-// merges.txt. Throws UserError when the files are missing or do not match each other.
-std::unique_ptr<Tokenizer> load_gpt2_tokenizer(const std::filesystem::path& folder);
+// Reads a byte-level BPE (data/bpe_tokenizer.h) from vocab.json and merges.txt, or, by GPT-2's own names,
+// encoder.json and vocab.bpe. Entries of vocab.json that are no results of merges are special tokens. Throws
+// UserError when a file is missing or damaged, or they do not belong together.
+std::unique_ptr<Tokenizer> load_bpe_tokenizer(const std::filesystem::path& folder);
 
 }  // namespace shoal

@@ -255,7 +255,7 @@ TEST(TextCut, Places) {
 
 TEST(TextCut, KeepsGpt2Tokens) {
   SHOAL_NEEDS_SHARED("gpt2/encoder.json");
-  const auto tokenizer = load_gpt2_tokenizer(testing::shared_data() / "gpt2");
+  const auto tokenizer = load_bpe_tokenizer(testing::shared_data() / "gpt2");
   // All strings of five of these pieces, so that all possible contexts of a cut occur.
   const std::vector<std::string> pieces = {"a", " ", "\n", "'s", "1", ".", "é", "\t", "\u3000", "\xc3"};
   int cuts = 0;

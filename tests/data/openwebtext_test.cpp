@@ -124,7 +124,7 @@ class OpenWebText : public ::testing::Test {
 
 TEST_F(OpenWebText, NestedArchivesGiveEveryDocumentsTokensAndEndOfText) {
   const auto meta = prepare(options({corpus(250)}));
-  const auto tokenizer = load_gpt2_tokenizer(testing::shared_data() / "gpt2");
+  const auto tokenizer = load_bpe_tokenizer(testing::shared_data() / "gpt2");
   const SplitRule rule(kOpenWebTextSeed, 0.05,
                        250);  // with fewer than 10 / 0.05, exactly a share is val
   std::array<std::vector<std::int32_t>, 2> ids;

@@ -104,12 +104,18 @@ TEST(Tokenizer, DamagedJsonIsTheUsersFault) {
   const auto error = [](const char* json) {
     return user_error([&] { tokenizer_from_json(nlohmann::json::parse(json), "DIR/meta.json"); });
   };
-  EXPECT_THAT(error("{}"), AllOf(HasSubstr("DIR/meta.json"), HasSubstr("char, bytes or gpt2")));
+  EXPECT_THAT(error("{}"), AllOf(HasSubstr("DIR/meta.json"), HasSubstr("char, bytes, gpt2 or bpe")));
   EXPECT_THAT(error("[1]"), HasSubstr("DIR/meta.json"));
   EXPECT_THAT(error(R"({"name": 3})"), HasSubstr("DIR/meta.json"));
   EXPECT_THAT(error(R"({"name": "char"})"), AllOf(HasSubstr("DIR/meta.json"), HasSubstr("empty")));
   EXPECT_THAT(error(R"({"name": "char", "vocabulary": "aba"})"), HasSubstr("\"a\" (U+0061) twice"));
   EXPECT_THAT(error(R"({"name": "gpt2"})"), AllOf(HasSubstr("DIR/meta.json"), HasSubstr("0 merges")));
+  for (const char* json :
+       {R"({"name": "bpe", "merges": "a b"})", R"({"name": "bpe", "merges": "a b", "special": [1]})",
+        R"({"name": "bpe", "merges": "a b", "special": {"x": "y"}})"}) {
+    EXPECT_THAT(error(json), AllOf(HasSubstr("DIR/meta.json"), HasSubstr("special tokens")));
+  }
+  EXPECT_THAT(error(R"({"name": "bpe", "merges": "a b", "special": {"x": 999}})"), HasSubstr("the id 999"));
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// GPT-2's tokenizer, compared with the output of other implementations in a fixture made by
-// make_gpt2_fixture.py.
+// Byte-level BPE: GPT-2's, compared with the output of other implementations in a fixture made by
+// make_gpt2_fixture.py, and others of its kind.
 #include <gmock/gmock.h>
 #include <utf8proc.h>
 
@@ -10,8 +10,8 @@
 #include <thread>
 
 #include "core/utf8.h"
+#include "data/bpe_tokenizer.h"
 #include "data/gpt2_split.h"
-#include "data/gpt2_tokenizer.h"
 #include "data/stored_tokenizer.h"
 #include "data/temp_folder.h"
 
@@ -73,8 +73,7 @@ std::vector<nlohmann::json> fixture_lines_with(const char* key) {
 class Gpt2Tokenizer : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
-    if (std::filesystem::exists(shared_data() / "gpt2"))
-      shared_ = load_gpt2_tokenizer(shared_data() / "gpt2");
+    if (std::filesystem::exists(shared_data() / "gpt2")) shared_ = load_bpe_tokenizer(shared_data() / "gpt2");
   }
   static void TearDownTestSuite() { shared_.reset(); }
   void SetUp() override { SHOAL_NEEDS_SHARED("gpt2"); }
@@ -187,11 +186,10 @@ TEST_F(Gpt2Tokenizer, JsonKeepsAllOfIt) {
 
 TEST_F(Gpt2Tokenizer, GoesOutAsTheFilesThatItIsReadFrom) {
   const shoal::testing::TempFolder folder;
-  const auto files = gpt2_files(*shared_);
+  const auto files = bpe_files(*shared_);
   EXPECT_EQ(files.size(), 2);
   for (const auto& [name, text] : files) folder.write(name, text);
-  EXPECT_EQ(load_gpt2_tokenizer(folder.path())->to_json(), shared_->to_json());
-  EXPECT_TRUE(gpt2_files(*make_byte_tokenizer()).empty());
+  EXPECT_EQ(load_bpe_tokenizer(folder.path())->to_json(), shared_->to_json());
 }
 
 TEST_F(Gpt2Tokenizer, ThreadsShareOne) {
@@ -223,10 +221,11 @@ TEST_F(Gpt2Tokenizer, TinyShakespeareHasItsKnownCounts) {
   EXPECT_EQ(val_ids.size(), 111'540u);
 }
 
-class Gpt2Files : public ::testing::Test {
+class BpeFiles : public ::testing::Test {
  protected:
-  // An encoder.json for the bytes, `tokens`, and end of text.
-  static std::string encoder_json(const std::vector<std::string>& tokens) {
+  // A vocab.json for `first`, the bytes, and `tokens`.
+  static std::string vocab_json(const std::vector<std::string>& tokens,
+                                const std::vector<std::string>& first = {}) {
     nlohmann::json ids;
     int id = 0;
     const auto add = [&](int code_point) {
@@ -234,42 +233,83 @@ class Gpt2Files : public ::testing::Test {
       append_utf8(spelled, static_cast<char32_t>(code_point));
       ids[spelled] = id++;
     };
+    for (const std::string& token : first) ids[token] = id++;
     for (int c = 0x21; c <= 0x7E; ++c) add(c);
     for (int c = 0xA1; c <= 0xFF; ++c) {
       if (c != 0xAD) add(c);
     }
     for (int c = 0x100; c < 0x144; ++c) add(c);
     for (const std::string& token : tokens) ids[token] = id++;
-    ids["<|endoftext|>"] = id;
     return ids.dump();
   }
 
+  std::unique_ptr<Tokenizer> load() const { return load_bpe_tokenizer(folder_.path()); }
   std::string error() const {
-    return shoal::testing::user_error([&] { load_gpt2_tokenizer(folder_.path()); });
+    return shoal::testing::user_error([&] { load(); });
   }
 
   shoal::testing::TempFolder folder_;
 };
 
-TEST_F(Gpt2Files, BothPairsOfNamesAreRead) {
-  folder_.write("vocab.json", encoder_json({"Ġa", "Ġab"}));
-  folder_.write("merges.txt", "#version: 0.2\r\nĠ a\r\nĠa b\r\n");
-  const auto tokenizer = load_gpt2_tokenizer(folder_.path());
-  EXPECT_EQ(tokenizer->vocab_size(), 259);
-  Ids ids;
-  tokenizer->encode(" abc a", ids);
-  EXPECT_THAT(ids, ElementsAre(257, 66, 256));  // "c" is the 67th visible character
+TEST_F(BpeFiles, BothPairsOfNamesAreRead) {
+  const auto vocab = vocab_json({"Ġa", "Ġab", "<|endoftext|>"});
+  const std::string merges = "#version: 0.2\r\nĠ a\r\nĠa b\r\n";
+  folder_.write("hf/vocab.json", vocab);
+  folder_.write("hf/merges.txt", merges);
+  folder_.write("gpt2/encoder.json", vocab);
+  folder_.write("gpt2/vocab.bpe", merges);
+  for (const char* name : {"hf", "gpt2"}) {
+    const auto tokenizer = load_bpe_tokenizer(folder_ / name);
+    EXPECT_EQ(tokenizer->name(), "bpe");
+    EXPECT_EQ(tokenizer->vocab_size(), 259);
+    EXPECT_EQ(tokenizer->end_of_text(), 258);
+    Ids ids;
+    tokenizer->encode(" abc a", ids);
+    EXPECT_THAT(ids, ElementsAre(257, 66, 256));  // "c" is the 67th visible character
+  }
 }
 
-TEST_F(Gpt2Files, MissingFilesAreNamed) {
+// As Hugging Face's trainers number them: what is special comes first.
+TEST_F(BpeFiles, SpecialTokensMayBeAnywhere) {
+  folder_.write("merges.txt", "a b\nc d\n");
+  folder_.write("vocab.json", vocab_json({"ab", "<mask>", "cd"}, {"<s>", "<pad>", "</s>"}));
+  const auto tokenizer = load();
+  EXPECT_EQ(tokenizer->vocab_size(), 262);
+  EXPECT_EQ(tokenizer->end_of_text(), 2);
+  const auto copy = tokenizer_from_json(nlohmann::json::parse(tokenizer->to_json().dump()), "meta.json");
+  const auto files = bpe_files(*tokenizer);
+  for (const auto& [name, text] : files) folder_.write("out/" + name, text);
+  const auto again = load_bpe_tokenizer(folder_ / "out");
+  for (const auto* each : {tokenizer.get(), copy.get(), again.get()}) {
+    Ids ids{1};
+    each->encode("cdab!<pad>", ids);
+    EXPECT_THAT(std::span(ids).first(4), ElementsAre(1, 261, 259, 3));  // "!" is the first byte
+    EXPECT_EQ(each->decode(ids), "<pad>cdab!<pad>");
+    EXPECT_EQ(each->decode(Ids{0, 260, 2}), "<s><mask></s>");
+    EXPECT_EQ(each->to_json(), tokenizer->to_json());
+    EXPECT_EQ(each->end_of_text(), 2);
+  }
+  EXPECT_THAT(shoal::testing::user_error([&] { tokenizer->decode(Ids{262}); }), HasSubstr("token 262"));
+
+  folder_.write("vocab.json", vocab_json({"ab", "cd"}));
+  EXPECT_EQ(load()->end_of_text(), std::nullopt);
+  EXPECT_EQ(load()->vocab_size(), 258);
+  folder_.write("vocab.json", vocab_json({"ab", "cd", "</s>", "<|endoftext|>"}));
+  EXPECT_EQ(load()->end_of_text(), 259);
+}
+
+TEST_F(BpeFiles, MissingFilesAreNamed) {
   EXPECT_THAT(error(),
               AllOf(HasSubstr(folder_.path().string()), HasSubstr("vocab.bpe"), HasSubstr("merges.txt")));
+  EXPECT_THAT(error(), ::testing::Not(HasSubstr("tokenizer.json")));
+  folder_.write("tokenizer.json", "{}");
+  EXPECT_THAT(error(), HasSubstr("tokenizer.json').model.save('" + folder_.path().string() + "')"));
   folder_.write("vocab.bpe", "a b\n");
   EXPECT_THAT(error(), AllOf(HasSubstr(folder_.path().string()), HasSubstr("encoder.json")));
 }
 
-TEST_F(Gpt2Files, DamagedMergesNameTheLine) {
-  folder_.write("encoder.json", encoder_json({"ab"}));
+TEST_F(BpeFiles, DamagedMergesNameTheLine) {
+  folder_.write("encoder.json", vocab_json({"ab", "<|endoftext|>"}));
   const auto with = [&](const char* merges) {
     folder_.write("vocab.bpe", merges);
     return error();
@@ -281,27 +321,50 @@ TEST_F(Gpt2Files, DamagedMergesNameTheLine) {
   for (std::string token = "a"; token.size() <= 1024; token += token) doubling += token + " " + token + "\n";
   EXPECT_THAT(with(doubling.c_str()), AllOf(HasSubstr("line 11"), HasSubstr("1024 bytes")));
   EXPECT_THAT(with("#version: 0.2\n"), HasSubstr("0 merges"));
-  EXPECT_THAT(with(""), HasSubstr("empty"));
+  EXPECT_THAT(with(""), HasSubstr("0 merges"));
 }
 
-TEST_F(Gpt2Files, IdsMustBelongToTheMerges) {
-  folder_.write("vocab.bpe", "a b\nc d\n");
+TEST_F(BpeFiles, IdsMustBelongToTheMerges) {
+  const std::string end = "<|endoftext|>";
+  folder_.write("merges.txt", "a b\nc d\n");
   const auto with = [&](const std::string& ids) {
-    folder_.write("encoder.json", ids);
+    folder_.write("vocab.json", ids);
     return error();
   };
-  folder_.write("encoder.json", encoder_json({"ab", "cd"}));
-  EXPECT_EQ(load_gpt2_tokenizer(folder_.path())->vocab_size(), 259);
-  EXPECT_THAT(with(encoder_json({"ab"})), AllOf(HasSubstr("258"), HasSubstr("259")));
-  EXPECT_THAT(with(encoder_json({"cd", "ab"})),
-              AllOf(HasSubstr("encoder.json"), HasSubstr("\"ab\" the id 257")));
+  const auto whole = vocab_json({"ab", "cd", end});
+  folder_.write("vocab.json", whole);
+  EXPECT_EQ(load()->vocab_size(), 259);
+  const auto replaced = [&](const std::string& from, const std::string& to) {
+    std::string text = whole;
+    text.replace(text.find(from), from.size(), to);
+    return with(text);
+  };
+  EXPECT_THAT(with(vocab_json({"ab", end})),
+              AllOf(HasSubstr("vocab.json lacks \"cd\""), HasSubstr("belong")));
+  EXPECT_THAT(with(vocab_json({"cd", "ab", end})),
+              AllOf(HasSubstr("vocab.json"), HasSubstr("\"ab\" the id 257, which is not the place")));
+  EXPECT_THAT(replaced("\"A\":32", "\"AA\":32"), AllOf(HasSubstr("lacks \"A\", the byte 0x41")));
+  EXPECT_THAT(replaced("\"!\":0,", "\"!\":0,\"!\":0,"), HasSubstr("has \"!\" twice"));
   for (const char* damaged : {"{\"a\": ", "[0]", "7", "{\"!\": 0} x"}) {
     EXPECT_THAT(with(damaged), HasSubstr("damaged"));
   }
-  std::string text = encoder_json({"ab", "cd"});
-  text.replace(text.find(":256"), 4, ":\"x\"");
-  EXPECT_THAT(with(text), HasSubstr("\"ab\" the id \"x\""));
+  EXPECT_THAT(replaced(":256", ":\"x\""), HasSubstr("\"ab\" the id \"x\""));
+  EXPECT_THAT(replaced(":256", ":-1"), HasSubstr("\"ab\" the id -1"));
+  EXPECT_THAT(replaced(":256", ":4294967296"), HasSubstr("\"ab\" the id 4294967296"));
+  EXPECT_THAT(replaced(":258", ":259"), AllOf(HasSubstr(end), HasSubstr("259")));
+  EXPECT_THAT(replaced(":258", ":257"), HasSubstr("the id"));
 }
+
+TEST(BpeTokenizer, SpecialIdsLeaveNoGap) {
+  const auto error = [](const SpecialTokens& special) {
+    return shoal::testing::user_error([&] { make_bpe_tokenizer("a b\n", "FILE", special); });
+  };
+  EXPECT_THAT(error({{"x", 258}}), AllOf(HasSubstr("FILE"), HasSubstr("\"x\" has the id 258")));
+  EXPECT_THAT(error({{"x", -1}}), HasSubstr("-1"));
+  EXPECT_THAT(error({{"x", 3}, {"y", 3}}), AllOf(HasSubstr("\"x\" and \"y\""), HasSubstr("id 3")));
+}
+
+TEST(BpeTokenizer, FilesAreOnlyForBpe) { EXPECT_TRUE(bpe_files(*make_byte_tokenizer()).empty()); }
 
 // Finds the kind of a code point, one of four, from the neighbours that it joins.
 int kind_of(const Gpt2Splitter& splitter, char32_t code_point) {

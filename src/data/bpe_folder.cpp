@@ -1,0 +1,118 @@
+// Reads a byte-level BPE from its files.
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <unordered_map>
+
+#include "core/error.h"
+#include "core/file.h"
+#include "data/bpe_tokenizer.h"
+#include "data/byte_alphabet.h"
+#include "data/json_problem.h"
+
+namespace shoal {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::uint64_t kLargestFile = std::uint64_t{1} << 28;  // a million tokens take about 30 MiB
+
+// The first of two names that exists in `folder`.
+fs::path vocabulary_file(const fs::path& folder, const char* name, const char* other) {
+  for (const char* candidate : {name, other}) {
+    if (fs::exists(folder / candidate)) return folder / candidate;
+  }
+  const auto hint =
+      fs::exists(folder / "tokenizer.json")
+          ? fmt::format(
+                "; from its tokenizer.json, Hugging Face's tokenizers writes both: python3 -c \"from "
+                "tokenizers "
+                "import Tokenizer; Tokenizer.from_file('{0}/tokenizer.json').model.save('{0}')\"",
+                folder.string())
+          : std::string();
+  fail_user("{} has neither {} nor {}; the folder of a byte-level BPE has vocab.json and merges.txt{}",
+            folder.string(), name, other, hint);
+}
+
+using Ids = std::unordered_map<std::string, std::int32_t>;  // by spelling
+
+// Reads vocab.json. Its entries are taken while it is parsed, since an object of them takes several times as
+// long.
+Ids read_ids(const fs::path& path) {
+  using Event = nlohmann::json::parse_event_t;
+  Ids ids;
+  std::string spelled, problem;
+  const auto add = [&](const nlohmann::json& value) {
+    const auto id = value.is_number_integer() ? value.get<std::int64_t>() : -1;
+    if (id < 0 || id > std::numeric_limits<std::int32_t>::max()) {
+      problem = fmt::format("gives \"{}\" the id {}", spelled, value.dump());
+    } else if (!ids.emplace(spelled, static_cast<std::int32_t>(id)).second) {
+      problem = fmt::format("has \"{}\" twice", spelled);
+    }
+  };
+  const auto take = [&](int, Event event, nlohmann::json& value) {
+    if (event == Event::key) spelled = value.get_ref<const std::string&>();
+    if (event == Event::value && problem.empty()) add(value);
+    return event != Event::key && event != Event::value;  // keys and values need not be kept
+  };
+  const auto text = read_text(path, kLargestFile);
+  try {
+    if (!nlohmann::json::parse(text, take).is_object())
+      problem = "is damaged: it is not a JSON object of token ids";
+  } catch (const nlohmann::json::parse_error& error) {
+    problem = "is damaged: " + json_problem(text, error.byte);
+  } catch (const nlohmann::json::exception&) {
+    problem = "is damaged: a number is out of range";
+  }
+  if (!problem.empty()) fail_user("{} {}", path.string(), problem);
+  return ids;
+}
+
+// The spelling of a token of `tokenizer` in vocab.json.
+std::string spell(const Tokenizer& tokenizer, const ByteAlphabet& alphabet, std::int32_t id) {
+  return alphabet.spell(tokenizer.decode({&id, 1}));
+}
+
+// The entries of vocab.json that the merges do not make. Throws UserError where a token of the merges has no
+// entry. `as_gpt2` has the merges in GPT-2's numbering.
+SpecialTokens special_tokens(const Tokenizer& as_gpt2, const ByteAlphabet& alphabet, Ids ids,
+                             const fs::path& path) {
+  for (std::int32_t id = 0; id < as_gpt2.end_of_text(); ++id) {
+    const auto spelled = spell(as_gpt2, alphabet, id);
+    if (ids.erase(spelled) > 0) continue;
+    if (id < 256) {
+      fail_user(
+          "{} lacks \"{}\", the byte 0x{:02X}; a byte-level tokenizer here has all 256 bytes (in Hugging "
+          "Face's tokenizers: initial_alphabet=ByteLevel.alphabet())",
+          path.string(), spelled, alphabet.byte_of_id[static_cast<std::size_t>(id)]);
+    }
+    fail_user("{} lacks \"{}\", which a merge beside it makes: the two files do not belong together",
+              path.string(), spelled);
+  }
+  return {ids.begin(), ids.end()};
+}
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> load_bpe_tokenizer(const fs::path& folder) {
+  const auto merges_file = vocabulary_file(folder, "vocab.bpe", "merges.txt");
+  const auto ids_file = vocabulary_file(folder, "encoder.json", "vocab.json");
+  const auto merges = read_text(merges_file, kLargestFile);
+  auto tokenizer = make_bpe_tokenizer(merges, merges_file.string());
+  const auto ids = read_ids(ids_file);
+  const ByteAlphabet alphabet;
+  const auto special = special_tokens(*tokenizer, alphabet, ids, ids_file);
+  tokenizer = make_bpe_tokenizer(merges, ids_file.string(), special);
+  for (std::int32_t id = 0; id < tokenizer->vocab_size(); ++id) {
+    const auto bytes = tokenizer->decode({&id, 1});
+    if (const auto found = special.find(bytes); found != special.end() && found->second == id) continue;
+    const auto spelled = alphabet.spell(bytes);
+    if (ids.at(spelled) == id) continue;
+    fail_user(
+        "{} gives \"{}\" the id {}, which is not the place of its merge: the ids of bytes and merges must "
+        "follow their order, with other tokens anywhere between",
+        ids_file.string(), spelled, ids.at(spelled));
+  }
+  return tokenizer;
+}
+
+}  // namespace shoal
