@@ -14,6 +14,7 @@ packages=(
   nlohmann-json3-dev        # metadata and metrics
   libarchive-dev            # text out of .tar, .zip, .gz, .xz, .zst
   libcurl4-openssl-dev      # downloads
+  libssl-dev                # SHA-256 of downloads
   libutf8proc-dev           # Unicode categories for the GPT-2 tokenizer
   libxxhash-dev             # checksums
   libprotobuf-dev protobuf-compiler  # TensorBoard events

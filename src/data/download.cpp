@@ -1,7 +1,8 @@
 #include "data/download.h"
 
 #include <curl/curl.h>
-#include <xxhash.h>
+#include <fmt/ranges.h>
+#include <openssl/evp.h>
 
 #include <algorithm>
 #include <array>
@@ -15,6 +16,7 @@
 #include "core/log.h"
 #include "core/progress.h"
 #include "core/shared_table.h"
+#include "core/version.h"
 #include "data/byte_source.h"
 
 namespace shoal {
@@ -22,14 +24,23 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::array<RemoteFile, 3> kFiles = {{
+// WikiText's first host is gone; its author's has the same files.
+constexpr std::array<RemoteFile, 7> kFiles = {{
     {"tinyshakespeare.txt",
      "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt", 1'115'394,
-     "ae717de95b0441526572a3fb9fde75d3"},
+     "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"},
     {"gpt2/encoder.json", "https://openaipublic.blob.core.windows.net/gpt-2/models/124M/encoder.json",
-     1'042'301, "907aa883a1f3f2504594f2ded8b31025"},
+     1'042'301, "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783"},
     {"gpt2/vocab.bpe", "https://openaipublic.blob.core.windows.net/gpt-2/models/124M/vocab.bpe", 456'318,
-     "5caa565dbb3b366be1a102e27c272620"},
+     "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5"},
+    {"wikitext-2-raw-v1.zip", "https://wikitext.smerity.com/wikitext-2-raw-v1.zip", 4'721'645,
+     "ef7edb566e3e2b2d31b29c1fdb0c89a4cc683597484c3dc2517919c615435a11"},
+    {"wikitext-2-v1.zip", "https://wikitext.smerity.com/wikitext-2-v1.zip", 4'475'746,
+     "92675f1d63015c1c8b51f1656a52d5bdbc33aafa60cc47a218a66e7ee817488c"},
+    {"wikitext-103-raw-v1.zip", "https://wikitext.smerity.com/wikitext-103-raw-v1.zip", 191'984'949,
+     "91c00ae287f0d699e18605c84afc9e45c192bc6b7797ff8837e5474655a33794"},
+    {"wikitext-103-v1.zip", "https://wikitext.smerity.com/wikitext-103-v1.zip", 190'229'076,
+     "242ba0f20b329cfdf1ccc61e9e9e5b59becf189db7f7a81cd2a0e2fc31539590"},
 }};
 
 bool is_url(std::string_view text) { return text.find("://") != std::string_view::npos; }
@@ -88,6 +99,7 @@ Outcome transfer_rest(const std::string& url, const RemoteFile& file, const fs::
   if (!curl) fail("libcurl cannot be initialised");
   std::array<char, CURL_ERROR_SIZE> message{};
   curl_easy_setopt(curl.get(), CURLOPT_URL, url.c_str());
+  curl_easy_setopt(curl.get(), CURLOPT_USERAGENT, fmt::format("shoal/{}", kVersion).c_str());  // copied
   curl_easy_setopt(curl.get(), CURLOPT_PROTOCOLS_STR, "http,https,file");
   curl_easy_setopt(curl.get(), CURLOPT_REDIR_PROTOCOLS_STR, "http,https");
   curl_easy_setopt(curl.get(), CURLOPT_FOLLOWLOCATION, 1L);
@@ -117,7 +129,12 @@ Outcome transfer_rest(const std::string& url, const RemoteFile& file, const fs::
 }  // namespace
 
 std::span<const RemoteFile> remote_files() { return kFiles; }
-const RemoteFile& tinyshakespeare_file() { return kFiles[0]; }
+
+const RemoteFile& remote_file(std::string_view name) {
+  const auto* const found = std::ranges::find(kFiles, name, &RemoteFile::name);
+  if (found == kFiles.end()) fail("{}: no file of this name is known", name);
+  return *found;
+}
 
 std::string default_source() {
   const char* value = std::getenv("SHOAL_DATA_DIR");
@@ -132,15 +149,17 @@ fs::path default_cache() {
 
 std::string file_checksum(const fs::path& path) {
   FileSource source(path);
-  const std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> state(XXH3_createState(),
-                                                                              XXH3_freeState);
-  XXH3_128bits_reset(state.get());
+  const std::unique_ptr<EVP_MD_CTX, void (*)(EVP_MD_CTX*)> digest(EVP_MD_CTX_new(), EVP_MD_CTX_free);
+  std::array<unsigned char, EVP_MAX_MD_SIZE> bytes;
+  unsigned length = 0;
+  bool good = digest && EVP_DigestInit_ex(digest.get(), EVP_sha256(), nullptr) == 1;
   std::vector<char> buffer(1 << 18);
   while (const auto count = source.read(buffer.data(), buffer.size())) {
-    XXH3_128bits_update(state.get(), buffer.data(), count);
+    good = good && EVP_DigestUpdate(digest.get(), buffer.data(), count) == 1;
   }
-  const auto hash = XXH3_128bits_digest(state.get());
-  return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
+  good = good && EVP_DigestFinal_ex(digest.get(), bytes.data(), &length) == 1;
+  if (!good) fail("OpenSSL cannot compute SHA-256");
+  return fmt::format("{:02x}", fmt::join(bytes.begin(), bytes.begin() + length, ""));
 }
 
 void download(const std::string& url, const RemoteFile& file, const fs::path& to) {
@@ -189,8 +208,8 @@ fs::path fetch(const RemoteFile& file, const FetchOptions& options) {
     const auto cache = options.cache.empty() ? default_cache() : options.cache;
     std::string urls(file.url), names(file.name), places = cached.string();
     for (const auto& other : kFiles) {
-      if (other.name == file.name || fs::path(other.name).parent_path() != fs::path(file.name).parent_path())
-        continue;
+      const auto folder = fs::path(file.name).parent_path();
+      if (other.name == file.name || folder.empty() || fs::path(other.name).parent_path() != folder) continue;
       urls += fmt::format(" and {}", other.url);
       names += fmt::format(" and {}", other.name);
       places += fmt::format(" and {}", (cache / other.name).string());
@@ -204,13 +223,15 @@ fs::path fetch(const RemoteFile& file, const FetchOptions& options) {
 }
 
 fs::path fetch_gpt2_vocabulary(const FetchOptions& options) {
-  const auto first = fetch(kFiles[1], options).parent_path();
-  const auto second = fetch(kFiles[2], options).parent_path();
+  const auto& ids = remote_file("gpt2/encoder.json");
+  const auto& merges = remote_file("gpt2/vocab.bpe");
+  const auto first = fetch(ids, options).parent_path();
+  const auto second = fetch(merges, options).parent_path();
   if (first == second) return first;
   // One was found in `from` and one in the cache: completes the cache.
   const auto cache = (options.cache.empty() ? default_cache() : options.cache) / "gpt2";
   const auto& from = first == cache ? second : first;
-  const auto& missing = first == cache ? kFiles[2] : kFiles[1];
+  const auto& missing = first == cache ? merges : ids;
   const auto name = fs::path(missing.name).filename();
   fs::copy_file(from / name, cache / name, fs::copy_options::overwrite_existing);
   return cache;

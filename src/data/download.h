@@ -14,11 +14,11 @@ struct RemoteFile {
   std::string_view name;      // below a data folder or mirror, e.g. "gpt2/vocab.bpe"
   std::string_view url;       // of the original
   std::int64_t size;          // bytes
-  std::string_view checksum;  // XXH3, 128 bits, hexadecimal
+  std::string_view checksum;  // SHA-256, hexadecimal
 };
 
 std::span<const RemoteFile> remote_files();
-const RemoteFile& tinyshakespeare_file();  // "tinyshakespeare.txt"
+const RemoteFile& remote_file(std::string_view name);  // must be one of them
 
 // SHOAL_DATA_DIR when it is set, or else "".
 std::string default_source();
@@ -45,7 +45,7 @@ std::filesystem::path fetch_gpt2_vocabulary(const FetchOptions& options);
 // UserError when the server cannot be reached, refuses, stalls for 30 s, or sends something else.
 void download(const std::string& url, const RemoteFile& file, const std::filesystem::path& to);
 
-// XXH3 of a file's bytes, 128 bits, hexadecimal. Throws UserError when it cannot be read.
+// SHA-256 of a file's bytes, hexadecimal. Throws UserError when it cannot be read.
 std::string file_checksum(const std::filesystem::path& path);
 
 }  // namespace shoal

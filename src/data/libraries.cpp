@@ -3,6 +3,7 @@
 #include <archive.h>
 #include <curl/curl.h>
 #include <fmt/format.h>
+#include <openssl/crypto.h>
 #include <utf8proc.h>
 #include <xxhash.h>
 
@@ -13,6 +14,7 @@ std::vector<Library> data_libraries() {
   const unsigned hash = XXH_versionNumber();
   return {{"libarchive", archive.substr(archive.find(' ') + 1), "text out of .tar, .zip, .gz, .xz, .zst"},
           {"libcurl", curl_version_info(CURLVERSION_NOW)->version, "downloads"},
+          {"OpenSSL", OpenSSL_version(OPENSSL_VERSION_STRING), "SHA-256 of downloads"},
           {"utf8proc", utf8proc_version(), "Unicode: categories for GPT-2's tokenizer, widths on a terminal"},
           {"xxHash", fmt::format("{}.{}.{}", hash / 10000, hash / 100 % 100, hash % 100),
            "checksums of data and checkpoints"}};

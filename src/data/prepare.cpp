@@ -257,7 +257,7 @@ DatasetMeta prepare_text(const PrepareOptions& options, int threads) {
 }
 
 DatasetMeta prepare_shakespeare(const PrepareOptions& given, int threads) {
-  const auto& file = tinyshakespeare_file();
+  const auto& file = remote_file("tinyshakespeare.txt");
   auto options = given;
   options.inputs = {fetch(file, options.fetch)};
   options.tokenizer = options.dataset == "shakespeare" ? "gpt2" : "char";

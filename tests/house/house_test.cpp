@@ -76,6 +76,7 @@ const std::vector<std::pair<std::string, std::vector<std::string>>>& vendors() {
       {"mpi", {"comm/mpi/"}},
       {"archive", {"data/"}},
       {"curl/", {"data/"}},
+      {"openssl/", {"data/"}},
       {"utf8proc", {"core/", "data/"}},
       {"CLI/", {"cli/"}},
       {"toml++/", {"config/"}},
