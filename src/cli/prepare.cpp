@@ -11,6 +11,7 @@
 #include "core/log.h"
 #include "core/text.h"
 #include "data/openwebtext.h"
+#include "data/tokenizer_choice.h"
 
 namespace shoal::cli {
 namespace {
@@ -34,6 +35,10 @@ void report(const PrepareOptions& options, const DatasetMeta& meta) {
                                 : fmt::format(" and {} val", tokens("val"));
   fmt::print("{}: {} train{} tokens, vocabulary {}\n", options.out.string(), tokens("train"), val_and_test,
              meta.vocab_size);
+  if (std::filesystem::exists(options.out / "merges.txt")) {
+    fmt::print("its tokenizer: vocab.json and merges.txt in {0}; --tokenizer {0} takes it for other text\n",
+               options.out.string());
+  }
   if (meta.entropy_per_token) {
     fmt::print("entropy of the grammar: {:.4f} nats per token, the floor of any model's expected loss\n",
                *meta.entropy_per_token);
@@ -51,7 +56,11 @@ const char* remedy(PrepareError::Fault fault) {
     case PrepareError::Fault::empty_split:
       return "; use more text or another --val-fraction";
     case PrepareError::Fault::vocabulary_not_found:
-      return "\nThe tokenizers char and bytes need no files: shoal prepare text ... --tokenizer char";
+      return "\nOther tokenizers need no files: --tokenizer char, bytes or bpe:8192 (learnt from the text)";
+    case PrepareError::Fault::only_raw:
+      return "; leave out --unk";
+    case PrepareError::Fault::only_unk:
+      return "; --unk takes it";
   }
   return "";
 }
@@ -75,27 +84,76 @@ std::string dataset_problem(const std::string& name) {
                      near.empty() ? "" : ": did you mean " + near + "?", fmt::join(known, ", "));
 }
 
-void check_options(const PrepareOptions& options) {
+// The options as they were given on the command line.
+struct Arguments {
+  PrepareOptions options;
+  std::vector<std::string> from;
+  bool tokenizer_given = false, share_given = false, seed_given = false;
+};
+
+bool is_url(const std::string& text) { return text.find("://") != std::string::npos; }
+
+void check_options(const Arguments& given, const DatasetScheme& scheme) {
+  const auto& options = given.options;
   const auto& dataset = options.dataset;
-  const bool corpus = dataset == "openwebtext";
-  if (corpus && options.inputs.empty()) {
-    fail_user("openwebtext: name the files or folders of the corpus: --from openwebtext.tar.xz");
-  }
-  if (corpus && options.tokenizer != "gpt2") {
-    fail_user("openwebtext: the tokenizer is gpt2; for --tokenizer {} use `shoal prepare text`",
-              options.tokenizer);
-  }
-  const auto& scheme = *find_dataset_scheme(dataset);
   if (options.truncate < 1 && !scheme.takes_truncate) {
     fail_user("{} takes no --truncate; `shoal prepare text` does", dataset);
   }
   if (!scheme.takes_splits && (!options.val.empty() || !options.test.empty())) {
     fail_user("{} takes no --val and no --test; `shoal prepare text` does", dataset);
   }
+  if (options.unk && !scheme.is_wikitext)
+    fail_user("{} takes no --unk; wikitext-2 and wikitext-103 do", dataset);
+  if (scheme.is_wikitext && given.share_given) {
+    fail_user("{} comes in splits and takes no --val-fraction", dataset);
+  }
+  if (!options.val.empty() && given.share_given) {
+    fail_user("--val and --val-fraction {} both choose the val split; leave one of them out",
+              options.val_fraction);
+  }
+  if (!scheme.takes_inputs && !options.inputs.empty()) {
+    fail_user("{} takes no input files ({}); use `shoal prepare text` for text of your own", dataset,
+              options.inputs.front().string());
+  }
+  if (!scheme.tokenizer.empty() && given.tokenizer_given && options.tokenizer != scheme.tokenizer) {
+    fail_user("{}: the tokenizer is {}; for --tokenizer {} use `shoal prepare text`", dataset,
+              scheme.tokenizer, options.tokenizer);
+  }
 }
 
-void run_prepare(const PrepareOptions& options) {
-  check_options(options);
+// Decides what --from names: the text, or the place where needed files are looked for first.
+void assign_from(const std::vector<std::string>& from, const DatasetScheme& scheme, PrepareOptions& options) {
+  const bool corpus = options.dataset == "openwebtext";
+  const bool text = scheme.takes_inputs && options.inputs.empty();
+  if (corpus || text || (scheme.is_wikitext && !from.empty() && !is_url(from.front()))) {
+    options.inputs.insert(options.inputs.end(), from.begin(), from.end());
+    return;
+  }
+  if (from.size() > 1) fail_user("--from {}: {} takes one folder or URL", from[1], options.dataset);
+  if (!from.empty()) options.fetch.from = from.front();
+}
+
+void require_inputs(const PrepareOptions& options, const DatasetScheme& scheme) {
+  if (!scheme.takes_inputs || !options.inputs.empty()) return;
+  if (options.dataset == "openwebtext") {
+    fail_user("openwebtext: name the files or folders of the corpus: --from openwebtext.tar.xz");
+  }
+  fail_user("give the files, folders or archives to read: shoal prepare text FILE ... --out {}",
+            options.out.string());
+}
+
+void run_prepare(Arguments given) {
+  auto& options = given.options;
+  const auto& scheme = *find_dataset_scheme(options.dataset);
+  set_stop_message("stopped; no dataset was written");
+  if (options.dataset == "openwebtext") {
+    set_stop_message("stopped; the same command continues from its last save");
+    if (!given.share_given) options.val_fraction = kOpenWebTextValFraction;
+    if (!given.seed_given) options.seed = kOpenWebTextSeed;
+  }
+  check_options(given, scheme);
+  assign_from(given.from, scheme, options);
+  require_inputs(options, scheme);
   try {
     report(options, prepare(options));
   } catch (const PrepareError& error) {
@@ -103,18 +161,31 @@ void run_prepare(const PrepareOptions& options) {
   }
 }
 
+// The reason why `text` names no tokenizer; "" if it names one.
+std::string tokenizer_problem(const std::string& text) {
+  try {
+    parse_tokenizer_choice(text);
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "";
+}
+
 }  // namespace
 
 void add_prepare(CLI::App& app) {
-  auto options = std::make_shared<PrepareOptions>();
+  auto given = std::make_shared<Arguments>();
+  auto* options = &given->options;
   auto* command = add_command(
       app, "prepare", "Turn text into a dataset",
       {{"shoal prepare synthetic --out data/synthetic", "short plays from a grammar; needs no download"},
        {"shoal prepare shakespeare-char --out data/shakespeare-char",
         "TinyShakespeare, a token per character"},
-       {"shoal prepare text books/ more.zip --tokenizer gpt2 --out data/books", "your own text"},
+       {"shoal prepare text books/ more.zip --tokenizer bpe:8192 --out data/books",
+        "your own text, and a tokenizer learnt from it"},
        {"shoal prepare text wiki.train.raw --val wiki.valid.raw --test wiki.test.raw --out data/wikitext",
         "text that comes in splits"},
+       {"shoal prepare wikitext-103 --out data/wikitext-103", "articles of Wikipedia in GPT-2's tokens"},
        {"shoal prepare openwebtext --from openwebtext.tar.xz --out data/openwebtext",
         "GPT-2's corpus, rebuilt"}});
   std::vector<std::string_view> names, with_inputs;
@@ -137,9 +208,15 @@ void add_prepare(CLI::App& app) {
   command->add_option("--out", options->out, "The dataset's folder")->required()->option_text("DIR");
   command->add_flag("--force", options->force,
                     "Replace the dataset in --out, with everything in that folder");
-  command->add_option("--tokenizer", options->tokenizer, "text: gpt2, char or bytes")
-      ->check(takes_one_of({"gpt2", "char", "bytes"}))
-      ->capture_default_str();
+  auto* tokenizer =
+      command
+          ->add_option(
+              "--tokenizer", options->tokenizer,
+              "text, wikitext-*: gpt2, char, bytes, bpe:SIZE (a byte-level BPE of SIZE tokens, learnt "
+              "from the train split), or a folder with vocab.json and merges.txt")
+          ->check([](const std::string& text) { return tokenizer_problem(text); })
+          ->option_text("NAME or DIR")
+          ->capture_default_str();
   command
       ->add_option("--field", options->field,
                    "text, openwebtext: the field of JSONL records that is the text")
@@ -156,7 +233,8 @@ void add_prepare(CLI::App& app) {
           ->capture_default_str();
   command
       ->add_option("--truncate", options->truncate,
-                   "text, shakespeare*: share of the characters that is used, from the start")
+                   "text, shakespeare*, wikitext-*: share of the (train) text's characters that is used, "
+                   "from the start")
       ->check(takes_number({.low = 0, .high = 1, .low_open = true}))
       ->capture_default_str();
   auto* seed = command
@@ -164,12 +242,17 @@ void add_prepare(CLI::App& app) {
                                 "Seed of the split and of the synthetic text; openwebtext: 2357")
                    ->check(takes_integer(0, kMostInt64))
                    ->capture_default_str();
-  auto from = std::make_shared<std::vector<std::string>>();
-  command->add_option(
-      "--from", *from,
-      "openwebtext: the corpus, files and folders of it as they are distributed (openwebtext.tar.xz, "
-      "urlsf_subset*, .jsonl, .txt); its authors and hubs of datasets (as JSON lines) offer it. Other "
-      "datasets: the folder or URL where needed files are looked for first (default: $SHOAL_DATA_DIR)");
+  command
+      ->add_option(
+          "--from", given->from,
+          "text, openwebtext: the text, as inputs; OpenWebText as it is distributed "
+          "(openwebtext.tar.xz, urlsf_subset*, .jsonl, .txt). wikitext-*: the .zip, or a folder with it or "
+          "with wiki.train.raw and so on. Otherwise, and where inputs are named: the folder or URL where "
+          "needed files are looked for first (default: $SHOAL_DATA_DIR)")
+      ->option_text("FILE, DIR or URL ...");
+  command->add_flag(
+      "--unk", options->unk,
+      "wikitext-*: the text with <unk> for rare words, to compare with papers of word-level models");
   command
       ->add_option(
           "--save-every", options->save_every,
@@ -179,30 +262,11 @@ void add_prepare(CLI::App& app) {
   command->add_option("--threads", options->threads, "Threads that tokenize; 0 is all cores")
       ->check(takes_integer(0))
       ->capture_default_str();
-  command->callback([options, from, share, seed] {
-    set_stop_message("stopped; no dataset was written");
-    if (options->dataset == "openwebtext") {
-      set_stop_message("stopped; the same command continues from its last save");
-      options->inputs.insert(options->inputs.end(), from->begin(), from->end());
-      if (share->count() == 0) options->val_fraction = kOpenWebTextValFraction;
-      if (seed->count() == 0) options->seed = kOpenWebTextSeed;
-      return run_prepare(*options);
-    }
-    if (from->size() > 1) fail_user("--from {}: only openwebtext takes more than one", from->at(1));
-    if (!from->empty()) options->fetch.from = from->front();
-    if (!find_dataset_scheme(options->dataset)->takes_inputs && !options->inputs.empty()) {
-      fail_user("{} takes no input files ({}); use `shoal prepare text` for text of your own",
-                options->dataset, options->inputs.front().string());
-    }
-    if (!options->val.empty() && share->count() > 0) {
-      fail_user("--val and --val-fraction {} both choose the val split; leave one of them out",
-                options->val_fraction);
-    }
-    if (options->dataset == "text" && options->inputs.empty()) {
-      fail_user("give the files, folders or archives to read: shoal prepare text FILE ... --out {}",
-                options->out.string());
-    }
-    run_prepare(*options);
+  command->callback([given, tokenizer, share, seed] {
+    given->tokenizer_given = tokenizer->count() > 0;
+    given->share_given = share->count() > 0;
+    given->seed_given = seed->count() > 0;
+    run_prepare(*given);
   });
 }
 

@@ -101,6 +101,7 @@ class DocumentReader {
   void read_members(ByteSource& source, const std::string& name, int depth) {
     Archive archive(source, name);
     while (archive.next()) {
+      if (!options_.member.empty() && fs::path(archive.member()).filename() != options_.member) continue;
       // Members that are not text are skipped, since the user did not name them. The content of a single
       // compressed file is refused instead.
       if (only_txt() && archive.compressed_file() && !is_archive_name(archive.member()) &&

@@ -31,6 +31,7 @@ struct DocumentOptions {
   TextFiles texts = TextFiles::all;
   std::size_t longest_record = std::size_t{1} << 28;  // bytes; a longer line of JSONL is refused
   bool report_skipped = true;                         // whether read_documents warns of skipped files
+  std::string member{};  // if set, only members of archives with this file name are read
 };
 
 // Files that are not documents.

@@ -17,17 +17,20 @@ struct PrepareOptions {
   bool force = false;         // whether to replace an existing dataset
   std::uint64_t seed = 1337;  // of the split, and of the synthetic text
   double val_fraction = 0.1;  // the share of the documents that goes to val.bin; see data/prepare.h
-  double truncate = 1;        // "text", "shakespeare*": use only this share of the characters, the first ones
+  double truncate = 1;        // see DatasetScheme: use only this share of the train text's characters
   int threads = 0;            // for tokenizing; 0: all cores
-  FetchOptions fetch;         // where the files of "shakespeare*" and of the gpt2 tokenizer come from
+  FetchOptions fetch;         // where the files of datasets and of the gpt2 tokenizer come from
 
-  // "text" and "openwebtext" only
-  std::vector<std::filesystem::path> inputs;  // files, folders and archives: data/documents.h
-  std::string field = "text";                 // of JSONL records
-  std::string tokenizer = "gpt2";  // "text": "gpt2" | "char" | "bytes"; openwebtext is "gpt2" always
+  // "text" and "openwebtext": files, folders and archives (data/documents.h). "wikitext-*": see
+  // data/wikitext.h
+  std::vector<std::filesystem::path> inputs;
+  std::string field = "text";      // "text" and "openwebtext" only: of JSONL records
+  std::string tokenizer = "gpt2";  // "text" and "wikitext-*" only: see data/tokenizer_choice.h
 
   // "text" only: files for val.bin, instead of a share of the inputs, and for test.bin; may be empty
   std::vector<std::filesystem::path> val, test;
+
+  bool unk = false;  // "wikitext-*" only: the text with <unk> for rare words
 
   double save_every = 30;  // "openwebtext" only: seconds between saves of the progress
 
@@ -43,6 +46,8 @@ struct PrepareError : UserError {
     nothing_left,          // after options.truncate
     empty_split,           // options.val_fraction is too small for so little text
     vocabulary_not_found,  // of the gpt2 tokenizer
+    only_raw,              // options.unk is true, and options.inputs has WikiText without <unk>
+    only_unk,              // the reverse
   };
   PrepareError(Fault fault_, const std::string& message) : UserError(message), fault(fault_) {}
   Fault fault;

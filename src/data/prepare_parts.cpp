@@ -13,8 +13,10 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/file.h"
 #include "core/philox.h"
 #include "core/text.h"
+#include "data/bpe_tokenizer.h"
 
 namespace shoal {
 namespace {
@@ -103,6 +105,9 @@ void finish_dataset(const PrepareOptions& options, const Tokenizer& tokenizer, i
     const auto entropy = split.entropy;
     split = splits[i].finish();
     split.entropy = entropy;
+  }
+  if (tokenizer.name() == "bpe") {
+    for (const auto& [name, text] : bpe_files(tokenizer)) write_text(folder.path() / name, text);
   }
   std::ofstream file(folder.path() / "meta.json", std::ios::binary);
   file << to_json_text(meta) << std::flush;

@@ -17,6 +17,9 @@ enum class Split : std::uint8_t { train, val, test };
 // The splits' names in files and in meta.json.
 inline constexpr std::array kSplitNames = {"train", "val", "test"};
 
+// Up to this many documents, each is cut into train and val; more are drawn whole.
+inline constexpr std::int64_t kCutDocuments = 20;
+
 // A random number in [0, 1) for each document.
 double split_draw(std::uint64_t seed, std::int64_t document);
 
@@ -44,8 +47,9 @@ bool replaces_dataset(const PrepareOptions& options);
 
 int token_width(const Tokenizer& tokenizer);  // bytes per token
 
-// Completes `meta`, writes meta.json and moves the folder into place. `splits`: train, val and perhaps test.
-// Throws PrepareError when one is empty, Error when the disk is full.
+// Completes `meta`, writes meta.json, and the tokenizer's own files if it is a BPE other than GPT-2's, and
+// moves the folder into place. `splits`: train, val and perhaps test. Throws PrepareError when one is empty,
+// Error when the disk is full.
 void finish_dataset(const PrepareOptions& options, const Tokenizer& tokenizer, int bytes_per_token,
                     std::span<SplitWriter> splits, StagedFolder& folder, DatasetMeta& meta);
 

@@ -142,9 +142,9 @@ TEST_F(OpenWebTextCommand, SaysWhatItNeeds) {
   expect_user_error(shoal({"prepare", "openwebtext", "--from", "nowhere", "--out", "out"}),
                     "nowhere: no such file");
   expect_user_error(shoal({"prepare", "shakespeare", "--from", "a", "b", "--out", "out"}),
-                    "only openwebtext");
+                    "--from b: shakespeare takes one folder or URL");
   const auto help = shoal({"prepare", "--help"});
-  EXPECT_THAT(help.out, HasSubstr("openwebtext: the corpus, files and folders"));
+  EXPECT_THAT(help.out, HasSubstr("openwebtext.tar.xz, urlsf_subset*, .jsonl, .txt"));
   EXPECT_FALSE(fs::exists(folder_ / "out") || fs::exists(folder_ / "out.partial"));
 }
 

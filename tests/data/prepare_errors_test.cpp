@@ -90,7 +90,8 @@ TEST_F(PrepareTest, BadInputIsNamed) {
               AllOf(HasSubstr("no text"), HasSubstr("empty.txt")));
   EXPECT_THAT(error(text({folder.write("one.txt", "1")}, "bytes")), HasSubstr("split is empty"));
   EXPECT_THAT(error(text({folder / "one.txt"}, "word")),
-              AllOf(HasSubstr("word"), HasSubstr("gpt2, char or bytes")));
+              AllOf(HasSubstr("\"word\" is unknown"), HasSubstr("gpt2, char, bytes, bpe:SIZE"),
+                    HasSubstr("merges.txt")));
   const auto bad = folder.write("bad.txt", "caf\xe9 au lait");
   EXPECT_THAT(error(text({bad}, "char")), AllOf(HasSubstr("bad.txt"), HasSubstr("UTF-8")));
   std::string far(3 << 20, 'a');  // 3 MiB without a position to cut, and then a bad byte
