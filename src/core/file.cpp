@@ -19,6 +19,11 @@ namespace {
 
 std::string reason() { return std::generic_category().message(errno); }
 
+// The hidden name under which a file's successor is made.
+fs::path partial_beside(const fs::path& path) {
+  return path.parent_path() / ("." + path.filename().string() + ".partial");
+}
+
 }  // namespace
 
 FileDescriptor::~FileDescriptor() {
@@ -65,6 +70,14 @@ void write_text(const fs::path& path, std::string_view text) {
   sync_file(file, path);
 }
 
+void replace_text(const fs::path& path, std::string_view text) {
+  const auto beside = partial_beside(path);
+  write_text(beside, text);
+  std::error_code error;
+  fs::rename(beside, path, error);
+  if (error) fail_user("cannot write {}: {}", path.string(), error.message());
+}
+
 void write_all(const FileDescriptor& file, std::span<const std::byte> data, const fs::path& path) {
   while (!data.empty()) {
     const ssize_t written = ::write(file.get(), data.data(), data.size());
@@ -87,7 +100,7 @@ void sync_directory(const fs::path& directory) {
 }
 
 void replace_symlink(const fs::path& link, const std::string& target) {
-  const fs::path beside = link.parent_path() / ("." + link.filename().string() + ".partial");
+  const auto beside = partial_beside(link);
   std::error_code ignored;
   fs::remove(beside, ignored);
   std::error_code error;

@@ -58,6 +58,9 @@ std::string read_text(const std::filesystem::path& path, std::uint64_t limit);
 // Creates or replaces a file and returns when it is on the disk. Throws UserError, with the system's reason.
 void write_text(const std::filesystem::path& path, std::string_view text);
 
+// The same, beside the old file, which it replaces in one step: a reader has the old text or the new one.
+void replace_text(const std::filesystem::path& path, std::string_view text);
+
 // Writes all of `data` at the file's position; throws UserError, with the system's reason.
 void write_all(const FileDescriptor& file, std::span<const std::byte> data,
                const std::filesystem::path& path);

@@ -38,6 +38,19 @@ TEST_F(Files, AreReadAsTheyWereWritten) {
   }
 }
 
+TEST_F(Files, AreReplacedInOneStep) {
+  const auto path = folder_ / "page";
+  replace_text(path, "old");
+  const auto reader = open_file(path, O_RDONLY, "read");  // has begun to read when the file is replaced
+  replace_text(path, "newer");
+  EXPECT_EQ(read_text(path, 100), "newer");
+  char byte = 0;
+  ASSERT_EQ(::read(reader.get(), &byte, 1), 1);
+  EXPECT_EQ(byte, 'o');
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), {}), 1);  // nothing is left beside it
+  EXPECT_THROW(replace_text(folder_ / "no/where", "text"), UserError);
+}
+
 TEST_F(Files, ThatCannotBeReadOrWrittenThrowWithTheirNamesAndTheReason) {
   write_text(folder_ / "text", "12345");
   EXPECT_THAT([&] { read_text(folder_ / "text", 4); },
