@@ -1,6 +1,7 @@
 #include "checkpoint/run_lock.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -23,6 +24,23 @@ namespace {
 
 constexpr const char* kLockName = ".lock";
 
+// run_in_use() shares the lock for less than this while it looks.
+constexpr double kMomentOfReaders = 0.2;  // seconds
+
+// Returns false, with the reason in errno, where the lock cannot be had in so many seconds.
+bool lock_within(const FileDescriptor& file, double seconds) {
+  const Stopwatch waiting;
+  while (!try_lock(file)) {
+    if (errno != EWOULDBLOCK) return false;
+    if (waiting.seconds() > seconds) {
+      errno = EWOULDBLOCK;
+      return false;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  return true;
+}
+
 std::string this_process() { return fmt::format("process {} on {}", ::getpid(), host_name()); }
 
 }  // namespace
@@ -38,7 +56,7 @@ RunLock::RunLock(const fs::path& run) {
     fail_user("cannot write to the run directory {}: {}", run.string(),
               std::generic_category().message(errno));
   }
-  if (!try_lock(file_)) {
+  if (!lock_within(file_, kMomentOfReaders)) {
     if (errno != EWOULDBLOCK) {
       fail_user("cannot lock {}: {}", path.string(), std::generic_category().message(errno));
     }
@@ -55,13 +73,13 @@ RunLock::RunLock(const fs::path& run) {
 }
 
 bool wait_for_run_lock(const fs::path& run, double seconds) {
-  const Stopwatch waiting;
-  while (true) {
-    const FileDescriptor file(::open((run / kLockName).c_str(), O_RDWR | O_CLOEXEC));
-    if (!file || try_lock(file)) return true;
-    if (waiting.seconds() > seconds) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  }
+  const FileDescriptor file(::open((run / kLockName).c_str(), O_RDWR | O_CLOEXEC));
+  return !file || lock_within(file, seconds);
+}
+
+bool run_in_use(const fs::path& run) {
+  const FileDescriptor file(::open((run / kLockName).c_str(), O_RDONLY | O_CLOEXEC));
+  return file && ::flock(file.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
 }
 
 std::string lock_holder(const fs::path& run) {

@@ -28,6 +28,9 @@ class RunLock {
 // launcher. Returns whether it is free; a directory without a lock is.
 bool wait_for_run_lock(const std::filesystem::path& run, double seconds);
 
+// Whether a process holds the lock. Needs no right to write, and changes nothing.
+bool run_in_use(const std::filesystem::path& run);
+
 // The holder of the lock by the lock's file, "process 123 on HOST"; "" when there is no such file.
 std::string lock_holder(const std::filesystem::path& run);
 

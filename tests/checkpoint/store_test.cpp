@@ -1,5 +1,7 @@
 #include "checkpoint/store.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -237,12 +239,26 @@ TEST(RunLock, ASecondProcessIsRefusedAndToldWhoHoldsIt) {
       user_error([&] { RunLock lock(run); }),
       AllOf(HasSubstr(run.string()), HasSubstr("in use by process " + std::to_string(child) + " on ")));
   EXPECT_FALSE(wait_for_run_lock(run, 0.05));
+  EXPECT_TRUE(run_in_use(run));
   kill(child, SIGKILL);
   EXPECT_TRUE(wait_for_run_lock(run, 10));
   waitpid(child, nullptr, 0);
   EXPECT_TRUE(wait_for_run_lock(scratch / "runs/none", 0));
+  EXPECT_FALSE(run_in_use(run) || run_in_use(scratch / "runs/none"));
   const RunLock lock(run);  // the system releases the lock when its holder ends
   EXPECT_THAT(user_error([&] { RunLock again(run); }), HasSubstr(std::to_string(getpid())));
+}
+
+TEST(RunLock, IsNotRefusedForSomebodyWhoLooksWhetherItIsHeld) {
+  const ScratchDir scratch;
+  const fs::path run = scratch / "runs/a";
+  { const RunLock creates_the_file(run); }
+  FileDescriptor looking(::open((run / ".lock").c_str(), O_RDONLY));
+  ASSERT_EQ(::flock(looking.get(), LOCK_SH | LOCK_NB), 0);
+  EXPECT_FALSE(run_in_use(run));  // another who looks
+  std::thread looks_away([&] { looking = FileDescriptor(); });
+  const RunLock lock(run);
+  looks_away.join();
 }
 
 }  // namespace
