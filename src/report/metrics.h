@@ -126,5 +126,7 @@ struct Metrics {
 // Throws UserError for a file that is missing, empty or damaged, with the line. Ignores an unfinished last
 // line, which a running or killed run leaves.
 Metrics read_metrics(const std::filesystem::path& file);
+// The same, for a run that may have just begun: an empty file has no records.
+Metrics read_metrics_so_far(const std::filesystem::path& file);
 
 }  // namespace shoal

@@ -60,6 +60,12 @@ double read_number(const nlohmann::json& record, const char* key) {
                                                       : found->get<double>();
 }
 
+// 0 where it is missing, as in the files of earlier versions.
+std::int64_t read_count(const nlohmann::json& record, const char* key) {
+  const auto found = record.find(key);
+  return found == record.end() || !found->is_number_integer() ? 0 : found->get<std::int64_t>();
+}
+
 std::optional<double> read_optional(const nlohmann::json& record, const char* key) {
   if (!record.contains(key)) return std::nullopt;
   return read_number(record, key);
@@ -147,7 +153,7 @@ void JsonlSink::write(const TestRecord& r) {
                          source_fields("test", r.losses) + text_fields("test", r.text), number(r.accuracy)));
 }
 
-Metrics read_metrics(const std::filesystem::path& file) {
+Metrics read_metrics_so_far(const std::filesystem::path& file) {
   LineReader lines(file);
   Metrics metrics;
   while (const auto record = lines.next()) {
@@ -168,18 +174,25 @@ Metrics read_metrics(const std::filesystem::path& file) {
                       .text = read_text(*record, "test"),
                       .losses = read_sources(*record, "test")};
     } else {
-      metrics.steps.push_back({.step = step,
-                               .loss = read_number(*record, "loss"),
-                               .lr = read_number(*record, "lr"),
-                               .grad_norm = read_number(*record, "grad_norm"),
-                               .tokens = record->value("tokens", std::int64_t{0}),
-                               .tokens_per_s = read_number(*record, "tokens_per_s"),
-                               .ms_per_step = read_number(*record, "ms_per_step"),
-                               .peak_share = read_number(*record, "peak_share"),
-                               .memory_per_rank = record->value("memory_per_rank", 0.0)});
+      metrics.steps.push_back(
+          {.step = step,
+           .loss = read_number(*record, "loss"),
+           .lr = read_number(*record, "lr"),
+           .grad_norm = read_number(*record, "grad_norm"),
+           .tokens = read_count(*record, "tokens"),
+           .tokens_per_s = read_number(*record, "tokens_per_s"),
+           .ms_per_step = read_number(*record, "ms_per_step"),
+           .peak_share = read_number(*record, "peak_share"),
+           .memory_per_rank = static_cast<double>(read_count(*record, "memory_per_rank"))});
     }
   }
-  if (lines.line() == 0) fail_user("{} holds no records yet", file.string());
+  return metrics;
+}
+
+Metrics read_metrics(const std::filesystem::path& file) {
+  auto metrics = read_metrics_so_far(file);
+  if (metrics.steps.empty() && metrics.evals.empty() && !metrics.test)
+    fail_user("{} holds no records yet", file.string());
   return metrics;
 }
 

@@ -6,15 +6,15 @@
 #include <limits>
 #include <map>
 #include <optional>
+#include <utility>
 
 #include "core/error.h"
 #include "core/text.h"
+#include "report/finals.h"
 
 namespace shoal {
 namespace {
 
-// The palette of Okabe and Ito, which colour-blind readers can distinguish, in an order for white paper.
-constexpr std::array kColours = {"#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#444444"};
 constexpr const char* kInk = "#222222";
 constexpr const char* kFaintInk = "#6b7280";
 constexpr const char* kGrid = "#e8eaed";
@@ -135,14 +135,9 @@ std::string markers(const Panel& panel, const PlotRun& run, std::string_view col
   return svg;
 }
 
-// The line style of a run: a colour, and dashes when all colours are used.
-struct Look {
-  std::string_view colour;
-  std::string_view dashes;
-};
-Look look_of(std::size_t index) {
-  constexpr std::array kDashes = {"", " stroke-dasharray=\"8 3\"", " stroke-dasharray=\"2 3\""};
-  return {kColours[index % kColours.size()], kDashes[index / kColours.size() % kDashes.size()]};
+std::pair<std::string_view, std::string> attributes_of_run(std::size_t index) {
+  const auto [colour, dashes] = style_of_run(index);
+  return {colour, dashes.empty() ? "" : fmt::format(" stroke-dasharray=\"{}\"", dashes)};
 }
 
 // The legend of the line styles in the loss panel.
@@ -168,18 +163,11 @@ std::string style_key(double right, double y) {
   return svg;
 }
 
-std::optional<double> entropy_floor(const Metrics& metrics) {
-  for (const auto& record : metrics.evals) {
-    if (record.entropy_floor && std::isfinite(*record.entropy_floor)) return record.entropy_floor;
-  }
-  return std::nullopt;
-}
-
 // A line for every entropy floor: in the run's colour, or in black where several runs have the same floor.
 std::string entropy_floors(const Panel& panel, std::span<const PlotRun> runs) {
   std::map<double, std::vector<std::size_t>> runs_of;
   for (std::size_t i = 0; i < runs.size(); ++i) {
-    if (const auto floor = entropy_floor(runs[i].metrics)) runs_of[*floor].push_back(i);
+    if (const auto floor = finals_of(runs[i].metrics).entropy_floor) runs_of[*floor].push_back(i);
   }
   std::string svg;
   double label_x = panel.left + 8;
@@ -188,7 +176,7 @@ std::string entropy_floors(const Panel& panel, std::span<const PlotRun> runs) {
     const double y = panel.at_y(floor);
     svg += line(panel.left, y, panel.right, y,
                 fmt::format("stroke=\"{}\" stroke-width=\"1.3\" stroke-dasharray=\"2 4\"",
-                            own ? look_of(with[0]).colour : kInk));
+                            own ? style_of_run(with[0]).colour : kInk));
     const auto whose = runs.size() > 1 && own ? runs[with[0]].name + "'s data" : "the data";
     svg += text(label_x, y - 6, "class=\"note\"", fmt::format("entropy floor of {} {:.4f}", whose, floor));
     label_x += 300;  // beside the label of the previous floor, which may be close
@@ -225,17 +213,17 @@ std::string loss_panel(std::span<const PlotRun> runs, double top) {
   for (std::size_t i = 0; i < runs.size(); ++i) {
     const auto logged = points_of(runs[i].metrics.steps, [](const StepRecord& r) { return r.loss; });
     svg += curve(panel, logged,
-                 fmt::format("stroke=\"{}\" stroke-width=\"1\" opacity=\"0.4\"", look_of(i).colour));
+                 fmt::format("stroke=\"{}\" stroke-width=\"1\" opacity=\"0.4\"", style_of_run(i).colour));
   }
   svg += entropy_floors(panel, runs);
   for (std::size_t i = 0; i < runs.size(); ++i) {
     const auto evaluated = points_of(runs[i].metrics.evals, [](const EvalRecord& r) { return r.train_loss; });
-    svg +=
-        curve(panel, evaluated,
-              fmt::format("stroke=\"{}\" stroke-width=\"1.5\" stroke-dasharray=\"5 3\"", look_of(i).colour));
+    svg += curve(
+        panel, evaluated,
+        fmt::format("stroke=\"{}\" stroke-width=\"1.5\" stroke-dasharray=\"5 3\"", style_of_run(i).colour));
   }
   for (std::size_t i = 0; i < runs.size(); ++i) {
-    const auto [colour, dashes] = look_of(i);
+    const auto [colour, dashes] = attributes_of_run(i);
     svg +=
         curve(panel, val_points(runs[i].metrics),
               fmt::format("stroke=\"{}\" stroke-width=\"2.2\" stroke-linejoin=\"round\"{}", colour, dashes));
@@ -260,7 +248,7 @@ std::string small_panel(std::span<const PlotRun> runs, double left, double right
                     Axis::around(0, values.high > 0 ? values.high : 1, 4)};
   std::string svg = frame(panel, title, unit);
   for (std::size_t i = 0; i < runs.size(); ++i) {
-    const auto [colour, dashes] = look_of(i);
+    const auto [colour, dashes] = attributes_of_run(i);
     svg +=
         curve(panel, points_of(runs[i].metrics.steps, get),
               fmt::format("stroke=\"{}\" stroke-width=\"1.6\" stroke-linejoin=\"round\"{}", colour, dashes));
@@ -270,17 +258,6 @@ std::string small_panel(std::span<const PlotRun> runs, double left, double right
 
 std::string with_step(const EvalRecord& record) {
   return fmt::format("{:.4f} at {}", record.val_loss, with_commas(record.step));
-}
-
-std::optional<double> median_speed(const Metrics& metrics) {
-  std::vector<double> speeds;
-  for (const auto& record : metrics.steps) {
-    if (std::isfinite(record.tokens_per_s)) speeds.push_back(record.tokens_per_s);
-  }
-  if (speeds.empty()) return std::nullopt;
-  const auto middle = speeds.begin() + static_cast<std::ptrdiff_t>(speeds.size() / 2);
-  std::ranges::nth_element(speeds, middle);
-  return *middle;
 }
 
 // A table with each run's line style, name, final and best validation loss, and speed.
@@ -296,20 +273,16 @@ std::string legend(std::span<const PlotRun> runs) {
   header(kSpeed, "end", "median tokens/s");
   for (std::size_t i = 0; i < runs.size(); ++i) {
     const double y = kLegendTop + kLegendRow * static_cast<double>(i);
-    const auto [colour, dashes] = look_of(i);
+    const auto [colour, dashes] = attributes_of_run(i);
     svg += line(kLeft, y - 4, kLeft + 26, y - 4,
                 fmt::format("stroke=\"{}\" stroke-width=\"3\"{}", colour, dashes));
     svg += text(kLeft + 36, y, "class=\"name\"", runs[i].name);
-    const auto& evals = runs[i].metrics.evals;
-    const auto best = std::ranges::min_element(evals, {}, [](const EvalRecord& r) {
-      return std::isfinite(r.val_loss) ? r.val_loss : std::numeric_limits<double>::infinity();
-    });
+    const auto finals = finals_of(runs[i].metrics);
     svg += text(kFinal, y, "class=\"name\" text-anchor=\"end\"",
-                evals.empty() ? "–" : fmt::format("{:.4f}", evals.back().val_loss));
-    svg += text(kBest, y, "class=\"name\" text-anchor=\"end\"", evals.empty() ? "–" : with_step(*best));
-    const auto speed = median_speed(runs[i].metrics);
+                finals.last ? fmt::format("{:.4f}", finals.last->val_loss) : "–");
+    svg += text(kBest, y, "class=\"name\" text-anchor=\"end\"", finals.best ? with_step(*finals.best) : "–");
     svg += text(kSpeed, y, "class=\"name\" text-anchor=\"end\"",
-                speed ? with_commas(std::llround(*speed)) : "–");
+                finals.tokens_per_s ? with_commas(std::llround(*finals.tokens_per_s)) : "–");
   }
   return svg;
 }
@@ -322,6 +295,14 @@ constexpr const char* kStyle =
     "paint-order:stroke;stroke:white;stroke-width:3px}</style>\n";
 
 }  // namespace
+
+RunStyle style_of_run(std::size_t index) {
+  // The palette of Okabe and Ito, which colour-blind readers can distinguish, in an order for white paper.
+  constexpr std::array kColours = {"#0072B2", "#D55E00", "#009E73", "#CC79A7",
+                                   "#E69F00", "#56B4E9", "#444444"};
+  constexpr std::array kDashes = {"", "8 3", "2 3"};
+  return {kColours[index % kColours.size()], kDashes[index / kColours.size() % kDashes.size()]};
+}
 
 std::string plot_svg(std::span<const PlotRun> runs) {
   const double loss_top = kLegendTop + kLegendRow * static_cast<double>(runs.size()) + 38;

@@ -3,6 +3,7 @@
 
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "report/metrics.h"
@@ -18,6 +19,13 @@ struct PlotRun {
 // axis. Values that are not finite leave gaps. `runs` must not be empty.
 std::string plot_svg(std::span<const PlotRun> runs);
 
+// The line style of a run: a colour, and dashes when all colours are used.
+struct RunStyle {
+  std::string_view colour;  // for white paper
+  std::string_view dashes;  // a stroke-dasharray; "" for a solid line
+};
+RunStyle style_of_run(std::size_t index);
+
 // An axis that begins and ends at a tick. Ticks are 1, 2 or 5 times a power of ten apart; there are about
 // `wanted`.
 struct Axis {
@@ -28,8 +36,8 @@ struct Axis {
   std::string label(double tick) const;  // "0", "2.5", "10k", "6e-4"
 };
 
-// Reduces a curve to about two points per bucket of x, the lowest and the highest, so that spikes stay
-// visible.
+// Reduces a curve to at most three points per bucket of x: the lowest, the highest, so that spikes stay
+// visible, and the first that is not finite, which is a gap.
 struct PlotPoint {
   double x, y;
 };

@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <span>
 
 #include "core/error.h"
 #include "report/plot.h"
@@ -48,17 +50,20 @@ std::vector<PlotPoint> thinned(const std::vector<PlotPoint>& points, std::size_t
   for (std::size_t b = 0; b < buckets; ++b) {
     const auto begin = points.begin() + static_cast<std::ptrdiff_t>(b * points.size() / buckets);
     const auto end = points.begin() + static_cast<std::ptrdiff_t>((b + 1) * points.size() / buckets);
-    // Values that are not finite are kept: they are gaps.
-    const auto gap = std::find_if(begin, end, [](const PlotPoint& p) { return !std::isfinite(p.y); });
-    auto [low, high] =
-        std::minmax_element(begin, end, [](const PlotPoint& a, const PlotPoint& b2) { return a.y < b2.y; });
-    if (gap != end) {
-      kept.insert(kept.end(), begin, end);
-      continue;
+    auto low = end, high = end, gap = end;
+    for (auto point = begin; point != end; ++point) {
+      if (!std::isfinite(point->y)) {
+        if (gap == end) gap = point;
+        continue;
+      }
+      if (low == end || point->y < low->y) low = point;
+      if (high == end || point->y > high->y) high = point;
     }
-    if (high < low) std::swap(low, high);
-    kept.push_back(*low);
-    if (low != high) kept.push_back(*high);
+    std::array chosen = {low, high, gap};
+    std::ranges::sort(chosen);
+    for (const auto point : std::span(chosen.begin(), std::unique(chosen.begin(), chosen.end()))) {
+      if (point != end) kept.push_back(*point);
+    }
   }
   return kept;
 }
