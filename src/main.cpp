@@ -32,6 +32,7 @@ void add_commands(CLI::App& app) {
   add_sample(app);
   add_plan(app);
   add_plot(app);
+  add_report(app);
   add_size(app);
   add_schedule(app);
   add_gossip(app);

@@ -33,6 +33,7 @@ void add_export(CLI::App& app);
 void add_gossip(CLI::App& app);
 void add_launch(CLI::App& app);
 void add_prepare(CLI::App& app);
+void add_report(CLI::App& app);
 void add_sample(CLI::App& app);
 void add_schedule(CLI::App& app);
 void add_size(CLI::App& app);
