@@ -30,6 +30,8 @@ fs::path metrics_file(const fs::path& run) {
     fail_user("{} has no metrics.jsonl: it is not the folder of a run, or the run had log.jsonl=false",
               run.string());
   }
+  // A pipe would be waited for, and cannot be read twice.
+  if (!fs::is_regular_file(file)) fail_user("{} is not a regular file", file.string());
   return file;
 }
 

@@ -41,7 +41,7 @@ class Browser:
 
         page.on("request", loaded)
         page.goto(path.as_uri() + hash_)
-        page.wait_for_selector("#loss path.line", state="attached")
+        page.wait_for_selector("#loss .line", state="attached")
         return page
 
     def close(self, page, picture=None):
@@ -123,6 +123,14 @@ def check_controls(browser, file):
     browser.close(page, "settings")
 
 
+def check_little(browser, file):
+    """A run of one evaluation without a config has no choice of an axis."""
+    page = browser.open(file)
+    assert not page.locator("#axes").is_visible() and page.locator("#scales").is_visible()
+    assert "3.0000" in point_at(page, "loss", 0)
+    browser.close(page)
+
+
 def check_looks(browser, file):
     """Both themes, a desk and a phone: nothing is wider than the screen, and the theme is that of the system."""
     for scheme in ("light", "dark"):
@@ -196,6 +204,11 @@ def main(shoal, pictures=None):
         print(f"pointing at each of {shown} records shows its step and its loss with four digits")
         check_controls(browser, runs.folder / "all.html")
         print("steps, tokens, FLOPs, time; log; smoothing; a hidden run; a zoom: all kept by a reload")
+        little = runs.path("little")
+        little.mkdir()
+        (little / "metrics.jsonl").write_text('{"step":0,"train_loss":3.5,"val_loss":3}\n')
+        runs.run("report", "runs/little", "-o", "little.html")
+        check_little(browser, runs.folder / "little.html")
         check_looks(browser, runs.folder / "all.html")
         print("light and dark, 1280 and 390 pixels: nothing is wider than the screen; names with markup are text")
         first, later, last, loads = check_live(browser, runs)

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cmath>
 #include <filesystem>
@@ -54,6 +55,8 @@ TEST_F(RunFilesTest, ThatAreNotThereAreRefusedWithTheNearestName) {
   };
   EXPECT_THAT(refusal(path("tvo")), AllOf(HasSubstr("there is no run"), HasSubstr("did you mean")));
   EXPECT_THAT(refusal(path("one")), HasSubstr("has no metrics.jsonl"));
+  ASSERT_EQ(::mkfifo(path("one/metrics.jsonl").c_str(), 0600), 0);
+  EXPECT_THAT(refusal(path("one")), HasSubstr("is not a regular file"));
 }
 
 TEST(Finals, TakeTheBestFiniteEvaluationAndMedians) {

@@ -30,6 +30,7 @@ function tickText(value, step, largest) {
     const exponent = Math.floor(Math.log10(Math.abs(value)) + 1e-9);
     return `${Math.round((value / 10 ** exponent) * 1000) / 1000}e${exponent}`;
   }
+  if (largest >= 1e21) return value.toExponential(1);
   const [size, prefix] = largest >= 1e4 ? unitOf(DECIMAL, largest) : [1, ''];
   const digits = Math.max(0, Math.ceil(-Math.log10(step / size) - 1e-9));
   return (value / size).toFixed(Math.min(digits, 6)) + prefix;
