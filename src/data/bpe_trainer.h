@@ -23,8 +23,8 @@ struct BpeMerge {
 // tokenizers. A pair that comes less than twice is not merged, nor one of more than BytePairs::kMaxSpelling
 // bytes, so there may be fewer merges than `most`. The result depends on the words and their counts only.
 //
-// A merge takes time for the places that it changes, whatever the length of their words. Memory: about 8
-// bytes for each byte of the words, and 4 for each place of a pair.
+// A merge takes time for the places that it changes, whatever the length of their words. Memory: some 30
+// bytes for each byte of the words.
 //
 // `made`, if set, is called after each merge with the number of merges so far. Throws UserError when the
 // words have 4 GiB together.

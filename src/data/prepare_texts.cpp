@@ -1,6 +1,7 @@
 #include "data/prepare_texts.h"
 
 #include <memory>
+#include <optional>
 
 #include "core/error.h"
 #include "core/log.h"
@@ -44,10 +45,12 @@ std::unique_ptr<Tokenizer> train_tokenizer(const SplitTexts& texts, std::int64_t
                   },
               .end = [](Split) {}});
   const auto most = static_cast<std::size_t>(vocab_size - kUnmerged);
-  Progress progress("learning the tokenizer", static_cast<double>(most), "merges");
-  const auto merges = train_bpe(counter.finish(), most,
-                                [&](std::size_t made) { progress.update(static_cast<double>(made)); });
-  progress.finish();
+  std::optional<Progress> progress;  // begins with the first merge: before it, places are listed
+  const auto merges = train_bpe(counter.finish(), most, [&](std::size_t made) {
+    if (!progress) progress.emplace("learning the tokenizer", static_cast<double>(most), "merges");
+    progress->update(static_cast<double>(made));
+  });
+  if (progress) progress->finish();
   if (merges.empty()) {
     fail_user("there is too little text to learn a tokenizer from: no two bytes come side by side twice");
   }
