@@ -42,7 +42,7 @@ namespace fs = std::filesystem;
 struct SampleArguments {
   std::string checkpoint, prompt, prompt_file, from_split, backend, threads;
   std::vector<std::string> stops;
-  std::int64_t samples = 1, prompt_tokens = 20;
+  std::int64_t samples = 1, batch = 8, prompt_tokens = 20;
   int ranks = 0;
   bool no_cache = false, json = false, interactive = false;
   SampleOptions sampling;
@@ -169,36 +169,46 @@ class Prompts {
   std::optional<EvaluationSampler> sampler_;
 };
 
-// Generates texts on this rank.
+// Generates texts on this rank, several at a time.
 class Writer {
  public:
   Writer(const SampleArguments& options, const LoadedModel& model)
       : options_(options),
         tokenizer_(*model.tokenizer),
         generator_(model.runtime->backend(), model.runtime->engine(), model.plan.model,
-                   model.plan.engine.compute) {}
+                   model.plan.engine.compute, places(options)) {}
 
-  // Hands on the text as it is generated; returns all of the sample.
-  Sample write(std::int64_t index, const SamplePrompt& prompt, const Print& print) {
-    StopFilter filter(options_.stops);
-    Sample sample{.index = index, .prompt = prompt.text};
-    const auto add = [&](const std::string& bytes) {
-      sample.text += bytes;
-      print(bytes);
+  // Texts that are generated together.
+  static int places(const SampleArguments& options) {
+    return static_cast<int>(std::min<std::int64_t>(options.batch, options.samples));
+  }
+
+  // Returns all of the samples; hands on the first one's text as it is generated.
+  std::vector<Sample> write(const std::vector<std::int64_t>& indices,
+                            const std::vector<SamplePrompt>& prompts, const Print& print_first) {
+    std::vector<Sample> samples;
+    std::vector<StopFilter> filters(indices.size(), StopFilter(options_.stops));
+    for (std::size_t i = 0; i < indices.size(); ++i)
+      samples.push_back({.index = indices[i], .prompt = prompts[i].text});
+    const auto add = [&](std::size_t i, const std::string& bytes) {
+      samples[i].text += bytes;
+      if (i == 0) print_first(bytes);
     };
-    generator_.generate(prompt.tokens, options_.sampling, index, [&](const GeneratedToken& token) {
-      ++made_;
-      sample.tokens.push_back(token);
-      if (token.id == tokenizer_.end_of_text()) {
-        sample.finished = true;
-        return false;
-      }
-      add(filter.push(tokenizer_.decode({&token.id, 1})));
-      sample.finished = filter.stopped();
-      return !filter.stopped() && !InterruptGuard::requested();
-    });
-    add(filter.finish());
-    return sample;
+    for (std::size_t i = 0; i < indices.size(); ++i) {
+      generator_.begin(prompts[i].tokens, options_.sampling, indices[i], [&, i](const GeneratedToken& token) {
+        ++made_;
+        samples[i].tokens.push_back(token);
+        samples[i].finished = token.id == tokenizer_.end_of_text();
+        if (samples[i].finished) return false;
+        add(i, filters[i].push(tokenizer_.decode({&token.id, 1})));
+        samples[i].finished = filters[i].stopped();
+        return !filters[i].stopped() && !InterruptGuard::requested();
+      });
+    }
+    while (generator_.step() > 0) {
+    }
+    for (std::size_t i = 0; i < indices.size(); ++i) add(i, filters[i].finish());
+    return samples;
   }
   double made() const { return made_; }  // tokens
 
@@ -209,33 +219,50 @@ class Writer {
   double made_ = 0;
 };
 
-// Every rank generates a text; rank 0 prints its own while it is generated, then those of the others.
+// Every rank generates texts, which are assigned to the ranks in turn. Rank 0 prints its first one while it
+// is generated, then all others in order.
 void write_round(Writer& writer, const Prompts& prompts, const SampleArguments& options,
                  const Tokenizer& tokenizer, std::int64_t first, Communicator& ranks) {
-  const auto mine = first + ranks.rank();
-  const auto write = [&](const Print& print) {
-    const auto prompt = prompts(mine);
-    const Print silent = [](std::string_view) {};
-    if (!options.json) begin_text(prompt, print);
-    const auto sample = writer.write(mine, prompt, options.json ? silent : print);
-    options.json ? print(to_json(sample, tokenizer) + "\n") : end_text(prompt, print);
-  };
-  const auto show = [&](std::int64_t sample, const std::function<void(const Print&)>& text) {
-    if (sample > 0 && !options.json) fmt::print("---------------\n");
-    Terminal terminal;
-    text([&](std::string_view bytes) { terminal.print(bytes); });
-    terminal.end_text();
-  };
-  if (ranks.rank() == 0) {
-    show(mine, write);
-    for (int other = 1; other < ranks.size() && first + other < options.samples; ++other) {
-      const auto text = receive_text(ranks, other);
-      show(first + other, [&](const Print& print) { print(text); });
-    }
-  } else if (mine < options.samples) {
+  const std::int64_t last =
+      std::min(options.samples, first + std::int64_t{ranks.size()} * Writer::places(options));
+  std::vector<std::int64_t> mine;
+  std::vector<SamplePrompt> my_prompts;
+  for (std::int64_t i = first + ranks.rank(); i < last; i += ranks.size()) {
+    mine.push_back(i);
+    my_prompts.push_back(prompts(i));
+  }
+  const auto whole = [&](const Sample& sample, const SamplePrompt& prompt) {
+    if (options.json) return to_json(sample, tokenizer) + "\n";
     std::string text;
-    write([&](std::string_view bytes) { text += bytes; });
-    send_text(ranks, text, 0);
+    const Print add = [&](std::string_view bytes) { text += bytes; };
+    begin_text(prompt, add);
+    add(sample.text);
+    end_text(prompt, add);
+    return text;
+  };
+  if (ranks.rank() != 0) {
+    const auto samples = writer.write(mine, my_prompts, [](std::string_view) {});
+    for (std::size_t i = 0; i < samples.size(); ++i) send_text(ranks, whole(samples[i], my_prompts[i]), 0);
+    return;
+  }
+  Terminal terminal;
+  const Print print = [&](std::string_view bytes) { terminal.print(bytes); };
+  const bool live = !options.json;
+  const auto separate = [&](std::int64_t sample) {
+    if (sample > 0 && live) fmt::print("---------------\n");
+  };
+  separate(first);
+  if (live) begin_text(my_prompts.front(), print);
+  const auto samples = writer.write(
+      mine, my_prompts, live ? print : [](std::string_view) {});
+  live ? end_text(my_prompts.front(), print) : print(whole(samples.front(), my_prompts.front()));
+  terminal.end_text();
+  for (std::int64_t i = first + 1; i < last; ++i) {
+    const auto owner = static_cast<int>((i - first) % ranks.size());
+    const auto at = static_cast<std::size_t>((i - first) / ranks.size());
+    separate(i);
+    print(owner == 0 ? whole(samples[at], my_prompts[at]) : receive_text(ranks, owner));
+    terminal.end_text();
   }
 }
 
@@ -247,7 +274,7 @@ void converse(Writer& writer, const LoadedModel& model) {
     if (person) fmt::print(stderr, "> ");
     if (!std::getline(std::cin, line) || InterruptGuard::requested()) break;
     Terminal terminal;
-    writer.write(index, {.text = line, .tokens = encode(line, model), .reference = {}},
+    writer.write({index}, {{.text = line, .tokens = encode(line, model), .reference = {}}},
                  [&](std::string_view bytes) { terminal.print(bytes); });
     terminal.end_text();
   }
@@ -274,7 +301,7 @@ void sample(const SampleArguments& options, const std::string& text, const Confi
     made = writer.made();
   }
   for (std::int64_t first = 0; first < options.samples && !stopped && !options.interactive;
-       first += ranks.size()) {
+       first += std::int64_t{ranks.size()} * Writer::places(options)) {
     write_round(writer, *prompts, settings, *model.tokenizer, first, ranks);
     std::array<double, 2> sums = {writer.made(), InterruptGuard::requested() ? 1.0 : 0.0};
     ranks.all_reduce({sums.data(), DType::f64, {2}}).wait();
@@ -375,6 +402,12 @@ void add_sample(CLI::App& app) {
   command->add_option("--samples", options->samples, "Number of texts to write")
       ->check(takes_integer(1, kMostInt64))
       ->capture_default_str();
+  command
+      ->add_option("--batch", options->batch,
+                   "Texts that a rank generates together; a text is the same in any batch")
+      ->check(takes_integer(1, 4096))
+      ->option_text("N")
+      ->default_str("8");
   auto* json = command->add_flag("--json", options->json,
                                  "Print a JSON object per text: prompt, text, reason of the end, tokens");
   command

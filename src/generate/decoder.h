@@ -1,4 +1,4 @@
-// A GPT-2 that reads a text position by position and keeps the keys and values of the positions read.
+// A GPT-2 that reads texts position by position and keeps the keys and values of the positions read.
 #pragma once
 
 #include <span>
@@ -8,36 +8,43 @@
 
 namespace shoal {
 
+// Texts are numbered from 0. What is computed for one does not depend on the others, bit for bit: matrix
+// products for new tokens always have the same number of rows, and a row does not depend on its place in them
+// (tests/ops/cpu_rows_test.cpp).
 class Decoder {
  public:
-  // Takes all the memory it will ever need: the keys and values of block_size positions for every layer, and
-  // the activations of one layer.
-  Decoder(Backend& backend, UnitStore& store, const GptConfig& config, DType compute);
+  // Takes all the memory it will ever need: for each text the keys and values of block_size positions in
+  // every layer, and the activations of one layer.
+  Decoder(Backend& backend, UnitStore& store, const GptConfig& config, DType compute, int texts = 1);
 
-  // Forgets what was read and reads `tokens`, 1 to block_size, as positions 0, 1, ... in one pass.
-  void prefill(std::span<const std::int32_t> tokens);
+  // Forgets what was read of a text and reads `tokens`, 1 to block_size, as positions 0, 1, ... in one pass.
+  void prefill(int text, std::span<const std::int32_t> tokens);
 
-  // Reads further tokens, while length() stays within block_size. Every position goes through matrix products
-  // of the same size in the same row, however many tokens a call brings: reading a text again in one call
-  // gives the very bits of reading it token by token.
-  void extend(std::span<const std::int32_t> tokens);
+  // Further tokens; a text may be there several times, with its tokens in order. No text may grow beyond
+  // block_size. Reading tokens in one call gives the very bits of reading them one by one.
+  struct Token {
+    int text;
+    std::int32_t id;
+  };
+  void extend(std::span<const Token> tokens);
 
-  // Positions read.
-  std::int64_t length() const { return length_; }
+  // Positions read of a text.
+  std::int64_t length(int text) const { return lengths_[static_cast<std::size_t>(text)]; }
 
-  // The logits of the next token: f32 [vocab_size], without padding, on the host until the next call.
-  std::span<const float> logits();
+  // The logits of each text's next token: f32 [vocab_size] each, without padding, on the host until the next
+  // call.
+  std::vector<std::span<const float>> logits(std::span<const int> texts);
 
   const GptConfig& config() const { return context_.config; }
 
   // The bytes that the constructor takes.
-  static std::size_t memory_bytes(const GptConfig& config, DType compute);
+  static std::size_t memory_bytes(const GptConfig& config, DType compute, int texts = 1);
 
  private:
   struct Cache {
-    Tensor keys, values;  // x [block_size, H, D]
+    Tensor keys, values;  // x [texts, block_size, H, D]
   };
-  // The activations of one layer, R = block_size rows; a shorter piece uses the first rows.
+  // The activations of one layer, R = max(block_size, kRows) rows; a shorter piece uses the first rows.
   struct Buffers {
     std::vector<Cache> cache;  // one per layer
     Tensor tokens;             // i32 [R]
@@ -47,20 +54,19 @@ class Decoder {
     Tensor qkv;                // x [R, 3C]
     Tensor attention, branch;  // x [R, C]
     Tensor hidden, activated;  // x [R, 4C]
-    Tensor logits;             // f32 [1, V padded]
-    static Buffers take(Arena& arena, const GptConfig& config, DType compute);
+    Tensor last;    // f32 [texts, C]: the stream behind the last block at each text's last position
+    Tensor logits;  // f32 [kRows, V padded]
+    static Buffers take(Arena& arena, const GptConfig& config, DType compute, int texts);
   };
-  // Consecutive positions that share matrix products. Only the live rows are new. The others give the
-  // products their size, and nothing reads them.
-  struct Piece {
-    std::int64_t start, rows;  // positions [start, start + rows)
-    std::int64_t first, live;  // live rows [first, first + live)
-    std::int64_t at_once;      // live rows per call of the attention
+  // Rows that share matrix products: a run of positions of a text, computed at once.
+  struct Run {
+    int text;
+    std::int64_t position, row, rows;
   };
 
-  void read(const Piece& piece, std::span<const std::int32_t> tokens);
-  void read_blocks(const Piece& piece);
-  void attend(const Cache& cache, const Piece& piece, const Tensor& out, const Tensor& qkv);
+  void embed(const Run& run);
+  void run_blocks(std::int64_t rows, std::span<const Run> runs);
+  void keep_last(const Run& run);
 
   LayerContext context_;
   Arena arena_;
@@ -68,8 +74,8 @@ class Decoder {
   EmbeddingLayer embedding_;
   std::vector<Block> blocks_;
   Head head_;
+  std::vector<std::int64_t> lengths_;  // of texts
   std::vector<float> logits_;
-  std::int64_t prefilled_ = 0, length_ = 0, last_row_ = 0;
 };
 
 }  // namespace shoal

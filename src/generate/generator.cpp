@@ -1,6 +1,8 @@
 #include "generate/generator.h"
 
 #include <algorithm>
+#include <functional>
+#include <utility>
 #include <vector>
 
 #include "core/error.h"
@@ -25,66 +27,89 @@ double draw(std::uint64_t seed, std::uint64_t position, std::uint64_t sample) {
                         {low(position), low(position >> 32), low(sample), low(sample >> 32)}));
 }
 
-// The part of a text that the model sees.
-class Window {
- public:
-  Window(Decoder& decoder, bool cache) : decoder_(decoder), cache_(cache) {}
-
-  // Brings the decoder to the end of `text`, which is the text of the last call and one token more.
-  void read(std::span<const std::int32_t> text) {
-    const auto length = static_cast<std::int64_t>(text.size());
-    const bool fits = opened_ > 0 && length - begin_ <= decoder_.config().block_size;
-    if (!fits) {
-      opened_ = Generator::window(length, decoder_.config());
-      begin_ = length - opened_;
-    }
-    const auto seen = text.subspan(static_cast<std::size_t>(begin_));
-    const auto opened = static_cast<std::size_t>(opened_);
-    if (fits && cache_) {
-      decoder_.extend(seen.last(1));
-    } else {
-      decoder_.prefill(seen.first(opened));
-      decoder_.extend(seen.subspan(opened));
-    }
-  }
-
- private:
-  Decoder& decoder_;
-  bool cache_;
-  std::int64_t begin_ = 0;   // the window's first token
-  std::int64_t opened_ = 0;  // its length when it was opened
-};
-
 }  // namespace
 
-Generator::Generator(Backend& backend, UnitStore& store, const GptConfig& config, DType compute)
-    : decoder_(backend, store, config, compute) {}
+struct Generator::Text {
+  std::vector<std::int32_t> tokens;
+  SampleOptions options;
+  std::uint64_t sample;
+  OnToken on_token;
+  Penalties penalties;
+  std::int64_t made = 0;
+  // The window: its first token, and its length when it was opened.
+  std::int64_t begin = 0, opened = 0;
+};
+
+Generator::Generator(Backend& backend, UnitStore& store, const GptConfig& config, DType compute, int texts)
+    : decoder_(backend, store, config, compute, texts), texts_(static_cast<std::size_t>(texts)) {}
+
+Generator::~Generator() = default;
 
 std::int64_t Generator::window(std::int64_t length, const GptConfig& config) {
   return length <= config.block_size ? length : std::max(1, config.block_size / 2);
 }
 
-void Generator::generate(std::span<const std::int32_t> prompt, const SampleOptions& options,
-                         std::int64_t sample_index,
-                         const std::function<bool(const GeneratedToken&)>& on_token) {
+int Generator::free_places() const {
+  return static_cast<int>(std::ranges::count_if(texts_, std::logical_not()));
+}
+
+void Generator::begin(std::span<const std::int32_t> prompt, const SampleOptions& options,
+                      std::int64_t sample_index, OnToken on_token) {
   validate(options);
   check_prompt(prompt, decoder_.config());
-  std::vector<std::int32_t> text(prompt.begin(), prompt.end());
-  Window window(decoder_, options.cache);
-  Penalties penalties(options, decoder_.config().vocab_size, prompt);
-  for (std::int64_t made = 0; made < options.max_tokens; ++made) {
-    window.read(text);
-    auto logits = decoder_.logits();
-    if (options.vocab_size > 0) {
-      logits = logits.first(std::min(logits.size(), static_cast<std::size_t>(options.vocab_size)));
+  if (options.max_tokens == 0) return;
+  const auto place = std::ranges::find_if(texts_, std::logical_not());
+  if (place == texts_.end()) fail("all {} places for texts are taken", texts_.size());
+  *place = std::make_unique<Text>(Text{.tokens = {prompt.begin(), prompt.end()},
+                                       .options = options,
+                                       .sample = static_cast<std::uint64_t>(sample_index),
+                                       .on_token = std::move(on_token),
+                                       .penalties = {options, decoder_.config().vocab_size, prompt}});
+}
+
+int Generator::step() {
+  std::vector<int> active;
+  std::vector<Decoder::Token> next;  // of texts that were read up to their last token
+  for (int i = 0; i < static_cast<int>(texts_.size()); ++i) {
+    auto* text = texts_[static_cast<std::size_t>(i)].get();
+    if (!text) continue;
+    active.push_back(i);
+    const auto length = std::ssize(text->tokens);
+    const bool fits = text->opened > 0 && length - text->begin <= decoder_.config().block_size;
+    if (!fits) {
+      text->opened = window(length, decoder_.config());
+      text->begin = length - text->opened;
     }
-    const double uniform = draw(options.seed, text.size(), static_cast<std::uint64_t>(sample_index));
-    GeneratedToken token{.id = sample_token(penalties.apply(logits), options, uniform)};
-    if (options.logprobs >= 0) token.logprobs = logprobs_of(logits, token.id, options.logprobs);
-    text.push_back(token.id);
-    penalties.add(token.id);
-    if (!on_token(token)) return;
+    const auto seen = std::span(text->tokens).subspan(static_cast<std::size_t>(text->begin));
+    if (fits && text->options.cache) {
+      next.push_back({i, seen.back()});
+      continue;
+    }
+    decoder_.prefill(i, seen.first(static_cast<std::size_t>(text->opened)));
+    for (const auto id : seen.subspan(static_cast<std::size_t>(text->opened))) next.push_back({i, id});
   }
+  decoder_.extend(next);
+  const auto rows = decoder_.logits(active);
+  for (std::size_t at = 0; at < active.size(); ++at) {
+    auto& place = texts_[static_cast<std::size_t>(active[at])];
+    auto& text = *place;
+    auto logits = rows[at];
+    if (text.options.vocab_size > 0)
+      logits = logits.first(std::min(logits.size(), static_cast<std::size_t>(text.options.vocab_size)));
+    const double uniform = draw(text.options.seed, text.tokens.size(), text.sample);
+    GeneratedToken token{.id = sample_token(text.penalties.apply(logits), text.options, uniform)};
+    if (text.options.logprobs >= 0) token.logprobs = logprobs_of(logits, token.id, text.options.logprobs);
+    text.tokens.push_back(token.id);
+    text.penalties.add(token.id);
+    if (!text.on_token(token) || ++text.made == text.options.max_tokens) place.reset();
+  }
+  return static_cast<int>(texts_.size()) - free_places();
+}
+
+void Generator::generate(std::span<const std::int32_t> prompt, const SampleOptions& options,
+                         std::int64_t sample_index, const OnToken& on_token) {
+  begin(prompt, options, sample_index, on_token);
+  while (free_places() < static_cast<int>(texts_.size())) step();
 }
 
 }  // namespace shoal

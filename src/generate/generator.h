@@ -3,8 +3,10 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "generate/decoder.h"
 #include "generate/sample_token.h"
@@ -21,21 +23,36 @@ struct GeneratedToken {
 // ... and the window grows again. The cache changes nothing about that, nor any token.
 class Generator {
  public:
-  // Takes all the memory it will ever need. Throws Error when the backend cannot give it.
-  Generator(Backend& backend, UnitStore& store, const GptConfig& config, DType compute);
+  // Takes all the memory it will ever need, for `texts` texts at a time. Throws Error when the backend cannot
+  // give it.
+  Generator(Backend& backend, UnitStore& store, const GptConfig& config, DType compute, int texts = 1);
+  ~Generator();
 
-  // Continues `prompt` (one token or more) by up to options.max_tokens tokens, each handed to on_token as it
-  // is made; false stops. The token at position p of the text is drawn with Philox(options.seed; p,
-  // sample_index), so that a sample does not depend on what was generated before it. Throws UserError for an
-  // empty prompt, a token that the model does not know, and options out of range.
+  // Returns false to stop the text.
+  using OnToken = std::function<bool(const GeneratedToken&)>;
+
+  // Begins to continue `prompt` (one token or more) by up to options.max_tokens tokens, each handed to
+  // on_token as it is made. The token at position p of the text is drawn with Philox(options.seed; p,
+  // sample_index), so that a text depends neither on those generated before it nor on those beside it. Throws
+  // UserError for an empty prompt, a token that the model does not know, and options out of range; Error when
+  // no place is free.
+  void begin(std::span<const std::int32_t> prompt, const SampleOptions& options, std::int64_t sample_index,
+             OnToken on_token);
+  // Makes one token of every text; texts that end give up their places. Returns how many go on.
+  int step();
+  int free_places() const;
+
+  // One text from begin to end.
   void generate(std::span<const std::int32_t> prompt, const SampleOptions& options, std::int64_t sample_index,
-                const std::function<bool(const GeneratedToken&)>& on_token);
+                const OnToken& on_token);
 
   // The number of tokens at the end of a text of `length` that the model reads first.
   static std::int64_t window(std::int64_t length, const GptConfig& config);
 
  private:
+  struct Text;
   Decoder decoder_;
+  std::vector<std::unique_ptr<Text>> texts_;  // by the decoder's number; null where a place is free
 };
 
 }  // namespace shoal

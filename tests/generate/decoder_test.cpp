@@ -22,6 +22,16 @@ const Tokens kText = {3, 14, 15, 9, 26, 53, 58, 9, 7, 60, 0, 32, 38};
 
 std::vector<float> copy(std::span<const float> logits) { return {logits.begin(), logits.end()}; }
 
+void extend(Decoder& decoder, std::span<const std::int32_t> ids, int text = 0) {
+  std::vector<Decoder::Token> tokens;
+  for (const auto id : ids) tokens.push_back({text, id});
+  decoder.extend(tokens);
+}
+
+std::span<const float> logits(Decoder& decoder, int text = 0) {
+  return decoder.logits(std::vector{text}).front();
+}
+
 double loss_of(std::span<const float> logits, std::int32_t target) {
   double sum = 0;
   for (const float logit : logits) sum += std::exp(double{logit});
@@ -52,12 +62,12 @@ TEST(Decoder, AgreesWithTheModelThatWasTrained) {
     double loss = 0;
     for (std::size_t i = 1; i < kText.size(); ++i) {
       if (i <= prompt) {
-        decoder.prefill(std::span(kText).first(i));
+        decoder.prefill(0, std::span(kText).first(i));
       } else {
-        decoder.extend(std::span(kText).subspan(i - 1, 1));
+        extend(decoder, std::span(kText).subspan(i - 1, 1));
       }
-      EXPECT_EQ(decoder.length(), static_cast<std::int64_t>(i));
-      loss += loss_of(decoder.logits(), kText[i]);
+      EXPECT_EQ(decoder.length(0), static_cast<std::int64_t>(i));
+      loss += loss_of(logits(decoder), kText[i]);
     }
     EXPECT_NEAR(loss, evaluated_loss(model), 12 * 16 * 0x1p-20);
   }
@@ -70,12 +80,51 @@ TEST(Decoder, ReadingAgainGivesTheSameBits) {
       Decoder by_token(*model.backend, *model.engine, model.config, compute);
       Decoder again(*model.backend, *model.engine, model.config, compute);
       for (const std::size_t prompt : {1, 2, 6, 12, 13}) {
-        by_token.prefill(std::span(kText).first(prompt));
+        by_token.prefill(0, std::span(kText).first(prompt));
         for (std::size_t i = prompt; i < kText.size(); ++i) {
-          by_token.extend(std::span(kText).subspan(i, 1));
-          again.prefill(std::span(kText).first(prompt));
-          again.extend(std::span(kText).subspan(prompt, i + 1 - prompt));
-          ASSERT_EQ(copy(by_token.logits()), copy(again.logits())) << prompt << " then " << i;
+          extend(by_token, std::span(kText).subspan(i, 1));
+          again.prefill(0, std::span(kText).first(prompt));
+          extend(again, std::span(kText).subspan(prompt, i + 1 - prompt));
+          ASSERT_EQ(copy(logits(by_token)), copy(logits(again))) << prompt << " then " << i;
+        }
+      }
+    }
+  }
+}
+
+// Ten texts, more than a product has rows, of all lengths, are read beside each other in changing order.
+TEST(Decoder, ATextDoesNotDependOnThoseBesideIt) {
+  for (const auto compute : {DType::f32, DType::bf16}) {
+    for (const int threads : {1, 3}) {
+      TinyModel model(make_cpu_backend(threads), compute);
+      constexpr int kTexts = 10;
+      Decoder together(*model.backend, *model.engine, model.config, compute, kTexts);
+      std::vector<Tokens> texts(kTexts);
+      for (int i = 0; i < kTexts; ++i) {
+        for (int j = 0; j < 12; ++j) texts[static_cast<std::size_t>(i)].push_back((7 * i + 5 * j * j) % 61);
+        together.prefill(
+            i, std::span(texts[static_cast<std::size_t>(i)]).first(static_cast<std::size_t>(1 + i % 4)));
+      }
+      for (int step = 0; step < 8; ++step) {
+        std::vector<Decoder::Token> next;
+        std::vector<int> order;
+        for (int k = 0; k < kTexts; ++k) {
+          const int i = (3 * k + step) % kTexts;
+          if ((i + step) % 3 == 0) continue;  // some pause
+          order.push_back(i);
+          next.push_back(
+              {i, texts[static_cast<std::size_t>(i)][static_cast<std::size_t>(together.length(i))]});
+        }
+        together.extend(next);
+        const auto rows = together.logits(order);
+        for (std::size_t at = 0; at < order.size(); ++at) {
+          const auto& text = texts[static_cast<std::size_t>(order[at])];
+          const auto prompt = static_cast<std::size_t>(1 + order[at] % 4);
+          Decoder alone(*model.backend, *model.engine, model.config, compute);
+          alone.prefill(0, std::span(text).first(prompt));
+          extend(alone, std::span(text).subspan(
+                            prompt, static_cast<std::size_t>(together.length(order[at])) - prompt));
+          ASSERT_EQ(copy(rows[at]), copy(logits(alone))) << "text " << order[at] << ", step " << step;
         }
       }
     }
@@ -85,18 +134,18 @@ TEST(Decoder, ReadingAgainGivesTheSameBits) {
 TEST(Decoder, LogitsHoldNoPadding) {
   TinyModel model(make_cpu_backend(1));
   Decoder decoder(*model.backend, *model.engine, model.config, model.compute);
-  decoder.prefill(kText);
-  EXPECT_EQ(decoder.logits().size(), 61u);
+  decoder.prefill(0, kText);
+  EXPECT_EQ(logits(decoder).size(), 61u);
 }
 
 TEST(Decoder, RefusesMoreThanABlock) {
   TinyModel model(make_cpu_backend(1));
   Decoder decoder(*model.backend, *model.engine, model.config, model.compute);
-  EXPECT_THROW(decoder.prefill({}), Error);
-  EXPECT_THROW(decoder.prefill(Tokens(14)), Error);
-  decoder.prefill(kText);
-  EXPECT_THROW(decoder.extend(Tokens(1)), Error);
-  EXPECT_EQ(decoder.length(), 13);
+  EXPECT_THROW(decoder.prefill(0, {}), Error);
+  EXPECT_THROW(decoder.prefill(0, Tokens(14)), Error);
+  decoder.prefill(0, kText);
+  EXPECT_THROW(extend(decoder, Tokens(1)), Error);
+  EXPECT_EQ(decoder.length(0), 13);
 }
 
 }  // namespace

@@ -65,8 +65,8 @@ TEST(Generator, GreedyTokensFollowTheWindow) {
   Decoder decoder(*model.backend, *model.engine, model.config, model.compute);
   Tokens text = kPrompt, window = text;
   for (std::int64_t i = 0; i < kTokens; ++i) {
-    decoder.prefill(window);
-    const auto logits = decoder.logits();
+    decoder.prefill(0, window);
+    const auto logits = decoder.logits(std::vector{0}).front();
     text.push_back(static_cast<std::int32_t>(std::ranges::max_element(logits) - logits.begin()));
     window.push_back(text.back());
     if (window.size() > 13) window.assign(text.end() - 6, text.end());
@@ -103,6 +103,41 @@ TEST(Generator, ASampleDoesNotDependOnWhatWasMadeBefore) {
   EXPECT_EQ(generate(generator, kPrompt, options(1), 0), first);
   EXPECT_NE(first, alone);
   EXPECT_NE(generate(generator, kPrompt, options(1, 1338), 0), first);
+}
+
+// Texts begin and end at different times; places are taken again.
+TEST(Generator, ASampleDoesNotDependOnThoseBesideIt) {
+  for (const auto compute : {DType::f32, DType::bf16}) {
+    TinyModel model(make_cpu_backend(2), compute);
+    constexpr std::int64_t kSamples = 9;
+    const auto of = [](std::int64_t sample) {
+      auto rule = options(sample % 2 == 0 ? 1 : 0);
+      rule.max_tokens = 10 + 5 * (sample % 4);
+      rule.frequency_penalty = sample % 3 == 0 ? 0.5 : 0;
+      return rule;
+    };
+    const auto prompt = [](std::int64_t sample) {
+      return Tokens(static_cast<std::size_t>(1 + 3 * sample % 14), static_cast<std::int32_t>(sample));
+    };
+    std::vector<Tokens> together(kSamples);
+    Generator generator(*model.backend, *model.engine, model.config, compute, 4);
+    for (std::int64_t next = 0, active = 0; next < kSamples || active > 0; active = generator.step()) {
+      for (; next < kSamples && generator.free_places() > 0; ++next) {
+        generator.begin(prompt(next), of(next), next, [&texts = together, next](const GeneratedToken& token) {
+          texts[static_cast<std::size_t>(next)].push_back(token.id);
+          return true;
+        });
+      }
+      if (generator.free_places() == 0) {
+        EXPECT_THROW(generator.begin(kPrompt, of(0), 0, {}), Error);
+      }
+    }
+    for (std::int64_t sample = 0; sample < kSamples; ++sample) {
+      EXPECT_EQ(together[static_cast<std::size_t>(sample)],
+                generate(model, prompt(sample), of(sample), sample))
+          << sample;
+    }
+  }
 }
 
 TEST(Generator, SamplesOnlyClassesThatExist) {
