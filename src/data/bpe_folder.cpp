@@ -2,6 +2,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "core/error.h"
 #include "core/file.h"
@@ -67,28 +68,51 @@ Ids read_ids(const fs::path& path) {
   return ids;
 }
 
-// The spelling of a token of `tokenizer` in vocab.json.
-std::string spell(const Tokenizer& tokenizer, const ByteAlphabet& alphabet, std::int32_t id) {
-  return alphabet.spell(tokenizer.decode({&id, 1}));
-}
+// A token that the merges make.
+struct MadeToken {
+  std::string spelled;
+  std::int32_t id;  // in vocab.json
+};
 
-// The entries of vocab.json that the merges do not make. Throws UserError where a token of the merges has no
-// entry. `as_gpt2` has the merges in GPT-2's numbering.
-SpecialTokens special_tokens(const Tokenizer& as_gpt2, const ByteAlphabet& alphabet, Ids ids,
-                             const fs::path& path) {
-  for (std::int32_t id = 0; id < as_gpt2.end_of_text(); ++id) {
-    const auto spelled = spell(as_gpt2, alphabet, id);
-    if (ids.erase(spelled) > 0) continue;
-    if (id < 256) {
+// Takes the tokens that the merges make out of `ids`, in their order; special tokens are left. `as_gpt2` has
+// the merges in GPT-2's numbering. Throws UserError where a token has no entry.
+std::vector<MadeToken> take_made_tokens(const Tokenizer& as_gpt2, Ids& ids, const fs::path& path) {
+  const ByteAlphabet alphabet;
+  std::vector<MadeToken> tokens;
+  for (std::int32_t token = 0; token < as_gpt2.end_of_text(); ++token) {
+    auto spelled = alphabet.spell(as_gpt2.decode({&token, 1}));
+    if (const auto found = ids.find(spelled); found != ids.end()) {
+      tokens.push_back({std::move(spelled), found->second});
+      ids.erase(found);
+      continue;
+    }
+    if (token < 256) {
       fail_user(
           "{} lacks \"{}\", the byte 0x{:02X}; a byte-level tokenizer here has all 256 bytes (in Hugging "
           "Face's tokenizers: initial_alphabet=ByteLevel.alphabet())",
-          path.string(), spelled, alphabet.byte_of_id[static_cast<std::size_t>(id)]);
+          path.string(), spelled, alphabet.byte_of_id[static_cast<std::size_t>(token)]);
     }
     fail_user("{} lacks \"{}\", which a merge beside it makes: the two files do not belong together",
               path.string(), spelled);
   }
-  return {ids.begin(), ids.end()};
+  return tokens;
+}
+
+// Throws UserError unless the ids of `tokens` are those that `special` leaves, in ascending order.
+void check_numbering(const std::vector<MadeToken>& tokens, const SpecialTokens& special,
+                     const fs::path& path) {
+  std::unordered_set<std::int32_t> taken;
+  for (const auto& [name, id] : special) taken.insert(id);
+  std::int32_t expected = 0;
+  for (const auto& [spelled, id] : tokens) {
+    while (taken.contains(expected)) ++expected;
+    if (id != expected++) {
+      fail_user(
+          "{} gives \"{}\" the id {}, which is not the place of its merge: the ids of bytes and merges must "
+          "follow their order, with other tokens anywhere between",
+          path.string(), spelled, id);
+    }
+  }
 }
 
 }  // namespace
@@ -97,22 +121,13 @@ std::unique_ptr<Tokenizer> load_bpe_tokenizer(const fs::path& folder) {
   const auto merges_file = vocabulary_file(folder, "vocab.bpe", "merges.txt");
   const auto ids_file = vocabulary_file(folder, "encoder.json", "vocab.json");
   const auto merges = read_text(merges_file, kLargestFile);
-  auto tokenizer = make_bpe_tokenizer(merges, merges_file.string());
-  const auto ids = read_ids(ids_file);
-  const ByteAlphabet alphabet;
-  const auto special = special_tokens(*tokenizer, alphabet, ids, ids_file);
-  tokenizer = make_bpe_tokenizer(merges, ids_file.string(), special);
-  for (std::int32_t id = 0; id < tokenizer->vocab_size(); ++id) {
-    const auto bytes = tokenizer->decode({&id, 1});
-    if (const auto found = special.find(bytes); found != special.end() && found->second == id) continue;
-    const auto spelled = alphabet.spell(bytes);
-    if (ids.at(spelled) == id) continue;
-    fail_user(
-        "{} gives \"{}\" the id {}, which is not the place of its merge: the ids of bytes and merges must "
-        "follow their order, with other tokens anywhere between",
-        ids_file.string(), spelled, ids.at(spelled));
-  }
-  return tokenizer;
+  auto as_gpt2 = make_bpe_tokenizer(merges, merges_file.string());
+  auto ids = read_ids(ids_file);
+  const auto tokens = take_made_tokens(*as_gpt2, ids, ids_file);
+  const SpecialTokens special(ids.begin(), ids.end());
+  check_numbering(tokens, special, ids_file);
+  const bool same = special == SpecialTokens{{"<|endoftext|>", as_gpt2->end_of_text().value()}};
+  return same ? std::move(as_gpt2) : make_bpe_tokenizer(merges, ids_file.string(), special);
 }
 
 }  // namespace shoal
