@@ -183,7 +183,7 @@ void add_prepare(CLI::App& app) {
         "TinyShakespeare, a token per character"},
        {"shoal prepare text books/ more.zip --tokenizer bpe:8192 --out data/books",
         "your own text, and a tokenizer learnt from it"},
-       {"shoal prepare text wiki.train.raw --val wiki.valid.raw --test wiki.test.raw --out data/wikitext",
+       {"shoal prepare text most.txt --val some.txt --test rest.txt --out data/mine",
         "text that comes in splits"},
        {"shoal prepare wikitext-103 --out data/wikitext-103", "articles of Wikipedia in GPT-2's tokens"},
        {"shoal prepare openwebtext --from openwebtext.tar.xz --out data/openwebtext",

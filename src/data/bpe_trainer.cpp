@@ -66,7 +66,7 @@ class BpeTrainer {
   struct Pair {
     std::int32_t left, right;
     std::int64_t count = 0;
-    // Where the left token starts, ascending. Later merges leave entries behind that are no longer this pair.
+    // Starts of left tokens, ascending. Later merges leave entries behind that are no longer this pair.
     std::vector<std::uint32_t> places{};
   };
   // The count is an upper bound: those of other pairs fall with every merge, and never rise after the merge

@@ -269,7 +269,7 @@ TEST_F(BpeFiles, BothPairsOfNamesAreRead) {
   }
 }
 
-// As Hugging Face's trainers number them: what is special comes first.
+// Hugging Face's trainers put them first.
 TEST_F(BpeFiles, SpecialTokensMayBeAnywhere) {
   folder_.write("merges.txt", "a b\nc d\n");
   folder_.write("vocab.json", vocab_json({"ab", "<mask>", "cd"}, {"<s>", "<pad>", "</s>"}));

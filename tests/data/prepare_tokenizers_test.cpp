@@ -76,6 +76,16 @@ TEST_F(PrepareTest, ThreadsDoNotChangeTheTokenizer) {
     if (first.empty()) first = files;
     EXPECT_TRUE(files == first) << threads;
   }
+  // It is learnt from the documents that were drawn for train, and from no others.
+  WordCounter counter(1);
+  const std::string train = decoded("train"), end = "<|endoftext|>";
+  for (std::size_t at = 0; at < train.size();) {
+    const auto next = train.find(end, at);
+    counter.add(std::string_view(train).substr(at, next - at));
+    at = next + end.size();
+  }
+  const auto merges = train_bpe(counter.finish(), 400 - 257);
+  EXPECT_EQ(read_file(folder / "out/merges.txt"), "#version: 0.2\n" + merges_text(merges));
 }
 
 TEST_F(PrepareTest, AFolderOfATokenizerIsOne) {

@@ -135,7 +135,7 @@ TEST_F(WikiTextTest, MissingPartsAreNamed) {
   EXPECT_TRUE(left_behind().empty());
 }
 
-// What is fetched must be the published file.
+// Another file than the published one is refused.
 TEST_F(WikiTextTest, FetchingVerifies) {
   zip("hand/wikitext-2-raw-v1.zip", "wikitext-2-raw", ".raw");
   auto options = of("wikitext-2");
