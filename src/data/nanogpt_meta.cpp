@@ -5,16 +5,16 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/pickle.h"
 #include "core/text.h"
 #include "core/utf8.h"
 #include "data/char_tokenizer.h"
 #include "data/errors.h"
-#include "data/pickle.h"
 
 namespace shoal {
 namespace {
 
-constexpr std::int64_t kLargestFile = 1 << 26;        // bytes
+constexpr std::int64_t kLargestFile = 1 << 23;        // bytes
 constexpr std::int64_t kLargestVocabulary = 1 << 16;  // ids are uint16
 
 class MetaReader {
@@ -28,12 +28,14 @@ class MetaReader {
       fail_meta(fmt::format("\"vocab_size\" is {}, not between 1 and {}", size.integer, kLargestVocabulary));
     }
     std::vector<std::string_view> characters(static_cast<std::size_t>(size.integer));
-    for (const auto& [key, value] : get("itos", PickleType::dictionary).dictionary) {
-      add(characters, pickle_[key], pickle_[value], "itos");
+    const auto& itos = get("itos", PickleType::dictionary).items;
+    for (std::size_t i = 0; i < itos.size(); i += 2) {
+      add(characters, pickle_[itos[i]], pickle_[itos[i + 1]], "itos");
     }
     auto encoded = characters;
-    for (const auto& [key, value] : get("stoi", PickleType::dictionary).dictionary) {
-      add(encoded, pickle_[value], pickle_[key], "stoi");
+    const auto& stoi = get("stoi", PickleType::dictionary).items;
+    for (std::size_t i = 0; i < stoi.size(); i += 2) {
+      add(encoded, pickle_[stoi[i + 1]], pickle_[stoi[i]], "stoi");
     }
     if (encoded != characters) fail_meta("\"itos\" and \"stoi\" name different characters");
     std::string text;
@@ -59,7 +61,7 @@ class MetaReader {
   }
   void add(std::vector<std::string_view>& characters, const PickleValue& id, const PickleValue& character,
            std::string_view name) const {
-    const auto& text = character.string;
+    const auto& text = character.text;
     if (id.type != PickleType::integer || id.integer < 0 ||
         id.integer >= static_cast<std::int64_t>(characters.size())) {
       fail_meta(fmt::format("\"{}\" has an id outside the vocabulary", name));

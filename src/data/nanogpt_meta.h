@@ -8,7 +8,7 @@
 
 namespace shoal {
 
-// Reads the pickle without executing it (data/pickle.h). Throws UserError, naming `file`, when it is not a
+// Reads the pickle without executing it (core/pickle.h). Throws UserError, naming `file`, when it is not a
 // dictionary with vocab_size, itos and stoi of single characters that match each other.
 std::unique_ptr<Tokenizer> read_nanogpt_meta(const std::filesystem::path& file);
 

@@ -1,8 +1,7 @@
-#include "data/pickle.h"
+#include "data/nanogpt_meta.h"
 
 #include <gmock/gmock.h>
 
-#include "data/nanogpt_meta.h"
 #include "data/temp_folder.h"
 
 namespace shoal {
@@ -12,7 +11,6 @@ using namespace std::string_literals;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using testing::read_file;
-using ::testing::StartsWith;
 using testing::TempFolder;
 using testing::user_error;
 
@@ -21,11 +19,7 @@ std::filesystem::path fixture(int protocol) {
          ("meta-" + std::to_string(protocol) + ".pkl");
 }
 
-std::string error_of(const std::string& bytes) {
-  return user_error([&] { Pickle(bytes, "meta.pkl"); });
-}
-
-TEST(Pickle, ReadsEveryProtocol) {
+TEST(NanoGptMeta, IsReadInEveryProtocol) {
   for (int protocol = 0; protocol <= 5; ++protocol) {
     const auto tokenizer = read_nanogpt_meta(fixture(protocol));
     EXPECT_EQ(tokenizer->vocab_size(), 10) << protocol;
@@ -35,62 +29,8 @@ TEST(Pickle, ReadsEveryProtocol) {
   }
 }
 
-TEST(Pickle, ReadsEveryWidthOfIntegersAndStrings) {
-  const auto value = [](const std::string& bytes) { return Pickle(bytes + ".", "x").root(); };
-  EXPECT_EQ(value("K\xff").integer, 255);
-  EXPECT_EQ(value("M\x01\x02").integer, 0x201);
-  EXPECT_EQ(value("J\xfe\xff\xff\xff").integer, -2);
-  EXPECT_EQ(value("I-17\n").integer, -17);
-  EXPECT_EQ(value("L123456789012L\n").integer, 123456789012);
-  EXPECT_EQ(value("\x8a\x01\x80").integer, -128);
-  EXPECT_EQ(value("\x8a\x02\x80\x00"s).integer, 128);
-  EXPECT_EQ(value("\x8a\x00"s).integer, 0);
-  EXPECT_EQ(value("\x8a\x08\xff\xff\xff\xff\xff\xff\xff\x7f").integer, INT64_MAX);
-  EXPECT_EQ(value("\x8c\x02hi").string, "hi");
-  EXPECT_EQ(value("X\x02\0\0\0hi"s).string, "hi");
-  EXPECT_EQ(value("\x8d\x02\0\0\0\0\0\0\0hi"s).string, "hi");
-  EXPECT_EQ(value("Va\\u20ac\\U0001f600\xe9\n").string, "a€😀é");
-}
-
-TEST(Pickle, TheLastValueOfAKeyCounts) {
-  const Pickle pickle("}(\x8c\x01xK\x01\x8c\x01xK\x02u.", "x");
-  EXPECT_EQ(pickle.find(pickle.root(), "x")->integer, 2);
-  EXPECT_EQ(pickle.find(pickle.root(), "y"), nullptr);
-}
-
-// A pickle that would run a command if Python read it.
-TEST(Pickle, RefusesCodeByTheNameOfTheOpcode) {
-  EXPECT_THAT(error_of("cos\nsystem\n(S'echo owned'\ntR."),
-              AllOf(StartsWith("meta.pkl: "), HasSubstr("GLOBAL"), HasSubstr("no code is executed")));
-  EXPECT_THAT(error_of("\x80\x04\x8c\x02os\x8c\x06system\x93."), HasSubstr("STACK_GLOBAL"));
-  EXPECT_THAT(error_of("]."), HasSubstr("EMPTY_LIST"));
-  EXPECT_THAT(error_of("G\0\0\0\0\0\0\0\0."s), HasSubstr("BINFLOAT"));
-  EXPECT_THAT(error_of("\x7f"), HasSubstr("0x7F is not an opcode"));
-}
-
-TEST(Pickle, RefusesDamage) {
-  for (const auto& bytes : {""s, "}"s, "K"s, "X\xff\xff\xff\xff"s, "\x8d\xff\xff\xff\xff\xff\xff\xff\xff"s,
-                            "Iab"s, "\x95\xff\xff\xff\xff\xff\xff\xff\xff."s}) {
-    EXPECT_THAT(error_of(bytes), HasSubstr("ends too early")) << bytes;
-  }
-  for (const auto& bytes : {"."s, "(."s, "q\x01."s, "h\x01."s, "s."s, "K\x01s."s, "K\x01K\x02K\x03s."s, "u."s,
-                            "d."s, "}(K\x01u."s, "}(}K\x01u."s, "(K\x01u."s, "}((u."s, "}(K\x01(u."s}) {
-    EXPECT_THAT(error_of(bytes), HasSubstr("damaged")) << bytes;
-  }
-  EXPECT_THAT(error_of("\x80\x06."), HasSubstr("protocol 6"));
-  EXPECT_THAT(error_of("I99999999999999999999\n."), HasSubstr("64 bits"));
-  EXPECT_THAT(error_of("Ione\n."), HasSubstr("an integer is expected"));
-  EXPECT_THAT(error_of("\x8a\x09" + std::string(9, '\x01') + "."), HasSubstr("more than 8"));
-  EXPECT_THAT(error_of("Va\\u20\n."), HasSubstr("escape"));
-}
-
-TEST(Pickle, ADictionaryWithinItselfIsNoTrap) {
-  const Pickle pickle("}q\x01(\x8c\x04selfh\x01u.", "x");
-  EXPECT_EQ(pickle.find(pickle.root(), "self"), &pickle.root());
-}
-
 // Every prefix and every change of one byte is either read or refused.
-TEST(Pickle, SurvivesEveryMutation) {
+TEST(NanoGptMeta, SurvivesEveryMutation) {
   const TempFolder folder;
   const auto read = [&](const std::string& bytes) {
     try {
