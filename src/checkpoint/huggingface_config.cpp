@@ -33,14 +33,15 @@ class ConfigFile {
     if (!json_.is_object()) fail_user("{} is damaged: it is not a JSON object", path_.string());
   }
 
-  HuggingFaceModel model() const {
+  WeightsModel model() const {
     check_kind();
-    HuggingFaceModel model{.n_layer = size("n_layer"),
-                           .n_head = size("n_head"),
-                           .n_embd = size("n_embd"),
-                           .n_positions = size(json_.contains("n_positions") ? "n_positions" : "n_ctx"),
-                           .vocab_size = size("vocab_size"),
-                           .gelu_tanh = gelu_is_tanh()};
+    WeightsModel model{.n_layer = size("n_layer"),
+                       .n_head = size("n_head"),
+                       .n_embd = size("n_embd"),
+                       .n_positions = size(json_.contains("n_positions") ? "n_positions" : "n_ctx"),
+                       .vocab_size = size("vocab_size"),
+                       .gelu_tanh = gelu_is_tanh(),
+                       .tied = is_tied()};
     if (model.n_embd % model.n_head != 0) {
       fail_user("{}: n_head = {} does not divide n_embd = {}", path_.string(), model.n_head, model.n_embd);
     }
@@ -77,6 +78,12 @@ class ConfigFile {
     return false;
   }
 
+  bool is_tied() const {
+    const auto* value = given("tie_word_embeddings");
+    if (value && !value->is_boolean()) refuse("tie_word_embeddings", *value, "true or false");
+    return !value || value->get<bool>();
+  }
+
   void check_kind() const {
     const auto* type = given("model_type");
     if (!type || *type != "gpt2") {
@@ -88,8 +95,8 @@ class ConfigFile {
     if (epsilon && !(epsilon->is_number() && std::abs(epsilon->get<double>() / kEpsilon - 1) < 1e-6)) {
       refuse("layer_norm_epsilon", *epsilon, fmt::format("{}", kEpsilon));
     }
-    for (const char* key : {"scale_attn_weights", "tie_word_embeddings"}) {
-      if (const auto* value = given(key); value && *value != true) refuse(key, *value, "true");
+    if (const auto* value = given("scale_attn_weights"); value && *value != true) {
+      refuse("scale_attn_weights", *value, "true");
     }
     for (const char* key :
          {"scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn", "add_cross_attention"}) {
@@ -109,11 +116,11 @@ class ConfigFile {
 
 }  // namespace
 
-HuggingFaceModel read_hugging_face_model(const fs::path& folder) {
+WeightsModel read_hugging_face_model(const fs::path& folder) {
   std::error_code ignored;
   if (!fs::is_directory(folder, ignored)) {
     fail_user(
-        "there is no folder {0}; make it and put config.json, model.safetensors, vocab.json and merges.txt "
+        "there is no folder {}; make it and put config.json, model.safetensors, vocab.json and merges.txt "
         "of a GPT-2 there, e.g. from Hugging Face, https://huggingface.co/openai-community/gpt2/tree/main",
         folder.string());
   }
@@ -124,25 +131,10 @@ HuggingFaceModel read_hugging_face_model(const fs::path& folder) {
   return ConfigFile(folder / kConfigName).model();
 }
 
-std::vector<HuggingFaceTensor> hugging_face_tensors(const HuggingFaceModel& model) {
-  const std::int64_t c = model.n_embd;
-  std::vector<HuggingFaceTensor> tensors = {{"wte.weight", {model.vocab_size, c}},
-                                            {"wpe.weight", {model.n_positions, c}}};
-  const auto add = [&](const std::string& name, const Shape& weight) {
-    tensors.push_back({name + ".weight", weight, weight.rank() == 2});
-    tensors.push_back({name + ".bias", {weight[0]}});
-  };
-  for (int layer = 0; layer < model.n_layer; ++layer) {
-    const auto prefix = fmt::format("h.{}.", layer);
-    add(prefix + "ln_1", {c});
-    add(prefix + "attn.c_attn", {3 * c, c});
-    add(prefix + "attn.c_proj", {c, c});
-    add(prefix + "ln_2", {c});
-    add(prefix + "mlp.c_fc", {4 * c, c});
-    add(prefix + "mlp.c_proj", {c, 4 * c});
-  }
-  add("ln_f", {c});
-  return tensors;
+std::vector<WeightsTensor> hugging_face_tensors(const WeightsModel& model) {
+  auto with_biases = model;
+  with_biases.bias = true;
+  return weights_tensors(with_biases, LinearLayout::in_out);
 }
 
 }  // namespace shoal

@@ -1,15 +1,12 @@
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cstring>
-#include <memory>
 #include <nlohmann/json.hpp>
-#include <utility>
+#include <set>
 
 #include "checkpoint/huggingface.h"
+#include "checkpoint/safetensors.h"
+#include "checkpoint/torch_file.h"
 #include "core/error.h"
-#include "core/float16.h"
-#include "core/text.h"
 
 namespace shoal {
 
@@ -19,211 +16,65 @@ namespace {
 
 using nlohmann::json;
 
-constexpr const char* kWeightsName = "model.safetensors";
-constexpr const char* kIndexName = "model.safetensors.index.json";
 constexpr std::uint64_t kMaxIndex = 64 << 20;
-constexpr std::string_view kPrefix = "transformer.";
-constexpr std::string_view kPositions = "wpe.weight", kTokens = "wte.weight", kHead = "lm_head.weight";
 
-std::string_view without_prefix(std::string_view name) {
-  if (name.starts_with(kPrefix)) name.remove_prefix(kPrefix.size());
-  return name;
-}
-
-// "h.7.attn.bias" and "h.7.attn.masked_bias": causal masks that older files hold, not parameters.
-bool is_mask(std::string_view name) {
-  if (!name.starts_with("h.")) return false;
-  name.remove_prefix(2);
-  name.remove_prefix(std::min(name.find_first_not_of("0123456789"), name.size()));
-  return name == ".attn.bias" || name == ".attn.masked_bias";
-}
-
-// Elements [row, row + rows) x [column, column + columns) of a matrix in a file, of which a step along either
-// dimension is so many elements.
-struct Rectangle {
-  std::int64_t row, rows, column, columns;
-  std::int64_t row_step, column_step;
+// The two kinds of files, in the order in which they are looked for.
+struct FileKind {
+  const char* name;  // of the only file; an index is NAME.index.json
+  std::unique_ptr<TensorFile> (*open)(const fs::path&);
 };
-
-template <typename T>
-void convert(const std::byte* from, std::byte* to) {
-  T stored;
-  std::memcpy(&stored, from, sizeof stored);
-  const float value = to_float(stored);
-  std::memcpy(to, &value, sizeof value);
+template <typename File>
+std::unique_ptr<TensorFile> open_as(const fs::path& path) {
+  return std::make_unique<File>(path);
 }
+constexpr FileKind kFileKinds[] = {{"model.safetensors", open_as<SafetensorsFile>},
+                                   {"pytorch_model.bin", open_as<TorchFile>}};
 
-// Row by row into `out`, packed. Neither side need be aligned.
-template <typename T>
-void read_rectangle(const std::byte* data, const Rectangle& part, std::byte* out) {
-  const auto source = [&](std::int64_t row, std::int64_t column) {
-    return data + ((part.row + row) * part.row_step + (part.column + column) * part.column_step) * sizeof(T);
-  };
-  const auto target = [&](std::int64_t row, std::int64_t column) {
-    return out + (row * part.columns + column) * sizeof(float);
-  };
-  if (part.column_step == 1) {
-    for (std::int64_t row = 0; row < part.rows; ++row) {
-      for (std::int64_t column = 0; column < part.columns; ++column)
-        convert<T>(source(row, column), target(row, column));
-    }
-    return;
-  }
-  // Transposed: a few rows at a time, so that what is read of a cache line is read at once.
-  constexpr std::int64_t kRows = 32;
-  for (std::int64_t first = 0; first < part.rows; first += kRows) {
-    const std::int64_t last = std::min(part.rows, first + kRows);
-    for (std::int64_t column = 0; column < part.columns; ++column) {
-      for (std::int64_t row = first; row < last; ++row) convert<T>(source(row, column), target(row, column));
-    }
-  }
-}
-
-void read_rectangle(const StoredTensor& stored, const Rectangle& part, std::byte* out) {
-  if (part.rows <= 0 || part.columns <= 0) return;
-  switch (*stored.dtype) {
-    case DType::f32:
-      return read_rectangle<float>(stored.data.data(), part, out);
-    case DType::bf16:
-      return read_rectangle<bfloat16>(stored.data.data(), part, out);
-    default:
-      return read_rectangle<float16>(stored.data.data(), part, out);
-  }
-}
-
-}  // namespace
-
-HuggingFaceReader::HuggingFaceReader(const fs::path& folder)
-    : folder_(folder), model_(read_hugging_face_model(folder)) {
-  open_files();
-  // config.json may claim any number of layers: with more than there are tensors, one is missing.
-  auto claimed = model_;
-  claimed.n_layer =
-      static_cast<int>(std::min<std::size_t>(tensors_.size(), static_cast<std::size_t>(model_.n_layer)));
-  for (const auto& tensor : hugging_face_tensors(claimed)) expect(tensor);
-  check_rest();
-}
-
-void HuggingFaceReader::open_files() {
-  if (fs::exists(folder_ / kWeightsName)) {
-    files_.push_back(std::make_unique<SafetensorsFile>(folder_ / kWeightsName));
-    return add_tensors(*files_.back());
-  }
-  if (fs::exists(folder_ / kIndexName)) return open_shards(folder_ / kIndexName);
-  const bool pickled = fs::exists(folder_ / "pytorch_model.bin");
-  fail_user("{} has no {}{}", folder_.string(), kWeightsName,
-            pickled ? "; its pytorch_model.bin cannot be read: save the model as safetensors"
-                    : "; put it beside config.json");
-}
-
-void HuggingFaceReader::open_shards(const fs::path& index) {
+TensorFiles open_shards(const fs::path& index, const FileKind& kind) {
   std::map<std::string, std::string> places;  // of tensors
   try {
     places = json::parse(read_text(index, kMaxIndex)).at("weight_map").get<decltype(places)>();
   } catch (const json::exception& error) {
     fail_user("{} is damaged: {}", index.string(), error.what());
   }
-  std::map<std::string, const SafetensorsFile*> opened;
+  TensorFiles files;
+  std::map<std::string, std::set<std::string_view>> opened;  // names of tensors
   for (const auto& [tensor, name] : places) {
-    auto& file = opened[name];
-    if (!file) {
+    const auto [at, is_new] = opened.try_emplace(name);
+    if (is_new) {
       if (name.empty() || name == ".." || name.find('/') != std::string::npos) {
         fail_user("{} names \"{}\", which is no file beside it", index.string(), name);
       }
-      files_.push_back(std::make_unique<SafetensorsFile>(folder_ / name));
-      file = files_.back().get();
-      add_tensors(*file);
+      files.push_back(kind.open(index.parent_path() / name));
+      for (const auto& stored : files.back()->tensors()) at->second.insert(stored.name);
     }
-    if (!file->find(tensor)) {
+    if (!at->second.contains(tensor)) {
       fail_user("{} says that tensor \"{}\" is in {}, but it is not", index.string(), tensor, name);
     }
   }
+  return files;
 }
 
-void HuggingFaceReader::add_tensors(const SafetensorsFile& file) {
-  for (const auto& stored : file.tensors()) {
-    const auto name = without_prefix(stored.name);
-    if (is_mask(name)) continue;
-    const auto [at, is_new] = tensors_.try_emplace(std::string(name), Source{&file, &stored, {}});
-    if (is_new) continue;
-    fail_user("{}: tensor \"{}\" is there twice, also as \"{}\"{}", file.path().string(), stored.name,
-              at->second.stored->name,
-              at->second.file == &file ? "" : fmt::format(" in {}", at->second.file->path().string()));
-  }
-}
-
-void HuggingFaceReader::expect(const HuggingFaceTensor& tensor) {
-  const auto found = tensors_.find(tensor.name);
-  if (found == tensors_.end()) {
-    fail_user("{} has no tensor \"{}\", which its config.json (n_layer = {}) promises",
-              files_.size() == 1 ? files_.front()->path().string() : folder_.string(), tensor.name,
-              model_.n_layer);
-  }
-  auto& [file, stored, meaning] = found->second;
-  const auto& type = stored->dtype;
-  if (type != DType::f32 && type != DType::bf16 && type != DType::f16) {
-    fail_user("{}: tensor \"{}\" is of type {}; F32, F16 and BF16 can be read", file->path().string(),
-              stored->name, stored->type);
-  }
-  if (stored->shape != tensor.stored_shape()) {
-    fail_user("{}: tensor \"{}\" has the shape {}, but config.json makes it {}", file->path().string(),
-              stored->name, stored->shape.to_string(), tensor.stored_shape().to_string());
-  }
-  meaning = tensor;
-}
-
-// Refuses tensors that no part of the model has claimed.
-void HuggingFaceReader::check_rest() const {
-  const auto& tokens = *tensors_.find(kTokens)->second.stored;
-  for (const auto& [name, source] : tensors_) {
-    if (source.meaning) continue;
-    const auto path = source.file->path().string();
-    const auto& stored = *source.stored;
-    if (name != kHead) {
-      fail_user("{}: tensor \"{}\" is no part of a GPT-2 of {} layers, as config.json says", path,
-                stored.name, model_.n_layer);
+TensorFiles open_files(const fs::path& folder) {
+  for (const auto& kind : kFileKinds) {
+    if (fs::exists(folder / kind.name)) {
+      TensorFiles files;
+      files.push_back(kind.open(folder / kind.name));
+      return files;
     }
-    if (stored.type != tokens.type || stored.shape != tokens.shape ||
-        std::memcmp(stored.data.data(), tokens.data.data(), tokens.data.size()) != 0) {
-      fail_user("{}: tensor \"{}\" is not the same as \"{}\"; Shoal's GPT-2 has one matrix for both", path,
-                stored.name, tokens.name);
-    }
+    const auto index = folder / (std::string(kind.name) + ".index.json");
+    if (fs::exists(index)) return open_shards(index, kind);
   }
+  fail_user("{} has no {}; put it, or {}, beside config.json", folder.string(), kFileKinds[0].name,
+            kFileKinds[1].name);
 }
 
-void HuggingFaceReader::read(const TensorSlice& slice, std::span<std::byte> out) {
-  if (const auto fault = fault_of(slice); !fault.empty()) fail("tensor \"{}\": {}", slice.name, fault);
-  if (slice.dtype != DType::f32 || out.size() != slice.bytes()) {
-    fail("tensor \"{}\": {} bytes for {} of {}", slice.name, out.size(), slice.bytes(), name_of(slice.dtype));
-  }
-  const auto name = without_prefix(slice.name);
-  const auto found = tensors_.find(name);
-  if (found == tensors_.end() || !found->second.meaning) {
-    fail_user("the model in {} has no tensor \"{}\"", folder_.string(), slice.name);
-  }
-  const auto& [file, stored, meaning] = found->second;
-  auto needed = slice.global_shape;
-  if (name == kPositions && needed.rank() == 2 && needed[0] < meaning->shape[0])
-    needed[0] = meaning->shape[0];
-  if (needed != meaning->shape) {
-    fail_user("{}: tensor \"{}\" is {} there, but {} is needed", file->path().string(), stored->name,
-              meaning->shape.to_string(), slice.global_shape.to_string());
-  }
-  // A vector is a matrix of one row. The flat range: a part of a row, whole rows, a part of a row.
-  const bool matrix = slice.shape.rank() == 2;
-  const std::int64_t width = slice.shape[-1];
-  if (slice.count() == 0) return;
-  const std::int64_t row_0 = matrix ? slice.offset[0] : 0, column_0 = slice.offset[-1];
-  const std::int64_t row_step = meaning->transposed ? 1 : meaning->shape[-1];
-  const std::int64_t column_step = meaning->transposed ? meaning->shape[0] : 1;
-  for (std::int64_t at = slice.flat_begin; at < slice.flat_end;) {
-    const std::int64_t row = at / width, column = at % width, left = slice.flat_end - at;
-    Rectangle part{row_0 + row, 1, column_0 + column, std::min(width - column, left), row_step, column_step};
-    if (column == 0 && left >= width) part.rows = left / width;
-    read_rectangle(*stored, part,
-                   out.data() + static_cast<std::size_t>(at - slice.flat_begin) * sizeof(float));
-    at += part.rows * part.columns;
-  }
+}  // namespace
+
+std::unique_ptr<WeightsReader> open_hugging_face(const fs::path& folder) {
+  const auto model = read_hugging_face_model(folder);
+  return std::make_unique<WeightsReader>(open_files(folder), model, LinearLayout::in_out, folder,
+                                         "config.json");
 }
 
 }  // namespace shoal

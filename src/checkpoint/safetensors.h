@@ -7,13 +7,13 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "checkpoint/output_file.h"
+#include "checkpoint/tensor_file.h"
 #include "core/tensor.h"
 
 namespace shoal {
@@ -43,28 +43,20 @@ class SafetensorsWriter {
   OutputFile file_;
 };
 
-// A tensor of a file. Types that Shoal does not compute with (I64, U8, BOOL, ...) have no `dtype`.
-struct StoredTensor {
-  std::string name;
-  std::string type;  // as the file names it: "F32", "BF16", ...
-  std::optional<DType> dtype;
-  Shape shape;
-  std::span<const std::byte> data;  // valid as long as the file; not aligned
-};
-
 // A mapped file. A header that is damaged or lies (lengths, shapes, offsets that overlap, leave holes or end
 // elsewhere than the file, duplicate names, sizes that overflow, more than Shape::kMaxRank dimensions) throws
 // a UserError that names the file, the tensor and the fault.
-class SafetensorsFile {
+class SafetensorsFile : public TensorFile {
  public:
   explicit SafetensorsFile(const std::filesystem::path& path) : SafetensorsFile(MappedFile(path)) {}
   explicit SafetensorsFile(MappedFile file);
 
-  const std::filesystem::path& path() const { return file_.path(); }
+  const std::filesystem::path& path() const override { return file_.path(); }
   std::span<const std::byte> bytes() const { return file_.bytes(); }
   std::span<const std::byte> header() const { return bytes().first(header_bytes_); }
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
-  const std::vector<StoredTensor>& tensors() const { return tensors_; }  // in the order of their data
+  // In the order of their data.
+  const std::vector<StoredTensor>& tensors() const override { return tensors_; }
   const StoredTensor* find(std::string_view name) const;
   const StoredTensor& at(std::string_view name) const;  // throws UserError, with the nearest name
 

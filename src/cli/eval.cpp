@@ -32,7 +32,7 @@ struct EvalOptions {
 Dataset open_folder(const std::filesystem::path& dir, std::int64_t vocab_size, World& world) {
   std::optional<Dataset> data;
   all_or_none(world.ranks, [&] {
-    if (is_hugging_face_folder(dir)) {
+    if (weights_at(dir)) {
       fail_user("{} has weights but no data; give the data to evaluate on, data.dir=FOLDER", dir.string());
     }
     if (dir.is_relative() && !std::filesystem::is_directory(dir)) {
@@ -120,8 +120,9 @@ void add_eval(CLI::App& app) {
         "the best one, on 500 random sequences of train"}});
   command
       ->add_option("--checkpoint", options->checkpoint,
-                   "A run, one of its checkpoints, or weights in Hugging Face's format (required)")
-      ->option_text("DIR");
+                   "A run, one of its checkpoints, or weights: a folder in Hugging Face's format, a file of "
+                   "nanoGPT or llm.c (required)")
+      ->option_text("PATH");
   command->add_option("--split", options->split, "val, train or test")
       ->check(takes_one_of({"val", "train", "test"}))
       ->capture_default_str();

@@ -1,11 +1,15 @@
-// shoal export: writes a checkpoint's model in another program's format.
+// shoal export: writes a model in another program's format.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <memory>
 
 #include "checkpoint/huggingface.h"
+#include "checkpoint/llmc.h"
+#include "checkpoint/nanogpt.h"
 #include "cli/command.h"
+#include "config/pretrained.h"
 #include "core/error.h"
 #include "core/progress.h"
 #include "core/text.h"
@@ -23,79 +27,185 @@ struct ExportOptions {
   std::string format = "hf", dtype = "float32";
 };
 
-HuggingFaceExport describe(const CheckpointReader& checkpoint, const Tokenizer* tokenizer, DType dtype) {
-  const auto gpt = model_of(checkpoint);
-  if (!gpt.tied) fail_user("models with model.tie_embeddings = false cannot be exported yet");
-  HuggingFaceExport what{.model = {.n_layer = gpt.n_layer,
-                                   .n_head = gpt.n_head,
-                                   .n_embd = gpt.n_embd,
-                                   .n_positions = gpt.block_size,
-                                   .vocab_size = gpt.vocab_size,
-                                   .gelu_tanh = gpt.gelu == Gelu::tanh},
-                         .bias = gpt.bias,
-                         .dtype = dtype,
-                         .dropout = gpt.dropout};
-  if (tokenizer) what.end_of_text = tokenizer->end_of_text();
-  return what;
+struct ExportFormat {
+  std::string_view name, program;
+  bool is_folder;  // else a file
+  bool has_float16;
+  bool needs_bias;
+  bool needs_tied;
+  std::optional<bool> gelu_tanh;  // the only GELU of the program
+  std::uint64_t (*bytes)(const WeightsExport&);
+  void (*write)(const WeightsExport&, SliceSource&, const fs::path&, const ExportProgress&);
+};
+
+constexpr ExportFormat kFormats[] = {
+    {"hf", "Hugging Face's GPT-2", true, true, true, false, {}, hugging_face_bytes, write_hugging_face},
+    {"nanogpt-safetensors", "nanoGPT", false, true, false, true, false, nanogpt_bytes, write_nanogpt},
+    {"llmc", "llm.c", false, false, true, true, true, llmc_bytes, write_llmc}};
+
+// What is exported: a checkpoint, or weights of another program.
+struct ExportSource {
+  WeightsExport what;
+  std::string name;
+  std::unique_ptr<CheckpointReader> checkpoint;
+  std::unique_ptr<SliceSource> tensors;
+  std::unique_ptr<Tokenizer> tokenizer;
+};
+
+ExportSource open_source(const std::string& path) {
+  ExportSource source;
+  if (const auto weights = weights_at(path)) {
+    auto reader = open_weights(*weights);
+    source.what.model = reader->model();
+    source.name = weights->path.filename().string();
+    source.tokenizer = weights_tokenizer(*weights);
+    source.tensors = std::move(reader);
+  } else {
+    source.checkpoint = std::make_unique<CheckpointReader>(path);
+    const auto gpt = model_of(*source.checkpoint);
+    source.what = {.model = {.n_layer = gpt.n_layer,
+                             .n_head = gpt.n_head,
+                             .n_embd = gpt.n_embd,
+                             .n_positions = gpt.block_size,
+                             .vocab_size = gpt.vocab_size,
+                             .bias = gpt.bias,
+                             .gelu_tanh = gpt.gelu == Gelu::tanh,
+                             .tied = gpt.tied},
+                   .dropout = gpt.dropout};
+    source.name = source.checkpoint->directory().filename().string();
+    source.tokenizer = tokenizer_of(*source.checkpoint);
+    source.tensors = std::make_unique<WorkerSource>(one_model_of(*source.checkpoint));
+  }
+  if (source.tokenizer) source.what.end_of_text = source.tokenizer->end_of_text();
+  return source;
 }
 
-void print(const ExportOptions& options, const HuggingFaceExport& what, std::uint64_t bytes,
-           const std::string& tokenizer) {
-  fmt::print("{}: {} layers, {} heads, width {}, {} positions, vocabulary {}; {} of {}\n", options.out,
-             what.model.n_layer, what.model.n_head, what.model.n_embd, what.model.n_positions,
-             with_commas(what.model.vocab_size), format_bytes(static_cast<double>(bytes)), options.dtype);
-  if (!what.bias) {
-    fmt::print("the model has no biases, which Hugging Face's GPT-2 always has: they are written as zeros\n");
+// A file that is written beside its place and renamed when it is complete.
+class StagedFile {
+ public:
+  explicit StagedFile(const fs::path& out) : out_(out), staging_(out.string() + ".partial") {
+    std::error_code error;
+    if (out.has_parent_path()) fs::create_directories(out.parent_path(), error);
+    if (error) fail_user("{} cannot be created: {}", out.parent_path().string(), error.message());
   }
-  fmt::print("{}\n", tokenizer);
+  ~StagedFile() {
+    std::error_code ignored;
+    fs::remove(staging_, ignored);
+  }
+  StagedFile(const StagedFile&) = delete;
+
+  const fs::path& path() const { return staging_; }
+  void commit() { fs::rename(staging_, out_); }
+
+ private:
+  fs::path out_, staging_;
+};
+
+void require_new_file(const fs::path& out, std::string_view format) {
+  std::error_code ignored;
+  if (!fs::exists(out, ignored)) return;
+  fail_user("{} exists; --format {} writes a file, and --out names a new one", out.string(), format);
+}
+
+void write(const ExportFormat& format, ExportSource& source, const fs::path& path) {
+  Progress progress("exporting " + source.name, static_cast<double>(format.bytes(source.what)), "B");
+  format.write(source.what, *source.tensors, path,
+               [&](std::uint64_t done) { progress.update(static_cast<double>(done)); });
+  progress.finish();
+}
+
+// Returns whether there are files of a tokenizer.
+bool write_folder(const ExportFormat& format, ExportSource& source, const fs::path& out) {
+  StagedFolder staged(out);
+  write(format, source, staged.path());
+  const auto files = source.tokenizer ? bpe_files(*source.tokenizer) : std::map<std::string, std::string>();
+  for (const auto& [name, text] : files) write_text(staged.path() / name, text);
+  staged.commit();
+  return !files.empty();
+}
+
+void print(const ExportOptions& options, const ExportFormat& format, const WeightsExport& what) {
+  const auto& model = what.model;
+  fmt::print("{}: {} layers, {} heads, width {}, {} positions, vocabulary {}; {} of {}\n", options.out,
+             model.n_layer, model.n_head, model.n_embd, model.n_positions, with_commas(model.vocab_size),
+             format_bytes(static_cast<double>(format.bytes(what))), options.dtype);
+  if (!model.bias && format.needs_bias) {
+    fmt::print("the model has no biases, which {} always has: they are written as zeros\n", format.program);
+  }
+  if (format.gelu_tanh && *format.gelu_tanh != model.gelu_tanh) {
+    fmt::print("the model's GELU is {}, {}'s is {}: its losses are slightly higher there\n",
+               model.gelu_tanh ? "the approximation by tanh" : "exact", format.program,
+               model.gelu_tanh ? "exact" : "the approximation by tanh");
+  }
+}
+
+void print_tokenizer(const Tokenizer* tokenizer, bool written) {
+  if (written) {
+    fmt::print("the tokenizer is {}: vocab.json and merges.txt are there too\n",
+               tokenizer->name() == "gpt2" ? "GPT-2's" : "the data's own BPE");
+  } else if (tokenizer) {
+    fmt::print("no tokenizer is written: the model's is \"{}\", which Hugging Face's GPT-2 does not know\n",
+               tokenizer->name());
+  } else {
+    fmt::print("no tokenizer is written: the data had none\n");
+  }
 }
 
 void run_export(const ExportOptions& options) {
   const fs::path out = options.out;
-  require_new_folder(out);
-  CheckpointReader checkpoint(options.checkpoint);
-  const auto tokenizer = tokenizer_of(checkpoint);
-  const auto what = describe(checkpoint, tokenizer.get(),
-                             options.dtype == "float16"    ? DType::f16
-                             : options.dtype == "bfloat16" ? DType::bf16
-                                                           : DType::f32);
-  auto model = one_model_of(checkpoint);
-  const auto bytes = hugging_face_bytes(what);
-  StagedFolder staged(out);
-  Progress progress("exporting " + checkpoint.directory().filename().string(), static_cast<double>(bytes),
-                    "B");
-  write_hugging_face(what, model, staged.path(),
-                     [&](std::uint64_t done) { progress.update(static_cast<double>(done)); });
-  progress.finish();
-  const auto files = tokenizer ? bpe_files(*tokenizer) : std::map<std::string, std::string>();
-  for (const auto& [name, text] : files) write_text(staged.path() / name, text);
+  const auto& format = *std::ranges::find(kFormats, options.format, &ExportFormat::name);
+  if (options.dtype == "float16" && !format.has_float16) {
+    fail_user("--format {} takes --dtype float32 or bfloat16", format.name);
+  }
+  format.is_folder ? require_new_folder(out) : require_new_file(out, format.name);
+  auto source = open_source(options.checkpoint);
+  if (format.needs_tied && !source.what.model.tied) {
+    fail_user(
+        "the model in {} has a head of its own (model.tie_embeddings = false), which {} does not have; "
+        "--format hf can hold it",
+        options.checkpoint, format.program);
+  }
+  source.what.dtype = options.dtype == "float16"    ? DType::f16
+                      : options.dtype == "bfloat16" ? DType::bf16
+                                                    : DType::f32;
+  if (format.is_folder) {
+    const bool tokenizer = write_folder(format, source, out);
+    print(options, format, source.what);
+    print_tokenizer(source.tokenizer.get(), tokenizer);
+    return;
+  }
+  StagedFile staged(out);
+  write(format, source, staged.path());
   staged.commit();
-  print(options, what, bytes,
-        !files.empty() ? fmt::format("the tokenizer is {}: vocab.json and merges.txt are there too",
-                                     tokenizer->name() == "gpt2" ? "GPT-2's" : "the data's own BPE")
-                       : fmt::format("no tokenizer is written: {}",
-                                     tokenizer ? fmt::format("the model's is \"{}\", which Hugging Face's "
-                                                             "GPT-2 does not know",
-                                                             tokenizer->name())
-                                               : "the data had none"));
+  print(options, format, source.what);
 }
 
 }  // namespace
 
 void add_export(CLI::App& app) {
   auto options = std::make_shared<ExportOptions>();
-  auto* command =
-      add_command(app, "export", "Write a checkpoint's model for other programs",
-                  {{"shoal export --checkpoint runs/mine --out mine-hf",
-                    "the latest checkpoint of a run, as Hugging Face's transformers reads it"},
-                   {"shoal export --checkpoint runs/mine/checkpoints/best --out mine-hf --dtype bfloat16",
-                    "the best one, in half the size"}});
-  command->add_option("--checkpoint", options->checkpoint, "A run, or one of its checkpoints")
+  auto* command = add_command(
+      app, "export", "Write a model for other programs",
+      {{"shoal export --checkpoint runs/mine --out mine-hf",
+        "the latest checkpoint of a run, as Hugging Face's transformers reads it"},
+       {"shoal export --checkpoint runs/mine/checkpoints/best --out mine-hf --dtype bfloat16",
+        "the best one, in half the size"},
+       {"shoal export --checkpoint runs/mine --format llmc --out mine.bin", "as llm.c reads it"},
+       {"shoal export --checkpoint nanogpt:ckpt.pt --out mine-hf", "a model of nanoGPT for transformers"}});
+  command
+      ->add_option("--checkpoint", options->checkpoint,
+                   "A run, one of its checkpoints, or weights: a folder in Hugging Face's format, a file of "
+                   "nanoGPT or llm.c")
       ->required()
-      ->option_text("DIR");
-  command->add_option("--out", options->out, "The new folder")->required()->option_text("DIR");
-  command->add_option("--format", options->format, "hf: Hugging Face's, config.json and model.safetensors")
-      ->check(takes_one_of({"hf"}))
+      ->option_text("PATH");
+  command->add_option("--out", options->out, "The new folder of hf, the new file of the other formats")
+      ->required()
+      ->option_text("PATH");
+  command
+      ->add_option("--format", options->format,
+                   "hf: Hugging Face's folder, config.json and model.safetensors. nanogpt-safetensors: "
+                   "nanoGPT's state dict. llmc: a .bin of llm.c")
+      ->check(takes_one_of({"hf", "nanogpt-safetensors", "llmc"}))
       ->capture_default_str();
   command->add_option("--dtype", options->dtype, "float32, bfloat16 or float16")
       ->check(takes_one_of({"float32", "bfloat16", "float16"}))

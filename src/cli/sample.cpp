@@ -75,9 +75,14 @@ Config load_config(const SampleArguments& options) {
   return config;
 }
 
-// Whether token ids may be those of GPT-2: a vocabulary of 50,257, or padded to a multiple of 64 as in
-// nanoGPT and llm.c.
-bool has_gpt2_size(const GptConfig& gpt) { return gpt.vocab_size == 50'257 || gpt.vocab_size == 50'304; }
+std::string without_tokenizer(const std::optional<Weights>& weights, const SampleArguments& options) {
+  if (!weights) {
+    return options.checkpoint + " was trained on token ids only (data without meta.json or meta.pkl)";
+  }
+  if (weights->format == WeightsFormat::hugging_face)
+    return options.checkpoint + " has no vocab.json and merges.txt";
+  return options.checkpoint + " has no vocab.json and merges.txt, nor meta.pkl, beside it";
+}
 
 LoadedModel load(const SampleArguments& options, const Config& config, Communicator& alone, World& world) {
   const auto checkpoint = find_checkpoint(options.checkpoint, world.ranks);
@@ -85,18 +90,17 @@ LoadedModel load(const SampleArguments& options, const Config& config, Communica
   all_or_none(world.ranks, [&] {
     model.emplace(
         load_model(checkpoint, config, alone, backend_options(config, world), Runtime::Use::parameters));
-    if (!model->tokenizer && has_gpt2_size(model->plan.model) && !is_hugging_face_folder(checkpoint)) {
+    const auto weights = weights_at(checkpoint);
+    const bool own = weights && weights->format == WeightsFormat::hugging_face;  // a folder with a tokenizer
+    if (!model->tokenizer && has_gpt2_size(model->plan.model.vocab_size) && !own) {
       model->tokenizer = load_bpe_tokenizer(fetch_gpt2_vocabulary({}));
       if (!log::thread_muted()) {
-        fmt::print(stderr, "shoal: {} was trained on token ids only; they are assumed to be GPT-2's\n",
-                   options.checkpoint);
+        fmt::print(stderr, "shoal: {}; its ids are assumed to be GPT-2's\n",
+                   without_tokenizer(weights, options));
       }
     }
     if (!model->tokenizer) {
-      fail_user("{} {}, so there is no tokenizer to write text with", options.checkpoint,
-                is_hugging_face_folder(checkpoint)
-                    ? "has no vocab.json and merges.txt"
-                    : "was trained on token ids only (data without meta.json or meta.pkl)");
+      fail_user("{}, so there is no tokenizer to write text with", without_tokenizer(weights, options));
     }
   });
   return std::move(*model);
@@ -310,7 +314,7 @@ void sample(const SampleArguments& options, const std::string& text, const Confi
   }
   const double seconds = watch.seconds();
   if (ranks.rank() != 0) return;
-  const auto from = is_hugging_face_folder(options.checkpoint)
+  const auto from = weights_at(options.checkpoint)
                         ? "the weights in " + options.checkpoint
                         : fmt::format("{} after step {}", options.checkpoint, with_commas(model.step));
   fmt::print(stderr, "{}{} tokens in {}: {:.1f} tokens/s, from {}\n", stopped ? "stopped: " : "",
@@ -334,8 +338,9 @@ void add_sample(CLI::App& app) {
        {"shoal sample --checkpoint runs/quickstart --interactive", "Each line that you type is a prompt"}});
   command
       ->add_option("--checkpoint", options->checkpoint,
-                   "A run, one of its checkpoints, or weights in Hugging Face's format (required)")
-      ->option_text("DIR");
+                   "A run, one of its checkpoints, or weights: a folder in Hugging Face's format, a file of "
+                   "nanoGPT or llm.c (required)")
+      ->option_text("PATH");
   auto* prompt =
       command->add_option("--prompt", options->prompt, "The text to continue")->option_text("TEXT");
   auto* prompt_file = command->add_option("--prompt-file", options->prompt_file, "The prompt, from a file")

@@ -4,20 +4,25 @@
 
 #include "config/schema.h"
 #include "core/error.h"
+#include "data/nanogpt_meta.h"
 
 namespace shoal {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kHuggingFace = "hf:", kBlockSize = "model.block_size";
+constexpr std::string_view kBlockSize = "model.block_size", kGelu = "model.gelu",
+                           kTied = "model.tie_embeddings";
 
-// The keys that pretrained weights set.
-constexpr std::string_view kModelKeys[] = {"model.n_layer", "model.n_head",        "model.n_embd",
-                                           kBlockSize,      "model.vocab_size",    "model.bias",
-                                           "model.gelu",    "model.tie_embeddings"};
+constexpr std::pair<std::string_view, WeightsFormat> kPrefixes[] = {{"hf:", WeightsFormat::hugging_face},
+                                                                    {"nanogpt:", WeightsFormat::nanogpt},
+                                                                    {"llmc:", WeightsFormat::llmc}};
 
-Config config_of(const HuggingFaceModel& model, const std::string& where) {
+// The keys that weights set.
+constexpr std::string_view kModelKeys[] = {"model.n_layer",    "model.n_head", "model.n_embd", kBlockSize,
+                                           "model.vocab_size", "model.bias",   kGelu,          kTied};
+
+Config config_of(const WeightsModel& model, const std::string& where) {
   Config config;
   const auto set = [&](std::string_view key, const RawValue& value) {
     assign(*find_field(key), config, value, where);
@@ -27,9 +32,9 @@ Config config_of(const HuggingFaceModel& model, const std::string& where) {
   set("model.n_embd", std::int64_t{model.n_embd});
   set(kBlockSize, std::int64_t{model.n_positions});
   set("model.vocab_size", model.vocab_size);
-  set("model.bias", true);
-  set("model.tie_embeddings", true);
-  set("model.gelu", std::string(model.gelu_tanh ? "tanh" : "erf"));
+  set("model.bias", model.bias);
+  set(kTied, model.tied);
+  set(kGelu, std::string(model.gelu_tanh ? "tanh" : "erf"));
   return config;
 }
 
@@ -62,23 +67,32 @@ std::optional<fs::path> checkpoint_folder(std::string_view from) {
   return fs::path(from.substr(kCheckpoint.size()));
 }
 
-std::optional<fs::path> hugging_face_folder(std::string_view from) {
-  if (const auto otherwise = start_without_checkpoint(from)) return hugging_face_folder(*otherwise);
-  if (!from.starts_with(kHuggingFace)) return std::nullopt;
-  return fs::path(from.substr(kHuggingFace.size()));
+std::optional<Weights> weights_of_start(std::string_view from) {
+  if (const auto otherwise = start_without_checkpoint(from)) return weights_of_start(*otherwise);
+  for (const auto& [prefix, format] : kPrefixes) {
+    if (from.starts_with(prefix)) return Weights{format, from.substr(prefix.size())};
+  }
+  return std::nullopt;
+}
+
+std::optional<Weights> weights_at(const fs::path& where) {
+  if (auto named = weights_of_start(where.string())) return named;
+  return find_weights(where);
 }
 
 bool model_is_given(const Origins& origins) {
-  // Nearly all weights are tied, which the reader checks.
-  return std::ranges::all_of(
-      kModelKeys, [&](auto key) { return key == "model.tie_embeddings" || origins.contains(key); });
+  // Nearly all weights are tied, as is the default.
+  return std::ranges::all_of(kModelKeys, [&](auto key) { return key == kTied || origins.contains(key); });
 }
 
-void take_hugging_face_model(const fs::path& folder, Config& config, Origins& origins) {
-  const auto where = (folder / "config.json").string();
-  const auto theirs = config_of(read_hugging_face_model(folder), where);
+void take_weights_model(const Weights& weights, Config& config, Origins& origins) {
+  const auto where = weights.description().string();
+  const auto model = read_weights_model(weights);
+  const auto theirs = config_of(model, where);
   const auto given = config.model;
+  const bool own_gelu = !model.gelu_is_given && origins.contains(kGelu);
   for (const auto key : kModelKeys) {
+    if (key == kGelu && own_gelu) continue;
     if (const auto origin = origins.find(key); origin != origins.end())
       require_agreement(*find_field(key), config, theirs, origin->second, where);
   }
@@ -86,36 +100,35 @@ void take_hugging_face_model(const fs::path& folder, Config& config, Origins& or
   config.model.preset = given.preset;
   config.model.dropout = given.dropout;
   if (origins.contains(kBlockSize)) config.model.block_size = given.block_size;
+  if (own_gelu) config.model.gelu = given.gelu;
   for (const auto key : kModelKeys) origins.try_emplace(std::string(key), where);
 }
 
-HuggingFaceReader open_hugging_face(const fs::path& folder, const Config& config) {
+std::unique_ptr<WeightsReader> open_weights(const Weights& weights, const Config& config) {
   Config same = config;
   Origins all;
   for (const auto key : kModelKeys) all[std::string(key)] = "";
-  take_hugging_face_model(folder, same, all);
-  return HuggingFaceReader(folder);
+  take_weights_model(weights, same, all);
+  return open_weights(weights);
 }
 
-bool is_hugging_face_folder(const fs::path& where) {
-  std::error_code ignored;
-  return fs::is_regular_file(where / "config.json", ignored);
-}
-
-Config hugging_face_config(const fs::path& folder) {
+Config weights_config(const Weights& weights, const fs::path& where) {
   Config config;
   Origins origins;
-  take_hugging_face_model(folder, config, origins);
+  take_weights_model(weights, config, origins);
   config.run.name = "weights";
-  config.data.dir = folder.string();
+  config.data.dir = where.string();
   config.train.steps = 1;
   config.train.global_batch = 4;
   return config;
 }
 
-std::unique_ptr<Tokenizer> hugging_face_tokenizer(const fs::path& folder) {
-  if (!fs::exists(folder / "vocab.json") || !fs::exists(folder / "merges.txt")) return nullptr;
-  return load_bpe_tokenizer(folder);
+std::unique_ptr<Tokenizer> weights_tokenizer(const Weights& weights) {
+  const auto folder = weights.folder();
+  if (fs::exists(folder / "vocab.json") && fs::exists(folder / "merges.txt"))
+    return load_bpe_tokenizer(folder);
+  if (fs::exists(folder / "meta.pkl")) return read_nanogpt_meta(folder / "meta.pkl");
+  return nullptr;
 }
 
 }  // namespace shoal

@@ -1,12 +1,14 @@
-// Weights in Hugging Face's format, to start a run (init.from = "hf:DIR"), to evaluate and to sample.
+// Weights of other programs (checkpoint/weights.h), to start a run (init.from = "hf:DIR"), to evaluate, to
+// sample and to export.
 #pragma once
 
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 
-#include "checkpoint/huggingface.h"
+#include "checkpoint/weights.h"
 #include "config/config.h"
 #include "data/tokenizer.h"
 
@@ -17,24 +19,30 @@ namespace shoal {
 std::optional<std::string> start_without_checkpoint(std::string_view from);
 // DIR for "checkpoint:DIR", nothing for other values of init.from.
 std::optional<std::filesystem::path> checkpoint_folder(std::string_view from);
-// DIR for "hf:DIR" and "auto:hf:DIR", nothing for other values of init.from.
-std::optional<std::filesystem::path> hugging_face_folder(std::string_view from);
+// The weights of "hf:DIR", "nanogpt:FILE" and "llmc:FILE", also after "auto:", nothing for other values of
+// init.from.
+std::optional<Weights> weights_of_start(std::string_view from);
 
-// Whether all keys that pretrained weights set are given explicitly.
+// The weights that `where` names as init.from does, or else find_weights(where). Nothing for a checkpoint or
+// a run.
+std::optional<Weights> weights_at(const std::filesystem::path& where);
+
+// Whether all keys that weights set are given explicitly.
 bool model_is_given(const Origins& origins);
 
-// Sets the model's keys from the folder's config.json, but not model.dropout. Keys in `origins` were given
-// and must agree; only model.block_size may be smaller than n_positions. Throws UserError with both values.
-void take_hugging_face_model(const std::filesystem::path& folder, Config& config, Origins& origins);
+// Sets the model's keys from the weights, but not model.dropout. Keys in `origins` were given and must agree;
+// only model.block_size may be smaller than the positions, and model.gelu is free where the file does not
+// say. Throws UserError with both values.
+void take_weights_model(const Weights& weights, Config& config, Origins& origins);
 
-// Throws UserError when the folder cannot be read, or has another model than the config.
-HuggingFaceReader open_hugging_face(const std::filesystem::path& folder, const Config& config);
+// Throws UserError when the weights cannot be read, or are of another model than the config.
+std::unique_ptr<WeightsReader> open_weights(const Weights& weights, const Config& config);
 
-// Whether `where` is a folder in Hugging Face's format, not a checkpoint or a run.
-bool is_hugging_face_folder(const std::filesystem::path& where);
-// A config to use the folder's model without training. Its data.dir is the folder, which has no data.
-Config hugging_face_config(const std::filesystem::path& folder);
-// The tokenizer of vocab.json and merges.txt; null where the folder does not have both.
-std::unique_ptr<Tokenizer> hugging_face_tokenizer(const std::filesystem::path& folder);
+// A config to use the model of weights at `where` without training. Its data.dir is `where`, which has no
+// data.
+Config weights_config(const Weights& weights, const std::filesystem::path& where);
+// The tokenizer beside the weights: that of vocab.json and merges.txt, or of nanoGPT's meta.pkl. Null where
+// there is none.
+std::unique_ptr<Tokenizer> weights_tokenizer(const Weights& weights);
 
 }  // namespace shoal

@@ -223,14 +223,15 @@ void apply_weights(Config& config, Origins& origins, std::span<const Assignment>
   const Assignment* weights = nullptr;
   for (const auto& assignment : assignments) {
     const auto* from = std::get_if<std::string>(&assignment.value);
-    if (assignment.field->name() == "init.from" && from && hugging_face_folder(*from)) weights = &assignment;
+    if (assignment.field->name() == "init.from" && from && weights_of_start(*from)) weights = &assignment;
   }
   if (!weights) return;
   const auto& from = std::get<std::string>(weights->value);
   const bool used = config.init.from == from;
-  if (model_is_given(origins) && (!used || !std::filesystem::exists(*hugging_face_folder(from)))) return;
+  const auto start = *weights_of_start(from);
+  if (model_is_given(origins) && (!used || !std::filesystem::exists(start.path))) return;
   try {
-    take_hugging_face_model(*hugging_face_folder(from), config, origins);
+    take_weights_model(start, config, origins);
   } catch (const UserError& error) {
     fail_user("init.from = \"{}\" ({}): {}{}", from, weights->where, error.what(),
               used ? "" : ". A run that exists goes on without it by its own config, RUN/config.toml");

@@ -155,11 +155,14 @@ static std::string data_dir_here(const CheckpointReader& checkpoint, const std::
   return moved || std::filesystem::equivalent(then, dir, missing) ? dir : then.string();
 }
 
+bool has_gpt2_size(std::int64_t vocab_size) { return vocab_size == 50'257 || vocab_size == 50'304; }
+
 void warn_of_other_tokenizer(const Dataset& data, std::int64_t model_vocab_size,
                              const Tokenizer* model_tokenizer) {
   const bool known = model_tokenizer && data.has_tokenizer();
   const bool other = known ? json::parse(data.tokenizer_text()) != model_tokenizer->to_json()
-                           : data.vocab_size() != model_vocab_size;
+                           : data.vocab_size() != model_vocab_size &&
+                                 !(has_gpt2_size(data.vocab_size()) && has_gpt2_size(model_vocab_size));
   if (!other) return;
   log::warn("{} has a vocabulary of {}, the model one of {}: {}", data.dir().string(),
             with_commas(data.vocab_size()), with_commas(model_vocab_size),
@@ -168,11 +171,11 @@ void warn_of_other_tokenizer(const Dataset& data, std::int64_t model_vocab_size,
 }
 
 Config load_model_config(const std::filesystem::path& where, std::span<const std::string> overrides) {
-  const bool weights = is_hugging_face_folder(where);
+  const auto weights = weights_at(where);
   const auto directory = weights ? where : find_checkpoint(where);
   Config config;
   if (weights) {
-    config = hugging_face_config(where);
+    config = weights_config(*weights, where);
   } else {
     const CheckpointReader checkpoint(directory);
     config = config_of(checkpoint);
@@ -185,6 +188,7 @@ Config load_model_config(const std::filesystem::path& where, std::span<const std
   const Config saved = config;
   apply_arguments(config, overrides);
   for (const auto& difference : diff(saved, config)) {
+    if (difference.key == "model.gelu" && weights && !read_weights_model(*weights).gelu_is_given) continue;
     if (difference.key.starts_with("model.")) {
       fail_user("{} = {} is fixed by the checkpoint {} ({}); leave it out", difference.key, difference.b,
                 directory.string(), difference.a);
@@ -199,7 +203,7 @@ Config load_model_config(const std::filesystem::path& where, std::span<const std
 std::filesystem::path find_checkpoint(const std::filesystem::path& where, Communicator& ranks) {
   std::string found;
   some_for_all(ranks, ranks.rank() == 0,
-               [&] { found = (is_hugging_face_folder(where) ? where : find_checkpoint(where)).string(); });
+               [&] { found = (weights_at(where) ? where : find_checkpoint(where)).string(); });
   return broadcast_text(ranks, found);
 }
 
@@ -211,10 +215,10 @@ LoadedModel load_model(const std::filesystem::path& directory, const Config& con
   std::unique_ptr<CheckpointReader> checkpoint;
   std::unique_ptr<SliceSource> source;
   all_or_none(group, [&] {
-    if (is_hugging_face_folder(directory)) {
-      source = std::make_unique<HuggingFaceReader>(open_hugging_face(directory, config));
+    if (const auto weights = weights_at(directory)) {
+      source = open_weights(*weights, config);
       model = to_gpt_config(config.model);
-      loaded.tokenizer = hugging_face_tokenizer(directory);
+      loaded.tokenizer = weights_tokenizer(*weights);
       return;
     }
     checkpoint = std::make_unique<CheckpointReader>(directory);

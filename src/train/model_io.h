@@ -65,10 +65,14 @@ struct LoadedModel {
 };
 
 // The config of a checkpoint's run for use without training: on any ranks, unless `overrides`, which are
-// `section.key=value` arguments, say so. `where` is a checkpoint, a folder of them, a run, or a folder in
-// Hugging Face's format. A relative data.dir is found from everywhere, unless run and data were moved. Throws
-// UserError when there is none, it is damaged, or an override changes the model.
+// `section.key=value` arguments, say so. `where` is a checkpoint, a folder of them, a run, or another
+// program's weights (weights_at). A relative data.dir is found from everywhere, unless run and data were
+// moved. Throws UserError when there is none, it is damaged, or an override changes the model.
 Config load_model_config(const std::filesystem::path& where, std::span<const std::string> overrides = {});
+
+// Whether token ids may be those of GPT-2: a vocabulary of 50,257, or padded to a multiple of 64 as in
+// nanoGPT and llm.c.
+bool has_gpt2_size(std::int64_t vocab_size);
 
 // Warns where data were prepared with another tokenizer than the model's, as far as that is known: a
 // tokenizer that is null is not.
@@ -79,8 +83,8 @@ void warn_of_other_tokenizer(const Dataset& data, std::int64_t model_vocab_size,
 // ones.
 std::filesystem::path find_checkpoint(const std::filesystem::path& where, Communicator& ranks);
 
-// The model of a checkpoint, or of Hugging Face's files, on the ranks of `group`, as config.parallel spreads
-// it. Collective. Throws UserError when it cannot be spread so.
+// The model of a checkpoint, or of another program's weights, on the ranks of `group`, as config.parallel
+// spreads it. Collective. Throws UserError when it cannot be spread so.
 LoadedModel load_model(const std::filesystem::path& checkpoint, const Config& config, Communicator& group,
                        const BackendOptions& options, Runtime::Use use);
 

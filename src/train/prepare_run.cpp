@@ -37,8 +37,8 @@ Mixture open_alone(Config& config) {
   if (config.model.vocab_size < data.vocab_size()) {
     fail_user("model.vocab_size = {} is smaller than the vocabulary of {}, {}; {}", config.model.vocab_size,
               data.description(), data.vocab_size(),
-              hugging_face_folder(config.init.from) ? "prepare the data with the tokenizer of the weights"
-                                                    : "leave it out to take the data's");
+              weights_of_start(config.init.from) ? "prepare the data with the tokenizer of the weights"
+                                                 : "leave it out to take the data's");
   }
   for (const auto* name : {"train", "val"}) {
     for (const auto& [split, weight] : data.split(name)) {

@@ -92,9 +92,9 @@ std::string settle_start(const Config& config) {
 
 std::optional<fs::path> find_start(const Config& config, const Mixture& data, Communicator& ranks) {
   if (const auto other = checkpoint_folder(config.init.from)) return find_checkpoint(*other, ranks);
-  if (const auto weights = hugging_face_folder(config.init.from)) {
-    some_for_all(ranks, ranks.rank() == 0, [&] { open_hugging_face(*weights, config); });
-    return weights;
+  if (const auto weights = weights_of_start(config.init.from)) {
+    some_for_all(ranks, ranks.rank() == 0, [&] { open_weights(*weights, config); });
+    return weights->path;
   }
   if (!config.init.resumes()) return std::nullopt;
   std::string from;

@@ -19,7 +19,7 @@ namespace shoal {
 // anew would meet an earlier one.
 std::string settle_start(const Config& config);
 
-// The checkpoint, or the folder of Hugging Face's weights, that a run starts from, if any: what rank 0 finds.
+// The checkpoint, or another program's weights, that a run starts from, if any: what rank 0 finds.
 // Throws UserError when there is none to resume from, it is another run's, or the weights are damaged or of
 // another model.
 std::optional<std::filesystem::path> find_start(const Config& config, const Mixture& data,

@@ -98,7 +98,7 @@ void log_summary(const Config& config, const RunPlan& plan, const Mixture& data,
     log::info("parallel.offload = \"host\": the {} backend's memory is the host's already",
               name_of_choice(config, "train.backend"));
   }
-  if (hugging_face_folder(config.init.from)) warn_of_other_tokenizer(data.first(), model.vocab_size, nullptr);
+  if (weights_of_start(config.init.from)) warn_of_other_tokenizer(data.first(), model.vocab_size, nullptr);
   if (const auto floor = data.entropy_per_token()) {
     log::info("the data's own entropy is {:.4f} nats per token: no model's expected loss is below it",
               *floor);

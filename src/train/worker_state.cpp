@@ -84,9 +84,8 @@ TrainState resume(CheckpointReader& checkpoint, DataEngine& engine, Backend& bac
 
 TrainState read_start(const Config& config, const std::filesystem::path& from, DataEngine& engine,
                       Backend& backend, const MeshShape& shape, const MeshCoordinate& coordinate) {
-  if (hugging_face_folder(config.init.from)) {
-    HuggingFaceReader weights(from);
-    read_state(engine, backend, weights, false);
+  if (const auto weights = weights_of_start(config.init.from)) {
+    read_state(engine, backend, *open_weights(*weights), false);
     log::info("parameters from the weights in {}; the optimizer starts anew", from.string());
     return {};
   }

@@ -19,7 +19,7 @@ std::vector<SliceView> worker_slices(DataEngine& engine, const MeshShape& shape,
 void add_worker_states(CheckpointInfo& info, const TrainState& mine, Mesh& mesh);
 
 // Reads what the run starts from into this rank's part of the engine, whose state_loaded() is to follow: a
-// checkpoint or a folder of Hugging Face's weights, as config.init.from says. A run that is resumed gets its
+// checkpoint or another program's weights, as config.init.from says. A run that is resumed gets its
 // state, and every worker its own, where the checkpoint is of as many workers; otherwise all get the mean.
 // Throws UserError when it is damaged or not of this model.
 TrainState read_start(const Config& config, const std::filesystem::path& from, DataEngine& engine,

@@ -8,11 +8,12 @@
 
 #include "checkpoint/checkpoint_support.h"
 #include "checkpoint/huggingface.h"
+#include "checkpoint/safetensors.h"
 #include "core/float16.h"
 
 namespace shoal::test {
 
-inline constexpr HuggingFaceModel kTinyModel{
+inline constexpr WeightsModel kTinyModel{
     .n_layer = 2, .n_head = 2, .n_embd = 6, .n_positions = 5, .vocab_size = 11};
 
 struct RawTensor {
@@ -55,7 +56,7 @@ struct HuggingFaceFolder {
       {"layer_norm_epsilon", "1e-05"}};
   std::vector<RawTensor> tensors;
 
-  explicit HuggingFaceFolder(const HuggingFaceModel& model = kTinyModel, DType dtype = DType::f32,
+  explicit HuggingFaceFolder(const WeightsModel& model = kTinyModel, DType dtype = DType::f32,
                              const std::string& prefix = "transformer.") {
     for (const auto& tensor : hugging_face_tensors(model)) {
       const auto shape = tensor.stored_shape();

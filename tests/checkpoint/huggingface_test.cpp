@@ -3,6 +3,7 @@
 #include "checkpoint/huggingface.h"
 
 #include "checkpoint/huggingface_support.h"
+#include "checkpoint/torch_support.h"
 
 namespace shoal::test {
 namespace {
@@ -42,7 +43,7 @@ class HuggingFace : public testing::Test {
  protected:
   std::string refusal() {
     raw_.write(folder_);
-    return user_error([&] { HuggingFaceReader reader(folder_); });
+    return user_error([&] { open_hugging_face(folder_); });
   }
   std::string config_refusal(const std::string& key, const std::string& value) {
     HuggingFaceFolder raw;
@@ -61,7 +62,8 @@ TEST_F(HuggingFace, ReadsEveryTensorOfEveryTypeWithAndWithoutPrefix) {
     for (const char* prefix : {"transformer.", ""}) {
       HuggingFaceFolder raw(kTinyModel, dtype, prefix);
       raw.write(folder_);
-      HuggingFaceReader reader(folder_);
+      const auto opened = open_hugging_face(folder_);
+      auto& reader = *opened;
       EXPECT_EQ(reader.model(), kTinyModel);
       for (const auto& tensor : hugging_face_tensors(kTinyModel)) {
         const auto slice = whole_slice("transformer." + tensor.name, DType::f32, tensor.shape);
@@ -74,10 +76,11 @@ TEST_F(HuggingFace, ReadsEveryTensorOfEveryTypeWithAndWithoutPrefix) {
 
 // A matrix larger than the block of rows that is transposed at a time.
 TEST_F(HuggingFace, ReadsAnySlice) {
-  const HuggingFaceModel model{.n_layer = 1, .n_head = 1, .n_embd = 35, .n_positions = 7, .vocab_size = 41};
+  const WeightsModel model{.n_layer = 1, .n_head = 1, .n_embd = 35, .n_positions = 7, .vocab_size = 41};
   HuggingFaceFolder raw(model);
   raw.write(folder_);
-  HuggingFaceReader reader(folder_);
+  const auto opened = open_hugging_face(folder_);
+  auto& reader = *opened;
   Dice dice(1);
   for (int i = 0; i < 500; ++i) {
     for (const char* name : {"wte.weight", "h.0.attn.c_attn.weight", "h.0.mlp.c_proj.weight", "ln_f.bias"}) {
@@ -98,7 +101,8 @@ TEST_F(HuggingFace, ReadsAnySlice) {
 
 TEST_F(HuggingFace, FewerPositionsAreTheFirst) {
   raw_.write(folder_);
-  HuggingFaceReader reader(folder_);
+  const auto opened = open_hugging_face(folder_);
+  auto& reader = *opened;
   const auto slice = whole_slice("transformer.wpe.weight", DType::f32, {3, 6});
   EXPECT_EQ(read(reader, slice), expected(raw_.at("wpe.weight"), false, slice));
   const auto refused = [&](const char* name, const Shape& shape) {
@@ -127,13 +131,14 @@ TEST_F(HuggingFace, ReadsShards) {
     spill(index, "{\"metadata\": {}, \"weight_map\": {" + entries + "}}");
   };
   write_index(map);
-  HuggingFaceReader reader(folder_);
+  const auto opened = open_hugging_face(folder_);
+  auto& reader = *opened;
   for (const auto& tensor : hugging_face_tensors(kTinyModel)) {
     const auto slice = whole_slice("transformer." + tensor.name, DType::f32, tensor.shape);
     EXPECT_EQ(read(reader, slice), expected(raw_.at(tensor.name), tensor.transposed, slice));
   }
 
-  const auto refused = [&] { return user_error([&] { HuggingFaceReader again(folder_); }); };
+  const auto refused = [&] { return user_error([&] { open_hugging_face(folder_); }); };
   write_index(map + ", \"x\": \"../a.safetensors\"");
   EXPECT_THAT(refused(), HasSubstr("names \"../a.safetensors\", which is no file beside it"));
   write_index(map + ", \"x\": \"b.safetensors\"");
@@ -147,6 +152,36 @@ TEST_F(HuggingFace, ReadsShards) {
   write_index(map);
   raw_.write_tensors(folder_ / "b.safetensors", half - 1, raw_.tensors.size());
   EXPECT_THAT(refused(), AllOf(HasSubstr("is there twice"), HasSubstr("a.safetensors")));
+}
+
+// A file of torch.save instead of safetensors, alone and in shards.
+TEST_F(HuggingFace, ReadsPickledTensors) {
+  raw_.write(folder_);
+  const auto expect_all = [&] {
+    const auto reader = open_hugging_face(folder_);
+    for (const auto& tensor : hugging_face_tensors(kTinyModel)) {
+      const auto slice = whole_slice("transformer." + tensor.name, DType::f32, tensor.shape);
+      EXPECT_EQ(read(*reader, slice), expected(raw_.at(tensor.name), tensor.transposed, slice))
+          << tensor.name;
+    }
+  };
+  spill(folder_ / "pytorch_model.bin", "not looked at");
+  expect_all();
+  fs::remove(folder_ / "model.safetensors");
+  spill(folder_ / "pytorch_model.bin", torch_file(raw_.tensors));
+  expect_all();
+
+  fs::remove(folder_ / "pytorch_model.bin");
+  const auto half = raw_.tensors.begin() + static_cast<std::ptrdiff_t>(raw_.tensors.size() / 2);
+  spill(folder_ / "one.bin", torch_file({raw_.tensors.begin(), half}));
+  spill(folder_ / "two.bin", torch_file({half, raw_.tensors.end()}));
+  std::string map;
+  for (auto at = raw_.tensors.begin(); at != raw_.tensors.end(); ++at) {
+    map +=
+        fmt::format("{}\"{}\": \"{}\"", map.empty() ? "" : ",", at->name, at < half ? "one.bin" : "two.bin");
+  }
+  spill(folder_ / "pytorch_model.bin.index.json", "{\"weight_map\": {" + map + "}}");
+  expect_all();
 }
 
 TEST_F(HuggingFace, MasksAndATiedHeadAreNoParameters) {
@@ -164,6 +199,17 @@ TEST_F(HuggingFace, MasksAndATiedHeadAreNoParameters) {
                                HasSubstr("one matrix")));
   raw_.at("lm_head.weight") = {"lm_head.weight", DType::bf16, {11, 6}, random_bytes(132, 1)};
   EXPECT_THAT(refusal(), HasSubstr("is not the same"));
+}
+
+TEST_F(HuggingFace, AHeadOfItsOwnIsAParameter) {
+  raw_.config["tie_word_embeddings"] = "false";
+  EXPECT_THAT(refusal(), HasSubstr("no tensor \"lm_head.weight\""));
+  raw_.add("lm_head.weight", {11, 6});
+  raw_.write(folder_);
+  const auto reader = open_hugging_face(folder_);
+  EXPECT_FALSE(reader->model().tied);
+  const auto slice = whole_slice("lm_head.weight", DType::f32, {11, 6});
+  EXPECT_EQ(read(*reader, slice), expected(raw_.at("lm_head.weight"), false, slice));
 }
 
 TEST_F(HuggingFace, MissingTensorsAndLayers) {
@@ -209,15 +255,16 @@ TEST_F(HuggingFace, DamagedFiles) {
   raw_.write(folder_);
   const auto weights = folder_ / "model.safetensors";
   const auto bytes = slurp(weights);
-  const auto refused = [&] { return user_error([&] { HuggingFaceReader reader(folder_); }); };
+  const auto refused = [&] { return user_error([&] { open_hugging_face(folder_); }); };
   spill(weights, bytes.substr(0, bytes.size() - 1));
   EXPECT_THAT(refused(), HasSubstr("model.safetensors"));
   spill(weights, "");
   EXPECT_THAT(refused(), HasSubstr("model.safetensors"));
   fs::remove(weights);
-  EXPECT_THAT(refused(), HasSubstr("has no model.safetensors; put it beside config.json"));
+  EXPECT_THAT(refused(),
+              HasSubstr("has no model.safetensors; put it, or pytorch_model.bin, beside config.json"));
   spill(folder_ / "pytorch_model.bin", "");
-  EXPECT_THAT(refused(), HasSubstr("save the model as safetensors"));
+  EXPECT_THAT(refused(), HasSubstr("pytorch_model.bin is no file of torch.save"));
   fs::remove(folder_ / "config.json");
   EXPECT_THAT(refused(), HasSubstr("has no config.json"));
   fs::remove_all(folder_);
@@ -244,7 +291,7 @@ TEST_F(HuggingFace, ConfigsThatAreNotAGpt2OfShoals) {
            {"layer_norm_epsilon", "1e-6", "layer_norm_epsilon = 1e-06, but Shoal's GPT-2 needs 1e-05"},
            {"layer_norm_epsilon", "\"small\"", "layer_norm_epsilon"},
            {"scale_attn_weights", "false", "scale_attn_weights = false"},
-           {"tie_word_embeddings", "false", "tie_word_embeddings = false"},
+           {"tie_word_embeddings", "1", "tie_word_embeddings = 1"},
            {"scale_attn_by_inverse_layer_idx", "true", "scale_attn_by_inverse_layer_idx = true"},
            {"reorder_and_upcast_attn", "true", "reorder_and_upcast_attn = true"},
            {"add_cross_attention", "true", "add_cross_attention = true"},

@@ -1,8 +1,9 @@
-// Runs that start from weights in Hugging Face's format: the keys that the folder sets, and exact import and
-// export.
+// Runs that start from weights: the keys that they set, and exact import and export.
 #include "config/pretrained.h"
 
 #include "checkpoint/huggingface_support.h"
+#include "checkpoint/llmc.h"
+#include "checkpoint/nanogpt.h"
 #include "data/temp_folder.h"
 #include "train/model_io.h"
 #include "train/tiny_run.h"
@@ -16,7 +17,7 @@ using ::testing::HasSubstr;
 class Pretrained : public TinyRuns {
  protected:
   // 64 tokens, more than the data have.
-  static constexpr HuggingFaceModel kModel{
+  static constexpr WeightsModel kModel{
       .n_layer = 2, .n_head = 4, .n_embd = 24, .n_positions = 12, .vocab_size = 64};
 
   fs::path weights(const HuggingFaceFolder& raw = HuggingFaceFolder(kModel)) const {
@@ -29,7 +30,7 @@ class Pretrained : public TinyRuns {
     apply_arguments(config, settings);
     config.init.from = "hf:" + (folder_ / "gpt").string();
     Origins origins;
-    take_hugging_face_model(folder_ / "gpt", config, origins);
+    take_weights_model({WeightsFormat::hugging_face, folder_ / "gpt"}, config, origins);
     return config;
   }
   // The output of `shoal config --dump`.
@@ -41,7 +42,7 @@ class Pretrained : public TinyRuns {
   std::string refused(const std::string& toml, const Settings& arguments = {}) const {
     return error_of([&] { parsed(toml, arguments); });
   }
-  void export_to(const fs::path& out, const std::string& run, const HuggingFaceExport& what) const {
+  void export_to(const fs::path& out, const std::string& run, const WeightsExport& what) const {
     fs::create_directories(out);
     CheckpointReader checkpoint(this->run(run));
     write_hugging_face(what, checkpoint, out);
@@ -73,7 +74,7 @@ TEST_F(Pretrained, InAndOutIsByteExactOnAnyRanks) {
       EXPECT_TRUE(std::ranges::equal(stored.data, tensor.data)) << tensor.name << ", " << name;
     }
     EXPECT_EQ(read_hugging_face_model(folder_ / (name + "-hf")), kModel);
-    EXPECT_NO_THROW(HuggingFaceReader(folder_ / (name + "-hf")));
+    EXPECT_NO_THROW(open_hugging_face(folder_ / (name + "-hf")));
   }
 }
 
@@ -98,13 +99,17 @@ TEST_F(Pretrained, ARunWithoutBiasesIsWrittenWithZeros) {
   const CheckpointReader checkpoint(run("plain"));
   const auto vocabulary = checkpoint.find("transformer.wte.weight")->shape[0];
   export_to(folder_ / "out", "plain",
-            {.model = {.n_layer = 2, .n_head = 2, .n_embd = 16, .n_positions = 8, .vocab_size = vocabulary},
-             .bias = false});
+            {.model = {.n_layer = 2,
+                       .n_head = 2,
+                       .n_embd = 16,
+                       .n_positions = 8,
+                       .vocab_size = vocabulary,
+                       .bias = false}});
   const SafetensorsFile file(folder_ / "out/model.safetensors");
   const auto& bias = file.at("transformer.h.1.attn.c_attn.bias");
   EXPECT_EQ(bias.shape, (Shape{48}));
   EXPECT_TRUE(std::ranges::all_of(bias.data, [](auto byte) { return byte == std::byte{0}; }));
-  EXPECT_NO_THROW(HuggingFaceReader(folder_ / "out"));
+  EXPECT_NO_THROW(open_hugging_face(folder_ / "out"));
 }
 
 TEST_F(Pretrained, TooLargeForFloat16) {
@@ -112,7 +117,8 @@ TEST_F(Pretrained, TooLargeForFloat16) {
   const float large = 70'000;
   std::memcpy(raw.at("h.1.mlp.c_fc.weight").data.data(), &large, sizeof large);
   weights(raw);
-  HuggingFaceReader reader(folder_ / "gpt");
+  const auto opened = open_hugging_face(folder_ / "gpt");
+  auto& reader = *opened;
   fs::create_directories(folder_ / "out");
   const auto write = [&](DType dtype) {
     write_hugging_face({.model = kModel, .dtype = dtype}, reader, folder_ / "out");
@@ -142,6 +148,42 @@ TEST_F(Pretrained, TheFolderDecidesTheModel) {
   EXPECT_EQ(given.dropout, 0.1);
   EXPECT_EQ(given.vocab_size, 64);
   EXPECT_EQ(parsed("", {"init.from=resume"}).model.n_embd, 24);  // a run that started from them
+}
+
+// llm.c's header and nanoGPT's model_args say as much as config.json.
+TEST_F(Pretrained, AFileDecidesTheModel) {
+  weights();
+  const auto reader = open_hugging_face(folder_ / "gpt");
+  write_llmc({.model = kModel}, *reader, folder_ / "gpt.bin");
+  auto plain = kModel;
+  plain.bias = plain.gelu_tanh = false;
+  write_nanogpt({.model = plain}, *reader, folder_ / "gpt.safetensors");
+  const auto model_of_start = [&](const std::string& from) {
+    return parse_config(fmt::format("data.dir = \"data\"\ntrain.steps = 1\ninit.from = \"{}{}\"\n",
+                                    from.substr(0, from.find(':') + 1),
+                                    (folder_ / from.substr(from.find(':') + 1)).string()),
+                        "a.toml", Settings{})
+        .model;
+  };
+  EXPECT_EQ(to_gpt_config(model_of_start("llmc:gpt.bin")), to_gpt_config(model_of_start("hf:gpt")));
+  const auto nanogpt = model_of_start("nanogpt:gpt.safetensors");
+  EXPECT_EQ(nanogpt.n_embd, 24);
+  EXPECT_EQ(nanogpt.block_size, 12);
+  EXPECT_EQ(nanogpt.gelu, Gelu::erf);
+  EXPECT_FALSE(nanogpt.bias);
+}
+
+TEST(WeightsOfStart, AreNamedByTheirFormat) {
+  const auto named = [](const std::string& from) {
+    const auto weights = weights_of_start(from);
+    return weights ? fmt::format("{} {}", static_cast<int>(weights->format), weights->path.string()) : "none";
+  };
+  EXPECT_EQ(named("hf:a"), "0 a");
+  EXPECT_EQ(named("nanogpt:a/ckpt.pt"), "1 a/ckpt.pt");
+  EXPECT_EQ(named("auto:llmc:a.bin"), "2 a.bin");
+  EXPECT_EQ(named("scratch"), "none");
+  EXPECT_EQ(named("auto"), "none");
+  EXPECT_EQ(named("checkpoint:hf:a"), "none");
 }
 
 TEST_F(Pretrained, KeysThatDoNotFitTheWeights) {
