@@ -43,7 +43,7 @@ constexpr ExportFormat kFormats[] = {
     {"nanogpt-safetensors", "nanoGPT", false, true, false, true, false, nanogpt_bytes, write_nanogpt},
     {"llmc", "llm.c", false, false, true, true, true, llmc_bytes, write_llmc}};
 
-// What is exported: a checkpoint, or weights of another program.
+// The model to export: a checkpoint, or weights of another program.
 struct ExportSource {
   WeightsExport what;
   std::string name;

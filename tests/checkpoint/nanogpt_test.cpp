@@ -120,7 +120,7 @@ TEST_F(NanoGpt, RefusesWhatDoesNotFit) {
   EXPECT_THAT(refusal(), HasSubstr("ckpt.pt"));
 }
 
-// What is written has nanoGPT's names, shapes and sizes, and reads back to the same bytes.
+// The written file has nanoGPT's names, shapes and sizes, and reads back to the same bytes.
 TEST_F(NanoGpt, SafetensorsThereAndBackAgain) {
   for (const bool bias : {true, false}) {
     auto model = kModel;

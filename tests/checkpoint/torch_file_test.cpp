@@ -20,7 +20,7 @@ class TorchFiles : public testing::Test {
   std::string refusal(const std::string& bytes, std::string_view key = {}) const {
     return user_error([&] { open(bytes, key); });
   }
-  // Of a state dict with one tensor, "x", of eight floats at the key "0".
+  // The refusal of a state dict with one tensor, "x", of eight floats at the key "0".
   std::string refusal_of(const PickledTensor& tensor) const {
     return refusal(torch_archive(pickled_dictionary({{"x", tensor.text()}}), {{"0", std::string(32, 'x')}}));
   }
