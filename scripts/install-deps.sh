@@ -22,6 +22,7 @@ packages=(
 mpi=(libopenmpi-dev openmpi-bin libmpich-dev mpich)
 tests=(
   libgtest-dev libgmock-dev
+  libcpp-httplib-dev                                   # a server that answers as the Hugging Face hub does
   xz-utils                                             # archives as the corpora have them
   slurm-wlm munge iproute2 openssh-client procps python3 python3-yaml  # tests of deploy/: a small Slurm, hosts, manifests
 )

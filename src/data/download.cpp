@@ -1,23 +1,17 @@
 #include "data/download.h"
 
-#include <curl/curl.h>
-#include <fmt/ranges.h>
-#include <openssl/evp.h>
-
 #include <algorithm>
 #include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
-#include <mutex>
-#include <vector>
 
 #include "core/error.h"
 #include "core/log.h"
 #include "core/progress.h"
 #include "core/shared_table.h"
-#include "core/version.h"
-#include "data/byte_source.h"
+#include "data/file_digest.h"
+#include "data/http.h"
 
 namespace shoal {
 namespace {
@@ -48,30 +42,7 @@ bool is_url(std::string_view text) { return text.find("://") != std::string_view
 bool is_good(const fs::path& path, const RemoteFile& file) {
   std::error_code error;
   return fs::is_regular_file(path, error) && static_cast<std::int64_t>(fs::file_size(path)) == file.size &&
-         file_checksum(path) == file.checksum;
-}
-
-struct Transfer {
-  std::FILE* out;
-  std::int64_t start, limit;  // bytes already in the partial file; bytes that the whole file may have
-  std::int64_t received = 0;
-  bool too_large = false, disk_full = false;
-  Progress progress;
-};
-
-std::size_t on_data(char* data, std::size_t, std::size_t count, void* user) {
-  auto& transfer = *static_cast<Transfer*>(user);
-  transfer.received += static_cast<std::int64_t>(count);
-  transfer.too_large = transfer.start + transfer.received > transfer.limit;
-  if (transfer.too_large) return 0;
-  transfer.disk_full = std::fwrite(data, 1, count, transfer.out) != count;
-  transfer.progress.update(static_cast<double>(transfer.start + transfer.received));
-  return transfer.disk_full ? 0 : count;
-}
-
-void initialise_curl() {
-  static std::once_flag once;
-  std::call_once(once, [] { curl_global_init(CURL_GLOBAL_DEFAULT); });
+         sha256_of_file(path) == file.checksum;
 }
 
 struct Outcome {
@@ -81,49 +52,27 @@ struct Outcome {
 
 // Appends the rest of `url` to `partial`.
 Outcome transfer_rest(const std::string& url, const RemoteFile& file, const fs::path& partial) {
-  initialise_curl();
   std::error_code ignored;
   const auto there = fs::exists(partial, ignored) ? static_cast<std::int64_t>(fs::file_size(partial)) : 0;
   if (there >= file.size) return {};  // complete; only the checksum has not been verified
 
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> out(std::fopen(partial.c_str(), "ab"), std::fclose);
   if (!out) fail_user("{}: cannot be written; set XDG_CACHE_HOME to a folder that can", partial.string());
-  Transfer transfer{out.get(),
-                    there,
-                    file.size,
-                    0,
-                    false,
-                    false,
-                    Progress("downloading " + std::string(file.name), static_cast<double>(file.size), "B")};
-  const std::unique_ptr<CURL, void (*)(CURL*)> curl(curl_easy_init(), curl_easy_cleanup);
-  if (!curl) fail("libcurl cannot be initialised");
-  std::array<char, CURL_ERROR_SIZE> message{};
-  curl_easy_setopt(curl.get(), CURLOPT_URL, url.c_str());
-  curl_easy_setopt(curl.get(), CURLOPT_USERAGENT, fmt::format("shoal/{}", kVersion).c_str());  // copied
-  curl_easy_setopt(curl.get(), CURLOPT_PROTOCOLS_STR, "http,https,file");
-  curl_easy_setopt(curl.get(), CURLOPT_REDIR_PROTOCOLS_STR, "http,https");
-  curl_easy_setopt(curl.get(), CURLOPT_FOLLOWLOCATION, 1L);
-  curl_easy_setopt(curl.get(), CURLOPT_FAILONERROR, 1L);
-  curl_easy_setopt(curl.get(), CURLOPT_NOSIGNAL, 1L);
-  curl_easy_setopt(curl.get(), CURLOPT_CONNECTTIMEOUT, 15L);
-  curl_easy_setopt(curl.get(), CURLOPT_LOW_SPEED_LIMIT, 1L);
-  curl_easy_setopt(curl.get(), CURLOPT_LOW_SPEED_TIME, 30L);
-  curl_easy_setopt(curl.get(), CURLOPT_ERRORBUFFER, message.data());
-  curl_easy_setopt(curl.get(), CURLOPT_WRITEFUNCTION, on_data);
-  curl_easy_setopt(curl.get(), CURLOPT_WRITEDATA, &transfer);
-  curl_easy_setopt(curl.get(), CURLOPT_RESUME_FROM_LARGE, static_cast<curl_off_t>(there));
-
-  const CURLcode code = curl_easy_perform(curl.get());
-  long status = 0;
-  curl_easy_getinfo(curl.get(), CURLINFO_RESPONSE_CODE, &status);
-  transfer.progress.finish();
-  if (transfer.disk_full || std::fflush(out.get()) != 0)
-    fail("{}: cannot be written: disk full?", partial.string());
-  if (transfer.too_large) return {"it is longer than the file should be", true};
-  if (code == CURLE_OK) return {};
-  const bool no_resume =
-      there > 0 && (code == CURLE_RANGE_ERROR || code == CURLE_BAD_DOWNLOAD_RESUME || status == 416);
-  return {message[0] != 0 ? message.data() : curl_easy_strerror(code), no_resume};
+  Progress progress("downloading " + std::string(file.name), static_cast<double>(file.size), "B");
+  std::int64_t size = there;
+  bool disk_full = false;
+  const auto response = http_get({.url = url, .start = there, .on_body = [&](std::string_view data) {
+                                    size += static_cast<std::int64_t>(data.size());
+                                    if (size > file.size) return false;
+                                    disk_full =
+                                        std::fwrite(data.data(), 1, data.size(), out.get()) != data.size();
+                                    progress.update(static_cast<double>(size));
+                                    return !disk_full;
+                                  }});
+  progress.finish();
+  if (disk_full || std::fflush(out.get()) != 0) fail("{}: cannot be written: disk full?", partial.string());
+  if (size > file.size) return {"it is longer than the file should be", true};
+  return {response.problem, response.cannot_resume};
 }
 
 }  // namespace
@@ -145,21 +94,6 @@ fs::path default_cache() {
   const auto folder = cache_folder();
   if (folder.empty()) fail_user("neither XDG_CACHE_HOME nor HOME is set, so there is no place for downloads");
   return folder;
-}
-
-std::string file_checksum(const fs::path& path) {
-  FileSource source(path);
-  const std::unique_ptr<EVP_MD_CTX, void (*)(EVP_MD_CTX*)> digest(EVP_MD_CTX_new(), EVP_MD_CTX_free);
-  std::array<unsigned char, EVP_MAX_MD_SIZE> bytes;
-  unsigned length = 0;
-  bool good = digest && EVP_DigestInit_ex(digest.get(), EVP_sha256(), nullptr) == 1;
-  std::vector<char> buffer(1 << 18);
-  while (const auto count = source.read(buffer.data(), buffer.size())) {
-    good = good && EVP_DigestUpdate(digest.get(), buffer.data(), count) == 1;
-  }
-  good = good && EVP_DigestFinal_ex(digest.get(), bytes.data(), &length) == 1;
-  if (!good) fail("OpenSSL cannot compute SHA-256");
-  return fmt::format("{:02x}", fmt::join(bytes.begin(), bytes.begin() + length, ""));
 }
 
 void download(const std::string& url, const RemoteFile& file, const fs::path& to) {

@@ -45,7 +45,4 @@ std::filesystem::path fetch_gpt2_vocabulary(const FetchOptions& options);
 // UserError when the server cannot be reached, refuses, stalls for 30 s, or sends something else.
 void download(const std::string& url, const RemoteFile& file, const std::filesystem::path& to);
 
-// SHA-256 of a file's bytes, hexadecimal. Throws UserError when it cannot be read.
-std::string file_checksum(const std::filesystem::path& path);
-
 }  // namespace shoal

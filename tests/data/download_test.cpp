@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include "data/file_digest.h"
 #include "data/http_server.h"
 #include "data/temp_folder.h"
 
@@ -23,7 +24,7 @@ class DownloadTest : public ::testing::Test {
     setenv("no_proxy", "127.0.0.1", 1);
     for (int i = 0; i < 100'000; ++i) content += static_cast<char>('a' + i % 997 % 23);
     origin = folder.write("origin/sub/file.txt", content);
-    checksum = file_checksum(origin);
+    checksum = sha256_of_file(origin);
     file_url = "file://" + (folder / "origin").string();
   }
   RemoteFile file(const std::string& url) {
@@ -162,7 +163,7 @@ TEST(Download, ThePublishedChecksumsAreRight) {
 // FIPS 180-4's own example.
 TEST(Download, ChecksumsAreSha256) {
   const TempFolder folder;
-  EXPECT_EQ(file_checksum(folder.write("abc", "abc")),
+  EXPECT_EQ(sha256_of_file(folder.write("abc", "abc")),
             "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
 }
 
