@@ -18,6 +18,9 @@ import sys
 import tempfile
 import warnings
 
+# tokenizers.py beside this script is not the package that transformers imports.
+sys.path = [path for path in sys.path if os.path.abspath(path) != os.path.dirname(os.path.abspath(__file__))]
+
 import numpy
 import safetensors
 import torch
