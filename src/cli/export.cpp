@@ -54,11 +54,12 @@ struct ExportSource {
 
 ExportSource open_source(const std::string& path) {
   ExportSource source;
-  if (const auto weights = weights_at(path)) {
-    auto reader = open_weights(*weights);
+  if (const auto named = weights_at(path)) {
+    const auto weights = fetch_weights(*named);
+    auto reader = open_weights(weights);
     source.what.model = reader->model();
-    source.name = weights->path.filename().string();
-    source.tokenizer = weights_tokenizer(*weights);
+    source.name = weights.path.filename().string();
+    source.tokenizer = weights_tokenizer(weights);
     source.tensors = std::move(reader);
   } else {
     source.checkpoint = std::make_unique<CheckpointReader>(path);

@@ -4,6 +4,7 @@
 
 #include "config/schema.h"
 #include "core/error.h"
+#include "data/hub.h"
 #include "data/nanogpt_meta.h"
 
 namespace shoal {
@@ -53,6 +54,18 @@ void require_agreement(const Field& field, const Config& given, const Config& th
   fail_user("{} does not fit the weights: {} has {}; leave it out", said, where, needed);
 }
 
+bool may_be_of_hub(const Weights& weights) {
+  return weights.format == WeightsFormat::hugging_face && !fs::exists(weights.path) &&
+         is_hub_name(weights.path.string());
+}
+
+Weights in_hub_cache(Weights weights) {
+  if (!may_be_of_hub(weights)) return weights;
+  if (auto folder = cached_hub_folder(weights.path.string(), HubOptions::from_environment()))
+    weights.path = std::move(*folder);
+  return weights;
+}
+
 }  // namespace
 
 std::optional<std::string> start_without_checkpoint(std::string_view from) {
@@ -70,9 +83,19 @@ std::optional<fs::path> checkpoint_folder(std::string_view from) {
 std::optional<Weights> weights_of_start(std::string_view from) {
   if (const auto otherwise = start_without_checkpoint(from)) return weights_of_start(*otherwise);
   for (const auto& [prefix, format] : kPrefixes) {
-    if (from.starts_with(prefix)) return Weights{format, from.substr(prefix.size())};
+    if (from.starts_with(prefix)) return in_hub_cache({format, from.substr(prefix.size())});
   }
   return std::nullopt;
+}
+
+Weights fetch_weights(const Weights& weights) {
+  if (!may_be_of_hub(weights)) return weights;
+  try {
+    return {weights.format, hub_folder(weights.path.string(), HubOptions::from_environment())};
+  } catch (const UserError& error) {
+    fail_user("there is no folder {}, and the model of that name cannot be fetched from the hub: {}",
+              weights.path.string(), error.what());
+  }
 }
 
 std::optional<Weights> weights_at(const fs::path& where) {
@@ -85,7 +108,8 @@ bool model_is_given(const Origins& origins) {
   return std::ranges::all_of(kModelKeys, [&](auto key) { return key == kTied || origins.contains(key); });
 }
 
-void take_weights_model(const Weights& weights, Config& config, Origins& origins) {
+void take_weights_model(const Weights& named, Config& config, Origins& origins) {
+  const auto weights = fetch_weights(named);
   const auto where = weights.description().string();
   const auto model = read_weights_model(weights);
   const auto theirs = config_of(model, where);
@@ -109,7 +133,7 @@ std::unique_ptr<WeightsReader> open_weights(const Weights& weights, const Config
   Origins all;
   for (const auto key : kModelKeys) all[std::string(key)] = "";
   take_weights_model(weights, same, all);
-  return open_weights(weights);
+  return open_weights(fetch_weights(weights));
 }
 
 Config weights_config(const Weights& weights, const fs::path& where) {

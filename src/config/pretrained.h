@@ -19,13 +19,17 @@ namespace shoal {
 std::optional<std::string> start_without_checkpoint(std::string_view from);
 // DIR for "checkpoint:DIR", nothing for other values of init.from.
 std::optional<std::filesystem::path> checkpoint_folder(std::string_view from);
-// The weights of "hf:DIR", "nanogpt:FILE" and "llmc:FILE", also after "auto:", nothing for other values of
-// init.from.
+// The weights of "hf:DIR", "hf:ORG/NAME", "nanogpt:FILE" and "llmc:FILE", also after "auto:", nothing for
+// other values of init.from. A model of the hub that its cache does not have is only named: fetch_weights().
 std::optional<Weights> weights_of_start(std::string_view from);
 
 // The weights that `where` names as init.from does, or else find_weights(where). Nothing for a checkpoint or
 // a run.
 std::optional<Weights> weights_at(const std::filesystem::path& where);
+
+// The same weights, downloaded first where they are those of a model of the hub (data/hub.h) that its cache
+// does not have. Throws UserError when they cannot be.
+Weights fetch_weights(const Weights& weights);
 
 // Whether all keys that weights set are given explicitly.
 bool model_is_given(const Origins& origins);

@@ -59,6 +59,14 @@ bool has_checksum(const fs::path& path, const std::string& etag) {
   return true;
 }
 
+std::string without_network(std::string_view name, const HubOptions& options) {
+  return fmt::format(
+      "Without a network, put config.json, model.safetensors, vocab.json and merges.txt of {}/{} into a "
+      "folder of "
+      "your own and name that, or set HF_HOME to a cache that has the model",
+      options.endpoint, name);
+}
+
 class HubModel {
  public:
   HubModel(std::string_view name, const HubOptions& options) : name_(name), options_(options) {
@@ -78,7 +86,6 @@ class HubModel {
   }
 
   fs::path fetch() {
-    make_folder(root_);
     const auto lock = wait_for_lock();
     if (const auto folder = cached()) return *folder;  // another process has fetched it meanwhile
     const auto info =
@@ -169,10 +176,7 @@ class HubModel {
       fail_user("{}: there is no such file or model; names are ORG/NAME, as in hf:openai-community/gpt2",
                 url);
     }
-    fail_user(
-        "{}: {}. Without a network, put the model's files into a folder of your own, or set HF_HOME to a "
-        "cache that has them",
-        url, response.problem);
+    fail_user("{}: {}. {}", url, response.problem, without_network(name_, options_));
   }
 
   std::string text_of(const std::string& path) const {
@@ -265,7 +269,9 @@ class HubModel {
   }
 
   FileDescriptor wait_for_lock() const {
-    auto lock = open_file(root_ / ".shoal.lock", O_RDWR | O_CREAT, "create");
+    const auto folder = options_.cache / ".locks" / root_.filename();
+    make_folder(folder);
+    auto lock = open_file(folder / "shoal.lock", O_RDWR | O_CREAT, "create");
     for (bool told = false; !try_lock(lock); told = true) {
       if (!told) log::info("another process downloads {}", name_);
       std::this_thread::sleep_for(std::chrono::milliseconds(200));
@@ -314,11 +320,16 @@ bool is_hub_name(std::string_view text) {
   return is_name(text.substr(0, slash)) && is_name(text.substr(slash + 1));
 }
 
+std::optional<fs::path> cached_hub_folder(std::string_view name, const HubOptions& options) {
+  return HubModel(name, options).cached();
+}
+
 fs::path hub_folder(std::string_view name, const HubOptions& options) {
   HubModel model(name, options);
   if (const auto folder = model.cached()) return *folder;
   if (options.offline) {
-    fail_user("{} is not in {}, and HF_HUB_OFFLINE forbids a download", name, options.cache.string());
+    fail_user("{} is not in {}, and HF_HUB_OFFLINE forbids a download. {}", name, options.cache.string(),
+              without_network(name, options));
   }
   return model.fetch();
 }

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -24,6 +25,9 @@ struct HubOptions {
 
 // Whether the text may name a model of the hub: "gpt2", "openai-community/gpt2".
 bool is_hub_name(std::string_view text);
+
+// The folder of a model that the cache has whole.
+std::optional<std::filesystem::path> cached_hub_folder(std::string_view name, const HubOptions& options);
 
 // The folder with the model's config, tokenizer and weights: the cache's, or else they are downloaded first,
 // with progress; a download that breaks is resumed by the next call. Every file is verified by the checksum

@@ -171,7 +171,8 @@ void warn_of_other_tokenizer(const Dataset& data, std::int64_t model_vocab_size,
 }
 
 Config load_model_config(const std::filesystem::path& where, std::span<const std::string> overrides) {
-  const auto weights = weights_at(where);
+  auto weights = weights_at(where);
+  if (weights) weights = fetch_weights(*weights);
   const auto directory = weights ? where : find_checkpoint(where);
   Config config;
   if (weights) {

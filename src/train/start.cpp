@@ -62,11 +62,14 @@ void put_measurements_aside(const fs::path& run) {
   }
 }
 
-std::string dir_setting(const DataConfig& data) {
+// "books", or {"books" = 0.7, "code" = 0.3}.
+std::string dir_value(const DataConfig& data) {
   Config config;
   config.data = data;
-  const auto* field = find_field(data.dirs.empty() ? "data.dir" : "data.dirs");
-  return fmt::format("{} = {}", field->name(), field->value(config));
+  return find_field(data.dirs.empty() ? "data.dir" : "data.dirs")->value(config);
+}
+std::string dir_setting(const DataConfig& data) {
+  return fmt::format("{} = {}", data.dirs.empty() ? "data.dir" : "data.dirs", dir_value(data));
 }
 
 fs::path find_latest(const Config& config) {
@@ -123,7 +126,7 @@ void check_resume(const Config& saved, const Config& now, const std::string& che
   for (const auto& [key, before, after] : diff(with_stride(saved), with_stride(now))) {
     if (key == "model.vocab_size" && !now.fixed.contains(key)) {
       fixed += fmt::format("\n  {} has a vocabulary of {} (the checkpoint was trained on {}, with {})",
-                           dir_setting(now.data), after, dir_setting(saved.data), before);
+                           dir_setting(now.data), after, dir_value(saved.data), before);
     } else if (key == "run.seed" || key == "data.sampling" || key == "data.stride" ||
                key == "data.truncate" || key == "optim.name" || key == "optim.accum_steps" ||
                (key.starts_with("model.") && key != "model.preset")) {
@@ -196,7 +199,9 @@ void check_contents(const nlohmann::json& saved, const Config& before, const Con
       checkpoint, lines,
       dir_setting(before.data) == dir_setting(now.data)
           ? fmt::format("restore {}, which was prepared anew since", data.description())
-          : fmt::format("set {} back to {}", dir_setting(now.data), dir_setting(before.data)));
+          : fmt::format("set {} back to {}", dir_setting(now.data),
+                        now.data.dirs.empty() == before.data.dirs.empty() ? dir_value(before.data)
+                                                                          : dir_setting(before.data)));
 }
 
 UserError with_older_checkpoint(const UserError& error, const fs::path& checkpoint) {

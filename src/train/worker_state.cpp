@@ -85,7 +85,7 @@ TrainState resume(CheckpointReader& checkpoint, DataEngine& engine, Backend& bac
 TrainState read_start(const Config& config, const std::filesystem::path& from, DataEngine& engine,
                       Backend& backend, const MeshShape& shape, const MeshCoordinate& coordinate) {
   if (const auto weights = weights_of_start(config.init.from)) {
-    read_state(engine, backend, *open_weights(*weights), false);
+    read_state(engine, backend, *open_weights(fetch_weights(*weights)), false);
     log::info("parameters from the weights in {}; the optimizer starts anew", from.string());
     return {};
   }

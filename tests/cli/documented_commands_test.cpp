@@ -262,7 +262,7 @@ TEST_F(DocumentedCommands, OfConfigsWorkFromTextToSamples) {
       const auto& name = command.words[1];
       if (name != "eval" && name != "sample" && name != "plot" && name != "export") continue;
       auto words = without_launcher(command.words);
-      if (std::ranges::count(words, "models/gpt2") > 0) continue;
+      if (std::ranges::count(words, "hf:openai-community/gpt2") > 0) continue;
       if (name == "sample" && std::ranges::count(words, "--max-tokens") == 0)
         words.insert(words.end(), {"--max-tokens", "4"});
       if (name == "sample" && std::ranges::count(words, "--prompt") > 0)

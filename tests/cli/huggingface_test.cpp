@@ -148,9 +148,12 @@ TEST_F(HuggingFaceFolders, TrainingThatIsRefused) {
     write_file(file("gpt/config.json"), config);
     return result;
   };
+  setenv("HF_HUB_OFFLINE", "1", 1);
+  setenv("HF_HOME", file("hub").c_str(), 1);
+  setenv("HF_ENDPOINT", "http://127.0.0.1:1", 1);
   expect_user_error(tune({"init.from=hf:gpt2"}), "init.from = \"hf:gpt2\" (argument 'init.from=hf:gpt2')",
-                    "there is no folder gpt2;", "config.json, model.safetensors, vocab.json and merges.txt",
-                    "https://huggingface.co/openai-community/gpt2");
+                    "there is no folder gpt2, and", "HF_HUB_OFFLINE forbids a download",
+                    "config.json, model.safetensors, vocab.json and merges.txt of http://127.0.0.1:1/gpt2");
   expect_user_error(tune({"init.from=hf:"}), "init.from=hf:", "hf:DIR");
   expect_user_error(tune({"model.n_embd=32"}), "model.n_embd = 32 (argument", "gpt/config.json has 16");
   expect_user_error(tune({"model.block_size=17"}), "more than the 16 positions");
