@@ -15,7 +15,7 @@
 #include <optional>
 
 #include "cli/checkpoint_option.h"
-#include "cli/sample_output.h"
+#include "cli/sample_writer.h"
 #include "config/layout.h"
 #include "config/pretrained.h"
 #include "core/clock.h"
@@ -23,8 +23,6 @@
 #include "core/interrupt.h"
 #include "core/log.h"
 #include "core/text.h"
-#include "data/batch_sampler.h"
-#include "data/dataset.h"
 #include "data/download.h"
 #include "data/tokenizer.h"
 #include "generate/generator.h"
@@ -32,22 +30,11 @@
 #include "launch/ranks.h"
 #include "train/facts.h"
 #include "train/model_io.h"
-#include "train/remedies.h"
 
 namespace shoal::cli {
 namespace {
 
 namespace fs = std::filesystem;
-
-struct SampleArguments {
-  std::string checkpoint, prompt, prompt_file, from_split, backend, threads;
-  std::vector<std::string> stops;
-  std::int64_t samples = 1, batch = 8, prompt_tokens = 20;
-  int ranks = 0;
-  bool no_cache = false, json = false, interactive = false;
-  SampleOptions sampling;
-  std::vector<std::string> settings;
-};
 
 std::string read_prompt(const SampleArguments& options) {
   if (options.prompt_file.empty()) return options.prompt;
@@ -106,179 +93,15 @@ LoadedModel load(const SampleArguments& options, const Config& config, Communica
   return std::move(*model);
 }
 
-// The prompt of a text without a prompt: the end-of-text token, or else a newline.
-std::int32_t first_token(const Tokenizer& tokenizer) {
-  if (const auto end = tokenizer.end_of_text()) return *end;
-  std::vector<std::int32_t> newline;
-  try {
-    tokenizer.encode("\n", newline);
-  } catch (const UserError&) {  // the vocabulary has no newline
-    return 0;
-  }
-  return newline.front();
-}
-
-std::vector<std::int32_t> encode(const std::string& prompt, const LoadedModel& model) {
-  std::vector<std::int32_t> tokens;
-  try {
-    model.tokenizer->encode(prompt, tokens);
-  } catch (const UserError& error) {
-    fail_user("the prompt cannot be read: {}", error.what());
-  }
-  if (tokens.empty()) return {first_token(*model.tokenizer)};
-  const auto length = static_cast<std::int64_t>(tokens.size());
-  const auto seen = Generator::window(length, model.plan.model);
-  if (seen < length && !log::thread_muted()) {
-    fmt::print(stderr,
-               "shoal: warning: the prompt has {} tokens, but the model's block_size is {}; only the last {} "
-               "are used\n",
-               with_commas(length), with_commas(model.plan.model.block_size), with_commas(seen));
-  }
-  return tokens;
-}
-
-// The prompts of all samples.
-class Prompts {
- public:
-  Prompts(const SampleArguments& options, const std::string& text, const Config& config,
-          const LoadedModel& model)
-      : options_(options), tokenizer_(*model.tokenizer) {
-    if (options.from_split.empty()) {
-      same_ = {.text = text, .tokens = encode(text, model), .reference = {}};
-      return;
-    }
-    data_.emplace(with_remedy([&] {
-      return Dataset(config.data.sources().begin()->first, {.vocab_size = model.plan.model.vocab_size});
-    }));
-    sampler_.emplace(data_->split(options.from_split), options.from_split,
-                     options.prompt_tokens + options.sampling.max_tokens, options.sampling.seed);
-  }
-
-  SamplePrompt operator()(std::int64_t sample) const {
-    if (!sampler_) return same_;
-    std::vector<std::int32_t> tokens(
-        static_cast<std::size_t>(options_.prompt_tokens + options_.sampling.max_tokens));
-    data_->split(options_.from_split).copy(sampler_->start(sample), tokens);
-    const auto prompt = std::span(tokens).first(static_cast<std::size_t>(options_.prompt_tokens));
-    return {.text = tokenizer_.decode(prompt),
-            .tokens = {prompt.begin(), prompt.end()},
-            .reference = tokenizer_.decode(std::span(tokens).subspan(prompt.size()))};
-  }
-
- private:
-  const SampleArguments& options_;
-  const Tokenizer& tokenizer_;
-  SamplePrompt same_;
-  std::optional<Dataset> data_;
-  std::optional<EvaluationSampler> sampler_;
-};
-
-// Generates texts on this rank, several at a time.
-class Writer {
- public:
-  Writer(const SampleArguments& options, const LoadedModel& model)
-      : options_(options),
-        tokenizer_(*model.tokenizer),
-        generator_(model.runtime->backend(), model.runtime->engine(), model.plan.model,
-                   model.plan.engine.compute, places(options)) {}
-
-  // Texts that are generated together.
-  static int places(const SampleArguments& options) {
-    return static_cast<int>(std::min<std::int64_t>(options.batch, options.samples));
-  }
-
-  // Returns all of the samples; hands on the first one's text as it is generated.
-  std::vector<Sample> write(const std::vector<std::int64_t>& indices,
-                            const std::vector<SamplePrompt>& prompts, const Print& print_first) {
-    std::vector<Sample> samples;
-    std::vector<StopFilter> filters(indices.size(), StopFilter(options_.stops));
-    for (std::size_t i = 0; i < indices.size(); ++i)
-      samples.push_back({.index = indices[i], .prompt = prompts[i].text});
-    const auto add = [&](std::size_t i, const std::string& bytes) {
-      samples[i].text += bytes;
-      if (i == 0) print_first(bytes);
-    };
-    for (std::size_t i = 0; i < indices.size(); ++i) {
-      generator_.begin(prompts[i].tokens, options_.sampling, indices[i], [&, i](const GeneratedToken& token) {
-        ++made_;
-        samples[i].tokens.push_back(token);
-        samples[i].finished = token.id == tokenizer_.end_of_text();
-        if (samples[i].finished) return false;
-        add(i, filters[i].push(tokenizer_.decode({&token.id, 1})));
-        samples[i].finished = filters[i].stopped();
-        return !filters[i].stopped() && !InterruptGuard::requested();
-      });
-    }
-    while (generator_.step() > 0) {
-    }
-    for (std::size_t i = 0; i < indices.size(); ++i) add(i, filters[i].finish());
-    return samples;
-  }
-  double made() const { return made_; }  // tokens
-
- private:
-  const SampleArguments& options_;
-  const Tokenizer& tokenizer_;
-  Generator generator_;
-  double made_ = 0;
-};
-
-// Every rank generates texts, which are assigned to the ranks in turn. Rank 0 prints its first one while it
-// is generated, then all others in order.
-void write_round(Writer& writer, const Prompts& prompts, const SampleArguments& options,
-                 const Tokenizer& tokenizer, std::int64_t first, Communicator& ranks) {
-  const std::int64_t last =
-      std::min(options.samples, first + std::int64_t{ranks.size()} * Writer::places(options));
-  std::vector<std::int64_t> mine;
-  std::vector<SamplePrompt> my_prompts;
-  for (std::int64_t i = first + ranks.rank(); i < last; i += ranks.size()) {
-    mine.push_back(i);
-    my_prompts.push_back(prompts(i));
-  }
-  const auto whole = [&](const Sample& sample, const SamplePrompt& prompt) {
-    if (options.json) return to_json(sample, tokenizer) + "\n";
-    std::string text;
-    const Print add = [&](std::string_view bytes) { text += bytes; };
-    begin_text(prompt, add);
-    add(sample.text);
-    end_text(prompt, add);
-    return text;
-  };
-  if (ranks.rank() != 0) {
-    const auto samples = writer.write(mine, my_prompts, [](std::string_view) {});
-    for (std::size_t i = 0; i < samples.size(); ++i) send_text(ranks, whole(samples[i], my_prompts[i]), 0);
-    return;
-  }
-  Terminal terminal;
-  const Print print = [&](std::string_view bytes) { terminal.print(bytes); };
-  const bool live = !options.json;
-  const auto separate = [&](std::int64_t sample) {
-    if (sample > 0 && live) fmt::print("---------------\n");
-  };
-  separate(first);
-  if (live) begin_text(my_prompts.front(), print);
-  const auto samples = writer.write(
-      mine, my_prompts, live ? print : [](std::string_view) {});
-  live ? end_text(my_prompts.front(), print) : print(whole(samples.front(), my_prompts.front()));
-  terminal.end_text();
-  for (std::int64_t i = first + 1; i < last; ++i) {
-    const auto owner = static_cast<int>((i - first) % ranks.size());
-    const auto at = static_cast<std::size_t>((i - first) / ranks.size());
-    separate(i);
-    print(owner == 0 ? whole(samples[at], my_prompts[at]) : receive_text(ranks, owner));
-    terminal.end_text();
-  }
-}
-
 // Each line of standard input is a prompt.
-void converse(Writer& writer, const LoadedModel& model) {
+void converse(SampleWriter& writer, const LoadedModel& model) {
   const bool person = isatty(STDIN_FILENO) != 0;
   std::int64_t index = 0;
   for (std::string line;; ++index) {
     if (person) fmt::print(stderr, "> ");
     if (!std::getline(std::cin, line) || InterruptGuard::requested()) break;
     Terminal terminal;
-    writer.write({index}, {{.text = line, .tokens = encode(line, model), .reference = {}}},
+    writer.write({index}, {{.text = line, .tokens = encode_prompt(line, model), .reference = {}}},
                  [&](std::string_view bytes) { terminal.print(bytes); });
     terminal.end_text();
   }
@@ -294,7 +117,7 @@ void sample(const SampleArguments& options, const std::string& text, const Confi
   settings.sampling.vocab_size = model.tokenizer->vocab_size();
   std::optional<Prompts> prompts;
   all_or_none(ranks, [&] { prompts.emplace(settings, text, config, model); });
-  Writer writer(settings, model);
+  SampleWriter writer(settings, model);
 
   const InterruptGuard guard;
   const Stopwatch watch;
@@ -305,7 +128,7 @@ void sample(const SampleArguments& options, const std::string& text, const Confi
     made = writer.made();
   }
   for (std::int64_t first = 0; first < options.samples && !stopped && !options.interactive;
-       first += std::int64_t{ranks.size()} * Writer::places(options)) {
+       first += std::int64_t{ranks.size()} * SampleWriter::places(options)) {
     write_round(writer, *prompts, settings, *model.tokenizer, first, ranks);
     std::array<double, 2> sums = {writer.made(), InterruptGuard::requested() ? 1.0 : 0.0};
     ranks.all_reduce({sums.data(), DType::f64, {2}}).wait();

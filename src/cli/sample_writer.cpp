@@ -1,0 +1,154 @@
+#include "cli/sample_writer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/error.h"
+#include "core/interrupt.h"
+#include "core/log.h"
+#include "core/text.h"
+#include "train/remedies.h"
+
+namespace shoal::cli {
+namespace {
+
+// The prompt of a text without a prompt: the end-of-text token, or else a newline.
+std::int32_t first_token(const Tokenizer& tokenizer) {
+  if (const auto end = tokenizer.end_of_text()) return *end;
+  std::vector<std::int32_t> newline;
+  try {
+    tokenizer.encode("\n", newline);
+  } catch (const UserError&) {  // the vocabulary has no newline
+    return 0;
+  }
+  return newline.front();
+}
+
+}  // namespace
+
+std::vector<std::int32_t> encode_prompt(const std::string& prompt, const LoadedModel& model) {
+  std::vector<std::int32_t> tokens;
+  try {
+    model.tokenizer->encode(prompt, tokens);
+  } catch (const UserError& error) {
+    fail_user("the prompt cannot be read: {}", error.what());
+  }
+  if (tokens.empty()) return {first_token(*model.tokenizer)};
+  const auto length = static_cast<std::int64_t>(tokens.size());
+  const auto seen = Generator::window(length, model.plan.model);
+  if (seen < length && !log::thread_muted()) {
+    fmt::print(stderr,
+               "shoal: warning: the prompt has {} tokens, but the model's block_size is {}; only the last {} "
+               "are used\n",
+               with_commas(length), with_commas(model.plan.model.block_size), with_commas(seen));
+  }
+  return tokens;
+}
+
+Prompts::Prompts(const SampleArguments& options, const std::string& text, const Config& config,
+                 const LoadedModel& model)
+    : options_(options), tokenizer_(*model.tokenizer) {
+  if (options.from_split.empty()) {
+    same_ = {.text = text, .tokens = encode_prompt(text, model), .reference = {}};
+    return;
+  }
+  data_.emplace(with_remedy([&] {
+    return Dataset(config.data.sources().begin()->first, {.vocab_size = model.plan.model.vocab_size});
+  }));
+  sampler_.emplace(data_->split(options.from_split), options.from_split,
+                   options.prompt_tokens + options.sampling.max_tokens, options.sampling.seed);
+}
+
+SamplePrompt Prompts::operator()(std::int64_t sample) const {
+  if (!sampler_) return same_;
+  std::vector<std::int32_t> tokens(
+      static_cast<std::size_t>(options_.prompt_tokens + options_.sampling.max_tokens));
+  data_->split(options_.from_split).copy(sampler_->start(sample), tokens);
+  const auto prompt = std::span(tokens).first(static_cast<std::size_t>(options_.prompt_tokens));
+  return {.text = tokenizer_.decode(prompt),
+          .tokens = {prompt.begin(), prompt.end()},
+          .reference = tokenizer_.decode(std::span(tokens).subspan(prompt.size()))};
+}
+
+SampleWriter::SampleWriter(const SampleArguments& options, const LoadedModel& model)
+    : options_(options),
+      tokenizer_(*model.tokenizer),
+      generator_(model.runtime->backend(), model.runtime->engine(), model.plan.model,
+                 model.plan.engine.compute, places(options)) {}
+
+int SampleWriter::places(const SampleArguments& options) {
+  return static_cast<int>(std::min<std::int64_t>(options.batch, options.samples));
+}
+
+std::vector<Sample> SampleWriter::write(const std::vector<std::int64_t>& indices,
+                                        const std::vector<SamplePrompt>& prompts, const Print& print_first) {
+  std::vector<Sample> samples;
+  std::vector<StopFilter> filters(indices.size(), StopFilter(options_.stops));
+  for (std::size_t i = 0; i < indices.size(); ++i)
+    samples.push_back({.index = indices[i], .prompt = prompts[i].text});
+  const auto add = [&](std::size_t i, const std::string& bytes) {
+    samples[i].text += bytes;
+    if (i == 0) print_first(bytes);
+  };
+  for (std::size_t i = 0; i < indices.size(); ++i) {
+    generator_.begin(prompts[i].tokens, options_.sampling, indices[i], [&, i](const GeneratedToken& token) {
+      ++made_;
+      samples[i].tokens.push_back(token);
+      samples[i].finished = token.id == tokenizer_.end_of_text();
+      if (samples[i].finished) return false;
+      add(i, filters[i].push(tokenizer_.decode({&token.id, 1})));
+      samples[i].finished = filters[i].stopped();
+      return !filters[i].stopped() && !InterruptGuard::requested();
+    });
+  }
+  while (generator_.step() > 0) {
+  }
+  for (std::size_t i = 0; i < indices.size(); ++i) add(i, filters[i].finish());
+  return samples;
+}
+void write_round(SampleWriter& writer, const Prompts& prompts, const SampleArguments& options,
+                 const Tokenizer& tokenizer, std::int64_t first, Communicator& ranks) {
+  const std::int64_t last =
+      std::min(options.samples, first + std::int64_t{ranks.size()} * SampleWriter::places(options));
+  std::vector<std::int64_t> mine;
+  std::vector<SamplePrompt> my_prompts;
+  for (std::int64_t i = first + ranks.rank(); i < last; i += ranks.size()) {
+    mine.push_back(i);
+    my_prompts.push_back(prompts(i));
+  }
+  const auto whole = [&](const Sample& sample, const SamplePrompt& prompt) {
+    if (options.json) return to_json(sample, tokenizer) + "\n";
+    std::string text;
+    const Print add = [&](std::string_view bytes) { text += bytes; };
+    begin_text(prompt, add);
+    add(sample.text);
+    end_text(prompt, add);
+    return text;
+  };
+  if (ranks.rank() != 0) {
+    const auto samples = writer.write(mine, my_prompts, [](std::string_view) {});
+    for (std::size_t i = 0; i < samples.size(); ++i) send_text(ranks, whole(samples[i], my_prompts[i]), 0);
+    return;
+  }
+  Terminal terminal;
+  const Print print = [&](std::string_view bytes) { terminal.print(bytes); };
+  const bool live = !options.json;
+  const auto separate = [&](std::int64_t sample) {
+    if (sample > 0 && live) fmt::print("---------------\n");
+  };
+  separate(first);
+  if (live) begin_text(my_prompts.front(), print);
+  const auto samples = writer.write(
+      mine, my_prompts, live ? print : [](std::string_view) {});
+  live ? end_text(my_prompts.front(), print) : print(whole(samples.front(), my_prompts.front()));
+  terminal.end_text();
+  for (std::int64_t i = first + 1; i < last; ++i) {
+    const auto owner = static_cast<int>((i - first) % ranks.size());
+    const auto at = static_cast<std::size_t>((i - first) / ranks.size());
+    separate(i);
+    print(owner == 0 ? whole(samples[at], my_prompts[at]) : receive_text(ranks, owner));
+    terminal.end_text();
+  }
+}
+
+}  // namespace shoal::cli

@@ -1,0 +1,70 @@
+// The texts of `shoal sample`: their prompts, and writing them on several ranks.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/sample_output.h"
+#include "data/batch_sampler.h"
+#include "data/dataset.h"
+#include "train/model_io.h"
+
+namespace shoal::cli {
+
+struct SampleArguments {
+  std::string checkpoint, prompt, prompt_file, from_split, backend, threads;
+  std::vector<std::string> stops;
+  std::int64_t samples = 1, batch = 8, prompt_tokens = 20;
+  int ranks = 0;
+  bool no_cache = false, json = false, interactive = false;
+  SampleOptions sampling;
+  std::vector<std::string> settings;
+};
+
+// The tokens of a prompt; of an empty one, the end-of-text token or a newline. Warns where the model does not
+// see all of it.
+std::vector<std::int32_t> encode_prompt(const std::string& prompt, const LoadedModel& model);
+
+// The prompts of all samples.
+class Prompts {
+ public:
+  // `text` is that of every sample, unless they come from the data.
+  Prompts(const SampleArguments& options, const std::string& text, const Config& config,
+          const LoadedModel& model);
+  SamplePrompt operator()(std::int64_t sample) const;
+
+ private:
+  const SampleArguments& options_;
+  const Tokenizer& tokenizer_;
+  SamplePrompt same_;
+  std::optional<Dataset> data_;
+  std::optional<EvaluationSampler> sampler_;
+};
+
+// Generates texts on this rank, several at a time.
+class SampleWriter {
+ public:
+  SampleWriter(const SampleArguments& options, const LoadedModel& model);
+
+  // Texts that are generated together.
+  static int places(const SampleArguments& options);
+
+  // Returns all of the samples; hands on the first one's text as it is generated.
+  std::vector<Sample> write(const std::vector<std::int64_t>& indices,
+                            const std::vector<SamplePrompt>& prompts, const Print& print_first);
+  double made() const { return made_; }  // tokens
+
+ private:
+  const SampleArguments& options_;
+  const Tokenizer& tokenizer_;
+  Generator generator_;
+  double made_ = 0;
+};
+
+// Samples [first, the next round's first), which are assigned to the ranks in turn. Rank 0 prints its first
+// one while it is generated, then all others in order.
+void write_round(SampleWriter& writer, const Prompts& prompts, const SampleArguments& options,
+                 const Tokenizer& tokenizer, std::int64_t first, Communicator& ranks);
+
+}  // namespace shoal::cli
