@@ -2,13 +2,9 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdio>
 #include <cstdlib>
-#include <memory>
 
 #include "core/error.h"
-#include "core/log.h"
-#include "core/progress.h"
 #include "core/shared_table.h"
 #include "data/file_digest.h"
 #include "data/http.h"
@@ -45,36 +41,6 @@ bool is_good(const fs::path& path, const RemoteFile& file) {
          sha256_of_file(path) == file.checksum;
 }
 
-struct Outcome {
-  std::string problem;   // "" where there was none
-  bool useless = false;  // the partial file must not be resumed
-};
-
-// Appends the rest of `url` to `partial`.
-Outcome transfer_rest(const std::string& url, const RemoteFile& file, const fs::path& partial) {
-  std::error_code ignored;
-  const auto there = fs::exists(partial, ignored) ? static_cast<std::int64_t>(fs::file_size(partial)) : 0;
-  if (there >= file.size) return {};  // complete; only the checksum has not been verified
-
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> out(std::fopen(partial.c_str(), "ab"), std::fclose);
-  if (!out) fail_user("{}: cannot be written; set XDG_CACHE_HOME to a folder that can", partial.string());
-  Progress progress("downloading " + std::string(file.name), static_cast<double>(file.size), "B");
-  std::int64_t size = there;
-  bool disk_full = false;
-  const auto response = http_get({.url = url, .start = there, .on_body = [&](std::string_view data) {
-                                    size += static_cast<std::int64_t>(data.size());
-                                    if (size > file.size) return false;
-                                    disk_full =
-                                        std::fwrite(data.data(), 1, data.size(), out.get()) != data.size();
-                                    progress.update(static_cast<double>(size));
-                                    return !disk_full;
-                                  }});
-  progress.finish();
-  if (disk_full || std::fflush(out.get()) != 0) fail("{}: cannot be written: disk full?", partial.string());
-  if (size > file.size) return {"it is longer than the file should be", true};
-  return {response.problem, response.cannot_resume};
-}
-
 }  // namespace
 
 std::span<const RemoteFile> remote_files() { return kFiles; }
@@ -104,8 +70,9 @@ void download(const std::string& url, const RemoteFile& file, const fs::path& to
 
   for (;;) {
     const bool resumed = fs::exists(partial, error) && fs::file_size(partial) > 0;
-    if (resumed) log::info("resuming the download of {}", file.name);
-    auto [problem, useless] = transfer_rest(url, file, partial);
+    const auto response = http_append({.url = url}, partial, std::string(file.name), file.size);
+    auto problem = response.problem;
+    bool useless = response.cannot_resume;
     if (problem.empty()) {
       if (is_good(partial, file)) break;
       problem = "the server sent another file (size or checksum)";

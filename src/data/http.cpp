@@ -5,10 +5,15 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
 #include <memory>
 #include <mutex>
 
 #include "core/error.h"
+#include "core/log.h"
+#include "core/progress.h"
 #include "core/version.h"
 
 namespace shoal {
@@ -74,6 +79,37 @@ HttpResponse http_get(const HttpRequest& request) {
   response.cannot_resume = request.start > 0 && (code == CURLE_RANGE_ERROR ||
                                                  code == CURLE_BAD_DOWNLOAD_RESUME || response.status == 416);
   response.problem = message[0] != 0 ? message.data() : curl_easy_strerror(code);
+  return response;
+}
+
+HttpResponse http_append(HttpRequest request, const std::filesystem::path& partial, const std::string& name,
+                         std::int64_t size) {
+  std::error_code missing;
+  const auto there = std::filesystem::file_size(partial, missing);
+  request.start = missing ? 0 : static_cast<std::int64_t>(there);
+  if (size > 0 && request.start >= size) return {};
+
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> out(std::fopen(partial.c_str(), "ab"), std::fclose);
+  if (!out) fail_user("{}: cannot be written: {}", partial.string(), std::strerror(errno));
+  if (request.start > 0) log::info("resuming the download of {}", name);
+  Progress progress("downloading " + name, static_cast<double>(size), "B");
+  std::int64_t received = request.start;
+  bool too_long = false, disk_full = false;
+  request.on_body = [&](std::string_view data) {
+    received += static_cast<std::int64_t>(data.size());
+    too_long = size > 0 && received > size;
+    if (too_long) return false;
+    disk_full = std::fwrite(data.data(), 1, data.size(), out.get()) != data.size();
+    progress.update(static_cast<double>(received));
+    return !disk_full;
+  };
+  auto response = http_get(request);
+  progress.finish();
+  if (disk_full || std::fflush(out.get()) != 0) fail("{}: cannot be written: disk full?", partial.string());
+  if (too_long) {
+    response.problem = "it is longer than the file should be";
+    response.cannot_resume = true;
+  }
   return response;
 }
 

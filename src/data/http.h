@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <string>
@@ -28,5 +29,11 @@ struct HttpResponse {
 
 // Follows redirects. Gives up after 15 s without a connection and 30 s without a byte.
 HttpResponse http_get(const HttpRequest& request);
+
+// Appends the part of a body that the file `partial` lacks, with progress under `name`. The whole body has
+// `size` bytes; 0: unknown. A file that has them is left as it is, and a longer body is a problem that no
+// resumption mends. Throws UserError when the file cannot be created, and Error when the disk is full.
+HttpResponse http_append(HttpRequest request, const std::filesystem::path& partial, const std::string& name,
+                         std::int64_t size);
 
 }  // namespace shoal

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cctype>
 #include <chrono>
-#include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -17,7 +16,6 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/log.h"
-#include "core/progress.h"
 #include "data/file_digest.h"
 #include "data/http.h"
 
@@ -233,39 +231,16 @@ class HubModel {
     const fs::path partial = blob.string() + ".incomplete";
     for (int attempt = 0;; ++attempt) {
       std::error_code error;
-      const auto there = is_there(partial) ? static_cast<std::int64_t>(fs::file_size(partial)) : 0;
-      if (there > 0) log::info("resuming the download of {}", file.name);
-      const auto response = append(file, partial, there);
+      const bool resumed = is_there(partial) && fs::file_size(partial) > 0;
+      const auto response =
+          http_append({.url = url_of(file.name), .headers = headers()}, partial, file.name, file.size);
       if (!response.problem.empty() && !response.cannot_resume) refuse(url_of(file.name), response);
       if (response.problem.empty() && has_checksum(partial, file.etag)) break;
       fs::remove(partial, error);
-      if (there == 0 || attempt > 0)
+      if (!resumed || attempt > 0)
         fail_user("{}: the server sent another file than its checksum says", url_of(file.name));
     }
     fs::rename(partial, blob);
-  }
-
-  HttpResponse append(const HubFile& file, const fs::path& partial, std::int64_t there) const {
-    if (file.size > 0 && there >= file.size) return {};
-    const std::unique_ptr<std::FILE, int (*)(std::FILE*)> out(std::fopen(partial.c_str(), "ab"), std::fclose);
-    if (!out) fail_user("{}: cannot be written", partial.string());
-    Progress progress("downloading " + file.name, static_cast<double>(file.size), "B");
-    std::int64_t size = there;
-    bool disk_full = false;
-    auto response = http_get({.url = url_of(file.name),
-                              .headers = headers(),
-                              .start = there,
-                              .on_body = [&](std::string_view data) {
-                                size += static_cast<std::int64_t>(data.size());
-                                disk_full =
-                                    std::fwrite(data.data(), 1, data.size(), out.get()) != data.size();
-                                progress.update(static_cast<double>(size));
-                                return !disk_full && (file.size == 0 || size <= file.size);
-                              }});
-    progress.finish();
-    if (disk_full || std::fflush(out.get()) != 0) fail("{}: cannot be written: disk full?", partial.string());
-    if (file.size > 0 && size > file.size) response.cannot_resume = true;
-    return response;
   }
 
   FileDescriptor wait_for_lock() const {
