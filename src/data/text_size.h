@@ -8,7 +8,8 @@
 
 namespace shoal {
 
-// Of the targets of a split: all tokens but the first. End-of-text tokens separate words and have no bytes.
+// The text of a split's targets: all tokens but the first. End-of-text tokens separate words and have no
+// bytes.
 struct TextSize {
   std::int64_t bytes = 0;
   std::int64_t words = 0;  // runs of bytes that are not ASCII white space

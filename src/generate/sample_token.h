@@ -13,8 +13,8 @@ struct SampleOptions {
   int top_k = 200;           // only the k most likely tokens; 0 is off
   double top_p = 1.0;        // only the most likely tokens that hold this share of the probability
   double min_p = 0;          // only tokens at least this share as likely as the most likely one
-  // Of tokens that are in the text: the logit is divided by the first (multiplied where it is negative;
-  // Keskar et al. 2019). Of tokens that were generated: the logit falls by the second, and by the third for
+  // Penalties: the logit of a token that the text has is divided by the first (multiplied where it is
+  // negative; Keskar et al. 2019); that of a token that was generated falls by the second, and by the third
   // each time.
   double repetition_penalty = 1, presence_penalty = 0, frequency_penalty = 0;
   std::uint64_t seed = 1337;  // the same seed and sample index give the same tokens

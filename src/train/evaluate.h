@@ -27,7 +27,7 @@ struct Evaluation {
   double loss() const { return loss_sum / static_cast<double>(tokens); }  // per token
   double perplexity() const { return std::exp(loss()); }
   double accuracy() const { return static_cast<double>(correct) / static_cast<double>(tokens); }
-  // Of a whole split with text of that size.
+  // The perplexities of a whole split whose text has this size.
   TextPerplexity in_text(const TextSize& text) const {
     return {.word = std::exp(loss_sum / static_cast<double>(text.words)),
             .byte = std::exp(loss_sum / static_cast<double>(text.bytes))};

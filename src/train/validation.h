@@ -43,7 +43,7 @@ class Validation {
   // Random sequences, or with 0 the whole split; of train, as many sequences as val has.
   Measured measure(const std::string& split, std::int64_t sequences);
 
-  // Of an evaluation of the whole split, on rank 0, where the data has a tokenizer.
+  // The perplexities of an evaluation of the whole split: on rank 0, where the data has a tokenizer.
   std::optional<TextPerplexity> text_perplexity(const std::string& split, const Evaluation& found);
 
   const Config& config_;
