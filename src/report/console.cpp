@@ -17,6 +17,7 @@ constexpr double kBetweenDraws = 0.05;  // seconds
 
 // Fixed notation, or an exponent for the huge values of a run that diverges.
 std::string fixed_text(double value, int digits) {
+  if (std::isnan(value)) return "nan";  // without a sign
   return std::abs(value) < 1e6 ? fmt::format("{:.{}f}", value, digits)
                                : fmt::format("{:.{}e}", value, digits);
 }

@@ -94,7 +94,7 @@ std::vector<SourceLoss> read_sources(const nlohmann::json& record, const std::st
   return losses;
 }
 
-std::optional<TextPerplexity> read_text(const nlohmann::json& record, const std::string& split) {
+std::optional<TextPerplexity> read_perplexity(const nlohmann::json& record, const std::string& split) {
   const auto word = split + "_word_perplexity", byte = split + "_byte_perplexity";
   if (!record.contains(word)) return std::nullopt;
   return TextPerplexity{.word = read_number(record, word.c_str()), .byte = read_number(record, byte.c_str())};
@@ -163,7 +163,7 @@ Metrics read_metrics_so_far(const std::filesystem::path& file) {
                                .train_loss = read_number(*record, "train_loss"),
                                .val_loss = read_number(*record, "val_loss"),
                                .val_accuracy = read_optional(*record, "val_accuracy"),
-                               .val_text = read_text(*record, "val"),
+                               .val_text = read_perplexity(*record, "val"),
                                .val_losses = read_sources(*record, "val"),
                                .entropy_floor = read_optional(*record, "entropy_floor"),
                                .consensus_distance = read_optional(*record, "consensus_distance")});
@@ -171,7 +171,7 @@ Metrics read_metrics_so_far(const std::filesystem::path& file) {
       metrics.test = {.step = step,
                       .loss = read_number(*record, "test_loss"),
                       .accuracy = read_number(*record, "test_accuracy"),
-                      .text = read_text(*record, "test"),
+                      .text = read_perplexity(*record, "test"),
                       .losses = read_sources(*record, "test")};
     } else {
       metrics.steps.push_back(

@@ -23,7 +23,7 @@ std::optional<Config> read_stored(const fs::path& file, PageRun& run) {
       run.notes.push_back(fmt::format("{} is not there", file.string()));
       return std::nullopt;
     }
-    return stored_config(shoal::read_text(file, kLargestConfig), file.string());
+    return stored_config(read_text(file, kLargestConfig), file.string());
   } catch (const UserError& error) {
     run.notes.emplace_back(error.what());
     return std::nullopt;
