@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "core/interrupt.h"
 #include "core/text.h"
+#include "data/batch_sampler.h"
 #include "data/dataset.h"
 #include "launch/ranks.h"
 #include "train/evaluate.h"
@@ -87,8 +88,7 @@ void evaluate(const EvalOptions& options, const Config& config, World& world) {
   Evaluator evaluator(runtime.backend(), runtime.model(), runtime.mesh(),
                       static_cast<std::uint64_t>(config.run.seed));
   const auto sources = config.data.sources();
-  double weights = 0, loss = 0;
-  for (const auto& [dir, weight] : sources) weights += weight;
+  double loss = 0;
   for (const auto& [dir, weight] : sources) {
     const auto data = open_folder(dir, loaded.plan.model.vocab_size, world);
     warn_of_other_tokenizer(data, loaded.plan.model.vocab_size, loaded.tokenizer.get());
@@ -96,12 +96,11 @@ void evaluate(const EvalOptions& options, const Config& config, World& world) {
     all_or_none(world.ranks, [&] { split = &data.split(options.split); });
     Progress progress("evaluating " + options.split, 0, "sequences");
     const auto show = show_on(progress);
-    const auto share =
-        static_cast<std::int64_t>(std::ceil(weight / weights * static_cast<double>(sequences)));
+    const auto share = share_of(sequences, weight);
     const auto result = sequences > 0 ? evaluator.random(options.split, *split, share, show)
                                       : evaluator.whole(*split, 0, show);
     progress.finish();
-    loss += weight / weights * result.loss();
+    loss += weight * result.loss();
     if (world.ranks.rank() == 0) print(options, data, loaded.step, share, result);
   }
   if (sources.size() > 1 && world.ranks.rank() == 0) {

@@ -44,10 +44,8 @@ struct RunConfig {
 struct DataConfig {
   std::string dir;
   std::map<std::string, double> dirs;  // in place of dir: folders and their weights
-  // The folders with their weights, of which there may be one.
-  std::map<std::string, double> sources() const {
-    return dirs.empty() ? std::map{std::pair{dir, 1.0}} : dirs;
-  }
+  // The folders, of which there may be one, with their shares of all sequences, which add up to 1.
+  std::map<std::string, double> sources() const;
   Sampling sampling = Sampling::random;
   std::int64_t stride = 0;  // tokens; 0: model.block_size
   double truncate = 1.0;

@@ -338,6 +338,15 @@ Config config_from_json(const nlohmann::ordered_json& json, std::string_view sou
   return config;
 }
 
+std::map<std::string, double> DataConfig::sources() const {
+  if (dirs.empty()) return {{dir, 1.0}};
+  double sum = 0;
+  for (const auto& [folder, weight] : dirs) sum += weight;
+  auto shares = dirs;
+  for (auto& [folder, weight] : shares) weight /= sum;
+  return shares;
+}
+
 std::int64_t eval_sequences(const Config& config) {
   const auto& eval = config.eval;
   return eval.batches < 0 ? eval.sequences : eval.batches * config.train.global_batch;

@@ -65,7 +65,11 @@ std::size_t BatchSampler::source(std::int64_t step, std::int64_t sample) const {
 }
 
 std::int64_t BatchSampler::start(std::int64_t step, std::int64_t sample, std::int64_t global_batch) const {
-  const auto& file = *files_[source(step, sample)].file;
+  return start_in(*files_[source(step, sample)].file, step, sample, global_batch);
+}
+
+std::int64_t BatchSampler::start_in(const TokenFile& file, std::int64_t step, std::int64_t sample,
+                                    std::int64_t global_batch) const {
   if (mode_ == Sampling::random) {
     const auto bits = philox(key_, address(step, sample, 0));
     return static_cast<std::int64_t>(to_below(bits, static_cast<std::uint64_t>(file.size() - block_size_)));
@@ -81,8 +85,8 @@ void BatchSampler::fill(std::int64_t step, std::int64_t first_sample, std::int64
   assert(first_sample >= 0 && first_sample + samples <= global_batch);
   for (std::int64_t i = 0; i < samples; ++i) {
     const auto& file = *files_[source(step, first_sample + i)].file;
-    copy_window(file, start(step, first_sample + i, global_batch), block_size_, tokens + i * block_size_,
-                targets + i * block_size_);
+    copy_window(file, start_in(file, step, first_sample + i, global_batch), block_size_,
+                tokens + i * block_size_, targets + i * block_size_);
   }
 }
 

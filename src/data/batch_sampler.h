@@ -2,6 +2,7 @@
 // sample): it does not depend on ranks, micro-batches or earlier draws.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <string_view>
 #include <vector>
@@ -22,6 +23,11 @@ struct WeightedFile {
   const TokenFile* file;
   double weight = 1;
 };
+
+// How many of some samples to draw from a file of this weight: none gets less than its share.
+inline std::int64_t share_of(std::int64_t samples, double weight) {
+  return static_cast<std::int64_t>(std::ceil(weight * static_cast<double>(samples)));
+}
 
 class BatchSampler {
  public:
@@ -45,6 +51,9 @@ class BatchSampler {
   std::int64_t block_size() const { return block_size_; }
 
  private:
+  std::int64_t start_in(const TokenFile& file, std::int64_t step, std::int64_t sample,
+                        std::int64_t global_batch) const;
+
   std::vector<WeightedFile> files_;
   std::int64_t block_size_, stride_;
   Sampling mode_;

@@ -8,9 +8,7 @@
 namespace shoal {
 
 Mixture::Mixture(const std::map<std::string, double>& weights, const DatasetOptions& options) {
-  double sum = 0;
-  for (const auto& [dir, weight] : weights) sum += weight;
-  for (const auto& [dir, weight] : weights) sources_.push_back({weight / sum, Dataset(dir, options)});
+  for (const auto& [dir, weight] : weights) sources_.push_back({weight, Dataset(dir, options)});
   for (const auto& [weight, data] : sources_) {
     if (data.vocab_size() != vocab_size()) {
       fail_user("{} has a vocabulary of {}, {} one of {}; prepare both with one tokenizer",

@@ -15,12 +15,12 @@ namespace shoal {
 class Mixture {
  public:
   struct Source {
-    double weight;  // of all sequences; the weights of a mixture add up to 1
+    double weight;  // its share of all sequences
     Dataset data;
   };
 
-  // Opens the folders (data/dataset.h), whose weights are positive in any measure. Throws UserError, too,
-  // when their tokenizers or vocabularies differ.
+  // Opens the folders (data/dataset.h), whose weights add up to 1. Throws UserError, too, when their
+  // tokenizers or vocabularies differ.
   Mixture(const std::map<std::string, double>& weights, const DatasetOptions& options);
 
   // In the order of their folders' names.

@@ -1,7 +1,6 @@
 #include "train/validation.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <utility>
 
@@ -33,13 +32,12 @@ Validation::Measured Validation::measure(const std::string& split, std::int64_t 
   };
   Measured all;
   for (const auto& [weight, source] : data_.sources()) {
-    const auto share = static_cast<std::int64_t>(std::ceil(weight * static_cast<double>(sequences)));
     const auto& file = source.split(split);
     // The train split may be huge: as many sequences of it as the val split has.
     const auto most =
         split == "train" ? SequentialSampler(source.val(), plan_.model.block_size).windows() : 0;
-    const auto found =
-        sequences > 0 ? evaluator_.random(split, file, share, show) : evaluator_.whole(file, most, show);
+    const auto found = sequences > 0 ? evaluator_.random(split, file, share_of(sequences, weight), show)
+                                     : evaluator_.whole(file, most, show);
     all.left = found.left;
     if (all.left) break;
     all.loss += weight * found.loss();
