@@ -109,13 +109,6 @@ std::string curve(const Panel& panel, const std::vector<PlotPoint>& points, std:
   return drawn < 2 ? "" : fmt::format("<path d=\"{}\" fill=\"none\" {}/>\n", path, attributes);
 }
 
-template <typename Record, typename Get>
-std::vector<PlotPoint> points_of(const std::vector<Record>& records, Get get) {
-  std::vector<PlotPoint> points;
-  for (const auto& record : records) points.push_back({static_cast<double>(record.step), get(record)});
-  return points;
-}
-
 std::vector<PlotPoint> val_points(const Metrics& metrics) {
   return points_of(metrics.evals, [](const EvalRecord& r) { return r.val_loss; });
 }

@@ -36,11 +36,20 @@ struct Axis {
   std::string label(double tick) const;  // "0", "2.5", "10k", "6e-4"
 };
 
-// Reduces a curve to at most three points per bucket of x: the lowest, the highest, so that spikes stay
-// visible, and the first that is not finite, which is a gap.
 struct PlotPoint {
   double x, y;
 };
+
+// The curve of one number of records over their steps.
+template <typename Record, typename Get>
+std::vector<PlotPoint> points_of(const std::vector<Record>& records, Get get) {
+  std::vector<PlotPoint> points;
+  for (const auto& record : records) points.push_back({static_cast<double>(record.step), get(record)});
+  return points;
+}
+
+// Reduces a curve to at most three points per bucket of x: the lowest, the highest, so that spikes stay
+// visible, and the first that is not finite, which is a gap.
 std::vector<PlotPoint> thinned(const std::vector<PlotPoint>& points, std::size_t buckets);
 
 }  // namespace shoal

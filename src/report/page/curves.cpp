@@ -16,13 +16,6 @@ using nlohmann::ordered_json;
 
 constexpr std::size_t kMostBuckets = 800;  // per curve; the widest panel has about 1,200 pixels
 
-template <typename Record, typename Get>
-std::vector<PlotPoint> curve_of(const std::vector<Record>& records, Get get) {
-  std::vector<PlotPoint> points;
-  for (const auto& record : records) points.push_back({static_cast<double>(record.step), get(record)});
-  return points;
-}
-
 // The mean of each bucket's finite values, at their mean step.
 std::vector<PlotPoint> bucket_means(const std::vector<PlotPoint>& points) {
   std::vector<PlotPoint> means;
@@ -103,7 +96,7 @@ ordered_json curves_json(const Metrics& metrics) {
   ordered_json json;
   json["clock"] = clock_json(clock_of(metrics));
   const auto logged = [&](const char* name, auto get) {
-    add_curve(json, name, curve_of(metrics.steps, get));
+    add_curve(json, name, points_of(metrics.steps, get));
   };
   logged("loss", [](const StepRecord& r) { return r.loss; });
   logged("lr", [](const StepRecord& r) { return r.lr; });
@@ -112,7 +105,7 @@ ordered_json curves_json(const Metrics& metrics) {
   logged("peak_share", [](const StepRecord& r) { return or_gap(r.peak_share); });
   logged("memory_per_rank", [](const StepRecord& r) { return or_gap(r.memory_per_rank); });
   const auto evaluated = [&](const char* name, auto get) {
-    add_curve(json, name, curve_of(metrics.evals, get));
+    add_curve(json, name, points_of(metrics.evals, get));
   };
   evaluated("train_loss", [](const EvalRecord& r) { return r.train_loss; });
   evaluated("val_loss", [](const EvalRecord& r) { return r.val_loss; });
