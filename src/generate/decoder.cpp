@@ -64,6 +64,7 @@ void Decoder::prefill(int text, std::span<const std::int32_t> tokens) {
   embed(all);
   run_blocks(n, {&all, 1});
   keep_last(all);
+  lengths_[static_cast<std::size_t>(text)] = n;
 }
 
 void Decoder::extend(std::span<const Token> tokens) {
@@ -133,7 +134,6 @@ void Decoder::run_blocks(std::int64_t n, std::span<const Run> runs) {
 }
 
 void Decoder::keep_last(const Run& run) {
-  lengths_[static_cast<std::size_t>(run.text)] = run.position + run.rows;
   context_.backend.convert(buffers_.last.row_range(run.text, 1),
                            buffers_.stream.row_range(run.row + run.rows - 1, 1));
 }

@@ -109,7 +109,8 @@ int Generator::step() {
 void Generator::generate(std::span<const std::int32_t> prompt, const SampleOptions& options,
                          std::int64_t sample_index, const OnToken& on_token) {
   begin(prompt, options, sample_index, on_token);
-  while (free_places() < static_cast<int>(texts_.size())) step();
+  while (step() > 0) {
+  }
 }
 
 }  // namespace shoal
