@@ -55,8 +55,9 @@ void require_agreement(const Field& field, const Config& given, const Config& th
 }
 
 bool may_be_of_hub(const Weights& weights) {
-  return weights.format == WeightsFormat::hugging_face && !fs::exists(weights.path) &&
-         is_hub_name(weights.path.string());
+  std::error_code ignored;
+  return weights.format == WeightsFormat::hugging_face && is_hub_name(weights.path.string()) &&
+         !fs::exists(weights.path, ignored);
 }
 
 Weights in_hub_cache(Weights weights) {
