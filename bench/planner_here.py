@@ -36,7 +36,7 @@ LAYOUTS = {  # of both types
         f"{PIPE} train.micro_batch=1", f"{PIPE} {TENSOR} train.micro_batch=1"],
 }
 FEW = {1: LAYOUTS[1][:1], 2: LAYOUTS[2][:3], 4: LAYOUTS[4][2:4]}  # of the largest model
-ROUNDS = {"0.8M": 4, "10M": 2, "124M": 2}
+ROUNDS = {"0.8M": 4, "10M": 3, "124M": 2}
 BASE = ("eval.at_start=false eval.interval=-1 checkpoint.interval=0 checkpoint.best=false log.interval=1 log.tensorboard=false "
         "optim.lr=1e-4 lr_schedule.warmup_steps=0")
 

@@ -14,16 +14,25 @@
 #include "data/batch_loader.h"
 #include "model/arena.h"
 #include "model/unit.h"
+#include "ops/libraries.h"
 #include "ops/make_backend.h"
 #include "parallel/data/data_engine.h"
 
 namespace shoal {
 namespace {
 
-// The peak resident size of a run of the smallest model, whose own buffers are negligible, plus oneDNN's
-// generated code and scratch memory for larger models. Measured on x86-64: 24 MiB on Debian 12 with
-// oneDNN 2.6, 34 MiB on Debian 13 with 3.7; the mean of both.
-constexpr double kProgramBytes = 29 << 20;
+// The peak resident size of a run of the smallest model, whose own buffers are negligible, on x86-64; with
+// oneDNN's generated code and scratch memory for larger models. oneDNN is most of it.
+double program_bytes(const RunPlan& plan) {
+  static const bool recent = [] {
+    for (const auto& library : ops_libraries())
+      if (library.name == "oneDNN") return library.version.front() >= '3';
+    return false;
+  }();
+  constexpr double kVersion2 = 24 << 20, kVersion3 = 34 << 20;  // Debian 12's 2.6, Debian 13's 3.7
+  const double generated = plan.engine.compute == DType::f32 ? 4 << 20 : 1 << 20;
+  return (recent ? kVersion3 : kVersion2) + generated;
+}
 // The same of each rank: 0.6 to 1.3 MiB.
 constexpr double kThreadBytes = 1 << 20;
 // Memory that MPI adds to a rank, measured with Open MPI 4.1 and MPICH 4.0, 2 to 8 ranks on a host.
@@ -134,7 +143,7 @@ MemoryEstimate estimate_memory(const RunPlan& plan, const RankCounts& ranks,
   // Every run saves at least its last step.
   const double share = share_of_checkpoint(plan, options.part);
   memory.checkpoint = (plan.on_disk() ? 0 : share) + std::min<double>(kChecksumBlock, share);
-  memory.program = kProgramBytes + (ranks.threads ? 0 : kMpiBytes);
+  memory.program = program_bytes(plan) + (ranks.threads ? 0 : kMpiBytes);
   memory.threads = kThreadBytes;
   if (plan.backend == BackendKind::cuda)
     memory.on_gpu = memory.state() + memory.activations() + memory.scratch;
