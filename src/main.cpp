@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "cli/command.h"
+#include "cli/command_table.h"
+#include "cli/complete.h"
 #include "comm/world.h"
 #include "core/cpu.h"
 #include "core/error.h"
@@ -41,6 +43,8 @@ void add_commands(CLI::App& app) {
   add_export(app);
   add_config(app);
   add_doctor(app);
+  add_man(app);
+  add_completion(app);
 }
 
 // Prepares the arguments for CLI11, which takes them in reverse. Turns `--section.key=value` into
@@ -80,16 +84,10 @@ std::vector<std::string> command_names(const CLI::App& app) {
   return names;
 }
 
-std::string full_name(const CLI::App& command) {
-  return command.get_parent() ? full_name(*command.get_parent()) + " " + command.get_name()
-                              : command.get_name();
-}
-
 // The first example in a command's help.
 std::string example_of(const CLI::App& command) {
-  const auto footer = command.get_footer();
-  const auto begin = footer.find("\n  ");
-  return begin == std::string::npos ? "" : footer.substr(begin + 3, footer.find('\n', begin + 1) - begin - 3);
+  const auto examples = read_footer(command.get_footer()).examples;
+  return examples.empty() ? "" : examples.front().first;
 }
 
 // The error for an unknown argument, with the nearest known one.
@@ -140,6 +138,10 @@ int run(int argc, char** argv) {
       "  shoal plot runs/quickstart -o quickstart.svg\n\nThen a text of your own: configs/own-text.toml.");
   app.require_subcommand(0, 1);  // so that `config --explain eval` has an argument, not a second command
   add_commands(app);
+  if (argc > 1 && std::string_view(argv[1]) == kCompleteWord) {
+    fmt::print("{}", completion_lines(complete(command_table(app), {argv + 2, argv + argc})));
+    return kDone;
+  }
   if (detect_launcher().rank == 0) set_stop_message("stopped");
   try {
     app.parse(reversed_arguments(argc, argv));

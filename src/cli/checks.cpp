@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "cli/command.h"
+#include "cli/command_table.h"
 #include "core/text.h"
 
 namespace shoal::cli {
@@ -55,7 +56,7 @@ CLI::Validator takes_one_of(std::vector<std::string> words) {
     return refused(text, fmt::format("{}{}", fmt::join(words, ", "),
                                      near.empty() ? "" : fmt::format("; did you mean {}?", near)));
   };
-  return {check, ""};
+  return {check, choices_text(words)};
 }
 
 }  // namespace shoal::cli

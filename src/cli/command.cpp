@@ -7,6 +7,7 @@
 #include <memory>
 #include <sstream>
 
+#include "cli/command_table.h"
 #include "core/error.h"
 #include "core/terminal.h"
 #include "core/wrap.h"
@@ -27,23 +28,16 @@ class HelpFormatter : public CLI::Formatter {
   std::string make_usage(const CLI::App* app, std::string name) const override {
     return "\n" + Formatter::make_usage(app, name);
   }
-  std::string make_option_usage(const CLI::Option* option) const override { return argument_text(option); }
+  std::string make_option_usage(const CLI::Option* option) const override { return argument_form(*option); }
   std::string make_option_name(const CLI::Option* option, bool positional) const override {
-    return positional ? argument_text(option) : Formatter::make_option_name(option, false);
+    return positional ? argument_form(*option) : Formatter::make_option_name(option, false);
   }
   std::string make_option_opts(const CLI::Option* option) const override {
-    if (!option->nonpositional()) return "";
-    if (!option->get_option_text().empty()) return " " + option->get_option_text();
-    const auto type = option->get_type_name();
-    if (type.empty()) return "";  // a flag
-    if (type.starts_with("INT") || type.starts_with("UINT")) return " N";
-    return type.starts_with("FLOAT") ? " X" : " TEXT";
+    const auto value = option->nonpositional() ? value_form(*option) : "";
+    return value.empty() ? "" : " " + value;
   }
   std::string make_option_desc(const CLI::Option* option) const override {
-    auto text = option->get_description();
-    if (!option->get_default_str().empty()) text += fmt::format(" (default {})", option->get_default_str());
-    if (option->get_required() && option->nonpositional()) text += " (required)";
-    return wrapped(text, kColumn);
+    return wrapped(meaning_text(*option), kColumn);
   }
   std::string make_subcommand(const CLI::App* command) const override {
     std::ostringstream out;
@@ -63,10 +57,6 @@ class HelpFormatter : public CLI::Formatter {
     auto lines = wrap(text, "", (columns > 0 ? std::clamp(columns, kLeast, kWidth) : kWidth) - indent);
     lines.pop_back();
     return lines;
-  }
-
-  static std::string argument_text(const CLI::Option* option) {
-    return option->get_option_text().empty() ? option->get_name(true) : option->get_option_text();
   }
 };
 

@@ -24,6 +24,7 @@ namespace shoal::cli {
 
 void add_calibrate(CLI::App& app);
 void add_checkpoint(CLI::App& app);
+void add_completion(CLI::App& app);
 void add_config(CLI::App& app);
 void add_doctor(CLI::App& app);
 void add_plan(CLI::App& app);
@@ -32,6 +33,7 @@ void add_eval(CLI::App& app);
 void add_export(CLI::App& app);
 void add_gossip(CLI::App& app);
 void add_launch(CLI::App& app);
+void add_man(CLI::App& app);  // `app` lives until its callback has run
 void add_prepare(CLI::App& app);
 void add_report(CLI::App& app);
 void add_sample(CLI::App& app);

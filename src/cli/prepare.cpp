@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "cli/command.h"
+#include "cli/command_table.h"
 #include "core/error.h"
 #include "core/interrupt.h"
 #include "core/log.h"
@@ -188,14 +189,15 @@ void add_prepare(CLI::App& app) {
        {"shoal prepare wikitext-103 --out data/wikitext-103", "articles of Wikipedia in GPT-2's tokens"},
        {"shoal prepare openwebtext --from openwebtext.tar.xz --out data/openwebtext",
         "GPT-2's corpus, rebuilt"}});
-  std::vector<std::string_view> names, with_inputs;
+  std::vector<std::string> names;
+  std::vector<std::string_view> with_inputs;
   for (const auto& scheme : dataset_schemes()) {
-    names.push_back(scheme.name);
+    names.emplace_back(scheme.name);
     if (scheme.takes_inputs) with_inputs.push_back(scheme.name);
   }
   command->add_option("dataset", options->dataset, fmt::format("One of {}", fmt::join(names, ", ")))
       ->required()
-      ->check([](const std::string& name) { return dataset_problem(name); });
+      ->check([](const std::string& name) { return dataset_problem(name); }, choices_text(names));
   command->add_option(
       "inputs", options->inputs,
       fmt::format("{}: files, folders, .jsonl, .tar, .zip, .gz, .xz, .zst", fmt::join(with_inputs, ", ")));
