@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Installs what Shoal is built with: scripts/install-deps.sh [mpi] [tests]. Without arguments enough to build and run the
-# program; with "mpi" also Open MPI and MPICH, for ranks as processes; with "tests" both and what the tests need.
+# Installs what Shoal is built with: scripts/install-deps.sh [mpi] [package] [tests]. Without arguments enough to build and run
+# the program; with "mpi" also Open MPI and MPICH, for ranks as processes; with "package" both and what Debian packages are made
+# with; with "tests" both and what the tests need.
 # Tried on Debian 12 and 13, which name these packages alike; Ubuntu 24.04 takes them from Debian, between the two, and renamed
 # for its 64-bit time only packages of libraries without -dev. Installing takes root or sudo.
 set -euo pipefail
@@ -20,6 +21,7 @@ packages=(
   libprotobuf-dev protobuf-compiler  # TensorBoard events
 )
 mpi=(libopenmpi-dev openmpi-bin libmpich-dev mpich)
+package=(dpkg-dev file)  # cpack -G DEB: the libraries that a package depends on
 tests=(
   libgtest-dev libgmock-dev
   libcpp-httplib-dev                                   # a server that answers as the Hugging Face hub does
@@ -29,8 +31,9 @@ tests=(
 for argument in "$@"; do
   case $argument in
     mpi) packages+=("${mpi[@]}") ;;
+    package) packages+=("${mpi[@]}" "${package[@]}") ;;
     tests) packages+=("${mpi[@]}" "${tests[@]}") ;;
-    *) echo "usage: $0 [mpi] [tests]" >&2; exit 2 ;;
+    *) echo "usage: $0 [mpi] [package] [tests]" >&2; exit 2 ;;
   esac
 done
 

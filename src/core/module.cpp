@@ -31,7 +31,7 @@ std::string find_module(const char* file, const char* variable) {
 
 std::string module_folders() {
   const auto here = folder_of_program();
-  return fmt::format("neither in {} nor in {}", here.string(), (here.parent_path() / "lib").string());
+  return fmt::format("neither in {} nor in {}", here.string(), (here.parent_path() / "lib/shoal").string());
 }
 
 Module load_module(const std::string& path, const char* entry, bool global) {
