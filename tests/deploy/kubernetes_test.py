@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""deploy/kubernetes/mpijob.yaml against what the MPI operator's v2beta1 API asks for, and against itself."""
+"""deploy/kubernetes against what the MPI operator's v2beta1 API and Kubernetes' batch/v1 ask for, and against itself."""
 import pathlib
 import re
 import sys
@@ -11,7 +11,8 @@ except ImportError:
     sys.exit(77)
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-MANIFEST = ROOT / "deploy/kubernetes/mpijob.yaml"
+MPI_MANIFEST = ROOT / "deploy/kubernetes/mpijob.yaml"
+GPU_MANIFEST = ROOT / "deploy/kubernetes/gpu-job.yaml"
 
 
 class Required:
@@ -27,7 +28,7 @@ QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?(m|Ki|Mi|Gi|Ti|k|M|G|T)?")
 DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 # The parts of the API's documented types that a job like ours uses. A key that is not listed is a mistake.
-RESOURCES = {"cpu": Required(QUANTITY), "memory": Required(QUANTITY)}
+RESOURCES = {"cpu": Required(QUANTITY), "memory": Required(QUANTITY), "nvidia.com/gpu": QUANTITY}
 CONTAINER = {
     "name": Required(DNS_LABEL),
     "image": Required(str),
@@ -71,6 +72,22 @@ MPI_JOB = {
     }),
 }
 
+GPU_JOB = {
+    "apiVersion": Required(OneOf(["batch/v1"])),
+    "kind": Required(OneOf(["Job"])),
+    "metadata": Required({"name": Required(DNS_LABEL), "namespace": DNS_LABEL}),
+    "spec": Required({
+        "backoffLimit": int,
+        "template": Required({
+            "spec": Required({
+                "restartPolicy": Required(OneOf(["Never", "OnFailure"])),
+                "containers": Required([CONTAINER]),
+                "volumes": [VOLUME],
+            }),
+        }),
+    }),
+}
+
 
 def faults(value, schema, where=""):
     """What stands against a value, each with the path to it."""
@@ -99,6 +116,38 @@ def faults(value, schema, where=""):
     return [] if fits else [f"{where}: {value!r} is no {schema.__name__}"]
 
 
+def faults_of_config(path):
+    """The config that a command names, at its place in an image: PREFIX/share/shoal/configs/NAME."""
+    name = re.fullmatch(r"/usr(/local)?/share/shoal/(configs/\S+)", path)
+    return [] if name and (ROOT / name.group(2)).exists() else [f"no image has {path}"]
+
+
+def contradictions_of_pod(pod):
+    found = []
+    volumes = {volume["name"] for volume in pod["volumes"]}
+    for container in pod["containers"]:
+        for mount in container["volumeMounts"]:
+            if mount["name"] not in volumes:
+                found.append(f"no volume {mount['name']}")
+        if container["resources"]["requests"] != container["resources"]["limits"]:
+            found.append(f"{container['name']}: requests and limits differ")
+    return found
+
+
+def gpu_contradictions(job):
+    """Where the job on GPUs does not agree with itself, or with the repository."""
+    pod = job["spec"]["template"]["spec"]
+    container = pod["containers"][0]
+    arguments = container["args"]
+    found = contradictions_of_pod(pod) + faults_of_config(arguments[arguments.index("train") + 1])
+    if int(container["resources"]["limits"].get("nvidia.com/gpu", "0")) < 1:
+        found.append("the pod asks for no GPU (nvidia.com/gpu)")
+    for argument in ("train.backend=cuda", "init.from=auto", "--ranks"):
+        if argument not in arguments:
+            found.append(f"the command lacks {argument}")
+    return found
+
+
 def contradictions(job):
     """Where the manifest does not agree with itself, or with the repository."""
     found = []
@@ -111,43 +160,49 @@ def contradictions(job):
     ranks = int(re.search(r"shoal launch -n (\d+)", script).group(1))
     if ranks != worker["replicas"] * spec["slotsPerWorker"]:
         found.append(f"-n {ranks}, but {worker['replicas']} workers have {spec['slotsPerWorker']} slots each")
-    config = re.search(r"train /opt/shoal/(\S+)", script).group(1)
-    if not (ROOT / config).exists():
-        found.append(f"there is no {config}")
+    found += faults_of_config(re.search(r"train (\S+)", script).group(1))
     if "init.from=auto" not in script.split():
         found.append("the launcher's successor does not go on from the run's checkpoint")
 
     images = set()
     for role in (launcher, worker):
         pod = role["template"]["spec"]
-        volumes = {volume["name"] for volume in pod["volumes"]}
-        for container in pod["containers"]:
-            images.add(container["image"])
-            for mount in container["volumeMounts"]:
-                if mount["name"] not in volumes:
-                    found.append(f"no volume {mount['name']}")
-            if container["resources"]["requests"] != container["resources"]["limits"]:
-                found.append(f"{container['name']}: what is requested is not what it may take")
+        images.update(container["image"] for container in pod["containers"])
+        found += contradictions_of_pod(pod)
     if len(images) != 1:
         found.append("launcher and workers run different images")
     return found
 
 
+def check(manifest, schema, contradict, breaks):
+    """Faults of a manifest. Each of `breaks` changes it in place into one that has some: the check itself can fail."""
+    for change in breaks:
+        broken = yaml.safe_load(manifest.read_text())
+        change(broken["spec"])
+        assert faults(broken, schema, "job") or contradict(broken), f"{manifest.name}: a broken one went unnoticed"
+    job = yaml.safe_load(manifest.read_text())
+    return [f"{manifest.name}: {fault}" for fault in faults(job, schema, "job") or contradict(job)]
+
+
 def main():
-    job = yaml.safe_load(MANIFEST.read_text())
-    found = faults(job, MPI_JOB, "job") or contradictions(job)
+    def pod(spec):
+        return spec["template"]["spec"]
 
-    # The check itself can fail.
-    for path, value in [("slotsPerWorker", "four"), ("mpiReplicaSpecs", {}), ("slots", 4)]:
-        broken = yaml.safe_load(MANIFEST.read_text())
-        broken["spec"][path] = value
-        assert faults(broken, MPI_JOB, "job"), f"spec.{path} = {value!r} went unnoticed"
-    broken = yaml.safe_load(MANIFEST.read_text())
-    broken["spec"]["slotsPerWorker"] += 1
-    assert contradictions(broken), "a wrong number of ranks went unnoticed"
-
+    found = check(MPI_MANIFEST, MPI_JOB, contradictions, [
+        lambda spec: spec.update(slotsPerWorker="four"),
+        lambda spec: spec.update(mpiReplicaSpecs={}),
+        lambda spec: spec.update(slots=4),
+        lambda spec: spec.update(slotsPerWorker=spec["slotsPerWorker"] + 1),
+    ])
+    found += check(GPU_MANIFEST, GPU_JOB, gpu_contradictions, [
+        lambda spec: spec.update(backoffLimit="ten"),
+        lambda spec: pod(spec).update(restartPolicy="Always"),
+        lambda spec: pod(spec)["containers"][0]["resources"]["limits"].update({"nvidia.com/gpu": "4"}),
+        lambda spec: pod(spec)["containers"][0]["args"].remove("train.backend=cuda"),
+        lambda spec: pod(spec)["volumes"].pop(),
+    ])
     for fault in found:
-        print(f"{MANIFEST.name}: {fault}", file=sys.stderr)
+        print(fault, file=sys.stderr)
     return 1 if found else 0
 
 

@@ -28,9 +28,12 @@ ReturnToService=2
 KillWait=5
 TmpFS=$PWD/tmp-%n
 MailProg=/bin/true
-NodeName=a,b CPUs=8
+GresTypes=gpu
+NodeName=a,b CPUs=8 Gres=gpu:2
 PartitionName=main Nodes=ALL Default=YES
 END
+touch gpu0 gpu1  # in the place of devices
+echo "NodeName=a,b Name=gpu File=$PWD/gpu[0-1]" >gres.conf
 export SLURM_CONF=$PWD/slurm.conf
 mkdir state spool-a spool-b tmp-a tmp-b
 
@@ -106,3 +109,13 @@ job=$(submit --ntasks=2 "$batch_files/one-node.sbatch" tiny.toml train.steps=50)
 wait_for "$job" COMPLETED
 grep -q "runs/other/checkpoints/step-00000040: 40 of 50 steps are done" "shoal-$job.log" || die "the run did not go on: $(cat "shoal-$job.log")"
 echo "another name, submitted again: ok"
+
+# Nodes with GPUs, as many tasks as GPUs; the ranks compute on CPUs, since there are none.
+run=gpus
+job=$(SHOAL_MANY_NODES=$batch_files/many-nodes.sbatch submit --gres=gpu:2 --ntasks-per-node=2 "$batch_files/gpu-nodes.sbatch" \
+  tiny.toml train.backend=cpu)
+on a scontrol -o show job "$job" >job.txt
+wait_for "$job" COMPLETED
+grep -qE 'TresPerNode=gres[:/]gpu:2' job.txt || die "the job was not given two GPUs per node: $(cat job.txt)"
+same_result gpus threads
+echo "GPUs: ok"
