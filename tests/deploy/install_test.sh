@@ -37,7 +37,8 @@ for mpi in openmpi:"Open MPI" mpich:MPICH; do
   grep -qE "^  $name +yes" doctor.txt || die "doctor does not find $module: $(grep "$name" doctor.txt)"
   starter=mpirun.${mpi%%:*}
   if command -v "$starter" >/dev/null; then
-    run=(env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 "$starter" -n 2)
+    run=("$starter" -n 2)
+    [ "$name" != "Open MPI" ] || run+=(--allow-run-as-root --oversubscribe --bind-to none)
     "${run[@]}" "$shoal" train "$prefix/share/shoal/configs/quickstart.toml" "${tiny[@]}" run.name="$starter" >"$starter.log" 2>&1 ||
       die "$starter: $(cat "$starter.log")"
     rm "$module"
