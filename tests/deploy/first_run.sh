@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The first run with an installed shoal, in a new folder: what the machine can do, a corpus, training, samples, a curve, and for
-# each MPI whose module and mpirun are there two ranks as processes.
+# each MPI whose module and mpirun are there two ranks as processes: first_run.sh [section.key=value ...]
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
@@ -11,7 +11,7 @@ echo "== shoal doctor"
 shoal doctor
 echo "== the first run"
 shoal prepare synthetic --out data/synthetic
-shoal train "$configs/quickstart.toml"
+shoal train "$configs/quickstart.toml" "$@"
 shoal eval --checkpoint runs/quickstart
 shoal sample --checkpoint runs/quickstart --max-tokens 60
 shoal plot runs/quickstart -o curves.svg
@@ -19,7 +19,7 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 for mpi in openmpi mpich; do
   [ -e "$configs/../../../lib/shoal/libshoal_mpi_$mpi.so" ] && command -v "mpirun.$mpi" >/dev/null || continue
   echo "== two ranks with mpirun.$mpi"
-  "mpirun.$mpi" -n 2 shoal train "$configs/quickstart.toml" "run.name=$mpi" train.steps=20 >"$mpi.log" 2>&1 ||
+  "mpirun.$mpi" -n 2 shoal train "$configs/quickstart.toml" "run.name=$mpi" "$@" train.steps=20 >"$mpi.log" 2>&1 ||
     { cat "$mpi.log"; exit 1; }
   tail -n 1 "$mpi.log"
 done

@@ -13,7 +13,8 @@ trap 'rm -rf "$folder"' EXIT
   cmake --preset package >/dev/null
   cmake --build --preset package | tail -n 1
   cpack --preset package >/dev/null'
-cp -r "$folder/build/changes/root/shoal/build/package/packages" "$folder/packages"
+mkdir "$folder/packages"
+cp "$folder"/build/changes/root/shoal/build/package/packages/*.deb "$folder/packages"
 
 "$fresh" --beside "$folder/packages" "$suite" '
   set -e
