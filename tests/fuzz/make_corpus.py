@@ -1,12 +1,17 @@
 #!/usr/bin/env python3
 """Writes tests/fuzz/corpus, small whole files of every format from which the fuzzers begin. Needs torch and safetensors."""
 import collections
+import gzip
+import io
 import json
+import lzma
 import pathlib
 import pickle
 import shutil
 import struct
 import sys
+import tarfile
+import zipfile
 
 import torch
 from safetensors.torch import save_file
@@ -67,4 +72,32 @@ plain = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *rang
 letters = [chr(b) for b in plain] + [chr(256 + i) for i in range(256 - len(plain))]
 vocabulary = {token: i for i, token in enumerate([*letters, "th", "the", "<|endoftext|>"])}
 (folder("bpe") / "folder").write_text(json.dumps(vocabulary, ensure_ascii=False) + "\0#version: 0.2\nt h\nth e\n")
+
+# Datasets: characters, and their ids.
+meta = dict(dataset="text", vocab_size=3, dtype="uint16", splits={name: dict(tokens=2, xxh64="0") for name in ("train", "val")},
+            split_rule="", seed=1, sources=["a.txt"], tokenizer=dict(name="char", vocabulary="\naé"))
+(folder("dataset") / "chars").write_bytes(json.dumps(meta, ensure_ascii=False).encode() + bytes([0, 1, 0, 2, 0]))
+tokens = folder("token_folder")
+(tokens / "gpt2.bin").write_bytes(struct.pack("<3i", 20240520, 1, 2).ljust(1024, b"\0") + struct.pack("<2H", 0, 50256))
+(tokens / "llama.bin").write_bytes(struct.pack("<3i", 20240801, 7, 2).ljust(1024, b"\0") + struct.pack("<2I", 0, 128000))
+characters = folder("nanogpt_meta")
+for protocol in range(6):
+    letters = dict(enumerate("\naé"))
+    (characters / f"{protocol}.pkl").write_bytes(
+        pickle.dumps(dict(vocab_size=3, itos=letters, stoi={letter: i for i, letter in letters.items()}), protocol))
+
+documents = folder("documents")
+lines = b'{"text": "one"}\n{"id": 1, "text": "tw\\u00f6"}\n'
+(documents / "lines").write_bytes(lines)
+(documents / "lines.gz").write_bytes(gzip.compress(lines, mtime=0))
+(documents / "lines.xz").write_bytes(lzma.compress(lines))
+for kind in ("", "gz"):
+    with tarfile.open(documents / f"two.tar{kind}", f"w:{kind}") as archive:
+        for name in ("a.txt", "b.jsonl"):
+            entry = tarfile.TarInfo(name)
+            entry.size = len(lines)
+            archive.addfile(entry, io.BytesIO(lines))
+with zipfile.ZipFile(documents / "two.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+    for name in ("a.txt", "b.jsonl"):
+        archive.writestr(zipfile.ZipInfo(name), lines)
 print(*sorted(f"{path.relative_to(corpus)} {path.stat().st_size}" for path in corpus.rglob("*") if path.is_file()), sep="\n", file=sys.stderr)
