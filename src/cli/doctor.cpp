@@ -156,14 +156,15 @@ void print_gpus() {
 void print_ranks() {
   fmt::print("\nranks\n");
   line("threads", "yes", "of one process: shoal train CONFIG --ranks N");
-  const auto mpi = [](const char* name, Launcher::Kind kind, const char* packages) {
+  const auto mpi = [](const char* name, Launcher::Kind kind, const char* packages, const char* package) {
     const bool built = mpi::has_module(kind);
     line(name, built ? "yes" : "no ",
          built ? "on any number of machines: mpirun -n N shoal train CONFIG"
-               : fmt::format("install {} (Debian, Ubuntu) and build again", packages));
+               : fmt::format("install {} (Debian, Ubuntu) and build again, or the package {}", packages,
+                             package));
   };
-  mpi("Open MPI", Launcher::Kind::open_mpi, "libopenmpi-dev and openmpi-bin");
-  mpi("MPICH", Launcher::Kind::mpich, "libmpich-dev and mpich");
+  mpi("Open MPI", Launcher::Kind::open_mpi, "libopenmpi-dev and openmpi-bin", "shoal-openmpi");
+  mpi("MPICH", Launcher::Kind::mpich, "libmpich-dev and mpich", "shoal-mpich");
 }
 
 void run_doctor() {
