@@ -12,11 +12,11 @@
 namespace shoal {
 namespace {
 
-void check_prompt(std::span<const std::int32_t> prompt, const GptConfig& config) {
+void check_prompt(std::span<const std::int32_t> prompt, std::int64_t vocab_size) {
   if (prompt.empty()) fail_user("the prompt is empty: there is no token to start from");
   for (const auto token : prompt) {
-    if (token < 0 || token >= config.vocab_size) {
-      fail_user("token {} of the prompt is outside the model's vocabulary of {}", token, config.vocab_size);
+    if (token < 0 || token >= vocab_size) {
+      fail_user("token {} of the prompt is outside the model's vocabulary of {}", token, vocab_size);
     }
   }
 }
@@ -27,6 +27,12 @@ double draw(std::uint64_t seed, std::uint64_t position, std::uint64_t sample) {
                         {low(position), low(position >> 32), low(sample), low(sample >> 32)}));
 }
 
+// The logits of the ids that may be chosen.
+std::span<const float> known(std::span<const float> logits, const SampleOptions& options) {
+  if (options.vocab_size == 0) return logits;
+  return logits.first(std::min(logits.size(), static_cast<std::size_t>(options.vocab_size)));
+}
+
 }  // namespace
 
 struct Generator::Text {
@@ -34,6 +40,7 @@ struct Generator::Text {
   SampleOptions options;
   std::uint64_t sample;
   OnToken on_token;
+  OnPrompt on_prompt;
   Penalties penalties;
   std::int64_t made = 0;
   // The window: its first token, and its length when it was opened.
@@ -54,25 +61,52 @@ int Generator::free_places() const {
 }
 
 void Generator::begin(std::span<const std::int32_t> prompt, const SampleOptions& options,
-                      std::int64_t sample_index, OnToken on_token) {
+                      std::int64_t sample_index, OnToken on_token, OnPrompt on_prompt) {
   validate(options);
-  check_prompt(prompt, decoder_.config());
-  if (options.max_tokens == 0) return;
+  const auto vocab_size = decoder_.config().vocab_size;
+  const bool few = on_prompt && options.vocab_size > 0;  // ids with a logprob
+  check_prompt(prompt, few ? std::min<std::int64_t>(vocab_size, options.vocab_size) : vocab_size);
+  if (on_prompt && std::ssize(prompt) > decoder_.config().block_size) {
+    fail_user("the prompt has {} tokens, but the model sees {} at a time, so it cannot give their logprobs",
+              prompt.size(), decoder_.config().block_size);
+  }
+  if (options.max_tokens == 0 && !on_prompt) return;
   const auto place = std::ranges::find_if(texts_, std::logical_not());
   if (place == texts_.end()) fail("all {} places for texts are taken", texts_.size());
   *place = std::make_unique<Text>(Text{.tokens = {prompt.begin(), prompt.end()},
                                        .options = options,
                                        .sample = static_cast<std::uint64_t>(sample_index),
                                        .on_token = std::move(on_token),
-                                       .penalties = {options, decoder_.config().vocab_size, prompt}});
+                                       .on_prompt = std::move(on_prompt),
+                                       .penalties = {options, vocab_size, prompt}});
+}
+
+void Generator::score_prompt(int number, Text& text) {
+  const std::span<const std::int32_t> tokens = text.tokens;
+  std::vector<Logprobs> scores;
+  for (std::size_t i = 0; i + 1 < tokens.size(); ++i) {
+    if (i == 0)
+      decoder_.prefill(number, tokens.first(1));
+    else
+      decoder_.extend(std::vector<Decoder::Token>{{number, tokens[i]}});
+    const auto logits = decoder_.logits(std::vector{number}).front();
+    scores.push_back(logprobs_of(known(logits, text.options), tokens[i + 1], text.options.logprobs));
+  }
+  std::exchange(text.on_prompt, {})(std::move(scores));
 }
 
 int Generator::step() {
   std::vector<int> active;
   std::vector<Decoder::Token> next;  // of texts that were read up to their last token
   for (int i = 0; i < static_cast<int>(texts_.size()); ++i) {
-    auto* text = texts_[static_cast<std::size_t>(i)].get();
-    if (!text) continue;
+    auto& place = texts_[static_cast<std::size_t>(i)];
+    if (!place) continue;
+    auto* text = place.get();
+    if (text->on_prompt) score_prompt(i, *text);
+    if (text->options.max_tokens == 0) {
+      place.reset();
+      continue;
+    }
     active.push_back(i);
     const auto length = std::ssize(text->tokens);
     const bool fits = text->opened > 0 && length - text->begin <= decoder_.config().block_size;
@@ -93,9 +127,7 @@ int Generator::step() {
   for (std::size_t at = 0; at < active.size(); ++at) {
     auto& place = texts_[static_cast<std::size_t>(active[at])];
     auto& text = *place;
-    auto logits = rows[at];
-    if (text.options.vocab_size > 0)
-      logits = logits.first(std::min(logits.size(), static_cast<std::size_t>(text.options.vocab_size)));
+    const auto logits = known(rows[at], text.options);
     const double uniform = draw(text.options.seed, text.tokens.size(), text.sample);
     GeneratedToken token{.id = sample_token(text.penalties.apply(logits), text.options, uniform)};
     if (text.options.logprobs >= 0) token.logprobs = logprobs_of(logits, token.id, text.options.logprobs);

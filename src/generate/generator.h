@@ -31,13 +31,18 @@ class Generator {
   // Returns false to stop the text.
   using OnToken = std::function<bool(const GeneratedToken&)>;
 
+  // Takes the logprobs of the prompt's tokens from the second on, each with the options.logprobs most likely
+  // ones (none below 1).
+  using OnPrompt = std::function<void(std::vector<Logprobs>)>;
+
   // Begins to continue `prompt` (one token or more) by up to options.max_tokens tokens, each handed to
   // on_token as it is made. The token at position p of the text is drawn with Philox(options.seed; p,
-  // sample_index), so that a text depends neither on those generated before it nor on those beside it. Throws
-  // UserError for an empty prompt, a token that the model does not know, and options out of range; Error when
-  // no place is free.
+  // sample_index), so that a text depends neither on those generated before it nor on those beside it. Where
+  // on_prompt is given it is called once before the first token, even with max_tokens = 0. Throws UserError
+  // for an empty prompt, a token that the model does not know, options out of range, and a prompt longer than
+  // block_size that on_prompt asks about; Error when no place is free.
   void begin(std::span<const std::int32_t> prompt, const SampleOptions& options, std::int64_t sample_index,
-             OnToken on_token);
+             OnToken on_token, OnPrompt on_prompt = {});
   // Makes one token of every text; texts that end give up their places. Returns how many go on.
   int step();
   int free_places() const;
@@ -51,6 +56,8 @@ class Generator {
 
  private:
   struct Text;
+  void score_prompt(int number, Text& text);
+
   Decoder decoder_;
   std::vector<std::unique_ptr<Text>> texts_;  // by the decoder's number; null where a place is free
 };

@@ -173,6 +173,50 @@ TEST(Generator, RefusesPromptsThatTheModelCannotRead) {
   EXPECT_THROW(generate(model, kPrompt, options(-1)), UserError);
 }
 
+// Against the logits of every beginning of the prompt, which fills the block.
+TEST(Generator, GivesTheLogprobsOfThePrompt) {
+  TinyModel model(make_reference_backend());
+  const Tokens prompt = {5, 17, 40, 3, 14, 15, 9, 26, 53, 58, 9, 7, 60};
+  Decoder decoder(*model.backend, *model.engine, model.config, model.compute);
+  std::vector<Logprobs> expected;
+  for (std::size_t i = 1; i < prompt.size(); ++i) {
+    decoder.prefill(0, std::span(prompt).first(i));
+    expected.push_back(logprobs_of(decoder.logits(std::vector{0}).front(), prompt[i], 2));
+  }
+  Generator generator(*model.backend, *model.engine, model.config, model.compute, 2);
+  auto rule = options(1);
+  rule.logprobs = 2;
+  const auto alone = generate(generator, prompt, rule);
+  for (const std::int64_t tokens : {0, 3}) {
+    rule.max_tokens = tokens;
+    std::vector<Logprobs> scores;
+    Tokens made;
+    const auto on_token = [&](const GeneratedToken& token) {
+      EXPECT_FALSE(scores.empty()) << "the prompt comes first";
+      made.push_back(token.id);
+      return true;
+    };
+    generator.begin(prompt, rule, 0, on_token,
+                    [&](std::vector<Logprobs> given) { scores = std::move(given); });
+    while (generator.step() > 0) {
+    }
+    ASSERT_EQ(scores.size(), expected.size());
+    for (std::size_t i = 0; i < scores.size(); ++i) {
+      EXPECT_EQ(scores[i].chosen, expected[i].chosen);
+      EXPECT_EQ(scores[i].top, expected[i].top);
+    }
+    EXPECT_EQ(made, Tokens(alone.begin(), alone.begin() + tokens));
+    EXPECT_EQ(generator.free_places(), 2);
+  }
+  const auto long_prompt = Tokens(14, 1);
+  const auto ask = [&](const Tokens& tokens) {
+    generator.begin(tokens, rule, 0, {}, [](std::vector<Logprobs>) {});
+  };
+  EXPECT_THAT([&] { ask(long_prompt); }, ThrowsMessage<UserError>(HasSubstr("14 tokens")));
+  rule.vocab_size = 10;
+  EXPECT_THAT([&] { ask({11}); }, ThrowsMessage<UserError>(HasSubstr("vocabulary of 10")));
+}
+
 TEST(Generator, SaysWhenTheWeightsAreDamaged) {
   TinyModel model(make_cpu_backend(1));
   for (const auto& tensor : model.engine->state(false, DataEngine::Share::held)) {
