@@ -16,6 +16,7 @@
 
 #include "cli/checkpoint_option.h"
 #include "cli/sample_writer.h"
+#include "cli/text_model.h"
 #include "config/layout.h"
 #include "config/pretrained.h"
 #include "core/clock.h"
@@ -23,7 +24,6 @@
 #include "core/interrupt.h"
 #include "core/log.h"
 #include "core/text.h"
-#include "data/download.h"
 #include "data/tokenizer.h"
 #include "generate/generator.h"
 #include "generate/text_stream.h"
@@ -47,50 +47,14 @@ std::string read_prompt(const SampleArguments& options) {
 }
 
 Config load_config(const SampleArguments& options) {
-  auto settings = options.settings;
-  if (!options.backend.empty()) settings.push_back("train.backend=" + options.backend);
-  if (!options.threads.empty()) settings.push_back("train.threads=" + options.threads);
-  auto config = load_model_config(options.checkpoint, settings);
+  auto config = load_text_config(options.checkpoint, options.settings, options.backend, options.threads);
   if (ranks_of_model(config.parallel) > 1) {
     fail_user(
         "shoal sample runs the whole model on every rank, each for its own texts; leave out parallel.tensor "
         "and parallel.pipeline (--ranks N generates N texts at a time)");
   }
-  config.parallel.zero = 0;
-  config.parallel.replicate = 1;
   config.parallel.timeout = 1e8;  // a rank may wait long for another one's texts
   return config;
-}
-
-std::string without_tokenizer(const std::optional<Weights>& weights, const SampleArguments& options) {
-  if (!weights) {
-    return options.checkpoint + " was trained on token ids only (data without meta.json or meta.pkl)";
-  }
-  if (weights->format == WeightsFormat::hugging_face)
-    return options.checkpoint + " has no vocab.json and merges.txt";
-  return options.checkpoint + " has no vocab.json and merges.txt, nor meta.pkl, beside it";
-}
-
-LoadedModel load(const SampleArguments& options, const Config& config, Communicator& alone, World& world) {
-  const auto checkpoint = find_checkpoint(options.checkpoint, world.ranks);
-  std::optional<LoadedModel> model;
-  all_or_none(world.ranks, [&] {
-    model.emplace(
-        load_model(checkpoint, config, alone, backend_options(config, world), Runtime::Use::parameters));
-    const auto weights = weights_at(checkpoint);
-    const bool own = weights && weights->format == WeightsFormat::hugging_face;  // a folder with a tokenizer
-    if (!model->tokenizer && has_gpt2_size(model->plan.model.vocab_size) && !own) {
-      model->tokenizer = load_bpe_tokenizer(fetch_gpt2_vocabulary({}));
-      if (!log::thread_muted()) {
-        fmt::print(stderr, "shoal: {}; its ids are assumed to be GPT-2's\n",
-                   without_tokenizer(weights, options));
-      }
-    }
-    if (!model->tokenizer) {
-      fail_user("{}, so there is no tokenizer to write text with", without_tokenizer(weights, options));
-    }
-  });
-  return std::move(*model);
 }
 
 // Each line of standard input is a prompt.
@@ -112,7 +76,7 @@ void sample(const SampleArguments& options, const std::string& text, const Confi
   auto& ranks = world.ranks;
   require_agreement(ranks, facts_of(config));
   const auto alone = make_self_communicator();
-  const auto model = load(options, config, *alone, world);
+  const auto model = load_text_model(options.checkpoint, config, *alone, world);
   auto settings = options;
   settings.sampling.vocab_size = model.tokenizer->vocab_size();
   std::optional<Prompts> prompts;

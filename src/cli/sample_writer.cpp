@@ -7,24 +7,10 @@
 #include "core/interrupt.h"
 #include "core/log.h"
 #include "core/text.h"
+#include "generate/prompt.h"
 #include "train/remedies.h"
 
 namespace shoal::cli {
-namespace {
-
-// The prompt of a text without a prompt: the end-of-text token, or else a newline.
-std::int32_t first_token(const Tokenizer& tokenizer) {
-  if (const auto end = tokenizer.end_of_text()) return *end;
-  std::vector<std::int32_t> newline;
-  try {
-    tokenizer.encode("\n", newline);
-  } catch (const UserError&) {  // the vocabulary has no newline
-    return 0;
-  }
-  return newline.front();
-}
-
-}  // namespace
 
 std::vector<std::int32_t> encode_prompt(const std::string& prompt, const LoadedModel& model) {
   std::vector<std::int32_t> tokens;

@@ -1,0 +1,56 @@
+#include "cli/text_model.h"
+
+#include <cstdio>
+#include <optional>
+#include <utility>
+
+#include "comm/agreement.h"
+#include "config/pretrained.h"
+#include "core/error.h"
+#include "core/log.h"
+#include "data/download.h"
+
+namespace shoal::cli {
+namespace {
+
+std::string without_tokenizer(const std::optional<Weights>& weights, const std::string& checkpoint) {
+  if (!weights) return checkpoint + " was trained on token ids only (data without meta.json or meta.pkl)";
+  if (weights->format == WeightsFormat::hugging_face) return checkpoint + " has no vocab.json and merges.txt";
+  return checkpoint + " has no vocab.json and merges.txt, nor meta.pkl, beside it";
+}
+
+}  // namespace
+
+Config load_text_config(const std::string& checkpoint, std::vector<std::string> settings,
+                        const std::string& backend, const std::string& threads) {
+  if (!backend.empty()) settings.push_back("train.backend=" + backend);
+  if (!threads.empty()) settings.push_back("train.threads=" + threads);
+  auto config = load_model_config(checkpoint, settings);
+  config.parallel.zero = 0;
+  config.parallel.replicate = 1;
+  return config;
+}
+
+LoadedModel load_text_model(const std::string& checkpoint, const Config& config, Communicator& alone,
+                            World& world) {
+  const auto found = find_checkpoint(checkpoint, world.ranks);
+  std::optional<LoadedModel> model;
+  all_or_none(world.ranks, [&] {
+    model.emplace(load_model(found, config, alone, backend_options(config, world), Runtime::Use::parameters));
+    const auto weights = weights_at(found);
+    const bool own = weights && weights->format == WeightsFormat::hugging_face;  // a folder with a tokenizer
+    if (!model->tokenizer && has_gpt2_size(model->plan.model.vocab_size) && !own) {
+      model->tokenizer = load_bpe_tokenizer(fetch_gpt2_vocabulary({}));
+      if (!log::thread_muted()) {
+        fmt::print(stderr, "shoal: {}; its ids are assumed to be GPT-2's\n",
+                   without_tokenizer(weights, checkpoint));
+      }
+    }
+    if (!model->tokenizer) {
+      fail_user("{}, so there is no tokenizer to write text with", without_tokenizer(weights, checkpoint));
+    }
+  });
+  return std::move(*model);
+}
+
+}  // namespace shoal::cli
