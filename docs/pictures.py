@@ -20,6 +20,7 @@ ROOMS = {
     "launch": (0.8, 2, "hosts, restarts"),
     "report": (0.34, 3, "metrics, plots, traces"),
     "config": (0.5, 4, "schema, plan, memory"),
+    "serve": (0.82, 4, "completions over HTTP"),
     "parallel": (0.28, 5, "mesh, engine, pipeline, gossip"),
     "generate": (0.82, 5, "sampling with a KV cache"),
     "model": (0.2, 6, "units, layers, gpt"),

@@ -7,7 +7,7 @@
 set -euo pipefail
 
 packages=(
-  make g++ cmake ninja-build ccache ca-certificates
+  make g++ cmake ninja-build pkgconf ccache ca-certificates
   libdnnl-dev               # matrix products on the CPU
   libfmt-dev libspdlog-dev  # formatting, logging
   libtomlplusplus-dev       # the config file
@@ -15,6 +15,7 @@ packages=(
   nlohmann-json3-dev        # metadata and metrics
   libarchive-dev            # text out of .tar, .zip, .gz, .xz, .zst
   libcurl4-openssl-dev      # downloads
+  libcpp-httplib-dev        # the server of shoal serve
   libssl-dev                # SHA-256 of downloads
   libutf8proc-dev           # Unicode categories for the GPT-2 tokenizer
   libxxhash-dev             # checksums
@@ -24,7 +25,6 @@ mpi=(libopenmpi-dev openmpi-bin libmpich-dev mpich)
 package=(dpkg-dev file)  # cpack -G DEB: the libraries that a package depends on
 tests=(
   libgtest-dev libgmock-dev
-  libcpp-httplib-dev                                   # a server that answers as the Hugging Face hub does
   xz-utils                                             # archives as the corpora have them
   slurm-wlm munge iproute2 openssh-client procps python3 python3-yaml  # tests of deploy/: a small Slurm, hosts, manifests
 )

@@ -32,6 +32,7 @@ void add_commands(CLI::App& app) {
   add_launch(app);
   add_eval(app);
   add_sample(app);
+  add_serve(app);
   add_plan(app);
   add_plot(app);
   add_report(app);

@@ -38,6 +38,7 @@ void add_prepare(CLI::App& app);
 void add_report(CLI::App& app);
 void add_sample(CLI::App& app);
 void add_schedule(CLI::App& app);
+void add_serve(CLI::App& app);
 void add_size(CLI::App& app);
 void add_trace(CLI::App& app);
 void add_train(CLI::App& app);
