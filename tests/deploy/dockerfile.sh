@@ -1,15 +1,22 @@
 #!/usr/bin/env bash
 # Runs the commands of a Dockerfile on fresh minimal Debians, one for each stage, without Docker:
 #
-#   tests/deploy/dockerfile.sh deploy/Dockerfile [STAGE [COMMAND]]
+#   tests/deploy/dockerfile.sh [--keep FOLDER] deploy/Dockerfile [STAGE [COMMAND]]
 #
+# --keep keeps the stages that others copy from in FOLDER, and takes those that are there.
 # STAGE (default: the last) is run after the stages that it copies from; then COMMAND in it (default: shoal doctor). It knows the
 # instructions that deploy/Dockerfile has, and images debian:SUITE-slim. Needs root and debootstrap (fresh_debian.sh).
 set -euo pipefail
-file=$(realpath "${1:?usage: $0 DOCKERFILE [STAGE [COMMAND]]}")
+keep=
+if [ "${1:-}" = --keep ]; then
+  mkdir -p "${2:?}" && keep=$(realpath "$2") && shift 2
+fi
+file=$(realpath "${1:?usage: $0 [--keep FOLDER] DOCKERFILE [STAGE [COMMAND]]}")
 tests=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 folder=$(mktemp -d /var/tmp/shoal-dockerfile-XXXXXX)
 trap 'rm -rf "$folder"' EXIT
+made=${keep:-$folder/made}
+mkdir -p "$made"
 die() { echo "dockerfile: $*" >&2; exit 1; }
 
 # For each stage: its suite, the stages that it copies from, and its instructions as a script.
@@ -52,12 +59,11 @@ done < <(sed -e '/^ *#/d' -e '/^$/d' "$file" | sed -e ':join' -e '/\\$/{N;s/\\\n
 run_stage() {
   local name=$1 command=$2 needed beside=()
   for needed in ${needs[$name]}; do
-    [ -d "$folder/made/$needed" ] || {
+    [ -d "$made/$needed" ] || {
       run_stage "$needed" true
-      mkdir -p "$folder/made"
-      mv "$folder/$needed/changes" "$folder/made/$needed"
+      mv "$folder/$needed/changes" "$made/$needed"
     }
-    beside+=(--beside "$folder/made/$needed")
+    beside+=(--beside "$made/$needed")
   done
   "$tests/fresh_debian.sh" --keep "$folder/$name" "${beside[@]}" "${suite[$name]}" "${script[$name]}"$'\n'"$command"
 }
