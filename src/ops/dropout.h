@@ -28,6 +28,7 @@ struct Dropout {
   const std::uint32_t* step = nullptr;  // number of the step, in the backend's memory; null without dropout
   std::uint32_t site = 0;  // which dropout of the model; attention adds its head in the upper half
   TokenWindow window;
+  std::int64_t first_column = 0;  // of the whole tensor's columns; a multiple of 16
 
   bool active() const { return p > 0; }
 

@@ -83,7 +83,7 @@ class Backend : public Device {
   virtual void zero(const Tensor& x) = 0;
   virtual void convert(const Tensor& out,
                        const Tensor& x) = 0;                 // between float32 and bfloat16, or a plain copy
-  virtual void add(const Tensor& out, const Tensor& x) = 0;  // out f32 [n] += x f32 or bf16 [n]
+  virtual void add(const Tensor& out, const Tensor& x) = 0;  // out, x f32 or bf16 [n]: out += x
   // out f32 [n] = factor * x f32 [n]; may be x itself.
   virtual void scale(const Tensor& out, const Tensor& x, float factor) = 0;
   // total f64 [1] += sum of x f32 [n], in an order fixed by n alone.

@@ -36,6 +36,10 @@ TEST_P(CpuElementwise, Add) {
   const Buffer sums = cpu().full({n_}, out);
   cpu().backend.add(sums, cpu(type_).compute({n_}, x));
   expect_within(sums.values(), expected, storage(expected, DType::f32));
+  const Values stored = rounded(out, type_), both = stored + x;
+  const Buffer narrow = cpu(type_).compute({n_}, stored);
+  cpu().backend.add(narrow, cpu(type_).compute({n_}, x));
+  expect_within(narrow.values(), both, storage(both, type_));
 }
 
 TEST_P(CpuElementwise, Scale) {

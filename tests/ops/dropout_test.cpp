@@ -56,6 +56,28 @@ TEST_P(DropoutMask, EveryElementwiseOpDropsWhatThePageSays) {
   }
 }
 
+// A rank of a tensor group has a range of the columns, and the mask of these.
+TEST_P(DropoutMask, OfARangeOfColumnsIsThatOfTheWhole) {
+  const std::int64_t B = 2, T = 3;
+  for (const auto& [first, columns] : {std::pair(16, 20), {48, 128}, {128, 128}, {240, 300}, {400, 7}}) {
+    dropout_.first_column = first;
+    Values expected(B * T * columns);
+    for (std::int64_t row = 0, i = 0; row < B * T; ++row) {
+      for (std::int64_t c = 0; c < columns; ++c, ++i) {
+        expected[i] =
+            dropout_.scale() * kept(dropout_.window.row(row / T, row % T), first + c, dropout_.site);
+      }
+    }
+    for (const Side& side : sides_) {
+      EXPECT_TRUE((residual(side, dropout_, B, T, columns) == expected).min()) << side.backend.name();
+      const Buffer ones = side.full({B, T, columns}, Values(1.0, B * T * columns)),
+                   result = side.full({B, T, columns});
+      side.backend.residual_backward(result, ones, side.at_step(dropout_));
+      EXPECT_TRUE((result.values() == expected).min()) << side.backend.name() << ", columns from " << first;
+    }
+  }
+}
+
 // With unit vectors as values, the output is the probabilities after dropout, of D keys at a time.
 TEST_P(DropoutMask, AttentionDropsWhatThePageSays) {
   const std::int64_t B = 2, T = 150, H = 2, D = 50, first_head = 3;

@@ -106,11 +106,13 @@ void CpuBackend::convert(const Tensor& out, const Tensor& x) {
 }
 
 void CpuBackend::add(const Tensor& out, const Tensor& x) {
-  with_type(x.dtype, [&]<typename T>() {
-    for_blocks(threads_, x.count(), kBlock, [&](std::int64_t begin, std::int64_t end) {
-      for_lanes(end - begin, [&](std::int64_t i, std::int64_t live) {
-        float* p = out.as<float>() + begin + i;
-        store_n(p, load_n(p, live) + load_n(x.as<T>() + begin + i, live), live);
+  with_type(out.dtype, [&]<typename Out>() {
+    with_type(x.dtype, [&]<typename T>() {
+      for_blocks(threads_, x.count(), kBlock, [&](std::int64_t begin, std::int64_t end) {
+        for_lanes(end - begin, [&](std::int64_t i, std::int64_t live) {
+          Out* p = out.as<Out>() + begin + i;
+          store_n(p, load_n(p, live) + load_n(x.as<T>() + begin + i, live), live);
+        });
       });
     });
   });

@@ -49,7 +49,8 @@ class DropoutRow {
         step_(dropout.active() ? *dropout.step : 0),
         site_(site),
         threshold_(dropout.threshold()),
-        scale_(dropout.scale()) {}
+        scale_(dropout.scale()),
+        first_column_(dropout.first_column) {}
 
   static constexpr std::int64_t kColumns = 128;
 
@@ -64,20 +65,25 @@ class DropoutRow {
     }
     return out;
   }
+  std::int64_t first_column() const { return first_column_; }
 
  private:
   PhiloxKey key_;
   std::uint32_t step_, site_, threshold_;
   float scale_;
+  std::int64_t first_column_;
 };
 
 // f(column, live lanes, factor) over one row of `columns` elements.
 template <typename F>
 void for_dropout_row(const DropoutRow& mask, std::int64_t row, std::int64_t columns, F&& f) {
-  for (std::int64_t block = 0; block * DropoutRow::kColumns < columns; ++block) {
+  const std::int64_t first = mask.first_column();
+  for (std::int64_t block = first / DropoutRow::kColumns; block * DropoutRow::kColumns < first + columns;
+       ++block) {
     const auto factors = mask.factors(row, block);
     for (int i = 0; i < 8; ++i) {
-      const std::int64_t column = block * DropoutRow::kColumns + i * kLanes;
+      const std::int64_t column = block * DropoutRow::kColumns + i * kLanes - first;
+      if (column < 0) continue;
       if (column >= columns) break;
       f(column, std::min<std::int64_t>(kLanes, columns - column), factors[static_cast<std::size_t>(i)]);
     }

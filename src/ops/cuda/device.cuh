@@ -78,6 +78,7 @@ struct Mask {
   std::uint32_t site, threshold;
   float scale;
   std::int64_t first_row, sequence;  // row of the global batch for local sample b, position t
+  std::int64_t first_column;         // a multiple of 16; heeded by row_kernel alone
   bool active;
 
   Mask() = default;
@@ -89,6 +90,7 @@ struct Mask {
         scale(dropout.scale()),
         first_row(dropout.window.row(0, 0)),
         sequence(dropout.window.sequence),
+        first_column(dropout.first_column),
         active(dropout.active()) {}
 
   __device__ std::uint32_t row(std::int64_t b, std::int64_t t) const {

@@ -42,9 +42,9 @@ struct Convert {
   }
 };
 
-template <typename T>
+template <typename Out, typename T>
 struct Add {
-  float* out;
+  Out* out;
   const T* x;
   template <int kCount>
   __device__ void at(std::int64_t i) const {
@@ -234,8 +234,11 @@ void CudaBackend::convert(const Tensor& out, const Tensor& x) {
 }
 
 void CudaBackend::add(const Tensor& out, const Tensor& x) {
-  with_type(x.dtype, [&]<typename T>() {
-    for_elements<4>(x.count(), aligned(out.data, x.data), Add<T>{out.as<float>(), x.as<T>()}, stream_.get());
+  with_type(out.dtype, [&]<typename Out>() {
+    with_type(x.dtype, [&]<typename T>() {
+      for_elements<4>(x.count(), aligned(out.data, x.data), Add<Out, T>{out.as<Out>(), x.as<T>()},
+                      stream_.get());
+    });
   });
 }
 

@@ -28,23 +28,25 @@ __global__ void row_kernel(std::int64_t positions, std::int64_t columns, Mask ma
   const std::uint32_t global_row = mask.row(row / positions, row % positions);
   if constexpr (kWidth == 4) {
     const int lane = static_cast<int>(threadIdx.x) % kWarp, warps = static_cast<int>(blockDim.x) / kWarp;
-    for (std::int64_t pair = threadIdx.x / kWarp; pair * 2 * kColumns < columns; pair += warps) {
+    const std::int64_t begin = mask.first_column / (2 * kColumns), end = mask.first_column + columns;
+    for (std::int64_t pair = begin + threadIdx.x / kWarp; pair * 2 * kColumns < end; pair += warps) {
       const std::uint32_t kept = kept_columns(mask, global_row, static_cast<std::uint32_t>(pair));
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const std::int64_t c = (pair * 2 + i) * kColumns + lane * kWidth;
-        if (c < columns) op.at(row, c, kept_factors(mask, kept >> (kWidth * i)));
+        const std::int64_t c = (pair * 2 + i) * kColumns + lane * kWidth - mask.first_column;
+        if (c >= 0 && c < columns) op.at(row, c, kept_factors(mask, kept >> (kWidth * i)));
       }
     }
   } else {
     const int lane = static_cast<int>(threadIdx.x) % kHalf, halves = static_cast<int>(blockDim.x) / kHalf;
-    for (std::int64_t block = threadIdx.x / kHalf; block * kColumns < columns; block += halves) {
+    const std::int64_t begin = mask.first_column / kColumns, end = mask.first_column + columns;
+    for (std::int64_t block = begin + threadIdx.x / kHalf; block * kColumns < end; block += halves) {
       const Factors factors = dropout_factors(mask, mask.site, global_row, static_cast<std::uint32_t>(block),
                                               static_cast<std::uint32_t>(lane));
 #pragma unroll
       for (int i = 0; i < kEach; ++i) {
-        const std::int64_t c = block * kColumns + lane + i * kHalf;
-        if (c < columns) op.at(row, c, Floats<1>{{factors.at[i]}});
+        const std::int64_t c = block * kColumns + lane + i * kHalf - mask.first_column;
+        if (c >= 0 && c < columns) op.at(row, c, Floats<1>{{factors.at[i]}});
       }
     }
   }

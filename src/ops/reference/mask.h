@@ -14,7 +14,8 @@ class Mask {
   // b: local sample, t: local position, column: a channel, or the position of a key.
   double operator()(std::int64_t b, std::int64_t t, std::int64_t column) const {
     if (!dropout_.active()) return 1;
-    const auto bits = dropout_bits(key_, *dropout_.step, site_, dropout_.window.row(b, t), column);
+    const auto bits =
+        dropout_bits(key_, *dropout_.step, site_, dropout_.window.row(b, t), dropout_.first_column + column);
     return bits < dropout_.threshold() ? 0 : dropout_.scale();
   }
 
