@@ -35,6 +35,7 @@ Decoder::Buffers Decoder::Buffers::take(Arena& arena, const GptConfig& config, D
   buffers.activated = arena.take(compute, {r, 4 * c});
   buffers.last = arena.take(DType::f32, {texts, c});
   buffers.logits = arena.take(DType::f32, {kRows, padded_vocabulary(config)});
+  buffers.adapter = AdapterWork::take(arena, config, r, compute, {});
   return buffers;
 }
 
@@ -111,6 +112,7 @@ void Decoder::run_blocks(std::int64_t n, std::span<const Run> runs) {
   keep.activated = first_rows(buffers_.activated, n);
   Workspace work;
   work.branch = first_rows(buffers_.branch, n);
+  work.adapter = buffers_.adapter;
 
   const auto of_text = [&](const Tensor& cache, int text) {
     return cache.reshaped({cache.dim(0), cache.count() / cache.dim(0)})

@@ -56,6 +56,7 @@ class Decoder {
     Tensor hidden, activated;  // x [R, 4C]
     Tensor last;    // f32 [texts, C]: the stream behind the last block at each text's last position
     Tensor logits;  // f32 [kRows, V padded]
+    AdapterWork adapter;
     static Buffers take(Arena& arena, const GptConfig& config, DType compute, int texts);
   };
   // Rows that share matrix products: a run of positions of a text, computed at once.

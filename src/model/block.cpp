@@ -39,7 +39,8 @@ Tensor summed(const TensorGroup& group, const Tensor& branch, const Shape& strea
 
 void Block::make_activations(const LayerContext& context, const BatchAddress& address,
                              const BlockActivations& keep, const Workspace& work, const UnitView& w,
-                             const Tensor& x, const BranchSum& before, const Attention& attention) const {
+                             const Adapter::Pass& adapters, const Tensor& x, const BranchSum& before,
+                             const Attention& attention) const {
   auto& ops = context.backend;
   const auto& group = context.tensor;
   const auto& p = parameters_;
@@ -64,8 +65,9 @@ void Block::make_activations(const LayerContext& context, const BatchAddress& ad
   } else {
     ops.layernorm_forward(keep.norm_1, keep.mean_1, keep.rstd_1, x, w[p.ln_1.weight], w[p.ln_1.bias]);
   }
-  ops.linear_forward(folded(keep.qkv, rows), gathered(keep.norm_1), w[p.attn_c_attn.weight],
-                     w[p.attn_c_attn.bias]);
+  const Tensor norm_1 = gathered(keep.norm_1), qkv = folded(keep.qkv, rows);
+  ops.linear_forward(qkv, norm_1, w[p.attn_c_attn.weight], w[p.attn_c_attn.bias]);
+  adapter_.forward(adapters, Linear::attn_c_attn, qkv, norm_1);
   if (attention) {
     attention(keep.attention, keep.qkv);
   } else {
@@ -73,8 +75,9 @@ void Block::make_activations(const LayerContext& context, const BatchAddress& ad
                           local_heads(context.config, group.tensor_rank()).begin,
                           context.dropout(address, site(0)));
   }
-  ops.linear_forward(work.branch, folded(keep.attention, rows), w[p.attn_c_proj.weight],
-                     bias_once(group, w[p.attn_c_proj.bias]));
+  const Tensor heads = folded(keep.attention, rows);
+  ops.linear_forward(work.branch, heads, w[p.attn_c_proj.weight], bias_once(group, w[p.attn_c_proj.bias]));
+  adapter_.forward(adapters, Linear::attn_c_proj, work.branch, heads);
   ops.residual_layernorm_forward({.out = keep.middle,
                                   .y = keep.norm_2,
                                   .mean = keep.mean_2,
@@ -84,8 +87,14 @@ void Block::make_activations(const LayerContext& context, const BatchAddress& ad
                                   .dropout = context.dropout(address, site(1), x),
                                   .gamma = w[p.ln_2.weight],
                                   .beta = w[p.ln_2.bias]});
-  ops.linear_gelu_forward(keep.activated, keep.hidden, gathered(keep.norm_2), w[p.mlp_c_fc.weight],
-                          w[p.mlp_c_fc.bias], context.config.gelu);
+  const Tensor norm_2 = gathered(keep.norm_2);
+  if (!adapter_.on(Linear::mlp_c_fc)) {
+    return ops.linear_gelu_forward(keep.activated, keep.hidden, norm_2, w[p.mlp_c_fc.weight],
+                                   w[p.mlp_c_fc.bias], context.config.gelu);
+  }
+  ops.linear_forward(keep.hidden, norm_2, w[p.mlp_c_fc.weight], w[p.mlp_c_fc.bias]);
+  adapter_.forward(adapters, Linear::mlp_c_fc, keep.hidden, norm_2);
+  ops.gelu_forward(keep.activated, keep.hidden, context.config.gelu);
 }
 
 BranchSum Block::forward(const LayerContext& context, const BatchAddress& address,
@@ -95,9 +104,12 @@ BranchSum Block::forward(const LayerContext& context, const BatchAddress& addres
   const auto keep = with_workspace(kept, work, group);
   const auto w = context.store.weights(unit());
   const trace::Span span("forward", w.spec->name);
-  make_activations(context, address, keep, work, w, x, before, attention);
+  const auto adapters = adapter_.begin_forward(context, address, work.adapter, keep.qkv.dim(1));
+  make_activations(context, address, keep, work, w, adapters, x, before, attention);
   context.backend.linear_forward(work.branch, keep.activated, w[parameters_.mlp_c_proj.weight],
                                  bias_once(group, w[parameters_.mlp_c_proj.bias]));
+  adapter_.forward(adapters, Linear::mlp_c_proj, work.branch, keep.activated);
+  adapter_.end_forward(adapters);
   const Tensor branch = summed(group, work.branch, x.shape, purpose_of(group, "activations", *w.spec));
   context.store.release(unit());
   return {keep.middle, branch, context.dropout(address, site(2), x)};
@@ -107,7 +119,10 @@ void Block::recompute(const LayerContext& context, const BatchAddress& address, 
                       const Workspace& work, const Tensor& x) const {
   const auto w = context.store.weights(unit());
   const trace::Span span("forward", w.spec->name);
-  make_activations(context, address, with_workspace(kept, work, context.tensor), work, w, x, {}, {});
+  const auto adapters = adapter_.begin_forward(context, address, work.adapter, kept.qkv.dim(1));
+  make_activations(context, address, with_workspace(kept, work, context.tensor), work, w, adapters, x, {},
+                   {});
+  adapter_.end_forward(adapters);
   context.store.release(unit());
 }
 
@@ -128,6 +143,7 @@ void Block::backward(const LayerContext& context, const BatchAddress& address, c
   const auto keep = with_workspace(kept, work, group);
   const auto w = context.store.weights(unit());
   const auto g = context.store.gradients(unit());
+  const auto adapters = adapter_.begin_backward(context, address, work.adapter, keep.qkv.dim(1));
   const trace::Span span("backward", w.spec->name);
   const auto purpose = purpose_of(group, "gradients of activations", *w.spec);
   const std::int64_t rows = work.branch.rows();
@@ -140,7 +156,11 @@ void Block::backward(const LayerContext& context, const BatchAddress& address, c
   // Gathers all ranks' rows of a norm again, while products go on.
   const auto gather_norm = [&](const Tensor& norm) { return group.gather(work.norm, norm, purpose); };
   const auto whole = [&](const Tensor& norm) { return group.sequence() ? work.norm : norm; };
+  const auto add_weight_gradient = [&](const AffineParameters& layer, const Tensor& dy, const Tensor& input) {
+    if (g) ops.linear_backward_weight(g[layer.weight], g[layer.bias], dy, input);
+  };
 
+  const auto d_ln_1 = work.affine(g, p.ln_1), d_ln_2 = work.affine(g, p.ln_2);
   const auto mlp = entry(context, address, work, d_stream);
   if (mlp.out && !entered) ops.residual_backward(mlp.out, d_stream, mlp.dropout);
   const Tensor d_mlp = enter_branch(mlp);
@@ -150,17 +170,30 @@ void Block::backward(const LayerContext& context, const BatchAddress& address, c
   }
   auto norm_2 = gather_norm(keep.norm_2);
   if (!kept.activated) ops.gelu_forward(keep.activated, keep.hidden, context.config.gelu);
-  ops.linear_backward_weight(g[p.mlp_c_proj.weight], g[p.mlp_c_proj.bias], d_mlp, keep.activated);
-  ops.linear_gelu_backward(work.d_hidden, d_mlp, w[p.mlp_c_proj.weight], keep.hidden, context.config.gelu);
-  ops.linear_backward_input(work.d_norm, work.d_hidden, w[p.mlp_c_fc.weight]);
+  add_weight_gradient(p.mlp_c_proj, d_mlp, keep.activated);
+  if (const Tensor more = adapter_.backward(adapters, Linear::mlp_c_proj, d_mlp, keep.activated)) {
+    ops.linear_backward_input(work.d_hidden, d_mlp, w[p.mlp_c_proj.weight]);
+    ops.add(work.d_hidden, more);
+    ops.gelu_backward(work.d_hidden, work.d_hidden, keep.hidden, context.config.gelu);
+  } else {
+    ops.linear_gelu_backward(work.d_hidden, d_mlp, w[p.mlp_c_proj.weight], keep.hidden, context.config.gelu);
+  }
+  // The gradient of a layer's input, with its adapter's part.
+  const auto backward_input = [&](Linear layer, const AffineParameters& of, const Tensor& dx,
+                                  const Tensor& dy, Request& input_comes, const Tensor& input) {
+    ops.linear_backward_input(dx, dy, w[of.weight]);
+    if (adapter_.on(layer)) input_comes.wait();
+    if (const Tensor more = adapter_.backward(adapters, layer, dy, input)) ops.add(dx, more);
+  };
+  backward_input(Linear::mlp_c_fc, p.mlp_c_fc, work.d_norm, work.d_hidden, norm_2, whole(keep.norm_2));
   auto sum = group.reduce(work.d_norm, purpose);
   norm_2.wait();
-  ops.linear_backward_weight(g[p.mlp_c_fc.weight], g[p.mlp_c_fc.bias], work.d_hidden, whole(keep.norm_2));
+  add_weight_gradient(p.mlp_c_fc, work.d_hidden, whole(keep.norm_2));
   sum.wait();
   const auto attention = branch_gradient(context, address, work, d_stream, 1);
   ops.layernorm_residual_backward({.norm = {.dx = d_stream,
-                                            .dgamma = g[p.ln_2.weight],
-                                            .dbeta = g[p.ln_2.bias],
+                                            .dgamma = d_ln_2.weight,
+                                            .dbeta = d_ln_2.bias,
                                             .dy = group.mine(work.d_norm),
                                             .x = keep.middle,
                                             .gamma = w[p.ln_2.weight],
@@ -174,10 +207,11 @@ void Block::backward(const LayerContext& context, const BatchAddress& address, c
     ops.layernorm_forward(keep.norm_1, keep.mean_1, keep.rstd_1, x, w[p.ln_1.weight], w[p.ln_1.bias]);
   }
   auto norm_1 = gather_norm(keep.norm_1);
-  ops.linear_backward_weight(g[p.attn_c_proj.weight], g[p.attn_c_proj.bias], d_attention,
-                             folded(keep.attention, rows));
-  const Tensor d_heads = {work.d_norm.data, work.d_norm.dtype, folded(keep.attention, rows).shape};
-  ops.linear_backward_input(d_heads, d_attention, w[p.attn_c_proj.weight]);
+  const Tensor heads = folded(keep.attention, rows);
+  add_weight_gradient(p.attn_c_proj, d_attention, heads);
+  const Tensor d_heads = {work.d_norm.data, work.d_norm.dtype, heads.shape};
+  Request here;
+  backward_input(Linear::attn_c_proj, p.attn_c_proj, d_heads, d_attention, here, heads);
   ops.attention_backward({.dqkv = work.d_qkv,
                           .dout = d_heads,
                           .out = keep.attention,
@@ -186,14 +220,14 @@ void Block::backward(const LayerContext& context, const BatchAddress& address, c
                           .first_head = local_heads(context.config, group.tensor_rank()).begin,
                           .dropout = context.dropout(address, site(0))});
   const Tensor d_qkv = folded(work.d_qkv, rows);
-  ops.linear_backward_input(work.d_norm, d_qkv, w[p.attn_c_attn.weight]);
+  backward_input(Linear::attn_c_attn, p.attn_c_attn, work.d_norm, d_qkv, norm_1, whole(keep.norm_1));
   sum = group.reduce(work.d_norm, purpose);
   norm_1.wait();
-  ops.linear_backward_weight(g[p.attn_c_attn.weight], g[p.attn_c_attn.bias], d_qkv, whole(keep.norm_1));
+  add_weight_gradient(p.attn_c_attn, d_qkv, whole(keep.norm_1));
   sum.wait();
   ops.layernorm_residual_backward({.norm = {.dx = d_stream,
-                                            .dgamma = g[p.ln_1.weight],
-                                            .dbeta = g[p.ln_1.bias],
+                                            .dgamma = d_ln_1.weight,
+                                            .dbeta = d_ln_1.bias,
                                             .dy = group.mine(work.d_norm),
                                             .x = x,
                                             .gamma = w[p.ln_1.weight],
@@ -202,6 +236,7 @@ void Block::backward(const LayerContext& context, const BatchAddress& address, c
                                    .dbranch = next.out,
                                    .dropout = next.dropout});
   context.store.release(unit());
+  adapter_.end_backward(adapters);
   context.store.gradients_ready(unit());
 }
 

@@ -47,6 +47,11 @@ class Gpt {
     return buffers_.head.argmax.reshaped({options_.batch.batch, options_.batch.positions});
   }
 
+  // f32 [B, T], of the same: each token's loss in nats, 0 where the target is ignored.
+  Tensor losses() const {
+    return buffers_.head.loss.reshaped({options_.batch.batch, options_.batch.positions});
+  }
+
   // --- the steps of a pipeline; the caller assigns buffers to micro-batches
   bool first() const { return options_.units.begin == 0; }                  // the embedding makes the input
   bool last() const { return options_.units.end == config().n_layer + 2; }  // the head takes the output

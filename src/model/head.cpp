@@ -154,13 +154,15 @@ void Head::train(const LayerContext& context, const Activations& keep, const Wor
     }
     ops.linear_backward_input(work.d_norm.row_range(chunk.first, chunk.rows), chunk.loss.dlogits,
                               all.classes);
+    if (!d_classes) return;
     ops.linear_backward_weight(d_classes, {}, chunk.loss.dlogits, norm.row_range(chunk.first, chunk.rows));
   });
   ops.sum(loss, folded_loss(keep, targets));
   group.reduce(work.d_norm, "gradients of activations of head").wait();
+  const auto d_norm = work.affine(g, ln_f);
   ops.layernorm_residual_backward({.norm = {.dx = d_stream,
-                                            .dgamma = g[ln_f.weight],
-                                            .dbeta = g[ln_f.bias],
+                                            .dgamma = d_norm.weight,
+                                            .dbeta = d_norm.bias,
                                             .dy = group.mine(work.d_norm),
                                             .x = x,
                                             .gamma = w[ln_f.weight],

@@ -62,10 +62,18 @@ Workspace Workspace::take(Arena& arena, const GptConfig& config, const BatchShap
       .d_hidden = arena.take(compute, {r, local_hidden(config, tensor).count()}),
       .norm = {},
       .stream = {},
+      .d_affine = config.frozen.empty() ? Tensor{} : arena.take(DType::f32, {2, c}),
+      .adapter = AdapterWork::take(arena, config, r, compute, tensor),
   };
   if (tensor.sequence || recompute == Recompute::light) work.norm = arena.take(compute, {r, c});
   if (tensor.sequence) work.stream = arena.take(DType::f32, {b, t, c});
   return work;
+}
+
+AffineGradients Workspace::affine(const UnitView& gradients, const AffineParameters& of) const {
+  if (gradients) return {gradients[of.weight], gradients[of.bias]};
+  const auto row = [&](int i) { return d_affine.row_range(i, 1).reshaped({d_affine.columns()}); };
+  return {row(0), of.bias.shape.rank() > 0 ? row(1) : Tensor{}};
 }
 
 void EmbeddingLayer::forward(const LayerContext& context, const BatchAddress& address, const Workspace& work,
@@ -86,6 +94,7 @@ void EmbeddingLayer::forward(const LayerContext& context, const BatchAddress& ad
 void EmbeddingLayer::backward(const LayerContext& context, const BatchAddress& address, const Workspace& work,
                               const Tensor& d_stream, const Tensor& tokens) const {
   const auto grads = context.store.gradients(kUnit);
+  if (!grads) return;
   const trace::Span span("backward", grads.spec->name);
   const auto& group = context.tensor;
   const Tensor whole = group.sequence() ? work.stream : d_stream;

@@ -9,43 +9,13 @@
 
 #include <functional>
 
+#include "model/adapter.h"
 #include "model/arena.h"
+#include "model/layer_context.h"
 #include "model/parameters.h"
 #include "model/recompute.h"
-#include "model/tensor_group.h"
-#include "model/unit_store.h"
 
 namespace shoal {
-
-// The sizes of one micro-batch on this rank.
-struct BatchShape {
-  std::int64_t batch = 1;      // sequences, B
-  std::int64_t positions = 1;  // tokens of a sequence, T
-  std::int64_t rows() const { return batch * positions; }
-  bool operator==(const BatchShape&) const = default;
-};
-
-// The address of a micro-batch in the run. Dropout depends on it and on nothing else.
-struct BatchAddress {
-  std::uint64_t seed = 0;
-  const std::uint32_t* step = nullptr;  // see Dropout::step
-  std::int64_t first_sample = 0;        // of the global batch
-  std::int64_t first_position = 0;      // of the sequences; not 0 where generation continues a text
-  bool training = true;                 // whether dropout acts
-};
-
-// The surroundings of every layer.
-struct LayerContext {
-  Backend& backend;
-  UnitStore& store;
-  GptConfig config;
-  DType compute = DType::f32;
-  TensorGroup tensor = {};
-
-  Dropout dropout(const BatchAddress& address, std::uint32_t site) const;
-  // The same for this rank's rows of a stream.
-  Dropout dropout(const BatchAddress& address, std::uint32_t site, const Tensor& stream) const;
-};
 
 Shape stream_shape(const GptConfig& config, const BatchShape& shape, const TensorRank& tensor);
 
@@ -66,6 +36,12 @@ struct BlockActivations {
                                const TensorRank& tensor, Recompute recompute = Recompute::none);
 };
 
+// Where the gradients of a norm go: to `gradients`, or, where its unit is not trained, where nobody reads
+// them.
+struct AffineGradients {
+  Tensor weight, bias;
+};
+
 // Scratch memory that all layers share.
 struct Workspace {
   Tensor branch;    // x [R, C]: a branch's output before it is added to the residual stream, and its gradient
@@ -74,6 +50,10 @@ struct Workspace {
   Tensor d_hidden;  // x [R, F']
   Tensor norm;      // x [R, C]: all ranks' rows of a norm, under sequence parallelism or with light
   Tensor stream;    // f32 [B, T, C]: the embedding's output, under sequence parallelism
+  Tensor d_affine;  // f32 [2, C]: a norm's gradients that nobody reads, where units are not trained
+  AdapterWork adapter;
+
+  AffineGradients affine(const UnitView& gradients, const AffineParameters& of) const;
 
   static Workspace take(Arena& arena, const GptConfig& config, const BatchShape& shape, DType compute,
                         const TensorRank& tensor, Recompute recompute = Recompute::none);
@@ -114,7 +94,9 @@ class Block {
   using Attention = std::function<void(const Tensor& out, const Tensor& qkv)>;
 
   Block(const std::vector<UnitSpec>& units, const GptConfig& config, int layer)
-      : layer_(layer), parameters_(units.at(static_cast<std::size_t>(unit())), config.bias) {}
+      : layer_(layer),
+        parameters_(units.at(static_cast<std::size_t>(unit())), config.bias),
+        adapter_(units, config, layer) {}
   int unit() const { return layer_ + 1; }
 
   // Reads the stream x, or first computes it as the sum `before`, and returns the sum that is the block's
@@ -141,12 +123,14 @@ class Block {
  private:
   void make_activations(const LayerContext& context, const BatchAddress& address,
                         const BlockActivations& keep, const Workspace& work, const UnitView& w,
-                        const Tensor& x, const BranchSum& before, const Attention& attention) const;
+                        const Adapter::Pass& adapters, const Tensor& x, const BranchSum& before,
+                        const Attention& attention) const;
   BranchGradient branch_gradient(const LayerContext& context, const BatchAddress& address,
                                  const Workspace& work, const Tensor& stream, int which) const;
   std::uint32_t site(int which) const { return static_cast<std::uint32_t>(1 + 3 * layer_ + which); }
   int layer_;
   BlockParameters parameters_;
+  Adapter adapter_;
 };
 
 class Head {

@@ -1,9 +1,11 @@
 #include "model/unit.h"
 
 #include <fmt/format.h>
+#include <fnmatch.h>
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <utility>
 
 #include "core/error.h"
@@ -47,7 +49,7 @@ class UnitBuilder {
   UnitSpec build() {
     std::stable_sort(unit_.parameters.begin(), unit_.parameters.end(),
                      [](const auto& a, const auto& b) { return order(a) < order(b); });
-    bool seen = false, seen_per_token = false;
+    bool seen = false, seen_partial = false;
     const auto extend = [](ElementRange& range, bool& begun, std::int64_t begin, std::int64_t end) {
       if (!std::exchange(begun, true)) range.begin = begin;
       range.end = end;
@@ -58,7 +60,7 @@ class UnitBuilder {
       if (parameter.decay) unit_.decayed = unit_.size;
       const auto& placement = parameter.placement;
       if (placement.replicated()) extend(unit_.replicated, seen, parameter.offset, unit_.size);
-      if (placement.per_token) extend(unit_.per_token, seen_per_token, parameter.offset, unit_.size);
+      if (placement.partial) extend(unit_.partial, seen_partial, parameter.offset, unit_.size);
     }
     return std::move(unit_);
   }
@@ -75,9 +77,9 @@ class UnitBuilder {
     return others * placement.parts * placement.most;
   }
   static int order(const ParameterSpec& parameter) {
-    const bool replicated = parameter.placement.replicated(), per_token = parameter.placement.per_token;
-    if (parameter.decay) return !replicated ? 0 : per_token ? 2 : 1;
-    return per_token ? 3 : replicated ? 4 : 5;
+    const bool replicated = parameter.placement.replicated(), partial = parameter.placement.partial;
+    if (parameter.decay) return !replicated ? 0 : partial ? 2 : 1;
+    return partial ? 3 : replicated ? 4 : 5;
   }
 
   Decay decay_;
@@ -87,6 +89,11 @@ class UnitBuilder {
 constexpr Initializer kZeros{Initializer::Kind::zeros};
 constexpr Initializer kOnes{Initializer::Kind::ones};
 constexpr Initializer normal(double stddev) { return {Initializer::Kind::normal, stddev}; }
+
+// The block that an adapter is of; other units themselves.
+int home_of(const GptConfig& config, int unit) {
+  return unit > config.n_layer + 1 ? unit - config.n_layer - 1 : unit;
+}
 
 // `range_of` gives the range of each rank in the group.
 template <typename F>
@@ -100,6 +107,7 @@ Placement sharded(int dim, int parts, const TensorRank& tensor, F&& range_of) {
 }
 
 std::string unit_name(const GptConfig& config, int unit) {
+  if (unit > config.n_layer + 1) return unit_name(config, home_of(config, unit)) + ".lora";
   if (unit == 0) return std::string(kEmbedding);
   return unit > config.n_layer ? "head" : fmt::format("block.{}", unit - 1);
 }
@@ -130,8 +138,8 @@ UnitSpec block_unit(const GptConfig& config, const TensorRank& tensor, Decay dec
     if (config.bias) unit.add(name + ".bias", {out}, kZeros, placement.dim == 0 ? placement : Placement{});
   };
   const auto norm = [&](const std::string& name) {
-    unit.add(name + ".weight", {c}, kOnes, {.per_token = true});
-    if (config.bias) unit.add(name + ".bias", {c}, kZeros, {.per_token = true});
+    unit.add(name + ".weight", {c}, kOnes, {.partial = true});
+    if (config.bias) unit.add(name + ".bias", {c}, kZeros, {.partial = true});
   };
   const auto channels = [&](const TensorRank& t) {
     const auto heads = local_heads(config, t);
@@ -149,19 +157,45 @@ UnitSpec block_unit(const GptConfig& config, const TensorRank& tensor, Decay dec
 
 UnitSpec head_unit(const GptConfig& config, const TensorRank& tensor, Decay decay) {
   UnitBuilder unit(unit_name(config, config.n_layer + 1), "", decay);
-  unit.add("transformer.ln_f.weight", {config.n_embd}, kOnes, {.per_token = true});
-  if (config.bias) unit.add("transformer.ln_f.bias", {config.n_embd}, kZeros, {.per_token = true});
+  unit.add("transformer.ln_f.weight", {config.n_embd}, kOnes, {.partial = true});
+  if (config.bias) unit.add("transformer.ln_f.bias", {config.n_embd}, kZeros, {.partial = true});
   if (!config.tied) add_classes(unit, "lm_head.weight", config, tensor);
   return unit.build();
 }
 
+// What an adapter adds to a linear layer is divided as the layer is: B by rows where that is by outputs, A by
+// columns where it is by inputs. Of the gradient of the other matrix each rank then has a part.
+UnitSpec adapter_unit(const GptConfig& config, const TensorRank& tensor, Decay decay, int layer) {
+  const auto block = block_unit(config, tensor, decay, layer);
+  UnitBuilder unit(block.name + ".lora", block.prefix, decay);
+  for (int i = 0; i < kLinears; ++i) {
+    if (!config.lora.on(static_cast<Linear>(i))) continue;
+    const std::string name(name_of(static_cast<Linear>(i)));
+    const auto& weight = block.parameter(name + ".weight");
+    const std::int64_t out = weight.shape[0], in = weight.shape[1], rank = config.lora.rank;
+    const Placement common{.partial = true};
+    const bool by_inputs = weight.placement.dim == 1;
+    // The variance of peft's uniform values.
+    unit.add(name + ".lora_A.weight", {rank, in}, normal(1 / std::sqrt(3.0 * static_cast<double>(in))),
+             by_inputs ? weight.placement : common);
+    unit.add(name + ".lora_B.weight", {out, rank}, kZeros, by_inputs ? common : weight.placement);
+  }
+  return unit.build();
+}
+
 UnitSpec unit_of(const GptConfig& config, const TensorRank& tensor, Decay decay, int unit) {
+  if (unit > config.n_layer + 1) return adapter_unit(config, tensor, decay, home_of(config, unit) - 1);
   if (unit == 0) return embedding_unit(config, tensor, decay);
   return unit <= config.n_layer ? block_unit(config, tensor, decay, unit - 1)
                                 : head_unit(config, tensor, decay);
 }
 
 }  // namespace
+
+std::string_view name_of(Linear layer) {
+  constexpr std::string_view kNames[kLinears] = {"attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"};
+  return kNames[static_cast<std::size_t>(layer)];
+}
 
 const ParameterSpec& UnitSpec::parameter(std::string_view its_name) const {
   for (const auto& spec : parameters) {
@@ -171,7 +205,7 @@ const ParameterSpec& UnitSpec::parameter(std::string_view its_name) const {
 }
 
 Tensor UnitView::operator[](const ParameterSlice& slice) const {
-  if (slice.shape.rank() == 0) return {};
+  if (slice.shape.rank() == 0 || !flat) return {};
   auto* start = flat.as<std::byte>() + static_cast<std::size_t>(slice.offset) * size_of(flat.dtype);
   return {start, flat.dtype, slice.shape};
 }
@@ -191,14 +225,26 @@ std::vector<Box> ParameterSpec::boxes() const {
   return boxes;
 }
 
+bool fits(const std::string& unit, const std::string& pattern) {
+  return ::fnmatch(pattern.c_str(), unit.c_str(), 0) == 0;
+}
+
 std::vector<UnitSpec> gpt_units(const GptConfig& config, const ModelPart& part, Decay decay) {
   std::vector<UnitSpec> units;
-  for (int u = 0; u < config.n_layer + 2; ++u) {
-    if (part.has(config, u)) {
+  const int model = config.n_layer + 2, count = model + (config.lora.rank > 0 ? config.n_layer : 0);
+  for (int u = 0; u < count; ++u) {
+    const int home = home_of(config, u);
+    if (part.has(config, home)) {
       units.push_back(unit_of(config, part.tensor, decay, u));
     } else {
       units.emplace_back().name = unit_name(config, u);
     }
+    auto& unit = units.back();
+    unit.home = home;
+    unit.adapter = u >= model;
+    unit.trained = unit.adapter || std::ranges::none_of(config.frozen, [&](const std::string& pattern) {
+                     return fits(unit.name, pattern);
+                   });
   }
   return units;
 }
@@ -215,15 +261,23 @@ std::int64_t parameter_count(const std::vector<UnitSpec>& units) {
   return count;
 }
 
-double flops_per_token(const GptConfig& config) {
-  // An embedding that the head does not share is only looked up.
-  const double looked_up = config.tied ? 0 : static_cast<double>(config.vocab_size) * config.n_embd;
-  return 6.0 * (static_cast<double>(parameter_count(gpt_units(config))) - looked_up) +
-         12.0 * config.n_layer * config.n_embd * config.block_size;
+std::int64_t trained_count(const std::vector<UnitSpec>& units) {
+  std::vector<UnitSpec> trained;
+  std::ranges::copy_if(units, std::back_inserter(trained), &UnitSpec::trained);
+  return parameter_count(trained);
 }
 
-bool owns(const ModelPart& part, int unit, const ParameterSpec& parameter) {
-  return part.computes(unit) && (part.tensor.rank == 0 || !parameter.placement.replicated());
+double flops_per_token(const GptConfig& config) {
+  const auto units = gpt_units(config);
+  // An embedding that the head does not share is only looked up.
+  const double looked_up = config.tied ? 0 : static_cast<double>(config.vocab_size) * config.n_embd;
+  const double all = static_cast<double>(parameter_count(units)) - looked_up,
+               trained = static_cast<double>(trained_count(units)) - (units[0].trained ? looked_up : 0);
+  return 4 * all + 2 * trained + 12.0 * config.n_layer * config.n_embd * config.block_size;
+}
+
+bool owns(const ModelPart& part, const UnitSpec& unit, const ParameterSpec& parameter) {
+  return part.computes(unit.home) && (part.tensor.rank == 0 || !parameter.placement.replicated());
 }
 
 void initialize(Backend& backend, const ParameterSpec& spec, const Box& box, const Tensor& out,

@@ -34,9 +34,9 @@ struct Placement {
   int parts = 1;
   ElementRange range = {};  // this rank's, within a piece
   std::int64_t most = 0;    // the largest range of any rank; all ranks reserve this much
-  // A replicated parameter that acts token by token: under sequence parallelism each rank has the gradient of
-  // its own tokens, and these have to be added.
-  bool per_token = false;
+  // A replicated parameter of whose gradient each tensor rank has a part, and these have to be added: of its
+  // own tokens under sequence parallelism, of its own channels in an adapter.
+  bool partial = false;
   bool replicated() const { return dim < 0; }
 };
 
@@ -75,7 +75,10 @@ struct UnitSpec {
   std::int64_t size = 0;     // elements of the flat buffer, gaps for alignment included
   std::int64_t decayed = 0;  // the first so many elements hold the decayed parameters
   ElementRange replicated;   // the elements that all tensor ranks have
-  ElementRange per_token;    // the elements whose gradients are added under sequence parallelism
+  ElementRange partial;      // the elements of whose gradients tensor ranks may have parts
+  int home = 0;              // the unit whose stage has this one: its block for an adapter, else itself
+  bool adapter = false;
+  bool trained = true;  // false: without gradients and optimizer state
 
   // The parameter of this name behind the prefix: "attn.c_attn.weight". Throws Error where there is none.
   const ParameterSpec& parameter(std::string_view name) const;
@@ -86,13 +89,18 @@ struct UnitView {
   const UnitSpec* spec = nullptr;
   Tensor flat;
 
-  // A parameter in this buffer; an empty slice gives an empty tensor.
+  // Whether there is a buffer: not for the gradients of a unit that is not trained.
+  explicit operator bool() const { return static_cast<bool>(flat); }
+  // A parameter in this buffer; an empty slice, or no buffer, gives an empty tensor.
   Tensor operator[](const ParameterSlice& slice) const;
 };
 
+// Whether a unit's name fits a pattern of GptConfig::frozen.
+bool fits(const std::string& unit, const std::string& pattern);
+
 // All units of the model: 0 is the embedding, 1 ... n_layer the blocks, n_layer + 1 the head, whose matrix is
-// the embedding's where the two are tied. Units outside `part` are without parameters. `decay` moves
-// parameters within their unit's buffer.
+// the embedding's where the two are tied; then the adapters of the blocks, where there are any. Units outside
+// `part` are without parameters. `decay` moves parameters within their unit's buffer.
 std::vector<UnitSpec> gpt_units(const GptConfig& config, const ModelPart& part = {},
                                 Decay decay = Decay::matrices);
 
@@ -101,14 +109,15 @@ std::vector<UnitSpec> gpt_units(const GptConfig& config, const ModelPart& part =
 std::int64_t padded_vocabulary(const GptConfig& config, const TensorRank& tensor = {});
 
 std::int64_t parameter_count(const std::vector<UnitSpec>& units);  // of the whole model, without padding
+std::int64_t trained_count(const std::vector<UnitSpec>& units);    // those of them that are trained
 
 // Training FLOPs per token, forward and backward: 6 N + 12 L C T, which counts attention as if it were not
-// causal.
+// causal; 4 instead of 6 for parameters that are not trained.
 double flops_per_token(const GptConfig& config);
 
 // Whether this part's rank counts and saves a parameter; of the ranks that hold the same of it, exactly one
 // does.
-bool owns(const ModelPart& part, int unit, const ParameterSpec& parameter);
+bool owns(const ModelPart& part, const UnitSpec& unit, const ParameterSpec& parameter);
 
 // Fills out f32 [n] with the initial values of elements [first, first + n) of one of a parameter's boxes.
 // They depend only on the seed, the parameter's name, and their positions in the whole parameter.

@@ -17,7 +17,7 @@ class UnitStore {
   virtual UnitView weights(int unit) = 0;
   virtual void release(int unit) = 0;
 
-  // The unit's float32 gradients of this micro-batch, to be added to.
+  // The unit's float32 gradients of this micro-batch, to be added to; empty where the unit is not trained.
   virtual UnitView gradients(int unit) = 0;
   // The embedding's gradients, to whose matrix the head adds the gradient of its own use.
   virtual UnitView tied_gradients() = 0;

@@ -56,6 +56,15 @@ std::string machine_key(int cores, const std::string& hosts) {
   return key;
 }
 
+// What is not trained, and adapters; empty for a model that is trained whole.
+std::string trained_text(const GptConfig& model) {
+  std::string text;
+  if (!model.frozen.empty()) text += fmt::format(", frozen {}", fmt::join(model.frozen, " "));
+  if (model.lora.rank == 0) return text;
+  text += fmt::format(", adapters {} {}", model.lora.rank, fmt::join(model.lora.targets, " "));
+  return text + (model.lora.dropout > 0 ? " dropout" : "");
+}
+
 std::string cores_text(int cores) { return fmt::format("{} core{}", cores, cores == 1 ? "" : "s"); }
 
 }  // namespace
@@ -158,13 +167,13 @@ MeasuredMachine::Scaled MeasuredMachine::scaled(const RunPlan& wanted) const {
   result.scale = static_cast<double>(wanted.pipeline.batch.batch) / static_cast<double>(batch.batch);
   result.key = fmt::format(
       "step of {} x {} tokens, width {}, {} heads, {} classes, {}{}{}{}, {}, tensor {}{}, data {}, zero {}, "
-      "recompute {}, optimizer {}, {} ranks x {} threads{}",
+      "recompute {}, optimizer {}, {} ranks x {} threads{}{}",
       batch.batch, model.block_size, model.n_embd, model.n_head, model.vocab_size,
       model.dropout > 0 ? "dropout, " : "", model.bias ? "bias, " : "", model.tied ? "" : "untied, ",
       static_cast<int>(model.gelu), name_of(sample.engine.compute), sample.mesh.tensor,
       sample.sequence ? " sequence" : "", sample.mesh.data, sample.engine.zero,
       name_of(sample.pipeline.recompute), sample.optimizer_tensors(), ranks_, threads_of(sample),
-      sample.engine.layout_exact ? ", exact" : "");
+      sample.engine.layout_exact ? ", exact" : "", trained_text(model));
   return result;
 }
 

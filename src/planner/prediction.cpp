@@ -12,7 +12,7 @@ struct PricedSample {
   RunPlan plan;
   SampleTape tape;  // with prices
   SampleTimes times;
-  std::vector<std::int64_t> unit_sizes;  // elements of its embedding, two blocks and head
+  std::vector<std::int64_t> unit_sizes;  // trained elements of its embedding, two blocks and head
 };
 
 namespace {
@@ -202,8 +202,8 @@ class StageActions {
   int occurrences(const std::string& unit) const {
     if (unit == "embedding") return part_.has(plan_.model, 0) ? 1 : 0;
     if (unit == "head") return part_.computes(plan_.model.n_layer + 1) ? 1 : 0;
-    if (unit == "block.1") return 0;
-    if (unit != "block.0") return 1;
+    if (unit.starts_with("block.1")) return 0;
+    if (!unit.starts_with("block.0")) return 1;
     int blocks = 0;
     for (const auto& range : ranges_) blocks += blocks_of(range, plan_.model).count();
     return blocks;
@@ -293,7 +293,10 @@ const PricedSample& Predictor::sample(const RunPlan& wanted) {
   price(tape.update_calls);
   auto times = machine_.times(wanted, tape.kernels);
   std::vector<std::int64_t> sizes;
-  for (const auto& unit : gpt_units(wanted.model, wanted.part({}))) sizes.push_back(unit.size);
+  for (const auto& unit : gpt_units(wanted.model, wanted.part({}))) {
+    sizes.resize(std::max(sizes.size(), static_cast<std::size_t>(unit.home) + 1));
+    if (unit.trained) sizes[static_cast<std::size_t>(unit.home)] += unit.size;
+  }
   samples_.push_back(
       std::make_shared<const PricedSample>(PricedSample{wanted, std::move(tape), times, std::move(sizes)}));
   return *samples_.back();

@@ -91,7 +91,9 @@ void SampleStep::run(const Enter& enter) {
 
 std::int64_t SampleStep::updated_elements() const {
   std::int64_t elements = 0;
-  for (const auto& unit : engine_->units()) elements += unit.size;
+  for (const auto& unit : engine_->units()) {
+    if (unit.trained) elements += unit.size;
+  }
   return plan_.engine.zero == 0 ? elements : elements / (plan_.mesh.data / plan_.engine.replicate);
 }
 

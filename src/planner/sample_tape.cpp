@@ -28,7 +28,7 @@ std::optional<TapeCall> call_of(const Recording::Entry& entry, const RunPlan& sa
   const auto& purpose = entry.purpose;
   const auto of = purpose.rfind(" of ");
   if (of != std::string::npos) call.unit = purpose.substr(of + 4);
-  const bool data = purpose.starts_with("step ") && purpose.find(", token gradients") == std::string::npos;
+  const bool data = purpose.starts_with("step ") && purpose.find(", partial gradients") == std::string::npos;
   if (!data) {
     call.term = CostTerm::tensor;
   } else if (purpose.find(", gradients of ") != std::string::npos) {

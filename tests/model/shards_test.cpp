@@ -144,7 +144,7 @@ TEST(TensorShards, LieAtTheSamePlacesOnEveryRank) {
         EXPECT_EQ(units[u].size, first[u].size);
         EXPECT_EQ(units[u].decayed, first[u].decayed);
         EXPECT_EQ(units[u].replicated, first[u].replicated);
-        EXPECT_EQ(units[u].per_token, first[u].per_token);
+        EXPECT_EQ(units[u].partial, first[u].partial);
         ASSERT_EQ(names(units[u]), names(first[u]));
         std::int64_t end = 0;
         for (std::size_t i = 0; i < units[u].parameters.size(); ++i) {
@@ -188,11 +188,11 @@ TEST(TensorShards, KeepWhatRanksHaveInCommonInOneRange) {
     for (int rank = 0; rank < size; ++rank) {
       const auto units = units_of(config, rank, size);
       EXPECT_THAT(in(units[0], units[0].replicated), ElementsAre("wpe.weight"));
-      EXPECT_THAT(in(units[0], units[0].per_token), IsEmpty());
+      EXPECT_THAT(in(units[0], units[0].partial), IsEmpty());
       EXPECT_EQ(in(units[2], units[2].replicated), common);
-      EXPECT_EQ(in(units[2], units[2].per_token), norms);
+      EXPECT_EQ(in(units[2], units[2].partial), norms);
       EXPECT_EQ(in(units.back(), units.back().replicated), ln_f);
-      EXPECT_EQ(in(units.back(), units.back().per_token), ln_f);
+      EXPECT_EQ(in(units.back(), units.back().partial), ln_f);
     }
   });
 }

@@ -120,7 +120,7 @@ std::map<std::string, Values> whole_gradients(const std::vector<Outcome>& ranks,
       for (const auto& parameter : rank.units[u].parameters) {
         auto& values = whole[parameter.name];
         if (values.size() == 0) values.resize(static_cast<std::size_t>(parameter.shape.count()));
-        const bool add = !parameter.placement.replicated() || (parameter.placement.per_token && sequence);
+        const bool add = !parameter.placement.replicated() || (parameter.placement.partial && sequence);
         const float* own = rank.gradients[u].data() + parameter.offset;
         for (const auto& box : parameter.boxes()) {
           for_elements(parameter, box, [&](std::int64_t e) {

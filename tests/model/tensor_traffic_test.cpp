@@ -124,7 +124,7 @@ TEST(TensorTraffic, OfGradientsIsOncePerStepAndOfNormsAlone) {
     Traffic expected;
     const auto add = [&](const std::string& unit, std::int64_t elements) {
       if (!sequence) return;
-      expected[{"step 1, token gradients of " + unit, "all_reduce"}] = {
+      expected[{"step 1, partial gradients of " + unit, "all_reduce"}] = {
           1, 2 * elements * 4 * (kRanks - 1) / kRanks};
     };
     add("block.0", 4 * 128);  // two norms' gains and offsets

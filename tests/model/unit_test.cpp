@@ -131,7 +131,7 @@ TEST(Units, DecayIsOfMatricesOrAllOrLeavesEmbeddingsOut) {
           return parameter.offset >= range.begin && parameter.offset < range.end;
         };
         EXPECT_EQ(in(unit.replicated), parameter.placement.replicated()) << parameter.name;
-        EXPECT_EQ(in(unit.per_token), parameter.placement.per_token) << parameter.name;
+        EXPECT_EQ(in(unit.partial), parameter.placement.partial) << parameter.name;
         if (parameter.decay) names.push_back(parameter.name);
       }
     }

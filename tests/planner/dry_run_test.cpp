@@ -175,7 +175,7 @@ TEST(DryRun, TensorRanksReduceTwiceInABlockEachWay) {
     EXPECT_EQ(bytes_of(rank, "all_reduce", "gradients of activations"), passes * (4 * 2 + 1) * once);
     // The loss sends three numbers per token.
     EXPECT_EQ(bytes_of(rank, "all_reduce", "statistics"), passes * 3 * 2 * ring(kRows, 4, n));
-    EXPECT_EQ(calls_of(rank, "all_reduce", "token gradients"), 0);  // every rank has all tokens
+    EXPECT_EQ(calls_of(rank, "all_reduce", "partial gradients"), 0);  // every rank has all tokens
   }
 }
 
@@ -197,8 +197,8 @@ TEST(DryRun, SequenceParallelRanksGatherAndScatter) {
     EXPECT_EQ(bytes_of(rank, "all_reduce", "gradients of activations"), 0);
     EXPECT_EQ(bytes_of(rank, "all_reduce", "statistics"), passes * 3 * 2 * ring(kRows, 4, n));
     // Norms' weights and biases, four vectors in a block and two in the head: once per step.
-    EXPECT_EQ(calls_of(rank, "all_reduce", "token gradients"), 5);
-    EXPECT_EQ(bytes_of(rank, "all_reduce", "token gradients"), 2 * ring((4 * 4 + 2) * 64, 4, n));
+    EXPECT_EQ(calls_of(rank, "all_reduce", "partial gradients"), 5);
+    EXPECT_EQ(bytes_of(rank, "all_reduce", "partial gradients"), 2 * ring((4 * 4 + 2) * 64, 4, n));
   }
 }
 

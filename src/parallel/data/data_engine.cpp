@@ -16,12 +16,12 @@ DataGroups split_groups(Communicator& group, const ShardPlan& plan) {
           .replicas = group.split([&](int rank) { return plan.in_replicas(rank); })};
 }
 
-// The plan of the gradients. With sums of a fixed order, the two uses of a tied embedding's matrix have sums of
-// their own where one rank has both, as they do where they are on two stages.
-ShardPlan plan_gradients(const ShardPlan& parameters, const GptConfig& config, const EngineOptions& options) {
+// The plan of the gradients. With sums of a fixed order, the two uses of a tied embedding's matrix have sums
+// of their own where one rank has both, as they do where they are on two stages.
+ShardPlan plan_gradients(const ShardPlan& trained, const GptConfig& config, const EngineOptions& options) {
   const bool apart = config.tied && options.layout_exact && options.part.computes(0) &&
-                     options.part.computes(config.n_layer + 1);
-  return apart ? parameters.with_tied_use() : parameters;
+                     options.part.computes(config.n_layer + 1) && trained.unit(0).trained;
+  return apart ? trained.with_tied_use() : trained;
 }
 
 // Without gossip, one bucket of all units.
@@ -42,15 +42,16 @@ StreamBuffers take_stream(EngineArenas& arenas, const ShardPlan& plan, const Eng
                              std::min(largest, options.streamed));
 }
 
-EngineMemory measure(const ShardPlan& parameters, const ShardPlan& gradients, const EngineOptions& options) {
+EngineMemory measure(const ShardPlan& parameters, const ShardPlan& trained, const ShardPlan& gradients,
+                     const EngineOptions& options) {
   EngineArenas arenas;
-  EngineBuffers::take(arenas, parameters, gradients, options);
+  EngineBuffers::take(arenas, parameters, trained, gradients, options);
   return arenas.used();
 }
 
 }  // namespace
 
-EngineBuffers EngineBuffers::take(EngineArenas& arenas, const ShardPlan& parameters,
+EngineBuffers EngineBuffers::take(EngineArenas& arenas, const ShardPlan& parameters, const ShardPlan& trained,
                                   const ShardPlan& gradients, const EngineOptions& options) {
   const EngineMode mode(options, parameters);
   const auto optimizer = make_optimizer(options.optimizer);
@@ -59,7 +60,7 @@ EngineBuffers EngineBuffers::take(EngineArenas& arenas, const ShardPlan& paramet
   b.weights = WeightBuffers::take(arenas, parameters, mode, options.compute);
   if (mode.on_host) b.stream = take_stream(arenas, parameters, options, static_cast<int>(state_tensors));
   if (!options.training) return b;
-  const std::int64_t shards = parameters.total() / parameters.shards();
+  const std::int64_t shards = trained.total() / trained.shards();
   for (std::size_t i = 0; i < state_tensors; ++i) {
     b.optimizer.state.push_back(arenas.for_state(arenas.optimizer, mode).take(DType::f32, {shards}));
   }
@@ -70,7 +71,7 @@ EngineBuffers EngineBuffers::take(EngineArenas& arenas, const ShardPlan& paramet
   }
   b.optimizer.clip = arenas.exchange.take(DType::f32, {1});
   b.optimizer.scalars = arenas.exchange.take(DType::f32, {optimizer->scalar_count()});
-  b.norm = NormBuffers::take(arenas.exchange, parameters, options.part.tensor.size);
+  b.norm = NormBuffers::take(arenas.exchange, trained, options.part.tensor.size);
   b.squares = arenas.exchange.take(DType::f64, {1});
   return b;
 }
@@ -83,15 +84,16 @@ DataEngine::DataEngine(Backend& backend, Mesh& mesh, const GptConfig& config, co
       optimizer_(make_optimizer(options.optimizer)),
       plan_(gpt_units(config, options.part, options.decay), options.zero, options.replicate,
             mesh.data().rank(), mesh.data().size()),
-      gradient_plan_(plan_gradients(plan_, config, options)),
+      trained_(plan_.trained()),
+      gradient_plan_(plan_gradients(trained_, config, options)),
       mode_(options, plan_),
-      arenas_(backend, measure(plan_, gradient_plan_, options), options.offload),
-      buffers_(EngineBuffers::take(arenas_, plan_, gradient_plan_, options)),
+      arenas_(backend, measure(plan_, trained_, gradient_plan_, options), options.offload),
+      buffers_(EngineBuffers::take(arenas_, plan_, trained_, gradient_plan_, options)),
       stream_(backend, buffers_.stream, arenas_.resting(mode_)),
       groups_(split_groups(mesh.data(), plan_)),
       weights_(backend, *groups_.shards, plan_, buffers_.weights, mode_, stream_),
-      buckets_(buckets_of(plan_, options)),
-      norm_(backend, mesh, *groups_.pieces, plan_, options.part, buffers_.norm, stream_) {
+      buckets_(buckets_of(trained_, options)),
+      norm_(backend, mesh, *groups_.pieces, trained_, options.part, buffers_.norm, stream_) {
   if (gradient_plan_.unit_count() > plan_.unit_count()) {
     tied_unit_ = plan_.unit_count();
   } else if (config.tied && !options.part.computes(0) && options.part.computes(head())) {
@@ -103,9 +105,9 @@ DataEngine::DataEngine(Backend& backend, Mesh& mesh, const GptConfig& config, co
   }
   if (mesh.peers().size() > 1) {
     if (!options.gossip) fail("there are {} workers and no topology", mesh.peers().size());
-    mixer_.emplace(stream_, mesh.peers(), options.gossip->topology, plan_, buckets_, weights_,
+    mixer_.emplace(stream_, mesh.peers(), options.gossip->topology, trained_, buckets_, weights_,
                    buffers_.mixed);
-    average_.emplace(backend, stream_, mesh, plan_, options.part, weights_, buffers_.average);
+    average_.emplace(backend, stream_, mesh, trained_, options.part, weights_, buffers_.average);
   }
   const ReducerContext context{
       backend, stream_, groups_, gradient_plan_, buffers_.gradients, mode_, passes(), options.micro_batches};
@@ -114,12 +116,16 @@ DataEngine::DataEngine(Backend& backend, Mesh& mesh, const GptConfig& config, co
 
 UnitView DataEngine::gradients(int unit) {
   const auto& spec = gradient_plan_.unit(unit);
+  if (!spec.trained) return {&spec, {}};
   return {&spec, part_of(reducer_->gradient(unit), 0, spec.size)};
 }
 
 void DataEngine::gradients_ready(int unit) {
-  reducer_->ready(unit);
-  if (unit == head() && tied_unit_ >= 0) reducer_->ready(tied_unit_);
+  const auto ready = [&](int u) {
+    if (gradient_plan_.unit(u).trained) reducer_->ready(u);
+  };
+  ready(unit);
+  if (unit == head() && tied_unit_ >= 0) ready(tied_unit_);
   if (by_bucket() && reducer_->all_passes_begun(unit)) update_in_backward(unit);
 }
 
@@ -137,16 +143,17 @@ void DataEngine::begin_step(std::int64_t step, const Update& update) {
 void DataEngine::add_shared_gradients() {
   if (tied_unit_ > 0) {
     stream_.add(reducer_->reduced(0), reducer_->reduced(tied_unit_));
-  } else if (tied_ && mesh_.ends().size() > 1) {
+  } else if (tied_ && trained_.unit(0).trained && mesh_.ends().size() > 1) {
     mesh_.ends().set_purpose(fmt::format("step {}, tied gradients of embedding", step_ + 1));
     mesh_.ends().all_reduce(stream_.settled(reducer_->reduced(0))).wait();
   }
-  if (!options_.part.tensor.sequence) return;
+  if (mesh_.tensor().size() == 1) return;
   std::vector<Request> sums;
-  plan_.for_units([&](int u) {
-    const auto shard = plan_.my_shard(u), here = shard & plan_.unit(u).per_token;
-    if (here.count() == 0) return;
-    mesh_.tensor().set_purpose(fmt::format("step {}, token gradients of {}", step_ + 1, plan_.unit(u).name));
+  trained_.for_units([&](int u) {
+    const auto& unit = trained_.unit(u);
+    const auto shard = trained_.my_shard(u), here = shard & unit.partial;
+    if (here.count() == 0 || !(options_.part.tensor.sequence || unit.adapter)) return;
+    mesh_.tensor().set_purpose(fmt::format("step {}, partial gradients of {}", step_ + 1, unit.name));
     const Tensor reduced = stream_.settled(reducer_->reduced(u));
     sums.push_back(mesh_.tensor().all_reduce(part_of(reduced, here.begin - shard.begin, here.count())));
   });
@@ -197,7 +204,7 @@ void DataEngine::update_in_backward(int unit) {
 void DataEngine::apply(const Bucket& bucket, bool with_update) {
   if (mixer_) mixer_->mix(bucket);
   for (int u = bucket.first; u <= bucket.last; ++u) {
-    if (plan_.padded(u) == 0) continue;
+    if (trained_.padded(u) == 0) continue;
     if (with_update) update_unit(u);
     weights_.changed(u, with_update);
     done_with(u);
@@ -217,7 +224,7 @@ void DataEngine::update_unit(int unit) {
     std::vector<StateStream::Operand> operands = {
         StateStream::in_out(part(master)), StateStream::out(part(copy)), StateStream::in(part(gradient))};
     for (const auto& state : buffers_.optimizer.state) {
-      operands.push_back(StateStream::in_out(part(shard_of(state, unit))));
+      operands.push_back(StateStream::in_out(part(trained_shard_of(state, unit))));
     }
     stream_.each(operands, [&](std::span<const Tensor> x, std::int64_t) {
       optimizer_->update(backend_, {.weights = x[0],
@@ -236,7 +243,7 @@ void DataEngine::update_unit(int unit) {
 // Nothing touches these until the next update.
 void DataEngine::done_with(int unit) {
   arenas_.done_with(weights_.master(unit));
-  for (const auto& state : buffers_.optimizer.state) arenas_.done_with(shard_of(state, unit));
+  for (const auto& state : buffers_.optimizer.state) arenas_.done_with(trained_shard_of(state, unit));
   arenas_.done_with(reducer_->reduced(unit));
 }
 
@@ -253,7 +260,8 @@ void DataEngine::state_loaded() {
 EngineMemory engine_memory(const GptConfig& config, const EngineOptions& options, int ranks) {
   const ShardPlan plan(gpt_units(config, options.part, options.decay), options.zero, options.replicate, 0,
                        ranks);
-  return measure(plan, plan_gradients(plan, config, options), options);
+  const ShardPlan trained = plan.trained();
+  return measure(plan, trained, plan_gradients(trained, config, options), options);
 }
 
 }  // namespace shoal

@@ -31,10 +31,11 @@ struct StateTensor {
   Box box;                 // the box of it that this rank's part of the model has
   std::int64_t first = 0;  // the first element that is here, in the row-major order of the box
   Tensor data;             // f32 [elements that are here], in the backend's memory or where it rests
+  bool adapter = false;    // of an adapter
 };
 
 struct OptimizerBuffers {
-  std::vector<Tensor> state;  // f32 [total / shards] each, in the order of Optimizer::state_names()
+  std::vector<Tensor> state;  // f32 [trained / shards] each, in the order of Optimizer::state_names()
   Tensor scalars;             // f32 [Optimizer::scalar_count()]
   Tensor clip;                // f32 [1], the factor of every gradient
 };
@@ -47,11 +48,12 @@ struct EngineBuffers {
   GradientBuffers gradients;
   NormBuffers norm;
   Tensor squares;  // f64 [1], of a part of the gradient
-  Tensor mixed;    // with several workers: f32 [total / shards], the parameters under way
+  Tensor mixed;    // with several workers: f32 [trained / shards], the parameters under way
   AverageBuffers average;
 
-  static EngineBuffers take(EngineArenas& arenas, const ShardPlan& parameters, const ShardPlan& gradients,
-                            const EngineOptions& options);
+  // The plans of all parameters, of those that are trained, and of their gradients.
+  static EngineBuffers take(EngineArenas& arenas, const ShardPlan& parameters, const ShardPlan& trained,
+                            const ShardPlan& gradients, const EngineOptions& options);
 };
 
 // Over mesh.data(), every rank applies the gradient of its worker's batch to its part of the model. Over
@@ -116,11 +118,11 @@ class DataEngine final : public UnitStore {
   }
 
  private:
-  // This rank's shard of one of the flat buffers of shards.
-  Tensor shard_of(const Tensor& flat, int unit) const {
-    return part_of(flat, plan_.first(unit) / plan_.shards(), plan_.shard_size(unit));
+  // This rank's shard of one of the flat buffers of shards of what is trained.
+  Tensor trained_shard_of(const Tensor& flat, int unit) const {
+    return part_of(flat, trained_.first(unit) / trained_.shards(), trained_.shard_size(unit));
   }
-  int head() const { return plan_.unit_count() - 1; }
+  int head() const { return plan_.head(); }
   bool by_bucket() const { return options_.gossip && options_.gossip->clip_by_bucket; }
   bool shows_average() const { return mixer_ && !mixer_->equal(); }
   bool is_finite(const Tensor& x);
@@ -136,7 +138,7 @@ class DataEngine final : public UnitStore {
   EngineOptions options_;
   bool tied_;  // embedding and head share a matrix
   std::unique_ptr<Optimizer> optimizer_;
-  ShardPlan plan_, gradient_plan_;
+  ShardPlan plan_, trained_, gradient_plan_;
   EngineMode mode_;
   EngineArenas arenas_;
   EngineBuffers buffers_;

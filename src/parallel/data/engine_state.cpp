@@ -22,7 +22,7 @@ void DataEngine::initialize(std::uint64_t seed) {
                        });
         });
     if (options_.training) {
-      for (const auto& state : buffers_.optimizer.state) stream_.zero(shard_of(state, u));
+      for (const auto& state : buffers_.optimizer.state) stream_.zero(trained_shard_of(state, u));
     }
     arenas_.done_with(master);
   });
@@ -41,7 +41,7 @@ bool DataEngine::is_finite(const Tensor& x) {
 std::string DataEngine::first_bad_tensor() {
   std::string found;
   for (const bool gradient : {false, true}) {
-    plan_.for_units([&](int u) {
+    (gradient ? trained_ : plan_).for_units([&](int u) {
       const auto range = plan_.my_shard(u);
       const Tensor shard = gradient ? reducer_->reduced(u) : weights_.master(u);
       plan_.for_boxes(
@@ -57,28 +57,29 @@ std::string DataEngine::first_bad_tensor() {
 std::vector<StateTensor> DataEngine::state(bool optimizer, Share share) {
   stream_.settle();
   std::vector<StateTensor> tensors;
-  const auto add = [&](const std::string& prefix, auto&& shard) {
-    plan_.for_units([&](int u) {
+  const auto add = [&](const std::string& prefix, const ShardPlan& plan, auto&& shard) {
+    plan.for_units([&](int u) {
       const auto held = plan_.my_shard(u);
       const auto range = share == Share::held ? held : plan_.my_piece(u);
       plan_.for_boxes(
           u, range,
           [&](const ParameterSpec& parameter, const Box& box, std::int64_t first, ElementRange here) {
-            if (share == Share::to_save && !owns(options_.part, u, parameter)) return;
+            if (share == Share::to_save && !owns(options_.part, plan_.unit(u), parameter)) return;
             tensors.push_back({.name = prefix + parameter.name,
                                .shape = parameter.shape,
                                .box = box,
                                .first = first,
-                               .data = part_of(shard(u), here.begin - held.begin, here.count())});
+                               .data = part_of(shard(u), here.begin - held.begin, here.count()),
+                               .adapter = plan.unit(u).adapter});
           });
     });
   };
-  add("", [&](int u) { return weights_.master(u); });
+  add("", plan_, [&](int u) { return weights_.master(u); });
   if (optimizer) {
     const auto names = optimizer_->state_names();
     for (std::size_t i = 0; i < names.size(); ++i) {
-      add(fmt::format("optimizer.{}.", names[i]),
-          [&](int u) { return shard_of(buffers_.optimizer.state[i], u); });
+      add(fmt::format("optimizer.{}.", names[i]), trained_,
+          [&](int u) { return trained_shard_of(buffers_.optimizer.state[i], u); });
     }
   }
   return tensors;

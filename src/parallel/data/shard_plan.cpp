@@ -8,7 +8,7 @@ namespace shoal {
 
 ShardPlan::ShardPlan(std::vector<UnitSpec> units, int zero, int replicate, int rank, int ranks)
     : units_(std::move(units)),
-      blocks_(static_cast<int>(units_.size()) - 2),
+      blocks_(static_cast<int>(std::ranges::count(units_, false, &UnitSpec::adapter)) - 2),
       rank_(rank),
       ranks_(ranks),
       replicas_(zero == 0 ? ranks : replicate) {
@@ -21,6 +21,16 @@ ShardPlan::ShardPlan(std::vector<UnitSpec> units, int zero, int replicate, int r
     padded_.push_back((unit.size + align - 1) / align * align);
     firsts_.push_back(firsts_.back() + padded_.back());
   }
+}
+
+ShardPlan ShardPlan::trained() const {
+  ShardPlan plan = *this;
+  plan.firsts_ = {0};
+  for (std::size_t u = 0; u < units_.size(); ++u) {
+    if (!units_[u].trained) plan.padded_[u] = 0;
+    plan.firsts_.push_back(plan.firsts_.back() + plan.padded_[u]);
+  }
+  return plan;
 }
 
 ShardPlan ShardPlan::with_tied_use() const {

@@ -21,12 +21,15 @@ class ShardPlan {
   // the model does not have are empty. Throws UserError when `replicate` does not divide `ranks`.
   ShardPlan(std::vector<UnitSpec> units, int zero, int replicate, int rank, int ranks);
 
+  // The same of the units that are trained; the others are empty.
+  ShardPlan trained() const;
   // The plan of the gradients where the head's use of the embedding's matrix has a sum of its own: a further
   // unit at the end, of the embedding's shape.
   ShardPlan with_tied_use() const;
 
   const std::vector<UnitSpec>& units() const { return units_; }
   int blocks() const { return blocks_; }
+  int head() const { return blocks_ + 1; }
   int unit_count() const { return static_cast<int>(units_.size()); }
   const UnitSpec& unit(int u) const { return units_[static_cast<std::size_t>(u)]; }
 

@@ -84,7 +84,7 @@ void WeightStore::gather(int unit) {
 
 // Backward passes use neither the embedding's parameters nor, but for the head, any above the last used ones.
 int WeightStore::after(int unit) const {
-  const int head = plan_.unit_count() - 1;
+  const int head = plan_.head();
   const int next = unit == 0 ? (last_ == head ? 0 : 1) : unit > last_ ? std::min(unit + 1, head) : unit - 1;
   return unit == last_ || plan_.padded(next) == 0 ? -1 : next;
 }
@@ -100,9 +100,11 @@ UnitView WeightStore::use(int unit) {
   place.coming.wait();
   place.used = true;
   if (place.brought) backend_.wait(Backend::Stream::kernels, *place.brought);
-  if (mode_.gathers_weights) ahead_ = after(unit);
-  if (!stream_.keeps_host_busy()) gather_ahead();
-  if (unit != 0) last_ = unit;
+  if (unit <= plan_.head()) {  // an adapter has a buffer of its own: it is gathered once a step
+    if (mode_.gathers_weights) ahead_ = after(unit);
+    if (!stream_.keeps_host_busy()) gather_ahead();
+    if (unit != 0) last_ = unit;
+  }
   const auto& spec = plan_.unit(unit);
   return {&spec, part_of(buffers_.whole[unit], 0, spec.size)};
 }

@@ -14,7 +14,8 @@ std::vector<Bucket> make_buckets(const ShardPlan& plan, double bytes) {
   for (int unit = plan.unit_count(); unit-- > 0;) {
     const double size = 4.0 * static_cast<double>(plan.shard_size(unit));
     if (size == 0) continue;
-    const bool next_to_last = !buckets.empty() && buckets.back().first == unit + 1;
+    // The backward pass ends with the first of a bucket: with the first block's adapter long after the head.
+    const bool next_to_last = !buckets.empty() && buckets.back().first == unit + 1 && unit != plan.head();
     if (next_to_last && filled + size <= bytes) {
       buckets.back().first = unit;
       filled += size;

@@ -64,7 +64,7 @@ double WorkersAverage::distance(GradientReducer& reducer) {
       };
       plan_.for_boxes(u, plan_.my_piece(u),
                       [&](const ParameterSpec& parameter, const Box&, std::int64_t, ElementRange here) {
-                        if (!owns(part_, u, parameter)) return;
+                        if (!owns(part_, plan_.unit(u), parameter)) return;
                         const std::int64_t begin = here.begin - plan_.my_shard(u).begin;
                         for_chunks(here.count(), [&](std::int64_t first, std::int64_t count) {
                           add(begin + first, count);

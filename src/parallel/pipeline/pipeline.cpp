@@ -169,6 +169,7 @@ Pipeline::Pipeline(Backend& backend, UnitStore& store, Mesh& mesh, const GptConf
 Pipeline::~Pipeline() = default;
 
 Tensor Pipeline::predictions() const { return chunks_.back()->gpt.predictions(); }
+Tensor Pipeline::losses() const { return chunks_.back()->gpt.losses(); }
 bool Pipeline::has_loss() const { return chunks_.back()->gpt.last(); }
 
 void Pipeline::train(std::span<const TokenBatch> batches, const Tensor& losses, float scale) {

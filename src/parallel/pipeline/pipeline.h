@@ -19,8 +19,8 @@ struct PipelineOptions {
   LogitsPlan logits = {};
   Recompute recompute = Recompute::none;
   std::vector<int> recompute_blocks = {};  // of each range, its first; one number: of all; empty: all blocks
-  bool backward = true;  // false: evaluation only
-  ModelPart part = {};   // of this rank: its number in the tensor group, its chunks
+  bool backward = true;                    // false: evaluation only
+  ModelPart part = {};                     // of this rank: its number in the tensor group, its chunks
   ScheduleKind schedule = ScheduleKind::one_f_one_b;
   int stages = 1;
   int micro_batches = 1;  // of a step on a data rank
@@ -45,6 +45,7 @@ class Pipeline {
   // the most likely next tokens are in predictions(). A stage returns when its own part is done.
   void evaluate(const TokenBatch& batch, const Tensor& loss);
   Tensor predictions() const;  // i32 [B, T]
+  Tensor losses() const;       // f32 [B, T], of every token
   // Whether losses come out here: on the last stage.
   bool has_loss() const;
 
