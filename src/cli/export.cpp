@@ -1,5 +1,6 @@
 // shoal export: writes a model in another program's format.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -8,6 +9,7 @@
 #include "checkpoint/huggingface.h"
 #include "checkpoint/llmc.h"
 #include "checkpoint/nanogpt.h"
+#include "checkpoint/peft.h"
 #include "cli/command.h"
 #include "config/pretrained.h"
 #include "core/error.h"
@@ -25,7 +27,11 @@ namespace fs = std::filesystem;
 struct ExportOptions {
   std::string checkpoint, out;
   std::string format = "hf", dtype = "float32";
+  std::string adapter;  // a folder of peft's
+  bool unmerge = false, without_adapters = false;
 };
+
+constexpr std::string_view kPeft = "peft";
 
 struct ExportFormat {
   std::string_view name, program;
@@ -49,8 +55,26 @@ struct ExportSource {
   std::string name;
   std::unique_ptr<CheckpointReader> checkpoint;
   std::unique_ptr<SliceSource> tensors;
+  AdapterModel adapters;  // of the checkpoint; of rank 0: it has none
+  std::unique_ptr<PeftReader> peft;
+  std::unique_ptr<SliceSource> merged;
   std::unique_ptr<Tokenizer> tokenizer;
+
+  SliceSource& weights() { return merged ? *merged : *tensors; }
 };
+
+// Puts adapters into the weights: a checkpoint's own, or those of --adapter.
+void merge(const ExportOptions& options, ExportSource& source) {
+  if (!options.adapter.empty()) {
+    if (source.adapters.rank > 0)
+      fail_user("{} has adapters of its own; leave --adapter out", options.checkpoint);
+    source.peft = std::make_unique<PeftReader>(options.adapter);
+    source.merged = std::make_unique<MergedSource>(*source.tensors, *source.peft, source.peft->model(),
+                                                   options.unmerge ? -1 : 1);
+  } else if (source.adapters.rank > 0 && !options.without_adapters) {
+    source.merged = std::make_unique<MergedSource>(*source.tensors, *source.tensors, source.adapters);
+  }
+}
 
 ExportSource open_source(const std::string& path) {
   ExportSource source;
@@ -73,6 +97,7 @@ ExportSource open_source(const std::string& path) {
                              .gelu_tanh = gpt.gelu == Gelu::tanh,
                              .tied = gpt.tied},
                    .dropout = gpt.dropout};
+    source.adapters = adapters_of(gpt);
     source.name = source.checkpoint->directory().filename().string();
     source.tokenizer = tokenizer_of(*source.checkpoint);
     source.tensors = std::make_unique<WorkerSource>(one_model_of(*source.checkpoint));
@@ -110,7 +135,7 @@ void require_new_file(const fs::path& out, std::string_view format) {
 
 void write(const ExportFormat& format, ExportSource& source, const fs::path& path) {
   Progress progress("exporting " + source.name, static_cast<double>(format.bytes(source.what)), "B");
-  format.write(source.what, *source.tensors, path,
+  format.write(source.what, source.weights(), path,
                [&](std::uint64_t done) { progress.update(static_cast<double>(done)); });
   progress.finish();
 }
@@ -152,14 +177,39 @@ void print_tokenizer(const Tokenizer* tokenizer, bool written) {
   }
 }
 
+// The checkpoint's adapters alone.
+void export_peft(const ExportOptions& options) {
+  auto source = open_source(options.checkpoint);
+  const auto& model = source.adapters;
+  if (model.rank == 0) {
+    fail_user("{} has no adapters; --format hf writes its weights", options.checkpoint);
+  }
+  const auto tensors = weights_tensors(source.what.model);
+  const auto shape_of = [&](const std::string& layer) {
+    return std::ranges::find(tensors, fmt::format("h.0.{}.weight", layer), &WeightsTensor::name)->shape;
+  };
+  StagedFolder staged(options.out);
+  write_peft(model, source.what.model.n_layer, shape_of, *source.tensors, staged.path());
+  staged.commit();
+  fmt::print("{}: adapters of rank {}, alpha {}, on {} of {} blocks\n", options.out, model.rank, model.alpha,
+             fmt::join(model.layers, ", "), source.what.model.n_layer);
+}
+
 void run_export(const ExportOptions& options) {
   const fs::path out = options.out;
+  if (options.unmerge && options.adapter.empty())
+    fail_user("--unmerge takes adapters out of weights that have them merged; name them, --adapter DIR");
+  if (options.format == kPeft) {
+    require_new_folder(out);
+    return export_peft(options);
+  }
   const auto& format = *std::ranges::find(kFormats, options.format, &ExportFormat::name);
   if (options.dtype == "float16" && !format.has_float16) {
     fail_user("--format {} takes --dtype float32 or bfloat16", format.name);
   }
   format.is_folder ? require_new_folder(out) : require_new_file(out, format.name);
   auto source = open_source(options.checkpoint);
+  merge(options, source);
   if (format.needs_tied && !source.what.model.tied) {
     fail_user(
         "the model in {} has a head of its own (model.tie_embeddings = false), which {} does not have; "
@@ -192,25 +242,37 @@ void add_export(CLI::App& app) {
        {"shoal export --checkpoint runs/mine/checkpoints/best --out mine-hf --dtype bfloat16",
         "the best one, in half the size"},
        {"shoal export --checkpoint runs/mine --format llmc --out mine.bin", "as llm.c reads it"},
-       {"shoal export --checkpoint nanogpt:ckpt.pt --out mine-hf", "a model of nanoGPT for transformers"}});
+       {"shoal export --checkpoint nanogpt:ckpt.pt --out mine-hf", "a model of nanoGPT for transformers"},
+       {"shoal export --checkpoint runs/mine --format peft --out mine-lora", "a run's adapters, for peft"},
+       {"shoal export --checkpoint hf:gpt2 --adapter mine-lora --out merged",
+        "weights with adapters merged"}});
   command
       ->add_option("--checkpoint", options->checkpoint,
                    "A run, one of its checkpoints, or weights: a folder in Hugging Face's format, a file of "
                    "nanoGPT or llm.c")
       ->required()
       ->option_text("PATH");
-  command->add_option("--out", options->out, "The new folder of hf, the new file of the other formats")
+  command
+      ->add_option("--out", options->out, "The new folder of hf and peft, the new file of the other formats")
       ->required()
       ->option_text("PATH");
   command
       ->add_option("--format", options->format,
                    "hf: Hugging Face's folder, config.json and model.safetensors. nanogpt-safetensors: "
-                   "nanoGPT's state dict. llmc: a .bin of llm.c")
-      ->check(takes_one_of({"hf", "nanogpt-safetensors", "llmc"}))
+                   "nanoGPT's state dict. llmc: a .bin of llm.c. peft: a run's adapters (lora.rank), "
+                   "adapter_config.json and adapter_model.safetensors; the others merge them")
+      ->check(takes_one_of({"hf", "nanogpt-safetensors", "llmc", "peft"}))
       ->capture_default_str();
   command->add_option("--dtype", options->dtype, "float32, bfloat16 or float16")
       ->check(takes_one_of({"float32", "bfloat16", "float16"}))
       ->capture_default_str();
+  command
+      ->add_option("--adapter", options->adapter,
+                   "Adapters to merge into the weights: a folder that peft saved")
+      ->option_text("DIR");
+  command->add_flag("--unmerge", options->unmerge, "Take the adapters out of the weights instead");
+  command->add_flag("--without-adapters", options->without_adapters,
+                    "Leave out the adapters that a checkpoint has");
   command->callback([options] { run_export(*options); });
 }
 

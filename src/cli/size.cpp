@@ -12,6 +12,7 @@
 #include "core/error.h"
 #include "core/text.h"
 #include "launch/ranks.h"
+#include "train/disk_space.h"
 
 namespace shoal::cli {
 namespace {
@@ -34,14 +35,19 @@ void print_parameters(const GptConfig& model, const std::vector<UnitSpec>& units
       fmt::format("{} each", with_commas(parameter_count({units[1]}))));
   row("head", layers + 1, 1,
       model.tied ? "the final norm; its matrix is the embedding's" : "the final norm, a matrix of its own");
+  if (model.lora.rank > 0) row("adapters", layers + 2, layers, fmt::format("of rank {}", model.lora.rank));
   print_line("total", with_commas(total), format_count(static_cast<double>(total)));
+  const auto trained = trained_count(units);
+  if (trained < total)
+    print_line("trained", with_commas(trained),
+               fmt::format("{:.2g} %", 100.0 * static_cast<double>(trained) / static_cast<double>(total)));
 }
 
 void print_files(const RunPlan& plan, const std::vector<UnitSpec>& units) {
   const double bytes = parameter_file_bytes(units);
   fmt::print("\nfiles\n");
   print_line("parameters alone", format_bytes(bytes), "float32");
-  print_line("checkpoint", format_bytes((1 + plan.optimizer_tensors()) * bytes),
+  print_line("checkpoint", format_bytes(checkpoint_bytes(plan) / plan.mesh.workers),
              fmt::format("with the optimizer's {}", optimizer_text(plan)));
 }
 

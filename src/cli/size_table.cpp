@@ -11,6 +11,7 @@
 #include "config/layout.h"
 #include "core/error.h"
 #include "core/text.h"
+#include "train/disk_space.h"
 
 namespace shoal::cli {
 namespace {
@@ -116,7 +117,7 @@ void print_size_table(const ConfigOptions& options, int ranks, const std::string
     const double file = parameter_file_bytes(units);
     fmt::print("{:>6} {:>5} {:>5} {:>13} {:>9} {:>10}", size.layers, size.heads, size.width,
                with_commas(parameter_count(units)), format_bytes(file),
-               format_bytes((1 + plan.optimizer_tensors()) * file));
+               format_bytes(checkpoint_bytes(plan) / plan.mesh.workers));
     for (int zero = 0; zero <= 3; ++zero) {
       plan.engine.zero = zero;
       const auto memory = estimate_memory(plan, RankCounts::as_threads(ranks));

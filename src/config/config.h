@@ -96,6 +96,15 @@ struct OptimConfig {
   double weight_decay = 0.1;
   Decay decay = Decay::matrices;
   int accum_steps = 1;
+  std::string frozen;  // patterns of units, with commas; empty: with adapters all that are none, else none
+};
+
+struct LoraSection {
+  int rank = 0;  // 0: off
+  double alpha = 16;
+  double dropout = 0;
+  std::string targets = "attn.c_attn";  // with commas, or "all"
+  std::string from;                     // a folder of peft's; empty: new adapters
 };
 
 struct LrScheduleConfig {
@@ -167,6 +176,7 @@ struct Config {
   InitConfig init;
   TrainConfig train;
   OptimConfig optim;
+  LoraSection lora;
   LrScheduleConfig lr_schedule;
   EvalConfig eval;
   CheckpointConfig checkpoint;
@@ -234,5 +244,7 @@ std::int64_t eval_sequences(const Config& config);
 
 // The config of the model room. model.vocab_size must be resolved.
 GptConfig to_gpt_config(const ModelConfig& model);
+// The same with adapters, and with what is trained. Throws UserError for unknown names of layers or units.
+GptConfig to_gpt_config(const Config& config);
 
 }  // namespace shoal

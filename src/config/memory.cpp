@@ -30,7 +30,7 @@ double program_bytes(const RunPlan& plan) {
     return false;
   }();
   constexpr double kVersion2 = 24 << 20, kVersion3 = 34 << 20;  // Debian 12's 2.6, Debian 13's 3.7
-  const double generated = plan.engine.compute == DType::f32 ? 4 << 20 : 1 << 20;
+  const double generated = plan.engine.compute == DType::f32 ? 5 << 20 : 3 << 20;
   return (recent ? kVersion3 : kVersion2) + generated;
 }
 // The same of each rank: 0.6 to 1.3 MiB.
@@ -61,14 +61,14 @@ double kernel_scratch(const RunPlan& plan, const RankCounts& ranks, const Tensor
 // The part of a checkpoint that a rank writes: parameters and optimizer state, each element on one rank.
 double share_of_checkpoint(const RunPlan& plan, const ModelPart& part) {
   double elements = 0;
-  const auto units = gpt_units(plan.model, part);
-  for (int u = 0; u < static_cast<int>(units.size()); ++u) {
-    for (const auto& parameter : units[static_cast<std::size_t>(u)].parameters) {
-      if (!owns(part, u, parameter)) continue;
-      for (const auto& box : parameter.boxes()) elements += static_cast<double>(box.shape.count());
+  for (const auto& unit : gpt_units(plan.model, part)) {
+    const int tensors = 1 + (unit.trained ? plan.optimizer_tensors() : 0);
+    for (const auto& parameter : unit.parameters) {
+      if (!owns(part, unit, parameter)) continue;
+      for (const auto& box : parameter.boxes()) elements += tensors * static_cast<double>(box.shape.count());
     }
   }
-  return (1 + plan.optimizer_tensors()) * 4 * elements / plan.mesh.data;
+  return 4 * elements / plan.mesh.data;
 }
 
 double read_number(const std::string& path) {

@@ -61,6 +61,18 @@ PipelineOptions RunPlan::pipeline_options(const MeshCoordinate& coordinate) cons
   return options;
 }
 
+// A rank's inputs of a layer that is divided by inputs have to begin on a vector of the dropout's mask.
+static void check_adapters(const RunPlan& plan) {
+  const auto& model = plan.model;
+  const bool by_inputs = model.lora.on(Linear::attn_c_proj) || model.lora.on(Linear::mlp_c_proj);
+  if (plan.mesh.tensor == 1 || !by_inputs || model.lora.dropout == 0) return;
+  if (model.head_size() % 16 == 0 && 4 * model.n_embd % 16 == 0) return;
+  fail_user(
+      "lora.dropout on attn.c_proj or mlp.c_proj needs heads of a multiple of 16 channels with "
+      "parallel.tensor = {}, not {}; set lora.dropout=0, or leave these layers out of lora.targets",
+      plan.mesh.tensor, model.head_size());
+}
+
 RunPlan make_plan(const Config& config, const GptConfig& model) {
   const auto& train = config.train;
   const auto& parallel = config.parallel;
@@ -98,10 +110,11 @@ RunPlan make_plan(const Config& config, const GptConfig& model) {
                    .stages = parallel.pipeline,
                    .micro_batches = (micro_batches + plan.mesh.data - 1) / plan.mesh.data};
   check_tensor_group(plan);
+  check_adapters(plan);
   return plan;
 }
 
-RunPlan make_plan(const Config& config) { return make_plan(config, to_gpt_config(config.model)); }
+RunPlan make_plan(const Config& config) { return make_plan(config, to_gpt_config(config)); }
 
 BackendOptions backend_options(const Config& config, const World& world) {
   return {.threads = config.train.threads > 0 ? config.train.threads : world.cores,

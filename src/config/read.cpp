@@ -364,4 +364,24 @@ GptConfig to_gpt_config(const ModelConfig& model) {
           .tied = model.tie_embeddings};
 }
 
+GptConfig to_gpt_config(const Config& config) {
+  GptConfig model = to_gpt_config(config.model);
+  const auto& lora = config.lora;
+  model.lora = {.rank = lora.rank, .alpha = lora.alpha, .dropout = lora.dropout, .targets = {}};
+  for (const auto& target : split_list(lora.targets)) {
+    bool known = false;
+    for (int i = 0; i < kLinears; ++i) {
+      if (target != "all" && target != name_of(static_cast<Linear>(i))) continue;
+      model.lora.targets[static_cast<std::size_t>(i)] = known = true;
+    }
+    if (!known) {
+      fail_user("lora.targets has \"{}\"; it takes all, attn.c_attn, attn.c_proj, mlp.c_fc and mlp.c_proj",
+                target);
+    }
+  }
+  model.frozen = split_list(config.optim.frozen);
+  if (model.frozen.empty() && lora.rank > 0) model.frozen = {"embedding", "block.*", "head"};
+  return model;
+}
+
 }  // namespace shoal

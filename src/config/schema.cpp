@@ -112,6 +112,7 @@ std::vector<Field> make_fields() {
   using Model = ModelConfig;
   using Train = TrainConfig;
   using Optim = OptimConfig;
+  using Lora = LoraSection;
   using Lr = LrScheduleConfig;
   using Par = ParallelConfig;
   using Gossip = GossipConfig;
@@ -267,6 +268,26 @@ std::vector<Field> make_fields() {
           "positions."),
       number<&C::optim, &Optim::accum_steps>("optim.accum_steps", at_least(1), "steps",
                                              "Steps per commit of the moments (accum_adamw, accum_adam)."),
+      plain<&C::optim, &Optim::frozen>(
+          "optim.frozen",
+          "Units that are not trained, as a list of patterns: \"embedding, block.[0-5]\". Units are "
+          "embedding, block.0, block.1, ... and head. They take no gradients and no optimizer state. Empty: "
+          "with lora.rank every unit, else none."),
+
+      number<&C::lora, &Lora::rank>("lora.rank", between(0, 1 << 16), "",
+                                    "Low-rank adapters (LoRA): each of lora.targets gives alpha / rank * B "
+                                    "(A x) more, and only A [rank, "
+                                    "in] and B [out, rank] are trained. 0: no adapters."),
+      number<&C::lora, &Lora::alpha>("lora.alpha", above(0), "", "Scale of the adapters, times rank."),
+      number<&C::lora, &Lora::dropout>("lora.dropout", kFraction, "",
+                                       "Probability of dropping an input of an adapter."),
+      plain<&C::lora, &Lora::targets>(
+          "lora.targets",
+          "Linear layers with adapters, as a list: attn.c_attn, attn.c_proj, mlp.c_fc, mlp.c_proj, or all."),
+      plain<&C::lora, &Lora::from>(
+          "lora.from",
+          "Start from adapters that peft saved: a folder with adapter_config.json and "
+          "adapter_model.safetensors, whose rank and layers have to be those of this section."),
 
       choice<&C::lr_schedule, &Lr::name, LrShape>(
           "lr_schedule.name",

@@ -22,6 +22,7 @@ class Rules {
     check_length();
     check_evaluation();
     check_optimizer();
+    check_trained();
     check_schedule();
     check_parallel();
     check_gossip();
@@ -144,6 +145,33 @@ class Rules {
       fail_user("{} has no meaning for {}; leave it out, or use {}", say(key), say("optim.name"),
                 fmt::join(readers, " or "));
     }
+  }
+
+  void check_trained() const {
+    const auto& lora = config_.lora;
+    for (const auto* key : {"lora.alpha", "lora.dropout", "lora.targets", "lora.from"}) {
+      static const Config defaults;
+      if (lora.rank > 0 || find_field(key)->value(config_) == find_field(key)->value(defaults)) continue;
+      fail_user("{} has no meaning without adapters; set lora.rank, e.g. lora.rank=8", say(key));
+    }
+    if (!lora.from.empty() && config_.init.from == "scratch") {
+      fail_user("{} starts from adapters, but {} has none of the weights that they are of; set init.from",
+                say("lora.from"), say("init.from"));
+    }
+    auto model = to_gpt_config(config_);
+    model.vocab_size = std::max<std::int64_t>(1, model.vocab_size);  // 0: not known yet
+    if (lora.rank > 0 && std::ranges::none_of(model.lora.targets, [](bool on) { return on; }))
+      fail_user("lora.targets is empty; name the layers that get adapters, e.g. lora.targets=attn.c_attn");
+    const auto units = gpt_units(model);
+    for (const auto& pattern : model.frozen) {
+      const auto matches = [&](const UnitSpec& unit) { return !unit.adapter && fits(unit.name, pattern); };
+      if (std::ranges::any_of(units, matches)) continue;
+      fail_user("{}: no unit is called {}; the model has embedding, block.0 to block.{}, and head",
+                say("optim.frozen"), pattern, model.n_layer - 1);
+    }
+    if (std::ranges::none_of(units, &UnitSpec::trained))
+      fail_user("{} leaves nothing to train; leave a unit out of it, or add adapters, lora.rank=8",
+                say("optim.frozen"));
   }
 
   void check_schedule() const {

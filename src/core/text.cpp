@@ -39,6 +39,20 @@ std::string with_commas(std::int64_t value) {
   return digits;
 }
 
+std::vector<std::string> split_list(std::string_view text) {
+  constexpr std::string_view kBlanks = " \t\n";
+  std::vector<std::string> parts;
+  while (!text.empty()) {
+    const auto comma = text.find(',');
+    auto part = text.substr(0, comma);
+    part.remove_prefix(std::min(part.find_first_not_of(kBlanks), part.size()));
+    part.remove_suffix(part.size() - std::min(part.find_last_not_of(kBlanks) + 1, part.size()));
+    if (!part.empty()) parts.emplace_back(part);
+    text.remove_prefix(comma == std::string_view::npos ? text.size() : comma + 1);
+  }
+  return parts;
+}
+
 int edit_distance(std::string_view a, std::string_view b) {
   std::vector<int> row(b.size() + 1);
   std::iota(row.begin(), row.end(), 0);

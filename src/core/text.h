@@ -13,6 +13,9 @@ std::string format_count(double count);       // "124.4M"
 std::string format_duration(double seconds);  // "1h 02m", "3m 20s", "12 s", "250 ms"
 std::string with_commas(std::int64_t value);  // "1,003,854"
 
+// The parts between commas, without the blanks around them; none of an empty text.
+std::vector<std::string> split_list(std::string_view text);
+
 // Edit distance with substitutions, insertions and deletions; and the nearest of some names, "" when none is
 // near.
 int edit_distance(std::string_view a, std::string_view b);

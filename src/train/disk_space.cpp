@@ -28,7 +28,8 @@ double bytes_in(const fs::path& folder) {
 }  // namespace
 
 double checkpoint_bytes(const RunPlan& plan) {
-  return 4.0 * static_cast<double>(parameter_count(gpt_units(plan.model))) * (1 + plan.optimizer_tensors()) *
+  const auto units = gpt_units(plan.model);
+  return 4.0 * static_cast<double>(parameter_count(units) + plan.optimizer_tensors() * trained_count(units)) *
          plan.mesh.workers;
 }
 

@@ -83,7 +83,7 @@ Config config_of(const CheckpointReader& checkpoint) {
 
 GptConfig model_of(const CheckpointReader& checkpoint) {
   const auto& model = checkpoint.info().model;
-  auto config = to_gpt_config(config_of(checkpoint).model);
+  auto config = to_gpt_config(config_of(checkpoint));
   config.n_layer = field<int>(model, "n_layer", checkpoint);
   config.n_head = field<int>(model, "n_head", checkpoint);
   config.n_embd = field<int>(model, "n_embd", checkpoint);
@@ -129,9 +129,13 @@ std::vector<SliceView> state_slices(DataEngine& engine) {
   return slices;
 }
 
-void read_state(DataEngine& engine, Backend& backend, SliceSource& from, bool optimizer) {
+namespace {
+
+template <typename Wanted>
+void read_tensors(DataEngine& engine, Backend& backend, SliceSource& from, bool optimizer, Wanted&& wanted) {
   std::vector<std::byte> host;
   for (const auto& tensor : engine.state(optimizer, DataEngine::Share::held)) {
+    if (!wanted(tensor)) continue;
     const auto& data = tensor.data;
     if (!backend.is_device_memory(data.data)) {
       from.read(slice_of(tensor), {data.as<std::byte>(), data.bytes()});
@@ -141,6 +145,26 @@ void read_state(DataEngine& engine, Backend& backend, SliceSource& from, bool op
     from.read(slice_of(tensor), host);
     backend.copy_from_host(data, host.data());
   }
+}
+
+}  // namespace
+
+void read_state(DataEngine& engine, Backend& backend, SliceSource& from, bool optimizer) {
+  read_tensors(engine, backend, from, optimizer, [](const StateTensor&) { return true; });
+}
+
+void read_parameters(DataEngine& engine, Backend& backend, SliceSource& from, ReadPart part) {
+  read_tensors(engine, backend, from, false,
+               [&](const StateTensor& tensor) { return tensor.adapter == (part == ReadPart::adapters); });
+}
+
+AdapterModel adapters_of(const GptConfig& model) {
+  AdapterModel adapters{
+      .rank = model.lora.rank, .alpha = model.lora.alpha, .dropout = model.lora.dropout, .layers = {}};
+  for (int i = 0; i < kLinears; ++i) {
+    if (model.lora.on(static_cast<Linear>(i))) adapters.layers.emplace_back(name_of(static_cast<Linear>(i)));
+  }
+  return adapters;
 }
 
 // The path from here to one of a run's data folders: the folder that had this name when the run was started,
@@ -190,7 +214,7 @@ Config load_model_config(const std::filesystem::path& where, std::span<const std
   apply_arguments(config, overrides);
   for (const auto& difference : diff(saved, config)) {
     if (difference.key == "model.gelu" && weights && !read_weights_model(*weights).gelu_is_given) continue;
-    if (difference.key.starts_with("model.")) {
+    if (difference.key.starts_with("model.") || difference.key.starts_with("lora.")) {
       fail_user("{} = {} is fixed by the checkpoint {} ({}); leave it out", difference.key, difference.b,
                 directory.string(), difference.a);
     }
@@ -209,7 +233,7 @@ std::filesystem::path find_checkpoint(const std::filesystem::path& where, Commun
 }
 
 LoadedModel load_model(const std::filesystem::path& directory, const Config& config, Communicator& group,
-                       const BackendOptions& backend_options, Runtime::Use use) {
+                       const BackendOptions& backend_options, Runtime::Use use, const AdjustPlan& adjust) {
   LoadedModel loaded;
   loaded.config = config;
   GptConfig model;
@@ -218,7 +242,7 @@ LoadedModel load_model(const std::filesystem::path& directory, const Config& con
   all_or_none(group, [&] {
     if (const auto weights = weights_at(directory)) {
       source = open_weights(*weights, config);
-      model = to_gpt_config(config.model);
+      model = to_gpt_config(config);
       loaded.tokenizer = weights_tokenizer(*weights);
       return;
     }
@@ -230,6 +254,7 @@ LoadedModel load_model(const std::filesystem::path& directory, const Config& con
   });
   resolve_mesh(loaded.config, group.size());
   loaded.plan = make_plan(loaded.config, model);
+  if (adjust) all_or_none(group, [&] { adjust(loaded.plan, loaded.tokenizer.get()); });
   auto& runtime = loaded.runtime.emplace(loaded.plan, group, backend_options);
   runtime.allocate(loaded.plan, use);
   all_or_none(group, [&] { read_state(runtime.engine(), runtime.backend(), *source, false); });

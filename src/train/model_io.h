@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
@@ -10,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/peft.h"
 #include "checkpoint/reader.h"
 #include "checkpoint/store.h"
 #include "checkpoint/worker_source.h"
@@ -54,6 +56,12 @@ std::vector<SliceView> state_slices(DataEngine& engine);
 // Reads this rank's part of the parameters, and with `optimizer` of the moments, into the memory of the
 // engine's backend. Throws UserError when `from` lacks one. engine.state_loaded() is to follow, on all ranks.
 void read_state(DataEngine& engine, Backend& backend, SliceSource& from, bool optimizer);
+// The parameters of adapters alone, or those of the rest.
+enum class ReadPart { adapters, rest };
+void read_parameters(DataEngine& engine, Backend& backend, SliceSource& from, ReadPart part);
+
+// The adapters of a model, as adapter files describe them.
+AdapterModel adapters_of(const GptConfig& model);
 
 // A model ready for evaluation or sampling.
 struct LoadedModel {
@@ -85,7 +93,9 @@ std::filesystem::path find_checkpoint(const std::filesystem::path& where, Commun
 
 // The model of a checkpoint, or of another program's weights, on the ranks of `group`, as config.parallel
 // spreads it. Collective. Throws UserError when it cannot be spread so.
+// `adjust` may change the plan before memory is taken, alike on all ranks; the tokenizer may be null.
+using AdjustPlan = std::function<void(RunPlan& plan, const Tokenizer* tokenizer)>;
 LoadedModel load_model(const std::filesystem::path& checkpoint, const Config& config, Communicator& group,
-                       const BackendOptions& options, Runtime::Use use);
+                       const BackendOptions& options, Runtime::Use use, const AdjustPlan& adjust = {});
 
 }  // namespace shoal

@@ -129,9 +129,10 @@ void check_resume(const Config& saved, const Config& now, const std::string& che
                            dir_setting(now.data), after, dir_value(saved.data), before);
     } else if (key == "run.seed" || key == "data.sampling" || key == "data.stride" ||
                key == "data.truncate" || key == "optim.name" || key == "optim.accum_steps" ||
+               key == "optim.frozen" || key == "lora.rank" || key == "lora.alpha" || key == "lora.targets" ||
                (key.starts_with("model.") && key != "model.preset")) {
       fixed += fmt::format("\n  {} = {} (the checkpoint has {})", key, after, before);
-    } else if (!key.starts_with("init.") && key != "model.preset") {
+    } else if (!key.starts_with("init.") && key != "model.preset" && key != "lora.from") {
       log::info("resuming with {} = {} instead of {}", key, after, before);
     }
   }

@@ -61,6 +61,9 @@ void log_summary(const Config& config, const RunPlan& plan, const Mixture& data,
   log::info("model: {} layers, {} heads, width {}, block {}, vocabulary {}: {} parameters", model.n_layer,
             model.n_head, model.n_embd, model.block_size, model.vocab_size,
             format_count(static_cast<double>(parameter_count(gpt_units(model)))));
+  if (const auto units = gpt_units(model); trained_count(units) < parameter_count(units))
+    log::info("trained: {} parameters{}", with_commas(trained_count(units)),
+              model.lora.rank > 0 ? fmt::format(", with adapters of rank {}", model.lora.rank) : "");
   log::info("data: {} ({} train and {} val tokens)", data.description(), with_commas(data.tokens("train")),
             with_commas(data.tokens("val")));
   for (const auto& [weight, source] : data.sources()) {

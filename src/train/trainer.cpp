@@ -189,11 +189,9 @@ void Trainer::Run::start(const Config& given) {
   validation.emplace(config, plan, data, runtime, reporter, stop);
   if (workers > 1) worker_sums.emplace(ranks(), *plan.topology());
 
-  if (from) {
-    load(*from);
-  } else {
-    engine().initialize(static_cast<std::uint64_t>(config.run.seed));
-  }
+  // Adapters may be new where the other parameters are read.
+  if (!from || config.lora.rank > 0) engine().initialize(static_cast<std::uint64_t>(config.run.seed));
+  if (from) load(*from);
   if (is_over()) return;  // nothing will be measured
   some_for_all(ranks(), first(), [&] {
     reporter =

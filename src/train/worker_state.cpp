@@ -1,5 +1,7 @@
 #include "train/worker_state.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -80,12 +82,34 @@ TrainState resume(CheckpointReader& checkpoint, DataEngine& engine, Backend& bac
   return state;
 }
 
+// The first values of adapters: from peft's files, from the checkpoint that has the other parameters, or,
+// where both have none, new ones, which are there already.
+void read_adapters(const Config& config, DataEngine& engine, Backend& backend, SliceSource* checkpoint) {
+  if (config.lora.rank == 0) return;
+  if (config.lora.from.empty()) {
+    if (checkpoint) read_parameters(engine, backend, *checkpoint, ReadPart::adapters);
+    return;
+  }
+  PeftReader adapters(config.lora.from);
+  const auto mine = adapters_of(to_gpt_config(config)), &theirs = adapters.model();
+  if (mine.rank != theirs.rank || mine.alpha != theirs.alpha || mine.layers != theirs.layers) {
+    fail_user(
+        "the adapters in {} have lora.rank={} lora.alpha={} lora.targets={}; set these keys so, not {}, {} "
+        "and {}",
+        config.lora.from, theirs.rank, theirs.alpha, fmt::join(theirs.layers, ","), mine.rank, mine.alpha,
+        fmt::join(mine.layers, ","));
+  }
+  read_parameters(engine, backend, adapters, ReadPart::adapters);
+  log::info("adapters from {}", config.lora.from);
+}
+
 }  // namespace
 
 TrainState read_start(const Config& config, const std::filesystem::path& from, DataEngine& engine,
                       Backend& backend, const MeshShape& shape, const MeshCoordinate& coordinate) {
   if (const auto weights = weights_of_start(config.init.from)) {
-    read_state(engine, backend, *open_weights(fetch_weights(*weights)), false);
+    read_parameters(engine, backend, *open_weights(fetch_weights(*weights)), ReadPart::rest);
+    read_adapters(config, engine, backend, nullptr);
     log::info("parameters from the weights in {}; the optimizer starts anew", from.string());
     return {};
   }
@@ -96,7 +120,8 @@ TrainState read_start(const Config& config, const std::filesystem::path& from, D
     state = resume(checkpoint, engine, backend, shape, coordinate);
   } else {
     auto parameters = one_model_of(checkpoint);
-    read_state(engine, backend, parameters, false);
+    read_parameters(engine, backend, parameters, ReadPart::rest);
+    read_adapters(config, engine, backend, model_of(checkpoint).lora.rank > 0 ? &parameters : nullptr);
   }
   if (resuming) {
     log::info(

@@ -75,8 +75,7 @@ ordered_json run_json(const PageRun& run, std::size_t index) {
   if (!run.config) return json;
   json["steps"] = run.config->train.steps;
   json["config"] = to_toml(*run.config);
-  if (run.config->model.vocab_size > 0)
-    json["flops_per_token"] = flops_per_token(to_gpt_config(run.config->model));
+  if (run.config->model.vocab_size > 0) json["flops_per_token"] = flops_per_token(to_gpt_config(*run.config));
   return json;
 }
 
