@@ -1,20 +1,24 @@
 // shoal eval: measures loss, perplexity and next-token accuracy of a checkpoint.
 #include <cmath>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "cli/checkpoint_option.h"
 #include "config/pretrained.h"
 #include "core/error.h"
+#include "core/file.h"
 #include "core/interrupt.h"
 #include "core/text.h"
 #include "data/batch_sampler.h"
 #include "data/dataset.h"
+#include "data/task.h"
 #include "launch/ranks.h"
 #include "train/evaluate.h"
 #include "train/facts.h"
 #include "train/model_io.h"
 #include "train/remedies.h"
+#include "train/task_score.h"
 
 namespace shoal::cli {
 namespace {
@@ -28,6 +32,8 @@ struct EvalOptions {
   std::int64_t batches = 0;  // of train.global_batch sequences
   int ranks = 0;
   std::vector<std::string> settings;
+  std::string task;   // a file of items instead of a split
+  std::string items;  // a new file for each item's result
 };
 
 Dataset open_folder(const std::filesystem::path& dir, std::int64_t vocab_size, World& world) {
@@ -78,7 +84,64 @@ void print(const EvalOptions& options, const Dataset& data, std::int64_t step, s
   }
 }
 
+void write_items(const std::string& path, const Task& task, const TaskScore& score) {
+  std::string lines;
+  for (std::size_t i = 0; i < task.items.size(); ++i) {
+    const auto& item = score.items[i];
+    auto logprobs = nlohmann::json::array();
+    for (const double loss : item.losses) logprobs.push_back(-loss);
+    nlohmann::ordered_json line = {
+        {"item", i + 1}, {"answer", task.items[i].answer}, {"choice", item.choice}};
+    line["choice_by_length"] = item.choice_by_length;
+    line["exact"] = item.exact;
+    line["logprobs"] = logprobs;
+    lines += line.dump() + "\n";
+  }
+  write_text(path, lines);
+}
+
+// Standard errors are those of a mean of zeros and ones.
+void print_task(const Task& task, std::int64_t step, const TaskScore& score) {
+  const auto count = static_cast<double>(task.items.size());
+  const auto line = [&](const char* name, double share) {
+    fmt::print("{:<12}{:.2f} % +- {:.2f}\n", name, 100 * share,
+               100 * std::sqrt(share * (1 - share) / std::max(1.0, count - 1)));
+  };
+  fmt::print("task {} after step {}: {} items\n", task.name, step, with_commas(std::ssize(task.items)));
+  line("accuracy", score.accuracy);
+  if (task.kind == Task::Kind::choice) {
+    line("by length", score.accuracy_by_length);
+  } else {
+    fmt::print("perplexity  {:.4f} per last word\n", score.perplexity);
+  }
+}
+
+void evaluate_task(const EvalOptions& options, const Config& given, World& world) {
+  require_agreement(world.ranks, facts_of(given));
+  Task task;
+  all_or_none(world.ranks, [&] { task = read_task(options.task); });
+  const auto checkpoint = find_checkpoint(options.checkpoint, world.ranks);
+  const auto loaded = load_model(checkpoint, given, world.ranks, backend_options(given, world),
+                                 Runtime::Use::evaluation, [&](RunPlan& plan, const Tokenizer* tokenizer) {
+                                   if (!tokenizer)
+                                     fail_user("{} has no tokenizer, which a task needs", options.checkpoint);
+                                   // Items are short: positions behind the longest would be computed in vain.
+                                   auto& positions = plan.pipeline.batch.positions;
+                                   const auto longest = positions_of(task, *tokenizer, positions);
+                                   if (!plan.sequence) positions = longest;
+                                 });
+  const auto& runtime = *loaded.runtime;
+  Evaluator evaluator(runtime.backend(), runtime.model(), runtime.mesh(), 0);
+  Progress progress("task " + task.name, 0, "sequences");
+  const auto score = score_task(evaluator, task, *loaded.tokenizer, show_on(progress));
+  progress.finish();
+  if (world.ranks.rank() != 0) return;
+  if (!options.items.empty()) write_items(options.items, task, *score);
+  print_task(task, loaded.step, *score);
+}
+
 void evaluate(const EvalOptions& options, const Config& config, World& world) {
+  if (!options.task.empty()) return evaluate_task(options, config, world);
   require_agreement(world.ranks, facts_of(config));
   const std::int64_t sequences = sequences_of(options, config);
   const auto checkpoint = find_checkpoint(options.checkpoint, world.ranks);
@@ -116,7 +179,9 @@ void add_eval(CLI::App& app) {
       app, "eval", "Measure a checkpoint's loss, perplexity and accuracy",
       {{"shoal eval --checkpoint runs/quickstart", "the latest checkpoint of a run, on all of val"},
        {"shoal eval --checkpoint runs/quickstart/checkpoints/best --split train --sequences 500",
-        "the best one, on 500 random sequences of train"}});
+        "the best one, on 500 random sequences of train"},
+       {"shoal eval --checkpoint hf:openai-community/gpt2 --task hellaswag.jsonl",
+        "a task of multiple choice"}});
   command
       ->add_option("--checkpoint", options->checkpoint,
                    "A run, one of its checkpoints, or weights: a folder in Hugging Face's format, a file of "
@@ -131,9 +196,18 @@ void add_eval(CLI::App& app) {
   command->add_option("--batches", options->batches, "The same in batches of train.global_batch sequences")
       ->check(takes_integer(0, kMostSequences))
       ->excludes(sequences);
+  command
+      ->add_option("--task", options->task,
+                   "Score a task instead: JSON lines of HellaSwag (multiple choice), of LAMBADA (the last "
+                   "word), or with context, choices and answer")
+      ->option_text("FILE.jsonl")
+      ->excludes(sequences);
+  command->add_option("--items", options->items, "A new file for the result of each of the task's items")
+      ->option_text("FILE.jsonl");
   add_ranks(*command, options->ranks);
   add_settings(*command, options->settings);
   command->callback([options, command] {
+    if (!options->items.empty() && options->task.empty()) throw CLI::RequiresError("--items", "--task");
     require_checkpoint(*command, options->checkpoint, options->settings);
     if (detect_launcher().rank == 0) set_stop_message("stopped; nothing was measured");
     with_ranks(

@@ -54,33 +54,43 @@ void Evaluator::fill_batch(std::int64_t batch, std::int64_t sequences, const Fil
   }
 }
 
-Evaluation Evaluator::over(std::int64_t sequences, const FillSequence& fill,
-                           const EvaluationProgress& progress) {
+template <typename Each>
+bool Evaluator::for_batches(std::int64_t sequences, const FillSequence& fill,
+                            const EvaluationProgress& progress, Each&& each) {
   // All workers evaluate the same model, so its micro-batches are assigned to the ranks of all of them.
   const int size = mesh_.shape().workers * mesh_.data().size(),
             rank = mesh_.coordinate().worker * mesh_.data().size() + mesh_.data().rank();
   const bool counts = model_.has_loss() && mesh_.coordinate().tensor == 0;
   const std::int64_t batch_size = model_.options().batch.batch;
   const std::int64_t batches = (sequences + batch_size - 1) / batch_size;
-  // One loss per micro-batch, zero for other ranks' ones, then tokens and correct ones: counts stay exact.
-  std::vector<double> sums(static_cast<std::size_t>(batches) + 2);
-  double &tokens = sums[sums.size() - 2], &correct = sums.back();
   // Sharded weights are gathered by all ranks at once, so every rank makes as many passes.
   bool left = false;
   for (std::int64_t first = 0; first < batches && !left; first += size) {
     const auto batch = first + rank;
     fill_batch(batch, sequences, fill);
     const double loss = run_batch();
-    if (batch < batches && counts) sums[static_cast<std::size_t>(batch)] = loss;
-    for (std::size_t i = 0; counts && i < host_targets_.size(); ++i) {
-      if (host_targets_[i] < 0) continue;
-      ++tokens;
-      correct += host_targets_[i] == host_predictions_[i];
-    }
+    if (batch < batches && counts) each(batch, loss);
     if (!progress) continue;
     const std::int64_t done = std::min((first + size) * batch_size, sequences);
     left = !progress(done, sequences) && done < sequences;
   }
+  return left;
+}
+
+Evaluation Evaluator::over(std::int64_t sequences, const FillSequence& fill,
+                           const EvaluationProgress& progress) {
+  const std::int64_t batch_size = model_.options().batch.batch;
+  // One loss per micro-batch, zero for other ranks' ones, then tokens and correct ones: counts stay exact.
+  std::vector<double> sums(static_cast<std::size_t>((sequences + batch_size - 1) / batch_size) + 2);
+  double &tokens = sums[sums.size() - 2], &correct = sums.back();
+  const bool left = for_batches(sequences, fill, progress, [&](std::int64_t batch, double loss) {
+    sums[static_cast<std::size_t>(batch)] = loss;
+    for (std::size_t i = 0; i < host_targets_.size(); ++i) {
+      if (host_targets_[i] < 0) continue;
+      ++tokens;
+      correct += host_targets_[i] == host_predictions_[i];
+    }
+  });
   mesh_.world().set_purpose("losses of an evaluation");
   mesh_.world().all_reduce({sums.data(), DType::f64, {static_cast<std::int64_t>(sums.size())}}).wait();
   Evaluation result{.left = left};
@@ -88,6 +98,31 @@ Evaluation Evaluator::over(std::int64_t sequences, const FillSequence& fill,
   result.tokens = static_cast<std::int64_t>(tokens);
   result.correct = static_cast<std::int64_t>(correct);
   return result;
+}
+
+std::vector<SequenceScore> Evaluator::score(std::int64_t sequences, const FillSequence& fill,
+                                            const EvaluationProgress& progress) {
+  const auto& shape = model_.options().batch;
+  std::vector<double> sums(
+      static_cast<std::size_t>(2 * sequences));  // losses, then tokens that are not found
+  std::vector<float> losses(static_cast<std::size_t>(shape.rows()));
+  const bool left = for_batches(sequences, fill, progress, [&](std::int64_t batch, double) {
+    backend_.copy_to_host(losses.data(), model_.losses());
+    for (std::int64_t i = 0; i < shape.rows(); ++i) {
+      const auto at = static_cast<std::size_t>(i);
+      const std::int64_t sequence = batch * shape.batch + i / shape.positions;
+      if (host_targets_[at] < 0) continue;
+      sums[static_cast<std::size_t>(sequence)] += static_cast<double>(losses[at]);
+      sums[static_cast<std::size_t>(sequences + sequence)] += host_targets_[at] != host_predictions_[at];
+    }
+  });
+  if (left) return {};
+  mesh_.world().set_purpose("losses of sequences");
+  mesh_.world().all_reduce({sums.data(), DType::f64, {static_cast<std::int64_t>(sums.size())}}).wait();
+  std::vector<SequenceScore> scores;
+  for (std::int64_t i = 0; i < sequences; ++i)
+    scores.push_back({sums[static_cast<std::size_t>(i)], sums[static_cast<std::size_t>(sequences + i)] == 0});
+  return scores;
 }
 
 Evaluation Evaluator::random(std::string_view split, const TokenFile& file, std::int64_t sequences,

@@ -34,6 +34,12 @@ struct Evaluation {
   }
 };
 
+// A sequence's part of an evaluation.
+struct SequenceScore {
+  double loss = 0;     // nats, of its targets
+  bool exact = false;  // each target is the most likely token
+};
+
 // Told how many sequences of how many are done. Says, alike on all ranks, whether to go on.
 using EvaluationProgress = std::function<bool(std::int64_t done, std::int64_t total)>;
 EvaluationProgress show_on(Progress& progress);  // which must outlive it
@@ -51,10 +57,20 @@ class Evaluator {
   // that is 0.
   Evaluation whole(const TokenFile& file, std::int64_t most = 0, const EvaluationProgress& progress = {});
 
- private:
-  // Fills in one sequence: tokens, targets i32 [positions].
+  // Fills in one sequence: tokens, targets i32 [positions], which hold zeros and -1.
   using FillSequence =
       std::function<void(std::int64_t sequence, std::int32_t* tokens, std::int32_t* targets)>;
+  // One score for each sequence; none, on all ranks, where progress asked to leave.
+  std::vector<SequenceScore> score(std::int64_t sequences, const FillSequence& fill,
+                                   const EvaluationProgress& progress = {});
+  std::int64_t positions() const { return model_.options().batch.positions; }
+
+ private:
+  // Calls each(batch, its loss) after each of this rank's micro-batches, on ranks that know losses. Returns
+  // whether it ended early.
+  template <typename Each>
+  bool for_batches(std::int64_t sequences, const FillSequence& fill, const EvaluationProgress& progress,
+                   Each&& each);
   Evaluation over(std::int64_t sequences, const FillSequence& fill, const EvaluationProgress& progress);
   void fill_batch(std::int64_t batch, std::int64_t sequences, const FillSequence& fill);
   double run_batch();
