@@ -57,7 +57,7 @@ Decoder::Decoder(Backend& backend, UnitStore& store, const GptConfig& config, DT
   for (const auto& buffer : {buffers_.stream, buffers_.attention}) backend.zero(buffer);
 }
 
-void Decoder::prefill(int text, std::span<const std::int32_t> tokens) {
+void Decoder::prefill(int text, std::span<const std::int32_t> tokens, const OnLogits& on_logits) {
   const auto n = static_cast<std::int64_t>(tokens.size());
   if (n < 1 || n > config().block_size) fail("{} tokens do not fit a block of {}", n, config().block_size);
   context_.backend.copy_from_host(first_elements(buffers_.tokens, n), tokens.data());
@@ -66,6 +66,7 @@ void Decoder::prefill(int text, std::span<const std::int32_t> tokens) {
   run_blocks(n, {&all, 1});
   keep_last(all);
   lengths_[static_cast<std::size_t>(text)] = n;
+  if (on_logits) score(n, on_logits);
 }
 
 void Decoder::extend(std::span<const Token> tokens) {
@@ -140,11 +141,32 @@ void Decoder::keep_last(const Run& run) {
                            buffers_.stream.row_range(run.row + run.rows - 1, 1));
 }
 
-std::vector<std::span<const float>> Decoder::logits(std::span<const int> texts) {
+Head::Activations Decoder::head_activations() const {
   Head::Activations keep;
   keep.mean = first_elements(buffers_.mean, kRows);
   keep.rstd = first_elements(buffers_.rstd, kRows);
   keep.norm = first_rows(buffers_.norm, kRows);
+  return keep;
+}
+
+// The logits of the stream's first rows.
+void Decoder::score(std::int64_t positions, const OnLogits& on_logits) {
+  const auto keep = head_activations();
+  const std::int64_t width = buffers_.logits.columns();
+  std::vector<float> values(static_cast<std::size_t>(kRows * width));
+  for (std::int64_t position = 0; position < positions;) {
+    const std::int64_t first = std::min(position, buffers_.stream.dim(0) - kRows);  // not beyond the buffer
+    head_.logits(context_, keep, buffers_.stream.row_range(first, kRows), buffers_.logits);
+    context_.backend.copy_to_host(values.data(), buffers_.logits);
+    for (; position < std::min(positions, first + kRows); ++position) {
+      on_logits(position, std::span(values).subspan(static_cast<std::size_t>((position - first) * width),
+                                                    static_cast<std::size_t>(config().vocab_size)));
+    }
+  }
+}
+
+std::vector<std::span<const float>> Decoder::logits(std::span<const int> texts) {
+  const auto keep = head_activations();
   const Tensor rows = first_rows(buffers_.stream, kRows);
   const auto width = static_cast<std::size_t>(buffers_.logits.columns());
   logits_.resize((texts.size() + kRows - 1) / kRows * kRows * width);

@@ -1,6 +1,7 @@
 // A GPT-2 that reads texts position by position and keeps the keys and values of the positions read.
 #pragma once
 
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -17,8 +18,12 @@ class Decoder {
   // every layer, and the activations of one layer.
   Decoder(Backend& backend, UnitStore& store, const GptConfig& config, DType compute, int texts = 1);
 
+  // The logits behind a position: f32 [vocab_size], on the host during the call.
+  using OnLogits = std::function<void(std::int64_t position, std::span<const float> logits)>;
+
   // Forgets what was read of a text and reads `tokens`, 1 to block_size, as positions 0, 1, ... in one pass.
-  void prefill(int text, std::span<const std::int32_t> tokens);
+  // Hands the logits of each position, in order, to on_logits where one is given.
+  void prefill(int text, std::span<const std::int32_t> tokens, const OnLogits& on_logits = {});
 
   // Further tokens; a text may be there several times, with its tokens in order. No text may grow beyond
   // block_size. Reading tokens in one call gives the very bits of reading them one by one.
@@ -68,6 +73,8 @@ class Decoder {
   void embed(const Run& run);
   void run_blocks(std::int64_t rows, std::span<const Run> runs);
   void keep_last(const Run& run);
+  Head::Activations head_activations() const;
+  void score(std::int64_t positions, const OnLogits& on_logits);
 
   LayerContext context_;
   Arena arena_;

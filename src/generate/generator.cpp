@@ -82,16 +82,12 @@ void Generator::begin(std::span<const std::int32_t> prompt, const SampleOptions&
 }
 
 void Generator::score_prompt(int number, Text& text) {
-  const std::span<const std::int32_t> tokens = text.tokens;
   std::vector<Logprobs> scores;
-  for (std::size_t i = 0; i + 1 < tokens.size(); ++i) {
-    if (i == 0)
-      decoder_.prefill(number, tokens.first(1));
-    else
-      decoder_.extend(std::vector<Decoder::Token>{{number, tokens[i]}});
-    const auto logits = decoder_.logits(std::vector{number}).front();
-    scores.push_back(logprobs_of(known(logits, text.options), tokens[i + 1], text.options.logprobs));
-  }
+  decoder_.prefill(number, text.tokens, [&](std::int64_t position, std::span<const float> logits) {
+    const auto next = static_cast<std::size_t>(position) + 1;
+    if (next == text.tokens.size()) return;
+    scores.push_back(logprobs_of(known(logits, text.options), text.tokens[next], text.options.logprobs));
+  });
   std::exchange(text.on_prompt, {})(std::move(scores));
 }
 
