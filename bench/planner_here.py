@@ -138,14 +138,14 @@ def write_rows(file, rows):
 
 
 def summary(rows):
-    """A line for each link, model and type, and one for all."""
+    """A line for each link, model and type, for each number of ranks, and for all."""
     groups = {}
     for key, row in rows.items():
-        for name in [key[:3], ("all", "", "")]:
+        for name in [key[:3], (f"all with {key[3]} ranks", "", ""), ("all", "", "")]:
             groups.setdefault(name, {}).setdefault(key[:4], []).append([float(value or "nan") for value in row])
     lines = ["| ranks | model | type | layouts | median error | 90th percentile | mean regret | worst | memory, median error | worst |",
              "|---|---|---|---|---|---|---|---|---|---|"]
-    for name, cases in sorted(groups.items(), key=lambda group: group[0][0] == "all"):
+    for name, cases in sorted(groups.items(), key=lambda group: (group[0][0].startswith("all"), group[0][0] == "all")):
         errors, memory = (sorted(abs(row[at]) for case in cases.values() for row in case) for at in (2, 5))
         regrets = [100 * (min(case, key=lambda row: row[1])[0] / min(row[0] for row in case) - 1) for case in cases.values()]
         values = [statistics.median(errors), errors[int(0.9 * (len(errors) - 1))], statistics.mean(regrets), max(regrets),

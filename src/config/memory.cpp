@@ -29,7 +29,7 @@ double program_bytes(const RunPlan& plan) {
       if (library.name == "oneDNN") return library.version.front() >= '3';
     return false;
   }();
-  constexpr double kVersion2 = 24 << 20, kVersion3 = 34 << 20;  // Debian 12's 2.6, Debian 13's 3.7
+  constexpr double kVersion2 = 26 << 20, kVersion3 = 36 << 20;  // Debian 12's 2.6, Debian 13's 3.7
   const double generated = plan.engine.compute == DType::f32 ? 5 << 20 : 3 << 20;
   return (recent ? kVersion3 : kVersion2) + generated;
 }
