@@ -1,0 +1,123 @@
+#!/usr/bin/env python3
+"""Tasks scored by Shoal and by lm-evaluation-harness: tasks.py PATH_TO_SHOAL
+
+A tiny random GPT-2 with a tokenizer of its own scores made-up items in HellaSwag's and LAMBADA's formats. The harness' own functions
+make the texts and score them; every choice has to be the same, and log-probabilities within 1e-4. Needs torch, transformers, datasets
+and lm-eval; the lines of its output are bench/results/ecosystem_tasks.txt.
+"""
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import warnings
+
+sys.path = [path for path in sys.path if os.path.abspath(path) != os.path.dirname(os.path.abspath(__file__))]
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import datasets
+import lm_eval
+import torch
+import transformers
+from lm_eval.api.instance import Instance
+from lm_eval.models.huggingface import HFLM
+from lm_eval.tasks.hellaswag.utils import process_docs
+
+warnings.filterwarnings("ignore")
+transformers.logging.set_verbosity_error()
+transformers.logging.disable_progress_bar()
+datasets.disable_progress_bars()
+SHOAL = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else "build/release/shoal")
+failures = 0
+
+
+def check(what, good, figure=""):
+    global failures
+    failures += not good
+    print(f"{'ok  ' if good else 'FAIL'}  {what}{': ' + figure if figure else ''}", flush=True)
+
+
+def shoal(*arguments):
+    done = subprocess.run([SHOAL, *arguments], capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(arguments)}\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+draw = random.Random(5)
+WORDS = "the of Élan über sea ship storm wind old NEW broke sang harbour Łódź waves, night. don't 42".split()
+
+
+def words(least, most):
+    return " ".join(draw.choice(WORDS) for _ in range(draw.randint(least, most)))
+
+
+def ending():
+    text = words(1, 7)
+    if draw.random() < 0.3:
+        text = "[header] " + text + " [title] " + words(1, 3)
+    return draw.choice(["", " "]) + text + draw.choice(["", "  " + words(1, 2), "."])
+
+
+os.chdir(tempfile.mkdtemp())
+print(f"torch {torch.__version__}, transformers {transformers.__version__}, lm-eval {lm_eval.__version__}")
+with open("text.txt", "w") as file:
+    file.write("\n".join(words(5, 30) for _ in range(2000)))
+shoal("prepare", "text", "--from", "text.txt", "--tokenizer", "bpe:400", "--out", "data")
+hellaswag = [{"ind": i, "activity_label": words(1, 3), "ctx_a": words(3, 20), "ctx_b": draw.choice(["", words(1, 4)]),
+              "ctx": "", "endings": [ending() for _ in range(4)], "label": str(draw.randrange(4))} for i in range(200)]
+lambada = [{"text": words(4, 60)} for _ in range(200)]
+for name, docs in [("hellaswag", hellaswag), ("lambada", lambada)]:
+    with open(name + ".jsonl", "w") as file:
+        file.writelines(json.dumps(doc) + "\n" for doc in docs)
+
+# The data's tokenizer comes out with an exported model.
+with open("tiny.toml", "w") as file:
+    file.write('data.dir = "data"\nmodel = {n_layer = 2, n_head = 2, n_embd = 32, block_size = 64}\n'
+               'train = {global_batch = 4, steps = 1, threads = 1}\neval = {interval = 1, batches = 1}\nlog.tensorboard = false\n'
+               'run.name = "tiny"\n')
+shoal("train", "tiny.toml")
+shoal("export", "--checkpoint", "runs/tiny", "--out", "model")
+torch.manual_seed(3)
+model = transformers.GPT2LMHeadModel.from_pretrained("model")
+for parameter in model.parameters():  # far from uniform, so that choices differ
+    parameter.data += 0.2 * torch.randn_like(parameter)
+model.save_pretrained("model")
+tokenizer = transformers.GPT2Tokenizer("model/vocab.json", "model/merges.txt")
+# Without an end-of-text token: no item here has an empty context.
+harness = HFLM(pretrained=model.eval(), tokenizer=tokenizer, batch_size=8, device="cpu", max_length=64, prefix_token_id=0)
+
+
+def score(pairs):
+    requests = [Instance(request_type="loglikelihood", doc={}, arguments=pair, idx=i) for i, pair in enumerate(pairs)]
+    return harness.loglikelihood(requests, disable_tqdm=True)
+
+
+def items(task, *settings):
+    shoal("eval", "--checkpoint", "hf:model", "--task", task + ".jsonl", "--items", "items.jsonl", *settings)
+    with open("items.jsonl") as file:
+        return [json.loads(line) for line in file]
+
+
+processed = list(process_docs(datasets.Dataset.from_list(hellaswag)))
+found = score([(doc["query"], " " + choice) for doc in processed for choice in doc["choices"]])
+for settings in [(), ("--ranks", "2", "parallel.tensor=2"), ("--ranks", "2", "parallel.pipeline=2")]:
+    same = by_length = 0
+    distance = 0.0
+    for i, (doc, item) in enumerate(zip(processed, items("hellaswag", *settings))):
+        expected = [logprob for logprob, _ in found[4 * i:4 * i + 4]]
+        distance = max(distance, *(abs(a - b) for a, b in zip(expected, item["logprobs"])))
+        same += max(range(4), key=lambda c: expected[c]) == item["choice"]
+        by_length += max(range(4), key=lambda c: expected[c] / len(doc["choices"][c])) == item["choice_by_length"]
+    check(f"HellaSwag's items, {' '.join(settings) or 'one rank'}", same == by_length == len(processed) and distance < 1e-4,
+          f"{same} and {by_length} of {len(processed)} choices, log-probabilities differ by {distance:.1e} at most")
+found = score([(" ".join(doc["text"].split(" ")[:-1]), " " + doc["text"].split(" ")[-1]) for doc in lambada])
+same = 0
+distance = 0.0
+for (logprob, greedy), item in zip(found, items("lambada")):
+    same += greedy == item["exact"]
+    distance = max(distance, abs(logprob - item["logprobs"][0]))
+check("LAMBADA's items", same == len(lambada) and distance < 1e-4,
+      f"{same} of {len(lambada)}, log-probabilities differ by {distance:.1e} at most, {sum(g for _, g in found)} right")
+sys.exit(failures > 0)
