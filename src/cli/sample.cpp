@@ -37,12 +37,14 @@ namespace {
 namespace fs = std::filesystem;
 
 std::string read_prompt(const SampleArguments& options) {
-  if (options.prompt_file.empty()) return options.prompt;
-  if (fs::is_directory(options.prompt_file)) {
-    fail_user("--prompt-file {} is a folder; give a file", options.prompt_file);
+  const auto& file = options.prompts.empty() ? options.prompt_file : options.prompts;
+  if (file.empty()) return options.prompt;
+  if (fs::is_directory(file)) {
+    fail_user("{} {} is a folder; give a file", options.prompts.empty() ? "--prompt-file" : "--prompts",
+              file);
   }
-  std::ifstream stream(options.prompt_file, std::ios::binary);
-  if (!stream) fail_user("cannot read the prompt file {}: {}", options.prompt_file, std::strerror(errno));
+  std::ifstream stream(file, std::ios::binary);
+  if (!stream) fail_user("cannot read the prompt file {}: {}", file, std::strerror(errno));
   return {std::istreambuf_iterator<char>(stream), {}};
 }
 
@@ -65,7 +67,7 @@ void converse(SampleWriter& writer, const LoadedModel& model) {
     if (person) fmt::print(stderr, "> ");
     if (!std::getline(std::cin, line) || InterruptGuard::requested()) break;
     Terminal terminal;
-    writer.write({index}, {{.text = line, .tokens = encode_prompt(line, model), .reference = {}}},
+    writer.write({{index, index}}, {{.text = line, .tokens = encode_prompt(line, model), .reference = {}}},
                  [&](std::string_view bytes) { terminal.print(bytes); });
     terminal.end_text();
   }
@@ -81,7 +83,8 @@ void sample(const SampleArguments& options, const std::string& text, const Confi
   settings.sampling.vocab_size = model.tokenizer->vocab_size();
   std::optional<Prompts> prompts;
   all_or_none(ranks, [&] { prompts.emplace(settings, text, config, model); });
-  SampleWriter writer(settings, model);
+  const int texts = static_cast<int>(std::min(options.batch, prompts->samples()));
+  SampleWriter writer(settings, model, texts);
 
   const InterruptGuard guard;
   const Stopwatch watch;
@@ -91,8 +94,8 @@ void sample(const SampleArguments& options, const std::string& text, const Confi
     converse(writer, model);
     made = writer.made();
   }
-  for (std::int64_t first = 0; first < options.samples && !stopped && !options.interactive;
-       first += std::int64_t{ranks.size()} * SampleWriter::places(options)) {
+  for (std::int64_t first = 0; first < prompts->samples() && !stopped && !options.interactive;
+       first += std::int64_t{ranks.size()} * writer.texts()) {
     write_round(writer, *prompts, settings, *model.tokenizer, first, ranks);
     std::array<double, 2> sums = {writer.made(), InterruptGuard::requested() ? 1.0 : 0.0};
     ranks.all_reduce({sums.data(), DType::f64, {2}}).wait();
@@ -133,6 +136,11 @@ void add_sample(CLI::App& app) {
   auto* prompt_file = command->add_option("--prompt-file", options->prompt_file, "The prompt, from a file")
                           ->option_text("FILE")
                           ->excludes(prompt);
+  auto* prompts = command
+                      ->add_option("--prompts", options->prompts,
+                                   "A file with a prompt in each line; all are continued together")
+                      ->option_text("FILE")
+                      ->excludes(prompt, prompt_file);
   auto* from_split =
       command
           ->add_option("--from-split", options->from_split,
@@ -140,7 +148,7 @@ void add_sample(CLI::App& app) {
                        "prints PROMPT, OUTPUT and REFERENCE")
           ->option_text("SPLIT")
           ->check(takes_one_of({"train", "val", "test"}))
-          ->excludes(prompt, prompt_file);
+          ->excludes(prompt, prompt_file, prompts);
   command->add_option("--prompt-tokens", options->prompt_tokens, "With --from-split: tokens of a prompt")
       ->check(takes_integer(1, 1 << 24))
       ->option_text("N")
@@ -191,7 +199,7 @@ void add_sample(CLI::App& app) {
       ->option_text("TEXT")
       ->take_all()
       ->expected(1);
-  command->add_option("--samples", options->samples, "Number of texts to write")
+  command->add_option("--samples", options->samples, "Number of texts to write, of each prompt")
       ->check(takes_integer(1, kMostInt64))
       ->capture_default_str();
   command
@@ -209,7 +217,7 @@ void add_sample(CLI::App& app) {
       ->option_text("N")
       ->needs(json);
   command->add_flag("--interactive", options->interactive, "Continue each line of standard input")
-      ->excludes(prompt, prompt_file, from_split, json, "--samples");
+      ->excludes(prompt, prompt_file, prompts, from_split, json, "--samples");
   command->add_flag("--no-cache", options->no_cache,
                     "Recompute every position for every token: the same text, slowly");
   command

@@ -1,6 +1,7 @@
 #include "cli/sample_writer.h"
 
 #include <algorithm>
+#include <sstream>
 #include <utility>
 
 #include "core/error.h"
@@ -34,6 +35,13 @@ std::vector<std::int32_t> encode_prompt(const std::string& prompt, const LoadedM
 Prompts::Prompts(const SampleArguments& options, const std::string& text, const Config& config,
                  const LoadedModel& model)
     : options_(options), tokenizer_(*model.tokenizer) {
+  if (!options.prompts.empty()) {
+    std::istringstream lines(text);
+    for (std::string line; std::getline(lines, line);)
+      lines_.push_back({.text = line, .tokens = encode_prompt(line, model), .reference = {}});
+    if (lines_.empty()) fail_user("--prompts {}: the file has no line", options.prompts);
+    return;
+  }
   if (options.from_split.empty()) {
     same_ = {.text = text, .tokens = encode_prompt(text, model), .reference = {}};
     return;
@@ -46,6 +54,7 @@ Prompts::Prompts(const SampleArguments& options, const std::string& text, const 
 }
 
 SamplePrompt Prompts::operator()(std::int64_t sample) const {
+  if (!lines_.empty()) return lines_[static_cast<std::size_t>(sample / options_.samples)];
   if (!sampler_) return same_;
   std::vector<std::int32_t> tokens(
       static_cast<std::size_t>(options_.prompt_tokens + options_.sampling.max_tokens));
@@ -56,50 +65,47 @@ SamplePrompt Prompts::operator()(std::int64_t sample) const {
           .reference = tokenizer_.decode(std::span(tokens).subspan(prompt.size()))};
 }
 
-SampleWriter::SampleWriter(const SampleArguments& options, const LoadedModel& model)
+SampleWriter::SampleWriter(const SampleArguments& options, const LoadedModel& model, int texts)
     : options_(options),
       tokenizer_(*model.tokenizer),
+      texts_(texts),
       generator_(model.runtime->backend(), model.runtime->engine(), model.plan.model,
-                 model.plan.engine.compute, places(options)) {}
+                 model.plan.engine.compute, texts) {}
 
-int SampleWriter::places(const SampleArguments& options) {
-  return static_cast<int>(std::min<std::int64_t>(options.batch, options.samples));
-}
-
-std::vector<Sample> SampleWriter::write(const std::vector<std::int64_t>& indices,
+std::vector<Sample> SampleWriter::write(const std::vector<Numbered>& numbers,
                                         const std::vector<SamplePrompt>& prompts, const Print& print_first) {
   std::vector<Sample> samples;
-  std::vector<StopFilter> filters(indices.size(), StopFilter(options_.stops));
-  for (std::size_t i = 0; i < indices.size(); ++i)
-    samples.push_back({.index = indices[i], .prompt = prompts[i].text});
+  std::vector<StopFilter> filters(numbers.size(), StopFilter(options_.stops));
+  for (std::size_t i = 0; i < numbers.size(); ++i)
+    samples.push_back({.index = numbers[i].sample, .prompt = prompts[i].text});
   const auto add = [&](std::size_t i, const std::string& bytes) {
     samples[i].text += bytes;
     if (i == 0) print_first(bytes);
   };
-  for (std::size_t i = 0; i < indices.size(); ++i) {
-    generator_.begin(prompts[i].tokens, options_.sampling, indices[i], [&, i](const GeneratedToken& token) {
-      ++made_;
-      samples[i].tokens.push_back(token);
-      samples[i].finished = token.id == tokenizer_.end_of_text();
-      if (samples[i].finished) return false;
-      add(i, filters[i].push(tokenizer_.decode({&token.id, 1})));
-      samples[i].finished = filters[i].stopped();
-      return !filters[i].stopped() && !InterruptGuard::requested();
-    });
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    generator_.begin(prompts[i].tokens, options_.sampling, numbers[i].index,
+                     [&, i](const GeneratedToken& token) {
+                       ++made_;
+                       samples[i].tokens.push_back(token);
+                       samples[i].finished = token.id == tokenizer_.end_of_text();
+                       if (samples[i].finished) return false;
+                       add(i, filters[i].push(tokenizer_.decode({&token.id, 1})));
+                       samples[i].finished = filters[i].stopped();
+                       return !filters[i].stopped() && !InterruptGuard::requested();
+                     });
   }
   while (generator_.step() > 0) {
   }
-  for (std::size_t i = 0; i < indices.size(); ++i) add(i, filters[i].finish());
+  for (std::size_t i = 0; i < numbers.size(); ++i) add(i, filters[i].finish());
   return samples;
 }
 void write_round(SampleWriter& writer, const Prompts& prompts, const SampleArguments& options,
                  const Tokenizer& tokenizer, std::int64_t first, Communicator& ranks) {
-  const std::int64_t last =
-      std::min(options.samples, first + std::int64_t{ranks.size()} * SampleWriter::places(options));
-  std::vector<std::int64_t> mine;
+  const std::int64_t last = std::min(prompts.samples(), first + std::int64_t{ranks.size()} * writer.texts());
+  std::vector<SampleWriter::Numbered> mine;
   std::vector<SamplePrompt> my_prompts;
   for (std::int64_t i = first + ranks.rank(); i < last; i += ranks.size()) {
-    mine.push_back(i);
+    mine.push_back({i, prompts.index(i)});
     my_prompts.push_back(prompts(i));
   }
   const auto whole = [&](const Sample& sample, const SamplePrompt& prompt) {

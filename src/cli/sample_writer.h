@@ -1,6 +1,8 @@
 // The texts of `shoal sample`: their prompts, and writing them on several ranks.
 #pragma once
 
+#include <algorithm>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <vector>
@@ -13,9 +15,10 @@
 namespace shoal::cli {
 
 struct SampleArguments {
-  std::string checkpoint, prompt, prompt_file, from_split, backend, threads;
+  std::string checkpoint, prompt, prompt_file, prompts, from_split, backend, threads;
   std::vector<std::string> stops;
-  std::int64_t samples = 1, batch = 8, prompt_tokens = 20;
+  std::int64_t samples = 1;  // of each prompt
+  std::int64_t batch = 8, prompt_tokens = 20;
   int ranks = 0;
   bool no_cache = false, json = false, interactive = false;
   SampleOptions sampling;
@@ -29,15 +32,21 @@ std::vector<std::int32_t> encode_prompt(const std::string& prompt, const LoadedM
 // The prompts of all samples.
 class Prompts {
  public:
-  // `text` is that of every sample, unless they come from the data.
+  // `text` is the prompt of every sample, or has one in each line; unless they come from the data. Throws
+  // UserError for a text without lines.
   Prompts(const SampleArguments& options, const std::string& text, const Config& config,
           const LoadedModel& model);
+  // Samples of one prompt follow each other.
   SamplePrompt operator()(std::int64_t sample) const;
+  std::int64_t samples() const { return options_.samples * std::max<std::int64_t>(1, std::ssize(lines_)); }
+  // The number of a sample among those of its prompt, which its random choices depend on.
+  std::int64_t index(std::int64_t sample) const { return sample % options_.samples; }
 
  private:
   const SampleArguments& options_;
   const Tokenizer& tokenizer_;
   SamplePrompt same_;
+  std::vector<SamplePrompt> lines_;
   std::optional<Dataset> data_;
   std::optional<EvaluationSampler> sampler_;
 };
@@ -45,19 +54,23 @@ class Prompts {
 // Generates texts on this rank, several at a time.
 class SampleWriter {
  public:
-  SampleWriter(const SampleArguments& options, const LoadedModel& model);
+  // Generates so many texts together.
+  SampleWriter(const SampleArguments& options, const LoadedModel& model, int texts);
+  int texts() const { return texts_; }
 
-  // Texts that are generated together.
-  static int places(const SampleArguments& options);
-
+  // A sample, and its number among those of its prompt.
+  struct Numbered {
+    std::int64_t sample = 0, index = 0;
+  };
   // Returns all of the samples; hands on the first one's text as it is generated.
-  std::vector<Sample> write(const std::vector<std::int64_t>& indices,
-                            const std::vector<SamplePrompt>& prompts, const Print& print_first);
+  std::vector<Sample> write(const std::vector<Numbered>& numbers, const std::vector<SamplePrompt>& prompts,
+                            const Print& print_first);
   double made() const { return made_; }  // tokens
 
  private:
   const SampleArguments& options_;
   const Tokenizer& tokenizer_;
+  int texts_;
   Generator generator_;
   double made_ = 0;
 };

@@ -56,8 +56,7 @@ void print_compute(const Config& config, const GptConfig& model) {
   const double tokens = static_cast<double>(config.train.global_batch) * model.block_size;
   fmt::print("\ncompute, forward and backward\n");
   const bool whole = model.frozen.empty();
-  print_line("per token", flops_text(per_token),
-             whole ? "6 N + 12 L C T" : "4 N + 2 N trained + 12 L C T");
+  print_line("per token", flops_text(per_token), whole ? "6 N + 12 L C T" : "4 N + 2 N trained + 12 L C T");
   print_line("per step", flops_text(per_token * tokens),
              fmt::format("of {} x {} = {} tokens", config.train.global_batch, model.block_size,
                          with_commas(static_cast<std::int64_t>(tokens))));

@@ -132,6 +132,34 @@ TEST_F(Sample, ContinuesEachLineOfItsInput) {
   EXPECT_THAT(read_file(*folder_ / "err"), HasSubstr("18 tokens in "));
 }
 
+// A text is that of its prompt alone, whatever lines are beside it.
+TEST_F(Sample, ContinuesEachLineOfAFile) {
+  const std::vector<std::string> lines = {"a", "bca", "cab"};
+  write_file(*folder_ / "prompts.txt", "a\nbca\ncab\n");
+  const auto texts = [](const std::string& out) {
+    std::vector<std::string> found;
+    std::istringstream rows(out);
+    for (std::string row; std::getline(rows, row);) {
+      const auto json = nlohmann::json::parse(row);
+      found.push_back(json["prompt"].get<std::string>() + "|" + json["text"].get<std::string>());
+    }
+    return found;
+  };
+  const auto all = [&](std::vector<std::string> more) {
+    more.insert(more.end(), {"--json", "--samples", "2", "--max-tokens", "6"});
+    return texts(text(more));
+  };
+  std::vector<std::string> expected;
+  for (const auto& line : lines) {
+    const auto alone = all({"--prompt", line});
+    expected.insert(expected.end(), alone.begin(), alone.end());
+  }
+  EXPECT_EQ(all({"--prompts", "prompts.txt"}), expected);
+  EXPECT_EQ(all({"--prompts", "prompts.txt", "--batch", "2", "--ranks", "2"}), expected);
+  write_file(*folder_ / "none.txt", "");
+  EXPECT_THAT(sample({"--prompts", "none.txt"}).err, HasSubstr("the file has no line"));
+}
+
 TEST_F(Sample, PenaltiesAvoidRepetition) {
   const std::vector<std::string> greedy = {"--prompt",      "the ", "--max-tokens", "40",
                                            "--temperature", "0",    "--json"};

@@ -100,4 +100,22 @@ for kind in ("", "gz"):
 with zipfile.ZipFile(documents / "two.zip", "w", zipfile.ZIP_DEFLATED) as archive:
     for name in ("a.txt", "b.jsonl"):
         archive.writestr(zipfile.ZipInfo(name), lines)
+
+# An adapter of one layer.
+header = {}
+for at, factor, shape in ((0, "A", [4, 8]), (128, "B", [24, 4])):
+    size = 4 * shape[0] * shape[1]
+    header[f"base_model.model.transformer.h.0.attn.c_attn.lora_{factor}.weight"] = dict(
+        dtype="F32", shape=shape, data_offsets=[at, at + size])
+text = json.dumps(header).encode()
+settings = dict(peft_type="LORA", r=4, lora_alpha=8, lora_dropout=0.1, target_modules=["c_attn"], bias="none", use_dora=False)
+(folder("peft") / "layer").write_bytes(json.dumps(settings).encode() + b"\0" + struct.pack("<Q", len(text)) + text + bytes(128 + 384))
+tasks = folder("task")
+(tasks / "hellaswag").write_text(json.dumps(dict(activity_label="a", ctx_a="B [x] c.", ctx_b="dE", endings=[" f [title] g", "h"], label="1")))
+(tasks / "lambada").write_text('{"text": "one two"}\n{"text": "three"}\n')
+(tasks / "own").write_text('{"context": "a", "choices": ["b", "c"], "answer": 1}\n')
+(folder("completions") / "all").write_text(json.dumps(dict(
+    model="tiny", prompt=["a", "b"], max_tokens=4, temperature=0.5, top_p=0.9, n=2, logprobs=2, echo=True, stop=["x"],
+    presence_penalty=0.1, frequency_penalty=0.1, seed=1, stream=True, top_k=3, min_p=0.1, repetition_penalty=1.1)))
+(folder("completions") / "tokens").write_text('{"prompt": [[1, 2], [3]]}')
 print(*sorted(f"{path.relative_to(corpus)} {path.stat().st_size}" for path in corpus.rglob("*") if path.is_file()), sep="\n", file=sys.stderr)

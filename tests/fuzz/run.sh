@@ -8,7 +8,7 @@ cd "$(dirname "$0")/../.."
 seconds=${1:-30}
 [ $# -gt 0 ] && shift
 names=("$@")
-[ ${#names[@]} -gt 0 ] || names=(safetensors torch llmc pickle hugging_face bpe dataset token_folder nanogpt_meta documents)
+[ ${#names[@]} -gt 0 ] || names=(safetensors torch llmc pickle hugging_face bpe dataset token_folder nanogpt_meta documents peft task completions)
 
 cmake -S . -B build/fuzz -G Ninja -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_BUILD_TYPE=RelWithDebInfo -DSHOAL_FUZZ=ON \
   -DSHOAL_TESTS=OFF -DSHOAL_BENCH=OFF -DSHOAL_CUDA=OFF -DSHOAL_MPI=OFF --log-level=WARNING
