@@ -329,6 +329,10 @@ std::vector<Field> make_fields() {
       number<&C::eval, &EvalConfig::patience>("eval.patience", at_least(0), "evaluations",
                                               "Early stopping: the run ends when this many evaluations in a "
                                               "row have not lowered the val loss. 0: it makes all steps."),
+      plain<&C::eval, &EvalConfig::tasks>(
+          "eval.tasks",
+          "Tasks to score at each evaluation, too, as a list of files: JSON lines of multiple choice "
+          "(HellaSwag's) or last words (LAMBADA's), as shoal eval --task takes them."),
 
       number<&C::checkpoint, &CheckpointConfig::interval>("checkpoint.interval", at_least(0), "steps",
                                                           "Steps between checkpoints. 0: only at the end."),

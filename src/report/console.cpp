@@ -61,6 +61,8 @@ void Console::evaluation(const EvalRecord& record, const TrainTime& time) {
                                  record.train_loss, fixed_text(std::exp(record.val_loss), 4));
   line += in_text(record.val_text);
   if (record.val_accuracy) line += fmt::format(", Val accuracy: {:.2f} %", *record.val_accuracy * 100);
+  for (const auto& [task, accuracy] : record.tasks)
+    line += fmt::format(", {}: {:.2f} %", task, accuracy * 100);
   if (record.consensus_distance)
     line += fmt::format(", Consensus distance: {:.3e}", *record.consensus_distance);
   if (time.steps > 0) {

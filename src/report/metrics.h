@@ -38,6 +38,12 @@ struct SourceLoss {
   double loss = 0;
 };
 
+// The share of a task's items that the model has right.
+struct TaskResult {
+  std::string task;
+  double accuracy = 0;  // 0..1
+};
+
 // One evaluation, after `step` optimizer steps. Losses in nats per token.
 struct EvalRecord {
   std::int64_t step = 0;
@@ -46,6 +52,7 @@ struct EvalRecord {
   std::optional<double> val_accuracy = {};      // next-token accuracy, 0..1
   std::optional<TextPerplexity> val_text = {};  // where the whole split is evaluated and can be decoded
   std::vector<SourceLoss> val_losses = {};
+  std::vector<TaskResult> tasks = {};
   std::optional<double> entropy_floor = {};  // lowest possible loss on this data, where it is known
   // With gossip, the losses are those of the workers' mean model: distance of the workers' models from the
   // mean, relative to its norm.

@@ -141,6 +141,11 @@ void JsonlSink::write(const EvalRecord& r) {
                                  number(r.train_loss), number(r.val_loss), number(std::exp(r.val_loss)));
   line += source_fields("val", r.val_losses) + text_fields("val", r.val_text);
   if (r.val_accuracy) line += fmt::format(R"(,"val_accuracy":{})", number(*r.val_accuracy));
+  for (const auto& [task, accuracy] : r.tasks) {
+    const auto name = nlohmann::json("task_" + task + "_accuracy")
+                          .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+    line += fmt::format(",{}:{}", name, number(accuracy));
+  }
   if (r.consensus_distance) line += fmt::format(R"(,"consensus_distance":{})", number(*r.consensus_distance));
   if (r.entropy_floor) line += fmt::format(R"(,"entropy_floor":{})", number(*r.entropy_floor));
   write_line(line + "}\n");

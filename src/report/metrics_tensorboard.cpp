@@ -97,6 +97,10 @@ void TensorBoardSink::write(const EvalRecord& record) {
     const auto tag = "eval/val_loss/" + source;
     write_scalars(record.step, {{tag.c_str(), loss}});
   }
+  for (const auto& [task, accuracy] : record.tasks) {
+    const auto tag = "eval/task/" + task;
+    write_scalars(record.step, {{tag.c_str(), accuracy}});
+  }
   if (record.val_text) {
     write_scalars(record.step, {{"eval/val_word_perplexity", record.val_text->word},
                                 {"eval/val_byte_perplexity", record.val_text->byte}});

@@ -4,7 +4,10 @@
 #include <limits>
 #include <utility>
 
+#include "comm/agreement.h"
+#include "core/error.h"
 #include "core/log.h"
+#include "core/text.h"
 #include "core/trace.h"
 #include "data/batch_sampler.h"
 
@@ -20,7 +23,33 @@ Validation::Validation(const Config& config, const RunPlan& plan, const Mixture&
       stop_(stop),
       evaluator_(runtime.backend(), runtime.model(), runtime.mesh(),
                  static_cast<std::uint64_t>(config.run.seed)),
-      val_loss_(std::numeric_limits<double>::infinity()) {}
+      val_loss_(std::numeric_limits<double>::infinity()) {
+  all_or_none(runtime.ranks(), [&] {
+    for (const auto& file : split_list(config.eval.tasks)) {
+      tasks_.push_back(read_task(file));
+      if (!data.first().has_tokenizer())
+        fail_user("eval.tasks needs a tokenizer, and {} has none", data.first().dir().string());
+      positions_of(tasks_.back(), data.first().tokenizer(), plan.model.block_size);  // which have to fit
+    }
+  });
+}
+
+std::optional<std::vector<TaskResult>> Validation::score_tasks() {
+  std::vector<TaskResult> results;
+  for (const auto& task : tasks_) {
+    Progress progress("task " + task.name, 0, "sequences");
+    const auto draw = show_on(progress);
+    const auto score = score_task(evaluator_, task, data_.first().tokenizer(), [&](auto done, auto total) {
+      draw(done, total);
+      stop_.share(runtime_.ranks());
+      return !stop_;
+    });
+    progress.clear();
+    if (!score) return std::nullopt;
+    results.emplace_back(task.name, score->accuracy);
+  }
+  return results;
+}
 
 Validation::Measured Validation::measure(const std::string& split, std::int64_t sequences) {
   Progress progress("evaluating " + split, 0, "sequences");
@@ -58,6 +87,8 @@ bool Validation::run(TrainState& state, const TrainTime& time) {
   auto val = measure("val", sequences);
   const auto train = val.left ? Measured{} : measure("train", sequences);
   state.evaluation_left = val.left || train.left;
+  auto tasks = state.evaluation_left ? std::nullopt : score_tasks();
+  state.evaluation_left = !tasks;
   config_.gossip.continue_from_average && !state.evaluation_left ? engine.keep_average()
                                                                  : engine.drop_average();
   if (state.evaluation_left) return false;
@@ -68,6 +99,7 @@ bool Validation::run(TrainState& state, const TrainTime& time) {
        .val_accuracy = val.accuracy,
        .val_text = val.text,
        .val_losses = std::move(val.losses),
+       .tasks = std::move(*tasks),
        .entropy_floor = data_.entropy_per_token(),
        .consensus_distance = plan_.mesh.workers > 1 ? std::optional(distance) : std::nullopt},
       time);

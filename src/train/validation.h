@@ -9,10 +9,10 @@
 #include "data/mixture.h"
 #include "data/text_size.h"
 #include "report/reporter.h"
-#include "train/evaluate.h"
 #include "train/model_io.h"
 #include "train/runtime.h"
 #include "train/stop_request.h"
+#include "train/task_score.h"
 
 namespace shoal {
 
@@ -43,6 +43,9 @@ class Validation {
   // Random sequences, or with 0 the whole split; of train, as many sequences as val has.
   Measured measure(const std::string& split, std::int64_t sequences);
 
+  // Scores eval.tasks; nothing where a signal ended it.
+  std::optional<std::vector<TaskResult>> score_tasks();
+
   // The perplexities of an evaluation of the whole split: on rank 0, where the data has a tokenizer.
   std::optional<TextPerplexity> text_perplexity(const std::string& split, const Evaluation& found);
 
@@ -53,6 +56,7 @@ class Validation {
   Reporter& reporter_;
   StopRequest& stop_;
   Evaluator evaluator_;
+  std::vector<Task> tasks_;
   double val_loss_;
   std::map<std::string, TextSize> text_sizes_;  // of splits
 };

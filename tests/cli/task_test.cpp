@@ -44,6 +44,16 @@ TEST_F(TaskRuns, DoNotDependOnTheRanks) {
   EXPECT_EQ(score("choice.jsonl", {"--ranks", "3", "parallel.zero=3"}), one);
 }
 
+TEST_F(TaskRuns, AreScoredWhileARunTrains) {
+  train_well({"run.name=scored", "data.dir=bytes", "model.block_size=32", "train.steps=2",
+              "eval.tasks=choice.jsonl, words.jsonl", "--ranks", "2"});
+  const auto metrics = read_file(file("runs/scored/metrics.jsonl"));
+  EXPECT_THAT(metrics, HasSubstr("\"task_choice_accuracy\":"));
+  EXPECT_THAT(metrics, HasSubstr("\"task_words_accuracy\":"));
+  EXPECT_THAT(train({"run.name=none", "eval.tasks=nowhere.jsonl"}).err,
+              HasSubstr("nowhere.jsonl cannot be read"));
+}
+
 TEST_F(TaskRuns, RefuseWhatIsNoTask) {
   const auto refused = [&](const std::string& task) {
     return shoal({"eval", "--checkpoint", "runs/tiny", "--task", task});
