@@ -121,8 +121,8 @@ struct EvalConfig {
   std::int64_t batches = -1;  // of train.global_batch sequences; -1: use `sequences`
   std::int64_t sequences = 256;
   bool at_start = true;
-  int patience = 0;   // evaluations; 0: none
-  std::string tasks;  // files with items, with commas
+  int patience = 0;        // evaluations; 0: none
+  std::string tasks = {};  // files with items, with commas
 };
 
 struct CheckpointConfig {
