@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """Trains layouts here and prints their measured steps and memory beside the predictions (docs/planner.md).
 
-    bench/planner_here.py SHOAL OUT.csv [--only NAME]
-    bench/planner_here.py SHOAL OUT.csv --launch COMMAND --link NAME [--only NAME]      # from bench/planner_networks.sh
+    bench/planner_here.py SHOAL OUT.csv [--only EXPRESSION]
+    bench/planner_here.py SHOAL OUT.csv --launch COMMAND --link NAME [--only EXPRESSION]      # from bench/planner_networks.sh
 
 In every round the machine is measured anew, and each layout is trained for some steps right after what its prediction needs
 was measured, since the speed of a shared machine changes within minutes. A layout's error is the median over the rounds of
-predicted over measured time. Memory is the most that the program had resident, over its ranks. The regret compares medians: the measured time of the layout with the least predicted one, over
-the least measured one, minus 1. Steps behind the first two count.
+predicted over measured time. Memory is the most that the program had resident, over its ranks. The regret compares medians: the
+measured time of the chosen layout over the least measured one, minus 1. Where ranks are more than cores, the planner chooses
+freely among all layouts, once before the rounds, and its choice is measured too; else the choice is the layout with the least
+predicted time. Steps behind the first two count.
 COMMAND starts the four ranks of an MPI job. OUT.csv keeps the rows of cases that are not measured again; the summary is that
 of all its rows.
 """
@@ -15,6 +17,7 @@ import argparse
 import csv
 import json
 import os
+import re
 import shutil
 import statistics
 import subprocess
@@ -36,7 +39,7 @@ LAYOUTS = {  # of both types
         f"{PIPE} train.micro_batch=1", f"{PIPE} {TENSOR} train.micro_batch=1"],
 }
 FEW = {1: LAYOUTS[1][:1], 2: LAYOUTS[2][:3], 4: LAYOUTS[4][2:4]}  # of the largest model
-ROUNDS = {"0.8M": 4, "10M": 3, "124M": 2}
+ROUNDS = {"0.8M": 4, "10M": 3, "124M": 1}
 BASE = ("eval.at_start=false eval.interval=-1 checkpoint.interval=0 checkpoint.best=false log.interval=1 log.tensorboard=false "
         "optim.lr=1e-4 lr_schedule.warmup_steps=0")
 
@@ -74,6 +77,11 @@ def constraints(layout):
     return layout.split() + [setting for word, setting in rest.items() if word not in layout]
 
 
+def alike(one, other):
+    """Whether two texts are the same layout."""
+    return set(one.split()) - {"parallel.schedule=1f1b"} == set(other.split()) - {"parallel.schedule=1f1b"}
+
+
 class Bench:
     def __init__(self, shoal, launch):
         self.folder = tempfile.mkdtemp()
@@ -92,6 +100,11 @@ class Bench:
         plan = json.loads(run(self.command("plan", config, ranks, ["--json", *constraints(layout)])))["plans"][0]
         return plan["step_seconds"], plan["host_memory_bytes"]
 
+    def choice(self, config, ranks, cache):
+        """The layout that the planner chooses among all."""
+        os.environ["XDG_CACHE_HOME"] = cache
+        return json.loads(run(self.command("plan", config, ranks, ["--json"])))["plans"][0]["layout"]
+
     def train(self, config, ranks, layout):
         """Seconds of a step, and bytes of all ranks, where they are threads."""
         out = os.path.join(self.folder, "runs")
@@ -108,9 +121,15 @@ class Bench:
         return statistics.median(times[2:]) / 1e3, usage.ru_maxrss * 1024
 
     def case(self, name, dtype, ranks):
-        """Medians of every layout: measured seconds, predicted ones, and the latter over the former; and of bytes."""
+        """Medians of every layout: measured seconds, predicted ones, and the latter over the former; and of bytes. The chosen one."""
         config = config_of(self.folder, MODELS[name], dtype, name)
         layouts = (FEW if name == "124M" else LAYOUTS)[ranks]
+        chosen = None
+        if not self.launch and ranks > os.cpu_count():
+            chosen = self.choice(config, ranks, os.path.join(self.folder, f"cache-{name}-{dtype}-{ranks}"))
+            same = [layout for layout in layouts if alike(layout, chosen)]
+            chosen = same[0] if same else chosen
+            layouts = layouts if same else [*layouts, chosen]
         seen = {layout: [] for layout in layouts}
         for number in range(2 if self.launch else ROUNDS[name]):
             cache = os.path.join(self.folder, f"cache-{name}-{dtype}-{ranks}-{number}")
@@ -119,7 +138,8 @@ class Bench:
                 measured, bytes_measured = self.train(config, ranks, layout)
                 seen[layout].append((measured, predicted, predicted / measured,
                                      bytes_measured, bytes_predicted, bytes_predicted / bytes_measured))
-        return {layout: [statistics.median(values) for values in zip(*seen[layout])] for layout in layouts}
+        medians = {layout: [statistics.median(values) for values in zip(*seen[layout])] for layout in layouts}
+        return medians, chosen or min(layouts, key=lambda layout: medians[layout][1])
 
 
 def read_rows(file):
@@ -129,11 +149,15 @@ def read_rows(file):
         return {tuple(row[:5]): row[5:] for row in list(csv.reader(text))[1:]}
 
 
+def without_case(rows, *case):
+    return {key: row for key, row in rows.items() if key[:4] != case}
+
+
 def write_rows(file, rows):
     with open(file, "w", newline="") as text:
         table = csv.writer(text, lineterminator="\n")
         table.writerow(["link", "model", "dtype", "ranks", "layout", "measured_ms", "predicted_ms", "error_percent",
-                        "measured_mib", "predicted_mib", "memory_error_percent"])
+                        "measured_mib", "predicted_mib", "memory_error_percent", "chosen"])
         table.writerows([*key, *values] for key, values in rows.items())
 
 
@@ -142,12 +166,12 @@ def summary(rows):
     groups = {}
     for key, row in rows.items():
         for name in [key[:3], (f"all with {key[3]} ranks", "", ""), ("all", "", "")]:
-            groups.setdefault(name, {}).setdefault(key[:4], []).append([float(value or "nan") for value in row])
+            groups.setdefault(name, {}).setdefault(key[:4], []).append([float(value or "nan") for value in row[:6]] + [row[6]])
     lines = ["| ranks | model | type | layouts | median error | 90th percentile | mean regret | worst | memory, median error | worst |",
              "|---|---|---|---|---|---|---|---|---|---|"]
     for name, cases in sorted(groups.items(), key=lambda group: (group[0][0].startswith("all"), group[0][0] == "all")):
         errors, memory = (sorted(abs(row[at]) for case in cases.values() for row in case) for at in (2, 5))
-        regrets = [100 * (min(case, key=lambda row: row[1])[0] / min(row[0] for row in case) - 1) for case in cases.values()]
+        regrets = [100 * (next(row[0] for row in case if row[6]) / min(row[0] for row in case) - 1) for case in cases.values()]
         values = [statistics.median(errors), errors[int(0.9 * (len(errors) - 1))], statistics.mean(regrets), max(regrets),
                   statistics.median(memory), memory[-1]]
         lines.append(f"| {' | '.join(name)} | {len(errors)} | {' | '.join('' if value != value else f'{value:.1f} %' for value in values)} |")
@@ -158,22 +182,25 @@ def main():
     options = argparse.ArgumentParser()
     options.add_argument("shoal")
     options.add_argument("out")
-    options.add_argument("--only", default="", help="cases whose name, as in '10M bfloat16', has this in it")
+    options.add_argument("--only", default="", help="cases whose name, as in '10M bfloat16 4', matches this expression")
     options.add_argument("--launch", help="a command that starts four ranks")
     options.add_argument("--link", default="", help="a name of the network, for the table")
     options = options.parse_args()
     bench = Bench(options.shoal, options.launch)
     cases = [(name, dtype, ranks) for name in MODELS for dtype in ("float32", "bfloat16") for ranks in LAYOUTS
-             if options.only in f"{name} {dtype}" and (ranks == 4 or not options.launch)]
+             if re.search(options.only, f"{name} {dtype} {ranks}") and (ranks == 4 or not options.launch)]
     rows = read_rows(options.out)
     for name, dtype, ranks in cases:
-        for layout, (measured, predicted, ratio, held, counted, share) in bench.case(name, dtype, ranks).items():
+        medians, chosen = bench.case(name, dtype, ranks)
+        rows = without_case(rows, options.link or "threads", name, dtype, str(ranks))
+        for layout, (measured, predicted, ratio, held, counted, share) in medians.items():
             row = [f"{1e3 * measured:.3f}", f"{1e3 * predicted:.3f}", f"{100 * (ratio - 1):+.1f}"]
             # The ranks of a job are processes on several hosts.
             row += ["", "", ""] if options.launch else [f"{held / 2**20:.1f}", f"{counted / 2**20:.1f}", f"{100 * (share - 1):+.1f}"]
+            row.append("yes" if layout == chosen else "")
             rows[options.link or "threads", name, dtype, str(ranks), layout] = row
             print(f"{options.link} {name:>5} {dtype:>8} {ranks} ranks  {row[0]:>9} ms measured  {row[2]:>6} %  {row[3]:>7} MiB  "
-                  f"{row[5]:>6} %  {layout}", flush=True)
+                  f"{row[5]:>6} %  {layout}{'  chosen' if row[6] else ''}", flush=True)
         write_rows(options.out, rows)
     print(summary(rows))
     shutil.rmtree(bench.folder)

@@ -47,13 +47,15 @@ void print_plans(const std::vector<RankedPlan>& plans) {
     };
     if (std::ranges::any_of(plans, takes_time)) columns.push_back(which);
   }
-  fmt::print("\n{:>4} {:>9} {:>9}", "", "step ms", "memory");
+  const bool tried = std::ranges::any_of(plans, [](const RankedPlan& p) { return p.tried > 0; });
+  fmt::print("\n{:>4} {:>9}{} {:>9}", "", "step ms", tried ? "  tried ms" : "", "memory");
   for (const auto which : columns) fmt::print(" {:>10}", name_of(which));
   fmt::print("  layout\n");
   int rank = 0;
   for (const auto& p : plans) {
-    fmt::print("{:>4} {:>9} {:>9}", ++rank, in_milliseconds(p.prediction.seconds()),
-               format_bytes(p.prediction.memory));
+    fmt::print("{:>4} {:>9}", ++rank, in_milliseconds(p.prediction.seconds()));
+    if (tried) fmt::print(" {:>9}", p.tried > 0 ? in_milliseconds(p.tried) : "");
+    fmt::print(" {:>9}", format_bytes(p.prediction.memory));
     for (const auto which : columns) fmt::print(" {:>10}", in_milliseconds(term(p.prediction, which)));
     fmt::print("  {}\n", layout_arguments(p.config));
   }
@@ -63,6 +65,7 @@ nlohmann::ordered_json to_json(const RankedPlan& p, const Machine& machine) {
   nlohmann::ordered_json json;
   json["layout"] = layout_arguments(p.config);
   json["step_seconds"] = p.prediction.seconds();
+  if (p.tried > 0) json["tried_seconds"] = p.tried;
   json["memory_bytes"] = p.prediction.memory;
   json["host_memory_bytes"] = memory_of_host(p.plan, machine);
   for (int i = 0; i < kCostTerms; ++i) {
@@ -111,8 +114,8 @@ void check_memory_of(const Metrics& metrics, const Config& config, const RunPlan
   double most = 0;
   for (const auto& step : metrics.steps) most = std::max(most, step.memory_per_rank);
   if (most > 0) print_line("memory", format_bytes(most), "per rank, the most in these steps");
-  const bool saved = before_end(config.checkpoint.interval) ||
-                     (config.checkpoint.best && before_end(config.eval.interval));
+  const bool saved =
+      before_end(config.checkpoint.interval) || (config.checkpoint.best && before_end(config.eval.interval));
   print_line("  predicted", format_bytes(predicted),
              most > 0 && saved ? fmt::format("{:+.1f} %", 100 * (predicted / most - 1))
                                : fmt::format("per rank, {} of it to save the last step",

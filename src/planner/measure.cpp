@@ -5,6 +5,8 @@
 
 #include "core/clock.h"
 #include "ops/make_backend.h"
+#include "train/runtime.h"
+#include "train/training_step.h"
 
 namespace shoal {
 namespace {
@@ -13,6 +15,8 @@ constexpr double kSampleSeconds = 0.6;  // of a sample, after its first step
 constexpr int kLeastSteps = 2;
 constexpr double kLongCall = 0.2;  // seconds of a call behind which larger ones are not measured
 constexpr double kCallSeconds = 0.25;
+constexpr int kTrials = 3;            // of a plan's step
+constexpr double kFellBehind = 1.05;  // of the fastest plan's time, after which a plan is not tried again
 constexpr int kInARow = 4, kLeastCalls = 2, kMostCalls = 15;
 
 // The value below which a third of the values are: disturbances of a machine only ever add time.
@@ -124,7 +128,49 @@ void make_call(Communicator& group, GroupCall::Kind kind, std::vector<float>& a,
   }
 }
 
+// The mean of some training steps of a plan.
+double measure_step(const RunRanks& run, const RunPlan& plan) {
+  double result = 0;
+  run(plan.mesh.ranks(), [&](World& world) {
+    Runtime runtime(plan, world.ranks, {.threads = plan.threads, .local_rank = world.local_rank});
+    runtime.allocate(plan, Runtime::Use::training);
+    runtime.engine().initialize(0);
+    TrainingStep step(runtime.backend(), runtime.engine(), runtime.model(), runtime.mesh(), runtime.ranks(),
+                      {});
+    std::int64_t number = 0;
+    const auto once = [&] {
+      const Stopwatch watch;
+      step.ask(number, {1e-4, number + 1});
+      ++number;
+      runtime.backend().synchronize();
+      return largest(world.ranks, watch.seconds());
+    };
+    once();  // which allocates and builds kernels
+    std::vector<double> took;
+    for (double spent = 0; spent < kSampleSeconds; spent += took.back()) took.push_back(once());
+    if (world.ranks.rank() == 0) result = trimmed_mean(std::move(took));
+  });
+  return result;
+}
+
 }  // namespace
+
+std::vector<double> measure_steps(const RunRanks& run, const std::vector<RunPlan>& plans, double seconds) {
+  std::vector<std::vector<double>> took(plans.size());
+  std::vector<double> typical(plans.size());
+  const Stopwatch watch;
+  double fastest = 0;
+  for (int round = 0; round < kTrials; ++round) {
+    for (std::size_t i = 0; i < plans.size(); ++i) {
+      if (watch.seconds() > seconds) return typical;
+      if (typical[i] > kFellBehind * fastest) continue;
+      took[i].push_back(measure_step(run, plans[i]));
+      typical[i] = quantile(took[i]);
+    }
+    fastest = *std::ranges::min_element(typical);
+  }
+  return typical;
+}
 
 MeasuredSample measure_sample(const RunRanks& run, const RunPlan& sample, int ranks, int threads) {
   MeasuredSample result;

@@ -130,7 +130,6 @@ const std::vector<double>& MeasuredMachine::kept(const std::string& key,
   const auto full_key = key_ + "; " + key;
   known = agreed(find(full_key));
   if (!known.empty()) return known;
-  if (options_.tell) options_.tell(key);
   known = agreed(make());
   ++measured_;
   if (!world_ || world_->ranks.rank() == 0) {
@@ -190,6 +189,7 @@ SampleTimes MeasuredMachine::times(const RunPlan& wanted, const SampleKernels&) 
   // longer than theirs: they take turns to be late, and share cores less than perfectly.
   constexpr std::size_t kParts = kSamplePasses * kStepParts;
   const auto& numbers = kept(key, [&] {
+    tell(key);
     const Stopwatch watch;
     const int threads = threads_of(sample);
     const double bytes = estimate_memory(sample, {.world_size = 1, .local_size = 1}, {}).total();
@@ -215,6 +215,43 @@ SampleTimes MeasuredMachine::times(const RunPlan& wanted, const SampleKernels&) 
   return times;
 }
 
+// In the cache.
+std::string MeasuredMachine::name_of_step(const RunPlan& plan) const {
+  std::vector<std::string> ranges;
+  for (const auto& [begin, end] : plan.ranges) ranges.push_back(fmt::format("{}-{}", begin, end));
+  return fmt::format(
+      "whole {}, {} layers, {} sequences x {}, {} stages {} {}, recomputed {}, data {}, zero {} x {}",
+      scaled(plan).key, plan.model.n_layer, plan.pipeline.batch.batch, plan.micro_batches(),
+      plan.mesh.pipeline, name_of(plan.pipeline.schedule), fmt::join(ranges, " "),
+      fmt::join(plan.pipeline.recompute_blocks, " "), plan.mesh.data, plan.engine.zero,
+      plan.engine.replicate);
+}
+
+std::vector<double> MeasuredMachine::try_steps(const std::vector<RunPlan>& plans) {
+  std::vector<double> seconds(plans.size());
+  std::vector<RunPlan> unknown;
+  std::vector<std::size_t> places;
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    auto plan = plans[i];
+    plan.threads = threads_of(plan);
+    if (world_ || plan.mesh.workers > 1 || plan.mesh.ranks() * plan.threads <= cores_) continue;
+    if (const auto known = find(key_ + "; " + name_of_step(plan)); known.size() == 1) {
+      seconds[i] = known.front();
+    } else {
+      unknown.push_back(std::move(plan));
+      places.push_back(i);
+    }
+  }
+  if (unknown.empty()) return seconds;
+  tell(fmt::format("steps of {} layouts with nearly the same prediction", unknown.size()));
+  const auto measured = measure_steps(run_, unknown, options_.seconds);
+  for (std::size_t i = 0; i < unknown.size(); ++i) {
+    if (measured[i] == 0) continue;
+    seconds[places[i]] = kept(name_of_step(unknown[i]), [&] { return std::vector{measured[i]}; }).front();
+  }
+  return seconds;
+}
+
 double MeasuredMachine::seconds(const GroupCall& call) {
   return call.ranks < 2 ? 0 : interpolate(curve(call), call.bytes);
 }
@@ -231,6 +268,7 @@ const MeasuredMachine::Curve& MeasuredMachine::curve(GroupCall group) {
   const auto key =
       fmt::format("{} of {} ranks, {} apart, of {}", name_of(group.kind), group.ranks, group.stride, ranks_);
   const auto& numbers = kept(key, [&] {
+    tell(key);
     // Crowds of threads are measured in part: groups, as many as fit.
     const int most = std::max(group.ranks, kMostActive / group.ranks * group.ranks);
     const int active = world_ ? ranks_ : std::min(ranks_, most);

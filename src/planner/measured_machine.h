@@ -31,6 +31,9 @@ class MeasuredMachine final : public Machine {
   double seconds(const GroupCall& call) override;
   double delay(const GroupCall& call) override;
   bool measures() const override { return true; }
+  // Of ranks that share cores: what it costs that they wait for each other and for a core is known to some
+  // percent only.
+  std::vector<double> try_steps(const std::vector<RunPlan>& plans) override;
   int shared_cores() const override { return world_ ? 0 : cores_; }
   int threads_of(const RunPlan& plan) const override;
   // Threads move the bytes while they wait; of an MPI job, the engine of messages does.
@@ -52,8 +55,12 @@ class MeasuredMachine final : public Machine {
     std::string key;
   };
   Scaled scaled(const RunPlan& sample) const;
+  std::string name_of_step(const RunPlan& plan) const;
   using Curve = std::vector<std::pair<double, double>>;  // bytes and seconds, ascending
   const Curve& curve(GroupCall group);
+  void tell(const std::string& what) const {
+    if (options_.tell) options_.tell(what);
+  }
   // The numbers of the cache, or those of `make`, which are added to it.
   const std::vector<double>& kept(const std::string& key, const std::function<std::vector<double>()>& make);
   // Rank 0's value on every rank.

@@ -13,13 +13,16 @@ struct RankedPlan {
   Config config;  // with the layout filled in; trains as it is
   RunPlan plan;
   Prediction prediction;
+  double tried = 0;  // seconds of a step that was made here; 0: none was
 };
 
 struct SearchResult {
   static constexpr int kListed = 10;
-  std::vector<RankedPlan> plans;  // by predicted time, fastest first; at least the kListed fastest
-  int considered = 0;             // layouts that exist
-  int too_large = 0;              // of these: do not fit the memory
+  // The tried ones by the time of their steps, then the others by predicted time; at least the kListed
+  // fastest.
+  std::vector<RankedPlan> plans;
+  int considered = 0;  // layouts that exist
+  int too_large = 0;   // of these: do not fit the memory
   int pruned = 0;  // of these: not predicted, since they cannot be among the fastest, or do not promise to be
   int unmeasured = 0;                  // of these: not predicted, since the time for measuring was up
   std::optional<RankedPlan> smallest;  // of those that do not fit, the one that needs least memory

@@ -8,17 +8,19 @@
 #include <iterator>
 
 #include "config/layout.h"
+#include "core/cores.h"
 #include "data/temp_folder.h"
 
 namespace shoal {
 namespace {
 
 using ::testing::Each;
+using ::testing::ElementsAre;
 using ::testing::ElementsAreArray;
 using ::testing::Gt;
 using testing::TempFolder;
 
-RunPlan sample(int micro_batch) {
+RunPlan plan_of(int micro_batch, int threads = 0) {
   auto config = parse_config(R"(
 data.dir = "none"
 run.name = "measured"
@@ -27,9 +29,12 @@ train = { global_batch = 8, steps = 1 }
 )",
                              "test", {});
   config.train.micro_batch = micro_batch;
+  config.train.threads = threads;
   resolve_layout(config, 2);
-  return sample_of(make_plan(config));
+  return make_plan(config);
 }
+
+RunPlan sample(int micro_batch) { return sample_of(plan_of(micro_batch)); }
 
 std::vector<double> numbers_of(const SampleTimes& times) {
   std::vector<double> all = {times.update};
@@ -71,6 +76,26 @@ TEST_F(MeasuredMachineTest, HasNoTimesBehindItsTime) {
   MeasuredMachine(2, options()).times(sample(2), {});
   EXPECT_TRUE(machine.has_times(sample(2)));
   EXPECT_FALSE(machine.has_times(sample(4)));
+}
+
+TEST_F(MeasuredMachineTest, TriesStepsWhereRanksShareCores) {
+  const auto shared = plan_of(2, usable_cores()), alone = plan_of(2, std::max(1, usable_cores() / 2));
+  MeasuredMachine first(2, options());
+  const auto seconds = first.try_steps({plan_of(4, usable_cores()), shared});
+  EXPECT_THAT(seconds, Each(Gt(0)));
+  EXPECT_EQ(first.measured(), 2);
+  if (usable_cores() > 1) {
+    EXPECT_THAT(first.try_steps({alone}), ElementsAre(0));
+  }
+
+  MeasuredMachine second(2, options());
+  EXPECT_THAT(second.try_steps({shared, plan_of(4, usable_cores())}), ElementsAre(seconds[1], seconds[0]));
+  EXPECT_EQ(second.measured(), 0);
+
+  auto none = options();
+  none.again = true;
+  none.seconds = 0;
+  EXPECT_THAT(MeasuredMachine(2, none).try_steps({shared}), ElementsAre(0));
 }
 
 TEST_F(MeasuredMachineTest, RanksOfAJobAgree) {

@@ -196,6 +196,39 @@ TEST(Search, EqualInputsGiveEqualPlans) {
   }
 }
 
+// Makes the steps of the fourth plan faster than those of the others, and does not reach the third.
+struct TryingMachine : Machine {
+  std::string name() const override { return machine.name(); }
+  SampleTimes times(const RunPlan& sample, const SampleKernels& kernels) override {
+    return machine.times(sample, kernels);
+  }
+  double seconds(const GroupCall& call) override { return machine.seconds(call); }
+  double delay(const GroupCall& call) override { return machine.delay(call); }
+  bool overlaps() const override { return machine.overlaps(); }
+  int ranks_per_host() const override { return machine.ranks_per_host(); }
+  double memory_of_rank() const override { return machine.memory_of_rank(); }
+  std::vector<double> try_steps(const std::vector<RunPlan>& plans) override {
+    std::vector<double> seconds(plans.size(), 2.0);
+    seconds.at(2) = 0;
+    seconds.at(3) = 1;
+    return seconds;
+  }
+  DescribedMachine machine{cluster_of()};
+};
+
+TEST(Search, StepsThatAreMadeDecide) {
+  TryingMachine machine;
+  const auto tried = search_plans(parse_config(kConfig, "test", {}), 4, machine);
+  const auto predicted = search({}, 4);
+  EXPECT_EQ(tried.plans[0].plan, predicted.plans[3].plan);
+  EXPECT_EQ(tried.plans[0].tried, 1);
+  EXPECT_EQ(tried.plans[1].plan, predicted.plans[0].plan);
+  EXPECT_EQ(tried.plans[2].plan, predicted.plans[1].plan);
+  EXPECT_EQ(predicted.plans[0].tried, 0);
+  const auto& missed = *std::ranges::find_if(tried.plans, [](const RankedPlan& p) { return p.tried == 0; });
+  EXPECT_EQ(missed.plan, predicted.plans[2].plan) << "it comes behind all that were tried";
+}
+
 TEST(Search, KeysThatAreGivenAreConstraints) {
   for (const auto& p : search({"parallel.tensor=2", "train.micro_batch=2"}, 4).plans) {
     EXPECT_EQ(p.plan.mesh.tensor, 2);
