@@ -6,10 +6,11 @@
 
 In every round the machine is measured anew, and each layout is trained for some steps right after what its prediction needs
 was measured, since the speed of a shared machine changes within minutes. A layout's error is the median over the rounds of
-predicted over measured time. Memory is the most that the program had resident, over its ranks. The regret compares medians: the
+predicted over measured time. Where layouts are compared that are chosen freely (below), each is trained in twice as many further rounds, so that medians of
+times that differ by a few percent can be told apart. Memory is the most that the program had resident, over its ranks. The regret compares medians: the
 measured time of the chosen layout over the least measured one, minus 1. Where ranks are more than cores, the planner chooses
-freely among all layouts, once before the rounds, and its choice is measured too; else the choice is the layout with the least
-predicted time. Steps behind the first two count.
+freely among all layouts, once before the rounds; its choice and the two that it takes to be next are measured too. Else the choice
+is the layout with the least predicted time. Steps behind the first two count.
 COMMAND starts the four ranks of an MPI job. OUT.csv keeps the rows of cases that are not measured again; the summary is that
 of all its rows.
 """
@@ -100,10 +101,10 @@ class Bench:
         plan = json.loads(run(self.command("plan", config, ranks, ["--json", *constraints(layout)])))["plans"][0]
         return plan["step_seconds"], plan["host_memory_bytes"]
 
-    def choice(self, config, ranks, cache):
-        """The layout that the planner chooses among all."""
+    def best(self, config, ranks, cache):
+        """The three layouts that the planner takes to be fastest among all."""
         os.environ["XDG_CACHE_HOME"] = cache
-        return json.loads(run(self.command("plan", config, ranks, ["--json"])))["plans"][0]["layout"]
+        return [plan["layout"] for plan in json.loads(run(self.command("plan", config, ranks, ["--json"])))["plans"][:3]]
 
     def train(self, config, ranks, layout):
         """Seconds of a step, and bytes of all ranks, where they are threads."""
@@ -126,10 +127,9 @@ class Bench:
         layouts = (FEW if name == "124M" else LAYOUTS)[ranks]
         chosen = None
         if not self.launch and ranks > os.cpu_count():
-            chosen = self.choice(config, ranks, os.path.join(self.folder, f"cache-{name}-{dtype}-{ranks}"))
-            same = [layout for layout in layouts if alike(layout, chosen)]
-            chosen = same[0] if same else chosen
-            layouts = layouts if same else [*layouts, chosen]
+            best = self.best(config, ranks, os.path.join(self.folder, f"cache-{name}-{dtype}-{ranks}"))
+            layouts = [layout for layout in layouts if not any(alike(layout, other) for other in best)] + best
+            chosen = best[0]
         seen = {layout: [] for layout in layouts}
         for number in range(2 if self.launch else ROUNDS[name]):
             cache = os.path.join(self.folder, f"cache-{name}-{dtype}-{ranks}-{number}")
@@ -139,6 +139,13 @@ class Bench:
                 seen[layout].append((measured, predicted, predicted / measured,
                                      bytes_measured, bytes_predicted, bytes_predicted / bytes_measured))
         medians = {layout: [statistics.median(values) for values in zip(*seen[layout])] for layout in layouts}
+        if chosen:
+            times = {layout: [row[0] for row in seen[layout]] for layout in layouts}
+            for _ in range(2 * ROUNDS[name]):
+                for layout in layouts:
+                    times[layout].append(self.train(config, ranks, layout)[0])
+            for layout in layouts:
+                medians[layout][0] = statistics.median(times[layout])
         return medians, chosen or min(layouts, key=lambda layout: medians[layout][1])
 
 

@@ -17,7 +17,6 @@
 #include "cli/checkpoint_option.h"
 #include "cli/sample_writer.h"
 #include "cli/text_model.h"
-#include "config/layout.h"
 #include "config/pretrained.h"
 #include "core/clock.h"
 #include "core/error.h"
@@ -50,12 +49,8 @@ std::string read_prompt(const SampleArguments& options) {
 
 Config load_config(const SampleArguments& options) {
   auto config = load_text_config(options.checkpoint, options.settings, options.backend, options.threads);
-  if (ranks_of_model(config.parallel) > 1) {
-    fail_user(
-        "shoal sample runs the whole model on every rank, each for its own texts; leave out parallel.tensor "
-        "and parallel.pipeline (--ranks N generates N texts at a time)");
-  }
-  config.parallel.timeout = 1e8;  // a rank may wait long for another one's texts
+  if (options.interactive && options.ranks > config.parallel.tensor)
+    fail_user("--interactive generates one text at a time; leave out --ranks");
   return config;
 }
 
@@ -77,8 +72,11 @@ void converse(SampleWriter& writer, const LoadedModel& model) {
 void sample(const SampleArguments& options, const std::string& text, const Config& config, World& world) {
   auto& ranks = world.ranks;
   require_agreement(ranks, facts_of(config));
-  const auto alone = make_self_communicator();
-  const auto model = load_text_model(options.checkpoint, config, *alone, world);
+  // Groups of tensor ranks share a model; the first rank of each writes texts.
+  const int tensor = config.parallel.tensor;
+  const auto group = ranks.split([&](int rank) { return Communicator::SplitKey{rank / tensor, rank}; });
+  const auto writers = ranks.split([&](int rank) { return Communicator::SplitKey{rank % tensor, rank}; });
+  const auto model = load_text_model(options.checkpoint, config, *group, world);
   auto settings = options;
   settings.sampling.vocab_size = model.tokenizer->vocab_size();
   std::optional<Prompts> prompts;
@@ -87,6 +85,7 @@ void sample(const SampleArguments& options, const std::string& text, const Confi
   SampleWriter writer(settings, model, texts);
 
   const InterruptGuard guard;
+  if (group->rank() > 0) return writer.follow();
   const Stopwatch watch;
   bool stopped = false;
   double made = 0;
@@ -95,13 +94,14 @@ void sample(const SampleArguments& options, const std::string& text, const Confi
     made = writer.made();
   }
   for (std::int64_t first = 0; first < prompts->samples() && !stopped && !options.interactive;
-       first += std::int64_t{ranks.size()} * writer.texts()) {
-    write_round(writer, *prompts, settings, *model.tokenizer, first, ranks);
+       first += std::int64_t{writers->size()} * writer.texts()) {
+    write_round(writer, *prompts, settings, *model.tokenizer, first, *writers);
     std::array<double, 2> sums = {writer.made(), InterruptGuard::requested() ? 1.0 : 0.0};
-    ranks.all_reduce({sums.data(), DType::f64, {2}}).wait();
+    writers->all_reduce({sums.data(), DType::f64, {2}}).wait();
     made = sums[0];
     stopped = sums[1] > 0;
   }
+  writer.dismiss();
   const double seconds = watch.seconds();
   if (ranks.rank() != 0) return;
   const auto from = weights_at(options.checkpoint)
@@ -125,7 +125,8 @@ void add_sample(CLI::App& app) {
         "The best checkpoint, stopped before ROMEO speaks"},
        {"shoal sample --checkpoint runs/quickstart --from-split val --prompt-tokens 20 --samples 3",
         "Beginnings from the data, their continuations, and how the data go on"},
-       {"shoal sample --checkpoint runs/quickstart --interactive", "Each line that you type is a prompt"}});
+       {"shoal sample --checkpoint runs/quickstart --interactive", "Each line that you type is a prompt"},
+       {"shoal sample --checkpoint runs/gpt2 --ranks 2 parallel.tensor=2", "Two ranks share the model"}});
   command
       ->add_option("--checkpoint", options->checkpoint,
                    "A run, one of its checkpoints, or weights: a folder in Hugging Face's format, a file of "
@@ -232,7 +233,6 @@ void add_sample(CLI::App& app) {
     require_checkpoint(*command, options->checkpoint, options->settings);
     std::string text;
     const auto load = [&] {
-      if (options->interactive && options->ranks > 1) fail_user("--interactive works on one rank");
       options->sampling.cache = !options->no_cache;
       validate(options->sampling);
       text = read_prompt(*options);

@@ -4,6 +4,7 @@
 #include <sstream>
 #include <utility>
 
+#include "cli/text_model.h"
 #include "core/error.h"
 #include "core/interrupt.h"
 #include "core/log.h"
@@ -69,8 +70,7 @@ SampleWriter::SampleWriter(const SampleArguments& options, const LoadedModel& mo
     : options_(options),
       tokenizer_(*model.tokenizer),
       texts_(texts),
-      generator_(model.runtime->backend(), model.runtime->engine(), model.plan.model,
-                 model.plan.engine.compute, texts) {}
+      generator_(make_generator(model, texts)) {}
 
 std::vector<Sample> SampleWriter::write(const std::vector<Numbered>& numbers,
                                         const std::vector<SamplePrompt>& prompts, const Print& print_first) {

@@ -57,6 +57,9 @@ class SampleWriter {
   // Generates so many texts together.
   SampleWriter(const SampleArguments& options, const LoadedModel& model, int texts);
   int texts() const { return texts_; }
+  // See Generator.
+  void follow() { generator_.follow(); }
+  void dismiss() { generator_.dismiss(); }
 
   // A sample, and its number among those of its prompt.
   struct Numbered {

@@ -7,7 +7,6 @@
 
 #include "cli/checkpoint_option.h"
 #include "cli/text_model.h"
-#include "config/layout.h"
 #include "core/error.h"
 #include "core/interrupt.h"
 #include "core/log.h"
@@ -26,9 +25,7 @@ struct ServeArguments {
 
 Config load_serve_config(const ServeArguments& options) {
   auto config = load_text_config(options.checkpoint, options.settings, options.backend, options.threads);
-  if (ranks_of_model(config.parallel) > 1)
-    fail_user(
-        "shoal serve runs the whole model on one rank; leave out parallel.tensor and parallel.pipeline");
+  config.parallel.data = 1;
   return config;
 }
 
@@ -37,11 +34,11 @@ bool is_loopback(const std::string& host) {
 }
 
 void serve_model(const ServeArguments& options, const Config& config, World& world) {
-  const auto alone = make_self_communicator();
-  const auto model = load_text_model(options.checkpoint, config, *alone, world);
+  const auto model = load_text_model(options.checkpoint, config, world.ranks, world);
   const auto& size = model.plan.model;
-  Generator generator(model.runtime->backend(), model.runtime->engine(), size, model.plan.engine.compute,
-                      static_cast<int>(options.batch));
+  auto generator = make_generator(model, static_cast<int>(options.batch));
+  const InterruptGuard guard;
+  if (world.ranks.rank() > 0) return generator.follow();
   auto server_options = options.server;
   server_options.body_limit = static_cast<std::size_t>(options.body_limit);
   if (const char* key = std::getenv("SHOAL_API_KEY"); key && server_options.api_key.empty())
@@ -52,13 +49,13 @@ void serve_model(const ServeArguments& options, const Config& config, World& wor
       .vocab_size = std::min<std::int64_t>(size.vocab_size, model.tokenizer->vocab_size()),
       .block_size = size.block_size,
       .max_tokens = options.max_tokens};
-  const InterruptGuard guard;
   serve::Server server(generator, served, server_options);
   if (!is_loopback(server_options.host) && server_options.api_key.empty())
     log::warn("whoever reaches {} may use the model: SHOAL_API_KEY is not set", server_options.host);
   fmt::print("Serving {} at {}/v1\n", served.name, server.url());
   std::fflush(stdout);
   server.run([] { return InterruptGuard::requested() != nullptr; });
+  generator.dismiss();
 }
 
 }  // namespace
@@ -72,7 +69,9 @@ void add_serve(CLI::App& app) {
        {"shoal serve --checkpoint runs/quickstart --name plays --port 9000 --batch 16",
         "Under a short name, up to 16 texts at a time"},
        {"SHOAL_API_KEY=secret shoal serve --checkpoint runs/quickstart --host 0.0.0.0",
-        "For other machines, which need the key"}});
+        "For other machines, which need the key"},
+       {"shoal serve --checkpoint runs/gpt2 parallel.tensor=2",
+        "Two ranks of this machine share the model"}});
   command
       ->add_option("--checkpoint", options->checkpoint,
                    "A run, one of its checkpoints, or weights: a folder in Hugging Face's format, a file of "
@@ -122,7 +121,7 @@ void add_serve(CLI::App& app) {
   command->callback([options, command] {
     require_checkpoint(*command, options->checkpoint, options->settings);
     with_ranks(
-        1, [&] { return load_serve_config(*options); },
+        0, [&] { return load_serve_config(*options); },
         [&](const Config& config, World& world) { serve_model(*options, config, world); });
   });
 }

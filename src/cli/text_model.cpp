@@ -28,15 +28,19 @@ Config load_text_config(const std::string& checkpoint, std::vector<std::string> 
   auto config = load_model_config(checkpoint, settings);
   config.parallel.zero = 0;
   config.parallel.replicate = 1;
+  config.parallel.sequence = false;
+  config.parallel.timeout = 1e8;
+  if (config.parallel.pipeline > 1)
+    fail_user("text is generated without pipeline stages; leave out parallel.pipeline");
   return config;
 }
 
-LoadedModel load_text_model(const std::string& checkpoint, const Config& config, Communicator& alone,
+LoadedModel load_text_model(const std::string& checkpoint, const Config& config, Communicator& group,
                             World& world) {
   const auto found = find_checkpoint(checkpoint, world.ranks);
   std::optional<LoadedModel> model;
-  all_or_none(world.ranks, [&] {
-    model.emplace(load_model(found, config, alone, backend_options(config, world), Runtime::Use::parameters));
+  const auto load = [&] {
+    model.emplace(load_model(found, config, group, backend_options(config, world), Runtime::Use::parameters));
     const auto weights = weights_at(found);
     const bool own = weights && weights->format == WeightsFormat::hugging_face;  // a folder with a tokenizer
     if (!model->tokenizer && has_gpt2_size(model->plan.model.vocab_size) && !own) {
@@ -49,8 +53,20 @@ LoadedModel load_text_model(const std::string& checkpoint, const Config& config,
     if (!model->tokenizer) {
       fail_user("{}, so there is no tokenizer to write text with", without_tokenizer(weights, checkpoint));
     }
-  });
+  };
+  // A group has collectives of its own meanwhile, so that its ranks cannot wait for each other here.
+  group.size() > 1 ? load() : all_or_none(world.ranks, load);
   return std::move(*model);
+}
+
+Generator make_generator(const LoadedModel& model, int texts) {
+  auto& runtime = *model.runtime;
+  return {runtime.backend(),
+          runtime.engine(),
+          model.plan.model,
+          model.plan.engine.compute,
+          texts,
+          TensorGroup(runtime.mesh().tensor(), false)};
 }
 
 }  // namespace shoal::cli

@@ -7,20 +7,19 @@
 namespace shoal {
 namespace {
 
-// The number of rows in the matrix products for new tokens. These products wait for the weights, so that
-// eight rows take little longer than one.
-constexpr std::int64_t kRows = 8;
-
 Tensor first_rows(const Tensor& buffer, std::int64_t rows) { return buffer.row_range(0, rows); }
 Tensor first_elements(const Tensor& buffer, std::int64_t n) { return {buffer.data, buffer.dtype, {n}}; }
 
 }  // namespace
 
-Decoder::Buffers Decoder::Buffers::take(Arena& arena, const GptConfig& config, DType compute, int texts) {
+Decoder::Buffers Decoder::Buffers::take(Arena& arena, const GptConfig& config, DType compute, int texts,
+                                        const TensorRank& tensor) {
   const std::int64_t r = std::max<std::int64_t>(config.block_size, kRows), c = config.n_embd;
+  const std::int64_t heads = local_heads(config, tensor).count(), width = heads * config.head_size();
+  const std::int64_t hidden = local_hidden(config, tensor).count();
   Buffers buffers;
   for (int layer = 0; layer < config.n_layer; ++layer) {
-    const Shape shape{texts, config.block_size, config.n_head, config.head_size()};
+    const Shape shape{texts, config.block_size, heads, config.head_size()};
     buffers.cache.push_back({.keys = arena.take(compute, shape), .values = arena.take(compute, shape)});
   }
   buffers.tokens = arena.take(DType::i32, {r});
@@ -28,27 +27,34 @@ Decoder::Buffers Decoder::Buffers::take(Arena& arena, const GptConfig& config, D
   buffers.mean = arena.take(DType::f32, {r});
   buffers.rstd = arena.take(DType::f32, {r});
   buffers.norm = arena.take(compute, {r, c});
-  buffers.qkv = arena.take(compute, {r, 3 * c});
-  buffers.attention = arena.take(compute, {r, c});
+  buffers.qkv = arena.take(compute, {r, 3 * width});
+  buffers.attention = arena.take(compute, {r, width});
   buffers.branch = arena.take(compute, {r, c});
-  buffers.hidden = arena.take(compute, {r, 4 * c});
-  buffers.activated = arena.take(compute, {r, 4 * c});
+  buffers.hidden = arena.take(compute, {r, hidden});
+  buffers.activated = arena.take(compute, {r, hidden});
   buffers.last = arena.take(DType::f32, {texts, c});
-  buffers.logits = arena.take(DType::f32, {kRows, padded_vocabulary(config)});
-  buffers.adapter = AdapterWork::take(arena, config, r, compute, {});
+  std::int64_t most = 0;
+  for (int rank = 0; rank < tensor.size; ++rank)
+    most = std::max(most, kRows * padded_vocabulary(config, {.rank = rank, .size = tensor.size}));
+  const Tensor logits = arena.take(DType::f32, {most});
+  buffers.logits = {logits.data, DType::f32, {kRows, padded_vocabulary(config, tensor)}};
+  if (tensor.size > 1) buffers.gathered = arena.take(DType::f32, {tensor.size, most});
+  buffers.adapter = AdapterWork::take(arena, config, r, compute, tensor);
   return buffers;
 }
 
-std::size_t Decoder::memory_bytes(const GptConfig& config, DType compute, int texts) {
+std::size_t Decoder::memory_bytes(const GptConfig& config, DType compute, int texts,
+                                  const TensorRank& tensor) {
   Arena arena;
-  Buffers::take(arena, config, compute, texts);
+  Buffers::take(arena, config, compute, texts, tensor);
   return arena.used();
 }
 
-Decoder::Decoder(Backend& backend, UnitStore& store, const GptConfig& config, DType compute, int texts)
-    : context_{backend, store, config, compute},
-      arena_(backend, memory_bytes(config, compute, texts)),
-      buffers_(Buffers::take(arena_, config, compute, texts)),
+Decoder::Decoder(Backend& backend, UnitStore& store, const GptConfig& config, DType compute, int texts,
+                 const TensorGroup& tensor)
+    : context_{backend, store, config, compute, tensor},
+      arena_(backend, memory_bytes(config, compute, texts, tensor.tensor_rank())),
+      buffers_(Buffers::take(arena_, config, compute, texts, tensor.tensor_rank())),
       embedding_(store.units()),
       head_(store.units(), config),
       lengths_(static_cast<std::size_t>(texts)) {
@@ -57,37 +63,104 @@ Decoder::Decoder(Backend& backend, UnitStore& store, const GptConfig& config, DT
   for (const auto& buffer : {buffers_.stream, buffers_.attention}) backend.zero(buffer);
 }
 
+void Decoder::ask(Call call) {
+  if (context_.tensor.rank() > 0) return;  // it was asked
+  static_assert(sizeof(Call) % sizeof(std::int32_t) == 0);
+  context_.tensor.broadcast({&call, DType::i32, {sizeof(Call) / sizeof(std::int32_t)}}, "the next tokens")
+      .wait();
+}
+
+void Decoder::dismiss() { ask({}); }
+
+void Decoder::follow() {
+  std::vector<std::int32_t> ids;
+  for (Call call;;) {
+    context_.tensor.broadcast({&call, DType::i32, {sizeof(Call) / sizeof(std::int32_t)}}, "the next tokens")
+        .wait();
+    const auto numbers = std::span(call.numbers);
+    const auto count = static_cast<std::size_t>(call.count);
+    switch (call.kind) {
+      case Call::prefill:
+        ids.resize(count);
+        read_all(numbers[0], ids);
+        break;
+      case Call::extend: {
+        std::vector<Token> tokens;
+        for (std::size_t i = 0; i < count; ++i) tokens.push_back({numbers[2 * i], numbers[2 * i + 1]});
+        read_rows(tokens);
+        break;
+      }
+      case Call::logits:
+        score_texts(numbers.first(count), nullptr);
+        break;
+      case Call::score:
+        score_rows(call.count, nullptr);
+        break;
+      case Call::dismiss:
+        return;
+    }
+  }
+}
+
 void Decoder::prefill(int text, std::span<const std::int32_t> tokens, const OnLogits& on_logits) {
   const auto n = static_cast<std::int64_t>(tokens.size());
   if (n < 1 || n > config().block_size) fail("{} tokens do not fit a block of {}", n, config().block_size);
+  ask({.kind = Call::prefill, .count = static_cast<std::int32_t>(n), .numbers = {text}});
+  std::vector<std::int32_t> ids(tokens.begin(), tokens.end());
+  read_all(text, ids);
+  if (!on_logits) return;
+  const auto width = static_cast<std::size_t>(row_width());
+  std::vector<float> values(kRows * width);
+  for (std::int64_t position = 0; position < n;) {
+    const std::int64_t first = std::min(position, buffers_.stream.dim(0) - kRows);  // not beyond the buffer
+    ask({.kind = Call::score, .count = static_cast<std::int32_t>(first)});
+    score_rows(first, values.data());
+    for (; position < std::min(n, first + kRows); ++position) {
+      on_logits(position, std::span(values).subspan(static_cast<std::size_t>(position - first) * width,
+                                                    static_cast<std::size_t>(config().vocab_size)));
+    }
+  }
+}
+
+// `tokens` are rank 0's: the other ranks get them here.
+void Decoder::read_all(int text, std::span<std::int32_t> tokens) {
+  const auto n = std::ssize(tokens);
+  context_.tensor.broadcast({tokens.data(), DType::i32, {n}}, "the tokens of a prompt").wait();
   context_.backend.copy_from_host(first_elements(buffers_.tokens, n), tokens.data());
   const Run all{.text = text, .position = 0, .row = 0, .rows = n};
   embed(all);
   run_blocks(n, {&all, 1});
   keep_last(all);
   lengths_[static_cast<std::size_t>(text)] = n;
-  if (on_logits) score(n, on_logits);
 }
 
 void Decoder::extend(std::span<const Token> tokens) {
-  std::vector<std::int32_t> ids;
-  std::vector<Run> runs;
   while (!tokens.empty()) {
     const auto live = tokens.first(std::min<std::size_t>(kRows, tokens.size()));
-    ids.clear();
-    runs.clear();
-    for (const auto& [text, id] : live) {
-      auto& length = lengths_[static_cast<std::size_t>(text)];
-      if (length == config().block_size) fail("a text of {} tokens fills its block", length);
-      runs.push_back({.text = text, .position = length++, .row = std::ssize(runs), .rows = 1});
-      ids.push_back(id);
+    Call call{.kind = Call::extend, .count = static_cast<std::int32_t>(live.size())};
+    for (std::size_t i = 0; i < live.size(); ++i) {
+      call.numbers[2 * i] = live[i].text;
+      call.numbers[2 * i + 1] = live[i].id;
     }
-    context_.backend.copy_from_host(first_elements(buffers_.tokens, std::ssize(ids)), ids.data());
-    for (const auto& run : runs) embed(run);
-    run_blocks(kRows, runs);
-    for (const auto& run : runs) keep_last(run);
+    ask(call);
+    read_rows(live);
     tokens = tokens.subspan(live.size());
   }
+}
+
+void Decoder::read_rows(std::span<const Token> tokens) {
+  std::vector<std::int32_t> ids;
+  std::vector<Run> runs;
+  for (const auto& [text, id] : tokens) {
+    auto& length = lengths_[static_cast<std::size_t>(text)];
+    if (length == config().block_size) fail("a text of {} tokens fills its block", length);
+    runs.push_back({.text = text, .position = length++, .row = std::ssize(runs), .rows = 1});
+    ids.push_back(id);
+  }
+  context_.backend.copy_from_host(first_elements(buffers_.tokens, std::ssize(ids)), ids.data());
+  for (const auto& run : runs) embed(run);
+  run_blocks(kRows, runs);
+  for (const auto& run : runs) keep_last(run);
 }
 
 void Decoder::embed(const Run& run) {
@@ -100,7 +173,8 @@ void Decoder::embed(const Run& run) {
 // Runs the layers of training on the first rows. Every block attends to the cache, and overwrites the stream
 // and the activations of the block before it.
 void Decoder::run_blocks(std::int64_t n, std::span<const Run> runs) {
-  const std::int64_t h = config().n_head, d = config().head_size();
+  const std::int64_t h = local_heads(config(), context_.tensor.tensor_rank()).count(),
+                     d = config().head_size();
   const Tensor stream = first_rows(buffers_.stream, n).reshaped({1, n, config().n_embd});
   BlockActivations keep;
   keep.mean_1 = keep.mean_2 = first_elements(buffers_.mean, n);
@@ -141,44 +215,59 @@ void Decoder::keep_last(const Run& run) {
                            buffers_.stream.row_range(run.row + run.rows - 1, 1));
 }
 
-Head::Activations Decoder::head_activations() const {
+// The length of a row of logits on the host: its padding goes where the ranks' parts are put together.
+std::int64_t Decoder::row_width() const {
+  return context_.tensor.size() > 1 ? config().vocab_size : buffers_.logits.columns();
+}
+
+// The logits of kRows rows of the stream. `out` f32 [kRows, row_width()] is for rank 0.
+void Decoder::make_logits(const Tensor& rows, float* out) {
   Head::Activations keep;
   keep.mean = first_elements(buffers_.mean, kRows);
   keep.rstd = first_elements(buffers_.rstd, kRows);
   keep.norm = first_rows(buffers_.norm, kRows);
-  return keep;
-}
-
-// The logits of the stream's first rows.
-void Decoder::score(std::int64_t positions, const OnLogits& on_logits) {
-  const auto keep = head_activations();
-  const std::int64_t width = buffers_.logits.columns();
-  std::vector<float> values(static_cast<std::size_t>(kRows * width));
-  for (std::int64_t position = 0; position < positions;) {
-    const std::int64_t first = std::min(position, buffers_.stream.dim(0) - kRows);  // not beyond the buffer
-    head_.logits(context_, keep, buffers_.stream.row_range(first, kRows), buffers_.logits);
-    context_.backend.copy_to_host(values.data(), buffers_.logits);
-    for (; position < std::min(positions, first + kRows); ++position) {
-      on_logits(position, std::span(values).subspan(static_cast<std::size_t>((position - first) * width),
-                                                    static_cast<std::size_t>(config().vocab_size)));
-    }
+  head_.logits(context_, keep, rows, buffers_.logits);
+  const auto& group = context_.tensor;
+  if (group.size() == 1) return context_.backend.copy_to_host(out, buffers_.logits);
+  const std::int64_t most = buffers_.gathered.columns();
+  group.all_gather(buffers_.gathered, {buffers_.logits.data, DType::f32, {most}}, "logits").wait();
+  if (!out) return;
+  gathered_.resize(static_cast<std::size_t>(buffers_.gathered.count()));
+  context_.backend.copy_to_host(gathered_.data(), buffers_.gathered);
+  for (int rank = 0; rank < group.size(); ++rank) {
+    const TensorRank of{.rank = rank, .size = group.size()};
+    const auto classes = local_classes(config(), of);
+    const float* from = gathered_.data() + rank * most;
+    for (std::int64_t row = 0; row < kRows; ++row, from += padded_vocabulary(config(), of))
+      std::copy_n(from, classes.count(), out + row * row_width() + classes.begin);
   }
 }
 
-std::vector<std::span<const float>> Decoder::logits(std::span<const int> texts) {
-  const auto keep = head_activations();
+void Decoder::score_rows(std::int64_t first, float* out) {
+  make_logits(buffers_.stream.row_range(first, kRows), out);
+}
+
+void Decoder::score_texts(std::span<const int> texts, float* out) {
   const Tensor rows = first_rows(buffers_.stream, kRows);
-  const auto width = static_cast<std::size_t>(buffers_.logits.columns());
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    context_.backend.convert(rows.row_range(static_cast<std::int64_t>(i), 1),
+                             buffers_.last.row_range(texts[i], 1));
+  }
+  make_logits(rows, out);
+}
+
+std::vector<std::span<const float>> Decoder::logits(std::span<const int> texts) {
+  const auto width = static_cast<std::size_t>(row_width());
   logits_.resize((texts.size() + kRows - 1) / kRows * kRows * width);
   std::vector<std::span<const float>> found;
   for (std::size_t first = 0; first < texts.size(); first += kRows) {
-    for (std::size_t i = first; i < std::min<std::size_t>(first + kRows, texts.size()); ++i) {
-      context_.backend.convert(rows.row_range(static_cast<std::int64_t>(i - first), 1),
-                               buffers_.last.row_range(texts[i], 1));
+    const auto some = texts.subspan(first, std::min<std::size_t>(kRows, texts.size() - first));
+    Call call{.kind = Call::logits, .count = static_cast<std::int32_t>(some.size())};
+    std::ranges::copy(some, call.numbers.begin());
+    ask(call);
+    score_texts(some, logits_.data() + first * width);
+    for (std::size_t i = first; i < first + some.size(); ++i)
       found.push_back(std::span(logits_).subspan(i * width, static_cast<std::size_t>(config().vocab_size)));
-    }
-    head_.logits(context_, keep, rows, buffers_.logits);
-    context_.backend.copy_to_host(logits_.data() + first * width, buffers_.logits);
   }
   return found;
 }

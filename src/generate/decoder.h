@@ -1,6 +1,7 @@
 // A GPT-2 that reads texts position by position and keeps the keys and values of the positions read.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <span>
 #include <vector>
@@ -9,14 +10,24 @@
 
 namespace shoal {
 
+// In a tensor-parallel group rank 0 makes the calls, and the other ranks follow() it: they share the model
+// and its cache.
+//
 // Texts are numbered from 0. What is computed for one does not depend on the others, bit for bit: matrix
 // products for new tokens always have the same number of rows, and a row does not depend on its place in them
 // (tests/ops/cpu_rows_test.cpp).
 class Decoder {
  public:
   // Takes all the memory it will ever need: for each text the keys and values of block_size positions in
-  // every layer, and the activations of one layer.
-  Decoder(Backend& backend, UnitStore& store, const GptConfig& config, DType compute, int texts = 1);
+  // every layer, and the activations of one layer. The store's weights are this tensor rank's; the group has
+  // no sequence parallelism.
+  Decoder(Backend& backend, UnitStore& store, const GptConfig& config, DType compute, int texts = 1,
+          const TensorGroup& tensor = {});
+
+  // On ranks but 0 of the group: computes what rank 0 asks for, until it calls dismiss().
+  void follow();
+  // On rank 0; does nothing in a group of one.
+  void dismiss();
 
   // The logits behind a position: f32 [vocab_size], on the host during the call.
   using OnLogits = std::function<void(std::int64_t position, std::span<const float> logits)>;
@@ -43,11 +54,15 @@ class Decoder {
   const GptConfig& config() const { return context_.config; }
 
   // The bytes that the constructor takes.
-  static std::size_t memory_bytes(const GptConfig& config, DType compute, int texts = 1);
+  static std::size_t memory_bytes(const GptConfig& config, DType compute, int texts = 1,
+                                  const TensorRank& tensor = {});
 
  private:
+  // The number of rows in the matrix products for new tokens. These products wait for the weights, so that
+  // eight rows take little longer than one.
+  static constexpr std::int64_t kRows = 8;
   struct Cache {
-    Tensor keys, values;  // x [texts, block_size, H, D]
+    Tensor keys, values;  // x [texts, block_size, H', D]
   };
   // The activations of one layer, R = max(block_size, kRows) rows; a shorter piece uses the first rows.
   struct Buffers {
@@ -56,13 +71,23 @@ class Decoder {
     Tensor stream;             // f32 [R, C]
     Tensor mean, rstd;         // f32 [R]
     Tensor norm;               // x [R, C]
-    Tensor qkv;                // x [R, 3C]
-    Tensor attention, branch;  // x [R, C]
-    Tensor hidden, activated;  // x [R, 4C]
-    Tensor last;    // f32 [texts, C]: the stream behind the last block at each text's last position
-    Tensor logits;  // f32 [kRows, V padded]
+    Tensor qkv;                // x [R, 3 H' D]
+    Tensor attention;          // x [R, H' D]
+    Tensor branch;             // x [R, C]
+    Tensor hidden, activated;  // x [R, F']
+    Tensor last;      // f32 [texts, C]: the stream behind the last block at each text's last position
+    Tensor logits;    // f32 [kRows, V' padded]
+    Tensor gathered;  // f32 [size of the group, kRows * the largest V' padded]; empty in a group of one
     AdapterWork adapter;
-    static Buffers take(Arena& arena, const GptConfig& config, DType compute, int texts);
+    static Buffers take(Arena& arena, const GptConfig& config, DType compute, int texts,
+                        const TensorRank& tensor);
+  };
+  // What rank 0 asks the others for.
+  struct Call {
+    enum Kind : std::int32_t { prefill, extend, logits, score, dismiss };
+    std::int32_t kind = dismiss;
+    std::int32_t count = 0;  // of tokens, texts or rows
+    std::array<std::int32_t, 2 * kRows> numbers = {};
   };
   // Rows that share matrix products: a run of positions of a text, computed at once.
   struct Run {
@@ -70,11 +95,16 @@ class Decoder {
     std::int64_t position, row, rows;
   };
 
+  void ask(Call call);
+  void read_all(int text, std::span<std::int32_t> tokens);
+  void read_rows(std::span<const Token> tokens);
+  void score_texts(std::span<const int> texts, float* out);
+  void score_rows(std::int64_t first, float* out);
   void embed(const Run& run);
   void run_blocks(std::int64_t rows, std::span<const Run> runs);
   void keep_last(const Run& run);
-  Head::Activations head_activations() const;
-  void score(std::int64_t positions, const OnLogits& on_logits);
+  std::int64_t row_width() const;
+  void make_logits(const Tensor& rows, float* out);
 
   LayerContext context_;
   Arena arena_;
@@ -83,7 +113,7 @@ class Decoder {
   std::vector<Block> blocks_;
   Head head_;
   std::vector<std::int64_t> lengths_;  // of texts
-  std::vector<float> logits_;
+  std::vector<float> logits_, gathered_;
 };
 
 }  // namespace shoal

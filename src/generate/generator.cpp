@@ -47,8 +47,9 @@ struct Generator::Text {
   std::int64_t begin = 0, opened = 0;
 };
 
-Generator::Generator(Backend& backend, UnitStore& store, const GptConfig& config, DType compute, int texts)
-    : decoder_(backend, store, config, compute, texts), texts_(static_cast<std::size_t>(texts)) {}
+Generator::Generator(Backend& backend, UnitStore& store, const GptConfig& config, DType compute, int texts,
+                     const TensorGroup& tensor)
+    : decoder_(backend, store, config, compute, texts, tensor), texts_(static_cast<std::size_t>(texts)) {}
 
 Generator::~Generator() = default;
 

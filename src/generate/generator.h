@@ -24,9 +24,13 @@ struct GeneratedToken {
 class Generator {
  public:
   // Takes all the memory it will ever need, for `texts` texts at a time. Throws Error when the backend cannot
-  // give it.
-  Generator(Backend& backend, UnitStore& store, const GptConfig& config, DType compute, int texts = 1);
+  // give it. In a tensor-parallel group rank 0 makes the texts, and the other ranks follow() until it calls
+  // dismiss().
+  Generator(Backend& backend, UnitStore& store, const GptConfig& config, DType compute, int texts = 1,
+            const TensorGroup& tensor = {});
   ~Generator();
+  void follow() { decoder_.follow(); }
+  void dismiss() { decoder_.dismiss(); }
 
   // Returns false to stop the text.
   using OnToken = std::function<bool(const GeneratedToken&)>;

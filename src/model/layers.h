@@ -164,7 +164,8 @@ class Head {
   void train(const LayerContext& context, const Activations& keep, const Workspace& work, const Tensor& x,
              const Tensor& d_stream, const Tensor& targets, const Tensor& loss, float scale,
              const BranchGradient& next = {}) const;
-  // Writes logits f32 [R, V padded] of x f32 [R, C]. For generation, which has no tensor group.
+  // Writes this rank's logits f32 [R, V' padded] of x f32 [R, C]. For generation, without sequence
+  // parallelism.
   void logits(const LayerContext& context, const Activations& keep, const Tensor& x,
               const Tensor& logits) const;
 

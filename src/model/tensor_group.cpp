@@ -26,4 +26,16 @@ Request TensorGroup::all_reduce(const Tensor& x, ReduceOp op, std::string_view p
   return ranks_->all_reduce(x, op);
 }
 
+Request TensorGroup::all_gather(const Tensor& out, const Tensor& x, std::string_view purpose) const {
+  if (size() == 1) return {};
+  ranks_->set_purpose(purpose);
+  return ranks_->all_gather(out, x);
+}
+
+Request TensorGroup::broadcast(const Tensor& x, std::string_view purpose) const {
+  if (size() == 1) return {};
+  ranks_->set_purpose(purpose);
+  return ranks_->broadcast(x, 0);
+}
+
 }  // namespace shoal

@@ -31,6 +31,10 @@ class TensorGroup {
   // Adds (or takes the maximum of) numbers per token [n], which every rank gets whole, with or without
   // sequence parallelism.
   Request all_reduce(const Tensor& x, ReduceOp op, std::string_view purpose) const;
+  // Gathers all ranks' x [n] into out [n * size], with or without sequence parallelism.
+  Request all_gather(const Tensor& out, const Tensor& x, std::string_view purpose) const;
+  // x [n] of rank 0 goes to all.
+  Request broadcast(const Tensor& x, std::string_view purpose) const;
 
  private:
   Communicator* ranks_ = nullptr;

@@ -15,8 +15,8 @@ constexpr double kSampleSeconds = 0.6;  // of a sample, after its first step
 constexpr int kLeastSteps = 2;
 constexpr double kLongCall = 0.2;  // seconds of a call behind which larger ones are not measured
 constexpr double kCallSeconds = 0.25;
-constexpr int kTrials = 3;            // of a plan's step
-constexpr double kFellBehind = 1.05;  // of the fastest plan's time, after which a plan is not tried again
+constexpr int kTrials = 6;           // of a plan's step
+constexpr double kFellBehind = 1.1;  // of the fastest plan's time, after which a plan is not tried again
 constexpr int kInARow = 4, kLeastCalls = 2, kMostCalls = 15;
 
 // The value below which a third of the values are: disturbances of a machine only ever add time.

@@ -55,6 +55,18 @@ TEST_F(ServeTest, WritesTheTextsOfSample) {
   EXPECT_THAT(end.err, HasSubstr("POST /v1/completions 200"));
 }
 
+TEST_F(ServeTest, TensorRanksShareTheModel) {
+  const auto server = serve({"parallel.tensor=2"});
+  const Json body = {{"model", "runs/tiny"}, {"prompt", "the "}, {"max_tokens", 20}, {"temperature", 0}};
+  const auto result = client().Post("/v1/completions", body.dump(), "application/json");
+  ASSERT_TRUE(result && result->status == 200);
+  const auto sampled = shoal({"sample", "--checkpoint", "runs/tiny", "--prompt", "the ", "--max-tokens", "20",
+                              "--temperature", "0", "--json"});
+  EXPECT_EQ(Json::parse(result->body)["choices"][0]["text"], Json::parse(sampled.out)["text"]);
+  server->signal(SIGTERM);
+  EXPECT_EQ(server->wait().code, 0);
+}
+
 TEST_F(ServeTest, SigtermFinishesTheStream) {
   const auto server = serve();
   std::string text;
@@ -110,7 +122,7 @@ TEST_F(ServeTest, ErrorsOfTheCommand) {
   expect_user_error(serve_with({"--batch", "0"}), "--batch");
   expect_user_error(serve_with({"--timeout", "0"}), "--timeout");
   expect_user_error(serve_with({"--host", "no such host"}), "cannot listen on no such host");
-  expect_user_error(serve_with({"parallel.tensor=2"}), "parallel.tensor");
+  expect_user_error(serve_with({"parallel.pipeline=2"}), "parallel.pipeline");
   const auto first = serve();
   expect_user_error(serve_with({"--port", address_.substr(address_.rfind(':') + 1)}), "in use", "--port");
 }

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "comm/communicator.h"
+#include "model/tensor_group.h"
 #include "parallel/data/data_engine.h"
 
 namespace shoal::test {
@@ -20,11 +21,17 @@ inline GptConfig tiny_config() {
   return config;
 }
 
+// One rank's part of the model, where there are `ranks`: a tensor-parallel group.
 struct TinyModel {
-  explicit TinyModel(std::unique_ptr<Backend> backend_, DType compute_ = DType::f32)
-      : backend(std::move(backend_)), compute(compute_) {
-    engine = std::make_unique<DataEngine>(
-        *backend, mesh, config, EngineOptions{.compute = compute, .optimizer = {}, .training = false});
+  explicit TinyModel(std::unique_ptr<Backend> backend_, DType compute_ = DType::f32,
+                     Communicator* ranks = nullptr, const GptConfig& config_ = tiny_config())
+      : config(config_),
+        backend(std::move(backend_)),
+        compute(compute_),
+        mesh(ranks ? *ranks : *self, {.tensor = ranks ? ranks->size() : 1}) {
+    EngineOptions options{.part = {.tensor = tensor().tensor_rank(), .chunks = {}}, .compute = compute};
+    options.training = false;
+    engine = std::make_unique<DataEngine>(*backend, mesh, config, options);
     engine->initialize(7);
     for (const auto& tensor : engine->state(false, DataEngine::Share::held)) {
       if (tensor.shape.rank() < 2) continue;
@@ -33,11 +40,13 @@ struct TinyModel {
     engine->state_loaded();
   }
 
-  GptConfig config = tiny_config();
+  TensorGroup tensor() { return {mesh.tensor(), false}; }
+
+  GptConfig config;
   std::unique_ptr<Backend> backend;
   DType compute;
   std::unique_ptr<Communicator> self = make_self_communicator();
-  Mesh mesh{*self};
+  Mesh mesh;
   std::unique_ptr<DataEngine> engine;
 };
 
