@@ -6,11 +6,11 @@
 
 In every round the machine is measured anew, and each layout is trained for some steps right after what its prediction needs
 was measured, since the speed of a shared machine changes within minutes. A layout's error is the median over the rounds of
-predicted over measured time. Where layouts are compared that are chosen freely (below), each is trained in twice as many further rounds, so that medians of
-times that differ by a few percent can be told apart. Memory is the most that the program had resident, over its ranks. The regret compares medians: the
+predicted over measured time. Memory is the most that the program had resident, over its ranks. The regret compares medians: the
 measured time of the chosen layout over the least measured one, minus 1. Where ranks are more than cores, the planner chooses
-freely among all layouts, once before the rounds; its choice and the two that it takes to be next are measured too. Else the choice
-is the layout with the least predicted time. Steps behind the first two count.
+freely among all layouts, once before the rounds; its choice and the two that it takes to be next are measured too, and the
+layouts within 10 % of the fastest are trained in twice as many further rounds, to tell apart what differs by a few percent. Else
+the choice is the layout with the least predicted time. Steps behind the first two count.
 COMMAND starts the four ranks of an MPI job. OUT.csv keeps the rows of cases that are not measured again; the summary is that
 of all its rows.
 """
@@ -40,7 +40,7 @@ LAYOUTS = {  # of both types
         f"{PIPE} train.micro_batch=1", f"{PIPE} {TENSOR} train.micro_batch=1"],
 }
 FEW = {1: LAYOUTS[1][:1], 2: LAYOUTS[2][:3], 4: LAYOUTS[4][2:4]}  # of the largest model
-ROUNDS = {"0.8M": 4, "10M": 3, "124M": 1}
+ROUNDS = {"0.8M": 4, "10M": 2, "124M": 1}
 BASE = ("eval.at_start=false eval.interval=-1 checkpoint.interval=0 checkpoint.best=false log.interval=1 log.tensorboard=false "
         "optim.lr=1e-4 lr_schedule.warmup_steps=0")
 
@@ -140,12 +140,13 @@ class Bench:
                                      bytes_measured, bytes_predicted, bytes_predicted / bytes_measured))
         medians = {layout: [statistics.median(values) for values in zip(*seen[layout])] for layout in layouts}
         if chosen:
-            times = {layout: [row[0] for row in seen[layout]] for layout in layouts}
+            fastest = min(row[0] for row in medians.values())
+            close = {layout: [row[0] for row in seen[layout]] for layout in layouts if medians[layout][0] < 1.1 * fastest}
             for _ in range(2 * ROUNDS[name]):
-                for layout in layouts:
-                    times[layout].append(self.train(config, ranks, layout)[0])
-            for layout in layouts:
-                medians[layout][0] = statistics.median(times[layout])
+                for layout in close:
+                    close[layout].append(self.train(config, ranks, layout)[0])
+            for layout in close:
+                medians[layout][0] = statistics.median(close[layout])
         return medians, chosen or min(layouts, key=lambda layout: medians[layout][1])
 
 

@@ -57,10 +57,9 @@ class Machine {
   virtual bool has_times(const RunPlan&) { return true; }
   // Whether times are measured when they are asked for, which takes seconds.
   virtual bool measures() const { return false; }
-  // Seconds of a whole training step of each plan, made here; 0 of plans that are not tried.
-  virtual std::vector<double> try_steps(const std::vector<RunPlan>& plans) {
-    return std::vector<double>(plans.size());
-  }
+  // Seconds of a whole training step, typical of `trials` that are made here where fewer are known; 0 where
+  // none is known or made.
+  virtual double try_step(const RunPlan& /*plan*/, int /*trials*/) { return 0; }
 
   // Ranks are threads that share this many cores, `threads_of` each; 0: every rank has a device of its own.
   virtual int shared_cores() const { return 0; }

@@ -15,16 +15,7 @@ constexpr double kSampleSeconds = 0.6;  // of a sample, after its first step
 constexpr int kLeastSteps = 2;
 constexpr double kLongCall = 0.2;  // seconds of a call behind which larger ones are not measured
 constexpr double kCallSeconds = 0.25;
-constexpr int kTrials = 6;           // of a plan's step
-constexpr double kFellBehind = 1.1;  // of the fastest plan's time, after which a plan is not tried again
 constexpr int kInARow = 4, kLeastCalls = 2, kMostCalls = 15;
-
-// The value below which a third of the values are: disturbances of a machine only ever add time.
-double quantile(std::vector<double> values) {
-  const auto at = values.begin() + std::ssize(values) / 3;
-  std::nth_element(values.begin(), at, values.end());
-  return *at;
-}
 
 // The mean without the largest tenth: the steps of a sample are shorter than those of training, which meet
 // what delays only some of them.
@@ -68,13 +59,13 @@ class SampleLog {
     return seconds;
   }
 
-  MeasuredSample typical() const {
+  MeasuredSample summary() const {
     MeasuredSample sample;
     for (std::size_t pass = 0; pass < kSamplePasses; ++pass) {
       for (std::size_t part = 0; part < kStepParts; ++part)
-        sample.parts.values[pass][part] = quantile(parts_.values[pass][part]);
+        sample.parts.values[pass][part] = typical(parts_.values[pass][part]);
     }
-    sample.update = quantile(update_);
+    sample.update = typical(update_);
     sample.step = trimmed_mean(steps_);
     // Typical parts add up to less than a typical step, in which some part is always delayed.
     double sum = sample.update;
@@ -128,7 +119,14 @@ void make_call(Communicator& group, GroupCall::Kind kind, std::vector<float>& a,
   }
 }
 
-// The mean of some training steps of a plan.
+}  // namespace
+
+double typical(std::vector<double> values) {
+  const auto at = values.begin() + std::ssize(values) / 3;
+  std::nth_element(values.begin(), at, values.end());
+  return *at;
+}
+
 double measure_step(const RunRanks& run, const RunPlan& plan) {
   double result = 0;
   run(plan.mesh.ranks(), [&](World& world) {
@@ -153,25 +151,6 @@ double measure_step(const RunRanks& run, const RunPlan& plan) {
   return result;
 }
 
-}  // namespace
-
-std::vector<double> measure_steps(const RunRanks& run, const std::vector<RunPlan>& plans, double seconds) {
-  std::vector<std::vector<double>> took(plans.size());
-  std::vector<double> typical(plans.size());
-  const Stopwatch watch;
-  double fastest = 0;
-  for (int round = 0; round < kTrials; ++round) {
-    for (std::size_t i = 0; i < plans.size(); ++i) {
-      if (watch.seconds() > seconds) return typical;
-      if (typical[i] > kFellBehind * fastest) continue;
-      took[i].push_back(measure_step(run, plans[i]));
-      typical[i] = quantile(took[i]);
-    }
-    fastest = *std::ranges::min_element(typical);
-  }
-  return typical;
-}
-
 MeasuredSample measure_sample(const RunRanks& run, const RunPlan& sample, int ranks, int threads) {
   MeasuredSample result;
   run(ranks, [&](World& world) {
@@ -188,10 +167,10 @@ MeasuredSample measure_sample(const RunRanks& run, const RunPlan& sample, int ra
       const double spent = largest(world.ranks, watch.seconds());
       if (steps >= kLeastSteps ? spent > kSampleSeconds : seconds > 5 * kSampleSeconds) break;
     }
-    auto typical = log.typical();
-    average(world.ranks, typical);
-    typical.slowest = trimmed_mean(std::move(slowest));
-    if (world.ranks.rank() == 0) result = typical;
+    auto mean = log.summary();
+    average(world.ranks, mean);
+    mean.slowest = trimmed_mean(std::move(slowest));
+    if (world.ranks.rank() == 0) result = mean;
   });
   return result;
 }
@@ -225,7 +204,7 @@ std::vector<std::pair<double, double>> measure_call(const RunRanks& run, const G
            left > 0; --left) {
         took.push_back(once());
       }
-      const double seconds = largest(world.ranks, quantile(took));
+      const double seconds = largest(world.ranks, typical(took));
       if (world.ranks.rank() == 0) curve.emplace_back(bytes, seconds);
       if (seconds > kLongCall) break;
     }

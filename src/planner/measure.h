@@ -29,8 +29,10 @@ MeasuredSample measure_sample(const RunRanks& run, const RunPlan& sample, int ra
 std::vector<std::pair<double, double>> measure_call(const RunRanks& run, const GroupCall& group, int ranks,
                                                     double most);
 
-// Seconds of a training step of each plan, which says its threads, on random parameters. Plans take turns in
-// a few rounds, later ones without those that fell behind. 0 of plans that were not reached in `seconds`.
-std::vector<double> measure_steps(const RunRanks& run, const std::vector<RunPlan>& plans, double seconds);
+// Seconds of a training step of a plan, which says its threads, on random parameters: the mean of some.
+double measure_step(const RunRanks& run, const RunPlan& plan);
+
+// The value below which a third of the values are: disturbances of a machine only ever add time.
+double typical(std::vector<double> values);
 
 }  // namespace shoal

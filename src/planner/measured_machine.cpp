@@ -132,11 +132,14 @@ const std::vector<double>& MeasuredMachine::kept(const std::string& key,
   if (!known.empty()) return known;
   known = agreed(make());
   ++measured_;
-  if (!world_ || world_->ranks.rank() == 0) {
-    const auto keep_none = [](std::string_view) { return false; };
-    cache_.find_or_make(full_key, keep_none, [&] { return fmt::format("{}", fmt::join(known, " ")); });
-  }
+  if (!world_ || world_->ranks.rank() == 0) keep(key, known);
   return known;
+}
+
+void MeasuredMachine::keep(const std::string& key, const std::vector<double>& numbers) {
+  const auto keep_none = [](std::string_view) { return false; };
+  cache_.find_or_make(key_ + "; " + key, keep_none,
+                      [&] { return fmt::format("{}", fmt::join(numbers, " ")); });
 }
 
 void MeasuredMachine::measure_collectives() {
@@ -227,29 +230,22 @@ std::string MeasuredMachine::name_of_step(const RunPlan& plan) const {
       plan.engine.replicate);
 }
 
-std::vector<double> MeasuredMachine::try_steps(const std::vector<RunPlan>& plans) {
-  std::vector<double> seconds(plans.size());
-  std::vector<RunPlan> unknown;
-  std::vector<std::size_t> places;
-  for (std::size_t i = 0; i < plans.size(); ++i) {
-    auto plan = plans[i];
-    plan.threads = threads_of(plan);
-    if (world_ || plan.mesh.workers > 1 || plan.mesh.ranks() * plan.threads <= cores_) continue;
-    if (const auto known = find(key_ + "; " + name_of_step(plan)); known.size() == 1) {
-      seconds[i] = known.front();
-    } else {
-      unknown.push_back(std::move(plan));
-      places.push_back(i);
-    }
+double MeasuredMachine::try_step(const RunPlan& wanted, int trials) {
+  auto plan = wanted;
+  plan.threads = threads_of(plan);
+  if (world_ || plan.mesh.workers > 1 || plan.mesh.ranks() * plan.threads <= cores_) return 0;
+  const auto key = name_of_step(plan);
+  auto& times = kept_[key];
+  if (times.empty()) times = find(key_ + "; " + key);
+  while (std::ssize(times) < trials && tried_ < options_.seconds) {
+    if (tried_ == 0) tell("steps of layouts with nearly the same prediction");
+    const Stopwatch watch;
+    times.push_back(measure_step(run_, plan));
+    tried_ += watch.seconds();
+    ++measured_;
+    keep(key, times);
   }
-  if (unknown.empty()) return seconds;
-  tell(fmt::format("steps of {} layouts with nearly the same prediction", unknown.size()));
-  const auto measured = measure_steps(run_, unknown, options_.seconds);
-  for (std::size_t i = 0; i < unknown.size(); ++i) {
-    if (measured[i] == 0) continue;
-    seconds[places[i]] = kept(name_of_step(unknown[i]), [&] { return std::vector{measured[i]}; }).front();
-  }
-  return seconds;
+  return times.empty() ? 0 : typical(times);
 }
 
 double MeasuredMachine::seconds(const GroupCall& call) {

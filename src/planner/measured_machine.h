@@ -32,8 +32,8 @@ class MeasuredMachine final : public Machine {
   double delay(const GroupCall& call) override;
   bool measures() const override { return true; }
   // Of ranks that share cores: what it costs that they wait for each other and for a core is known to some
-  // percent only.
-  std::vector<double> try_steps(const std::vector<RunPlan>& plans) override;
+  // percent only. Trials take as long as measurements may, once more.
+  double try_step(const RunPlan& plan, int trials) override;
   int shared_cores() const override { return world_ ? 0 : cores_; }
   int threads_of(const RunPlan& plan) const override;
   // Threads move the bytes while they wait; of an MPI job, the engine of messages does.
@@ -63,6 +63,7 @@ class MeasuredMachine final : public Machine {
   }
   // The numbers of the cache, or those of `make`, which are added to it.
   const std::vector<double>& kept(const std::string& key, const std::function<std::vector<double>()>& make);
+  void keep(const std::string& key, const std::vector<double>& numbers);
   // Rank 0's value on every rank.
   std::vector<double> agreed(std::vector<double> values) const;
   std::vector<double> find(const std::string& key) const;
@@ -77,7 +78,7 @@ class MeasuredMachine final : public Machine {
   double memory_ = 0;
   std::map<std::tuple<GroupCall::Kind, int, int>, Curve> curves_;
   std::map<std::string, std::vector<double>> kept_;
-  double spent_ = 0;  // seconds of measuring parts of steps
+  double spent_ = 0, tried_ = 0;  // seconds of measuring parts of steps, and of trials
   int measured_ = 0;
 };
 

@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <limits>
 #include <numeric>
 #include <set>
 
@@ -12,6 +11,7 @@
 #include "core/error.h"
 #include "parallel/pipeline/stages.h"
 #include "planner/stage_fit.h"
+#include "planner/trials.h"
 #include "planner/typical_cpu.h"
 
 namespace shoal {
@@ -54,7 +54,7 @@ class Search {
     evaluate();
     if (machine_.measures() && !config_.given.contains("train.threads")) try_fewer_threads();
     std::ranges::stable_sort(result_.plans, {}, seconds_of);
-    try_closest();
+    try_plans(result_.plans, machine_);
     return std::move(result_);
   }
 
@@ -220,26 +220,6 @@ class Search {
       result_.plans.push_back(other);
       best = std::move(other);
     }
-  }
-
-  // Where the machine makes steps of the layouts that are predicted to be about as fast, these decide.
-  void try_closest() {
-    constexpr double kClose = 1.1;
-    constexpr std::ptrdiff_t kLeast = 4;
-    auto& plans = result_.plans;
-    if (plans.size() < 2) return;
-    std::vector<RunPlan> closest;
-    for (const auto& p : plans) {
-      const bool close = seconds_of(p) < kClose * seconds_of(plans.front());
-      if (std::ssize(closest) >= (close ? SearchResult::kListed : kLeast)) break;
-      closest.push_back(p.plan);
-    }
-    if (closest.size() < 2) return;
-    const auto tried = machine_.try_steps(closest);
-    for (std::size_t i = 0; i < tried.size(); ++i) plans[i].tried = tried[i];
-    std::ranges::stable_sort(plans, {}, [](const RankedPlan& p) {
-      return p.tried > 0 ? p.tried : std::numeric_limits<double>::infinity();
-    });
   }
 
   // The layout with another cut of its blocks; nullopt where it does not fit.

@@ -4,17 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "config/config.h"
-#include "planner/prediction.h"
+#include "planner/ranked_plan.h"
 
 namespace shoal {
-
-struct RankedPlan {
-  Config config;  // with the layout filled in; trains as it is
-  RunPlan plan;
-  Prediction prediction;
-  double tried = 0;  // seconds of a step that was made here; 0: none was
-};
 
 struct SearchResult {
   static constexpr int kListed = 10;

@@ -196,7 +196,7 @@ TEST(Search, EqualInputsGiveEqualPlans) {
   }
 }
 
-// Makes the steps of the fourth plan faster than those of the others, and does not reach the third.
+// A step takes as long as predicted, or in the mesh `slow` four times that. Makes `budget` trials.
 struct TryingMachine : Machine {
   std::string name() const override { return machine.name(); }
   SampleTimes times(const RunPlan& sample, const SampleKernels& kernels) override {
@@ -207,26 +207,47 @@ struct TryingMachine : Machine {
   bool overlaps() const override { return machine.overlaps(); }
   int ranks_per_host() const override { return machine.ranks_per_host(); }
   double memory_of_rank() const override { return machine.memory_of_rank(); }
-  std::vector<double> try_steps(const std::vector<RunPlan>& plans) override {
-    std::vector<double> seconds(plans.size(), 2.0);
-    seconds.at(2) = 0;
-    seconds.at(3) = 1;
-    return seconds;
+  double true_seconds(const RunPlan& plan) {
+    return predict(plan, machine).seconds() * (plan.mesh == slow ? 4 : 1);
+  }
+  double try_step(const RunPlan& plan, int) override {
+    if (std::ranges::find(known, plan) == known.end()) {
+      if (std::ssize(known) == budget) return 0;
+      known.push_back(plan);
+    }
+    return true_seconds(plan);
   }
   DescribedMachine machine{cluster_of()};
+  MeshShape slow;
+  std::ptrdiff_t budget = 1000;
+  std::vector<RunPlan> known;
 };
 
 TEST(Search, StepsThatAreMadeDecide) {
+  const std::vector<std::string> settings = {"parallel.pipeline=1", "train.micro_batch=4"};
+  const auto config = parse_config(kConfig, "test", settings);
   TryingMachine machine;
-  const auto tried = search_plans(parse_config(kConfig, "test", {}), 4, machine);
-  const auto predicted = search({}, 4);
-  EXPECT_EQ(tried.plans[0].plan, predicted.plans[3].plan);
-  EXPECT_EQ(tried.plans[0].tried, 1);
-  EXPECT_EQ(tried.plans[1].plan, predicted.plans[0].plan);
-  EXPECT_EQ(tried.plans[2].plan, predicted.plans[1].plan);
-  EXPECT_EQ(predicted.plans[0].tried, 0);
-  const auto& missed = *std::ranges::find_if(tried.plans, [](const RankedPlan& p) { return p.tried == 0; });
-  EXPECT_EQ(missed.plan, predicted.plans[2].plan) << "it comes behind all that were tried";
+  const auto predicted = search_plans(config, 4, machine.machine);
+  EXPECT_EQ(predicted.plans.front().tried, 0);
+  machine.slow = predicted.plans.front().plan.mesh;
+  const auto tried = search_plans(config, 4, machine);
+  double best = INFINITY;
+  for (const auto& p : predicted.plans) best = std::min(best, machine.true_seconds(p.plan));
+  EXPECT_EQ(tried.plans.front().tried, best);
+  EXPECT_NE(tried.plans.front().plan.mesh, machine.slow);
+  EXPECT_EQ(tried.plans.size(), predicted.plans.size());
+  const auto untried = [](const RankedPlan& p) { return p.tried == 0; };
+  const auto first = std::ranges::find_if(tried.plans, untried);
+  EXPECT_TRUE(std::ranges::all_of(first, tried.plans.end(), untried)) << "they come behind the others";
+}
+
+TEST(Search, TrialsThatRunOutOfTimeLeaveWhatTheyHave) {
+  TryingMachine machine;
+  machine.budget = 2;
+  const auto result = search_plans(parse_config(kConfig, "test", {}), 4, machine);
+  EXPECT_GT(result.plans[0].tried, 0);
+  EXPECT_GE(result.plans[1].tried, result.plans[0].tried);
+  EXPECT_EQ(result.plans[2].tried, 0);
 }
 
 TEST(Search, KeysThatAreGivenAreConstraints) {
