@@ -10,6 +10,7 @@
 #include <new>
 
 #include "ops/cpu/cpu.h"
+#include "ops/cpu/few_rows.h"
 #include "ops/cpu/simd.h"
 #include "ops/cpu/threads.h"
 
@@ -73,6 +74,7 @@ float* CpuBackend::scratch(std::int64_t floats) {
 }
 
 void CpuBackend::linear_forward(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias) {
+  if (x.rows() <= kFewRows) return few_rows_product(y, x, w, bias, threads_, scratch(x.count()));
   matmul_({.c = y, .a = x, .b = w, .bias = bias, .transpose_b = true});
 }
 

@@ -29,6 +29,7 @@ class CpuBackend final : public Backend {
   void clip_scale(const Tensor& scale, const Tensor& squares, double max_norm, const Tensor& losses) override;
 
   void linear_forward(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias) override;
+  bool few_rows_stand_alone() const override { return true; }
   void linear_backward_input(const Tensor& dx, const Tensor& dy, const Tensor& w) override;
   void linear_backward_weight(const Tensor& dw, const Tensor& dbias, const Tensor& dy,
                               const Tensor& x) override;

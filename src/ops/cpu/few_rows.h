@@ -1,0 +1,18 @@
+// Products with few rows, those of generating text. They wait for the weights, which are read once.
+#pragma once
+
+#include <cstdint>
+
+#include "core/tensor.h"
+
+namespace shoal::cpu {
+
+inline constexpr std::int64_t kFewRows = 8;
+
+// y x or f32 [R, N] = x x [R, K] . w x [N, K]^T + bias x [N] (bias may be empty), R at most kFewRows. The
+// bits of a row do not depend on the other rows, nor on how many there are. `scratch` f32 [R, K] is used
+// where x is not f32.
+void few_rows_product(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias, int threads,
+                      float* scratch);
+
+}  // namespace shoal::cpu
