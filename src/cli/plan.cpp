@@ -16,7 +16,6 @@
 #include "core/text.h"
 #include "report/metrics.h"
 #include "report/svg.h"
-#include "report/trace_picture.h"
 
 namespace shoal::cli {
 namespace {
@@ -73,35 +72,6 @@ nlohmann::ordered_json to_json(const RankedPlan& p, const Machine& machine) {
         p.prediction.terms[static_cast<std::size_t>(i)];
   }
   return json;
-}
-
-// The predicted step as a timeline: a rank of each stage.
-TraceStep timeline_of(const RankedPlan& p) {
-  TraceStep step{
-      .name = "step 1",
-      .heading = mesh_text(p.plan).empty() ? "Predicted step" : "Predicted step, " + mesh_text(p.plan),
-      .seconds = p.prediction.seconds(),
-      .rows = {}};
-  for (std::size_t stage = 0; stage < p.prediction.step.spans.size(); ++stage) {
-    TraceRow row{.rank = fmt::format("stage {}", stage), .place = "", .compute = {}, .waits = {}};
-    double end = 0;
-    for (const auto& span : p.prediction.step.spans[stage]) {
-      const bool forward = span.term == CostTerm::forward, backward = span.term == CostTerm::backward;
-      if (span.begin > end) row.waits.push_back({"wait", "other stages", "", end, span.begin});
-      end = span.end;
-      if (forward || backward) {
-        row.compute.push_back({"micro-batch", forward ? "forward" : "backward", std::to_string(span.pass),
-                               span.begin, span.end});
-      } else if (span.term == CostTerm::update) {
-        row.compute.push_back({"optimizer", "update", "", span.begin, span.end});
-      } else {
-        row.waits.push_back({"wait", std::string(name_of(span.term)), "", span.begin, span.end});
-      }
-    }
-    if (step.seconds > end) row.waits.push_back({"wait", "other stages", "", end, step.seconds});
-    step.rows.push_back(std::move(row));
-  }
-  return step;
 }
 
 // Prints the most memory that the steps of a run had, beside the prediction.
@@ -196,7 +166,7 @@ void plan(const PlanOptions& options, Config config, const Job& job) {
   const auto result = search_plans(config, job.ranks, *machine);
   if (!options.json || !options.svg.empty()) require_plan(result, job.ranks);
   if (log::thread_muted()) return;
-  if (!options.svg.empty()) write_svg(options.svg, trace_svg(timeline_of(result.plans.front())));
+  if (!options.svg.empty()) write_svg(options.svg, timeline_svg(result.plans.front()));
   if (options.json) return print_json(result, *machine, job.ranks);
   print_result(options, result, *machine, job, source);
 }

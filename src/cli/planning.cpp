@@ -9,6 +9,7 @@
 #include "core/log.h"
 #include "core/text.h"
 #include "planner/described_machine.h"
+#include "report/trace_picture.h"
 
 namespace shoal::cli {
 namespace {
@@ -86,6 +87,34 @@ std::vector<std::string> reasons_for_best(const SearchResult& result) {
     reasons.push_back("plain data parallelism does not fit, or is excluded by the config");
   }
   return reasons;
+}
+
+std::string timeline_svg(const RankedPlan& p) {
+  TraceStep step{
+      .name = "step 1",
+      .heading = mesh_text(p.plan).empty() ? "Predicted step" : "Predicted step, " + mesh_text(p.plan),
+      .seconds = p.prediction.seconds(),
+      .rows = {}};
+  for (std::size_t stage = 0; stage < p.prediction.step.spans.size(); ++stage) {
+    TraceRow row{.rank = fmt::format("stage {}", stage), .place = "", .compute = {}, .waits = {}};
+    double end = 0;
+    for (const auto& span : p.prediction.step.spans[stage]) {
+      const bool forward = span.term == CostTerm::forward, backward = span.term == CostTerm::backward;
+      if (span.begin > end) row.waits.push_back({"wait", "other stages", "", end, span.begin});
+      end = span.end;
+      if (forward || backward) {
+        row.compute.push_back({"micro-batch", forward ? "forward" : "backward", std::to_string(span.pass),
+                               span.begin, span.end});
+      } else if (span.term == CostTerm::update) {
+        row.compute.push_back({"optimizer", "update", "", span.begin, span.end});
+      } else {
+        row.waits.push_back({"wait", std::string(name_of(span.term)), "", span.begin, span.end});
+      }
+    }
+    if (step.seconds > end) row.waits.push_back({"wait", "other stages", "", end, step.seconds});
+    step.rows.push_back(std::move(row));
+  }
+  return trace_svg(step);
 }
 
 RankedPlan plan_run(Config config, const Job& job) {

@@ -22,6 +22,9 @@ void require_plan(const SearchResult& result, int ranks);
 // The gain of the fastest plan over the next and over plain data parallelism, and the term that gains most.
 std::vector<std::string> reasons_for_best(const SearchResult& result);
 
+// The predicted step as a picture: a rank of each stage.
+std::string timeline_svg(const RankedPlan& plan);
+
 // Plans a run for the ranks of a job, and logs the plan in three lines: layout, reason, prediction. Throws
 // UserError for GPUs, which are not measured.
 RankedPlan plan_run(Config config, const Job& job);

@@ -159,6 +159,7 @@ void print_memory(const RunPlan& plan, const DataConfig& data, const RankCounts&
   if (memory.head > 0) {
     print_line("activations: head", format_bytes(memory.head), "one chunk of logits, never all");
   }
+  if (memory.texts > 0) print_line("texts of evaluations", format_bytes(memory.texts), "eval.samples");
   print_line("batches", format_bytes(memory.batches), "token ids, read ahead");
   if (memory.scratch > 0) {
     print_line("kernels' scratch", format_bytes(memory.scratch),

@@ -7,6 +7,7 @@
 #include "cli/command.h"
 #include "cli/dry_run.h"
 #include "cli/planning.h"
+#include "core/file.h"
 #include "core/interrupt.h"
 #include "core/log.h"
 #include "launch/ranks.h"
@@ -14,6 +15,16 @@
 #include "report/tracer.h"
 
 namespace shoal::cli {
+namespace {
+
+// The picture of the predicted step; a layout that was given has none, nor one from an earlier start.
+void keep_timeline(const std::optional<RankedPlan>& planned, const std::filesystem::path& file) {
+  if (planned) return replace_text(file, timeline_svg(*planned));
+  std::error_code ignored;
+  std::filesystem::remove(file, ignored);
+}
+
+}  // namespace
 
 void add_train(CLI::App& app) {
   struct Options : ConfigOptions {
@@ -69,29 +80,32 @@ void add_train(CLI::App& app) {
     if (options->dry_run) return print_dry_run(options->load(), options->ranks, options->ranks_per_host);
     if (detect_launcher().rank == 0) set_stop_message("stopped before step 1; nothing to save");
     int code = 0;
-    std::optional<Prediction> predicted;
+    std::optional<RankedPlan> planned;
     const auto train = [&](const Config& config, World& world) {
       if (config.init.resumes() && world.ranks.rank() == 0) {
         set_stop_message("stopped before the next step; the run is unchanged");
       }
       Tracer tracer(options->trace, world);
       std::optional<PlanWatch> watch;
-      if (predicted && world.ranks.rank() == 0 && options->trace.file.empty()) watch.emplace(*predicted);
+      const bool first = world.ranks.rank() == 0;
+      if (planned && first && options->trace.file.empty()) watch.emplace(planned->prediction);
+      bool begun = !first;
       Trainer trainer(config, tracer.world(), &tracer, [&] {
+        if (!begun) keep_timeline(planned, config.run.path() / "plan.svg");
+        begun = true;
         const auto warning = watch ? watch->begin_step() : "";
         if (!warning.empty()) log::warn("{}", warning);
       });
       const auto result = trainer.run();
       tracer.finish();
-      if (world.ranks.rank() == 0) code = result.exit_code;
+      if (first) code = result.exit_code;
     };
     with_job(
         options->ranks, [&] { return options->load(); },
         [&](const Config& config, const Job& job) {
           if (config.parallel.plan == PlanKind::manual) return run_ranks(config, job, train);
-          auto plan = plan_run(config, job);
-          predicted = std::move(plan.prediction);
-          run_ranks(plan.config, job, train);
+          planned = plan_run(config, job);
+          run_ranks(planned->config, job, train);
         });
     if (code != 0) throw CLI::RuntimeError(code);
   });

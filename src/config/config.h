@@ -123,6 +123,9 @@ struct EvalConfig {
   bool at_start = true;
   int patience = 0;        // evaluations; 0: none
   std::string tasks = {};  // files with items, with commas
+  int samples = 0;         // texts that the model writes
+  std::string sample_prompt = {};
+  std::int64_t sample_tokens = 100;
 };
 
 struct CheckpointConfig {

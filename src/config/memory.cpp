@@ -12,6 +12,7 @@
 #include "core/error.h"
 #include "core/text.h"
 #include "data/batch_loader.h"
+#include "generate/decoder.h"
 #include "model/arena.h"
 #include "model/unit.h"
 #include "ops/libraries.h"
@@ -135,6 +136,12 @@ MemoryEstimate estimate_memory(const RunPlan& plan, const RankCounts& ranks,
   memory.streams = static_cast<double>(activations.streams);
   memory.workspace = static_cast<double>(activations.workspace);
   memory.head = static_cast<double>(activations.head);
+  if (plan.sampled_texts > 0) {
+    auto tensor = options.part.tensor;
+    tensor.sequence = false;
+    memory.texts = static_cast<double>(
+        Decoder::memory_bytes(plan.model, plan.engine.compute, plan.sampled_texts, tensor));
+  }
   // int32 tokens and targets: the loader's ring, one step's on the backend, one more set there for
   // evaluation, and a host copy with predictions for evaluation.
   memory.batches =

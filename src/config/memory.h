@@ -36,6 +36,7 @@ struct MemoryEstimate {
   double streams = 0;     // the residual stream between blocks
   double workspace = 0;   // gradients of activations, shared by all layers
   double head = 0;        // the final norm and one chunk of logits
+  double texts = 0;       // caches and activations of eval.samples
   double batches = 0;     // token ids, read ahead, for training and evaluation
   double scratch = 0;     // scratch memory of the backend's kernels
   double checkpoint = 0;  // the copy that is written in the background, and the writer's buffer
@@ -44,7 +45,7 @@ struct MemoryEstimate {
   double on_gpu = 0;      // the part of all the above that is in GPU memory
 
   double state() const { return weights + compute_copy + gradients + optimizer + exchange + streaming; }
-  double activations() const { return blocks + streams + workspace + head; }
+  double activations() const { return blocks + streams + workspace + head + texts; }
   double total() const {
     return state() + on_host + activations() + batches + scratch + checkpoint + program + threads;
   }

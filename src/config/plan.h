@@ -21,6 +21,7 @@ struct RunPlan {
   GpuExchange exchange = GpuExchange::automatic;
   MeshShape mesh;
   bool sequence = false;          // tensor ranks share the tokens
+  int sampled_texts = 0;          // that an evaluation writes together
   std::vector<UnitRange> ranges;  // range k is on stage k % mesh.pipeline; empty without a pipeline
 
   ModelPart part(const MeshCoordinate& coordinate) const;

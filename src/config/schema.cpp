@@ -333,6 +333,14 @@ std::vector<Field> make_fields() {
           "eval.tasks",
           "Tasks to score at each evaluation, too, as a list of files: JSON lines of multiple choice "
           "(HellaSwag's) or last words (LAMBADA's), as shoal eval --task takes them."),
+      number<&C::eval, &EvalConfig::samples>("eval.samples", between(0, 1024), "texts",
+                                             "Texts that the model writes at each evaluation, for "
+                                             "metrics.jsonl and the page of shoal report. They "
+                                             "are drawn alike each time. 0: none."),
+      plain<&C::eval, &EvalConfig::sample_prompt>("eval.sample_prompt",
+                                                  "What these texts continue. \"\": a new text."),
+      number<&C::eval, &EvalConfig::sample_tokens>("eval.sample_tokens", between(1, 1 << 20), "tokens",
+                                                   "Tokens of each of these texts."),
 
       number<&C::checkpoint, &CheckpointConfig::interval>("checkpoint.interval", at_least(0), "steps",
                                                           "Steps between checkpoints. 0: only at the end."),

@@ -126,6 +126,10 @@ class Rules {
           "sequences",
           say("eval.batches"), say("eval.sequences"), config_.train.global_batch);
     }
+    if (eval.samples > 0 && config_.parallel.pipeline > 1) {
+      fail_user("{}: text is generated without pipeline stages; leave it out, or parallel.pipeline",
+                say("eval.samples"));
+    }
     const double most = find_field("eval.sequences")->bounds.high;
     if (static_cast<double>(eval.batches) * config_.train.global_batch > most) {
       fail_user("{} of {} are more than {} sequences; lower one of them", say("eval.batches"),

@@ -39,6 +39,17 @@ std::string in_text(const std::optional<TextPerplexity>& text) {
 Console::Console(std::int64_t total_steps, std::optional<double> entropy_floor)
     : total_steps_(total_steps), floor_(entropy_floor) {}
 
+namespace {
+
+// A byte-level model may write what a terminal would obey.
+std::string shown(std::string text) {
+  std::ranges::replace_if(
+      text, [](char c) { return (c >= 0 && c < ' ' && c != '\n' && c != '\t') || c == '\x7f'; }, '?');
+  return text;
+}
+
+}  // namespace
+
 void Console::step(const StepRecord& record, double seconds_left) {
   std::string line = fmt::format("step {:>{}}/{}  loss {}", record.step, std::to_string(total_steps_).size(),
                                  total_steps_, fixed_text(record.loss, 4));
@@ -70,6 +81,7 @@ void Console::evaluation(const EvalRecord& record, const TrainTime& time) {
                         time.seconds * 1e3 / static_cast<double>(time.steps), time.total_seconds);
   }
   log::info("{}", line);
+  for (const auto& text : record.samples) log::info("Step {}, a text:\n{}", record.step, shown(text));
 }
 
 void Console::test(const TestRecord& record) {

@@ -53,6 +53,7 @@ struct EvalRecord {
   std::optional<TextPerplexity> val_text = {};  // where the whole split is evaluated and can be decoded
   std::vector<SourceLoss> val_losses = {};
   std::vector<TaskResult> tasks = {};
+  std::vector<std::string> samples = {};     // texts that the model wrote
   std::optional<double> entropy_floor = {};  // lowest possible loss on this data, where it is known
   // With gossip, the losses are those of the workers' mean model: distance of the workers' models from the
   // mean, relative to its norm.

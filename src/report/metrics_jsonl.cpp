@@ -94,6 +94,16 @@ std::vector<SourceLoss> read_sources(const nlohmann::json& record, const std::st
   return losses;
 }
 
+std::vector<std::string> read_samples(const nlohmann::json& record) {
+  const auto found = record.find("samples");
+  std::vector<std::string> samples;
+  if (found == record.end() || !found->is_array()) return samples;
+  for (const auto& text : *found) {
+    if (text.is_string()) samples.push_back(text);
+  }
+  return samples;
+}
+
 std::optional<TextPerplexity> read_perplexity(const nlohmann::json& record, const std::string& split) {
   const auto word = split + "_word_perplexity", byte = split + "_byte_perplexity";
   if (!record.contains(word)) return std::nullopt;
@@ -146,6 +156,10 @@ void JsonlSink::write(const EvalRecord& r) {
                           .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
     line += fmt::format(",{}:{}", name, number(accuracy));
   }
+  if (!r.samples.empty()) {
+    line += ",\"samples\":" +
+            nlohmann::json(r.samples).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  }
   if (r.consensus_distance) line += fmt::format(R"(,"consensus_distance":{})", number(*r.consensus_distance));
   if (r.entropy_floor) line += fmt::format(R"(,"entropy_floor":{})", number(*r.entropy_floor));
   write_line(line + "}\n");
@@ -170,6 +184,7 @@ Metrics read_metrics_so_far(const std::filesystem::path& file) {
                                .val_accuracy = read_optional(*record, "val_accuracy"),
                                .val_text = read_perplexity(*record, "val"),
                                .val_losses = read_sources(*record, "val"),
+                               .samples = read_samples(*record),
                                .entropy_floor = read_optional(*record, "entropy_floor"),
                                .consensus_distance = read_optional(*record, "consensus_distance")});
     } else if (record->contains("test_loss")) {

@@ -7,6 +7,7 @@
 #include "comm/agreement.h"
 #include "core/error.h"
 #include "core/log.h"
+#include "core/terminal.h"
 #include "core/text.h"
 #include "core/trace.h"
 #include "data/batch_sampler.h"
@@ -31,6 +32,9 @@ Validation::Validation(const Config& config, const RunPlan& plan, const Mixture&
         fail_user("eval.tasks needs a tokenizer, and {} has none", data.first().dir().string());
       positions_of(tasks_.back(), data.first().tokenizer(), plan.model.block_size);  // which have to fit
     }
+    if (config.eval.samples > 0 && !data.first().has_tokenizer())
+      fail_user("eval.samples needs a tokenizer, and {} has none", data.first().dir().string());
+    if (config.eval.samples > 0) texts_.emplace(config, plan, runtime, data.first().tokenizer());
   });
 }
 
@@ -49,6 +53,14 @@ std::optional<std::vector<TaskResult>> Validation::score_tasks() {
     results.emplace_back(task.name, score->accuracy);
   }
   return results;
+}
+
+std::vector<std::string> Validation::write_samples() {
+  if (!texts_) return {};
+  if (runtime_.ranks().rank() == 0 && status_line::columns() > 0) status_line::draw("writing texts");
+  auto texts = texts_->write();
+  status_line::clear();
+  return texts;
 }
 
 Validation::Measured Validation::measure(const std::string& split, std::int64_t sequences) {
@@ -89,6 +101,7 @@ bool Validation::run(TrainState& state, const TrainTime& time) {
   state.evaluation_left = val.left || train.left;
   auto tasks = state.evaluation_left ? std::nullopt : score_tasks();
   state.evaluation_left = !tasks;
+  auto samples = state.evaluation_left ? std::vector<std::string>() : write_samples();
   config_.gossip.continue_from_average && !state.evaluation_left ? engine.keep_average()
                                                                  : engine.drop_average();
   if (state.evaluation_left) return false;
@@ -100,6 +113,7 @@ bool Validation::run(TrainState& state, const TrainTime& time) {
        .val_text = val.text,
        .val_losses = std::move(val.losses),
        .tasks = std::move(*tasks),
+       .samples = std::move(samples),
        .entropy_floor = data_.entropy_per_token(),
        .consensus_distance = plan_.mesh.workers > 1 ? std::optional(distance) : std::nullopt},
       time);

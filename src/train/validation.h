@@ -11,6 +11,7 @@
 #include "report/reporter.h"
 #include "train/model_io.h"
 #include "train/runtime.h"
+#include "train/sampled_texts.h"
 #include "train/stop_request.h"
 #include "train/task_score.h"
 
@@ -46,6 +47,9 @@ class Validation {
   // Scores eval.tasks; nothing where a signal ended it.
   std::optional<std::vector<TaskResult>> score_tasks();
 
+  // The texts of eval.samples, on rank 0.
+  std::vector<std::string> write_samples();
+
   // The perplexities of an evaluation of the whole split: on rank 0, where the data has a tokenizer.
   std::optional<TextPerplexity> text_perplexity(const std::string& split, const Evaluation& found);
 
@@ -57,6 +61,7 @@ class Validation {
   StopRequest& stop_;
   Evaluator evaluator_;
   std::vector<Task> tasks_;
+  std::optional<SampledTexts> texts_;
   double val_loss_;
   std::map<std::string, TextSize> text_sizes_;  // of splits
 };

@@ -11,6 +11,7 @@
 #include "config/layout.h"
 #include "config/plan.h"
 #include "core/error.h"
+#include "generate/decoder.h"
 #include "ops/cuda/cuda.h"
 #include "ops/dry/dry_backend.h"
 #include "parallel/data/data_engine.h"
@@ -205,6 +206,15 @@ double written_by(const Config& config, const GptConfig& model, int rank) {
 }
 
 // A rank writes its piece of every unit. All data ranks write as much, except for padding in the last piece.
+TEST(Memory, TextsOfEvaluationsTakeTheDecodersMemory) {
+  const auto plain = memory_of({}, 1), three = memory_of({"eval.samples=3"}, 1);
+  const auto plan = make_plan(config_of({}, 1));
+  EXPECT_EQ(three.total() - plain.total(),
+            static_cast<double>(Decoder::memory_bytes(plan.model, plan.engine.compute, 3)));
+  EXPECT_EQ(memory_of({"eval.samples=100"}, 1).texts, memory_of({"eval.samples=8"}, 1).texts);
+  EXPECT_LT(memory_of({"eval.samples=3", "parallel.tensor=2"}, 2).texts, three.texts);
+}
+
 TEST(Memory, CheckpointCopyIsTheRanksShare) {
   auto layouts = kMeshes;
   for (int zero = 0; zero <= 3; ++zero) layouts.push_back({4, {zero_setting(zero)}});

@@ -81,6 +81,12 @@ TEST_F(MetricsTest, LinesHaveTheReproducibleFieldsFirst) {
   EXPECT_EQ(metrics.test->accuracy, 0.75);
 }
 
+TEST_F(MetricsTest, TextsReadBack) {
+  const std::vector<std::string> texts = {"two\nlines, \"quoted\"", "", "Łódź"};
+  JsonlSink(file()).write(EvalRecord{.step = 1, .train_loss = 1, .val_loss = 1, .samples = texts});
+  EXPECT_EQ(read_metrics(file()).evals.front().samples, texts);
+}
+
 TEST_F(MetricsTest, NumbersReadBackToTheSameDouble) {
   const double awkward[] = {
       0.1, 1.0 / 3, 5e-324, 1.7976931348623157e308, static_cast<double>(0.1f), 123456789.123456789};

@@ -61,6 +61,22 @@ ordered_json finals_json(const PageRun& run) {
   return json;
 }
 
+// Texts that the model wrote, of some evaluations: the last, and others evenly before it.
+ordered_json samples_json(const Metrics& metrics) {
+  constexpr std::size_t kMost = 50;
+  std::vector<const EvalRecord*> written;
+  for (const auto& record : metrics.evals) {
+    if (!record.samples.empty()) written.push_back(&record);
+  }
+  auto json = ordered_json::array();
+  const std::size_t each = (written.size() + kMost - 1) / kMost;
+  for (std::size_t back = 0; back < written.size(); back += each) {
+    const auto& record = *written[written.size() - 1 - back];
+    json.push_back({{"step", record.step}, {"texts", record.samples}});
+  }
+  return json;
+}
+
 ordered_json run_json(const PageRun& run, std::size_t index) {
   const auto [colour, dashes] = style_of_run(index);
   ordered_json json = {{"name", run.name},
@@ -71,7 +87,9 @@ ordered_json run_json(const PageRun& run, std::size_t index) {
                        {"step", run.last_step()},
                        {"notes", run.notes},
                        {"finals", finals_json(run)},
-                       {"curves", curves_json(run.metrics)}};
+                       {"curves", curves_json(run.metrics)},
+                       {"samples", samples_json(run.metrics)},
+                       {"timeline", run.timeline}};
   if (!run.config) return json;
   json["steps"] = run.config->train.steps;
   json["config"] = to_toml(*run.config);

@@ -138,6 +138,8 @@ byId('charts').hidden = byId('controls').hidden = CHARTS.length === 0;
 addTable(byId('differences'), data.differences.columns, data.differences.rows);
 addTable(byId('plans'), several ? runs.map((run) => run.name) : null, data.plans.rows);
 addSchedules();
+addTimelines();
+addSamples();
 addConfigs();
 drawAll();
 reloadLater();

@@ -15,6 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr const char* kTimelineName = "plan.svg";
 constexpr std::uint64_t kLargestConfig = 1 << 20;  // bytes; one of a run has about 10 KiB
 
 std::optional<Config> read_stored(const fs::path& file, PageRun& run) {
@@ -71,6 +72,13 @@ PageRun read_page_run(const RunFiles& files) {
   PageRun run{.name = files.name, .folder = files.folder.string()};
   run.config = read_stored(files.folder / "config.toml", run);
   run.plan = read_stored(files.folder / "plan.toml", run);
+  if (std::error_code none; fs::exists(files.folder / kTimelineName, none)) {
+    try {
+      run.timeline = read_text(files.folder / kTimelineName, kLargestConfig);
+    } catch (const UserError& error) {
+      run.notes.emplace_back(error.what());
+    }
+  }
   const bool in_use = run_in_use(files.folder);  // asked first: the metrics of a run at rest are complete
   run.metrics = read_metrics_so_far(files.metrics);
   run.state = in_use ? RunState::running : state_at_rest(run, files.folder);

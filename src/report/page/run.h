@@ -24,6 +24,7 @@ struct PageRun {
   Metrics metrics = {};
   std::optional<Config> config = {};  // config.toml: the run as it was described
   std::optional<Config> plan = {};    // plan.toml: the same, resolved for the ranks of its last start
+  std::string timeline = {};              // plan.svg: the predicted step of a run that planned itself
   RunState state = RunState::ended;
   std::vector<std::string> notes = {};  // why something of the run is missing on the page
 

@@ -121,6 +121,31 @@ function addSchedules() {
   }
 }
 
+// The predicted step of a run that planned itself. As an image, a file can do nothing to the page.
+function addTimelines() {
+  for (const run of runs.filter(({ timeline }) => timeline)) {
+    const image = element('img', { class: 'picture', alt: `The predicted step of ${run.name}`,
+      src: `data:image/svg+xml,${encodeURIComponent(run.timeline)}` });
+    const caption = several ? element('figcaption', {}, element('b', {}, run.name)) : null;
+    byId('timelines').append(element('figure', {}, caption, image));
+  }
+}
+
+// What the models wrote, the newest first: a row for each step, a column for each run.
+function addSamples() {
+  const writers = runs.filter(({ samples }) => samples.length);
+  const section = byId('samples');
+  section.hidden = writers.length === 0;
+  const steps = [...new Set(writers.flatMap(({ samples }) => samples.map(({ step }) => step)))].sort((a, b) => b - a);
+  const texts = (run, step) => run.samples.find((sample) => sample.step === step)?.texts ?? [];
+  const row = (step) => element('tr', {}, element('th', { scope: 'row', class: 'number' }, commas(step)),
+    ...writers.map((run) => element('td', {}, ...texts(run, step).map((text) => element('pre', {}, text)))));
+  const table = section.querySelector('table');
+  table.append(element('thead', {}, element('tr', {}, element('th', {}, 'step'),
+    ...writers.map(({ name }) => element('th', {}, name)))));
+  table.append(element('tbody', {}, ...steps.map(row)));
+}
+
 function addTexts() {
   const title = several ? `${runs.length} runs` : runs[0].name;
   document.title = several ? runs.map((run) => run.name).join(', ') : title;

@@ -93,6 +93,19 @@ TEST(Page, HasTheCurvesAndFiguresOfARun) {
   EXPECT_TRUE(finals["peak_share"].is_null());
 }
 
+TEST(Page, HasTextsOfSomeEvaluationsTheNewestFirst) {
+  auto run = run_of("a", tiny_config());
+  run.metrics.evals[0].samples = {"first"};
+  run.metrics.evals[2].samples = {"last", "of two"};
+  EXPECT_EQ(page_data({run})["runs"][0]["samples"],
+            json::parse(R"([{"step": 20, "texts": ["last", "of two"]}, {"step": 0, "texts": ["first"]}])"));
+  run.metrics.evals.assign(120, {.samples = {"text"}});
+  run.metrics.evals.back().step = 1000;
+  const auto many = page_data({run})["runs"][0]["samples"];
+  EXPECT_EQ(many.size(), 40u);
+  EXPECT_EQ(many[0]["step"], 1000);
+}
+
 TEST(Page, ComparesTheKeysOfRuns) {
   auto config = tiny_config();
   auto other = config;
