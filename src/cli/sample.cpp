@@ -125,6 +125,8 @@ void add_sample(CLI::App& app) {
         "The best checkpoint, stopped before ROMEO speaks"},
        {"shoal sample --checkpoint runs/quickstart --from-split val --prompt-tokens 20 --samples 3",
         "Beginnings from the data, their continuations, and how the data go on"},
+       {"shoal sample --checkpoint runs/gpt2 --prompt \"The sea\" --max-tokens 40 --beams 4",
+        "The likeliest text that a beam search finds"},
        {"shoal sample --checkpoint runs/quickstart --interactive", "Each line that you type is a prompt"},
        {"shoal sample --checkpoint runs/gpt2 --ranks 2 parallel.tensor=2", "Two ranks share the model"}});
   command
@@ -200,6 +202,22 @@ void add_sample(CLI::App& app) {
       ->option_text("TEXT")
       ->take_all()
       ->expected(1);
+  auto* beams =
+      command
+          ->add_option(
+              "--beams", options->beam.beams,
+              "Search the likeliest texts among as many at a time instead of drawing; --samples prints "
+              "the best ones")
+          ->check(takes_integer(1, 4096))
+          ->option_text("N")
+          ->excludes("--temperature", "--top-k", "--top-p", "--min-p", "--repetition-penalty",
+                     "--presence-penalty", "--frequency-penalty", "--stop", "--seed");
+  command
+      ->add_option("--length-penalty", options->beam.length_penalty,
+                   "With --beams: a text's score is its logprob over its length to this power")
+      ->check(takes_number({}))
+      ->capture_default_str()
+      ->needs(beams);
   command->add_option("--samples", options->samples, "Number of texts to write, of each prompt")
       ->check(takes_integer(1, kMostInt64))
       ->capture_default_str();
@@ -216,11 +234,14 @@ void add_sample(CLI::App& app) {
                    "With --json: the logprob of each token, and of the N most likely ones in its place")
       ->check(takes_integer(0, 1000))
       ->option_text("N")
-      ->needs(json);
+      ->needs(json)
+      ->excludes(beams);
   command->add_flag("--interactive", options->interactive, "Continue each line of standard input")
       ->excludes(prompt, prompt_file, prompts, from_split, json, "--samples");
-  command->add_flag("--no-cache", options->no_cache,
-                    "Recompute every position for every token: the same text, slowly");
+  command
+      ->add_flag("--no-cache", options->no_cache,
+                 "Recompute every position for every token: the same text, slowly")
+      ->excludes(beams);
   command
       ->add_option("--backend", options->backend, "cpu, cuda or reference (default: the run's train.backend)")
       ->option_text("NAME");
@@ -235,6 +256,10 @@ void add_sample(CLI::App& app) {
     const auto load = [&] {
       options->sampling.cache = !options->no_cache;
       validate(options->sampling);
+      if (options->beam.beams > 1 && options->samples > options->beam.beams) {
+        fail_user("--beams {} finds as many texts; ask for as many --samples at most, or for more beams",
+                  options->beam.beams);
+      }
       text = read_prompt(*options);
       return load_config(*options);
     };

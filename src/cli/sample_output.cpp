@@ -39,6 +39,7 @@ std::string to_json(const Sample& sample, const Tokenizer& tokenizer) {
                {"text", sample.text},
                {"finish_reason", sample.finished ? "stop" : "length"},
                {"tokens", Json::array()}};
+  if (sample.score) json["score"] = *sample.score;
   for (const auto& token : sample.tokens) {
     json["tokens"].push_back(token.id);
     if (!token.logprobs) continue;

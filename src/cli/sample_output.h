@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,7 +25,8 @@ struct Sample {
   std::string prompt;
   std::string text = {};
   std::vector<GeneratedToken> tokens = {};
-  bool finished = false;  // by a stop string or the end-of-text token
+  bool finished = false;             // by a stop string or the end-of-text token
+  std::optional<double> score = {};  // of beam search
 };
 
 using Print = std::function<void(std::string_view)>;

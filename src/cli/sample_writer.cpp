@@ -70,14 +70,24 @@ SampleWriter::SampleWriter(const SampleArguments& options, const LoadedModel& mo
     : options_(options),
       tokenizer_(*model.tokenizer),
       texts_(texts),
-      generator_(make_generator(model, texts)) {}
+      generator_(make_generator(model, options.beam.beams > 1 ? options.beam.beams : texts)) {}
 
 std::vector<Sample> SampleWriter::write(const std::vector<Numbered>& numbers,
                                         const std::vector<SamplePrompt>& prompts, const Print& print_first) {
   std::vector<Sample> samples;
-  std::vector<StopFilter> filters(numbers.size(), StopFilter(options_.stops));
   for (std::size_t i = 0; i < numbers.size(); ++i)
     samples.push_back({.index = numbers[i].sample, .prompt = prompts[i].text});
+  if (options_.beam.beams > 1) {
+    search(prompts, print_first, samples, numbers);
+  } else {
+    sample(prompts, print_first, samples, numbers);
+  }
+  return samples;
+}
+
+void SampleWriter::sample(const std::vector<SamplePrompt>& prompts, const Print& print_first,
+                          std::vector<Sample>& samples, const std::vector<Numbered>& numbers) {
+  std::vector<StopFilter> filters(numbers.size(), StopFilter(options_.stops));
   const auto add = [&](std::size_t i, const std::string& bytes) {
     samples[i].text += bytes;
     if (i == 0) print_first(bytes);
@@ -97,8 +107,33 @@ std::vector<Sample> SampleWriter::write(const std::vector<Numbered>& numbers,
   while (generator_.step() > 0) {
   }
   for (std::size_t i = 0; i < numbers.size(); ++i) add(i, filters[i].finish());
-  return samples;
 }
+
+// Sample k of a prompt is the k-th best text of one search.
+void SampleWriter::search(const std::vector<SamplePrompt>& prompts, const Print& print_first,
+                          std::vector<Sample>& samples, const std::vector<Numbered>& numbers) {
+  auto options = options_.beam;
+  options.max_tokens = options_.sampling.max_tokens;
+  options.vocab_size = options_.sampling.vocab_size;
+  options.end_of_text = tokenizer_.end_of_text().value_or(-1);
+  std::vector<BeamText> found;
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    if (i == 0 || prompts[i].tokens != prompts[i - 1].tokens)
+      found = generator_.search(prompts[i].tokens, options,
+                                [] { return InterruptGuard::requested() != nullptr; });
+    const auto number = static_cast<std::size_t>(numbers[i].index);
+    if (number >= found.size()) fail_user("the search found {} texts; ask for fewer --samples", found.size());
+    auto text = found[number];
+    samples[i].finished = text.ended;
+    samples[i].score = text.score;
+    for (const auto id : text.tokens) samples[i].tokens.push_back({.id = id});
+    if (text.ended) text.tokens.pop_back();
+    samples[i].text = tokenizer_.decode(text.tokens);
+    made_ += static_cast<double>(samples[i].tokens.size());
+    if (i == 0) print_first(samples[i].text);
+  }
+}
+
 void write_round(SampleWriter& writer, const Prompts& prompts, const SampleArguments& options,
                  const Tokenizer& tokenizer, std::int64_t first, Communicator& ranks) {
   const std::int64_t last = std::min(prompts.samples(), first + std::int64_t{ranks.size()} * writer.texts());

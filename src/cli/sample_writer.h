@@ -10,6 +10,7 @@
 #include "cli/sample_output.h"
 #include "data/batch_sampler.h"
 #include "data/dataset.h"
+#include "generate/beam_search.h"
 #include "train/model_io.h"
 
 namespace shoal::cli {
@@ -19,6 +20,7 @@ struct SampleArguments {
   std::vector<std::string> stops;
   std::int64_t samples = 1;  // of each prompt
   std::int64_t batch = 8, prompt_tokens = 20;
+  BeamOptions beam = {.beams = 1};  // 1: no beam search
   int ranks = 0;
   bool no_cache = false, json = false, interactive = false;
   SampleOptions sampling;
@@ -71,6 +73,10 @@ class SampleWriter {
   double made() const { return made_; }  // tokens
 
  private:
+  void sample(const std::vector<SamplePrompt>& prompts, const Print& print_first,
+              std::vector<Sample>& samples, const std::vector<Numbered>& numbers);
+  void search(const std::vector<SamplePrompt>& prompts, const Print& print_first,
+              std::vector<Sample>& samples, const std::vector<Numbered>& numbers);
   const SampleArguments& options_;
   const Tokenizer& tokenizer_;
   int texts_;

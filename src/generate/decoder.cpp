@@ -33,12 +33,12 @@ Decoder::Buffers Decoder::Buffers::take(Arena& arena, const GptConfig& config, D
   buffers.hidden = arena.take(compute, {r, hidden});
   buffers.activated = arena.take(compute, {r, hidden});
   buffers.last = arena.take(DType::f32, {texts, c});
-  std::int64_t most = 0;
+  std::int64_t widest = 0;
   for (int rank = 0; rank < tensor.size; ++rank)
-    most = std::max(most, kRows * padded_vocabulary(config, {.rank = rank, .size = tensor.size}));
-  const Tensor logits = arena.take(DType::f32, {most});
+    widest = std::max(widest, padded_vocabulary(config, {.rank = rank, .size = tensor.size}));
+  const Tensor logits = arena.take(DType::f32, {kRows, widest});
   buffers.logits = {logits.data, DType::f32, {kRows, padded_vocabulary(config, tensor)}};
-  if (tensor.size > 1) buffers.gathered = arena.take(DType::f32, {tensor.size, most});
+  if (tensor.size > 1) buffers.gathered = arena.take(DType::f32, {tensor.size, kRows, widest});
   buffers.adapter = AdapterWork::take(arena, config, r, compute, tensor);
   return buffers;
 }
@@ -95,6 +95,9 @@ void Decoder::follow() {
         break;
       case Call::score:
         score_rows(call.count, nullptr);
+        break;
+      case Call::copy:
+        copy_text(numbers[0], numbers[1]);
         break;
       case Call::dismiss:
         return;
@@ -159,8 +162,31 @@ void Decoder::read_rows(std::span<const Token> tokens) {
   }
   context_.backend.copy_from_host(first_elements(buffers_.tokens, std::ssize(ids)), ids.data());
   for (const auto& run : runs) embed(run);
-  run_blocks(kRows, runs);
+  run_blocks(rows_for(tokens.size()), runs);
   for (const auto& run : runs) keep_last(run);
+}
+
+std::int64_t Decoder::rows_for(std::size_t live) const {
+  return context_.backend.few_rows_stand_alone() ? static_cast<std::int64_t>(live) : kRows;
+}
+
+void Decoder::copy(int to, int from) {
+  ask({.kind = Call::copy, .numbers = {to, from}});
+  copy_text(to, from);
+}
+
+void Decoder::copy_text(int to, int from) {
+  const auto length = lengths_[static_cast<std::size_t>(from)];
+  lengths_[static_cast<std::size_t>(to)] = length;
+  const auto read = [&](const Tensor& cache, int text) {
+    return cache.reshaped({cache.dim(0), cache.dim(1), cache.dim(2) * cache.dim(3)})
+        .row_range(text * config().block_size, length);
+  };
+  for (const auto& [keys, values] : buffers_.cache) {
+    context_.backend.convert(read(keys, to), read(keys, from));
+    context_.backend.convert(read(values, to), read(values, from));
+  }
+  context_.backend.convert(buffers_.last.row_range(to, 1), buffers_.last.row_range(from, 1));
 }
 
 void Decoder::embed(const Run& run) {
@@ -220,25 +246,28 @@ std::int64_t Decoder::row_width() const {
   return context_.tensor.size() > 1 ? config().vocab_size : buffers_.logits.columns();
 }
 
-// The logits of kRows rows of the stream. `out` f32 [kRows, row_width()] is for rank 0.
+// The logits of some rows of the stream, kRows at most. `out` f32 [rows, row_width()] is for rank 0.
 void Decoder::make_logits(const Tensor& rows, float* out) {
+  const std::int64_t n = rows.rows();
   Head::Activations keep;
-  keep.mean = first_elements(buffers_.mean, kRows);
-  keep.rstd = first_elements(buffers_.rstd, kRows);
-  keep.norm = first_rows(buffers_.norm, kRows);
-  head_.logits(context_, keep, rows, buffers_.logits);
+  keep.mean = first_elements(buffers_.mean, n);
+  keep.rstd = first_elements(buffers_.rstd, n);
+  keep.norm = first_rows(buffers_.norm, n);
+  const Tensor mine = first_rows(buffers_.logits, n);
+  head_.logits(context_, keep, rows, mine);
   const auto& group = context_.tensor;
-  if (group.size() == 1) return context_.backend.copy_to_host(out, buffers_.logits);
-  const std::int64_t most = buffers_.gathered.columns();
-  group.all_gather(buffers_.gathered, {buffers_.logits.data, DType::f32, {most}}, "logits").wait();
+  if (group.size() == 1) return context_.backend.copy_to_host(out, mine);
+  const std::int64_t part = n * buffers_.gathered.columns();
+  const Tensor all = {buffers_.gathered.data, DType::f32, {group.size(), part}};
+  group.all_gather(all, {mine.data, DType::f32, {part}}, "logits").wait();
   if (!out) return;
-  gathered_.resize(static_cast<std::size_t>(buffers_.gathered.count()));
-  context_.backend.copy_to_host(gathered_.data(), buffers_.gathered);
+  gathered_.resize(static_cast<std::size_t>(all.count()));
+  context_.backend.copy_to_host(gathered_.data(), all);
   for (int rank = 0; rank < group.size(); ++rank) {
     const TensorRank of{.rank = rank, .size = group.size()};
     const auto classes = local_classes(config(), of);
-    const float* from = gathered_.data() + rank * most;
-    for (std::int64_t row = 0; row < kRows; ++row, from += padded_vocabulary(config(), of))
+    const float* from = gathered_.data() + rank * part;
+    for (std::int64_t row = 0; row < n; ++row, from += padded_vocabulary(config(), of))
       std::copy_n(from, classes.count(), out + row * row_width() + classes.begin);
   }
 }
@@ -248,7 +277,7 @@ void Decoder::score_rows(std::int64_t first, float* out) {
 }
 
 void Decoder::score_texts(std::span<const int> texts, float* out) {
-  const Tensor rows = first_rows(buffers_.stream, kRows);
+  const Tensor rows = first_rows(buffers_.stream, rows_for(texts.size()));
   for (std::size_t i = 0; i < texts.size(); ++i) {
     context_.backend.convert(rows.row_range(static_cast<std::int64_t>(i), 1),
                              buffers_.last.row_range(texts[i], 1));

@@ -13,9 +13,9 @@ namespace shoal {
 // In a tensor-parallel group rank 0 makes the calls, and the other ranks follow() it: they share the model
 // and its cache.
 //
-// Texts are numbered from 0. What is computed for one does not depend on the others, bit for bit: matrix
-// products for new tokens always have the same number of rows, and a row does not depend on its place in them
-// (tests/ops/cpu_rows_test.cpp).
+// Texts are numbered from 0. What is computed for one does not depend on the others, bit for bit: a row of
+// the matrix products for new tokens depends neither on its place nor on the others
+// (tests/ops/cpu_rows_test.cpp). Where it may depend on their number, that is always kRows.
 class Decoder {
  public:
   // Takes all the memory it will ever need: for each text the keys and values of block_size positions in
@@ -44,6 +44,9 @@ class Decoder {
   };
   void extend(std::span<const Token> tokens);
 
+  // Makes text `to` the same as another.
+  void copy(int to, int from);
+
   // Positions read of a text.
   std::int64_t length(int text) const { return lengths_[static_cast<std::size_t>(text)]; }
 
@@ -58,8 +61,8 @@ class Decoder {
                                   const TensorRank& tensor = {});
 
  private:
-  // The number of rows in the matrix products for new tokens. These products wait for the weights, so that
-  // eight rows take little longer than one.
+  // The most rows in the matrix products for new tokens. These products wait for the weights, so that eight
+  // rows take little longer than one.
   static constexpr std::int64_t kRows = 8;
   struct Cache {
     Tensor keys, values;  // x [texts, block_size, H', D]
@@ -77,14 +80,14 @@ class Decoder {
     Tensor hidden, activated;  // x [R, F']
     Tensor last;      // f32 [texts, C]: the stream behind the last block at each text's last position
     Tensor logits;    // f32 [kRows, V' padded]
-    Tensor gathered;  // f32 [size of the group, kRows * the largest V' padded]; empty in a group of one
+    Tensor gathered;  // f32 [size of the group, kRows, the largest V' padded]; empty in a group of one
     AdapterWork adapter;
     static Buffers take(Arena& arena, const GptConfig& config, DType compute, int texts,
                         const TensorRank& tensor);
   };
   // What rank 0 asks the others for.
   struct Call {
-    enum Kind : std::int32_t { prefill, extend, logits, score, dismiss };
+    enum Kind : std::int32_t { prefill, extend, logits, score, copy, dismiss };
     std::int32_t kind = dismiss;
     std::int32_t count = 0;  // of tokens, texts or rows
     std::array<std::int32_t, 2 * kRows> numbers = {};
@@ -100,10 +103,12 @@ class Decoder {
   void read_rows(std::span<const Token> tokens);
   void score_texts(std::span<const int> texts, float* out);
   void score_rows(std::int64_t first, float* out);
+  void copy_text(int to, int from);
   void embed(const Run& run);
   void run_blocks(std::int64_t rows, std::span<const Run> runs);
   void keep_last(const Run& run);
   std::int64_t row_width() const;
+  std::int64_t rows_for(std::size_t live) const;
   void make_logits(const Tensor& rows, float* out);
 
   LayerContext context_;

@@ -135,6 +135,14 @@ int Generator::step() {
   return static_cast<int>(texts_.size()) - free_places();
 }
 
+std::vector<BeamText> Generator::search(std::span<const std::int32_t> prompt, const BeamOptions& options,
+                                        const std::function<bool()>& stop) {
+  check_prompt(prompt, decoder_.config().vocab_size);
+  if (options.beams > free_places())
+    fail("{} beams need as many places, but {} are free", options.beams, free_places());
+  return beam_search(decoder_, prompt, options, stop);
+}
+
 void Generator::generate(std::span<const std::int32_t> prompt, const SampleOptions& options,
                          std::int64_t sample_index, const OnToken& on_token) {
   begin(prompt, options, sample_index, on_token);

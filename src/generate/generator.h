@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "generate/decoder.h"
+#include "generate/beam_search.h"
 #include "generate/sample_token.h"
 
 namespace shoal {
@@ -54,6 +54,10 @@ class Generator {
   // One text from begin to end.
   void generate(std::span<const std::int32_t> prompt, const SampleOptions& options, std::int64_t sample_index,
                 const OnToken& on_token);
+
+  // See beam_search.h; while no text is under way.
+  std::vector<BeamText> search(std::span<const std::int32_t> prompt, const BeamOptions& options,
+                               const std::function<bool()>& stop = {});
 
   // The number of tokens at the end of a text of `length` that the model reads first.
   static std::int64_t window(std::int64_t length, const GptConfig& config);

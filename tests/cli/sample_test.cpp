@@ -11,6 +11,7 @@
 namespace shoal::test {
 namespace {
 
+using Json = nlohmann::json;
 using testing::HasSubstr;
 using testing::Not;
 using testing::StartsWith;
@@ -229,6 +230,35 @@ TEST_F(Sample, OptionsOutOfRange) {
   expect_user_error(sample({"--threads", "-1"}), "--threads", "at least 0");
   expect_user_error(sample({"--backend", "abacus"}), "abacus");
   expect_user_error(run({"sample", "--checkpoint", "runs/none"}, folder_->path()), "runs/none");
+}
+
+TEST_F(Sample, BeamsFindTheLikeliestTexts) {
+  const auto texts_of = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.end(), {"--prompt", "the ", "--max-tokens", "10", "--json"});
+    std::vector<Json> all;
+    std::istringstream lines(text(arguments));
+    for (std::string line; std::getline(lines, line);) all.push_back(Json::parse(line));
+    return all;
+  };
+  const auto best = texts_of({"--beams", "4"});
+  ASSERT_EQ(best.size(), 1u);
+  EXPECT_LT(best[0]["score"], 0);
+  const auto four = texts_of({"--beams", "4", "--samples", "4"});
+  ASSERT_EQ(four.size(), 4u);
+  EXPECT_EQ(four[0]["tokens"], best[0]["tokens"]);
+  for (std::size_t i = 1; i < four.size(); ++i) {
+    EXPECT_LE(four[i]["score"], four[i - 1]["score"]);
+    EXPECT_NE(four[i]["tokens"], four[i - 1]["tokens"]);
+  }
+  EXPECT_EQ(texts_of({"--beams", "4", "--samples", "4", "--ranks", "2"}), four);
+  const auto greedy = texts_of({"--temperature", "0", "--logprobs", "0"});
+  double sum = 0;
+  for (const auto& token : greedy[0]["logprobs"]) sum += token["logprob"].get<double>();
+  EXPECT_GE(best[0]["score"].get<double>(), sum / 10 - 1e-6) << "a search finds no less than the greedy text";
+
+  expect_user_error(sample({"--beams", "2", "--samples", "3"}), "--beams 2", "--samples");
+  expect_user_error(sample({"--beams", "2", "--temperature", "1"}), "--beams", "--temperature");
+  expect_user_error(sample({"--beams", "2", "--max-tokens", "100"}), "tokens at most");
 }
 
 // Sums over ranks are rounded differently, so that texts are compared where the most likely token is taken.

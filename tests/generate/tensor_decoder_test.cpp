@@ -63,6 +63,22 @@ TEST(TensorDecoder, AgreesWithOneRank) {
   }
 }
 
+TEST(TensorDecoder, CopiesATextOnAllRanks) {
+  run_threads({.ranks = 2}, [&](World& world) {
+    TinyModel model(make_cpu_backend(1), DType::bf16, &world.ranks, config());
+    Decoder decoder(*model.backend, *model.engine, model.config, DType::bf16, 3, model.tensor());
+    if (world.ranks.rank() > 0) return decoder.follow();
+    decoder.prefill(1, std::span(kText).first(7));
+    decoder.prefill(2, std::span(kText).first(11));
+    decoder.copy(2, 1);
+    EXPECT_EQ(decoder.length(2), 7);
+    decoder.extend(std::vector<Decoder::Token>{{2, 9}, {1, 9}});
+    const auto rows = decoder.logits(std::vector{1, 2});
+    EXPECT_THAT(rows[0], ::testing::ElementsAreArray(rows[1]));
+    decoder.dismiss();
+  });
+}
+
 TEST(TensorDecoder, ATextDoesNotDependOnThoseBesideIt) {
   constexpr int kTexts = 9;  // more than a product has rows
   run_threads({.ranks = 3}, [&](World& world) {

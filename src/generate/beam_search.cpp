@@ -1,0 +1,152 @@
+#include "generate/beam_search.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "core/error.h"
+
+namespace shoal {
+namespace {
+
+// A text that grows. Its beginning is in the decoder's text `place`.
+struct Beam {
+  int place = 0;
+  BeamText text = {};
+  double sum = 0;  // of logprobs
+};
+
+struct Candidate {
+  std::size_t beam;
+  std::int32_t token;
+  double logprob, sum;
+};
+
+class BeamSearch {
+ public:
+  BeamSearch(Decoder& decoder, const BeamOptions& options) : decoder_(decoder), options_(options) {}
+
+  std::vector<BeamText> run(std::span<const std::int32_t> prompt, const std::function<bool()>& stop) {
+    decoder_.prefill(0, prompt);
+    beams_.push_back({});
+    for (std::int64_t length = 1; length <= options_.max_tokens; ++length) {
+      grow();
+      if (is_over(length) || beams_.empty() || (stop && stop())) break;
+      if (length < options_.max_tokens) read();
+    }
+    for (auto& beam : beams_) end(std::move(beam.text), beam.sum);
+    return std::move(ended_);
+  }
+
+ private:
+  std::size_t width() const { return static_cast<std::size_t>(options_.beams); }
+
+  // Of all beams, twice as many as are kept: enough even if each of them ends.
+  std::vector<Candidate> candidates() {
+    std::vector<int> places;
+    for (const auto& beam : beams_) places.push_back(beam.place);
+    const auto rows = decoder_.logits(places);
+    std::vector<Candidate> all;
+    for (std::size_t i = 0; i < beams_.size(); ++i) {
+      auto logits = rows[i];
+      if (options_.vocab_size > 0)
+        logits = logits.first(std::min(logits.size(), static_cast<std::size_t>(options_.vocab_size)));
+      const double most = *std::ranges::max_element(logits);
+      double exponentials = 0;
+      for (const float logit : logits) exponentials += std::exp(double{logit} - most);
+      const double normaliser = most + std::log(exponentials);
+      if (!std::isfinite(normaliser)) fail("the model's logits are not finite");
+      for (std::size_t id = 0; id < logits.size(); ++id) {
+        const double logprob = double{logits[id]} - normaliser;
+        all.push_back({i, static_cast<std::int32_t>(id), logprob, beams_[i].sum + logprob});
+      }
+    }
+    const auto kept = std::min(2 * width(), all.size());
+    std::ranges::partial_sort(all, all.begin() + static_cast<std::ptrdiff_t>(kept),
+                              [](const Candidate& a, const Candidate& b) {
+                                if (a.sum != b.sum) return a.sum > b.sum;
+                                return std::pair(a.beam, a.token) < std::pair(b.beam, b.token);
+                              });
+    all.resize(kept);
+    return all;
+  }
+
+  // Replaces the beams by the best ones that are a token longer.
+  void grow() {
+    std::vector<Beam> next;
+    const auto best = candidates();
+    for (std::size_t rank = 0; rank < best.size() && next.size() < width(); ++rank) {
+      const auto& [from, token, logprob, sum] = best[rank];
+      Beam beam{.place = beams_[from].place, .text = beams_[from].text, .sum = sum};
+      beam.text.tokens.push_back(token);
+      beam.text.logprobs.push_back(logprob);
+      if (token != options_.end_of_text) {
+        next.push_back(std::move(beam));
+      } else if (rank < width()) {
+        beam.text.ended = true;
+        end(std::move(beam.text), sum);
+      }
+    }
+    beams_ = std::move(next);
+    place();
+  }
+
+  // The first beam of each beginning stays in its place; the others get copies in places that nobody needs.
+  void place() {
+    std::vector<bool> taken(width());
+    std::vector<Beam*> homeless;
+    for (auto& beam : beams_) {
+      auto&& is_taken = taken[static_cast<std::size_t>(beam.place)];
+      if (is_taken) homeless.push_back(&beam);
+      is_taken = true;
+    }
+    for (auto* beam : homeless) {
+      const auto free = std::ranges::find(taken, false) - taken.begin();
+      decoder_.copy(static_cast<int>(free), std::exchange(beam->place, static_cast<int>(free)));
+      taken[static_cast<std::size_t>(free)] = true;
+    }
+  }
+
+  void read() {
+    std::vector<Decoder::Token> tokens;
+    for (const auto& beam : beams_) tokens.push_back({beam.place, beam.text.tokens.back()});
+    decoder_.extend(tokens);
+  }
+
+  double score(double sum, std::size_t length) const {
+    return sum / std::pow(static_cast<double>(length), options_.length_penalty);
+  }
+
+  void end(BeamText&& text, double sum) {
+    text.score = score(sum, text.tokens.size());
+    const auto at = std::ranges::find_if(ended_, [&](const BeamText& t) { return t.score < text.score; });
+    ended_.insert(at, std::move(text));
+    if (ended_.size() > width()) ended_.pop_back();
+  }
+
+  bool is_over(std::int64_t length) const {
+    return ended_.size() == width() && !beams_.empty() &&
+           ended_.back().score >= score(beams_.front().sum, static_cast<std::size_t>(length));
+  }
+
+  Decoder& decoder_;
+  const BeamOptions& options_;
+  std::vector<Beam> beams_;      // by their sums, the best first
+  std::vector<BeamText> ended_;  // by their scores, the best first
+};
+
+}  // namespace
+
+std::vector<BeamText> beam_search(Decoder& decoder, std::span<const std::int32_t> prompt,
+                                  const BeamOptions& options, const std::function<bool()>& stop) {
+  const auto length = std::ssize(prompt), block = std::int64_t{decoder.config().block_size};
+  if (length + options.max_tokens > block) {
+    fail_user(
+        "beam search keeps the whole text: the prompt's {} tokens and {} more do not fit the model's {}; ask "
+        "for {} tokens at most",
+        length, options.max_tokens, block, std::max<std::int64_t>(0, block - length));
+  }
+  return BeamSearch(decoder, options).run(prompt, stop);
+}
+
+}  // namespace shoal
