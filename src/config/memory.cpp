@@ -31,7 +31,7 @@ double program_bytes(const RunPlan& plan) {
     return false;
   }();
   constexpr double kVersion2 = 26 << 20, kVersion3 = 36 << 20;  // Debian 12's 2.6, Debian 13's 3.7
-  const double generated = plan.engine.compute == DType::f32 ? 5 << 20 : 3 << 20;
+  const double generated = plan.engine.compute == DType::f32 ? 5 << 20 : 2 << 20;
   return (recent ? kVersion3 : kVersion2) + generated;
 }
 // The same of each rank: 0.6 to 1.3 MiB.
