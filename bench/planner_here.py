@@ -7,10 +7,10 @@
 In every round the machine is measured anew, and each layout is trained for some steps right after what its prediction needs
 was measured, since the speed of a shared machine changes within minutes. A layout's error is the median over the rounds of
 predicted over measured time. Memory is the most that the program had resident, over its ranks. The regret compares medians: the
-measured time of the chosen layout over the least measured one, minus 1. Where ranks are more than cores, the planner chooses
-freely among all layouts, once before the rounds; its choice and the two that it takes to be next are measured too, and the
-layouts within 10 % of the fastest are trained in twice as many further rounds, to tell apart what differs by a few percent. Else
-the choice is the layout with the least predicted time. Steps behind the first two count.
+measured time of the chosen layout over the least measured one, minus 1. The planner chooses freely among all layouts, once before
+the rounds; its choice and the two that it takes to be next are measured too, and the layouts within 10 % of the fastest are trained
+in twice as many further rounds, to tell apart what differs by a few percent. (In a job of MPI the choice is the layout with the least
+predicted time.) Steps behind the first two count.
 COMMAND starts the four ranks of an MPI job. OUT.csv keeps the rows of cases that are not measured again; the summary is that
 of all its rows.
 """
@@ -126,7 +126,7 @@ class Bench:
         config = config_of(self.folder, MODELS[name], dtype, name)
         layouts = (FEW if name == "124M" else LAYOUTS)[ranks]
         chosen = None
-        if not self.launch and ranks > os.cpu_count():
+        if not self.launch:
             best = self.best(config, ranks, os.path.join(self.folder, f"cache-{name}-{dtype}-{ranks}"))
             layouts = [layout for layout in layouts if not any(alike(layout, other) for other in best)] + best
             chosen = best[0]

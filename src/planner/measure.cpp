@@ -13,6 +13,7 @@ namespace {
 
 constexpr double kSampleSeconds = 0.6;  // of a sample, after its first step
 constexpr int kLeastSteps = 2;
+constexpr int kTrialSteps = 20;
 constexpr double kLongCall = 0.2;  // seconds of a call behind which larger ones are not measured
 constexpr double kCallSeconds = 0.25;
 constexpr int kInARow = 4, kLeastCalls = 2, kMostCalls = 15;
@@ -145,7 +146,8 @@ double measure_step(const RunRanks& run, const RunPlan& plan) {
     };
     once();  // which allocates and builds kernels
     std::vector<double> took;
-    for (double spent = 0; spent < kSampleSeconds; spent += took.back()) took.push_back(once());
+    for (double spent = 0; spent < kSampleSeconds && std::ssize(took) < kTrialSteps; spent += took.back())
+      took.push_back(once());
     if (world.ranks.rank() == 0) result = trimmed_mean(std::move(took));
   });
   return result;

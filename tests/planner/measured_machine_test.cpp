@@ -8,7 +8,6 @@
 #include <iterator>
 
 #include "config/layout.h"
-#include "core/cores.h"
 #include "data/temp_folder.h"
 
 namespace shoal {
@@ -19,7 +18,7 @@ using ::testing::ElementsAreArray;
 using ::testing::Gt;
 using testing::TempFolder;
 
-RunPlan plan_of(int micro_batch, int threads = 0) {
+RunPlan plan_of(int micro_batch) {
   auto config = parse_config(R"(
 data.dir = "none"
 run.name = "measured"
@@ -28,7 +27,6 @@ train = { global_batch = 8, steps = 1 }
 )",
                              "test", {});
   config.train.micro_batch = micro_batch;
-  config.train.threads = threads;
   resolve_layout(config, 2);
   return make_plan(config);
 }
@@ -77,25 +75,25 @@ TEST_F(MeasuredMachineTest, HasNoTimesBehindItsTime) {
   EXPECT_FALSE(machine.has_times(sample(4)));
 }
 
-TEST_F(MeasuredMachineTest, TriesStepsWhereRanksShareCores) {
-  const auto shared = plan_of(2, usable_cores());
+TEST_F(MeasuredMachineTest, TriesSteps) {
+  const auto plan = plan_of(2);
   MeasuredMachine first(2, options());
-  const double once = first.try_step(shared, 1), typical = first.try_step(shared, 3);
+  const double once = first.try_step(plan, 1), typical = first.try_step(plan, 3);
   EXPECT_GT(once, 0);
   EXPECT_GT(typical, 0);
   EXPECT_EQ(first.measured(), 3);
-  if (usable_cores() > 1) {
-    EXPECT_EQ(first.try_step(plan_of(2, usable_cores() / 2), 1), 0);
-  }
+  auto gossip = plan;
+  gossip.mesh.workers = 2;
+  EXPECT_EQ(first.try_step(gossip, 1), 0);
 
   MeasuredMachine second(2, options());
-  EXPECT_EQ(second.try_step(shared, 3), typical);
+  EXPECT_EQ(second.try_step(plan, 3), typical);
   EXPECT_EQ(second.measured(), 0);
 
   auto none = options();
   none.again = true;
   none.seconds = 0;
-  EXPECT_EQ(MeasuredMachine(2, none).try_step(shared, 1), 0);
+  EXPECT_EQ(MeasuredMachine(2, none).try_step(plan, 1), 0);
 }
 
 TEST_F(MeasuredMachineTest, RanksOfAJobAgree) {
