@@ -10,8 +10,8 @@ namespace shoal {
 
 struct SearchResult {
   static constexpr int kListed = 10;
-  // The tried ones by the time of their steps, then the others by predicted time; at least the kListed
-  // fastest.
+  // The tried ones, by the times of trials and predictions together (trials.h), then the others by predicted
+  // time; at least the kListed fastest.
   std::vector<RankedPlan> plans;
   int considered = 0;  // layouts that exist
   int too_large = 0;   // of these: do not fit the memory

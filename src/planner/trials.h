@@ -7,9 +7,9 @@
 
 namespace shoal {
 
-// `plans` are in the order of their predictions. The most promising are tried, and come first, the fastest
-// one before the others. A prediction that was wrong is so for layouts of the same mesh, too, since it is
-// about how their ranks wait for each other.
+// `plans` are in the order of their predictions. The most promising are tried, and come first, the best one
+// before the others. A prediction that was wrong is so for layouts of the same mesh, too, since it is about
+// how their ranks wait for each other; so what trials show of a mesh corrects all its predictions.
 void try_plans(std::vector<RankedPlan>& plans, Machine& machine);
 
 }  // namespace shoal

@@ -246,7 +246,7 @@ TEST(Search, TrialsThatRunOutOfTimeLeaveWhatTheyHave) {
   machine.budget = 2;
   const auto result = search_plans(parse_config(kConfig, "test", {}), 4, machine);
   EXPECT_GT(result.plans[0].tried, 0);
-  EXPECT_GE(result.plans[1].tried, result.plans[0].tried);
+  EXPECT_GT(result.plans[1].tried, 0);
   EXPECT_EQ(result.plans[2].tried, 0);
 }
 
