@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Compares Shoal with the libraries of its users' present programs: tests/ecosystem/run.sh [NAME ...]
 #
-# Makes a Python environment in build/ecosystem (some 6 GB; pip's variables choose where from) and runs the scripts of this folder, or those that
-# are named (report_page wants Debian's chromium, too). What each prints is left in build/ecosystem/NAME.txt; those in
-# bench/results/ecosystem_NAME.txt are kept from such runs. $SHOAL is the program (build/release/shoal), $SHOAL_DATA_DIR the texts
-# of tokenizers.
+# Makes a Python environment in build/ecosystem (some 6 GB; pip's variables choose where from) and runs the scripts of this
+# folder, or those that are named (report_page wants Debian's chromium, too). What each prints is left in
+# build/ecosystem/NAME.txt; bench/results/ecosystem_NAME.txt is kept from such a run. $SHOAL is the program
+# (build/release/shoal), $SHOAL_DATA_DIR has the texts of tokenizers.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 shoal=$(realpath "${SHOAL:-build/release/shoal}")
