@@ -46,7 +46,7 @@ struct PendingOperation {
   std::int64_t number = 0;  // counted per group, kind and peer
   std::atomic<bool> done = false;
   std::atomic<bool> awaited = false;  // the rank waits for it
-  std::optional<Stopwatch> waited;    // since the wait began. Guarded by the engine's mutex.
+  std::optional<WaitWatch> waited;    // since the wait began. Guarded by the engine's mutex.
 
   // Used by the engine's thread only.
   std::int64_t order = 0;                  // position among all operations of this rank

@@ -86,7 +86,7 @@ void FailureDetector::start_call(ncclComm_t& comm, const Description& descriptio
 void FailureDetector::finish_call(ncclComm_t& comm, const Description& description) {
   finishing_call_ = true;
   const ClearAtEnd clear{finishing_call_};
-  const Stopwatch since;
+  WaitWatch since;
   while (true) {
     ncclResult_t state = ncclSuccess;
     std::string why;

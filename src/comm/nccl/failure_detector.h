@@ -41,7 +41,7 @@ struct NcclOperation {
   GpuEvent ready = make_event();  // its inputs are computed
   GpuEvent done = make_event();
   std::atomic<bool> awaited = false;
-  std::optional<Stopwatch> waited;  // runs from when it is ready and awaited; for the detector's thread only
+  std::optional<WaitWatch> waited;  // runs from when it is ready and awaited; for the detector's thread only
 };
 
 class FailureDetector {

@@ -190,7 +190,7 @@ void Operation::await(const Condition& condition) {
     }
     std::this_thread::yield();  // the awaited member may need this core
   }
-  const Stopwatch watch;
+  WaitWatch watch;
   std::unique_lock lock(mutex_);
   ++sleepers_;
   while (!condition()) {
