@@ -8,6 +8,7 @@ read bandwidth that `shoal doctor` measures, over the bytes of the weights that 
 """
 import os
 import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -27,6 +28,10 @@ folder = os.path.join(tempfile.mkdtemp(), "model")
 torch.manual_seed(1)
 model = transformers.GPT2LMHeadModel(transformers.GPT2Config(n_positions=256, use_cache=True)).eval()
 model.save_pretrained(folder)
+for name, theirs in [("vocab.json", "encoder.json"), ("merges.txt", "vocab.bpe")]:
+    vocabulary = os.path.join(os.environ["SHOAL_DATA_DIR"], "gpt2")
+    found = [file for file in (name, theirs) if os.path.exists(os.path.join(vocabulary, file))]
+    shutil.copy(os.path.join(vocabulary, found[0]), os.path.join(folder, name))
 
 
 def run(*arguments):
