@@ -8,36 +8,18 @@ bench/results/ecosystem_adapters.txt.
 """
 import json
 import os
-import subprocess
-import sys
 import tempfile
 import warnings
-
-sys.path = [path for path in sys.path if os.path.abspath(path) != os.path.dirname(os.path.abspath(__file__))]
 
 import peft
 import torch
 import transformers
+from comparison import check, end, shoal
 
 warnings.filterwarnings("ignore")
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
-SHOAL = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else "build/release/shoal")
 LAYERS = ["attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"]
-failures = 0
-
-
-def check(what, good, figure=""):
-    global failures
-    failures += not good
-    print(f"{'ok  ' if good else 'FAIL'}  {what}{': ' + figure if figure else ''}", flush=True)
-
-
-def shoal(*arguments):
-    done = subprocess.run([SHOAL, *arguments], capture_output=True, text=True)
-    if done.returncode != 0:
-        sys.exit(f"{' '.join(arguments)}\n{done.stdout}{done.stderr}")
-    return done.stdout
 
 
 def logits(model, tokens):
@@ -95,4 +77,4 @@ compare("peft's adapters, merged by Shoal", logits(load("merged-theirs"), tokens
 tune("run.name=on", "lora.from=theirs", "train.steps=1", "optim.lr=1e-60")
 shoal("export", "--checkpoint", "runs/on", "--out", "on")
 compare("peft's adapters, trained on from", logits(load("on"), tokens), expected)
-sys.exit(failures > 0)
+end()

@@ -8,7 +8,6 @@ bit by bit. Needs torch, transformers and safetensors; the lines of its output a
 import copy
 import io
 import json
-import math
 import os
 import pathlib
 import re
@@ -17,9 +16,6 @@ import subprocess
 import sys
 import tempfile
 import warnings
-
-# tokenizers.py beside this script is not the package that transformers imports.
-sys.path = [path for path in sys.path if os.path.abspath(path) != os.path.dirname(os.path.abspath(__file__))]
 
 import numpy
 import safetensors

@@ -9,36 +9,19 @@ import collections
 import json
 import os
 import random
-import subprocess
-import sys
 import tempfile
 import warnings
 
-sys.path = [path for path in sys.path if os.path.abspath(path) != os.path.dirname(os.path.abspath(__file__))]
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 import torch
 import transformers
+from comparison import check, end, make_model, shoal
 
 warnings.filterwarnings("ignore")
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
-SHOAL = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else "build/release/shoal")
 PROMPTS = ["the ship", "of the storm and", "Élan über", "42"]
-failures = 0
-
-
-def check(what, good, figure=""):
-    global failures
-    failures += not good
-    print(f"{'ok  ' if good else 'FAIL'}  {what}{': ' + figure if figure else ''}", flush=True)
-
-
-def shoal(*arguments):
-    done = subprocess.run([SHOAL, *arguments], capture_output=True, text=True)
-    if done.returncode != 0:
-        sys.exit(f"{' '.join(arguments)}\n{done.stdout}{done.stderr}")
-    return done.stdout
 
 
 def texts(*settings):
@@ -50,30 +33,20 @@ def texts(*settings):
 
 os.chdir(tempfile.mkdtemp())
 print(f"torch {torch.__version__}, transformers {transformers.__version__}")
-draw = random.Random(5)
-words = "the of Élan über sea ship storm wind old NEW broke sang harbour Łódź waves, night. don't 42".split()
-with open("text.txt", "w") as file:
-    file.write("\n".join(" ".join(draw.choice(words) for _ in range(draw.randint(5, 30))) for _ in range(2000)))
-shoal("prepare", "text", "--from", "text.txt", "--tokenizer", "bpe:300", "--out", "data")
-with open("tiny.toml", "w") as file:
-    file.write('data.dir = "data"\nmodel = {n_layer = 2, n_head = 2, n_embd = 32, block_size = 64}\n'
-               'train = {global_batch = 4, steps = 1, threads = 1}\neval = {interval = 1, batches = 1}\nlog.tensorboard = false\n'
-               'run.name = "tiny"\n')
-shoal("train", "tiny.toml")
-shoal("export", "--checkpoint", "runs/tiny", "--out", "model")
+make_model(random.Random(5), 300)
 torch.manual_seed(3)
 model = transformers.GPT2LMHeadModel.from_pretrained("model").eval()
 for parameter in model.parameters():  # far from uniform, so that texts differ and some end early
     parameter.data += 0.15 * torch.randn_like(parameter)
 tokenizer = transformers.GPT2Tokenizer("model/vocab.json", "model/merges.txt")
-end = tokenizer.convert_tokens_to_ids("<|endoftext|>")
+end_of_text = tokenizer.convert_tokens_to_ids("<|endoftext|>")
 LENGTH = 30
 
 
 def generate(prompt, **options):
     ids = torch.tensor([tokenizer(prompt)["input_ids"]])
     with torch.no_grad():
-        made = model.generate(ids, do_sample=False, max_new_tokens=LENGTH, eos_token_id=end, pad_token_id=-1,
+        made = model.generate(ids, do_sample=False, max_new_tokens=LENGTH, eos_token_id=end_of_text, pad_token_id=-1,
                               attention_mask=torch.ones_like(ids), return_dict_in_generate=True, output_scores=True, **options)
     scores = made.sequences_scores.tolist() if options.get("num_beams", 1) > 1 else [None]
     return [([token for token in row[ids.shape[1]:].tolist() if token >= 0], score) for row, score in zip(made.sequences, scores)]
@@ -83,7 +56,7 @@ def generate(prompt, **options):
 common = collections.Counter(token for prompt in PROMPTS for token in generate(prompt)[0][0]).most_common(2)[1][0]
 with torch.no_grad():
     rows = model.transformer.wte.weight
-    rows[end] = rows[common] + 0.05 * torch.randn_like(rows[common])
+    rows[end_of_text] = rows[common] + 0.05 * torch.randn_like(rows[common])
 model.save_pretrained("model")
 
 for ranks in (1, 2):
@@ -98,9 +71,9 @@ for ranks in (1, 2):
                     for text in generate(prompt, num_beams=beams, num_return_sequences=beams, length_penalty=penalty)]
         same = sum(text["tokens"] == tokens for text, (tokens, _) in zip(found, expected))
         distance = max(abs(text["score"] - score) for text, (_, score) in zip(found, expected))
-        ended = sum(tokens[-1] == end for tokens, _ in expected)
+        ended = sum(tokens[-1] == end_of_text for tokens, _ in expected)
         # transformers adds logprobs below 16 in float32, to sums below 256.
         bound = LENGTH * (2**-21 + 2**-17) / min(len(tokens) for tokens, _ in expected) ** penalty
         check(f"{beams} beams, length penalty {penalty:g}, {ranks} tensor ranks", same == len(found) == len(expected) and distance < bound,
               f"{same} of {len(expected)} texts, of which {ended} ended, scores differ by {distance:.1e} at most")
-sys.exit(failures > 0)
+end()

@@ -15,9 +15,6 @@ import sys
 import tempfile
 import threading
 
-# tokenizers.py beside this script is not the package that transformers imports.
-sys.path = [path for path in sys.path if os.path.abspath(path) != os.path.dirname(os.path.abspath(__file__))]
-
 import huggingface_hub
 import torch
 import transformers

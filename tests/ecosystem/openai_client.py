@@ -10,27 +10,14 @@ import os
 import pathlib
 import signal
 import subprocess
-import sys
 import tempfile
 import urllib.request
 
-# tokenizers.py beside this script is not the package that others import.
-HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path = [path for path in sys.path if os.path.abspath(path) != HERE]
 import openai
-
-sys.path.append(HERE)
+from comparison import SHOAL, check, end
 from runs import Runs
 
-SHOAL = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else "build/release/shoal")
 CLIENTS = 64
-failures = 0
-
-
-def check(what, good, note=""):
-    global failures
-    failures += not good
-    print("ok   " if good else "WRONG", f"{what}{'  ' if note else ''}{note}")
 
 
 def error_of(call):
@@ -130,7 +117,7 @@ def main():
         finally:
             server.kill()
             server.wait()
-    sys.exit(failures > 0)
+    end()
 
 
 main()

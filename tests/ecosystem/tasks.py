@@ -8,18 +8,16 @@ and lm-eval; the lines of its output are bench/results/ecosystem_tasks.txt.
 import json
 import os
 import random
-import subprocess
-import sys
 import tempfile
 import warnings
 
-sys.path = [path for path in sys.path if os.path.abspath(path) != os.path.dirname(os.path.abspath(__file__))]
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 import datasets
 import lm_eval
 import torch
 import transformers
+from comparison import check, end, make_model, shoal, words
 from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks.hellaswag.utils import process_docs
@@ -28,53 +26,23 @@ warnings.filterwarnings("ignore")
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
 datasets.disable_progress_bars()
-SHOAL = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else "build/release/shoal")
-failures = 0
-
-
-def check(what, good, figure=""):
-    global failures
-    failures += not good
-    print(f"{'ok  ' if good else 'FAIL'}  {what}{': ' + figure if figure else ''}", flush=True)
-
-
-def shoal(*arguments):
-    done = subprocess.run([SHOAL, *arguments], capture_output=True, text=True)
-    if done.returncode != 0:
-        sys.exit(f"{' '.join(arguments)}\n{done.stdout}{done.stderr}")
-    return done.stdout
-
 
 draw = random.Random(5)
-WORDS = "the of Élan über sea ship storm wind old NEW broke sang harbour Łódź waves, night. don't 42".split()
-
-
-def words(least, most):
-    return " ".join(draw.choice(WORDS) for _ in range(draw.randint(least, most)))
 
 
 def ending():
-    text = words(1, 7)
+    text = words(draw, 1, 7)
     if draw.random() < 0.3:
-        text = "[header] " + text + " [title] " + words(1, 3)
-    return draw.choice(["", " "]) + text + draw.choice(["", "  " + words(1, 2), "."])
+        text = "[header] " + text + " [title] " + words(draw, 1, 3)
+    return draw.choice(["", " "]) + text + draw.choice(["", "  " + words(draw, 1, 2), "."])
 
 
 os.chdir(tempfile.mkdtemp())
 print(f"torch {torch.__version__}, transformers {transformers.__version__}, lm-eval {lm_eval.__version__}")
-with open("text.txt", "w") as file:
-    file.write("\n".join(words(5, 30) for _ in range(2000)))
-shoal("prepare", "text", "--from", "text.txt", "--tokenizer", "bpe:400", "--out", "data")
-hellaswag = [{"ind": i, "activity_label": words(1, 3), "ctx_a": words(3, 20), "ctx_b": draw.choice(["", words(1, 4)]),
+make_model(draw, 400)
+hellaswag = [{"ind": i, "activity_label": words(draw, 1, 3), "ctx_a": words(draw, 3, 20), "ctx_b": draw.choice(["", words(draw, 1, 4)]),
               "ctx": "", "endings": [ending() for _ in range(4)], "label": str(draw.randrange(4))} for i in range(200)]
 
-# The data's tokenizer comes out with an exported model.
-with open("tiny.toml", "w") as file:
-    file.write('data.dir = "data"\nmodel = {n_layer = 2, n_head = 2, n_embd = 32, block_size = 64}\n'
-               'train = {global_batch = 4, steps = 1, threads = 1}\neval = {interval = 1, batches = 1}\nlog.tensorboard = false\n'
-               'run.name = "tiny"\n')
-shoal("train", "tiny.toml")
-shoal("export", "--checkpoint", "runs/tiny", "--out", "model")
 torch.manual_seed(3)
 model = transformers.GPT2LMHeadModel.from_pretrained("model")
 for parameter in model.parameters():  # far from uniform, so that choices differ
@@ -86,7 +54,7 @@ tokenizer = transformers.GPT2Tokenizer("model/vocab.json", "model/merges.txt")
 def likely_item():
     """A text whose last word is the one that the model takes to be likeliest, where that is a word."""
     while True:
-        text = words(4, 12)
+        text = words(draw, 4, 12)
         ids = tokenizer(text)["input_ids"]
         with torch.no_grad():
             word = tokenizer.decode(model.eval()(torch.tensor([ids])).logits[0, -1].argmax().item())
@@ -94,7 +62,7 @@ def likely_item():
             return {"text": text + word}
 
 
-lambada = [{"text": words(4, 60)} for _ in range(150)] + [likely_item() for _ in range(50)]
+lambada = [{"text": words(draw, 4, 60)} for _ in range(150)] + [likely_item() for _ in range(50)]
 for name, docs in [("hellaswag", hellaswag), ("lambada", lambada)]:
     with open(name + ".jsonl", "w") as file:
         file.writelines(json.dumps(doc) + "\n" for doc in docs)
@@ -133,4 +101,4 @@ for (logprob, greedy), item in zip(found, items("lambada")):
     distance = max(distance, abs(logprob - item["logprobs"][0]))
 check("LAMBADA's items", same == len(lambada) and sum(greedy for _, greedy in found) >= 50 and distance < 1e-4,
       f"{same} of {len(lambada)}, log-probabilities differ by {distance:.1e} at most, {sum(g for _, g in found)} right")
-sys.exit(failures > 0)
+end()

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Learns tokenizers by `shoal prepare text --tokenizer bpe:SIZE` and by Hugging Face's tokenizers, and compares them:
 
-    tests/ecosystem/tokenizers.py SHOAL DATA [ROUNDS]
+    tests/ecosystem/tokenizer_training.py SHOAL DATA [ROUNDS]
 
 DATA has tinyshakespeare.txt and wikitext-2/valid.txt. For each text and size it checks, and fails otherwise, that
 * merges, and ids of bytes and merges, are equal (tokenizers is told of no special token, and of one token less);
@@ -22,7 +22,6 @@ import sys
 import tempfile
 import time
 
-sys.path.pop(0)  # this file has the library's name
 import tokenizers
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
@@ -70,7 +69,7 @@ def prepare(shoal, text, val, tokenizer, out):
 
 def check(name, ok):
     if not ok:
-        sys.exit(f"tokenizers.py: {name}: not equal")
+        sys.exit(f"tokenizer_training.py: {name}: not equal")
 
 
 def compare(shoal, work, path, size):
