@@ -8,6 +8,14 @@
 
 namespace shoal::cli {
 
+void add_checkpoint_option(CLI::App& command, std::string& checkpoint) {
+  command
+      .add_option("--checkpoint", checkpoint,
+                  "A run, one of its checkpoints, or weights: a folder in Hugging Face's format, a file of "
+                  "nanoGPT or llm.c (required)")
+      ->option_text("PATH");
+}
+
 void require_checkpoint(const CLI::App& command, const std::string& checkpoint,
                         const std::vector<std::string>& settings) {
   std::vector<std::string> words;

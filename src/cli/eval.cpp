@@ -182,11 +182,7 @@ void add_eval(CLI::App& app) {
         "the best one, on 500 random sequences of train"},
        {"shoal eval --checkpoint hf:openai-community/gpt2 --task hellaswag.jsonl",
         "a task of multiple choice"}});
-  command
-      ->add_option("--checkpoint", options->checkpoint,
-                   "A run, one of its checkpoints, or weights: a folder in Hugging Face's format, a file of "
-                   "nanoGPT or llm.c (required)")
-      ->option_text("PATH");
+  add_checkpoint_option(*command, options->checkpoint);
   command->add_option("--split", options->split, "val, train or test")
       ->check(takes_one_of({"val", "train", "test"}))
       ->capture_default_str();

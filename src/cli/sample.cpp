@@ -48,7 +48,7 @@ std::string read_prompt(const SampleArguments& options) {
 }
 
 Config load_config(const SampleArguments& options) {
-  auto config = load_text_config(options.checkpoint, options.settings, options.backend, options.threads);
+  auto config = load_text_config(options);
   if (options.interactive && options.ranks > config.parallel.tensor)
     fail_user("--interactive generates one text at a time; leave out --ranks");
   return config;
@@ -129,11 +129,7 @@ void add_sample(CLI::App& app) {
         "The likeliest text that a beam search finds"},
        {"shoal sample --checkpoint runs/quickstart --interactive", "Each line that you type is a prompt"},
        {"shoal sample --checkpoint runs/gpt2 --ranks 2 parallel.tensor=2", "Two ranks share the model"}});
-  command
-      ->add_option("--checkpoint", options->checkpoint,
-                   "A run, one of its checkpoints, or weights: a folder in Hugging Face's format, a file of "
-                   "nanoGPT or llm.c (required)")
-      ->option_text("PATH");
+  add_checkpoint_option(*command, options->checkpoint);
   auto* prompt =
       command->add_option("--prompt", options->prompt, "The text to continue")->option_text("TEXT");
   auto* prompt_file = command->add_option("--prompt-file", options->prompt_file, "The prompt, from a file")
@@ -242,12 +238,7 @@ void add_sample(CLI::App& app) {
       ->add_flag("--no-cache", options->no_cache,
                  "Recompute every position for every token: the same text, slowly")
       ->excludes(beams);
-  command
-      ->add_option("--backend", options->backend, "cpu, cuda or reference (default: the run's train.backend)")
-      ->option_text("NAME");
-  command->add_option("--threads", options->threads, "Threads (default: the run's train.threads)")
-      ->check(takes_integer(0))
-      ->option_text("N");
+  add_text_backend(*command, *options);
   add_ranks(*command, options->ranks);
   add_settings(*command, options->settings);
   command->callback([options, command] {

@@ -4,7 +4,6 @@
 #include <sstream>
 #include <utility>
 
-#include "cli/text_model.h"
 #include "core/error.h"
 #include "core/interrupt.h"
 #include "core/log.h"
@@ -70,7 +69,8 @@ SampleWriter::SampleWriter(const SampleArguments& options, const LoadedModel& mo
     : options_(options),
       tokenizer_(*model.tokenizer),
       texts_(texts),
-      generator_(make_generator(model, options.beam.beams > 1 ? options.beam.beams : texts)) {}
+      generator_(
+          make_generator(*model.runtime, model.plan, options.beam.beams > 1 ? options.beam.beams : texts)) {}
 
 std::vector<Sample> SampleWriter::write(const std::vector<Numbered>& numbers,
                                         const std::vector<SamplePrompt>& prompts, const Print& print_first) {

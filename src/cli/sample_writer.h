@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cli/sample_output.h"
+#include "cli/text_model.h"
 #include "data/batch_sampler.h"
 #include "data/dataset.h"
 #include "generate/beam_search.h"
@@ -15,8 +16,8 @@
 
 namespace shoal::cli {
 
-struct SampleArguments {
-  std::string checkpoint, prompt, prompt_file, prompts, from_split, backend, threads;
+struct SampleArguments : TextModelArguments {
+  std::string prompt, prompt_file, prompts, from_split;
   std::vector<std::string> stops;
   std::int64_t samples = 1;  // of each prompt
   std::int64_t batch = 8, prompt_tokens = 20;
@@ -24,7 +25,6 @@ struct SampleArguments {
   int ranks = 0;
   bool no_cache = false, json = false, interactive = false;
   SampleOptions sampling;
-  std::vector<std::string> settings;
 };
 
 // The tokens of a prompt; of an empty one, the end-of-text token or a newline. Warns where the model does not

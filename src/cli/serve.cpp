@@ -16,15 +16,14 @@
 namespace shoal::cli {
 namespace {
 
-struct ServeArguments {
-  std::string checkpoint, name, backend, threads;
+struct ServeArguments : TextModelArguments {
+  std::string name;
   std::int64_t batch = 8, max_tokens = 2048, body_limit = 1 << 20;
   serve::ServerOptions server;
-  std::vector<std::string> settings;
 };
 
 Config load_serve_config(const ServeArguments& options) {
-  auto config = load_text_config(options.checkpoint, options.settings, options.backend, options.threads);
+  auto config = load_text_config(options);
   config.parallel.data = 1;
   return config;
 }
@@ -36,7 +35,7 @@ bool is_loopback(const std::string& host) {
 void serve_model(const ServeArguments& options, const Config& config, World& world) {
   const auto model = load_text_model(options.checkpoint, config, world.ranks, world);
   const auto& size = model.plan.model;
-  auto generator = make_generator(model, static_cast<int>(options.batch));
+  auto generator = make_generator(*model.runtime, model.plan, static_cast<int>(options.batch));
   const InterruptGuard guard;
   if (world.ranks.rank() > 0) return generator.follow();
   auto server_options = options.server;
@@ -72,11 +71,7 @@ void add_serve(CLI::App& app) {
         "For other machines, which need the key"},
        {"shoal serve --checkpoint runs/gpt2 parallel.tensor=2",
         "Two ranks of this machine share the model"}});
-  command
-      ->add_option("--checkpoint", options->checkpoint,
-                   "A run, one of its checkpoints, or weights: a folder in Hugging Face's format, a file of "
-                   "nanoGPT or llm.c (required)")
-      ->option_text("PATH");
+  add_checkpoint_option(*command, options->checkpoint);
   command->add_option("--name", options->name, "The model's name in requests (default: the path)")
       ->option_text("NAME");
   command->add_option("--host", server.host, "Address to listen on; 0.0.0.0 is every network")
@@ -111,12 +106,7 @@ void add_serve(CLI::App& app) {
                    "Bearer token that requests to /v1 need (default: the variable SHOAL_API_KEY, which other "
                    "users of the machine cannot see)")
       ->option_text("KEY");
-  command
-      ->add_option("--backend", options->backend, "cpu, cuda or reference (default: the run's train.backend)")
-      ->option_text("NAME");
-  command->add_option("--threads", options->threads, "Threads (default: the run's train.threads)")
-      ->check(takes_integer(0))
-      ->option_text("N");
+  add_text_backend(*command, *options);
   add_settings(*command, options->settings);
   command->callback([options, command] {
     require_checkpoint(*command, options->checkpoint, options->settings);

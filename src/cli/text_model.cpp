@@ -21,11 +21,20 @@ std::string without_tokenizer(const std::optional<Weights>& weights, const std::
 
 }  // namespace
 
-Config load_text_config(const std::string& checkpoint, std::vector<std::string> settings,
-                        const std::string& backend, const std::string& threads) {
-  if (!backend.empty()) settings.push_back("train.backend=" + backend);
-  if (!threads.empty()) settings.push_back("train.threads=" + threads);
-  auto config = load_model_config(checkpoint, settings);
+void add_text_backend(CLI::App& command, TextModelArguments& arguments) {
+  command
+      .add_option("--backend", arguments.backend, "cpu, cuda or reference (default: the run's train.backend)")
+      ->option_text("NAME");
+  command.add_option("--threads", arguments.threads, "Threads (default: the run's train.threads)")
+      ->check(takes_integer(0))
+      ->option_text("N");
+}
+
+Config load_text_config(const TextModelArguments& arguments) {
+  auto settings = arguments.settings;
+  if (!arguments.backend.empty()) settings.push_back("train.backend=" + arguments.backend);
+  if (!arguments.threads.empty()) settings.push_back("train.threads=" + arguments.threads);
+  auto config = load_model_config(arguments.checkpoint, settings);
   config.parallel.zero = 0;
   config.parallel.replicate = 1;
   config.parallel.sequence = false;
@@ -57,16 +66,6 @@ LoadedModel load_text_model(const std::string& checkpoint, const Config& config,
   // A group has collectives of its own meanwhile, so that its ranks cannot wait for each other here.
   group.size() > 1 ? load() : all_or_none(world.ranks, load);
   return std::move(*model);
-}
-
-Generator make_generator(const LoadedModel& model, int texts) {
-  auto& runtime = *model.runtime;
-  return {runtime.backend(),
-          runtime.engine(),
-          model.plan.model,
-          model.plan.engine.compute,
-          texts,
-          TensorGroup(runtime.mesh().tensor(), false)};
 }
 
 }  // namespace shoal::cli

@@ -11,9 +11,6 @@
 namespace shoal {
 namespace {
 
-// Texts of eval.samples: as many as share matrix products (generate/decoder.h).
-constexpr int kTextsTogether = 8;
-
 std::vector<UnitRange> stage_ranges(const ParallelConfig& parallel, const GptConfig& model) {
   if (parallel.pipeline == 1) return {};
   const int parts = parallel.pipeline * parallel.chunks;
@@ -90,7 +87,7 @@ RunPlan make_plan(const Config& config, const GptConfig& model) {
                         .tensor = parallel.tensor,
                         .workers = workers},
                .sequence = parallel.sequence && parallel.tensor > 1,
-               .sampled_texts = std::min(config.eval.samples, kTextsTogether),
+               .sampled_texts = std::min(config.eval.samples, static_cast<int>(kFewRows)),
                .ranges = stage_ranges(parallel, model)};
   const int micro_batches = train.global_batch / train.micro_batch / workers;
   plan.engine = {.compute = train.dtype,

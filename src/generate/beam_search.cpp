@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "generate/sample_token.h"
 
 namespace shoal {
 namespace {
@@ -41,23 +42,18 @@ class BeamSearch {
  private:
   std::size_t width() const { return static_cast<std::size_t>(options_.beams); }
 
-  // Of all beams, twice as many as are kept: enough even if each of them ends.
+  // The best continuations of all beams, twice as many as beams are kept: enough even if each beam ends.
   std::vector<Candidate> candidates() {
     std::vector<int> places;
     for (const auto& beam : beams_) places.push_back(beam.place);
     const auto rows = decoder_.logits(places);
     std::vector<Candidate> all;
     for (std::size_t i = 0; i < beams_.size(); ++i) {
-      auto logits = rows[i];
-      if (options_.vocab_size > 0)
-        logits = logits.first(std::min(logits.size(), static_cast<std::size_t>(options_.vocab_size)));
-      const double most = *std::ranges::max_element(logits);
-      double exponentials = 0;
-      for (const float logit : logits) exponentials += std::exp(double{logit} - most);
-      const double normaliser = most + std::log(exponentials);
-      if (!std::isfinite(normaliser)) fail("the model's logits are not finite");
+      const auto logits = known_logits(rows[i], options_.vocab_size);
+      const LogSoftmax softmax(logits);
+      if (!std::isfinite(softmax(logits.front()))) fail("the model's logits are not finite");
       for (std::size_t id = 0; id < logits.size(); ++id) {
-        const double logprob = double{logits[id]} - normaliser;
+        const double logprob = softmax(logits[id]);
         all.push_back({i, static_cast<std::int32_t>(id), logprob, beams_[i].sum + logprob});
       }
     }

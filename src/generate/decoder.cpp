@@ -14,7 +14,7 @@ Tensor first_elements(const Tensor& buffer, std::int64_t n) { return {buffer.dat
 
 Decoder::Buffers Decoder::Buffers::take(Arena& arena, const GptConfig& config, DType compute, int texts,
                                         const TensorRank& tensor) {
-  const std::int64_t r = std::max<std::int64_t>(config.block_size, kRows), c = config.n_embd;
+  const std::int64_t r = std::max<std::int64_t>(config.block_size, kFewRows), c = config.n_embd;
   const std::int64_t heads = local_heads(config, tensor).count(), width = heads * config.head_size();
   const std::int64_t hidden = local_hidden(config, tensor).count();
   Buffers buffers;
@@ -36,9 +36,9 @@ Decoder::Buffers Decoder::Buffers::take(Arena& arena, const GptConfig& config, D
   std::int64_t widest = 0;
   for (int rank = 0; rank < tensor.size; ++rank)
     widest = std::max(widest, padded_vocabulary(config, {.rank = rank, .size = tensor.size}));
-  const Tensor logits = arena.take(DType::f32, {kRows, widest});
-  buffers.logits = {logits.data, DType::f32, {kRows, padded_vocabulary(config, tensor)}};
-  if (tensor.size > 1) buffers.gathered = arena.take(DType::f32, {tensor.size, kRows, widest});
+  const Tensor logits = arena.take(DType::f32, {kFewRows, widest});
+  buffers.logits = {logits.data, DType::f32, {kFewRows, padded_vocabulary(config, tensor)}};
+  if (tensor.size > 1) buffers.gathered = arena.take(DType::f32, {tensor.size, kFewRows, widest});
   buffers.adapter = AdapterWork::take(arena, config, r, compute, tensor);
   return buffers;
 }
@@ -63,20 +63,20 @@ Decoder::Decoder(Backend& backend, UnitStore& store, const GptConfig& config, DT
   for (const auto& buffer : {buffers_.stream, buffers_.attention}) backend.zero(buffer);
 }
 
-void Decoder::ask(Call call) {
-  if (context_.tensor.rank() > 0) return;  // it was asked
+// Rank 0's call, on every rank.
+Decoder::Call Decoder::shared(Call call) const {
   static_assert(sizeof(Call) % sizeof(std::int32_t) == 0);
   context_.tensor.broadcast({&call, DType::i32, {sizeof(Call) / sizeof(std::int32_t)}}, "the next tokens")
       .wait();
+  return call;
 }
 
-void Decoder::dismiss() { ask({}); }
+void Decoder::dismiss() { shared({.kind = Call::dismiss}); }
 
 void Decoder::follow() {
   std::vector<std::int32_t> ids;
-  for (Call call;;) {
-    context_.tensor.broadcast({&call, DType::i32, {sizeof(Call) / sizeof(std::int32_t)}}, "the next tokens")
-        .wait();
+  while (true) {
+    const auto call = shared({});
     const auto numbers = std::span(call.numbers);
     const auto count = static_cast<std::size_t>(call.count);
     switch (call.kind) {
@@ -108,17 +108,18 @@ void Decoder::follow() {
 void Decoder::prefill(int text, std::span<const std::int32_t> tokens, const OnLogits& on_logits) {
   const auto n = static_cast<std::int64_t>(tokens.size());
   if (n < 1 || n > config().block_size) fail("{} tokens do not fit a block of {}", n, config().block_size);
-  ask({.kind = Call::prefill, .count = static_cast<std::int32_t>(n), .numbers = {text}});
+  shared({.kind = Call::prefill, .count = static_cast<std::int32_t>(n), .numbers = {text}});
   std::vector<std::int32_t> ids(tokens.begin(), tokens.end());
   read_all(text, ids);
   if (!on_logits) return;
   const auto width = static_cast<std::size_t>(row_width());
-  std::vector<float> values(kRows * width);
+  std::vector<float> values(kFewRows * width);
   for (std::int64_t position = 0; position < n;) {
-    const std::int64_t first = std::min(position, buffers_.stream.dim(0) - kRows);  // not beyond the buffer
-    ask({.kind = Call::score, .count = static_cast<std::int32_t>(first)});
+    const std::int64_t first =
+        std::min(position, buffers_.stream.dim(0) - kFewRows);  // not beyond the buffer
+    shared({.kind = Call::score, .count = static_cast<std::int32_t>(first)});
     score_rows(first, values.data());
-    for (; position < std::min(n, first + kRows); ++position) {
+    for (; position < std::min(n, first + kFewRows); ++position) {
       on_logits(position, std::span(values).subspan(static_cast<std::size_t>(position - first) * width,
                                                     static_cast<std::size_t>(config().vocab_size)));
     }
@@ -139,13 +140,13 @@ void Decoder::read_all(int text, std::span<std::int32_t> tokens) {
 
 void Decoder::extend(std::span<const Token> tokens) {
   while (!tokens.empty()) {
-    const auto live = tokens.first(std::min<std::size_t>(kRows, tokens.size()));
+    const auto live = tokens.first(std::min<std::size_t>(kFewRows, tokens.size()));
     Call call{.kind = Call::extend, .count = static_cast<std::int32_t>(live.size())};
     for (std::size_t i = 0; i < live.size(); ++i) {
       call.numbers[2 * i] = live[i].text;
       call.numbers[2 * i + 1] = live[i].id;
     }
-    ask(call);
+    shared(call);
     read_rows(live);
     tokens = tokens.subspan(live.size());
   }
@@ -167,11 +168,11 @@ void Decoder::read_rows(std::span<const Token> tokens) {
 }
 
 std::int64_t Decoder::rows_for(std::size_t live) const {
-  return context_.backend.few_rows_stand_alone() ? static_cast<std::int64_t>(live) : kRows;
+  return context_.backend.few_rows_stand_alone() ? static_cast<std::int64_t>(live) : kFewRows;
 }
 
 void Decoder::copy(int to, int from) {
-  ask({.kind = Call::copy, .numbers = {to, from}});
+  shared({.kind = Call::copy, .numbers = {to, from}});
   copy_text(to, from);
 }
 
@@ -246,7 +247,7 @@ std::int64_t Decoder::row_width() const {
   return context_.tensor.size() > 1 ? config().vocab_size : buffers_.logits.columns();
 }
 
-// The logits of some rows of the stream, kRows at most. `out` f32 [rows, row_width()] is for rank 0.
+// The logits of some rows of the stream, kFewRows at most. `out` f32 [rows, row_width()] is for rank 0.
 void Decoder::make_logits(const Tensor& rows, float* out) {
   const std::int64_t n = rows.rows();
   Head::Activations keep;
@@ -273,7 +274,7 @@ void Decoder::make_logits(const Tensor& rows, float* out) {
 }
 
 void Decoder::score_rows(std::int64_t first, float* out) {
-  make_logits(buffers_.stream.row_range(first, kRows), out);
+  make_logits(buffers_.stream.row_range(first, kFewRows), out);
 }
 
 void Decoder::score_texts(std::span<const int> texts, float* out) {
@@ -287,13 +288,13 @@ void Decoder::score_texts(std::span<const int> texts, float* out) {
 
 std::vector<std::span<const float>> Decoder::logits(std::span<const int> texts) {
   const auto width = static_cast<std::size_t>(row_width());
-  logits_.resize((texts.size() + kRows - 1) / kRows * kRows * width);
+  logits_.resize((texts.size() + kFewRows - 1) / kFewRows * kFewRows * width);
   std::vector<std::span<const float>> found;
-  for (std::size_t first = 0; first < texts.size(); first += kRows) {
-    const auto some = texts.subspan(first, std::min<std::size_t>(kRows, texts.size() - first));
+  for (std::size_t first = 0; first < texts.size(); first += kFewRows) {
+    const auto some = texts.subspan(first, std::min<std::size_t>(kFewRows, texts.size() - first));
     Call call{.kind = Call::logits, .count = static_cast<std::int32_t>(some.size())};
     std::ranges::copy(some, call.numbers.begin());
-    ask(call);
+    shared(call);
     score_texts(some, logits_.data() + first * width);
     for (std::size_t i = first; i < first + some.size(); ++i)
       found.push_back(std::span(logits_).subspan(i * width, static_cast<std::size_t>(config().vocab_size)));

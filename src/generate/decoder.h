@@ -15,7 +15,7 @@ namespace shoal {
 //
 // Texts are numbered from 0. What is computed for one does not depend on the others, bit for bit: a row of
 // the matrix products for new tokens depends neither on its place nor on the others
-// (tests/ops/cpu_rows_test.cpp). Where it may depend on their number, that is always kRows.
+// (tests/ops/cpu_rows_test.cpp). Where it may depend on their number, that is always kFewRows.
 class Decoder {
  public:
   // Takes all the memory it will ever need: for each text the keys and values of block_size positions in
@@ -61,13 +61,10 @@ class Decoder {
                                   const TensorRank& tensor = {});
 
  private:
-  // The most rows in the matrix products for new tokens. These products wait for the weights, so that eight
-  // rows take little longer than one.
-  static constexpr std::int64_t kRows = 8;
   struct Cache {
     Tensor keys, values;  // x [texts, block_size, H', D]
   };
-  // The activations of one layer, R = max(block_size, kRows) rows; a shorter piece uses the first rows.
+  // The activations of one layer, R = max(block_size, kFewRows) rows; a shorter piece uses the first rows.
   struct Buffers {
     std::vector<Cache> cache;  // one per layer
     Tensor tokens;             // i32 [R]
@@ -79,18 +76,18 @@ class Decoder {
     Tensor branch;             // x [R, C]
     Tensor hidden, activated;  // x [R, F']
     Tensor last;      // f32 [texts, C]: the stream behind the last block at each text's last position
-    Tensor logits;    // f32 [kRows, V' padded]
-    Tensor gathered;  // f32 [size of the group, kRows, the largest V' padded]; empty in a group of one
+    Tensor logits;    // f32 [kFewRows, V' padded]
+    Tensor gathered;  // f32 [size of the group, kFewRows, the largest V' padded]; empty in a group of one
     AdapterWork adapter;
     static Buffers take(Arena& arena, const GptConfig& config, DType compute, int texts,
                         const TensorRank& tensor);
   };
-  // What rank 0 asks the others for.
+  // A call of rank 0, which the others join.
   struct Call {
     enum Kind : std::int32_t { prefill, extend, logits, score, copy, dismiss };
     std::int32_t kind = dismiss;
     std::int32_t count = 0;  // of tokens, texts or rows
-    std::array<std::int32_t, 2 * kRows> numbers = {};
+    std::array<std::int32_t, 2 * kFewRows> numbers = {};
   };
   // Rows that share matrix products: a run of positions of a text, computed at once.
   struct Run {
@@ -98,7 +95,7 @@ class Decoder {
     std::int64_t position, row, rows;
   };
 
-  void ask(Call call);
+  Call shared(Call call) const;
   void read_all(int text, std::span<std::int32_t> tokens);
   void read_rows(std::span<const Token> tokens);
   void score_texts(std::span<const int> texts, float* out);

@@ -27,12 +27,6 @@ double draw(std::uint64_t seed, std::uint64_t position, std::uint64_t sample) {
                         {low(position), low(position >> 32), low(sample), low(sample >> 32)}));
 }
 
-// The logits of the ids that may be chosen.
-std::span<const float> known(std::span<const float> logits, const SampleOptions& options) {
-  if (options.vocab_size == 0) return logits;
-  return logits.first(std::min(logits.size(), static_cast<std::size_t>(options.vocab_size)));
-}
-
 }  // namespace
 
 struct Generator::Text {
@@ -87,7 +81,8 @@ void Generator::score_prompt(int number, Text& text) {
   decoder_.prefill(number, text.tokens, [&](std::int64_t position, std::span<const float> logits) {
     const auto next = static_cast<std::size_t>(position) + 1;
     if (next == text.tokens.size()) return;
-    scores.push_back(logprobs_of(known(logits, text.options), text.tokens[next], text.options.logprobs));
+    scores.push_back(
+        logprobs_of(known_logits(logits, text.options.vocab_size), text.tokens[next], text.options.logprobs));
   });
   std::exchange(text.on_prompt, {})(std::move(scores));
 }
@@ -124,7 +119,7 @@ int Generator::step() {
   for (std::size_t at = 0; at < active.size(); ++at) {
     auto& place = texts_[static_cast<std::size_t>(active[at])];
     auto& text = *place;
-    const auto logits = known(rows[at], text.options);
+    const auto logits = known_logits(rows[at], text.options.vocab_size);
     const double uniform = draw(text.options.seed, text.tokens.size(), text.sample);
     GeneratedToken token{.id = sample_token(text.penalties.apply(logits), text.options, uniform)};
     if (text.options.logprobs >= 0) token.logprobs = logprobs_of(logits, token.id, text.options.logprobs);

@@ -102,13 +102,20 @@ std::int32_t sample_token(std::span<const float> logits, const SampleOptions& op
   return chosen;
 }
 
-Logprobs logprobs_of(std::span<const float> logits, std::int32_t chosen, int top) {
-  const double most = *std::ranges::max_element(logits);
+LogSoftmax::LogSoftmax(std::span<const float> logits) : most_(*std::ranges::max_element(logits)) {
   double sum = 0;
-  for (const float logit : logits) sum += std::exp(double{logit} - most);
-  const auto logprob = [&](std::int32_t id) {
-    return double{logits[static_cast<std::size_t>(id)]} - most - std::log(sum);
-  };
+  for (const float logit : logits) sum += std::exp(double{logit} - most_);
+  log_sum_ = std::log(sum);
+}
+
+std::span<const float> known_logits(std::span<const float> logits, std::int64_t vocab_size) {
+  if (vocab_size == 0) return logits;
+  return logits.first(std::min(logits.size(), static_cast<std::size_t>(vocab_size)));
+}
+
+Logprobs logprobs_of(std::span<const float> logits, std::int32_t chosen, int top) {
+  const LogSoftmax softmax(logits);
+  const auto logprob = [&](std::int32_t id) { return softmax(logits[static_cast<std::size_t>(id)]); };
   Logprobs result{.chosen = logprob(chosen), .top = {}};
   Ids ids(logits.size());
   std::iota(ids.begin(), ids.end(), 0);

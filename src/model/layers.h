@@ -36,8 +36,8 @@ struct BlockActivations {
                                const TensorRank& tensor, Recompute recompute = Recompute::none);
 };
 
-// Where the gradients of a norm go: to `gradients`, or, where its unit is not trained, where nobody reads
-// them.
+// The memory for a norm's gradients: in `gradients`, or, where its unit is not trained, memory that nobody
+// reads.
 struct AffineGradients {
   Tensor weight, bias;
 };

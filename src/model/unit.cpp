@@ -163,8 +163,8 @@ UnitSpec head_unit(const GptConfig& config, const TensorRank& tensor, Decay deca
   return unit.build();
 }
 
-// What an adapter adds to a linear layer is divided as the layer is: B by rows where that is by outputs, A by
-// columns where it is by inputs. Of the gradient of the other matrix each rank then has a part.
+// An adapter is divided as its linear layer is: B by rows where the layer is divided by outputs, A by columns
+// where it is divided by inputs. Each rank then has a part of the other matrix's gradient.
 UnitSpec adapter_unit(const GptConfig& config, const TensorRank& tensor, Decay decay, int layer) {
   const auto block = block_unit(config, tensor, decay, layer);
   UnitBuilder unit(block.name + ".lora", block.prefix, decay);

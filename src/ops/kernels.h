@@ -77,6 +77,9 @@ struct AdamWTensors {
   Tensor weights = {}, compute = {}, m = {}, v = {}, mean = {}, grads = {};
 };
 
+// The most rows of a product that takes little longer than one row: it waits for the weights.
+inline constexpr std::int64_t kFewRows = 8;
+
 class Backend : public Device {
  public:
   // --- element-wise and reductions
@@ -102,7 +105,7 @@ class Backend : public Device {
   // --- matrix products
   // y x or f32 [R, N] = x x [R, K] . w x [N, K]^T + bias x [N] (bias may be empty)
   virtual void linear_forward(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias) = 0;
-  // Whether the bits of y's rows are the same for each number of rows up to eight.
+  // Whether the bits of y's rows are the same for each number of rows up to kFewRows.
   virtual bool few_rows_stand_alone() const { return false; }
   // dx x or f32 [R, K] = dy x [R, N] . w x [N, K]
   virtual void linear_backward_input(const Tensor& dx, const Tensor& dy, const Tensor& w) = 0;

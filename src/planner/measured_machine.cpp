@@ -56,7 +56,7 @@ std::string machine_key(int cores, const std::string& hosts) {
   return key;
 }
 
-// What is not trained, and adapters; empty for a model that is trained whole.
+// Frozen units and adapters; empty for a model that is trained whole.
 std::string trained_text(const GptConfig& model) {
   std::string text;
   if (!model.frozen.empty()) text += fmt::format(", frozen {}", fmt::join(model.frozen, " "));

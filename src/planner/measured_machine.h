@@ -31,8 +31,7 @@ class MeasuredMachine final : public Machine {
   double seconds(const GroupCall& call) override;
   double delay(const GroupCall& call) override;
   bool measures() const override { return true; }
-  // Of ranks that are threads, but not of workers that gossip. Trials take as long as measurements may, once
-  // more.
+  // Ranks that are threads are tried, workers that gossip are not. Trials may take as long as measurements.
   double try_step(const RunPlan& plan, int trials) override;
   int shared_cores() const override { return world_ ? 0 : cores_; }
   int threads_of(const RunPlan& plan) const override;

@@ -24,4 +24,13 @@ void Runtime::allocate(const RunPlan& plan, Use use) try {
   rethrow_with_remedy();
 }
 
+Generator make_generator(const Runtime& runtime, const RunPlan& plan, int texts) {
+  return {runtime.backend(),
+          runtime.engine(),
+          plan.model,
+          plan.engine.compute,
+          texts,
+          TensorGroup(runtime.mesh().tensor(), false)};
+}
+
 }  // namespace shoal

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "config/plan.h"
+#include "generate/generator.h"
 #include "parallel/backend_ranks.h"
 #include "parallel/data/data_engine.h"
 #include "parallel/mesh.h"
@@ -42,5 +43,8 @@ class Runtime {
   std::unique_ptr<DataEngine> engine_;
   std::unique_ptr<Pipeline> model_;
 };
+
+// A generator of `texts` texts at a time, on the model's tensor-parallel ranks.
+Generator make_generator(const Runtime& runtime, const RunPlan& plan, int texts);
 
 }  // namespace shoal

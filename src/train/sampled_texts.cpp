@@ -14,8 +14,7 @@ SampledTexts::SampledTexts(const Config& config, const RunPlan& plan, Runtime& r
                .max_tokens = config.eval.sample_tokens,
                .vocab_size = tokenizer.vocab_size()},
       texts_(config.eval.samples),
-      generator_(runtime.backend(), runtime.engine(), plan.model, plan.engine.compute, plan.sampled_texts,
-                 TensorGroup(runtime.mesh().tensor(), false)) {
+      generator_(make_generator(runtime, plan, plan.sampled_texts)) {
   try {
     tokenizer.encode(config.eval.sample_prompt, prompt_);
   } catch (const UserError& error) {

@@ -165,7 +165,7 @@ TEST(Frozen, UnitsKeepTheirBitsAndHaveNoState) {
   }
 }
 
-// What is trained has the gradient that it has when everything is, bit for bit.
+// A trained unit's gradient is that of a model that is trained whole, bit for bit.
 TEST(Frozen, UnitsDoNotChangeTheGradientsOfOthers) {
   auto config = with_adapters();
   config.lora = {};

@@ -45,7 +45,7 @@ class RawClient {
   void send(const std::string& text) {
     if (::send(socket_, text.data(), text.size(), MSG_NOSIGNAL) < 0) ADD_FAILURE() << "cannot send";
   }
-  // What comes until `end`, or until the server closes the connection.
+  // The server's bytes until `end`, or until it closes the connection.
   std::string read(const std::string& end = "") {
     std::string all(1 << 16, '\0');
     std::size_t size = 0;
@@ -136,7 +136,7 @@ TEST(Server, RefusesLargeBodiesWithoutReadingThem) {
   expect_well(server);
 }
 
-// What follows a refused body is not taken for a request.
+// Bytes behind a refused body are not taken for a request.
 TEST(Server, ClosesAConnectionWhoseBodyItDidNotRead) {
   TestServer server;
   const std::string hidden = "GET /health HTTP/1.1\r\nHost: a\r\n\r\n";

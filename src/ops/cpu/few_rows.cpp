@@ -45,7 +45,7 @@ struct Product {
 
   template <std::size_t kRows>
   void columns(std::int64_t begin, std::int64_t end) const {
-    // As many sums as registers hold, and enough of them to hide the latency of a multiply-add.
+    // The registers hold these sums, and the sums are enough to hide the latency of a multiply-add.
     constexpr std::size_t kOutputs = kRows == 1 ? 8 : kRows == 2 ? 6 : kRows <= 6 ? 4 : 3;
     std::int64_t at = begin;
     for (; at + static_cast<std::int64_t>(kOutputs) <= end; at += kOutputs) tile<kRows, kOutputs>(at);

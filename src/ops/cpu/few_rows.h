@@ -1,13 +1,9 @@
 // Products with few rows, those of generating text. They wait for the weights, which are read once.
 #pragma once
 
-#include <cstdint>
-
-#include "core/tensor.h"
+#include "ops/kernels.h"
 
 namespace shoal::cpu {
-
-inline constexpr std::int64_t kFewRows = 8;
 
 // y x or f32 [R, N] = x x [R, K] . w x [N, K]^T + bias x [N] (bias may be empty), R at most kFewRows. The
 // bits of a row do not depend on the other rows, nor on how many there are. `scratch` f32 [R, K] is used
