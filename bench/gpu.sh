@@ -14,7 +14,7 @@ programs=(test_ops_cuda bench_backend_ops bench_train_step shoal)
 
 pack() {
   set -e
-  cmake -S . -B build/gpu -G Ninja -DCMAKE_BUILD_TYPE=Release -DSHOAL_CUDA=ON -DSHOAL_MPI=OFF -DSHOAL_MARCH=x86-64-v3 \
+  cmake -S . -B build/gpu -G Ninja -DCMAKE_BUILD_TYPE=Release -DSHOAL_CUDA=ON -DSHOAL_MPI=OFF \
     -DCMAKE_CUDA_ARCHITECTURES=90-real >/dev/null
   cmake --build build/gpu --target "${programs[@]}" shoal_cuda -- -j "${JOBS:-2}"
   rm -rf "$pack"

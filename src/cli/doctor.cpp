@@ -1,5 +1,5 @@
 // shoal doctor: prints the hardware and libraries of this machine and this build, and measures their speed.
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <unistd.h>
 
@@ -45,14 +45,18 @@ void print_processor() {
     line("caches", fmt::format("L1 {}, L2 {}, L3 {}", cache(_SC_LEVEL1_DCACHE_SIZE),
                                cache(_SC_LEVEL2_CACHE_SIZE), cache(_SC_LEVEL3_CACHE_SIZE)));
   }
-  fmt::print("\ninstruction sets {:>8} {:>12}\n", "here", "this build");
-  const auto word = [](bool yes) { return yes ? "yes" : "no"; };
-  for (const auto& set : instruction_sets()) {
-    fmt::print("  {:<16} {:>6} {:>12}{}\n", set.name, word(set.present), word(set.compiled),
-               set.present && !set.compiled
-                   ? "  used by oneDNN only; build on this machine to use it everywhere"
-                   : "");
+#ifdef __x86_64__
+  const auto sets = instruction_sets();
+  std::vector<std::string> present;
+  for (const auto& set :
+       {sets.avx2, sets.fma, sets.avx512f, sets.avx512_wide, sets.avx512_bf16, sets.amx_bf16}) {
+    if (set.present) present.emplace_back(set.name);
   }
+  line("instructions",
+       present.empty() ? "none beyond x86-64-v2" : fmt::format("{}", fmt::join(present, ", ")));
+#endif
+  line("kernels", std::string(name_of(cpu_level())),
+       "the level that is used here; the variable SHOAL_ISA asks for a lower one");
 }
 
 void print_memory() {

@@ -119,6 +119,7 @@ RunPlan make_plan(const Config& config) { return make_plan(config, to_gpt_config
 
 BackendOptions backend_options(const Config& config, const World& world) {
   return {.threads = config.train.threads > 0 ? config.train.threads : world.cores,
+          .cpu_level = common_cpu_level(world.ranks),
           .local_rank = world.local_rank,
           .tf32 = config.train.tf32,
           // No timed choices: hosts without a shared cache, or another run, could choose other algorithms.

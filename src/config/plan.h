@@ -53,7 +53,7 @@ RunPlan make_plan(const Config& config, const GptConfig& model);
 RunPlan make_plan(const Config& config);
 
 // Options with train.threads threads, or with this rank's share of the host's cores.
-BackendOptions backend_options(const Config& config, const World& world);
+BackendOptions backend_options(const Config& config, const World& world);  // collective
 
 // "2 stages x 4 data x 2 tensor ranks with sequence parallelism"; "" for data ranks only.
 std::string mesh_text(const RunPlan& plan);

@@ -33,7 +33,7 @@ LogitsPlan logits_plan(BackendKind backend, DType compute) {
 std::unique_ptr<Backend> make_backend(BackendKind kind, const BackendOptions& options) {
   switch (kind) {
     case BackendKind::cpu:
-      return make_cpu_backend(options.threads);
+      return make_cpu_backend(options.threads, options.cpu_level.value_or(cpu_level()));
     case BackendKind::reference:
       return make_reference_backend();
     case BackendKind::cuda:

@@ -15,9 +15,10 @@ enum class BackendKind : std::uint8_t { cpu, cuda, reference };
 std::optional<BackendKind> backend_kind(std::string_view name);
 
 struct BackendOptions {
-  int threads = 0;     // cpu: as make_cpu_backend
-  int local_rank = 0;  // cuda: GPUs of a host are assigned to its ranks round-robin
-  bool tf32 = false;   // cuda: products of float32 on tensor cores, which round to 10 bits of mantissa
+  int threads = 0;                         // cpu: as make_cpu_backend
+  std::optional<CpuLevel> cpu_level = {};  // cpu: the processor's where it is empty
+  int local_rank = 0;                      // cuda: GPUs of a host are assigned to its ranks round-robin
+  bool tf32 = false;  // cuda: products of float32 on tensor cores, which round to 10 bits of mantissa
   // cuda: the algorithms of products are chosen by timing, and kept in the user's cache folder. Otherwise the
   // choice depends only on the kind of GPU and cuBLASLt's version.
   bool tune = true;

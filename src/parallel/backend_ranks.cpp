@@ -8,6 +8,7 @@
 #include "comm/launcher.h"
 #include "comm/nccl/nccl.h"
 #include "core/hash.h"
+#include "core/log.h"
 #include "parallel/staging.h"
 
 namespace shoal {
@@ -29,6 +30,22 @@ std::vector<Facts> ask_around(Communicator& ranks, const Facts& mine) {
 }
 
 std::uint64_t hash(const std::string& text) { return fnv1a(text) | 1; }  // 0 means none
+
+}  // namespace
+
+CpuLevel common_cpu_level(Communicator& ranks) {
+  const auto own = static_cast<std::int32_t>(cpu_level());
+  std::int32_t bounds[2] = {own, -own};  // the lowest and the highest
+  ranks.set_purpose("the processors' instructions");
+  ranks.all_reduce({bounds, DType::i32, {2}}, ReduceOp::min).wait();
+  const auto common = static_cast<CpuLevel>(bounds[0]), highest = static_cast<CpuLevel>(-bounds[1]);
+  if (ranks.rank() == 0 && common != highest)
+    log::warn("the ranks' processors differ: all compute with the instructions of {}, though some have {}",
+              name_of(common), name_of(highest));
+  return common;
+}
+
+namespace {
 
 // Why NCCL cannot be used; empty on all ranks if it can.
 std::string objection(const Gpu& gpu, Communicator& host) {

@@ -7,6 +7,7 @@
 
 #include "comm/communicator.h"
 #include "core/error.h"
+#include "ops/cpu/cpu.h"
 #include "ops/kernels.h"
 
 namespace shoal {
@@ -26,6 +27,10 @@ struct BackendRanks {
   // rank, or backends use the host's memory.
   std::string how;
 };
+
+// The highest level of the CPU's kernels that every rank's processor has, since bits depend on it. Rank 0
+// says where the processors differ. Collective.
+CpuLevel common_cpu_level(Communicator& ranks);
 
 // A communicator over the group of `host`, for tensors in the host's memory and in the backend's. Collective;
 // all ranks choose the same path. NCCL needs a GPU of its own for every rank. Throws NcclUnavailable.

@@ -21,7 +21,7 @@ struct MeasuredSample {
   double update = 0, step = 0, slowest = 0;
 };
 
-// `sample` runs on `ranks` ranks at once, each with memory and `threads` OpenMP threads of its own.
+// `sample` runs on `ranks` ranks at once, each with memory and `threads` threads of its own.
 MeasuredSample measure_sample(const RunRanks& run, const RunPlan& sample, int ranks, int threads);
 
 // Bytes and seconds of a collective in groups of group.ranks ranks that are group.stride apart, of growing

@@ -51,7 +51,8 @@ std::string machine_key(int cores, const std::string& hosts) {
   std::string libraries;
   for (const auto& library : ops_libraries())
     libraries += fmt::format(" {} {}", library.name, library.version);
-  auto key = fmt::format("3 {}, {} cores,{}{}", processor_name(), cores, libraries, hosts);
+  auto key =
+      fmt::format("4 {}, {}, {} cores,{}{}", processor_name(), name_of(cpu_level()), cores, libraries, hosts);
   std::ranges::replace(key, '=', ' ');
   return key;
 }

@@ -192,6 +192,20 @@ TEST_F(RanksUnderMpi, AnotherNumberThanWasAskedForIsRefused) {
   expect_error(alike(2, train_command({"data.dir=nowhere"})), "nowhere: no such data folder");
 }
 
+// Bits depend on the instructions, so ranks agree on them.
+TEST_F(RanksUnderMpi, ProcessorsThatDifferTakeTheLowerLevel) {
+#ifndef __x86_64__
+  GTEST_SKIP() << "one level";
+#endif
+  const std::string low = "export SHOAL_ISA=x86-64-v2";
+  const auto both = [&](const std::string& name) { return train_command({"run.name=" + name}); };
+  ASSERT_EQ(job({{both("low"), folder_.path(), low}, {both("low"), folder_.path(), low}}).code, 0);
+  const auto mixed = job({{both("mixed"), folder_.path()}, {both("mixed"), folder_.path(), low}});
+  ASSERT_EQ(mixed.code, 0) << mixed.err;
+  expect_same("low", "mixed");
+  EXPECT_EQ(count(mixed.err, "all compute with the instructions of x86-64-v2"), 1) << mixed.err;
+}
+
 TEST_F(RanksUnderMpi, WithoutMpiThreadsAreNamed) {
   const std::string nowhere = "export SHOAL_MPI_MODULE=/nowhere/module.so";
   const Part part{train_command({}), folder_.path(), nowhere};

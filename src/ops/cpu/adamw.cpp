@@ -18,7 +18,7 @@ void CpuBackend::adamw(const AdamWTensors& args, const AdamWSettings& settings) 
   const float keep = settings.l2 ? 1.0f : 1.0f - now.lr * settings.weight_decay;
   const float rate = now.lr / now.correction1;
   const float root2 = std::sqrt(now.correction2);
-  for_blocks(threads_, weights.count(), 65536, [&](std::int64_t begin, std::int64_t end) {
+  for_blocks(team_, weights.count(), 65536, [&](std::int64_t begin, std::int64_t end) {
     for_lanes(end - begin, [&](std::int64_t i, std::int64_t live) {
       const std::int64_t at = begin + i;
       const Vec old_m = load_n(m.as<float>() + at, live), old_v = load_n(v.as<float>() + at, live);

@@ -289,14 +289,14 @@ void CpuBackend::attention_forward(const Tensor& out, const Tensor& lse, const T
                                    std::int64_t first_head, const Dropout& dropout) {
   const HeadShape shape{qkv.dim(1), qkv.dim(3), qkv.dim(4)};
   const std::int64_t width = shape.heads * shape.channels, per_thread = forward_scratch(shape);
-  float* area = scratch(threads_ * per_thread);
+  float* area = scratch(team_.size() * per_thread);
   with_type(qkv.dtype, [&]<typename T>() {
-    for_tasks(threads_, qkv.dim(0) * shape.heads, [&](std::int64_t task) {
+    team_.run(qkv.dim(0) * shape.heads, [&](std::int64_t task, int member) {
       const std::int64_t b = task / shape.heads, h = task % shape.heads;
       const T* q = qkv.as<T>() + b * shape.positions * 3 * width + h * shape.channels;
       head_forward(out.as<T>() + b * shape.positions * width + h * shape.channels, width,
                    lse.as<float>() + task * shape.positions, q, q + width, q + 2 * width, 3 * width, shape,
-                   DropoutTile(dropout, first_head + h, b), area + omp_get_thread_num() * per_thread);
+                   DropoutTile(dropout, first_head + h, b), area + member * per_thread);
     });
   });
 }
@@ -305,9 +305,9 @@ void CpuBackend::attention_backward(const AttentionBackward& args) {
   const auto& [dqkv, dout, out, lse, qkv, first_head, dropout] = args;
   const HeadShape shape{qkv.dim(1), qkv.dim(3), qkv.dim(4)};
   const std::int64_t width = shape.heads * shape.channels, per_thread = backward_scratch(shape);
-  float* area = scratch(threads_ * per_thread);
+  float* area = scratch(team_.size() * per_thread);
   with_type(qkv.dtype, [&]<typename T>() {
-    for_tasks(threads_, qkv.dim(0) * shape.heads, [&](std::int64_t task) {
+    team_.run(qkv.dim(0) * shape.heads, [&](std::int64_t task, int member) {
       const std::int64_t b = task / shape.heads, h = task % shape.heads;
       const std::int64_t at = b * shape.positions * width + h * shape.channels;
       const std::int64_t at3 = b * shape.positions * 3 * width + h * shape.channels;
@@ -316,7 +316,7 @@ void CpuBackend::attention_backward(const AttentionBackward& args) {
       head_backward<T>(
           {dq, dq + width, dq + 2 * width, dout.as<T>() + at, out.as<T>() + at, 3 * width, width},
           lse.as<float>() + task * shape.positions, q, q + width, q + 2 * width, shape,
-          DropoutTile(dropout, first_head + h, b), area + omp_get_thread_num() * per_thread);
+          DropoutTile(dropout, first_head + h, b), area + member * per_thread);
     });
   });
 }
@@ -327,10 +327,10 @@ void CpuBackend::attention_cached(const Tensor& out, const Tensor& keys, const T
                      width = heads * channels;
   const float scale = 1.0f / std::sqrt(static_cast<float>(channels));
   const std::int64_t per_thread = round_up(past + positions) + round_up(channels);
-  float* area = scratch(threads_ * per_thread);
+  float* area = scratch(team_.size() * per_thread);
   with_type(qkv.dtype, [&]<typename T>() {
-    for_tasks(threads_, heads, [&](std::int64_t h) {
-      float* scores = area + omp_get_thread_num() * per_thread;
+    team_.run(heads, [&](std::int64_t h, int member) {
+      float* scores = area + member * per_thread;
       float* sums = scores + round_up(past + positions);
       for (std::int64_t t = 0; t < positions; ++t) {
         const T* q = qkv.as<T>() + t * 3 * width + h * channels;

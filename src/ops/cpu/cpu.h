@@ -1,16 +1,34 @@
-// The CPU backend from outside: SIMD, OpenMP threads and oneDNN's matrix products.
+// The CPU backend from outside: SIMD, a team of threads, and oneDNN's matrix products.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <string_view>
 
 #include "ops/kernel_sizes.h"
 #include "ops/kernels.h"
 
 namespace shoal {
 
-// threads 0 means every core that this process may use. The calling thread is one of them.
-std::unique_ptr<Backend> make_cpu_backend(int threads = 0);
+// The instructions of the kernels, which are compiled for each level. A level has the instructions of those
+// before it. The bits of results depend on it.
+enum class CpuLevel : std::uint8_t {
+  baseline,  // x86-64-v2; elsewhere what the compiler takes for the machine, and the only one
+  avx2,      // with FMA
+  avx512,    // F, BW, DQ and VL
+  avx512_bf16,
+  amx,  // kernels as before, and oneDNN's products by tiles
+};
+// "x86-64-v2", "avx2", ...
+std::string_view name_of(CpuLevel level);
+// The highest level of this processor, or the one that the variable SHOAL_ISA names. Throws UserError when it
+// names none, or one that the processor lacks.
+CpuLevel cpu_level();
+
+// threads 0 means every core that this process may use. The calling thread is one of them. All backends of a
+// process have one level; throws Error where another one is in use.
+std::unique_ptr<Backend> make_cpu_backend(int threads = 0, CpuLevel level = cpu_level());
 
 // Bytes that the kernels allocate for themselves in training.
 std::size_t cpu_scratch_bytes(int threads, const KernelSizes& sizes);

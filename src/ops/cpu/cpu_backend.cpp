@@ -1,6 +1,5 @@
 #include "ops/cpu/cpu_backend.h"
 
-#include <omp.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -9,23 +8,12 @@
 #include <cstring>
 #include <new>
 
-#include "ops/cpu/cpu.h"
+#include "core/cores.h"
 #include "ops/cpu/few_rows.h"
 #include "ops/cpu/simd.h"
 #include "ops/cpu/threads.h"
 
-namespace shoal {
-
-std::unique_ptr<Backend> make_cpu_backend(int threads) { return std::make_unique<cpu::CpuBackend>(threads); }
-
-std::size_t cpu_scratch_bytes(int threads, const KernelSizes& sizes) {
-  const std::int64_t attention = cpu::attention_scratch(threads, sizes.positions, sizes.head_size);
-  return sizeof(float) *
-         static_cast<std::size_t>(
-             std::max(attention, cpu::column_sum_scratch(sizes.batch * sizes.positions, sizes.columns)));
-}
-
-namespace cpu {
+namespace shoal::cpu {
 namespace {
 
 constexpr std::size_t kAlignment = 64;
@@ -44,13 +32,13 @@ void* aligned_memory(std::size_t bytes) {
 }  // namespace
 
 CpuBackend::CpuBackend(int threads)
-    : threads_(threads > 0 ? threads : omp_get_num_procs()),
-      matmul_(threads_),
+    : team_(threads > 0 ? threads : usable_cores()),
+      matmul_(team_),
       scratch_(nullptr, [](float* p) { std::free(p); }) {}
 
 void* CpuBackend::allocate(std::size_t bytes) {
   auto* data = static_cast<std::byte*>(aligned_memory(std::max<std::size_t>(bytes, 1)));
-  for_blocks(threads_, static_cast<std::int64_t>(bytes), static_cast<std::int64_t>(kHugePage),
+  for_blocks(team_, static_cast<std::int64_t>(bytes), static_cast<std::int64_t>(kHugePage),
              [&](std::int64_t begin, std::int64_t end) {
                std::memset(data + begin, 0, static_cast<std::size_t>(end - begin));
              });
@@ -74,7 +62,7 @@ float* CpuBackend::scratch(std::int64_t floats) {
 }
 
 void CpuBackend::linear_forward(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias) {
-  if (x.rows() <= kFewRows) return few_rows_product(y, x, w, bias, threads_, scratch(x.count()));
+  if (x.rows() <= kFewRows) return few_rows_product(y, x, w, bias, team_, scratch(x.count()));
   matmul_({.c = y, .a = x, .b = w, .bias = bias, .transpose_b = true});
 }
 
@@ -88,5 +76,4 @@ void CpuBackend::linear_backward_weight(const Tensor& dw, const Tensor& dbias, c
   if (dbias) add_column_sums(dbias.as<float>(), dy);
 }
 
-}  // namespace cpu
-}  // namespace shoal
+}  // namespace shoal::cpu

@@ -1,6 +1,7 @@
-// The CPU backend: oneDNN for matrix products, SIMD and OpenMP for the rest.
+// The CPU backend: oneDNN for matrix products, SIMD and a team of threads for the rest.
 #pragma once
 
+#include "core/thread_team.h"
 #include "ops/cpu/matmul.h"
 #include "ops/kernels.h"
 #include "ops/with_type.h"
@@ -74,7 +75,7 @@ class CpuBackend final : public Backend {
   // Memory kept across calls; it grows when needed.
   float* scratch(std::int64_t floats);
 
-  int threads_;
+  ThreadTeam team_;
   Matmul matmul_;
   std::unique_ptr<float[], void (*)(float*)> scratch_;
   std::int64_t scratch_floats_ = 0;

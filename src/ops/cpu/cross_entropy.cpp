@@ -40,25 +40,24 @@ RowMaximum row_maximum(const float* x, std::int64_t n) {
 
 void CpuBackend::cross_entropy_stats(const CrossEntropy& args) {
   const std::int64_t classes = args.logits.columns();
-  for_blocks(
-      threads_, args.logits.rows(), rows_per_block(classes), [&](std::int64_t begin, std::int64_t end) {
-        for (std::int64_t row = begin; row < end; ++row) {
-          const float* x = args.logits.as<float>() + row * classes;
-          const RowMaximum top = row_maximum(x, args.valid);
-          const float most = top.value;
-          Vec total{};
-          for_lanes(args.valid, [&](std::int64_t i, std::int64_t live) {
-            Vec e = exp(load_n(x + i, live) - most);
-            for (std::int64_t lane = live; lane < kLanes; ++lane) e[lane] = 0;
-            total += e;
-          });
-          const std::int64_t target = args.targets.as<std::int32_t>()[row] - args.first_class;
-          args.maximum.as<float>()[row] = most;
-          args.exp_sum.as<float>()[row] = cpu::sum(total);
-          args.target_logit.as<float>()[row] = target >= 0 && target < args.valid ? x[target] : 0.0f;
-          args.argmax.as<std::int32_t>()[row] = static_cast<std::int32_t>(args.first_class + top.index);
-        }
+  for_blocks(team_, args.logits.rows(), rows_per_block(classes), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = begin; row < end; ++row) {
+      const float* x = args.logits.as<float>() + row * classes;
+      const RowMaximum top = row_maximum(x, args.valid);
+      const float most = top.value;
+      Vec total{};
+      for_lanes(args.valid, [&](std::int64_t i, std::int64_t live) {
+        Vec e = exp(load_n(x + i, live) - most);
+        for (std::int64_t lane = live; lane < kLanes; ++lane) e[lane] = 0;
+        total += e;
       });
+      const std::int64_t target = args.targets.as<std::int32_t>()[row] - args.first_class;
+      args.maximum.as<float>()[row] = most;
+      args.exp_sum.as<float>()[row] = cpu::sum(total);
+      args.target_logit.as<float>()[row] = target >= 0 && target < args.valid ? x[target] : 0.0f;
+      args.argmax.as<std::int32_t>()[row] = static_cast<std::int32_t>(args.first_class + top.index);
+    }
+  });
 }
 
 void CpuBackend::cross_entropy_rescale(const Tensor& exp_sum, const Tensor& argmax, const Tensor& own,
@@ -82,27 +81,26 @@ void CpuBackend::cross_entropy_loss(const CrossEntropy& args) {
 void CpuBackend::cross_entropy_backward(const CrossEntropy& args) {
   const std::int64_t classes = args.logits.columns();
   with_type(args.dlogits.dtype, [&]<typename T>() {
-    for_blocks(threads_, args.logits.rows(), rows_per_block(classes),
-               [&](std::int64_t begin, std::int64_t end) {
-                 for (std::int64_t row = begin; row < end; ++row) {
-                   const float* x = args.logits.as<float>() + row * classes;
-                   T* out = args.dlogits.as<T>() + row * classes;
-                   const std::int32_t wanted = args.targets.as<std::int32_t>()[row];
-                   const std::int64_t target = wanted - args.first_class;
-                   const float most = args.maximum.as<float>()[row];
-                   const float factor = wanted < 0 ? 0.0f : args.scale / args.exp_sum.as<float>()[row];
-                   const float logit = wanted >= 0 && target >= 0 && target < args.valid ? x[target] : 0.0f;
-                   for_lanes(args.valid, [&](std::int64_t i, std::int64_t live) {
-                     const Vec e = exp(load_n(x + i, live) - most);
-                     store_n(out + i, wanted < 0 ? Vec{} : factor * e, live);
-                   });
-                   for (std::int64_t i = args.valid; i < classes; ++i) out[i] = from_float<T>(0.0f);
-                   if (wanted >= 0 && target >= 0 && target < args.valid) {
-                     const float e = exp(splat(logit - most))[0];
-                     out[target] = from_float<T>(factor * e - args.scale);
-                   }
-                 }
-               });
+    for_blocks(team_, args.logits.rows(), rows_per_block(classes), [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t row = begin; row < end; ++row) {
+        const float* x = args.logits.as<float>() + row * classes;
+        T* out = args.dlogits.as<T>() + row * classes;
+        const std::int32_t wanted = args.targets.as<std::int32_t>()[row];
+        const std::int64_t target = wanted - args.first_class;
+        const float most = args.maximum.as<float>()[row];
+        const float factor = wanted < 0 ? 0.0f : args.scale / args.exp_sum.as<float>()[row];
+        const float logit = wanted >= 0 && target >= 0 && target < args.valid ? x[target] : 0.0f;
+        for_lanes(args.valid, [&](std::int64_t i, std::int64_t live) {
+          const Vec e = exp(load_n(x + i, live) - most);
+          store_n(out + i, wanted < 0 ? Vec{} : factor * e, live);
+        });
+        for (std::int64_t i = args.valid; i < classes; ++i) out[i] = from_float<T>(0.0f);
+        if (wanted >= 0 && target >= 0 && target < args.valid) {
+          const float e = exp(splat(logit - most))[0];
+          out[target] = from_float<T>(factor * e - args.scale);
+        }
+      }
+    });
   });
 }
 

@@ -39,12 +39,12 @@ double block_sum(const float* x, std::int64_t n) {
 
 // Sums of the equal pieces of x, each of which is cut into blocks of its own.
 template <bool kSquares>
-void add_sums(int threads, const Tensor& totals, const Tensor& x) {
+void add_sums(ThreadTeam& team, const Tensor& totals, const Tensor& x) {
   const std::int64_t pieces = totals.count();
   if (x.count() == 0) return;
   const std::int64_t length = x.count() / pieces, blocks = (length + kBlock - 1) / kBlock;
   std::vector<double> parts(static_cast<std::size_t>(pieces * blocks));
-  for_blocks(threads, pieces * blocks, std::max<std::int64_t>(1, kBlock / length),
+  for_blocks(team, pieces * blocks, std::max<std::int64_t>(1, kBlock / length),
              [&](std::int64_t begin, std::int64_t end) {
                for (std::int64_t i = begin; i < end; ++i) {
                  const std::int64_t at = i % blocks * kBlock;
@@ -63,14 +63,14 @@ void add_sums(int threads, const Tensor& totals, const Tensor& x) {
 
 void CpuBackend::zero(const Tensor& x) {
   auto* bytes = x.as<std::byte>();
-  for_blocks(threads_, static_cast<std::int64_t>(x.bytes()), 4 * kBlock,
+  for_blocks(team_, static_cast<std::int64_t>(x.bytes()), 4 * kBlock,
              [&](std::int64_t begin, std::int64_t end) {
                std::memset(bytes + begin, 0, static_cast<std::size_t>(end - begin));
              });
 }
 
 void CpuBackend::fill(const Tensor& out, float value) {
-  for_blocks(threads_, out.count(), kBlock, [&](std::int64_t begin, std::int64_t end) {
+  for_blocks(team_, out.count(), kBlock, [&](std::int64_t begin, std::int64_t end) {
     std::fill(out.as<float>() + begin, out.as<float>() + end, value);
   });
 }
@@ -78,7 +78,7 @@ void CpuBackend::fill(const Tensor& out, float value) {
 void CpuBackend::fill_normal(const Tensor& out, std::uint64_t seed, std::uint64_t name, std::int64_t first,
                              double stddev) {
   const auto key = philox_key(seed, PhiloxStream::init);
-  for_blocks(threads_, out.count(), 1024, [&](std::int64_t begin, std::int64_t end) {
+  for_blocks(team_, out.count(), 1024, [&](std::int64_t begin, std::int64_t end) {
     const auto stop = static_cast<std::uint64_t>(first + end);
     for (auto at = static_cast<std::uint64_t>(first + begin); at < stop;) {
       const std::uint64_t pair = at / 2;
@@ -96,7 +96,7 @@ void CpuBackend::fill_normal(const Tensor& out, std::uint64_t seed, std::uint64_
 void CpuBackend::convert(const Tensor& out, const Tensor& x) {
   with_type(out.dtype, [&]<typename Out>() {
     with_type(x.dtype, [&]<typename In>() {
-      for_blocks(threads_, x.count(), kBlock, [&](std::int64_t begin, std::int64_t end) {
+      for_blocks(team_, x.count(), kBlock, [&](std::int64_t begin, std::int64_t end) {
         for_lanes(end - begin, [&](std::int64_t i, std::int64_t live) {
           store_n(out.as<Out>() + begin + i, load_n(x.as<In>() + begin + i, live), live);
         });
@@ -108,7 +108,7 @@ void CpuBackend::convert(const Tensor& out, const Tensor& x) {
 void CpuBackend::add(const Tensor& out, const Tensor& x) {
   with_type(out.dtype, [&]<typename Out>() {
     with_type(x.dtype, [&]<typename T>() {
-      for_blocks(threads_, x.count(), kBlock, [&](std::int64_t begin, std::int64_t end) {
+      for_blocks(team_, x.count(), kBlock, [&](std::int64_t begin, std::int64_t end) {
         for_lanes(end - begin, [&](std::int64_t i, std::int64_t live) {
           Out* p = out.as<Out>() + begin + i;
           store_n(p, load_n(p, live) + load_n(x.as<T>() + begin + i, live), live);
@@ -119,15 +119,15 @@ void CpuBackend::add(const Tensor& out, const Tensor& x) {
 }
 
 void CpuBackend::scale(const Tensor& out, const Tensor& x, float factor) {
-  for_blocks(threads_, x.count(), kBlock, [&](std::int64_t begin, std::int64_t end) {
+  for_blocks(team_, x.count(), kBlock, [&](std::int64_t begin, std::int64_t end) {
     for_lanes(end - begin, [&](std::int64_t i, std::int64_t live) {
       store_n(out.as<float>() + begin + i, splat(factor) * load_n(x.as<float>() + begin + i, live), live);
     });
   });
 }
 
-void CpuBackend::sum(const Tensor& total, const Tensor& x) { add_sums<false>(threads_, total, x); }
-void CpuBackend::sum_squares(const Tensor& totals, const Tensor& x) { add_sums<true>(threads_, totals, x); }
+void CpuBackend::sum(const Tensor& total, const Tensor& x) { add_sums<false>(team_, total, x); }
+void CpuBackend::sum_squares(const Tensor& totals, const Tensor& x) { add_sums<true>(team_, totals, x); }
 
 void CpuBackend::sum_rows(const Tensor& total, const Tensor& x, std::int64_t n) {
   double& sum = *total.as<double>();
@@ -152,7 +152,7 @@ void CpuBackend::residual_forward(const Tensor& out, const Tensor& residual, con
   const std::int64_t channels = out.columns(), positions = out.dim(1);
   const DropoutRow mask(dropout, dropout.site);
   with_type(branch.dtype, [&]<typename T>() {
-    for_blocks(threads_, out.rows(), rows_per_block(channels), [&](std::int64_t begin, std::int64_t end) {
+    for_blocks(team_, out.rows(), rows_per_block(channels), [&](std::int64_t begin, std::int64_t end) {
       const auto add_at = [&](std::int64_t at, std::int64_t live, Vec factor) {
         store_n(out.as<float>() + at,
                 load_n(residual.as<float>() + at, live) + factor * load_n(branch.as<T>() + at, live), live);
@@ -177,7 +177,7 @@ void CpuBackend::residual_backward(const Tensor& dbranch, const Tensor& dout, co
   const std::int64_t channels = dout.columns(), positions = dout.dim(1);
   const DropoutRow mask(dropout, dropout.site);
   with_type(dbranch.dtype, [&]<typename T>() {
-    for_blocks(threads_, dout.rows(), rows_per_block(channels), [&](std::int64_t begin, std::int64_t end) {
+    for_blocks(team_, dout.rows(), rows_per_block(channels), [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t row = begin; row < end; ++row) {
         for_dropout_row(mask, dropout.window.row(row / positions, row % positions), channels,
                         [&](std::int64_t c, std::int64_t live, Vec factor) {
@@ -192,8 +192,8 @@ void CpuBackend::residual_backward(const Tensor& dbranch, const Tensor& dout, co
 namespace {
 
 template <Gelu kind, typename T>
-void gelu_forward_blocks(int threads, const Tensor& y, const Tensor& x) {
-  for_blocks(threads, x.count(), kBlock, [&](std::int64_t begin, std::int64_t end) {
+void gelu_forward_blocks(ThreadTeam& team, const Tensor& y, const Tensor& x) {
+  for_blocks(team, x.count(), kBlock, [&](std::int64_t begin, std::int64_t end) {
     for_lanes(end - begin, [&](std::int64_t i, std::int64_t live) {
       store_n(y.as<T>() + begin + i, gelu<kind>(load_n(x.as<T>() + begin + i, live)).y, live);
     });
@@ -201,8 +201,8 @@ void gelu_forward_blocks(int threads, const Tensor& y, const Tensor& x) {
 }
 
 template <Gelu kind, typename T>
-void gelu_backward_blocks(int threads, const Tensor& dx, const Tensor& dy, const Tensor& x) {
-  for_blocks(threads, x.count(), kBlock, [&](std::int64_t begin, std::int64_t end) {
+void gelu_backward_blocks(ThreadTeam& team, const Tensor& dx, const Tensor& dy, const Tensor& x) {
+  for_blocks(team, x.count(), kBlock, [&](std::int64_t begin, std::int64_t end) {
     for_lanes(end - begin, [&](std::int64_t i, std::int64_t live) {
       const Vec slope = gelu<kind>(load_n(x.as<T>() + begin + i, live)).dy;
       store_n(dx.as<T>() + begin + i, slope * load_n(dy.as<T>() + begin + i, live), live);
@@ -214,15 +214,15 @@ void gelu_backward_blocks(int threads, const Tensor& dx, const Tensor& dy, const
 
 void CpuBackend::gelu_forward(const Tensor& y, const Tensor& x, Gelu kind) {
   with_type(x.dtype, [&]<typename T>() {
-    kind == Gelu::tanh ? gelu_forward_blocks<Gelu::tanh, T>(threads_, y, x)
-                       : gelu_forward_blocks<Gelu::erf, T>(threads_, y, x);
+    kind == Gelu::tanh ? gelu_forward_blocks<Gelu::tanh, T>(team_, y, x)
+                       : gelu_forward_blocks<Gelu::erf, T>(team_, y, x);
   });
 }
 
 void CpuBackend::gelu_backward(const Tensor& dx, const Tensor& dy, const Tensor& x, Gelu kind) {
   with_type(x.dtype, [&]<typename T>() {
-    kind == Gelu::tanh ? gelu_backward_blocks<Gelu::tanh, T>(threads_, dx, dy, x)
-                       : gelu_backward_blocks<Gelu::erf, T>(threads_, dx, dy, x);
+    kind == Gelu::tanh ? gelu_backward_blocks<Gelu::tanh, T>(team_, dx, dy, x)
+                       : gelu_backward_blocks<Gelu::erf, T>(team_, dx, dy, x);
   });
 }
 

@@ -10,7 +10,7 @@ void CpuBackend::embedding_forward(const Tensor& out, const Tensor& tokens, cons
   const std::int64_t channels = out.columns(), positions = tokens.dim(1), classes = wte.dim(0);
   const DropoutRow mask(dropout, dropout.site);
   with_type(wte.dtype, [&]<typename T>() {
-    for_blocks(threads_, tokens.count(), rows_per_block(channels), [&](std::int64_t begin, std::int64_t end) {
+    for_blocks(team_, tokens.count(), rows_per_block(channels), [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t row = begin; row < end; ++row) {
         const std::int64_t token = tokens.as<std::int32_t>()[row] - first_class, t = row % positions;
         const T* word = token >= 0 && token < classes ? wte.as<T>() + token * channels : nullptr;
@@ -35,7 +35,7 @@ void CpuBackend::embedding_backward(const Tensor& dwte, const Tensor& dwpe, cons
   const std::int64_t channels = dout.columns(), positions = tokens.dim(1), classes = dwte.dim(0);
   const DropoutRow mask(dropout, dropout.site);
   // A thread owns a range of columns and adds the tokens in order, so no two threads write to one element.
-  for_blocks(threads_, channels, DropoutRow::kColumns, [&](std::int64_t begin, std::int64_t end) {
+  for_blocks(team_, channels, DropoutRow::kColumns, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t row = 0; row < tokens.count(); ++row) {
       const std::int64_t token = tokens.as<std::int32_t>()[row] - first_class, t = row % positions;
       float* word = token >= 0 && token < classes ? dwte.as<float>() + token * channels : nullptr;

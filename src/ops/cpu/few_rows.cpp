@@ -54,12 +54,13 @@ struct Product {
 };
 
 template <typename T, typename Out>
-void run(const Product<T, Out>& product, std::int64_t rows, int threads) {
+void run(const Product<T, Out>& product, std::int64_t rows, ThreadTeam& team) {
   constexpr std::int64_t kWorthwhile = 1 << 15;  // weights, to wake a thread
-  if (product.n * product.k < kWorthwhile) threads = 1;
-  const std::int64_t block = std::max<std::int64_t>(24, kWorthwhile / product.k / 24 * 24);
+  const std::int64_t block = product.n * product.k < kWorthwhile
+                                 ? product.n
+                                 : std::max<std::int64_t>(24, kWorthwhile / product.k / 24 * 24);
   const auto with_rows = [&]<std::size_t... kRows>(std::index_sequence<kRows...>) {
-    for_blocks(threads, product.n, block, [&](std::int64_t begin, std::int64_t end) {
+    for_blocks(team, product.n, block, [&](std::int64_t begin, std::int64_t end) {
       (void)((rows == static_cast<std::int64_t>(kRows + 1) &&
               (product.template columns<kRows + 1>(begin, end), true)) ||
              ...);
@@ -70,7 +71,7 @@ void run(const Product<T, Out>& product, std::int64_t rows, int threads) {
 
 }  // namespace
 
-void few_rows_product(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias, int threads,
+void few_rows_product(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias, ThreadTeam& team,
                       float* scratch) {
   const std::int64_t rows = x.rows(), n = w.rows(), k = w.columns();
   const float* inputs = x.as<float>();
@@ -82,8 +83,7 @@ void few_rows_product(const Tensor& y, const Tensor& x, const Tensor& w, const T
   }
   with_type(w.dtype, [&]<typename T>() {
     with_type(y.dtype, [&]<typename Out>() {
-      run(Product<T, Out>{y.as<Out>(), inputs, w.as<T>(), bias ? bias.as<T>() : nullptr, n, k}, rows,
-          threads);
+      run(Product<T, Out>{y.as<Out>(), inputs, w.as<T>(), bias ? bias.as<T>() : nullptr, n, k}, rows, team);
     });
   });
 }

@@ -1,6 +1,7 @@
 // Products with few rows, those of generating text. They wait for the weights, which are read once.
 #pragma once
 
+#include "core/thread_team.h"
 #include "ops/kernels.h"
 
 namespace shoal::cpu {
@@ -8,7 +9,7 @@ namespace shoal::cpu {
 // y x or f32 [R, N] = x x [R, K] . w x [N, K]^T + bias x [N] (bias may be empty), R at most kFewRows. The
 // bits of a row do not depend on the other rows, nor on how many there are. `scratch` f32 [R, K] is used
 // where x is not f32.
-void few_rows_product(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias, int threads,
+void few_rows_product(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias, ThreadTeam& team,
                       float* scratch);
 
 }  // namespace shoal::cpu

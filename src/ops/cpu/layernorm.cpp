@@ -15,9 +15,9 @@ constexpr std::int64_t kRowBlock = 64;  // rows of one thread's partial sums; fi
 std::int64_t row_blocks(std::int64_t rows) { return (rows + kRowBlock - 1) / kRowBlock; }
 
 // out [columns] += sum over blocks of parts [blocks, stride]
-void fold_parts(int threads, float* out, const float* parts, std::int64_t blocks, std::int64_t stride,
+void fold_parts(ThreadTeam& team, float* out, const float* parts, std::int64_t blocks, std::int64_t stride,
                 std::int64_t columns) {
-  for_blocks(threads, columns, 256, [&](std::int64_t begin, std::int64_t end) {
+  for_blocks(team, columns, 256, [&](std::int64_t begin, std::int64_t end) {
     for_lanes(end - begin, [&](std::int64_t i, std::int64_t live) {
       Vec total{};
       for (std::int64_t block = 0; block < blocks; ++block) {
@@ -38,7 +38,7 @@ void CpuBackend::add_column_sums(float* out, const Tensor& x) {
   const std::int64_t rows = x.rows(), columns = x.columns();
   float* parts = scratch(column_sum_scratch(rows, columns));
   with_type(x.dtype, [&]<typename T>() {
-    for_blocks(threads_, rows, kRowBlock, [&](std::int64_t begin, std::int64_t end) {
+    for_blocks(team_, rows, kRowBlock, [&](std::int64_t begin, std::int64_t end) {
       float* part = parts + begin / kRowBlock * columns;
       for_lanes(columns, [&](std::int64_t c, std::int64_t live) {
         Vec total{};
@@ -47,7 +47,7 @@ void CpuBackend::add_column_sums(float* out, const Tensor& x) {
       });
     });
   });
-  fold_parts(threads_, out, parts, row_blocks(rows), columns, columns);
+  fold_parts(team_, out, parts, row_blocks(rows), columns, columns);
 }
 
 void CpuBackend::layernorm_forward(const Tensor& y, const Tensor& mean, const Tensor& rstd, const Tensor& x,
@@ -55,7 +55,7 @@ void CpuBackend::layernorm_forward(const Tensor& y, const Tensor& mean, const Te
   const std::int64_t columns = x.columns();
   const auto inverse = 1.0f / static_cast<float>(columns);
   with_type(y.dtype, [&]<typename T>() {
-    for_blocks(threads_, x.rows(), rows_per_block(columns), [&](std::int64_t begin, std::int64_t end) {
+    for_blocks(team_, x.rows(), rows_per_block(columns), [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t row = begin; row < end; ++row) {
         const float* in = x.as<float>() + row * columns;
         Vec total{};
@@ -89,7 +89,7 @@ void CpuBackend::layernorm_backward(const LayerNormBackward& args) {
   // For each block of rows the sums for dgamma, then those for dbeta.
   float* parts = scratch(column_sum_scratch(rows, 2 * columns));
   with_type(dy.dtype, [&]<typename T>() {
-    for_blocks(threads_, rows, kRowBlock, [&](std::int64_t begin, std::int64_t end) {
+    for_blocks(team_, rows, kRowBlock, [&](std::int64_t begin, std::int64_t end) {
       float* part_gamma = parts + begin / kRowBlock * 2 * columns;
       float* part_beta = part_gamma + columns;
       std::memset(part_gamma, 0, static_cast<std::size_t>(2 * columns) * sizeof(float));
@@ -117,8 +117,8 @@ void CpuBackend::layernorm_backward(const LayerNormBackward& args) {
       }
     });
   });
-  fold_parts(threads_, dgamma.as<float>(), parts, row_blocks(rows), 2 * columns, columns);
-  if (dbeta) fold_parts(threads_, dbeta.as<float>(), parts + columns, row_blocks(rows), 2 * columns, columns);
+  fold_parts(team_, dgamma.as<float>(), parts, row_blocks(rows), 2 * columns, columns);
+  if (dbeta) fold_parts(team_, dbeta.as<float>(), parts + columns, row_blocks(rows), 2 * columns, columns);
 }
 
 }  // namespace shoal::cpu

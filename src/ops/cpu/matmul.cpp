@@ -2,16 +2,16 @@
 
 #include <omp.h>
 
-#include <exception>
 #include <map>
 #include <tuple>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "core/error.h"
 #include "ops/cpu/onednn.h"
 #include "ops/cpu/product_pieces.h"
-#include "ops/cpu/threads.h"
+#include "ops/cpu/simd.h"
 
 namespace shoal::cpu {
 namespace {
@@ -33,13 +33,18 @@ void* at(const Tensor& tensor, std::int64_t element) {
 
 // The product for one piece of a result: operands start at the piece and keep their strides.
 struct PieceCall {
-  const MatmulCall& whole;
+  bool transpose_a, transpose_b, accumulate;
+  DType type, c_type;  // of a, b and bias; of c
   std::int64_t m, n, k;
   std::int64_t a_stride, b_stride, c_stride;
   void *a, *b, *c, *bias;
 
   PieceCall(const MatmulCall& call, const ProductPiece& piece)
-      : whole(call),
+      : transpose_a(call.transpose_a),
+        transpose_b(call.transpose_b),
+        accumulate(call.accumulate),
+        type(call.a.dtype),
+        c_type(call.c.dtype),
         m(piece.rows),
         n(piece.columns),
         k(call.transpose_a ? call.a.rows() : call.a.columns()),
@@ -50,6 +55,60 @@ struct PieceCall {
         b(at(call.b, call.transpose_b ? piece.column * b_stride : piece.column)),
         c(at(call.c, piece.row * call.c.columns() + piece.column)),
         bias(call.bias ? at(call.bias, piece.column) : nullptr) {}
+};
+
+template <typename To, typename From>
+void copy_rows(To* to, std::int64_t to_stride, const From* from, std::int64_t from_stride, std::int64_t rows,
+               std::int64_t columns) {
+  for (std::int64_t row = 0; row < rows; ++row) {
+    for_lanes(columns, [&](std::int64_t i, std::int64_t live) {
+      store_n(to + row * to_stride + i, load_n(from + row * from_stride + i, live), live);
+    });
+  }
+}
+
+// A piece in bfloat16 as one in float32, whose operands are copied to `memory` and back: oneDNN has no
+// product in bfloat16 below AVX-512. Without memory it only says how much it takes.
+class WidePiece {
+ public:
+  WidePiece(const PieceCall& piece, float* memory) : narrow_(piece), wide_(piece) {
+    const auto take = [&](std::int64_t rows, std::int64_t columns) {
+      return memory + std::exchange(floats_, floats_ + rows * columns);
+    };
+    wide_.type = wide_.c_type = DType::f32;
+    wide_.a = take(piece.m, piece.k);
+    wide_.a_stride = piece.transpose_a ? piece.m : piece.k;
+    wide_.b = take(piece.k, piece.n);
+    wide_.b_stride = piece.transpose_b ? piece.k : piece.n;
+    if (piece.bias) wide_.bias = take(1, piece.n);
+    if (piece.c_type == DType::f32) return;
+    wide_.c = take(piece.m, piece.n);
+    wide_.c_stride = piece.n;
+  }
+  const PieceCall& call() const { return wide_; }
+  std::int64_t floats() const { return floats_; }
+
+  void read() const {
+    const auto copy = [](void* to, const void* from, std::int64_t from_stride, std::int64_t rows,
+                         std::int64_t columns) {
+      copy_rows(static_cast<float*>(to), columns, static_cast<const bfloat16*>(from), from_stride, rows,
+                columns);
+    };
+    const auto& from = narrow_;
+    copy(wide_.a, from.a, from.a_stride, from.transpose_a ? from.k : from.m, wide_.a_stride);
+    copy(wide_.b, from.b, from.b_stride, from.transpose_b ? from.n : from.k, wide_.b_stride);
+    if (from.bias) copy(wide_.bias, from.bias, 0, 1, from.n);
+    if (from.accumulate && from.c_type != DType::f32) copy(wide_.c, from.c, from.c_stride, from.m, from.n);
+  }
+  void write() const {
+    if (narrow_.c_type == DType::f32) return;
+    copy_rows(static_cast<bfloat16*>(narrow_.c), narrow_.c_stride, static_cast<const float*>(wide_.c),
+              wide_.c_stride, narrow_.m, narrow_.n);
+  }
+
+ private:
+  PieceCall narrow_, wide_;
+  std::int64_t floats_ = 0;
 };
 
 // AVX-512 without AMX: with AMX, matmul takes other kernels, which are not tested here.
@@ -64,30 +123,24 @@ bool plain_avx512() {
   }
 }
 
-// Backward products: no bias, and the right operand is not transposed.
-bool suits_sgemm(const MatmulCall& call) {
-  return call.a.dtype == DType::f32 && call.c.dtype == DType::f32 && !call.bias && !call.transpose_b;
+bool has_bfloat16() {
+  constexpr auto kLeast = static_cast<unsigned>(dnnl::cpu_isa::avx512_core);  // a bit for each set
+  return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & kLeast) == kLeast;
 }
+
+// Backward products: no bias, and the right operand is not transposed.
+bool suits_sgemm(const PieceCall& call) { return call.type == DType::f32 && !call.bias && !call.transpose_b; }
+
+// oneDNN takes the calling thread's number of OpenMP threads, when a primitive is made and when it runs.
+void on_one_thread() { omp_set_num_threads(1); }
 
 void sgemm(const PieceCall& call) {
-  const auto status = dnnl_sgemm(
-      call.whole.transpose_a ? 'T' : 'N', 'N', call.m, call.n, call.k, 1.0f,
-      static_cast<const float*>(call.a), call.a_stride, static_cast<const float*>(call.b), call.b_stride,
-      call.whole.accumulate ? 1.0f : 0.0f, static_cast<float*>(call.c), call.c_stride);
+  const auto status =
+      dnnl_sgemm(call.transpose_a ? 'T' : 'N', 'N', call.m, call.n, call.k, 1.0f,
+                 static_cast<const float*>(call.a), call.a_stride, static_cast<const float*>(call.b),
+                 call.b_stride, call.accumulate ? 1.0f : 0.0f, static_cast<float*>(call.c), call.c_stride);
   if (status != dnnl_success) throw dnnl::error(status, "sgemm failed");
 }
-
-// oneDNN reads the calling thread's number of threads when a primitive is made, and outside parallel regions.
-class OneThread {
- public:
-  OneThread() : before_(omp_get_max_threads()) { omp_set_num_threads(1); }
-  ~OneThread() { omp_set_num_threads(before_); }
-  OneThread(const OneThread&) = delete;
-  OneThread& operator=(const OneThread&) = delete;
-
- private:
-  int before_;
-};
 
 }  // namespace
 
@@ -102,100 +155,107 @@ struct Matmul::Impl {
       std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, int>;
   struct Thread {
     std::vector<std::byte> scratch;
+    std::vector<float> wide;
     dnnl::stream stream;
   };
 
-  explicit Impl(int thread_count) : threads(thread_count) {
-    for (int i = 0; i < thread_count; ++i) of_thread.push_back({{}, dnnl::stream(engine)});
+  explicit Impl(ThreadTeam& shared) : team(shared) {
+    for (int i = 0; i < team.size(); ++i) of_thread.push_back({{}, {}, dnnl::stream(engine)});
   }
 
-  const Entry& entry(const PieceCall& call);
-  void run(const Entry& entry, const PieceCall& call, Thread& thread);
+  const Entry* entry(const PieceCall& call);
+  void run(const Entry* entry, const PieceCall& call, Thread& thread);
   void product(const MatmulCall& call, const ProductPieces& pieces);
 
-  int threads;
-  bool avx512 = plain_avx512();
+  ThreadTeam& team;
+  bool avx512 = plain_avx512(), bfloat16_products = has_bfloat16();
   dnnl::engine engine{dnnl::engine::kind::cpu, 0};
   std::map<Key, Entry> entries;
   std::vector<const Entry*> of_piece;  // of the current product
   std::vector<Thread> of_thread;
 };
 
-const Matmul::Impl::Entry& Matmul::Impl::entry(const PieceCall& call) {
-  const MatmulCall& whole = call.whole;
-  const int flags = (whole.transpose_a ? 1 : 0) | (whole.transpose_b ? 2 : 0) | (whole.accumulate ? 4 : 0) |
-                    (whole.bias ? 8 : 0) | (whole.a.dtype == DType::bf16 ? 16 : 0) |
-                    (whole.c.dtype == DType::bf16 ? 32 : 0);
+// Null for what sgemm computes.
+const Matmul::Impl::Entry* Matmul::Impl::entry(const PieceCall& call) {
+  if (suits_sgemm(call)) return nullptr;
+  const int flags = (call.transpose_a ? 1 : 0) | (call.transpose_b ? 2 : 0) | (call.accumulate ? 4 : 0) |
+                    (call.bias ? 8 : 0) | (call.type == DType::bf16 ? 16 : 0) |
+                    (call.c_type == DType::bf16 ? 32 : 0);
   auto [it, missing] =
       entries.try_emplace(Key{call.m, call.n, call.k, call.a_stride, call.b_stride, call.c_stride, flags});
-  if (!missing) return it->second;
   Entry& made = it->second;
-  made.a = matrix(call.m, call.k, whole.a.dtype, call.a_stride, whole.transpose_a);
-  made.b = matrix(call.k, call.n, whole.b.dtype, call.b_stride, whole.transpose_b);
-  made.c = matrix(call.m, call.n, whole.c.dtype, call.c_stride, false);
+  if (!missing) return &made;
+  made.a = matrix(call.m, call.k, call.type, call.a_stride, call.transpose_a);
+  made.b = matrix(call.k, call.n, call.type, call.b_stride, call.transpose_b);
+  made.c = matrix(call.m, call.n, call.c_type, call.c_stride, false);
   dnnl::primitive_attr attributes;
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-  if (whole.accumulate) {
+  if (call.accumulate) {
     dnnl::post_ops post;
     post.append_sum(1.0f);
     attributes.set_post_ops(post);
   }
-  if (whole.bias) made.bias = matrix(1, call.n, whole.bias.dtype, call.n, false);
+  if (call.bias) made.bias = matrix(1, call.n, call.type, call.n, false);
   const auto chosen = matmul_primitive(engine, made.a, made.b, made.bias, made.c, attributes);
   made.scratch = chosen.scratchpad_desc();
   made.primitive = dnnl::matmul(chosen);
-  return made;
+  return &made;
 }
 
-void Matmul::Impl::run(const Entry& entry, const PieceCall& call, Thread& thread) {
+void Matmul::Impl::run(const Entry* entry, const PieceCall& call, Thread& thread) {
+  if (!entry) return sgemm(call);
   std::unordered_map<int, memory> arguments{
-      {DNNL_ARG_SRC, memory(entry.a, engine, call.a)},
-      {DNNL_ARG_WEIGHTS, memory(entry.b, engine, call.b)},
-      {DNNL_ARG_DST, memory(entry.c, engine, call.c)},
-      {DNNL_ARG_SCRATCHPAD, memory(entry.scratch, engine, thread.scratch.data())},
+      {DNNL_ARG_SRC, memory(entry->a, engine, call.a)},
+      {DNNL_ARG_WEIGHTS, memory(entry->b, engine, call.b)},
+      {DNNL_ARG_DST, memory(entry->c, engine, call.c)},
+      {DNNL_ARG_SCRATCHPAD, memory(entry->scratch, engine, thread.scratch.data())},
   };
-  if (call.bias) arguments.emplace(DNNL_ARG_BIAS, memory(entry.bias, engine, call.bias));
-  entry.primitive.execute(thread.stream, arguments);
+  if (call.bias) arguments.emplace(DNNL_ARG_BIAS, memory(entry->bias, engine, call.bias));
+  entry->primitive.execute(thread.stream, arguments);
   thread.stream.wait();
 }
 
 void Matmul::Impl::product(const MatmulCall& call, const ProductPieces& pieces) {
-  const bool by_sgemm = suits_sgemm(call);
-  if (!by_sgemm) {
-    of_piece.clear();
-    std::size_t scratch = 0;
-    for (std::int64_t i = 0; i < pieces.count(); ++i) {
-      of_piece.push_back(&entry({call, pieces[i]}));
-      scratch = std::max(scratch, of_piece.back()->scratch.get_size());
-    }
-    for (auto& thread : of_thread) {
-      if (thread.scratch.size() < scratch) thread.scratch.resize(scratch);
-    }
-  }
-  std::exception_ptr failure;  // an exception must not leave a parallel region
-  for_tasks(threads, pieces.count(), [&](std::int64_t i) {
+  const bool widen = call.a.dtype == DType::bf16 && !bfloat16_products;
+  of_piece.clear();
+  std::size_t scratch = 0, wide = 0;
+  for (std::int64_t i = 0; i < pieces.count(); ++i) {
     const PieceCall piece(call, pieces[i]);
-    try {
-      if (by_sgemm) return sgemm(piece);
-      run(*of_piece[static_cast<std::size_t>(i)], piece,
-          of_thread[static_cast<std::size_t>(omp_get_thread_num())]);
-    } catch (...) {
-#pragma omp critical
-      failure = std::current_exception();
+    if (widen) {
+      const WidePiece widened(piece, nullptr);
+      wide = std::max(wide, static_cast<std::size_t>(widened.floats()));
+      of_piece.push_back(entry(widened.call()));
+    } else {
+      of_piece.push_back(entry(piece));
     }
+    if (of_piece.back()) scratch = std::max(scratch, of_piece.back()->scratch.get_size());
+  }
+  for (auto& thread : of_thread) {
+    if (thread.scratch.size() < scratch) thread.scratch.resize(scratch);
+    if (thread.wide.size() < wide) thread.wide.resize(wide);
+  }
+  team.run(pieces.count(), [&](std::int64_t i, int member) {
+    on_one_thread();
+    const PieceCall piece(call, pieces[i]);
+    const Entry* entry = of_piece[static_cast<std::size_t>(i)];
+    auto& thread = of_thread[static_cast<std::size_t>(member)];
+    if (!widen) return run(entry, piece, thread);
+    const WidePiece widened(piece, thread.wide.data());
+    widened.read();
+    run(entry, widened.call(), thread);
+    widened.write();
   });
-  if (failure) std::rethrow_exception(failure);
 }
 
-Matmul::Matmul(int threads) : impl_(std::make_unique<Impl>(threads)) {}
+Matmul::Matmul(ThreadTeam& team) : impl_(std::make_unique<Impl>(team)) {}
 Matmul::~Matmul() = default;
 
 void Matmul::operator()(const MatmulCall& call) {
   const std::int64_t m = call.c.rows(), n = call.c.columns();
   const std::int64_t k = call.transpose_a ? call.a.rows() : call.a.columns();
-  const OneThread setting;
+  on_one_thread();
   try {
-    impl_->product(call, ProductPieces(m, n, k, impl_->threads, impl_->avx512));
+    impl_->product(call, ProductPieces(m, n, k, impl_->team.size(), impl_->avx512));
   } catch (const dnnl::error& error) {
     fail("oneDNN refused a [{}, {}] x [{}, {}] {} product: {} (status {})", m, k, k, n, name_of(call.a.dtype),
          error.what(), static_cast<int>(error.status));

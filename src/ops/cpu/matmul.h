@@ -12,6 +12,7 @@
 #include <memory>
 
 #include "core/tensor.h"
+#include "core/thread_team.h"
 
 namespace shoal::cpu {
 
@@ -25,7 +26,7 @@ struct MatmulCall {
 
 class Matmul {
  public:
-  explicit Matmul(int threads);
+  explicit Matmul(ThreadTeam& team);
   ~Matmul();
   void operator()(const MatmulCall& call);
 

@@ -5,6 +5,9 @@
 
 namespace shoal::cpu {
 
+// It has another name in each.
+inline constexpr auto kAnyIsa = static_cast<dnnl::cpu_isa>(0);
+
 // Without a bias, `bias` has no dimensions.
 inline dnnl::matmul::primitive_desc matmul_primitive(const dnnl::engine& engine, const dnnl::memory::desc& a,
                                                      const dnnl::memory::desc& b,

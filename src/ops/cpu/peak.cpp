@@ -7,7 +7,6 @@
 #include "core/clock.h"
 #include "ops/cpu/cpu_backend.h"
 #include "ops/cpu/simd.h"
-#include "ops/cpu/threads.h"
 
 namespace shoal::cpu {
 namespace {
@@ -95,9 +94,8 @@ double CpuBackend::measure_peak_flops(DType compute) {
   double best = 0;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     Stopwatch watch;
-#pragma omp parallel num_threads(threads_)
-    chains(kRounds);
-    best = std::max(best, flops_per_round * static_cast<double>(kRounds) * threads_ / watch.seconds());
+    team_.run(team_.size(), [&](std::int64_t, int) { chains(kRounds); });
+    best = std::max(best, flops_per_round * static_cast<double>(kRounds) * team_.size() / watch.seconds());
   }
   return compute == DType::bf16 ? std::max(best, product_flops(matmul_)) : best;
 }

@@ -1,0 +1,31 @@
+# The kernels of ops/cpu, compiled for each level of instructions (ops/cpu/cpu.h). A level's objects are linked into one, in which
+# all names become local but that of the function that levels.cpp calls: otherwise the linker could take an inline function that
+# was compiled for AVX-512 for the whole program.
+set(cpu_baseline "")
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  set(cpu_avx2 -mavx2 -mfma)
+  set(cpu_avx512 ${cpu_avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512)
+  set(cpu_avx512_bf16 ${cpu_avx512} -mavx512bf16)
+  set(cpu_levels baseline avx2 avx512 avx512_bf16)
+else()
+  set(cpu_levels baseline)
+endif()
+
+file(GLOB cpu_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/ops/cpu/*.cpp)
+list(REMOVE_ITEM cpu_sources ${PROJECT_SOURCE_DIR}/src/ops/cpu/levels.cpp)
+foreach(level ${cpu_levels})
+  set(kernels shoal_cpu_${level})
+  add_library(${kernels} OBJECT ${cpu_sources})
+  target_link_libraries(${kernels} PRIVATE shoal_core OpenMP::OpenMP_CXX)
+  # Names that are unique in a process cannot become local.
+  target_compile_options(${kernels} PRIVATE -fno-math-errno $<$<CXX_COMPILER_ID:GNU>:-fno-gnu-unique> ${cpu_${level}})
+  target_compile_definitions(${kernels} PRIVATE SHOAL_CPU_LEVEL=${kernels})
+  set(object ${PROJECT_BINARY_DIR}/${kernels}.o)
+  add_custom_command(OUTPUT ${object}
+    COMMAND ${CMAKE_LINKER} -r --force-group-allocation -o ${object} $<TARGET_OBJECTS:${kernels}>
+    COMMAND ${CMAKE_OBJCOPY} --keep-global-symbol=${kernels} ${object}
+    DEPENDS ${kernels} $<TARGET_OBJECTS:${kernels}> COMMAND_EXPAND_LISTS VERBATIM
+    COMMENT "Linking the kernels of ${level}")
+  set_source_files_properties(${object} PROPERTIES EXTERNAL_OBJECT ON GENERATED ON)
+  target_sources(shoal_ops_cpu PRIVATE ${object})
+endforeach()

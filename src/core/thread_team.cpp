@@ -1,0 +1,169 @@
+#include "core/thread_team.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <span>
+#include <utility>
+
+#include "core/error.h"
+#include "core/poll.h"
+
+namespace shoal {
+namespace {
+
+constexpr std::uint64_t range(std::uint64_t first, std::uint64_t end) { return end << 32 | first; }
+
+// Moves a thread, which keeps its set of cores: `narrow` leaves of them those that it is moved to.
+template <typename Narrow>
+void move(pid_t thread, const Narrow& narrow) {
+  cpu_set_t cores, target;
+  if (sched_getaffinity(thread, sizeof cores, &cores) != 0) return;
+  target = cores;
+  narrow(target);
+  if (CPU_COUNT(&target) == 0 || sched_setaffinity(thread, sizeof target, &target) != 0) return;
+  sched_setaffinity(thread, sizeof cores, &cores);
+}
+
+// Nanoseconds that a thread has run.
+std::int64_t time_of(clockid_t clock) {
+  timespec time{};
+  clock_gettime(clock, &time);
+  return std::int64_t{1'000'000'000} * time.tv_sec + time.tv_nsec;
+}
+
+}  // namespace
+
+ThreadTeam::ThreadTeam(int size) : places_(static_cast<std::size_t>(std::max(size, 1))) {}
+
+ThreadTeam::~ThreadTeam() {
+  ended_.store(true, std::memory_order_relaxed);
+  started_.add();
+  started_.wake();
+}
+
+void ThreadTeam::start() {
+  threads_.reserve(places_.size() - 1);
+  for (int member = 1; member < size(); ++member) threads_.emplace_back([this, member] { work(member); });
+}
+
+void ThreadTeam::enter(int member) {
+  auto& place = places_[static_cast<std::size_t>(member)];
+  clockid_t clock{};
+  if (pthread_getcpuclockid(pthread_self(), &clock) == 0) place.clock.store(clock, std::memory_order_relaxed);
+  place.thread.store(gettid(), std::memory_order_relaxed);
+}
+
+void ThreadTeam::share(const Loop& loop) {
+  if (loop.tasks >> 32) fail("a loop of {} tasks is too long for a team of threads", loop.tasks);
+  if (threads_.empty()) start();
+  if (const auto caller = std::this_thread::get_id(); caller != caller_) {
+    caller_ = caller;
+    enter(0);
+  }
+  loop_ = loop;
+  done_.reset();
+  const auto tasks = static_cast<std::uint64_t>(loop.tasks);
+  for (std::size_t member = 0; member < places_.size(); ++member) {
+    places_[member].left.store(range(tasks * member / places_.size(), tasks * (member + 1) / places_.size()),
+                               std::memory_order_release);
+  }
+  started_.add();
+  started_.wake();
+  keep_apart();
+  run_tasks(0);
+  for (auto done = done_.value(); done < tasks;)
+    done = done_.wait_for_change(done, [&] { help_late([&] { return done_.value() == tasks; }); });
+  if (failed_.test(std::memory_order_relaxed)) {
+    failed_.clear(std::memory_order_relaxed);
+    std::rethrow_exception(std::exchange(failure_, nullptr));
+  }
+}
+
+// The system leaves a thread that wakes where it slept when no core is idle. Behind the caller a member would
+// wait for a time slice in every loop, while the other program has a core alone.
+void ThreadTeam::keep_apart() {
+  const int here = sched_getcpu();
+  for (auto& place : std::span(places_).subspan(1)) {
+    if (place.core.load(std::memory_order_relaxed) != here) continue;
+    place.core.store(-1, std::memory_order_relaxed);
+    move(place.thread.load(std::memory_order_relaxed), [&](cpu_set_t& cores) { CPU_CLR(here, &cores); });
+  }
+}
+
+// Brings a member that has a task but no core to this one, whose thread is about to sleep: the system would
+// not, since the member's data are still in the other core's cache.
+template <typename Condition>
+void ThreadTeam::help_late(const Condition& over) {
+  struct Late {
+    Place* place = nullptr;
+    std::int64_t time = 0;
+  };
+  std::array<Late, 4> late;
+  std::size_t count = 0;
+  for (auto& place : places_) {
+    if (count < late.size() && place.busy.load(std::memory_order_relaxed))
+      late[count++] = {&place, time_of(place.clock.load(std::memory_order_relaxed))};
+  }
+  if (count == 0 || poll(over)) return;
+  for (const auto& [place, time] : std::span(late).first(count)) {
+    if (!place->busy.load(std::memory_order_relaxed)) continue;
+    if (time_of(place->clock.load(std::memory_order_relaxed)) != time) continue;  // it runs
+    const int here = sched_getcpu();
+    return move(place->thread.load(std::memory_order_relaxed), [&](cpu_set_t& cores) {
+      const bool allowed = CPU_ISSET(here, &cores);
+      CPU_ZERO(&cores);
+      if (allowed) CPU_SET(here, &cores);
+    });
+  }
+}
+
+void ThreadTeam::work(int member) {
+  auto& place = places_[static_cast<std::size_t>(member)];
+  enter(member);
+  for (std::uint32_t started = 0;;) {
+    started =
+        started_.wait_for_change(started, [&] { help_late([&] { return started_.value() != started; }); });
+    if (ended_.load(std::memory_order_relaxed)) return;
+    place.core.store(sched_getcpu(), std::memory_order_relaxed);
+    run_tasks(member);
+  }
+}
+
+// A claim is good for the loop that is under way then: its tasks are not all done, so the caller waits.
+bool ThreadTeam::claim(int from, bool front, std::int64_t& task) {
+  auto& left = places_[static_cast<std::size_t>(from)].left;
+  auto now = left.load(std::memory_order_acquire);
+  while (true) {
+    const std::uint64_t first = now & 0xffffffff, end = now >> 32;
+    if (first == end) return false;
+    const auto rest = front ? range(first + 1, end) : range(first, end - 1);
+    if (left.compare_exchange_weak(now, rest, std::memory_order_acquire)) {
+      task = static_cast<std::int64_t>(front ? first : end - 1);
+      return true;
+    }
+  }
+}
+
+void ThreadTeam::run_tasks(int member) {
+  auto& busy = places_[static_cast<std::size_t>(member)].busy;
+  for (int turn = 0; turn < size(); ++turn) {
+    const int from = (member + turn) % size();
+    for (std::int64_t task = 0; claim(from, turn == 0, task);) {
+      const auto tasks = static_cast<std::uint32_t>(loop_.tasks);  // of another loop soon after the last
+      busy.store(true, std::memory_order_relaxed);
+      try {
+        loop_.call(loop_.body, task, member);
+      } catch (...) {
+        if (!failed_.test_and_set(std::memory_order_relaxed)) failure_ = std::current_exception();
+      }
+      busy.store(false, std::memory_order_relaxed);
+      if (done_.add() == tasks) done_.wake();
+    }
+  }
+}
+
+}  // namespace shoal

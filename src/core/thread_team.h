@@ -1,0 +1,88 @@
+// Threads that share the tasks of a loop, and steal them from each other, for machines that other programs
+// use too. OpenMP's loops end when every thread has come, so a thread that another program keeps from its
+// core holds up all. Here a loop ends when its tasks are done, whoever did them; threads that wait sleep
+// soon; and the team moves its threads between cores where the system, which does not know that one waits for
+// another, would leave them.
+#pragma once
+
+#include <sys/types.h>
+#include <time.h>
+
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <thread>
+#include <type_traits>
+#include <vector>
+
+#include "core/awaited_count.h"
+
+namespace shoal {
+
+// One loop runs at a time, and only its own thread starts loops.
+class ThreadTeam {
+ public:
+  // The calling thread and size - 1 others, which start with the first loop.
+  explicit ThreadTeam(int size);
+  ~ThreadTeam();
+  ThreadTeam(const ThreadTeam&) = delete;
+  ThreadTeam& operator=(const ThreadTeam&) = delete;
+
+  int size() const { return static_cast<int>(places_.size()); }
+
+  // Calls f(task, member) once for every task in [0, tasks), from several threads at once: the caller is
+  // member 0. Returns when all are done. Every member begins with its own part of the tasks, which is the
+  // same one in every loop of so many tasks, since their data may still be in its core's cache. An exception
+  // of f is thrown when the others are done.
+  template <typename F>
+  void run(std::int64_t tasks, F&& f) {
+    if (tasks <= 1 || size() == 1) {
+      for (std::int64_t task = 0; task < tasks; ++task) f(task, 0);
+      return;
+    }
+    share({[](void* body, std::int64_t task, int member) {
+             (*static_cast<std::remove_reference_t<F>*>(body))(task, member);
+           },
+           const_cast<void*>(static_cast<const void*>(&f)), tasks});
+  }
+
+ private:
+  struct Loop {
+    void (*call)(void* body, std::int64_t task, int member) = nullptr;
+    void* body = nullptr;
+    std::int64_t tasks = 0;
+  };
+  // A member's tasks that nobody has claimed: the first in the lower half, the end in the upper one. The
+  // member claims from the front, others from the back.
+  struct alignas(64) Place {
+    std::atomic<std::uint64_t> left{0};
+    std::atomic<bool> busy{false};  // with a task
+    std::atomic<int> core{-1};      // where the member began its last loop
+    std::atomic<pid_t> thread{0};
+    std::atomic<clockid_t> clock{};  // the time that the thread has run
+  };
+
+  void share(const Loop& loop);
+  void start();
+  void enter(int member);
+  void keep_apart();
+  template <typename Condition>
+  void help_late(const Condition& over);
+  void work(int member);
+  void run_tasks(int member);
+  bool claim(int from, bool front, std::int64_t& task);
+
+  std::vector<Place> places_;
+  // Written by the caller while no task is claimed; read by who has claimed one.
+  Loop loop_;
+  std::atomic_flag failed_;
+  std::exception_ptr failure_;
+  alignas(64) AwaitedCount started_;  // loops, and the end
+  std::atomic<bool> ended_{false};
+  alignas(64) AwaitedCount done_;  // tasks of this loop
+  std::thread::id caller_;
+  std::vector<std::jthread> threads_;
+};
+
+}  // namespace shoal

@@ -1,0 +1,50 @@
+#include "ops/cpu/level_kernels.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "ops/cpu/cpu_backend.h"
+#include "ops/cpu/onednn.h"
+
+namespace shoal::cpu {
+namespace {
+
+// oneDNN chooses its instructions itself, up to this level. It takes the choice before its first product
+// alone, and a process has one level.
+void limit_onednn(CpuLevel level) {
+#ifdef __x86_64__
+  constexpr dnnl::cpu_isa kIsas[] = {dnnl::cpu_isa::sse41, dnnl::cpu_isa::avx2, dnnl::cpu_isa::avx512_core,
+                                     dnnl::cpu_isa::avx512_core_bf16, kAnyIsa};
+  dnnl::set_max_cpu_isa(kIsas[static_cast<std::size_t>(level)]);
+#else
+  static_cast<void>(level);
+#endif
+}
+
+std::unique_ptr<Backend> make_backend(int threads, CpuLevel level) {
+  limit_onednn(level);
+  return std::make_unique<CpuBackend>(threads);
+}
+
+std::size_t scratch_bytes(int threads, const KernelSizes& sizes) {
+  const std::int64_t attention = attention_scratch(threads, sizes.positions, sizes.head_size);
+  return sizeof(float) * static_cast<std::size_t>(std::max(
+                             attention, column_sum_scratch(sizes.batch * sizes.positions, sizes.columns)));
+}
+
+std::vector<Library> libraries() {
+  const auto* onednn = dnnl_version();
+  return {{"oneDNN", fmt::format("{}.{}.{}", onednn->major, onednn->minor, onednn->patch),
+           "matrix products on the CPU"}};
+}
+
+constexpr LevelKernels kKernels = {make_backend, scratch_bytes, libraries};
+
+}  // namespace
+}  // namespace shoal::cpu
+
+// The build gives each level another name.
+extern "C" [[gnu::visibility("default")]] const shoal::cpu::LevelKernels& SHOAL_CPU_LEVEL() {
+  return shoal::cpu::kKernels;
+}
