@@ -8,13 +8,16 @@
 #include "comm/arguments.h"
 #include "comm/reduce.h"
 #include "core/clock.h"
-#include "core/poll.h"
 
 namespace shoal {
 namespace {
 
 // An operation of at most this size is run by the member that publishes last.
 constexpr std::int64_t kInlineBytes = 32 << 10;
+
+// A waiting member polls kPollsPerSpin times (about 1 us), then yields; after kSpins such rounds it sleeps.
+// All rounds together take about as long as waking a thread.
+constexpr int kPollsPerSpin = 50, kSpins = 40;
 
 // A sleeping member checks at this interval whether the run has failed.
 constexpr std::chrono::milliseconds kFailurePoll{20};
@@ -47,6 +50,14 @@ std::string describe(const Call& call, const std::string& purpose) {
   if (call.kind == Collective::broadcast) text += fmt::format(" from its member {}", call.root);
   if (call.kind != Collective::barrier) text += fmt::format(" of {} {}", call.count, name_of(call.dtype));
   return purpose.empty() ? text : fmt::format("{} [{}]", text, purpose);
+}
+
+void pause() {
+#ifdef __x86_64__
+  __builtin_ia32_pause();
+#else
+  std::this_thread::yield();
+#endif
 }
 
 }  // namespace
@@ -172,7 +183,13 @@ void Operation::abandon() noexcept {
 // Polls for a while, then sleeps until `condition` holds.
 template <typename Condition>
 void Operation::await(const Condition& condition) {
-  if (poll(condition)) return;
+  for (int spin = 0; spin < kSpins; ++spin) {
+    for (int look = 0; look < kPollsPerSpin; ++look) {
+      if (condition()) return;
+      pause();
+    }
+    std::this_thread::yield();  // the awaited member may need this core
+  }
   WaitWatch watch;
   std::unique_lock lock(mutex_);
   ++sleepers_;
