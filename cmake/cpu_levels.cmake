@@ -2,7 +2,7 @@
 # all names become local but that of the function that levels.cpp calls: otherwise the linker could take an inline function that
 # was compiled for AVX-512 for the whole program.
 set(cpu_baseline "")
-if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+if(SHOAL_X86)
   set(cpu_avx2 -mavx2 -mfma)
   set(cpu_avx512 ${cpu_avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512)
   set(cpu_avx512_bf16 ${cpu_avx512} -mavx512bf16)

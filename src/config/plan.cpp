@@ -117,13 +117,19 @@ RunPlan make_plan(const Config& config, const GptConfig& model) {
 
 RunPlan make_plan(const Config& config) { return make_plan(config, to_gpt_config(config)); }
 
+BackendOptions backend_options(BackendKind kind, int threads, const World& world) {
+  BackendOptions options{.threads = threads, .local_rank = world.local_rank};
+  if (kind == BackendKind::cpu) options.cpu_level = common_cpu_level(world.ranks);
+  return options;
+}
+
 BackendOptions backend_options(const Config& config, const World& world) {
-  return {.threads = config.train.threads > 0 ? config.train.threads : world.cores,
-          .cpu_level = common_cpu_level(world.ranks),
-          .local_rank = world.local_rank,
-          .tf32 = config.train.tf32,
-          // No timed choices: hosts without a shared cache, or another run, could choose other algorithms.
-          .tune = config.run.deterministic != Determinism::layout};
+  const auto& train = config.train;
+  auto options = backend_options(train.backend, train.threads > 0 ? train.threads : world.cores, world);
+  options.tf32 = train.tf32;
+  // No timed choices: hosts without a shared cache, or another run, could choose other algorithms.
+  options.tune = config.run.deterministic != Determinism::layout;
+  return options;
 }
 
 std::string mesh_text(const RunPlan& plan) {

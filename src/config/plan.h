@@ -52,8 +52,11 @@ RunPlan make_plan(const Config& config, const GptConfig& model);
 // The same for the model of the config, whose vocabulary must be known.
 RunPlan make_plan(const Config& config);
 
-// Options with train.threads threads, or with this rank's share of the host's cores.
-BackendOptions backend_options(const Config& config, const World& world);  // collective
+// The options of a rank's backend; ranks with the cpu backend agree on the level of their kernels.
+// Collective.
+BackendOptions backend_options(BackendKind kind, int threads, const World& world);
+// The same with train.threads threads, or with this rank's share of the host's cores.
+BackendOptions backend_options(const Config& config, const World& world);
 
 // "2 stages x 4 data x 2 tensor ranks with sequence parallelism"; "" for data ranks only.
 std::string mesh_text(const RunPlan& plan);

@@ -11,7 +11,7 @@ namespace shoal {
 class AwaitedCount {
  public:
   std::uint32_t value() const { return value_.load(std::memory_order_acquire); }
-  // Only while nobody waits.
+  // Sets the value to 0, while no thread waits.
   void reset() { value_.store(0, std::memory_order_relaxed); }
   // Adds one and returns the result. Threads that sleep do not see it before wake().
   std::uint32_t add() { return value_.fetch_add(1) + 1; }

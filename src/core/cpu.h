@@ -8,7 +8,7 @@ struct InstructionSet {
   bool present;  // the processor and the system have it
 };
 
-// Those that the speed of kernels depends on; of x86-64 alone.
+// The instruction sets of x86-64 that kernels are compiled for. Another processor has none of them.
 struct InstructionSets {
   InstructionSet avx2, fma, avx512f, avx512_wide, avx512_bf16, amx_bf16;
 };

@@ -5,7 +5,7 @@ namespace shoal {
 
 // Looks whether `condition()` holds for about as long as waking a thread takes, and returns whether it came
 // to hold. It does not yield: Linux lets a thread that yields wait for a whole time slice, and longer, when
-// another program wants its core. Who polls in vain should sleep.
+// another program wants its core. A caller that polled in vain should sleep.
 template <typename Condition>
 bool poll(const Condition& condition) {
   constexpr int kLooks = 1000;  // 15 to 45 us

@@ -83,8 +83,9 @@ void ThreadTeam::share(const Loop& loop) {
   }
 }
 
-// The system leaves a thread that wakes where it slept when no core is idle. Behind the caller a member would
-// wait for a time slice in every loop, while the other program has a core alone.
+// Moves members from the caller's core to others. The system leaves a thread that wakes where it slept when
+// no core is idle; behind the caller it would wait for a time slice in every loop, while the other program
+// has a core alone.
 void ThreadTeam::keep_apart() {
   const int here = sched_getcpu();
   for (auto& place : std::span(places_).subspan(1)) {

@@ -11,7 +11,6 @@
 #include <atomic>
 #include <cstdint>
 #include <exception>
-#include <memory>
 #include <thread>
 #include <type_traits>
 #include <vector>
@@ -20,7 +19,7 @@
 
 namespace shoal {
 
-// One loop runs at a time, and only its own thread starts loops.
+// One thread at a time starts loops; a task starts none.
 class ThreadTeam {
  public:
   // The calling thread and size - 1 others, which start with the first loop.
@@ -74,7 +73,7 @@ class ThreadTeam {
   bool claim(int from, bool front, std::int64_t& task);
 
   std::vector<Place> places_;
-  // Written by the caller while no task is claimed; read by who has claimed one.
+  // The caller writes the loop while no task is claimed; a member reads it after a claim.
   Loop loop_;
   std::atomic_flag failed_;
   std::exception_ptr failure_;

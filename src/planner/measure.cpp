@@ -120,10 +120,6 @@ void make_call(Communicator& group, GroupCall::Kind kind, std::vector<float>& a,
   }
 }
 
-BackendOptions backend_options(int threads, const World& world) {
-  return {.threads = threads, .cpu_level = common_cpu_level(world.ranks), .local_rank = world.local_rank};
-}
-
 }  // namespace
 
 double typical(std::vector<double> values) {
@@ -135,7 +131,7 @@ double typical(std::vector<double> values) {
 double measure_step(const RunRanks& run, const RunPlan& plan) {
   double result = 0;
   run(plan.mesh.ranks(), [&](World& world) {
-    Runtime runtime(plan, world.ranks, backend_options(plan.threads, world));
+    Runtime runtime(plan, world.ranks, backend_options(plan.backend, plan.threads, world));
     runtime.allocate(plan, Runtime::Use::training);
     runtime.engine().initialize(0);
     TrainingStep step(runtime.backend(), runtime.engine(), runtime.model(), runtime.mesh(), runtime.ranks(),
@@ -160,7 +156,7 @@ double measure_step(const RunRanks& run, const RunPlan& plan) {
 MeasuredSample measure_sample(const RunRanks& run, const RunPlan& sample, int ranks, int threads) {
   MeasuredSample result;
   run(ranks, [&](World& world) {
-    const auto backend = make_backend(sample.backend, backend_options(threads, world));
+    const auto backend = make_backend(sample.backend, backend_options(sample.backend, threads, world));
     SampleStep step(*backend, sample);
     step.run([](int, StepPart) {});  // which allocates and builds kernels
     SampleLog log(step);

@@ -5,7 +5,6 @@
 #include <map>
 #include <tuple>
 #include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include "core/error.h"
@@ -68,21 +67,22 @@ void copy_rows(To* to, std::int64_t to_stride, const From* from, std::int64_t fr
 }
 
 // A piece in bfloat16 as one in float32, whose operands are copied to `memory` and back: oneDNN has no
-// product in bfloat16 below AVX-512. Without memory it only says how much it takes.
+// product in bfloat16 below AVX-512. Without memory the piece has the shapes alone.
 class WidePiece {
  public:
   WidePiece(const PieceCall& piece, float* memory) : narrow_(piece), wide_(piece) {
-    const auto take = [&](std::int64_t rows, std::int64_t columns) {
-      return memory + std::exchange(floats_, floats_ + rows * columns);
+    const auto take = [&](void*& operand, std::int64_t count) {
+      if (memory) operand = memory + floats_;
+      floats_ += count;
     };
     wide_.type = wide_.c_type = DType::f32;
-    wide_.a = take(piece.m, piece.k);
+    take(wide_.a, piece.m * piece.k);
     wide_.a_stride = piece.transpose_a ? piece.m : piece.k;
-    wide_.b = take(piece.k, piece.n);
+    take(wide_.b, piece.k * piece.n);
     wide_.b_stride = piece.transpose_b ? piece.k : piece.n;
-    if (piece.bias) wide_.bias = take(1, piece.n);
+    if (piece.bias) take(wide_.bias, piece.n);
     if (piece.c_type == DType::f32) return;
-    wide_.c = take(piece.m, piece.n);
+    take(wide_.c, piece.m * piece.n);
     wide_.c_stride = piece.n;
   }
   const PieceCall& call() const { return wide_; }
@@ -175,7 +175,7 @@ struct Matmul::Impl {
   std::vector<Thread> of_thread;
 };
 
-// Null for what sgemm computes.
+// The primitive of a piece; null where sgemm computes it.
 const Matmul::Impl::Entry* Matmul::Impl::entry(const PieceCall& call) {
   if (suits_sgemm(call)) return nullptr;
   const int flags = (call.transpose_a ? 1 : 0) | (call.transpose_b ? 2 : 0) | (call.accumulate ? 4 : 0) |

@@ -5,7 +5,7 @@
 
 namespace shoal::cpu {
 
-// It has another name in each.
+// No limit; the constant has another name in each.
 inline constexpr auto kAnyIsa = static_cast<dnnl::cpu_isa>(0);
 
 // Without a bias, `bias` has no dimensions.
