@@ -10,10 +10,38 @@
 namespace shoal::cpu {
 namespace {
 
+// What a vector holds of a row, and its products added to a vector of sums.
+template <typename T>
+struct Along {
+  using Input = float;
+  static constexpr std::int64_t kCount = kLanes;
+  template <typename From>
+  static Vec load(const From* at, std::int64_t live) {
+    return load_n(at, live);
+  }
+  static Vec multiply_add(Vec sum, Vec a, Vec b) { return sum + a * b; }
+};
+#ifdef __AVX512BF16__
+template <>
+struct Along<bfloat16> {  // vectors of pairs, which are added to one sum
+  using Input = bfloat16;
+  static constexpr std::int64_t kCount = 2 * kLanes;
+  static Vec load(const bfloat16* at, std::int64_t live) {
+    Vec pairs{};
+    std::memcpy(&pairs, at, static_cast<std::size_t>(live) * sizeof *at);
+    return pairs;
+  }
+  static Vec multiply_add(Vec sum, Vec a, Vec b) {
+    return (Vec)_mm512_dpbf16_ps((__m512)sum, (__m512bh)a, (__m512bh)b);
+  }
+};
+#endif
+
 template <typename T, typename Out>
 struct Product {
+  using Sum = Along<T>;
   Out* y;
-  const float* x;
+  const typename Sum::Input* x;
   const T* w;
   const T* bias;  // or null
   std::int64_t n, k;
@@ -23,17 +51,22 @@ struct Product {
   template <std::size_t kRows, std::size_t kOutputs>
   void tile(std::int64_t first) const {
     std::array<std::array<Vec, kRows>, kOutputs> sums = {};
+    const T* next = w + (first + kOutputs) * k;  // the next tile's weights, fetched in the order of memory
     const auto add = [&](std::int64_t at, std::int64_t live) {
       std::array<Vec, kOutputs> weights;
-      for (std::size_t o = 0; o < kOutputs; ++o)
-        weights[o] = load_n(w + (first + static_cast<std::int64_t>(o)) * k + at, live);
+      for (std::size_t o = 0; o < kOutputs; ++o) {
+        const auto output = static_cast<std::int64_t>(o);
+        __builtin_prefetch(next + at * kOutputs + output * Sum::kCount, 0, 2);
+        weights[o] = Sum::load(w + (first + output) * k + at, live);
+      }
       for (std::size_t r = 0; r < kRows; ++r) {
-        const Vec input = load_n(x + static_cast<std::int64_t>(r) * k + at, live);
-        for (std::size_t o = 0; o < kOutputs; ++o) sums[o][r] += weights[o] * input;
+        const Vec input = Sum::load(x + static_cast<std::int64_t>(r) * k + at, live);
+        for (std::size_t o = 0; o < kOutputs; ++o)
+          sums[o][r] = Sum::multiply_add(sums[o][r], weights[o], input);
       }
     };
     std::int64_t at = 0;
-    for (; at + kLanes <= k; at += kLanes) add(at, kLanes);
+    for (; at + Sum::kCount <= k; at += Sum::kCount) add(at, Sum::kCount);
     if (at < k) add(at, k - at);
     for (std::size_t o = 0; o < kOutputs; ++o) {
       const std::int64_t column = first + static_cast<std::int64_t>(o);
@@ -45,8 +78,9 @@ struct Product {
 
   template <std::size_t kRows>
   void columns(std::int64_t begin, std::int64_t end) const {
-    // The registers hold these sums, and the sums are enough to hide the latency of a multiply-add.
-    constexpr std::size_t kOutputs = kRows == 1 ? 8 : kRows == 2 ? 6 : kRows <= 6 ? 4 : 3;
+    // One or two rows wait for memory, which is fastest when it is read in order. More rows have as many sums
+    // as registers hold.
+    constexpr std::size_t kOutputs = kRows <= 2 ? 1 : kRows <= 6 ? 4 : 3;
     std::int64_t at = begin;
     for (; at + static_cast<std::int64_t>(kOutputs) <= end; at += kOutputs) tile<kRows, kOutputs>(at);
     for (; at < end; ++at) tile<kRows, 1>(at);
@@ -74,14 +108,15 @@ void run(const Product<T, Out>& product, std::int64_t rows, ThreadTeam& team) {
 void few_rows_product(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias, ThreadTeam& team,
                       float* scratch) {
   const std::int64_t rows = x.rows(), n = w.rows(), k = w.columns();
-  const float* inputs = x.as<float>();
-  if (x.dtype != DType::f32) {
-    for_lanes(rows * k, [&](std::int64_t at, std::int64_t live) {
-      store_n(scratch + at, load_n(x.as<bfloat16>() + at, live), live);
-    });
-    inputs = scratch;
-  }
   with_type(w.dtype, [&]<typename T>() {
+    using Input = typename Along<T>::Input;
+    const auto* inputs = x.as<Input>();
+    if constexpr (sizeof(T) != sizeof(Input)) {
+      for_lanes(rows * k, [&](std::int64_t at, std::int64_t live) {
+        store_n(scratch + at, load_n(x.as<T>() + at, live), live);
+      });
+      inputs = scratch;
+    }
     with_type(y.dtype, [&]<typename Out>() {
       run(Product<T, Out>{y.as<Out>(), inputs, w.as<T>(), bias ? bias.as<T>() : nullptr, n, k}, rows, team);
     });

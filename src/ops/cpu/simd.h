@@ -33,7 +33,12 @@ inline Vec load(const bfloat16* p) {
   typedef std::uint16_t Half __attribute__((vector_size(32)));
   Half h;
   std::memcpy(&h, p, sizeof h);
-  return (Vec)(__builtin_convertvector(h, VecU) << 16);
+#ifdef __AVX512F__
+  const auto wide = (VecU)_mm512_maskz_cvtepu16_epi32(0xffff, (__m256i)h);  // GCC 12 converts it in quarters
+#else
+  const auto wide = __builtin_convertvector(h, VecU);
+#endif
+  return (Vec)(wide << 16);
 }
 inline void store(bfloat16* p, Vec v) {
 #ifdef __AVX512BF16__
