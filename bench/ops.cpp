@@ -3,7 +3,6 @@
 // A row whose name (model, type, op, as printed) holds TEXT is measured; N is 0, every core, and S,
 // the time spent on a row, 0.05 if not given.
 #include <fmt/format.h>
-#include <omp.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -15,9 +14,10 @@
 #include <vector>
 
 #include "core/clock.h"
+#include "core/cores.h"
+#include "core/cpu.h"
 #include "core/philox.h"
 #include "ops/cpu/cpu.h"
-#include "ops/cpu/simd.h"
 #include "ops/kernels.h"
 
 using namespace shoal;
@@ -71,48 +71,6 @@ std::string first_line(const char* path) {
   return line;
 }
 
-std::string cpu_model() {
-  std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);) {
-    if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
-  }
-  return "unknown CPU";
-}
-
-struct Bandwidth {  // bytes read and written per second, over 256 MiB
-  double read, copy, update;
-};
-
-Bandwidth measure_bandwidth(Backend& backend, int threads) {
-  using cpu::Vec;
-  // A core keeps more lines on their way when it follows several streams.
-  constexpr std::int64_t kFloats = std::int64_t{64} << 20, kStreams = 4, kPart = kFloats / kStreams;
-  auto* x = static_cast<float*>(backend.allocate(kFloats * sizeof(float)));
-  auto* y = static_cast<float*>(backend.allocate(kFloats * sizeof(float)));
-  const auto rate = [&](double passes, auto&& step) {
-    return passes * kFloats * sizeof(float) / measure(0.5, [&] {
-#pragma omp parallel num_threads(threads)
-                                                {
-                                                  Vec sums[kStreams] = {};
-#pragma omp for schedule(static)
-                                                  for (std::int64_t i = 0; i < kPart; i += cpu::kLanes) {
-                                                    for (std::int64_t j = 0; j < kStreams; ++j)
-                                                      step(sums[j], j * kPart + i);
-                                                  }
-                                                  for (auto& sum : sums) asm volatile("" ::"m"(sum));
-                                                }
-                                              }).median;
-  };
-  const Bandwidth result{
-      .read = rate(1, [&](Vec& sum, std::int64_t i) { sum += cpu::load(x + i); }),
-      .copy = rate(2, [&](Vec&, std::int64_t i) { cpu::store(y + i, cpu::load(x + i)); }),
-      .update = rate(2, [&](Vec&, std::int64_t i) { cpu::store(x + i, cpu::load(x + i) + 1.0f); }),
-  };
-  backend.release(x, kFloats * sizeof(float));
-  backend.release(y, kFloats * sizeof(float));
-  return result;
-}
-
 // The tensors of one row, filled with numbers of a normal distribution and released together.
 class Pool {
  public:
@@ -161,7 +119,7 @@ class Bench {
  public:
   Bench(int threads, double row_seconds, std::string filter)
       : row_seconds_(row_seconds),
-        threads_(threads > 0 ? threads : omp_get_num_procs()),
+        threads_(threads > 0 ? threads : usable_cores()),
         filter_(std::move(filter)),
         backend_(make_cpu_backend(threads_)) {}
 
@@ -191,19 +149,15 @@ class Bench {
 };
 
 void Bench::machine() {
-  fmt::print("{}, {} cores, {} threads used, third-level cache {}\n", cpu_model(), omp_get_num_procs(),
+  fmt::print("{}, {} cores, {} threads used, third-level cache {}\n", processor_name(), usable_cores(),
              threads_, first_line("/sys/devices/system/cpu/cpu0/cache/index3/size"));
   for (const int threads : {1, threads_}) {
     const auto backend = make_cpu_backend(threads);
     peak_[0] = backend->measure_peak_flops(DType::f32);
     peak_[1] = backend->measure_peak_flops(DType::bf16);
-    const Bandwidth bandwidth = measure_bandwidth(*backend, threads);
-    bandwidth_ = bandwidth.read;
-    fmt::print(
-        "{} thread{}: peak float32 {:.1f} GFLOP/s, bfloat16 {:.1f}; memory read {:.1f} GB/s, copy {:.1f}, "
-        "update in place {:.1f}\n",
-        threads, threads == 1 ? " " : "s", peak_[0] * 1e-9, peak_[1] * 1e-9, bandwidth.read * 1e-9,
-        bandwidth.copy * 1e-9, bandwidth.update * 1e-9);
+    bandwidth_ = backend->measure_read_bandwidth();
+    fmt::print("{} thread{}: peak float32 {:.1f} GFLOP/s, bfloat16 {:.1f}; memory read {:.1f} GB/s\n",
+               threads, threads == 1 ? " " : "s", peak_[0] * 1e-9, peak_[1] * 1e-9, bandwidth_ * 1e-9);
     if (threads_ == 1) break;
   }
   backend_ = make_cpu_backend(threads_);  // sets the number of threads again

@@ -13,6 +13,7 @@ class CpuBackend final : public Backend {
   explicit CpuBackend(int threads);
   std::string_view name() const override { return "cpu"; }
   double measure_peak_flops(DType compute) override;
+  double measure_read_bandwidth() override;
 
   void* allocate(std::size_t bytes) override;
   void release(void* data, std::size_t bytes) override;
