@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Installs what Shoal is built with: scripts/install-deps.sh [mpi] [package] [tests]. Without arguments enough to build and run
-# the program; with "mpi" also Open MPI and MPICH, for ranks as processes; with "package" both and what Debian packages are made
-# with; with "tests" both and what the tests need.
+# Installs what Shoal is built with: scripts/install-deps.sh [mpi] [package] [tests] | arm64. Without arguments enough to build
+# and run the program; with "mpi" also Open MPI and MPICH, for ranks as processes; with "package" both and what Debian packages
+# are made with; with "tests" both and what the tests need; with "arm64" what builds for that processor on another, and qemu.
 # Tried on Debian 12 and 13, which name these packages alike; Ubuntu 24.04 takes them from Debian, between the two, and renamed
 # for its 64-bit time only packages of libraries without -dev. Installing takes root or sudo.
 set -euo pipefail
@@ -28,14 +28,22 @@ tests=(
   xz-utils                                             # archives as the corpora have them
   slurm-wlm munge iproute2 openssh-client procps python3 python3-yaml  # tests of deploy/: a small Slurm, hosts, manifests
 )
+arm64=(g++-aarch64-linux-gnu qemu-user-static libgtest-dev libgmock-dev)
+cross=false
 for argument in "$@"; do
   case $argument in
     mpi) packages+=("${mpi[@]}") ;;
     package) packages+=("${mpi[@]}" "${package[@]}") ;;
     tests) packages+=("${mpi[@]}" "${tests[@]}") ;;
-    *) echo "usage: $0 [mpi] [package] [tests]" >&2; exit 2 ;;
+    arm64) packages+=("${arm64[@]}") cross=true ;;
+    *) echo "usage: $0 [mpi] [package] [tests] | arm64" >&2; exit 2 ;;
   esac
 done
+if $cross; then  # libraries of that processor; libcli11-dev is headers for all
+  for i in "${!packages[@]}"; do
+    [[ ${packages[i]} != lib*-dev || ${packages[i]} = libcli11-dev ]] || packages[i]+=:arm64
+  done
+fi
 
 die() { printf 'install-deps: %s\n' "$@" >&2; exit 1; }
 
@@ -57,6 +65,7 @@ fi
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 echo "installing ${missing[*]}"
+! $cross || "${sudo[@]}" dpkg --add-architecture arm64
 "${sudo[@]}" apt-get update -qq || die "apt-get update failed"
 
 unknown=()
