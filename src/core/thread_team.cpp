@@ -37,6 +37,8 @@ std::int64_t time_of(clockid_t clock) {
 
 }  // namespace
 
+void (*ThreadTeam::watch)(std::int64_t tasks, double seconds) = nullptr;
+
 ThreadTeam::ThreadTeam(int size) : places_(static_cast<std::size_t>(std::max(size, 1))) {}
 
 ThreadTeam::~ThreadTeam() {

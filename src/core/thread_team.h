@@ -12,10 +12,10 @@
 #include <cstdint>
 #include <exception>
 #include <thread>
-#include <type_traits>
 #include <vector>
 
 #include "core/awaited_count.h"
+#include "core/clock.h"
 
 namespace shoal {
 
@@ -36,17 +36,26 @@ class ThreadTeam {
   // of f is thrown when the others are done.
   template <typename F>
   void run(std::int64_t tasks, F&& f) {
+    if (!watch) return loop(tasks, f);
+    const Stopwatch stopwatch;
+    loop(tasks, f);
+    watch(tasks, stopwatch.seconds());
+  }
+
+  // Told of every loop that ended, where it is set: bench/many_cores.cpp counts them.
+  static void (*watch)(std::int64_t tasks, double seconds);
+
+ private:
+  template <typename F>
+  void loop(std::int64_t tasks, F& f) {
     if (tasks <= 1 || size() == 1) {
       for (std::int64_t task = 0; task < tasks; ++task) f(task, 0);
       return;
     }
-    share({[](void* body, std::int64_t task, int member) {
-             (*static_cast<std::remove_reference_t<F>*>(body))(task, member);
-           },
+    share({[](void* body, std::int64_t task, int member) { (*static_cast<F*>(body))(task, member); },
            const_cast<void*>(static_cast<const void*>(&f)), tasks});
   }
 
- private:
   struct Loop {
     void (*call)(void* body, std::int64_t task, int member) = nullptr;
     void* body = nullptr;
