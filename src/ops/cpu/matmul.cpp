@@ -11,6 +11,7 @@
 #include "ops/cpu/onednn.h"
 #include "ops/cpu/product_pieces.h"
 #include "ops/cpu/simd.h"
+#include "ops/with_type.h"
 
 namespace shoal::cpu {
 namespace {
@@ -111,7 +112,46 @@ class WidePiece {
   std::int64_t floats_ = 0;
 };
 
-// AVX-512 without AMX: with AMX, matmul takes other kernels, which are not tested here.
+// A piece whose right operand and result are copied to `memory` and back, so that they have no strides.
+class DensePiece {
+ public:
+  DensePiece(const PieceCall& piece, float* memory) : strided_(piece), dense_(piece) {
+    const auto take = [&](void*& operand, std::int64_t count, DType type) {
+      if (memory) operand = memory + floats_;
+      floats_ += (count * static_cast<std::int64_t>(size_of(type)) + 3) / 4;
+    };
+    if (!piece.transpose_b) {
+      take(dense_.b, piece.k * piece.n, piece.type);
+      dense_.b_stride = piece.n;
+    }
+    take(dense_.c, piece.m * piece.n, piece.c_type);
+    dense_.c_stride = piece.n;
+  }
+  const PieceCall& call() const { return dense_; }
+  std::int64_t floats() const { return floats_; }
+
+  void read() const {
+    const auto& from = strided_;
+    if (!from.transpose_b) copy(from.type, dense_.b, dense_.b_stride, from.b, from.b_stride, from.k);
+    if (from.accumulate) copy(from.c_type, dense_.c, dense_.c_stride, from.c, from.c_stride, from.m);
+  }
+  void write() const {
+    copy(strided_.c_type, strided_.c, strided_.c_stride, dense_.c, dense_.c_stride, strided_.m);
+  }
+
+ private:
+  void copy(DType type, void* to, std::int64_t to_stride, const void* from, std::int64_t from_stride,
+            std::int64_t rows) const {
+    with_type(type, [&]<typename T>() {
+      copy_rows(static_cast<T*>(to), to_stride, static_cast<const T*>(from), from_stride, rows, dense_.n);
+    });
+  }
+
+  PieceCall strided_, dense_;
+  std::int64_t floats_ = 0;
+};
+
+// AVX-512 without AMX, which has other kernels.
 bool plain_avx512() {
   switch (dnnl::get_effective_cpu_isa()) {
     case dnnl::cpu_isa::avx512_core:
@@ -155,7 +195,7 @@ struct Matmul::Impl {
       std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, int>;
   struct Thread {
     std::vector<std::byte> scratch;
-    std::vector<float> wide;
+    std::vector<float> copies;
     dnnl::stream stream;
   };
 
@@ -216,34 +256,42 @@ void Matmul::Impl::run(const Entry* entry, const PieceCall& call, Thread& thread
 }
 
 void Matmul::Impl::product(const MatmulCall& call, const ProductPieces& pieces) {
-  const bool widen = call.a.dtype == DType::bf16 && !bfloat16_products;
+  // Calls `copied` with the class of the copies that a piece is computed on, or `plain` where there are none.
+  const auto with_copies = [&](const PieceCall& piece, auto&& plain, auto&& copied) {
+    if (call.a.dtype == DType::bf16 && !bfloat16_products) return copied.template operator()<WidePiece>();
+    if (pieces.parts_of_rows() && !suits_sgemm(piece)) return copied.template operator()<DensePiece>();
+    plain();
+  };
   of_piece.clear();
-  std::size_t scratch = 0, wide = 0;
+  std::size_t scratch = 0, copies = 0;
   for (std::int64_t i = 0; i < pieces.count(); ++i) {
     const PieceCall piece(call, pieces[i]);
-    if (widen) {
-      const WidePiece widened(piece, nullptr);
-      wide = std::max(wide, static_cast<std::size_t>(widened.floats()));
-      of_piece.push_back(entry(widened.call()));
-    } else {
-      of_piece.push_back(entry(piece));
-    }
+    with_copies(
+        piece, [&] { of_piece.push_back(entry(piece)); },
+        [&]<typename Copies>() {
+          const Copies shapes(piece, nullptr);
+          copies = std::max(copies, static_cast<std::size_t>(shapes.floats()));
+          of_piece.push_back(entry(shapes.call()));
+        });
     if (of_piece.back()) scratch = std::max(scratch, of_piece.back()->scratch.get_size());
   }
   for (auto& thread : of_thread) {
     if (thread.scratch.size() < scratch) thread.scratch.resize(scratch);
-    if (thread.wide.size() < wide) thread.wide.resize(wide);
+    if (thread.copies.size() < copies) thread.copies.resize(copies);
   }
   team.run(pieces.count(), [&](std::int64_t i, int member) {
     on_one_thread();
     const PieceCall piece(call, pieces[i]);
     const Entry* entry = of_piece[static_cast<std::size_t>(i)];
     auto& thread = of_thread[static_cast<std::size_t>(member)];
-    if (!widen) return run(entry, piece, thread);
-    const WidePiece widened(piece, thread.wide.data());
-    widened.read();
-    run(entry, widened.call(), thread);
-    widened.write();
+    with_copies(
+        piece, [&] { run(entry, piece, thread); },
+        [&]<typename Copies>() {
+          const Copies copied(piece, thread.copies.data());
+          copied.read();
+          run(entry, copied.call(), thread);
+          copied.write();
+        });
   });
 }
 

@@ -10,15 +10,17 @@ struct ProductPiece {
   std::int64_t row, rows, column, columns;
 };
 
-// The cut may change oneDNN's choice of kernel, and with it the bits. So it depends on the shape only, with
-// one exception: with AVX-512 every element is the same in all cuts into two or more pieces of 113 to 512
-// rows (tests/ops/cpu_threads_test.cpp), and the number of pieces is chosen for the number of threads.
-// Elsewhere it is chosen for eight.
+// The cut may change oneDNN's choice of kernel, and with it the bits. So the number of pieces of rows depends
+// on the shape only, with one exception: with AVX-512 every element is the same in all cuts into two or more
+// pieces of 113 to 512 rows (tests/ops/cpu_threads_test.cpp), and their number is chosen for the number of
+// threads. Elsewhere it is chosen for eight. More threads than pieces of rows share the columns, which gives
+// the bits of whole rows where the operands are dense.
 class ProductPieces {
  public:
   ProductPieces(std::int64_t rows, std::int64_t columns, std::int64_t sum_length, int threads, bool avx512)
       : rows_(rows), columns_(columns) {
     constexpr std::int64_t kWorthwhile = 1 << 21;  // floating-point operations: 10 to 20 us
+    constexpr std::int64_t kNarrow = 128;          // columns of a piece that are worth packing its rows
     if (2 * rows * columns * sum_length < kWorthwhile) return;
     const std::int64_t units = (rows + kUnit - 1) / kUnit;
     if (columns >= 8192) {
@@ -30,8 +32,14 @@ class ProductPieces {
       const std::int64_t most = (avx512 ? 512 : 256) / kUnit * sharers;  // units in one round of pieces
       down_ = std::clamp<std::int64_t>(sharers * ((units + most - 1) / most), 2, units / 8);
     }
+    if (across_ > 1) return;
+    across_ = std::clamp<std::int64_t>((threads + down_ - 1) / down_, 1,
+                                       std::max<std::int64_t>(columns / kNarrow, 1));
+    for_threads_ = across_ > 1;
   }
 
+  // Whether fewer threads would share whole rows.
+  bool parts_of_rows() const { return for_threads_; }
   std::int64_t count() const { return down_ * across_; }
   ProductPiece operator[](std::int64_t i) const {
     const auto [row, row_end] = range(rows_, down_, i / across_);
@@ -52,6 +60,7 @@ class ProductPieces {
 
   std::int64_t rows_, columns_;
   std::int64_t down_ = 1, across_ = 1;
+  bool for_threads_ = false;
 };
 
 }  // namespace shoal::cpu
