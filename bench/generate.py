@@ -57,7 +57,7 @@ def transformers_rate(dtype, texts):
     return texts * TOKENS / (time.perf_counter() - begin)
 
 
-bandwidth = max(float(found) for found in re.findall(r"([\d.]+) GB/s", run("doctor")))
+bandwidth = max(float(found) for found in re.search(r"memory read, GB/s(.*)", run("doctor"))[1].split())
 weights = sum(p.numel() for name, p in model.named_parameters() if "wpe" not in name)
 print(f"{THREADS} cores, {bandwidth:.1f} GB/s, torch {torch.__version__}, transformers {transformers.__version__}, {ROUNDS} rounds\n")
 print("| type | texts | Shoal, tokens/s | of what memory allows | transformers | ratio |\n|---|---|---|---|---|---|")
