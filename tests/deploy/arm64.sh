@@ -15,6 +15,6 @@ exec "$(dirname "${BASH_SOURCE[0]}")/fresh_debian.sh" "$@" bookworm '
   shoal --version
   shoal prepare synthetic --size 200000 --out data/synthetic
   for type in float32 bfloat16; do
-    shoal train ../../configs/quickstart.toml run.name=$type train.dtype=$type train.steps=20 eval.batches=1
+    shoal train ../../configs/quickstart.toml run.name=$type train.dtype=$type train.global_batch=4 train.steps=5 eval.batches=1
   done
   shoal sample --checkpoint runs/float32 --max-tokens 20'
