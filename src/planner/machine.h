@@ -57,8 +57,8 @@ class Machine {
   virtual bool has_times(const RunPlan&) { return true; }
   // Whether times are measured when they are asked for, which takes seconds.
   virtual bool measures() const { return false; }
-  // Seconds of a whole training step, typical of `trials` that are made here where fewer are known; 0 where
-  // none is known or made.
+  // Seconds of a whole training step, typical of the first `trials`, which are made here where fewer are
+  // known; 0 where none is known or made.
   virtual double try_step(const RunPlan& /*plan*/, int /*trials*/) { return 0; }
 
   // Ranks are threads that share this many cores, `threads_of` each; 0: every rank has a device of its own.
