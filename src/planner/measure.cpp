@@ -35,7 +35,8 @@ double largest(Communicator& ranks, double value) {
 // The times of one rank's sample steps.
 class SampleLog {
  public:
-  explicit SampleLog(SampleStep& step) : step_(step) {}
+  // The ranks of `group` wait for each other after each part; null: none does.
+  SampleLog(SampleStep& step, Communicator* group) : step_(step), group_(group) {}
 
   // Returns the seconds of the step.
   double add() {
@@ -44,6 +45,7 @@ class SampleLog {
     PerPart<double> took;
     const Stopwatch watch;
     step_.run([&](int pass, StepPart part) {
+      if (group_) group_->barrier();
       const double now = watch.seconds();
       if (open) *open += now - since;
       since = now;
@@ -72,7 +74,8 @@ class SampleLog {
     double sum = sample.update;
     for (const auto& pass : sample.parts.values) sum += std::accumulate(pass.begin(), pass.end(), 0.0);
     for (auto& pass : sample.parts.values) {
-      for (double& part : pass) part *= sample.step / sum;
+      for (std::size_t part = 0; part < kStepParts; ++part)
+        pass[part] *= sample.step / sum / step_.count(static_cast<StepPart>(part));
     }
     sample.update *= sample.step / sum;
     return sample;
@@ -80,6 +83,7 @@ class SampleLog {
 
  private:
   SampleStep& step_;
+  Communicator* group_;
   PerPart<std::vector<double>> parts_;
   std::vector<double> update_, steps_;
 };
@@ -153,13 +157,18 @@ double measure_step(const RunRanks& run, const RunPlan& plan) {
   return result;
 }
 
-MeasuredSample measure_sample(const RunRanks& run, const RunPlan& sample, int ranks, int threads) {
+MeasuredSample measure_sample(const RunRanks& run, const RunPlan& sample, int ranks, int threads,
+                              bool together) {
   MeasuredSample result;
   run(ranks, [&](World& world) {
     const auto backend = make_backend(sample.backend, backend_options(sample.backend, threads, world));
     SampleStep step(*backend, sample);
     step.run([](int, StepPart) {});  // which allocates and builds kernels
-    SampleLog log(step);
+    const int tensor = sample.mesh.tensor;
+    const auto group = world.ranks.split([&](int rank) {
+      return Communicator::SplitKey{rank / tensor, rank};
+    });
+    SampleLog log(step, together && tensor > 1 ? group.get() : nullptr);
     const Stopwatch watch;
     std::vector<double> slowest;
     // All ranks begin each step together, and go on while one of them has to.

@@ -22,13 +22,26 @@ namespace {
 constexpr int kMostActive = 16;            // ranks that are measured side by side, as threads
 constexpr double kLargestCall = 64 << 20;  // bytes
 
+constexpr double kFlopsOfParameter = kSamplePasses * 6;  // for a token
+
+double block_parameters(const GptConfig& model) { return 12.0 * model.n_embd * model.n_embd; }
+
 // Samples with more tokens are measured with fewer, since their time is proportional to them there: the
 // fewer, the wider the model is.
 std::int64_t sample_tokens(const GptConfig& model) {
   constexpr double kFlops = 3e11;
-  const double width = model.n_embd;
-  const double parameters = 2 * 12 * width * width + static_cast<double>(model.vocab_size) * width;
-  return std::clamp<std::int64_t>(std::llround(kFlops / (kSamplePasses * 6 * parameters)), 512, 2048);
+  const double parameters =
+      2 * block_parameters(model) + static_cast<double>(model.vocab_size) * model.n_embd;
+  return std::clamp<std::int64_t>(std::llround(kFlops / (kFlopsOfParameter * parameters)), 512, 2048);
+}
+
+// Caches hold more of the activations of two blocks than of many. A small model's sample has all of its
+// blocks; a stage has fewer, but holds the activations of more micro-batches. A large model's two are more
+// than caches hold.
+int sample_blocks(const GptConfig& model, std::int64_t tokens) {
+  constexpr double kFlops = 1.5e11;
+  const double fit = kFlops / (kFlopsOfParameter * block_parameters(model) * static_cast<double>(tokens));
+  return std::max(2, static_cast<int>(std::min<double>(model.n_layer, fit)));
 }
 
 // Seconds on a log-log line through points of ascending bytes; behind the last, proportional to the bytes.
@@ -52,7 +65,7 @@ std::string machine_key(int cores, const std::string& hosts) {
   for (const auto& library : ops_libraries())
     libraries += fmt::format(" {} {}", library.name, library.version);
   auto key =
-      fmt::format("4 {}, {}, {} cores,{}{}", processor_name(), name_of(cpu_level()), cores, libraries, hosts);
+      fmt::format("5 {}, {}, {} cores,{}{}", processor_name(), name_of(cpu_level()), cores, libraries, hosts);
   std::ranges::replace(key, '=', ' ');
   return key;
 }
@@ -168,10 +181,12 @@ MeasuredMachine::Scaled MeasuredMachine::scaled(const RunPlan& wanted) const {
   batch.batch = std::min(batch.batch, std::max<std::int64_t>(1, sample_tokens(model) / model.block_size));
   while (sample.sequence && batch.rows() % sample.mesh.tensor != 0) ++batch.batch;
   result.scale = static_cast<double>(wanted.pipeline.batch.batch) / static_cast<double>(batch.batch);
+  sample = with_blocks(sample, sample_blocks(model, batch.rows()));
   result.key = fmt::format(
-      "step of {} x {} tokens, width {}, {} heads, {} classes, {}{}{}{}, {}, tensor {}{}, data {}, zero {}, "
+      "step of {} x {} tokens, {} blocks, width {}, {} heads, {} classes, {}{}{}{}, {}, tensor {}{}, data "
+      "{}, zero {}, "
       "recompute {}, optimizer {}, {} ranks x {} threads{}{}",
-      batch.batch, model.block_size, model.n_embd, model.n_head, model.vocab_size,
+      batch.batch, model.block_size, model.n_layer, model.n_embd, model.n_head, model.vocab_size,
       model.dropout > 0 ? "dropout, " : "", model.bias ? "bias, " : "", model.tied ? "" : "untied, ",
       static_cast<int>(model.gelu), name_of(sample.engine.compute), sample.mesh.tensor,
       sample.sequence ? " sequence" : "", sample.mesh.data, sample.engine.zero,
@@ -199,14 +214,14 @@ SampleTimes MeasuredMachine::times(const RunPlan& wanted, const SampleKernels&) 
     const double bytes = estimate_memory(sample, {.world_size = 1, .local_size = 1}, {}).total();
     const int fit = std::max(1, static_cast<int>(memory_ * ranks_per_host_ / bytes));
     const int most = std::min({ranks_, fit, kMostActive}), active = std::clamp(cores_ / threads, 1, most);
-    const auto measured = measure_sample(run_, sample, active, threads);
+    const auto measured = measure_sample(run_, sample, active, threads, !world_);
     std::vector<double> all;
     for (const auto& pass : measured.parts.values) all.insert(all.end(), pass.begin(), pass.end());
     TapeBackend tape;
     all.push_back(measured.update / static_cast<double>(SampleStep(tape, sample).updated_elements()));
     const bool crowded = !world_ && most > active;
     const double fair = measured.step * most / active;
-    all.push_back(std::max(1.0, crowded ? measure_sample(run_, sample, most, threads).slowest / fair
+    all.push_back(std::max(1.0, crowded ? measure_sample(run_, sample, most, threads, !world_).slowest / fair
                                         : measured.slowest / measured.step));
     spent_ += watch.seconds();
     return all;

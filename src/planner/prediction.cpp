@@ -12,7 +12,7 @@ struct PricedSample {
   RunPlan plan;
   SampleTape tape;  // with prices
   SampleTimes times;
-  std::vector<std::int64_t> unit_sizes;  // trained elements of its embedding, two blocks and head
+  std::vector<std::int64_t> unit_sizes;  // trained elements of the embedding, the blocks and the head
 };
 
 namespace {
@@ -150,10 +150,9 @@ class StageActions {
 
   // Elements of the parameters that this rank updates.
   std::int64_t owned_elements() const {
-    const int head = plan_.model.n_layer + 1;
     std::int64_t elements = 0;
-    for (int unit = 0; unit <= head; ++unit) {
-      if (part_.has(plan_.model, unit)) elements += sample_.unit_sizes[unit == 0 ? 0 : unit == head ? 3 : 1];
+    for (int unit = 0; unit < static_cast<int>(sample_.unit_sizes.size()); ++unit) {
+      if (part_.has(plan_.model, unit)) elements += sample_.unit_sizes[static_cast<std::size_t>(unit)];
     }
     return plan_.engine.zero > 0 ? elements / (plan_.mesh.data / plan_.engine.replicate) : elements;
   }

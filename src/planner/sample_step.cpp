@@ -6,7 +6,6 @@ namespace shoal {
 
 RunPlan sample_of(const RunPlan& plan) {
   RunPlan sample = plan;
-  sample.model.n_layer = 2;
   sample.mesh.pipeline = sample.mesh.workers = 1;
   sample.ranges.clear();
   sample.engine.gossip.reset();
@@ -20,10 +19,15 @@ RunPlan sample_of(const RunPlan& plan) {
   return sample;
 }
 
+RunPlan with_blocks(RunPlan sample, int blocks) {
+  sample.model.n_layer = blocks;
+  return sample;
+}
+
 // Passes everything on to the engine, and tells which part begins from the order in which units are used.
 class SampleStep::Store final : public UnitStore {
  public:
-  explicit Store(DataEngine& engine) : engine_(engine) {}
+  Store(DataEngine& engine, int blocks) : engine_(engine), head_(blocks + 1) {}
 
   void begin(const Enter* enter) {
     enter_ = enter;
@@ -45,19 +49,27 @@ class SampleStep::Store final : public UnitStore {
 
  private:
   void follow(int unit) {
-    constexpr int kUnits[kStepParts] = {0, 1, 2, 3, 2, 1, 0};
     // The head uses the embedding's matrix, which is no part of its own.
-    if (unit != kUnits[next_] || pass_ == kSamplePasses) return;
-    (*enter_)(pass_, static_cast<StepPart>(next_));
-    if (++next_ == kStepParts) {
+    if (unit != (next_ <= head_ ? next_ : 2 * head_ - next_) || pass_ == kSamplePasses) return;
+    (*enter_)(pass_, part());
+    if (++next_ > 2 * head_) {
       next_ = 0;
       ++pass_;
     }
   }
+  StepPart part() const {
+    if (next_ == 0) return StepPart::embedding_forward;
+    if (next_ == 1) return StepPart::first_block_forward;
+    if (next_ < head_) return StepPart::block_forward;
+    if (next_ == head_) return StepPart::head;
+    if (next_ == head_ + 1) return StepPart::last_block_backward;
+    return next_ < 2 * head_ ? StepPart::block_backward : StepPart::embedding_backward;
+  }
 
   DataEngine& engine_;
+  const int head_;  // its unit, between the last block's forward and backward pass
   const Enter* enter_ = nullptr;
-  int pass_ = 0, next_ = 0;
+  int pass_ = 0, next_ = 0;  // next_: of a pass, through the units to the head and back
 };
 
 SampleStep::SampleStep(Backend& backend, const RunPlan& sample)
@@ -67,10 +79,11 @@ SampleStep::SampleStep(Backend& backend, const RunPlan& sample)
       mesh_(recording_.ranks(), sample.mesh),
       engine_(std::make_unique<DataEngine>(backend, mesh_, plan_.model,
                                            plan_.engine_options(mesh_.coordinate()))),
-      store_(std::make_unique<Store>(*engine_)),
+      store_(std::make_unique<Store>(*engine_, plan_.model.n_layer)),
       model_(std::make_unique<Pipeline>(backend, *store_, mesh_, plan_.model,
                                         plan_.pipeline_options(mesh_.coordinate()))) {
   if (engine_->passes() != kSamplePasses) fail("the sample of a step has {} passes", engine_->passes());
+  engine_->initialize(0);  // kernels may be faster with zeros
   batches_.emplace(backend, plan_.pipeline.batch, kSamplePasses, plan_.mesh.data, 0);
 }
 
@@ -87,6 +100,11 @@ void SampleStep::run(const Enter& enter) {
   engine_->measure_gradient();
   engine_->update();
   backend_.synchronize();
+}
+
+int SampleStep::count(StepPart part) const {
+  const bool others = part == StepPart::block_forward || part == StepPart::block_backward;
+  return others ? plan_.model.n_layer - 1 : 1;
 }
 
 std::int64_t SampleStep::updated_elements() const {

@@ -1,5 +1,5 @@
-// A step of one rank on a sample of its model, with two blocks and three micro-batches, made by the engine
-// and the layers of training. On a real backend it measures the parts that the steps of a deeper model
+// A step of one rank on a sample of its model, with some of its blocks and three micro-batches, made by the
+// engine and the layers of training. On a real backend it measures the parts that the steps of a deeper model
 // repeat; on one that only records, it lists their kernels and collectives.
 #pragma once
 
@@ -13,7 +13,7 @@
 
 namespace shoal {
 
-// The parts of a micro-batch, in their order.
+// The parts of a micro-batch, in their order. The two that say "block" are those of all other blocks.
 enum class StepPart : std::uint8_t {
   embedding_forward,
   first_block_forward,  // a plain norm; in the others it is fused with the residual addition before it
@@ -27,17 +27,23 @@ inline constexpr int kStepParts = 7, kSamplePasses = 3;
 
 // The plan of the sample: without stages, gossip and offload.
 RunPlan sample_of(const RunPlan& plan);
+// The same with so many blocks.
+RunPlan with_blocks(RunPlan sample, int blocks);
 
 class SampleStep {
  public:
-  // Called when a part of a pass begins; after the last with pass = kSamplePasses, when the update begins.
+  // Called when a part of a pass begins, for each of its blocks; after the last part with pass =
+  // kSamplePasses, when the update begins.
   using Enter = std::function<void(int pass, StepPart part)>;
 
-  // For rank 0 of a plan from sample_of(). Allocates everything on the backend, which must outlive this.
+  // For rank 0 of a plan from sample_of(), with two blocks or more. Allocates everything on the backend,
+  // which must outlive this.
   SampleStep(Backend& backend, const RunPlan& sample);
   ~SampleStep();
 
   void run(const Enter& enter);
+  // Times that a pass enters a part.
+  int count(StepPart part) const;
   // Elements of the parameters that an update of this rank changes.
   std::int64_t updated_elements() const;
   const Recording& recording() const { return recording_; }

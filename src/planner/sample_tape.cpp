@@ -50,7 +50,7 @@ std::optional<TapeCall> call_of(const Recording::Entry& entry, const RunPlan& sa
 
 SampleTape record_sample(const RunPlan& sample) {
   TapeBackend backend;
-  SampleStep step(backend, sample);
+  SampleStep step(backend, with_blocks(sample, 2));
   SampleTape tape;
   std::vector<Kernel>* kernels = nullptr;
   std::vector<TapeCall>* calls = nullptr;
