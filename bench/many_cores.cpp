@@ -1,4 +1,4 @@
-// What a training step would meet on a processor with many cores, by counting.
+// A training step's limits on a processor with many cores, by counting.
 //   bench_many_cores CONFIG.toml [section.key=value ...]
 // A step's loops are timed on one thread. Teams of 2, 4, ... 128 threads then run the step to count the tasks
 // of each loop, on however many cores there are. A loop of n tasks takes at least ceil(n / p) / n of its time
@@ -31,11 +31,17 @@ struct Loop {
   std::int64_t tasks;
   double seconds;
 };
-std::vector<Loop> loops;
+std::vector<Loop> loops;  // of the step that runs
 
 struct Step {
   std::vector<Loop> loops;
-  double seconds;
+  double outside;  // seconds in no loop
+
+  double seconds() const {
+    double sum = outside;
+    for (const auto& loop : loops) sum += loop.seconds;
+    return sum;
+  }
 };
 
 // The steps of one rank.
@@ -55,7 +61,9 @@ class Steps {
     const Stopwatch watch;
     step_.ask(number_, {1e-4, number_ + 1});
     ++number_;
-    return {loops, watch.seconds()};
+    Step step{loops, 0};
+    step.outside = watch.seconds() - step.seconds();
+    return step;
   }
 
  private:
@@ -71,18 +79,12 @@ class Steps {
 Step least(Steps& steps) {
   constexpr int kSteps = 5;
   Step least = steps.next();
-  double rest = least.seconds;
   for (int i = 0; i < kSteps; ++i) {
     const Step step = steps.next();
-    double outside = step.seconds;
-    for (std::size_t l = 0; l < step.loops.size(); ++l) {
-      outside -= step.loops[l].seconds;
+    least.outside = std::min(least.outside, step.outside);
+    for (std::size_t l = 0; l < step.loops.size(); ++l)
       least.loops[l].seconds = std::min(least.loops[l].seconds, step.loops[l].seconds);
-    }
-    rest = std::min(rest, outside);
   }
-  least.seconds = rest;
-  for (const auto& loop : least.loops) least.seconds += loop.seconds;
   return least;
 }
 
@@ -107,12 +109,10 @@ void run(int argc, char** argv) {
   const auto one_thread = make_cpu_backend(1);
   Steps steps(*one_thread, plan);
   const Step alone = least(steps);
-  double in_loops = 0;
-  for (const auto& loop : alone.loops) in_loops += loop.seconds;
   const double bytes = traffic(plan);
   fmt::print(
       "{} loops; one thread {:.1f} ms, of which outside loops {:.2f} ms; {:.2f} GB are read and written\n\n",
-      alone.loops.size(), alone.seconds * 1e3, (alone.seconds - in_loops) * 1e3, bytes / 1e9);
+      alone.loops.size(), alone.seconds() * 1e3, alone.outside * 1e3, bytes / 1e9);
   fmt::print(
       "| cores | times as fast, at most | of them | lost: outside loops | too few tasks | uneven tasks | "
       "memory, GB/s |\n");
@@ -121,17 +121,16 @@ void run(int argc, char** argv) {
     const auto team = make_cpu_backend(cores);
     const auto counted = Steps(*team, plan).next().loops;
     if (counted.size() != alone.loops.size()) fail("a team of {} has other loops", cores);
-    const double outside = alone.seconds - in_loops;
-    double time = outside, few = 0, uneven = 0;
+    double time = alone.outside, few = 0, uneven = 0;
     for (std::size_t l = 0; l < counted.size(); ++l) {
       const double tasks = static_cast<double>(std::max<std::int64_t>(counted[l].tasks, 1)),
                    rounds = std::ceil(tasks / cores), share = rounds / tasks;
       time += alone.loops[l].seconds * share;
       (tasks < cores ? few : uneven) += alone.loops[l].seconds * (share - 1.0 / cores);
     }
-    const double speed = alone.seconds / time;
+    const double speed = alone.seconds() / time;
     fmt::print("| {} | {:.1f} | {:.0f} % | {:.1f} % | {:.1f} % | {:.1f} % | {:.0f} |\n", cores, speed,
-               100 * speed / cores, 100 * outside * (1 - 1.0 / cores) / time, 100 * few / time,
+               100 * speed / cores, 100 * alone.outside * (1 - 1.0 / cores) / time, 100 * few / time,
                100 * uneven / time, bytes / time / 1e9);
   }
 }

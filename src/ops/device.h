@@ -33,7 +33,7 @@ class Device {
   virtual Gpu gpu() const { return {}; }
   // FLOP/s of multiply-adds on operands of this type in registers, measured for about 0.1 s; 0 if unknown.
   virtual double measure_peak_flops(DType) { return 0; }
-  // Bytes per second that are read from memory, measured for about 0.1 s; 0 if unknown.
+  // Bytes per second that are read from memory, measured within a second or two; 0 if unknown.
   virtual double measure_read_bandwidth() { return 0; }
 
   // --- memory: at least 64-byte aligned, zeroed, owned by the caller. Throws OutOfDeviceMemory

@@ -9,12 +9,19 @@ trap 'rm -rf "$folder"' EXIT
 cd "$folder"
 "$shoal" prepare synthetic --size 200000 --out data/synthetic >/dev/null
 
-train() { "$@" train "$config" train.steps=3 eval.interval=-1 lr_schedule.warmup_steps=1 run.name="$name" train.dtype="$type" 2>"$name.log" || { cat "$name.log"; exit 1; }; }
+# train NAME TYPE COMMAND...
+train() {
+  local name=$1 type=$2
+  shift 2
+  "$@" train "$config" run.name="$name" train.dtype="$type" train.steps=3 lr_schedule.warmup_steps=1 eval.interval=-1 \
+    2>"$name.log" || { cat "$name.log"; exit 1; }
+}
+
 for pair in Nehalem:x86-64-v2 Haswell:avx2; do
   processor=${pair%:*} level=${pair#*:}
   for type in float32 bfloat16; do
-    name=here train env SHOAL_ISA="$level" "$shoal"
-    name=emulated train qemu-x86_64 -cpu "$processor" "$shoal"
+    train here "$type" env SHOAL_ISA="$level" "$shoal"
+    train emulated "$type" qemu-x86_64 -cpu "$processor" "$shoal"
     echo "$processor, $type: $("$shoal" checkpoint compare runs/here runs/emulated)"
     rm -r runs
   done

@@ -10,7 +10,7 @@
 namespace shoal::cpu {
 namespace {
 
-// What a vector holds of a row, and its products added to a vector of sums.
+// Vectors of a row of a type: how many elements each holds, and how their products are added to sums.
 template <typename T>
 struct Along {
   using Input = float;

@@ -1,6 +1,8 @@
-// What the processor can do. The peak of multiply-adds per second: independent chains in registers, without
-// loads or stores; in bfloat16 also a matrix product, for processors with tile registers. And the rate at
-// which memory is read.
+// Two limits of the processor. The peak of multiply-adds per second is that of independent chains in
+// registers, without loads or stores; in bfloat16 also that of a large matrix product, for processors with
+// tile registers. The other limit is the rate at which memory is read.
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -65,7 +67,7 @@ constexpr int kAttempts = 6;  // the best counts: other load can only slow the m
 
 // The rate of a large matrix product in bfloat16. With tile registers (AMX) it is several times that of
 // vectors.
-double product_flops(Matmul& matmul) {
+double large_product_flops(Matmul& matmul) {
   constexpr std::int64_t kSize = 1024;
   std::vector<std::uint16_t> a(kSize * kSize), b(kSize * kSize);
   std::vector<float> c(kSize * kSize);
@@ -102,26 +104,27 @@ double CpuBackend::measure_peak_flops(DType compute) {
     team_.run(team_.size(), [&](std::int64_t, int) { chains(kRounds); });
     best = std::max(best, flops_per_round * static_cast<double>(kRounds) * team_.size() / watch.seconds());
   }
-  return compute == DType::bf16 ? std::max(best, product_flops(matmul_)) : best;
+  return compute == DType::bf16 ? std::max(best, large_product_flops(matmul_)) : best;
 }
 
 double CpuBackend::measure_read_bandwidth() {
-  constexpr std::int64_t kFloats = std::int64_t{1} << 26;  // more than caches hold
   constexpr std::int64_t kBlock = std::int64_t{1} << 19;
-  const auto bytes = static_cast<std::size_t>(kFloats) * sizeof(float);
+  const std::int64_t cache = sysconf(_SC_LEVEL3_CACHE_SIZE);  // not above 0 where it is unknown
+  const auto bytes = static_cast<std::size_t>(std::clamp<std::int64_t>(2 * cache, 256 << 20, 1 << 30));
+  const auto count = static_cast<std::int64_t>(bytes / sizeof(float) / kBlock) * kBlock;
   const std::unique_ptr<void, decltype(&std::free)> memory(allocate(bytes), &std::free);
   const auto* floats = static_cast<const float*>(memory.get());
   double best = 0;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     const Stopwatch watch;
-    for_blocks(team_, kFloats, kBlock, [&](std::int64_t begin, std::int64_t end) {
+    for_blocks(team_, count, kBlock, [&](std::int64_t begin, std::int64_t end) {
       std::array<Vec, 4> sums = {};
       for (std::int64_t at = begin; at < end; at += 4 * kLanes)
         for (std::size_t i = 0; i < sums.size(); ++i)
           sums[i] += load(floats + at + static_cast<std::int64_t>(i) * kLanes);
       for (auto& sum : sums) asm volatile("" ::"m"(sum));  // the sums are not used
     });
-    best = std::max(best, static_cast<double>(bytes) / watch.seconds());
+    best = std::max(best, static_cast<double>(count) * sizeof(float) / watch.seconds());
   }
   return best;
 }

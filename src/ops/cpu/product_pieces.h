@@ -35,11 +35,11 @@ class ProductPieces {
     if (across_ > 1) return;
     across_ = std::clamp<std::int64_t>((threads + down_ - 1) / down_, 1,
                                        std::max<std::int64_t>(columns / kNarrow, 1));
-    for_threads_ = across_ > 1;
+    parts_of_rows_ = across_ > 1;
   }
 
   // Whether fewer threads would share whole rows.
-  bool parts_of_rows() const { return for_threads_; }
+  bool parts_of_rows() const { return parts_of_rows_; }
   std::int64_t count() const { return down_ * across_; }
   ProductPiece operator[](std::int64_t i) const {
     const auto [row, row_end] = range(rows_, down_, i / across_);
@@ -60,7 +60,7 @@ class ProductPieces {
 
   std::int64_t rows_, columns_;
   std::int64_t down_ = 1, across_ = 1;
-  bool for_threads_ = false;
+  bool parts_of_rows_ = false;
 };
 
 }  // namespace shoal::cpu
