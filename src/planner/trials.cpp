@@ -9,10 +9,9 @@
 namespace shoal {
 namespace {
 
-constexpr double kLongest = 15;                   // seconds of a step, behind which a trial takes too long
-constexpr int kMost = 12;                         // plans
-constexpr int kTrials = 6;                        // of a plan that may be the best
-constexpr double kPromising = 1.1, kNear = 1.05;  // of the fastest plan's time
+constexpr double kLongest = 15;      // seconds of a step, behind which a trial takes too long
+constexpr double kFirstTrials = 20;  // seconds that the plans' first trials may take
+constexpr int kTrials = 16;          // of a plan that may be the best
 constexpr double kUntried = std::numeric_limits<double>::infinity();
 
 // The mesh of a plan, and whether it shares tokens: what decides who waits for whom.
@@ -20,6 +19,17 @@ using Family = std::tuple<int, int, int, bool>;
 Family family_of(const RunPlan& plan) {
   return {plan.mesh.pipeline, plan.mesh.data, plan.mesh.tensor, plan.sequence};
 }
+
+// A trial takes a step that builds kernels, and some that are measured.
+int plans_to_try(double step_seconds) {
+  constexpr double kLeastSeconds = 0.6;
+  return static_cast<int>(
+      std::clamp(kFirstTrials / (std::max(kLeastSeconds, step_seconds) + step_seconds), 4.0, 12.0));
+}
+
+// The share of the fastest plan's time within which a plan may be the best, after so many trials of both: a
+// trial is some percent off.
+double near(int trials) { return 1 + 0.1 / std::sqrt(trials); }
 
 double tried_seconds(const RankedPlan& plan) { return plan.tried > 0 ? plan.tried : kUntried; }
 
@@ -53,18 +63,18 @@ class Corrected {
 
 void try_plans(std::vector<RankedPlan>& plans, Machine& machine) {
   if (plans.size() < 2 || plans.front().prediction.seconds() > kLongest) return;
-  for (int i = 0; i < kMost; ++i) {
+  for (int left = plans_to_try(plans.front().prediction.seconds()); left > 0; --left) {
     const Corrected corrected(plans);
     const auto untried = [&](const RankedPlan& p) { return p.tried > 0 ? kUntried : corrected(p); };
     auto& next = *std::ranges::min_element(plans, {}, untried);
-    if (untried(next) > kPromising * fastest(plans)) break;
+    if (untried(next) > near(1) * fastest(plans)) break;
     next.tried = machine.try_step(next.plan, 1);
     if (next.tried == 0) break;
   }
   for (int trials = 2; trials <= kTrials; ++trials) {
-    const double near = kNear * fastest(plans);
+    const double most = near(trials) * fastest(plans);
     for (auto& p : plans) {
-      if (tried_seconds(p) <= near) p.tried = machine.try_step(p.plan, trials);
+      if (tried_seconds(p) <= most) p.tried = machine.try_step(p.plan, trials);
     }
   }
   // Trials and corrected predictions are about as exact, and err for different reasons: their mean decides.

@@ -1,0 +1,49 @@
+// A sample of a step passes through its parts in order, and through the two that stand for the other blocks
+// once for each.
+#include "planner/sample_step.h"
+
+#include <gtest/gtest.h>
+
+#include "config/layout.h"
+#include "ops/dry/dry_backend.h"
+
+namespace shoal {
+namespace {
+
+RunPlan plan_of(const std::vector<std::string>& settings) {
+  auto config = parse_config(R"(
+data.dir = "none"
+run.name = "sample"
+model = { n_layer = 5, n_head = 2, n_embd = 32, block_size = 16, vocab_size = 65 }
+train = { global_batch = 8, micro_batch = 2, steps = 1 }
+)",
+                             "test", settings);
+  resolve_layout(config, 1);
+  return make_plan(config);
+}
+
+TEST(SampleStep, KeepsTheBlocksOfThePlan) { EXPECT_EQ(sample_of(plan_of({})).model.n_layer, 5); }
+
+TEST(SampleStep, EntersItsPartsInOrder) {
+  using enum StepPart;
+  for (const auto& settings : {std::vector<std::string>{}, {"train.recompute=block"}}) {
+    DryBackend backend;
+    SampleStep step(backend, with_blocks(sample_of(plan_of(settings)), 4));
+    std::vector<std::pair<int, StepPart>> entered, expected;
+    step.run([&](int pass, StepPart part) { entered.emplace_back(pass, part); });
+    for (int pass = 0; pass < kSamplePasses; ++pass) {
+      for (const auto part :
+           {embedding_forward, first_block_forward, block_forward, block_forward, block_forward, head,
+            last_block_backward, block_backward, block_backward, block_backward, embedding_backward})
+        expected.emplace_back(pass, part);
+    }
+    expected.emplace_back(kSamplePasses, embedding_forward);  // the update
+    EXPECT_EQ(entered, expected);
+    EXPECT_EQ(step.count(head), 1);
+    EXPECT_EQ(step.count(block_forward), 3);
+    EXPECT_EQ(step.count(block_backward), 3);
+  }
+}
+
+}  // namespace
+}  // namespace shoal
