@@ -11,7 +11,6 @@
 namespace shoal {
 namespace {
 
-constexpr double kSampleSeconds = 0.6;  // of a sample, after its first step
 constexpr int kLeastSteps = 2;
 constexpr int kTrialSteps = 20;
 constexpr double kLongCall = 0.2;  // seconds of a call behind which larger ones are not measured

@@ -11,6 +11,9 @@
 
 namespace shoal {
 
+// Seconds that a sample or a trial is measured for at least, after its first step.
+inline constexpr double kSampleSeconds = 0.6;
+
 // Runs `body` on so many ranks and waits for them. In an MPI job all of its ranks run it.
 using RunRanks = std::function<void(int ranks, const RankBody& body)>;
 

@@ -181,7 +181,7 @@ MeasuredMachine::Scaled MeasuredMachine::scaled(const RunPlan& wanted) const {
   batch.batch = std::min(batch.batch, std::max<std::int64_t>(1, sample_tokens(model) / model.block_size));
   while (sample.sequence && batch.rows() % sample.mesh.tensor != 0) ++batch.batch;
   result.scale = static_cast<double>(wanted.pipeline.batch.batch) / static_cast<double>(batch.batch);
-  sample = with_blocks(sample, sample_blocks(model, batch.rows()));
+  sample.model.n_layer = sample_blocks(model, batch.rows());
   result.key = fmt::format(
       "step of {} x {} tokens, {} blocks, width {}, {} heads, {} classes, {}{}{}{}, {}, tensor {}{}, data "
       "{}, zero {}, "
@@ -265,7 +265,7 @@ double MeasuredMachine::try_step(const RunPlan& wanted, int trials) {
     keep(key, times);
   }
   if (times.empty()) return 0;
-  // Of no more than `trials`: another search that asks the same questions then gets the same answers.
+  // Only the first trials count, so that another search which asks the same questions gets the same answers.
   const auto asked = std::min<std::ptrdiff_t>(trials, std::ssize(times));
   return typical({times.begin(), times.begin() + asked});
 }

@@ -19,11 +19,6 @@ RunPlan sample_of(const RunPlan& plan) {
   return sample;
 }
 
-RunPlan with_blocks(RunPlan sample, int blocks) {
-  sample.model.n_layer = blocks;
-  return sample;
-}
-
 // Passes everything on to the engine, and tells which part begins from the order in which units are used.
 class SampleStep::Store final : public UnitStore {
  public:

@@ -25,10 +25,8 @@ enum class StepPart : std::uint8_t {
 };
 inline constexpr int kStepParts = 7, kSamplePasses = 3;
 
-// The plan of the sample: without stages, gossip and offload.
+// The plan of the sample: all blocks, without stages, gossip and offload.
 RunPlan sample_of(const RunPlan& plan);
-// The same with so many blocks.
-RunPlan with_blocks(RunPlan sample, int blocks);
 
 class SampleStep {
  public:
@@ -42,7 +40,7 @@ class SampleStep {
   ~SampleStep();
 
   void run(const Enter& enter);
-  // Times that a pass enters a part.
+  // The number of times that a pass enters a part.
   int count(StepPart part) const;
   // Elements of the parameters that an update of this rank changes.
   std::int64_t updated_elements() const;

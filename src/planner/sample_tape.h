@@ -24,6 +24,7 @@ struct SampleTape {
   std::vector<TapeCall> update_calls;
 };
 
-SampleTape record_sample(const RunPlan& sample);
+// Of a plan from sample_of(), with two of its blocks.
+SampleTape record_sample(RunPlan sample);
 
 }  // namespace shoal

@@ -6,6 +6,8 @@
 #include <map>
 #include <tuple>
 
+#include "planner/measure.h"
+
 namespace shoal {
 namespace {
 
@@ -22,9 +24,8 @@ Family family_of(const RunPlan& plan) {
 
 // A trial takes a step that builds kernels, and some that are measured.
 int plans_to_try(double step_seconds) {
-  constexpr double kLeastSeconds = 0.6;
   return static_cast<int>(
-      std::clamp(kFirstTrials / (std::max(kLeastSeconds, step_seconds) + step_seconds), 4.0, 12.0));
+      std::clamp(kFirstTrials / (std::max(kSampleSeconds, step_seconds) + step_seconds), 4.0, 12.0));
 }
 
 // The share of the fastest plan's time within which a plan may be the best, after so many trials of both: a

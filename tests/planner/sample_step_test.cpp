@@ -27,8 +27,10 @@ TEST(SampleStep, KeepsTheBlocksOfThePlan) { EXPECT_EQ(sample_of(plan_of({})).mod
 TEST(SampleStep, EntersItsPartsInOrder) {
   using enum StepPart;
   for (const auto& settings : {std::vector<std::string>{}, {"train.recompute=block"}}) {
+    auto sample = sample_of(plan_of(settings));
+    sample.model.n_layer = 4;
     DryBackend backend;
-    SampleStep step(backend, with_blocks(sample_of(plan_of(settings)), 4));
+    SampleStep step(backend, sample);
     std::vector<std::pair<int, StepPart>> entered, expected;
     step.run([&](int pass, StepPart part) { entered.emplace_back(pass, part); });
     for (int pass = 0; pass < kSamplePasses; ++pass) {
