@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "core/error.h"
 #include "planner/sample_tape.h"
@@ -17,6 +18,33 @@ struct PricedSample {
 
 namespace {
 
+// Which blocks' parameters a rank gathers when it uses a unit: its own, where they are in neither of the two
+// buffers, and then those of the next one ahead. As WeightStore does it (parallel/data/weight_store.cpp).
+class BlockGathers {
+ public:
+  BlockGathers(const GptConfig& model, ModelPart part) : model_(model), part_(std::move(part)) {}
+
+  struct Needed {
+    bool own = false, ahead = false;
+  };
+  Needed use(int unit) {
+    const int next = unit == 0 ? 1 : unit == last_ ? unit : unit > last_ ? unit + 1 : unit - 1;
+    if (unit > 0) last_ = unit;
+    const bool own = gather(unit);
+    return {own, gather(next)};
+  }
+
+ private:
+  bool gather(int unit) {
+    if (unit < 1 || unit > model_.n_layer || !part_.has(model_, unit)) return false;
+    return std::exchange(held_[static_cast<std::size_t>(unit % 2)], unit) != unit;
+  }
+  const GptConfig& model_;
+  ModelPart part_;
+  std::array<int, 2> held_ = {};  // none at the begin of a step: the update has changed all
+  int last_ = 1;                  // the unit but the embedding that was used last
+};
+
 // Lists the actions of one stage's rank, in the order of the executor (parallel/pipeline/pipeline.cpp).
 class StageActions {
  public:
@@ -30,7 +58,8 @@ class StageActions {
         machine_(machine),
         stage_(stage),
         part_(plan.part({.pipeline = stage})),
-        ranges_(part_.ranges(plan.model)) {}
+        ranges_(part_.ranges(plan.model)),
+        gathers_(plan.model, part_) {}
 
   std::vector<StepAction> list() {
     if (plan_.engine.gossip) add_exchange();
@@ -93,6 +122,7 @@ class StageActions {
     const int recomputed = recomputed_end(action.chunk);
     bool first = true;
     for (int unit = range.begin; unit < std::min(range.end, plan_.model.n_layer + 1); ++unit) {
+      use(unit);
       if (unit == 0) {
         part(sample_, StepPart::embedding_forward, CostTerm::forward);
       } else {
@@ -108,8 +138,10 @@ class StageActions {
     const auto range = ranges_[static_cast<std::size_t>(action.chunk)];
     const int recomputed = recomputed_end(action.chunk);
     for (int unit = range.end; unit-- > range.begin;) {
+      if (unit > 0) use(unit);  // the embedding's parameters are used forward only
       if (unit == plan_.model.n_layer + 1) {
         part(sample_, StepPart::head, CostTerm::backward);
+        if (!part_.computes(0) && part_.has(plan_.model, 0)) reduce_embedding();
       } else if (unit == 0) {
         part(sample_, StepPart::embedding_backward, CostTerm::backward);
       } else if (unit >= recomputed) {
@@ -121,12 +153,27 @@ class StageActions {
     }
   }
 
+  // Of a unit's parameters, before its part.
+  void use(int unit) {
+    const auto needed = gathers_.use(unit);
+    const auto& gather = sample_.tape.gather;
+    if (gather && needed.own) call(*gather);
+    if (std::exchange(gathering_, false))
+      add({.kind = StepAction::Kind::join, .term = CostTerm::parameters});
+    if (gather && needed.ahead) call(*gather);
+  }
+
   void part(const PricedSample& sample, StepPart part, CostTerm term) {
     const int pass = like(pass_);
-    if (gathering_) add({.kind = StepAction::Kind::join, .term = CostTerm::parameters});
-    gathering_ = false;
     add({.term = term, .seconds = sample.times.parts.at(pass, part), .uses_core = true});
     for (const auto& call : sample.tape.calls.at(pass, part)) this->call(call);
+  }
+
+  // The last stage's copy of tied parameters.
+  void reduce_embedding() {
+    for (const auto& call : sample_.tape.calls.at(like(pass_), StepPart::embedding_backward)) {
+      if (call.term == CostTerm::gradients) this->call(call);
+    }
   }
 
   // Gossip: the exchange that the step before has begun. It has to end before the update; its time is the
@@ -171,11 +218,9 @@ class StageActions {
     add({.kind = StepAction::Kind::join, .term = CostTerm::gradients});
     const auto& mesh = plan_.mesh;
     const bool ends = plan_.model.tied && mesh.pipeline > 1 && (stage_ == 0 || stage_ == mesh.pipeline - 1);
-    const double shards = plan_.engine.zero >= 2 ? mesh.data / plan_.engine.replicate : 1;
+    const double shards = plan_.engine.zero >= 1 ? mesh.data / plan_.engine.replicate : 1;
     if (ends) {
-      const double bytes = 4.0 * plan_.model.n_embd *
-                           (static_cast<double>(plan_.model.vocab_size) + plan_.model.block_size) /
-                           mesh.tensor / shards;
+      const double bytes = 4.0 * static_cast<double>(sample_.unit_sizes.front()) / shards;
       add({.term = CostTerm::gradients,
            .seconds = machine_.seconds(
                {.bytes = bytes, .ranks = 2, .stride = (mesh.pipeline - 1) * mesh.data * mesh.tensor})});
@@ -239,6 +284,7 @@ class StageActions {
   int stage_;
   ModelPart part_;
   std::vector<UnitRange> ranges_;
+  BlockGathers gathers_;
   std::vector<StepAction> actions_;
   int pass_ = -1;
   bool gathering_ = false;
@@ -282,14 +328,14 @@ const PricedSample& Predictor::sample(const RunPlan& wanted) {
   const auto found = std::ranges::find_if(samples_, [&](const auto& known) { return known->plan == wanted; });
   if (found != samples_.end()) return **found;
   auto tape = record_sample(wanted);
-  const auto price = [&](std::vector<TapeCall>& calls) {
-    for (auto& call : calls) {
-      call.seconds = machine_.seconds(call.call);
-      call.delay = machine_.delay(call.call);
-    }
+  const auto price_call = [&](TapeCall& call) {
+    call.seconds = machine_.seconds(call.call);
+    call.delay = machine_.delay(call.call);
   };
+  const auto price = [&](std::vector<TapeCall>& calls) { std::ranges::for_each(calls, price_call); };
   for (auto& pass : tape.calls.values) std::ranges::for_each(pass, price);
   price(tape.update_calls);
+  if (tape.gather) price_call(*tape.gather);
   auto times = machine_.times(wanted, tape.kernels);
   std::vector<std::int64_t> sizes;
   for (const auto& unit : gpt_units(wanted.model, wanted.part({}))) {

@@ -61,7 +61,17 @@ SampleTape record_sample(RunPlan sample) {
     const auto& sent = step.recording().entries();
     if (kernels) kernels->assign(made.begin() + static_cast<std::ptrdiff_t>(kernel), made.end());
     for (; calls && entry < sent.size(); ++entry) {
-      if (auto call = call_of(sent[entry], sample)) calls->push_back(std::move(*call));
+      auto call = call_of(sent[entry], sample);
+      if (!call) continue;
+      const bool of_block = call->unit == "block.0" || call->unit == "block.1";
+      const bool gathers = call->term == CostTerm::parameters && calls != &tape.update_calls;
+      if (gathers && of_block) {
+        tape.gather = std::move(call);
+      } else {
+        // The head's parameters are gathered while the last block is used, not while each block is.
+        auto& of_part = gathers && call->unit == "head" ? tape.calls.at(0, StepPart::head) : *calls;
+        of_part.push_back(std::move(*call));
+      }
     }
     kernel = made.size();
     entry = sent.size();

@@ -1,6 +1,7 @@
 // The kernels and collectives of a rank's sample of a step.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,8 +21,10 @@ struct TapeCall {
 
 struct SampleTape {
   SampleKernels kernels;
-  PerPart<std::vector<TapeCall>> calls;
+  PerPart<std::vector<TapeCall>> calls;  // but for those of `gather`
   std::vector<TapeCall> update_calls;
+  // Of a block's parameters, where passes do so (ZeRO 3). Which ones do depends on the number of blocks.
+  std::optional<TapeCall> gather;
 };
 
 // Of a plan from sample_of(), with two of its blocks.

@@ -14,6 +14,7 @@ namespace {
 constexpr double kLongest = 15;      // seconds of a step, behind which a trial takes too long
 constexpr double kFirstTrials = 20;  // seconds that the plans' first trials may take
 constexpr int kTrials = 16;          // of a plan that may be the best
+constexpr double kTooLong = 1.12;    // the most by which predictions of a mesh were
 constexpr double kUntried = std::numeric_limits<double>::infinity();
 
 // The mesh of a plan, and whether it shares tokens: what decides who waits for whom.
@@ -25,7 +26,7 @@ Family family_of(const RunPlan& plan) {
 // A trial takes a step that builds kernels, and some that are measured.
 int plans_to_try(double step_seconds) {
   return static_cast<int>(
-      std::clamp(kFirstTrials / (std::max(kSampleSeconds, step_seconds) + step_seconds), 4.0, 12.0));
+      std::clamp(kFirstTrials / (std::max(kSampleSeconds, step_seconds) + step_seconds), 4.0, 24.0));
 }
 
 // The share of the fastest plan's time within which a plan may be the best, after so many trials of both: a
@@ -38,7 +39,8 @@ double fastest(const std::vector<RankedPlan>& plans) {
   return tried_seconds(*std::ranges::min_element(plans, {}, tried_seconds));
 }
 
-// Predictions, each times the geometric mean of tried over predicted time in its family.
+// Predictions, each times the geometric mean of tried over predicted time in its family. Those of a family
+// that was not tried are taken to be too long, so that each family that may be the best is tried.
 class Corrected {
  public:
   explicit Corrected(const std::vector<RankedPlan>& plans) {
@@ -51,7 +53,7 @@ class Corrected {
   }
   double operator()(const RankedPlan& p) const {
     const auto known = logs_.find(family_of(p.plan));
-    if (known == logs_.end()) return p.prediction.seconds();
+    if (known == logs_.end()) return p.prediction.seconds() / kTooLong;
     const auto [sum, count] = known->second;
     return p.prediction.seconds() * std::exp(sum / count);
   }

@@ -1,0 +1,84 @@
+// Predictions on a machine where only collectives take time, a second for each byte that a rank sends: they
+// are compared with the traffic of a dry run.
+#include "planner/prediction.h"
+
+#include <gtest/gtest.h>
+
+#include "config/layout.h"
+#include "planner/dry_run.h"
+
+namespace shoal {
+namespace {
+
+constexpr const char* kConfig = R"(
+data.dir = "none"
+run.name = "predicted"
+[model]
+n_head = 4
+n_embd = 64
+block_size = 16
+vocab_size = 1000
+[train]
+global_batch = 16
+micro_batch = 1
+steps = 1
+)";
+
+struct ByteMachine final : Machine {
+  std::string name() const override { return "bytes"; }
+  SampleTimes times(const RunPlan&, const SampleKernels&) override { return {}; }
+  double seconds(const GroupCall& call) override {
+    if (call.kind == GroupCall::Kind::message) return 0;
+    return call.bytes * (call.ranks - 1) / call.ranks * (call.kind == GroupCall::Kind::all_reduce ? 2 : 1);
+  }
+  bool overlaps() const override { return false; }
+  int ranks_per_host() const override { return 8; }
+  double memory_of_rank() const override { return 1e12; }
+};
+
+double traffic(const DryRun& run, int rank, const std::string& subject) {
+  const auto holds = [&](const DryRun::Rank& its) { return std::ranges::count(its.ranks, rank) > 0; };
+  double bytes = 0;
+  for (const auto& total : std::ranges::find_if(run.ranks, holds)->traffic) {
+    if (total.subject == subject) bytes += static_cast<double>(total.bytes);
+  }
+  return bytes;
+}
+
+TEST(Prediction, HasTheTrafficOfADryRun) {
+  ByteMachine machine;
+  for (const char* stages : {"", "parallel.pipeline=2", "parallel.pipeline=2 parallel.chunks=2"}) {
+    for (const int zero : {0, 1, 2, 3}) {
+      for (const int layers : {4, 5, 9}) {
+        for (const char* dtype : {"float32", "bfloat16"}) {
+          std::istringstream words(stages);
+          std::vector<std::string> settings(std::istream_iterator<std::string>(words), {});
+          if (settings.size() == 2) settings.push_back("parallel.schedule=interleaved");
+          settings.push_back("parallel.zero=" + std::to_string(zero));
+          settings.push_back("model.n_layer=" + std::to_string(layers));
+          settings.push_back(std::string("train.dtype=") + dtype);
+          auto config = parse_config(kConfig, "test", settings);
+          resolve_layout(config, 8);
+          const auto plan = make_plan(config);
+          const auto run = dry_run(plan);
+          const auto step = predict(plan, machine).step;
+          for (int stage = 0; stage < plan.mesh.pipeline; ++stage) {
+            const int rank = stage * plan.mesh.data;
+            const auto& terms = step.terms[static_cast<std::size_t>(stage)];
+            SCOPED_TRACE(testing::Message() << stages << " zero " << zero << ", " << layers << " layers, "
+                                            << dtype << ", stage " << stage);
+            EXPECT_NEAR(terms[static_cast<std::size_t>(CostTerm::parameters)],
+                        traffic(run, rank, "parameters"), 0.5);
+            // Padding is not counted where the end stages add up the gradients of the tied matrix.
+            const double tied = traffic(run, rank, "tied gradients"), padding = 8 * 1024 * plan.mesh.data;
+            EXPECT_NEAR(terms[static_cast<std::size_t>(CostTerm::gradients)],
+                        traffic(run, rank, "gradients") + tied, tied > 0 ? padding : 0.5);
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace shoal
