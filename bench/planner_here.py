@@ -8,15 +8,16 @@ In every round the machine is measured anew, and each layout is trained for some
 was measured, since the speed of a shared machine changes within minutes. A layout's error is the median over the rounds of
 predicted over measured time. Memory is the most that the program had resident, over its ranks. The regret compares medians: the
 measured time of the chosen layout over the least measured one, minus 1. The planner chooses freely among all layouts, once before
-the rounds; its choice and the two that it takes to be next are measured too, and the layouts within 10 % of the fastest are trained
-in twice as many further rounds, to tell apart what differs by a few percent. (In a job of MPI the choice is the layout with the least
-predicted time.) Steps behind the first two count.
+the rounds; its choice and the two that it takes to be next are measured too. To tell apart what differs by a few percent, the chosen
+layout and those within 10 % of the fastest, over the root of the number of trainings so far, are trained in further rounds. (In a
+job of MPI the choice is the layout with the least predicted time.) Steps behind the first two count.
 COMMAND starts the four ranks of an MPI job. OUT.csv keeps the rows of cases that are not measured again; the summary is that
 of all its rows.
 """
 import argparse
 import csv
 import json
+import math
 import os
 import re
 import shutil
@@ -41,6 +42,7 @@ LAYOUTS = {  # of both types
 }
 FEW = {1: LAYOUTS[1][:1], 2: LAYOUTS[2][:3], 4: LAYOUTS[4][2:4]}  # of the largest model
 ROUNDS = {"0.8M": 4, "10M": 2, "124M": 1}
+FURTHER = {"0.8M": 28, "10M": 12, "124M": 5}
 BASE = ("eval.at_start=false eval.interval=-1 checkpoint.interval=0 checkpoint.best=false log.interval=1 log.tensorboard=false "
         "optim.lr=1e-4 lr_schedule.warmup_steps=0")
 
@@ -140,13 +142,14 @@ class Bench:
                                      bytes_measured, bytes_predicted, bytes_predicted / bytes_measured))
         medians = {layout: [statistics.median(values) for values in zip(*seen[layout])] for layout in layouts}
         if chosen:
-            fastest = min(row[0] for row in medians.values())
-            close = {layout: [row[0] for row in seen[layout]] for layout in layouts if medians[layout][0] < 1.1 * fastest}
-            for _ in range(2 * ROUNDS[name]):
-                for layout in close:
-                    close[layout].append(self.train(config, ranks, layout)[0])
-            for layout in close:
-                medians[layout][0] = statistics.median(close[layout])
+            times = {layout: [row[0] for row in seen[layout]] for layout in layouts}
+            for _ in range(FURTHER[name]):
+                fastest = min(row[0] for row in medians.values())
+                for layout in layouts:
+                    near = 1 + 0.1 / math.sqrt(len(times[layout]))
+                    if layout == chosen or medians[layout][0] < near * fastest:
+                        times[layout].append(self.train(config, ranks, layout)[0])
+                        medians[layout][0] = statistics.median(times[layout])
         return medians, chosen or min(layouts, key=lambda layout: medians[layout][1])
 
 
