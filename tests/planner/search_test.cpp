@@ -241,21 +241,6 @@ TEST(Search, StepsThatAreMadeDecide) {
   EXPECT_TRUE(std::ranges::all_of(first, tried.plans.end(), untried)) << "they come behind the others";
 }
 
-TEST(Search, AMeshWhosePredictionMayBeTooLongIsTriedBeforeVariants) {
-  const auto config = parse_config(kConfig, "test", std::vector<std::string>{"parallel.pipeline=1"});
-  TryingMachine machine;
-  const auto predicted = search_plans(config, 4, machine.machine).plans;
-  const auto best = predicted.front();
-  const auto other = std::ranges::find_if(
-      predicted, [&](const RankedPlan& p) { return p.plan.mesh != best.plan.mesh; });
-  ASSERT_GT(other - predicted.begin(), 1) << "which has no variant before it";
-  ASSERT_LT(other->prediction.seconds(), 1.1 * best.prediction.seconds());
-  machine.budget = 2;
-  const auto tried = search_plans(config, 4, machine).plans;
-  EXPECT_GT(tried[1].tried, 0);
-  EXPECT_EQ(tried[1].plan, other->plan);
-}
-
 TEST(Search, TrialsThatRunOutOfTimeLeaveWhatTheyHave) {
   TryingMachine machine;
   machine.budget = 2;
