@@ -158,8 +158,7 @@ class StageActions {
     const auto needed = gathers_.use(unit);
     const auto& gather = sample_.tape.gather;
     if (gather && needed.own) call(*gather);
-    if (std::exchange(gathering_, false))
-      add({.kind = StepAction::Kind::join, .term = CostTerm::parameters});
+    if (std::exchange(gathering_, false)) add({.kind = StepAction::Kind::join, .term = CostTerm::parameters});
     if (gather && needed.ahead) call(*gather);
   }
 
