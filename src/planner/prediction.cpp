@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "planner/block_gathers.h"
 #include "planner/sample_tape.h"
 
 namespace shoal {
@@ -17,33 +18,6 @@ struct PricedSample {
 };
 
 namespace {
-
-// Which blocks' parameters a rank gathers when it uses a unit: its own, where they are in neither of the two
-// buffers, and then those of the next one ahead. As WeightStore does it (parallel/data/weight_store.cpp).
-class BlockGathers {
- public:
-  BlockGathers(const GptConfig& model, ModelPart part) : model_(model), part_(std::move(part)) {}
-
-  struct Needed {
-    bool own = false, ahead = false;
-  };
-  Needed use(int unit) {
-    const int next = unit == 0 ? 1 : unit == last_ ? unit : unit > last_ ? unit + 1 : unit - 1;
-    if (unit > 0) last_ = unit;
-    const bool own = gather(unit);
-    return {own, gather(next)};
-  }
-
- private:
-  bool gather(int unit) {
-    if (unit < 1 || unit > model_.n_layer || !part_.has(model_, unit)) return false;
-    return std::exchange(held_[static_cast<std::size_t>(unit % 2)], unit) != unit;
-  }
-  const GptConfig& model_;
-  ModelPart part_;
-  std::array<int, 2> held_ = {};  // none at the begin of a step: the update has changed all
-  int last_ = 1;                  // the unit but the embedding that was used last
-};
 
 // Lists the actions of one stage's rank, in the order of the executor (parallel/pipeline/pipeline.cpp).
 class StageActions {
@@ -153,7 +127,7 @@ class StageActions {
     }
   }
 
-  // Of a unit's parameters, before its part.
+  // Gathers the parameters that the use of a unit needs, and waits for those that are on their way.
   void use(int unit) {
     const auto needed = gathers_.use(unit);
     const auto& gather = sample_.tape.gather;
@@ -168,7 +142,7 @@ class StageActions {
     for (const auto& call : sample.tape.calls.at(pass, part)) this->call(call);
   }
 
-  // The last stage's copy of tied parameters.
+  // Reduces the gradients of the last stage's copy of the tied parameters.
   void reduce_embedding() {
     for (const auto& call : sample_.tape.calls.at(like(pass_), StepPart::embedding_backward)) {
       if (call.term == CostTerm::gradients) this->call(call);

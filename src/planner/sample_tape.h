@@ -23,11 +23,12 @@ struct SampleTape {
   SampleKernels kernels;
   PerPart<std::vector<TapeCall>> calls;  // but for those of `gather`
   std::vector<TapeCall> update_calls;
-  // Of a block's parameters, where passes do so (ZeRO 3). Which ones do depends on the number of blocks.
+  // The gather of a block's parameters, where passes make one (ZeRO 3). Which passes do depends on the number
+  // of blocks (block_gathers.h).
   std::optional<TapeCall> gather;
 };
 
-// Of a plan from sample_of(), with two of its blocks.
+// Records a plan from sample_of(), with two of its blocks.
 SampleTape record_sample(RunPlan sample);
 
 }  // namespace shoal

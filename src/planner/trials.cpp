@@ -14,7 +14,7 @@ namespace {
 constexpr double kLongest = 15;      // seconds of a step, behind which a trial takes too long
 constexpr double kFirstTrials = 20;  // seconds that the plans' first trials may take
 constexpr int kTrials = 16;          // of a plan that may be the best
-constexpr double kTooLong = 1.12;    // the most by which predictions of a mesh were
+constexpr double kTooLong = 1.12;    // predictions of a mesh are at most this factor too long
 constexpr double kUntried = std::numeric_limits<double>::infinity();
 
 // The mesh of a plan, and whether it shares tokens: what decides who waits for whom.

@@ -16,6 +16,11 @@ RankedPlan plan_of(int tensor, std::int64_t sequences, double predicted) {
   return p;
 }
 
+// Three of one mesh, and one of another.
+std::vector<RankedPlan> plans_of_two_meshes() {
+  return {plan_of(1, 1, 1.0), plan_of(1, 2, 1.01), plan_of(1, 4, 1.02), plan_of(2, 1, 1.1)};
+}
+
 // A step with two tensor ranks takes 1.05 s, one with one rank `slower` seconds.
 struct TryingMachine final : Machine {
   std::string name() const override { return "trials"; }
@@ -39,8 +44,7 @@ struct TryingMachine final : Machine {
 TEST(Trials, AnotherMeshIsTriedBeforeVariants) {
   TryingMachine machine;
   machine.budget = 2;
-  std::vector<RankedPlan> plans = {plan_of(1, 1, 1.0), plan_of(1, 2, 1.01), plan_of(1, 4, 1.02),
-                                   plan_of(2, 1, 1.1)};
+  auto plans = plans_of_two_meshes();
   try_plans(plans, machine);
   ASSERT_EQ(machine.tried.size(), 2u);
   EXPECT_EQ(machine.tried[0].mesh.tensor, 1);
@@ -50,8 +54,7 @@ TEST(Trials, AnotherMeshIsTriedBeforeVariants) {
 TEST(Trials, AMeshThatIsPredictedTooFastLosesToOneThatIsNot) {
   TryingMachine machine;
   machine.slower = 1.2;
-  std::vector<RankedPlan> plans = {plan_of(1, 1, 1.0), plan_of(1, 2, 1.01), plan_of(1, 4, 1.02),
-                                   plan_of(2, 1, 1.1)};
+  auto plans = plans_of_two_meshes();
   try_plans(plans, machine);
   EXPECT_EQ(plans.front().plan.mesh.tensor, 2);
   EXPECT_EQ(plans.front().tried, 1.05);
