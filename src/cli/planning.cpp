@@ -25,9 +25,9 @@ const RankedPlan* plain_data(const SearchResult& result) {
 // "5.2 % faster than LAYOUT, mostly by its tensor term (12.1 ms less)", by prediction, or where both were
 // tried "5.2 % faster than LAYOUT in steps that were made".
 std::string gain(const RankedPlan& best, const RankedPlan& other, const std::string& name) {
-  if (best.tried > 0 && other.tried > 0) {
+  if (best.tried.seconds > 0 && other.tried.seconds > 0) {
     return fmt::format("{:.1f} % faster than {} in steps that were made here",
-                       100 * (other.tried / best.tried - 1), name);
+                       100 * (other.tried.seconds / best.tried.seconds - 1), name);
   }
   const double a = best.prediction.seconds(), b = other.prediction.seconds();
   int most = 0;
@@ -139,7 +139,7 @@ RankedPlan plan_run(Config config, const Job& job) {
                 : fmt::format("of {} layouts, {}", result.considered, reasons.front()));
   log::info("plan: {:.2f} ms per step and {} per rank, predicted{}", 1e3 * best.prediction.seconds(),
             format_bytes(best.prediction.memory),
-            best.tried > 0 ? fmt::format("; {:.2f} ms in a trial", 1e3 * best.tried) : "");
+            best.tried.seconds > 0 ? fmt::format("; {:.2f} ms in a trial", 1e3 * best.tried.seconds) : "");
   return best;
 }
 

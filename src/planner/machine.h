@@ -44,6 +44,12 @@ struct SampleTimes {
   double update = 0;  // of one element
 };
 
+// Trials of a training step.
+struct Trials {
+  double seconds = 0;  // of a typical one; 0: there was none
+  int count = 0;
+};
+
 class Machine {
  public:
   virtual ~Machine() = default;
@@ -57,9 +63,8 @@ class Machine {
   virtual bool has_times(const RunPlan&) { return true; }
   // Whether times are measured when they are asked for, which takes seconds.
   virtual bool measures() const { return false; }
-  // Seconds of a whole training step, typical of the first `trials`, which are made here where fewer are
-  // known; 0 where none is known or made.
-  virtual double try_step(const RunPlan& /*plan*/, int /*trials*/) { return 0; }
+  // The first `most` trials of a whole training step, which are made here where fewer are known.
+  virtual Trials try_step(const RunPlan& /*plan*/, int /*most*/) { return {}; }
 
   // Ranks are threads that share this many cores, `threads_of` each; 0: every rank has a device of its own.
   virtual int shared_cores() const { return 0; }

@@ -21,6 +21,7 @@ namespace {
 
 constexpr int kMostActive = 16;            // ranks that are measured side by side, as threads
 constexpr double kLargestCall = 64 << 20;  // bytes
+constexpr double kStepsOfTrials = 100, kMostTrialSeconds = 300;
 
 constexpr double kFlopsOfParameter = kSamplePasses * 6;  // for a token
 
@@ -249,25 +250,29 @@ std::string MeasuredMachine::name_of_step(const RunPlan& plan) const {
       plan.engine.replicate);
 }
 
-double MeasuredMachine::try_step(const RunPlan& wanted, int trials) {
+Trials MeasuredMachine::try_step(const RunPlan& wanted, int most) {
   auto plan = wanted;
   plan.threads = threads_of(plan);
-  if (world_ || plan.mesh.workers > 1) return 0;
+  if (world_ || plan.mesh.workers > 1) return {};
   const auto key = name_of_step(plan);
   auto& times = kept_[key];
   if (times.empty()) times = find(key_ + "; " + key);
-  while (std::ssize(times) < trials && tried_ < options_.seconds) {
+  while (std::ssize(times) < most && tried_ < options_.trial_seconds) {
     if (tried_ == 0) tell("steps of layouts with nearly the same prediction");
     const Stopwatch watch;
     times.push_back(measure_step(run_, plan));
+    if (tried_ == 0) {
+      const double wanted_seconds = std::min(kStepsOfTrials * times.back(), kMostTrialSeconds);
+      options_.trial_seconds = std::max(options_.trial_seconds, wanted_seconds);
+    }
     tried_ += watch.seconds();
     ++measured_;
     keep(key, times);
   }
-  if (times.empty()) return 0;
+  if (times.empty()) return {};
   // Only the first trials count, so that another search which asks the same questions gets the same answers.
-  const auto asked = std::min<std::ptrdiff_t>(trials, std::ssize(times));
-  return typical({times.begin(), times.begin() + asked});
+  const auto asked = std::min<std::ptrdiff_t>(most, std::ssize(times));
+  return {typical({times.begin(), times.begin() + asked}), static_cast<int>(asked)};
 }
 
 double MeasuredMachine::seconds(const GroupCall& call) {

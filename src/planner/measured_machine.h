@@ -15,7 +15,8 @@ struct MeasuringOptions {
   std::function<void(const std::string& what)> tell = {};  // called before each measurement
   std::filesystem::path cache;                             // empty: none
   bool again = false;                                      // measure what is in the cache anew
-  double seconds = 60;  // behind which no further part of a step is measured
+  double seconds = 60;         // behind which no further part of a step is measured
+  double trial_seconds = 120;  // the same of steps; more where these are long
 };
 
 class MeasuredMachine final : public Machine {
@@ -31,8 +32,9 @@ class MeasuredMachine final : public Machine {
   double seconds(const GroupCall& call) override;
   double delay(const GroupCall& call) override;
   bool measures() const override { return true; }
-  // Ranks that are threads are tried, workers that gossip are not. Trials may take as long as measurements.
-  double try_step(const RunPlan& plan, int trials) override;
+  // Ranks that are threads are tried, workers that gossip are not. Where a hundred steps of the first plan
+  // take longer than options.trial_seconds, trials may do so, too, but not longer than five minutes.
+  Trials try_step(const RunPlan& plan, int most) override;
   int shared_cores() const override { return world_ ? 0 : cores_; }
   int threads_of(const RunPlan& plan) const override;
   // Threads move the bytes while they wait; of an MPI job, the engine of messages does.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "config/config.h"
+#include "planner/machine.h"
 #include "planner/prediction.h"
 
 namespace shoal {
@@ -10,7 +11,7 @@ struct RankedPlan {
   Config config;  // with the layout filled in; trains as it is
   RunPlan plan;
   Prediction prediction;
-  double tried = 0;  // seconds of a step that was made here; 0: none was
+  Trials tried = {};  // of a step, here
 };
 
 }  // namespace shoal

@@ -15,6 +15,8 @@ constexpr double kLongest = 15;      // seconds of a step, behind which a trial 
 constexpr double kFirstTrials = 20;  // seconds that the plans' first trials may take
 constexpr int kTrials = 16;          // of a plan that may be the best
 constexpr double kTooLong = 1.12;    // predictions of a mesh are at most this factor too long
+// Standard errors, as shares of a step's time, of a trial and of a corrected prediction.
+constexpr double kTrialError = 0.03, kPredictionError = 0.05;
 constexpr double kUntried = std::numeric_limits<double>::infinity();
 
 // The mesh of a plan, and whether it shares tokens: what decides who waits for whom.
@@ -33,7 +35,7 @@ int plans_to_try(double step_seconds) {
 // trial is some percent off.
 double near(int trials) { return 1 + 0.1 / std::sqrt(trials); }
 
-double tried_seconds(const RankedPlan& plan) { return plan.tried > 0 ? plan.tried : kUntried; }
+double tried_seconds(const RankedPlan& plan) { return plan.tried.count > 0 ? plan.tried.seconds : kUntried; }
 
 double fastest(const std::vector<RankedPlan>& plans) {
   return tried_seconds(*std::ranges::min_element(plans, {}, tried_seconds));
@@ -45,9 +47,9 @@ class Corrected {
  public:
   explicit Corrected(const std::vector<RankedPlan>& plans) {
     for (const auto& p : plans) {
-      if (p.tried == 0) continue;
+      if (p.tried.count == 0) continue;
       auto& [sum, count] = logs_[family_of(p.plan)];
-      sum += std::log(p.tried / p.prediction.seconds());
+      sum += std::log(p.tried.seconds / p.prediction.seconds());
       ++count;
     }
   }
@@ -62,17 +64,26 @@ class Corrected {
   std::map<Family, std::pair<double, int>> logs_;
 };
 
+// A trial is some percent off, a corrected prediction some more, for other reasons: the mean of their
+// logarithms, each weighted by what it says of the truth.
+double judged_seconds(const RankedPlan& p, double corrected) {
+  const double trials = p.tried.count / (kTrialError * kTrialError);
+  const double prediction = 1 / (kPredictionError * kPredictionError);
+  return std::exp((trials * std::log(p.tried.seconds) + prediction * std::log(corrected)) /
+                  (trials + prediction));
+}
+
 }  // namespace
 
 void try_plans(std::vector<RankedPlan>& plans, Machine& machine) {
   if (plans.size() < 2 || plans.front().prediction.seconds() > kLongest) return;
   for (int left = plans_to_try(plans.front().prediction.seconds()); left > 0; --left) {
     const Corrected corrected(plans);
-    const auto untried = [&](const RankedPlan& p) { return p.tried > 0 ? kUntried : corrected(p); };
+    const auto untried = [&](const RankedPlan& p) { return p.tried.count > 0 ? kUntried : corrected(p); };
     auto& next = *std::ranges::min_element(plans, {}, untried);
     if (untried(next) > near(1) * fastest(plans)) break;
     next.tried = machine.try_step(next.plan, 1);
-    if (next.tried == 0) break;
+    if (next.tried.count == 0) break;
   }
   for (int trials = 2; trials <= kTrials; ++trials) {
     const double most = near(trials) * fastest(plans);
@@ -80,10 +91,9 @@ void try_plans(std::vector<RankedPlan>& plans, Machine& machine) {
       if (tried_seconds(p) <= most) p.tried = machine.try_step(p.plan, trials);
     }
   }
-  // Trials and corrected predictions are about as exact, and err for different reasons: their mean decides.
   const Corrected corrected(plans);
   std::ranges::stable_sort(plans, {}, [&](const RankedPlan& p) {
-    return p.tried > 0 ? std::sqrt(p.tried * corrected(p)) : kUntried;
+    return p.tried.count > 0 ? judged_seconds(p, corrected(p)) : kUntried;
   });
 }
 

@@ -78,23 +78,23 @@ TEST_F(MeasuredMachineTest, HasNoTimesBehindItsTime) {
 TEST_F(MeasuredMachineTest, TriesSteps) {
   const auto plan = plan_of(2);
   MeasuredMachine first(2, options());
-  const double once = first.try_step(plan, 1), typical = first.try_step(plan, 3);
+  const double once = first.try_step(plan, 1).seconds, typical = first.try_step(plan, 3).seconds;
   EXPECT_GT(once, 0);
   EXPECT_GT(typical, 0);
   EXPECT_EQ(first.measured(), 3);
-  EXPECT_EQ(first.try_step(plan, 1), once) << "whatever else is known";
+  EXPECT_EQ(first.try_step(plan, 1).seconds, once) << "whatever else is known";
   auto gossip = plan;
   gossip.mesh.workers = 2;
-  EXPECT_EQ(first.try_step(gossip, 1), 0);
+  EXPECT_EQ(first.try_step(gossip, 1).count, 0);
 
   MeasuredMachine second(2, options());
-  EXPECT_EQ(second.try_step(plan, 3), typical);
+  EXPECT_EQ(second.try_step(plan, 3).seconds, typical);
   EXPECT_EQ(second.measured(), 0);
 
   auto none = options();
   none.again = true;
-  none.seconds = 0;
-  EXPECT_EQ(MeasuredMachine(2, none).try_step(plan, 1), 0);
+  none.trial_seconds = 0;
+  EXPECT_EQ(MeasuredMachine(2, none).try_step(plan, 1).count, 0);
 }
 
 TEST_F(MeasuredMachineTest, RanksOfAJobAgree) {

@@ -210,12 +210,12 @@ struct TryingMachine : Machine {
   double true_seconds(const RunPlan& plan) {
     return predict(plan, machine).seconds() * (plan.mesh == slow ? 4 : 1);
   }
-  double try_step(const RunPlan& plan, int) override {
+  Trials try_step(const RunPlan& plan, int most) override {
     if (std::ranges::find(known, plan) == known.end()) {
-      if (std::ssize(known) == budget) return 0;
+      if (std::ssize(known) == budget) return {};
       known.push_back(plan);
     }
-    return true_seconds(plan);
+    return {true_seconds(plan), most};
   }
   DescribedMachine machine{cluster_of()};
   MeshShape slow;
@@ -228,15 +228,15 @@ TEST(Search, StepsThatAreMadeDecide) {
   const auto config = parse_config(kConfig, "test", settings);
   TryingMachine machine;
   const auto predicted = search_plans(config, 4, machine.machine);
-  EXPECT_EQ(predicted.plans.front().tried, 0);
+  EXPECT_EQ(predicted.plans.front().tried.count, 0);
   machine.slow = predicted.plans.front().plan.mesh;
   const auto tried = search_plans(config, 4, machine);
   double best = INFINITY;
   for (const auto& p : predicted.plans) best = std::min(best, machine.true_seconds(p.plan));
-  EXPECT_EQ(tried.plans.front().tried, best);
+  EXPECT_EQ(tried.plans.front().tried.seconds, best);
   EXPECT_NE(tried.plans.front().plan.mesh, machine.slow);
   EXPECT_EQ(tried.plans.size(), predicted.plans.size());
-  const auto untried = [](const RankedPlan& p) { return p.tried == 0; };
+  const auto untried = [](const RankedPlan& p) { return p.tried.count == 0; };
   const auto first = std::ranges::find_if(tried.plans, untried);
   EXPECT_TRUE(std::ranges::all_of(first, tried.plans.end(), untried)) << "they come behind the others";
 }
@@ -245,9 +245,9 @@ TEST(Search, TrialsThatRunOutOfTimeLeaveWhatTheyHave) {
   TryingMachine machine;
   machine.budget = 2;
   const auto result = search_plans(parse_config(kConfig, "test", {}), 4, machine);
-  EXPECT_GT(result.plans[0].tried, 0);
-  EXPECT_GT(result.plans[1].tried, 0);
-  EXPECT_EQ(result.plans[2].tried, 0);
+  EXPECT_GT(result.plans[0].tried.count, 0);
+  EXPECT_GT(result.plans[1].tried.count, 0);
+  EXPECT_EQ(result.plans[2].tried.count, 0);
 }
 
 TEST(Search, KeysThatAreGivenAreConstraints) {

@@ -29,12 +29,12 @@ struct TryingMachine final : Machine {
   bool overlaps() const override { return false; }
   int ranks_per_host() const override { return 8; }
   double memory_of_rank() const override { return 1e12; }
-  double try_step(const RunPlan& plan, int) override {
+  Trials try_step(const RunPlan& plan, int most) override {
     if (std::ranges::find(tried, plan) == tried.end()) {
-      if (std::ssize(tried) == budget) return 0;
+      if (std::ssize(tried) == budget) return {};
       tried.push_back(plan);
     }
-    return plan.mesh.tensor == 2 ? 1.05 : slower;
+    return {plan.mesh.tensor == 2 ? 1.05 : slower, most};
   }
   double slower = 1;
   std::ptrdiff_t budget = 100;
@@ -57,7 +57,7 @@ TEST(Trials, AMeshThatIsPredictedTooFastLosesToOneThatIsNot) {
   auto plans = plans_of_two_meshes();
   try_plans(plans, machine);
   EXPECT_EQ(plans.front().plan.mesh.tensor, 2);
-  EXPECT_EQ(plans.front().tried, 1.05);
+  EXPECT_EQ(plans.front().tried.seconds, 1.05);
 }
 
 TEST(Trials, AMeshThatIsPredictedFarTooSlowIsNotTried) {
@@ -65,7 +65,7 @@ TEST(Trials, AMeshThatIsPredictedFarTooSlowIsNotTried) {
   std::vector<RankedPlan> plans = {plan_of(1, 1, 1.0), plan_of(2, 1, 1.3)};
   try_plans(plans, machine);
   EXPECT_EQ(machine.tried.size(), 1u);
-  EXPECT_EQ(plans.back().tried, 0);
+  EXPECT_EQ(plans.back().tried.count, 0);
 }
 
 }  // namespace
