@@ -46,14 +46,14 @@ void print_plans(const std::vector<RankedPlan>& plans) {
     };
     if (std::ranges::any_of(plans, takes_time)) columns.push_back(which);
   }
-  const bool tried = std::ranges::any_of(plans, [](const RankedPlan& p) { return p.tried.seconds > 0; });
+  const bool tried = std::ranges::any_of(plans, [](const RankedPlan& p) { return p.tried.count > 0; });
   fmt::print("\n{:>4} {:>9}{} {:>9}", "", "step ms", tried ? "  tried ms" : "", "memory");
   for (const auto which : columns) fmt::print(" {:>10}", name_of(which));
   fmt::print("  layout\n");
   int rank = 0;
   for (const auto& p : plans) {
     fmt::print("{:>4} {:>9}", ++rank, in_milliseconds(p.prediction.seconds()));
-    if (tried) fmt::print(" {:>9}", p.tried.seconds > 0 ? in_milliseconds(p.tried.seconds) : "");
+    if (tried) fmt::print(" {:>9}", p.tried.count > 0 ? in_milliseconds(p.tried.seconds) : "");
     fmt::print(" {:>9}", format_bytes(p.prediction.memory));
     for (const auto which : columns) fmt::print(" {:>10}", in_milliseconds(term(p.prediction, which)));
     fmt::print("  {}\n", layout_arguments(p.config));
@@ -64,7 +64,7 @@ nlohmann::ordered_json to_json(const RankedPlan& p, const Machine& machine) {
   nlohmann::ordered_json json;
   json["layout"] = layout_arguments(p.config);
   json["step_seconds"] = p.prediction.seconds();
-  if (p.tried.seconds > 0) json["tried_seconds"] = p.tried.seconds;
+  if (p.tried.count > 0) json["tried_seconds"] = p.tried.seconds;
   json["memory_bytes"] = p.prediction.memory;
   json["host_memory_bytes"] = memory_of_host(p.plan, machine);
   for (int i = 0; i < kCostTerms; ++i) {

@@ -25,7 +25,7 @@ const RankedPlan* plain_data(const SearchResult& result) {
 // "5.2 % faster than LAYOUT, mostly by its tensor term (12.1 ms less)", by prediction, or where both were
 // tried "5.2 % faster than LAYOUT in steps that were made".
 std::string gain(const RankedPlan& best, const RankedPlan& other, const std::string& name) {
-  if (best.tried.seconds > 0 && other.tried.seconds > 0) {
+  if (best.tried.count > 0 && other.tried.count > 0) {
     return fmt::format("{:.1f} % faster than {} in steps that were made here",
                        100 * (other.tried.seconds / best.tried.seconds - 1), name);
   }
@@ -139,7 +139,7 @@ RankedPlan plan_run(Config config, const Job& job) {
                 : fmt::format("of {} layouts, {}", result.considered, reasons.front()));
   log::info("plan: {:.2f} ms per step and {} per rank, predicted{}", 1e3 * best.prediction.seconds(),
             format_bytes(best.prediction.memory),
-            best.tried.seconds > 0 ? fmt::format("; {:.2f} ms in a trial", 1e3 * best.tried.seconds) : "");
+            best.tried.count > 0 ? fmt::format("; {:.2f} ms in a trial", 1e3 * best.tried.seconds) : "");
   return best;
 }
 

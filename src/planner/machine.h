@@ -46,8 +46,8 @@ struct SampleTimes {
 
 // Trials of a training step.
 struct Trials {
-  double seconds = 0;  // of a typical one; 0: there was none
-  int count = 0;
+  double seconds = 0;  // of a typical one
+  int count = 0;       // 0: none was made
 };
 
 class Machine {

@@ -257,14 +257,15 @@ Trials MeasuredMachine::try_step(const RunPlan& wanted, int most) {
   const auto key = name_of_step(plan);
   auto& times = kept_[key];
   if (times.empty()) times = find(key_ + "; " + key);
-  while (std::ssize(times) < most && tried_ < options_.trial_seconds) {
+  const auto have_time = [&] {
+    return tried_ <
+           std::max(options_.trial_seconds, std::min(kStepsOfTrials * first_trial_, kMostTrialSeconds));
+  };
+  while (std::ssize(times) < most && have_time()) {
     if (tried_ == 0) tell("steps of layouts with nearly the same prediction");
     const Stopwatch watch;
     times.push_back(measure_step(run_, plan));
-    if (tried_ == 0) {
-      const double wanted_seconds = std::min(kStepsOfTrials * times.back(), kMostTrialSeconds);
-      options_.trial_seconds = std::max(options_.trial_seconds, wanted_seconds);
-    }
+    if (tried_ == 0) first_trial_ = times.back();
     tried_ += watch.seconds();
     ++measured_;
     keep(key, times);

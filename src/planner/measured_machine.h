@@ -80,6 +80,7 @@ class MeasuredMachine final : public Machine {
   std::map<std::tuple<GroupCall::Kind, int, int>, Curve> curves_;
   std::map<std::string, std::vector<double>> kept_;
   double spent_ = 0, tried_ = 0;  // seconds of measuring parts of steps, and of trials
+  double first_trial_ = 0;        // seconds of its step
   int measured_ = 0;
 };
 
