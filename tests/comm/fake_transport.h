@@ -54,7 +54,7 @@ class FakeTransport final : public messages::Transport {
     auto packet = std::make_shared<FakeNetwork::Packet>(
         FakeNetwork::Packet{rank_, tag, channel, std::vector<std::byte>(first, first + bytes)});
     handle.bits = ++last_;
-    if (bytes > kEager) sends_[last_] = packet;  // done when it has been received
+    if (bytes > eager) sends_[last_] = packet;  // done when it has been received
     const std::scoped_lock lock(network_.mutex());
     network_.arrived(to).push_back(std::move(packet));
     return true;
@@ -87,9 +87,9 @@ class FakeTransport final : public messages::Transport {
   }
 
   std::atomic<bool> broken = false;  // makes every later call fail
+  int eager = 4096;                  // bytes of a message that is done before it has been received
 
  private:
-  static constexpr int kEager = 4096;
   struct Receive {
     std::uintptr_t handle;
     messages::Channel channel;

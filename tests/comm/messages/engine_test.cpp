@@ -196,6 +196,21 @@ TEST(FailingMpi, WhatMpiSaysIsReported) {
   EXPECT_EQ(failures[1], "rank 1: MPI: the cable is broken");
 }
 
+// A dead rank takes no message, and MPI may let a sender wait for that.
+TEST(FailingMpi, ARankThatIsGoneDoesNotHoldUpTheReport) {
+  const Stopwatch watch;
+  FakeNetwork network(2);
+  FakeTransport transport(network, 0);
+  transport.eager = 0;
+  try {
+    messages::run_rank(transport, {.deadline_seconds = 0.3}, [](World&) {});
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("for rank 1; rank 1 did not answer"));
+  }
+  EXPECT_LT(watch.seconds(), kSoon);
+}
+
 // Memory freed by an exception must not be in use any more, which sanitizers check.
 TEST(FailingMpi, LeavingRanksTakeTheirMemoryAlong) {
   for (int round = 0; round < 2; ++round) {
