@@ -44,7 +44,7 @@ endif()
 
 file(GLOB cuda_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/ops/cuda/*.cpp ${PROJECT_SOURCE_DIR}/src/ops/cuda/*.cu)
 # Those of the core's that it needs, since a static library is for programs.
-set(SHOAL_CUDA_CORE dtype file shared_table tensor text)
+set(SHOAL_CUDA_CORE bus_error dtype file shared_table tensor text)
 list(TRANSFORM SHOAL_CUDA_CORE REPLACE "(.+)" "${PROJECT_SOURCE_DIR}/src/core/\\1.cpp")
 add_library(shoal_cuda MODULE ${cuda_sources} ${SHOAL_CUDA_CORE})
 # cuBLASLt is the shared one, of 500 MB, and found by the path that it was linked from.

@@ -1,6 +1,7 @@
 // The program: reads the command line, runs one subcommand, and turns failures into messages and exit codes.
 #include <fmt/format.h>
 
+#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <new>
@@ -11,6 +12,7 @@
 #include "cli/command_table.h"
 #include "cli/complete.h"
 #include "comm/world.h"
+#include "core/bus_error.h"
 #include "core/cpu.h"
 #include "core/error.h"
 #include "core/interrupt.h"
@@ -163,6 +165,8 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   using namespace shoal;
+  explain_bus_errors();
+  std::signal(SIGXFSZ, SIG_IGN);  // a file beyond `ulimit -f` is an error of the write, as a full disk is
   try {
     return cli::run(argc, argv);
   } catch (const UserError& error) {

@@ -1,6 +1,7 @@
 #include "core/file.h"
 
 #include <fcntl.h>
+#include <stdio.h>
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -22,6 +23,10 @@ std::string reason() { return std::generic_category().message(errno); }
 // The hidden name under which a file's successor is made.
 fs::path partial_beside(const fs::path& path) {
   return path.parent_path() / ("." + path.filename().string() + ".partial");
+}
+
+void try_to_sync(const fs::path& path) {
+  if (const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC)); file) ::fsync(file.get());
 }
 
 }  // namespace
@@ -48,6 +53,7 @@ MappedFile::MappedFile(fs::path path) : path_(std::move(path)) {
   void* address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.get(), 0);
   if (address == MAP_FAILED) fail_user("cannot map {}: {}", path_.string(), reason());
   data_ = {static_cast<const std::byte*>(address), size};
+  record_.emplace(data_, path_.string());
 }
 
 MappedFile::~MappedFile() {
@@ -97,6 +103,26 @@ void sync_directory(const fs::path& directory) {
   if (::fsync(file.get()) != 0 && errno != EINVAL) {
     fail_user("cannot write {} to the disk: {}", directory.string(), reason());
   }
+}
+
+void sync_files_in(const fs::path& directory) {
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(directory, ignored)) {
+    if (entry.is_regular_file(ignored)) try_to_sync(entry.path());
+  }
+  try_to_sync(directory);
+}
+
+void sync_path_to(const fs::path& directory) {
+  const auto path = fs::absolute(directory).lexically_normal();
+  for (auto above = path.parent_path(); above != above.parent_path(); above = above.parent_path())
+    try_to_sync(above);
+}
+
+bool swap_names(const fs::path& one, const fs::path& other) {
+  if (::renameat2(AT_FDCWD, one.c_str(), AT_FDCWD, other.c_str(), RENAME_EXCHANGE) == 0) return true;
+  if (errno == EINVAL || errno == ENOSYS || errno == ENOTSUP) return false;
+  fail_user("cannot swap {} and {}: {}", one.string(), other.string(), reason());
 }
 
 void replace_symlink(const fs::path& link, const std::string& target) {

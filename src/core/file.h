@@ -4,10 +4,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <utility>
+
+#include "core/bus_error.h"
 
 namespace shoal {
 
@@ -36,12 +39,15 @@ FileDescriptor open_file(const std::filesystem::path& path, int flags, std::stri
 // false, with the reason in errno, where it cannot: EWOULDBLOCK while another process holds the lock.
 bool try_lock(const FileDescriptor& file);
 
-// A whole file, mapped read-only. Throws UserError when it is missing, not a regular file, or cannot be read.
+// A whole file, mapped read-only, which must not be cut short meanwhile (core/bus_error.h). Throws UserError
+// when it is missing, not a regular file, or cannot be read.
 class MappedFile {
  public:
   explicit MappedFile(std::filesystem::path path);
   MappedFile(MappedFile&& other) noexcept
-      : path_(std::move(other.path_)), data_(std::exchange(other.data_, {})) {}
+      : path_(std::move(other.path_)),
+        data_(std::exchange(other.data_, {})),
+        record_(std::move(other.record_)) {}
   MappedFile& operator=(MappedFile&&) = delete;
   ~MappedFile();
 
@@ -51,6 +57,7 @@ class MappedFile {
  private:
   std::filesystem::path path_;
   std::span<const std::byte> data_;
+  std::optional<MappingRecord> record_;
 };
 
 // Returns a whole text file; throws UserError when it cannot be read or is larger than `limit` bytes.
@@ -68,6 +75,14 @@ void write_all(const FileDescriptor& file, std::span<const std::byte> data,
 void sync_file(const FileDescriptor& file, const std::filesystem::path& path);
 // Makes the names in a directory durable. Throws UserError when the directory cannot be opened.
 void sync_directory(const std::filesystem::path& directory);
+// Makes the files of a directory and their names durable, as far as they may be opened.
+void sync_files_in(const std::filesystem::path& directory);
+// Makes the names of a directory and of all above it durable, as far as those may be opened.
+void sync_path_to(const std::filesystem::path& directory);
+
+// Two files or folders of one file system change names, in one step. Returns false where the file system
+// cannot do that; throws UserError, with the system's reason, where it fails.
+bool swap_names(const std::filesystem::path& one, const std::filesystem::path& other);
 
 // Points `link` at `target` (relative to the link's directory) in one step: readers see the old target or the
 // new one.

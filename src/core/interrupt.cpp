@@ -1,11 +1,10 @@
 #include "core/interrupt.h"
 
-#include <unistd.h>
-
 #include <atomic>
 #include <csignal>
-#include <cstring>
 #include <iterator>
+
+#include "core/handler_print.h"
 
 namespace shoal {
 namespace {
@@ -24,14 +23,8 @@ extern "C" void on_signal(int signal) {
   std::signal(signal, SIG_DFL);
 }
 
-void print(const char* text) { [[maybe_unused]] const auto ignored = ::write(2, text, std::strlen(text)); }
-
 extern "C" void on_stop(int signal) {
-  if (const char* message = stop_message) {
-    print(::isatty(2) != 0 ? "\r\033[Kshoal: " : "shoal: ");
-    print(message);
-    print("\n");
-  }
+  if (const char* message = stop_message) print_from_handler({"shoal: ", message});
   std::signal(signal, SIG_DFL);
   std::raise(signal);
 }

@@ -117,6 +117,12 @@ TEST_F(Interruption, AFolderThatCannotBeWrittenDoesNotStopTheRun) {
   EXPECT_EQ(shoal({"eval", "--checkpoint", "runs/tiny", "train.threads=1"}).code, 0);
 }
 
+TEST_F(Interruption, DataThatAreCutShortAreNamed) {
+  const auto process = start({"train.steps=1000000000"}, "step         10/");
+  fs::resize_file(file("data/train.bin"), 0);
+  expect_user_error_at_the_end(process->wait(), "data/train.bin was cut short", "restore it");
+}
+
 class FullDisk : public Interruption {
  protected:
   // Saves ten steps, then the disk is full, then it has space again.
@@ -140,8 +146,8 @@ class FullDisk : public Interruption {
 TEST_F(FullDisk, AsALimitOnFiles) {
   train_well({"train.steps=10"});
   expect_survival([&](const Settings& settings) {
-    std::string line = "cd '" + folder_.path().string() + "' && trap '' XFSZ && ulimit -f 40 && exec '" +
-                       SHOAL_BINARY "' train tiny.toml";
+    std::string line =
+        "cd '" + folder_.path().string() + "' && ulimit -f 40 && exec '" + SHOAL_BINARY "' train tiny.toml";
     for (const auto& setting : settings) line += " " + setting;
     const int status = std::system(
         ("/bin/sh -c \"" + line + "\" >'" + file("out").string() + "' 2>'" + file("err").string() + "'")

@@ -78,6 +78,16 @@ TEST_F(Files, AreLockedUntilTheyAreClosed) {
   EXPECT_TRUE(try_lock(other));
 }
 
+TEST_F(Files, SwapTheirNames) {
+  write_text(folder_ / "one", "1");
+  fs::create_directory(folder_ / "other");
+  ASSERT_TRUE(swap_names(folder_ / "one", folder_ / "other"));
+  EXPECT_TRUE(fs::is_directory(folder_ / "one"));
+  EXPECT_EQ(read_text(folder_ / "other", 1), "1");
+  EXPECT_THAT([&] { swap_names(folder_ / "one", folder_ / "absent"); },
+              ThrowsMessage<UserError>(AllOf(HasSubstr("absent"), HasSubstr("No such file"))));
+}
+
 TEST_F(Files, LinksAreReplacedInOneStep) {
   for (const std::string target : {"one", "two"}) {
     replace_symlink(folder_ / "latest", target);
