@@ -60,7 +60,9 @@ CheckpointStore::CheckpointStore(const fs::path& run, StoreOptions options)
   std::error_code error;
   fs::create_directories(root_, error);
   if (error) fail_user("cannot create {}: {}", root_.string(), error.message());
-  if (options_.rank == 0) remove_leftovers(root_);
+  if (options_.rank != 0) return;
+  remove_leftovers(root_);
+  sync_path_to(root_);  // which may be new
 }
 
 CheckpointStore::~CheckpointStore() { wait(); }
@@ -155,6 +157,7 @@ void CheckpointStore::write(const CheckpointInfo& info, std::span<const SliceVie
     writer.emplace(root_, info.step, fmt::format("{}-{}", options_.session, ++attempts_));
     write_own_shard(*writer, slices, needed, stop);
     if (options_.rank != 0) return;
+    sync_files_in(root_.parent_path());
     writer->commit(info, options_.world, kPatience, stop);
   } catch (const UserError& error) {
     throw UserError(give_up(error.what()));

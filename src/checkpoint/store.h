@@ -48,9 +48,10 @@ class CheckpointStore {
   // Every rank saves at the same steps. Ranks need not wait for each other, but rank 0's save ends after all
   // others'.
 
-  // Writes a checkpoint of this rank's slices; when it returns on rank 0, the checkpoint is on the disk and
-  // `latest` names it (and `best`, if it is). Throws UserError when it cannot be written, with the bytes
-  // needed and free; what was there before is untouched then.
+  // Writes a checkpoint of this rank's slices; when it returns on rank 0, the checkpoint is on the disk, with
+  // what the files of the run's folder held when it was begun, and `latest` names it (and `best`, if it is).
+  // Throws UserError when it cannot be written, with the bytes needed and free; what was there before is
+  // untouched then.
   void save(const CheckpointInfo& info, std::span<const SliceView> slices, bool best = false);
 
   // The same in the background, from a copy of the data: the caller's may change when this returns. The

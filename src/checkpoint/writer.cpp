@@ -134,6 +134,10 @@ void CheckpointWriter::write_file(int rank, int world, std::span<const TensorSli
 void CheckpointWriter::report_failure(int rank, int world, const std::string& why) noexcept {
   std::error_code ignored;
   fs::remove(shard_path(partial_, rank, world), ignored);  // it may be what filled the disk
+  if (rank == 0) {
+    failure_of_first_ = why;
+    return;
+  }
   const fs::path failure = failure_path(partial_, rank);
   const fs::path draft = fs::path(failure) += ".draft";
   try {
@@ -147,8 +151,14 @@ Manifest CheckpointWriter::collect(int world, std::chrono::seconds patience,
                                    const std::stop_token& stop) const {
   Manifest whole;
   std::string fault;  // told when no rank writes any more, so that what they wrote can be removed
+  const auto failed = [&](int rank, const std::string& why) {
+    if (!fault.empty()) return;
+    fault = fmt::format("rank {} could not save its shard{}", rank,
+                        why.empty() ? ", and not write down why" : ": " + why);
+  };
   const Stopwatch watch;
-  for (int rank = 0; rank < world; ++rank) {
+  if (failure_of_first_) failed(0, *failure_of_first_);
+  for (int rank = failure_of_first_ ? 1 : 0; rank < world; ++rank) {
     const fs::path record = record_path(partial_, rank), failure = failure_path(partial_, rank);
     while (!fs::exists(record) && !fs::exists(failure)) {
       if (stop.stop_requested()) fail("rank {} did not save its shard", rank);
@@ -159,10 +169,8 @@ Manifest CheckpointWriter::collect(int world, std::chrono::seconds patience,
     }
     if (fs::exists(record)) {
       merge(whole, manifest_from_json_text(read_text(record, kMaxRecord), record));
-    } else if (fault.empty()) {
-      const auto why = read_text(failure, kMaxRecord);
-      fault = fmt::format("rank {} could not save its shard{}", rank,
-                          why.empty() ? ", and not write down why" : ": " + why);
+    } else {
+      failed(rank, read_text(failure, kMaxRecord));
     }
   }
   if (!fault.empty()) fail("{}", fault);
@@ -177,18 +185,28 @@ void CheckpointWriter::commit(const CheckpointInfo& info, int world, std::chrono
   write_text(partial_ / kManifestName, to_json_text(manifest));
   sync_directory(partial_);
 
-  const fs::path replaced = beside(target_, kReplaced);
-  const bool replaces = fs::exists(target_);
-  if (replaces) move(target_, replaced);
+  const auto replaced = rename_partial();
+  sync_directory(root_);
+  std::error_code ignored;
+  if (!replaced.empty()) fs::remove_all(replaced, ignored);
+}
+
+// Gives what was written its name. Returns where the checkpoint is that had it; "" where there was none.
+fs::path CheckpointWriter::rename_partial() const {
+  if (!fs::exists(target_)) {
+    move(partial_, target_);
+    return {};
+  }
+  if (swap_names(partial_, target_)) return partial_;
+  auto replaced = beside(target_, kReplaced);
+  move(target_, replaced);
   try {
     move(partial_, target_);
   } catch (const UserError&) {
-    if (replaces) move(replaced, target_);
+    move(replaced, target_);
     throw;
   }
-  sync_directory(root_);
-  std::error_code ignored;
-  fs::remove_all(replaced, ignored);
+  return replaced;
 }
 
 void CheckpointWriter::abandon() noexcept {
@@ -200,7 +218,7 @@ void remove_leftovers(const fs::path& root) {
   std::vector<fs::path> hidden;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(root, error)) {
-    if (entry.path().filename().string().starts_with(".step-")) hidden.push_back(entry.path());
+    if (entry.path().filename().string().starts_with(".")) hidden.push_back(entry.path());
   }
   for (const auto& path : hidden) {
     const fs::path target = root / path.stem().string().substr(1);
@@ -216,6 +234,7 @@ void remove_leftovers(const fs::path& root) {
 void remove_checkpoint(const fs::path& directory) {
   const fs::path removed = beside(directory, kRemoved);
   move(directory, removed);
+  sync_directory(directory.parent_path());  // or after a power failure the name may be there, and files not
   std::error_code ignored;
   fs::remove_all(removed, ignored);
 }

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <span>
 #include <stop_token>
 #include <string>
@@ -47,8 +48,8 @@ class CheckpointWriter {
   void copy_shard(int rank, int world, std::span<const TensorSlice> slices, SliceSource& from,
                   const std::function<void(std::uint64_t)>& progress = {});
 
-  // Tells rank 0 that this rank's shard will not come, and why, where the disk still takes that; removes what
-  // there is of the shard.
+  // Tells rank 0 that this rank's shard will not come, and why; removes what there is of the shard. Another
+  // rank's word goes through the file system, and is lost where the disk does not even take that.
   void report_failure(int rank, int world, const std::string& why) noexcept;
 
   // Rank 0: waits until every rank has written its shard or reported a failure, then makes the checkpoint
@@ -63,14 +64,16 @@ class CheckpointWriter {
   void write_file(int rank, int world, std::span<const TensorSlice> slices,
                   const std::function<void(SafetensorsWriter&)>& write_data);
   Manifest collect(int world, std::chrono::seconds patience, const std::stop_token& stop) const;
+  std::filesystem::path rename_partial() const;
 
   std::filesystem::path root_, partial_, target_;
+  std::optional<std::string> failure_of_first_;  // on rank 0
 };
 
 // Bytes that a shard takes on disk, rounded up.
 std::uint64_t shard_bytes(std::span<const SliceView> slices);
 
-// Tidies up after a process that was killed: removes partial directories, and completes or undoes a
+// Tidies up after a process that was killed: removes partial directories and links, and completes or undoes a
 // replacement.
 void remove_leftovers(const std::filesystem::path& root);
 // Removes a checkpoint so that it is whole or absent at every moment.

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <thread>
 
+#include "checkpoint/store.h"
 #include "config/follow.h"
 #include "config/layout.h"
 #include "config/memory.h"
@@ -114,6 +115,7 @@ std::optional<RunLock> take_run_directory(Config& config, const RunPlan& plan, W
   std::optional<RunLock> lock;
   some_for_all(world.ranks, first, [&] {
     with_remedy([&] { lock.emplace(run); });
+    remove_leftovers(run / kCheckpointsName);  // or brings back a checkpoint that was being replaced
     config.init.from = settle_start(config);
   });
   config.init.from = broadcast_text(world.ranks, config.init.from);

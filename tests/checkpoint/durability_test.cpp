@@ -37,6 +37,9 @@ class DiskRecorder {
   static void note_rename(const fs::path& from, const fs::path& to) {
     note([&](const auto& relative) { return fmt::format("rename {} to {}", relative(from), relative(to)); });
   }
+  static void note_swap(const fs::path& one, const fs::path& other) {
+    note([&](const auto& relative) { return fmt::format("swap {} and {}", relative(one), relative(other)); });
+  }
 
  private:
   template <typename Text>
@@ -79,6 +82,11 @@ extern "C" int fsync(int file) {
 extern "C" int rename(const char* from, const char* to) noexcept {
   shoal::test::DiskRecorder::note_rename(from, to);
   return ::renameat(AT_FDCWD, from, AT_FDCWD, to);
+}
+extern "C" int renameat2(int one_folder, const char* one, int other_folder, const char* other,
+                         unsigned flags) noexcept {
+  shoal::test::DiskRecorder::note_swap(one, other);
+  return static_cast<int>(::syscall(SYS_renameat2, one_folder, one, other_folder, other, flags));
 }
 
 namespace shoal::test {
@@ -134,8 +142,24 @@ TEST_F(Durability, TheOldFolderStaysUntilTheNewOneIsOnTheDisk) {
   writer.commit(info(), 2, std::chrono::seconds(1), {});
   EXPECT_THAT(recorder.calls(),
               ElementsAreArray({"write " + kPart + "/manifest.json", "sync " + kPart + "/manifest.json",
-                                "sync " + kPart, fmt::format("rename {} to .{}.replaced", kWhole, kWhole),
-                                fmt::format("rename {} to {}", kPart, kWhole), std::string("sync .")}));
+                                "sync " + kPart, fmt::format("swap {} and {}", kPart, kWhole),
+                                std::string("sync .")}));
+  EXPECT_FALSE(fs::exists(run_ / kPart));
+}
+
+TEST_F(Durability, ACheckpointThatIsRemovedLosesItsNameOnTheDiskFirst) {
+  write_shards().commit(info(), 2, std::chrono::seconds(1), {});
+  const DiskRecorder recorder(run_.path());
+  remove_checkpoint(run_ / kWhole);
+  EXPECT_THAT(recorder.calls(),
+              ::testing::ElementsAre(fmt::format("rename {} to .{}.removed", kWhole, kWhole), "sync ."));
+  EXPECT_TRUE(fs::is_empty(run_.path()));
+}
+
+TEST_F(Durability, TheFoldersOfANewRunAreOnTheDisk) {
+  const DiskRecorder recorder(run_.path());
+  const CheckpointStore store(run_ / "runs/one");
+  EXPECT_THAT(recorder.calls(), ::testing::ElementsAre("sync runs/one", "sync runs", "sync ."));
 }
 
 TEST_F(Durability, LatestPointsAtWhatIsOnTheDisk) {

@@ -116,6 +116,21 @@ TEST_F(FirstRankFails, WaitsForTheSlowerRank) {
   expect_whole(6);
 }
 
+TEST_F(FirstRankFails, WithoutAnyRoomForItsReason) {
+  CheckpointWriter writer(run_ / "checkpoints", 5, "attempt");
+  writer.write_shard(1, 2, std::vector{b_.view()});
+  {
+    const FileSizeLimit limit(0);
+    writer.report_failure(0, 2, "the disk is full");
+  }
+  try {
+    writer.commit(at_step(5), 2);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("rank 0 could not save its shard: the disk is full"));
+  }
+}
+
 class Attempts : public Ranks {
  protected:
   Attempts() : Ranks(kSmall, kSmall) {}

@@ -175,6 +175,7 @@ TEST(Store, OpeningTidiesUpAfterAKilledProcess) {
   fs::rename(root / "step-00000001", root / ".step-00000001.removed");   // while pruning
   fs::copy(root / "step-00000002", root / ".step-00000002.replaced");    // after replacing
   fs::rename(root / "step-00000003", root / ".step-00000003.replaced");  // in the midst of replacing
+  fs::create_symlink("step-00000003", root / ".best.partial");           // before it got its name
   CheckpointStore store(run.path());
   EXPECT_THAT(everything(store), ElementsAre("latest", "step-00000002", "step-00000003"));
   EXPECT_THAT(verify_checkpoint(*store.latest()), IsEmpty());
