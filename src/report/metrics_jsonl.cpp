@@ -19,20 +19,26 @@ class LineReader {
   explicit LineReader(const std::filesystem::path& path) : path_(path), stream_(path, std::ios::binary) {
     if (!stream_) fail_user("cannot read {}: {}", path.string(), std::strerror(errno));
   }
-  // The object of the next line, or nothing at the end.
-  std::optional<nlohmann::json> next() {
+  // The object of the next line, null where that is damaged, or nothing at the end.
+  std::optional<nlohmann::json> next_or_damaged() {
     std::string text;
     if (!std::getline(stream_, text) || stream_.eof()) return std::nullopt;
     ++line_;
     begin_ = end_;
     end_ += text.size() + 1;
     auto json = nlohmann::json::parse(text, nullptr, false);
-    if (!json.is_object() || !json.contains("step") || !json["step"].is_number_integer()) {
-      fail_user(
-          "{}:{}: not a metrics record; the file is damaged here: delete this line, or restore the file",
-          path_.string(), line_);
-    }
+    if (!json.is_object() || !json.contains("step") || !json["step"].is_number_integer()) json = nullptr;
     return json;
+  }
+  // The same; throws UserError where a line is damaged.
+  std::optional<nlohmann::json> next() {
+    auto json = next_or_damaged();
+    if (json && json->is_null()) fail_damaged(line_);
+    return json;
+  }
+  [[noreturn]] void fail_damaged(std::int64_t line) const {
+    fail_user("{}:{}: not a metrics record; the file is damaged here: delete this line, or restore the file",
+              path_.string(), line);
   }
   std::uintmax_t begin() const { return begin_; }  // offset of the last returned line
   std::uintmax_t end() const { return end_; }      // offset of its end
@@ -46,12 +52,23 @@ class LineReader {
 };
 
 // The number of bytes to keep: the records up to `step`, without a test record, which is the last of a run.
+// What is behind them may be damaged, as by a power failure: behind the one of `step`, or to the file's end.
 std::uintmax_t bytes_up_to(const std::filesystem::path& path, std::int64_t step) {
   LineReader lines(path);
-  while (const auto record = lines.next()) {
-    if ((*record)["step"].get<std::int64_t>() > step || record->contains("test_loss")) return lines.begin();
+  std::optional<std::uintmax_t> whole;  // bytes before the first damaged line
+  std::int64_t damaged = 0, last = -1;
+  while (const auto record = lines.next_or_damaged()) {
+    if (record->is_null()) {
+      if (last == step) return lines.begin();
+      if (!whole) damaged = lines.line();
+      whole = whole.value_or(lines.begin());
+      continue;
+    }
+    if (whole) lines.fail_damaged(damaged);
+    last = (*record)["step"].get<std::int64_t>();
+    if (last > step || record->contains("test_loss")) return lines.begin();
   }
-  return lines.end();
+  return whole.value_or(lines.end());
 }
 
 double read_number(const nlohmann::json& record, const char* key) {

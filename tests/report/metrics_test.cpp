@@ -148,6 +148,23 @@ TEST_F(MetricsTest, ResumingADamagedFileLeavesItAlone) {
   EXPECT_EQ(read(file()), before);
 }
 
+// A power failure leaves anything behind what was on the disk when the checkpoint was saved.
+TEST_F(MetricsTest, WhatIsDamagedBehindTheRecordsOfTheCheckpointIsDropped) {
+  {
+    JsonlSink first(file());
+    write_steps(first, 1, 8);
+  }
+  const auto expected = read(file());
+  for (const auto& torn : {std::string(700, '\0') + "\n", "ep\":9,\"loss\":1}\n" + expected}) {
+    std::ofstream(file(), std::ios::binary) << expected << torn;
+    { JsonlSink(file(), 8); }
+    EXPECT_EQ(read(file()), expected);
+  }
+  std::ofstream(file(), std::ios::binary) << expected << "nonsense\nand more\n";
+  { JsonlSink(file(), 9); }  // whose record may never have been written
+  EXPECT_EQ(read(file()), expected);
+}
+
 TEST_F(MetricsTest, AFullDiskIsSaid) {
   if (!fs::exists("/dev/full")) GTEST_SKIP() << "no /dev/full here";
   JsonlSink sink("/dev/full");
