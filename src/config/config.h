@@ -171,6 +171,7 @@ struct LogConfig {
   std::int64_t interval = 10;
   bool tensorboard = true;
   bool jsonl = true;
+  double peak_tflops = 0;  // of a rank, in 1e12 FLOP/s; 0: measured
 };
 
 struct Config {

@@ -448,6 +448,10 @@ std::vector<Field> make_fields() {
                                               "Write TensorBoard events into the run's folder."),
       plain<&C::log, &LogConfig::jsonl>(
           "log.jsonl", "Write metrics.jsonl into the run's folder, which `shoal plot` reads."),
+      number<&C::log, &LogConfig::peak_tflops>("log.peak_tflops", at_least(0), "TFLOP/s",
+                                               "The peak of one rank that speeds are given as a share of, as "
+                                               "its maker states it: 312 for an A100 in "
+                                               "bfloat16. 0: the peak that is measured at the start."),
   };
 }
 

@@ -109,6 +109,7 @@ struct Trainer::Run {
   bool evaluate();
   void evaluate_at_start();
   void save(bool best) {
+    if (worker_sums) read_sums(true);  // or a run that goes on from here would lack their records
     state.loss_window = spikes.losses();
     saver->save(state, best);
   }
@@ -170,7 +171,8 @@ void Trainer::Run::start(const Config& given) {
   if (!runtime.exchange().empty()) log::info("between GPUs: {}", runtime.exchange());
   if (tracer) tracer->set_place(to_string(mesh().coordinate(), mesh().shape()));
 
-  peak_flops = runtime.backend().measure_peak_flops(config.train.dtype);
+  peak_flops = config.log.peak_tflops > 0 ? config.log.peak_tflops * 1e12
+                                          : runtime.backend().measure_peak_flops(config.train.dtype);
   ranks().all_reduce({&peak_flops, DType::f64, {1}}).wait();
   runtime.allocate(plan, Runtime::Use::training);
   const int workers = plan.mesh.workers;
@@ -315,9 +317,9 @@ std::optional<StepRecord> Trainer::Run::log_record(const Outcome& outcome) {
 double Trainer::Run::share_of_peak(double flops) {
   if (peak_flops > 0 && flops > peak_flops) {
     reporter.clear();
-    log::info(
-        "steps are faster than the peak that was measured at the start, when the machine was busy: no share "
-        "of it is shown");
+    log::info("steps are faster than the peak that {}: no share of it is shown",
+              config.log.peak_tflops > 0 ? "log.peak_tflops gives"
+                                         : "was measured at the start, when the machine was busy");
     peak_flops = 0;
   }
   return peak_flops > 0 ? flops / peak_flops : 0;

@@ -196,6 +196,22 @@ TEST_F(Trainers, TheResultIsWhatTheMetricsSay) {
   EXPECT_THAT(log_of("run"), HasSubstr("done: 12 steps in "));
 }
 
+TEST_F(Trainers, SpeedsAreSharesOfTheGivenPeakOfAllRanks) {
+  train("one", {"log.peak_tflops=2"});
+  train("two", {"log.peak_tflops=1", "train.micro_batch=1"}, 2);
+  const auto flops = [&](const StepRecord& record) {
+    return record.peak_share * 2e12 * record.ms_per_step / 1e3;
+  };
+  const double expected = flops(metrics("one").steps[0]);
+  EXPECT_GT(expected, 0);
+  for (const auto& name : {"one", "two"}) {
+    for (const auto& record : metrics(name).steps) EXPECT_NEAR(flops(record), expected, 1e-4 * expected);
+  }
+  train("slow", {"log.peak_tflops=1e-9"});
+  EXPECT_EQ(metrics("slow").steps.back().peak_share, 0);
+  EXPECT_THAT(log_of("slow"), HasSubstr("the peak that log.peak_tflops gives"));
+}
+
 // With a learning rate that is 0 in float32, no evaluation is better than the first.
 TEST_F(Trainers, TheStartOfARunMayBeItsBest) {
   const Settings still = {"optim.lr=1e-60", "checkpoint.keep=1"};
