@@ -162,10 +162,10 @@ void Disk::remember_contents(const NodePointer& folder, const fs::path& path) {
 }
 
 void Disk::keep_some_changes(const NodePointer& folder, Random& random) {
-  const auto count = static_cast<std::int64_t>(folder->changes.size());
-  const auto kept = random.chance(0.3) ? 0 : random.chance(0.4) ? count : random.below(count + 1);
-  for (std::int64_t i = 0; i < kept; ++i) {
-    for (const auto& [name, node] : folder->changes[static_cast<std::size_t>(i)]) {
+  const double share = random.chance(0.3) ? 0 : random.chance(0.4) ? 1 : random.share();
+  for (const auto& change : folder->changes) {
+    if (!random.chance(share)) continue;
+    for (const auto& [name, node] : change) {
       if (node) {
         folder->durable[name] = node;
       } else {

@@ -119,7 +119,8 @@ class Summary {
     if (!failure.empty()) {
       failed_.push_back(line["seed"]);
       const auto scenario = to_string(draw_scenario(line["seed"]));
-      fmt::print("\r\033[Kseed {}: {}\n  {}\n", line["seed"].get<std::uint64_t>(), failure, scenario);
+      fmt::print("{}seed {}: {}\n  {}\n", ::isatty(1) != 0 ? "\r\033[K" : "",
+                 line["seed"].get<std::uint64_t>(), failure, scenario);
     }
     const double seconds = watch_.seconds();
     const double rate = static_cast<double>(done_) / seconds;
