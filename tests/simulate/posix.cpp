@@ -236,7 +236,10 @@ int clock_gettime(clockid_t clock, timespec* time) noexcept {
 }
 
 void _exit(int code) {
-  if (auto* scheduler = Scheduler::current()) scheduler->end(scheduler->process(), code);
+  if (auto* scheduler = Scheduler::current()) {
+    if (code != 0) scheduler->process().error = "it ended by force, and said why on standard error";
+    scheduler->end(scheduler->process(), code);
+  }
   real().exit_now(code);
   __builtin_unreachable();
 }
