@@ -1,7 +1,7 @@
 // What a power cut leaves of a folder. The folder itself is real (on tmpfs) and always up to date, as the
 // page cache is; this keeps account of what POSIX promises to be on the disk: a file's content since its last
-// fsync, a folder's names since the folder's. After a power cut any part of what is newer may be there: any of
-// a folder's changes, any sectors of a file.
+// fsync, a folder's names since the folder's. After a power cut any part of what is newer may be there: any
+// of a folder's changes, any sectors of a file.
 #pragma once
 
 #include <filesystem>
