@@ -58,27 +58,20 @@ void explain_bus_errors() {
 MappingRecord::MappingRecord(std::span<const std::byte> memory, std::string path) {
   const std::scoped_lock lock(mappings_mutex);
   const bool reused = !free_mappings.empty();
-  if (reused) {
-    entry_ = free_mappings.back();
-    free_mappings.pop_back();
-  } else {
-    entry_ = new Entry;
-  }
+  entry_.reset(reused ? free_mappings.back() : new Entry);
+  if (reused) free_mappings.pop_back();
   entry_->bytes = memory.size();
   entry_->path = std::move(path);
   entry_->begin = memory.data();
   if (reused) return;
   entry_->next = mappings;
-  mappings = entry_;
+  mappings = entry_.get();
 }
 
-MappingRecord::MappingRecord(MappingRecord&& other) noexcept : entry_(std::exchange(other.entry_, nullptr)) {}
-
-MappingRecord::~MappingRecord() {
-  if (!entry_) return;
+void MappingRecord::Free::operator()(Entry* entry) const {
   const std::scoped_lock lock(mappings_mutex);
-  entry_->begin = nullptr;
-  free_mappings.push_back(entry_);
+  entry->begin = nullptr;
+  free_mappings.push_back(entry);
 }
 
 }  // namespace shoal

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <span>
 #include <string>
 
@@ -15,16 +16,16 @@ void explain_bus_errors();
 // The memory of a mapped file, known to the handler as long as this lives.
 class MappingRecord {
  public:
-  MappingRecord() = default;
+  MappingRecord() = default;  // of no memory
   MappingRecord(std::span<const std::byte> memory, std::string path);
-  MappingRecord(MappingRecord&& other) noexcept;
-  MappingRecord& operator=(MappingRecord&&) = delete;
-  ~MappingRecord();
 
   struct Entry;
 
  private:
-  Entry* entry_ = nullptr;
+  struct Free {
+    void operator()(Entry* entry) const;
+  };
+  std::unique_ptr<Entry, Free> entry_;
 };
 
 }  // namespace shoal

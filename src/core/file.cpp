@@ -53,7 +53,7 @@ MappedFile::MappedFile(fs::path path) : path_(std::move(path)) {
   void* address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.get(), 0);
   if (address == MAP_FAILED) fail_user("cannot map {}: {}", path_.string(), reason());
   data_ = {static_cast<const std::byte*>(address), size};
-  record_.emplace(data_, path_.string());
+  record_ = {data_, path_.string()};
 }
 
 MappedFile::~MappedFile() {

@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -57,7 +56,7 @@ class MappedFile {
  private:
   std::filesystem::path path_;
   std::span<const std::byte> data_;
-  std::optional<MappingRecord> record_;
+  MappingRecord record_;
 };
 
 // Returns a whole text file; throws UserError when it cannot be read or is larger than `limit` bytes.

@@ -36,15 +36,22 @@ class LineReader {
     if (json && json->is_null()) fail_damaged(line_);
     return json;
   }
+  // To be called behind a damaged line: throws the same error where another line follows that is not.
+  void require_damaged_to_the_end() {
+    const auto line = line_;
+    while (const auto json = next_or_damaged()) {
+      if (!json->is_null()) fail_damaged(line);
+    }
+  }
+  std::uintmax_t begin() const { return begin_; }  // offset of the last returned line
+  std::uintmax_t end() const { return end_; }      // offset of its end
+
+ private:
   [[noreturn]] void fail_damaged(std::int64_t line) const {
     fail_user("{}:{}: not a metrics record; the file is damaged here: delete this line, or restore the file",
               path_.string(), line);
   }
-  std::uintmax_t begin() const { return begin_; }  // offset of the last returned line
-  std::uintmax_t end() const { return end_; }      // offset of its end
-  std::int64_t line() const { return line_; }
 
- private:
   std::filesystem::path path_;
   std::ifstream stream_;
   std::uintmax_t begin_ = 0, end_ = 0;
@@ -52,23 +59,21 @@ class LineReader {
 };
 
 // The number of bytes to keep: the records up to `step`, without a test record, which is the last of a run.
-// What is behind them may be damaged, as by a power failure: behind the one of `step`, or to the file's end.
+// Lines behind the record of `step` may be damaged, as by a power failure, and so may all lines to the file's
+// end.
 std::uintmax_t bytes_up_to(const std::filesystem::path& path, std::int64_t step) {
   LineReader lines(path);
-  std::optional<std::uintmax_t> whole;  // bytes before the first damaged line
-  std::int64_t damaged = 0, last = -1;
+  std::int64_t last = -1;
   while (const auto record = lines.next_or_damaged()) {
     if (record->is_null()) {
-      if (last == step) return lines.begin();
-      if (!whole) damaged = lines.line();
-      whole = whole.value_or(lines.begin());
-      continue;
+      const auto whole = lines.begin();
+      if (last < step) lines.require_damaged_to_the_end();
+      return whole;
     }
-    if (whole) lines.fail_damaged(damaged);
     last = (*record)["step"].get<std::int64_t>();
     if (last > step || record->contains("test_loss")) return lines.begin();
   }
-  return whole.value_or(lines.end());
+  return lines.end();
 }
 
 double read_number(const nlohmann::json& record, const char* key) {

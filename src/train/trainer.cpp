@@ -109,7 +109,7 @@ struct Trainer::Run {
   bool evaluate();
   void evaluate_at_start();
   void save(bool best) {
-    if (worker_sums) read_sums(true);  // or a run that goes on from here would lack their records
+    read_sums(true);  // or a run that goes on from here would lack their records
     state.loss_window = spikes.losses();
     saver->save(state, best);
   }
@@ -335,8 +335,10 @@ void Trainer::Run::post_sums(const Outcome& outcome, const std::optional<StepRec
                      .record = record});
 }
 
-// Reads the sums of steps that other workers may not have made yet when this one did.
+// Where there are several workers, reads the sums of steps that others may not have made yet when this one
+// did.
 void Trainer::Run::read_sums(bool all) {
+  if (!worker_sums) return;
   while (const auto sums = worker_sums->next(all)) {
     stop.hear(sums->signals);
     result.train_loss = sums->loss;
@@ -349,7 +351,7 @@ void Trainer::Run::read_sums(bool all) {
 }
 
 bool Trainer::Run::evaluate() {
-  if (worker_sums) read_sums(true);
+  read_sums(true);
   since_evaluation.total_seconds = state.train_seconds;
   const bool best = validation->run(state, since_evaluation);
   if (!state.evaluation_left) since_evaluation = {};
@@ -392,7 +394,7 @@ void Trainer::Run::train(BatchLoader& loader) {
       save(false);
     }
   }
-  if (worker_sums) read_sums(true);
+  read_sums(true);
 }
 
 // Saves the state, and says how the run ended.

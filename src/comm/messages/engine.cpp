@@ -25,7 +25,7 @@ using std::chrono::seconds;
 
 // Times in seconds.
 constexpr double kCollectFailures = 0.5;  // ranks collect failures before they stop
-constexpr double kTellFailure = 1;        // and try as long to tell theirs, which a dead rank may never take
+constexpr double kTellFailure = 1;        // and send their own, which a dead rank may never take
 constexpr double kReported = 1.5;         // the reporting rank has reported by then
 constexpr double kForce = 3;              // a rank that has not noticed a failure by then is killed
 constexpr double kReply = 2;              // a rank that does not answer within this time is taken for dead
