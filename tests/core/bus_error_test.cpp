@@ -27,7 +27,7 @@ class BusErrors : public testing::Test {
   }
   ~BusErrors() override { fs::remove_all(folder_); }
 
-  // Of a byte that is not in the file any more.
+  // Reads a byte that is not in the file any more.
   [[noreturn]] void read_beyond_the_end() const {
     explain_bus_errors();
     const MappedFile first(folder_ / "first");

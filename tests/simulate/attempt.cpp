@@ -25,7 +25,7 @@ using nlohmann::json;
 // Seconds of the system's clock after which an attempt is taken to be stuck outside of the simulation.
 constexpr unsigned kRealLimit = 60;
 
-// What `shoal train` does on a rank that mpirun started.
+// Trains as `shoal train` does on a rank that mpirun started.
 void train(Process& process, Network& network, const std::vector<std::string>& command) {
   SimulatedTransport transport(network, process.rank);
   process.exit_code = 1;
@@ -45,7 +45,7 @@ void train(Process& process, Network& network, const std::vector<std::string>& c
   }
 }
 
-// What mpirun does: when a rank ends badly, kills the others after a while.
+// Kills the other ranks a while after one has ended badly, as mpirun does.
 void supervise(Scheduler& scheduler, std::span<Process> ranks, double patience) {
   Time bad_since = kNever;
   while (!std::ranges::all_of(ranks, &Process::ended)) {

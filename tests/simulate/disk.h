@@ -1,7 +1,7 @@
-// What a power cut leaves of a folder. The folder itself is real (on tmpfs) and always up to date, as the
-// page cache is; this keeps account of what POSIX promises to be on the disk: a file's content since its last
-// fsync, a folder's names since the folder's. After a power cut any part of what is newer may be there: any
-// of a folder's changes, any sectors of a file.
+// A folder, and what a power cut would leave of it. The folder itself is real (on tmpfs) and always up to
+// date, as the page cache is; this keeps account of what POSIX promises to be on the disk: a file's content
+// since its last fsync, a folder's names since the folder's. After a power cut any part of what is newer may
+// be there: any of a folder's changes, any sectors of a file.
 #pragma once
 
 #include <filesystem>
@@ -17,7 +17,7 @@ namespace shoal::simulate {
 
 class Disk {
  public:
-  // What the folder holds now is on the disk.
+  // The folder's contents count as being on the disk.
   explicit Disk(std::filesystem::path root);
 
   bool has(const std::filesystem::path& path) const;

@@ -1,4 +1,4 @@
-// What goes wrong in an attempt, and when: at the n-th message or the n-th change of a file of all ranks.
+// The faults of an attempt. Each happens at the n-th message or the n-th change of a file of all ranks.
 #pragma once
 
 #include <cstdint>

@@ -65,10 +65,13 @@ void stay_on_core(int number) {
   }
 }
 
-// A folder in memory, of this process.
+// A folder of this process, in memory where there is such a folder.
 class Folder {
  public:
-  Folder() : path_(fmt::format("/dev/shm/shoal-simulate-{}", ::getpid())), owner_(::getpid()) {
+  Folder()
+      : path_((::access("/dev/shm", W_OK) == 0 ? fs::path("/dev/shm") : fs::temp_directory_path()) /
+              fmt::format("shoal-simulate-{}", ::getpid())),
+        owner_(::getpid()) {
     fs::create_directories(path_);
   }
   ~Folder() {

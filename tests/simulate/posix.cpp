@@ -63,7 +63,8 @@ class FileCall {
 
 template <typename Function>
 void find(Function& function, const char* name, const char* version = nullptr) {
-  void* const found = version ? ::dlvsym(RTLD_NEXT, name, version) : ::dlsym(RTLD_NEXT, name);
+  void* found = version ? ::dlvsym(RTLD_NEXT, name, version) : nullptr;
+  if (!found) found = ::dlsym(RTLD_NEXT, name);
   static_assert(sizeof found == sizeof function);
   std::memcpy(&function, &found, sizeof found);
 }
@@ -75,7 +76,7 @@ Real find_all() {
   find(r.pthread_mutex_lock, "pthread_mutex_lock");
   find(r.pthread_mutex_trylock, "pthread_mutex_trylock");
   find(r.pthread_mutex_unlock, "pthread_mutex_unlock");
-  find(r.pthread_cond_wait, "pthread_cond_wait", "GLIBC_2.3.2");  // dlsym() may find an older kind
+  find(r.pthread_cond_wait, "pthread_cond_wait", "GLIBC_2.3.2");  // x86-64 has an older kind, too
   find(r.pthread_cond_timedwait, "pthread_cond_timedwait", "GLIBC_2.3.2");
   find(r.pthread_cond_clockwait, "pthread_cond_clockwait");
   find(r.pthread_cond_signal, "pthread_cond_signal", "GLIBC_2.3.2");

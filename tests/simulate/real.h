@@ -30,12 +30,10 @@ struct Real {
   decltype(&::getpid) getpid;
   decltype(&::gethostname) gethostname;
   decltype(&::open) open;
-  decltype(&::close) close;
   decltype(&::write) write;
   decltype(&::pwrite) pwrite;
   decltype(&::ftruncate) ftruncate;
   decltype(&::fsync) fsync;
-  decltype(&::fdatasync) fdatasync;
   decltype(&::rename) rename;
   decltype(&::renameat2) renameat2;
   decltype(&::unlink) unlink;

@@ -181,7 +181,7 @@ class SeedRun {
     if (trace_) fmt::print("a bit of {}/{} is wrong now\n", newest->filename().string(), file);
   }
 
-  // As the error says: the damaged checkpoint that it names goes, and the same command comes again.
+  // Renames the damaged checkpoint that the error names, as it asks; the same command comes again.
   void put_aside(const std::string& error) {
     const auto root = checkpoints_of(run_);
     const auto named = std::ranges::find_if(

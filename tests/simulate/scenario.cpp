@@ -37,7 +37,8 @@ const std::vector<Training> kTrainings = {
     {"gossip", {"parallel.engine=gossip", "gossip.topology=exp"}, kWorkers},
 };
 
-// Where a fault comes: anywhere in an attempt of a few thousand messages, more often in its beginning.
+// Draws the moment of a fault: anywhere in an attempt of a few thousand messages, more often in its
+// beginning.
 std::int64_t draw_event(Random& random, Fault::At at) {
   const double most = at == Fault::At::message ? 6000 : 400;
   return static_cast<std::int64_t>(std::pow(most, random.share()) * (0.5 + random.share()));

@@ -1,5 +1,5 @@
-// What a seed stands for: a training run, and the attempts at it with their layouts and faults. The last
-// attempt is undisturbed.
+// A scenario, drawn from a seed: a training run, and the attempts at it with their layouts and faults. The
+// last attempt is undisturbed.
 #pragma once
 
 #include <cstdint>

@@ -71,7 +71,7 @@ class Scheduler {
   Random& random() { return random_; }
   Process& process() const { return *running_->process; }
 
-  // What the system's calls are made of.
+  // The parts of the system's calls.
   void pass(double probability = 0.25);  // another thread may run
   void tick() { now_ += kTick; }         // the clock is read
   // Until wake(); false when the deadline came first. As on a busy machine, the thread may run somewhat after
