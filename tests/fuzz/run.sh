@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Fuzzes every reader of a foreign format, one after the other: tests/fuzz/run.sh [SECONDS [NAME...]], 30 each by default.
+# Fuzzes every reader of a foreign format, one on each core: tests/fuzz/run.sh [SECONDS [NAME...]], 30 each by default.
 # Needs clang++ with libFuzzer (Debian: clang, libomp-dev). What is found is in build/fuzz/corpus/NAME, a crash in
-# build/fuzz/crashes; `build/fuzz/tests/fuzz/fuzz_NAME FILE` repeats it.
+# build/fuzz/crashes (and the script exits non-zero); `build/fuzz/tests/fuzz/fuzz_NAME FILE` repeats it.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -15,11 +15,14 @@ cmake -S . -B build/fuzz -G Ninja -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_BUILD_TYP
 ninja -C build/fuzz fuzzers
 
 mkdir -p build/fuzz/crashes
-for name in "${names[@]}"; do
-  mkdir -p "build/fuzz/corpus/$name"
-  echo "== $name, $seconds s"
+fuzz() {
+  mkdir -p "build/fuzz/corpus/$1"
   # An input of 64 KiB may take 512 MiB at most.
-  "build/fuzz/tests/fuzz/fuzz_$name" -max_total_time="$seconds" -max_len=65536 -rss_limit_mb=512 -timeout=5 -print_final_stats=1 \
-    -artifact_prefix=build/fuzz/crashes/ "build/fuzz/corpus/$name" "tests/fuzz/corpus/$name" 2>&1 |
-    grep -E 'ERROR|SUMMARY|Test unit|DONE|stat::(number|new|peak)'
-done
+  "build/fuzz/tests/fuzz/fuzz_$1" -max_total_time="$2" -max_len=65536 -rss_limit_mb=512 -timeout=5 -print_final_stats=1 \
+    -artifact_prefix="build/fuzz/crashes/$1-" "build/fuzz/corpus/$1" "tests/fuzz/corpus/$1" >"build/fuzz/$1.log" 2>&1 && status=0 || status=$?
+  echo "== $1, $2 s"
+  grep -E 'ERROR|SUMMARY|Test unit|DONE|stat::(number|new|peak)' "build/fuzz/$1.log"
+  return $status
+}
+export -f fuzz
+printf '%s\n' "${names[@]}" | xargs -P "$(nproc)" -I{} bash -c "fuzz {} $seconds"
