@@ -1,5 +1,5 @@
 // Generation relies on this: a row of a product with up to eight rows has the same bits in any place,
-// whatever the other rows hold and however many they are.
+// whatever the other rows hold and however many they are. The own product of bfloat16 promises it for more.
 #include "ops/conformance.h"
 
 namespace shoal::test {
@@ -35,6 +35,27 @@ TEST(CpuRows, OfAProductDoNotDependOnTheOthers) {
         }
       }
     }
+  }
+}
+
+TEST(CpuRows, OfALargeProductInBfloat16DoNotDependOnTheOthers) {
+  if (cpu_level() != CpuLevel::avx512_bf16) GTEST_SKIP() << "oneDNN's product at this level";
+  constexpr std::int64_t kRows = 500, kColumns = 130, kDepth = 2500;
+  const auto backend = make_cpu_backend(2);
+  const Values x = normal_values(kRows * kDepth, 1, DType::bf16);
+  const Buffer w{*backend, DType::bf16, {kColumns, kDepth}, normal_values(kColumns * kDepth, 2, DType::bf16)};
+  const auto product = [&](std::int64_t first, std::int64_t rows) {
+    const Values part =
+        x[std::slice(static_cast<std::size_t>(first * kDepth), static_cast<std::size_t>(rows * kDepth), 1)];
+    const Buffer y{*backend, DType::f32, {rows, kColumns}};
+    backend->linear_forward(y, Buffer{*backend, DType::bf16, {rows, kDepth}, part}, w, {});
+    return y.values();
+  };
+  const Values whole = product(0, kRows);
+  for (const auto& [first, rows] : {std::pair<std::int64_t, std::int64_t>{0, 9}, {1, 100}, {77, 423}}) {
+    const Values expected = whole[std::slice(static_cast<std::size_t>(first * kColumns),
+                                             static_cast<std::size_t>(rows * kColumns), 1)];
+    EXPECT_TRUE((product(first, rows) == expected).min()) << rows << " rows from " << first;
   }
 }
 

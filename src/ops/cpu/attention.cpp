@@ -1,37 +1,16 @@
 // Causal attention in tiles with a running maximum, after FlashAttention-2 (Dao 2023), one head of one
 // sequence per task. A head's q, k, v are copied into float32 scratch where rows are padded to vectors and
 // keys also stand transposed; then every product is the one tile kernel.
-#include <cmath>
 #include <cstring>
-#include <limits>
-#include <utility>
 
+#include "ops/cpu/attention_bfloat16.h"
+#include "ops/cpu/attention_tiles.h"
 #include "ops/cpu/cpu_backend.h"
-#include "ops/cpu/philox_simd.h"
 #include "ops/cpu/threads.h"
 #include "ops/cpu/tile_product.h"
 
 namespace shoal::cpu {
 namespace {
-
-constexpr std::int64_t kGroup = 6;     // rows of the tile kernel
-constexpr std::int64_t kQueries = 48;  // rows of a tile: a multiple of the group
-constexpr std::int64_t kKeys = DropoutRow::kColumns;
-
-std::int64_t round_up(std::int64_t n) { return (n + kLanes - 1) / kLanes * kLanes; }
-
-struct HeadShape {
-  std::int64_t positions, heads, channels;
-  std::int64_t padded_positions = round_up(positions), padded_channels = round_up(channels);
-  std::int64_t matrix() const { return padded_positions * padded_channels; }  // floats of one packed operand
-  float scale() const { return 1.0f / std::sqrt(static_cast<float>(channels)); }
-};
-
-// Carves a thread's scratch memory.
-struct Carver {
-  float* at;
-  float* take(std::int64_t floats) { return std::exchange(at, at + floats); }
-};
 
 // to [T, padded D] = from [T, stride] * scale, zero in the padding
 template <typename T>
@@ -64,88 +43,12 @@ void unpack_rows(T* to, std::int64_t stride, const float* rows, const HeadShape&
   }
 }
 
-VecI lanes_below(std::int64_t count) {
-  const VecI lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-  return lane < static_cast<std::int32_t>(count);
-}
-
-// One tile: queries [q0, q0 + rows) against keys [k0, k0 + keys); `width` is keys rounded up to vectors.
-struct Tile {
-  std::int64_t q0, rows, k0, keys, width;
-  // The number of the tile's keys that the query in row i may see.
-  std::int64_t visible(std::int64_t i) const { return std::clamp<std::int64_t>(q0 + i + 1 - k0, 0, keys); }
-};
-
-// Calls f(tile) for the tiles of a row of queries that the causal mask leaves.
-template <typename F>
-void for_key_tiles(std::int64_t q0, std::int64_t rows, F&& f) {
-  for (std::int64_t k0 = 0; k0 < q0 + rows; k0 += kKeys) {
-    const std::int64_t keys = std::min(kKeys, q0 + rows - k0);
-    f(Tile{q0, rows, k0, keys, round_up(keys)});
-  }
-}
-
-// The unmasked part of a tile, in groups of the kernel's six rows.
-// f(first query, queries, keys that any of them sees, the same rounded up to the vectors that are read).
-template <typename F>
-void for_query_groups(const Tile& tile, F&& f) {
-  for (std::int64_t i = 0; i < tile.rows; i += kGroup) {
-    const std::int64_t n = std::min(kGroup, tile.rows - i), seen = tile.visible(i + n - 1);
-    // A group of keys that begins within `seen` is read whole by for_key_groups' products.
-    if (seen > 0) f(i, n, seen, std::min(tile.width, round_up(seen + kGroup - 1)));
-  }
-}
-// f(first key, keys, first query that sees any of them)
-template <typename F>
-void for_key_groups(const Tile& tile, F&& f) {
-  for (std::int64_t k = 0; k < tile.keys; k += kGroup) {
-    f(k, std::min(kGroup, tile.keys - k), std::max<std::int64_t>(0, tile.k0 + k - tile.q0));
-  }
-}
-
-class DropoutTile {
- public:
-  DropoutTile(const Dropout& dropout, std::int64_t head, std::int64_t batch)
-      : dropout_(dropout), mask_(dropout, attention_site(dropout.site, head)), batch_(batch) {}
-  bool active() const { return dropout_.active(); }
-  std::array<Vec, 8> factors(std::int64_t query, std::int64_t k0) const {
-    return mask_.factors(dropout_.window.row(batch_, query), k0 / kKeys);
-  }
-
- private:
-  const Dropout& dropout_;
-  DropoutRow mask_;
-  std::int64_t batch_;
-};
-
-// Softmax of one row of scores over its visible keys, given the maximum and sum so far; returns the factor
-// for earlier results of the row. scores become probabilities times the dropout factor, not yet divided by
-// the sum.
-float softmax_row(float* scores, std::int64_t visible, std::int64_t width, float& most, float& total,
-                  const std::array<Vec, 8>* factors) {
-  const Vec lowest = splat(-std::numeric_limits<float>::infinity());
-  Vec row_most = lowest;
-  for (std::int64_t k = 0; k < visible; k += kLanes) {
-    row_most = max(select(lanes_below(visible - k), load(scores + k), lowest), row_most);
-  }
-  const float next = std::max(most, max(row_most));
-  const float rescale = std::exp(most - next);
-  Vec sums{};
-  for (std::int64_t k = 0; k < width; k += kLanes) {
-    Vec p = select(lanes_below(visible - k), exp(load(scores + k) - next), Vec{});
-    sums += p;
-    if (factors) p *= (*factors)[static_cast<std::size_t>(k / kLanes)];
-    store(scores + k, p);
-  }
-  total = total * rescale + sum(sums);
-  most = next;
-  return rescale;
-}
+}  // namespace
 
 template <typename T>
-void head_forward(T* out, std::int64_t out_stride, float* lse, const T* q, const T* k, const T* v,
-                  std::int64_t qkv_stride, const HeadShape& shape, const DropoutTile& dropout,
-                  float* scratch) {
+void HeadKernels<T>::forward(const HeadForward<T>& head, const HeadShape& shape, const DropoutTile& dropout,
+                             float* scratch) {
+  const auto& [out, lse, q, k, v, qkv_stride, out_stride] = head;
   Carver carve{scratch};
   const std::int64_t dp = shape.padded_channels, tp = shape.padded_positions;
   float* queries = carve.take(shape.matrix());
@@ -196,15 +99,9 @@ void head_forward(T* out, std::int64_t out_stride, float* lse, const T* q, const
 }
 
 template <typename T>
-struct HeadGrads {
-  T *dq, *dk, *dv;
-  const T *dout, *out;
-  std::int64_t qkv_stride, out_stride;
-};
-
-template <typename T>
-void head_backward(const HeadGrads<T>& grads, const float* lse, const T* q, const T* k, const T* v,
-                   const HeadShape& shape, const DropoutTile& dropout, float* scratch) {
+void HeadKernels<T>::backward(const HeadBackward<T>& head, const HeadShape& shape, const DropoutTile& dropout,
+                              float* scratch) {
+  const auto& [dq, dk, dv, dout, out, lse, q, k, v, qkv_stride, out_stride] = head;
   Carver carve{scratch};
   const std::int64_t dp = shape.padded_channels, tp = shape.padded_positions;
   float* queries = carve.take(shape.matrix());
@@ -217,21 +114,15 @@ void head_backward(const HeadGrads<T>& grads, const float* lse, const T* q, cons
   float* d_values = carve.take(shape.matrix());
   float* probs = carve.take(kQueries * kKeys);
   float* d_scores = carve.take(kQueries * kKeys);
-  float* delta = carve.take(tp);  // sum over channels of out * dout, per query
-  pack_rows(d_out, v, grads.qkv_stride, shape, 1.0f);
+  float* delta = carve.take(tp);
+  pack_rows(d_out, v, qkv_stride, shape, 1.0f);
   transpose_rows(values_t, d_out, shape);
-  pack_rows(keys, k, grads.qkv_stride, shape, 1.0f);
+  pack_rows(keys, k, qkv_stride, shape, 1.0f);
   transpose_rows(keys_t, keys, shape);
-  pack_rows(queries, q, grads.qkv_stride, shape, shape.scale());
-  pack_rows(d_out, grads.dout, grads.out_stride, shape, 1.0f);
+  pack_rows(queries, q, qkv_stride, shape, shape.scale());
+  pack_rows(d_out, dout, out_stride, shape, 1.0f);
   std::memset(d_queries, 0, static_cast<std::size_t>(3 * shape.matrix()) * sizeof(float));
-  for (std::int64_t t = 0; t < shape.positions; ++t) {
-    Vec total{};
-    for_lanes(shape.channels, [&](std::int64_t d, std::int64_t live) {
-      total += load(d_out + t * dp + d) * load_n(grads.out + t * grads.out_stride + d, live);
-    });
-    delta[t] = sum(total);
-  }
+  fill_delta(delta, head, shape);
 
   for (std::int64_t q0 = 0; q0 < shape.positions; q0 += kQueries) {
     const std::int64_t rows = std::min(kQueries, shape.positions - q0);
@@ -267,36 +158,44 @@ void head_backward(const HeadGrads<T>& grads, const float* lse, const T* q, cons
       });
     });
   }
-  unpack_rows(grads.dq, grads.qkv_stride, d_queries, shape, shape.scale());
-  unpack_rows(grads.dk, grads.qkv_stride, d_keys, shape, 1.0f);
-  unpack_rows(grads.dv, grads.qkv_stride, d_values, shape, 1.0f);
+  unpack_rows(dq, qkv_stride, d_queries, shape, shape.scale());
+  unpack_rows(dk, qkv_stride, d_keys, shape, 1.0f);
+  unpack_rows(dv, qkv_stride, d_values, shape, 1.0f);
 }
 
-std::int64_t forward_scratch(const HeadShape& shape) {
+template <typename T>
+std::int64_t HeadKernels<T>::forward_scratch(const HeadShape& shape) {
   return 3 * shape.matrix() + kQueries * kKeys + kQueries * shape.padded_channels;
 }
-std::int64_t backward_scratch(const HeadShape& shape) {
+template <typename T>
+std::int64_t HeadKernels<T>::backward_scratch(const HeadShape& shape) {
   return 8 * shape.matrix() + 2 * kQueries * kKeys + shape.padded_positions;
 }
 
-}  // namespace
-
 std::int64_t attention_scratch(int threads, std::int64_t positions, std::int64_t channels) {
-  return threads * backward_scratch({positions, 1, channels});
+  const HeadShape shape{positions, 1, channels};
+  return threads * std::max(HeadKernels<float>::backward_scratch(shape),
+                            HeadKernels<bfloat16>::backward_scratch(shape));
 }
 
 void CpuBackend::attention_forward(const Tensor& out, const Tensor& lse, const Tensor& qkv,
                                    std::int64_t first_head, const Dropout& dropout) {
   const HeadShape shape{qkv.dim(1), qkv.dim(3), qkv.dim(4)};
-  const std::int64_t width = shape.heads * shape.channels, per_thread = forward_scratch(shape);
-  float* area = scratch(team_.size() * per_thread);
+  const std::int64_t width = shape.heads * shape.channels;
   with_type(qkv.dtype, [&]<typename T>() {
+    const std::int64_t per_thread = HeadKernels<T>::forward_scratch(shape);
+    float* area = scratch(team_.size() * per_thread);
     team_.run(qkv.dim(0) * shape.heads, [&](std::int64_t task, int member) {
       const std::int64_t b = task / shape.heads, h = task % shape.heads;
       const T* q = qkv.as<T>() + b * shape.positions * 3 * width + h * shape.channels;
-      head_forward(out.as<T>() + b * shape.positions * width + h * shape.channels, width,
-                   lse.as<float>() + task * shape.positions, q, q + width, q + 2 * width, 3 * width, shape,
-                   DropoutTile(dropout, first_head + h, b), area + member * per_thread);
+      HeadKernels<T>::forward({.out = out.as<T>() + b * shape.positions * width + h * shape.channels,
+                               .lse = lse.as<float>() + task * shape.positions,
+                               .q = q,
+                               .k = q + width,
+                               .v = q + 2 * width,
+                               .qkv_stride = 3 * width,
+                               .out_stride = width},
+                              shape, DropoutTile(dropout, first_head + h, b), area + member * per_thread);
     });
   });
 }
@@ -304,19 +203,28 @@ void CpuBackend::attention_forward(const Tensor& out, const Tensor& lse, const T
 void CpuBackend::attention_backward(const AttentionBackward& args) {
   const auto& [dqkv, dout, out, lse, qkv, first_head, dropout] = args;
   const HeadShape shape{qkv.dim(1), qkv.dim(3), qkv.dim(4)};
-  const std::int64_t width = shape.heads * shape.channels, per_thread = backward_scratch(shape);
-  float* area = scratch(team_.size() * per_thread);
+  const std::int64_t width = shape.heads * shape.channels;
   with_type(qkv.dtype, [&]<typename T>() {
+    const std::int64_t per_thread = HeadKernels<T>::backward_scratch(shape);
+    float* area = scratch(team_.size() * per_thread);
     team_.run(qkv.dim(0) * shape.heads, [&](std::int64_t task, int member) {
       const std::int64_t b = task / shape.heads, h = task % shape.heads;
       const std::int64_t at = b * shape.positions * width + h * shape.channels;
       const std::int64_t at3 = b * shape.positions * 3 * width + h * shape.channels;
       const T* q = qkv.as<T>() + at3;
       T* dq = dqkv.as<T>() + at3;
-      head_backward<T>(
-          {dq, dq + width, dq + 2 * width, dout.as<T>() + at, out.as<T>() + at, 3 * width, width},
-          lse.as<float>() + task * shape.positions, q, q + width, q + 2 * width, shape,
-          DropoutTile(dropout, first_head + h, b), area + member * per_thread);
+      HeadKernels<T>::backward({.dq = dq,
+                                .dk = dq + width,
+                                .dv = dq + 2 * width,
+                                .dout = dout.as<T>() + at,
+                                .out = out.as<T>() + at,
+                                .lse = lse.as<float>() + task * shape.positions,
+                                .q = q,
+                                .k = q + width,
+                                .v = q + 2 * width,
+                                .qkv_stride = 3 * width,
+                                .out_stride = width},
+                               shape, DropoutTile(dropout, first_head + h, b), area + member * per_thread);
     });
   });
 }

@@ -19,6 +19,8 @@ namespace {
 constexpr std::size_t kAlignment = 64;
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
+}  // namespace
+
 void* aligned_memory(std::size_t bytes) {
   const std::size_t alignment = bytes >= kHugePage ? kHugePage : kAlignment;
   void* data = std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
@@ -29,12 +31,7 @@ void* aligned_memory(std::size_t bytes) {
   return data;
 }
 
-}  // namespace
-
-CpuBackend::CpuBackend(int threads)
-    : team_(threads > 0 ? threads : usable_cores()),
-      matmul_(team_),
-      scratch_(nullptr, [](float* p) { std::free(p); }) {}
+CpuBackend::CpuBackend(int threads) : team_(threads > 0 ? threads : usable_cores()), matmul_(team_) {}
 
 void* CpuBackend::allocate(std::size_t bytes) {
   auto* data = static_cast<std::byte*>(aligned_memory(std::max<std::size_t>(bytes, 1)));
@@ -50,15 +47,6 @@ void CpuBackend::release(void* data, std::size_t) { std::free(data); }
 void CpuBackend::copy_to_host(void* host, const Tensor& from) { std::memcpy(host, from.data, from.bytes()); }
 void CpuBackend::copy_from_host(const Tensor& to, const void* host) {
   std::memcpy(to.data, host, to.bytes());
-}
-
-float* CpuBackend::scratch(std::int64_t floats) {
-  if (floats > scratch_floats_) {
-    scratch_.reset();
-    scratch_.reset(static_cast<float*>(aligned_memory(static_cast<std::size_t>(floats) * sizeof(float))));
-    scratch_floats_ = floats;
-  }
-  return scratch_.get();
 }
 
 void CpuBackend::linear_forward(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias) {

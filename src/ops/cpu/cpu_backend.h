@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/thread_team.h"
+#include "ops/cpu/growing_memory.h"
 #include "ops/cpu/matmul.h"
 #include "ops/kernels.h"
 #include "ops/with_type.h"
@@ -73,13 +74,11 @@ class CpuBackend final : public Backend {
  private:
   // Sums f32 columns of x over rows into out (+=), rows in fixed blocks.
   void add_column_sums(float* out, const Tensor& x);
-  // Memory kept across calls; it grows when needed.
-  float* scratch(std::int64_t floats);
+  float* scratch(std::int64_t floats) { return scratch_.take<float>(floats); }
 
   ThreadTeam team_;
   Matmul matmul_;
-  std::unique_ptr<float[], void (*)(float*)> scratch_;
-  std::int64_t scratch_floats_ = 0;
+  GrowingMemory scratch_;
 };
 
 // Floats of scratch memory for attention's backward pass, and for sums over rows.

@@ -47,9 +47,7 @@ void CpuBackend::cross_entropy_stats(const CrossEntropy& args) {
       const float most = top.value;
       Vec total{};
       for_lanes(args.valid, [&](std::int64_t i, std::int64_t live) {
-        Vec e = exp(load_n(x + i, live) - most);
-        for (std::int64_t lane = live; lane < kLanes; ++lane) e[lane] = 0;
-        total += e;
+        total += select(lanes_below(live), exp(load_n(x + i, live) - most), Vec{});
       });
       const std::int64_t target = args.targets.as<std::int32_t>()[row] - args.first_class;
       args.maximum.as<float>()[row] = most;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "ops/cpu/bfloat16_product.h"
 #include "ops/cpu/cpu_backend.h"
 #include "ops/cpu/onednn.h"
 
@@ -27,10 +28,13 @@ std::unique_ptr<Backend> make_backend(int threads, CpuLevel level) {
   return std::make_unique<CpuBackend>(threads);
 }
 
-std::size_t scratch_bytes(int threads, const KernelSizes& sizes) {
-  const std::int64_t attention = attention_scratch(threads, sizes.positions, sizes.head_size);
-  return sizeof(float) * static_cast<std::size_t>(std::max(
-                             attention, column_sum_scratch(sizes.batch * sizes.positions, sizes.columns)));
+std::size_t scratch_bytes(int threads, const KernelSizes& sizes, CpuLevel level) {
+  const std::int64_t attention = attention_scratch(threads, sizes.positions, sizes.head_size),
+                     rows = sizes.batch * sizes.positions;
+  const bool own_product = sizes.compute == DType::bf16 && level == CpuLevel::avx512_bf16;
+  return sizeof(float) *
+             static_cast<std::size_t>(std::max(attention, column_sum_scratch(rows, sizes.columns))) +
+         (own_product ? Bfloat16Product::scratch_bytes(rows, sizes.columns) : 0);
 }
 
 std::vector<Library> libraries() {

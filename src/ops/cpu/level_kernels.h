@@ -14,7 +14,7 @@ namespace shoal::cpu {
 
 struct LevelKernels {
   std::unique_ptr<Backend> (*make_backend)(int threads, CpuLevel level);
-  std::size_t (*scratch_bytes)(int threads, const KernelSizes& sizes);
+  std::size_t (*scratch_bytes)(int threads, const KernelSizes& sizes, CpuLevel level);
   std::vector<Library> (*libraries)();
 };
 

@@ -67,7 +67,8 @@ std::unique_ptr<Backend> make_cpu_backend(int threads, CpuLevel level) {
 }
 
 std::size_t cpu_scratch_bytes(int threads, const KernelSizes& sizes) {
-  return shoal_cpu_baseline().scratch_bytes(threads, sizes);
+  const auto level = cpu_level();
+  return kKernels[static_cast<std::size_t>(level)]().scratch_bytes(threads, sizes, level);
 }
 
 std::vector<Library> ops_libraries() { return shoal_cpu_baseline().libraries(); }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "ops/cpu/bfloat16_product.h"
 #include "ops/cpu/onednn.h"
 #include "ops/cpu/product_pieces.h"
 #include "ops/cpu/simd.h"
@@ -136,6 +137,11 @@ bool plain_avx512() {
   }
 }
 
+// vdpbf16ps without AMX, which is faster by tiles.
+bool plain_bfloat16() {
+  return Bfloat16Product::compiled() && dnnl::get_effective_cpu_isa() == dnnl::cpu_isa::avx512_core_bf16;
+}
+
 bool has_bfloat16() {
   constexpr auto kLeast = static_cast<unsigned>(dnnl::cpu_isa::avx512_core);  // a bit for each set
   return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & kLeast) == kLeast;
@@ -174,7 +180,7 @@ struct Matmul::Impl {
     dnnl::stream stream;
   };
 
-  explicit Impl(ThreadTeam& shared) : team(shared) {
+  explicit Impl(ThreadTeam& shared) : team(shared), own_bfloat16(shared) {
     for (int i = 0; i < team.size(); ++i) of_thread.push_back({{}, {}, dnnl::stream(engine)});
   }
 
@@ -183,7 +189,8 @@ struct Matmul::Impl {
   void product(const MatmulCall& call, const ProductPieces& pieces);
 
   ThreadTeam& team;
-  bool avx512 = plain_avx512(), bfloat16_products = has_bfloat16();
+  bool avx512 = plain_avx512(), bfloat16_products = has_bfloat16(), own = plain_bfloat16();
+  Bfloat16Product own_bfloat16;
   dnnl::engine engine{dnnl::engine::kind::cpu, 0};
   std::map<Key, Entry> entries;
   std::vector<const Entry*> of_piece;  // of the current product
@@ -267,6 +274,7 @@ Matmul::Matmul(ThreadTeam& team) : impl_(std::make_unique<Impl>(team)) {}
 Matmul::~Matmul() = default;
 
 void Matmul::operator()(const MatmulCall& call) {
+  if (impl_->own && Bfloat16Product::takes(call)) return impl_->own_bfloat16(call);
   const std::int64_t m = call.c.rows(), n = call.c.columns();
   const std::int64_t k = call.transpose_a ? call.a.rows() : call.a.columns();
   on_one_thread();

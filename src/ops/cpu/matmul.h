@@ -1,6 +1,7 @@
-// Matrix products through oneDNN: its matmul primitives, made once per shape and kept, and in float32 for the
-// backward products its sgemm. Measured on two Zen 4 cores over GPT-2's shapes (bench/results/ops.txt): plain
-// row-major operands reach 92-97 % of the measured peak in float32 and 82-97 % in bfloat16; packing the
+// Matrix products: in bfloat16 our own where the processor multiplies vectors of it (bfloat16_product.h),
+// others through oneDNN: its matmul primitives, made once per shape and kept, and in float32 for the backward
+// products its sgemm. Measured on two Zen 4 cores over GPT-2's shapes (bench/results/ops.txt): plain
+// row-major operands reach 92-97 % of the measured peak in float32; packing the
 // weights on every call gains no more than its own cost; sgemm is up to a tenth faster than matmul where the
 // left operand is transposed or the sum is long. The same choice is the best with oneDNN 3.7
 // (bench/results/onednn.md).
@@ -11,18 +12,10 @@
 
 #include <memory>
 
-#include "core/tensor.h"
 #include "core/thread_team.h"
+#include "ops/cpu/matmul_call.h"
 
 namespace shoal::cpu {
-
-// c [M, N] (+)= op(a) [M, K] . op(b) [K, N] + bias [N], where op may transpose. c may be f32 or, when
-// a is bf16, bf16.
-struct MatmulCall {
-  Tensor c, a, b, bias;
-  bool transpose_a = false, transpose_b = false;
-  bool accumulate = false;
-};
 
 class Matmul {
  public:

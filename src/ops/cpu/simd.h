@@ -87,6 +87,12 @@ inline void store_n(T* p, Vec v, std::int64_t live) {
   }
 }
 
+// A mask of the first lanes.
+inline VecI lanes_below(std::int64_t count) {
+  const VecI lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  return lane < static_cast<std::int32_t>(count);
+}
+
 inline Vec select(VecI mask, Vec a, Vec b) { return mask ? a : b; }
 inline Vec max(Vec a, Vec b) { return a > b ? a : b; }
 inline Vec min(Vec a, Vec b) { return a < b ? a : b; }
