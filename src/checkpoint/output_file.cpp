@@ -1,18 +1,24 @@
 #include "checkpoint/output_file.h"
 
 #include <fcntl.h>
+#include <unistd.h>
 #include <xxhash.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <system_error>
 #include <utility>
+
+#include "core/error.h"
 
 namespace shoal {
 
 std::uint64_t checksum(std::span<const std::byte> data) { return XXH3_64bits(data.data(), data.size()); }
 std::uint64_t checksum(std::string_view text) { return checksum(std::as_bytes(std::span(text))); }
 
-OutputFile::OutputFile(std::filesystem::path path)
-    : path_(std::move(path)), file_(open_file(path_, O_WRONLY | O_CREAT | O_TRUNC, "create")) {}
+OutputFile::OutputFile(std::filesystem::path path, Existing existing)
+    : path_(std::move(path)),
+      file_(open_file(path_, O_WRONLY | O_CREAT | (existing == Existing::emptied ? O_TRUNC : 0), "create")) {}
 
 void OutputFile::write(std::span<const std::byte> data) {
   summary_.bytes += data.size();
@@ -41,6 +47,9 @@ void OutputFile::end_block() {
 
 FileSummary OutputFile::finish() {
   if (!block_.empty()) end_block();
+  if (::ftruncate(file_.get(), static_cast<off_t>(summary_.bytes)) != 0) {
+    fail_user("cannot write {}: {}", path_.string(), std::generic_category().message(errno));
+  }
   sync_file(file_, path_);
   file_ = FileDescriptor();
   return std::move(summary_);

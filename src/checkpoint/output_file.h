@@ -24,11 +24,13 @@ struct FileSummary {
   bool operator==(const FileSummary&) const = default;
 };
 
-// Creates (or empties) a file and appends to it, with checksums. Throws UserError, with the system's reason,
-// when the file cannot be created or written, for example on a full disk.
+// Writes a file from its beginning, with checksums. Throws UserError, with the system's reason, when the file
+// cannot be created or written, for example on a full disk.
 class OutputFile {
  public:
-  explicit OutputFile(std::filesystem::path path);
+  // An existing file is emptied, or keeps its space on the file system for the new content.
+  enum class Existing { emptied, overwritten };
+  explicit OutputFile(std::filesystem::path path, Existing existing = Existing::emptied);
   void write(std::span<const std::byte> data);
   FileSummary finish();  // closes it once it is on the disk
 

@@ -133,8 +133,9 @@ StoredTensor read_entry(const std::string& name, const json& entry, std::uint64_
 }  // namespace
 
 SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, std::vector<TensorEntry> entries,
-                                     const std::map<std::string, std::string>& metadata)
-    : entries_(std::move(entries)), file_(path) {
+                                     const std::map<std::string, std::string>& metadata,
+                                     OutputFile::Existing existing)
+    : entries_(std::move(entries)), file_(path, existing) {
   const std::string header = make_header(entries_, metadata);
   const std::uint64_t length = header.size();
   file_.write(std::as_bytes(std::span(&length, 1)));

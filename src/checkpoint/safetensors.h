@@ -28,7 +28,8 @@ struct TensorEntry {
 class SafetensorsWriter {
  public:
   SafetensorsWriter(const std::filesystem::path& path, std::vector<TensorEntry> entries,
-                    const std::map<std::string, std::string>& metadata = {});
+                    const std::map<std::string, std::string>& metadata = {},
+                    OutputFile::Existing existing = OutputFile::Existing::emptied);
   // The next entry's data: shape.count() elements.
   void write(std::span<const std::byte> data);
   // The same in pieces, one after the other.

@@ -35,13 +35,17 @@ std::string size_text(std::uint64_t bytes) { return format_bytes(static_cast<dou
 
 void copy_host_memory(void* to, const void* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
 
+std::int64_t step_of(const fs::path& checkpoint) {
+  return std::strtoll(checkpoint.filename().c_str() + std::strlen("step-"), nullptr, 10);
+}
+
 std::vector<fs::path> list_checkpoints(const fs::path& root) {
   std::vector<std::pair<std::int64_t, fs::path>> found;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(root, error)) {
     const std::string name = entry.path().filename().string();
     if (!name.starts_with("step-") || !fs::is_directory(entry.path(), error)) continue;
-    found.emplace_back(std::strtoll(name.c_str() + 5, nullptr, 10), entry.path());
+    found.emplace_back(step_of(entry.path()), entry.path());
   }
   std::sort(found.begin(), found.end());
   std::vector<fs::path> paths;
@@ -90,19 +94,18 @@ void CheckpointStore::save(const CheckpointInfo& info, std::span<const SliceView
   write(info, slices, best, {});
 }
 
-// Into the buffer, which is kept for the next time.
-void CheckpointStore::copy_data(std::vector<SliceView>& slices) {
+void SliceBuffer::take(std::vector<SliceView>& slices, const Copy& copy) {
   std::size_t bytes = 0;
   for (const auto& view : slices) bytes += view.data.size();
-  if (buffer_bytes_ < bytes) {
-    buffer_.reset();
-    buffer_bytes_ = 0;
-    buffer_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
-    buffer_bytes_ = bytes;
+  if (bytes_ < bytes) {
+    memory_.reset();
+    bytes_ = 0;
+    memory_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
+    bytes_ = bytes;
   }
-  std::byte* next = buffer_.get();
+  std::byte* next = memory_.get();
   for (auto& slice : slices) {
-    if (!slice.data.empty()) options_.copy(next, slice.data.data(), slice.data.size());
+    if (!slice.data.empty()) copy(next, slice.data.data(), slice.data.size());
     slice.data = {next, slice.data.size()};
     next += slice.data.size();
   }
@@ -111,7 +114,7 @@ void CheckpointStore::copy_data(std::vector<SliceView>& slices) {
 void CheckpointStore::save_async(const CheckpointInfo& info, std::span<const SliceView> slices, bool best) {
   wait();
   std::vector<SliceView> copies(slices.begin(), slices.end());
-  if (options_.copy) copy_data(copies);
+  if (options_.copy) buffer_.take(copies, options_.copy);
   stop_ = {};
   running_ = true;
   thread_ = std::thread([this, info, copies = std::move(copies), best, stop = stop_.get_token()] {

@@ -27,13 +27,24 @@ inline constexpr const char* kBestName = "best";
 
 void copy_host_memory(void* to, const void* from, std::size_t bytes);
 
+// Memory for copies of slices, allocated once and used again.
+class SliceBuffer {
+ public:
+  using Copy = std::function<void(void* to, const void* from, std::size_t bytes)>;
+  // Copies the data of the slices, which then point to the copies.
+  void take(std::vector<SliceView>& slices, const Copy& copy);
+
+ private:
+  std::unique_ptr<std::byte[]> memory_;
+  std::size_t bytes_ = 0;
+};
+
 struct StoreOptions {
   int keep = 0;  // how many of the newest stay, besides the latest and the best; 0 keeps all
   int rank = 0;  // rank 0 tidies, commits, links and prunes, so it opens the store before the others do
   int world = 1;
   // Copies data for a save in the background; none: it reads them where they are, so they must not change.
-  using Copy = std::function<void(void* to, const void* from, std::size_t bytes)>;
-  Copy copy = copy_host_memory;
+  SliceBuffer::Copy copy = copy_host_memory;
   std::string session = "0";  // the same on all ranks, another for every process that saves to this run
 };
 
@@ -71,7 +82,6 @@ class CheckpointStore {
   const std::filesystem::path& root() const { return root_; }
 
  private:
-  void copy_data(std::vector<SliceView>& slices);
   void write(const CheckpointInfo& info, std::span<const SliceView> slices, bool best,
              const std::stop_token& stop);
   void write_own_shard(CheckpointWriter& writer, std::span<const SliceView> slices, std::uint64_t needed,
@@ -80,8 +90,7 @@ class CheckpointStore {
 
   std::filesystem::path root_;
   StoreOptions options_;
-  std::unique_ptr<std::byte[]> buffer_;
-  std::size_t buffer_bytes_ = 0;
+  SliceBuffer buffer_;
   std::int64_t attempts_ = 0;
   std::stop_source stop_;
   std::thread thread_;
@@ -93,6 +102,8 @@ class CheckpointStore {
 
 // The checkpoints of a directory, oldest step first; none when it does not exist.
 std::vector<std::filesystem::path> list_checkpoints(const std::filesystem::path& root);
+// The step in a checkpoint's name.
+std::int64_t step_of(const std::filesystem::path& checkpoint);
 // The checkpoint that `latest` names there, or else that of the highest step.
 std::optional<std::filesystem::path> latest_in(const std::filesystem::path& root);
 

@@ -1,11 +1,9 @@
 #include "checkpoint/writer.h"
 
 #include <algorithm>
-#include <map>
 #include <system_error>
 #include <thread>
 
-#include "checkpoint/safetensors.h"
 #include "core/clock.h"
 #include "core/error.h"
 
@@ -24,7 +22,7 @@ fs::path beside(const fs::path& target, std::string_view suffix) {
 }
 
 fs::path shard_path(const fs::path& partial, int rank, int world) {
-  return partial / fmt::format("shard-{:05d}-of-{:05d}.safetensors", rank, world);
+  return partial / shard_name(rank, world);
 }
 fs::path record_path(const fs::path& partial, int rank) {
   return partial / fmt::format("rank-{:05d}.json", rank);
@@ -39,28 +37,9 @@ void move(const fs::path& from, const fs::path& to) {
   if (error) fail_user("cannot rename {} to {}: {}", from.string(), to.string(), error.message());
 }
 
-// Names for one file's slices: the tensor's own, then "name#1", "name#2".
-std::vector<SliceRecord> name_slices(std::span<const TensorSlice> slices) {
-  std::map<std::string, int> count;
-  std::vector<SliceRecord> records;
-  for (const auto& slice : slices) {
-    if (const auto fault = fault_of(slice); !fault.empty()) fail("tensor \"{}\": {}", slice.name, fault);
-    const int nth = count[slice.name]++;
-    records.push_back({slice, 0, nth == 0 ? slice.name : fmt::format("{}#{}", slice.name, nth)});
-  }
-  return records;
-}
-
 }  // namespace
 
 std::string step_directory_name(std::int64_t step) { return fmt::format("step-{:08d}", step); }
-
-std::uint64_t shard_bytes(std::span<const SliceView> slices) {
-  // A header entry takes about 100 bytes and its name, a manifest entry as much again.
-  std::uint64_t bytes = 64 << 10;
-  for (const auto& view : slices) bytes += view.data.size() + view.slice.name.size() * 4 + 512;
-  return bytes;
-}
 
 CheckpointWriter::CheckpointWriter(fs::path root, std::int64_t step, const std::string& attempt)
     : root_(std::move(root)), target_(root_ / step_directory_name(step)) {
@@ -72,24 +51,12 @@ CheckpointWriter::CheckpointWriter(fs::path root, std::int64_t step, const std::
 
 void CheckpointWriter::write_shard(int rank, int world, std::span<const SliceView> views,
                                    const std::stop_token& stop) {
-  std::vector<TensorSlice> slices;
-  for (const auto& [slice, data] : views) {
-    if (data.size() != slice.bytes()) {
-      fail("tensor \"{}\": {} bytes of data for a slice of {}", slice.name, data.size(), slice.bytes());
-    }
-    slices.push_back(slice);
-  }
-  write_file(rank, world, slices, [&](SafetensorsWriter& file) {
-    for (const auto& view : views) {
-      if (stop.stop_requested()) fail("the run has ended");
-      file.write(view.data);
-    }
-  });
+  put_record(rank, write_shard_file(shard_path(partial_, rank, world), views, stop));
 }
 
 void CheckpointWriter::copy_shard(int rank, int world, std::span<const TensorSlice> slices, SliceSource& from,
                                   const std::function<void(std::uint64_t)>& progress) {
-  write_file(rank, world, slices, [&](SafetensorsWriter& file) {
+  const auto write_data = [&](SafetensorsWriter& file) {
     std::vector<std::byte> data;
     std::uint64_t written = 0;
     for (TensorSlice slice : slices) {
@@ -103,28 +70,16 @@ void CheckpointWriter::copy_shard(int rank, int world, std::span<const TensorSli
         slice.flat_begin = slice.flat_end;
       } while (slice.flat_begin < end);  // once where it is empty
     }
-  });
+  };
+  put_record(rank, write_shard_file(shard_path(partial_, rank, world), slices, write_data));
 }
 
-void CheckpointWriter::write_file(int rank, int world, std::span<const TensorSlice> slices,
-                                  const std::function<void(SafetensorsWriter&)>& write_data) {
-  const auto records = name_slices(slices);
-  const fs::path path = shard_path(partial_, rank, world);
-  std::vector<TensorEntry> entries;
-  for (const auto& record : records) {
-    entries.push_back({record.stored_as, record.slice.dtype, record.slice.stored_shape()});
-  }
-  SafetensorsWriter file(path, std::move(entries));
-  write_data(file);
+void CheckpointWriter::take_shard(int rank, int world, const fs::path& folder, Manifest record) {
+  put_record(rank, copy_shard_file(folder, std::move(record), shard_path(partial_, rank, world)));
+}
 
-  Manifest one_by_one, part;
-  one_by_one.files.push_back({path.filename().string(), file.finish()});
-  for (const auto& record : records) {
-    const auto& slice = record.slice;
-    one_by_one.tensors.push_back({slice.name, slice.dtype, slice.global_shape, {record}});
-  }
-  merge(part, std::move(one_by_one));  // brings the slices of a tensor together
-  // Renamed, so that rank 0 never sees half a record.
+// Renamed, so that rank 0 never sees half a record.
+void CheckpointWriter::put_record(int rank, const Manifest& part) {
   const fs::path record = record_path(partial_, rank);
   const fs::path draft = fs::path(record) += ".draft";
   write_text(draft, to_json_text(part));

@@ -13,18 +13,10 @@
 #include <string>
 
 #include "checkpoint/manifest.h"
-#include "checkpoint/slice.h"
+#include "checkpoint/shard.h"
 #include "checkpoint/slice_source.h"
 
 namespace shoal {
-
-// A slice and its data: slice.count() elements.
-struct SliceView {
-  TensorSlice slice;
-  std::span<const std::byte> data;
-};
-
-class SafetensorsWriter;
 
 std::string step_directory_name(std::int64_t step);  // "step-00000200"
 
@@ -48,6 +40,9 @@ class CheckpointWriter {
   void copy_shard(int rank, int world, std::span<const TensorSlice> slices, SliceSource& from,
                   const std::function<void(std::uint64_t)>& progress = {});
 
+  // The same for a shard that is copied from another folder. Also throws UserError when it is damaged.
+  void take_shard(int rank, int world, const std::filesystem::path& folder, Manifest record);
+
   // Tells rank 0 that this rank's shard will not come, and why; removes what there is of the shard. Another
   // rank's word goes through the file system, and is lost where the disk does not even take that.
   void report_failure(int rank, int world, const std::string& why) noexcept;
@@ -61,17 +56,13 @@ class CheckpointWriter {
   void abandon() noexcept;  // removes what was written
 
  private:
-  void write_file(int rank, int world, std::span<const TensorSlice> slices,
-                  const std::function<void(SafetensorsWriter&)>& write_data);
+  void put_record(int rank, const Manifest& part);
   Manifest collect(int world, std::chrono::seconds patience, const std::stop_token& stop) const;
   std::filesystem::path rename_partial() const;
 
   std::filesystem::path root_, partial_, target_;
   std::optional<std::string> failure_of_first_;  // on rank 0
 };
-
-// Bytes that a shard takes on disk, rounded up.
-std::uint64_t shard_bytes(std::span<const SliceView> slices);
 
 // Tidies up after a process that was killed: removes partial directories and links, and completes or undoes a
 // replacement.
