@@ -8,6 +8,7 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
+#include <sstream>
 #include <string>
 #include <system_error>
 #include <thread>
@@ -41,6 +42,21 @@ bool lock_within(const FileDescriptor& file, double seconds) {
   return true;
 }
 
+// The contents of the lock file, a line each. A process that is killed while it writes may leave the end of
+// an older, longer text behind them.
+struct LockText {
+  std::string holder, session;
+};
+LockText read_lock(const FileDescriptor& file) {
+  std::array<char, 512> bytes{};
+  const ssize_t size = ::pread(file.get(), bytes.data(), bytes.size(), 0);
+  std::istringstream lines(std::string(bytes.data(), static_cast<std::size_t>(std::max<ssize_t>(size, 0))));
+  LockText text;
+  std::getline(lines, text.holder);
+  std::getline(lines, text.session);
+  return text;
+}
+
 std::string this_process() { return fmt::format("process {} on {}", ::getpid(), host_name()); }
 
 }  // namespace
@@ -50,26 +66,34 @@ RunLock::RunLock(const fs::path& run) {
   fs::create_directories(run, error);
   if (error) fail_user("cannot create the run directory {}: {}", run.string(), error.message());
 
-  const fs::path path = run / kLockName;
-  file_ = FileDescriptor(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+  path_ = run / kLockName;
+  file_ = FileDescriptor(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
   if (!file_) {
     fail_user("cannot write to the run directory {}: {}", run.string(),
               std::generic_category().message(errno));
   }
   if (!lock_within(file_, kMomentOfReaders)) {
     if (errno != EWOULDBLOCK) {
-      fail_user("cannot lock {}: {}", path.string(), std::generic_category().message(errno));
+      fail_user("cannot lock {}: {}", path_.string(), std::generic_category().message(errno));
     }
     const auto holder = lock_holder(run);
     throw RunInUse(fmt::format("the run directory {} is in use by {}", run.string(),
                                holder.empty() ? "another process" : holder));
   }
-  // The holder is only for the message, so a full disk does no harm here.
-  const std::string text = this_process();
-  if (::ftruncate(file_.get(), 0) == 0) {
-    [[maybe_unused]] const ssize_t written = ::pwrite(file_.get(), text.data(), text.size(), 0);
-    ::fsync(file_.get());  // other hosts look for it
-  }
+  session_ = read_lock(file_).session;
+  [[maybe_unused]] const bool written = write();  // only for the message, so a full disk does no harm here
+}
+
+void RunLock::begin_session(const std::string& session) {
+  session_ = session;
+  if (!write()) fail_user("cannot write {}: {}", path_.string(), std::generic_category().message(errno));
+}
+
+bool RunLock::write() const {
+  const auto text = this_process() + "\n" + session_ + "\n";
+  const auto size = static_cast<ssize_t>(text.size());
+  return ::pwrite(file_.get(), text.data(), text.size(), 0) == size && ::ftruncate(file_.get(), size) == 0 &&
+         ::fsync(file_.get()) == 0;  // other hosts look for it
 }
 
 bool wait_for_run_lock(const fs::path& run, double seconds) {
@@ -84,9 +108,7 @@ bool run_in_use(const fs::path& run) {
 
 std::string lock_holder(const fs::path& run) {
   const FileDescriptor file(::open((run / kLockName).c_str(), O_RDONLY | O_CLOEXEC));
-  std::array<char, 512> text{};
-  const ssize_t size = !file ? 0 : ::pread(file.get(), text.data(), text.size(), 0);
-  return {text.data(), static_cast<std::size_t>(std::max<ssize_t>(size, 0))};
+  return file ? read_lock(file).holder : "";
 }
 
 }  // namespace shoal

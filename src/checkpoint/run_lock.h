@@ -20,8 +20,18 @@ class RunLock {
  public:
   explicit RunLock(const std::filesystem::path& run);
 
+  // The session that was begun last, by any process; "" if there was none.
+  const std::string& last_session() const { return session_; }
+  // Begins a new session. Its name, one line, stays in the file after the process has ended. Throws UserError
+  // when it cannot be written.
+  void begin_session(const std::string& session);
+
  private:
+  bool write() const;
+
+  std::filesystem::path path_;
   FileDescriptor file_;
+  std::string session_;
 };
 
 // Waits, at most so long, until no process holds the lock: ranks of a failed run may end a moment after their

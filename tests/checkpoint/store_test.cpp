@@ -12,6 +12,7 @@
 #include "checkpoint/checkpoint_support.h"
 #include "checkpoint/reader.h"
 #include "checkpoint/run_lock.h"
+#include "core/host.h"
 
 namespace shoal::test {
 namespace {
@@ -248,6 +249,23 @@ TEST(RunLock, ASecondProcessIsRefusedAndToldWhoHoldsIt) {
   EXPECT_FALSE(run_in_use(run) || run_in_use(scratch / "runs/none"));
   const RunLock lock(run);  // the system releases the lock when its holder ends
   EXPECT_THAT(user_error([&] { RunLock again(run); }), HasSubstr(std::to_string(getpid())));
+}
+
+TEST(RunLock, KeepsTheSessionThatWasBegunLast) {
+  const ScratchDir scratch;
+  const fs::path run = scratch / "runs/a";
+  {
+    RunLock lock(run);
+    EXPECT_EQ(lock.last_session(), "");
+    lock.begin_session("a-long-name");
+    EXPECT_EQ(lock.last_session(), "a-long-name");
+  }
+  { EXPECT_EQ(RunLock(run).last_session(), "a-long-name"); }
+  EXPECT_EQ(lock_holder(run), "process " + std::to_string(getpid()) + " on " + host_name());
+  { RunLock(run).begin_session("b"); }
+  // Killed between writing a shorter text and cutting the file.
+  std::ofstream(run / ".lock", std::ios::app) << "-long-name\n";
+  EXPECT_EQ(RunLock(run).last_session(), "b");
 }
 
 TEST(RunLock, IsNotRefusedForSomebodyWhoLooksWhetherItIsHeld) {
