@@ -1,5 +1,6 @@
 #include "comm/agreement.h"
 
+#include <algorithm>
 #include <cstring>
 #include <exception>
 #include <map>
@@ -69,6 +70,22 @@ std::string broadcast_text(Communicator& ranks, std::string text, int root) {
 std::string first_text(Communicator& ranks, const std::string& text) {
   const int root = lowest_rank_with(ranks, !text.empty());
   return root < 0 ? "" : broadcast_text(ranks, text, root);
+}
+
+std::vector<std::string> all_gather_text(Communicator& ranks, const std::string& text) {
+  const auto count = static_cast<std::size_t>(ranks.size());
+  std::vector<std::int32_t> lengths(count);
+  auto length = static_cast<std::int32_t>(text.size());
+  ranks.all_gather({lengths.data(), DType::i32, {ranks.size()}}, one(length)).wait();
+  const auto width = static_cast<std::size_t>(*std::ranges::max_element(lengths) + 3) / 4 * 4;
+  TextBuffer mine(text + std::string(width - text.size(), '\0')), all(width * count);
+  ranks.all_gather(all.tensor(), mine.tensor()).wait();
+  const auto joined = all.text(width * count);
+  std::vector<std::string> texts;
+  for (std::size_t i = 0; i < count; ++i) {
+    texts.push_back(joined.substr(i * width, static_cast<std::size_t>(lengths[i])));
+  }
+  return texts;
 }
 
 void send_text(Communicator& ranks, const std::string& text, int to) {

@@ -14,6 +14,8 @@ namespace shoal {
 std::string broadcast_text(Communicator& ranks, std::string text, int root = 0);
 // Returns on every rank the text of the lowest rank whose text is not empty; "" where all are empty.
 std::string first_text(Communicator& ranks, const std::string& text);
+// Returns every rank's text, in the order of ranks.
+std::vector<std::string> all_gather_text(Communicator& ranks, const std::string& text);
 // Called by the two ranks only.
 void send_text(Communicator& ranks, const std::string& text, int to);
 std::string receive_text(Communicator& ranks, int from);
