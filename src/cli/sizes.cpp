@@ -166,6 +166,8 @@ void print_memory(const RunPlan& plan, const DataConfig& data, const RankCounts&
                plan.backend == BackendKind::cuda ? "of cuBLASLt" : "tiles of attention, partial sums");
   }
   print_line("checkpoint", format_bytes(memory.checkpoint), "the copy that is written in the background");
+  if (memory.in_memory > 0)
+    print_line("checkpoints in memory", format_bytes(memory.in_memory), "checkpoint.memory");
   print_line("program", format_bytes(memory.program), "with its libraries");
   print_line("threads", format_bytes(memory.threads), "their stacks and heaps");
   const double available = available_memory(), here = host_memory(plan, ranks);

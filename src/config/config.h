@@ -133,6 +133,9 @@ struct CheckpointConfig {
   std::int64_t epochs = 0;
   int keep = 3;
   bool best = true;
+  bool memory = false;
+  std::int64_t memory_interval = 1;  // steps
+  std::string memory_dir = "/dev/shm";
 };
 
 struct ParallelConfig {

@@ -7,6 +7,7 @@
 #include <limits>
 #include <optional>
 
+#include "checkpoint/memory_folder.h"
 #include "checkpoint/output_file.h"
 #include "core/cores.h"
 #include "core/error.h"
@@ -150,6 +151,8 @@ MemoryEstimate estimate_memory(const RunPlan& plan, const RankCounts& ranks,
   // Every run saves at least its last step.
   const double share = share_of_checkpoint(plan, options.part);
   memory.checkpoint = (plan.on_disk() ? 0 : share) + std::min<double>(kChecksumBlock, share);
+  const bool copied = ranks.world_size > ranks.local_size;  // to a second host
+  if (plan.memory_checkpoints) memory.in_memory = kMemoryStates * (copied ? 2 : 1) * share;
   memory.program = program_bytes(plan) + (ranks.threads ? 0 : kMpiBytes);
   memory.threads = kThreadBytes;
   if (plan.backend == BackendKind::cuda)
@@ -225,10 +228,11 @@ double peak_memory() {
   return 1024.0 * static_cast<double>(usage.ru_maxrss);
 }
 
-void check_memory(const RunPlan& plan, const RankCounts& ranks) {
+void check_memory(const RunPlan& plan, const RankCounts& ranks, double freed) {
   const auto need = estimate_memory(plan, ranks);
-  const double total = host_memory(plan, ranks), have = available_memory();
-  if (have == 0 || total <= have) return;
+  const double total = host_memory(plan, ranks), known = available_memory();
+  const double have = known + freed;
+  if (known == 0 || total <= have) return;
   if (need.on_host > 0) {
     fail_user(
         "this run needs {} of the host's memory{} and {} are available: {} pinned for parallel.offload = "
@@ -236,7 +240,7 @@ void check_memory(const RunPlan& plan, const RankCounts& ranks) {
         format_bytes(total),
         ranks.local_size > 1 ? fmt::format(" for {} ranks on this host", ranks.local_size) : "",
         format_bytes(have), format_bytes(need.on_host), plan.on_disk() ? "disk" : "host",
-        format_bytes(need.checkpoint),
+        format_bytes(need.checkpoint + need.in_memory),
         need.on_disk == 0                            ? "parallel.offload=disk"
         : plan.mesh.data > 1 && plan.engine.zero < 3 ? "parallel.zero=3"
                                                      : "more ranks on more hosts");
@@ -244,15 +248,16 @@ void check_memory(const RunPlan& plan, const RankCounts& ranks) {
   fail_user(
       "this run needs {} of memory{} and {} are available: {} parameters, gradients and moments, {} "
       "activations of a micro-batch of {} x {} tokens, {} for checkpoints{}; lower train.micro_batch, set "
-      "train.recompute=block{}, or choose a smaller model (see shoal size)",
+      "train.recompute=block{}{}, or choose a smaller model (see shoal size)",
       format_bytes(total),
       ranks.local_size > 1 ? fmt::format(" for {} ranks on this host", ranks.local_size) : "",
       format_bytes(have), format_bytes(need.state()), format_bytes(need.activations()),
-      plan.pipeline.batch.batch, plan.model.block_size, format_bytes(need.checkpoint),
+      plan.pipeline.batch.batch, plan.model.block_size, format_bytes(need.checkpoint + need.in_memory),
       ranks.local_size == 1       ? ""
       : plan.ranks_of_model() > 1 ? " on the rank that needs most"
                                   : " on each",
-      plan.mesh.data > 1 && plan.engine.zero < 3 ? ", set parallel.zero=3" : "");
+      plan.mesh.data > 1 && plan.engine.zero < 3 ? ", set parallel.zero=3" : "",
+      plan.memory_checkpoints ? ", leave checkpoint.memory out" : "");
 }
 
 }  // namespace shoal

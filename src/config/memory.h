@@ -40,6 +40,7 @@ struct MemoryEstimate {
   double batches = 0;     // token ids, read ahead, for training and evaluation
   double scratch = 0;     // scratch memory of the backend's kernels
   double checkpoint = 0;  // the copy that is written in the background, and the writer's buffer
+  double in_memory = 0;   // checkpoints in memory (checkpoint.memory), and copies of another host's
   double program = 0;     // the program and its libraries
   double threads = 0;     // stacks and heaps of the rank's threads
   double on_gpu = 0;      // the part of all the above that is in GPU memory
@@ -47,7 +48,7 @@ struct MemoryEstimate {
   double state() const { return weights + compute_copy + gradients + optimizer + exchange + streaming; }
   double activations() const { return blocks + streams + workspace + head + texts; }
   double total() const {
-    return state() + on_host + activations() + batches + scratch + checkpoint + program + threads;
+    return state() + on_host + activations() + batches + scratch + checkpoint + in_memory + program + threads;
   }
 };
 
@@ -69,7 +70,7 @@ double available_memory();
 double peak_memory();
 
 // Throws UserError when the ranks on this host cannot fit; the message has the memory per category, the
-// available memory, and changes that help.
-void check_memory(const RunPlan& plan, const RankCounts& ranks = {});
+// available memory, and changes that help. `freed`: bytes in use now that will be free by then.
+void check_memory(const RunPlan& plan, const RankCounts& ranks = {}, double freed = 0);
 
 }  // namespace shoal

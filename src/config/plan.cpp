@@ -88,6 +88,7 @@ RunPlan make_plan(const Config& config, const GptConfig& model) {
                         .workers = workers},
                .sequence = parallel.sequence && parallel.tensor > 1,
                .sampled_texts = std::min(config.eval.samples, static_cast<int>(kFewRows)),
+               .memory_checkpoints = config.checkpoint.memory,
                .ranges = stage_ranges(parallel, model)};
   const int micro_batches = train.global_batch / train.micro_batch / workers;
   plan.engine = {.compute = train.dtype,

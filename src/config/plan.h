@@ -20,8 +20,9 @@ struct RunPlan {
   int threads = 0;  // per rank; 0: the host's cores / its ranks
   GpuExchange exchange = GpuExchange::automatic;
   MeshShape mesh;
-  bool sequence = false;          // tensor ranks share the tokens
-  int sampled_texts = 0;          // that an evaluation writes together
+  bool sequence = false;  // tensor ranks share the tokens
+  int sampled_texts = 0;  // that an evaluation writes together
+  bool memory_checkpoints = false;
   std::vector<UnitRange> ranges;  // range k is on stage k % mesh.pipeline; empty without a pipeline
 
   ModelPart part(const MeshCoordinate& coordinate) const;

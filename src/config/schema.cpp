@@ -355,6 +355,19 @@ std::vector<Field> make_fields() {
           "checkpoint.best",
           "Keep the checkpoint with the lowest validation loss (needs evaluations), the start of the run "
           "included."),
+      plain<&C::checkpoint, &CheckpointConfig::memory>(
+          "checkpoint.memory",
+          "Checkpoints in memory between those on the disk: while the next step computes, each rank's state "
+          "is "
+          "copied to the memory of its host, and to that of a second host where there are several. After the "
+          "loss of a process or a host, the run goes on from there and loses at most one such checkpoint."),
+      number<&C::checkpoint, &CheckpointConfig::memory_interval>(
+          "checkpoint.memory_interval", at_least(1), "steps", "Steps between checkpoints in memory."),
+      plain<&C::checkpoint, &CheckpointConfig::memory_dir>(
+          "checkpoint.memory_dir",
+          "Folder of the checkpoints in memory, on a memory file system (tmpfs) of each host. It needs room "
+          "for "
+          "two states of the host's ranks, and as much again for copies where there are several hosts."),
 
       number<&C::parallel, &Par::data>(
           "parallel.data", between(0, 1 << 20), "ranks",

@@ -21,6 +21,7 @@ class Rules {
     check_sizes();
     check_length();
     check_evaluation();
+    check_checkpoints();
     check_optimizer();
     check_trained();
     check_schedule();
@@ -134,6 +135,17 @@ class Rules {
     if (static_cast<double>(eval.batches) * config_.train.global_batch > most) {
       fail_user("{} of {} are more than {} sequences; lower one of them", say("eval.batches"),
                 say("train.global_batch"), with_commas(static_cast<std::int64_t>(most)));
+    }
+  }
+
+  void check_checkpoints() const {
+    if (config_.checkpoint.memory && config_.parallel.offload == Offload::disk) {
+      fail_user("{} keeps the state in memory, and with {} it is on the disk; leave one of them out",
+                say("checkpoint.memory"), say("parallel.offload"));
+    }
+    if (config_.checkpoint.memory && config_.checkpoint.memory_dir.empty()) {
+      fail_user("{} needs a folder; leave checkpoint.memory_dir out to use /dev/shm",
+                say("checkpoint.memory_dir"));
     }
   }
 

@@ -247,6 +247,36 @@ TEST(Memory, CheckpointCopyIsTheRanksShare) {
   }
 }
 
+// Two states of the rank, and as much again for the copies of another host's.
+TEST(Memory, CheckpointsInMemoryAreTwoStates) {
+  for (const auto& [ranks, settings] : kMeshes) {
+    SCOPED_TRACE(fmt::format("{} ranks, {}", ranks, fmt::join(settings, " ")));
+    auto with = settings;
+    with.emplace_back("checkpoint.memory=true");
+    const auto plan = make_plan(config_of(with, ranks));
+    const auto here = estimate_memory(plan, RankCounts::as_threads(ranks), {});
+    const auto off =
+        estimate_memory(make_plan(config_of(settings, ranks)), RankCounts::as_threads(ranks), {});
+    EXPECT_EQ(off.in_memory, 0);
+    const double share =
+        off.checkpoint - std::min(4.0 * (1 << 20), off.checkpoint / 2);  // without the writer
+    EXPECT_DOUBLE_EQ(here.in_memory, 2 * share);
+    EXPECT_NEAR(here.total() - off.total(), 2 * share, 1);  // byte
+    const RankCounts two_hosts{.world_size = ranks, .local_size = ranks / 2, .threads = false};
+    EXPECT_DOUBLE_EQ(estimate_memory(plan, two_hosts, {}).in_memory, 4 * share);
+  }
+}
+
+TEST(Memory, MemoryThatAKilledRunLeavesIsFreeAgain) {
+  auto config = config_of({"checkpoint.memory=true"}, 1);
+  config.model.n_layer = 1000;
+  config.model.n_embd = 16384;
+  config.model.n_head = 128;
+  const auto plan = make_plan(config);
+  EXPECT_THROW(check_memory(plan), UserError);
+  check_memory(plan, {}, host_memory(plan));
+}
+
 TEST(Memory, StateOnDiskIsNotInMemory) {
   const auto memory = memory_of({"parallel.zero=2", "parallel.offload=disk"}, 2);
   const auto within = memory_of({"parallel.zero=2"}, 2);
