@@ -27,6 +27,9 @@ class Calendar {
   bool saves(std::int64_t step) const {
     return due(step, config_.checkpoint.interval, config_.checkpoint.epochs);
   }
+  bool saves_in_memory(std::int64_t step) const {  // the last step is saved on the disk
+    return step % config_.checkpoint.memory_interval == 0 && step != last_step();
+  }
 
  private:
   // After every `interval` steps, after the step that ends every `epochs`-th epoch, and after the last one.

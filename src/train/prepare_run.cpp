@@ -1,10 +1,13 @@
 #include "train/prepare_run.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <fstream>
 #include <thread>
 
+#include "checkpoint/memory_folder.h"
 #include "checkpoint/store.h"
 #include "config/follow.h"
 #include "config/layout.h"
@@ -16,6 +19,7 @@
 #include "train/facts.h"
 #include "train/model_io.h"
 #include "train/remedies.h"
+#include "train/restore_from_memory.h"
 #include "train/start.h"
 
 namespace shoal {
@@ -65,6 +69,10 @@ Mixture open_alone(Config& config) {
   return data;
 }
 
+std::string new_session() {
+  return fmt::format("{:x}-{:x}", std::chrono::system_clock::now().time_since_epoch().count(), ::getpid());
+}
+
 // On hosts that share no files, a rank would train on without its part of any checkpoint.
 void require_lock_of(const std::string& holder, const fs::path& run, bool one_host) {
   const double delay = one_host ? 0 : 10;  // seconds for which network file systems may not see what is new
@@ -108,20 +116,31 @@ RunPlan agree_on_plan(const Config& config, World& world) {
   return plan;
 }
 
-std::optional<RunLock> take_run_directory(Config& config, const RunPlan& plan, World& world) {
-  some_for_all(world.ranks, world.local_rank == 0, [&] { check_memory(plan, RankCounts::of(world)); });
+RunDirectory take_run_directory(Config& config, const RunPlan& plan, World& world) {
   const auto run = config.run.path();
+  some_for_all(world.ranks, world.local_rank == 0, [&] {
+    const MemoryFolder left_by_killed(config.checkpoint.memory_dir, run, "");
+    check_memory(plan, RankCounts::of(world), static_cast<double>(left_by_killed.bytes()));
+  });
   const bool first = world.ranks.rank() == 0;
-  std::optional<RunLock> lock;
+  RunDirectory directory;
+  auto& lock = directory.lock;
   some_for_all(world.ranks, first, [&] {
     with_remedy([&] { lock.emplace(run); });
     remove_leftovers(run / kCheckpointsName);  // or brings back a checkpoint that was being replaced
-    config.init.from = settle_start(config);
   });
-  config.init.from = broadcast_text(world.ranks, config.init.from);
   const auto holder = broadcast_text(world.ranks, first ? lock_holder(run) : "");
   all_or_none(world.ranks, [&] { require_lock_of(holder, run, world.local_size == world.ranks.size()); });
-  return lock;
+  if (config.init.resumes() || start_without_checkpoint(config.init.from)) {
+    restore_from_memory(world, config, broadcast_text(world.ranks, lock ? lock->last_session() : ""));
+  }
+  directory.session = broadcast_text(world.ranks, new_session());
+  some_for_all(world.ranks, first, [&] {
+    config.init.from = settle_start(config);
+    lock->begin_session(directory.session);
+  });
+  config.init.from = broadcast_text(world.ranks, config.init.from);
+  return directory;
 }
 
 void write_config(const Config& config, const std::string& name) {

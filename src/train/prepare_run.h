@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 
 #include "checkpoint/run_lock.h"
 #include "comm/world.h"
@@ -24,10 +25,17 @@ Mixture open_data(Config& config, World& world);
 // The plan of the run. Throws UserError when the model cannot be spread over the mesh.
 RunPlan agree_on_plan(const Config& config, World& world);
 
-// Checks that the plan fits into memory, then takes the run's directory, whose lock rank 0 holds. Resolves
-// init.from = "auto". Throws UserError when it does not fit, when an earlier run is there, or when a rank
-// does not see the directory.
-std::optional<RunLock> take_run_directory(Config& config, const RunPlan& plan, World& world);
+// The run's directory, taken by this process.
+struct RunDirectory {
+  std::optional<RunLock> lock;  // on rank 0
+  std::string session;          // a name of this start, the same on all ranks
+};
+
+// Checks that the plan fits into memory, then takes the run's directory. Where the run is resumed, writes the
+// newest state in the memory of the hosts there (train/restore_from_memory.h). Resolves init.from = "auto".
+// Throws UserError when the plan does not fit, when an earlier run is there, or when a rank does not see the
+// directory.
+RunDirectory take_run_directory(Config& config, const RunPlan& plan, World& world);
 
 // The training sequences of one epoch, which only a run of one dataset has.
 std::int64_t windows_of_epoch(const Config& config, const Mixture& data);

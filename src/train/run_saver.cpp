@@ -8,10 +8,14 @@
 namespace shoal {
 namespace {
 
-// Copies state for a save in the background. None where state rests on disk: the memory for a copy is what is
-// not there.
-StoreOptions::Copy copy_from(Backend& backend, const RunPlan& plan) {
-  if (plan.on_disk()) return {};
+// None where state rests on disk: the memory for a copy is what is not there.
+SliceBuffer::Copy copy_for_saves(Backend& backend, const RunPlan& plan) {
+  return plan.on_disk() ? SliceBuffer::Copy() : RunSaver::copy_to_host(backend);
+}
+
+}  // namespace
+
+SliceBuffer::Copy RunSaver::copy_to_host(Backend& backend) {
   return [&backend](void* to, const void* from, std::size_t bytes) {
     if (!backend.is_device_memory(from)) return copy_host_memory(to, from, bytes);
     const auto elements = static_cast<std::int64_t>(bytes / sizeof(float));
@@ -19,27 +23,32 @@ StoreOptions::Copy copy_from(Backend& backend, const RunPlan& plan) {
   };
 }
 
-}  // namespace
-
 RunSaver::RunSaver(const Config& described, const RunPlan& plan, Runtime& runtime, Reporter& reporter,
-                   std::string tokenizer, nlohmann::json data)
+                   const std::string& session, std::string tokenizer, nlohmann::json data)
     : described_(described),
       plan_(plan),
       runtime_(runtime),
       reporter_(reporter),
       tokenizer_(std::move(tokenizer)),
       data_(std::move(data)),
-      saver_(runtime.ranks(), described.run.path(), described.checkpoint.keep,
-             copy_from(runtime.backend(), plan)) {}
+      saver_(runtime.ranks(), described.run.path(),
+             {.keep = described.checkpoint.keep,
+              .copy = copy_for_saves(runtime.backend(), plan),
+              .session = session}) {}
+
+CheckpointInfo RunSaver::describe(const TrainState& state) {
+  auto info = make_checkpoint_info(described_, plan_.model, state, tokenizer_);
+  info.state["data"] = data_;
+  add_worker_states(info, state, runtime_.mesh());
+  return info;
+}
 
 bool RunSaver::begin(TrainState& state, bool best) {
   tell_failed(saver_.settle());
   failure_told_ = false;
   if (last_saved_ == state.step && !best) return false;
-  auto info = make_checkpoint_info(described_, plan_.model, state, tokenizer_);
-  info.state["data"] = data_;
+  const auto info = describe(state);
   auto& mesh = runtime_.mesh();
-  add_worker_states(info, state, mesh);
   saver_.begin(info, worker_slices(runtime_.engine(), mesh.shape(), mesh.coordinate()), best);
   last_saved_ = state.step;
   return true;

@@ -14,10 +14,15 @@ namespace shoal {
 
 class RunSaver {
  public:
-  // `described`: the config as checkpoints hold it; `data`: the splits' checksums (train/start.h). All but
-  // the strings must outlive this. Collective.
+  // `described`: the config as checkpoints hold it; `session`: the name of this start (train/prepare_run.h);
+  // `data`: the splits' checksums (train/start.h). All but the strings must outlive this. Collective.
   RunSaver(const Config& described, const RunPlan& plan, Runtime& runtime, Reporter& reporter,
-           std::string tokenizer, nlohmann::json data);
+           const std::string& session, std::string tokenizer, nlohmann::json data);
+
+  // The metadata of a checkpoint of this state. Collective.
+  CheckpointInfo describe(const TrainState& state);
+  // Copies data to host memory, from wherever the backend has it.
+  static SliceBuffer::Copy copy_to_host(Backend& backend);
 
   // Saves the state of `state.step`, unless that has been done; in the background where memory allows. A save
   // that fails is logged, once, and training goes on. Collective.

@@ -1,7 +1,5 @@
 #include "train/saver.h"
 
-#include <unistd.h>
-
 #include <array>
 #include <chrono>
 
@@ -10,16 +8,10 @@
 
 namespace shoal {
 
-Saver::Saver(Communicator& ranks, const std::filesystem::path& run, int keep, StoreOptions::Copy copy)
-    : ranks_(ranks) {
-  const auto now = std::chrono::system_clock::now().time_since_epoch().count();
-  const auto session = broadcast_text(ranks, fmt::format("{:x}-{:x}", now, ::getpid()));
-  const auto open = [&] {
-    store_ = std::make_unique<CheckpointStore>(
-        run,
-        StoreOptions{
-            .keep = keep, .rank = ranks.rank(), .world = ranks.size(), .copy = copy, .session = session});
-  };
+Saver::Saver(Communicator& ranks, const std::filesystem::path& run, StoreOptions options) : ranks_(ranks) {
+  options.rank = ranks.rank();
+  options.world = ranks.size();
+  const auto open = [&] { store_ = std::make_unique<CheckpointStore>(run, options); };
   some_for_all(ranks, ranks.rank() == 0, open);
   all_or_none(ranks, [&] {
     if (!store_) open();

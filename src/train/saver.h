@@ -12,9 +12,9 @@ namespace shoal {
 
 class Saver {
  public:
-  // Collective. Rank 0 tidies up in the run's folder before the others come.
-  // `copy`: StoreOptions.
-  Saver(Communicator& ranks, const std::filesystem::path& run, int keep, StoreOptions::Copy copy);
+  // Collective. Rank 0 tidies up in the run's folder before the others come. `options`: rank and world are
+  // filled in.
+  Saver(Communicator& ranks, const std::filesystem::path& run, StoreOptions options);
   ~Saver();
 
   // Every rank: begins to save its slices in the background; without a copy, it must be settled before they

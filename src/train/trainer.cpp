@@ -18,6 +18,7 @@
 #include "train/bad_step.h"
 #include "train/calendar.h"
 #include "train/disk_space.h"
+#include "train/memory_checkpoints.h"
 #include "train/prepare_run.h"
 #include "train/remedies.h"
 #include "train/run_saver.h"
@@ -43,7 +44,7 @@ struct Trainer::Run {
   Mixture data;
   RunPlan plan;
   Runtime runtime;
-  std::optional<RunLock> lock;
+  RunDirectory directory;
 
   Calendar calendar{config, windows_of_epoch(config, data)};
   LrSchedule schedule = lr_schedule(config);
@@ -54,6 +55,7 @@ struct Trainer::Run {
   std::unique_ptr<RunSaver> saver = {};
   std::optional<TrainingStep> training_step = {};
   std::optional<Validation> validation = {};
+  std::optional<MemoryCheckpoints> memory = {};
   std::optional<WorkerSums> worker_sums = {};  // where there are several workers
 
   double peak_flops = 0;  // of all ranks; 0: unknown
@@ -108,6 +110,8 @@ struct Trainer::Run {
   void read_sums(bool all);
   bool evaluate();
   void evaluate_at_start();
+  void start_memory();
+  void save_in_memory();
   void save(bool best) {
     read_sums(true);  // or a run that goes on from here would lack their records
     state.loss_window = spikes.losses();
@@ -135,7 +139,7 @@ Trainer::Trainer(const Config& given, World& world, Tracer* tracer, std::functio
   Mixture data = open_data(config, world);  // which decides parts of the config
   RunPlan plan = agree_on_plan(config, world);
   Runtime runtime(plan, world.ranks, backend_options(given, world));
-  auto lock = take_run_directory(config, plan, world);
+  auto directory = take_run_directory(config, plan, world);
   run_.reset(new Run{.world = world,
                      .tracer = tracer,
                      .before_step = std::move(before_step),
@@ -144,7 +148,7 @@ Trainer::Trainer(const Config& given, World& world, Tracer* tracer, std::functio
                      .data = std::move(data),
                      .plan = std::move(plan),
                      .runtime = std::move(runtime),
-                     .lock = std::move(lock)});
+                     .directory = std::move(directory)});
   run_->start(given);
 } catch (...) {
   rethrow_with_remedy();
@@ -156,8 +160,8 @@ Trainer::~Trainer() {
 
 void Trainer::Run::start(const Config& given) {
   const bool resuming = config.init.resumes();
-  saver = std::make_unique<RunSaver>(described, plan, runtime, reporter, data.tokenizer_text(),
-                                     describe_contents(data));
+  saver = std::make_unique<RunSaver>(described, plan, runtime, reporter, directory.session,
+                                     data.tokenizer_text(), describe_contents(data));
   auto wanted = described;
   wanted.init.other_data = given.init.other_data;
   const auto from = find_start(wanted, data, ranks());
@@ -185,7 +189,10 @@ void Trainer::Run::start(const Config& given) {
                                               .tokens = worker_tokens(),
                                               .with_signals = workers == 1,
                                               .updates = !spikes.active(),
-                                              .capture = config.train.graph && can_capture});
+                                              .capture = config.train.graph && can_capture,
+                                              .before_change = [this] {
+                                                if (memory) memory->wait();
+                                              }});
   if (training_step->captures())
     log::info("the second step is captured as a graph, which later steps replay");
   validation.emplace(config, plan, data, runtime, reporter, stop);
@@ -194,6 +201,7 @@ void Trainer::Run::start(const Config& given) {
   // Adapters may be new where the other parameters are read.
   if (!from || config.lora.rank > 0) engine().initialize(static_cast<std::uint64_t>(config.run.seed));
   if (from) load(*from);
+  start_memory();
   if (is_over()) return;  // nothing will be measured
   some_for_all(ranks(), first(), [&] {
     reporter =
@@ -393,14 +401,37 @@ void Trainer::Run::train(BatchLoader& loader) {
     } else if (calendar.saves(state.step)) {
       save(false);
     }
+    if (memory && calendar.saves_in_memory(state.step)) save_in_memory();
   }
   read_sums(true);
+}
+
+// The state that an earlier process left in this host's memory is on the disk by now, or not needed.
+void Trainer::Run::start_memory() {
+  const auto run = config.run.path();
+  if (is_over() || !config.checkpoint.memory) {
+    if (world.local_rank == 0) MemoryFolder(config.checkpoint.memory_dir, run, directory.session).remove();
+    return;
+  }
+  const auto bytes = shard_bytes(worker_slices(engine(), mesh().shape(), mesh().coordinate()));
+  memory.emplace(world, config.checkpoint, run, directory.session, bytes, runtime.backend());
+}
+
+void Trainer::Run::save_in_memory() {
+  memory->wait();
+  if (worker_sums) {  // other workers may be at an earlier step
+    read_sums(true);
+    ranks().barrier();
+  }
+  state.loss_window = spikes.losses();
+  memory->begin(saver->describe(state), worker_slices(engine(), mesh().shape(), mesh().coordinate()));
 }
 
 // Saves the state, and says how the run ended.
 void Trainer::Run::end() {
   state.loss_window = spikes.losses();
   saver->save_at_end(state);
+  if (memory) memory->remove();
   result.step = state.step;
   result.interrupted = stop && !is_over();
   if (result.interrupted) {
@@ -446,6 +477,7 @@ TrainResult Trainer::run() try {
   if (run.stop && run.state.step == 0 && !run.saver->has_saved()) {
     run.reporter.clear();
     log::info("stopped by {} before step 1; nothing to save", run.stop.signal());
+    if (run.memory) run.memory->remove();
     return {.interrupted = true, .exit_code = InterruptGuard::exit_code(run.stop.signal())};
   }
   const double before = run.state.train_seconds;

@@ -18,7 +18,8 @@ TrainingStep::TrainingStep(Backend& backend, DataEngine& engine, Pipeline& model
       tells_loss_(model.has_loss() && mesh.coordinate().tensor == 0),
       batches_(backend, model.options().batch, engine.passes(), mesh.shape().data,
                engine.first_micro_batch()),
-      replay_(backend, options.capture) {}
+      replay_(backend, options.capture),
+      changes_late_(!engine.updates_in_backward() && !replay_.captures()) {}
 
 void TrainingStep::begin(std::int64_t step, const Update& update) {
   engine_.begin_step(step, update);
@@ -35,6 +36,7 @@ TrainingStep::Outcome TrainingStep::run(std::int64_t step, const Update& update,
   for (int pass = 0; pass < engine_.passes(); ++pass) batches_.fill(pass, loader.next());
   const auto signals = InterruptGuard::counts();
   backend_.copy_from_host(batches_.signals(), signals.data());
+  if (options_.before_change && !changes_late_) options_.before_change();
   replay_([&] { compute(step); });
 
   const Tensor sums = batches_.losses_and_signals();
@@ -55,6 +57,7 @@ void TrainingStep::compute(std::int64_t step) {
   backend_.zero(losses);
   model_.train(batches_.all(), batches_.losses_here(), 1.0f / static_cast<float>(options_.tokens));
   if (!tells_loss_) backend_.zero(losses);
+  if (options_.before_change && changes_late_) options_.before_change();
   // A sum of one number and zeros is that number, so ranks share what each knows a part of.
   group_.set_purpose(fmt::format("step {}, losses", step + 1));
   group_.all_reduce(options_.with_signals ? batches_.losses_and_signals() : losses).wait();

@@ -2,6 +2,7 @@
 // is queued before the host reads a result, so the host waits once; with `capture` it is replayed as a graph.
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "data/batch_loader.h"
@@ -19,6 +20,8 @@ class TrainingStep {
     bool with_signals = true;  // this rank's signals are added up with the losses
     bool updates = true;       // else that is the caller's: whether there is an update depends on the losses
     bool capture = false;      // as a graph, where the backend can
+    // Called in every step before the state changes, and before the losses are summed over the ranks.
+    std::function<void()> before_change = {};
   };
   struct Outcome {
     std::vector<double> losses;  // summed, of all micro-batches in their order; zeros behind the last
@@ -49,6 +52,7 @@ class TrainingStep {
   bool tells_loss_;  // exactly one of the ranks that know a loss does
   StepBatches batches_;
   GraphReplay replay_;
+  bool changes_late_;  // the state changes only after the gradient has been computed
 };
 
 }  // namespace shoal

@@ -39,6 +39,11 @@ TEST(Agreement, TextsArriveWhole) {
         const int root = size - 1;
         EXPECT_EQ(broadcast_text(ranks, ranks.rank() == root ? text : "mine", root), text);
         EXPECT_EQ(first_text(ranks, ranks.rank() == root ? text : ""), text);
+        const auto mine = ranks.rank() % 2 == 0 ? text : text + "!";
+        const auto all = all_gather_text(ranks, mine);
+        ASSERT_EQ(all.size(), static_cast<std::size_t>(size));
+        for (int r = 0; r < size; ++r)
+          EXPECT_EQ(all[static_cast<std::size_t>(r)], r % 2 == 0 ? text : text + "!");
         if (size == 1) continue;
         if (ranks.rank() == root) send_text(ranks, text, 0);
         if (ranks.rank() == 0) {

@@ -231,7 +231,7 @@ TEST_F(Ranks, OneThatFailsWhileOthersSaveStopsThemSoon) {
   const Stopwatch watch;
   EXPECT_THAT(error_of([&] {
                 run_threads({.ranks = 2}, [&](World& world) {
-                  Saver saver(world.ranks, run("saves"), 1, copy_host_memory);
+                  Saver saver(world.ranks, run("saves"), {.keep = 1});
                   if (world.ranks.rank() == 1) fail("the power is out");
                   std::vector<std::byte> data(400);
                   const std::vector<SliceView> slices = {{whole_slice("a", DType::f32, {100}), data}};

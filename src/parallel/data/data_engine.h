@@ -91,6 +91,8 @@ class DataEngine final : public UnitStore {
   // After measure_gradient: clips and applies the step's update. Where the norm or one of `losses` f64 [n]
   // (may be empty) is not finite, no parameter changes; workers average all the same.
   void update(const Tensor& losses = {});
+  // Whether backward passes already change parameters, before update().
+  bool updates_in_backward() const { return by_bucket(); }
   // In place of update(): workers average, parameters do not change.
   void skip_update();
   // The first tensor of this rank with a value that is not finite, parameters before gradients; "" if there

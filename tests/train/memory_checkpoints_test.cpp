@@ -1,0 +1,208 @@
+// Checkpoints in memory: a run that was killed goes on from the state in memory and ends with the bytes of an
+// undisturbed run. Copies on other hosts are tested in tests/cli/memory_test.cpp and
+// tests/deploy/hosts_test.sh.
+#include "train/memory_checkpoints.h"
+
+#include <fmt/ranges.h>
+
+#include <fstream>
+
+#include "checkpoint/memory_folder.h"
+#include "checkpoint/run_lock.h"
+#include "core/error.h"
+#include "train/tiny_run.h"
+
+namespace shoal::test {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(Partner, IsARankOfTheNextHost) {
+  const auto partners = [](const std::vector<std::uint64_t>& hosts) {
+    std::vector<int> partners;
+    for (std::size_t r = 0; r < hosts.size(); ++r) partners.push_back(partner_of(hosts, static_cast<int>(r)));
+    return partners;
+  };
+  using Ranks = std::vector<int>;
+  EXPECT_EQ(partners({7}), Ranks{-1});
+  EXPECT_EQ(partners({7, 7, 7}), (Ranks{-1, -1, -1}));
+  EXPECT_EQ(partners({7, 7, 3, 3}), (Ranks{2, 3, 0, 1}));
+  EXPECT_EQ(partners({7, 3, 5}), (Ranks{1, 2, 0}));
+  EXPECT_EQ(partners({7, 3, 7, 3}), (Ranks{1, 0, 3, 2}));
+  EXPECT_EQ(partners({7, 7, 7, 3}), (Ranks{3, 3, 3, 0}));
+}
+
+class MemoryRuns : public TinyRuns {
+ protected:
+  MemoryRuns() { fs::create_directory(memory()); }
+  fs::path memory() const { return folder_ / "memory"; }
+  Settings in_memory(const Settings& settings = {}) const {
+    return with({"run.deterministic=layout", "train.global_batch=8", "train.micro_batch=1",
+                 "checkpoint.memory=true", "checkpoint.memory_dir=" + memory().string()},
+                settings);
+  }
+  // Trains until the last rank fails, before the step after `steps` steps.
+  void fail_after(int steps, const std::string& name, const Settings& settings, int ranks) const {
+    const auto given = config(name, settings);
+    EXPECT_THROW(run_threads({.ranks = ranks},
+                             [&](World& world) {
+                               int begun = 0;
+                               const bool fails = world.ranks.rank() == ranks - 1;
+                               Trainer(given, world, nullptr, [&] {
+                                 if (fails && begun++ == steps) fail("the power is out");
+                               }).run();
+                             }),
+                 Error);
+  }
+  void expect_same(const std::string& name, const std::string& other) const {
+    EXPECT_TRUE(tensors(name, 12) == tensors(other, 12));
+    EXPECT_EQ(reproducible_metrics(name), reproducible_metrics(other));
+  }
+  bool has(const std::string& name, std::int64_t step) const { return fs::exists(checkpoint(name, step)); }
+  // The files of a run in memory whose names end so.
+  std::vector<fs::path> files(const std::string& ending) const {
+    std::vector<fs::path> found;
+    for (const auto& entry : fs::recursive_directory_iterator(memory())) {
+      if (entry.path().string().ends_with(ending)) found.push_back(entry.path());
+    }
+    std::ranges::sort(found);
+    return found;
+  }
+  void flip_bit(const fs::path& path) const {
+    auto text = shoal::testing::read_file(path);
+    text[text.size() / 2] = static_cast<char>(text[text.size() / 2] ^ 4);
+    std::ofstream(path, std::ios::binary) << text;
+  }
+  // The shards in memory by their steps.
+  std::map<std::int64_t, std::vector<fs::path>> shards(const std::string& name) const {
+    const auto session = RunLock(run(name)).last_session();
+    std::map<std::int64_t, std::vector<fs::path>> found;
+    for (const auto& shard : MemoryFolder(memory(), run(name), session).shards()) {
+      found[shard.record.info.step].push_back(shard.folder / shard.record.files.at(0).name);
+    }
+    return found;
+  }
+};
+
+TEST_F(MemoryRuns, GoOnFromTheStepBeforeTheFailureInEveryLayout) {
+  struct Layout {
+    int ranks;
+    Settings settings;
+  };
+  const std::vector<Layout> layouts = {
+      {1, {}},
+      {2, {"parallel.zero=0"}},
+      {2, {"parallel.zero=1"}},
+      {2, {"parallel.zero=2"}},
+      {4, {"parallel.zero=3", "parallel.replicate=2"}},
+      {4, {"parallel.pipeline=2", "parallel.zero=1"}},
+      {2, {"parallel.tensor=2"}},
+      {1, {"optim.name=accum_adamw", "optim.accum_steps=2"}},
+      {2, {"train.spike_zscore=50", "train.dtype=bfloat16"}},
+      {4, {"parallel.engine=gossip", "run.deterministic=off"}},
+  };
+  int number = 0;
+  for (const auto& [ranks, settings] : layouts) {
+    SCOPED_TRACE(fmt::format("{} ranks, {}", ranks, fmt::join(settings, " ")));
+    const auto all = with(in_memory({"checkpoint.interval=0", "checkpoint.best=false"}), settings);
+    const auto name = fmt::format("run{}", number++);
+    train(name + "-whole", with(all, {"checkpoint.memory=false"}), ranks);
+    fail_after(7, name, all, ranks);
+    EXPECT_FALSE(has(name, 7));
+    train(name, with(all, {"init.from=auto"}), ranks);
+    EXPECT_TRUE(has(name, 7));
+    expect_same(name, name + "-whole");
+    EXPECT_TRUE(fs::is_empty(memory()));
+  }
+}
+
+TEST_F(MemoryRuns, GoOnOnAnyNumberOfRanks) {
+  train("whole", in_memory({"checkpoint.memory=false"}));
+  fail_after(2, "run", in_memory({"parallel.zero=3"}), 4);
+  fail_after(3, "run", in_memory({"init.from=auto", "parallel.pipeline=2"}), 2);
+  EXPECT_TRUE(has("run", 2));
+  train("run", in_memory({"init.from=resume"}), 3);
+  EXPECT_TRUE(has("run", 5));
+  expect_same("run", "whole");
+}
+
+TEST_F(MemoryRuns, GoOnWithoutCheckpointsInMemoryFromThere) {
+  train("whole", in_memory({"checkpoint.memory=false"}));
+  fail_after(5, "run", in_memory(), 2);
+  train("run", in_memory({"init.from=resume", "checkpoint.memory=false"}));
+  EXPECT_TRUE(has("run", 5));
+  expect_same("run", "whole");
+  EXPECT_TRUE(fs::is_empty(memory()));
+}
+
+TEST_F(MemoryRuns, SaveAfterEveryIntervalOfSteps) {
+  fail_after(8, "run", in_memory({"checkpoint.memory_interval=2", "checkpoint.interval=0"}), 2);
+  const auto kept = shards("run");
+  ASSERT_EQ(kept.size(), 2u);
+  EXPECT_EQ(kept.begin()->first, 6);
+  EXPECT_EQ(kept.rbegin()->first, 8);
+}
+
+TEST_F(MemoryRuns, DamageIsNoticedAndTheNextOlderStateIsTaken) {
+  train("whole", in_memory({"checkpoint.memory=false"}));
+  const auto settings = in_memory({"checkpoint.interval=5"});
+  fail_after(8, "run", settings, 2);
+  flip_bit(shards("run").at(8).at(1));
+  train("run", with(settings, {"init.from=resume"}), 2);
+  EXPECT_FALSE(has("run", 8));
+  EXPECT_TRUE(has("run", 7));
+  EXPECT_TRUE(tensors("run", 12) == tensors("whole", 12));
+
+  fail_after(8, "both", settings, 2);
+  for (const auto& [step, files] : shards("both")) flip_bit(files.at(0));
+  train("both", with(settings, {"init.from=resume"}), 2);
+  EXPECT_FALSE(has("both", 8) || has("both", 7));
+  EXPECT_TRUE(has("both", 5));
+  EXPECT_TRUE(tensors("both", 12) == tensors("whole", 12));
+}
+
+TEST_F(MemoryRuns, AStateThatIsNotCompleteIsNotTaken) {
+  const auto settings = in_memory({"checkpoint.interval=5"});
+  fail_after(8, "run", settings, 2);
+  fs::remove(files("rank-00001-of-00002.json").at(0));
+  const auto left = shards("run");
+  const auto whole = left.begin()->second.size() == 2 ? left.begin()->first : left.rbegin()->first;
+  train("run", with(settings, {"init.from=resume"}), 2);
+  EXPECT_TRUE(has("run", whole));
+  EXPECT_FALSE(has("run", 15 - whole));  // of steps 7 and 8
+}
+
+TEST_F(MemoryRuns, AnOlderStateThanTheDisksIsLeftAlone) {
+  const auto settings = in_memory({"checkpoint.memory_interval=5"});
+  fail_after(9, "run", settings, 2);  // 5 in memory, 6 on the disk
+  ASSERT_TRUE(has("run", 6));
+  train("run", with(settings, {"init.from=resume"}), 2);
+  EXPECT_FALSE(has("run", 5));
+}
+
+TEST_F(MemoryRuns, AnotherRunFromScratchRemovesThem) {
+  fail_after(4, "run", in_memory({"checkpoint.interval=0"}), 2);
+  EXPECT_FALSE(files(".safetensors").empty());
+  fs::remove_all(run("run"));
+  train("run", in_memory());
+  EXPECT_TRUE(fs::is_empty(memory()));
+  EXPECT_FALSE(has("run", 4));
+}
+
+TEST_F(MemoryRuns, NeedAFolderForThem) {
+  const auto refused = [&](const Settings& settings) {
+    try {
+      train("run", in_memory(settings), 2);
+    } catch (const UserError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_THAT(refused({"checkpoint.memory_dir=" + (folder_ / "none").string()}),
+              HasSubstr("checkpoint.memory_dir"));
+  EXPECT_THAT(refused({"checkpoint.memory_dir="}), HasSubstr("/dev/shm"));
+  EXPECT_THAT(refused({"parallel.offload=disk", "train.backend=cuda"}), HasSubstr("checkpoint.memory"));
+}
+
+}  // namespace
+}  // namespace shoal::test
