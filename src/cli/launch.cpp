@@ -160,8 +160,9 @@ int RankSupervisor::run() {
     if (signals_seen_ > 0) return report_outcome(outcome, 0, 0);
     ++restarts;
     command = run_->restart_command(ranks);
-    log::warn("{}; restart {} of {}, on {} rank{}, {}{}", cause, restarts, options_.max_restarts, ranks,
+    log::warn("{}; restart {} of {}, on {} rank{}, {}{}{}", cause, restarts, options_.max_restarts, ranks,
               ranks == 1 ? "" : "s", step ? fmt::format("from step {}", *step) : "from the beginning",
+              run_->in_memory() ? ", or a newer state in memory" : "",
               fruitless > 1 ? fmt::format(" (no new checkpoint in {} attempts)", fruitless) : "");
   }
 }

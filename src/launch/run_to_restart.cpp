@@ -8,6 +8,7 @@
 #include "checkpoint/run_lock.h"
 #include "checkpoint/store.h"
 #include "config/layout.h"
+#include "config/pretrained.h"
 #include "core/error.h"
 
 namespace shoal {
@@ -78,6 +79,10 @@ std::vector<std::string> RunToRestart::restart_command(int ranks) {
     command.push_back("parallel.data=0");
   if (latest_step()) {
     command.push_back("init.from=resume");
+  } else if (in_memory()) {
+    const auto& from = config_.init.from;
+    const bool as_given = config_.init.resumes() || start_without_checkpoint(from);
+    if (!as_given) command.push_back("init.from=" + (from == "scratch" ? "auto" : "auto:" + from));
   } else {
     remove_measurements();
   }

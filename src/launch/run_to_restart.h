@@ -22,15 +22,18 @@ class RunToRestart {
   std::string folder() const { return config_.run.path().string(); }
   // Waits up to ten seconds for the ranks of the failed attempt, which may end after their launcher.
   void wait_until_unused() const;
-  // The step of the latest complete checkpoint.
+  // Whether the hosts may have newer checkpoints in memory, which only the ranks can read.
+  bool in_memory() const { return config_.checkpoint.memory; }
+  // The step of the latest complete checkpoint on the disk.
   std::optional<std::int64_t> latest_step() const;
   // Why `ranks` ranks cannot share the run; "" where they can.
   std::string objection_to(int ranks, int ranks_per_host) const;
   // The number of ranks of a gossip worker, which has a model of its own; 0 without gossip.
   int ranks_of_worker() const;
 
-  // The command that resumes from the latest checkpoint, or starts again where there is none. In the latter
-  // case, removes the metrics of the failed attempt, which a new one would refuse to overwrite.
+  // The command that resumes from the latest checkpoint, or starts again where there is none, neither on the
+  // disk nor in memory. In the latter case, removes the metrics of the failed attempt, which a new one would
+  // refuse to overwrite.
   std::vector<std::string> restart_command(int ranks);
 
  private:
