@@ -65,19 +65,17 @@ void supervise(Scheduler& scheduler, std::span<Process> ranks, double patience) 
 json to_json(const AttemptEnd& end) {
   json ranks = json::array();
   for (const auto& rank : end.ranks) ranks.push_back({rank.exit_code, rank.killed, rank.error});
-  return {{"ranks", ranks},
-          {"happened", end.happened},
-          {"failure", end.failure},
-          {"saved", end.saved},
-          {"seconds", end.seconds},
-          {"messages", end.messages},
-          {"file_changes", end.file_changes}};
+  return {{"ranks", ranks},         {"happened", end.happened},     {"failure", end.failure},
+          {"saved", end.saved},     {"lost_hosts", end.lost_hosts}, {"power_was_cut", end.power_was_cut},
+          {"seconds", end.seconds}, {"messages", end.messages},     {"file_changes", end.file_changes}};
 }
 
 AttemptEnd from_json(const json& text) {
   AttemptEnd end{.happened = text["happened"],
                  .failure = text["failure"],
                  .saved = text["saved"],
+                 .lost_hosts = text["lost_hosts"],
+                 .power_was_cut = text["power_was_cut"],
                  .seconds = text["seconds"],
                  .messages = text["messages"],
                  .file_changes = text["file_changes"]};
@@ -129,6 +127,8 @@ AttemptEnd from_json(const json& text) {
     disk.cut_power(scheduler.random());
   }
   AttemptEnd end{.saved = saved,
+                 .lost_hosts = {faults.lost_hosts().begin(), faults.lost_hosts().end()},
+                 .power_was_cut = faults.power_is_cut(),
                  .seconds = to_seconds(scheduler.now()),
                  .messages = faults.messages(),
                  .file_changes = faults.file_changes()};

@@ -36,7 +36,9 @@ struct AttemptEnd {
   std::vector<std::string> happened = {};  // of the faults
   std::string failure = {};  // why this is no end that a job may have: it hung or crashed; "" otherwise
   std::string saved = {};    // the checkpoint that `latest` named when the power was cut; "" where it was not
-  double seconds = 0;        // of the virtual clock
+  std::vector<int> lost_hosts = {};  // whose memory is gone
+  bool power_was_cut = false;        // so is all memory
+  double seconds = 0;                // of the virtual clock
   std::int64_t messages = 0, file_changes = 0;
 
   bool succeeded() const;      // all ranks exited with 0

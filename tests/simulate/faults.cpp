@@ -77,6 +77,7 @@ void Faults::happen(const Fault& fault) {
       power_is_cut_ = true;
       [[fallthrough]];
     case Fault::Kind::kill_host:
+      lost_hosts_.insert(self.host);
       for (auto& process : ranks_) {
         if (&process != &self && (power_is_cut_ || process.host == self.host)) kill(process);
       }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -43,6 +44,7 @@ class Faults {
   // The further delay of the message that was told last.
   Time delay_of_message() const { return delay_; }
 
+  const std::set<int>& lost_hosts() const { return lost_hosts_; }
   bool power_is_cut() const { return power_is_cut_; }
   std::int64_t messages() const { return messages_; }
   std::int64_t file_changes() const { return file_changes_; }
@@ -60,6 +62,7 @@ class Faults {
   std::vector<Fault> faults_, happened_;
   bool trace_;
   bool power_is_cut_ = false;
+  std::set<int> lost_hosts_;
   std::int64_t messages_ = 0, file_changes_ = 0;
   Time delay_ = 0, full_until_ = 0;
 };

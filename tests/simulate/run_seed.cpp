@@ -101,7 +101,7 @@ class SeedRun {
         folder_(std::move(folder)),
         run_(folder_ / kRunName),
         trace_(trace),
-        command_(references.command(*scenario.training, folder_)),
+        command_(with_memory(references.command(*scenario.training, folder_))),
         to_restart_(RunToRestart::of(command_, scenario.training->layouts.front().ranks, 0)) {}
 
   SeedEnd end() {
@@ -153,9 +153,29 @@ class SeedRun {
                             .patience = attempt.patience,
                             .trace = trace_});
       if (trace_) tell(end, number);
+      lose_memory(end);
       check(end, before);
       if (!refused(end) || !names_damage(end.errors())) return end;
       put_aside(end.errors());
+    }
+  }
+
+  fs::path memory() const { return folder_ / "memory"; }
+
+  std::vector<std::string> with_memory(std::vector<std::string> command) const {
+    if (!scenario_.memory) return command;
+    fs::create_directory(memory());
+    command.insert(command.end(), {"checkpoint.memory=true", "checkpoint.memory_dir=" + memory().string()});
+    return command;
+  }
+
+  // The memory of hosts that were lost.
+  void lose_memory(const AttemptEnd& end) const {
+    if (!scenario_.memory) return;
+    if (end.power_was_cut) fs::remove_all(memory());
+    fs::create_directory(memory());
+    for (const auto& run : fs::directory_iterator(memory())) {
+      for (const int host : end.lost_hosts) fs::remove_all(run.path() / fmt::format("host{}", host));
     }
   }
 

@@ -80,11 +80,14 @@ Scenario draw_scenario(std::uint64_t seed) {
     attempt.damage = i > 0 && random.chance(0.1);
     scenario.attempts.push_back(std::move(attempt));
   }
+  // From numbers of its own, so that the rest of a seed's scenario is what it was before.
+  scenario.memory = Random(seed ^ 0x6d656d6f7279).chance(0.4);
   return scenario;
 }
 
 std::string to_string(const Scenario& scenario) {
-  std::string text = fmt::format("{} in {} attempts", scenario.training->name, scenario.attempts.size());
+  std::string text = fmt::format("{} in {} attempts{}", scenario.training->name, scenario.attempts.size(),
+                                 scenario.memory ? ", with checkpoints in memory" : "");
   for (const auto& attempt : scenario.attempts) {
     std::vector<std::string> faults;
     for (const auto& fault : attempt.faults) faults.push_back(to_string(fault));

@@ -40,6 +40,7 @@ struct PlannedAttempt {
 struct Scenario {
   const Training* training;
   std::vector<PlannedAttempt> attempts;
+  bool memory = false;  // with checkpoints in memory
 };
 
 Scenario draw_scenario(std::uint64_t seed);
