@@ -79,7 +79,7 @@ launch --hosts a:2,b:2,c:1 --max-restarts 2 --min-ranks 3 -- train tiny.toml tra
   checkpoint.interval=0 checkpoint.best=false checkpoint.memory=true run.name=copied 2>copied.log &
 copied=$!
 for _ in $(seq 400); do
-  [ "$(wc -l <runs/copied/metrics.jsonl 2>/dev/null || echo 0)" -ge 20 ] && break
+  grep -qs '"step":20,' runs/copied/metrics.jsonl && break
   sleep 0.05
 done
 lose b

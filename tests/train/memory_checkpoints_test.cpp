@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 
 #include <fstream>
+#include <latch>
 
 #include "checkpoint/memory_folder.h"
 #include "checkpoint/run_lock.h"
@@ -41,18 +42,21 @@ class MemoryRuns : public TinyRuns {
                  "checkpoint.memory=true", "checkpoint.memory_dir=" + memory().string()},
                 settings);
   }
-  // Trains until the last rank fails, before the step after `steps` steps.
+  // Trains until the last rank fails, before the step after `steps` steps, when all ranks have come so far.
   void fail_after(int steps, const std::string& name, const Settings& settings, int ranks) const {
     const auto given = config(name, settings);
-    EXPECT_THROW(run_threads({.ranks = ranks},
-                             [&](World& world) {
-                               int begun = 0;
-                               const bool fails = world.ranks.rank() == ranks - 1;
-                               Trainer(given, world, nullptr, [&] {
-                                 if (fails && begun++ == steps) fail("the power is out");
-                               }).run();
-                             }),
-                 Error);
+    std::latch all_are_there(ranks);
+    const auto train = [&](World& world) {
+      int begun = 0;
+      Trainer(given, world, nullptr, [&] {
+        if (begun++ != steps) return;
+        all_are_there.count_down();
+        if (world.ranks.rank() != ranks - 1) return;
+        all_are_there.wait();
+        fail("the power is out");
+      }).run();
+    };
+    EXPECT_THROW(run_threads({.ranks = ranks}, train), Error);
   }
   void expect_same(const std::string& name, const std::string& other) const {
     EXPECT_TRUE(tensors(name, 12) == tensors(other, 12));
@@ -104,7 +108,8 @@ TEST_F(MemoryRuns, GoOnFromTheStepBeforeTheFailureInEveryLayout) {
   int number = 0;
   for (const auto& [ranks, settings] : layouts) {
     SCOPED_TRACE(fmt::format("{} ranks, {}", ranks, fmt::join(settings, " ")));
-    const auto all = with(in_memory({"checkpoint.interval=0", "checkpoint.best=false"}), settings);
+    const auto all =
+        with(in_memory({"checkpoint.interval=0", "checkpoint.best=false", "log.peak_tflops=1"}), settings);
     const auto name = fmt::format("run{}", number++);
     train(name + "-whole", with(all, {"checkpoint.memory=false"}), ranks);
     fail_after(7, name, all, ranks);
