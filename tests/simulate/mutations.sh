@@ -17,6 +17,7 @@ mutations=(
   "a save is settled when this rank's is|src/train/saver.cpp|s@over = counts\[0\] + counts\[1\] == 0;@over = done;@"
   "no wait for gathered weights|src/parallel/data/weight_store.cpp|/^  place.coming.wait();$/{N;s/^.*\n\(  place.used\)/\1/}"
   "no wait for a neighbour's weights|src/parallel/gossip/mixer.cpp|/^  request.wait();$/d"
+  "no wait for a save in memory|src/train/trainer.cpp|s@if (memory) memory->wait();\$@(void)this;@"
   "one tag for all groups|src/comm/messages/piece_scheduler.cpp|s@const int first = operation.group->id \* kTagsPerGroup;@const int first = 0;@"
 )
 
