@@ -20,9 +20,9 @@ using ::testing::HasSubstr;
 
 TEST(Partner, IsARankOfTheNextHost) {
   const auto partners = [](const std::vector<std::uint64_t>& hosts) {
-    std::vector<int> partners;
-    for (std::size_t r = 0; r < hosts.size(); ++r) partners.push_back(partner_of(hosts, static_cast<int>(r)));
-    return partners;
+    std::vector<int> found;
+    for (std::size_t r = 0; r < hosts.size(); ++r) found.push_back(partner_of(hosts, static_cast<int>(r)));
+    return found;
   };
   using Ranks = std::vector<int>;
   EXPECT_EQ(partners({7}), Ranks{-1});
