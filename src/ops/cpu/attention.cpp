@@ -172,10 +172,10 @@ std::int64_t HeadKernels<T>::backward_scratch(const HeadShape& shape) {
   return 8 * shape.matrix() + 2 * kQueries * kKeys + shape.padded_positions;
 }
 
-std::int64_t attention_scratch(int threads, std::int64_t positions, std::int64_t channels) {
+std::int64_t attention_scratch(int threads, std::int64_t positions, std::int64_t channels, DType type) {
   const HeadShape shape{positions, 1, channels};
-  return threads * std::max(HeadKernels<float>::backward_scratch(shape),
-                            HeadKernels<bfloat16>::backward_scratch(shape));
+  return threads * (type == DType::bf16 ? HeadKernels<bfloat16>::backward_scratch(shape)
+                                        : HeadKernels<float>::backward_scratch(shape));
 }
 
 void CpuBackend::attention_forward(const Tensor& out, const Tensor& lse, const Tensor& qkv,

@@ -29,7 +29,7 @@ std::unique_ptr<Backend> make_backend(int threads, CpuLevel level) {
 }
 
 std::size_t scratch_bytes(int threads, const KernelSizes& sizes, CpuLevel level) {
-  const std::int64_t attention = attention_scratch(threads, sizes.positions, sizes.head_size),
+  const std::int64_t attention = attention_scratch(threads, sizes.positions, sizes.head_size, sizes.compute),
                      rows = sizes.batch * sizes.positions;
   const bool own_product = sizes.compute == DType::bf16 && level == CpuLevel::avx512_bf16;
   return sizeof(float) *
