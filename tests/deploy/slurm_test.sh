@@ -79,7 +79,7 @@ echo "one node: ok"
 
 # Two nodes; when a few steps are done, the time is up.
 run=two-nodes
-longer=(train.steps=400 eval.interval=200 checkpoint.interval=200)
+longer=(train.steps=2000 eval.interval=1000 checkpoint.interval=1000)  # seconds
 job=$(submit --ntasks-per-node=2 "$batch_files/many-nodes.sbatch" tiny.toml "${longer[@]}")
 for _ in $(seq 400); do
   grep -qs '"step":10,' "runs/$run/metrics.jsonl" && break
