@@ -3,11 +3,11 @@
 
 #include <cmath>
 #include <initializer_list>
-#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/huggingface.h"
 #include "core/error.h"
+#include "core/json_integer.h"
 
 namespace shoal {
 
@@ -65,10 +65,9 @@ class ConfigFile {
   int size(const char* key) const {
     const auto* value = given(key);
     if (!value) fail_user("{} has no {}; is it the config of a GPT-2?", path_.string(), key);
-    if (!value->is_number_integer() || !(*value >= 1) || *value > std::numeric_limits<int>::max()) {
-      fail_user("{}: {} = {} is no possible size", path_.string(), key, value->dump());
-    }
-    return value->get<int>();
+    const int size = integer_of<int>(*value).value_or(0);
+    if (size < 1) fail_user("{}: {} = {} is no possible size", path_.string(), key, value->dump());
+    return size;
   }
 
   bool gelu_is_tanh() const {

@@ -3,9 +3,9 @@
 
 #include <nlohmann/json.hpp>
 
-#include <limits>
 #include <optional>
 
+#include "core/json_integer.h"
 #include "core/tensor.h"
 
 namespace shoal {
@@ -22,10 +22,9 @@ inline std::optional<Shape> shape_from_json(const nlohmann::json& sizes) {
   if (!sizes.is_array() || sizes.size() > Shape::kMaxRank) return std::nullopt;
   Shape shape;
   for (const auto& size : sizes) {
-    if (!size.is_number_unsigned()) return std::nullopt;
-    const auto value = size.get<std::uint64_t>();
-    if (value > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) return std::nullopt;
-    shape.push_back(static_cast<std::int64_t>(value));
+    const auto value = integer_of<std::int64_t>(size);
+    if (!value || *value < 0) return std::nullopt;
+    shape.push_back(*value);
   }
   return shape;
 }

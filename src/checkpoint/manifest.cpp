@@ -8,6 +8,7 @@
 
 #include "checkpoint/json_shape.h"
 #include "core/error.h"
+#include "core/json_integer.h"
 
 namespace shoal {
 
@@ -46,8 +47,9 @@ Shape shape_from(const json& value) {
 }
 
 std::int64_t whole_number(const json& value) {
-  if (!value.is_number_integer()) fail_user("{} is not a whole number", dump(value));
-  return value.get<std::int64_t>();
+  const auto number = integer_of<std::int64_t>(value);
+  if (!number) fail_user("{} is not a whole number", dump(value));
+  return *number;
 }
 
 json to_json(const FileRecord& file) {

@@ -3,12 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/safetensors.h"
 #include "checkpoint/torch_file.h"
 #include "core/error.h"
+#include "core/json_integer.h"
 
 namespace shoal {
 namespace {
@@ -74,11 +74,9 @@ WeightsModel model_of_nanogpt(const NanoGptFile& opened) {
   const auto path = opened.file->path().string();
   const auto size = [&](const char* key) {
     const auto found = opened.arguments.find(key);
-    if (found == opened.arguments.end() || !found->is_number_integer() || *found < 1 ||
-        *found > std::numeric_limits<int>::max()) {
-      fail_user("{}: its {} have no {} that is a possible size", path, kArguments, key);
-    }
-    return found->get<int>();
+    const int number = found == opened.arguments.end() ? 0 : integer_of<int>(*found).value_or(0);
+    if (number < 1) fail_user("{}: its {} have no {} that is a possible size", path, kArguments, key);
+    return number;
   };
   WeightsModel model{.n_layer = size("n_layer"),
                      .n_head = size("n_head"),

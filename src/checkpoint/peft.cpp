@@ -11,6 +11,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/float16.h"
+#include "core/json_integer.h"
 
 namespace shoal {
 
@@ -41,7 +42,7 @@ AdapterModel read_peft_config(const fs::path& path) {
     for (const char* key : {"rank_pattern", "alpha_pattern", "modules_to_save", "layers_to_transform"}) {
       if (config.contains(key) && !config[key].empty()) refuse(key, "nothing");
     }
-    model.rank = config.at("r").get<int>();
+    model.rank = integer_of<int>(config.at("r")).value_or(0);
     model.alpha = config.at("lora_alpha").get<double>();
     model.dropout = config.value("lora_dropout", 0.0);
   } catch (const json::exception& error) {

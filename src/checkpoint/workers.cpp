@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdint>
-#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "core/error.h"
+#include "core/json_integer.h"
 
 namespace shoal {
 namespace {
@@ -37,10 +37,7 @@ std::optional<WorkerName> split(std::string_view name) {
 int stated_workers(const nlohmann::json& state, const fs::path& directory) {
   const auto found = state.find(kWorkersField);
   if (found == state.end()) return 1;
-  if (found->is_number_integer()) {
-    const auto number = found->get<std::int64_t>();
-    if (number >= 1 && number <= std::numeric_limits<int>::max()) return static_cast<int>(number);
-  }
+  if (const auto number = integer_of<int>(*found); number && *number >= 1) return *number;
   fail_user("the checkpoint {} cannot be used: it says that it is of {} workers", directory.string(),
             found->dump());
 }

@@ -1,11 +1,11 @@
 // Reads a byte-level BPE from its files.
-#include <limits>
 #include <nlohmann/json.hpp>
 #include <unordered_map>
 #include <unordered_set>
 
 #include "core/error.h"
 #include "core/file.h"
+#include "core/json_integer.h"
 #include "data/bpe_tokenizer.h"
 #include "data/byte_alphabet.h"
 #include "data/json_problem.h"
@@ -43,10 +43,10 @@ Ids read_ids(const fs::path& path) {
   Ids ids;
   std::string spelled, problem;
   const auto add = [&](const nlohmann::json& value) {
-    const auto id = value.is_number_integer() ? value.get<std::int64_t>() : -1;
-    if (id < 0 || id > std::numeric_limits<std::int32_t>::max()) {
+    const auto id = integer_of<std::int32_t>(value).value_or(-1);
+    if (id < 0) {
       problem = fmt::format("gives \"{}\" the id {}", spelled, value.dump());
-    } else if (!ids.emplace(spelled, static_cast<std::int32_t>(id)).second) {
+    } else if (!ids.emplace(spelled, id).second) {
       problem = fmt::format("has \"{}\" twice", spelled);
     }
   };

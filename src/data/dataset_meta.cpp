@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "core/json_integer.h"
 #include "data/dataset.h"
 #include "data/json_problem.h"
 
@@ -16,12 +17,19 @@ T get(const json& object, const char* key, const std::filesystem::path& file) {
   const auto found = object.find(key);
   if (found == object.end())
     fail_user("{}: lacks the key \"{}\"; prepare the data again", file.string(), key);
-  try {
-    return found->get<T>();
-  } catch (const json::exception&) {
-    fail_user("{}: the key \"{}\" has a wrong type ({}); prepare the data again", file.string(), key,
-              found->type_name());
+  if constexpr (std::integral<T>) {
+    if (const auto number = integer_of<T>(*found)) return *number;
+    if (found->is_number())
+      fail_user("{}: the key \"{}\" is {}, which is no whole number that fits; prepare the data again",
+                file.string(), key, found->dump());
+  } else {
+    try {
+      return found->get<T>();
+    } catch (const json::exception&) {  // said below
+    }
   }
+  fail_user("{}: the key \"{}\" has a wrong type ({}); prepare the data again", file.string(), key,
+            found->type_name());
 }
 
 std::optional<double> get_entropy(const json& object, const char* key, const std::filesystem::path& file) {

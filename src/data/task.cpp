@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "core/json_integer.h"
 #include "core/utf8.h"
 
 namespace shoal {
@@ -66,7 +67,8 @@ std::string capitalized(const std::string& text) {
 }
 
 int index_of(const json& value) {
-  return value.is_string() ? std::stoi(value.get<std::string>()) : value.get<int>();
+  // What no choice has is refused with the line's number.
+  return value.is_string() ? std::stoi(value.get<std::string>()) : integer_of<int>(value).value_or(-1);
 }
 
 struct Line {

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "core/json_integer.h"
 #include "report/metrics.h"
 
 namespace shoal {
@@ -85,7 +86,7 @@ double read_number(const nlohmann::json& record, const char* key) {
 // 0 where it is missing, as in the files of earlier versions.
 std::int64_t read_count(const nlohmann::json& record, const char* key) {
   const auto found = record.find(key);
-  return found == record.end() || !found->is_number_integer() ? 0 : found->get<std::int64_t>();
+  return found == record.end() ? 0 : integer_of<std::int64_t>(*found).value_or(0);
 }
 
 std::optional<double> read_optional(const nlohmann::json& record, const char* key) {

@@ -7,6 +7,7 @@
 #include <random>
 #include <utility>
 
+#include "core/json_integer.h"
 #include "core/text.h"
 #include "generate/prompt.h"
 #include "serve/api_error.h"
@@ -46,11 +47,8 @@ bool read_bool(const Json& object, const std::string& name) {
 
 // Whether the value is a whole number from `low` to `high`.
 bool is_between(const Json& value, std::int64_t low, std::int64_t high) {
-  if (!value.is_number_integer()) return false;
-  constexpr auto kMost = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
-  if (value.is_number_unsigned() && value.get<std::uint64_t>() > kMost) return false;
-  const auto number = value.get<std::int64_t>();
-  return low <= number && number <= high;
+  const auto number = integer_of<std::int64_t>(value);
+  return number && low <= *number && *number <= high;
 }
 
 std::int64_t read_integer(const Json& object, const std::string& name, std::int64_t by_default,

@@ -7,6 +7,7 @@
 #include "config/layout.h"
 #include "config/pretrained.h"
 #include "core/error.h"
+#include "core/json_integer.h"
 #include "core/log.h"
 #include "core/text.h"
 #include "core/version.h"
@@ -23,7 +24,14 @@ using nlohmann::json;
 template <typename T>
 T field(const json& object, const char* key, const CheckpointReader& checkpoint) {
   try {
-    return object.at(key).get<T>();
+    const auto& value = object.at(key);
+    if constexpr (std::integral<T> && !std::same_as<T, bool>) {
+      if (const auto number = integer_of<T>(value)) return *number;
+      fail_user("{}: \"{}\" in its manifest is {}, not a possible whole number",
+                checkpoint.directory().string(), key, value.dump());
+    } else {
+      return value.template get<T>();
+    }
   } catch (const json::exception& error) {
     fail_user("{}: its manifest holds no usable \"{}\" ({}); it is not a checkpoint of a training run",
               checkpoint.directory().string(), key, error.what());
@@ -74,7 +82,9 @@ TrainState train_state_of(const CheckpointReader& checkpoint) {
           .loss_window = field<std::vector<double>>(saved, "loss_window", checkpoint),
           .skipped_steps = field<std::int64_t>(saved, "skipped_steps", checkpoint),
           .evaluation_left = saved.value("evaluation_left", false),
-          .evaluations_since_best = saved.value("evaluations_since_best", std::int64_t{0})};
+          .evaluations_since_best = saved.contains("evaluations_since_best")
+                                        ? field<std::int64_t>(saved, "evaluations_since_best", checkpoint)
+                                        : 0};
 }
 
 Config config_of(const CheckpointReader& checkpoint) {

@@ -9,6 +9,7 @@
 #include "checkpoint/worker_source.h"
 #include "config/pretrained.h"
 #include "core/error.h"
+#include "core/json_integer.h"
 #include "core/log.h"
 #include "core/text.h"
 
@@ -73,7 +74,7 @@ TrainState resume(CheckpointReader& checkpoint, DataEngine& engine, Backend& bac
   try {
     const auto& states = checkpoint.info().state.at(kWorkerStatesField);
     const auto& mine = states.at(static_cast<std::size_t>(coordinate.worker));
-    state.skipped_steps = mine.at(kSkipped).get<std::int64_t>();
+    state.skipped_steps = integer_of<std::int64_t>(mine.at(kSkipped)).value_or(0);
     state.loss_window = mine.at(kWindow).get<std::vector<double>>();
   } catch (const nlohmann::json::exception& error) {
     fail_user("{}: its manifest holds no usable state of worker {} ({})", checkpoint.directory().string(),

@@ -114,6 +114,8 @@ TEST_F(DatasetTest, BadMetaIsNamed) {
   EXPECT_THAT(open_error(), HasSubstr("lacks the key \"vocab_size\""));
   write_meta_with("257", "\"many\"");
   EXPECT_THAT(open_error(), HasSubstr("\"vocab_size\" has a wrong type"));
+  write_meta_with("257", "1e30");
+  EXPECT_THAT(open_error(), HasSubstr("\"vocab_size\" is 1e+30, which is no whole number"));
   write_meta_with("257", "-1");
   EXPECT_THAT(open_error(), HasSubstr("\"vocab_size\" is -1"));
   write_meta_with("uint16", "int8");
