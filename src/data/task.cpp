@@ -67,7 +67,7 @@ std::string capitalized(const std::string& text) {
 }
 
 int index_of(const json& value) {
-  // What no choice has is refused with the line's number.
+  // An answer that is not among the choices is refused later, with the line's number.
   return value.is_string() ? std::stoi(value.get<std::string>()) : integer_of<int>(value).value_or(-1);
 }
 

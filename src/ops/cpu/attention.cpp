@@ -34,15 +34,6 @@ void transpose_rows(float* to, const float* rows, const HeadShape& shape) {
   }
 }
 
-template <typename T>
-void unpack_rows(T* to, std::int64_t stride, const float* rows, const HeadShape& shape, float scale) {
-  for (std::int64_t t = 0; t < shape.positions; ++t) {
-    for_lanes(shape.channels, [&](std::int64_t d, std::int64_t live) {
-      store_n(to + t * stride + d, load(rows + t * shape.padded_channels + d) * scale, live);
-    });
-  }
-}
-
 }  // namespace
 
 template <typename T>

@@ -65,14 +65,6 @@ struct HeadMatrix {
   }
 };
 
-void unpack(bfloat16* to, std::int64_t stride, const float* rows, const HeadShape& shape, float scale) {
-  for (std::int64_t t = 0; t < shape.positions; ++t) {
-    for_lanes(shape.channels, [&](std::int64_t d, std::int64_t live) {
-      store_n(to + t * stride + d, load(rows + t * shape.padded_channels + d) * scale, live);
-    });
-  }
-}
-
 bfloat16* take_tile(Carver& carve) { return reinterpret_cast<bfloat16*>(carve.take(in_floats(kTile))); }
 
 // A tile [queries, keys] as the left operand of two products: by its rows, and by its columns in packed
@@ -163,7 +155,8 @@ void HeadKernels<bfloat16>::forward(const HeadForward<bfloat16>& head, const Hea
     for (std::int64_t i = 0; i < rows; ++i) {
       const auto at = static_cast<std::size_t>(i);
       head.lse[q0 + i] = most[at] + std::log(total[at]);
-      unpack(head.out + (q0 + i) * head.out_stride, 0, sums + i * dp, {1, 1, shape.channels}, 1 / total[at]);
+      unpack_rows(head.out + (q0 + i) * head.out_stride, 0, sums + i * dp, {1, 1, shape.channels},
+                  1 / total[at]);
     }
   }
 }
@@ -237,9 +230,9 @@ void HeadKernels<bfloat16>::backward(const HeadBackward<bfloat16>& head, const H
       });
     });
   }
-  unpack(head.dq, head.qkv_stride, d_queries, shape, scale);
-  unpack(head.dk, head.qkv_stride, d_keys, shape, scale);
-  unpack(head.dv, head.qkv_stride, d_values, shape, 1.0f);
+  unpack_rows(head.dq, head.qkv_stride, d_queries, shape, scale);
+  unpack_rows(head.dk, head.qkv_stride, d_keys, shape, scale);
+  unpack_rows(head.dv, head.qkv_stride, d_values, shape, 1.0f);
 }
 
 }  // namespace shoal::cpu

@@ -1,5 +1,5 @@
-// What the kernels of attention in float32 and in bfloat16 share: the tiles of a head that the causal mask
-// leaves, their dropout, and the softmax of a tile's rows.
+// Parts of attention's kernels in float32 and in bfloat16: the tiles of a head that the causal mask leaves,
+// their dropout, and the softmax of a tile's rows.
 #pragma once
 
 #include <algorithm>
@@ -124,6 +124,16 @@ struct HeadBackward {
   const T *q, *k, *v;
   std::int64_t qkv_stride, out_stride;
 };
+
+// to [T, stride] = rows [T, padded D] * scale, without the padding
+template <typename T>
+void unpack_rows(T* to, std::int64_t stride, const float* rows, const HeadShape& shape, float scale) {
+  for (std::int64_t t = 0; t < shape.positions; ++t) {
+    for_lanes(shape.channels, [&](std::int64_t d, std::int64_t live) {
+      store_n(to + t * stride + d, load(rows + t * shape.padded_channels + d) * scale, live);
+    });
+  }
+}
 
 // delta [T]: the sum over channels of out * dout, for each query.
 template <typename T>

@@ -37,84 +37,113 @@ void for_pieces(std::int64_t n, std::int64_t piece, F&& f) {
   for (std::int64_t begin = 0; begin < n; begin += piece) f(begin, std::min(piece, n - begin));
 }
 
+// The part [row, row + rows) x [column, column + columns) of a result, for the terms [from, from + depth) of
+// its sums.
+struct Block {
+  const MatmulCall& call;
+  std::int64_t row, rows, column, columns, from, depth;
+
+  std::int64_t m = call.c.rows(), n = call.c.columns();
+  std::int64_t k = call.transpose_a ? call.a.rows() : call.a.columns();
+  std::int64_t pairs = count_of(depth, 2);
+  std::int64_t panels = count_of(columns, kPanel), parts = count_of(rows, kTaskRows);
+  std::int64_t strip = strip_pairs(pairs),
+               part = kTaskRows / kStrip * strip;  // pairs of a packed left operand
+  // Tasks that pack the left operand.
+  std::int64_t wide = count_of(rows, kPackRows), deep = count_of(depth, kPackDepth);
+  Pair *left = nullptr, *right = nullptr;  // packed; left is null where it is read in place
+  float* sums = nullptr;                   // [rows, columns], where partial sums are kept
+
+  std::int64_t pairs_of_left() const { return call.transpose_a ? parts * part : 0; }
+  std::int64_t pairs_of_right() const { return panels * pairs * kPanel; }
+  std::int64_t left_tasks() const { return call.transpose_a ? wide * deep : 0; }
+
+  void pack_left(std::int64_t task) const {
+    const std::int64_t first = task % wide * kPackRows, at = task / wide * kPackDepth;
+    pack_strips(left + first / kStrip * strip + at / 2 * kStrip, strip,
+                call.a.as<bfloat16>() + (from + at) * m + row + first, m, std::min(kPackRows, rows - first),
+                std::min(kPackDepth, depth - at));
+  }
+
+  void pack_right(std::int64_t panel) const {
+    const std::int64_t first = panel * kPanel, width = std::min(kPanel, columns - first), at = column + first;
+    const auto* b = call.b.as<bfloat16>();
+    Pair* to = right + panel * pairs * kPanel;
+    if (call.transpose_b) {
+      pack_pairs_transposed(to, b + at * k + from, k, width, depth);
+    } else {
+      pack_pairs(to, b + from * n + at, n, width, depth);
+    }
+  }
+
+  void multiply(std::int64_t task) const {
+    const std::int64_t first_row = task % parts * kTaskRows, first_column = task / parts * kPanel;
+    if (!sums)
+      return with_type(call.c.dtype, [&]<typename T>() {
+        auto* c = call.c.as<T>() + (row + first_row) * n + column + first_column;
+        multiply(first_row, first_column, c, n, call.accumulate || from > 0);
+      });
+    multiply(first_row, first_column, sums + first_row * columns + first_column, columns, from > 0);
+    if (from + depth == k) write_sums(first_row, first_column);
+  }
+
+  std::int64_t height(std::int64_t first_row) const { return std::min(kTaskRows, rows - first_row); }
+  std::int64_t width(std::int64_t first_column) const { return std::min(kPanel, columns - first_column); }
+
+  template <typename T>
+  void multiply(std::int64_t first_row, std::int64_t first_column, T* to, std::int64_t stride,
+                bool add) const {
+    const bool with_bias = call.bias && from + depth == k;
+    const Result<T> c{to, stride, with_bias ? call.bias.as<bfloat16>() + column + first_column : nullptr,
+                      add};
+    const auto columns_here = width(first_column);
+    const Right b{right + first_column * pairs, count_of(columns_here, kLanes) * kLanes};
+    if (left) {
+      const auto* packed = reinterpret_cast<const bfloat16*>(left + first_row / kTaskRows * part);
+      panel_product(c, height(first_row), columns_here, Left<true>{packed, 0}, b, pairs);
+    } else {
+      const auto* in_place = call.a.as<bfloat16>() + (row + first_row) * k + from;
+      panel_product(c, height(first_row), columns_here, Left<false>{in_place, k}, b, pairs);
+    }
+  }
+
+  void write_sums(std::int64_t first_row, std::int64_t first_column) const {
+    for (std::int64_t i = first_row; i < first_row + height(first_row); ++i) {
+      const float* sum = sums + i * columns + first_column;
+      auto* to = call.c.as<bfloat16>() + (row + i) * n + column + first_column;
+      for_lanes(width(first_column), [&](std::int64_t j, std::int64_t live) {
+        Vec value = load_n(sum + j, live);
+        if (call.accumulate) value += load_n(to + j, live);
+        store_n(to + j, value, live);
+      });
+    }
+  }
+};
+
 }  // namespace
 
 void Bfloat16Product::operator()(const MatmulCall& call) {
   const std::int64_t m = call.c.rows(), n = call.c.columns();
   const std::int64_t k = call.transpose_a ? call.a.rows() : call.a.columns();
-  const auto* a = call.a.as<bfloat16>();
-  const auto* b = call.b.as<bfloat16>();
-  const auto* bias = call.bias ? call.bias.as<bfloat16>() : nullptr;
   // Partial sums of a result in bfloat16 are kept as float32.
   const bool with_sums = call.c.dtype == DType::bf16 && k > kDepth;
-
-  const auto block = [&](std::int64_t row, std::int64_t rows, std::int64_t column, std::int64_t columns,
-                         std::int64_t k0, std::int64_t depth, float* sums) {
-    const std::int64_t pairs = count_of(depth, 2), panels = count_of(columns, kPanel),
-                       parts = count_of(rows, kTaskRows);
-    auto* right = right_.take<Pair>(pairs * panels * kPanel);
-    const std::int64_t strip = strip_pairs(pairs), part_pairs = kTaskRows / kStrip * strip;
-    auto* left = call.transpose_a ? left_.take<Pair>(parts * part_pairs) : nullptr;
-    const std::int64_t wide = count_of(rows, kPackRows), deep = count_of(depth, kPackDepth);
-    team_.run(panels + (left ? wide * deep : 0), [&](std::int64_t task, int) {
-      if (task < panels) {
-        const std::int64_t first = task * kPanel, width = std::min(kPanel, columns - first);
-        Pair* to = right + task * pairs * kPanel;
-        if (call.transpose_b) {
-          pack_pairs_transposed(to, b + (column + first) * k + k0, k, width, depth);
-        } else {
-          pack_pairs(to, b + k0 * n + column + first, n, width, depth);
-        }
-      } else {
-        const std::int64_t first = (task - panels) % wide * kPackRows,
-                           from = (task - panels) / wide * kPackDepth;
-        pack_strips(left + first / kStrip * strip + from / 2 * kStrip, strip,
-                    a + (k0 + from) * m + row + first, m, std::min(kPackRows, rows - first),
-                    std::min(kPackDepth, depth - from));
-      }
-    });
-    team_.run(panels * parts, [&](std::int64_t task, int) {
-      const std::int64_t panel = task / parts, part = task % parts;
-      const std::int64_t first_row = row + part * kTaskRows,
-                         height = std::min(kTaskRows, row + rows - first_row),
-                         first = column + panel * kPanel, width = std::min(kPanel, column + columns - first);
-      const Right packed{right + panel * pairs * kPanel, count_of(width, kLanes) * kLanes};
-      const bool last = k0 + depth == k;
-      const auto product = [&]<typename T>(Result<T> c) {
-        if (left) {
-          panel_product(c, height, width,
-                        Left<true>{reinterpret_cast<const bfloat16*>(left + part * part_pairs), 0}, packed,
-                        pairs);
-        } else {
-          panel_product(c, height, width, Left<false>{a + first_row * k + k0, k}, packed, pairs);
-        }
-      };
-      const auto* own_bias = last && bias ? bias + first : nullptr;
-      if (sums) {
-        auto* at = sums + (first_row - row) * columns + first - column;
-        product(Result<float>{at, columns, own_bias, k0 > 0});
-        if (!last) return;
-        for (std::int64_t i = 0; i < height; ++i) {
-          auto* to = call.c.as<bfloat16>() + (first_row + i) * n + first;
-          for_lanes(width, [&](std::int64_t j, std::int64_t live) {
-            Vec value = load_n(at + i * columns + j, live);
-            if (call.accumulate) value += load_n(to + j, live);
-            store_n(to + j, value, live);
-          });
-        }
-      } else {
-        with_type(call.c.dtype, [&]<typename T>() {
-          product(Result<T>{call.c.as<T>() + first_row * n + first, n, own_bias, call.accumulate || k0 > 0});
-        });
-      }
-    });
-  };
 
   for_pieces(n, kColumns, [&](std::int64_t column, std::int64_t columns) {
     for_pieces(m, kRows, [&](std::int64_t row, std::int64_t rows) {
       auto* sums = with_sums ? sums_.take<float>(rows * columns) : nullptr;
-      for_pieces(k, kDepth, [&](std::int64_t k0, std::int64_t depth) {
-        block(row, rows, column, columns, k0, depth, sums);
+      for_pieces(k, kDepth, [&](std::int64_t from, std::int64_t depth) {
+        Block block{call, row, rows, column, columns, from, depth};
+        block.sums = sums;
+        block.right = right_.take<Pair>(block.pairs_of_right());
+        if (call.transpose_a) block.left = left_.take<Pair>(block.pairs_of_left());
+        team_.run(block.panels + block.left_tasks(), [&](std::int64_t task, int) {
+          if (task < block.panels) {
+            block.pack_right(task);
+          } else {
+            block.pack_left(task - block.panels);
+          }
+        });
+        team_.run(block.panels * block.parts, [&](std::int64_t task, int) { block.multiply(task); });
       });
     });
   });
