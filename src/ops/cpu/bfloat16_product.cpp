@@ -10,8 +10,7 @@
 namespace shoal::cpu {
 
 bool Bfloat16Product::takes(const MatmulCall& call) {
-  const std::int64_t k = call.transpose_a ? call.a.rows() : call.a.columns();
-  return call.a.dtype == DType::bf16 && (k % 2 == 0 || (call.transpose_a && !call.transpose_b));
+  return call.a.dtype == DType::bf16 && (call.k() % 2 == 0 || (call.transpose_a && !call.transpose_b));
 }
 
 #ifndef __AVX512BF16__
@@ -43,8 +42,7 @@ struct Block {
   const MatmulCall& call;
   std::int64_t row, rows, column, columns, from, depth;
 
-  std::int64_t m = call.c.rows(), n = call.c.columns();
-  std::int64_t k = call.transpose_a ? call.a.rows() : call.a.columns();
+  std::int64_t m = call.c.rows(), n = call.c.columns(), k = call.k();
   std::int64_t pairs = count_of(depth, 2);
   std::int64_t panels = count_of(columns, kPanel), parts = count_of(rows, kTaskRows);
   std::int64_t strip = strip_pairs(pairs),
@@ -123,8 +121,7 @@ struct Block {
 }  // namespace
 
 void Bfloat16Product::operator()(const MatmulCall& call) {
-  const std::int64_t m = call.c.rows(), n = call.c.columns();
-  const std::int64_t k = call.transpose_a ? call.a.rows() : call.a.columns();
+  const std::int64_t m = call.c.rows(), n = call.c.columns(), k = call.k();
   // Partial sums of a result in bfloat16 are kept as float32.
   const bool with_sums = call.c.dtype == DType::bf16 && k > kDepth;
 

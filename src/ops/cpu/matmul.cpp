@@ -71,7 +71,7 @@ struct PieceCall {
         accumulate(call.accumulate),
         m(piece.rows),
         n(piece.columns),
-        k(call.transpose_a ? call.a.rows() : call.a.columns()),
+        k(call.k()),
         a(transpose_a ? part(call.a, 0, piece.row, k, m) : part(call.a, piece.row, 0, m, k)),
         b(transpose_b ? part(call.b, piece.column, 0, n, k) : part(call.b, 0, piece.column, k, n)),
         c(part(call.c, piece.row, piece.column, m, n)),
@@ -275,8 +275,7 @@ Matmul::~Matmul() = default;
 
 void Matmul::operator()(const MatmulCall& call) {
   if (impl_->own && Bfloat16Product::takes(call)) return impl_->own_bfloat16(call);
-  const std::int64_t m = call.c.rows(), n = call.c.columns();
-  const std::int64_t k = call.transpose_a ? call.a.rows() : call.a.columns();
+  const std::int64_t m = call.c.rows(), n = call.c.columns(), k = call.k();
   on_one_thread();
   try {
     impl_->product(call, ProductPieces(m, n, k, impl_->team.size(), impl_->avx512));

@@ -11,6 +11,8 @@ struct MatmulCall {
   Tensor c, a, b, bias;
   bool transpose_a = false, transpose_b = false;
   bool accumulate = false;
+
+  std::int64_t k() const { return transpose_a ? a.rows() : a.columns(); }
 };
 
 }  // namespace shoal::cpu
