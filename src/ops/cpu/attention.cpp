@@ -81,7 +81,7 @@ void HeadKernels<T>::forward(const HeadForward<T>& head, const HeadShape& shape,
       });
     });
     for (std::int64_t i = 0; i < rows; ++i) {
-      lse[q0 + i] = most[i] + std::log(total[i]);
+      if (lse) lse[q0 + i] = most[i] + std::log(total[i]);
       for_lanes(shape.channels, [&](std::int64_t d, std::int64_t live) {
         store_n(out + (q0 + i) * out_stride + d, load(sums + i * dp + d) / total[i], live);
       });
@@ -180,7 +180,7 @@ void CpuBackend::attention_forward(const Tensor& out, const Tensor& lse, const T
       const std::int64_t b = task / shape.heads, h = task % shape.heads;
       const T* q = qkv.as<T>() + b * shape.positions * 3 * width + h * shape.channels;
       HeadKernels<T>::forward({.out = out.as<T>() + b * shape.positions * width + h * shape.channels,
-                               .lse = lse.as<float>() + task * shape.positions,
+                               .lse = lse ? lse.as<float>() + task * shape.positions : nullptr,
                                .q = q,
                                .k = q + width,
                                .v = q + 2 * width,
@@ -224,6 +224,18 @@ void CpuBackend::attention_cached(const Tensor& out, const Tensor& keys, const T
                                   const Tensor& qkv, std::int64_t past) {
   const std::int64_t positions = qkv.dim(0), heads = qkv.dim(2), channels = qkv.dim(3),
                      width = heads * channels;
+  if (past == 0 && positions > kFewRows) {  // a prompt: in tiles
+    attention_forward(out.reshaped({1, positions, heads, channels}), {},
+                      qkv.reshaped({1, positions, 3, heads, channels}), 0, {});
+    with_type(qkv.dtype, [&]<typename T>() {
+      for (std::int64_t t = 0; t < positions; ++t) {
+        const T* k = qkv.as<T>() + (3 * t + 1) * width;
+        std::copy_n(k, width, keys.as<T>() + t * width);
+        std::copy_n(k + width, width, values.as<T>() + t * width);
+      }
+    });
+    return;
+  }
   const float scale = 1.0f / std::sqrt(static_cast<float>(channels));
   const std::int64_t per_thread = round_up(past + positions) + round_up(channels);
   float* area = scratch(team_.size() * per_thread);

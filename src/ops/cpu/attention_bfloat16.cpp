@@ -154,7 +154,7 @@ void HeadKernels<bfloat16>::forward(const HeadForward<bfloat16>& head, const Hea
     });
     for (std::int64_t i = 0; i < rows; ++i) {
       const auto at = static_cast<std::size_t>(i);
-      head.lse[q0 + i] = most[at] + std::log(total[at]);
+      if (head.lse) head.lse[q0 + i] = most[at] + std::log(total[at]);
       unpack_rows(head.out + (q0 + i) * head.out_stride, 0, sums + i * dp, {1, 1, shape.channels},
                   1 / total[at]);
     }

@@ -112,7 +112,7 @@ inline float softmax_row(float* scores, std::int64_t visible, std::int64_t width
 template <typename T>
 struct HeadForward {
   T* out;
-  float* lse;
+  float* lse;  // may be null
   const T *q, *k, *v;
   std::int64_t qkv_stride, out_stride;
 };
