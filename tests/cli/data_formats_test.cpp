@@ -8,8 +8,6 @@
 namespace shoal::test {
 namespace {
 
-using ::shoal::testing::bytes_of;
-using ::shoal::testing::llmc_file;
 using ::testing::HasSubstr;
 
 class DataFormats : public TinyRuns {
@@ -74,7 +72,7 @@ TEST_F(DataFormats, LlmcShards) {
   const auto cache = "XDG_CACHE_HOME=" + file("cache").string();
   expect_user_error_at_the_end(sample({cache, "SHOAL_DATA_DIR=file://" + file("none").string()}),
                                "gpt2/encoder.json", file("cache/shoal/gpt2/vocab.bpe").string());
-  const auto shared = fs::absolute(shoal::testing::shared_data());
+  const auto shared = fs::absolute(shared_data());
   if (!fs::exists(shared / "gpt2")) return;
   const auto text = sample({cache, "SHOAL_DATA_DIR=" + shared.string()});
   EXPECT_EQ(text.code, 0) << text.err;

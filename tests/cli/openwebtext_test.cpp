@@ -29,7 +29,7 @@ class OpenWebTextCommand : public ::testing::Test {
             "--val-fraction", "0.05",        "--save-every", save_every, "--threads", "2"};
   }
   std::vector<std::string> environment() const {
-    return {"SHOAL_DATA_DIR=" + fs::absolute(shoal::testing::shared_data()).string()};
+    return {"SHOAL_DATA_DIR=" + fs::absolute(shared_data()).string()};
   }
   Result shoal(const std::vector<std::string>& arguments) const {
     return run(arguments, folder_.path(), environment());

@@ -14,7 +14,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-constexpr const char* kConfig = R"(
+constexpr const char* kPlannedConfig = R"(
 [data]
 dir = "data"
 [model]
@@ -35,7 +35,7 @@ at_start = false
 class Planning : public ::testing::Test {
  protected:
   void SetUp() override {
-    write_file(folder_ / "tiny.toml", kConfig);
+    write_file(folder_ / "tiny.toml", kPlannedConfig);
     ASSERT_EQ(shoal({"prepare", "synthetic", "--out", "data", "--size", "20000"}).code, 0);
   }
   Result shoal(const std::vector<std::string>& arguments) {

@@ -11,13 +11,6 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 
-// The number of occurrences of `word` in `text`.
-int count(const std::string& text, const std::string& word) {
-  int found = 0;
-  for (auto at = text.find(word); at != std::string::npos; at = text.find(word, at + 1)) ++found;
-  return found;
-}
-
 class Ranks : public TinyRuns {
  protected:
   std::string out_of(const Settings& arguments) const {

@@ -7,7 +7,7 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 
-constexpr const char* kMetrics =
+constexpr const char* kTwoSteps =
     R"({"step":0,"train_loss":4.2,"val_loss":4.25})"
     "\n"
     R"({"step":10,"loss":3.1,"lr":0.001,"grad_norm":1.5,"tokens":1000,"tokens_per_s":5000,"ms_per_step":2})"
@@ -15,9 +15,9 @@ constexpr const char* kMetrics =
 
 TEST(Report, ShowsRunsOfAnyNameAndAge) {
   TempDir dir;
-  write_file(dir / "runs/<b>a/metrics.jsonl", kMetrics);
+  write_file(dir / "runs/<b>a/metrics.jsonl", kTwoSteps);
   write_file(dir / "runs/new/metrics.jsonl", "");
-  write_file(dir / "runs/written/metrics.jsonl", std::string(kMetrics) + R"({"step":20,"lo)");
+  write_file(dir / "runs/written/metrics.jsonl", std::string(kTwoSteps) + R"({"step":20,"lo)");
   const auto result = run({"report", "runs/<b>a", "runs/new", "runs/written", "-o", "x.html"}, dir.path());
   ASSERT_EQ(result.code, 0) << result.err;
   EXPECT_THAT(result.out, testing::AllOf(HasSubstr("wrote x.html ("), HasSubstr("open it in a browser")));
@@ -30,8 +30,8 @@ TEST(Report, ShowsRunsOfAnyNameAndAge) {
 
 TEST(Report, RefusesWhatIsNotARunOrAPage) {
   TempDir dir;
-  write_file(dir / "good/metrics.jsonl", kMetrics);
-  write_file(dir / "damaged/metrics.jsonl", std::string(kMetrics) + "oops\n");
+  write_file(dir / "good/metrics.jsonl", kTwoSteps);
+  write_file(dir / "damaged/metrics.jsonl", std::string(kTwoSteps) + "oops\n");
   fs::create_directories(dir / "bare");
   const auto report = [&](const std::string& name, const std::string& output = "x.html") {
     return run({"report", name, "-o", output}, dir.path());

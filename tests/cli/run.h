@@ -17,39 +17,25 @@
 #include <string>
 #include <vector>
 
+#include "data/temp_folder.h"
+
 namespace shoal::test {
 
 namespace fs = std::filesystem;
-
-inline std::string read_file(const fs::path& path) {
-  std::ifstream stream(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(stream), {}};
-}
 
 inline void write_file(const fs::path& path, std::string_view text) {
   fs::create_directories(fs::absolute(path).parent_path());
   std::ofstream(path, std::ios::binary) << text;
 }
 
-// A new folder, removed at the end.
-class TempDir {
- public:
-  TempDir() {
-    std::string pattern = (fs::temp_directory_path() / "shoal-test-XXXXXX").string();
-    path_ = ::mkdtemp(pattern.data());
-  }
-  ~TempDir() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  TempDir(const TempDir&) = delete;
-  TempDir& operator=(const TempDir&) = delete;
-  const fs::path& path() const { return path_; }
-  fs::path operator/(const fs::path& name) const { return path_ / name; }
+using TempDir = TempFolder;
 
- private:
-  fs::path path_;
-};
+// The number of occurrences of `word` in `text`.
+inline int count(const std::string& text, const std::string& word) {
+  int found = 0;
+  for (auto at = text.find(word); at != std::string::npos; at = text.find(word, at + 1)) ++found;
+  return found;
+}
 
 struct Result {
   int code = 0;  // 128 + signal when a signal ended it

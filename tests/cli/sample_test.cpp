@@ -16,7 +16,7 @@ using testing::HasSubstr;
 using testing::Not;
 using testing::StartsWith;
 
-constexpr const char* kConfig = R"(
+constexpr const char* kSampledConfig = R"(
 [data]
 dir = "data"
 [model]
@@ -41,7 +41,7 @@ class Sample : public testing::Test {
  protected:
   static void SetUpTestSuite() {
     folder_ = new TempDir;
-    write_file(*folder_ / "tiny.toml", kConfig);
+    write_file(*folder_ / "tiny.toml", kSampledConfig);
     ASSERT_EQ(run({"prepare", "synthetic", "--out", "data"}, folder_->path()).code, 0);
     const auto trained = run({"train", "tiny.toml"}, folder_->path());
     ASSERT_EQ(trained.code, 0) << trained.err;

@@ -9,7 +9,7 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 
-constexpr const char* kConfig = R"(
+constexpr const char* kScheduled = R"(
 [data]
 dir = "data"
 [model]
@@ -22,7 +22,7 @@ micro_batch = 4
 
 class ScheduleCommand : public testing::Test {
  protected:
-  void SetUp() override { write_file(folder_ / "a.toml", kConfig); }
+  void SetUp() override { write_file(folder_ / "a.toml", kScheduled); }
 
   Result schedule(std::vector<std::string> arguments) const {
     arguments.insert(arguments.begin(), {"schedule", "a.toml"});
@@ -36,12 +36,6 @@ class ScheduleCommand : public testing::Test {
 
   TempDir folder_;
 };
-
-int count(const std::string& text, const std::string& what) {
-  int found = 0;
-  for (auto at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++found;
-  return found;
-}
 
 TEST_F(ScheduleCommand, DrawsTheConfigsPipeline) {
   const auto out = shown({"parallel.pipeline=4"});

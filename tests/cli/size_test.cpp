@@ -12,7 +12,7 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr const char* kConfig = R"(
+constexpr const char* kSizedConfig = R"(
 [data]
 dir = "data"
 [train]
@@ -44,7 +44,7 @@ double bytes_of(const std::string& output, const std::string& name) {
 // GPT-2's count is 124,439,808 by its published shapes; its data need not be there.
 TEST(Size, CountsGpt2WithoutItsData) {
   TempDir folder;
-  write_file(folder / "gpt2.toml", kConfig);
+  write_file(folder / "gpt2.toml", kSizedConfig);
   const auto result = run({"size", "gpt2.toml", "model.preset=gpt2"}, folder.path());
   EXPECT_EQ(result.code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("vocabulary 50,257 (GPT-2's: there is no data yet"));
@@ -57,7 +57,7 @@ TEST(Size, CountsGpt2WithoutItsData) {
 
 TEST(Size, TakesAGivenVocabulary) {
   TempDir folder;
-  write_file(folder / "a.toml", kConfig);
+  write_file(folder / "a.toml", kSizedConfig);
   const auto result = run({"size", "a.toml", "model.vocab_size=100"}, folder.path());
   EXPECT_EQ(result.code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("vocabulary 100 (model.vocab_size)"));
@@ -70,7 +70,7 @@ TEST(Size, IsWhatARunTakes) {
   GTEST_SKIP() << "sanitizers take memory of their own";
 #endif
   TempDir folder;
-  write_file(folder / "run.toml", kConfig);
+  write_file(folder / "run.toml", kSizedConfig);
   ASSERT_EQ(run({"prepare", "synthetic", "--size", "20000", "--out", "data"}, folder.path()).code, 0);
   // Settings where activations dominate, and where logits, moments and the checkpoint do.
   const std::vector<std::vector<std::string>> cases = {
@@ -216,7 +216,7 @@ TEST_F(SizeOfRanks, IsWhatMeshesTake) {
 
 TEST(Size, OfAMeshNamesItsStages) {
   TempDir folder;
-  write_file(folder / "gpt2.toml", kConfig);
+  write_file(folder / "gpt2.toml", kSizedConfig);
   const auto of = [&](std::vector<std::string> settings) {
     settings.insert(settings.begin(), {"size", "gpt2.toml", "model.preset=gpt2", "train.micro_batch=1"});
     return run(settings, folder.path());
@@ -240,7 +240,7 @@ TEST(Size, OfAMeshNamesItsStages) {
 // One sequence more would not fit.
 TEST(Size, FindsTheLargestBatchThatFits) {
   TempDir folder;
-  write_file(folder / "gpt2.toml", kConfig);
+  write_file(folder / "gpt2.toml", kSizedConfig);
   const auto size = [&](std::vector<std::string> more) {
     more.insert(more.begin(), {"size", "gpt2.toml", "model.preset=gpt2", "--ranks", "4"});
     const auto result = run(more, folder.path());
@@ -296,7 +296,7 @@ TEST(SizeTable, ShowsTwelveModelsWithoutAConfig) {
 
 TEST(SizeTable, TakesAListOfSizes) {
   TempDir folder;
-  write_file(folder / "a.toml", kConfig);
+  write_file(folder / "a.toml", kSizedConfig);
   const auto result =
       run({"size", "--sizes", "2/2/32,3/4/64", "a.toml", "model.vocab_size=65"}, folder.path());
   EXPECT_EQ(result.code, 0) << result.err;
@@ -311,7 +311,7 @@ TEST(SizeTable, TakesAListOfSizes) {
 
 TEST(SizeTable, TakesAConfigOrSettings) {
   TempDir folder;
-  write_file(folder / "a.toml", kConfig);
+  write_file(folder / "a.toml", kSizedConfig);
   const auto with_config = run({"size", "--table", "a.toml", "model.block_size=64"}, folder.path());
   EXPECT_THAT(with_config.out, HasSubstr("block 64, vocabulary 50,257"));
   const auto settings =
@@ -324,7 +324,7 @@ TEST(SizeTable, TakesAConfigOrSettings) {
 
 TEST(DryRun, SaysWhatAThousandRanksWouldSendBeforeAnyDataIsThere) {
   TempDir folder;
-  write_file(folder / "gpt2.toml", kConfig);
+  write_file(folder / "gpt2.toml", kSizedConfig);
   const std::vector<std::string> arguments = {"train",
                                               "gpt2.toml",
                                               "--dry-run",
@@ -354,7 +354,7 @@ TEST(DryRun, SaysWhatAThousandRanksWouldSendBeforeAnyDataIsThere) {
 
 TEST(DryRun, SaysWhatEachPlaceOfALargeMeshSends) {
   TempDir folder;
-  write_file(folder / "gpt2.toml", kConfig);
+  write_file(folder / "gpt2.toml", kSizedConfig);
   const Stopwatch watch;
   const auto result =
       run({"train", "gpt2.toml", "--dry-run", "--ranks", "1024", "model.preset=gpt2", "parallel.tensor=8",

@@ -29,7 +29,7 @@ class WikiText : public TinyRuns {
     write_file(file("wiki.train.raw"), articles(0, 100));
     write_file(file("wiki.valid.raw"), articles(100, 20));
     write_file(file("wiki.test.raw"), articles(120, 20));
-    const auto gpt2 = fs::absolute(shoal::testing::shared_data()).string();
+    const auto gpt2 = fs::absolute(shared_data()).string();
     const auto prepared = well({"prepare", "text", "wiki.train.raw", "--val", "wiki.valid.raw", "--test",
                                 "wiki.test.raw", "--out", "wiki", "--from", gpt2});
     EXPECT_THAT(

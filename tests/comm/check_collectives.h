@@ -29,7 +29,7 @@ inline std::int64_t more_than_a_chunk_each(const Communicator& group, std::int64
 inline void check_all_reduce(World& world, std::int64_t chunk) {
   auto& group = world.ranks;
   const auto check = [&](DType dtype, std::int64_t count, ReduceOp op) {
-    Values x(dtype, count);
+    GuardedValues x(dtype, count);
     x.fill([&](std::int64_t i) { return value_of(group.rank(), i); });
     group.all_reduce(x.tensor(), op).wait();
     x.expect("all_reduce", [&](std::int64_t i) { return reduced_value(group.size(), i, op); });
@@ -44,7 +44,7 @@ inline void check_reduce_scatter(World& world, std::int64_t chunk) {
   for_each_reduction(chunk, [&](DType dtype, std::int64_t count, ReduceOp op) {
     const auto first = count * group.rank();
     const auto wanted = [&](std::int64_t i) { return reduced_value(group.size(), first + i, op); };
-    Values x(dtype, count * group.size()), out(dtype, count);
+    GuardedValues x(dtype, count * group.size()), out(dtype, count);
     x.fill([&](std::int64_t i) { return value_of(group.rank(), i); });
     group.reduce_scatter(out.tensor(), x.tensor(), op).wait();
     out.expect("reduce_scatter", wanted);
@@ -59,7 +59,7 @@ inline void check_all_gather(World& world, std::int64_t chunk) {
   auto& group = world.ranks;
   for_each_copy(chunk, [&](DType dtype, std::int64_t count) {
     const auto wanted = [&](std::int64_t i) { return value_of(static_cast<int>(i / count), i % count); };
-    Values x(dtype, count), out(dtype, count * group.size());
+    GuardedValues x(dtype, count), out(dtype, count * group.size());
     x.fill([&](std::int64_t i) { return value_of(group.rank(), i); });
     group.all_gather(out.tensor(), x.tensor()).wait();
     out.expect("all_gather", wanted);
@@ -72,7 +72,7 @@ inline void check_all_gather(World& world, std::int64_t chunk) {
 inline void check_all_to_all(World& world, std::int64_t chunk) {
   auto& group = world.ranks;
   for_each_copy(chunk, [&](DType dtype, std::int64_t count) {
-    Values x(dtype, count * group.size()), out(dtype, count * group.size());
+    GuardedValues x(dtype, count * group.size()), out(dtype, count * group.size());
     x.fill([&](std::int64_t i) { return value_of(group.rank(), i); });
     group.all_to_all(out.tensor(), x.tensor()).wait();
     out.expect("all_to_all", [&](std::int64_t i) {
@@ -85,7 +85,7 @@ inline void check_broadcast(World& world, std::int64_t chunk) {
   auto& group = world.ranks;
   const auto check = [&](DType dtype, std::int64_t count) {
     const int root = static_cast<int>((count + 1) % group.size());
-    Values x(dtype, count);
+    GuardedValues x(dtype, count);
     x.fill([&](std::int64_t i) { return value_of(group.rank(), i); });
     group.broadcast(x.tensor(), root).wait();
     x.expect("broadcast", [&](std::int64_t i) { return value_of(root, i); });
@@ -101,7 +101,7 @@ inline void check_messages(World& world, std::int64_t chunk) {
   const int next = (group.rank() + 1) % group.size();
   const int previous = (group.rank() + group.size() - 1) % group.size();
   for_each_copy(chunk, [&](DType dtype, std::int64_t count) {
-    Values first(dtype, count), second(dtype, 5), got_first(dtype, count), got_second(dtype, 5);
+    GuardedValues first(dtype, count), second(dtype, 5), got_first(dtype, count), got_second(dtype, 5);
     first.fill([&](std::int64_t i) { return value_of(group.rank(), i); });
     second.fill([&](std::int64_t i) { return value_of(group.rank() + 3, i); });
     auto send_first = group.send(first.tensor(), next);
@@ -120,7 +120,7 @@ inline void check_messages(World& world, std::int64_t chunk) {
 // Messages in both directions between every two ranks at the same time.
 inline void check_crossing_messages(World& world, std::int64_t) {
   auto& group = world.ranks;
-  std::vector<Values> sent, got;
+  std::vector<GuardedValues> sent, got;
   std::vector<Request> requests;
   for (int peer = 0; peer < group.size(); ++peer) {
     sent.emplace_back(DType::i32, 100 + peer + group.rank());
@@ -148,7 +148,7 @@ inline void check_barriers(World& world, std::int64_t) {
 inline void check_rounding(World& world, std::int64_t) {
   auto& group = world.ranks;
   for (const std::int64_t count : {1, 33, 1000}) {
-    Values x(DType::bf16, count);
+    GuardedValues x(DType::bf16, count);
     x.fill([&](std::int64_t) { return group.rank() == 0 ? 256 : 1; });
     group.all_reduce(x.tensor()).wait();
     x.expect("bfloat16 sum", [&](std::int64_t) { return 255 + group.size(); });

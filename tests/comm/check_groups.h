@@ -21,7 +21,7 @@ inline void check_many_requests(World& world, std::int64_t chunk) {
   const int size = group.size();
   const auto count_of = [&](int k) { return (k % 5 == 0 ? chunk / 2 : 100) + k; };
   const auto value = [&](int k, int rank, std::int64_t i) { return value_of(rank + k, i); };
-  std::vector<Values> ins, outs;
+  std::vector<GuardedValues> ins, outs;
   std::vector<Request> requests;
   for (int k = 0; k < kRequests; ++k) {
     const auto count = count_of(k);
@@ -84,7 +84,7 @@ inline void check_grid(World& world, std::int64_t chunk) {
     };
   };
   for (int round = 0; round < 5; ++round) {
-    Values a(DType::f32, chunk / 4 + 3), b(DType::f32, chunk + 1), c(DType::i32, 17);
+    GuardedValues a(DType::f32, chunk / 4 + 3), b(DType::f32, chunk + 1), c(DType::i32, 17);
     for (auto* x : {&a, &b, &c}) x->fill([&](std::int64_t i) { return value_of(all.rank(), i); });
     auto over_row = row->all_reduce(a.tensor());
     auto over_all = all.all_reduce(c.tensor());
@@ -138,7 +138,7 @@ inline void check_split_order(World& world, std::int64_t) {
 inline void check_dropped_requests(World& world, std::int64_t chunk) {
   auto& group = world.ranks;
   const auto wanted = [&](std::int64_t i) { return reduced_value(group.size(), i, ReduceOp::sum); };
-  Values x(DType::f32, chunk + 3), y(DType::f32, 9);
+  GuardedValues x(DType::f32, chunk + 3), y(DType::f32, 9);
   for (auto* v : {&x, &y}) v->fill([&](std::int64_t i) { return value_of(group.rank(), i); });
   { const auto dropped = group.all_reduce(x.tensor()); }
   x.expect("all_reduce whose request was destroyed", wanted);
@@ -158,7 +158,8 @@ inline void check_late_rank(World& world, std::int64_t chunk) {
   };
   const auto all = split([](int) { return 0; }), pair = split([](int r) { return r <= 1 ? 0 : r; }),
              others = split([](int r) { return r == 0 ? 0 : 1; });
-  Values of_all(DType::f32, 9 * chunk), of_pair(DType::f32, 9 * chunk), of_others(DType::f32, 2 * chunk);
+  GuardedValues of_all(DType::f32, 9 * chunk), of_pair(DType::f32, 9 * chunk),
+      of_others(DType::f32, 2 * chunk);
   for (auto* x : {&of_all, &of_pair, &of_others}) x->fill([](std::int64_t) { return 1; });
   std::int32_t token = 0;
   const Tensor told{&token, DType::i32, {1}};

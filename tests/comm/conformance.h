@@ -36,12 +36,14 @@ inline constexpr Check kChecks[] = {
     {"Refusals", check_refusals},
 };
 
+inline constexpr double kSoon = 5;  // seconds within which all ranks of a failed run have ended
+
 // Bodies of runs that must fail. They return on no rank.
 
 // The last rank throws UserError "the disk is full"; the collectives of the others throw StoppedByPeer.
 inline void fail_while_others_wait(World& world) {
   auto& group = world.ranks;
-  Values x(DType::f32, 100000);
+  GuardedValues x(DType::f32, 100000);
   if (group.rank() == group.size() - 1) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
     fail_user("the disk is full");
@@ -59,7 +61,7 @@ inline void fail_while_others_wait(World& world) {
 // The last rank joins an all_reduce for "step 12, gradients of block.3" too late.
 inline void miss_deadline(World& world, double deadline_seconds) {
   auto& group = world.ranks;
-  Values x(DType::f32, 100000);
+  GuardedValues x(DType::f32, 100000);
   group.set_purpose("step 12, gradients of block.3");
   if (group.rank() == group.size() - 1) {
     std::this_thread::sleep_for(std::chrono::duration<double>(deadline_seconds * 3));

@@ -36,7 +36,7 @@ void say_where(World& world) {
 
 // Runs collectives until the run is stopped.
 void go_on(World& world) {
-  Values x(DType::f32, 300000);
+  GuardedValues x(DType::f32, 300000);
   for (bool first = true;; first = false) {
     world.ranks.set_purpose("going on");
     world.ranks.all_reduce(x.tensor()).wait();
@@ -55,7 +55,7 @@ void fail_while_another_computes(World& world) {
 
 // An exception destroys the request of a collective that the other ranks never join.
 void give_up(World& world) {
-  Values x(DType::f32, 100000);
+  GuardedValues x(DType::f32, 100000);
   if (world.ranks.rank() > 0) sleep_seconds(60);
   const auto lonely = world.ranks.all_reduce(x.tensor());
   fail("gone");
@@ -73,7 +73,7 @@ double cpu_seconds() {
 // Rank 0 computes, while the others wait for collectives that it has started.
 void progress(World& world) {
   auto& group = world.ranks;
-  Values x(DType::f32, 1000000);
+  GuardedValues x(DType::f32, 1000000);
   x.fill([](std::int64_t) { return 1; });
   group.barrier();
   const Stopwatch watch;
@@ -90,7 +90,7 @@ void progress(World& world) {
 // to others.
 void idle(World& world) {
   auto& group = world.ranks;
-  Values x(DType::f32, 1000000);
+  GuardedValues x(DType::f32, 1000000);
   group.barrier();
   const double before = cpu_seconds();
   if (group.rank() == 0) sleep_seconds(2);
@@ -128,5 +128,5 @@ int run(const std::string& what, double deadline_seconds) {
 
 int main(int argc, char** argv) {
   ::alarm(300);  // ends a program that hangs
-  return shoal::test::run(argc > 1 ? argv[1] : "where", argc > 2 ? std::atof(argv[2]) : 60);
+  return run(argc > 1 ? argv[1] : "where", argc > 2 ? std::atof(argv[2]) : 60);
 }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "comm/conformance.h"
 #include "comm/mpirun.h"
 
 namespace shoal::test {
@@ -13,8 +14,6 @@ using testing::Not;
 using testing::StartsWith;
 
 namespace fs = std::filesystem;
-
-constexpr double kSoon = 5;  // seconds within which a job with a failed rank has ended
 
 const fs::path kProgram = SHOAL_MPI_RANKS;
 

@@ -22,9 +22,9 @@ inline int value_of(int rank, std::int64_t i) {
 }
 
 // The memory of a tensor, with guard values around it.
-class Values {
+class GuardedValues {
  public:
-  Values(DType dtype, std::int64_t count)
+  GuardedValues(DType dtype, std::int64_t count)
       : dtype_(dtype),
         count_(count),
         bytes_(2 * kGuard + static_cast<std::size_t>(count) * size_of(dtype), kMark) {}

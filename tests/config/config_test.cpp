@@ -23,7 +23,7 @@ Config parse(const std::string& more, const Arguments& arguments = {}) {
 }
 
 // The message of the UserError that reading throws.
-std::string error_of(const std::string& toml, const Arguments& arguments = {}) {
+std::string config_error(const std::string& toml, const Arguments& arguments = {}) {
   try {
     parse_config(toml, "c.toml", arguments);
   } catch (const UserError& error) {
@@ -32,7 +32,7 @@ std::string error_of(const std::string& toml, const Arguments& arguments = {}) {
   return "no error";
 }
 std::string error_with(const std::string& more, const Arguments& arguments = {}) {
-  return error_of(kMinimal + more, arguments);
+  return config_error(kMinimal + more, arguments);
 }
 
 TEST(Config, EveryKeyHasItsOwnMemberDefaultAndExplanation) {
@@ -173,10 +173,10 @@ TEST(Config, UnknownNamesAreRefusedWithTheNearest) {
   EXPECT_THAT(error_with("[modle]\nbias = true\n"), AllOf(HasSubstr("[modle]"), HasSubstr("model.bias")));
   EXPECT_THAT(error_with("[optimiser]\n"), HasSubstr("did you mean [optim]?"));
   EXPECT_THAT(error_with("lr = 1\n"), HasSubstr("did you mean optim.lr?"));  // in [train]
-  EXPECT_THAT(error_of("lr = 1\n"), HasSubstr("c.toml:1: lr needs its section: optim.lr"));
-  EXPECT_THAT(error_of("dir = 'x'\n"), HasSubstr("dir needs its section: run.dir or data.dir"));
-  EXPECT_THAT(error_of("learning_rat = 1\n"), HasSubstr("unknown key learning_rat; "));
-  EXPECT_THAT(error_of("n_layers = 1\n"), HasSubstr("did you mean model.n_layer?"));
+  EXPECT_THAT(config_error("lr = 1\n"), HasSubstr("c.toml:1: lr needs its section: optim.lr"));
+  EXPECT_THAT(config_error("dir = 'x'\n"), HasSubstr("dir needs its section: run.dir or data.dir"));
+  EXPECT_THAT(config_error("learning_rat = 1\n"), HasSubstr("unknown key learning_rat; "));
+  EXPECT_THAT(config_error("n_layers = 1\n"), HasSubstr("did you mean model.n_layer?"));
   EXPECT_THAT(error_with("[train.optim]\nlr = 1\n"), AllOf(HasSubstr("train.optim")));
   EXPECT_THAT(error_with("", {"nonsense"}), HasSubstr("section.key=value"));
   EXPECT_THAT(error_with("", {"model.=3"}), HasSubstr("unknown key model."));
@@ -201,7 +201,7 @@ TEST(Config, WrongValuesNameWhatIsAllowed) {
 }
 
 TEST(Config, BrokenTomlNamesLineAndColumn) {
-  EXPECT_THAT(error_of("[data]\ndir = \n"), HasSubstr("c.toml:2:7:"));
+  EXPECT_THAT(config_error("[data]\ndir = \n"), HasSubstr("c.toml:2:7:"));
   EXPECT_THAT(error_with("steps = 11\n"), HasSubstr("c.toml:5:"));  // a duplicate
 }
 
@@ -231,8 +231,8 @@ TEST(ConfigRules, AreCheckedAndNameTheKeysWithTheirPlace) {
               AllOf(HasSubstr("model.n_head = 5 (c.toml:6) does not divide model.n_embd = 768")));
   EXPECT_THAT(error_with("", {"train.global_batch=12", "train.micro_batch=5"}),
               HasSubstr("use e.g. train.micro_batch=4"));
-  EXPECT_THAT(error_of("[data]\ndir = 'd'\n"), HasSubstr("train.steps"));
-  EXPECT_THAT(error_of("[train]\nsteps = 1\n"), HasSubstr("data.dir is not set"));
+  EXPECT_THAT(config_error("[data]\ndir = 'd'\n"), HasSubstr("train.steps"));
+  EXPECT_THAT(config_error("[train]\nsteps = 1\n"), HasSubstr("data.dir is not set"));
   EXPECT_THAT(error_with("epochs = 2\n"), HasSubstr("both set the length"));
   EXPECT_THAT(error_with("", {"train.steps=0", "train.epochs=1"}), HasSubstr("data.sampling"));
   EXPECT_THAT(error_with("", {"lr_schedule.warmup_steps=11"}), HasSubstr("longer than the run"));

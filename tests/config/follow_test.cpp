@@ -10,7 +10,6 @@
 namespace shoal::test {
 namespace {
 
-using shoal::testing::user_error;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;

@@ -12,7 +12,6 @@
 namespace shoal::test {
 namespace {
 
-using shoal::testing::user_error;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
@@ -45,22 +44,23 @@ TEST(Layout, WithLayoutDeterminismTheMicroBatchIsTheSameForUpToEightRanks) {
   for (const int ranks : {1, 2, 5}) EXPECT_EQ(micro_batch(config_of(5, 0, Determinism::layout), ranks), 1);
 }
 
-std::string error_of(Config config, int ranks) {
+std::string layout_error(Config config, int ranks) {
   return user_error([&] { resolve_layout(config, ranks); });
 }
 
 TEST(Layout, RanksThatCannotShareAStepAreRefused) {
-  EXPECT_THAT(error_of(config_of(8), 9),
+  EXPECT_THAT(layout_error(config_of(8), 9),
               AllOf(HasSubstr("9 ranks cannot share the 8 sequences"), HasSubstr("at most 8")));
-  EXPECT_THAT(error_of(config_of(12, 6), 5), AllOf(HasSubstr("5 ranks cannot share the 2 micro-batches"),
-                                                   HasSubstr("at most 2"), HasSubstr("train.micro_batch=2")));
-  EXPECT_THAT(error_of(config_of(64, 0, Determinism::layout), 16), HasSubstr("set train.micro_batch=4"));
+  EXPECT_THAT(layout_error(config_of(12, 6), 5),
+              AllOf(HasSubstr("5 ranks cannot share the 2 micro-batches"), HasSubstr("at most 2"),
+                    HasSubstr("train.micro_batch=2")));
+  EXPECT_THAT(layout_error(config_of(64, 0, Determinism::layout), 16), HasSubstr("set train.micro_batch=4"));
   auto config = config_of(8);
   config.parallel.data = 3;
-  EXPECT_THAT(error_of(config, 2), AllOf(HasSubstr("parallel.data = 3"), HasSubstr("2 are")));
+  EXPECT_THAT(layout_error(config, 2), AllOf(HasSubstr("parallel.data = 3"), HasSubstr("2 are")));
   config = config_of(8);
   config.parallel.replicate = 3;
-  EXPECT_THAT(error_of(config, 4), HasSubstr("parallel.replicate = 3 does not divide the 4 "));
+  EXPECT_THAT(layout_error(config, 4), HasSubstr("parallel.replicate = 3 does not divide the 4 "));
 }
 
 TEST(Mesh, DataRanksAreThoseThatAreLeft) {
@@ -74,20 +74,20 @@ TEST(Mesh, DataRanksAreThoseThatAreLeft) {
 }
 
 TEST(Mesh, OtherNumbersOfRanksAreRefusedWithWhatWouldDo) {
-  EXPECT_THAT(error_of(mesh_of(2, 0, 3), 8),
+  EXPECT_THAT(layout_error(mesh_of(2, 0, 3), 8),
               AllOf(HasSubstr("parallel.tensor = 3 x parallel.pipeline = 2 ask for a multiple of 6 ranks"),
                     HasSubstr("8 are started"), HasSubstr("start 6 or 12")));
-  EXPECT_THAT(error_of(mesh_of(1, 0, 4), 2), HasSubstr("but 2 are started; start 4, or change it"));
+  EXPECT_THAT(layout_error(mesh_of(1, 0, 4), 2), HasSubstr("but 2 are started; start 4, or change it"));
   EXPECT_THAT(
-      error_of(mesh_of(2, 2, 2), 4),
+      layout_error(mesh_of(2, 2, 2), 4),
       AllOf(HasSubstr("parallel.data = 2 x parallel.tensor = 2 x parallel.pipeline = 2 ask for 8 ranks"),
             HasSubstr("set parallel.data=0 to take any multiple of 4")));
   EXPECT_THAT(
-      error_of(mesh_of(2, 0, 1), 50),
+      layout_error(mesh_of(2, 0, 1), 50),
       AllOf(HasSubstr("25 data-parallel ranks cannot share the 24 sequences"), HasSubstr("at most 48")));
   auto config = mesh_of(1, 0, 2);
   config.parallel.replicate = 4;
-  EXPECT_THAT(error_of(config, 12), HasSubstr("does not divide the 6 data-parallel ranks"));
+  EXPECT_THAT(layout_error(config, 12), HasSubstr("does not divide the 6 data-parallel ranks"));
 }
 
 TEST(Workers, AreGroupsOfNeighbouringRanks) {
@@ -136,47 +136,49 @@ TEST(Workers, ThatShareANodeAreKnownFromTheLauncher) {
 }
 
 TEST(Workers, ThatCannotBeAreRefused) {
-  EXPECT_EQ(error_of(workers_of("exp", 10), 4),
+  EXPECT_EQ(layout_error(workers_of("exp", 10), 4),
             "train.global_batch = 10 cannot be divided evenly among 4 workers; set it to 8 or 12");
-  EXPECT_EQ(error_of(workers_of("exp", 2), 4),
+  EXPECT_EQ(layout_error(workers_of("exp", 2), 4),
             "train.global_batch = 2 cannot be divided evenly among 4 workers; set it to 4");
   EXPECT_EQ(
-      error_of(workers_of("exp", 24, 4), 4),
+      layout_error(workers_of("exp", 24, 4), 4),
       "6 micro-batches of a step (train.global_batch = 24, train.micro_batch = 4) cannot be divided evenly "
       "among 4 workers; set train.micro_batch=3");
-  EXPECT_EQ(error_of(workers_of("exp", 24), 6),
+  EXPECT_EQ(layout_error(workers_of("exp", 24), 6),
             "topology exp needs a power of two workers, not 6; 4 or 8 workers would do");
-  EXPECT_EQ(error_of(workers_of("ring", 15), 3),
+  EXPECT_EQ(layout_error(workers_of("ring", 15), 3),
             "topology ring needs an even number of workers, not 3; 2 or 4 workers would do");
-  EXPECT_THAT(error_of(workers_of("alternating-exp-ring", 12), 6),
+  EXPECT_THAT(layout_error(workers_of("alternating-exp-ring", 12), 6),
               AllOf(HasSubstr("a power of two nodes"), HasSubstr("not 6 workers with 2 on a node"),
                     HasSubstr("4 or 8 workers would do")));
-  EXPECT_THAT(error_of(workers_of("rings"), 4), HasSubstr("did you mean ring?"));
+  EXPECT_THAT(layout_error(workers_of("rings"), 4), HasSubstr("did you mean ring?"));
   auto config = workers_of("alternating-exp-ring", 8);
   config.gossip.local_size = 1;
-  EXPECT_THAT(error_of(config, 4), HasSubstr("say how many share one with gossip.local_size (--local-size)"));
+  EXPECT_THAT(layout_error(config, 4),
+              HasSubstr("say how many share one with gossip.local_size (--local-size)"));
   config = workers_of("exp");
   config.gossip.worker_size = 3;
-  EXPECT_EQ(error_of(config, 4),
+  EXPECT_EQ(layout_error(config, 4),
             "gossip.worker_size = 3 does not divide the 4 data-parallel ranks; workers are of one size");
   config.gossip.worker_size = 2;
   config.parallel.replicate = 4;
-  EXPECT_EQ(error_of(config, 4),
+  EXPECT_EQ(layout_error(config, 4),
             "parallel.replicate = 4 does not divide the 2 data-parallel ranks of a worker; groups are of one "
             "size");
   // A worker's data ranks need a micro-batch each.
   config = workers_of("exp", 8, 2);
   config.gossip.worker_size = 4;
-  EXPECT_THAT(error_of(config, 8), HasSubstr("8 ranks cannot share the 4 micro-batches"));
+  EXPECT_THAT(layout_error(config, 8), HasSubstr("8 ranks cannot share the 4 micro-batches"));
 }
 
 TEST(Workers, OfATopologyOfOnesOwn) {
-  const shoal::testing::TempFolder folder;
+  const TempFolder folder;
   const auto file = folder.write("rounds.toml", "rounds = [[[0, 1], [2]], [[0], [1, 2]]]\n").string();
   auto config = workers_of("file:" + file, 6);
   resolve_layout(config, 3);
   EXPECT_EQ(gossip_topology(config).period(), 2);
-  EXPECT_THAT(error_of(workers_of("file:" + file, 4), 4), HasSubstr("is a topology of 3 workers, not of 4"));
+  EXPECT_THAT(layout_error(workers_of("file:" + file, 4), 4),
+              HasSubstr("is a topology of 3 workers, not of 4"));
 }
 
 TEST(RanksToStart, ComeFromTheOptionTheLauncherOrTheConfig) {

@@ -12,7 +12,6 @@
 namespace shoal::test {
 namespace {
 
-using shoal::testing::user_error;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 

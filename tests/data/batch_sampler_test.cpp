@@ -14,12 +14,12 @@
 namespace shoal {
 namespace {
 
+using test::TempFolder;
+using test::user_error;
 using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using testing::TempFolder;
-using testing::user_error;
 
 // A file whose token at position i is i.
 class SamplerTest : public ::testing::Test {

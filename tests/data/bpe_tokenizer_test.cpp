@@ -18,8 +18,8 @@
 namespace shoal {
 namespace {
 
-using shoal::testing::read_file;
-using shoal::testing::shared_data;
+using shoal::test::read_file;
+using shoal::test::shared_data;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -185,7 +185,7 @@ TEST_F(Gpt2Tokenizer, JsonKeepsAllOfIt) {
 }
 
 TEST_F(Gpt2Tokenizer, GoesOutAsTheFilesThatItIsReadFrom) {
-  const shoal::testing::TempFolder folder;
+  const shoal::test::TempFolder folder;
   const auto files = bpe_files(*shared_);
   EXPECT_EQ(files.size(), 2);
   for (const auto& [name, text] : files) folder.write(name, text);
@@ -245,10 +245,10 @@ class BpeFiles : public ::testing::Test {
 
   std::unique_ptr<Tokenizer> load() const { return load_bpe_tokenizer(folder_.path()); }
   std::string error() const {
-    return shoal::testing::user_error([&] { load(); });
+    return shoal::test::user_error([&] { load(); });
   }
 
-  shoal::testing::TempFolder folder_;
+  shoal::test::TempFolder folder_;
 };
 
 TEST_F(BpeFiles, BothPairsOfNamesAreRead) {
@@ -289,7 +289,7 @@ TEST_F(BpeFiles, SpecialTokensMayBeAnywhere) {
     EXPECT_EQ(each->to_json(), tokenizer->to_json());
     EXPECT_EQ(each->end_of_text(), 2);
   }
-  EXPECT_THAT(shoal::testing::user_error([&] { tokenizer->decode(Ids{262}); }), HasSubstr("token 262"));
+  EXPECT_THAT(shoal::test::user_error([&] { tokenizer->decode(Ids{262}); }), HasSubstr("token 262"));
 
   folder_.write("vocab.json", vocab_json({"ab", "cd"}));
   EXPECT_EQ(load()->end_of_text(), std::nullopt);
@@ -357,7 +357,7 @@ TEST_F(BpeFiles, IdsMustBelongToTheMerges) {
 
 TEST(BpeTokenizer, SpecialIdsLeaveNoGap) {
   const auto error = [](const SpecialTokens& special) {
-    return shoal::testing::user_error([&] { make_bpe_tokenizer("a b\n", "FILE", special); });
+    return shoal::test::user_error([&] { make_bpe_tokenizer("a b\n", "FILE", special); });
   };
   EXPECT_THAT(error({{"x", 258}}), AllOf(HasSubstr("FILE"), HasSubstr("\"x\" has the id 258")));
   EXPECT_THAT(error({{"x", -1}}), HasSubstr("-1"));

@@ -138,7 +138,7 @@ TEST(BpeTrainer, ALongWordTakesNoLonger) {
 
 // The fixture has <|endoftext|> first, as tokenizers' trainer numbers it.
 TEST(BpeTrainer, LearnsWhatHuggingFaceLearns) {
-  const auto text = testing::read_file(kFixtures / "gpt2_tokens.jsonl");
+  const auto text = test::read_file(kFixtures / "gpt2_tokens.jsonl");
   const auto theirs = load_bpe_tokenizer(kFixtures / "bpe");
   EXPECT_EQ(theirs->end_of_text(), 0);
   for (const int threads : {1, 3}) {
@@ -148,7 +148,7 @@ TEST(BpeTrainer, LearnsWhatHuggingFaceLearns) {
     const auto ours = make_bpe_tokenizer(merges_text(merges), "test", SpecialTokens{{"<|endoftext|>", 0}});
     EXPECT_EQ(ours->to_json(), theirs->to_json());
   }
-  const auto ids = nlohmann::json::parse(testing::read_file(kFixtures / "bpe/ids.json"));
+  const auto ids = nlohmann::json::parse(test::read_file(kFixtures / "bpe/ids.json"));
   std::vector<std::int32_t> encoded;
   theirs->encode(ids["text"].get<std::string>(), encoded);
   EXPECT_EQ(encoded, ids["ids"].get<std::vector<std::int32_t>>());

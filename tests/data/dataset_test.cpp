@@ -8,10 +8,10 @@
 namespace shoal {
 namespace {
 
+using test::TempFolder;
+using test::user_error;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using testing::TempFolder;
-using testing::user_error;
 
 class DatasetTest : public ::testing::Test {
  protected:

@@ -12,17 +12,17 @@ namespace shoal {
 namespace {
 
 namespace fs = std::filesystem;
+using test::compress;
+using test::Members;
+using test::pack;
+using test::Packing;
+using test::read_file;
+using test::TempFolder;
+using test::user_error;
 using ::testing::AllOf;
-using testing::compress;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using testing::Members;
-using testing::pack;
-using testing::Packing;
 using ::testing::Pair;
-using testing::read_file;
-using testing::TempFolder;
-using testing::user_error;
 
 // (name without the folder, text) of every document
 Members documents(const TempFolder& folder, const std::vector<fs::path>& inputs,
@@ -255,7 +255,7 @@ TEST(TextCut, Places) {
 
 TEST(TextCut, KeepsGpt2Tokens) {
   SHOAL_NEEDS_SHARED("gpt2/encoder.json");
-  const auto tokenizer = load_bpe_tokenizer(testing::shared_data() / "gpt2");
+  const auto tokenizer = load_bpe_tokenizer(test::shared_data() / "gpt2");
   // All strings of five of these pieces, so that all possible contexts of a cut occur.
   const std::vector<std::string> pieces = {"a", " ", "\n", "'s", "1", ".", "é", "\t", "\u3000", "\xc3"};
   int cuts = 0;

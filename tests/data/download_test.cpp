@@ -10,12 +10,12 @@ namespace shoal {
 namespace {
 
 namespace fs = std::filesystem;
+using test::HttpServer;
+using test::read_file;
+using test::TempFolder;
+using test::user_error;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using testing::HttpServer;
-using testing::read_file;
-using testing::TempFolder;
-using testing::user_error;
 
 // A file of 100,000 bytes that can be downloaded from `url`.
 class DownloadTest : public ::testing::Test {
@@ -154,9 +154,8 @@ TEST(Download, ThePublishedChecksumsAreRight) {
   SHOAL_NEEDS_SHARED("tinyshakespeare.txt");
   const TempFolder cache;
   for (const auto& file : remote_files()) {
-    if (!fs::exists(testing::shared_data() / file.name)) continue;  // the larger ones
-    EXPECT_EQ(fetch(file, {testing::shared_data().string(), cache.path()}),
-              testing::shared_data() / file.name);
+    if (!fs::exists(test::shared_data() / file.name)) continue;  // the larger ones
+    EXPECT_EQ(fetch(file, {test::shared_data().string(), cache.path()}), test::shared_data() / file.name);
   }
 }
 
@@ -174,8 +173,8 @@ TEST(Download, Gpt2VocabularyEndsUpInOneFolder) {
   // One file is in the folder, the other in the cache.
   fs::create_directories(folder / "hand/gpt2");
   fs::create_directories(folder / "cache/gpt2");
-  fs::copy_file(testing::shared_data() / "gpt2/encoder.json", folder / "hand/gpt2/encoder.json");
-  fs::copy_file(testing::shared_data() / "gpt2/vocab.bpe", folder / "cache/gpt2/vocab.bpe");
+  fs::copy_file(test::shared_data() / "gpt2/encoder.json", folder / "hand/gpt2/encoder.json");
+  fs::copy_file(test::shared_data() / "gpt2/vocab.bpe", folder / "cache/gpt2/vocab.bpe");
   const auto found = fetch_gpt2_vocabulary(options);
   EXPECT_TRUE(fs::exists(found / "encoder.json"));
   EXPECT_TRUE(fs::exists(found / "vocab.bpe"));

@@ -11,7 +11,7 @@
 #include <string>
 #include <thread>
 
-namespace shoal::testing {
+namespace shoal::test {
 
 class HttpServer {
  public:
@@ -97,4 +97,4 @@ class HttpServer {
   std::thread thread_;
 };
 
-}  // namespace shoal::testing
+}  // namespace shoal::test

@@ -17,11 +17,11 @@ namespace shoal {
 namespace {
 
 namespace fs = std::filesystem;
+using test::read_file;
+using test::TempFolder;
+using test::user_error;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using testing::read_file;
-using testing::TempFolder;
-using testing::user_error;
 
 constexpr const char* kCommit = "0123456789abcdef0123456789abcdef01234567";
 

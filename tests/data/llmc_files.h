@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace shoal::testing {
+namespace shoal::test {
 
 template <typename T>
 std::string bytes_of(const std::vector<T>& values) {
@@ -28,4 +28,4 @@ std::string llmc_file(const std::vector<T>& ids) {
   return (sizeof(T) == 2 ? llmc_header(20240520, 1, count) : llmc_header(20240801, 7, count)) + bytes_of(ids);
 }
 
-}  // namespace shoal::testing
+}  // namespace shoal::test

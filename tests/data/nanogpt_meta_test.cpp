@@ -8,11 +8,11 @@ namespace shoal {
 namespace {
 
 using namespace std::string_literals;
+using test::read_file;
+using test::TempFolder;
+using test::user_error;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using testing::read_file;
-using testing::TempFolder;
-using testing::user_error;
 
 std::filesystem::path fixture(int protocol) {
   return std::filesystem::path(SHOAL_SOURCE_DIR "/tests/data/fixtures/nanogpt") /

@@ -15,16 +15,16 @@ namespace shoal {
 namespace {
 
 namespace fs = std::filesystem;
+using test::compress;
+using test::Members;
+using test::pack;
+using test::Packing;
+using test::read_file;
+using test::TempFolder;
+using test::user_error;
 using ::testing::AllOf;
-using testing::compress;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using testing::Members;
-using testing::pack;
-using testing::Packing;
-using testing::read_file;
-using testing::TempFolder;
-using testing::user_error;
 
 constexpr Packing kXz = {ARCHIVE_FORMAT_TAR_USTAR, ARCHIVE_FILTER_XZ};
 
@@ -79,7 +79,7 @@ class OpenWebText : public ::testing::Test {
     result.val_fraction = 0.05;
     result.threads = 2;
     result.force = true;
-    result.fetch.from = testing::shared_data().string();
+    result.fetch.from = test::shared_data().string();
     return result;
   }
   std::string bytes(const std::string& out = "out") const {
@@ -124,7 +124,7 @@ class OpenWebText : public ::testing::Test {
 
 TEST_F(OpenWebText, NestedArchivesGiveEveryDocumentsTokensAndEndOfText) {
   const auto meta = prepare(options({corpus(250)}));
-  const auto tokenizer = load_bpe_tokenizer(testing::shared_data() / "gpt2");
+  const auto tokenizer = load_bpe_tokenizer(test::shared_data() / "gpt2");
   const SplitRule rule(kOpenWebTextSeed, 0.05,
                        250);  // with fewer than 10 / 0.05, exactly a share is val
   std::array<std::vector<std::int32_t>, 2> ids;

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-namespace shoal::testing {
+namespace shoal::test {
 
 using Members = std::vector<std::pair<std::string, std::string>>;
 
@@ -46,4 +46,4 @@ inline std::filesystem::path compress(const std::filesystem::path& file, const s
   return pack(file, {{"data", content}}, {ARCHIVE_FORMAT_RAW, filter});
 }
 
-}  // namespace shoal::testing
+}  // namespace shoal::test

@@ -9,11 +9,12 @@ namespace shoal {
 namespace {
 
 namespace fs = std::filesystem;
+using test::ids_of;
+using test::read_file;
+using test::user_error;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using testing::read_file;
-using testing::user_error;
 
 TEST_F(PrepareTest, ADatasetIsReplacedOnlyByForce) {
   auto options = text({folder.write("a.txt", "the first text"), folder.write("b.txt", "another")}, "bytes");

@@ -8,15 +8,10 @@
 
 #include "data/prepare.h"
 #include "data/temp_folder.h"
+#include "data/token_ids.h"
 #include "data/tokenizer.h"
 
 namespace shoal {
-
-inline std::vector<std::int32_t> ids_of(const TokenFile& file) {
-  std::vector<std::int32_t> ids(static_cast<std::size_t>(file.size()));
-  file.copy(0, ids);
-  return ids;
-}
 
 class PrepareTest : public ::testing::Test {
  protected:
@@ -28,7 +23,7 @@ class PrepareTest : public ::testing::Test {
     options.tokenizer = tokenizer;
     options.threads = 2;
     options.force = true;  // many of these tests prepare several times
-    options.fetch.from = testing::shared_data().string();
+    options.fetch.from = test::shared_data().string();
     return options;
   }
   PrepareOptions of(const std::string& dataset) const {
@@ -38,7 +33,7 @@ class PrepareTest : public ::testing::Test {
   }
   std::string decoded(const std::string& split) const {
     const Dataset data(folder / "out");
-    return data.tokenizer().decode(ids_of(data.split(split)));
+    return data.tokenizer().decode(test::ids_of(data.split(split)));
   }
   std::vector<std::string> left_behind() const {
     std::vector<std::string> names;
@@ -48,7 +43,7 @@ class PrepareTest : public ::testing::Test {
     }
     return names;
   }
-  testing::TempFolder folder;
+  test::TempFolder folder;
 };
 
 }  // namespace shoal

@@ -9,6 +9,7 @@ namespace shoal {
 namespace {
 
 namespace fs = std::filesystem;
+using test::ids_of;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::EndsWith;

@@ -9,10 +9,10 @@
 namespace shoal {
 namespace {
 
+using test::read_file;
+using test::user_error;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using testing::read_file;
-using testing::user_error;
 
 TEST_F(PrepareTest, ShakespeareCharHasTheKnownCounts) {
   SHOAL_NEEDS_SHARED("tinyshakespeare.txt");
@@ -20,7 +20,7 @@ TEST_F(PrepareTest, ShakespeareCharHasTheKnownCounts) {
   EXPECT_EQ(meta.splits.at("train").tokens, 1'003'854);
   EXPECT_EQ(meta.splits.at("val").tokens, 111'540);
   EXPECT_EQ(meta.vocab_size, 65);
-  EXPECT_EQ(decoded("train") + decoded("val"), read_file(testing::shared_data() / "tinyshakespeare.txt"));
+  EXPECT_EQ(decoded("train") + decoded("val"), read_file(test::shared_data() / "tinyshakespeare.txt"));
   const Dataset data(folder / "out");
   EXPECT_NO_THROW(data.verify());
   EXPECT_NO_THROW(data.verify_checksums());
@@ -33,7 +33,7 @@ TEST_F(PrepareTest, ShakespeareHasTheKnownCounts) {
   EXPECT_EQ(meta.splits.at("train").tokens, 301'966);
   EXPECT_EQ(meta.splits.at("val").tokens, 36'059);
   EXPECT_EQ(meta.vocab_size, 50257);
-  EXPECT_EQ(decoded("train") + decoded("val"), read_file(testing::shared_data() / "tinyshakespeare.txt"));
+  EXPECT_EQ(decoded("train") + decoded("val"), read_file(test::shared_data() / "tinyshakespeare.txt"));
 }
 
 // The share is taken as in minGPT: before the split and before the vocabulary is made.

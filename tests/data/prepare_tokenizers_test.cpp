@@ -12,10 +12,10 @@
 namespace shoal {
 namespace {
 
+using test::read_file;
+using test::user_error;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using testing::read_file;
-using testing::user_error;
 namespace fs = std::filesystem;
 
 std::string words(std::uint32_t seed, int count) {
@@ -131,7 +131,7 @@ TEST_F(PrepareTest, TokenizersThatCannotBe) {
 
 TEST(TokenizerChoice, NamesComeBeforeFolders) {
   using Kind = TokenizerChoice::Kind;
-  const testing::TempFolder folder;
+  const test::TempFolder folder;
   fs::create_directory(folder / "char");
   const auto old = fs::current_path();
   fs::current_path(folder.path());

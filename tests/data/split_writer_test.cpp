@@ -9,7 +9,7 @@
 namespace shoal {
 namespace {
 
-using testing::TempFolder;
+using test::TempFolder;
 
 TEST(SplitWriter, WritesWhatTokenFileReads) {
   const TempFolder folder;

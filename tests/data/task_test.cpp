@@ -24,7 +24,7 @@ class Tasks : public ::testing::Test {
     }
     return "";
   }
-  testing::TempFolder folder_;
+  test::TempFolder folder_;
 };
 
 TEST_F(Tasks, HellaSwagsTextsAreCleaned) {

@@ -15,7 +15,7 @@
 
 #include "core/error.h"
 
-namespace shoal::testing {
+namespace shoal::test {
 
 class TempFolder {
  public:
@@ -31,7 +31,7 @@ class TempFolder {
   TempFolder& operator=(const TempFolder&) = delete;
 
   const std::filesystem::path& path() const { return path_; }
-  std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
+  std::filesystem::path operator/(const std::filesystem::path& name) const { return path_ / name; }
 
   std::filesystem::path write(const std::string& name, std::string_view content) const {
     const auto file = path_ / name;
@@ -62,7 +62,7 @@ inline std::filesystem::path shared_data() {
 }
 
 #define SHOAL_NEEDS_SHARED(name)                                                      \
-  if (!std::filesystem::exists(shoal::testing::shared_data() / (name))) {             \
+  if (!std::filesystem::exists(shoal::test::shared_data() / (name))) {                \
     GTEST_SKIP() << "needs " << (name) << " in the folder that SHOAL_DATA_DIR names"; \
   }
 
@@ -78,4 +78,4 @@ std::string user_error(Action action) {
   return {};
 }
 
-}  // namespace shoal::testing
+}  // namespace shoal::test

@@ -7,11 +7,11 @@
 namespace shoal {
 namespace {
 
+using test::TempFolder;
+using test::user_error;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using testing::TempFolder;
-using testing::user_error;
 
 TEST(TokenFile, ReadsBothWidths) {
   const TempFolder folder;

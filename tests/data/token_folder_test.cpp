@@ -6,27 +6,23 @@
 #include "data/errors.h"
 #include "data/llmc_files.h"
 #include "data/temp_folder.h"
+#include "data/token_ids.h"
 #include "data/tokenizer.h"
 
 namespace shoal {
 namespace {
 
 namespace fs = std::filesystem;
+using test::ids_of;
+using test::llmc_file;
+using test::llmc_header;
+using test::TempFolder;
+using test::user_error;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using testing::llmc_file;
-using testing::llmc_header;
-using testing::TempFolder;
-using testing::user_error;
 using Narrow = std::vector<std::uint16_t>;
 using Wide = std::vector<std::uint32_t>;
-
-std::vector<std::int32_t> ids_of(const TokenFile& file) {
-  std::vector<std::int32_t> ids(static_cast<std::size_t>(file.size()));
-  file.copy(0, ids);
-  return ids;
-}
 
 class TokenFolderTest : public ::testing::Test {
  protected:

@@ -10,7 +10,7 @@
 namespace shoal {
 namespace {
 
-using shoal::testing::user_error;
+using shoal::test::user_error;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;

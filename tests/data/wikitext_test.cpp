@@ -7,19 +7,19 @@
 namespace shoal {
 namespace {
 
+using test::user_error;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using testing::user_error;
 namespace fs = std::filesystem;
 
-constexpr testing::Packing kZip = {ARCHIVE_FORMAT_ZIP, ARCHIVE_FILTER_NONE};
+constexpr test::Packing kZip = {ARCHIVE_FORMAT_ZIP, ARCHIVE_FILTER_NONE};
 
 class WikiTextTest : public PrepareTest {
  protected:
   // The members of wikitext-2-raw-v1.zip, or of wikitext-2-v1.zip, with texts that tell them apart.
-  static testing::Members members(const std::string& place, const std::string& ending) {
-    testing::Members result = {{place + "/", ""}};
+  static test::Members members(const std::string& place, const std::string& ending) {
+    test::Members result = {{place + "/", ""}};
     for (const std::string split : {"test", "valid", "train"}) {
       result.emplace_back(place + "/wiki." + split + ending, " \n = " + split + ending + " = \n");
     }
@@ -27,7 +27,7 @@ class WikiTextTest : public PrepareTest {
   }
   fs::path zip(const std::string& name, const std::string& place, const std::string& ending) const {
     fs::create_directories((folder / name).parent_path());
-    return testing::pack(folder / name, members(place, ending), kZip);
+    return test::pack(folder / name, members(place, ending), kZip);
   }
   void unpack(const std::string& place, const std::string& ending) const {
     for (const auto& [name, text] : members(place, ending)) {
@@ -56,8 +56,8 @@ TEST_F(WikiTextTest, ComesFromAnArchive) {
   expect_splits(".raw");
   EXPECT_EQ(meta.dataset, "wikitext-2");
   EXPECT_THAT(meta.sources, ElementsAre(HasSubstr("any name.zip")));
-  prepare(from(testing::pack(folder / "w.tar.gz", members("wikitext-2", ".tokens"),
-                             {ARCHIVE_FORMAT_TAR_USTAR, ARCHIVE_FILTER_GZIP}),
+  prepare(from(test::pack(folder / "w.tar.gz", members("wikitext-2", ".tokens"),
+                          {ARCHIVE_FORMAT_TAR_USTAR, ARCHIVE_FILTER_GZIP}),
                true));
   expect_splits(".tokens");
   auto options = from(zip("103.zip", "wikitext-103-raw", ".raw"));
@@ -117,7 +117,7 @@ TEST_F(WikiTextTest, MissingPartsAreNamed) {
   EXPECT_THAT(error(from(folder / "part")), AllOf(HasSubstr("part has no wiki.valid.raw")));
   auto few = members("wikitext-2-raw", ".raw");
   few.pop_back();
-  EXPECT_THAT(error(from(testing::pack(folder / "few.zip", few, kZip))),
+  EXPECT_THAT(error(from(test::pack(folder / "few.zip", few, kZip))),
               HasSubstr("few.zip has no wiki.train.raw"));
   fs::create_directory(folder / "empty");
   EXPECT_THAT(error(from(folder / "empty")),

@@ -15,6 +15,7 @@
 namespace shoal {
 namespace {
 
+using test::loss_of;
 using test::TinyModel;
 using Tokens = std::vector<std::int32_t>;
 
@@ -30,12 +31,6 @@ void extend(Decoder& decoder, std::span<const std::int32_t> ids, int text = 0) {
 
 std::span<const float> logits(Decoder& decoder, int text = 0) {
   return decoder.logits(std::vector{text}).front();
-}
-
-double loss_of(std::span<const float> logits, std::int32_t target) {
-  double sum = 0;
-  for (const float logit : logits) sum += std::exp(double{logit});
-  return std::log(sum) - double{logits[static_cast<std::size_t>(target)]};
 }
 
 // The loss of every next token of kText, as the model's own evaluation sums it.

@@ -25,7 +25,7 @@ using Tokens = std::vector<std::int32_t>;
 
 // More than four windows of the tiny model's block.
 constexpr std::int64_t kTokens = 40;
-const Tokens kPrompt = {5, 17, 40};
+const Tokens kStart = {5, 17, 40};
 
 Tokens generate(Generator& generator, const Tokens& prompt, SampleOptions options, std::int64_t sample = 0) {
   Tokens made;
@@ -41,7 +41,7 @@ Tokens generate(TinyModel& model, const Tokens& prompt, SampleOptions options, s
   return generate(generator, prompt, options, sample);
 }
 
-SampleOptions options(double temperature, std::uint64_t seed = 1337) {
+SampleOptions sampling(double temperature, std::uint64_t seed = 1337) {
   return {.temperature = temperature, .top_k = 0, .seed = seed, .max_tokens = kTokens};
 }
 
@@ -50,9 +50,9 @@ TEST(Generator, TheCacheChangesNoToken) {
     TinyModel model(make_cpu_backend(2), compute);
     for (const double temperature : {0.0, 0.7, 1.5}) {
       for (const std::uint64_t seed : {1, 2, 3}) {
-        auto with = options(temperature, seed), without = with;
+        auto with = sampling(temperature, seed), without = with;
         without.cache = false;
-        EXPECT_EQ(generate(model, kPrompt, with), generate(model, kPrompt, without));
+        EXPECT_EQ(generate(model, kStart, with), generate(model, kStart, without));
       }
     }
   }
@@ -63,7 +63,7 @@ TEST(Generator, TheCacheChangesNoToken) {
 TEST(Generator, GreedyTokensFollowTheWindow) {
   TinyModel model(make_reference_backend());
   Decoder decoder(*model.backend, *model.engine, model.config, model.compute);
-  Tokens text = kPrompt, window = text;
+  Tokens text = kStart, window = text;
   for (std::int64_t i = 0; i < kTokens; ++i) {
     decoder.prefill(0, window);
     const auto logits = decoder.logits(std::vector{0}).front();
@@ -71,7 +71,7 @@ TEST(Generator, GreedyTokensFollowTheWindow) {
     window.push_back(text.back());
     if (window.size() > 13) window.assign(text.end() - 6, text.end());
   }
-  const auto made = generate(model, kPrompt, options(0));
+  const auto made = generate(model, kStart, sampling(0));
   EXPECT_EQ(made, Tokens(text.begin() + 3, text.end()));
   EXPECT_GT(std::set(made.begin(), made.end()).size(), 2u);  // or the test would show little
 }
@@ -80,8 +80,8 @@ TEST(Generator, ALongPromptIsCutToHalfABlock) {
   TinyModel model(make_cpu_backend(1));
   Tokens prompt(14);
   for (std::size_t i = 0; i < prompt.size(); ++i) prompt[i] = static_cast<std::int32_t>(4 * i);
-  EXPECT_EQ(generate(model, prompt, options(0)),
-            generate(model, Tokens(prompt.end() - 6, prompt.end()), options(0)));
+  EXPECT_EQ(generate(model, prompt, sampling(0)),
+            generate(model, Tokens(prompt.end() - 6, prompt.end()), sampling(0)));
   EXPECT_EQ(Generator::window(13, model.config), 13);
   EXPECT_EQ(Generator::window(14, model.config), 6);
 }
@@ -89,20 +89,20 @@ TEST(Generator, ALongPromptIsCutToHalfABlock) {
 TEST(Generator, ThreadsChangeNoToken) {
   for (const auto compute : {DType::f32, DType::bf16}) {
     TinyModel one(make_cpu_backend(1), compute), three(make_cpu_backend(3), compute);
-    EXPECT_EQ(generate(one, kPrompt, options(1)), generate(three, kPrompt, options(1)));
+    EXPECT_EQ(generate(one, kStart, sampling(1)), generate(three, kStart, sampling(1)));
   }
 }
 
 TEST(Generator, ASampleDoesNotDependOnWhatWasMadeBefore) {
   TinyModel model(make_cpu_backend(1));
-  const auto alone = generate(model, kPrompt, options(1), 2);
+  const auto alone = generate(model, kStart, sampling(1), 2);
   Generator generator(*model.backend, *model.engine, model.config, model.compute);
-  const auto first = generate(generator, kPrompt, options(1), 0);
-  generate(generator, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, options(1), 1);
-  EXPECT_EQ(generate(generator, kPrompt, options(1), 2), alone);
-  EXPECT_EQ(generate(generator, kPrompt, options(1), 0), first);
+  const auto first = generate(generator, kStart, sampling(1), 0);
+  generate(generator, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, sampling(1), 1);
+  EXPECT_EQ(generate(generator, kStart, sampling(1), 2), alone);
+  EXPECT_EQ(generate(generator, kStart, sampling(1), 0), first);
   EXPECT_NE(first, alone);
-  EXPECT_NE(generate(generator, kPrompt, options(1, 1338), 0), first);
+  EXPECT_NE(generate(generator, kStart, sampling(1, 1338), 0), first);
 }
 
 // Texts begin and end at different times; places are taken again.
@@ -111,7 +111,7 @@ TEST(Generator, ASampleDoesNotDependOnThoseBesideIt) {
     TinyModel model(make_cpu_backend(2), compute);
     constexpr std::int64_t kSamples = 9;
     const auto of = [](std::int64_t sample) {
-      auto rule = options(sample % 2 == 0 ? 1 : 0);
+      auto rule = sampling(sample % 2 == 0 ? 1 : 0);
       rule.max_tokens = 10 + 5 * (sample % 4);
       rule.frequency_penalty = sample % 3 == 0 ? 0.5 : 0;
       return rule;
@@ -129,7 +129,7 @@ TEST(Generator, ASampleDoesNotDependOnThoseBesideIt) {
         });
       }
       if (generator.free_places() == 0) {
-        EXPECT_THROW(generator.begin(kPrompt, of(0), 0, {}), Error);
+        EXPECT_THROW(generator.begin(kStart, of(0), 0, {}), Error);
       }
     }
     for (std::int64_t sample = 0; sample < kSamples; ++sample) {
@@ -142,35 +142,35 @@ TEST(Generator, ASampleDoesNotDependOnThoseBesideIt) {
 
 TEST(Generator, SamplesOnlyClassesThatExist) {
   TinyModel model(make_cpu_backend(1));
-  auto hot = options(1000);  // nearly uniform
+  auto hot = sampling(1000);  // nearly uniform
   hot.max_tokens = 500;
-  auto made = generate(model, kPrompt, hot);
+  auto made = generate(model, kStart, hot);
   EXPECT_EQ(*std::ranges::max_element(made), 60);
   hot.vocab_size = 10;
-  EXPECT_THAT(generate(model, kPrompt, hot), Each(Lt(10)));
+  EXPECT_THAT(generate(model, kStart, hot), Each(Lt(10)));
 }
 
 TEST(Generator, StopsWhenToldTo) {
   TinyModel model(make_cpu_backend(1));
   Generator generator(*model.backend, *model.engine, model.config, model.compute);
   int calls = 0;
-  generator.generate(kPrompt, options(1), 0, [&](const GeneratedToken&) { return ++calls < 3; });
+  generator.generate(kStart, sampling(1), 0, [&](const GeneratedToken&) { return ++calls < 3; });
   EXPECT_EQ(calls, 3);
-  auto none = options(1);
+  auto none = sampling(1);
   none.max_tokens = 0;
-  EXPECT_EQ(generate(generator, kPrompt, none), Tokens());
+  EXPECT_EQ(generate(generator, kStart, none), Tokens());
 }
 
 TEST(Generator, RefusesPromptsThatTheModelCannotRead) {
   TinyModel model(make_cpu_backend(1));
-  EXPECT_THAT([&] { generate(model, {}, options(1)); }, ThrowsMessage<UserError>(HasSubstr("empty")));
+  EXPECT_THAT([&] { generate(model, {}, sampling(1)); }, ThrowsMessage<UserError>(HasSubstr("empty")));
   EXPECT_THAT(
       [&] {
-        generate(model, {1, 61}, options(1));
+        generate(model, {1, 61}, sampling(1));
       },
       ThrowsMessage<UserError>(HasSubstr("token 61 of the prompt")));
-  EXPECT_THROW(generate(model, {-1}, options(1)), UserError);
-  EXPECT_THROW(generate(model, kPrompt, options(-1)), UserError);
+  EXPECT_THROW(generate(model, {-1}, sampling(1)), UserError);
+  EXPECT_THROW(generate(model, kStart, sampling(-1)), UserError);
 }
 
 // Against the logits of every beginning of the prompt, which fills the block.
@@ -184,7 +184,7 @@ TEST(Generator, GivesTheLogprobsOfThePrompt) {
     expected.push_back(logprobs_of(decoder.logits(std::vector{0}).front(), prompt[i], 2));
   }
   Generator generator(*model.backend, *model.engine, model.config, model.compute, 2);
-  auto rule = options(1);
+  auto rule = sampling(1);
   rule.logprobs = 2;
   const auto alone = generate(generator, prompt, rule);
   for (const std::int64_t tokens : {0, 3}) {
@@ -223,7 +223,7 @@ TEST(Generator, SaysWhenTheWeightsAreDamaged) {
     tensor.data.as<float>()[0] = std::numeric_limits<float>::quiet_NaN();
   }
   model.engine->state_loaded();
-  EXPECT_THAT([&] { generate(model, {0}, options(1)); }, ThrowsMessage<Error>(HasSubstr("is nan")));
+  EXPECT_THAT([&] { generate(model, {0}, sampling(1)); }, ThrowsMessage<Error>(HasSubstr("is nan")));
 }
 
 }  // namespace

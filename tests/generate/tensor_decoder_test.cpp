@@ -15,6 +15,7 @@
 namespace shoal {
 namespace {
 
+using test::loss_of;
 using test::TinyModel;
 using Tokens = std::vector<std::int32_t>;
 
@@ -25,23 +26,18 @@ GptConfig config() {
   return config;
 }
 
-const Tokens kText = {3, 14, 15, 9, 26, 32, 8, 9, 7, 20, 0, 32, 31};
+const Tokens kSharedText = {3, 14, 15, 9, 26, 32, 8, 9, 7, 20, 0, 32, 31};
 
-double loss_of(std::span<const float> logits, std::int32_t target) {
-  double sum = 0;
-  for (const float logit : logits) sum += std::exp(double{logit});
-  return std::log(sum) - double{logits[static_cast<std::size_t>(target)]};
-}
-
-// The losses of kText's tokens, of which the first five are read at once. The second of two texts.
+// The losses of kSharedText's tokens, of which the first five are read at once. The second of two texts.
 std::vector<double> losses(Decoder& decoder) {
   std::vector<double> all;
-  decoder.prefill(1, std::span(kText).first(5), [&](std::int64_t position, std::span<const float> logits) {
-    all.push_back(loss_of(logits, kText[static_cast<std::size_t>(position) + 1]));
-  });
-  for (std::size_t i = 5; i + 1 < kText.size(); ++i) {
-    decoder.extend(std::vector{Decoder::Token{1, kText[i]}});
-    all.push_back(loss_of(decoder.logits(std::vector{1}).front(), kText[i + 1]));
+  decoder.prefill(1, std::span(kSharedText).first(5),
+                  [&](std::int64_t position, std::span<const float> logits) {
+                    all.push_back(loss_of(logits, kSharedText[static_cast<std::size_t>(position) + 1]));
+                  });
+  for (std::size_t i = 5; i + 1 < kSharedText.size(); ++i) {
+    decoder.extend(std::vector{Decoder::Token{1, kSharedText[i]}});
+    all.push_back(loss_of(decoder.logits(std::vector{1}).front(), kSharedText[i + 1]));
   }
   return all;
 }
@@ -68,8 +64,8 @@ TEST(TensorDecoder, CopiesATextOnAllRanks) {
     TinyModel model(make_cpu_backend(1), DType::bf16, &world.ranks, config());
     Decoder decoder(*model.backend, *model.engine, model.config, DType::bf16, 3, model.tensor());
     if (world.ranks.rank() > 0) return decoder.follow();
-    decoder.prefill(1, std::span(kText).first(7));
-    decoder.prefill(2, std::span(kText).first(11));
+    decoder.prefill(1, std::span(kSharedText).first(7));
+    decoder.prefill(2, std::span(kSharedText).first(11));
     decoder.copy(2, 1);
     EXPECT_EQ(decoder.length(2), 7);
     decoder.extend(std::vector<Decoder::Token>{{2, 9}, {1, 9}});
@@ -87,7 +83,7 @@ TEST(TensorDecoder, ATextDoesNotDependOnThoseBesideIt) {
     if (world.ranks.rank() > 0) return generator.follow();
     const SampleOptions options{.temperature = 1.0, .top_k = 0, .max_tokens = 30};
     const auto begin = [&](int sample, Tokens& made) {
-      generator.begin(std::span(kText).first(static_cast<std::size_t>(1 + sample)), options, sample,
+      generator.begin(std::span(kSharedText).first(static_cast<std::size_t>(1 + sample)), options, sample,
                       [&made](const GeneratedToken& token) {
                         made.push_back(token.id);
                         return true;

@@ -2,7 +2,9 @@
 // position that it sees.
 #pragma once
 
+#include <cmath>
 #include <memory>
+#include <span>
 
 #include "comm/communicator.h"
 #include "model/tensor_group.h"
@@ -19,6 +21,13 @@ inline GptConfig tiny_config() {
   config.block_size = 13;
   config.vocab_size = 61;
   return config;
+}
+
+// The loss of the token `target` after logits.
+inline double loss_of(std::span<const float> logits, std::int32_t target) {
+  double sum = 0;
+  for (const float logit : logits) sum += std::exp(double{logit});
+  return std::log(sum) - double{logits[static_cast<std::size_t>(target)]};
 }
 
 // One rank's part of the model, where there are `ranks`: a tensor-parallel group.

@@ -4,14 +4,13 @@
 
 #include "model/trainee.h"
 #include "ops/make_backend.h"
+#include "ops/tolerance.h"
 
 namespace shoal::test {
 namespace {
 
 using testing::EndsWith;
 using testing::HasSubstr;
-
-constexpr double kUnit = 0x1p-24;
 
 GptConfig with_adapters(double dropout = 0) {
   return {.n_layer = 2,

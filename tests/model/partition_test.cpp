@@ -7,12 +7,10 @@
 #include <algorithm>
 #include <functional>
 
+#include "model/units.h"
+
 namespace shoal::test {
 namespace {
-
-// Nothing divides by 2, 3 or 4, and the MLP's 140 hidden channels are no whole vectors.
-const GptConfig kUneven{.n_layer = 3, .n_head = 5, .n_embd = 35, .block_size = 12, .vocab_size = 61};
-const GptConfig kGpt2;
 
 // f(part) for parts 0 ... parts - 1 are neighbours, in order, not empty, and cover [0, n).
 void expect_to_cover(std::int64_t n, int parts, const std::function<ElementRange(int)>& f) {

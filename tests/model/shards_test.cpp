@@ -8,6 +8,7 @@
 #include <set>
 
 #include "model/boxes.h"
+#include "model/units.h"
 #include "ops/cpu/cpu.h"
 #include "ops/kernels.h"
 #include "ops/reference/reference.h"
@@ -19,8 +20,6 @@ using testing::ElementsAre;
 using testing::IsEmpty;
 using testing::SizeIs;
 
-// Five heads of seven channels, 140 hidden channels, 61 classes: nothing divides by 2, 3 or 4.
-const GptConfig kUneven{.n_layer = 3, .n_head = 5, .n_embd = 35, .block_size = 12, .vocab_size = 61};
 const GptConfig kEven{.n_layer = 2, .n_head = 5, .n_embd = 80, .block_size = 8, .vocab_size = 64};
 
 GptConfig without_bias(GptConfig config) {
@@ -32,15 +31,9 @@ GptConfig untied(GptConfig config) {
   return config;
 }
 
-std::vector<std::string> names(const UnitSpec& unit) {
-  std::vector<std::string> result;
-  for (const auto& parameter : unit.parameters) result.push_back(parameter.name);
-  return result;
-}
-
 // f(config, tensor ranks) over even and uneven shares.
 template <typename F>
-void for_groups(F&& f) {
+void for_shares(F&& f) {
   for (const auto& config : {kUneven, without_bias(kUneven), untied(kUneven), kEven}) {
     for (int size = 1; size <= 5; ++size) f(config, size);
   }
@@ -73,7 +66,7 @@ void expect_each(const std::vector<int>& counts, int expected, const std::string
 }
 
 TEST(TensorShards, HaveEveryElementOnOneRankOrOnAll) {
-  for_groups([](const GptConfig& config, int size) {
+  for_shares([](const GptConfig& config, int size) {
     Coverage coverage;
     for (int rank = 0; rank < size; ++rank) {
       for (const auto& unit : units_of(config, rank, size)) cover(coverage, unit);
@@ -136,7 +129,7 @@ TEST(PipelineStages, HaveEveryParameterOnOneStageButTheSharedMatrix) {
 // All ranks of a group have the same layout, so that they can add common gradients and cut their buffers
 // alike.
 TEST(TensorShards, LieAtTheSamePlacesOnEveryRank) {
-  for_groups([](const GptConfig& config, int size) {
+  for_shares([](const GptConfig& config, int size) {
     const auto first = units_of(config, 0, size);
     for (int rank = 0; rank < size; ++rank) {
       const auto units = units_of(config, rank, size);
@@ -168,7 +161,7 @@ TEST(TensorShards, LieAtTheSamePlacesOnEveryRank) {
 }
 
 TEST(TensorShards, KeepWhatRanksHaveInCommonInOneRange) {
-  for_groups([](const GptConfig& config, int size) {
+  for_shares([](const GptConfig& config, int size) {
     if (size == 1) return;
     const auto in = [](const UnitSpec& unit, const ElementRange& range) {
       std::set<std::string> found;

@@ -16,22 +16,22 @@ namespace {
 
 // Five heads, 35 channels, 140 hidden ones and 61 classes divide by nothing; a quarter of the tokens is no
 // whole sequence.
-const GptConfig kUneven{
+const GptConfig kUnevenHeads{
     .n_layer = 2, .n_head = 5, .n_embd = 35, .block_size = 12, .vocab_size = 61, .dropout = 0.2};
-const GptConfig kEven{.n_layer = 2,
-                      .n_head = 4,
-                      .n_embd = 64,
-                      .block_size = 8,
-                      .vocab_size = 64,
-                      .dropout = 0.2,
-                      .bias = false,
-                      .gelu = Gelu::erf};
+const GptConfig kEvenHeads{.n_layer = 2,
+                           .n_head = 4,
+                           .n_embd = 64,
+                           .block_size = 8,
+                           .vocab_size = 64,
+                           .dropout = 0.2,
+                           .bias = false,
+                           .gelu = Gelu::erf};
 constexpr std::int64_t kRows = 24;
 
 struct Setting {
   const char* backend = "cpu";
   DType compute = DType::f32;
-  GptConfig config = kUneven;
+  GptConfig config = kUnevenHeads;
   int ranks = 1;
   bool sequence = false;
   Recompute recompute = Recompute::none;
@@ -169,7 +169,7 @@ double loss_error(const Setting& setting) {
 
 class TensorParallel : public testing::TestWithParam<std::tuple<const char*, DType>> {
  protected:
-  Setting setting(const GptConfig& config = kUneven, int ranks = 1, bool sequence = false) const {
+  Setting setting(const GptConfig& config = kUnevenHeads, int ranks = 1, bool sequence = false) const {
     return {.backend = std::get<0>(GetParam()),
             .compute = std::get<1>(GetParam()),
             .config = config,
@@ -187,7 +187,7 @@ INSTANTIATE_TEST_SUITE_P(, TensorParallel,
 
 // f(ranks, sequence)
 template <typename F>
-void for_groups(F&& f) {
+void for_tensor_groups(F&& f) {
   for (const int ranks : {2, 3, 4}) {
     for (const bool sequence : {false, true}) {
       SCOPED_TRACE(fmt::format("{} ranks{}", ranks, sequence ? " with sequence parallelism" : ""));
@@ -197,10 +197,10 @@ void for_groups(F&& f) {
 }
 
 TEST_P(TensorParallel, EqualsOneRankWithinRounding) {
-  for (const auto& config : {kUneven, kEven}) {
+  for (const auto& config : {kUnevenHeads, kEvenHeads}) {
     const auto alone = run_group(setting(config))[0];
     const auto expected = whole_gradients({alone}, false);
-    for_groups([&](int ranks, bool sequence) {
+    for_tensor_groups([&](int ranks, bool sequence) {
       const auto group_setting = setting(config, ranks, sequence);
       const auto group = run_group(group_setting);
       for (const auto& rank : group) {
@@ -225,8 +225,8 @@ TEST_P(TensorParallel, EqualsOneRankWithinRounding) {
 }
 
 TEST_P(TensorParallel, GivesTheSameBitsEveryTimeAndWithRecompute) {
-  for_groups([&](int ranks, bool sequence) {
-    auto once = setting(kUneven, ranks, sequence);
+  for_tensor_groups([&](int ranks, bool sequence) {
+    auto once = setting(kUnevenHeads, ranks, sequence);
     const auto bits = run_group(once);
     EXPECT_TRUE(run_group(once) == bits);
     for (const auto recompute : {Recompute::gelu, Recompute::light, Recompute::block}) {

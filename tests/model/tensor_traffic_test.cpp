@@ -14,7 +14,7 @@
 namespace shoal::test {
 namespace {
 
-const GptConfig kUneven{
+const GptConfig kUnevenTraffic{
     .n_layer = 2, .n_head = 5, .n_embd = 35, .block_size = 12, .vocab_size = 61, .dropout = 0.2};
 constexpr GptConfig kDividing{
     .n_layer = 2, .n_head = 8, .n_embd = 128, .block_size = 64, .vocab_size = 1024, .dropout = 0.1};
@@ -187,7 +187,7 @@ TEST(TensorMemory, OfActivationsIsOneNthUnderSequenceParallelism) {
 }
 
 TEST(TensorMemory, IsWhatWasAnnounced) {
-  for (const auto& config : {kUneven, kDividing}) {
+  for (const auto& config : {kUnevenTraffic, kDividing}) {
     for (const int ranks : {2, 4}) {
       for (const bool sequence : {false, true}) {
         for (const auto recompute : {Recompute::none, Recompute::light, Recompute::block}) {
@@ -204,7 +204,7 @@ TEST(TensorMemory, IsWhatWasAnnounced) {
 
 TEST(TensorModels, ThatCannotBeAreRefused) {
   const auto make = [](std::int64_t batch, std::int64_t positions, int ranks, bool sequence) {
-    return [=] { DryRank(kUneven, {.batch = {batch, positions}}, 0, ranks, sequence); };
+    return [=] { DryRank(kUnevenTraffic, {.batch = {batch, positions}}, 0, ranks, sequence); };
   };
   const auto says = [](const char* text) { return testing::ThrowsMessage<Error>(testing::HasSubstr(text)); };
   EXPECT_THAT(make(1, 12, 6, false), says("5 attention heads"));

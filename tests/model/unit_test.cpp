@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "model/parameters.h"
 #include "model/trainee.h"
+#include "model/units.h"
 #include "ops/cpu/cpu.h"
 
 namespace shoal::test {
@@ -25,14 +26,7 @@ GptConfig sizes(int n_layer, int n_head, int n_embd, int block_size, std::int64_
           .vocab_size = vocab_size,
           .bias = bias};
 }
-const GptConfig kGpt2;  // the defaults are the 124M model's
 const GptConfig kSmall = sizes(2, 2, 24, 16, 61, true);
-
-std::vector<std::string> names(const UnitSpec& unit) {
-  std::vector<std::string> result;
-  for (const auto& parameter : unit.parameters) result.push_back(parameter.name);
-  return result;
-}
 
 TEST(Units, GoFromTheEmbeddingOverTheBlocksToTheHead) {
   std::vector<std::string> unit_names;

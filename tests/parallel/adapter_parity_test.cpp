@@ -8,7 +8,7 @@
 namespace shoal::test {
 namespace {
 
-RanksRun run_of(DType compute, bool frozen) {
+RanksRun adapter_run(DType compute, bool frozen) {
   RanksRun run;
   run.model = {.n_layer = 4,
                .n_head = 4,
@@ -27,14 +27,14 @@ RanksRun run_of(DType compute, bool frozen) {
   return run;
 }
 
-struct Layout {
+struct AdapterLayout {
   MeshShape mesh;
   int zero = 0, replicate = 1;
   bool sequence = false;
   Recompute recompute = Recompute::none;
 };
 
-RanksRun in(const Layout& layout, RanksRun run) {
+RanksRun in(const AdapterLayout& layout, RanksRun run) {
   run.mesh = layout.mesh;
   run.sequence = layout.sequence;
   run.engine.zero = layout.zero;
@@ -49,16 +49,17 @@ INSTANTIATE_TEST_SUITE_P(, AdapterParity, testing::Values(DType::f32, DType::bf1
 
 TEST_P(AdapterParity, LayoutsGiveTheSameBytes) {
   for (const bool frozen : {true, false}) {
-    const auto run = run_of(GetParam(), frozen);
+    const auto run = adapter_run(GetParam(), frozen);
     const auto expected = train(run).bytes();
-    const Layout layouts[] = {{.mesh = {.data = 2}},
-                              {.mesh = {.data = 2}, .zero = 1},
-                              {.mesh = {.data = 3}, .zero = 2, .recompute = Recompute::light},
-                              {.mesh = {.data = 4}, .zero = 3, .replicate = 2},
-                              {.mesh = {.data = 2}, .zero = 3, .recompute = Recompute::block},
-                              {.mesh = {.pipeline = 2}},
-                              {.mesh = {.pipeline = 2, .data = 2}, .zero = 3},
-                              {.mesh = {.pipeline = 4, .data = 2}, .zero = 2, .recompute = Recompute::gelu}};
+    const AdapterLayout layouts[] = {
+        {.mesh = {.data = 2}},
+        {.mesh = {.data = 2}, .zero = 1},
+        {.mesh = {.data = 3}, .zero = 2, .recompute = Recompute::light},
+        {.mesh = {.data = 4}, .zero = 3, .replicate = 2},
+        {.mesh = {.data = 2}, .zero = 3, .recompute = Recompute::block},
+        {.mesh = {.pipeline = 2}},
+        {.mesh = {.pipeline = 2, .data = 2}, .zero = 3},
+        {.mesh = {.pipeline = 4, .data = 2}, .zero = 2, .recompute = Recompute::gelu}};
     int n = 0;
     for (const auto& layout : layouts)
       EXPECT_TRUE(train(in(layout, run)).bytes() == expected) << "layout " << n++ << ", frozen " << frozen;
@@ -68,10 +69,10 @@ TEST_P(AdapterParity, LayoutsGiveTheSameBytes) {
 // Products of an adapter have as many terms as those of its layer, and the rank; a factor of 2 covers them.
 // Everything is trained here, since adapters alone learn too little for the bound to have a meaning.
 TEST_P(AdapterParity, TensorRanksAreWithinRoundingOfOne) {
-  const auto run = run_of(GetParam(), false);
+  const auto run = adapter_run(GetParam(), false);
   const RoundingBound bound(run, train(run));
   for (const bool sequence : {false, true}) {
-    const Layout group{.mesh = {.tensor = 2}, .sequence = sequence};
+    const AdapterLayout group{.mesh = {.tensor = 2}, .sequence = sequence};
     const auto expected = train(in(group, run));
     bound.expect_within(expected);
     auto layout = group;
@@ -83,7 +84,7 @@ TEST_P(AdapterParity, TensorRanksAreWithinRoundingOfOne) {
 
 // The first gradient's norm of adapters alone, which have a part of a gradient on each tensor rank.
 TEST_P(AdapterParity, TensorRanksAddTheirPartsOfGradients) {
-  auto run = run_of(GetParam(), true);
+  auto run = adapter_run(GetParam(), true);
   run.steps = 2;
   const auto one = train(run);
   const double relative = RoundingBound(run, one).gradient();
@@ -96,7 +97,7 @@ TEST_P(AdapterParity, TensorRanksAddTheirPartsOfGradients) {
 }
 
 TEST(AdapterGossip, WorkersAverageAdaptersAlone) {
-  auto run = run_of(DType::f32, true);
+  auto run = adapter_run(DType::f32, true);
   run.engine.layout_exact = false;
   run.mesh.workers = 2;
   run.engine.gossip = GossipOptions{.topology = make_topology("complete", 2, 1), .bucket_bytes = 4096};

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kMostRanks = 8;
 
-struct Layout {
+struct MeshLayout {
   MeshShape mesh;
   bool sequence = false;
   int zero = 0, replicate = 1;
@@ -24,12 +24,12 @@ struct Layout {
 };
 
 constexpr Recompute kRecomputes[] = {Recompute::none, Recompute::gelu, Recompute::light, Recompute::block};
-std::string recompute_text(const Layout& layout) {
+std::string recompute_text(const MeshLayout& layout) {
   constexpr const char* kNames[] = {"none", "gelu", "light", "block"};
   return fmt::format("recompute {}", kNames[static_cast<int>(layout.recompute)]);
 }
 
-std::string describe(const Layout& layout) {
+std::string description(const MeshLayout& layout) {
   const auto& mesh = layout.mesh;
   return fmt::format("{} x {} x {}{}, ZeRO {}, {} replicas, {}, {}, {}", mesh.pipeline, mesh.data,
                      mesh.tensor, layout.sequence ? ", sequence" : "", layout.zero, layout.replicate,
@@ -57,8 +57,8 @@ ScheduleKind schedule_of(int n) {
 // Every mesh, with and without sequence parallelism, in every ZeRO stage. All other choices of a layout
 // rotate with the index, so that any two choices occur together somewhere (EveryTwoChoicesMeet): a fault
 // rarely needs more than two.
-std::vector<Layout> design() {
-  std::vector<Layout> layouts;
+std::vector<MeshLayout> design() {
+  std::vector<MeshLayout> layouts;
   int mesh_number = 0;
   for (const auto& mesh : all_meshes()) {
     for (const bool sequence : {false, true}) {
@@ -81,7 +81,7 @@ std::vector<Layout> design() {
 
 // Model shapes that are difficult for a tensor size: heads, channels and classes are not divisible by it. As
 // small as the meshes of that size allow, since there are many.
-RanksRun run_of(const Layout& layout) {
+RanksRun parity_run(const MeshLayout& layout) {
   const int tensor = layout.mesh.tensor;
   constexpr int kHeads[] = {0, 2, 3, 4, 5, 6, 6, 8, 8};
   const int heads = kHeads[tensor], head_size = tensor <= 2 ? 8 : 4;
@@ -127,7 +127,7 @@ RanksRun on_one_rank(RanksRun run) {
 }
 
 // The choices of a layout, as texts.
-std::vector<std::string> choices(const Layout& layout) {
+std::vector<std::string> choices(const MeshLayout& layout) {
   const auto& mesh = layout.mesh;
   std::vector<std::string> all = {fmt::format("pipeline {}", mesh.pipeline),
                                   fmt::format("data {}", mesh.data),
@@ -140,7 +140,7 @@ std::vector<std::string> choices(const Layout& layout) {
   return all;
 }
 
-std::set<std::pair<std::string, std::string>> pairs(const std::vector<Layout>& layouts) {
+std::set<std::pair<std::string, std::string>> pairs(const std::vector<MeshLayout>& layouts) {
   std::set<std::pair<std::string, std::string>> found;
   for (const auto& layout : layouts) {
     const auto all = choices(layout);
@@ -151,8 +151,8 @@ std::set<std::pair<std::string, std::string>> pairs(const std::vector<Layout>& l
   return found;
 }
 
-std::vector<Layout> all_layouts() {
-  std::vector<Layout> layouts;
+std::vector<MeshLayout> all_layouts() {
+  std::vector<MeshLayout> layouts;
   for (const auto& mesh : all_meshes()) {
     for (int n = 0; n < 64 * schedule_count(); ++n) {
       if (n % 2 && mesh.tensor == 1) continue;
@@ -183,7 +183,7 @@ struct Group {
 class MeshParity : public testing::TestWithParam<Group> {
  protected:
   static RanksRun plain(DType compute) {
-    return run_of(
+    return parity_run(
         {.mesh = {.tensor = GetParam().tensor}, .sequence = GetParam().sequence, .compute = compute});
   }
   // The layouts to compare with the reference: those of the design, or all.
@@ -192,8 +192,8 @@ class MeshParity : public testing::TestWithParam<Group> {
     for (const auto& layout : whole ? all_layouts() : design()) {
       if (layout.mesh.tensor != GetParam().tensor || layout.sequence != GetParam().sequence) continue;
       if (layout.compute != compute) continue;
-      EXPECT_TRUE(train(run_of(layout)).bytes() == expected)
-          << describe(layout) << ": losses, norms, evaluations, parameters or moments differ";
+      EXPECT_TRUE(train(parity_run(layout)).bytes() == expected)
+          << description(layout) << ": losses, norms, evaluations, parameters or moments differ";
     }
   }
 };
@@ -232,7 +232,7 @@ INSTANTIATE_TEST_SUITE_P(Every, MeshParity,
 // Runs with and without sequence parallelism differ by rounding only.
 TEST(MeshPairs, SequenceParallelismChangesNoMoreThanRounding) {
   for (const int tensor : {2, 3, 8}) {
-    const auto run = run_of({.mesh = {.tensor = tensor}});
+    const auto run = parity_run({.mesh = {.tensor = tensor}});
     auto sequence = run;
     sequence.sequence = true;
     RoundingBound(run, train(run)).expect_within(train(sequence));
@@ -241,7 +241,7 @@ TEST(MeshPairs, SequenceParallelismChangesNoMoreThanRounding) {
 
 // More ranges of units than the meshes above have.
 TEST(MeshPairs, ManyChunksEqualOneRank) {
-  auto run = run_of({.mesh = {}, .schedule = ScheduleKind::interleaved});
+  auto run = parity_run({.mesh = {}, .schedule = ScheduleKind::interleaved});
   run.model.n_layer = 16;
   run.steps = 10;
   const auto expected = train(run).bytes();
@@ -253,7 +253,7 @@ TEST(MeshPairs, ManyChunksEqualOneRank) {
 }
 
 TEST(MeshPairs, InitialParametersAreTheSameBytesInEveryMesh) {
-  RanksRun run = run_of({.mesh = {.tensor = 8}});
+  RanksRun run = parity_run({.mesh = {.tensor = 8}});
   run.model.n_layer = 8;
   run.steps = 0;
   const auto expected = train(on_one_rank(run)).bytes();
@@ -261,15 +261,16 @@ TEST(MeshPairs, InitialParametersAreTheSameBytesInEveryMesh) {
   for (const auto& mesh : all_meshes()) {
     run.mesh = mesh;
     run.engine.zero = n++ % 4;
-    EXPECT_TRUE(train(run).bytes() == expected) << describe(Layout{.mesh = mesh, .zero = run.engine.zero});
+    EXPECT_TRUE(train(run).bytes() == expected)
+        << description(MeshLayout{.mesh = mesh, .zero = run.engine.zero});
   }
 }
 
 // Without layout determinism: faster, and repeatable for a layout.
-class MeshDefaultOrder : public testing::TestWithParam<Layout> {};
+class MeshDefaultOrder : public testing::TestWithParam<MeshLayout> {};
 
 TEST_P(MeshDefaultOrder, RepeatsItselfAndIsThatOfOneRankWithinRounding) {
-  auto run = run_of(GetParam());
+  auto run = parity_run(GetParam());
   run.engine.layout_exact = false;
   const auto mesh = train(run);
   EXPECT_TRUE(train(run).bytes() == mesh.bytes());
@@ -279,11 +280,11 @@ TEST_P(MeshDefaultOrder, RepeatsItselfAndIsThatOfOneRankWithinRounding) {
 
 INSTANTIATE_TEST_SUITE_P(
     Some, MeshDefaultOrder,
-    testing::Values(Layout{.mesh = {2, 1, 1}, .schedule = ScheduleKind::interleaved},
-                    Layout{.mesh = {3, 2, 1}, .zero = 2, .schedule = ScheduleKind::gpipe},
-                    Layout{.mesh = {2, 2, 2}, .sequence = true, .zero = 3, .recompute = Recompute::block},
-                    Layout{.mesh = {1, 2, 4}, .sequence = true, .zero = 1, .replicate = 2},
-                    Layout{.mesh = {2, 1, 3}, .compute = DType::bf16}),
+    testing::Values(MeshLayout{.mesh = {2, 1, 1}, .schedule = ScheduleKind::interleaved},
+                    MeshLayout{.mesh = {3, 2, 1}, .zero = 2, .schedule = ScheduleKind::gpipe},
+                    MeshLayout{.mesh = {2, 2, 2}, .sequence = true, .zero = 3, .recompute = Recompute::block},
+                    MeshLayout{.mesh = {1, 2, 4}, .sequence = true, .zero = 1, .replicate = 2},
+                    MeshLayout{.mesh = {2, 1, 3}, .compute = DType::bf16}),
     [](const auto& test) { return fmt::format("layout{}", test.index); });
 
 }  // namespace

@@ -26,7 +26,7 @@ using testing::ThrowsMessage;
 constexpr MeshShape kShapes[] = {{1, 1, 1}, {2, 1, 1}, {1, 3, 1},    {1, 1, 4},    {3, 1, 2},
                                  {2, 2, 2}, {3, 2, 1}, {1, 1, 1, 4}, {1, 2, 1, 3}, {2, 1, 2, 2}};
 
-std::string describe(const MeshShape& shape) {
+std::string description(const MeshShape& shape) {
   return fmt::format("{} x {} x {} x {}", shape.workers, shape.pipeline, shape.data, shape.tensor);
 }
 
@@ -61,7 +61,7 @@ TEST(MeshCoordinates, EveryRankHasItsOwn) {
       EXPECT_LT(tensor, shape.tensor);
       seen.emplace(pipeline, data, tensor, worker);
     }
-    EXPECT_EQ(seen.size(), shape.ranks()) << describe(shape);
+    EXPECT_EQ(seen.size(), shape.ranks()) << description(shape);
   }
 }
 
@@ -85,7 +85,7 @@ std::vector<std::int32_t> ranks_where(const MeshShape& shape, F&& passes) {
 
 TEST(MeshGroups, DifferInTheirOwnCoordinateAlone) {
   for (const auto& shape : kShapes) {
-    SCOPED_TRACE(describe(shape));
+    SCOPED_TRACE(description(shape));
     run_threads({.ranks = shape.ranks(), .deadline_seconds = 60}, [&](World& world) {
       const int rank = world.ranks.rank();
       Mesh mesh(world.ranks, shape);

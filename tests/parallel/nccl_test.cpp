@@ -22,7 +22,7 @@ using testing::AllOf;
 using testing::AnyOf;
 using testing::HasSubstr;
 
-constexpr double kSoon = 8;  // seconds within which all ranks of a failed run have ended
+constexpr double kNcclSoon = 8;  // seconds within which all ranks of a failed run have ended
 
 // Converts addresses to emulated GPU memory, as in tests/comm/nccl.
 template <typename T>
@@ -140,7 +140,7 @@ TEST(NcclMessages, UnannouncedOnesGoToo) {
   run_on_gpus({.ranks = 4}, [](World& world) {
     auto& group = world.ranks;
     const int across = group.rank() ^ 2;
-    Values sent(DType::f32, 100), got(DType::f32, 100);
+    GuardedValues sent(DType::f32, 100), got(DType::f32, 100);
     sent.fill([&](std::int64_t i) { return value_of(group.rank(), i); });
     auto sending = group.send(sent.tensor(), across);
     group.receive(got.tensor(), across).wait();
@@ -161,7 +161,7 @@ std::string failure_of(Transport transport, const WorldOptions& options, const R
     text = error.what();
     EXPECT_EQ(typeid(error), typeid(Failure)) << text;
   }
-  EXPECT_LT(watch.seconds(), kSoon);
+  EXPECT_LT(watch.seconds(), kNcclSoon);
   return text;
 }
 
@@ -171,7 +171,7 @@ TEST_P(FailingNccl, ARankThatThrowsStopsAll) {
   for (const auto& [ranks, connected] : {std::pair{2, true}, {4, false}}) {
     std::atomic<int> stopped = 0;
     const auto text = failure_of<UserError>(GetParam(), {.ranks = ranks}, [&](World& world) {
-      Values x(DType::f32, 10);
+      GuardedValues x(DType::f32, 10);
       if (connected) world.ranks.all_reduce(x.tensor()).wait();
       try {
         fail_while_others_wait(world);
@@ -189,7 +189,7 @@ TEST_P(FailingNccl, ARankThatThrowsStopsAll) {
 TEST_P(FailingNccl, ARankThatUnwindsAbandonsWhatItHasBegun) {
   const auto text = failure_of<UserError>(GetParam(), {.ranks = 2}, [](World& world) {
     auto& group = world.ranks;
-    Values x(DType::f32, 1000), y(DType::f32, 1000);
+    GuardedValues x(DType::f32, 1000), y(DType::f32, 1000);
     group.all_reduce(x.tensor()).wait();
     if (group.rank() == 0) {
       const auto begun = group.all_reduce(y.tensor());
@@ -203,7 +203,7 @@ TEST_P(FailingNccl, ARankThatUnwindsAbandonsWhatItHasBegun) {
 TEST_P(FailingNccl, ADeadlineNamesWhatAndWhom) {
   for (const bool connected : {true, false}) {
     const auto text = failure_of(GetParam(), {.ranks = 3, .deadline_seconds = 0.3}, [&](World& world) {
-      Values x(DType::f32, 10);
+      GuardedValues x(DType::f32, 10);
       if (connected) world.ranks.all_reduce(x.tensor()).wait();
       miss_deadline(world, 0.3);
     });
@@ -218,7 +218,7 @@ TEST_P(FailingNccl, ADeadlineNamesWhatAndWhom) {
 TEST_P(FailingNccl, ADeadlineOfAMessageNamesItsPeer) {
   const auto text = failure_of(GetParam(), {.ranks = 3, .deadline_seconds = 0.3}, [](World& world) {
     auto& group = world.ranks;
-    Values x(DType::bf16, 64);
+    GuardedValues x(DType::bf16, 64);
     group.set_purpose("input of micro-batch 3");
     if (group.rank() == 1) group.receive(x.tensor(), 0).wait();
     std::this_thread::sleep_for(std::chrono::seconds(1));
@@ -232,7 +232,7 @@ TEST(RefusingNccl, IsHeard) {
       Transport::threads, {.ranks = 2}, [](World&) {}, true);
   EXPECT_THAT(twice, AllOf(HasSubstr("NCCL"), HasSubstr("Duplicate GPU")));
   const auto mixed = failure_of(Transport::threads, {.ranks = 2}, [](World& world) {
-    Values x(DType::f32, 100 + world.ranks.rank());
+    GuardedValues x(DType::f32, 100 + world.ranks.rank());
     world.ranks.all_reduce(x.tensor()).wait();
   });
   EXPECT_THAT(mixed, AllOf(HasSubstr("all_reduce (sum) of 10"), HasSubstr("different collectives")));

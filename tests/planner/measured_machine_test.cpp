@@ -13,10 +13,10 @@
 namespace shoal {
 namespace {
 
+using test::TempFolder;
 using ::testing::Each;
 using ::testing::ElementsAreArray;
 using ::testing::Gt;
-using testing::TempFolder;
 
 RunPlan plan_of(int micro_batch) {
   auto config = parse_config(R"(

@@ -10,7 +10,7 @@
 namespace shoal {
 namespace {
 
-constexpr const char* kConfig = R"(
+constexpr const char* kPredicted = R"(
 data.dir = "none"
 run.name = "predicted"
 [model]
@@ -47,7 +47,7 @@ double traffic(const DryRun& run, int rank, const std::string& subject) {
 
 void expect_traffic_of_dry_run(const std::vector<std::string>& settings) {
   ByteMachine machine;
-  auto config = parse_config(kConfig, "test", settings);
+  auto config = parse_config(kPredicted, "test", settings);
   resolve_layout(config, 8);
   const auto plan = make_plan(config);
   const auto run = dry_run(plan);

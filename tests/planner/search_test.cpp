@@ -19,7 +19,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr const char* kConfig = R"(
+constexpr const char* kPlanned = R"(
 data.dir = "none"
 run.name = "planned"
 [model]
@@ -50,7 +50,7 @@ Cluster cluster_of(double memory = 1e12, double bandwidth = 1e11) {
 SearchResult search(const std::vector<std::string>& settings, int ranks,
                     const Cluster& cluster = cluster_of(), double memory = 0) {
   DescribedMachine machine(cluster);
-  auto config = parse_config(kConfig, "test", settings);
+  auto config = parse_config(kPlanned, "test", settings);
   if (memory > 0) config.plan.memory_gib = memory / (1 << 30);
   return search_plans(config, ranks, machine);
 }
@@ -71,7 +71,7 @@ double fastest_by_brute_force(int ranks, double memory,
       return;
     }
     try {
-      auto config = parse_config(kConfig, "test", words_of(text));
+      auto config = parse_config(kPlanned, "test", words_of(text));
       const int micro_batch = config.train.micro_batch;
       resolve_layout(config, ranks);
       if (config.train.micro_batch != micro_batch) return;
@@ -197,7 +197,7 @@ TEST(Search, EqualInputsGiveEqualPlans) {
 }
 
 // A step takes as long as predicted, or in the mesh `slow` four times that. Makes `budget` trials.
-struct TryingMachine : Machine {
+struct SearchedMachine : Machine {
   std::string name() const override { return machine.name(); }
   SampleTimes times(const RunPlan& sample, const SampleKernels& kernels) override {
     return machine.times(sample, kernels);
@@ -225,8 +225,8 @@ struct TryingMachine : Machine {
 
 TEST(Search, StepsThatAreMadeDecide) {
   const std::vector<std::string> settings = {"parallel.pipeline=1", "train.micro_batch=4"};
-  const auto config = parse_config(kConfig, "test", settings);
-  TryingMachine machine;
+  const auto config = parse_config(kPlanned, "test", settings);
+  SearchedMachine machine;
   const auto predicted = search_plans(config, 4, machine.machine);
   EXPECT_EQ(predicted.plans.front().tried.count, 0);
   machine.slow = predicted.plans.front().plan.mesh;
@@ -242,9 +242,9 @@ TEST(Search, StepsThatAreMadeDecide) {
 }
 
 TEST(Search, TrialsThatRunOutOfTimeLeaveWhatTheyHave) {
-  TryingMachine machine;
+  SearchedMachine machine;
   machine.budget = 2;
-  const auto result = search_plans(parse_config(kConfig, "test", {}), 4, machine);
+  const auto result = search_plans(parse_config(kPlanned, "test", {}), 4, machine);
   EXPECT_GT(result.plans[0].tried.count, 0);
   EXPECT_GT(result.plans[1].tried.count, 0);
   EXPECT_EQ(result.plans[2].tried.count, 0);
@@ -299,7 +299,7 @@ TEST(Search, EveryPlanRunsDry) {
 TEST(Search, ArgumentsOfALayoutGiveItsPlan) {
   for (const auto& p : search({}, 4).plans) {
     const auto text = layout_arguments(p.config);
-    auto config = parse_config(kConfig, "test", words_of(text));
+    auto config = parse_config(kPlanned, "test", words_of(text));
     resolve_layout(config, 4);
     EXPECT_EQ(make_plan(config), p.plan) << text;
   }

@@ -17,7 +17,7 @@ using ::testing::Not;
 
 // The log line of a step.
 std::string line_of(const StepRecord& record) {
-  const testing::TempFolder folder;
+  const test::TempFolder folder;
   const auto file = folder / "log";
   log::attach_file(file);
   Console(1000, std::nullopt).step(record, 90);

@@ -79,7 +79,7 @@ class Evaluations : public ::testing::Test {
  protected:
   // 18 tokens: the first and 17 targets, in windows of 4, 4, 4, 4 and 1.
   const std::vector<std::uint16_t> ids_ = {3, 1, 4, 1, 5, 2, 6, 5, 3, 5, 0, 2, 6, 4, 3, 3, 0, 1};
-  shoal::testing::TempFolder folder_;
+  TempFolder folder_;
   const TokenFile file_{folder_.write_ids("val.bin", ids_), 2, kModel.vocab_size};
 };
 

@@ -105,7 +105,7 @@ TEST(Agreement, DifferentConfigsAreNamedWithBothValues) {
 
 // Two folders with the same names, sizes and largest ids.
 TEST(Agreement, DifferentDataAreToldApart) {
-  const shoal::testing::TempFolder folder;
+  const TempFolder folder;
   std::vector<std::uint16_t> ids(200'000, 1);
   ids[7] = 9;
   for (const std::string name : {"a", "b", "c"}) {

@@ -73,7 +73,7 @@ class MemoryRuns : public TinyRuns {
     return found;
   }
   void flip_bit(const fs::path& path) const {
-    auto text = shoal::testing::read_file(path);
+    auto text = read_file(path);
     text[text.size() / 2] = static_cast<char>(text[text.size() / 2] ^ 4);
     std::ofstream(path, std::ios::binary) << text;
   }

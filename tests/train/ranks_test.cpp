@@ -267,7 +267,7 @@ TEST_F(Ranks, ASignalStopsAllAfterTheSameStep) {
 
 TEST_F(Ranks, MistakesAreToldOnceAndLeaveNothing) {
   const auto refused = [&](const Settings& settings, int ranks) {
-    return shoal::testing::user_error([&] { train("run", settings, ranks); });
+    return user_error([&] { train("run", settings, ranks); });
   };
   EXPECT_THAT(refused({}, 7), ::testing::StartsWith("7 ranks cannot share the 6 sequences"));
   EXPECT_THAT(refused({"train.micro_batch=2"}, 4),

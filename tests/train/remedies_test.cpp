@@ -17,7 +17,7 @@ using ::testing::HasSubstr;
 using Fault = DataError::Fault;
 
 std::string message(Fault fault, const std::string& path) {
-  return testing::user_error([&] { with_remedy([&] { throw DataError(fault, path, "problem"); }); });
+  return test::user_error([&] { with_remedy([&] { throw DataError(fault, path, "problem"); }); });
 }
 
 TEST(Remedies, TextIsToBePrepared) {
@@ -40,13 +40,13 @@ TEST(Remedies, AVocabularyIsSetInTheConfig) {
 }
 
 TEST(Remedies, ARunInUseIsToBeStopped) {
-  EXPECT_EQ(testing::user_error([] { with_remedy([] { throw RunInUse("runs/a is in use"); }); }),
+  EXPECT_EQ(test::user_error([] { with_remedy([] { throw RunInUse("runs/a is in use"); }); }),
             "runs/a is in use; stop it, or choose another run.name or run.dir");
 }
 
 TEST(Remedies, OtherErrorsAndResultsPass) {
   EXPECT_EQ(with_remedy([] { return 7; }), 7);
-  EXPECT_EQ(testing::user_error([] { with_remedy([] { fail_user("as it is"); }); }), "as it is");
+  EXPECT_EQ(test::user_error([] { with_remedy([] { fail_user("as it is"); }); }), "as it is");
 }
 
 }  // namespace

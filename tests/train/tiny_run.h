@@ -38,7 +38,7 @@ class TinyRuns : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
     log::set_level(log::Level::error);
-    data_ = new shoal::testing::TempFolder;
+    data_ = new TempFolder;
     PrepareOptions options;
     options.dataset = "synthetic";
     options.out = *data_ / "data";
@@ -84,7 +84,7 @@ class TinyRuns : public ::testing::Test {
   }
   // All parameters and moments after a step, as bytes from the checkpoint.
   std::string state(const std::string& name, std::int64_t step) const {
-    const auto bytes = shoal::testing::read_file(checkpoint(name, step) / "shard-00000-of-00001.safetensors");
+    const auto bytes = read_file(checkpoint(name, step) / "shard-00000-of-00001.safetensors");
     EXPECT_FALSE(bytes.empty()) << name << " has no checkpoint of step " << step;
     return bytes;
   }
@@ -106,18 +106,16 @@ class TinyRuns : public ::testing::Test {
   Metrics metrics(const std::string& name) const { return read_metrics(run(name) / "metrics.jsonl"); }
   // metrics.jsonl without the fields that depend on time, which come last in each line.
   std::string reproducible_metrics(const std::string& name) const {
-    std::istringstream lines(shoal::testing::read_file(run(name) / "metrics.jsonl"));
+    std::istringstream lines(read_file(run(name) / "metrics.jsonl"));
     std::string result;
     for (std::string line; std::getline(lines, line);)
       result += line.substr(0, line.find(",\"tokens_per_s\"")) + "\n";
     return result;
   }
-  std::string log_of(const std::string& name) const {
-    return shoal::testing::read_file(run(name) / "train.log");
-  }
+  std::string log_of(const std::string& name) const { return read_file(run(name) / "train.log"); }
 
-  static inline shoal::testing::TempFolder* data_ = nullptr;
-  shoal::testing::TempFolder folder_;
+  static inline TempFolder* data_ = nullptr;
+  TempFolder folder_;
 };
 
 // The message of the Error that `action` throws; "" and a test failure when it throws none.

@@ -147,8 +147,7 @@ TEST_F(Trainers, EpochsBecomeSteps) {
   Dataset data(given.data.dir, {.truncate = given.data.truncate});
   const auto windows = (data.train().size() - 1) / 8;
   EXPECT_EQ(train("run", settings).step, (2 * windows + 5) / 6);
-  EXPECT_THAT(shoal::testing::user_error(
-                  [&] { train("long", with(settings, {"lr_schedule.warmup_steps=1000000"})); }),
+  EXPECT_THAT(user_error([&] { train("long", with(settings, {"lr_schedule.warmup_steps=1000000"})); }),
               HasSubstr("lr_schedule.warmup_steps"));
 }
 
@@ -161,15 +160,14 @@ TEST_F(Trainers, AStrideMakesMoreSequencesOfAnEpochAndStaysWithTheRun) {
   const auto resume = [&](const std::string& stride) {
     return with(settings, {"init.from=resume", "data.stride=" + stride});
   };
-  EXPECT_THAT(shoal::testing::user_error([&] { train("run", resume("2")); }),
+  EXPECT_THAT(user_error([&] { train("run", resume("2")); }),
               HasSubstr("data.stride = 2 (the checkpoint has 1)"));
 
   const Settings disjoint = {"data.sampling=epochs", "train.steps=2"};
   train("disjoint", disjoint);
   const Settings more = {"init.from=resume", "train.steps=4"};
-  EXPECT_THAT(
-      shoal::testing::user_error([&] { train("disjoint", with(with(disjoint, more), {"data.stride=7"})); }),
-      HasSubstr("data.stride = 7 (the checkpoint has 8)"));
+  EXPECT_THAT(user_error([&] { train("disjoint", with(with(disjoint, more), {"data.stride=7"})); }),
+              HasSubstr("data.stride = 7 (the checkpoint has 8)"));
   EXPECT_EQ(train("disjoint", with(with(disjoint, more), {"data.stride=8"})).step, 4);  // as it was
 }
 
@@ -265,7 +263,7 @@ TEST_F(Trainers, AnIntervalOf0EvaluatesAtTheEndAndOneBelowNever) {
 
 // The final model is evaluated on the whole test split, which is here equal to the val split.
 TEST_F(Trainers, TheTestSplitIsEvaluatedAtTheEnd) {
-  shoal::testing::TempFolder data;
+  TempFolder data;
   std::vector<std::uint16_t> ids(400);
   for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::uint16_t>(i * i % 13);
   data.write_ids("train.bin", ids);
@@ -361,7 +359,7 @@ TEST_F(Trainers, TheMicroBatchDoesNotChangeAnEvaluation) {
 
 // Evaluates a val split with fewer sequences than a micro-batch, and the train split.
 TEST_F(Trainers, TheTrainSplitIsEvaluatedOnAsManySequencesAsTheValSplit) {
-  shoal::testing::TempFolder data;
+  TempFolder data;
   std::vector<std::uint16_t> ids(400);
   for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::uint16_t>(i * i % 13);
   data.write_ids("train.bin", ids);
@@ -386,7 +384,7 @@ TEST_F(Trainers, TheTrainSplitIsEvaluatedOnAsManySequencesAsTheValSplit) {
 
 TEST_F(Trainers, SizesThatOverflowAreRefused) {
   for (const std::string layers : {"600", "1000"}) {
-    EXPECT_THAT(shoal::testing::user_error([&] {
+    EXPECT_THAT(user_error([&] {
                   train("absurd", {"train.global_batch=2000000000", "train.micro_batch=2000000000",
                                    "model.n_embd=1048576", "model.n_layer=" + layers});
                 }),

@@ -16,8 +16,6 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-constexpr double kSoon = 5;  // seconds within which all ranks of a failed run have ended
-
 // The error message of every rank: "" for success, "stopped" for StoppedByPeer.
 std::vector<std::string> run_ranks(int ranks, double deadline_seconds,
                                    const std::function<void(World&, FakeTransport&)>& body) {
@@ -170,7 +168,7 @@ TEST(FailingMpi, ADeadlineNamesWhatAndWho) {
 
 TEST(FailingMpi, ADeadlineOfAMessageNamesThePeer) {
   const auto failures = run_ranks(3, 0.3, [](World& world, FakeTransport&) {
-    Values x(DType::f32, 10);
+    GuardedValues x(DType::f32, 10);
     if (world.ranks.rank() == 1) world.ranks.receive(x.tensor(), 2).wait();
     std::this_thread::sleep_for(std::chrono::seconds(1));
     world.ranks.barrier();
@@ -217,11 +215,11 @@ TEST(FailingMpi, LeavingRanksTakeTheirMemoryAlong) {
     const auto failures = run_ranks(3, 60, [&](World& world, FakeTransport&) {
       auto& group = world.ranks;
       const std::int64_t count = 500000;
-      Values x(DType::f32, count), all(DType::f32, 3 * count);
+      GuardedValues x(DType::f32, count), all(DType::f32, 3 * count);
       const auto sum = group.all_reduce(x.tensor());
       const auto gather = group.all_gather(all.tensor(), x.tensor());
       if (group.rank() == round) {
-        Values y(DType::f32, count);
+        GuardedValues y(DType::f32, count);
         const auto lonely = group.all_reduce(y.tensor());
         fail("gone");
       }

@@ -15,8 +15,6 @@ using testing::HasSubstr;
 using testing::Not;
 
 constexpr std::int64_t kChunk = 64 << 10;
-constexpr double kSoon = 5;  // seconds within which all ranks of a failed run have ended
-
 class Threads : public testing::TestWithParam<std::tuple<int, Check>> {};
 
 TEST_P(Threads, Conform) {
@@ -146,7 +144,7 @@ TEST(FailingThreads, LeavingRanksTakeTheirMemoryAlong) {
     const auto text = failure_of({.ranks = 3}, [&](World& world) {
       auto& group = world.ranks;
       const std::int64_t count = 200000;
-      Values x(DType::f32, count), all(DType::f32, 3 * count);
+      GuardedValues x(DType::f32, count), all(DType::f32, 3 * count);
       const auto sum = group.all_reduce(x.tensor());
       const auto gather = group.all_gather(all.tensor(), x.tensor());
       if (group.rank() == round % 3) {
@@ -162,7 +160,7 @@ TEST(FailingThreads, LeavingRanksTakeTheirMemoryAlong) {
 // An exception destroys the request of a collective that the other rank never joins.
 TEST(FailingThreads, AnExceptionDoesNotWaitForOthers) {
   const auto text = failure_of({.ranks = 2}, [](World& world) {
-    Values x(DType::f32, 100);
+    GuardedValues x(DType::f32, 100);
     if (world.ranks.rank() == 1) {
       const auto lonely = world.ranks.all_reduce(x.tensor());
       fail("gone");
@@ -187,7 +185,7 @@ TEST(FailingThreads, ASwallowedFailureIsStillOne) {
 TEST(ThreadsProgress, NeedsNobodyWhoHasPublished) {
   std::atomic<bool> got = false;
   run_threads({.ranks = 2, .deadline_seconds = 5}, [&](World& world) {
-    Values x(DType::f32, 1000000);
+    GuardedValues x(DType::f32, 1000000);
     x.fill([](std::int64_t) { return 1; });
     auto request = world.ranks.all_reduce(x.tensor());
     if (world.ranks.rank() == 1) {

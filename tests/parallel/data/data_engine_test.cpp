@@ -17,20 +17,20 @@ RanksRun exact(int ranks, int zero, int replicate = 1) {
   return run;
 }
 
-struct Layout {
+struct ShardedLayout {
   int ranks, zero, replicate = 1;
 };
-void PrintTo(const Layout& layout, std::ostream* out) {
+void PrintTo(const ShardedLayout& layout, std::ostream* out) {
   *out << layout.ranks << " ranks, ZeRO " << layout.zero << ", " << layout.replicate << " replicas";
 }
 
-std::string name_of(const testing::TestParamInfo<Layout>& info) {
+std::string name_of(const testing::TestParamInfo<ShardedLayout>& info) {
   return fmt::format("{}ranks_zero{}_x{}", info.param.ranks, info.param.zero, info.param.replicate);
 }
 
-class LayoutExact : public testing::TestWithParam<Layout> {
+class LayoutExact : public testing::TestWithParam<ShardedLayout> {
  protected:
-  static RanksRun with(RanksRun run, const Layout& layout) {
+  static RanksRun with(RanksRun run, const ShardedLayout& layout) {
     run.mesh.data = layout.ranks;
     run.engine.zero = layout.zero;
     run.engine.replicate = layout.replicate;
@@ -77,12 +77,15 @@ TEST_P(LayoutExact, WhenMicroBatchesDoNotDivide) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Many, LayoutExact,
-                         testing::Values(Layout{1, 1}, Layout{1, 2}, Layout{1, 3}, Layout{2, 0}, Layout{2, 1},
-                                         Layout{2, 2}, Layout{2, 3}, Layout{3, 0}, Layout{3, 3}, Layout{4, 0},
-                                         Layout{4, 1}, Layout{4, 2}, Layout{4, 3}, Layout{4, 1, 2},
-                                         Layout{4, 2, 2}, Layout{4, 3, 2}, Layout{6, 3, 2}, Layout{6, 2, 3},
-                                         Layout{8, 0}, Layout{8, 1}, Layout{8, 2}, Layout{8, 3},
-                                         Layout{8, 3, 2}, Layout{8, 1, 4}),
+                         testing::Values(ShardedLayout{1, 1}, ShardedLayout{1, 2}, ShardedLayout{1, 3},
+                                         ShardedLayout{2, 0}, ShardedLayout{2, 1}, ShardedLayout{2, 2},
+                                         ShardedLayout{2, 3}, ShardedLayout{3, 0}, ShardedLayout{3, 3},
+                                         ShardedLayout{4, 0}, ShardedLayout{4, 1}, ShardedLayout{4, 2},
+                                         ShardedLayout{4, 3}, ShardedLayout{4, 1, 2}, ShardedLayout{4, 2, 2},
+                                         ShardedLayout{4, 3, 2}, ShardedLayout{6, 3, 2},
+                                         ShardedLayout{6, 2, 3}, ShardedLayout{8, 0}, ShardedLayout{8, 1},
+                                         ShardedLayout{8, 2}, ShardedLayout{8, 3}, ShardedLayout{8, 3, 2},
+                                         ShardedLayout{8, 1, 4}),
                          name_of);
 
 TEST(Synchronous, ClippingActs) {
@@ -110,7 +113,7 @@ TEST(Synchronous, StateOnDiskIsExactToo) {
   EXPECT_TRUE(std::filesystem::remove(folder)) << "it is not empty";
 }
 
-class DefaultOrder : public testing::TestWithParam<Layout> {
+class DefaultOrder : public testing::TestWithParam<ShardedLayout> {
  protected:
   RanksRun run_ = [] {
     auto run = exact(GetParam().ranks, GetParam().zero, GetParam().replicate);
@@ -184,8 +187,10 @@ TEST_P(DefaultOrder, GradientsMayTravelInBfloat16) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Many, DefaultOrder,
-                         testing::Values(Layout{2, 0}, Layout{2, 1}, Layout{2, 2}, Layout{2, 3}, Layout{3, 1},
-                                         Layout{4, 3}, Layout{4, 2, 2}, Layout{4, 1, 2}, Layout{4, 3, 2}),
+                         testing::Values(ShardedLayout{2, 0}, ShardedLayout{2, 1}, ShardedLayout{2, 2},
+                                         ShardedLayout{2, 3}, ShardedLayout{3, 1}, ShardedLayout{4, 3},
+                                         ShardedLayout{4, 2, 2}, ShardedLayout{4, 1, 2},
+                                         ShardedLayout{4, 3, 2}),
                          name_of);
 
 // The allocated memory of a rank equals the estimate of engine_memory, and falls with the number of ranks.

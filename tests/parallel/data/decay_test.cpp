@@ -17,7 +17,7 @@ bool decays(Decay decay, std::string_view name, const Shape& shape) {
   return shape.rank() == 2 && !(decay == Decay::no_embeddings && embedding);
 }
 
-RanksRun run_of(Decay decay) {
+RanksRun decay_run(Decay decay) {
   RanksRun run;
   run.engine.optimizer = AdamWConfig{.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 10};
   run.engine.decay = decay;
@@ -42,7 +42,7 @@ struct HandAdamW {
 class DecayOf : public testing::TestWithParam<Decay> {};
 
 TEST_P(DecayOf, IsThatOfAdamWByHand) {
-  const auto run = run_of(GetParam());
+  const auto run = decay_run(GetParam());
   const auto self = make_self_communicator();
   RankOfRun rank(run, *self);
   std::map<std::string, StateTensor> state;
@@ -82,7 +82,7 @@ TEST_P(DecayOf, IsThatOfAdamWByHand) {
 // The order of parameters in a unit's buffer depends on optim.decay. So shards and tensor ranks have other
 // elements, and moments must match them.
 TEST_P(DecayOf, IsTheSameInMeshes) {
-  auto run = run_of(GetParam());
+  auto run = decay_run(GetParam());
   run.engine.layout_exact = true;
   const auto alone = train(run).bytes();
   run.mesh.data = 2;

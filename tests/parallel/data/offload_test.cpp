@@ -140,7 +140,7 @@ INSTANTIATE_TEST_SUITE_P(, StateStreams, testing::Values(Resting::pinned, Restin
 
 // --- the engine
 
-RanksRun run_of(const MeshShape& mesh, int zero) {
+RanksRun offload_run(const MeshShape& mesh, int zero) {
   RanksRun run;
   run.mesh = mesh;
   run.sequence = mesh.tensor > 1;
@@ -177,7 +177,7 @@ TEST_P(Offloaded, IsTheSameRun) {
   const auto& [mesh, zero] = GetParam();
   for (const bool exact : {false, true}) {
     SCOPED_TRACE(exact ? "layout" : "off");
-    auto run = run_of(mesh, zero);
+    auto run = offload_run(mesh, zero);
     run.engine.layout_exact = exact;
     expect_the_same_offloaded(run, {.kernels = false, .in = true, .out = false});
     run.engine.compute = DType::bf16;
@@ -198,7 +198,7 @@ INSTANTIATE_TEST_SUITE_P(, Offloaded,
                          });
 
 TEST(OffloadedRun, WhicheverLineHurries) {
-  auto run = run_of({}, 3);
+  auto run = offload_run({}, 3);
   run.recompute = Recompute::block;
   run.engine.compute = DType::bf16;
   const auto expected = train(run).bytes();
@@ -213,7 +213,7 @@ TEST(OffloadedRun, WhicheverLineHurries) {
 
 TEST(OffloadedRun, OfReplicatedGroups) {
   for (const bool exact : {false, true}) {
-    auto run = run_of({.data = 4}, 2);
+    auto run = offload_run({.data = 4}, 2);
     run.engine.replicate = 2;
     run.engine.layout_exact = exact;
     expect_the_same_offloaded(run);
@@ -231,7 +231,7 @@ TEST(OffloadedRun, OfWorkersThatAverage) {
 // Checkpoints are written from host memory and read into host memory.
 TEST(OffloadedRun, StateIsTheHosts) {
   for (const bool on_disk : {false, true}) {
-    auto run = run_of({}, 3);
+    auto run = offload_run({}, 3);
     offload(run, on_disk, {.kernels = false, .in = false, .out = false});
     std::map<std::string, std::vector<float>> saved;
     train_workers(run, [&](RankOfRun& rank, RunOutcome& outcome) {
@@ -258,7 +258,7 @@ TEST(OffloadedRun, StateIsTheHosts) {
 
 // A gradient that is not finite is found where it rests.
 TEST(OffloadedRun, FindsBadTensors) {
-  auto run = run_of({}, 2);
+  auto run = offload_run({}, 2);
   offload(run, false);
   train_workers(run, [](RankOfRun& rank, RunOutcome& outcome) {
     rank.step(0, outcome);

@@ -9,19 +9,19 @@
 namespace shoal::test {
 namespace {
 
-struct Layout {
+struct GossipLayout {
   MeshShape mesh;  // of a worker
   int zero = 0, replicate = 1;
   bool sequence = false;
 };
 
-std::string describe(const Layout& layout) {
+std::string description(const GossipLayout& layout) {
   return fmt::format("workers of {} x {} x {}{}, ZeRO {}, {} replicas", layout.mesh.pipeline,
                      layout.mesh.data, layout.mesh.tensor, layout.sequence ? " with sequence" : "",
                      layout.zero, layout.replicate);
 }
 
-RanksRun run_of(const Layout& layout, DType compute = DType::f32, int workers = 2) {
+RanksRun gossip_mesh_run(const GossipLayout& layout, DType compute = DType::f32, int workers = 2) {
   auto run = gossip_run(make_topology("exp", workers, 1));
   run.mesh = layout.mesh;
   run.mesh.workers = workers;
@@ -36,26 +36,26 @@ RanksRun run_of(const Layout& layout, DType compute = DType::f32, int workers = 
   return run;
 }
 
-const Layout kOfOneRank{};
-const std::vector<Layout> kLayouts = {{{.data = 2}, 0},
-                                      {{.data = 2}, 1},
-                                      {{.data = 2}, 2},
-                                      {{.data = 2}, 3},
-                                      {{.data = 4}, 1, 2},
-                                      {{.data = 3}, 3},
-                                      {{.pipeline = 2}},
-                                      {{.pipeline = 3}},
-                                      {{.pipeline = 2, .data = 2}, 1},
-                                      {{.pipeline = 2, .data = 2}, 3}};
-const std::vector<Layout> kTensorLayouts = {{{.data = 2, .tensor = 2}, 2},
-                                            {{.pipeline = 2, .tensor = 2}},
-                                            {{.pipeline = 2, .data = 2, .tensor = 2}, 3}};
+const GossipLayout kOfOneRank{};
+const std::vector<GossipLayout> kLayouts = {{{.data = 2}, 0},
+                                            {{.data = 2}, 1},
+                                            {{.data = 2}, 2},
+                                            {{.data = 2}, 3},
+                                            {{.data = 4}, 1, 2},
+                                            {{.data = 3}, 3},
+                                            {{.pipeline = 2}},
+                                            {{.pipeline = 3}},
+                                            {{.pipeline = 2, .data = 2}, 1},
+                                            {{.pipeline = 2, .data = 2}, 3}};
+const std::vector<GossipLayout> kTensorLayouts = {{{.data = 2, .tensor = 2}, 2},
+                                                  {{.pipeline = 2, .tensor = 2}},
+                                                  {{.pipeline = 2, .data = 2, .tensor = 2}, 3}};
 
-void expect_same(const std::vector<Layout>& layouts, const Layout& reference, DType compute) {
-  const auto expected = bytes_of(train_workers(run_of(reference, compute)));
+void expect_same(const std::vector<GossipLayout>& layouts, const GossipLayout& reference, DType compute) {
+  const auto expected = bytes_of(train_workers(gossip_mesh_run(reference, compute)));
   for (auto layout : layouts) {
     layout.sequence = reference.sequence;
-    EXPECT_TRUE(bytes_of(train_workers(run_of(layout, compute))) == expected) << describe(layout);
+    EXPECT_TRUE(bytes_of(train_workers(gossip_mesh_run(layout, compute))) == expected) << description(layout);
   }
 }
 
@@ -66,7 +66,7 @@ TEST(GossipMesh, WorkersOfSeveralRanksEqualWorkersOfOne) {
 
 TEST(GossipMesh, WorkersOfTensorRanksEqualThoseOfOneTensorGroup) {
   for (const bool sequence : {false, true}) {
-    const Layout group{.mesh = {.tensor = 2}, .sequence = sequence};
+    const GossipLayout group{.mesh = {.tensor = 2}, .sequence = sequence};
     expect_same(kTensorLayouts, group, DType::f32);
     expect_same(kTensorLayouts, group, DType::bf16);
   }
@@ -75,7 +75,7 @@ TEST(GossipMesh, WorkersOfTensorRanksEqualThoseOfOneTensorGroup) {
 // Averaging adds two roundings of the parameters per step, equal in both runs, and amplifies no differences.
 TEST(GossipMesh, TensorRanksChangeNoMoreThanRounding) {
   for (const bool sequence : {false, true}) {
-    auto run = run_of({.mesh = {.tensor = 2}, .sequence = sequence});
+    auto run = gossip_mesh_run({.mesh = {.tensor = 2}, .sequence = sequence});
     run.model = {.n_layer = 4,
                  .n_head = 3,
                  .n_embd = 24,
@@ -100,24 +100,24 @@ TEST(GossipMesh, TensorRanksChangeNoMoreThanRounding) {
 
 // Four workers, each with a mesh: as many ranks as a small cluster.
 TEST(GossipMesh, ManyWorkersOfManyRanks) {
-  const auto expected = bytes_of(train_workers(run_of(kOfOneRank, DType::f32, 4)));
-  const Layout layout{.mesh = {.pipeline = 2, .data = 2}, .zero = 2};
-  EXPECT_TRUE(bytes_of(train_workers(run_of(layout, DType::f32, 4))) == expected);
+  const auto expected = bytes_of(train_workers(gossip_mesh_run(kOfOneRank, DType::f32, 4)));
+  const GossipLayout layout{.mesh = {.pipeline = 2, .data = 2}, .zero = 2};
+  EXPECT_TRUE(bytes_of(train_workers(gossip_mesh_run(layout, DType::f32, 4))) == expected);
 }
 
 // Sums in the faster order.
 TEST(GossipMesh, RepeatsItselfInTheDefaultOrder) {
   for (auto layout : kLayouts) {
-    auto run = run_of(layout);
+    auto run = gossip_mesh_run(layout);
     run.engine.layout_exact = false;
-    EXPECT_TRUE(bytes_of(train_workers(run)) == bytes_of(train_workers(run))) << describe(layout);
+    EXPECT_TRUE(bytes_of(train_workers(run)) == bytes_of(train_workers(run))) << description(layout);
   }
 }
 
 TEST(GossipMesh, StateOnDiskIsExactToo) {
-  const auto expected = bytes_of(train_workers(run_of(kOfOneRank)));
+  const auto expected = bytes_of(train_workers(gossip_mesh_run(kOfOneRank)));
   for (const int zero : {0, 2, 3}) {
-    auto run = run_of({.mesh = {.data = 2}, .zero = zero});
+    auto run = gossip_mesh_run({.mesh = {.data = 2}, .zero = zero});
     run.engine.offload = testing::TempDir();
     EXPECT_TRUE(bytes_of(train_workers(run)) == expected) << "ZeRO " << zero;
   }

@@ -225,7 +225,7 @@ TEST(Averaging, HasNothingToDoWhereAllHoldTheSame) {
   });
 }
 
-constexpr double kSoon = 5;  // seconds within which all workers of a failed run have ended
+constexpr double kWorkersSoon = 5;  // seconds within which all workers of a failed run have ended
 
 // Worker 1 fails after it has sent some of its buckets. The others wait for the rest, or are ahead.
 TEST(Averaging, AWorkerThatThrowsInAnExchangeStopsAll) {
@@ -252,7 +252,7 @@ TEST(Averaging, AWorkerThatThrowsInAnExchangeStopsAll) {
       };
       EXPECT_THAT(run, ThrowsMessage<Error>("rank 1: the disk is full"))
           << name_of(transport) << ", " << started;
-      EXPECT_LT(watch.seconds(), kSoon);
+      EXPECT_LT(watch.seconds(), kWorkersSoon);
     }
   }
 }

@@ -39,7 +39,7 @@ std::vector<RanksRun> pipelines() {
   return all;
 }
 
-std::string describe(const RanksRun& run) {
+std::string description(const RanksRun& run) {
   return fmt::format("{}, {} stages, {} chunks, {} micro-batches, {} data ranks", name_of(run.schedule),
                      run.mesh.pipeline, run.chunks, run.engine.micro_batches, run.mesh.data);
 }
@@ -59,7 +59,7 @@ TEST(Pipeline, AnyNumberOfMicroBatchesEqualsOneStage) {
         for (int range = 0; range < run.mesh.pipeline * run.chunks; ++range)
           run.recompute_blocks.push_back(range % 2);
       }
-      EXPECT_TRUE(train(run).bytes() == expected) << describe(run);
+      EXPECT_TRUE(train(run).bytes() == expected) << description(run);
     }
   }
 }
@@ -71,7 +71,7 @@ TEST(Pipeline, ManyMicroBatchesEqualOneStage) {
   for (auto run : pipelines()) {
     if (run.mesh.pipeline == 2) continue;
     run.engine.micro_batches = 33;
-    EXPECT_TRUE(train(run).bytes() == expected) << describe(run);
+    EXPECT_TRUE(train(run).bytes() == expected) << description(run);
   }
 }
 
@@ -84,7 +84,7 @@ TEST(Pipeline, DataRanksMayHaveDifferentNumbersOfMicroBatches) {
     run.engine.micro_batches = 7;
     run.engine.zero = run.mesh.pipeline - 1;
     run.mesh.data = 2;
-    EXPECT_TRUE(train(run).bytes() == expected) << describe(run);
+    EXPECT_TRUE(train(run).bytes() == expected) << description(run);
   }
 }
 
@@ -126,7 +126,7 @@ TEST(Pipeline, MemoryIsWhatWasAnnounced) {
   auto runs = pipelines();
   runs.push_back(of_stages(1, 1, ScheduleKind::gpipe));
   for (auto run : runs) {
-    SCOPED_TRACE(describe(run));
+    SCOPED_TRACE(description(run));
     const bool odd = run.mesh.pipeline % 2;
     run.mesh.tensor = run.mesh.pipeline < 4 ? 2 : 1;
     run.mesh.data = run.mesh.pipeline == 4 ? 2 : 1;
