@@ -144,8 +144,9 @@ std::string page(const CommandTable& program, const CommandTable& command) {
 }
 
 void write_pages(const CommandTable& program, const fs::path& folder) {
-  std::error_code ignored;  // writing says what is wrong
-  fs::create_directories(folder, ignored);
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) fail_user("cannot create {}: {}", folder.string(), error.message());
   const auto write = [&](const CommandTable& command) {
     write_text(folder / (page_name(command.name) + ".1"), page(program, command));
   };

@@ -10,7 +10,6 @@
 #include <fstream>
 #include <functional>
 #include <iostream>
-#include <iterator>
 #include <memory>
 #include <optional>
 
@@ -20,6 +19,7 @@
 #include "config/pretrained.h"
 #include "core/clock.h"
 #include "core/error.h"
+#include "core/file.h"
 #include "core/interrupt.h"
 #include "core/log.h"
 #include "core/text.h"
@@ -44,7 +44,7 @@ std::string read_prompt(const SampleArguments& options) {
   }
   std::ifstream stream(file, std::ios::binary);
   if (!stream) fail_user("cannot read the prompt file {}: {}", file, std::strerror(errno));
-  return {std::istreambuf_iterator<char>(stream), {}};
+  return read_rest(stream, file);
 }
 
 Config load_config(const SampleArguments& options) {

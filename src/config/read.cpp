@@ -6,13 +6,13 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "config/follow.h"
 #include "config/pretrained.h"
 #include "config/schema.h"
 #include "core/error.h"
+#include "core/file.h"
 #include "core/text.h"
 
 namespace shoal {
@@ -259,7 +259,7 @@ std::string read_file(const std::filesystem::path& file) {
     fail_user("cannot read the config {}: {}{}", file.string(), reason,
               near.empty() ? "" : fmt::format("; did you mean {}?", (file.parent_path() / near).string()));
   }
-  return {std::istreambuf_iterator<char>(stream), {}};
+  return read_rest(stream, file);
 }
 
 RawValue from_json(const nlohmann::ordered_json& value) {

@@ -4,10 +4,10 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <system_error>
 
 #include "core/error.h"
+#include "core/file.h"
 
 namespace shoal {
 
@@ -18,7 +18,7 @@ toml::table parse_toml_file(const std::string& file, std::string_view kind, std:
     fail_user("cannot read the {} {}: {}{}", kind, file, stream ? "it is a folder" : std::strerror(errno),
               hint);
   }
-  const std::string text{std::istreambuf_iterator<char>(stream), {}};
+  const auto text = read_rest(stream, file);
   try {
     return toml::parse(text, file);
   } catch (const toml::parse_error& error) {

@@ -8,6 +8,8 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <fstream>
+#include <iterator>
 #include <system_error>
 
 #include "core/error.h"
@@ -41,6 +43,14 @@ FileDescriptor open_file(const fs::path& path, int flags, std::string_view actio
   return file;
 }
 
+void open_standard_streams() {
+  // A file gets the lowest number that is free.
+  for (const auto& [fd, flags] :
+       {std::pair{STDIN_FILENO, O_WRONLY}, {STDOUT_FILENO, O_RDONLY}, {STDERR_FILENO, O_RDWR}}) {
+    if (::fcntl(fd, F_GETFD) < 0) (void)!::open("/dev/null", flags);
+  }
+}
+
 bool try_lock(const FileDescriptor& file) { return ::flock(file.get(), LOCK_EX | LOCK_NB) == 0; }
 
 MappedFile::MappedFile(fs::path path) : path_(std::move(path)) {
@@ -51,7 +61,10 @@ MappedFile::MappedFile(fs::path path) : path_(std::move(path)) {
   if (info.st_size == 0) return;
   const auto size = static_cast<std::size_t>(info.st_size);
   void* address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.get(), 0);
-  if (address == MAP_FAILED) fail_user("cannot map {}: {}", path_.string(), reason());
+  if (address == MAP_FAILED) {
+    fail_user("cannot map {}: {}{}", path_.string(), reason(),
+              errno == ENOMEM ? " (limits: ulimit -v, sysctl vm.max_map_count)" : "");
+  }
   data_ = {static_cast<const std::byte*>(address), size};
   record_ = {data_, path_.string()};
 }
@@ -68,6 +81,14 @@ std::string read_text(const fs::path& path, std::uint64_t limit) {
               format_bytes(static_cast<double>(bytes.size())), format_bytes(static_cast<double>(limit)));
   }
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+std::string read_rest(std::ifstream& stream, const fs::path& path) {
+  try {
+    return {std::istreambuf_iterator<char>(stream), {}};
+  } catch (const std::ios_base::failure& error) {
+    fail_user("cannot read {}: {}", path.string(), error.code().message());
+  }
 }
 
 void write_text(const fs::path& path, std::string_view text) {

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <iosfwd>
 #include <span>
 #include <string>
 #include <string_view>
@@ -34,6 +35,11 @@ class FileDescriptor {
 // REASON".
 FileDescriptor open_file(const std::filesystem::path& path, int flags, std::string_view action);
 
+// Opens /dev/null in the place of standard input, output and error where they are closed: a file that is
+// opened later would get the number of one, and the program's messages or another's with it. Reading input
+// and writing output go on to fail; what is written to standard error is lost.
+void open_standard_streams();
+
 // Locks an open file (flock) until its descriptor is closed, at the latest when the process ends. Returns
 // false, with the reason in errno, where it cannot: EWOULDBLOCK while another process holds the lock.
 bool try_lock(const FileDescriptor& file);
@@ -61,6 +67,8 @@ class MappedFile {
 
 // Returns a whole text file; throws UserError when it cannot be read or is larger than `limit` bytes.
 std::string read_text(const std::filesystem::path& path, std::uint64_t limit);
+// Returns the rest of a file that may also be a pipe; throws UserError, with the system's reason.
+std::string read_rest(std::ifstream& stream, const std::filesystem::path& path);
 // Creates or replaces a file and returns when it is on the disk. Throws UserError, with the system's reason.
 void write_text(const std::filesystem::path& path, std::string_view text);
 

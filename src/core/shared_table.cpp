@@ -8,7 +8,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
-#include <iterator>
+#include <sstream>
 #include <thread>
 
 #include "core/file.h"
@@ -24,7 +24,9 @@ std::string line_of(std::string_view key, std::string_view value) {
 
 std::string text_of(const std::filesystem::path& file) {
   std::ifstream in(file, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
+  std::ostringstream text;
+  text << in.rdbuf();  // what can be read of it
+  return text.str();
 }
 
 std::optional<std::string> find_in(std::string_view text, std::string_view key) {

@@ -1,8 +1,8 @@
 #include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "core/file.h"
 #include "core/json_integer.h"
 #include "data/dataset.h"
 #include "data/json_problem.h"
@@ -89,7 +89,7 @@ std::string to_json_text(const DatasetMeta& meta) {
 DatasetMeta read_dataset_meta(const std::filesystem::path& file) {
   std::ifstream in(file, std::ios::binary);
   if (!in) fail_user("{}: cannot be read", file.string());
-  const std::string text(std::istreambuf_iterator<char>(in), {});
+  const auto text = read_rest(in, file);
   json object;
   try {
     object = json::parse(text);

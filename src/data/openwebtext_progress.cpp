@@ -6,11 +6,11 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "core/file.h"
 
 namespace shoal {
 namespace {
@@ -60,8 +60,7 @@ OpenWebTextProgress load_progress(const fs::path& folder, const std::string& set
   OpenWebTextProgress progress;
   std::string saved;
   try {
-    std::ifstream file(folder / kName, std::ios::binary);
-    const auto object = json::parse(file);
+    const auto object = json::parse(read_text(folder / kName, 1 << 30));
     saved = object.at("settings").get<std::string>();
     auto& place = progress.place;
     object.at("files").get_to(place.files);

@@ -4,6 +4,8 @@
 #include <utf8proc.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -129,6 +131,7 @@ Task read_task(const fs::path& file) {
       fail_user("{}: the answer is number {} of {} choices", where(), answer, choices.size());
     task.items.push_back(std::move(line.item));
   }
+  if (in.bad()) fail_user("cannot read {}: {}", file.string(), std::strerror(errno));
   if (task.items.empty()) fail_user("{} has no items", file.string());
   return task;
 }

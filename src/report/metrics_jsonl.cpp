@@ -23,7 +23,9 @@ class LineReader {
   // The object of the next line, null where that is damaged, or nothing at the end.
   std::optional<nlohmann::json> next_or_damaged() {
     std::string text;
-    if (!std::getline(stream_, text) || stream_.eof()) return std::nullopt;
+    std::getline(stream_, text);
+    if (stream_.bad()) fail_user("cannot read {}: {}", path_.string(), std::strerror(errno));
+    if (!stream_ || stream_.eof()) return std::nullopt;
     ++line_;
     begin_ = end_;
     end_ += text.size() + 1;

@@ -3,7 +3,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
+#include <cstring>
 #include <fstream>
 #include <thread>
 
@@ -76,12 +78,13 @@ std::string new_session() {
 // On hosts that share no files, a rank would train on without its part of any checkpoint.
 void require_lock_of(const std::string& holder, const fs::path& run, bool one_host) {
   const double delay = one_host ? 0 : 10;  // seconds for which network file systems may not see what is new
+  errno = 0;
   for (const Stopwatch watch; lock_holder(run) != holder;) {
     if (watch.seconds() > delay) {
       fail_user(
-          "it does not see the run's folder {} as rank 0 made it; run.dir must name a folder that all "
+          "it does not see the run's folder {} as rank 0 made it{}; run.dir must name a folder that all "
           "hosts share",
-          run.string());
+          run.string(), errno == 0 ? "" : fmt::format(" ({})", std::strerror(errno)));
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
   }
@@ -147,7 +150,7 @@ void write_config(const Config& config, const std::string& name) {
   const auto path = config.run.path() / name;
   std::ofstream file(path);
   file << to_toml(config, true);
-  if (!file.flush()) fail_user("cannot write {}", path.string());
+  if (!file.flush()) fail_user("cannot write {}: {}", path.string(), std::strerror(errno));
 }
 
 LrSchedule lr_schedule(const Config& config) {
