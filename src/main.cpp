@@ -1,11 +1,14 @@
 // The program: reads the command line, runs one subcommand, and turns failures into messages and exit codes.
 #include <fmt/format.h>
 
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <cstring>
 #include <exception>
-#include <new>
 #include <string>
+#include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "cli/command.h"
@@ -15,7 +18,9 @@
 #include "core/bus_error.h"
 #include "core/cpu.h"
 #include "core/error.h"
+#include "core/file.h"
 #include "core/interrupt.h"
+#include "core/process_limits.h"
 #include "core/text.h"
 #include "core/version.h"
 
@@ -113,6 +118,20 @@ std::string explain_leftover(const CLI::App& app, const std::string& leftover) {
                                   : fmt::format("did you mean {}?", near));
 }
 
+// A full disk or a closed descriptor behind standard error must not turn one failure into another.
+void print_error(std::string_view message) {
+  std::fputs(fmt::format("shoal: error: {}\n", message).c_str(), stderr);
+}
+
+// The result of a command that printed its output, the last of which may still be in a buffer.
+int with_output(int code) {
+  errno = 0;
+  if ((std::fflush(stdout) == 0 && std::ferror(stdout) == 0) || code != kDone) return code;
+  const std::string reason = errno == 0 ? "" : fmt::format(": {}", std::strerror(errno));
+  print_error("cannot write to standard output" + reason);
+  return kFailed;
+}
+
 int parse_error(const CLI::App& app, const CLI::ParseError& error) {
   const auto leftovers = app.remaining(true);
   std::string message = error.what();
@@ -123,7 +142,7 @@ int parse_error(const CLI::App& app, const CLI::ParseError& error) {
   if (const auto example = example_of(chosen(app)); missing && !example.empty()) {
     message += fmt::format(", e.g. {}", example);
   }
-  fmt::print(stderr, "shoal: error: {} (see {} --help)\n", message, full_name(chosen(app)));
+  print_error(fmt::format("{} (see {} --help)", message, full_name(chosen(app))));
   return kUserError;
 }
 
@@ -165,18 +184,22 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   using namespace shoal;
+  open_standard_streams();
+  save_address_space();
   explain_bus_errors();
   std::signal(SIGXFSZ, SIG_IGN);  // a file beyond `ulimit -f` is an error of the write, as a full disk is
   try {
-    return cli::run(argc, argv);
+    return cli::with_output(cli::run(argc, argv));
   } catch (const UserError& error) {
-    fmt::print(stderr, "shoal: error: {}\n", error.what());
+    cli::print_error(error.what());
     return cli::kUserError;
   } catch (const StoppedByPeer&) {
-  } catch (const std::bad_alloc&) {
-    fmt::print(stderr, "shoal: error: out of memory\n");
+  } catch (const std::system_error& error) {
+    const bool output = std::ferror(stdout) != 0;
+    cli::print_error(output ? "cannot write to standard output: " + error.code().message()
+                            : message_of(error));
   } catch (const std::exception& error) {
-    fmt::print(stderr, "shoal: error: {}\n", error.what());
+    cli::print_error(message_of(error));
   }
   return cli::kFailed;
 }

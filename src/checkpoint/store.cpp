@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/process_limits.h"
 #include "core/text.h"
 
 namespace shoal {
@@ -139,7 +140,7 @@ void CheckpointStore::write_own_shard(CheckpointWriter& writer, std::span<const 
     writer.write_shard(options_.rank, options_.world, slices, stop);
   } catch (const std::exception& error) {
     if (options_.world == 1) throw;
-    writer.report_failure(options_.rank, options_.world, error.what());
+    writer.report_failure(options_.rank, options_.world, message_of(error));
     if (options_.rank != 0) throw;
   }
 }
@@ -148,7 +149,7 @@ void CheckpointStore::write(const CheckpointInfo& info, std::span<const SliceVie
                             const std::stop_token& stop) {
   const std::uint64_t needed = shard_bytes(slices);
   std::optional<CheckpointWriter> writer;
-  const auto give_up = [&](const char* why) {
+  const auto give_up = [&](const std::string& why) {
     if (writer && options_.rank == 0) writer->abandon();
     const auto previous = latest();
     return fmt::format("the checkpoint of step {} was not saved in {}: {} ({} needed, {} free). {}",
@@ -165,7 +166,7 @@ void CheckpointStore::write(const CheckpointInfo& info, std::span<const SliceVie
   } catch (const UserError& error) {
     throw UserError(give_up(error.what()));
   } catch (const std::exception& error) {
-    throw Error(give_up(error.what()));
+    throw Error(give_up(message_of(error)));
   }
   replace_symlink(root_ / kLatestName, writer->target().filename().string());
   if (best) replace_symlink(root_ / kBestName, writer->target().filename().string());

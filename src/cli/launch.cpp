@@ -121,6 +121,7 @@ RankSupervisor::RankSupervisor(LaunchOptions options) : options_(std::move(optio
     if (word == "--ranks" || word.starts_with("--ranks="))
       fail_user("--ranks starts threads, and launch starts MPI ranks: leave --ranks out");
   }
+  if (options_.command.front() == "train") std::signal(SIGPIPE, SIG_IGN);  // as train itself does
   run_ = RunToRestart::of(options_.command, options_.ranks, fewest_on_a_host(hosts_, options_.ranks));
   if (options_.min_ranks == 0) {
     const int workers = run_ ? 2 * run_->ranks_of_worker() : 0;

@@ -1,6 +1,7 @@
 // shoal train: trains a model.
 #include "train/trainer.h"
 
+#include <csignal>
 #include <memory>
 #include <optional>
 
@@ -78,6 +79,9 @@ void add_train(CLI::App& app) {
       ->needs(trace);
   command->callback([options] {
     if (options->dry_run) return print_dry_run(options->load(), options->ranks, options->ranks_per_host);
+    // A log whose reader is gone (`| head`, a `tee` that was killed) does not end the run; train.log has it,
+    // too.
+    std::signal(SIGPIPE, SIG_IGN);
     if (detect_launcher().rank == 0) set_stop_message("stopped before step 1; nothing to save");
     int code = 0;
     std::optional<RankedPlan> planned;

@@ -11,6 +11,7 @@
 #include "checkpoint/output_file.h"
 #include "core/cores.h"
 #include "core/error.h"
+#include "core/process_limits.h"
 #include "core/text.h"
 #include "data/batch_loader.h"
 #include "generate/decoder.h"
@@ -107,6 +108,15 @@ double left_in_control_group() {
     }
   }
   return left;
+}
+
+// The bytes that `ulimit -v` leaves to the ranks of this host, beside the stacks of their threads. Every
+// process has the limit to itself.
+double left_for_ranks(const RunPlan& plan, const RankCounts& ranks) {
+  const int processes = ranks.threads ? 1 : ranks.local_size, ranks_of_one = ranks.local_size / processes;
+  // Of each rank: a team, one that reads data, and one that saves.
+  const double stacks = ranks_of_one * (threads_of(plan, ranks) + 1) * thread_stack_bytes();
+  return processes * std::max(address_space_left() - stacks, 0.0);
 }
 
 }  // namespace
@@ -231,15 +241,16 @@ double peak_memory() {
 void check_memory(const RunPlan& plan, const RankCounts& ranks, double freed) {
   const auto need = estimate_memory(plan, ranks);
   const double total = host_memory(plan, ranks), known = available_memory();
-  const double have = known + freed;
+  const double left = left_for_ranks(plan, ranks), have = std::min(known + freed, left);
   if (known == 0 || total <= have) return;
+  const auto available = format_bytes(have) + (have == left ? " (ulimit -v)" : "");
   if (need.on_host > 0) {
     fail_user(
         "this run needs {} of the host's memory{} and {} are available: {} pinned for parallel.offload = "
         "\"{}\", {} for checkpoints on each rank; set {}, or choose a smaller model (see shoal size)",
         format_bytes(total),
-        ranks.local_size > 1 ? fmt::format(" for {} ranks on this host", ranks.local_size) : "",
-        format_bytes(have), format_bytes(need.on_host), plan.on_disk() ? "disk" : "host",
+        ranks.local_size > 1 ? fmt::format(" for {} ranks on this host", ranks.local_size) : "", available,
+        format_bytes(need.on_host), plan.on_disk() ? "disk" : "host",
         format_bytes(need.checkpoint + need.in_memory),
         need.on_disk == 0                            ? "parallel.offload=disk"
         : plan.mesh.data > 1 && plan.engine.zero < 3 ? "parallel.zero=3"
@@ -250,9 +261,9 @@ void check_memory(const RunPlan& plan, const RankCounts& ranks, double freed) {
       "activations of a micro-batch of {} x {} tokens, {} for checkpoints{}; lower train.micro_batch, set "
       "train.recompute=block{}{}, or choose a smaller model (see shoal size)",
       format_bytes(total),
-      ranks.local_size > 1 ? fmt::format(" for {} ranks on this host", ranks.local_size) : "",
-      format_bytes(have), format_bytes(need.state()), format_bytes(need.activations()),
-      plan.pipeline.batch.batch, plan.model.block_size, format_bytes(need.checkpoint + need.in_memory),
+      ranks.local_size > 1 ? fmt::format(" for {} ranks on this host", ranks.local_size) : "", available,
+      format_bytes(need.state()), format_bytes(need.activations()), plan.pipeline.batch.batch,
+      plan.model.block_size, format_bytes(need.checkpoint + need.in_memory),
       ranks.local_size == 1       ? ""
       : plan.ranks_of_model() > 1 ? " on the rank that needs most"
                                   : " on each",

@@ -111,7 +111,7 @@ void Progress::draw(bool last) {
     status_line::draw(line);
     if (last) status_line::keep();
   } else {
-    fmt::print(stderr, "{}\n", line);
+    std::fputs((line + "\n").c_str(), stderr);  // which may be gone
   }
 }
 

@@ -25,16 +25,14 @@ class OrderedJobs {
 
   OrderedJobs(int threads, std::function<void(Chunk&&)> consume)
       : consume_(std::move(consume)), most_jobs_(4 * static_cast<std::size_t>(threads)) {
-    for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
-  }
-  ~OrderedJobs() {  // abandons unfinished jobs; call finish first
-    {
-      const std::lock_guard lock(mutex_);
-      stop_ = true;
+    try {
+      for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
+    } catch (...) {  // the system may start fewer
+      end_threads();
+      throw;
     }
-    changed_.notify_all();
-    for (auto& thread : threads_) thread.join();
   }
+  ~OrderedJobs() { end_threads(); }  // abandons unfinished jobs; call finish first
   OrderedJobs(const OrderedJobs&) = delete;
   OrderedJobs& operator=(const OrderedJobs&) = delete;
 
@@ -73,6 +71,15 @@ class OrderedJobs {
     bool done;
   };
   struct GivenUp {};
+
+  void end_threads() {
+    {
+      const std::lock_guard lock(mutex_);
+      stop_ = true;
+    }
+    changed_.notify_all();
+    for (auto& thread : threads_) thread.join();
+  }
 
   bool consume_front(bool wait) {
     std::unique_lock lock(mutex_);

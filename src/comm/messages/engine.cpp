@@ -42,7 +42,7 @@ constexpr milliseconds kIdleSleep{5};  // while only control messages can arrive
 
 // Ends this process at once: one of its threads does not respond.
 [[noreturn]] void end_by_force(const std::string& message) {
-  if (!message.empty()) fmt::print(stderr, "shoal: error: {}\n", message);
+  if (!message.empty()) std::fputs(fmt::format("shoal: error: {}\n", message).c_str(), stderr);
   ::_exit(1);
 }
 

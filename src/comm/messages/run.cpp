@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <new>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,6 +15,7 @@
 #include "core/error.h"
 #include "core/hash.h"
 #include "core/log.h"
+#include "core/process_limits.h"
 
 namespace shoal::messages {
 namespace {
@@ -72,10 +72,8 @@ void run_body(Engine& engine, const std::string& version, const RankBody& body) 
     throw;
   } catch (const UserError& error) {
     throw UserError(prefix + error.what());
-  } catch (const std::bad_alloc&) {
-    throw Error(prefix + "out of memory");
   } catch (const std::exception& error) {
-    throw Error(prefix + error.what());
+    throw Error(prefix + message_of(error));
   }
 }
 
@@ -100,7 +98,7 @@ void run_rank(Transport& transport, const WorldOptions& options, const RankBody&
   } catch (const StoppedByPeer&) {
     end_failed(engine, engine.stopped_by_peer());
   } catch (const std::exception& error) {
-    end_failed(engine, engine.fail(error.what()));
+    end_failed(engine, engine.fail(message_of(error)));
   } catch (...) {
     end_failed(engine, engine.fail("unknown exception"));
   }

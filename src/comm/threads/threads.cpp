@@ -12,6 +12,7 @@
 #include "comm/world.h"
 #include "core/cores.h"
 #include "core/log.h"
+#include "core/process_limits.h"
 
 namespace shoal {
 namespace {
@@ -223,8 +224,9 @@ void run_rank(ThreadsRun& run, const std::shared_ptr<ThreadsGroup>& group, int r
     body(world);
   } catch (const StoppedByPeer&) {
   } catch (const std::exception& error) {
-    failures.add(rank, std::current_exception(), error.what());
-    run.stop(error.what());
+    const auto text = message_of(error);
+    failures.add(rank, std::current_exception(), text);
+    run.stop(text);
   } catch (...) {
     failures.add(rank, std::current_exception(), "unknown exception");
     run.stop("unknown exception");
@@ -257,7 +259,7 @@ void run_threads(const WorldOptions& options, const RankBody& body) {
       }
     } catch (const std::exception& error) {
       run.stop(error.what());
-      fail("cannot start {} threads: {}", options.ranks, error.what());
+      fail("cannot start {} threads: {}", options.ranks, message_of(error));
     }
     run_rank(run, group, 0, body, failures);
   }
