@@ -36,8 +36,14 @@ std::optional<RunToRestart> RunToRestart::of(const std::vector<std::string>& com
                                              int ranks_per_host) {
   if (command.front() != "train") return std::nullopt;
   std::vector<std::string> words;  // the config and its settings, without options
-  std::copy_if(command.begin() + 1, command.end(), std::back_inserter(words),
-               [](const std::string& word) { return !word.starts_with('-'); });
+  for (std::size_t i = 1; i < command.size(); ++i) {
+    const auto& word = command[i];
+    if (!word.starts_with('-')) {
+      words.push_back(word);
+    } else if (word != "--dry-run" && word.find('=') == std::string::npos) {
+      ++i;  // the option's value
+    }
+  }
   if (words.empty()) fail_user("train needs a config: shoal launch -n {} -- train CONFIG.toml", ranks);
   auto config = load_config(words.front(), std::span(words).subspan(1));
   auto settled = config;
