@@ -23,6 +23,12 @@ namespace shoal::test {
 
 namespace fs = std::filesystem;
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr bool kSanitized = true;  // the program takes terabytes of addresses
+#else
+inline constexpr bool kSanitized = false;
+#endif
+
 inline void write_file(const fs::path& path, std::string_view text) {
   fs::create_directories(fs::absolute(path).parent_path());
   std::ofstream(path, std::ios::binary) << text;
@@ -59,6 +65,11 @@ class Process {
   Process& operator=(const Process&) = delete;
 
   void signal(int number) const { ::kill(pid_, number); }
+  bool has_ended() const {
+    siginfo_t info{};
+    return ::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+           info.si_pid != 0;
+  }
   // Whether the program has installed a handler for a signal.
   bool catches(int number) const {
     const auto status = read_file("/proc/" + std::to_string(pid_) + "/status");

@@ -5,6 +5,9 @@
 need mpirun.openmpi ssh
 enter_namespaces
 make_hosts a b c
+folder="it's \$HOME, ü"  # which goes through a shell to the other hosts
+mkdir "$folder"
+cd "$folder"
 make_run
 unplug() { ip link set "to-$1" down; }
 plug_in() { ip link set "to-$1" up; }
