@@ -122,11 +122,22 @@ UnitView DataEngine::gradients(int unit) {
 
 void DataEngine::gradients_ready(int unit) {
   const auto ready = [&](int u) {
-    if (gradient_plan_.unit(u).trained) reducer_->ready(u);
+    if (!gradient_plan_.unit(u).trained) return;
+    if (reader_ && (apart_ || reducer_->in_first_pass(u))) reader_(gradients(u));
+    apart_ ? reducer_->discard(u) : reducer_->ready(u);
   };
   ready(unit);
   if (unit == head() && tied_unit_ >= 0) ready(tied_unit_);
   if (by_bucket() && reducer_->all_passes_begun(unit)) update_in_backward(unit);
+}
+
+void DataEngine::read_apart(GradientReader reader, const std::function<void()>& pass) {
+  reducer_->begin_step(step_);  // empties its buffers
+  reader_ = std::move(reader);
+  apart_ = true;
+  pass();
+  apart_ = false;
+  reader_ = {};
 }
 
 void DataEngine::begin_step(std::int64_t step, const Update& update) {

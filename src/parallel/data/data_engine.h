@@ -3,6 +3,7 @@
 // average their models. The model sees it as a UnitStore, the trainer as the steps below.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -95,6 +96,15 @@ class DataEngine final : public UnitStore {
   bool updates_in_backward() const { return by_bucket(); }
   // In place of update(): workers average, parameters do not change.
   void skip_update();
+
+  // Reads a unit's whole gradient of one micro-batch on this rank, before it is reduced or added to.
+  using GradientReader = std::function<void(const UnitView& gradient)>;
+  // Reads the gradients of the first pass of each step; an empty reader ends this.
+  void read_first_pass(GradientReader reader) { reader_ = std::move(reader); }
+  // Reads the gradients of `pass`, forward and backward passes of one micro-batch that belongs to no step.
+  // Called before a step begins, or when a step is given up, whose gradients are lost.
+  void read_apart(GradientReader reader, const std::function<void()>& pass);
+
   // The first tensor of this rank with a value that is not finite, parameters before gradients; "" if there
   // is none.
   std::string first_bad_tensor();
@@ -153,7 +163,9 @@ class DataEngine final : public UnitStore {
   std::optional<Mixer> mixer_;
   std::optional<WorkersAverage> average_;
   std::unique_ptr<GradientReducer> reducer_;
-  int tied_unit_ = -1;  // the unit of the gradient of the head's use of the embedding, where that is apart
+  GradientReader reader_;  // may be empty
+  bool apart_ = false;     // the pass is not part of a step
+  int tied_unit_ = -1;     // the unit of the gradient of the head's use of the embedding, where that is apart
   std::int64_t step_ = 0;
 };
 

@@ -48,6 +48,9 @@ class GradientReducer {
   Tensor gradient(int unit);
   // The pass has added all of it.
   void ready(int unit);
+  // Instead of ready(): the pass is not part of the step, whose gradients begin_step() has to begin again.
+  void discard(int unit) { units_[static_cast<std::size_t>(unit)].open = false; }
+  bool in_first_pass(int unit) const { return units_[static_cast<std::size_t>(unit)].passes == 0; }
   bool all_passes_begun(int unit) const {
     return units_[static_cast<std::size_t>(unit)].passes == context_.passes;
   }

@@ -38,12 +38,16 @@ class Slots {
   std::vector<Request> requests_;
 };
 
+PipelineShape shape_of(const PipelineOptions& options, int micro_batches) {
+  return {.stages = options.stages,
+          .chunks = std::max(1, static_cast<int>(options.part.chunks.size())),
+          .micro_batches = micro_batches};
+}
+
 // The last one is kept: the planner asks for the memory of one schedule's stages thousands of times.
 const Schedule& schedule_of(const PipelineOptions& options) {
   thread_local Schedule last;
-  const PipelineShape shape{.stages = options.stages,
-                            .chunks = std::max(1, static_cast<int>(options.part.chunks.size())),
-                            .micro_batches = options.micro_batches};
+  const auto shape = shape_of(options, options.micro_batches);
   if (last.ranks.empty() || last.kind != options.schedule || last.shape != shape)
     last = make_schedule(options.schedule, shape);
   return last;
@@ -175,6 +179,14 @@ bool Pipeline::has_loss() const { return chunks_.back()->gpt.last(); }
 void Pipeline::train(std::span<const TokenBatch> batches, const Tensor& losses, float scale) {
   const Step step{batches, losses, scale};
   for (const auto& action : actions_) follow(action, step);
+}
+
+void Pipeline::train_one(const TokenBatch& batch, const Tensor& loss, float scale) {
+  const auto schedule = make_schedule(options_.schedule, shape_of(options_, 1));
+  const Step step{{&batch, 1}, loss, scale};
+  for (const auto& action : schedule.ranks[static_cast<std::size_t>(mesh_.coordinate().pipeline)]) {
+    follow(action, step);
+  }
 }
 
 void Pipeline::follow(const Action& action, const Step& step) {

@@ -41,6 +41,8 @@ class Pipeline {
   // targets on the last. Where has_loss(), adds their summed losses to losses f64 [micro_batches], or to the
   // first of each row of losses f64 [micro_batches, n]; adds every gradient, scaled, to the store.
   void train(std::span<const TokenBatch> batches, const Tensor& losses, float scale);
+  // The same of one micro-batch alone.
+  void train_one(const TokenBatch& batch, const Tensor& loss, float scale);
   // One batch through all stages, dropout off. Where has_loss(), adds its summed loss to loss f64 [1], and
   // the most likely next tokens are in predictions(). A stage returns when its own part is done.
   void evaluate(const TokenBatch& batch, const Tensor& loss);
