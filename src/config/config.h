@@ -38,6 +38,7 @@ struct RunConfig {
   std::string dir = "runs";
   std::int64_t seed = 1337;
   Determinism deterministic = Determinism::off;
+  std::int64_t verify = 0;  // steps; 0: off
   std::filesystem::path path() const { return std::filesystem::path(dir) / name; }
 };
 

@@ -129,7 +129,7 @@ BackendOptions backend_options(const Config& config, const World& world) {
   auto options = backend_options(train.backend, train.threads > 0 ? train.threads : world.cores, world);
   options.tf32 = train.tf32;
   // No timed choices: hosts without a shared cache, or another run, could choose other algorithms.
-  options.tune = config.run.deterministic != Determinism::layout;
+  options.tune = config.run.deterministic != Determinism::layout && config.run.verify == 0;
   return options;
 }
 

@@ -131,6 +131,13 @@ std::vector<Field> make_fields() {
           "run.deterministic", {{"off", Determinism::off}, {"layout", Determinism::layout}},
           "off: a run repeats exactly on the same layout. layout: gradients are summed in one fixed "
           "order, so that any number of ranks gives the same bits (a little slower)."),
+      number<&C::run, &Run::verify>(
+          "run.verify", at_least(0), "steps",
+          "Finds processors and memory that err silently: every so many steps each data rank also computes "
+          "the "
+          "gradient of another one's first micro-batch and compares checksums. A difference stops the run "
+          "before the update and names ranks, hosts and tensor. It costs the passes of one micro-batch. One "
+          "data rank computes its own again. 0: never."),
 
       plain<&C::data, &Data::dir>(
           "data.dir",

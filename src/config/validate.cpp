@@ -266,6 +266,7 @@ class Rules {
     refuse("parallel.tensor", kLate);
     refuse("parallel.pipeline", kLate);
     refuse("run.deterministic", "sums of a fixed order are ready only after the backward pass");
+    refuse("run.verify", kDone);
     refuse("train.on_bad_step", kDone);
     refuse("train.spike_zscore", kDone);
   }

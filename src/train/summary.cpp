@@ -91,6 +91,11 @@ void log_summary(const Config& config, const RunPlan& plan, const Mixture& data,
   if (config.parallel.sequence && config.parallel.tensor == 1) {
     log::info("parallel.sequence: without tensor ranks there is nothing to share");
   }
+  if (config.run.verify > 0 && plan.mesh.data == 1) {
+    log::info(
+        "run.verify: one data rank computes its own micro-batch again, which finds only what errs now "
+        "and then");
+  }
   if (config.train.backend == BackendKind::cuda && config.parallel.offload != Offload::none) {
     log::info("parallel.offload = \"{}\": {} of state rest {}, {} of memory are taken on the GPU",
               name_of_choice(config, "parallel.offload"),

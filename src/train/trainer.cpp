@@ -18,6 +18,7 @@
 #include "train/bad_step.h"
 #include "train/calendar.h"
 #include "train/disk_space.h"
+#include "train/gradient_verifier.h"
 #include "train/memory_checkpoints.h"
 #include "train/prepare_run.h"
 #include "train/remedies.h"
@@ -56,6 +57,7 @@ struct Trainer::Run {
   std::optional<TrainingStep> training_step = {};
   std::optional<Validation> validation = {};
   std::optional<MemoryCheckpoints> memory = {};
+  std::optional<GradientVerifier> verifier = {};
   std::optional<WorkerSums> worker_sums = {};  // where there are several workers
 
   double peak_flops = 0;  // of all ranks; 0: unknown
@@ -102,6 +104,8 @@ struct Trainer::Run {
   Outcome step(BatchLoader& loader);
   Outcome give_up(Outcome outcome, const std::vector<double>& losses, const std::string& why);
   std::string first_bad_tensor();
+  void verify();
+  std::string saved_text();
   void count(const Outcome& outcome, double seconds);
   std::optional<StepRecord> log_record(const Outcome& outcome);
   double share_of_peak(double flops);
@@ -180,9 +184,9 @@ void Trainer::Run::start(const Config& given) {
   ranks().all_reduce({&peak_flops, DType::f64, {1}}).wait();
   runtime.allocate(plan, Runtime::Use::training);
   const int workers = plan.mesh.workers;
-  // Messages to other ranks, traces and decisions of the host cannot be captured in a graph.
+  // Messages to other ranks, traces, checksums and decisions of the host cannot be captured in a graph.
   const bool can_capture = ranks().size() == 1 && !(tracer && tracer->traces()) && !spikes.active() &&
-                           config.parallel.offload == Offload::none;
+                           config.parallel.offload == Offload::none && config.run.verify == 0;
   training_step.emplace(runtime.backend(), engine(), runtime.model(), mesh(),
                         workers > 1 ? mesh().worker() : ranks(),
                         TrainingStep::Options{.seed = static_cast<std::uint64_t>(config.run.seed),
@@ -192,6 +196,7 @@ void Trainer::Run::start(const Config& given) {
                                               .capture = config.train.graph && can_capture,
                                               .before_change = [this] {
                                                 if (memory) memory->wait();
+                                                if (verifier) verify();
                                               }});
   if (training_step->captures())
     log::info("the second step is captured as a graph, which later steps replay");
@@ -233,6 +238,7 @@ void Trainer::Run::load(const std::filesystem::path& from) {
 Trainer::Run::Outcome Trainer::Run::step(BatchLoader& loader) {
   const trace::Span span("step", fmt::format("step {}", state.step + 1));
   const double lr = schedule.at(state.step);
+  if (verifier) verifier->begin(state.step);
   auto found = training_step->run(state.step, {lr, state.step + 1 - state.skipped_steps}, loader);
   if (!worker_sums) stop.hear(found.signals);
   auto& losses = found.losses;
@@ -264,12 +270,7 @@ Trainer::Run::Outcome Trainer::Run::give_up(Outcome outcome, const std::vector<d
   const auto message = bad.describe(config);
   reporter.clear();
   if (config.train.on_bad_step == OnBadStep::stop || bad.bad_parameters()) {
-    if (!worker_sums) saver->store().settle();  // other workers are not here
-    const auto latest = saver->store().latest();
-    const auto saved = broadcast_text(mesh().worker(), latest ? latest->string() : "");
-    fail("{}. {}, with a lower optim.lr{}", message,
-         saved.empty() ? "Nothing was saved yet; start the run again"
-                       : fmt::format("{} is untouched; resume from it", saved),
+    fail("{}. {}, with a lower optim.lr{}", message, saved_text(),
          bad.bad_parameters() ? "" : " or train.on_bad_step=skip");
   }
   log::warn("{}; skipped", message);
@@ -277,6 +278,22 @@ Trainer::Run::Outcome Trainer::Run::give_up(Outcome outcome, const std::vector<d
   outcome.skipped = true;
   if (spikes.active()) engine().skip_update();
   return outcome;
+}
+
+// Ends the run where ranks do not compute the same gradient.
+void Trainer::Run::verify() {
+  const auto fault = verifier->difference();
+  if (fault.empty()) return;
+  reporter.clear();
+  fail("{}. {}", fault, saved_text());
+}
+
+std::string Trainer::Run::saved_text() {
+  if (!worker_sums) saver->store().settle();  // other workers are not here
+  const auto latest = saver->store().latest();
+  const auto saved = broadcast_text(mesh().worker(), latest ? latest->string() : "");
+  return saved.empty() ? "Nothing was saved yet; start the run again"
+                       : fmt::format("{} is untouched; resume from it", saved);
 }
 
 // On any rank of the worker, whose parts of the state differ. Parameters come first: they are beyond help.
@@ -472,6 +489,14 @@ TrainResult Trainer::run() try {
                                .first = run.engine().first_micro_batch() * workers + mesh.coordinate().worker,
                                .stride = workers * mesh.shape().data,
                                .passes = run.engine().passes()});
+  if (config.run.verify > 0) {
+    run.verifier.emplace(run.runtime.backend(), run.engine(), run.runtime.model(), run.mesh(), sampler,
+                         GradientVerifier::Options{.interval = config.run.verify,
+                                                   .seed = static_cast<std::uint64_t>(config.run.seed),
+                                                   .global_batch = config.train.global_batch,
+                                                   .micro_batch = config.train.micro_batch,
+                                                   .tokens = run.worker_tokens()});
+  }
   run.estimate.guess(config, run.work_left_now(), run.step_flops(), run.peak_flops);
   run.evaluate_at_start();
   if (run.stop && run.state.step == 0 && !run.saver->has_saved()) {

@@ -330,7 +330,7 @@ TEST(ConfigRules, GossipIsBetweenWorkers) {
 TEST(ConfigRules, ClippingByBucketGoesWithPlainWorkers) {
   for (const std::string other :
        {"gossip.worker_size=2", "parallel.tensor=2", "parallel.pipeline=2", "run.deterministic=layout",
-        "train.on_bad_step=skip", "train.spike_zscore=3"}) {
+        "run.verify=100", "train.on_bad_step=skip", "train.spike_zscore=3"}) {
     const auto key = other.substr(0, other.find('='));
     EXPECT_THAT(error_with("", {"parallel.engine=gossip", "gossip.clip=bucket", other}),
                 AllOf(HasSubstr("gossip.clip = \"bucket\" (argument"), HasSubstr("does not go with " + key),
