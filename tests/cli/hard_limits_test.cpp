@@ -245,7 +245,7 @@ TEST_F(HardLimits, NamesMayHaveBlanksQuotesAndOtherScripts) {
 TEST_F(HardLimits, TenThousandFilesAreADataset) {
   const std::vector<std::uint16_t> tokens(20, 7);
   const auto val = file("many/x_val_000000.bin");
-  write_file(val, ::shoal::testing::llmc_file(tokens));
+  write_file(val, llmc_file(tokens));
   for (int i = 0; i < 10'000; ++i) {
     const auto number = std::to_string(1'000'000 + i).substr(1);
     fs::create_hard_link(val, file("many/x_train_" + number + ".bin"));

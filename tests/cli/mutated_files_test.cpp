@@ -132,11 +132,10 @@ class MutatedFiles : public TinyRuns {
         {"documents/two.zip", "two.zip"},       {"torch/ckpt-2.pt", "ckpt.pt"}};
     for (const auto& [from, to] : kept) fs::copy(kSource / "tests/fuzz/corpus" / from, file(to));
     const std::vector<std::uint16_t> tokens(200, 7);
-    for (const char* name : {"nano/train.bin", "nano/val.bin"})
-      write_file(file(name), ::shoal::testing::bytes_of(tokens));
+    for (const char* name : {"nano/train.bin", "nano/val.bin"}) write_file(file(name), bytes_of(tokens));
     fs::copy(kSource / "tests/data/fixtures/nanogpt/meta-3.pkl", file("nano/meta.pkl"));
     for (const char* name : {"llmc/x_train_000001.bin", "llmc/x_train_000002.bin", "llmc/x_val_000000.bin"})
-      write_file(file(name), ::shoal::testing::llmc_file(tokens));
+      write_file(file(name), llmc_file(tokens));
 
     work({"prepare", "text", "text.txt", "--tokenizer", "bpe:300", "--out", "text"});
     work({"train", "tiny.toml", "--ranks", "2", "--trace", "trace.json"});
