@@ -166,7 +166,7 @@ class Bench {
       row(name + (with_bias ? " weight and bias" : " weight's gradient"), cost, [=, this](Arena& arena) {
         const Tensor dw = arena.take(f32, {out, in}), db = with_bias ? arena.take(f32, {out}) : Tensor{},
                      dy = normal(arena, type_, {rows, out}), x = normal(arena, type_, {rows, in});
-        return [=, this] { ops_.linear_backward_weight(dw, db, dy, x); };
+        return [=, this] { ops_.linear_backward_weight(dw, db, dy, x, false); };
       });
     }
   }

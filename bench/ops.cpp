@@ -209,7 +209,7 @@ void Bench::product(const std::string& name, std::int64_t rows, std::int64_t in,
   row("linear_backward_weight " + name, shape, cost, [&](Pool& pool) {
     return [&ops, dw = pool.zeros(DType::f32, {out, in}),
             dbias = head ? Tensor{} : pool.zeros(DType::f32, {out}), dy = pool.normal(type, {rows, out}),
-            x = pool.normal(type, {rows, in})] { ops.linear_backward_weight(dw, dbias, dy, x); };
+            x = pool.normal(type, {rows, in})] { ops.linear_backward_weight(dw, dbias, dy, x, false); };
   });
 }
 

@@ -81,9 +81,9 @@ class TimedBackend final : public DryBackend {
     DryBackend::linear_backward_input(dx, dy, w);
     pass_time();
   }
-  void linear_backward_weight(const Tensor& dw, const Tensor& dbias, const Tensor& dy,
-                              const Tensor& x) override {
-    DryBackend::linear_backward_weight(dw, dbias, dy, x);
+  void linear_backward_weight(const Tensor& dw, const Tensor& dbias, const Tensor& dy, const Tensor& x,
+                              bool overwrite) override {
+    DryBackend::linear_backward_weight(dw, dbias, dy, x, overwrite);
     pass_time();
   }
   void attention_forward(const Tensor& out, const Tensor& lse, const Tensor& qkv, std::int64_t first_head,

@@ -67,7 +67,7 @@ Adapter::Pass Adapter::begin_forward(const LayerContext& context, const BatchAdd
 Adapter::Pass Adapter::begin_backward(const LayerContext& context, const BatchAddress& address,
                                       const AdapterWork& work, std::int64_t positions) const {
   Pass pass = begin_forward(context, address, work, positions);
-  if (unit_ >= 0) pass.gradients = context.store.gradients(unit_);
+  if (unit_ >= 0) pass.gradients = context.store.gradients(unit_, {});
   return pass;
 }
 
@@ -133,10 +133,10 @@ Tensor Adapter::backward(const Pass& pass, Linear layer, const Tensor& dy, const
                wide = first_of(pass.work.wide, x.rows(), x.columns());
   const Tensor input = dropped(pass, layer, x);
   ops.linear_forward(sums, input, a, {});
-  ops.linear_backward_weight(pass.gradients[matrices(layer).b], {}, dy, scaled_low(pass, sums));
+  ops.linear_backward_weight(pass.gradients[matrices(layer).b], {}, dy, scaled_low(pass, sums), false);
   ops.linear_backward_input(sums, dy, b);
   const Tensor d_low = scaled_low(pass, sums);
-  ops.linear_backward_weight(pass.gradients[matrices(layer).a], {}, d_low, input);
+  ops.linear_backward_weight(pass.gradients[matrices(layer).a], {}, d_low, input, false);
   ops.linear_backward_input(wide, d_low, a);
   const auto dropout = this->dropout(pass, layer);
   if (!dropout.active()) return wide;

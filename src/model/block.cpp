@@ -142,7 +142,7 @@ void Block::backward(const LayerContext& context, const BatchAddress& address, c
   const auto& p = parameters_;
   const auto keep = with_workspace(kept, work, group);
   const auto w = context.store.weights(unit());
-  const auto g = context.store.gradients(unit());
+  const auto g = context.store.gradients(unit(), products_);
   const auto adapters = adapter_.begin_backward(context, address, work.adapter, keep.qkv.dim(1));
   const trace::Span span("backward", w.spec->name);
   const auto purpose = purpose_of(group, "gradients of activations", *w.spec);
@@ -157,7 +157,7 @@ void Block::backward(const LayerContext& context, const BatchAddress& address, c
   const auto gather_norm = [&](const Tensor& norm) { return group.gather(work.norm, norm, purpose); };
   const auto whole = [&](const Tensor& norm) { return group.sequence() ? work.norm : norm; };
   const auto add_weight_gradient = [&](const AffineParameters& layer, const Tensor& dy, const Tensor& input) {
-    if (g) ops.linear_backward_weight(g[layer.weight], g[layer.bias], dy, input);
+    if (g) ops.linear_backward_weight(g[layer.weight], g[layer.bias], dy, input, g.unset);
   };
 
   const auto d_ln_1 = work.affine(g, p.ln_1), d_ln_2 = work.affine(g, p.ln_2);

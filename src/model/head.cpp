@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <array>
+#include <span>
 
 #include "core/trace.h"
 #include "model/layers.h"
@@ -141,9 +143,12 @@ void Head::train(const LayerContext& context, const Activations& keep, const Wor
   const auto& ln_f = parameters_.ln_f;
   const Weights all = weights(context.store);
   const UnitView& w = all.own;
-  const auto g = context.store.gradients(unit_);
+  const std::array products{classes_.range()};
+  using Products = std::span<const ElementRange>;
+  const auto g = context.store.gradients(unit_, tied_ ? Products() : Products(products));
   const trace::Span span("backward", w.spec->name);
-  const Tensor d_classes = (tied_ ? context.store.tied_gradients() : g)[classes_];
+  const UnitView matrix = tied_ ? context.store.tied_gradients(products) : g;
+  const Tensor d_classes = matrix[classes_];
   const Tensor norm = final_norm(context, keep, work, w, x);
   for_chunks(context, keep, norm, all.classes, targets, scale, [&](const Chunk& chunk) {
     if (group.size() == 1) {
@@ -155,7 +160,8 @@ void Head::train(const LayerContext& context, const Activations& keep, const Wor
     ops.linear_backward_input(work.d_norm.row_range(chunk.first, chunk.rows), chunk.loss.dlogits,
                               all.classes);
     if (!d_classes) return;
-    ops.linear_backward_weight(d_classes, {}, chunk.loss.dlogits, norm.row_range(chunk.first, chunk.rows));
+    ops.linear_backward_weight(d_classes, {}, chunk.loss.dlogits, norm.row_range(chunk.first, chunk.rows),
+                               matrix.unset && chunk.first == 0);
   });
   ops.sum(loss, folded_loss(keep, targets));
   group.reduce(work.d_norm, "gradients of activations of head").wait();

@@ -93,7 +93,7 @@ void EmbeddingLayer::forward(const LayerContext& context, const BatchAddress& ad
 
 void EmbeddingLayer::backward(const LayerContext& context, const BatchAddress& address, const Workspace& work,
                               const Tensor& d_stream, const Tensor& tokens) const {
-  const auto grads = context.store.gradients(kUnit);
+  const auto grads = context.store.gradients(kUnit, {});
   if (!grads) return;
   const trace::Span span("backward", grads.spec->name);
   const auto& group = context.tensor;

@@ -7,6 +7,8 @@
 // number of a rank's rows, and a stream is f32 [B, T, C], or [1, R', C].
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <functional>
 
 #include "model/adapter.h"
@@ -96,7 +98,11 @@ class Block {
   Block(const std::vector<UnitSpec>& units, const GptConfig& config, int layer)
       : layer_(layer),
         parameters_(units.at(static_cast<std::size_t>(unit())), config.bias),
-        adapter_(units, config, layer) {}
+        products_{parameters_.attn_c_attn.weight.range(), parameters_.attn_c_proj.weight.range(),
+                  parameters_.mlp_c_fc.weight.range(), parameters_.mlp_c_proj.weight.range()},
+        adapter_(units, config, layer) {
+    std::ranges::sort(products_, {}, &ElementRange::begin);
+  }
   int unit() const { return layer_ + 1; }
 
   // Reads the stream x, or first computes it as the sum `before`, and returns the sum that is the block's
@@ -130,6 +136,7 @@ class Block {
   std::uint32_t site(int which) const { return static_cast<std::uint32_t>(1 + 3 * layer_ + which); }
   int layer_;
   BlockParameters parameters_;
+  std::array<ElementRange, 4> products_;  // of the matrices, in the unit's buffer
   Adapter adapter_;
 };
 

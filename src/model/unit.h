@@ -49,6 +49,7 @@ struct Box {
 struct ParameterSlice {
   std::int64_t offset = 0;
   Shape shape;
+  ElementRange range() const { return {offset, offset + shape.count()}; }
 };
 
 struct ParameterSpec {
@@ -88,6 +89,7 @@ struct UnitSpec {
 struct UnitView {
   const UnitSpec* spec = nullptr;
   Tensor flat;
+  bool unset = false;  // gradients whose ranges of products have to be set before they are added to
 
   // Whether there is a buffer: not for the gradients of a unit that is not trained.
   explicit operator bool() const { return static_cast<bool>(flat); }

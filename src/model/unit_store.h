@@ -2,6 +2,8 @@
 // parameters it hands out views, with sharded ones it gathers before use and reduces after it.
 #pragma once
 
+#include <span>
+
 #include "model/unit.h"
 
 namespace shoal {
@@ -18,9 +20,11 @@ class UnitStore {
   virtual void release(int unit) = 0;
 
   // The unit's float32 gradients of this micro-batch, to be added to; empty where the unit is not trained.
-  virtual UnitView gradients(int unit) = 0;
+  // `products` are ranges of the flat buffer, in order, that a product can set as well. Where nothing has
+  // been added yet, they are not made zero, and the view is `unset`.
+  virtual UnitView gradients(int unit, std::span<const ElementRange> products) = 0;
   // The embedding's gradients, to whose matrix the head adds the gradient of its own use.
-  virtual UnitView tied_gradients() = 0;
+  virtual UnitView tied_gradients(std::span<const ElementRange> products) = 0;
   // Tells that the unit's last gradient of this micro-batch has been added.
   virtual void gradients_ready(int unit) = 0;
 };

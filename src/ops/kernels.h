@@ -109,9 +109,10 @@ class Backend : public Device {
   virtual bool few_rows_stand_alone() const { return false; }
   // dx x or f32 [R, K] = dy x [R, N] . w x [N, K]
   virtual void linear_backward_input(const Tensor& dx, const Tensor& dy, const Tensor& w) = 0;
-  // dw f32 [N, K] += dy x [R, N]^T . x x [R, K];  dbias f32 [N] += column sums of dy (dbias may be empty)
+  // dw f32 [N, K] += dy x [R, N]^T . x x [R, K], or = where `overwrite`;  dbias f32 [N] += column sums of dy
+  // (dbias may be empty)
   virtual void linear_backward_weight(const Tensor& dw, const Tensor& dbias, const Tensor& dy,
-                                      const Tensor& x) = 0;
+                                      const Tensor& x, bool overwrite) = 0;
   // hidden x [R, N] = x x [R, K] . w x [N, K]^T + bias x [N] (bias may be empty);  y x [R, N] = GELU(hidden),
   // or GELU of the sum before it is rounded to hidden
   virtual void linear_gelu_forward(const Tensor& y, const Tensor& hidden, const Tensor& x, const Tensor& w,

@@ -35,11 +35,13 @@ class SampleStep::Store final : public UnitStore {
     return engine_.weights(unit);
   }
   void release(int unit) override { engine_.release(unit); }
-  UnitView gradients(int unit) override {
+  UnitView gradients(int unit, std::span<const ElementRange> products) override {
     follow(unit);
-    return engine_.gradients(unit);
+    return engine_.gradients(unit, products);
   }
-  UnitView tied_gradients() override { return engine_.tied_gradients(); }
+  UnitView tied_gradients(std::span<const ElementRange> products) override {
+    return engine_.tied_gradients(products);
+  }
   void gradients_ready(int unit) override { engine_.gradients_ready(unit); }
 
  private:

@@ -88,7 +88,7 @@ Outcome run_rank(Communicator& ranks, const Setting& setting, Tokens batch) {
   model.train(tokens, {&outcome.loss, DType::f64, {1}}, 1.0f / kRows);
   outcome.units = engine->units();
   for (int u = 0; u < static_cast<int>(outcome.units.size()); ++u) {
-    const Tensor flat = engine->gradients(u).flat;
+    const Tensor flat = engine->gradients(u, {}).flat;
     outcome.gradients.emplace_back(flat.as<float>(), flat.as<float>() + flat.count());
   }
   model.evaluate(tokens, {&outcome.evaluated, DType::f64, {1}});

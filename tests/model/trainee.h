@@ -112,7 +112,7 @@ class Trainee {
   std::vector<NamedValues> gradients() {
     std::vector<NamedValues> result;
     for (int unit = 0; unit < static_cast<int>(engine_->units().size()); ++unit) {
-      const UnitView view = engine_->gradients(unit);
+      const UnitView view = engine_->gradients(unit, {});
       if (!view) continue;
       for (const auto& parameter : view.spec->parameters) {
         Tensor gradient = view[parameter.slice()];
@@ -140,7 +140,7 @@ class Trainee {
     };
     for (int unit = 0; unit < static_cast<int>(engine_->units().size()); ++unit) {
       append(engine_->weights(unit).flat);
-      if (const UnitView view = engine_->gradients(unit)) append(view.flat);
+      if (const UnitView view = engine_->gradients(unit, {})) append(view.flat);
     }
     for (const auto& tensor : engine_->state(true, DataEngine::Share::held)) append(tensor.data);
     return bits;

@@ -54,7 +54,7 @@ TEST_P(CpuLinear, BackwardWeight) {
                          const Values& dbias_before) {
       const Buffer dw = side.full({N_, K_}, dw_before), dbias = side.full({N_}, dbias_before);
       side.backend.linear_backward_weight(dw, with_bias ? dbias : Tensor{}, side.compute({R_, N_}, dy),
-                                          side.compute({R_, K_}, x));
+                                          side.compute({R_, K_}, x), false);
       return std::pair(dw.values(), dbias.values());
     };
     const auto [dw, dbias] = run(cpu(types_.in), dy_, x_, dw0, dbias0);
@@ -63,6 +63,18 @@ TEST_P(CpuLinear, BackwardWeight) {
         run(oracle(), std::abs(dy_), std::abs(x_), std::abs(dw0), std::abs(dbias0));
     expect_within(dw, expected_dw, gamma(R_ + 1) * dw_size + storage(expected_dw, DType::f32));
     expect_within(dbias, expected_dbias, gamma(R_ + 1) * dbias_size + storage(expected_dbias, DType::f32));
+  }
+}
+
+// Overwriting gives what adding to zeros gives, whatever was there.
+TEST_P(CpuLinear, BackwardWeightOverwrites) {
+  for (const Side& side : {cpu(types_.in), oracle()}) {
+    const Buffer zeros = side.full({N_, K_}),
+                 rubbish = side.full({N_, K_}, Values(std::numeric_limits<float>::quiet_NaN(), N_ * K_));
+    const Buffer dy = side.compute({R_, N_}, dy_), x = side.compute({R_, K_}, x_);
+    side.backend.linear_backward_weight(zeros, {}, dy, x, false);
+    side.backend.linear_backward_weight(rubbish, {}, dy, x, true);
+    EXPECT_TRUE((rubbish.values() == zeros.values()).min());
   }
 }
 

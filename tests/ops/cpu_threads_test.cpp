@@ -83,7 +83,7 @@ TEST_P(CpuThreads, Linear) {
                    dbias = side.full({N});
       side.backend.linear_forward(y, x, w, bias);
       side.backend.linear_backward_input(dx, dy, w);
-      side.backend.linear_backward_weight(dw, dbias, dy, x);
+      side.backend.linear_backward_weight(dw, dbias, dy, x, false);
       return std::vector{y.bytes(), dx.bytes(), dw.bytes(), dbias.bytes()};
     };
     expect_same_bits(products, {2, 3, 4, 8, 16, 40});
@@ -180,7 +180,7 @@ TEST_P(CpuThreads, BackendsOfSeveralRanks) {
                  lse = side.full({4, 3, 128});
     side.backend.linear_forward(y, input, weights, {});
     side.backend.linear_backward_input(dx, gradient, weights);
-    side.backend.linear_backward_weight(dw, {}, gradient, input);
+    side.backend.linear_backward_weight(dw, {}, gradient, input, false);
     side.backend.attention_forward(out, lse, side.compute({4, 128, 3, 3, 64}, qkv), 0,
                                    side.at_step(some_dropout(128)));
     return std::vector{y.bytes(), dx.bytes(), dw.bytes(), out.bytes(), lse.bytes()};

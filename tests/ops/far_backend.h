@@ -104,9 +104,9 @@ class FarBackend final : public Backend {
   void linear_backward_input(const Tensor& dx, const Tensor& dy, const Tensor& w) override {
     call(&Backend::linear_backward_input, dx, dy, w);
   }
-  void linear_backward_weight(const Tensor& dw, const Tensor& dbias, const Tensor& dy,
-                              const Tensor& x) override {
-    call(&Backend::linear_backward_weight, dw, dbias, dy, x);
+  void linear_backward_weight(const Tensor& dw, const Tensor& dbias, const Tensor& dy, const Tensor& x,
+                              bool overwrite) override {
+    call(&Backend::linear_backward_weight, dw, dbias, dy, x, overwrite);
   }
   void linear_gelu_forward(const Tensor& y, const Tensor& hidden, const Tensor& x, const Tensor& w,
                            const Tensor& bias, Gelu kind) override {

@@ -65,7 +65,7 @@ TEST_F(Reference, LinearGradients) {
   };
   const Buffer dx = side_.compute({R, K}), dw = side_.full({N, K}), dbias = side_.full({N});
   ops_.linear_backward_input(dx, side_.compute({R, N}, dy), side_.compute({N, K}, w));
-  ops_.linear_backward_weight(dw, dbias, side_.compute({R, N}, dy), side_.compute({R, K}, x));
+  ops_.linear_backward_weight(dw, dbias, side_.compute({R, N}, dy), side_.compute({R, K}, x), false);
   expect_gradient(dx.values(), x, dy, 2 * K, [&](const Values& at) { return forward(at, w, bias); });
   expect_gradient(dw.values(), w, dy, 2 * K, [&](const Values& at) { return forward(x, at, bias); });
   expect_gradient(dbias.values(), bias, dy, 2 * K, [&](const Values& at) { return forward(x, w, at); });

@@ -34,8 +34,8 @@ class CpuBackend final : public Backend {
   void linear_forward(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias) override;
   bool few_rows_stand_alone() const override { return true; }
   void linear_backward_input(const Tensor& dx, const Tensor& dy, const Tensor& w) override;
-  void linear_backward_weight(const Tensor& dw, const Tensor& dbias, const Tensor& dy,
-                              const Tensor& x) override;
+  void linear_backward_weight(const Tensor& dw, const Tensor& dbias, const Tensor& dy, const Tensor& x,
+                              bool overwrite) override;
 
   void embedding_forward(const Tensor& out, const Tensor& tokens, const Tensor& wte, const Tensor& wpe,
                          std::int64_t first_class, const Dropout& dropout) override;

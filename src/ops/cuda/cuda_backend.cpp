@@ -108,11 +108,11 @@ void CudaBackend::linear_backward_input(const Tensor& dx, const Tensor& dy, cons
 }
 
 void CudaBackend::linear_backward_weight(const Tensor& dw, const Tensor& dbias, const Tensor& dy,
-                                         const Tensor& x) {
-  const Product product{.c = dw, .a = dy, .b = x, .transpose_a = true, .accumulate = true};
+                                         const Tensor& x, bool overwrite) {
+  const Product product{.c = dw, .a = dy, .b = x, .transpose_a = true, .accumulate = !overwrite};
   if (!dbias) return matmul_(product);
   fused(product, Epilogue::column_sums, dbias, [&](const Product& to) {
-    matmul_({.c = to.c, .a = dy, .b = x, .transpose_a = true, .accumulate = true});
+    matmul_({.c = to.c, .a = dy, .b = x, .transpose_a = true, .accumulate = !overwrite});
     add_column_sums(to.aux, dy);
   });
 }

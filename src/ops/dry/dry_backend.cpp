@@ -45,7 +45,8 @@ void DryBackend::linear_forward(const Tensor&, const Tensor& x, const Tensor& w,
 void DryBackend::linear_backward_input(const Tensor&, const Tensor& dy, const Tensor& w) {
   count_product(dy.rows(), w);
 }
-void DryBackend::linear_backward_weight(const Tensor& dw, const Tensor&, const Tensor& dy, const Tensor&) {
+void DryBackend::linear_backward_weight(const Tensor& dw, const Tensor&, const Tensor& dy, const Tensor&,
+                                        bool) {
   count_product(dy.rows(), dw);
 }
 

@@ -35,8 +35,8 @@ class DryBackend : public Backend {
 
   void linear_forward(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias) override;
   void linear_backward_input(const Tensor& dx, const Tensor& dy, const Tensor& w) override;
-  void linear_backward_weight(const Tensor& dw, const Tensor& dbias, const Tensor& dy,
-                              const Tensor& x) override;
+  void linear_backward_weight(const Tensor& dw, const Tensor& dbias, const Tensor& dy, const Tensor& x,
+                              bool overwrite) override;
 
   void embedding_forward(const Tensor&, const Tensor&, const Tensor&, const Tensor&, std::int64_t,
                          const Dropout&) override {}

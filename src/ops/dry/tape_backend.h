@@ -40,7 +40,8 @@ class TapeBackend final : public DryBackend {
   void linear_backward_input(const Tensor& dx, const Tensor& dy, const Tensor& w) override {
     product(dy.rows(), w.dim(1), w.dim(0), {dx, dy, w});
   }
-  void linear_backward_weight(const Tensor& dw, const Tensor&, const Tensor& dy, const Tensor& x) override {
+  void linear_backward_weight(const Tensor& dw, const Tensor&, const Tensor& dy, const Tensor& x,
+                              bool) override {
     product(dw.dim(0), dw.dim(1), dy.rows(), {dw, dw, dy, x});
   }
 

@@ -36,7 +36,8 @@ void ReferenceBackend::linear_backward_input(const Tensor& dx, const Tensor& dy,
 }
 
 void ReferenceBackend::linear_backward_weight(const Tensor& dw, const Tensor& dbias, const Tensor& dy,
-                                              const Tensor& x) {
+                                              const Tensor& x, bool overwrite) {
+  if (overwrite) zero(dw);
   const auto rows = x.rows(), inputs = x.columns(), outputs = dy.columns();
   const auto dys = read(dy), xs = read(x);
   auto dws = read(dw), dbiases = read(dbias);

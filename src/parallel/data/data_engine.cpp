@@ -114,16 +114,17 @@ DataEngine::DataEngine(Backend& backend, Mesh& mesh, const GptConfig& config, co
   reducer_ = mode_.ordered ? make_ordered_reducer(context) : make_direct_reducer(context);
 }
 
-UnitView DataEngine::gradients(int unit) {
+UnitView DataEngine::gradients(int unit, std::span<const ElementRange> products) {
   const auto& spec = gradient_plan_.unit(unit);
   if (!spec.trained) return {&spec, {}};
-  return {&spec, part_of(reducer_->gradient(unit), 0, spec.size)};
+  const auto [whole, unset] = reducer_->gradient(unit, products);
+  return {&spec, part_of(whole, 0, spec.size), unset};
 }
 
 void DataEngine::gradients_ready(int unit) {
   const auto ready = [&](int u) {
     if (!gradient_plan_.unit(u).trained) return;
-    if (reader_ && (apart_ || reducer_->in_first_pass(u))) reader_(gradients(u));
+    if (reader_ && (apart_ || reducer_->in_first_pass(u))) reader_(gradients(u, {}));
     apart_ ? reducer_->discard(u) : reducer_->ready(u);
   };
   ready(unit);

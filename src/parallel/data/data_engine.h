@@ -72,8 +72,10 @@ class DataEngine final : public UnitStore {
 
   UnitView weights(int unit) override { return weights_.use(unit); }
   void release(int unit) override { weights_.release(unit); }
-  UnitView gradients(int unit) override;
-  UnitView tied_gradients() override { return gradients(std::max(tied_unit_, 0)); }
+  UnitView gradients(int unit, std::span<const ElementRange> products) override;
+  UnitView tied_gradients(std::span<const ElementRange> products) override {
+    return gradients(std::max(tied_unit_, 0), products);
+  }
   void gradients_ready(int unit) override;
 
   // Micro-batches are assigned round-robin: pass p of this rank is micro-batch p * ranks +

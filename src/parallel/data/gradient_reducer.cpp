@@ -44,16 +44,29 @@ void GradientReducer::begin_step(std::int64_t step) {
   forget();
 }
 
-Tensor GradientReducer::gradient(int unit) {
+GradientReducer::Gradient GradientReducer::gradient(int unit, std::span<const ElementRange> products) {
   auto& state = units_[static_cast<std::size_t>(unit)];
   const Tensor whole = context_.buffers.whole[unit];
-  if (state.open) return whole;
+  if (state.open) return {whole, false};
   auto& holder = in_slot_[static_cast<std::size_t>(context_.buffers.whole.slot(unit))];
   if (holder >= 0) complete(holder);
-  if (holder != unit || context_.mode.shards_gradients) context_.backend.zero(whole);
+  const bool begins = holder != unit || context_.mode.shards_gradients;
+  if (begins) zero_between(whole, products);
   holder = unit;
   state.open = true;
-  return whole;
+  return {whole, begins && !products.empty()};
+}
+
+void GradientReducer::zero_between(const Tensor& whole, std::span<const ElementRange> products) {
+  std::int64_t from = 0;
+  const auto zero_until = [&](std::int64_t end) {
+    if (from < end) context_.backend.zero(part_of(whole, from, end - from));
+  };
+  for (const auto& range : products) {
+    zero_until(range.begin);
+    from = range.end;
+  }
+  zero_until(whole.count());
 }
 
 void GradientReducer::ready(int unit) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "parallel/data/engine_arenas.h"
@@ -44,8 +45,12 @@ class GradientReducer {
   virtual ~GradientReducer() = default;
 
   void begin_step(std::int64_t step);
-  // The whole unit's gradient f32 [padded], to be added to in this pass.
-  Tensor gradient(int unit);
+  struct Gradient {
+    Tensor whole;  // f32 [padded], to be added to in this pass
+    bool unset;    // all is zero but the ranges of products, which hold anything
+  };
+  // See UnitStore::gradients.
+  Gradient gradient(int unit, std::span<const ElementRange> products);
   // The pass has added all of it.
   void ready(int unit);
   // Instead of ready(): the pass is not part of the step, whose gradients begin_step() has to begin again.
@@ -82,6 +87,7 @@ class GradientReducer {
     Request request;
   };
   void complete(int unit);
+  void zero_between(const Tensor& whole, std::span<const ElementRange> products);
   const UnitBuffers& exchange() const;  // the buffers of gradients under way
 
   std::vector<Unit> units_;

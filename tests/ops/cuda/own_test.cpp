@@ -39,7 +39,7 @@ TEST_P(Cuda, ProductsOfRealModels) {
                    dys = side.compute({R, N}, dy);
       side.backend.linear_forward(y, xs, ws, side.compute({N}, bias));
       side.backend.linear_backward_input(dx, dys, ws);
-      side.backend.linear_backward_weight(dw, db, dys, xs);
+      side.backend.linear_backward_weight(dw, db, dys, xs, false);
       return std::array{y.values(), dx.values(), dw.values(), db.values()};
     };
     const auto actual = products(gpu()), expected = products(cpu());
@@ -118,7 +118,7 @@ TEST_P(Cuda, TheSameBitsEveryTime) {
     ops.attention_forward(out, lse, qkv, 0, side.at_step(dropout));
     ops.attention_backward(
         {.dqkv = dqkv, .dout = branch, .out = out, .lse = lse, .qkv = qkv, .dropout = side.at_step(dropout)});
-    ops.linear_backward_weight(dw, db, Tensor(branch).reshaped({R, C}), y);
+    ops.linear_backward_weight(dw, db, Tensor(branch).reshaped({R, C}), y, false);
     ops.cross_entropy_stats({.logits = logits,
                              .targets = targets,
                              .valid = V,

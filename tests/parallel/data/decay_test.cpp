@@ -53,7 +53,7 @@ TEST_P(DecayOf, IsThatOfAdamWByHand) {
     RunOutcome outcome;
     rank.gradient(step, outcome);
     for (std::size_t u = 0; u < rank.engine().units().size(); ++u) {
-      const UnitView gradients = rank.engine().gradients(static_cast<int>(u));
+      const UnitView gradients = rank.engine().gradients(static_cast<int>(u), {});
       for (const auto& parameter : gradients.spec->parameters) {
         const auto& [name, shape] = std::tie(parameter.name, parameter.shape);
         const auto* gradient = gradients[parameter.slice()].as<float>();

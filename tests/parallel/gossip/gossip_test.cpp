@@ -67,13 +67,13 @@ class HandWorker {
   double squares(const Bucket& bucket) {
     double sum = 0;
     for (int unit = bucket.first; unit <= bucket.last; ++unit) {
-      const Tensor flat = rank_.engine().gradients(unit).flat;
+      const Tensor flat = rank_.engine().gradients(unit, {}).flat;
       for (std::int64_t i = 0; i < flat.count(); ++i) sum += std::pow(double{flat.as<float>()[i]}, 2);
     }
     return sum;
   }
   void update_unit(int unit, std::int64_t number, float clip) {
-    const UnitView gradients = rank_.engine().gradients(unit);
+    const UnitView gradients = rank_.engine().gradients(unit, {});
     for (const auto& parameter : gradients.spec->parameters) {
       const auto& [name, decay] = std::tie(parameter.name, parameter.decay);
       const AdamWScalars scalars = adamw_scalars(adamw_of(run_.engine), run_.lr, number);

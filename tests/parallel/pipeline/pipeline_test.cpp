@@ -182,8 +182,12 @@ class FailingStore final : public UnitStore {
     return store_.weights(unit);
   }
   void release(int unit) override { store_.release(unit); }
-  UnitView gradients(int unit) override { return store_.gradients(unit); }
-  UnitView tied_gradients() override { return store_.tied_gradients(); }
+  UnitView gradients(int unit, std::span<const ElementRange> products) override {
+    return store_.gradients(unit, products);
+  }
+  UnitView tied_gradients(std::span<const ElementRange> products) override {
+    return store_.tied_gradients(products);
+  }
   void gradients_ready(int unit) override { store_.gradients_ready(unit); }
 
  private:
