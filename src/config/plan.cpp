@@ -133,9 +133,10 @@ BackendOptions backend_options(const Config& config, const World& world) {
   return options;
 }
 
-std::string mesh_text(const RunPlan& plan) {
-  const auto& mesh = plan.mesh;
-  if (plan.ranks_of_model() == 1 && mesh.workers == 1) return "";
+std::string mesh_text(const RunPlan& plan) { return mesh_text(plan.mesh, plan.sequence); }
+
+std::string mesh_text(const MeshShape& mesh, bool sequence) {
+  if (mesh.tensor * mesh.pipeline == 1 && mesh.workers == 1) return "";
   std::vector<std::string> axes;
   if (mesh.workers > 1) axes.push_back(fmt::format("{} workers", mesh.workers));
   if (mesh.pipeline > 1) axes.push_back(fmt::format("{} stages", mesh.pipeline));
@@ -143,7 +144,7 @@ std::string mesh_text(const RunPlan& plan) {
   if (mesh.tensor > 1) axes.push_back(fmt::format("{} tensor", mesh.tensor));
   const bool said = axes.size() == 1 && (mesh.pipeline > 1 || mesh.workers > 1);  // they are ranks
   return fmt::format("{}{}{}", fmt::join(axes, " x "), said ? "" : " ranks",
-                     plan.sequence ? " with sequence parallelism" : "");
+                     sequence ? " with sequence parallelism" : "");
 }
 
 std::string stage_text(const RunPlan& plan, int stage) {

@@ -61,6 +61,8 @@ BackendOptions backend_options(const Config& config, const World& world);
 
 // "2 stages x 4 data x 2 tensor ranks with sequence parallelism"; "" for data ranks only.
 std::string mesh_text(const RunPlan& plan);
+// The same of a shape.
+std::string mesh_text(const MeshShape& mesh, bool sequence);
 // The units of a stage: "embedding, block.0-3".
 std::string stage_text(const RunPlan& plan, int stage);
 

@@ -3,13 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
+#include <cstring>
 #include <filesystem>
-#include <memory>
+#include <fstream>
 #include <set>
 #include <sstream>
+#include <utility>
 
-#include "core/clock.h"
 #include "core/error.h"
 #include "core/host.h"
 #include "launch/process.h"
@@ -17,17 +19,16 @@
 namespace shoal {
 namespace {
 
-Host parse_host(const std::string& text) {
+// nullopt: not a host.
+std::optional<Host> parse_host(const std::string& text) {
   Host host{.name = text.substr(0, text.find(':'))};
   const bool has_slots = host.name.size() < text.size();
   const char *first = text.data() + host.name.size() + 1, *last = text.data() + text.size();
   const bool good = !has_slots || (std::from_chars(first, last, host.slots).ptr == last && first != last);
   // The remote shell would read a name that starts with a dash as an option.
-  if (host.name.empty() || host.name.front() == '-' || !good || host.slots < 1) {
-    fail_user(
-        "--hosts: '{}' is not a host; write HOST or HOST:RANKS, separated by commas, e.g. --hosts a:2,b:2",
-        text);
-  }
+  const bool named =
+      !host.name.empty() && host.name.front() != '-' && host.name.find_first_of(" \t,") == std::string::npos;
+  if (!named || !good || host.slots < 1) return std::nullopt;
   return host;
 }
 
@@ -64,18 +65,7 @@ std::string last_line(std::string text) {
   return text.substr(text.find_last_of('\n') + 1);
 }
 
-// Waits for the result of a check; returns why the host cannot be used, or "".
-std::string check_result(ChildProcess& child, double seconds, const std::string& program) {
-  Stopwatch watch;
-  std::string said;
-  for (bool ended = false; !ended;) {
-    const double left = seconds - watch.seconds();
-    const auto events = child.wait_for_events(std::max(left, 0.0));
-    said += events.err;
-    ended = events.ended;
-    if (!ended && left <= 0) return "does not answer";
-  }
-  const auto end = child.end();
+std::string objection_of(const ExitStatus& end, const std::string& said, const std::string& program) {
   if (end.signal == 0 && end.code == 0) return "";
   if (end.code == kNoFolder) {
     return fmt::format(
@@ -88,6 +78,12 @@ std::string check_result(ChildProcess& child, double seconds, const std::string&
   return "does not answer" + (line.empty() ? "" : " (" + line + ")");
 }
 
+std::string without_comment(const std::string& line) {
+  const auto text = line.substr(0, line.find('#'));
+  const auto first = text.find_first_not_of(" \t\r");
+  return first == std::string::npos ? "" : text.substr(first, text.find_last_not_of(" \t\r") + 1 - first);
+}
+
 }  // namespace
 
 std::vector<Host> parse_hosts(const std::string& text) {
@@ -95,10 +91,40 @@ std::vector<Host> parse_hosts(const std::string& text) {
   std::set<std::string> names;
   std::istringstream stream(text);
   for (std::string item; std::getline(stream, item, ',');) {
-    hosts.push_back(parse_host(item));
+    const auto host = parse_host(item);
+    if (!host) {
+      fail_user(
+          "--hosts: '{}' is not a host; write HOST or HOST:RANKS, separated by commas, e.g. --hosts a:2,b:2",
+          item);
+    }
+    hosts.push_back(*host);
     if (!names.insert(hosts.back().name).second)
       fail_user("--hosts names {} twice; write {}:RANKS", hosts.back().name, hosts.back().name);
   }
+  return hosts;
+}
+
+std::vector<Host> read_hosts(const std::filesystem::path& file) {
+  std::ifstream stream(file);
+  if (!stream) fail_user("{}: cannot read the hosts: {}", file.string(), std::strerror(errno));
+  std::vector<Host> hosts;
+  int number = 0;
+  for (std::string line; std::getline(stream, line);) {
+    ++number;
+    const auto text = without_comment(line);
+    if (text.empty()) continue;
+    const auto host = parse_host(text);
+    if (!host) {
+      fail_user("{}:{}: '{}' is not a host; write HOST or HOST:RANKS, one per line", file.string(), number,
+                text);
+    }
+    if (std::ranges::find(hosts, host->name, &Host::name) != hosts.end())
+      fail_user("{}:{}: {} is named twice; write {}:RANKS once", file.string(), number, host->name,
+                host->name);
+    hosts.push_back(*host);
+  }
+  if (stream.bad()) fail_user("{}: cannot read the hosts: {}", file.string(), std::strerror(errno));
+  if (hosts.empty()) fail_user("{} names no host; write HOST or HOST:RANKS, one per line", file.string());
   return hosts;
 }
 
@@ -116,28 +142,48 @@ int total_slots(const std::vector<Host>& hosts) {
 }
 
 int fewest_on_a_host(const std::vector<Host>& hosts, int ranks) {
-  int fewest = 0;
+  const auto filled = filled_hosts(hosts, ranks);
+  return filled.empty() ? 0 : std::ranges::min_element(filled, {}, &Host::slots)->slots;
+}
+
+std::vector<Host> filled_hosts(const std::vector<Host>& hosts, int ranks) {
+  std::vector<Host> filled;
   for (auto host = hosts.begin(); host != hosts.end() && ranks > 0; ++host) {
-    const int here = std::min(host->slots, ranks);
-    fewest = fewest == 0 ? here : std::min(fewest, here);
-    ranks -= here;
+    filled.push_back({host->name, std::min(host->slots, ranks)});
+    ranks -= filled.back().slots;
   }
-  return fewest;
+  return filled;
+}
+
+HostCheck::HostCheck(std::string host, const std::string& remote_shell, std::string program)
+    : host_(std::move(host)), program_(std::move(program)) {
+  if (!is_this_machine(host_))
+    child_ = std::make_unique<ChildProcess>(check_command(host_, remote_shell, program_));
+}
+
+HostCheck::~HostCheck() = default;
+HostCheck::HostCheck(HostCheck&&) noexcept = default;
+HostCheck& HostCheck::operator=(HostCheck&&) noexcept = default;
+
+std::optional<std::string> HostCheck::objection(double seconds) {
+  if (!child_) return "";
+  const Stopwatch waiting;
+  while (true) {
+    const double left = std::min(seconds - waiting.seconds(), kLimit - watch_.seconds());
+    const auto events = child_->wait_for_events(std::max(left, 0.0));
+    said_ += events.err;
+    if (events.ended) return objection_of(child_->end(), said_, program_);
+    if (watch_.seconds() >= kLimit) return "does not answer";
+    if (waiting.seconds() >= seconds) return std::nullopt;
+  }
 }
 
 std::vector<std::string> check_hosts(const std::vector<Host>& hosts, const std::string& remote_shell,
-                                     const std::string& program, double seconds) {
-  Stopwatch watch;
-  std::vector<std::unique_ptr<ChildProcess>> checks;
-  for (const auto& host : hosts) {
-    checks.push_back(is_this_machine(host.name)
-                         ? nullptr
-                         : std::make_unique<ChildProcess>(check_command(host.name, remote_shell, program)));
-  }
+                                     const std::string& program) {
+  std::vector<HostCheck> checks;
+  for (const auto& host : hosts) checks.emplace_back(host.name, remote_shell, program);
   std::vector<std::string> objections;
-  for (const auto& child : checks) {
-    objections.push_back(child ? check_result(*child, seconds - watch.seconds(), program) : "");
-  }
+  for (auto& check : checks) objections.push_back(*check.objection(HostCheck::kLimit));
   return objections;
 }
 

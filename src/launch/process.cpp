@@ -90,6 +90,13 @@ CaughtSignals::~CaughtSignals() {
   ::sigprocmask(SIG_UNBLOCK, &set, nullptr);
 }
 
+int CaughtSignals::wait(double seconds) const {
+  pollfd file{file_.get(), POLLIN, 0};
+  ::poll(&file, 1, static_cast<int>(1e3 * std::clamp(seconds, 0.0, 1e6)));
+  signalfd_siginfo info{};
+  return ::read(file_.get(), &info, sizeof info) == sizeof info ? static_cast<int>(info.ssi_signo) : 0;
+}
+
 ChildProcess::ChildProcess(const std::vector<std::string>& arguments,
                            const std::vector<std::string>& environment) {
   Pipe out, err;
@@ -163,9 +170,7 @@ ProcessEvents ChildProcess::wait_for_events(double seconds, const CaughtSignals*
                                {signals ? signals->descriptor() : -1, POLLIN, 0}}};
   ::poll(files.data(), files.size(), static_cast<int>(1e3 * std::clamp(seconds, 0.0, 1e6)));
   ProcessEvents events;
-  signalfd_siginfo info{};
-  if (signals && ::read(signals->descriptor(), &info, sizeof info) == sizeof info)
-    events.signal = static_cast<int>(info.ssi_signo);
+  if (signals) events.signal = signals->wait(0);
   events.ended = reap();  // before draining, so that the last output is already in the pipes
   drain(out_, events.out);
   drain(err_, events.err);

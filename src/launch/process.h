@@ -19,6 +19,8 @@ class CaughtSignals {
   CaughtSignals(const CaughtSignals&) = delete;
   CaughtSignals& operator=(const CaughtSignals&) = delete;
   int descriptor() const { return file_.get(); }
+  // Waits at most `seconds` for a signal and returns it; 0: none came.
+  int wait(double seconds) const;
 
  private:
   FileDescriptor file_;

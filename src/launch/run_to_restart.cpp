@@ -1,13 +1,18 @@
 #include "launch/run_to_restart.h"
 
 #include <algorithm>
+#include <charconv>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string_view>
 #include <utility>
 
 #include "checkpoint/reader.h"
 #include "checkpoint/run_lock.h"
 #include "checkpoint/store.h"
 #include "config/layout.h"
+#include "config/plan.h"
 #include "config/pretrained.h"
 #include "core/error.h"
 
@@ -30,10 +35,22 @@ std::vector<std::string> measurements_in(const fs::path& folder) {
   return names;
 }
 
+// 0 where there is none.
+std::int64_t last_logged_step(const fs::path& metrics) {
+  constexpr std::streamoff kLongestRecords = 1 << 16;
+  constexpr std::string_view kKey = "\"step\":";
+  std::ifstream stream(metrics, std::ios::binary | std::ios::ate);
+  stream.seekg(std::max<std::streamoff>(0, stream.tellg() - kLongestRecords));
+  const std::string end(std::istreambuf_iterator<char>(stream), {});
+  std::int64_t step = 0;
+  if (const auto at = end.rfind(kKey); at != std::string::npos)
+    std::from_chars(end.data() + at + kKey.size(), end.data() + end.size(), step);
+  return step;
+}
+
 }  // namespace
 
-std::optional<RunToRestart> RunToRestart::of(const std::vector<std::string>& command, int ranks,
-                                             int ranks_per_host) {
+std::optional<RunToRestart> RunToRestart::of(const std::vector<std::string>& command) {
   if (command.front() != "train") return std::nullopt;
   std::vector<std::string> words;  // the config and its settings, without options
   for (std::size_t i = 1; i < command.size(); ++i) {
@@ -44,11 +61,8 @@ std::optional<RunToRestart> RunToRestart::of(const std::vector<std::string>& com
       ++i;  // the option's value
     }
   }
-  if (words.empty()) fail_user("train needs a config: shoal launch -n {} -- train CONFIG.toml", ranks);
-  auto config = load_config(words.front(), std::span(words).subspan(1));
-  auto settled = config;
-  resolve_layout(settled, ranks, ranks_per_host);
-  return RunToRestart(command, std::move(config));
+  if (words.empty()) fail_user("train needs a config: shoal launch -n N -- train CONFIG.toml");
+  return RunToRestart(command, load_config(words.front(), std::span(words).subspan(1)));
 }
 
 RunToRestart::RunToRestart(std::vector<std::string> command, Config config)
@@ -62,15 +76,35 @@ std::optional<std::int64_t> RunToRestart::latest_step() const {
   return inspect_checkpoint(latest->string()).manifest.info.step;
 }
 
-std::string RunToRestart::objection_to(int ranks, int ranks_per_host) const {
+std::int64_t RunToRestart::steps_done() const {
+  const auto saved = latest_step().value_or(0);
+  return in_memory() ? std::max(saved, last_logged_step(config_.run.path() / "metrics.jsonl")) : saved;
+}
+
+void RunToRestart::require_layout(int ranks, int ranks_per_host) const {
   auto config = config_;
-  config.parallel.data = 0;
+  resolve_layout(config, ranks, ranks_per_host);
+}
+
+RankLayout RunToRestart::layout(int ranks, int ranks_per_host) const {
+  auto config = config_;
+  auto& parallel = config.parallel;
+  RankLayout result;
+  if (parallel.data != 0 && parallel.data * ranks_of_model(parallel) != ranks)
+    result.settings.push_back("parallel.data=0");
+  parallel.data = 0;
   try {
     resolve_layout(config, ranks, ranks_per_host);
+    const int workers = worker_count(config);
+    result.mesh = mesh_text({.pipeline = parallel.pipeline,
+                             .data = parallel.data / workers,
+                             .tensor = parallel.tensor,
+                             .workers = workers},
+                            parallel.sequence);
   } catch (const UserError& error) {
-    return error.what();
+    result.objection = error.what();
   }
-  return "";
+  return result;
 }
 
 int RunToRestart::ranks_of_worker() const {
@@ -78,11 +112,9 @@ int RunToRestart::ranks_of_worker() const {
   return static_cast<int>(config_.gossip.worker_size * ranks_of_model(config_.parallel));
 }
 
-std::vector<std::string> RunToRestart::restart_command(int ranks) {
+std::vector<std::string> RunToRestart::restart_command(const std::vector<std::string>& settings) {
   auto command = command_;
-  const auto& parallel = config_.parallel;
-  if (parallel.data != 0 && parallel.data * parallel.tensor * parallel.pipeline != ranks)
-    command.push_back("parallel.data=0");
+  command.insert(command.end(), settings.begin(), settings.end());
   if (latest_step()) {
     command.push_back("init.from=resume");
   } else if (in_memory()) {

@@ -8,17 +8,17 @@
 #include <vector>
 
 #include "config/config.h"
+#include "launch/placement.h"
 
 namespace shoal {
 
 class RunToRestart {
  public:
   // `command`: the arguments of shoal. Returns nothing for commands other than `train`. Throws UserError when
-  // the config is invalid, or when `ranks` ranks cannot share the run. `ranks_per_host` is as in
-  // resolve_layout().
-  static std::optional<RunToRestart> of(const std::vector<std::string>& command, int ranks,
-                                        int ranks_per_host);
+  // the config is invalid.
+  static std::optional<RunToRestart> of(const std::vector<std::string>& command);
 
+  const Config& config() const { return config_; }
   std::string folder() const { return config_.run.path().string(); }
   // Waits up to ten seconds for the ranks of the failed attempt, which may end after their launcher.
   void wait_until_unused() const;
@@ -26,15 +26,20 @@ class RunToRestart {
   bool in_memory() const { return config_.checkpoint.memory; }
   // The step of the latest complete checkpoint on the disk.
   std::optional<std::int64_t> latest_step() const;
-  // Why `ranks` ranks cannot share the run; "" where they can.
-  std::string objection_to(int ranks, int ranks_per_host) const;
+  // The same or, where checkpoints in memory may be newer, the last step in the run's metrics; 0: none.
+  std::int64_t steps_done() const;
+  // Throws UserError where the command's layout is not one of `ranks` ranks. `ranks_per_host` is as in
+  // resolve_layout().
+  void require_layout(int ranks, int ranks_per_host) const;
+  // The command's layout with as many data ranks as `ranks` leave.
+  RankLayout layout(int ranks, int ranks_per_host) const;
   // The number of ranks of a gossip worker, which has a model of its own; 0 without gossip.
   int ranks_of_worker() const;
 
   // The command that resumes from the latest checkpoint, or starts again where there is none, neither on the
   // disk nor in memory. In the latter case, removes the metrics of the failed attempt, which a new one would
-  // refuse to overwrite.
-  std::vector<std::string> restart_command(int ranks);
+  // refuse to overwrite. `settings` are those of a RankLayout.
+  std::vector<std::string> restart_command(const std::vector<std::string>& settings);
 
  private:
   RunToRestart(std::vector<std::string> command, Config config);

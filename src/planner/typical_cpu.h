@@ -1,14 +1,26 @@
-// A guess at a machine that is measured, for the order in which its parts of steps are measured.
+// A CPU that nobody has measured, as a guess.
 #pragma once
 
 #include "planner/described_machine.h"
 
 namespace shoal {
 
-// The collectives of a machine, with the kernels of a CPU that nobody has measured.
+// Its links and its memory are the caller's.
+inline Cluster typical_cpu_cluster() {
+  Cluster cpu{.name = "typical CPU"};
+  cpu.peak_float32 = 1e11;
+  cpu.peak_bfloat16 = 2e11;
+  cpu.bandwidth = 1e10;
+  cpu.launch = 2e-6;
+  cpu.product = cpu.attention = cpu.streaming = 1;
+  return cpu;
+}
+
+// The collectives of a machine that is measured, with such kernels: for the order in which its parts of steps
+// are measured.
 class TypicalCpu final : public Machine {
  public:
-  explicit TypicalCpu(Machine& machine) : machine_(machine), kernels_(cluster()) {}
+  explicit TypicalCpu(Machine& machine) : machine_(machine), kernels_(typical_cpu_cluster()) {}
   std::string name() const override { return kernels_.name(); }
   SampleTimes times(const RunPlan& sample, const SampleKernels& kernels) override {
     return kernels_.times(sample, kernels);
@@ -21,15 +33,6 @@ class TypicalCpu final : public Machine {
   double memory_of_rank() const override { return machine_.memory_of_rank(); }
 
  private:
-  static Cluster cluster() {
-    Cluster cpu{.name = "typical CPU"};
-    cpu.peak_float32 = 1e11;
-    cpu.peak_bfloat16 = 2e11;
-    cpu.bandwidth = 1e10;
-    cpu.launch = 2e-6;
-    cpu.product = cpu.attention = cpu.streaming = 1;
-    return cpu;
-  }
   Machine& machine_;
   DescribedMachine kernels_;
 };

@@ -29,6 +29,11 @@ class Launch : public TinyRuns {
   Result launch(const Settings& options, const Settings& settings = {}) const {
     return shoal(launch_command(options, settings));
   }
+  // A remote shell of hosts that answer while this command succeeds; `$1` is the host.
+  void make_shell(const std::string& condition) const {
+    write_file(file("shell"), "#!/bin/sh\n" + condition + "\n");
+    ::chmod(file("shell").c_str(), 0755);
+  }
 };
 
 // The message of Open MPI's mpirun when a rank is killed.
@@ -55,8 +60,7 @@ TEST_F(Launch, RefusesWhatCannotWorkBeforeAnythingStarts) {
 
 TEST_F(Launch, NamesAHostThatDoesNotAnswer) {
   make_mpirun("exit 1");
-  write_file(file("shell"), "#!/bin/sh\n[ $1 = up ] || { echo 'shell: no route' >&2; exit 255; }\n");
-  ::chmod(file("shell").c_str(), 0755);
+  make_shell("[ $1 = up ] || { echo 'shell: no route' >&2; exit 255; }");
   expect_user_error(launch({"--remote-shell", "./shell", "--hosts", "localhost,down"}), "host down ",
                     "does not answer (shell: no route)");
   EXPECT_FALSE(fs::exists(file("calls")));
@@ -188,16 +192,17 @@ TEST_F(Launch, DoesNotStartAgainAfterAMistakeOfTheUser) {
 TEST_F(Launch, LeavesOutAHostThatIsGone) {
   // The host `down` answers until the first attempt has died. The remaining ranks contradict parallel.data
   // = 4.
-  write_file(file("shell"), "#!/bin/sh\n[ $1 = up ] || [ ! -e calls ]\n");
-  ::chmod(file("shell").c_str(), 0755);
+  make_shell("[ $1 = up ] || [ ! -e calls ]");
   make_mpirun(kKilledBanner);
-  const Settings hosts = {"--remote-shell", "./shell", "--hosts", "up:1,down:3", "--max-restarts", "1"};
+  const Settings hosts = {"--remote-shell", "./shell", "--hosts",    "up:1,down:3",
+                          "--max-restarts", "1",       "--max-wait", "0"};
   auto allowed = hosts;
   allowed.insert(allowed.end(), {"--min-ranks", "1"});
   const auto result = launch(allowed, {"parallel.data=4", "train.micro_batch=1"});
-  EXPECT_THAT(result.err, HasSubstr("host down does not answer: it is no longer used"));
+  EXPECT_THAT(result.err, HasSubstr("host down does not answer: it is left out"));
   EXPECT_THAT(result.err,
-              HasSubstr("rank 1 on x was ended by SIGKILL; restart 1 of 1, on 1 rank, from the beginning"));
+              HasSubstr("rank 1 on x was ended by SIGKILL; restart, on 1 rank, from the beginning\n"));
+  EXPECT_THAT(result.err, HasSubstr("restart 1 of 1, on 1 rank, from the beginning"));  // nobody was lost
   EXPECT_THAT(read_file(file("calls")), HasSubstr("--host up:1 "));
   EXPECT_THAT(read_file(file("calls")), HasSubstr("parallel.data=0"));
 
@@ -206,6 +211,135 @@ TEST_F(Launch, LeavesOutAHostThatIsGone) {
   EXPECT_EQ(refused.code, 1);
   EXPECT_THAT(refused.err,
               HasSubstr("without down there is room for 1 rank only, which --min-ranks 4 does not allow"));
+}
+
+TEST_F(Launch, RefusesAHostsFileThatCannotBeUsed) {
+  make_mpirun("exit 1");
+  expect_user_error(launch({"--hosts-file", "hosts.txt"}), "hosts.txt: cannot read the hosts");
+  write_file(file("hosts.txt"), "# two hosts\nup:2\ndown slots=2\n");
+  expect_user_error(launch({"--hosts-file", "hosts.txt"}), "hosts.txt:3: 'down slots=2' is not a host");
+  write_file(file("hosts.txt"), "up:1\n");
+  expect_user_error(launch({"--hosts-file", "hosts.txt"}, {"parallel.tensor=2", "run.deterministic=layout"}),
+                    "the hosts of hosts.txt have room for 1 rank, but parallel.tensor = 2");
+  expect_user_error(launch({"--hosts-file", "hosts.txt", "--hosts", "up"}), "--hosts");
+  EXPECT_FALSE(fs::exists(file("calls")));
+}
+
+TEST_F(Launch, StartsOnTheHostsThatAnswer) {
+  make_mpirun("");
+  make_shell("[ $1 = up ]");
+  const auto result = launch({"--remote-shell", "./shell", "--hosts", "up:2,down:2", "--min-ranks", "1"},
+                             {"parallel.data=4", "train.micro_batch=1"});
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("host down does not answer: it is left out"));
+  EXPECT_THAT(result.err, HasSubstr("starts on 2 ranks: up:2"));
+  EXPECT_THAT(read_file(file("calls")),
+              testing::AllOf(HasSubstr("-n 2 "), HasSubstr("--host up:2 "), HasSubstr("parallel.data=0")));
+}
+
+// The planner's mesh, where the config's takes more ranks than are left. The tensor ranks stay, since the
+// result depends on them.
+TEST_F(Launch, GoesOnInAnotherMesh) {
+  make_mpirun("");
+  make_shell("[ $1 = up ]");
+  const Settings hosts = {"--remote-shell", "./shell", "--hosts", "up:3,down:1", "--min-ranks", "1"};
+  const auto exact = launch(hosts, {"parallel.tensor=2", "parallel.pipeline=2", "run.deterministic=layout"});
+  EXPECT_EQ(exact.code, 0) << exact.err;
+  EXPECT_THAT(exact.err, HasSubstr("without down there is room for 3 ranks, but parallel.tensor = 2 x "
+                                   "parallel.pipeline = 2 ask for a multiple of 4 ranks"));
+  EXPECT_THAT(exact.err, HasSubstr("starts on 2 ranks: up:2, as 2 tensor ranks"));
+  EXPECT_THAT(read_file(file("calls")),
+              HasSubstr("parallel.data=1 parallel.pipeline=1 parallel.tensor=2 parallel.sequence=false"));
+
+  fs::remove(file("calls"));
+  const auto other = launch(
+      hosts, {"parallel.tensor=2", "parallel.pipeline=2", "train.global_batch=6", "train.micro_batch=1"});
+  EXPECT_EQ(other.code, 0) << other.err;
+  EXPECT_THAT(other.err, HasSubstr("starts on 3 ranks: up:3"));
+  EXPECT_THAT(read_file(file("calls")), HasSubstr("parallel.data=3 parallel.pipeline=1 parallel.tensor=1"));
+}
+
+TEST_F(Launch, WaitsForHosts) {
+  make_mpirun("");
+  make_shell("[ -e answers ] || { echo 'no route' >&2; exit 255; }");
+  write_file(file("hosts.txt"), "up:2\n");
+  const auto command =
+      launch_command({"--remote-shell", "./shell", "--hosts-file", "hosts.txt", "--watch", "0.1"}, {});
+  const std::string waiting =
+      "without up there is room for 0 ranks only, which --min-ranks 1 does not allow: "
+      "waiting for hosts, 10m 00s at most";
+  Process process(command, folder_.path());
+  ASSERT_TRUE(eventually([&] { return process.err_so_far().find(waiting) != std::string::npos; }));
+  write_file(file("answers"), "");
+  const auto result = process.wait();
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("host up answers again"));
+  EXPECT_THAT(read_file(file("calls")), HasSubstr("--host up:2 "));
+
+  fs::remove(file("answers"));
+  fs::remove(file("calls"));
+  Process stopped(command, folder_.path());
+  ASSERT_TRUE(eventually([&] { return stopped.err_so_far().find(waiting) != std::string::npos; }));
+  stopped.signal(SIGINT);
+  EXPECT_EQ(stopped.wait().code, 128 + SIGINT);
+
+  const auto ended = shoal(with({"launch", "--max-wait", "0"}, {command.begin() + 1, command.end()}));
+  EXPECT_EQ(ended.code, 1);
+  EXPECT_THAT(ended.err, HasSubstr("shoal: error: without up there is room for 0 ranks only, which"));
+  EXPECT_FALSE(fs::exists(file("calls")));
+}
+
+// The first attempt saves step 10 and waits for its signal.
+constexpr const char* kStopsWell =
+    "[ $(wc -l <calls) -eq 1 ] && { \"$@\" train.steps=10; trap exit USR1; touch ready\n"
+    "while true; do sleep 0.01; done; }\n";
+
+TEST_F(Launch, TakesAndLeavesHostsOfTheFile) {
+  train_well({"run.name=undisturbed", "run.deterministic=layout"});
+  make_shell("[ -e answers ]");
+  make_mpirun(std::string(kStopsWell) +
+              "[ $(wc -l <calls) -eq 2 ] && { trap exit USR1; while true; do sleep 0.01; done; }\n"
+              "exec \"$@\"");
+  write_file(file("hosts.txt"), "localhost\nmore  # does not answer yet\n");
+  Process process(launch_command({"--remote-shell", "./shell", "--hosts-file", "hosts.txt", "--watch", "0.1"},
+                                 {"run.deterministic=layout"}),
+                  folder_.path());
+  const auto says = [&](const std::string& text) {
+    return eventually([&] { return process.err_so_far().find(text) != std::string::npos; });
+  };
+  EXPECT_TRUE(says("host more does not answer: it is left out"));
+  EXPECT_TRUE(says("starts on 1 rank: localhost:1\n"));
+  ASSERT_TRUE(eventually([&] { return fs::exists(file("ready")); }));
+  write_file(file("answers"), "");
+  EXPECT_TRUE(says("hosts have come or gone: the ranks save and stop, to go on on localhost:1,more:1\n"));
+  EXPECT_TRUE(says("hosts have come or gone; restart, on 2 ranks, from step 10\n"));
+  write_file(file("hosts.txt"), "localhost\nmore: # a mistake\n");
+  EXPECT_TRUE(
+      says("hosts.txt:2: 'more:' is not a host; write HOST or HOST:RANKS, one per line; the hosts stay as "
+           "they were"));
+  write_file(file("hosts.txt"), "localhost\n");
+  EXPECT_TRUE(says("hosts have come or gone; restart, on 1 rank, from step 10\n"));
+  const auto result = process.wait();
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_EQ(final_state("tiny"), final_state("undisturbed"));
+}
+
+TEST_F(Launch, LeavesOutANewHostThatBreaksTheRun) {
+  make_shell("");
+  make_mpirun(std::string(kStopsWell) +
+              "[ $(wc -l <calls) -eq 2 ] && { echo 'shoal: error: rank 1: no such library' >&2; exit 1; }\n"
+              "exec \"$@\"");
+  write_file(file("hosts.txt"), "localhost\n");
+  Process process(
+      launch_command({"--remote-shell", "./shell", "--hosts-file", "hosts.txt", "--watch", "0.1"}, {}),
+      folder_.path());
+  ASSERT_TRUE(eventually([&] { return fs::exists(file("ready")); }));
+  write_file(file("hosts.txt"), "localhost\nbad:1\n");
+  const auto result = process.wait();
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("hosts have come or gone; restart, on 2 ranks, from step 10\n"));
+  EXPECT_THAT(result.err, HasSubstr("host bad is left out for 6 s"));
+  EXPECT_THAT(result.err, HasSubstr("a rank failed; restart, on 1 rank, from step 10\n"));
 }
 
 TEST_F(Launch, StopsRanksOnceAndThenEndsThem) {

@@ -17,7 +17,7 @@ need() {
   done
 }
 
-# Starts the test again inside; the second time it goes on, in an empty folder.
+# Starts the test again inside, with these further arguments; the second time it goes on, in an empty folder.
 enter_namespaces() {
   if [ -z "${SHOAL_TEST_FOLDER:-}" ]; then
     [ "$(id -u)" -eq 0 ] || skip "only root can make network namespaces"
@@ -27,7 +27,7 @@ enter_namespaces() {
     export SHOAL_TEST_FOLDER
     trap 'rm -rf "$SHOAL_TEST_FOLDER"' EXIT
     local code=0
-    unshare --mount --net --uts --ipc --pid --fork --kill-child --mount-proc "$0" "$shoal" || code=$?
+    unshare --mount --net --uts --ipc --pid --fork --kill-child --mount-proc "$0" "$shoal" "$@" || code=$?
     exit "$code"
   fi
   cd "$SHOAL_TEST_FOLDER"

@@ -102,7 +102,7 @@ class SeedRun {
         run_(folder_ / kRunName),
         trace_(trace),
         command_(with_memory(references.command(*scenario.training, folder_))),
-        to_restart_(RunToRestart::of(command_, scenario.training->layouts.front().ranks, 0)) {}
+        to_restart_(RunToRestart::of(command_)) {}
 
   SeedEnd end() {
     SeedEnd result;
@@ -125,7 +125,8 @@ class SeedRun {
     const bool launched = attempt.by_launcher && !by_hand_;
     auto command = command_;
     try {
-      if (!first && launched) command = to_restart_->restart_command(attempt.layout->ranks);
+      if (!first && launched)
+        command = to_restart_->restart_command(to_restart_->layout(attempt.layout->ranks, 0).settings);
     } catch (const UserError& error) {
       if (!names_damage(error.what())) throw;
       put_aside(error.what());

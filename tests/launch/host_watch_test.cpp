@@ -1,0 +1,129 @@
+// The hosts that are listed and answer, with a remote shell that answers for the hosts that have a file.
+#include "launch/host_watch.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <chrono>
+#include <functional>
+#include <thread>
+
+#include "data/temp_folder.h"
+
+namespace shoal::test {
+namespace {
+
+using ::testing::HasSubstr;
+using Hosts = std::vector<Host>;
+
+class HostWatchTest : public ::testing::Test {
+ protected:
+  HostWatchTest() {
+    const auto shell = folder_.write(
+        "shell", "#!/bin/sh\ntest -e " + (folder_ / "$1").string() + " || { echo no route >&2; exit 1; }\n");
+    ::chmod(shell.c_str(), 0755);
+    answers("a");
+    answers("b");
+  }
+  void answers(const std::string& host, bool yes = true) const {
+    if (yes) {
+      folder_.write(host, "");
+    } else {
+      std::filesystem::remove(folder_ / host);
+    }
+  }
+  std::string list(const std::string& text) const { return folder_.write("hosts.txt", text).string(); }
+  HostWatch watch_file(const std::string& text, double interval = 0) const {
+    return HostWatch({.file = list(text),
+                      .remote_shell = (folder_ / "shell").string(),
+                      .program = "/bin/sh",
+                      .interval = interval});
+  }
+  // Whether look() returns these hosts some time.
+  static bool sees(HostWatch& watch, const Hosts& used, const Hosts& hosts) {
+    for (int i = 0; i < 1000; ++i) {
+      if (watch.look(used) == hosts) return true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    return false;
+  }
+
+  TempFolder folder_;
+};
+
+TEST_F(HostWatchTest, ReadsAFile) {
+  EXPECT_EQ(read_hosts(list("# ours\na:2\n\n  b # with one rank\r\nc.example.org:16")),
+            (Hosts{{"a", 2}, {"b", 1}, {"c.example.org", 16}}));
+  const auto error_in = [&](const std::string& text) { return user_error([&] { read_hosts(list(text)); }); };
+  EXPECT_THAT(error_in("a:2\nb slots=2\n"), HasSubstr("hosts.txt:2: 'b slots=2' is not a host; write HOST"));
+  EXPECT_THAT(error_in("a:0"), HasSubstr("hosts.txt:1: 'a:0' is not a host"));
+  EXPECT_THAT(error_in("a:2,b:2"), HasSubstr("hosts.txt:1: 'a:2,b:2' is not a host"));
+  EXPECT_THAT(error_in("-oProxyCommand=x"), HasSubstr("is not a host"));
+  EXPECT_THAT(error_in("a\n\na:2\n"), HasSubstr("hosts.txt:3: a is named twice"));
+  EXPECT_THAT(error_in("# none\n"), HasSubstr("hosts.txt names no host"));
+  EXPECT_THAT(user_error([&] { read_hosts(folder_ / "none.txt"); }), HasSubstr("none.txt: cannot read"));
+  EXPECT_THAT(user_error([&] { read_hosts(folder_.path()); }), HasSubstr("cannot read"));
+}
+
+TEST_F(HostWatchTest, LeavesOutHostsThatDoNotAnswer) {
+  auto watch = watch_file("a:2\nb:2\n");
+  EXPECT_EQ(watch.check(), (Hosts{{"a", 2}, {"b", 2}}));
+  EXPECT_EQ(watch.missing(), "");
+  answers("b", false);
+  EXPECT_EQ(watch.check(), (Hosts{{"a", 2}}));
+  EXPECT_EQ(watch.missing(), "b");
+  EXPECT_TRUE(sees(watch, {{"a", 2}}, {{"a", 2}}));
+  answers("b");
+  EXPECT_TRUE(sees(watch, {{"a", 2}}, {{"a", 2}, {"b", 2}}));
+}
+
+TEST_F(HostWatchTest, FollowsTheFile) {
+  auto watch = watch_file("a:2\n");
+  const Hosts a = {{"a", 2}};
+  EXPECT_EQ(watch.check(), a);
+  list("b:1\na:2\n");
+  EXPECT_TRUE(sees(watch, a, {{"b", 1}, {"a", 2}}));
+  list("b:1\n");
+  EXPECT_TRUE(sees(watch, a, {{"b", 1}}));
+  // With a mistake in it, it counts as it was.
+  list("b:1\nc:\n");
+  EXPECT_EQ(watch.check(), (Hosts{{"b", 1}}));
+  list("");
+  EXPECT_EQ(watch.check(), (Hosts{{"b", 1}}));
+  std::filesystem::remove(folder_ / "hosts.txt");
+  EXPECT_EQ(watch.check(), (Hosts{{"b", 1}}));
+}
+
+// The hosts in use are not asked: if they do not answer, the ranks will fail.
+TEST_F(HostWatchTest, LooksAtTheOthersOnly) {
+  auto watch = watch_file("a:2\nb:2\n");
+  watch.check();
+  answers("a", false);
+  EXPECT_TRUE(sees(watch, {{"a", 2}}, {{"a", 2}, {"b", 2}}));
+}
+
+TEST_F(HostWatchTest, LeavesOutAHostUntilTheFileNamesItAnew) {
+  auto watch = watch_file("a:2\nb:2\n", 100);
+  watch.leave_out("b");
+  EXPECT_EQ(watch.check(), (Hosts{{"a", 2}}));
+  EXPECT_EQ(watch.missing(), "b");
+  list("a:2\n");
+  watch.check();
+  list("a:2\nb:2\n");
+  EXPECT_EQ(watch.check(), (Hosts{{"a", 2}, {"b", 2}}));
+}
+
+TEST_F(HostWatchTest, TakesSlotsForGood) {
+  auto watch = watch_file("a:2\nb:1\n");
+  EXPECT_TRUE(watch.take_slots("a", 1));
+  EXPECT_EQ(watch.check(), (Hosts{{"a", 1}, {"b", 1}}));
+  EXPECT_TRUE(watch.take_slots("b", 1));
+  EXPECT_EQ(watch.check(), (Hosts{{"a", 1}}));
+  EXPECT_FALSE(watch.take_slots("a", 1));  // the last one
+  EXPECT_FALSE(watch.take_slots("c", 1));
+  EXPECT_EQ(watch.check(), (Hosts{{"a", 1}}));
+}
+
+}  // namespace
+}  // namespace shoal::test
