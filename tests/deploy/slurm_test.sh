@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A real Slurm of two nodes, a and b, from the system's packages: deploy/slurm's batch files run on it, are told that
-# their time is up, and end where threads of one process end.
+# their time is up, lose a node, and end where threads of one process end.
 . "$(dirname "$0")/lib.sh"
 need munged slurmctld slurmd sbatch srun mpirun.openmpi
 enter_namespaces
@@ -22,6 +22,7 @@ SlurmdLogFile=$PWD/slurmd-%n.log
 ProctrackType=proctrack/pgid
 TaskPlugin=task/none
 SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
 SchedulerParameters=sched_interval=1,sched_min_interval=0
 SlurmdParameters=config_overrides
 ReturnToService=2
@@ -64,6 +65,22 @@ wait_for() {
   die "job $1 is $state, not $2"
 }
 
+# Waits until $run has made step $1.
+until_step() {
+  for _ in $(seq 400); do
+    grep -qs "\"step\":$1," "runs/$run/metrics.jsonl" && return
+    sleep 0.1
+  done
+  die "$run does not get to step $1"
+}
+
+# Starts a job that was queued again at once, not in two minutes.
+start_now() {
+  wait_for "$1" PENDING
+  sleep 1.5  # the credential of its first start is revoked in this second
+  on a scontrol update "JobId=$1" StartTime=now
+}
+
 submit() {
   on a SHOAL="$shoal" OMP_WAIT_POLICY=passive sbatch --parsable --cpus-per-task=1 "$@" "run.name=$run"
 }
@@ -72,23 +89,13 @@ start_slurm
 make_run
 "$shoal" train tiny.toml run.name=threads --ranks 4 >threads.log 2>&1 || die "$(cat threads.log)"
 
-run=one-node job=$(submit --ntasks=4 "$batch_files/one-node.sbatch" tiny.toml)
-wait_for "$job" COMPLETED
-same_result one-node threads
-echo "one node: ok"
-
 # Two nodes; when a few steps are done, the time is up.
 run=two-nodes
 longer=(train.steps=2000 eval.interval=1000 checkpoint.interval=1000)  # seconds
 job=$(submit --ntasks-per-node=2 "$batch_files/many-nodes.sbatch" tiny.toml "${longer[@]}")
-for _ in $(seq 400); do
-  grep -qs '"step":10,' "runs/$run/metrics.jsonl" && break
-  sleep 0.1
-done
+until_step 10
 pkill -USR1 -o -f slurm_script  # what slurmd does of --signal=B:USR1@300 when it is time
-wait_for "$job" PENDING
-sleep 1.5  # the credential of its first start is revoked in this second
-on a scontrol update "JobId=$job" StartTime=now
+start_now "$job"
 wait_for "$job" COMPLETED
 grep -q "stopped by SIGUSR1 after step" "shoal-$job.log" || die "the run was not stopped: $(cat "shoal-$job.log")"
 grep -q "resumed from" "shoal-$job.log" || die "the run did not go on: $(cat "shoal-$job.log")"
@@ -96,6 +103,21 @@ grep -q "resumed from" "shoal-$job.log" || die "the run did not go on: $(cat "sh
 same_result two-nodes whole
 [ "$(received b)" -gt 1000000 ] || die "the nodes have not exchanged gradients"
 echo "two nodes, stopped and queued again: ok"
+
+# A node dies under a run: slurmd and all other processes there are gone. While Slurm finds out, the next jobs run on the
+# other node.
+printf 'SlurmdTimeout=4\nMessageTimeout=2\n' >>slurm.conf
+on a scontrol reconfigure
+run=dying
+length=(train.steps=200 eval.interval=100 checkpoint.interval=5)
+dying=$(submit --ntasks-per-node=2 "$batch_files/many-nodes.sbatch" tiny.toml "${length[@]}")
+until_step 20
+ip netns pids b | xargs kill -9
+
+run=one-node job=$(submit --ntasks=4 "$batch_files/one-node.sbatch" tiny.toml)
+wait_for "$job" COMPLETED
+same_result one-node threads
+echo "one node: ok"
 
 # A name on the command line names another run, which begins anew, with an attempt of which nothing was saved put aside.
 run=other
@@ -109,6 +131,18 @@ job=$(submit --ntasks=2 "$batch_files/one-node.sbatch" tiny.toml train.steps=50)
 wait_for "$job" COMPLETED
 grep -q "runs/other/checkpoints/step-00000040: 40 of 50 steps are done" "shoal-$job.log" || die "the run did not go on: $(cat "shoal-$job.log")"
 echo "another name, submitted again: ok"
+
+# Slurm queues the first one again. It goes on when another node is in its place, with empty folders.
+wait_for "$dying" PENDING
+grep -q "requeue job JobId=$dying due to failure of node b" slurmctld.log || die "Slurm has not missed the node: $(cat slurmctld.log)"
+rm -r spool-b/* tmp-b/*
+on b slurmd -N b
+start_now "$dying"
+wait_for "$dying" COMPLETED
+grep -q "resumed from" "shoal-$dying.log" || die "the run did not go on: $(cat "shoal-$dying.log")"
+"$shoal" train tiny.toml run.name=alive "${length[@]}" --ranks 2 >threads.log 2>&1 || die "$(cat threads.log)"
+same_result dying alive
+echo "a node that dies: ok"
 
 # Nodes with GPUs, as many tasks as GPUs; the ranks compute on CPUs, since there are none.
 run=gpus
