@@ -72,20 +72,20 @@ class DiskRecorder {
 
 // Replace the functions of the C library, also for std::filesystem.
 extern "C" ssize_t write(int file, const void* data, size_t bytes) {
-  DiskRecorder::note("write", file);
+  shoal::test::DiskRecorder::note("write", file);
   return ::syscall(SYS_write, file, data, bytes);
 }
 extern "C" int fsync(int file) {
-  DiskRecorder::note("sync", file);
+  shoal::test::DiskRecorder::note("sync", file);
   return static_cast<int>(::syscall(SYS_fsync, file));
 }
 extern "C" int rename(const char* from, const char* to) noexcept {
-  DiskRecorder::note_rename(from, to);
+  shoal::test::DiskRecorder::note_rename(from, to);
   return ::renameat(AT_FDCWD, from, AT_FDCWD, to);
 }
 extern "C" int renameat2(int one_folder, const char* one, int other_folder, const char* other,
                          unsigned flags) noexcept {
-  DiskRecorder::note_swap(one, other);
+  shoal::test::DiskRecorder::note_swap(one, other);
   return static_cast<int>(::syscall(SYS_renameat2, one_folder, one, other_folder, other, flags));
 }
 

@@ -128,5 +128,5 @@ int run(const std::string& what, double deadline_seconds) {
 
 int main(int argc, char** argv) {
   ::alarm(300);  // ends a program that hangs
-  return run(argc > 1 ? argv[1] : "where", argc > 2 ? std::atof(argv[2]) : 60);
+  return shoal::test::run(argc > 1 ? argv[1] : "where", argc > 2 ? std::atof(argv[2]) : 60);
 }
