@@ -18,7 +18,7 @@ using ::testing::Each;
 using ::testing::ElementsAreArray;
 using ::testing::Gt;
 
-RunPlan plan_of(int micro_batch) {
+RunPlan plan_with_micro_batch(int micro_batch) {
   auto config = parse_config(R"(
 data.dir = "none"
 run.name = "measured"
@@ -31,7 +31,7 @@ train = { global_batch = 8, steps = 1 }
   return make_plan(config);
 }
 
-RunPlan sample(int micro_batch) { return sample_of(plan_of(micro_batch)); }
+RunPlan sample(int micro_batch) { return sample_of(plan_with_micro_batch(micro_batch)); }
 
 std::vector<double> numbers_of(const SampleTimes& times) {
   std::vector<double> all = {times.update};
@@ -76,7 +76,7 @@ TEST_F(MeasuredMachineTest, HasNoTimesBehindItsTime) {
 }
 
 TEST_F(MeasuredMachineTest, TriesSteps) {
-  const auto plan = plan_of(2);
+  const auto plan = plan_with_micro_batch(2);
   MeasuredMachine first(2, options());
   const double once = first.try_step(plan, 1).seconds, typical = first.try_step(plan, 3).seconds;
   EXPECT_GT(once, 0);
