@@ -49,13 +49,19 @@ int threads_of(const RunPlan& plan, const RankCounts& ranks) {
 double kernel_scratch(const RunPlan& plan, const RankCounts& ranks, const TensorRank& tensor) {
   const auto& model = plan.model;
   const std::int64_t heads = local_heads(model, tensor).count();
+  const auto& batch = plan.pipeline.batch;
+  const auto classes = padded_vocabulary(model, tensor);
   const KernelSizes sizes{
-      .batch = plan.pipeline.batch.batch,
+      .batch = batch.batch,
       .positions = model.block_size,
       .heads = heads,
       .head_size = model.head_size(),
       .columns = std::max({local_hidden(model, tensor).count(), 3 * heads * model.head_size(),
                            std::int64_t{2} * model.n_embd}),
+      .channels = model.n_embd,
+      .classes = classes,
+      .logit_rows =
+          std::min(batch.rows(), std::max<std::int64_t>(64, plan.pipeline.logits.elements / classes)),
       .compute = plan.engine.compute,
       .dropout = model.dropout > 0};
   return static_cast<double>(scratch_bytes(plan.backend, sizes, threads_of(plan, ranks)));
