@@ -58,7 +58,7 @@ void print_processor() {
        "the level that is used here; the variable SHOAL_ISA asks for a lower one");
 }
 
-void print_memory() {
+void print_memory_of_machine() {
   const double pages = static_cast<double>(sysconf(_SC_PHYS_PAGES));
   fmt::print("\nmemory and disk\n");
   line("memory", format_bytes(pages * static_cast<double>(sysconf(_SC_PAGESIZE))),
@@ -181,7 +181,7 @@ void run_doctor() {
   cpu_level();  // an error before the first line
   fmt::print("shoal {}\n\n", kVersion);
   print_processor();
-  print_memory();
+  print_memory_of_machine();
   print_speed();
   print_gpus();
   print_ranks();

@@ -13,9 +13,9 @@ namespace {
 constexpr std::int64_t kMostWorkers = 1 << 24;
 constexpr std::string_view kPrefix = "file:";  // marks a file in a config, where other values are schemes
 
-class Reader {
+class TopologyReader {
  public:
-  explicit Reader(std::string file) : file_(std::move(file)) {}
+  explicit TopologyReader(std::string file) : file_(std::move(file)) {}
 
   Topology read() {
     const auto table = parse_toml_file(file_, "topology");
@@ -94,7 +94,7 @@ class Reader {
 }  // namespace
 
 Topology read_topology(const std::string& file) {
-  return Reader(file.starts_with(kPrefix) ? file.substr(kPrefix.size()) : file).read();
+  return TopologyReader(file.starts_with(kPrefix) ? file.substr(kPrefix.size()) : file).read();
 }
 
 bool is_topology_file(std::string_view name) {

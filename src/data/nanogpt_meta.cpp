@@ -14,7 +14,7 @@
 namespace shoal {
 namespace {
 
-constexpr std::int64_t kLargestFile = 1 << 23;        // bytes
+constexpr std::int64_t kLargestMeta = 1 << 23;        // bytes
 constexpr std::int64_t kLargestVocabulary = 1 << 16;  // ids are uint16
 
 class MetaReader {
@@ -83,7 +83,7 @@ std::unique_ptr<Tokenizer> read_nanogpt_meta(const std::filesystem::path& file) 
   std::ifstream in(file, std::ios::binary | std::ios::ate);
   const std::int64_t size = in.tellg();
   if (!in) fail_user("{}: cannot be read", file.string());
-  if (size > kLargestFile) {
+  if (size > kLargestMeta) {
     fail_user("{}: {} are too many for the vocabulary of a dataset of characters", file.string(),
               format_bytes(static_cast<double>(size)));
   }

@@ -14,7 +14,7 @@ using nlohmann::json;
 
 constexpr std::uint64_t kLargest = std::uint64_t{1} << 30;
 
-struct Range {
+struct TimeRange {
   double begin = INFINITY, end = -INFINITY;
 };
 
@@ -24,7 +24,7 @@ double number(const json& event, const char* key) {
   return value / 1e6;
 }
 
-std::string step_asked_for(const std::filesystem::path& path, const std::map<std::int64_t, Range>& steps,
+std::string step_asked_for(const std::filesystem::path& path, const std::map<std::int64_t, TimeRange>& steps,
                            std::int64_t step) {
   if (steps.empty()) fail_user("{} has no step", path.string());
   if (step == 0) step = steps.begin()->first;
@@ -36,7 +36,7 @@ std::string step_asked_for(const std::filesystem::path& path, const std::map<std
 }
 
 TraceStep step_of(const std::filesystem::path& path, const json& file, std::int64_t asked) {
-  std::map<std::int64_t, Range> steps;
+  std::map<std::int64_t, TimeRange> steps;
   std::map<int, TraceRow> rows;                        // by process
   std::map<std::pair<int, int>, std::string> threads;  // by process and thread
   const auto& events = file.at("traceEvents");

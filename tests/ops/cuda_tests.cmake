@@ -6,6 +6,7 @@ add_executable(test_ops_cuda
 target_include_directories(test_ops_cuda BEFORE PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
 target_compile_definitions(test_ops_cuda PRIVATE SHOAL_TEST_CUDA SHOAL_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
 target_link_libraries(test_ops_cuda PRIVATE shoal_parallel GTest::gmock GTest::gtest)
+shoal_compile_tests(test_ops_cuda TRUE)
 add_dependencies(test_ops_cuda shoal_cuda)
 add_test(NAME ops.cuda COMMAND test_ops_cuda)
 set_tests_properties(ops.cuda PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 600)
