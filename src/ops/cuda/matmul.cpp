@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "ops/cuda/check.h"
+#include "ops/cuda/choices.h"
 
 namespace shoal::cuda {
 namespace {
@@ -73,7 +74,7 @@ struct Matmul::Plan {
 };
 
 Matmul::Matmul(cudaStream_t stream, const std::string& gpu, const Options& options)
-    : stream_(stream), options_(options), choices_(options.choices, gpu) {
+    : stream_(stream), options_(options), choices_(std::make_unique<Choices>(options.choices, gpu)) {
   cublasLtHandle_t handle = nullptr;
   check(cublasLtCreate(&handle));
   handle_.reset(handle);
@@ -120,15 +121,15 @@ Algorithm Matmul::choose(const ProductKey& key, const Product& product, const Pr
   const auto can_use = [&](const Algorithm& algorithm) {
     return !algorithm || description.can_use(handle_.get(), *algorithm);
   };
-  if (const auto known = choices_.find(key, can_use)) return *known;
-  if (capturing(stream_)) return choices_.keep(key, untimed(description, parts));
+  if (const auto known = choices_->find(key, can_use)) return *known;
+  if (capturing(stream_)) return choices_->keep(key, untimed(description, parts));
   const Trial trial(product, stream_);
-  if (!trial) return choices_.keep(key, untimed(description, parts));
+  if (!trial) return choices_->keep(key, untimed(description, parts));
   // Makes the parts' own choices first, and waits for this GPU's kernels: they may wait for another rank,
   // which may come to wait for this choice.
   if (parts) (*parts)(trial.product());
   check(cudaStreamSynchronize(stream_));
-  return choices_.find_or_measure(key, can_use, [&] { return timed(trial.product(), description, parts); });
+  return choices_->find_or_measure(key, can_use, [&] { return timed(trial.product(), description, parts); });
 }
 
 Matmul::Plan& Matmul::plan(const Product& product, const Parts* parts) {

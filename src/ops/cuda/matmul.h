@@ -3,10 +3,13 @@
 
 #include <functional>
 #include <map>
+#include <memory>
 
-#include "ops/cuda/choices.h"
+#include "ops/cuda/product.h"
 
 namespace shoal::cuda {
+
+class Choices;
 
 class Matmul {
  public:
@@ -43,7 +46,7 @@ class Matmul {
 
   cudaStream_t stream_;
   Options options_;
-  Choices choices_;
+  std::unique_ptr<Choices> choices_;
   std::unique_ptr<cublasLtContext, HandleDeleter> handle_;
   Memory workspace_;
   KernelScratch sums_;
