@@ -33,7 +33,7 @@ std::vector<float> expected(const RawTensor& raw, bool transposed, const TensorS
   return values;
 }
 
-std::vector<float> read(SliceSource& source, const TensorSlice& slice) {
+std::vector<float> values_of(SliceSource& source, const TensorSlice& slice) {
   std::vector<float> values(static_cast<std::size_t>(slice.count()), -77);
   source.read(slice, std::as_writable_bytes(std::span(values)));
   return values;
@@ -67,7 +67,7 @@ TEST_F(HuggingFace, ReadsEveryTensorOfEveryTypeWithAndWithoutPrefix) {
       EXPECT_EQ(reader.model(), kTinyModel);
       for (const auto& tensor : hugging_face_tensors(kTinyModel)) {
         const auto slice = whole_slice("transformer." + tensor.name, DType::f32, tensor.shape);
-        EXPECT_EQ(read(reader, slice), expected(raw.at(tensor.name), tensor.transposed, slice))
+        EXPECT_EQ(values_of(reader, slice), expected(raw.at(tensor.name), tensor.transposed, slice))
             << tensor.name << " of " << name_of(dtype);
       }
     }
@@ -94,7 +94,8 @@ TEST_F(HuggingFace, ReadsAnySlice) {
       }
       slice.flat_begin = dice.between(0, slice.shape.count());
       slice.flat_end = dice.between(slice.flat_begin, slice.shape.count());
-      ASSERT_EQ(read(reader, slice), expected(raw.at(name), tensor.transposed, slice)) << to_string(slice);
+      ASSERT_EQ(values_of(reader, slice), expected(raw.at(name), tensor.transposed, slice))
+          << to_string(slice);
     }
   }
 }
@@ -104,9 +105,9 @@ TEST_F(HuggingFace, FewerPositionsAreTheFirst) {
   const auto opened = open_hugging_face(folder_);
   auto& reader = *opened;
   const auto slice = whole_slice("transformer.wpe.weight", DType::f32, {3, 6});
-  EXPECT_EQ(read(reader, slice), expected(raw_.at("wpe.weight"), false, slice));
+  EXPECT_EQ(values_of(reader, slice), expected(raw_.at("wpe.weight"), false, slice));
   const auto refused = [&](const char* name, const Shape& shape) {
-    return user_error([&] { read(reader, whole_slice(name, DType::f32, shape)); });
+    return user_error([&] { values_of(reader, whole_slice(name, DType::f32, shape)); });
   };
   EXPECT_THAT(refused("transformer.wpe.weight", {6, 6}), HasSubstr("is [5, 6] there, but [6, 6] is needed"));
   EXPECT_THAT(refused("transformer.wte.weight", {3, 6}), HasSubstr("is [11, 6] there, but [3, 6] is needed"));
@@ -135,7 +136,7 @@ TEST_F(HuggingFace, ReadsShards) {
   auto& reader = *opened;
   for (const auto& tensor : hugging_face_tensors(kTinyModel)) {
     const auto slice = whole_slice("transformer." + tensor.name, DType::f32, tensor.shape);
-    EXPECT_EQ(read(reader, slice), expected(raw_.at(tensor.name), tensor.transposed, slice));
+    EXPECT_EQ(values_of(reader, slice), expected(raw_.at(tensor.name), tensor.transposed, slice));
   }
 
   const auto refused = [&] { return user_error([&] { open_hugging_face(folder_); }); };
@@ -161,7 +162,7 @@ TEST_F(HuggingFace, ReadsPickledTensors) {
     const auto reader = open_hugging_face(folder_);
     for (const auto& tensor : hugging_face_tensors(kTinyModel)) {
       const auto slice = whole_slice("transformer." + tensor.name, DType::f32, tensor.shape);
-      EXPECT_EQ(read(*reader, slice), expected(raw_.at(tensor.name), tensor.transposed, slice))
+      EXPECT_EQ(values_of(*reader, slice), expected(raw_.at(tensor.name), tensor.transposed, slice))
           << tensor.name;
     }
   };
@@ -209,7 +210,7 @@ TEST_F(HuggingFace, AHeadOfItsOwnIsAParameter) {
   const auto reader = open_hugging_face(folder_);
   EXPECT_FALSE(reader->model().tied);
   const auto slice = whole_slice("lm_head.weight", DType::f32, {11, 6});
-  EXPECT_EQ(read(*reader, slice), expected(raw_.at("lm_head.weight"), false, slice));
+  EXPECT_EQ(values_of(*reader, slice), expected(raw_.at("lm_head.weight"), false, slice));
 }
 
 TEST_F(HuggingFace, MissingTensorsAndLayers) {
