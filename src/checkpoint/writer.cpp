@@ -117,6 +117,10 @@ Manifest CheckpointWriter::collect(int world, std::chrono::seconds patience,
     const fs::path record = record_path(partial_, rank), failure = failure_path(partial_, rank);
     while (!fs::exists(record) && !fs::exists(failure)) {
       if (stop.stop_requested()) fail("rank {} did not save its shard", rank);
+      std::error_code error;
+      if (!fs::is_directory(partial_, error)) {
+        fail_user("{} is gone: {}", partial_.string(), error ? error.message() : "not a directory");
+      }
       if (watch.seconds() > static_cast<double>(patience.count())) {
         fail("rank {} did not save its shard within {} s", rank, patience.count());
       }

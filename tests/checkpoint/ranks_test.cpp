@@ -1,4 +1,5 @@
 // Checkpoints of several ranks: ranks that fail or are slow, and files left by earlier attempts.
+#include <fstream>
 #include <thread>
 
 #include "checkpoint/checkpoint_support.h"
@@ -127,6 +128,13 @@ TEST_F(FirstRankFails, WithoutAnyRoomForItsReason) {
 class Attempts : public Ranks {
  protected:
   Attempts() : Ranks(kSmall, kSmall) {}
+
+  // Until rank 0 has written its shard and waits for rank 1.
+  void begin_first() {
+    begin(0, 5);
+    const auto record = run_ / "checkpoints/.step-00000005.0-1.partial/rank-00000.json";
+    while (!fs::exists(record)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
 };
 
 // A rank of a killed run, perhaps on another host, that has not noticed yet; and one whose earlier save
@@ -148,14 +156,21 @@ TEST_F(Attempts, AreNeverMixed) {
 }
 
 TEST_F(Attempts, EndSoonWhenTheOthersAreGivenUp) {
-  begin(0, 5);
-  const auto record = run_ / "checkpoints/.step-00000005.0-1.partial/rank-00000.json";
-  while (!fs::exists(record)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  begin_first();
   const Stopwatch watch;
   first_.give_up();
   EXPECT_THAT(error(0), HasSubstr("rank 1 did not save its shard"));
   EXPECT_LT(watch.seconds(), 10);
   EXPECT_THAT(everything(), IsEmpty());
+}
+
+TEST_F(Attempts, EndSoonWhenTheirFolderIsReplacedByAFile) {
+  begin_first();
+  const Stopwatch watch;
+  fs::rename(run_ / "checkpoints", run_ / "moved");
+  std::ofstream(run_ / "checkpoints") << "a file";
+  EXPECT_THAT(error(0), HasSubstr("is gone: Not a directory"));
+  EXPECT_LT(watch.seconds(), 10);
 }
 
 }  // namespace
