@@ -48,8 +48,8 @@ class CheckpointWriter {
   void report_failure(int rank, int world, const std::string& why) noexcept;
 
   // Rank 0: waits until every rank has written its shard or reported a failure, then makes the checkpoint
-  // appear under its name, replacing one of the same step. Throws Error when a rank failed, or has not come
-  // within `patience` or when asked to stop.
+  // appear under its name, replacing one of the same step. Throws Error when a rank failed, when one has not
+  // come within `patience` or when asked to stop, or when the folder of their shards is gone.
   void commit(const CheckpointInfo& info, int world, std::chrono::seconds patience = std::chrono::minutes(30),
               const std::stop_token& stop = {});
 
