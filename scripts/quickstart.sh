@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The first run: installs what is needed, builds (about 2 minutes on two cores), writes a little corpus, trains for about a
-# minute, evaluates, and leaves a loss curve and samples in out/quickstart.
+# The first run: installs what is needed, builds (2 to 5 minutes on two cores), writes a little corpus, trains for one to
+# three minutes, evaluates, and leaves a loss curve and samples in out/quickstart.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/build.sh shoal

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what is needed, builds, and runs all tests (about 15 minutes on two cores). Arguments go to ctest, e.g. -R 'ops\.'.
+# Installs what is needed, builds, and runs all tests (about 20 minutes on two cores). Arguments go to ctest, e.g. -R 'ops\.'.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/install-deps.sh tests
