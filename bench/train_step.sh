@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Whole training steps of Shoal beside PyTorch, eager and compiled, interleaved, each run a process of its own.
 #
-#   PYTHON=PATH [BUILD=build/release] [ROUNDS=5] [STEPS=8] [THREADS=2] [ROWS=REGEX] [ALLOCATORS="glibc jemalloc"] [OUT=FILE] \
-#     bench/train_step.sh
+#   PYTHON=PATH [BUILD=build/release] [ROUNDS=5] [STEPS=8] [THREADS=2] [ROWS=REGEX] [ALLOCATORS="glibc jemalloc"] [ISA=avx2] \
+#     [OUT=FILE] bench/train_step.sh
 #
-# PYTHON is one that has torch. For every row the peers are first tuned: each way runs briefly under every allocator
+# PYTHON is one that has torch. With ISA=avx2 neither program uses more than AVX2. For every row the peers are first tuned: each way runs briefly under every allocator
 # that is installed (glibc told to keep its memory; libjemalloc2, libtcmalloc-minimal4), with GPT-2's vocabulary as it is
 # and rounded up to 64, and the fastest setting is kept for the rounds. The table and every raw line go to OUT.
 # Takes about an hour on two cores, which nothing else may use meanwhile.
@@ -12,7 +12,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 python=${PYTHON:-python3} build=${BUILD:-build/release} rounds=${ROUNDS:-5} steps=${STEPS:-8} threads=${THREADS:-2}
-rows=${ROWS:-.} out=${OUT:-bench/results/train_step.txt}
+rows=${ROWS:-.} isa=${ISA:-} out=${OUT:-bench/results/train_step.txt}
 shoal=$build/bench/bench_train_step
 [ -x "$shoal" ] || { echo "no $shoal: ninja -C $build bench_train_step" >&2; exit 2; }
 "$python" -c 'import torch' || { echo "PYTHON=$python has no torch" >&2; exit 2; }
@@ -29,10 +29,16 @@ allocators=(glibc)
 [ -e "$libraries/libtcmalloc_minimal.so.4" ] && allocators+=(tcmalloc)
 [ -z "${ALLOCATORS:-}" ] || read -ra allocators <<<"$ALLOCATORS"
 
-# The environment of a peer: large buffers are kept and not faulted in anew, the matrix library may use all the
-# processor can.
+case $isa in
+  '') libraries_isa="-u MKL_ENABLE_INSTRUCTIONS" ;;
+  avx2) libraries_isa="ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2" ;;
+  *) echo "ISA=$isa is not avx2" >&2; exit 2 ;;
+esac
+
+# The environment of a peer: large buffers are kept and not faulted in anew, the matrix library may use all that the
+# processor, or ISA, has.
 peer_environment() {
-  echo "-u OPENBLAS_CORETYPE -u MKL_ENABLE_INSTRUCTIONS OMP_NUM_THREADS=$threads"
+  echo "-u OPENBLAS_CORETYPE $libraries_isa OMP_NUM_THREADS=$threads"
   case $1 in
     glibc) echo "MALLOC_MMAP_THRESHOLD_=1073741824 MALLOC_TRIM_THRESHOLD_=68719476736 MALLOC_TOP_PAD_=268435456" ;;
     jemalloc)
@@ -86,7 +92,7 @@ while IFS=';' read -r -u 3 name arguments dtype factor _ _; do
   compile=$(tune "$name" compile)
   for ((round = 1; round <= rounds; ++round)); do
     # shellcheck disable=SC2086
-    record "$name" shoal "round" env -u LD_PRELOAD "$shoal" $arguments "$dtype" $((factor * steps)) "$threads"
+    record "$name" shoal "round" env -u LD_PRELOAD SHOAL_ISA="$isa" "$shoal" $arguments "$dtype" $((factor * steps)) "$threads"
     peer "$name" eager "$eager" round $((factor * steps))
     peer "$name" compile "$compile" round $((factor * steps))
   done
@@ -96,7 +102,7 @@ mkdir -p "$(dirname "$out")"
 "$python" bench/train_step_table.py "$raw" <<<"$table" >"$out.new"
 {
   echo
-  echo "command: ROUNDS=$rounds STEPS=$steps THREADS=$threads ROWS=$rows bench/train_step.sh"
+  echo "command: ROUNDS=$rounds STEPS=$steps THREADS=$threads ROWS=$rows ISA=$isa bench/train_step.sh"
   echo "commit: $(git rev-parse --short HEAD)$(git diff --quiet HEAD -- src bench || echo ' and changes')"
   echo "date: $(date -u +%F)"
   echo "processor: $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1), $(nproc) cores; $(uname -sr)"

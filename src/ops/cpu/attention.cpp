@@ -68,7 +68,7 @@ void HeadKernels<T>::forward(const HeadForward<T>& head, const HeadShape& shape,
             std::fill_n(scores + i * kKeys, width, 0.0f);
             continue;
           }
-          std::array<Vec, 8> factors;
+          DropoutRow::Factors factors;
           if (dropout.active()) factors = dropout.factors(q0 + i, tile.k0);
           const float rescale = softmax_row(scores + i * kKeys, visible, width, most[i], total[i],
                                             dropout.active() ? &factors : nullptr);
@@ -125,7 +125,7 @@ void HeadKernels<T>::backward(const HeadBackward<T>& head, const HeadShape& shap
         tile_product(d_scores + at, kKeys, {d_out + row, dp, 1}, values_t + tile.k0, tp, n, width,
                      shape.channels, false);
         for (std::int64_t i = first; i < first + n; ++i) {
-          std::array<Vec, 8> factors;
+          DropoutRow::Factors factors;
           if (dropout.active()) factors = dropout.factors(q0 + i, tile.k0);
           for (std::int64_t c = 0; c < width; c += kLanes) {
             float* p_at = probs + i * kKeys + c;

@@ -134,7 +134,7 @@ void HeadKernels<bfloat16>::forward(const HeadForward<bfloat16>& head, const Hea
           const std::int64_t visible = tile.visible(i);
           for (std::int64_t c = 0; c < width; c += kLanes) store(row + c, load(row + c) * scale);
           if (visible > 0) {
-            std::array<Vec, 8> factors;
+            DropoutRow::Factors factors;
             if (dropout.active()) factors = dropout.factors(q0 + i, tile.k0);
             const auto at = static_cast<std::size_t>(i);
             const float rescale =
@@ -203,7 +203,7 @@ void HeadKernels<bfloat16>::backward(const HeadBackward<bfloat16>& head, const H
         matrix.scores(scores + at, queries + row, n, keys_t, tile.k0, width);
         matrix.scores(d_products + at, d_out + row, n, values_t, tile.k0, width);
         for (std::int64_t i = first; i < first + n; ++i) {
-          std::array<Vec, 8> factors;
+          DropoutRow::Factors factors;
           if (dropout.active()) factors = dropout.factors(q0 + i, tile.k0);
           for (std::int64_t c = 0; c < width; c += kLanes) {
             const std::int64_t element = i * kKeys + c;

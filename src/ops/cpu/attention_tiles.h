@@ -73,7 +73,7 @@ class DropoutTile {
   DropoutTile(const Dropout& dropout, std::int64_t head, std::int64_t batch)
       : dropout_(dropout), mask_(dropout, attention_site(dropout.site, head)), batch_(batch) {}
   bool active() const { return dropout_.active(); }
-  std::array<Vec, 8> factors(std::int64_t query, std::int64_t k0) const {
+  DropoutRow::Factors factors(std::int64_t query, std::int64_t k0) const {
     return mask_.factors(dropout_.window.row(batch_, query), k0 / kKeys);
   }
 
@@ -87,7 +87,7 @@ class DropoutTile {
 // for earlier results of the row. scores become probabilities times the dropout factor, not yet divided by
 // the sum.
 inline float softmax_row(float* scores, std::int64_t visible, std::int64_t width, float& most, float& total,
-                         const std::array<Vec, 8>* factors) {
+                         const DropoutRow::Factors* factors) {
   const Vec lowest = splat(-std::numeric_limits<float>::infinity());
   Vec row_most = lowest;
   for (std::int64_t k = 0; k < visible; k += kLanes) {

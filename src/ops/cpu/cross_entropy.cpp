@@ -17,8 +17,7 @@ struct RowMaximum {
 
 RowMaximum row_maximum(const float* x, std::int64_t n) {
   Vec most = splat(-std::numeric_limits<float>::infinity());
-  VecI index = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-  VecI at = index;
+  VecI index = lane_numbers(), at = index;
   std::int64_t i = 0;
   for (; i + kLanes <= n; i += kLanes, at += kLanes) {
     const Vec value = load(x + i);

@@ -20,10 +20,11 @@ template <bool kSquares>
 double block_sum(const float* x, std::int64_t n) {
   // Two double accumulators of eight lanes each would do; the compiler vectorizes this form, and its order is
   // fixed.
-  double lanes[kLanes] = {};
+  constexpr int kSums = 16;
+  double lanes[kSums] = {};
   std::int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    for (int lane = 0; lane < kLanes; ++lane) {
+  for (; i + kSums <= n; i += kSums) {
+    for (int lane = 0; lane < kSums; ++lane) {
       const double value = x[i + lane];
       lanes[lane] += kSquares ? value * value : value;
     }

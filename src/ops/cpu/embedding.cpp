@@ -41,7 +41,7 @@ void CpuBackend::embedding_backward(const Tensor& dwte, const Tensor& dwpe, cons
       float* word = token >= 0 && token < classes ? dwte.as<float>() + token * channels : nullptr;
       float* place = dwpe.as<float>() + (dropout.window.first_position + t) * channels;
       const float* from = dout.as<float>() + row * channels;
-      std::array<Vec, 8> factors;
+      DropoutRow::Factors factors;
       factors.fill(splat(1.0f));
       if (dropout.active()) {
         factors = mask.factors(dropout.window.row(row / positions, t), begin / DropoutRow::kColumns);

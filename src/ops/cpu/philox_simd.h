@@ -1,4 +1,4 @@
-// Sixteen Philox blocks at a time, and dropout masks from them.
+// A vector of Philox blocks at a time, and dropout masks from them.
 #pragma once
 
 #include <array>
@@ -13,9 +13,9 @@ struct VecPhilox {
   VecU word[4];
 };
 
-// The high and low halves of the products a * m in 16 lanes.
+// The high and low halves of the products a * m.
 inline void multiply_wide(VecU a, std::uint32_t m, VecU& hi, VecU& lo) {
-  typedef std::uint64_t VecU64 __attribute__((vector_size(64)));
+  typedef std::uint64_t VecU64 __attribute__((vector_size(4 * kLanes)));
   const VecU64 even = ((VecU64)a & 0xffffffffull) * static_cast<std::uint64_t>(m);
   const VecU64 odd = ((VecU64)a >> 32) * static_cast<std::uint64_t>(m);
   hi = (VecU)((even >> 32) | (odd & ~0xffffffffull));
@@ -25,8 +25,7 @@ inline void multiply_wide(VecU a, std::uint32_t m, VecU& hi, VecU& lo) {
 // Counter word 0 is first + lane; the other three are shared.
 inline VecPhilox philox_lanes(PhiloxKey key, std::uint32_t first, std::uint32_t c1, std::uint32_t c2,
                               std::uint32_t c3) {
-  const VecU lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-  VecU x0 = lane + first, x1 = splat_u(c1), x2 = splat_u(c2), x3 = splat_u(c3);
+  VecU x0 = (VecU)lane_numbers() + first, x1 = splat_u(c1), x2 = splat_u(c2), x3 = splat_u(c3);
   for (int round = 0; round < kPhiloxRounds; ++round) {
     VecU hi0, lo0, hi1, lo1;
     multiply_wide(x0, kPhiloxM0, hi0, lo0);
@@ -53,15 +52,21 @@ class DropoutRow {
         first_column_(dropout.first_column) {}
 
   static constexpr std::int64_t kColumns = 128;
+  using Factors = std::array<Vec, kColumns / kLanes>;
 
-  std::array<Vec, 8> factors(std::int64_t row, std::int64_t block) const {
-    const auto random = philox_lanes(key_, static_cast<std::uint32_t>(block * kLanes),
-                                     static_cast<std::uint32_t>(row), site_, step_);
-    std::array<Vec, 8> out;
-    for (int i = 0; i < 8; ++i) {
-      const VecU bits = i % 2 == 0 ? random.word[i / 2] & 0xffffu : random.word[i / 2] >> 16;
-      out[static_cast<std::size_t>(i)] =
-          select((VecI)bits >= static_cast<std::int32_t>(threshold_), splat(scale_), Vec{});
+  // Sixteen Philox blocks of eight halves: half h of block b is column 16 h + b.
+  Factors factors(std::int64_t row, std::int64_t block) const {
+    constexpr std::size_t kVecs = 16 / kLanes;  // vectors of blocks
+    Factors out;
+    for (std::size_t vec = 0; vec < kVecs; ++vec) {
+      const auto random =
+          philox_lanes(key_, static_cast<std::uint32_t>(block * 16) + static_cast<std::uint32_t>(vec * kLanes),
+                       static_cast<std::uint32_t>(row), site_, step_);
+      for (std::size_t half = 0; half < 8; ++half) {
+        const VecU word = random.word[half / 2], bits = half % 2 == 0 ? word & 0xffffu : word >> 16;
+        out[half * kVecs + vec] =
+            select((VecI)bits >= static_cast<std::int32_t>(threshold_), splat(scale_), Vec{});
+      }
     }
     return out;
   }
@@ -81,11 +86,11 @@ void for_dropout_row(const DropoutRow& mask, std::int64_t row, std::int64_t colu
   for (std::int64_t block = first / DropoutRow::kColumns; block * DropoutRow::kColumns < first + columns;
        ++block) {
     const auto factors = mask.factors(row, block);
-    for (int i = 0; i < 8; ++i) {
-      const std::int64_t column = block * DropoutRow::kColumns + i * kLanes - first;
-      if (column < 0) continue;
+    std::int64_t column = block * DropoutRow::kColumns - first;
+    for (const Vec factor : factors) {
       if (column >= columns) break;
-      f(column, std::min<std::int64_t>(kLanes, columns - column), factors[static_cast<std::size_t>(i)]);
+      if (column >= 0) f(column, std::min<std::int64_t>(kLanes, columns - column), factor);
+      column += kLanes;
     }
   }
 }

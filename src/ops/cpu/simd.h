@@ -1,11 +1,12 @@
-// Sixteen floats at a time, in the compiler's vector extension: one type for AVX-512, AVX2 and whatever else
-// the compiler lowers it to, with the same arithmetic on each.
+// The widest vector of floats that the level's registers hold, in the compiler's vector extension: one type for
+// AVX-512, AVX2, SSE and NEON, with the same arithmetic on each.
 #pragma once
 
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
-#ifdef __AVX512F__
+#ifdef __SSE4_1__
 #include <immintrin.h>
 #endif
 
@@ -13,14 +14,33 @@
 
 namespace shoal::cpu {
 
+// A vector that is wider than a register would be cut by the compiler, which then keeps it in memory.
+#if defined(__AVX512F__)
 inline constexpr int kLanes = 16;
+#elif defined(__AVX2__)
+inline constexpr int kLanes = 8;
+#else
+inline constexpr int kLanes = 4;
+#endif
 
-typedef float Vec __attribute__((vector_size(64)));
-typedef std::int32_t VecI __attribute__((vector_size(64)));
-typedef std::uint32_t VecU __attribute__((vector_size(64)));
+typedef float Vec __attribute__((vector_size(4 * kLanes)));
+typedef std::int32_t VecI __attribute__((vector_size(4 * kLanes)));
+typedef std::uint32_t VecU __attribute__((vector_size(4 * kLanes)));
+typedef std::uint16_t VecHalf __attribute__((vector_size(2 * kLanes)));
 
-inline Vec splat(float x) { return Vec{x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x}; }
-inline VecU splat_u(std::uint32_t x) { return VecU{x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x}; }
+inline Vec splat(float x) { return x - Vec{}; }  // x - 0 is x in every bit
+inline VecU splat_u(std::uint32_t x) { return x - VecU{}; }
+
+// 0, 1, 2 ...
+inline VecI lane_numbers() {
+#if defined(__AVX512F__)
+  return VecI{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+#elif defined(__AVX2__)
+  return VecI{0, 1, 2, 3, 4, 5, 6, 7};
+#else
+  return VecI{0, 1, 2, 3};
+#endif
+}
 
 inline Vec load(const float* p) {
   Vec v;
@@ -30,11 +50,12 @@ inline Vec load(const float* p) {
 inline void store(float* p, Vec v) { std::memcpy(p, &v, sizeof v); }
 
 inline Vec load(const bfloat16* p) {
-  typedef std::uint16_t Half __attribute__((vector_size(32)));
-  Half h;
+  VecHalf h;
   std::memcpy(&h, p, sizeof h);
-#ifdef __AVX512F__
-  const auto wide = (VecU)_mm512_maskz_cvtepu16_epi32(0xffff, (__m256i)h);  // GCC 12 converts it in quarters
+#if defined(__AVX512F__)  // GCC 12 converts a vector in parts
+  const auto wide = (VecU)_mm512_maskz_cvtepu16_epi32(0xffff, (__m256i)h);
+#elif defined(__AVX2__)
+  const auto wide = (VecU)_mm256_cvtepu16_epi32((__m128i)h);
 #else
   const auto wide = __builtin_convertvector(h, VecU);
 #endif
@@ -44,16 +65,15 @@ inline void store(bfloat16* p, Vec v) {
 #ifdef __AVX512BF16__
   const auto h = _mm512_cvtneps_pbh((__m512)v);
 #else
-  typedef std::uint16_t Half __attribute__((vector_size(32)));
   const VecU bits = (VecU)v;
   const VecU rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
   const VecU nan = (bits >> 16) | 0x40u;
-  const Half h = __builtin_convertvector((VecU)(v == v ? (VecI)rounded : (VecI)nan), Half);
+  const VecHalf h = __builtin_convertvector((VecU)(v == v ? (VecI)rounded : (VecI)nan), VecHalf);
 #endif
   std::memcpy(p, &h, sizeof h);
 }
 
-// The first n lanes, n in [0, 16); the others read as zero and are not written.
+// The first n lanes, n in [0, kLanes); the others read as zero and are not written.
 template <typename T>
 inline Vec load_part(const T* p, std::int64_t n) {
   T tmp[kLanes] = {};
@@ -89,8 +109,7 @@ inline void store_n(T* p, Vec v, std::int64_t live) {
 
 // A mask of the first lanes.
 inline VecI lanes_below(std::int64_t count) {
-  const VecI lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-  return lane < static_cast<std::int32_t>(count);
+  return lane_numbers() < static_cast<std::int32_t>(count);
 }
 
 inline Vec select(VecI mask, Vec a, Vec b) { return mask ? a : b; }
@@ -98,22 +117,27 @@ inline Vec max(Vec a, Vec b) { return a > b ? a : b; }
 inline Vec min(Vec a, Vec b) { return a < b ? a : b; }
 
 inline Vec sqrt(Vec v) {
-#ifdef __AVX512F__
+#if defined(__AVX512F__)
   return (Vec)_mm512_maskz_sqrt_ps(0xffff, (__m512)v);
+#elif defined(__AVX2__)
+  return (Vec)_mm256_sqrt_ps((__m256)v);
 #else
   for (int i = 0; i < kLanes; ++i) v[i] = __builtin_sqrtf(v[i]);
   return v;
 #endif
 }
 
-// Lane sums and maxima in a fixed tree: lanes 8 apart, then 4, 2, 1.
-template <typename F>
+// Lane sums and maxima in a fixed tree: lanes kLanes / 2 apart, then half of that, down to 1.
+template <int kApart = kLanes / 2, typename F>
 inline float fold_lanes(Vec v, F&& combine) {
-  v = combine(v, __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7));
-  v = combine(v, __builtin_shufflevector(v, v, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11));
-  v = combine(v, __builtin_shufflevector(v, v, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13));
-  v = combine(v, __builtin_shufflevector(v, v, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14));
-  return v[0];
+  if constexpr (kApart == 0) {
+    return v[0];
+  } else {
+    const auto partners = [v]<int... kLane>(std::integer_sequence<int, kLane...>) {
+      return __builtin_shufflevector(v, v, (kLane ^ kApart)...);
+    };
+    return fold_lanes<kApart / 2>(combine(v, partners(std::make_integer_sequence<int, kLanes>())), combine);
+  }
 }
 inline float sum(Vec v) {
   return fold_lanes(v, [](Vec a, Vec b) { return a + b; });

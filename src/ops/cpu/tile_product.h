@@ -1,4 +1,4 @@
-// The small matrix product inside attention: c [m, n] (+)= a [m, k] . b [k, n], where n is a multiple of 16,
+// The small matrix product inside attention: c [m, n] (+)= a [m, k] . b [k, n], where n is a multiple of kLanes,
 // rows of b and c are contiguous, and a has two strides, so that it may be a matrix or its transpose.
 #pragma once
 
@@ -44,7 +44,6 @@ inline void tile_kernel(float* c, std::int64_t ldc, const TileA& a, const float*
 template <int kVecs>
 void tile_columns(float* c, std::int64_t ldc, const TileA& a, const float* b, std::int64_t ldb,
                   std::int64_t m, std::int64_t k, bool accumulate) {
-  // 6 rows of 4 vectors keep 24 sums in registers beside the 4 of b.
   std::int64_t i = 0;
   const auto at = [&](std::int64_t row) { return TileA{a.data + row * a.row, a.row, a.column}; };
   for (; i + 6 <= m; i += 6) tile_kernel<6, kVecs>(c + i * ldc, ldc, at(i), b, ldb, k, accumulate);
@@ -71,21 +70,23 @@ void tile_columns(float* c, std::int64_t ldc, const TileA& a, const float* b, st
 
 inline void tile_product(float* c, std::int64_t ldc, const TileA& a, const float* b, std::int64_t ldb,
                          std::int64_t m, std::int64_t n, std::int64_t k, bool accumulate) {
-  for (std::int64_t j = 0; j < n; j += 4 * kLanes) {
-    switch (std::min<std::int64_t>(4, (n - j) / kLanes)) {
-      case 4:
-        tile_columns<4>(c + j, ldc, a, b + j, ldb, m, k, accumulate);
-        break;
-      case 3:
-        tile_columns<3>(c + j, ldc, a, b + j, ldb, m, k, accumulate);
-        break;
-      case 2:
-        tile_columns<2>(c + j, ldc, a, b + j, ldb, m, k, accumulate);
-        break;
-      default:
-        tile_columns<1>(c + j, ldc, a, b + j, ldb, m, k, accumulate);
-        break;
-    }
+  // Sums of 6 rows stay in registers beside the vectors of b: AVX-512 has 32 of them, the others 16.
+  constexpr std::int64_t kVecs = kLanes == 16 ? 4 : 2;
+  std::int64_t j = 0;
+  for (; j + kVecs * kLanes <= n; j += kVecs * kLanes)
+    tile_columns<kVecs>(c + j, ldc, a, b + j, ldb, m, k, accumulate);
+  switch ((n - j) / kLanes) {
+    case 3:
+      if constexpr (kVecs > 3) tile_columns<3>(c + j, ldc, a, b + j, ldb, m, k, accumulate);
+      break;
+    case 2:
+      if constexpr (kVecs > 2) tile_columns<2>(c + j, ldc, a, b + j, ldb, m, k, accumulate);
+      break;
+    case 1:
+      tile_columns<1>(c + j, ldc, a, b + j, ldb, m, k, accumulate);
+      break;
+    default:
+      break;
   }
 }
 
