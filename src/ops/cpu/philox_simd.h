@@ -59,9 +59,9 @@ class DropoutRow {
     constexpr std::size_t kVecs = 16 / kLanes;  // vectors of blocks
     Factors out;
     for (std::size_t vec = 0; vec < kVecs; ++vec) {
-      const auto random =
-          philox_lanes(key_, static_cast<std::uint32_t>(block * 16) + static_cast<std::uint32_t>(vec * kLanes),
-                       static_cast<std::uint32_t>(row), site_, step_);
+      const auto random = philox_lanes(
+          key_, static_cast<std::uint32_t>(block * 16) + static_cast<std::uint32_t>(vec * kLanes),
+          static_cast<std::uint32_t>(row), site_, step_);
       for (std::size_t half = 0; half < 8; ++half) {
         const VecU word = random.word[half / 2], bits = half % 2 == 0 ? word & 0xffffu : word >> 16;
         out[half * kVecs + vec] =

@@ -1,5 +1,5 @@
-// The widest vector of floats that the level's registers hold, in the compiler's vector extension: one type for
-// AVX-512, AVX2, SSE and NEON, with the same arithmetic on each.
+// The widest vector of floats that the level's registers hold, in the compiler's vector extension: one type
+// for AVX-512, AVX2, SSE and NEON, with the same arithmetic on each.
 #pragma once
 
 #include <cstdint>
@@ -108,9 +108,7 @@ inline void store_n(T* p, Vec v, std::int64_t live) {
 }
 
 // A mask of the first lanes.
-inline VecI lanes_below(std::int64_t count) {
-  return lane_numbers() < static_cast<std::int32_t>(count);
-}
+inline VecI lanes_below(std::int64_t count) { return lane_numbers() < static_cast<std::int32_t>(count); }
 
 inline Vec select(VecI mask, Vec a, Vec b) { return mask ? a : b; }
 inline Vec max(Vec a, Vec b) { return a > b ? a : b; }
