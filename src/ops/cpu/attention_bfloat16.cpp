@@ -4,12 +4,13 @@
 
 #include <cstring>
 
-#include "ops/cpu/bfloat16_tile.h"
+#include "ops/cpu/tile.h"
 
 namespace shoal::cpu {
 namespace {
 
 static_assert(kGroup == kStrip);
+constexpr std::int64_t kColumns = kPanel<Pair>;
 
 constexpr std::int64_t kTile = kQueries * kKeys;
 constexpr std::int64_t kStripsOfTile = (kKeys + kStrip - 1) / kStrip;
@@ -34,33 +35,34 @@ struct HeadMatrix {
   // [padded T / 2][padded D]
   Pair* take_pairs(Carver& carve, const bfloat16* rows) const {
     auto* to = reinterpret_cast<Pair*>(take(carve));
-    pack_pairs(to, rows, dp, dp, tp);
+    pack_columns(to, rows, dp, dp, tp);
     return to;
   }
-  // For each kPanel positions [padded D / 2][up to kPanel].
+  // For each kColumns positions [padded D / 2][up to kColumns].
   Pair* take_transposed(Carver& carve, const bfloat16* rows) const {
     auto* to = reinterpret_cast<Pair*>(take(carve));
-    for (std::int64_t t = 0; t < tp; t += kPanel)
-      pack_pairs_transposed(to + t * dp / 2, rows + t * dp, dp, std::min(kPanel, tp - t), dp);
+    for (std::int64_t t = 0; t < tp; t += kColumns)
+      pack_transposed(to + t * dp / 2, rows + t * dp, dp, std::min(kColumns, tp - t), dp);
     return to;
   }
 
   // scores [rows, columns] = a [rows, padded D] . transposed[first, first + columns), row by row kKeys apart
   void scores(float* to, const bfloat16* a, std::int64_t rows, const Pair* transposed, std::int64_t first,
               std::int64_t columns) const {
-    for (std::int64_t j = 0; j < columns; j += kPanel) {
+    for (std::int64_t j = 0; j < columns; j += kColumns) {
       const std::int64_t t = first + j;
-      panel_product(Result<float>{to + j, kKeys, nullptr, false}, rows, std::min(kPanel, columns - j),
-                    Left<false>{a, dp}, Right{transposed + t * dp / 2, std::min(kPanel, tp - t)}, dp / 2);
+      panel_product(Result<float>{to + j, kKeys, nullptr, false}, rows, std::min(kColumns, columns - j),
+                    Left<Pair, false>{a, dp},
+                    Right<Pair>{transposed + t * dp / 2, std::min(kColumns, tp - t)}, dp / 2);
     }
   }
   // to [rows, padded D] += a [rows, 2 count] . pairs [count, padded D]
   template <bool kPacked>
-  void add(float* to, std::int64_t rows, const Left<kPacked>& a, const Pair* pairs,
+  void add(float* to, std::int64_t rows, const Left<Pair, kPacked>& a, const Pair* pairs,
            std::int64_t count) const {
-    for (std::int64_t d = 0; d < dp; d += kPanel) {
-      panel_product(Result<float>{to + d, dp, nullptr, true}, rows, std::min(kPanel, dp - d), a,
-                    Right{pairs + d, dp}, count);
+    for (std::int64_t d = 0; d < dp; d += kColumns) {
+      panel_product(Result<float>{to + d, dp, nullptr, true}, rows, std::min(kColumns, dp - d), a,
+                    Right<Pair>{pairs + d, dp}, count);
     }
   }
 };
@@ -71,19 +73,19 @@ bfloat16* take_tile(Carver& carve) { return reinterpret_cast<bfloat16*>(carve.ta
 // strips.
 struct LeftTile {
   static constexpr std::int64_t kPairs = kQueries / 2;
-  static std::int64_t floats() { return in_floats(kTile) + kStripsOfTile * strip_pairs(kPairs); }
+  static std::int64_t floats() { return in_floats(kTile) + kStripsOfTile * strip_units(kPairs); }
 
   explicit LeftTile(Carver& carve)
       : rows(take_tile(carve)),
-        strips(reinterpret_cast<Pair*>(carve.take(kStripsOfTile * strip_pairs(kPairs)))) {}
+        strips(reinterpret_cast<Pair*>(carve.take(kStripsOfTile * strip_units(kPairs)))) {}
   void clear() const { std::memset(rows, 0, kTile * sizeof *rows); }
   void pack(const Tile& tile) const {
-    pack_strips(strips, strip_pairs(kPairs), rows, kKeys, tile.keys, tile.rows);
+    pack_strips(strips, strip_units(kPairs), rows, kKeys, tile.keys, tile.rows);
   }
-  Left<false> from_query(std::int64_t query) const { return {rows + query * kKeys, kKeys}; }
+  Left<Pair, false> from_query(std::int64_t query) const { return {rows + query * kKeys, kKeys}; }
   // From a key that begins a strip, and a pair of queries.
-  Left<true> from_key(std::int64_t key, std::int64_t pair) const {
-    return {reinterpret_cast<const bfloat16*>(strips + key / kStrip * strip_pairs(kPairs) + pair * kStrip),
+  Left<Pair, true> from_key(std::int64_t key, std::int64_t pair) const {
+    return {reinterpret_cast<const bfloat16*>(strips + key / kStrip * strip_units(kPairs) + pair * kStrip),
             0};
   }
 
@@ -148,8 +150,8 @@ void HeadKernels<bfloat16>::forward(const HeadForward<bfloat16>& head, const Hea
           }
           for (std::int64_t c = 0; c < width; c += kLanes) store(probs + i * kKeys + c, load(row + c));
         }
-        matrix.add(sums + first * dp, n, Left<false>{probs + first * kKeys, kKeys}, values + tile.k0 / 2 * dp,
-                   count_of(seen, 2));
+        matrix.add(sums + first * dp, n, Left<Pair, false>{probs + first * kKeys, kKeys},
+                   values + tile.k0 / 2 * dp, count_of(seen, 2));
       });
     });
     for (std::int64_t i = 0; i < rows; ++i) {

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "core/error.h"
-#include "ops/cpu/bfloat16_product.h"
 #include "ops/cpu/onednn.h"
+#include "ops/cpu/packed_product.h"
 #include "ops/cpu/product_pieces.h"
 #include "ops/cpu/simd.h"
 #include "ops/with_type.h"
@@ -86,24 +86,16 @@ class CopiedPiece {
  public:
   CopiedPiece(const PieceCall& piece, float* memory) : piece_(piece), call_(piece), memory_(memory) {}
 
-  // Copies all operands as float32: oneDNN has no product in bfloat16 below AVX-512.
-  void widen() {
-    for (auto* operand : {&call_.a, &call_.b, &call_.c, &call_.bias}) {
-      if (operand->data && operand->type != DType::f32) take(*operand, DType::f32);
-    }
-  }
   // Copies the right operand and the result, so that their rows lie one behind the other.
   void make_dense() {
-    if (!call_.transpose_b) take(call_.b, call_.b.type);
-    take(call_.c, call_.c.type);
+    if (!call_.transpose_b) take(call_.b);
+    take(call_.c);
   }
   const PieceCall& call() const { return call_; }
   std::int64_t floats() const { return floats_; }  // of memory
 
   void read() const {
-    for (const auto operand : {&PieceCall::a, &PieceCall::b, &PieceCall::bias}) {
-      if (copied(operand)) copy(call_.*operand, piece_.*operand);
-    }
+    if (copied(&PieceCall::b)) copy(call_.b, piece_.b);
     if (call_.accumulate && copied(&PieceCall::c)) copy(call_.c, piece_.c);
   }
   void write() const {
@@ -111,11 +103,10 @@ class CopiedPiece {
   }
 
  private:
-  void take(Operand& operand, DType type) {
-    operand.type = type;
+  void take(Operand& operand) {
     operand.stride = operand.columns;
     if (memory_) operand.data = memory_ + floats_;
-    const auto bytes = operand.rows * operand.columns * static_cast<std::int64_t>(size_of(type));
+    const auto bytes = operand.rows * operand.columns * static_cast<std::int64_t>(size_of(operand.type));
     floats_ += (bytes + 3) / 4;
   }
   bool copied(Operand PieceCall::*operand) const { return (call_.*operand).data != (piece_.*operand).data; }
@@ -137,13 +128,8 @@ bool plain_avx512() {
   }
 }
 
-// vdpbf16ps without AMX, which is faster by tiles.
-bool plain_bfloat16() {
-  return Bfloat16Product::compiled() && dnnl::get_effective_cpu_isa() == dnnl::cpu_isa::avx512_core_bf16;
-}
-
-bool has_bfloat16() {
-  constexpr auto kLeast = static_cast<unsigned>(dnnl::cpu_isa::avx512_core);  // a bit for each set
+bool has_amx() {
+  constexpr auto kLeast = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_amx);  // a bit for each set
   return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & kLeast) == kLeast;
 }
 
@@ -180,7 +166,7 @@ struct Matmul::Impl {
     dnnl::stream stream;
   };
 
-  explicit Impl(ThreadTeam& shared) : team(shared), own_bfloat16(shared) {
+  explicit Impl(ThreadTeam& shared) : team(shared), own(shared) {
     for (int i = 0; i < team.size(); ++i) of_thread.push_back({{}, {}, dnnl::stream(engine)});
   }
 
@@ -189,8 +175,8 @@ struct Matmul::Impl {
   void product(const MatmulCall& call, const ProductPieces& pieces);
 
   ThreadTeam& team;
-  bool avx512 = plain_avx512(), bfloat16_products = has_bfloat16(), own = plain_bfloat16();
-  Bfloat16Product own_bfloat16;
+  bool avx512 = plain_avx512(), amx = has_amx();
+  PackedProduct own;
   dnnl::engine engine{dnnl::engine::kind::cpu, 0};
   std::map<Key, Entry> entries;
   std::vector<const Entry*> of_piece;  // of the current product
@@ -241,11 +227,7 @@ void Matmul::Impl::product(const MatmulCall& call, const ProductPieces& pieces) 
   const auto on_copies = [&](std::int64_t i, float* memory) {
     const PieceCall piece(call, pieces[i]);
     CopiedPiece result(piece, memory);
-    if (call.a.dtype == DType::bf16 && !bfloat16_products) {
-      result.widen();
-    } else if (pieces.parts_of_rows() && !suits_sgemm(piece)) {
-      result.make_dense();
-    }
+    if (pieces.parts_of_rows() && !suits_sgemm(piece)) result.make_dense();
     return result;
   };
   of_piece.clear();
@@ -274,7 +256,7 @@ Matmul::Matmul(ThreadTeam& team) : impl_(std::make_unique<Impl>(team)) {}
 Matmul::~Matmul() = default;
 
 void Matmul::operator()(const MatmulCall& call) {
-  if (impl_->own && Bfloat16Product::takes(call)) return impl_->own_bfloat16(call);
+  if (PackedProduct::suits(call.a.dtype, impl_->amx)) return impl_->own(call);
   const std::int64_t m = call.c.rows(), n = call.c.columns(), k = call.k();
   on_one_thread();
   try {

@@ -1,0 +1,312 @@
+// The tile kernel of matrix products, and what packs its operands: c [rows, columns] (+)= a [rows, K] . b [K,
+// columns] + bias, with sums in float32. A unit is what one lane multiplies and adds at a time: a float, or a
+// pair of neighbours along K by vdpbf16ps. A packed operand of bfloat16 in units of float is widened.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include "ops/cpu/simd.h"
+
+namespace shoal::cpu {
+
+using Pair = std::uint32_t;
+
+// The type of an operand that is read in place, the terms of a unit, and the vectors of a tile's columns:
+// sums of 6 rows stay in registers beside the vectors of b. AVX-512 has 32 registers, the others 16.
+template <typename Unit>
+struct UnitOf {
+  using Source = float;
+  static constexpr std::int64_t kTerms = 1;
+  static constexpr int kVecs = kLanes == 16 ? 4 : 2;
+};
+template <>
+struct UnitOf<Pair> {
+  using Source = bfloat16;
+  static constexpr std::int64_t kTerms = 2;
+  static constexpr int kVecs = 4;
+};
+
+constexpr std::int64_t kStrip = 6;  // rows of a tile
+template <typename Unit>
+constexpr std::int64_t kPanel = UnitOf<Unit>::kVecs* kLanes;  // columns of a tile
+
+inline std::int64_t count_of(std::int64_t n, std::int64_t piece) { return (n + piece - 1) / piece; }
+
+// Loads and stores of the first lanes. load_n and store_n call memcpy, and sums that live across a call are
+// not kept in registers.
+#ifdef __AVX512F__
+using Live = __mmask16;
+inline Live lanes(std::int64_t live) {
+  return static_cast<Live>((1u << std::min<std::int64_t>(live, kLanes)) - 1);
+}
+inline VecU widened(const bfloat16* from, Live live) {
+  return (VecU)_mm512_maskz_cvtepu16_epi32(0xffff, _mm256_maskz_loadu_epi16(live, from));
+}
+inline Vec load_live(const bfloat16* from, Live live) { return (Vec)(widened(from, live) << 16); }
+inline Vec load_live(const float* from, Live live) { return (Vec)_mm512_maskz_loadu_ps(live, from); }
+inline void store_live(float* to, Vec value, Live live) { _mm512_mask_storeu_ps(to, live, (__m512)value); }
+inline void store_live(bfloat16* to, Vec value, Live live) {
+  if (live == 0xffff) return store(to, value);  // masked stores of 16 bits are slow
+  bfloat16 all[kLanes];
+  store(all, value);
+  __m256i halves;
+  std::memcpy(&halves, all, sizeof halves);
+  _mm256_mask_storeu_epi16(to, live, halves);
+}
+#else
+using Live = std::int64_t;
+inline Live lanes(std::int64_t live) { return live; }
+template <typename T>
+inline Vec load_live(const T* from, Live live) {
+  if (live >= kLanes) return load(from);
+  T all[kLanes] = {};
+#pragma GCC unroll 8
+  for (int lane = 0; lane < kLanes; ++lane) {
+    if (lane < live) all[lane] = from[lane];
+  }
+  return load(all);
+}
+template <typename T>
+inline void store_live(T* to, Vec value, Live live) {
+  if (live >= kLanes) return store(to, value);
+  T all[kLanes];
+  store(all, value);
+#pragma GCC unroll 8
+  for (int lane = 0; lane < kLanes; ++lane) {
+    if (lane < live) to[lane] = all[lane];
+  }
+}
+#endif
+
+// Transposes a square of lanes.
+inline void transpose(VecU (&rows)[kLanes]) {
+  const auto exchange = [&]<int kDistance>() {
+    if constexpr (kDistance < kLanes) {
+      VecU first, second;  // lanes of the two rows, the second one's numbered from kLanes
+      for (std::uint32_t lane = 0; lane < kLanes; ++lane) {
+        first[lane] = lane & kDistance ? lane - kDistance + kLanes : lane;
+        second[lane] = lane & kDistance ? lane + kLanes : lane + kDistance;
+      }
+#pragma GCC unroll 16
+      for (int i = 0; i < kLanes; ++i) {
+        if (i & kDistance) continue;
+        const VecU a = rows[i], b = rows[i + kDistance];
+        rows[i] = __builtin_shuffle(a, b, first);
+        rows[i + kDistance] = __builtin_shuffle(a, b, second);
+      }
+    }
+  };
+  exchange.template operator()<8>();
+  exchange.template operator()<4>();
+  exchange.template operator()<2>();
+  exchange.template operator()<1>();
+}
+
+// Units of a row along K, from `at` on.
+template <typename Unit, typename T>
+inline VecU units_along(const T* at, Live live) {
+  if constexpr (UnitOf<Unit>::kTerms == 1) {
+    return (VecU)load_live(at, live);
+  } else {
+#ifdef __AVX512F__
+    return (VecU)_mm512_maskz_loadu_epi32(live, at);
+#endif
+  }
+}
+// Units of columns, of one row or of two neighbours; `next` is null behind the last one.
+template <typename Unit, typename T>
+inline VecU units_across(const T* row, [[maybe_unused]] const T* next, Live live) {
+  if constexpr (UnitOf<Unit>::kTerms == 1) {
+    return (VecU)load_live(row, live);
+  } else {
+#ifdef __AVX512F__
+    return widened(row, live) | (next ? widened(next, live) : VecU{}) << 16;
+#endif
+  }
+}
+
+// to [K in units][columns in whole vectors] = from [columns, stride], zero in the padding
+template <typename Unit, typename T>
+void pack_transposed(Unit* to, const T* from, std::int64_t stride, std::int64_t columns, std::int64_t depth) {
+  constexpr std::int64_t kTerms = UnitOf<Unit>::kTerms;
+  const std::int64_t width = count_of(columns, kLanes) * kLanes, units = depth / kTerms;
+  for (std::int64_t column = 0; column < width; column += kLanes) {
+    for (std::int64_t unit = 0; unit < units; unit += kLanes) {
+      VecU rows[kLanes];
+      const auto live = lanes(units - unit);
+#pragma GCC unroll 16
+      for (int i = 0; i < kLanes; ++i) {
+        rows[i] = column + i < columns ? units_along<Unit>(from + (column + i) * stride + kTerms * unit, live)
+                                       : VecU{};
+      }
+      transpose(rows);
+      const auto count = std::min<std::int64_t>(kLanes, units - unit);
+      for (std::int64_t i = 0; i < count; ++i)
+        std::memcpy(to + (unit + i) * width + column, &rows[i], sizeof rows[i]);
+    }
+  }
+}
+
+// to [K in units, rounded up][columns in whole vectors] = from [depth, stride], zero in the padding
+template <typename Unit, typename T>
+void pack_columns(Unit* to, const T* from, std::int64_t stride, std::int64_t columns, std::int64_t depth) {
+  constexpr std::int64_t kTerms = UnitOf<Unit>::kTerms;
+  const std::int64_t width = count_of(columns, kLanes) * kLanes;
+  for (std::int64_t k = 0; k < depth; k += kTerms) {
+    const T* row = from + k * stride;
+    const T* next = k + 1 < depth ? row + stride : nullptr;
+    for (std::int64_t column = 0; column < width; column += kLanes) {
+      const VecU units =
+          units_across<Unit>(row + column, next ? next + column : nullptr, lanes(columns - column));
+      std::memcpy(to + k / kTerms * width + column, &units, sizeof units);
+    }
+  }
+}
+
+// Units from one packed strip to the next: whole cache lines, and one more, so that strips do not compete for
+// the same sets of a cache.
+inline std::int64_t strip_units(std::int64_t units) { return count_of(units * kStrip, 16) * 16 + 16; }
+
+// to [strips][K in units, rounded up][kStrip] = from [depth, stride], whose columns are rows of the result;
+// `size` is from strip to strip. The rest of a last strip may be anything.
+template <typename Unit, typename T>
+void pack_strips(Unit* to, std::int64_t size, const T* from, std::int64_t stride, std::int64_t rows,
+                 std::int64_t depth) {
+  constexpr std::int64_t kTerms = UnitOf<Unit>::kTerms;
+  for (std::int64_t k = 0; k < depth; k += kTerms, to += kStrip) {
+    const T* row = from + k * stride;
+    Unit* at = to;
+    for (std::int64_t i = 0; i < rows; i += kStrip, at += size) {
+      __builtin_prefetch(row + 8 * stride + i);
+      if constexpr (kTerms == 1) {
+        if (kLanes >= kStrip && i + kLanes <= rows && k + 2 < depth) {
+          const Vec all = load(row + i);  // some lanes too many, which the next two rows overwrite
+          std::memcpy(at, &all, sizeof all);
+        } else {
+          const auto live = std::min<std::int64_t>(kStrip, rows - i);
+          for (std::int64_t r = 0; r < live; ++r) at[r] = to_float(row[i + r]);
+        }
+      } else {
+#ifdef __AVX512F__
+        const auto live = static_cast<__mmask8>(lanes(rows - i));
+        const auto even = _mm256_cvtepu16_epi32(_mm_maskz_loadu_epi16(live, row + i));
+        const auto odd =
+            k + 1 < depth ? _mm256_cvtepu16_epi32(_mm_maskz_loadu_epi16(live, row + stride + i)) : __m256i{};
+        const auto both = _mm256_or_si256(even, _mm256_slli_epi32(odd, 16));
+        if (k + 2 < depth) {
+          std::memcpy(at, &both, sizeof both);  // two lanes too many, which the next pair overwrites
+        } else {
+          _mm256_mask_storeu_epi32(at, (1 << kStrip) - 1, both);
+        }
+#endif
+      }
+    }
+  }
+}
+
+// The left operand of a tile: unit u of row r is at data + r * row + u * kStep, in elements of the source.
+template <typename Unit, bool kPacked>
+struct Left {
+  static constexpr std::int64_t kTerms = UnitOf<Unit>::kTerms, kStep = kPacked ? kTerms * kStrip : kTerms;
+  const typename UnitOf<Unit>::Source* data;
+  std::int64_t stride;  // of rows that are not packed
+  std::int64_t row() const { return kPacked ? kTerms : stride; }
+};
+
+// The right operand: [K in units][stride], of which a tile reads whole vectors.
+template <typename Unit>
+struct Right {
+  const Unit* data;
+  std::int64_t stride;
+};
+
+template <typename T>
+struct Result {
+  T* data;
+  std::int64_t stride;
+  const float* bias;  // of the tile's columns, or null
+  bool add;
+};
+
+inline Vec multiply_add(Vec sum, float a, Vec b) { return sum + a * b; }
+#ifdef __AVX512BF16__
+inline Vec multiply_add(Vec sum, Pair a, Vec b) {
+  return (Vec)_mm512_dpbf16_ps((__m512)sum, (__m512bh)_mm512_set1_epi32(static_cast<std::int32_t>(a)),
+                               (__m512bh)b);
+}
+#endif
+
+template <int kHeight, int kVecs, typename Unit, bool kPacked, typename T>
+void tile(const Result<T>& c, std::int64_t columns, const Left<Unit, kPacked>& a, const Right<Unit>& b,
+          std::int64_t units) {
+  Vec sums[kHeight][kVecs] = {};
+#pragma GCC unroll 8
+  for (int i = 0; i < kHeight; ++i) {
+#pragma GCC unroll 4
+    for (int j = 0; j < kVecs; ++j) __builtin_prefetch(c.data + i * c.stride + j * kLanes, 1);
+  }
+  const auto* left = a.data;
+  const Unit* right = b.data;
+  const std::int64_t row = a.row();
+  for (std::int64_t u = 0; u < units; ++u, left += a.kStep, right += b.stride) {
+    Vec panel[kVecs];
+#pragma GCC unroll 4
+    for (int j = 0; j < kVecs; ++j) std::memcpy(&panel[j], right + j * kLanes, sizeof panel[j]);
+#pragma GCC unroll 8
+    for (int i = 0; i < kHeight; ++i) {
+      Unit unit;
+      std::memcpy(&unit, left + i * row, sizeof unit);
+#pragma GCC unroll 4
+      for (int j = 0; j < kVecs; ++j) sums[i][j] = multiply_add(sums[i][j], unit, panel[j]);
+    }
+  }
+#pragma GCC unroll 4
+  for (int j = 0; j < kVecs; ++j) {
+    const auto live = lanes(columns - j * kLanes);
+    const Vec bias = c.bias ? load_live(c.bias + j * kLanes, live) : Vec{};
+#pragma GCC unroll 8
+    for (int i = 0; i < kHeight; ++i) {
+      T* at = c.data + i * c.stride + j * kLanes;
+      Vec value = sums[i][j] + bias;
+      if (c.add) value += load_live(at, live);
+      store_live(at, value, live);
+    }
+  }
+}
+
+template <int kVecs, typename Unit, bool kPacked, typename T>
+void tiles(Result<T> c, std::int64_t rows, std::int64_t columns, Left<Unit, kPacked> a, const Right<Unit>& b,
+           std::int64_t units) {
+  for (; rows >= kStrip; rows -= kStrip) {
+    tile<kStrip, kVecs>(c, columns, a, b, units);
+    c.data += kStrip * c.stride;
+    a.data += kPacked ? a.kTerms * strip_units(units) : kStrip * a.stride;
+  }
+  const auto rest = [&]<int kHeight>() {
+    if (rows == kHeight) tile<kHeight, kVecs>(c, columns, a, b, units);
+  };
+  rest.template operator()<1>();
+  rest.template operator()<2>();
+  rest.template operator()<3>();
+  rest.template operator()<4>();
+  rest.template operator()<5>();
+}
+
+// Up to kPanel columns.
+template <typename Unit, bool kPacked, typename T>
+void panel_product(const Result<T>& c, std::int64_t rows, std::int64_t columns, const Left<Unit, kPacked>& a,
+                   const Right<Unit>& b, std::int64_t units) {
+  const auto with_vecs = [&]<int kVecs>() {
+    if constexpr (kVecs <= UnitOf<Unit>::kVecs) {
+      if (count_of(columns, kLanes) == kVecs) tiles<kVecs>(c, rows, columns, a, b, units);
+    }
+  };
+  with_vecs.template operator()<1>();
+  with_vecs.template operator()<2>();
+  with_vecs.template operator()<3>();
+  with_vecs.template operator()<4>();
+}
+
+}  // namespace shoal::cpu
