@@ -82,7 +82,8 @@ struct Product {
     // One or two rows wait for memory, which is fastest when it is read in order; narrow vectors wait for
     // their sums as well, and need a second one. More rows have as many sums as registers hold.
     constexpr std::size_t kSums = kLanes == 16 ? 24 : 12;
-    constexpr std::size_t kOutputs = kRows <= 2 ? (kLanes == 16 ? 1 : 2) : std::min<std::size_t>(4, kSums / kRows);
+    constexpr std::size_t kOutputs =
+        kRows <= 2 ? (kLanes == 16 ? 1 : 2) : std::min<std::size_t>(4, kSums / kRows);
     std::int64_t at = begin;
     for (; at + static_cast<std::int64_t>(kOutputs) <= end; at += kOutputs) tile<kRows, kOutputs>(at);
     for (; at < end; ++at) tile<kRows, 1>(at);

@@ -1,5 +1,5 @@
-// The small matrix product inside attention: c [m, n] (+)= a [m, k] . b [k, n], where n is a multiple of kLanes,
-// rows of b and c are contiguous, and a has two strides, so that it may be a matrix or its transpose.
+// The small matrix product inside attention: c [m, n] (+)= a [m, k] . b [k, n], where n is a multiple of
+// kLanes, rows of b and c are contiguous, and a has two strides, so that it may be a matrix or its transpose.
 #pragma once
 
 #include <algorithm>
