@@ -15,7 +15,7 @@ struct FaultyProduct {
   char form = 'T';         // transposed: of a weight's gradient; 'N': of an input's
   int before = -1;         // products of this form until it; negative: there is none
   bool permanent = false;  // all later ones are wrong, too
-  int bit = 0;
+  int bit = 10;            // low, but not lost where other products are added to the number
 };
 thread_local FaultyProduct faulty;
 

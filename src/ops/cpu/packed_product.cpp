@@ -193,10 +193,7 @@ void PackedProduct::multiply(const MatmulCall& call) {
   });
 }
 
-bool PackedProduct::suits(DType type, bool amx) {
-  constexpr bool kAvx2 = kLanes == 8;
-  return type == DType::bf16 ? !amx : kAvx2;
-}
+bool PackedProduct::suits(DType type, bool amx) { return type == DType::bf16 && !amx; }
 
 void PackedProduct::operator()(const MatmulCall& call) {
 #ifdef __AVX512BF16__
@@ -211,12 +208,16 @@ std::size_t PackedProduct::scratch_bytes(std::int64_t rows, std::int64_t columns
 #else
   constexpr bool pairs = false;
 #endif
-  const std::int64_t longest = std::max(rows, columns);
-  const std::int64_t depth = std::min(pairs ? kDepth<Pair> : kDepth<float>, longest);
-  const std::int64_t units = pairs ? depth / 2 : depth, wide = std::min(kColumns, columns);
-  const std::int64_t left = count_of(std::min(kRows, longest), kStrip) * strip_units(units);
-  const std::int64_t sums = type == DType::bf16 && longest > depth ? std::min(kRows, rows) * wide : 0;
-  return static_cast<std::size_t>(units * wide + left + sums + columns) * sizeof(float);
+  const std::int64_t terms = pairs ? 2 : 1, most = pairs ? kDepth<Pair> : kDepth<float>;
+  const auto units = [&](std::int64_t k) { return count_of(std::min(most, k), terms); };
+  const std::int64_t wide = std::min(kColumns, columns), high = std::min(kRows, rows);
+  const std::int64_t right = units(std::max(rows, columns)) * wide;
+  // The left operand of a weight's gradient, and copied rows of activations.
+  const std::int64_t strips = count_of(std::min(kRows, columns), kStrip) * strip_units(units(rows));
+  const std::int64_t left =
+      std::max(strips, type == DType::f32 || pairs ? 0 : high * widened_row(std::min(most, columns)));
+  const std::int64_t sums = type == DType::bf16 && columns > most ? high * wide : 0;
+  return static_cast<std::size_t>(right + left + sums + columns) * sizeof(float);
 }
 
 }  // namespace shoal::cpu
