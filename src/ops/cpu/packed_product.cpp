@@ -202,7 +202,8 @@ void PackedProduct::operator()(const MatmulCall& call) {
   multiply<float>(call);
 }
 
-std::size_t PackedProduct::scratch_bytes(std::int64_t rows, std::int64_t columns, DType type) {
+std::size_t PackedProduct::scratch_bytes(std::int64_t rows, std::int64_t columns, std::int64_t logit_rows,
+                                         std::int64_t classes, DType type) {
 #ifdef __AVX512BF16__
   const bool pairs = type == DType::bf16;
 #else
@@ -210,12 +211,14 @@ std::size_t PackedProduct::scratch_bytes(std::int64_t rows, std::int64_t columns
 #endif
   const std::int64_t terms = pairs ? 2 : 1, most = pairs ? kDepth<Pair> : kDepth<float>;
   const auto units = [&](std::int64_t k) { return count_of(std::min(most, k), terms); };
+  // Left operands of weights' gradients, and copied rows of activations.
+  const auto strips = [&](std::int64_t m, std::int64_t k) {
+    return count_of(std::min(kRows, m), kStrip) * strip_units(units(k));
+  };
   const std::int64_t wide = std::min(kColumns, columns), high = std::min(kRows, rows);
-  const std::int64_t right = units(std::max(rows, columns)) * wide;
-  // The left operand of a weight's gradient, and copied rows of activations.
-  const std::int64_t strips = count_of(std::min(kRows, columns), kStrip) * strip_units(units(rows));
-  const std::int64_t left =
-      std::max(strips, type == DType::f32 || pairs ? 0 : high * widened_row(std::min(most, columns)));
+  const std::int64_t right = units(std::max({rows, columns, classes})) * wide;
+  const std::int64_t copied = type == DType::f32 || pairs ? 0 : high * widened_row(std::min(most, columns));
+  const std::int64_t left = std::max({strips(columns, rows), strips(classes, logit_rows), copied});
   const std::int64_t sums = type == DType::bf16 && columns > most ? high * wide : 0;
   return static_cast<std::size_t>(right + left + sums + columns) * sizeof(float);
 }

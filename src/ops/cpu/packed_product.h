@@ -24,7 +24,8 @@ class PackedProduct {
   void operator()(const MatmulCall& call);
   // Bytes of the packed operands and partial sums, at most, in a model with activations [rows,
   // columns].
-  static std::size_t scratch_bytes(std::int64_t rows, std::int64_t columns, DType type);
+  static std::size_t scratch_bytes(std::int64_t rows, std::int64_t columns, std::int64_t logit_rows,
+                                   std::int64_t classes, DType type);
 
  private:
   template <typename Unit>
