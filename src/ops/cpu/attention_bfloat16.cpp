@@ -10,7 +10,6 @@ namespace shoal::cpu {
 namespace {
 
 static_assert(kGroup == kStrip);
-constexpr std::int64_t kColumns = kPanel<Pair>;
 
 constexpr std::int64_t kTile = kQueries * kKeys;
 constexpr std::int64_t kStripsOfTile = (kKeys + kStrip - 1) / kStrip;
@@ -38,30 +37,30 @@ struct HeadMatrix {
     pack_columns(to, rows, dp, dp, tp);
     return to;
   }
-  // For each kColumns positions [padded D / 2][up to kColumns].
+  // For each kPanel positions [padded D / 2][up to kPanel].
   Pair* take_transposed(Carver& carve, const bfloat16* rows) const {
     auto* to = reinterpret_cast<Pair*>(take(carve));
-    for (std::int64_t t = 0; t < tp; t += kColumns)
-      pack_transposed(to + t * dp / 2, rows + t * dp, dp, std::min(kColumns, tp - t), dp);
+    for (std::int64_t t = 0; t < tp; t += kPanel)
+      pack_transposed(to + t * dp / 2, rows + t * dp, dp, std::min(kPanel, tp - t), dp);
     return to;
   }
 
   // scores [rows, columns] = a [rows, padded D] . transposed[first, first + columns), row by row kKeys apart
   void scores(float* to, const bfloat16* a, std::int64_t rows, const Pair* transposed, std::int64_t first,
               std::int64_t columns) const {
-    for (std::int64_t j = 0; j < columns; j += kColumns) {
+    for (std::int64_t j = 0; j < columns; j += kPanel) {
       const std::int64_t t = first + j;
-      panel_product(Result<float>{to + j, kKeys, nullptr, false}, rows, std::min(kColumns, columns - j),
-                    Left<Pair, false>{a, dp},
-                    Right<Pair>{transposed + t * dp / 2, std::min(kColumns, tp - t)}, dp / 2);
+      panel_product(Result<float>{to + j, kKeys, nullptr, false}, rows, std::min(kPanel, columns - j),
+                    Left<Pair, false>{a, dp}, Right<Pair>{transposed + t * dp / 2, std::min(kPanel, tp - t)},
+                    dp / 2);
     }
   }
   // to [rows, padded D] += a [rows, 2 count] . pairs [count, padded D]
   template <bool kPacked>
   void add(float* to, std::int64_t rows, const Left<Pair, kPacked>& a, const Pair* pairs,
            std::int64_t count) const {
-    for (std::int64_t d = 0; d < dp; d += kColumns) {
-      panel_product(Result<float>{to + d, dp, nullptr, true}, rows, std::min(kColumns, dp - d), a,
+    for (std::int64_t d = 0; d < dp; d += kPanel) {
+      panel_product(Result<float>{to + d, dp, nullptr, true}, rows, std::min(kPanel, dp - d), a,
                     Right<Pair>{pairs + d, dp}, count);
     }
   }

@@ -81,7 +81,7 @@ struct Product {
   void columns(std::int64_t begin, std::int64_t end) const {
     // One or two rows wait for memory, which is fastest when it is read in order; narrow vectors wait for
     // their sums as well, and need a second one. More rows have as many sums as registers hold.
-    constexpr std::size_t kSums = kLanes == 16 ? 24 : 12;
+    constexpr std::size_t kSums = 6 * kTileVecs;
     constexpr std::size_t kOutputs =
         kRows <= 2 ? (kLanes == 16 ? 1 : 2) : std::min<std::size_t>(4, kSums / kRows);
     std::int64_t at = begin;

@@ -35,8 +35,7 @@ std::size_t scratch_bytes(int threads, const KernelSizes& sizes, CpuLevel level)
   return sizeof(float) *
              static_cast<std::size_t>(std::max(attention, column_sum_scratch(rows, sizes.columns))) +
          (PackedProduct::suits(sizes.compute, level == CpuLevel::amx)
-              ? PackedProduct::scratch_bytes(rows, sizes.columns, sizes.logit_rows, sizes.classes,
-                                             sizes.compute)
+              ? PackedProduct::scratch_bytes(rows, sizes.columns, sizes.logit_rows, sizes.classes)
               : 0);
 }
 

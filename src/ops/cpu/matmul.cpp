@@ -2,6 +2,7 @@
 
 #include <omp.h>
 
+#include <cstring>
 #include <map>
 #include <tuple>
 #include <unordered_map>
@@ -11,8 +12,6 @@
 #include "ops/cpu/onednn.h"
 #include "ops/cpu/packed_product.h"
 #include "ops/cpu/product_pieces.h"
-#include "ops/cpu/simd.h"
-#include "ops/with_type.h"
 
 namespace shoal::cpu {
 namespace {
@@ -46,17 +45,14 @@ memory::desc matrix(std::int64_t rows, std::int64_t columns, const Operand& oper
           transposed ? memory::dims{1, operand.stride} : memory::dims{operand.stride, 1}};
 }
 
+// Copies rows to another stride.
 void copy(const Operand& to, const Operand& from) {
-  with_type(to.type, [&]<typename To>() {
-    with_type(from.type, [&]<typename From>() {
-      for (std::int64_t row = 0; row < to.rows; ++row) {
-        auto* y = static_cast<To*>(to.data) + row * to.stride;
-        const auto* x = static_cast<const From*>(from.data) + row * from.stride;
-        for_lanes(to.columns,
-                  [&](std::int64_t i, std::int64_t live) { store_n(y + i, load_n(x + i, live), live); });
-      }
-    });
-  });
+  const auto size = static_cast<std::int64_t>(size_of(to.type));
+  for (std::int64_t row = 0; row < to.rows; ++row) {
+    std::memcpy(static_cast<std::byte*>(to.data) + row * to.stride * size,
+                static_cast<const std::byte*>(from.data) + row * from.stride * size,
+                static_cast<std::size_t>(to.columns * size));
+  }
 }
 
 // The product for one piece of a result.

@@ -9,7 +9,7 @@
 namespace shoal::cpu {
 namespace {
 
-// What a task multiplies: rows of the left operand by columns of the right one, in panels.
+// A task multiplies so many rows of the left operand by so many columns of the right one, in panels.
 constexpr std::int64_t kTaskRows = 16 * kStrip, kTaskColumns = 64;
 // A block of the product, whose packed operands stay in the third-level cache. A task's panels stay in the
 // second-level cache.
@@ -24,20 +24,22 @@ void for_pieces(std::int64_t n, std::int64_t piece, F&& f) {
   for (std::int64_t begin = 0; begin < n; begin += piece) f(begin, std::min(piece, n - begin));
 }
 
-// Whether rows of the left operand are copied, as floats.
-template <typename Unit>
-bool widens_rows(const MatmulCall& call) {
-  return !call.transpose_a && sizeof(typename UnitOf<Unit>::Source) != size_of(call.a.dtype);
-}
-
 // Floats of a row that is copied: whole cache lines, and one more.
 std::int64_t widened_row(std::int64_t depth) { return count_of(depth, 16) * 16 + 16; }
+
+// The units of our product: pairs where the level has them.
+#ifdef __AVX512BF16__
+using LevelUnit = Pair;
+#else
+using LevelUnit = float;
+#endif
 
 // The part [row, row + rows) x [column, column + columns) of a result, for the terms [from, from + depth) of
 // its sums.
 template <typename Unit>
 struct Block {
   using Source = typename UnitOf<Unit>::Source;
+  static constexpr bool kWidens = UnitOf<Unit>::kTerms == 1;  // rows are copied, as floats
 
   const MatmulCall& call;
   std::int64_t row, rows, column, columns, from, depth;
@@ -46,7 +48,6 @@ struct Block {
   std::int64_t units = count_of(depth, UnitOf<Unit>::kTerms);
   std::int64_t groups = count_of(columns, kTaskColumns), parts = count_of(rows, kTaskRows);
   std::int64_t strip = strip_units(units);
-  bool widened = widens_rows<Unit>(call);
   // Cores that share no cache pass what one has packed and another multiplies: let that be the smaller one of
   // two packed operands.
   bool by_rows = call.transpose_a && rows > columns;
@@ -57,57 +58,46 @@ struct Block {
   const float* bias = nullptr;             // [n], or null
 
   std::int64_t units_of_left() const {
-    return call.transpose_a ? count_of(rows, kStrip) * strip : widened ? rows * widened_row(depth) : 0;
+    return call.transpose_a ? count_of(rows, kStrip) * strip : rows * widened_row(depth);
   }
-  std::int64_t units_of_right() const { return count_of(columns, kPanel<Unit>) * units * kPanel<Unit>; }
-  std::int64_t left_tasks() const { return call.transpose_a || widened ? wide * deep : 0; }
-
-  template <typename F>
-  void with_source(DType type, F&& f) const {
-    if constexpr (std::is_same_v<Source, bfloat16>) {
-      f.template operator()<bfloat16>();
-    } else {
-      with_type(type, f);
-    }
-  }
+  std::int64_t units_of_right() const { return count_of(columns, kPanel) * units * kPanel; }
+  std::int64_t left_tasks() const { return call.transpose_a || kWidens ? wide * deep : 0; }
 
   void pack_left(std::int64_t task) const {
     const std::int64_t first = task / deep * kPackRows, at = task % deep * kPackDepth;
     const std::int64_t height = std::min(kPackRows, rows - first), terms = std::min(kPackDepth, depth - at);
-    with_source(call.a.dtype, [&]<typename T>() {
-      if (call.transpose_a) {
-        pack_strips(left + first / kStrip * strip + at / UnitOf<Unit>::kTerms * kStrip, strip,
-                    call.a.as<T>() + (from + at) * m + row + first, m, height, terms);
-      } else if constexpr (std::is_same_v<Unit, float>) {
-        for (std::int64_t i = first; i < first + height; ++i) {
-          const T* in = call.a.as<T>() + (row + i) * k + from + at;
-          float* out = left + i * widened_row(depth) + at;
-          for_lanes(terms,
-                    [&](std::int64_t j, std::int64_t live) { store_n(out + j, load_n(in + j, live), live); });
-        }
+    const auto* a = call.a.as<bfloat16>();
+    if (call.transpose_a) {
+      pack_strips(left + first / kStrip * strip + at / UnitOf<Unit>::kTerms * kStrip, strip,
+                  a + (from + at) * m + row + first, m, height, terms);
+    } else if constexpr (kWidens) {
+      for (std::int64_t i = first; i < first + height; ++i) {
+        const bfloat16* in = a + (row + i) * k + from + at;
+        float* out = left + i * widened_row(depth) + at;
+        for_lanes(terms,
+                  [&](std::int64_t j, std::int64_t live) { store_n(out + j, load_n(in + j, live), live); });
       }
-    });
+    }
   }
 
   void pack_right(std::int64_t task) const {
     const std::int64_t end = std::min(columns, (task + 1) * kTaskColumns);
-    with_source(call.b.dtype, [&]<typename T>() {
-      for (std::int64_t first = task * kTaskColumns; first < end; first += kPanel<Unit>) {
-        const std::int64_t width = std::min(kPanel<Unit>, end - first), at = column + first;
-        if (call.transpose_b) {
-          pack_transposed(right + first * units, call.b.as<T>() + at * k + from, k, width, depth);
-        } else {
-          pack_columns(right + first * units, call.b.as<T>() + from * n + at, n, width, depth);
-        }
+    const auto* b = call.b.as<bfloat16>();
+    for (std::int64_t first = task * kTaskColumns; first < end; first += kPanel) {
+      const std::int64_t width = std::min(kPanel, end - first), at = column + first;
+      if (call.transpose_b) {
+        pack_transposed(right + first * units, b + at * k + from, k, width, depth);
+      } else {
+        pack_columns(right + first * units, b + from * n + at, n, width, depth);
       }
-    });
+    }
   }
 
   void multiply(std::int64_t task) const {
     const std::int64_t first_row = (by_rows ? task / groups : task % parts) * kTaskRows;
     const std::int64_t group = (by_rows ? task % groups : task / parts) * kTaskColumns;
     const std::int64_t end = std::min(columns, group + kTaskColumns);
-    for (std::int64_t first = group; first < end; first += kPanel<Unit>) {
+    for (std::int64_t first = group; first < end; first += kPanel) {
       if (sums) {
         multiply(first_row, first, sums + first_row * columns + first, columns, from > 0);
         if (from + depth == k) write_sums(first_row, first);
@@ -121,7 +111,7 @@ struct Block {
   }
 
   std::int64_t height(std::int64_t first_row) const { return std::min(kTaskRows, rows - first_row); }
-  std::int64_t width(std::int64_t first) const { return std::min(kPanel<Unit>, columns - first); }
+  std::int64_t width(std::int64_t first) const { return std::min(kPanel, columns - first); }
 
   template <typename T>
   void multiply(std::int64_t first_row, std::int64_t first, T* to, std::int64_t stride, bool add) const {
@@ -131,8 +121,8 @@ struct Block {
     if (call.transpose_a) {
       const auto* strips = reinterpret_cast<const Source*>(left + first_row / kStrip * strip);
       panel_product(c, height(first_row), here, Left<Unit, true>{strips, 0}, b, units);
-    } else if (widened) {
-      const auto* copied = reinterpret_cast<const Source*>(left) + first_row * widened_row(depth);
+    } else if constexpr (kWidens) {
+      const float* copied = left + first_row * widened_row(depth);
       panel_product(c, height(first_row), here, Left<Unit, false>{copied, widened_row(depth)}, b, units);
     } else {
       const auto* in_place = call.a.as<Source>() + (row + first_row) * k + from;
@@ -156,7 +146,7 @@ struct Block {
 #ifdef __AVX512BF16__
 // Whether the pairs along K are whole, or can be made so while they are packed.
 bool has_pairs(const MatmulCall& call) {
-  return call.a.dtype == DType::bf16 && (call.k() % 2 == 0 || (call.transpose_a && !call.transpose_b));
+  return call.k() % 2 == 0 || (call.transpose_a && !call.transpose_b);
 }
 #endif
 
@@ -170,9 +160,7 @@ void PackedProduct::multiply(const MatmulCall& call) {
   float* bias = nullptr;
   if (call.bias) {
     bias = bias_.take<float>(n);
-    with_type(call.bias.dtype, [&]<typename T>() {
-      for (std::int64_t i = 0; i < n; ++i) bias[i] = to_float(call.bias.as<T>()[i]);
-    });
+    for (std::int64_t i = 0; i < n; ++i) bias[i] = to_float(call.bias.as<bfloat16>()[i]);
   }
 
   for_pieces(n, kColumns, [&](std::int64_t column, std::int64_t columns) {
@@ -193,8 +181,6 @@ void PackedProduct::multiply(const MatmulCall& call) {
   });
 }
 
-bool PackedProduct::suits(DType type, bool amx) { return type == DType::bf16 && !amx; }
-
 void PackedProduct::operator()(const MatmulCall& call) {
 #ifdef __AVX512BF16__
   if (has_pairs(call)) return multiply<Pair>(call);
@@ -203,23 +189,18 @@ void PackedProduct::operator()(const MatmulCall& call) {
 }
 
 std::size_t PackedProduct::scratch_bytes(std::int64_t rows, std::int64_t columns, std::int64_t logit_rows,
-                                         std::int64_t classes, DType type) {
-#ifdef __AVX512BF16__
-  const bool pairs = type == DType::bf16;
-#else
-  constexpr bool pairs = false;
-#endif
-  const std::int64_t terms = pairs ? 2 : 1, most = pairs ? kDepth<Pair> : kDepth<float>;
-  const auto units = [&](std::int64_t k) { return count_of(std::min(most, k), terms); };
+                                         std::int64_t classes) {
+  constexpr std::int64_t kTerms = UnitOf<LevelUnit>::kTerms, kMost = kDepth<LevelUnit>;
+  const auto units = [&](std::int64_t k) { return count_of(std::min(kMost, k), kTerms); };
   // Left operands of weights' gradients, and copied rows of activations.
   const auto strips = [&](std::int64_t m, std::int64_t k) {
     return count_of(std::min(kRows, m), kStrip) * strip_units(units(k));
   };
   const std::int64_t wide = std::min(kColumns, columns), high = std::min(kRows, rows);
   const std::int64_t right = units(std::max({rows, columns, classes})) * wide;
-  const std::int64_t copied = type == DType::f32 || pairs ? 0 : high * widened_row(std::min(most, columns));
+  const std::int64_t copied = kTerms == 1 ? high * widened_row(std::min(kMost, columns)) : 0;
   const std::int64_t left = std::max({strips(columns, rows), strips(classes, logit_rows), copied});
-  const std::int64_t sums = type == DType::bf16 && columns > most ? high * wide : 0;
+  const std::int64_t sums = columns > kMost ? high * wide : 0;
   return static_cast<std::size_t>(right + left + sums + columns) * sizeof(float);
 }
 

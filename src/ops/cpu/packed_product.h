@@ -1,8 +1,8 @@
-// Our own matrix products. Both operands are packed into the order in which the tile kernel (tile.h) reads
-// them, as in Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008); rows of a
-// left operand that is neither transposed nor widened are read where they are. Every element is the sum of
-// its terms along K in their order, cut at multiples of a fixed depth, so its bits depend neither on the
-// number of threads nor on its place.
+// Our own matrix products of bfloat16. Both operands are packed into the order in which the tile kernel
+// (tile.h) reads them, as in Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication"
+// (2008); rows of a left operand that is neither transposed nor widened are read where they are. Every
+// element is the sum of its terms along K in their order, cut at multiples of a fixed depth, so its bits
+// depend neither on the number of threads nor on its place.
 #pragma once
 
 #include <cstddef>
@@ -18,14 +18,13 @@ class PackedProduct {
  public:
   explicit PackedProduct(ThreadTeam& team) : team_(team) {}
 
-  // Whether it takes the place of oneDNN's for a type. In float32 it is the faster one with AVX2, but not yet
-  // chosen there: the estimate of memory does not know its buffers.
-  static bool suits(DType type, bool amx);
+  // Whether it takes the place of oneDNN's.
+  static bool suits(DType type, bool amx) { return type == DType::bf16 && !amx; }
   void operator()(const MatmulCall& call);
-  // Bytes of the packed operands and partial sums, at most, in a model with activations [rows,
-  // columns].
+  // Bytes of the packed operands and partial sums, at most, in a model with activations [rows, columns] and
+  // logits [logit_rows, classes].
   static std::size_t scratch_bytes(std::int64_t rows, std::int64_t columns, std::int64_t logit_rows,
-                                   std::int64_t classes, DType type);
+                                   std::int64_t classes);
 
  private:
   template <typename Unit>

@@ -23,6 +23,10 @@ inline constexpr int kLanes = 8;
 inline constexpr int kLanes = 4;
 #endif
 
+// The vectors of columns in a tile of 6 rows whose sums stay in registers: AVX-512 has 32 of them, the
+// others 16.
+inline constexpr int kTileVecs = kLanes == 16 ? 4 : 2;
+
 typedef float Vec __attribute__((vector_size(4 * kLanes)));
 typedef std::int32_t VecI __attribute__((vector_size(4 * kLanes)));
 typedef std::uint32_t VecU __attribute__((vector_size(4 * kLanes)));
@@ -61,15 +65,18 @@ inline Vec load(const bfloat16* p) {
 #endif
   return (Vec)(wide << 16);
 }
-inline void store(bfloat16* p, Vec v) {
+inline VecHalf narrowed(Vec v) {
 #ifdef __AVX512BF16__
-  const auto h = _mm512_cvtneps_pbh((__m512)v);
+  return (VecHalf)_mm512_cvtneps_pbh((__m512)v);
 #else
   const VecU bits = (VecU)v;
   const VecU rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
   const VecU nan = (bits >> 16) | 0x40u;
-  const VecHalf h = __builtin_convertvector((VecU)(v == v ? (VecI)rounded : (VecI)nan), VecHalf);
+  return __builtin_convertvector((VecU)(v == v ? (VecI)rounded : (VecI)nan), VecHalf);
 #endif
+}
+inline void store(bfloat16* p, Vec v) {
+  const VecHalf h = narrowed(v);
   std::memcpy(p, &h, sizeof h);
 }
 

@@ -1,6 +1,6 @@
-// The tile kernel of matrix products, and what packs its operands: c [rows, columns] (+)= a [rows, K] . b [K,
-// columns] + bias, with sums in float32. A unit is what one lane multiplies and adds at a time: a float, or a
-// pair of neighbours along K by vdpbf16ps. A packed operand of bfloat16 in units of float is widened.
+// The tile kernel of products of bfloat16, and what packs its operands: c [rows, columns] (+)= a [rows, K] .
+// b [K, columns] + bias, with sums in float32. A unit is what one lane multiplies and adds at a time: a pair
+// of neighbours along K where the processor has vdpbf16ps, else a number widened to float while it is packed.
 #pragma once
 
 #include <algorithm>
@@ -11,26 +11,8 @@
 
 namespace shoal::cpu {
 
-using Pair = std::uint32_t;
-
-// The type of an operand that is read in place, the terms of a unit, and the vectors of a tile's columns:
-// sums of 6 rows stay in registers beside the vectors of b. AVX-512 has 32 registers, the others 16.
-template <typename Unit>
-struct UnitOf {
-  using Source = float;
-  static constexpr std::int64_t kTerms = 1;
-  static constexpr int kVecs = kLanes == 16 ? 4 : 2;
-};
-template <>
-struct UnitOf<Pair> {
-  using Source = bfloat16;
-  static constexpr std::int64_t kTerms = 2;
-  static constexpr int kVecs = 4;
-};
-
-constexpr std::int64_t kStrip = 6;  // rows of a tile
-template <typename Unit>
-constexpr std::int64_t kPanel = UnitOf<Unit>::kVecs* kLanes;  // columns of a tile
+constexpr std::int64_t kStrip = 6;                   // rows of a tile
+constexpr std::int64_t kPanel = kTileVecs * kLanes;  // columns of a tile
 
 inline std::int64_t count_of(std::int64_t n, std::int64_t piece) { return (n + piece - 1) / piece; }
 
@@ -49,11 +31,7 @@ inline Vec load_live(const float* from, Live live) { return (Vec)_mm512_maskz_lo
 inline void store_live(float* to, Vec value, Live live) { _mm512_mask_storeu_ps(to, live, (__m512)value); }
 inline void store_live(bfloat16* to, Vec value, Live live) {
   if (live == 0xffff) return store(to, value);  // masked stores of 16 bits are slow
-  bfloat16 all[kLanes];
-  store(all, value);
-  __m256i halves;
-  std::memcpy(&halves, all, sizeof halves);
-  _mm256_mask_storeu_epi16(to, live, halves);
+  _mm256_mask_storeu_epi16(to, live, (__m256i)narrowed(value));
 }
 #else
 using Live = std::int64_t;
@@ -104,32 +82,55 @@ inline void transpose(VecU (&rows)[kLanes]) {
   exchange.template operator()<1>();
 }
 
-// Units of a row along K, from `at` on.
-template <typename Unit, typename T>
-inline VecU units_along(const T* at, Live live) {
-  if constexpr (UnitOf<Unit>::kTerms == 1) {
-    return (VecU)load_live(at, live);
-  } else {
-#ifdef __AVX512F__
-    return (VecU)_mm512_maskz_loadu_epi32(live, at);
-#endif
+// A kind of unit: the type of rows that a tile reads where they lie, the terms of a unit, and how units are
+// made. `next` is the row behind `row`, null behind the last one.
+template <typename Unit>
+struct UnitOf;
+
+template <>
+struct UnitOf<float> {
+  using Source = float;
+  static constexpr std::int64_t kTerms = 1;
+  static VecU along(const bfloat16* row, Live live) { return (VecU)load_live(row, live); }
+  static VecU across(const bfloat16* row, const bfloat16*, Live live) { return (VecU)load_live(row, live); }
+  // The units of a strip, of `live` columns and `behind` terms from here on. Lanes too many are overwritten
+  // by the next terms.
+  static void strip(float* to, const bfloat16* row, const bfloat16*, std::int64_t live, std::int64_t behind) {
+    if (kLanes >= kStrip && live >= kLanes && behind >= 2) return store(to, load(row));
+    for (std::int64_t i = 0; i < std::min(kStrip, live); ++i) to[i] = to_float(row[i]);
   }
-}
-// Units of columns, of one row or of two neighbours; `next` is null behind the last one.
-template <typename Unit, typename T>
-inline VecU units_across(const T* row, [[maybe_unused]] const T* next, Live live) {
-  if constexpr (UnitOf<Unit>::kTerms == 1) {
-    return (VecU)load_live(row, live);
-  } else {
-#ifdef __AVX512F__
+};
+
+#ifdef __AVX512BF16__
+using Pair = std::uint32_t;
+
+template <>
+struct UnitOf<Pair> {
+  using Source = bfloat16;
+  static constexpr std::int64_t kTerms = 2;
+  static VecU along(const bfloat16* row, Live live) { return (VecU)_mm512_maskz_loadu_epi32(live, row); }
+  static VecU across(const bfloat16* row, const bfloat16* next, Live live) {
     return widened(row, live) | (next ? widened(next, live) : VecU{}) << 16;
-#endif
   }
-}
+  static void strip(Pair* to, const bfloat16* row, const bfloat16* next, std::int64_t live,
+                    std::int64_t behind) {
+    const auto mask = static_cast<__mmask8>(lanes(live));
+    const auto even = _mm256_cvtepu16_epi32(_mm_maskz_loadu_epi16(mask, row));
+    const auto odd = next ? _mm256_cvtepu16_epi32(_mm_maskz_loadu_epi16(mask, next)) : __m256i{};
+    const auto both = _mm256_or_si256(even, _mm256_slli_epi32(odd, 16));
+    if (behind >= 2) {
+      std::memcpy(to, &both, sizeof both);
+    } else {
+      _mm256_mask_storeu_epi32(to, (1 << kStrip) - 1, both);
+    }
+  }
+};
+#endif
 
 // to [K in units][columns in whole vectors] = from [columns, stride], zero in the padding
-template <typename Unit, typename T>
-void pack_transposed(Unit* to, const T* from, std::int64_t stride, std::int64_t columns, std::int64_t depth) {
+template <typename Unit>
+void pack_transposed(Unit* to, const bfloat16* from, std::int64_t stride, std::int64_t columns,
+                     std::int64_t depth) {
   constexpr std::int64_t kTerms = UnitOf<Unit>::kTerms;
   const std::int64_t width = count_of(columns, kLanes) * kLanes, units = depth / kTerms;
   for (std::int64_t column = 0; column < width; column += kLanes) {
@@ -138,8 +139,9 @@ void pack_transposed(Unit* to, const T* from, std::int64_t stride, std::int64_t 
       const auto live = lanes(units - unit);
 #pragma GCC unroll 16
       for (int i = 0; i < kLanes; ++i) {
-        rows[i] = column + i < columns ? units_along<Unit>(from + (column + i) * stride + kTerms * unit, live)
-                                       : VecU{};
+        rows[i] = column + i < columns
+                      ? UnitOf<Unit>::along(from + (column + i) * stride + kTerms * unit, live)
+                      : VecU{};
       }
       transpose(rows);
       const auto count = std::min<std::int64_t>(kLanes, units - unit);
@@ -150,16 +152,17 @@ void pack_transposed(Unit* to, const T* from, std::int64_t stride, std::int64_t 
 }
 
 // to [K in units, rounded up][columns in whole vectors] = from [depth, stride], zero in the padding
-template <typename Unit, typename T>
-void pack_columns(Unit* to, const T* from, std::int64_t stride, std::int64_t columns, std::int64_t depth) {
+template <typename Unit>
+void pack_columns(Unit* to, const bfloat16* from, std::int64_t stride, std::int64_t columns,
+                  std::int64_t depth) {
   constexpr std::int64_t kTerms = UnitOf<Unit>::kTerms;
   const std::int64_t width = count_of(columns, kLanes) * kLanes;
   for (std::int64_t k = 0; k < depth; k += kTerms) {
-    const T* row = from + k * stride;
-    const T* next = k + 1 < depth ? row + stride : nullptr;
+    const bfloat16* row = from + k * stride;
+    const bfloat16* next = k + 1 < depth ? row + stride : nullptr;
     for (std::int64_t column = 0; column < width; column += kLanes) {
       const VecU units =
-          units_across<Unit>(row + column, next ? next + column : nullptr, lanes(columns - column));
+          UnitOf<Unit>::across(row + column, next ? next + column : nullptr, lanes(columns - column));
       std::memcpy(to + k / kTerms * width + column, &units, sizeof units);
     }
   }
@@ -171,38 +174,16 @@ inline std::int64_t strip_units(std::int64_t units) { return count_of(units * kS
 
 // to [strips][K in units, rounded up][kStrip] = from [depth, stride], whose columns are rows of the result;
 // `size` is from strip to strip. The rest of a last strip may be anything.
-template <typename Unit, typename T>
-void pack_strips(Unit* to, std::int64_t size, const T* from, std::int64_t stride, std::int64_t rows,
+template <typename Unit>
+void pack_strips(Unit* to, std::int64_t size, const bfloat16* from, std::int64_t stride, std::int64_t rows,
                  std::int64_t depth) {
   constexpr std::int64_t kTerms = UnitOf<Unit>::kTerms;
   for (std::int64_t k = 0; k < depth; k += kTerms, to += kStrip) {
-    const T* row = from + k * stride;
+    const bfloat16* row = from + k * stride;
+    const bfloat16* next = k + 1 < depth ? row + stride : nullptr;
     Unit* at = to;
-    for (std::int64_t i = 0; i < rows; i += kStrip, at += size) {
-      __builtin_prefetch(row + 8 * stride + i);
-      if constexpr (kTerms == 1) {
-        if (kLanes >= kStrip && i + kLanes <= rows && k + 2 < depth) {
-          const Vec all = load(row + i);  // some lanes too many, which the next two rows overwrite
-          std::memcpy(at, &all, sizeof all);
-        } else {
-          const auto live = std::min<std::int64_t>(kStrip, rows - i);
-          for (std::int64_t r = 0; r < live; ++r) at[r] = to_float(row[i + r]);
-        }
-      } else {
-#ifdef __AVX512F__
-        const auto live = static_cast<__mmask8>(lanes(rows - i));
-        const auto even = _mm256_cvtepu16_epi32(_mm_maskz_loadu_epi16(live, row + i));
-        const auto odd =
-            k + 1 < depth ? _mm256_cvtepu16_epi32(_mm_maskz_loadu_epi16(live, row + stride + i)) : __m256i{};
-        const auto both = _mm256_or_si256(even, _mm256_slli_epi32(odd, 16));
-        if (k + 2 < depth) {
-          std::memcpy(at, &both, sizeof both);  // two lanes too many, which the next pair overwrites
-        } else {
-          _mm256_mask_storeu_epi32(at, (1 << kStrip) - 1, both);
-        }
-#endif
-      }
-    }
+    for (std::int64_t i = 0; i < rows; i += kStrip, at += size)
+      UnitOf<Unit>::strip(at, row + i, next ? next + i : nullptr, rows - i, depth - 1 - k);
   }
 }
 
@@ -299,7 +280,7 @@ template <typename Unit, bool kPacked, typename T>
 void panel_product(const Result<T>& c, std::int64_t rows, std::int64_t columns, const Left<Unit, kPacked>& a,
                    const Right<Unit>& b, std::int64_t units) {
   const auto with_vecs = [&]<int kVecs>() {
-    if constexpr (kVecs <= UnitOf<Unit>::kVecs) {
+    if constexpr (kVecs <= kTileVecs) {
       if (count_of(columns, kLanes) == kVecs) tiles<kVecs>(c, rows, columns, a, b, units);
     }
   };

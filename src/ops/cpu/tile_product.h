@@ -2,7 +2,6 @@
 // kLanes, rows of b and c are contiguous, and a has two strides, so that it may be a matrix or its transpose.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 
 #include "ops/cpu/simd.h"
@@ -70,24 +69,17 @@ void tile_columns(float* c, std::int64_t ldc, const TileA& a, const float* b, st
 
 inline void tile_product(float* c, std::int64_t ldc, const TileA& a, const float* b, std::int64_t ldb,
                          std::int64_t m, std::int64_t n, std::int64_t k, bool accumulate) {
-  // Sums of 6 rows stay in registers beside the vectors of b: AVX-512 has 32 of them, the others 16.
-  constexpr std::int64_t kVecs = kLanes == 16 ? 4 : 2;
+  constexpr std::int64_t kStep = kTileVecs * kLanes;
   std::int64_t j = 0;
-  for (; j + kVecs * kLanes <= n; j += kVecs * kLanes)
-    tile_columns<kVecs>(c + j, ldc, a, b + j, ldb, m, k, accumulate);
-  switch ((n - j) / kLanes) {
-    case 3:
-      if constexpr (kVecs > 3) tile_columns<3>(c + j, ldc, a, b + j, ldb, m, k, accumulate);
-      break;
-    case 2:
-      if constexpr (kVecs > 2) tile_columns<2>(c + j, ldc, a, b + j, ldb, m, k, accumulate);
-      break;
-    case 1:
-      tile_columns<1>(c + j, ldc, a, b + j, ldb, m, k, accumulate);
-      break;
-    default:
-      break;
-  }
+  for (; j + kStep <= n; j += kStep) tile_columns<kTileVecs>(c + j, ldc, a, b + j, ldb, m, k, accumulate);
+  const auto rest = [&]<int kVecs>() {
+    if constexpr (kVecs < kTileVecs) {
+      if (n - j == kVecs * kLanes) tile_columns<kVecs>(c + j, ldc, a, b + j, ldb, m, k, accumulate);
+    }
+  };
+  rest.template operator()<1>();
+  rest.template operator()<2>();
+  rest.template operator()<3>();
 }
 
 }  // namespace shoal::cpu
