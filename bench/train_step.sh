@@ -4,10 +4,10 @@
 #   PYTHON=PATH [BUILD=build/release] [ROUNDS=5] [STEPS=8] [THREADS=2] [ROWS=REGEX] [ALLOCATORS="glibc jemalloc"] [ISA=avx2] \
 #     [OUT=FILE] bench/train_step.sh
 #
-# PYTHON is one that has torch. With ISA=avx2 neither program uses more than AVX2. For every row the peers are first tuned: each way runs briefly under every allocator
-# that is installed (glibc told to keep its memory; libjemalloc2, libtcmalloc-minimal4), with GPT-2's vocabulary as it is
-# and rounded up to 64, and the fastest setting is kept for the rounds. The table and every raw line go to OUT.
-# Takes about an hour on two cores, which nothing else may use meanwhile.
+# PYTHON is one that has torch. With ISA=avx2 neither program uses more than AVX2. For every row the peers are first
+# tuned: each way runs briefly under every allocator that is installed (glibc told to keep its memory; libjemalloc2,
+# libtcmalloc-minimal4), with GPT-2's vocabulary as it is and rounded up to 64, and the fastest setting is kept for the
+# rounds. The table and every raw line go to OUT. Takes about an hour on two cores, which nothing else may use meanwhile.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

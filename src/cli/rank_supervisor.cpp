@@ -290,7 +290,7 @@ int RankSupervisor::run() {
   }
 }
 
-// What the end of an attempt means. Checks the hosts where another one may follow.
+// Judges how an attempt ended, and checks the hosts where another one may follow.
 AttemptEnd RankSupervisor::judge(const Outcome& outcome, const RankPlacement& where,
                                  std::int64_t steps_before) {
   const bool progressed = run_->steps_done() > steps_before;

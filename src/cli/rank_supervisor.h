@@ -7,7 +7,7 @@
 
 namespace shoal::cli {
 
-// As given on the command line; times in seconds.
+// The options of the command line; times are in seconds.
 struct LaunchOptions {
   int ranks = 0;           // 0: the total of the hosts' ranks
   std::string hosts;       // empty: this machine, or the hosts of the batch system
