@@ -25,7 +25,7 @@ namespace shoal {
 namespace {
 
 // The peak resident size of a run of the smallest model, whose own buffers are negligible, on x86-64; with
-// oneDNN's generated code and scratch memory for larger models. oneDNN is most of it.
+// the code that oneDNN generates. oneDNN is most of it.
 double program_bytes(const RunPlan& plan) {
   static const bool recent = [] {
     for (const auto& library : ops_libraries())
@@ -33,8 +33,7 @@ double program_bytes(const RunPlan& plan) {
     return false;
   }();
   constexpr double kVersion2 = 26 << 20, kVersion3 = 36 << 20;  // Debian 12's 2.6, Debian 13's 3.7
-  const double generated = plan.engine.compute == DType::f32 ? 5 << 20 : 2 << 20;
-  return (recent ? kVersion3 : kVersion2) + generated;
+  return (recent ? kVersion3 : kVersion2) + static_cast<double>(cpu_generated_bytes(plan.engine.compute));
 }
 // The same of each rank: 0.6 to 1.3 MiB.
 constexpr double kThreadBytes = 1 << 20;
@@ -46,7 +45,7 @@ int threads_of(const RunPlan& plan, const RankCounts& ranks) {
   return std::max(1, usable_cores() / ranks.local_size);
 }
 
-double kernel_scratch(const RunPlan& plan, const RankCounts& ranks, const TensorRank& tensor) {
+double kernel_scratch(const RunPlan& plan, const RankCounts& ranks, const TensorRank& tensor, bool head) {
   const auto& model = plan.model;
   const std::int64_t heads = local_heads(model, tensor).count();
   const auto& batch = plan.pipeline.batch;
@@ -59,9 +58,10 @@ double kernel_scratch(const RunPlan& plan, const RankCounts& ranks, const Tensor
       .columns = std::max({local_hidden(model, tensor).count(), 3 * heads * model.head_size(),
                            std::int64_t{2} * model.n_embd}),
       .channels = model.n_embd,
-      .classes = classes,
+      .classes = head ? classes : 0,
       .logit_rows =
-          std::min(batch.rows(), std::max<std::int64_t>(64, plan.pipeline.logits.elements / classes)),
+          head ? std::min(batch.rows(), std::max<std::int64_t>(64, plan.pipeline.logits.elements / classes))
+               : 0,
       .compute = plan.engine.compute,
       .dropout = model.dropout > 0};
   return static_cast<double>(scratch_bytes(plan.backend, sizes, threads_of(plan, ranks)));
@@ -163,7 +163,8 @@ MemoryEstimate estimate_memory(const RunPlan& plan, const RankCounts& ranks,
   // evaluation, and a host copy with predictions for evaluation.
   memory.batches =
       rows * 4 * (2 * (static_cast<double>(BatchLoader::kDepth) + options.micro_batches) + 2 + 3);
-  memory.scratch = kernel_scratch(plan, ranks, options.part.tensor);
+  const bool head = coordinate.pipeline + 1 == shape.pipeline;
+  memory.scratch = kernel_scratch(plan, ranks, options.part.tensor, head);
   // Every run saves at least its last step.
   const double share = share_of_checkpoint(plan, options.part);
   memory.checkpoint = (plan.on_disk() ? 0 : share) + std::min<double>(kChecksumBlock, share);

@@ -34,9 +34,12 @@ std::size_t scratch_bytes(int threads, const KernelSizes& sizes, CpuLevel level)
                      rows = sizes.batch * sizes.positions;
   return sizeof(float) *
              static_cast<std::size_t>(std::max(attention, column_sum_scratch(rows, sizes.columns))) +
-         (PackedProduct::suits(sizes.compute, level == CpuLevel::amx)
-              ? PackedProduct::scratch_bytes(rows, sizes.columns, sizes.logit_rows, sizes.classes)
-              : 0);
+         (PackedProduct::suits(sizes.compute, level == CpuLevel::amx) ? PackedProduct::scratch_bytes(sizes)
+                                                                      : 0);
+}
+
+std::size_t generated_bytes(DType compute, CpuLevel level) {
+  return PackedProduct::suits(compute, level == CpuLevel::amx) ? 0 : std::size_t{5} << 20;
 }
 
 std::vector<Library> libraries() {
@@ -45,7 +48,7 @@ std::vector<Library> libraries() {
            "matrix products on the CPU"}};
 }
 
-constexpr LevelKernels kKernels = {make_backend, scratch_bytes, libraries};
+constexpr LevelKernels kKernels = {make_backend, scratch_bytes, generated_bytes, libraries};
 
 }  // namespace
 }  // namespace shoal::cpu

@@ -15,6 +15,7 @@ namespace shoal::cpu {
 struct LevelKernels {
   std::unique_ptr<Backend> (*make_backend)(int threads, CpuLevel level);
   std::size_t (*scratch_bytes)(int threads, const KernelSizes& sizes, CpuLevel level);
+  std::size_t (*generated_bytes)(DType compute, CpuLevel level);
   std::vector<Library> (*libraries)();
 };
 

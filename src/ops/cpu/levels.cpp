@@ -71,6 +71,11 @@ std::size_t cpu_scratch_bytes(int threads, const KernelSizes& sizes) {
   return kKernels[static_cast<std::size_t>(level)]().scratch_bytes(threads, sizes, level);
 }
 
+std::size_t cpu_generated_bytes(DType compute) {
+  const auto level = cpu_level();
+  return kKernels[static_cast<std::size_t>(level)]().generated_bytes(compute, level);
+}
+
 std::vector<Library> ops_libraries() { return shoal_cpu_baseline().libraries(); }
 
 }  // namespace shoal

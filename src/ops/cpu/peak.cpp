@@ -67,7 +67,8 @@ constexpr int kAttempts = 6;  // the best counts: other load can only slow the m
 
 // The rate of a large matrix product in bfloat16. With tile registers (AMX) it is several times that of
 // vectors.
-double large_product_flops(Matmul& matmul) {
+double large_product_flops(ThreadTeam& team) {
+  Matmul matmul(team);  // whose packed operands are not kept
   constexpr std::int64_t kSize = 1024;
   std::vector<std::uint16_t> a(kSize * kSize), b(kSize * kSize);
   std::vector<float> c(kSize * kSize);
@@ -104,7 +105,7 @@ double CpuBackend::measure_peak_flops(DType compute) {
     team_.run(team_.size(), [&](std::int64_t, int) { chains(kRounds); });
     best = std::max(best, flops_per_round * static_cast<double>(kRounds) * team_.size() / watch.seconds());
   }
-  return compute == DType::bf16 ? std::max(best, large_product_flops(matmul_)) : best;
+  return compute == DType::bf16 ? std::max(best, large_product_flops(team_)) : best;
 }
 
 double CpuBackend::measure_read_bandwidth() {

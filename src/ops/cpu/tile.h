@@ -1,6 +1,7 @@
-// The tile kernel of products of bfloat16, and what packs its operands: c [rows, columns] (+)= a [rows, K] .
-// b [K, columns] + bias, with sums in float32. A unit is what one lane multiplies and adds at a time: a pair
-// of neighbours along K where the processor has vdpbf16ps, else a number widened to float while it is packed.
+// The tile kernel of our own products, and what packs its operands: c [rows, columns] (+)= a [rows, K] .
+// b [K, columns] + bias, with sums in float32. A unit is what one lane multiplies and adds at a time: a
+// float, or a pair of bfloat16 along K where the processor has vdpbf16ps. Without it a number of bfloat16 is
+// widened to float while it is packed.
 #pragma once
 
 #include <algorithm>
@@ -91,18 +92,27 @@ template <>
 struct UnitOf<float> {
   using Source = float;
   static constexpr std::int64_t kTerms = 1;
-  static VecU along(const bfloat16* row, Live live) { return (VecU)load_live(row, live); }
-  static VecU across(const bfloat16* row, const bfloat16*, Live live) { return (VecU)load_live(row, live); }
+  template <typename T>
+  static VecU along(const T* row, Live live) {
+    return (VecU)load_live(row, live);
+  }
+  template <typename T>
+  static VecU across(const T* row, const T*, Live live) {
+    return (VecU)load_live(row, live);
+  }
   // The units of a strip, of `live` columns and `behind` terms from here on. Lanes too many are overwritten
   // by the next terms.
-  static void strip(float* to, const bfloat16* row, const bfloat16*, std::int64_t live, std::int64_t behind) {
+  template <typename T>
+  static void strip(float* to, const T* row, const T*, std::int64_t live, std::int64_t behind) {
     if (kLanes >= kStrip && live >= kLanes && behind >= 2) return store(to, load(row));
     for (std::int64_t i = 0; i < std::min(kStrip, live); ++i) to[i] = to_float(row[i]);
   }
 };
 
-#ifdef __AVX512BF16__
 using Pair = std::uint32_t;
+
+#ifdef __AVX512BF16__
+constexpr bool kHasPairs = true;
 
 template <>
 struct UnitOf<Pair> {
@@ -125,12 +135,13 @@ struct UnitOf<Pair> {
     }
   }
 };
+#else
+constexpr bool kHasPairs = false;
 #endif
 
 // to [K in units][columns in whole vectors] = from [columns, stride], zero in the padding
-template <typename Unit>
-void pack_transposed(Unit* to, const bfloat16* from, std::int64_t stride, std::int64_t columns,
-                     std::int64_t depth) {
+template <typename Unit, typename T>
+void pack_transposed(Unit* to, const T* from, std::int64_t stride, std::int64_t columns, std::int64_t depth) {
   constexpr std::int64_t kTerms = UnitOf<Unit>::kTerms;
   const std::int64_t width = count_of(columns, kLanes) * kLanes, units = depth / kTerms;
   for (std::int64_t column = 0; column < width; column += kLanes) {
@@ -152,14 +163,13 @@ void pack_transposed(Unit* to, const bfloat16* from, std::int64_t stride, std::i
 }
 
 // to [K in units, rounded up][columns in whole vectors] = from [depth, stride], zero in the padding
-template <typename Unit>
-void pack_columns(Unit* to, const bfloat16* from, std::int64_t stride, std::int64_t columns,
-                  std::int64_t depth) {
+template <typename Unit, typename T>
+void pack_columns(Unit* to, const T* from, std::int64_t stride, std::int64_t columns, std::int64_t depth) {
   constexpr std::int64_t kTerms = UnitOf<Unit>::kTerms;
   const std::int64_t width = count_of(columns, kLanes) * kLanes;
   for (std::int64_t k = 0; k < depth; k += kTerms) {
-    const bfloat16* row = from + k * stride;
-    const bfloat16* next = k + 1 < depth ? row + stride : nullptr;
+    const T* row = from + k * stride;
+    const T* next = k + 1 < depth ? row + stride : nullptr;
     for (std::int64_t column = 0; column < width; column += kLanes) {
       const VecU units =
           UnitOf<Unit>::across(row + column, next ? next + column : nullptr, lanes(columns - column));
@@ -174,13 +184,13 @@ inline std::int64_t strip_units(std::int64_t units) { return count_of(units * kS
 
 // to [strips][K in units, rounded up][kStrip] = from [depth, stride], whose columns are rows of the result;
 // `size` is from strip to strip. The rest of a last strip may be anything.
-template <typename Unit>
-void pack_strips(Unit* to, std::int64_t size, const bfloat16* from, std::int64_t stride, std::int64_t rows,
+template <typename Unit, typename T>
+void pack_strips(Unit* to, std::int64_t size, const T* from, std::int64_t stride, std::int64_t rows,
                  std::int64_t depth) {
   constexpr std::int64_t kTerms = UnitOf<Unit>::kTerms;
   for (std::int64_t k = 0; k < depth; k += kTerms, to += kStrip) {
-    const bfloat16* row = from + k * stride;
-    const bfloat16* next = k + 1 < depth ? row + stride : nullptr;
+    const T* row = from + k * stride;
+    const T* next = k + 1 < depth ? row + stride : nullptr;
     Unit* at = to;
     for (std::int64_t i = 0; i < rows; i += kStrip, at += size)
       UnitOf<Unit>::strip(at, row + i, next ? next + i : nullptr, rows - i, depth - 1 - k);
