@@ -36,6 +36,16 @@ struct AdamWSettings {
   float share = 1;         // with a mean: of this gradient in it
 };
 
+struct MuonSettings {
+  const float* lr = nullptr;          // in the backend's memory
+  const float* grad_scale = nullptr;  // as AdamWSettings's: NaN: momentum and weights do not change
+  float momentum = 0.95f;
+  bool nesterov = true;
+  float weight_decay = 0;  // decoupled: w *= 1 - lr * weight_decay
+};
+
+inline constexpr double kMuonEps = 1e-7;  // the least norm that a matrix is divided by
+
 // --- arguments of ops with many tensors; the ops below say what each one is
 
 struct LayerNormBackward {
@@ -75,6 +85,19 @@ struct CrossEntropy {
 
 struct AdamWTensors {
   Tensor weights = {}, compute = {}, m = {}, v = {}, mean = {}, grads = {};
+};
+
+struct MuonTensors {
+  Tensor weights = {}, compute = {}, direction = {};
+};
+
+struct SymmetricRows {
+  Tensor out = {};
+  std::int64_t first = 0;
+  Tensor rows = {};
+  float factor = 1;
+  Tensor base = {};
+  float base_factor = 1;
 };
 
 // The most rows of a product that takes little longer than one row: it waits for the weights.
@@ -215,6 +238,23 @@ class Backend : public Device {
   // step alone, and only a step that commits mixes m and v with the mean and zeroes it. m and v are kept as
   // AdamW keeps them and decayed where they are used, so a window of one step is AdamW bit for bit.
   virtual void adamw(const AdamWTensors& args, const AdamWSettings& settings) = 0;
+
+  // --- Muon (Jordan et al. 2024), whose update of a matrix is its momentum made orthogonal
+  // direction f32 [n] holds the gradient, which is scaled to g. momentum f32 [n] mixes with it, beta *
+  // momentum + (1 - beta) * g, and direction becomes that, or with Nesterov's momentum one more such mix.
+  virtual void muon_direction(const Tensor& direction, const Tensor& momentum,
+                              const MuonSettings& settings) = 0;
+  // weights f32 [n] = weights * (1 - lr * weight_decay) - lr * direction f32 [n]; compute as adamw's.
+  virtual void muon_update(const MuonTensors& args, const MuonSettings& settings) = 0;
+  // out x [n] = x f32 [n] / max(sqrt(squares), kMuonEps); squares f64 [1]; out may be x.
+  virtual void normalize(const Tensor& out, const Tensor& x, const Tensor& squares) = 0;
+  // out [C, R] = x [R, C]^T, each float32 or bfloat16
+  virtual void transpose(const Tensor& out, const Tensor& x) = 0;
+  // x x [n] = factor * x + y f32 [n]
+  virtual void scale_and_add(const Tensor& x, float factor, const Tensor& y) = 0;
+  // Sets R rows of a symmetric matrix out x [M, M], from row `first` on, up to the diagonal, and the columns
+  // that mirror them: factor * rows f32 [R, first + R] + base_factor * base x [M, M] (base may be empty).
+  virtual void set_symmetric_rows(const SymmetricRows& args) = 0;
 };
 
 // The type of logits on a backend, and how many of them the head computes at a time.

@@ -172,6 +172,21 @@ class FarBackend final : public Backend {
   void adamw(const AdamWTensors& args, const AdamWSettings& settings) override {
     call(&Backend::adamw, args, settings);
   }
+  void muon_direction(const Tensor& direction, const Tensor& momentum,
+                      const MuonSettings& settings) override {
+    call(&Backend::muon_direction, direction, momentum, settings);
+  }
+  void muon_update(const MuonTensors& args, const MuonSettings& settings) override {
+    call(&Backend::muon_update, args, settings);
+  }
+  void normalize(const Tensor& out, const Tensor& x, const Tensor& squares) override {
+    call(&Backend::normalize, out, x, squares);
+  }
+  void transpose(const Tensor& out, const Tensor& x) override { call(&Backend::transpose, out, x); }
+  void scale_and_add(const Tensor& x, float factor, const Tensor& y) override {
+    call(&Backend::scale_and_add, x, factor, y);
+  }
+  void set_symmetric_rows(const SymmetricRows& args) override { call(&Backend::set_symmetric_rows, args); }
 
  private:
   static constexpr std::uintptr_t kFar = std::uintptr_t{1} << 62;
@@ -195,6 +210,17 @@ class FarBackend final : public Backend {
     x.grad_scale = moved(x.grad_scale);
     x.scalars = moved(x.scalars);
     return x;
+  }
+  static MuonSettings near(MuonSettings x) {
+    x.lr = moved(x.lr);
+    x.grad_scale = moved(x.grad_scale);
+    return x;
+  }
+  static MuonTensors near(const MuonTensors& x) {
+    return {near(x.weights), near(x.compute), near(x.direction)};
+  }
+  static SymmetricRows near(const SymmetricRows& x) {
+    return {near(x.out), x.first, near(x.rows), x.factor, near(x.base), x.base_factor};
   }
   static LayerNormBackward near(const LayerNormBackward& x) {
     return {near(x.dx), near(x.dgamma), near(x.dbeta), near(x.dy),

@@ -67,6 +67,12 @@ class DryBackend : public Backend {
   void fill(const Tensor&, float) override {}
 
   void adamw(const AdamWTensors&, const AdamWSettings&) override {}
+  void muon_direction(const Tensor&, const Tensor&, const MuonSettings&) override {}
+  void muon_update(const MuonTensors&, const MuonSettings&) override {}
+  void normalize(const Tensor&, const Tensor&, const Tensor&) override {}
+  void transpose(const Tensor&, const Tensor&) override {}
+  void scale_and_add(const Tensor&, float, const Tensor&) override {}
+  void set_symmetric_rows(const SymmetricRows&) override {}
 
  private:
   void count_product(std::int64_t rows, const Tensor& weights);

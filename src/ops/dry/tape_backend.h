@@ -101,6 +101,16 @@ class TapeBackend final : public DryBackend {
     memory({args.weights, args.weights, args.m, args.m, args.v, args.v, args.mean, args.mean, args.grads,
             args.compute});
   }
+  void muon_direction(const Tensor& direction, const Tensor& momentum, const MuonSettings&) override {
+    memory({direction, direction, momentum, momentum});
+  }
+  void muon_update(const MuonTensors& args, const MuonSettings&) override {
+    memory({args.weights, args.weights, args.compute, args.direction});
+  }
+  void normalize(const Tensor& out, const Tensor& x, const Tensor&) override { memory({out, x}); }
+  void transpose(const Tensor& out, const Tensor& x) override { memory({out, x}); }
+  void scale_and_add(const Tensor& x, float, const Tensor& y) override { memory({x, x, y}); }
+  void set_symmetric_rows(const SymmetricRows& args) override { memory({args.rows, args.rows, args.rows}); }
 
  private:
   static double bytes_of(std::initializer_list<Tensor> tensors);

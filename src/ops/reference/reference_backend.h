@@ -65,6 +65,12 @@ class ReferenceBackend : public Backend {
   void fill(const Tensor& out, float value) override;
 
   void adamw(const AdamWTensors& args, const AdamWSettings& settings) override;
+  void muon_direction(const Tensor& direction, const Tensor& momentum, const MuonSettings& settings) override;
+  void muon_update(const MuonTensors& args, const MuonSettings& settings) override;
+  void normalize(const Tensor& out, const Tensor& x, const Tensor& squares) override;
+  void transpose(const Tensor& out, const Tensor& x) override;
+  void scale_and_add(const Tensor& x, float factor, const Tensor& y) override;
+  void set_symmetric_rows(const SymmetricRows& args) override;
 };
 
 }  // namespace shoal
