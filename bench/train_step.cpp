@@ -2,12 +2,12 @@
 // bench/peers/torch_gpt.py and torch_ranks.py do.
 //   bench_train_step N_LAYER N_HEAD N_EMBD VOCAB BATCH POSITIONS DROPOUT float32|bfloat16 STEPS [THREADS]
 //                    [--ranks N] [--tensor N] [--sequence] [--pipeline N] [--schedule NAME] [--chunks N]
-//                    [--zero 0..3] [--micro SEQUENCES] [--layout] [--backend cpu|cuda] [--eager]
+//                    [--zero 0..3] [--micro SEQUENCES] [--layout] [--backend cpu|cuda] [--eager] [--muon]
 // BATCH is that of all ranks, which are threads of this process, or processes under mpirun. A rank has
 // THREADS threads (0: its share of the cores); a data rank takes its part of the batch at once, --micro cuts
-// it finer, --eager launches what a GPU would play from a recording, and --layout adds the gradients in the
-// order that no layout changes. Prints one line: median and minimum ms per step, tokens/s, share of the
-// measured peak of all ranks together.
+// it finer, --eager launches what a GPU would play from a recording, --layout adds the gradients in the order
+// that no layout changes, and --muon updates by Muon. Prints one line: median and minimum ms per step,
+// tokens/s, share of the measured peak of all ranks together.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -50,7 +50,7 @@ struct Settings {
   bool sequence = false;
   ScheduleKind schedule = ScheduleKind::one_f_one_b;
   std::int64_t micro = 0;
-  bool layout = false, eager = false;
+  bool layout = false, eager = false, muon = false;
   std::string backend = "cpu";
 };
 
@@ -59,7 +59,7 @@ Settings read_settings(int argc, char** argv) {
     fail_user(
         "usage: {} N_LAYER N_HEAD N_EMBD VOCAB BATCH POSITIONS DROPOUT DTYPE STEPS [THREADS] [--ranks N] "
         "[--tensor N] [--sequence] [--pipeline N] [--schedule NAME] [--chunks N] [--zero Z] "
-        "[--micro SEQUENCES] [--layout] [--backend NAME] [--eager]",
+        "[--micro SEQUENCES] [--layout] [--backend NAME] [--eager] [--muon]",
         argv[0]);
   }
   Settings settings;
@@ -78,6 +78,8 @@ Settings read_settings(int argc, char** argv) {
       settings.layout = true;
     } else if (option == "--eager") {
       settings.eager = true;
+    } else if (option == "--muon") {
+      settings.muon = true;
     } else if (i == 10 && option[0] != '-') {
       settings.threads = std::atoi(argv[i]);
     } else if (option == "--ranks" && i + 1 < argc) {
@@ -135,6 +137,7 @@ void run(World& world, const Settings& settings) {
           ranges[static_cast<std::size_t>(chunk * settings.pipeline + mesh.coordinate().pipeline)]);
     }
   }
+  if (settings.muon) options.optimizer = MuonConfig{};
   options.zero = settings.zero;
   options.layout_exact = settings.layout;
   options.micro_batches = static_cast<int>(batch / micro);

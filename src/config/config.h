@@ -20,6 +20,7 @@
 #include "model/unit.h"
 #include "ops/make_backend.h"
 #include "optim/lr_schedule.h"
+#include "optim/muon.h"
 #include "parallel/backend_ranks.h"
 #include "parallel/pipeline/schedule.h"
 
@@ -27,7 +28,7 @@ namespace shoal {
 
 enum class Determinism : std::uint8_t { off, layout };
 enum class OnBadStep : std::uint8_t { stop, skip };
-enum class OptimizerKind : std::uint8_t { adamw, accum_adamw, accum_adam };
+enum class OptimizerKind : std::uint8_t { adamw, accum_adamw, accum_adam, muon };
 enum class EngineKind : std::uint8_t { allreduce, gossip };
 enum class Offload : std::uint8_t { none, host, disk };
 enum class PlanKind : std::uint8_t { manual, automatic };
@@ -97,6 +98,11 @@ struct OptimConfig {
   double weight_decay = 0.1;
   Decay decay = Decay::matrices;
   int accum_steps = 1;
+  double matrix_lr = 0;  // of hidden matrices; 0: lr
+  double momentum = 0.95;
+  bool nesterov = true;
+  int ns_steps = 5;
+  MuonScale adjust_lr = MuonScale::match_rms_adamw;
   std::string frozen;  // patterns of units, with commas; empty: with adapters all that are none, else none
 };
 

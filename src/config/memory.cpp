@@ -71,9 +71,9 @@ double kernel_scratch(const RunPlan& plan, const RankCounts& ranks, const Tensor
 double share_of_checkpoint(const RunPlan& plan, const ModelPart& part) {
   double elements = 0;
   for (const auto& unit : gpt_units(plan.model, part)) {
-    const int tensors = 1 + (unit.trained ? plan.optimizer_tensors() : 0);
     for (const auto& parameter : unit.parameters) {
       if (!owns(part, unit, parameter)) continue;
+      const int tensors = 1 + (unit.trained ? plan.optimizer_tensors(parameter.matrix) : 0);
       for (const auto& box : parameter.boxes()) elements += tensors * static_cast<double>(box.shape.count());
     }
   }

@@ -14,12 +14,34 @@ OptimizerOptions adamw(const OptimConfig& optim) {
                      .accum_steps = optim.accum_steps};
 }
 
+OptimizerOptions muon(const OptimConfig& optim) {
+  return MuonConfig{.adamw = std::get<AdamWConfig>(adamw(optim)),
+                    .rate = optim.matrix_lr > 0 ? optim.matrix_lr / optim.lr : 1,
+                    .momentum = optim.momentum,
+                    .nesterov = optim.nesterov,
+                    .steps = optim.ns_steps,
+                    .scale = optim.adjust_lr};
+}
+
+constexpr OptimizerKeys kOfMuon = {"optim.matrix_lr", "optim.momentum", "optim.nesterov", "optim.ns_steps",
+                                   "optim.adjust_lr"};
+constexpr OptimizerKeys kOfMuonAndAccum = [] {
+  auto keys = kOfMuon;
+  keys[5] = "optim.accum_steps";
+  return keys;
+}();
+
 constexpr OptimizerScheme kOptimizers[] = {
-    {OptimizerKind::adamw, "adamw", "decoupled weight decay", adamw, {"optim.accum_steps"}},
+    {OptimizerKind::adamw, "adamw", "decoupled weight decay", adamw, kOfMuonAndAccum},
     {OptimizerKind::accum_adamw, "accum_adamw",
-     "parameters move at every step, moments are committed once per accum_steps", adamw},
+     "parameters move at every step, moments are committed once per accum_steps", adamw, kOfMuon},
     {OptimizerKind::accum_adam, "accum_adam", "the same, with the weight decay added to the gradient (L2)",
-     adamw},
+     adamw, kOfMuon},
+    {OptimizerKind::muon,
+     "muon",
+     "hidden matrices move by their momentum made orthogonal, other parameters by AdamW",
+     muon,
+     {"optim.accum_steps"}},
 };
 
 }  // namespace

@@ -11,12 +11,14 @@
 
 namespace shoal {
 
+using OptimizerKeys = std::array<std::string_view, 8>;
+
 struct OptimizerScheme {
   OptimizerKind kind;
   std::string_view name;     // in the config: "adamw"
   std::string_view meaning;  // for `shoal config --explain`
   OptimizerOptions (*options)(const OptimConfig& optim);
-  std::array<std::string_view, 4> unread = {};  // keys of [optim] that it does not read, which are refused
+  OptimizerKeys unread = {};  // keys of [optim] that it does not read, which are refused
 
   bool reads(std::string_view key) const;
 };

@@ -35,9 +35,10 @@ struct RunPlan {
   // data ranks of a worker.
   int micro_batches() const { return engine.micro_batches; }
   int ranks_of_model() const { return mesh.tensor * mesh.pipeline; }
-  // Tensors that the optimizer keeps beside each parameter.
-  int optimizer_tensors() const {
-    return static_cast<int>(make_optimizer(engine.optimizer)->state_names().size());
+  // Tensors that the optimizer keeps beside a hidden matrix, or beside each other parameter.
+  int optimizer_tensors(bool matrix = false) const {
+    const auto optimizer = make_optimizer(engine.optimizer);
+    return static_cast<int>(matrix ? optimizer->matrix_states() : optimizer->state_names().size());
   }
   bool on_disk() const { return !engine.offload.empty(); }  // whether state is offloaded to disk
 

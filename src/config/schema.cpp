@@ -275,6 +275,20 @@ std::vector<Field> make_fields() {
           "positions."),
       number<&C::optim, &Optim::accum_steps>("optim.accum_steps", at_least(1), "steps",
                                              "Steps per commit of the moments (accum_adamw, accum_adam)."),
+      number<&C::optim, &Optim::matrix_lr>("optim.matrix_lr", at_least(0), "",
+                                           "muon: peak learning rate of the hidden matrices, those of the "
+                                           "blocks' linear layers. It has optim.lr's schedule. 0: optim.lr."),
+      number<&C::optim, &Optim::momentum>("optim.momentum", kFraction, "",
+                                          "muon: decay rate of the hidden matrices' momentum."),
+      plain<&C::optim, &Optim::nesterov>("optim.nesterov", "muon: whether that is Nesterov's momentum."),
+      number<&C::optim, &Optim::ns_steps>(
+          "optim.ns_steps", between(1, 100), "steps",
+          "muon: steps of Newton and Schulz, which make a momentum orthogonal."),
+      choice<&C::optim, &Optim::adjust_lr, MuonScale>(
+          "optim.adjust_lr",
+          {{"match_rms_adamw", MuonScale::match_rms_adamw}, {"original", MuonScale::original}},
+          "muon: factor of an orthogonal update. match_rms_adamw: 0.2 sqrt(max(rows, columns)), with which "
+          "AdamW's learning rates fit. original: sqrt(max(1, rows / columns))."),
       plain<&C::optim, &Optim::frozen>(
           "optim.frozen",
           "Units that are not trained, as a list of patterns: \"embedding, block.[0-5]\". Units are "

@@ -23,7 +23,8 @@ Shape no_offset(const Shape& shape) { return shape.rank() == 1 ? Shape{0} : Shap
 
 class UnitBuilder {
  public:
-  UnitBuilder(std::string name, std::string prefix, Decay decay) : decay_(decay) {
+  UnitBuilder(std::string name, std::string prefix, Decay decay, bool block = false)
+      : decay_(decay), block_(block) {
     unit_.name = std::move(name);
     unit_.prefix = std::move(prefix);
   }
@@ -36,6 +37,7 @@ class UnitBuilder {
                                 .local_shape = local,
                                 .init = init,
                                 .decay = decays(shape),
+                                .matrix = block_ && shape.rank() == 2,
                                 .placement = placement});
     return *this;
   }
@@ -58,6 +60,7 @@ class UnitBuilder {
       parameter.offset = unit_.size;
       unit_.size += round_up(room_of(parameter), kAlignment);
       if (parameter.decay) unit_.decayed = unit_.size;
+      if (parameter.matrix) unit_.matrices = unit_.size;
       const auto& placement = parameter.placement;
       if (placement.replicated()) extend(unit_.replicated, seen, parameter.offset, unit_.size);
       if (placement.partial) extend(unit_.partial, seen_partial, parameter.offset, unit_.size);
@@ -78,11 +81,13 @@ class UnitBuilder {
   }
   static int order(const ParameterSpec& parameter) {
     const bool replicated = parameter.placement.replicated(), partial = parameter.placement.partial;
+    if (parameter.matrix) return -1;
     if (parameter.decay) return !replicated ? 0 : partial ? 2 : 1;
     return partial ? 3 : replicated ? 4 : 5;
   }
 
   Decay decay_;
+  bool block_;
   UnitSpec unit_;
 };
 
@@ -130,7 +135,7 @@ UnitSpec embedding_unit(const GptConfig& config, const TensorRank& tensor, Decay
 UnitSpec block_unit(const GptConfig& config, const TensorRank& tensor, Decay decay, int layer) {
   const std::int64_t c = config.n_embd;
   const auto residual = normal(0.02 / std::sqrt(2.0 * config.n_layer));
-  UnitBuilder unit(unit_name(config, layer + 1), fmt::format("transformer.h.{}.", layer), decay);
+  UnitBuilder unit(unit_name(config, layer + 1), fmt::format("transformer.h.{}.", layer), decay, true);
   const auto linear = [&](const std::string& name, std::int64_t out, std::int64_t in, Initializer init,
                           const Placement& placement) {
     unit.add(name + ".weight", {out, in}, init, placement);

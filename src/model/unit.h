@@ -57,7 +57,8 @@ struct ParameterSpec {
   Shape shape;        // of the whole model's parameter
   Shape local_shape;  // of this rank's elements, with the padding behind them, which is zero and stays zero
   Initializer init;
-  bool decay = false;  // weight decay applies
+  bool decay = false;   // weight decay applies
+  bool matrix = false;  // a hidden matrix: of a block's linear layer
   Placement placement;
   std::int64_t offset = 0;  // in the unit's flat buffer, the same on all tensor ranks
 
@@ -70,14 +71,15 @@ struct ParameterSpec {
 struct UnitSpec {
   std::string name;    // "embedding", "block.0", "head"
   std::string prefix;  // of its parameters' names: "transformer.h.0."
-  // Decayed parameters come first. The replicated ones lie on both sides of the border, so that they are one
-  // range. Empty where this rank has no part of the unit.
+  // Hidden matrices come first, then other decayed parameters. The replicated ones lie on both sides of the
+  // border, so that they are one range. Empty where this rank has no part of the unit.
   std::vector<ParameterSpec> parameters;
-  std::int64_t size = 0;     // elements of the flat buffer, gaps for alignment included
-  std::int64_t decayed = 0;  // the first so many elements hold the decayed parameters
-  ElementRange replicated;   // the elements that all tensor ranks have
-  ElementRange partial;      // the elements of whose gradients tensor ranks may have parts
-  int home = 0;              // the unit whose stage has this one: its block for an adapter, else itself
+  std::int64_t size = 0;      // elements of the flat buffer, gaps for alignment included
+  std::int64_t decayed = 0;   // the first so many elements hold the decayed parameters
+  std::int64_t matrices = 0;  // the first so many of them hold the hidden matrices
+  ElementRange replicated;    // the elements that all tensor ranks have
+  ElementRange partial;       // the elements of whose gradients tensor ranks may have parts
+  int home = 0;               // the unit whose stage has this one: its block for an adapter, else itself
   bool adapter = false;
   bool trained = true;  // false: without gradients and optimizer state
 

@@ -28,9 +28,14 @@ double bytes_in(const fs::path& folder) {
 }  // namespace
 
 double checkpoint_bytes(const RunPlan& plan) {
-  const auto units = gpt_units(plan.model);
-  return 4.0 * static_cast<double>(parameter_count(units) + plan.optimizer_tensors() * trained_count(units)) *
-         plan.mesh.workers;
+  double elements = 0;
+  for (const auto& unit : gpt_units(plan.model)) {
+    for (const auto& parameter : unit.parameters) {
+      const int tensors = 1 + (unit.trained ? plan.optimizer_tensors(parameter.matrix) : 0);
+      elements += tensors * static_cast<double>(parameter.shape.count());
+    }
+  }
+  return 4.0 * elements * plan.mesh.workers;
 }
 
 std::int64_t most_checkpoints(const Config& config) {

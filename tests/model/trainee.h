@@ -44,6 +44,7 @@ struct TraineeOptions {
   Recompute recompute = Recompute::none;
   int recompute_blocks = -1;
   double grad_clip = 1.0;
+  OptimizerOptions optimizer = {};
   bool backward = true;
   LogitsPlan logits = {};
 };
@@ -57,7 +58,7 @@ class Trainee {
       : backend_(std::move(backend)),
         engine_(std::make_unique<DataEngine>(*backend_, mesh_, config,
                                              EngineOptions{.compute = options.compute,
-                                                           .optimizer = {},
+                                                           .optimizer = options.optimizer,
                                                            .grad_clip = options.grad_clip,
                                                            .training = options.backward,
                                                            .micro_batches = options.micro_batches})),

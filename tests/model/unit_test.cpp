@@ -124,6 +124,9 @@ TEST(Units, DecayIsOfMatricesOrAllOrLeavesEmbeddingsOut) {
         const auto in = [&](const ElementRange& range) {
           return parameter.offset >= range.begin && parameter.offset < range.end;
         };
+        // Hidden matrices come first.
+        EXPECT_EQ(parameter.matrix, parameter.offset < unit.matrices) << parameter.name;
+        EXPECT_EQ(parameter.matrix, parameter.shape.rank() == 2 && unit.name.starts_with("block"));
         EXPECT_EQ(in(unit.replicated), parameter.placement.replicated()) << parameter.name;
         EXPECT_EQ(in(unit.partial), parameter.placement.partial) << parameter.name;
         if (parameter.decay) names.push_back(parameter.name);
@@ -134,7 +137,8 @@ TEST(Units, DecayIsOfMatricesOrAllOrLeavesEmbeddingsOut) {
   };
   std::vector<std::string> all, matrices, no_embeddings;
   for (const auto& unit : gpt_units(kSmall)) {
-    for (const auto& [name, shape, local, init, decay, placement, offset] : unit.parameters) {
+    for (const auto& parameter : unit.parameters) {
+      const auto& [name, shape] = std::tie(parameter.name, parameter.shape);
       all.push_back(name);
       if (shape.rank() == 1) continue;
       matrices.push_back(name);

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What PyTorch computes for three tiny GPT-2s, for torch_parity_test.cpp: make_torch_fixtures.py [FOLDER]
+"""What PyTorch computes for tiny GPT-2s, for torch_parity_test.cpp: make_torch_fixtures.py [FOLDER]
 
 Everything is computed in float64, so that the fixtures are the exact answer for the purposes of float32, and stored as
 safetensors: parameters, logits and gradients as float32, losses and norms as float64. Needs torch and safetensors.
@@ -7,6 +7,7 @@ safetensors: parameters, logits and gradients as float32, losses and norms as fl
 import math
 import pathlib
 import sys
+import types
 
 import torch
 from safetensors.torch import save_file
@@ -20,6 +21,8 @@ CONFIGS = {
                       ignored=5),
     "untied_erf": dict(n_layer=2, n_head=2, n_embd=32, block_size=12, vocab_size=53, batch=2, bias=True, gelu="none",
                        ignored=3, untied=True),
+    "muon": dict(n_layer=2, n_head=2, n_embd=32, block_size=12, vocab_size=53, batch=2, bias=True, gelu="tanh", ignored=0,
+                 optimizer="muon"),
 }
 
 
@@ -87,6 +90,21 @@ def loss_of(logits, targets):
     return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-1)
 
 
+def optimizers_of(p, c):
+    muon = [name for name, v in p.items() if c.get("optimizer") == "muon" and ".h." in name and v.dim() == 2]
+    others = [v for name, v in p.items() if name not in muon]
+    optimizers = [torch.optim.AdamW([{"params": [v for v in others if v.dim() >= 2], "weight_decay": 0.1},
+                                     {"params": [v for v in others if v.dim() < 2], "weight_decay": 0.0}],
+                                    lr=LR, betas=(0.9, 0.95), eps=1e-8)]
+    if muon:
+        optimizers.append(torch.optim.Muon([p[name] for name in muon], lr=LR, weight_decay=0.1,
+                                           adjust_lr_fn="match_rms_adamw"))
+        # PyTorch's iteration is in bfloat16 whatever the parameters are: here it is exact, too.
+        module = sys.modules["torch.optim._muon"]
+        module.torch = types.SimpleNamespace(**{**vars(torch), "bfloat16": torch.float64})
+    return optimizers
+
+
 def make_fixture(c, seed):
     generator = torch.Generator().manual_seed(seed)
     p = make_parameters(c, generator)
@@ -98,12 +116,11 @@ def make_fixture(c, seed):
     tensors = {name: value.detach().float() for name, value in p.items()}
     tensors |= {"tokens": tokens.int(), "targets": targets.int()}
 
-    optimizer = torch.optim.AdamW([{"params": [v for v in p.values() if v.dim() >= 2], "weight_decay": 0.1},
-                                   {"params": [v for v in p.values() if v.dim() < 2], "weight_decay": 0.0}],
-                                  lr=LR, betas=(0.9, 0.95), eps=1e-8)
+    optimizers = optimizers_of(p, c)
     losses, norms = [], []
     for step in range(STEPS):
-        optimizer.zero_grad()
+        for value in p.values():
+            value.grad = None
         logits = logits_of(p, c, tokens[step])
         loss = loss_of(logits, targets[step])
         loss.backward()
@@ -112,7 +129,8 @@ def make_fixture(c, seed):
             tensors |= {f"grad.{name}": value.grad.float() for name, value in p.items()}
         losses.append(loss.item())
         norms.append(torch.nn.utils.clip_grad_norm_(p.values(), CLIP).item())
-        optimizer.step()
+        for optimizer in optimizers:
+            optimizer.step()
     assert min(norms) > 1.2 * CLIP, "clipping must act"
     tensors |= {"losses": torch.tensor(losses, dtype=torch.float64), "norms": torch.tensor(norms, dtype=torch.float64)}
     return {name: tensor.clone().contiguous() for name, tensor in tensors.items()}

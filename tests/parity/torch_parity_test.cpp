@@ -1,4 +1,4 @@
-// Three tiny GPT-2s against PyTorch in double: logits, loss, every gradient and ten steps of AdamW with
+// Tiny GPT-2s against PyTorch in double: logits, loss, every gradient and ten steps of AdamW or Muon with
 // clipping. The fixtures are made by make_torch_fixtures.py, which is also where their configurations stand.
 //
 // A tensor agrees when the norm of its difference is a small part of its own norm. Element by element there
@@ -41,6 +41,10 @@ class Fixture {
             .bias = file_.metadata().at("bias") == "True",
             .gelu = file_.metadata().at("gelu") == "tanh" ? Gelu::tanh : Gelu::erf,
             .tied = !file_.metadata().contains("untied")};
+  }
+  OptimizerOptions optimizer() const {
+    if (file_.metadata().contains("optimizer")) return MuonConfig{};
+    return AdamWConfig{};
   }
   std::int64_t batch() const { return file_.at("tokens").shape[1]; }
   std::int64_t steps() const { return file_.at("tokens").shape[0]; }
@@ -115,7 +119,10 @@ class TorchParity : public testing::TestWithParam<Setting> {
   Fixture fixture_{GetParam().fixture};
   Trainee trainee_{make_backend(backend_kind(GetParam().backend).value(), {.threads = 1}),
                    fixture_.config(),
-                   {.compute = GetParam().compute, .micro_batch = fixture_.batch(), .grad_clip = 1.0}};
+                   {.compute = GetParam().compute,
+                    .micro_batch = fixture_.batch(),
+                    .grad_clip = 1.0,
+                    .optimizer = fixture_.optimizer()}};
 };
 
 TEST_P(TorchParity, ParametersHaveTheSameNamesAndSizes) {
@@ -155,7 +162,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Setting{"bias_tanh", "cpu", DType::bf16}, Setting{"plain_erf", "reference", DType::f32},
                     Setting{"plain_erf", "cpu", DType::f32}, Setting{"plain_erf", "cpu", DType::bf16},
                     Setting{"untied_erf", "reference", DType::f32}, Setting{"untied_erf", "cpu", DType::f32},
-                    Setting{"untied_erf", "cpu", DType::bf16}),
+                    Setting{"untied_erf", "cpu", DType::bf16}, Setting{"muon", "reference", DType::f32},
+                    Setting{"muon", "cpu", DType::f32}, Setting{"muon", "cpu", DType::bf16}),
     [](const auto& test) {
       return fmt::format("{}_{}_{}", test.param.fixture, test.param.backend, name_of(test.param.compute));
     });

@@ -53,6 +53,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Variant{"AccumAdamW", {"optim.name=accum_adamw", "optim.accum_steps=4"}},
                       Variant{"AccumAdam",
                               {"optim.name=accum_adam", "optim.accum_steps=5", "train.backend=reference"}},
+                      Variant{"Muon", {"optim.name=muon", "optim.matrix_lr=0.002", "train.dtype=bfloat16"}},
                       Variant{"Reference", {"train.backend=reference", "model.dropout=0.1"}}),
     [](const auto& variant) { return variant.param.name; });
 

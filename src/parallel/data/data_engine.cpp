@@ -60,20 +60,45 @@ EngineBuffers EngineBuffers::take(EngineArenas& arenas, const ShardPlan& paramet
   b.weights = WeightBuffers::take(arenas, parameters, mode, options.compute);
   if (mode.on_host) b.stream = take_stream(arenas, parameters, options, static_cast<int>(state_tensors));
   if (!options.training) return b;
-  const std::int64_t shards = trained.total() / trained.shards();
   for (std::size_t i = 0; i < state_tensors; ++i) {
-    b.optimizer.state.push_back(arenas.for_state(arenas.optimizer, mode).take(DType::f32, {shards}));
+    b.optimizer.state.emplace_back(arenas.for_state(arenas.optimizer, mode), trained,
+                                   i < optimizer->matrix_states());
   }
   b.gradients = GradientBuffers::take(arenas, gradients, mode, options);
   if (options.gossip && options.gossip->topology.workers > 1) {
-    b.mixed = arenas.exchange.take(DType::f32, {shards});
+    b.mixed = arenas.exchange.take(DType::f32, {trained.total() / trained.shards()});
     b.average = AverageBuffers::take(arenas.exchange);
   }
   b.optimizer.clip = arenas.exchange.take(DType::f32, {1});
   b.optimizer.scalars = arenas.exchange.take(DType::f32, {optimizer->scalar_count()});
   b.norm = NormBuffers::take(arenas.exchange, trained, options.part.tensor.size);
   b.squares = arenas.exchange.take(DType::f64, {1});
+  if (optimizer->takes_whole_matrices()) {
+    b.matrices =
+        MatrixBuffers::take(arenas.exchange, trained, buckets_of(trained, options), options, !mode.on_host);
+  }
   return b;
+}
+
+OptimizerState::OptimizerState(Arena& arena, const ShardPlan& trained, bool of_matrices)
+    : of_matrices_(of_matrices) {
+  std::int64_t total = 0;
+  for (int u = 0; u < trained.unit_count(); ++u) {
+    firsts_.push_back(total);
+    const std::int64_t others = trained.padded(u) - (of_matrices ? 0 : trained.unit(u).matrices);
+    total += std::min(trained.shard_size(u), std::max<std::int64_t>(others, 0));  // on any rank
+  }
+  all_ = arena.take(DType::f32, {total});
+}
+
+ElementRange OptimizerState::held(const ShardPlan& trained, int unit) const {
+  return trained.my_shard(unit) &
+         ElementRange{of_matrices_ ? 0 : trained.unit(unit).matrices, trained.padded(unit)};
+}
+
+Tensor OptimizerState::part(const ShardPlan& trained, int unit, const ElementRange& range) const {
+  const std::int64_t first = firsts_[static_cast<std::size_t>(unit)];
+  return part_of(all_, first + range.begin - held(trained, unit).begin, range.count());
 }
 
 DataEngine::DataEngine(Backend& backend, Mesh& mesh, const GptConfig& config, const EngineOptions& options)
@@ -100,6 +125,8 @@ DataEngine::DataEngine(Backend& backend, Mesh& mesh, const GptConfig& config, co
     tied_unit_ = 0;
   }
   if (!options.training) return;
+  if (optimizer_->takes_whole_matrices())
+    dealer_.emplace(backend, *optimizer_, groups_, mesh.tensor(), trained_, buffers_.matrices, stream_);
   if (by_bucket() && (mesh.worker().size() > 1 || options.layout_exact)) {
     fail("updates in the backward pass need workers of one rank, and sums of no fixed order");
   }
@@ -215,6 +242,7 @@ void DataEngine::update_in_backward(int unit) {
 
 void DataEngine::apply(const Bucket& bucket, bool with_update) {
   if (mixer_) mixer_->mix(bucket);
+  if (dealer_ && with_update) direct_matrices(bucket);
   for (int u = bucket.first; u <= bucket.last; ++u) {
     if (trained_.padded(u) == 0) continue;
     if (with_update) update_unit(u);
@@ -224,19 +252,21 @@ void DataEngine::apply(const Bucket& bucket, bool with_update) {
   if (mixer_) mixer_->start(bucket);
 }
 
-// Decayed parameters are the first of a unit.
+// A unit's hidden matrices come first, then its other decayed parameters.
 void DataEngine::update_unit(int unit) {
   const auto shard = plan_.my_shard(unit);
   const Tensor master = weights_.master(unit), copy = weights_.copy(unit), gradient = reducer_->reduced(unit);
   const bool narrow = copy.dtype != DType::f32;
   const auto& spec = plan_.unit(unit);
-  const auto over = [&](const ElementRange& range, bool decayed) {
+  const auto over = [&](const ElementRange& of_unit, bool decayed, bool matrix) {
+    const auto range = shard & of_unit;
     if (range.count() == 0) return;
     const auto part = [&](const Tensor& x) { return part_of(x, range.begin - shard.begin, range.count()); };
     std::vector<StateStream::Operand> operands = {
         StateStream::in_out(part(master)), StateStream::out(part(copy)), StateStream::in(part(gradient))};
     for (const auto& state : buffers_.optimizer.state) {
-      operands.push_back(StateStream::in_out(part(trained_shard_of(state, unit))));
+      if (matrix && !state.of_matrices()) continue;
+      operands.push_back(StateStream::in_out(state.part(trained_, unit, range)));
     }
     stream_.each(operands, [&](std::span<const Tensor> x, std::int64_t) {
       optimizer_->update(backend_, {.weights = x[0],
@@ -244,18 +274,43 @@ void DataEngine::update_unit(int unit) {
                                     .state = x.subspan(3),
                                     .gradient = x[2],
                                     .gradient_scale = buffers_.optimizer.clip.as<float>(),
-                                    .decayed = decayed});
+                                    .decayed = decayed,
+                                    .matrix = matrix});
       if (x[1] && !narrow) backend_.convert(x[1], x[0]);
     });
   };
-  over(shard & ElementRange{0, spec.decayed}, true);
-  over(shard & ElementRange{spec.decayed, spec.size}, false);
+  const std::int64_t matrices = dealer_ ? spec.matrices : 0;
+  over({0, matrices}, true, true);
+  over({matrices, spec.decayed}, true, false);
+  over({spec.decayed, spec.size}, false, false);
+}
+
+// Directions take the place of the gradients of hidden matrices.
+void DataEngine::direct_matrices(const Bucket& bucket) {
+  for (int u = bucket.first; u <= bucket.last; ++u) {
+    if (trained_.padded(u) == 0) continue;
+    const auto shard = trained_.my_shard(u), range = shard & ElementRange{0, trained_.unit(u).matrices};
+    if (range.count() == 0) continue;
+    std::vector<StateStream::Operand> operands = {
+        StateStream::in_out(part_of(reducer_->reduced(u), range.begin - shard.begin, range.count()))};
+    for (const auto& state : buffers_.optimizer.state) {
+      if (state.of_matrices()) operands.push_back(StateStream::in_out(state.part(trained_, u, range)));
+    }
+    stream_.each(operands, [&](std::span<const Tensor> x, std::int64_t) {
+      optimizer_->direct(backend_, {.state = x.subspan(1),
+                                    .gradient = x[0],
+                                    .gradient_scale = buffers_.optimizer.clip.as<float>(),
+                                    .matrix = true});
+    });
+  }
+  dealer_->transform(bucket, step_, [&](int u) { return reducer_->reduced(u); });
 }
 
 // Nothing touches these until the next update.
 void DataEngine::done_with(int unit) {
   arenas_.done_with(weights_.master(unit));
-  for (const auto& state : buffers_.optimizer.state) arenas_.done_with(trained_shard_of(state, unit));
+  for (const auto& state : buffers_.optimizer.state)
+    arenas_.done_with(state.part(trained_, unit, state.held(trained_, unit)));
   arenas_.done_with(reducer_->reduced(unit));
 }
 

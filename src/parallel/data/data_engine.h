@@ -12,6 +12,7 @@
 #include "model/unit_store.h"
 #include "parallel/data/gradient_norm.h"
 #include "parallel/data/gradient_reducer.h"
+#include "parallel/data/matrix_dealer.h"
 #include "parallel/data/weight_store.h"
 #include "parallel/gossip/mixer.h"
 #include "parallel/gossip/workers_average.h"
@@ -35,10 +36,28 @@ struct StateTensor {
   bool adapter = false;    // of an adapter
 };
 
+// A tensor that the optimizer keeps beside each parameter, or beside each but the hidden matrices.
+class OptimizerState {
+ public:
+  OptimizerState(Arena& arena, const ShardPlan& trained, bool of_matrices);
+
+  bool of_matrices() const { return of_matrices_; }
+  const Tensor& all() const { return all_; }
+  // The elements of a unit's buffer that this rank has.
+  ElementRange held(const ShardPlan& trained, int unit) const;
+  // A range of them.
+  Tensor part(const ShardPlan& trained, int unit, const ElementRange& range) const;
+
+ private:
+  bool of_matrices_;
+  std::vector<std::int64_t> firsts_;  // of each unit in all_
+  Tensor all_;                        // f32
+};
+
 struct OptimizerBuffers {
-  std::vector<Tensor> state;  // f32 [trained / shards] each, in the order of Optimizer::state_names()
-  Tensor scalars;             // f32 [Optimizer::scalar_count()]
-  Tensor clip;                // f32 [1], the factor of every gradient
+  std::vector<OptimizerState> state;  // in the order of Optimizer::state_names()
+  Tensor scalars;                     // f32 [Optimizer::scalar_count()]
+  Tensor clip;                        // f32 [1], the factor of every gradient
 };
 
 // All memory of an engine, carved by its parts.
@@ -47,6 +66,7 @@ struct EngineBuffers {
   StreamBuffers stream;
   OptimizerBuffers optimizer;
   GradientBuffers gradients;
+  MatrixBuffers matrices;  // where the optimizer takes hidden matrices as wholes
   NormBuffers norm;
   Tensor squares;  // f64 [1], of a part of the gradient
   Tensor mixed;    // with several workers: f32 [trained / shards], the parameters under way
@@ -132,10 +152,6 @@ class DataEngine final : public UnitStore {
   }
 
  private:
-  // This rank's shard of one of the flat buffers of shards of what is trained.
-  Tensor trained_shard_of(const Tensor& flat, int unit) const {
-    return part_of(flat, trained_.first(unit) / trained_.shards(), trained_.shard_size(unit));
-  }
   int head() const { return plan_.head(); }
   bool by_bucket() const { return options_.gossip && options_.gossip->clip_by_bucket; }
   bool shows_average() const { return mixer_ && !mixer_->equal(); }
@@ -144,6 +160,7 @@ class DataEngine final : public UnitStore {
   void update_in_backward(int unit);
   void apply(const Bucket& bucket, bool with_update);
   void update_unit(int unit);
+  void direct_matrices(const Bucket& bucket);
   void done_with(int unit);
   void weights_replaced();
 
@@ -159,7 +176,8 @@ class DataEngine final : public UnitStore {
   StateStream stream_;
   DataGroups groups_;
   WeightStore weights_;
-  std::vector<Bucket> buckets_;  // of units that are updated together
+  std::vector<Bucket> buckets_;         // of units that are updated together
+  std::optional<MatrixDealer> dealer_;  // where the optimizer takes hidden matrices as wholes
   GradientNorm norm_;
   // Set when there are several workers:
   std::optional<Mixer> mixer_;

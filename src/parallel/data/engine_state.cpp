@@ -10,6 +10,7 @@ namespace shoal {
 
 void DataEngine::initialize(std::uint64_t seed) {
   weights_.settle();
+  for (const auto& state : buffers_.optimizer.state) stream_.zero(state.all());
   plan_.for_units([&](int u) {
     const auto range = plan_.my_shard(u);
     const Tensor master = weights_.master(u);
@@ -21,9 +22,6 @@ void DataEngine::initialize(std::uint64_t seed) {
                          shoal::initialize(backend_, parameter, box, parts[0], first + at, seed);
                        });
         });
-    if (options_.training) {
-      for (const auto& state : buffers_.optimizer.state) stream_.zero(trained_shard_of(state, u));
-    }
     arenas_.done_with(master);
   });
   if (mixer_) mixer_->set_equal();
@@ -57,10 +55,10 @@ std::string DataEngine::first_bad_tensor() {
 std::vector<StateTensor> DataEngine::state(bool optimizer, Share share) {
   stream_.settle();
   std::vector<StateTensor> tensors;
-  const auto add = [&](const std::string& prefix, const ShardPlan& plan, auto&& shard) {
+  // `part` gives a range of what is held of a unit.
+  const auto add = [&](const std::string& prefix, const ShardPlan& plan, auto&& held, auto&& part) {
     plan.for_units([&](int u) {
-      const auto held = plan_.my_shard(u);
-      const auto range = share == Share::held ? held : plan_.my_piece(u);
+      const auto range = share == Share::held ? held(u) : held(u) & plan_.my_piece(u);
       plan_.for_boxes(
           u, range,
           [&](const ParameterSpec& parameter, const Box& box, std::int64_t first, ElementRange here) {
@@ -69,17 +67,23 @@ std::vector<StateTensor> DataEngine::state(bool optimizer, Share share) {
                                .shape = parameter.shape,
                                .box = box,
                                .first = first,
-                               .data = part_of(shard(u), here.begin - held.begin, here.count()),
+                               .data = part(u, here),
                                .adapter = plan.unit(u).adapter});
           });
     });
   };
-  add("", plan_, [&](int u) { return weights_.master(u); });
+  add(
+      "", plan_, [&](int u) { return plan_.my_shard(u); },
+      [&](int u, const ElementRange& here) {
+        return part_of(weights_.master(u), here.begin - plan_.my_shard(u).begin, here.count());
+      });
   if (optimizer) {
     const auto names = optimizer_->state_names();
     for (std::size_t i = 0; i < names.size(); ++i) {
-      add(fmt::format("optimizer.{}.", names[i]), trained_,
-          [&](int u) { return trained_shard_of(buffers_.optimizer.state[i], u); });
+      const auto& state = buffers_.optimizer.state[i];
+      add(
+          fmt::format("optimizer.{}.", names[i]), trained_, [&](int u) { return state.held(trained_, u); },
+          [&](int u, const ElementRange& here) { return state.part(trained_, u, here); });
     }
   }
   return tensors;
