@@ -119,6 +119,7 @@ struct LrScheduleConfig {
   std::int64_t warmup_steps = 0;
   double warmup_start = 0;
   std::int64_t decay_steps = 0;
+  std::int64_t warmup_tokens = 0, decay_tokens = 0;  // in place of steps; 0: those
   double min_lr = 0;
 };
 
@@ -172,6 +173,13 @@ struct GossipConfig {
   int local_size = 0;
 };
 
+struct OuterConfig {
+  std::int64_t interval = 0;  // steps; 0: none
+  double lr = 0.7;
+  double momentum = 0.9;
+  bool nesterov = true;
+};
+
 struct PlanConfig {
   int instance_ranks = 0;  // that hold one model; 0: any number
   double memory_gib = 0;   // of a rank; 0: 80 % of what is there
@@ -197,6 +205,7 @@ struct Config {
   CheckpointConfig checkpoint;
   ParallelConfig parallel;
   GossipConfig gossip;
+  OuterConfig outer;
   PlanConfig plan;
   LogConfig log;
 

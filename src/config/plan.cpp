@@ -18,6 +18,13 @@ std::vector<UnitRange> stage_ranges(const ParallelConfig& parallel, const GptCon
   return ranges_by_hand(model, parts, parallel.stages);
 }
 
+std::optional<OuterOptions> outer_options(const Config& config) {
+  const auto& outer = config.outer;
+  if (outer.interval == 0) return std::nullopt;
+  return OuterOptions{
+      .interval = outer.interval, .lr = outer.lr, .momentum = outer.momentum, .nesterov = outer.nesterov};
+}
+
 std::optional<GossipOptions> gossip_options(const Config& config) {
   if (config.parallel.engine != EngineKind::gossip) return std::nullopt;
   return GossipOptions{.topology = gossip_topology(config),
@@ -102,7 +109,8 @@ RunPlan make_plan(const Config& config, const GptConfig& model) {
                  .reduced = parallel.reduce_dtype,
                  .offload = parallel.offload == Offload::disk ? config.run.path() : "",
                  .on_host = train.backend == BackendKind::cuda && parallel.offload != Offload::none,
-                 .gossip = gossip_options(config)};
+                 .gossip = gossip_options(config),
+                 .outer = outer_options(config)};
   plan.pipeline = {.batch = {train.micro_batch, model.block_size},
                    .compute = train.dtype,
                    .logits = logits_plan(train.backend, train.dtype),

@@ -35,10 +35,11 @@ struct RunPlan {
   // data ranks of a worker.
   int micro_batches() const { return engine.micro_batches; }
   int ranks_of_model() const { return mesh.tensor * mesh.pipeline; }
-  // Tensors that the optimizer keeps beside a hidden matrix, or beside each other parameter.
+  // Tensors that the optimizers keep beside a hidden matrix, or beside each other parameter.
   int optimizer_tensors(bool matrix = false) const {
     const auto optimizer = make_optimizer(engine.optimizer);
-    return static_cast<int>(matrix ? optimizer->matrix_states() : optimizer->state_names().size());
+    const auto states = matrix ? optimizer->matrix_states() : optimizer->state_names().size();
+    return static_cast<int>(states + (engine.outer ? std::size(kOuterStates) : 0));
   }
   bool on_disk() const { return !engine.offload.empty(); }  // whether state is offloaded to disk
 

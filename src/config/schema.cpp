@@ -116,6 +116,7 @@ std::vector<Field> make_fields() {
   using Lr = LrScheduleConfig;
   using Par = ParallelConfig;
   using Gossip = GossipConfig;
+  using Outer = OuterConfig;
   static const std::string optimizer_doc = fmt::format("Optimizer. {}.", meanings(optimizer_schemes()));
   static const std::string schedule_doc =
       fmt::format("Order of a pipeline's forward and backward passes. {}. `shoal schedule` draws it.",
@@ -327,6 +328,12 @@ std::vector<Field> make_fields() {
           "lr_schedule.decay_steps", at_least(0), "steps",
           "cosine, linear: the step at which min_lr is reached (0: the last). wsd: length of the final "
           "decay (0: a fifth of the run)."),
+      number<&C::lr_schedule, &Lr::warmup_tokens>("lr_schedule.warmup_tokens", at_least(0), "tokens",
+                                                  "In place of warmup_steps: training tokens, rounded up to "
+                                                  "whole steps. 0: as warmup_steps says."),
+      number<&C::lr_schedule, &Lr::decay_tokens>(
+          "lr_schedule.decay_tokens", at_least(0), "tokens",
+          "In place of decay_steps, likewise. 0: as decay_steps says."),
       number<&C::lr_schedule, &Lr::min_lr>("lr_schedule.min_lr", at_least(0), "",
                                            "Learning rate after the decay."),
 
@@ -468,6 +475,18 @@ std::vector<Field> make_fields() {
           "gossip.local_size", at_least(0), "workers",
           "Neighbouring workers that share a node, for alternating-exp-ring. 0: as they were started, or on "
           "a single host 8, 4 or 2."),
+
+      number<&C::outer, &Outer::interval>(
+          "outer.interval", at_least(0), "steps",
+          "Steps between the moves of an outer optimizer: it averages how far the models have moved since "
+          "the "
+          "last time, and makes a step of SGD of it. With parallel.engine = \"gossip\" workers talk only "
+          "then, in the groups of gossip.topology (complete: DiLoCo; others: NoLoCo). With \"allreduce\" "
+          "there is one "
+          "model, which looks back on itself (SNOO). 0: no outer optimizer."),
+      number<&C::outer, &Outer::lr>("outer.lr", above(0), "", "Its learning rate."),
+      number<&C::outer, &Outer::momentum>("outer.momentum", kFraction, "", "Its momentum."),
+      plain<&C::outer, &Outer::nesterov>("outer.nesterov", "Whether that is Nesterov's momentum."),
 
       number<&C::plan, &PlanConfig::instance_ranks>(
           "plan.instance_ranks", at_least(0), "ranks",

@@ -27,6 +27,7 @@ class Rules {
     check_schedule();
     check_parallel();
     check_gossip();
+    check_outer();
     check_pipeline();
   }
 
@@ -197,12 +198,22 @@ class Rules {
       fail_user("{} is above {}; lower it, since the learning rate only falls after the warmup",
                 say("lr_schedule.min_lr"), say("optim.lr"));
     }
+    for (const auto& [tokens, in_steps] :
+         {std::pair("lr_schedule.warmup_tokens", "lr_schedule.warmup_steps"),
+          std::pair("lr_schedule.decay_tokens", "lr_schedule.decay_steps")}) {
+      static const Config defaults;
+      const auto set = [&](const char* key) {
+        return find_field(key)->value(config_) != find_field(key)->value(defaults);
+      };
+      if (set(tokens) && set(in_steps))
+        fail_user("{} and {} say the same in two units; leave one out", say(tokens), say(in_steps));
+    }
     if (steps > 0 && lr.warmup_steps > steps) {
       fail_user("{} is longer than the run, {}; lower it", say("lr_schedule.warmup_steps"),
                 say("train.steps"));
     }
     if (lr.name == LrShape::constant) {
-      for (const auto* key : {"lr_schedule.decay_steps", "lr_schedule.min_lr"}) {
+      for (const auto* key : {"lr_schedule.decay_steps", "lr_schedule.decay_tokens", "lr_schedule.min_lr"}) {
         const auto* field = find_field(key);
         if (field->value(config_) == field->value(Config{})) continue;
         fail_user(
@@ -251,6 +262,16 @@ class Rules {
     if (config_.gossip.clip == GossipClip::bucket) check_clip_by_bucket();
   }
 
+  void check_outer() const {
+    if (config_.outer.interval > 0) return;
+    static const Config defaults;
+    for (const auto* key : {"outer.lr", "outer.momentum", "outer.nesterov"}) {
+      if (find_field(key)->value(config_) == find_field(key)->value(defaults)) continue;
+      fail_user("{} has no meaning without outer.interval; set that, e.g. outer.interval=30, or leave it out",
+                say(key));
+    }
+  }
+
   // Buckets are updated before the backward pass ends.
   void check_clip_by_bucket() const {
     const auto refuse = [&](std::string_view key, std::string_view why) {
@@ -263,6 +284,7 @@ class Rules {
                                kDone =
                                    "by the time that a step is known to be bad, buckets have been updated";
     refuse("gossip.worker_size", kLate);
+    refuse("outer.interval", "its moves are of the whole model");
     refuse("parallel.tensor", kLate);
     refuse("parallel.pipeline", kLate);
     refuse("run.deterministic", "sums of a fixed order are ready only after the backward pass");

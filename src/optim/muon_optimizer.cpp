@@ -12,7 +12,7 @@ class Muon final : public Optimizer {
 
   std::vector<std::string_view> state_names() const override { return adamw_->state_names(); }
   std::string_view state_text() const override {
-    return "a momentum, and AdamW's second moment but of hidden matrices";
+    return "momentum, and a second moment of what AdamW updates";
   }
   std::int64_t scalar_count() const override { return adamw_->scalar_count() + 1; }
 

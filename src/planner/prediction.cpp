@@ -153,6 +153,7 @@ class StageActions {
   // mean over the rounds, of worker 0's group.
   void add_exchange() {
     const auto& gossip = *plan_.engine.gossip;
+    const auto interval = plan_.engine.outer ? static_cast<double>(plan_.engine.outer->interval) : 1.0;
     const double bytes = 4.0 * static_cast<double>(owned_elements());
     const double buckets = std::ceil(bytes / gossip.bucket_bytes);
     double seconds = 0;
@@ -165,7 +166,7 @@ class StageActions {
     }
     add({.kind = machine_.overlaps() ? StepAction::Kind::start : StepAction::Kind::compute,
          .term = CostTerm::parameters,
-         .seconds = seconds / gossip.topology.period()});
+         .seconds = seconds / gossip.topology.period() / interval});
   }
 
   // Elements of the parameters that this rank updates.

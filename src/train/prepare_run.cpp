@@ -35,6 +35,18 @@ std::int64_t steps_of(const Config& config, const Mixture& data) {
   return (samples + config.train.global_batch - 1) / config.train.global_batch;
 }
 
+// Lengths in tokens become lengths in steps.
+void resolve_tokens(Config& config) {
+  const std::int64_t of_step = std::int64_t{config.train.global_batch} * config.model.block_size;
+  const auto resolve = [&](std::int64_t& tokens, std::int64_t& steps) {
+    if (tokens > 0) steps = (tokens + of_step - 1) / of_step;
+    tokens = 0;
+  };
+  auto& schedule = config.lr_schedule;
+  resolve(schedule.warmup_tokens, schedule.warmup_steps);
+  resolve(schedule.decay_tokens, schedule.decay_steps);
+}
+
 Mixture open_alone(Config& config) {
   Mixture data = with_remedy([&] {
     return Mixture(config.data.sources(),
@@ -60,6 +72,7 @@ Mixture open_alone(Config& config) {
   const bool from_epochs = config.train.steps == 0;
   config.train.steps = steps_of(config, data);
   config.train.epochs = 0;
+  resolve_tokens(config);
   follow_steps(config, from_epochs);
   auto& schedule = config.lr_schedule;
   if (schedule.decay_steps == 0 && schedule.name != LrShape::constant) {

@@ -33,11 +33,12 @@ std::string layout_text(const Config& config, const RunPlan& plan, const World& 
 
 void log_gossip(const Config& config, const Topology& topology) {
   const int on_node = config.gossip.local_size;
-  log::info("gossip: {}, {} round{}{}, updates {}", topology.name, topology.period(),
-            topology.period() == 1 ? "" : "s",
+  log::info("{}: {}, {} round{}{}, {}", config.outer.interval > 0 ? "workers" : "gossip", topology.name,
+            topology.period(), topology.period() == 1 ? "" : "s",
             on_node > 1 ? fmt::format(", {} workers on a node", on_node) : "",
-            config.gossip.clip == GossipClip::bucket ? "bucket by bucket in the backward pass"
-                                                     : "at the end of the backward pass");
+            config.outer.interval > 0                  ? "which average their movement"
+            : config.gossip.clip == GossipClip::bucket ? "updates bucket by bucket in the backward pass"
+                                                       : "updates at the end of the backward pass");
 }
 
 void log_pipeline(const Config& config, const RunPlan& plan) {
@@ -84,8 +85,12 @@ void log_summary(const Config& config, const RunPlan& plan, const Mixture& data,
               world.ranks.size(), cores, cores == 1 ? "" : "s");
   }
   if (plan.mesh.workers > 1) log_gossip(config, *plan.topology());
+  if (const auto& outer = config.outer; outer.interval > 0) {
+    log::info("outer optimizer: every {} steps, rate {:g}, {} {:g}", outer.interval, outer.lr,
+              outer.nesterov ? "Nesterov's momentum" : "momentum", outer.momentum);
+  }
   if (config.parallel.pipeline > 1) log_pipeline(config, plan);
-  if (plan.topology() && plan.mesh.workers == 1) {
+  if (plan.topology() && plan.mesh.workers == 1 && config.outer.interval == 0) {
     log::info("parallel.engine = \"gossip\": there is one worker, with nobody to average with");
   }
   if (config.parallel.sequence && config.parallel.tensor == 1) {

@@ -225,7 +225,7 @@ void Trainer::Run::load(const std::filesystem::path& from) {
       throw with_older_checkpoint(error, from);
     }
   });
-  engine().state_loaded();
+  engine().state_loaded(resuming);
   if (!resuming) return;
   spikes = SpikeDetector(config.train.spike_zscore, config.train.spike_window, state.loss_window);
   saver->set_saved(state.step);

@@ -243,7 +243,14 @@ TEST(ConfigRules, AreCheckedAndNameTheKeysWithTheirPlace) {
       HasSubstr("together longer"));
   EXPECT_THAT(error_with("", {"lr_schedule.name=constant", "lr_schedule.min_lr=1e-5"}),
               HasSubstr("no meaning"));
+  EXPECT_THAT(error_with("", {"lr_schedule.name=constant", "lr_schedule.decay_tokens=100"}),
+              HasSubstr("no meaning"));
+  EXPECT_THAT(error_with("", {"lr_schedule.warmup_tokens=100", "lr_schedule.warmup_steps=1"}),
+              HasSubstr("say the same in two units"));
   EXPECT_THAT(error_with("", {"lr_schedule.min_lr=1"}), HasSubstr("above optim.lr"));
+  EXPECT_THAT(error_with("", {"outer.lr=1"}), HasSubstr("no meaning without outer.interval"));
+  EXPECT_THAT(error_with("", {"optim.ns_steps=3"}),
+              AllOf(HasSubstr("no meaning for optim.name = \"adamw\""), HasSubstr("use muon")));
   EXPECT_THAT(
       error_with("", {"optim.accum_steps=2"}),
       AllOf(HasSubstr("no meaning for optim.name = \"adamw\""), HasSubstr("use accum_adamw or accum_adam")));
@@ -330,7 +337,7 @@ TEST(ConfigRules, GossipIsBetweenWorkers) {
 TEST(ConfigRules, ClippingByBucketGoesWithPlainWorkers) {
   for (const std::string other :
        {"gossip.worker_size=2", "parallel.tensor=2", "parallel.pipeline=2", "run.deterministic=layout",
-        "run.verify=100", "train.on_bad_step=skip", "train.spike_zscore=3"}) {
+        "run.verify=100", "train.on_bad_step=skip", "train.spike_zscore=3", "outer.interval=10"}) {
     const auto key = other.substr(0, other.find('='));
     EXPECT_THAT(error_with("", {"parallel.engine=gossip", "gossip.clip=bucket", other}),
                 AllOf(HasSubstr("gossip.clip = \"bucket\" (argument"), HasSubstr("does not go with " + key),

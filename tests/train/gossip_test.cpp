@@ -104,6 +104,8 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"OfShards", 8, {"gossip.worker_size=4", "parallel.zero=3", "parallel.replicate=2"}},
         Case{"OnDisk", 4, {"gossip.worker_size=2", "parallel.zero=2", "parallel.offload=disk"}},
         Case{"OfTensorRanks", 4, {"parallel.tensor=2", "parallel.sequence=true", "train.micro_batch=2"}},
+        Case{"Outer", 4, {"gossip.topology=complete", "outer.interval=3", "optim.name=muon"}},
+        Case{"OuterInGroups", 8, {"gossip.worker_size=2", "parallel.zero=2", "outer.interval=2"}},
         Case{"OfStages", 4, {"parallel.pipeline=2", "run.deterministic=layout"}}),
     [](const auto& which) { return which.param.name; });
 

@@ -36,6 +36,7 @@ StreamBuffers take_stream(EngineArenas& arenas, const ShardPlan& plan, const Eng
                           int state_tensors) {
   int tensors = options.zero == 3 && options.compute != DType::f32 ? 2 : 1;
   if (options.training) tensors += state_tensors + (options.zero >= 2 ? 1 : 0);
+  if (options.training && options.outer) tensors = std::max(tensors, 4);
   std::int64_t largest = 0;
   plan.for_units([&](int u) { largest = std::max(largest, plan.shard_size(u)); });
   return StreamBuffers::take(arenas.streaming, options.offload.empty() ? nullptr : &arenas.host, tensors,
@@ -66,8 +67,12 @@ EngineBuffers EngineBuffers::take(EngineArenas& arenas, const ShardPlan& paramet
   }
   b.gradients = GradientBuffers::take(arenas, gradients, mode, options);
   if (options.gossip && options.gossip->topology.workers > 1) {
-    b.mixed = arenas.exchange.take(DType::f32, {trained.total() / trained.shards()});
+    if (!options.outer) b.mixed = arenas.exchange.take(DType::f32, {trained.total() / trained.shards()});
     b.average = AverageBuffers::take(arenas.exchange);
+  }
+  if (options.outer) {
+    auto& arena = arenas.for_state(arenas.optimizer, mode);
+    b.outer = {OptimizerState(arena, trained), OptimizerState(arena, trained)};
   }
   b.optimizer.clip = arenas.exchange.take(DType::f32, {1});
   b.optimizer.scalars = arenas.exchange.take(DType::f32, {optimizer->scalar_count()});
@@ -78,27 +83,6 @@ EngineBuffers EngineBuffers::take(EngineArenas& arenas, const ShardPlan& paramet
         MatrixBuffers::take(arenas.exchange, trained, buckets_of(trained, options), options, !mode.on_host);
   }
   return b;
-}
-
-OptimizerState::OptimizerState(Arena& arena, const ShardPlan& trained, bool of_matrices)
-    : of_matrices_(of_matrices) {
-  std::int64_t total = 0;
-  for (int u = 0; u < trained.unit_count(); ++u) {
-    firsts_.push_back(total);
-    const std::int64_t others = trained.padded(u) - (of_matrices ? 0 : trained.unit(u).matrices);
-    total += std::min(trained.shard_size(u), std::max<std::int64_t>(others, 0));  // on any rank
-  }
-  all_ = arena.take(DType::f32, {total});
-}
-
-ElementRange OptimizerState::held(const ShardPlan& trained, int unit) const {
-  return trained.my_shard(unit) &
-         ElementRange{of_matrices_ ? 0 : trained.unit(unit).matrices, trained.padded(unit)};
-}
-
-Tensor OptimizerState::part(const ShardPlan& trained, int unit, const ElementRange& range) const {
-  const std::int64_t first = firsts_[static_cast<std::size_t>(unit)];
-  return part_of(all_, first + range.begin - held(trained, unit).begin, range.count());
 }
 
 DataEngine::DataEngine(Backend& backend, Mesh& mesh, const GptConfig& config, const EngineOptions& options)
@@ -127,14 +111,23 @@ DataEngine::DataEngine(Backend& backend, Mesh& mesh, const GptConfig& config, co
   if (!options.training) return;
   if (optimizer_->takes_whole_matrices())
     dealer_.emplace(backend, *optimizer_, groups_, mesh.tensor(), trained_, buffers_.matrices, stream_);
-  if (by_bucket() && (mesh.worker().size() > 1 || options.layout_exact)) {
-    fail("updates in the backward pass need workers of one rank, and sums of no fixed order");
+  if (by_bucket() && (mesh.worker().size() > 1 || options.layout_exact || options.outer)) {
+    fail(
+        "updates in the backward pass need workers of one rank, sums of no fixed order, and no outer "
+        "optimizer");
   }
   if (mesh.peers().size() > 1) {
     if (!options.gossip) fail("there are {} workers and no topology", mesh.peers().size());
-    mixer_.emplace(stream_, mesh.peers(), options.gossip->topology, trained_, buckets_, weights_,
-                   buffers_.mixed);
+    if (!options.outer) {
+      mixer_.emplace(stream_, mesh.peers(), options.gossip->topology, trained_, buckets_, weights_,
+                     buffers_.mixed);
+    }
     average_.emplace(backend, stream_, mesh, trained_, options.part, weights_, buffers_.average);
+  }
+  if (options.outer) {
+    const auto* topology = options.gossip ? &options_.gossip->topology : nullptr;
+    outer_.emplace(stream_, backend, mesh.peers(), topology, trained_, weights_, *buffers_.outer,
+                   *options.outer);
   }
   const ReducerContext context{
       backend, stream_, groups_, gradient_plan_, buffers_.gradients, mode_, passes(), options.micro_batches};
@@ -217,9 +210,11 @@ void DataEngine::update(const Tensor& losses) {
   backend_.clip_scale(buffers_.optimizer.clip, norm_.squares(), options_.grad_clip, losses);
   weights_.settle();
   for (const auto& bucket : buckets_) apply(bucket, true);
+  if (outer_) outer_->step(*reducer_, step_);
 }
 
 void DataEngine::skip_update() {
+  if (outer_) outer_->step(*reducer_, step_);
   if (by_bucket() || !mixer_) return;
   weights_.settle();
   for (const auto& bucket : buckets_) apply(bucket, false);
@@ -319,8 +314,9 @@ void DataEngine::weights_replaced() {
   plan_.for_units([&](int u) { weights_.changed(u, false); });
 }
 
-void DataEngine::state_loaded() {
+void DataEngine::state_loaded(bool optimizer) {
   if (mixer_) mixer_->set_different();
+  if (outer_) optimizer ? outer_->loaded() : outer_->begin();
   weights_replaced();
 }
 

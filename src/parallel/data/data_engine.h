@@ -13,8 +13,10 @@
 #include "parallel/data/gradient_norm.h"
 #include "parallel/data/gradient_reducer.h"
 #include "parallel/data/matrix_dealer.h"
+#include "parallel/data/optimizer_state.h"
 #include "parallel/data/weight_store.h"
 #include "parallel/gossip/mixer.h"
+#include "parallel/gossip/outer_optimizer.h"
 #include "parallel/gossip/workers_average.h"
 
 namespace shoal {
@@ -36,24 +38,6 @@ struct StateTensor {
   bool adapter = false;    // of an adapter
 };
 
-// A tensor that the optimizer keeps beside each parameter, or beside each but the hidden matrices.
-class OptimizerState {
- public:
-  OptimizerState(Arena& arena, const ShardPlan& trained, bool of_matrices);
-
-  bool of_matrices() const { return of_matrices_; }
-  const Tensor& all() const { return all_; }
-  // The elements of a unit's buffer that this rank has.
-  ElementRange held(const ShardPlan& trained, int unit) const;
-  // A range of them.
-  Tensor part(const ShardPlan& trained, int unit, const ElementRange& range) const;
-
- private:
-  bool of_matrices_;
-  std::vector<std::int64_t> firsts_;  // of each unit in all_
-  Tensor all_;                        // f32
-};
-
 struct OptimizerBuffers {
   std::vector<OptimizerState> state;  // in the order of Optimizer::state_names()
   Tensor scalars;                     // f32 [Optimizer::scalar_count()]
@@ -71,6 +55,7 @@ struct EngineBuffers {
   Tensor squares;  // f64 [1], of a part of the gradient
   Tensor mixed;    // with several workers: f32 [trained / shards], the parameters under way
   AverageBuffers average;
+  std::optional<OuterBuffers> outer;  // with an outer optimizer
 
   // The plans of all parameters, of those that are trained, and of their gradients.
   static EngineBuffers take(EngineArenas& arenas, const ShardPlan& parameters, const ShardPlan& trained,
@@ -137,8 +122,9 @@ class DataEngine final : public UnitStore {
     to_save,  // its part of what the ranks hold together, each element on one rank: to be written
   };
   std::vector<StateTensor> state(bool optimizer, Share share);
-  // Refreshes what is derived from the parameters, after state(held) was written on every rank.
-  void state_loaded();
+  // Refreshes what is derived from the parameters, after state(held) was written on every rank, with or
+  // without the optimizer's.
+  void state_loaded(bool optimizer = true);
 
   // Gossip, between steps; collective over the mesh. show_average() puts the mean of all workers' models in
   // the place of each one's own, until it is dropped or kept, and returns the consensus distance, sqrt(mean_i
@@ -154,7 +140,7 @@ class DataEngine final : public UnitStore {
  private:
   int head() const { return plan_.head(); }
   bool by_bucket() const { return options_.gossip && options_.gossip->clip_by_bucket; }
-  bool shows_average() const { return mixer_ && !mixer_->equal(); }
+  bool shows_average() const { return average_ && !(mixer_ ? mixer_->equal() : outer_->equal()); }
   bool is_finite(const Tensor& x);
   void add_shared_gradients();
   void update_in_backward(int unit);
@@ -179,7 +165,8 @@ class DataEngine final : public UnitStore {
   std::vector<Bucket> buckets_;         // of units that are updated together
   std::optional<MatrixDealer> dealer_;  // where the optimizer takes hidden matrices as wholes
   GradientNorm norm_;
-  // Set when there are several workers:
+  std::optional<OuterOptimizer> outer_;
+  // Set when there are several workers, the mixer where no outer optimizer is there:
   std::optional<Mixer> mixer_;
   std::optional<WorkersAverage> average_;
   std::unique_ptr<GradientReducer> reducer_;

@@ -8,6 +8,7 @@
 #include "model/partition.h"
 #include "model/unit.h"
 #include "optim/optimizer.h"
+#include "parallel/gossip/outer_options.h"
 #include "parallel/gossip/topology.h"
 
 namespace shoal {
@@ -54,6 +55,8 @@ struct EngineOptions {
                           << 20;  // elements of a piece that goes through the backend's memory
 
   std::optional<GossipOptions> gossip = {};
+  // In place of the averaging of every step, if there are several workers.
+  std::optional<OuterOptions> outer = {};
 
   bool operator==(const EngineOptions&) const = default;
 };

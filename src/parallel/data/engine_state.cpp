@@ -25,6 +25,7 @@ void DataEngine::initialize(std::uint64_t seed) {
     arenas_.done_with(master);
   });
   if (mixer_) mixer_->set_equal();
+  if (outer_) outer_->begin();
   weights_replaced();
 }
 
@@ -78,12 +79,16 @@ std::vector<StateTensor> DataEngine::state(bool optimizer, Share share) {
         return part_of(weights_.master(u), here.begin - plan_.my_shard(u).begin, here.count());
       });
   if (optimizer) {
-    const auto names = optimizer_->state_names();
-    for (std::size_t i = 0; i < names.size(); ++i) {
-      const auto& state = buffers_.optimizer.state[i];
+    const auto add_state = [&](std::string_view name, const OptimizerState& state) {
       add(
-          fmt::format("optimizer.{}.", names[i]), trained_, [&](int u) { return state.held(trained_, u); },
+          fmt::format("optimizer.{}.", name), trained_, [&](int u) { return state.held(trained_, u); },
           [&](int u, const ElementRange& here) { return state.part(trained_, u, here); });
+    };
+    const auto names = optimizer_->state_names();
+    for (std::size_t i = 0; i < names.size(); ++i) add_state(names[i], buffers_.optimizer.state[i]);
+    if (buffers_.outer) {
+      add_state(kOuterStates[0], buffers_.outer->model);
+      add_state(kOuterStates[1], buffers_.outer->momentum);
     }
   }
   return tensors;

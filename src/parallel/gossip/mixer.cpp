@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "core/error.h"
+#include "parallel/gossip/rounds.h"
 
 namespace shoal {
 
@@ -34,20 +34,8 @@ Mixer::Mixer(StateStream& stream, Communicator& peers, const Topology& topology,
       weights_(weights),
       copy_(copy),
       buckets_(std::move(buckets)),
-      exchanges_(plan.units().size()) {
-  if (topology.workers != peers.size()) {
-    fail("topology {} is one of {} workers, not {}", topology.name, topology.workers, peers.size());
-  }
-  std::vector<int> first_of_group(static_cast<std::size_t>(topology.workers));
-  for (const auto& round : topology.rounds) {
-    for (const auto& group : round) {
-      for (const int worker : group) first_of_group[static_cast<std::size_t>(worker)] = group.front();
-    }
-    rounds_.push_back(peers.split([&](int worker) {
-      return Communicator::SplitKey{first_of_group[static_cast<std::size_t>(worker)], worker};
-    }));
-  }
-}
+      rounds_(split_rounds(peers, topology)),
+      exchanges_(plan.units().size()) {}
 
 void Mixer::reset(bool equal) {
   for (auto& exchange : exchanges_) {
