@@ -178,6 +178,7 @@ struct OuterConfig {
   double lr = 0.7;
   double momentum = 0.9;
   bool nesterov = true;
+  std::string compress = "none";
 };
 
 struct PlanConfig {

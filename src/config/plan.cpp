@@ -21,8 +21,11 @@ std::vector<UnitRange> stage_ranges(const ParallelConfig& parallel, const GptCon
 std::optional<OuterOptions> outer_options(const Config& config) {
   const auto& outer = config.outer;
   if (outer.interval == 0) return std::nullopt;
-  return OuterOptions{
-      .interval = outer.interval, .lr = outer.lr, .momentum = outer.momentum, .nesterov = outer.nesterov};
+  return OuterOptions{.interval = outer.interval,
+                      .lr = outer.lr,
+                      .momentum = outer.momentum,
+                      .nesterov = outer.nesterov,
+                      .sent = outer_sent(outer.compress).value()};
 }
 
 std::optional<GossipOptions> gossip_options(const Config& config) {

@@ -39,7 +39,7 @@ struct RunPlan {
   int optimizer_tensors(bool matrix = false) const {
     const auto optimizer = make_optimizer(engine.optimizer);
     const auto states = matrix ? optimizer->matrix_states() : optimizer->state_names().size();
-    return static_cast<int>(states + (engine.outer ? std::size(kOuterStates) : 0));
+    return static_cast<int>(states + (engine.outer ? outer_states(*engine.outer) : 0));
   }
   bool on_disk() const { return !engine.offload.empty(); }  // whether state is offloaded to disk
 

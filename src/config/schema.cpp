@@ -487,6 +487,12 @@ std::vector<Field> make_fields() {
       number<&C::outer, &Outer::lr>("outer.lr", above(0), "", "Its learning rate."),
       number<&C::outer, &Outer::momentum>("outer.momentum", kFraction, "", "Its momentum."),
       plain<&C::outer, &Outer::nesterov>("outer.nesterov", "Whether that is Nesterov's momentum."),
+      text<&C::outer, &Outer::compress>(
+          "outer.compress", {"none", "bfloat16", "topk:SHARE"},
+          "What workers send of their movement. none: all, in float32. bfloat16: all, rounded. topk:0.02: "
+          "the "
+          "largest 2 % of every 1024 numbers, and their places. What is not sent is added to the next "
+          "movement."),
 
       number<&C::plan, &PlanConfig::instance_ranks>(
           "plan.instance_ranks", at_least(0), "ranks",

@@ -7,6 +7,7 @@
 #include "config/schema.h"
 #include "core/error.h"
 #include "core/text.h"
+#include "parallel/gossip/outer_options.h"
 
 namespace shoal {
 namespace {
@@ -263,9 +264,14 @@ class Rules {
   }
 
   void check_outer() const {
+    if (!outer_sent(config_.outer.compress)) {
+      fail_user(
+          "{} is not \"none\", \"bfloat16\" or \"topk:SHARE\" with a share of at most 1, e.g. \"topk:0.02\"",
+          say("outer.compress"));
+    }
     if (config_.outer.interval > 0) return;
     static const Config defaults;
-    for (const auto* key : {"outer.lr", "outer.momentum", "outer.nesterov"}) {
+    for (const auto* key : {"outer.lr", "outer.momentum", "outer.nesterov", "outer.compress"}) {
       if (find_field(key)->value(config_) == find_field(key)->value(defaults)) continue;
       fail_user("{} has no meaning without outer.interval; set that, e.g. outer.interval=30, or leave it out",
                 say(key));

@@ -44,6 +44,8 @@ struct MuonSettings {
   float weight_decay = 0;  // decoupled: w *= 1 - lr * weight_decay
 };
 
+inline constexpr std::int64_t kSparseBlock = 1024;
+
 inline constexpr double kMuonEps = 1e-7;  // the least norm that a matrix is divided by
 
 // --- arguments of ops with many tensors; the ops below say what each one is
@@ -238,6 +240,14 @@ class Backend : public Device {
   // step alone, and only a step that commits mixes m and v with the mean and zeroes it. m and v are kept as
   // AdamW keeps them and decayed where they are used, so a window of one step is AdamW bit for bit.
   virtual void adamw(const AdamWTensors& args, const AdamWSettings& settings) = 0;
+
+  // --- sparse sums, for exchanges between distant workers. Numbers of a block of kSparseBlock are taken by
+  // their magnitude, the first among equals first: position << 16 | bits of the bfloat16.
+  // taken i32 [B, K] = the K largest numbers of each block of x f32 [B * kSparseBlock], rounded; x keeps the
+  // rest, what was lost in rounding too.
+  virtual void take_largest(const Tensor& taken, const Tensor& x) = 0;
+  // x f32 [B * kSparseBlock] += factor * taken i32 [B, K]
+  virtual void add_taken(const Tensor& x, const Tensor& taken, float factor) = 0;
 
   // --- Muon (Jordan et al. 2024), whose update of a matrix is its momentum made orthogonal
   // direction f32 [n] holds the gradient, which is scaled to g. momentum f32 [n] mixes with it, beta *

@@ -186,13 +186,14 @@ MeasuredMachine::Scaled MeasuredMachine::scaled(const RunPlan& wanted) const {
   result.key = fmt::format(
       "step of {} x {} tokens, {} blocks, width {}, {} heads, {} classes, {}{}{}{}, {}, tensor {}{}, data "
       "{}, zero {}, "
-      "recompute {}, optimizer {}, {} ranks x {} threads{}{}",
+      "recompute {}, optimizer {}{}, {} ranks x {} threads{}{}",
       batch.batch, model.block_size, model.n_layer, model.n_embd, model.n_head, model.vocab_size,
       model.dropout > 0 ? "dropout, " : "", model.bias ? "bias, " : "", model.tied ? "" : "untied, ",
       static_cast<int>(model.gelu), name_of(sample.engine.compute), sample.mesh.tensor,
       sample.sequence ? " sequence" : "", sample.mesh.data, sample.engine.zero,
-      name_of(sample.pipeline.recompute), sample.optimizer_tensors(), ranks_, threads_of(sample),
-      sample.engine.layout_exact ? ", exact" : "", trained_text(model));
+      name_of(sample.pipeline.recompute), sample.optimizer_tensors(),
+      make_optimizer(sample.engine.optimizer)->takes_whole_matrices() ? " of matrices" : "", ranks_,
+      threads_of(sample), sample.engine.layout_exact ? ", exact" : "", trained_text(model));
   return result;
 }
 

@@ -9,6 +9,7 @@ RunPlan sample_of(const RunPlan& plan) {
   sample.mesh.pipeline = sample.mesh.workers = 1;
   sample.ranges.clear();
   sample.engine.gossip.reset();
+  sample.engine.outer.reset();
   sample.engine.offload.clear();
   sample.engine.on_host = false;
   sample.engine.micro_batches = kSamplePasses * sample.mesh.data;

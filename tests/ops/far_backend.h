@@ -172,6 +172,10 @@ class FarBackend final : public Backend {
   void adamw(const AdamWTensors& args, const AdamWSettings& settings) override {
     call(&Backend::adamw, args, settings);
   }
+  void take_largest(const Tensor& taken, const Tensor& x) override { call(&Backend::take_largest, taken, x); }
+  void add_taken(const Tensor& x, const Tensor& taken, float factor) override {
+    call(&Backend::add_taken, x, taken, factor);
+  }
   void muon_direction(const Tensor& direction, const Tensor& momentum,
                       const MuonSettings& settings) override {
     call(&Backend::muon_direction, direction, momentum, settings);

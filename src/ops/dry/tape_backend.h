@@ -101,6 +101,8 @@ class TapeBackend final : public DryBackend {
     memory({args.weights, args.weights, args.m, args.m, args.v, args.v, args.mean, args.mean, args.grads,
             args.compute});
   }
+  void take_largest(const Tensor& taken, const Tensor& x) override { memory({taken, x, x}); }
+  void add_taken(const Tensor&, const Tensor& taken, float) override { memory({taken, taken, taken}); }
   void muon_direction(const Tensor& direction, const Tensor& momentum, const MuonSettings&) override {
     memory({direction, direction, momentum, momentum});
   }

@@ -71,8 +71,8 @@ EngineBuffers EngineBuffers::take(EngineArenas& arenas, const ShardPlan& paramet
     b.average = AverageBuffers::take(arenas.exchange);
   }
   if (options.outer) {
-    auto& arena = arenas.for_state(arenas.optimizer, mode);
-    b.outer = {OptimizerState(arena, trained), OptimizerState(arena, trained)};
+    b.outer = OuterBuffers::take(arenas.for_state(arenas.optimizer, mode), arenas.exchange, trained,
+                                 *options.outer, options.gossip ? options.gossip->topology.workers : 1);
   }
   b.optimizer.clip = arenas.exchange.take(DType::f32, {1});
   b.optimizer.scalars = arenas.exchange.take(DType::f32, {optimizer->scalar_count()});

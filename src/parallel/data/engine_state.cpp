@@ -87,8 +87,8 @@ std::vector<StateTensor> DataEngine::state(bool optimizer, Share share) {
     const auto names = optimizer_->state_names();
     for (std::size_t i = 0; i < names.size(); ++i) add_state(names[i], buffers_.optimizer.state[i]);
     if (buffers_.outer) {
-      add_state(kOuterStates[0], buffers_.outer->model);
-      add_state(kOuterStates[1], buffers_.outer->momentum);
+      for (std::size_t i = 0; i < buffers_.outer->state.size(); ++i)
+        add_state(kOuterStates[i], buffers_.outer->state[i]);
     }
   }
   return tensors;

@@ -15,8 +15,14 @@
 
 namespace shoal {
 
-struct OuterBuffers {  // in the order of kOuterStates
-  OptimizerState model, momentum;
+struct OuterBuffers {
+  std::vector<OptimizerState> state;  // in the order of kOuterStates
+  // For a unit: what is sent of it in bfloat16, or taken i32 [blocks * count], and what all of a group send.
+  Tensor sent, received;
+
+  // `resting` is the arena for state that may rest on the host.
+  static OuterBuffers take(Arena& resting, Arena& exchange, const ShardPlan& plan,
+                           const OuterOptions& options, int workers);
 };
 
 class OuterOptimizer {
@@ -36,7 +42,9 @@ class OuterOptimizer {
   bool equal() const { return equal_; }
 
  private:
-  void average(GradientReducer& reducer, std::int64_t step, std::int64_t round);
+  OptimizerState& state(std::size_t which) { return buffers_.state[which]; }
+  void set_purpose(Communicator& group, std::int64_t step, int unit) const;
+  void exchange(Communicator* group, const Tensor& movement, int unit);
   void move(int unit, const Tensor& movement);
 
   StateStream& stream_;

@@ -2,19 +2,39 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
 namespace shoal {
+
+// What workers send of their movement. What they do not send is kept, and added to the next movement (error
+// feedback).
+struct OuterSent {
+  enum class Kind : std::uint8_t {
+    all,       // float32
+    bfloat16,  // all, rounded; sums are rounded once more
+    largest,   // the largest numbers of each block of kSparseBlock, rounded to bfloat16, and their places
+  };
+  Kind kind = Kind::all;
+  double share = 1;  // of a block that is sent
+  bool operator==(const OuterSent&) const = default;
+};
+// "none", "bfloat16", "topk:0.02"; empty for another text.
+std::optional<OuterSent> outer_sent(std::string_view text);
 
 struct OuterOptions {
   std::int64_t interval = 0;  // steps
   double lr = 0.7, momentum = 0.9;
   bool nesterov = true;
+  OuterSent sent = {};
   bool operator==(const OuterOptions&) const = default;
 };
 
-// The tensors that it keeps beside each parameter: the model of the last time, and the momentum of its
-// movement.
-inline constexpr std::string_view kOuterStates[] = {"outer", "outer_m"};
+// The tensors that it keeps beside each parameter: the model of the last time, the momentum of its movement,
+// and what was not sent of it, where that is not all.
+inline constexpr std::string_view kOuterStates[] = {"outer", "outer_m", "outer_e"};
+inline std::size_t outer_states(const OuterOptions& options) {
+  return options.sent.kind == OuterSent::Kind::all ? 2 : 3;
+}
 
 }  // namespace shoal

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
+#include <cmath>
+
 #include "ops/far_backend.h"
 #include "parallel/gossip/topology_schemes.h"
 #include "parallel/ranks_run.h"
@@ -20,43 +22,78 @@ RanksRun outer_run(int workers, const std::string& topology, const OuterOptions&
   return run;
 }
 
+// The numbers of a unit, as its buffer has them, to whole blocks.
+using Flat = std::vector<float>;
+
 // A worker, alone, and what stands around it.
 class WorkerAlone {
  public:
   WorkerAlone(const RanksRun& run, int worker)
-      : run_(alone(run)), rank_(run_, *self_, {worker, run.mesh.workers}) {
-    for (const auto& tensor : rank_.engine().state(false, DataEngine::Share::held)) {
-      const auto* values = tensor.data.as<float>();
+      : outer_(*run.engine.outer), run_(alone(run)), rank_(run_, *self_, {worker, run.mesh.workers}) {
+    for (const auto& tensor : rank_.engine().state(false, DataEngine::Share::held))
       weights_[tensor.name] = tensor.data;
-      model_[tensor.name] = {values, values + tensor.data.count()};
-      momentum_[tensor.name].resize(model_[tensor.name].size());
+    for (const auto& unit : rank_.engine().units()) {
+      const auto blocks = (unit.size + kSparseBlock - 1) / kSparseBlock;
+      model_.emplace_back(static_cast<std::size_t>(blocks * kSparseBlock));
+      for_numbers(unit, [&](std::size_t at, float& weight) { model_.back()[at] = weight; });
     }
+    momentum_ = unsent_ = model_;
+    for (auto* flats : {&momentum_, &unsent_})
+      for (auto& flat : *flats) std::ranges::fill(flat, 0.0f);
   }
 
+  int units() const { return static_cast<int>(model_.size()); }
   void step(int step) { rank_.step(step, outcome_); }
-  std::map<std::string, std::vector<float>> movement() const {
-    auto moved = model_;
-    for (auto& [name, values] : moved) {
-      for (std::size_t i = 0; i < values.size(); ++i) values[i] -= weights_.at(name).as<float>()[i];
+  // What the worker sends of a unit's movement.
+  Flat sent(int unit) {
+    const auto u = static_cast<std::size_t>(unit);
+    Flat moved = model_[u];
+    for_numbers(rank_.engine().units()[u], [&](std::size_t at, float& weight) { moved[at] -= weight; });
+    if (outer_.sent.kind == OuterSent::Kind::all) return moved;
+    Flat& rest = unsent_[u];
+    for (std::size_t i = 0; i < rest.size(); ++i) rest[i] += moved[i];
+    const bool all = outer_.sent.kind == OuterSent::Kind::bfloat16;
+    const auto count = all ? kSparseBlock : std::llround(outer_.sent.share * kSparseBlock);
+    Flat sent(rest.size());
+    for (std::size_t block = 0; block < rest.size(); block += kSparseBlock) {
+      std::vector<std::size_t> order(kSparseBlock);
+      std::iota(order.begin(), order.end(), block);
+      std::ranges::stable_sort(order, [&](auto a, auto b) { return std::abs(rest[a]) > std::abs(rest[b]); });
+      for (std::size_t k = 0; k < static_cast<std::size_t>(count); ++k) {
+        float& number = rest[order[k]];
+        sent[order[k]] = to_float(to_bfloat16(number));
+        number -= sent[order[k]];
+      }
     }
-    return moved;
+    return sent;
   }
   // The movement is the mean of the group's.
-  void move(const OuterOptions& outer, const std::string& name, std::size_t i, float movement) {
-    const auto mu = static_cast<float>(outer.momentum), rate = static_cast<float>(outer.lr);
-    float &model = model_[name][i], &m = momentum_[name][i];
-    const float decayed = mu * m;
-    m = decayed + movement;
-    const float ahead = mu * m, by = outer.nesterov ? movement + ahead : m, change = -rate * by;
-    model += change;
-    weights_[name].as<float>()[i] = model;
+  void move(int unit, const Flat& movement) {
+    const auto u = static_cast<std::size_t>(unit);
+    const auto mu = static_cast<float>(outer_.momentum), rate = static_cast<float>(outer_.lr);
+    for (std::size_t i = 0; i < movement.size(); ++i) {
+      float &model = model_[u][i], &m = momentum_[u][i];
+      const float decayed = mu * m;
+      m = decayed + movement[i];
+      const float ahead = mu * m, by = outer_.nesterov ? movement[i] + ahead : m, change = -rate * by;
+      model += change;
+    }
+    for_numbers(rank_.engine().units()[u], [&](std::size_t at, float& weight) { weight = model_[u][at]; });
   }
   void moved() { rank_.engine().state_loaded(); }
 
   RunOutcome finish() {
     collect(outcome_, rank_.engine(), rank_.backend());
-    for (const auto& [name, values] : model_) outcome_.state["optimizer.outer." + name] = values;
-    for (const auto& [name, values] : momentum_) outcome_.state["optimizer.outer_m." + name] = values;
+    const std::vector<Flat>* flats[] = {&model_, &momentum_, &unsent_};
+    for (std::size_t i = 0; i < outer_states(outer_); ++i) {
+      for (std::size_t u = 0; u < model_.size(); ++u) {
+        for (const auto& parameter : rank_.engine().units()[u].parameters) {
+          const auto from = (*flats[i])[u].begin() + parameter.offset;
+          outcome_.state[fmt::format("optimizer.{}.{}", kOuterStates[i], parameter.name)] = {
+              from, from + parameter.shape.count()};
+        }
+      }
+    }
     return outcome_;
   }
 
@@ -67,14 +104,35 @@ class WorkerAlone {
     run.engine.outer.reset();
     return run;
   }
+  template <typename F>
+  void for_numbers(const UnitSpec& unit, F&& f) {
+    for (const auto& parameter : unit.parameters) {
+      const Tensor& weights = weights_.at(parameter.name);
+      for (std::int64_t i = 0; i < weights.count(); ++i)
+        f(static_cast<std::size_t>(parameter.offset + i), weights.as<float>()[i]);
+    }
+  }
 
+  OuterOptions outer_;
   RanksRun run_;
   std::unique_ptr<Communicator> self_ = make_self_communicator();
   RankOfRun rank_;
   RunOutcome outcome_;
   std::map<std::string, Tensor> weights_;
-  std::map<std::string, std::vector<float>> model_, momentum_;
+  std::vector<Flat> model_, momentum_, unsent_;  // of each unit
 };
+
+// Sums of bfloat16 are rounded once more.
+Flat mean_of(const std::vector<Flat>& sent, OuterSent::Kind kind) {
+  Flat mean = sent.front();
+  for (std::size_t i = 0; i < mean.size(); ++i) {
+    float sum = sent.front()[i];
+    for (std::size_t m = 1; m < sent.size(); ++m) sum += sent[m][i];
+    if (kind == OuterSent::Kind::bfloat16) sum = to_float(to_bfloat16(sum));
+    mean[i] = sum * (1.0f / static_cast<float>(sent.size()));
+  }
+  return mean;
+}
 
 std::vector<RunOutcome> outer_by_hand(const RanksRun& run) {
   const auto& outer = *run.engine.outer;
@@ -87,16 +145,11 @@ std::vector<RunOutcome> outer_by_hand(const RanksRun& run) {
     if ((step + 1) % outer.interval != 0) continue;
     const auto round = static_cast<std::size_t>((step + 1) / outer.interval - 1) % rounds.size();
     for (const auto& group : rounds[round]) {
-      std::vector<std::map<std::string, std::vector<float>>> movements;
-      for (const int worker : group)
-        movements.push_back(workers[static_cast<std::size_t>(worker)]->movement());
-      for (const auto& [name, first] : movements.front()) {
-        for (std::size_t i = 0; i < first.size(); ++i) {
-          float sum = first[i];
-          for (std::size_t m = 1; m < movements.size(); ++m) sum += movements[m].at(name)[i];
-          if (group.size() > 1) sum *= 1.0f / static_cast<float>(group.size());
-          for (const int worker : group) workers[static_cast<std::size_t>(worker)]->move(outer, name, i, sum);
-        }
+      for (int unit = 0; unit < workers.front()->units(); ++unit) {
+        std::vector<Flat> sent;
+        for (const int worker : group) sent.push_back(workers[static_cast<std::size_t>(worker)]->sent(unit));
+        const Flat mean = mean_of(sent, outer.sent.kind);
+        for (const int worker : group) workers[static_cast<std::size_t>(worker)]->move(unit, mean);
       }
     }
     for (auto& worker : workers) worker->moved();
@@ -135,8 +188,26 @@ TEST(Outer, IsTheAlgorithmByHand) {
   }
 }
 
-TEST(Outer, DoesNotDependOnTheLayoutOfWorkers) {
-  auto run = unevaluated(outer_run(2, "complete"));
+constexpr OuterSent kBfloat16{OuterSent::Kind::bfloat16}, kLargest{OuterSent::Kind::largest, 0.02};
+
+TEST(Outer, SendsLessAndKeepsTheRestByHandToo) {
+  for (const auto& sent : {kBfloat16, kLargest, OuterSent{OuterSent::Kind::largest, 0.3}}) {
+    for (const auto& [workers, topology] :
+         {std::pair(1, "none"), std::pair(2, "complete"), std::pair(3, "complete"), std::pair(4, "exp")}) {
+      SCOPED_TRACE(
+          fmt::format("kind {}, share {}, {} workers", static_cast<int>(sent.kind), sent.share, workers));
+      const auto run = unevaluated(outer_run(workers, topology, {.interval = 2, .sent = sent}));
+      expect_outcomes(run, outer_by_hand(run));
+    }
+  }
+}
+
+class OuterLayouts : public testing::TestWithParam<OuterSent> {};
+
+INSTANTIATE_TEST_SUITE_P(, OuterLayouts, testing::Values(OuterSent{}, kBfloat16, kLargest));
+
+TEST_P(OuterLayouts, DoNotChangeARun) {
+  auto run = unevaluated(outer_run(2, "complete", {.interval = 3, .sent = GetParam()}));
   run.engine.layout_exact = true;
   run.engine.micro_batches = 4;
   const auto expected = outer_by_hand(run);
@@ -188,7 +259,7 @@ TEST(Outer, ShowsTheMeanOnlyWhereWorkersDiffer) {
 
 TEST(Outer, ResumesInsideAnInterval) {
   for (const int data : {1, 2}) {
-    auto run = unevaluated(outer_run(2, "complete"));
+    auto run = unevaluated(outer_run(2, "complete", {.interval = 3, .sent = kLargest}));
     run.mesh.data = data;
     run.engine.zero = data - 1;
     const auto whole = train_workers(run);
@@ -231,6 +302,8 @@ TEST(Outer, TakesTwoMoreStates) {
   const auto without = engine_memory(run.model, run.engine);
   EXPECT_EQ(with.optimizer, 2 * without.optimizer);
   EXPECT_EQ(with.total() - with.optimizer, without.total() - without.optimizer);
+  run = outer_run(1, "none", {.interval = 3, .sent = kLargest});
+  EXPECT_EQ(2 * engine_memory(run.model, run.engine).optimizer, 5 * without.optimizer);
 }
 
 }  // namespace
