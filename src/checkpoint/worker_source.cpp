@@ -46,7 +46,18 @@ WorkerSource::WorkerSource(CheckpointReader& checkpoint, int worker)
   }
 }
 
+bool WorkerSource::prefer(std::string prefix) {
+  preferred_ = std::move(prefix);
+  return std::ranges::any_of(checkpoint_.manifest().tensors,
+                             [&](const TensorRecord& tensor) { return tensor.name.starts_with(preferred_); });
+}
+
 void WorkerSource::read(const TensorSlice& slice, std::span<std::byte> out) {
+  if (!preferred_.empty() && checkpoint_.find(preferred_ + slice.name)) {
+    auto preferred = slice;
+    preferred.name = preferred_ + slice.name;
+    return checkpoint_.read(preferred, out);
+  }
   if (workers_ == 1) return checkpoint_.read(slice, out);
   if (const auto fault = fault_of(slice); !fault.empty()) fail("tensor \"{}\": {}", slice.name, fault);
   if (out.size() != slice.bytes())

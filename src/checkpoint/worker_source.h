@@ -1,4 +1,4 @@
-// Reads one model from a checkpoint of several workers.
+// Reads one model from a checkpoint of several workers, or of a model and its moving average.
 #pragma once
 
 #include <span>
@@ -19,6 +19,9 @@ class WorkerSource : public SliceSource {
 
   // Throws UserError as workers_of, and when there is no such worker.
   explicit WorkerSource(CheckpointReader& checkpoint, int worker = kMean);
+  // From here on parameters are read from the tensor PREFIX + name where the checkpoint has it. Returns
+  // whether it has any of that prefix.
+  bool prefer(std::string prefix);
 
   int workers() const { return workers_; }
 
@@ -29,6 +32,7 @@ class WorkerSource : public SliceSource {
  private:
   CheckpointReader& checkpoint_;
   int workers_, worker_;
+  std::string preferred_;
 };
 
 }  // namespace shoal

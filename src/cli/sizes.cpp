@@ -92,7 +92,10 @@ void print_line(const std::string& name, const std::string& value, const std::st
 }
 
 std::string optimizer_text(const RunPlan& plan) {
-  return std::string(make_optimizer(plan.engine.optimizer)->state_text());
+  std::string text(make_optimizer(plan.engine.optimizer)->state_text());
+  if (plan.engine.ema > 0) text += ", a moving average";
+  if (plan.engine.outer) text += ", the outer optimizer's tensors";
+  return text;
 }
 
 std::string flops_text(double flops) {

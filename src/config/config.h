@@ -103,6 +103,7 @@ struct OptimConfig {
   bool nesterov = true;
   int ns_steps = 5;
   MuonScale adjust_lr = MuonScale::match_rms_adamw;
+  double ema = 0;      // decay of the weights' moving average; 0: none
   std::string frozen;  // patterns of units, with commas; empty: with adapters all that are none, else none
 };
 

@@ -104,6 +104,7 @@ RunPlan make_plan(const Config& config, const GptConfig& model) {
   plan.engine = {.compute = train.dtype,
                  .optimizer = scheme_of(config.optim.name).options(config.optim),
                  .decay = config.optim.decay,
+                 .ema = config.optim.ema,
                  .grad_clip = train.grad_clip,
                  .zero = parallel.zero,
                  .replicate = parallel.replicate,

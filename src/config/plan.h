@@ -39,7 +39,8 @@ struct RunPlan {
   int optimizer_tensors(bool matrix = false) const {
     const auto optimizer = make_optimizer(engine.optimizer);
     const auto states = matrix ? optimizer->matrix_states() : optimizer->state_names().size();
-    return static_cast<int>(states + (engine.outer ? outer_states(*engine.outer) : 0));
+    return static_cast<int>(states + (engine.ema > 0 ? 1 : 0) +
+                            (engine.outer ? outer_states(*engine.outer) : 0));
   }
   bool on_disk() const { return !engine.offload.empty(); }  // whether state is offloaded to disk
 

@@ -290,6 +290,12 @@ std::vector<Field> make_fields() {
           {{"match_rms_adamw", MuonScale::match_rms_adamw}, {"original", MuonScale::original}},
           "muon: factor of an orthogonal update. match_rms_adamw: 0.2 sqrt(max(rows, columns)), with which "
           "AdamW's learning rates fit. original: sqrt(max(1, rows / columns))."),
+      number<&C::optim, &Optim::ema>("optim.ema", kFraction, "",
+                                     "Decay of a moving average of the parameters, e.g. 0.999: after each "
+                                     "step it becomes ema * average + "
+                                     "(1 - ema) * parameters. Evaluations during training are of it, and so "
+                                     "are shoal sample, eval, serve and "
+                                     "export. 0: there is none."),
       plain<&C::optim, &Optim::frozen>(
           "optim.frozen",
           "Units that are not trained, as a list of patterns: \"embedding, block.[0-5]\". Units are "

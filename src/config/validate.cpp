@@ -260,6 +260,10 @@ class Rules {
       fail_user("{} does not divide {}; workers are of one size", say("gossip.worker_size"),
                 say("parallel.data"));
     }
+    if (config_.optim.ema > 0) {
+      fail_user("{} is of one model, and with {} every worker has one; leave optim.ema out", say("optim.ema"),
+                say("parallel.engine"));
+    }
     if (config_.gossip.clip == GossipClip::bucket) check_clip_by_bucket();
   }
 

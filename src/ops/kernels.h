@@ -260,8 +260,8 @@ class Backend : public Device {
   virtual void normalize(const Tensor& out, const Tensor& x, const Tensor& squares) = 0;
   // out [C, R] = x [R, C]^T, each float32 or bfloat16
   virtual void transpose(const Tensor& out, const Tensor& x) = 0;
-  // x x [n] = factor * x + y f32 [n]
-  virtual void scale_and_add(const Tensor& x, float factor, const Tensor& y) = 0;
+  // x x [n] = factor * x + y_factor * y f32 [n]
+  virtual void scale_and_add(const Tensor& x, float factor, const Tensor& y, float y_factor = 1) = 0;
   // Sets R rows of a symmetric matrix out x [M, M], from row `first` on, up to the diagonal, and the columns
   // that mirror them: factor * rows f32 [R, first + R] + base_factor * base x [M, M] (base may be empty).
   virtual void set_symmetric_rows(const SymmetricRows& args) = 0;

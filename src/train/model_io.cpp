@@ -114,6 +114,8 @@ std::unique_ptr<Tokenizer> tokenizer_of(const CheckpointReader& checkpoint) {
 WorkerSource one_model_of(CheckpointReader& checkpoint) {
   WorkerSource model(checkpoint);
   if (model.workers() > 1) log::info("the model is the mean of {} workers' models", model.workers());
+  if (model.prefer(fmt::format("optimizer.{}.", kAverageState)))
+    log::info("the model is the parameters' moving average");
   return model;
 }
 

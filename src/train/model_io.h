@@ -47,7 +47,8 @@ Config config_of(const CheckpointReader& checkpoint);
 GptConfig model_of(const CheckpointReader& checkpoint);
 std::unique_ptr<Tokenizer> tokenizer_of(const CheckpointReader& checkpoint);  // null when the data had none
 
-// A checkpoint's tensors by their plain names: where it is of several workers their mean, which the log says.
+// A checkpoint's tensors by their plain names: where it is of several workers their mean, and
+// where it has the parameters' moving average that; the log says so.
 WorkerSource one_model_of(CheckpointReader& checkpoint);
 
 // Views of an engine's state, in its backend's memory.

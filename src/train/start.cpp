@@ -129,6 +129,7 @@ void check_resume(const Config& saved, const Config& now, const std::string& che
                            dir_setting(now.data), after, dir_value(saved.data), before);
     } else if (key == "run.seed" || key == "data.sampling" || key == "data.stride" ||
                key == "data.truncate" || key == "optim.name" || key == "optim.accum_steps" ||
+               (key == "optim.ema" && (saved.optim.ema == 0) != (now.optim.ema == 0)) ||
                (key == "outer.interval" && (saved.outer.interval == 0) != (now.outer.interval == 0)) ||
                key == "optim.frozen" || key == "lora.rank" || key == "lora.alpha" || key == "lora.targets" ||
                (key.starts_with("model.") && key != "model.preset")) {

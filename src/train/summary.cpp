@@ -85,6 +85,8 @@ void log_summary(const Config& config, const RunPlan& plan, const Mixture& data,
               world.ranks.size(), cores, cores == 1 ? "" : "s");
   }
   if (plan.mesh.workers > 1) log_gossip(config, *plan.topology());
+  if (config.optim.ema > 0)
+    log::info("evaluations are of the parameters' moving average, of decay {:g}", config.optim.ema);
   if (const auto& outer = config.outer; outer.interval > 0) {
     log::info("outer optimizer: every {} steps, rate {:g}, {} {:g}", outer.interval, outer.lr,
               outer.nesterov ? "Nesterov's momentum" : "momentum", outer.momentum);

@@ -125,6 +125,27 @@ TEST(WorkerSource, ReadsAnySliceOfTheMeanAndOfEveryWorker) {
   }
 }
 
+TEST(WorkerSource, PrefersTensorsOfAPrefixWhereThereAreSome) {
+  const ScratchDir scratch;
+  const Shape shape{3, 4};
+  const std::vector tensors = {numbers<float>("x", DType::f32, shape, 1),
+                               numbers<float>("y", DType::f32, shape, 2),
+                               numbers<float>("optimizer.ema.x", DType::f32, shape, 3)};
+  CheckpointReader reader(write_cut(scratch.path(), tensors, 1));
+  const auto read = [&](WorkerSource& source, const std::string& name) {
+    const auto slice = whole_slice(name, DType::f32, shape);
+    std::vector<std::byte> out(slice.bytes());
+    source.read(slice, out);
+    return out;
+  };
+  WorkerSource source(reader);
+  EXPECT_FALSE(source.prefer("optimizer.outer."));
+  EXPECT_EQ(read(source, "x"), tensors[0].data);
+  EXPECT_TRUE(source.prefer("optimizer.ema."));
+  EXPECT_EQ(read(source, "x"), tensors[2].data);
+  EXPECT_EQ(read(source, "y"), tensors[1].data);
+}
+
 TEST(WorkerSource, ReadsMoreThanItHoldsAtATime) {
   const Shape shape{3, 1 << 19};  // one piece and a half
   const ScratchDir scratch;

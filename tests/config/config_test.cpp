@@ -251,7 +251,7 @@ TEST(ConfigRules, AreCheckedAndNameTheKeysWithTheirPlace) {
   EXPECT_THAT(error_with("", {"outer.lr=1"}), HasSubstr("no meaning without outer.interval"));
   for (const std::string wrong : {"topk", "topk:", "topk:0", "topk:1.5", "topk:0.1x", "bf16"}) {
     EXPECT_THAT(error_with("", {"outer.interval=3", "outer.compress=" + wrong}),
-                AllOf(HasSubstr("outer.compress = \"" + wrong), HasSubstr("\"topk:0.02\"")));
+                AllOf(HasSubstr("outer.compress = \"" + wrong), HasSubstr("\"topk:")));
   }
   EXPECT_THAT(error_with("", {"optim.ns_steps=3"}),
               AllOf(HasSubstr("no meaning for optim.name = \"adamw\""), HasSubstr("use muon")));

@@ -86,12 +86,12 @@ TEST_P(CpuMuon, ScaleAndAdd) {
   const Values x = some(1, type_), y = some(2);
   const auto run = [&](const Side& side) {
     const Buffer out = side.compute({n_}, x);
-    side.backend.scale_and_add(out, 3.25f, side.full({n_}, y));
+    side.backend.scale_and_add(out, 3.25f, side.full({n_}, y), 0.3f);
     return out.values();
   };
   const Values expected = run(oracle());
   expect_within(run(cpu(type_)), expected,
-                gamma(2) * (3.25 * std::abs(x) + std::abs(y)) + storage(expected, type_));
+                gamma(2) * (3.25 * std::abs(x) + 0.3 * std::abs(y)) + storage(expected, type_));
 }
 
 INSTANTIATE_TEST_SUITE_P(Sizes, CpuMuon,

@@ -187,8 +187,8 @@ class FarBackend final : public Backend {
     call(&Backend::normalize, out, x, squares);
   }
   void transpose(const Tensor& out, const Tensor& x) override { call(&Backend::transpose, out, x); }
-  void scale_and_add(const Tensor& x, float factor, const Tensor& y) override {
-    call(&Backend::scale_and_add, x, factor, y);
+  void scale_and_add(const Tensor& x, float factor, const Tensor& y, float y_factor) override {
+    call(&Backend::scale_and_add, x, factor, y, y_factor);
   }
   void set_symmetric_rows(const SymmetricRows& args) override { call(&Backend::set_symmetric_rows, args); }
 

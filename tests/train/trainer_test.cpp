@@ -54,6 +54,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Variant{"AccumAdam",
                               {"optim.name=accum_adam", "optim.accum_steps=5", "train.backend=reference"}},
                       Variant{"Muon", {"optim.name=muon", "optim.matrix_lr=0.002", "train.dtype=bfloat16"}},
+                      Variant{"MovingAverage", {"optim.ema=0.9", "train.dtype=bfloat16"}},
                       // The stop is in the middle of an interval.
                       Variant{"Outer", {"outer.interval=4", "optim.name=muon"}},
                       Variant{"Reference", {"train.backend=reference", "model.dropout=0.1"}}),

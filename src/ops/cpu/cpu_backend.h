@@ -76,7 +76,7 @@ class CpuBackend final : public Backend {
   void muon_update(const MuonTensors& args, const MuonSettings& settings) override;
   void normalize(const Tensor& out, const Tensor& x, const Tensor& squares) override;
   void transpose(const Tensor& out, const Tensor& x) override;
-  void scale_and_add(const Tensor& x, float factor, const Tensor& y) override;
+  void scale_and_add(const Tensor& x, float factor, const Tensor& y, float y_factor) override;
   void set_symmetric_rows(const SymmetricRows& args) override;
 
  private:

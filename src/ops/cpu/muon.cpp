@@ -77,12 +77,12 @@ void CpuBackend::transpose(const Tensor& out, const Tensor& x) {
   });
 }
 
-void CpuBackend::scale_and_add(const Tensor& x, float factor, const Tensor& y) {
+void CpuBackend::scale_and_add(const Tensor& x, float factor, const Tensor& y, float y_factor) {
   with_type(x.dtype, [&]<typename T>() {
     for_blocks(team_, x.count(), kPart, [&](std::int64_t begin, std::int64_t end) {
       for_lanes(end - begin, [&](std::int64_t i, std::int64_t live) {
         T* at = x.as<T>() + begin + i;
-        store_n(at, factor * load_n(at, live) + load_n(y.as<float>() + begin + i, live), live);
+        store_n(at, factor * load_n(at, live) + y_factor * load_n(y.as<float>() + begin + i, live), live);
       });
     });
   });

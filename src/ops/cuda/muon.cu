@@ -69,13 +69,13 @@ template <typename T>
 struct ScaleAndAdd {
   T* x;
   const float* y;
-  float factor;
+  float factor, y_factor;
   template <int kCount>
   __device__ void at(std::int64_t i) const {
     auto value = load<kCount>(x + i);
     const auto term = load<kCount>(y + i);
 #pragma unroll
-    for (int j = 0; j < kCount; ++j) value.at[j] = fmaf(factor, value.at[j], term.at[j]);
+    for (int j = 0; j < kCount; ++j) value.at[j] = fmaf(factor, value.at[j], y_factor * term.at[j]);
     store(x + i, value);
   }
 };
@@ -160,10 +160,10 @@ void CudaBackend::transpose(const Tensor& out, const Tensor& x) {
   });
 }
 
-void CudaBackend::scale_and_add(const Tensor& x, float factor, const Tensor& y) {
+void CudaBackend::scale_and_add(const Tensor& x, float factor, const Tensor& y, float y_factor) {
   with_type(x.dtype, [&]<typename T>() {
-    for_elements<4>(x.count(), aligned(x.data, y.data), ScaleAndAdd<T>{x.as<T>(), y.as<float>(), factor},
-                    stream_.get());
+    for_elements<4>(x.count(), aligned(x.data, y.data),
+                    ScaleAndAdd<T>{x.as<T>(), y.as<float>(), factor, y_factor}, stream_.get());
   });
 }
 

@@ -73,7 +73,7 @@ class DryBackend : public Backend {
   void muon_update(const MuonTensors&, const MuonSettings&) override {}
   void normalize(const Tensor&, const Tensor&, const Tensor&) override {}
   void transpose(const Tensor&, const Tensor&) override {}
-  void scale_and_add(const Tensor&, float, const Tensor&) override {}
+  void scale_and_add(const Tensor&, float, const Tensor&, float) override {}
   void set_symmetric_rows(const SymmetricRows&) override {}
 
  private:

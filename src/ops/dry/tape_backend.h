@@ -111,7 +111,7 @@ class TapeBackend final : public DryBackend {
   }
   void normalize(const Tensor& out, const Tensor& x, const Tensor&) override { memory({out, x}); }
   void transpose(const Tensor& out, const Tensor& x) override { memory({out, x}); }
-  void scale_and_add(const Tensor& x, float, const Tensor& y) override { memory({x, x, y}); }
+  void scale_and_add(const Tensor& x, float, const Tensor& y, float) override { memory({x, x, y}); }
   void set_symmetric_rows(const SymmetricRows& args) override { memory({args.rows, args.rows, args.rows}); }
 
  private:

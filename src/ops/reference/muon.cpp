@@ -52,10 +52,10 @@ void ReferenceBackend::transpose(const Tensor& out, const Tensor& x) {
   write(out, to);
 }
 
-void ReferenceBackend::scale_and_add(const Tensor& x, float factor, const Tensor& y) {
+void ReferenceBackend::scale_and_add(const Tensor& x, float factor, const Tensor& y, float y_factor) {
   auto values = read(x);
   const auto terms = read(y);
-  for (std::size_t i = 0; i < values.size(); ++i) values[i] = factor * values[i] + terms[i];
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = factor * values[i] + y_factor * terms[i];
   write(x, values);
 }
 

@@ -70,6 +70,7 @@ EngineBuffers EngineBuffers::take(EngineArenas& arenas, const ShardPlan& paramet
     if (!options.outer) b.mixed = arenas.exchange.take(DType::f32, {trained.total() / trained.shards()});
     b.average = AverageBuffers::take(arenas.exchange);
   }
+  if (options.ema > 0) b.optimizer.average.emplace(arenas.for_state(arenas.optimizer, mode), trained);
   if (options.outer) {
     b.outer = OuterBuffers::take(arenas.for_state(arenas.optimizer, mode), arenas.exchange, trained,
                                  *options.outer, options.gossip ? options.gossip->topology.workers : 1);
@@ -118,6 +119,7 @@ DataEngine::DataEngine(Backend& backend, Mesh& mesh, const GptConfig& config, co
   }
   if (mesh.peers().size() > 1) {
     if (!options.gossip) fail("there are {} workers and no topology", mesh.peers().size());
+    if (options.ema > 0) fail("a moving average is of one model, and there are {}", mesh.peers().size());
     if (!options.outer) {
       mixer_.emplace(stream_, mesh.peers(), options.gossip->topology, trained_, buckets_, weights_,
                      buffers_.mixed);
@@ -211,6 +213,7 @@ void DataEngine::update(const Tensor& losses) {
   weights_.settle();
   for (const auto& bucket : buckets_) apply(bucket, true);
   if (outer_) outer_->step(*reducer_, step_);
+  add_to_average();
 }
 
 void DataEngine::skip_update() {
@@ -309,6 +312,45 @@ void DataEngine::done_with(int unit) {
   arenas_.done_with(reducer_->reduced(unit));
 }
 
+void DataEngine::begin_average() {
+  if (!buffers_.optimizer.average) return;
+  trained_.for_units(
+      [&](int u) { stream_.convert(buffers_.optimizer.average->shard(trained_, u), weights_.master(u)); });
+}
+
+void DataEngine::add_to_average() {
+  if (!buffers_.optimizer.average) return;
+  const auto decay = static_cast<float>(options_.ema);
+  trained_.for_units([&](int u) {
+    stream_.each({StateStream::in_out(buffers_.optimizer.average->shard(trained_, u)),
+                  StateStream::in(weights_.master(u))},
+                 [&](std::span<const Tensor> x, std::int64_t) {
+                   backend_.scale_and_add(x[0], decay, x[1], 1 - decay);
+                 });
+  });
+}
+
+double DataEngine::show_average() {
+  if (!buffers_.optimizer.average) return shows_average() ? average_->show(*reducer_, step_) : 0;
+  weights_.settle();
+  trained_.for_units([&](int u) {
+    stream_.convert(reducer_->reduced(u), weights_.master(u));
+    stream_.convert(weights_.master(u), buffers_.optimizer.average->shard(trained_, u));
+    weights_.changed(u, false);
+  });
+  return 0;
+}
+
+void DataEngine::drop_average() {
+  if (shows_average()) average_->drop(*reducer_);
+  if (!buffers_.optimizer.average) return;
+  weights_.settle();
+  trained_.for_units([&](int u) {
+    stream_.convert(weights_.master(u), reducer_->reduced(u));
+    weights_.changed(u, false);
+  });
+}
+
 void DataEngine::weights_replaced() {
   weights_.settle();
   plan_.for_units([&](int u) { weights_.changed(u, false); });
@@ -317,6 +359,7 @@ void DataEngine::weights_replaced() {
 void DataEngine::state_loaded(bool optimizer) {
   if (mixer_) mixer_->set_different();
   if (outer_) optimizer ? outer_->loaded() : outer_->begin();
+  if (!optimizer) begin_average();
   weights_replaced();
 }
 

@@ -38,10 +38,14 @@ struct StateTensor {
   bool adapter = false;    // of an adapter
 };
 
+// The weights' moving average in checkpoints.
+inline constexpr std::string_view kAverageState = "ema";
+
 struct OptimizerBuffers {
-  std::vector<OptimizerState> state;  // in the order of Optimizer::state_names()
-  Tensor scalars;                     // f32 [Optimizer::scalar_count()]
-  Tensor clip;                        // f32 [1], the factor of every gradient
+  std::vector<OptimizerState> state;           // in the order of Optimizer::state_names()
+  std::optional<OptimizerState> average = {};  // the weights' moving average, kAverageState
+  Tensor scalars;                              // f32 [Optimizer::scalar_count()]
+  Tensor clip;                                 // f32 [1], the factor of every gradient
 };
 
 // All memory of an engine, carved by its parts.
@@ -126,13 +130,12 @@ class DataEngine final : public UnitStore {
   // without the optimizer's.
   void state_loaded(bool optimizer = true);
 
-  // Gossip, between steps; collective over the mesh. show_average() puts the mean of all workers' models in
-  // the place of each one's own, until it is dropped or kept, and returns the consensus distance, sqrt(mean_i
-  // ||y_i - mean||^2) / ||mean||. Meanwhile the own models lie where gradients are during a step.
-  double show_average() { return shows_average() ? average_->show(*reducer_, step_) : 0; }
-  void drop_average() {
-    if (shows_average()) average_->drop(*reducer_);
-  }
+  // Between steps; collective over the mesh. show_average() puts what is evaluated in the place of the model,
+  // until it is dropped or kept: the mean of all workers' models, or the weights' moving average. It returns
+  // the consensus distance, sqrt(mean_i ||y_i - mean||^2) / ||mean||. Meanwhile the own model lies where
+  // gradients are during a step.
+  double show_average();
+  void drop_average();
   void keep_average() {
     if (mixer_) mixer_->set_different();  // as in a run that is resumed here
   }
@@ -147,6 +150,8 @@ class DataEngine final : public UnitStore {
   void apply(const Bucket& bucket, bool with_update);
   void update_unit(int unit);
   void direct_matrices(const Bucket& bucket);
+  void begin_average();
+  void add_to_average();
   void done_with(int unit);
   void weights_replaced();
 

@@ -30,6 +30,7 @@ struct EngineOptions {
   DType compute = DType::f32;
   OptimizerOptions optimizer = {};
   Decay decay = Decay::matrices;
+  double ema = 0;        // decay of the weights' moving average, which is evaluated; 0: there is none
   double grad_clip = 0;  // of the whole model's gradient norm; 0 is off
   bool training = true;  // false: parameters only, for evaluation and sampling
 

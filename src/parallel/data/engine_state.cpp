@@ -26,6 +26,7 @@ void DataEngine::initialize(std::uint64_t seed) {
   });
   if (mixer_) mixer_->set_equal();
   if (outer_) outer_->begin();
+  begin_average();
   weights_replaced();
 }
 
@@ -86,6 +87,7 @@ std::vector<StateTensor> DataEngine::state(bool optimizer, Share share) {
     };
     const auto names = optimizer_->state_names();
     for (std::size_t i = 0; i < names.size(); ++i) add_state(names[i], buffers_.optimizer.state[i]);
+    if (buffers_.optimizer.average) add_state(kAverageState, *buffers_.optimizer.average);
     if (buffers_.outer) {
       for (std::size_t i = 0; i < buffers_.outer->state.size(); ++i)
         add_state(kOuterStates[i], buffers_.outer->state[i]);
