@@ -292,9 +292,8 @@ std::vector<Field> make_fields() {
           "AdamW's learning rates fit. original: sqrt(max(1, rows / columns))."),
       number<&C::optim, &Optim::ema>("optim.ema", kFraction, "",
                                      "Decay of a moving average of the parameters, e.g. 0.999: after each "
-                                     "step it becomes ema * average + "
-                                     "(1 - ema) * parameters. Evaluations during training are of it, and so "
-                                     "are shoal sample, eval, serve and "
+                                     "step it becomes ema * average + (1 - ema) * parameters. Evaluations "
+                                     "during training are of it, and so are shoal sample, eval, serve and "
                                      "export. 0: there is none."),
       plain<&C::optim, &Optim::frozen>(
           "optim.frozen",
@@ -485,19 +484,16 @@ std::vector<Field> make_fields() {
       number<&C::outer, &Outer::interval>(
           "outer.interval", at_least(0), "steps",
           "Steps between the moves of an outer optimizer: it averages how far the models have moved since "
-          "the "
-          "last time, and makes a step of SGD of it. With parallel.engine = \"gossip\" workers talk only "
-          "then, in the groups of gossip.topology (complete: DiLoCo; others: NoLoCo). With \"allreduce\" "
-          "there is one "
-          "model, which looks back on itself (SNOO). 0: no outer optimizer."),
+          "the last time, and makes a step of SGD of it. With parallel.engine = \"gossip\" workers talk "
+          "only then, in the groups of gossip.topology (complete: DiLoCo; others: NoLoCo). With "
+          "\"allreduce\" there is one model, which looks back on itself (SNOO). 0: no outer optimizer."),
       number<&C::outer, &Outer::lr>("outer.lr", above(0), "", "Its learning rate."),
       number<&C::outer, &Outer::momentum>("outer.momentum", kFraction, "", "Its momentum."),
       plain<&C::outer, &Outer::nesterov>("outer.nesterov", "Whether that is Nesterov's momentum."),
       text<&C::outer, &Outer::compress>(
           "outer.compress", {"none", "bfloat16", "topk:SHARE"},
           "What workers send of their movement. none: all, in float32. bfloat16: all, rounded. topk:0.02: "
-          "the "
-          "largest 2 % of every 1024 numbers, and their places. What is not sent is added to the next "
+          "the largest 2 % of every 1024 numbers, and their places. What is not sent is added to the next "
           "movement."),
 
       number<&C::plan, &PlanConfig::instance_ranks>(

@@ -14,7 +14,9 @@ struct PricedSample {
   RunPlan plan;
   SampleTape tape;  // with prices
   SampleTimes times;
-  std::vector<std::int64_t> unit_sizes;  // trained elements of the embedding, the blocks and the head
+  // Of the embedding, the blocks and the head: elements that are trained, and those that an update's time is
+  // in proportion to.
+  std::vector<std::int64_t> unit_sizes, updated_sizes;
 };
 
 namespace {
@@ -154,7 +156,7 @@ class StageActions {
   void add_exchange() {
     const auto& gossip = *plan_.engine.gossip;
     const auto interval = plan_.engine.outer ? static_cast<double>(plan_.engine.outer->interval) : 1.0;
-    const double bytes = 4.0 * static_cast<double>(owned_elements());
+    const double bytes = 4.0 * static_cast<double>(owned(sample_.unit_sizes));
     const double buckets = std::ceil(bytes / gossip.bucket_bytes);
     double seconds = 0;
     for (const auto& round : gossip.topology.rounds) {
@@ -169,11 +171,11 @@ class StageActions {
          .seconds = seconds / gossip.topology.period() / interval});
   }
 
-  // Elements of the parameters that this rank updates.
-  std::int64_t owned_elements() const {
+  // Those of a model's elements that this rank updates.
+  std::int64_t owned(const std::vector<std::int64_t>& sizes) const {
     std::int64_t elements = 0;
-    for (int unit = 0; unit < static_cast<int>(sample_.unit_sizes.size()); ++unit) {
-      if (part_.has(plan_.model, unit)) elements += sample_.unit_sizes[static_cast<std::size_t>(unit)];
+    for (int unit = 0; unit < static_cast<int>(sizes.size()); ++unit) {
+      if (part_.has(plan_.model, unit)) elements += sizes[static_cast<std::size_t>(unit)];
     }
     return plan_.engine.zero > 0 ? elements / (plan_.mesh.data / plan_.engine.replicate) : elements;
   }
@@ -200,7 +202,7 @@ class StageActions {
                {.bytes = bytes, .ranks = 2, .stride = (mesh.pipeline - 1) * mesh.data * mesh.tensor})});
     }
     add({.term = CostTerm::update,
-         .seconds = sample_.times.update * static_cast<double>(owned_elements()),
+         .seconds = sample_.times.update * static_cast<double>(owned(sample_.updated_sizes)),
          .uses_core = true});
     for (const auto& one : sample_.tape.update_calls) {
       const int times = occurrences(one.unit);
@@ -311,13 +313,15 @@ const PricedSample& Predictor::sample(const RunPlan& wanted) {
   price(tape.update_calls);
   if (tape.gather) price_call(*tape.gather);
   auto times = machine_.times(wanted, tape.kernels);
-  std::vector<std::int64_t> sizes;
+  std::vector<std::int64_t> sizes, updated;
   for (const auto& unit : gpt_units(wanted.model, wanted.part({}))) {
-    sizes.resize(std::max(sizes.size(), static_cast<std::size_t>(unit.home) + 1));
-    if (unit.trained) sizes[static_cast<std::size_t>(unit.home)] += unit.size;
+    const auto home = static_cast<std::size_t>(unit.home);
+    for (auto* all : {&sizes, &updated}) all->resize(std::max(all->size(), home + 1));
+    if (unit.trained) sizes[home] += unit.size;
+    updated[home] += updated_elements(wanted, unit);
   }
-  samples_.push_back(
-      std::make_shared<const PricedSample>(PricedSample{wanted, std::move(tape), times, std::move(sizes)}));
+  samples_.push_back(std::make_shared<const PricedSample>(
+      PricedSample{wanted, std::move(tape), times, std::move(sizes), std::move(updated)}));
   return *samples_.back();
 }
 

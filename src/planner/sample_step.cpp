@@ -4,6 +4,11 @@
 
 namespace shoal {
 
+std::int64_t updated_elements(const RunPlan& plan, const UnitSpec& unit) {
+  if (!unit.trained) return 0;
+  return make_optimizer(plan.engine.optimizer)->takes_whole_matrices() ? unit.matrices : unit.size;
+}
+
 RunPlan sample_of(const RunPlan& plan) {
   RunPlan sample = plan;
   sample.mesh.pipeline = sample.mesh.workers = 1;
@@ -107,9 +112,7 @@ int SampleStep::count(StepPart part) const {
 
 std::int64_t SampleStep::updated_elements() const {
   std::int64_t elements = 0;
-  for (const auto& unit : engine_->units()) {
-    if (unit.trained) elements += unit.size;
-  }
+  for (const auto& unit : engine_->units()) elements += shoal::updated_elements(plan_, unit);
   return plan_.engine.zero == 0 ? elements : elements / (plan_.mesh.data / plan_.engine.replicate);
 }
 

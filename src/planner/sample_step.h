@@ -28,6 +28,10 @@ inline constexpr int kStepParts = 7, kSamplePasses = 3;
 // The plan of the sample: all blocks, without stages, gossip and offload.
 RunPlan sample_of(const RunPlan& plan);
 
+// The elements of a unit that the time of an update is in proportion to: those that are trained, or the
+// hidden matrices where they are what an update takes its time for.
+std::int64_t updated_elements(const RunPlan& plan, const UnitSpec& unit);
+
 class SampleStep {
  public:
   // Called when a part of a pass begins, for each of its blocks; after the last part with pass =
@@ -42,7 +46,7 @@ class SampleStep {
   void run(const Enter& enter);
   // The number of times that a pass enters a part.
   int count(StepPart part) const;
-  // Elements of the parameters that an update of this rank changes.
+  // The elements of this rank that the time of an update is in proportion to.
   std::int64_t updated_elements() const;
   const Recording& recording() const { return recording_; }
 

@@ -34,7 +34,11 @@ const std::vector<Training> kTrainings = {
      {"run.deterministic=layout", "model.tie_embeddings=false", "optim.name=accum_adamw",
       "optim.accum_steps=2"},
      kLayouts},
+    {"muon", {"run.deterministic=layout", "optim.name=muon", "optim.ema=0.5", "outer.interval=2"}, kLayouts},
     {"gossip", {"parallel.engine=gossip", "gossip.topology=exp"}, kWorkers},
+    {"outer",
+     {"parallel.engine=gossip", "gossip.topology=complete", "outer.interval=2", "outer.compress=topk:0.1"},
+     kWorkers},
 };
 
 // Draws the moment of a fault: anywhere in an attempt of a few thousand messages, more often in its
