@@ -65,10 +65,12 @@ void print_state(const RunPlan& plan, const MemoryEstimate& memory, int ranks) {
        zero >= 2 ? "float32, this rank's part and those of the units in use" : "float32");
   part("optimizer", memory.optimizer,
        fmt::format("{}, float32{}", optimizer_text(plan), zero > 0 ? ", this rank's part" : ""));
-  part("exchange", memory.exchange,
-       plan.mesh.workers > 1 ? "the copy that is averaged, sums for the norm"
-       : ranks > 1           ? "buffers between ranks, sums for the norm"
-                             : "sums for the gradient's norm");
+  const std::string exchange = plan.mesh.workers > 1 && !plan.engine.outer
+                                   ? "the copy that is averaged, sums for the norm"
+                               : ranks > 1 ? "buffers between ranks, sums for the norm"
+                                           : "sums for the gradient's norm";
+  const bool matrices = make_optimizer(plan.engine.optimizer)->takes_whole_matrices();
+  part("exchange", memory.exchange, exchange + (matrices ? ", one whole matrix" : ""));
   part("streaming", memory.streaming, "float32, on the GPU: buffers for offloaded tensors");
   part("at rest on the host", memory.on_host,
        plan.on_disk() ? "pinned: buffers between the GPU and the file"
