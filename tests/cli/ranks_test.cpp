@@ -91,8 +91,8 @@ TEST_F(Ranks, AFullDiskKeepsWhatWasSaved) {
   const Settings length = {"--ranks", "2", "run.deterministic=layout"};
   train_well(with(length, {"run.name=undisturbed"}));
   train_well(with(length, {"train.steps=10"}));
-  // Files are limited to 30 blocks of 512 bytes, which stops only the writing of both shards.
-  std::string line = fmt::format("cd '{}' && trap '' XFSZ && ulimit -f 30 && exec '{}' train tiny.toml",
+  // Files are limited to 60 blocks of 512 bytes, which stops only the writing of both shards.
+  std::string line = fmt::format("cd '{}' && trap '' XFSZ && ulimit -f 60 && exec '{}' train tiny.toml",
                                  folder_.path().string(), SHOAL_BINARY);
   for (const auto& setting : with(length, {"init.from=resume", "checkpoint.interval=5"}))
     line += " " + setting;
