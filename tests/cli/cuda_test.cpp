@@ -96,6 +96,23 @@ TEST_F(EmulatedGpu, ARecordedStepIsTheStep) {
   expect_same("played", "launched");
 }
 
+TEST_F(EmulatedGpu, ARecordedStepHasMatricesAndAverages) {
+  const Settings settings = {"optim.name=muon", "optim.ema=0.5", "train.dtype=bfloat16"};
+  train_well(gpu("played", settings));
+  train_well(gpu("launched", with(settings, {"train.graph=false"})));
+  EXPECT_EQ(final_state("played"), final_state("launched"));
+  EXPECT_THAT(read_file(file("runs/played/train.log")), HasSubstr("captured as a graph"));
+}
+
+// Not every step is alike.
+TEST_F(EmulatedGpu, AStepWithAnOuterOptimizerIsNotRecorded) {
+  train_well(gpu("outer", {"outer.interval=2"}));
+  train_well(gpu("launched", {"outer.interval=2", "train.graph=false"}));
+  train_well(gpu("without"));
+  EXPECT_EQ(final_state("outer"), final_state("launched"));
+  EXPECT_NE(final_state("outer"), final_state("without"));
+}
+
 TEST_F(EmulatedGpu, ItsCheckpointsAreEveryBackends) {
   train_well(gpu("gpu"));
   train_well({"run.name=cpu", "train.steps=6", "eval.interval=3", "checkpoint.interval=3"});
