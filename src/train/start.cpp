@@ -116,6 +116,19 @@ std::optional<fs::path> find_start(const Config& config, const Mixture& data, Co
   return broadcast_text(ranks, from);
 }
 
+namespace {
+
+// Whether a key that may change decides here which tensors are kept beside parameters.
+bool changes_tensors(std::string_view key, const Config& saved, const Config& now) {
+  const auto differ = [&](auto&& keeps) { return keeps(saved) != keeps(now); };
+  if (key == "optim.ema") return differ([](const Config& c) { return c.optim.ema > 0; });
+  if (key == "outer.interval") return differ([](const Config& c) { return c.outer.interval > 0; });
+  if (key == "outer.compress") return differ([](const Config& c) { return c.outer.compress != "none"; });
+  return false;
+}
+
+}  // namespace
+
 void check_resume(const Config& saved, const Config& now, const std::string& checkpoint) {
   // A stride of 0 is the checkpoint's block size.
   const auto with_stride = [&](Config config) {
@@ -129,9 +142,8 @@ void check_resume(const Config& saved, const Config& now, const std::string& che
                            dir_setting(now.data), after, dir_value(saved.data), before);
     } else if (key == "run.seed" || key == "data.sampling" || key == "data.stride" ||
                key == "data.truncate" || key == "optim.name" || key == "optim.accum_steps" ||
-               (key == "optim.ema" && (saved.optim.ema == 0) != (now.optim.ema == 0)) ||
-               (key == "outer.interval" && (saved.outer.interval == 0) != (now.outer.interval == 0)) ||
-               key == "optim.frozen" || key == "lora.rank" || key == "lora.alpha" || key == "lora.targets" ||
+               changes_tensors(key, saved, now) || key == "optim.frozen" || key == "lora.rank" ||
+               key == "lora.alpha" || key == "lora.targets" ||
                (key.starts_with("model.") && key != "model.preset")) {
       fixed += fmt::format("\n  {} = {} (the checkpoint has {})", key, after, before);
     } else if (!key.starts_with("init.") && key != "model.preset" && key != "lora.from") {

@@ -386,6 +386,20 @@ TEST_F(Trainers, TheTrainSplitIsEvaluatedOnAsManySequencesAsTheValSplit) {
   }
 }
 
+// Tensors that are kept beside parameters cannot come or go.
+TEST_F(Trainers, AResumeKeepsTheTensorsOfTheOptimizers) {
+  train("run", {"train.steps=6", "outer.interval=4"});
+  const auto refused = [&](const Settings& settings) {
+    return error_of([&] { train("run", with(settings, {"init.from=resume"})); });
+  };
+  EXPECT_THAT(refused({}), HasSubstr("outer.interval = 0 (the checkpoint has 4)"));
+  EXPECT_THAT(refused({"outer.interval=4", "optim.ema=0.9"}),
+              HasSubstr("optim.ema = 0.9 (the checkpoint has 0.0)"));
+  EXPECT_THAT(refused({"outer.interval=4", "outer.compress=bfloat16"}),
+              HasSubstr("outer.compress = \"bfloat16\" (the checkpoint has \"none\")"));
+  train("run", {"outer.interval=3", "init.from=resume"});
+}
+
 TEST_F(Trainers, SizesThatOverflowAreRefused) {
   for (const std::string layers : {"600", "1000"}) {
     EXPECT_THAT(user_error([&] {
