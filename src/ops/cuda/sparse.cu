@@ -13,10 +13,8 @@ __global__ void take_kernel(std::int32_t* taken, float* x, int count) {
   __shared__ std::uint64_t order[kBlock];
   float* from = x + static_cast<std::int64_t>(blockIdx.x) * kBlock;
   const int thread = static_cast<int>(threadIdx.x);
-  for (int i = thread; i < kBlock; i += kThreads) {
-    const std::uint32_t magnitude = std::bit_cast<std::uint32_t>(from[i]) & 0x7fffffffu;
-    order[i] = static_cast<std::uint64_t>(~magnitude) << 32 | static_cast<std::uint32_t>(i);
-  }
+  for (int i = thread; i < kBlock; i += kThreads)
+    order[i] = taking_order(static_cast<std::uint32_t>(i), from[i]);
   __syncthreads();
   for (int length = 2; length <= kBlock; length *= 2) {
     for (int apart = length / 2; apart > 0; apart /= 2) {
@@ -34,8 +32,7 @@ __global__ void take_kernel(std::int32_t* taken, float* x, int count) {
   for (int k = thread; k < count; k += kThreads) {
     const auto at = static_cast<std::uint32_t>(order[k]);
     const bfloat16 value = round_to_bfloat16(from[at]);
-    taken[static_cast<std::int64_t>(blockIdx.x) * count + k] =
-        std::bit_cast<std::int32_t>(at << 16 | value.bits);
+    taken[static_cast<std::int64_t>(blockIdx.x) * count + k] = pack_taken(at, value);
     from[at] -= widen(value);
   }
 }
@@ -47,10 +44,8 @@ struct AddTaken {
   float factor;
   template <int kCount>
   __device__ void at(std::int64_t i) const {
-    const auto bits = std::bit_cast<std::uint32_t>(taken[i]);
-    const bfloat16 value{static_cast<std::uint16_t>(bits)};
-    float* to = x + i / count * kSparseBlock + (bits >> 16);
-    *to = fmaf(factor, widen(value), *to);
+    float* to = x + i / count * kSparseBlock + position_of(taken[i]);
+    *to = fmaf(factor, widen(value_of(taken[i])), *to);
   }
 };
 
