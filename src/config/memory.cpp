@@ -73,7 +73,7 @@ double share_of_checkpoint(const RunPlan& plan, const ModelPart& part) {
   for (const auto& unit : gpt_units(plan.model, part)) {
     for (const auto& parameter : unit.parameters) {
       if (!owns(part, unit, parameter)) continue;
-      const int tensors = 1 + (unit.trained ? plan.optimizer_tensors(parameter.matrix) : 0);
+      const int tensors = plan.saved_tensors(unit, parameter);
       for (const auto& box : parameter.boxes()) elements += tensors * static_cast<double>(box.shape.count());
     }
   }

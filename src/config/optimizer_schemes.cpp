@@ -27,7 +27,7 @@ constexpr OptimizerKeys kOfMuon = {"optim.matrix_lr", "optim.momentum", "optim.n
                                    "optim.adjust_lr"};
 constexpr OptimizerKeys kOfMuonAndAccum = [] {
   auto keys = kOfMuon;
-  keys[5] = "optim.accum_steps";
+  keys.back() = "optim.accum_steps";
   return keys;
 }();
 

@@ -42,6 +42,10 @@ struct RunPlan {
     return static_cast<int>(states + (engine.ema > 0 ? 1 : 0) +
                             (engine.outer ? outer_states(*engine.outer) : 0));
   }
+  // Float32 tensors of a parameter in a checkpoint.
+  int saved_tensors(const UnitSpec& unit, const ParameterSpec& parameter) const {
+    return 1 + (unit.trained ? optimizer_tensors(parameter.matrix) : 0);
+  }
   bool on_disk() const { return !engine.offload.empty(); }  // whether state is offloaded to disk
 
   EngineOptions engine = {};      // common to all ranks; engine_options() adds the part of the model

@@ -40,6 +40,13 @@ class Rules {
                        origin == origins_.end() ? "" : fmt::format(" ({})", origin->second));
   }
 
+  // Whether a key has another value than its default.
+  bool is_set(std::string_view key) const {
+    static const Config defaults;
+    const auto* field = find_field(key);
+    return field->value(config_) != field->value(defaults);
+  }
+
   void check_backend() const {
     const bool cuda = config_.train.backend == BackendKind::cuda;
     if (config_.train.tf32 && !cuda) {
@@ -152,10 +159,9 @@ class Rules {
   }
 
   void check_optimizer() const {
-    static const Config defaults;
     for (const auto& field : config_fields()) {
       const auto key = field.name();
-      if (scheme_of(config_.optim.name).reads(key) || field.value(config_) == field.value(defaults)) continue;
+      if (scheme_of(config_.optim.name).reads(key) || !is_set(key)) continue;
       std::vector<std::string_view> readers;
       for (const auto& scheme : optimizer_schemes()) {
         if (scheme.reads(key)) readers.push_back(scheme.name);
@@ -168,8 +174,7 @@ class Rules {
   void check_trained() const {
     const auto& lora = config_.lora;
     for (const auto* key : {"lora.alpha", "lora.dropout", "lora.targets", "lora.from"}) {
-      static const Config defaults;
-      if (lora.rank > 0 || find_field(key)->value(config_) == find_field(key)->value(defaults)) continue;
+      if (lora.rank > 0 || !is_set(key)) continue;
       fail_user("{} has no meaning without adapters; set lora.rank, e.g. lora.rank=8", say(key));
     }
     if (!lora.from.empty() && config_.init.from == "scratch") {
@@ -202,11 +207,7 @@ class Rules {
     for (const auto& [tokens, in_steps] :
          {std::pair("lr_schedule.warmup_tokens", "lr_schedule.warmup_steps"),
           std::pair("lr_schedule.decay_tokens", "lr_schedule.decay_steps")}) {
-      static const Config defaults;
-      const auto set = [&](const char* key) {
-        return find_field(key)->value(config_) != find_field(key)->value(defaults);
-      };
-      if (set(tokens) && set(in_steps))
+      if (is_set(tokens) && is_set(in_steps))
         fail_user("{} and {} say the same in two units; leave one out", say(tokens), say(in_steps));
     }
     if (steps > 0 && lr.warmup_steps > steps) {
@@ -215,8 +216,7 @@ class Rules {
     }
     if (lr.name == LrShape::constant) {
       for (const auto* key : {"lr_schedule.decay_steps", "lr_schedule.decay_tokens", "lr_schedule.min_lr"}) {
-        const auto* field = find_field(key);
-        if (field->value(config_) == field->value(Config{})) continue;
+        if (!is_set(key)) continue;
         fail_user(
             "{} has no meaning for lr_schedule.name = \"constant\"; leave it out, or choose another schedule",
             say(key));
@@ -274,9 +274,8 @@ class Rules {
           say("outer.compress"));
     }
     if (config_.outer.interval > 0) return;
-    static const Config defaults;
     for (const auto* key : {"outer.lr", "outer.momentum", "outer.nesterov", "outer.compress"}) {
-      if (find_field(key)->value(config_) == find_field(key)->value(defaults)) continue;
+      if (!is_set(key)) continue;
       fail_user("{} has no meaning without outer.interval; set that, e.g. outer.interval=30, or leave it out",
                 say(key));
     }
@@ -285,8 +284,7 @@ class Rules {
   // Buckets are updated before the backward pass ends.
   void check_clip_by_bucket() const {
     const auto refuse = [&](std::string_view key, std::string_view why) {
-      static const Config defaults;
-      if (find_field(key)->value(config_) == find_field(key)->value(defaults)) return;
+      if (!is_set(key)) return;
       fail_user("{} does not go with {}: {}; use gossip.clip=global, or leave {} out", say("gossip.clip"),
                 say(key), why, key);
     };

@@ -30,10 +30,8 @@ double bytes_in(const fs::path& folder) {
 double checkpoint_bytes(const RunPlan& plan) {
   double elements = 0;
   for (const auto& unit : gpt_units(plan.model)) {
-    for (const auto& parameter : unit.parameters) {
-      const int tensors = 1 + (unit.trained ? plan.optimizer_tensors(parameter.matrix) : 0);
-      elements += tensors * static_cast<double>(parameter.shape.count());
-    }
+    for (const auto& parameter : unit.parameters)
+      elements += plan.saved_tensors(unit, parameter) * static_cast<double>(parameter.shape.count());
   }
   return 4.0 * elements * plan.mesh.workers;
 }
