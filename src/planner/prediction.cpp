@@ -14,8 +14,8 @@ struct PricedSample {
   RunPlan plan;
   SampleTape tape;  // with prices
   SampleTimes times;
-  // Of the embedding, the blocks and the head: elements that are trained, and those that an update's time is
-  // in proportion to.
+  // Sizes of the embedding, the blocks and the head: the trained elements, and the elements that the time of
+  // an update is in proportion to.
   std::vector<std::int64_t> unit_sizes, updated_sizes;
 };
 
@@ -171,7 +171,7 @@ class StageActions {
          .seconds = seconds / gossip.topology.period() / interval});
   }
 
-  // Those of a model's elements that this rank updates.
+  // The elements that this rank updates, of units of these sizes.
   std::int64_t owned(const std::vector<std::int64_t>& sizes) const {
     std::int64_t elements = 0;
     for (int unit = 0; unit < static_cast<int>(sizes.size()); ++unit) {

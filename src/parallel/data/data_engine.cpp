@@ -307,8 +307,7 @@ void DataEngine::direct_matrices(const Bucket& bucket) {
 // Nothing touches these until the next update.
 void DataEngine::done_with(int unit) {
   arenas_.done_with(weights_.master(unit));
-  for (const auto& state : buffers_.optimizer.state)
-    arenas_.done_with(state.part(trained_, unit, state.held(trained_, unit)));
+  for (const auto& state : buffers_.optimizer.state) arenas_.done_with(state.shard(trained_, unit));
   arenas_.done_with(reducer_->reduced(unit));
 }
 
@@ -331,7 +330,8 @@ void DataEngine::add_to_average() {
 }
 
 double DataEngine::show_average() {
-  if (!buffers_.optimizer.average) return shows_average() ? average_->show(*reducer_, step_) : 0;
+  if (workers_differ()) return average_->show(*reducer_, step_);
+  if (!shows_average()) return 0;
   weights_.settle();
   trained_.for_units([&](int u) {
     stream_.convert(reducer_->reduced(u), weights_.master(u));
@@ -342,8 +342,7 @@ double DataEngine::show_average() {
 }
 
 void DataEngine::drop_average() {
-  if (shows_average()) average_->drop(*reducer_);
-  if (!buffers_.optimizer.average) return;
+  if (!shows_average()) return;
   weights_.settle();
   trained_.for_units([&](int u) {
     stream_.convert(weights_.master(u), reducer_->reduced(u));

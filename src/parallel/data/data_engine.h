@@ -143,7 +143,8 @@ class DataEngine final : public UnitStore {
  private:
   int head() const { return plan_.head(); }
   bool by_bucket() const { return options_.gossip && options_.gossip->clip_by_bucket; }
-  bool shows_average() const { return average_ && !(mixer_ ? mixer_->equal() : outer_->equal()); }
+  bool workers_differ() const { return average_ && !(mixer_ ? mixer_->equal() : outer_->equal()); }
+  bool shows_average() const { return buffers_.optimizer.average || workers_differ(); }
   bool is_finite(const Tensor& x);
   void add_shared_gradients();
   void update_in_backward(int unit);

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 
 #include "parallel/gossip/rounds.h"
@@ -19,19 +18,6 @@ std::int64_t sparse_count(const OuterSent& sent) {
 }
 
 }  // namespace
-
-std::optional<OuterSent> outer_sent(std::string_view text) {
-  if (text == "none") return OuterSent{};
-  if (text == "bfloat16") return OuterSent{OuterSent::Kind::bfloat16};
-  constexpr std::string_view kLargest = "topk:";
-  if (!text.starts_with(kLargest)) return std::nullopt;
-  text.remove_prefix(kLargest.size());
-  double share = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), share);
-  if (error != std::errc() || end != text.data() + text.size() || !(share > 0 && share <= 1))
-    return std::nullopt;
-  return OuterSent{OuterSent::Kind::largest, share};
-}
 
 OuterBuffers OuterBuffers::take(Arena& resting, Arena& exchange, const ShardPlan& plan,
                                 const OuterOptions& options, int workers) {
@@ -90,7 +76,7 @@ void OuterOptimizer::step(GradientReducer& reducer, std::int64_t step) {
   for (auto& sum : sums) sum.wait();
   plan_.for_units([&](int u) {
     const Tensor movement = reducer.reduced(u);
-    if (!alone) set_purpose(*group, step, u);
+    if (!whole && !alone) set_purpose(*group, step, u);
     if (!whole) exchange(alone ? nullptr : group, movement, u);
     if (!alone) stream_.scale(movement, movement, 1.0f / static_cast<float>(group->size()));
     move(u, movement);

@@ -7,7 +7,7 @@
 
 namespace shoal {
 
-// What workers send of their movement. What they do not send is kept, and added to the next movement (error
+// The part of their movement that workers send. They keep the rest and add it to the next movement (error
 // feedback).
 struct OuterSent {
   enum class Kind : std::uint8_t {

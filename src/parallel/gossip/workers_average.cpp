@@ -42,14 +42,6 @@ double WorkersAverage::show(GradientReducer& reducer, std::int64_t step) {
   return distance(reducer);
 }
 
-void WorkersAverage::drop(GradientReducer& reducer) {
-  weights_.settle();
-  plan_.for_units([&](int u) {
-    stream_.convert(weights_.master(u), reducer.reduced(u));
-    weights_.changed(u, false);
-  });
-}
-
 // With the mean shown. Every element counts once in each worker.
 double WorkersAverage::distance(GradientReducer& reducer) {
   std::array<double, 2> squares = {};  // of the distances, of the mean

@@ -33,7 +33,6 @@ class WorkersAverage {
 
   // Collective over the mesh, between steps. Returns the consensus distance.
   double show(GradientReducer& reducer, std::int64_t step);
-  void drop(GradientReducer& reducer);
 
  private:
   double distance(GradientReducer& reducer);
