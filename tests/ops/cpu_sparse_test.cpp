@@ -31,8 +31,7 @@ TEST_P(CpuSparse, TakesTheLargestAndKeepsTheRest) {
   EXPECT_TRUE((taken == expected).min());
   EXPECT_TRUE((rest == expected_rest).min()) << "differences of neighbours are exact";
 
-  // What is taken and what is left are the whole, and no number that is left is larger than one that is
-  // taken.
+  // The taken numbers and the rest are the whole, and no number of the rest is larger than a taken one.
   Values whole = rest;
   for (std::int64_t block = 0; block < blocks_; ++block) {
     double least = std::numeric_limits<double>::infinity();

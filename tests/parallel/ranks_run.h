@@ -71,6 +71,20 @@ struct RanksRun {
   }
 };
 
+// A run with sums of a fixed order, to compare layouts.
+inline RanksRun exact_run(const OptimizerOptions& optimizer, const MeshShape& mesh, int zero,
+                          int replicate = 1) {
+  RanksRun run;
+  run.mesh = mesh;
+  run.engine = {.optimizer = optimizer,
+                .grad_clip = 0.1,
+                .zero = zero,
+                .replicate = replicate,
+                .layout_exact = true,
+                .micro_batches = 8};
+  return run;
+}
+
 struct RunOutcome {
   std::vector<double> losses, norms;                             // of each step; as every rank saw them
   std::vector<double> evaluations, predictions;                  // losses, most likely tokens

@@ -8,15 +8,7 @@ namespace {
 
 // Ten steps end in the middle of a window.
 RanksRun windows_of(int accum_steps, const MeshShape& mesh = {}, int zero = 0, int replicate = 1) {
-  RanksRun run;
-  run.mesh = mesh;
-  run.engine = {.optimizer = AdamWConfig{.accum_steps = accum_steps},
-                .grad_clip = 0.1,
-                .zero = zero,
-                .replicate = replicate,
-                .layout_exact = true,
-                .micro_batches = 8};
-  return run;
+  return exact_run(AdamWConfig{.accum_steps = accum_steps}, mesh, zero, replicate);
 }
 
 TEST(Accumulation, DoesNotDependOnTheLayout) {

@@ -10,9 +10,8 @@ namespace {
 constexpr double kDecay = 0.75;  // exact in float32, as 1 - kDecay is
 
 RanksRun averaged_run(const MeshShape& mesh = {}, int zero = 0) {
-  RanksRun run;
-  run.mesh = mesh;
-  run.engine = {.ema = kDecay, .grad_clip = 0.1, .zero = zero, .layout_exact = true, .micro_batches = 8};
+  auto run = exact_run(AdamWConfig{}, mesh, zero);
+  run.engine.ema = kDecay;
   return run;
 }
 
@@ -77,7 +76,7 @@ TEST(MovingAverage, DoesNotDependOnTheLayout) {
   EXPECT_TRUE(train(run).bytes() == one) << "far, and state on the host";
 }
 
-// What is evaluated is the average: in bfloat16 too, where products have a copy of it.
+// An evaluation is of the average: in bfloat16 too, where products have a copy of it.
 TEST(MovingAverage, IsWhatIsEvaluated) {
   for (const auto compute : {DType::f32, DType::bf16}) {
     for (const int zero : {0, 1, 3}) {

@@ -44,7 +44,7 @@ class WorkerAlone {
 
   int units() const { return static_cast<int>(model_.size()); }
   void step(int step) { rank_.step(step, outcome_); }
-  // What the worker sends of a unit's movement.
+  // The part of a unit's movement that the worker sends.
   Flat sent(int unit) {
     const auto u = static_cast<std::size_t>(unit);
     Flat moved = model_[u];
