@@ -9,7 +9,7 @@
 #
 # $SHOAL_DATA_DIR holds wikitext-2/valid.txt and tinyshakespeare.txt. OUT and PICTURE are written. WORK keeps the data and the
 # runs: what is complete there is not run again, so take another WORK for other settings or another program. SETTINGs go
-# to every run. CONTROL=1 adds all-reduce with AccumAdamW.
+# to every run. CONTROL=1 adds all-reduce with AccumAdamW, OUTER=1 outer optimizers around AdamW on 8 workers (and on one).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -50,6 +50,15 @@ common=(model.preset="" "model.n_layer=$layers" "model.n_head=$((width / 16))" "
 # For the control: the optimizer of the gossip config.
 accum=(optim.name=accum_adamw optim.accum_steps=8 optim.betas=0.9,0.98)
 
+# Of the bytes of all-reduce these send a hundredth (half of the bits, once in 50 steps), the same in parts beside the steps,
+# and a thousandth. On one worker nothing is sent.
+declare -A outer=(
+  [outer]="outer.interval=50 outer.compress=bfloat16"
+  [streaming]="outer.interval=50 outer.compress=bfloat16 outer.fragments=2 outer.overlap=1"
+  [sparse]="outer.interval=80 outer.compress=topk:0.02"
+)
+alone="outer.interval=10"
+
 # Clipping by the whole gradient's norm, as with all-reduce, and no return to the average.
 exchange=(gossip.clip=global gossip.continue_from_average=false gossip.bucket_mib=25)
 
@@ -69,6 +78,14 @@ for seed in $seeds; do
   # With these sums the number of ranks does not matter, so one rank stands for 4 and 8.
   train "allreduce-$seed" allreduce "run.seed=$seed" run.deterministic=layout
   [ -z "${CONTROL:-}" ] || train "accum-$seed" allreduce "run.seed=$seed" run.deterministic=layout "${accum[@]}"
+  if [ -n "${OUTER:-}" ]; then
+    for name in "${!outer[@]}"; do
+      # shellcheck disable=SC2086
+      train "$name-$seed" allreduce "run.seed=$seed" --ranks 8 parallel.engine=gossip gossip.topology=complete ${outer[$name]}
+    done
+    # shellcheck disable=SC2086
+    train "alone-$seed" allreduce "run.seed=$seed" run.deterministic=layout $alone
+  fi
   for workers in 4 8; do
     train "gossip$workers-$seed" gossip "run.seed=$seed" --ranks $workers gossip.local_size=2 "${exchange[@]}"
   done

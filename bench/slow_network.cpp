@@ -6,10 +6,10 @@
 //   mpirun ... bench_slow_network STEP_MS STEPS WARM_UP RANKS_PER_HOST SCHEME...
 //
 // STEP_MS is what a rank's step takes to compute, a distribution (planner/distribution.h) with the draws that
-// `shoal gossip simulate` makes of it. A scheme is "all-reduce", "zero-1" or a topology's name, with "=N" for
-// another number of steps. Rank 0 prints
-// a line of JSON for the model, and one for each scheme: averages over the ranks, without the steps of the
-// warm-up.
+// `shoal gossip simulate` makes of it. A scheme is "all-reduce", "zero-1" or a topology's name; after commas
+// "steps=N" for another number of steps, and the keys of an outer optimizer, e.g.
+// complete,interval=30,fragments=4,overlap=5,compress=bfloat16. Rank 0 prints a line of JSON for the model,
+// and one for each scheme: averages over the ranks, without the steps of the warm-up.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <sys/prctl.h>
@@ -17,6 +17,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -69,6 +70,13 @@ class TimedBackend final : public DryBackend {
     cpu_->fill_normal(out, seed, name, first, stddev);
   }
   void fill(const Tensor& out, float value) override { cpu_->fill(out, value); }
+  void scale_and_add(const Tensor& x, float factor, const Tensor& y, float y_factor) override {
+    cpu_->scale_and_add(x, factor, y, y_factor);
+  }
+  void take_largest(const Tensor& taken, const Tensor& x) override { cpu_->take_largest(taken, x); }
+  void add_taken(const Tensor& x, const Tensor& taken, float factor) override {
+    cpu_->add_taken(x, taken, factor);
+  }
   void adamw(const AdamWTensors& args, const AdamWSettings& settings) override {
     cpu_->adamw(args, settings);
   }
@@ -126,13 +134,37 @@ struct Options {
   int steps = 0, warm_up = 0, per_host = 1;
 };
 
+struct Scheme {
+  std::string name;
+  std::optional<OuterOptions> outer;
+};
+
+// Sets options.steps, too.
+Scheme parse_scheme(const std::string& text, Options& options) {
+  Scheme scheme;
+  OuterOptions outer;
+  int fragments = 1;
+  std::istringstream in(text);
+  std::getline(in, scheme.name, ',');
+  for (std::string key, value; std::getline(in, key, '=') && std::getline(in, value, ',');) {
+    if (key == "steps") options.steps = std::stoi(value);
+    if (key == "interval") outer.interval = std::stoi(value);
+    if (key == "fragments") fragments = std::stoi(value);
+    if (key == "overlap") outer.overlap = std::stoi(value);
+    if (key == "compress") outer.sent = outer_sent(value).value();
+  }
+  if (fragments > 1) outer.fragment_of = deal_fragments(gpt_units(kModel), fragments);
+  if (outer.interval > 0) scheme.outer = outer;
+  return scheme;
+}
+
 // A rank's steps, as the trainer makes them.
 class Run {
  public:
-  Run(World& world, const Options& options, const std::string& scheme)
+  Run(World& world, const Options& options, const Scheme& scheme)
       : options_(options),
         world_(world.ranks),
-        gossip_(scheme != "all-reduce" && scheme != "zero-1"),
+        gossip_(scheme.name != "all-reduce" && scheme.name != "zero-1"),
         mesh_(world_, gossip_ ? MeshShape{.workers = world_.size()} : MeshShape{.data = world_.size()}),
         engine_(std::make_unique<DataEngine>(backend_, mesh_, kModel, engine_options(scheme))),
         model_(backend_, *engine_, mesh_, kModel, {.batch = kBatch}),
@@ -141,7 +173,7 @@ class Run {
               .targets = memory_.take(DType::i32, {kBatch.batch, kBatch.positions}),
               .address = {}};
     loss_ = memory_.take(DType::f64, {1});
-    if (gossip_) worker_sums_.emplace(world_, topology(scheme));
+    if (gossip_) worker_sums_.emplace(world_, topology(scheme.name));
     engine_->initialize(1);
   }
 
@@ -168,11 +200,13 @@ class Run {
   Topology topology(const std::string& name) const {
     return make_topology(name, world_.size(), options_.per_host);
   }
-  EngineOptions engine_options(const std::string& scheme) const {
-    EngineOptions options{.grad_clip = 1, .zero = scheme == "zero-1" ? 1 : 0, .micro_batches = world_.size()};
+  EngineOptions engine_options(const Scheme& scheme) const {
+    EngineOptions options{
+        .grad_clip = 1, .zero = scheme.name == "zero-1" ? 1 : 0, .micro_batches = world_.size()};
     if (gossip_) {
       options.micro_batches = 1;
-      options.gossip = {.topology = topology(scheme), .bucket_bytes = kBucketBytes};
+      options.gossip = {.topology = topology(scheme.name), .bucket_bytes = kBucketBytes};
+      options.outer = scheme.outer;
     }
     return options;
   }
@@ -236,11 +270,8 @@ void print_model(int ranks) {
              kModel.n_layer);
 }
 
-void measure(World& world, Options options, std::string scheme) {
-  if (const auto equals = scheme.find('='); equals != std::string::npos) {
-    options.steps = std::atoi(scheme.c_str() + equals + 1);
-    scheme.resize(equals);
-  }
+void measure(World& world, Options options, const std::string& text) {
+  const auto scheme = parse_scheme(text, options);
   if (options.warm_up < 0 || options.steps <= options.warm_up) fail_user("no step is left to measure");
   Run run(world, options, scheme);
   const auto mine = run.run();
@@ -260,8 +291,8 @@ void measure(World& world, Options options, std::string scheme) {
       "{{\"scheme\": \"{}\", \"workers\": {}, \"step_ms\": {:.3f}, \"steps_per_s\": {:.4f}, \"idle\": "
       "{:.4f}, "
       "\"apart_ms\": {:.1f}, \"steps_ms\": [{:.1f}]}}\n",
-      scheme, world.ranks.size(), step_ms, 1e3 / step_ms, 1 - computing / measured / step_ms, last - first,
-      fmt::join(steps_ms, ", "));
+      text.substr(0, text.find(",steps=")), world.ranks.size(), step_ms, 1e3 / step_ms,
+      1 - computing / measured / step_ms, last - first, fmt::join(steps_ms, ", "));
   std::fflush(stdout);
 }
 

@@ -3,20 +3,20 @@
 # `shoal gossip simulate` predicts of them.
 #
 #   [BUILD=build/release] [QUICK=1] [ONLY=REGEX] [NETWORK=relay|netem] [OUT=bench/results/slow_networks.md]
-#   [PICTURE=docs/slow-networks.svg] [SETTINGS=LINES] [KEEP=FOLDER] bench/slow_networks.sh
+#   [PICTURE=docs/slow-networks.svg] [SETTINGS=LINES] [KEEP=FOLDER] [OUTER=1] bench/slow_networks.sh
 #
 # Hosts are network namespaces with two ranks each, started by mpirun, whose traffic goes over TCP through links of a
 # bandwidth and a delay: netem's where the kernel has it, else those of bench/network_relay.cpp. The ranks' computing is
 # a timed sleep (bench/slow_network.cpp). Needs root and Open MPI, and about 36 minutes; QUICK=1 takes two settings and
 # 4 minutes, ONLY those whose line below matches, SETTINGS others. What is measured of the network itself is in the
-# output, too; KEEP gets everything.
+# output, too; KEEP gets everything. OUTER=1 takes outer optimizers (bench/results/slow_outer.md, about 20 minutes).
 #
 #   ninja -C build/release shoal shoal_mpi_openmpi bench_slow_network bench_network_relay
 set -euo pipefail
 here=$(cd "$(dirname "$0")/.." && pwd)
 cd "$here"
 BUILD=$(realpath "${BUILD:-build/release}")
-OUT=$(realpath -m "${OUT:-bench/results/slow_networks.md}") PICTURE=$(realpath -m "${PICTURE:-docs/slow-networks.svg}")
+OUT=$(realpath -m "${OUT:-bench/results/slow_$([ -n "${OUTER:-}" ] && echo outer || echo networks).md}") PICTURE=$(realpath -m "${PICTURE:-docs/slow-networks.svg}")
 export BUILD OUT PICTURE
 set -- "$BUILD/shoal"
 . tests/deploy/lib.sh
@@ -47,25 +47,38 @@ END
   done
 }
 warm_up=4
+if [ -n "${OUTER:-}" ]; then
+  outer=complete,interval=30
+  schemes=(all-reduce $outer $outer,compress={bfloat16,topk:0.02} $outer,fragments=5,overlap=5 $outer,fragments=5,overlap=5,compress=bfloat16
+    {exp,alternating-exp-ring},interval=30)
+  # Whole intervals are measured.
+  settings() {
+    local hosts
+    for hosts in 4 8; do
+      printf '%s\n' "$hosts 100 - 50ms 400 64 12" "$hosts 10 - 0.1ms 400 64 8" "$hosts 10 - 50ms 400 64 8"
+    done
+  }
+fi
 
 steps_of() { case $1 in all-reduce | zero-1 | complete) echo "$few" ;; *) echo "$steps" ;; esac; }
 
 train() {
   mpirun_on_hosts $ranks_per_host \
     "$BUILD/bench/bench_slow_network" "'$compute'" "$steps" "$warm_up" $ranks_per_host \
-    $(for scheme in "${schemes[@]}"; do echo "$scheme=$(steps_of "$scheme")"; done)
+    $(for scheme in "${schemes[@]}"; do echo "$scheme,steps=$(steps_of "$scheme")"; done)
 }
 # What the simulator says of the schemes, a file each.
 predict() {
-  local folder=$1 scheme topology bytes buckets
+  local folder=$1 scheme topology bytes buckets settings
   number() { sed -n "s/.*\"$1\": \([0-9]*\).*/\1/p" "$folder/measured"; }
   buckets=$(number buckets)
   for scheme in "${schemes[@]}"; do
-    bytes=$(number bytes_gossip) topology=$scheme
+    bytes=$(number bytes_gossip) topology=${scheme%%,*}
+    settings=(${scheme//[,=]/ })
     case $scheme in all-reduce | zero-1) bytes=$(number bytes_together) topology=complete ;; esac
     "$BUILD/shoal" gossip simulate --workers $((hosts * ranks_per_host)) --local-size $ranks_per_host \
       --topology "$topology" --step-ms "$compute" --link "$bandwidth,$delay" --mtu $mtu --bytes "$bytes" \
-      --steps "$(steps_of "$scheme")" --warm-up $warm_up \
+      --steps "$(steps_of "$scheme")" --warm-up $warm_up $([ ${#settings[@]} = 1 ] || printf -- '--%s %s ' "${settings[@]:1}") \
       --bucket-mib "$(awk "BEGIN { print $bytes / ($buckets - 0.5) / 1048576 }")" --json >"$folder/predicted-$scheme"
   done
 }
@@ -92,7 +105,7 @@ while read -r hosts mbit slow delay compute steps few <&3; do
   [ -z "${KEEP:-}" ] || cp -r "$folder" "$KEEP"
 done 3<settings
 {
-  echo "command: ${QUICK:+QUICK=1 }${ONLY:+ONLY='$ONLY' }bench/slow_networks.sh"
+  echo "command: ${OUTER:+OUTER=1 }${QUICK:+QUICK=1 }${ONLY:+ONLY='$ONLY' }bench/slow_networks.sh"
   echo "commit: $(git -C "$here" rev-parse --short HEAD)$(git -C "$here" diff --quiet HEAD -- src bench || echo ' and changes')"
   echo "date: $(date -u +%F), $((SECONDS / 60)) minutes"
   echo "processor: $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1), $(nproc) cores; $(uname -sr)"

@@ -12,6 +12,7 @@ from svg import document, text
 SCHEMES = [("all-reduce", "all-reduce, direct", "#444444"), ("zero-1", "ZeRO 1, direct", "#999999"),
            ("complete", "gossip, complete", "#56B4E9"), ("ring", "gossip, ring", "#009E73"),
            ("exp", "gossip, exp", "#E69F00"), ("alternating-exp-ring", "gossip, alternating-exp-ring", "#D55E00")]
+TOGETHER = {scheme: name for scheme, name, _ in SCHEMES[:2]}
 WIDTH, LEFT, TOP, PANEL, GAP, ROW, ROW_GAP = 1040, 62, 100, 300, 34, 230, 74
 
 
@@ -29,8 +30,9 @@ class Setting:
             if "scheme" in record:
                 self.measured[record["scheme"]] = record
         self.predicted = {}
-        for scheme, name, _ in SCHEMES:
-            self.predicted[scheme] = next(s for s in load(f"predicted-{scheme}")["schemes"] if s["name"] == name)
+        for scheme in self.measured:
+            schemes = load(f"predicted-{scheme}")["schemes"]
+            self.predicted[scheme] = next((s for s in schemes if s["name"] == TOGETHER.get(scheme)), schemes[0])
 
     def even(self):
         return not self.uneven_compute() and "at(" not in self.bandwidth and "exp(" not in self.delay
@@ -38,8 +40,8 @@ class Setting:
     def uneven_compute(self):
         return not self.compute.isdigit()
 
-    def speedup(self):
-        return self.measured["all-reduce"]["step_ms"] / self.measured["alternating-exp-ring"]["step_ms"]
+    def speedup(self, scheme="alternating-exp-ring"):
+        return self.measured["all-reduce"]["step_ms"] / self.measured[scheme]["step_ms"]
 
     def error(self, scheme):
         return self.predicted[scheme]["step_ms"] / self.measured[scheme]["step_ms"] - 1
@@ -47,10 +49,11 @@ class Setting:
 
 def rows(settings, more, cell):
     """A table of the schemes in the settings, with more columns: (heading, cell of a setting)."""
-    lines = ["| hosts | bandwidth | delay | compute, ms | " + " | ".join([s for s, _, _ in SCHEMES] + [h for h, _ in more]) + " |",
-             "|---" * (4 + len(SCHEMES) + len(more)) + "|"]
+    schemes = list(settings[0].measured)
+    heads = [s.replace(",", ", ").replace("=", " ") for s in schemes] + [h for h, _ in more]
+    lines = ["| hosts | bandwidth | delay | compute, ms | " + " | ".join(heads) + " |", "|---" * (4 + len(heads)) + "|"]
     for s in settings:
-        cells = [str(s.hosts), s.bandwidth, s.delay, s.compute, *(cell(s, name) for name, _, _ in SCHEMES), *(f(s) for _, f in more)]
+        cells = [str(s.hosts), s.bandwidth, s.delay, s.compute, *(cell(s, name) for name in schemes), *(f(s) for _, f in more)]
         lines.append(f"| {' | '.join(cells)} |")
     return lines
 
@@ -58,6 +61,10 @@ def rows(settings, more, cell):
 def measured_table(settings):
     more = [("alternating-exp-ring : all-reduce", lambda s: f"{s.speedup():.2f} x")]
     return rows(settings, more, lambda s, scheme: f"{s.measured[scheme]['step_ms']:.0f}")
+
+
+def outer_table(settings):
+    return rows(settings, [], lambda s, scheme: f"{s.measured[scheme]['step_ms']:.0f} ({s.speedup(scheme):.1f} x)")
 
 
 def predicted_table(settings):
@@ -144,22 +151,24 @@ def picture(settings):
 def main():
     results, out, svg = sys.argv[1:]
     settings = [Setting(folder) for folder in sorted(glob.glob(results + "/setting-*"))]
-    errors = [abs(s.error(scheme)) for s in settings for scheme, _, _ in SCHEMES]
+    errors = [abs(s.error(scheme)) for s in settings for scheme in s.measured]
     within = sum(error <= 0.15 for error in errors)
-    lines = ["# Training on slow networks", "",
+    outer = any("interval=" in scheme for scheme in settings[0].measured)
+    lines = ["# Outer optimizers on slow networks" if outer else "# Training on slow networks", "",
              "Network, exchanges and engine are real, the computing is a timed sleep (bench/slow_network.cpp); two workers on each host.",
-             "The time of a step, ms, and how many times as fast alternating-exp-ring is as all-reduce:", "",
-             *measured_table(settings), "",
+             "The time of a step, ms, and how many times as fast as all-reduce" + (" it is:" if outer else " alternating-exp-ring is:"), "",
+             *(outer_table(settings) if outer else measured_table(settings)), "",
              "As `shoal gossip simulate` predicts it, ms, and by how much it is off. "
              f"{within} of {len(errors)} are within 15 %, the worst is {max(errors):.1%} off:", "", *predicted_table(settings), "",
              "The share of the time in which workers wait:", "", *idle_table(settings), "",
              "The network, without training; TCP carries 0.95 of the bandwidth in packets of 1500 bytes, at 10 Mbit/s, and 0.99 in",
              "those of 9000:", "", *network_table(settings), "",
-             f"![step times]({os.path.relpath(svg, os.path.dirname(out))})", "", *sys.stdin.read().splitlines()]
+             *([] if outer else [f"![step times]({os.path.relpath(svg, os.path.dirname(out))})", ""]), *sys.stdin.read().splitlines()]
     with open(out, "w") as file:
         file.write("\n".join(lines) + "\n")
-    with open(svg, "w") as file:
-        file.write(picture(settings))
+    if not outer:
+        with open(svg, "w") as file:
+            file.write(picture(settings))
     print("\n".join(lines))
 
 

@@ -24,8 +24,9 @@ struct SimulateOptions : TopologyOptions {
   double bytes = 0;  // 0: not given
   int mtu = 1500;
   double bucket_mib = 25;
-  int micro_batches = 1, steps = 200;
-  std::optional<int> warm_up;
+  int micro_batches = 1, interval = 0, fragments = 1, overlap = 0;
+  std::string compress = "none";
+  std::optional<int> steps, warm_up;
   std::uint64_t seed = 1;
   bool json = false;
 };
@@ -67,6 +68,28 @@ double model_bytes(const std::string& name) {
   fail_user("--model {}: there are {}; or give --bytes", name, fmt::join(names, ", "));
 }
 
+// None without --interval.
+std::optional<OuterOptions> outer_of(const SimulateOptions& options) {
+  if (options.interval == 0) {
+    if (options.fragments > 1 || options.overlap > 0 || options.compress != "none")
+      fail_user("--fragments, --overlap and --compress are of an outer optimizer; give --interval too");
+    return std::nullopt;
+  }
+  if (options.clip == "bucket")
+    fail_user("--clip bucket does not go with --interval, whose moves are of all");
+  OuterOptions outer{.interval = options.interval, .overlap = options.overlap};
+  const auto sent = outer_sent(options.compress);
+  if (!sent) fail_user("--compress '{}' is not none, bfloat16 or topk:SHARE", options.compress);
+  outer.sent = *sent;
+  if (options.fragments > options.interval)
+    fail_user("--fragments {} do not have a step each in --interval {}", options.fragments, options.interval);
+  if (const int most = options.interval / options.fragments; options.overlap > most)
+    fail_user("--overlap {}: a fragment is under way until the next one at most, {} steps", options.overlap,
+              most);
+  for (int f = 0; f < options.fragments; ++f) outer.fragment_of.push_back(f);
+  return outer;
+}
+
 SimulatedRun to_run(const SimulateOptions& options) {
   SimulatedRun run;
   run.topology = options.load();
@@ -85,7 +108,10 @@ SimulatedRun to_run(const SimulateOptions& options) {
   run.buckets = static_cast<int>(buckets);
   run.micro_batches = options.micro_batches;
   run.clip_by_bucket = options.clip == "bucket";
-  run.steps = options.steps;
+  run.outer = outer_of(options);
+  run.steps = options.steps.value_or(std::max(200, 4 * options.interval));
+  if (run.steps < options.interval)
+    fail_user("--steps {} are less than --interval {}: nothing would be sent", run.steps, options.interval);
   run.warm_up = options.warm_up;
   if (run.first_measured() >= run.steps) {
     fail_user("--warm-up {} leaves none of the {} steps to measure", run.first_measured(), run.steps);
@@ -99,6 +125,7 @@ std::string milliseconds(double ms) {
   return ms >= 10e3 ? fmt::format("{:.1f} s", ms / 1e3) : fmt::format("{:.4g} ms", ms);
 }
 
+// Of averaging alone, of every step.
 void print_consensus(const SimulatedRun& run, const SimulatedScheme& gossip, const Consensus& consensus) {
   fmt::print("\nconsensus of {}\n", run.topology.name);
   if (consensus.steps_to_thousandth > 0) {
@@ -112,7 +139,6 @@ void print_consensus(const SimulatedRun& run, const SimulatedScheme& gossip, con
   }
   fmt::print("  independent updates leave the workers {:.3g} updates from their mean (rms)\n",
              consensus.updates_apart);
-  fmt::print("  the first worker is {} ahead of the last\n", milliseconds(gossip.apart_ms));
 }
 
 void print_json(const SimulatedRun& run, const std::vector<SimulatedScheme>& schemes,
@@ -143,13 +169,14 @@ void simulate_and_print(const SimulateOptions& options) {
              run.per_host > 1 ? fmt::format("; on a node {}", options.local_link) : "");
   std::size_t width = 0;
   for (const auto& scheme : schemes) width = std::max(width, scheme.name.size());
-  fmt::print("{:<{}}  {:>10}  {:>6}  gossip is\n", "", width, "step", "idle");
+  fmt::print("{:<{}}  {:>10}  {:>6}  {} is\n", "", width, "step", "idle", run.outer ? "outer" : "gossip");
   for (const auto& [name, step_ms, idle, apart] : schemes) {
     fmt::print(
         "{:<{}}  {:>10}  {:>4.1f} %{}\n", name, width, milliseconds(step_ms), 100 * idle,
         &name == &schemes[0].name ? "" : fmt::format("  {:.2f} x as fast", step_ms / schemes[0].step_ms));
   }
-  print_consensus(run, schemes[0], consensus);
+  run.outer ? fmt::print("\n") : print_consensus(run, schemes[0], consensus);
+  fmt::print("  the first worker is {} ahead of the last\n", milliseconds(schemes[0].apart_ms));
   fmt::print(
       "\n{} steps simulated in {}, all but the first {} measured; docs/gossip.md has the model of costs\n",
       run.steps, format_duration(watch.seconds()), run.first_measured());
@@ -168,7 +195,11 @@ void add_gossip_simulate(CLI::App& gossip) {
         "exp(10ms)\"",
         "uneven hosts and occasional stragglers"},
        {"shoal gossip simulate --workers 8 --topology exp --step-ms \"at(3: 200, 100)\" --link 1gbit,1ms",
-        "one slow worker"}});
+        "one slow worker"},
+       {"shoal gossip simulate --workers 8 --topology complete --step-ms 500 --link 10mbit,50ms --interval "
+        "30 "
+        "--fragments 4 --overlap 5",
+        "an outer optimizer, whose exchanges go on beside the steps"}});
   command->footer(
       command->get_footer() +
       "\n\nDistributions: 100, normal(MEAN, SD), uniform(LOW, HIGH), exp(MEAN), lognormal(MEDIAN, SIGMA),\n"
@@ -210,9 +241,24 @@ void add_gossip_simulate(CLI::App& gossip) {
   command->add_option("--micro-batches", options->micro_batches, "Micro-batches of a step on each worker")
       ->check(takes_integer(1, 1 << 16))
       ->capture_default_str();
-  command->add_option("--steps", options->steps, "Steps to simulate")
-      ->check(takes_integer(2, 1 << 20))
+  command
+      ->add_option("--interval", options->interval, "Steps between the moves of an outer optimizer; 0: none")
+      ->check(takes_integer(0, 1 << 16))
+      ->capture_default_str()
+      ->option_text("N");
+  command->add_option("--fragments", options->fragments, "As outer.fragments")
+      ->check(takes_integer(1, 1 << 10))
+      ->capture_default_str()
+      ->option_text("N");
+  command->add_option("--overlap", options->overlap, "As outer.overlap")
+      ->check(takes_integer(0, 1 << 16))
+      ->capture_default_str()
+      ->option_text("N");
+  text("--compress", options->compress, "As outer.compress", "none|bfloat16|topk:SHARE")
       ->capture_default_str();
+  command->add_option("--steps", options->steps, "Steps to simulate (default: 200, or four intervals)")
+      ->check(takes_integer(2, 1 << 20))
+      ->option_text("N");
   command
       ->add_option("--warm-up", options->warm_up,
                    "Steps at the beginning that are not measured (default: half)")

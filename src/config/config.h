@@ -180,6 +180,9 @@ struct OuterConfig {
   double momentum = 0.9;
   bool nesterov = true;
   std::string compress = "none";
+  int fragments = 1;
+  std::int64_t overlap = 0;  // steps
+  double own_share = 0.5;
 };
 
 struct PlanConfig {

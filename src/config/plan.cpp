@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <utility>
+
 #include "config/layout.h"
 #include "config/optimizer_schemes.h"
 #include "core/error.h"
@@ -18,14 +20,19 @@ std::vector<UnitRange> stage_ranges(const ParallelConfig& parallel, const GptCon
   return ranges_by_hand(model, parts, parallel.stages);
 }
 
-std::optional<OuterOptions> outer_options(const Config& config) {
+std::optional<OuterOptions> outer_options(const Config& config, const GptConfig& model) {
   const auto& outer = config.outer;
   if (outer.interval == 0) return std::nullopt;
+  std::vector<int> fragment_of;
+  if (outer.fragments > 1) fragment_of = deal_fragments(gpt_units(model), outer.fragments);
   return OuterOptions{.interval = outer.interval,
                       .lr = outer.lr,
                       .momentum = outer.momentum,
                       .nesterov = outer.nesterov,
-                      .sent = outer_sent(outer.compress).value()};
+                      .sent = outer_sent(outer.compress).value(),
+                      .fragment_of = std::move(fragment_of),
+                      .overlap = outer.overlap,
+                      .own_share = outer.own_share};
 }
 
 std::optional<GossipOptions> gossip_options(const Config& config) {
@@ -114,7 +121,7 @@ RunPlan make_plan(const Config& config, const GptConfig& model) {
                  .offload = parallel.offload == Offload::disk ? config.run.path() : "",
                  .on_host = train.backend == BackendKind::cuda && parallel.offload != Offload::none,
                  .gossip = gossip_options(config),
-                 .outer = outer_options(config)};
+                 .outer = outer_options(config, model)};
   plan.pipeline = {.batch = {train.micro_batch, model.block_size},
                    .compute = train.dtype,
                    .logits = logits_plan(train.backend, train.dtype),

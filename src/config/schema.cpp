@@ -495,6 +495,17 @@ std::vector<Field> make_fields() {
           "What workers send of their movement. none: all, in float32. bfloat16: all, rounded. topk:0.02: "
           "the largest 2 % of every 1024 numbers, and their places. What is not sent is added to the next "
           "movement."),
+      number<&C::outer, &Outer::fragments>(
+          "outer.fragments", at_least(1), "fragments",
+          "Parts of the model, whole blocks, that move in turn at equal distances in the interval, each once "
+          "(Streaming DiLoCo): what is sent at a time is smaller."),
+      number<&C::outer, &Outer::overlap>(
+          "outer.overlap", at_least(0), "steps",
+          "Steps that workers go on training while a movement is on its way. 0: they wait for it."),
+      number<&C::outer, &Outer::own_share>("outer.own_share", kFraction, "",
+                                           "With outer.overlap: the share of its own weights, which have "
+                                           "been trained meanwhile, in those that a "
+                                           "worker goes on from. The rest is of the model that has moved."),
 
       number<&C::plan, &PlanConfig::instance_ranks>(
           "plan.instance_ranks", at_least(0), "ranks",

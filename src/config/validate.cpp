@@ -273,11 +273,28 @@ class Rules {
           "{} is not \"none\", \"bfloat16\" or \"topk:SHARE\" with a share of at most 1, e.g. \"topk:0.02\"",
           say("outer.compress"));
     }
-    if (config_.outer.interval > 0) return;
-    for (const auto* key : {"outer.lr", "outer.momentum", "outer.nesterov", "outer.compress"}) {
-      if (!is_set(key)) continue;
-      fail_user("{} has no meaning without outer.interval; set that, e.g. outer.interval=30, or leave it out",
-                say(key));
+    const auto& outer = config_.outer;
+    if (outer.interval == 0) {
+      for (const auto* key : {"outer.lr", "outer.momentum", "outer.nesterov", "outer.compress",
+                              "outer.fragments", "outer.overlap", "outer.own_share"}) {
+        if (!is_set(key)) continue;
+        fail_user(
+            "{} has no meaning without outer.interval; set that, e.g. outer.interval=30, or leave it out",
+            say(key));
+      }
+      return;
+    }
+    if (outer.fragments > outer.interval) {
+      fail_user("{} do not have a step each in {}", say("outer.fragments"), say("outer.interval"));
+    }
+    if (const auto most = outer.interval / outer.fragments; outer.overlap > most) {
+      fail_user("{}: a fragment is under way until the next one at most, {} step{} with {} and {}",
+                say("outer.overlap"), most, most == 1 ? "" : "s", say("outer.interval"),
+                say("outer.fragments"));
+    }
+    if (outer.overlap == 0 && is_set("outer.own_share")) {
+      fail_user("{} has no meaning without outer.overlap, e.g. outer.overlap=1; set that, or leave it out",
+                say("outer.own_share"));
     }
   }
 

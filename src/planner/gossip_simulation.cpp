@@ -85,15 +85,16 @@ void for_each_host(const Topology::Group& group, int per_host, Visit visit) {
 struct Cost {
   double busy = 0, delay = 0;
 };
-Cost within_group(const Topology::Group& group, const SimulatedRun& run, const Conditions& now) {
-  const double bytes = run.bytes / run.buckets, piece = std::min(bytes, kPiece);
+Cost within_group(const Topology::Group& group, const SimulatedRun& run, const Conditions& now, double bytes,
+                  int messages = 2) {
+  const double piece = std::min(bytes, kPiece);
   const auto k = static_cast<double>(group.size());
   Cost cost;
   for_each_host(group, run.per_host, [&](int host, double m) {
-    if (m < k) cost.delay = std::max(cost.delay, 2 * now.delay[host]);
+    if (m < k) cost.delay = std::max(cost.delay, messages * now.delay[host]);
     if (m > 1) {
       cost.busy = std::max(cost.busy, ms_of(bytes * 2 * (m - 1) / k, now.local_bandwidth[host]));
-      cost.delay = std::max(cost.delay, 2 * now.local_delay[host]);
+      cost.delay = std::max(cost.delay, messages * now.local_delay[host]);
     }
   });
   cost.busy = std::max(cost.busy, bytes / (piece * kWindow) * cost.delay);
@@ -110,7 +111,7 @@ class AmongAll {
   }
 
   Cost direct(const Conditions& now) const {
-    Cost cost = within_group(everyone_, run_, now);
+    Cost cost = within_group(everyone_, run_, now, bucket_bytes_);
     for_each_host(everyone_, run_.per_host, [&](int host, double m) {
       const double sent = bucket_bytes_ * crossing(m, run_.topology.workers) / payload_;
       cost.busy = std::max(cost.busy, ms_of(sent, now.bandwidth[host]));
@@ -152,11 +153,12 @@ struct Meter {
   }
 };
 
+// Workers that average their models, or their movement.
 class Gossip {
  public:
   Gossip(const SimulatedRun& run, int hosts)
       : run_(run),
-        buckets_(static_cast<std::size_t>(run.buckets)),
+        buckets_(static_cast<std::size_t>(buckets_of(run))),
         links_(static_cast<std::size_t>(hosts)),
         clock_(static_cast<std::size_t>(run.topology.workers), 0.0),
         link_free_(clock_.size(), 0.0),
@@ -178,6 +180,7 @@ class Gossip {
   }
 
   void step(std::int64_t step, const Conditions& now) {
+    if (run_.outer) return outer_step(step + 1, now);
     compute(now);
     exchange(rounds_[static_cast<std::size_t>((step + 1) % run_.topology.period())], now);
   }
@@ -188,6 +191,43 @@ class Gossip {
   double apart() const { return std::ranges::max(clock_) - std::ranges::min(clock_); }
 
  private:
+  // Of an exchange: the model's, or those of a fragment.
+  static int buckets_of(const SimulatedRun& run) {
+    return run.outer ? std::max(1, run.buckets / run.outer->fragments()) : run.buckets;
+  }
+  // Those of a bucket, for a group whose members send parts and then means.
+  double bytes_of(std::size_t members) const {
+    const double bytes = run_.bytes / static_cast<double>(buckets_);
+    if (!run_.outer) return bytes;
+    const auto& sent = run_.outer->sent;
+    const double fragment = bytes / run_.outer->fragments();
+    switch (sent.kind) {
+      case OuterSent::Kind::all:
+        return fragment;
+      case OuterSent::Kind::bfloat16:
+        return fragment / 2;
+      case OuterSent::Kind::largest:
+        return fragment * sent.share * static_cast<double>(members) / 2;
+    }
+    return fragment;
+  }
+  int messages() const { return run_.outer && run_.outer->sent.kind == OuterSent::Kind::largest ? 1 : 2; }
+
+  void outer_step(std::int64_t update, const Conditions& now) {
+    const auto& outer = *run_.outer;
+    for (std::size_t i = 0; i < clock_.size(); ++i) clock_[i] += now.compute[i];
+    const auto wait = [&] {
+      for (std::size_t i = 0; i < clock_.size(); ++i)
+        clock_[i] = std::max(clock_[i], bucket_[(i + 1) * buckets_ - 1]);
+    };
+    if (outer.overlap > 0 && outer.exchange_after(update - outer.overlap)) wait();
+    const auto turn = outer.exchange_after(update);
+    if (!turn) return;
+    for (std::size_t i = 0; i < bucket_.size(); ++i) bucket_[i] = clock_[i / buckets_];
+    exchange(rounds_[static_cast<std::size_t>(turn->round % run_.topology.period())], now);
+    if (outer.overlap == 0) wait();
+  }
+
   // A group's traffic through a host's link.
   struct Part {
     int host;
@@ -223,11 +263,11 @@ class Gossip {
         ready_[g * buckets_ + b] = end_[g * buckets_ + b] = ready;
       }
     }
-    const double bytes = run_.bytes / run_.buckets / payload_share(run_.mtu);
     for (auto part = round.parts.begin(); part != round.parts.end();) {
       const int host = part->host;
       flows_.clear();
       for (; part != round.parts.end() && part->host == host; ++part) {
+        const double bytes = bytes_of(round.groups[part->group]->size()) / payload_share(run_.mtu);
         flows_.push_back({.busy = ms_of(bytes * part->share, now.bandwidth[host]),
                           .ready = {&ready_[part->group * buckets_], buckets_},
                           .end = {&end_[part->group * buckets_], buckets_}});
@@ -236,7 +276,7 @@ class Gossip {
     }
     for (std::size_t g = 0; g < round.groups.size(); ++g) {
       const auto& group = *round.groups[g];
-      const Cost cost = within_group(group, run_, now);
+      const Cost cost = within_group(group, run_, now, bytes_of(group.size()), messages());
       double free = 0;
       for (std::size_t b = 0; b < buckets_; ++b) {
         free = std::max(free, ready_[g * buckets_ + b]) + cost.busy;
@@ -305,6 +345,13 @@ class Synchronous {
 
 }  // namespace
 
+int SimulatedRun::first_measured() const {
+  if (warm_up) return *warm_up;
+  if (!outer) return steps / 2;
+  const auto interval = static_cast<int>(outer->interval);
+  return std::max(0, steps - std::max(1, steps / 2 / interval) * interval);
+}
+
 std::vector<SimulatedScheme> simulate(const SimulatedRun& run, const std::function<void(int)>& done) {
   Conditions now(run);
   const AmongAll among_all(run);
@@ -337,8 +384,8 @@ std::vector<SimulatedScheme> simulate(const SimulatedRun& run, const std::functi
     if (done) done(step + 1);
   }
   meter.compute = compute;
-  std::vector<SimulatedScheme> schemes{
-      meter.report("gossip, " + run.topology.name, gossip.mean_clock(), gossip.apart(), run)};
+  std::vector<SimulatedScheme> schemes{meter.report((run.outer ? "outer, " : "gossip, ") + run.topology.name,
+                                                    gossip.mean_clock(), gossip.apart(), run)};
   for (auto& other : others) {
     other.meter.compute = compute;
     schemes.push_back(other.meter.report(other.name, other.run.clock(), 0, run));

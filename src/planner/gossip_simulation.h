@@ -18,7 +18,10 @@
 // delays overlap.
 //
 // Schemes. gossip: a bucket's exchange begins after its update and must end before its next update. With clip
-// per bucket, a bucket is updated in the backward pass, otherwise all are updated at its end. all-reduce: a
+// per bucket, a bucket is updated in the backward pass, otherwise all are updated at its end. With an outer
+// optimizer, a fragment's exchange begins at the end of a step, and must end there too, or `overlap` steps
+// later; the fragment is its share of the buckets. What is taken of the largest numbers goes from each member
+// to every other at once: m (k - m) times its bytes through the link of a host, and one delay. all-reduce: a
 // bucket is exchanged among all workers as soon as the last worker has it, and the next step begins when all
 // buckets are done. Also as a ring: 2 (n - 1) / n buckets through every link, and the delay of two rounds
 // around the ring. ZeRO 1: half of that during the backward pass, and the other half during the next forward
@@ -32,6 +35,7 @@
 #include <string>
 #include <vector>
 
+#include "parallel/gossip/outer_options.h"
 #include "parallel/gossip/topology.h"
 #include "planner/distribution.h"
 
@@ -52,9 +56,11 @@ struct SimulatedRun {
   int buckets = 1;
   int micro_batches = 1;  // per step and worker
   bool clip_by_bucket = false;
-  int steps = 200;                  // at least 2
-  std::optional<int> warm_up = {};  // steps that are not measured; default: half of `steps`
-  int first_measured() const { return warm_up.value_or(steps / 2); }
+  std::optional<OuterOptions> outer = {};  // in place of the averaging of every step; of units of equal size
+  int steps = 200;                         // at least 2; with an outer optimizer at least its interval
+  // Steps that are not measured; default: half of `steps`, so that whole intervals are measured.
+  std::optional<int> warm_up = {};
+  int first_measured() const;
   std::uint64_t seed = 1;
 };
 

@@ -88,8 +88,12 @@ void log_summary(const Config& config, const RunPlan& plan, const Mixture& data,
   if (config.optim.ema > 0)
     log::info("evaluations are of the parameters' moving average, of decay {:g}", config.optim.ema);
   if (const auto& outer = config.outer; outer.interval > 0) {
-    log::info("outer optimizer: every {} steps, rate {:g}, {} {:g}", outer.interval, outer.lr,
-              outer.nesterov ? "Nesterov's momentum" : "momentum", outer.momentum);
+    log::info("outer optimizer: every {} steps, rate {:g}, {} {:g}{}{}", outer.interval, outer.lr,
+              outer.nesterov ? "Nesterov's momentum" : "momentum", outer.momentum,
+              outer.fragments > 1 ? fmt::format(", {} fragments in turn", outer.fragments) : "",
+              outer.overlap > 0
+                  ? fmt::format(", {} step{} under way", outer.overlap, outer.overlap == 1 ? "" : "s")
+                  : "");
   }
   if (config.parallel.pipeline > 1) log_pipeline(config, plan);
   if (plan.topology() && plan.mesh.workers == 1 && config.outer.interval == 0) {

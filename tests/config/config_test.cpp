@@ -253,6 +253,12 @@ TEST(ConfigRules, AreCheckedAndNameTheKeysWithTheirPlace) {
     EXPECT_THAT(error_with("", {"outer.interval=3", "outer.compress=" + wrong}),
                 AllOf(HasSubstr("outer.compress = \"" + wrong), HasSubstr("\"topk:")));
   }
+  EXPECT_THAT(error_with("", {"outer.fragments=2"}), HasSubstr("no meaning without outer.interval"));
+  EXPECT_THAT(error_with("", {"outer.interval=3", "outer.own_share=0.1"}),
+              HasSubstr("no meaning without outer.overlap"));
+  EXPECT_THAT(error_with("", {"outer.interval=3", "outer.fragments=4"}), HasSubstr("have a step each"));
+  EXPECT_THAT(error_with("", {"outer.interval=9", "outer.fragments=4", "outer.overlap=3"}),
+              HasSubstr("at most, 2 steps with outer.interval = 9"));
   EXPECT_THAT(error_with("", {"optim.ns_steps=3"}),
               AllOf(HasSubstr("no meaning for optim.name = \"adamw\""), HasSubstr("use muon")));
   EXPECT_THAT(

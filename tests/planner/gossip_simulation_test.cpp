@@ -189,6 +189,50 @@ TEST(GossipSimulation, WarmUpIsNotMeasured) {
   EXPECT_EQ(run.first_measured(), 3);
 }
 
+// Every `interval` steps of 100 ms an exchange, whose 10 buckets take 5 ms each in a group of two, and two
+// delays.
+SimulatedRun outer_run(double delay, const OuterOptions& outer) {
+  auto run = plain(100, 10, 5, delay);
+  run.outer = outer;
+  run.steps = 2 * static_cast<int>(outer.interval);
+  return run;
+}
+
+TEST(GossipSimulation, AnOuterOptimizerWaitsOnceInAnInterval) {
+  EXPECT_NEAR(step_of(outer_run(2, {.interval = 20}), "outer"), 100 + (10 * 5 + 2 * 2) / 20.0, kRounding);
+  EXPECT_NEAR(step_of(outer_run(2, {.interval = 20, .sent = {OuterSent::Kind::bfloat16}}), "outer"),
+              100 + (10 * 2.5 + 2 * 2) / 20.0, kRounding);
+  // 2 % of the model go to each other one at once.
+  auto largest = outer_run(0.2, {.interval = 20, .sent = {OuterSent::Kind::largest, 0.02}});
+  EXPECT_NEAR(step_of(largest, "outer"), 100 + (10 * 5 * 0.02 + 0.2) / 20, kRounding);
+  largest.topology = make_topology("complete", 8, 1);
+  EXPECT_NEAR(step_of(largest, "outer"), 100 + (7 * 10 * 5 * 0.02 + 0.2) / 20, kRounding);
+}
+
+TEST(GossipSimulation, FragmentsWaitInTurn) {
+  const OuterOptions fives{.interval = 20, .fragment_of = {0, 1, 2, 3, 4}};
+  EXPECT_NEAR(step_of(outer_run(2, fives), "outer"), 100 + 5 * (2 * 5 + 2 * 2) / 20.0, kRounding);
+}
+
+TEST(GossipSimulation, WhatIsUnderWayIsHiddenByTheStepsUntilItsEnd) {
+  EXPECT_NEAR(step_of(outer_run(2, {.interval = 20, .overlap = 1}), "outer"), 100, kRounding);
+  auto slow = outer_run(2, {.interval = 20, .overlap = 1});
+  slow.bytes *= 5;
+  EXPECT_NEAR(step_of(slow, "outer"), 100 + (10 * 25 + 2 * 2 - 100) / 20.0, kRounding);
+  slow.outer->overlap = 3;
+  EXPECT_NEAR(step_of(slow, "outer"), 100, kRounding);
+}
+
+TEST(GossipSimulation, WholeIntervalsAreMeasured) {
+  SimulatedRun run;
+  run.outer = OuterOptions{.interval = 30};
+  for (const auto& [steps, first] :
+       {std::pair(200, 110), std::pair(60, 30), std::pair(59, 29), std::pair(30, 0)}) {
+    run.steps = steps;
+    EXPECT_EQ(run.first_measured(), first) << steps;
+  }
+}
+
 TEST(GossipSimulation, OneWorkerWaitsForNobody) {
   auto run = plain(100, 3, 50, 5);
   run.topology = make_topology("ring", 1, 1);

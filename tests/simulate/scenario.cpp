@@ -39,6 +39,10 @@ const std::vector<Training> kTrainings = {
     {"outer",
      {"parallel.engine=gossip", "gossip.topology=complete", "outer.interval=2", "outer.compress=topk:0.1"},
      kWorkers},
+    {"streaming",
+     {"parallel.engine=gossip", "gossip.topology=complete", "outer.interval=2", "outer.fragments=2",
+      "outer.overlap=1"},
+     kWorkers},
 };
 
 // Draws the moment of a fault: anywhere in an attempt of a few thousand messages, more often in its

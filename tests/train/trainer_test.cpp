@@ -37,27 +37,28 @@ TEST_P(Resume, IsExact) {
 
 INSTANTIATE_TEST_SUITE_P(
     Runs, Resume,
-    ::testing::Values(Variant{"Float32", {}}, Variant{"Bfloat16", {"train.dtype=bfloat16"}},
-                      Variant{"Dropout", {"model.dropout=0.1", "train.recompute=block"}},
-                      Variant{"Epochs", {"data.sampling=epochs", "data.truncate=0.005", "model.bias=false"}},
-                      Variant{"Stride", {"data.sampling=epochs", "data.truncate=0.002", "data.stride=3"}},
-                      Variant{"Everything",
-                              {"train.dtype=bfloat16", "model.dropout=0.1", "data.sampling=epochs",
-                               "data.truncate=0.005", "train.recompute=block", "model.gelu=erf",
-                               "train.spike_zscore=0.5", "train.spike_window=8", "train.on_bad_step=skip"}},
-                      Variant{"Spikes",
-                              {"optim.lr=1e-5", "train.spike_zscore=1e-9", "train.spike_window=8",
-                               "train.on_bad_step=skip"},
-                              "skipped"},  // by a window that began before the stop
-                      // The stop is in the middle of a window.
-                      Variant{"AccumAdamW", {"optim.name=accum_adamw", "optim.accum_steps=4"}},
-                      Variant{"AccumAdam",
-                              {"optim.name=accum_adam", "optim.accum_steps=5", "train.backend=reference"}},
-                      Variant{"Muon", {"optim.name=muon", "optim.matrix_lr=0.002", "train.dtype=bfloat16"}},
-                      Variant{"MovingAverage", {"optim.ema=0.9", "train.dtype=bfloat16"}},
-                      // The stop is in the middle of an interval.
-                      Variant{"Outer", {"outer.interval=4", "optim.name=muon"}},
-                      Variant{"Reference", {"train.backend=reference", "model.dropout=0.1"}}),
+    ::testing::Values(
+        Variant{"Float32", {}}, Variant{"Bfloat16", {"train.dtype=bfloat16"}},
+        Variant{"Dropout", {"model.dropout=0.1", "train.recompute=block"}},
+        Variant{"Epochs", {"data.sampling=epochs", "data.truncate=0.005", "model.bias=false"}},
+        Variant{"Stride", {"data.sampling=epochs", "data.truncate=0.002", "data.stride=3"}},
+        Variant{"Everything",
+                {"train.dtype=bfloat16", "model.dropout=0.1", "data.sampling=epochs", "data.truncate=0.005",
+                 "train.recompute=block", "model.gelu=erf", "train.spike_zscore=0.5", "train.spike_window=8",
+                 "train.on_bad_step=skip"}},
+        Variant{
+            "Spikes",
+            {"optim.lr=1e-5", "train.spike_zscore=1e-9", "train.spike_window=8", "train.on_bad_step=skip"},
+            "skipped"},  // by a window that began before the stop
+        // The stop is in the middle of a window.
+        Variant{"AccumAdamW", {"optim.name=accum_adamw", "optim.accum_steps=4"}},
+        Variant{"AccumAdam", {"optim.name=accum_adam", "optim.accum_steps=5", "train.backend=reference"}},
+        Variant{"Muon", {"optim.name=muon", "optim.matrix_lr=0.002", "train.dtype=bfloat16"}},
+        Variant{"MovingAverage", {"optim.ema=0.9", "train.dtype=bfloat16"}},
+        // The stop is in the middle of an interval, while a movement is under way.
+        Variant{"Outer", {"outer.interval=4", "optim.name=muon"}},
+        Variant{"OuterStreaming", {"outer.interval=5", "outer.overlap=5", "outer.compress=topk:0.05"}},
+        Variant{"Reference", {"train.backend=reference", "model.dropout=0.1"}}),
     [](const auto& variant) { return variant.param.name; });
 
 using Trainers = TinyRuns;

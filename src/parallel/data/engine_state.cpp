@@ -55,6 +55,7 @@ std::string DataEngine::first_bad_tensor() {
 }
 
 std::vector<StateTensor> DataEngine::state(bool optimizer, Share share) {
+  if (optimizer && outer_) outer_->arrive(*reducer_);
   stream_.settle();
   std::vector<StateTensor> tensors;
   // `part` gives a range of what is held of a unit.

@@ -1,7 +1,8 @@
 // An optimizer around the workers' own: every `interval` steps the movement of the models since the last time
 // is averaged over a group of workers, and given to SGD with momentum, which moves the model that all of the
 // group go on from. DiLoCo (Douillard et al. 2023); with groups of neighbours NoLoCo (Kolehmainen et al.
-// 2025); with one worker SNOO (Kallusky et al. 2025).
+// 2025); with one worker SNOO (Kallusky et al. 2025); in fragments, while workers go on training, Streaming
+// DiLoCo (Douillard et al. 2025).
 #pragma once
 
 #include <memory>
@@ -17,8 +18,9 @@ namespace shoal {
 
 struct OuterBuffers {
   std::vector<OptimizerState> state;  // in the order of kOuterStates
-  // For a unit: what is sent of it in bfloat16, or taken i32 [blocks * count], and what all of a group send.
-  Tensor sent, received;
+  // Of the largest fragment: the movement f32, where it has memory of its own; what is sent of it, bf16 or
+  // taken i32 [blocks * count]; and what all of a group have taken.
+  Tensor movement, sent, received;
 
   // `resting` is the arena for state that may rest on the host.
   static OuterBuffers take(Arena& resting, Arena& exchange, const ShardPlan& plan,
@@ -38,14 +40,24 @@ class OuterOptimizer {
   void loaded() { equal_ = false; }
   // After the update of step `step`; collective over the peers. The memory of gradients is used.
   void step(GradientReducer& reducer, std::int64_t step);
+  // Waits for what is under way, and moves the model that workers will go on from: before state is read. The
+  // memory of gradients is used.
+  void arrive(GradientReducer& reducer);
   // Whether all workers have the same model.
   bool equal() const { return equal_; }
 
  private:
+  struct Sent {
+    int unit;
+    Tensor movement, sent, received;
+    Request exchange;
+  };
   OptimizerState& state(std::size_t which) { return buffers_.state[which]; }
-  void set_purpose(Communicator& group, std::int64_t step, int unit) const;
-  void exchange(Communicator* group, const Tensor& movement, int unit);
-  void move(int unit, const Tensor& movement);
+  void send(GradientReducer& reducer, std::int64_t update);
+  void pack(const Sent& unit);
+  void unpack(const Sent& unit, int members);
+  void move(int unit, const Tensor& movement, const Tensor& scratch);
+  void go_on(std::int64_t update);
 
   StateStream& stream_;
   Backend& backend_;
@@ -54,7 +66,9 @@ class OuterOptimizer {
   OuterBuffers buffers_;
   OuterOptions options_;
   std::vector<std::unique_ptr<Communicator>> rounds_;  // this worker's group in each
-  bool of_all_ = true;                                 // each group is of all workers
+  std::vector<Sent> under_way_;                        // of one fragment
+  int members_ = 1;                                    // of the group that it is under way in
+  bool of_all_ = true;                                 // a move is of the whole model, and of all workers
   bool equal_ = true;
 };
 

@@ -1,6 +1,10 @@
 #include "parallel/gossip/outer_options.h"
 
+#include <algorithm>
 #include <charconv>
+#include <numeric>
+
+#include "core/error.h"
 
 namespace shoal {
 
@@ -15,6 +19,43 @@ std::optional<OuterSent> outer_sent(std::string_view text) {
   if (error != std::errc() || end != text.data() + text.size() || !(share > 0 && share <= 1))
     return std::nullopt;
   return OuterSent{OuterSent::Kind::largest, share};
+}
+
+int OuterOptions::fragments() const { return fragment_of.empty() ? 1 : std::ranges::max(fragment_of) + 1; }
+
+// Fragment f of n has its turn f + 1 n-ths into the interval, the last one at its end.
+std::optional<OuterOptions::Exchange> OuterOptions::exchange_after(std::int64_t update) const {
+  if (update < 1) return std::nullopt;
+  const int n = fragments();
+  const std::int64_t round = (update - 1) / interval, at = update - round * interval;
+  for (int f = 0; f < n; ++f) {
+    if (at == (f + 1) * interval / n) return Exchange{f, round};
+  }
+  return std::nullopt;
+}
+
+// The largest unit goes first, each to the fragment that has least.
+std::vector<int> deal_fragments(const std::vector<UnitSpec>& units, int fragments) {
+  std::vector<int> order(units.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto size = [&](int u) {
+    const auto& unit = units[static_cast<std::size_t>(u)];
+    return unit.trained ? unit.size : 0;
+  };
+  if (const auto trained = std::ranges::count_if(order, [&](int u) { return size(u) > 0; });
+      fragments > trained) {
+    fail_user("outer.fragments = {}: there are {} embeddings, blocks and heads to share; use at most {}",
+              fragments, trained, trained);
+  }
+  std::ranges::stable_sort(order, std::greater(), size);
+  std::vector<std::int64_t> filled(static_cast<std::size_t>(fragments));
+  std::vector<int> fragment_of(units.size());
+  for (const int u : order) {
+    const auto least = std::ranges::min_element(filled);
+    *least += size(u);
+    fragment_of[static_cast<std::size_t>(u)] = static_cast<int>(least - filled.begin());
+  }
+  return fragment_of;
 }
 
 }  // namespace shoal

@@ -4,6 +4,9 @@
 #include <cstdint>
 #include <optional>
 #include <string_view>
+#include <vector>
+
+#include "model/unit.h"
 
 namespace shoal {
 
@@ -27,8 +30,30 @@ struct OuterOptions {
   double lr = 0.7, momentum = 0.9;
   bool nesterov = true;
   OuterSent sent = {};
+  // The fragment of each unit; empty: one fragment of all. Fragments move in turn, at equal distances in the
+  // interval.
+  std::vector<int> fragment_of = {};
+  // Steps that a movement is under way, at most interval / fragments. With 0 workers wait for it. Else they
+  // go on from own_share of their own weights and the rest of the moved model.
+  std::int64_t overlap = 0;
+  double own_share = 0.5;
   bool operator==(const OuterOptions&) const = default;
+
+  int fragments() const;
+  bool has(int fragment, int unit) const {
+    return fragment_of.empty() || fragment_of[static_cast<std::size_t>(unit)] == fragment;
+  }
+  // The exchange that begins after update `update`, counted from 1.
+  struct Exchange {
+    int fragment;
+    std::int64_t round;  // of this fragment, from 0
+  };
+  std::optional<Exchange> exchange_after(std::int64_t update) const;
 };
+
+// Deals units to fragments of about equal size. Throws UserError where there are fewer units that are
+// trained.
+std::vector<int> deal_fragments(const std::vector<UnitSpec>& units, int fragments);
 
 // The tensors that it keeps beside each parameter: the model of the last time, the momentum of its movement,
 // and what was not sent of it, where that is not all.
