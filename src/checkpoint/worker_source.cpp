@@ -48,23 +48,26 @@ WorkerSource::WorkerSource(CheckpointReader& checkpoint, int worker)
 
 bool WorkerSource::prefer(std::string prefix) {
   preferred_ = std::move(prefix);
+  const auto begin = name_here(std::max(worker_, 0), preferred_);
   return std::ranges::any_of(checkpoint_.manifest().tensors,
-                             [&](const TensorRecord& tensor) { return tensor.name.starts_with(preferred_); });
+                             [&](const TensorRecord& tensor) { return tensor.name.starts_with(begin); });
+}
+
+std::string WorkerSource::name_here(int worker, const std::string& name) const {
+  return workers_ == 1 ? name : worker_tensor_name(worker, name);
 }
 
 void WorkerSource::read(const TensorSlice& slice, std::span<std::byte> out) {
-  if (!preferred_.empty() && checkpoint_.find(preferred_ + slice.name)) {
-    auto preferred = slice;
-    preferred.name = preferred_ + slice.name;
-    return checkpoint_.read(preferred, out);
-  }
-  if (workers_ == 1) return checkpoint_.read(slice, out);
+  auto theirs = slice;
+  if (!preferred_.empty() && checkpoint_.find(name_here(std::max(worker_, 0), preferred_ + slice.name)))
+    theirs.name = preferred_ + slice.name;
+  if (workers_ == 1) return checkpoint_.read(theirs, out);
   if (const auto fault = fault_of(slice); !fault.empty()) fail("tensor \"{}\": {}", slice.name, fault);
   if (out.size() != slice.bytes())
     fail("tensor \"{}\": {} bytes for {}", slice.name, out.size(), slice.bytes());
-  auto theirs = slice;
+  const auto name = theirs.name;
   const auto read_one = [&](int worker, const TensorSlice& piece, std::span<std::byte> to) {
-    theirs.name = worker_tensor_name(worker, slice.name);
+    theirs.name = name_here(worker, name);
     theirs.flat_begin = piece.flat_begin;
     theirs.flat_end = piece.flat_end;
     checkpoint_.read(theirs, to);

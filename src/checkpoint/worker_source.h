@@ -2,6 +2,7 @@
 #pragma once
 
 #include <span>
+#include <string>
 
 #include "checkpoint/reader.h"
 #include "checkpoint/slice_source.h"
@@ -30,6 +31,8 @@ class WorkerSource : public SliceSource {
   void read(const TensorSlice& slice, std::span<std::byte> out) override;
 
  private:
+  std::string name_here(int worker, const std::string& name) const;
+
   CheckpointReader& checkpoint_;
   int workers_, worker_;
   std::string preferred_;

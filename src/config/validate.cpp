@@ -260,9 +260,9 @@ class Rules {
       fail_user("{} does not divide {}; workers are of one size", say("gossip.worker_size"),
                 say("parallel.data"));
     }
-    if (config_.optim.ema > 0) {
-      fail_user("{} is of one model, and with {} every worker has one; leave optim.ema out", say("optim.ema"),
-                say("parallel.engine"));
+    if (config_.optim.ema > 0 && config_.gossip.continue_from_average) {
+      fail_user("{} does not go with {}: evaluations are of moving averages, not of models to go on from",
+                say("gossip.continue_from_average"), say("optim.ema"));
     }
     if (config_.gossip.clip == GossipClip::bucket) check_clip_by_bucket();
   }

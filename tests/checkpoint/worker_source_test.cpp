@@ -146,6 +146,32 @@ TEST(WorkerSource, PrefersTensorsOfAPrefixWhereThereAreSome) {
   EXPECT_EQ(read(source, "y"), tensors[1].data);
 }
 
+TEST(WorkerSource, PrefersTheMeanOfTheWorkersAverages) {
+  const Shape shape{3, 4};
+  const ScratchDir scratch;
+  std::vector<TestTensor> tensors, averages;
+  for (int w = 0; w < 2; ++w) {
+    averages.push_back(numbers<float>(worker_tensor_name(w, "optimizer.ema.x"), DType::f32, shape, 10 + w));
+    tensors.push_back(averages.back());
+    for (const auto* name : {"x", "y"})
+      tensors.push_back(numbers<float>(worker_tensor_name(w, name), DType::f32, shape, w));
+  }
+  CheckpointReader reader(write(scratch.path(), tensors, {{"workers", 2}}));
+  const auto read = [&](WorkerSource& source, const std::string& name) {
+    const auto slice = whole_slice(name, DType::f32, shape);
+    std::vector<std::byte> out(slice.bytes());
+    source.read(slice, out);
+    return out;
+  };
+  WorkerSource mean(reader), second(reader, 1);
+  const auto plain = read(mean, "y");
+  EXPECT_TRUE(mean.prefer("optimizer.ema."));
+  EXPECT_TRUE(read(mean, "x") == mean_of<float>(averages));
+  EXPECT_TRUE(read(mean, "y") == plain);
+  EXPECT_TRUE(second.prefer("optimizer.ema."));
+  EXPECT_TRUE(read(second, "x") == averages[1].data);
+}
+
 TEST(WorkerSource, ReadsMoreThanItHoldsAtATime) {
   const Shape shape{3, 1 << 19};  // one piece and a half
   const ScratchDir scratch;

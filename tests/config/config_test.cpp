@@ -356,6 +356,13 @@ TEST(ConfigRules, ClippingByBucketGoesWithPlainWorkers) {
   EXPECT_EQ(parse("", {"parallel.engine=gossip", "gossip.clip=bucket"}).gossip.clip, GossipClip::bucket);
 }
 
+TEST(ConfigRules, WorkersDoNotGoOnFromMovingAverages) {
+  EXPECT_THAT(
+      error_with("", {"parallel.engine=gossip", "optim.ema=0.9", "gossip.continue_from_average=true"}),
+      AllOf(HasSubstr("gossip.continue_from_average = true"), HasSubstr("optim.ema = 0.9")));
+  EXPECT_EQ(parse("", {"parallel.engine=gossip", "optim.ema=0.9"}).optim.ema, 0.9);
+}
+
 TEST(Config, ModelConfigBecomesTheModels) {
   const auto gpt = to_gpt_config(parse("[model]\ngelu = 'erf'\nbias = false\nvocab_size = 65\n").model);
   EXPECT_EQ(gpt.gelu, Gelu::erf);

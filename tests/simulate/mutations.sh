@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Puts one fault at a time into a copy of Shoal and looks whether shoal-simulate finds it: tests/simulate/mutations.sh [SEEDS [FOLDER]].
-# Exits 0 when each is found within so many seeds (1000). The copy and its build stay in FOLDER (build/mutations), for the next time.
+# Puts one fault at a time into a copy of Shoal and looks whether shoal-simulate finds it:
+# [ONLY=REGEX] tests/simulate/mutations.sh [SEEDS [FOLDER]]. Exits 0 when each, or each whose name matches, is found within so many
+# seeds (1000). The copy and its build stay in FOLDER (build/mutations), for the next time.
 set -euo pipefail
 root=$(realpath "$(dirname "${BASH_SOURCE[0]}")/../..")
 seeds=${1:-1000}
@@ -34,6 +35,7 @@ echo "unchanged: $(grep " seeds in " unchanged.log)"
 missed=0
 for mutation in "${mutations[@]}"; do
   IFS='|' read -r name file change <<<"$mutation"
+  [[ $name =~ ${ONLY:-.} ]] || continue
   cp "source/$file" kept
   sed -i "$change" "source/$file"
   ! cmp -s kept "source/$file" || { echo "$name: $file has no such place"; exit 1; }

@@ -41,7 +41,7 @@ const std::vector<Training> kTrainings = {
      kWorkers},
     {"streaming",
      {"parallel.engine=gossip", "gossip.topology=complete", "outer.interval=2", "outer.fragments=2",
-      "outer.overlap=1"},
+      "outer.overlap=1", "optim.ema=0.5"},
      kWorkers},
 };
 

@@ -108,7 +108,8 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"OuterSparse", 4, {"gossip.topology=complete", "outer.interval=3", "outer.compress=topk:0.05"}},
         Case{"OuterStreaming",
              4,
-             {"gossip.topology=complete", "outer.interval=4", "outer.fragments=2", "outer.overlap=2"}},
+             {"gossip.topology=complete", "outer.interval=4", "outer.fragments=2", "outer.overlap=2",
+              "optim.ema=0.9"}},
         Case{"OuterInGroups", 8, {"gossip.worker_size=2", "parallel.zero=2", "outer.interval=2"}},
         Case{"OfStages", 4, {"parallel.pipeline=2", "run.deterministic=layout"}}),
     [](const auto& which) { return which.param.name; });

@@ -119,7 +119,6 @@ DataEngine::DataEngine(Backend& backend, Mesh& mesh, const GptConfig& config, co
   }
   if (mesh.peers().size() > 1) {
     if (!options.gossip) fail("there are {} workers and no topology", mesh.peers().size());
-    if (options.ema > 0) fail("a moving average is of one model, and there are {}", mesh.peers().size());
     if (!options.outer) {
       mixer_.emplace(stream_, mesh.peers(), options.gossip->topology, trained_, buckets_, weights_,
                      buffers_.mixed);
@@ -208,7 +207,7 @@ double DataEngine::gradient_norm() {
 }
 
 void DataEngine::update(const Tensor& losses) {
-  if (by_bucket()) return;
+  if (by_bucket()) return add_to_average();
   backend_.clip_scale(buffers_.optimizer.clip, norm_.squares(), options_.grad_clip, losses);
   weights_.settle();
   for (const auto& bucket : buckets_) apply(bucket, true);
@@ -330,12 +329,13 @@ void DataEngine::add_to_average() {
 }
 
 double DataEngine::show_average() {
-  if (workers_differ()) return average_->show(*reducer_, step_);
   if (!shows_average()) return 0;
+  const auto& moving = buffers_.optimizer.average;
+  if (average_) return average_->show(*reducer_, step_, moving ? &*moving : nullptr);
   weights_.settle();
   trained_.for_units([&](int u) {
     stream_.convert(reducer_->reduced(u), weights_.master(u));
-    stream_.convert(weights_.master(u), buffers_.optimizer.average->shard(trained_, u));
+    stream_.convert(weights_.master(u), moving->shard(trained_, u));
     weights_.changed(u, false);
   });
   return 0;

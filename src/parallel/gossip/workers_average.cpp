@@ -18,32 +18,28 @@ void for_chunks(std::int64_t elements, F&& f) {
 
 }  // namespace
 
-double WorkersAverage::show(GradientReducer& reducer, std::int64_t step) {
+double WorkersAverage::show(GradientReducer& reducer, std::int64_t step, const OptimizerState* averages) {
   weights_.settle();
   auto& peers = mesh_.peers();
   std::vector<Request> sums;
   plan_.for_units([&](int u) {
-    stream_.convert(reducer.reduced(u), weights_.master(u));
+    const Tensor shown = weights_.master(u);
+    stream_.convert(reducer.reduced(u), shown);
+    if (averages) stream_.convert(shown, averages->shard(plan_, u));
     peers.set_purpose(fmt::format("step {}, mean of {}", step + 1, plan_.unit(u).name));
-    sums.push_back(peers.all_reduce(stream_.settled(reducer.reduced(u))));
+    sums.push_back(peers.all_reduce(stream_.settled(shown)));
   });
   for (auto& sum : sums) sum.wait();
   plan_.for_units([&](int u) {
-    for_chunks(plan_.shard_size(u), [&](std::int64_t first, std::int64_t count) {
-      const Tensor mean = part_of(buffers_.chunk, 0, count),
-                   aside = part_of(reducer.reduced(u), first, count),
-                   shown = part_of(weights_.master(u), first, count);
-      stream_.scale(mean, aside, 1.0f / static_cast<float>(peers.size()));
-      stream_.convert(aside, shown);
-      stream_.convert(shown, mean);
-    });
+    const Tensor shown = weights_.master(u);
+    stream_.scale(shown, shown, 1.0f / static_cast<float>(peers.size()));
     weights_.changed(u, false);
   });
-  return distance(reducer);
+  return distance([&](int u) { return averages ? averages->shard(plan_, u) : reducer.reduced(u); });
 }
 
 // With the mean shown. Every element counts once in each worker.
-double WorkersAverage::distance(GradientReducer& reducer) {
+double WorkersAverage::distance(const std::function<Tensor(int unit)>& own) {
   std::array<double, 2> squares = {};  // of the distances, of the mean
   for (const bool of_mean : {false, true}) {
     backend_.zero(buffers_.squares);
@@ -51,7 +47,7 @@ double WorkersAverage::distance(GradientReducer& reducer) {
       const auto add = [&](std::int64_t at, std::int64_t count) {
         const Tensor x = part_of(buffers_.chunk, 0, count);
         stream_.scale(x, part_of(weights_.master(u), at, count), of_mean ? 1.0f : -1.0f);
-        if (!of_mean) stream_.add(x, part_of(reducer.reduced(u), at, count));
+        if (!of_mean) stream_.add(x, part_of(own(u), at, count));
         backend_.sum_squares(buffers_.squares, x);
       };
       plan_.for_boxes(u, plan_.my_piece(u),

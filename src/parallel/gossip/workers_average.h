@@ -1,8 +1,11 @@
-// The mean of all workers' models, for evaluation. It takes the place of each worker's own model, which is
-// kept in the memory of gradients meanwhile.
+// The mean of all workers' models, or of their moving averages, for evaluation. It takes the place of each
+// worker's own model, which is kept in the memory of gradients meanwhile.
 #pragma once
 
+#include <functional>
+
 #include "parallel/data/gradient_reducer.h"
+#include "parallel/data/optimizer_state.h"
 #include "parallel/data/weight_store.h"
 #include "parallel/mesh.h"
 
@@ -10,7 +13,7 @@ namespace shoal {
 
 struct AverageBuffers {
   static constexpr std::int64_t kChunk = 1 << 16;
-  Tensor chunk;    // f32 [kChunk], through which the mean is taken
+  Tensor chunk;    // f32 [kChunk], through which the distance is taken
   Tensor squares;  // f64 [1]
 
   static AverageBuffers take(Arena& arena) {
@@ -31,11 +34,11 @@ class WorkersAverage {
         weights_(weights),
         buffers_(buffers) {}
 
-  // Collective over the mesh, between steps. Returns the consensus distance.
-  double show(GradientReducer& reducer, std::int64_t step);
+  // Collective over the mesh, between steps. Of the moving averages if given. Returns the consensus distance.
+  double show(GradientReducer& reducer, std::int64_t step, const OptimizerState* averages = nullptr);
 
  private:
-  double distance(GradientReducer& reducer);
+  double distance(const std::function<Tensor(int unit)>& own);
 
   Backend& backend_;
   StateStream& stream_;

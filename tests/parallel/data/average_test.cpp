@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 
 #include "ops/far_backend.h"
+#include "parallel/gossip/topology_schemes.h"
 #include "parallel/ranks_run.h"
 
 namespace shoal::test {
@@ -96,6 +97,45 @@ TEST(MovingAverage, IsWhatIsEvaluated) {
         EXPECT_EQ(own.evaluations, again.evaluations);
         EXPECT_NE(own.evaluations, shown.evaluations);
       });
+    }
+  }
+}
+
+// Each worker has its own, and what is shown is their mean, however the workers' models are equal or not.
+TEST(MovingAverage, OfWorkersIsTheMeanOfTheirs) {
+  for (const int interval : {0, 2}) {
+    auto run = averaged_run({.workers = 2});
+    run.engine.layout_exact = false;
+    run.engine.micro_batches = 2;
+    run.engine.gossip = GossipOptions{.topology = make_topology("complete", 2, 1)};
+    if (interval > 0) run.engine.outer = OuterOptions{.interval = interval};
+    std::mutex mutex;
+    std::map<std::string, std::vector<double>> sums;
+    std::vector<std::map<std::string, std::vector<float>>> shown;
+    train_workers(run, [&](RankOfRun& rank, RunOutcome& outcome) {
+      for (int step = 0; step < 4; ++step) rank.step(step, outcome);
+      const auto own = parameters(rank.engine());
+      const double distance = rank.engine().show_average();
+      EXPECT_GT(distance, 0) << "the averages differ even where an exchange has made the models equal";
+      const auto mean = parameters(rank.engine());
+      rank.engine().drop_average();
+      EXPECT_EQ(parameters(rank.engine()), own);
+      const std::lock_guard lock(mutex);
+      for (const auto& tensor : rank.engine().state(true, DataEngine::Share::held)) {
+        constexpr std::string_view kPrefix = "optimizer.ema.";
+        if (!tensor.name.starts_with(kPrefix)) continue;
+        auto& sum = sums[tensor.name.substr(kPrefix.size())];
+        sum.resize(static_cast<std::size_t>(tensor.data.count()));
+        for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += tensor.data.as<float>()[i];
+      }
+      shown.push_back(mean);
+    });
+    ASSERT_EQ(shown.size(), 2u);
+    EXPECT_EQ(shown[0], shown[1]);
+    for (const auto& [name, values] : shown[0]) {
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        EXPECT_EQ(values[i], static_cast<float>(sums.at(name)[i]) / 2) << name;
+      }
     }
   }
 }
