@@ -9,12 +9,14 @@
 #
 # $SHOAL_DATA_DIR holds wikitext-2/valid.txt and tinyshakespeare.txt. OUT and PICTURE are written. WORK keeps the data and the
 # runs: what is complete there is not run again, so take another WORK for other settings or another program. SETTINGs go
-# to every run. CONTROL=1 adds all-reduce with AccumAdamW, OUTER=1 outer optimizers around AdamW on 8 workers (and on one).
+# to every run. CONTROL=1 adds all-reduce with AccumAdamW. OUTER=1 takes outer optimizers around AdamW in gossip's place, on 8 workers
+# and on one, and writes bench/results/decentralised_outer.md and docs/decentralised-outer.svg.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-build=${BUILD:-build/release} steps=${STEPS:-12000} seeds=${SEEDS:-1 2 3} out=${OUT:-bench/results/decentralised.md}
-layers=${LAYERS:-2} width=${WIDTH:-32} lr=${LR:-3e-3} work=${WORK:-} picture=${PICTURE:-docs/decentralised.svg}
+build=${BUILD:-build/release} steps=${STEPS:-12000} seeds=${SEEDS:-1 2 3}
+out=${OUT:-bench/results/decentralised${OUTER:+_outer}.md} picture=${PICTURE:-docs/decentralised${OUTER:+-outer}.svg}
+layers=${LAYERS:-2} width=${WIDTH:-32} lr=${LR:-3e-3} work=${WORK:-}
 export SHOAL_DATA_DIR=${SHOAL_DATA_DIR:-$PWD/../shared/data}
 shoal=$build/shoal
 [ -x "$shoal" ] || { echo "no $shoal: ninja -C $build shoal" >&2; exit 2; }
@@ -59,6 +61,12 @@ declare -A outer=(
 )
 alone="outer.interval=10"
 
+settings() {
+  echo
+  for name in "${!outer[@]}"; do echo "$name: AdamW, parallel.engine=gossip gossip.topology=complete ${outer[$name]}  "; done
+  echo "alone: AdamW, $alone"
+}
+
 # Clipping by the whole gradient's norm, as with all-reduce, and no return to the average.
 exchange=(gossip.clip=global gossip.continue_from_average=false gossip.bucket_mib=25)
 
@@ -83,8 +91,8 @@ for seed in $seeds; do
       # shellcheck disable=SC2086
       train "$name-$seed" allreduce "run.seed=$seed" --ranks 8 parallel.engine=gossip gossip.topology=complete ${outer[$name]}
     done
-    # shellcheck disable=SC2086
-    train "alone-$seed" allreduce "run.seed=$seed" run.deterministic=layout $alone
+    train "alone-$seed" allreduce "run.seed=$seed" run.deterministic=layout "$alone"
+    continue
   fi
   for workers in 4 8; do
     train "gossip$workers-$seed" gossip "run.seed=$seed" --ranks $workers gossip.local_size=2 "${exchange[@]}"
@@ -94,7 +102,7 @@ done
 took=$(sed -n 's/.*Total train time: \([0-9]*\).*/\1/p' "$work"/runs/*/train.log | sort -n | tail -1)
 {
   cat <<EOF
-# Gossip beside all-reduce
+# $([ -n "${OUTER:-}" ] && echo "Outer optimizers" || echo Gossip) beside all-reduce
 
 configs/pretrain-openwebtext-gossip.toml and its all-reduce twin in small: a GPT of $layers layers and width $width on bytes,
 $steps steps of 64 x 64 tokens for every run, the same batches for the same seed. Validation loss of the workers' average after
@@ -110,8 +118,9 @@ EOF
 Betas, weight decay, clipping and accum_steps are those of the configs, the learning rate is $lr, falling to a tenth. The
 warm-up is $warmup steps, a tenth of the run, where theirs is a three-hundredth. float32. Every two workers count as a node.
 All-reduce is run with \`run.deterministic = "layout"\`, where the number of ranks changes nothing.
+$([ -z "${OUTER:-}" ] || settings)
 
-command: LAYERS=$layers WIDTH=$width LR=$lr STEPS=$steps SEEDS="$seeds" bench/decentralised.sh $*  
+command: ${OUTER:+OUTER=1 }LAYERS=$layers WIDTH=$width LR=$lr STEPS=$steps SEEDS="$seeds" bench/decentralised.sh $*  
 commit: $(git rev-parse --short HEAD)$(git diff --quiet HEAD -- src configs || echo ' and changes')  
 date: $(date -u +%F), a run of up to $took s  
 processor: $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1), $(nproc) cores; $(uname -sr)

@@ -78,7 +78,7 @@ class Panel:
 
 def picture(runs, methods, seeds):
     steps = runs["allreduce", seeds[0]][-1]["step"]
-    parts = [text(LEFT, 30, f"Gossip beside all-reduce (dashes: seeds {', '.join(seeds)})", 17)]
+    parts = [text(LEFT, 30, f"Losses beside all-reduce (dashes: seeds {', '.join(seeds)})", 17)]
     x = LEFT
     for _, name, colour in methods:
         parts.append(f'<path d="M{x} 54h26" stroke="{colour}" stroke-width="3"/>' + text(x + 33, 58, name, 12))

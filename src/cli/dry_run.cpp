@@ -88,8 +88,10 @@ void print_step(const DryRun::Rank& rank, int steps, const RunPlan& plan) {
                fmt::format("sent in {} x {}{}", even ? total.calls / steps : total.calls, total.collective,
                            even ? "" : fmt::format(" in {} steps", steps)));
   }
-  print_line("sent in total", per_step(rank.bytes),
-             steps > 1 ? fmt::format("the mean over {} rounds of {}", steps, plan.topology()->name) : "");
+  std::string of_steps;
+  if (steps > 1) of_steps = fmt::format("the mean over {} rounds of {}", steps, plan.topology()->name);
+  if (shape.workers > 1 && plan.engine.outer) of_steps = fmt::format("the mean over {} steps", steps);
+  print_line("sent in total", per_step(rank.bytes), of_steps);
   print_links(rank, steps, shape);
   print_line("compute", flops_text(rank.flops), "matrix products and attention");
 }

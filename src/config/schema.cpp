@@ -482,7 +482,7 @@ std::vector<Field> make_fields() {
           "a single host 8, 4 or 2."),
 
       number<&C::outer, &Outer::interval>(
-          "outer.interval", at_least(0), "steps",
+          "outer.interval", {.low = 0, .high = 1 << 20}, "steps",
           "Steps between the moves of an outer optimizer: it averages how far the models have moved since "
           "the last time, and makes a step of SGD of it. With parallel.engine = \"gossip\" workers talk "
           "only then, in the groups of gossip.topology (complete: DiLoCo; others: NoLoCo). With "

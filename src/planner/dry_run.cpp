@@ -84,7 +84,10 @@ bool alike(const DryRun::Rank& a, const DryRun::Rank& b) {
 
 DryRun dry_run(const RunPlan& plan, int ranks_per_host) {
   DryRun result;
-  if (plan.mesh.workers > 1) result.steps = plan.topology()->period();
+  if (plan.mesh.workers > 1) {
+    result.steps =
+        plan.topology()->period() * static_cast<int>(plan.engine.outer ? plan.engine.outer->interval : 1);
+  }
   std::map<int, std::int64_t> leaving;  // by host
   for (int rank = 0; rank < plan.mesh.ranks(); ++rank) {
     auto one = DryRank(plan, rank).steps(result.steps);

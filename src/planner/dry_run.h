@@ -23,7 +23,8 @@ struct DryRun {
     std::int64_t bytes = 0;                 // sum over all links
   };
   std::vector<Rank> ranks;
-  // The number of steps: 1, or with gossip one per round of a period, since rounds have different traffic.
+  // The number of steps: 1, or with gossip one per round of a period, since rounds have different traffic;
+  // with an outer optimizer an interval per round.
   int steps = 1;
   // The largest number of bytes that leave one host in all steps; 0 where hosts are unknown.
   std::int64_t host_bytes = 0;

@@ -199,17 +199,7 @@ class Gossip {
   double bytes_of(std::size_t members) const {
     const double bytes = run_.bytes / static_cast<double>(buckets_);
     if (!run_.outer) return bytes;
-    const auto& sent = run_.outer->sent;
-    const double fragment = bytes / run_.outer->fragments();
-    switch (sent.kind) {
-      case OuterSent::Kind::all:
-        return fragment;
-      case OuterSent::Kind::bfloat16:
-        return fragment / 2;
-      case OuterSent::Kind::largest:
-        return fragment * sent.share * static_cast<double>(members) / 2;
-    }
-    return fragment;
+    return bytes / run_.outer->fragments() * exchanged_share(run_.outer->sent, static_cast<int>(members));
   }
   int messages() const { return run_.outer && run_.outer->sent.kind == OuterSent::Kind::largest ? 1 : 2; }
 

@@ -152,23 +152,27 @@ class StageActions {
   }
 
   // Gossip: the exchange that the step before has begun. It has to end before the update; its time is the
-  // mean over the rounds, of worker 0's group.
+  // mean over the rounds, of worker 0's group. With an outer optimizer the mean over its interval, in which
+  // workers may have to wait for it.
   void add_exchange() {
     const auto& gossip = *plan_.engine.gossip;
-    const auto interval = plan_.engine.outer ? static_cast<double>(plan_.engine.outer->interval) : 1.0;
-    const double bytes = 4.0 * static_cast<double>(owned(sample_.unit_sizes));
-    const double buckets = std::ceil(bytes / gossip.bucket_bytes);
+    const auto& outer = plan_.engine.outer;
     double seconds = 0;
     for (const auto& round : gossip.topology.rounds) {
       const auto& group = round.front();
-      const int apart = group.size() > 1 ? group[1] - group[0] : 1;
+      const int members = static_cast<int>(group.size()), apart = members > 1 ? group[1] - group[0] : 1;
+      const double bytes = 4.0 * static_cast<double>(owned(sample_.unit_sizes)) *
+                           (outer ? exchanged_share(outer->sent, members) : 1.0);
+      const double buckets = std::ceil(bytes / gossip.bucket_bytes);
       seconds += buckets * machine_.seconds({.bytes = bytes / buckets,
-                                             .ranks = static_cast<int>(group.size()),
+                                             .ranks = members,
                                              .stride = apart * plan_.mesh.ranks_of_worker()});
     }
-    add({.kind = machine_.overlaps() ? StepAction::Kind::start : StepAction::Kind::compute,
+    const bool waits = !machine_.overlaps() || (outer && outer->overlap == 0);
+    add({.kind = waits ? StepAction::Kind::compute : StepAction::Kind::start,
          .term = CostTerm::parameters,
-         .seconds = seconds / gossip.topology.period() / interval});
+         .seconds =
+             seconds / gossip.topology.period() / (outer ? static_cast<double>(outer->interval) : 1.0)});
   }
 
   // The elements that this rank updates, of units of these sizes.

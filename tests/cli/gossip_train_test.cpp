@@ -42,6 +42,8 @@ TEST_P(GossipUnderMpi, EveryTopologyEqualsThreads) {
       {"gossip.topology=exp", "optim.name=accum_adamw", "optim.accum_steps=3", "gossip.bucket_mib=0.01"},
       {"gossip.topology=alternating-exp-ring", "gossip.local_size=2", "train.dtype=bfloat16"},
       {"gossip.topology=file:rounds.toml"},
+      {"gossip.topology=complete", "outer.interval=2", "outer.compress=topk:0.05"},
+      {"gossip.topology=exp", "outer.interval=4", "outer.fragments=2", "outer.overlap=2"},
       {"gossip.worker_size=2", "parallel.zero=3"},
       {"parallel.tensor=2", "parallel.sequence=true"},
       {"parallel.pipeline=2", "run.deterministic=layout"}};
@@ -134,6 +136,9 @@ TEST_F(GossipRuns, WhatTheyTakeAndSendIsSaid) {
                          HasSubstr("averaging "), HasSubstr("the mean over 2 rounds of exp"),
                          HasSubstr("rank 0 to 1 "), HasSubstr("worker 0, tensor 1\n"),
                          HasSubstr("to each, worker 1..2, tensor 0\n")));
+  const auto outer = out_of({"train", "tiny.toml", "--dry-run", "--ranks", "4", "gossip.topology=complete",
+                             "outer.interval=5", "outer.fragments=2", "outer.compress=bfloat16"});
+  EXPECT_THAT(outer, AllOf(HasSubstr("movement  "), HasSubstr("the mean over 5 steps")));
   const auto size = out_of({"size", "tiny.toml", "--ranks", "8", "gossip.worker_size=4", "parallel.zero=2"});
   EXPECT_THAT(size,
               AllOf(HasSubstr("2 workers x 4 data ranks"), HasSubstr("sharded over 4 ranks of a worker")));

@@ -64,7 +64,7 @@ TEST(Config, EveryKeyCanBeSetAndIsWrittenAndReadBack) {
   for (const auto& field : config_fields()) {
     std::string value;
     for (const std::string candidate :
-         {"true", "false", "2", "64", "0.5", "[0.5, 0.25]", "{\"a/b\" = 0.5, c = 2}", "word"}) {
+         {"true", "false", "2", "64", "0.5", "0.25", "[0.5, 0.25]", "{\"a/b\" = 0.5, c = 2}", "word"}) {
       Config trial;
       try {
         apply_arguments(trial, Arguments{field.name() + "=" + candidate});

@@ -13,6 +13,7 @@ namespace shoal::test {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::Gt;
@@ -185,6 +186,20 @@ TEST_F(Gossip, AnotherNumberOfWorkersStartsFromTheAverage) {
   EXPECT_THAT(log_of("run"), HasSubstr("the checkpoint is of one model and this run of 4 workers: all start "
                                        "from its parameters and moments"));
   for (const int worker : {0, 1, 2, 3}) EXPECT_EQ(parameter("run", 8, worker), mean) << worker;
+}
+
+TEST_F(Gossip, AnotherNumberOfWorkersStartsFromTheMeanOfTheOuterOptimizer) {
+  const Settings outer = {"gossip.topology=complete", "outer.interval=4", "outer.fragments=2",
+                          "outer.overlap=1"};
+  train_workers("run", 4, with(outer, {"train.steps=6"}));
+  // No move before the next checkpoint.
+  train_workers("run", 2, with(outer, {"train.steps=7", "init.from=resume", "outer.interval=100"}));
+  for (const std::string state : {"outer", "outer_m"}) {
+    const auto tensor = "optimizer." + state + ".transformer.h.1.mlp.c_fc.weight";
+    const auto mean = parameter("run", 6, WorkerSource::kMean, tensor);
+    EXPECT_THAT(mean, Contains(testing::Ne(0))) << state;
+    for (const int worker : {0, 1}) EXPECT_EQ(parameter("run", 7, worker, tensor), mean) << state;
+  }
 }
 
 // The shape of a worker may change on a resume.

@@ -21,6 +21,19 @@ std::optional<OuterSent> outer_sent(std::string_view text) {
   return OuterSent{OuterSent::Kind::largest, share};
 }
 
+double exchanged_share(const OuterSent& sent, int members) {
+  switch (sent.kind) {
+    case OuterSent::Kind::all:
+      return 1;
+    case OuterSent::Kind::bfloat16:
+      return 0.5;
+    case OuterSent::Kind::largest:  // four bytes for each, which go to every other; an all-reduce sends all
+                                    // twice
+      return sent.share * members / 2;
+  }
+  fail("no such kind");
+}
+
 int OuterOptions::fragments() const { return fragment_of.empty() ? 1 : std::ranges::max(fragment_of) + 1; }
 
 // Fragment f of n has its turn f + 1 n-ths into the interval, the last one at its end.

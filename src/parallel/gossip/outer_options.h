@@ -24,6 +24,8 @@ struct OuterSent {
 };
 // "none", "bfloat16", "topk:0.02"; empty for another text.
 std::optional<OuterSent> outer_sent(std::string_view text);
+// What an exchange among so many workers moves, in bytes of an all-reduce of all in float32.
+double exchanged_share(const OuterSent& sent, int members);
 
 struct OuterOptions {
   std::int64_t interval = 0;  // steps
