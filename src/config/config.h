@@ -182,7 +182,7 @@ struct OuterConfig {
   std::string compress = "none";
   int fragments = 1;
   std::int64_t overlap = 0;  // steps
-  double own_share = 0.5;
+  double own_share = 0;
 };
 
 struct PlanConfig {

@@ -502,10 +502,10 @@ std::vector<Field> make_fields() {
       number<&C::outer, &Outer::overlap>(
           "outer.overlap", at_least(0), "steps",
           "Steps that workers go on training while a movement is on its way. 0: they wait for it."),
-      number<&C::outer, &Outer::own_share>("outer.own_share", kFraction, "",
-                                           "With outer.overlap: the share of its own weights, which have "
-                                           "been trained meanwhile, in those that a "
-                                           "worker goes on from. The rest is of the model that has moved."),
+      number<&C::outer, &Outer::own_share>(
+          "outer.own_share", kFraction, "",
+          "With outer.overlap: the share of its own weights, which it has trained meanwhile, in those that a "
+          "worker goes on from. The rest is of the model that has moved."),
 
       number<&C::plan, &PlanConfig::instance_ranks>(
           "plan.instance_ranks", at_least(0), "ranks",

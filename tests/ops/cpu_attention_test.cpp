@@ -151,31 +151,33 @@ TEST_P(CpuAttention, Backward) {
 // Generation has no dropout.
 TEST_P(CpuAttention, Cached) {
   dropout_.p = 0;
-  const Results expected = forward(oracle(), qkv_), whole = forward(cpu(type_), qkv_),
-                bound = bounds(expected);
+  const Results expected = forward(oracle(), qkv_), bound = bounds(expected);
   const std::int64_t width = H_ * D_;
-  const Side side = cpu(type_);
-  for (const std::int64_t first_piece : {std::int64_t{1}, (T_ + 1) / 2, T_}) {
-    const Buffer keys = side.compute({T_ + 2, H_, D_}), values = side.compute({T_ + 2, H_, D_});
-    Values out(T_ * width);
-    for (std::int64_t past = 0; past < T_;) {
-      const std::int64_t n = std::min(past == 0 ? first_piece : 3, T_ - past);
-      const Values piece = qkv_[std::slice(past * 3 * width, n * 3 * width, 1)];  // of the first sequence
-      const Buffer answers = side.compute({n, H_, D_});
-      side.backend.attention_cached(answers, keys, values, side.compute({n, 3, H_, D_}, piece), past);
-      out[std::slice(past * width, n * width, 1)] = answers.values();
-      past += n;
+  for (const Side& side : {cpu(type_), oracle()}) {
+    const Results whole = forward(side, qkv_);
+    for (const std::int64_t first_piece : {std::int64_t{1}, (T_ + 1) / 2, T_}) {
+      const Buffer keys = side.compute({T_ + 2, H_, D_}), values = side.compute({T_ + 2, H_, D_});
+      Values out(T_ * width);
+      for (std::int64_t past = 0; past < T_;) {
+        const std::int64_t n = std::min(past == 0 ? first_piece : 3, T_ - past);
+        const Values piece = qkv_[std::slice(past * 3 * width, n * 3 * width, 1)];  // of the first sequence
+        const Buffer answers = side.compute({n, H_, D_});
+        side.backend.attention_cached(answers, keys, values, side.compute({n, 3, H_, D_}, piece), past);
+        out[std::slice(past * width, n * width, 1)] = answers.values();
+        past += n;
+      }
+      const std::slice first_sequence(0, T_ * width, 1);
+      const Values allowed = bound.out[first_sequence];
+      expect_within(out, expected.out[first_sequence], allowed);
+      expect_within(out, whole.out[first_sequence], 2.0 * allowed);
+      const Values cached_keys = keys.values(), cached_values = values.values();
+      for (std::int64_t t = 0; t < T_; ++t) {
+        EXPECT_TRUE(std::equal(vector(1, 0, t, 0), vector(1, 0, t, 0) + width, &cached_keys[t * width])) << t;
+        EXPECT_TRUE(std::equal(vector(2, 0, t, 0), vector(2, 0, t, 0) + width, &cached_values[t * width]))
+            << t;
+      }
+      EXPECT_EQ(cached_keys[T_ * width], 0) << "past the end";
     }
-    const std::slice first_sequence(0, T_ * width, 1);
-    const Values allowed = bound.out[first_sequence];
-    expect_within(out, expected.out[first_sequence], allowed);
-    expect_within(out, whole.out[first_sequence], 2.0 * allowed);
-    const Values cached_keys = keys.values(), cached_values = values.values();
-    for (std::int64_t t = 0; t < T_; ++t) {
-      EXPECT_TRUE(std::equal(vector(1, 0, t, 0), vector(1, 0, t, 0) + width, &cached_keys[t * width])) << t;
-      EXPECT_TRUE(std::equal(vector(2, 0, t, 0), vector(2, 0, t, 0) + width, &cached_values[t * width])) << t;
-    }
-    EXPECT_EQ(cached_keys[T_ * width], 0) << "past the end";
   }
 }
 

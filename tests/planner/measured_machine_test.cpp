@@ -27,6 +27,7 @@ train = { global_batch = 8, steps = 1 }
 )",
                              "test", {});
   config.train.micro_batch = micro_batch;
+  config.train.global_batch = std::max(8, 2 * micro_batch);
   resolve_layout(config, 2);
   return make_plan(config);
 }
@@ -63,6 +64,18 @@ TEST_F(MeasuredMachineTest, KeepsWhatItMeasures) {
   MeasuredMachine third(2, again);
   third.times(sample(2), {});
   EXPECT_EQ(third.measured(), 1);
+}
+
+// Of 2048 tokens at most, whatever the micro-batch.
+TEST_F(MeasuredMachineTest, ALargeMicroBatchIsAMultipleOfItsSample) {
+  MeasuredMachine machine(2, options());
+  const auto times = machine.times(sample(256), {}), twice = machine.times(sample(512), {});
+  EXPECT_EQ(machine.measured(), 1);
+  EXPECT_EQ(twice.update, times.update);
+  for (std::size_t pass = 0; pass < times.parts.values.size(); ++pass) {
+    for (std::size_t part = 0; part < times.parts.values[pass].size(); ++part)
+      EXPECT_EQ(twice.parts.values[pass][part], 2 * times.parts.values[pass][part]);
+  }
 }
 
 TEST_F(MeasuredMachineTest, HasNoTimesBehindItsTime) {

@@ -121,7 +121,7 @@ void OuterOptimizer::send(GradientReducer& reducer, std::int64_t update) {
 void OuterOptimizer::arrive(GradientReducer& reducer) {
   for (auto& unit : under_way_) unit.exchange.wait();
   for (const auto& unit : under_way_) {
-    if (unit.sent) unpack(unit, members_);
+    if (unit.sent) unpack(unit);
     if (members_ > 1) stream_.scale(unit.movement, unit.movement, 1.0f / static_cast<float>(members_));
     // With overlap gradients are not in use, else weights are not.
     move(unit.unit, unit.movement,
@@ -150,19 +150,18 @@ void OuterOptimizer::go_on(std::int64_t update) {
 
 // Of the movement and what was not sent before.
 void OuterOptimizer::pack(const Sent& unit) {
-  const auto& [u, movement, sent, received, exchange] = unit;
-  const Tensor rest = state(kUnsent).shard(plan_, u);
-  stream_.add(rest, movement);
+  const Tensor rest = state(kUnsent).shard(plan_, unit.unit);
+  stream_.add(rest, unit.movement);
   if (options_.sent.kind == OuterSent::Kind::bfloat16) {
-    stream_.convert(sent, rest);
-    stream_.convert(movement, sent);
-    stream_.each({StateStream::in_out(rest), StateStream::in_out(movement)}, [&](auto x, std::int64_t) {
+    stream_.convert(unit.sent, rest);
+    stream_.convert(unit.movement, unit.sent);
+    stream_.each({StateStream::in_out(rest), StateStream::in_out(unit.movement)}, [&](auto x, std::int64_t) {
       backend_.scale(x[1], x[1], -1);
       backend_.add(x[0], x[1]);
     });
     return;
   }
-  const Tensor taken = by_block(sent, 0, rest.count(), sparse_count(options_.sent));
+  const Tensor taken = by_block(unit.sent, 0, rest.count(), sparse_count(options_.sent));
   stream_.each(
       {StateStream::in_out(rest)},
       [&](auto x, std::int64_t first) {
@@ -173,16 +172,16 @@ void OuterOptimizer::pack(const Sent& unit) {
 }
 
 // The movement becomes the sum of what the members have sent.
-void OuterOptimizer::unpack(const Sent& unit, int members) {
-  const auto& [u, movement, sent, received, exchange] = unit;
-  if (options_.sent.kind == OuterSent::Kind::bfloat16) return stream_.convert(movement, sent);
-  const Tensor& all = received ? received : sent;
+void OuterOptimizer::unpack(const Sent& unit) {
+  const Tensor& movement = unit.movement;
+  if (options_.sent.kind == OuterSent::Kind::bfloat16) return stream_.convert(movement, unit.sent);
+  const Tensor& all = unit.received ? unit.received : unit.sent;
   stream_.zero(movement);
   stream_.each(
       {StateStream::in_out(movement)},
       [&](auto x, std::int64_t first) {
         const std::int64_t here = x[0].count() / kSparseBlock;
-        for (int member = 0; member < members; ++member) {
+        for (int member = 0; member < members_; ++member) {
           const Tensor taken = by_block(all, member, movement.count(), sparse_count(options_.sent));
           backend_.add_taken(x[0], taken.row_range(first / kSparseBlock, here), 1);
         }

@@ -55,7 +55,7 @@ class OuterOptimizer {
   OptimizerState& state(std::size_t which) { return buffers_.state[which]; }
   void send(GradientReducer& reducer, std::int64_t update);
   void pack(const Sent& unit);
-  void unpack(const Sent& unit, int members);
+  void unpack(const Sent& unit);
   void move(int unit, const Tensor& movement, const Tensor& scratch);
   void go_on(std::int64_t update);
 

@@ -38,7 +38,7 @@ struct OuterOptions {
   // Steps that a movement is under way, at most interval / fragments. With 0 workers wait for it. Else they
   // go on from own_share of their own weights and the rest of the moved model.
   std::int64_t overlap = 0;
-  double own_share = 0.5;
+  double own_share = 0;
   bool operator==(const OuterOptions&) const = default;
 
   int fragments() const;
