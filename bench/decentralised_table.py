@@ -10,8 +10,9 @@ from svg import document, text
 
 METHODS = [("allreduce", "all-reduce, AdamW", "#222222"), ("gossip4", "gossip of 4 workers, AccumAdamW", "#0072B2"),
            ("gossip8", "gossip of 8 workers, AccumAdamW", "#D55E00"),
-           ("accum", "all-reduce, AccumAdamW", "#009E73"), ("outer", "outer optimizer, 1 / 100 of the bytes", "#CC79A7"),
-           ("streaming", "the same in parts, beside the steps", "#E69F00"), ("sparse", "outer optimizer, 1 / 1,000", "#56B4E9"),
+           ("accum", "all-reduce, AccumAdamW", "#009E73"), ("outer", "outer, 1 / 100 of the bytes", "#CC79A7"),
+           ("streaming", "in parts, beside the steps", "#E69F00"), ("thousandth", "1 / 1,000", "#56B4E9"),
+           ("sparse", "1 / 1,000, largest numbers", "#009E73"),
            ("alone", "one worker, outer optimizer", "#999999")]
 DASHES = ["", "7 4", "2 3"]  # of seeds
 WIDTH, HEIGHT, LEFT, TOP, TALL, SMALL = 1000, 560, 58, 92, 420, 180
