@@ -20,14 +20,29 @@ TEST(Text, Counts) {
   EXPECT_EQ(format_count(999), "999");
   EXPECT_EQ(format_count(1000), "1.0k");
   EXPECT_EQ(format_count(124439808), "124.4M");
+  EXPECT_EQ(format_count(-2500), "-2.5k");
+  EXPECT_EQ(format_count(3e18), "3.0E");
+  EXPECT_EQ(format_count(1.5e21), "1500.0E") << "the last unit";
 }
 
 TEST(Text, Durations) {
   EXPECT_EQ(format_duration(0.25), "250 ms");
+  EXPECT_EQ(format_duration(1), "1.0 s");
   EXPECT_EQ(format_duration(12), "12.0 s");
+  EXPECT_EQ(format_duration(60), "1m 00s");
   EXPECT_EQ(format_duration(200), "3m 20s");
+  EXPECT_EQ(format_duration(3600), "1h 00m");
   EXPECT_EQ(format_duration(3720), "1h 02m");
+  EXPECT_EQ(format_duration(86400), "1d 00h");
   EXPECT_EQ(format_duration(90000), "1d 01h");
+}
+
+TEST(Text, Lists) {
+  using Parts = std::vector<std::string>;
+  EXPECT_EQ(split_list(""), Parts{});
+  EXPECT_EQ(split_list("one"), Parts{"one"});
+  EXPECT_EQ(split_list("a,b b , \tc\n"), (Parts{"a", "b b", "c"}));
+  EXPECT_EQ(split_list(" , ,x,,"), Parts{"x"});
 }
 
 TEST(Text, Commas) {
