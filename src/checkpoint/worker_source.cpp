@@ -58,20 +58,19 @@ std::string WorkerSource::name_here(int worker, const std::string& name) const {
 }
 
 void WorkerSource::read(const TensorSlice& slice, std::span<std::byte> out) {
+  const auto preferred = preferred_ + slice.name;
+  const auto& name = checkpoint_.find(name_here(std::max(worker_, 0), preferred)) ? preferred : slice.name;
   auto theirs = slice;
-  if (!preferred_.empty() && checkpoint_.find(name_here(std::max(worker_, 0), preferred_ + slice.name)))
-    theirs.name = preferred_ + slice.name;
-  if (workers_ == 1) return checkpoint_.read(theirs, out);
-  if (const auto fault = fault_of(slice); !fault.empty()) fail("tensor \"{}\": {}", slice.name, fault);
-  if (out.size() != slice.bytes())
-    fail("tensor \"{}\": {} bytes for {}", slice.name, out.size(), slice.bytes());
-  const auto name = theirs.name;
   const auto read_one = [&](int worker, const TensorSlice& piece, std::span<std::byte> to) {
     theirs.name = name_here(worker, name);
     theirs.flat_begin = piece.flat_begin;
     theirs.flat_end = piece.flat_end;
     checkpoint_.read(theirs, to);
   };
+  if (workers_ == 1) return read_one(0, slice, out);
+  if (const auto fault = fault_of(slice); !fault.empty()) fail("tensor \"{}\": {}", slice.name, fault);
+  if (out.size() != slice.bytes())
+    fail("tensor \"{}\": {} bytes for {}", slice.name, out.size(), slice.bytes());
   if (worker_ != kMean) return read_one(worker_, slice, out);
   switch (slice.dtype) {
     case DType::f32:

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -81,11 +82,12 @@ std::optional<OuterOptions> outer_of(const SimulateOptions& options) {
   const auto sent = outer_sent(options.compress);
   if (!sent) fail_user("--compress '{}' is not none, bfloat16 or topk:SHARE", options.compress);
   outer.sent = *sent;
-  if (options.fragments > options.interval)
-    fail_user("--fragments {} do not have a step each in --interval {}", options.fragments, options.interval);
-  if (const int most = options.interval / options.fragments; options.overlap > most)
-    fail_user("--overlap {}: a fragment is under way until the next one at most, {} steps", options.overlap,
-              most);
+  const std::map<std::string_view, int> values = {
+      {"interval", options.interval}, {"fragments", options.fragments}, {"overlap", options.overlap}};
+  const auto fault =
+      fault_of_turns(options.interval, options.fragments, options.overlap,
+                     [&](std::string_view name) { return fmt::format("--{} {}", name, values.at(name)); });
+  if (!fault.empty()) fail_user("{}", fault);
   for (int f = 0; f < options.fragments; ++f) outer.fragment_of.push_back(f);
   return outer;
 }
@@ -125,7 +127,7 @@ std::string milliseconds(double ms) {
   return ms >= 10e3 ? fmt::format("{:.1f} s", ms / 1e3) : fmt::format("{:.4g} ms", ms);
 }
 
-// Of averaging alone, of every step.
+// The effect of averaging at every step, without updates.
 void print_consensus(const SimulatedRun& run, const SimulatedScheme& gossip, const Consensus& consensus) {
   fmt::print("\nconsensus of {}\n", run.topology.name);
   if (consensus.steps_to_thousandth > 0) {

@@ -284,14 +284,10 @@ class Rules {
       }
       return;
     }
-    if (outer.fragments > outer.interval) {
-      fail_user("{} do not have a step each in {}", say("outer.fragments"), say("outer.interval"));
-    }
-    if (const auto most = outer.interval / outer.fragments; outer.overlap > most) {
-      fail_user("{}: a fragment is under way until the next one at most, {} step{} with {} and {}",
-                say("outer.overlap"), most, most == 1 ? "" : "s", say("outer.interval"),
-                say("outer.fragments"));
-    }
+    const auto fault =
+        fault_of_turns(outer.interval, outer.fragments, outer.overlap,
+                       [&](std::string_view name) { return say(fmt::format("outer.{}", name)); });
+    if (!fault.empty()) fail_user("{}", fault);
     if (outer.overlap == 0 && is_set("outer.own_share")) {
       fail_user("{} has no meaning without outer.overlap, e.g. outer.overlap=1; set that, or leave it out",
                 say("outer.own_share"));

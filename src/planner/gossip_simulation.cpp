@@ -191,11 +191,11 @@ class Gossip {
   double apart() const { return std::ranges::max(clock_) - std::ranges::min(clock_); }
 
  private:
-  // Of an exchange: the model's, or those of a fragment.
+  // The buckets of an exchange: all of the model's, or a fragment's.
   static int buckets_of(const SimulatedRun& run) {
     return run.outer ? std::max(1, run.buckets / run.outer->fragments()) : run.buckets;
   }
-  // Those of a bucket, for a group whose members send parts and then means.
+  // The bytes of a bucket, for a group whose members send parts and then means.
   double bytes_of(std::size_t members) const {
     const double bytes = run_.bytes / static_cast<double>(buckets_);
     if (!run_.outer) return bytes;

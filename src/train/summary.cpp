@@ -94,7 +94,7 @@ void log_summary(const Config& config, const RunPlan& plan, const Mixture& data,
               outer.overlap > 0
                   ? fmt::format(", {} step{} under way", outer.overlap, outer.overlap == 1 ? "" : "s")
                   : "");
-    if (outer.compress.starts_with("topk") && outer.momentum > 0) {
+    if (plan.engine.outer->sent.kind == OuterSent::Kind::largest && outer.momentum > 0) {
       log::warn(
           "outer.momentum = {:g} with outer.compress = \"{}\": what is sent late counts many times then; "
           "outer.momentum=0 outer.lr=1 has trained better (docs/decentralised.md)",

@@ -66,7 +66,7 @@ TEST_F(MeasuredMachineTest, KeepsWhatItMeasures) {
   EXPECT_EQ(third.measured(), 1);
 }
 
-// Of 2048 tokens at most, whatever the micro-batch.
+// A sample has 2048 tokens at most, whatever the micro-batch.
 TEST_F(MeasuredMachineTest, ALargeMicroBatchIsAMultipleOfItsSample) {
   MeasuredMachine machine(2, options());
   const auto times = machine.times(sample(256), {}), twice = machine.times(sample(512), {});

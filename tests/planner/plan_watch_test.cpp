@@ -11,7 +11,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-// What is said after steps of 2 ms, in a span of this category.
+// The warning after steps of 2 ms, in a span of this category.
 std::string said_after(double predicted_seconds, const std::string& category) {
   Prediction predicted;
   predicted.step.seconds = predicted_seconds;

@@ -14,7 +14,7 @@ namespace {
 using testing::HasSubstr;
 using Arguments = std::vector<std::string>;
 
-// What a run of these settings that goes on with others is told; "" if it may.
+// The message that refuses a resume of these settings with others; "" where it is allowed.
 std::string refusal(const Arguments& saved, const Arguments& now) {
   Config before, after;
   apply_arguments(before, saved);

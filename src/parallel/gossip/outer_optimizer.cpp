@@ -17,7 +17,7 @@ std::int64_t sparse_count(const OuterSent& sent) {
   return std::max<std::int64_t>(1, std::llround(sent.share * static_cast<double>(kSparseBlock)));
 }
 
-// What member `member` of a group has taken of so many elements: i32 [blocks, count of a block].
+// The part of a member of the group, for so many elements: i32 [blocks, count of a block].
 Tensor by_block(const Tensor& taken, int member, std::int64_t elements, std::int64_t count) {
   const std::int64_t blocks = elements / kSparseBlock;
   return part_of(taken, member * blocks * count, blocks * count).reshaped({blocks, count});
@@ -71,16 +71,9 @@ void OuterOptimizer::begin() {
 void OuterOptimizer::step(GradientReducer& reducer, std::int64_t step) {
   const std::int64_t update = step + 1;
   equal_ = rounds_.empty();
-  if (options_.overlap > 0) {
-    if (options_.exchange_after(update - options_.overlap)) {
-      arrive(reducer);
-      go_on(update - options_.overlap);
-    }
-    return send(reducer, update);
-  }
+  if (options_.overlap > 0) go_on(reducer, update - options_.overlap);
   send(reducer, update);
-  arrive(reducer);
-  go_on(update);
+  if (options_.overlap == 0) go_on(reducer, update);
 }
 
 void OuterOptimizer::send(GradientReducer& reducer, std::int64_t update) {
@@ -130,10 +123,11 @@ void OuterOptimizer::arrive(GradientReducer& reducer) {
   under_way_.clear();
 }
 
-// From the model that has been moved by what began after `update`.
-void OuterOptimizer::go_on(std::int64_t update) {
+// Workers go on from the model that the exchange after `update` has moved.
+void OuterOptimizer::go_on(GradientReducer& reducer, std::int64_t update) {
   const auto exchange = options_.exchange_after(update);
   if (!exchange) return;
+  arrive(reducer);
   weights_.settle();
   const auto own = static_cast<float>(options_.own_share);
   plan_.for_units([&](int u) {
@@ -148,7 +142,7 @@ void OuterOptimizer::go_on(std::int64_t update) {
   equal_ = of_all_;
 }
 
-// Of the movement and what was not sent before.
+// Packs the sum of the movement and what was not sent before; what stays is the new rest.
 void OuterOptimizer::pack(const Sent& unit) {
   const Tensor rest = state(kUnsent).shard(plan_, unit.unit);
   stream_.add(rest, unit.movement);

@@ -18,8 +18,8 @@ namespace shoal {
 
 struct OuterBuffers {
   std::vector<OptimizerState> state;  // in the order of kOuterStates
-  // Of the largest fragment: the movement f32, where it has memory of its own; what is sent of it, bf16 or
-  // taken i32 [blocks * count]; and what all of a group have taken.
+  // Buffers for the largest fragment: the movement f32, where it has memory of its own; what is sent of it,
+  // bf16 or taken i32 [blocks * count]; and what all of a group have taken.
   Tensor movement, sent, received;
 
   // `resting` is the arena for state that may rest on the host.
@@ -57,7 +57,7 @@ class OuterOptimizer {
   void pack(const Sent& unit);
   void unpack(const Sent& unit);
   void move(int unit, const Tensor& movement, const Tensor& scratch);
-  void go_on(std::int64_t update);
+  void go_on(GradientReducer& reducer, std::int64_t update);
 
   StateStream& stream_;
   Backend& backend_;

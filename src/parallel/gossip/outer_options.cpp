@@ -1,5 +1,7 @@
 #include "parallel/gossip/outer_options.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 #include <numeric>
@@ -45,6 +47,16 @@ std::optional<OuterOptions::Exchange> OuterOptions::exchange_after(std::int64_t 
     if (at == (f + 1) * interval / n) return Exchange{f, round};
   }
   return std::nullopt;
+}
+
+std::string fault_of_turns(std::int64_t interval, std::int64_t fragments, std::int64_t overlap,
+                           const std::function<std::string(std::string_view)>& say) {
+  if (fragments > interval)
+    return fmt::format("{} do not have a step each in {}", say("fragments"), say("interval"));
+  const std::int64_t most = interval / fragments;
+  if (overlap <= most) return "";
+  return fmt::format("{}: a fragment is under way until the next one at most, {} step{} with {} and {}",
+                     say("overlap"), most, most == 1 ? "" : "s", say("interval"), say("fragments"));
 }
 
 // The largest unit goes first, each to the fragment that has least.

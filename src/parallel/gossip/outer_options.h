@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -24,7 +26,7 @@ struct OuterSent {
 };
 // "none", "bfloat16", "topk:0.02"; empty for another text.
 std::optional<OuterSent> outer_sent(std::string_view text);
-// What an exchange among so many workers moves, in bytes of an all-reduce of all in float32.
+// The bytes of an exchange among so many workers, as a share of an all-reduce in float32.
 double exchanged_share(const OuterSent& sent, int members);
 
 struct OuterOptions {
@@ -52,6 +54,11 @@ struct OuterOptions {
   };
   std::optional<Exchange> exchange_after(std::int64_t update) const;
 };
+
+// What is wrong with these settings; "" if nothing. `say` gives one with its value: "--overlap 3" for
+// "overlap".
+std::string fault_of_turns(std::int64_t interval, std::int64_t fragments, std::int64_t overlap,
+                           const std::function<std::string(std::string_view)>& say);
 
 // Deals units to fragments of about equal size. Throws UserError where there are fewer units that are
 // trained.

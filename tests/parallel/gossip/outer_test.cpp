@@ -188,6 +188,16 @@ void expect_outcomes(const RanksRun& run, const std::vector<RunOutcome>& expecte
   }
 }
 
+// The same with workers of two ranks, whose state rests on the host.
+void expect_far_outcomes(RanksRun run, const std::vector<RunOutcome>& expected) {
+  run.mesh = {.data = 2, .workers = 2};
+  run.engine.zero = 2;
+  run.backend = [](int) { return std::make_unique<FarBackend>(make_cpu_backend(1)); };
+  run.engine.on_host = true;
+  run.engine.streamed = 1024;
+  expect_outcomes(run, expected);
+}
+
 // Evaluation is of the mean, which the hand has not: never.
 RanksRun unevaluated(RanksRun run) {
   run.evaluate_every = 1000;
@@ -260,12 +270,7 @@ TEST(Outer, MovesFragmentsInTurnInEveryLayout) {
       run.engine.zero = zero;
       expect_outcomes(run, expected);
     }
-    run.mesh = {.data = 2, .workers = 2};
-    run.engine.zero = 2;
-    run.backend = [](int) { return std::make_unique<FarBackend>(make_cpu_backend(1)); };
-    run.engine.on_host = true;
-    run.engine.streamed = 1024;
-    expect_outcomes(run, expected);
+    expect_far_outcomes(run, expected);
   }
 }
 
@@ -316,12 +321,7 @@ TEST_P(OuterLayouts, DoNotChangeARun) {
   }
   run.mesh = {.pipeline = 2, .data = 2, .workers = 2};
   expect_outcomes(run, expected);
-  run.mesh = {.data = 2, .workers = 2};
-  run.engine.zero = 2;
-  run.backend = [](int) { return std::make_unique<FarBackend>(make_cpu_backend(1)); };
-  run.engine.on_host = true;
-  run.engine.streamed = 1024;
-  expect_outcomes(run, expected);
+  expect_far_outcomes(run, expected);
 }
 
 TEST(Outer, GoesAroundMuonAndBfloat16) {
