@@ -48,7 +48,7 @@ KINDS = {
     "update": (r" ([-+]=) ", opposite),
     "truth": (r"\b(true|false)\b", opposite),
     "jump": (r"\b(break|continue)(?=;)", jump),
-    "integer": (r"(?<![\w.'])(\d+)(?![\w.'])", larger),
+    "integer": (r"(?<![\w.'])(?<!\de[-+])(\d+)(?![\w.'])", larger),
     "real": (r"(?<![\w.'])(\d+\.\d*(?:e-?\d+)?f?|\d+e-?\d+)(?![\w.'])", doubled),
     "dropped call": (r"(?m)(?:^ +|(?<=\) ))((?!return\b|throw\b|assert\b)[\w.:>-]+\([^;{}]*\))(?=;$)", lambda found: ""),
     "swapped arguments": (r"(?<=\w\()(([\w.]+), ([\w.]+))(?=[,)])", swapped),

@@ -88,6 +88,7 @@ TEST(Size, IsWhatARunTakes) {
     const auto trained = run(settings, folder.path());
     ASSERT_EQ(trained.code, 0) << trained.err;
     const double said = bytes_of(size.out, "total");
+    EXPECT_THAT(size.out, HasSubstr("  sums for the gradient's norm\n"));
     EXPECT_GT(said, 100e6) << size.out;  // large, so that the system's own memory is negligible
     EXPECT_NEAR(trained.peak_bytes / said, 1, 0.1) << size.out;
 

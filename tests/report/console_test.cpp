@@ -49,5 +49,11 @@ TEST(Console, NumbersThatAreOutOfTheOrdinary) {
   EXPECT_THAT(line, Not(HasSubstr("ETA"))) << "nothing is left";
 }
 
+TEST(Console, DrawsNoBarWhereThereIsNoTerminal) {
+  testing::internal::CaptureStderr();
+  Console(1000, std::nullopt).bar(10, 3.25, 90);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+}
+
 }  // namespace
 }  // namespace shoal

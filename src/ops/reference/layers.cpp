@@ -39,8 +39,8 @@ void ReferenceBackend::embedding_forward(const Tensor& out, const Tensor& tokens
   Values outs(out.count());
   for_each_token(tokens, first_class, wte.rows(), dropout.window,
                  [&](auto token, auto position, auto row, auto b, auto t) {
+                   if (token < 0) return;
                    for (std::int64_t c = 0; c < channels; ++c) {
-                     if (token < 0) continue;
                      const double value = positions[position * channels + c] + classes[token * channels + c];
                      outs[row * channels + c] = value * mask(b, t, c);
                    }

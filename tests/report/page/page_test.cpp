@@ -209,6 +209,7 @@ TEST(Page, LongCurvesKeepTheirExtremesGapsAndMeans) {
   };
   EXPECT_EQ(at(70'001), 50);
   EXPECT_TRUE(at(80'001).is_null());
+  EXPECT_EQ(loss["mean_x"].size(), 800u) << "of the bucket that begins with a NaN, too";
   EXPECT_EQ(loss["mean_x"].size(), loss["mean_y"].size());
   EXPECT_NEAR(loss["mean_y"][3].get<double>(), 3, 0.05);
   EXPECT_LT(curves["clock"]["step"].size(), 2000u);
