@@ -10,9 +10,10 @@ from svg import document, text
 
 METHODS = [("allreduce", "all-reduce, AdamW", "#222222"), ("gossip4", "gossip of 4 workers, AccumAdamW", "#0072B2"),
            ("gossip8", "gossip of 8 workers, AccumAdamW", "#D55E00"),
-           ("accum", "all-reduce, AccumAdamW", "#009E73"), ("outer", "outer, 1 / 100", "#CC79A7"),
-           ("streaming", "the same in fragments", "#E69F00"), ("thousandth", "outer, 1 / 1,000", "#56B4E9"),
-           ("sparse", "largest, 1 / 1,000", "#009E73"),
+           ("accum", "all-reduce, AccumAdamW", "#009E73"), ("outer", "bfloat16, 1 / 100", "#CC79A7"),
+           ("streaming", "the same in fragments", "#E69F00"), ("nibbles", "int4, 1 / 100", "#7570B3"),
+           ("rare_nibbles", "int4, 1 / 1,000", "#0072B2"), ("rare_streaming", "the same in fragments", "#D55E00"),
+           ("thousandth", "bfloat16, 1 / 1,000", "#56B4E9"), ("sparse", "largest, 1 / 1,000", "#009E73"),
            ("alone", "one worker", "#999999")]
 DASHES = ["", "7 4", "2 3"]  # of seeds
 WIDTH, HEIGHT, LEFT, TOP, TALL, SMALL = 1000, 560, 58, 92, 420, 180
@@ -80,10 +81,13 @@ class Panel:
 def picture(runs, methods, seeds):
     steps = runs["allreduce", seeds[0]][-1]["step"]
     parts = [text(LEFT, 30, f"Losses beside all-reduce (dashes: seeds {', '.join(seeds)})", 17)]
-    x = LEFT
+    x, y = LEFT, 46
     for _, name, colour in methods:
-        parts.append(f'<path d="M{x} 54h26" stroke="{colour}" stroke-width="3"/>' + text(x + 33, 58, name, 12))
-        x += 46 + 6.6 * len(name)
+        wide = 46 + 6.6 * len(name)
+        if x + wide > WIDTH:
+            x, y = LEFT, y + 18
+        parts.append(f'<path d="M{x:g} {y}h26" stroke="{colour}" stroke-width="3"/>' + text(x + 33, y + 4, name, 12))
+        x += wide
     begun = [r["val_loss"] for run in runs.values() for r in run if r["step"] > 0]  # the start would flatten the rest
     low, high = math.floor(2 * min(begun)) / 2, math.ceil(2 * max(begun)) / 2
     ticks = [(low + i / 2, f"{low + i / 2:g}") for i in range(round(2 * (high - low)) + 1)]

@@ -80,7 +80,7 @@ std::optional<OuterOptions> outer_of(const SimulateOptions& options) {
     fail_user("--clip bucket does not go with --interval, whose moves are of all");
   OuterOptions outer{.interval = options.interval, .overlap = options.overlap};
   const auto sent = outer_sent(options.compress);
-  if (!sent) fail_user("--compress '{}' is not none, bfloat16 or topk:SHARE", options.compress);
+  if (!sent) fail_user("--compress '{}' is not none, bfloat16, int4 or topk:SHARE", options.compress);
   outer.sent = *sent;
   const std::map<std::string_view, int> values = {
       {"interval", options.interval}, {"fragments", options.fragments}, {"overlap", options.overlap}};
@@ -256,7 +256,7 @@ void add_gossip_simulate(CLI::App& gossip) {
       ->check(takes_integer(0, 1 << 16))
       ->capture_default_str()
       ->option_text("N");
-  text("--compress", options->compress, "As outer.compress", "none|bfloat16|topk:SHARE")
+  text("--compress", options->compress, "As outer.compress", "none|bfloat16|int4|topk:SHARE")
       ->capture_default_str();
   command->add_option("--steps", options->steps, "Steps to simulate (default: 200, or four intervals)")
       ->check(takes_integer(2, 1 << 20))

@@ -270,7 +270,8 @@ class Rules {
   void check_outer() const {
     if (!outer_sent(config_.outer.compress)) {
       fail_user(
-          "{} is not \"none\", \"bfloat16\" or \"topk:SHARE\" with a share of at most 1, e.g. \"topk:0.02\"",
+          "{} is not \"none\", \"bfloat16\", \"int4\" or \"topk:SHARE\" with a share of at most 1, e.g. "
+          "\"topk:0.02\"",
           say("outer.compress"));
     }
     const auto& outer = config_.outer;

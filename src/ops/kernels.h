@@ -45,6 +45,7 @@ struct MuonSettings {
 };
 
 inline constexpr std::int64_t kSparseBlock = 1024;
+inline constexpr std::int64_t kInt4Words = 1 + kSparseBlock / 8;  // of a packed block: its scale, and levels
 
 inline constexpr double kMuonEps = 1e-7;  // the least norm that a matrix is divided by
 
@@ -248,6 +249,11 @@ class Backend : public Device {
   virtual void take_largest(const Tensor& taken, const Tensor& x) = 0;
   // x f32 [B * kSparseBlock] += factor * taken i32 [B, K]
   virtual void add_taken(const Tensor& x, const Tensor& taken, float factor) = 0;
+  // packed i32 [B, kInt4Words] = x f32 [B * kSparseBlock] in steps of a 7th of each block's largest magnitude
+  // (sparse.h has the format); x keeps the rest. A block with a NaN or an infinity becomes NaN.
+  virtual void take_int4(const Tensor& packed, const Tensor& x) = 0;
+  // x f32 [B * kSparseBlock] += packed i32 [B, kInt4Words]
+  virtual void add_int4(const Tensor& x, const Tensor& packed) = 0;
 
   // --- Muon (Jordan et al. 2024), whose update of a matrix is its momentum made orthogonal
   // direction f32 [n] holds the gradient, which is scaled to g. momentum f32 [n] mixes with it, beta *

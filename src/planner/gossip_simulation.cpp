@@ -201,8 +201,6 @@ class Gossip {
     if (!run_.outer) return bytes;
     return bytes / run_.outer->fragments() * exchanged_share(run_.outer->sent, static_cast<int>(members));
   }
-  int messages() const { return run_.outer && run_.outer->sent.kind == OuterSent::Kind::largest ? 1 : 2; }
-
   void outer_step(std::int64_t update, const Conditions& now) {
     const auto& outer = *run_.outer;
     for (std::size_t i = 0; i < clock_.size(); ++i) clock_[i] += now.compute[i];
@@ -211,11 +209,22 @@ class Gossip {
         clock_[i] = std::max(clock_[i], bucket_[(i + 1) * buckets_ - 1]);
     };
     if (outer.overlap > 0 && outer.exchange_after(update - outer.overlap)) wait();
+    const auto begin = [&](const OuterOptions::Exchange& turn, double share, int messages) {
+      for (std::size_t i = 0; i < bucket_.size(); ++i) bucket_[i] = clock_[i / buckets_];
+      exchange(rounds_[static_cast<std::size_t>(turn.round % run_.topology.period())], now, share, messages);
+    };
+    const auto kind = outer.sent.kind;
     const auto turn = outer.exchange_after(update);
-    if (!turn) return;
-    for (std::size_t i = 0; i < bucket_.size(); ++i) bucket_[i] = clock_[i / buckets_];
-    exchange(rounds_[static_cast<std::size_t>(turn->round % run_.topology.period())], now);
-    if (outer.overlap == 0) wait();
+    if (kind == OuterSent::Kind::int4) {  // movements, and later their sums
+      if (turn) begin(*turn, 0.5, 1);
+      if (const auto summed = outer.exchange_after(update - outer.sums_after())) {
+        wait();
+        begin(*summed, 0.5, 1);
+      }
+    } else if (turn) {
+      begin(*turn, 1, kind == OuterSent::Kind::largest ? 1 : 2);
+    }
+    if (turn && outer.overlap == 0) wait();
   }
 
   // A group's traffic through a host's link.
@@ -243,7 +252,8 @@ class Gossip {
     }
   }
 
-  void exchange(const Round& round, const Conditions& now) {
+  // `share` of the bytes of an exchange, in so many messages one after the other.
+  void exchange(const Round& round, const Conditions& now, double share = 1, int messages = 2) {
     for (std::size_t g = 0; g < round.groups.size(); ++g) {
       for (std::size_t b = 0; b < buckets_; ++b) {
         double ready = 0;
@@ -257,7 +267,7 @@ class Gossip {
       const int host = part->host;
       flows_.clear();
       for (; part != round.parts.end() && part->host == host; ++part) {
-        const double bytes = bytes_of(round.groups[part->group]->size()) / payload_share(run_.mtu);
+        const double bytes = share * bytes_of(round.groups[part->group]->size()) / payload_share(run_.mtu);
         flows_.push_back({.busy = ms_of(bytes * part->share, now.bandwidth[host]),
                           .ready = {&ready_[part->group * buckets_], buckets_},
                           .end = {&end_[part->group * buckets_], buckets_}});
@@ -266,7 +276,7 @@ class Gossip {
     }
     for (std::size_t g = 0; g < round.groups.size(); ++g) {
       const auto& group = *round.groups[g];
-      const Cost cost = within_group(group, run_, now, bytes_of(group.size()), messages());
+      const Cost cost = within_group(group, run_, now, share * bytes_of(group.size()), messages);
       double free = 0;
       for (std::size_t b = 0; b < buckets_; ++b) {
         free = std::max(free, ready_[g * buckets_ + b]) + cost.busy;

@@ -43,6 +43,7 @@ TEST_P(GossipUnderMpi, EveryTopologyEqualsThreads) {
       {"gossip.topology=alternating-exp-ring", "gossip.local_size=2", "train.dtype=bfloat16"},
       {"gossip.topology=file:rounds.toml"},
       {"gossip.topology=complete", "outer.interval=2", "outer.compress=topk:0.05"},
+      {"gossip.topology=complete", "outer.interval=2", "outer.compress=int4", "outer.overlap=2"},
       {"gossip.topology=exp", "outer.interval=4", "outer.fragments=2", "outer.overlap=2"},
       {"gossip.worker_size=2", "parallel.zero=3"},
       {"parallel.tensor=2", "parallel.sequence=true"},

@@ -1,4 +1,5 @@
-// The rules between keys: rules.txt has for each arguments that break it, with the whole message, and some that just keep it.
+// The rules between keys: rules.txt has for each arguments that break it, with the whole message, and some
+// that just keep it.
 #include <gtest/gtest.h>
 
 #include <fstream>

@@ -59,6 +59,62 @@ TEST_P(CpuSparse, AddsWhatWasTaken) {
   expect_within(run(cpu()), run(oracle()), gamma(2) * (std::abs(y) + 0.3 * std::abs(x)) + kSmallest);
 }
 
+// Blocks whose largest number is everything from the least to the most, and one of zeros.
+class CpuInt4 : public Conformance<std::int64_t> {
+ protected:
+  std::int64_t blocks_ = GetParam(), n_ = blocks_ * kSparseBlock;
+  Values numbers() const {
+    Values x = normal_values(n_, 1, DType::f32);
+    for (std::int64_t block = 0; block < blocks_; ++block) {
+      const double factor = block == 1 ? 0 : std::pow(2.0, -145 + 67 * (block % 5));
+      for (std::int64_t i = 0; i < kSparseBlock; ++i)
+        x[static_cast<std::size_t>(block * kSparseBlock + i)] *= factor;
+    }
+    for (double& number : x) number = static_cast<float>(number);
+    return x;
+  }
+};
+
+TEST_P(CpuInt4, TakesTheNearestLevelsAndKeepsTheRest) {
+  const Values x = numbers();
+  const auto run = [&](const Side& side) {
+    const Buffer packed = side.ints({blocks_, kInt4Words}), rest = side.full({n_}, x),
+                 sum = side.full({n_}, x);
+    side.backend.take_int4(packed, rest);
+    side.backend.add_int4(sum, packed);
+    return std::array{packed.values(), rest.values(), sum.values()};
+  };
+  const auto [packed, rest, sum] = run(cpu());
+  const auto [expected, expected_rest, expected_sum] = run(oracle());
+  EXPECT_TRUE((packed == expected).min());
+  EXPECT_TRUE((rest == expected_rest).min());
+  expect_within(sum, expected_sum, 0x1p-24 * std::abs(expected_sum) + kSmallest);
+
+  for (std::int64_t block = 0; block < blocks_; ++block) {
+    const std::slice here(static_cast<std::size_t>(block * kSparseBlock), kSparseBlock, 1);
+    const Values whole = x[here], left = rest[here];
+    const double step = std::abs(whole).max() / 7;
+    EXPECT_LE(std::abs(left).max(), step / 2 * (1 + 0x1p-18) + 0x1p-146) << "block " << block;
+  }
+}
+
+TEST_P(CpuInt4, WhatIsNotFiniteSpoilsItsBlock) {
+  for (const float spoiled : {std::numeric_limits<float>::quiet_NaN(),
+                              -std::numeric_limits<float>::infinity(), std::bit_cast<float>(0x7fffffffu)}) {
+    Values x = numbers();
+    x[static_cast<std::size_t>(n_ - 3)] = spoiled;
+    const Buffer packed = cpu().ints({blocks_, kInt4Words}), rest = cpu().full({n_}, x),
+                 sum = cpu().full({n_}, 0 * numbers());
+    cpu().backend.take_int4(packed, rest);
+    cpu().backend.add_int4(sum, packed);
+    const Values values = sum.values();
+    for (std::int64_t i = 0; i < n_; ++i)
+      ASSERT_EQ(std::isnan(values[static_cast<std::size_t>(i)]), i >= n_ - kSparseBlock) << i;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, CpuInt4, testing::Values(1, 5, 70));
+
 INSTANTIATE_TEST_SUITE_P(Shapes, CpuSparse,
                          testing::Values(std::pair(1, 1), std::pair(1, 1024), std::pair(3, 20),
                                          std::pair(70, 5)));

@@ -176,6 +176,8 @@ class FarBackend final : public Backend {
   void add_taken(const Tensor& x, const Tensor& taken, float factor) override {
     call(&Backend::add_taken, x, taken, factor);
   }
+  void take_int4(const Tensor& packed, const Tensor& x) override { call(&Backend::take_int4, packed, x); }
+  void add_int4(const Tensor& x, const Tensor& packed) override { call(&Backend::add_int4, x, packed); }
   void muon_direction(const Tensor& direction, const Tensor& momentum,
                       const MuonSettings& settings) override {
     call(&Backend::muon_direction, direction, momentum, settings);

@@ -295,6 +295,7 @@ inline std::vector<RunOutcome> train_workers(const RanksRun& run, const RankStep
     RankOfRun rank(run, world.ranks);
     RunOutcome mine;
     steps(rank, mine);
+    rank.engine().state(true, DataEngine::Share::held);  // workers finish an exchange together
     const std::lock_guard lock(mutex);
     auto& outcome = outcomes[static_cast<std::size_t>(rank.coordinate().worker)];
     collect(outcome, rank.engine(), rank.backend());

@@ -223,6 +223,20 @@ TEST(GossipSimulation, WhatIsUnderWayIsHiddenByTheStepsUntilItsEnd) {
   EXPECT_NEAR(step_of(slow, "outer"), 100, kRounding);
 }
 
+// Movements go, and at half of the time their sums; workers wait there for what has not come.
+TEST(GossipSimulation, Int4GoesInTwoHalves) {
+  const double whole = 10 * 5 * 129 / 1024.0;
+  OuterOptions outer{.interval = 20, .sent = {OuterSent::Kind::int4}};
+  EXPECT_NEAR(step_of(outer_run(0.2, outer), "outer"), 100 + (whole + 2 * 0.2) / 20, kRounding);
+  outer.overlap = 1;  // the sums are hidden
+  EXPECT_NEAR(step_of(outer_run(0.2, outer), "outer"), 100 + (whole / 2 + 0.2) / 20, kRounding);
+  outer.overlap = 2;
+  EXPECT_NEAR(step_of(outer_run(0.2, outer), "outer"), 100, kRounding);
+  auto slow = outer_run(0.2, outer);
+  slow.bytes *= 40;
+  EXPECT_NEAR(step_of(slow, "outer"), 100 + 2 * (20 * whole + 0.2 - 100) / 20, kRounding);
+}
+
 TEST(GossipSimulation, WholeIntervalsAreMeasured) {
   SimulatedRun run;
   run.outer = OuterOptions{.interval = 30};

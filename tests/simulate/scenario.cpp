@@ -40,8 +40,8 @@ const std::vector<Training> kTrainings = {
      {"parallel.engine=gossip", "gossip.topology=complete", "outer.interval=2", "outer.compress=topk:0.1"},
      kWorkers},
     {"streaming",
-     {"parallel.engine=gossip", "gossip.topology=complete", "outer.interval=2", "outer.fragments=2",
-      "outer.overlap=1", "optim.ema=0.5"},
+     {"parallel.engine=gossip", "gossip.topology=complete", "outer.interval=4", "outer.fragments=2",
+      "outer.overlap=2", "outer.compress=int4", "optim.ema=0.5"},
      kWorkers},
 };
 

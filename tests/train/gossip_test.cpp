@@ -107,6 +107,7 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"OfTensorRanks", 4, {"parallel.tensor=2", "parallel.sequence=true", "train.micro_batch=2"}},
         Case{"Outer", 4, {"gossip.topology=complete", "outer.interval=3", "optim.name=muon"}},
         Case{"OuterSparse", 4, {"gossip.topology=complete", "outer.interval=3", "outer.compress=topk:0.05"}},
+        Case{"OuterInt4", 4, {"gossip.topology=complete", "outer.interval=3", "outer.compress=int4"}},
         Case{"OuterStreaming",
              4,
              {"gossip.topology=complete", "outer.interval=4", "outer.fragments=2", "outer.overlap=2",

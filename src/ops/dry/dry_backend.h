@@ -69,6 +69,8 @@ class DryBackend : public Backend {
   void adamw(const AdamWTensors&, const AdamWSettings&) override {}
   void take_largest(const Tensor&, const Tensor&) override {}
   void add_taken(const Tensor&, const Tensor&, float) override {}
+  void take_int4(const Tensor&, const Tensor&) override {}
+  void add_int4(const Tensor&, const Tensor&) override {}
   void muon_direction(const Tensor&, const Tensor&, const MuonSettings&) override {}
   void muon_update(const MuonTensors&, const MuonSettings&) override {}
   void normalize(const Tensor&, const Tensor&, const Tensor&) override {}

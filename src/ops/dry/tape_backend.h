@@ -103,6 +103,8 @@ class TapeBackend final : public DryBackend {
   }
   void take_largest(const Tensor& taken, const Tensor& x) override { memory({taken, x, x}); }
   void add_taken(const Tensor&, const Tensor& taken, float) override { memory({taken, taken, taken}); }
+  void take_int4(const Tensor& packed, const Tensor& x) override { memory({packed, x, x}); }
+  void add_int4(const Tensor& x, const Tensor& packed) override { memory({packed, x, x}); }
   void muon_direction(const Tensor& direction, const Tensor& momentum, const MuonSettings&) override {
     memory({direction, direction, momentum, momentum});
   }

@@ -67,6 +67,8 @@ class ReferenceBackend : public Backend {
   void adamw(const AdamWTensors& args, const AdamWSettings& settings) override;
   void take_largest(const Tensor& taken, const Tensor& x) override;
   void add_taken(const Tensor& x, const Tensor& taken, float factor) override;
+  void take_int4(const Tensor& packed, const Tensor& x) override;
+  void add_int4(const Tensor& x, const Tensor& packed) override;
   void muon_direction(const Tensor& direction, const Tensor& momentum, const MuonSettings& settings) override;
   void muon_update(const MuonTensors& args, const MuonSettings& settings) override;
   void normalize(const Tensor& out, const Tensor& x, const Tensor& squares) override;

@@ -120,7 +120,8 @@ class DataEngine final : public UnitStore {
   // is none.
   std::string first_bad_tensor();
 
-  // The tensors that a checkpoint holds: parameters, and with `optimizer` its state.
+  // The tensors that a checkpoint holds: parameters, and with `optimizer` its state. Collective over the
+  // workers where an outer optimizer has something under way, which arrives first.
   enum class Share {
     held,     // all that this rank holds: to be read from a checkpoint
     to_save,  // its part of what the ranks hold together, each element on one rank: to be written

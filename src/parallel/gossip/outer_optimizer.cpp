@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "parallel/gossip/rounds.h"
 
@@ -12,15 +13,21 @@ namespace {
 
 constexpr std::size_t kModel = 0, kMomentum = 1, kUnsent = 2;  // in kOuterStates
 
-// Numbers of a block that are sent.
-std::int64_t sparse_count(const OuterSent& sent) {
+// Words of a packed block; 0: numbers are not packed.
+std::int64_t words_of(const OuterSent& sent) {
+  if (sent.kind == OuterSent::Kind::int4) return kInt4Words;
+  if (sent.kind != OuterSent::Kind::largest) return 0;
   return std::max<std::int64_t>(1, std::llround(sent.share * static_cast<double>(kSparseBlock)));
 }
 
-// The part of a member of the group, for so many elements: i32 [blocks, count of a block].
-Tensor by_block(const Tensor& taken, int member, std::int64_t elements, std::int64_t count) {
-  const std::int64_t blocks = elements / kSparseBlock;
-  return part_of(taken, member * blocks * count, blocks * count).reshaped({blocks, count});
+// Blocks of a unit that are sent to and received from a group. int4: an equal part of them for each member.
+struct Rows {
+  std::int64_t sent, received;
+};
+Rows rows_of(const OuterSent& sent, std::int64_t blocks, int members) {
+  const std::int64_t whole = (blocks + members - 1) / members * members;
+  if (sent.kind == OuterSent::Kind::int4) return {whole, whole};
+  return {blocks, members * blocks};
 }
 
 }  // namespace
@@ -29,18 +36,27 @@ OuterBuffers OuterBuffers::take(Arena& resting, Arena& exchange, const ShardPlan
                                 const OuterOptions& options, int workers) {
   OuterBuffers b;
   for (std::size_t i = 0; i < outer_states(options); ++i) b.state.emplace_back(resting, plan);
-  std::vector<std::int64_t> sizes(static_cast<std::size_t>(options.fragments()));
+  std::int64_t largest = 0;
+  Rows most{0, 0};
   for (int f = 0; f < options.fragments(); ++f) {
-    plan.for_units(
-        [&](int u) { sizes[static_cast<std::size_t>(f)] += options.has(f, u) ? plan.shard_size(u) : 0; });
+    for (int members = 1; members <= workers; ++members) {
+      std::int64_t size = 0;
+      Rows all{0, 0};
+      plan.for_units([&](int u) {
+        if (!options.has(f, u)) return;
+        const Rows rows = rows_of(options.sent, plan.shard_size(u) / kSparseBlock, members);
+        size += plan.shard_size(u);
+        all = {all.sent + rows.sent, all.received + rows.received};
+      });
+      largest = std::max(largest, size);
+      most = {std::max(most.sent, all.sent), std::max(most.received, all.received)};
+    }
   }
-  const std::int64_t largest = std::ranges::max(sizes);
   if (options.overlap > 0) b.movement = exchange.take(DType::f32, {largest});
   if (options.sent.kind == OuterSent::Kind::bfloat16) b.sent = exchange.take(DType::bf16, {largest});
-  if (options.sent.kind == OuterSent::Kind::largest) {
-    const std::int64_t taken = largest / kSparseBlock * sparse_count(options.sent);
-    b.sent = exchange.take(DType::i32, {taken});
-    if (workers > 1) b.received = exchange.take(DType::i32, {workers * taken});
+  if (const std::int64_t words = words_of(options.sent); words > 0) {
+    b.sent = exchange.take(DType::i32, {most.sent, words});
+    if (workers > 1) b.received = exchange.take(DType::i32, {most.received, words});
   }
   return b;
 }
@@ -73,6 +89,7 @@ void OuterOptimizer::step(GradientReducer& reducer, std::int64_t step) {
   equal_ = rounds_.empty();
   if (options_.overlap > 0) go_on(reducer, update - options_.overlap);
   send(reducer, update);
+  if (options_.exchange_after(update - options_.sums_after())) pass_sums_on();
   if (options_.overlap == 0) go_on(reducer, update);
 }
 
@@ -80,42 +97,68 @@ void OuterOptimizer::send(GradientReducer& reducer, std::int64_t update) {
   const auto exchange = options_.exchange_after(update);
   if (!exchange) return;
   weights_.settle();
-  Communicator* group = nullptr;
+  group_ = nullptr;
   if (!rounds_.empty())
-    group = rounds_[static_cast<std::size_t>(exchange->round % std::ssize(rounds_))].get();
-  members_ = group ? group->size() : 1;
-  const std::int64_t count = sparse_count(options_.sent);
+    group_ = rounds_[static_cast<std::size_t>(exchange->round % std::ssize(rounds_))].get();
+  if (group_ && group_->size() == 1) group_ = nullptr;
+  const std::int64_t words = words_of(options_.sent);
   std::int64_t first = 0;
+  Rows row{0, 0};
   plan_.for_units([&](int u) {
     if (!options_.has(exchange->fragment, u)) return;
-    const std::int64_t size = plan_.shard_size(u), blocks = size / kSparseBlock;
+    const std::int64_t size = plan_.shard_size(u);
     Sent unit{.unit = u, .movement = reducer.reduced(u), .sent = {}, .received = {}, .exchange = {}};
     if (options_.overlap > 0) unit.movement = part_of(buffers_.movement, first, size);
     stream_.scale(unit.movement, weights_.master(u), -1);
     stream_.add(unit.movement, state(kModel).shard(plan_, u));
     if (options_.sent.kind == OuterSent::Kind::bfloat16) unit.sent = part_of(buffers_.sent, first, size);
-    if (options_.sent.kind == OuterSent::Kind::largest) {
-      const std::int64_t at = first / kSparseBlock * count;
-      unit.sent = part_of(buffers_.sent, at, blocks * count);
-      if (members_ > 1) unit.received = part_of(buffers_.received, members_ * at, members_ * blocks * count);
+    if (words > 0) {
+      const Rows rows = rows_of(options_.sent, size / kSparseBlock, members());
+      unit.sent = buffers_.sent.row_range(row.sent, rows.sent);
+      if (group_) unit.received = buffers_.received.row_range(row.received, rows.received);
+      row = {row.sent + rows.sent, row.received + rows.received};
     }
     if (unit.sent) pack(unit);
-    if (members_ > 1) {
-      group->set_purpose(fmt::format("step {}, movement of {}", update, plan_.unit(u).name));
-      unit.exchange = unit.received
-                          ? group->all_gather(unit.received, unit.sent)
-                          : group->all_reduce(unit.sent ? unit.sent : stream_.settled(unit.movement));
+    if (group_) {
+      group_->set_purpose(fmt::format("step {}, movement of {}", update, plan_.unit(u).name));
+      unit.exchange =
+          !unit.received ? group_->all_reduce(unit.sent ? unit.sent : stream_.settled(unit.movement))
+          : options_.sent.kind == OuterSent::Kind::int4 ? group_->all_to_all(unit.received, unit.sent)
+                                                        : group_->all_gather(unit.received, unit.sent);
     }
     under_way_.push_back(std::move(unit));
     first += size;
   });
 }
 
+// Each member adds up its part of what all have sent. The movement's memory has no other use until its end.
+void OuterOptimizer::pass_sums_on() {
+  if (options_.sent.kind != OuterSent::Kind::int4 || !group_) return;
+  for (auto& unit : under_way_) {
+    if (std::exchange(unit.summed, true)) continue;
+    unit.exchange.wait();
+    const std::int64_t rows = unit.sent.rows() / members();
+    const Tensor sum = part_of(unit.movement, 0, rows * kSparseBlock), mine = unit.sent.row_range(0, rows);
+    stream_.each(
+        {StateStream::out(sum)},
+        [&](auto x, std::int64_t first) {
+          backend_.zero(x[0]);
+          const std::int64_t row = first / kSparseBlock, here = x[0].count() / kSparseBlock;
+          for (int member = 0; member < members(); ++member)
+            backend_.add_int4(x[0], unit.received.row_range(member * rows + row, here));
+          backend_.take_int4(mine.row_range(row, here), x[0]);
+        },
+        kSparseBlock);
+    unit.exchange = group_->all_gather(unit.received, mine);
+  }
+}
+
 void OuterOptimizer::arrive(GradientReducer& reducer) {
+  pass_sums_on();
   for (auto& unit : under_way_) unit.exchange.wait();
   for (const auto& unit : under_way_) {
     if (unit.sent) unpack(unit);
-    if (members_ > 1) stream_.scale(unit.movement, unit.movement, 1.0f / static_cast<float>(members_));
+    if (group_) stream_.scale(unit.movement, unit.movement, 1.0f / static_cast<float>(members()));
     // With overlap gradients are not in use, else weights are not.
     move(unit.unit, unit.movement,
          options_.overlap > 0 ? reducer.reduced(unit.unit) : weights_.master(unit.unit));
@@ -155,14 +198,16 @@ void OuterOptimizer::pack(const Sent& unit) {
     });
     return;
   }
-  const Tensor taken = by_block(unit.sent, 0, rest.count(), sparse_count(options_.sent));
   stream_.each(
       {StateStream::in_out(rest)},
       [&](auto x, std::int64_t first) {
-        const std::int64_t here = x[0].count() / kSparseBlock;
-        backend_.take_largest(taken.row_range(first / kSparseBlock, here), x[0]);
+        const Tensor packed = unit.sent.row_range(first / kSparseBlock, x[0].count() / kSparseBlock);
+        options_.sent.kind == OuterSent::Kind::int4 ? backend_.take_int4(packed, x[0])
+                                                    : backend_.take_largest(packed, x[0]);
       },
       kSparseBlock);
+  const std::int64_t blocks = rest.count() / kSparseBlock;
+  if (blocks < unit.sent.rows()) backend_.zero(unit.sent.row_range(blocks, unit.sent.rows() - blocks));
 }
 
 // The movement becomes the sum of what the members have sent.
@@ -174,11 +219,11 @@ void OuterOptimizer::unpack(const Sent& unit) {
   stream_.each(
       {StateStream::in_out(movement)},
       [&](auto x, std::int64_t first) {
-        const std::int64_t here = x[0].count() / kSparseBlock;
-        for (int member = 0; member < members_; ++member) {
-          const Tensor taken = by_block(all, member, movement.count(), sparse_count(options_.sent));
-          backend_.add_taken(x[0], taken.row_range(first / kSparseBlock, here), 1);
-        }
+        const std::int64_t row = first / kSparseBlock, here = x[0].count() / kSparseBlock;
+        if (options_.sent.kind == OuterSent::Kind::int4)
+          return backend_.add_int4(x[0], all.row_range(row, here));
+        for (int member = 0; member < members(); ++member)
+          backend_.add_taken(x[0], all.row_range(member * unit.sent.rows() + row, here), 1);
       },
       kSparseBlock);
 }

@@ -40,8 +40,8 @@ class OuterOptimizer {
   void loaded() { equal_ = false; }
   // After the update of step `step`; collective over the peers. The memory of gradients is used.
   void step(GradientReducer& reducer, std::int64_t step);
-  // Waits for what is under way, and moves the model that workers will go on from: before state is read. The
-  // memory of gradients is used.
+  // Waits for what is under way, and moves the model that workers will go on from: before state is read.
+  // Collective over the peers; the memory of gradients is used.
   void arrive(GradientReducer& reducer);
   // Whether all workers have the same model.
   bool equal() const { return equal_; }
@@ -49,12 +49,15 @@ class OuterOptimizer {
  private:
   struct Sent {
     int unit;
-    Tensor movement, sent, received;
+    Tensor movement, sent, received;  // packed: i32 [blocks, words]
     Request exchange;
+    bool summed = false;  // int4: the sums are under way
   };
+  int members() const { return group_ ? group_->size() : 1; }
   OptimizerState& state(std::size_t which) { return buffers_.state[which]; }
   void send(GradientReducer& reducer, std::int64_t update);
   void pack(const Sent& unit);
+  void pass_sums_on();
   void unpack(const Sent& unit);
   void move(int unit, const Tensor& movement, const Tensor& scratch);
   void go_on(GradientReducer& reducer, std::int64_t update);
@@ -67,7 +70,7 @@ class OuterOptimizer {
   OuterOptions options_;
   std::vector<std::unique_ptr<Communicator>> rounds_;  // this worker's group in each
   std::vector<Sent> under_way_;                        // of one fragment
-  int members_ = 1;                                    // of the group that it is under way in
+  Communicator* group_ = nullptr;                      // that it is under way in; none: it stays here
   bool of_all_ = true;                                 // a move is of the whole model, and of all workers
   bool equal_ = true;
 };

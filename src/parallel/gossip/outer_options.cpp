@@ -7,12 +7,14 @@
 #include <numeric>
 
 #include "core/error.h"
+#include "ops/kernels.h"
 
 namespace shoal {
 
 std::optional<OuterSent> outer_sent(std::string_view text) {
   if (text == "none") return OuterSent{};
   if (text == "bfloat16") return OuterSent{OuterSent::Kind::bfloat16};
+  if (text == "int4") return OuterSent{OuterSent::Kind::int4};
   constexpr std::string_view kLargest = "topk:";
   if (!text.starts_with(kLargest)) return std::nullopt;
   text.remove_prefix(kLargest.size());
@@ -29,6 +31,8 @@ double exchanged_share(const OuterSent& sent, int members) {
       return 1;
     case OuterSent::Kind::bfloat16:
       return 0.5;
+    case OuterSent::Kind::int4:
+      return static_cast<double>(kInt4Words) / kSparseBlock;
     case OuterSent::Kind::largest:  // four bytes for each, which go to every other; an all-reduce sends all
                                     // twice
       return sent.share * members / 2;

@@ -18,13 +18,14 @@ struct OuterSent {
   enum class Kind : std::uint8_t {
     all,       // float32
     bfloat16,  // all, rounded; sums are rounded once more
+    int4,      // all, in 4 bits and a scale for each block of kSparseBlock; sums in 4 bits once more
     largest,   // the largest numbers of each block of kSparseBlock, rounded to bfloat16, and their places
   };
   Kind kind = Kind::all;
   double share = 1;  // of a block that is sent
   bool operator==(const OuterSent&) const = default;
 };
-// "none", "bfloat16", "topk:0.02"; empty for another text.
+// "none", "bfloat16", "int4", "topk:0.02"; empty for another text.
 std::optional<OuterSent> outer_sent(std::string_view text);
 // The bytes of an exchange among so many workers, as a share of an all-reduce in float32.
 double exchanged_share(const OuterSent& sent, int members);
@@ -53,6 +54,9 @@ struct OuterOptions {
     std::int64_t round;  // of this fragment, from 0
   };
   std::optional<Exchange> exchange_after(std::int64_t update) const;
+  // Steps under way after which members of an int4 exchange add up what each has of the others' movements,
+  // and pass the sums on.
+  std::int64_t sums_after() const { return overlap / 2; }
 };
 
 // What is wrong with these settings; "" if nothing. `say` gives one with its value: "--overlap 3" for

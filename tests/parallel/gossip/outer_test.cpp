@@ -26,6 +26,24 @@ RanksRun outer_run(int workers, const std::string& topology, const OuterOptions&
 // The numbers of a unit, as its buffer has them, to whole blocks.
 using Flat = std::vector<float>;
 
+// What goes as int4: levels from -7 to 7 of each block's scale. The rest stays.
+Flat in_int4(Flat& rest) {
+  Flat sent(rest.size());
+  for (std::size_t block = 0; block < rest.size(); block += kSparseBlock) {
+    float largest = 0;
+    for (std::size_t i = block; i < block + kSparseBlock; ++i) largest = std::max(largest, std::abs(rest[i]));
+    if (largest == 0) continue;
+    const double unit = std::exp2(std::ilogb(largest / 7) - 19);  // 20 significant bits
+    const double scale = std::ceil(largest / 7 / unit) * unit;
+    for (std::size_t i = block; i < block + kSparseBlock; ++i) {
+      const float level = std::nearbyint(rest[i] / static_cast<float>(scale));
+      sent[i] = static_cast<float>(level * scale);
+      rest[i] -= sent[i];
+    }
+  }
+  return sent;
+}
+
 // A worker, alone, and what stands around it.
 class WorkerAlone {
  public:
@@ -53,6 +71,7 @@ class WorkerAlone {
     if (outer_.sent.kind == OuterSent::Kind::all) return moved;
     Flat& rest = unsent_[u];
     for (std::size_t i = 0; i < rest.size(); ++i) rest[i] += moved[i];
+    if (outer_.sent.kind == OuterSent::Kind::int4) return in_int4(rest);
     const bool all = outer_.sent.kind == OuterSent::Kind::bfloat16;
     const auto count = all ? kSparseBlock : std::llround(outer_.sent.share * kSparseBlock);
     Flat sent(rest.size());
@@ -129,16 +148,16 @@ class WorkerAlone {
   std::vector<Flat> model_, momentum_, unsent_;  // of each unit
 };
 
-// Sums of bfloat16 are rounded once more.
+// Sums of bfloat16 are rounded once more, and those of int4 packed once more.
 Flat mean_of(const std::vector<Flat>& sent, OuterSent::Kind kind) {
-  Flat mean = sent.front();
-  for (std::size_t i = 0; i < mean.size(); ++i) {
-    float sum = sent.front()[i];
-    for (std::size_t m = 1; m < sent.size(); ++m) sum += sent[m][i];
-    if (kind == OuterSent::Kind::bfloat16) sum = to_float(to_bfloat16(sum));
-    mean[i] = sum * (1.0f / static_cast<float>(sent.size()));
+  Flat sum = sent.front();
+  for (std::size_t i = 0; i < sum.size(); ++i) {
+    for (std::size_t m = 1; m < sent.size(); ++m) sum[i] += sent[m][i];
+    if (kind == OuterSent::Kind::bfloat16) sum[i] = to_float(to_bfloat16(sum[i]));
   }
-  return mean;
+  if (kind == OuterSent::Kind::int4 && sent.size() > 1) sum = in_int4(sum);
+  for (float& number : sum) number *= 1.0f / static_cast<float>(sent.size());
+  return sum;
 }
 
 std::vector<RunOutcome> outer_by_hand(const RanksRun& run) {
@@ -218,10 +237,11 @@ TEST(Outer, IsTheAlgorithmByHand) {
   }
 }
 
-constexpr OuterSent kBfloat16{OuterSent::Kind::bfloat16}, kLargest{OuterSent::Kind::largest, 0.02};
+constexpr OuterSent kBfloat16{OuterSent::Kind::bfloat16}, kInt4{OuterSent::Kind::int4},
+    kLargest{OuterSent::Kind::largest, 0.02};
 
 TEST(Outer, SendsLessAndKeepsTheRestByHandToo) {
-  for (const auto& sent : {kBfloat16, kLargest, OuterSent{OuterSent::Kind::largest, 0.3}}) {
+  for (const auto& sent : {kBfloat16, kInt4, kLargest, OuterSent{OuterSent::Kind::largest, 0.3}}) {
     for (const auto& [workers, topology] :
          {std::pair(1, "none"), std::pair(2, "complete"), std::pair(3, "complete"), std::pair(4, "exp")}) {
       SCOPED_TRACE(
@@ -232,12 +252,22 @@ TEST(Outer, SendsLessAndKeepsTheRestByHandToo) {
   }
 }
 
+TEST(Outer, AWorkerMayBeAloneInARound) {
+  for (const auto& sent : {OuterSent{}, kInt4, kLargest}) {
+    auto run = unevaluated(outer_run(3, "complete", {.interval = 2, .sent = sent}));
+    run.engine.gossip->topology.rounds = {{{0, 1}, {2}}, {{0}, {1, 2}}};
+    expect_outcomes(run, outer_by_hand(run));
+  }
+}
+
 // Own shares whose products with weights are exact: the rest could be one rounding or two.
 std::vector<OuterOptions> streaming() {
   return {{.interval = 4, .fragment_of = {0, 1, 0, 1, 1}},
           {.interval = 3, .overlap = 1, .own_share = 0.5},
           {.interval = 3, .sent = kLargest, .fragment_of = {2, 0, 1, 2, 0}, .overlap = 1, .own_share = 0},
           {.interval = 5, .sent = kBfloat16, .fragment_of = {0, 1, 0, 1, 1}, .overlap = 2, .own_share = 0.5},
+          {.interval = 4, .sent = kInt4, .fragment_of = {0, 1, 0, 1, 1}, .overlap = 2},
+          {.interval = 4, .sent = kInt4, .overlap = 3},
           {.interval = 2, .nesterov = false, .overlap = 2, .own_share = 0.5}};
 }
 
@@ -304,7 +334,7 @@ TEST(Outer, EachFragmentHasItsTurnInEachInterval) {
 
 class OuterLayouts : public testing::TestWithParam<OuterSent> {};
 
-INSTANTIATE_TEST_SUITE_P(, OuterLayouts, testing::Values(OuterSent{}, kBfloat16, kLargest));
+INSTANTIATE_TEST_SUITE_P(, OuterLayouts, testing::Values(OuterSent{}, kBfloat16, kInt4, kLargest));
 
 TEST_P(OuterLayouts, DoNotChangeARun) {
   auto run = unevaluated(outer_run(2, "complete", {.interval = 3, .sent = GetParam()}));
@@ -358,6 +388,7 @@ TEST(Outer, ShowsTheMeanOnlyWhereWorkersDiffer) {
 TEST(Outer, ResumesInsideAnInterval) {
   auto settings = streaming();
   settings.push_back({.interval = 3, .sent = kLargest});
+  settings.push_back({.interval = 3, .sent = kInt4});
   for (const auto& outer : settings) {
     auto run = unevaluated(outer_run(2, "complete", outer));
     run.mesh.data = 2;
