@@ -118,11 +118,11 @@ struct Place {
   const CommandTable* command = nullptr;
   std::size_t arguments = 0;          // that have been given
   const OptionRow* option = nullptr;  // whose value comes next
+  bool help = false;                  // only commands follow
 };
 
 Place find_place(const CommandTable& program, const std::vector<std::string>& words) {
   Place place{&program};
-  bool help = false;
   for (std::size_t i = 0; i + 1 < words.size(); ++i) {
     const auto& word = words[i];
     if (word == "--") {  // as in shoal launch -n 4 -- train CONFIG.toml
@@ -135,18 +135,17 @@ Place find_place(const CommandTable& program, const std::vector<std::string>& wo
     } else if (const auto* below = find_command(*place.command, word)) {
       place.command = below;
     } else if (i == 0 && word == "help") {
-      help = true;
+      place.help = true;
     } else {
       ++place.arguments;
     }
   }
-  if (help) place.arguments = place.command->arguments.size();  // only commands follow
   return place;
 }
 
 void add_argument(const Place& place, Matches& matches) {
   const auto& arguments = place.command->arguments;
-  if (arguments.empty()) return;
+  if (arguments.empty() || place.help) return;
   const auto at = std::min(place.arguments, arguments.size() - 1);
   const auto& argument = arguments[at];
   if (place.arguments > at && !argument.repeated) return;

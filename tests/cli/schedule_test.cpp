@@ -47,6 +47,7 @@ rank 1   |0|1|2|       |0==|3|1==|4|2==|5|3==|6|4==|7|5==| |6==| |7==|
 rank 2     |0|1|   |0==|2|1==|3|2==|4|3==|5|4==|6|5==|7|6==| |7==|
 rank 3       |0|0==|1|1==|2|2==|3|3==|4|4==|5|5==|6|6==|7|7==|
 )"));
+  EXPECT_THAT(out, HasSubstr("|3  forward pass of micro-batch 3, |3== its backward pass\n"));
   EXPECT_THAT(out, HasSubstr("   0 17.8 %            4  embedding, block.0-2\n"));
   EXPECT_THAT(out, HasSubstr("   3 34.9 %            1  block.11, head\n"));
   EXPECT_THAT(out, HasSubstr("ranks wait 27.3 %"));

@@ -74,6 +74,14 @@ TEST_F(DownloadTest, AnInterruptedDownloadIsKeptAndGoesOn) {
   EXPECT_EQ(read_file(target()), content);
 }
 
+TEST_F(DownloadTest, WhatWasResumedAndBreaksAgainIsKept) {
+  HttpServer server(content);
+  write_partial(content.substr(0, 60'000));
+  server.break_after(10'000);
+  user_error([&] { download(server.url(), file(server.url()), target()); });
+  EXPECT_EQ(fs::file_size(partial()), 70'000u);
+}
+
 TEST_F(DownloadTest, StartsAgainWhereTheServerCannotResume) {
   HttpServer server(content, /*ranges=*/false);
   write_partial(content.substr(0, 60'000));

@@ -175,6 +175,26 @@ TEST_F(Hub, NamesWhatIsNotThere) {
       HasSubstr("folder of your own"));
 }
 
+TEST_F(Hub, RefusesAnswersThatAreNotTheHubs) {
+  httplib::Server other;
+  std::string answer;
+  other.Get("/api/.*", [&](const auto&, auto& response) { response.set_content(answer, "text/html"); });
+  std::thread thread;
+  const auto url = start(other, thread);
+  const auto error = [&] {
+    return user_error([&] { hub_folder("a/b", {.cache = cache_.path(), .endpoint = url}); });
+  };
+  for (const std::string wrong :
+       {"<html>", "[]", "{}", R"({"sha": 5, "siblings": []})", R"({"sha": "12"})"}) {
+    answer = wrong;
+    EXPECT_EQ(error(), url + " does not answer as the hub does when asked for a/b") << wrong;
+  }
+  answer = R"({"sha": "../up", "siblings": []})";
+  EXPECT_EQ(error(), url + ": \"../up\" is no commit");
+  other.stop();
+  thread.join();
+}
+
 TEST_F(Hub, TakesTheShardsOfAnIndex) {
   files_.erase("model.safetensors");
   add("model-1.safetensors", "first", true);

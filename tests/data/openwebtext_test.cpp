@@ -336,6 +336,14 @@ TEST(Parcels, HoldWhatReadDocumentsReads) {
                    }});
   EXPECT_TRUE(plain == parcelled);
   EXPECT_GE(parcels, 4);
+
+  // Files that are skipped count as read: of the whole, only the last one is left.
+  double before = 0;
+  read_in_parcels(all, reading,
+                  {[&](const fs::path& path) { return path == all.back(); }, [](const DocumentPiece&) {},
+                   [&](Parcel&& parcel) { before = parcel.input_bytes; }});
+  EXPECT_GE(before, fs::file_size(all[0]) + fs::file_size(all[1]));
+  EXPECT_LE(before, input_size(all));
 }
 
 }  // namespace

@@ -45,6 +45,21 @@ struct Layer {
 constexpr Layer kLayers[] = {
     {"attn.c_attn", 99, 33}, {"attn.c_proj", 33, 33}, {"mlp.c_fc", 132, 33}, {"mlp.c_proj", 33, 132}};
 
+TEST(Adapters, AreOfTheLayersThatAreNamed) {
+  for (std::size_t only = 0; only < std::size(kLayers); ++only) {
+    auto config = with_adapters();
+    config.lora.targets = {};
+    config.lora.targets[only] = true;
+    std::vector<std::string> found;
+    for (const auto& unit : gpt_units(config)) {
+      for (const auto& parameter : unit.parameters)
+        if (unit.adapter) found.push_back(parameter.name);
+    }
+    ASSERT_EQ(found.size(), 4u) << kLayers[only].name;
+    EXPECT_EQ(found[0], fmt::format("transformer.h.0.{}.lora_B.weight", kLayers[only].name));
+  }
+}
+
 // With W' = W + s B A, dB = s dW A^T and dA = s B^T dW. Each side sums as many products as the micro-batch
 // has tokens, in other orders.
 TEST(Adapters, HaveTheGradientsOfTheWeightsThatTheyChange) {

@@ -77,6 +77,17 @@ TEST(Units, WeightsAreOutByIn) {
   EXPECT_EQ(units[0].parameter("wpe.weight").shape, (Shape{16, 24}));
 }
 
+// Muon's.
+TEST(Units, HiddenMatricesAreThoseOfTheLinearLayers) {
+  for (const auto& unit : gpt_units(kSmall)) {
+    for (const auto& parameter : unit.parameters) {
+      const bool linear = parameter.name.find(".attn.") != std::string::npos ||
+                          parameter.name.find(".mlp.") != std::string::npos;
+      EXPECT_EQ(parameter.matrix, linear && parameter.name.ends_with(".weight")) << parameter.name;
+    }
+  }
+}
+
 TEST(Units, AnUnknownParameterIsAnError) {
   EXPECT_THROW(gpt_units(kSmall)[0].parameter("lm_head.weight"), Error);
 }

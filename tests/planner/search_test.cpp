@@ -255,6 +255,8 @@ TEST(Search, KeysThatAreGivenAreConstraints) {
     EXPECT_EQ(p.plan.mesh.tensor, 2);
     EXPECT_EQ(p.plan.pipeline.batch.batch, 2);
   }
+  for (const auto& p : search({"parallel.pipeline=2", "parallel.stages=3,1"}, 4).plans)
+    EXPECT_EQ(p.plan.ranges[0].end, 4) << "the embedding and three blocks";
   for (const auto& p : search({"plan.instance_ranks=4"}, 4).plans) EXPECT_EQ(p.plan.ranks_of_model(), 4);
   for (const char* tensor : {"parallel.tensor=1", "parallel.tensor=2", "parallel.tensor=4"}) {
     EXPECT_FALSE(search({tensor}, 4).plans.empty()) << tensor;

@@ -94,6 +94,11 @@ TEST(Server, AnswersItsRoutes) {
   EXPECT_THAT(std::string(error["message"]), HasSubstr("/v1/completions"));
   EXPECT_THAT(client.Get("/metrics")->body,
               HasSubstr("\nshoal_requests_total{route=\"/health\",status=\"200\"} 2\n"));
+  // A histogram has one last bucket, of all.
+  const auto metrics = client.Get("/metrics")->body;
+  const std::string last = "shoal_first_piece_seconds_bucket{le=\"+Inf\"}";
+  EXPECT_THAT(metrics, HasSubstr(last));
+  EXPECT_EQ(metrics.find(last), metrics.rfind(last));
   expect_well(server);
 }
 
