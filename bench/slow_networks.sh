@@ -3,13 +3,13 @@
 # `shoal gossip simulate` predicts of them.
 #
 #   [BUILD=build/release] [QUICK=1] [ONLY=REGEX] [NETWORK=relay|netem] [OUT=bench/results/slow_networks.md]
-#   [PICTURE=docs/slow-networks.svg] [SETTINGS=LINES] [KEEP=FOLDER] [OUTER=1] bench/slow_networks.sh
+#   [PICTURE=docs/slow-networks.svg] [SETTINGS=LINES] [SCHEMES=WORDS] [KEEP=FOLDER] [OUTER=1] bench/slow_networks.sh
 #
 # Hosts are network namespaces with two ranks each, started by mpirun, whose traffic goes over TCP through links of a
 # bandwidth and a delay: netem's where the kernel has it, else those of bench/network_relay.cpp. The ranks' computing is
 # a timed sleep (bench/slow_network.cpp). Needs root and Open MPI, and about 36 minutes; QUICK=1 takes two settings and
-# 4 minutes, ONLY those whose line below matches, SETTINGS others. What is measured of the network itself is in the
-# output, too; KEEP gets everything. OUTER=1 takes outer optimizers (bench/results/slow_outer.md, about 20 minutes).
+# 4 minutes, ONLY those whose line below matches, SETTINGS others, SCHEMES other exchanges. What is measured of the network itself is in the
+# output, too; KEEP gets everything. OUTER=1 takes outer optimizers (bench/results/slow_outer.md, about 30 minutes).
 #
 #   ninja -C build/release shoal shoal_mpi_openmpi bench_slow_network bench_network_relay
 set -euo pipefail
@@ -49,7 +49,7 @@ END
 warm_up=4
 if [ -n "${OUTER:-}" ]; then
   outer=complete,interval=30
-  schemes=(all-reduce $outer $outer,compress={bfloat16,topk:0.02} $outer,fragments=5,overlap=5 $outer,fragments=5,overlap=5,compress=bfloat16
+  schemes=(all-reduce $outer $outer,compress={bfloat16,int4,topk:0.02} $outer,fragments=5,overlap=5{,',compress='{bfloat16,int4}}
     {exp,alternating-exp-ring},interval=30)
   # Whole intervals are measured.
   settings() {
@@ -59,6 +59,8 @@ if [ -n "${OUTER:-}" ]; then
     done
   }
 fi
+
+read -r -a schemes <<<"${SCHEMES:-${schemes[*]}}"
 
 steps_of() { case $1 in all-reduce | zero-1 | complete) echo "$few" ;; *) echo "$steps" ;; esac; }
 
@@ -105,7 +107,7 @@ while read -r hosts mbit slow delay compute steps few <&3; do
   [ -z "${KEEP:-}" ] || cp -r "$folder" "$KEEP"
 done 3<settings
 {
-  echo "command: ${OUTER:+OUTER=1 }${QUICK:+QUICK=1 }${ONLY:+ONLY='$ONLY' }bench/slow_networks.sh"
+  echo "command: ${OUTER:+OUTER=1 }${QUICK:+QUICK=1 }${ONLY:+ONLY='$ONLY' }${SCHEMES:+SCHEMES='$SCHEMES' }bench/slow_networks.sh"
   echo "commit: $(git -C "$here" rev-parse --short HEAD)$(git -C "$here" diff --quiet HEAD -- src bench || echo ' and changes')"
   echo "date: $(date -u +%F), $((SECONDS / 60)) minutes"
   echo "processor: $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1), $(nproc) cores; $(uname -sr)"

@@ -1,25 +1,27 @@
 #!/usr/bin/env bash
-# Mutation testing: tests/mutate.sh N [--seed S] [--all] [--folder DIR]
+# Mutation testing: tests/mutate.sh N|again [--seed S] [--all] [--folder DIR]
 #
 # Puts N faults into src, one at a time: an operator, a constant, a dropped call, swapped arguments (tests/mutation_points.py). Each is
 # built and its room's tests run. Prints each fault with the test that noticed it, and the survivors at the end; exits 0 when at least
 # 95 of 100 are noticed. With --all what its room's tests let pass is tried with all tests, which takes a quarter of an hour where they
-# do, too. A fault that does not compile is replaced by another. Code that needs a GPU is left out. Works in as many copies of the tree
-# as there are cores, in DIR (build/mutate), which the next time finds there. A fault takes about a minute of a core.
+# do, too. `again` tries the survivors of the last time, but for those in files that have changed since. A fault that does not compile
+# is replaced by another. Code that needs a GPU is left out. Works in as many copies of the tree as there are cores, in DIR
+# (build/mutate), which the next time finds there. A fault takes about a minute of a core.
 set -euo pipefail
 root=$(realpath "$(dirname "${BASH_SOURCE[0]}")/..")
 usage() { sed -n '2s/^# //p' "$0" >&2; exit 2; }
-count='' seed=1 all='' folder=$root/build/mutate
+count='' again='' seed=1 all='' folder=$root/build/mutate
 while [ $# -gt 0 ]; do
   case $1 in
     --seed) seed=${2:?} && shift 2 ;;
     --all) all=1 && shift ;;
     --folder) folder=$(realpath -m "${2:?}") && shift 2 ;;
+    again) again=1 && shift ;;
     [1-9]*) count=$1 && shift ;;
     *) usage ;;
   esac
 done
-[ -n "$count" ] || usage
+[ -n "$count$again" ] || usage
 jobs=$(nproc)
 
 # tests SECONDS ARGUMENT...: what ctest says of tests that take so many seconds as the tree is.
@@ -58,9 +60,11 @@ work() {
   share=$(((count + jobs - 1 - job) / jobs))
   cd "$folder/$job"
   : >outcomes
+  : >survivors
   while [ "$done" -lt "$share" ] && IFS=$'\t' read -r -u 3 place offset length text kind; do
     outcome=$(try "${place%:*}" "$offset" "$length" "$text") || continue
     done=$((done + 1))
+    [ "$outcome" != survived ] || printf '%s\t%s\t%s\t%s\t%s\n' "$place" "$offset" "$length" "$text" "$kind" >>survivors
     line=$(sed -n "${place#*:}{s/^ *//;p}" "source/${place%:*}")
     echo "$outcome: $place, $kind: $(tail -c "+$((offset + 1))" "source/${place%:*}" | head -c "$length") -> ${text:-nothing} in $line" |
       tee -a outcomes
@@ -84,7 +88,15 @@ prepare() {
 
 mkdir -p "$folder"
 cd "$root"
-git ls-files 'src/*.cpp' 'src/*.h' | grep -v -e cuda -e nccl -e '^src/[^/]*$' | xargs tests/mutation_points.py "$seed" >"$folder/points"
+if [ -n "$again" ]; then
+  cat "$folder"/*/survivors | while IFS= read -r point; do
+    file=${point%%:*}
+    if cmp -s "$file" "$folder/0/source/$file"; then echo "$point"; else echo "changed since: ${point%%$'\t'*}" >&2; fi
+  done >"$folder/points"
+  count=$(wc -l <"$folder/points")
+else
+  git ls-files 'src/*.cpp' 'src/*.h' | grep -v -e cuda -e nccl -e '^src/[^/]*$' | xargs tests/mutation_points.py "$seed" >"$folder/points"
+fi
 for ((job = 0; job < jobs; ++job)); do prepare "$job"; done
 cd "$root"
 echo 1000 >/proc/self/oom_score_adj # a fault may ask for all memory: its test is what is ended then
