@@ -52,14 +52,13 @@ common=(model.preset="" "model.n_layer=$layers" "model.n_head=$((width / 16))" "
 # For the control: the optimizer of the gossip config.
 accum=(optim.name=accum_adamw optim.accum_steps=8 optim.betas=0.9,0.98)
 
-# Of the bytes of all-reduce these send a hundredth (half of the bits, once in 50 steps; in parts beside the steps; an eighth of
-# the bits), and a thousandth in several ways. On one worker nothing is sent.
+# Of the bytes of all-reduce these send a hundredth (half of the bits, once in 50 steps; in parts beside the steps), a 240th (an
+# eighth of the bits, once in 30 steps, in parts), and a thousandth in three ways. On one worker nothing is sent.
 declare -A outer=(
   [outer]="outer.interval=50 outer.compress=bfloat16"
   [streaming]="outer.interval=50 outer.compress=bfloat16 outer.fragments=2 outer.overlap=1"
-  [nibbles]="outer.interval=13 outer.compress=int4"
+  [nibbles]="outer.interval=30 outer.compress=int4 outer.fragments=4 outer.overlap=3"
   [rare_nibbles]="outer.interval=126 outer.compress=int4"
-  [rare_streaming]="outer.interval=126 outer.compress=int4 outer.fragments=2 outer.overlap=2"
   [thousandth]="outer.interval=500 outer.compress=bfloat16 outer.lr=1"
   [sparse]="outer.interval=80 outer.compress=topk:0.02 outer.momentum=0 outer.lr=1"
 )

@@ -11,8 +11,8 @@ from svg import document, text
 METHODS = [("allreduce", "all-reduce, AdamW", "#222222"), ("gossip4", "gossip of 4 workers, AccumAdamW", "#0072B2"),
            ("gossip8", "gossip of 8 workers, AccumAdamW", "#D55E00"),
            ("accum", "all-reduce, AccumAdamW", "#009E73"), ("outer", "bfloat16, 1 / 100", "#CC79A7"),
-           ("streaming", "the same in fragments", "#E69F00"), ("nibbles", "int4, 1 / 100", "#7570B3"),
-           ("rare_nibbles", "int4, 1 / 1,000", "#0072B2"), ("rare_streaming", "the same in fragments", "#D55E00"),
+           ("streaming", "the same in fragments", "#E69F00"), ("nibbles", "int4 in fragments, 1 / 240", "#D55E00"),
+           ("rare_nibbles", "int4, 1 / 1,000", "#0072B2"),
            ("thousandth", "bfloat16, 1 / 1,000", "#56B4E9"), ("sparse", "largest, 1 / 1,000", "#009E73"),
            ("alone", "one worker", "#999999")]
 DASHES = ["", "7 4", "2 3"]  # of seeds
