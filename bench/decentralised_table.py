@@ -80,8 +80,8 @@ class Panel:
 
 def picture(runs, methods, seeds):
     steps = runs["allreduce", seeds[0]][-1]["step"]
-    parts = [text(LEFT, 30, f"Losses beside all-reduce (dashes: seeds {', '.join(seeds)})", 17)]
-    x, y = LEFT, 46
+    parts = [text(LEFT, 26, f"Losses beside all-reduce (dashes: seeds {', '.join(seeds)})", 17)]
+    x, y = LEFT, 42
     for _, name, colour in methods:
         wide = 46 + 6.6 * len(name)
         if x + wide > WIDTH:
