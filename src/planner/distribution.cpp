@@ -59,7 +59,7 @@ class DistributionParser {
 
   template <typename Next>
   int several(Kind kind, char sign, Next next) {
-    Node node{kind, 0, 0, {{1, next()}}};
+    Node node{.kind = kind, .children = {{1, next()}}};
     while (take(sign)) node.children.emplace_back(1, next());
     return node.children.size() == 1 ? node.children[0].second : add(std::move(node));
   }
@@ -137,7 +137,7 @@ class DistributionParser {
 
   int mix() {
     expect('(');
-    Node node{Kind::mix, 0, 0, {}};
+    Node node{.kind = Kind::mix};
     double total = 0;
     do {
       const double probability = number(false);
@@ -152,7 +152,7 @@ class DistributionParser {
 
   int at_one() {
     expect('(');
-    Node node{Kind::at, number(false), 0, {}};
+    Node node{.kind = Kind::at, .value = number(false)};
     expect(':');
     node.children.emplace_back(1, sum());
     expect(',');

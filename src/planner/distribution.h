@@ -53,8 +53,8 @@ class Distribution {
   };
   struct Node {
     Kind kind = Kind::number;
-    double value = 0, spread = 0;                  // a number, or a distribution's parameters; at: who
-    std::vector<std::pair<double, int>> children;  // probability (mix), node
+    double value = 0, spread = 0;                       // a number, or a distribution's parameters; at: who
+    std::vector<std::pair<double, int>> children = {};  // probability (mix), node
   };
   double draw(int node, PhiloxKey key, std::uint32_t who, std::uint32_t step) const;
   bool varies(int node) const;

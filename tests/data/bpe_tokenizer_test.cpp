@@ -320,6 +320,8 @@ TEST_F(BpeFiles, DamagedMergesNameTheLine) {
   std::string doubling;
   for (std::string token = "a"; token.size() <= 1024; token += token) doubling += token + " " + token + "\n";
   EXPECT_THAT(with(doubling.c_str()), AllOf(HasSubstr("line 11"), HasSubstr("1024 bytes")));
+  for (const char* half : {" a\n", "a \n", "a\n"})
+    EXPECT_THAT(with(half), HasSubstr("is not a merge of two")) << half;
   EXPECT_THAT(with("#version: 0.2\n"), HasSubstr("0 merges"));
   EXPECT_THAT(with(""), HasSubstr("0 merges"));
 }

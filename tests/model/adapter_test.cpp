@@ -56,7 +56,7 @@ TEST(Adapters, AreOfTheLayersThatAreNamed) {
         if (unit.adapter) found.push_back(parameter.name);
     }
     ASSERT_EQ(found.size(), 4u) << kLayers[only].name;
-    EXPECT_EQ(found[0], fmt::format("transformer.h.0.{}.lora_B.weight", kLayers[only].name));
+    for (const auto& name : found) EXPECT_THAT(name, HasSubstr(fmt::format(".{}.lora_", kLayers[only].name)));
   }
 }
 

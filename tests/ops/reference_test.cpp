@@ -281,5 +281,8 @@ TEST_F(Reference, RejectsTypesWithoutKernels) {
   EXPECT_THROW(ops_.convert(out, half), Error);
 }
 
+// Where launches cannot be captured, graph replays must not be asked of it.
+TEST_F(Reference, CapturesNothing) { EXPECT_FALSE(ops_.can_capture()); }
+
 }  // namespace
 }  // namespace shoal::test
