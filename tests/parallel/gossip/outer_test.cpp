@@ -385,6 +385,21 @@ TEST(Outer, ShowsTheMeanOnlyWhereWorkersDiffer) {
   });
 }
 
+// By the time that workers go on from a model, others have moved, or it is a part.
+TEST(Outer, WorkersWithSomethingUnderWayAlwaysDiffer) {
+  for (const auto& outer : {OuterOptions{.interval = 3, .overlap = 1, .own_share = 0.5},
+                            OuterOptions{.interval = 4, .fragment_of = {0, 1, 0, 1, 1}}}) {
+    train_workers(outer_run(2, "complete", outer), [&](RankOfRun& rank, RunOutcome& outcome) {
+      for (int step = 0; step < 9; ++step) {
+        rank.gradient(step, outcome);
+        rank.engine().update();
+        EXPECT_GT(rank.engine().show_average(), 0) << step;
+        rank.engine().drop_average();
+      }
+    });
+  }
+}
+
 TEST(Outer, ResumesInsideAnInterval) {
   auto settings = streaming();
   settings.push_back({.interval = 3, .sent = kLargest});

@@ -275,6 +275,8 @@ TEST(Topology, FactsOfWhatIsNoPartition) {
   EXPECT_FALSE(twice.doubly_stochastic);
   const auto beyond = facts_of({"beyond", 2, {{{0, 2}}}});
   EXPECT_FALSE(beyond.doubly_stochastic);
+  EXPECT_TRUE(facts_of({"missing", 3, {{{0, 1}}}}).doubly_stochastic)
+      << "a worker in no group stays as it is";
   EXPECT_THROW((Topology{"missing", 3, {{{0, 1}}}}).group_of(2, 0), Error);
 }
 
