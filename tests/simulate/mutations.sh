@@ -19,7 +19,6 @@ mutations=(
   "no wait for gathered weights|src/parallel/data/weight_store.cpp|/^  place.coming.wait();$/{N;s/^.*\n\(  place.used\)/\1/}"
   "no wait for a neighbour's weights|src/parallel/gossip/mixer.cpp|/^  request.wait();$/d"
   "no wait for a save in memory|src/train/trainer.cpp|s@if (memory) memory->wait();\$@(void)this;@"
-  "no wait for movements before their sums|src/parallel/gossip/outer_optimizer.cpp|/^    unit.exchange.wait();$/d"
   "one tag for all groups|src/comm/messages/piece_scheduler.cpp|s@const int first = operation.group->id \* kTagsPerGroup;@const int first = 0;@"
 )
 
