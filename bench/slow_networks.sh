@@ -8,8 +8,9 @@
 # Hosts are network namespaces with two ranks each, started by mpirun, whose traffic goes over TCP through links of a
 # bandwidth and a delay: netem's where the kernel has it, else those of bench/network_relay.cpp. The ranks' computing is
 # a timed sleep (bench/slow_network.cpp). Needs root and Open MPI, and about 36 minutes; QUICK=1 takes two settings and
-# 4 minutes, ONLY those whose line below matches, SETTINGS others, SCHEMES other exchanges. What is measured of the network itself is in the
-# output, too; KEEP gets everything. OUTER=1 takes outer optimizers (bench/results/slow_outer.md, about 30 minutes).
+# 4 minutes, ONLY those whose line below matches, SETTINGS others, SCHEMES other exchanges. What is measured of the
+# network itself is in the output, too; KEEP gets everything. OUTER=1 takes outer optimizers
+# (bench/results/slow_outer.md, about 30 minutes).
 #
 #   ninja -C build/release shoal shoal_mpi_openmpi bench_slow_network bench_network_relay
 set -euo pipefail

@@ -492,10 +492,9 @@ std::vector<Field> make_fields() {
       plain<&C::outer, &Outer::nesterov>("outer.nesterov", "Whether that is Nesterov's momentum."),
       text<&C::outer, &Outer::compress>(
           "outer.compress", {"none", "bfloat16", "int4", "topk:SHARE"},
-          "What workers send of their movement. none: all, in float32. bfloat16: all, rounded. int4: all, in "
-          "4 "
-          "bits, by the largest of every 1024 numbers. topk:0.02: the largest 2 % of every 1024, and their "
-          "places. What is not sent is added to the next movement."),
+          "What workers send of their movement. none: all, in float32. bfloat16: all, rounded. int4: all, "
+          "in 4 bits, by the largest of every 1024 numbers. topk:0.02: the largest 2 % of every 1024, and "
+          "their places. What is not sent is added to the next movement."),
       number<&C::outer, &Outer::fragments>(
           "outer.fragments", at_least(1), "fragments",
           "Parts of the model, whole blocks, that move in turn at equal distances in the interval, each once "

@@ -20,14 +20,20 @@ std::int64_t words_of(const OuterSent& sent) {
   return std::max<std::int64_t>(1, std::llround(sent.share * static_cast<double>(kSparseBlock)));
 }
 
-// Blocks of a unit that are sent to and received from a group. int4: an equal part of them for each member.
+// Packed blocks of a unit that are sent to and received from a group.
 struct Rows {
-  std::int64_t sent, received;
+  std::int64_t sent = 0, received = 0;
+  Rows operator+(const Rows& other) const { return {sent + other.sent, received + other.received}; }
 };
 Rows rows_of(const OuterSent& sent, std::int64_t blocks, int members) {
-  const std::int64_t whole = (blocks + members - 1) / members * members;
-  if (sent.kind == OuterSent::Kind::int4) return {whole, whole};
-  return {blocks, members * blocks};
+  if (sent.kind != OuterSent::Kind::int4) return {blocks, members * blocks};
+  const std::int64_t whole = (blocks + members - 1) / members * members;  // an equal part for each member
+  return {whole, whole};
+}
+// At least those of any group of so many workers.
+Rows most_rows_of(const OuterSent& sent, std::int64_t blocks, int workers) {
+  if (sent.kind != OuterSent::Kind::int4) return rows_of(sent, blocks, workers);
+  return {blocks + workers - 1, blocks + workers - 1};
 }
 
 }  // namespace
@@ -37,20 +43,17 @@ OuterBuffers OuterBuffers::take(Arena& resting, Arena& exchange, const ShardPlan
   OuterBuffers b;
   for (std::size_t i = 0; i < outer_states(options); ++i) b.state.emplace_back(resting, plan);
   std::int64_t largest = 0;
-  Rows most{0, 0};
+  Rows most;
   for (int f = 0; f < options.fragments(); ++f) {
-    for (int members = 1; members <= workers; ++members) {
-      std::int64_t size = 0;
-      Rows all{0, 0};
-      plan.for_units([&](int u) {
-        if (!options.has(f, u)) return;
-        const Rows rows = rows_of(options.sent, plan.shard_size(u) / kSparseBlock, members);
-        size += plan.shard_size(u);
-        all = {all.sent + rows.sent, all.received + rows.received};
-      });
-      largest = std::max(largest, size);
-      most = {std::max(most.sent, all.sent), std::max(most.received, all.received)};
-    }
+    std::int64_t size = 0;
+    Rows rows;
+    plan.for_units([&](int u) {
+      if (!options.has(f, u)) return;
+      size += plan.shard_size(u);
+      rows = rows + most_rows_of(options.sent, plan.shard_size(u) / kSparseBlock, workers);
+    });
+    largest = std::max(largest, size);
+    most = {std::max(most.sent, rows.sent), std::max(most.received, rows.received)};
   }
   if (options.overlap > 0) b.movement = exchange.take(DType::f32, {largest});
   if (options.sent.kind == OuterSent::Kind::bfloat16) b.sent = exchange.take(DType::bf16, {largest});
@@ -103,11 +106,11 @@ void OuterOptimizer::send(GradientReducer& reducer, std::int64_t update) {
   if (group_ && group_->size() == 1) group_ = nullptr;
   const std::int64_t words = words_of(options_.sent);
   std::int64_t first = 0;
-  Rows row{0, 0};
+  Rows row;
   plan_.for_units([&](int u) {
     if (!options_.has(exchange->fragment, u)) return;
     const std::int64_t size = plan_.shard_size(u);
-    Sent unit{.unit = u, .movement = reducer.reduced(u), .sent = {}, .received = {}, .exchange = {}};
+    Sent unit{.unit = u, .movement = reducer.reduced(u)};
     if (options_.overlap > 0) unit.movement = part_of(buffers_.movement, first, size);
     stream_.scale(unit.movement, weights_.master(u), -1);
     stream_.add(unit.movement, state(kModel).shard(plan_, u));
@@ -116,11 +119,12 @@ void OuterOptimizer::send(GradientReducer& reducer, std::int64_t update) {
       const Rows rows = rows_of(options_.sent, size / kSparseBlock, members());
       unit.sent = buffers_.sent.row_range(row.sent, rows.sent);
       if (group_) unit.received = buffers_.received.row_range(row.received, rows.received);
-      row = {row.sent + rows.sent, row.received + rows.received};
+      row = row + rows;
     }
     if (unit.sent) pack(unit);
     if (group_) {
-      group_->set_purpose(fmt::format("step {}, movement of {}", update, plan_.unit(u).name));
+      unit.purpose = fmt::format("step {}, movement of {}", update, plan_.unit(u).name);
+      group_->set_purpose(unit.purpose);
       unit.exchange =
           !unit.received ? group_->all_reduce(unit.sent ? unit.sent : stream_.settled(unit.movement))
           : options_.sent.kind == OuterSent::Kind::int4 ? group_->all_to_all(unit.received, unit.sent)
@@ -149,6 +153,7 @@ void OuterOptimizer::pass_sums_on() {
           backend_.take_int4(mine.row_range(row, here), x[0]);
         },
         kSparseBlock);
+    group_->set_purpose(unit.purpose);
     unit.exchange = group_->all_gather(unit.received, mine);
   }
 }

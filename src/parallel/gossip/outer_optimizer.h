@@ -6,6 +6,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "parallel/data/gradient_reducer.h"
@@ -19,7 +20,7 @@ namespace shoal {
 struct OuterBuffers {
   std::vector<OptimizerState> state;  // in the order of kOuterStates
   // Buffers for the largest fragment: the movement f32, where it has memory of its own; what is sent of it,
-  // bf16 or taken i32 [blocks * count]; and what all of a group have taken.
+  // bf16 [elements] or packed i32 [blocks, words]; and the packed blocks that are received.
   Tensor movement, sent, received;
 
   // `resting` is the arena for state that may rest on the host.
@@ -49,15 +50,16 @@ class OuterOptimizer {
  private:
   struct Sent {
     int unit;
-    Tensor movement, sent, received;  // packed: i32 [blocks, words]
-    Request exchange;
+    Tensor movement, sent = {}, received = {};
+    std::string purpose = {};  // of its messages
+    Request exchange = {};
     bool summed = false;  // int4: the sums are under way
   };
   int members() const { return group_ ? group_->size() : 1; }
   OptimizerState& state(std::size_t which) { return buffers_.state[which]; }
   void send(GradientReducer& reducer, std::int64_t update);
   void pack(const Sent& unit);
-  void pass_sums_on();
+  void pass_sums_on();  // of an int4 exchange
   void unpack(const Sent& unit);
   void move(int unit, const Tensor& movement, const Tensor& scratch);
   void go_on(GradientReducer& reducer, std::int64_t update);

@@ -59,8 +59,8 @@ struct OuterOptions {
   std::int64_t sums_after() const { return overlap / 2; }
 };
 
-// What is wrong with these settings; "" if nothing. `say` gives one with its value: "--overlap 3" for
-// "overlap".
+// Describes the fault of these settings, or returns "". `say` names a setting with its value: "--overlap 3"
+// for "overlap".
 std::string fault_of_turns(std::int64_t interval, std::int64_t fragments, std::int64_t overlap,
                            const std::function<std::string(std::string_view)>& say);
 
