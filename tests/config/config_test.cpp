@@ -276,6 +276,14 @@ TEST(ConfigRules, GossipIsBetweenWorkers) {
   const auto config = parse("", {"parallel.engine=gossip", "gossip.worker_size=2", "parallel.zero=3",
                                  "parallel.data=8", "parallel.tensor=2", "gossip.topology=file:mine.toml"});
   EXPECT_EQ(config.gossip.worker_size, 2);
+  EXPECT_EQ(parse("", {"parallel.engine=gossip", "gossip.clip=bucket"}).gossip.clip, GossipClip::bucket);
+  EXPECT_EQ(parse("", {"parallel.engine=gossip", "optim.ema=0.9"}).optim.ema, 0.9);
+}
+
+TEST(ConfigRules, ChunksGoWithInterleavedStages) {
+  const auto config =
+      parse("", {"parallel.pipeline=4", "parallel.chunks=3", "parallel.schedule=interleaved"});
+  EXPECT_EQ(config.parallel.chunks, 3);
 }
 
 TEST(Config, ModelConfigBecomesTheModels) {
