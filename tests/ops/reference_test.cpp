@@ -281,7 +281,7 @@ TEST_F(Reference, RejectsTypesWithoutKernels) {
   EXPECT_THROW(ops_.convert(out, half), Error);
 }
 
-// Where launches cannot be captured, graph replays must not be asked of it.
+// The oracle has no graphs, so GraphReplay must call it every time.
 TEST_F(Reference, CapturesNothing) { EXPECT_FALSE(ops_.can_capture()); }
 
 }  // namespace

@@ -2,6 +2,7 @@
 // writes them anew; look at them then.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
