@@ -78,6 +78,62 @@ const MeasuredStep kNode{.gpus = 8,
 
 Cluster cluster() { return read_cluster(fs::path(SHOAL_SOURCE_DIR) / "configs/clusters/a100.toml"); }
 
+// A step whose block was measured, on a network that takes no time: the passes one after another, and the
+// update of what the first stage holds.
+TEST_F(MeasuredSteps, AddUpByHand) {
+  auto c = cluster();
+  for (auto* link : {&c.inside, &c.between, &c.measured.message}) *link = {.latency = 0, .bandwidth = 1e30};
+  c.measured.update = 1e-9;
+  c.measured.blocks = {{.n_embd = 1024,
+                        .n_head = 16,
+                        .block_size = 512,
+                        .micro_batch = 4,
+                        .tensor = 1,
+                        .block = 0.003,
+                        .ends = 0.002}};
+  MeasuredStep step{.gpus = 1,
+                    .global_batch = 4,
+                    .micro_batch = 4,
+                    .n_embd = 1024,
+                    .n_head = 16,
+                    .n_layer = 12,
+                    .block_size = 512};
+  const double pass = 12 * 0.003 + 0.002, block = 12.0 * 1024 * 1024 * 1e-9,
+               ends = (50304.0 + 512) * 1024 * 1e-9;
+  EXPECT_NEAR(predict_measured(step, c), pass + 12 * block + ends, 1e-9);
+  step.global_batch = 12;
+  EXPECT_NEAR(predict_measured(step, c), 3 * pass + 12 * block + ends, 1e-9);
+  step.global_batch = 4;
+  step.gpus = step.pipeline = 2;
+  EXPECT_NEAR(predict_measured(step, c), pass + 6 * block + ends, 1e-9);
+}
+
+// Of the ends the first stage has a tenth, and a third of that is forward: the last stage waits for it once,
+// the first for the last one's rest.
+TEST_F(MeasuredSteps, StagesOverlapByHand) {
+  auto c = cluster();
+  for (auto* link : {&c.inside, &c.between, &c.measured.message}) *link = {.latency = 0, .bandwidth = 1e30};
+  c.measured.update = 0;
+  c.measured.blocks = {{.n_embd = 1024,
+                        .n_head = 16,
+                        .block_size = 512,
+                        .micro_batch = 4,
+                        .tensor = 1,
+                        .block = 0.004,
+                        .ends = 0.03}};
+  const MeasuredStep step{.gpus = 2,
+                          .global_batch = 12,
+                          .micro_batch = 4,
+                          .n_embd = 1024,
+                          .n_head = 16,
+                          .n_layer = 2,
+                          .block_size = 512,
+                          .pipeline = 2};
+  // First: 0.001 + 0.001 forward, 0.003 + 0.002 backward. Last: 0.01 and 0.021, which three times are the
+  // critical path.
+  EXPECT_NEAR(predict_measured(step, c), 0.002 + 3 * (0.010 + 0.021) + 0.005, 1e-9);
+}
+
 // Twice the micro-batches take about twice the time of the passes, which is nearly all of the step.
 TEST_F(MeasuredSteps, GrowWithTheirWork) {
   MeasuredStep step = kNode;

@@ -11,8 +11,9 @@ class DryBackend : public Backend {
  public:
   std::size_t allocated() const { return allocated_; }  // bytes, now
   std::size_t most_allocated() const { return most_; }  // bytes, the peak
-  // FLOPs of matrix products and attention so far, two for each multiply-add; attention is counted without
-  // the masked half, its backward pass as twice its forward pass.
+  // FLOPs of matrix products and attention so far, two for each multiply-add; attention is counted with its
+  // masked half, as a share of the peak counts it (flops_per_token), its backward pass as twice its forward
+  // pass.
   double flops() const { return flops_; }
 
   std::string_view name() const override { return "dry"; }

@@ -170,6 +170,34 @@ TEST(FailingThreads, AnExceptionDoesNotWaitForOthers) {
   EXPECT_EQ(text, "rank 1: gone");
 }
 
+// The others may still join it, but none may touch memory that is no longer there.
+TEST(FailingThreads, WhatARankGaveUpIsNotDone) {
+  std::atomic<bool> given_up = false, joined = false;
+  const auto wait_for = [](const std::atomic<bool>& flag) {
+    const Stopwatch watch;
+    while (!flag && watch.seconds() < kSoon) std::this_thread::yield();
+  };
+  failure_of({.ranks = 2}, [&](World& world) {
+    GuardedValues x(DType::f32, 100);
+    x.fill([](std::int64_t) { return 1; });
+    if (world.ranks.rank() == 0) {
+      EXPECT_THROW(
+          {
+            const auto sum = world.ranks.all_reduce(x.tensor());
+            fail("gone");
+          },
+          Error);
+      given_up = true;
+      wait_for(joined);
+    } else {
+      wait_for(given_up);
+      EXPECT_THROW(world.ranks.all_reduce(x.tensor()).wait(), Error);
+      joined = true;
+    }
+    x.expect("all_reduce that was given up", [](std::int64_t) { return 1; });
+  });
+}
+
 TEST(FailingThreads, ASwallowedFailureIsStillOne) {
   const auto text = failure_of({.ranks = 2, .deadline_seconds = 0.1}, [](World& world) {
     if (world.ranks.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(300));
