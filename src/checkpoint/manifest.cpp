@@ -165,30 +165,43 @@ std::uint64_t Manifest::file_bytes() const {
   return bytes;
 }
 
+// The keys in JSON's order, in which a reader adds up the checksum of all values without a space between
+// them. In the file there is a line for each field, file and tensor: short enough to read, and to compare
+// with diff.
 std::string to_json_text(const Manifest& manifest) {
-  json body = {{"format", kCheckpointFormat},  {"shoal", manifest.info.shoal_version},
-               {"step", manifest.info.step},   {"config", manifest.info.config},
-               {"model", manifest.info.model}, {"state", manifest.info.state},
-               {"files", json::array()},       {"tensors", json::array()}};
-  for (const auto& file : manifest.files) body["files"].push_back(to_json(file));
-  for (const auto& tensor : manifest.tensors) body["tensors"].push_back(to_json(tensor));
-  // The values that a reader will see: invalid UTF-8 replaced, NaN as null.
-  body = json::parse(dump(body));
-  const std::string sum = to_hex(checksum(dump(body)));
-
-  // One line per field, file and tensor: short enough to read, and to compare with diff.
-  std::string text = "{\n";
-  for (const auto& [key, value] : body.items()) {
-    text += fmt::format("{}: ", dump(key));
-    if (key != "files" && key != "tensors") {
-      text += dump(value) + ",\n";
-      continue;
+  std::string text = "{\n", values = "{";
+  const auto name = [&](const char* key) {
+    text += fmt::format("\"{}\": ", key);
+    values += fmt::format("\"{}\":", key);
+  };
+  const auto field = [&](const char* key, const json& value) {
+    name(key);
+    const auto dumped = dump(value);
+    text += dumped + ",\n";
+    values += dumped + ",";
+  };
+  const auto list = [&](const char* key, const auto& records) {
+    name(key);
+    const char *line = "[\n  ", *separator = "[";
+    for (const auto& record : records) {
+      const auto dumped = dump(to_json(record));
+      text += line + dumped;
+      values += separator + dumped;
+      line = ",\n  ", separator = ",";
     }
-    text += "[";
-    for (std::size_t i = 0; i < value.size(); ++i) text += (i ? ",\n  " : "\n  ") + dump(value[i]);
-    text += "\n],\n";
-  }
-  return text + fmt::format("\"checksum\": \"{}\"\n}}\n", sum);
+    text += records.empty() ? "[\n],\n" : "\n],\n";
+    values += records.empty() ? "[]," : "],";
+  };
+  field("config", manifest.info.config);
+  list("files", manifest.files);
+  field("format", kCheckpointFormat);
+  field("model", manifest.info.model);
+  field("shoal", manifest.info.shoal_version);
+  field("state", manifest.info.state);
+  field("step", manifest.info.step);
+  list("tensors", manifest.tensors);
+  values.back() = '}';
+  return text + fmt::format("\"checksum\": \"{}\"\n}}\n", to_hex(checksum(values)));
 }
 
 Manifest manifest_from_json_text(std::string_view text, const fs::path& path) {
