@@ -10,7 +10,8 @@
 # $SHOAL_DATA_DIR holds wikitext-2/valid.txt and tinyshakespeare.txt. OUT and PICTURE are written. WORK keeps the data and the
 # runs: what is complete there is not run again, so take another WORK for other settings or another program. SETTINGs go
 # to every run. CONTROL=1 adds all-reduce with AccumAdamW. OUTER=1 takes outer optimizers around AdamW in gossip's place, on 8 workers
-# and on one, and writes bench/results/decentralised_outer.md and docs/decentralised-outer.svg.
+# and on one, and writes bench/results/decentralised_outer.md and docs/decentralised-outer.svg. ONLY="streaming alone" trains these of
+# them; the table has what is in WORK.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -64,6 +65,8 @@ declare -A outer=(
 )
 alone="outer.interval=10"
 
+chosen=${ONLY:-${!outer[*]} alone}
+
 settings() {
   echo
   for name in "${!outer[@]}"; do echo "$name: AdamW, parallel.engine=gossip gossip.topology=complete ${outer[$name]}  "; done
@@ -90,11 +93,12 @@ for seed in $seeds; do
   train "allreduce-$seed" allreduce "run.seed=$seed" run.deterministic=layout
   [ -z "${CONTROL:-}" ] || train "accum-$seed" allreduce "run.seed=$seed" run.deterministic=layout "${accum[@]}"
   if [ -n "${OUTER:-}" ]; then
-    for name in "${!outer[@]}"; do
-      # shellcheck disable=SC2086
-      train "$name-$seed" allreduce "run.seed=$seed" --ranks 8 parallel.engine=gossip gossip.topology=complete ${outer[$name]}
+    for name in $chosen; do
+      exchanges=(run.deterministic=layout "$alone")
+      # shellcheck disable=SC2206
+      [ "$name" = alone ] || exchanges=(--ranks 8 parallel.engine=gossip gossip.topology=complete ${outer[$name]})
+      train "$name-$seed" allreduce "run.seed=$seed" "${exchanges[@]}"
     done
-    train "alone-$seed" allreduce "run.seed=$seed" run.deterministic=layout "$alone"
     continue
   fi
   for workers in 4 8; do
