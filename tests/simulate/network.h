@@ -55,6 +55,9 @@ class Network {
 class SimulatedTransport final : public messages::Transport {
  public:
   SimulatedTransport(Network& network, int rank) : network_(network), rank_(rank) {}
+  ~SimulatedTransport();
+  SimulatedTransport(const SimulatedTransport&) = delete;
+  SimulatedTransport& operator=(const SimulatedTransport&) = delete;
 
   bool start() override;
   void finish() override;

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "simulate/real.h"
 
@@ -42,7 +43,10 @@ void Scheduler::Thread::give_baton() {
 
 Scheduler::Thread& Scheduler::add_thread(Process& process, std::function<void()> body) {
   const int number = static_cast<int>(threads_.size());
-  return *threads_.emplace_back(new Thread{.process = &process, .number = number, .body = std::move(body)});
+  auto& thread =
+      *threads_.emplace_back(new Thread{.process = &process, .number = number, .body = std::move(body)});
+  put_aside(thread, 0.3);
+  return thread;
 }
 
 void Scheduler::run(Process& process, const std::function<void()>& body) {
@@ -164,6 +168,14 @@ bool Scheduler::can_run(const Thread& thread) const {
   return thread.state == Thread::State::ready;
 }
 
+// Now and then a thread stands still while all the others go on for long: what it was to do in time comes too
+// late where nobody waits for it.
+void Scheduler::put_aside(Thread& thread, double probability) {
+  constexpr double kMost = 5000;
+  if (random_.chance(probability))
+    thread.aside_until = choices_ + static_cast<std::int64_t>(std::pow(kMost, random_.share()));
+}
+
 Scheduler::Thread* Scheduler::choose() {
   while (true) {
     able_.clear();
@@ -175,6 +187,9 @@ Scheduler::Thread* Scheduler::choose() {
       next = std::min(next, std::max(from, thread->process->frozen_until));
     }
     if (!able_.empty()) {
+      const auto is_aside = [&](const Thread* thread) { return thread->aside_until > choices_; };
+      if (!std::ranges::all_of(able_, is_aside)) std::erase_if(able_, is_aside);
+      ++choices_;
       auto* chosen = random_.pick(able_);
       chosen->state = Thread::State::ready;
       return chosen;
@@ -187,6 +202,7 @@ Scheduler::Thread* Scheduler::choose() {
 
 void Scheduler::switch_over() {
   auto* const me = running_;
+  put_aside(*me, 0.002);
   auto* const next = choose();
   if (next == me) return;
   running_ = next;

@@ -96,6 +96,7 @@ class Scheduler {
     Time deadline = kNever;
     bool woken = false;
     bool joined = false;
+    std::int64_t aside_until = 0;  // this many choices: until then it runs only when no other thread can
     std::atomic<int> baton = 0;
     pthread_t handle = {};
     std::vector<pthread_mutex_t*> held = {};
@@ -109,6 +110,7 @@ class Scheduler {
   void start_thread(Thread& thread, const pthread_attr_t* attributes);
   void end_thread();
   bool can_run(const Thread& thread) const;
+  void put_aside(Thread& thread, double probability);
   Thread* choose();
   void switch_over();  // to whom choose() says, and back when it is this thread's turn again
   std::string describe() const;
@@ -118,6 +120,7 @@ class Scheduler {
   std::function<void(const std::string&)> stuck_;
   std::vector<std::unique_ptr<Thread>> threads_;
   std::vector<Thread*> able_;  // of choose()
+  std::int64_t choices_ = 0;
   Thread* running_ = nullptr;
 };
 
