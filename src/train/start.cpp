@@ -1,5 +1,7 @@
 #include "train/start.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -79,6 +81,35 @@ fs::path find_latest(const Config& config) {
             holds_measurements(run) ? "remove the folder and start again with" : "start the run with");
 }
 
+// Refuses a checkpoint whose parameters mean something else in this run's model, though their shapes may fit:
+// other heads, another activation, fewer blocks.
+void check_model(const CheckpointReader& checkpoint, const Config& config) {
+  const auto mine = to_gpt_config(config), theirs = model_of(checkpoint);
+  std::string differ;
+  const auto compare = [&](std::string_view key, const auto& now, const auto& saved) {
+    if (now != saved) differ += fmt::format("\n  {} = {} (the checkpoint has {})", key, now, saved);
+  };
+  const auto name = [](Gelu gelu) { return gelu == Gelu::tanh ? "\"tanh\"" : "\"erf\""; };
+  compare("model.n_layer", mine.n_layer, theirs.n_layer);
+  compare("model.n_head", mine.n_head, theirs.n_head);
+  compare("model.n_embd", mine.n_embd, theirs.n_embd);
+  compare("model.block_size", mine.block_size, theirs.block_size);
+  compare("model.vocab_size", mine.vocab_size, theirs.vocab_size);
+  compare("model.bias", mine.bias, theirs.bias);
+  compare("model.gelu", std::string(name(mine.gelu)), std::string(name(theirs.gelu)));
+  compare("model.tie_embeddings", mine.tied, theirs.tied);
+  if (config.lora.from.empty() && mine.lora.rank > 0 && theirs.lora.rank > 0) {
+    const auto now = adapters_of(mine), saved = adapters_of(theirs);
+    compare("lora.rank", now.rank, saved.rank);
+    compare("lora.alpha", now.alpha, saved.alpha);
+    compare("lora.targets", fmt::format("{}", fmt::join(now.layers, ",")),
+            fmt::format("{}", fmt::join(saved.layers, ",")));
+  }
+  if (differ.empty()) return;
+  fail_user("cannot start from the parameters in {}: they are of another model:{}\nset these keys so",
+            checkpoint.directory().string(), differ);
+}
+
 }  // namespace
 
 std::string settle_start(const Config& config) {
@@ -94,7 +125,12 @@ std::string settle_start(const Config& config) {
 }
 
 std::optional<fs::path> find_start(const Config& config, const Mixture& data, Communicator& ranks) {
-  if (const auto other = checkpoint_folder(config.init.from)) return find_checkpoint(*other, ranks);
+  if (const auto other = checkpoint_folder(config.init.from)) {
+    const auto found = find_checkpoint(*other, ranks);
+    some_for_all(ranks, ranks.rank() == 0,
+                 [&] { check_model(CheckpointReader(found, Verify::sizes), config); });
+    return found;
+  }
   if (const auto weights = weights_of_start(config.init.from)) {
     some_for_all(ranks, ranks.rank() == 0, [&] { open_weights(*weights, config); });
     return weights->path;

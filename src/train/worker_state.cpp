@@ -121,8 +121,15 @@ TrainState read_start(const Config& config, const std::filesystem::path& from, D
     state = resume(checkpoint, engine, backend, shape, coordinate);
   } else {
     auto parameters = one_model_of(checkpoint);
-    read_parameters(engine, backend, parameters, ReadPart::rest);
-    read_adapters(config, engine, backend, model_of(checkpoint).lora.rank > 0 ? &parameters : nullptr);
+    const auto adapters = adapters_of(model_of(checkpoint));
+    if (adapters.rank > 0 && config.lora.rank == 0) {
+      MergedSource merged(parameters, parameters, adapters);
+      read_parameters(engine, backend, merged, ReadPart::rest);
+      log::info("the checkpoint's adapters are merged into its weights");
+    } else {
+      read_parameters(engine, backend, parameters, ReadPart::rest);
+      read_adapters(config, engine, backend, adapters.rank > 0 ? &parameters : nullptr);
+    }
   }
   if (resuming) {
     log::info(

@@ -71,6 +71,24 @@ TEST_F(Lora, MergesIntoTheWeightsAndOutOfThem) {
   EXPECT_NEAR(loss("hf:unmerged"), loss("runs/base"), 2e-6);
 }
 
+// Merged weights differ from the adapters beside them by rounding.
+TEST_F(Lora, ARunWithoutAdaptersStartsFromMergedOnes) {
+  train_well(tune({"run.name=tuned"}));
+  const auto from = "init.from=checkpoint:runs/tuned";
+  const auto loss = [&](const std::string& name) {
+    const auto text = eval_of("runs/" + name);
+    return std::stod(text.substr(text.find_first_of("0123456789")));
+  };
+  train_well({"run.name=whole", from, "model.dropout=0", "train.steps=1", "optim.lr=1e-60"});
+  EXPECT_NEAR(loss("whole"), loss("tuned"), 2e-6);
+  EXPECT_THAT(read_file(file("runs/whole/train.log")), HasSubstr("adapters are merged"));
+  train_well(tune({"run.name=on", from, "train.steps=1", "optim.lr=1e-60"}));
+  EXPECT_EQ(loss("on"), loss("tuned"));
+  expect_user_error_at_the_end(
+      shoal(with({"train", "tiny.toml"}, tune({"run.name=other", from, "lora.alpha=8"}))),
+      "lora.alpha = 8 (the checkpoint has 4)");
+}
+
 TEST_F(Lora, StartsFromAdaptersOfPeft) {
   train_well(tune({"run.name=tuned"}));
   export_well({"--checkpoint", "runs/tuned", "--out", "adapters", "--format", "peft"});
