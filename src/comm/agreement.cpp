@@ -1,8 +1,10 @@
 #include "comm/agreement.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <exception>
+#include <future>
 #include <map>
 
 #include "core/error.h"
@@ -134,6 +136,17 @@ void some_for_all(Communicator& ranks, bool here, const std::function<void()>& s
   if (failure.empty()) return;
   if (failure[0] == kUser) throw UserError(failure.substr(1));
   throw Error(failure.substr(1));
+}
+
+void some_for_all_at_length(Communicator& ranks, bool here, const std::function<void()>& stage) {
+  std::future<void> work;
+  if (here) work = std::async(std::launch::async, stage);
+  for (std::int32_t busy = 1; busy > 0;) {
+    const bool goes_on = here && work.wait_for(std::chrono::milliseconds(200)) != std::future_status::ready;
+    busy = goes_on ? 1 : 0;
+    ranks.all_reduce({&busy, DType::i32, {1}}).wait();
+  }
+  some_for_all(ranks, here, [&] { work.get(); });
 }
 
 void require_agreement(Communicator& ranks, const std::vector<Fact>& facts) {

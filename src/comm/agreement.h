@@ -25,6 +25,9 @@ std::string receive_text(Communicator& ranks, int from);
 void all_or_none(Communicator& ranks, const std::function<void()>& stage);
 // Calls `stage` on the ranks where `here` is true (rank 0, for example). An error is thrown on every rank.
 void some_for_all(Communicator& ranks, bool here, const std::function<void()>& stage);
+// The same for a stage that may take longer than a collective may. It runs in a thread, and must not
+// communicate.
+void some_for_all_at_length(Communicator& ranks, bool here, const std::function<void()>& stage);
 
 // A setting that must be the same on every rank: "optim.lr", "0.001".
 struct Fact {

@@ -231,4 +231,9 @@ void MemoryCheckpoints::remove() {
   if (world_.local_rank == 0) folder_.remove();
 }
 
+void MemoryCheckpoints::discard() {
+  if (thread_.joinable()) thread_.join();
+  folder_.remove();
+}
+
 }  // namespace shoal

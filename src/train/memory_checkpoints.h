@@ -45,6 +45,9 @@ class MemoryCheckpoints {
 
   // Removes the files. Collective; the run's state must be on the disk.
   void remove();
+  // Removes this host's files, so that a restart does not bring back a state that the run failed with. Not
+  // collective.
+  void discard();
 
  private:
   void check_room(std::span<const double> bytes, std::span<const std::uint64_t> hosts);

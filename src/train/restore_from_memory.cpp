@@ -100,14 +100,17 @@ class MemoryRestore {
   bool drop_damaged(std::int64_t step, const KeptState& state) {
     std::string fault;
     std::vector<int> damaged;
-    for (const auto* shard : to_write(step, state)) {
-      try {
-        verify_shard_file(shard->folder, shard->record);
-      } catch (const UserError& error) {
-        fault = error.what();
-        damaged.push_back(shard->rank);
+    const auto shards = to_write(step, state);
+    some_for_all_at_length(world_.ranks, !shards.empty(), [&] {
+      for (const auto* shard : shards) {
+        try {
+          verify_shard_file(shard->folder, shard->record);
+        } catch (const UserError& error) {
+          fault = error.what();
+          damaged.push_back(shard->rank);
+        }
       }
-    }
+    });
     std::erase_if(mine_, [&](const MemoryShard& shard) {
       return shard.record.info.step == step && std::ranges::find(damaged, shard.rank) != damaged.end();
     });
@@ -121,7 +124,7 @@ class MemoryRestore {
     const auto shards = to_write(step, state);
     const bool first = world_.ranks.rank() == 0;
     try {
-      some_for_all(world_.ranks, !shards.empty(), [&] {
+      some_for_all_at_length(world_.ranks, !shards.empty(), [&] {
         for (const auto* shard : shards)
           writer.take_shard(shard->rank, state.world, shard->folder, shard->record);
       });

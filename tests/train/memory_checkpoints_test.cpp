@@ -177,6 +177,18 @@ TEST_F(MemoryRuns, AStateThatIsNotCompleteIsNotTaken) {
   EXPECT_FALSE(has("run", 15 - whole));  // of steps 7 and 8
 }
 
+// The parameters that the first update spoiled are not what the run goes on from.
+TEST_F(MemoryRuns, AStateThatTheRunFailedWithIsNotBroughtBack) {
+  for (const int ranks : {1, 2}) {
+    const auto name = fmt::format("run{}", ranks);
+    const auto settings = in_memory({"checkpoint.best=false", "lr_schedule.warmup_steps=0"});
+    EXPECT_THAT(error_of([&] { train(name, with(settings, {"optim.lr=1e39"}), ranks); }),
+                HasSubstr("start the run again"));
+    EXPECT_EQ(files(".safetensors"), std::vector<fs::path>());
+    EXPECT_EQ(train(name, with(settings, {"init.from=auto", "train.steps=3"}), ranks).step, 3);
+  }
+}
+
 TEST_F(MemoryRuns, AnOlderStateThanTheDisksIsLeftAlone) {
   const auto settings = in_memory({"checkpoint.memory_interval=5"});
   fail_after(9, "run", settings, 2);  // 5 in memory, 6 on the disk
