@@ -77,16 +77,25 @@ class MetricsSink {
   virtual void write(const TestRecord& record) = 0;
 };
 
+// The state that a run goes on from.
+struct ResumePoint {
+  ResumePoint(std::int64_t step, bool evaluation_left = false)
+      : step(step), evaluation_left(evaluation_left) {}
+  std::int64_t step;
+  bool evaluation_left;  // whether the evaluation after the step is still to come
+};
+
 // Writes one JSON object per line and flushes it at once. Numbers read back to the same double. Reproducible
 // fields come first, in a fixed order.
 //
-// Without `resume_step` the file must be new or empty: throws UserError rather than overwrite the metrics of
+// Without `resume` the file must be new or empty: throws UserError rather than overwrite the metrics of
 // an earlier run. With it, the file is truncated after the last record of that step or an earlier one, and
-// before a test record, so that it continues like the file of an uninterrupted run; an unfinished last line
-// is dropped. Throws UserError when the file cannot be opened, read or written (disk full).
+// before a test record and an evaluation that is still to come, so that it continues like the file of an
+// uninterrupted run; an unfinished last line is dropped. Throws UserError when the file cannot be opened,
+// read or written (disk full).
 class JsonlSink : public MetricsSink {
  public:
-  explicit JsonlSink(const std::filesystem::path& file, std::optional<std::int64_t> resume_step = {});
+  explicit JsonlSink(const std::filesystem::path& file, std::optional<ResumePoint> resume = {});
   void write(const StepRecord& record) override;
   void write(const EvalRecord& record) override;
   void write(const TestRecord& record) override;
@@ -99,10 +108,10 @@ class JsonlSink : public MetricsSink {
 };
 
 // Writes a TensorBoard event file (TFRecord framing) in `folder`. A resumed run adds a new file, which makes
-// TensorBoard discard all events after `resume_step`. Throws UserError as JsonlSink does.
+// TensorBoard discard all events after the resume's step. Throws UserError as JsonlSink does.
 class TensorBoardSink : public MetricsSink {
  public:
-  explicit TensorBoardSink(const std::filesystem::path& folder, std::optional<std::int64_t> resume_step = {});
+  explicit TensorBoardSink(const std::filesystem::path& folder, std::optional<ResumePoint> resume = {});
   void write(const StepRecord& record) override;
   void write(const EvalRecord& record) override;
   void write(const TestRecord& record) override;
@@ -123,7 +132,7 @@ class TensorBoardSink : public MetricsSink {
 // The sinks that the config asks for: run_dir/metrics.jsonl and run_dir/events.out.tfevents.*.
 std::vector<std::unique_ptr<MetricsSink>> open_metrics(const LogConfig& config,
                                                        const std::filesystem::path& run_dir,
-                                                       std::optional<std::int64_t> resume_step = {});
+                                                       std::optional<ResumePoint> resume = {});
 
 // The records of a metrics.jsonl; null values become NaN.
 struct Metrics {

@@ -61,20 +61,21 @@ class LineReader {
   std::int64_t line_ = 0;
 };
 
-// The number of bytes to keep: the records up to `step`, without a test record, which is the last of a run.
-// Lines behind the record of `step` may be damaged, as by a power failure, and so may all lines to the file's
-// end.
-std::uintmax_t bytes_up_to(const std::filesystem::path& path, std::int64_t step) {
+// The number of bytes to keep: the records up to the step, without a test record, which is the last of a run,
+// and without an evaluation that is still to come: a save of it may have failed. Lines behind the record of
+// `step` may be damaged, as by a power failure, and so may all lines to the file's end.
+std::uintmax_t bytes_up_to(const std::filesystem::path& path, ResumePoint resume) {
   LineReader lines(path);
   std::int64_t last = -1;
   while (const auto record = lines.next_or_damaged()) {
     if (record->is_null()) {
       const auto whole = lines.begin();
-      if (last < step) lines.require_damaged_to_the_end();
+      if (last < resume.step) lines.require_damaged_to_the_end();
       return whole;
     }
     last = (*record)["step"].get<std::int64_t>();
-    if (last > step || record->contains("test_loss")) return lines.begin();
+    const bool made_again = resume.evaluation_left && last == resume.step && record->contains("val_loss");
+    if (last > resume.step || made_again || record->contains("test_loss")) return lines.begin();
   }
   return lines.end();
 }
@@ -137,19 +138,19 @@ std::optional<TextPerplexity> read_perplexity(const nlohmann::json& record, cons
 
 }  // namespace
 
-JsonlSink::JsonlSink(const std::filesystem::path& path, std::optional<std::int64_t> resume_step)
+JsonlSink::JsonlSink(const std::filesystem::path& path, std::optional<ResumePoint> resume)
     : path_(path), file_(nullptr, std::fclose) {
   std::error_code missing;
   const auto size = std::filesystem::file_size(path, missing);
   if (!missing && size > 0) {
-    if (!resume_step) {
+    if (!resume) {
       fail_user(
           "{} holds the measurements of an earlier run; go on with it (init.from=resume), or choose another "
           "run.name",
           path.string());
     }
     std::error_code error;
-    std::filesystem::resize_file(path, bytes_up_to(path, *resume_step), error);
+    std::filesystem::resize_file(path, bytes_up_to(path, *resume), error);
     if (error) fail_user("cannot write {}: {}", path.string(), error.message());
   }
   file_.reset(std::fopen(path.c_str(), "ab"));
@@ -243,10 +244,10 @@ Metrics read_metrics(const std::filesystem::path& file) {
 
 std::vector<std::unique_ptr<MetricsSink>> open_metrics(const LogConfig& config,
                                                        const std::filesystem::path& run_dir,
-                                                       std::optional<std::int64_t> resume_step) {
+                                                       std::optional<ResumePoint> resume) {
   std::vector<std::unique_ptr<MetricsSink>> sinks;
-  if (config.jsonl) sinks.push_back(std::make_unique<JsonlSink>(run_dir / "metrics.jsonl", resume_step));
-  if (config.tensorboard) sinks.push_back(std::make_unique<TensorBoardSink>(run_dir, resume_step));
+  if (config.jsonl) sinks.push_back(std::make_unique<JsonlSink>(run_dir / "metrics.jsonl", resume));
+  if (config.tensorboard) sinks.push_back(std::make_unique<TensorBoardSink>(run_dir, resume));
   return sinks;
 }
 

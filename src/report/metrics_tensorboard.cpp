@@ -44,14 +44,14 @@ std::string little_endian(T value) {
 
 }  // namespace
 
-TensorBoardSink::TensorBoardSink(const std::filesystem::path& folder, std::optional<std::int64_t> resume_step)
+TensorBoardSink::TensorBoardSink(const std::filesystem::path& folder, std::optional<ResumePoint> resume)
     : path_(folder / file_name()), file_(std::fopen(path_.c_str(), "wb"), std::fclose) {
   if (!file_) fail_user("cannot write {}: {}", path_.string(), std::strerror(errno));
   auto version = event_at(0);
   version.set_file_version("brain.Event:2");
   write_record(version.SerializeAsString());
-  if (resume_step) {
-    auto start = event_at(*resume_step + 1);
+  if (resume) {
+    auto start = event_at(resume->step + 1);
     start.mutable_session_log()->set_status(tensorboard::SessionLog::START);
     write_record(start.SerializeAsString());
   }

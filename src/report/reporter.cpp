@@ -6,9 +6,9 @@
 namespace shoal {
 
 Reporter::Reporter(const Config& config, std::optional<double> entropy_floor,
-                   std::optional<std::int64_t> resume_step)
+                   std::optional<ResumePoint> resume)
     : console_(std::in_place, config.train.steps, entropy_floor),
-      sinks_(open_metrics(config.log, config.run.path(), resume_step)) {}
+      sinks_(open_metrics(config.log, config.run.path(), resume)) {}
 
 void Reporter::step(const StepRecord& record, double seconds_left) {
   if (console_) console_->step(record, seconds_left);

@@ -13,9 +13,8 @@ namespace shoal {
 class Reporter {
  public:
   Reporter() = default;  // reports nothing: for all ranks but the first
-  // `resume_step` is as in open_metrics(), and so are errors.
-  Reporter(const Config& config, std::optional<double> entropy_floor,
-           std::optional<std::int64_t> resume_step);
+  // `resume` is as in open_metrics(), and so are errors.
+  Reporter(const Config& config, std::optional<double> entropy_floor, std::optional<ResumePoint> resume);
 
   void step(const StepRecord& record, double seconds_left);
   void bar(std::int64_t step, double loss, double seconds_left);

@@ -134,6 +134,21 @@ TEST_F(MetricsTest, ARunThatGoesOnLosesItsTestRecord) {
   EXPECT_EQ(read(file()), expected);
 }
 
+// It was written, but the checkpoint that knows of it was lost.
+TEST_F(MetricsTest, AnEvaluationThatIsStillToComeIsNotThereTwice) {
+  {
+    JsonlSink first(file());
+    write_steps(first, 1, 7);
+  }
+  const auto expected = read(file());
+  { JsonlSink(file(), 7).write(EvalRecord{.step = 7, .train_loss = 1, .val_loss = 1}); }
+  const auto with_evaluation = read(file());
+  { JsonlSink(file(), 7); }
+  EXPECT_EQ(read(file()), with_evaluation);
+  { JsonlSink(file(), ResumePoint(7, true)); }
+  EXPECT_EQ(read(file()), expected);
+}
+
 TEST_F(MetricsTest, AnEarlierRunIsNotOverwritten) {
   { JsonlSink(file()).write(step_at(1)); }
   const auto before = read(file());
