@@ -57,7 +57,8 @@ Gpt::Memory Gpt::carve(Arena& arena, Buffers& buffers, const GptConfig& config, 
   memory.streams = since();
 
   if (!shared_workspace) {
-    buffers.work = Workspace::take(arena, config, options.batch, options.compute, tensor, recompute);
+    buffers.work = Workspace::take(arena, config, options.batch, options.compute, tensor,
+                                   options.workspace_recomputes ? options.recompute : recompute);
   }
   memory.workspace = since();
   if (head) {

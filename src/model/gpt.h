@@ -14,8 +14,9 @@ struct GptOptions {
   DType compute = DType::f32;
   LogitsPlan logits = {};
   Recompute recompute = Recompute::none;
-  int recompute_blocks = -1;  // the first so many of the range; -1: all
-  bool backward = true;       // false: evaluation only, one block's activations suffice
+  int recompute_blocks = -1;          // the first so many of the range; -1: all
+  bool workspace_recomputes = false;  // for other ranges with this one's workspace, if not for its own blocks
+  bool backward = true;               // false: evaluation only, one block's activations suffice
 
   UnitRange units = {};  // of a pipeline stage; empty: all
   // The numbers of buffers for inputs, activations and gradients. A pipeline has several micro-batches

@@ -66,6 +66,17 @@ TEST_P(AdapterParity, LayoutsGiveTheSameBytes) {
   }
 }
 
+TEST_P(AdapterParity, AStageMayHaveNothingThatIsTrained) {
+  auto run = adapter_run(GetParam(), false);
+  run.model.lora = {};
+  run.model.frozen = {"embedding", "block.[0-2]"};
+  const auto expected = train(run).bytes();
+  for (const int zero : {0, 3}) {
+    const AdapterLayout layout{.mesh = {.pipeline = 2, .data = 2}, .zero = zero};
+    EXPECT_TRUE(train(in(layout, run)).bytes() == expected) << zero;
+  }
+}
+
 // Products of an adapter have as many terms as those of its layer, and the rank; a factor of 2 covers them.
 // Everything is trained here, since adapters alone learn too little for the bound to have a meaning.
 TEST_P(AdapterParity, TensorRanksAreWithinRoundingOfOne) {

@@ -355,8 +355,8 @@ void DataEngine::weights_replaced() {
   plan_.for_units([&](int u) { weights_.changed(u, false); });
 }
 
-void DataEngine::state_loaded(bool optimizer) {
-  if (mixer_) mixer_->set_different();
+void DataEngine::state_loaded(bool optimizer, bool equal) {
+  if (mixer_) equal ? mixer_->set_equal() : mixer_->set_different();
   if (outer_) optimizer ? outer_->loaded() : outer_->begin();
   if (!optimizer) begin_average();
   weights_replaced();

@@ -128,8 +128,8 @@ class DataEngine final : public UnitStore {
   };
   std::vector<StateTensor> state(bool optimizer, Share share);
   // Refreshes what is derived from the parameters, after state(held) was written on every rank, with or
-  // without the optimizer's.
-  void state_loaded(bool optimizer = true);
+  // without the optimizer's. `equal`: the workers have one model, as before the first step.
+  void state_loaded(bool optimizer = true, bool equal = false);
 
   // Between steps; collective over the mesh. show_average() puts what is evaluated in the place of the model,
   // until it is dropped or kept: the mean of all workers' models, or the weights' moving average. It returns
@@ -138,7 +138,7 @@ class DataEngine final : public UnitStore {
   double show_average();
   void drop_average();
   void keep_average() {
-    if (mixer_) mixer_->set_different();  // as in a run that is resumed here
+    if (mixer_ && !mixer_->equal()) mixer_->set_different();  // as in a run that is resumed here
   }
 
  private:

@@ -43,7 +43,7 @@ void GradientNorm::add_units(std::int64_t blocks_here) {
   std::int64_t before = 0;  // blocks of the units before, in one rank's part
   for (int u = 0; u < plan_.unit_count(); ++u) {
     const std::int64_t blocks = plan_.piece_size(u) / ShardPlan::kBlock;
-    if (part_.computes(plan_.unit(u).home)) {
+    if (blocks > 0 && part_.computes(plan_.unit(u).home)) {
       const Tensor pieces{all.as<double>() + before, DType::f64, {plan_.ranks(), blocks_here}};
       backend_.sum_rows(part_of(totals, u * totals.columns() + part_.tensor.rank, 1), pieces, blocks);
     }

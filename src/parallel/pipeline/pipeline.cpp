@@ -138,6 +138,8 @@ std::vector<GptOptions> Pipeline::chunk_options(const GptConfig& config, const P
     chunks.back().activations = needed.activations;
     chunks.back().gradients = needed.gradients;
   }
+  chunks.front().workspace_recomputes =
+      std::ranges::any_of(chunks, [](const GptOptions& chunk) { return chunk.recompute_blocks != 0; });
   return chunks;
 }
 

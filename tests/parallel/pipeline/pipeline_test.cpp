@@ -54,8 +54,8 @@ TEST(Pipeline, AnyNumberOfMicroBatchesEqualsOneStage) {
     for (auto run : pipelines()) {
       run.engine.micro_batches = micro_batches;
       run.recompute = run.mesh.pipeline % 2 ? Recompute::block : Recompute::none;
-      if (micro_batches == 3) {
-        run.recompute = Recompute::block;
+      if (micro_batches == 2 || micro_batches == 3) {
+        run.recompute = micro_batches == 2 ? Recompute::light : Recompute::block;
         for (int range = 0; range < run.mesh.pipeline * run.chunks; ++range)
           run.recompute_blocks.push_back(range % 2);
       }
