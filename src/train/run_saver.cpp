@@ -43,14 +43,33 @@ CheckpointInfo RunSaver::describe(const TrainState& state) {
   return info;
 }
 
-bool RunSaver::begin(TrainState& state, bool best) {
-  tell_failed(saver_.settle());
+// Waits for the save under way. Returns whether it was of the best and failed.
+bool RunSaver::settle() {
+  const auto error = saver_.settle();
+  tell_failed(error);
   failure_told_ = false;
+  return std::exchange(saving_best_, -1) >= 0 && !error.empty();
+}
+
+void RunSaver::settle_best(TrainState& state) {
+  if (saving_best_ >= 0 && settle()) state.best_val_loss = saver_.best_loss();
+}
+
+bool RunSaver::begin(TrainState& state, bool best) {
+  const auto of = saving_best_;
+  if (settle()) {
+    if (of == state.step) {
+      best = true;
+    } else {
+      state.best_val_loss = saver_.best_loss();
+    }
+  }
   if (last_saved_ == state.step && !best) return false;
   const auto info = describe(state);
   auto& mesh = runtime_.mesh();
   saver_.begin(info, worker_slices(runtime_.engine(), mesh.shape(), mesh.coordinate()), best);
   last_saved_ = state.step;
+  if (best) saving_best_ = state.step;
   return true;
 }
 

@@ -30,6 +30,10 @@ class RunSaver {
   // The same, and waits. Throws UserError when it fails.
   void save_at_end(TrainState& state);
 
+  // A loss counts as the best only where it has a checkpoint: where that of the last best failed, the best is
+  // again the one before. Collective.
+  void settle_best(TrainState& state);
+
   // Rank 0: logs a failure as soon as it is known.
   void tell_failures();
   // The state after `step` steps is saved, or is not any more.
@@ -41,6 +45,7 @@ class RunSaver {
 
  private:
   void tell_failed(const std::string& why);
+  bool settle();
   bool begin(TrainState& state, bool best);
 
   const Config& described_;
@@ -51,7 +56,8 @@ class RunSaver {
   nlohmann::json data_;
   Saver saver_;
   std::int64_t last_saved_ = -1;
-  bool failure_told_ = false;  // of the last save
+  std::int64_t saving_best_ = -1;  // the step of the save under way, if it is of the best
+  bool failure_told_ = false;      // of the last save
 };
 
 }  // namespace shoal

@@ -2,9 +2,12 @@
 
 #include <array>
 #include <chrono>
+#include <limits>
 
+#include "checkpoint/manifest.h"
 #include "comm/agreement.h"
 #include "core/error.h"
+#include "core/log.h"
 
 namespace shoal {
 
@@ -34,7 +37,18 @@ std::string Saver::news() {
   return error.value_or("");
 }
 
-bool Saver::has_best() { return !broadcast_text(ranks_, store_->best() ? kBestName : "").empty(); }
+double Saver::best_loss() {
+  double loss = std::numeric_limits<double>::infinity();
+  if (const auto best = store_->best(); best && ranks_.rank() == 0) {
+    try {
+      loss = read_manifest(*best).info.state.value("best_val_loss", loss);
+    } catch (const std::exception& error) {  // it cannot be gone back to
+      log::warn("{}; the next evaluation is the best", error.what());
+    }
+  }
+  ranks_.broadcast({&loss, DType::f64, {1}}, 0).wait();
+  return loss;
+}
 
 std::string Saver::settle() {
   // In short rounds, since a save may take longer than a collective may.

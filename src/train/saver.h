@@ -27,7 +27,9 @@ class Saver {
   std::string news();
 
   std::optional<std::filesystem::path> latest() const { return store_->latest(); }
-  bool has_best();  // collective: as rank 0 sees it
+  // The loss of the checkpoint that `best` names; infinity where there is none. Collective: as rank 0 sees
+  // it.
+  double best_loss();
 
  private:
   Communicator& ranks_;

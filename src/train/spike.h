@@ -12,7 +12,9 @@ class SpikeDetector {
  public:
   // zscore 0 is off: nothing is a spike and no window is kept.
   SpikeDetector(double zscore, int window, std::vector<double> losses = {})
-      : limit_(zscore), window_(static_cast<std::size_t>(window)), losses_(std::move(losses)) {}
+      : limit_(zscore), window_(static_cast<std::size_t>(window)), losses_(std::move(losses)) {
+    if (losses_.size() > window_) losses_.erase(losses_.begin(), losses_.end() - window);
+  }
 
   // The z-score of a loss against the window; 0 until the window is full.
   double zscore(double loss) const {

@@ -184,11 +184,11 @@ void Trainer::Run::start(const Config& given) {
   ranks().all_reduce({&peak_flops, DType::f64, {1}}).wait();
   runtime.allocate(plan, Runtime::Use::training);
   const int workers = plan.mesh.workers;
-  // Messages to other ranks, traces, checksums, decisions of the host and steps that end an interval cannot
-  // be captured in a graph.
+  // Messages to other ranks, traces, checksums, decisions of the host, the account of gathered weights and
+  // steps that end an interval cannot be captured in a graph.
   const bool can_capture = ranks().size() == 1 && !(tracer && tracer->traces()) && !spikes.active() &&
                            config.parallel.offload == Offload::none && config.run.verify == 0 &&
-                           !plan.engine.outer;
+                           plan.engine.zero < 3 && !plan.engine.outer;
   training_step.emplace(runtime.backend(), engine(), runtime.model(), mesh(),
                         workers > 1 ? mesh().worker() : ranks(),
                         TrainingStep::Options{.seed = static_cast<std::uint64_t>(config.run.seed),
@@ -212,7 +212,8 @@ void Trainer::Run::start(const Config& given) {
   if (is_over()) return;  // nothing will be measured
   some_for_all(ranks(), first(), [&] {
     reporter =
-        Reporter(config, data.entropy_per_token(), resuming ? std::optional(state.step) : std::nullopt);
+        Reporter(config, data.entropy_per_token(),
+                 resuming ? std::optional<ResumePoint>({state.step, state.evaluation_left}) : std::nullopt);
   });
 }
 
@@ -227,14 +228,11 @@ void Trainer::Run::load(const std::filesystem::path& from) {
       throw with_older_checkpoint(error, from);
     }
   });
-  engine().state_loaded(resuming);
+  engine().state_loaded(resuming, state.step == 0);
   if (!resuming) return;
   spikes = SpikeDetector(config.train.spike_zscore, config.train.spike_window, state.loss_window);
   saver->set_saved(state.step);
-  // `best` must be there to go back to, or there is nothing to compare with.
-  if (config.checkpoint.best && !saver->store().has_best()) {
-    state.best_val_loss = std::numeric_limits<double>::infinity();
-  }
+  if (config.checkpoint.best) state.best_val_loss = saver->store().best_loss();
 }
 
 Trainer::Run::Outcome Trainer::Run::step(BatchLoader& loader) {
@@ -290,7 +288,9 @@ void Trainer::Run::verify() {
   fail("{}. {}", fault, saved_text());
 }
 
+// What there is to go back to. The newer states in memory led to where the run failed.
 std::string Trainer::Run::saved_text() {
+  if (memory) memory->discard();
   if (!worker_sums) saver->store().settle();  // other workers are not here
   const auto latest = saver->store().latest();
   const auto saved = broadcast_text(mesh().worker(), latest ? latest->string() : "");
@@ -379,6 +379,7 @@ void Trainer::Run::read_sums(bool all) {
 
 bool Trainer::Run::evaluate() {
   read_sums(true);
+  saver->settle_best(state);
   since_evaluation.total_seconds = state.train_seconds;
   const bool best = validation->run(state, since_evaluation);
   if (!state.evaluation_left) since_evaluation = {};

@@ -33,6 +33,13 @@ TEST(Spike, NothingIsJudgedBeforeTheWindowIsFull) {
   EXPECT_TRUE(detector.is_spike(1e9));
 }
 
+TEST(Spike, AWindowThatWasLongerBeforeIsCut) {
+  SpikeDetector detector(1, 2, {1.0, 2.0, 3.0, 4.0});
+  EXPECT_EQ(detector.losses(), (std::vector{3.0, 4.0}));
+  detector.add(5.0);
+  EXPECT_EQ(detector.losses(), (std::vector{4.0, 5.0}));
+}
+
 TEST(Spike, TheWindowKeepsTheNewest) {
   auto detector = filled(1);
   detector.add(7.0);

@@ -138,11 +138,23 @@ TEST_F(Trainers, StartsFromTheParametersOfACheckpoint) {
   EXPECT_EQ(now.train_loss, then.train_loss);
   // The moments are new: after one step, m is (1 - beta1) times a gradient.
   EXPECT_NE(state("second", 1), state("first", 6));
+}
 
-  EXPECT_THAT(error_of([&] {
-                train("third", {from, "model.n_embd=32"});
-              }),
-              HasSubstr("tensor \"transformer.wte.weight\""));
+// Whether its tensors' shapes tell, as with n_embd, or not.
+TEST_F(Trainers, ACheckpointOfAnotherModelIsNoStart) {
+  train("first", {"train.steps=3"});
+  const auto from = "init.from=checkpoint:" + checkpoint("first", 3).string();
+  const std::pair<const char*, const char*> cases[] = {
+      {"model.n_embd=32", "model.n_embd = 32 (the checkpoint has 16)"},
+      {"model.n_layer=1", "model.n_layer = 1 (the checkpoint has 2)"},
+      {"model.n_head=4", "model.n_head = 4 (the checkpoint has 2)"},
+      {"model.block_size=4", "model.block_size = 4 (the checkpoint has 8)"},
+      {"model.bias=false", "model.bias = false (the checkpoint has true)"},
+      {"model.gelu=erf", "model.gelu = \"erf\" (the checkpoint has \"tanh\")"},
+      {"model.tie_embeddings=false", "model.tie_embeddings = false (the checkpoint has true)"}};
+  for (const auto& [setting, fault] : cases) {
+    EXPECT_THAT(error_of([&] { train("second", {from, setting}); }), HasSubstr(fault));
+  }
 }
 
 TEST_F(Trainers, EpochsBecomeSteps) {
@@ -245,6 +257,38 @@ TEST_F(Trainers, ARunWithoutABestCheckpointSavesTheNextOneWhenItGoesOn) {
   EXPECT_FALSE(fs::is_symlink(run("run") / kCheckpointsName / kBestName));
   train("run", with(still, {"init.from=resume"}));
   EXPECT_EQ(fs::read_symlink(run("run") / kCheckpointsName / kBestName), checkpoint("run", 9).filename());
+}
+
+// The best of a run is that of the checkpoint which `best` names: a better one, whose save came to nothing,
+// does not hold it back.
+TEST_F(Trainers, ALossWhoseCheckpointIsNotThereIsNotTheBest) {
+  const auto best = [&](const std::string& name) {
+    return fs::read_symlink(run(name) / kCheckpointsName / kBestName);
+  };
+  train("run", {"train.steps=6"});
+  ASSERT_EQ(best("run"), checkpoint("run", 6).filename());
+  fs::remove(run("run") / kCheckpointsName / kBestName);
+  fs::create_symlink(checkpoint("run", 3).filename(), run("run") / kCheckpointsName / kBestName);
+  train("run", {"optim.lr=1e-60", "train.steps=9", "init.from=resume"});  // the parameters stay
+  EXPECT_EQ(metrics("run").evals.back().val_loss, metrics("run").evals[2].val_loss);
+  EXPECT_EQ(best("run"), checkpoint("run", 9).filename());
+}
+
+// The save of step 3 fails, as there is a file in the way of its folder. The parameters stay from step 3 on.
+TEST_F(Trainers, WhereTheSaveOfTheBestFailsTheNextIsTheBest) {
+  const auto given =
+      config("run", {"eval.at_start=false", "train.steps=6", "checkpoint.interval=0", "optim.lr=1e-60"});
+  const auto in_the_way = run("run") / kCheckpointsName;
+  run_threads({.ranks = 1}, [&](World& world) {
+    int steps = 0;
+    Trainer(given, world, nullptr, [&] {
+      ++steps;
+      if (steps == 3) fs::rename(in_the_way, folder_ / "aside"), std::ofstream(in_the_way) << "a file";
+      if (steps == 6) fs::remove(in_the_way), fs::rename(folder_ / "aside", in_the_way);
+    }).run();
+  });
+  EXPECT_EQ(fs::read_symlink(run("run") / kCheckpointsName / kBestName), checkpoint("run", 6).filename());
+  EXPECT_THAT(log_of("run"), HasSubstr("could not be saved"));
 }
 
 TEST_F(Trainers, AnIntervalOf0EvaluatesAtTheEndAndOneBelowNever) {
