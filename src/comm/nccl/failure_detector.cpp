@@ -196,10 +196,12 @@ void FailureDetector::stop(StopReason reason, const std::string& why) noexcept {
   if (stop_reason_ != StopReason::none) return;
   why_ = why;
   stop_reason_ = reason;
+  ncclGroupStart();  // all at once: each abort waits for the GPU, and so for the others' kernels
   for (auto* comm : comms_) {
     ncclCommAbort(*comm);
     *comm = nullptr;
   }
+  ncclGroupEnd();
   comms_.clear();
   operations_.clear();
 }

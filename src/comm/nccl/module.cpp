@@ -1,4 +1,5 @@
 #include <nccl.h>
+#include <stdlib.h>
 
 #include "comm/nccl/communicator.h"
 #include "comm/nccl/nccl.h"
@@ -20,5 +21,7 @@ extern "C" __attribute__((visibility("default"))) const shoal::nccl::Library* sh
 extern "C" const shoal::nccl::Library* shoal_nccl_library() {
   using namespace shoal;
   static constexpr nccl::Library kLibrary{nccl::make_communicator, nccl::version};
+  // Switches that add up (NVLink SHARP) do so in an order of their own: a run would not repeat its bits.
+  ::setenv("NCCL_NVLS_ENABLE", "0", 0);
   return &kLibrary;
 }

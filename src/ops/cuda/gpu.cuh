@@ -21,7 +21,8 @@ template <typename... Params, typename... Args>
 void launch(void (*kernel)(Params...), dim3 grid, dim3 block, std::size_t shared, cudaStream_t stream,
             const Args&... args) {
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
-  constexpr std::size_t kUnasked = 48 << 10;
+  // More than 48 KiB must be asked for; a kernel's own arrays, of up to 8 KiB, count as well.
+  constexpr std::size_t kUnasked = 40 << 10;
   if (shared > kUnasked) {
     check(
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)));
