@@ -7,6 +7,7 @@
 
 #include "checkpoint/huggingface.h"
 #include "core/error.h"
+#include "core/json_depth.h"
 #include "core/json_integer.h"
 
 namespace shoal {
@@ -31,6 +32,8 @@ class ConfigFile {
       fail_user("{} is damaged, it is not JSON: {}", path_.string(), error.what());
     }
     if (!json_.is_object()) fail_user("{} is damaged: it is not a JSON object", path_.string());
+    if (is_deeper(json_))
+      fail_user("{} is damaged: its values are nested more than {} deep", path_.string(), kDeepestJson);
   }
 
   WeightsModel model() const {

@@ -8,6 +8,7 @@
 
 #include "checkpoint/json_shape.h"
 #include "core/error.h"
+#include "core/json_depth.h"
 #include "core/json_integer.h"
 
 namespace shoal {
@@ -207,6 +208,7 @@ std::string to_json_text(const Manifest& manifest) {
 Manifest manifest_from_json_text(std::string_view text, const fs::path& path) {
   try {
     json body = json::parse(text);
+    if (is_deeper(body)) fail_user("its values are nested more than {} deep", kDeepestJson);
     return manifest_from(body);
   } catch (const json::exception& error) {
     fail_user("{} is damaged: {}", path.string(), error.what());

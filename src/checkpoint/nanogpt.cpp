@@ -8,6 +8,7 @@
 #include "checkpoint/safetensors.h"
 #include "checkpoint/torch_file.h"
 #include "core/error.h"
+#include "core/json_depth.h"
 #include "core/json_integer.h"
 
 namespace shoal {
@@ -44,7 +45,7 @@ json arguments_of(const SafetensorsFile& file) {
   const auto found = file.metadata().find(kArguments);
   if (found == file.metadata().end()) return {};
   const auto arguments = json::parse(found->second, nullptr, false);
-  if (!arguments.is_object()) {
+  if (!arguments.is_object() || is_deeper(arguments)) {
     fail_user("{}: its metadata's {} is no JSON object", file.path().string(), kArguments);
   }
   return arguments;

@@ -11,6 +11,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/float16.h"
+#include "core/json_depth.h"
 #include "core/json_integer.h"
 
 namespace shoal {
@@ -31,6 +32,7 @@ AdapterModel read_peft_config(const fs::path& path) {
   AdapterModel model;
   try {
     const auto config = json::parse(read_text(path, kMost));
+    if (is_deeper(config)) fail_user("{}: values are nested more than {} deep", path.string(), kDeepestJson);
     const auto refuse = [&](const char* key, const char* need) {
       fail_user("{}: {} = {}, but Shoal's adapters need {}", path.string(), key, config.at(key).dump(), need);
     };

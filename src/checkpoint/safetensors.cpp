@@ -11,6 +11,7 @@
 #include "checkpoint/json_shape.h"
 #include "checkpoint/slice.h"
 #include "core/error.h"
+#include "core/json_depth.h"
 #include "core/text.h"
 
 namespace shoal {
@@ -194,6 +195,7 @@ void SafetensorsFile::parse_header() {
   const auto data = all.subspan(header_bytes_);
   const json header = parse_strictly({reinterpret_cast<const char*>(text.data()), text.size()});
   if (!header.is_object()) fail_user("it is not a JSON object");
+  if (is_deeper(header)) fail_user("its header's values are nested more than {} deep", kDeepestJson);
 
   std::vector<std::pair<Extent, StoredTensor>> found;
   for (const auto& [name, entry] : header.items()) {

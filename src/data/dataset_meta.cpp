@@ -5,6 +5,7 @@
 #include "core/file.h"
 #include "core/json_integer.h"
 #include "data/dataset.h"
+#include "core/json_depth.h"
 #include "data/json_problem.h"
 
 namespace shoal {
@@ -98,6 +99,10 @@ DatasetMeta read_dataset_meta(const std::filesystem::path& file) {
               json_problem(text, error.byte));
   } catch (const json::exception&) {
     fail_user("{}: a number is out of range; prepare the data again", file.string());
+  }
+  if (is_deeper(object)) {
+    fail_user("{}: has lists or objects nested more than {} deep; prepare the data again", file.string(),
+              kDeepestJson);
   }
   if (!object.is_object()) fail_user("{}: not a JSON object; prepare the data again", file.string());
 

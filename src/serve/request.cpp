@@ -9,6 +9,7 @@
 
 #include "core/json_integer.h"
 #include "core/text.h"
+#include "core/json_depth.h"
 #include "generate/prompt.h"
 #include "serve/api_error.h"
 
@@ -195,6 +196,12 @@ Json parse(std::string_view body) {
     const auto detail = text.find("] ");  // behind the library's own number
     throw ApiError(kBadRequest,
                    "the body is not JSON: " + (detail == std::string::npos ? text : text.substr(detail + 2)));
+  }
+  if (is_deeper(json)) {
+    throw ApiError(
+        kBadRequest,
+        fmt::format("the body has lists or objects nested more than {} deep; no field needs more than two",
+                    kDeepestJson));
   }
   if (!json.is_object()) throw ApiError(kBadRequest, "the body is JSON, but not an object {\"prompt\": ...}");
   return json;

@@ -27,11 +27,12 @@ void Scheduler::run(const std::function<bool()>& stop) {
       {
         std::unique_lock lock(mutex_);
         if (active == 0) submitted_.wait_for(lock, kPause, [&] { return !waiting_.empty(); });
+        // Also where no place is free: those whose clients left would pile up.
+        std::erase_if(waiting_, [](const auto& text) { return !text.completion->wanted(); });
         const auto places = static_cast<std::size_t>(generator_.free_places());
         while (!waiting_.empty() && next.size() < places) {
-          auto text = std::move(waiting_.front());
+          next.push_back(std::move(waiting_.front()));
           waiting_.pop_front();
-          if (text.completion->wanted()) next.push_back(std::move(text));
         }
         std::erase_if(running_, [](const auto& completion) { return completion.expired(); });
         for (const auto& text : next) running_.push_back(text.completion);

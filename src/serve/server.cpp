@@ -36,6 +36,10 @@ using Clock = Completion::Clock;
 constexpr int kMoreConnections = 16;
 constexpr std::chrono::milliseconds kLookAtClient(200);
 
+// cpp-httplib would cut any answer to the header Range, which a POST does not have (RFC 9110, 14.2). It shows
+// its handlers a request as const, which it is not.
+void ignore_ranges(const httplib::Request& request) { const_cast<httplib::Request&>(request).ranges.clear(); }
+
 }  // namespace
 
 struct Server::Impl {
@@ -99,6 +103,7 @@ void Server::Impl::set_routes() {
   http.set_payload_max_length(options.body_limit);
   http.set_pre_routing_handler([this](const httplib::Request& request, httplib::Response& response) {
     begin_exchange(metrics, running);
+    ignore_ranges(request);
     const auto error = objection(request, options, draining);
     if (!error) return Handled::Unhandled;
     refuse(*error, request, response);
@@ -108,13 +113,18 @@ void Server::Impl::set_routes() {
     const auto error = objection(request, options, draining);
     if (error) {
       begin_exchange(metrics, running);
-      answer(*error, response);
+      refuse(*error, request, response);  // the client may send the body all the same
     }
     return error ? error->status : 100;
   });
-  http.set_error_handler([](const httplib::Request&, httplib::Response& response) {
-    if (!response.has_header("Content-Type") && response.status != kClientGone)
-      answer(ApiError(response.status, "the request is not HTTP that this server understands"), response);
+  http.set_error_handler([](const httplib::Request& request, httplib::Response& response) {
+    ignore_ranges(request);
+    if (response.has_header("Content-Type") || response.status == kClientGone) return;
+    // cpp-httplib refuses before it has read the body.
+    answer_and_close(ApiError(response.status, response.status == 416
+                                                   ? "the header Range cannot be read; leave it out"
+                                                   : "the request is not HTTP that this server understands"),
+                     request, response);
   });
   http.set_exception_handler(
       [](const httplib::Request&, httplib::Response& response, std::exception_ptr error) {

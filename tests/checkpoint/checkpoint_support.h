@@ -83,6 +83,12 @@ inline void flip_byte(const fs::path& path, std::size_t at) {
   spill(path, text);
 }
 
+// "key": [[[...]]], deeper than recursion could follow.
+inline std::string deep_json(const std::string& key) {
+  constexpr int kDeep = 200'000;
+  return "\"" + key + "\":" + std::string(kDeep, '[') + std::string(kDeep, ']');
+}
+
 // The message of the UserError that `action` throws, or "".
 template <typename Action>
 std::string user_error(Action&& action) {

@@ -302,6 +302,8 @@ TEST_F(HuggingFace, ConfigsThatAreNotAGpt2OfShoals) {
   }
   spill(folder_ / "config.json", "{\"n_layer\": ");
   EXPECT_THAT(user_error([&] { read_hugging_face_model(folder_); }), HasSubstr("config.json is damaged"));
+  spill(folder_ / "config.json", "{" + deep_json("vocab_size") + "}");
+  EXPECT_THAT(user_error([&] { read_hugging_face_model(folder_); }), HasSubstr("nested more than 64 deep"));
   spill(folder_ / "config.json", "[]");
   EXPECT_THAT(user_error([&] { read_hugging_face_model(folder_); }), HasSubstr("not a JSON object"));
 }

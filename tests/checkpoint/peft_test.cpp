@@ -138,6 +138,10 @@ TEST_F(Peft, WhatShoalDoesNotDoIsRefused) {
   }
 }
 
+TEST_F(Peft, DeepNestingIsRefused) {
+  EXPECT_THAT(problem("\"bias\": \"none\"", deep_json("bias")), HasSubstr("nested more than 64 deep"));
+}
+
 TEST_F(Peft, NumbersThatMakeNoAdapterAreRefused) {
   EXPECT_THAT(problem("\"r\": 3", "\"r\": 0"), HasSubstr("r = 0 and lora_alpha = 6 are no adapters"));
   EXPECT_THAT(problem("\"lora_alpha\": 6.0", "\"lora_alpha\": 0"),

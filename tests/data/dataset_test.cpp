@@ -110,6 +110,8 @@ TEST_F(DatasetTest, BadMetaIsNamed) {
   EXPECT_THAT(open_error(), HasSubstr("a number is out of range"));
   folder.write("meta.json", "[]");
   EXPECT_THAT(open_error(), HasSubstr("not a JSON object"));
+  folder.write("meta.json", "{\"tokenizer\": " + std::string(200'000, '[') + std::string(200'000, ']') + "}");
+  EXPECT_THAT(open_error(), HasSubstr("meta.json: has lists or objects nested more than 64 deep"));
   write_meta_with("\"vocab_size\"", "\"vocab\"");
   EXPECT_THAT(open_error(), HasSubstr("lacks the key \"vocab_size\""));
   write_meta_with("257", "\"many\"");

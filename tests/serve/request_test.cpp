@@ -176,6 +176,18 @@ TEST_F(RequestTest, BodiesThatAreNoJson) {
   EXPECT_THAT(refusal(std::string(100'000, '[')), HasSubstr("not JSON"));  // no recursion
 }
 
+// Showing such a value in a message would overflow the stack.
+TEST_F(RequestTest, RefusesDeepNesting) {
+  const auto body = [](const std::string& field, std::size_t lists) {
+    return R"({"prompt": "a", ")" + field + "\": " + std::string(lists, '[') + std::string(lists, ']') + "}";
+  };
+  for (const std::string field :
+       {"model", "prompt", "stop", "n", "seed", "best_of", "stream_options", "nonsense"})
+    EXPECT_THAT(refusal(body(field, 200'000)), HasSubstr("nested more than 64 deep")) << field;
+  EXPECT_THAT(refusal(body("model", 64)), HasSubstr("nested more than 64 deep"));
+  EXPECT_THAT(refusal(body("model", 63), "model"), HasSubstr("model is [[["));
+}
+
 TEST(ApiErrorJson, HasOpenAIsForm) {
   EXPECT_EQ(error_json(ApiError(400, "n is 0", "n")),
             R"({"error":{"message":"n is 0","type":"invalid_request_error","param":"n","code":null}})");

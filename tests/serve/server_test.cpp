@@ -152,6 +152,45 @@ TEST(Server, ClosesAConnectionWhoseBodyItDidNotRead) {
   EXPECT_THAT(answer, testing::Not(HasSubstr("200 OK")));
 }
 
+// The same of a body that follows the refusal, and of bodies that cpp-httplib refuses.
+TEST(Server, ClosesAConnectionWhoseBodyComesLate) {
+  TestServer server({.body_limit = 10'000});
+  const std::string begin = "POST /v1/completions HTTP/1.1\r\nHost: a\r\n";
+  const std::vector<std::pair<std::string, const char*>> refused = {
+      {begin + "Content-Length: 20000\r\nExpect: 100-continue\r\n\r\n", " 413 "},
+      {begin + "Expect: 100-continue\r\n\r\n", " 411 "},
+      {"POST /elsewhere HTTP/1.1\r\nContent-Length: 40\r\nExpect: 100-continue\r\n\r\n", " 404 "},
+      {begin + "Content-Length: 40\r\nRange: rubbish\r\n\r\n", " 416 "},
+      {"rubbish\r\n\r\n", " 400 "}};
+  for (const auto& [request, status] : refused) {
+    RawClient client(server.port, request);
+    EXPECT_THAT(client.read("}}"), HasSubstr(status)) << request;
+    client.send("GET /health HTTP/1.1\r\nHost: a\r\n\r\n");
+    EXPECT_EQ(client.read(), "") << request;
+  }
+  expect_well(server);
+}
+
+TEST(Server, IgnoresRanges) {
+  TestServer server;
+  const Json body = {{"prompt", "abc"}, {"seed", 1}, {"max_tokens", 3}};
+  const auto whole = server.complete(body).second["choices"];
+  for (const char* range : {"bytes=0-10", "bytes=100000-", "bytes=0-1,3-4"}) {
+    const httplib::Headers headers = {{"Range", range}};
+    auto client = server.client();
+    const auto answer = client.Post("/v1/completions", headers, body.dump(), "application/json");
+    ASSERT_TRUE(answer) << range;
+    EXPECT_EQ(answer->status, 200) << range;
+    EXPECT_EQ(Json::parse(answer->body, nullptr, false)["choices"], whole) << range;
+    EXPECT_EQ(client.Post("/v1/completions", headers, streamed(body).dump(), "application/json")->status,
+              200);
+    EXPECT_EQ(client.Get("/health", headers)->body, R"({"status":"ok"})") << range;
+    const auto error = client.Post("/v1/completions", headers, "{}", "application/json");
+    EXPECT_EQ(error->status, 400) << range;
+    EXPECT_THAT(error->body, HasSubstr("prompt is missing")) << range;
+  }
+}
+
 TEST(Server, AClientThatReadsNothingHoldsUpNobody) {
   TestServer server({.patience = 1});
   RawClient deaf(server.port, post(streamed(kEndless).dump()));
@@ -177,6 +216,9 @@ TEST(Server, ForgetsClientsThatAreGone) {
   auto waiting = std::make_unique<RawClient>(server.port, post(kEndless.dump()));
   ASSERT_TRUE(eventually([&] { return server.metric("shoal_texts_waiting") == 1; }));
   waiting.reset();
+  EXPECT_TRUE(eventually([&] { return server.metric("shoal_texts_waiting") == 0; }))
+      << "while no place is free";
+  EXPECT_EQ(server.metric("shoal_texts_running"), 4);
   all.reset();
   RawClient(server.port, "POST /v1/completions HTTP/1.1\r\nContent-Length: 100\r\n\r\n{");
   EXPECT_TRUE(eventually([&] {
