@@ -269,8 +269,12 @@ class DocumentReader {
 
 // Calls visit(file, whether the user named it) for all files that a path stands for.
 template <typename Visit>
-void walk(const fs::path& path, bool named_by_user, const Visit& visit) {
+void walk(const fs::path& path, const std::vector<fs::path>& left_out, bool named_by_user,
+          const Visit& visit) {
   if (!fs::is_directory(path)) return visit(path, named_by_user);
+  std::error_code absent;
+  if (std::ranges::any_of(left_out, [&](const auto& one) { return fs::equivalent(path, one, absent); }))
+    return;
   std::vector<std::string> names;  // there may be millions
   std::error_code error;
   for (fs::directory_iterator it(path, error), end; !error && it != end; it.increment(error)) {
@@ -281,7 +285,7 @@ void walk(const fs::path& path, bool named_by_user, const Visit& visit) {
   }
   if (error) fail_user("{}: the folder cannot be read: {}", path.string(), error.message());
   std::sort(names.begin(), names.end());
-  for (const auto& name : names) walk(path / name, false, visit);
+  for (const auto& name : names) walk(path / name, left_out, false, visit);
 }
 
 void require_exists(const fs::path& path) {
@@ -313,7 +317,8 @@ void read_documents(const std::vector<fs::path>& inputs, const DocumentOptions& 
   DocumentReader reader(options, visit);
   try {
     for (const auto& input : inputs) {
-      walk(input, true, [&](const fs::path& path, bool named) { reader.read_file(path, named); });
+      walk(input, options.left_out, true,
+           [&](const fs::path& path, bool named) { reader.read_file(path, named); });
     }
     if (options.report_skipped) report_skipped(reader.skipped(), options);
   } catch (const Stopped&) {
@@ -326,7 +331,7 @@ SkippedFiles read_in_parcels(const std::vector<fs::path>& inputs, const Document
   const auto visit = [&](const DocumentPiece& piece) { return visitor.piece(piece), true; };
   DocumentReader reader(options, visit, visitor.parcel);
   for (const auto& input : inputs) {
-    walk(input, true, [&](const fs::path& path, bool named) {
+    walk(input, options.left_out, true, [&](const fs::path& path, bool named) {
       visitor.file(path) ? reader.read_file(path, named) : reader.skip_file(path);
     });
   }
@@ -340,11 +345,11 @@ SkippedFiles read_parcel(const Parcel& parcel, const DocumentOptions& options,
   return reader.skipped();
 }
 
-double input_size(const std::vector<fs::path>& inputs) {
+double input_size(const std::vector<fs::path>& inputs, const std::vector<fs::path>& left_out) {
   double total = 0;
   for (const auto& input : inputs) {
     require_exists(input);
-    walk(input, true, [&](const fs::path& path, bool) {
+    walk(input, left_out, true, [&](const fs::path& path, bool) {
       std::error_code error;
       const auto size = fs::file_size(path, error);
       if (!error) total += static_cast<double>(size);

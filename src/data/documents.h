@@ -32,6 +32,7 @@ struct DocumentOptions {
   std::size_t longest_record = std::size_t{1} << 28;  // bytes; a longer line of JSONL is refused
   bool report_skipped = true;                         // whether read_documents warns of skipped files
   std::string member{};  // if set, only members of archives with this file name are read
+  std::vector<std::filesystem::path> left_out{};  // folders that are not read where they are below an input
 };
 
 // Files that are not documents.
@@ -45,7 +46,7 @@ struct SkippedFiles {
 // - A text file is one document; .jsonl and .ndjson have one document per line.
 // - The members of archives (.tar, .zip, also with .gz, .xz, .zst, .bz2) and the content of compressed files
 //   are read like files, even archives within archives.
-// - A folder stands for all files below it in the order of their names, except hidden ones.
+// - A folder stands for all files below it in the order of their names, except hidden ones and left_out.
 // - Empty documents are skipped. So are binary files within folders and archives, with a warning.
 // Throws UserError naming the file (and member or line) when it is not found, damaged, not text or not JSON,
 // or lacks the field, and for Parquet and Arrow files (data/table_file.h), whatever their names.
@@ -79,6 +80,7 @@ SkippedFiles read_parcel(const Parcel& parcel, const DocumentOptions& options,
 void report_skipped(const SkippedFiles& skipped, const DocumentOptions& options);
 
 // The total size in bytes of all files that `inputs` stand for. Throws UserError when one does not exist.
-double input_size(const std::vector<std::filesystem::path>& inputs);
+double input_size(const std::vector<std::filesystem::path>& inputs,
+                  const std::vector<std::filesystem::path>& left_out = {});
 
 }  // namespace shoal

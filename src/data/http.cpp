@@ -31,6 +31,11 @@ std::size_t on_body(char* data, std::size_t, std::size_t count, void* user) {
 
 std::size_t on_header(char* data, std::size_t, std::size_t count, void* user) {
   const std::string_view line(data, count);
+  auto& headers = static_cast<HttpResponse*>(user)->headers;
+  if (line.starts_with("HTTP/")) {  // the status of the next response
+    std::erase_if(headers, [](const auto& header) { return !header.first.starts_with("x-"); });
+    return count;
+  }
   const auto colon = line.find(':');
   if (colon == std::string_view::npos) return count;
   std::string name(line.substr(0, colon));
@@ -38,7 +43,7 @@ std::size_t on_header(char* data, std::size_t, std::size_t count, void* user) {
   auto value = line.substr(colon + 1);
   const auto begin = value.find_first_not_of(" \t"), end = value.find_last_not_of(" \t\r\n");
   value = begin == std::string_view::npos ? "" : value.substr(begin, end - begin + 1);
-  static_cast<HttpResponse*>(user)->headers.try_emplace(std::move(name), value);
+  headers.try_emplace(std::move(name), value);
   return count;
 }
 

@@ -23,7 +23,9 @@ struct HttpResponse {
   long status = 0;
   std::string problem;         // "" for a complete one
   bool cannot_resume = false;  // the server does not send the rest of a body
-  // By names in lower case. Of several responses, as redirects make them, the first that has a name counts.
+  // By names in lower case. Behind redirects: those of the last response, and from any of them those that
+  // begin with x-, by which the hub describes a file where it redirects to it. The first that has a name
+  // counts.
   std::map<std::string, std::string> headers;
 };
 

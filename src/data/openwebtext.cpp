@@ -69,7 +69,7 @@ class Writer {
         folder_(folder),
         save_every_(options.save_every),
         documents_(saved == nullptr ? 0 : saved->documents),
-        bar_("tokenizing", input_size(options.inputs), "B") {
+        bar_("tokenizing", input_size(options.inputs, places_of(options.out)), "B") {
     if (saved != nullptr) bar_.start_at(saved->place.input_bytes);
   }
 
@@ -301,7 +301,10 @@ DatasetMeta prepare_openwebtext(const PrepareOptions& options, int threads) {
   const bool resumed = has_progress(folder.path());
   resumed ? folder.keep() : folder.clear();
   const auto tokenizer = load_bpe_tokenizer(fetch_gpt2_vocabulary(options.fetch));
-  const DocumentOptions reading = {options.field, TextFiles::openwebtext, kLongestRecord};
+  const DocumentOptions reading = {.field = options.field,
+                                   .texts = TextFiles::openwebtext,
+                                   .longest_record = kLongestRecord,
+                                   .left_out = places_of(options.out)};
   const auto documents = count_documents(options, reading);
   const auto settings = settings_of(options, documents);
   std::optional<OpenWebTextProgress> saved;

@@ -20,23 +20,35 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The path without symbolic links and without a trailing slash.
-fs::path plain(const fs::path& path) {
-  auto result = fs::weakly_canonical(path);
-  return result.has_filename() ? result : result.parent_path();
+// Both plain; a folder is within itself.
+bool is_within(const fs::path& path, const fs::path& folder) {
+  return std::mismatch(folder.begin(), folder.end(), path.begin(), path.end()).first == folder.end();
 }
 
 // Refuses splits that share files: a loss on text that the model was trained on says nothing.
 void refuse_shared_files(const std::vector<fs::path>& split, const std::vector<fs::path>& other) {
-  const auto within = [](const fs::path& path, const fs::path& folder) {
-    return std::mismatch(folder.begin(), folder.end(), path.begin(), path.end()).first == folder.end();
-  };
   for (const auto& a : split) {
     for (const auto& b : other) {
-      const auto one = plain(a), two = plain(b);
-      if (!within(one, two) && !within(two, one)) continue;
+      const auto one = plain_path(a), two = plain_path(b);
+      if (!is_within(one, two) && !is_within(two, one)) continue;
       fail_user("{} and {} are given for two splits and share text; give every split files of its own",
                 a.string(), b.string());
+    }
+  }
+}
+
+// Refuses texts that would be removed with an old dataset or with what a killed process left of one.
+void refuse_texts_in_output(const PrepareOptions& options) {
+  std::error_code ignored;
+  for (const auto& folder : places_of(options.out)) {
+    if (!fs::is_directory(folder, ignored)) continue;
+    for (const auto* texts : {&options.inputs, &options.val, &options.test}) {
+      for (const auto& text : *texts) {
+        if (!is_within(plain_path(text), folder)) continue;
+        throw PrepareError(
+            PrepareError::Fault::folder_in_use,
+            fmt::format("{} is in {}, whose files the dataset replaces", text.string(), folder.string()));
+      }
     }
   }
 }
@@ -135,6 +147,7 @@ DatasetMeta prepare(const PrepareOptions& options) {
   if (!scheme->takes_splits && (!options.val.empty() || !options.test.empty())) {
     fail_user("{} takes no files for val and test", options.dataset);
   }
+  refuse_texts_in_output(options);
   const int threads = options.threads > 0
                           ? options.threads
                           : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));

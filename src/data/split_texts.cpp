@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "core/text.h"
+#include "data/staged_folder.h"
 
 namespace shoal {
 namespace {
@@ -49,7 +50,8 @@ bool SplitTexts::each_is_cut() const { return documents_ <= kCutDocuments; }
 void SplitTexts::read_pieces(bool report_skipped, Progress& progress, const Visit& visit) const {
   double total = 0, before = 0;
   std::vector<double> sizes;
-  for (const auto& source : sources_) total += sizes.emplace_back(input_size(source.paths));
+  const auto own = places_of(options_.out);  // may lie among the texts
+  for (const auto& source : sources_) total += sizes.emplace_back(input_size(source.paths, own));
   progress.set_total(total);
   auto characters = characters_;
   for (const auto split : {Split::train, Split::val, Split::test}) {
@@ -57,7 +59,7 @@ void SplitTexts::read_pieces(bool report_skipped, Progress& progress, const Visi
     if (!given(split)) continue;
     bool found = false;
     const DocumentOptions reading = {
-        .field = options_.field, .report_skipped = report_skipped, .member = source.member};
+        .field = options_.field, .report_skipped = report_skipped, .member = source.member, .left_out = own};
     read_documents(source.paths, reading, [&](const DocumentPiece& piece) {
       found = true;
       progress.update(before + piece.input_bytes);

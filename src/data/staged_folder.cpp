@@ -22,13 +22,22 @@ void require_free(const fs::path& out, bool replace) {
 
 }  // namespace
 
+fs::path plain_path(const fs::path& path) {
+  auto result = fs::weakly_canonical(path);
+  return result.has_filename() ? result : result.parent_path();
+}
+
+std::vector<fs::path> places_of(const fs::path& out) {
+  const auto plain = plain_path(out);
+  return {plain, plain.string() + ".partial"};
+}
+
 StagedFolder::StagedFolder(const fs::path& out, bool replace, bool keep_what_is_there) {
   if (out.empty()) fail_user("the output folder has no name");
-  // Resolves links, so that a dataset stays on its disk, and removes a trailing slash.
-  out_ = fs::weakly_canonical(out);
-  if (!out_.has_filename()) out_ = out_.parent_path();
+  const auto places = places_of(out);  // without links, so that a dataset stays on its disk
+  out_ = places.front();
   require_free(out_, replace);
-  staging_ = out_.string() + ".partial";
+  staging_ = places.back();
   std::error_code error;
   fs::create_directories(staging_, error);
   if (error) fail_user("{}: cannot be created: {}", staging_.string(), error.message());

@@ -2,10 +2,17 @@
 #pragma once
 
 #include <filesystem>
+#include <vector>
 
 #include "core/file.h"
 
 namespace shoal {
+
+// The path without symbolic links and without a trailing slash.
+std::filesystem::path plain_path(const std::filesystem::path& path);
+
+// The plain paths of `out` and of the folder in which StagedFolder writes it.
+std::vector<std::filesystem::path> places_of(const std::filesystem::path& out);
 
 class StagedFolder {
  public:

@@ -66,6 +66,21 @@ TEST(Documents, FilesAndFoldersInOrder) {
                           Pair("texts/b.md", "bee")));
 }
 
+TEST(Documents, FoldersLeftOut) {
+  const TempFolder folder;
+  folder.write("texts/a.txt", "read");
+  folder.write("texts/b/c.txt", "left out");
+  folder.write("texts/b.more/d.txt", "read too");
+  const std::vector<fs::path> inputs = {folder / "texts"}, left_out = {folder / "texts/b", folder / "absent"};
+  std::string read;
+  read_documents(inputs, {.left_out = left_out}, [&](const DocumentPiece& piece) {
+    read += piece.text;
+    return true;
+  });
+  EXPECT_EQ(read, "readread too");
+  EXPECT_EQ(input_size(inputs, left_out), 12);
+}
+
 TEST(Documents, EveryArchive) {
   const TempFolder folder;
   const Members members = {{"a/", ""}, {"a/one.txt", "one"}, {"a/none.txt", ""}, {"two.txt", "two\n"}};

@@ -25,7 +25,8 @@ using ::testing::HasSubstr;
 
 constexpr const char* kCommit = "0123456789abcdef0123456789abcdef01234567";
 
-// Large files are redirected to a second server, as to the hub's storage.
+// Large files are redirected to a second server, as to the hub's storage, small ones to a cache. org/old is
+// the former name of org/model.
 class Hub : public ::testing::Test {
  protected:
   Hub() {
@@ -52,16 +53,19 @@ class Hub : public ::testing::Test {
         response.status = 404;
         return;
       }
+      if (request.matches[1] == "org/old")
+        return redirect(response, "/org/model/resolve/" + commit_ + "/" + found->first);
       const auto& [content, etag, large] = found->second;
       response.set_header("X-Repo-Commit", kCommit);
-      if (!large) {
-        response.set_header("ETag", "\"" + etag + "\"");
-        response.set_content(content, "text/plain");
-        return;
-      }
+      if (!large) return redirect(response, "/api/resolve-cache/" + found->first);
       response.set_header("X-Linked-Etag", "\"" + etag + "\"");
       response.set_header("X-Linked-Size", std::to_string(content.size()));
       response.set_redirect(storage_url_ + "/" + found->first + "?signature=1");
+    });
+    site_.Get("/api/resolve-cache/(.+)", [this](const auto& request, auto& response) {
+      const auto& file = files_.at(request.matches[1]);
+      response.set_header("ETag", "\"" + file.etag + "\"");
+      response.set_content(file.content, "text/plain");
     });
     storage_.Get("/(.+)", [this](const auto& request, auto& response) {
       if (request.method == "GET") ranges_.push_back(request.get_header_value("Range"));
@@ -89,6 +93,12 @@ class Hub : public ::testing::Test {
     thread = std::thread([&server] { server.listen_after_bind(); });
     while (!server.is_running()) std::this_thread::yield();
     return "http://127.0.0.1:" + std::to_string(port);
+  }
+  // As the hub does, with a body and an ETag that are not the file's.
+  static void redirect(httplib::Response& response, const std::string& to) {
+    response.set_header("ETag", "\"redirect\"");
+    response.set_content("Temporary Redirect. Redirecting to " + to, "text/plain");
+    response.set_redirect(to, 307);
   }
   bool refused(const httplib::Request& request, httplib::Response& response) const {
     if (request.path.find("none") != std::string::npos) response.status = 404;
@@ -134,6 +144,16 @@ TEST_F(Hub, FillsTheHubsOwnCacheAndThenAsksNobody) {
   EXPECT_EQ(fetch("org/model", "", true), folder);
   EXPECT_EQ(requests_, before);
   EXPECT_EQ(fetch("model"), cache_ / "models--model/snapshots" / kCommit);
+}
+
+TEST_F(Hub, TakesAFilesSizeAndChecksumFromBehindRedirects) {
+  for (const std::string name : {"org/model", "org/old"}) {
+    const auto folder = fetch(name);
+    for (const auto& [file, stored] : files_) {
+      EXPECT_EQ(read_file(folder / file), stored.content) << name;
+      EXPECT_EQ(fs::read_symlink(folder / file).filename(), stored.etag) << name;
+    }
+  }
 }
 
 TEST_F(Hub, ResumesADownloadThatBroke) {

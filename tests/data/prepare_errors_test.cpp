@@ -83,6 +83,30 @@ TEST_F(PrepareTest, RefusesToReplaceWhatIsNoDataset) {
   EXPECT_EQ(read_file(folder / "out/thesis.txt"), "precious");
 }
 
+TEST_F(PrepareTest, LeavesOutItsOwnFilesAmongTheTexts) {
+  auto options = text({folder / "nest"}, "bpe:260");
+  options.out = folder / "nest/out/";
+  folder.write("nest/z.txt", "low lower lowest, low lower lowest");
+  prepare(options);
+  const auto meta = read_file(folder / "nest/out/meta.json");
+  prepare(options);  // with meta.json, vocab.json and merges.txt in the folder
+  EXPECT_EQ(read_file(folder / "nest/out/meta.json"), meta);
+}
+
+TEST_F(PrepareTest, RefusesTextsThatItWouldRemove) {
+  prepare(text({folder.write("a.txt", "a good text")}, "bytes"));
+  for (const auto* name : {"out/more.txt", "out.partial/more.txt"}) {
+    const auto precious = folder.write(name, "precious");
+    for (const auto& input : {precious, precious.parent_path()}) {
+      const auto options = text({folder / "a.txt", input}, "bytes");
+      EXPECT_THAT(
+          user_error([&] { prepare(options); }),
+          AllOf(HasSubstr(input.string() + " is in "), HasSubstr("whose files the dataset replaces")));
+    }
+    EXPECT_EQ(read_file(precious), "precious");
+  }
+}
+
 TEST_F(PrepareTest, BadInputIsNamed) {
   const auto error = [&](const PrepareOptions& options) { return user_error([&] { prepare(options); }); };
   EXPECT_THAT(error(of("shakespear")), HasSubstr("unknown dataset \"shakespear\""));

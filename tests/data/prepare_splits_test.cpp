@@ -104,6 +104,28 @@ TEST_F(PrepareTest, FewDocumentsLeaveNoSplitEmpty) {
   }
 }
 
+// Of fewer than few_documents() exactly a share is for validation; from there on each document is drawn by
+// itself.
+TEST(SplitRules, AShareOfFewDocumentsIsExact) {
+  const double share = 0.25;
+  const auto few = few_documents(share);
+  EXPECT_EQ(few, 40);
+  const auto for_validation = [&](std::uint64_t seed, std::int64_t documents, std::int64_t among) {
+    const SplitRule rule(seed, share, documents);
+    std::int64_t count = 0;
+    for (std::int64_t i = 0; i < among; ++i) count += rule(i) == Split::val ? 1 : 0;
+    return count;
+  };
+  bool drawn = false;
+  for (const std::uint64_t seed : {1, 2, 3, 4, 5}) {
+    EXPECT_EQ(for_validation(seed, few - 1, few - 1), 10);
+    EXPECT_EQ(for_validation(seed, 2, 2), 1);
+    EXPECT_EQ(for_validation(seed, few, 1000), for_validation(seed, few + 12345, 1000));
+    drawn = drawn || for_validation(seed, few, few) != 10;
+  }
+  EXPECT_TRUE(drawn);
+}
+
 TEST_F(PrepareTest, SplitsThatAreFilesAreTakenWhole) {
   auto options = text({folder.write("a.txt", "a\xc3\xa9"), folder.write("b.txt", "b")}, "bytes");
   folder.write("val/2.txt", "w");
