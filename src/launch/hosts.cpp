@@ -10,25 +10,39 @@
 #include <fstream>
 #include <set>
 #include <sstream>
+#include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "core/error.h"
 #include "core/host.h"
+#include "core/text.h"
 #include "launch/process.h"
 
 namespace shoal {
 namespace {
 
-// nullopt: not a host.
-std::optional<Host> parse_host(const std::string& text) {
+constexpr int kMostRanks = 1'000'000;  // on all hosts, as of -n
+
+// A host of `where` after those in `hosts`. `form`: how hosts are written there.
+Host parse_host(const std::string& text, const std::vector<Host>& hosts, const std::string& where,
+                std::string_view form) {
   Host host{.name = text.substr(0, text.find(':'))};
-  const bool has_slots = host.name.size() < text.size();
-  const char *first = text.data() + host.name.size() + 1, *last = text.data() + text.size();
-  const bool good = !has_slots || (std::from_chars(first, last, host.slots).ptr == last && first != last);
+  bool good = true, too_large = false;
+  if (host.name.size() < text.size()) {
+    const char *first = text.data() + host.name.size() + 1, *last = text.data() + text.size();
+    const auto [end, error] = std::from_chars(first, last, host.slots);
+    good = end == last && first != last;
+    too_large = error == std::errc::result_out_of_range;
+  }
   // The remote shell would read a name that starts with a dash as an option.
   const bool named =
       !host.name.empty() && host.name.front() != '-' && host.name.find_first_of(" \t,") == std::string::npos;
-  if (!named || !good || host.slots < 1) return std::nullopt;
+  if (!named || !good || host.slots < 1)
+    fail_user("{}: '{}' is not a host; write HOST or HOST:RANKS, {}", where, text, form);
+  if (too_large || host.slots > kMostRanks - total_slots(hosts))
+    fail_user("{}: '{}' makes more than {} ranks in all; lower its number", where, text,
+              with_commas(kMostRanks));
   return host;
 }
 
@@ -91,13 +105,7 @@ std::vector<Host> parse_hosts(const std::string& text) {
   std::set<std::string> names;
   std::istringstream stream(text);
   for (std::string item; std::getline(stream, item, ',');) {
-    const auto host = parse_host(item);
-    if (!host) {
-      fail_user(
-          "--hosts: '{}' is not a host; write HOST or HOST:RANKS, separated by commas, e.g. --hosts a:2,b:2",
-          item);
-    }
-    hosts.push_back(*host);
+    hosts.push_back(parse_host(item, hosts, "--hosts", "separated by commas, e.g. --hosts a:2,b:2"));
     if (!names.insert(hosts.back().name).second)
       fail_user("--hosts names {} twice; write {}:RANKS", hosts.back().name, hosts.back().name);
   }
@@ -113,15 +121,11 @@ std::vector<Host> read_hosts(const std::filesystem::path& file) {
     ++number;
     const auto text = without_comment(line);
     if (text.empty()) continue;
-    const auto host = parse_host(text);
-    if (!host) {
-      fail_user("{}:{}: '{}' is not a host; write HOST or HOST:RANKS, one per line", file.string(), number,
-                text);
-    }
-    if (std::ranges::find(hosts, host->name, &Host::name) != hosts.end())
-      fail_user("{}:{}: {} is named twice; write {}:RANKS once", file.string(), number, host->name,
-                host->name);
-    hosts.push_back(*host);
+    const auto where = fmt::format("{}:{}", file.string(), number);
+    const auto host = parse_host(text, hosts, where, "one per line");
+    if (std::ranges::find(hosts, host.name, &Host::name) != hosts.end())
+      fail_user("{}: {} is named twice; write {}:RANKS once", where, host.name, host.name);
+    hosts.push_back(host);
   }
   if (stream.bad()) fail_user("{}: cannot read the hosts: {}", file.string(), std::strerror(errno));
   if (hosts.empty()) fail_user("{} names no host; write HOST or HOST:RANKS, one per line", file.string());

@@ -7,8 +7,9 @@
 namespace shoal {
 namespace {
 
-// Open MPI and MPICH's hydra put messages between lines of one repeated character. Returns the position of
-// such a line's first character: not 0 where a rank died in the middle of a line. npos where there is none.
+// Open MPI and MPICH's hydra put messages between lines of one repeated character (74 '-', 83 '='), which
+// programs print too. Returns the position of such a line's first character: not 0 where a rank died in the
+// middle of a line. npos where there is none.
 std::size_t frame_in(std::string_view line) {
   constexpr std::size_t kShortest = 70;
   if (line.empty() || (line.back() != '-' && line.back() != '=')) return std::string_view::npos;
@@ -34,7 +35,8 @@ bool is_noise(const std::string& line) {
   return std::regex_match(line, noise);
 }
 
-bool is_about_a_failed_rank(const std::string& block) {
+// Whether a message of mpirun's about a failed rank begins with this line.
+bool begins_a_message(const std::string& line) {
   static constexpr std::string_view kSigns[] = {"Primary job  terminated normally, but",
                                                 "processes exited with non-zero status",
                                                 "noticed that process rank",
@@ -42,7 +44,7 @@ bool is_about_a_failed_rank(const std::string& block) {
                                                 "BAD TERMINATION OF ONE OF YOUR",
                                                 "lost communication with a remote daemon"};
   return std::any_of(std::begin(kSigns), std::end(kSigns),
-                     [&](std::string_view sign) { return block.find(sign) != std::string::npos; });
+                     [&](std::string_view sign) { return line.find(sign) != std::string::npos; });
 }
 
 std::optional<RankDeath> death_in(const std::string& text) {
@@ -68,47 +70,61 @@ std::string OutputFilter::feed(std::string_view piece) {
   std::string shown;
   partial_ += piece;
   for (std::size_t end; (end = partial_.find('\n')) != std::string::npos; partial_.erase(0, end + 1)) {
-    const auto text = partial_.substr(0, end);
-    const bool goes_on = std::exchange(inside_line_, false);
-    const auto frame = frame_in(text);
-    if (frame == std::string::npos) {
-      shown += goes_on ? text + "\n" : line(text);
-    } else {
-      if (goes_on || frame > 0) shown += text.substr(0, frame) + "\n";
-      shown += line(text.substr(frame));
-    }
+    shown += line(partial_.substr(0, end), std::exchange(inside_line_, false));
   }
-  if (!partial_.empty() && block_.empty() && (inside_line_ || !may_become_mpiruns(partial_))) {
+  const bool waits = !opening_.empty() || !block_.empty();
+  if (!partial_.empty() && !waits && (inside_line_ || !may_become_mpiruns(partial_))) {
     shown += std::exchange(partial_, {});
     inside_line_ = true;
   }
+  look_for_error(shown);
+  return shown;
+}
+
+std::string OutputFilter::finish() {
+  auto rest = std::exchange(opening_, {}) + std::exchange(block_, {}) + std::exchange(partial_, {});
+  look_for_error(rest);
+  return rest;
+}
+
+std::string OutputFilter::line(const std::string& text, bool goes_on) {
+  if (!block_.empty()) return line_of_block(text);
+  std::string shown;
+  if (!opening_.empty()) {
+    auto opening = std::exchange(opening_, {});
+    if (begins_a_message(text)) {
+      const auto frame = frame_in(std::string_view(opening).substr(0, opening.size() - 1));
+      block_ = opening.substr(frame) + text + "\n";
+      return opening_goes_on_ || frame > 0 ? opening.substr(0, frame) + "\n" : "";
+    }
+    shown = std::move(opening);
+  }
+  if (frame_in(text) != std::string_view::npos) {
+    opening_ = text + "\n";
+    opening_goes_on_ = goes_on;
+  } else if (goes_on || !is_noise(text)) {
+    shown += text + "\n";
+  }
+  return shown;
+}
+
+std::string OutputFilter::line_of_block(const std::string& text) {
+  constexpr int kMostLines = 20;  // mpirun's longest message has 11, with its frames
+  block_ += text + "\n";
+  const auto frame = frame_in(text);
+  const bool closes = frame != std::string_view::npos;
+  if (!closes && std::ranges::count(block_, '\n') < kMostLines) return "";
+  const auto block = std::exchange(block_, {});
+  if (!death_) death_ = death_in(block);
+  if (!closes) return block;
+  return frame > 0 ? text.substr(0, frame) + "\n" : "";
+}
+
+void OutputFilter::look_for_error(const std::string& shown) {
   constexpr std::string_view kError = "shoal: error: ";
   recent_ += shown;
   saw_error_ |= recent_.find(kError) != std::string::npos;
   recent_.erase(0, recent_.size() - std::min(recent_.size(), kError.size()));
-  return shown;
-}
-
-std::string OutputFilter::finish() { return std::exchange(block_, {}) + std::exchange(partial_, {}); }
-
-std::string OutputFilter::line(const std::string& text) {
-  if (frame_in(text) == 0) {
-    const bool closes = !block_.empty();
-    block_ += text + "\n";
-    return closes ? end_block() : "";
-  }
-  if (!block_.empty()) {
-    block_ += text + "\n";
-    return "";
-  }
-  if (is_noise(text)) return "";
-  return text + "\n";
-}
-
-std::string OutputFilter::end_block() {
-  auto block = std::exchange(block_, {});
-  if (!death_) death_ = death_in(block);
-  return is_about_a_failed_rank(block) ? "" : block;
 }
 
 }  // namespace shoal

@@ -61,9 +61,18 @@ TEST_F(HostWatchTest, ReadsAFile) {
   EXPECT_THAT(error_in("a:2,b:2"), HasSubstr("hosts.txt:1: 'a:2,b:2' is not a host"));
   EXPECT_THAT(error_in("-oProxyCommand=x"), HasSubstr("is not a host"));
   EXPECT_THAT(error_in("a\n\na:2\n"), HasSubstr("hosts.txt:3: a is named twice"));
+  EXPECT_THAT(error_in("a\nb:99999999999\n"), HasSubstr("hosts.txt:2: 'b:99999999999' makes more than"));
   EXPECT_THAT(error_in("# none\n"), HasSubstr("hosts.txt names no host"));
   EXPECT_THAT(user_error([&] { read_hosts(folder_ / "none.txt"); }), HasSubstr("none.txt: cannot read"));
   EXPECT_THAT(user_error([&] { read_hosts(folder_.path()); }), HasSubstr("cannot read"));
+}
+
+TEST_F(HostWatchTest, BoundsTheRanksOfAllHosts) {
+  EXPECT_EQ(parse_hosts("a:400000,b:600000"), (Hosts{{"a", 400'000}, {"b", 600'000}}));
+  const auto error_of = [](const std::string& text) { return user_error([&] { parse_hosts(text); }); };
+  for (const std::string host : {"b:1000000", "b:2147483647", "b:99999999999"})
+    EXPECT_EQ(error_of("a," + host),
+              "--hosts: '" + host + "' makes more than 1,000,000 ranks in all; lower its number");
 }
 
 TEST_F(HostWatchTest, LeavesOutHostsThatDoNotAnswer) {

@@ -1,0 +1,82 @@
+// What passes of the output of ranks under mpirun, fed line by line and in other pieces.
+// tests/cli/launch_test has whole messages of Open MPI and hydra.
+#include "launch/output_filter.h"
+
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <string>
+
+namespace shoal::test {
+namespace {
+
+const std::string kDashes = std::string(74, '-') + "\n";
+const std::string kEquals = std::string(83, '=') + "\n";
+const std::string kKilled = kDashes +
+                            "mpirun noticed that process rank 1 with PID 7 on node x exited on signal 9 "
+                            "(Killed).\n" +
+                            kDashes;
+
+// All that is shown, of output in pieces of this size.
+std::string shown_of(OutputFilter& filter, const std::string& output, std::size_t size) {
+  std::string shown;
+  for (std::size_t at = 0; at < output.size(); at += size) shown += filter.feed(output.substr(at, size));
+  return shown + filter.finish();
+}
+
+TEST(OutputFilter, LinesOfDashesOfTheProgramHoldNothingBack) {
+  OutputFilter filter;
+  EXPECT_EQ(filter.feed("Title\n" + kDashes), "Title\n");
+  EXPECT_EQ(filter.feed("text\n"), kDashes + "text\n");
+  EXPECT_EQ(filter.feed("more\n"), "more\n");
+  EXPECT_EQ(filter.feed(kEquals + "[11:19:22  INFO] step 1/2\n"), kEquals + "[11:19:22  INFO] step 1/2\n");
+  EXPECT_EQ(filter.feed("| "), "| ");
+  EXPECT_EQ(filter.feed(kDashes + "| "), "");
+  EXPECT_EQ(filter.feed("a cell\n"), kDashes + "| a cell\n");
+}
+
+TEST(OutputFilter, PassesTheProgramsTextWhateverItsPieces) {
+  const std::string output =
+      kEquals + "a\n" + kDashes + kDashes + "\n  | " + kDashes + "b\n" + kKilled + "c\n" + kDashes + "end";
+  const std::string kept = output.substr(0, output.find(kKilled)) + "c\n" + kDashes + "end";
+  for (std::size_t size = 1; size <= output.size(); ++size) {
+    OutputFilter filter;
+    EXPECT_EQ(shown_of(filter, output, size), kept) << size;
+    ASSERT_TRUE(filter.death()) << size;
+    EXPECT_EQ(filter.death()->rank, 1);
+    EXPECT_EQ(filter.death()->signal, SIGKILL);
+  }
+}
+
+// mpirun's frame begins a message there: it does not end one that the program's line seemed to begin.
+TEST(OutputFilter, ReadsADeathBehindTheProgramsDashes) {
+  for (const std::string& before : {kDashes, kDashes + "a cell\n", "half " + kDashes + kDashes}) {
+    OutputFilter filter;
+    EXPECT_EQ(shown_of(filter, before + kKilled, 100), before);
+    ASSERT_TRUE(filter.death());
+    EXPECT_EQ(filter.death()->rank, 1);
+  }
+}
+
+TEST(OutputFilter, SeesErrorsBehindDashes) {
+  for (const std::string& output : {kDashes + "shoal: error: no data\n", kDashes + "shoal: error: no data"}) {
+    OutputFilter filter;
+    EXPECT_EQ(shown_of(filter, output, output.size()), output);
+    EXPECT_TRUE(filter.saw_error());
+  }
+}
+
+// A message that does not end is the program's text, if it is long, or cut off.
+TEST(OutputFilter, ShowsAMessageThatDoesNotEnd) {
+  std::string output = kKilled.substr(0, kKilled.size() - kDashes.size());
+  OutputFilter cut;
+  EXPECT_EQ(shown_of(cut, output, output.size()), output);
+  OutputFilter filter;
+  for (int i = 0; i < 30; ++i) output += "a line\n";
+  EXPECT_EQ(filter.feed(output + "shoal: error: no data\n"), output + "shoal: error: no data\n");
+  EXPECT_TRUE(filter.saw_error());
+  EXPECT_EQ(filter.finish(), "");
+}
+
+}  // namespace
+}  // namespace shoal::test
