@@ -136,7 +136,7 @@ class BeamSearch {
 std::vector<BeamText> beam_search(Decoder& decoder, std::span<const std::int32_t> prompt,
                                   const BeamOptions& options, const std::function<bool()>& stop) {
   const auto length = std::ssize(prompt), block = std::int64_t{decoder.config().block_size};
-  if (length + options.max_tokens > block) {
+  if (options.max_tokens > block - length) {  // their sum may be beyond an int64
     fail_user(
         "beam search keeps the whole text: the prompt's {} tokens and {} more do not fit the model's {}; ask "
         "for {} tokens at most",

@@ -79,8 +79,7 @@ class MetricsSink {
 
 // The state that a run goes on from.
 struct ResumePoint {
-  ResumePoint(std::int64_t step, bool evaluation_left = false)
-      : step(step), evaluation_left(evaluation_left) {}
+  ResumePoint(std::int64_t after, bool left = false) : step(after), evaluation_left(left) {}
   std::int64_t step;
   bool evaluation_left;  // whether the evaluation after the step is still to come
 };

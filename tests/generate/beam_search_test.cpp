@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #include "core/error.h"
@@ -122,8 +123,10 @@ TEST(BeamSearch, StopsWhenAsked) {
 TEST(BeamSearch, RefusesWhatDoesNotFit) {
   auto model = small_model();
   Generator generator(*model.backend, *model.engine, model.config, model.compute, 2);
-  EXPECT_THAT([&] { generator.search(kPrompt, {.beams = 2, .max_tokens = 11}); },
-              ::testing::ThrowsMessage<UserError>(::testing::HasSubstr("10 tokens at most")));
+  for (const std::int64_t tokens : {std::int64_t{11}, std::numeric_limits<std::int64_t>::max()}) {
+    EXPECT_THAT([&] { generator.search(kPrompt, {.beams = 2, .max_tokens = tokens}); },
+                ::testing::ThrowsMessage<UserError>(::testing::HasSubstr("10 tokens at most")));
+  }
   EXPECT_THROW(generator.search({}, {.beams = 2, .max_tokens = 1}), UserError);
   EXPECT_THROW(generator.search(kPrompt, {.beams = 3, .max_tokens = 1}), Error);
 }
