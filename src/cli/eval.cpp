@@ -36,7 +36,7 @@ struct EvalOptions {
   std::string items;  // a new file for each item's result
 };
 
-Dataset open_folder(const std::filesystem::path& dir, std::int64_t vocab_size, World& world) {
+Dataset open_folder(const std::filesystem::path& dir, const DatasetOptions& options, World& world) {
   std::optional<Dataset> data;
   all_or_none(world.ranks, [&] {
     if (weights_at(dir)) {
@@ -46,11 +46,11 @@ Dataset open_folder(const std::filesystem::path& dir, std::int64_t vocab_size, W
       fail_user("{}: no such data folder in {}; give the data's folder, data.dir=FOLDER", dir.string(),
                 std::filesystem::current_path().string());
     }
-    with_remedy([&] { data.emplace(dir, DatasetOptions{.vocab_size = vocab_size}); });
-    if (data->vocab_size() > vocab_size) {
+    with_remedy([&] { data.emplace(dir, options); });
+    if (data->vocab_size() > options.vocab_size) {
       fail_user(
           "{} has a vocabulary of {}, the model one of {}; evaluate on data of the model's own tokenizer",
-          dir.string(), data->vocab_size(), vocab_size);
+          dir.string(), data->vocab_size(), options.vocab_size);
     }
   });
   some_for_all(world.ranks, world.local_rank == 0, [&] { with_remedy([&] { data->verify(); }); });
@@ -67,8 +67,8 @@ std::int64_t sequences_of(const EvalOptions& options, Config config) {
   return eval_sequences(config);
 }
 
-void print(const EvalOptions& options, const Dataset& data, std::int64_t step, std::int64_t sequences,
-           const Evaluation& result) {
+void print(const EvalOptions& options, const Dataset& data, bool truncated, std::int64_t step,
+           std::int64_t sequences, const Evaluation& result) {
   fmt::print("{} of {} after step {}, {}: {} tokens\n", options.split, data.dir().string(), step,
              sequences > 0 ? fmt::format("{} random sequences", with_commas(sequences)) : "every token once",
              with_commas(result.tokens));
@@ -79,7 +79,8 @@ void print(const EvalOptions& options, const Dataset& data, std::int64_t step, s
     fmt::print("            {:.6g} per word, {:.4f} per byte\n", text.word, text.byte);
   }
   fmt::print("accuracy    {:.2f} % of next tokens\n", result.accuracy() * 100);
-  if (const auto floor = data.split_entropy(options.split)) {
+  const auto floor = data.split_entropy(options.split);
+  if (floor && !truncated) {  // the entropy is that of the whole split
     fmt::print("floor       {:.6f} nats per token, this split's own entropy\n", *floor);
   }
 }
@@ -153,7 +154,9 @@ void evaluate(const EvalOptions& options, const Config& config, World& world) {
   const auto sources = config.data.sources();
   double loss = 0;
   for (const auto& [dir, weight] : sources) {
-    const auto data = open_folder(dir, loaded.plan.model.vocab_size, world);
+    // As in training: of a truncated train split, the run has seen the beginning only.
+    const auto data = open_folder(
+        dir, {.truncate = config.data.truncate, .vocab_size = loaded.plan.model.vocab_size}, world);
     warn_of_other_tokenizer(data, loaded.plan.model.vocab_size, loaded.tokenizer.get());
     const TokenFile* split = nullptr;
     all_or_none(world.ranks, [&] { split = &data.split(options.split); });
@@ -164,7 +167,8 @@ void evaluate(const EvalOptions& options, const Config& config, World& world) {
                                       : evaluator.whole(*split, 0, show);
     progress.finish();
     loss += weight * result.loss();
-    if (world.ranks.rank() == 0) print(options, data, loaded.step, share, result);
+    const bool truncated = options.split == "train" && config.data.truncate < 1;
+    if (world.ranks.rank() == 0) print(options, data, truncated, loaded.step, share, result);
   }
   if (sources.size() > 1 && world.ranks.rank() == 0) {
     fmt::print("the mixture (data.dirs): loss {:.6f}, perplexity {:.4f} per token\n", loss, std::exp(loss));
@@ -183,21 +187,20 @@ void add_eval(CLI::App& app) {
        {"shoal eval --checkpoint hf:openai-community/gpt2 --task hellaswag.jsonl",
         "a task of multiple choice"}});
   add_checkpoint_option(*command, options->checkpoint);
-  command->add_option("--split", options->split, "val, train or test")
-      ->check(takes_one_of({"val", "train", "test"}))
-      ->capture_default_str();
+  auto* split = command->add_option("--split", options->split, "val, train or test");
+  split->check(takes_one_of({"val", "train", "test"}))->capture_default_str();
   auto* sequences = command->add_option("--sequences", options->sequences,
                                         "Random sequences to use; 0 is the whole split in order");
   sequences->check(takes_integer(0, kMostSequences))->capture_default_str();
-  command->add_option("--batches", options->batches, "The same in batches of train.global_batch sequences")
-      ->check(takes_integer(0, kMostSequences))
-      ->excludes(sequences);
+  auto* batches = command->add_option("--batches", options->batches,
+                                      "The same in batches of train.global_batch sequences");
+  batches->check(takes_integer(0, kMostSequences))->excludes(sequences);
   command
       ->add_option("--task", options->task,
                    "Score a task instead: JSON lines of HellaSwag (multiple choice), of LAMBADA (the last "
                    "word), or with context, choices and answer")
       ->option_text("FILE.jsonl")
-      ->excludes(sequences);
+      ->excludes(split, sequences, batches);
   command->add_option("--items", options->items, "A new file for the result of each of the task's items")
       ->option_text("FILE.jsonl");
   add_ranks(*command, options->ranks);

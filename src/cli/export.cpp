@@ -200,6 +200,11 @@ void run_export(const ExportOptions& options) {
   if (options.unmerge && options.adapter.empty())
     fail_user("--unmerge takes adapters out of weights that have them merged; name them, --adapter DIR");
   if (options.format == kPeft) {
+    if (options.dtype != "float32") fail_user("--format peft takes --dtype float32");
+    if (!options.adapter.empty() || options.without_adapters) {
+      fail_user("--format peft writes the checkpoint's own adapters; leave {} out",
+                options.adapter.empty() ? "--without-adapters" : "--adapter");
+    }
     require_new_folder(out);
     return export_peft(options);
   }

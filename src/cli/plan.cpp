@@ -205,11 +205,10 @@ void add_plan(CLI::App& app) {
       ->option_text("FILE.csv")
       ->needs(cluster)
       ->excludes(config);
-  command->add_option("--check", options->check, "Print a run's measured steps beside the prediction instead")
-      ->option_text("RUN")
-      ->excludes(config)
-      ->excludes(cluster);
-  command->add_flag("--json", options->json, "Print JSON");
+  auto* check = command->add_option("--check", options->check,
+                                    "Print a run's measured steps beside the prediction instead");
+  check->option_text("RUN")->excludes(config, cluster);
+  command->add_flag("--json", options->json, "Print JSON")->excludes(check);
   command->add_option("--svg", options->svg, "Draw the fastest layout's predicted step into this file")
       ->option_text("FILE.svg")
       ->needs(config);

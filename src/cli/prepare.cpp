@@ -89,7 +89,8 @@ std::string dataset_problem(const std::string& name) {
 struct Arguments {
   PrepareOptions options;
   std::vector<std::string> from;
-  bool tokenizer_given = false, share_given = false, seed_given = false;
+  bool tokenizer_given = false, share_given = false, seed_given = false, size_given = false,
+       save_every_given = false;
 };
 
 bool is_url(const std::string& text) { return text.find("://") != std::string::npos; }
@@ -105,6 +106,9 @@ void check_options(const Arguments& given, const DatasetScheme& scheme) {
   }
   if (options.unk && !scheme.is_wikitext)
     fail_user("{} takes no --unk; wikitext-2 and wikitext-103 do", dataset);
+  if (given.size_given && dataset != "synthetic") fail_user("{} takes no --size; synthetic does", dataset);
+  if (given.save_every_given && dataset != "openwebtext")
+    fail_user("{} takes no --save-every; openwebtext does", dataset);
   if (scheme.is_wikitext && given.share_given) {
     fail_user("{} comes in splits and takes no --val-fraction", dataset);
   }
@@ -223,9 +227,8 @@ void add_prepare(CLI::App& app) {
       ->add_option("--field", options->field,
                    "text, openwebtext: the field of JSONL records that is the text")
       ->capture_default_str();
-  command->add_option("--size", options->size, "synthetic: characters to write")
-      ->check(takes_integer(1000, std::int64_t{1} << 40))
-      ->capture_default_str();
+  auto* size = command->add_option("--size", options->size, "synthetic: characters to write");
+  size->check(takes_integer(1000, std::int64_t{1} << 40))->capture_default_str();
   auto* share =
       command
           ->add_option("--val-fraction", options->val_fraction,
@@ -255,19 +258,22 @@ void add_prepare(CLI::App& app) {
   command->add_flag(
       "--unk", options->unk,
       "wikitext-*: the text with <unk> for rare words, to compare with papers of word-level models");
-  command
-      ->add_option(
-          "--save-every", options->save_every,
-          "openwebtext: seconds between saves; an interrupted preparation continues from the last one")
-      ->check(takes_number({.low = 0}))
-      ->capture_default_str();
+  auto* save_every =
+      command
+          ->add_option(
+              "--save-every", options->save_every,
+              "openwebtext: seconds between saves; an interrupted preparation continues from the last one")
+          ->check(takes_number({.low = 0}))
+          ->capture_default_str();
   command->add_option("--threads", options->threads, "Threads that tokenize; 0 is all cores")
       ->check(takes_integer(0))
       ->capture_default_str();
-  command->callback([given, tokenizer, share, seed] {
+  command->callback([given, tokenizer, share, seed, size, save_every] {
     given->tokenizer_given = tokenizer->count() > 0;
     given->share_given = share->count() > 0;
     given->seed_given = seed->count() > 0;
+    given->size_given = size->count() > 0;
+    given->save_every_given = save_every->count() > 0;
     run_prepare(*given);
   });
 }

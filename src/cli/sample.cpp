@@ -54,15 +54,17 @@ Config load_config(const SampleArguments& options) {
   return config;
 }
 
-// Each line of standard input is a prompt.
-void converse(SampleWriter& writer, const LoadedModel& model) {
+// Each line of standard input is a prompt. Draws differ from line to line; a search gives its best text.
+void converse(SampleWriter& writer, const SampleArguments& options, const LoadedModel& model) {
   const bool person = isatty(STDIN_FILENO) != 0;
   std::int64_t index = 0;
   for (std::string line;; ++index) {
     if (person) fmt::print(stderr, "> ");
     if (!std::getline(std::cin, line) || InterruptGuard::requested()) break;
+    if (line.ends_with('\r')) line.pop_back();
     Terminal terminal;
-    writer.write({{index, index}}, {{.text = line, .tokens = encode_prompt(line, model), .reference = {}}},
+    writer.write({{index, options.beam.beams > 1 ? 0 : index}},
+                 {{.text = line, .tokens = encode_prompt(line, model), .reference = {}}},
                  [&](std::string_view bytes) { terminal.print(bytes); });
     terminal.end_text();
   }
@@ -90,7 +92,7 @@ void sample(const SampleArguments& options, const std::string& text, const Confi
   bool stopped = false;
   double made = 0;
   if (options.interactive) {
-    converse(writer, model);
+    converse(writer, settings, model);
     made = writer.made();
   }
   for (std::int64_t first = 0; first < prompts->samples() && !stopped && !options.interactive;

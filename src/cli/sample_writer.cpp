@@ -37,8 +37,10 @@ Prompts::Prompts(const SampleArguments& options, const std::string& text, const 
     : options_(options), tokenizer_(*model.tokenizer) {
   if (!options.prompts.empty()) {
     std::istringstream lines(text);
-    for (std::string line; std::getline(lines, line);)
+    for (std::string line; std::getline(lines, line);) {
+      if (line.ends_with('\r')) line.pop_back();
       lines_.push_back({.text = line, .tokens = encode_prompt(line, model), .reference = {}});
+    }
     if (lines_.empty()) fail_user("--prompts {}: the file has no line", options.prompts);
     return;
   }
@@ -47,10 +49,18 @@ Prompts::Prompts(const SampleArguments& options, const std::string& text, const 
     return;
   }
   data_.emplace(with_remedy([&] {
-    return Dataset(config.data.sources().begin()->first, {.vocab_size = model.plan.model.vocab_size});
+    return Dataset(config.data.sources().begin()->first,
+                   {.truncate = config.data.truncate, .vocab_size = model.plan.model.vocab_size});
   }));
-  sampler_.emplace(data_->split(options.from_split), options.from_split,
-                   options.prompt_tokens + options.sampling.max_tokens, options.sampling.seed);
+  const auto& split = data_->split(options.from_split);
+  const auto prompt = options.prompt_tokens, most = options.sampling.max_tokens;
+  if (most >= split.size() - prompt) {  // their sum may be beyond an int64
+    fail_user(
+        "{} has {} tokens, but --prompt-tokens {} and --max-tokens {} together must be fewer; lower one of "
+        "them",
+        split.path().string(), with_commas(split.size()), prompt, most);
+  }
+  sampler_.emplace(split, options.from_split, prompt + most, options.sampling.seed);
 }
 
 SamplePrompt Prompts::operator()(std::int64_t sample) const {

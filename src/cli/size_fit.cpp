@@ -2,8 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
+#include <limits>
+#include <numeric>
 #include <utility>
 
 #include "cli/sizes.h"
@@ -40,19 +43,29 @@ double memory_of(Config config, int micro_batch) {
   return memory.on_gpu > 0 ? memory.on_gpu : memory.total();
 }
 
-// Memory grows with the micro-batch. 0 where one sequence does not fit.
+// The least number of sequences whose tokens the tensor ranks can divide among themselves.
+int sequences_at_once(const Config& config) {
+  const int tensor = config.parallel.tensor;
+  return config.parallel.sequence ? tensor / std::gcd(tensor, config.model.block_size) : 1;
+}
+
+// Memory grows with the micro-batch. 0 where the least one does not fit.
 int largest(const Config& config, double limit) {
   constexpr int kMost = 1 << 16;
-  int fits = 0, too_large = 1;
-  while (too_large <= kMost && memory_of(config, too_large) <= limit) {
+  const int unit = sequences_at_once(config);
+  // The sequences of all data ranks are an int too.
+  const int most = std::min(kMost, std::numeric_limits<int>::max() / config.parallel.data) / unit;
+  const auto fit = [&](int units) { return memory_of(config, units * unit) <= limit; };
+  int fits = 0, too_large = 1;  // in units
+  while (too_large <= most && fit(too_large)) {
     fits = too_large;
-    too_large *= 2;
+    too_large = std::min(2 * too_large, most + 1);
   }
   while (too_large - fits > 1) {
     const int middle = (fits + too_large) / 2;
-    (memory_of(config, middle) <= limit ? fits : too_large) = middle;
+    (fit(middle) ? fits : too_large) = middle;
   }
-  return fits;
+  return fits * unit;
 }
 
 }  // namespace

@@ -146,6 +146,9 @@ TEST_F(DataFormats, FaultsOfPrepareNameTheOptionsThatMendThem) {
   expect_user_error(prepare({"--out", "other", "--force"}), "other than a dataset", "choose another --out");
   expect_user_error(shoal({"prepare", "synthetic", "--truncate", "0.5", "--out", "new"}),
                     "synthetic takes no --truncate", "`shoal prepare text`");
+  expect_user_error(prepare({"--out", "new", "--size", "4000000"}), "text takes no --size; synthetic does");
+  expect_user_error(prepare({"--out", "new", "--save-every", "5"}),
+                    "text takes no --save-every; openwebtext does");
 }
 
 TEST_F(DataFormats, TheVocabularyOfGpt2IsNamedWhenItCannotBeHad) {

@@ -1,5 +1,6 @@
 // A first session: prepare, train, evaluate, plot, and the output of each.
 #include "cli/tiny_runs.h"
+#include "core/text.h"
 
 namespace shoal::test {
 namespace {
@@ -92,6 +93,20 @@ TEST_F(EvalCommand, WarnsOfDataOfAnotherTokenizer) {
   fs::copy(SHOAL_SOURCE_DIR "/tests/data/fixtures/nanogpt/meta-3.pkl", file("nanogpt/meta.pkl"));
   EXPECT_THAT(shoal({"eval", "--checkpoint", "runs/tiny", "data.dir=nanogpt"}).err,
               HasSubstr("nanogpt has a vocabulary of 10, the model one of "));
+}
+
+// The floor is that of the whole split.
+TEST_F(EvalCommand, LeavesOutWhatTheRunDidNotTrainOn) {
+  train_well({"data.truncate=0.5", "train.steps=1"});
+  const auto targets = [&](const std::string& split, int divisor) {
+    const auto tokens = static_cast<std::int64_t>(fs::file_size(file("data/" + split + ".bin"))) / 2;
+    return "every token once: " + with_commas(tokens / divisor - 1) + " tokens\n";
+  };
+  const auto train = shoal({"eval", "--checkpoint", "runs/tiny", "--split", "train"}).out;
+  EXPECT_THAT(train, HasSubstr(targets("train", 2)));
+  EXPECT_THAT(train, testing::Not(HasSubstr("floor")));
+  const auto val = shoal({"eval", "--checkpoint", "runs/tiny"}).out;
+  EXPECT_THAT(val, testing::AllOf(HasSubstr(targets("val", 1)), HasSubstr("floor")));
 }
 
 TEST_F(EvalCommand, SaysWhatItTakes) {

@@ -166,6 +166,8 @@ TEST_F(Planning, RefusesWhatItCannotPlan) {
               HasSubstr("no layout of 4 ranks satisfies"));
   EXPECT_THAT(refused({"plan", "tiny.toml", "train.backend=cuda"}), HasSubstr("--cluster"));
   EXPECT_THAT(refused({"plan"}), HasSubstr("plan needs a config"));
+  EXPECT_THAT(refused({"plan", "--check", "runs/tiny", "--json"}),
+              AllOf(HasSubstr("--check"), HasSubstr("--json")));
   write_file(folder_ / "steps.csv", "gpus,global_batch\n1,2\n");
   EXPECT_THAT(refused({"plan", "--table", "steps.csv", "--cluster", cluster()}),
               HasSubstr("steps.csv:1: the column micro_batch is missing"));

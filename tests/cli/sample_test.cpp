@@ -1,6 +1,9 @@
 // shoal sample, on a model after a few training steps.
+#include <fmt/format.h>
+
 #include <csignal>
 #include <cstdlib>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
@@ -122,6 +125,24 @@ TEST_F(Sample, TakesPromptsFromTheData) {
   EXPECT_EQ(sample({"--from-split", "test"}).code, 2) << "these data have none";
 }
 
+TEST_F(Sample, PromptAndTextOfASplitMustFitIt) {
+  const auto most = std::to_string(std::numeric_limits<std::int64_t>::max());
+  for (const auto& tokens : {std::string("10000000"), most}) {
+    expect_user_error(sample({"--from-split", "val", "--max-tokens", tokens}), "data/val.bin has ",
+                      "--prompt-tokens 20", "--max-tokens " + tokens);
+  }
+  // What the run did not train on is left out of the train split.
+  const std::vector<std::string> train = {"--from-split", "train", "--max-tokens", "79"};
+  const auto part = [&](const std::string& setting) {
+    auto arguments = train;
+    arguments.push_back(setting);
+    return sample(arguments);
+  };
+  const auto tokens = static_cast<double>(fs::file_size(*folder_ / "data/train.bin") / 2);
+  EXPECT_EQ(part(fmt::format("data.truncate={}", 100.5 / tokens)).code, 0);
+  expect_user_error(part(fmt::format("data.truncate={}", 99.5 / tokens)), "data/train.bin has 99 tokens");
+}
+
 TEST_F(Sample, ContinuesEachLineOfItsInput) {
   write_file(*folder_ / "lines", "the \nking");
   const auto first = text({"--prompt", "the ", "--max-tokens", "9", "--temperature", "0"}).substr(4);
@@ -134,6 +155,19 @@ TEST_F(Sample, ContinuesEachLineOfItsInput) {
     EXPECT_THAT(read_file(*folder_ / "out"), StartsWith(first));
     EXPECT_THAT(read_file(*folder_ / "err"), HasSubstr("18 tokens in "));
   }
+}
+
+// There may be more lines than beams.
+TEST_F(Sample, ABeamSearchContinuesEachLineOfItsInput) {
+  const auto best = [&](const std::string& prompt) {
+    return text({"--prompt", prompt, "--max-tokens", "9", "--beams", "2"}).substr(prompt.size());
+  };
+  write_file(*folder_ / "lines", "the \nking\r\nthe \n");
+  const auto command = "cd " + folder_->path().string() + " && " + SHOAL_BINARY +
+                       " sample --checkpoint runs/tiny --interactive --max-tokens 9 --beams 2 <lines >out "
+                       "2>err";
+  ASSERT_EQ(std::system(command.c_str()), 0) << read_file(*folder_ / "err");
+  EXPECT_EQ(read_file(*folder_ / "out"), best("the ") + best("king") + best("the "));
 }
 
 // A text is that of its prompt alone, whatever lines are beside it.
@@ -160,6 +194,8 @@ TEST_F(Sample, ContinuesEachLineOfAFile) {
   }
   EXPECT_EQ(all({"--prompts", "prompts.txt"}), expected);
   EXPECT_EQ(all({"--prompts", "prompts.txt", "--batch", "2", "--ranks", "2"}), expected);
+  write_file(*folder_ / "windows.txt", "a\r\nbca\r\ncab\r\n");
+  EXPECT_EQ(all({"--prompts", "windows.txt"}), expected);
   write_file(*folder_ / "none.txt", "");
   EXPECT_THAT(sample({"--prompts", "none.txt"}).err, HasSubstr("the file has no line"));
 }

@@ -273,6 +273,37 @@ TEST(Size, FindsTheLargestBatchThatFits) {
   EXPECT_THAT(bad.err, HasSubstr("'4kg' is not allowed"));
 }
 
+// 1,024 tokens divide over three tensor ranks in steps of three sequences.
+TEST(Size, FitsMicroBatchesThatTensorRanksCanDivide) {
+  TempDir folder;
+  write_file(folder / "gpt2.toml", kSizedConfig);
+  const auto result = run({"size", "gpt2.toml", "model.preset=gpt2", "--ranks", "3", "parallel.tensor=3",
+                           "parallel.sequence=true", "train.micro_batch=3", "--fit", "16GiB"},
+                          folder.path());
+  ASSERT_EQ(result.code, 0) << result.err;
+  const auto row = result.out.find("  parallel.zero=0 ");
+  ASSERT_NE(row, std::string::npos) << result.out;
+  std::istringstream cells(result.out.substr(row + 18));
+  for (int kind = 0; kind < 4; ++kind) {
+    int batch = 0;
+    cells >> batch;
+    EXPECT_GT(batch, 0) << result.out;
+    EXPECT_EQ(batch % 3, 0) << result.out;
+  }
+}
+
+// All sequences of a step are an int.
+TEST(Size, FitsNoMoreSequencesThanAStepCanHave) {
+  TempDir folder;
+  write_file(folder / "small.toml", kSizedConfig);
+  const auto result =
+      run({"size", "small.toml", "model.n_layer=1", "model.n_head=1", "model.n_embd=8", "model.block_size=8",
+           "model.vocab_size=65", "--ranks", "65536", "train.global_batch=65536", "--fit", "100GiB"},
+          folder.path());
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_EQ(count(result.out, "32767 (2147418112)"), 16) << result.out;
+}
+
 TEST(SizeTable, ShowsTwelveModelsWithoutAConfig) {
   const auto result = run({"size", "--table", "--ranks", "4"});
   EXPECT_EQ(result.code, 0) << result.err;

@@ -60,6 +60,10 @@ TEST_F(TaskRuns, RefuseWhatIsNoTask) {
   };
   EXPECT_THAT(refused("nowhere.jsonl").err, HasSubstr("nowhere.jsonl cannot be read"));
   EXPECT_THAT(refused("text.txt").err, HasSubstr("text.txt:1: no item of a task"));
+  for (const Settings& option : {Settings{"--split", "train"}, Settings{"--batches", "2"}}) {
+    expect_user_error(shoal(with({"eval", "--checkpoint", "runs/tiny", "--task", "words.jsonl"}, option)),
+                      "--task", option.front());
+  }
   write_file(file("long.jsonl"),
              R"({"context":"a","choices":[")" + std::string(40, 'b') + R"("],"answer":0})");
   EXPECT_THAT(refused("long.jsonl").err, HasSubstr("task long, item 1"));

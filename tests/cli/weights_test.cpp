@@ -171,6 +171,12 @@ TEST_F(WeightsFiles, AreRefused) {
   export_well("gpt.bin", "llmc");
   expect_user_error(export_to("new.bin", "llmc", "runs/tiny", {"--dtype", "float16"}),
                     "--format llmc takes --dtype float32 or bfloat16");
+  expect_user_error(export_to("new", "peft", "runs/tiny", {"--dtype", "bfloat16"}),
+                    "--format peft takes --dtype float32");
+  expect_user_error(export_to("new", "peft", "runs/tiny", {"--adapter", "other"}),
+                    "--format peft writes the checkpoint's own adapters", "leave --adapter out");
+  expect_user_error(export_to("new", "peft", "runs/tiny", {"--without-adapters"}),
+                    "leave --without-adapters out");
   expect_user_error(export_to("gpt.bin", "llmc"), "gpt.bin exists", "--out");
   expect_user_error(tune("llmc:absent.bin"), "init.from = \"llmc:absent.bin\"", "absent.bin");
   expect_user_error(tune("nanogpt:gpt.bin"), "gpt.bin");
