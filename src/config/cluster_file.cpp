@@ -2,6 +2,7 @@
 
 #include <fmt/ranges.h>
 
+#include <cmath>
 #include <functional>
 #include <map>
 
@@ -22,22 +23,23 @@ class Reader {
   Cluster read() {
     const auto root = parse_toml_file(file_, "cluster", "; configs/clusters has examples");
     Cluster c;
+    c.file = file_;
     read_table(root, "",
                {{"name", [&](const toml::node& node) { c.name = text(node); }},
                 {"devices_per_host", integer(c.devices_per_host)},
-                {"memory_gib", number(c.memory, 1 << 30)},
-                {"device", table("device", {{"float32_tflops", number(c.peak_float32, 1e12)},
-                                            {"bfloat16_tflops", number(c.peak_bfloat16, 1e12)},
-                                            {"memory_gb_s", number(c.bandwidth, 1e9)},
+                {"memory_gib", divisor(c.memory, 1 << 30)},
+                {"device", table("device", {{"float32_tflops", divisor(c.peak_float32, 1e12)},
+                                            {"bfloat16_tflops", divisor(c.peak_bfloat16, 1e12)},
+                                            {"memory_gb_s", divisor(c.bandwidth, 1e9)},
                                             {"processors", integer(c.processors)},
                                             {"launch_us", number(c.launch, 1e-6)},
-                                            {"product", number(c.product, 1)},
-                                            {"attention", number(c.attention, 1)},
-                                            {"streaming", number(c.streaming, 1)}})},
+                                            {"product", divisor(c.product, 1)},
+                                            {"attention", divisor(c.attention, 1)},
+                                            {"streaming", divisor(c.streaming, 1)}})},
                 {"inside", link("inside", c.inside)},
                 {"between", link("between", c.between)},
                 {"measured", table("measured", {{"block_floor_us", number(c.measured.block_floor, 1e-6)},
-                                                {"block_tflops", number(c.measured.block_flops, 1e12)},
+                                                {"block_tflops", divisor(c.measured.block_flops, 1e12)},
                                                 {"score_bytes", number(c.measured.score_bytes, 1)},
                                                 {"activation_bytes", number(c.measured.activation_bytes, 1)},
                                                 {"update_ns", number(c.measured.update, 1e-9)},
@@ -86,15 +88,17 @@ class Reader {
   }
   Setter link(std::string name, ClusterLink& link) const {
     return table(std::move(name),
-                 {{"latency_us", number(link.latency, 1e-6)}, {"gb_s", number(link.bandwidth, 1e9)}});
+                 {{"latency_us", number(link.latency, 1e-6)}, {"gb_s", divisor(link.bandwidth, 1e9)}});
   }
-  Setter number(double& to, double unit) const {
-    return [this, &to, unit](const toml::node& node) {
+  Setter number(double& to, double unit, bool above_0 = false) const {
+    return [this, &to, unit, above_0](const toml::node& node) {
       const auto value = node.value<double>();
-      if (!value || !(*value >= 0)) fail_at(node, "this is a number, at least 0");
+      if (!value || !std::isfinite(*value) || *value < 0 || (above_0 && *value == 0))
+        fail_at(node, above_0 ? "this is a number above 0" : "this is a number, at least 0");
       to = *value * unit;
     };
   }
+  Setter divisor(double& to, double unit) const { return number(to, unit, true); }
   Setter integer(int& to) const {
     return [this, &to](const toml::node& node) {
       const auto* value = node.as_integer();

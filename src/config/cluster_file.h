@@ -21,6 +21,7 @@ struct MeasuredBlock {
 
 struct Cluster {
   std::string name;
+  std::string file = {};  // that it was read from, for messages
   int devices_per_host = 8;
   double memory = 0;  // bytes of a device
 
@@ -47,7 +48,8 @@ struct Cluster {
   } measured = {};
 };
 
-// Throws UserError with line and column for unknown keys, wrong types and values out of range.
+// Throws UserError with line and column for unknown keys, wrong types and values out of range, and for keys
+// that every use needs. [between] and [measured] are for those who use them to ask for.
 Cluster read_cluster(const std::filesystem::path& file);
 
 }  // namespace shoal

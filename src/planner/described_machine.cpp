@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/error.h"
+
 namespace shoal {
 namespace {
 
@@ -58,6 +60,12 @@ double DescribedMachine::seconds(const GroupCall& call) {
   const auto& link = within ? cluster_.inside : cluster_.between;
   double bandwidth = link.bandwidth;
   if (!within) {
+    if (!(bandwidth > 0)) {
+      fail_user(
+          "{}: between.gb_s is missing, which ranks on several hosts need (devices_per_host = {}); add "
+          "[between] with latency_us and gb_s, or give at most {} rank{}",
+          cluster_.file, per_host, per_host, per_host == 1 ? "" : "s");
+    }
     const int here = std::clamp(per_host / call.stride, 1, call.ranks);
     const int groups = std::max(1, per_host / here);
     bandwidth = std::min(cluster_.inside.bandwidth, link.bandwidth / groups);

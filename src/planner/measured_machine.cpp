@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <iterator>
 #include <sstream>
@@ -15,6 +16,7 @@
 #include "core/error.h"
 #include "core/host.h"
 #include "ops/libraries.h"
+#include "planner/prediction.h"
 
 namespace shoal {
 namespace {
@@ -80,6 +82,13 @@ std::string trained_text(const GptConfig& model) {
   return text + (model.lora.dropout > 0 ? " dropout" : "");
 }
 
+// The backend, where it is another than the cpu's.
+const char* backend_text(BackendKind backend) {
+  return backend == BackendKind::cuda        ? ", on cuda"
+         : backend == BackendKind::reference ? ", on reference"
+                                             : "";
+}
+
 std::string cores_text(int cores) { return fmt::format("{} core{}", cores, cores == 1 ? "" : "s"); }
 
 }  // namespace
@@ -107,14 +116,17 @@ MeasuredMachine::MeasuredMachine(World& world, MeasuringOptions options)
     : world_(&world),
       run_([&world](int, const RankBody& body) { body(world); }),
       ranks_(world.ranks.size()),
-      cores_(world.cores),
-      ranks_per_host_(world.local_size),
       options_(std::move(options)),
-      cache_(options_.cache),
-      name_(fmt::format("this job ({}; {}, {} each)", world.where, processor_name(), cores_text(cores_))) {
+      cache_(options_.cache) {
+  // What every rank has: with values of their own, ranks would search different layouts.
+  std::array<double, 3> least = {0.8 * available_memory() / world.local_size, 1.0 * world.local_size,
+                                 1.0 * world.cores};
+  world.ranks.all_reduce({least.data(), DType::f64, {std::ssize(least)}}, ReduceOp::min).wait();
+  memory_ = least[0];
+  ranks_per_host_ = static_cast<int>(least[1]);
+  cores_ = static_cast<int>(least[2]);
+  name_ = fmt::format("this job ({}; {}, {} each)", world.where, processor_name(), cores_text(cores_));
   key_ = machine_key(cores_, fmt::format(", {} from {}", world.where, host_name()));
-  memory_ = 0.8 * available_memory() / world.local_size;
-  world.ranks.all_reduce({&memory_, DType::f64, {1}}, ReduceOp::min).wait();
 }
 
 int MeasuredMachine::threads_of(const RunPlan& plan) const {
@@ -182,18 +194,19 @@ MeasuredMachine::Scaled MeasuredMachine::scaled(const RunPlan& wanted) const {
   batch.batch = std::min(batch.batch, std::max<std::int64_t>(1, sample_tokens(model) / model.block_size));
   while (sample.sequence && batch.rows() % sample.mesh.tensor != 0) ++batch.batch;
   result.scale = static_cast<double>(wanted.pipeline.batch.batch) / static_cast<double>(batch.batch);
-  sample.model.n_layer = sample_blocks(model, batch.rows());
+  sample.model = with_blocks(model, sample_blocks(model, batch.rows()));
   result.key = fmt::format(
       "step of {} x {} tokens, {} blocks, width {}, {} heads, {} classes, {}{}{}{}, {}, tensor {}{}, data "
       "{}, zero {}, "
-      "recompute {}, optimizer {}{}, {} ranks x {} threads{}{}",
+      "recompute {}, optimizer {}{}, {} ranks x {} threads{}{}{}",
       batch.batch, model.block_size, model.n_layer, model.n_embd, model.n_head, model.vocab_size,
       model.dropout > 0 ? "dropout, " : "", model.bias ? "bias, " : "", model.tied ? "" : "untied, ",
       static_cast<int>(model.gelu), name_of(sample.engine.compute), sample.mesh.tensor,
       sample.sequence ? " sequence" : "", sample.mesh.data, sample.engine.zero,
       name_of(sample.pipeline.recompute), sample.optimizer_tensors(),
       make_optimizer(sample.engine.optimizer)->takes_whole_matrices() ? " of matrices" : "", ranks_,
-      threads_of(sample), sample.engine.layout_exact ? ", exact" : "", trained_text(model));
+      threads_of(sample), sample.engine.layout_exact ? ", exact" : "", trained_text(model),
+      backend_text(sample.backend));
   return result;
 }
 
@@ -244,17 +257,18 @@ std::string MeasuredMachine::name_of_step(const RunPlan& plan) const {
   std::vector<std::string> ranges;
   for (const auto& [begin, end] : plan.ranges) ranges.push_back(fmt::format("{}-{}", begin, end));
   return fmt::format(
-      "whole {}, {} layers, {} sequences x {}, {} stages {} {}, recomputed {}, data {}, zero {} x {}",
+      "whole {}, {} layers, {} sequences x {}, {} stages {} {}, recomputed {}, data {}, zero {} x {}{}",
       scaled(plan).key, plan.model.n_layer, plan.pipeline.batch.batch, plan.micro_batches(),
       plan.mesh.pipeline, name_of(plan.pipeline.schedule), fmt::join(ranges, " "),
-      fmt::join(plan.pipeline.recompute_blocks, " "), plan.mesh.data, plan.engine.zero,
-      plan.engine.replicate);
+      fmt::join(plan.pipeline.recompute_blocks, " "), plan.mesh.data, plan.engine.zero, plan.engine.replicate,
+      trained_text(plan.model));
 }
 
 Trials MeasuredMachine::try_step(const RunPlan& wanted, int most) {
   auto plan = wanted;
   plan.threads = threads_of(plan);
   if (world_ || plan.mesh.workers > 1) return {};
+  const bool fits = shoal::memory_of_rank(plan, *this) <= memory_;  // plan.memory_gib may be more than that
   const auto key = name_of_step(plan);
   auto& times = kept_[key];
   if (times.empty()) times = find(key_ + "; " + key);
@@ -262,7 +276,7 @@ Trials MeasuredMachine::try_step(const RunPlan& wanted, int most) {
     return tried_ <
            std::max(options_.trial_seconds, std::min(kStepsOfTrials * first_trial_, kMostTrialSeconds));
   };
-  while (std::ssize(times) < most && have_time()) {
+  while (fits && std::ssize(times) < most && have_time()) {
     if (tried_ == 0) tell("steps of layouts with nearly the same prediction");
     const Stopwatch watch;
     times.push_back(measure_step(run_, plan));

@@ -32,8 +32,9 @@ class MeasuredMachine final : public Machine {
   double seconds(const GroupCall& call) override;
   double delay(const GroupCall& call) override;
   bool measures() const override { return true; }
-  // Ranks that are threads are tried, workers that gossip are not. Where a hundred steps of the first plan
-  // take longer than options.trial_seconds, trials may do so, too, but not longer than five minutes.
+  // Ranks that are threads are tried, but not workers that gossip, nor plans that need more than
+  // memory_of_rank(). Where a hundred steps of the first plan take longer than options.trial_seconds, trials
+  // may do so, too, but not longer than five minutes.
   Trials try_step(const RunPlan& plan, int most) override;
   int shared_cores() const override { return world_ ? 0 : cores_; }
   int threads_of(const RunPlan& plan) const override;
@@ -71,7 +72,7 @@ class MeasuredMachine final : public Machine {
 
   World* world_ = nullptr;  // of an MPI job
   RunRanks run_;
-  int ranks_, cores_, ranks_per_host_;
+  int ranks_, cores_ = 1, ranks_per_host_ = 1;
   MeasuringOptions options_;
   SharedTable cache_;
   std::string name_;

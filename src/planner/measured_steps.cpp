@@ -183,6 +183,14 @@ std::vector<MeasuredStep> read_measured_steps(const std::filesystem::path& file)
 double predict_measured(const MeasuredStep& s, const Cluster& cluster) {
   DescribedMachine machine(cluster);
   const auto& m = cluster.measured;
+  const auto need = [&](const char* key, double value) {
+    if (!(value > 0)) {
+      fail_user("{}: {} is missing, which the steps of a table need; configs/clusters/a100.toml has it",
+                cluster.file, key);
+    }
+  };
+  need("measured.block_tflops", m.block_flops);
+  if (s.pipeline > 1) need("measured.message.gb_s", m.message.bandwidth);
   const double h = s.n_embd, tokens = tokens_of(s);
   const auto [block, ends] = block_time(s, cluster);
   // A block makes two all-reduces in each of its forward, recomputed and backward pass.

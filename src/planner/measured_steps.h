@@ -23,7 +23,8 @@ struct MeasuredStep {
 // data, pipeline and step_ms, in any order. Throws UserError with the line and the reason.
 std::vector<MeasuredStep> read_measured_steps(const std::filesystem::path& file);
 
-// Seconds that the step takes on the cluster, by its [measured] constants and links.
+// Seconds that the step takes on the cluster, by its [measured] constants and links. Throws UserError where
+// the cluster lacks what they need.
 double predict_measured(const MeasuredStep& step, const Cluster& cluster);
 
 struct StepComparison {

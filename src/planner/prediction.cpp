@@ -157,12 +157,13 @@ class StageActions {
   void add_exchange() {
     const auto& gossip = *plan_.engine.gossip;
     const auto& outer = plan_.engine.outer;
+    const auto trained = static_cast<double>(owned(sample_.unit_sizes));
+    if (trained == 0) return;  // nothing is exchanged
     double seconds = 0;
     for (const auto& round : gossip.topology.rounds) {
       const auto& group = round.front();
       const int members = static_cast<int>(group.size()), apart = members > 1 ? group[1] - group[0] : 1;
-      const double bytes = 4.0 * static_cast<double>(owned(sample_.unit_sizes)) *
-                           (outer ? exchanged_share(outer->sent, members) : 1.0);
+      const double bytes = 4 * trained * (outer ? exchanged_share(outer->sent, members) : 1.0);
       const double buckets = std::ceil(bytes / gossip.bucket_bytes);
       seconds += buckets * machine_.seconds({.bytes = bytes / buckets,
                                              .ranks = members,
@@ -270,16 +271,28 @@ class StageActions {
   bool gathering_ = false;
 };
 
+// Whether a stage between the ends needs no more memory than the one before it, which holds the activations
+// of as many micro-batches or more: blocks are alike unless some are frozen or recomputed.
+bool needs_no_more_than_before(const RunPlan& plan, int stage) {
+  if (!plan.pipeline.recompute_blocks.empty() || !plan.model.frozen.empty()) return false;
+  const auto blocks = [&](std::size_t range) { return blocks_of(plan.ranges[range], plan.model).count(); };
+  for (auto range = static_cast<std::size_t>(stage); range < plan.ranges.size();
+       range += static_cast<std::size_t>(plan.mesh.pipeline)) {
+    if (blocks(range) > blocks(range - 1)) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
-// Tensor rank 0 has the largest shares. Of a long pipeline's stages one at its ends needs most: the first
-// hold most activations and the embedding, the last has the head.
+// Tensor rank 0 has the largest shares. Of a long pipeline's stages those are left out that need no more than
+// another: the first have the embedding and hold most activations, the last has the head.
 double memory_of_rank(const RunPlan& plan, const Machine& machine) {
   const int stages = plan.mesh.pipeline;
-  const bool all_alike = plan.pipeline.recompute_blocks.empty();
   double most = 0;
   for (int stage = 0; stage < stages; ++stage) {
-    if (all_alike && stages > 4 && stage > 1 && stage + 1 < stages) continue;
+    const bool between = stages > 4 && stage > 1 && stage + 1 < stages;
+    if (between && needs_no_more_than_before(plan, stage)) continue;
     most = std::max(most, memory_of_stage(plan, machine, stage));
   }
   return most;
@@ -317,12 +330,14 @@ const PricedSample& Predictor::sample(const RunPlan& wanted) {
   price(tape.update_calls);
   if (tape.gather) price_call(*tape.gather);
   auto times = machine_.times(wanted, tape.kernels);
+  const auto units = gpt_units(wanted.model, wanted.part({}));
+  const auto updated_of_unit = updated_elements(wanted, units);
   std::vector<std::int64_t> sizes, updated;
-  for (const auto& unit : gpt_units(wanted.model, wanted.part({}))) {
-    const auto home = static_cast<std::size_t>(unit.home);
+  for (std::size_t u = 0; u < units.size(); ++u) {
+    const auto home = static_cast<std::size_t>(units[u].home);
     for (auto* all : {&sizes, &updated}) all->resize(std::max(all->size(), home + 1));
-    if (unit.trained) sizes[home] += unit.size;
-    updated[home] += updated_elements(wanted, unit);
+    if (units[u].trained) sizes[home] += units[u].size;
+    updated[home] += updated_of_unit[u];
   }
   samples_.push_back(std::make_shared<const PricedSample>(
       PricedSample{wanted, std::move(tape), times, std::move(sizes), std::move(updated)}));

@@ -1,12 +1,36 @@
 #include "planner/sample_step.h"
 
+#include <algorithm>
+#include <numeric>
+
 #include "core/error.h"
 
 namespace shoal {
 
-std::int64_t updated_elements(const RunPlan& plan, const UnitSpec& unit) {
-  if (!unit.trained) return 0;
-  return make_optimizer(plan.engine.optimizer)->takes_whole_matrices() ? unit.matrices : unit.size;
+std::vector<std::int64_t> updated_elements(const RunPlan& plan, const std::vector<UnitSpec>& units) {
+  const bool matrices =
+      make_optimizer(plan.engine.optimizer)->takes_whole_matrices() &&
+      std::ranges::any_of(units, [](const UnitSpec& unit) { return unit.trained && unit.matrices > 0; });
+  std::vector<std::int64_t> elements;
+  for (const auto& unit : units) {
+    const auto size = matrices ? unit.matrices : unit.size;
+    elements.push_back(unit.trained ? size : 0);
+  }
+  return elements;
+}
+
+GptConfig with_blocks(const GptConfig& model, int blocks) {
+  auto other = model;
+  other.n_layer = blocks;
+  if (blocks == model.n_layer || model.frozen.empty()) return other;
+  const auto units = gpt_units(model);
+  const auto head = static_cast<std::size_t>(model.n_layer) + 1;
+  const auto trained = [](const UnitSpec& unit) { return unit.trained; };
+  other.frozen.clear();
+  if (!units.front().trained) other.frozen.emplace_back("embedding");
+  if (std::none_of(units.begin() + 1, units.begin() + head, trained)) other.frozen.emplace_back("block.*");
+  if (!units[head].trained) other.frozen.emplace_back("head");
+  return other;
 }
 
 RunPlan sample_of(const RunPlan& plan) {
@@ -111,8 +135,8 @@ int SampleStep::count(StepPart part) const {
 }
 
 std::int64_t SampleStep::updated_elements() const {
-  std::int64_t elements = 0;
-  for (const auto& unit : engine_->units()) elements += shoal::updated_elements(plan_, unit);
+  const auto all = shoal::updated_elements(plan_, engine_->units());
+  const auto elements = std::accumulate(all.begin(), all.end(), std::int64_t{0});
   return plan_.engine.zero == 0 ? elements : elements / (plan_.mesh.data / plan_.engine.replicate);
 }
 

@@ -28,9 +28,13 @@ inline constexpr int kStepParts = 7, kSamplePasses = 3;
 // The plan of the sample: all blocks, without stages, gossip and offload.
 RunPlan sample_of(const RunPlan& plan);
 
-// The elements of a unit that the time of an update is in proportion to: those that are trained, or the
-// hidden matrices where they are what an update takes its time for.
-std::int64_t updated_elements(const RunPlan& plan, const UnitSpec& unit);
+// The model with so many blocks instead of its own. They are all frozen where all of its own are, else none:
+// patterns of numbers would mean others.
+GptConfig with_blocks(const GptConfig& model, int blocks);
+
+// The elements of each unit that the time of an update is in proportion to: those that are trained, or of
+// them the hidden matrices where there are some and the optimizer takes its time for them.
+std::vector<std::int64_t> updated_elements(const RunPlan& plan, const std::vector<UnitSpec>& units);
 
 class SampleStep {
  public:

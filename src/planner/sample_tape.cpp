@@ -49,7 +49,7 @@ std::optional<TapeCall> call_of(const Recording::Entry& entry, const RunPlan& sa
 }  // namespace
 
 SampleTape record_sample(RunPlan sample) {
-  sample.model.n_layer = 2;
+  sample.model = with_blocks(sample.model, 2);
   TapeBackend backend;
   SampleStep step(backend, sample);
   SampleTape tape;

@@ -91,12 +91,13 @@ class Search {
         tensor > 1 ? choices(config_, "parallel.sequence", int{given.sequence}, {0, 1}) : std::vector<int>{0};
     const auto zero =
         data > 1 ? choices(config_, "parallel.zero", given.zero, {0, 1, 2, 3}) : std::vector<int>{given.zero};
-    // Sums that are independent of the layout depend on the micro-batch, so it is no choice of the planner's.
-    const bool fixed = config_.run.deterministic == Determinism::layout;
-    const int given_size = config_.train.micro_batch > 0 ? config_.train.micro_batch : default_micro_batch();
-    const auto micro =
-        choices(config_, "train.micro_batch", given_size,
-                fixed ? std::vector<int>{given_size} : divisors(config_.train.global_batch / data));
+    std::vector<int> micro;
+    try {
+      micro = micro_batches(data);
+    } catch (const UserError& error) {
+      problem_ = error.what();
+      return;
+    }
     std::vector<std::pair<int, int>> sharding;  // the ZeRO stage and the number of replicas
     for (const int stage : zero) {
       sharding.emplace_back(stage, given.replicate);
@@ -129,12 +130,21 @@ class Search {
     }
   }
 
-  // The default of data ranks alone: one rank, or workers.
-  int default_micro_batch() const {
+  // Sums that are independent of the layout depend on the micro-batch, so it is no choice of the planner's.
+  std::vector<int> micro_batches(int data) const {
+    const bool fixed = config_.run.deterministic == Determinism::layout;
+    if (!fixed && !config_.given.contains("train.micro_batch"))
+      return divisors(config_.train.global_batch / data);
+    return {config_.train.micro_batch > 0 ? config_.train.micro_batch : default_micro_batch(data)};
+  }
+
+  // The default of data ranks alone: one rank, or those of gossip's workers.
+  int default_micro_batch(int data) const {
     Config config = config_;
     config.parallel = {};
     config.parallel.engine = config_.parallel.engine;
-    resolve_layout(config, config.parallel.engine == EngineKind::gossip ? ranks_ : 1);
+    const int models_per_host = std::max(1, machine_.ranks_per_host() / (ranks_ / data));
+    resolve_layout(config, config.parallel.engine == EngineKind::gossip ? data : 1, models_per_host);
     return config.train.micro_batch;
   }
 
@@ -167,7 +177,7 @@ class Search {
       Candidate all;
       try {
         Config resolved = config;
-        resolve_layout(resolved, ranks_);
+        resolve_layout(resolved, ranks_, machine_.ranks_per_host());
         if (resolved.train.micro_batch != config.train.micro_batch) return;
         validate(resolved);
         all.plan = make_plan(resolved);
@@ -179,22 +189,18 @@ class Search {
       ++result_.considered;
       all.memory = memory_of_rank(all.plan, machine_);
       const bool fits = all.memory <= limit_;
-      if (!fits) {
-        if (!result_.smallest || all.memory < result_.smallest->prediction.memory) {
-          result_.smallest = ranked(Candidate(all), {});
-        }
-        if (auto other = cut_by_memory(all)) {
-          candidates_.push_back(std::move(*other));
-        } else {
-          ++result_.too_large;
-        }
-        continue;
-      }
-      if (recompute == Recompute::none || !counts_are_free()) {
+      if (fits && (recompute == Recompute::none || !counts_are_free())) {
         candidates_.push_back(std::move(all));
         return;
       }
-      candidates_.push_back(*with_cut(all, *fit_.fewest_recomputed(all.plan)));
+      if (auto other = fits ? recomputing_less(all) : cut_by_memory(all)) {
+        candidates_.push_back(std::move(*other));
+        continue;
+      }
+      ++result_.too_large;
+      if (!result_.smallest || all.memory < result_.smallest->prediction.memory) {
+        result_.smallest = ranked(std::move(all), {});
+      }
     }
   }
 
@@ -238,6 +244,12 @@ class Search {
     other.memory = memory_of_rank(other.plan, machine_);
     if (other.memory > limit_) return std::nullopt;
     return other;
+  }
+
+  // The same stages with the fewest blocks recomputed; nullopt where they do not fit.
+  std::optional<Candidate> recomputing_less(const Candidate& candidate) const {
+    const auto cut = fit_.fewest_recomputed(candidate.plan);
+    return cut ? with_cut(candidate, *cut) : std::nullopt;
   }
 
   // A layout that does not fit may do so with stages of other lengths.

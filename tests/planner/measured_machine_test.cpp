@@ -86,6 +86,9 @@ TEST_F(MeasuredMachineTest, HasNoTimesBehindItsTime) {
   MeasuredMachine(2, options()).times(sample(2), {});
   EXPECT_TRUE(machine.has_times(sample(2)));
   EXPECT_FALSE(machine.has_times(sample(4)));
+  auto elsewhere = sample(2);
+  elsewhere.backend = BackendKind::reference;
+  EXPECT_FALSE(machine.has_times(elsewhere));
 }
 
 TEST_F(MeasuredMachineTest, TriesSteps) {
@@ -108,6 +111,25 @@ TEST_F(MeasuredMachineTest, TriesSteps) {
   none.again = true;
   none.trial_seconds = 0;
   EXPECT_EQ(MeasuredMachine(2, none).try_step(plan, 1).count, 0);
+}
+
+// plan.memory_gib may be more than there is.
+TEST_F(MeasuredMachineTest, TriesNoStepThatHasNoRoom) {
+  auto plan = plan_with_micro_batch(2);
+  plan.pipeline.batch.batch = std::int64_t{1} << 34;
+  EXPECT_EQ(MeasuredMachine(2, options()).try_step(plan, 1).count, 0);
+}
+
+// Two ranks share a host, and a third has one with more cores to itself.
+TEST_F(MeasuredMachineTest, RanksOfUnevenHostsAgree) {
+  run_threads({.ranks = 3}, [&](World& world) {
+    const int rank = world.ranks.rank();
+    const bool alone = rank == 2;
+    World uneven{world.ranks, alone ? 0 : rank, alone ? 1 : 2, alone ? 8 : 4, world.where};
+    const MeasuredMachine machine(uneven, options());
+    EXPECT_EQ(machine.ranks_per_host(), 1);
+    EXPECT_EQ(machine.threads_of(sample(1)), 4);
+  });
 }
 
 TEST_F(MeasuredMachineTest, RanksOfAJobAgree) {

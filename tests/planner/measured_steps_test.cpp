@@ -108,8 +108,34 @@ TEST_F(MeasuredSteps, AddUpByHand) {
   EXPECT_NEAR(predict_measured(step, c), pass + 6 * block + ends, 1e-9);
 }
 
-// Of the ends the first stage has a tenth, and a third of that is forward: the last stage waits for it once,
-// the first for the last one's rest.
+// What was measured far away says nothing, wherever it is among the rest.
+TEST_F(MeasuredSteps, BlocksFarAwayDoNotCount) {
+  auto c = cluster();
+  const MeasuredBlock near{.n_embd = 2048,
+                           .n_head = 16,
+                           .block_size = 1024,
+                           .micro_batch = 2,
+                           .tensor = 1,
+                           .block = 0.02,
+                           .ends = 0.05};
+  auto far = near;
+  far.n_embd = 128;
+  far.block = 5;
+  c.measured.blocks = {};
+  const double roofline = predict_measured(kNode, c);
+  c.measured.blocks = {far};
+  EXPECT_EQ(predict_measured(kNode, c), roofline);
+  c.measured.blocks = {near};
+  const double by_one = predict_measured(kNode, c);
+  EXPECT_NE(by_one, roofline);
+  for (const auto& blocks : {std::vector{far, near}, {near, far}}) {
+    c.measured.blocks = blocks;
+    EXPECT_EQ(predict_measured(kNode, c), by_one);
+  }
+}
+
+// The first stage has a tenth of the ends, the last one the rest, and a third of each is forward. The last
+// stage waits for one forward pass of the first, which waits for it in the end.
 TEST_F(MeasuredSteps, StagesOverlapByHand) {
   auto c = cluster();
   for (auto* link : {&c.inside, &c.between, &c.measured.message}) *link = {.latency = 0, .bandwidth = 1e30};
@@ -164,6 +190,24 @@ TEST_F(MeasuredSteps, AreMonotone) {
   step.n_embd = 12288;
   step.n_head = 96;
   EXPECT_GT(predict_measured(step, c), 2 * before);
+}
+
+TEST_F(MeasuredSteps, NameWhatTheClusterLacks) {
+  const auto expect_missing = [](const MeasuredStep& step, const Cluster& c, const char* key) {
+    EXPECT_THAT(
+        [&] { predict_measured(step, c); },
+        ::testing::ThrowsMessage<UserError>(HasSubstr("a100.toml: " + std::string(key) + " is missing")));
+  };
+  auto c = cluster();
+  c.measured.block_flops = 0;
+  expect_missing(kNode, c, "measured.block_tflops");
+  c = cluster();
+  c.measured.message = {};
+  predict_measured(kNode, c);
+  auto stages = kNode;
+  stages.data = 4;
+  stages.pipeline = 2;
+  expect_missing(stages, c, "measured.message.gb_s");
 }
 
 // Errors and regret of rows whose times are known.

@@ -83,5 +83,38 @@ TEST(Prediction, HasTheTrafficOfADryRun) {
   }
 }
 
+RunPlan predicted_plan(const std::vector<std::string>& settings) {
+  auto config = parse_config(kPredicted, "test", settings);
+  resolve_layout(config, 8);
+  return make_plan(config);
+}
+
+// Later stages may have more blocks, by their cost or by hand, or be the first that are trained.
+TEST(Prediction, TheRankThatNeedsMostMayBeInTheMiddle) {
+  const std::vector<std::vector<std::string>> all = {
+      {"model.n_layer=12"},
+      {"model.n_layer=12", "parallel.stages=1,1,1,5,1,1,1,1"},
+      {"model.n_layer=12", "parallel.stages=2,2,1,1,2,1,2,1"},
+      {"model.n_layer=20", "optim.frozen=embedding, block.[0-9]"}};
+  ByteMachine machine;
+  for (auto settings : all) {
+    settings.insert(settings.end(), {"parallel.pipeline=8", "model.vocab_size=100"});
+    const auto plan = predicted_plan(settings);
+    double most = 0;
+    for (int stage = 0; stage < 8; ++stage) most = std::max(most, memory_of_stage(plan, machine, stage));
+    EXPECT_EQ(memory_of_rank(plan, machine), most) << testing::PrintToString(settings);
+  }
+}
+
+TEST(Prediction, AStageWithoutTrainedUnitsExchangesNothing) {
+  ByteMachine machine;
+  const auto plan = predicted_plan({"model.n_layer=4", "parallel.engine=gossip", "parallel.pipeline=2",
+                                    "parallel.stages=2,2", "optim.frozen=embedding, block.[0-1]"});
+  const auto step = predict(plan, machine).step;
+  const auto parameters = static_cast<std::size_t>(CostTerm::parameters);
+  EXPECT_EQ(step.terms[0][parameters], 0);
+  EXPECT_GT(step.terms[1][parameters], 0);
+}
+
 }  // namespace
 }  // namespace shoal

@@ -47,5 +47,33 @@ TEST(SampleStep, EntersItsPartsInOrder) {
   }
 }
 
+TEST(SampleStep, FewerBlocksAreFrozenWhereAllAre) {
+  GptConfig model{.n_layer = 6};
+  const auto frozen = [&](const std::vector<std::string>& patterns, int blocks) {
+    model.frozen = patterns;
+    EXPECT_EQ(with_blocks(model, blocks).n_layer, blocks);
+    return with_blocks(model, blocks).frozen;
+  };
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(frozen({"block.[0-2]"}, 2), Names{});
+  EXPECT_EQ(frozen({"block.[0-5]", "embed*"}, 2), (Names{"embedding", "block.*"}));
+  EXPECT_EQ(frozen({"block.[0-5]", "head"}, 7), (Names{"block.*", "head"}));
+  EXPECT_EQ(frozen({"block.[0-2]"}, 6), Names{"block.[0-2]"}) << "the same blocks";
+}
+
+// Muon's time goes into hidden matrices, where any are trained.
+TEST(SampleStep, CountsWhatAnUpdateTakesItsTimeFor) {
+  const auto updated = [](const std::vector<std::string>& settings) {
+    DryBackend backend;
+    return SampleStep(backend, sample_of(plan_of(settings))).updated_elements();
+  };
+  EXPECT_GT(updated({"optim.name=muon"}), 0);
+  EXPECT_LT(updated({"optim.name=muon"}), updated({}));
+  for (const char* few : {"lora.rank=2", "optim.frozen=block.*"}) {
+    EXPECT_GT(updated({few}), 0) << few;
+    EXPECT_EQ(updated({few, "optim.name=muon"}), updated({few})) << few;
+  }
+}
+
 }  // namespace
 }  // namespace shoal

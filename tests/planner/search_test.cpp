@@ -146,6 +146,24 @@ TEST(Search, FindsTheFastestThatFits) {
   EXPECT_GE(recomputed, 3);
 }
 
+// The stages in the middle have two blocks, those at the ends one.
+TEST(Search, StagesInTheMiddleFitToo) {
+  const std::vector<std::string> given = {"model.n_layer=12", "model.vocab_size=100", "parallel.pipeline=8",
+                                          "train.micro_batch=1"};
+  auto recomputed = given;
+  recomputed.insert(recomputed.end(), {"parallel.stages=1,1,1,2,2,2,2,1", "train.recompute=block"});
+  const DescribedMachine machine(cluster_of());
+  const double least = search(recomputed, 8).plans.front().prediction.memory;
+  for (const double share : {0.9, 0.99, 1.0, 1.1}) {
+    const auto found = search(given, 8, cluster_of(), share * least);
+    EXPECT_GT(found.plans.size() + static_cast<std::size_t>(found.too_large), 0u);
+    for (const auto& p : found.plans) {
+      for (int stage = 0; stage < 8; ++stage)
+        EXPECT_LE(memory_of_stage(p.plan, machine, stage), share * least) << stage;
+    }
+  }
+}
+
 TEST(Search, MoreMemoryOrAFasterLinkNeverMakesThePlanSlower) {
   const auto roomy = search({}, 4);
   double before = INFINITY;
@@ -184,6 +202,20 @@ TEST(Search, GossipExchangesBesideThePasses) {
   EXPECT_NEAR(complete / ring, 1.5, 0.05);
   for (const auto& p : search({"parallel.engine=gossip", "gossip.worker_size=2"}, 8).plans) {
     EXPECT_EQ(p.plan.mesh.workers * p.plan.mesh.ranks_of_worker(), 8);
+  }
+}
+
+// A worker's ranks share its micro-batches, and a host of four ranks has fewer workers than ranks.
+TEST(Search, WorkersOfGossipMayHaveSeveralRanks) {
+  for (const char* sums : {"run.deterministic=off", "run.deterministic=layout"}) {
+    const auto found = search(
+        {"parallel.engine=gossip", "parallel.tensor=2", "parallel.pipeline=1", "train.global_batch=4", sums},
+        8);
+    ASSERT_FALSE(found.plans.empty()) << sums;
+    for (const auto& p : found.plans) {
+      EXPECT_EQ(p.plan.mesh.workers, 4);
+      EXPECT_EQ(p.config.gossip.local_size, 2);
+    }
   }
 }
 
@@ -285,6 +317,15 @@ TEST(Search, RefusesConstraintsThatNoLayoutSatisfies) {
   } catch (const UserError& error) {
     EXPECT_THAT(error.what(), HasSubstr("no layout of 4 ranks satisfies the config"));
   }
+}
+
+TEST(Search, NeedsALinkBetweenHostsWhereThereAreSeveral) {
+  auto cluster = cluster_of();
+  cluster.file = "small.toml";
+  cluster.between = {};
+  EXPECT_FALSE(search({}, 4, cluster).plans.empty()) << "one host";
+  EXPECT_THAT([&] { search({}, 8, cluster); },
+              ::testing::ThrowsMessage<UserError>(HasSubstr("small.toml: between.gb_s is missing")));
 }
 
 // A layout's traffic and memory are those of the dry run, which executes all ranks.
