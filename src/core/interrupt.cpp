@@ -29,24 +29,28 @@ extern "C" void on_stop(int signal) {
   std::raise(signal);
 }
 
+// Leaves a signal ignored that is so, as a script's jobs in the background have SIGINT.
+void handle(int signal, void (*handler)(int)) {
+  if (std::signal(signal, handler) == SIG_IGN) std::signal(signal, SIG_IGN);
+}
+
 }  // namespace
 
 void set_stop_message(const char* message) {
   stop_message = message;
-  for (const int signal : {SIGINT, SIGTERM}) {
-    if (std::signal(signal, on_stop) == SIG_IGN) std::signal(signal, SIG_IGN);  // as nohup has it
-  }
+  for (const int signal : {SIGINT, SIGTERM}) handle(signal, on_stop);
 }
 
 InterruptGuard::InterruptGuard() {
   if (guards++ > 0) return;
   received = 0;
-  for (const int signal : kRequests) std::signal(signal, on_signal);
+  for (const int signal : {SIGINT, SIGTERM}) handle(signal, on_signal);
+  std::signal(SIGUSR1, on_signal);  // the last guard may have left it ignored
 }
 
 InterruptGuard::~InterruptGuard() {
   if (--guards > 0) return;
-  for (const int signal : {SIGINT, SIGTERM}) std::signal(signal, stop_message.load() ? on_stop : SIG_DFL);
+  for (const int signal : {SIGINT, SIGTERM}) handle(signal, stop_message.load() ? on_stop : SIG_DFL);
   std::signal(SIGUSR1, SIG_IGN);  // it asks a run to stop that has just done so
 }
 

@@ -1,6 +1,7 @@
 // Ctrl-C and SIGTERM ask a run to stop after its step; a second one ends the process as usual. So does
 // SIGUSR1, which Open MPI's mpirun passes on to its ranks, while it kills them on the others. Outside of that
-// they end the process with a sentence.
+// they end the process with a sentence. SIGINT and SIGTERM stay ignored where they were so when the process
+// began.
 #pragma once
 
 #include <array>

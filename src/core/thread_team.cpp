@@ -17,15 +17,19 @@ namespace {
 
 constexpr std::uint64_t range(std::uint64_t first, std::uint64_t end) { return end << 32 | first; }
 
-// Moves a thread, which keeps its set of cores: `narrow` leaves of them those that it is moved to.
+// Moves a thread, which keeps its set of cores: `narrow` leaves of them those that it is moved to. Does
+// nothing while `moving` says that someone else does so, whose narrow set it could take for the one to keep.
 template <typename Narrow>
-void move(pid_t thread, const Narrow& narrow) {
+void move(pid_t thread, std::atomic_flag& moving, const Narrow& narrow) {
+  if (moving.test_and_set(std::memory_order_acquire)) return;
   cpu_set_t cores, target;
-  if (sched_getaffinity(thread, sizeof cores, &cores) != 0) return;
-  target = cores;
-  narrow(target);
-  if (CPU_COUNT(&target) == 0 || sched_setaffinity(thread, sizeof target, &target) != 0) return;
-  sched_setaffinity(thread, sizeof cores, &cores);
+  if (sched_getaffinity(thread, sizeof cores, &cores) == 0) {
+    target = cores;
+    narrow(target);
+    if (CPU_COUNT(&target) > 0 && sched_setaffinity(thread, sizeof target, &target) == 0)
+      sched_setaffinity(thread, sizeof cores, &cores);
+  }
+  moving.clear(std::memory_order_release);
 }
 
 // Nanoseconds that a thread has run.
@@ -93,7 +97,8 @@ void ThreadTeam::keep_apart() {
   for (auto& place : std::span(places_).subspan(1)) {
     if (place.core.load(std::memory_order_relaxed) != here) continue;
     place.core.store(-1, std::memory_order_relaxed);
-    move(place.thread.load(std::memory_order_relaxed), [&](cpu_set_t& cores) { CPU_CLR(here, &cores); });
+    move(place.thread.load(std::memory_order_relaxed), moving_,
+         [&](cpu_set_t& cores) { CPU_CLR(here, &cores); });
   }
 }
 
@@ -116,7 +121,7 @@ void ThreadTeam::help_late(const Condition& over) {
     if (!place->busy.load(std::memory_order_relaxed)) continue;
     if (time_of(place->clock.load(std::memory_order_relaxed)) != time) continue;  // it runs
     const int here = sched_getcpu();
-    return move(place->thread.load(std::memory_order_relaxed), [&](cpu_set_t& cores) {
+    return move(place->thread.load(std::memory_order_relaxed), moving_, [&](cpu_set_t& cores) {
       const bool allowed = CPU_ISSET(here, &cores);
       CPU_ZERO(&cores);
       if (allowed) CPU_SET(here, &cores);

@@ -88,6 +88,7 @@ class ThreadTeam {
   std::exception_ptr failure_;
   alignas(64) AwaitedCount started_;  // loops, and the end
   std::atomic<bool> ended_{false};
+  std::atomic_flag moving_;        // a thread is moved: one at a time
   alignas(64) AwaitedCount done_;  // tasks of this loop
   std::thread::id caller_;
   std::vector<std::jthread> threads_;

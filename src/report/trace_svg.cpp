@@ -88,7 +88,7 @@ class TracePicture {
     const double left = at(bar.begin), width = at(bar.end) - left;
     if (width < kThinnest) return "";
     std::string svg = fmt::format(
-        "<g><title>{}: {}, {} to {} ms</title>\n", row.rank,
+        "<g><title>{}: {}, {} to {} ms</title>\n", svg_escaped(row.rank),
         svg_escaped(bar.micro_batch.empty() ? bar.name
                                             : fmt::format("{} of micro-batch {}", bar.name, bar.micro_batch)),
         std::round(bar.begin * 1e6) / 1e3, std::round(bar.end * 1e6) / 1e3);

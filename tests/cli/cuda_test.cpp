@@ -104,6 +104,15 @@ TEST_F(EmulatedGpu, ARecordedStepHasMatricesAndAverages) {
   EXPECT_THAT(read_file(file("runs/played/train.log")), HasSubstr("captured as a graph"));
 }
 
+// The host keeps account of them, also while a graph is replayed.
+TEST_F(EmulatedGpu, AStepWithGatheredWeightsIsNotRecorded) {
+  const Settings settings = {"parallel.zero=3", "eval.interval=1"};
+  train_well(gpu("sharded", settings));
+  train_well(gpu("launched", with(settings, {"train.graph=false"})));
+  expect_same("sharded", "launched");
+  EXPECT_THAT(read_file(file("runs/sharded/train.log")), testing::Not(HasSubstr("captured as a graph")));
+}
+
 // Not every step is alike.
 TEST_F(EmulatedGpu, AStepWithAnOuterOptimizerIsNotRecorded) {
   train_well(gpu("outer", {"outer.interval=2"}));

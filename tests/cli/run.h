@@ -95,6 +95,8 @@ class Process {
     const auto redirect = [&](const char* name, int to) {
       ::dup2(::open((logs_ / name).c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), to);
     };
+    ::signal(SIGINT,
+             SIG_DFL);  // a script's jobs in the background have it ignored, and the program keeps that
     redirect("out", STDOUT_FILENO);
     redirect("err", STDERR_FILENO);
     for (const auto& entry : environment) ::putenv(const_cast<char*>(entry.c_str()));

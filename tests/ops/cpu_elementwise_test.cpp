@@ -165,6 +165,26 @@ TEST_P(CpuElementwise, AdamW) {
 INSTANTIATE_TEST_SUITE_P(Sizes, CpuElementwise,
                          testing::Combine(kComputeTypes, testing::Values(1, 3, 17, 48, 100, 1003, 40000)));
 
+// The squares of most of them are no numbers of float32.
+class CpuGelu : public Conformance<int> {};
+
+TEST_F(CpuGelu, SlopesOfHugeInputsAreOneOrZero) {
+  const Values x = {1e18, 2e19, 1e25, 3e38, -1e18, -2e19, -1e25, -3e38};
+  const auto n = static_cast<std::int64_t>(x.size());
+  for (const Gelu kind : {Gelu::tanh, Gelu::erf}) {
+    for (const DType type : {DType::f32, DType::bf16}) {
+      const Side side = cpu(type);
+      const Buffer slope = side.compute({n}), y = side.compute({n}), input = side.compute({n}, x);
+      side.backend.gelu_backward(slope, side.compute({n}, Values(1.0, x.size())), input, kind);
+      side.backend.gelu_forward(y, input, kind);
+      for (std::size_t i = 0; i < x.size(); ++i) {
+        EXPECT_EQ(slope.values()[i], x[i] > 0 ? 1 : 0) << x[i];
+        EXPECT_EQ(y.values()[i], x[i] > 0 ? input.values()[i] : 0) << x[i];
+      }
+    }
+  }
+}
+
 class CpuClip : public Conformance<int> {
  protected:
   double scale(double squares, double max_norm, const Values& losses = {}) const {

@@ -79,5 +79,16 @@ TEST(Pictures, OfATrace) {
   expect_picture("planned.svg", trace_svg(step));
 }
 
+TEST(Pictures, EscapeNamesFromATrace) {
+  TraceStep step;
+  step.name = "step 1";
+  step.seconds = 1;
+  step.rows.push_back({.rank = "<b>",
+                       .place = "<b>",
+                       .compute = {{"micro-batch", "forward", "0", 0, 1}},
+                       .waits = {{"wait", "<b>", "", 0, 1}}});
+  EXPECT_EQ(trace_svg(step).find("<b>"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace shoal

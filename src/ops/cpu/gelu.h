@@ -18,7 +18,7 @@ struct GeluValue {
 inline GeluValue gelu_tanh(Vec x) {
   constexpr float kTwice = 1.5957691216f;  // 2 sqrt(2/pi)
   constexpr float kCubic = 0.044715f;
-  const Vec x2 = x * x;
+  const Vec x2 = min(splat(1e30f), x * x);  // finite, for a slope of 0 or 1; NaN passes through
   const Vec s = 1.0f / (1.0f + exp(-kTwice * x * (1.0f + kCubic * x2)));
   return {x * s, s + x * s * (1.0f - s) * (kTwice * (1.0f + 3 * kCubic * x2))};
 }

@@ -89,7 +89,7 @@ struct GeluValue {
 __device__ GeluValue gelu_tanh(float x) {
   constexpr float kTwice = 1.5957691216f;  // 2 sqrt(2 / pi)
   constexpr float kCubic = 0.044715f, kLog2E = 1.4426950409f;
-  const float x2 = x * x;
+  const float x2 = fminf(x * x, 1e30f);  // finite, for a slope of 0 or 1
   const float s = fast_reciprocal(1.0f + fast_exp2(-kLog2E * kTwice * x * (1.0f + kCubic * x2)));
   return {x * s, s + x * s * (1.0f - s) * (kTwice * (1.0f + 3 * kCubic * x2))};
 }
