@@ -189,10 +189,11 @@ std::vector<Field> make_fields() {
           {"scratch", "resume", "auto", "checkpoint:DIR", "hf:DIR", "nanogpt:FILE", "llmc:FILE",
            "auto:checkpoint:DIR", "auto:hf:DIR", "auto:nanogpt:FILE", "auto:llmc:FILE"},
           "scratch: new parameters. resume: go on from this run's latest checkpoint. checkpoint:DIR: "
-          "parameters of a checkpoint, new optimizer. Weights of another program decide the model's keys. "
-          "hf:DIR: a GPT-2 in Hugging Face's format, a folder with config.json and model.safetensors or "
-          "pytorch_model.bin, or a model of the hub, hf:openai-community/gpt2, which is fetched into the "
-          "hub's cache. nanogpt:FILE: nanoGPT's ckpt.pt. llmc:FILE: a model of llm.c. auto: resume "
+          "parameters of a checkpoint of the same model, new optimizer; its adapters are merged into "
+          "them where this run has none. Weights of another program decide the model's keys. hf:DIR: a "
+          "GPT-2 in Hugging Face's format, a folder with config.json and model.safetensors or "
+          "pytorch_model.bin, or a model of the hub, hf:openai-community/gpt2, which is fetched into "
+          "the hub's cache. nanogpt:FILE: nanoGPT's ckpt.pt. llmc:FILE: a model of llm.c. auto: resume "
           "if the run has a checkpoint, else start from scratch, and auto:FROM from FROM; given after "
           "another value, as an argument after the config's, auto keeps that one as FROM."),
       plain<&C::init, &InitConfig::other_data>(
