@@ -204,7 +204,7 @@ void add_prepare(CLI::App& app) {
       ->check([](const std::string& name) { return dataset_problem(name); }, choices_text(names));
   command->add_option(
       "inputs", options->inputs,
-      fmt::format("{}: files, folders, .jsonl, .tar, .zip, .gz, .xz, .zst", fmt::join(with_inputs, ", ")));
+      fmt::format("{}: files, folders, .jsonl, .tar, .zip, .gz, .bz2, .xz, .zst", fmt::join(with_inputs, ", ")));
   command
       ->add_option("--val", options->val,
                    "text: files, folders and archives for val.bin; all inputs go to train.bin then")

@@ -77,13 +77,17 @@ double judged_seconds(const RankedPlan& p, double corrected) {
 
 void try_plans(std::vector<RankedPlan>& plans, Machine& machine) {
   if (plans.size() < 2 || plans.front().prediction.seconds() > kLongest) return;
+  std::vector<const RankedPlan*> passed_over;  // without room, or when the time is up
   for (int left = plans_to_try(plans.front().prediction.seconds()); left > 0; --left) {
     const Corrected corrected(plans);
-    const auto untried = [&](const RankedPlan& p) { return p.tried.count > 0 ? kUntried : corrected(p); };
+    const auto untried = [&](const RankedPlan& p) {
+      const bool known = p.tried.count > 0 || std::ranges::find(passed_over, &p) != passed_over.end();
+      return known ? kUntried : corrected(p);
+    };
     auto& next = *std::ranges::min_element(plans, {}, untried);
-    if (untried(next) > near(1) * fastest(plans)) break;
+    if (untried(next) == kUntried || untried(next) > near(1) * fastest(plans)) break;
     next.tried = machine.try_step(next.plan, 1);
-    if (next.tried.count == 0) break;
+    if (next.tried.count == 0) passed_over.push_back(&next);
   }
   for (int trials = 2; trials <= kTrials; ++trials) {
     const double most = near(trials) * fastest(plans);

@@ -31,7 +31,7 @@ struct TryingMachine final : Machine {
   double memory_of_rank() const override { return 1e12; }
   Trials try_step(const RunPlan& plan, int most) override {
     if (std::ranges::find(tried, plan) == tried.end()) {
-      if (std::ssize(tried) == budget) return {};
+      if (std::ssize(tried) == budget || plan.pipeline.batch.batch == too_many_sequences) return {};
       tried.push_back(plan);
     }
     const double seconds = plan.mesh.tensor == 2 ? 1.05 : slower;
@@ -39,6 +39,7 @@ struct TryingMachine final : Machine {
   }
   double slower = 1;
   std::int64_t fast_sequences = -1;  // micro-batches of so many take 3 % less
+  std::int64_t too_many_sequences = -1;  // for which there is no room
   std::ptrdiff_t budget = 100;
   std::vector<RunPlan> tried;
 };
@@ -51,6 +52,15 @@ TEST(Trials, AnotherMeshIsTriedBeforeVariants) {
   ASSERT_EQ(machine.tried.size(), 2u);
   EXPECT_EQ(machine.tried[0].mesh.tensor, 1);
   EXPECT_EQ(machine.tried[1].mesh.tensor, 2);
+}
+
+TEST(Trials, APlanWithoutRoomIsPassedOver) {
+  TryingMachine machine;
+  machine.too_many_sequences = 1;
+  auto plans = plans_of_two_meshes();
+  try_plans(plans, machine);
+  EXPECT_EQ(machine.tried.size(), 2u);
+  EXPECT_EQ(plans.front().plan.pipeline.batch.batch, 2);
 }
 
 TEST(Trials, AMeshThatIsPredictedTooFastLosesToOneThatIsNot) {
