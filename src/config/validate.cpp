@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "config/optimizer_schemes.h"
+#include "config/pretrained.h"
 #include "config/schema.h"
 #include "core/error.h"
 #include "core/text.h"
@@ -177,7 +178,8 @@ class Rules {
       if (lora.rank > 0 || !is_set(key)) continue;
       fail_user("{} has no meaning without adapters; set lora.rank, e.g. lora.rank=8", say(key));
     }
-    if (!lora.from.empty() && config_.init.from == "scratch") {
+    const auto& from = config_.init.from;
+    if (!lora.from.empty() && start_without_checkpoint(from).value_or(from) == "scratch") {
       fail_user("{} starts from adapters, but {} has none of the weights that they are of; set init.from",
                 say("lora.from"), say("init.from"));
     }

@@ -10,6 +10,7 @@
 
 #include "core/error.h"
 #include "core/hash.h"
+#include "ops/kernels.h"
 
 namespace shoal {
 namespace {
@@ -56,7 +57,13 @@ class UnitBuilder {
       if (!std::exchange(begun, true)) range.begin = begin;
       range.end = end;
     };
+    const ParameterSpec* before = nullptr;
     for (auto& parameter : unit_.parameters) {
+      // Where all tensor ranks have the same and where each has its own lie in blocks of their own: what is
+      // made of a block (a scale, the choice of the largest) is the same on all ranks then, too.
+      if (before && is_divided(*before) != is_divided(parameter))
+        unit_.size = round_up(unit_.size, kSparseBlock);
+      before = &parameter;
       parameter.offset = unit_.size;
       unit_.size += round_up(room_of(parameter), kAlignment);
       if (parameter.decay) unit_.decayed = unit_.size;
@@ -72,6 +79,11 @@ class UnitBuilder {
   bool decays(const Shape& shape) const {
     if (decay_ == Decay::all) return true;
     return shape.rank() >= 2 && !(decay_ == Decay::no_embeddings && unit_.name == kEmbedding);
+  }
+  static bool is_divided(const ParameterSpec& parameter) {
+    const auto& placement = parameter.placement;
+    return !placement.replicated() &&
+           placement.parts * placement.range.count() < parameter.shape[placement.dim];
   }
   static std::int64_t room_of(const ParameterSpec& parameter) {
     const auto& placement = parameter.placement;

@@ -75,7 +75,7 @@ bool RunSaver::begin(TrainState& state, bool best) {
 
 void RunSaver::save(TrainState& state, bool best) {
   const trace::Span span("checkpoint", "save");
-  if (begin(state, best) && plan_.on_disk()) tell_failed(saver_.settle());
+  if (begin(state, best) && plan_.on_disk() && settle()) state.best_val_loss = saver_.best_loss();
 }
 
 void RunSaver::save_at_end(TrainState& state) {

@@ -154,6 +154,13 @@ std::optional<fs::path> find_start(const Config& config, const Mixture& data, Co
 
 namespace {
 
+// Whether batches of another size would be of other data, or other places in a schedule: epochs and lengths
+// in tokens are counted in steps.
+bool counts_in_steps(const Config& config) {
+  return config.data.sampling == Sampling::epochs || config.lr_schedule.warmup_tokens > 0 ||
+         config.lr_schedule.decay_tokens > 0;
+}
+
 // Whether a key that may change decides here which tensors are kept beside parameters.
 bool changes_tensors(std::string_view key, const Config& saved, const Config& now) {
   const auto differ = [&](auto&& keeps) { return keeps(saved) != keeps(now); };
@@ -178,8 +185,8 @@ void check_resume(const Config& saved, const Config& now, const std::string& che
                            dir_setting(now.data), after, dir_value(saved.data), before);
     } else if (key == "run.seed" || key == "data.sampling" || key == "data.stride" ||
                key == "data.truncate" || key == "optim.name" || key == "optim.accum_steps" ||
-               changes_tensors(key, saved, now) || key == "optim.frozen" || key == "lora.rank" ||
-               key == "lora.alpha" || key == "lora.targets" ||
+               changes_tensors(key, saved, now) || (key == "train.global_batch" && counts_in_steps(now)) ||
+               key == "optim.frozen" || key == "lora.rank" || key == "lora.alpha" || key == "lora.targets" ||
                (key.starts_with("model.") && key != "model.preset")) {
       fixed += fmt::format("\n  {} = {} (the checkpoint has {})", key, after, before);
     } else if (!key.starts_with("init.") && key != "model.preset" && key != "lora.from") {

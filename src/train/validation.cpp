@@ -102,8 +102,8 @@ bool Validation::run(TrainState& state, const TrainTime& time) {
   auto tasks = state.evaluation_left ? std::nullopt : score_tasks();
   state.evaluation_left = !tasks;
   auto samples = state.evaluation_left ? std::vector<std::string>() : write_samples();
-  config_.gossip.continue_from_average && !state.evaluation_left ? engine.keep_average()
-                                                                 : engine.drop_average();
+  const bool keep = config_.gossip.continue_from_average && plan_.mesh.workers > 1 && !state.evaluation_left;
+  keep ? engine.keep_average() : engine.drop_average();
   if (state.evaluation_left) return false;
   reporter_.evaluation(
       {.step = state.step,

@@ -14,7 +14,13 @@ fi
 file=$(realpath "${1:?usage: $0 [--keep FOLDER] DOCKERFILE [STAGE [COMMAND]]}")
 tests=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 folder=$(mktemp -d /var/tmp/shoal-dockerfile-XXXXXX)
-trap 'rm -rf "$folder"' EXIT
+end() {
+  jobs -pr | xargs -r kill || true
+  wait
+  rm -rf "$folder"
+}
+trap end EXIT
+trap 'exit 130' INT HUP TERM
 made=${keep:-$folder/made}
 mkdir -p "$made"
 die() { echo "dockerfile: $*" >&2; exit 1; }
@@ -65,7 +71,9 @@ run_stage() {
     }
     beside+=(--beside "$made/$needed")
   done
-  "$tests/fresh_debian.sh" --keep "$folder/$name" "${beside[@]}" "${suite[$name]}" "${script[$name]}"$'\n'"$command"
+  # In the background, since only a shell that waits acts on a signal at once.
+  "$tests/fresh_debian.sh" --keep "$folder/$name" "${beside[@]}" "${suite[$name]}" "${script[$name]}"$'\n'"$command" <&0 &
+  wait $!
 }
 wanted=${2:-$last}
 [ -n "${suite[$wanted]:-}" ] || die "there is no stage $wanted"

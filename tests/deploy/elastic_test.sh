@@ -41,7 +41,7 @@ set_up() {
 }
 take_down() {
   ip link set "to-$1" down
-  ip netns pids "$1" | xargs -r kill -9
+  ip netns pids "$1" | xargs -r kill -9 || true  # some may have ended meanwhile
   rm -rf /dev/shm/shoal-*/"$1"
   up[$1]=no
 }
@@ -62,7 +62,7 @@ event() {
     return) set_up "$host" ;;
     add) listed[$host]=yes; write_hosts ;;
     remove) listed[$host]=no; write_hosts ;;
-    kill) pgrep -f "^$shoal train" | grep -Fxf <(ip netns pids "$host") | tail -n 1 | xargs -r kill -9 ;;
+    kill) pgrep -f "^$shoal train" | grep -Fxf <(ip netns pids "$host") | tail -n 1 | xargs -r kill -9 || what=none ;;
   esac
   events+=" $what-$host"
 }
@@ -107,7 +107,7 @@ one_series() {
   events=""
   for host in a b c; do set_up "$host"; listed[$host]=yes; done
   write_hosts
-  on a "$shoal" launch --mpirun mpirun.openmpi --remote-shell "$tests/remote_shell.sh" --hosts-file hosts.txt --watch 0.3 \
+  on a "$shoal" launch --mpirun mpirun.openmpi --remote-shell "$SHOAL_TEST_FOLDER/remote_shell" --hosts-file hosts.txt --watch 0.3 \
     --max-wait 120 --max-restarts 3 -- train tiny.toml "${length[@]}" "run.name=$run" "parallel.zero=$zero" \
     "checkpoint.memory=$memory" "$mesh" 2>"$run.log" &
   launch=$!

@@ -19,7 +19,9 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 for mpi in openmpi mpich; do
   [ -e "$configs/../../../lib/shoal/libshoal_mpi_$mpi.so" ] && command -v "mpirun.$mpi" >/dev/null || continue
   echo "== two ranks with mpirun.$mpi"
-  "mpirun.$mpi" -n 2 shoal train "$configs/quickstart.toml" "run.name=$mpi" "$@" train.steps=20 >"$mpi.log" 2>&1 ||
+  run=("mpirun.$mpi" -n 2)
+  [ "$mpi" != openmpi ] || run+=(--oversubscribe --bind-to none)
+  "${run[@]}" shoal train "$configs/quickstart.toml" "run.name=$mpi" "$@" train.steps=20 >"$mpi.log" 2>&1 ||
     { cat "$mpi.log"; exit 1; }
   tail -n 1 "$mpi.log"
 done

@@ -25,15 +25,31 @@ enter_namespaces() {
     unshare --mount --net true 2>/dev/null || skip "this system does not let root make network namespaces"
     SHOAL_TEST_FOLDER=$(mktemp -d /tmp/shoal-deploy-XXXXXX)
     export SHOAL_TEST_FOLDER
-    trap 'rm -rf "$SHOAL_TEST_FOLDER"' EXIT
+    # Taken by all inside, and released when the last of them has gone.
+    exec 9<"$SHOAL_TEST_FOLDER"
+    flock 9
+    # In the background, since only a shell that waits acts on a signal at once; Ctrl-C is ignored there otherwise.
+    unshare --mount --net --uts --ipc --pid --fork --kill-child --mount-proc \
+      env --default-signal=INT,QUIT "$0" "$shoal" "$@" <&0 &
+    system=$!
+    exec 9<&-
+    end() {
+      kill -KILL "$system" 2>/dev/null || true
+      flock "$SHOAL_TEST_FOLDER" true
+      rm -rf "$SHOAL_TEST_FOLDER"
+    }
+    trap end EXIT
+    trap 'exit 130' INT HUP TERM
     local code=0
-    unshare --mount --net --uts --ipc --pid --fork --kill-child --mount-proc "$0" "$shoal" "$@" || code=$?
+    wait "$system" || code=$?
     exit "$code"
   fi
   cd "$SHOAL_TEST_FOLDER"
   mount -t tmpfs tmpfs /dev/shm
   mkdir tmp
   export TMPDIR=$PWD/tmp
+  # Launchers split its path at spaces, which that of the checkout may have.
+  ln -s "$tests/remote_shell.sh" remote_shell
 }
 
 # make_hosts a b ...: hosts of these names with the addresses 10.99.0.1, .2, ... on one network, called lan.
@@ -60,7 +76,11 @@ make_hosts() {
 }
 
 # on HOST COMMAND...: runs a command on a host, with its network and its name.
-on() { "$tests/remote_shell.sh" "$@"; }
+on() {
+  local host=$1
+  shift
+  "$SHOAL_TEST_FOLDER/remote_shell" "$host" "$(printf '%q ' "$@")"
+}
 
 # Bytes that a host has received over the network.
 received() { ip netns exec "$1" cat /sys/class/net/lan/statistics/rx_bytes; }

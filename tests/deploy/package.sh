@@ -5,9 +5,17 @@ set -euo pipefail
 suite=${1:?usage: $0 bookworm|trixie}
 fresh=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/fresh_debian.sh
 folder=$(mktemp -d /var/tmp/shoal-package-XXXXXX)
-trap 'rm -rf "$folder"' EXIT
+end() {
+  jobs -pr | xargs -r kill || true
+  wait
+  rm -rf "$folder"
+}
+trap end EXIT
+trap 'exit 130' INT HUP TERM
+# In the background, since only a shell that waits acts on a signal at once.
+on_fresh() { "$fresh" "$@" <&0 & wait $!; }
 
-"$fresh" --keep "$folder/build" "$suite" '
+on_fresh --keep "$folder/build" "$suite" '
   set -e -o pipefail
   scripts/install-deps.sh package
   cmake --preset package >/dev/null
@@ -16,7 +24,7 @@ trap 'rm -rf "$folder"' EXIT
 mkdir "$folder/packages"
 cp "$folder"/build/changes/root/shoal/build/package/packages/*.deb "$folder/packages"
 
-"$fresh" --beside "$folder/packages" "$suite" '
+on_fresh --beside "$folder/packages" "$suite" '
   set -e
   for package in ~/packages/*.deb; do
     echo "== $(basename "$package"), $(stat -c %s "$package") bytes"

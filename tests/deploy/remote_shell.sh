@@ -9,6 +9,6 @@ if ! ip -n "$host" link show lan 2>/dev/null | grep -q LOWER_UP; then
   exit 255
 fi
 # shellcheck disable=SC2016  # expanded on the host; /sys shows its network, and what it showed of cgroups
-exec nsenter --net="/run/netns/$host" unshare --uts --mount sh -c '
+exec nsenter --net="/run/netns/$host" unshare --uts --mount bash -c '
   mount -t sysfs sysfs /sys && mount --rbind "$SHOAL_TEST_FOLDER/cgroup" /sys/fs/cgroup && hostname "$0" && eval "$1"
 ' "$host" "$*"

@@ -41,6 +41,17 @@ TEST(CheckResume, RefusesEachKeyThatMakesItAnotherRun) {
   }
 }
 
+// Epochs, and lengths in tokens, are counted in steps.
+TEST(CheckResume, BatchesOfAnotherSizeAreOtherDataWhereStepsCountThem) {
+  for (const Arguments& counted : {Arguments{"data.sampling=epochs"},
+                                   {"lr_schedule.decay_tokens=1000"},
+                                   {"lr_schedule.warmup_tokens=10"}}) {
+    auto other = counted;
+    other.push_back("train.global_batch=2");
+    EXPECT_THAT(refusal(counted, other), HasSubstr("\n  train.global_batch = 2 (the checkpoint has "));
+  }
+}
+
 TEST(CheckResume, TakesWhatKeepsTheTensorsAndTheData) {
   for (const std::string setting :
        {"optim.lr=0.5", "train.steps=9", "train.global_batch=2", "parallel.zero=2", "model.preset=gpt2",

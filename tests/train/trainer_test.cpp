@@ -159,6 +159,13 @@ TEST_F(Trainers, ACheckpointOfAnotherModelIsNoStart) {
   }
 }
 
+// Evaluations are of the moving average; there is no average of workers to go on from.
+TEST_F(Trainers, OneWorkerGoesOnFromItsParameters) {
+  train("run", {"optim.ema=0.9"});
+  train("kept", {"optim.ema=0.9", "gossip.continue_from_average=true"});
+  EXPECT_EQ(state("kept", 12), state("run", 12));
+}
+
 TEST_F(Trainers, EpochsBecomeSteps) {
   const Settings settings = {"data.sampling=epochs", "data.truncate=0.02", "train.steps=0", "train.epochs=2",
                              "lr_schedule.decay_steps=0"};

@@ -148,6 +148,29 @@ TEST_P(OuterLayouts, DoNotChangeARun) {
   expect_far_outcomes(run, expected);
 }
 
+// A scale or a choice of numbers for a block of which tensor ranks have different parts would tell them
+// apart.
+TEST_P(OuterLayouts, TensorRanksKeepWhatTheyShareEqual) {
+  auto run = unevaluated(outer_run(2, "complete", {.interval = 3, .sent = GetParam()}));
+  run.mesh.tensor = 2;
+  std::mutex mutex;
+  std::map<std::string, std::vector<float>> seen;
+  int shared = 0;
+  train_workers(run, [&](RankOfRun& rank, RunOutcome& outcome) {
+    for (int step = 0; step < run.steps; ++step) rank.step(step, outcome);
+    for (const auto& tensor : rank.engine().state(true, DataEngine::Share::held)) {
+      const std::vector<float> values(tensor.data.as<float>(), tensor.data.as<float>() + tensor.data.count());
+      const auto key = fmt::format("worker {} {} at {} {}", rank.coordinate().worker, tensor.name,
+                                   tensor.box.offset.to_string(), tensor.box.shape.to_string());
+      const std::lock_guard lock(mutex);
+      const auto [known, first] = seen.try_emplace(key, values);
+      shared += first ? 0 : 1;
+      EXPECT_TRUE(known->second == values) << key;
+    }
+  });
+  EXPECT_GT(shared, 0);
+}
+
 TEST(Outer, GoesAroundMuonAndBfloat16) {
   auto run = unevaluated(outer_run(2, "complete"));
   run.engine.optimizer = MuonConfig{};
