@@ -20,7 +20,8 @@ pack() {
   rm -rf "$pack"
   mkdir -p "$pack/lib"
   for program in "${programs[@]}" libshoal_cuda.so; do
-    strip --strip-unneeded -o "$pack/$program" "$(find build/gpu -name "$program" -type f -not -path "*/pack/*")"
+    built=$(find build/gpu -name "$program" -type f -not -path "*/pack/*" -not -path "*/pages/*" -print -quit)
+    strip --strip-unneeded -o "$pack/$program" "$built"
     # CUDA's own libraries and the C library are there already.
     ldd "$pack/$program" | awk '$3 ~ /^\// {print $3}' |
       grep -vE 'libcu(da|blas)|libnv|/lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s)\.so|ld-linux' | xargs -r cp -Lnt "$pack/lib" || true

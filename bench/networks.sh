@@ -69,7 +69,7 @@ mpirun_on_hosts() {
   local per_host=$1 list
   shift
   list=$(printf "h%s:$per_host," $(seq "$hosts"))
-  OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_plm_rsh_agent=$tests/remote_shell.sh \
+  OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_plm_rsh_agent=$SHOAL_TEST_FOLDER/remote_shell \
     on h1 mpirun.openmpi -n $((hosts * per_host)) --oversubscribe --bind-to none --host "${list%,}" \
     --mca btl self,vader,tcp --mca btl_tcp_if_include 10.98.0.0/24 \
     -x "SHOAL_MPI_MODULE=$BUILD/libshoal_mpi_openmpi.so" "$@"

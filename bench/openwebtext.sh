@@ -10,7 +10,9 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD
-shoal=$PWD/${BUILD:-build/release}/shoal python=${PYTHON:-python3} rounds=${ROUNDS:-5}
+build=$(realpath -m "${BUILD:-build/release}")
+shoal=$build/shoal python=${PYTHON:-python3} rounds=${ROUNDS:-5}
+[ -x "$shoal" ] || { echo "no $shoal: ninja -C $build shoal" >&2; exit 2; }
 export SHOAL_DATA_DIR=${SHOAL_DATA_DIR:-$PWD/../shared/data}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -35,7 +37,8 @@ tar -cf openwebtext.tar openwebtext
 
 for ((round = 0; round < rounds; round++)); do
   rm -rf out
-  seconds=$({ TIMEFORMAT='%U %S'; time "$shoal" prepare openwebtext --from openwebtext.tar --threads 1 --val-fraction 0.05 --out out >log 2>&1; } 2>&1)
+  seconds=$({ TIMEFORMAT='%U %S'; time "$shoal" prepare openwebtext --from openwebtext.tar --threads 1 --val-fraction 0.05 --out out >log 2>&1; } 2>&1) ||
+    { cat log >&2; exit 1; }
   tokens=$(($(stat -c %s out/train.bin out/val.bin | paste -sd+)))
   awk -v bytes="$tokens" -v cpu="$seconds" 'BEGIN { split(cpu, t, " "); n = bytes / 2
     printf "shoal     %d tokens  %6.2f M tokens/s of processor time\n", n, n / (t[1] + t[2]) / 1e6 }'

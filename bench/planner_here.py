@@ -87,7 +87,8 @@ def alike(one, other):
 
 class Bench:
     def __init__(self, shoal, launch):
-        self.folder = tempfile.mkdtemp()
+        self.temporary = tempfile.TemporaryDirectory()  # removed when the program ends
+        self.folder = self.temporary.name
         self.shoal = [launch, shoal] if launch else [shoal]
         self.launch = launch
         # Few tokens: the pages of token files, which the prediction does not count, would be in the measurement.
@@ -214,7 +215,6 @@ def main():
                   f"{row[5]:>6} %  {layout}{'  chosen' if row[6] else ''}", flush=True)
         write_rows(options.out, rows)
     print(summary(rows))
-    shutil.rmtree(bench.folder)
 
 
 main()

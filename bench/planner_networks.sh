@@ -9,6 +9,7 @@
 #   ninja -C build/release shoal shoal_mpi_openmpi bench_network_relay
 set -euo pipefail
 here=$(cd "$(dirname "$0")/.." && pwd)
+BASH_ARGV0=$(realpath "$0")  # sets $0, which enter_namespaces starts again from another folder
 cd "$here"
 BUILD=$(realpath "${BUILD:-build/release}")
 OUT=$(realpath -m "${OUT:-bench/results/planner_networks.csv}")
@@ -23,7 +24,7 @@ enter_namespaces
 . "$here/bench/networks.sh"
 
 hosts=2 slow=- XDG_CACHE_HOME=$PWD/cache
-export hosts tests
+export hosts
 export -f mpirun_on_hosts on
 mkdir cache
 cat >launch <<'END'

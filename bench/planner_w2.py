@@ -49,7 +49,8 @@ def main():
     options.add_argument("shoal")
     options.add_argument("--rounds", type=int, default=2)
     options = options.parse_args()
-    folder = tempfile.mkdtemp()
+    temporary = tempfile.TemporaryDirectory()  # removed when the program ends
+    folder = temporary.name
     config = os.path.join(folder, "gpt2.toml")
     with open(config, "w") as file:
         file.write(CONFIG.format(folder=folder))
@@ -70,7 +71,6 @@ def main():
     print("| search | layout | predicted | measured | memory per rank |\n|---|---|---|---|---|")
     for name, layout, seconds, memory in found:
         print(f"| {name} | {layout} | {seconds:.2f} s | {statistics.median(seen[layout]) / 1e3:.2f} s | {memory / 2**30:.1f} GiB |")
-    shutil.rmtree(folder)
 
 
 main()

@@ -12,7 +12,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-python=${PYTHON:-} build=${BUILD:-build/release} rounds=${ROUNDS:-3} steps=${STEPS:-3}
+build=$(realpath -m "${BUILD:-build/release}")
+python=${PYTHON:-} rounds=${ROUNDS:-3} steps=${STEPS:-3}
 rows=${ROWS:-.} variants=${VARIANTS:-.} mpi=${MPI:-openmpi} size=${SIZE:-12 12 768 50257} out=${OUT:-bench/results/ranks.md}
 shoal=$build/bench/bench_train_step
 module=$build/libshoal_mpi_$mpi.so
@@ -21,7 +22,7 @@ module=$build/libshoal_mpi_$mpi.so
 
 launch=("mpirun.$mpi" -n 2)
 [ "$mpi" != openmpi ] || launch=(env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 "${launch[@]}" --bind-to none)
-launch=(env "SHOAL_MPI_MODULE=$PWD/$module" "${launch[@]}")
+launch=(env "SHOAL_MPI_MODULE=$module" "${launch[@]}")
 # Large buffers are kept and not faulted in anew; the matrix library may use all the processor can.
 peer=(env -u OPENBLAS_CORETYPE -u MKL_ENABLE_INSTRUCTIONS OMP_NUM_THREADS=1)
 jemalloc=/usr/lib/$(uname -m)-linux-gnu/libjemalloc.so.2

@@ -15,10 +15,13 @@
 #   ninja -C build/release shoal shoal_mpi_openmpi bench_slow_network bench_network_relay
 set -euo pipefail
 here=$(cd "$(dirname "$0")/.." && pwd)
+BASH_ARGV0=$(realpath "$0")  # sets $0, which enter_namespaces starts again from another folder
 cd "$here"
 BUILD=$(realpath "${BUILD:-build/release}")
 OUT=$(realpath -m "${OUT:-bench/results/slow_$([ -n "${OUTER:-}" ] && echo outer || echo networks).md}") PICTURE=$(realpath -m "${PICTURE:-docs/slow-networks.svg}")
-export BUILD OUT PICTURE
+KEEP=${KEEP:+$(realpath -m "$KEEP")}
+export BUILD OUT PICTURE KEEP
+[ -z "$KEEP" ] || mkdir -p "$KEEP"
 set -- "$BUILD/shoal"
 . tests/deploy/lib.sh
 for program in shoal bench/bench_slow_network bench/bench_network_relay; do
@@ -67,7 +70,7 @@ steps_of() { case $1 in all-reduce | zero-1 | complete) echo "$few" ;; *) echo "
 
 train() {
   mpirun_on_hosts $ranks_per_host \
-    "$BUILD/bench/bench_slow_network" "'$compute'" "$steps" "$warm_up" $ranks_per_host \
+    "$BUILD/bench/bench_slow_network" "$compute" "$steps" "$warm_up" $ranks_per_host \
     $(for scheme in "${schemes[@]}"; do echo "$scheme,steps=$(steps_of "$scheme")"; done)
 }
 # What the simulator says of the schemes, a file each.
@@ -105,7 +108,7 @@ while read -r hosts mbit slow delay compute steps few <&3; do
   network_down >"$folder/network"
   cat "$folder/network"
   predict "$folder"
-  [ -z "${KEEP:-}" ] || cp -r "$folder" "$KEEP"
+  [ -z "$KEEP" ] || cp -r "$folder" "$KEEP"
 done 3<settings
 {
   echo "command: ${OUTER:+OUTER=1 }${QUICK:+QUICK=1 }${ONLY:+ONLY='$ONLY' }${SCHEMES:+SCHEMES='$SCHEMES' }bench/slow_networks.sh"

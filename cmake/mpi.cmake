@@ -12,6 +12,7 @@ function(shoal_mpi_module name)
   # A plain mpicc may be of either.
   execute_process(COMMAND ${wrapper} --showme:version RESULT_VARIABLE not_openmpi OUTPUT_QUIET ERROR_QUIET)
   if((name STREQUAL "openmpi" AND not_openmpi) OR (name STREQUAL "mpich" AND NOT not_openmpi))
+    unset(MPI_${upper}_WRAPPER CACHE)  # so that it is looked for again: it may come later, under its own name
     return()
   endif()
   execute_process(COMMAND ${wrapper} -show OUTPUT_VARIABLE command ERROR_QUIET)
@@ -19,15 +20,16 @@ function(shoal_mpi_module name)
   string(REGEX MATCHALL "-L[^ \n]+" folders "${command}")
   list(TRANSFORM includes REPLACE "^-I" "")
   list(TRANSFORM folders REPLACE "^-L" "")
-  find_library(MPI_${upper}_LIBRARY NAMES ${ARG_LIBRARIES} HINTS ${folders})
-  if(NOT MPI_${upper}_LIBRARY)
+  # Not cached: another wrapper has another library.
+  find_library(mpi_library NAMES ${ARG_LIBRARIES} HINTS ${folders} NO_CACHE)
+  if(NOT mpi_library)
     return()
   endif()
   add_library(shoal_mpi_${name} MODULE ${PROJECT_SOURCE_DIR}/src/comm/mpi/module/module.cpp)
   target_include_directories(shoal_mpi_${name} SYSTEM PRIVATE ${includes})
   # No C++ bindings, which neither has any more.
   target_compile_definitions(shoal_mpi_${name} PRIVATE OMPI_SKIP_MPICXX MPICH_SKIP_MPICXX)
-  target_link_libraries(shoal_mpi_${name} PRIVATE shoal_options ${MPI_${upper}_LIBRARY})
+  target_link_libraries(shoal_mpi_${name} PRIVATE shoal_options ${mpi_library})
   set_target_properties(shoal_mpi_${name} PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}
                                                      CXX_VISIBILITY_PRESET hidden)
   set_property(GLOBAL APPEND PROPERTY SHOAL_MPI_MODULES shoal_mpi_${name})

@@ -93,17 +93,17 @@ def keep_state(run, state):
     os.replace(partial, run / STATE_FILE)
 
 
-def upload_new(upload, metrics, last):
-    """Uploads the records behind position `last`; returns the new last position and the number of records."""
+def upload_new(upload, metrics, state):
+    """Uploads the records behind the position state["last"], which goes along; returns their number."""
     count = 0
     for record in read_records(metrics):
         position = position_of(record)
-        if position <= last:
+        if position <= tuple(state["last"]):
             continue
         upload.log({"step": record["step"], **tagged(record)})
-        last = position
+        state["last"] = position
         count += 1
-    return last, count
+    return count
 
 
 def parse_arguments():
@@ -127,10 +127,12 @@ def main():
         sys.exit("wandb_sync.py needs the client of Weights & Biases: pip install wandb")
     run, metrics = options.run, options.run / "metrics.jsonl"
     state = read_state(run)
-    last = tuple(state.get("last", (-1, -1)))
     upload = wandb.init(project=options.project, entity=options.entity, name=options.name or run.resolve().name,
                         id=state.get("id"), resume="allow" if "id" in state else None, config=read_config(run),
                         dir=str(run))
+    # Kept at once, and whatever ends an upload: the next one goes on with the same run behind its last record.
+    state = {"id": upload.id, "project": options.project, "last": state.get("last", (-1, -1))}
+    keep_state(run, state)
     # Charts are drawn over the run's own steps. W&B's counter takes no step twice, and an evaluation has the step before it.
     upload.define_metric("step", hidden=True)
     upload.define_metric("*", step_metric="step")
@@ -138,10 +140,12 @@ def main():
     try:
         while True:
             going_on = in_use(run)  # asked first: the metrics of a run at rest are complete
-            last, count = upload_new(upload, metrics, last)
-            keep_state(run, {"id": upload.id, "project": options.project, "last": last})
+            try:
+                count = upload_new(upload, metrics, state)
+            finally:
+                keep_state(run, state)
             if count:
-                print(f"{count} records, up to step {last[0]}", flush=True)
+                print(f"{count} records, up to step {state['last'][0]}", flush=True)
             if not (options.follow and going_on):
                 break
             size = metrics.stat().st_size
