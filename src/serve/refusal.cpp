@@ -17,6 +17,10 @@ std::size_t announced_length(const httplib::Request& request) {
   return std::strtoull(request.get_header_value("Content-Length").c_str(), nullptr, 10);
 }
 
+bool has_body(const httplib::Request& request) {
+  return announced_length(request) > 0 || request.has_header("Transfer-Encoding");
+}
+
 // The time does not tell how much of a key is right.
 bool same_secret(const std::string& given, const std::string& wanted) {
   unsigned difference = given.size() == wanted.size() ? 0 : 1;
@@ -44,6 +48,8 @@ std::optional<ApiError> objection(const httplib::Request& request, const ServerO
   if (completion ? request.method != "POST" : !reads_only(request))
     return ApiError(405, fmt::format("{} takes {}", route, completion ? "POST" : "GET"));
   if (draining && (completion || route == kModelsRoute)) return ApiError(503, "the server is shutting down");
+  if (!completion && has_body(request))  // cpp-httplib would take it for the next request
+    return ApiError(400, fmt::format("a request for {} has no body; leave it out", route));
   if (!completion) return std::nullopt;
   if (announced_length(request) > options.body_limit)
     return ApiError(413, fmt::format("the body has {} bytes; at most {} are taken (--body-limit)",
@@ -79,8 +85,8 @@ void answer_and_close(const ApiError& error, const httplib::Request& request, ht
 }
 
 void refuse(const ApiError& error, const httplib::Request& request, httplib::Response& response) {
-  const bool body = announced_length(request) > 0 || request.has_header("Transfer-Encoding");
-  reads_only(request) && !body ? answer(error, response) : answer_and_close(error, request, response);
+  reads_only(request) && !has_body(request) ? answer(error, response)
+                                            : answer_and_close(error, request, response);
 }
 
 }  // namespace shoal::serve

@@ -160,6 +160,7 @@ TEST(Server, ClosesAConnectionWhoseBodyComesLate) {
       {begin + "Content-Length: 20000\r\nExpect: 100-continue\r\n\r\n", " 413 "},
       {begin + "Expect: 100-continue\r\n\r\n", " 411 "},
       {"POST /elsewhere HTTP/1.1\r\nContent-Length: 40\r\nExpect: 100-continue\r\n\r\n", " 404 "},
+      {"GET /health HTTP/1.1\r\nHost: a\r\nContent-Length: 40\r\n\r\n", " 400 "},
       {begin + "Content-Length: 40\r\nRange: rubbish\r\n\r\n", " 416 "},
       {"rubbish\r\n\r\n", " 400 "}};
   for (const auto& [request, status] : refused) {
