@@ -44,9 +44,12 @@ void* CpuBackend::allocate(std::size_t bytes) {
 
 void CpuBackend::release(void* data, std::size_t) { std::free(data); }
 
-void CpuBackend::copy_to_host(void* host, const Tensor& from) { std::memcpy(host, from.data, from.bytes()); }
+// An empty tensor's memory may be none at all, which memcpy must not be given.
+void CpuBackend::copy_to_host(void* host, const Tensor& from) {
+  if (from.count() > 0) std::memcpy(host, from.data, from.bytes());
+}
 void CpuBackend::copy_from_host(const Tensor& to, const void* host) {
-  std::memcpy(to.data, host, to.bytes());
+  if (to.count() > 0) std::memcpy(to.data, host, to.bytes());
 }
 
 void CpuBackend::linear_forward(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias) {

@@ -27,10 +27,10 @@ void* ReferenceBackend::allocate(std::size_t bytes) {
 void ReferenceBackend::release(void* data, std::size_t) { std::free(data); }
 
 void ReferenceBackend::copy_to_host(void* host, const Tensor& from) {
-  std::memcpy(host, from.data, from.bytes());
+  if (from.count() > 0) std::memcpy(host, from.data, from.bytes());
 }
 void ReferenceBackend::copy_from_host(const Tensor& to, const void* host) {
-  std::memcpy(to.data, host, to.bytes());
+  if (to.count() > 0) std::memcpy(to.data, host, to.bytes());
 }
 
 void ReferenceBackend::zero(const Tensor& x) { std::memset(x.data, 0, x.bytes()); }
