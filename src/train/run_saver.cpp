@@ -43,26 +43,25 @@ CheckpointInfo RunSaver::describe(const TrainState& state) {
   return info;
 }
 
-// Waits for the save under way. Returns whether it was of the best and failed.
-bool RunSaver::settle() {
+// Waits for the save under way. Returns its step if it was of the best and failed, else -1.
+std::int64_t RunSaver::settle() {
   const auto error = saver_.settle();
   tell_failed(error);
   failure_told_ = false;
-  return std::exchange(saving_best_, -1) >= 0 && !error.empty();
+  const auto best = std::exchange(saving_best_, -1);
+  return error.empty() ? -1 : best;
 }
 
 void RunSaver::settle_best(TrainState& state) {
-  if (saving_best_ >= 0 && settle()) state.best_val_loss = saver_.best_loss();
+  if (saving_best_ >= 0 && settle() >= 0) state.best_val_loss = saver_.best_loss();
 }
 
 bool RunSaver::begin(TrainState& state, bool best) {
-  const auto of = saving_best_;
-  if (settle()) {
-    if (of == state.step) {
-      best = true;
-    } else {
-      state.best_val_loss = saver_.best_loss();
-    }
+  const auto failed = settle();
+  if (failed == state.step) {
+    best = true;
+  } else if (failed >= 0) {
+    state.best_val_loss = saver_.best_loss();
   }
   if (last_saved_ == state.step && !best) return false;
   const auto info = describe(state);
@@ -75,7 +74,7 @@ bool RunSaver::begin(TrainState& state, bool best) {
 
 void RunSaver::save(TrainState& state, bool best) {
   const trace::Span span("checkpoint", "save");
-  if (begin(state, best) && plan_.on_disk() && settle()) state.best_val_loss = saver_.best_loss();
+  if (begin(state, best) && plan_.on_disk() && settle() >= 0) state.best_val_loss = saver_.best_loss();
 }
 
 void RunSaver::save_at_end(TrainState& state) {

@@ -45,7 +45,7 @@ class RunSaver {
 
  private:
   void tell_failed(const std::string& why);
-  bool settle();
+  std::int64_t settle();
   bool begin(TrainState& state, bool best);
 
   const Config& described_;

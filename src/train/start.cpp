@@ -1,7 +1,5 @@
 #include "train/start.h"
 
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -81,29 +79,21 @@ fs::path find_latest(const Config& config) {
             holds_measurements(run) ? "remove the folder and start again with" : "start the run with");
 }
 
+// A line for a key that differs from a checkpoint's.
+std::string difference(std::string_view key, std::string_view before, std::string_view after) {
+  return fmt::format("\n  {} = {} (the checkpoint has {})", key, after, before);
+}
+
 // Refuses a checkpoint whose parameters mean something else in this run's model, though their shapes may fit:
 // other heads, another activation, fewer blocks.
 void check_model(const CheckpointReader& checkpoint, const Config& config) {
-  const auto mine = to_gpt_config(config), theirs = model_of(checkpoint);
+  const auto saved = config_of(checkpoint);
+  const bool both_adapt = config.lora.from.empty() && config.lora.rank > 0 && saved.lora.rank > 0;
   std::string differ;
-  const auto compare = [&](std::string_view key, const auto& now, const auto& saved) {
-    if (now != saved) differ += fmt::format("\n  {} = {} (the checkpoint has {})", key, now, saved);
-  };
-  const auto name = [](Gelu gelu) { return gelu == Gelu::tanh ? "\"tanh\"" : "\"erf\""; };
-  compare("model.n_layer", mine.n_layer, theirs.n_layer);
-  compare("model.n_head", mine.n_head, theirs.n_head);
-  compare("model.n_embd", mine.n_embd, theirs.n_embd);
-  compare("model.block_size", mine.block_size, theirs.block_size);
-  compare("model.vocab_size", mine.vocab_size, theirs.vocab_size);
-  compare("model.bias", mine.bias, theirs.bias);
-  compare("model.gelu", std::string(name(mine.gelu)), std::string(name(theirs.gelu)));
-  compare("model.tie_embeddings", mine.tied, theirs.tied);
-  if (config.lora.from.empty() && mine.lora.rank > 0 && theirs.lora.rank > 0) {
-    const auto now = adapters_of(mine), saved = adapters_of(theirs);
-    compare("lora.rank", now.rank, saved.rank);
-    compare("lora.alpha", now.alpha, saved.alpha);
-    compare("lora.targets", fmt::format("{}", fmt::join(now.layers, ",")),
-            fmt::format("{}", fmt::join(saved.layers, ",")));
+  for (const auto& [key, before, after] : diff(saved, config)) {
+    const bool of_model = key.starts_with("model.") && key != "model.preset" && key != "model.dropout";
+    const bool of_adapters = key == "lora.rank" || key == "lora.alpha" || key == "lora.targets";
+    if (of_model || (of_adapters && both_adapt)) differ += difference(key, before, after);
   }
   if (differ.empty()) return;
   fail_user("cannot start from the parameters in {}: they are of another model:{}\nset these keys so",
@@ -188,7 +178,7 @@ void check_resume(const Config& saved, const Config& now, const std::string& che
                changes_tensors(key, saved, now) || (key == "train.global_batch" && counts_in_steps(now)) ||
                key == "optim.frozen" || key == "lora.rank" || key == "lora.alpha" || key == "lora.targets" ||
                (key.starts_with("model.") && key != "model.preset")) {
-      fixed += fmt::format("\n  {} = {} (the checkpoint has {})", key, after, before);
+      fixed += difference(key, before, after);
     } else if (!key.starts_with("init.") && key != "model.preset" && key != "lora.from") {
       log::info("resuming with {} = {} instead of {}", key, after, before);
     }

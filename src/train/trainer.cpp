@@ -288,7 +288,7 @@ void Trainer::Run::verify() {
   fail("{}. {}", fault, saved_text());
 }
 
-// What there is to go back to. The newer states in memory led to where the run failed.
+// Names the checkpoint to go back to, and drops the newer states in memory, which led to the failure.
 std::string Trainer::Run::saved_text() {
   if (memory) memory->discard();
   if (!worker_sums) saver->store().settle();  // other workers are not here

@@ -86,7 +86,7 @@ TEST_F(Lora, ARunWithoutAdaptersStartsFromMergedOnes) {
   EXPECT_EQ(loss("on"), loss("tuned"));
   expect_user_error_at_the_end(
       shoal(with({"train", "tiny.toml"}, tune({"run.name=other", from, "lora.alpha=8"}))),
-      "lora.alpha = 8 (the checkpoint has 4)");
+      "lora.alpha = 8.0 (the checkpoint has 4.0)");
 }
 
 TEST_F(Lora, StartsFromAdaptersOfPeft) {
