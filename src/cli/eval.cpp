@@ -154,7 +154,7 @@ void evaluate(const EvalOptions& options, const Config& config, World& world) {
   const auto sources = config.data.sources();
   double loss = 0;
   for (const auto& [dir, weight] : sources) {
-    // As in training: of a truncated train split, the run has seen the beginning only.
+    // A run with data.truncate has seen only the beginning of the train split.
     const auto data = open_folder(
         dir, {.truncate = config.data.truncate, .vocab_size = loaded.plan.model.vocab_size}, world);
     warn_of_other_tokenizer(data, loaded.plan.model.vocab_size, loaded.tokenizer.get());

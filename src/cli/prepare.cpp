@@ -202,9 +202,9 @@ void add_prepare(CLI::App& app) {
   command->add_option("dataset", options->dataset, fmt::format("One of {}", fmt::join(names, ", ")))
       ->required()
       ->check([](const std::string& name) { return dataset_problem(name); }, choices_text(names));
-  command->add_option(
-      "inputs", options->inputs,
-      fmt::format("{}: files, folders, .jsonl, .tar, .zip, .gz, .bz2, .xz, .zst", fmt::join(with_inputs, ", ")));
+  command->add_option("inputs", options->inputs,
+                      fmt::format("{}: files, folders, .jsonl, .tar, .zip, .gz, .bz2, .xz, .zst",
+                                  fmt::join(with_inputs, ", ")));
   command
       ->add_option("--val", options->val,
                    "text: files, folders and archives for val.bin; all inputs go to train.bin then")

@@ -59,8 +59,8 @@ class UnitBuilder {
     };
     const ParameterSpec* before = nullptr;
     for (auto& parameter : unit_.parameters) {
-      // Where all tensor ranks have the same and where each has its own lie in blocks of their own: what is
-      // made of a block (a scale, the choice of the largest) is the same on all ranks then, too.
+      // Shared and divided parameters do not lie in one block: a block's scale, or its choice of the largest,
+      // is then the same on all tensor ranks where its numbers are.
       if (before && is_divided(*before) != is_divided(parameter))
         unit_.size = round_up(unit_.size, kSparseBlock);
       before = &parameter;

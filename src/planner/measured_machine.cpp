@@ -118,7 +118,7 @@ MeasuredMachine::MeasuredMachine(World& world, MeasuringOptions options)
       ranks_(world.ranks.size()),
       options_(std::move(options)),
       cache_(options_.cache) {
-  // What every rank has: with values of their own, ranks would search different layouts.
+  // Every rank takes the least of all: with values of their own, ranks would search different layouts.
   std::array<double, 3> least = {0.8 * available_memory() / world.local_size, 1.0 * world.local_size,
                                  1.0 * world.cores};
   world.ranks.all_reduce({least.data(), DType::f64, {std::ssize(least)}}, ReduceOp::min).wait();

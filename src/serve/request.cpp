@@ -7,9 +7,9 @@
 #include <random>
 #include <utility>
 
+#include "core/json_depth.h"
 #include "core/json_integer.h"
 #include "core/text.h"
-#include "core/json_depth.h"
 #include "generate/prompt.h"
 #include "serve/api_error.h"
 

@@ -131,7 +131,7 @@ TEST_F(Sample, PromptAndTextOfASplitMustFitIt) {
     expect_user_error(sample({"--from-split", "val", "--max-tokens", tokens}), "data/val.bin has ",
                       "--prompt-tokens 20", "--max-tokens " + tokens);
   }
-  // What the run did not train on is left out of the train split.
+  // The train split leaves out text that the run did not train on.
   const std::vector<std::string> train = {"--from-split", "train", "--max-tokens", "79"};
   const auto part = [&](const std::string& setting) {
     auto arguments = train;

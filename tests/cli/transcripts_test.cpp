@@ -1,4 +1,4 @@
-// What commands print, whole: tests/cli/transcripts holds command lines, each with what it printed. Where the
+// tests/cli/transcripts holds command lines, each with all that it printed. Where the
 // output depends on the machine or the time, "?" takes its place. After a change that is meant,
 // SHOAL_WRITE_TRANSCRIPTS=1 writes the files anew; read the difference then.
 #include <regex>

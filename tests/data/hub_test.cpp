@@ -94,7 +94,7 @@ class Hub : public ::testing::Test {
     while (!server.is_running()) std::this_thread::yield();
     return "http://127.0.0.1:" + std::to_string(port);
   }
-  // As the hub does, with a body and an ETag that are not the file's.
+  // The hub answers so, with a body and an ETag that are not the file's.
   static void redirect(httplib::Response& response, const std::string& to) {
     response.set_header("ETag", "\"redirect\"");
     response.set_content("Temporary Redirect. Redirecting to " + to, "text/plain");

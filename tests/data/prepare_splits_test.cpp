@@ -104,7 +104,7 @@ TEST_F(PrepareTest, FewDocumentsLeaveNoSplitEmpty) {
   }
 }
 
-// Of fewer than few_documents() exactly a share is for validation; from there on each document is drawn by
+// Exactly a share of fewer than few_documents() is for validation; from there on each document is drawn by
 // itself.
 TEST(SplitRules, AShareOfFewDocumentsIsExact) {
   const double share = 0.25;

@@ -1,5 +1,5 @@
-// What passes of the output of ranks under mpirun, fed line by line and in other pieces.
-// tests/cli/launch_test has whole messages of Open MPI and hydra.
+// The output of ranks under mpirun, and the part of it that the filter shows: fed line by line and in other
+// pieces. tests/cli/launch_test has whole messages of Open MPI and hydra.
 #include "launch/output_filter.h"
 
 #include <gtest/gtest.h>

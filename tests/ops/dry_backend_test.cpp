@@ -1,4 +1,4 @@
-// What the dry backend counts: bytes of memory and FLOPs.
+// The dry backend counts bytes of memory and FLOPs.
 #include "ops/dry/dry_backend.h"
 
 #include <gtest/gtest.h>
@@ -33,8 +33,8 @@ TEST(DryBackend, CountsProducts) {
   EXPECT_EQ(backend.flops(), 3 * product);
 }
 
-// Of 2 sequences of 6 positions, with a width of 3 x 4: scores and their product with the values forward, the
-// masked half included; backward twice that.
+// 2 sequences of 6 positions, with a width of 3 x 4, make scores and their product with the values forward,
+// the masked half included; backward twice that.
 TEST(DryBackend, CountsAttention) {
   DryBackend backend;
   const Buffer qkv(backend, DType::f32, {2, 6, 3, 3, 4});

@@ -108,7 +108,7 @@ TEST_F(MeasuredSteps, AddUpByHand) {
   EXPECT_NEAR(predict_measured(step, c), pass + 6 * block + ends, 1e-9);
 }
 
-// What was measured far away says nothing, wherever it is among the rest.
+// A block that was measured far away says nothing, wherever it is among the rest.
 TEST_F(MeasuredSteps, BlocksFarAwayDoNotCount) {
   auto c = cluster();
   const MeasuredBlock near{.n_embd = 2048,
