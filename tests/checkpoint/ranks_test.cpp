@@ -1,11 +1,11 @@
 // Checkpoints of several ranks: ranks that fail or are slow, and files left by earlier attempts.
-#include <fstream>
 #include <thread>
 
 #include "checkpoint/checkpoint_support.h"
 #include "checkpoint/reader.h"
 #include "checkpoint/store.h"
 #include "core/clock.h"
+#include "core/file.h"
 
 namespace shoal::test {
 namespace {
@@ -164,12 +164,14 @@ TEST_F(Attempts, EndSoonWhenTheOthersAreGivenUp) {
   EXPECT_THAT(everything(), IsEmpty());
 }
 
+// In one step, so that rank 0 meets the same error whether it waits already or still reads its own record.
 TEST_F(Attempts, EndSoonWhenTheirFolderIsReplacedByAFile) {
+  const auto file = run_ / "file";
+  write_text(file, "a file");
   begin_first();
   const Stopwatch watch;
-  fs::rename(run_ / "checkpoints", run_ / "moved");
-  std::ofstream(run_ / "checkpoints") << "a file";
-  EXPECT_THAT(error(0), HasSubstr("is gone: Not a directory"));
+  if (!swap_names(run_ / "checkpoints", file)) GTEST_SKIP() << "this file system cannot exchange names";
+  EXPECT_THAT(error(0), AllOf(HasSubstr("step 5 was not saved"), HasSubstr("Not a directory")));
   EXPECT_LT(watch.seconds(), 10);
 }
 
