@@ -24,6 +24,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr const char* kLockName = ".lock";
+constexpr std::string_view kDiscarded = "discarded";
 
 // run_in_use() shares the lock for less than this while it looks.
 constexpr double kMomentOfReaders = 0.2;  // seconds
@@ -42,8 +43,8 @@ bool lock_within(const FileDescriptor& file, double seconds) {
   return true;
 }
 
-// The contents of the lock file, a line each. A process that is killed while it writes may leave the end of
-// an older, longer text behind them.
+// The contents of the lock file, a line each, and "discarded" where the session was. A process that is killed
+// while it writes may leave the end of an older, longer text behind them: a new session has nothing to lose.
 struct LockText {
   std::string holder, session;
 };
@@ -54,6 +55,8 @@ LockText read_lock(const FileDescriptor& file) {
   LockText text;
   std::getline(lines, text.holder);
   std::getline(lines, text.session);
+  std::string word;
+  if (lines >> word && word == kDiscarded) text.session.clear();
   return text;
 }
 
@@ -94,6 +97,13 @@ bool RunLock::write() const {
   const auto size = static_cast<ssize_t>(text.size());
   return ::pwrite(file_.get(), text.data(), text.size(), 0) == size && ::ftruncate(file_.get(), size) == 0 &&
          ::fsync(file_.get()) == 0;  // other hosts look for it
+}
+
+void discard_session(const fs::path& run) {
+  const FileDescriptor file(::open((run / kLockName).c_str(), O_WRONLY | O_APPEND | O_CLOEXEC));
+  if (!file) return;
+  const auto line = std::string(kDiscarded) + "\n";
+  [[maybe_unused]] const auto written = ::write(file.get(), line.data(), line.size());
 }
 
 bool wait_for_run_lock(const fs::path& run, double seconds) {

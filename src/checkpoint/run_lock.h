@@ -20,7 +20,7 @@ class RunLock {
  public:
   explicit RunLock(const std::filesystem::path& run);
 
-  // The session that was begun last, by any process; "" if there was none.
+  // The session that was begun last, by any process; "" if there was none, or it was discarded.
   const std::string& last_session() const { return session_; }
   // Begins a new session. Its name, one line, stays in the file after the process has ended. Throws UserError
   // when it cannot be written.
@@ -33,6 +33,10 @@ class RunLock {
   FileDescriptor file_;
   std::string session_;
 };
+
+// Says, on any rank, that the last session's states in memory led to a failure, on whatever hosts they are.
+// Where the file cannot be written they may be used again.
+void discard_session(const std::filesystem::path& run);
 
 // Waits, at most so long, until no process holds the lock: ranks of a failed run may end a moment after their
 // launcher. Returns whether it is free; a directory without a lock is.

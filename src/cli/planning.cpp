@@ -1,10 +1,14 @@
 #include "cli/planning.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "cli/sizes.h"
+#include "config/layout.h"
+#include "config/pretrained.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "core/text.h"
@@ -117,12 +121,38 @@ std::string timeline_svg(const RankedPlan& p) {
   return trace_svg(step);
 }
 
+std::vector<std::string> settings_to_keep(const Config& config, int ranks) {
+  const auto stored = config.run.path() / "plan.toml";
+  if (!std::filesystem::exists(stored)) return {};
+  const Config last = load_config(stored);
+  if (last.parallel.data == 0) return {};  // the start was killed while it wrote this file
+  std::vector<std::string> settings;
+  const auto keep = [&](const char* key, int value) {
+    if (!config.given.contains(key)) settings.push_back(fmt::format("{}={}", key, value));
+  };
+  if (config.run.deterministic == Determinism::layout) {
+    keep("parallel.tensor", last.parallel.tensor);
+    if (!config.given.contains("parallel.sequence"))
+      settings.push_back(fmt::format("parallel.sequence={}", last.parallel.sequence));
+  }
+  if (config.parallel.engine == EngineKind::gossip && last.parallel.engine == EngineKind::gossip) {
+    const int models = worker_count(last) * config.gossip.worker_size;
+    if (ranks % models == 0) keep("plan.instance_ranks", ranks / models);
+  }
+  return settings;
+}
+
 RankedPlan plan_run(Config config, const Job& job) {
   if (config.train.backend != BackendKind::cpu) {
     fail_user(
         "parallel.plan = \"auto\" measures CPUs; for train.backend = \"{}\", set the layout that `shoal plan "
         "CONFIG --ranks N --cluster FILE` prints",
         name_of_choice(config, "train.backend"));
+  }
+  if (config.init.resumes() || start_without_checkpoint(config.init.from)) {
+    const auto kept = settings_to_keep(config, job.ranks);
+    apply_arguments(config, kept);
+    if (!kept.empty()) log::info("plan: {}, as the run has begun", fmt::join(kept, " "));
   }
   resolve_vocabulary(config);
   const auto machine = measured_machine(job);

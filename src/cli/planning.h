@@ -22,11 +22,15 @@ void require_plan(const SearchResult& result, int ranks);
 // The gain of the fastest plan over the next and over plain data parallelism, and the term that gains most.
 std::vector<std::string> reasons_for_best(const SearchResult& result);
 
+// Settings that keep what a run's results depend on as its last start had it, where the config leaves it
+// open: the tensor ranks of an exact run's sums, and gossip's workers. None where nothing was started yet.
+std::vector<std::string> settings_to_keep(const Config& config, int ranks);
+
 // The predicted step as a picture: a rank of each stage.
 std::string timeline_svg(const RankedPlan& plan);
 
-// Plans a run for the ranks of a job, and logs the plan in three lines: layout, reason, prediction. Throws
-// UserError for GPUs, which are not measured.
+// Plans a run for the ranks of a job, with settings_to_keep() where it goes on, and logs the plan in three
+// lines: layout, reason, prediction. Throws UserError for GPUs, which are not measured.
 RankedPlan plan_run(Config config, const Job& job);
 
 }  // namespace shoal::cli

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "cli/planning.h"
 #include "cli/sizes.h"
 #include "config/memory.h"
 #include "config/schema.h"
@@ -27,8 +28,6 @@ DescribedMachine typical_hosts(int ranks, int ranks_per_host) {
   return DescribedMachine(cluster);
 }
 
-bool is_exact(const Config& config) { return config.run.deterministic == Determinism::layout; }
-
 // Gives the mesh to the planner, except for the parts that would change an exact run's bits.
 void free_mesh(Config& config) {
   auto& parallel = config.parallel;
@@ -41,7 +40,7 @@ void free_mesh(Config& config) {
     config.given.erase("train.recompute_blocks");
   }
   for (const char* key : {"parallel.tensor", "parallel.sequence"}) {
-    if (is_exact(config)) {
+    if (config.run.deterministic == Determinism::layout) {
       config.given.insert(key);
     } else {
       config.given.erase(key);
@@ -60,15 +59,6 @@ std::vector<std::string> settings_of(const Config& config) {
   return settings;
 }
 
-// The sums of an exact run depend on the tensor ranks, which are those that it began with.
-std::vector<std::string> settings_that_keep_bits(const RunToRestart& run) {
-  const auto stored = std::filesystem::path(run.folder()) / "plan.toml";
-  if (!is_exact(run.config()) || !std::filesystem::exists(stored)) return {};
-  const auto& parallel = load_config(stored).parallel;
-  return {fmt::format("parallel.tensor={}", parallel.tensor),
-          fmt::format("parallel.sequence={}", parallel.sequence)};
-}
-
 }  // namespace
 
 RankLayout layout_of_ranks(const RunToRestart& run, int ranks, int ranks_per_host) {
@@ -81,7 +71,7 @@ RankLayout layout_of_ranks(const RunToRestart& run, int ranks, int ranks_per_hos
   RankLayout planned;
   try {
     if (plans_itself) {
-      planned.settings = settings_that_keep_bits(run);
+      planned.settings = settings_to_keep(config, ranks);
       apply_arguments(config, planned.settings);
     } else {
       free_mesh(config);

@@ -144,5 +144,7 @@ struct Metrics {
 Metrics read_metrics(const std::filesystem::path& file);
 // The same, for a run that may have just begun: an empty file has no records.
 Metrics read_metrics_so_far(const std::filesystem::path& file);
+// Whether the file has a test record. Lines that cannot be read have none.
+bool has_test_record(const std::filesystem::path& file);
 
 }  // namespace shoal

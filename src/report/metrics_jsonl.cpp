@@ -242,6 +242,14 @@ Metrics read_metrics(const std::filesystem::path& file) {
   return metrics;
 }
 
+bool has_test_record(const std::filesystem::path& file) {
+  LineReader lines(file);
+  while (const auto record = lines.next_or_damaged()) {
+    if (record->contains("test_loss")) return true;
+  }
+  return false;
+}
+
 std::vector<std::unique_ptr<MetricsSink>> open_metrics(const LogConfig& config,
                                                        const std::filesystem::path& run_dir,
                                                        std::optional<ResumePoint> resume) {

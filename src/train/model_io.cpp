@@ -67,6 +67,7 @@ CheckpointInfo make_checkpoint_info(const Config& config, const GptConfig& model
                 {"started_in", std::filesystem::current_path().string()}};
   // JSON knows no infinity.
   if (state.evaluation_left) info.state["evaluation_left"] = true;
+  if (state.workers_equal) info.state["workers_equal"] = true;
   if (state.evaluations_since_best > 0) info.state["evaluations_since_best"] = state.evaluations_since_best;
   if (state.best_val_loss < std::numeric_limits<double>::max())
     info.state["best_val_loss"] = state.best_val_loss;
@@ -75,16 +76,18 @@ CheckpointInfo make_checkpoint_info(const Config& config, const GptConfig& model
 
 TrainState train_state_of(const CheckpointReader& checkpoint) {
   const auto& saved = checkpoint.info().state;
+  const auto or_else = [&]<typename T>(const char* name, T otherwise) {
+    return saved.contains(name) ? field<T>(saved, name, checkpoint) : otherwise;
+  };
   return {.step = checkpoint.info().step,
           .tokens = field<std::int64_t>(saved, "tokens", checkpoint),
-          .best_val_loss = saved.value("best_val_loss", std::numeric_limits<double>::infinity()),
+          .best_val_loss = or_else("best_val_loss", std::numeric_limits<double>::infinity()),
           .train_seconds = field<double>(saved, "train_seconds", checkpoint),
           .loss_window = field<std::vector<double>>(saved, "loss_window", checkpoint),
           .skipped_steps = field<std::int64_t>(saved, "skipped_steps", checkpoint),
-          .evaluation_left = saved.value("evaluation_left", false),
-          .evaluations_since_best = saved.contains("evaluations_since_best")
-                                        ? field<std::int64_t>(saved, "evaluations_since_best", checkpoint)
-                                        : 0};
+          .evaluation_left = or_else("evaluation_left", false),
+          .evaluations_since_best = or_else("evaluations_since_best", std::int64_t{0}),
+          .workers_equal = or_else("workers_equal", false)};
 }
 
 Config config_of(const CheckpointReader& checkpoint) {

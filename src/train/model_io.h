@@ -34,6 +34,7 @@ struct TrainState {
   std::int64_t skipped_steps = 0;
   bool evaluation_left = false;  // the run was stopped in the evaluation of this step
   std::int64_t evaluations_since_best = 0;
+  bool workers_equal = false;  // several workers had one model
 };
 
 nlohmann::json model_to_json(const GptConfig& model);

@@ -63,6 +63,7 @@ struct Trainer::Run {
   double peak_flops = 0;  // of all ranks; 0: unknown
   TimeEstimate estimate = {};
   TrainTime since_evaluation = {};
+  bool test_left = false;    // of a run that is over but for it
   double group_seconds = 0;  // since the last log line
   std::int64_t group_steps = 0;
   TrainResult result = {.val_loss = std::numeric_limits<double>::infinity()};
@@ -95,6 +96,7 @@ struct Trainer::Run {
   bool stands_still() const {
     return config.eval.patience > 0 && state.evaluations_since_best >= config.eval.patience;
   }
+  // All but the evaluation of the test split, which may be left.
   bool is_over() const {
     return (state.step >= calendar.last_step() || stands_still()) && !state.evaluation_left;
   }
@@ -116,13 +118,20 @@ struct Trainer::Run {
   void evaluate_at_start();
   void start_memory();
   void save_in_memory();
+  // The parts of the state that no step keeps up to date.
+  void update_state() {
+    state.loss_window = spikes.losses();
+    state.workers_equal = plan.mesh.workers > 1 && !engine().workers_differ();
+  }
   void save(bool best) {
     read_sums(true);  // or a run that goes on from here would lack their records
-    state.loss_window = spikes.losses();
+    update_state();
     saver->save(state, best);
   }
   void train(BatchLoader& loader);
   void end();
+  bool find_test_left();
+  void test();
 };
 
 namespace {
@@ -209,7 +218,8 @@ void Trainer::Run::start(const Config& given) {
   if (!from || config.lora.rank > 0) engine().initialize(static_cast<std::uint64_t>(config.run.seed));
   if (from) load(*from);
   start_memory();
-  if (is_over()) return;  // nothing will be measured
+  test_left = find_test_left();
+  if (is_over() && !test_left) return;  // nothing will be measured
   some_for_all(ranks(), first(), [&] {
     reporter =
         Reporter(config, data.entropy_per_token(),
@@ -228,7 +238,7 @@ void Trainer::Run::load(const std::filesystem::path& from) {
       throw with_older_checkpoint(error, from);
     }
   });
-  engine().state_loaded(resuming, state.step == 0);
+  engine().state_loaded(resuming, state.step == 0 || state.workers_equal);
   if (!resuming) return;
   spikes = SpikeDetector(config.train.spike_zscore, config.train.spike_window, state.loss_window);
   saver->set_saved(state.step);
@@ -288,9 +298,13 @@ void Trainer::Run::verify() {
   fail("{}. {}", fault, saved_text());
 }
 
-// Names the checkpoint to go back to, and drops the newer states in memory, which led to the failure.
+// Names the checkpoint to go back to, and drops the newer states in memory, which led to the failure: this
+// host's, and the copies on others.
 std::string Trainer::Run::saved_text() {
-  if (memory) memory->discard();
+  if (memory) {
+    discard_session(config.run.path());
+    memory->discard();
+  }
   if (!worker_sums) saver->store().settle();  // other workers are not here
   const auto latest = saver->store().latest();
   const auto saved = broadcast_text(mesh().worker(), latest ? latest->string() : "");
@@ -443,13 +457,13 @@ void Trainer::Run::save_in_memory() {
     read_sums(true);
     ranks().barrier();
   }
-  state.loss_window = spikes.losses();
+  update_state();
   memory->begin(saver->describe(state), worker_slices(engine(), mesh().shape(), mesh().coordinate()));
 }
 
 // Saves the state, and says how the run ended.
 void Trainer::Run::end() {
-  state.loss_window = spikes.losses();
+  update_state();
   saver->save_at_end(state);
   if (memory) memory->remove();
   result.step = state.step;
@@ -462,17 +476,40 @@ void Trainer::Run::end() {
     log::info("stopped early: {} evaluations in a row have not lowered the val loss (eval.patience)",
               state.evaluations_since_best);
   }
-  if (!stop && calendar.evaluates()) validation->test(state.step);
+  if (!stop && calendar.evaluates() && validation->tests()) test();
   const double best = state.best_val_loss;
   log::info("done: {} steps in {}{}; the run is in {}", state.step, format_duration(state.train_seconds),
             std::isfinite(best) ? fmt::format(", best val loss {:.4f}", best) : "",
             config.run.path().string());
 }
 
+// Whether the process ended in the evaluation of the test split: everything else of the run is there.
+bool Trainer::Run::find_test_left() {
+  if (!is_over() || !config.log.jsonl || !calendar.evaluates() || !validation->tests()) return false;
+  int left = 0;
+  some_for_all(ranks(), first(), [&] {
+    const auto path = config.run.path() / "metrics.jsonl";
+    left = std::filesystem::exists(path) && !has_test_record(path) ? 1 : 0;
+  });
+  ranks().broadcast({&left, DType::i32, {1}}, 0).wait();
+  return left != 0;
+}
+
+void Trainer::Run::test() {
+  if (validation->test(state.step)) return;
+  log::info("stopped by {} in the evaluation of the test split; {}", stop.signal(),
+            config.log.jsonl ? "init.from=resume makes it" : "shoal eval --split test makes it");
+}
+
 TrainResult Trainer::run() try {
   auto& run = *run_;
   InterruptGuard guard;
   if (run.is_over()) {
+    if (run.test_left) {
+      log::info("the run has all its steps; what is left is the evaluation of the test split");
+      run.test();
+      return {.step = run.state.step, .val_loss = run.state.best_val_loss};
+    }
     log::info("nothing to do: the run {}",
               run.stands_still() ? "has stopped early; give a larger eval.patience to go on"
                                  : fmt::format("has its {} steps; give a larger train.steps to go on",

@@ -131,23 +131,24 @@ std::optional<TextPerplexity> Validation::text_perplexity(const std::string& spl
   return found.in_text(known->second);
 }
 
-void Validation::test(std::int64_t step) {
+bool Validation::tests() const {
   const auto has_target = [](const auto& source) { return source.data.split("test").size() > 1; };
-  if (!data_.has_split("test") || !std::ranges::all_of(data_.sources(), has_target)) return;
+  return data_.has_split("test") && std::ranges::all_of(data_.sources(), has_target);
+}
+
+bool Validation::test(std::int64_t step) {
   const trace::Span span("evaluation", "evaluation of the test split");
   auto& engine = runtime_.engine();
   engine.show_average();
   auto test = measure("test", 0);
   engine.drop_average();
-  if (test.left) {
-    return log::info("stopped by {} in the evaluation of the test split; shoal eval --split test makes it",
-                     stop_.signal());
-  }
+  if (test.left) return false;
   reporter_.test({.step = step,
                   .loss = test.loss,
                   .accuracy = test.accuracy,
                   .text = test.text,
                   .losses = std::move(test.losses)});
+  return true;
 }
 
 }  // namespace shoal

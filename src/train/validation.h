@@ -30,8 +30,10 @@ class Validation {
   // The val loss of the last evaluation; infinite before the first.
   double val_loss() const { return val_loss_; }
 
-  // After the last step, where the data has a test split.
-  void test(std::int64_t step);
+  // Whether the data has a test split.
+  bool tests() const;
+  // After the last step. Returns whether the evaluation was made: a signal ends it.
+  bool test(std::int64_t step);
 
  private:
   // A split of all sources: means by their weights.

@@ -268,6 +268,25 @@ TEST(RunLock, KeepsTheSessionThatWasBegunLast) {
   EXPECT_EQ(RunLock(run).last_session(), "b");
 }
 
+TEST(RunLock, ForgetsASessionThatARankDiscarded) {
+  const ScratchDir scratch;
+  const fs::path run = scratch / "runs/a";
+  {
+    RunLock lock(run);
+    lock.begin_session("a");
+    discard_session(run);  // on two ranks
+    discard_session(run);
+  }
+  { EXPECT_EQ(RunLock(run).last_session(), ""); }
+  {
+    RunLock next(run);
+    EXPECT_EQ(next.last_session(), "");
+    next.begin_session("b");
+  }
+  EXPECT_EQ(RunLock(run).last_session(), "b");
+  discard_session(scratch / "nowhere");
+}
+
 TEST(RunLock, IsNotRefusedForSomebodyWhoLooksWhetherItIsHeld) {
   const ScratchDir scratch;
   const fs::path run = scratch / "runs/a";

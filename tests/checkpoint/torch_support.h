@@ -48,9 +48,15 @@ struct PickledTensor {
   std::string storage = "FloatStorage", key = "0";
   std::int64_t offset = 0;
   Shape shape{}, strides{};
+  // Also where it does not fit 64 bits, which readers have to notice.
+  std::int64_t elements() const {
+    std::uint64_t count = 1;
+    for (int i = 0; i < shape.rank(); ++i) count *= static_cast<std::uint64_t>(shape[i]);
+    return static_cast<std::int64_t>(count);
+  }
   std::string text() const {
     return "ctorch._utils\n_rebuild_tensor_v2\n((" + pickled("storage") + "ctorch\n" + storage + "\n" +
-           pickled(key) + pickled("cuda:0") + pickled(shape.count()) + "tQ" + pickled(offset) +
+           pickled(key) + pickled("cuda:0") + pickled(elements()) + "tQ" + pickled(offset) +
            pickled_tuple(shape) + pickled_tuple(strides) + "\x89" + "ccollections\nOrderedDict\n)RtR";
   }
 };

@@ -98,6 +98,32 @@ TEST_F(Planning, ARunPlansItselfAndKeepsItsPlan) {
   EXPECT_THAT(check.out, AllOf(HasSubstr("measured"), HasSubstr("predicted"), HasSubstr("memory")));
 }
 
+// Sums of an exact run depend on its tensor ranks, and gossip on its workers, whatever would be faster now.
+TEST_F(Planning, ARunThatGoesOnKeepsWhatItsResultsDependOn) {
+  // What a run that began with two tensor ranks says when it goes on with a plan of its own.
+  const auto gone_on = [&](const char* ranks, const char* setting) {
+    std::vector<std::string> command = {"train", "tiny.toml", "--ranks", ranks, setting};
+    for (const char* same : {"lr_schedule.decay_steps=60", "train.threads=1", "train.micro_batch=2",
+                             "parallel.zero=0", "parallel.pipeline=1", "parallel.sequence=false"})
+      command.push_back(same);
+    command.push_back("run.name=of" + std::string(ranks));
+    const auto train = [&](const std::vector<std::string>& settings) {
+      auto all = command;
+      all.insert(all.end(), settings.begin(), settings.end());
+      const auto result = shoal(all);
+      EXPECT_EQ(result.code, 0) << result.err;
+      return result.err;
+    };
+    train({"parallel.tensor=2", "train.steps=30"});
+    return train({"init.from=auto", "parallel.plan=auto"});
+  };
+  EXPECT_THAT(gone_on("2", "run.deterministic=layout"),
+              AllOf(HasSubstr("plan: parallel.tensor=2, as the run has begun"), HasSubstr("resumed from ")));
+  EXPECT_THAT(gone_on("4", "parallel.engine=gossip"),
+              AllOf(HasSubstr("plan: plan.instance_ranks=2, as the run has begun"),
+                    HasSubstr("resumed from "), Not(HasSubstr("the checkpoint is of"))));
+}
+
 TEST_F(Planning, SaysWhatWouldMakeItFit) {
   const auto result =
       shoal({"plan", "tiny.toml", "--ranks", "2", "--cluster", cluster(), "plan.memory_gib=0.001"});

@@ -351,6 +351,13 @@ TEST_F(Trainers, TheTestSplitIsEvaluatedAtTheEnd) {
   // A complete run has nothing to do and keeps its files.
   train("whole", with(settings, {"init.from=resume"}));
   EXPECT_EQ(reproducible_metrics("parts"), reproducible_metrics("whole"));
+  // The process ended in the evaluation, as far as its metrics tell.
+  const auto records = read_file(run("whole") / "metrics.jsonl");
+  std::ofstream(run("whole") / "metrics.jsonl") << records.substr(0, records.rfind("{\"step\":12,\"test_loss"));
+  ASSERT_FALSE(metrics("whole").test);
+  train("whole", with(settings, {"init.from=resume"}));
+  EXPECT_EQ(read_file(run("whole") / "metrics.jsonl"), records);
+  EXPECT_THAT(log_of("whole"), HasSubstr("what is left is the evaluation of the test split"));
   train("untested", with(settings, {"eval.interval=-1"}));
   EXPECT_FALSE(metrics("untested").test);
 

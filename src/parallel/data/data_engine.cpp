@@ -357,7 +357,7 @@ void DataEngine::weights_replaced() {
 
 void DataEngine::state_loaded(bool optimizer, bool equal) {
   if (mixer_) equal ? mixer_->set_equal() : mixer_->set_different();
-  if (outer_) optimizer ? outer_->loaded() : outer_->begin();
+  if (outer_) optimizer ? outer_->loaded(equal) : outer_->begin();
   if (!optimizer) begin_average();
   weights_replaced();
 }

@@ -128,7 +128,7 @@ class DataEngine final : public UnitStore {
   };
   std::vector<StateTensor> state(bool optimizer, Share share);
   // Refreshes what is derived from the parameters, after state(held) was written on every rank, with or
-  // without the optimizer's. `equal`: the workers have one model, as before the first step.
+  // without the optimizer's. `equal`: the workers did not differ when it was saved, or before the first step.
   void state_loaded(bool optimizer = true, bool equal = false);
 
   // Between steps; collective over the mesh. show_average() puts what is evaluated in the place of the model,
@@ -140,11 +140,12 @@ class DataEngine final : public UnitStore {
   void keep_average() {
     if (mixer_ && !mixer_->equal()) mixer_->set_different();  // as in a run that is resumed here
   }
+  // Whether the workers have different models, as far as is known without comparing them.
+  bool workers_differ() const { return average_ && !(mixer_ ? mixer_->equal() : outer_->equal()); }
 
  private:
   int head() const { return plan_.head(); }
   bool by_bucket() const { return options_.gossip && options_.gossip->clip_by_bucket; }
-  bool workers_differ() const { return average_ && !(mixer_ ? mixer_->equal() : outer_->equal()); }
   bool shows_average() const { return buffers_.optimizer.average || workers_differ(); }
   bool is_finite(const Tensor& x);
   void add_shared_gradients();

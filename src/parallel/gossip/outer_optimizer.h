@@ -37,8 +37,8 @@ class OuterOptimizer {
 
   // Begins anew at the workers' models, which are equal.
   void begin();
-  // The state was loaded, and the workers' models with it.
-  void loaded() { equal_ = false; }
+  // The state was loaded, and the workers' models with it, which are equal or not.
+  void loaded(bool equal) { equal_ = equal; }
   // After the update of step `step`; collective over the peers. The memory of gradients is used.
   void step(GradientReducer& reducer, std::int64_t step);
   // Waits for what is under way, and moves the model that workers will go on from: before state is read.
