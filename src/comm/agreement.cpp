@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <chrono>
+#include <condition_variable>
 #include <cstring>
 #include <exception>
-#include <future>
 #include <map>
+#include <mutex>
+#include <thread>
 
 #include "core/error.h"
 
@@ -139,14 +141,32 @@ void some_for_all(Communicator& ranks, bool here, const std::function<void()>& s
 }
 
 void some_for_all_at_length(Communicator& ranks, bool here, const std::function<void()>& stage) {
-  std::future<void> work;
-  if (here) work = std::async(std::launch::async, stage);
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool over = !here;
+  std::exception_ptr failure;
+  std::jthread work;
+  if (here) {
+    work = std::jthread([&] {
+      try {
+        stage();
+      } catch (...) {
+        failure = std::current_exception();
+      }
+      const std::lock_guard lock(mutex);
+      over = true;
+      changed.notify_one();
+    });
+  }
   for (std::int32_t busy = 1; busy > 0;) {
-    const bool goes_on = here && work.wait_for(std::chrono::milliseconds(200)) != std::future_status::ready;
-    busy = goes_on ? 1 : 0;
+    std::unique_lock lock(mutex);
+    busy = changed.wait_for(lock, std::chrono::milliseconds(200), [&] { return over; }) ? 0 : 1;
+    lock.unlock();
     ranks.all_reduce({&busy, DType::i32, {1}}).wait();
   }
-  some_for_all(ranks, here, [&] { work.get(); });
+  some_for_all(ranks, here, [&] {
+    if (failure) std::rethrow_exception(failure);
+  });
 }
 
 void require_agreement(Communicator& ranks, const std::vector<Fact>& facts) {
