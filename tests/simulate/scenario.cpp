@@ -24,7 +24,8 @@ const std::vector<Layout> kLayouts = {
     {4, {"parallel.pipeline=4"}},
 };
 
-// A worker's state is its own, so the number of workers stays.
+// A worker's state is its own, so the number of workers stays. Their models have two blocks, not four, which
+// only stages need.
 const std::vector<Layout> kWorkers = {{4, {}}};
 
 const std::vector<Training> kTrainings = {
@@ -35,13 +36,14 @@ const std::vector<Training> kTrainings = {
       "optim.accum_steps=2"},
      kLayouts},
     {"muon", {"run.deterministic=layout", "optim.name=muon", "optim.ema=0.5", "outer.interval=2"}, kLayouts},
-    {"gossip", {"parallel.engine=gossip", "gossip.topology=exp"}, kWorkers},
+    {"gossip", {"parallel.engine=gossip", "gossip.topology=exp", "model.n_layer=2"}, kWorkers},
     {"outer",
-     {"parallel.engine=gossip", "gossip.topology=complete", "outer.interval=2", "outer.compress=topk:0.1"},
+     {"parallel.engine=gossip", "gossip.topology=complete", "outer.interval=2", "outer.compress=topk:0.1",
+      "model.n_layer=2"},
      kWorkers},
     {"streaming",
      {"parallel.engine=gossip", "gossip.topology=complete", "outer.interval=4", "outer.fragments=2",
-      "outer.overlap=2", "outer.compress=int4", "optim.ema=0.5"},
+      "outer.overlap=2", "outer.compress=int4", "optim.ema=0.5", "model.n_layer=2"},
      kWorkers},
 };
 
