@@ -40,7 +40,7 @@ class Setting:
     def uneven_compute(self):
         return not self.compute.isdigit()
 
-    def speedup(self, scheme="alternating-exp-ring"):
+    def speedup(self, scheme):
         return self.measured["all-reduce"]["step_ms"] / self.measured[scheme]["step_ms"]
 
     def error(self, scheme):
@@ -59,7 +59,8 @@ def rows(settings, more, cell):
 
 
 def measured_table(settings):
-    more = [("alternating-exp-ring : all-reduce", lambda s: f"{s.speedup():.2f} x")]
+    ours = "alternating-exp-ring"
+    more = [(f"{ours} : all-reduce", lambda s: f"{s.speedup(ours):.2f} x")] if ours in settings[0].measured else []
     return rows(settings, more, lambda s, scheme: f"{s.measured[scheme]['step_ms']:.0f}")
 
 
@@ -107,6 +108,8 @@ class Panel:
             x, _ = self.at(i, self.low)
             parts.append(text(x, self.y + ROW + 18, name, 11, "middle", "#6b7280"))
         for scheme, _, colour in SCHEMES:
+            if any(scheme not in setting.measured for _, setting in self.columns):
+                continue
             points = [self.at(i, setting.measured[scheme]["step_ms"]) for i, (_, setting) in enumerate(self.columns)]
             path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
             parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')

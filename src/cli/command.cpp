@@ -80,7 +80,7 @@ void add_settings(CLI::App& command, std::vector<std::string>& settings) {
       ->option_text("[section.key=value ...]");
 }
 
-void add_ranks(CLI::App& command, int& ranks) {
+CLI::Option* add_ranks(CLI::App& command, int& ranks) {
   const auto check = [](std::string& text) {
     if (text == "all") {
       text = std::to_string(kAllRanks);
@@ -89,7 +89,7 @@ void add_ranks(CLI::App& command, int& ranks) {
     auto error = takes_integer(1)(text);
     return error.empty() ? error : error + ", or all";
   };
-  command
+  return command
       .add_option("--ranks", ranks,
                   "Ranks, as threads of this process; all: one per core, with train.backend=cuda one per "
                   "GPU. Not for "

@@ -65,7 +65,7 @@ void add_config_options(CLI::App& command, ConfigOptions& options);
 void add_settings(CLI::App& command, std::vector<std::string>& settings);
 
 // --ranks N; 0 where it is not given, kAllRanks for "all" (launch/ranks.h).
-void add_ranks(CLI::App& command, int& ranks);
+CLI::Option* add_ranks(CLI::App& command, int& ranks);
 
 // Checks of an option's value: `option->check(takes_integer(1))`. Each error shows the value and the allowed
 // values.

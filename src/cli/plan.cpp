@@ -195,27 +195,27 @@ void add_plan(CLI::App& app) {
   auto* config =
       command->add_option("config", options->file, "The config of the run")->option_text("CONFIG.toml");
   add_settings(*command, options->settings);
-  add_ranks(*command, options->ranks);
+  auto* ranks = add_ranks(*command, options->ranks);
   auto* cluster =
       command->add_option("--cluster", options->cluster, "Plan for the cluster that this file describes")
           ->option_text("FILE.toml");
+  auto* show = command->add_option("--show", options->show, "Number of layouts to print")
+                   ->check(takes_integer(1))
+                   ->option_text("N")
+                   ->default_str("10");
   command
       ->add_option("--table", options->table,
                    "Predict the measured steps of this table instead (columns: docs/planner.md)")
       ->option_text("FILE.csv")
       ->needs(cluster)
-      ->excludes(config);
+      ->excludes(config, ranks, show);
   auto* check = command->add_option("--check", options->check,
                                     "Print a run's measured steps beside the prediction instead");
-  check->option_text("RUN")->excludes(config, cluster);
+  check->option_text("RUN")->excludes(config, cluster, ranks, show);
   command->add_flag("--json", options->json, "Print JSON")->excludes(check);
   command->add_option("--svg", options->svg, "Draw the fastest layout's predicted step into this file")
       ->option_text("FILE.svg")
       ->needs(config);
-  command->add_option("--show", options->show, "Number of layouts to print")
-      ->check(takes_integer(1))
-      ->option_text("N")
-      ->default_str("10");
   command->callback([options] {
     if (!options->table.empty()) return print_table_of_steps(options->table, options->cluster, options->json);
     if (!options->check.empty()) return check_run(options->check);

@@ -4,6 +4,8 @@
 #include <fmt/ranges.h>
 
 #include <memory>
+#include <set>
+#include <string>
 
 #include "cli/command.h"
 #include "cli/command_table.h"
@@ -89,8 +91,8 @@ std::string dataset_problem(const std::string& name) {
 struct Arguments {
   PrepareOptions options;
   std::vector<std::string> from;
-  bool tokenizer_given = false, share_given = false, seed_given = false, size_given = false,
-       save_every_given = false;
+  std::set<std::string> named;  // options on the command line, "--tokenizer"
+  bool has(const char* option) const { return named.contains(option); }
 };
 
 bool is_url(const std::string& text) { return text.find("://") != std::string::npos; }
@@ -106,13 +108,15 @@ void check_options(const Arguments& given, const DatasetScheme& scheme) {
   }
   if (options.unk && !scheme.is_wikitext)
     fail_user("{} takes no --unk; wikitext-2 and wikitext-103 do", dataset);
-  if (given.size_given && dataset != "synthetic") fail_user("{} takes no --size; synthetic does", dataset);
-  if (given.save_every_given && dataset != "openwebtext")
+  if (given.has("--size") && dataset != "synthetic") fail_user("{} takes no --size; synthetic does", dataset);
+  if (given.has("--save-every") && dataset != "openwebtext")
     fail_user("{} takes no --save-every; openwebtext does", dataset);
-  if (scheme.is_wikitext && given.share_given) {
+  if (given.has("--field") && dataset != "text" && dataset != "openwebtext")
+    fail_user("{} takes no --field; text and openwebtext do", dataset);
+  if (scheme.is_wikitext && given.has("--val-fraction")) {
     fail_user("{} comes in splits and takes no --val-fraction", dataset);
   }
-  if (!options.val.empty() && given.share_given) {
+  if (!options.val.empty() && given.has("--val-fraction")) {
     fail_user("--val and --val-fraction {} both choose the val split; leave one of them out",
               options.val_fraction);
   }
@@ -120,7 +124,7 @@ void check_options(const Arguments& given, const DatasetScheme& scheme) {
     fail_user("{} takes no input files ({}); use `shoal prepare text` for text of your own", dataset,
               options.inputs.front().string());
   }
-  if (!scheme.tokenizer.empty() && given.tokenizer_given && options.tokenizer != scheme.tokenizer) {
+  if (!scheme.tokenizer.empty() && given.has("--tokenizer") && options.tokenizer != scheme.tokenizer) {
     fail_user("{}: the tokenizer is {}; for --tokenizer {} use `shoal prepare text`", dataset,
               scheme.tokenizer, options.tokenizer);
   }
@@ -153,8 +157,8 @@ void run_prepare(Arguments given) {
   set_stop_message("stopped; no dataset was written");
   if (options.dataset == "openwebtext") {
     set_stop_message("stopped; the same command continues from its last save");
-    if (!given.share_given) options.val_fraction = kOpenWebTextValFraction;
-    if (!given.seed_given) options.seed = kOpenWebTextSeed;
+    if (!given.has("--val-fraction")) options.val_fraction = kOpenWebTextValFraction;
+    if (!given.has("--seed")) options.seed = kOpenWebTextSeed;
   }
   check_options(given, scheme);
   assign_from(given.from, scheme, options);
@@ -214,39 +218,36 @@ void add_prepare(CLI::App& app) {
   command->add_option("--out", options->out, "The dataset's folder")->required()->option_text("DIR");
   command->add_flag("--force", options->force,
                     "Replace the dataset in --out, with everything in that folder");
-  auto* tokenizer =
-      command
-          ->add_option(
-              "--tokenizer", options->tokenizer,
-              "text, wikitext-*: gpt2, char, bytes, bpe:SIZE (a byte-level BPE of SIZE tokens, learnt "
-              "from the train split), or a folder with vocab.json and merges.txt")
-          ->check([](const std::string& text) { return tokenizer_problem(text); })
-          ->option_text("NAME or DIR")
-          ->capture_default_str();
+  command
+      ->add_option("--tokenizer", options->tokenizer,
+                   "text, wikitext-*: gpt2, char, bytes, bpe:SIZE (a byte-level BPE of SIZE tokens, learnt "
+                   "from the train split), or a folder with vocab.json and merges.txt")
+      ->check([](const std::string& text) { return tokenizer_problem(text); })
+      ->option_text("NAME or DIR")
+      ->capture_default_str();
   command
       ->add_option("--field", options->field,
                    "text, openwebtext: the field of JSONL records that is the text")
       ->capture_default_str();
-  auto* size = command->add_option("--size", options->size, "synthetic: characters to write");
-  size->check(takes_integer(1000, std::int64_t{1} << 40))->capture_default_str();
-  auto* share =
-      command
-          ->add_option("--val-fraction", options->val_fraction,
-                       "Share of the documents that becomes val.bin (of up to 20 documents: the end of "
-                       "each); openwebtext: 0.0005")
-          ->check(takes_number({.low = 0, .high = 1, .low_open = true, .high_open = true}))
-          ->capture_default_str();
+  command->add_option("--size", options->size, "synthetic: characters to write")
+      ->check(takes_integer(1000, std::int64_t{1} << 40))
+      ->capture_default_str();
+  command
+      ->add_option("--val-fraction", options->val_fraction,
+                   "Share of the documents that becomes val.bin (of up to 20 documents: the end of "
+                   "each); openwebtext: 0.0005")
+      ->check(takes_number({.low = 0, .high = 1, .low_open = true, .high_open = true}))
+      ->capture_default_str();
   command
       ->add_option("--truncate", options->truncate,
                    "text, shakespeare*, wikitext-*: share of the (train) text's characters that is used, "
                    "from the start")
       ->check(takes_number({.low = 0, .high = 1, .low_open = true}))
       ->capture_default_str();
-  auto* seed = command
-                   ->add_option("--seed", options->seed,
-                                "Seed of the split and of the synthetic text; openwebtext: 2357")
-                   ->check(takes_integer(0, kMostInt64))
-                   ->capture_default_str();
+  command
+      ->add_option("--seed", options->seed, "Seed of the split and of the synthetic text; openwebtext: 2357")
+      ->check(takes_integer(0, kMostInt64))
+      ->capture_default_str();
   command
       ->add_option(
           "--from", given->from,
@@ -258,22 +259,18 @@ void add_prepare(CLI::App& app) {
   command->add_flag(
       "--unk", options->unk,
       "wikitext-*: the text with <unk> for rare words, to compare with papers of word-level models");
-  auto* save_every =
-      command
-          ->add_option(
-              "--save-every", options->save_every,
-              "openwebtext: seconds between saves; an interrupted preparation continues from the last one")
-          ->check(takes_number({.low = 0}))
-          ->capture_default_str();
+  command
+      ->add_option(
+          "--save-every", options->save_every,
+          "openwebtext: seconds between saves; an interrupted preparation continues from the last one")
+      ->check(takes_number({.low = 0}))
+      ->capture_default_str();
   command->add_option("--threads", options->threads, "Threads that tokenize; 0 is all cores")
       ->check(takes_integer(0))
       ->capture_default_str();
-  command->callback([given, tokenizer, share, seed, size, save_every] {
-    given->tokenizer_given = tokenizer->count() > 0;
-    given->share_given = share->count() > 0;
-    given->seed_given = seed->count() > 0;
-    given->size_given = size->count() > 0;
-    given->save_every_given = save_every->count() > 0;
+  command->callback([given, command] {
+    for (const auto* option : command->get_options())
+      if (option->count() > 0) given->named.insert(option->get_name());
     run_prepare(*given);
   });
 }

@@ -147,6 +147,8 @@ TEST_F(DataFormats, FaultsOfPrepareNameTheOptionsThatMendThem) {
   expect_user_error(shoal({"prepare", "synthetic", "--truncate", "0.5", "--out", "new"}),
                     "synthetic takes no --truncate", "`shoal prepare text`");
   expect_user_error(prepare({"--out", "new", "--size", "4000000"}), "text takes no --size; synthetic does");
+  expect_user_error(shoal({"prepare", "synthetic", "--out", "new", "--field", "body"}),
+                    "synthetic takes no --field; text and openwebtext do");
   expect_user_error(prepare({"--out", "new", "--save-every", "5"}),
                     "text takes no --save-every; openwebtext does");
 }
