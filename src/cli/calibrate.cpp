@@ -52,10 +52,10 @@ void add_calibrate(CLI::App& app) {
        {"shoal calibrate configs/gpt2-124m.toml --ranks 4 --again",
         "anew, where the machine was busy before"},
        {"mpirun -n 4 shoal calibrate configs/gpt2-124m.toml", "the hosts and the network of a job"}});
-  command->add_option("config", options->file, "The config of the run")->option_text("CONFIG.toml");
+  command->add_option("config", options->file, "The config of the run")->option_text("[CONFIG.toml]");
   add_settings(*command, options->settings);
   add_ranks(*command, options->ranks);
-  command->add_flag("--again", options->again, "Measure what is known too");
+  command->add_flag("--again", options->again, "Measure again what was measured before");
   command->callback([options] {
     with_job(
         options->ranks, [&] { return load(*options); },

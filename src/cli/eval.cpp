@@ -193,7 +193,7 @@ void add_eval(CLI::App& app) {
                                         "Random sequences to use; 0 is the whole split in order");
   sequences->check(takes_integer(0, kMostSequences))->capture_default_str();
   auto* batches = command->add_option("--batches", options->batches,
-                                      "The same in batches of train.global_batch sequences");
+                                      "Random batches to use, of train.global_batch sequences");
   batches->check(takes_integer(0, kMostSequences))->excludes(sequences);
   command
       ->add_option("--task", options->task,

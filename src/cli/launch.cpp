@@ -19,7 +19,7 @@ void add_launch(CLI::App& app) {
         "on the hosts of a file that answer, while lines are added and removed"}});
   command
       ->add_option("-n,--ranks", options->ranks,
-                   "Ranks to start, with --hosts-file at most (default: the total of the hosts)")
+                   "Ranks to start; with --hosts-file an upper limit (default: all that the hosts take)")
       ->check(takes_integer(1, 1'000'000));
   command->add_option("--hosts", options->hosts, "HOST:RANKS, ...; HOST alone takes one rank")
       ->option_text("a:2,b:2");

@@ -193,7 +193,7 @@ void add_plan(CLI::App& app) {
        {"shoal plan --table steps.csv --cluster configs/clusters/a100.toml",
         "beside steps that others measured: errors and regret"}});
   auto* config =
-      command->add_option("config", options->file, "The config of the run")->option_text("CONFIG.toml");
+      command->add_option("config", options->file, "The config of the run")->option_text("[CONFIG.toml]");
   add_settings(*command, options->settings);
   auto* ranks = add_ranks(*command, options->ranks);
   auto* cluster =

@@ -205,6 +205,7 @@ void add_prepare(CLI::App& app) {
   }
   command->add_option("dataset", options->dataset, fmt::format("One of {}", fmt::join(names, ", ")))
       ->required()
+      ->option_text("DATASET")
       ->check([](const std::string& name) { return dataset_problem(name); }, choices_text(names));
   command->add_option("inputs", options->inputs,
                       fmt::format("{}: files, folders, .jsonl, .tar, .zip, .gz, .bz2, .xz, .zst",
@@ -253,8 +254,8 @@ void add_prepare(CLI::App& app) {
           "--from", given->from,
           "text, openwebtext: the text, as inputs; OpenWebText as it is distributed "
           "(openwebtext.tar.xz, urlsf_subset*, .jsonl, .txt). wikitext-*: the .zip, or a folder with it or "
-          "with wiki.train.raw and so on. Otherwise, and where inputs are named: the folder or URL where "
-          "needed files are looked for first (default: $SHOAL_DATA_DIR)")
+          "with wiki.train.raw and so on. In all other cases: a folder or URL to look in first "
+          "for files that would be downloaded (default: $SHOAL_DATA_DIR)")
       ->option_text("FILE, DIR or URL ...");
   command->add_flag(
       "--unk", options->unk,

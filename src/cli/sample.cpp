@@ -204,8 +204,7 @@ void add_sample(CLI::App& app) {
       command
           ->add_option(
               "--beams", options->beam.beams,
-              "Search the likeliest texts among as many at a time instead of drawing; --samples prints "
-              "the best ones")
+              "Beam search with N beams instead of random choice; --samples K prints the K best texts")
           ->check(takes_integer(1, 4096))
           ->option_text("N")
           ->excludes("--temperature", "--top-k", "--top-p", "--min-p", "--repetition-penalty",

@@ -102,7 +102,7 @@ void add_size(CLI::App& app) {
        {"shoal size --table --ranks 4", "twelve models from 25M to 708M parameters"},
        {"shoal size --table --sizes 6/6/384,48/25/1600 --ranks 4", "models of your own choice"}});
   command->add_option("CONFIG", options->file, "The run's config, a TOML file (not needed with --table)")
-      ->option_text("CONFIG.toml");
+      ->option_text("[CONFIG.toml]");
   add_settings(*command, options->settings);
   command->add_flag(
       "--table", options->table,

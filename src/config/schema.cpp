@@ -194,8 +194,8 @@ std::vector<Field> make_fields() {
           "GPT-2 in Hugging Face's format, a folder with config.json and model.safetensors or "
           "pytorch_model.bin, or a model of the hub, hf:openai-community/gpt2, which is fetched into "
           "the hub's cache. nanogpt:FILE: nanoGPT's ckpt.pt. llmc:FILE: a model of llm.c. auto: resume "
-          "if the run has a checkpoint, else start from scratch, and auto:FROM from FROM; given after "
-          "another value, as an argument after the config's, auto keeps that one as FROM."),
+          "if the run has a checkpoint, else start from scratch; auto:FROM: else from FROM. The argument "
+          "init.from=auto keeps the config's value as FROM."),
       plain<&C::init, &InitConfig::other_data>(
           "init.other_data",
           "Resume although the data are not those that the checkpoint was trained on. Holds for one start."),
@@ -283,10 +283,9 @@ std::vector<Field> make_fields() {
                                            "blocks' linear layers. It has optim.lr's schedule. 0: optim.lr."),
       number<&C::optim, &Optim::momentum>("optim.momentum", kFraction, "",
                                           "muon: decay rate of the hidden matrices' momentum."),
-      plain<&C::optim, &Optim::nesterov>("optim.nesterov", "muon: whether that is Nesterov's momentum."),
-      number<&C::optim, &Optim::ns_steps>(
-          "optim.ns_steps", between(1, 100), "steps",
-          "muon: steps of Newton and Schulz, which make a momentum orthogonal."),
+      plain<&C::optim, &Optim::nesterov>("optim.nesterov", "muon: use Nesterov momentum."),
+      number<&C::optim, &Optim::ns_steps>("optim.ns_steps", between(1, 100), "steps",
+                                          "muon: Newton-Schulz steps, which make a momentum orthogonal."),
       choice<&C::optim, &Optim::adjust_lr, MuonScale>(
           "optim.adjust_lr",
           {{"match_rms_adamw", MuonScale::match_rms_adamw}, {"original", MuonScale::original}},
@@ -307,7 +306,8 @@ std::vector<Field> make_fields() {
                                     "Low-rank adapters (LoRA): each of lora.targets gives alpha / rank * B "
                                     "(A x) more, and only A [rank, "
                                     "in] and B [out, rank] are trained. 0: no adapters."),
-      number<&C::lora, &Lora::alpha>("lora.alpha", above(0), "", "Scale of the adapters, times rank."),
+      number<&C::lora, &Lora::alpha>("lora.alpha", above(0), "",
+                                     "The adapters' output is scaled by alpha / rank."),
       number<&C::lora, &Lora::dropout>("lora.dropout", kFraction, "",
                                        "Probability of dropping an input of an adapter."),
       plain<&C::lora, &Lora::targets>(
@@ -340,7 +340,7 @@ std::vector<Field> make_fields() {
                                                   "whole steps. 0: as warmup_steps says."),
       number<&C::lr_schedule, &Lr::decay_tokens>(
           "lr_schedule.decay_tokens", at_least(0), "tokens",
-          "In place of decay_steps, likewise. 0: as decay_steps says."),
+          "decay_steps in training tokens, rounded up to whole steps. 0: as decay_steps says."),
       number<&C::lr_schedule, &Lr::min_lr>("lr_schedule.min_lr", at_least(0), "",
                                            "Learning rate after the decay."),
 
@@ -373,9 +373,9 @@ std::vector<Field> make_fields() {
                                              "metrics.jsonl and the page of shoal report. They "
                                              "are drawn alike each time. 0: none."),
       plain<&C::eval, &EvalConfig::sample_prompt>("eval.sample_prompt",
-                                                  "What these texts continue. \"\": a new text."),
+                                                  "Prompt of the texts of eval.samples. \"\": none."),
       number<&C::eval, &EvalConfig::sample_tokens>("eval.sample_tokens", between(1, 1 << 20), "tokens",
-                                                   "Tokens of each of these texts."),
+                                                   "Length of the texts of eval.samples."),
 
       number<&C::checkpoint, &CheckpointConfig::interval>("checkpoint.interval", at_least(0), "steps",
                                                           "Steps between checkpoints. 0: only at the end."),
@@ -415,9 +415,9 @@ std::vector<Field> make_fields() {
           "vocabulary, with exchanges of activations in every block. They are neighbouring ranks."),
       plain<&C::parallel, &Par::sequence>(
           "parallel.sequence",
-          "Tensor ranks also share the tokens in norms, dropout and residuals, which all of them compute "
-          "otherwise: less memory, the same traffic. parallel.tensor must divide the tokens of a "
-          "micro-batch. No effect without tensor ranks."),
+          "Each tensor rank computes norms, dropout and residuals for its part of the tokens only: less "
+          "memory, up to half as much traffic again in the backward pass. parallel.tensor must divide the "
+          "tokens of a micro-batch. No effect without tensor ranks."),
       number<&C::parallel, &Par::pipeline>(
           "parallel.pipeline", between(1, 1000), "stages",
           "Pipeline stages. Each holds a range of blocks and passes micro-batches on to the next."),
@@ -473,15 +473,16 @@ std::vector<Field> make_fields() {
           "gossip.clip", {{"global", GossipClip::global}, {"bucket", GossipClip::bucket}},
           "global: clip by the norm of the worker's whole gradient, and update at the end of the backward "
           "pass. bucket: clip every bucket by its own norm, and update and send it while the backward pass "
-          "goes on."),
+          "goes on; only for workers of one rank, and not with outer.interval, run.verify, "
+          "train.on_bad_step = \"skip\" or train.spike_zscore."),
       plain<&C::gossip, &Gossip::continue_from_average>(
           "gossip.continue_from_average",
           "After an evaluation, continue from the average of the workers, which was evaluated, instead of "
           "from each worker's own model."),
       number<&C::gossip, &Gossip::local_size>(
           "gossip.local_size", at_least(0), "workers",
-          "Neighbouring workers that share a node, for alternating-exp-ring. 0: as they were started, or on "
-          "a single host 8, 4 or 2."),
+          "Neighbouring workers that share a node, for alternating-exp-ring. 0: as the launcher placed them; "
+          "on one host 8, 4 or 2."),
 
       number<&C::outer, &Outer::interval>(
           "outer.interval", {.low = 0, .high = 1 << 20}, "steps",
@@ -489,9 +490,10 @@ std::vector<Field> make_fields() {
           "the last time, and makes a step of SGD of it. With parallel.engine = \"gossip\" workers talk "
           "only then, in the groups of gossip.topology (complete: DiLoCo; others: NoLoCo). With "
           "\"allreduce\" there is one model, which looks back on itself (SNOO). 0: no outer optimizer."),
-      number<&C::outer, &Outer::lr>("outer.lr", above(0), "", "Its learning rate."),
-      number<&C::outer, &Outer::momentum>("outer.momentum", kFraction, "", "Its momentum."),
-      plain<&C::outer, &Outer::nesterov>("outer.nesterov", "Whether that is Nesterov's momentum."),
+      number<&C::outer, &Outer::lr>("outer.lr", above(0), "", "Learning rate of the outer optimizer."),
+      number<&C::outer, &Outer::momentum>("outer.momentum", kFraction, "",
+                                          "Momentum of the outer optimizer."),
+      plain<&C::outer, &Outer::nesterov>("outer.nesterov", "Use Nesterov momentum in the outer optimizer."),
       text<&C::outer, &Outer::compress>(
           "outer.compress", {"none", "bfloat16", "int4", "topk:SHARE"},
           "What workers send of their movement. none: all, in float32. bfloat16: all, rounded. int4: all, "
@@ -499,15 +501,14 @@ std::vector<Field> make_fields() {
           "their places. What is not sent is added to the next movement."),
       number<&C::outer, &Outer::fragments>(
           "outer.fragments", at_least(1), "fragments",
-          "Parts of the model, whole blocks, that move in turn at equal distances in the interval, each once "
-          "(Streaming DiLoCo): what is sent at a time is smaller."),
+          "Number of parts of the model, each of whole units, that are exchanged one after another in an "
+          "interval (Streaming DiLoCo), so that each exchange is smaller."),
       number<&C::outer, &Outer::overlap>(
           "outer.overlap", at_least(0), "steps",
           "Steps that workers go on training while a movement is on its way. 0: they wait for it."),
-      number<&C::outer, &Outer::own_share>(
-          "outer.own_share", kFraction, "",
-          "With outer.overlap: the share of its own weights, which it has trained meanwhile, in those that a "
-          "worker goes on from. The rest is of the model that has moved."),
+      number<&C::outer, &Outer::own_share>("outer.own_share", kFraction, "",
+                                           "With outer.overlap a worker goes on from own_share * its own "
+                                           "weights + (1 - own_share) * the moved model."),
 
       number<&C::plan, &PlanConfig::instance_ranks>(
           "plan.instance_ranks", at_least(0), "ranks",
@@ -522,10 +523,10 @@ std::vector<Field> make_fields() {
                                               "Write TensorBoard events into the run's folder."),
       plain<&C::log, &LogConfig::jsonl>(
           "log.jsonl", "Write metrics.jsonl into the run's folder, which `shoal plot` reads."),
-      number<&C::log, &LogConfig::peak_tflops>("log.peak_tflops", at_least(0), "TFLOP/s",
-                                               "The peak of one rank that speeds are given as a share of, as "
-                                               "its maker states it: 312 for an A100 in "
-                                               "bfloat16. 0: the peak that is measured at the start."),
+      number<&C::log, &LogConfig::peak_tflops>(
+          "log.peak_tflops", at_least(0), "TFLOP/s",
+          "Peak of one rank, of which logged speeds are a share, as its maker states it: 312 for an A100 in "
+          "bfloat16. 0: the peak that is measured at the start."),
   };
 }
 
