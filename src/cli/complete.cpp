@@ -66,7 +66,8 @@ void add_options(const CommandTable& command, Matches& matches) {
 void add_values(const OptionRow& option, Matches& matches, const std::string& before = "") {
   for (const auto& choice : option.choices) matches.add(before + choice);
   if (!option.choices.empty()) return;
-  static const std::set<std::string, std::less<>> kNoFiles{"N", "X", "M", "L", "MIB", "SIZE", "TEXT", "NAME"};
+  static const std::set<std::string, std::less<>> kNoFiles{"N",    "X",    "M",    "L",    "MIB",
+                                                           "SIZE", "TEXT", "NAME", "HOST", "KEY"};
   const auto& form = option.value;  // "FILE.svg", "N | all", "NAME|FILE.toml"
   for (std::size_t begin = 0; begin < form.size();) {
     const auto end = std::min(form.find('|', begin), form.size());
@@ -175,7 +176,9 @@ Completion complete(const CommandTable& program, const std::vector<std::string>&
   } else if (place.option) {
     add_values(*place.option, matches);
   } else {
-    add_commands(*place.command, matches);
+    const bool of_man = place.command == find_command(program, "man");
+    add_commands(of_man && place.arguments == 0 ? program : *place.command, matches);
+    if (of_man) return matches.take();
     add_argument(place, matches);
   }
   return matches.take();

@@ -58,8 +58,11 @@ Dataset open_folder(const std::filesystem::path& dir, const DatasetOptions& opti
   return std::move(*data);
 }
 
-// The number of sequences, from --sequences or --batches, as for the keys in [eval]; 0: the whole split.
+// The number of sequences, from --sequences or --batches, or from the keys in [eval] where they are
+// arguments; 0: the whole split.
 std::int64_t sequences_of(const EvalOptions& options, Config config) {
+  const bool set = config.fixed.contains("eval.sequences") || config.fixed.contains("eval.batches");
+  if (set && options.sequences == 0 && options.batches == 0) return eval_sequences(config);
   config.eval.sequences = options.sequences;
   config.eval.batches = options.batches > 0 ? options.batches : EvalConfig{}.batches;
   if (options.batches > 0) config.eval.sequences = EvalConfig{}.sequences;

@@ -1,4 +1,5 @@
 // shoal sample: generates text from a checkpoint and prints it token by token.
+#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,7 +10,6 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
-#include <iostream>
 #include <memory>
 #include <optional>
 
@@ -54,17 +54,57 @@ Config load_config(const SampleArguments& options) {
   return config;
 }
 
+// Lines of standard input. A signal ends the wait for one.
+class InputLines {
+ public:
+  // Returns false at the end, or after a signal.
+  bool next(std::string& line) {
+    while (!InterruptGuard::requested()) {
+      const auto end = text_.find('\n');
+      if (end != text_.npos || (ended_ && !text_.empty())) {
+        line = text_.substr(0, end);
+        text_.erase(0, end == text_.npos ? end : end + 1);
+        return true;
+      }
+      if (ended_) return false;
+      read();
+    }
+    return false;
+  }
+
+ private:
+  void read() {
+    pollfd input{.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
+    if (::poll(&input, 1, 200) <= 0) return;
+    std::array<char, 4096> bytes;
+    const auto count = ::read(STDIN_FILENO, bytes.data(), bytes.size());
+    if (count > 0) text_.append(bytes.data(), static_cast<std::size_t>(count));
+    ended_ = count == 0 || (count < 0 && errno != EINTR && errno != EAGAIN);
+  }
+
+  std::string text_;
+  bool ended_ = false;
+};
+
 // Each line of standard input is a prompt. Draws differ from line to line; a search gives its best text.
 void converse(SampleWriter& writer, const SampleArguments& options, const LoadedModel& model) {
   const bool person = isatty(STDIN_FILENO) != 0;
+  InputLines lines;
   std::int64_t index = 0;
   for (std::string line;; ++index) {
     if (person) fmt::print(stderr, "> ");
-    if (!std::getline(std::cin, line) || InterruptGuard::requested()) break;
+    if (!lines.next(line)) break;
     if (line.ends_with('\r')) line.pop_back();
+    SamplePrompt prompt{.text = line, .tokens = {}, .reference = {}};
+    try {
+      prompt.tokens = encode_prompt(line, model);
+    } catch (const UserError& error) {
+      if (!person) throw;
+      fmt::print(stderr, "{}\n", error.what());
+      continue;
+    }
     Terminal terminal;
-    writer.write({{index, options.beam.beams > 1 ? 0 : index}},
-                 {{.text = line, .tokens = encode_prompt(line, model), .reference = {}}},
+    writer.write({{index, options.beam.beams > 0 ? 0 : index}}, {prompt},
                  [&](std::string_view bytes) { terminal.print(bytes); });
     terminal.end_text();
   }
@@ -248,7 +288,7 @@ void add_sample(CLI::App& app) {
     const auto load = [&] {
       options->sampling.cache = !options->no_cache;
       validate(options->sampling);
-      if (options->beam.beams > 1 && options->samples > options->beam.beams) {
+      if (options->beam.beams > 0 && options->samples > options->beam.beams) {
         fail_user("--beams {} finds as many texts; ask for as many --samples at most, or for more beams",
                   options->beam.beams);
       }

@@ -42,6 +42,8 @@ Prompts::Prompts(const SampleArguments& options, const std::string& text, const 
       lines_.push_back({.text = line, .tokens = encode_prompt(line, model), .reference = {}});
     }
     if (lines_.empty()) fail_user("--prompts {}: the file has no line", options.prompts);
+    if (options.samples > kMostInt64 / std::ssize(lines_))
+      fail_user("--samples {} of each of {} prompts are too many", options.samples, lines_.size());
     return;
   }
   if (options.from_split.empty()) {
@@ -80,14 +82,14 @@ SampleWriter::SampleWriter(const SampleArguments& options, const LoadedModel& mo
       tokenizer_(*model.tokenizer),
       texts_(texts),
       generator_(
-          make_generator(*model.runtime, model.plan, options.beam.beams > 1 ? options.beam.beams : texts)) {}
+          make_generator(*model.runtime, model.plan, options.beam.beams > 0 ? options.beam.beams : texts)) {}
 
 std::vector<Sample> SampleWriter::write(const std::vector<Numbered>& numbers,
                                         const std::vector<SamplePrompt>& prompts, const Print& print_first) {
   std::vector<Sample> samples;
   for (std::size_t i = 0; i < numbers.size(); ++i)
     samples.push_back({.index = numbers[i].sample, .prompt = prompts[i].text});
-  if (options_.beam.beams > 1) {
+  if (options_.beam.beams > 0) {
     search(prompts, print_first, samples, numbers);
   } else {
     sample(prompts, print_first, samples, numbers);

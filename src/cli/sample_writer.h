@@ -21,7 +21,7 @@ struct SampleArguments : TextModelArguments {
   std::vector<std::string> stops;
   std::int64_t samples = 1;  // of each prompt
   std::int64_t batch = 8, prompt_tokens = 20;
-  BeamOptions beam = {.beams = 1};  // 1: no beam search
+  BeamOptions beam = {.beams = 0};  // 0: no beam search
   int ranks = 0;
   bool no_cache = false, json = false, interactive = false;
   SampleOptions sampling;

@@ -69,7 +69,10 @@ Archive::Archive(ByteSource& source, std::string name)
   archive_read_support_filter_zstd(archive_);
   archive_read_support_format_tar(archive_);
   archive_read_support_format_zip(archive_);
-  if (!is_container_name(without_compression(name_))) archive_read_support_format_raw(archive_);
+  if (!is_container_name(without_compression(name_))) {
+    archive_read_support_format_raw(archive_);
+    archive_read_support_format_empty(archive_);
+  }
 
   archive_read_set_read_callback(archive_, Callbacks::read);
   if (source.seekable()) archive_read_set_seek_callback(archive_, Callbacks::seek);
@@ -92,17 +95,23 @@ void Archive::fail_damaged() {
             member_.empty() ? "" : " (member " + member_ + ")", reason == nullptr ? "unknown error" : reason);
 }
 
+void Archive::require_compression() {
+  if (archive_filter_code(archive_, 0) == ARCHIVE_FILTER_NONE)
+    fail_user("{}: the name says that it is compressed, but it is not; rename it", name_);
+}
+
 bool Archive::next() {
   for (;;) {
     archive_entry* entry = nullptr;
     const int status = archive_read_next_header(archive_, &entry);
-    if (status == ARCHIVE_EOF) return false;
+    if (status == ARCHIVE_EOF) {
+      if (archive_format(archive_) == ARCHIVE_FORMAT_EMPTY) require_compression();
+      return false;
+    }
     if (status < ARCHIVE_WARN) fail_damaged();
     compressed_file_ = archive_format(archive_) == ARCHIVE_FORMAT_RAW;
     if (compressed_file_) {
-      if (archive_filter_code(archive_, 0) == ARCHIVE_FILTER_NONE) {
-        fail_user("{}: the name says that it is compressed, but it is not; rename it", name_);
-      }
+      require_compression();
       const auto stem = without_compression(name_);
       member_ = stem.substr(stem.find_last_of('/') + 1);
       return true;

@@ -41,6 +41,7 @@ class Archive : private ByteSource {
 
   std::size_t read(char* out, std::size_t size) override;
   [[noreturn]] void fail_damaged();
+  void require_compression();
 
   ByteSource& source_;
   std::string name_, member_;

@@ -279,8 +279,10 @@ void walk(const fs::path& path, const std::vector<fs::path>& left_out, bool name
   std::error_code error;
   for (fs::directory_iterator it(path, error), end; !error && it != end; it.increment(error)) {
     auto name = it->path().filename().string();
-    const bool linked_folder = it->is_symlink() && it->is_directory();  // could make a cycle
-    if (!name.starts_with('.') && !linked_folder && (it->is_directory() || it->is_regular_file()))
+    std::error_code loop;  // of links
+    const bool folder = it->is_directory(loop);
+    const bool linked_folder = folder && it->is_symlink(loop);  // could make a cycle
+    if (!name.starts_with('.') && !linked_folder && (folder || it->is_regular_file(loop)))
       names.push_back(std::move(name));
   }
   if (error) fail_user("{}: the folder cannot be read: {}", path.string(), error.message());

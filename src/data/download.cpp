@@ -1,10 +1,15 @@
 #include "data/download.h"
 
+#include <fcntl.h>
+
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstdlib>
+#include <thread>
 
 #include "core/error.h"
+#include "core/log.h"
 #include "core/shared_table.h"
 #include "data/file_digest.h"
 #include "data/http.h"
@@ -62,6 +67,18 @@ fs::path default_cache() {
   return folder;
 }
 
+FileDescriptor wait_for_download(const fs::path& lock, std::string_view what) {
+  std::error_code error;
+  fs::create_directories(lock.parent_path(), error);
+  if (error) fail_user("{}: cannot be created: {}", lock.parent_path().string(), error.message());
+  auto file = open_file(lock, O_RDWR | O_CREAT, "create");
+  for (bool told = false; !try_lock(file); told = true) {
+    if (!told) log::info("another process downloads {}", what);
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  }
+  return file;
+}
+
 void download(const std::string& url, const RemoteFile& file, const fs::path& to) {
   std::error_code error;
   fs::create_directories(to.parent_path(), error);
@@ -103,7 +120,8 @@ fs::path fetch(const RemoteFile& file, const FetchOptions& options) {
   const auto url =
       mirror ? fmt::format("{}{}{}", from, from.ends_with('/') ? "" : "/", file.name) : std::string(file.url);
   try {
-    download(url, file, cached);
+    const auto lock = wait_for_download(cached.string() + ".lock", file.name);
+    if (!is_good(cached, file)) download(url, file, cached);
   } catch (const UserError& error) {
     // The files of one folder are needed together.
     const auto cache = options.cache.empty() ? default_cache() : options.cache;

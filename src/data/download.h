@@ -8,6 +8,8 @@
 #include <string>
 #include <string_view>
 
+#include "core/file.h"
+
 namespace shoal {
 
 struct RemoteFile {
@@ -39,6 +41,10 @@ std::filesystem::path fetch(const RemoteFile& file, const FetchOptions& options)
 
 // Fetches GPT-2's encoder.json and vocab.bpe, and returns the folder that holds both.
 std::filesystem::path fetch_gpt2_vocabulary(const FetchOptions& options);
+
+// Waits for the lock of a file or folder that is being downloaded, and holds it as long as the result lives,
+// beside other threads and processes; says `what` is waited for. Creates the file of the lock.
+FileDescriptor wait_for_download(const std::filesystem::path& lock, std::string_view what);
 
 // Downloads `url` to `to`, which is complete or absent: the data first goes to `to`.partial, which a later
 // call resumes. If a resumed file has a wrong checksum, it is fetched once more from the start. Throws

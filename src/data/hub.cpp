@@ -1,21 +1,18 @@
 #include "data/hub.h"
 
-#include <fcntl.h>
-
 #include <algorithm>
 #include <cctype>
-#include <chrono>
 #include <cstdlib>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
-#include <thread>
 #include <vector>
 
 #include "core/error.h"
 #include "core/file.h"
 #include "core/log.h"
+#include "data/download.h"
 #include "data/file_digest.h"
 #include "data/http.h"
 
@@ -84,10 +81,12 @@ class HubModel {
   }
 
   fs::path fetch() {
-    const auto lock = wait_for_lock();
-    if (const auto folder = cached()) return *folder;  // another process has fetched it meanwhile
+    const auto lock = wait_for_download(options_.cache / ".locks" / root_.filename() / "shoal.lock", name_);
+    const auto begun = cached();
+    if (begun && has_tokenizer(*begun)) return *begun;  // another process has fetched it meanwhile
+    const auto revision = begun ? begun->filename().string() : "main";
     const auto info =
-        nlohmann::json::parse(text_of("/api/models/" + name_ + "/revision/main"), nullptr, false);
+        nlohmann::json::parse(text_of("/api/models/" + name_ + "/revision/" + revision), nullptr, false);
     if (!info.is_object() || !info.contains("sha") || !info["sha"].is_string() ||
         !info.contains("siblings")) {
       fail_user("{} does not answer as the hub does when asked for {}", options_.endpoint, name_);
@@ -104,6 +103,11 @@ class HubModel {
     const auto folder = cached();
     if (!folder) fail_user("{} is not complete in {}", name_, root_.string());
     return *folder;
+  }
+
+  // Programs that need no texts cache the weights alone.
+  static bool has_tokenizer(const fs::path& folder) {
+    return is_there(folder / "vocab.json") && is_there(folder / "merges.txt");
   }
 
  private:
@@ -243,17 +247,6 @@ class HubModel {
     fs::rename(partial, blob);
   }
 
-  FileDescriptor wait_for_lock() const {
-    const auto folder = options_.cache / ".locks" / root_.filename();
-    make_folder(folder);
-    auto lock = open_file(folder / "shoal.lock", O_RDWR | O_CREAT, "create");
-    for (bool told = false; !try_lock(lock); told = true) {
-      if (!told) log::info("another process downloads {}", name_);
-      std::this_thread::sleep_for(std::chrono::milliseconds(200));
-    }
-    return lock;
-  }
-
   std::string name_, commit_;
   const HubOptions& options_;
   fs::path root_;
@@ -301,12 +294,19 @@ std::optional<fs::path> cached_hub_folder(std::string_view name, const HubOption
 
 fs::path hub_folder(std::string_view name, const HubOptions& options) {
   HubModel model(name, options);
-  if (const auto folder = model.cached()) return *folder;
+  const auto folder = model.cached();
+  if (folder && (options.offline || HubModel::has_tokenizer(*folder))) return *folder;
   if (options.offline) {
     fail_user("{} is not in {}, and HF_HUB_OFFLINE forbids a download. {}", name, options.cache.string(),
               without_network(name, options));
   }
-  return model.fetch();
+  try {
+    return model.fetch();
+  } catch (const UserError& error) {
+    if (!folder) throw;
+    log::warn("{} is in the cache without its tokenizer, which cannot be fetched: {}", name, error.what());
+    return *folder;
+  }
 }
 
 }  // namespace shoal

@@ -102,7 +102,9 @@ class WikiText {
 
   // The editions' files have the same names; the folder that they are distributed in tells them apart.
   void require_edition(const fs::path& where, const std::string& folder) const {
-    if (!folder.starts_with("wikitext-") || folder.starts_with(edition_.folder)) return;
+    const auto size =
+        edition_.folder.substr(0, edition_.folder.find("-raw"));  // files' endings tell the rest
+    if (!folder.starts_with("wikitext-") || folder.starts_with(size)) return;
     fail_user("{} holds {}, not {}", where.string(), folder, edition_.folder);
   }
 

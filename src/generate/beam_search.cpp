@@ -110,6 +110,7 @@ class BeamSearch {
   }
 
   double score(double sum, std::size_t length) const {
+    if (length == 0) return 0;
     return sum / std::pow(static_cast<double>(length), options_.length_penalty);
   }
 

@@ -132,6 +132,10 @@ std::vector<std::string> read_stops(const Json& value) {
   } else if (!value.is_string()) {
     reject("stop", "is {}; give a text or a list of at most {}", shown(value), kMostStops);
   }
+  for (const auto& stop : stops) {  // which each text has a copy of
+    if (stop.size() > kMostStopBytes)
+      reject("stop", "has a text of {} bytes; give at most {}", stop.size(), kMostStopBytes);
+  }
   if (std::ranges::count(stops, "") > 0) reject("stop", "is empty, which every text has at once");
   return stops;
 }

@@ -37,6 +37,7 @@ struct CompletionRequest {
 };
 
 inline constexpr int kMostChoices = 128, kMostStops = 4, kMostLogprobs = 5;
+inline constexpr std::size_t kMostStopBytes = 1024;
 
 // Fields without a meaning here are ignored, and null stands for an absent one. A request without a seed gets
 // a random one. Throws ApiError (400, or 404 for another model) naming the field at fault.

@@ -225,8 +225,11 @@ Config load_model_config(const std::filesystem::path& where, std::span<const std
     config.data.dirs = std::move(dirs);
   }
   config.parallel = {};
+  if (config.train.recompute_blocks.size() > 1) config.train.recompute_blocks.clear();  // of stages
   const Config saved = config;
   apply_arguments(config, overrides);
+  if (config.train.backend != BackendKind::cuda && !config.fixed.contains("train.tf32"))
+    config.train.tf32 = false;
   for (const auto& difference : diff(saved, config)) {
     if (difference.key == "model.gelu" && weights && !read_weights_model(*weights).gelu_is_given) continue;
     if (difference.key.starts_with("model.") || difference.key.starts_with("lora.")) {

@@ -44,6 +44,8 @@ TEST(EndToEnd, PrepareTrainEvaluatePlot) {
 
   const auto evaluated = shoal({"eval", "--checkpoint", "runs/tiny"});
   EXPECT_THAT(evaluated.out, StartsWith("val of data after step 20, every token once: "));
+  EXPECT_THAT(shoal({"eval", "--checkpoint", "runs/tiny", "eval.sequences=3"}).out,
+              StartsWith("val of data after step 20, 3 random sequences: "));
   EXPECT_EQ(after(evaluated.out, "loss        "), after(trained.err, "Val loss: "));
   EXPECT_THAT(evaluated.out, ContainsRegex("perplexity  [0-9.]+ per token\n"));
   EXPECT_THAT(evaluated.out, ContainsRegex("accuracy    [0-9.]+ % of next tokens\n"));

@@ -175,6 +175,19 @@ TEST_F(Meshes, GoOnInOthers) {
   EXPECT_LE(exact, 9);
 }
 
+// What stages recompute is theirs alone.
+TEST_F(Meshes, WhoseStagesRecomputeAreEvaluatedAndSampled) {
+  train_in({.pipeline = 2}, "stages", 2, {"train.recompute=block", "train.recompute_blocks=[1,1]"});
+  train_in({}, "one", 2);
+  const auto loss = [&](const std::string& name) {
+    const auto result = shoal({"eval", "--checkpoint", "runs/" + name});
+    EXPECT_EQ(result.code, 0) << result.err;
+    return result.out.substr(result.out.find("loss"));
+  };
+  EXPECT_EQ(loss("stages"), loss("one"));
+  EXPECT_EQ(shoal({"sample", "--checkpoint", "runs/stages", "--max-tokens", "3"}).code, 0);
+}
+
 TEST_F(Meshes, EvaluateAsOneRankDoes) {
   train_in({.pipeline = 2, .tensor = 2}, "run", 3);
   const Settings eval = {"eval", "--checkpoint", "runs/run", "train.threads=1"};

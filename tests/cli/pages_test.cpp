@@ -119,7 +119,9 @@ TEST(Completion, HasEveryCommandAndOptionOfTheHelp) {
 TEST(Completion, OffersValuesKeysAndFiles) {
   EXPECT_THAT(completed({"tr"}), ElementsAre("train", "trace"));
   EXPECT_THAT(completed({"help", "tr"}), ElementsAre("train", "trace"));
+  EXPECT_THAT(completed({"man", "tr"}), ElementsAre("train", "trace"));
   EXPECT_THAT(completed({"help", "train", "optim.l"}), testing::IsEmpty());
+  EXPECT_THAT(completed({"serve", "--host", ""}), testing::IsEmpty());
   EXPECT_THAT(completed({"eval", "--split", ""}), ElementsAre("val", "train", "test"));
   EXPECT_THAT(completed({"eval", "--split=t"}), ElementsAre("--split=train", "--split=test"));
   EXPECT_THAT(completed({"prepare", "wiki"}), ElementsAre("wikitext-2", "wikitext-103"));

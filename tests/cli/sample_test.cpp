@@ -1,5 +1,7 @@
 // shoal sample, on a model after a few training steps.
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <csignal>
 #include <cstdlib>
@@ -9,7 +11,8 @@
 #include <sstream>
 #include <thread>
 
-#include "cli/run.h"
+#include "cli/tiny_runs.h"
+#include "core/file.h"
 
 namespace shoal::test {
 namespace {
@@ -172,6 +175,8 @@ TEST_F(Sample, ABeamSearchContinuesEachLineOfItsInput) {
 
 // A text is that of its prompt alone, whatever lines are beside it.
 TEST_F(Sample, ContinuesEachLineOfAFile) {
+  write_file(*folder_ / "two", "a\nb\n");
+  expect_user_error(sample({"--prompts", "two", "--samples", "9223372036854775807"}), "--samples");
   const std::vector<std::string> lines = {"a", "bca", "cab"};
   write_file(*folder_ / "prompts.txt", "a\nbca\ncab\n");
   const auto texts = [](const std::string& out) {
@@ -291,6 +296,9 @@ TEST_F(Sample, BeamsFindTheLikeliestTexts) {
   double sum = 0;
   for (const auto& token : greedy[0]["logprobs"]) sum += token["logprob"].get<double>();
   EXPECT_GE(best[0]["score"].get<double>(), sum / 10 - 1e-6) << "a search finds no less than the greedy text";
+  const auto one = texts_of({"--beams", "1"});
+  EXPECT_EQ(one[0]["tokens"], greedy[0]["tokens"]);
+  EXPECT_NEAR(one[0]["score"], sum / 10, 1e-6);
 
   expect_user_error(sample({"--beams", "2", "--samples", "3"}), "--beams 2", "--samples");
   expect_user_error(sample({"--beams", "2", "--temperature", "1"}), "--beams", "--temperature");
@@ -332,6 +340,23 @@ TEST_F(Sample, AnInterruptEndsTheTextCleanly) {
   EXPECT_GE(result.out.size(), 100u);
   EXPECT_EQ(result.out.back(), '\n');
   EXPECT_THAT(result.err, StartsWith("stopped: "));
+}
+
+TEST_F(Sample, AnInterruptEndsTheWaitForALine) {
+  const auto lines = *folder_ / "pipe", out = *folder_ / "talk", err = *folder_ / "talk-err";
+  ASSERT_EQ(::mkfifo(lines.c_str(), 0600), 0);
+  const FileDescriptor input(::open(lines.c_str(), O_RDWR));  // so that the lines have no end
+  ASSERT_EQ(::write(input.get(), "the \nking\n", 10), 10);
+  const auto line = fmt::format(
+      "cd '{}' && {{ trap - INT; exec {} sample --checkpoint runs/tiny --interactive --max-tokens 9 "
+      "<pipe >talk 2>talk-err; }} & echo $! >'{}/pid'",
+      folder_->path().string(), SHOAL_BINARY, folder_->path().string());
+  ASSERT_EQ(std::system(line.c_str()), 0);
+  const auto pid = std::stoi(read_file(*folder_ / "pid"));
+  EXPECT_TRUE(eventually([&] { return read_file(out).size() >= 18; }));
+  ::kill(pid, SIGTERM);
+  EXPECT_TRUE(eventually([&] { return read_file(err).find("18 tokens in ") != std::string::npos; }));
+  ::kill(pid, SIGKILL);
 }
 
 TEST_F(Sample, OutputThatCannotBeWrittenIsAnError) {

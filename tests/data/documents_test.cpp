@@ -102,9 +102,20 @@ TEST(Documents, CompressedTextsAndRecords) {
   const std::string records = "{\"text\": \"one\"}\n{\"text\": \"two\"}\n";
   EXPECT_THAT(documents(folder, {compress(folder / "a.txt.gz", "gee", ARCHIVE_FILTER_GZIP),
                                  compress(folder / "b.xz", "exzee", ARCHIVE_FILTER_XZ),
-                                 compress(folder / "c.jsonl.zst", records, ARCHIVE_FILTER_ZSTD)}),
+                                 compress(folder / "c.jsonl.zst", records, ARCHIVE_FILTER_ZSTD),
+                                 compress(folder / "none.txt.gz", "", ARCHIVE_FILTER_GZIP),
+                                 compress(folder / "none.jsonl.zst", "", ARCHIVE_FILTER_ZSTD)}),
               ElementsAre(Pair("a.txt.gz:a.txt", "gee"), Pair("b.xz:b", "exzee"),
                           Pair("c.jsonl.zst:c.jsonl:1", "one"), Pair("c.jsonl.zst:c.jsonl:2", "two")));
+}
+
+TEST(Documents, LinksThatLeadNowhereAreLeftOut) {
+  const TempFolder folder;
+  folder.write("in/a.txt", "a");
+  fs::create_symlink("two", folder / "in/one");
+  fs::create_symlink("one", folder / "in/two");
+  fs::create_symlink("nowhere", folder / "in/three");
+  EXPECT_THAT(documents(folder, {folder / "in"}), ElementsAre(Pair(HasSubstr("a.txt"), "a")));
 }
 
 TEST(Documents, ArchivesWithinArchives) {

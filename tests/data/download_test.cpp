@@ -129,6 +129,18 @@ TEST_F(DownloadTest, FetchLooksAtHandThenInTheCacheThenFar) {
   EXPECT_EQ(read_file(target()), content);
 }
 
+TEST_F(DownloadTest, IsMadeOnceForAllWhoFetchAtATime) {
+  HttpServer server(content);
+  const auto cache = folder / "cache";
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back(
+        [&] { EXPECT_EQ(read_file(fetch(file(server.url()), {.from = "", .cache = cache})), content); });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(server.requests(), 1);
+}
+
 TEST_F(DownloadTest, OfflineSaysWhatToPutWhere) {
   EXPECT_THAT(user_error([&] {
                 fetch(file("http://127.0.0.1:1/sub/file.txt"), {"", folder / "cache"});

@@ -37,12 +37,14 @@ class Hub : public ::testing::Test {
     std::string weights;
     for (int i = 0; i < 300'000; ++i) weights += static_cast<char>('a' + i % 997 % 23);
     add("model.safetensors", weights, true);
-    site_.Get(R"(/api/models/(.+)/revision/main)", [this](const auto& request, auto& response) {
+    site_.Get(R"(/api/models/(.+)/revision/([0-9a-z]+))", [this](const auto& request, auto& response) {
       ++requests_;
       if (refused(request, response)) return;
       nlohmann::json siblings = nlohmann::json::array();
       for (const auto& [name, file] : files_) siblings.push_back({{"rfilename", name}});
-      response.set_content(nlohmann::json{{"sha", commit_}, {"siblings", siblings}}.dump(),
+      const std::string revision = request.matches[2];
+      const auto& commit = revision == "main" ? commit_ : revision;
+      response.set_content(nlohmann::json{{"sha", commit}, {"siblings", siblings}}.dump(),
                            "application/json");
     });
     site_.Get(R"(/(.+)/resolve/([^/]+)/(.+))", [this](const auto& request, auto& response) {
@@ -154,6 +156,23 @@ TEST_F(Hub, TakesAFilesSizeAndChecksumFromBehindRedirects) {
       EXPECT_EQ(fs::read_symlink(folder / file).filename(), stored.etag) << name;
     }
   }
+}
+
+// As transformers leave a cache whose user wanted the weights alone.
+TEST_F(Hub, FetchesATokenizerThatTheCacheLacks) {
+  const auto folder = fetch();
+  for (const char* name : {"vocab.json", "merges.txt"}) fs::remove(folder / name);
+  commit_ = std::string(40, 'a');  // the model has changed meanwhile
+  const int before = requests_;
+  EXPECT_EQ(fetch("org/model", "", true), folder);
+  EXPECT_EQ(requests_, before);
+  EXPECT_EQ(fetch(), folder);
+  EXPECT_TRUE(fs::exists(folder / "vocab.json") && fs::exists(folder / "merges.txt"));
+
+  fs::remove(folder / "vocab.json");
+  const auto without_network =
+      hub_folder("org/model", {.cache = cache_.path(), .endpoint = "http://127.0.0.1:1"});
+  EXPECT_EQ(without_network, folder);
 }
 
 TEST_F(Hub, ResumesADownloadThatBroke) {

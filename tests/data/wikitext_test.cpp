@@ -84,6 +84,11 @@ TEST_F(WikiTextTest, ComesFromAFolder) {
   expect_splits(".raw");
 }
 
+TEST_F(WikiTextTest, AFolderNamedAfterTheDatasetMayHoldEitherText) {
+  unpack("wikitext-2", ".raw");
+  prepare(from(folder / "wikitext-2"));
+}
+
 TEST_F(WikiTextTest, TheWrongEditionIsNamed) {
   unpack("wikitext-2", ".tokens");
   const auto raw = zip("raw.zip", "wikitext-2-raw", ".raw"), unk = zip("unk.zip", "wikitext-2", ".tokens");

@@ -99,6 +99,13 @@ TEST(BeamSearch, ScoresAreThoseOfTheTexts) {
   }
 }
 
+TEST(BeamSearch, ATextWithoutTokensHasAScore) {
+  auto model = small_model();
+  auto decoder = decoder_of(model, 2);
+  for (const auto& text : beam_search(decoder, kPrompt, {.beams = 2, .max_tokens = 0}))
+    EXPECT_EQ(text.score, 0);
+}
+
 TEST(BeamSearch, OneBeamIsGreedy) {
   auto model = small_model();
   Generator generator(*model.backend, *model.engine, model.config, model.compute);

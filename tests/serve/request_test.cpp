@@ -101,39 +101,40 @@ TEST_F(RequestTest, NamesTheFieldThatIsWrong) {
       EXPECT_THAT(error.param, testing::StartsWith("prompt")) << body;
     }
   }
-  const std::vector<std::pair<const char*, const char*>> wrong = {{"max_tokens", "0"},
-                                                                  {"max_tokens", "51"},
-                                                                  {"max_tokens", "2.5"},
-                                                                  {"max_tokens", "\"9\""},
-                                                                  {"max_tokens", "true"},
-                                                                  {"max_tokens", "1e999"},
-                                                                  {"temperature", "-0.1"},
-                                                                  {"temperature", "2.1"},
-                                                                  {"temperature", "\"hot\""},
-                                                                  {"top_p", "0"},
-                                                                  {"top_p", "1.1"},
-                                                                  {"min_p", "-1"},
-                                                                  {"top_k", "-2"},
-                                                                  {"n", "0"},
-                                                                  {"n", "129"},
-                                                                  {"best_of", "2"},
-                                                                  {"logprobs", "6"},
-                                                                  {"logprobs", "true"},
-                                                                  {"echo", "1"},
-                                                                  {"stream", "\"yes\""},
-                                                                  {"stop", "5"},
-                                                                  {"stop", "[5]"},
-                                                                  {"stop", "\"\""},
-                                                                  {"stop", R"(["a","b","c","d","e"])"},
-                                                                  {"presence_penalty", "3"},
-                                                                  {"frequency_penalty", "-3"},
-                                                                  {"repetition_penalty", "0"},
-                                                                  {"suffix", "\"a\""},
-                                                                  {"logit_bias", R"({"50256": -100})"},
-                                                                  {"seed", "1.5"},
-                                                                  {"seed", "18446744073709551615"},
-                                                                  {"stream_options", "{}"},
-                                                                  {"model", "7"}};
+  const std::vector<std::pair<const char*, const char*>> wrong = {
+      {"max_tokens", "0"},
+      {"max_tokens", "51"},
+      {"max_tokens", "2.5"},
+      {"max_tokens", "\"9\""},
+      {"max_tokens", "true"},
+      {"max_tokens", "1e999"},
+      {"temperature", "-0.1"},
+      {"temperature", "2.1"},
+      {"temperature", "\"hot\""},
+      {"top_p", "0"},
+      {"top_p", "1.1"},
+      {"min_p", "-1"},
+      {"top_k", "-2"},
+      {"n", "0"},
+      {"n", "129"},
+      {"best_of", "2"},
+      {"logprobs", "6"},
+      {"logprobs", "true"},
+      {"echo", "1"},
+      {"stream", "\"yes\""},
+      {"stop", "5"},
+      {"stop", "[5]"},
+      {"stop", "\"\""},
+      {"stop", R"(["a","b","c","d","e"])"},
+      {"presence_penalty", "3"},
+      {"frequency_penalty", "-3"},
+      {"repetition_penalty", "0"},
+      {"suffix", "\"a\""},
+      {"logit_bias", R"({"50256": -100})"},
+      {"seed", "1.5"},
+      {"seed", "18446744073709551615"},
+      {"stream_options", "{}"},
+      {"model", "7"}};
   for (const auto& [name, value] : wrong) {
     const std::string body = std::string(R"({"prompt": "a", ")") + name + "\": " + value + "}";
     if (std::string(value) == "1e999") {
@@ -143,6 +144,20 @@ TEST_F(RequestTest, NamesTheFieldThatIsWrong) {
     }
   }
   EXPECT_NO_THROW(read(R"({"prompt": "a", "echo": true, "max_tokens": 0})"));
+}
+
+// Every text of a request has a copy of them.
+TEST_F(RequestTest, LimitsStops) {
+  const auto with_stop = [&](std::size_t bytes) {
+    return R"({"prompt": "a", "stop": ")" + std::string(bytes, 'x') + "\"}";
+  };
+  EXPECT_EQ(read(with_stop(kMostStopBytes)).stops.size(), 1u);
+  try {
+    read(with_stop(kMostStopBytes + 1));
+    ADD_FAILURE();
+  } catch (const ApiError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("stop has a text of 1025 bytes"));
+  }
 }
 
 TEST_F(RequestTest, RefusesAnotherModelAsNotFound) {

@@ -84,6 +84,7 @@ TEST(Server, AnswersItsRoutes) {
   EXPECT_EQ(models["data"][0]["id"], "tiny");
   EXPECT_EQ(Json::parse(client.Get("/v1/models/tiny")->body), models["data"][0]);
   EXPECT_EQ(client.Get("/v1/models/other")->status, 404);
+  EXPECT_THAT(client.Get("/v1/models/")->body, HasSubstr("there is no /v1/models/"));
   EXPECT_EQ(client.Get("/v1/chat/completions")->status, 404);
   EXPECT_EQ(client.Get("/v1/completions")->status, 405);
   EXPECT_EQ(client.Post("/v1/models", "{}", "application/json")->status, 405);
