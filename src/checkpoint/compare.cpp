@@ -31,7 +31,7 @@ void compare_values(TensorDifference& difference, std::span<const std::byte> a, 
     std::memcpy(&x, a.data() + at, width);
     std::memcpy(&y, b.data() + at, width);
     const double apart = std::abs(static_cast<double>(x) - y);
-    if (!(apart <= difference.largest)) difference.largest = apart;
+    if (std::isnan(apart) || apart > difference.largest) difference.largest = apart;
   }
 }
 

@@ -4,8 +4,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 
 #include "core/error.h"
@@ -55,22 +57,29 @@ AdapterModel read_peft_config(const fs::path& path) {
   return model;
 }
 
-// The layer of "base_model.model.transformer.h.7.attn.c_attn.lora_A.weight"; empty for other names.
-std::string_view layer_of(std::string_view name) {
-  if (!name.starts_with(kPeftPrefix)) return {};
-  name.remove_prefix(kPeftPrefix.size());
-  constexpr std::string_view kBlocks = "transformer.h.";
-  if (!name.starts_with(kBlocks)) return {};
-  name.remove_prefix(kBlocks.size());
-  const auto digits = name.find_first_not_of("0123456789");
-  if (digits == 0 || digits == std::string_view::npos || name[digits] != '.') return {};
-  name.remove_prefix(digits + 1);
+// "base_model.model.transformer.h.7.attn.c_attn.lora_A.weight"
+struct AdapterName {
+  int block = 0;
+  std::string_view layer, factor;
+};
+
+// Nothing for other names.
+std::optional<AdapterName> parse_name(std::string_view name) {
+  const auto begin = fmt::format("{}transformer.h.", kPeftPrefix);
+  if (!name.starts_with(begin)) return std::nullopt;
+  name.remove_prefix(begin.size());
+  AdapterName parsed;
+  const auto [rest, error] = std::from_chars(name.data(), name.data() + name.size(), parsed.block);
+  name.remove_prefix(static_cast<std::size_t>(rest - name.data()));
+  if (error != std::errc() || parsed.block < 0 || !name.starts_with('.')) return std::nullopt;
+  name.remove_prefix(1);
   for (const auto factor : {kFactorA, kFactorB}) {
     if (!name.ends_with(factor)) continue;
-    name.remove_suffix(factor.size());
-    return std::ranges::find(kLayers, name) != std::end(kLayers) ? name : std::string_view();
+    parsed.factor = factor;
+    parsed.layer = name.substr(0, name.size() - factor.size());
   }
-  return {};
+  if (std::ranges::find(kLayers, parsed.layer) == std::end(kLayers)) return std::nullopt;
+  return parsed;
 }
 
 template <typename T>
@@ -98,8 +107,8 @@ PeftReader::PeftReader(const fs::path& folder)
   file_ = std::make_unique<SafetensorsFile>(path);
   std::set<std::string> layers;
   for (const auto& tensor : file_->tensors()) {
-    const auto layer = layer_of(tensor.name);
-    if (layer.empty()) {
+    const auto name = parse_name(tensor.name);
+    if (!name) {
       fail_user("{}: tensor \"{}\" is no adapter of a linear layer of GPT-2's blocks", path.string(),
                 tensor.name);
     }
@@ -108,9 +117,20 @@ PeftReader::PeftReader(const fs::path& folder)
     if (!readable)
       fail_user("{}: tensor \"{}\" has values of {}; F32, F16 and BF16 are read", path.string(), tensor.name,
                 tensor.type);
-    layers.emplace(layer);
+    if (tensor.shape.rank() != 2 || tensor.shape[name->factor == kFactorA ? 0 : 1] != model_.rank)
+      fail_user("{}: tensor \"{}\" is {}, which is not of the rank in adapter_config.json, r = {}",
+                path.string(), tensor.name, tensor.shape.to_string(), model_.rank);
+    layers.emplace(name->layer);
+    blocks_.insert(name->block);
   }
   model_.layers.assign(layers.begin(), layers.end());
+}
+
+void PeftReader::require_blocks(int blocks) const {
+  const auto most = blocks_.empty() ? 0 : *blocks_.rbegin() + 1;
+  if (most == blocks && std::ssize(blocks_) == blocks) return;
+  fail_user("the adapters in {} are of {} blocks{}, the model has {}", folder_.string(), blocks_.size(),
+            std::ssize(blocks_) < most ? fmt::format(" of at least {}", most) : "", blocks);
 }
 
 void PeftReader::read(const TensorSlice& slice, std::span<std::byte> out) {

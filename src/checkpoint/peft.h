@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -30,12 +31,15 @@ class PeftReader : public SliceSource {
   explicit PeftReader(const std::filesystem::path& folder);
 
   const AdapterModel& model() const { return model_; }
+  // Throws UserError unless the adapters are those of so many blocks.
+  void require_blocks(int blocks) const;
   void read(const TensorSlice& slice, std::span<std::byte> out) override;
 
  private:
   std::filesystem::path folder_;
   AdapterModel model_;
   std::unique_ptr<SafetensorsFile> file_;
+  std::set<int> blocks_;  // that have adapters
 };
 
 // Writes the adapters of a model with so many blocks into a folder that exists. `shapes` gives a layer's

@@ -37,7 +37,9 @@ std::string size_text(std::uint64_t bytes) { return format_bytes(static_cast<dou
 void copy_host_memory(void* to, const void* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
 
 std::int64_t step_of(const fs::path& checkpoint) {
-  return std::strtoll(checkpoint.filename().c_str() + std::strlen("step-"), nullptr, 10);
+  const auto name = checkpoint.filename().string();
+  const std::string_view prefix = "step-";
+  return name.starts_with(prefix) ? std::strtoll(name.c_str() + prefix.size(), nullptr, 10) : 0;
 }
 
 std::vector<fs::path> list_checkpoints(const fs::path& root) {
@@ -45,7 +47,9 @@ std::vector<fs::path> list_checkpoints(const fs::path& root) {
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(root, error)) {
     const std::string name = entry.path().filename().string();
-    if (!name.starts_with("step-") || !fs::is_directory(entry.path(), error)) continue;
+    // Other names, such as "step-00000200-good", are the user's.
+    if (name != step_directory_name(step_of(entry.path())) || !fs::is_directory(entry.path(), error))
+      continue;
     found.emplace_back(step_of(entry.path()), entry.path());
   }
   std::sort(found.begin(), found.end());
@@ -88,6 +92,9 @@ std::optional<std::string> CheckpointStore::take_error() {
 
 std::optional<fs::path> CheckpointStore::latest() const { return latest_in(root_); }
 std::optional<fs::path> CheckpointStore::best() const { return follow(root_, kBestName); }
+void CheckpointStore::name_best(const fs::path& checkpoint) {
+  replace_symlink(root_ / kBestName, checkpoint.filename().string());
+}
 std::vector<fs::path> CheckpointStore::list() const { return list_checkpoints(root_); }
 
 void CheckpointStore::save(const CheckpointInfo& info, std::span<const SliceView> slices, bool best) {
@@ -169,7 +176,7 @@ void CheckpointStore::write(const CheckpointInfo& info, std::span<const SliceVie
     throw Error(give_up(message_of(error)));
   }
   replace_symlink(root_ / kLatestName, writer->target().filename().string());
-  if (best) replace_symlink(root_ / kBestName, writer->target().filename().string());
+  if (best) name_best(writer->target());
   prune();
 }
 

@@ -78,6 +78,7 @@ class CheckpointStore {
 
   std::optional<std::filesystem::path> latest() const;
   std::optional<std::filesystem::path> best() const;
+  void name_best(const std::filesystem::path& checkpoint);
   std::vector<std::filesystem::path> list() const;  // oldest step first
   const std::filesystem::path& root() const { return root_; }
 

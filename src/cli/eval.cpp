@@ -53,7 +53,7 @@ Dataset open_folder(const std::filesystem::path& dir, const DatasetOptions& opti
           dir.string(), data->vocab_size(), options.vocab_size);
     }
   });
-  some_for_all(world.ranks, world.local_rank == 0, [&] { with_remedy([&] { data->verify(); }); });
+  some_for_all_at_length(world.ranks, world.local_rank == 0, [&] { with_remedy([&] { data->verify(); }); });
   require_agreement(world.ranks, facts_of(*data));
   return std::move(*data);
 }

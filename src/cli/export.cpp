@@ -69,6 +69,7 @@ void merge(const ExportOptions& options, ExportSource& source) {
     if (source.adapters.rank > 0)
       fail_user("{} has adapters of its own; leave --adapter out", options.checkpoint);
     source.peft = std::make_unique<PeftReader>(options.adapter);
+    source.peft->require_blocks(source.what.model.n_layer);
     source.merged = std::make_unique<MergedSource>(*source.tensors, *source.peft, source.peft->model(),
                                                    options.unmerge ? -1 : 1);
   } else if (source.adapters.rank > 0 && !options.without_adapters) {

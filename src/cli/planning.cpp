@@ -124,8 +124,13 @@ std::string timeline_svg(const RankedPlan& p) {
 std::vector<std::string> settings_to_keep(const Config& config, int ranks) {
   const auto stored = config.run.path() / "plan.toml";
   if (!std::filesystem::exists(stored)) return {};
-  const Config last = load_config(stored);
-  if (last.parallel.data == 0) return {};  // the start was killed while it wrote this file
+  Config last;
+  try {
+    last = load_config(stored);
+  } catch (const UserError& error) {
+    log::warn("{}; the layout that the run began with is not known", error.what());
+    return {};
+  }
   std::vector<std::string> settings;
   const auto keep = [&](const char* key, int value) {
     if (!config.given.contains(key)) settings.push_back(fmt::format("{}={}", key, value));

@@ -73,8 +73,9 @@ void print(std::FILE* stream, const std::string& text) {
 }
 
 // Open MPI's mpirun may hang forever when a rank dies during startup. It is killed kHangLimit seconds after
-// its last child has ended.
-constexpr double kHangLimit = 10, kPollInterval = 2;
+// its last child has ended. An mpirun without a child for its first kStartLimit seconds had children that
+// ended before the first look.
+constexpr double kHangLimit = 10, kStartLimit = 60, kPollInterval = 2;
 
 class RankSupervisor {
  public:
@@ -92,6 +93,7 @@ class RankSupervisor {
   std::optional<RankPlacement> first_placement();
   std::optional<RankPlacement> next_placement(const std::string& died, const std::string& worker);
   std::string drop_worker(const std::optional<RankDeath>& death);
+  bool refused(const Outcome& outcome) const;
   AttemptEnd judge(const Outcome& outcome, const RankPlacement& where, std::int64_t steps_before);
   std::string describe_failure(const Outcome& outcome) const;
   int report_outcome(const Outcome& outcome, int restarts, int fruitless) const;
@@ -278,7 +280,7 @@ int RankSupervisor::run() {
     const bool drops_worker = counted && !end.lost_host && killed && worker > 0 && worker < where->ranks &&
                               options_.min_ranks < where->ranks;
     where = next_placement(cause, drops_worker ? drop_worker(outcome.death) : "");
-    if (!where) return report_outcome(outcome, 0, 0);
+    if (!where) return 128 + stop_signal_;
     if (counted) ++restarts;
     command = run_->restart_command(where->layout.settings);
     log::warn("{}; restart{}, on {}, {}{}{}{}", cause,
@@ -290,13 +292,20 @@ int RankSupervisor::run() {
   }
 }
 
+// Whether the ranks ended because of a mistake of the user's. MPICH's mpirun combines the ranks' exit codes
+// by OR: 3 is 2 of the rank that reports and 1 of the others. Without a report, 3 is SIGQUIT.
+bool RankSupervisor::refused(const Outcome& outcome) const {
+  const int code = outcome.end.code;
+  return code == 2 || (code == 3 && mpirun_.kind == MpiKind::hydra && outcome.explained);
+}
+
 // Judges how an attempt ended, and checks the hosts where another one may follow.
 AttemptEnd RankSupervisor::judge(const Outcome& outcome, const RankPlacement& where,
                                  std::int64_t steps_before) {
   const bool progressed = run_->steps_done() > steps_before;
   AttemptEnd end{.failed = failed(outcome),
                  .explained = outcome.explained,
-                 .refused = outcome.end.code == 2,
+                 .refused = refused(outcome),
                  .stopped = outcome.stopped,
                  .moved = outcome.moved,
                  .progressed = progressed};
@@ -357,7 +366,7 @@ Outcome RankSupervisor::attempt(const RankPlacement& where, const std::vector<st
     }
     if (signals_seen_ > 1 && since_kill_.seconds() > 4) child.send(SIGKILL);
     const bool running = child.has_children();
-    started |= running;
+    started |= running || age.seconds() > kStartLimit;
     if (running || !started) alone.restart();
     if (!ended && alone.seconds() > kHangLimit) child.send(SIGKILL);
   }
@@ -407,8 +416,8 @@ std::string RankSupervisor::describe_failure(const Outcome& outcome) const {
 }
 
 int RankSupervisor::report_outcome(const Outcome& outcome, int restarts, int fruitless) const {
-  const auto& end = outcome.end;
-  if (!failed(outcome) || end.code == 2) return end.code;
+  if (!failed(outcome)) return 0;
+  if (refused(outcome)) return 2;
   if (fruitless > 1) {
     log::warn("the last {} attempts died without a new checkpoint: the same failure is likely to come again",
               fruitless);

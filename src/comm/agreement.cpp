@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "core/error.h"
+#include "core/log.h"
 
 namespace shoal {
 namespace {
@@ -29,6 +30,8 @@ class TextBuffer {
 };
 
 Tensor one(std::int32_t& value) { return {&value, DType::i32, {1}}; }
+// A length as two words: the text of a trace may be longer than 2 GiB.
+Tensor words_of(std::int64_t& length) { return {&length, DType::i32, {2}}; }
 
 // The lowest rank where `holds` is true, or -1.
 int lowest_rank_with(Communicator& ranks, bool holds) {
@@ -63,8 +66,8 @@ std::vector<Fact> unpack(std::string_view text) {
 
 std::string broadcast_text(Communicator& ranks, std::string text, int root) {
   if (ranks.size() == 1) return text;
-  auto length = static_cast<std::int32_t>(text.size());
-  ranks.broadcast(one(length), root).wait();
+  auto length = static_cast<std::int64_t>(text.size());
+  ranks.broadcast(words_of(length), root).wait();
   const auto bytes = static_cast<std::size_t>(length);
   TextBuffer buffer = ranks.rank() == root ? TextBuffer(text) : TextBuffer(bytes);
   ranks.broadcast(buffer.tensor(), root).wait();
@@ -78,9 +81,9 @@ std::string first_text(Communicator& ranks, const std::string& text) {
 
 std::vector<std::string> all_gather_text(Communicator& ranks, const std::string& text) {
   const auto count = static_cast<std::size_t>(ranks.size());
-  std::vector<std::int32_t> lengths(count);
-  auto length = static_cast<std::int32_t>(text.size());
-  ranks.all_gather({lengths.data(), DType::i32, {ranks.size()}}, one(length)).wait();
+  std::vector<std::int64_t> lengths(count);
+  auto length = static_cast<std::int64_t>(text.size());
+  ranks.all_gather({lengths.data(), DType::i32, {2 * std::int64_t{ranks.size()}}}, words_of(length)).wait();
   const auto width = static_cast<std::size_t>(*std::ranges::max_element(lengths) + 3) / 4 * 4;
   TextBuffer mine(text + std::string(width - text.size(), '\0')), all(width * count);
   ranks.all_gather(all.tensor(), mine.tensor()).wait();
@@ -93,14 +96,14 @@ std::vector<std::string> all_gather_text(Communicator& ranks, const std::string&
 }
 
 void send_text(Communicator& ranks, const std::string& text, int to) {
-  auto length = static_cast<std::int32_t>(text.size());
-  ranks.send(one(length), to).wait();
+  auto length = static_cast<std::int64_t>(text.size());
+  ranks.send(words_of(length), to).wait();
   ranks.send(TextBuffer(text).tensor(), to).wait();
 }
 
 std::string receive_text(Communicator& ranks, int from) {
-  std::int32_t length = 0;
-  ranks.receive(one(length), from).wait();
+  std::int64_t length = 0;
+  ranks.receive(words_of(length), from).wait();
   TextBuffer buffer(static_cast<std::size_t>(length));
   ranks.receive(buffer.tensor(), from).wait();
   return buffer.text(static_cast<std::size_t>(length));
@@ -147,7 +150,8 @@ void some_for_all_at_length(Communicator& ranks, bool here, const std::function<
   std::exception_ptr failure;
   std::jthread work;
   if (here) {
-    work = std::jthread([&] {
+    work = std::jthread([&, muted = log::thread_muted()] {
+      log::mute_thread(muted);
       try {
         stage();
       } catch (...) {

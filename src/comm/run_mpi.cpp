@@ -1,4 +1,5 @@
 // Runs this process as a rank of an MPI job.
+#include <sched.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -31,16 +32,24 @@ messages::Transport& load_or_report(const Launcher& launch) {
   }
 }
 
+// The cores of the process that started this one: mpirun, or its daemon on another host, which are not bound
+// themselves. 0: not known.
+int cores_of_launcher() {
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  return ::sched_getaffinity(::getppid(), sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : 0;
+}
+
 // By default, Open MPI's mpirun binds each rank to a single core where there are one or two ranks.
 void warn_if_bound(const World& world) {
-  const auto online = static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN));
-  const bool bound = std::getenv("OMPI_MCA_orte_bound_at_launch")  // Open MPI 4
-                     || std::getenv("PRTE_LAUNCHED");
-  if (!bound || usable_cores() * world.local_size >= online) return;
+  const int cores = cores_of_launcher();
+  const bool may_be_bound = std::getenv("OMPI_MCA_orte_bound_at_launch")  // Open MPI 4
+                            || std::getenv("PRTE_LAUNCHED");              // 5, of all ranks
+  if (!may_be_bound || usable_cores() * world.local_size >= cores) return;
   log::warn(
       "mpirun binds each of {} rank(s) on this host to {} of its {} cores; start it with --bind-to none (or "
       "--map-by slot:PE=N) to use more",
-      world.local_size, usable_cores(), online);
+      world.local_size, usable_cores(), cores);
 }
 
 }  // namespace

@@ -49,7 +49,7 @@ double kernel_scratch(const RunPlan& plan, const RankCounts& ranks, const Tensor
   const auto& model = plan.model;
   const std::int64_t heads = local_heads(model, tensor).count();
   const auto& batch = plan.pipeline.batch;
-  const auto classes = padded_vocabulary(model, tensor);
+  const auto classes = padded_vocabulary(model, tensor), widest = widest_vocabulary(model, tensor.size);
   const KernelSizes sizes{
       .batch = batch.batch,
       .positions = model.block_size,
@@ -60,7 +60,7 @@ double kernel_scratch(const RunPlan& plan, const RankCounts& ranks, const Tensor
       .channels = model.n_embd,
       .classes = head ? classes : 0,
       .logit_rows =
-          head ? std::min(batch.rows(), std::max<std::int64_t>(64, plan.pipeline.logits.elements / classes))
+          head ? std::min(batch.rows(), std::max<std::int64_t>(64, plan.pipeline.logits.elements / widest))
                : 0,
       .compute = plan.engine.compute,
       .dropout = model.dropout > 0};

@@ -90,6 +90,17 @@ static void check_adapters(const RunPlan& plan) {
       plan.mesh.tensor, model.head_size());
 }
 
+// What is packed is a movement; only whole models draw those of a group's members together.
+void check_outer(const RunPlan& plan, const Config& config) {
+  const auto& engine = plan.engine;
+  if (!engine.outer || engine.outer->sent.kind == OuterSent::Kind::all) return;
+  if (!engine.gossip || engine.gossip->topology.is_complete()) return;
+  fail_user(
+      "outer.compress = \"{}\" needs gossip.topology=complete, since workers that average in the groups of "
+      "\"{}\" send each other whole models; set that, or outer.compress=none",
+      config.outer.compress, config.gossip.topology);
+}
+
 RunPlan make_plan(const Config& config, const GptConfig& model) {
   const auto& train = config.train;
   const auto& parallel = config.parallel;
@@ -132,6 +143,7 @@ RunPlan make_plan(const Config& config, const GptConfig& model) {
                    .micro_batches = (micro_batches + plan.mesh.data - 1) / plan.mesh.data};
   check_tensor_group(plan);
   check_adapters(plan);
+  check_outer(plan, config);
   return plan;
 }
 

@@ -31,6 +31,8 @@ struct RunPlan {
 
   // Gossip's topology; null without gossip.
   const Topology* topology() const { return engine.gossip ? &engine.gossip->topology : nullptr; }
+  // Steps from one of its rounds to the next.
+  std::int64_t steps_of_round() const { return engine.outer ? engine.outer->interval : 1; }
   // Micro-batches of a worker in a step. Micro-batches are assigned round-robin to workers, and then to the
   // data ranks of a worker.
   int micro_batches() const { return engine.micro_batches; }

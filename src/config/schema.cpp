@@ -498,7 +498,8 @@ std::vector<Field> make_fields() {
           "outer.compress", {"none", "bfloat16", "int4", "topk:SHARE"},
           "What workers send of their movement. none: all, in float32. bfloat16: all, rounded. int4: all, "
           "in 4 bits, by the largest of every 1024 numbers. topk:0.02: the largest 2 % of every 1024, and "
-          "their places. What is not sent is added to the next movement."),
+          "their places. What is not sent is added to the next movement. All but none need "
+          "gossip.topology=complete."),
       number<&C::outer, &Outer::fragments>(
           "outer.fragments", at_least(1), "fragments",
           "Number of parts of the model, each of whole units, that are exchanged one after another in an "

@@ -41,6 +41,8 @@ void set_stop_message(const char* message) {
   for (const int signal : {SIGINT, SIGTERM}) handle(signal, on_stop);
 }
 
+void clear_stop_message() { stop_message = nullptr; }
+
 InterruptGuard::InterruptGuard() {
   if (guards++ > 0) return;
   received = 0;
@@ -50,7 +52,8 @@ InterruptGuard::InterruptGuard() {
 
 InterruptGuard::~InterruptGuard() {
   if (--guards > 0) return;
-  for (const int signal : {SIGINT, SIGTERM}) handle(signal, stop_message.load() ? on_stop : SIG_DFL);
+  clear_stop_message();
+  for (const int signal : {SIGINT, SIGTERM}) handle(signal, SIG_DFL);
   std::signal(SIGUSR1, SIG_IGN);  // it asks a run to stop that has just done so
 }
 

@@ -1,5 +1,5 @@
 // Ctrl-C and SIGTERM ask a run to stop after its step; a second one ends the process as usual. So does
-// SIGUSR1, which Open MPI's mpirun passes on to its ranks, while it kills them on the others. Outside of that
+// SIGUSR1, which Open MPI's mpirun passes on to its ranks, while it kills them on the others. Before a run,
 // they end the process with a sentence. SIGINT and SIGTERM stay ignored where they were so when the process
 // began.
 #pragma once
@@ -10,11 +10,14 @@
 
 namespace shoal {
 
-// While no guard is in effect, SIGINT and SIGTERM print "shoal: MESSAGE" on standard error and end the
+// Before a guard is in effect, SIGINT and SIGTERM print "shoal: MESSAGE" on standard error and end the
 // process as they usually do. The text must last as long as the process.
 void set_stop_message(const char* message);
+// From now on they print nothing: a failure is about to be reported. May be called by any thread.
+void clear_stop_message();
 
-// In effect while any of them lives: each rank of a process has its own.
+// In effect while any of them lives: each rank of a process has its own. The last one clears the stop
+// message, which says how a run ends that has not begun.
 class InterruptGuard {
  public:
   InterruptGuard();

@@ -33,9 +33,7 @@ Decoder::Buffers Decoder::Buffers::take(Arena& arena, const GptConfig& config, D
   buffers.hidden = arena.take(compute, {r, hidden});
   buffers.activated = arena.take(compute, {r, hidden});
   buffers.last = arena.take(DType::f32, {texts, c});
-  std::int64_t widest = 0;
-  for (int rank = 0; rank < tensor.size; ++rank)
-    widest = std::max(widest, padded_vocabulary(config, {.rank = rank, .size = tensor.size}));
+  const std::int64_t widest = widest_vocabulary(config, tensor.size);
   const Tensor logits = arena.take(DType::f32, {kFewRows, widest});
   buffers.logits = {logits.data, DType::f32, {kFewRows, padded_vocabulary(config, tensor)}};
   if (tensor.size > 1) buffers.gathered = arena.take(DType::f32, {tensor.size, kFewRows, widest});

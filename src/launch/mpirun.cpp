@@ -99,8 +99,13 @@ MpirunCall hydra_call(const Mpirun& mpirun, int ranks, const std::vector<Host>& 
   MpirunCall call{
       .arguments = {mpirun.path, "-n", std::to_string(ranks)}, .environment = {}, .stop_signal = SIGTERM};
   if (!hosts.empty()) {
-    call.arguments.insert(call.arguments.end(), {"-hosts", to_string(hosts), "-launcher", "ssh",
-                                                 "-launcher-exec", find_in_path(remote_shell)});
+    const auto shell = find_in_path(remote_shell);
+    if (shell.empty() && remote_shell.find(' ') != std::string::npos) {  // mpirun would hang
+      fail_user("--remote-shell: MPICH takes one program, without arguments; put '{}' into a script",
+                remote_shell);
+    }
+    call.arguments.insert(call.arguments.end(),
+                          {"-hosts", to_string(hosts), "-launcher", "ssh", "-launcher-exec", shell});
   }
   return call;
 }

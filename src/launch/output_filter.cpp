@@ -57,9 +57,9 @@ std::optional<RankDeath> death_in(const std::string& text) {
     return RankDeath{.rank = std::stoi(found[1]), .host = found[2], .signal = std::stoi(found[3])};
   if (std::regex_search(text, found, ended))
     return RankDeath{.rank = std::stoi(found[1]), .host = "", .code = std::stoi(found[2])};
-  // hydra prints the number of a signal as an exit code.
+  // hydra prints the wait status as an exit code: the number of a signal, and 128 more after a core dump.
   if (std::regex_search(text, found, hydra))
-    return RankDeath{.host = found[1], .signal = std::stoi(found[2])};
+    return RankDeath{.host = found[1], .signal = std::stoi(found[2]) & 0x7f};
   if (std::regex_search(text, found, lost)) return RankDeath{.host = found[1]};
   return std::nullopt;
 }

@@ -22,13 +22,19 @@
 namespace shoal {
 namespace {
 
-sigset_t caught() {
-  sigset_t set;
-  ::sigemptyset(&set);
-  for (const int signal : {SIGINT, SIGTERM}) ::sigaddset(&set, signal);
-  struct sigaction hang_up {};
-  ::sigaction(SIGHUP, nullptr, &hang_up);
-  if (hang_up.sa_handler != SIG_IGN) ::sigaddset(&set, SIGHUP);  // nohup sets SIG_IGN
+// SIGINT, SIGTERM and SIGHUP without those that were ignored when the process began: they stay so. nohup
+// ignores SIGHUP, and a script's jobs in the background have SIGINT ignored.
+const sigset_t& caught() {
+  static const sigset_t set = [] {
+    sigset_t signals;
+    ::sigemptyset(&signals);
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+      struct sigaction before {};
+      ::sigaction(signal, nullptr, &before);
+      if (before.sa_handler != SIG_IGN) ::sigaddset(&signals, signal);
+    }
+    return signals;
+  }();
   return set;
 }
 
@@ -80,15 +86,12 @@ void drain(FileDescriptor& file, std::string& to) {
 }  // namespace
 
 CaughtSignals::CaughtSignals() {
-  const auto set = caught();
+  const auto& set = caught();
   ::sigprocmask(SIG_BLOCK, &set, nullptr);
   file_ = FileDescriptor(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
 }
 
-CaughtSignals::~CaughtSignals() {
-  const auto set = caught();
-  ::sigprocmask(SIG_UNBLOCK, &set, nullptr);
-}
+CaughtSignals::~CaughtSignals() { ::sigprocmask(SIG_UNBLOCK, &caught(), nullptr); }
 
 int CaughtSignals::wait(double seconds) const {
   pollfd file{file_.get(), POLLIN, 0};
@@ -102,6 +105,7 @@ ChildProcess::ChildProcess(const std::vector<std::string>& arguments,
   Pipe out, err;
   const auto entries = environment_with(environment);
   const auto argv = pointers(arguments), envp = pointers(entries);
+  const auto& signals = caught();
   const pid_t parent = ::getpid();
   pid_ = ::fork();
   if (pid_ < 0) fail("cannot start {}: {}", arguments.front(), std::strerror(errno));
@@ -109,8 +113,7 @@ ChildProcess::ChildProcess(const std::vector<std::string>& arguments,
     ::setpgid(0, 0);
     ::prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (::getppid() != parent) ::_exit(1);  // the parent died before prctl
-    const auto set = caught();
-    ::sigprocmask(SIG_UNBLOCK, &set, nullptr);
+    ::sigprocmask(SIG_UNBLOCK, &signals, nullptr);
     ::dup2(::open("/dev/null", O_RDONLY), STDIN_FILENO);
     ::dup2(out.write.get(), STDOUT_FILENO);
     ::dup2(err.write.get(), STDERR_FILENO);

@@ -10,8 +10,8 @@
 
 namespace shoal {
 
-// While an object of this class exists, SIGINT, SIGTERM and (unless nohup ignores it) SIGHUP do not end this
-// process; ChildProcess::wait_for_events() returns them instead.
+// While an object of this class exists, SIGINT, SIGTERM and SIGHUP do not end this process;
+// ChildProcess::wait_for_events() returns them instead. Those that were ignored before stay ignored.
 class CaughtSignals {
  public:
   CaughtSignals();

@@ -83,8 +83,9 @@ Tensor folded_loss(const Head::Activations& keep, const Tensor& targets) {
 
 Head::Activations Head::Activations::take(Arena& arena, const GptConfig& config, const BatchShape& shape,
                                           DType compute, const LogitsPlan& plan, const TensorRank& tensor) {
+  // The ranks of a group combine the statistics of chunk after chunk, so these have the same rows on all.
   const std::int64_t r = shape.rows(), classes = padded_vocabulary(config, tensor),
-                     chunk = chunk_rows(r, classes, plan.elements);
+                     chunk = chunk_rows(r, widest_vocabulary(config, tensor.size), plan.elements);
   const std::int64_t mine = tensor.sequence ? r / tensor.size : r;
   Activations keep{
       .mean = arena.take(DType::f32, {mine}),

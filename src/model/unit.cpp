@@ -270,6 +270,13 @@ std::int64_t padded_vocabulary(const GptConfig& config, const TensorRank& tensor
   return round_up(local_classes(config, tensor).count(), kAlignment);
 }
 
+std::int64_t widest_vocabulary(const GptConfig& config, int tensor_ranks) {
+  std::int64_t widest = 0;
+  for (int rank = 0; rank < tensor_ranks; ++rank)
+    widest = std::max(widest, padded_vocabulary(config, {.rank = rank, .size = tensor_ranks}));
+  return widest;
+}
+
 std::int64_t parameter_count(const std::vector<UnitSpec>& units) {
   std::int64_t count = 0;
   for (const auto& unit : units) {

@@ -111,6 +111,8 @@ std::vector<UnitSpec> gpt_units(const GptConfig& config, const ModelPart& part =
 // The classes that a tensor rank allocates: its range of the vocabulary, rounded up so that rows of logits
 // stay aligned.
 std::int64_t padded_vocabulary(const GptConfig& config, const TensorRank& tensor = {});
+// The largest of so many tensor ranks.
+std::int64_t widest_vocabulary(const GptConfig& config, int tensor_ranks);
 
 std::int64_t parameter_count(const std::vector<UnitSpec>& units);  // of the whole model, without padding
 std::int64_t trained_count(const std::vector<UnitSpec>& units);    // those of them that are trained

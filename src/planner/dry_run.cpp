@@ -25,7 +25,7 @@ class DryRank {
         step_(backend_, *engine_, model_, mesh_, several_workers() ? mesh_.worker() : recording_.ranks(),
               {.with_signals = !several_workers()}) {
     engine_->initialize(0);
-    if (several_workers()) worker_sums_.emplace(recording_.ranks(), *plan.topology());
+    if (several_workers()) worker_sums_.emplace(recording_.ranks(), *plan.topology(), plan.steps_of_round());
   }
 
   // The traffic of a step depends on the state that the step before has left, so the first step is not
@@ -85,8 +85,7 @@ bool alike(const DryRun::Rank& a, const DryRun::Rank& b) {
 DryRun dry_run(const RunPlan& plan, int ranks_per_host) {
   DryRun result;
   if (plan.mesh.workers > 1) {
-    result.steps =
-        plan.topology()->period() * static_cast<int>(plan.engine.outer ? plan.engine.outer->interval : 1);
+    result.steps = plan.topology()->period() * static_cast<int>(plan.steps_of_round());
   }
   std::map<int, std::int64_t> leaving;  // by host
   for (int rank = 0; rank < plan.mesh.ranks(); ++rank) {

@@ -82,11 +82,35 @@ std::string trained_text(const GptConfig& model) {
   return text + (model.lora.dropout > 0 ? " dropout" : "");
 }
 
+// The optimizer's tensors, and the steps of Newton and Schulz where they are not the default.
+std::string optimizer_key(const RunPlan& plan) {
+  std::string text = std::to_string(plan.optimizer_tensors());
+  if (make_optimizer(plan.engine.optimizer)->takes_whole_matrices()) text += " of matrices";
+  const auto* muon = std::get_if<MuonConfig>(&plan.engine.optimizer);
+  if (muon && muon->steps != MuonConfig().steps) text += fmt::format(" in {} steps", muon->steps);
+  return text;
+}
+
+// Whether tensor ranks have different shares. Padded classes are computed like others.
+bool has_uneven_shares(const RunPlan& plan) {
+  const int ranks = plan.mesh.tensor;
+  const TensorRank first{.rank = 0, .size = ranks}, last{.rank = ranks - 1, .size = ranks};
+  const auto differ = [&](const auto& share) { return share(plan.model, first) != share(plan.model, last); };
+  return differ([](auto& model, auto& rank) { return local_heads(model, rank).count(); }) ||
+         differ([](auto& model, auto& rank) { return local_hidden(model, rank).count(); }) ||
+         differ([](auto& model, auto& rank) { return padded_vocabulary(model, rank); });
+}
+
 // The backend, where it is another than the cpu's.
 const char* backend_text(BackendKind backend) {
   return backend == BackendKind::cuda        ? ", on cuda"
          : backend == BackendKind::reference ? ", on reference"
                                              : "";
+}
+
+// The type of gradients on their way, where it is not float32.
+std::string reduced_text(DType reduced) {
+  return reduced == DType::f32 ? "" : fmt::format(", reduced in {}", name_of(reduced));
 }
 
 std::string cores_text(int cores) { return fmt::format("{} core{}", cores, cores == 1 ? "" : "s"); }
@@ -196,17 +220,16 @@ MeasuredMachine::Scaled MeasuredMachine::scaled(const RunPlan& wanted) const {
   result.scale = static_cast<double>(wanted.pipeline.batch.batch) / static_cast<double>(batch.batch);
   sample.model = with_blocks(model, sample_blocks(model, batch.rows()));
   result.key = fmt::format(
-      "step of {} x {} tokens, {} blocks, width {}, {} heads, {} classes, {}{}{}{}, {}, tensor {}{}, data "
+      "step of {} x {} tokens, {} blocks, width {}, {} heads, {} classes, {}{}{}{}, {}, tensor {}{}{}, data "
       "{}, zero {}, "
-      "recompute {}, optimizer {}{}, {} ranks x {} threads{}{}{}",
+      "recompute {}, optimizer {}, {} ranks x {} threads{}{}{}{}",
       batch.batch, model.block_size, model.n_layer, model.n_embd, model.n_head, model.vocab_size,
       model.dropout > 0 ? "dropout, " : "", model.bias ? "bias, " : "", model.tied ? "" : "untied, ",
       static_cast<int>(model.gelu), name_of(sample.engine.compute), sample.mesh.tensor,
-      sample.sequence ? " sequence" : "", sample.mesh.data, sample.engine.zero,
-      name_of(sample.pipeline.recompute), sample.optimizer_tensors(),
-      make_optimizer(sample.engine.optimizer)->takes_whole_matrices() ? " of matrices" : "", ranks_,
+      sample.sequence ? " sequence" : "", has_uneven_shares(sample) ? " uneven" : "", sample.mesh.data,
+      sample.engine.zero, name_of(sample.pipeline.recompute), optimizer_key(sample), ranks_,
       threads_of(sample), sample.engine.layout_exact ? ", exact" : "", trained_text(model),
-      backend_text(sample.backend));
+      backend_text(sample.backend), reduced_text(sample.engine.reduced));
   return result;
 }
 
@@ -226,7 +249,8 @@ SampleTimes MeasuredMachine::times(const RunPlan& wanted, const SampleKernels&) 
     tell(key);
     const Stopwatch watch;
     const int threads = threads_of(sample);
-    const double bytes = estimate_memory(sample, {.world_size = 1, .local_size = 1}, {}).total();
+    const MeshCoordinate rank{.tensor = sampled_tensor_rank(sample)};
+    const double bytes = estimate_memory(sample, {.world_size = 1, .local_size = 1}, rank).total();
     const int fit = std::max(1, static_cast<int>(memory_ * ranks_per_host_ / bytes));
     const int most = std::min({ranks_, fit, kMostActive}), active = std::clamp(cores_ / threads, 1, most);
     const auto measured = measure_sample(run_, sample, active, threads, !world_);

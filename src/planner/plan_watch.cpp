@@ -2,28 +2,40 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
+#include <vector>
 
 namespace shoal {
 
 std::string PlanWatch::begin_step() {
   ++steps_;
-  if (steps_ == kSteps - kTimed + 1) {
-    recorder_ = std::make_unique<trace::Recorder>();
-    watch_.restart();
-  }
+  if (steps_ == kSteps - kTimed + 1) recorder_ = std::make_unique<trace::Recorder>();
   if (steps_ != kSteps + 1) return "";
-  const auto warning = compare(watch_.seconds() / kTimed);
+  const auto warning = compare();
   recorder_.reset();
   return warning;
 }
 
-std::string PlanWatch::compare(double seconds) const {
+std::string PlanWatch::compare() const {
+  // Evaluations and checkpoints come between steps and do not count.
+  std::vector<const trace::Event*> steps;
+  double seconds = 0;
+  for (const auto& event : recorder_->events()) {
+    if (event.category != "step" || !event.name.starts_with("step ")) continue;
+    steps.push_back(&event);
+    seconds += (event.end - event.begin) / kTimed;
+  }
   if (seconds <= 1.2 * predicted_.seconds()) return "";
+  const auto in_step = [&](const trace::Event& event) {
+    return std::ranges::any_of(
+        steps, [&](const auto* step) { return step->begin <= event.begin && event.end <= step->end; });
+  };
   const auto predicted = [&](CostTerm term) { return predicted_.terms[static_cast<std::size_t>(term)]; };
   // Spans of units include the tensor group's collectives, and waits for parameters.
   double passes = 0, update = 0;
   for (const auto& event : recorder_->events()) {
+    if (!in_step(event)) continue;
     const double took = (event.end - event.begin) / kTimed;
     if (event.category == "forward" || event.category == "backward") passes += took;
     if (event.category == "optimizer") update += took;

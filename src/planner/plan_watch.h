@@ -5,7 +5,6 @@
 #include <memory>
 #include <string>
 
-#include "core/clock.h"
 #include "core/trace.h"
 #include "planner/prediction.h"
 
@@ -22,11 +21,10 @@ class PlanWatch {
   std::string begin_step();
 
  private:
-  std::string compare(double seconds) const;
+  std::string compare() const;
 
   Prediction predicted_;
   int steps_ = 0;
-  Stopwatch watch_;
   std::unique_ptr<trace::Recorder> recorder_;
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <utility>
 
 #include "core/error.h"
@@ -17,6 +18,7 @@ struct PricedSample {
   // Sizes of the embedding, the blocks and the head: the trained elements, and the elements that the time of
   // an update is in proportion to.
   std::vector<std::int64_t> unit_sizes, updated_sizes;
+  int update_ranks = 1;  // that share the elements of an update
 };
 
 namespace {
@@ -33,7 +35,7 @@ class StageActions {
         kept_(kept),
         machine_(machine),
         stage_(stage),
-        part_(plan.part({.pipeline = stage})),
+        part_(plan.part({.pipeline = stage, .tensor = sampled_tensor_rank(plan)})),
         ranges_(part_.ranges(plan.model)),
         gathers_(plan.model, part_) {}
 
@@ -56,6 +58,7 @@ class StageActions {
   }
   int previous() const { return (stage_ + plan_.mesh.pipeline - 1) % plan_.mesh.pipeline; }
   int next() const { return (stage_ + 1) % plan_.mesh.pipeline; }
+  int ranks_of_stage() const { return plan_.mesh.data * plan_.mesh.tensor; }
 
   void follow(const Action& action, const Action* before) {
     const int range = range_of(action), m = action.micro_batch;
@@ -157,7 +160,7 @@ class StageActions {
   void add_exchange() {
     const auto& gossip = *plan_.engine.gossip;
     const auto& outer = plan_.engine.outer;
-    const auto trained = static_cast<double>(owned(sample_.unit_sizes));
+    const auto trained = static_cast<double>(elements_here(sample_.unit_sizes) / shards());
     if (trained == 0) return;  // nothing is exchanged
     double seconds = 0;
     for (const auto& round : gossip.topology.rounds) {
@@ -176,14 +179,15 @@ class StageActions {
              seconds / gossip.topology.period() / (outer ? static_cast<double>(outer->interval) : 1.0)});
   }
 
-  // The elements that this rank updates, of units of these sizes.
-  std::int64_t owned(const std::vector<std::int64_t>& sizes) const {
+  // The elements of this stage, of units of these sizes.
+  std::int64_t elements_here(const std::vector<std::int64_t>& sizes) const {
     std::int64_t elements = 0;
     for (int unit = 0; unit < static_cast<int>(sizes.size()); ++unit) {
       if (part_.has(plan_.model, unit)) elements += sizes[static_cast<std::size_t>(unit)];
     }
-    return plan_.engine.zero > 0 ? elements / (plan_.mesh.data / plan_.engine.replicate) : elements;
+    return elements;
   }
+  int shards() const { return plan_.engine.zero > 0 ? plan_.mesh.data / plan_.engine.replicate : 1; }
 
   void call(const TapeCall& call) {
     const bool queued = call.queued && machine_.overlaps();
@@ -199,17 +203,18 @@ class StageActions {
     add({.kind = StepAction::Kind::join, .term = CostTerm::gradients});
     const auto& mesh = plan_.mesh;
     const bool ends = plan_.model.tied && mesh.pipeline > 1 && (stage_ == 0 || stage_ == mesh.pipeline - 1);
-    const double shards = plan_.engine.zero >= 1 ? mesh.data / plan_.engine.replicate : 1;
     if (ends) {
-      const double bytes = 4.0 * static_cast<double>(sample_.unit_sizes.front()) / shards;
+      const double bytes = 4.0 * static_cast<double>(sample_.unit_sizes.front()) / shards();
       add({.term = CostTerm::gradients,
            .seconds = machine_.seconds(
                {.bytes = bytes, .ranks = 2, .stride = (mesh.pipeline - 1) * mesh.data * mesh.tensor})});
     }
+    const std::int64_t updated = elements_here(sample_.updated_sizes) / sample_.update_ranks;
     add({.term = CostTerm::update,
-         .seconds = sample_.times.update * static_cast<double>(owned(sample_.updated_sizes)),
+         .seconds = sample_.times.update * static_cast<double>(updated),
          .uses_core = true});
-    for (const auto& one : sample_.tape.update_calls) {
+    for (auto one : sample_.tape.update_calls) {
+      if (one.unit == kHiddenMatrices) one.seconds *= 1.0 * blocks() / kTapeBlocks;
       const int times = occurrences(one.unit);
       for (int i = 0; i < times; ++i) call(one);
     }
@@ -223,25 +228,30 @@ class StageActions {
   }
 
   // The number of times that this stage makes a call of the sample's update: its block 0 stands for all
-  // blocks.
+  // blocks. Calls for hidden matrices, which are assigned to the data ranks together, take longer instead.
   int occurrences(const std::string& unit) const {
     if (unit == "embedding") return part_.has(plan_.model, 0) ? 1 : 0;
     if (unit == "head") return part_.computes(plan_.model.n_layer + 1) ? 1 : 0;
     if (unit.starts_with("block.1")) return 0;
-    if (!unit.starts_with("block.0")) return 1;
-    int blocks = 0;
-    for (const auto& range : ranges_) blocks += blocks_of(range, plan_.model).count();
-    return blocks;
+    return unit.starts_with("block.0") ? blocks() : 1;
+  }
+  // The blocks of this stage.
+  int blocks() const {
+    int count = 0;
+    for (const auto& range : ranges_) count += blocks_of(range, plan_.model).count();
+    return count;
   }
 
   void send(int to, int channel) {
     const auto& batch = plan_.pipeline.batch;
     const double bytes = 4.0 * static_cast<double>(batch.rows()) * plan_.model.n_embd /
                          (plan_.sequence ? plan_.mesh.tensor : 1);
-    const GroupCall message{.kind = GroupCall::Kind::message,
-                            .bytes = bytes,
-                            .ranks = 2,
-                            .stride = plan_.mesh.data * plan_.mesh.tensor};
+    // Stages on two hosts may be fewer ranks apart than a host has.
+    const int here = stage_ * ranks_of_stage(), there = to * ranks_of_stage();
+    const int per_host = machine_.ranks_per_host();
+    int stride = std::abs(there - here);
+    if (per_host > 0 && here / per_host != there / per_host) stride = std::max(stride, per_host);
+    const GroupCall message{.kind = GroupCall::Kind::message, .bytes = bytes, .ranks = 2, .stride = stride};
     const double delay = machine_.delay(message);
     add({.kind = StepAction::Kind::send,
          .seconds = machine_.seconds(message) - delay,
@@ -285,8 +295,8 @@ bool needs_no_more_than_before(const RunPlan& plan, int stage) {
 
 }  // namespace
 
-// Tensor rank 0 has the largest shares. Of a long pipeline's stages those are left out that need no more than
-// another: the first have the embedding and hold most activations, the last has the head.
+// Of a long pipeline's stages those are left out that need no more than another: the first have the embedding
+// and hold most activations, the last has the head.
 double memory_of_rank(const RunPlan& plan, const Machine& machine) {
   const int stages = plan.mesh.pipeline;
   double most = 0;
@@ -312,9 +322,16 @@ double memory_of_host(const RunPlan& plan, const Machine& machine) {
   return host_memory(plan, rank_counts(plan, machine));
 }
 
+// The last tensor rank has the largest shares; in the host's memory the first has more of a checkpoint, the
+// parameters that all have.
 double memory_of_stage(const RunPlan& plan, const Machine& machine, int stage) {
-  const auto memory = estimate_memory(plan, rank_counts(plan, machine), {.pipeline = stage});
-  return memory.on_gpu > 0 ? memory.on_gpu : memory.total();
+  const auto memory_of = [&](int tensor) {
+    return estimate_memory(plan, rank_counts(plan, machine), {.pipeline = stage, .tensor = tensor});
+  };
+  const int last = plan.mesh.tensor - 1;
+  const auto memory = memory_of(last);
+  if (memory.on_gpu > 0) return memory.on_gpu;
+  return last == 0 ? memory.total() : std::max(memory.total(), memory_of(0).total());
 }
 
 const PricedSample& Predictor::sample(const RunPlan& wanted) {
@@ -330,7 +347,7 @@ const PricedSample& Predictor::sample(const RunPlan& wanted) {
   price(tape.update_calls);
   if (tape.gather) price_call(*tape.gather);
   auto times = machine_.times(wanted, tape.kernels);
-  const auto units = gpt_units(wanted.model, wanted.part({}));
+  const auto units = gpt_units(wanted.model, wanted.part({.tensor = sampled_tensor_rank(wanted)}));
   const auto updated_of_unit = updated_elements(wanted, units);
   std::vector<std::int64_t> sizes, updated;
   for (std::size_t u = 0; u < units.size(); ++u) {
@@ -339,8 +356,8 @@ const PricedSample& Predictor::sample(const RunPlan& wanted) {
     if (units[u].trained) sizes[home] += units[u].size;
     updated[home] += updated_of_unit[u];
   }
-  samples_.push_back(std::make_shared<const PricedSample>(
-      PricedSample{wanted, std::move(tape), times, std::move(sizes), std::move(updated)}));
+  samples_.push_back(std::make_shared<const PricedSample>(PricedSample{
+      wanted, std::move(tape), times, std::move(sizes), std::move(updated), ranks_of_update(wanted, units)}));
   return *samples_.back();
 }
 

@@ -6,17 +6,30 @@
 #include "core/error.h"
 
 namespace shoal {
+namespace {
+
+// Whether the time of an update goes into hidden matrices.
+bool updates_matrices(const RunPlan& plan, const std::vector<UnitSpec>& units) {
+  return make_optimizer(plan.engine.optimizer)->takes_whole_matrices() &&
+         std::ranges::any_of(units, [](const UnitSpec& unit) { return unit.trained && unit.matrices > 0; });
+}
+
+}  // namespace
 
 std::vector<std::int64_t> updated_elements(const RunPlan& plan, const std::vector<UnitSpec>& units) {
-  const bool matrices =
-      make_optimizer(plan.engine.optimizer)->takes_whole_matrices() &&
-      std::ranges::any_of(units, [](const UnitSpec& unit) { return unit.trained && unit.matrices > 0; });
+  const bool matrices = updates_matrices(plan, units);
   std::vector<std::int64_t> elements;
   for (const auto& unit : units) {
     const auto size = matrices ? unit.matrices : unit.size;
     elements.push_back(unit.trained ? size : 0);
   }
   return elements;
+}
+
+// Hidden matrices are assigned to all data ranks, whatever ZeRO shards (parallel/data/matrix_dealer.h).
+int ranks_of_update(const RunPlan& plan, const std::vector<UnitSpec>& units) {
+  if (updates_matrices(plan, units)) return plan.mesh.data;
+  return plan.engine.zero == 0 ? 1 : plan.mesh.data / plan.engine.replicate;
 }
 
 GptConfig with_blocks(const GptConfig& model, int blocks) {
@@ -102,7 +115,7 @@ class SampleStep::Store final : public UnitStore {
 SampleStep::SampleStep(Backend& backend, const RunPlan& sample)
     : backend_(backend),
       plan_(sample),
-      recording_(sample.mesh.ranks(), 0),
+      recording_(sample.mesh.ranks(), sampled_tensor_rank(sample)),
       mesh_(recording_.ranks(), sample.mesh),
       engine_(std::make_unique<DataEngine>(backend, mesh_, plan_.model,
                                            plan_.engine_options(mesh_.coordinate()))),
@@ -112,6 +125,13 @@ SampleStep::SampleStep(Backend& backend, const RunPlan& sample)
   if (engine_->passes() != kSamplePasses) fail("the sample of a step has {} passes", engine_->passes());
   engine_->initialize(0);  // kernels may be faster with zeros
   batches_.emplace(backend, plan_.pipeline.batch, kSamplePasses, plan_.mesh.data, 0);
+  // Tokens of a class that this rank has: the others' rows are zeros here.
+  const auto classes = local_classes(plan_.model, plan_.part(mesh_.coordinate()).tensor);
+  const std::vector<std::int32_t> tokens(static_cast<std::size_t>(plan_.pipeline.batch.rows()),
+                                         static_cast<std::int32_t>(classes.begin));
+  for (const auto& batch : batches_->all()) {
+    for (const auto& to : {batch.tokens, batch.targets}) backend.copy_from_host(to, tokens.data());
+  }
 }
 
 SampleStep::~SampleStep() = default;
@@ -136,8 +156,7 @@ int SampleStep::count(StepPart part) const {
 
 std::int64_t SampleStep::updated_elements() const {
   const auto all = shoal::updated_elements(plan_, engine_->units());
-  const auto elements = std::accumulate(all.begin(), all.end(), std::int64_t{0});
-  return plan_.engine.zero == 0 ? elements : elements / (plan_.mesh.data / plan_.engine.replicate);
+  return std::accumulate(all.begin(), all.end(), std::int64_t{0}) / ranks_of_update(plan_, engine_->units());
 }
 
 }  // namespace shoal

@@ -35,6 +35,11 @@ GptConfig with_blocks(const GptConfig& model, int blocks);
 // The elements of each unit that the time of an update is in proportion to: those that are trained, or of
 // them the hidden matrices where there are some and the optimizer takes its time for them.
 std::vector<std::int64_t> updated_elements(const RunPlan& plan, const std::vector<UnitSpec>& units);
+// The number of ranks that share them.
+int ranks_of_update(const RunPlan& plan, const std::vector<UnitSpec>& units);
+
+// The tensor rank whose sample is taken: its shares are the largest, where they differ.
+inline int sampled_tensor_rank(const RunPlan& plan) { return plan.mesh.tensor - 1; }
 
 class SampleStep {
  public:
@@ -42,8 +47,8 @@ class SampleStep {
   // kSamplePasses, when the update begins.
   using Enter = std::function<void(int pass, StepPart part)>;
 
-  // For rank 0 of a plan from sample_of(), with two blocks or more. Allocates everything on the backend,
-  // which must outlive this.
+  // For sampled_tensor_rank() of a plan from sample_of(), with two blocks or more. Allocates everything on
+  // the backend, which must outlive this.
   SampleStep(Backend& backend, const RunPlan& sample);
   ~SampleStep();
 

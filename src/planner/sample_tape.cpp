@@ -16,8 +16,8 @@ GroupCall::Kind kind_of(const std::string& collective) {
   fail("the planner has no price for {}", collective);
 }
 
-// The purpose of a collective over data ranks begins with its step: "step 1, gradients of block.0". The
-// others are those of the layers, over tensor ranks.
+// Purposes of the engine begin with the step: "step 1, gradients of block.0". The others are those of the
+// layers, over tensor ranks.
 std::optional<TapeCall> call_of(const Recording::Entry& entry, const RunPlan& sample) {
   if (entry.ranks < 2 || entry.count == 0) return std::nullopt;
   TapeCall call;
@@ -28,8 +28,11 @@ std::optional<TapeCall> call_of(const Recording::Entry& entry, const RunPlan& sa
   const auto& purpose = entry.purpose;
   const auto of = purpose.rfind(" of ");
   if (of != std::string::npos) call.unit = purpose.substr(of + 4);
-  const bool data = purpose.starts_with("step ") && purpose.find(", partial gradients") == std::string::npos;
-  if (!data) {
+  const bool matrices = purpose.ends_with(", hidden matrices");
+  if (matrices) call.unit = kHiddenMatrices;
+  const bool engine =
+      purpose.starts_with("step ") && purpose.find(", partial gradients") == std::string::npos;
+  if (!engine) {
     call.term = CostTerm::tensor;
   } else if (purpose.find(", gradients of ") != std::string::npos) {
     call.term = CostTerm::gradients;
@@ -38,18 +41,22 @@ std::optional<TapeCall> call_of(const Recording::Entry& entry, const RunPlan& sa
     call.term = CostTerm::parameters;
     call.queued = true;
   }
+  // The engine's other sums, of the norm and of products of hidden matrices, are over tensor ranks.
+  const bool sums = call.call.kind == GroupCall::Kind::all_reduce;
+  if (!engine || (sums && !call.queued)) return call;
   // Shards are on neighbouring data ranks; their replicas are that many further.
   const auto& mesh = sample.mesh;
-  const int shards = mesh.data / sample.engine.replicate;
-  const bool replicas = sample.engine.replicate > 1 && entry.collective == "all_reduce";
-  if (call.queued) call.call.stride = mesh.tensor * (replicas ? shards : 1);
+  const bool gathers = call.call.kind == GroupCall::Kind::all_gather;
+  const bool replicas =
+      sample.engine.replicate > 1 && (sums || (gathers && (matrices || call.term == CostTerm::gradients)));
+  call.call.stride = mesh.tensor * (replicas ? mesh.data / sample.engine.replicate : 1);
   return call;
 }
 
 }  // namespace
 
 SampleTape record_sample(RunPlan sample) {
-  sample.model = with_blocks(sample.model, 2);
+  sample.model = with_blocks(sample.model, kTapeBlocks);
   TapeBackend backend;
   SampleStep step(backend, sample);
   SampleTape tape;

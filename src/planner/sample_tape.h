@@ -10,13 +10,17 @@
 
 namespace shoal {
 
+// The blocks of a tape, and the unit of calls for the hidden matrices of all of them.
+inline constexpr int kTapeBlocks = 2;
+inline constexpr const char* kHiddenMatrices = "hidden matrices";
+
 struct TapeCall {
   GroupCall call;
   double seconds = 0, delay = 0;  // on a machine; not recorded
   CostTerm term = CostTerm::other;
   // Not waited for where it is made: a gradient's reduction, or the gather of the unit that comes next.
   bool queued = false;
-  std::string unit;  // "embedding", "block.0", ...; "" for none
+  std::string unit;  // "embedding", "block.0", ..., kHiddenMatrices; "" for none
 };
 
 struct SampleTape {

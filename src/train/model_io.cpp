@@ -38,6 +38,15 @@ T field(const json& object, const char* key, const CheckpointReader& checkpoint)
   }
 }
 
+// The folder in which the program was started, which may be gone by now.
+const std::string& started_in() {
+  static const std::string folder = [] {
+    std::error_code gone;
+    return std::filesystem::current_path(gone).string();
+  }();
+  return folder;
+}
+
 }  // namespace
 
 json model_to_json(const GptConfig& model) {
@@ -64,7 +73,7 @@ CheckpointInfo make_checkpoint_info(const Config& config, const GptConfig& model
                 {"skipped_steps", state.skipped_steps},
                 {"tokenizer", tokenizer},
                 // The data's folders may be relative to the folder in which the run was started.
-                {"started_in", std::filesystem::current_path().string()}};
+                {"started_in", started_in()}};
   // JSON knows no infinity.
   if (state.evaluation_left) info.state["evaluation_left"] = true;
   if (state.workers_equal) info.state["workers_equal"] = true;

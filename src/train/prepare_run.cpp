@@ -121,7 +121,7 @@ Config agree_on_config(const Config& config, World& world) {
 Mixture open_data(Config& config, World& world) {
   std::optional<Mixture> data;
   all_or_none(world.ranks, [&] { data.emplace(open_alone(config)); });
-  some_for_all(world.ranks, world.local_rank == 0, [&] { with_remedy([&] { data->verify(); }); });
+  some_for_all_at_length(world.ranks, world.local_rank == 0, [&] { with_remedy([&] { data->verify(); }); });
   require_agreement(world.ranks, facts_of(*data));
   return std::move(*data);
 }
@@ -160,7 +160,7 @@ RunDirectory take_run_directory(Config& config, const RunPlan& plan, World& worl
 }
 
 void write_config(const Config& config, const std::string& name) {
-  const auto path = config.run.path() / name;
+  const auto path = config.run.path() / name;  // in its place, for which a full disk has room
   std::ofstream file(path);
   file << to_toml(config, true);
   if (!file.flush()) fail_user("cannot write {}: {}", path.string(), std::strerror(errno));

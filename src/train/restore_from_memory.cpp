@@ -63,7 +63,7 @@ class MemoryRestore {
   std::int64_t newest_on_disk() {
     std::int64_t step = -1;
     if (world_.ranks.rank() == 0) {
-      for (const auto& path : list_checkpoints(root_)) step = std::max(step, step_of(path));
+      if (const auto latest = latest_in(root_)) step = step_of(*latest);  // what a resume begins with
     }
     world_.ranks.broadcast({&step, DType::i32, {2}}, 0).wait();
     return step;

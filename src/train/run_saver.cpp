@@ -64,7 +64,8 @@ bool RunSaver::begin(TrainState& state, bool best) {
     state.best_val_loss = saver_.best_loss();
   }
   if (last_saved_ == state.step && !best) return false;
-  const auto info = describe(state);
+  auto info = describe(state);
+  if (best) info.state[kBestName] = true;
   auto& mesh = runtime_.mesh();
   saver_.begin(info, worker_slices(runtime_.engine(), mesh.shape(), mesh.coordinate()), best);
   last_saved_ = state.step;

@@ -37,6 +37,13 @@ std::string Saver::news() {
   return error.value_or("");
 }
 
+void Saver::mend_best(const std::filesystem::path& checkpoint) {
+  if (ranks_.rank() != 0) return;
+  const auto best = store_->best();
+  if (best && step_of(*best) >= step_of(checkpoint)) return;
+  if (read_manifest(checkpoint).info.state.value(kBestName, false)) store_->name_best(checkpoint);
+}
+
 double Saver::best_loss() {
   double loss = std::numeric_limits<double>::infinity();
   if (const auto best = store_->best(); best && ranks_.rank() == 0) {

@@ -27,6 +27,9 @@ class Saver {
   std::string news();
 
   std::optional<std::filesystem::path> latest() const { return store_->latest(); }
+  // Points `best` at a checkpoint that was saved as the best and is newer than what it names: the process may
+  // have died before. Rank 0 does.
+  void mend_best(const std::filesystem::path& checkpoint);
   // The loss of the checkpoint that `best` names; infinity where there is none. Collective: as rank 0 sees
   // it.
   double best_loss();

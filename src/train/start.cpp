@@ -114,7 +114,8 @@ std::string settle_start(const Config& config) {
   return *otherwise;
 }
 
-std::optional<fs::path> find_start(const Config& config, const Mixture& data, Communicator& ranks) {
+std::optional<fs::path> find_start(const Config& config, const Mixture& data, bool counted,
+                                   Communicator& ranks) {
   if (const auto other = checkpoint_folder(config.init.from)) {
     const auto found = find_checkpoint(*other, ranks);
     some_for_all(ranks, ranks.rank() == 0,
@@ -122,7 +123,8 @@ std::optional<fs::path> find_start(const Config& config, const Mixture& data, Co
     return found;
   }
   if (const auto weights = weights_of_start(config.init.from)) {
-    some_for_all(ranks, ranks.rank() == 0, [&] { open_weights(*weights, config); });
+    // They may have to be fetched.
+    some_for_all_at_length(ranks, ranks.rank() == 0, [&] { open_weights(*weights, config); });
     return weights->path;
   }
   if (!config.init.resumes()) return std::nullopt;
@@ -137,19 +139,12 @@ std::optional<fs::path> find_start(const Config& config, const Mixture& data, Co
     }
     const auto saved = config_of(*reader);
     check_contents(reader->info().state.value("data", nlohmann::json()), saved, config, data, from);
-    check_resume(saved, config, from);
+    check_resume(saved, config, counted, from);
   });
   return broadcast_text(ranks, from);
 }
 
 namespace {
-
-// Whether batches of another size would be of other data, or other places in a schedule: epochs and lengths
-// in tokens are counted in steps.
-bool counts_in_steps(const Config& config) {
-  return config.data.sampling == Sampling::epochs || config.lr_schedule.warmup_tokens > 0 ||
-         config.lr_schedule.decay_tokens > 0;
-}
 
 // Whether a key that may change decides here which tensors are kept beside parameters.
 bool changes_tensors(std::string_view key, const Config& saved, const Config& now) {
@@ -162,7 +157,12 @@ bool changes_tensors(std::string_view key, const Config& saved, const Config& no
 
 }  // namespace
 
-void check_resume(const Config& saved, const Config& now, const std::string& checkpoint) {
+bool counts_in_steps(const Config& given) {
+  return given.data.sampling == Sampling::epochs || given.lr_schedule.warmup_tokens > 0 ||
+         given.lr_schedule.decay_tokens > 0;
+}
+
+void check_resume(const Config& saved, const Config& now, bool counted, const std::string& checkpoint) {
   // A stride of 0 is the checkpoint's block size.
   const auto with_stride = [&](Config config) {
     if (config.data.stride == 0) config.data.stride = saved.model.block_size;
@@ -175,7 +175,7 @@ void check_resume(const Config& saved, const Config& now, const std::string& che
                            dir_setting(now.data), after, dir_value(saved.data), before);
     } else if (key == "run.seed" || key == "data.sampling" || key == "data.stride" ||
                key == "data.truncate" || key == "optim.name" || key == "optim.accum_steps" ||
-               changes_tensors(key, saved, now) || (key == "train.global_batch" && counts_in_steps(now)) ||
+               changes_tensors(key, saved, now) || (key == "train.global_batch" && counted) ||
                key == "optim.frozen" || key == "lora.rank" || key == "lora.alpha" || key == "lora.targets" ||
                (key.starts_with("model.") && key != "model.preset")) {
       fixed += difference(key, before, after);

@@ -22,12 +22,17 @@ std::string settle_start(const Config& config);
 // The checkpoint, or another program's weights, that a run starts from, if any: what rank 0 finds.
 // Throws UserError when there is none to resume from, it is another run's, or the weights are damaged or of
 // another model.
-std::optional<std::filesystem::path> find_start(const Config& config, const Mixture& data,
+// `counted`: counts_in_steps() of the config as it was given.
+std::optional<std::filesystem::path> find_start(const Config& config, const Mixture& data, bool counted,
                                                 Communicator& ranks);
 
-// Refuses to resume with another model, data or optimizer, naming every key that differs; says which other
-// keys changed.
-void check_resume(const Config& saved, const Config& now, const std::string& checkpoint);
+// Whether batches of another size would be of other data, or other places in a schedule: epochs and lengths
+// in tokens are counted in steps. `given`: before lengths in tokens became lengths in steps.
+bool counts_in_steps(const Config& given);
+
+// Refuses to resume with another model, data or optimizer, and where steps are `counted` with other batches,
+// naming every key that differs; says which other keys changed.
+void check_resume(const Config& saved, const Config& now, bool counted, const std::string& checkpoint);
 
 // Sizes and checksums of the train and val split, as a checkpoint holds them.
 nlohmann::json describe_contents(const Mixture& data);

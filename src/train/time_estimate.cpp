@@ -12,17 +12,14 @@ void TimeEstimate::guess(const Config& config, const RunWork& left, double step_
   if (const auto advice = too_long_advice(config, left, per_step); !advice.empty()) log::warn("{}", advice);
 }
 
-bool TimeEstimate::count_step() {
+bool TimeEstimate::count_step(double seconds) {
   constexpr std::int64_t kFew = 3, kEnough = 20;
   constexpr double kSeconds = 1;
   if (timed_ >= kEnough) return false;
-  if (++timed_ == 0) {
-    watch_.restart();
-    return false;
-  }
-  const double seconds = watch_.seconds();
-  if (timed_ < kEnough && (timed_ < kFew || seconds < kSeconds)) return false;
-  seconds_per_step_ = seconds / static_cast<double>(timed_);
+  if (++timed_ == 0) return false;
+  seconds_ += seconds;
+  if (timed_ < kEnough && (timed_ < kFew || seconds_ < kSeconds)) return false;
+  seconds_per_step_ = seconds_ / static_cast<double>(timed_);
   timed_ = kEnough;
   return true;
 }

@@ -92,6 +92,9 @@ struct Trainer::Run {
   double seconds_left(double per_step) const {
     return per_step * static_cast<double>(calendar.last_step() - state.step);
   }
+  // Whether an update depends on what the host finds of the step. The outer optimizer moves models in the
+  // memory of gradients, in which a bad step's tensor is sought.
+  bool decides() const { return spikes.active() || plan.engine.outer.has_value(); }
   // Early stopping.
   bool stands_still() const {
     return config.eval.patience > 0 && state.evaluations_since_best >= config.eval.patience;
@@ -177,7 +180,7 @@ void Trainer::Run::start(const Config& given) {
                                      data.tokenizer_text(), describe_contents(data));
   auto wanted = described;
   wanted.init.other_data = given.init.other_data;
-  const auto from = find_start(wanted, data, ranks());
+  const auto from = find_start(wanted, data, counts_in_steps(given), ranks());
   if (first()) log::attach_file(config.run.path() / "train.log");
   some_for_all(ranks(), first(), [&] {
     write_config(described, "config.toml");
@@ -203,7 +206,7 @@ void Trainer::Run::start(const Config& given) {
                         TrainingStep::Options{.seed = static_cast<std::uint64_t>(config.run.seed),
                                               .tokens = worker_tokens(),
                                               .with_signals = workers == 1,
-                                              .updates = !spikes.active(),
+                                              .updates = !decides(),
                                               .capture = config.train.graph && can_capture,
                                               .before_change = [this] {
                                                 if (memory) memory->wait();
@@ -212,7 +215,7 @@ void Trainer::Run::start(const Config& given) {
   if (training_step->captures())
     log::info("the second step is captured as a graph, which later steps replay");
   validation.emplace(config, plan, data, runtime, reporter, stop);
-  if (workers > 1) worker_sums.emplace(ranks(), *plan.topology());
+  if (workers > 1) worker_sums.emplace(ranks(), *plan.topology(), plan.steps_of_round());
 
   // Adapters may be new where the other parameters are read.
   if (!from || config.lora.rank > 0) engine().initialize(static_cast<std::uint64_t>(config.run.seed));
@@ -242,7 +245,9 @@ void Trainer::Run::load(const std::filesystem::path& from) {
   if (!resuming) return;
   spikes = SpikeDetector(config.train.spike_zscore, config.train.spike_window, state.loss_window);
   saver->set_saved(state.step);
-  if (config.checkpoint.best) state.best_val_loss = saver->store().best_loss();
+  if (!config.checkpoint.best) return;
+  saver->store().mend_best(from);
+  state.best_val_loss = saver->store().best_loss();
 }
 
 Trainer::Run::Outcome Trainer::Run::step(BatchLoader& loader) {
@@ -262,8 +267,8 @@ Trainer::Run::Outcome Trainer::Run::step(BatchLoader& loader) {
                    fmt::format("the loss, {:.4f}, is {:.1f} standard deviations above the last {} steps",
                                outcome.loss, spikes.zscore(outcome.loss), config.train.spike_window));
   }
-  if (!spikes.active()) return outcome;
-  spikes.add(outcome.loss);
+  if (!decides()) return outcome;
+  if (spikes.active()) spikes.add(outcome.loss);
   engine().update();
   return outcome;
 }
@@ -286,7 +291,7 @@ Trainer::Run::Outcome Trainer::Run::give_up(Outcome outcome, const std::vector<d
   log::warn("{}; skipped", message);
   ++state.skipped_steps;
   outcome.skipped = true;
-  if (spikes.active()) engine().skip_update();
+  if (decides()) engine().skip_update();
   return outcome;
 }
 
@@ -328,7 +333,7 @@ void Trainer::Run::count(const Outcome& outcome, double seconds) {
   ++state.step;
   state.tokens += step_tokens();
   result.train_loss = outcome.loss;
-  if (!estimate.count_step()) return;
+  if (!estimate.count_step(seconds)) return;
   reporter.clear();
   if (const auto left = work_left_now(); left.steps > 0) {
     log::info("time: {} to go", run_time_text(left, estimate.seconds_per_step()));

@@ -100,6 +100,7 @@ void read_adapters(const Config& config, DataEngine& engine, Backend& backend, S
         config.lora.from, theirs.rank, theirs.alpha, fmt::join(theirs.layers, ","), mine.rank, mine.alpha,
         fmt::join(mine.layers, ","));
   }
+  adapters.require_blocks(config.model.n_layer);
   read_parameters(engine, backend, adapters, ReadPart::adapters);
   log::info("adapters from {}", config.lora.from);
 }

@@ -10,10 +10,11 @@ constexpr int kLongestLag = 16;
 
 }  // namespace
 
-WorkerSums::WorkerSums(Communicator& ranks, const Topology& topology)
+WorkerSums::WorkerSums(Communicator& ranks, const Topology& topology, std::int64_t interval)
     : ranks_(ranks),
       workers_(topology.workers),
-      lag_(static_cast<std::size_t>(std::clamp(rounds_to_hear_of_all(topology), 1, kLongestLag))) {}
+      lag_(static_cast<std::size_t>(
+          std::clamp<std::int64_t>(rounds_to_hear_of_all(topology) * interval, 1, kLongestLag))) {}
 
 void WorkerSums::post(const Numbers& mine) {
   auto& post = posts_.emplace_back();

@@ -15,8 +15,8 @@ namespace shoal {
 
 class WorkerSums {
  public:
-  // `ranks` are the ranks of all workers.
-  WorkerSums(Communicator& ranks, const Topology& topology);
+  // `ranks` are the ranks of all workers, which average every `interval` steps.
+  WorkerSums(Communicator& ranks, const Topology& topology, std::int64_t interval);
 
   struct Numbers {
     double loss = 0, grad_norm = 0;  // given by one rank of each worker; read back as means over workers

@@ -6,10 +6,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <csignal>
+#include <cstring>
+#include <limits>
 #include <thread>
 
 #include "checkpoint/checkpoint_support.h"
+#include "checkpoint/compare.h"
 #include "checkpoint/reader.h"
 #include "checkpoint/run_lock.h"
 #include "core/host.h"
@@ -60,6 +64,21 @@ TEST(Store, LatestAndBestAreRelativeLinks) {
   EXPECT_THAT(everything(store), ElementsAre("best", "latest", "step-00000200", "step-00000400"));
 }
 
+TEST(Store, ADifferenceThatIsNoNumberIsTheLargest) {
+  const ScratchDir run;
+  TestTensor a("a", DType::f32, {3}, 1), b("a", DType::f32, {3}, 1);
+  const float theirs[] = {5, std::numeric_limits<float>::quiet_NaN(), 0.125}, zeros[] = {0, 0, 0};
+  std::memcpy(a.data.data(), theirs, sizeof theirs);
+  std::memcpy(b.data.data(), zeros, sizeof zeros);
+  CheckpointStore store(run.path());
+  store.save(at_step(1), std::vector{a.view()});
+  store.save(at_step(2), std::vector{b.view()});
+  const auto found = compare_checkpoints(store.list().at(0), store.list().at(1)).differences;
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_EQ(found[0].elements, 3);
+  EXPECT_TRUE(std::isnan(found[0].largest));
+}
+
 TEST(Store, KeepsTheNewestAndTheBest) {
   const ScratchDir run;
   const TestTensor a("a", DType::f32, {100}, 1);
@@ -68,6 +87,17 @@ TEST(Store, KeepsTheNewestAndTheBest) {
   EXPECT_THAT(names(store.list()), ElementsAre("step-00000002", "step-00000005", "step-00000006"));
   store.save(at_step(7), std::vector{a.view()}, true);
   EXPECT_THAT(everything(store), ElementsAre("best", "latest", "step-00000006", "step-00000007"));
+}
+
+TEST(Store, FoldersOfOtherNamesAreTheUsers) {
+  const ScratchDir run;
+  const TestTensor a("a", DType::f32, {100}, 1);
+  CheckpointStore store(run.path(), {.keep = 1});
+  store.save(at_step(1), std::vector{a.view()});
+  fs::copy(*store.latest(), run / "checkpoints/step-00000001-good");
+  for (int step = 2; step <= 3; ++step) store.save(at_step(step), std::vector{a.view()});
+  EXPECT_THAT(names(store.list()), ElementsAre("step-00000003"));
+  EXPECT_THAT(everything(store), ElementsAre("latest", "step-00000001-good", "step-00000003"));
 }
 
 TEST(Store, ASaveInTheBackgroundHoldsTheDataOfItsMoment) {

@@ -66,6 +66,14 @@ TEST_F(Launch, NamesAHostThatDoesNotAnswer) {
   EXPECT_FALSE(fs::exists(file("calls")));
 }
 
+TEST_F(Launch, RefusesARemoteShellWithArgumentsUnderMpich) {
+  make_mpirun("exit 1", "HYDRA build details:");
+  make_shell("");
+  expect_user_error(launch({"--remote-shell", "./shell -x", "--hosts", "up"}), "MPICH takes one program",
+                    "put './shell -x' into a script");
+  EXPECT_FALSE(fs::exists(file("calls")));
+}
+
 TEST_F(Launch, PassesOutputAndExitCodesThrough) {
   make_mpirun("\"$@\"");
   const auto good = launch({"-n", "1"});
@@ -184,9 +192,16 @@ TEST_F(Launch, SaysWhenRestartsDoNotHelp) {
 }
 
 TEST_F(Launch, DoesNotStartAgainAfterAMistakeOfTheUser) {
+  const auto expect_one_call = [&] {
+    EXPECT_EQ(launch({"-n", "2", "--max-restarts", "2"}).code, 2);
+    EXPECT_EQ(count(read_file(file("calls")), "\n"), 1);
+    fs::remove(file("calls"));
+  };
   make_mpirun("echo 'shoal: error: no data' >&2; exit 2");
-  EXPECT_EQ(launch({"-n", "2", "--max-restarts", "2"}).code, 2);
-  EXPECT_EQ(read_file(file("calls")).find('\n'), read_file(file("calls")).size() - 1);
+  expect_one_call();
+  // One rank's exit code is 2, the others' 1.
+  make_mpirun("echo 'shoal: error: no data' >&2; exit 3", "HYDRA build details:");
+  expect_one_call();
 }
 
 TEST_F(Launch, LeavesOutAHostThatIsGone) {
@@ -287,6 +302,17 @@ TEST_F(Launch, WaitsForHosts) {
   EXPECT_EQ(ended.code, 1);
   EXPECT_THAT(ended.err, HasSubstr("shoal: error: without up there is room for 0 ranks only, which"));
   EXPECT_FALSE(fs::exists(file("calls")));
+
+  // The only host is lost with its ranks.
+  write_file(file("answers"), "");
+  make_mpirun(std::string("rm answers\n") + kKilledBanner);
+  Process lost(command, folder_.path());
+  ASSERT_TRUE(eventually([&] { return lost.err_so_far().find(waiting) != std::string::npos; }));
+  lost.signal(SIGINT);
+  const auto before_restart = lost.wait();
+  EXPECT_EQ(before_restart.code, 128 + SIGINT);
+  EXPECT_THAT(before_restart.err, HasSubstr("SIGINT: stopped while waiting for hosts"));
+  EXPECT_THAT(before_restart.err, Not(HasSubstr("shoal: error")));
 }
 
 // The first attempt saves step 10 and waits for its signal.
@@ -356,6 +382,17 @@ TEST_F(Launch, StopsRanksOnceAndThenEndsThem) {
   EXPECT_THAT(result.err, HasSubstr("SIGINT: the ranks save and stop"));
   EXPECT_THAT(result.err, HasSubstr("told"));
   EXPECT_THAT(result.err, Not(HasSubstr("restart")));
+}
+
+// A script's jobs in the background begin with SIGINT ignored.
+TEST_F(Launch, LeavesIgnoredSignalsIgnored) {
+  make_mpirun("kill -INT $PPID; kill -TERM $PPID; exit 0");
+  const auto line = "cd '" + folder_.path().string() + "' && trap '' INT TERM && exec '" + SHOAL_BINARY +
+                    "' launch --mpirun ./mpirun -n 1 -- train tiny.toml 2>err";
+  const int status = std::system(line.c_str());
+  EXPECT_EQ(WEXITSTATUS(status), 0) << read_file(file("err"));
+  EXPECT_TRUE(fs::exists(file("calls")));
+  EXPECT_THAT(read_file(file("err")), Not(HasSubstr("the ranks save and stop")));
 }
 
 TEST_F(Launch, LeavesNothingBehindWhenItIsKilled) {

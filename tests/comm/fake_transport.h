@@ -5,9 +5,11 @@
 #include <atomic>
 #include <cstring>
 #include <deque>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <vector>
 
 #include "comm/messages/transport.h"
@@ -49,12 +51,12 @@ class FakeTransport final : public messages::Transport {
 
   bool send(messages::Channel channel, const void* data, int bytes, int to, int tag,
             messages::Handle& handle) override {
-    if (broken) return failed();
+    if (breaks(channel)) return failed();
     const auto* first = static_cast<const std::byte*>(data);
     auto packet = std::make_shared<FakeNetwork::Packet>(
         FakeNetwork::Packet{rank_, tag, channel, std::vector<std::byte>(first, first + bytes)});
-    handle.bits = ++last_;
-    if (bytes > eager) sends_[last_] = packet;  // done when it has been received
+    handle = next_handle(channel);
+    if (bytes > eager) sends_[handle.bits] = packet;  // done when it has been received
     const std::scoped_lock lock(network_.mutex());
     network_.arrived(to).push_back(std::move(packet));
     return true;
@@ -62,14 +64,17 @@ class FakeTransport final : public messages::Transport {
 
   bool receive(messages::Channel channel, void* data, int bytes, int from, int tag,
                messages::Handle& handle) override {
-    if (broken) return failed();
-    handle.bits = ++last_;
-    receives_.push_back({last_, channel, data, bytes, from, tag});
+    if (breaks(channel)) return failed();
+    handle = next_handle(channel);
+    receives_.push_back({handle.bits, channel, data, bytes, from, tag});
     return true;
   }
 
   messages::State test(messages::Handle& handle) override {
-    if (broken) return failed(), messages::State::failed;
+    if (broken || (data_left <= 0 && is_data(handle))) {
+      tested_again |= !broken_handles_.insert(handle.bits).second;
+      return failed(), messages::State::failed;
+    }
     const std::scoped_lock lock(network_.mutex());
     if (!progress()) return messages::State::failed;
     if (const auto sent = sends_.find(handle.bits); sent != sends_.end()) {
@@ -87,7 +92,10 @@ class FakeTransport final : public messages::Transport {
   }
 
   std::atomic<bool> broken = false;  // makes every later call fail
-  int eager = 4096;                  // bytes of a message that is done before it has been received
+  // So many messages of data can still start. At 0 all calls for data fail, and none for control messages.
+  std::atomic<int> data_left = std::numeric_limits<int>::max();
+  int eager = 4096;           // bytes of a message that is done before it has been received
+  bool tested_again = false;  // a message was tested after it had failed
 
  private:
   struct Receive {
@@ -96,6 +104,16 @@ class FakeTransport final : public messages::Transport {
     void* data;
     int bytes, from, tag;
   };
+
+  messages::Handle next_handle(messages::Channel channel) {
+    return {++last_ << 1 | (channel == messages::Channel::data ? 1u : 0u)};
+  }
+  static bool is_data(messages::Handle handle) { return (handle.bits & 1) != 0; }
+
+  // Whether a message fails to start.
+  bool breaks(messages::Channel channel) {
+    return broken || (channel == messages::Channel::data && data_left-- <= 0);
+  }
 
   bool failed() {
     error_ = "the cable is broken";
@@ -132,6 +150,7 @@ class FakeTransport final : public messages::Transport {
   FakeNetwork& network_;
   int rank_;
   std::uintptr_t last_ = 0;
+  std::set<std::uintptr_t> broken_handles_;
   std::deque<Receive> receives_;
   std::map<std::uintptr_t, std::shared_ptr<FakeNetwork::Packet>> sends_;
   const char* error_ = "";

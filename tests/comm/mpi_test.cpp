@@ -1,5 +1,6 @@
 // Ranks as processes: the conformance suite under mpirun, and how a job ends when a rank fails.
 #include <gmock/gmock.h>
+#include <sched.h>
 
 #include <algorithm>
 
@@ -67,6 +68,35 @@ TEST_P(MpiRanks, KnowTheirHost) {
                            "rank 2 local 2 of 3", GetParam() == Mpi::open_mpi ? "(Open MPI " : "(MPICH "}) {
     EXPECT_THAT(result.out, HasSubstr(line));
   }
+}
+
+// Within one core, as in a container that has no other, binding to it takes nothing away.
+TEST_P(MpiRanks, WarnOfCoresThatOpenMpiTakes) {
+  if (GetParam() != Mpi::open_mpi) GTEST_SKIP() << "MPICH binds only on request";
+  const auto started = [](const char* binding) {
+    std::vector<std::string> command{mpirun_of(Mpi::open_mpi), "-n", "1", "--bind-to", binding};
+    if (::geteuid() == 0) command.push_back("--allow-run-as-root");
+    command.insert(command.end(), {kProgram.string(), "where"});
+    const auto result = MpiJob(command).wait();
+    EXPECT_EQ(result.code, 0) << result.err;
+    return result.err;
+  };
+  cpu_set_t all, one;
+  ASSERT_EQ(::sched_getaffinity(0, sizeof all, &all), 0);
+  CPU_ZERO(&one);
+  for (int core = 0; CPU_COUNT(&one) == 0; ++core) {
+    if (CPU_ISSET(core, &all)) CPU_SET(core, &one);
+  }
+  ASSERT_EQ(::sched_setaffinity(0, sizeof one, &one), 0);
+  const auto within_one = started("core");
+  ::sched_setaffinity(0, sizeof all, &all);
+  EXPECT_THAT(within_one, Not(HasSubstr("mpirun binds")));
+  const int cores = CPU_COUNT(&all);
+  if (cores > 1) {
+    EXPECT_THAT(started("hwthread"), HasSubstr("mpirun binds each of 1 rank(s) on this host to 1 of its " +
+                                               std::to_string(cores) + " cores"));
+  }
+  EXPECT_THAT(started("none"), Not(HasSubstr("mpirun binds")));
 }
 
 TEST_P(MpiRanks, MoveDataWhileTheyCompute) {

@@ -34,6 +34,19 @@ TEST(Workers, TellTheEngineOfBuckets) {
   EXPECT_FALSE(plan_of(config_of(8, 2), kModel).engine_options().gossip);
 }
 
+TEST(Workers, ThatAverageInGroupsSendWholeModels) {
+  auto config = workers_of("exp");
+  config.parallel.data = 4;
+  config.outer.interval = 3;
+  EXPECT_EQ(plan_of(config, kModel).engine.outer->interval, 3);
+  config.outer.compress = "int4";
+  EXPECT_THAT(
+      user_error([&] { plan_of(config, kModel); }),
+      AllOf(HasSubstr("outer.compress = \"int4\" needs gossip.topology=complete"), HasSubstr("\"exp\"")));
+  config.gossip.topology = "complete";
+  EXPECT_TRUE(plan_of(config, kModel).engine.outer);
+}
+
 TEST(Mesh, IsSaidInWords) {
   auto config = mesh_of(2, 4, 2);
   EXPECT_EQ(mesh_text(plan_of(config, kModel)), "2 stages x 4 data x 2 tensor ranks");

@@ -1,8 +1,10 @@
 #include "core/interrupt.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <cstdlib>
 
 namespace shoal {
 namespace {
@@ -38,6 +40,23 @@ TEST(InterruptGuard, Sigusr1IsAlwaysARequest) {
     std::raise(SIGUSR1);
     EXPECT_STREQ(InterruptGuard::requested(), "SIGUSR1");
   }
+}
+
+// Sends SIGTERM after `before` with a stop message.
+[[noreturn]] void stop_after(void (*before)()) {
+  std::signal(SIGTERM, SIG_DFL);
+  set_stop_message("stopped early");
+  before();
+  std::raise(SIGTERM);
+  std::_Exit(0);
+}
+
+TEST(StopMessage, IsPrintedUntilItIsCleared) {
+  const testing::KilledBySignal killed(SIGTERM);
+  EXPECT_EXIT(stop_after([] {}), killed, "shoal: stopped early");
+  EXPECT_EXIT(stop_after(clear_stop_message), killed, testing::Not(testing::HasSubstr("stopped")));
+  EXPECT_EXIT(stop_after([] { const InterruptGuard run; }), killed,
+              testing::Not(testing::HasSubstr("stopped")));
 }
 
 }  // namespace

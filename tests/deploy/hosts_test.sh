@@ -11,7 +11,8 @@ cd "$folder"
 make_run
 unplug() { ip link set "to-$1" down; }
 plug_in() { ip link set "to-$1" up; }
-launch() { on a "$shoal" launch --mpirun mpirun.openmpi --remote-shell "$SHOAL_TEST_FOLDER/remote_shell" "$@"; }
+# A shell lets what it starts in the background ignore Ctrl-C.
+launch() { on a env --default-signal=INT "$shoal" launch --mpirun mpirun.openmpi --remote-shell "$SHOAL_TEST_FOLDER/remote_shell" "$@"; }
 
 "$shoal" train tiny.toml run.name=threads --ranks 5 >threads.log 2>&1 || die "$(cat threads.log)"
 

@@ -58,6 +58,20 @@ TEST(OutputFilter, ReadsADeathBehindTheProgramsDashes) {
   }
 }
 
+// hydra adds 128 to the signal of a rank that dumped its core.
+TEST(OutputFilter, ReadsTheSignalOfACoreDump) {
+  for (const int code : {SIGSEGV, SIGSEGV + 128}) {
+    OutputFilter filter;
+    const std::string output = kEquals +
+                               "=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n"
+                               "=   PID 7 RUNNING AT x\n=   EXIT CODE: " +
+                               std::to_string(code) + "\n" + kEquals;
+    EXPECT_EQ(shown_of(filter, output, output.size()), "");
+    ASSERT_TRUE(filter.death());
+    EXPECT_EQ(filter.death()->signal, SIGSEGV);
+  }
+}
+
 TEST(OutputFilter, SeesErrorsBehindDashes) {
   for (const std::string& output : {kDashes + "shoal: error: no data\n", kDashes + "shoal: error: no data"}) {
     OutputFilter filter;

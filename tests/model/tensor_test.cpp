@@ -236,5 +236,18 @@ TEST_P(TensorParallel, GivesTheSameBitsEveryTimeAndWithRecompute) {
   });
 }
 
+// Ranks combine statistics chunk by chunk; 33 classes are padded to 16 on one rank and to 32 on the other.
+TEST(TensorParallelHead, ChunksHaveAsManyRowsOnEveryRank) {
+  const GptConfig config{.n_layer = 1, .n_head = 2, .n_embd = 8, .block_size = 64, .vocab_size = 33};
+  const auto rows = [&](int rank) {
+    Arena arena;
+    const TensorRank tensor{.rank = rank, .size = 2};
+    return Head::Activations::take(arena, config, {2, 64}, DType::f32, {.elements = 2048}, tensor)
+        .logits.rows();
+  };
+  EXPECT_EQ(rows(0), 64);
+  EXPECT_EQ(rows(1), 64);
+}
+
 }  // namespace
 }  // namespace shoal::test

@@ -42,6 +42,7 @@ struct RanksRun {
   Recompute recompute = Recompute::none;
   std::vector<int> recompute_blocks = {};
   double lr = 1e-2;
+  int still_after = 1'000'000;  // steps, from where on the learning rate is 0
   int evaluate_every = 5;  // steps
   std::function<std::unique_ptr<Backend>(int rank)> backend = [](int) { return make_cpu_backend(1); };
 
@@ -196,7 +197,7 @@ class RankOfRun {
   // Runs a step up to its update, with the loss multiplied by `factor`.
   void gradient(int step, RunOutcome& outcome, float factor = 1) {
     const auto data = batch(step);
-    engine_->begin_step(step, {run_.lr, step + 1});
+    engine_->begin_step(step, {step < run_.still_after ? run_.lr : 0, step + 1});
     step_.set(static_cast<std::uint32_t>(step));
     std::vector<TokenBatch> batches;
     for (int pass = 0; pass < engine_->passes(); ++pass) batches.push_back(micro_batch(data, pass));

@@ -113,6 +113,26 @@ TEST_F(MeasuredMachineTest, TriesSteps) {
   EXPECT_EQ(MeasuredMachine(2, none).try_step(plan, 1).count, 0);
 }
 
+// Gradients that travel in another type, and other steps of Newton and Schulz, take another time.
+TEST_F(MeasuredMachineTest, KeepsPlansApart) {
+  const auto plan = plan_with_micro_batch(2);
+  auto narrow = plan;
+  narrow.engine.reduced = DType::bf16;
+  EXPECT_GT(MeasuredMachine(2, options()).try_step(plan, 1).count, 0);
+  MeasuredMachine second(2, options());
+  EXPECT_EQ(second.try_step(plan, 1).count, 1);
+  EXPECT_EQ(second.measured(), 0);
+  EXPECT_EQ(second.try_step(narrow, 1).count, 1);
+  EXPECT_EQ(second.measured(), 1);
+
+  auto muon = sample(2), longer = muon;
+  muon.engine.optimizer = MuonConfig{};
+  longer.engine.optimizer = MuonConfig{.steps = 9};
+  second.times(muon, {});
+  second.times(longer, {});
+  EXPECT_EQ(second.measured(), 3);
+}
+
 // plan.memory_gib may be more than there is.
 TEST_F(MeasuredMachineTest, TriesNoStepThatHasNoRoom) {
   auto plan = plan_with_micro_batch(2);

@@ -1,11 +1,15 @@
-// Predictions on a machine where only collectives take time, a second for each byte that a rank sends: they
-// are compared with the traffic of a dry run.
+// Predictions on machines where little takes time. Where only collectives do, a second for each byte that a
+// rank sends, they are compared with the traffic of a dry run.
 #include "planner/prediction.h"
 
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <set>
+
 #include "config/layout.h"
 #include "planner/dry_run.h"
+#include "planner/sample_tape.h"
 
 namespace shoal {
 namespace {
@@ -33,6 +37,24 @@ struct ByteMachine final : Machine {
   }
   bool overlaps() const override { return false; }
   int ranks_per_host() const override { return 8; }
+  double memory_of_rank() const override { return 1e12; }
+};
+
+// Nothing takes time but what a test sets.
+struct FreeMachine final : Machine {
+  std::function<double(const GroupCall&)> price = [](const GroupCall&) { return 0.0; };
+  double update = 0;  // seconds of an element
+  int per_host = 8;
+
+  std::string name() const override { return "free"; }
+  SampleTimes times(const RunPlan&, const SampleKernels&) override {
+    SampleTimes times;
+    times.update = update;
+    return times;
+  }
+  double seconds(const GroupCall& call) override { return price(call); }
+  bool overlaps() const override { return false; }
+  int ranks_per_host() const override { return per_host; }
   double memory_of_rank() const override { return 1e12; }
 };
 
@@ -83,10 +105,157 @@ TEST(Prediction, HasTheTrafficOfADryRun) {
   }
 }
 
-RunPlan predicted_plan(const std::vector<std::string>& settings) {
+RunPlan predicted_plan(const std::vector<std::string>& settings, int ranks = 8) {
   auto config = parse_config(kPredicted, "test", settings);
-  resolve_layout(config, 8);
+  resolve_layout(config, ranks);
   return make_plan(config);
+}
+
+double term_of(const SimulatedStep& step, int stage, CostTerm term) {
+  return step.terms[static_cast<std::size_t>(stage)][static_cast<std::size_t>(term)];
+}
+
+// Muon's exchanges of hidden matrices beside AdamW's. The rounds in which ranks exchange them are those of
+// the sample's blocks, which a stage with more blocks fills otherwise.
+TEST(Prediction, HasTheTrafficOfHiddenMatrices) {
+  ByteMachine machine;
+  for (const char* stages : {"parallel.pipeline=1", "parallel.pipeline=2"}) {
+    for (const char* zero : {"parallel.zero=0", "parallel.zero=1"}) {
+      for (const char* layers : {"model.n_layer=4", "model.n_layer=9"}) {
+        std::vector<std::string> settings = {stages, zero, layers};
+        const auto adamw = predict(predicted_plan(settings), machine).step;
+        settings.emplace_back("optim.name=muon");
+        expect_traffic_of_dry_run(settings);
+        const auto plan = predicted_plan(settings);
+        const auto muon = predict(plan, machine).step;
+        const auto run = dry_run(plan);
+        for (int stage = 0; stage < plan.mesh.pipeline; ++stage) {
+          SCOPED_TRACE(testing::Message() << testing::PrintToString(settings) << ", stage " << stage);
+          const double sent = traffic(run, stage * plan.mesh.data, "hidden matrices");
+          EXPECT_GT(sent, 0);
+          EXPECT_NEAR(term_of(muon, stage, CostTerm::other) - term_of(adamw, stage, CostTerm::other), sent,
+                      0.3 * sent);
+        }
+      }
+    }
+  }
+}
+
+// ZeRO shards an update, and the data ranks share that of hidden matrices without it, too.
+TEST(Prediction, DataRanksShareTheUpdateOfHiddenMatrices) {
+  FreeMachine machine;
+  machine.update = 1;
+  const auto update = [&](int ranks, const char* zero, const char* optimizer) {
+    const auto plan = predicted_plan({"model.n_layer=4", zero, optimizer}, ranks);
+    return term_of(predict(plan, machine).step, 0, CostTerm::update);
+  };
+  const double alone = update(1, "parallel.zero=0", "optim.name=muon");
+  EXPECT_GT(alone, 0);
+  EXPECT_EQ(4 * update(4, "parallel.zero=0", "optim.name=muon"), alone);
+  EXPECT_EQ(4 * update(4, "parallel.zero=1", "optim.name=muon"), alone);
+  EXPECT_EQ(update(4, "parallel.zero=0", "optim.name=adamw"),
+            update(1, "parallel.zero=0", "optim.name=adamw"));
+}
+
+// All calls of a predicted step.
+std::vector<GroupCall> priced_calls(const RunPlan& plan, int per_host = 8) {
+  FreeMachine machine;
+  machine.per_host = per_host;
+  std::vector<GroupCall> calls;
+  machine.price = [&](const GroupCall& call) {
+    calls.push_back(call);
+    return 0.0;
+  };
+  predict(plan, machine);
+  return calls;
+}
+
+// The strides of calls of this kind among so many ranks.
+std::set<int> strides(const std::vector<GroupCall>& calls, GroupCall::Kind kind, int ranks) {
+  std::set<int> found;
+  for (const auto& call : calls) {
+    if (call.kind == kind && call.ranks == ranks) found.insert(call.stride);
+  }
+  return found;
+}
+
+TEST(Prediction, ReplicasAreAsFarApartAsShardsAreMany) {
+  using enum GroupCall::Kind;
+  const std::vector<std::string> settings = {"model.n_layer=4", "parallel.zero=1", "parallel.replicate=2"};
+  EXPECT_EQ(strides(priced_calls(predicted_plan(settings)), all_reduce, 2), std::set<int>{4});
+  auto exact = settings;
+  exact.emplace_back("run.deterministic=layout");
+  const auto calls = priced_calls(predicted_plan(exact));
+  EXPECT_EQ(strides(calls, all_gather, 2), std::set<int>{4}) << "gradients";
+  EXPECT_EQ(strides(calls, all_gather, 4), std::set<int>{1}) << "parameters";
+  auto muon = settings;
+  muon.emplace_back("optim.name=muon");
+  EXPECT_EQ(strides(priced_calls(predicted_plan(muon)), all_gather, 2), std::set<int>{4})
+      << "hidden matrices";
+}
+
+// The data ranks of two tensor ranks are two apart.
+TEST(Prediction, DataRanksAreAsFarApartAsTensorRanksAreMany) {
+  using enum GroupCall::Kind;
+  for (const char* zero : {"parallel.zero=0", "parallel.zero=1"}) {
+    const auto plan = predicted_plan({"model.n_layer=4", "parallel.tensor=2", zero, "optim.name=muon"});
+    const auto sample = record_sample(sample_of(plan));
+    int over_data = 0;
+    for (const auto& call : sample.update_calls) {
+      EXPECT_EQ(call.call.stride, call.call.ranks == 4 ? 2 : 1) << call.unit;
+      over_data += call.call.ranks == 4 ? 1 : 0;
+    }
+    EXPECT_GE(over_data, 3) << "of the norm, and of hidden matrices there and back";
+  }
+}
+
+// Two hosts have two stages each, on neighbouring ranks.
+TEST(Prediction, MessagesMayGoBetweenHosts) {
+  FreeMachine machine;
+  machine.per_host = 2;
+  machine.price = [](const GroupCall& call) {
+    return call.kind == GroupCall::Kind::message && call.stride >= 2 ? 1.0 : 0.0;
+  };
+  const auto plan = predicted_plan({"model.n_layer=4", "parallel.pipeline=4", "train.micro_batch=16"}, 4);
+  EXPECT_EQ(predict(plan, machine).step.seconds, 2) << "there and back";
+
+  const auto interleaved = predicted_plan({"model.n_layer=8", "parallel.pipeline=4", "parallel.chunks=2",
+                                           "parallel.schedule=interleaved", "train.micro_batch=4"},
+                                          4);
+  EXPECT_EQ(strides(priced_calls(interleaved, 2), GroupCall::Kind::message, 2), (std::set<int>{1, 2, 3}));
+}
+
+// 12 heads on 8 ranks are 1, 2, 1, 2, ...; 25 on 4 are 6, 6, 6, 7.
+TEST(Prediction, UnevenSharesAreThoseOfTheRankWithMost) {
+  ByteMachine machine;
+  struct Case {
+    std::vector<std::string> settings;
+    std::int64_t heads;
+  };
+  for (const auto& [settings, heads] :
+       {Case{{"parallel.tensor=8", "model.n_head=12", "model.n_embd=96"}, 2},
+        Case{{"parallel.tensor=4", "model.n_head=25", "model.n_embd=100"}, 7}}) {
+    for (const char* backend : {"train.backend=cpu", "train.backend=cuda"}) {
+      auto all = settings;
+      all.insert(all.end(), {"model.n_layer=4", backend});
+      SCOPED_TRACE(testing::PrintToString(all));
+      const auto plan = predicted_plan(all);
+      double most = 0;
+      for (int tensor = 0; tensor < plan.mesh.tensor; ++tensor) {
+        const auto memory = estimate_memory(plan, RankCounts::as_threads(8), {.tensor = tensor});
+        most = std::max(most, memory.on_gpu > 0 ? memory.on_gpu : memory.total());
+      }
+      EXPECT_EQ(memory_of_rank(plan, machine), most);
+      for (const auto& pass : record_sample(sample_of(plan)).kernels.parts.values) {
+        for (const auto& part : pass) {
+          for (const auto& kernel : part) {
+            if (kernel.kind != Kernel::Kind::attention) continue;
+            EXPECT_EQ(kernel.rows, heads);
+          }
+        }
+      }
+    }
+  }
 }
 
 // Later stages may have more blocks, by their cost or by hand, or be the first that are trained.

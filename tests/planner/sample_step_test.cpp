@@ -10,7 +10,7 @@
 namespace shoal {
 namespace {
 
-RunPlan plan_of(const std::vector<std::string>& settings) {
+RunPlan plan_of(const std::vector<std::string>& settings, int ranks = 1) {
   auto config = parse_config(R"(
 data.dir = "none"
 run.name = "sample"
@@ -18,7 +18,7 @@ model = { n_layer = 5, n_head = 2, n_embd = 32, block_size = 16, vocab_size = 65
 train = { global_batch = 8, micro_batch = 2, steps = 1 }
 )",
                              "test", settings);
-  resolve_layout(config, 1);
+  resolve_layout(config, ranks);
   return make_plan(config);
 }
 
@@ -45,6 +45,28 @@ TEST(SampleStep, EntersItsPartsInOrder) {
     EXPECT_EQ(step.count(block_forward), 3);
     EXPECT_EQ(step.count(block_backward), 3);
   }
+}
+
+// Keeps the tokens and targets that it gets, and the first class of the embedding.
+struct TokenBackend final : DryBackend {
+  void copy_from_host(const Tensor& to, const void* host) override {
+    if (to.dtype == DType::i32 && to.count() > 1) tokens.push_back(*static_cast<const std::int32_t*>(host));
+  }
+  void embedding_forward(const Tensor&, const Tensor&, const Tensor&, const Tensor&, std::int64_t first,
+                         const Dropout&) override {
+    first_class = first;
+  }
+  std::vector<std::int32_t> tokens;
+  std::int64_t first_class = 0;
+};
+
+// Rows of other classes would be zeros, and nothing would add another rank's.
+TEST(SampleStep, TokensAreOfTheSampledRanksClasses) {
+  TokenBackend backend;
+  SampleStep step(backend, sample_of(plan_of({"parallel.tensor=2"}, 2)));
+  step.run([](int, StepPart) {});
+  EXPECT_EQ(backend.first_class, 32) << "of 65";
+  EXPECT_EQ(backend.tokens, std::vector<std::int32_t>(2 * kSamplePasses, 32));
 }
 
 TEST(SampleStep, FewerBlocksAreFrozenWhereAllAre) {

@@ -197,6 +197,16 @@ TEST_F(MemoryRuns, AnOlderStateThanTheDisksIsLeftAlone) {
   EXPECT_FALSE(has("run", 5));
 }
 
+// As if the process had died, or the disk been full, between a checkpoint's name and the link to it.
+TEST_F(MemoryRuns, AreTakenWhereTheDiskHasTheStateWithoutALink) {
+  const auto settings = in_memory({"checkpoint.interval=6", "checkpoint.best=false"});
+  train("whole", with(in_memory({"checkpoint.interval=4"}), {"checkpoint.memory=false"}));
+  fail_after(8, "run", settings, 2);
+  fs::copy(checkpoint("whole", 8), checkpoint("run", 8));
+  train("run", with(settings, {"init.from=resume"}), 2);
+  EXPECT_THAT(log_of("run"), HasSubstr("step-00000008: 8 of 12 steps"));
+}
+
 TEST_F(MemoryRuns, AnotherRunFromScratchRemovesThem) {
   fail_after(4, "run", in_memory({"checkpoint.interval=0"}), 2);
   EXPECT_FALSE(files(".safetensors").empty());

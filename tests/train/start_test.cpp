@@ -20,7 +20,7 @@ std::string refusal(const Arguments& saved, const Arguments& now) {
   apply_arguments(before, saved);
   apply_arguments(after, now);
   try {
-    check_resume(before, after, "the-checkpoint");
+    check_resume(before, after, counts_in_steps(after), "the-checkpoint");
   } catch (const UserError& error) {
     return error.what();
   }

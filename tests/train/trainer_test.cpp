@@ -268,19 +268,16 @@ TEST_F(Trainers, ARunWithoutABestCheckpointSavesTheNextOneWhenItGoesOn) {
   EXPECT_EQ(fs::read_symlink(run("run") / kCheckpointsName / kBestName), checkpoint("run", 9).filename());
 }
 
-// The best of a run is that of the checkpoint which `best` names: a better one, whose save came to nothing,
-// does not hold it back.
-TEST_F(Trainers, ALossWhoseCheckpointIsNotThereIsNotTheBest) {
-  const auto best = [&](const std::string& name) {
-    return fs::read_symlink(run(name) / kCheckpointsName / kBestName);
-  };
+// As if the process had died between the two links.
+TEST_F(Trainers, ACheckpointThatWasSavedAsTheBestIsNamedSoWhereTheProcessDiedBefore) {
+  const auto best = run("run") / kCheckpointsName / kBestName;
   train("run", {"train.steps=6"});
-  ASSERT_EQ(best("run"), checkpoint("run", 6).filename());
-  fs::remove(run("run") / kCheckpointsName / kBestName);
-  fs::create_symlink(checkpoint("run", 3).filename(), run("run") / kCheckpointsName / kBestName);
+  ASSERT_EQ(fs::read_symlink(best), checkpoint("run", 6).filename());
+  fs::remove(best);
+  fs::create_symlink(checkpoint("run", 3).filename(), best);
   train("run", {"optim.lr=1e-60", "train.steps=9", "init.from=resume"});  // the parameters stay
   EXPECT_EQ(metrics("run").evals.back().val_loss, metrics("run").evals[2].val_loss);
-  EXPECT_EQ(best("run"), checkpoint("run", 9).filename());
+  EXPECT_EQ(fs::read_symlink(best), checkpoint("run", 6).filename());
 }
 
 // The save of step 60 fails, as there is a file in the way of its folder. The parameters stay as they are.
@@ -353,7 +350,8 @@ TEST_F(Trainers, TheTestSplitIsEvaluatedAtTheEnd) {
   EXPECT_EQ(reproducible_metrics("parts"), reproducible_metrics("whole"));
   // The process ended in the evaluation, as far as its metrics tell.
   const auto records = read_file(run("whole") / "metrics.jsonl");
-  std::ofstream(run("whole") / "metrics.jsonl") << records.substr(0, records.rfind("{\"step\":12,\"test_loss"));
+  std::ofstream(run("whole") / "metrics.jsonl")
+      << records.substr(0, records.rfind("{\"step\":12,\"test_loss"));
   ASSERT_FALSE(metrics("whole").test);
   train("whole", with(settings, {"init.from=resume"}));
   EXPECT_EQ(read_file(run("whole") / "metrics.jsonl"), records);
@@ -461,6 +459,44 @@ TEST_F(Trainers, AResumeKeepsTheTensorsOfTheOptimizers) {
   EXPECT_THAT(refused({"outer.interval=4", "outer.compress=bfloat16"}),
               HasSubstr("outer.compress = \"bfloat16\" (the checkpoint has \"none\")"));
   train("run", {"outer.interval=3", "init.from=resume"});
+}
+
+TEST_F(Trainers, AResumeKeepsTheBatchThatLengthsInTokensWereCountedWith) {
+  const Settings counted = {"lr_schedule.warmup_steps=0", "lr_schedule.warmup_tokens=100"};
+  train("run", with(counted, {"train.steps=6"}));
+  EXPECT_THAT(error_of([&] {
+                train("run", with(counted, {"init.from=resume", "train.global_batch=12"}));
+              }),
+              HasSubstr("train.global_batch = 12 (the checkpoint has 6)"));
+}
+
+// A step without an update counts for the moving average alike, whoever leaves it out.
+TEST_F(Trainers, ABadStepIsTheSameWithASpikeDetector) {
+  const Settings bad = {"optim.ema=0.5", "train.on_bad_step=skip", "optim.lr=1e18", "train.steps=6",
+                        "lr_schedule.warmup_steps=0"};
+  train("without", bad);
+  train("with", with(bad, {"train.spike_zscore=1e9"}));
+  EXPECT_THAT(log_of("without"), HasSubstr("; skipped"));
+  EXPECT_EQ(tensors("with", 6), tensors("without", 6));
+}
+
+TEST_F(Trainers, ABadStepNamesItsTensorWithAnOuterOptimizerToo) {
+  const Settings bad = {"optim.lr=1e39", "lr_schedule.warmup_steps=0"};
+  const auto alone = error_of([&] { train("alone", bad); });
+  EXPECT_THAT(alone, HasSubstr("first tensor that is not finite: "));
+  const auto outer = error_of([&] { train("outer", with(bad, {"outer.interval=1"})); });
+  EXPECT_THAT(outer, HasSubstr("first tensor that is not finite: "));
+}
+
+TEST_F(Trainers, TheFolderThatARunWasStartedInMayBeRemoved) {
+  const auto given = config("run");
+  const auto here = fs::current_path(), gone = folder_ / "gone";
+  fs::create_directory(gone);
+  fs::current_path(gone);
+  run_threads({.ranks = 1},
+              [&](World& world) { Trainer(given, world, nullptr, [&] { fs::remove(gone); }).run(); });
+  fs::current_path(here);
+  EXPECT_TRUE(fs::exists(checkpoint("run", 12)));
 }
 
 TEST_F(Trainers, SizesThatOverflowAreRefused) {

@@ -23,7 +23,7 @@ WorkerSums::Numbers numbers_of(int worker, std::int64_t step) {
 
 TEST(WorkerSums, AreMeansOverTheWorkersAndNumbersOfThem) {
   run_threads({.ranks = kWorkers}, [](World& world) {
-    WorkerSums sums(world.ranks, make_topology("complete", kWorkers, 1));
+    WorkerSums sums(world.ranks, make_topology("complete", kWorkers, 1), 1);
     auto mine = numbers_of(world.ranks.rank(), 5);
     mine.record = {.step = 5, .lr = 0.25};
     sums.post(mine);
@@ -47,9 +47,10 @@ TEST(WorkerSums, AreMeansOverTheWorkersAndNumbersOfThem) {
 TEST(WorkerSums, AreReadWhenAllHaveBeenWaitedFor) {
   run_threads({.ranks = kWorkers}, [](World& world) {
     const auto ring = make_topology("ring", kWorkers, 1);
-    const int lag = rounds_to_hear_of_all(ring);
-    ASSERT_GT(lag, 1);
-    WorkerSums sums(world.ranks, ring);
+    constexpr int kInterval = 3;  // steps of a round
+    const int lag = kInterval * rounds_to_hear_of_all(ring);
+    ASSERT_GT(lag, kInterval);
+    WorkerSums sums(world.ranks, ring, kInterval);
     for (std::int64_t step = 1; step <= lag; ++step) {
       sums.post(numbers_of(world.ranks.rank(), step));
       EXPECT_FALSE(sums.next(false)) << step;

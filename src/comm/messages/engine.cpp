@@ -12,6 +12,7 @@
 #include "comm/arguments.h"
 #include "core/error.h"
 #include "core/hash.h"
+#include "core/interrupt.h"
 #include "core/log.h"
 #include "core/text.h"
 
@@ -152,6 +153,7 @@ Engine::Verdict Engine::stopped_by_peer() {
 }
 
 void Engine::await_report() {
+  clear_stop_message();  // the body may have set another one since start_ending()
   Stopwatch heard;
   {
     const std::scoped_lock lock(mutex_);
@@ -206,12 +208,13 @@ void Engine::run() {
 }
 
 void Engine::loop() {
+  bool broken = false;  // a failed message must not be tested again
   while (true) {
     bool moved = false;
     try {
       take_new_operations();
       const auto done = scheduler_->done();
-      moved = scheduler_->advance();
+      if (!broken) moved = scheduler_->advance();
       if (scheduler_->done() != done) {
         std::erase_if(open_, [](const auto& operation) { return operation->done.load(); });
         { const std::scoped_lock lock(mutex_); }  // waits until the rank sleeps, if it has checked already
@@ -220,6 +223,7 @@ void Engine::loop() {
       while (const auto message = control_->receive()) handle(*message);
       check_deadlines();
     } catch (const std::exception& error) {
+      broken = true;
       announce_failure(error.what(), true);
     }
     const bool sent = control_->all_sent();
@@ -343,6 +347,7 @@ void Engine::finish_deadline_query() {
 
 void Engine::start_ending() {
   if (phase_ != Phase::running) return;
+  clear_stop_message();  // mpirun may end this rank with SIGTERM once another one has reported
   const std::scoped_lock lock(mutex_);
   phase_ = Phase::ending;
   stopping_ = true;

@@ -72,8 +72,9 @@ bool PieceScheduler::start_pieces(Queue& queue, std::int64_t oldest) {
     auto scratch = take_buffer(operation->plan.scratch);
     auto piece = operation->plan.piece(operation->started++, scratch.data.get());
     if (operation->started == operation->plan.pieces) queue.operations.pop_front();
-    queue.active.emplace_back(operation, std::move(scratch), transport_, next_tags(*operation),
-                              std::move(piece));
+    auto& active = queue.active.emplace_back(operation, std::move(scratch), transport_, next_tags(*operation),
+                                             std::move(piece));
+    active.transfer.start();  // in the list, which keeps its memory where this throws
     moved = true;
   }
   return moved;

@@ -3,11 +3,10 @@
 #include "core/error.h"
 
 namespace shoal::messages {
+
 PieceTransfer::PieceTransfer(Transport& transport, const std::vector<int>& members, PieceTags tags,
                              Piece piece)
-    : transport_(transport), members_(members), tags_(tags), piece_(std::move(piece)) {
-  start(piece_.first, tags_.first);
-}
+    : transport_(transport), members_(members), tags_(tags), piece_(std::move(piece)) {}
 
 bool PieceTransfer::advance() {
   while (stage_ != Stage::done) {

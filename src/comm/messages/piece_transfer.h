@@ -15,11 +15,13 @@ struct PieceTags {
 
 class PieceTransfer {
  public:
-  // Starts the first messages. `members`: world ranks by rank in the group. Throws Error when MPI fails.
+  // `members`: world ranks by rank in the group.
   PieceTransfer(Transport& transport, const std::vector<int>& members, PieceTags tags, Piece piece);
   PieceTransfer(const PieceTransfer&) = delete;
   PieceTransfer& operator=(const PieceTransfer&) = delete;
 
+  // Starts the first messages. Throws Error when MPI fails; some may be running then, in the piece's memory.
+  void start() { start(piece_.first, tags_.first); }
   // Makes progress without blocking and returns whether the piece is done. Throws Error when MPI fails.
   bool advance();
 

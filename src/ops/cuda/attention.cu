@@ -9,7 +9,7 @@ namespace shoal::cuda {
 namespace {
 
 constexpr int kThreads = 128, kWarps = kThreads / kWarp;
-constexpr std::int64_t kMostChannels = 192;  // of a head: its tiles must fit shared memory
+constexpr std::int64_t kMostChannels = 192;  // of a head, in cached_kernel's arrays
 
 // delta [b, h, t] = dout . out. One warp per head of a position.
 template <typename T>

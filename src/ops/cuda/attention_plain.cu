@@ -44,9 +44,18 @@ __device__ float row_sum(float x) {
   return x;
 }
 
-std::size_t shared_bytes(std::int64_t channels, int tiles, int scores) {
-  return sizeof(float) *
-         static_cast<std::size_t>(tiles * kTile * (channels + 1) + scores * kTile * (kTile + 1));
+// The shared memory of a kernel: tiles of the head's channels, and of scores.
+struct SharedTiles {
+  int channels, scores;
+  std::size_t bytes(std::int64_t D) const {
+    return sizeof(float) *
+           static_cast<std::size_t>(channels * kTile * (D + 1) + scores * kTile * (kTile + 1));
+  }
+};
+constexpr SharedTiles kForwardTiles{4, 1}, kQueriesTiles{5, 1}, kKeysTiles{6, 2};
+
+void check_room(const Heads& at, const SharedTiles& tiles) {
+  check_head(at.D, [&](std::int64_t D) { return tiles.bytes(D); });
 }
 
 // One block per tile of queries of a head, 8 threads per query.
@@ -209,7 +218,8 @@ __global__ void __launch_bounds__(kThreads)
 template <typename T>
 void plain_attention_forward(const ForwardCall& call, cudaStream_t stream) {
   const Heads& at = call.heads;
-  launch(forward_kernel<T>, blocks(at.B * at.H, ceil_div(at.T, kTile)), kThreads, shared_bytes(at.D, 4, 1),
+  check_room(at, kForwardTiles);
+  launch(forward_kernel<T>, blocks(at.B * at.H, ceil_div(at.T, kTile)), kThreads, kForwardTiles.bytes(at.D),
          stream, static_cast<T*>(call.out), call.lse, static_cast<const T*>(call.qkv), at, call.first_head,
          call.mask);
 }
@@ -217,13 +227,14 @@ void plain_attention_forward(const ForwardCall& call, cudaStream_t stream) {
 template <typename T>
 void plain_attention_backward(const BackwardCall& call, cudaStream_t stream) {
   const Heads& at = call.heads;
-  const auto run = [&](auto kernel, int tiles, int scores) {
-    launch(kernel, blocks(at.B * at.H, ceil_div(at.T, kTile)), kThreads, shared_bytes(at.D, tiles, scores),
-           stream, static_cast<T*>(call.dqkv), static_cast<const T*>(call.dout), call.delta, call.lse,
+  check_room(at, kKeysTiles);  // the larger of the two
+  const auto run = [&](auto kernel, const SharedTiles& tiles) {
+    launch(kernel, blocks(at.B * at.H, ceil_div(at.T, kTile)), kThreads, tiles.bytes(at.D), stream,
+           static_cast<T*>(call.dqkv), static_cast<const T*>(call.dout), call.delta, call.lse,
            static_cast<const T*>(call.qkv), at, call.first_head, call.mask);
   };
-  run(queries_kernel<T>, 5, 1);
-  run(keys_kernel<T>, 6, 2);
+  run(queries_kernel<T>, kQueriesTiles);
+  run(keys_kernel<T>, kKeysTiles);
 }
 
 template void plain_attention_forward<float>(const ForwardCall&, cudaStream_t);

@@ -217,9 +217,11 @@ void DataEngine::update(const Tensor& losses) {
 
 void DataEngine::skip_update() {
   if (outer_) outer_->step(*reducer_, step_);
-  if (by_bucket() || !mixer_) return;
-  weights_.settle();
-  for (const auto& bucket : buckets_) apply(bucket, false);
+  if (mixer_ && !by_bucket()) {
+    weights_.settle();
+    for (const auto& bucket : buckets_) apply(bucket, false);
+  }
+  add_to_average();
 }
 
 // Updates the bucket that ends with this unit. A gradient that is not finite changes no parameter, and shows

@@ -75,8 +75,9 @@ OuterOptimizer::OuterOptimizer(StateStream& stream, Backend& backend, Communicat
       options_(options) {
   if (peers.size() == 1) return;
   rounds_ = split_rounds(peers, *topology);
-  of_all_ = options.fragments() == 1 && options.overlap == 0 &&
-            std::ranges::all_of(topology->rounds, [](const auto& round) { return round.size() == 1; });
+  const bool together = topology->is_complete();
+  of_all_ = together && options.fragments() == 1 && options.overlap == 0;
+  sends_models_ = !together && options.sent.kind == OuterSent::Kind::all;
 }
 
 void OuterOptimizer::begin() {
@@ -113,7 +114,7 @@ void OuterOptimizer::send(GradientReducer& reducer, std::int64_t update) {
     Sent unit{.unit = u, .movement = reducer.reduced(u)};
     if (options_.overlap > 0) unit.movement = part_of(buffers_.movement, first, size);
     stream_.scale(unit.movement, weights_.master(u), -1);
-    stream_.add(unit.movement, state(kModel).shard(plan_, u));
+    if (!sends_models_) stream_.add(unit.movement, state(kModel).shard(plan_, u));
     if (options_.sent.kind == OuterSent::Kind::bfloat16) unit.sent = part_of(buffers_.sent, first, size);
     if (words > 0) {
       const Rows rows = rows_of(options_.sent, size / kSparseBlock, members());
@@ -164,6 +165,7 @@ void OuterOptimizer::arrive(GradientReducer& reducer) {
   for (const auto& unit : under_way_) {
     if (unit.sent) unpack(unit);
     if (group_) stream_.scale(unit.movement, unit.movement, 1.0f / static_cast<float>(members()));
+    if (sends_models_) stream_.add(unit.movement, state(kModel).shard(plan_, unit.unit));
     // With overlap gradients are not in use, else weights are not.
     move(unit.unit, unit.movement,
          options_.overlap > 0 ? reducer.reduced(unit.unit) : weights_.master(unit.unit));

@@ -74,6 +74,9 @@ class OuterOptimizer {
   std::vector<Sent> under_way_;                        // of one fragment
   Communicator* group_ = nullptr;                      // that it is under way in; none: it stays here
   bool of_all_ = true;                                 // a move is of the whole model, and of all workers
+  // Members of a group have models x of their own, which the mean of the workers' models y draws together:
+  // the movement is x - mean y, which for equal x is the mean of x - y.
+  bool sends_models_ = false;
   bool equal_ = true;
 };
 

@@ -4,6 +4,7 @@
 // decentralised trainers; exp is the one-peer exponential graph (Ying et al. 2021).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -20,6 +21,10 @@ struct Topology {
   std::vector<Round> rounds;  // of one period; step c uses round c mod period
 
   int period() const { return static_cast<int>(rounds.size()); }
+  // Whether all workers average with all others in every round.
+  bool is_complete() const {
+    return std::ranges::all_of(rounds, [](const Round& round) { return round.size() == 1; });
+  }
   const Group& group_of(int worker, std::int64_t step) const;
   bool operator==(const Topology&) const = default;
 };

@@ -35,6 +35,7 @@ std::vector<std::string> run_ranks(int ranks, double deadline_seconds,
         } catch (const std::exception& error) {
           failures[static_cast<std::size_t>(rank)] = error.what();
         }
+        EXPECT_FALSE(transport.tested_again);
       });
     }
   }
@@ -192,6 +193,20 @@ TEST(FailingMpi, WhatMpiSaysIsReported) {
     }
   });
   EXPECT_EQ(failures[1], "rank 1: MPI: the cable is broken");
+}
+
+// Rank 0 cannot start a message, and rank 1 has started to receive into scratch memory. Both hear of each
+// other.
+TEST(FailingMpi, OneOfThoseWhoseDataFailReports) {
+  const auto failures = run_ranks(3, 60, [](World& world, FakeTransport& transport) {
+    const int rank = world.ranks.rank();
+    world.ranks.barrier();
+    if (rank < 2) transport.data_left = rank;
+    GuardedValues x(DType::f32, 500000);
+    world.ranks.all_reduce(x.tensor()).wait();
+  });
+  EXPECT_EQ(std::count(failures.begin(), failures.end(), "stopped"), 2);
+  EXPECT_THAT(failures, testing::Contains(HasSubstr("MPI: the cable is broken")));
 }
 
 // A dead rank takes no message, and MPI may let a sender wait for that.

@@ -4,6 +4,9 @@
 #include "ops/cuda/cuda.h"
 
 #include <fmt/format.h>
+#include <gmock/gmock.h>
+
+#include <cstdlib>
 
 #include "core/error.h"
 #include "model/trainee.h"
@@ -80,6 +83,28 @@ TEST_P(Cuda, FastAndPlainAttentionAgree) {
       }
     }
   }
+}
+
+// GPUs of compute capability 8.6, 8.9 and 12.0 have 99 KiB of shared memory for a block.
+TEST_P(Cuda, RefusesHeadsThatDoNotFitSharedMemory) {
+  if (cuda_devices().front().name != "emulated GPU") GTEST_SKIP() << "a GPU's shared memory is given";
+  ::setenv("SHOAL_EMULATED_SHARED", std::to_string(99 << 10).c_str(), 1);
+  const Side side = gpu();
+  const auto run = [&](std::int64_t D, bool backward) {
+    const Buffer out = side.compute({1, 4, 1, D}), lse = side.full({1, 1, 4}),
+                 qkv = side.compute({1, 4, 3, 1, D}), dqkv = side.compute({1, 4, 3, 1, D});
+    if (!backward) return side.backend.attention_forward(out, lse, qkv, 0, {});
+    side.backend.attention_backward({.dqkv = dqkv, .dout = out, .out = out, .lse = lse, .qkv = qkv});
+  };
+  const auto refused = [](const std::string& words) {
+    return testing::ThrowsMessage<Error>(testing::HasSubstr(words));
+  };
+  EXPECT_NO_THROW(run(120, true));
+  EXPECT_NO_THROW(run(188, false));
+  EXPECT_THAT([&] { run(121, true); }, refused("99.8 KiB of shared memory for a head of 121 channels, and a "
+                                               "block of this GPU has 99.0 KiB, which is enough for 120"));
+  EXPECT_THAT([&] { run(189, false); }, refused("enough for 188 channels"));
+  ::unsetenv("SHOAL_EMULATED_SHARED");
 }
 
 // A GPU processes many rows at once, so a sum without a fixed order is noticed here.

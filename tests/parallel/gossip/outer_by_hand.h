@@ -49,6 +49,19 @@ class WorkerAlone {
 
   int units() const { return static_cast<int>(model_.size()); }
   void step(int step) { rank_.step(step, outcome_); }
+  // A unit's weights, negated.
+  Flat model(int unit) {
+    Flat negated(model_[static_cast<std::size_t>(unit)].size());
+    for_numbers(rank_.engine().units()[static_cast<std::size_t>(unit)],
+                [&](std::size_t at, float& weight) { negated[at] = -weight; });
+    return negated;
+  }
+  // Moves by how far the model that the group set out from is from the mean of its members' weights.
+  void move_from(int unit, Flat mean) {
+    const Flat& begun = model_[static_cast<std::size_t>(unit)];
+    for (std::size_t i = 0; i < mean.size(); ++i) mean[i] += begun[i];
+    move(unit, mean);
+  }
   // The part of a unit's movement that the worker sends.
   Flat sent(int unit) {
     const auto u = static_cast<std::size_t>(unit);
@@ -153,6 +166,8 @@ inline std::vector<RunOutcome> outer_by_hand(const RanksRun& run) {
   for (int w = 0; w < run.mesh.workers; ++w) workers.push_back(std::make_unique<WorkerAlone>(run, w));
   const auto rounds =
       run.engine.gossip ? run.engine.gossip->topology.rounds : std::vector<Topology::Round>{{{0}}};
+  const bool models = outer.sent.kind == OuterSent::Kind::all &&
+                      std::ranges::any_of(rounds, [](const auto& round) { return round.size() > 1; });
   // Calls visit(unit, round) for each whose turn comes after so many steps.
   const auto for_turn = [&](std::int64_t steps, auto&& visit) {
     for (int unit = 0; unit < workers.front()->units(); ++unit) {
@@ -173,9 +188,15 @@ inline std::vector<RunOutcome> outer_by_hand(const RanksRun& run) {
     for_turn(step + 1, [&](int unit, std::int64_t round) {
       for (const auto& group : rounds[static_cast<std::size_t>(round) % rounds.size()]) {
         std::vector<Flat> sent;
-        for (const int worker : group) sent.push_back(workers[static_cast<std::size_t>(worker)]->sent(unit));
+        for (const int worker : group) {
+          auto& member = *workers[static_cast<std::size_t>(worker)];
+          sent.push_back(models ? member.model(unit) : member.sent(unit));
+        }
         const Flat mean = mean_of(sent, outer.sent.kind);
-        for (const int worker : group) workers[static_cast<std::size_t>(worker)]->move(unit, mean);
+        for (const int worker : group) {
+          auto& member = *workers[static_cast<std::size_t>(worker)];
+          models ? member.move_from(unit, mean) : member.move(unit, mean);
+        }
       }
     });
     if (outer.overlap == 0) go_on(step + 1);

@@ -82,6 +82,27 @@ TEST(Outer, AWorkerMayBeAloneInARound) {
   }
 }
 
+// Workers that average in groups have outer models of their own; once nothing drives them apart, these meet.
+TEST(Outer, ModelsOfGroupsComeTogether) {
+  for (const char* topology : {"exp", "ring"}) {
+    auto run = unevaluated(outer_run(4, topology, {.interval = 1}));
+    run.still_after = 8;
+    run.steps = 60;
+    double before = 0, after = 0;
+    train_workers(run, [&](RankOfRun& rank, RunOutcome& outcome) {
+      for (int step = 0; step < run.steps; ++step) {
+        rank.step(step, outcome);
+        if (step + 1 != run.still_after && step + 1 != run.steps) continue;
+        const double apart = rank.engine().show_average();
+        rank.engine().drop_average();
+        if (rank.coordinate().worker == 0) (step + 1 == run.steps ? after : before) = apart;
+      }
+    });
+    EXPECT_GT(before, 1e-3) << topology;
+    EXPECT_LT(after, 1e-3 * before) << topology;
+  }
+}
+
 // Own shares whose products with weights are exact: the rest could be one rounding or two.
 std::vector<OuterOptions> streaming() {
   return {{.interval = 4, .fragment_of = {0, 1, 0, 1, 1}},

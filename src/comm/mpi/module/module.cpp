@@ -68,8 +68,9 @@ class MpiTransport final : public messages::Transport {
     MPI_Request request = MPI_REQUEST_NULL;
     std::memcpy(&request, &handle.bits, sizeof request);
     int done = 0;
-    if (!succeeded(MPI_Test(&request, &done, MPI_STATUS_IGNORE))) return State::failed;
+    const int code = MPI_Test(&request, &done, MPI_STATUS_IGNORE);
     store(request, handle);
+    if (!succeeded(code)) return State::failed;
     return done ? State::done : State::pending;
   }
 

@@ -49,6 +49,13 @@ cudaError_t cudaDeviceGetPCIBusId(char* place, int room, int device) {
   return cudaSuccess;
 }
 cudaError_t cudaSetDevice(int) { return cudaSuccess; }
+cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
+// A block may have SHOAL_EMULATED_SHARED bytes of shared memory, by default as many as on an H100.
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
+  if (attribute != cudaDevAttrMaxSharedMemoryPerBlockOptin) return cudaErrorInvalidValue;
+  const char* given = std::getenv("SHOAL_EMULATED_SHARED");
+  return *value = given ? std::atoi(given) : 227 << 10, cudaSuccess;
+}
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   *properties = {};
   std::strcpy(properties->name, "emulated GPU");
