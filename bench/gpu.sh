@@ -49,6 +49,7 @@ cuda_libraries() {
 }
 
 out=${OUT:-out/gpu}
+failed=()
 # title, log, command...: runs it, keeps all of its output, shows the last lines.
 part() {
   local title=$1 log=$2 lines=$3
@@ -58,6 +59,7 @@ part() {
   timeout "${LIMIT:-240}" "$@" >"$out/$log" 2>&1 || status=$?
   tail -n "$lines" "$out/$log"
   echo "-- status $status, $((SECONDS - begin)) s"
+  [ $status -eq 0 ] || failed+=("$title")
 }
 
 machine() {
@@ -166,6 +168,7 @@ case ${1:-} in
     parts=("${@:2}")
     [ ${#parts[@]} -gt 0 ] || parts=(machine tests ops steps memory peers characters sanitizer)
     for name in "${parts[@]}"; do "$name"; done
+    [ ${#failed[@]} -eq 0 ] || { printf 'failed: %s\n' "${failed[@]}"; exit 1; }
     ;;
   *) sed -n '2,10p' "$0"; exit 2 ;;
 esac

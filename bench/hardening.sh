@@ -14,7 +14,8 @@ while IFS=';' read -r -u 3 name arguments; do
   for ((round = 1; round <= rounds; ++round)); do
     for build in old new; do
       # shellcheck disable=SC2086
-      echo "$name $build $("${!build}/bench/bench_train_step" $arguments 2>/dev/null | tail -n 1)"
+      line=$("${!build}/bench/bench_train_step" $arguments 2>/dev/null | tail -n 1) || { echo "$build: $name failed" >&2; exit 1; }
+      echo "$name $build $line"
     done
   done
 done 3<<<"$table"

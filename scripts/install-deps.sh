@@ -72,6 +72,7 @@ unknown=()
 for package in "${missing[@]}"; do
   apt-cache show "$package" >/dev/null 2>&1 || unknown+=("$package")
 done
+[ ${#unknown[@]} -eq 0 ] || apt-cache show make >/dev/null 2>&1 || die "apt has no lists of packages: is there a network?"
 [ ${#unknown[@]} -eq 0 ] || die "this system ($(. /etc/os-release && echo "$PRETTY_NAME")) has no package ${unknown[*]}" \
   "Tested with Debian 12 and 13. On Ubuntu they are in \"universe\": add-apt-repository universe"
 

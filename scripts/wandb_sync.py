@@ -16,6 +16,7 @@ import json
 import math
 import os
 import pathlib
+import re
 import sys
 import time
 import tomllib
@@ -41,9 +42,19 @@ def position_of(record):
 
 def tagged(record):
     """The record as W&B shows it. A null is a value that is not finite."""
-    tags = STEP_TAGS if kind_of(record) == "step" else {}
-    return {tags.get(key, key if tags else f"eval/{key}"): math.nan if value is None else value
-            for key, value in record.items() if key != "step"}
+    is_step = kind_of(record) == "step"
+    shown = {}
+    for key, value in record.items():
+        if key == "step":
+            continue
+        task = re.fullmatch("task_(.*)_accuracy", key)
+        if isinstance(value, dict):  # the losses of a mixture's sources: "val_losses"
+            shown |= {f"eval/{key.removesuffix('es')}/{source}": loss for source, loss in value.items()}
+        elif is_step:
+            shown[STEP_TAGS.get(key, key)] = math.nan if value is None else value
+        else:
+            shown[f"eval/task/{task[1]}" if task else f"eval/{key}"] = math.nan if value is None else value
+    return shown
 
 
 def read_records(file):
@@ -110,8 +121,8 @@ def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=pathlib.Path, help="the folder of a run")
     parser.add_argument("--follow", action="store_true", help="go on until the run ends")
-    parser.add_argument("--project", default=os.environ.get("WANDB_PROJECT", "shoal"), help="default: %(default)s")
-    parser.add_argument("--entity", help="the user or team (default: your own)")
+    parser.add_argument("--project", help="default: that of the last time, or WANDB_PROJECT, or shoal")
+    parser.add_argument("--entity", help="the user or team (default: that of the last time, or your own)")
     parser.add_argument("--name", help="the name there (default: the folder's)")
     options = parser.parse_args()
     if not (options.run / "metrics.jsonl").exists():
@@ -127,11 +138,15 @@ def main():
         sys.exit("wandb_sync.py needs the client of Weights & Biases: pip install wandb")
     run, metrics = options.run, options.run / "metrics.jsonl"
     state = read_state(run)
-    upload = wandb.init(project=options.project, entity=options.entity, name=options.name or run.resolve().name,
+    project = options.project or state.get("project") or os.environ.get("WANDB_PROJECT", "shoal")
+    entity = options.entity or state.get("entity")
+    if "id" in state and (project, entity) != (state.get("project", project), state.get("entity", entity)):
+        sys.exit(f"{run} is in the project {state['project']} already; remove {run / STATE_FILE} to upload it as a new run")
+    upload = wandb.init(project=project, entity=entity, name=options.name or run.resolve().name,
                         id=state.get("id"), resume="allow" if "id" in state else None, config=read_config(run),
                         dir=str(run))
     # Kept at once, and whatever ends an upload: the next one goes on with the same run behind its last record.
-    state = {"id": upload.id, "project": options.project, "last": state.get("last", (-1, -1))}
+    state = {"id": upload.id, "project": project, "entity": entity, "last": state.get("last", (-1, -1))}
     keep_state(run, state)
     # Charts are drawn over the run's own steps. W&B's counter takes no step twice, and an evaluation has the step before it.
     upload.define_metric("step", hidden=True)

@@ -111,6 +111,9 @@ SimulatedRun to_run(const SimulateOptions& options) {
   run.micro_batches = options.micro_batches;
   run.clip_by_bucket = options.clip == "bucket";
   run.outer = outer_of(options);
+  if (run.outer && run.outer->sent.kind != OuterSent::Kind::all && !run.topology.is_complete())
+    fail_user("--compress {} needs the topology complete: in groups workers send whole models",
+              options.compress);
   run.steps = options.steps.value_or(std::max(200, 4 * options.interval));
   if (run.steps < options.interval)
     fail_user("--steps {} are less than --interval {}: nothing would be sent", run.steps, options.interval);

@@ -5,10 +5,15 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iterator>
+#include <sstream>
 
+#include "checkpoint/store.h"
 #include "cli/sizes.h"
+#include "comm/agreement.h"
 #include "config/layout.h"
 #include "config/pretrained.h"
+#include "config/schema.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "core/text.h"
@@ -122,30 +127,48 @@ std::string timeline_svg(const RankedPlan& p) {
 }
 
 std::vector<std::string> settings_to_keep(const Config& config, int ranks) {
-  const auto stored = config.run.path() / "plan.toml";
-  if (!std::filesystem::exists(stored)) return {};
+  const auto run = config.run.path();
+  const auto stored = run / "plan.toml";
+  const bool begun = config.checkpoint.memory || latest_in(run / kCheckpointsName);
+  if (!begun || !std::filesystem::exists(stored)) return {};
   Config last;
   try {
     last = load_config(stored);
-  } catch (const UserError& error) {
-    log::warn("{}; the layout that the run began with is not known", error.what());
+  } catch (const UserError&) {
     return {};
   }
+  // The file of a start that was killed while it wrote it.
+  if (!last.given.contains(config_fields().back().name())) return {};
   std::vector<std::string> settings;
-  const auto keep = [&](const char* key, int value) {
+  const auto keep = [&](const char* key, const auto& value) {
     if (!config.given.contains(key)) settings.push_back(fmt::format("{}={}", key, value));
   };
   if (config.run.deterministic == Determinism::layout) {
     keep("parallel.tensor", last.parallel.tensor);
-    if (!config.given.contains("parallel.sequence"))
-      settings.push_back(fmt::format("parallel.sequence={}", last.parallel.sequence));
+    keep("parallel.sequence", last.parallel.sequence);
   }
   if (config.parallel.engine == EngineKind::gossip && last.parallel.engine == EngineKind::gossip) {
-    const int models = worker_count(last) * config.gossip.worker_size;
-    if (ranks % models == 0) keep("plan.instance_ranks", ranks / models);
+    const auto given = [&](const char* key, int value) { return config.given.contains(key) ? value : 1; };
+    const int models = worker_count(last) * config.gossip.worker_size,
+              of_model = given("parallel.tensor", config.parallel.tensor) *
+                         given("parallel.pipeline", config.parallel.pipeline);
+    if (ranks % (models * of_model) == 0) keep("plan.instance_ranks", ranks / models);
   }
   return settings;
 }
+
+namespace {
+
+// As rank 0 of a job sees the run's folder.
+std::vector<std::string> agreed_settings(const Config& config, const Job& job) {
+  const bool reads = !job.world || job.world->ranks.rank() == 0;
+  auto settings = reads ? settings_to_keep(config, job.ranks) : std::vector<std::string>();
+  if (!job.world) return settings;
+  std::istringstream words(broadcast_text(job.world->ranks, fmt::format("{}", fmt::join(settings, " "))));
+  return {std::istream_iterator<std::string>(words), {}};
+}
+
+}  // namespace
 
 RankedPlan plan_run(Config config, const Job& job) {
   if (config.train.backend != BackendKind::cpu) {
@@ -155,7 +178,7 @@ RankedPlan plan_run(Config config, const Job& job) {
         name_of_choice(config, "train.backend"));
   }
   if (config.init.resumes() || start_without_checkpoint(config.init.from)) {
-    const auto kept = settings_to_keep(config, job.ranks);
+    const auto kept = agreed_settings(config, job);
     apply_arguments(config, kept);
     if (!kept.empty()) log::info("plan: {}, as the run has begun", fmt::join(kept, " "));
   }

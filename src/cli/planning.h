@@ -23,7 +23,7 @@ void require_plan(const SearchResult& result, int ranks);
 std::vector<std::string> reasons_for_best(const SearchResult& result);
 
 // Settings that keep what a run's results depend on as its last start had it, where the config leaves it
-// open: the tensor ranks of an exact run's sums, and gossip's workers. None where nothing was started yet.
+// open: the tensor ranks of an exact run's sums, and gossip's workers. None before its first checkpoint.
 std::vector<std::string> settings_to_keep(const Config& config, int ranks);
 
 // The predicted step as a picture: a rank of each stage.

@@ -73,9 +73,8 @@ void print(std::FILE* stream, const std::string& text) {
 }
 
 // Open MPI's mpirun may hang forever when a rank dies during startup. It is killed kHangLimit seconds after
-// its last child has ended. An mpirun without a child for its first kStartLimit seconds had children that
-// ended before the first look.
-constexpr double kHangLimit = 10, kStartLimit = 60, kPollInterval = 2;
+// its last child has ended.
+constexpr double kHangLimit = 10, kPollInterval = 2;
 
 class RankSupervisor {
  public:
@@ -366,7 +365,7 @@ Outcome RankSupervisor::attempt(const RankPlacement& where, const std::vector<st
     }
     if (signals_seen_ > 1 && since_kill_.seconds() > 4) child.send(SIGKILL);
     const bool running = child.has_children();
-    started |= running || age.seconds() > kStartLimit;
+    started |= running;
     if (running || !started) alone.restart();
     if (!ended && alone.seconds() > kHangLimit) child.send(SIGKILL);
   }

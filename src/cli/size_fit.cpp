@@ -35,9 +35,13 @@ double parse_bytes(const std::string& text) {
   fail_user("--fit: '{}' is not allowed; it takes a size such as 16GiB, 24GB or 900MiB", text);
 }
 
+// As many micro-batches a step as the config has: a pipeline holds some of them at a time, and sums of a
+// fixed order a part for each.
+int micro_batches_of(const Config& config) { return config.train.global_batch / config.train.micro_batch; }
+
 double memory_of(Config config, int micro_batch) {
+  config.train.global_batch = micro_batch * micro_batches_of(config);
   config.train.micro_batch = micro_batch;
-  config.train.global_batch = micro_batch * config.parallel.data;
   const auto plan = make_plan(config);
   const auto memory = estimate_memory(plan, RankCounts::as_threads(plan.mesh.ranks()));
   return memory.on_gpu > 0 ? memory.on_gpu : memory.total();
@@ -53,8 +57,8 @@ int sequences_at_once(const Config& config) {
 int largest(const Config& config, double limit) {
   constexpr int kMost = 1 << 16;
   const int unit = sequences_at_once(config);
-  // The sequences of all data ranks are an int too.
-  const int most = std::min(kMost, std::numeric_limits<int>::max() / config.parallel.data) / unit;
+  // The sequences of a step are an int too.
+  const int most = std::min(kMost, std::numeric_limits<int>::max() / micro_batches_of(config)) / unit;
   const auto fit = [&](int units) { return memory_of(config, units * unit) <= limit; };
   int fits = 0, too_large = 1;  // in units
   while (too_large <= most && fit(too_large)) {
@@ -82,7 +86,7 @@ void print_size_fit(const Config& given, const std::string& memory) {
   fmt::print("  {:<18}", "train.recompute");
   for (const auto kind : kKinds) fmt::print("{:>16}", name_of(kind));
   fmt::print("\n");
-  for (int zero = 0; zero <= (data > 1 ? 3 : 0); ++zero) {
+  for (int zero = 0; zero <= (data / worker_count(config) > 1 ? 3 : 0); ++zero) {
     config.parallel.zero = zero;
     fmt::print("  {:<18}", fmt::format("parallel.zero={}", zero));
     for (const auto kind : kKinds) {

@@ -49,7 +49,10 @@ void follow_steps(Config& config, bool from_epochs) {
   const auto steps = config.train.steps;
   if (steps == 0 || !(from_epochs || given(config, "train.steps"))) return;
   auto& schedule = config.lr_schedule;
-  if (schedule.warmup_steps > steps && !given(config, "lr_schedule.warmup_steps")) {
+  const auto is_given = [&](const char* in_steps, const char* in_tokens) {
+    return given(config, in_steps) || given(config, in_tokens);
+  };
+  if (schedule.warmup_steps > steps && !is_given("lr_schedule.warmup_steps", "lr_schedule.warmup_tokens")) {
     const auto warmup = std::max<std::int64_t>(1, steps / 10);
     config.followed.push_back(
         fmt::format("lr_schedule.warmup_steps = {}, a tenth of the run: the config's {} are more than its {} "
@@ -59,7 +62,7 @@ void follow_steps(Config& config, bool from_epochs) {
   }
   const auto left = steps - schedule.warmup_steps;
   if (schedule.name == LrShape::wsd && schedule.decay_steps > left && left >= 0 &&
-      !given(config, "lr_schedule.decay_steps")) {
+      !is_given("lr_schedule.decay_steps", "lr_schedule.decay_tokens")) {
     const auto decay = std::min(steps / 5, left);
     config.followed.push_back(fmt::format(
         "lr_schedule.decay_steps = {}: the config's {} do not fit into the run's {} steps with {} of warm-up",

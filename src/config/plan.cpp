@@ -91,7 +91,7 @@ static void check_adapters(const RunPlan& plan) {
 }
 
 // What is packed is a movement; only whole models draw those of a group's members together.
-void check_outer(const RunPlan& plan, const Config& config) {
+static void check_outer(const RunPlan& plan, const Config& config) {
   const auto& engine = plan.engine;
   if (!engine.outer || engine.outer->sent.kind == OuterSent::Kind::all) return;
   if (!engine.gossip || engine.gossip->topology.is_complete()) return;

@@ -178,6 +178,15 @@ void replace_other_key(Config& config, Origins& origins, const std::vector<Assig
     config.eval.batches = EvalConfig{}.batches;
     origins.erase("eval.batches");
   }
+  auto& schedule = config.lr_schedule;
+  const auto replace = [&](std::string_view steps, std::int64_t& in_steps, std::string_view tokens,
+                           std::int64_t& in_tokens) {
+    if (given(tokens) && !given(steps)) in_steps = 0, origins.erase(std::string(steps));
+    if (given(steps) && !given(tokens)) in_tokens = 0, origins.erase(std::string(tokens));
+  };
+  replace("lr_schedule.warmup_steps", schedule.warmup_steps, "lr_schedule.warmup_tokens",
+          schedule.warmup_tokens);
+  replace("lr_schedule.decay_steps", schedule.decay_steps, "lr_schedule.decay_tokens", schedule.decay_tokens);
   const bool dir = given("data.dir"), dirs = given("data.dirs");
   if (dir && !dirs) config.data.dirs.clear();
   if (dirs && !dir) config.data.dir.clear();

@@ -3,15 +3,71 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstdlib>
 #include <fstream>
 #include <thread>
 
 namespace shoal {
+namespace {
+
+int allowed_cores() {
+  cpu_set_t allowed;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) == 0) return CPU_COUNT(&allowed);
+  return static_cast<int>(std::thread::hardware_concurrency());
+}
+
+// The least quota of this process's control groups (version 1 or 2): a container's limit of CPUs.
+int quota_of_control_group() {
+  int least = 0;
+  const auto count = [&](const std::string& quota, const std::string& period) {
+    if (const int cores = cores_of_quota(quota, period); cores > 0)
+      least = least == 0 ? cores : std::min(least, cores);
+  };
+  const auto word = [](const std::string& path) {
+    std::ifstream file(path);
+    std::string text;
+    file >> text;
+    return text;
+  };
+  std::ifstream groups("/proc/self/cgroup");
+  for (std::string line; std::getline(groups, line);) {  // "0::/path" or "4:cpu,cpuacct:/path"
+    const auto first = line.find(':'), last = line.rfind(':');
+    if (first == last) continue;
+    const auto controllers = "," + line.substr(first + 1, last - first - 1) + ",";
+    const bool second = controllers == ",,";
+    if (!second && controllers.find(",cpu,") == std::string::npos) continue;
+    auto path = line.substr(last + 1);
+    // The groups above limit, too. A container may see only its own group's folder, mounted at the root.
+    while (true) {
+      if (path == "/") path.clear();
+      const auto folder = (second ? "/sys/fs/cgroup" : "/sys/fs/cgroup/cpu") + path + "/cpu.";
+      if (second) {
+        std::ifstream file(folder + "max");
+        std::string quota, period;
+        file >> quota >> period;
+        count(quota, period);
+      } else {
+        count(word(folder + "cfs_quota_us"), word(folder + "cfs_period_us"));
+      }
+      if (path.empty()) break;
+      path.resize(std::min(path.rfind('/'), path.size() - 1));
+    }
+  }
+  return least;
+}
+
+}  // namespace
+
+int cores_of_quota(const std::string& quota, const std::string& period) {
+  const double share = std::strtod(quota.c_str(), nullptr), whole = std::strtod(period.c_str(), nullptr);
+  return share > 0 && whole > 0 ? static_cast<int>(std::ceil(share / whole)) : 0;
+}
 
 int usable_cores() {
-  cpu_set_t allowed;
-  if (sched_getaffinity(0, sizeof allowed, &allowed) == 0) return std::max(1, CPU_COUNT(&allowed));
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  static const int quota = quota_of_control_group();
+  const int allowed = std::max(1, allowed_cores());
+  return quota > 0 ? std::min(allowed, quota) : allowed;
 }
 
 std::string processor_name() {

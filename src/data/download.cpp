@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <chrono>
 #include <cstdlib>
 #include <thread>
@@ -73,6 +74,7 @@ FileDescriptor wait_for_download(const fs::path& lock, std::string_view what) {
   if (error) fail_user("{}: cannot be created: {}", lock.parent_path().string(), error.message());
   auto file = open_file(lock, O_RDWR | O_CREAT, "create");
   for (bool told = false; !try_lock(file); told = true) {
+    if (errno != EWOULDBLOCK && errno != EINTR) break;  // this file system has no locks
     if (!told) log::info("another process downloads {}", what);
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
   }

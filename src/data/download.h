@@ -43,7 +43,8 @@ std::filesystem::path fetch(const RemoteFile& file, const FetchOptions& options)
 std::filesystem::path fetch_gpt2_vocabulary(const FetchOptions& options);
 
 // Waits for the lock of a file or folder that is being downloaded, and holds it as long as the result lives,
-// beside other threads and processes; says `what` is waited for. Creates the file of the lock.
+// beside other threads and processes; says `what` is waited for. Creates the file of the lock. Does not wait
+// where the file system has no locks.
 FileDescriptor wait_for_download(const std::filesystem::path& lock, std::string_view what);
 
 // Downloads `url` to `to`, which is complete or absent: the data first goes to `to`.partial, which a later

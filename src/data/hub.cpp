@@ -83,7 +83,7 @@ class HubModel {
   fs::path fetch() {
     const auto lock = wait_for_download(options_.cache / ".locks" / root_.filename() / "shoal.lock", name_);
     const auto begun = cached();
-    if (begun && has_tokenizer(*begun)) return *begun;  // another process has fetched it meanwhile
+    if (begun && knows_tokenizer(*begun)) return *begun;  // another process has fetched it meanwhile
     const auto revision = begun ? begun->filename().string() : "main";
     const auto info =
         nlohmann::json::parse(text_of("/api/models/" + name_ + "/revision/" + revision), nullptr, false);
@@ -97,6 +97,7 @@ class HubModel {
     for (const auto& sibling : info["siblings"]) {
       if (sibling.is_object()) files_.insert(sibling.value("rfilename", ""));
     }
+    if (begun) return fetch_tokenizer(), *begun;
     for (const auto& name : wanted()) get(name);
     make_folder(root_ / "refs");
     replace_text(root_ / "refs/main", commit_);
@@ -105,12 +106,31 @@ class HubModel {
     return *folder;
   }
 
-  // Programs that need no texts cache the weights alone.
-  static bool has_tokenizer(const fs::path& folder) {
-    return is_there(folder / "vocab.json") && is_there(folder / "merges.txt");
+  // Whether a snapshot has its tokenizer, or the hub is known to have none: programs that need no texts cache
+  // the weights alone. huggingface_hub's own cache says so in .no_exist, too.
+  bool knows_tokenizer(const fs::path& folder) const {
+    return std::ranges::all_of(kTokenizer, [&](const char* name) {
+      return is_there(folder / name) || is_there(missing(folder.filename().string(), name));
+    });
   }
 
  private:
+  static constexpr const char* kTokenizer[] = {"vocab.json", "merges.txt"};
+
+  fs::path missing(const std::string& commit, const char* name) const {
+    return root_ / ".no_exist" / commit / name;
+  }
+  void fetch_tokenizer() {
+    for (const char* name : kTokenizer) {
+      if (files_.contains(name)) {
+        get(name);
+      } else {
+        make_folder(root_ / ".no_exist" / commit_);
+        write_text(missing(commit_, name), "");
+      }
+    }
+  }
+
   fs::path snapshot() const { return root_ / "snapshots" / commit_; }
 
   // The parts of sharded weights are those of the index.
@@ -289,13 +309,14 @@ bool is_hub_name(std::string_view text) {
 }
 
 std::optional<fs::path> cached_hub_folder(std::string_view name, const HubOptions& options) {
-  return HubModel(name, options).cached();
+  const HubModel model(name, options);
+  auto folder = model.cached();
+  return folder && (options.offline || model.knows_tokenizer(*folder)) ? folder : std::nullopt;
 }
 
 fs::path hub_folder(std::string_view name, const HubOptions& options) {
   HubModel model(name, options);
-  const auto folder = model.cached();
-  if (folder && (options.offline || HubModel::has_tokenizer(*folder))) return *folder;
+  if (const auto folder = cached_hub_folder(name, options)) return *folder;
   if (options.offline) {
     fail_user("{} is not in {}, and HF_HUB_OFFLINE forbids a download. {}", name, options.cache.string(),
               without_network(name, options));
@@ -303,6 +324,7 @@ fs::path hub_folder(std::string_view name, const HubOptions& options) {
   try {
     return model.fetch();
   } catch (const UserError& error) {
+    const auto folder = model.cached();
     if (!folder) throw;
     log::warn("{} is in the cache without its tokenizer, which cannot be fetched: {}", name, error.what());
     return *folder;

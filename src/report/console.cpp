@@ -25,7 +25,7 @@ std::string fixed_text(double value, int digits) {
 std::string by_source(const std::vector<SourceLoss>& losses) {
   std::string text;
   for (const auto& [source, loss] : losses)
-    text += fmt::format("{}{} {:.6f}", text.empty() ? " (" : ", ", source, loss);
+    text += fmt::format("{}{} {}", text.empty() ? " (" : ", ", source, fixed_text(loss, 6));
   return text.empty() ? "" : text + ")";
 }
 
@@ -67,9 +67,9 @@ void Console::step(const StepRecord& record, double seconds_left) {
 
 void Console::evaluation(const EvalRecord& record, const TrainTime& time) {
   clear();
-  std::string line = fmt::format("Step {}, Val loss: {:.6f}{}, Train loss: {:.6f}, Val perplexity: {}",
-                                 record.step, record.val_loss, by_source(record.val_losses),
-                                 record.train_loss, fixed_text(std::exp(record.val_loss), 4));
+  std::string line = fmt::format("Step {}, Val loss: {}{}, Train loss: {}, Val perplexity: {}", record.step,
+                                 fixed_text(record.val_loss, 6), by_source(record.val_losses),
+                                 fixed_text(record.train_loss, 6), fixed_text(std::exp(record.val_loss), 4));
   line += in_text(record.val_text);
   if (record.val_accuracy) line += fmt::format(", Val accuracy: {:.2f} %", *record.val_accuracy * 100);
   for (const auto& [task, accuracy] : record.tasks)
@@ -86,9 +86,9 @@ void Console::evaluation(const EvalRecord& record, const TrainTime& time) {
 
 void Console::test(const TestRecord& record) {
   clear();
-  log::info("Step {}, Test loss: {:.6f}{}, Test perplexity: {}{}, Test accuracy: {:.2f} %", record.step,
-            record.loss, by_source(record.losses), fixed_text(std::exp(record.loss), 4), in_text(record.text),
-            record.accuracy * 100);
+  log::info("Step {}, Test loss: {}{}, Test perplexity: {}{}, Test accuracy: {:.2f} %", record.step,
+            fixed_text(record.loss, 6), by_source(record.losses), fixed_text(std::exp(record.loss), 4),
+            in_text(record.text), record.accuracy * 100);
 }
 
 void Console::bar(std::int64_t step, double loss, double seconds_left) {

@@ -114,6 +114,10 @@ void TensorBoardSink::write(const TestRecord& record) {
   write_scalars(record.step, {{"eval/test_loss", record.loss},
                               {"eval/test_perplexity", std::exp(record.loss)},
                               {"eval/test_accuracy", record.accuracy}});
+  for (const auto& [source, loss] : record.losses) {
+    const auto tag = "eval/test_loss/" + source;
+    write_scalars(record.step, {{tag.c_str(), loss}});
+  }
   if (record.text) {
     write_scalars(record.step, {{"eval/test_word_perplexity", record.text->word},
                                 {"eval/test_byte_perplexity", record.text->byte}});

@@ -44,6 +44,9 @@ std::int64_t most_checkpoints(const Config& config) {
     saves = std::max(saves, (config.train.steps + checkpoint.interval - 1) / checkpoint.interval);
   }
   const bool best = checkpoint.best && config.eval.interval >= 0;
+  // An evaluation that is the best so far saves, too.
+  if (best && config.eval.epochs > 0) saves = kept;
+  if (best && config.eval.interval > 0) saves += config.train.steps / config.eval.interval;
   return std::min(saves, kept) + (best ? 1 : 0);
 }
 

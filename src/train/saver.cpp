@@ -41,7 +41,11 @@ void Saver::mend_best(const std::filesystem::path& checkpoint) {
   if (ranks_.rank() != 0) return;
   const auto best = store_->best();
   if (best && step_of(*best) >= step_of(checkpoint)) return;
-  if (read_manifest(checkpoint).info.state.value(kBestName, false)) store_->name_best(checkpoint);
+  try {
+    if (read_manifest(checkpoint).info.state.value(kBestName, false)) store_->name_best(checkpoint);
+  } catch (const UserError& error) {  // a full disk
+    log::warn("{}", error.what());
+  }
 }
 
 double Saver::best_loss() {

@@ -94,6 +94,12 @@ void log_summary(const Config& config, const RunPlan& plan, const Mixture& data,
               outer.overlap > 0
                   ? fmt::format(", {} step{} under way", outer.overlap, outer.overlap == 1 ? "" : "s")
                   : "");
+    if (const auto first = outer.interval / outer.fragments + outer.overlap; first > config.train.steps) {
+      log::warn(
+          "the outer optimizer moves nothing: its first move is after step {}, the run has {}; lower "
+          "outer.interval",
+          first, config.train.steps);
+    }
     if (plan.engine.outer->sent.kind == OuterSent::Kind::largest && outer.momentum > 0) {
       log::warn(
           "outer.momentum = {:g} with outer.compress = \"{}\": what is sent late counts many times then; "

@@ -145,6 +145,9 @@ Config described_config(const Config& resolved, const Config& given) {
   described.init.other_data = false;
   described.parallel.data = given.parallel.data;
   described.gossip.local_size = given.gossip.local_size;
+  // A decay to the end follows the run's length, also where that changes.
+  const auto& schedule = given.lr_schedule;
+  if (schedule.decay_steps == 0 && schedule.decay_tokens == 0) described.lr_schedule.decay_steps = 0;
   return described;
 }
 
@@ -243,6 +246,11 @@ void Trainer::Run::load(const std::filesystem::path& from) {
   });
   engine().state_loaded(resuming, state.step == 0 || state.workers_equal);
   if (!resuming) return;
+  if (state.step > 0 && state.step == calendar.last_step() && calendar.evaluates()) {
+    // A run whose length was set to where it stands: its last step may lack an evaluation.
+    const auto saved = config_of(CheckpointReader(from, Verify::sizes));
+    if (!Calendar(saved, windows_of_epoch(saved, data)).evaluates(state.step)) state.evaluation_left = true;
+  }
   spikes = SpikeDetector(config.train.spike_zscore, config.train.spike_window, state.loss_window);
   saver->set_saved(state.step);
   if (!config.checkpoint.best) return;
@@ -269,6 +277,7 @@ Trainer::Run::Outcome Trainer::Run::step(BatchLoader& loader) {
   }
   if (!decides()) return outcome;
   if (spikes.active()) spikes.add(outcome.loss);
+  const trace::Span of_update("optimizer", "update");
   engine().update();
   return outcome;
 }
@@ -481,7 +490,7 @@ void Trainer::Run::end() {
     log::info("stopped early: {} evaluations in a row have not lowered the val loss (eval.patience)",
               state.evaluations_since_best);
   }
-  if (!stop && calendar.evaluates() && validation->tests()) test();
+  if (calendar.evaluates() && validation->tests()) test();
   const double best = state.best_val_loss;
   log::info("done: {} steps in {}{}; the run is in {}", state.step, format_duration(state.train_seconds),
             std::isfinite(best) ? fmt::format(", best val loss {:.4f}", best) : "",
@@ -501,8 +510,8 @@ bool Trainer::Run::find_test_left() {
 }
 
 void Trainer::Run::test() {
-  if (validation->test(state.step)) return;
-  log::info("stopped by {} in the evaluation of the test split; {}", stop.signal(),
+  if (!stop && validation->test(state.step)) return;
+  log::info("stopped by {} before the end of the evaluation of the test split; {}", stop.signal(),
             config.log.jsonl ? "init.from=resume makes it" : "shoal eval --split test makes it");
 }
 

@@ -28,6 +28,9 @@ Validation::Validation(const Config& config, const RunPlan& plan, const Mixture&
   all_or_none(runtime.ranks(), [&] {
     for (const auto& file : split_list(config.eval.tasks)) {
       tasks_.push_back(read_task(file));
+      const auto& name = tasks_.back().name;
+      if (std::ranges::count(tasks_, name, &Task::name) > 1)
+        fail_user("eval.tasks: two files are called {}; rename one, since results are kept by name", name);
       if (!data.first().has_tokenizer())
         fail_user("eval.tasks needs a tokenizer, and {} has none", data.first().dir().string());
       positions_of(tasks_.back(), data.first().tokenizer(), plan.model.block_size);  // which have to fit

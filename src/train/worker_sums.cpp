@@ -5,16 +5,16 @@
 namespace shoal {
 namespace {
 
-// Bounds the delay of a signal, and the all-reduces under way.
-constexpr int kLongestLag = 16;
+// Bounds of the delay of a signal, and of the all-reduces under way.
+constexpr std::int64_t kLongestLag = 16, kMostOfRound = 4;
 
 }  // namespace
 
 WorkerSums::WorkerSums(Communicator& ranks, const Topology& topology, std::int64_t interval)
     : ranks_(ranks),
       workers_(topology.workers),
-      lag_(static_cast<std::size_t>(
-          std::clamp<std::int64_t>(rounds_to_hear_of_all(topology) * interval, 1, kLongestLag))) {}
+      lag_(static_cast<std::size_t>(std::clamp<std::int64_t>(
+          rounds_to_hear_of_all(topology) * std::min(interval, kMostOfRound), 1, kLongestLag))) {}
 
 void WorkerSums::post(const Numbers& mine) {
   auto& post = posts_.emplace_back();

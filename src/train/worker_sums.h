@@ -1,5 +1,6 @@
 // Sums of the workers' losses and signals over every step of decentralised training. A sum is read some steps
-// later, when averaging has made all workers wait for each other anyway, so that no step waits for it.
+// later, when averaging has made all workers wait for each other anyway, or where they average seldom (an
+// outer optimizer) four steps later for each round: a worker may be as far ahead.
 #pragma once
 
 #include <array>

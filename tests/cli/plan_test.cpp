@@ -80,7 +80,6 @@ TEST_F(Planning, ARunPlansItselfAndKeepsItsPlan) {
   const auto result = shoal(
       {"train", "tiny.toml", "--ranks", "2", "parallel.plan=auto", "train.micro_batch=2", "init.from=auto"});
   ASSERT_EQ(result.code, 0) << result.err;
-  EXPECT_THAT(result.err, HasSubstr("the layout that the run began with is not known"));
   EXPECT_THAT(result.err,
               AllOf(HasSubstr("train.micro_batch=2"), HasSubstr("layouts, "), HasSubstr("predicted")));
   const auto again = shoal({"train", "runs/tiny/plan.toml", "run.name=again", "--ranks", "2"});

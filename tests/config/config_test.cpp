@@ -156,6 +156,18 @@ TEST(Config, AnEvaluationsSizeIsGivenInSequencesOrInBatches) {
               HasSubstr("more than 1,099,511,627,776 sequences"));
 }
 
+// A later source replaces a length by one in the other unit.
+TEST(Arguments, ReplaceLengthsInStepsByLengthsInTokens) {
+  const std::string written =
+      "[train]\nsteps = 100\n[data]\ndir = \"d\"\n[lr_schedule]\nwarmup_steps = 9\ndecay_tokens = 8000\n";
+  const auto config = parse_config(written, "c.toml",
+                                   Arguments{"lr_schedule.warmup_tokens=700", "lr_schedule.decay_steps=50"});
+  EXPECT_EQ(config.lr_schedule.warmup_steps, 0);
+  EXPECT_EQ(config.lr_schedule.warmup_tokens, 700);
+  EXPECT_EQ(config.lr_schedule.decay_steps, 50);
+  EXPECT_EQ(config.lr_schedule.decay_tokens, 0);
+}
+
 // An argument replaces the file's number of evaluated sequences, whichever key the file or the argument uses,
 // also in a config that was written with all keys.
 TEST(Config, AnArgumentReplacesAnEvaluationsSizeByEitherKey) {

@@ -62,7 +62,7 @@ event() {
     return) set_up "$host" ;;
     add) listed[$host]=yes; write_hosts ;;
     remove) listed[$host]=no; write_hosts ;;
-    kill) pgrep -f "^$shoal train" | grep -Fxf <(ip netns pids "$host") | tail -n 1 | xargs -r kill -9 || what=none ;;
+    kill) pgrep -f "^$shoal_pattern train" | grep -Fxf <(ip netns pids "$host") | tail -n 1 | xargs -r kill -9 || what=none ;;
   esac
   events+=" $what-$host"
 }

@@ -30,7 +30,7 @@ for _ in $(seq 200); do
   [ -e runs/stopped/checkpoints/latest ] && break
   sleep 0.05
 done
-pkill -INT -f "^$shoal launch"
+pkill -INT -f "^$shoal_pattern launch"
 wait "$stopped" || die "a stopped run ended with code $?: $(cat stopped.log)"
 grep -q "everything is saved" stopped.log || die "the run was not stopped well: $(cat stopped.log)"
 "$shoal" checkpoint verify runs/stopped >verify.log 2>&1 || die "$(cat verify.log)"

@@ -36,7 +36,6 @@ CONTAINER = {
     "args": [str],
     "workingDir": str,
     "env": [{"name": Required(str), "value": Required(str)}],
-    "securityContext": {"runAsUser": int},
     "readinessProbe": {"tcpSocket": Required({"port": Required(int)}), "initialDelaySeconds": int},
     "resources": Required({"requests": Required(RESOURCES), "limits": Required(RESOURCES)}),
     "volumeMounts": [{"name": Required(DNS_LABEL), "mountPath": Required(str)}],
@@ -51,7 +50,11 @@ REPLICA = {
     "restartPolicy": OneOf(["Never", "OnFailure", "Always"]),
     "template": Required({
         "metadata": {"annotations": dict, "labels": dict},
-        "spec": Required({"containers": Required([CONTAINER]), "volumes": [VOLUME]}),
+        "spec": Required({
+            "securityContext": {"runAsUser": Required(int), "fsGroup": Required(int)},
+            "containers": Required([CONTAINER]),
+            "volumes": [VOLUME],
+        }),
     }),
 }
 MPI_JOB = {

@@ -6,6 +6,7 @@
 set -euo pipefail
 tests=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 shoal=$(realpath "${1:?usage: $0 SHOAL-BINARY}")
+shoal_pattern=$(sed 's/[][\.*^$+?(){}|]/\\&/g' <<<"$shoal")  # for pgrep
 
 skip() { echo "SKIPPED: $*"; exit 77; }
 die() { echo "FAILED: $*" >&2; exit 1; }

@@ -22,7 +22,8 @@ for pair in Nehalem:x86-64-v2 Haswell:avx2; do
   for type in float32 bfloat16; do
     train here "$type" env SHOAL_ISA="$level" "$shoal"
     train emulated "$type" qemu-x86_64 -cpu "$processor" "$shoal"
-    echo "$processor, $type: $("$shoal" checkpoint compare runs/here runs/emulated)"
+    said=$("$shoal" checkpoint compare runs/here runs/emulated) || { echo "$said"; exit 1; }
+    echo "$processor, $type: $said"
     rm -r runs
   done
 done

@@ -36,4 +36,6 @@ on_fresh --beside "$folder/packages" "$suite" '
       { tail /tmp/apt.log; exit 1; }
   done
   tests/deploy/first_run.sh
-  dpkg --verify shoal shoal-openmpi shoal-mpich && echo "== all files are those of the packages"'
+  changed=$(dpkg --verify shoal shoal-openmpi shoal-mpich)  # which succeeds whatever it finds
+  [ -z "$changed" ] || { echo "$changed"; exit 1; }
+  echo "== all files are those of the packages"'

@@ -104,6 +104,12 @@ same_result two-nodes whole
 [ "$(received b)" -gt 1000000 ] || die "the nodes have not exchanged gradients"
 echo "two nodes, stopped and queued again: ok"
 
+# A mistake of the user's ends the job, on however many nodes.
+run=mistaken job=$(submit --ntasks-per-node=2 "$batch_files/many-nodes.sbatch" tiny.toml optim.nokey=1)
+wait_for "$job" FAILED
+on a scontrol -o show job "$job" | grep -q " Restarts=0 .* ExitCode=2:0" || die "$(on a scontrol -o show job "$job")"
+echo "a mistake: ok"
+
 # A node dies under a run: slurmd and all other processes there are gone. While Slurm finds out, the next jobs run on the
 # other node.
 printf 'SlurmdTimeout=4\nMessageTimeout=2\n' >>slurm.conf

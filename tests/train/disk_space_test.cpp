@@ -33,7 +33,12 @@ TEST_F(DiskSpace, TheMostCheckpointsAtOnce) {
   settings.train.steps = 100;
   settings.checkpoint = {.interval = 10, .keep = 3, .best = true};
   EXPECT_EQ(most_checkpoints(settings), 3 + 1 + 1);
-  settings.checkpoint.best = false;
+  settings.checkpoint.interval = 0;  // evaluations save, too
+  settings.eval.interval = 10;
+  EXPECT_EQ(most_checkpoints(settings), 3 + 1 + 1);
+  settings.eval.interval = 0;
+  EXPECT_EQ(most_checkpoints(settings), 1 + 1);
+  settings.checkpoint = {.interval = 10, .keep = 3, .best = false};
   EXPECT_EQ(most_checkpoints(settings), 3 + 1);
   settings.checkpoint.interval = 60;  // and at the end
   EXPECT_EQ(most_checkpoints(settings), 2);

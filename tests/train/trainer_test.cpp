@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <csignal>
 #include <fstream>
 #include <optional>
 #include <thread>
@@ -468,6 +469,33 @@ TEST_F(Trainers, AResumeKeepsTheBatchThatLengthsInTokensWereCountedWith) {
                 train("run", with(counted, {"init.from=resume", "train.global_batch=12"}));
               }),
               HasSubstr("train.global_batch = 12 (the checkpoint has 6)"));
+}
+
+// A decay to the run's last step, also where the run goes on from its own config.
+TEST_F(Trainers, ADecayToTheEndFollowsALongerRun) {
+  for (const std::string shape : {"cosine", "wsd"}) {
+    const Settings given = {"lr_schedule.name=" + shape, "lr_schedule.decay_steps=0"};
+    for (const auto& name : {shape, shape + "-own"}) train(name, with(given, {"train.steps=6"}));
+    train(shape, with(given, {"init.from=resume"}));
+    const Settings longer = {"init.from=resume", "train.steps=12"};
+    run_trainer(load_config(run(shape + "-own") / "config.toml", longer));
+    EXPECT_EQ(reproducible_metrics(shape + "-own"), reproducible_metrics(shape));
+    EXPECT_GT(metrics(shape).steps.at(8).lr, 0);
+  }
+}
+
+TEST_F(Trainers, ARunThatIsCutToWhereItStandsIsEvaluatedThere) {
+  const auto given = config("run", {"eval.interval=5", "checkpoint.interval=0"});
+  run_threads({.ranks = 1}, [&](World& world) {
+    int step = 0;
+    const auto before_step = [&] {
+      if (++step == 9) std::raise(SIGTERM);
+    };
+    EXPECT_TRUE(Trainer(given, world, nullptr, before_step).run().interrupted);
+  });
+  EXPECT_EQ(metrics("run").evals.back().step, 5);
+  train("run", {"eval.interval=5", "checkpoint.interval=0", "train.steps=9", "init.from=resume"});
+  EXPECT_EQ(metrics("run").evals.back().step, 9);
 }
 
 // A step without an update counts for the moving average alike, whoever leaves it out.
