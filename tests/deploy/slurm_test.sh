@@ -38,16 +38,22 @@ echo "NodeName=a,b Name=gpu File=$PWD/gpu[0-1]" >gres.conf
 export SLURM_CONF=$PWD/slurm.conf
 mkdir state spool-a spool-b tmp-a tmp-b
 
+# Waits until both nodes have nothing to do; fails where that takes too long.
+until_idle() {
+  for _ in $(seq 200); do
+    [ "$(on a sinfo -h -t idle -o %D 2>/dev/null)" = 2 ] && return
+    sleep 0.1
+  done
+  return 1
+}
+
 start_slurm() {
   (umask 077 && head -c 1024 /dev/urandom >munge.key)
   chmod 755 .  # munge refuses a socket that others cannot reach
   on a munged --key-file="$PWD/munge.key" --socket="$PWD/munge.socket" --pid-file="$PWD/munged.pid" \
     --log-file="$PWD/munged.log" --seed-file="$PWD/munged.seed"
   on a slurmctld && on a slurmd -N a && on b slurmd -N b || true
-  for _ in $(seq 100); do
-    [ "$(on a sinfo -h -t idle -o %D 2>/dev/null)" = 2 ] && return
-    sleep 0.1
-  done
+  ! until_idle || return 0
   tail -n 20 slurmctld.log slurmd-*.log >&2
   die "Slurm did not start"
 }
@@ -108,6 +114,7 @@ echo "two nodes, stopped and queued again: ok"
 run=mistaken job=$(submit --ntasks-per-node=2 "$batch_files/many-nodes.sbatch" tiny.toml optim.nokey=1)
 wait_for "$job" FAILED
 on a scontrol -o show job "$job" | grep -q " Restarts=0 .* ExitCode=2:0" || die "$(on a scontrol -o show job "$job")"
+until_idle || die "a node does not come back from a mistake: $(on a sinfo; tail -n 20 slurmctld.log)"
 echo "a mistake: ok"
 
 # A node dies under a run: slurmd and all other processes there are gone. While Slurm finds out, the next jobs run on the
