@@ -49,7 +49,8 @@ def tagged(record):
             continue
         task = re.fullmatch("task_(.*)_accuracy", key)
         if isinstance(value, dict):  # the losses of a mixture's sources: "val_losses"
-            shown |= {f"eval/{key.removesuffix('es')}/{source}": loss for source, loss in value.items()}
+            shown |= {f"eval/{key.removesuffix('es')}/{source}": math.nan if loss is None else loss
+                      for source, loss in value.items()}
         elif is_step:
             shown[STEP_TAGS.get(key, key)] = math.nan if value is None else value
         else:
@@ -140,8 +141,9 @@ def main():
     state = read_state(run)
     project = options.project or state.get("project") or os.environ.get("WANDB_PROJECT", "shoal")
     entity = options.entity or state.get("entity")
-    if "id" in state and (project, entity) != (state.get("project", project), state.get("entity", entity)):
-        sys.exit(f"{run} is in the project {state['project']} already; remove {run / STATE_FILE} to upload it as a new run")
+    if "id" in state and (project, entity) != (state["project"], state.get("entity") or entity):
+        place = "/".join(filter(None, (state.get("entity"), state["project"])))
+        sys.exit(f"{run} is in {place} already; remove {run / STATE_FILE} to upload it as a new run")
     upload = wandb.init(project=project, entity=entity, name=options.name or run.resolve().name,
                         id=state.get("id"), resume="allow" if "id" in state else None, config=read_config(run),
                         dir=str(run))

@@ -148,10 +148,12 @@ std::vector<std::string> settings_to_keep(const Config& config, int ranks) {
     keep("parallel.sequence", last.parallel.sequence);
   }
   if (config.parallel.engine == EngineKind::gossip && last.parallel.engine == EngineKind::gossip) {
-    const auto given = [&](const char* key, int value) { return config.given.contains(key) ? value : 1; };
-    const int models = worker_count(last) * config.gossip.worker_size,
-              of_model = given("parallel.tensor", config.parallel.tensor) *
-                         given("parallel.pipeline", config.parallel.pipeline);
+    const bool exact = config.run.deterministic == Determinism::layout;
+    const int tensor = config.given.contains("parallel.tensor") ? config.parallel.tensor
+                       : exact                                  ? last.parallel.tensor
+                                                                : 1,
+              stages = config.given.contains("parallel.pipeline") ? config.parallel.pipeline : 1,
+              models = worker_count(last) * config.gossip.worker_size, of_model = tensor * stages;
     if (ranks % (models * of_model) == 0) keep("plan.instance_ranks", ranks / models);
   }
   return settings;

@@ -365,7 +365,8 @@ Outcome RankSupervisor::attempt(const RankPlacement& where, const std::vector<st
     }
     if (signals_seen_ > 1 && since_kill_.seconds() > 4) child.send(SIGKILL);
     const bool running = child.has_children();
-    started |= running;
+    started |=
+        running || err.saw_error() || err.death() || out.death();  // or it has ended before the first look
     if (running || !started) alone.restart();
     if (!ended && alone.seconds() > kHangLimit) child.send(SIGKILL);
   }

@@ -45,11 +45,11 @@ void warn_if_bound(const World& world) {
   const int cores = cores_of_launcher();
   const bool may_be_bound = std::getenv("OMPI_MCA_orte_bound_at_launch")  // Open MPI 4
                             || std::getenv("PRTE_LAUNCHED");              // 5, of all ranks
-  if (!may_be_bound || usable_cores() * world.local_size >= cores) return;
+  if (!may_be_bound || allowed_cores() * world.local_size >= cores) return;
   log::warn(
       "mpirun binds each of {} rank(s) on this host to {} of its {} cores; start it with --bind-to none (or "
       "--map-by slot:PE=N) to use more",
-      world.local_size, usable_cores(), cores);
+      world.local_size, allowed_cores(), cores);
 }
 
 }  // namespace

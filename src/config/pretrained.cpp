@@ -150,6 +150,8 @@ Config weights_config(const Weights& weights, const fs::path& where) {
 
 std::unique_ptr<Tokenizer> weights_tokenizer(const Weights& weights) {
   const auto folder = weights.folder();
+  if (weights.format == WeightsFormat::hugging_face)
+    complete_hub_tokenizer(folder, HubOptions::from_environment());
   if (fs::exists(folder / "vocab.json") && fs::exists(folder / "merges.txt"))
     return load_bpe_tokenizer(folder);
   if (fs::exists(folder / "meta.pkl")) return read_nanogpt_meta(folder / "meta.pkl");

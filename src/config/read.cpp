@@ -181,7 +181,7 @@ void replace_other_key(Config& config, Origins& origins, const std::vector<Assig
   auto& schedule = config.lr_schedule;
   const auto replace = [&](std::string_view steps, std::int64_t& in_steps, std::string_view tokens,
                            std::int64_t& in_tokens) {
-    if (given(tokens) && !given(steps)) in_steps = 0, origins.erase(std::string(steps));
+    if (given(tokens) && !given(steps) && in_tokens > 0) in_steps = 0, origins.erase(std::string(steps));
     if (given(steps) && !given(tokens)) in_tokens = 0, origins.erase(std::string(tokens));
   };
   replace("lr_schedule.warmup_steps", schedule.warmup_steps, "lr_schedule.warmup_tokens",

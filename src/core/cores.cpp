@@ -11,12 +11,6 @@
 namespace shoal {
 namespace {
 
-int allowed_cores() {
-  cpu_set_t allowed;
-  if (sched_getaffinity(0, sizeof allowed, &allowed) == 0) return CPU_COUNT(&allowed);
-  return static_cast<int>(std::thread::hardware_concurrency());
-}
-
 // The least quota of this process's control groups (version 1 or 2): a container's limit of CPUs.
 int quota_of_control_group() {
   int least = 0;
@@ -32,8 +26,8 @@ int quota_of_control_group() {
   };
   std::ifstream groups("/proc/self/cgroup");
   for (std::string line; std::getline(groups, line);) {  // "0::/path" or "4:cpu,cpuacct:/path"
-    const auto first = line.find(':'), last = line.rfind(':');
-    if (first == last) continue;
+    const auto first = line.find(':'), last = line.find(':', first + 1);  // the path may have more
+    if (first == line.npos || last == line.npos) continue;
     const auto controllers = "," + line.substr(first + 1, last - first - 1) + ",";
     const bool second = controllers == ",,";
     if (!second && controllers.find(",cpu,") == std::string::npos) continue;
@@ -64,9 +58,15 @@ int cores_of_quota(const std::string& quota, const std::string& period) {
   return share > 0 && whole > 0 ? static_cast<int>(std::ceil(share / whole)) : 0;
 }
 
+int allowed_cores() {
+  cpu_set_t allowed;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) == 0) return std::max(1, CPU_COUNT(&allowed));
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
 int usable_cores() {
   static const int quota = quota_of_control_group();
-  const int allowed = std::max(1, allowed_cores());
+  const int allowed = allowed_cores();
   return quota > 0 ? std::min(allowed, quota) : allowed;
 }
 

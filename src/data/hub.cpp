@@ -81,10 +81,43 @@ class HubModel {
   }
 
   fs::path fetch() {
-    const auto lock = wait_for_download(options_.cache / ".locks" / root_.filename() / "shoal.lock", name_);
-    const auto begun = cached();
-    if (begun && knows_tokenizer(*begun)) return *begun;  // another process has fetched it meanwhile
-    const auto revision = begun ? begun->filename().string() : "main";
+    const auto lock = wait_for_lock();
+    if (const auto folder = cached()) return *folder;  // another process has fetched it meanwhile
+    ask("main");
+    for (const auto& name : wanted()) get(name);
+    get_tokenizer();
+    make_folder(root_ / "refs");
+    replace_text(root_ / "refs/main", commit_);
+    const auto folder = cached();
+    if (!folder) fail_user("{} is not complete in {}", name_, root_.string());
+    return *folder;
+  }
+
+  // Fetches the tokenizer of a snapshot that has the other files.
+  void complete(const fs::path& folder) {
+    const auto lock = wait_for_lock();
+    if (knows_tokenizer(folder)) return;
+    ask(folder.filename().string());
+    get_tokenizer();
+  }
+
+  // Whether a snapshot has its tokenizer, or the hub is known to have none, which huggingface_hub's own cache
+  // says in .no_exist, too.
+  bool knows_tokenizer(const fs::path& folder) const {
+    return std::ranges::all_of(kTokenizer, [&](const char* name) {
+      return is_there(folder / name) || is_there(missing(folder.filename().string(), name));
+    });
+  }
+
+ private:
+  static constexpr const char* kTokenizer[] = {"vocab.json", "merges.txt"};
+
+  FileDescriptor wait_for_lock() const {
+    return wait_for_download(options_.cache / ".locks" / root_.filename() / "shoal.lock", name_);
+  }
+
+  // Learns the commit and the files of a revision.
+  void ask(const std::string& revision) {
     const auto info =
         nlohmann::json::parse(text_of("/api/models/" + name_ + "/revision/" + revision), nullptr, false);
     if (!info.is_object() || !info.contains("sha") || !info["sha"].is_string() ||
@@ -97,30 +130,12 @@ class HubModel {
     for (const auto& sibling : info["siblings"]) {
       if (sibling.is_object()) files_.insert(sibling.value("rfilename", ""));
     }
-    if (begun) return fetch_tokenizer(), *begun;
-    for (const auto& name : wanted()) get(name);
-    make_folder(root_ / "refs");
-    replace_text(root_ / "refs/main", commit_);
-    const auto folder = cached();
-    if (!folder) fail_user("{} is not complete in {}", name_, root_.string());
-    return *folder;
   }
-
-  // Whether a snapshot has its tokenizer, or the hub is known to have none: programs that need no texts cache
-  // the weights alone. huggingface_hub's own cache says so in .no_exist, too.
-  bool knows_tokenizer(const fs::path& folder) const {
-    return std::ranges::all_of(kTokenizer, [&](const char* name) {
-      return is_there(folder / name) || is_there(missing(folder.filename().string(), name));
-    });
-  }
-
- private:
-  static constexpr const char* kTokenizer[] = {"vocab.json", "merges.txt"};
 
   fs::path missing(const std::string& commit, const char* name) const {
     return root_ / ".no_exist" / commit / name;
   }
-  void fetch_tokenizer() {
+  void get_tokenizer() {
     for (const char* name : kTokenizer) {
       if (files_.contains(name)) {
         get(name);
@@ -309,25 +324,33 @@ bool is_hub_name(std::string_view text) {
 }
 
 std::optional<fs::path> cached_hub_folder(std::string_view name, const HubOptions& options) {
-  const HubModel model(name, options);
-  auto folder = model.cached();
-  return folder && (options.offline || model.knows_tokenizer(*folder)) ? folder : std::nullopt;
+  return HubModel(name, options).cached();
 }
 
 fs::path hub_folder(std::string_view name, const HubOptions& options) {
   HubModel model(name, options);
-  if (const auto folder = cached_hub_folder(name, options)) return *folder;
+  if (const auto folder = model.cached()) return *folder;
   if (options.offline) {
     fail_user("{} is not in {}, and HF_HUB_OFFLINE forbids a download. {}", name, options.cache.string(),
               without_network(name, options));
   }
+  return model.fetch();
+}
+
+void complete_hub_tokenizer(const fs::path& folder, const HubOptions& options) {
+  const auto snapshots = folder.parent_path(), root = snapshots.parent_path();
+  auto name = root.filename().string();
+  const std::string_view prefix = "models--", between = "--";
+  if (snapshots.filename() != "snapshots" || !name.starts_with(prefix) || root.parent_path() != options.cache)
+    return;
+  name.erase(0, prefix.size());
+  if (const auto at = name.find(between); at != name.npos) name.replace(at, between.size(), "/");
+  HubModel model(name, options);
+  if (options.offline || model.knows_tokenizer(folder)) return;
   try {
-    return model.fetch();
+    model.complete(folder);
   } catch (const UserError& error) {
-    const auto folder = model.cached();
-    if (!folder) throw;
     log::warn("{} is in the cache without its tokenizer, which cannot be fetched: {}", name, error.what());
-    return *folder;
   }
 }
 

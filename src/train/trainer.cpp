@@ -187,7 +187,9 @@ void Trainer::Run::start(const Config& given) {
   if (first()) log::attach_file(config.run.path() / "train.log");
   some_for_all(ranks(), first(), [&] {
     write_config(described, "config.toml");
-    write_config(config, "plan.toml");  // the layout of this start
+    auto planned = config;  // in the layout of this start
+    planned.lr_schedule.decay_steps = described.lr_schedule.decay_steps;
+    write_config(planned, "plan.toml");
   });
   log_summary(config, plan, data, world);
   if (first()) warn_of_small_disk(config, plan);

@@ -159,20 +159,31 @@ TEST_F(Hub, TakesAFilesSizeAndChecksumFromBehindRedirects) {
 }
 
 // As transformers leave a cache whose user wanted the weights alone.
-TEST_F(Hub, FetchesATokenizerThatTheCacheLacks) {
+TEST_F(Hub, CompletesACacheWithoutItsTokenizer) {
   const auto folder = fetch();
+  const HubOptions online{.cache = cache_.path(), .endpoint = site_url_};
+  const auto lacks = [&] { return !fs::exists(folder / "vocab.json") || !fs::exists(folder / "merges.txt"); };
   for (const char* name : {"vocab.json", "merges.txt"}) fs::remove(folder / name);
   commit_ = std::string(40, 'a');  // the model has changed meanwhile
+  auto offline = online;
+  offline.offline = true;
+  complete_hub_tokenizer(folder, offline);
+  complete_hub_tokenizer(folder, {.cache = cache_.path(), .endpoint = "http://127.0.0.1:1"});
+  EXPECT_TRUE(lacks());
+  complete_hub_tokenizer(folder, online);
+  EXPECT_FALSE(lacks());
   const int before = requests_;
-  EXPECT_EQ(fetch("org/model", "", true), folder);
+  complete_hub_tokenizer(folder, online);
+  complete_hub_tokenizer(cache_.path(), online);
   EXPECT_EQ(requests_, before);
-  EXPECT_EQ(fetch(), folder);
-  EXPECT_TRUE(fs::exists(folder / "vocab.json") && fs::exists(folder / "merges.txt"));
+}
 
-  fs::remove(folder / "vocab.json");
-  const auto without_network =
-      hub_folder("org/model", {.cache = cache_.path(), .endpoint = "http://127.0.0.1:1"});
-  EXPECT_EQ(without_network, folder);
+TEST_F(Hub, AsksOnceForATokenizerThatTheHubDoesNotHave) {
+  for (const char* name : {"vocab.json", "merges.txt"}) files_.erase(name);
+  const auto folder = fetch();
+  const int before = requests_;
+  complete_hub_tokenizer(folder, {.cache = cache_.path(), .endpoint = site_url_});
+  EXPECT_EQ(requests_, before);
 }
 
 TEST_F(Hub, ResumesADownloadThatBroke) {
