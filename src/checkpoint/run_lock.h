@@ -35,7 +35,7 @@ class RunLock {
 };
 
 // Says, on any rank, that the last session's states in memory led to a failure, on whatever hosts they are.
-// Where the file cannot be written they may be used again.
+// A lock file that cannot be written leaves them usable.
 void discard_session(const std::filesystem::path& run);
 
 // Waits, at most so long, until no process holds the lock: ranks of a failed run may end a moment after their

@@ -143,25 +143,22 @@ std::vector<std::string> settings_to_keep(const Config& config, int ranks) {
   const auto keep = [&](const char* key, const auto& value) {
     if (!config.given.contains(key)) settings.push_back(fmt::format("{}={}", key, value));
   };
+  auto mesh = config.parallel;  // a size that is not given is 1
   if (config.run.deterministic == Determinism::layout) {
     keep("parallel.tensor", last.parallel.tensor);
     keep("parallel.sequence", last.parallel.sequence);
+    if (!config.given.contains("parallel.tensor")) mesh.tensor = last.parallel.tensor;
   }
-  if (config.parallel.engine == EngineKind::gossip && last.parallel.engine == EngineKind::gossip) {
-    const bool exact = config.run.deterministic == Determinism::layout;
-    const int tensor = config.given.contains("parallel.tensor") ? config.parallel.tensor
-                       : exact                                  ? last.parallel.tensor
-                                                                : 1,
-              stages = config.given.contains("parallel.pipeline") ? config.parallel.pipeline : 1,
-              models = worker_count(last) * config.gossip.worker_size, of_model = tensor * stages;
-    if (ranks % (models * of_model) == 0) keep("plan.instance_ranks", ranks / models);
+  if (mesh.engine == EngineKind::gossip && last.parallel.engine == EngineKind::gossip) {
+    const int models = worker_count(last) * config.gossip.worker_size;
+    if (ranks % (models * ranks_of_model(mesh)) == 0) keep("plan.instance_ranks", ranks / models);
   }
   return settings;
 }
 
 namespace {
 
-// As rank 0 of a job sees the run's folder.
+// The settings that rank 0 finds, on every rank of a job: other hosts may not see the run's folder yet.
 std::vector<std::string> agreed_settings(const Config& config, const Job& job) {
   const bool reads = !job.world || job.world->ranks.rank() == 0;
   auto settings = reads ? settings_to_keep(config, job.ranks) : std::vector<std::string>();

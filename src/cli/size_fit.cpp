@@ -35,8 +35,8 @@ double parse_bytes(const std::string& text) {
   fail_user("--fit: '{}' is not allowed; it takes a size such as 16GiB, 24GB or 900MiB", text);
 }
 
-// As many micro-batches a step as the config has: a pipeline holds some of them at a time, and sums of a
-// fixed order a part for each.
+// The micro-batches of a step, as many as the config has: a pipeline holds some of them at a time, and sums
+// of a fixed order a part for each.
 int micro_batches_of(const Config& config) { return config.train.global_batch / config.train.micro_batch; }
 
 double memory_of(Config config, int micro_batch) {

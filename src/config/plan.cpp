@@ -90,7 +90,7 @@ static void check_adapters(const RunPlan& plan) {
       plan.mesh.tensor, model.head_size());
 }
 
-// What is packed is a movement; only whole models draw those of a group's members together.
+// A packed message is a movement; only whole models draw those of a group's members together.
 static void check_outer(const RunPlan& plan, const Config& config) {
   const auto& engine = plan.engine;
   if (!engine.outer || engine.outer->sent.kind == OuterSent::Kind::all) return;

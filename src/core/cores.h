@@ -8,7 +8,7 @@ namespace shoal {
 // The number of cores that the affinity mask (taskset, Slurm, mpirun --bind-to) and a container's limit of CPUs
 // allow; one at least.
 int usable_cores();
-// Those of the affinity mask alone.
+// The number of cores that the affinity mask alone allows.
 int allowed_cores();
 // A control group's quota of processor time in each period, "150000" and "100000", in whole cores; 0 for none,
 // "max" or "-1".

@@ -47,6 +47,12 @@ bool is_good(const fs::path& path, const RemoteFile& file) {
          sha256_of_file(path) == file.checksum;
 }
 
+void make_folder_of(const fs::path& file) {
+  std::error_code error;
+  fs::create_directories(file.parent_path(), error);
+  if (error) fail_user("{}: cannot be created: {}", file.parent_path().string(), error.message());
+}
+
 }  // namespace
 
 std::span<const RemoteFile> remote_files() { return kFiles; }
@@ -69,9 +75,7 @@ fs::path default_cache() {
 }
 
 FileDescriptor wait_for_download(const fs::path& lock, std::string_view what) {
-  std::error_code error;
-  fs::create_directories(lock.parent_path(), error);
-  if (error) fail_user("{}: cannot be created: {}", lock.parent_path().string(), error.message());
+  make_folder_of(lock);
   auto file = open_file(lock, O_RDWR | O_CREAT, "create");
   for (bool told = false; !try_lock(file); told = true) {
     if (errno != EWOULDBLOCK && errno != EINTR) break;  // this file system has no locks
@@ -82,9 +86,8 @@ FileDescriptor wait_for_download(const fs::path& lock, std::string_view what) {
 }
 
 void download(const std::string& url, const RemoteFile& file, const fs::path& to) {
+  make_folder_of(to);
   std::error_code error;
-  fs::create_directories(to.parent_path(), error);
-  if (error) fail_user("{}: cannot be created: {}", to.parent_path().string(), error.message());
   const fs::path partial = to.string() + ".partial";
 
   for (;;) {

@@ -113,7 +113,9 @@ class HubModel {
   static constexpr const char* kTokenizer[] = {"vocab.json", "merges.txt"};
 
   FileDescriptor wait_for_lock() const {
-    return wait_for_download(options_.cache / ".locks" / root_.filename() / "shoal.lock", name_);
+    const auto folder = options_.cache / ".locks" / root_.filename();
+    make_folder(folder);  // whose error names HF_HOME
+    return wait_for_download(folder / "shoal.lock", name_);
   }
 
   // Learns the commit and the files of a revision.

@@ -295,7 +295,7 @@ bool needs_no_more_than_before(const RunPlan& plan, int stage) {
 
 }  // namespace
 
-// Of a long pipeline's stages those are left out that need no more than another: the first have the embedding
+// A long pipeline's stages are left out where they need no more than another: the first have the embedding
 // and hold most activations, the last has the head.
 double memory_of_rank(const RunPlan& plan, const Machine& machine) {
   const int stages = plan.mesh.pipeline;

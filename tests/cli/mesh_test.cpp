@@ -175,7 +175,7 @@ TEST_F(Meshes, GoOnInOthers) {
   EXPECT_LE(exact, 9);
 }
 
-// What stages recompute is theirs alone.
+// The blocks that stages recompute are counted for these stages alone.
 TEST_F(Meshes, WhoseStagesRecomputeAreEvaluatedAndSampled) {
   train_in({.pipeline = 2}, "stages", 2, {"train.recompute=block", "train.recompute_blocks=[1,1]"});
   train_in({}, "one", 2);

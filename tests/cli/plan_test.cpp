@@ -102,7 +102,7 @@ TEST_F(Planning, ARunPlansItselfAndKeepsItsPlan) {
 
 // Sums of an exact run depend on its tensor ranks, and gossip on its workers, whatever would be faster now.
 TEST_F(Planning, ARunThatGoesOnKeepsWhatItsResultsDependOn) {
-  // What a run that began with two tensor ranks says when it goes on with a plan of its own.
+  // The log of a run that began with two tensor ranks and goes on with a plan of its own.
   const auto gone_on = [&](const char* ranks, const char* setting) {
     std::vector<std::string> command = {"train", "tiny.toml", "--ranks", ranks, setting};
     for (const char* same : {"lr_schedule.decay_steps=60", "train.threads=1", "train.micro_batch=2",

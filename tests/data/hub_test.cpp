@@ -158,7 +158,7 @@ TEST_F(Hub, TakesAFilesSizeAndChecksumFromBehindRedirects) {
   }
 }
 
-// As transformers leave a cache whose user wanted the weights alone.
+// transformers leaves such a cache where its user wanted the weights alone.
 TEST_F(Hub, CompletesACacheWithoutItsTokenizer) {
   const auto folder = fetch();
   const HubOptions online{.cache = cache_.path(), .endpoint = site_url_};

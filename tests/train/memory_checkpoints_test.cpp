@@ -197,7 +197,7 @@ TEST_F(MemoryRuns, AnOlderStateThanTheDisksIsLeftAlone) {
   EXPECT_FALSE(has("run", 5));
 }
 
-// As if the process had died, or the disk been full, between a checkpoint's name and the link to it.
+// The process died, or the disk was full, between a checkpoint's name and the link to it.
 TEST_F(MemoryRuns, AreTakenWhereTheDiskHasTheStateWithoutALink) {
   const auto settings = in_memory({"checkpoint.interval=6", "checkpoint.best=false"});
   train("whole", with(in_memory({"checkpoint.interval=4"}), {"checkpoint.memory=false"}));

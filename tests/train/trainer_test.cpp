@@ -269,7 +269,7 @@ TEST_F(Trainers, ARunWithoutABestCheckpointSavesTheNextOneWhenItGoesOn) {
   EXPECT_EQ(fs::read_symlink(run("run") / kCheckpointsName / kBestName), checkpoint("run", 9).filename());
 }
 
-// As if the process had died between the two links.
+// The process died between the two links.
 TEST_F(Trainers, ACheckpointThatWasSavedAsTheBestIsNamedSoWhereTheProcessDiedBefore) {
   const auto best = run("run") / kCheckpointsName / kBestName;
   train("run", {"train.steps=6"});
