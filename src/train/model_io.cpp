@@ -38,14 +38,11 @@ T field(const json& object, const char* key, const CheckpointReader& checkpoint)
   }
 }
 
-// The folder in which the program was started, which may be gone by now.
-const std::string& started_in() {
-  static const std::string folder = [] {
-    std::error_code gone;
-    return std::filesystem::current_path(gone).string();
-  }();
-  return folder;
-}
+// The folder in which the program was started, read then: a save may find it gone.
+const std::string kStartedIn = [] {
+  std::error_code gone;
+  return std::filesystem::current_path(gone).string();
+}();
 
 }  // namespace
 
@@ -73,7 +70,7 @@ CheckpointInfo make_checkpoint_info(const Config& config, const GptConfig& model
                 {"skipped_steps", state.skipped_steps},
                 {"tokenizer", tokenizer},
                 // The data's folders may be relative to the folder in which the run was started.
-                {"started_in", started_in()}};
+                {"started_in", kStartedIn}};
   // JSON knows no infinity.
   if (state.evaluation_left) info.state["evaluation_left"] = true;
   if (state.workers_equal) info.state["workers_equal"] = true;
