@@ -203,6 +203,7 @@ TEST_F(CpuClip, ScalesNormsAboveTheMaximumOnly) {
   EXPECT_EQ(scale(0.25, 1), 1);
   EXPECT_EQ(scale(0, 1), 1);
   EXPECT_EQ(scale(1e6, 0), 1) << "0 means no clipping";
+  EXPECT_FLOAT_EQ(static_cast<float>(scale(1e-12, 1e-6)), 0.5f) << "1e-6 is added to the norm, as by PyTorch";
 }
 
 TEST_F(CpuClip, WhatIsNotFiniteGivesNan) {
