@@ -89,8 +89,10 @@ void print_step(const DryRun::Rank& rank, int steps, const RunPlan& plan) {
                            even ? "" : fmt::format(" in {} steps", steps)));
   }
   std::string of_steps;
-  if (steps > 1) of_steps = fmt::format("the mean over {} rounds of {}", steps, plan.topology()->name);
-  if (shape.workers > 1 && plan.engine.outer) of_steps = fmt::format("the mean over {} steps", steps);
+  if (steps > 1) {
+    of_steps = plan.engine.outer ? fmt::format("the mean over {} steps", steps)
+                                 : fmt::format("the mean over {} rounds of {}", steps, plan.topology()->name);
+  }
   print_line("sent in total", per_step(rank.bytes), of_steps);
   print_links(rank, steps, shape);
   print_line("compute", flops_text(rank.flops), "matrix products and attention");

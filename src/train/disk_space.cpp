@@ -11,21 +11,8 @@
 #include "model/unit.h"
 
 namespace shoal {
-namespace {
 
 namespace fs = std::filesystem;
-
-double bytes_in(const fs::path& folder) {
-  double bytes = 0;
-  std::error_code error;
-  for (const auto& entry : fs::recursive_directory_iterator(folder, error)) {
-    if (entry.is_symlink(error) || !entry.is_regular_file(error)) continue;
-    if (const auto size = entry.file_size(error); !error) bytes += static_cast<double>(size);
-  }
-  return bytes;
-}
-
-}  // namespace
 
 double checkpoint_bytes(const RunPlan& plan) {
   double elements = 0;
@@ -48,6 +35,16 @@ std::int64_t most_checkpoints(const Config& config) {
   if (best && config.eval.epochs > 0) saves = kept;
   if (best && config.eval.interval > 0) saves += config.train.steps / config.eval.interval;
   return std::min(saves, kept) + (best ? 1 : 0);
+}
+
+double bytes_in(const fs::path& folder) {
+  double bytes = 0;
+  std::error_code error;
+  for (const auto& entry : fs::recursive_directory_iterator(folder, error)) {
+    if (entry.is_symlink(error) || !entry.is_regular_file(error)) continue;
+    if (const auto size = entry.file_size(error); !error) bytes += static_cast<double>(size);
+  }
+  return bytes;
 }
 
 std::string lack_of_space(const fs::path& run, double free, double each, std::int64_t most, double there) {

@@ -15,6 +15,9 @@ double checkpoint_bytes(const RunPlan& plan);
 // best. The number of steps must be resolved.
 std::int64_t most_checkpoints(const Config& config);
 
+// Bytes of all files in a folder and the folders in it, without links; 0 where it is not there.
+double bytes_in(const std::filesystem::path& folder);
+
 // Why `free` bytes are too few for `most` checkpoints of `each` bytes where `there` bytes of the run's own
 // are already; "" where they suffice.
 std::string lack_of_space(const std::filesystem::path& run, double free, double each, std::int64_t most,

@@ -57,6 +57,9 @@ class Offload : public TinyRuns {
 };
 
 TEST_F(Offload, AModelLargerThanMemoryTrains) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "the sanitizer itself takes more memory";
+#endif
   const MemoryLimit limit(110'000'000);
   if (!limit) GTEST_SKIP() << "no control group can be made here";
 

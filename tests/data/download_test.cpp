@@ -132,10 +132,10 @@ TEST_F(DownloadTest, FetchLooksAtHandThenInTheCacheThenFar) {
 TEST_F(DownloadTest, IsMadeOnceForAllWhoFetchAtATime) {
   HttpServer server(content);
   const auto cache = folder / "cache";
+  const auto wanted = file(server.url());
   std::vector<std::thread> threads;
   for (int i = 0; i < 4; ++i) {
-    threads.emplace_back(
-        [&] { EXPECT_EQ(read_file(fetch(file(server.url()), {.from = "", .cache = cache})), content); });
+    threads.emplace_back([&] { EXPECT_EQ(read_file(fetch(wanted, {.from = "", .cache = cache})), content); });
   }
   for (auto& thread : threads) thread.join();
   EXPECT_EQ(server.requests(), 1);

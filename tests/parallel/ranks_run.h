@@ -41,9 +41,10 @@ struct RanksRun {
                   .bias = true};
   Recompute recompute = Recompute::none;
   std::vector<int> recompute_blocks = {};
+  bool trains = true;  // otherwise it can only evaluate
   double lr = 1e-2;
   int still_after = 1'000'000;  // steps, from where on the learning rate is 0
-  int evaluate_every = 5;  // steps
+  int evaluate_every = 5;       // steps
   std::function<std::unique_ptr<Backend>(int rank)> backend = [](int) { return make_cpu_backend(1); };
 
   ModelPart part(const MeshCoordinate& coordinate) const {
@@ -57,6 +58,7 @@ struct RanksRun {
   }
   EngineOptions engine_options(const MeshCoordinate& coordinate) const {
     auto options = engine;
+    options.training = trains;
     options.part = part(coordinate);
     return options;
   }
@@ -65,6 +67,7 @@ struct RanksRun {
             .compute = engine.compute,
             .recompute = recompute,
             .recompute_blocks = recompute_blocks,
+            .backward = trains,
             .part = part(coordinate),
             .schedule = schedule,
             .stages = mesh.pipeline,

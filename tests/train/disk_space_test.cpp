@@ -46,6 +46,17 @@ TEST_F(DiskSpace, TheMostCheckpointsAtOnce) {
   EXPECT_EQ(most_checkpoints(settings), 1);
 }
 
+TEST_F(DiskSpace, FilesAreCountedOnce) {
+  const auto folder = folder_ / "checkpoints";
+  EXPECT_EQ(bytes_in(folder), 0);
+  std::filesystem::create_directories(folder / "step");
+  std::ofstream(folder / "a") << "12345";
+  std::ofstream(folder / "step/b") << "123";
+  std::filesystem::create_directory_symlink("step", folder / "latest");
+  std::filesystem::create_symlink("a", folder / "link");
+  EXPECT_EQ(bytes_in(folder), 8);
+}
+
 TEST_F(DiskSpace, TooLittleIsSaidWithBothNumbers) {
   EXPECT_EQ(lack_of_space("runs/a", 400, 100, 4, 0), "");
   EXPECT_EQ(lack_of_space("runs/a", 100, 100, 4, 300), "");  // resumed: three are there

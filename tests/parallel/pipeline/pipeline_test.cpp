@@ -158,6 +158,24 @@ TEST(Pipeline, MemoryIsWhatWasAnnounced) {
   }
 }
 
+TEST(Pipeline, EvaluatesAlikeWithoutBackwardPasses) {
+  for (auto run : pipelines()) {
+    SCOPED_TRACE(description(run));
+    const auto evaluation = [&](bool trains) {
+      run.trains = trains;
+      RunOutcome outcome;
+      run_threads({.ranks = run.mesh.ranks(), .deadline_seconds = 60}, [&](World& world) {
+        RankOfRun rank(run, world.ranks);
+        RunOutcome mine;
+        rank.evaluate(0, mine);
+        if (world.ranks.rank() == 0) outcome = mine;
+      });
+      return outcome.bytes();
+    };
+    EXPECT_EQ(evaluation(false), evaluation(true));
+  }
+}
+
 // 1F1B keeps as many activations as there are stages from here on, GPipe those of all micro-batches.
 TEST(Pipeline, OneForwardOneBackwardNeedsNoMoreForMoreMicroBatches) {
   const auto blocks = [](ScheduleKind kind, int micro_batches, int stage) {
