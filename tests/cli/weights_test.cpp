@@ -80,6 +80,21 @@ TEST_F(WeightsFiles, ThereAndBackAgain) {
   EXPECT_TRUE(read_file(file("again.bin")) == read_file(file("gpt.bin")));
 }
 
+TEST_F(WeightsFiles, HalfOfTheBitsTakeHalfOfTheSpace) {
+  train_well({"model.bias=false", "train.steps=1"});
+  for (const auto& [format, inner] : {std::pair("hf", "/model.safetensors"), {"nanogpt-safetensors", ""}}) {
+    std::map<std::string, double> bytes;
+    for (const std::string dtype : {"float32", "float16", "bfloat16"}) {
+      const auto out = std::string(format) + "-" + dtype;
+      const auto result = export_to(out, format, "runs/tiny", {"--dtype", dtype});
+      ASSERT_EQ(result.code, 0) << result.err;
+      bytes[dtype] = static_cast<double>(fs::file_size(file(out + inner)));
+    }
+    EXPECT_NEAR(bytes["float16"] / bytes["float32"], 0.5, 0.05) << format;
+    EXPECT_NEAR(bytes["bfloat16"] / bytes["float32"], 0.5, 0.05) << format;
+  }
+}
+
 TEST_F(WeightsFiles, EvaluateAndResumeLikeAnyOther) {
   train_well();
   const auto figures = [&](const std::string& checkpoint) {
