@@ -325,7 +325,11 @@ TEST(Search, NeedsALinkBetweenHostsWhereThereAreSeveral) {
   cluster.between = {};
   EXPECT_FALSE(search({}, 4, cluster).plans.empty()) << "one host";
   EXPECT_THAT([&] { search({}, 8, cluster); },
-              ::testing::ThrowsMessage<UserError>(HasSubstr("small.toml: between.gb_s is missing")));
+              ::testing::ThrowsMessage<UserError>(testing::AllOf(
+                  HasSubstr("small.toml: between.gb_s is missing"), testing::EndsWith("at most 4 ranks"))));
+  cluster.devices_per_host = 1;
+  EXPECT_THAT([&] { search({}, 2, cluster); },
+              ::testing::ThrowsMessage<UserError>(testing::EndsWith("at most 1 rank")));
 }
 
 // A layout's traffic and memory are those of the dry run, which executes all ranks.
