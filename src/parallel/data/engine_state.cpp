@@ -57,6 +57,7 @@ std::string DataEngine::first_bad_tensor() {
 std::vector<StateTensor> DataEngine::state(bool optimizer, Share share) {
   if (optimizer && outer_) outer_->arrive(*reducer_);
   stream_.settle();
+  if (share == Share::held) weights_.settle();  // others may still be reading what is written next
   std::vector<StateTensor> tensors;
   // `part` gives a range of what is held of a unit.
   const auto add = [&](const std::string& prefix, const ShardPlan& plan, auto&& held, auto&& part) {
