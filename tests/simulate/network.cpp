@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
 
 namespace shoal::simulate {
 
@@ -34,35 +35,49 @@ Time Network::arrival(int from, int to, int tag, Channel channel) {
 }
 
 std::string Network::match(int rank) {
-  const Time now = scheduler_.now();
   for (auto receive = receives_.begin(); receive != receives_.end();) {
-    const auto fits = [&](const auto& message) {
-      return receive->to == rank && message->to == rank && message->channel == receive->channel &&
-             message->tag == receive->tag &&
-             (receive->from == messages::kAnyRank || receive->from == message->from);
-    };
-    const auto found = std::ranges::find_if(messages_, fits);
-    if (found == messages_.end() || (*found)->arrives > now) {
+    const auto found = receive->to == rank ? first_for(*receive) : messages_.end();
+    if (found == messages_.end()) {
       ++receive;
       continue;
     }
-    auto& message = **found;
+    const auto& message = **found;
     if (message.bytes != receive->bytes) {
       return fmt::format("{} bytes from rank {} meet a receive of {}", message.bytes, message.from,
                          receive->bytes);
     }
-    if (message.bytes > 0) std::memcpy(receive->data, message.data, message.bytes);
-    message.received = true;
+    if (message.bytes > 0) std::memcpy(receive->data, message.content.data(), message.bytes);
     messages_.erase(found);
     receive = receives_.erase(receive);
   }
   return "";
 }
 
-// A rank's messages that were not sent at once are gone with its memory.
-SimulatedTransport::~SimulatedTransport() {
-  std::erase_if(network_.messages_,
-                [&](const auto& message) { return message->from == rank_ && message->copy.empty(); });
+Network::Messages::iterator Network::first_for(const Receive& receive) {
+  std::set<int> later;  // senders whose next message is not here yet
+  return std::ranges::find_if(messages_, [&](const auto& message) {
+    if (message->to != receive.to || message->channel != receive.channel || message->tag != receive.tag ||
+        (receive.from != messages::kAnyRank && receive.from != message->from) ||
+        later.contains(message->from)) {
+      return false;
+    }
+    const bool came = message->arrives <= scheduler_.now();
+    message->wanted |= came;
+    if (!came || !message->sent) later.insert(message->from);
+    return came && message->sent;
+  });
+}
+
+void Network::send_wanted(int rank) {
+  for (const auto& message : messages_) {
+    if (message->from == rank && message->wanted) message->send();
+  }
+}
+
+void Network::Message::send() {
+  if (sent) return;
+  content.assign(data, data + bytes);
+  sent = true;
 }
 
 bool SimulatedTransport::start() {
@@ -85,22 +100,17 @@ bool SimulatedTransport::send(Channel channel, const void* data, int bytes, int 
   network.scheduler_.pass();
   network.faults_.at_message(fmt::format("sends {} bytes to rank {}, tag {}", bytes, to, tag));
   const auto size = static_cast<std::size_t>(bytes);
-  const auto* from = static_cast<const std::byte*>(data);
   auto message =
       std::make_shared<Network::Message>(Network::Message{.from = rank_,
                                                           .to = to,
                                                           .tag = tag,
                                                           .channel = channel,
                                                           .arrives = network.arrival(rank_, to, tag, channel),
-                                                          .data = from,
+                                                          .data = static_cast<const std::byte*>(data),
                                                           .bytes = size});
   handle.bits = ++network.last_handle_;
-  if (size <= kMostAtOnce && network.scheduler_.random().chance(0.5)) {
-    message->copy.assign(from, from + size);
-    message->data = message->copy.data();
-  } else {
-    network.sends_[handle.bits] = message;
-  }
+  network.sends_[handle.bits] = message;
+  if (size <= kMostAtOnce && network.scheduler_.random().chance(0.5)) message->send();
   network.messages_.push_back(std::move(message));
   return true;
 }
@@ -116,10 +126,11 @@ bool SimulatedTransport::receive(Channel channel, void* data, int bytes, int fro
 State SimulatedTransport::test(Handle& handle) {
   auto& network = network_;
   network.scheduler_.pass();
+  network.send_wanted(rank_);
   error_ = network.match(rank_);
   if (!error_.empty()) return State::failed;
   if (const auto sent = network.sends_.find(handle.bits); sent != network.sends_.end()) {
-    if (!sent->second->received) return State::pending;
+    if (!sent->second->sent) return State::pending;
     network.sends_.erase(sent);
   }
   const bool waits = std::ranges::any_of(network.receives_,

@@ -1,6 +1,6 @@
 // The messages between the ranks of a simulated job, with MPI's rules: they take a while, and only those of
-// one sender, receiver, channel and tag stay in order. Small ones are sent when they are handed over, larger
-// ones, by chance, when they are received.
+// one sender, receiver, channel and tag stay in order. By chance a small one leaves the sender's memory when
+// it is handed over; all others do so in a later call of the sender, once the receiver waits for them.
 #pragma once
 
 #include <deque>
@@ -26,10 +26,13 @@ class Network {
     int from, to, tag;
     messages::Channel channel;
     Time arrives;
-    const std::byte* data;  // the sender's; its copy where the message was sent at once
-    std::vector<std::byte> copy = {};
+    const std::byte* data;  // the sender's
     std::size_t bytes;
-    bool received = false;
+    std::vector<std::byte> content = {};
+    bool wanted = false;  // its receive is posted
+    bool sent = false;    // `content` is filled
+
+    void send();
   };
   struct Receive {
     std::uintptr_t handle;
@@ -39,25 +42,26 @@ class Network {
     std::size_t bytes;
   };
 
+  using Messages = std::vector<std::shared_ptr<Message>>;
+
   Time arrival(int from, int to, int tag, messages::Channel channel);
+  void send_wanted(int rank);
   std::string match(int rank);  // receives what has come for a rank; says why it could not
+  Messages::iterator first_for(const Receive& receive);  // that can be received now
 
   Scheduler& scheduler_;
   Faults& faults_;
   int size_;
   int started_ = 0, finished_ = 0;
   std::uintptr_t last_handle_ = 0;
-  std::vector<std::shared_ptr<Message>> messages_;  // not received yet, in the order of their sending
-  std::vector<Receive> receives_;                   // not matched yet, in the order of their posting
-  std::map<std::uintptr_t, std::shared_ptr<Message>> sends_;  // that wait for their receive
+  Messages messages_;              // not received yet, in the order of their sending
+  std::vector<Receive> receives_;  // not matched yet, in the order of their posting
+  std::map<std::uintptr_t, std::shared_ptr<Message>> sends_;  // that their sender has to test
 };
 
 class SimulatedTransport final : public messages::Transport {
  public:
   SimulatedTransport(Network& network, int rank) : network_(network), rank_(rank) {}
-  ~SimulatedTransport();
-  SimulatedTransport(const SimulatedTransport&) = delete;
-  SimulatedTransport& operator=(const SimulatedTransport&) = delete;
 
   bool start() override;
   void finish() override;
