@@ -153,7 +153,9 @@ RunDirectory take_run_directory(Config& config, const RunPlan& plan, World& worl
   directory.session = broadcast_text(world.ranks, new_session());
   some_for_all(world.ranks, first, [&] {
     config.init.from = settle_start(config);
+    // First: a later start that found the last session's state in memory would need its measurements.
     lock->begin_session(directory.session);
+    if (!config.init.resumes()) put_measurements_aside(run);
   });
   config.init.from = broadcast_text(world.ranks, config.init.from);
   return directory;

@@ -43,25 +43,6 @@ std::string unsaved_name(std::string name) {
   return "unsaved-" + name;
 }
 
-// Renames the measurements of an attempt that was killed before its first checkpoint.
-void put_measurements_aside(const fs::path& run) {
-  std::vector<fs::path> files;
-  for (const auto& entry : fs::directory_iterator(run)) {
-    const auto name = entry.path().filename().string();
-    if (name == kMetrics || name.find("tfevents") != std::string::npos) files.push_back(entry.path());
-  }
-  const bool measured = holds_measurements(run);
-  for (const auto& file : files) {
-    std::error_code error;
-    fs::rename(file, run / unsaved_name(file.filename().string()), error);
-    if (error) fail_user("cannot rename {}: {}", file.string(), error.message());
-  }
-  if (measured) {
-    log::info("{} holds an attempt that ended before its first checkpoint: its measurements are now in {}",
-              run.string(), unsaved_name(kMetrics));
-  }
-}
-
 // "books", or {"books" = 0.7, "code" = 0.3}.
 std::string dir_value(const DataConfig& data) {
   Config config;
@@ -109,9 +90,25 @@ std::string settle_start(const Config& config) {
     if (!config.init.resumes()) refuse_old_run(run);
     return config.init.from;
   }
-  if (holds_checkpoint(run)) return "resume";
-  put_measurements_aside(run);
-  return *otherwise;
+  return holds_checkpoint(run) ? "resume" : *otherwise;
+}
+
+void put_measurements_aside(const fs::path& run) {
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::directory_iterator(run)) {
+    const auto name = entry.path().filename().string();
+    if (name == kMetrics || name.find("tfevents") != std::string::npos) files.push_back(entry.path());
+  }
+  const bool measured = holds_measurements(run);
+  for (const auto& file : files) {
+    std::error_code error;
+    fs::rename(file, run / unsaved_name(file.filename().string()), error);
+    if (error) fail_user("cannot rename {}: {}", file.string(), error.message());
+  }
+  if (measured) {
+    log::info("{} holds an attempt that ended before its first checkpoint: its measurements are now in {}",
+              run.string(), unsaved_name(kMetrics));
+  }
 }
 
 std::optional<fs::path> find_start(const Config& config, const Mixture& data, bool counted,

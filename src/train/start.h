@@ -14,10 +14,12 @@
 namespace shoal {
 
 // Rank 0, which has the run's lock: settles init.from = "auto" to "resume" where the run's folder holds a
-// checkpoint, and to the rest of its value ("scratch" where there is none) where it does not; measurements of
-// an attempt that ended before its first checkpoint are renamed then. Throws UserError when a run that begins
-// anew would meet an earlier one.
+// checkpoint, and to the rest of its value ("scratch" where there is none) where it does not. Throws UserError
+// when a run that begins anew would meet an earlier one.
 std::string settle_start(const Config& config);
+
+// Renames the measurements of an attempt that ended before its first checkpoint, if there are any.
+void put_measurements_aside(const std::filesystem::path& run);
 
 // The checkpoint, or another program's weights, that a run starts from, if any: what rank 0 finds.
 // Throws UserError when there is none to resume from, it is another run's, or the weights are damaged or of

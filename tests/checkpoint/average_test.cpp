@@ -4,6 +4,7 @@
 
 #include "checkpoint/checkpoint_support.h"
 #include "checkpoint/compare.h"
+#include "checkpoint/file_size_limit.h"
 #include "checkpoint/worker_source.h"
 
 namespace shoal::test {

@@ -2,6 +2,7 @@
 #include <thread>
 
 #include "checkpoint/checkpoint_support.h"
+#include "checkpoint/file_size_limit.h"
 #include "checkpoint/reader.h"
 #include "checkpoint/store.h"
 #include "core/clock.h"

@@ -14,6 +14,7 @@
 
 #include "checkpoint/checkpoint_support.h"
 #include "checkpoint/compare.h"
+#include "checkpoint/file_size_limit.h"
 #include "checkpoint/reader.h"
 #include "checkpoint/run_lock.h"
 #include "core/host.h"

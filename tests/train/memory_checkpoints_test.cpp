@@ -8,6 +8,7 @@
 #include <fstream>
 #include <latch>
 
+#include "checkpoint/file_size_limit.h"
 #include "checkpoint/memory_folder.h"
 #include "checkpoint/run_lock.h"
 #include "core/error.h"
@@ -175,6 +176,23 @@ TEST_F(MemoryRuns, AStateThatIsNotCompleteIsNotTaken) {
   train("run", with(settings, {"init.from=resume"}), 2);
   EXPECT_TRUE(has("run", whole));
   EXPECT_FALSE(has("run", 15 - whole));  // of steps 7 and 8
+}
+
+// A start that does not see the state, and fails before it has begun, must not take the state's measurements.
+TEST_F(MemoryRuns, AStateAndItsMeasurementsStayTogether) {
+  const auto settings = in_memory({"checkpoint.interval=0", "checkpoint.best=false"});
+  train("whole", settings, 2);
+  fail_after(2, "run", settings, 2);
+  fs::rename(memory(), folder_ / "away");
+  fs::create_directory(memory());
+  {
+    const FileSizeLimit full(0);
+    EXPECT_THAT(error_of([&] { train("run", with(settings, {"init.from=auto"}), 2); }), HasSubstr(".lock"));
+  }
+  fs::remove_all(memory());
+  fs::rename(folder_ / "away", memory());
+  train("run", with(settings, {"init.from=auto"}), 2);
+  expect_same("run", "whole");
 }
 
 // The parameters that the first update spoiled are not what the run goes on from.
