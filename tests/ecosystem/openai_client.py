@@ -11,6 +11,7 @@ import pathlib
 import signal
 import subprocess
 import tempfile
+import time
 import urllib.request
 
 import openai
@@ -85,8 +86,14 @@ def ask(client, folder, server):
     next(iter(stream))
     stream.close()
     check("a stream that is closed is forgotten", complete().choices[0].text == texts[0])
-    metrics = urllib.request.urlopen(str(client.base_url).removesuffix("/v1/") + "/metrics").read().decode()
-    check("metrics", "shoal_texts_running 0" in metrics and "shoal_requests_running 1" in metrics)
+    def idle():
+        metrics = urllib.request.urlopen(str(client.base_url).removesuffix("/v1/") + "/metrics").read().decode()
+        return "shoal_texts_running 0" in metrics and "shoal_requests_running 1" in metrics
+
+    for _ in range(100):  # a request is counted as running until its answer is sent
+        if idle(): break
+        time.sleep(0.05)
+    check("metrics", idle())
 
     late = error_of(lambda: complete(max_tokens=2_000_000))
     check("an answer that takes too long is an InternalServerError", isinstance(late, openai.InternalServerError), late.message)

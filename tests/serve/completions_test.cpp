@@ -137,7 +137,9 @@ TEST(Completions, OfManyClientsAtOnceAreTheSame) {
               server.alone("abc", options(static_cast<std::uint64_t>(i), 10 + i % 7, i % 2), 0))
         << i;
   }
-  EXPECT_EQ(server.metric("shoal_requests_total{route=\"/v1/completions\",status=\"200\"}"), kClients);
+  EXPECT_TRUE(test::eventually([&] {  // once its answer is sent
+    return server.metric("shoal_requests_total{route=\"/v1/completions\",status=\"200\"}") == kClients;
+  }));
   EXPECT_LT(server.metric("shoal_steps_total"), server.metric("shoal_generated_tokens_total"))
       << "texts share steps";
 }
