@@ -10,12 +10,13 @@ namespace {
 
 constexpr std::string_view kNames[] = {"kill rank", "kill host",   "freeze",   "late message",
                                        "full disk", "stop signal", "power cut"};
+constexpr std::string_view kPlaces[] = {"message", "change of a file", "rename"};
 
 }  // namespace
 
 std::string to_string(const Fault& fault) {
   auto text = fmt::format("{} at {} {}", kNames[static_cast<std::size_t>(fault.kind)],
-                          fault.at == Fault::At::message ? "message" : "change of a file", fault.event);
+                          kPlaces[static_cast<std::size_t>(fault.at)], fault.event);
   if (fault.seconds > 0) text += fmt::format(" for {:.1f} s", fault.seconds);
   return text;
 }
@@ -38,6 +39,7 @@ void Faults::at_message(std::string_view what) {
 bool Faults::at_file(std::string_view what) {
   tell(what);
   at(Fault::At::file, file_changes_++);
+  if (what.starts_with("rename")) at(Fault::At::rename, renames_++);
   scheduler_.pass(0.5);
   return scheduler_.now() >= full_until_;
 }

@@ -1,4 +1,5 @@
-// The faults of an attempt. Each happens at the n-th message or the n-th change of a file of all ranks.
+// The faults of an attempt. Each happens at the n-th message, the n-th change of a file or the n-th rename,
+// of all ranks.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +23,7 @@ struct Fault {
     stop_signal,   // SIGTERM to all
     power_cut,     // of all hosts and of the disk
   };
-  enum class At : std::uint8_t { message, file };
+  enum class At : std::uint8_t { message, file, rename };
 
   Kind kind;
   At at;
@@ -63,7 +64,7 @@ class Faults {
   bool trace_;
   bool power_is_cut_ = false;
   std::set<int> lost_hosts_;
-  std::int64_t messages_ = 0, file_changes_ = 0;
+  std::int64_t messages_ = 0, file_changes_ = 0, renames_ = 0;
   Time delay_ = 0, full_until_ = 0;
 };
 

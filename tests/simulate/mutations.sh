@@ -43,8 +43,10 @@ for mutation in "${mutations[@]}"; do
   if build/shoal-simulate --seeds "1:$seeds" --fail-fast >found.log; then
     echo "$name: NOT FOUND"
     missed=1
-  else
+  elif grep -q '^seed ' found.log; then
     echo "$name: $(grep -m1 -o '^seed [0-9]*' found.log) ($(grep -o '^[0-9]* seeds in [0-9.]* s' found.log))"
+  else
+    echo "$name: a run without faults fails"
   fi
   cp kept "source/$file"
 done

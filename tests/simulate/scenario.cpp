@@ -47,10 +47,11 @@ const std::vector<Training> kTrainings = {
      kWorkers},
 };
 
-// Draws the moment of a fault: anywhere in an attempt of a few thousand messages, more often in its
-// beginning.
+// Draws the moment of a fault: anywhere in an attempt of a few thousand messages, some hundreds of changes of
+// files and some tens of renames, more often in its beginning.
 std::int64_t draw_event(Random& random, Fault::At at) {
-  const double most = at == Fault::At::message ? 6000 : 400;
+  constexpr double kMost[] = {6000, 400, 60};
+  const double most = kMost[static_cast<std::size_t>(at)];
   return static_cast<std::int64_t>(std::pow(most, random.share()) * (0.5 + random.share()));
 }
 
@@ -90,8 +91,16 @@ Scenario draw_scenario(std::uint64_t seed) {
     attempt.damage = i > 0 && random.chance(0.1);
     scenario.attempts.push_back(std::move(attempt));
   }
-  // From numbers of its own, so that the rest of a seed's scenario is what it was before.
+  // From numbers of their own, so that the rest of a seed's scenario is what it was before.
   scenario.memory = Random(seed ^ 0x6d656d6f7279).chance(0.4);
+  Random renames(seed ^ 0x72656e616d65);
+  for (auto& attempt : scenario.attempts) {
+    for (auto& fault : attempt.faults) {
+      if (fault.at != Fault::At::file || !renames.chance(0.4)) continue;
+      fault.at = Fault::At::rename;  // what makes a checkpoint whole
+      fault.event = draw_event(renames, fault.at);
+    }
+  }
   return scenario;
 }
 
