@@ -75,11 +75,11 @@ TEST_P(CpuThreads, Linear) {
     const std::int64_t R = shape[0], K = shape[1], N = shape[2];
     SCOPED_TRACE(shape.to_string());
     const Values x_values = values(R * K, 1), w_values = values(N * K, 2), bias_values = values(N, 3),
-                 dy_values = values(R * N, 4);
+                 dy_values = values(R * N, 4), dw_values = normal_values(N * K, 5);
     const auto products = [&](const Side& side) {
       const Buffer x = side.compute({R, K}, x_values), w = side.compute({N, K}, w_values),
                    bias = side.compute({N}, bias_values), dy = side.compute({R, N}, dy_values);
-      const Buffer y = side.compute({R, N}), dx = side.compute({R, K}), dw = side.full({N, K}),
+      const Buffer y = side.compute({R, N}), dx = side.compute({R, K}), dw = side.full({N, K}, dw_values),
                    dbias = side.full({N});
       side.backend.linear_forward(y, x, w, bias);
       side.backend.linear_backward_input(dx, dy, w);

@@ -29,13 +29,22 @@ std::unique_ptr<Backend> make_backend(int threads, CpuLevel level) {
   return std::make_unique<CpuBackend>(threads);
 }
 
+// The largest gradient of a weight whose sums are split.
+std::int64_t halves_of_sums(const KernelSizes& sizes, std::int64_t rows) {
+  const auto of = [](std::int64_t m, std::int64_t n, std::int64_t k) {
+    return ProductPieces::splits_sums(m, n, k) ? m * n : 0;
+  };
+  return std::max({of(sizes.columns, sizes.channels, rows), of(sizes.channels, sizes.columns, rows),
+                   of(sizes.classes, sizes.channels, sizes.logit_rows)});
+}
+
 std::size_t scratch_bytes(int threads, const KernelSizes& sizes, CpuLevel level) {
   const std::int64_t attention = attention_scratch(threads, sizes.positions, sizes.head_size, sizes.compute),
                      rows = sizes.batch * sizes.positions;
-  return sizeof(float) *
-             static_cast<std::size_t>(std::max(attention, column_sum_scratch(rows, sizes.columns))) +
+  const auto floats = [](std::int64_t count) { return sizeof(float) * static_cast<std::size_t>(count); };
+  return floats(std::max(attention, column_sum_scratch(rows, sizes.columns))) +
          (PackedProduct::suits(sizes.compute, level == CpuLevel::amx) ? PackedProduct::scratch_bytes(sizes)
-                                                                      : 0);
+                                                                      : floats(halves_of_sums(sizes, rows)));
 }
 
 std::size_t generated_bytes(DType compute, CpuLevel level) {

@@ -9,9 +9,11 @@
 #include <vector>
 
 #include "core/error.h"
+#include "ops/cpu/growing_memory.h"
 #include "ops/cpu/onednn.h"
 #include "ops/cpu/packed_product.h"
 #include "ops/cpu/product_pieces.h"
+#include "ops/cpu/simd.h"
 
 namespace shoal::cpu {
 namespace {
@@ -61,16 +63,18 @@ struct PieceCall {
   std::int64_t m, n, k;
   Operand a, b, c, bias;  // without a bias, its data is null
 
-  PieceCall(const MatmulCall& call, const ProductPiece& piece)
+  PieceCall(const MatmulCall& call, const ProductPiece& piece, const Tensor& beside)
       : transpose_a(call.transpose_a),
         transpose_b(call.transpose_b),
-        accumulate(call.accumulate),
+        accumulate(call.accumulate && !piece.beside),
         m(piece.rows),
         n(piece.columns),
-        k(call.k()),
-        a(transpose_a ? part(call.a, 0, piece.row, k, m) : part(call.a, piece.row, 0, m, k)),
-        b(transpose_b ? part(call.b, piece.column, 0, n, k) : part(call.b, 0, piece.column, k, n)),
-        c(part(call.c, piece.row, piece.column, m, n)),
+        k(piece.terms),
+        a(transpose_a ? part(call.a, piece.from, piece.row, k, m)
+                      : part(call.a, piece.row, piece.from, m, k)),
+        b(transpose_b ? part(call.b, piece.column, piece.from, n, k)
+                      : part(call.b, piece.from, piece.column, k, n)),
+        c(part(piece.beside ? beside : call.c, piece.row, piece.column, m, n)),
         bias(call.bias ? part(call.bias, 0, piece.column, 1, n) : Operand{}) {
     if (m == 1) c.stride = n;
   }
@@ -176,6 +180,7 @@ struct Matmul::Impl {
   dnnl::engine engine{dnnl::engine::kind::cpu, 0};
   std::map<Key, Entry> entries;
   std::vector<const Entry*> of_piece;  // of the current product
+  GrowingMemory halves;                // of sums, beside the result
   std::vector<Thread> of_thread;
 };
 
@@ -220,8 +225,10 @@ void Matmul::Impl::run(const Entry* entry, const PieceCall& call, Thread& thread
 }
 
 void Matmul::Impl::product(const MatmulCall& call, const ProductPieces& pieces) {
+  Tensor beside;
+  if (pieces.split()) beside = {halves.take<float>(call.c.count()), DType::f32, call.c.shape};
   const auto on_copies = [&](std::int64_t i, float* memory) {
-    const PieceCall piece(call, pieces[i]);
+    const PieceCall piece(call, pieces[i], beside);
     CopiedPiece result(piece, memory);
     if (pieces.parts_of_rows() && !suits_sgemm(piece)) result.make_dense();
     return result;
@@ -246,6 +253,18 @@ void Matmul::Impl::product(const MatmulCall& call, const ProductPieces& pieces) 
     run(of_piece[static_cast<std::size_t>(i)], piece.call(), thread);
     piece.write();
   });
+  if (!pieces.split()) return;
+  team.run(pieces.places(), [&](std::int64_t place, int) {
+    const auto piece = pieces[place];
+    for (std::int64_t row = piece.row; row < piece.row + piece.rows; ++row) {
+      const auto first = row * call.c.columns() + piece.column;
+      auto* sums = call.c.as<float>() + first;
+      const auto* half = beside.as<float>() + first;
+      for_lanes(piece.columns, [&](std::int64_t j, std::int64_t live) {
+        store_n(sums + j, load_n(sums + j, live) + load_n(half + j, live), live);
+      });
+    }
+  });
 }
 
 Matmul::Matmul(ThreadTeam& team) : impl_(std::make_unique<Impl>(team)) {}
@@ -254,9 +273,10 @@ Matmul::~Matmul() = default;
 void Matmul::operator()(const MatmulCall& call) {
   if (PackedProduct::suits(call.a.dtype, impl_->amx)) return impl_->own(call);
   const std::int64_t m = call.c.rows(), n = call.c.columns(), k = call.k();
+  const bool over_rows = call.transpose_a && call.c.dtype == DType::f32;
   on_one_thread();
   try {
-    impl_->product(call, ProductPieces(m, n, k, impl_->team.size(), impl_->avx512));
+    impl_->product(call, ProductPieces(m, n, k, over_rows, impl_->team.size(), impl_->avx512));
   } catch (const dnnl::error& error) {
     fail("oneDNN refused a [{}, {}] x [{}, {}] {} product: {} (status {})", m, k, k, n, name_of(call.a.dtype),
          error.what(), static_cast<int>(error.status));

@@ -8,6 +8,8 @@ namespace shoal::cpu {
 
 struct ProductPiece {
   std::int64_t row, rows, column, columns;
+  std::int64_t from, terms;  // of the sums
+  bool beside;               // half of a sum whose other half is in the result
 };
 
 // The cut may change oneDNN's choice of kernel, and with it the bits. So the number of pieces of rows depends
@@ -15,13 +17,23 @@ struct ProductPiece {
 // pieces of 113 to 512 rows (tests/ops/cpu_threads_test.cpp), and their number is chosen for the number of
 // threads. Elsewhere it is chosen for eight. More threads than pieces of rows share the columns, which gives
 // the bits of whole rows where the operands are dense.
+//
+// A weight's gradient sums over the rows of two activations, and each of two threads has half of them in its
+// cache. Where the gradient is much smaller than they are, its sums are split in halves, of which one goes
+// beside the result and is added later: less passes between cores that share no cache.
 class ProductPieces {
  public:
-  ProductPieces(std::int64_t rows, std::int64_t columns, std::int64_t sum_length, int threads, bool avx512)
-      : rows_(rows), columns_(columns) {
+  // `over_rows`: of a weight's gradient.
+  ProductPieces(std::int64_t rows, std::int64_t columns, std::int64_t sum_length, bool over_rows, int threads,
+                bool avx512)
+      : rows_(rows), columns_(columns), sum_length_(sum_length) {
     constexpr std::int64_t kWorthwhile = 1 << 21;  // floating-point operations: 10 to 20 us
     constexpr std::int64_t kNarrow = 128;          // columns of a piece that are worth packing its rows
     if (2 * rows * columns * sum_length < kWorthwhile) return;
+    if (over_rows && splits_sums(rows, columns, sum_length)) {
+      halves_ = 2;
+      threads = (threads + 1) / 2;
+    }
     const std::int64_t units = (rows + kUnit - 1) / kUnit;
     if (columns >= 8192) {
       across_ = columns / 1024;  // logits, which are wide: their weights are read once
@@ -31,6 +43,7 @@ class ProductPieces {
       const std::int64_t sharers = avx512 ? threads : 8;
       const std::int64_t most = (avx512 ? 512 : 256) / kUnit * sharers;  // units in one round of pieces
       down_ = std::clamp<std::int64_t>(sharers * ((units + most - 1) / most), 2, units / 8);
+      down_ -= down_ % halves_;  // so that its middle does not depend on it
     }
     if (across_ > 1) return;
     across_ = std::clamp<std::int64_t>((threads + down_ - 1) / down_, 1,
@@ -38,13 +51,29 @@ class ProductPieces {
     parts_of_rows_ = across_ > 1;
   }
 
+  static bool splits_sums(std::int64_t rows, std::int64_t columns, std::int64_t sum_length) {
+    return sum_length * (2 * rows + columns) > 6 * rows * columns;
+  }
+
   // Whether fewer threads would share whole rows.
   bool parts_of_rows() const { return parts_of_rows_; }
-  std::int64_t count() const { return down_ * across_; }
+  bool split() const { return halves_ == 2; }
+  std::int64_t places() const { return down_ * across_; }  // in the result
+  std::int64_t count() const { return halves_ * places(); }
+  // All first halves of sums, then all second ones. The result has the first halves in its first rows, or
+  // columns, and the second ones in the others: so one thread writes what it has summed, and adds to that.
   ProductPiece operator[](std::int64_t i) const {
-    const auto [row, row_end] = range(rows_, down_, i / across_);
-    const auto [column, column_end] = range(columns_, across_, i % across_);
-    return {row, row_end - row, column, column_end - column};
+    const auto half = i / places(), place = i % places();
+    const auto [row, row_end] = range(rows_, down_, place / across_);
+    const auto [column, column_end] = range(columns_, across_, place % across_);
+    const auto [from, to] = range(sum_length_, halves_, half);
+    return {row,
+            row_end - row,
+            column,
+            column_end - column,
+            from,
+            to - from,
+            2 * place / places() != half && split()};
   }
 
  private:
@@ -58,8 +87,8 @@ class ProductPieces {
     return {units * i / pieces * kUnit, std::min(n, units * (i + 1) / pieces * kUnit)};
   }
 
-  std::int64_t rows_, columns_;
-  std::int64_t down_ = 1, across_ = 1;
+  std::int64_t rows_, columns_, sum_length_;
+  std::int64_t halves_ = 1, down_ = 1, across_ = 1;
   bool parts_of_rows_ = false;
 };
 
