@@ -13,7 +13,6 @@ mutations=(
   "no fsync of a folder before its rename|src/checkpoint/writer.cpp|/sync_directory(partial_);/d"
   "no fsync of a new run's folders|src/checkpoint/store.cpp|/sync_path_to(root_);/d"
   "the manifest after the rename|src/checkpoint/writer.cpp|/^  write_text(partial_ \/ kManifestName/d; s@^  const auto replaced = rename_partial();@&\n  write_text(target_ / kManifestName, to_json_text(manifest));@"
-  "latest before the checkpoint|src/checkpoint/store.cpp|s@^    writer->commit(info@    replace_symlink(root_ / kLatestName, writer->target().filename().string());\n&@"
   "rank 0 does not wait for a shard|src/checkpoint/writer.cpp|s@while (!fs::exists(record) \&\& !fs::exists(failure))@while (rank == 0 \&\& !fs::exists(record) \&\& !fs::exists(failure))@"
   "a save is settled when this rank's is|src/train/saver.cpp|s@over = counts\[0\] + counts\[1\] == 0;@over = done;@"
   "no wait for gathered weights|src/parallel/data/weight_store.cpp|/^  place.coming.wait();$/{N;s/^.*\n\(  place.used\)/\1/}"
