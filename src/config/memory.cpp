@@ -168,8 +168,11 @@ MemoryEstimate estimate_memory(const RunPlan& plan, const RankCounts& ranks,
   // Every run saves at least its last step.
   const double share = share_of_checkpoint(plan, options.part);
   memory.checkpoint = (plan.on_disk() ? 0 : share) + std::min<double>(kChecksumBlock, share);
-  const bool copied = ranks.world_size > ranks.local_size;  // to a second host
-  if (plan.memory_checkpoints) memory.in_memory = kMemoryStates * (copied ? 2 : 1) * share;
+  if (plan.memory_checkpoints) {
+    const bool copied = ranks.world_size > ranks.local_size;  // to a second host
+    const bool buffered = plan.backend == BackendKind::cuda && memory.on_host == 0;
+    memory.in_memory = (kMemoryStates * (copied ? 2 : 1) + (buffered ? 1 : 0)) * share;
+  }
   memory.program = program_bytes(plan) + (ranks.threads ? 0 : kMpiBytes);
   memory.threads = kThreadBytes;
   if (plan.backend == BackendKind::cuda)

@@ -40,7 +40,7 @@ struct MemoryEstimate {
   double batches = 0;     // token ids, read ahead, for training and evaluation
   double scratch = 0;     // scratch memory of the backend's kernels
   double checkpoint = 0;  // the copy that is written in the background, and the writer's buffer
-  double in_memory = 0;   // checkpoints in memory (checkpoint.memory), and copies of another host's
+  double in_memory = 0;   // checkpoints in memory, copies of another host's, and of a GPU's state on its way
   double program = 0;     // the program and its libraries
   double threads = 0;     // stacks and heaps of the rank's threads
   double on_gpu = 0;      // the part of all the above that is in GPU memory

@@ -267,6 +267,17 @@ TEST(Memory, CheckpointsInMemoryAreTwoStates) {
   }
 }
 
+TEST(Memory, CheckpointsInMemoryOfAGpuPassThroughACopy) {
+  const auto in_memory = [](std::vector<std::string> settings) {
+    settings.emplace_back("checkpoint.memory=true");
+    settings.emplace_back("parallel.zero=1");
+    return memory_of(settings, 2).in_memory;
+  };
+  const double states = in_memory({});
+  EXPECT_EQ(in_memory({"train.backend=cuda"}), 1.5 * states);
+  EXPECT_EQ(in_memory({"train.backend=cuda", "parallel.offload=host"}), states);
+}
+
 TEST(Memory, MemoryThatAKilledRunLeavesIsFreeAgain) {
   auto config = config_of({"checkpoint.memory=true"}, 1);
   config.model.n_layer = 1000;
