@@ -3,7 +3,6 @@
 // it is handed over; all others do so in a later call of the sender, once the receiver waits for them.
 #pragma once
 
-#include <deque>
 #include <map>
 #include <memory>
 #include <string>
