@@ -9,8 +9,9 @@
 namespace shoal {
 namespace {
 
-// A signal handler may touch nothing else.
-volatile std::sig_atomic_t received = 0;
+// A signal handler may touch atomics without locks, and nothing else.
+std::atomic<int> received = 0;
+static_assert(std::atomic<int>::is_always_lock_free);
 std::atomic<int> guards = 0;
 std::atomic<const char*> stop_message = nullptr;
 
@@ -45,7 +46,6 @@ void clear_stop_message() { stop_message = nullptr; }
 
 InterruptGuard::InterruptGuard() {
   if (guards++ > 0) return;
-  received = 0;
   for (const int signal : {SIGINT, SIGTERM}) handle(signal, on_signal);
   std::signal(SIGUSR1, on_signal);  // the last guard may have left it ignored
 }
@@ -55,6 +55,7 @@ InterruptGuard::~InterruptGuard() {
   clear_stop_message();
   for (const int signal : {SIGINT, SIGTERM}) handle(signal, SIG_DFL);
   std::signal(SIGUSR1, SIG_IGN);  // it asks a run to stop that has just done so
+  received = 0;
 }
 
 const char* InterruptGuard::requested() { return requested(counts()); }
