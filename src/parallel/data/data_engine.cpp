@@ -353,7 +353,6 @@ void DataEngine::drop_average() {
 }
 
 void DataEngine::weights_replaced() {
-  weights_.settle();
   plan_.for_units([&](int u) { weights_.changed(u, false); });
 }
 
