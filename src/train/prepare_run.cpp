@@ -147,7 +147,8 @@ RunDirectory take_run_directory(Config& config, const RunPlan& plan, World& worl
   });
   const auto holder = broadcast_text(world.ranks, first ? lock_holder(run) : "");
   all_or_none(world.ranks, [&] { require_lock_of(holder, run, world.local_size == world.ranks.size()); });
-  if (config.init.resumes() || start_without_checkpoint(config.init.from)) {
+  const bool automatic = start_without_checkpoint(config.init.from).has_value();
+  if (config.init.resumes() || automatic) {
     restore_from_memory(world, config, broadcast_text(world.ranks, lock ? lock->last_session() : ""));
   }
   directory.session = broadcast_text(world.ranks, new_session());
@@ -155,7 +156,7 @@ RunDirectory take_run_directory(Config& config, const RunPlan& plan, World& worl
     config.init.from = settle_start(config);
     // First: a later start that found the last session's state in memory would need its measurements.
     lock->begin_session(directory.session);
-    if (!config.init.resumes()) put_measurements_aside(run);
+    if (automatic && !config.init.resumes()) put_measurements_aside(run);
   });
   config.init.from = broadcast_text(world.ranks, config.init.from);
   return directory;
