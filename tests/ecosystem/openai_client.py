@@ -91,7 +91,8 @@ def ask(client, folder, server):
         return "shoal_texts_running 0" in metrics and "shoal_requests_running 1" in metrics
 
     for _ in range(100):  # a request is counted as running until its answer is sent
-        if idle(): break
+        if idle():
+            break
         time.sleep(0.05)
     check("metrics", idle())
 

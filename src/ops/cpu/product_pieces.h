@@ -51,6 +51,8 @@ class ProductPieces {
     parts_of_rows_ = across_ > 1;
   }
 
+  // Halves pass rows * columns between two caches, whole sums sum_length * (rows + columns / 2): here three
+  // times as much, since halves are written and read once more.
   static bool splits_sums(std::int64_t rows, std::int64_t columns, std::int64_t sum_length) {
     return sum_length * (2 * rows + columns) > 6 * rows * columns;
   }
@@ -73,7 +75,7 @@ class ProductPieces {
             column_end - column,
             from,
             to - from,
-            2 * place / places() != half && split()};
+            split() && 2 * place / places() != half};
   }
 
  private:
