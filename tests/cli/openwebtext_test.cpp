@@ -131,7 +131,9 @@ TEST_F(OpenWebTextCommand, MemoryDoesNotGrowWithADocument) {
   arguments.insert(arguments.begin() + 4, {"small.txt", "padded.txt"});
   const auto result = shoal(arguments);
   EXPECT_EQ(result.code, 0) << result.err;
-  if (!kSanitized) EXPECT_LT(result.peak_bytes, 100e6);
+  if (!kSanitized) {
+    EXPECT_LT(result.peak_bytes, 100e6);
+  }
 }
 
 TEST_F(OpenWebTextCommand, SaysWhatItNeeds) {
