@@ -3,28 +3,30 @@
 #   bench/gpu.sh pack        here: builds for sm_90 into build/gpu, and gathers programs, libraries and data ($TEXT: the corpus
 #                            of pretrain) in build/gpu/pack.tar.gz
 #   bench/gpu.sh run [PART]  there, with that file carried along: all parts, or some of
-#     machine tests ops steps memory peers characters sanitizer pretrain
+#     machine tests sanitizer layouts ops steps large memory peers characters pretrain
+#   PART+PART are run beside each other, which suits what is not timed.
 # pack takes llm.c's train_gpt2cu along where $LLMC names one that was built for that machine. pretrain goes on where it
-# stopped, $LIMIT seconds at a time. Full output goes to $OUT (default out/gpu), a report of about a page to the terminal.
+# stopped, $LIMIT seconds at a time. Full output goes to $OUT (default out/gpu) as one archive, a report to the terminal.
 # peers needs PyTorch in $PYTHON (python3). $SHOAL_DATA_DIR holds tinyshakespeare.txt.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 pack=build/gpu/pack
 programs=(test_ops_cuda bench_backend_ops bench_train_step shoal)
+modules=(libshoal_cuda.so libbench_gpu_kernels.so)
 
 pack() {
   set -e
   cmake -S . -B build/gpu -G Ninja -DCMAKE_BUILD_TYPE=Release -DSHOAL_CUDA=ON -DSHOAL_MPI=OFF \
     -DCMAKE_CUDA_ARCHITECTURES=90-real >/dev/null
-  cmake --build build/gpu --target "${programs[@]}" shoal_cuda -- -j "${JOBS:-2}"
+  cmake --build build/gpu --target "${programs[@]}" shoal_cuda bench_gpu_kernels -- -j "${JOBS:-2}"
   rm -rf "$pack"
   mkdir -p "$pack/lib"
-  for program in "${programs[@]}" libshoal_cuda.so; do
+  for program in "${programs[@]}" "${modules[@]}"; do
     built=$(find build/gpu -name "$program" -type f -not -path "*/pack/*" -not -path "*/pages/*" -print -quit)
     strip --strip-unneeded -o "$pack/$program" "$built"
     # CUDA's own libraries and the C library are there already.
     ldd "$pack/$program" | awk '$3 ~ /^\// {print $3}' |
-      grep -vE 'libcu(da|blas)|libnv|/lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s)\.so|ld-linux' | xargs -r cp -Lnt "$pack/lib" || true
+      grep -vE 'libcu(da|blas)|libnv|/lib(c|m|dl|rt|pthread|util|resolv|stdc\+\+|gcc_s)\.so|ld-linux' | xargs -r cp -Lnt "$pack/lib" || true
   done
   strip --strip-unneeded "$pack"/lib/* 2>/dev/null || true
   [ -z "${LLMC:-}" ] || cp "$LLMC" "$pack/llmc"
@@ -48,52 +50,112 @@ cuda_libraries() {
   echo "${folders#:}"
 }
 
-out=${OUT:-out/gpu}
-failed=()
-# title, log, command...: runs it, keeps all of its output, shows the last lines.
+out=${OUT:-out/gpu}  # an archive of all output comes here
+work=${WORK:-/tmp/shoal-gpu}  # logs, runs, and the choices of products: kept from one command to the next
+logs=$work/logs
+failed() { echo "$1" >>"$work/failed"; }
+# title, log, lines, command...: runs it, keeps all of its output, shows the last lines.
 part() {
   local title=$1 log=$2 lines=$3
   shift 3
   printf '\n== %s\n' "$title"
   local begin=$SECONDS status=0
-  timeout "${LIMIT:-240}" "$@" >"$out/$log" 2>&1 || status=$?
-  tail -n "$lines" "$out/$log"
+  timeout "${LIMIT:-120}" "$@" >"$logs/$log" 2>&1 || status=$?
+  tail -n "$lines" "$logs/$log"
   echo "-- status $status, $((SECONDS - begin)) s"
-  [ $status -eq 0 ] || failed+=("$title")
+  [ $status -eq 0 ] || failed "$title"
 }
 
 machine() {
   part "machine" machine.txt 12 nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.sm,clocks.mem,power.limit --format=csv
-  part "libraries" libraries.txt 5 "$pack/shoal" doctor
+  part "libraries" libraries.txt 60 "$pack/shoal" doctor
 }
+
+# One suite of tests, once more with blocking launches if it fails: an illegal address fails all that follows it in a process,
+# and is reported by a later call.
+suite() {
+  local log=$logs/test-${1//[^A-Za-z0-9]/-}
+  timeout 200 "$pack/test_ops_cuda" --gtest_brief=1 "--gtest_filter=$1*" >"$log.txt" 2>&1 && return
+  CUDA_LAUNCH_BLOCKING=1 timeout 100 "$pack/test_ops_cuda" --gtest_brief=1 "--gtest_filter=$1*" >"$log-blocking.txt" 2>&1
+  echo "$1: $(grep -c '^\[  FAILED' "$log.txt") lines of failures, $log.txt"
+  return 1
+}
+# Suites beside each other: most of their time is the oracle's.
 tests() {
-  part "tests of ops, models and layouts on the GPU" tests.txt 25 "$pack/test_ops_cuda" --gtest_brief=1
+  export -f suite
+  export logs pack
+  local suites begin=$SECONDS
+  mapfile -t suites < <("$pack/test_ops_cuda" --gtest_list_tests | grep '^[^ ].*\.' | sed 's/  #.*//')
+  printf '\n== tests of ops, models and layouts on the GPU, %d suites\n' ${#suites[@]}
+  # shellcheck disable=SC2016
+  printf '%s\0' "${suites[@]}" | xargs -0 -n 1 -P "${JOBS:-10}" bash -c 'suite "$0"' || failed tests
+  grep -h "PASSED\|SKIPPED" "$logs"/test-*.txt | grep -v blocking | awk '/PASSED/ {n += $4} /SKIPPED.*tests/ {s += $4}
+    END {print n " passed, " s + 0 " skipped"}'
+  echo "-- $((SECONDS - begin)) s"
 }
 # Memory errors and races, on the smaller shapes of every op.
 sanitizer() {
-  local small='*/1:*/2:*/9:*/10:*FastAndPlain*'
-  part "memcheck" memcheck.txt 6 compute-sanitizer --tool memcheck --error-exitcode 9 "$pack/test_ops_cuda" \
-    --gtest_brief=1 --gtest_filter="$small"
-  part "racecheck" racecheck.txt 6 compute-sanitizer --tool racecheck --error-exitcode 9 "$pack/test_ops_cuda" \
-    --gtest_brief=1 --gtest_filter="*/9:*/10:-*Linear*"
-  part "initcheck" initcheck.txt 6 compute-sanitizer --tool initcheck --error-exitcode 9 "$pack/test_ops_cuda" \
-    --gtest_brief=1 --gtest_filter="*/9:*/10:-*Linear*"
+  local tool filter
+  for tool in memcheck racecheck initcheck; do
+    filter='*/0:*/1:*/2:*/9:*/10:-*Linear*:*RealModels*:*CudaLayout*:*FollowTheCpu*:*WorkersAverage*:*TheSameBits*'
+    LIMIT=${LIMIT:-180} part "$tool" "$tool.txt" 6 compute-sanitizer --tool $tool --error-exitcode 9 "$pack/test_ops_cuda" \
+      --gtest_brief=1 "--gtest_filter=$filter" &
+  done
+  wait
+}
+# The same run by one rank and by several on one GPU, and in two parts: the same bytes.
+layouts() {
+  local name options
+  local train=("$pack/shoal" train configs/shakespeare-char.toml train.backend=cuda train.dtype=bfloat16 train.steps=20
+    train.global_batch=32 train.micro_batch=8 eval.batches=2 eval.interval=10 run.deterministic=layout
+    "data.dir=$pack/shakespeare-char" "run.dir=$work/runs")
+  while read -r name options; do
+    # shellcheck disable=SC2086
+    part "layout: $name" "layout-$name.txt" 1 "${train[@]}" "run.name=layout-$name" $options
+    [ "$name" = one ] || "$pack/shoal" checkpoint compare "$work/runs/layout-one" "$work/runs/layout-$name" 2>&1 | tail -2
+  done <<'LAYOUTS'
+one
+eager train.graph=false
+two --ranks 2
+zero --ranks 4 parallel.zero=3
+pipeline --ranks 2 parallel.pipeline=2
+offload parallel.offload=host
+LAYOUTS
+  part "layout: resumed" layout-half.txt 1 "${train[@]}" run.name=layout-resumed checkpoint.interval=10
+  rm -r "$work"/runs/layout-resumed/checkpoints/step-00000020
+  part "layout: resumed" layout-resumed.txt 1 "${train[@]}" run.name=layout-resumed init.from=resume
+  "$pack/shoal" checkpoint compare "$work/runs/layout-one" "$work/runs/layout-resumed" 2>&1 | tail -2
 }
 ops() {
   part "ops of GPT-2 124M, 64 x 1024, bfloat16" ops-gpt2.txt 80 "$pack/bench_backend_ops" cuda
   part "ops of the character model, 64 x 256, bfloat16" ops-char.txt 70 "$pack/bench_backend_ops" cuda --model char384
+}
+# Where the time of a step goes.
+kernels() {
+  local steps=5 name=$1
+  shift
+  export CUDA_INJECTION64_PATH=$PWD/$pack/libbench_gpu_kernels.so KERNELS=$logs/kernels-$name.txt STEPS=$((steps + 3))
+  part "kernels, $name" "kernels-$name.log" 1 "$pack/bench_train_step" "$@" $steps --backend cuda
+  unset CUDA_INJECTION64_PATH
+  head -40 "$KERNELS" | cut -c1-150
+  tail -1 "$KERNELS"
 }
 # layers heads width vocabulary batch positions dropout type steps
 steps() {
   local gpt2=(12 12 768 50257 64 1024 0 bfloat16 20 --backend cuda) char=(6 6 384 65 64 256 0.2 bfloat16 200 --backend cuda)
   part "124M, 64 x 1024" step-124m.txt 1 "$pack/bench_train_step" "${gpt2[@]}"
   part "the same, every kernel launched" step-124m-eager.txt 1 "$pack/bench_train_step" "${gpt2[@]}" --eager
-  part "124M, 64 x 1024, float32" step-124m-f32.txt 1 "$pack/bench_train_step" 12 12 768 50257 16 1024 0 float32 5 --backend cuda
+  part "characters 6/6/384, 64 x 256, dropout 0.2" step-char.txt 1 "$pack/bench_train_step" "${char[@]}"
+  part "the same, every kernel launched" step-char-eager.txt 1 "$pack/bench_train_step" "${char[@]}" --eager
+  kernels 124m "${gpt2[@]:0:8}"
+  kernels char "${char[@]:0:8}"
+}
+
+large() {
+  part "124M, 16 x 1024, float32" step-124m-f32.txt 1 "$pack/bench_train_step" 12 12 768 50257 16 1024 0 float32 5 --backend cuda
   part "355M, 32 x 1024" step-355m.txt 1 "$pack/bench_train_step" 24 16 1024 50257 32 1024 0 bfloat16 10 --backend cuda
   part "774M, 16 x 1024" step-774m.txt 1 "$pack/bench_train_step" 36 20 1280 50257 16 1024 0 bfloat16 8 --backend cuda
   part "1558M, 8 x 1024" step-1558m.txt 1 "$pack/bench_train_step" 48 25 1600 50257 8 1024 0 bfloat16 8 --backend cuda
-  part "characters 6/6/384, 64 x 256, dropout 0.2" step-char.txt 1 "$pack/bench_train_step" "${char[@]}"
-  part "the same, every kernel launched" step-char-eager.txt 1 "$pack/bench_train_step" "${char[@]}" --eager
 }
 
 # The most that the GPU's memory holds during a run, beside what `shoal size` says.
@@ -102,12 +164,12 @@ memory() {
   for level in none gelu light block; do
     local settings=(configs/gpt2-124m.toml train.backend=cuda train.dtype=bfloat16 train.global_batch=64 train.micro_batch=64
       train.steps=8 lr_schedule.warmup_steps=0 eval.batches=1 "train.recompute=$level" "data.dir=$pack/text")
-    nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits -lms 100 >"$out/memory-$level.used" & sampler=$!
-    part "124M, 64 x 1024, recompute $level" "memory-$level.txt" 1 "$pack/shoal" train "${settings[@]}" "run.dir=$out/runs" \
+    nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits -lms 100 >"$logs/memory-$level.used" & sampler=$!
+    part "124M, 64 x 1024, recompute $level" "memory-$level.txt" 1 "$pack/shoal" train "${settings[@]}" "run.dir=$work/runs" \
       "run.name=memory-$level"
     kill "$sampler"
     "$pack/shoal" size "${settings[@]}" | grep "on the GPU"
-    echo "most of it in use: $(sort -n "$out/memory-$level.used" | tail -1) MiB"
+    echo "most of it in use: $(sort -n "$logs/memory-$level.used" | tail -1) MiB"
   done
 }
 
@@ -118,7 +180,7 @@ peers() {
   [ ! -x "$pack/llmc" ] || "$python" -c "
 import random, struct
 count = 1 << 21
-with open('$out/random.bin', 'wb') as file:
+with open('$logs/random.bin', 'wb') as file:
     file.write(struct.pack('<3i', 20240520, 1, count) + bytes(4 * 253))
     file.write(struct.pack(f'<{count}H', *(random.randrange(50257) for _ in range(count))))"
   while read -r name layers heads width batch; do
@@ -127,10 +189,10 @@ with open('$out/random.bin', 'wb') as file:
       part "Shoal, $name, $batch x 1024" "peer-$name-shoal-$round.txt" 1 \
         "$pack/bench_train_step" "$layers" "$heads" "$width" 50257 "$batch" 1024 0 bfloat16 20 --backend cuda
       part "PyTorch, compiled" "peer-$name-torch-$round.txt" 1 \
-        "$python" bench/peers/torch_gpt.py "$layers" "$heads" "$width" 50257 "$batch" 1024 0 bfloat16 20 4 \
+        env LD_LIBRARY_PATH="$own_path" "$python" bench/peers/torch_gpt.py "$layers" "$heads" "$width" 50257 "$batch" 1024 0 bfloat16 20 4 \
         --device cuda --tf32 --compile --pad 64
       [ ! -x "$pack/llmc" ] || part "llm.c" "peer-$name-llmc-$round.txt" 2 \
-        "$pack/llmc" -i "$out/random.bin" -j "$out/random.bin" -e "d$layers" -b "$batch" -t 1024 -x 20 -v 0 -s 0 -n 0 -c 0.1
+        "$pack/llmc" -i "$logs/random.bin" -j "$logs/random.bin" -e "d$layers" -b "$batch" -t 1024 -x 20 -v 0 -s 0 -n 0 -c 0.1
     done
   done <<'SIZES'
 124M  12 12 768 64
@@ -142,8 +204,8 @@ SIZES
 # Workload W2: best validation loss 1.47 +- 0.01, and how long that takes.
 characters() {
   LIMIT=400 part "characters of Shakespeare, 5000 steps" characters.txt 4 "$pack/shoal" train configs/shakespeare-char.toml \
-    train.backend=cuda train.dtype=bfloat16 "data.dir=$pack/shakespeare-char" "run.dir=$out/runs" run.name=characters
-  grep -h "Val loss" "$out/characters.txt" | sed 's/.*Step/Step/' | sort -t: -k2 -g | head -1
+    train.backend=cuda train.dtype=bfloat16 "data.dir=$pack/shakespeare-char" "run.dir=$work/runs" run.name=characters
+  grep -h "Val loss" "$logs/characters.txt" | sed 's/.*Step/Step/' | sort -t: -k2 -g | head -1
 }
 
 # 124M from scratch on whatever text is in the pack, in three layouts of one GPU whose curves are to be the same.
@@ -151,24 +213,30 @@ pretrain() {
   local ranks limit=${LIMIT:-180}
   for ranks in 1 2 4; do
     local run="pretrain-$ranks" from=scratch
-    [ ! -d "$out/runs/$run" ] || from=resume
+    [ ! -d "$work/runs/$run" ] || from=resume
     LIMIT=$limit part "124M on $ranks ranks of one GPU" "pretrain-$ranks.txt" 3 timeout -s INT $((limit - 20)) \
       "$pack/shoal" train configs/gpt2-124m.toml train.backend=cuda train.dtype=bfloat16 run.deterministic=layout \
-      train.micro_batch=16 "data.dir=$pack/text" "run.dir=$out/runs" "run.name=$run" "init.from=$from" --ranks "$ranks"
+      train.micro_batch=16 "data.dir=$pack/text" "run.dir=$work/runs" "run.name=$run" "init.from=$from" --ranks "$ranks"
   done
-  "$pack/shoal" plot "$out"/runs/pretrain-* -o "$out/pretrain.svg"
+  "$pack/shoal" plot "$out"/runs/pretrain-* -o "$logs/pretrain.svg"
 }
 
 case ${1:-} in
   pack) pack ;;
   run)
-    mkdir -p "$out"
+    mkdir -p "$out" "$logs" && rm -f "$work/failed"
     [ "$pack" -nt "$pack.tar.gz" ] || { tar -xzmf "$pack.tar.gz" -C "$(dirname "$pack")" && touch "$pack"; }
-    export LD_LIBRARY_PATH="$PWD/$pack/lib:$(cuda_libraries):${LD_LIBRARY_PATH:-}"
+    own_path=${LD_LIBRARY_PATH:-}
+    found=$(cuda_libraries)
+    export LD_LIBRARY_PATH="$PWD/$pack/lib:$found:$own_path" XDG_CACHE_HOME=$work/cache
     parts=("${@:2}")
-    [ ${#parts[@]} -gt 0 ] || parts=(machine tests ops steps memory peers characters sanitizer)
-    for name in "${parts[@]}"; do "$name"; done
-    [ ${#failed[@]} -eq 0 ] || { printf 'failed: %s\n' "${failed[@]}"; exit 1; }
+    [ ${#parts[@]} -gt 0 ] || parts=(machine tests+sanitizer+layouts ops steps large memory peers characters)
+    for names in "${parts[@]}"; do
+      for name in ${names//+/ }; do "$name" & done
+      wait
+    done
+    tar -czf "$out/gpu-$(date +%s).tar.gz" -C "$work" logs
+    [ ! -e "$work/failed" ] || { sed 's/^/failed: /' "$work/failed"; exit 1; }
     ;;
   *) sed -n '2,10p' "$0"; exit 2 ;;
 esac
