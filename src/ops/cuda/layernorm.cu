@@ -1,4 +1,4 @@
-// Layer norm: one warp per row.
+// Layer norm: a warp per row, and in the backward pass a block for some rows.
 #include "ops/cuda/cuda_backend.h"
 #include "ops/cuda/device.cuh"
 #include "ops/cuda/reductions.cuh"
@@ -9,8 +9,9 @@ namespace {
 constexpr float kEpsilon = 1e-5f;
 constexpr int kThreads = 256, kWarps = kThreads / kWarp;
 constexpr int kWide = 4;             // neighbouring columns of a lane
-constexpr std::int64_t kRows = 128;  // rows of one block's sums for the parameters' gradients
+constexpr std::int64_t kRows = 128;  // rows of one block's sums for the parameters' gradients, any width
 constexpr int kMostChunks = 16;      // of kWarp * kWide columns, in a lane's registers
+constexpr int kMostWarps = kMostChunks / 2;
 
 // --- rows that fit a warp's registers: at most kChunks * 128 columns, aligned. Roundings are explicit, so
 // that a norm has the same bits alone and fused with the residual stream.
@@ -125,11 +126,24 @@ __global__ void __launch_bounds__(kThreads)
   if (lane == 0) mean[row] = m, rstd[row] = r;
 }
 
+// --- the backward pass: a thread has the same columns of all rows of its block, so that it sums the
+// gradients of gamma and beta in registers. A warp has 256 columns, a lane two times four: a block of the
+// mask's.
+constexpr int kHalves = 2, kWarpColumns = kHalves * kWarp * kWide;
+constexpr int kTogether = 1;  // rows whose loads are in flight at once
+
+__device__ inline int column_of_half(int half) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
+  return warp * kWarpColumns + half * kWarp * kWide + lane * kWide;
+}
+
 // The second output for a row of dx: none, or the gradient of the branch before.
 struct NoBranch {
-  __device__ NoBranch row(std::int64_t) const { return {}; }
-  __device__ void prepare(int) {}
-  __device__ void put(std::int64_t, const Floats<kWide>&) const {}
+  struct Put {
+    __device__ void operator()(int, std::int64_t, const Floats<kWide>&) const {}
+  };
+  // All lanes take part.
+  __device__ Put row(std::int64_t) const { return {}; }
 };
 
 template <typename T>
@@ -140,90 +154,126 @@ struct BranchBefore {
 
   struct Put {
     T* dbranch;
-    RowMask mask;
-    Floats<kWide> factors = {};
-    __device__ void prepare(int chunk) { factors = mask.factors(chunk); }
-    __device__ void put(std::int64_t i, Floats<kWide> value) const {
+    const Mask& mask;
+    std::uint32_t kept;
+    __device__ void operator()(int half, std::int64_t i, Floats<kWide> value) const {
+      if (mask.active) {
+        const auto factors = kept_factors(mask, kept >> (kWide * half));
 #pragma unroll
-      for (int j = 0; j < kWide; ++j) value.at[j] *= factors.at[j];
+        for (int j = 0; j < kWide; ++j) value.at[j] *= factors.at[j];
+      }
       store(dbranch + i, value);
     }
   };
-  __device__ Put row(std::int64_t row) const { return {dbranch, RowMask(mask, row, positions)}; }
+  __device__ Put row(std::int64_t row) const {
+    const auto warp = static_cast<std::uint32_t>(threadIdx.x) / kWarp;
+    return {dbranch, mask,
+            mask.active ? kept_columns(mask, mask.row(row / positions, row % positions), warp) : 0};
+  }
 };
 
-// parts [block of rows, 2, columns]: sums for dgamma, then for dbeta. A warp takes every kWarps-th row of its
-// block.
-template <typename T, int kChunks, typename Sink>
-__global__ void __launch_bounds__(kThreads)
-    backward_kernel(float* dx, bool fresh, Sink sink, float* parts, const T* dy, const float* x,
-                    const T* gamma, const float* mean, const float* rstd, std::int64_t rows,
-                    std::int64_t columns) {
-  __shared__ float shared[2][kWarps][kWarp * kWide];
-  const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
+// parts [block of rows, 2, columns]: sums for dgamma, then for dbeta.
+template <typename T, typename Sink>
+__global__ void backward_kernel(float* dx, bool fresh, Sink sink, float* parts, const T* dy, const float* x,
+                                const T* gamma, const float* mean, const float* rstd, std::int64_t rows,
+                                std::int64_t rows_of_block, int columns) {
+  __shared__ float shared[2][kMostWarps][2 * kTogether];
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp,
+            warps = static_cast<int>(blockDim.x) / kWarp;
   const float inverse = 1.0f / static_cast<float>(columns);
-  const std::int64_t begin = static_cast<std::int64_t>(blockIdx.x) * kRows,
-                     end = begin + kRows < rows ? begin + kRows : rows;
-  Floats<kWide> sum_gamma[kChunks] = {}, sum_beta[kChunks] = {};
-  for (std::int64_t row = begin + warp; row < end; row += kWarps) {
-    const float m = mean[row], r = rstd[row];
-    float sum_g = 0, sum_gn = 0;
+  const std::int64_t begin = blockIdx.x * rows_of_block,
+                     end = begin + rows_of_block < rows ? begin + rows_of_block : rows;
+  Floats<kWide> scale[kHalves] = {}, sum_gamma[kHalves] = {}, sum_beta[kHalves] = {};
 #pragma unroll
-    for (int chunk = 0; chunk < kChunks; ++chunk) {
-      const std::int64_t column = column_of(chunk);
-      if (column >= columns) break;
-      const auto in = load<kWide>(x + row * columns + column), scale = load<kWide>(gamma + column),
-                 gradient = load<kWide>(dy + row * columns + column);
+  for (int h = 0; h < kHalves; ++h) {
+    if (column_of_half(h) < columns) scale[h] = load<kWide>(gamma + column_of_half(h));
+  }
+  int side = 0;
+  for (std::int64_t first = begin; first < end; first += kTogether, side = 1 - side) {
+    Floats<kWide> normal[kTogether][kHalves], gradient[kTogether][kHalves], out[kTogether][kHalves];
+    float m[kTogether], r[kTogether];
 #pragma unroll
-      for (int i = 0; i < kWide; ++i) {
-        const float normal = product(in.at[i] - m, r), g = product(gradient.at[i], scale.at[i]);
-        sum_g += g;
-        sum_gn = fmaf(g, normal, sum_gn);
-        sum_gamma[chunk].at[i] = fmaf(gradient.at[i], normal, sum_gamma[chunk].at[i]);
-        sum_beta[chunk].at[i] += gradient.at[i];
+    for (int k = 0; k < kTogether; ++k) {
+      const std::int64_t row = first + k;
+      m[k] = row < end ? mean[row] : 0.0f;
+      r[k] = row < end ? rstd[row] : 0.0f;
+#pragma unroll
+      for (int h = 0; h < kHalves; ++h) {
+        const std::int64_t at = row * columns + column_of_half(h);
+        const bool there = row < end && column_of_half(h) < columns;
+        normal[k][h] = there ? load<kWide>(x + at) : Floats<kWide>{};
+        gradient[k][h] = there ? load<kWide>(dy + at) : Floats<kWide>{};
+        out[k][h] = there && !fresh ? load<kWide>(dx + at) : Floats<kWide>{};
       }
     }
-    const float mean_g = product(warp_sum(sum_g), inverse), mean_gn = product(warp_sum(sum_gn), inverse);
-    auto beside = sink.row(row);
+    float sums[kTogether][2] = {};  // of g, and of g times the normal
 #pragma unroll
-    for (int chunk = 0; chunk < kChunks; ++chunk) {
-      beside.prepare(chunk);
-      const std::int64_t column = column_of(chunk), at = row * columns + column;
-      if (column >= columns) continue;
-      const auto in = load<kWide>(x + at), scale = load<kWide>(gamma + column),
-                 gradient = load<kWide>(dy + at);
-      auto out = fresh ? Floats<kWide>{} : load<kWide>(dx + at);
+    for (int k = 0; k < kTogether; ++k) {
 #pragma unroll
-      for (int i = 0; i < kWide; ++i) {
-        const float normal = product(in.at[i] - m, r), g = product(gradient.at[i], scale.at[i]);
-        out.at[i] = fmaf(r, fmaf(-normal, mean_gn, g - mean_g), out.at[i]);
+      for (int h = 0; h < kHalves; ++h) {
+        if (column_of_half(h) >= columns) continue;
+#pragma unroll
+        for (int i = 0; i < kWide; ++i) {
+          float& n = normal[k][h].at[i];
+          float& g = gradient[k][h].at[i];
+          n = product(n - m[k], r[k]);
+          sum_gamma[h].at[i] = fmaf(g, n, sum_gamma[h].at[i]);
+          sum_beta[h].at[i] += g;
+          g = product(g, scale[h].at[i]);
+          sums[k][0] += g;
+          sums[k][1] = fmaf(g, n, sums[k][1]);
+        }
       }
-      store(dx + at, out);
-      beside.put(at, out);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) sums[k][i] = warp_sum(sums[k][i]);
+    }
+    // Two buffers, so that one barrier is enough.
+    if (lane == 0) {
+#pragma unroll
+      for (int i = 0; i < 2 * kTogether; ++i) shared[side][warp][i] = sums[i / 2][i % 2];
+    }
+    __syncthreads();
+    float means[2 * kTogether] = {};
+    for (int w = 0; w < warps; ++w) {
+#pragma unroll
+      for (int i = 0; i < 2 * kTogether; ++i) means[i] += shared[side][w][i];
+    }
+#pragma unroll
+    for (int k = 0; k < kTogether; ++k) {
+      const std::int64_t row = first + k;
+      if (row >= end) break;
+      const float mean_g = product(means[2 * k], inverse), mean_gn = product(means[2 * k + 1], inverse);
+      const auto put = sink.row(row);
+#pragma unroll
+      for (int h = 0; h < kHalves; ++h) {
+        if (column_of_half(h) >= columns) continue;
+        auto& to = out[k][h];
+#pragma unroll
+        for (int i = 0; i < kWide; ++i) {
+          to.at[i] = fmaf(r[k], fmaf(-normal[k][h].at[i], mean_gn, gradient[k][h].at[i] - mean_g), to.at[i]);
+        }
+        const std::int64_t at = row * columns + column_of_half(h);
+        store(dx + at, to);
+        put(h, at, to);
+      }
     }
   }
-  float* part = parts + blockIdx.x * 2 * columns;
+  float* part = parts + static_cast<std::int64_t>(blockIdx.x) * 2 * columns;
 #pragma unroll
-  for (int chunk = 0; chunk < kChunks; ++chunk) {
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < kWide; ++i) {
-      shared[0][warp][lane * kWide + i] = sum_gamma[chunk].at[i];
-      shared[1][warp][lane * kWide + i] = sum_beta[chunk].at[i];
-    }
-    __syncthreads();
-    // Half of the threads sum the one, half the other.
-    constexpr int kColumns = kWarp * kWide;
-    const int which = static_cast<int>(threadIdx.x) / kColumns,
-              mine = static_cast<int>(threadIdx.x) % kColumns;
-    const std::int64_t column = chunk * kColumns + mine;
-    float total = 0;
-#pragma unroll
-    for (int i = 0; i < kWarps; ++i) total += shared[which][i][mine];
-    if (column < columns) part[which * columns + column] = total;
+  for (int h = 0; h < kHalves; ++h) {
+    if (column_of_half(h) >= columns) continue;
+    store(part + column_of_half(h), sum_gamma[h]);
+    store(part + columns + column_of_half(h), sum_beta[h]);
   }
 }
-static_assert(kThreads == 2 * kWarp * kWide);
+
+// The rows of a block: enough for sums that cost little, few enough for a GPU's multiprocessors.
+std::int64_t rows_of_block(std::int64_t rows) {
+  constexpr std::int64_t kFewest = 8, kMost = 64, kBlocks = 1024;
+  std::int64_t each = kFewest;
+  while (each < kMost && ceil_div(rows, each) > kBlocks) each *= 2;
+  return each;
+}
 
 // --- rows of any width and alignment
 
@@ -299,14 +349,6 @@ void with_chunks(std::int64_t columns, F&& f) {
   return f.template operator()<kMostChunks>();
 }
 
-// parts [row_blocks, 2, columns] of sums for dgamma and dbeta, which may be empty.
-void fold_norm_parts(const Tensor& dgamma, const Tensor& dbeta, const float* parts, std::int64_t row_blocks,
-                     cudaStream_t stream) {
-  const std::int64_t columns = dgamma.count();
-  fold_parts(dgamma.as<float>(), parts, row_blocks, 2 * columns, columns, stream);
-  if (dbeta) fold_parts(dbeta.as<float>(), parts + columns, row_blocks, 2 * columns, columns, stream);
-}
-
 bool fits(std::int64_t columns) { return columns % kWide == 0 && columns <= kMostChunks * kWarp * kWide; }
 
 }  // namespace
@@ -359,32 +401,32 @@ void CudaBackend::layernorm_backward(const LayerNormBackward& args) {
     launch(any_parts_kernel<T>, blocks(row_blocks, ceil_div(columns, kThreads)), kThreads, 0, stream_.get(),
            parts, dy.as<T>(), x.as<float>(), mean.as<float>(), rstd.as<float>(), rows, columns);
   });
-  fold_norm_parts(dgamma, dbeta, parts, row_blocks, stream_.get());
+  fold_parts(dgamma.as<float>(), dbeta.as<float>(), parts, row_blocks, 2 * columns, columns, stream_.get());
 }
 
 void CudaBackend::layernorm_residual_backward(const LayerNormResidualBackward& args) {
   const auto& [norm, overwrite, dbranch, dropout] = args;
   const auto& [dx, dgamma, dbeta, dy, x, gamma, mean, rstd] = norm;
-  const std::int64_t rows = x.rows(), columns = x.columns(), row_blocks = ceil_div(rows, kRows);
+  const std::int64_t rows = x.rows(), columns = x.columns(), each = rows_of_block(rows),
+                     row_blocks = ceil_div(rows, each);
   if (!fits(columns) || !aligned(dx.data, dbranch.data, dy.data, x.data, gamma.data)) {
     return Backend::layernorm_residual_backward(args);
   }
   auto* parts = scratch_.take<float>(row_blocks * 2 * columns);
   with_type(dy.dtype, [&]<typename T>() {
-    with_chunks(columns, [&]<int kChunks>() {
-      const auto run = [&](const auto& sink) {
-        launch(backward_kernel<T, kChunks, std::remove_cvref_t<decltype(sink)>>, blocks(row_blocks), kThreads,
-               0, stream_.get(), dx.as<float>(), overwrite, sink, parts, dy.as<T>(), x.as<float>(),
-               gamma.as<T>(), mean.as<float>(), rstd.as<float>(), rows, columns);
-      };
-      if (dbranch) {
-        run(BranchBefore<T>{dbranch.as<T>(), dx.dim(1), Mask(dropout)});
-      } else {
-        run(NoBranch{});
-      }
-    });
+    const auto run = [&](const auto& sink) {
+      launch(backward_kernel<T, std::remove_cvref_t<decltype(sink)>>, blocks(row_blocks),
+             static_cast<unsigned>(ceil_div(columns, kWarpColumns) * kWarp), 0, stream_.get(), dx.as<float>(),
+             overwrite, sink, parts, dy.as<T>(), x.as<float>(), gamma.as<T>(), mean.as<float>(),
+             rstd.as<float>(), rows, each, columns);
+    };
+    if (dbranch) {
+      run(BranchBefore<T>{dbranch.as<T>(), dx.dim(1), Mask(dropout)});
+    } else {
+      run(NoBranch{});
+    }
   });
-  fold_norm_parts(dgamma, dbeta, parts, row_blocks, stream_.get());
+  fold_parts(dgamma.as<float>(), dbeta.as<float>(), parts, row_blocks, 2 * columns, columns, stream_.get());
 }
 
 }  // namespace shoal::cuda

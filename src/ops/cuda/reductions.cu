@@ -85,32 +85,35 @@ __global__ void column_sums_kernel(float* parts, const T* x, std::int64_t rows, 
   parts[blockIdx.y * columns + first + mine] = total;
 }
 
-// A lane sums a column, a warp every kWarps-th part.
-__global__ void fold_parts_kernel(float* out, const float* parts, std::int64_t blocks_of_rows,
-                                  std::int64_t stride, std::int64_t columns) {
-  __shared__ float shared[kWarps][kWarp];
+// A lane sums a column, a warp every kFoldWarps-th part. Blocks of grid.y = 1 fold the second sums.
+constexpr int kFoldWarps = 32;
+__global__ void __launch_bounds__(kFoldWarps* kWarp)
+    fold_parts_kernel(float* out, float* second, const float* parts, std::int64_t blocks_of_rows,
+                      std::int64_t stride, std::int64_t columns) {
+  __shared__ float shared[kFoldWarps][kWarp];
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
   const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * kWarp + lane;
+  const float* from = parts + blockIdx.y * columns + column;
   float sum = 0;
   if (column < columns) {
 #pragma unroll 8
-    for (std::int64_t i = warp; i < blocks_of_rows; i += kWarps) sum += parts[i * stride + column];
+    for (std::int64_t i = warp; i < blocks_of_rows; i += kFoldWarps) sum += from[i * stride];
   }
   shared[warp][lane] = sum;
   __syncthreads();
   if (warp > 0 || column >= columns) return;
   float total = 0;
 #pragma unroll
-  for (int i = 0; i < kWarps; ++i) total += shared[i][lane];
-  out[column] += total;
+  for (int i = 0; i < kFoldWarps; ++i) total += shared[i][lane];
+  (blockIdx.y == 0 ? out : second)[column] += total;
 }
 
 }  // namespace
 
-void fold_parts(float* out, const float* parts, std::int64_t blocks_of_rows, std::int64_t stride,
-                std::int64_t columns, cudaStream_t stream) {
-  launch(fold_parts_kernel, blocks(ceil_div(columns, kWarp)), kThreads, 0, stream, out, parts, blocks_of_rows,
-         stride, columns);
+void fold_parts(float* out, float* second, const float* parts, std::int64_t blocks_of_rows,
+                std::int64_t stride, std::int64_t columns, cudaStream_t stream) {
+  launch(fold_parts_kernel, blocks(ceil_div(columns, kWarp), second ? 2 : 1), kFoldWarps * kWarp, 0, stream,
+         out, second, parts, blocks_of_rows, stride, columns);
 }
 
 void CudaBackend::add_column_sums(const Tensor& out, const Tensor& x) {
@@ -126,7 +129,7 @@ void CudaBackend::add_column_sums(const Tensor& out, const Tensor& x) {
              stream_.get(), parts, x.as<T>(), rows, columns);
     }
   });
-  fold_parts(out.as<float>(), parts, row_blocks, columns, columns, stream_.get());
+  fold_parts(out.as<float>(), nullptr, parts, row_blocks, columns, columns, stream_.get());
 }
 
 void CudaBackend::add_sums(const Tensor& totals, const Tensor& x, bool squares) {
