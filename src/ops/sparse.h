@@ -34,9 +34,11 @@ constexpr float int4_scale(std::uint32_t largest) {
   return std::bit_cast<float>((std::bit_cast<std::uint32_t>(seventh) + 15) & ~15u);
 }
 // The nearest level, the even one of two, as a nibble. Adding 1.5 * 2^23 rounds to an integer, whose last
-// bits are the last bits of the sum.
+// bits are the last bits of the sum. Without a level (the scale is zero or NaN) the nibble is zero: the bits
+// of a NaN differ between processors.
 constexpr std::uint32_t int4_nibble(float x, float scale) {
-  return std::bit_cast<std::uint32_t>(x / scale + 12582912.0f) & 15u;
+  const float level = x / scale;
+  return level == level ? std::bit_cast<std::uint32_t>(level + 12582912.0f) & 15u : 0u;
 }
 constexpr float int4_value(std::uint32_t nibble, float scale) {
   return static_cast<float>(static_cast<std::int32_t>(nibble << 28) >> 28) * scale;
