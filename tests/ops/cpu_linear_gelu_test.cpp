@@ -40,7 +40,8 @@ TEST_P(CpuLinearGelu, Forward) {
                                    exact.full({N_, K_}, std::abs(w)), with_bias ? b : Tensor{});
       const auto [y, hidden] = run(cpu(type_));
       const auto [expected_y, expected_hidden] = run(exact);
-      const Values error = gamma(K_ + 1) * magnitude.values() + storage(expected_hidden, type_);
+      Values error = gamma(K_ + 1) * magnitude.values() + storage(expected_hidden, type_);
+      if (with_bias) error += rounding_before_bias(expected_hidden, bias, type_, K_, N_);
       expect_within(hidden, expected_hidden, error);
       expect_within(y, expected_y,
                     1.13 * error + (function_error_ + gamma(4)) * std::abs(expected_hidden) +
