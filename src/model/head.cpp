@@ -8,10 +8,14 @@
 namespace shoal {
 namespace {
 
-// The rows of a chunk of logits, which has about `elements` of them.
+// The rows of a chunk of logits, which has about `elements` of them, or up to half of them where that makes
+// all chunks equal: products of one size are tuned once.
 std::int64_t chunk_rows(std::int64_t rows, std::int64_t classes, std::int64_t elements) {
   const std::int64_t most = std::max<std::int64_t>(64, elements / classes);
   const std::int64_t chunks = (rows + most - 1) / most;
+  for (std::int64_t equal = chunks; equal < 2 * chunks; ++equal) {
+    if (rows % equal == 0) return rows / equal;
+  }
   return (rows + chunks - 1) / chunks;
 }
 
