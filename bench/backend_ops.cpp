@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <functional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -416,10 +417,11 @@ int main(int argc, char** argv) {
     Bench bench(*backend, *found, type == "bfloat16" ? DType::bf16 : DType::f32, filter);
     bench.run();
     if (backend->name() == "cuda") {
-      for (const auto& [attention, name] : {std::pair{AttentionKind::cudnn, "cuDNN"},
-                                            {AttentionKind::tensor, "tensor"},
-                                            {AttentionKind::plain, "plain"}}) {
-        bench.attention_by(*make_cuda_backend({.attention = attention}), name);
+      for (const auto& [attention, ordered, name] : {std::tuple{AttentionKind::cudnn, true, "cuDNN ordered"},
+                                                     {AttentionKind::cudnn, false, "cuDNN"},
+                                                     {AttentionKind::tensor, true, "tensor"},
+                                                     {AttentionKind::plain, true, "plain"}}) {
+        bench.attention_by(*make_cuda_backend({.attention = attention, .ordered = ordered}), name);
       }
     }
   } catch (const std::exception& error) {

@@ -6,8 +6,8 @@
 // BATCH is that of all ranks, which are threads of this process, or processes under mpirun. A rank has
 // THREADS threads (0: its share of the cores); a data rank takes its part of the batch at once, --micro cuts
 // it finer, --eager launches what a GPU would play from a recording, --layout adds the gradients in the order
-// that no layout changes, and --muon updates by Muon. Prints one line: median and minimum ms per step,
-// tokens/s, share of the measured peak of all ranks together.
+// that no layout changes and repeats every bit, and --muon updates by Muon. Prints one line: median and
+// minimum ms per step, tokens/s, share of the measured peak of all ranks together.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -122,9 +122,10 @@ void run(World& world, const Settings& settings) {
     fail_user("{} data ranks with micro-batches of {} do not share {} sequences evenly", data_ranks, micro,
               batch);
   }
-  const auto backend = make_backend(
-      backend_kind(settings.backend).value(),
-      {.threads = settings.threads > 0 ? settings.threads : world.cores, .local_rank = world.local_rank});
+  const auto backend = make_backend(backend_kind(settings.backend).value(),
+                                    {.threads = settings.threads > 0 ? settings.threads : world.cores,
+                                     .local_rank = world.local_rank,
+                                     .repeatable = settings.layout});
   const auto [ranks, how] = connect_backends(*backend, world.ranks);
   if (world.ranks.rank() == 0 && !how.empty()) fmt::print(stderr, "between GPUs: {}\n", how);
   Mesh mesh(*ranks, {settings.pipeline, data_ranks, settings.tensor});

@@ -63,7 +63,8 @@ double kernel_scratch(const RunPlan& plan, const RankCounts& ranks, const Tensor
           head ? std::min(batch.rows(), std::max<std::int64_t>(64, plan.pipeline.logits.elements / widest))
                : 0,
       .compute = plan.engine.compute,
-      .dropout = model.dropout > 0};
+      .dropout = model.dropout > 0,
+      .repeatable = plan.repeatable};
   return static_cast<double>(scratch_bytes(plan.backend, sizes, threads_of(plan, ranks)));
 }
 

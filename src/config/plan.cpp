@@ -101,6 +101,12 @@ static void check_outer(const RunPlan& plan, const Config& config) {
       config.outer.compress, config.gossip.topology);
 }
 
+// Whether a backend may choose by timing: hosts without a shared cache, or another run, could choose
+// otherwise.
+static bool is_repeatable(const Config& config) {
+  return config.run.deterministic == Determinism::layout || config.run.verify > 0;
+}
+
 RunPlan make_plan(const Config& config, const GptConfig& model) {
   const auto& train = config.train;
   const auto& parallel = config.parallel;
@@ -117,6 +123,7 @@ RunPlan make_plan(const Config& config, const GptConfig& model) {
                .sequence = parallel.sequence && parallel.tensor > 1,
                .sampled_texts = std::min(config.eval.samples, static_cast<int>(kFewRows)),
                .memory_checkpoints = config.checkpoint.memory,
+               .repeatable = is_repeatable(config),
                .ranges = stage_ranges(parallel, model)};
   const int micro_batches = train.global_batch / train.micro_batch / workers;
   plan.engine = {.compute = train.dtype,
@@ -149,9 +156,15 @@ RunPlan make_plan(const Config& config, const GptConfig& model) {
 
 RunPlan make_plan(const Config& config) { return make_plan(config, to_gpt_config(config)); }
 
-BackendOptions backend_options(BackendKind kind, int threads, const World& world) {
+static BackendOptions backend_options(BackendKind kind, int threads, const World& world) {
   BackendOptions options{.threads = threads, .local_rank = world.local_rank};
   if (kind == BackendKind::cpu) options.cpu_level = common_cpu_level(world.ranks);
+  return options;
+}
+
+BackendOptions backend_options(const RunPlan& plan, int threads, const World& world) {
+  auto options = backend_options(plan.backend, threads, world);
+  options.repeatable = plan.repeatable;
   return options;
 }
 
@@ -159,8 +172,7 @@ BackendOptions backend_options(const Config& config, const World& world) {
   const auto& train = config.train;
   auto options = backend_options(train.backend, train.threads > 0 ? train.threads : world.cores, world);
   options.tf32 = train.tf32;
-  // No timed choices: hosts without a shared cache, or another run, could choose other algorithms.
-  options.tune = config.run.deterministic != Determinism::layout && config.run.verify == 0;
+  options.repeatable = is_repeatable(config);
   return options;
 }
 

@@ -23,6 +23,7 @@ struct RunPlan {
   bool sequence = false;  // tensor ranks share the tokens
   int sampled_texts = 0;  // that an evaluation writes together
   bool memory_checkpoints = false;
+  bool repeatable = false;        // BackendOptions::repeatable
   std::vector<UnitRange> ranges;  // range k is on stage k % mesh.pipeline; empty without a pipeline
 
   ModelPart part(const MeshCoordinate& coordinate) const;
@@ -64,7 +65,7 @@ RunPlan make_plan(const Config& config);
 
 // The options of a rank's backend; ranks with the cpu backend agree on the level of their kernels.
 // Collective.
-BackendOptions backend_options(BackendKind kind, int threads, const World& world);
+BackendOptions backend_options(const RunPlan& plan, int threads, const World& world);
 // The same with train.threads threads, or with this rank's share of the host's cores.
 BackendOptions backend_options(const Config& config, const World& world);
 

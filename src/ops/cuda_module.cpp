@@ -25,9 +25,11 @@ const LoadedLibrary<cuda::Library>& loaded() {
 
 std::size_t cuda_scratch_bytes(const KernelSizes& sizes) {
   const std::int64_t B = sizes.batch, H = sizes.heads, T = sizes.positions;
-  const bool by_cudnn = sizes.compute == DType::bf16 && !sizes.dropout;
-  return kProductWorkspace +
-         (by_cudnn ? 2 * static_cast<std::size_t>(attention_piece(B, H, T) * H * T * T) : 0);
+  if (sizes.compute != DType::bf16 || sizes.dropout) return kProductWorkspace;
+  // Of cuDNN's attention: gradients of scores, or (from Hopper on) sums of the gradient of q.
+  const std::int64_t of_attention =
+      sizes.repeatable ? 2 * attention_piece(B, H, T) * H * T * T : 4 * B * H * T * sizes.head_size;
+  return kProductWorkspace + static_cast<std::size_t>(of_attention);
 }
 
 bool has_cuda_module() { return !find_module(kModule.file, kModule.variable).empty(); }

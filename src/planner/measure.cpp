@@ -134,7 +134,7 @@ double typical(std::vector<double> values) {
 double measure_step(const RunRanks& run, const RunPlan& plan) {
   double result = 0;
   run(plan.mesh.ranks(), [&](World& world) {
-    Runtime runtime(plan, world.ranks, backend_options(plan.backend, plan.threads, world));
+    Runtime runtime(plan, world.ranks, backend_options(plan, plan.threads, world));
     runtime.allocate(plan, Runtime::Use::training);
     runtime.engine().initialize(0);
     TrainingStep step(runtime.backend(), runtime.engine(), runtime.model(), runtime.mesh(), runtime.ranks(),
@@ -160,7 +160,7 @@ MeasuredSample measure_sample(const RunRanks& run, const RunPlan& sample, int ra
                               bool together) {
   MeasuredSample result;
   run(ranks, [&](World& world) {
-    const auto backend = make_backend(sample.backend, backend_options(sample.backend, threads, world));
+    const auto backend = make_backend(sample.backend, backend_options(sample, threads, world));
     SampleStep step(*backend, sample);
     step.run([](int, StepPart) {});  // which allocates and builds kernels
     const int tensor = sample.mesh.tensor;

@@ -30,6 +30,8 @@ struct CudaOptions {
   // backends of this process.
   std::string choices = {};
   AttentionKind attention = AttentionKind::automatic;
+  // cuDNN adds the gradient of q in a fixed order, for which it keeps the gradients of all scores.
+  bool ordered = true;
 };
 
 struct CudaDevice {
@@ -43,8 +45,8 @@ struct AttentionLibrary {
   std::string version, why_not;
 };
 
-// The sequences of a batch of B that one call of cuDNN's backward pass gets: its workspace has 2 bytes for
-// each of their H x T x T scores, and is limited to 512 MiB (unless one sequence needs more).
+// The sequences of a batch of B that one call of cuDNN's ordered backward pass gets: its workspace has 2
+// bytes for each of their H x T x T scores, and is limited to 512 MiB (unless one sequence needs more).
 constexpr std::int64_t attention_piece(std::int64_t B, std::int64_t H, std::int64_t T) {
   std::int64_t piece = std::clamp<std::int64_t>((std::int64_t{256} << 20) / (H * T * T), 1, B);
   while (B % piece != 0) --piece;

@@ -16,7 +16,7 @@ CudaBackend::CudaBackend(const CudaOptions& options)
       mailbox_(stream_.get()),
       matmul_(stream_.get(), gpu_.name,
               {.tf32 = options.tf32, .tune = options.tune, .choices = options.choices}),
-      fused_attention_(make_fused_attention(stream_.get(), scratch_)) {}
+      fused_attention_(make_fused_attention(stream_.get(), scratch_, options.ordered)) {}
 
 Gpu CudaBackend::gpu() const {
   char place[32] = "";

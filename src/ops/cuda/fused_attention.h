@@ -24,7 +24,8 @@ class FusedAttention {
  public:
   virtual ~FusedAttention() = default;
   // Whether the library computed it; if not, why_not() has the reason. New sizes need a plan, which takes
-  // about a second and is not made during a capture. Results are the same bits every time.
+  // about a second and is not made during a capture. Results are the same bits every time, but for the
+  // gradient of q when it need not be `ordered`.
   virtual bool forward(const AttentionSizes& sizes, void* out, float* lse, const void* qkv) = 0;
   virtual bool backward(const AttentionSizes& sizes, void* dqkv, const void* dout, const void* out,
                         const float* lse, const void* qkv) = 0;
@@ -33,7 +34,8 @@ class FusedAttention {
 };
 
 // For this thread's GPU; null when fused_attention_library() has a reason.
-std::unique_ptr<FusedAttention> make_fused_attention(cudaStream_t stream, KernelScratch& scratch);
+std::unique_ptr<FusedAttention> make_fused_attention(cudaStream_t stream, KernelScratch& scratch,
+                                                     bool ordered);
 AttentionLibrary fused_attention_library();
 
 }  // namespace shoal::cuda

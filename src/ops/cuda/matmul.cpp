@@ -1,5 +1,8 @@
 #include "ops/cuda/matmul.h"
 
+#include <fmt/format.h>
+
+#include <cstdio>
 #include <utility>
 
 #include "core/error.h"
@@ -65,6 +68,21 @@ class Trial {
   std::vector<void*> taken_;
   bool possible_ = true;
 };
+
+// Our own kernel is there for small products of shapes that the library does not take.
+void report_without_algorithm(const ProductKey& key) {
+  constexpr double kLarge = 1e9;
+  const double flops = 2.0 * static_cast<double>(key.m) * static_cast<double>(key.n * key.k);
+  const auto text =
+      fmt::format("cuBLASLt {} has no algorithm for the product {}", cublasLtGetVersion(), key.text());
+  if (flops > kLarge) {
+    fail(
+        "{}, and without one it is about 100 times slower: another version of the library may have one, and "
+        "so may sizes that are multiples of 8",
+        text);
+  }
+  fmt::print(stderr, "{}; it is computed by a slow kernel\n", text);
+}
 
 }  // namespace
 
@@ -137,6 +155,7 @@ Matmul::Plan& Matmul::plan(const Product& product, const Parts* parts) {
   if (const auto known = plans_.find(key); known != plans_.end()) return *known->second;
   auto made = std::make_unique<Plan>(Plan{std::nullopt, ProductDescription(key)});
   made->algorithm = choose(key, product, made->description, parts);
+  if (!made->algorithm && !parts) report_without_algorithm(key);
   return *plans_.emplace(key, std::move(made)).first->second;
 }
 

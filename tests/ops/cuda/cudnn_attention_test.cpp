@@ -70,12 +70,14 @@ TEST_F(CudnnAttention, AgreesWithPlainKernels) {
 TEST_F(CudnnAttention, FastAndPlainAgreeOnSizesOfRealModels) {
   const auto cudnn = by(AttentionKind::cudnn), tensor = by(AttentionKind::tensor),
              plain = by(AttentionKind::plain);
+  const auto unordered = make_cuda_backend({.attention = AttentionKind::cudnn, .ordered = false});
   for (const Shape& shape :
        {Shape{3, 1024, 3, 12, 64}, {5, 256, 3, 6, 64}, {2, 512, 3, 2, 128}, {2, 4096, 3, 16, 8}}) {
     SCOPED_TRACE(shape.to_string());
     const Results expected = run(*plain, *plain, shape);
     expect_close(run(*cudnn, *cudnn, shape), expected);
     expect_close(run(*cudnn, *tensor, shape), expected);
+    expect_close(run(*unordered, *unordered, shape), expected);
     const Results again = run(*cudnn, *cudnn, shape), once_more = run(*cudnn, *cudnn, shape);
     EXPECT_TRUE((again.out == once_more.out).min() && (again.lse == once_more.lse).min() &&
                 (again.dqkv == once_more.dqkv).min())

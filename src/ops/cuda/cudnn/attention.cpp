@@ -65,8 +65,10 @@ struct Pack {
 
 class CudnnAttention final : public FusedAttention {
  public:
-  CudnnAttention(const Functions& functions, cudaStream_t stream, KernelScratch& scratch)
-      : functions_(functions), stream_(stream), scratch_(scratch) {}
+  CudnnAttention(const Functions& functions, cudaStream_t stream, KernelScratch& scratch, bool ordered)
+      : functions_(functions), stream_(stream), scratch_(scratch) {
+    ordered_ = ordered || capability_ < 9;  // before Hopper cuDNN has no other way
+  }
 
   bool forward(const AttentionSizes& sizes, void* out, float* lse, const void* qkv) override {
     const Plan* plan = find(forward_, sizes, forward_graph);
@@ -79,21 +81,23 @@ class CudnnAttention final : public FusedAttention {
     return true;
   }
 
-  // In pieces of the batch, since the workspace is large.
   bool backward(const AttentionSizes& sizes, void* dqkv, const void* dout, const void* out, const float* lse,
                 const void* qkv) override {
     // From Blackwell on, cuDNN needs other graphs for sums in a fixed order.
-    if (capability_ >= 10) {
+    if (ordered_ && capability_ >= 10) {
       why_not_ = "its gradients are the same every time on Ampere and Hopper only";
       return false;
     }
+    // In pieces of the batch where the workspace is large.
     AttentionSizes piece = sizes;
-    piece.B = attention_piece(sizes.B, sizes.H, sizes.T);
-    const Plan* plan = find(backward_, piece, backward_graph);
+    if (ordered_) piece.B = attention_piece(sizes.B, sizes.H, sizes.T);
+    const Plan* plan = find(backward_, piece, ordered_ ? backward_graph : unordered_backward_graph);
     if (!plan) return false;
-    const std::int64_t rows = piece.B * piece.H * piece.T, of_delta = rows * sizeof(float),
-                       of_out = rows * piece.D * size_of(DType::bf16);
-    char* delta = scratch_.take<char>(of_delta + plan->workspace);
+    const std::int64_t rows = piece.B * piece.H * piece.T,
+                       of_delta = rows * static_cast<std::int64_t>(sizeof(float)),
+                       of_out = rows * piece.D * static_cast<std::int64_t>(size_of(DType::bf16)),
+                       of_sums = ordered_ ? 0 : of_delta * piece.D;
+    char* delta = scratch_.take<char>(of_delta + of_sums + plan->workspace);
     for (std::int64_t i = 0; i < sizes.B / piece.B; ++i) {
       Pack pack;
       add_inputs(pack, piece, static_cast<const char*>(qkv) + 3 * i * of_out);
@@ -104,10 +108,11 @@ class CudnnAttention final : public FusedAttention {
       pack.add(kLse, lse + i * rows);
       pack.add(kDelta, delta);
       pack.add(kOne, &one_);
+      if (!ordered_) pack.add(kDqSums, delta + of_delta);  // set to zero by cuDNN
       pack.add(kDq, gradients);
       pack.add(kDk, gradients + next);
       pack.add(kDv, gradients + 2 * next);
-      run(*plan, pack, delta + of_delta);
+      run(*plan, pack, delta + of_delta + of_sums);
     }
     return true;
   }
@@ -164,6 +169,7 @@ class CudnnAttention final : public FusedAttention {
   KernelScratch& scratch_;
   Handle handle_;  // created at the first use, since that loads much
   int capability_ = compute_capability();
+  bool ordered_;
   float scale_ = 1, one_ = 1, unseen_ = -std::numeric_limits<float>::infinity();
   std::string why_not_;
   Plans forward_, backward_;
@@ -171,9 +177,10 @@ class CudnnAttention final : public FusedAttention {
 
 }  // namespace
 
-std::unique_ptr<FusedAttention> make_fused_attention(cudaStream_t stream, KernelScratch& scratch) {
+std::unique_ptr<FusedAttention> make_fused_attention(cudaStream_t stream, KernelScratch& scratch,
+                                                     bool ordered) {
   if (!found().functions) return nullptr;
-  return std::make_unique<CudnnAttention>(*found().functions, stream, scratch);
+  return std::make_unique<CudnnAttention>(*found().functions, stream, scratch, ordered);
 }
 
 AttentionLibrary fused_attention_library() {

@@ -1,5 +1,7 @@
 #include "ops/cuda/cudnn/attention_graphs.h"
 
+#include <utility>
+
 namespace shoal::cuda::cudnn {
 namespace {
 
@@ -49,9 +51,10 @@ Graph forward_graph(const Functions& functions, const AttentionSizes& sizes) {
   return graph;
 }
 
-Graph backward_graph(const Functions& functions, const AttentionSizes& sizes) {
-  Graph graph(functions);
-  const Shapes shapes(sizes);
+namespace {
+
+// All but the product that is the gradient of q, whose operands it returns: the gradients of scores, and k.
+std::pair<Value, Value> add_backward(const Shapes& shapes, Graph& graph) {
   const Value q = shapes.qkv(graph, kQ), keys = shapes.qkv_transposed(graph, kK),
               values = shapes.qkv_transposed(graph, kV), dout = shapes.out(graph, kDout),
               delta = shapes.row(graph, kDelta), scale = graph.scalar(kScale);
@@ -68,7 +71,26 @@ Graph backward_graph(const Functions& functions, const AttentionSizes& sizes) {
   const Value dlogs = graph.pointwise(CUDNN_POINTWISE_MUL, dprobabilities, probabilities);
   const Value dscores = graph.pointwise(CUDNN_POINTWISE_MUL, dlogs, scale);
   graph.matmul_to(shapes.qkv(graph, kDk), graph.transpose(dscores, kBf16), q);
-  graph.matmul_to(shapes.qkv(graph, kDq), dscores, graph.transpose(keys, kBf16));
+  return {dscores, graph.transpose(keys, kBf16)};
+}
+
+}  // namespace
+
+Graph backward_graph(const Functions& functions, const AttentionSizes& sizes) {
+  Graph graph(functions);
+  const Shapes shapes(sizes);
+  const auto [dscores, keys] = add_backward(shapes, graph);
+  graph.matmul_to(shapes.qkv(graph, kDq), dscores, keys);
+  return graph;
+}
+
+Graph unordered_backward_graph(const Functions& functions, const AttentionSizes& sizes) {
+  Graph graph(functions);
+  const Shapes shapes(sizes);
+  const auto [dscores, keys] = add_backward(shapes, graph);
+  const Value sums = graph.memory(kDqSums, kF32, shapes.heads, contiguous(shapes.heads));
+  graph.matmul_to(sums, dscores, keys);
+  graph.pointwise_to(shapes.qkv(graph, kDq), CUDNN_POINTWISE_IDENTITY, sums);
   return graph;
 }
 

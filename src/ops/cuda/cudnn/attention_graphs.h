@@ -11,7 +11,8 @@
 
 namespace shoal::cuda::cudnn {
 
-// By which a plan knows its tensors: of ops/kernels.h, delta f32 [B, H, T] to work with, and scalars.
+// By which a plan knows its tensors: of ops/kernels.h, delta f32 [B, H, T] and sums f32 [B, H, T, D] to work
+// with, and scalars.
 enum Number : std::int64_t {
   kQ = 1,
   kK,
@@ -23,12 +24,16 @@ enum Number : std::int64_t {
   kDk,
   kDv,
   kDelta,
+  kDqSums,
   kScale,   // 1 / sqrt(D)
   kUnseen,  // -infinity
   kOne      // 1
 };
 
 Graph forward_graph(const Functions& functions, const AttentionSizes& sizes);
+// With the gradient of q added in a fixed order, for which the workspace has the gradients of all scores, or
+// in any order, into kDqSums.
 Graph backward_graph(const Functions& functions, const AttentionSizes& sizes);
+Graph unordered_backward_graph(const Functions& functions, const AttentionSizes& sizes);
 
 }  // namespace shoal::cuda::cudnn

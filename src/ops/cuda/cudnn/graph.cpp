@@ -92,6 +92,10 @@ Value Graph::pointwise(cudnnPointwiseMode_t mode, const Value& x, const Value& b
   return y;
 }
 
+void Graph::pointwise_to(const Value& y, cudnnPointwiseMode_t mode, const Value& x) {
+  pointwise(pointwise_kind(functions_, mode, CUDNN_DATA_FLOAT), y, x, nullptr, nullptr);
+}
+
 void Graph::pointwise_to(const Value& y, cudnnPointwiseMode_t mode, const Value& x, const Value& b) {
   pointwise(pointwise_kind(functions_, mode, CUDNN_DATA_FLOAT), y, x, &b, nullptr);
 }

@@ -50,6 +50,7 @@ class Graph {
   Value pointwise(cudnnPointwiseMode_t mode, const Value& x, cudnnDataType_t type = CUDNN_DATA_FLOAT);
   Value pointwise(cudnnPointwiseMode_t mode, const Value& x, const Value& b,
                   cudnnDataType_t type = CUDNN_DATA_FLOAT);
+  void pointwise_to(const Value& y, cudnnPointwiseMode_t mode, const Value& x);
   void pointwise_to(const Value& y, cudnnPointwiseMode_t mode, const Value& x, const Value& b);
   // x where `which` is true, else b.
   Value select(const Value& x, const Value& b, const Value& which);

@@ -59,6 +59,10 @@ class CudnnPlans : public testing::Test {
 TEST_F(CudnnPlans, AreThereForGpt2OnHopper) {
   expect_plans(hopper(), {.B = attention_piece(64, 12, 1024), .T = 1024, .H = 12, .D = 64});
 }
+TEST_F(CudnnPlans, NeedLittleMemoryWithoutAnOrderOnHopper) {
+  const auto graph = unordered_backward_graph(functions_, {.B = 64, .T = 1024, .H = 12, .D = 64});
+  EXPECT_LE(graph.plan({.handle = nullptr, .description = hopper()}).workspace, 4096);
+}
 TEST_F(CudnnPlans, AreThereForOtherHeadsAndShortSequences) {
   expect_plans(hopper(), {.B = 2, .T = 128, .H = 3, .D = 80});
 }

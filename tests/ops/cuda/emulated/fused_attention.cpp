@@ -44,7 +44,7 @@ class PlainInstead final : public FusedAttention {
 
 }  // namespace
 
-std::unique_ptr<FusedAttention> make_fused_attention(cudaStream_t, KernelScratch&) {
+std::unique_ptr<FusedAttention> make_fused_attention(cudaStream_t, KernelScratch&, bool) {
   return std::make_unique<PlainInstead>();
 }
 

@@ -3,7 +3,7 @@
 
 namespace shoal::cuda {
 
-std::unique_ptr<FusedAttention> make_fused_attention(cudaStream_t, KernelScratch&) { return nullptr; }
+std::unique_ptr<FusedAttention> make_fused_attention(cudaStream_t, KernelScratch&, bool) { return nullptr; }
 
 AttentionLibrary fused_attention_library() { return {"", "not in this build"}; }
 
