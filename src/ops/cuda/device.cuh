@@ -51,6 +51,21 @@ __device__ void store(T* to, const Floats<kCount>& x) {
   *reinterpret_cast<Pack<T, kCount>*>(to) = pack;
 }
 
+// --- maxima and minima over a warp, returned to all lanes
+__device__ inline float warp_max(float x) {
+#pragma unroll
+  for (int mask = kWarp / 2; mask > 0; mask /= 2) x = fmaxf(x, shuffle_xor(x, mask));
+  return x;
+}
+__device__ inline std::int32_t warp_min(std::int32_t x) {
+#pragma unroll
+  for (int mask = kWarp / 2; mask > 0; mask /= 2) {
+    const std::int32_t other = shuffle_xor(x, mask);
+    if (other < x) x = other;
+  }
+  return x;
+}
+
 // --- sums, in an order that is fixed by the number of threads
 template <typename T>
 __device__ T warp_sum(T x) {

@@ -47,6 +47,12 @@ __device__ inline std::uint32_t pack_bfloat16(float first, float second) {
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
   return pair;
 }
+// The larger numbers of two such pairs; of a number and a NaN, the number.
+__device__ inline std::uint32_t larger_bfloat16(std::uint32_t a, std::uint32_t b) {
+  std::uint32_t larger;
+  asm("max.bf16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
+  return larger;
+}
 
 // 2^x to 2 ulp; results below the smallest normal number are zero.
 __device__ inline float fast_exp2(float x) {
@@ -60,6 +66,14 @@ __device__ inline float fast_reciprocal(float x) { return __frcp_rn(x); }
 // a * b, rounded before it is added to anything: kernels with the same arithmetic in other surroundings give
 // the same bits.
 __device__ inline float product(float a, float b) { return __fmul_rn(a, b); }
+
+// Stores 16 bytes of global memory at once, also where a compiler would split an assignment.
+__device__ inline void store_whole(void* to, const uint4& x) {
+  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};"
+               :
+               : "l"(__cvta_generic_to_global(to)), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
+               : "memory");
+}
 
 __device__ inline std::uint32_t multiply_high(std::uint32_t a, std::uint32_t b) { return __umulhi(a, b); }
 

@@ -6,7 +6,9 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
+#include <cmath>
 #include <cstdlib>
+#include <limits>
 
 #include "core/error.h"
 #include "model/trainee.h"
@@ -329,6 +331,70 @@ TEST_P(Cuda, TheLossInOneOpIsItsParts) {
     const auto parts = run(false, false);
     EXPECT_EQ(run(true, false), parts) << V;
     EXPECT_EQ(run(true, true), parts) << V << ", in place";
+  }
+}
+
+// Equal maxima, numbers that are not finite, and numbers so large that their neighbours are far away, in rows
+// that are loaded by vectors and by elements. What lies behind the classes has no effect.
+TEST_P(Cuda, ExtremeLogits) {
+  const double infinity = std::numeric_limits<double>::infinity(), nan = std::nan("");
+  struct Row {
+    double most, others;              // logits
+    std::vector<std::int64_t> where;  // of the largest
+    double poison, exp_sum;           // poison is logit 3, if it is not 0
+  };
+  for (const std::int64_t V : {1003, 1024, 5003, 5008}) {
+    const std::int64_t valid = V - 2;
+    const auto classes = static_cast<double>(valid);
+    const std::vector<Row> rows{{2, 0, {18, 34, 530}, 0, 3 + (classes - 3) * std::exp(-2.0)},
+                                {2, 0, {531, 532, 540}, 0, 3 + (classes - 3) * std::exp(-2.0)},
+                                {2, 0, {valid - 1}, 0, 1 + (classes - 1) * std::exp(-2.0)},
+                                {1, 0, {5}, nan, nan},
+                                {infinity, 0, {9}, 0, nan},
+                                {3, -infinity, {700}, 0, 1},
+                                {-infinity, -infinity, {0}, 0, 0},
+                                {0x1p40, 0, {600}, 0, 1},
+                                {-0x1p40, -0x1p40, {0}, 0, classes}};
+    const auto R = static_cast<std::int64_t>(rows.size());
+    Values numbers(nan, R * V);
+    for (std::int64_t r = 0; r < R; ++r) {
+      const Row& row = rows[static_cast<std::size_t>(r)];
+      for (std::int64_t c = 0; c < valid; ++c) numbers[r * V + c] = row.others;
+      for (const std::int64_t c : row.where) numbers[r * V + c] = row.most;
+      if (row.poison != 0) numbers[r * V + 3] = row.poison;
+    }
+    const Side side = gpu();
+    const Buffer logits = side.compute({R, V}, numbers), dlogits = side.compute({R, V}),
+                 targets = side.ints({R}, Values(1.0, R)), losses = side.full({R}), maximum = side.full({R}),
+                 sum = side.full({R}), target = side.full({R}), argmax = side.ints({R});
+    side.backend.cross_entropy_train({.logits = logits,
+                                      .targets = targets,
+                                      .valid = valid,
+                                      .maximum = maximum,
+                                      .exp_sum = sum,
+                                      .target_logit = target,
+                                      .argmax = argmax,
+                                      .losses = losses,
+                                      .dlogits = dlogits,
+                                      .scale = 0.5f});
+    const Values gradient = dlogits.values();
+    for (std::int64_t r = 0; r < R; ++r) {
+      SCOPED_TRACE(fmt::format("row {} of {} columns", r, V));
+      const Row& row = rows[static_cast<std::size_t>(r)];
+      EXPECT_EQ(maximum.values()[r], row.most);
+      EXPECT_EQ(argmax.values()[r], row.where[0]);
+      const double actual = sum.values()[r];
+      if (std::isnan(row.exp_sum)) {
+        EXPECT_TRUE(std::isnan(actual));
+      } else {
+        EXPECT_NEAR(actual, row.exp_sum, row.exp_sum * (kFunctionError + gamma(2 * valid)));
+      }
+      for (std::int64_t c = valid; c < V; ++c) EXPECT_EQ(gradient[r * V + c], 0);
+      if (row.most == 0x1p40) {
+        for (const std::int64_t c : {0, 1, 600})
+          EXPECT_EQ(gradient[r * V + c], c == 1 ? -0.5 : c == 600 ? 0.5 : 0);
+      }
+    }
   }
 }
 

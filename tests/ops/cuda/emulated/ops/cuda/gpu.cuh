@@ -58,12 +58,18 @@ inline bfloat16 round_to_bfloat16(float x) { return to_bfloat16(x); }
 inline std::uint32_t pack_bfloat16(float first, float second) {
   return to_bfloat16(first).bits | static_cast<std::uint32_t>(to_bfloat16(second).bits) << 16;
 }
+inline std::uint32_t larger_bfloat16(std::uint32_t a, std::uint32_t b) {
+  const auto first = [](std::uint32_t pair) { return std::bit_cast<float>(pair << 16); };
+  const auto second = [](std::uint32_t pair) { return std::bit_cast<float>(pair & 0xffff0000u); };
+  return pack_bfloat16(std::fmax(first(a), first(b)), std::fmax(second(a), second(b)));
+}
 inline float fast_exp2(float x) {
   const float y = std::exp2(x);
   return y < 0x1p-126f ? 0 : y;
 }
 inline float fast_reciprocal(float x) { return 1 / x; }
 inline float product(float a, float b) { return a * b; }
+inline void store_whole(void* to, const uint4& x) { *static_cast<uint4*>(to) = x; }
 inline std::uint32_t multiply_high(std::uint32_t a, std::uint32_t b) {
   return static_cast<std::uint32_t>(static_cast<std::uint64_t>(a) * b >> 32);
 }
