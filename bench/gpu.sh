@@ -3,7 +3,7 @@
 #   bench/gpu.sh pack        here: builds for sm_90 into build/gpu, and gathers programs, libraries and data ($TEXT: the corpus
 #                            of pretrain) in build/gpu/pack.tar.gz
 #   bench/gpu.sh run [PART]  there, with that file carried along: all parts, or some of
-#     machine tests sanitizer layouts ops steps large memory peers characters pretrain
+#     machine tests sanitizer layouts ops steps large memory compile peers characters pretrain
 #   PART+PART are run beside each other, which suits what is not timed.
 # pack takes llm.c's train_gpt2cu along where $LLMC names one that was built for that machine. pretrain goes on where it
 # stopped, $LIMIT seconds at a time. Full output goes to $OUT (default out/gpu) as one archive, a report to the terminal.
@@ -60,7 +60,7 @@ part() {
   shift 3
   printf '\n== %s\n' "$title"
   local begin=$SECONDS status=0
-  timeout "${LIMIT:-120}" "$@" >"$logs/$log" 2>&1 || status=$?
+  if [ "$(type -t "$1")" = function ]; then "$@"; else timeout "${LIMIT:-120}" "$@"; fi >"$logs/$log" 2>&1 || status=$?
   tail -n "$lines" "$logs/$log"
   echo "-- status $status, $((SECONDS - begin)) s"
   [ $status -eq 0 ] || failed "$title"
@@ -173,33 +173,49 @@ memory() {
   done
 }
 
-# The same steps by PyTorch and by llm.c, interleaved with ours. $SIZES: names of the table below.
-peers() {
-  local python=${PYTHON:-python3} name layers heads width batch round
-  # llm.c reads tokens from a file: a header of 256 numbers, then two bytes each.
-  [ ! -x "$pack/llmc" ] || "$python" -c "
-import random, struct
-count = 1 << 21
-with open('$logs/random.bin', 'wb') as file:
-    file.write(struct.pack('<3i', 20240520, 1, count) + bytes(4 * 253))
-    file.write(struct.pack(f'<{count}H', *(random.randrange(50257) for _ in range(count))))"
-  while read -r name layers heads width batch; do
-    [[ " ${SIZES:-124M} " == *" $name "* ]] || continue
-    for round in 1 2; do
-      part "Shoal, $name, $batch x 1024" "peer-$name-shoal-$round.txt" 1 \
-        "$pack/bench_train_step" "$layers" "$heads" "$width" 50257 "$batch" 1024 0 bfloat16 20 --backend cuda
-      part "PyTorch, compiled" "peer-$name-torch-$round.txt" 1 \
-        env LD_LIBRARY_PATH="$own_path" "$python" bench/peers/torch_gpt.py "$layers" "$heads" "$width" 50257 "$batch" 1024 0 bfloat16 20 4 \
-        --device cuda --tf32 --compile --pad 64
-      [ ! -x "$pack/llmc" ] || part "llm.c" "peer-$name-llmc-$round.txt" 2 \
-        "$pack/llmc" -i "$logs/random.bin" -j "$logs/random.bin" -e "d$layers" -b "$batch" -t 1024 -x 20 -v 0 -s 0 -n 0 -c 0.1
-    done
+# Lines of name, layers, heads, width and batch; $SIZES: some of the names.
+sizes() {
+  local line
+  while read -r line; do
+    [[ " ${SIZES:-124M} " != *" ${line%% *} "* ]] || echo "$line"
   done <<'SIZES'
 124M  12 12 768 64
 355M  24 16 1024 32
 774M  36 20 1280 16
 1558M 48 25 1600 8
 SIZES
+}
+torch_steps() {
+  timeout "${LIMIT:-120}" env LD_LIBRARY_PATH="$own_path" "${PYTHON:-python3}" bench/peers/torch_gpt.py "$layers" "$heads" "$width" 50257 "$batch" 1024 0 \
+    bfloat16 "$1" 4 --device cuda --tf32 --compile --pad 64
+}
+# torch.compile's kernels, so that peers does not wait for them.
+compile() {
+  local name layers heads width batch
+  while read -r -u 3 name layers heads width batch; do
+    torch_steps 1 >"$logs/compile-$name.txt" 2>&1
+  done 3< <(sizes)
+}
+# The same steps by PyTorch and by llm.c, interleaved with ours.
+peers() {
+  local name layers heads width batch round
+  # llm.c reads tokens from a file: a header of 256 numbers, then two bytes each.
+  [ ! -x "$pack/llmc" ] || "${PYTHON:-python3}" -c "
+import numpy
+tokens = numpy.random.default_rng(1).integers(0, 50257, 1 << 21, dtype=numpy.uint16)
+with open('$work/random.bin', 'wb') as file:
+    numpy.array([20240520, 1, tokens.size] + [0] * 253, dtype=numpy.int32).tofile(file)
+    tokens.tofile(file)"
+  while read -r -u 3 name layers heads width batch; do
+    for round in $(seq "${ROUNDS:-2}"); do
+      part "Shoal, $name, $batch x 1024" "peer-$name-shoal-$round.txt" 1 \
+        "$pack/bench_train_step" "$layers" "$heads" "$width" 50257 "$batch" 1024 0 bfloat16 20 --backend cuda
+      part "PyTorch, compiled" "peer-$name-torch-$round.txt" 1 torch_steps 20
+      # Without evaluation, samples or checkpoints; GELU in the products' epilogues, as ours.
+      [ ! -x "$pack/llmc" ] || part "llm.c" "peer-$name-llmc-$round.txt" 2 "$pack/llmc" -i "$work/random.bin" -j "$work/random.bin" \
+        -e "d$layers" -b "$batch" -t 1024 -x 20 -v 1000000000 -m 0 -s 0 -n 0 -r "${LLMC_RECOMPUTE:-0}" -ge 2
+    done
+  done 3< <(sizes)
 }
 # Workload W2: best validation loss 1.47 +- 0.01, and how long that takes.
 characters() {
@@ -230,7 +246,7 @@ case ${1:-} in
     found=$(cuda_libraries)
     export LD_LIBRARY_PATH="$PWD/$pack/lib:$found:$own_path" XDG_CACHE_HOME=$work/cache
     parts=("${@:2}")
-    [ ${#parts[@]} -gt 0 ] || parts=(machine tests+sanitizer+layouts ops steps large memory peers characters)
+    [ ${#parts[@]} -gt 0 ] || parts=(machine tests+sanitizer+layouts+compile ops steps large memory peers characters)
     for names in "${parts[@]}"; do
       for name in ${names//+/ }; do "$name" & done
       wait
