@@ -14,41 +14,67 @@ constexpr int kHalf = 16;      // lanes of one block of a mask's columns
 constexpr int kColumns = 128;  // of a block of the mask
 constexpr int kEach = 8;       // of a lane: its own, and every 16th from there
 
-// --- one block of threads per row; op.template at<kWidth>(row, column, factors)
+// --- a block of threads has Op::kRows rows. The loads of all of them are queued before the first store:
+// x = op.template read<kWidth>(row, column), then op.write(row, column, x, factors).
 template <int kWidth, typename Op>
-__global__ void row_kernel(std::int64_t positions, std::int64_t columns, Mask mask, Op op) {
-  const std::int64_t row = blockIdx.x;
+__global__ void row_kernel(std::int64_t rows, std::int64_t positions, std::int64_t columns, Mask mask,
+                           Op op) {
+  constexpr int kRows = Op::kRows;
+  using Read = decltype(op.template read<kWidth>(0, 0));
+  const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * kRows;
+  // Beyond the last row, that one is read again.
+  const auto row_of = [&](int r) { return first + r < rows ? first + r : rows - 1; };
+  const auto global_row = [&](int r) { return mask.row(row_of(r) / positions, row_of(r) % positions); };
+  // factors_of(r) of a row of the block
+  const auto apply = [&](std::int64_t column, const auto& factors_of) {
+    Read x[kRows];
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) x[r] = op.template read<kWidth>(row_of(r), column);
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      if (first + r < rows) op.write(first + r, column, x[r], factors_of(r));
+    }
+  };
   if (!mask.active) {
     Floats<kWidth> ones;
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) ones.at[i] = 1;
     for (std::int64_t c = threadIdx.x * kWidth; c < columns; c += blockDim.x * kWidth) {
-      op.at(row, c, ones);
+      apply(c, [&](int) { return ones; });
     }
     return;
   }
-  const std::uint32_t global_row = mask.row(row / positions, row % positions);
   if constexpr (kWidth == 4) {
     const int lane = static_cast<int>(threadIdx.x) % kWarp, warps = static_cast<int>(blockDim.x) / kWarp;
     const std::int64_t begin = mask.first_column / (2 * kColumns), end = mask.first_column + columns;
     for (std::int64_t pair = begin + threadIdx.x / kWarp; pair * 2 * kColumns < end; pair += warps) {
-      const std::uint32_t kept = kept_columns(mask, global_row, static_cast<std::uint32_t>(pair));
+      std::uint32_t kept[kRows];
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+        kept[r] = kept_columns(mask, global_row(r), static_cast<std::uint32_t>(pair));
+      }
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const std::int64_t c = (pair * 2 + i) * kColumns + lane * kWidth - mask.first_column;
-        if (c >= 0 && c < columns) op.at(row, c, kept_factors(mask, kept >> (kWidth * i)));
+        if (c >= 0 && c < columns) {
+          apply(c, [&](int r) { return kept_factors(mask, kept[r] >> (kWidth * i)); });
+        }
       }
     }
   } else {
     const int lane = static_cast<int>(threadIdx.x) % kHalf, halves = static_cast<int>(blockDim.x) / kHalf;
     const std::int64_t begin = mask.first_column / kColumns, end = mask.first_column + columns;
     for (std::int64_t block = begin + threadIdx.x / kHalf; block * kColumns < end; block += halves) {
-      const Factors factors = dropout_factors(mask, mask.site, global_row, static_cast<std::uint32_t>(block),
-                                              static_cast<std::uint32_t>(lane));
+      Factors factors[kRows];
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+        factors[r] = dropout_factors(mask, mask.site, global_row(r), static_cast<std::uint32_t>(block),
+                                     static_cast<std::uint32_t>(lane));
+      }
 #pragma unroll
       for (int i = 0; i < kEach; ++i) {
         const std::int64_t c = block * kColumns + lane + i * kHalf - mask.first_column;
-        if (c >= 0 && c < columns) op.at(row, c, Floats<1>{{factors.at[i]}});
+        if (c >= 0 && c < columns) apply(c, [&](int r) { return Floats<1>{{factors[r].at[i]}}; });
       }
     }
   }
@@ -64,58 +90,83 @@ void for_rows(std::int64_t rows, std::int64_t positions, std::int64_t columns, c
   const std::int64_t work = mask.active ? ceil_div(columns, kColumns) * kHalf : columns / (wide ? kWidth : 1);
   const auto threads = static_cast<unsigned>(
       std::min<std::int64_t>(kThreads, ceil_div(std::max<std::int64_t>(work, 1), kWarp) * kWarp));
-  launch(wide ? row_kernel<kWidth, Op> : row_kernel<1, Op>, blocks(rows), threads, 0, stream, positions,
-         columns, mask, op);
+  launch(wide ? row_kernel<kWidth, Op> : row_kernel<1, Op>, blocks(ceil_div(rows, Op::kRows)), threads, 0,
+         stream, rows, positions, columns, mask, op);
 }
 
 template <typename T>
 struct AddBranch {
+  static constexpr int kRows = 1;
   float* out;
   const float* residual;
   const T* branch;
   std::int64_t columns;
   template <int kCount>
-  __device__ void at(std::int64_t row, std::int64_t column, const Floats<kCount>& factors) const {
+  struct Terms {
+    Floats<kCount> sum, term;
+  };
+  template <int kCount>
+  __device__ Terms<kCount> read(std::int64_t row, std::int64_t column) const {
     const std::int64_t i = row * columns + column;
-    auto sum = load<kCount>(residual + i);
-    const auto term = load<kCount>(branch + i);
+    return {load<kCount>(residual + i), load<kCount>(branch + i)};
+  }
+  template <int kCount>
+  __device__ void write(std::int64_t row, std::int64_t column, Terms<kCount> x,
+                        const Floats<kCount>& factors) const {
 #pragma unroll
-    for (int j = 0; j < kCount; ++j) sum.at[j] = fmaf(factors.at[j], term.at[j], sum.at[j]);
-    store(out + i, sum);
+    for (int j = 0; j < kCount; ++j) x.sum.at[j] = fmaf(factors.at[j], x.term.at[j], x.sum.at[j]);
+    store(out + row * columns + column, x.sum);
   }
 };
 
 template <typename T>
 struct MaskGradient {
+  static constexpr int kRows = 1;
   T* dbranch;
   const float* dout;
   std::int64_t columns;
   template <int kCount>
-  __device__ void at(std::int64_t row, std::int64_t column, const Floats<kCount>& factors) const {
-    const std::int64_t i = row * columns + column;
-    auto value = load<kCount>(dout + i);
+  __device__ Floats<kCount> read(std::int64_t row, std::int64_t column) const {
+    return load<kCount>(dout + row * columns + column);
+  }
+  template <int kCount>
+  __device__ void write(std::int64_t row, std::int64_t column, Floats<kCount> value,
+                        const Floats<kCount>& factors) const {
 #pragma unroll
     for (int j = 0; j < kCount; ++j) value.at[j] *= factors.at[j];
-    store(dbranch + i, value);
+    store(dbranch + row * columns + column, value);
   }
 };
 
 template <typename T>
 struct Embed {
+  static constexpr int kRows = 4;  // the address of a load is itself loaded, so one row would wait twice
   float* out;
   const std::int32_t* tokens;
   const T* wte;
   const T* wpe;  // from the window's first position on
   std::int64_t first_class, classes, positions, columns;
   template <int kCount>
-  __device__ void at(std::int64_t row, std::int64_t column, const Floats<kCount>& factors) const {
+  struct Terms {
+    Floats<kCount> place, word;
+    bool here;  // the class is of this rank
+  };
+  template <int kCount>
+  __device__ Terms<kCount> read(std::int64_t row, std::int64_t column) const {
     const std::int64_t token = tokens[row] - first_class;
-    Floats<kCount> value{};
-    if (token >= 0 && token < classes) {
-      value = load<kCount>(wte + token * columns + column);
-      const auto place = load<kCount>(wpe + row % positions * columns + column);
+    const bool here = token >= 0 && token < classes;
+    const T* place = wpe + static_cast<std::uint32_t>(row) % static_cast<std::uint32_t>(positions) * columns;
+    // Without a branch, or each row would wait for the one before.
+    const T* word = here ? wte + token * columns : place;
+    return {load<kCount>(place + column), load<kCount>(word + column), here};
+  }
+  template <int kCount>
+  __device__ void write(std::int64_t row, std::int64_t column, const Terms<kCount>& x,
+                        const Floats<kCount>& factors) const {
+    Floats<kCount> value;
 #pragma unroll
-      for (int j = 0; j < kCount; ++j) value.at[j] = (place.at[j] + value.at[j]) * factors.at[j];
+    for (int j = 0; j < kCount; ++j) {
+      value.at[j] = x.here ? (x.place.at[j] + x.word.at[j]) * factors.at[j] : 0.0f;
     }
     store(out + row * columns + column, value);
   }
