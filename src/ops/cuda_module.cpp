@@ -1,6 +1,8 @@
 // Finds and loads the module of the CUDA backend; facts about it that need no GPU.
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "core/log.h"
 #include "core/module.h"
 #include "core/shared_table.h"
@@ -25,11 +27,14 @@ const LoadedLibrary<cuda::Library>& loaded() {
 
 std::size_t cuda_scratch_bytes(const KernelSizes& sizes) {
   const std::int64_t B = sizes.batch, H = sizes.heads, T = sizes.positions;
-  if (sizes.compute != DType::bf16 || sizes.dropout) return kProductWorkspace;
-  // Of cuDNN's attention: gradients of scores, or (from Hopper on) sums of the gradient of q.
-  const std::int64_t of_attention =
-      sizes.repeatable ? 2 * attention_piece(B, H, T) * H * T * T : 4 * B * H * T * sizes.head_size;
-  return kProductWorkspace + static_cast<std::size_t>(of_attention);
+  const bool by_cudnn = sizes.compute == DType::bf16 && !sizes.dropout;
+  // Gradients of scores, or (from Hopper on) sums of the gradient of q.
+  const std::int64_t attention = !by_cudnn          ? 0
+                                 : sizes.repeatable ? 2 * attention_piece(B, H, T) * H * T * T
+                                                    : 4 * B * H * T * sizes.head_size,
+                     // A sum of 32 rows of the gradient, and tokens sorted by class.
+      embedding = B * T * (sizes.channels / 8 + 24);
+  return kProductWorkspace + static_cast<std::size_t>(std::max(attention, embedding));
 }
 
 bool has_cuda_module() { return !find_module(kModule.file, kModule.variable).empty(); }

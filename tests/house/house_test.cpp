@@ -70,6 +70,7 @@ const std::vector<std::pair<std::string, std::vector<std::string>>>& vendors() {
       {"omp.h", {"ops/cpu/"}},
       {"immintrin.h", {"ops/cpu/"}},
       {"cuda", {"ops/cuda/", "comm/nccl/"}},
+      {"cub/", {"ops/cuda/"}},
       {"cublas", {"ops/cuda/"}},
       {"cudnn", {"ops/cuda/"}},
       {"nccl", {"comm/nccl/"}},

@@ -91,6 +91,62 @@ INSTANTIATE_TEST_SUITE_P(Shapes, CpuEmbedding,
                                                           Shape{1, 5, 257}),
                                           testing::Values(0.0, 0.1)));
 
+// Classes with many tokens, whose sums the CUDA backend takes in pieces of 32.
+class CpuEmbeddingSums : public Conformance<std::tuple<std::int64_t, double>> {
+ protected:
+  static constexpr std::int64_t kCounts[] = {1, 31, 32, 63, 64, 65, 129, 33}, kB = 10, kT = 50;
+  static constexpr std::int64_t kFirst = 2, kClasses = std::size(kCounts) + 2;  // one before them, one after
+
+  CpuEmbeddingSums() { dropout_.p = std::get<1>(GetParam()); }
+
+  // The first classes have kCounts tokens; all tokens left have one of the `others` in turn.
+  static Values tokens(const std::vector<std::int64_t>& others) {
+    std::vector<std::int64_t> sorted;
+    for (std::size_t i = 0; i < std::size(kCounts); ++i) {
+      sorted.insert(sorted.end(), kCounts[i], kFirst + 1 + static_cast<std::int64_t>(i));
+    }
+    while (sorted.size() < kB * kT) sorted.push_back(others[sorted.size() % others.size()]);
+    Values mixed(sorted.size());
+    for (std::size_t i = 0; i < sorted.size(); ++i) {
+      mixed[i * 101 % sorted.size()] = static_cast<double>(sorted[i]);
+    }
+    return mixed;
+  }
+  std::pair<Values, Values> run(const Side& side, const Values& tokens, const Values& dout) const {
+    const Buffer dwte = side.full({kClasses, C_}), dwpe = side.full({kT, C_});
+    side.backend.embedding_backward(dwte, dwpe, side.full({kB, kT, C_}, dout), side.ints({kB, kT}, tokens),
+                                    kFirst, side.at_step(dropout_));
+    return {dwte.values(), dwpe.values()};
+  }
+
+  std::int64_t C_ = std::get<0>(GetParam());
+  Dropout dropout_ = some_dropout(kT);
+  Values dout_ = normal_values(kB * kT * C_, 4);
+};
+
+TEST_P(CpuEmbeddingSums, HaveEveryRow) {
+  for (const auto& others : {std::vector<std::int64_t>{kFirst}, {kFirst + kClasses - 1, 0}}) {
+    const auto [dwte, dwpe] = run(cpu(), tokens(others), dout_);
+    const auto [expected_dwte, expected_dwpe] = run(oracle(), tokens(others), dout_);
+    const auto [dwte_size, dwpe_size] = run(oracle(), tokens(others), std::abs(dout_));
+    expect_within(dwte, expected_dwte, gamma(kB * kT + 1) * dwte_size + storage(expected_dwte, DType::f32));
+    expect_within(dwpe, expected_dwpe, gamma(kB + 1) * dwpe_size + storage(expected_dwpe, DType::f32));
+  }
+}
+
+TEST_P(CpuEmbeddingSums, DependOnTheirOwnRowsAlone) {
+  const auto rows_of = [&](const std::vector<std::int64_t>& others) {
+    return Values(run(cpu(), tokens(others), dout_).first[std::slice(C_, std::size(kCounts) * C_, 1)]);
+  };
+  const Values expected = rows_of({kFirst});  // all before them
+  EXPECT_TRUE((rows_of({kFirst, kFirst + kClasses - 1, 0}) == expected).min());
+  EXPECT_TRUE((rows_of({kFirst + kClasses - 1}) == expected).min());
+  EXPECT_TRUE((rows_of({0, kFirst + kClasses}) == expected).min()) << "others of another rank";
+}
+
+INSTANTIATE_TEST_SUITE_P(Columns, CpuEmbeddingSums,
+                         testing::Combine(testing::Values(3, 256, 300), testing::Values(0.0, 0.1)));
+
 class CpuResidual : public Conformance<std::tuple<DType, Shape, double>> {
  protected:
   CpuResidual() { dropout_.p = std::get<2>(GetParam()); }

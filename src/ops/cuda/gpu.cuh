@@ -83,7 +83,9 @@ __device__ T shuffle_xor(T x, int mask) {
 }
 // Bit l is the predicate of lane l.
 __device__ inline std::uint32_t ballot(bool mine) { return __ballot_sync(kAllLanes, mine); }
-__device__ inline int add_atomically(int* to, int value) { return atomicAdd(to, value); }
+__device__ inline int count_bits(std::uint32_t bits) { return __popc(bits); }
+// The number of the lowest bit that is set.
+__device__ inline int lowest_bit(std::uint32_t bits) { return __ffs(static_cast<int>(bits)) - 1; }
 
 // --- tensor cores. In the fragments of a 16 x 8 tile, lane = 4 g + t has of rows g and g + 8 the columns
 // 2 t and 2 t + 1.

@@ -1,8 +1,10 @@
 // Residual stream and embedding: row by row, with or without dropout.
 #include <algorithm>
+#include <bit>
 
 #include "ops/cuda/cuda_backend.h"
 #include "ops/cuda/device.cuh"
+#include "ops/cuda/sort.h"
 
 namespace shoal::cuda {
 namespace {
@@ -12,41 +14,67 @@ constexpr int kHalf = 16;      // lanes of one block of a mask's columns
 constexpr int kColumns = 128;  // of a block of the mask
 constexpr int kEach = 8;       // of a lane: its own, and every 16th from there
 
-// --- one block of threads per row; op.template at<kWidth>(row, column, factors)
+// --- a block of threads has Op::kRows rows. The loads of all of them are queued before the first store:
+// x = op.template read<kWidth>(row, column), then op.write(row, column, x, factors).
 template <int kWidth, typename Op>
-__global__ void row_kernel(std::int64_t positions, std::int64_t columns, Mask mask, Op op) {
-  const std::int64_t row = blockIdx.x;
+__global__ void row_kernel(std::int64_t rows, std::int64_t positions, std::int64_t columns, Mask mask,
+                           Op op) {
+  constexpr int kRows = Op::kRows;
+  using Read = decltype(op.template read<kWidth>(0, 0));
+  const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * kRows;
+  // Beyond the last row, that one is read again.
+  const auto row_of = [&](int r) { return first + r < rows ? first + r : rows - 1; };
+  const auto global_row = [&](int r) { return mask.row(row_of(r) / positions, row_of(r) % positions); };
+  // factors_of(r) of a row of the block
+  const auto apply = [&](std::int64_t column, const auto& factors_of) {
+    Read x[kRows];
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) x[r] = op.template read<kWidth>(row_of(r), column);
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      if (first + r < rows) op.write(first + r, column, x[r], factors_of(r));
+    }
+  };
   if (!mask.active) {
     Floats<kWidth> ones;
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) ones.at[i] = 1;
     for (std::int64_t c = threadIdx.x * kWidth; c < columns; c += blockDim.x * kWidth) {
-      op.at(row, c, ones);
+      apply(c, [&](int) { return ones; });
     }
     return;
   }
-  const std::uint32_t global_row = mask.row(row / positions, row % positions);
   if constexpr (kWidth == 4) {
     const int lane = static_cast<int>(threadIdx.x) % kWarp, warps = static_cast<int>(blockDim.x) / kWarp;
     const std::int64_t begin = mask.first_column / (2 * kColumns), end = mask.first_column + columns;
     for (std::int64_t pair = begin + threadIdx.x / kWarp; pair * 2 * kColumns < end; pair += warps) {
-      const std::uint32_t kept = kept_columns(mask, global_row, static_cast<std::uint32_t>(pair));
+      std::uint32_t kept[kRows];
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+        kept[r] = kept_columns(mask, global_row(r), static_cast<std::uint32_t>(pair));
+      }
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const std::int64_t c = (pair * 2 + i) * kColumns + lane * kWidth - mask.first_column;
-        if (c >= 0 && c < columns) op.at(row, c, kept_factors(mask, kept >> (kWidth * i)));
+        if (c >= 0 && c < columns) {
+          apply(c, [&](int r) { return kept_factors(mask, kept[r] >> (kWidth * i)); });
+        }
       }
     }
   } else {
     const int lane = static_cast<int>(threadIdx.x) % kHalf, halves = static_cast<int>(blockDim.x) / kHalf;
     const std::int64_t begin = mask.first_column / kColumns, end = mask.first_column + columns;
     for (std::int64_t block = begin + threadIdx.x / kHalf; block * kColumns < end; block += halves) {
-      const Factors factors = dropout_factors(mask, mask.site, global_row, static_cast<std::uint32_t>(block),
-                                              static_cast<std::uint32_t>(lane));
+      Factors factors[kRows];
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+        factors[r] = dropout_factors(mask, mask.site, global_row(r), static_cast<std::uint32_t>(block),
+                                     static_cast<std::uint32_t>(lane));
+      }
 #pragma unroll
       for (int i = 0; i < kEach; ++i) {
         const std::int64_t c = block * kColumns + lane + i * kHalf - mask.first_column;
-        if (c >= 0 && c < columns) op.at(row, c, Floats<1>{{factors.at[i]}});
+        if (c >= 0 && c < columns) apply(c, [&](int r) { return Floats<1>{{factors[r].at[i]}}; });
       }
     }
   }
@@ -62,204 +90,316 @@ void for_rows(std::int64_t rows, std::int64_t positions, std::int64_t columns, c
   const std::int64_t work = mask.active ? ceil_div(columns, kColumns) * kHalf : columns / (wide ? kWidth : 1);
   const auto threads = static_cast<unsigned>(
       std::min<std::int64_t>(kThreads, ceil_div(std::max<std::int64_t>(work, 1), kWarp) * kWarp));
-  launch(wide ? row_kernel<kWidth, Op> : row_kernel<1, Op>, blocks(rows), threads, 0, stream, positions,
-         columns, mask, op);
+  launch(wide ? row_kernel<kWidth, Op> : row_kernel<1, Op>, blocks(ceil_div(rows, Op::kRows)), threads, 0,
+         stream, rows, positions, columns, mask, op);
 }
 
 template <typename T>
 struct AddBranch {
+  static constexpr int kRows = 1;
   float* out;
   const float* residual;
   const T* branch;
   std::int64_t columns;
   template <int kCount>
-  __device__ void at(std::int64_t row, std::int64_t column, const Floats<kCount>& factors) const {
+  struct Terms {
+    Floats<kCount> sum, term;
+  };
+  template <int kCount>
+  __device__ Terms<kCount> read(std::int64_t row, std::int64_t column) const {
     const std::int64_t i = row * columns + column;
-    auto sum = load<kCount>(residual + i);
-    const auto term = load<kCount>(branch + i);
+    return {load<kCount>(residual + i), load<kCount>(branch + i)};
+  }
+  template <int kCount>
+  __device__ void write(std::int64_t row, std::int64_t column, Terms<kCount> x,
+                        const Floats<kCount>& factors) const {
 #pragma unroll
-    for (int j = 0; j < kCount; ++j) sum.at[j] = fmaf(factors.at[j], term.at[j], sum.at[j]);
-    store(out + i, sum);
+    for (int j = 0; j < kCount; ++j) x.sum.at[j] = fmaf(factors.at[j], x.term.at[j], x.sum.at[j]);
+    store(out + row * columns + column, x.sum);
   }
 };
 
 template <typename T>
 struct MaskGradient {
+  static constexpr int kRows = 1;
   T* dbranch;
   const float* dout;
   std::int64_t columns;
   template <int kCount>
-  __device__ void at(std::int64_t row, std::int64_t column, const Floats<kCount>& factors) const {
-    const std::int64_t i = row * columns + column;
-    auto value = load<kCount>(dout + i);
+  __device__ Floats<kCount> read(std::int64_t row, std::int64_t column) const {
+    return load<kCount>(dout + row * columns + column);
+  }
+  template <int kCount>
+  __device__ void write(std::int64_t row, std::int64_t column, Floats<kCount> value,
+                        const Floats<kCount>& factors) const {
 #pragma unroll
     for (int j = 0; j < kCount; ++j) value.at[j] *= factors.at[j];
-    store(dbranch + i, value);
+    store(dbranch + row * columns + column, value);
   }
 };
 
 template <typename T>
 struct Embed {
+  static constexpr int kRows = 4;  // the address of a load is itself loaded, so one row would wait twice
   float* out;
   const std::int32_t* tokens;
   const T* wte;
   const T* wpe;  // from the window's first position on
   std::int64_t first_class, classes, positions, columns;
   template <int kCount>
-  __device__ void at(std::int64_t row, std::int64_t column, const Floats<kCount>& factors) const {
+  struct Terms {
+    Floats<kCount> place, word;
+    bool here;  // the class is of this rank
+  };
+  template <int kCount>
+  __device__ Terms<kCount> read(std::int64_t row, std::int64_t column) const {
     const std::int64_t token = tokens[row] - first_class;
-    Floats<kCount> value{};
-    if (token >= 0 && token < classes) {
-      value = load<kCount>(wte + token * columns + column);
-      const auto place = load<kCount>(wpe + row % positions * columns + column);
+    const bool here = token >= 0 && token < classes;
+    const T* place = wpe + static_cast<std::uint32_t>(row) % static_cast<std::uint32_t>(positions) * columns;
+    // Without a branch, or each row would wait for the one before.
+    const T* word = here ? wte + token * columns : place;
+    return {load<kCount>(place + column), load<kCount>(word + column), here};
+  }
+  template <int kCount>
+  __device__ void write(std::int64_t row, std::int64_t column, const Terms<kCount>& x,
+                        const Floats<kCount>& factors) const {
+    Floats<kCount> value;
 #pragma unroll
-      for (int j = 0; j < kCount; ++j) value.at[j] = (place.at[j] + value.at[j]) * factors.at[j];
+    for (int j = 0; j < kCount; ++j) {
+      value.at[j] = x.here ? (x.place.at[j] + x.word.at[j]) * factors.at[j] : 0.0f;
     }
     store(out + row * columns + column, value);
   }
 };
 
-// --- the embedding's gradient, summed in the order of the tokens whichever block runs first: rows are sorted
-// by class, keeping their order, and each class adds up its own rows.
+// --- the embedding's gradient. Rows are sorted by class, those of a class in their order. The rows of a
+// class, a run, are added up in pieces: a warp adds up to 32 rows, counted from the run's first row, one
+// after the other. The first piece is added to the gradient, and the others, from a second kernel, after it.
+// So the sum of a class depends on its own rows alone, not on where they are sorted to.
 
-constexpr int kRankThreads = 256;
+constexpr int kPiece = kWarp;             // rows; the warp compares as many keys at once
+constexpr int kAhead = 2;                 // rows whose loads are in flight
+constexpr int kPair = 2 * kColumns;       // columns of a warp, eight for a lane
+constexpr int kGroups = 4;                // warps of a block that share one sum
+constexpr std::int64_t kAlignment = 256;  // of arrays in scratch memory, in bytes
 
-__device__ std::int64_t class_of(const std::int32_t* tokens, std::int64_t row, std::int64_t first_class,
-                                 std::int64_t classes) {
-  const std::int64_t token = tokens[row] - first_class;
-  return token >= 0 && token < classes ? token : -1;
+using Sums = Floats<kEach>;
+
+// The columns of a lane, of the 256 from 256 * pair on: groups of kWidth neighbouring ones.
+template <int kWidth>
+struct Lane {
+  std::int64_t columns;  // of a row
+  std::uint32_t pair;
+
+  // Visits the groups that exist: (first column, first element of the lane's sums).
+  template <typename Visit>
+  __device__ void for_groups(const Visit& visit) const {
+    const int lane = static_cast<int>(threadIdx.x) % kWarp;
+    const std::int64_t first =
+        std::int64_t{pair} * kPair + (kWidth == 4 ? lane * kWidth : lane / kHalf * kColumns + lane % kHalf);
+#pragma unroll
+    for (int i = 0; i < kEach / kWidth; ++i) {
+      const std::int64_t column = first + i * (kWidth == 4 ? kColumns : kHalf);
+      if (column < columns) visit(column, i * kWidth);
+    }
+  }
+  __device__ Sums read(const float* row) const {
+    Sums x{};
+    for_groups([&](std::int64_t column, int at) {
+      const auto group = load<kWidth>(row + column);
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j) x.at[at + j] = group.at[j];
+    });
+    return x;
+  }
+  __device__ void write(float* row, const Sums& x) const {
+    for_groups([&](std::int64_t column, int at) {
+      Floats<kWidth> group;
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j) group.at[j] = x.at[at + j];
+      store(row + column, group);
+    });
+  }
+  // All lanes of the warp take part.
+  __device__ Sums factors(const Mask& mask, std::uint32_t global_row) const {
+    Sums x;
+    if constexpr (kWidth == 4) {
+      const std::uint32_t kept = kept_columns(mask, global_row, pair);
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) x.at[i] = (kept >> i & 1u) != 0 ? mask.scale : 0.0f;
+    } else {
+      const std::uint32_t lane = threadIdx.x % kWarp;
+      const Factors factors =
+          dropout_factors(mask, mask.site, global_row, 2 * pair + lane / kHalf, lane % kHalf);
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) x.at[i] = factors.at[i];
+    }
+    return x;
+  }
+};
+
+__device__ inline void add(Sums& sums, const Sums& x) {
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) sums.at[i] += x.at[i];
 }
 
-// ranks [row]: how many earlier rows have its token. counts [class] += rows of it.
-__global__ void rank_kernel(int* ranks, int* counts, const std::int32_t* tokens, std::int64_t rows,
-                            std::int64_t first_class, std::int64_t classes) {
-  __shared__ std::int32_t earlier[kRankThreads];
-  const std::int64_t begin = static_cast<std::int64_t>(blockIdx.x) * kRankThreads, row = begin + threadIdx.x;
-  const std::int32_t mine = row < rows ? tokens[row] : 0;
-  int rank = 0;
-  for (std::int64_t from = 0; from <= begin; from += kRankThreads) {
-    __syncthreads();
-    if (from + threadIdx.x < rows) earlier[threadIdx.x] = tokens[from + threadIdx.x];
-    __syncthreads();
-    const int n = from < begin ? kRankThreads : static_cast<int>(threadIdx.x);
-#pragma unroll 16
-    for (int i = 0; i < n; ++i) rank += earlier[i] == mine;
+// The rows that are summed: of the gradient of the output, masked, or of sums.
+template <bool kMasked>
+struct Source {
+  const float* x;
+  std::int64_t positions;
+  Mask mask;
+};
+
+// Adds the rows row_of(i), for i below count, one after the other.
+template <int kWidth, bool kMasked, typename RowOf>
+__device__ Sums sum_rows(const Source<kMasked>& source, const Lane<kWidth>& mine, int count,
+                         const RowOf& row_of) {
+  Sums sums{};
+  for (int begin = 0; begin < count; begin += kAhead) {
+    std::int32_t rows[kAhead] = {};
+    Sums values[kAhead] = {};
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) {
+      if (begin + k < count) rows[k] = static_cast<std::int32_t>(row_of(begin + k));
+    }
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) {
+      if (begin + k < count) values[k] = mine.read(source.x + rows[k] * mine.columns);
+    }
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) {
+      if (begin + k >= count) break;
+      if constexpr (kMasked) {
+        const auto row = static_cast<std::uint32_t>(rows[k]),
+                   positions = static_cast<std::uint32_t>(source.positions);
+        const Sums factors = mine.factors(source.mask, source.mask.row(row / positions, row % positions));
+#pragma unroll
+        for (int i = 0; i < kEach; ++i) sums.at[i] = fmaf(factors.at[i], values[k].at[i], sums.at[i]);
+      } else {
+        add(sums, values[k]);
+      }
+    }
   }
-  if (row >= rows) return;
-  ranks[row] = rank;
-  const std::int64_t mine_class = class_of(tokens, row, first_class, classes);
-  if (mine_class >= 0) add_atomically(&counts[mine_class], 1);
+  return sums;
 }
 
-// starts [class] = sum of the counts before; present: classes with a count, in order, and how many they are.
-// One block.
-constexpr int kScanThreads = 1024;
-__global__ void scan_kernel(int* starts, int* present, int* present_count, const int* counts,
-                            std::int64_t classes) {
-  __shared__ int rows_before[2][kScanThreads], classes_before[2][kScanThreads];
-  const auto thread = static_cast<std::int64_t>(threadIdx.x),
-             each = (classes + kScanThreads - 1) / kScanThreads, begin = thread * each,
-             end = begin + each < classes ? begin + each : classes;
-  int rows = 0, here = 0;
-  for (std::int64_t c = begin; c < end; ++c) {
-    rows += counts[c];
-    here += counts[c] > 0;
-  }
-  // Sums of all threads up to this one, doubling the reach; then without its own.
-  int side = 0;
-  rows_before[0][thread] = rows;
-  classes_before[0][thread] = here;
-  for (int reach = 1; reach < kScanThreads; reach *= 2, side = 1 - side) {
-    __syncthreads();
-    const bool more = thread >= reach;
-    rows_before[1 - side][thread] =
-        rows_before[side][thread] + (more ? rows_before[side][thread - reach] : 0);
-    classes_before[1 - side][thread] =
-        classes_before[side][thread] + (more ? classes_before[side][thread - reach] : 0);
-  }
-  int at = rows_before[side][thread] - rows, place = classes_before[side][thread] - here;
-  if (thread == kScanThreads - 1) *present_count = place + here;
-  for (std::int64_t c = begin; c < end; ++c) {
-    starts[c] = at;
-    at += counts[c];
-    if (counts[c] > 0) present[place++] = static_cast<int>(c);
-  }
+// Adds rows to `to` as a block of kGroups warps: each adds up every fourth row, then the first adds their
+// sums.
+template <int kWidth, bool kMasked, typename RowOf>
+__device__ void add_rows(float* to, const Source<kMasked>& source, const Lane<kWidth>& mine, int count,
+                         const RowOf& row_of) {
+  __shared__ Sums sums[kGroups][kWarp];
+  const int group = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
+  Sums total{};
+  if (group == 0) total = mine.read(to);
+  sums[group][lane] = sum_rows(source, mine, (count - group + kGroups - 1) / kGroups,
+                               [&](int i) { return row_of(i * kGroups + group); });
+  __syncthreads();
+  if (group > 0) return;
+  Sums added = sums[0][lane];
+  for (int other = 1; other < kGroups; ++other) add(added, sums[other][lane]);
+  add(total, added);
+  mine.write(to, total);
 }
 
-__global__ void sort_kernel(int* sorted, const int* starts, const int* ranks, const std::int32_t* tokens,
+// keys [row]: the class of its token, or `classes` for a class of other ranks.
+__global__ void keys_kernel(std::uint32_t* keys, std::int32_t* order, const std::int32_t* tokens,
                             std::int64_t rows, std::int64_t first_class, std::int64_t classes) {
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (row >= rows) return;
-  const std::int64_t mine = class_of(tokens, row, first_class, classes);
-  if (mine >= 0) sorted[starts[mine] + ranks[row]] = static_cast<int>(row);
+  const std::int64_t token = tokens[row] - first_class;
+  keys[row] = static_cast<std::uint32_t>(token >= 0 && token < classes ? token : classes);
+  order[row] = static_cast<std::int32_t>(row);
 }
 
-// Adds one row of dout to the sums of a lane's columns.
-__device__ void add_row(float (&sums)[kEach], const float* dout, std::int64_t row, std::int64_t block,
-                        int lane, std::int64_t positions, std::int64_t columns, const Mask& mask) {
-  Factors factors;
-  if (mask.active) {
-    factors = dropout_factors(mask, mask.site, mask.row(row / positions, row % positions),
-                              static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(lane));
+struct Sorted {
+  const std::uint32_t* keys;
+  const std::int32_t* order;  // the rows with these keys
+  std::int64_t rows;
+  std::uint32_t classes;
+
+  // Whether the row is the first of its class.
+  __device__ bool begins_run(std::int64_t at) const { return at == 0 || keys[at - 1] != keys[at]; }
+
+  // The first of [begin, end) with a key that is not less, or `end`. All lanes of the warp take part.
+  __device__ std::int64_t find(std::int64_t begin, std::int64_t end, std::uint32_t key) const {
+    const int lane = static_cast<int>(threadIdx.x) % kWarp;
+    while (begin < end) {
+      // Each lane has a part and looks at its last key.
+      const std::int64_t part = (end - begin + kWarp - 1) / kWarp, last = begin + (lane + 1) * part - 1;
+      const int less = count_bits(ballot(keys[last < end ? last : end - 1] < key));
+      const std::int64_t next = begin + less * part;
+      if (next >= end) return end;
+      begin = next;
+      end = (begin + part < end ? begin + part : end) - 1;
+    }
+    return begin;
   }
-#pragma unroll
-  for (int i = 0; i < kEach; ++i) {
-    const std::int64_t column = block * kColumns + lane + i * kHalf;
-    if (column >= columns) break;
-    const float value = dout[row * columns + column];
-    sums[i] += mask.active ? value * factors.at[i] : value;
+};
+
+// A warp for 256 columns of the pieces that begin within 32 sorted rows.
+template <int kWidth, bool kMasked>
+__global__ void __launch_bounds__(kThreads, kMasked ? 3 : 4)
+    pieces_kernel(float* dwte, float* parts, Sorted sorted, Source<kMasked> source, std::int64_t columns) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const std::int64_t warp = (static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x) / kWarp,
+                     pairs = (columns + kPair - 1) / kPair, window = warp / pairs * kPiece;
+  if (window >= sorted.rows) return;
+  const std::uint32_t first_key = sorted.keys[window];
+  if (first_key == sorted.classes) return;  // rows of other ranks, which are last
+  const Lane<kWidth> mine{columns, static_cast<std::uint32_t>(warp % pairs)};
+  std::uint32_t starts = ballot(window + lane < sorted.rows && sorted.begins_run(window + lane));
+  if ((starts & 1u) == 0) {
+    // The pieces of an earlier run begin at the place in a window where the run does.
+    const std::int64_t place = sorted.find(0, window, first_key) % kPiece;
+    if (window + place < sorted.rows && sorted.keys[window + place] == first_key) starts |= 1u << place;
+  }
+  for (; starts != 0; starts &= starts - 1) {
+    const std::int64_t start = window + lowest_bit(starts), at = start + lane;
+    const std::uint32_t key = sorted.keys[start];
+    if (key == sorted.classes) return;
+    const int count = count_bits(ballot(at < sorted.rows && sorted.keys[at] == key));
+    // At most one later piece begins in a window: those of one run are 32 rows apart, and between those of
+    // two runs are the 32 rows of the second run's first piece.
+    const bool first = sorted.begins_run(start);
+    float* to = first ? dwte + std::int64_t{key} * columns : parts + window / kPiece * columns;
+    Sums total{};
+    if (first) total = mine.read(to);
+    add(total, sum_rows(source, mine, count, [&](int i) { return sorted.order[start + i]; }));
+    mine.write(to, total);
   }
 }
 
-// A block of threads sums 128 columns of one class after the other; each half warp takes every 16th row of a
-// class.
-__global__ void __launch_bounds__(kThreads)
-    classes_kernel(float* dwte, const float* dout, const int* sorted, const int* starts, const int* counts,
-                   const int* present, const int* present_count, std::int64_t positions, std::int64_t columns,
-                   Mask mask) {
-  constexpr int kHalves = kThreads / kHalf;
-  __shared__ float shared[kHalves][kColumns];
-  const int lane = static_cast<int>(threadIdx.x) % kHalf, half = static_cast<int>(threadIdx.x) / kHalf;
-  const std::int64_t block = blockIdx.y;
-  const int classes = *present_count;
-  for (int k = static_cast<int>(blockIdx.x); k < classes; k += static_cast<int>(gridDim.x)) {
-    const int mine = present[k], count = counts[mine];
-    const int* rows = sorted + starts[mine];
-    float sums[kEach] = {};
-#pragma unroll 2
-    for (int i = half; i < count; i += kHalves) {
-      add_row(sums, dout, rows[i], block, lane, positions, columns, mask);
-    }
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) shared[half][lane + i * kHalf] = sums[i];
-    __syncthreads();
-    const auto thread = static_cast<std::int64_t>(threadIdx.x), column = block * kColumns + thread;
-    if (thread >= kColumns || column >= columns) continue;
-    const int terms = count < kHalves ? count : kHalves;
-    float total = 0;
-    for (int i = 0; i < terms; ++i) total += shared[i][thread];
-    dwte[mine * columns + column] += total;
-  }
+// Adds a run's later pieces. A block for 256 columns of the run of more than 32 rows that begins within 32
+// sorted rows; there is at most one.
+template <int kWidth>
+__global__ void __launch_bounds__(kGroups* kWarp)
+    runs_kernel(float* dwte, Sorted sorted, Source<false> parts, std::int64_t columns) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const std::int64_t pairs = (columns + kPair - 1) / kPair, window = blockIdx.x / pairs * kPiece,
+                     at = window + lane;
+  const std::uint32_t found = ballot(at + kPiece < sorted.rows &&
+                                     sorted.keys[at + kPiece] == sorted.keys[at] && sorted.begins_run(at));
+  if (found == 0) return;
+  const std::int64_t start = window + lowest_bit(found);
+  const std::uint32_t key = sorted.keys[start];
+  if (key == sorted.classes) return;
+  const std::int64_t end = sorted.find(start, sorted.rows, key + 1);
+  // One in each of the next windows.
+  const auto later = static_cast<int>((end - start - 1) / kPiece);
+  add_rows(dwte + std::int64_t{key} * columns, parts,
+           Lane<kWidth>{columns, static_cast<std::uint32_t>(blockIdx.x % pairs)}, later,
+           [&](int i) { return window / kPiece + 1 + i; });
 }
 
-// A half warp sums 128 columns of a position.
-__global__ void positions_kernel(float* dwpe, const float* dout, std::int64_t samples, std::int64_t positions,
-                                 std::int64_t columns, Mask mask) {
-  const std::int64_t t = blockIdx.x;
-  const int lane = static_cast<int>(threadIdx.x) % kHalf;
-  for (std::int64_t block = threadIdx.x / kHalf; block * kColumns < columns; block += blockDim.x / kHalf) {
-    float sums[kEach] = {};
-#pragma unroll 2
-    for (std::int64_t b = 0; b < samples; ++b) {
-      add_row(sums, dout, b * positions + t, block, lane, positions, columns, mask);
-    }
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      const std::int64_t column = block * kColumns + lane + i * kHalf;
-      if (column < columns) dwpe[t * columns + column] += sums[i];
-    }
-  }
+// A block for 256 columns of a position.
+template <int kWidth, bool kMasked>
+__global__ void __launch_bounds__(kGroups* kWarp, kMasked ? 6 : 8)
+    positions_kernel(float* dwpe, Source<kMasked> source, int samples, std::int64_t columns) {
+  const std::int64_t pairs = (columns + kPair - 1) / kPair, t = blockIdx.x / pairs;
+  add_rows(dwpe + t * columns, source, Lane<kWidth>{columns, static_cast<std::uint32_t>(blockIdx.x % pairs)},
+           samples, [&](int b) { return b * source.positions + t; });
 }
 
 }  // namespace
@@ -296,28 +436,49 @@ void CudaBackend::embedding_forward(const Tensor& out, const Tensor& tokens, con
 void CudaBackend::embedding_backward(const Tensor& dwte, const Tensor& dwpe, const Tensor& dout,
                                      const Tensor& tokens, std::int64_t first_class, const Dropout& dropout) {
   const std::int64_t rows = tokens.count(), positions = tokens.dim(1), columns = dout.columns(),
-                     classes = dwte.rows(), column_blocks = ceil_div(columns, kColumns);
-  int* ranks = scratch_.take<int>(2 * rows + 3 * classes + 1);
-  int *sorted = ranks + rows, *counts = sorted + rows, *starts = counts + classes,
-      *present = starts + classes, *present_count = present + classes;
-  const auto* ids = tokens.as<std::int32_t>();
-  const Mask mask(dropout);
+                     classes = dwte.rows(), windows = ceil_div(rows, kPiece),
+                     pairs = ceil_div(columns, kPair);
+  SortPairs by_class{};
+  by_class.count = static_cast<std::uint32_t>(rows);
+  by_class.bits = std::bit_width(static_cast<std::uint64_t>(classes));
+  // Parts of sums, then four arrays of a word for each row, then the sort's own memory.
+  const std::int64_t of_parts = ceil_div(windows * columns * 4, kAlignment) * kAlignment,
+                     of_rows = ceil_div(rows * 4, kAlignment) * kAlignment;
+  auto* memory =
+      scratch_.take<std::byte>(of_parts + 4 * of_rows + static_cast<std::int64_t>(sort_room(by_class)));
+  const auto array = [&](int i) { return memory + of_parts + i * of_rows; };
+  auto* parts = reinterpret_cast<float*>(memory);
+  auto* keys = reinterpret_cast<std::uint32_t*>(array(0));
+  auto* order = reinterpret_cast<std::int32_t*>(array(1));
+  by_class.keys = keys;
+  by_class.values = order;
+  by_class.sorted_keys = reinterpret_cast<std::uint32_t*>(array(2));
+  by_class.sorted_values = reinterpret_cast<std::int32_t*>(array(3));
   cudaStream_t stream = stream_.get();
-  check(cudaMemsetAsync(counts, 0, static_cast<std::size_t>(classes) * sizeof(int), stream));
-  launch(rank_kernel, blocks(ceil_div(rows, kRankThreads)), kRankThreads, 0, stream, ranks, counts, ids, rows,
-         first_class, classes);
-  launch(scan_kernel, 1, kScanThreads, 0, stream, starts, present, present_count, counts, classes);
-  launch(sort_kernel, blocks(ceil_div(rows, kThreads)), kThreads, 0, stream, sorted, starts, ranks, ids, rows,
-         first_class, classes);
-  constexpr std::int64_t kBlocks = 2048;  // several for every multiprocessor
-  launch(classes_kernel, blocks(std::min(kBlocks, std::min(rows, classes)), column_blocks), kThreads, 0,
-         stream, dwte.as<float>(), dout.as<float>(), sorted, starts, counts, present, present_count,
-         positions, columns, mask);
-  const auto threads =
-      static_cast<unsigned>(std::min<std::int64_t>(kThreads, ceil_div(column_blocks, 2) * kWarp));
-  launch(positions_kernel, blocks(positions), threads, 0, stream,
-         dwpe.as<float>() + dropout.window.first_position * columns, dout.as<float>(), rows / positions,
-         positions, columns, mask);
+  launch(keys_kernel, blocks(ceil_div(rows, kThreads)), kThreads, 0, stream, keys, order,
+         tokens.as<std::int32_t>(), rows, first_class, classes);
+  sort_pairs(by_class, array(4), stream);
+
+  const Sorted sorted{by_class.sorted_keys, by_class.sorted_values, rows,
+                      static_cast<std::uint32_t>(classes)};
+  auto* to = dwte.as<float>();
+  float* dwpe_window = dwpe.as<float>() + dropout.window.first_position * columns;
+  const auto add_up = [&]<int kWidth, bool kMasked>() {
+    const Source<kMasked> source{dout.as<float>(), positions, Mask(dropout)};
+    const Source<false> of_pieces{parts, 1, Mask(Dropout{})};
+    launch(pieces_kernel<kWidth, kMasked>, blocks(ceil_div(windows * pairs, kThreads / kWarp)), kThreads, 0,
+           stream, to, parts, sorted, source, columns);
+    launch(runs_kernel<kWidth>, blocks(windows * pairs), kGroups * kWarp, 0, stream, to, sorted, of_pieces,
+           columns);
+    launch(positions_kernel<kWidth, kMasked>, blocks(positions * pairs), kGroups * kWarp, 0, stream,
+           dwpe_window, source, static_cast<int>(rows / positions), columns);
+  };
+  const bool masked = dropout.active();
+  if (aligned(to, dwpe_window, dout.data) && columns % 4 == 0) {
+    masked ? add_up.template operator()<4, true>() : add_up.template operator()<4, false>();
+  } else {
+    masked ? add_up.template operator()<1, true>() : add_up.template operator()<1, false>();
+  }
 }
 
 }  // namespace shoal::cuda

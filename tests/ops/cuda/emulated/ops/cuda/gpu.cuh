@@ -12,7 +12,6 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
-#include <utility>
 
 #include "core/dtype.h"
 #include "ops/cuda/check.h"
@@ -84,7 +83,8 @@ inline std::uint32_t ballot(bool mine) {
   for (int lane = 0; lane < kWarp; ++lane) bits |= std::uint32_t{all[lane]} << lane;
   return bits;
 }
-inline int add_atomically(int* to, int value) { return std::exchange(*to, *to + value); }
+inline int count_bits(std::uint32_t bits) { return std::popcount(bits); }
+inline int lowest_bit(std::uint32_t bits) { return std::countr_zero(bits); }
 
 using SharedAddress = std::uint32_t;
 inline SharedAddress shared_address(const void* in_shared) {
