@@ -440,7 +440,7 @@ void CudaBackend::embedding_backward(const Tensor& dwte, const Tensor& dwpe, con
                      pairs = ceil_div(columns, kPair);
   SortPairs by_class{};
   by_class.count = static_cast<std::uint32_t>(rows);
-  by_class.bits = std::bit_width(static_cast<std::uint64_t>(classes));
+  by_class.bits = static_cast<int>(std::bit_width(static_cast<std::uint64_t>(classes)));
   // Parts of sums, then four arrays of a word for each row, then the sort's own memory.
   const std::int64_t of_parts = ceil_div(windows * columns * 4, kAlignment) * kAlignment,
                      of_rows = ceil_div(rows * 4, kAlignment) * kAlignment;
