@@ -99,9 +99,9 @@ sanitizer() {
   for tool in ${TOOLS:-memcheck racecheck initcheck}; do
     # initcheck takes ten times as long as the others.
     filter='*/0:*/1:*/2:*/9:*/10'
-    [ $tool != initcheck ] || filter='*/0:*/9'
+    [ "$tool" != initcheck ] || filter='*/0:*/9'
     filter+=':-*Linear*:*RealModels*:*CudaLayout*:*FollowTheCpu*:*WorkersAverage*:*TheSameBits*'
-    LIMIT=${LIMIT:-180} part "$tool" "$tool.txt" 6 compute-sanitizer --tool $tool --error-exitcode 9 "$pack/test_ops_cuda" \
+    LIMIT=${LIMIT:-180} part "$tool" "$tool.txt" 6 compute-sanitizer --tool "$tool" --error-exitcode 9 "$pack/test_ops_cuda" \
       --gtest_brief=1 "--gtest_filter=$filter" &
   done
   wait
