@@ -27,7 +27,7 @@ Config load(const CalibrateOptions& options) {
 
 void calibrate(const CalibrateOptions& options, const Config& config, const Job& job) {
   const Stopwatch watch;
-  const auto machine = measured_machine(job, false, options.again);
+  const auto machine = measured_machine(config, job, false, options.again);
   machine->measure_collectives();
   SearchResult result;
   if (!options.file.empty()) result = search_plans(config, job.ranks, *machine);

@@ -108,7 +108,7 @@ void check_run(const std::string& folder) {
   const double measured = seen[seen.size() / 2];
   const auto plan = make_plan(config);
   const int ranks = plan.mesh.ranks();
-  const auto machine = measured_machine({.ranks = ranks});
+  const auto machine = measured_machine(config, {.ranks = ranks});
   const auto predicted = predict(plan, *machine);
   fmt::print("{}: {} rank{}, {}\n\n", folder, ranks, ranks == 1 ? "" : "s", layout_arguments(config));
   print_line("measured", in_milliseconds(measured) + " ms",
@@ -157,11 +157,8 @@ void print_result(const PlanOptions& options, const SearchResult& result, const 
 
 void plan(const PlanOptions& options, Config config, const Job& job) {
   const auto source = resolve_vocabulary(config);
-  if (options.cluster.empty() && config.train.backend == BackendKind::cuda) {
-    fail_user("plans for GPUs need a description of them: --cluster configs/clusters/a100.toml");
-  }
   const std::unique_ptr<Machine> machine = options.cluster.empty()
-                                               ? measured_machine(job, options.json)
+                                               ? measured_machine(config, job, options.json)
                                                : described_machine(options.cluster, config);
   const auto result = search_plans(config, job.ranks, *machine);
   if (!options.json || !options.svg.empty()) require_plan(result, job.ranks);

@@ -59,8 +59,21 @@ std::string gain(const RankedPlan& best, const RankedPlan& other, const std::str
 
 }  // namespace
 
-std::unique_ptr<MeasuredMachine> measured_machine(const Job& job, bool quiet, bool again) {
+std::unique_ptr<MeasuredMachine> measured_machine(const Config& config, const Job& job, bool quiet,
+                                                  bool again) {
   MeasuringOptions options{.cache = MeasuredMachine::default_cache(), .again = again};
+  if (config.train.backend == BackendKind::cuda) {
+    if (job.ranks > 1 || job.world) {
+      fail_user(
+          "one GPU is measured, and several have to be described: shoal plan CONFIG --ranks {} --cluster "
+          "configs/clusters/a100.toml",
+          job.ranks);
+    }
+    if (const auto why = no_cuda_device(); !why.empty()) {
+      fail_user("plans for a GPU measure it, but {}; --cluster plans for GPUs that are described", why);
+    }
+    options.gpu = cuda_devices().front();
+  }
   if (!quiet) options.tell = [](const std::string& what) { log::info("measuring: {}", what); };
   if (job.world) return std::make_unique<MeasuredMachine>(*job.world, std::move(options));
   return std::make_unique<MeasuredMachine>(job.ranks, std::move(options));
@@ -170,19 +183,13 @@ std::vector<std::string> agreed_settings(const Config& config, const Job& job) {
 }  // namespace
 
 RankedPlan plan_run(Config config, const Job& job) {
-  if (config.train.backend != BackendKind::cpu) {
-    fail_user(
-        "parallel.plan = \"auto\" measures CPUs; for train.backend = \"{}\", set the layout that `shoal plan "
-        "CONFIG --ranks N --cluster FILE` prints",
-        name_of_choice(config, "train.backend"));
-  }
   if (config.init.resumes() || start_without_checkpoint(config.init.from)) {
     const auto kept = agreed_settings(config, job);
     apply_arguments(config, kept);
     if (!kept.empty()) log::info("plan: {}, as the run has begun", fmt::join(kept, " "));
   }
   resolve_vocabulary(config);
-  const auto machine = measured_machine(job);
+  const auto machine = measured_machine(config, job);
   auto result = search_plans(config, job.ranks, *machine);
   require_plan(result, job.ranks);
   const auto reasons = reasons_for_best(result);

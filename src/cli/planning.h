@@ -11,9 +11,10 @@
 
 namespace shoal::cli {
 
-// This machine, for the ranks of a job. It logs what it measures, unless `quiet`; `again` measures what is
-// known too.
-std::unique_ptr<MeasuredMachine> measured_machine(const Job& job, bool quiet = false, bool again = false);
+// This machine, for the ranks of a job and the backend of a config. It logs what it measures, unless `quiet`;
+// `again` measures what is known too. Throws UserError for several GPUs.
+std::unique_ptr<MeasuredMachine> measured_machine(const Config& config, const Job& job, bool quiet = false,
+                                                  bool again = false);
 // The cluster of a file, for a config of any backend.
 std::unique_ptr<Machine> described_machine(const std::string& file, Config& config);
 
@@ -30,7 +31,7 @@ std::vector<std::string> settings_to_keep(const Config& config, int ranks);
 std::string timeline_svg(const RankedPlan& plan);
 
 // Plans a run for the ranks of a job, with settings_to_keep() where it goes on, and logs the plan in three
-// lines: layout, reason, prediction. Throws UserError for GPUs, which are not measured.
+// lines: layout, reason, prediction.
 RankedPlan plan_run(Config config, const Job& job);
 
 }  // namespace shoal::cli

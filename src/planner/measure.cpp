@@ -45,6 +45,7 @@ class SampleLog {
     const Stopwatch watch;
     step_.run([&](int pass, StepPart part) {
       if (group_) group_->barrier();
+      step_.synchronize();
       const double now = watch.seconds();
       if (open) *open += now - since;
       since = now;
@@ -137,8 +138,11 @@ double measure_step(const RunRanks& run, const RunPlan& plan) {
     Runtime runtime(plan, world.ranks, backend_options(plan, plan.threads, world));
     runtime.allocate(plan, Runtime::Use::training);
     runtime.engine().initialize(0);
+    // As the steps of training (train/trainer.cpp).
+    const bool capture =
+        plan.mesh.ranks() == 1 && plan.engine.zero < 3 && !plan.engine.outer && !plan.engine.on_host;
     TrainingStep step(runtime.backend(), runtime.engine(), runtime.model(), runtime.mesh(), runtime.ranks(),
-                      {});
+                      {.capture = capture});
     std::int64_t number = 0;
     const auto once = [&] {
       const Stopwatch watch;

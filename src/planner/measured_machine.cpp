@@ -101,6 +101,8 @@ bool has_uneven_shares(const RunPlan& plan) {
          differ([](auto& model, auto& rank) { return padded_vocabulary(model, rank); });
 }
 
+constexpr double kShareOfGpu = 0.95;  // the rest is for CUDA itself and for fragments
+
 // The backend, where it is another than the cpu's.
 const char* backend_text(BackendKind backend) {
   return backend == BackendKind::cuda        ? ", on cuda"
@@ -134,7 +136,13 @@ MeasuredMachine::MeasuredMachine(int ranks, MeasuringOptions options)
       cache_(options_.cache),
       name_(fmt::format("this machine ({}, {})", processor_name(), cores_text(cores_))),
       key_(machine_key(cores_, "")),
-      memory_(0.8 * available_memory() / ranks) {}
+      memory_(0.8 * available_memory() / ranks) {
+  if (!options_.gpu) return;
+  if (ranks > 1) fail("the planner measures one GPU, not {}", ranks);
+  name_ = fmt::format("this machine's {}", options_.gpu->name);
+  key_ = machine_key(cores_, fmt::format(", {} with CUDA {}", options_.gpu->name, cuda_version()));
+  memory_ = kShareOfGpu * static_cast<double>(options_.gpu->bytes);
+}
 
 MeasuredMachine::MeasuredMachine(World& world, MeasuringOptions options)
     : world_(&world),
@@ -215,7 +223,10 @@ MeasuredMachine::Scaled MeasuredMachine::scaled(const RunPlan& wanted) const {
   }
   const auto& model = sample.model;
   auto& batch = sample.pipeline.batch;
-  batch.batch = std::min(batch.batch, std::max<std::int64_t>(1, sample_tokens(model) / model.block_size));
+  // The speed of a GPU depends on how much there is to do at once.
+  if (sample.backend != BackendKind::cuda) {
+    batch.batch = std::min(batch.batch, std::max<std::int64_t>(1, sample_tokens(model) / model.block_size));
+  }
   while (sample.sequence && batch.rows() % sample.mesh.tensor != 0) ++batch.batch;
   result.scale = static_cast<double>(wanted.pipeline.batch.batch) / static_cast<double>(batch.batch);
   sample.model = with_blocks(model, sample_blocks(model, batch.rows()));

@@ -1,11 +1,14 @@
-// This machine, or this MPI job: parts of steps and collectives are measured when a plan first needs them,
-// and kept in $XDG_CACHE_HOME/shoal/calibration for the same processor, libraries, cores and hosts.
+// This machine, one of its GPUs, or this MPI job: parts of steps and collectives are measured when a plan
+// first needs them, and kept in $XDG_CACHE_HOME/shoal/calibration for the same processor, libraries, cores
+// and hosts.
 #pragma once
 
 #include <functional>
 #include <map>
+#include <optional>
 
 #include "core/shared_table.h"
+#include "ops/cuda/cuda.h"
 #include "planner/machine.h"
 #include "planner/measure.h"
 
@@ -15,8 +18,9 @@ struct MeasuringOptions {
   std::function<void(const std::string& what)> tell = {};  // called before each measurement
   std::filesystem::path cache;                             // empty: none
   bool again = false;                                      // measure what is in the cache anew
-  double seconds = 60;         // behind which no further part of a step is measured
-  double trial_seconds = 120;  // the same of steps; more where these are long
+  double seconds = 60;                 // behind which no further part of a step is measured
+  double trial_seconds = 120;          // the same of steps; more where these are long
+  std::optional<CudaDevice> gpu = {};  // of the one rank, for plans with the cuda backend
 };
 
 class MeasuredMachine final : public Machine {

@@ -149,6 +149,8 @@ void SampleStep::run(const Enter& enter) {
   backend_.synchronize();
 }
 
+void SampleStep::synchronize() { backend_.synchronize(); }
+
 int SampleStep::count(StepPart part) const {
   const bool others = part == StepPart::block_forward || part == StepPart::block_backward;
   return others ? plan_.model.n_layer - 1 : 1;

@@ -53,6 +53,8 @@ class SampleStep {
   ~SampleStep();
 
   void run(const Enter& enter);
+  // Waits for what has been queued, so that a part's time is its own.
+  void synchronize();
   // The number of times that a pass enters a part.
   int count(StepPart part) const;
   // The elements of this rank that the time of an update is in proportion to.

@@ -52,7 +52,8 @@ class Search {
     }
     order();
     evaluate();
-    if (machine_.measures() && !config_.given.contains("train.threads")) try_fewer_threads();
+    const bool on_cpu = config_.train.backend != BackendKind::cuda;
+    if (machine_.measures() && on_cpu && !config_.given.contains("train.threads")) try_fewer_threads();
     std::ranges::stable_sort(result_.plans, {}, seconds_of);
     try_plans(result_.plans, machine_);
     return std::move(result_);

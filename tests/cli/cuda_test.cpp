@@ -83,6 +83,16 @@ TEST_F(EmulatedGpu, RanksOfOneGpuAreOneRank) {
   expect_same("stages", "one");
 }
 
+TEST_F(EmulatedGpu, IsMeasuredForPlans) {
+  const auto run = shoal({"train", "tiny.toml", "train.backend=cuda", "train.steps=2", "parallel.plan=auto"});
+  ASSERT_EQ(run.code, 0) << run.err;
+  EXPECT_THAT(run.err, testing::AllOf(HasSubstr(", on cuda"), HasSubstr(" ms per step and ")));
+  const auto plan = shoal({"plan", "tiny.toml", "train.backend=cuda"});
+  ASSERT_EQ(plan.code, 0) << plan.err;
+  EXPECT_THAT(plan.out, HasSubstr("1 rank on this machine's emulated GPU: "));
+  EXPECT_THAT(plan.err, testing::Not(HasSubstr("measuring"))) << "it was measured before the run";
+}
+
 // A run with two micro-batches, dropout, and a learning rate and optimizer window that change from step to
 // step.
 TEST_F(EmulatedGpu, ARecordedStepIsTheStep) {

@@ -192,7 +192,12 @@ TEST_F(Planning, RefusesWhatItCannotPlan) {
               HasSubstr("bad.toml:2:9: 'speed' is not a key of a cluster"));
   EXPECT_THAT(refused({"plan", "tiny.toml", "--ranks", "4", "plan.instance_ranks=3"}),
               HasSubstr("no layout of 4 ranks satisfies"));
-  EXPECT_THAT(refused({"plan", "tiny.toml", "train.backend=cuda"}), HasSubstr("--cluster"));
+  EXPECT_THAT(refused({"plan", "tiny.toml", "--ranks", "2", "train.backend=cuda"}),
+              HasSubstr("one GPU is measured, and several have to be described"));
+  ::setenv("SHOAL_CUDA_MODULE", "/nowhere.so", 1);
+  EXPECT_THAT(refused({"plan", "tiny.toml", "train.backend=cuda"}),
+              HasSubstr("plans for a GPU measure it, but"));
+  ::unsetenv("SHOAL_CUDA_MODULE");
   EXPECT_THAT(refused({"plan"}), HasSubstr("plan needs a config"));
   EXPECT_THAT(refused({"plan", "--check", "runs/tiny", "--json"}),
               AllOf(HasSubstr("--check"), HasSubstr("--json")));

@@ -62,6 +62,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   *properties = {};
   std::strcpy(properties->name, "emulated GPU");
   properties->major = 9;
+  properties->totalGlobalMem = std::size_t{8} << 30;
   return cudaSuccess;
 }
 cudaError_t cudaDriverGetVersion(int* version) { return *version = 13000, cudaSuccess; }
