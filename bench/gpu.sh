@@ -80,31 +80,37 @@ suite() {
   echo "$1: $(grep -c '^\[  FAILED' "$log.txt") lines of failures, $log.txt"
   return 1
 }
+# The smaller shapes of a suite under a tool of compute-sanitizer.
+checked() {
+  local tool=${1%% *} suite=${1#* } status=0
+  local log=$logs/$tool-${suite//[^A-Za-z0-9]/-}.txt
+  timeout "${LIMIT:-100}" compute-sanitizer --tool "$tool" --error-exitcode 9 "$pack/test_ops_cuda" --gtest_brief=1 \
+    "--gtest_filter=$suite*/0:$suite*/1:$suite*/2:$suite*/9:$suite*/10:-*RealModels*:*TheSameBits*:*FastAndPlain*" >"$log" 2>&1 || status=$?
+  [ $status -eq 0 ] || echo "$tool of $suite: status $status, $(grep -c '^========= ' "$log") lines of it, $log"
+  return $status
+}
+suites() { "$pack/test_ops_cuda" --gtest_list_tests | grep '^[^ ].*\.' | sed 's/  #.*//'; }
 # Suites beside each other: most of their time is the oracle's.
 tests() {
-  export -f suite
-  export logs pack
-  local suites begin=$SECONDS
-  mapfile -t suites < <("$pack/test_ops_cuda" --gtest_list_tests | grep '^[^ ].*\.' | sed 's/  #.*//')
-  printf '\n== tests of ops, models and layouts on the GPU, %d suites\n' ${#suites[@]}
+  local begin=$SECONDS
+  printf '\n== tests of ops, models and layouts on the GPU\n'
   # shellcheck disable=SC2016
-  printf '%s\0' "${suites[@]}" | xargs -0 -n 1 -P "${JOBS:-10}" bash -c 'suite "$0"' || failed tests
-  grep -h "PASSED\|SKIPPED" "$logs"/test-*.txt | grep -v blocking | awk '/PASSED/ {n += $4} /SKIPPED.*tests/ {s += $4}
+  suites | tr '\n' '\0' | xargs -0 -n 1 -P "${JOBS:-10}" bash -c 'suite "$0"' || failed tests
+  cat "$logs"/test-*.txt | grep -v blocking | awk '/PASSED/ {n += $4} /SKIPPED.*tests/ {s += $4}
     END {print n " passed, " s + 0 " skipped"}'
   echo "-- $((SECONDS - begin)) s"
 }
-# Memory errors and races, on the smaller shapes of every op. $TOOLS: some of the tools.
+# Memory errors, races and reads of memory that nothing wrote. $TOOLS: some of the tools.
 sanitizer() {
-  local tool filter
+  local begin=$SECONDS tool name
+  printf '\n== compute-sanitizer\n'
+  # The tests of layouts are of the host, and those of products of the library.
+  # shellcheck disable=SC2016
   for tool in ${TOOLS:-memcheck racecheck initcheck}; do
-    # initcheck takes ten times as long as the others.
-    filter='*/0:*/1:*/2:*/9:*/10'
-    [ "$tool" != initcheck ] || filter='*/0:*/9'
-    filter+=':-*Linear*:*RealModels*:*CudaLayout*:*FollowTheCpu*:*WorkersAverage*:*TheSameBits*'
-    LIMIT=${LIMIT:-180} part "$tool" "$tool.txt" 6 compute-sanitizer --tool "$tool" --error-exitcode 9 "$pack/test_ops_cuda" \
-      --gtest_brief=1 "--gtest_filter=$filter" &
-  done
-  wait
+    suites | grep -vE 'Layout|CudaRuns|Linear' | while read -r name; do printf '%s %s\0' "$tool" "$name"; done
+  done | xargs -0 -n 1 -P "${JOBS:-10}" bash -c 'checked "$0"' || failed sanitizer
+  cat "$logs"/*check-*.txt | grep "ERROR SUMMARY\|RACECHECK SUMMARY" | sort | uniq -c
+  echo "-- $((SECONDS - begin)) s"
 }
 # The same run by one rank and by several on one GPU, and in two parts: the same bytes.
 layouts() {
@@ -248,6 +254,8 @@ case ${1:-} in
     own_path=${LD_LIBRARY_PATH:-}
     found=$(cuda_libraries)
     export LD_LIBRARY_PATH="$PWD/$pack/lib:$found:$own_path" XDG_CACHE_HOME=$work/cache
+    export -f suite checked
+    export logs pack
     parts=("${@:2}")
     [ ${#parts[@]} -gt 0 ] || parts=(machine tests+sanitizer+layouts+compile ops steps large memory peers characters)
     for names in "${parts[@]}"; do

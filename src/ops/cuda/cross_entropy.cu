@@ -11,7 +11,7 @@ namespace {
 
 // Threads of a block, for rows of many columns and of few.
 constexpr int kMany = 512, kFew = 128;
-constexpr std::int64_t kManyColumns = 4096;
+constexpr std::int64_t kManyColumns = 4096, kFewColumns = 512;  // below the latter a warp is enough
 constexpr int kResident = 1024;  // threads per multiprocessor, if shared memory suffices
 template <typename T>
 constexpr int kWide = 16 / sizeof(T);  // elements of one load
@@ -372,8 +372,10 @@ template <typename F>
 void with_threads(std::int64_t columns, const F& f) {
   if (columns > kManyColumns) {
     f.template operator()<kMany>();
-  } else {
+  } else if (columns > kFewColumns) {
     f.template operator()<kFew>();
+  } else {
+    f.template operator()<kWarp>();
   }
 }
 

@@ -130,7 +130,6 @@ __global__ void __launch_bounds__(kThreads)
 // gradients of gamma and beta in registers. A warp has 256 columns, a lane two times four: a block of the
 // mask's.
 constexpr int kHalves = 2, kWarpColumns = kHalves * kWarp * kWide;
-constexpr int kTogether = 1;  // rows whose loads are in flight at once
 
 __device__ inline int column_of_half(int half) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
@@ -172,12 +171,13 @@ struct BranchBefore {
   }
 };
 
-// parts [block of rows, 2, columns]: sums for dgamma, then for dbeta.
+// parts [block of rows, 2, columns]: sums for dgamma, then for dbeta. Two rows' loads in flight were slower
+// on an H200, since fewer blocks run at once.
 template <typename T, typename Sink>
 __global__ void backward_kernel(float* dx, bool fresh, Sink sink, float* parts, const T* dy, const float* x,
                                 const T* gamma, const float* mean, const float* rstd, std::int64_t rows,
                                 std::int64_t rows_of_block, int columns) {
-  __shared__ float shared[2][kMostWarps][2 * kTogether];
+  __shared__ float shared[2][kMostWarps][2];
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp,
             warps = static_cast<int>(blockDim.x) / kWarp;
   const float inverse = 1.0f / static_cast<float>(columns);
@@ -189,73 +189,59 @@ __global__ void backward_kernel(float* dx, bool fresh, Sink sink, float* parts, 
     if (column_of_half(h) < columns) scale[h] = load<kWide>(gamma + column_of_half(h));
   }
   int side = 0;
-  for (std::int64_t first = begin; first < end; first += kTogether, side = 1 - side) {
-    Floats<kWide> normal[kTogether][kHalves], gradient[kTogether][kHalves], out[kTogether][kHalves];
-    float m[kTogether], r[kTogether];
+  for (std::int64_t row = begin; row < end; ++row, side = 1 - side) {
+    Floats<kWide> normal[kHalves], gradient[kHalves], out[kHalves];
+    const float m = mean[row], r = rstd[row];
 #pragma unroll
-    for (int k = 0; k < kTogether; ++k) {
-      const std::int64_t row = first + k;
-      m[k] = row < end ? mean[row] : 0.0f;
-      r[k] = row < end ? rstd[row] : 0.0f;
+    for (int h = 0; h < kHalves; ++h) {
+      const std::int64_t at = row * columns + column_of_half(h);
+      const bool there = column_of_half(h) < columns;
+      normal[h] = there ? load<kWide>(x + at) : Floats<kWide>{};
+      gradient[h] = there ? load<kWide>(dy + at) : Floats<kWide>{};
+      out[h] = there && !fresh ? load<kWide>(dx + at) : Floats<kWide>{};
+    }
+    float sum_g = 0, sum_gn = 0;
 #pragma unroll
-      for (int h = 0; h < kHalves; ++h) {
-        const std::int64_t at = row * columns + column_of_half(h);
-        const bool there = row < end && column_of_half(h) < columns;
-        normal[k][h] = there ? load<kWide>(x + at) : Floats<kWide>{};
-        gradient[k][h] = there ? load<kWide>(dy + at) : Floats<kWide>{};
-        out[k][h] = there && !fresh ? load<kWide>(dx + at) : Floats<kWide>{};
+    for (int h = 0; h < kHalves; ++h) {
+      if (column_of_half(h) >= columns) continue;
+#pragma unroll
+      for (int i = 0; i < kWide; ++i) {
+        float& n = normal[h].at[i];
+        float& g = gradient[h].at[i];
+        n = product(n - m, r);
+        sum_gamma[h].at[i] = fmaf(g, n, sum_gamma[h].at[i]);
+        sum_beta[h].at[i] += g;
+        g = product(g, scale[h].at[i]);
+        sum_g += g;
+        sum_gn = fmaf(g, n, sum_gn);
       }
     }
-    float sums[kTogether][2] = {};  // of g, and of g times the normal
-#pragma unroll
-    for (int k = 0; k < kTogether; ++k) {
-#pragma unroll
-      for (int h = 0; h < kHalves; ++h) {
-        if (column_of_half(h) >= columns) continue;
-#pragma unroll
-        for (int i = 0; i < kWide; ++i) {
-          float& n = normal[k][h].at[i];
-          float& g = gradient[k][h].at[i];
-          n = product(n - m[k], r[k]);
-          sum_gamma[h].at[i] = fmaf(g, n, sum_gamma[h].at[i]);
-          sum_beta[h].at[i] += g;
-          g = product(g, scale[h].at[i]);
-          sums[k][0] += g;
-          sums[k][1] = fmaf(g, n, sums[k][1]);
-        }
-      }
-#pragma unroll
-      for (int i = 0; i < 2; ++i) sums[k][i] = warp_sum(sums[k][i]);
-    }
+    sum_g = warp_sum(sum_g);
+    sum_gn = warp_sum(sum_gn);
     // Two buffers, so that one barrier is enough.
     if (lane == 0) {
-#pragma unroll
-      for (int i = 0; i < 2 * kTogether; ++i) shared[side][warp][i] = sums[i / 2][i % 2];
+      shared[side][warp][0] = sum_g;
+      shared[side][warp][1] = sum_gn;
     }
     __syncthreads();
-    float means[2 * kTogether] = {};
+    float mean_g = 0, mean_gn = 0;
     for (int w = 0; w < warps; ++w) {
-#pragma unroll
-      for (int i = 0; i < 2 * kTogether; ++i) means[i] += shared[side][w][i];
+      mean_g += shared[side][w][0];
+      mean_gn += shared[side][w][1];
     }
+    mean_g = product(mean_g, inverse);
+    mean_gn = product(mean_gn, inverse);
+    const auto put = sink.row(row);
 #pragma unroll
-    for (int k = 0; k < kTogether; ++k) {
-      const std::int64_t row = first + k;
-      if (row >= end) break;
-      const float mean_g = product(means[2 * k], inverse), mean_gn = product(means[2 * k + 1], inverse);
-      const auto put = sink.row(row);
+    for (int h = 0; h < kHalves; ++h) {
+      if (column_of_half(h) >= columns) continue;
 #pragma unroll
-      for (int h = 0; h < kHalves; ++h) {
-        if (column_of_half(h) >= columns) continue;
-        auto& to = out[k][h];
-#pragma unroll
-        for (int i = 0; i < kWide; ++i) {
-          to.at[i] = fmaf(r[k], fmaf(-normal[k][h].at[i], mean_gn, gradient[k][h].at[i] - mean_g), to.at[i]);
-        }
-        const std::int64_t at = row * columns + column_of_half(h);
-        store(dx + at, to);
-        put(h, at, to);
+      for (int i = 0; i < kWide; ++i) {
+        out[h].at[i] = fmaf(r, fmaf(-normal[h].at[i], mean_gn, gradient[h].at[i] - mean_g), out[h].at[i]);
       }
+      const std::int64_t at = row * columns + column_of_half(h);
+      store(dx + at, out[h]);
+      put(h, at, out[h]);
     }
   }
   float* part = parts + static_cast<std::int64_t>(blockIdx.x) * 2 * columns;
