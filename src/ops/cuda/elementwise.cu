@@ -94,10 +94,18 @@ __device__ GeluValue gelu_tanh(float x) {
   return {x * s, s + x * s * (1.0f - s) * (kTwice * (1.0f + 3 * kCubic * x2))};
 }
 
-// x * Phi(x)
+// x * Phi(x). The normal distribution's tail is Phi(-a) = e^(-a^2 / 2) t Q(t), t = 1 / (1 + 0.3 a): our own fit
+// of Q, relative error 1.5e-7 in exact arithmetic over a in [0, 14].
 __device__ GeluValue gelu_erf(float x) {
-  const float phi = 0.5f * erfcf(-0.707106781f * x);
-  return {x * phi, phi + x * 0.398942280f * expf(-0.5f * x * x)};
+  constexpr float kQ[] = {0.11962927f,   0.12075439f, 0.099910808f, 0.12857023f,
+                          -0.053699499f, 0.20637025f, -0.15721249f, 0.035676954f};
+  constexpr float kHalfLog2E = 0.72134752f;
+  const float t = fast_reciprocal(fmaf(0.3f, fabsf(x), 1.0f)), gauss = fast_exp2(-kHalfLog2E * x * x);
+  float q = kQ[7];
+#pragma unroll
+  for (int i = 6; i >= 0; --i) q = fmaf(q, t, kQ[i]);
+  const float tail = gauss * t * q, phi = x < 0 ? tail : 1.0f - tail;
+  return {x * phi, fmaf(0.398942280f * x, gauss, phi)};
 }
 
 template <typename T, Gelu kind>

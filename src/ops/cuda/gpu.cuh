@@ -61,7 +61,11 @@ __device__ inline float fast_exp2(float x) {
   return y;
 }
 // 1 / x to 1 ulp; zero for x above 2^126.
-__device__ inline float fast_reciprocal(float x) { return __frcp_rn(x); }
+__device__ inline float fast_reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
 
 // a * b, rounded before it is added to anything: kernels with the same arithmetic in other surroundings give
 // the same bits.
