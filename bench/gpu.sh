@@ -3,7 +3,7 @@
 #   bench/gpu.sh pack        here: builds for sm_90 into build/gpu, and gathers programs, libraries and data ($TEXT: the corpus
 #                            of pretrain) in build/gpu/pack.tar.gz
 #   bench/gpu.sh run [PART]  there, with that file carried along: all parts, or some of
-#     machine tests sanitizer layouts ops steps large memory compile peers characters pretrain
+#     machine tests sanitizer layouts ops steps large memory compile peers planned generation characters pretrain
 #   PART+PART are run beside each other, which suits what is not timed.
 # pack takes llm.c's train_gpt2cu along where $LLMC names one that was built for that machine. pretrain goes on where it
 # stopped, $LIMIT seconds at a time. Full output goes to $OUT (default out/gpu) as one archive, a report to the terminal.
@@ -167,19 +167,43 @@ large() {
   part "1558M, 8 x 1024" step-1558m.txt 1 "$pack/bench_train_step" 48 25 1600 50257 8 1024 0 bfloat16 8 --backend cuda
 }
 
-# The most that the GPU's memory holds during a run, beside what `shoal size` says.
+# command...: runs it, and says the most that the GPU's memory held meanwhile.
+watched() {
+  local sampler
+  nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits -lms 100 >"$work/used" & sampler=$!
+  "$@"
+  kill "$sampler"
+  echo "most memory of the GPU in use: $(sort -n "$work/used" | tail -1) MiB"
+}
+# A run of 124M and its size as `shoal size` says it.
+gpt2() {
+  local name=$1
+  shift
+  settings=(configs/gpt2-124m.toml train.backend=cuda train.global_batch=64 train.steps=24 lr_schedule.warmup_steps=0
+    eval.interval=24 eval.sequences=64 log.interval=4 "data.dir=$pack/text" "run.dir=$work/runs" "run.name=$name" "$@")
+}
 memory() {
-  local level sampler
+  local level settings
   for level in none gelu light block; do
-    local settings=(configs/gpt2-124m.toml train.backend=cuda train.dtype=bfloat16 train.global_batch=64 train.micro_batch=64
-      train.steps=8 lr_schedule.warmup_steps=0 eval.batches=1 "train.recompute=$level" "data.dir=$pack/text")
-    nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits -lms 100 >"$logs/memory-$level.used" & sampler=$!
-    part "124M, 64 x 1024, recompute $level" "memory-$level.txt" 1 "$pack/shoal" train "${settings[@]}" "run.dir=$work/runs" \
-      "run.name=memory-$level"
-    kill "$sampler"
+    gpt2 "memory-$level" train.micro_batch=64 "train.recompute=$level"
+    watched part "124M, 64 x 1024, recompute $level" "memory-$level.txt" 1 "$pack/shoal" train "${settings[@]}"
     "$pack/shoal" size "${settings[@]}" | grep "on the GPU"
-    echo "most of it in use: $(sort -n "$logs/memory-$level.used" | tail -1) MiB"
   done
+}
+# The layout that the planner chooses, and its prediction beside the run.
+planned() {
+  local settings best
+  gpt2 planned
+  part "plans of 124M, 64 x 1024" plan.txt 14 "$pack/shoal" plan "${settings[@]}"
+  best=$(sed -n 's/^best: //p' "$logs/plan.txt")
+  # shellcheck disable=SC2206
+  settings+=($best)
+  watched part "the best: $best" planned.txt 1 "$pack/shoal" train "${settings[@]}"
+  "$pack/shoal" size "${settings[@]}" | grep "on the GPU"
+  part "the prediction of its step" planned-check.txt 12 "$pack/shoal" plan --check "$work/runs/planned"
+}
+generation() {
+  part "200 tokens by 124M" generation.txt 3 "$pack/shoal" sample --checkpoint "$work/runs/planned" --prompt "The king" --max-tokens 200
 }
 
 # Lines of name, layers, heads, width and batch; $SIZES: some of the names.
@@ -217,11 +241,11 @@ with open('$work/random.bin', 'wb') as file:
     tokens.tofile(file)"
   while read -r -u 3 name layers heads width batch; do
     for round in $(seq "${ROUNDS:-2}"); do
-      part "Shoal, $name, $batch x 1024" "peer-$name-shoal-$round.txt" 1 \
+      watched part "Shoal, $name, $batch x 1024" "peer-$name-shoal-$round.txt" 1 \
         "$pack/bench_train_step" "$layers" "$heads" "$width" 50257 "$batch" 1024 0 bfloat16 20 --backend cuda
       part "PyTorch, compiled" "peer-$name-torch-$round.txt" 1 torch_steps 20
       # Without evaluation, samples or checkpoints; GELU in the products' epilogues, as ours.
-      [ ! -x "$pack/llmc" ] || part "llm.c" "peer-$name-llmc-$round.txt" 2 "$pack/llmc" -i "$work/random.bin" -j "$work/random.bin" \
+      [ ! -x "$pack/llmc" ] || watched part "llm.c" "peer-$name-llmc-$round.txt" 2 "$pack/llmc" -i "$work/random.bin" -j "$work/random.bin" \
         -e "d$layers" -b "$batch" -t 1024 -x 20 -v 1000000000 -m 0 -s 0 -n 0 -r "${LLMC_RECOMPUTE:-0}" -ge 2
     done
   done 3< <(sizes)
@@ -257,7 +281,7 @@ case ${1:-} in
     export -f suite checked
     export logs pack
     parts=("${@:2}")
-    [ ${#parts[@]} -gt 0 ] || parts=(machine tests+sanitizer+layouts+compile ops steps large memory peers characters)
+    [ ${#parts[@]} -gt 0 ] || parts=(machine tests+sanitizer+layouts+compile ops steps large memory peers planned generation characters)
     for names in "${parts[@]}"; do
       for name in ${names//+/ }; do "$name" & done
       wait
