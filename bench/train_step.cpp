@@ -125,7 +125,8 @@ void run(World& world, const Settings& settings) {
   const auto backend = make_backend(backend_kind(settings.backend).value(),
                                     {.threads = settings.threads > 0 ? settings.threads : world.cores,
                                      .local_rank = world.local_rank,
-                                     .repeatable = settings.layout});
+                                     .tune = !settings.layout,
+                                     .ordered = settings.layout});
   const auto [ranks, how] = connect_backends(*backend, world.ranks);
   if (world.ranks.rank() == 0 && !how.empty()) fmt::print(stderr, "between GPUs: {}\n", how);
   Mesh mesh(*ranks, {settings.pipeline, data_ranks, settings.tensor});

@@ -26,7 +26,7 @@
 
 namespace shoal {
 
-enum class Determinism : std::uint8_t { off, layout };
+enum class Determinism : std::uint8_t { off, run, layout };
 enum class OnBadStep : std::uint8_t { stop, skip };
 enum class OptimizerKind : std::uint8_t { adamw, accum_adamw, accum_adam, muon };
 enum class EngineKind : std::uint8_t { allreduce, gossip };

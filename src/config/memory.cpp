@@ -64,7 +64,7 @@ double kernel_scratch(const RunPlan& plan, const RankCounts& ranks, const Tensor
                : 0,
       .compute = plan.engine.compute,
       .dropout = model.dropout > 0,
-      .repeatable = plan.repeatable};
+      .ordered = plan.ordered};
   return static_cast<double>(scratch_bytes(plan.backend, sizes, threads_of(plan, ranks)));
 }
 

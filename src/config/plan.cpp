@@ -101,10 +101,12 @@ static void check_outer(const RunPlan& plan, const Config& config) {
       config.outer.compress, config.gossip.topology);
 }
 
-// Whether a backend may choose by timing: hosts without a shared cache, or another run, could choose
-// otherwise.
-static bool is_repeatable(const Config& config) {
-  return config.run.deterministic == Determinism::layout || config.run.verify > 0;
+// No timed choices: hosts without a shared cache, or another run, could choose other algorithms.
+static bool may_tune(const Config& config) {
+  return config.run.deterministic != Determinism::layout && config.run.verify == 0;
+}
+static bool is_ordered(const Config& config) {
+  return config.run.deterministic != Determinism::off || config.run.verify > 0;
 }
 
 RunPlan make_plan(const Config& config, const GptConfig& model) {
@@ -123,7 +125,8 @@ RunPlan make_plan(const Config& config, const GptConfig& model) {
                .sequence = parallel.sequence && parallel.tensor > 1,
                .sampled_texts = std::min(config.eval.samples, static_cast<int>(kFewRows)),
                .memory_checkpoints = config.checkpoint.memory,
-               .repeatable = is_repeatable(config),
+               .tune = may_tune(config),
+               .ordered = is_ordered(config),
                .ranges = stage_ranges(parallel, model)};
   const int micro_batches = train.global_batch / train.micro_batch / workers;
   plan.engine = {.compute = train.dtype,
@@ -164,7 +167,8 @@ static BackendOptions backend_options(BackendKind kind, int threads, const World
 
 BackendOptions backend_options(const RunPlan& plan, int threads, const World& world) {
   auto options = backend_options(plan.backend, threads, world);
-  options.repeatable = plan.repeatable;
+  options.tune = plan.tune;
+  options.ordered = plan.ordered;
   return options;
 }
 
@@ -172,7 +176,8 @@ BackendOptions backend_options(const Config& config, const World& world) {
   const auto& train = config.train;
   auto options = backend_options(train.backend, train.threads > 0 ? train.threads : world.cores, world);
   options.tf32 = train.tf32;
-  options.repeatable = is_repeatable(config);
+  options.tune = may_tune(config);
+  options.ordered = is_ordered(config);
   return options;
 }
 

@@ -129,8 +129,10 @@ std::vector<Field> make_fields() {
       number<&C::run, &Run::seed>("run.seed", at_least(0), "",
                                   "Seed of everything random: initial parameters, batches, dropout."),
       choice<&C::run, &Run::deterministic, Determinism>(
-          "run.deterministic", {{"off", Determinism::off}, {"layout", Determinism::layout}},
-          "off: a run repeats exactly on the same layout. layout: gradients are summed in one fixed "
+          "run.deterministic",
+          {{"off", Determinism::off}, {"run", Determinism::run}, {"layout", Determinism::layout}},
+          "run: a run repeats exactly on the same layout. off: the same on CPUs; a GPU may add attention's "
+          "gradient in another order each time, which is faster. layout: gradients are summed in one fixed "
           "order, so that any number of ranks gives the same bits (a little slower)."),
       number<&C::run, &Run::verify>(
           "run.verify", at_least(0), "steps",

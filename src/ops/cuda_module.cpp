@@ -29,9 +29,9 @@ std::size_t cuda_scratch_bytes(const KernelSizes& sizes) {
   const std::int64_t B = sizes.batch, H = sizes.heads, T = sizes.positions;
   const bool by_cudnn = sizes.compute == DType::bf16 && !sizes.dropout;
   // Gradients of scores, or (from Hopper on) sums of the gradient of q.
-  const std::int64_t attention = !by_cudnn          ? 0
-                                 : sizes.repeatable ? 2 * attention_piece(B, H, T) * H * T * T
-                                                    : 4 * B * H * T * sizes.head_size,
+  const std::int64_t attention = !by_cudnn       ? 0
+                                 : sizes.ordered ? 2 * attention_piece(B, H, T) * H * T * T
+                                                 : 4 * B * H * T * sizes.head_size,
                      // A sum of 32 rows of the gradient, and tokens sorted by class.
       embedding = B * T * (sizes.channels / 8 + 24);
   return kProductWorkspace + static_cast<std::size_t>(std::max(attention, embedding));

@@ -13,7 +13,7 @@ struct KernelSizes {
   std::int64_t columns = 0;                                // of the widest activation
   std::int64_t channels = 0, classes = 0, logit_rows = 0;  // of the stream; of a chunk of logits
   DType compute = DType::f32;
-  bool dropout = false, repeatable = false;  // the latter: BackendOptions::repeatable
+  bool dropout = false, ordered = false;  // the latter: BackendOptions::ordered
 };
 
 }  // namespace shoal

@@ -39,9 +39,9 @@ std::unique_ptr<Backend> make_backend(BackendKind kind, const BackendOptions& op
     case BackendKind::cuda:
       return make_cuda_backend({.device = options.local_rank,
                                 .tf32 = options.tf32,
-                                .tune = !options.repeatable,
-                                .choices = options.repeatable ? "" : cuda_choices_folder(),
-                                .ordered = options.repeatable});
+                                .tune = options.tune,
+                                .choices = options.tune ? cuda_choices_folder() : "",
+                                .ordered = options.ordered});
   }
   fail("no such backend");
 }

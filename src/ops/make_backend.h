@@ -19,10 +19,10 @@ struct BackendOptions {
   std::optional<CpuLevel> cpu_level = {};  // cpu: the processor's where it is empty
   int local_rank = 0;                      // cuda: GPUs of a host are assigned to its ranks round-robin
   bool tf32 = false;  // cuda: products of float32 on tensor cores, which round to 10 bits of mantissa
-  // cuda: every run has the same bits, on GPUs of one kind and with one version of cuBLASLt. Otherwise the
-  // algorithms of products are chosen by timing, and kept in the user's cache folder; and attention's
-  // gradient is added in any order.
-  bool repeatable = false;
+  // cuda: the algorithms of products are chosen by timing, and kept in the user's cache folder. Otherwise the
+  // choice depends only on the kind of GPU and cuBLASLt's version.
+  bool tune = true;
+  bool ordered = false;  // cuda: equal operands give equal bits every time
 };
 // Throws UserError when `cuda` finds no GPU (ops/cuda/cuda.h).
 std::unique_ptr<Backend> make_backend(BackendKind kind, const BackendOptions& options = {});
