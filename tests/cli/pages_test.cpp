@@ -134,7 +134,7 @@ TEST(Completion, OffersValuesKeysAndFiles) {
   EXPECT_THAT(completed({"train", "a.toml", "train.graph="}),
               ElementsAre("train.graph=true", "train.graph=false"));
   EXPECT_THAT(completed({"train", "a.toml", "run.deterministic="}),
-              ElementsAre("run.deterministic=off", "run.deterministic=layout"));
+              ElementsAre("run.deterministic=off", "run.deterministic=run", "run.deterministic=layout"));
   EXPECT_THAT(completed({"train", "a.toml", "data.dir="}), ElementsAre(":files"));
   EXPECT_THAT(completed({"train", "a.toml", "train.steps="}), ElementsAre());
   EXPECT_THAT(completed({"config", "--explain", "gossip"}), testing::Contains("gossip"));
