@@ -4,7 +4,10 @@
 // accumulators of a product its elements are float [8][4]: in the 8 columns from 8 n on, lane = 4 g + t has
 // [n][0], [n][1] of row g at columns 2 t, 2 t + 1, and [n][2], [n][3] of row g + 8. As the left operand of
 // the next product they are the same registers rounded and packed, uint32 [4][4]: 16 columns each.
+#include <algorithm>
+
 #include "ops/cuda/attention.cuh"
+#include "ops/cuda/cuda.h"
 
 namespace shoal::cuda {
 namespace {
@@ -119,29 +122,8 @@ __device__ void store_rows(bfloat16* to, std::int64_t row_stride, int first, int
   }
 }
 
-// Multiplies the scores of two rows at the 64 keys from `begin` on by their dropout factors. A Philox block
-// covers the keys of equal remainder mod 16 among 128; these 64 keys are half of them.
-__device__ void drop(Sums& x, const Mask& mask, std::uint32_t site, const std::uint32_t (&rows)[2], int begin,
-                     const Lane& at) {
-  const bool upper = begin % 128 != 0;
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-#pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        const auto remainder = static_cast<std::uint32_t>(8 * half + 2 * at.t + e);
-        const Words words = philox_words(mask.key, static_cast<std::uint32_t>(begin / 128 * 16) + remainder,
-                                         rows[r], site, *mask.step);
-        const std::uint32_t pairs[2] = {upper ? words.at[2] : words.at[0], upper ? words.at[3] : words.at[1]};
-#pragma unroll
-        for (int k = 0; k < 4; ++k) {
-          const std::uint32_t bits = pairs[k / 2] >> (16 * (k % 2)) & 0xffffu;
-          x[2 * k + half][2 * r + e] *= bits < mask.threshold ? 0.0f : mask.scale;
-        }
-      }
-    }
-  }
+__device__ float if_kept(std::uint32_t bits, int which, float x) {
+  return (bits >> which & 1u) != 0 ? x : 0.0f;
 }
 
 __device__ float over_row(float x, float (*fold)(float, float)) {
@@ -150,6 +132,22 @@ __device__ float over_row(float x, float (*fold)(float, float)) {
 }
 __device__ float add_of(float a, float b) { return a + b; }
 __device__ float maximum_of(float a, float b) { return fmaxf(a, b); }
+
+// The products of the rows g and g + 8 of two operands.
+__device__ void multiply_rows(float (&sums)[2], const Operand& a, const Operand& b) {
+  const auto at = [](const Operand& x, int i, int e) {
+    const std::uint32_t pair = x[i / 4][i % 4];
+    return std::bit_cast<float>(e == 0 ? pair << 16 : pair & 0xffff0000u);
+  };
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    sums[r] = 0;
+#pragma unroll
+    for (int i = r; i < 16; i += 2)
+      sums[r] = fmaf(at(a, i, 0), at(b, i, 0), fmaf(at(a, i, 1), at(b, i, 1), sums[r]));
+    sums[r] = over_row(sums[r], add_of);
+  }
+}
 
 // --- forward
 
@@ -180,17 +178,26 @@ __device__ void online_softmax(Sums& s, Sums& o, float (&maximum)[2], float (&su
 
 // One block per 64 kM queries of a head; a warp has kM times 16 of them.
 template <int kM, bool kDropout>
-__global__ void __launch_bounds__(kThreads) forward_kernel(bfloat16* out, float* lse, const bfloat16* qkv,
-                                                           Heads at, std::int64_t first_head, Mask mask) {
+__global__ void __launch_bounds__(kThreads)
+    forward_kernel(bfloat16* out, float* lse, const bfloat16* qkv, Heads at, const std::uint32_t* mask,
+                   float kept_scale) {
   constexpr int kQueries = kTile * kM;
   const SharedAddress queries = shared_address(dynamic_shared<bfloat16>());  // kM tiles
   const SharedAddress tiles = queries + kM * kTileBytes;                     // keys and values, two of each
   const Lane lane;
-  const std::int64_t b = blockIdx.x / at.H, h = blockIdx.x % at.H;
+  const std::int64_t b = (at.first + blockIdx.x) / at.H, h = (at.first + blockIdx.x) % at.H;
   const int T = static_cast<int>(at.T), first = static_cast<int>(gridDim.y - 1 - blockIdx.y) * kQueries;
   const int end = first + kQueries < T ? first + kQueries : T;  // of the keys, too
   const int my_first = lane.warp * kRows * kM;
-  const std::uint32_t site = head_site(mask, first_head + h);
+  const int my_tile = first / kTile + my_first / kTile;
+  // One tile ahead. Past the last tile of queries there are no bits, and no rows.
+  std::uint32_t next_kept[kM] = {};
+  const auto load_kept = [&](int keys) {
+    if (!kDropout || keys > my_tile || my_tile * kTile >= T) return;
+    const std::int64_t word = mask_word(blockIdx.x, T, my_tile, keys) + my_first % kTile * 2 + lane.lane;
+#pragma unroll
+    for (int m = 0; m < kM; ++m) next_kept[m] = mask[word + m * kWarp];
+  };
   const auto copy = [&](int begin) {
     const SharedAddress buffer = tiles + begin / kTile % 2 * 2 * kTileBytes;
     copy_tile(buffer, qkv + at.k(b, h), at.row(), begin, T);
@@ -202,6 +209,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(bfloat16* out, float*
     copy_tile(queries + m * kTileBytes, qkv + at.q(b, h), at.row(), first + m * kTile, T);
   }
   copy(0);
+  load_kept(0);
 
   Operand q[kM];
   Sums o[kM] = {};
@@ -210,6 +218,10 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(bfloat16* out, float*
   for (int m = 0; m < kM; ++m) maximum[m][0] = maximum[m][1] = -INFINITY;
   const float factor = at.scale * kLog2E;
   for (int begin = 0; begin < end; begin += kTile) {
+    std::uint32_t kept[kM];
+#pragma unroll
+    for (int m = 0; m < kM; ++m) kept[m] = next_kept[m];
+    load_kept(begin / kTile + 1);
     if (begin + kTile < end) {
       copy(begin + kTile);
       wait_for_copies<1>();
@@ -239,7 +251,13 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(bfloat16* out, float*
           }
         }
         online_softmax(s[m], o[m], maximum[m], sum[m], factor);
-        if constexpr (kDropout) drop(s[m], mask, site, {mask.row(b, row), mask.row(b, row + 8)}, begin, lane);
+        if constexpr (kDropout) {
+#pragma unroll
+          for (int n = 0; n < 8; ++n) {
+#pragma unroll
+            for (int e = 0; e < 4; ++e) s[m][n][e] = if_kept(kept[m], 4 * n + e, s[m][n][e]);
+          }
+        }
         round_operand(p[m], s[m]);
       }
       multiply_by_columns(o, p, keys + kTileBytes, lane);
@@ -253,7 +271,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(bfloat16* out, float*
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const float total = over_row(sum[m][r], add_of);
-      inverse[r] = 1.0f / total;
+      inverse[r] = kept_scale / total;
       const int i = row + lane.g + 8 * r;
       if (lane.t == 0 && i < T) lse[at.lse(b, h) + i] = maximum[m][r] * at.scale + logf(total);
     }
@@ -263,21 +281,22 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(bfloat16* out, float*
 
 // --- backward
 
-// One block per 64 queries of a head computes their gradient.
+// One block per 64 queries of a head computes their gradient, and their delta for keys_kernel.
 template <bool kDropout>
 __global__ void __launch_bounds__(kThreads)
-    queries_kernel(bfloat16* dqkv, const bfloat16* dout, const float* delta, const float* lse,
-                   const bfloat16* qkv, Heads at, std::int64_t first_head, Mask mask) {
+    queries_kernel(bfloat16* dqkv, float* delta, const bfloat16* dout, const bfloat16* out, const float* lse,
+                   const bfloat16* qkv, Heads at, const std::uint32_t* mask, float kept_scale) {
   const SharedAddress queries = shared_address(dynamic_shared<bfloat16>());
-  const SharedAddress douts = queries + kTileBytes;
-  const SharedAddress tiles = douts + kTileBytes;  // keys and values, two of each
+  const SharedAddress douts = queries + kTileBytes, outs = douts + kTileBytes;
+  const SharedAddress tiles = outs + kTileBytes;  // keys and values, two of each
   const Lane lane;
-  const std::int64_t b = blockIdx.x / at.H, h = blockIdx.x % at.H;
+  const std::int64_t b = (at.first + blockIdx.x) / at.H, h = (at.first + blockIdx.x) % at.H;
   const int T = static_cast<int>(at.T), first = static_cast<int>(gridDim.y - 1 - blockIdx.y) * kTile;
   const int end = first + kTile < T ? first + kTile : T;
   const int my_first = lane.warp * kRows;
   const int row = first + my_first + lane.g;  // and 8 more
-  const std::uint32_t site = head_site(mask, first_head + h);
+  const std::uint32_t* my_mask =
+      mask + mask_word(blockIdx.x, T, first / kTile, 0) + lane.warp * kWarp + lane.lane;
   const auto copy = [&](int begin) {
     const SharedAddress buffer = tiles + begin / kTile % 2 * 2 * kTileBytes;
     copy_tile(buffer, qkv + at.k(b, h), at.row(), begin, T);
@@ -286,20 +305,22 @@ __global__ void __launch_bounds__(kThreads)
   };
   copy_tile(queries, qkv + at.q(b, h), at.row(), first, T);
   copy_tile(douts, dout + at.out(b, h), at.out_row(), first, T);
+  copy_tile(outs, out + at.out(b, h), at.out_row(), first, T);
   copy(0);
 
   // Past the end the probability is 2^-inf.
-  float my_lse[2], my_delta[2];
+  float my_lse[2], my_delta[2] = {};
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const bool there = row + 8 * r < T;
-    my_lse[r] = there ? lse[at.lse(b, h) + row + 8 * r] * kLog2E : INFINITY;
-    my_delta[r] = there ? delta[at.lse(b, h) + row + 8 * r] : 0.0f;
+    my_lse[r] = row + 8 * r < T ? lse[at.lse(b, h) + row + 8 * r] * kLog2E : INFINITY;
   }
   Operand q[1], go[1];
   Sums dq[1] = {};
   const float factor = at.scale * kLog2E;
+  std::uint32_t next_kept = kDropout ? my_mask[0] : 0;  // one tile ahead
   for (int begin = 0; begin < end; begin += kTile) {
+    const std::uint32_t kept = next_kept;
+    if (kDropout && begin + kTile < end) next_kept = my_mask[(begin / kTile + 1) * kMaskTileWords];
     if (begin + kTile < end) {
       copy(begin + kTile);
       wait_for_copies<1>();
@@ -311,11 +332,17 @@ __global__ void __launch_bounds__(kThreads)
     if (begin == 0) {
       load_operand(q[0], queries, my_first, lane);
       load_operand(go[0], douts, my_first, lane);
+      Operand o;
+      load_operand(o, outs, my_first, lane);
+      multiply_rows(my_delta, go[0], o);
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        if (lane.t == 0 && row + 8 * r < T) delta[at.lse(b, h) + row + 8 * r] = my_delta[r];
+      }
     }
     Sums s[1] = {}, dp[1] = {};
     multiply_by_rows(s, q, keys, lane);
     multiply_by_rows(dp, go, keys + kTileBytes, lane);
-    if constexpr (kDropout) drop(dp[0], mask, site, {mask.row(b, row), mask.row(b, row + 8)}, begin, lane);
 #pragma unroll
     for (int n = 0; n < 8; ++n) {
 #pragma unroll
@@ -323,7 +350,8 @@ __global__ void __launch_bounds__(kThreads)
         const int r = e / 2;
         const bool seen = begin < first || begin + 8 * n + 2 * lane.t + e % 2 <= row + 8 * r;
         const float p = seen ? fast_exp2(fmaf(s[0][n][e], factor, -my_lse[r])) : 0.0f;
-        s[0][n][e] = p * (dp[0][n][e] - my_delta[r]) * at.scale;
+        const float of_kept = kDropout ? if_kept(kept, 4 * n + e, dp[0][n][e]) : dp[0][n][e];
+        s[0][n][e] = p * fmaf(of_kept, kept_scale, -my_delta[r]);
       }
     }
     Operand ds[1];
@@ -331,7 +359,7 @@ __global__ void __launch_bounds__(kThreads)
     multiply_by_columns(dq, ds, keys, lane);
     __syncthreads();
   }
-  store_rows(dqkv + at.q(b, h), at.row(), first + my_first, T, dq[0], {1.0f, 1.0f}, lane);
+  store_rows(dqkv + at.q(b, h), at.row(), first + my_first, T, dq[0], {at.scale, at.scale}, lane);
 }
 
 // One block per 64 keys of a head computes their gradient and that of the values. Scores are transposed here:
@@ -339,17 +367,19 @@ __global__ void __launch_bounds__(kThreads)
 template <bool kDropout>
 __global__ void __launch_bounds__(kThreads)
     keys_kernel(bfloat16* dqkv, const bfloat16* dout, const float* delta, const float* lse,
-                const bfloat16* qkv, Heads at, std::int64_t first_head, Mask mask) {
+                const bfloat16* qkv, Heads at, const std::uint32_t* mask, float kept_scale) {
   const SharedAddress keys = shared_address(dynamic_shared<bfloat16>());
   const SharedAddress values = keys + kTileBytes;
   const SharedAddress tiles = values + kTileBytes;  // queries and the outputs' gradients, two of each
   __shared__ float lses[2][kTile], deltas[2][kTile];
   const Lane lane;
-  const std::int64_t b = blockIdx.x / at.H, h = blockIdx.x % at.H;
+  const std::int64_t b = (at.first + blockIdx.x) / at.H, h = (at.first + blockIdx.x) % at.H;
   const int T = static_cast<int>(at.T), first = static_cast<int>(blockIdx.y) * kTile;
   const int my_first = lane.warp * kRows;
   const int key = first + my_first + lane.g;  // and 8 more
-  const std::uint32_t site = head_site(mask, first_head + h);
+  const auto load_kept = [&](int begin) {
+    return mask[mask_word(blockIdx.x, T, begin / kTile, first / kTile) + lane.warp * kWarp + lane.lane];
+  };
   const auto copy = [&](int begin) {
     const int which = begin / kTile % 2;
     const SharedAddress buffer = tiles + which * 2 * kTileBytes;
@@ -372,7 +402,10 @@ __global__ void __launch_bounds__(kThreads)
   Operand k[1], v[1];
   Sums dk[1] = {}, dv[1] = {};
   const float factor = at.scale * kLog2E;
+  std::uint32_t next_kept = kDropout ? load_kept(first) : 0;  // one tile ahead
   for (int begin = first; begin < T; begin += kTile) {
+    const std::uint32_t kept = next_kept;
+    if (kDropout && begin + kTile < T) next_kept = load_kept(begin + kTile);
     if (begin + kTile < T) {
       copy(begin + kTile);
       wait_for_copies<1>();
@@ -397,12 +430,10 @@ __global__ void __launch_bounds__(kThreads)
         const int my_key = key + e / 2 * 8;
         const bool seen = begin > first || my_key <= begin + column;
         const float p = seen ? fast_exp2(fmaf(s[0][n][e], factor, -lses[which][column])) : 0.0f;
-        float kept = 1;
-        if constexpr (kDropout) {
-          kept = dropout_factor(mask, site, mask.row(b, begin + column), static_cast<std::uint32_t>(my_key));
-        }
-        s[0][n][e] = p * kept;
-        dp[0][n][e] = p * (kept * dp[0][n][e] - deltas[which][column]) * at.scale;
+        const int bit = 8 * (n / 2) + 4 * (e / 2) + 2 * (n % 2) + e % 2;
+        const float of_kept = kDropout ? if_kept(kept, bit, dp[0][n][e]) : dp[0][n][e];
+        s[0][n][e] = kDropout ? if_kept(kept, bit, p) : p;
+        dp[0][n][e] = p * fmaf(of_kept, kept_scale, -deltas[which][column]);
       }
     }
     Operand p[1], ds[1];
@@ -412,33 +443,59 @@ __global__ void __launch_bounds__(kThreads)
     multiply_by_columns(dk, ds, queries, lane);
     __syncthreads();
   }
-  store_rows(dqkv + at.k(b, h), at.row(), first + my_first, T, dk[0], {1.0f, 1.0f}, lane);
-  store_rows(dqkv + at.v(b, h), at.row(), first + my_first, T, dv[0], {1.0f, 1.0f}, lane);
+  store_rows(dqkv + at.k(b, h), at.row(), first + my_first, T, dk[0], {at.scale, at.scale}, lane);
+  store_rows(dqkv + at.v(b, h), at.row(), first + my_first, T, dv[0], {kept_scale, kept_scale}, lane);
 }
 
 constexpr std::size_t tiles_bytes(int tiles) { return static_cast<std::size_t>(tiles) * kTileBytes; }
 
+// Calls run(heads, their number, bits, delta) with the bits drawn, for as many heads at once as their scratch
+// memory allows. It is the same in both passes, since a smaller block would be kept beside the larger one.
+template <typename Call, typename Run>
+void run_in_pieces(const Call& call, bool backward, KernelScratch& scratch, cudaStream_t stream,
+                   const Run& run) {
+  Heads at = call.heads;
+  const std::int64_t all = at.B * at.H, piece = call.mask.active ? attention_mask_piece(all, at.T) : all,
+                     words = call.mask.active ? piece * attention_mask_bytes(at.T) / 8 : 0;
+  auto* bits = scratch.take<std::uint32_t>(2 * words + all * at.T);
+  auto* delta = reinterpret_cast<float*>(bits + 2 * words);
+  for (; at.first < all; at.first += piece) {
+    const std::int64_t count = std::min(piece, all - at.first);
+    const MaskBits mask{bits, backward ? bits + words : nullptr};
+    if (call.mask.active) draw_mask(mask, at, count, call.first_head, call.mask, stream);
+    run(at, count, mask, delta);
+  }
+}
+float kept_scale(const Mask& mask) { return mask.active ? mask.scale : 1.0f; }
+
 }  // namespace
 
-void tensor_attention_forward(const ForwardCall& call, cudaStream_t stream) {
-  const Heads& at = call.heads;
-  const auto run = [&](auto kernel, int tiles) {
-    launch(kernel, blocks(at.B * at.H, ceil_div(at.T, tiles * kTile)), kThreads, tiles_bytes(4 + tiles),
-           stream, static_cast<bfloat16*>(call.out), call.lse, static_cast<const bfloat16*>(call.qkv), at,
-           call.first_head, call.mask);
-  };
-  call.mask.active ? run(forward_kernel<2, true>, 2) : run(forward_kernel<2, false>, 2);
+void tensor_attention_forward(const ForwardCall& call, KernelScratch& scratch, cudaStream_t stream) {
+  constexpr int kM = 2;
+  run_in_pieces(call, false, scratch, stream,
+                [&](const Heads& at, std::int64_t count, const MaskBits& bits, float*) {
+                  launch(call.mask.active ? forward_kernel<kM, true> : forward_kernel<kM, false>,
+                         blocks(count, ceil_div(at.T, kM * kTile)), kThreads, tiles_bytes(4 + kM), stream,
+                         static_cast<bfloat16*>(call.out), call.lse, static_cast<const bfloat16*>(call.qkv),
+                         at, bits.by_query, kept_scale(call.mask));
+                });
 }
 
-void tensor_attention_backward(const BackwardCall& call, cudaStream_t stream) {
-  const Heads& at = call.heads;
-  const auto run = [&](auto kernel) {
-    launch(kernel, blocks(at.B * at.H, ceil_div(at.T, kTile)), kThreads, tiles_bytes(6), stream,
-           static_cast<bfloat16*>(call.dqkv), static_cast<const bfloat16*>(call.dout), call.delta, call.lse,
-           static_cast<const bfloat16*>(call.qkv), at, call.first_head, call.mask);
-  };
-  call.mask.active ? run(queries_kernel<true>) : run(queries_kernel<false>);
-  call.mask.active ? run(keys_kernel<true>) : run(keys_kernel<false>);
+void tensor_attention_backward(const BackwardCall& call, KernelScratch& scratch, cudaStream_t stream) {
+  run_in_pieces(call, true, scratch, stream,
+                [&](const Heads& at, std::int64_t count, const MaskBits& bits, float* delta) {
+                  const dim3 grid = blocks(count, ceil_div(at.T, kTile));
+                  auto* dqkv = static_cast<bfloat16*>(call.dqkv);
+                  const auto *dout = static_cast<const bfloat16*>(call.dout),
+                             *out = static_cast<const bfloat16*>(call.out),
+                             *qkv = static_cast<const bfloat16*>(call.qkv);
+                  launch(call.mask.active ? queries_kernel<true> : queries_kernel<false>, grid, kThreads,
+                         tiles_bytes(7), stream, dqkv, delta, dout, out, call.lse, qkv, at, bits.by_query,
+                         kept_scale(call.mask));
+                  launch(call.mask.active ? keys_kernel<true> : keys_kernel<false>, grid, kThreads,
+                         tiles_bytes(6), stream, dqkv, dout, delta, call.lse, qkv, at, bits.by_key,
+                         kept_scale(call.mask));
+                });
 }
 
 }  // namespace shoal::cuda
