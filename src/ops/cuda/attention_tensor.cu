@@ -22,6 +22,9 @@ static_assert(kTile == kWarps * kRows && kTile == kHead);
 
 using Sums = float[8][4];             // 16 x 64 as accumulators
 using Operand = std::uint32_t[4][4];  // 16 x 64 as a left operand
+using HalfSums = float[4][4];         // the same of 32 columns
+using HalfOperand = std::uint32_t[2][4];
+constexpr int kHalf = kTile / 2;
 
 struct Lane {
   int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
@@ -42,12 +45,14 @@ __device__ SharedAddress moved(SharedAddress address, int rows, int chunk_pairs)
 // Rows first to first + 63 of a head; zeros past the end.
 __device__ void copy_tile(SharedAddress tile, const bfloat16* from, std::int64_t row_stride, int first,
                           int end) {
+  const int row = static_cast<int>(threadIdx.x) / kChunks, chunk = static_cast<int>(threadIdx.x) % kChunks;
+  const bfloat16* mine =
+      from + static_cast<std::int64_t>(first + row) * static_cast<int>(row_stride) + chunk * kChunk;
+  const SharedAddress to = tile + chunk_of(row, chunk);
 #pragma unroll
-  for (int n = 0; n < kTile * kChunks / kThreads; ++n) {
-    const int i = static_cast<int>(threadIdx.x) + n * kThreads, row = i / kChunks, chunk = i % kChunks;
-    const bool there = first + row < end;
-    copy_async(tile + chunk_of(row, chunk), from + (there ? first + row : 0) * row_stride + chunk * kChunk,
-               there);
+  for (int n = 0; n < kTile; n += kThreads / kChunks) {
+    const bool there = first + row + n < end;
+    copy_async(to + static_cast<SharedAddress>(n * kRowBytes), there ? mine + n * row_stride : from, there);
   }
 }
 
@@ -58,16 +63,17 @@ __device__ void load_operand(Operand& a, SharedAddress tile, int first, const La
   for (int k = 0; k < 4; ++k) load_matrices(a[k], tile + moved(mine, first, k));
 }
 
-// c [16, 64] += a [16, 64] . tile^T
-template <int kM>
-__device__ void multiply_by_rows(Sums (&c)[kM], const Operand (&a)[kM], SharedAddress tile, const Lane& at) {
+// c [16, 8 kN] += a [16, 64] . rows^T, which are those of a tile from `first` on.
+template <int kM, int kN>
+__device__ void multiply_by_rows(float (&c)[kM][kN][4], const Operand (&a)[kM], SharedAddress tile, int first,
+                                 const Lane& at) {
   const SharedAddress mine = chunk_of(at.lane / 16 * 8 + at.lane % 8, at.lane / 8 % 2);
 #pragma unroll
-  for (int n = 0; n < 4; ++n) {
+  for (int n = 0; n < kN / 2; ++n) {
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       std::uint32_t b[4];
-      load_matrices(b, tile + moved(mine, 16 * n, k));
+      load_matrices(b, tile + moved(mine, first + 16 * n, k));
 #pragma unroll
       for (int m = 0; m < kM; ++m) {
         multiply_add(c[m][2 * n], a[m][k], b[0], b[1]);
@@ -77,17 +83,17 @@ __device__ void multiply_by_rows(Sums (&c)[kM], const Operand (&a)[kM], SharedAd
   }
 }
 
-// c [16, 64] += a [16, 64] . tile
-template <int kM>
-__device__ void multiply_by_columns(Sums (&c)[kM], const Operand (&a)[kM], SharedAddress tile,
-                                    const Lane& at) {
+// c [16, 64] += a [16, 16 kK] . rows
+template <int kM, int kK>
+__device__ void multiply_by_columns(Sums (&c)[kM], const std::uint32_t (&a)[kM][kK][4], SharedAddress tile,
+                                    int first, const Lane& at) {
   const SharedAddress mine = chunk_of(at.lane % 16, at.lane / 16);
 #pragma unroll
-  for (int k = 0; k < 4; ++k) {
+  for (int k = 0; k < kK; ++k) {
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
       std::uint32_t b[4];
-      load_matrices_transposed(b, tile + moved(mine, 16 * k, n));
+      load_matrices_transposed(b, tile + moved(mine, first + 16 * k, n));
 #pragma unroll
       for (int m = 0; m < kM; ++m) {
         multiply_add(c[m][2 * n], a[m][k], b[0], b[1]);
@@ -97,9 +103,10 @@ __device__ void multiply_by_columns(Sums (&c)[kM], const Operand (&a)[kM], Share
   }
 }
 
-__device__ void round_operand(Operand& a, const Sums& x) {
+template <int kK>
+__device__ void round_operand(std::uint32_t (&a)[kK][4], const float (&x)[2 * kK][4]) {
 #pragma unroll
-  for (int k = 0; k < 4; ++k) {
+  for (int k = 0; k < kK; ++k) {
     a[k][0] = pack_bfloat16(x[2 * k][0], x[2 * k][1]);
     a[k][1] = pack_bfloat16(x[2 * k][2], x[2 * k][3]);
     a[k][2] = pack_bfloat16(x[2 * k + 1][0], x[2 * k + 1][1]);
@@ -133,44 +140,50 @@ __device__ float over_row(float x, float (*fold)(float, float)) {
 __device__ float add_of(float a, float b) { return a + b; }
 __device__ float maximum_of(float a, float b) { return fmaxf(a, b); }
 
-// The products of the rows g and g + 8 of two operands.
-__device__ void multiply_rows(float (&sums)[2], const Operand& a, const Operand& b) {
-  const auto at = [](const Operand& x, int i, int e) {
-    const std::uint32_t pair = x[i / 4][i % 4];
-    return std::bit_cast<float>(e == 0 ? pair << 16 : pair & 0xffff0000u);
-  };
+// The product of two rows of a head, which the four lanes of a row compute.
+__device__ float multiply_rows(const bfloat16* a, const bfloat16* b, const Lane& at) {
+  float sum = 0;
 #pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    sums[r] = 0;
+  for (int d = 0; d < kHead; d += 4 * kChunk) {
+    const auto mine = load<kChunk>(a + d + at.t * kChunk), other = load<kChunk>(b + d + at.t * kChunk);
 #pragma unroll
-    for (int i = r; i < 16; i += 2)
-      sums[r] = fmaf(at(a, i, 0), at(b, i, 0), fmaf(at(a, i, 1), at(b, i, 1), sums[r]));
-    sums[r] = over_row(sums[r], add_of);
+    for (int i = 0; i < kChunk; ++i) sum = fmaf(mine.at[i], other.at[i], sum);
   }
+  return over_row(sum, add_of);
 }
 
 // --- forward
 
-// One tile of keys for 16 queries: scores become probabilities relative to the maximum so far, and sums and
-// outputs so far are rescaled to it.
-__device__ void online_softmax(Sums& s, Sums& o, float (&maximum)[2], float (&sum)[2], float factor) {
+// Half a tile of keys for 16 queries: scores become probabilities relative to the maximum so far, and sums
+// and outputs so far are rescaled to it.
+__device__ void online_softmax(HalfSums& s, Sums& o, float (&maximum)[2], float (&sum)[2], float factor) {
+  float most[2];
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    float most = -INFINITY;
+    most[r] = maximum[r];
 #pragma unroll
-    for (int n = 0; n < 8; ++n) most = fmaxf(most, fmaxf(s[n][2 * r], s[n][2 * r + 1]));
-    most = fmaxf(maximum[r], over_row(most, maximum_of));
-    const float rescale = fast_exp2((maximum[r] - most) * factor), shift = most * factor;
-    maximum[r] = most;
-    sum[r] *= rescale;
+    for (int n = 0; n < kHalf / 8; ++n) most[r] = fmaxf(most[r], fmaxf(s[n][2 * r], s[n][2 * r + 1]));
+    most[r] = over_row(most[r], maximum_of);
+  }
+  if (ballot(most[0] > maximum[0] || most[1] > maximum[1]) != 0) {
 #pragma unroll
-    for (int n = 0; n < 8; ++n) {
+    for (int r = 0; r < 2; ++r) {
+      const float rescale = fast_exp2((maximum[r] - most[r]) * factor);
+      maximum[r] = most[r];
+      sum[r] *= rescale;
 #pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        float& x = s[n][2 * r + e];
-        x = fast_exp2(fmaf(x, factor, -shift));
-        sum[r] += x;
-        o[n][2 * r + e] *= rescale;
+      for (int n = 0; n < 8; ++n) o[n][2 * r] *= rescale, o[n][2 * r + 1] *= rescale;
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const float shift = maximum[r] * factor;
+#pragma unroll
+    for (int n = 0; n < kHalf / 8; ++n) {
+#pragma unroll
+      for (int e = 2 * r; e < 2 * r + 2; ++e) {
+        s[n][e] = fast_exp2(fmaf(s[n][e], factor, -shift));
+        sum[r] += s[n][e];
       }
     }
   }
@@ -178,7 +191,7 @@ __device__ void online_softmax(Sums& s, Sums& o, float (&maximum)[2], float (&su
 
 // One block per 64 kM queries of a head; a warp has kM times 16 of them.
 template <int kM, bool kDropout>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 3)
     forward_kernel(bfloat16* out, float* lse, const bfloat16* qkv, Heads at, const std::uint32_t* mask,
                    float kept_scale) {
   constexpr int kQueries = kTile * kM;
@@ -234,33 +247,36 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
       for (int m = 0; m < kM; ++m) load_operand(q[m], queries, my_first + m * kRows, lane);
     }
-    if (begin <= first + my_first + kM * kRows - 1) {  // otherwise these queries see none of the keys
-      Sums s[kM] = {};
-      multiply_by_rows(s, q, keys, lane);
-      Operand p[kM];
+#pragma unroll
+    for (int half = 0; half < kTile; half += kHalf) {
+      if (begin + half > first + my_first + kM * kRows - 1) continue;  // these queries see none of the keys
+      HalfSums s[kM] = {};
+      multiply_by_rows(s, q, keys, half, lane);
+      HalfOperand p[kM];
 #pragma unroll
       for (int m = 0; m < kM; ++m) {
-        const int row = first + my_first + m * kRows + lane.g;
-        if (begin + kTile - 1 > first + my_first + m * kRows) {
+        const int row = first + my_first + m * kRows;
+        if (begin + half + kHalf - 1 > row) {
 #pragma unroll
-          for (int n = 0; n < 8; ++n) {
+          for (int n = 0; n < kHalf / 8; ++n) {
 #pragma unroll
             for (int e = 0; e < 4; ++e) {
-              if (begin + 8 * n + 2 * lane.t + e % 2 > row + e / 2 * 8) s[m][n][e] = -INFINITY;
+              const int column = half + 8 * n + 2 * lane.t + e % 2;
+              if (begin + column > row + lane.g + e / 2 * 8) s[m][n][e] = -INFINITY;
             }
           }
         }
         online_softmax(s[m], o[m], maximum[m], sum[m], factor);
         if constexpr (kDropout) {
 #pragma unroll
-          for (int n = 0; n < 8; ++n) {
+          for (int n = 0; n < kHalf / 8; ++n) {
 #pragma unroll
-            for (int e = 0; e < 4; ++e) s[m][n][e] = if_kept(kept[m], 4 * n + e, s[m][n][e]);
+            for (int e = 0; e < 4; ++e) s[m][n][e] = if_kept(kept[m], half / 2 + 4 * n + e, s[m][n][e]);
           }
         }
         round_operand(p[m], s[m]);
       }
-      multiply_by_columns(o, p, keys + kTileBytes, lane);
+      multiply_by_columns(o, p, keys + kTileBytes, half, lane);
     }
     __syncthreads();
   }
@@ -283,12 +299,12 @@ __global__ void __launch_bounds__(kThreads)
 
 // One block per 64 queries of a head computes their gradient, and their delta for keys_kernel.
 template <bool kDropout>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 4)
     queries_kernel(bfloat16* dqkv, float* delta, const bfloat16* dout, const bfloat16* out, const float* lse,
                    const bfloat16* qkv, Heads at, const std::uint32_t* mask, float kept_scale) {
   const SharedAddress queries = shared_address(dynamic_shared<bfloat16>());
-  const SharedAddress douts = queries + kTileBytes, outs = douts + kTileBytes;
-  const SharedAddress tiles = outs + kTileBytes;  // keys and values, two of each
+  const SharedAddress douts = queries + kTileBytes;
+  const SharedAddress tiles = douts + kTileBytes;  // keys and values, two of each
   const Lane lane;
   const std::int64_t b = (at.first + blockIdx.x) / at.H, h = (at.first + blockIdx.x) % at.H;
   const int T = static_cast<int>(at.T), first = static_cast<int>(gridDim.y - 1 - blockIdx.y) * kTile;
@@ -305,14 +321,17 @@ __global__ void __launch_bounds__(kThreads)
   };
   copy_tile(queries, qkv + at.q(b, h), at.row(), first, T);
   copy_tile(douts, dout + at.out(b, h), at.out_row(), first, T);
-  copy_tile(outs, out + at.out(b, h), at.out_row(), first, T);
   copy(0);
 
   // Past the end the probability is 2^-inf.
-  float my_lse[2], my_delta[2] = {};
+  float my_lse[2], my_delta[2];
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    my_lse[r] = row + 8 * r < T ? lse[at.lse(b, h) + row + 8 * r] * kLog2E : INFINITY;
+    const int i = row + 8 * r;
+    const std::int64_t outs = at.out(b, h) + (i < T ? i : 0) * at.out_row();
+    my_delta[r] = multiply_rows(dout + outs, out + outs, lane);
+    my_lse[r] = i < T ? lse[at.lse(b, h) + i] * kLog2E : INFINITY;
+    if (lane.t == 0 && i < T) delta[at.lse(b, h) + i] = my_delta[r];
   }
   Operand q[1], go[1];
   Sums dq[1] = {};
@@ -332,31 +351,29 @@ __global__ void __launch_bounds__(kThreads)
     if (begin == 0) {
       load_operand(q[0], queries, my_first, lane);
       load_operand(go[0], douts, my_first, lane);
-      Operand o;
-      load_operand(o, outs, my_first, lane);
-      multiply_rows(my_delta, go[0], o);
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        if (lane.t == 0 && row + 8 * r < T) delta[at.lse(b, h) + row + 8 * r] = my_delta[r];
-      }
     }
-    Sums s[1] = {}, dp[1] = {};
-    multiply_by_rows(s, q, keys, lane);
-    multiply_by_rows(dp, go, keys + kTileBytes, lane);
 #pragma unroll
-    for (int n = 0; n < 8; ++n) {
+    for (int half = 0; half < kTile; half += kHalf) {
+      if (begin + half > first + my_first + kRows - 1) continue;  // these queries see none of the keys
+      HalfSums s[1] = {}, dp[1] = {};
+      multiply_by_rows(s, q, keys, half, lane);
+      multiply_by_rows(dp, go, keys + kTileBytes, half, lane);
 #pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const int r = e / 2;
-        const bool seen = begin < first || begin + 8 * n + 2 * lane.t + e % 2 <= row + 8 * r;
-        const float p = seen ? fast_exp2(fmaf(s[0][n][e], factor, -my_lse[r])) : 0.0f;
-        const float of_kept = kDropout ? if_kept(kept, 4 * n + e, dp[0][n][e]) : dp[0][n][e];
-        s[0][n][e] = p * fmaf(of_kept, kept_scale, -my_delta[r]);
+      for (int n = 0; n < kHalf / 8; ++n) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const int r = e / 2, column = half + 8 * n + 2 * lane.t + e % 2;
+          const bool seen = begin < first || begin + column <= row + 8 * r;
+          const float p = seen ? fast_exp2(fmaf(s[0][n][e], factor, -my_lse[r])) : 0.0f;
+          float& slope = dp[0][n][e];
+          if constexpr (kDropout) slope = if_kept(kept, half / 2 + 4 * n + e, slope);
+          slope = p * fmaf(slope, kept_scale, -my_delta[r]);
+        }
       }
+      HalfOperand ds[1];
+      round_operand(ds[0], dp[0]);
+      multiply_by_columns(dq, ds, keys, half, lane);
     }
-    Operand ds[1];
-    round_operand(ds[0], s[0]);
-    multiply_by_columns(dq, ds, keys, lane);
     __syncthreads();
   }
   store_rows(dqkv + at.q(b, h), at.row(), first + my_first, T, dq[0], {at.scale, at.scale}, lane);
@@ -365,7 +382,7 @@ __global__ void __launch_bounds__(kThreads)
 // One block per 64 keys of a head computes their gradient and that of the values. Scores are transposed here:
 // a row is a key, a column a query.
 template <bool kDropout>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 3)
     keys_kernel(bfloat16* dqkv, const bfloat16* dout, const float* delta, const float* lse,
                 const bfloat16* qkv, Heads at, const std::uint32_t* mask, float kept_scale) {
   const SharedAddress keys = shared_address(dynamic_shared<bfloat16>());
@@ -419,28 +436,34 @@ __global__ void __launch_bounds__(kThreads)
       load_operand(k[0], keys, my_first, lane);
       load_operand(v[0], values, my_first, lane);
     }
-    Sums s[1] = {}, dp[1] = {};
-    multiply_by_rows(s, k, queries, lane);
-    multiply_by_rows(dp, v, queries + kTileBytes, lane);
 #pragma unroll
-    for (int n = 0; n < 8; ++n) {
+    for (int half = 0; half < kTile; half += kHalf) {
+      if (begin + half + kHalf - 1 < first + my_first)
+        continue;  // these keys are seen by none of the queries
+      HalfSums s[1] = {}, dp[1] = {};
+      multiply_by_rows(s, k, queries, half, lane);
+      multiply_by_rows(dp, v, queries + kTileBytes, half, lane);
 #pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const int column = 8 * n + 2 * lane.t + e % 2;
-        const int my_key = key + e / 2 * 8;
-        const bool seen = begin > first || my_key <= begin + column;
-        const float p = seen ? fast_exp2(fmaf(s[0][n][e], factor, -lses[which][column])) : 0.0f;
-        const int bit = 8 * (n / 2) + 4 * (e / 2) + 2 * (n % 2) + e % 2;
-        const float of_kept = kDropout ? if_kept(kept, bit, dp[0][n][e]) : dp[0][n][e];
-        s[0][n][e] = kDropout ? if_kept(kept, bit, p) : p;
-        dp[0][n][e] = p * fmaf(of_kept, kept_scale, -deltas[which][column]);
+      for (int n = 0; n < kHalf / 8; ++n) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const int column = half + 8 * n + 2 * lane.t + e % 2;
+          const bool seen = begin > first || key + e / 2 * 8 <= begin + column;
+          float& p = s[0][n][e];
+          float& slope = dp[0][n][e];
+          p = seen ? fast_exp2(fmaf(p, factor, -lses[which][column])) : 0.0f;
+          const int bit = half / 2 + 8 * (n / 2) + 4 * (e / 2) + 2 * (n % 2) + e % 2;
+          if constexpr (kDropout) slope = if_kept(kept, bit, slope);
+          slope = p * fmaf(slope, kept_scale, -deltas[which][column]);
+          if constexpr (kDropout) p = if_kept(kept, bit, p);
+        }
       }
+      HalfOperand p[1], ds[1];
+      round_operand(p[0], s[0]);
+      multiply_by_columns(dv, p, queries + kTileBytes, half, lane);
+      round_operand(ds[0], dp[0]);
+      multiply_by_columns(dk, ds, queries, half, lane);
     }
-    Operand p[1], ds[1];
-    round_operand(p[0], s[0]);
-    multiply_by_columns(dv, p, queries + kTileBytes, lane);
-    round_operand(ds[0], dp[0]);
-    multiply_by_columns(dk, ds, queries, lane);
     __syncthreads();
   }
   store_rows(dqkv + at.k(b, h), at.row(), first + my_first, T, dk[0], {at.scale, at.scale}, lane);
@@ -490,7 +513,7 @@ void tensor_attention_backward(const BackwardCall& call, KernelScratch& scratch,
                              *out = static_cast<const bfloat16*>(call.out),
                              *qkv = static_cast<const bfloat16*>(call.qkv);
                   launch(call.mask.active ? queries_kernel<true> : queries_kernel<false>, grid, kThreads,
-                         tiles_bytes(7), stream, dqkv, delta, dout, out, call.lse, qkv, at, bits.by_query,
+                         tiles_bytes(6), stream, dqkv, delta, dout, out, call.lse, qkv, at, bits.by_query,
                          kept_scale(call.mask));
                   launch(call.mask.active ? keys_kernel<true> : keys_kernel<false>, grid, kThreads,
                          tiles_bytes(6), stream, dqkv, dout, delta, call.lse, qkv, at, bits.by_key,
