@@ -27,13 +27,16 @@ const LoadedLibrary<cuda::Library>& loaded() {
 
 std::size_t cuda_scratch_bytes(const KernelSizes& sizes) {
   const std::int64_t B = sizes.batch, H = sizes.heads, T = sizes.positions;
-  const bool by_cudnn = sizes.compute == DType::bf16 && !sizes.dropout;
-  // Gradients of scores, or (from Hopper on) sums of the gradient of q.
-  const std::int64_t attention = !by_cudnn       ? 0
-                                 : sizes.ordered ? 2 * attention_piece(B, H, T) * H * T * T
-                                                 : 4 * B * H * T * sizes.head_size,
-                     // A sum of 32 rows of the gradient, and tokens sorted by class.
-      embedding = B * T * (sizes.channels / 8 + 24);
+  const bool in_bf16 = sizes.compute == DType::bf16;
+  std::int64_t attention = 4 * B * H * T;  // dout . out
+  if (in_bf16 && !sizes.dropout) {
+    // Gradients of scores, or (from Hopper on) sums of the gradient of q.
+    attention = sizes.ordered ? 2 * attention_piece(B, H, T) * H * T * T : 4 * B * H * T * sizes.head_size;
+  } else if (in_bf16 && sizes.head_size == 64) {
+    attention += attention_mask_piece(B * H, T) * attention_mask_bytes(T);
+  }
+  // A sum of 32 rows of the gradient, and tokens sorted by class.
+  const std::int64_t embedding = B * T * (sizes.channels / 8 + 24);
   return kProductWorkspace + static_cast<std::size_t>(std::max(attention, embedding));
 }
 

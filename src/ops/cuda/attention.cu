@@ -103,7 +103,7 @@ void CudaBackend::attention_forward(const Tensor& out, const Tensor& lse, const 
   if (by_library(qkv, dropout, aligned(qkv.data, out.data), fused)) return;
   const ForwardCall call{out.data, lse.as<float>(), qkv.data, heads_of(qkv), first_head, Mask(dropout)};
   const bool fast = may_be_fast(options_, qkv) && aligned(qkv.data, out.data);
-  if (fast) return tensor_attention_forward(call, stream_.get());
+  if (fast) return tensor_attention_forward(call, scratch_, stream_.get());
   with_type(qkv.dtype, [&]<typename T>() { plain_attention_forward<T>(call, stream_.get()); });
 }
 
@@ -114,15 +114,16 @@ void CudaBackend::attention_backward(const AttentionBackward& args) {
   };
   if (by_library(qkv, dropout, aligned(qkv.data, dqkv.data, dout.data, out.data), fused)) return;
   const Heads heads = heads_of(qkv);
+  BackwardCall call{dqkv.data, dout.data,  nullptr,       lse.as<float>(), qkv.data,
+                    heads,     first_head, Mask(dropout), out.data};
+  const bool fast = may_be_fast(options_, qkv) && aligned(qkv.data, dout.data, dqkv.data, out.data);
+  if (fast) return tensor_attention_backward(call, scratch_, stream_.get());
   auto* delta = scratch_.take<float>(heads.B * heads.H * heads.T);
   with_type(out.dtype, [&]<typename T>() {
     launch(delta_kernel<T>, blocks(ceil_div(heads.B * heads.T * heads.H, kWarps)), kThreads, 0, stream_.get(),
            delta, dout.as<T>(), out.as<T>(), heads);
   });
-  const BackwardCall call{dqkv.data, dout.data, delta,      lse.as<float>(),
-                          qkv.data,  heads,     first_head, Mask(dropout)};
-  const bool fast = may_be_fast(options_, qkv) && aligned(qkv.data, dout.data, dqkv.data);
-  if (fast) return tensor_attention_backward(call, stream_.get());
+  call.delta = delta;
   with_type(qkv.dtype, [&]<typename T>() { plain_attention_backward<T>(call, stream_.get()); });
 }
 

@@ -53,6 +53,17 @@ constexpr std::int64_t attention_piece(std::int64_t B, std::int64_t H, std::int6
   return piece;
 }
 
+// Bytes of the dropout mask of a sequence's head as bits, for attention on tensor cores: tiles of 64 x 64 at
+// and below the diagonal, by queries and, for the backward pass, once more by keys.
+constexpr std::int64_t attention_mask_bytes(std::int64_t T) {
+  const std::int64_t tiles = (T + 63) / 64;
+  return 2 * (tiles * (tiles + 1) / 2) * (64 * 64 / 8);
+}
+// The heads, of all sequences, whose masks are drawn at once: up to 512 MiB, but at least one.
+constexpr std::int64_t attention_mask_piece(std::int64_t heads, std::int64_t T) {
+  return std::clamp<std::int64_t>((std::int64_t{512} << 20) / attention_mask_bytes(T), 1, heads);
+}
+
 // Bytes of cuBLASLt's workspace; NVIDIA recommends at least 32 MiB for Hopper.
 inline constexpr std::size_t kProductWorkspace = std::size_t{64} << 20;
 

@@ -88,6 +88,10 @@ __device__ T shuffle_xor(T x, int mask) {
 // Bit l is the predicate of lane l.
 __device__ inline std::uint32_t ballot(bool mine) { return __ballot_sync(kAllLanes, mine); }
 __device__ inline int count_bits(std::uint32_t bits) { return __popc(bits); }
+// Byte i of the result is byte s of a and b, four bytes each, where s is digit i of the hexadecimal number.
+__device__ inline std::uint32_t pick_bytes(std::uint32_t a, std::uint32_t b, std::uint32_t digits) {
+  return __byte_perm(a, b, digits);
+}
 // The number of the lowest bit that is set.
 __device__ inline int lowest_bit(std::uint32_t bits) { return __ffs(static_cast<int>(bits)) - 1; }
 

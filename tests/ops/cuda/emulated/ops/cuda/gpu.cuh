@@ -84,6 +84,14 @@ inline std::uint32_t ballot(bool mine) {
   return bits;
 }
 inline int count_bits(std::uint32_t bits) { return std::popcount(bits); }
+inline std::uint32_t pick_bytes(std::uint32_t a, std::uint32_t b, std::uint32_t digits) {
+  const std::uint64_t both = std::uint64_t{b} << 32 | a;
+  std::uint32_t picked = 0;
+  for (int i = 0; i < 4; ++i) {
+    picked |= static_cast<std::uint32_t>(both >> (8 * (digits >> (4 * i) & 7u)) & 0xffu) << (8 * i);
+  }
+  return picked;
+}
 inline int lowest_bit(std::uint32_t bits) { return std::countr_zero(bits); }
 
 using SharedAddress = std::uint32_t;
