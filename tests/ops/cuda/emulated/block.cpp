@@ -82,6 +82,7 @@ struct Fiber {
 };
 
 struct Block {
+  const Launch& launch;
   std::vector<std::unique_ptr<Fiber>>& fibers;  // at least as many as threads
   std::size_t threads;
   std::vector<Warp> warps;
@@ -100,6 +101,7 @@ struct Block {
 };
 
 Block* running = nullptr;
+Runner runner;
 
 Fiber& mine() { return *running->fibers[static_cast<std::size_t>(running->current)]; }
 Warp& my_warp() { return running->warps[static_cast<std::size_t>(running->current / kWarp)]; }
@@ -158,6 +160,7 @@ bool step(Block& block, std::size_t begin, std::size_t end) {
     if (fiber.done || (fiber.waits_for && fiber.waits_for->round == fiber.round)) continue;
     block.current = static_cast<int>(i);
     threadIdx = {static_cast<unsigned>(i), 0, 0};
+    runner.thread = threadIdx.x;
     go_on(fiber);
     if (block.faulted) throw Faulted();
     if (block.failure) std::rethrow_exception(block.failure);
@@ -242,7 +245,8 @@ void run_grid(const Launch& launch, const std::function<void()>& thread) {
   static std::vector<std::unique_ptr<Fiber>> fibers;
   const dim3 grid = launch.grid, size = launch.block;
   while (fibers.size() < size.x) fibers.push_back(std::make_unique<Fiber>());
-  Block block{.fibers = fibers,
+  Block block{.launch = launch,
+              .fibers = fibers,
               .threads = size.x,
               .warps = std::vector<Warp>((size.x + kWarp - 1) / kWarp),
               .barrier = {},
@@ -258,10 +262,15 @@ void run_grid(const Launch& launch, const std::function<void()>& thread) {
   std::iota(blocks.begin(), blocks.end(), 0u);
   block.order.shuffle(blocks.begin(), blocks.end());
   set_kernel_of_thread([&] { return place(launch); }, leave_fiber);
+  static const auto arrays = static_arrays();
+  for (const auto& array : arrays) std::memset(const_cast<std::byte*>(array.begin), 0xff, array.bytes);
+  notes_accesses = finds_races();
+  if (notes_accesses) begin_launch();
   try {
     for (std::uint32_t i = 0; i < grid.x * grid.y * grid.z; ++i) {
       const std::uint32_t which = blocks.empty() ? i : blocks[i];
       blockIdx = {which % grid.x, which / grid.x % grid.y, which / grid.x / grid.y};
+      runner = {which, 0, 0, block.shared, block.shared_bytes};
       run_block(block);
     }
   } catch (const Faulted&) {
@@ -270,6 +279,7 @@ void run_grid(const Launch& launch, const std::function<void()>& thread) {
     fail(cudaErrorLaunchFailure, fmt::format("{} {}", place(launch), error.what()));
     fibers.clear();
   }
+  notes_accesses = false;
   set_kernel_of_thread(nullptr, nullptr);
   running = nullptr;
 }
@@ -278,7 +288,18 @@ int lane() { return running->current % kWarp; }
 
 void* dynamic_shared() { return running->shared; }
 
-void block_barrier() { wait(running->barrier); }
+void block_barrier() {
+  wait(running->barrier);
+  runner.barriers = static_cast<std::uint32_t>(running->barrier.round);
+}
+
+const Runner& running_thread() { return runner; }
+std::string running_kernel() { return readable_name(running->launch.kernel); }
+
+int add_atomically(int* to, int value) {
+  if (notes_accesses) note_access(to, sizeof *to, Access::atomic, __builtin_return_address(0));
+  return std::exchange(*to, *to + value);
+}
 
 void* exchange_bytes(const void* from, std::size_t bytes) {
   if (bytes > 64) throw std::logic_error("too much to exchange");

@@ -10,6 +10,9 @@
 #include <cstddef>
 #include <cstring>
 #include <functional>
+#include <string>
+
+#include "ops/cuda/emulated/races.h"
 
 namespace shoal::emulated {
 
@@ -32,6 +35,11 @@ void run_grid(const Launch& launch, const std::function<void()>& thread);
 
 // --- for the running thread
 int lane();
+// See races.h.
+inline bool notes_accesses = false;
+const Runner& running_thread();
+std::string running_kernel();
+int add_atomically(int* to, int value);
 void* dynamic_shared();
 void block_barrier();
 // The values of all lanes of the warp, in the order of lanes; valid until the next exchange but one.

@@ -3,6 +3,7 @@
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstdio>
@@ -146,10 +147,10 @@ cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t
   return failure();
 }
 
-// How much dynamic shared memory kernels have asked for.
+// How much dynamic shared memory kernels have asked for; 0 if they have not.
 static std::size_t& asked_for(const void* kernel) {
   static std::map<const void*, std::size_t> all;
-  return all.try_emplace(kernel, 48 << 10).first->second;
+  return all[kernel];
 }
 cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value) {
   if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return cudaErrorInvalidValue;
@@ -166,6 +167,7 @@ namespace shoal::emulated {
 
 void launch(const Launch& launch, cudaStream_t stream, std::function<void()> thread) {
   constexpr unsigned kMostThreads = 1024, kMostBlocks = 65535;
+  constexpr std::size_t kUnasked = 48 << 10;
   const std::size_t asked = [&] {
     const std::lock_guard lock(launches);
     return asked_for(launch.kernel);
@@ -174,7 +176,7 @@ void launch(const Launch& launch, cudaStream_t stream, std::function<void()> thr
   if (launch.block.x > kMostThreads || launch.block.y != 1 || launch.block.z != 1 ||
       launch.grid.x > 0x7fffffffu || launch.grid.y > kMostBlocks || launch.grid.z > kMostBlocks) {
     last_error = cudaErrorInvalidConfiguration;
-  } else if (launch.shared > asked) {
+  } else if (launch.shared > std::max(asked, kUnasked)) {
     last_error = cudaErrorInvalidValue;
   } else {
     queue(stream, [launch, thread = std::move(thread)] { run_grid(launch, thread); });

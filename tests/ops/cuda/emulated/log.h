@@ -1,6 +1,6 @@
 // With SHOAL_EMULATED_LOG=FILE, what the emulated GPU is asked for is appended to this file, a line each:
-//   launch KERNEL gx gy gz THREADS SHARED ASKED    mangled; dynamic shared memory, and what was asked for
-//   read NUMBER BYTES HASH                         a copy to the host, by its number among them
+//   launch KERNEL gx gy gz THREADS SHARED ASKED    mangled; dynamic shared memory, and how much was asked
+//   for, or 0 read NUMBER BYTES HASH                         a copy to the host, by its number among them
 #pragma once
 
 #include <cstddef>

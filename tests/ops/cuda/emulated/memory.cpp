@@ -39,15 +39,18 @@ std::size_t page_size() {
 
 std::size_t rounded(std::size_t bytes, std::size_t to) { return (bytes + to - 1) / to * to; }
 
+std::byte* reserve(std::size_t bytes) {
+  void* memory = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) throw std::bad_alloc();
+  return static_cast<std::byte*>(memory);
+}
+
 // Inaccessible pages that were never used.
 std::byte* fresh_pages(std::size_t length) {
-  constexpr std::size_t kArena = std::size_t{64} << 30;
-  static std::byte *next = nullptr, *end = nullptr;
+  static std::byte *next = const_cast<std::byte*>(arena().begin), *end = next + arena().bytes;
   if (static_cast<std::size_t>(end - next) < length) {
-    const std::size_t size = std::max(kArena, length);
-    void* arena = mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (arena == MAP_FAILED) throw std::bad_alloc();
-    next = static_cast<std::byte*>(arena);
+    const std::size_t size = std::max(arena().bytes, length);
+    next = reserve(size);
     end = next + size;
   }
   std::byte* pages = next;
@@ -60,6 +63,12 @@ const char* name_of(Kind kind) {
 }
 
 }  // namespace
+
+const Arena& arena() {
+  constexpr std::size_t kBytes = std::size_t{64} << 30;
+  static const Arena first{reserve(kBytes), kBytes};
+  return first;
+}
 
 void* take_memory(std::size_t bytes, Kind kind) {
   const std::size_t alignment = kind == Kind::pinned ? 64 : 16;

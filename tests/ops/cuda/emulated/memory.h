@@ -15,6 +15,12 @@ void* take_memory(std::size_t bytes, Kind kind);
 // A write to the bytes after it, which no page guards, is a failure.
 void give_back(void* memory);
 bool is_pinned(const void* address);
+// The addresses of all memory, unless there is a lot.
+struct Arena {
+  const std::byte* begin;
+  std::size_t bytes;
+};
+const Arena& arena();
 // "4 bytes past the end of 4012 bytes of GPU memory"
 std::string describe(const void* address);
 

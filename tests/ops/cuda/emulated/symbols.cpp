@@ -20,6 +20,7 @@ namespace {
 struct Module {
   std::uintptr_t base = 0;
   std::map<std::uintptr_t, std::string> functions;  // by their offsets
+  std::vector<StaticArray> arrays;
 };
 
 // Kernels have no external linkage, so the loader does not know them, but the file does.
@@ -43,22 +44,48 @@ Module read_module() {
     const auto symbols = section(s);
     if (symbols.sh_type != SHT_SYMTAB) continue;
     const auto names = section(symbols.sh_link);
+    bool of_kernels = false;
     for (std::size_t at = 0; at < symbols.sh_size; at += sizeof(Elf64_Sym)) {
       const auto symbol = read.operator()<Elf64_Sym>(symbols.sh_offset + at);
-      if (ELF64_ST_TYPE(symbol.st_info) != STT_FUNC || symbol.st_value == 0) continue;
-      module.functions[symbol.st_value] = bytes.data() + names.sh_offset + symbol.st_name;
+      const std::string name = bytes.data() + names.sh_offset + symbol.st_name;
+      switch (ELF64_ST_TYPE(symbol.st_info)) {
+        case STT_FILE:  // of the local symbols that follow
+          of_kernels = name.ends_with(".cu");
+          break;
+        case STT_FUNC:
+          if (symbol.st_value != 0) module.functions[symbol.st_value] = name;
+          break;
+        case STT_OBJECT:  // _ZZ: a variable of a function
+          if (ELF64_ST_BIND(symbol.st_info) == STB_LOCAL && name.starts_with("_ZZ") &&
+              (of_kernels || name.find("_kernel") != std::string::npos) &&
+              section(symbol.st_shndx).sh_type == SHT_NOBITS) {
+            module.arrays.push_back(
+                {reinterpret_cast<const std::byte*>(module.base + symbol.st_value), symbol.st_size});
+          }
+          break;
+      }
     }
   }
   return module;
 }
 
+const Module& module() {
+  static const Module read = read_module();
+  return read;
+}
+
 }  // namespace
 
 std::string mangled_name(const void* function) {
-  static const Module module = read_module();
-  const auto found = module.functions.find(reinterpret_cast<std::uintptr_t>(function) - module.base);
-  return found == module.functions.end() ? "" : found->second;
+  const auto found = module().functions.find(code_offset(function));
+  return found == module().functions.end() ? "" : found->second;
 }
+
+std::uintptr_t code_offset(const void* code) {
+  return reinterpret_cast<std::uintptr_t>(code) - module().base;
+}
+
+std::vector<StaticArray> static_arrays() { return module().arrays; }
 
 std::string readable_name(const void* function) {
   const std::string mangled = mangled_name(function);

@@ -1,6 +1,7 @@
 // Stands in for src/ops/cuda/gpu.cuh where there is no GPU: the same kernels, compiled as C++, run on the CPU
 // one block after the other, with threads as fibers. This tests a kernel's arithmetic, indices and barriers;
-// races show in the bits of another order of threads (block.h). It says nothing about speed.
+// races show in the bits of another order of threads (block.h), or are found by accesses (races.h). It says
+// nothing about speed.
 #pragma once
 
 #include <cublasLt.h>
@@ -12,7 +13,6 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
-#include <utility>
 
 #include "core/dtype.h"
 #include "ops/cuda/check.h"
@@ -81,7 +81,7 @@ inline std::uint32_t ballot(bool mine) {
   for (int lane = 0; lane < kWarp; ++lane) bits |= std::uint32_t{all[lane]} << lane;
   return bits;
 }
-inline int add_atomically(int* to, int value) { return std::exchange(*to, *to + value); }
+using emulated::add_atomically;
 
 using SharedAddress = std::uint32_t;
 inline SharedAddress shared_address(const void* in_shared) {
@@ -131,6 +131,9 @@ inline void multiply_add(float (&c)[4], const std::uint32_t (&a)[4], std::uint32
 // Asynchronous copies run as late as possible, or at once where the order is drawn.
 inline void copy_async(SharedAddress address, const void* from, bool there) {
   void* to = shared_pointer(address);
+  // It may be written at any time from now on.
+  if (emulated::notes_accesses)
+    emulated::note_access(to, 16, emulated::Access::write, __builtin_return_address(0));
   emulated::later([=] { there ? std::memcpy(to, from, 16) : std::memset(to, 0, 16); });
 }
 inline void commit_copies() { emulated::commit(); }
