@@ -1,5 +1,10 @@
 // Emulates the functions of CUDA's runtime and of cuBLASLt that the backend calls, on the CPU: memory is the
 // host's (memory.h), streams are late (stream.h), and a product is a plain loop over the described layouts.
+//
+// Variables of the environment: SHOAL_EMULATED_GPUS and SHOAL_EMULATED_SHARED say what GPUs there are
+// (below), SHOAL_EMULATED_ORDER in which order threads, blocks and streams run (block.h, stream.h),
+// SHOAL_EMULATED_GUARD where memory is guarded (memory.h), SHOAL_EMULATED_RACES looks for races (races.h),
+// and SHOAL_EMULATED_LOG names a file of launches (log.h).
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
 

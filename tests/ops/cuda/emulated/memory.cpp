@@ -123,7 +123,8 @@ std::string describe(const void* address) {
     const auto& [begin, allocation] = *std::prev(after);
     const char* name = name_of(allocation.kind);
     if (at < begin + allocation.bytes) {
-      return fmt::format("{} that was freed, at byte {} of {}", name, at - begin, allocation.bytes);
+      return fmt::format("{}{}, at byte {} of {}", name, allocation.freed ? " that was freed" : "",
+                         at - begin, allocation.bytes);
     }
     if (at < allocation.end_of_pages() + page) {
       return fmt::format("{} bytes past the end of {} bytes of {}", at - begin - allocation.bytes,
