@@ -1,6 +1,6 @@
 # The op tests once more, of the cuda backend: on a GPU, and its kernels on the CPU.
 add_executable(test_ops_cuda
-  ops/cuda/main.cpp ops/cuda/own_test.cpp ops/cuda/cudnn_attention_test.cpp ops/cuda/layout_test.cpp ops/cpu_attention_test.cpp ops/cpu_cross_entropy_test.cpp
+  ops/cuda/main.cpp ops/cuda/own_test.cpp ops/cuda/cudnn_attention_test.cpp ops/cuda/layout_test.cpp ops/cuda/streams_test.cpp ops/cpu_attention_test.cpp ops/cpu_cross_entropy_test.cpp
   ops/cpu_elementwise_test.cpp ops/cpu_muon_test.cpp ops/cpu_sparse_test.cpp ops/cpu_layers_test.cpp ops/cpu_linear_test.cpp ops/cpu_linear_gelu_test.cpp ops/cpu_shards_test.cpp
   ops/dropout_test.cpp)
 target_include_directories(test_ops_cuda BEFORE PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
@@ -18,7 +18,13 @@ list(REMOVE_ITEM kernels ${PROJECT_SOURCE_DIR}/src/ops/cuda/sort.cu)  # CUB's
 file(GLOB backend_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/ops/cuda/*.cpp
                                             ${CMAKE_CURRENT_SOURCE_DIR}/ops/cuda/emulated/*.cpp)
 list(REMOVE_ITEM backend_sources ${PROJECT_SOURCE_DIR}/src/ops/cuda/module.cpp)
-set_source_files_properties(${kernels} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-x;c++")
+# The compiler reports the accesses of kernels, for races (ops/cuda/emulated/races.h).
+set(kernel_options -x c++)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND NOT SHOAL_SANITIZE)
+  list(APPEND kernel_options -fsanitize=thread --param=tsan-instrument-func-entry-exit=0)
+  set(finds_races TRUE)
+endif()
+set_source_files_properties(${kernels} ops/cuda/emulated_test.cpp PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "${kernel_options}")
 add_library(shoal_cuda_emulated MODULE ${kernels} ${backend_sources} ${SHOAL_CUDA_CORE})
 target_include_directories(shoal_cuda_emulated BEFORE PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/ops/cuda/emulated
                                                               ${CMAKE_CURRENT_SOURCE_DIR})
@@ -35,6 +41,28 @@ set_tests_properties(ops.cuda_emulated PROPERTIES
 add_test(NAME ops.cuda_emulated_parts COMMAND test_ops_cuda --gtest_filter=*Linear*)
 set_tests_properties(ops.cuda_emulated_parts PROPERTIES
   TIMEOUT 600 ENVIRONMENT "SHOAL_CUDA_MODULE=$<TARGET_FILE:shoal_cuda_emulated>;SHOAL_FAKE_FUSED=2")
+
+# The emulated GPU itself, with kernels and calls that have faults.
+file(GLOB emulation CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/ops/cuda/emulated/*.cpp)
+list(REMOVE_ITEM emulation ${CMAKE_CURRENT_SOURCE_DIR}/ops/cuda/emulated/module.cpp
+                           ${CMAKE_CURRENT_SOURCE_DIR}/ops/cuda/emulated/fused_attention.cpp)
+add_executable(test_ops_emulated ops/cuda/emulated_test.cpp ${emulation} ${PROJECT_SOURCE_DIR}/src/ops/cuda/memory.cpp)
+target_include_directories(test_ops_emulated BEFORE PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/ops/cuda/emulated ${CMAKE_CURRENT_SOURCE_DIR})
+target_include_directories(test_ops_emulated SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
+target_compile_options(test_ops_emulated PRIVATE -Wno-conversion -Wno-shadow -Wno-unknown-pragmas)
+target_compile_definitions(test_ops_emulated PRIVATE $<$<BOOL:${finds_races}>:SHOAL_FINDS_RACES>)
+target_link_libraries(test_ops_emulated PRIVATE shoal_core fmt::fmt GTest::gmock GTest::gtest_main)
+add_test(NAME ops.emulated_gpu COMMAND test_ops_emulated)
+
+# Kernels have the same bits in other orders of their threads and blocks, and no races; and they fit every GPU. The tests are those
+# that take little time; together they launch every kernel.
+set(emulated_run ${CMAKE_CURRENT_SOURCE_DIR}/ops/cuda/emulated_run.py --module $<TARGET_FILE:shoal_cuda_emulated>
+                 --tests $<TARGET_FILE:test_ops_cuda> --folder ${CMAKE_CURRENT_BINARY_DIR}/emulated_run)
+add_test(NAME ops.cuda_emulated_orders COMMAND ${emulated_run} orders $<$<BOOL:${finds_races}>:--races>
+         COMMAND_EXPAND_LISTS)
+add_test(NAME ops.cuda_emulated_resources COMMAND ${emulated_run} resources --library $<TARGET_FILE:shoal_cuda>)
+set_tests_properties(ops.cuda_emulated_orders PROPERTIES TIMEOUT 300 PROCESSORS 2 FIXTURES_SETUP emulated_launches)
+set_tests_properties(ops.cuda_emulated_resources PROPERTIES TIMEOUT 60 SKIP_RETURN_CODE 77 FIXTURES_REQUIRED emulated_launches)
 
 # Plans of cuDNN's own library for GPUs that are not here. It is found beside its headers, or where the loader looks.
 if(SHOAL_HAVE_CUDNN)

@@ -49,7 +49,10 @@ class FarBackend final : public Backend {
       near_->copy_from_host(to, copy.data());
     });
   }
-  void synchronize() override { run_all(); }
+  void synchronize() override {
+    run_all();
+    near_->synchronize();
+  }
 
   void* allocate_host(std::size_t bytes) override { return near_->allocate_host(bytes); }
   void release_host(void* data, std::size_t bytes) override {
@@ -62,19 +65,26 @@ class FarBackend final : public Backend {
   void copy_out(void* host, const Tensor& from) override {
     enqueue(Stream::copy_out, [this, host, from = near(from)] { near_->copy_out(host, from); });
   }
-  std::unique_ptr<Event> make_event() override { return std::make_unique<Position>(); }
+  std::unique_ptr<Event> make_event() override {
+    auto made = std::make_unique<Position>();
+    made->near = near_->make_event();
+    return made;
+  }
   void record(Event& event, Stream stream) override {
     auto& position = static_cast<Position&>(event);
+    enqueue(stream, [this, near = position.near, stream] { near_->record(*near, stream); });
     position.stream = stream;
     position.count = queue(stream).queued;
   }
   void wait(Stream stream, const Event& event) override {
+    const auto& position = static_cast<const Position&>(event);
     enqueue(
-        stream, [] {}, static_cast<const Position&>(event));
+        stream, [this, near = position.near, stream] { near_->wait(stream, *near); }, position);
   }
   void synchronize(const Event& event) override {
     const auto& position = static_cast<const Position&>(event);
     run_until(position.stream, position.count);
+    near_->synchronize(*position.near);
   }
   bool can_capture() const override { return near_->can_capture(); }
   void begin_capture() override { near_->begin_capture(); }
@@ -131,6 +141,12 @@ class FarBackend final : public Backend {
   void layernorm_backward(const LayerNormBackward& args) override {
     call(&Backend::layernorm_backward, args);
   }
+  void residual_layernorm_forward(const ResidualLayerNorm& args) override {
+    call(&Backend::residual_layernorm_forward, args);
+  }
+  void layernorm_residual_backward(const LayerNormResidualBackward& args) override {
+    call(&Backend::layernorm_residual_backward, args);
+  }
   void residual_forward(const Tensor& out, const Tensor& residual, const Tensor& branch,
                         const Dropout& dropout) override {
     call(&Backend::residual_forward, out, residual, branch, dropout);
@@ -164,6 +180,7 @@ class FarBackend final : public Backend {
   void cross_entropy_backward(const CrossEntropy& args) override {
     call(&Backend::cross_entropy_backward, args);
   }
+  void cross_entropy_train(const CrossEntropy& args) override { call(&Backend::cross_entropy_train, args); }
   void fill_normal(const Tensor& out, std::uint64_t seed, std::uint64_t name, std::int64_t first,
                    double stddev) override {
     call(&Backend::fill_normal, out, seed, name, first, stddev);
@@ -232,6 +249,13 @@ class FarBackend final : public Backend {
     return {near(x.dx), near(x.dgamma), near(x.dbeta), near(x.dy),
             near(x.x),  near(x.gamma),  near(x.mean),  near(x.rstd)};
   }
+  static ResidualLayerNorm near(const ResidualLayerNorm& x) {
+    return {near(x.out),    near(x.y),       near(x.mean),  near(x.rstd), near(x.residual),
+            near(x.branch), near(x.dropout), near(x.gamma), near(x.beta)};
+  }
+  static LayerNormResidualBackward near(const LayerNormResidualBackward& x) {
+    return {near(x.norm), x.overwrite, near(x.dbranch), near(x.dropout)};
+  }
   static AttentionBackward near(const AttentionBackward& x) {
     return {near(x.dqkv), near(x.dout), near(x.out), near(x.lse), near(x.qkv), x.first_head, near(x.dropout)};
   }
@@ -250,8 +274,9 @@ class FarBackend final : public Backend {
     });
   }
 
-  // A position in a stream: after the first `count` pieces of work.
+  // A position in a stream: after the first `count` pieces of work; and the event of the other backend.
   struct Position : Event {
+    std::shared_ptr<Event> near = nullptr;
     Stream stream = Stream::kernels;
     std::int64_t count = 0;
   };

@@ -24,9 +24,11 @@ Gpu CudaBackend::gpu() const {
   return {gpu_.number, place, stream_.get()};
 }
 
+// The memory is zeroed when this returns, as the next copy may be on another stream.
 void* CudaBackend::allocate(std::size_t bytes) {
   Memory memory = take_memory(bytes);
   check(cudaMemsetAsync(memory.get(), 0, std::max<std::size_t>(bytes, 1), stream_.get()));
+  check(cudaStreamSynchronize(stream_.get()));
   return memory.release();
 }
 

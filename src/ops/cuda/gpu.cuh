@@ -10,23 +10,17 @@
 
 #include "core/dtype.h"
 #include "ops/cuda/check.h"
+#include "ops/cuda/launch.h"
 
 namespace shoal::cuda {
 
 inline constexpr int kWarp = 32;
 inline constexpr unsigned kAllLanes = 0xffffffffu;
 
-// A grid without blocks, of an empty tensor, is not launched.
 template <typename... Params, typename... Args>
 void launch(void (*kernel)(Params...), dim3 grid, dim3 block, std::size_t shared, cudaStream_t stream,
             const Args&... args) {
-  if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
-  // More than 48 KiB must be asked for; a kernel's own arrays, of up to 8 KiB, count as well.
-  constexpr std::size_t kUnasked = 40 << 10;
-  if (shared > kUnasked) {
-    check(
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)));
-  }
+  if (!prepare_launch(reinterpret_cast<const void*>(kernel), grid, shared)) return;
   kernel<<<grid, block, shared, stream>>>(static_cast<Params>(args)...);
   check(cudaGetLastError());
 }

@@ -1,7 +1,8 @@
 // An emulation of CUDA's runtime and of NCCL for machines without GPU, linked with src/comm/nccl. Ranks are
 // threads of one process, streams are threads with a list of tasks, and GPU memory is host memory at invalid
-// addresses, as in tests/ops/far_backend.h. The null stream, which the emulated CUDA backend computes on,
-// runs everything at once; where it must wait for an event, the caller waits.
+// addresses, as in tests/ops/far_backend.h. On the null stream, and on streams of the emulated CUDA backend,
+// the caller runs everything at once, after the stream's own work; where it must wait for an event, the
+// caller waits.
 #pragma once
 
 #include <cuda_runtime_api.h>

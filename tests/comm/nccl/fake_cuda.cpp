@@ -11,14 +11,32 @@
 #include "comm/nccl/fake.h"
 #include "comm/nccl/kernels.h"
 #include "core/dtype.h"
+#include "ops/cuda/emulated/stream.h"
+
+namespace {
 
 // A thread that runs its tasks in order.
-struct CUstream_st {
+struct ThreadStream final : CUstream_st {
   std::mutex mutex;
   std::condition_variable changed;
   std::deque<std::function<void()>> tasks;
   bool closing = false;
   std::thread thread{[this] { run(); }};
+
+  ~ThreadStream() override {
+    {
+      const std::lock_guard lock(mutex);
+      closing = true;
+      changed.notify_one();
+    }
+    thread.join();
+  }
+  void queue(std::function<void()> task) {
+    const std::lock_guard lock(mutex);
+    tasks.push_back(std::move(task));
+    changed.notify_one();
+  }
+  void finish() override {}
 
   void run() {
     std::unique_lock lock(mutex);
@@ -33,8 +51,6 @@ struct CUstream_st {
     }
   }
 };
-
-namespace {
 
 struct Flag {
   std::mutex mutex;
@@ -67,10 +83,9 @@ struct CUevent_st {
 namespace shoal::emulated {
 
 void enqueue(cudaStream_t stream, std::function<void()> task) {
-  if (!stream) return task();
-  const std::lock_guard lock(stream->mutex);
-  stream->tasks.push_back(std::move(task));
-  stream->changed.notify_one();
+  if (auto* ours = dynamic_cast<ThreadStream*>(stream)) return ours->queue(std::move(task));
+  if (stream) stream->finish();
+  task();
 }
 
 int current_device() { return device; }
@@ -91,17 +106,9 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
   return *least = *greatest = 0, cudaSuccess;
 }
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int) {
-  return *stream = new CUstream_st, cudaSuccess;
+  return *stream = new ThreadStream, cudaSuccess;
 }
-cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-  {
-    const std::lock_guard lock(stream->mutex);
-    stream->closing = true;
-    stream->changed.notify_one();
-  }
-  stream->thread.join();
-  return delete stream, cudaSuccess;
-}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) { return delete stream, cudaSuccess; }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
   return *event = new CUevent_st, cudaSuccess;

@@ -1,22 +1,54 @@
 #include "ops/cuda/emulated/block.h"
 
+#include <fmt/format.h>
 #include <setjmp.h>
 #include <ucontext.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <cstdlib>
 #include <deque>
 #include <exception>
+#include <map>
 #include <memory>
-#include <mutex>
-#include <optional>
+#include <numeric>
 #include <stdexcept>
 #include <utility>
 #include <vector>
 
+#include "ops/cuda/emulated/failure.h"
+#include "ops/cuda/emulated/memory.h"
+#include "ops/cuda/emulated/symbols.h"
+
 namespace shoal::emulated {
 namespace {
 
-thread_local std::optional<std::vector<std::function<void()>>> captured;
+// Draws orders (SplitMix64). With the seed 0 everything keeps its order.
+class Order {
+ public:
+  explicit Order(std::uint64_t seed) : drawn_(seed != 0), state_(seed) {}
+  bool drawn() const { return drawn_; }
+  bool flip() { return drawn_ && next() % 2 != 0; }
+  template <typename Iterator>
+  void shuffle(Iterator begin, Iterator end) {
+    if (!drawn_) return;
+    for (auto left = end - begin; left > 1; --left) {
+      std::swap(begin[left - 1],
+                begin[static_cast<std::ptrdiff_t>(next() % static_cast<std::uint64_t>(left))]);
+    }
+  }
+
+ private:
+  std::uint64_t next() {
+    std::uint64_t x = state_ += 0x9e3779b97f4a7c15u;
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+    return x ^ x >> 31;
+  }
+
+  bool drawn_;
+  std::uint64_t state_;
+};
 
 // Arrivals of a barrier. Threads that have ended count as arrived.
 struct Barrier {
@@ -50,18 +82,26 @@ struct Fiber {
 };
 
 struct Block {
+  const Launch& launch;
   std::vector<std::unique_ptr<Fiber>>& fibers;  // at least as many as threads
   std::size_t threads;
   std::vector<Warp> warps;
   Barrier barrier;
-  std::vector<std::byte> shared;
+  std::byte* shared;
+  std::size_t shared_bytes;
   const std::function<void()>& body;
+  Order order;
+  std::vector<std::size_t> sequence;  // of the threads
+  bool warp_by_warp = false;          // each as far as it can
+  bool early_copies = false;          // asynchronous copies are complete at once
   jmp_buf scheduler = {};
   int current = 0;
   std::exception_ptr failure = nullptr;
+  bool faulted = false;  // and has been reported
 };
 
 Block* running = nullptr;
+Runner runner;
 
 Fiber& mine() { return *running->fibers[static_cast<std::size_t>(running->current)]; }
 Warp& my_warp() { return running->warps[static_cast<std::size_t>(running->current / kWarp)]; }
@@ -108,23 +148,48 @@ void go_on(Fiber& fiber) {
   setcontext(&fiber.context);
 }
 
-// Runs every thread until it waits. Returns false if none could continue.
-bool step(Block& block) {
+// Thrown when the fault has been reported.
+struct Faulted {};
+
+// Runs these threads until each waits. Returns false if none could continue.
+bool step(Block& block, std::size_t begin, std::size_t end) {
   bool moved = false;
-  for (std::size_t i = 0; i < block.threads; ++i) {
+  for (std::size_t at = begin; at < end; ++at) {
+    const std::size_t i = block.sequence[at];
     Fiber& fiber = *block.fibers[i];
     if (fiber.done || (fiber.waits_for && fiber.waits_for->round == fiber.round)) continue;
     block.current = static_cast<int>(i);
     threadIdx = {static_cast<unsigned>(i), 0, 0};
+    runner.thread = threadIdx.x;
     go_on(fiber);
+    if (block.faulted) throw Faulted();
     if (block.failure) std::rethrow_exception(block.failure);
     moved = true;
   }
   return moved;
 }
 
+bool step(Block& block) {
+  if (!block.warp_by_warp) {
+    block.order.shuffle(block.sequence.begin(), block.sequence.end());
+    return step(block, 0, block.threads);
+  }
+  std::vector<std::size_t> warps(block.warps.size());
+  std::iota(warps.begin(), warps.end(), std::size_t{0});
+  block.order.shuffle(warps.begin(), warps.end());
+  bool moved = false;
+  for (const std::size_t warp : warps) {
+    const std::size_t begin = warp * kWarp, end = std::min(begin + kWarp, block.threads);
+    do {
+      block.order.shuffle(block.sequence.begin() + static_cast<std::ptrdiff_t>(begin),
+                          block.sequence.begin() + static_cast<std::ptrdiff_t>(end));
+    } while (step(block, begin, end) && (moved = true));
+  }
+  return moved;
+}
+
 void run_block(Block& block) {
-  std::memset(block.shared.data(), 0xff, block.shared.size());
+  std::memset(block.shared, 0xff, block.shared_bytes);
   block.barrier = {.members = static_cast<int>(block.threads)};
   for (std::size_t w = 0; w < block.warps.size(); ++w) {
     block.warps[w].barrier = {.members =
@@ -138,6 +203,9 @@ void run_block(Block& block) {
     fiber.open.clear();
     fiber.groups.clear();
   }
+  std::iota(block.sequence.begin(), block.sequence.end(), std::size_t{0});
+  block.warp_by_warp = block.order.flip();
+  block.early_copies = block.order.flip();
   const auto done = [&] {
     return std::all_of(block.fibers.begin(),
                        block.fibers.begin() + static_cast<std::ptrdiff_t>(block.threads),
@@ -148,47 +216,90 @@ void run_block(Block& block) {
   }
 }
 
+std::uint64_t seed_of_order() {
+  const char* given = std::getenv("SHOAL_EMULATED_ORDER");
+  return given ? std::strtoull(given, nullptr, 10) : 0;
+}
+
+// Each size is allocated once.
+std::byte* shared_memory(std::size_t bytes) {
+  static std::map<std::size_t, void*> all;
+  void*& memory = all[bytes];
+  if (!memory) memory = take_memory(bytes, Kind::shared);
+  return static_cast<std::byte*>(memory);
+}
+
+std::string place(const Launch& launch) {
+  return fmt::format("the kernel {}, thread {} of block ({}, {}, {}),", readable_name(launch.kernel),
+                     threadIdx.x, blockIdx.x, blockIdx.y, blockIdx.z);
+}
+
+void leave_fiber() {
+  running->faulted = true;
+  _longjmp(running->scheduler, 1);
+}
+
 }  // namespace
 
-void run_grid(dim3 grid, dim3 size, std::size_t shared, const std::function<void()>& thread) {
-  // Ranks that are threads share one GPU.
-  static std::mutex mutex;
-  const std::lock_guard lock(mutex);
+void run_grid(const Launch& launch, const std::function<void()>& thread) {
   static std::vector<std::unique_ptr<Fiber>> fibers;
+  const dim3 grid = launch.grid, size = launch.block;
   while (fibers.size() < size.x) fibers.push_back(std::make_unique<Fiber>());
-  Block block{.fibers = fibers,
+  Block block{.launch = launch,
+              .fibers = fibers,
               .threads = size.x,
               .warps = std::vector<Warp>((size.x + kWarp - 1) / kWarp),
               .barrier = {},
-              .shared = std::vector<std::byte>(shared + 128),
-              .body = thread};
+              .shared = shared_memory(launch.shared),
+              .shared_bytes = launch.shared,
+              .body = thread,
+              .order = Order(seed_of_order()),
+              .sequence = std::vector<std::size_t>(size.x)};
   gridDim = grid;
   blockDim = size;
   running = &block;
+  std::vector<std::uint32_t> blocks(block.order.drawn() ? std::size_t{grid.x} * grid.y * grid.z : 0);
+  std::iota(blocks.begin(), blocks.end(), 0u);
+  block.order.shuffle(blocks.begin(), blocks.end());
+  set_kernel_of_thread([&] { return place(launch); }, leave_fiber);
+  static const auto arrays = static_arrays();
+  for (const auto& array : arrays) std::memset(const_cast<std::byte*>(array.begin), 0xff, array.bytes);
+  notes_accesses = finds_races();
+  if (notes_accesses) begin_launch();
   try {
-    for (unsigned y = 0; y < grid.y; ++y) {
-      for (unsigned x = 0; x < grid.x; ++x) {
-        blockIdx = {x, y, 0};
-        run_block(block);
-      }
+    for (std::uint32_t i = 0; i < grid.x * grid.y * grid.z; ++i) {
+      const std::uint32_t which = blocks.empty() ? i : blocks[i];
+      blockIdx = {which % grid.x, which / grid.x % grid.y, which / grid.x / grid.y};
+      runner = {which, 0, 0, block.shared, block.shared_bytes};
+      run_block(block);
     }
-  } catch (...) {
+  } catch (const Faulted&) {
     fibers.clear();  // some are in the middle of a thread
-    running = nullptr;
-    throw;
+  } catch (const std::exception& error) {
+    fail(cudaErrorLaunchFailure, fmt::format("{} {}", place(launch), error.what()));
+    fibers.clear();
   }
+  notes_accesses = false;
+  set_kernel_of_thread(nullptr, nullptr);
   running = nullptr;
 }
 
 int lane() { return running->current % kWarp; }
 
-void* dynamic_shared() {
-  void* start = running->shared.data();
-  std::size_t room = running->shared.size();
-  return std::align(128, 1, start, room);
+void* dynamic_shared() { return running->shared; }
+
+void block_barrier() {
+  wait(running->barrier);
+  runner.barriers = static_cast<std::uint32_t>(running->barrier.round);
 }
 
-void block_barrier() { wait(running->barrier); }
+const Runner& running_thread() { return runner; }
+std::string running_kernel() { return readable_name(running->launch.kernel); }
+
+int add_atomically(int* to, int value) {
+  if (notes_accesses) note_access(to, sizeof *to, Access::atomic, __builtin_return_address(0));
+  return std::exchange(*to, *to + value);
+}
 
 void* exchange_bytes(const void* from, std::size_t bytes) {
   if (bytes > 64) throw std::logic_error("too much to exchange");
@@ -200,7 +311,10 @@ void* exchange_bytes(const void* from, std::size_t bytes) {
   return slots;
 }
 
-void later(std::function<void()> copy) { mine().open.push_back(std::move(copy)); }
+void later(std::function<void()> copy) {
+  if (running->early_copies) return copy();
+  mine().open.push_back(std::move(copy));
+}
 void commit() { mine().groups.push_back(std::exchange(mine().open, {})); }
 void wait_until_left(int groups) {
   while (static_cast<int>(mine().groups.size()) > groups) {
@@ -208,10 +322,5 @@ void wait_until_left(int groups) {
     mine().groups.pop_front();
   }
 }
-
-void now_or_kept(std::function<void()> work) { captured ? captured->push_back(std::move(work)) : work(); }
-bool capturing() { return captured.has_value(); }
-void begin_capture() { captured.emplace(); }
-std::vector<std::function<void()>> end_capture() { return *std::exchange(captured, std::nullopt); }
 
 }  // namespace shoal::emulated

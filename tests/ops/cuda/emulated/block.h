@@ -1,12 +1,18 @@
-// Blocks of GPU threads on the CPU: every thread is a fiber that runs until it has to wait for others.
+// Blocks of GPU threads on the CPU: every thread is a fiber that runs until it has to wait for others. Blocks
+// run one after the other, and their threads in order, or as SHOAL_EMULATED_ORDER has it: with a number
+// above 0, in an order that is drawn with it, again after every barrier. Kernels without races give the same
+// bits in any order.
 #pragma once
 
+#include <driver_types.h>
 #include <vector_types.h>
 
 #include <cstddef>
 #include <cstring>
 #include <functional>
-#include <vector>
+#include <string>
+
+#include "ops/cuda/emulated/races.h"
 
 namespace shoal::emulated {
 
@@ -15,17 +21,25 @@ inline constexpr int kWarp = 32;
 inline dim3 gridDim, blockDim;
 inline uint3 blockIdx, threadIdx;
 
-// Runs the work of a stream at once or, while the calling thread captures, keeps it.
-void now_or_kept(std::function<void()> work);
-bool capturing();
-void begin_capture();
-std::vector<std::function<void()>> end_capture();
-
-// Runs `thread` in every thread of every block. Throws if the threads of a block are deadlocked.
-void run_grid(dim3 grid, dim3 block, std::size_t shared, const std::function<void()>& thread);
+struct Launch {
+  const void* kernel;
+  dim3 grid, block;
+  std::size_t shared;
+};
+// Queues the launch on a stream. What a GPU would refuse to launch is the status of the next
+// cudaGetLastError().
+void launch(const Launch& launch, cudaStream_t stream, std::function<void()> thread);
+// Runs `thread` in every thread of every block. A deadlock of a block's threads or a fault of memory is a
+// failure (failure.h), and ends it. For one thread at a time.
+void run_grid(const Launch& launch, const std::function<void()>& thread);
 
 // --- for the running thread
 int lane();
+// See races.h.
+inline bool notes_accesses = false;
+const Runner& running_thread();
+std::string running_kernel();
+int add_atomically(int* to, int value);
 void* dynamic_shared();
 void block_barrier();
 // The values of all lanes of the warp, in the order of lanes; valid until the next exchange but one.

@@ -1,29 +1,45 @@
 // Emulates the functions of CUDA's runtime and of cuBLASLt that the backend calls, on the CPU: memory is the
-// host's, streams execute everything at once, and a product is a plain loop over the described layouts.
+// host's (memory.h), streams are late (stream.h), and a product is a plain loop over the described layouts.
+//
+// Variables of the environment: SHOAL_EMULATED_GPUS and SHOAL_EMULATED_SHARED say what GPUs there are
+// (below), SHOAL_EMULATED_ORDER in which order threads, blocks and streams run (block.h, stream.h),
+// SHOAL_EMULATED_GUARD where memory is guarded (memory.h), SHOAL_EMULATED_RACES looks for races (races.h),
+// and SHOAL_EMULATED_LOG names a file of launches (log.h).
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <iterator>
+#include <map>
+#include <memory>
+#include <mutex>
 #include <numbers>
 #include <sstream>
+#include <utility>
 #include <vector>
 
 #include "core/dtype.h"
 #include "ops/cuda/emulated/block.h"
+#include "ops/cuda/emulated/failure.h"
+#include "ops/cuda/emulated/log.h"
+#include "ops/cuda/emulated/memory.h"
+#include "ops/cuda/emulated/stream.h"
 
 using namespace shoal::emulated;
 
 namespace {
 
-// The emulated time. Only products take time.
-thread_local float clock_ms = 0;
+std::mutex launches;
+// Of a launch that a GPU would refuse.
+thread_local cudaError_t last_error = cudaSuccess;
 
-// The time of each offered algorithm in milliseconds. The results of all but the first are slightly wrong.
+// Only products take time. The time of each offered algorithm in milliseconds. The results of all but the
+// first are slightly wrong.
 std::vector<float> algorithm_times() {
   const char* given = std::getenv("SHOAL_FAKE_ALGORITHMS");
   std::istringstream text(given ? given : "1");
@@ -67,15 +83,24 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
 }
 cudaError_t cudaDriverGetVersion(int* version) { return *version = 13000, cudaSuccess; }
 cudaError_t cudaRuntimeGetVersion(int* version) { return *version = 13000, cudaSuccess; }
-cudaError_t cudaGetLastError() { return cudaSuccess; }
-const char* cudaGetErrorString(cudaError_t) { return "emulated"; }
-const char* cudaGetErrorName(cudaError_t) { return "emulated"; }
+cudaError_t cudaGetLastError() {
+  const cudaError_t last = std::exchange(last_error, cudaSuccess);
+  return failure() != cudaSuccess ? failure() : last;
+}
+const char* cudaGetErrorString(cudaError_t status) {
+  return status != cudaSuccess && status == failure() ? failure_message() : "emulated";
+}
+const char* cudaGetErrorName(cudaError_t status) {
+  return status == cudaErrorIllegalAddress             ? "cudaErrorIllegalAddress"
+         : status == cudaErrorLaunchFailure            ? "cudaErrorLaunchFailure"
+         : status == cudaErrorInvalidValue             ? "cudaErrorInvalidValue"
+         : status == cudaErrorInvalidConfiguration     ? "cudaErrorInvalidConfiguration"
+         : status == cudaErrorStreamCaptureUnsupported ? "cudaErrorStreamCaptureUnsupported"
+                                                       : "emulated";
+}
 
 cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
-  // Fills new memory with NaN, so that reading uninitialised memory is noticed.
-  *memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
-  std::memset(*memory, 0xff, bytes);
-  return cudaSuccess;
+  return *memory = take_memory(bytes, Kind::device), failure();
 }
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void*) {
   return *attributes = {}, cudaSuccess;
@@ -83,73 +108,92 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
 cudaError_t cudaMallocAsync(void** memory, std::size_t bytes, cudaStream_t) {
   return cudaMalloc(memory, bytes);
 }
-cudaError_t cudaFreeAsync(void* memory, cudaStream_t) { return std::free(memory), cudaSuccess; }
-cudaError_t cudaFree(void* memory) { return std::free(memory), cudaSuccess; }
+cudaError_t cudaFreeAsync(void* memory, cudaStream_t stream) {
+  return queue(stream, [=] { give_back(memory); }), failure();
+}
+// Waits for the work of all streams.
+cudaError_t cudaFree(void* memory) { return finish_all(), give_back(memory), failure(); }
 cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) { return *free = *total = 0, cudaSuccess; }
 cudaError_t cudaHostAlloc(void** memory, std::size_t bytes, unsigned) {
   // A test can limit the number of successful calls.
   static std::atomic<int> before = 0;
   const char* most = std::getenv("SHOAL_TEST_PINNED_PIECES");
   if (most && before++ >= std::atoi(most)) return cudaErrorMemoryAllocation;
-  return cudaMalloc(memory, bytes);
+  return *memory = take_memory(bytes, Kind::pinned), failure();
 }
-cudaError_t cudaFreeHost(void* memory) { return std::free(memory), cudaSuccess; }
-// Copies between host and device are refused during a capture: a replay would repeat them with stale data.
+cudaError_t cudaFreeHost(void* memory) { return give_back(memory), failure(); }
+
+// Pageable memory of the host is read at once, and has been written when the call returns. Copies between
+// host and device are refused during a capture: a replay would repeat them with stale data.
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind,
-                            cudaStream_t) {
-  if (capturing() && kind != cudaMemcpyDeviceToDevice) return cudaErrorStreamCaptureUnsupported;
-  return now_or_kept([=] { std::memmove(to, from, bytes); }), cudaSuccess;
+                            cudaStream_t stream) {
+  const bool from_host = kind == cudaMemcpyHostToDevice, to_host = kind == cudaMemcpyDeviceToHost;
+  if ((from_host || to_host) && breaks_capture(stream)) return cudaErrorStreamCaptureUnsupported;
+  std::shared_ptr<std::byte[]> staged;
+  if (from_host && !is_pinned(from)) {
+    staged = std::make_shared_for_overwrite<std::byte[]>(bytes);
+    std::memcpy(staged.get(), from, bytes);
+    from = staged.get();
+  }
+  const int number = to_host ? next_read() : -1;
+  queue(stream, [=] {
+    run_guarded("a copy", [&] {
+      std::memmove(to, staged ? staged.get() : from, bytes);
+      if (number >= 0) log_read(number, to, bytes);
+    });
+  });
+  if (to_host && !is_pinned(to)) return cudaStreamSynchronize(stream);
+  return failure();
 }
-cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t) {
-  return now_or_kept([=] { std::memset(to, value, bytes); }), cudaSuccess;
+cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
+  if (breaks_captures()) return cudaErrorStreamCaptureUnsupported;
+  cudaMemcpyAsync(to, from, bytes, kind, nullptr);
+  return cudaStreamSynchronize(nullptr);
+}
+cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t stream) {
+  queue(stream, [=] { run_guarded("cudaMemsetAsync", [=] { std::memset(to, value, bytes); }); });
+  return failure();
 }
 
-using Work = std::vector<std::function<void()>>;
-cudaError_t cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode) {
-  return begin_capture(), cudaSuccess;
+// How much dynamic shared memory kernels have asked for; 0 if they have not.
+static std::size_t& asked_for(const void* kernel) {
+  static std::map<const void*, std::size_t> all;
+  return all[kernel];
 }
-cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t* graph) {
-  return *graph = reinterpret_cast<cudaGraph_t>(new Work(end_capture())), cudaSuccess;
-}
-cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long) {
-  return *exec = reinterpret_cast<cudaGraphExec_t>(new Work(*reinterpret_cast<Work*>(graph))), cudaSuccess;
-}
-cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t) {
-  for (const auto& work : *reinterpret_cast<Work*>(exec)) work();
-  return cudaSuccess;
-}
-cudaError_t cudaGraphDestroy(cudaGraph_t graph) { return delete reinterpret_cast<Work*>(graph), cudaSuccess; }
-cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
-  return delete reinterpret_cast<Work*>(exec), cudaSuccess;
+cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value) {
+  if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return cudaErrorInvalidValue;
+  int most = 0;
+  cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0);
+  if (value > most) return cudaErrorInvalidValue;
+  const std::lock_guard lock(launches);
+  return asked_for(kernel) = static_cast<std::size_t>(value), failure();
 }
 
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
-  return *stream = nullptr, cudaSuccess;
+}  // extern "C"
+
+namespace shoal::emulated {
+
+void launch(const Launch& launch, cudaStream_t stream, std::function<void()> thread) {
+  constexpr unsigned kMostThreads = 1024, kMostBlocks = 65535;
+  constexpr std::size_t kUnasked = 48 << 10;
+  const std::size_t asked = [&] {
+    const std::lock_guard lock(launches);
+    return asked_for(launch.kernel);
+  }();
+  log_launch(launch, asked);
+  if (launch.block.x > kMostThreads || launch.block.y != 1 || launch.block.z != 1 ||
+      launch.grid.x > 0x7fffffffu || launch.grid.y > kMostBlocks || launch.grid.z > kMostBlocks) {
+    last_error = cudaErrorInvalidConfiguration;
+  } else if (launch.shared > std::max(asked, kUnasked)) {
+    last_error = cudaErrorInvalidValue;
+  } else {
+    queue(stream, [launch, thread = std::move(thread)] { run_grid(launch, thread); });
+  }
 }
-cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaStreamSynchronize(cudaStream_t) {
-  return capturing() ? cudaErrorStreamCaptureUnsupported : cudaSuccess;
-}
-cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
-  *status = capturing() ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
-  return cudaSuccess;
-}
-// An event stores the time of the thread's clock.
-cudaError_t cudaEventCreate(cudaEvent_t* event) {
-  return *event = reinterpret_cast<cudaEvent_t>(new float), cudaSuccess;
-}
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
-  return *reinterpret_cast<float*>(event) = clock_ms, cudaSuccess;
-}
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) { return cudaEventCreate(event); }
-cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
-cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
-cudaError_t cudaEventDestroy(cudaEvent_t event) {
-  return delete reinterpret_cast<float*>(event), cudaSuccess;
-}
-cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {
-  return *milliseconds = *reinterpret_cast<float*>(end) - *reinterpret_cast<float*>(begin), cudaSuccess;
-}
+
+}  // namespace shoal::emulated
+
+extern "C" {
 
 // --- cuBLASLt
 
@@ -298,7 +342,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
                               cublasLtMatrixLayout_t a_layout, const void* b, cublasLtMatrixLayout_t b_layout,
                               const void* beta, const void* c, cublasLtMatrixLayout_t, void* d,
                               cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t* algorithm, void*,
-                              std::size_t, cudaStream_t) {
+                              std::size_t, cudaStream_t stream) {
   const Operation operation = *reinterpret_cast<Operation*>(desc);
   const Layout A = *reinterpret_cast<Layout*>(a_layout), B = *reinterpret_cast<Layout*>(b_layout),
                D = *reinterpret_cast<Layout*>(d_layout);
@@ -311,9 +355,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
   }
   const auto times = algorithm_times();
   if (algorithm->data[0] >= times.size()) return CUBLAS_STATUS_NOT_SUPPORTED;
-  clock_ms += operation.plain() ? times[algorithm->data[0]] : fused_time();
   const double factor = by * (1 + static_cast<double>(algorithm->data[0]) / 256);
-  now_or_kept([=] {
+  const auto compute = [=] {
     std::vector<double> column(k);
     for (std::uint64_t j = 0; j < D.columns; ++j) {
       double column_sum = 0;
@@ -330,7 +373,10 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
         put_element(d, D.type, j * D.stride + i, finish_element(operation, D.type, i, j, sum));
       }
     }
-  });
+  };
+  queue(
+      stream, [=] { run_guarded("a matrix product", compute); },
+      operation.plain() ? times[algorithm->data[0]] : fused_time());
   return CUBLAS_STATUS_SUCCESS;
 }
 

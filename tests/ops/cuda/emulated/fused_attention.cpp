@@ -1,11 +1,14 @@
 // Stands in for cuDNN's attention with the plain kernels, so that wrong requests and arguments are noticed.
 #include "ops/cuda/fused_attention.h"
 
+#include <algorithm>
 #include <cmath>
+#include <memory>
 #include <vector>
 
 #include "core/dtype.h"
 #include "ops/cuda/attention.cuh"
+#include "ops/cuda/emulated/stream.h"
 
 namespace shoal::cuda {
 namespace {
@@ -16,9 +19,11 @@ Heads heads_of(const AttentionSizes& at) {
 
 class PlainInstead final : public FusedAttention {
  public:
+  explicit PlainInstead(cudaStream_t stream) : stream_(stream) {}
+
   bool forward(const AttentionSizes& sizes, void* out, float* lse, const void* qkv) override {
     if (!can(sizes)) return false;
-    plain_attention_forward<bfloat16>({out, lse, qkv, heads_of(sizes), 0, Mask(Dropout{})}, nullptr);
+    plain_attention_forward<bfloat16>({out, lse, qkv, heads_of(sizes), 0, Mask(Dropout{})}, stream_);
     return true;
   }
 
@@ -26,13 +31,18 @@ class PlainInstead final : public FusedAttention {
                 const void* qkv) override {
     if (!can(sizes)) return false;
     const Heads at = heads_of(sizes);
-    std::vector<float> delta(static_cast<std::size_t>(at.B * at.H * at.T));
-    const auto *of_out = static_cast<const bfloat16*>(out), *of_dout = static_cast<const bfloat16*>(dout);
-    for (std::int64_t i = 0; i < at.B * at.T * at.H * at.D; ++i) {
-      const std::int64_t h = i / at.D % at.H, t = i / at.D / at.H % at.T, b = i / at.D / at.H / at.T;
-      delta[static_cast<std::size_t>(at.lse(b, h) + t)] += to_float(of_out[i]) * to_float(of_dout[i]);
-    }
-    plain_attention_backward<bfloat16>({dqkv, dout, delta.data(), lse, qkv, at, 0, Mask(Dropout{})}, nullptr);
+    const auto delta = std::make_shared<std::vector<float>>(static_cast<std::size_t>(at.B * at.H * at.T));
+    emulated::queue(stream_, [=] {
+      std::fill(delta->begin(), delta->end(), 0.0f);
+      const auto *of_out = static_cast<const bfloat16*>(out), *of_dout = static_cast<const bfloat16*>(dout);
+      for (std::int64_t i = 0; i < at.B * at.T * at.H * at.D; ++i) {
+        const std::int64_t h = i / at.D % at.H, t = i / at.D / at.H % at.T, b = i / at.D / at.H / at.T;
+        (*delta)[static_cast<std::size_t>(at.lse(b, h) + t)] += to_float(of_out[i]) * to_float(of_dout[i]);
+      }
+    });
+    plain_attention_backward<bfloat16>({dqkv, dout, delta->data(), lse, qkv, at, 0, Mask(Dropout{})},
+                                       stream_);
+    emulated::queue(stream_, [delta] {});  // keeps it until then
     return true;
   }
 
@@ -40,12 +50,14 @@ class PlainInstead final : public FusedAttention {
 
  private:
   static bool can(const AttentionSizes& sizes) { return sizes.D != 40; }
+
+  cudaStream_t stream_;
 };
 
 }  // namespace
 
-std::unique_ptr<FusedAttention> make_fused_attention(cudaStream_t, KernelScratch&, bool) {
-  return std::make_unique<PlainInstead>();
+std::unique_ptr<FusedAttention> make_fused_attention(cudaStream_t stream, KernelScratch&, bool) {
+  return std::make_unique<PlainInstead>(stream);
 }
 
 AttentionLibrary fused_attention_library() { return {"9.emulated", ""}; }

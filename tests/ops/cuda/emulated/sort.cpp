@@ -6,15 +6,15 @@
 #include <numeric>
 #include <vector>
 
-#include "ops/cuda/emulated/block.h"
+#include "ops/cuda/emulated/stream.h"
 
 namespace shoal::cuda {
 
 std::size_t sort_room(const SortPairs& pairs) { return 8 * std::size_t{pairs.count}; }
 
 // Overwrites the temporary memory, as the real one does.
-void sort_pairs(const SortPairs& pairs, void* room, cudaStream_t) {
-  emulated::now_or_kept([=] {
+void sort_pairs(const SortPairs& pairs, void* room, cudaStream_t stream) {
+  emulated::queue(stream, [=] {
     std::memset(room, 0xff, sort_room(pairs));
     const std::uint64_t lower = (std::uint64_t{1} << pairs.bits) - 1;
     std::vector<std::uint32_t> order(pairs.count);

@@ -1,6 +1,7 @@
 // Stands in for src/ops/cuda/gpu.cuh where there is no GPU: the same kernels, compiled as C++, run on the CPU
-// one block after the other, with threads as fibers. This tests a kernel's arithmetic, indices and barriers,
-// but finds no races and says nothing about speed.
+// one block after the other, with threads as fibers. This tests a kernel's arithmetic, indices and barriers;
+// races show in the bits of another order of threads (block.h), or are found by accesses (races.h). It says
+// nothing about speed.
 #pragma once
 
 #include <cublasLt.h>
@@ -16,6 +17,7 @@
 #include "core/dtype.h"
 #include "ops/cuda/check.h"
 #include "ops/cuda/emulated/block.h"
+#include "ops/cuda/launch.h"
 
 #undef __global__
 #undef __device__
@@ -42,10 +44,12 @@ inline constexpr int kWarp = emulated::kWarp;
 inline void __syncthreads() { emulated::block_barrier(); }
 
 template <typename... Params, typename... Args>
-void launch(void (*kernel)(Params...), dim3 grid, dim3 block, std::size_t shared, cudaStream_t,
+void launch(void (*kernel)(Params...), dim3 grid, dim3 block, std::size_t shared, cudaStream_t stream,
             const Args&... args) {
-  emulated::now_or_kept(
-      [=] { emulated::run_grid(grid, block, shared, [&] { kernel(static_cast<Params>(args)...); }); });
+  const void* address = reinterpret_cast<const void*>(kernel);
+  if (!prepare_launch(address, grid, shared)) return;
+  emulated::launch({address, grid, block, shared}, stream, [=] { kernel(static_cast<Params>(args)...); });
+  check(cudaGetLastError());
 }
 
 template <typename T>
@@ -139,9 +143,12 @@ inline void multiply_add(float (&c)[4], const std::uint32_t (&a)[4], std::uint32
   }
 }
 
-// Asynchronous copies run as late as possible.
+// Asynchronous copies run as late as possible, or at once where the order is drawn.
 inline void copy_async(SharedAddress address, const void* from, bool there) {
   void* to = shared_pointer(address);
+  // It may be written at any time from now on.
+  if (emulated::notes_accesses)
+    emulated::note_access(to, 16, emulated::Access::write, __builtin_return_address(0));
   emulated::later([=] { there ? std::memcpy(to, from, 16) : std::memset(to, 0, 16); });
 }
 inline void commit_copies() { emulated::commit(); }
