@@ -50,7 +50,8 @@ __global__ void __launch_bounds__(kThreads)
         const std::uint32_t bit = first << (4 * half + e);
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
-          const std::uint32_t value = i % 2 == 0 ? words.at[i / 2] << 16 : words.at[i / 2];  // in the upper half
+          const std::uint32_t value =
+              i % 2 == 0 ? words.at[i / 2] << 16 : words.at[i / 2];  // in the upper half
           if (value >= mask.threshold << 16) bits[i / 4][i % 4] |= bit;
         }
       }
