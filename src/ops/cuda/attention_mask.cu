@@ -50,8 +50,9 @@ __global__ void __launch_bounds__(kThreads)
         const std::uint32_t bit = first << (4 * half + e);
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
-          const std::uint32_t value = words.at[i / 2] >> (16 * (i % 2)) & 0xffffu;
-          if (value >= mask.threshold) bits[i / 4][i % 4] |= bit;
+          const std::uint32_t value =
+              i % 2 == 0 ? words.at[i / 2] << 16 : words.at[i / 2];  // in the upper half
+          if (value >= mask.threshold << 16) bits[i / 4][i % 4] |= bit;
         }
       }
     }
