@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(kThreads, kM == 1 ? 4 : 2)
   const SharedAddress douts = queries + kM * kTileBytes;
   const SharedAddress tiles = douts + kM * kTileBytes;  // keys and values, two of each
   const Lane lane;
-  const std::int64_t b = (at.first + blockIdx.x) / at.H, h = (at.first + blockIdx.x) % at.H;
+  const auto [b, h] = head_of(at, blockIdx.x);
   const int T = static_cast<int>(at.T), first = static_cast<int>(gridDim.y - 1 - blockIdx.y) * kQueries;
   const int end = first + kQueries < T ? first + kQueries : T;
   const int my_first = lane.warp * kRows * kM;
@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(kThreads, 3)
   const SharedAddress tiles = values + kTileBytes;  // queries and the outputs' gradients, two of each
   __shared__ float lses[2][kTile], deltas[2][kTile];
   const Lane lane;
-  const std::int64_t b = (at.first + blockIdx.x) / at.H, h = (at.first + blockIdx.x) % at.H;
+  const auto [b, h] = head_of(at, blockIdx.x);
   const int T = static_cast<int>(at.T), first = static_cast<int>(blockIdx.y) * kTile;
   const int my_first = lane.warp * kRows;
   const int key = first + my_first + lane.g;  // and 8 more
