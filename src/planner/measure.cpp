@@ -34,8 +34,9 @@ double largest(Communicator& ranks, double value) {
 // The times of one rank's sample steps.
 class SampleLog {
  public:
-  // The ranks of `group` wait for each other after each part; null: none does.
-  SampleLog(SampleStep& step, Communicator* group) : step_(step), group_(group) {}
+  // The ranks of `group` wait for each other after each part; null: none does. A `queue` of work is drained
+  // there, so the whole step, which drains it once, is timed apart from its parts.
+  SampleLog(SampleStep& step, Communicator* group, bool queue) : step_(step), group_(group), queue_(queue) {}
 
   // Returns the seconds of the step.
   double add() {
@@ -45,14 +46,19 @@ class SampleLog {
     const Stopwatch watch;
     step_.run([&](int pass, StepPart part) {
       if (group_) group_->barrier();
-      step_.synchronize();
+      if (queue_) step_.synchronize();
       const double now = watch.seconds();
       if (open) *open += now - since;
       since = now;
       open = pass == kSamplePasses ? &update : &took.at(pass, part);
     });
-    const double seconds = watch.seconds();
+    double seconds = watch.seconds();
     update += seconds - since;
+    if (queue_) {
+      const Stopwatch whole;
+      step_.run([](int, StepPart) {});
+      seconds = whole.seconds();
+    }
     for (std::size_t pass = 0; pass < kSamplePasses; ++pass) {
       for (std::size_t part = 0; part < kStepParts; ++part)
         parts_.values[pass][part].push_back(took.values[pass][part]);
@@ -84,6 +90,7 @@ class SampleLog {
  private:
   SampleStep& step_;
   Communicator* group_;
+  bool queue_;
   PerPart<std::vector<double>> parts_;
   std::vector<double> update_, steps_;
 };
@@ -171,7 +178,7 @@ MeasuredSample measure_sample(const RunRanks& run, const RunPlan& sample, int ra
     const auto group = world.ranks.split([&](int rank) {
       return Communicator::SplitKey{rank / tensor, rank};
     });
-    SampleLog log(step, together && tensor > 1 ? group.get() : nullptr);
+    SampleLog log(step, together && tensor > 1 ? group.get() : nullptr, sample.backend == BackendKind::cuda);
     const Stopwatch watch;
     std::vector<double> slowest;
     // All ranks begin each step together, and go on while one of them has to.

@@ -24,6 +24,16 @@ struct Heads {
   __host__ __device__ std::int64_t lse(std::int64_t b, std::int64_t h) const { return (b * H + h) * T; }
 };
 
+// A head of a sequence. Divisions of 64 bits would take longer than a tile's copy.
+struct SequenceHead {
+  std::int64_t b, h;
+};
+__device__ inline SequenceHead head_of(const Heads& at, std::uint32_t block) {
+  const std::uint32_t which = static_cast<std::uint32_t>(at.first) + block,
+                      H = static_cast<std::uint32_t>(at.H);
+  return {which / H, which % H};
+}
+
 // A dropout mask as bits, 1 for a kept score, in tiles of 64 queries and 64 keys; of a head, those at and
 // below the diagonal. A tile is uint32 [4][32]: the bits of 16 rows, of them those of the lane that has them
 // as accumulators of a product (attention_tensor.cu).

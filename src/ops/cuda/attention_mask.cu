@@ -29,14 +29,15 @@ __device__ void transpose_bytes(std::uint32_t (&x)[4]) {
 __global__ void __launch_bounds__(kThreads)
     mask_kernel(MaskBits to, Heads at, std::int64_t count, std::int64_t first_head, Mask mask) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, g = lane / 4, t = lane % 4;
-  const std::int64_t which = static_cast<std::int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp,
-                     units = units_of(at.T), local = which / units, head = at.first + local;
+  const std::uint32_t which = blockIdx.x * kWarps + threadIdx.x / kWarp,
+                      units = static_cast<std::uint32_t>(units_of(at.T)), local = which / units;
   if (local >= count) return;
+  const auto [b, h] = head_of(at, local);
   int keys = static_cast<int>(which % units), queries = 0;  // in units of 128, and of 64
   while (keys > queries / 2) keys -= queries / 2 + 1, ++queries;
 
-  const std::uint32_t site = head_site(mask, first_head + head % at.H), step = *mask.step,
-                      row = mask.row(head / at.H, queries * kTile) + static_cast<std::uint32_t>(2 * t),
+  const std::uint32_t site = head_site(mask, first_head + h), step = *mask.step,
+                      row = mask.row(b, queries * kTile) + static_cast<std::uint32_t>(2 * t),
                       counter = static_cast<std::uint32_t>(16 * keys + g);
   std::uint32_t bits[2][4] = {};  // tile and 16 keys of it
 #pragma unroll 1

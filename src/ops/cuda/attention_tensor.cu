@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(kThreads, 3)
   const SharedAddress queries = shared_address(dynamic_shared<bfloat16>());  // kM tiles
   const SharedAddress tiles = queries + kM * kTileBytes;                     // keys and values, two of each
   const Lane lane;
-  const std::int64_t b = (at.first + blockIdx.x) / at.H, h = (at.first + blockIdx.x) % at.H;
+  const auto [b, h] = head_of(at, blockIdx.x);
   const int T = static_cast<int>(at.T), first = static_cast<int>(gridDim.y - 1 - blockIdx.y) * kQueries;
   const int end = first + kQueries < T ? first + kQueries : T;  // of the keys, too
   const int my_first = lane.warp * kRows * kM;

@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(kThreads, kM == 1 ? 4 : 2)
   const SharedAddress douts = queries + kM * kTileBytes;
   const SharedAddress tiles = douts + kM * kTileBytes;  // keys and values, two of each
   const Lane lane;
-  const std::int64_t b = (at.first + blockIdx.x) / at.H, h = (at.first + blockIdx.x) % at.H;
+  const auto [b, h] = head_of(at, blockIdx.x);
   const int T = static_cast<int>(at.T), first = static_cast<int>(gridDim.y - 1 - blockIdx.y) * kQueries;
   const int end = first + kQueries < T ? first + kQueries : T;
   const int my_first = lane.warp * kRows * kM;
@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(kThreads, 3)
   const SharedAddress tiles = values + kTileBytes;  // queries and the outputs' gradients, two of each
   __shared__ float lses[2][kTile], deltas[2][kTile];
   const Lane lane;
-  const std::int64_t b = (at.first + blockIdx.x) / at.H, h = (at.first + blockIdx.x) % at.H;
+  const auto [b, h] = head_of(at, blockIdx.x);
   const int T = static_cast<int>(at.T), first = static_cast<int>(blockIdx.y) * kTile;
   const int my_first = lane.warp * kRows;
   const int key = first + my_first + lane.g;  // and 8 more
@@ -141,18 +141,21 @@ __global__ void __launch_bounds__(kThreads, 3)
     copy_tile(buffer, qkv + at.q(b, h), at.row(), begin, T);
     copy_tile(buffer + kTileBytes, dout + at.out(b, h), at.out_row(), begin, T);
     commit_copies();
-    // Past the end the probability is 2^-inf.
-    const int i = static_cast<int>(threadIdx.x) % kTile;
-    const bool there = begin + i < T;
-    if (threadIdx.x < kTile) {
-      lses[which][i] = there ? lse[at.lse(b, h) + begin + i] * kLog2E : INFINITY;
-    } else {
-      deltas[which][i] = there ? delta[at.lse(b, h) + begin + i] : 0.0f;
-    }
+  };
+  // An lse or a delta for each thread. Past the end the probability is 2^-inf.
+  const bool of_lse = threadIdx.x < kTile;
+  const int mine = static_cast<int>(threadIdx.x) % kTile;
+  const float* const my_sums = (of_lse ? lse : delta) + at.lse(b, h) + mine;
+  const auto load_sum = [&](int begin) {
+    return begin + mine < T ? my_sums[begin] : of_lse ? INFINITY : 0.0f;
+  };
+  const auto share_sum = [&](int begin, float sum) {
+    (of_lse ? lses : deltas)[begin / kTile % 2][mine] = of_lse ? sum * kLog2E : sum;
   };
   copy_tile(keys, qkv + at.k(b, h), at.row(), first, T);
   copy_tile(values, qkv + at.v(b, h), at.row(), first, T);
   copy(first);
+  share_sum(first, load_sum(first));
 
   Operand k[1], v[1];
   Sums dk[1] = {}, dv[1] = {};
@@ -161,8 +164,10 @@ __global__ void __launch_bounds__(kThreads, 3)
   for (int begin = first; begin < T; begin += kTile) {
     const std::uint32_t kept = next_kept;
     if (kDropout && begin + kTile < T) next_kept = load_kept(begin + kTile);
+    float next_sum = 0;  // shared at the end, when it has arrived
     if (begin + kTile < T) {
       copy(begin + kTile);
+      next_sum = load_sum(begin + kTile);
       wait_for_copies<1>();
     } else {
       wait_for_copies<0>();
@@ -204,6 +209,7 @@ __global__ void __launch_bounds__(kThreads, 3)
       round_operand(ds[0], dp[0]);
       multiply_by_columns(dk, ds, queries, half, lane);
     }
+    share_sum(begin + kTile, next_sum);
     __syncthreads();
   }
   store_rows(dqkv + at.k(b, h), at.row(), first + my_first, T, dk[0], {at.scale, at.scale}, lane);
