@@ -9,9 +9,9 @@ copy=$(realpath -m "${1:-$root/build/cuda-mutations}")
 
 # NAME|FILE|a sed expression that changes it|what looks for it|words of what it says
 mutations=(
-  "no barrier before a row is overwritten|cross_entropy.cu|/^  __syncthreads();\$/{N;/return part/s/^.*\n//}|orders|no barrier between"
+  "no barrier before the warps' maxima are read|cross_entropy.cu|/maxima.warp. = of_warp;/{n;d}|orders|no barrier between"
   "blocks add to one sum|reductions.cu|s/if (blocks_of_piece == 1) {/if (blocks_of_piece >= 1) {/;s/^  if (of_piece == 1) return;/  return;/|orders|no barrier between"
-  "no barrier after a tile is used|attention_tensor.cu|/multiply_by_columns(dk, ds, queries, lane);/{n;d}|orders|no barrier between"
+  "no barrier after a tile is used|attention_tensor_backward.cu|/share_sum(begin + kTile, next_sum);/{n;d}|orders|no barrier between"
   "a row past the end|attention_plain.cu|s/first + r < at.T ?/first + r <= at.T ?/|orders|past the end of"
   "a load that is too wide|elementwise.cuh|s/if (i + kWidth <= n)/if (i < n)/|orders|past the end of"
   "a stream does not wait|cuda_backend.cpp|/check(cudaStreamWaitEvent/d|orders|EventsOrderThem"
