@@ -77,7 +77,7 @@ until_step() {
     grep -qs "\"step\":$1," "runs/$run/metrics.jsonl" && return
     sleep 0.1
   done
-  die "$run does not get to step $1"
+  die "$run does not get to step $1: $(on a sinfo; on a squeue; tail -n 20 slurmctld.log)"
 }
 
 # Starts a job that was queued again at once, not in two minutes.
@@ -119,8 +119,9 @@ echo "a mistake: ok"
 
 # A node dies under a run: slurmd and all other processes there are gone. While Slurm finds out, the next jobs run on the
 # other node.
-printf 'SlurmdTimeout=4\nMessageTimeout=2\n' >>slurm.conf
+printf 'SlurmdTimeout=8\nMessageTimeout=4\n' >>slurm.conf
 on a scontrol reconfigure
+until_idle || die "a node does not come back from a new configuration: $(on a sinfo; tail -n 20 slurmctld.log)"
 run=dying
 length=(train.steps=200 eval.interval=100 checkpoint.interval=5)
 dying=$(submit --ntasks-per-node=2 "$batch_files/many-nodes.sbatch" tiny.toml "${length[@]}")
