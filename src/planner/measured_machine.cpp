@@ -233,14 +233,15 @@ MeasuredMachine::Scaled MeasuredMachine::scaled(const RunPlan& wanted) const {
   result.key = fmt::format(
       "step of {} x {} tokens, {} blocks, width {}, {} heads, {} classes, {}{}{}{}, {}, tensor {}{}{}, data "
       "{}, zero {}, "
-      "recompute {}, optimizer {}, {} ranks x {} threads{}{}{}{}",
+      "recompute {}, optimizer {}, {} ranks x {} threads{}{}{}{}{}",
       batch.batch, model.block_size, model.n_layer, model.n_embd, model.n_head, model.vocab_size,
       model.dropout > 0 ? "dropout, " : "", model.bias ? "bias, " : "", model.tied ? "" : "untied, ",
       static_cast<int>(model.gelu), name_of(sample.engine.compute), sample.mesh.tensor,
       sample.sequence ? " sequence" : "", has_uneven_shares(sample) ? " uneven" : "", sample.mesh.data,
       sample.engine.zero, name_of(sample.pipeline.recompute), optimizer_key(sample), ranks_,
       threads_of(sample), sample.engine.layout_exact ? ", exact" : "", trained_text(model),
-      backend_text(sample.backend), reduced_text(sample.engine.reduced));
+      backend_text(sample.backend), sample.backend == BackendKind::cuda && sample.ordered ? " in order" : "",
+      reduced_text(sample.engine.reduced));
   return result;
 }
 

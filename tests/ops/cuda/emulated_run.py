@@ -21,7 +21,7 @@ LEFT_OUT = ['RealModels*', 'FastAndPlain*', 'TheSameBits*', 'CudaLayout*', 'Cuda
             'ShardsOfTheVocabularyMakeTheWhole*', 'Blocks/*', 'ALogitThatIsNotFinite*', 'CudnnAttention*']
 LONG = [f'CpuAttention.Cached/{which}' for which in (7, 9, 10, 11, 12, 16, 17, 25, 27, 28, 29, 30, 34, 35)]
 TESTS = '-' + ':'.join('*' + name for name in LEFT_OUT + LONG)
-SEEDS = (0, 1)
+SEEDS = [0, 1]
 
 KIB = 1024
 UNASKED = 48 * KIB
