@@ -5,7 +5,7 @@ if(SHOAL_CUDA STREQUAL "OFF" OR (SHOAL_CUDA STREQUAL "AUTO" AND SHOAL_SANITIZE))
   return()
 endif()
 
-if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND NOT DEFINED ENV{CUDAARCHS})
   # Machine code for Ampere and Hopper, and PTX that the driver compiles for what comes later.
   set(CMAKE_CUDA_ARCHITECTURES 80-real 90-real 90-virtual)
 endif()
