@@ -1,5 +1,4 @@
-// Where a GPU's time goes: the kernels and copies of any program that uses CUDA, by NVIDIA's activity
-// records.
+// Lists the kernels and copies of any program that uses CUDA, with their time, by NVIDIA's activity records.
 //   CUDA_INJECTION64_PATH=libbench_gpu_kernels.so KERNELS=report.txt STEPS=N program ...
 // The report has a row per kernel: milliseconds and calls of a step (the program's total over N), and the
 // time of one call in microseconds. The last row is the time in which the GPU was idle for less than a

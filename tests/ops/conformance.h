@@ -25,8 +25,8 @@ inline std::shared_ptr<Backend> backend_under_test(int threads) {
 #endif
 }
 
-// Where rows of bfloat16 are not multiples of 16 bytes, cuBLASLt rounds the sums of a product before it adds
-// the bias (seen on an H200). Sums are at most |result| + |bias|.
+// cuBLASLt rounds the sums of a product before it adds the bias where rows of bfloat16 are not multiples of
+// 16 bytes (seen on an H200). Sums are at most |result| + |bias|.
 inline Values rounding_before_bias(const Values& result, const Values& bias, DType type, std::int64_t K,
                                    std::int64_t N) {
 #ifdef SHOAL_TEST_CUDA

@@ -14,7 +14,7 @@ __host__ __device__ std::int64_t units_of(std::int64_t T) {
   return (tiles / 2 + 1) * ((tiles + 1) / 2);
 }
 
-// Of four words, word w of the result has byte w of each.
+// Transposes four words: word w of the result has byte w of each.
 __device__ void transpose_bytes(std::uint32_t (&x)[4]) {
   const std::uint32_t low01 = pick_bytes(x[0], x[1], 0x5140), low23 = pick_bytes(x[2], x[3], 0x5140),
                       high01 = pick_bytes(x[0], x[1], 0x7362), high23 = pick_bytes(x[2], x[3], 0x7362);

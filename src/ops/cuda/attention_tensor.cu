@@ -79,13 +79,9 @@ __global__ void __launch_bounds__(kThreads, 3)
 #pragma unroll
     for (int m = 0; m < kM; ++m) kept[m] = next_kept[m];
     my_mask.load(next_kept, begin / kTile + 1);
-    if (begin + kTile < end) {
-      copy(begin + kTile);
-      wait_for_copies<1>();
-    } else {
-      wait_for_copies<0>();
-    }
-    __syncthreads();
+    const bool more = begin + kTile < end;
+    if (more) copy(begin + kTile);
+    await_tile(more);
     const SharedAddress keys = tiles + begin / kTile % 2 * 2 * kTileBytes;
     if (begin == 0) {
 #pragma unroll

@@ -68,13 +68,9 @@ __global__ void __launch_bounds__(kThreads, kM == 1 ? 4 : 2)
 #pragma unroll
     for (int m = 0; m < kM; ++m) kept[m] = next_kept[m];
     my_mask.load(next_kept, begin / kTile + 1);
-    if (begin + kTile < end) {
-      copy(begin + kTile);
-      wait_for_copies<1>();
-    } else {
-      wait_for_copies<0>();
-    }
-    __syncthreads();
+    const bool more = begin + kTile < end;
+    if (more) copy(begin + kTile);
+    await_tile(more);
     const SharedAddress keys = tiles + begin / kTile % 2 * 2 * kTileBytes;
     if (begin == 0) {
 #pragma unroll
@@ -163,16 +159,14 @@ __global__ void __launch_bounds__(kThreads, 3)
   std::uint32_t next_kept = kDropout ? load_kept(first) : 0;  // one tile ahead
   for (int begin = first; begin < T; begin += kTile) {
     const std::uint32_t kept = next_kept;
-    if (kDropout && begin + kTile < T) next_kept = load_kept(begin + kTile);
+    const bool more = begin + kTile < T;
+    if (kDropout && more) next_kept = load_kept(begin + kTile);
     float next_sum = 0;  // shared at the end, when it has arrived
-    if (begin + kTile < T) {
+    if (more) {
       copy(begin + kTile);
       next_sum = load_sum(begin + kTile);
-      wait_for_copies<1>();
-    } else {
-      wait_for_copies<0>();
     }
-    __syncthreads();
+    await_tile(more);
     const int which = begin / kTile % 2;
     const SharedAddress queries = tiles + which * 2 * kTileBytes;
     if (begin == first) {

@@ -57,6 +57,17 @@ __device__ inline void copy_tile(SharedAddress tile, const bfloat16* from, std::
   }
 }
 
+// Waits for the copies of a tile, by all threads; with `more`, those of the next one have been queued and go
+// on.
+__device__ inline void await_tile(bool more) {
+  if (more) {
+    wait_for_copies<1>();
+  } else {
+    wait_for_copies<0>();
+  }
+  __syncthreads();
+}
+
 // Rows `first` to first + 15 of a tile as a left operand.
 __device__ inline void load_operand(Operand& a, SharedAddress tile, int first, const Lane& at) {
   const SharedAddress mine = chunk_of(at.lane % 16, at.lane / 16);

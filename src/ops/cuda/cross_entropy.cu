@@ -138,7 +138,7 @@ __device__ void for_each_vector(const T* x, int valid, const F& f) {
   }
 }
 
-// Where this thread has `wanted` first.
+// The index of this thread's first element that is `wanted`.
 template <int kThreads, int kWidth, typename T>
 __device__ std::int32_t first_place(const T* x, int valid, float wanted) {
   std::int32_t place = kNoClass;

@@ -133,6 +133,9 @@ __device__ inline Words philox_words(PhiloxKey key, std::uint32_t c0, std::uint3
   return {{c0, c1, c2, c3}};
 }
 
+inline constexpr int kMaskColumns = 128;  // of a block of the mask
+inline constexpr int kMaskLanes = 16;     // that share a block's columns
+inline constexpr int kMaskEach = 8;       // columns of a lane: its own, and every 16th from there
 // The factors of the columns 128 * block + lane + 16 i of a row, for i in 0..7 and a lane below 16.
 struct Factors {
   float at[8];

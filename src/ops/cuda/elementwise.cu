@@ -94,8 +94,8 @@ __device__ GeluValue gelu_tanh(float x) {
   return {x * s, s + x * s * (1.0f - s) * (kTwice * (1.0f + 3 * kCubic * x2))};
 }
 
-// x * Phi(x). The normal distribution's tail is Phi(-a) = e^(-a^2 / 2) t Q(t), t = 1 / (1 + 0.3 a): our own fit
-// of Q, relative error 1.5e-7 in exact arithmetic over a in [0, 14].
+// x * Phi(x). The normal distribution's tail is Phi(-a) = e^(-a^2 / 2) t Q(t), t = 1 / (1 + 0.3 a): our own
+// fit of Q, relative error 1.5e-7 in exact arithmetic over a in [0, 14].
 __device__ GeluValue gelu_erf(float x) {
   constexpr float kQ[] = {0.11962927f,   0.12075439f, 0.099910808f, 0.12857023f,
                           -0.053699499f, 0.20637025f, -0.15721249f, 0.035676954f};

@@ -1,4 +1,4 @@
-// What the host does before it launches a kernel, on a GPU and on the emulated one.
+// The host's part of a launch, on a GPU and on the emulated one.
 #pragma once
 
 #include <cuda_runtime_api.h>

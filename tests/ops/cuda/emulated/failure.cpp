@@ -21,7 +21,7 @@ std::string first_message;
 
 struct sigaction before;  // the handler of others
 
-// What this thread runs in the GPU's name.
+// The launch or copy that this thread runs for the GPU.
 thread_local std::function<std::string()> kernel;
 thread_local void (*leave_kernel)() = nullptr;
 thread_local const char* host_work = nullptr;

@@ -35,7 +35,7 @@ using namespace shoal::emulated;
 namespace {
 
 std::mutex launches;
-// Of a launch that a GPU would refuse.
+// The status of a launch that a GPU would refuse.
 thread_local cudaError_t last_error = cudaSuccess;
 
 // Only products take time. The time of each offered algorithm in milliseconds. The results of all but the

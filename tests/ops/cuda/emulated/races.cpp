@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::size_t kUnit = 2;  // bytes that share a cell: no kernel has smaller elements
 
-// Who accessed a unit last, in 64 bits. `many` is a thread or block of its own, unlike any other.
+// The thread that accessed a unit last, in 64 bits. `many` is a thread or block of its own, unlike any other.
 struct Mark {
   std::uint64_t launch : 20, block : 20, barriers : 12, thread : 10, many_threads : 1, flag : 1;
 };
@@ -32,7 +32,7 @@ struct Cell {
 
 std::uint32_t launches = 0;
 
-// Of the memory in the arena, and where that is.
+// The cells of the memory in the arena, and its place.
 Arena space = {};
 Cell* cells_of_memory = nullptr;
 
@@ -178,7 +178,7 @@ READ_AND_WRITE(2)
 READ_AND_WRITE(4)
 READ_AND_WRITE(8)
 READ_AND_WRITE(16)
-// Of shared pointers on the host.
+// Shared pointers on the host call these.
 std::uint32_t __tsan_atomic32_fetch_add(volatile void* at, std::uint32_t by, int) {
   return __atomic_fetch_add(static_cast<volatile std::uint32_t*>(at), by, __ATOMIC_SEQ_CST);
 }

@@ -13,7 +13,7 @@ std::string mangled_name(const void* function);
 // Without the namespaces and arguments: "cached_kernel<float>".
 std::string readable_name(const void* function);
 
-// Of an address in this module, for addr2line.
+// The offset of an address in this module, for addr2line.
 std::uintptr_t code_offset(const void* code);
 
 // The static arrays of kernels, their __shared__ ones.
