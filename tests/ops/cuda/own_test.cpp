@@ -258,6 +258,31 @@ TEST_P(Cuda, AGraphReadsScalarsInDeviceMemory) {
   EXPECT_FALSE((actual[0] == actual[4]).min()) << "another step has another mask";
 }
 
+// The results of the loss of some rows.
+struct LossResults {
+  Buffer losses, maximum, sum, target, argmax;
+
+  LossResults(const Side& side, std::int64_t rows)
+      : losses(side.full({rows})),
+        maximum(side.full({rows})),
+        sum(side.full({rows})),
+        target(side.full({rows})),
+        argmax(side.ints({rows})) {}
+  CrossEntropy of(const Buffer& logits, const Buffer& targets, std::int64_t valid,
+                  const Buffer& dlogits) const {
+    return {.logits = logits,
+            .targets = targets,
+            .valid = valid,
+            .maximum = maximum,
+            .exp_sum = sum,
+            .target_logit = target,
+            .argmax = argmax,
+            .losses = losses,
+            .dlogits = dlogits,
+            .scale = 0.5f};
+  }
+};
+
 // Logits may have the type of the products: the results are the same as for equal numbers in float32.
 TEST_P(Cuda, LogitsOfEitherTypeAreTheSame) {
   for (const std::int64_t V : {1003, 1024}) {
@@ -265,32 +290,15 @@ TEST_P(Cuda, LogitsOfEitherTypeAreTheSame) {
     const Values numbers = values(R * V, 1), wanted = random_integers(R, 2, valid);
     const Side side = gpu();
     const auto run = [&](const Buffer& logits) {
-      const Buffer maximum = side.full({R}), sum = side.full({R}), target = side.full({R}),
-                   argmax = side.ints({R}), targets = side.ints({R}, wanted), dlogits = side.compute({R, V});
-      side.backend.cross_entropy_stats({.logits = logits,
-                                        .targets = targets,
-                                        .valid = valid,
-                                        .maximum = maximum,
-                                        .exp_sum = sum,
-                                        .target_logit = target,
-                                        .argmax = argmax});
-      side.backend.cross_entropy_backward({.logits = logits,
-                                           .targets = targets,
-                                           .valid = valid,
-                                           .maximum = maximum,
-                                           .exp_sum = sum,
-                                           .dlogits = dlogits,
-                                           .scale = 0.5f});
-      side.backend.cross_entropy_backward({.logits = logits,
-                                           .targets = targets,
-                                           .valid = valid,
-                                           .maximum = maximum,
-                                           .exp_sum = sum,
-                                           .dlogits = logits,
-                                           .scale = 0.5f});
+      const LossResults to(side, R);
+      const Buffer targets = side.ints({R}, wanted), dlogits = side.compute({R, V});
+      side.backend.cross_entropy_stats(to.of(logits, targets, valid, dlogits));
+      side.backend.cross_entropy_backward(to.of(logits, targets, valid, dlogits));
+      side.backend.cross_entropy_backward(to.of(logits, targets, valid, logits));
       const Values in_place = rounded(logits.values(), GetParam());
       EXPECT_TRUE((in_place == dlogits.values()).min());
-      return std::vector{target.values(), argmax.values(), dlogits.values(), maximum.values(), sum.values()};
+      return std::vector{to.target.values(), to.argmax.values(), dlogits.values(), to.maximum.values(),
+                         to.sum.values()};
     };
     const auto narrow = run(side.compute({R, V}, numbers)), wide = run(side.full({R, V}, numbers));
     for (std::size_t i = 0; i + 1 < wide.size(); ++i) {
@@ -311,22 +319,13 @@ TEST_P(Cuda, TheLossInOneOpIsItsParts) {
     const Values numbers = values(R * V, 1);
     const auto run = [&](bool one_op, bool in_place) {
       const Buffer logits = side.compute({R, V}, numbers), separate = side.compute({R, V}),
-                   targets = side.ints({R}, wanted), losses = side.full({R}), maximum = side.full({R}),
-                   sum = side.full({R}), target = side.full({R}), argmax = side.ints({R});
+                   targets = side.ints({R}, wanted);
+      const LossResults to(side, R);
       const Buffer& dlogits = in_place ? logits : separate;
-      const CrossEntropy loss{.logits = logits,
-                              .targets = targets,
-                              .valid = valid,
-                              .maximum = maximum,
-                              .exp_sum = sum,
-                              .target_logit = target,
-                              .argmax = argmax,
-                              .losses = losses,
-                              .dlogits = dlogits,
-                              .scale = 0.5f};
+      const CrossEntropy loss = to.of(logits, targets, valid, dlogits);
       one_op ? side.backend.cross_entropy_train(loss) : side.backend.Backend::cross_entropy_train(loss);
-      return std::vector{dlogits.bytes(), losses.bytes(), maximum.bytes(),
-                         sum.bytes(),     target.bytes(), argmax.bytes()};
+      return std::vector{dlogits.bytes(), to.losses.bytes(), to.maximum.bytes(),
+                         to.sum.bytes(),  to.target.bytes(), to.argmax.bytes()};
     };
     const auto parts = run(false, false);
     EXPECT_EQ(run(true, false), parts) << V;
@@ -365,25 +364,16 @@ TEST_P(Cuda, ExtremeLogits) {
     }
     const Side side = gpu();
     const Buffer logits = side.compute({R, V}, numbers), dlogits = side.compute({R, V}),
-                 targets = side.ints({R}, Values(1.0, R)), losses = side.full({R}), maximum = side.full({R}),
-                 sum = side.full({R}), target = side.full({R}), argmax = side.ints({R});
-    side.backend.cross_entropy_train({.logits = logits,
-                                      .targets = targets,
-                                      .valid = valid,
-                                      .maximum = maximum,
-                                      .exp_sum = sum,
-                                      .target_logit = target,
-                                      .argmax = argmax,
-                                      .losses = losses,
-                                      .dlogits = dlogits,
-                                      .scale = 0.5f});
+                 targets = side.ints({R}, Values(1.0, R));
+    const LossResults to(side, R);
+    side.backend.cross_entropy_train(to.of(logits, targets, valid, dlogits));
     const Values gradient = dlogits.values();
     for (std::int64_t r = 0; r < R; ++r) {
       SCOPED_TRACE(fmt::format("row {} of {} columns", r, V));
       const Row& row = rows[static_cast<std::size_t>(r)];
-      EXPECT_EQ(maximum.values()[r], row.most);
-      EXPECT_EQ(argmax.values()[r], row.where[0]);
-      const double actual = sum.values()[r];
+      EXPECT_EQ(to.maximum.values()[r], row.most);
+      EXPECT_EQ(to.argmax.values()[r], row.where[0]);
+      const double actual = to.sum.values()[r];
       if (std::isnan(row.exp_sum)) {
         EXPECT_TRUE(std::isnan(actual));
       } else {
