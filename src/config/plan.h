@@ -38,6 +38,12 @@ struct RunPlan {
   // data ranks of a worker.
   int micro_batches() const { return engine.micro_batches; }
   int ranks_of_model() const { return mesh.tensor * mesh.pipeline; }
+  // Whether each step queues the same work and waits for nobody, so that a GPU can capture it as a graph:
+  // messages to other ranks, the account of gathered weights, copies from the host and steps that end an
+  // interval cannot be captured.
+  bool can_capture_steps() const {
+    return mesh.ranks() == 1 && engine.zero < 3 && !engine.on_host && !engine.outer;
+  }
   // Tensors that the optimizers keep beside a hidden matrix, or beside each other parameter.
   int optimizer_tensors(bool matrix = false) const {
     const auto optimizer = make_optimizer(engine.optimizer);

@@ -145,11 +145,8 @@ double measure_step(const RunRanks& run, const RunPlan& plan) {
     Runtime runtime(plan, world.ranks, backend_options(plan, plan.threads, world));
     runtime.allocate(plan, Runtime::Use::training);
     runtime.engine().initialize(0);
-    // As the steps of training (train/trainer.cpp).
-    const bool capture =
-        plan.mesh.ranks() == 1 && plan.engine.zero < 3 && !plan.engine.outer && !plan.engine.on_host;
     TrainingStep step(runtime.backend(), runtime.engine(), runtime.model(), runtime.mesh(), runtime.ranks(),
-                      {.capture = capture});
+                      {.capture = plan.can_capture_steps()});
     std::int64_t number = 0;
     const auto once = [&] {
       const Stopwatch watch;

@@ -201,11 +201,9 @@ void Trainer::Run::start(const Config& given) {
   ranks().all_reduce({&peak_flops, DType::f64, {1}}).wait();
   runtime.allocate(plan, Runtime::Use::training);
   const int workers = plan.mesh.workers;
-  // Messages to other ranks, traces, checksums, decisions of the host, the account of gathered weights and
-  // steps that end an interval cannot be captured in a graph.
-  const bool can_capture = ranks().size() == 1 && !(tracer && tracer->traces()) && !spikes.active() &&
-                           config.parallel.offload == Offload::none && config.run.verify == 0 &&
-                           plan.engine.zero < 3 && !plan.engine.outer;
+  // Traces, checksums and decisions of the host cannot be captured in a graph either.
+  const bool can_capture =
+      plan.can_capture_steps() && !(tracer && tracer->traces()) && !spikes.active() && config.run.verify == 0;
   training_step.emplace(runtime.backend(), engine(), runtime.model(), mesh(),
                         workers > 1 ? mesh().worker() : ranks(),
                         TrainingStep::Options{.seed = static_cast<std::uint64_t>(config.run.seed),
