@@ -43,8 +43,9 @@ std::size_t scratch_bytes(int threads, const KernelSizes& sizes, CpuLevel level)
                      rows = sizes.batch * sizes.positions;
   const auto floats = [](std::int64_t count) { return sizeof(float) * static_cast<std::size_t>(count); };
   return floats(std::max(attention, column_sum_scratch(rows, sizes.columns))) +
-         (PackedProduct::suits(sizes.compute, level == CpuLevel::amx) ? PackedProduct::scratch_bytes(sizes)
-                                                                      : floats(halves_of_sums(sizes, rows)));
+         (PackedProduct::suits(sizes.compute, level == CpuLevel::amx)
+              ? PackedProduct::scratch_bytes(threads, sizes)
+              : floats(halves_of_sums(sizes, rows)));
 }
 
 std::size_t generated_bytes(DType compute, CpuLevel level) {

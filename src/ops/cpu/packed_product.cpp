@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <type_traits>
+#include <vector>
 
 #include "ops/cpu/tile.h"
 #include "ops/with_type.h"
@@ -10,10 +11,10 @@
 namespace shoal::cpu {
 namespace {
 
-// A task multiplies so many rows of the left operand by so many columns of the right one, in panels.
+// A task multiplies so many rows of the left operand by so many columns of the right one, in panels. Both
+// stay in the second-level cache.
 constexpr std::int64_t kTaskRows = 16 * kStrip, kTaskColumns = 64;
-// A block of the product, whose packed operands stay in the third-level cache. A task's panels stay in the
-// second-level cache.
+// A block of the product: what all threads read stays in the third-level cache.
 constexpr std::int64_t kRows = 20 * kTaskRows, kColumns = 16 * kTaskColumns;
 constexpr std::int64_t kUnits = 1024;
 template <typename Unit>
@@ -29,35 +30,77 @@ void for_pieces(std::int64_t n, std::int64_t piece, F&& f) {
 // Floats of a row that is copied: whole cache lines, and one more.
 std::int64_t widened_row(std::int64_t depth) { return count_of(depth, 16) * 16 + 16; }
 
+// Fetches a piece of a matrix into the second-level cache, some lines with each call.
+class Prefetch {
+ public:
+  Prefetch() = default;
+  // The piece `number` of `pieces` of the matrix's lines, in so many calls. `stride` and `bytes` are a row's.
+  Prefetch(const std::byte* data, std::int64_t stride, std::int64_t rows, std::int64_t bytes,
+           std::int64_t number, std::int64_t pieces, std::int64_t calls)
+      : stride_(stride), bytes_(bytes) {
+    const std::int64_t lines = count_of(bytes, kLine), begin = rows * lines * number / pieces;
+    left_ = rows * lines * (number + 1) / pieces - begin;
+    each_ = count_of(left_, calls);
+    row_ = data + begin / lines * stride;
+    at_ = begin % lines * kLine;
+  }
+  void operator()() {
+    for (std::int64_t i = std::min(each_, left_); i > 0; --i, --left_) {
+      __builtin_prefetch(row_ + at_, 0, 2);
+      at_ += kLine;
+      if (at_ < bytes_) continue;
+      at_ = 0;
+      row_ += stride_;
+    }
+  }
+
+ private:
+  static constexpr std::int64_t kLine = 64;
+  const std::byte* row_ = nullptr;
+  std::int64_t stride_ = 0, bytes_ = 0, at_ = 0, left_ = 0, each_ = 0;
+};
+
 // The part [row, row + rows) x [column, column + columns) of a result, for the terms [from, from + depth) of
-// its sums.
+// its sums. Each thread packs for itself the right operand's columns of its tasks, and fetches those of the
+// next tasks while it multiplies: so it multiplies what is in its second-level cache, and little passes
+// between cores. A left operand that is transposed has to be packed as well, the smaller one by all threads
+// for all.
 template <typename Unit>
 struct Block {
   using Source = typename UnitOf<Unit>::Source;
+  static constexpr std::int64_t kTerms = UnitOf<Unit>::kTerms;
+
+  // What a thread has packed for itself: a part of the rows, or a group of columns.
+  struct Own {
+    GrowingMemory& memory;
+    std::int64_t packed = -1;
+  };
 
   const MatmulCall& call;
   std::int64_t row, rows, column, columns, from, depth;
 
   std::int64_t m = call.c.rows(), n = call.c.columns(), k = call.k();
-  std::int64_t units = count_of(depth, UnitOf<Unit>::kTerms);
+  std::int64_t units = count_of(depth, kTerms), strip = strip_units(units);
   std::int64_t groups = count_of(columns, kTaskColumns), parts = count_of(rows, kTaskRows);
-  std::int64_t strip = strip_units(units);
-  // Cores that share no cache pass what one has packed and another multiplies: let that be the smaller one of
-  // two packed operands.
-  bool by_rows = call.transpose_a && rows > columns;
+  bool own_left = owns_left(call);
   // Whether rows of the left operand are copied, as floats.
   bool widened = !call.transpose_a && size_of(call.a.dtype) != sizeof(Source);
   // Tasks that pack the left operand.
   std::int64_t wide = count_of(rows, kPackRows), deep = count_of(depth, kPackDepth);
-  Unit *left = nullptr, *right = nullptr;  // packed
+  Unit *left = nullptr, *right = nullptr;  // packed by all
   float* sums = nullptr;                   // [rows, columns], where partial sums are kept
   const float* bias = nullptr;             // [n], or null
 
+  static bool owns_left(const MatmulCall& call) {
+    return call.transpose_a && call.c.rows() > call.c.columns();
+  }
   std::int64_t units_of_left() const {
     return call.transpose_a ? count_of(rows, kStrip) * strip : rows * widened_row(depth);
   }
   std::int64_t units_of_right() const { return count_of(columns, kPanel) * units * kPanel; }
-  std::int64_t left_tasks() const { return call.transpose_a || widened ? wide * deep : 0; }
+  std::int64_t left_tasks() const { return !own_left && (call.transpose_a || widened) ? wide * deep : 0; }
+  std::int64_t right_tasks() const { return own_left ? groups : 0; }
+  std::int64_t tasks() const { return groups * parts; }
 
   // Pairs are made of bfloat16, floats of either type.
   template <typename F>
@@ -72,71 +115,115 @@ struct Block {
   void pack_left(std::int64_t task) const {
     const std::int64_t first = task / deep * kPackRows, at = task % deep * kPackDepth;
     const std::int64_t height = std::min(kPackRows, rows - first), terms = std::min(kPackDepth, depth - at);
+    if (call.transpose_a)
+      return pack_left(left + first / kStrip * strip + at / kTerms * kStrip, first, height, at, terms);
     with_source(call.a.dtype, [&]<typename T>() {
       const T* a = call.a.as<T>();
-      if (call.transpose_a) {
-        pack_strips(left + first / kStrip * strip + at / UnitOf<Unit>::kTerms * kStrip, strip,
-                    a + (from + at) * m + row + first, m, height, terms);
-      } else if constexpr (!std::is_same_v<T, Source>) {
-        for (std::int64_t i = first; i < first + height; ++i) {
-          const T* in = a + (row + i) * k + from + at;
-          float* out = left + i * widened_row(depth) + at;
-          for_lanes(terms,
-                    [&](std::int64_t j, std::int64_t live) { store_n(out + j, load_n(in + j, live), live); });
-        }
+      for (std::int64_t i = first; i < first + height; ++i) {
+        const T* in = a + (row + i) * k + from + at;
+        float* out = reinterpret_cast<float*>(left) + i * widened_row(depth) + at;
+        for_lanes(terms,
+                  [&](std::int64_t j, std::int64_t live) { store_n(out + j, load_n(in + j, live), live); });
       }
     });
   }
+  void pack_left(Unit* to, std::int64_t first, std::int64_t height, std::int64_t at,
+                 std::int64_t terms) const {
+    with_source(call.a.dtype, [&]<typename T>() {
+      pack_strips(to, strip, call.a.as<T>() + (from + at) * m + row + first, m, height, terms);
+    });
+  }
 
-  void pack_right(std::int64_t task) const {
-    const std::int64_t end = std::min(columns, (task + 1) * kTaskColumns);
+  void pack_right(Unit* to, std::int64_t group) const {
+    const std::int64_t begin = group * kTaskColumns;
     with_source(call.b.dtype, [&]<typename T>() {
       const T* b = call.b.as<T>();
-      for (std::int64_t first = task * kTaskColumns; first < end; first += kPanel) {
-        const std::int64_t width = std::min(kPanel, end - first), at = column + first;
+      for (std::int64_t first = begin; first < end_of(group); first += kPanel, to += kPanel * units) {
+        const std::int64_t at = column + first;
         if (call.transpose_b) {
-          pack_transposed(right + first * units, b + at * k + from, k, width, depth);
+          pack_transposed(to, b + at * k + from, k, width(first), depth);
         } else {
-          pack_columns(right + first * units, b + from * n + at, n, width, depth);
+          pack_columns(to, b + from * n + at, n, width(first), depth);
         }
       }
     });
   }
+  void pack_right(std::int64_t group) const { pack_right(right + group * kTaskColumns * units, group); }
 
-  void multiply(std::int64_t task) const {
-    const std::int64_t first_row = (by_rows ? task / groups : task % parts) * kTaskRows;
-    const std::int64_t group = (by_rows ? task % groups : task / parts) * kTaskColumns;
-    const std::int64_t end = std::min(columns, group + kTaskColumns);
-    for (std::int64_t first = group; first < end; first += kPanel) {
+  // Tasks with the same own operand follow each other.
+  void multiply(std::int64_t task, Own& own) const {
+    const std::int64_t others = own_left ? groups : parts, which = task / others, other = task % others;
+    const std::int64_t group = own_left ? other : which, first_row = (own_left ? which : other) * kTaskRows;
+    Unit* packed = own.memory.template take<Unit>(own_units(units));
+    if (own.packed != which) {
+      if (own_left) {
+        pack_left(packed, first_row, height(first_row), 0, depth);
+      } else {
+        pack_right(packed, group);
+      }
+      own.packed = which;
+    }
+    const Unit* strips = own_left ? packed : left + first_row / kStrip * strip;
+    const Unit* panel = own_left ? right + group * kTaskColumns * units : packed;
+    auto prefetch = prefetch_next(which, other, others);
+    for (std::int64_t first = group * kTaskColumns; first < end_of(group);
+         first += kPanel, panel += kPanel * units) {
+      const auto multiply_to = [&]<typename T>(T* to, std::int64_t stride, bool add) {
+        multiply(Result<T>{to, stride, bias && from + depth == k ? bias + column + first : nullptr, add},
+                 first_row, strips, width(first), panel, prefetch);
+      };
       if (sums) {
-        multiply(first_row, first, sums + first_row * columns + first, columns, from > 0);
+        multiply_to(sums + first_row * columns + first, columns, from > 0);
         if (from + depth == k) write_sums(first_row, first);
       } else {
         with_type(call.c.dtype, [&]<typename T>() {
-          T* c = call.c.as<T>() + (row + first_row) * n + column + first;
-          multiply(first_row, first, c, n, call.accumulate || from > 0);
+          multiply_to(call.c.as<T>() + (row + first_row) * n + column + first, n,
+                      call.accumulate || from > 0);
         });
       }
     }
   }
 
+  // Units of what a thread packs for itself.
+  static std::int64_t own_units(std::int64_t units) {
+    return std::max(kTaskRows / kStrip * strip_units(units), kTaskColumns * units);
+  }
+
+ private:
   std::int64_t height(std::int64_t first_row) const { return std::min(kTaskRows, rows - first_row); }
   std::int64_t width(std::int64_t first) const { return std::min(kPanel, columns - first); }
+  std::int64_t end_of(std::int64_t group) const { return std::min(columns, (group + 1) * kTaskColumns); }
+
+  // One of `pieces` of what a thread will probably pack next.
+  Prefetch prefetch_next(std::int64_t which, std::int64_t piece, std::int64_t pieces) const {
+    const std::int64_t next = which + 1;
+    const auto of = [&](const Tensor& source, std::int64_t first_row, std::int64_t first_column,
+                        std::int64_t height, std::int64_t width) {
+      constexpr std::int64_t kTiles = kTaskRows / kStrip * (kTaskColumns / kPanel);
+      const auto size = static_cast<std::int64_t>(size_of(source.dtype)), stride = source.columns();
+      return Prefetch(source.as<std::byte>() + (first_row * stride + first_column) * size, stride * size,
+                      height, width * size, piece, pieces, kTiles);
+    };
+    if (next == (own_left ? parts : groups)) return {};
+    if (own_left) return of(call.a, from, row + next * kTaskRows, depth, height(next * kTaskRows));
+    const std::int64_t first = column + next * kTaskColumns, width = end_of(next) - next * kTaskColumns;
+    return call.transpose_b ? of(call.b, first, from, width, depth) : of(call.b, from, first, depth, width);
+  }
 
   template <typename T>
-  void multiply(std::int64_t first_row, std::int64_t first, T* to, std::int64_t stride, bool add) const {
-    const Result<T> c{to, stride, bias && from + depth == k ? bias + column + first : nullptr, add};
-    const auto here = width(first);
-    const Right<Unit> b{right + first * units, count_of(here, kLanes) * kLanes};
+  void multiply(const Result<T>& c, std::int64_t first_row, const Unit* strips, std::int64_t width,
+                const Unit* panel, Prefetch& prefetch) const {
+    const Right<Unit> b{panel, count_of(width, kLanes) * kLanes};
+    const auto with_left = [&]<bool kPacked>(const Left<Unit, kPacked>& a) {
+      panel_product(c, height(first_row), width, a, b, units, prefetch);
+    };
     if (call.transpose_a) {
-      const auto* strips = reinterpret_cast<const Source*>(left + first_row / kStrip * strip);
-      panel_product(c, height(first_row), here, Left<Unit, true>{strips, 0}, b, units);
+      with_left(Left<Unit, true>{reinterpret_cast<const Source*>(strips), 0});
     } else if (widened) {
-      const auto* copied = reinterpret_cast<const Source*>(left + first_row * widened_row(depth));
-      panel_product(c, height(first_row), here, Left<Unit, false>{copied, widened_row(depth)}, b, units);
+      const std::int64_t stride = widened_row(depth);
+      with_left(Left<Unit, false>{reinterpret_cast<const Source*>(left) + first_row * stride, stride});
     } else {
-      const auto* in_place = call.a.as<Source>() + (row + first_row) * k + from;
-      panel_product(c, height(first_row), here, Left<Unit, false>{in_place, k}, b, units);
+      with_left(Left<Unit, false>{call.a.as<Source>() + (row + first_row) * k + from, k});
     }
   }
 
@@ -174,19 +261,30 @@ void PackedProduct::multiply(const MatmulCall& call) {
     });
   }
 
-  for_pieces(n, kColumns, [&](std::int64_t column, std::int64_t columns) {
-    for_pieces(m, kRows, [&](std::int64_t row, std::int64_t rows) {
+  // A block is bounded by what all threads read, or by its sums.
+  const bool own_left = Block<Unit>::owns_left(call);
+  const std::int64_t most_columns = own_left || with_sums ? kColumns : n,
+                     most_rows = own_left && !with_sums ? m : kRows;
+  for_pieces(n, most_columns, [&](std::int64_t column, std::int64_t columns) {
+    for_pieces(m, most_rows, [&](std::int64_t row, std::int64_t rows) {
       auto* sums = with_sums ? sums_.take<float>(rows * columns) : nullptr;
       for_pieces(k, kDepth<Unit>, [&](std::int64_t from, std::int64_t depth) {
         Block<Unit> block{call, row, rows, column, columns, from, depth};
         block.sums = sums;
         block.bias = bias;
-        block.right = right_.take<Unit>(block.units_of_right());
-        if (block.left_tasks() > 0) block.left = left_.take<Unit>(block.units_of_left());
-        team_.run(block.groups, [&](std::int64_t task, int) { block.pack_right(task); });
-        if (block.left_tasks() > 0)
+        if (block.right_tasks() > 0) {
+          block.right = right_.take<Unit>(block.units_of_right());
+          team_.run(block.right_tasks(), [&](std::int64_t task, int) { block.pack_right(task); });
+        }
+        if (block.left_tasks() > 0) {
+          block.left = left_.take<Unit>(block.units_of_left());
           team_.run(block.left_tasks(), [&](std::int64_t task, int) { block.pack_left(task); });
-        team_.run(block.groups * block.parts, [&](std::int64_t task, int) { block.multiply(task); });
+        }
+        std::vector<typename Block<Unit>::Own> own;
+        for (auto& memory : own_) own.push_back({memory});
+        team_.run(block.tasks(), [&](std::int64_t task, int member) {
+          block.multiply(task, own[static_cast<std::size_t>(member)]);
+        });
       });
     });
   });
@@ -204,25 +302,20 @@ bool PackedProduct::suits(DType type, bool amx) {
   return type == DType::bf16 ? !amx : kAvx2;
 }
 
-std::size_t PackedProduct::scratch_bytes(const KernelSizes& sizes) {
+std::size_t PackedProduct::scratch_bytes(int threads, const KernelSizes& sizes) {
   const bool bf16 = sizes.compute == DType::bf16, pairs = bf16 && kHasPairs;
   const std::int64_t terms = pairs ? 2 : 1, most = kUnits * terms;
   const auto units = [&](std::int64_t k) { return count_of(std::min(most, k), terms); };
   const std::int64_t rows = sizes.batch * sizes.positions, columns = sizes.columns, channels = sizes.channels;
-  const std::int64_t widest = std::max(columns, sizes.classes);
-  const auto right_of = [&](std::int64_t k, std::int64_t n) { return units(k) * std::min(kColumns, n); };
-  const std::int64_t right = std::max({right_of(channels, widest), right_of(widest, channels),
-                                       right_of(std::max(rows, sizes.logit_rows), columns)});
-  // Left operands of weights' gradients, and copied rows of activations.
-  const auto strips = [&](std::int64_t m, std::int64_t k) {
-    return count_of(std::min(kRows, m), kStrip) * strip_units(units(k));
-  };
-  const std::int64_t high = std::min(kRows, rows);
+  const std::int64_t widest = std::max(columns, sizes.classes), high = std::min(kRows, rows);
+  // Of weights' gradients, whose terms are rows.
+  const std::int64_t summed = units(std::max(rows, sizes.logit_rows));
+  const std::int64_t right = summed * std::min(kColumns, channels);
+  const std::int64_t strips = count_of(std::min(kRows, channels), kStrip) * strip_units(summed);
   const std::int64_t copied = bf16 && !pairs ? high * widened_row(std::min(most, columns)) : 0;
-  const std::int64_t left =
-      std::max({strips(columns, rows), strips(sizes.classes, sizes.logit_rows), copied});
-  const std::int64_t sums = bf16 && columns > most ? high * std::min(kColumns, columns) : 0;
-  return static_cast<std::size_t>(right + left + sums + widest) * sizeof(float);
+  const std::int64_t own = threads * Block<float>::own_units(std::max(units(widest), summed));
+  const std::int64_t sums = bf16 && widest > most ? high * std::min(kColumns, columns) : 0;
+  return static_cast<std::size_t>(right + std::max(strips, copied) + own + sums + widest) * sizeof(float);
 }
 
 }  // namespace shoal::cpu

@@ -1,12 +1,14 @@
-// Our own matrix products. Both operands are packed into the order in which the tile kernel
-// (tile.h) reads them, as in Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication"
-// (2008); rows of a left operand that is neither transposed nor widened are read where they are. Every
-// element is the sum of its terms along K in their order, cut at multiples of a fixed depth, so its bits
-// depend neither on the number of threads nor on its place.
+// Our own matrix products. Operands are packed into the order in which the tile kernel (tile.h) reads them, as
+// in Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008); rows of a left
+// operand that is neither transposed nor widened are read where they are. What can be packed by the thread
+// that multiplies it stays in that thread's cache, and is fetched while the thread multiplies what comes
+// before. Every element is the sum of its terms along K in their order, cut at multiples of a fixed depth, so
+// its bits depend neither on the number of threads nor on its place.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "core/thread_team.h"
 #include "ops/cpu/growing_memory.h"
@@ -17,13 +19,13 @@ namespace shoal::cpu {
 
 class PackedProduct {
  public:
-  explicit PackedProduct(ThreadTeam& team) : team_(team) {}
+  explicit PackedProduct(ThreadTeam& team) : team_(team), own_(static_cast<std::size_t>(team.size())) {}
 
   // Whether it takes the place of oneDNN's: for bfloat16 without AMX, and for float32 with AVX2.
   static bool suits(DType type, bool amx);
   void operator()(const MatmulCall& call);
   // Bytes of the packed operands and partial sums, at most.
-  static std::size_t scratch_bytes(const KernelSizes& sizes);
+  static std::size_t scratch_bytes(int threads, const KernelSizes& sizes);
 
  private:
   template <typename Unit>
@@ -31,6 +33,7 @@ class PackedProduct {
 
   ThreadTeam& team_;
   GrowingMemory left_, right_, sums_, bias_;
+  std::vector<GrowingMemory> own_;  // of each thread
 };
 
 }  // namespace shoal::cpu

@@ -267,10 +267,11 @@ void tile(const Result<T>& c, std::int64_t columns, const Left<Unit, kPacked>& a
   }
 }
 
-template <int kVecs, typename Unit, bool kPacked, typename T>
+template <int kVecs, typename Unit, bool kPacked, typename T, typename Before>
 void tiles(Result<T> c, std::int64_t rows, std::int64_t columns, Left<Unit, kPacked> a, const Right<Unit>& b,
-           std::int64_t units) {
+           std::int64_t units, Before&& before) {
   for (; rows >= kStrip; rows -= kStrip) {
+    before();
     tile<kStrip, kVecs>(c, columns, a, b, units);
     c.data += kStrip * c.stride;
     a.data += kPacked ? a.kTerms * strip_units(units) : kStrip * a.stride;
@@ -285,19 +286,25 @@ void tiles(Result<T> c, std::int64_t rows, std::int64_t columns, Left<Unit, kPac
   rest.template operator()<5>();
 }
 
-// Up to kPanel columns.
-template <typename Unit, bool kPacked, typename T>
+// Up to kPanel columns. Calls before() before each tile.
+template <typename Unit, bool kPacked, typename T, typename Before>
 void panel_product(const Result<T>& c, std::int64_t rows, std::int64_t columns, const Left<Unit, kPacked>& a,
-                   const Right<Unit>& b, std::int64_t units) {
+                   const Right<Unit>& b, std::int64_t units, Before&& before) {
   const auto with_vecs = [&]<int kVecs>() {
     if constexpr (kVecs <= kTileVecs) {
-      if (count_of(columns, kLanes) == kVecs) tiles<kVecs>(c, rows, columns, a, b, units);
+      if (count_of(columns, kLanes) == kVecs) tiles<kVecs>(c, rows, columns, a, b, units, before);
     }
   };
   with_vecs.template operator()<1>();
   with_vecs.template operator()<2>();
   with_vecs.template operator()<3>();
   with_vecs.template operator()<4>();
+}
+
+template <typename Unit, bool kPacked, typename T>
+void panel_product(const Result<T>& c, std::int64_t rows, std::int64_t columns, const Left<Unit, kPacked>& a,
+                   const Right<Unit>& b, std::int64_t units) {
+  panel_product(c, rows, columns, a, b, units, [] {});
 }
 
 }  // namespace shoal::cpu
