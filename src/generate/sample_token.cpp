@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
+#include <ranges>
 #include <vector>
 
 #include "core/error.h"
@@ -13,27 +15,33 @@ namespace {
 using Ids = std::vector<std::int32_t>;
 
 void check_finite(std::span<const float> logits) {
+  bool finite = true;  // without an early end, by vectors
+  for (const float logit : logits) finite &= std::fabs(logit) <= std::numeric_limits<float>::max();
+  if (finite) return;
   const auto bad = std::ranges::find_if(logits, [](float logit) { return !std::isfinite(logit); });
-  if (bad == logits.end()) return;
   fail("the model's logit of token {} is {}: its weights are damaged, or its training diverged",
        bad - logits.begin(), *bad);
 }
 
-// The most likely of `ids` that together hold at least `share` of the weight of all of them.
-void keep_nucleus(Ids& ids, const std::vector<double>& weights, double share, const auto& likelier) {
-  const auto weight = [&](std::int32_t id) { return weights[static_cast<std::size_t>(id)]; };
+struct Choice {
+  std::int32_t id;
+  double weight;
+};
+
+// The most likely of `choices` that together hold at least `share` of the weight of all of them.
+void keep_nucleus(std::vector<Choice>& choices, double share, const auto& likelier) {
   double wanted = 0, held = 0;
-  for (const auto id : ids) wanted += weight(id);
+  for (const auto& choice : choices) wanted += choice.weight;
   wanted *= share;
   // A heap, since the nucleus is small as a rule and the vocabulary large.
-  const auto below = [&](std::int32_t a, std::int32_t b) { return likelier(b, a); };
-  std::ranges::make_heap(ids, below);
-  auto rest = ids.end();
+  const auto below = [&](const Choice& a, const Choice& b) { return likelier(b.id, a.id); };
+  std::ranges::make_heap(choices, below);
+  auto rest = choices.end();
   do {
-    std::pop_heap(ids.begin(), rest, below);
-    held += weight(*--rest);
-  } while (held < wanted && rest != ids.begin());
-  ids.erase(ids.begin(), rest);
+    std::pop_heap(choices.begin(), rest, below);
+    held += (--rest)->weight;
+  } while (held < wanted && rest != choices.begin());
+  choices.erase(choices.begin(), rest);
 }
 
 }  // namespace
@@ -70,30 +78,29 @@ std::int32_t sample_token(std::span<const float> logits, const SampleOptions& op
   const auto likelier = [&](std::int32_t a, std::int32_t b) {
     return logit(a) != logit(b) ? logit(a) > logit(b) : a < b;
   };
-  Ids ids(logits.size());
-  std::iota(ids.begin(), ids.end(), 0);
-  if (options.top_k > 0 && static_cast<std::size_t>(options.top_k) < ids.size()) {
-    std::ranges::nth_element(ids, ids.begin() + options.top_k, likelier);
-    ids.resize(static_cast<std::size_t>(options.top_k));
+  Ids ids(options.top_k > 0 ? std::min(static_cast<std::size_t>(options.top_k), logits.size())
+                            : logits.size());
+  if (ids.size() < logits.size()) {  // one pass where few are kept
+    std::ranges::partial_sort_copy(std::views::iota(0, static_cast<std::int32_t>(logits.size())), ids,
+                                   likelier);
+  } else {
+    std::iota(ids.begin(), ids.end(), 0);
   }
-  std::vector<double> weights(logits.size());
-  for (const auto id : ids) {
-    weights[static_cast<std::size_t>(id)] =
-        std::exp((double{logit(id)} - double{*most}) / options.temperature);
-  }
-  if (options.top_p < 1) keep_nucleus(ids, weights, options.top_p, likelier);
+  std::vector<Choice> choices;
+  choices.reserve(ids.size());
+  for (const auto id : ids)
+    choices.push_back({id, std::exp((double{logit(id)} - double{*most}) / options.temperature)});
+  if (options.top_p < 1) keep_nucleus(choices, options.top_p, likelier);
   if (options.min_p > 0) {  // the most likely token weighs 1
-    std::erase_if(ids,
-                  [&](std::int32_t id) { return weights[static_cast<std::size_t>(id)] < options.min_p; });
+    std::erase_if(choices, [&](const Choice& choice) { return choice.weight < options.min_p; });
   }
-  std::ranges::sort(ids);
+  std::ranges::sort(choices, {}, &Choice::id);
 
   double total = 0;
-  for (const auto id : ids) total += weights[static_cast<std::size_t>(id)];
+  for (const auto& choice : choices) total += choice.weight;
   double left = uniform * total;
   std::int32_t chosen = 0;
-  for (const auto id : ids) {
-    const double weight = weights[static_cast<std::size_t>(id)];
+  for (const auto& [id, weight] : choices) {
     if (weight == 0) continue;
     chosen = id;  // the last possible one, should rounding leave a rest
     if (left < weight) break;
