@@ -163,14 +163,14 @@ struct Block {
       }
       own.packed = which;
     }
-    const Unit* strips = own_left ? packed : left + first_row / kStrip * strip;
+    const Unit* rows_packed = own_left ? packed : left;
     const Unit* panel = own_left ? right + group * kTaskColumns * units : packed;
     auto prefetch = prefetch_next(which, other, others);
     for (std::int64_t first = group * kTaskColumns; first < end_of(group);
          first += kPanel, panel += kPanel * units) {
       const auto multiply_to = [&]<typename T>(T* to, std::int64_t stride, bool add) {
         multiply(Result<T>{to, stride, bias && from + depth == k ? bias + column + first : nullptr, add},
-                 first_row, strips, width(first), panel, prefetch);
+                 first_row, rows_packed, width(first), panel, prefetch);
       };
       if (sums) {
         multiply_to(sums + first_row * columns + first, columns, from > 0);
@@ -210,18 +210,20 @@ struct Block {
     return call.transpose_b ? of(call.b, first, from, width, depth) : of(call.b, from, first, depth, width);
   }
 
+  // `rows_packed` begins with the rows of a thread's own part, or with all.
   template <typename T>
-  void multiply(const Result<T>& c, std::int64_t first_row, const Unit* strips, std::int64_t width,
+  void multiply(const Result<T>& c, std::int64_t first_row, const Unit* rows_packed, std::int64_t width,
                 const Unit* panel, Prefetch& prefetch) const {
     const Right<Unit> b{panel, count_of(width, kLanes) * kLanes};
     const auto with_left = [&]<bool kPacked>(const Left<Unit, kPacked>& a) {
       panel_product(c, height(first_row), width, a, b, units, prefetch);
     };
     if (call.transpose_a) {
-      with_left(Left<Unit, true>{reinterpret_cast<const Source*>(strips), 0});
+      const std::int64_t before = own_left ? 0 : first_row / kStrip * strip;
+      with_left(Left<Unit, true>{reinterpret_cast<const Source*>(rows_packed + before), 0});
     } else if (widened) {
       const std::int64_t stride = widened_row(depth);
-      with_left(Left<Unit, false>{reinterpret_cast<const Source*>(left) + first_row * stride, stride});
+      with_left(Left<Unit, false>{reinterpret_cast<const Source*>(rows_packed) + first_row * stride, stride});
     } else {
       with_left(Left<Unit, false>{call.a.as<Source>() + (row + first_row) * k + from, k});
     }
