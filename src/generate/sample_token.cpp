@@ -20,13 +20,29 @@ void check_finite(std::span<const float> logits) {
        bad - logits.begin(), *bad);
 }
 
+struct Likelier {
+  std::span<const float> logits;
+  bool operator()(std::int32_t a, std::int32_t b) const {
+    const float x = logits[static_cast<std::size_t>(a)], y = logits[static_cast<std::size_t>(b)];
+    return x != y ? x > y : a < b;
+  }
+};
+
+// The `count` most likely tokens, the most likely first: one pass over the logits where few are wanted.
+Ids most_likely(std::span<const float> logits, std::size_t count) {
+  Ids ids(count);
+  std::ranges::partial_sort_copy(std::views::iota(0, static_cast<std::int32_t>(logits.size())), ids,
+                                 Likelier{logits});
+  return ids;
+}
+
 struct Choice {
   std::int32_t id;
   double weight;
 };
 
 // The most likely of `choices` that together hold at least `share` of the weight of all of them.
-void keep_nucleus(std::vector<Choice>& choices, double share, const auto& likelier) {
+void keep_nucleus(std::vector<Choice>& choices, double share, const Likelier& likelier) {
   double wanted = 0, held = 0;
   for (const auto& choice : choices) wanted += choice.weight;
   wanted *= share;
@@ -72,22 +88,18 @@ std::int32_t sample_token(std::span<const float> logits, const SampleOptions& op
   if (options.temperature == 0) return static_cast<std::int32_t>(most - logits.begin());
 
   const auto logit = [&](std::int32_t id) { return logits[static_cast<std::size_t>(id)]; };
-  const auto likelier = [&](std::int32_t a, std::int32_t b) {
-    return logit(a) != logit(b) ? logit(a) > logit(b) : a < b;
-  };
-  Ids ids(options.top_k > 0 ? std::min(static_cast<std::size_t>(options.top_k), logits.size())
-                            : logits.size());
-  if (ids.size() < logits.size()) {  // one pass where few are kept
-    std::ranges::partial_sort_copy(std::views::iota(0, static_cast<std::int32_t>(logits.size())), ids,
-                                   likelier);
+  Ids ids;
+  if (options.top_k > 0 && static_cast<std::size_t>(options.top_k) < logits.size()) {
+    ids = most_likely(logits, static_cast<std::size_t>(options.top_k));
   } else {
+    ids.resize(logits.size());
     std::iota(ids.begin(), ids.end(), 0);
   }
   std::vector<Choice> choices;
   choices.reserve(ids.size());
   for (const auto id : ids)
     choices.push_back({id, std::exp((double{logit(id)} - double{*most}) / options.temperature)});
-  if (options.top_p < 1) keep_nucleus(choices, options.top_p, likelier);
+  if (options.top_p < 1) keep_nucleus(choices, options.top_p, Likelier{logits});
   if (options.min_p > 0) {  // the most likely token weighs 1
     std::erase_if(choices, [&](const Choice& choice) { return choice.weight < options.min_p; });
   }
@@ -121,15 +133,8 @@ Logprobs logprobs_of(std::span<const float> logits, std::int32_t chosen, int top
   const LogSoftmax softmax(logits);
   const auto logprob = [&](std::int32_t id) { return softmax(logits[static_cast<std::size_t>(id)]); };
   Logprobs result{.chosen = logprob(chosen), .top = {}};
-  Ids ids(logits.size());
-  std::iota(ids.begin(), ids.end(), 0);
-  const auto count = std::min(static_cast<std::size_t>(std::max(top, 0)), ids.size());
-  std::ranges::partial_sort(
-      ids, ids.begin() + static_cast<std::ptrdiff_t>(count), [&](std::int32_t a, std::int32_t b) {
-        const float x = logits[static_cast<std::size_t>(a)], y = logits[static_cast<std::size_t>(b)];
-        return x != y ? x > y : a < b;
-      });
-  for (std::size_t i = 0; i < count; ++i) result.top.emplace_back(ids[i], logprob(ids[i]));
+  const auto count = std::min(static_cast<std::size_t>(std::max(top, 0)), logits.size());
+  for (const auto id : most_likely(logits, count)) result.top.emplace_back(id, logprob(id));
   return result;
 }
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <type_traits>
-#include <vector>
 
 #include "ops/cpu/tile.h"
 #include "ops/with_type.h"
@@ -69,12 +68,6 @@ template <typename Unit>
 struct Block {
   using Source = typename UnitOf<Unit>::Source;
   static constexpr std::int64_t kTerms = UnitOf<Unit>::kTerms;
-
-  // What a thread has packed for itself: a part of the rows, or a group of columns.
-  struct Own {
-    GrowingMemory& memory;
-    std::int64_t packed = -1;
-  };
 
   const MatmulCall& call;
   std::int64_t row, rows, column, columns, from, depth;
@@ -151,10 +144,10 @@ struct Block {
   void pack_right(std::int64_t group) const { pack_right(right + group * kTaskColumns * units, group); }
 
   // Tasks with the same own operand follow each other.
-  void multiply(std::int64_t task, Own& own) const {
+  void multiply(std::int64_t task, OwnPart& own) const {
     const std::int64_t others = own_left ? groups : parts, which = task / others, other = task % others;
     const std::int64_t group = own_left ? other : which, first_row = (own_left ? which : other) * kTaskRows;
-    Unit* packed = own.memory.template take<Unit>(own_units(units));
+    Unit* packed = own.memory.take<Unit>(own_units(units));
     if (own.packed != which) {
       if (own_left) {
         pack_left(packed, first_row, height(first_row), 0, depth);
@@ -184,7 +177,7 @@ struct Block {
     }
   }
 
-  // Units of what a thread packs for itself.
+  // The units of a thread's own part.
   static std::int64_t own_units(std::int64_t units) {
     return std::max(kTaskRows / kStrip * strip_units(units), kTaskColumns * units);
   }
@@ -194,7 +187,7 @@ struct Block {
   std::int64_t width(std::int64_t first) const { return std::min(kPanel, columns - first); }
   std::int64_t end_of(std::int64_t group) const { return std::min(columns, (group + 1) * kTaskColumns); }
 
-  // One of `pieces` of what a thread will probably pack next.
+  // A piece of the part that a thread will probably pack next.
   Prefetch prefetch_next(std::int64_t which, std::int64_t piece, std::int64_t pieces) const {
     const std::int64_t next = which + 1;
     const auto of = [&](const Tensor& source, std::int64_t first_row, std::int64_t first_column,
@@ -210,7 +203,7 @@ struct Block {
     return call.transpose_b ? of(call.b, first, from, width, depth) : of(call.b, from, first, depth, width);
   }
 
-  // `rows_packed` begins with the rows of a thread's own part, or with all.
+  // `rows_packed` are the rows of a thread's own part, or all rows of the block.
   template <typename T>
   void multiply(const Result<T>& c, std::int64_t first_row, const Unit* rows_packed, std::int64_t width,
                 const Unit* panel, Prefetch& prefetch) const {
@@ -282,10 +275,9 @@ void PackedProduct::multiply(const MatmulCall& call) {
           block.left = left_.take<Unit>(block.units_of_left());
           team_.run(block.left_tasks(), [&](std::int64_t task, int) { block.pack_left(task); });
         }
-        std::vector<typename Block<Unit>::Own> own;
-        for (auto& memory : own_) own.push_back({memory});
+        for (auto& own : own_) own.packed = -1;
         team_.run(block.tasks(), [&](std::int64_t task, int member) {
-          block.multiply(task, own[static_cast<std::size_t>(member)]);
+          block.multiply(task, own_[static_cast<std::size_t>(member)]);
         });
       });
     });
@@ -310,7 +302,7 @@ std::size_t PackedProduct::scratch_bytes(int threads, const KernelSizes& sizes) 
   const auto units = [&](std::int64_t k) { return count_of(std::min(most, k), terms); };
   const std::int64_t rows = sizes.batch * sizes.positions, columns = sizes.columns, channels = sizes.channels;
   const std::int64_t widest = std::max(columns, sizes.classes), high = std::min(kRows, rows);
-  // Of weights' gradients, whose terms are rows.
+  // The sums of weights' gradients have a term for each row.
   const std::int64_t summed = units(std::max(rows, sizes.logit_rows));
   const std::int64_t right = summed * std::min(kColumns, channels);
   const std::int64_t strips = count_of(std::min(kRows, channels), kStrip) * strip_units(summed);

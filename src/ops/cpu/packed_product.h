@@ -1,5 +1,5 @@
-// Our own matrix products. Operands are packed into the order in which the tile kernel (tile.h) reads them, as
-// in Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008); rows of a left
+// Our own matrix products. Operands are packed into the order in which the tile kernel (tile.h) reads them,
+// as in Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008); rows of a left
 // operand that is neither transposed nor widened are read where they are. What can be packed by the thread
 // that multiplies it stays in that thread's cache, and is fetched while the thread multiplies what comes
 // before. Every element is the sum of its terms along K in their order, cut at multiples of a fixed depth, so
@@ -17,6 +17,13 @@
 
 namespace shoal::cpu {
 
+// The part of an operand that a thread has packed for itself: rows of the left one, or columns of the right
+// one.
+struct OwnPart {
+  GrowingMemory memory;
+  std::int64_t packed = -1;  // the number of the part in its block; -1: none
+};
+
 class PackedProduct {
  public:
   explicit PackedProduct(ThreadTeam& team) : team_(team), own_(static_cast<std::size_t>(team.size())) {}
@@ -33,7 +40,7 @@ class PackedProduct {
 
   ThreadTeam& team_;
   GrowingMemory left_, right_, sums_, bias_;
-  std::vector<GrowingMemory> own_;  // of each thread
+  std::vector<OwnPart> own_;  // of each thread
 };
 
 }  // namespace shoal::cpu
