@@ -1,6 +1,7 @@
 // shoal-simulate: training runs among faults, in a simulated world. One seed is one scenario; the same seed
 // is always the same.
 #include <fmt/format.h>
+#include <malloc.h>
 #include <sched.h>
 #include <sys/personality.h>
 #include <sys/wait.h>
@@ -70,7 +71,7 @@ class Folder {
  public:
   Folder()
       : path_((::access("/dev/shm", W_OK) == 0 ? fs::path("/dev/shm") : fs::temp_directory_path()) /
-              fmt::format("shoal-simulate-{}", ::getpid())),
+              fmt::format("shoal-simulate-{:07}", ::getpid())),
         owner_(::getpid()) {
     fs::create_directories(path_);
   }
@@ -230,6 +231,10 @@ int simulate(int count, char** arguments) {
 
 int main(int count, char** arguments) {
   shoal::simulate::fix_addresses(arguments);
+  // One arena, since one thread runs at a time, and no page given back, since attempts are short.
+  ::mallopt(M_ARENA_MAX, 1);
+  ::mallopt(M_TRIM_THRESHOLD, 1 << 30);
+  ::mallopt(M_TOP_PAD, 8 << 20);
   try {
     return shoal::simulate::simulate(count, arguments);
   } catch (const shoal::UserError& error) {

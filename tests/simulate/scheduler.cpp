@@ -4,9 +4,13 @@
 #include <linux/futex.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#ifdef __x86_64__
+#include <asm/prctl.h>
+#endif
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "simulate/real.h"
 
@@ -17,11 +21,25 @@ thread_local Scheduler* this_scheduler = nullptr;
 
 constexpr Time kMostLate = from_seconds(8e-3);  // after the end of a sleep
 
-void sleep_while(std::atomic<int>& word, int value) {
-  ::syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, value, nullptr, nullptr, 0);
+// Not a semaphore, which asks for the time and gives way.
+void await(std::atomic<int>& flag) {
+  while (flag.load(std::memory_order_acquire) == 0)
+    ::syscall(SYS_futex, &flag, FUTEX_WAIT_PRIVATE, 0, nullptr, nullptr, 0);
 }
-void wake_one(std::atomic<int>& word) {
-  ::syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
+void set(std::atomic<int>& flag) {
+  flag.store(1, std::memory_order_release);
+  ::syscall(SYS_futex, &flag, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
+}
+
+constexpr std::size_t kStackSize = 8 << 20;  // bytes, of which few are ever touched
+
+// No library does this.
+void set_thread_pointer(void* pointer) {
+#ifdef __x86_64__
+  ::syscall(SYS_arch_prctl, ARCH_SET_FS, pointer);
+#else
+  asm volatile("msr tpidr_el0, %0" : : "r"(pointer));
+#endif
 }
 
 }  // namespace
@@ -30,16 +48,6 @@ Scheduler* Scheduler::current() { return this_scheduler; }
 
 Scheduler::Scheduler(std::uint64_t seed, Time limit, std::function<void(const std::string&)> stuck)
     : random_(seed), limit_(limit), stuck_(std::move(stuck)) {}
-
-void Scheduler::Thread::await_baton() {
-  while (baton.load(std::memory_order_acquire) == 0) sleep_while(baton, 0);
-  baton.store(0, std::memory_order_relaxed);
-}
-
-void Scheduler::Thread::give_baton() {
-  baton.store(1, std::memory_order_release);
-  wake_one(baton);
-}
 
 Scheduler::Thread& Scheduler::add_thread(Process& process, std::function<void()> body) {
   const int number = static_cast<int>(threads_.size());
@@ -52,25 +60,44 @@ Scheduler::Thread& Scheduler::add_thread(Process& process, std::function<void()>
 void Scheduler::run(Process& process, const std::function<void()>& body) {
   running_ = &add_thread(process, body);
   running_->handle = ::pthread_self();
+  running_->locals = __builtin_thread_pointer();
   this_scheduler = this;
   body();
   this_scheduler = nullptr;
 }
 
+// The thread of the system only lends its memory, and ends when the simulated one has.
 void Scheduler::start_thread(Thread& thread, const pthread_attr_t* attributes) {
-  struct Start {
+  struct Loan {
     Scheduler& scheduler;
-    Thread& thread;
+    Thread& borrower;
   };
-  const auto enter = [](void* given) -> void* {
-    const std::unique_ptr<Start> start(static_cast<Start*>(given));
-    start->thread.await_baton();
-    this_scheduler = &start->scheduler;
-    start->thread.body();
-    start->scheduler.end_thread();
+  const auto lend = [](void* given) -> void* {
+    const auto [scheduler, borrower] = *static_cast<Loan*>(given);
+    this_scheduler = &scheduler;
+    borrower.locals = __builtin_thread_pointer();
+    set(borrower.lent);
+    await(borrower.over);
     return nullptr;
   };
-  real().pthread_create(&thread.handle, attributes, enter, new Start{*this, thread});
+  Loan loan{*this, thread};
+  real().pthread_create(&thread.handle, attributes, lend, &loan);
+  await(thread.lent);
+  thread.stack = std::make_unique_for_overwrite<std::byte[]>(kStackSize);
+  ::getcontext(&thread.context);
+  thread.context.uc_stack = {.ss_sp = thread.stack.get(), .ss_flags = 0, .ss_size = kStackSize};
+  ::makecontext(
+      &thread.context, [] { this_scheduler->live(); }, 0);
+}
+
+void Scheduler::live() {
+  switched();
+  running_->body();
+  running_->state = Thread::State::ended;
+  wake(running_);
+  this_scheduler = nullptr;
+  left_ = running_;
+  switch_to(*choose());
 }
 
 pthread_t Scheduler::create_thread(const pthread_attr_t* attributes, void* (*body)(void*), void* argument) {
@@ -88,16 +115,6 @@ void Scheduler::start(Process& process, std::function<void()> body) {
                             wake(&process);
                           }),
                nullptr);
-}
-
-// The thread's last act: the baton goes on, and the real thread ends.
-void Scheduler::end_thread() {
-  running_->state = Thread::State::ended;
-  wake(running_);
-  this_scheduler = nullptr;
-  auto* next = choose();
-  running_ = next;
-  next->give_baton();
 }
 
 void Scheduler::end(Process& process, int exit_code) {
@@ -201,13 +218,20 @@ Scheduler::Thread* Scheduler::choose() {
 }
 
 void Scheduler::switch_over() {
-  auto* const me = running_;
-  put_aside(*me, 0.002);
-  auto* const next = choose();
-  if (next == me) return;
-  running_ = next;
-  next->give_baton();
-  me->await_baton();
+  put_aside(*running_, 0.002);
+  if (auto* const next = choose(); next != running_) switch_to(*next);
+}
+
+void Scheduler::switch_to(Thread& next) {
+  auto& me = *std::exchange(running_, &next);
+  set_thread_pointer(next.locals);
+  ::swapcontext(&me.context, &next.context);
+  switched();
+}
+
+// The first act of a thread after a switch.
+void Scheduler::switched() {
+  if (auto* const left = std::exchange(left_, nullptr)) set(left->over);
 }
 
 std::string Scheduler::describe() const {
