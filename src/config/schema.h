@@ -50,10 +50,11 @@ struct Field {
   std::string_view unit;
   std::string_view doc;
 
-  std::string name() const;                       // "optim.lr"
-  std::string_view type() const;                  // "integer", "number", ...
-  std::string allowed() const;                    // "at least 0", "one of ...", or "" without limits
-  std::string value(const Config& config) const;  // as TOML
+  FieldRef const_ref(const Config& config) const;  // to read through, not to write
+  std::string name() const;                        // "optim.lr"
+  std::string_view type() const;                   // "integer", "number", ...
+  std::string allowed() const;                     // "at least 0", "one of ...", or "" without limits
+  std::string value(const Config& config) const;   // as TOML
   std::string_view name_of(Choice choice) const;
 };
 

@@ -148,6 +148,9 @@ std::string Bounds::text() const {
   return least + (least.empty() || most.empty() ? "" : " and ") + most;
 }
 
+// A ref takes the address of a member, and leaves the config alone.
+FieldRef Field::const_ref(const Config& config) const { return ref(const_cast<Config&>(config)); }
+
 std::string Field::name() const { return fmt::format("{}.{}", section, key); }
 
 std::string_view Field::type() const {
@@ -176,7 +179,6 @@ std::string Field::allowed() const {
 }
 
 std::string Field::value(const Config& config) const {
-  Config copy = config;
   return std::visit(
       Overloaded{[](const bool* flag) { return std::string(*flag ? "true" : "false"); },
                  [](const double* number) { return toml_number(*number); },
@@ -186,7 +188,7 @@ std::string Field::value(const Config& config) const {
                  [](const std::map<std::string, double>* table) { return toml_table(*table); },
                  [&](Choice choice) { return toml_string(name_of(choice)); },
                  [](const auto* integer) { return std::to_string(*integer); }},
-      ref(copy));
+      const_ref(config));
 }
 
 std::string_view Field::name_of(Choice choice) const {
@@ -196,8 +198,7 @@ std::string_view Field::name_of(Choice choice) const {
 
 std::string_view name_of_choice(const Config& config, std::string_view key) {
   const auto* field = find_field(key);
-  Config copy = config;
-  return field->name_of(std::get<Choice>(field->ref(copy)));
+  return field->name_of(std::get<Choice>(field->const_ref(config)));
 }
 
 void assign(const Field& field, Config& config, const RawValue& value, std::string_view where) {

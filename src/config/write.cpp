@@ -30,8 +30,8 @@ std::string explain(const Field& field) {
          wrap(field.doc, "      ", width);
 }
 
-nlohmann::ordered_json json_value(const Field& field, Config& config) {
-  const auto member = field.ref(config);
+nlohmann::ordered_json json_value(const Field& field, const Config& config) {
+  const auto member = field.const_ref(config);
   if (const auto* choice = std::get_if<Choice>(&member)) return field.name_of(*choice);
   return std::visit(
       [](const auto& value) -> nlohmann::ordered_json {
@@ -56,10 +56,9 @@ std::string to_toml(const Config& config, bool comments) {
 }
 
 nlohmann::ordered_json to_json(const Config& config) {
-  Config copy = config;
   nlohmann::ordered_json json;
   for (const auto& field : config_fields()) {
-    json[std::string(field.section)][std::string(field.key)] = json_value(field, copy);
+    json[std::string(field.section)][std::string(field.key)] = json_value(field, config);
   }
   return json;
 }
