@@ -6,7 +6,7 @@
 #include <map>
 #include <set>
 
-#include "checkpoint/json_shape.h"
+#include "checkpoint/json_text.h"
 #include "core/error.h"
 #include "core/json_depth.h"
 #include "core/json_integer.h"
@@ -20,8 +20,6 @@ namespace fs = std::filesystem;
 
 constexpr std::uint64_t kMaxManifest = 1u << 30;
 constexpr std::array kDTypes = {DType::f32, DType::bf16, DType::f16, DType::f64, DType::i32};
-
-std::string dump(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
 
 std::string to_hex(std::uint64_t value) { return fmt::format("{:016x}", value); }
 
@@ -43,20 +41,22 @@ DType dtype_from(const json& value) {
 
 Shape shape_from(const json& value) {
   const auto shape = shape_from_json(value);
-  if (!shape) fail_user("{} is not a shape", dump(value));
+  if (!shape) fail_user("{} is not a shape", json_text(value));
   return *shape;
 }
 
 std::int64_t whole_number(const json& value) {
   const auto number = integer_of<std::int64_t>(value);
-  if (!number) fail_user("{} is not a whole number", dump(value));
+  if (!number) fail_user("{} is not a whole number", json_text(value));
   return *number;
 }
 
-json to_json(const FileRecord& file) {
-  json sums = json::array();
-  for (auto sum : file.summary.checksums) sums.push_back(to_hex(sum));
-  return {{"name", file.name}, {"bytes", file.summary.bytes}, {"xxh3", std::move(sums)}};
+std::string json_of(const FileRecord& file) {
+  std::string sums;
+  for (auto sum : file.summary.checksums)
+    sums += fmt::format("{}\"{}\"", sums.empty() ? "" : ",", to_hex(sum));
+  return fmt::format(R"({{"bytes":{},"name":{},"xxh3":[{}]}})", file.summary.bytes, json_text(file.name),
+                     sums);
 }
 
 FileRecord file_from(const json& value) {
@@ -76,22 +76,23 @@ FileRecord file_from(const json& value) {
 }
 
 // Fields that say what is so anyway (the whole box, the whole tensor, the same name) are left out.
-json to_json(const TensorRecord& tensor) {
-  json slices = json::array();
-  for (const auto& record : tensor.slices) {
-    json slice = {{"file", record.file}};
-    if (record.slice.shape != tensor.shape) {
-      slice["offset"] = shape_to_json<json>(record.slice.offset);
-      slice["shape"] = shape_to_json<json>(record.slice.shape);
-    }
-    if (!record.slice.covers_box()) slice["range"] = {record.slice.flat_begin, record.slice.flat_end};
-    if (record.stored_as != tensor.name) slice["as"] = record.stored_as;
-    slices.push_back(std::move(slice));
-  }
-  return {{"name", tensor.name},
-          {"dtype", name_of(tensor.dtype)},
-          {"shape", shape_to_json<json>(tensor.shape)},
-          {"slices", std::move(slices)}};
+std::string json_of(const SliceRecord& record, const TensorRecord& tensor) {
+  const auto& slice = record.slice;
+  const bool is_part = slice.shape != tensor.shape;
+  std::string text = "{";
+  if (record.stored_as != tensor.name) text += fmt::format(R"("as":{},)", json_text(record.stored_as));
+  text += fmt::format(R"("file":{})", record.file);
+  if (is_part) text += fmt::format(R"(,"offset":{})", json_text(slice.offset));
+  if (!slice.covers_box()) text += fmt::format(R"(,"range":[{},{}])", slice.flat_begin, slice.flat_end);
+  if (is_part) text += fmt::format(R"(,"shape":{})", json_text(slice.shape));
+  return text + '}';
+}
+
+std::string json_of(const TensorRecord& tensor) {
+  std::string slices;
+  for (const auto& slice : tensor.slices) slices += (slices.empty() ? "" : ",") + json_of(slice, tensor);
+  return fmt::format(R"({{"dtype":"{}","name":{},"shape":{},"slices":[{}]}})", name_of(tensor.dtype),
+                     json_text(tensor.name), json_text(tensor.shape), slices);
 }
 
 SliceRecord slice_from(const json& value, const TensorRecord& tensor, std::size_t files) {
@@ -103,7 +104,7 @@ SliceRecord slice_from(const json& value, const TensorRecord& tensor, std::size_
   if (value.contains("shape")) {
     record.slice.offset = shape_from(value.at("offset"));
     record.slice.shape = shape_from(value["shape"]);
-    if (checked_bytes(record.slice.shape, 1) < 0) fail_user("{} is not a shape", dump(value["shape"]));
+    if (checked_bytes(record.slice.shape, 1) < 0) fail_user("{} is not a shape", json_text(value["shape"]));
     record.slice.flat_end = record.slice.shape.count();
   }
   if (value.contains("range")) {
@@ -128,7 +129,34 @@ TensorRecord tensor_from(const json& value, std::size_t files) {
   return tensor;
 }
 
-Manifest manifest_from(json& body) {
+std::string without_spaces(std::string_view text) {
+  std::string result;
+  result.reserve(text.size());
+  bool in_quotes = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (!in_quotes && (text[i] == ' ' || text[i] == '\n')) continue;
+    if (text[i] == '"') in_quotes = !in_quotes;
+    result += text[i];
+    if (text[i] == '\\' && i + 1 < text.size()) result += text[++i];
+  }
+  return result;
+}
+
+// The checksum of an object whose fields are these, each with a comma behind it.
+std::uint64_t checksum_of(std::string fields) {
+  fields.back() = '}';
+  return checksum(fields);
+}
+
+bool is_as_written(std::string_view text, std::uint64_t sum) {
+  auto fields = without_spaces(text);
+  const auto end = fmt::format(R"("checksum":"{}"}})", to_hex(sum));
+  if (!fields.ends_with("," + end)) return false;
+  fields.resize(fields.size() - end.size());
+  return checksum_of(std::move(fields)) == sum;
+}
+
+Manifest manifest_from(json& body, std::string_view text) {
   if (!body.is_object()) fail_user("it is not a JSON object");
   const std::int64_t format = whole_number(body.at("format"));
   if (format != kCheckpointFormat) {
@@ -136,7 +164,9 @@ Manifest manifest_from(json& body) {
   }
   const std::uint64_t sum = from_hex(body.at("checksum"));
   body.erase("checksum");
-  if (checksum(dump(body)) != sum) fail_user("it was changed after it was written (its checksum differs)");
+  // Other programs may have laid the fields out anew.
+  if (!is_as_written(text, sum) && checksum(json_text(body)) != sum)
+    fail_user("it was changed after it was written (its checksum differs)");
 
   Manifest manifest;
   manifest.info = {whole_number(body.at("step")), body.at("shoal").get<std::string>(),
@@ -167,49 +197,34 @@ std::uint64_t Manifest::file_bytes() const {
 }
 
 // The keys in JSON's order, in which a reader adds up the checksum of all values without a space between
-// them. In the file there is a line for each field, file and tensor: short enough to read, and to compare
-// with diff.
+// them. There is a line for each field, file and tensor: short enough to read, and to compare with diff.
 std::string to_json_text(const Manifest& manifest) {
-  std::string text = "{\n", values = "{";
-  const auto name = [&](const char* key) {
-    text += fmt::format("\"{}\": ", key);
-    values += fmt::format("\"{}\":", key);
-  };
-  const auto field = [&](const char* key, const json& value) {
-    name(key);
-    const auto dumped = dump(value);
-    text += dumped + ",\n";
-    values += dumped + ",";
+  std::string text = "{\n";
+  const auto field = [&](const char* key, const std::string& value) {
+    text += fmt::format("\"{}\": {},\n", key, value);
   };
   const auto list = [&](const char* key, const auto& records) {
-    name(key);
-    const char *line = "[\n  ", *separator = "[";
-    for (const auto& record : records) {
-      const auto dumped = dump(to_json(record));
-      text += line + dumped;
-      values += separator + dumped;
-      line = ",\n  ", separator = ",";
-    }
-    text += records.empty() ? "[\n],\n" : "\n],\n";
-    values += records.empty() ? "[]," : "],";
+    std::string lines;
+    for (const auto& record : records) lines += (lines.empty() ? "\n  " : ",\n  ") + json_of(record);
+    field(key, fmt::format("[{}\n]", lines));
   };
-  field("config", manifest.info.config);
+  field("config", json_text(manifest.info.config));
   list("files", manifest.files);
-  field("format", kCheckpointFormat);
-  field("model", manifest.info.model);
-  field("shoal", manifest.info.shoal_version);
-  field("state", manifest.info.state);
-  field("step", manifest.info.step);
+  field("format", std::to_string(kCheckpointFormat));
+  field("model", json_text(manifest.info.model));
+  field("shoal", json_text(manifest.info.shoal_version));
+  field("state", json_text(manifest.info.state));
+  field("step", std::to_string(manifest.info.step));
   list("tensors", manifest.tensors);
-  values.back() = '}';
-  return text + fmt::format("\"checksum\": \"{}\"\n}}\n", to_hex(checksum(values)));
+  const auto sum = checksum_of(without_spaces(text));
+  return text + fmt::format("\"checksum\": \"{}\"\n}}\n", to_hex(sum));
 }
 
 Manifest manifest_from_json_text(std::string_view text, const fs::path& path) {
   try {
     json body = json::parse(text);
     if (is_deeper(body)) fail_user("its values are nested more than {} deep", kDeepestJson);
-    return manifest_from(body);
+    return manifest_from(body, text);
   } catch (const json::exception& error) {
     fail_user("{} is damaged: {}", path.string(), error.what());
   } catch (const UserError& error) {

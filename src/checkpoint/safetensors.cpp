@@ -8,7 +8,7 @@
 #include <set>
 #include <utility>
 
-#include "checkpoint/json_shape.h"
+#include "checkpoint/json_text.h"
 #include "checkpoint/slice.h"
 #include "core/error.h"
 #include "core/json_depth.h"
@@ -53,24 +53,26 @@ std::size_t bytes_of(const TensorEntry& entry) {
 
 std::string make_header(const std::vector<TensorEntry>& entries,
                         const std::map<std::string, std::string>& metadata) {
-  nlohmann::ordered_json header = nlohmann::ordered_json::object();
-  if (!metadata.empty()) header[std::string(kMetadata)] = metadata;
+  std::string header;
+  const auto add = [&](const std::string& name, const std::string& value) {
+    header += fmt::format("{}{}:{}", header.empty() ? '{' : ',', json_text(name), value);
+  };
+  if (!metadata.empty()) add(std::string(kMetadata), json_text(nlohmann::json(metadata)));
+  std::set<std::string_view> names = {kMetadata};
   std::uint64_t offset = 0;
   for (const auto& entry : entries) {
     const std::int64_t bytes = checked_bytes(entry.shape, size_of(entry.dtype));
     if (bytes < 0) fail("tensor \"{}\" has an impossible shape {}", entry.name, entry.shape.to_string());
-    if (entry.name == kMetadata || header.contains(entry.name)) {
+    if (!names.insert(entry.name).second)
       fail("tensor \"{}\" cannot be written twice into one file", entry.name);
-    }
     const std::uint64_t end = offset + static_cast<std::uint64_t>(bytes);
-    header[entry.name] = {{"dtype", stored_name(entry.dtype)},
-                          {"shape", shape_to_json<nlohmann::ordered_json>(entry.shape)},
-                          {"data_offsets", {offset, end}}};
+    add(entry.name, fmt::format(R"({{"dtype":"{}","shape":{},"data_offsets":[{},{}]}})",
+                                stored_name(entry.dtype), json_text(entry.shape), offset, end));
     offset = end;
   }
-  std::string text = header.dump();
-  text.append((kLengthBytes - text.size() % kLengthBytes) % kLengthBytes, ' ');
-  return text;
+  header += header.empty() ? "{}" : "}";
+  header.append((kLengthBytes - header.size() % kLengthBytes) % kLengthBytes, ' ');
+  return header;
 }
 
 // Parses a header. Refuses duplicate keys and deeper nesting than the format has, both of which JSON allows.
