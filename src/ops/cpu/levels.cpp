@@ -44,7 +44,7 @@ CpuLevel level_of_processor() {
 std::string_view name_of(CpuLevel level) { return kNames[static_cast<std::size_t>(level)]; }
 
 CpuLevel cpu_level() {
-  const auto highest = level_of_processor();
+  static const auto highest = level_of_processor();  // asked once: slow in a virtual machine
   const char* wanted = std::getenv("SHOAL_ISA");
   if (!wanted || !*wanted) return highest;
   const auto found = std::ranges::find(kNames, std::string_view(wanted));
