@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bitset>
 #include <cstring>
-#include <set>
 
 namespace shoal::simulate {
 
@@ -54,16 +54,16 @@ std::string Network::match(int rank) {
 }
 
 Network::Messages::iterator Network::first_for(const Receive& receive) {
-  std::set<int> later;  // senders whose next message is not here yet
+  std::bitset<64> later;  // senders whose next message is not here yet
   return std::ranges::find_if(messages_, [&](const auto& message) {
     if (message->to != receive.to || message->channel != receive.channel || message->tag != receive.tag ||
         (receive.from != messages::kAnyRank && receive.from != message->from) ||
-        later.contains(message->from)) {
+        later[static_cast<std::size_t>(message->from)]) {
       return false;
     }
     const bool came = message->arrives <= scheduler_.now();
     message->wanted |= came;
-    if (!came || !message->sent) later.insert(message->from);
+    if (!came || !message->sent) later[static_cast<std::size_t>(message->from)] = true;
     return came && message->sent;
   });
 }

@@ -4,8 +4,10 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 #include <sched.h>
+#include <unistd.h>
 
 #include <cerrno>
+#include <climits>
 #include <cstdarg>
 #include <cstring>
 #include <string>
@@ -52,8 +54,9 @@ class FileCall {
  private:
   static fs::path path_of(int file) {
     if (!Scheduler::current() || !the_disk) return {};
-    std::error_code unknown;
-    return fs::read_symlink(fmt::format("/proc/self/fd/{}", file), unknown);
+    char path[PATH_MAX];
+    const auto size = ::readlink(fmt::format("/proc/self/fd/{}", file).c_str(), path, sizeof path);
+    return size < 0 ? fs::path() : fs::path(path, path + size);
   }
 
   Scheduler* scheduler_;

@@ -90,7 +90,7 @@ class Scheduler {
   void unlocked(pthread_mutex_t* mutex);
 
  private:
-  static constexpr Time kTick = 2'000;
+  static constexpr Time kTick = 8'000;
 
   struct Thread {
     enum class State : std::uint8_t { ready, waiting, ended };
