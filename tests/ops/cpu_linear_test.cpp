@@ -99,8 +99,8 @@ INSTANTIATE_TEST_SUITE_P(
 INSTANTIATE_TEST_SUITE_P(Blocks, CpuLinear,
                          testing::Combine(testing::Values(Types{DType::bf16, DType::bf16},
                                                           Types{DType::bf16, DType::f32}),
-                                          testing::Values(Shape{1937, 10, 1090}, Shape{70, 2060, 40},
-                                                          Shape{70, 40, 2060}, Shape{2053, 12, 20})));
+                                          testing::Values(Shape{1937, 10, 1090}, Shape{70, 3100, 40},
+                                                          Shape{70, 40, 3100}, Shape{3083, 12, 20})));
 
 }  // namespace
 }  // namespace shoal::test

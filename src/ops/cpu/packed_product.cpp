@@ -15,7 +15,7 @@ namespace {
 constexpr std::int64_t kTaskRows = 16 * kStrip, kTaskColumns = 64;
 // A block of the product: what all threads read stays in the third-level cache.
 constexpr std::int64_t kRows = 20 * kTaskRows, kColumns = 16 * kTaskColumns;
-constexpr std::int64_t kUnits = 1024;
+constexpr std::int64_t kUnits = 1536;
 template <typename Unit>
 constexpr std::int64_t kDepth = kUnits* UnitOf<Unit>::kTerms;
 // The part of a left operand that one task packs: long runs of memory.
@@ -24,6 +24,12 @@ constexpr std::int64_t kPackRows = 4 * kTaskRows, kPackDepth = 128;
 template <typename F>
 void for_pieces(std::int64_t n, std::int64_t piece, F&& f) {
   for (std::int64_t begin = 0; begin < n; begin += piece) f(begin, std::min(piece, n - begin));
+}
+
+// The size of a piece where so few as possible are as equal as possible, in whole cache lines.
+std::int64_t even_piece(std::int64_t n, std::int64_t most) {
+  constexpr std::int64_t kLine = 32;
+  return count_of(count_of(n, count_of(n, most)), kLine) * kLine;
 }
 
 // Floats of a row that is copied: whole cache lines, and one more.
@@ -263,7 +269,7 @@ void PackedProduct::multiply(const MatmulCall& call) {
   for_pieces(n, most_columns, [&](std::int64_t column, std::int64_t columns) {
     for_pieces(m, most_rows, [&](std::int64_t row, std::int64_t rows) {
       auto* sums = with_sums ? sums_.take<float>(rows * columns) : nullptr;
-      for_pieces(k, kDepth<Unit>, [&](std::int64_t from, std::int64_t depth) {
+      for_pieces(k, even_piece(k, kDepth<Unit>), [&](std::int64_t from, std::int64_t depth) {
         Block<Unit> block{call, row, rows, column, columns, from, depth};
         block.sums = sums;
         block.bias = bias;

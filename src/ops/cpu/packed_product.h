@@ -2,8 +2,8 @@
 // as in Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008); rows of a left
 // operand that is neither transposed nor widened are read where they are. What can be packed by the thread
 // that multiplies it stays in that thread's cache, and is fetched while the thread multiplies what comes
-// before. Every element is the sum of its terms along K in their order, cut at multiples of a fixed depth, so
-// its bits depend neither on the number of threads nor on its place.
+// before. Every element is the sum of its terms along K in their order, cut into pieces that K alone decides,
+// so its bits depend neither on the number of threads nor on its place.
 #pragma once
 
 #include <cstddef>
