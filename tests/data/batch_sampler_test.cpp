@@ -218,6 +218,12 @@ TEST_F(SamplerTest, SequentialTakesEveryTargetOnce) {
   }
 }
 
+TEST(ShareOf, NoFileGetsLessThanItsShare) {
+  EXPECT_EQ(share_of(200, 0.75), 150);
+  EXPECT_EQ(share_of(10, 0.01), 1);
+  EXPECT_EQ(share_of(10, 0.51), 6);
+}
+
 TEST(Permutation, IsAPermutationOfEverySize) {
   for (std::uint64_t n : {1, 2, 3, 4, 5, 16, 17, 63, 64, 65, 1000}) {
     const Permutation order(n, 3, 0);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <functional>
 #include <iterator>
 
 #include "core/log.h"
@@ -15,15 +16,19 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// The log line of a step.
-std::string line_of(const StepRecord& record) {
+std::string logged(const std::function<void(Console&)>& action) {
   const test::TempFolder folder;
   const auto file = folder / "log";
   log::attach_file(file);
-  Console(1000, std::nullopt).step(record, 90);
+  Console console(1000, std::nullopt);
+  action(console);
   log::detach_file();
   std::ifstream stream(file);
   return {std::istreambuf_iterator<char>(stream), {}};
+}
+
+std::string line_of(const StepRecord& record) {
+  return logged([&](Console& console) { console.step(record, 90); });
 }
 
 TEST(Console, AStep) {
@@ -47,6 +52,17 @@ TEST(Console, NumbersThatAreOutOfTheOrdinary) {
   EXPECT_THAT(line, HasSubstr("  4.0 s/token "));
   EXPECT_THAT(line, Not(HasSubstr("peak"))) << "the peak was measured on a busy machine";
   EXPECT_THAT(line, Not(HasSubstr("ETA"))) << "nothing is left";
+}
+
+TEST(Console, AnEvaluationSaysHowLongStepsTookWhereThereWereAny) {
+  EvalRecord record;
+  record.step = 10;
+  const auto line = [&](const TrainTime& time) {
+    return logged([&](Console& console) { console.evaluation(record, time); });
+  };
+  EXPECT_THAT(line({.seconds = 2, .steps = 4, .total_seconds = 3}),
+              HasSubstr("Train time: 2.000 s (500.000 ms/step), Total train time: 3.000 s"));
+  EXPECT_THAT(line({}), Not(HasSubstr("Train time")));
 }
 
 TEST(Console, DrawsNoBarWhereThereIsNoTerminal) {

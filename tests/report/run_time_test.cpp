@@ -60,6 +60,10 @@ TEST(RunTime, EvaluationsCount) {
 TEST(RunTime, ARunOfDaysSaysWhatToChange) {
   const auto work = work_left(config_of(600'000), 0, 1000, 1000, 100);
   EXPECT_EQ(too_long_advice(config_of(600'000), work, 1e-3), "");
+  RunWork of_a_day;
+  of_a_day.steps = 86'400;
+  EXPECT_EQ(too_long_advice(config_of(86'400), of_a_day, 0.999), "");
+  EXPECT_THAT(too_long_advice(config_of(86'400), of_a_day, 1), HasSubstr("a step is"));
   EXPECT_THAT(too_long_advice(config_of(600'000), work, 17 * 60),
               AllOf(HasSubstr("a step is about 17 minutes"), HasSubstr("train.steps"),
                     HasSubstr("train.global_batch"), HasSubstr("model.preset=gpt-mini"),

@@ -11,6 +11,9 @@
 
 #include "core/clock.h"
 #include "core/error.h"
+#include "core/file.h"
+#include "core/log.h"
+#include "data/temp_folder.h"
 #include "serve/test_server.h"
 
 namespace shoal::serve {
@@ -20,6 +23,7 @@ using test::eventually;
 using test::Json;
 using test::TestServer;
 using testing::HasSubstr;
+using testing::Not;
 
 // Until the end of the test, unless somebody ends it.
 const Json kEndless = {{"prompt", "a"}, {"max_tokens", TestServer::kMost}};
@@ -73,6 +77,22 @@ Json streamed(Json body) {
 void expect_well(const TestServer& server) {
   const auto [status, json] = server.complete({{"prompt", "abc"}, {"max_tokens", 3}});
   EXPECT_EQ(status, 200) << json;
+}
+
+TEST(Server, LogsRequestsButNotProbes) {
+  const shoal::test::TempFolder folder;
+  const auto file = folder / "log";
+  log::attach_file(file);
+  {
+    TestServer server;
+    auto client = server.client();
+    for (const char* path : {"/health", "/metrics", "/v1/models"}) EXPECT_EQ(client.Get(path)->status, 200);
+  }
+  log::detach_file();
+  const auto text = read_text(file, 1 << 20);
+  EXPECT_THAT(text, HasSubstr("GET /v1/models 200 "));
+  EXPECT_THAT(text, Not(HasSubstr("/health")));
+  EXPECT_THAT(text, Not(HasSubstr("/metrics")));
 }
 
 TEST(Server, AnswersItsRoutes) {

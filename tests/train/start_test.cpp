@@ -7,6 +7,7 @@
 
 #include "config/schema.h"
 #include "core/error.h"
+#include "train/tiny_run.h"
 
 namespace shoal {
 namespace {
@@ -61,6 +62,16 @@ TEST(CheckResume, TakesWhatKeepsTheTensorsAndTheData) {
   EXPECT_EQ(refusal({"optim.ema=0.5"}, {"optim.ema=0.9"}), "");
   EXPECT_EQ(refusal({"outer.interval=3"}, {"outer.interval=4"}), "");
   EXPECT_EQ(refusal({"outer.compress=topk:0.1"}, {"outer.compress=bfloat16"}), "");
+}
+
+class FindStart : public test::TinyRuns {};
+
+TEST_F(FindStart, RefusesWeightsThatAreNone) {
+  auto run = config("run");
+  run.init.from = "hf:" + (folder_ / "").string();
+  run_threads({}, [&](World& world) {
+    EXPECT_THROW(find_start(run, Mixture({{run.data.dir, 1}}, {}), false, world.ranks), UserError);
+  });
 }
 
 }  // namespace

@@ -1,0 +1,24 @@
+#include "launch/process.h"
+
+#include <gtest/gtest.h>
+
+#include <csignal>
+
+#include "core/clock.h"
+
+namespace shoal {
+namespace {
+
+TEST(CaughtSignals, AreWaitedForAsLongAsAsked) {
+  const CaughtSignals signals;
+  const Stopwatch watch;
+  EXPECT_EQ(signals.wait(0.2), 0);
+  EXPECT_GE(watch.seconds(), 0.19);
+  EXPECT_LT(watch.seconds(), 4) << "on a busy machine";
+  ::raise(SIGTERM);
+  EXPECT_EQ(signals.wait(60), SIGTERM);
+  EXPECT_LT(watch.seconds(), 30);
+}
+
+}  // namespace
+}  // namespace shoal
