@@ -169,10 +169,14 @@ inline Vec exp(Vec x) {
   p = p * r + 0.166666667f;
   p = p * r + 0.5f;
   p = p * r * r + r + 1.0f;
+#ifdef __AVX512F__
+  return (Vec)_mm512_scalef_ps((__m512)p, (__m512)n);
+#else
   // n is added in two halves, so that neither leaves the range of exponents on the way.
   const VecI exponent = (VecI)shifted - (VecI)splat(kMagic);
   const VecI half = exponent >> 1;
   return p * (Vec)((half + 127) << 23) * (Vec)((exponent - half + 127) << 23);
+#endif
 }
 
 }  // namespace shoal::cpu
