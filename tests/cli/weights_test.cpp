@@ -74,6 +74,8 @@ TEST_F(WeightsFiles, ThereAndBackAgain) {
   EXPECT_TRUE(read_file(file("untied-again/model.safetensors")) ==
               read_file(file("untied/model.safetensors")));
   expect_user_error(export_to("untied.bin", "llmc", "runs/untied"), "a head of its own", "--format hf");
+  expect_user_error(export_to("untied.safetensors", "nanogpt-safetensors", "runs/untied"),
+                    "a head of its own");
 
   export_well("hf", "hf", "llmc:gpt.bin");
   export_well("again.bin", "llmc", "hf");
