@@ -16,9 +16,10 @@ void CpuBackend::adamw(const AdamWTensors& args, const AdamWSettings& settings) 
   }
   const AdamWScalars now = *settings.scalars;
   const float keep = settings.l2 ? 1.0f : 1.0f - now.lr * settings.weight_decay;
-  const float rate = now.lr / now.correction1;
+  // Numerator and denominator times the root of the second moment's correction: a division less.
   const float root2 = std::sqrt(now.correction2);
-  for_blocks(team_, weights.count(), 65536, [&](std::int64_t begin, std::int64_t end) {
+  const float rate = now.lr / now.correction1 * root2, eps = settings.eps * root2;
+  for_blocks(team_, weights.count(), 8192, [&](std::int64_t begin, std::int64_t end) {
     for_lanes(end - begin, [&](std::int64_t i, std::int64_t live) {
       const std::int64_t at = begin + i;
       const Vec old_m = load_n(m.as<float>() + at, live), old_v = load_n(v.as<float>() + at, live);
@@ -27,7 +28,7 @@ void CpuBackend::adamw(const AdamWTensors& args, const AdamWSettings& settings) 
       const auto mixed_v = [&](Vec g) { return settings.beta2 * old_v + (1.0f - settings.beta2) * g * g; };
       Vec g = load_n(grads.as<float>() + at, live) * scale;
       if (settings.l2) g += settings.weight_decay * old_w;
-      const Vec w = old_w * keep - rate * mixed_m(g) / (sqrt(mixed_v(g)) / root2 + settings.eps);
+      const Vec w = old_w * keep - rate * mixed_m(g) / (sqrt(mixed_v(g)) + eps);
       store_n(weights.as<float>() + at, w, live);
       if (compute) store_n(compute.as<bfloat16>() + at, w, live);
       if (mean) {
