@@ -20,5 +20,17 @@ TEST(CaughtSignals, AreWaitedForAsLongAsAsked) {
   EXPECT_LT(watch.seconds(), 30);
 }
 
+TEST(ChildProcess, SaysWhyItCannotStart) {
+  ChildProcess child({"./no-such-program", "an argument"});
+  std::string err;
+  for (bool ended = false; !ended;) {
+    const auto events = child.wait_for_events(10);
+    err += events.err;
+    ended = events.ended;
+  }
+  EXPECT_EQ(err, "cannot start ./no-such-program: No such file or directory\n");
+  EXPECT_EQ(child.end().code, 127);
+}
+
 }  // namespace
 }  // namespace shoal
