@@ -41,15 +41,15 @@ std::int64_t halves_of_sums(const KernelSizes& sizes, std::int64_t rows) {
 std::size_t scratch_bytes(int threads, const KernelSizes& sizes, CpuLevel level) {
   const std::int64_t attention = attention_scratch(threads, sizes.positions, sizes.head_size, sizes.compute),
                      rows = sizes.batch * sizes.positions;
+  const bool amx = level == CpuLevel::amx;
   const auto floats = [](std::int64_t count) { return sizeof(float) * static_cast<std::size_t>(count); };
   return floats(std::max(attention, column_sum_scratch(rows, sizes.columns))) +
-         (PackedProduct::suits(sizes.compute, level == CpuLevel::amx)
-              ? PackedProduct::scratch_bytes(threads, sizes)
-              : floats(halves_of_sums(sizes, rows)));
+         PackedProduct::scratch_bytes(threads, sizes, amx) +
+         (PackedProduct::suits(sizes.compute, false, amx) ? 0 : floats(halves_of_sums(sizes, rows)));
 }
 
 std::size_t generated_bytes(DType compute, CpuLevel level) {
-  return PackedProduct::suits(compute, level == CpuLevel::amx) ? 0 : std::size_t{5} << 20;
+  return PackedProduct::suits(compute, false, level == CpuLevel::amx) ? 0 : std::size_t{5} << 20;
 }
 
 std::vector<Library> libraries() {

@@ -28,11 +28,12 @@ class PackedProduct {
  public:
   explicit PackedProduct(ThreadTeam& team) : team_(team), own_(static_cast<std::size_t>(team.size())) {}
 
-  // Whether it takes the place of oneDNN's: for bfloat16 without AMX, and for float32 with AVX2.
-  static bool suits(DType type, bool amx);
+  // Whether it takes the place of oneDNN's: for bfloat16 without AMX, for float32 with AVX2, and with AVX-512
+  // for `forward` products, whose right operand is transposed.
+  static bool suits(DType type, bool forward, bool amx);
   void operator()(const MatmulCall& call);
-  // Bytes of the packed operands and partial sums, at most.
-  static std::size_t scratch_bytes(int threads, const KernelSizes& sizes);
+  // Bytes of the packed operands and partial sums of the products that suit, at most.
+  static std::size_t scratch_bytes(int threads, const KernelSizes& sizes, bool amx);
 
  private:
   template <typename Unit>

@@ -170,7 +170,7 @@ inline Vec exp(Vec x) {
   p = p * r + 0.5f;
   p = p * r * r + r + 1.0f;
 #ifdef __AVX512F__
-  return (Vec)_mm512_scalef_ps((__m512)p, (__m512)n);
+  return (Vec)_mm512_maskz_scalef_ps(0xffff, (__m512)p, (__m512)n);
 #else
   // n is added in two halves, so that neither leaves the range of exponents on the way.
   const VecI exponent = (VecI)shifted - (VecI)splat(kMagic);
