@@ -32,5 +32,13 @@ TEST(ChildProcess, SaysWhyItCannotStart) {
   EXPECT_EQ(child.end().code, 127);
 }
 
+TEST(ChildProcess, KnowsWhetherItsOwnChildrenRun) {
+  ChildProcess alone({"sleep", "60"}), parent({"sh", "-c", "sleep 60 & wait"});
+  const Stopwatch watch;
+  while (!parent.has_children() && watch.seconds() < 30) parent.wait_for_events(0.01);
+  EXPECT_TRUE(parent.has_children());
+  EXPECT_FALSE(alone.has_children());
+}
+
 }  // namespace
 }  // namespace shoal
