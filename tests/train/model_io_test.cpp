@@ -1,0 +1,38 @@
+#include "train/model_io.h"
+
+#include "core/file.h"
+#include "train/tiny_run.h"
+
+namespace shoal::test {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+class OtherTokenizer : public TinyRuns {
+ protected:
+  std::string warning(std::int64_t model_vocab_size, const Tokenizer* tokenizer) const {
+    const auto file = folder_ / "log";
+    log::attach_file(file);
+    warn_of_other_tokenizer(dataset_, model_vocab_size, tokenizer);
+    log::detach_file();
+    auto text = read_text(file, 1 << 20);
+    fs::remove(file);
+    return text;
+  }
+
+  Dataset dataset_{*data_ / "data"};
+};
+
+TEST_F(OtherTokenizer, IsGuessedFromTheVocabularyWhereTheModelHasNone) {
+  EXPECT_THAT(warning(dataset_.vocab_size(), nullptr), IsEmpty());
+  EXPECT_THAT(warning(dataset_.vocab_size() + 1, nullptr), HasSubstr("the model's tokenizer?"));
+}
+
+TEST_F(OtherTokenizer, IsKnownWhereBothHaveOne) {
+  EXPECT_THAT(warning(dataset_.vocab_size() + 1, &dataset_.tokenizer()), IsEmpty());
+  EXPECT_THAT(warning(dataset_.vocab_size(), make_byte_tokenizer().get()), HasSubstr("another tokenizer"));
+}
+
+}  // namespace
+}  // namespace shoal::test
