@@ -175,6 +175,7 @@ TEST_F(WeightsFiles, ExportsSayWhatIsLost) {
   EXPECT_THAT(plain.out,
               HasSubstr("the model has no biases, which llm.c always has: they are written as zeros"));
   EXPECT_THAT(plain.out, Not(HasSubstr("GELU")));
+  EXPECT_THAT(export_to("a", "hf").out, HasSubstr("no biases, which Hugging Face's GPT-2 always has"));
   EXPECT_THAT(export_to("b.safetensors", "nanogpt-safetensors").out,
               HasSubstr("the model's GELU is the approximation by tanh, nanoGPT's is exact"));
   train_well({"model.gelu=erf", "train.steps=1", "run.name=erf"});
