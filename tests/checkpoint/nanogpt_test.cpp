@@ -37,6 +37,8 @@ class NanoGpt : public testing::Test {
   // ckpt.pt, with an optimizer's state and a config that nobody needs here.
   void write(const Items& arguments, const std::vector<RawTensor>& tensors,
              const std::string& prefix = "") const {
+    // Of an argument whose name is a number nothing is read.
+    const auto model_args = pickled_dictionary(arguments).insert(1, "K\x05K\x06s");
     PickledState state(tensors, prefix);
     state.storages.push_back({"loss", "abcd"});
     const auto loss = PickledTensor{.key = "loss"}.text();
@@ -48,7 +50,7 @@ class NanoGpt : public testing::Test {
                                              {"betas",
                                               "G?\xec\xcc\xcc\xcc\xcc\xcc\xcd"
                                               "N\x86"}})},
-                          {"model_args", pickled_dictionary(arguments)},
+                          {"model_args", model_args},
                           {"iter_num", pickled(2000)},
                           {"best_val_loss", loss},
                           {"config",
