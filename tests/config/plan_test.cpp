@@ -47,6 +47,19 @@ TEST(Workers, ThatAverageInGroupsSendWholeModels) {
   EXPECT_TRUE(plan_of(config, kModel).engine.outer);
 }
 
+TEST(Plan, StepsOfOneRankThatQueueTheSameWorkCanBeCaptured) {
+  const auto can = [](const Config& config) { return plan_of(config, kModel).can_capture_steps(); };
+  EXPECT_TRUE(can(mesh_of(1, 1, 1)));
+  EXPECT_FALSE(can(mesh_of(1, 1, 2)));
+  EXPECT_FALSE(can(mesh_of(1, 2, 1)));
+  auto config = mesh_of(1, 1, 1);
+  config.parallel.zero = 3;
+  EXPECT_FALSE(can(config));
+  config = mesh_of(1, 1, 1);
+  config.outer.interval = 2;
+  EXPECT_FALSE(can(config));
+}
+
 TEST(Mesh, IsSaidInWords) {
   auto config = mesh_of(2, 4, 2);
   EXPECT_EQ(mesh_text(plan_of(config, kModel)), "2 stages x 4 data x 2 tensor ranks");
