@@ -187,12 +187,14 @@ TEST_F(CpuGelu, SlopesOfHugeInputsAreOneOrZero) {
 
 class CpuClip : public Conformance<int> {
  protected:
-  double scale(double squares, double max_norm, const Values& losses = {}) const {
-    const Buffer in{cpu().backend, DType::f64, {1}, Values{squares}},
-        out = cpu().full({1}),
-        with{cpu().backend, DType::f64, {static_cast<std::int64_t>(losses.size())}, losses};
-    cpu().backend.clip_scale(out, in, max_norm, losses.size() > 0 ? with : Tensor{});
+  static double scale_of(const Side& side, double squares, double max_norm, const Values& losses = {}) {
+    const Buffer in{side.backend, DType::f64, {1}, Values{squares}}, out{side.backend, DType::f32, {1}},
+        with{side.backend, DType::f64, {static_cast<std::int64_t>(losses.size())}, losses};
+    side.backend.clip_scale(out, in, max_norm, losses.size() > 0 ? with : Tensor{});
     return out.values()[0];
+  }
+  double scale(double squares, double max_norm, const Values& losses = {}) const {
+    return scale_of(cpu(), squares, max_norm, losses);
   }
   static constexpr double kInfinity = std::numeric_limits<double>::infinity(),
                           kNan = std::numeric_limits<double>::quiet_NaN();
@@ -203,7 +205,8 @@ TEST_F(CpuClip, ScalesNormsAboveTheMaximumOnly) {
   EXPECT_EQ(scale(0.25, 1), 1);
   EXPECT_EQ(scale(0, 1), 1);
   EXPECT_EQ(scale(1e6, 0), 1) << "0 means no clipping";
-  EXPECT_FLOAT_EQ(static_cast<float>(scale(1e-12, 1e-6)), 0.5f) << "1e-6 is added to the norm, as by PyTorch";
+  for (const Side& side : {cpu(), oracle()})
+    EXPECT_NEAR(scale_of(side, 1e-12, 1e-6), 0.5, 1e-7) << "1e-6 is added to the norm, as by PyTorch";
 }
 
 TEST_F(CpuClip, WhatIsNotFiniteGivesNan) {
