@@ -45,11 +45,11 @@ std::size_t scratch_bytes(int threads, const KernelSizes& sizes, CpuLevel level)
   const auto floats = [](std::int64_t count) { return sizeof(float) * static_cast<std::size_t>(count); };
   return floats(std::max(attention, column_sum_scratch(rows, sizes.columns))) +
          PackedProduct::scratch_bytes(threads, sizes, amx) +
-         (PackedProduct::suits(sizes.compute, false, amx) ? 0 : floats(halves_of_sums(sizes, rows)));
+         (PackedProduct::suits(sizes.compute, amx) ? 0 : floats(halves_of_sums(sizes, rows)));
 }
 
 std::size_t generated_bytes(DType compute, CpuLevel level) {
-  return PackedProduct::suits(compute, false, level == CpuLevel::amx) ? 0 : std::size_t{5} << 20;
+  return PackedProduct::suits(compute, level == CpuLevel::amx) ? 0 : std::size_t{5} << 20;
 }
 
 std::vector<Library> libraries() {

@@ -271,7 +271,7 @@ Matmul::Matmul(ThreadTeam& team) : impl_(std::make_unique<Impl>(team)) {}
 Matmul::~Matmul() = default;
 
 void Matmul::operator()(const MatmulCall& call) {
-  if (PackedProduct::suits(call.a.dtype, call.transpose_b, impl_->amx)) return impl_->own(call);
+  if (PackedProduct::suits(call, impl_->amx)) return impl_->own(call);
   const std::int64_t m = call.c.rows(), n = call.c.columns(), k = call.k();
   const bool over_rows = call.transpose_a && call.c.dtype == DType::f32;
   on_one_thread();

@@ -18,8 +18,9 @@ constexpr std::int64_t kRows = 20 * kTaskRows, kColumns = 16 * kTaskColumns;
 constexpr std::int64_t kUnits = 1536;
 template <typename Unit>
 constexpr std::int64_t kDepth = kUnits* UnitOf<Unit>::kTerms;
-// Units of a right operand that leaves room in a second-level cache.
-constexpr std::int64_t kSmallRight = 128 << 10;
+// Weights of so few elements are oneDNN's with AVX-512: there a thread has one piece of rows, which it has in
+// its cache from the layer before, and other threads steal none of it.
+constexpr std::int64_t kSmallWeight = 128 << 10;
 // The part of a left operand that one task packs: long runs of memory.
 constexpr std::int64_t kPackRows = 4 * kTaskRows, kPackDepth = 128;
 
@@ -70,9 +71,8 @@ class Prefetch {
 // The part [row, row + rows) x [column, column + columns) of a result, for the terms [from, from + depth) of
 // its sums. Each thread packs for itself the right operand's columns of its tasks, and fetches those of the
 // next tasks while it multiplies: so it multiplies what is in its second-level cache, and little passes
-// between cores. Right operands that fit there whole are packed by all threads for all, and a thread has
-// whole rows: those that it computed in the layer before, and will read in the next. A left operand that is
-// transposed has to be packed as well, the smaller one by all threads for all.
+// between cores. A left operand that is transposed has to be packed as well, the smaller one by all threads
+// for all.
 template <typename Unit>
 struct Block {
   using Source = typename UnitOf<Unit>::Source;
@@ -85,8 +85,6 @@ struct Block {
   std::int64_t units = count_of(depth, kTerms), strip = strip_units(units);
   std::int64_t groups = count_of(columns, kTaskColumns), parts = count_of(rows, kTaskRows);
   bool own_left = owns_left(call);
-  // Whether tasks with the same rows follow each other, and the right operand is packed by all.
-  bool rows_first = own_left || (!call.transpose_a && units_of_right() <= kSmallRight);
   // Whether rows of the left operand are copied, as floats.
   bool widened = !call.transpose_a && size_of(call.a.dtype) != sizeof(Source);
   // Tasks that pack the left operand.
@@ -103,7 +101,7 @@ struct Block {
   }
   std::int64_t units_of_right() const { return count_of(columns, kPanel) * units * kPanel; }
   std::int64_t left_tasks() const { return !own_left && (call.transpose_a || widened) ? wide * deep : 0; }
-  std::int64_t right_tasks() const { return rows_first ? groups : 0; }
+  std::int64_t right_tasks() const { return own_left ? groups : 0; }
   std::int64_t tasks() const { return groups * parts; }
 
   // Pairs are made of bfloat16, floats of either type.
@@ -156,20 +154,19 @@ struct Block {
 
   // Tasks with the same own operand follow each other.
   void multiply(std::int64_t task, OwnPart& own) const {
-    const std::int64_t others = rows_first ? groups : parts, which = task / others, other = task % others;
-    const std::int64_t group = rows_first ? other : which,
-                       first_row = (rows_first ? which : other) * kTaskRows;
+    const std::int64_t others = own_left ? groups : parts, which = task / others, other = task % others;
+    const std::int64_t group = own_left ? other : which, first_row = (own_left ? which : other) * kTaskRows;
     Unit* packed = own.memory.take<Unit>(own_units(units));
     if (own.packed != which) {
       if (own_left) {
         pack_left(packed, first_row, height(first_row), 0, depth);
-      } else if (!rows_first) {
+      } else {
         pack_right(packed, group);
       }
       own.packed = which;
     }
     const Unit* rows_packed = own_left ? packed : left;
-    const Unit* panel = rows_first ? right + group * kTaskColumns * units : packed;
+    const Unit* panel = own_left ? right + group * kTaskColumns * units : packed;
     auto prefetch = prefetch_next(which, other, others);
     for (std::int64_t first = group * kTaskColumns; first < end_of(group);
          first += kPanel, panel += kPanel * units) {
@@ -209,7 +206,7 @@ struct Block {
       return Prefetch(source.as<std::byte>() + (first_row * stride + first_column) * size, stride * size,
                       height, width * size, piece, pieces, kTiles);
     };
-    if (rows_first != own_left || next == (own_left ? parts : groups)) return {};  // nothing of its own
+    if (next == (own_left ? parts : groups)) return {};
     if (own_left) return of(call.a, from, row + next * kTaskRows, depth, height(next * kTaskRows));
     const std::int64_t first = column + next * kTaskColumns, width = end_of(next) - next * kTaskColumns;
     return call.transpose_b ? of(call.b, first, from, width, depth) : of(call.b, from, first, depth, width);
@@ -303,16 +300,23 @@ void PackedProduct::operator()(const MatmulCall& call) {
   multiply<float>(call);
 }
 
-bool PackedProduct::suits(DType type, bool forward, bool amx) {
-  constexpr bool kAvx2 = kLanes == 8, kAvx512 = kLanes == 16;
-  return type == DType::bf16 ? !amx : kAvx2 || (kAvx512 && forward);
+bool PackedProduct::suits(DType type, bool amx) {
+  constexpr bool kAvx2 = kLanes == 8;
+  return type == DType::bf16 ? !amx : kAvx2;
+}
+
+bool PackedProduct::suits(const MatmulCall& call, bool amx) {
+  if (suits(call.a.dtype, amx)) return true;
+  constexpr bool kAvx512 = kLanes == 16;
+  return kAvx512 && call.a.dtype == DType::f32 && call.transpose_b && call.b.count() > kSmallWeight;
 }
 
 std::size_t PackedProduct::scratch_bytes(int threads, const KernelSizes& sizes, bool amx) {
-  if (!suits(sizes.compute, true, amx)) return 0;
-  if (!suits(sizes.compute, false, amx)) {
+  if (!suits(sizes.compute, amx)) {
+    if (kLanes < 16 || sizes.compute == DType::bf16 || sizes.columns * sizes.channels <= kSmallWeight)
+      return 0;
     const std::int64_t own = threads * Block<float>::own_units(std::min(kUnits, sizes.columns));
-    return static_cast<std::size_t>(own + kSmallRight + sizes.columns) * sizeof(float);
+    return static_cast<std::size_t>(own + sizes.columns) * sizeof(float);
   }
   const bool bf16 = sizes.compute == DType::bf16, pairs = bf16 && kHasPairs;
   const std::int64_t terms = pairs ? 2 : 1, most = kUnits * terms;
