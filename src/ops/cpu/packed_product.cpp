@@ -250,6 +250,12 @@ struct Block {
   return call.a.dtype == DType::bf16 && (call.k() % 2 == 0 || (call.transpose_a && !call.transpose_b));
 }
 
+// Whether the products of a weight's forward pass are our own where not all products of its type are.
+bool suits_forward(DType type, std::int64_t weight_elements) {
+  constexpr bool kAvx512 = kLanes == 16;
+  return kAvx512 && type == DType::f32 && weight_elements > kSmallWeight;
+}
+
 }  // namespace
 
 template <typename Unit>
@@ -306,15 +312,12 @@ bool PackedProduct::suits(DType type, bool amx) {
 }
 
 bool PackedProduct::suits(const MatmulCall& call, bool amx) {
-  if (suits(call.a.dtype, amx)) return true;
-  constexpr bool kAvx512 = kLanes == 16;
-  return kAvx512 && call.a.dtype == DType::f32 && call.transpose_b && call.b.count() > kSmallWeight;
+  return suits(call.a.dtype, amx) || (call.transpose_b && suits_forward(call.a.dtype, call.b.count()));
 }
 
 std::size_t PackedProduct::scratch_bytes(int threads, const KernelSizes& sizes, bool amx) {
   if (!suits(sizes.compute, amx)) {
-    if (kLanes < 16 || sizes.compute == DType::bf16 || sizes.columns * sizes.channels <= kSmallWeight)
-      return 0;
+    if (!suits_forward(sizes.compute, sizes.columns * sizes.channels)) return 0;
     const std::int64_t own = threads * Block<float>::own_units(std::min(kUnits, sizes.columns));
     return static_cast<std::size_t>(own + sizes.columns) * sizeof(float);
   }
