@@ -37,7 +37,7 @@ class NanoGpt : public testing::Test {
   // ckpt.pt, with an optimizer's state and a config that nobody needs here.
   void write(const Items& arguments, const std::vector<RawTensor>& tensors,
              const std::string& prefix = "") const {
-    // Of an argument whose name is a number nothing is read.
+    // An argument whose name is a number is ignored.
     const auto model_args = pickled_dictionary(arguments).insert(1, "K\x05K\x06s");
     PickledState state(tensors, prefix);
     state.storages.push_back({"loss", "abcd"});

@@ -3,12 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <fstream>
-#include <functional>
-#include <iterator>
-
-#include "core/log.h"
-#include "data/temp_folder.h"
+#include "core/logged.h"
 
 namespace shoal {
 namespace {
@@ -16,19 +11,8 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-std::string logged(const std::function<void(Console&)>& action) {
-  const test::TempFolder folder;
-  const auto file = folder / "log";
-  log::attach_file(file);
-  Console console(1000, std::nullopt);
-  action(console);
-  log::detach_file();
-  std::ifstream stream(file);
-  return {std::istreambuf_iterator<char>(stream), {}};
-}
-
 std::string line_of(const StepRecord& record) {
-  return logged([&](Console& console) { console.step(record, 90); });
+  return test::logged([&] { Console(1000, std::nullopt).step(record, 90); });
 }
 
 TEST(Console, AStep) {
@@ -58,7 +42,7 @@ TEST(Console, AnEvaluationSaysHowLongStepsTookWhereThereWereAny) {
   EvalRecord record;
   record.step = 10;
   const auto line = [&](const TrainTime& time) {
-    return logged([&](Console& console) { console.evaluation(record, time); });
+    return test::logged([&] { Console(1000, std::nullopt).evaluation(record, time); });
   };
   EXPECT_THAT(line({.seconds = 2, .steps = 4, .total_seconds = 3}),
               HasSubstr("Train time: 2.000 s (500.000 ms/step), Total train time: 3.000 s"));

@@ -11,9 +11,7 @@
 
 #include "core/clock.h"
 #include "core/error.h"
-#include "core/file.h"
-#include "core/log.h"
-#include "data/temp_folder.h"
+#include "core/logged.h"
 #include "serve/test_server.h"
 
 namespace shoal::serve {
@@ -80,16 +78,11 @@ void expect_well(const TestServer& server) {
 }
 
 TEST(Server, LogsRequestsButNotProbes) {
-  const shoal::test::TempFolder folder;
-  const auto file = folder / "log";
-  log::attach_file(file);
-  {
+  const auto text = shoal::test::logged([] {
     TestServer server;
     auto client = server.client();
     for (const char* path : {"/health", "/metrics", "/v1/models"}) EXPECT_EQ(client.Get(path)->status, 200);
-  }
-  log::detach_file();
-  const auto text = read_text(file, 1 << 20);
+  });
   EXPECT_THAT(text, HasSubstr("GET /v1/models 200 "));
   EXPECT_THAT(text, Not(HasSubstr("/health")));
   EXPECT_THAT(text, Not(HasSubstr("/metrics")));

@@ -1,6 +1,6 @@
 #include "train/model_io.h"
 
-#include "core/file.h"
+#include "core/logged.h"
 #include "train/tiny_run.h"
 
 namespace shoal::test {
@@ -12,13 +12,7 @@ using ::testing::IsEmpty;
 class OtherTokenizer : public TinyRuns {
  protected:
   std::string warning(std::int64_t model_vocab_size, const Tokenizer* tokenizer) const {
-    const auto file = folder_ / "log";
-    log::attach_file(file);
-    warn_of_other_tokenizer(dataset_, model_vocab_size, tokenizer);
-    log::detach_file();
-    auto text = read_text(file, 1 << 20);
-    fs::remove(file);
-    return text;
+    return logged([&] { warn_of_other_tokenizer(dataset_, model_vocab_size, tokenizer); });
   }
 
   Dataset dataset_{*data_ / "data"};
