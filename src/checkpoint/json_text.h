@@ -8,16 +8,12 @@
 #include <string>
 
 #include "core/json_integer.h"
+#include "core/json_text.h"
 #include "core/tensor.h"
 
 namespace shoal {
 
-// On one line; in place of invalid UTF-8 there is U+FFFD.
-inline std::string json_text(const nlohmann::json& value) {
-  return value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
-
-// The same, faster: most texts need no escape.
+// As JSON's own text, faster: most texts need no escape.
 inline std::string json_text(const std::string& text) {
   const auto needs_escape = [](char c) { return c < ' ' || c > '~' || c == '"' || c == '\\'; };
   return std::ranges::any_of(text, needs_escape) ? json_text(nlohmann::json(text)) : '"' + text + '"';

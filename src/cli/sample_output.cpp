@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "core/json_text.h"
 
 namespace shoal::cli {
 
@@ -49,8 +50,7 @@ std::string to_json(const Sample& sample, const Tokenizer& tokenizer) {
     json["logprobs"].push_back(
         {{"token", text_of(token.id)}, {"logprob", token.logprobs->chosen}, {"top", std::move(top)}});
   }
-  // Tokens may be parts of characters.
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return json_text(json);
 }
 
 }  // namespace shoal::cli

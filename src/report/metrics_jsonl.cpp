@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "core/json_integer.h"
+#include "core/json_text.h"
 #include "report/metrics.h"
 
 namespace shoal {
@@ -107,8 +108,7 @@ std::string source_fields(std::string_view split, const std::vector<SourceLoss>&
   if (losses.empty()) return "";
   nlohmann::ordered_json sources;
   for (const auto& [source, loss] : losses) sources[source] = loss;
-  return fmt::format(R"(,"{}_losses":{})", split,
-                     sources.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+  return fmt::format(R"(,"{}_losses":{})", split, json_text(sources));
 }
 
 std::vector<SourceLoss> read_sources(const nlohmann::json& record, const std::string& split) {
@@ -178,14 +178,9 @@ void JsonlSink::write(const EvalRecord& r) {
   line += source_fields("val", r.val_losses) + text_fields("val", r.val_text);
   if (r.val_accuracy) line += fmt::format(R"(,"val_accuracy":{})", number(*r.val_accuracy));
   for (const auto& [task, accuracy] : r.tasks) {
-    const auto name = nlohmann::json("task_" + task + "_accuracy")
-                          .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-    line += fmt::format(",{}:{}", name, number(accuracy));
+    line += fmt::format(",{}:{}", json_text(nlohmann::json("task_" + task + "_accuracy")), number(accuracy));
   }
-  if (!r.samples.empty()) {
-    line += ",\"samples\":" +
-            nlohmann::json(r.samples).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  }
+  if (!r.samples.empty()) line += ",\"samples\":" + json_text(nlohmann::json(r.samples));
   if (r.consensus_distance) line += fmt::format(R"(,"consensus_distance":{})", number(*r.consensus_distance));
   if (r.entropy_floor) line += fmt::format(R"(,"entropy_floor":{})", number(*r.entropy_floor));
   write_line(line + "}\n");

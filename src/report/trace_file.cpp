@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "core/json_text.h"
 
 namespace shoal {
 namespace {
@@ -72,7 +73,7 @@ class Lines {
   }
   void add(const ordered_json& line) {
     if (!text_.empty()) text_ += ",\n";
-    text_ += line.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+    text_ += json_text(line);
   }
 
   int rank_;

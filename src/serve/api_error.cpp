@@ -2,6 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "core/json_text.h"
+
 namespace shoal::serve {
 namespace {
 
@@ -26,8 +28,7 @@ std::string error_json(const ApiError& error) {
                        {"type", type_of(error.status)},
                        {"param", or_null(error.param)},
                        {"code", or_null(error.code)}}}};
-  // Messages may quote what the client sent.
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return json_text(json);
 }
 
 }  // namespace shoal::serve

@@ -7,15 +7,12 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "core/json_text.h"
+
 namespace shoal::serve {
 namespace {
 
 using OrderedJson = nlohmann::ordered_json;
-
-// The name of a model is a path, which may be anything.
-std::string dump(const OrderedJson& json) {
-  return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
-}
 
 OrderedJson logprobs_json(const std::vector<TokenRecord>& records, const Tokenizer& tokenizer) {
   OrderedJson tokens = OrderedJson::array(), chosen = OrderedJson::array(), tops = OrderedJson::array(),
@@ -87,7 +84,7 @@ std::string completion_json(const AnswerHead& head, const CompletionRequest& req
     choices.push_back(choice_json(i, whole[i], request, tokenizer));
   auto json = object_of(head, std::move(choices));
   json["usage"] = usage_json(usage);
-  return dump(json);
+  return json_text(json);
 }
 
 std::string event_of(const AnswerHead& head, const CompletionRequest& request, const Tokenizer& tokenizer,
@@ -95,7 +92,7 @@ std::string event_of(const AnswerHead& head, const CompletionRequest& request, c
   auto json =
       object_of(head, OrderedJson::array({choice_json(piece.choice, piece.piece, request, tokenizer)}));
   if (request.stream_usage) json["usage"] = nullptr;
-  return "data: " + dump(json) + "\n\n";
+  return "data: " + json_text(json) + "\n\n";
 }
 
 std::string last_events(const AnswerHead& head, const CompletionRequest& request, const Usage& usage) {
@@ -103,17 +100,18 @@ std::string last_events(const AnswerHead& head, const CompletionRequest& request
   if (request.stream_usage) {
     auto json = object_of(head, OrderedJson::array());
     json["usage"] = usage_json(usage);
-    text = "data: " + dump(json) + "\n\n";
+    text = "data: " + json_text(json) + "\n\n";
   }
   return text + "data: [DONE]\n\n";
 }
 
 std::string models_json(const std::string& model, std::int64_t created) {
-  return dump({{"object", "list"}, {"data", OrderedJson::array({model_object(model, created)})}});
+  const OrderedJson list = {{"object", "list"}, {"data", OrderedJson::array({model_object(model, created)})}};
+  return json_text(list);
 }
 
 std::string model_json(const std::string& model, std::int64_t created) {
-  return dump(model_object(model, created));
+  return json_text(model_object(model, created));
 }
 
 }  // namespace shoal::serve

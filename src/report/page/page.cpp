@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/json_text.h"
 #include "core/version.h"
 #include "model/unit.h"
 #include "report/finals.h"
@@ -100,7 +101,7 @@ ordered_json run_json(const PageRun& run, std::size_t index) {
 // JSON for a script element, which ends at "</script" whatever is around it.
 std::string script_text(const ordered_json& json) {
   std::string text;
-  for (const char c : json.dump(-1, ' ', false, ordered_json::error_handler_t::replace)) {
+  for (const char c : json_text(json)) {
     if (c == '<') {
       text += "\\u003c";
     } else {
