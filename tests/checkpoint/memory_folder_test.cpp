@@ -55,6 +55,18 @@ TEST_F(Memory, HasTheShardsThatWereCompleted) {
   EXPECT_EQ(found_in(memory), Found{"7:0"});
 }
 
+// Whichever order the system lists them in.
+TEST_F(Memory, OtherFilesAreNoShards) {
+  const auto memory = folder();
+  memory.create();
+  const auto slot = memory.file(0, 0, 2).parent_path();
+  for (const auto* name : {"a-before", "z-before"}) spill(slot / name, "");
+  save(memory, 0, 0, 7);
+  save(memory, 0, 1, 7);
+  for (const auto* name : {"a-after", "z-after"}) spill(slot / name, "");
+  EXPECT_EQ(found_in(memory), (Found{"7:0", "7:1"}));
+}
+
 TEST_F(Memory, ANewSessionRemovesTheFilesOfOthers) {
   folder("s1").create();
   save(folder("s1"), 0, 0, 7);

@@ -24,7 +24,7 @@ namespace shoal::test {
 namespace fs = std::filesystem;
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-inline constexpr bool kSanitized = true;  // the program takes terabytes of addresses
+inline constexpr bool kSanitized = true;  // the program takes terabytes of addresses, and memory of its own
 #else
 inline constexpr bool kSanitized = false;
 #endif

@@ -66,9 +66,7 @@ TEST(Size, TakesAGivenVocabulary) {
 }
 
 TEST(Size, IsWhatARunTakes) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "sanitizers take memory of their own";
-#endif
+  if (kSanitized) GTEST_SKIP() << "sanitizers take memory of their own";
   TempDir folder;
   write_file(folder / "run.toml", kSizedConfig);
   ASSERT_EQ(run({"prepare", "synthetic", "--size", "20000", "--out", "data"}, folder.path()).code, 0);
@@ -129,9 +127,7 @@ tensorboard = false
 class SizeOfRanks : public testing::Test {
  protected:
   void SetUp() override {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    GTEST_SKIP() << "sanitizers take memory of their own";
-#endif
+    if (kSanitized) GTEST_SKIP() << "sanitizers take memory of their own";
     write_file(folder_ / "run.toml", kMostlyState);
     ASSERT_EQ(run({"prepare", "synthetic", "--size", "20000", "--out", "data"}, folder_.path()).code, 0);
   }

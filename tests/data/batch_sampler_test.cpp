@@ -7,6 +7,7 @@
 #include <numeric>
 #include <set>
 
+#include "core/philox.h"
 #include "data/batch_loader.h"
 #include "data/permutation.h"
 #include "data/temp_folder.h"
@@ -154,6 +155,23 @@ TEST_F(SamplerTest, DrawsFromFilesByTheirWeights) {
   // One file is drawn from as without weights.
   const BatchSampler one({{&first, 1}}, 8, Sampling::random, 5), plain(first, 8, Sampling::random, 5);
   EXPECT_EQ(tokens_of(one, 3, 0, 16, 16), tokens_of(plain, 3, 0, 16, 16));
+}
+
+// A run that goes on with a later program draws as the one that began it: from the Philox blocks of the
+// sample and the step, 0 for the window and 1 for the file.
+TEST_F(SamplerTest, ARunGoesOnWithTheSameDraws) {
+  const auto first = counting(500), second = counting(90);
+  constexpr std::uint64_t kSeed = 5;
+  const BatchSampler sampler({{&first, 0.7}, {&second, 0.3}}, 8, Sampling::random, kSeed);
+  const auto key = philox_key(kSeed, PhiloxStream::batch);
+  for (std::uint32_t sample = 0; sample < 20; ++sample) {
+    constexpr std::uint64_t kStep = (std::uint64_t{3} << 32) + 7;
+    const bool drawn = philox(key, {sample, 1, 7, 3})[0] * 0x1p-32 >= 0.7;
+    EXPECT_EQ(sampler.source(kStep, sample), drawn ? 1u : 0u) << sample;
+    const auto windows = static_cast<std::uint64_t>((drawn ? 90 : 500) - 8);
+    const auto start = to_below(philox(key, {sample, 0, 7, 3}), windows);
+    EXPECT_EQ(tokens_of(sampler, kStep, sample, 1, 100)[0], static_cast<std::int32_t>(start)) << sample;
+  }
 }
 
 // minGPT's data set has len(data) - block_size sequences, one from each of the first positions.

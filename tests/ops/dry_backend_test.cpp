@@ -19,6 +19,14 @@ TEST(DryBackend, CountsWhatIsAllocatedNowAndAtMost) {
   EXPECT_EQ(backend.most_allocated(), 4000u);
 }
 
+TEST(DryBackend, ResultsAreZeros) {
+  DryBackend backend;
+  const Buffer buffer(backend, DType::f32, {3});
+  std::vector<float> host(3, 1.0f);
+  backend.copy_to_host(host.data(), buffer);
+  EXPECT_EQ(host, std::vector<float>(3, 0.0f));
+}
+
 // A multiply-add is two: each of a linear layer's three products makes rows x in x out of them.
 TEST(DryBackend, CountsProducts) {
   DryBackend backend;
