@@ -1,6 +1,6 @@
 // Matrix products: our own (packed_product.h) in bfloat16 where there are no tiles of AMX, and in float32
-// with AVX2, where oneDNN's take twice as long for rows of 3072 floats, and for large weights in forward
-// passes with AVX-512, where they take 3 to 6 % longer. Others through oneDNN: its matmul primitives, made
+// with AVX2, where oneDNN's take twice as long for rows of 3072 floats, and in forward passes with AVX-512,
+// where they take 3 to 6 % longer. Others through oneDNN: its matmul primitives, made
 // once per shape and kept, and in float32 for the backward products its sgemm. Measured with AVX-512 on two
 // Zen 4 cores over GPT-2's shapes (bench/results/ops.txt): sgemm reaches 93-98 % of the measured peak, and is
 // up to a tenth faster than matmul where the left operand is transposed or the sum is long. The same choice

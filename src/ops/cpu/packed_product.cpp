@@ -18,8 +18,9 @@ constexpr std::int64_t kRows = 20 * kTaskRows, kColumns = 16 * kTaskColumns;
 constexpr std::int64_t kUnits = 1536;
 template <typename Unit>
 constexpr std::int64_t kDepth = kUnits* UnitOf<Unit>::kTerms;
-// Weights of so few elements are oneDNN's with AVX-512: there a thread has one piece of rows, which it has in
-// its cache from the layer before, and other threads steal none of it.
+// In forward products of float32 with weights of so few elements a thread has one piece of the rows, which
+// are in its cache from the layer before, and packs the weight for itself. Of smaller tasks others would
+// steal some, and fetch what they read. In bfloat16 packing takes too much of a product to be done twice.
 constexpr std::int64_t kSmallWeight = 128 << 10;
 // The part of a left operand that one task packs: long runs of memory.
 constexpr std::int64_t kPackRows = 4 * kTaskRows, kPackDepth = 128;
@@ -80,10 +81,12 @@ struct Block {
 
   const MatmulCall& call;
   std::int64_t row, rows, column, columns, from, depth;
+  std::int64_t pieces;  // of rows, where each thread has one; or 0
 
   std::int64_t m = call.c.rows(), n = call.c.columns(), k = call.k();
   std::int64_t units = count_of(depth, kTerms), strip = strip_units(units);
-  std::int64_t groups = count_of(columns, kTaskColumns), parts = count_of(rows, kTaskRows);
+  std::int64_t task_rows = pieces > 0 ? count_of(count_of(rows, pieces), kStrip) * kStrip : kTaskRows;
+  std::int64_t groups = count_of(columns, kTaskColumns), parts = count_of(rows, task_rows);
   bool own_left = owns_left(call);
   // Whether rows of the left operand are copied, as floats.
   bool widened = !call.transpose_a && size_of(call.a.dtype) != sizeof(Source);
@@ -155,7 +158,7 @@ struct Block {
   // Tasks with the same own operand follow each other.
   void multiply(std::int64_t task, OwnPart& own) const {
     const std::int64_t others = own_left ? groups : parts, which = task / others, other = task % others;
-    const std::int64_t group = own_left ? other : which, first_row = (own_left ? which : other) * kTaskRows;
+    const std::int64_t group = own_left ? other : which, first_row = (own_left ? which : other) * task_rows;
     Unit* packed = own.memory.take<Unit>(own_units(units));
     if (own.packed != which) {
       if (own_left) {
@@ -167,7 +170,7 @@ struct Block {
     }
     const Unit* rows_packed = own_left ? packed : left;
     const Unit* panel = own_left ? right + group * kTaskColumns * units : packed;
-    auto prefetch = prefetch_next(which, other, others);
+    auto prefetch = pieces > 0 ? prefetch_next(which, 0, 1) : prefetch_next(which, other, others);
     for (std::int64_t first = group * kTaskColumns; first < end_of(group);
          first += kPanel, panel += kPanel * units) {
       const auto multiply_to = [&]<typename T>(T* to, std::int64_t stride, bool add) {
@@ -192,19 +195,19 @@ struct Block {
   }
 
  private:
-  std::int64_t height(std::int64_t first_row) const { return std::min(kTaskRows, rows - first_row); }
+  std::int64_t height(std::int64_t first_row) const { return std::min(task_rows, rows - first_row); }
   std::int64_t width(std::int64_t first) const { return std::min(kPanel, columns - first); }
   std::int64_t end_of(std::int64_t group) const { return std::min(columns, (group + 1) * kTaskColumns); }
 
   // A piece of the part that a thread will probably pack next.
-  Prefetch prefetch_next(std::int64_t which, std::int64_t piece, std::int64_t pieces) const {
+  Prefetch prefetch_next(std::int64_t which, std::int64_t number, std::int64_t count) const {
     const std::int64_t next = which + 1;
     const auto of = [&](const Tensor& source, std::int64_t first_row, std::int64_t first_column,
                         std::int64_t height, std::int64_t width) {
-      constexpr std::int64_t kTiles = kTaskRows / kStrip * (kTaskColumns / kPanel);
+      const std::int64_t tiles = task_rows / kStrip * (kTaskColumns / kPanel);
       const auto size = static_cast<std::int64_t>(size_of(source.dtype)), stride = source.columns();
       return Prefetch(source.as<std::byte>() + (first_row * stride + first_column) * size, stride * size,
-                      height, width * size, piece, pieces, kTiles);
+                      height, width * size, number, count, tiles);
     };
     if (next == (own_left ? parts : groups)) return {};
     if (own_left) return of(call.a, from, row + next * kTaskRows, depth, height(next * kTaskRows));
@@ -250,11 +253,8 @@ struct Block {
   return call.a.dtype == DType::bf16 && (call.k() % 2 == 0 || (call.transpose_a && !call.transpose_b));
 }
 
-// Whether the products of a weight's forward pass are our own where not all products of its type are.
-bool suits_forward(DType type, std::int64_t weight_elements) {
-  constexpr bool kAvx512 = kLanes == 16;
-  return kAvx512 && type == DType::f32 && weight_elements > kSmallWeight;
-}
+// Whether the products of forward passes are our own where not all products of their type are.
+bool suits_forward(DType type) { return kLanes == 16 && type == DType::f32; }
 
 }  // namespace
 
@@ -273,13 +273,16 @@ void PackedProduct::multiply(const MatmulCall& call) {
 
   // A block is bounded by what all threads read, or by its sums.
   const bool own_left = Block<Unit>::owns_left(call);
+  const bool by_rows = call.transpose_b && suits_forward(call.a.dtype) && call.b.count() <= kSmallWeight &&
+                       2 * m >= team_.size() * kTaskRows;
+  const std::int64_t pieces = by_rows ? team_.size() : 0;
   const std::int64_t most_columns = own_left || with_sums ? kColumns : n,
                      most_rows = own_left && !with_sums ? m : kRows;
   for_pieces(n, most_columns, [&](std::int64_t column, std::int64_t columns) {
     for_pieces(m, most_rows, [&](std::int64_t row, std::int64_t rows) {
       auto* sums = with_sums ? sums_.take<float>(rows * columns) : nullptr;
       for_pieces(k, even_piece(k, kDepth<Unit>), [&](std::int64_t from, std::int64_t depth) {
-        Block<Unit> block{call, row, rows, column, columns, from, depth};
+        Block<Unit> block{call, row, rows, column, columns, from, depth, pieces};
         block.sums = sums;
         block.bias = bias;
         if (block.right_tasks() > 0) {
@@ -291,8 +294,10 @@ void PackedProduct::multiply(const MatmulCall& call) {
           team_.run(block.left_tasks(), [&](std::int64_t task, int) { block.pack_left(task); });
         }
         for (auto& own : own_) own.packed = -1;
-        team_.run(block.tasks(), [&](std::int64_t task, int member) {
-          block.multiply(task, own_[static_cast<std::size_t>(member)]);
+        const std::int64_t each = pieces > 0 ? block.groups : 1;
+        team_.run(block.tasks() / each, [&](std::int64_t first, int member) {
+          for (std::int64_t i = 0; i < each; ++i)
+            block.multiply(i * block.parts + first, own_[static_cast<std::size_t>(member)]);
         });
       });
     });
@@ -312,12 +317,12 @@ bool PackedProduct::suits(DType type, bool amx) {
 }
 
 bool PackedProduct::suits(const MatmulCall& call, bool amx) {
-  return suits(call.a.dtype, amx) || (call.transpose_b && suits_forward(call.a.dtype, call.b.count()));
+  return suits(call.a.dtype, amx) || (call.transpose_b && suits_forward(call.a.dtype));
 }
 
 std::size_t PackedProduct::scratch_bytes(int threads, const KernelSizes& sizes, bool amx) {
   if (!suits(sizes.compute, amx)) {
-    if (!suits_forward(sizes.compute, sizes.columns * sizes.channels)) return 0;
+    if (!suits_forward(sizes.compute)) return 0;
     const std::int64_t own = threads * Block<float>::own_units(std::min(kUnits, sizes.columns));
     return static_cast<std::size_t>(own + sizes.columns) * sizeof(float);
   }

@@ -29,7 +29,7 @@ class PackedProduct {
   explicit PackedProduct(ThreadTeam& team) : team_(team), own_(static_cast<std::size_t>(team.size())) {}
 
   // Whether it takes the place of oneDNN's: for bfloat16 without AMX, for float32 with AVX2, and with AVX-512
-  // for forward products (their right operand is transposed) of weights that are not small.
+  // for forward products (their right operand is transposed).
   static bool suits(const MatmulCall& call, bool amx);
   static bool suits(DType type, bool amx);  // all products of a type
   void operator()(const MatmulCall& call);

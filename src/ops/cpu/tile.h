@@ -162,6 +162,14 @@ void pack_transposed(Unit* to, const T* from, std::int64_t stride, std::int64_t 
   }
 }
 
+// Fetches the row that packing reaches some rows later: rows lie too far apart for the processor to see what
+// comes. It may be past the last one, where nothing is fetched.
+template <typename T>
+void fetch_later_row(const T* row, std::int64_t stride, std::int64_t columns) {
+  constexpr std::int64_t kRows = 16, kLine = 64 / sizeof(T);
+  for (std::int64_t i = 0; i < columns; i += kLine) __builtin_prefetch(row + kRows * stride + i);
+}
+
 // to [K in units, rounded up][columns in whole vectors] = from [depth, stride], zero in the padding
 template <typename Unit, typename T>
 void pack_columns(Unit* to, const T* from, std::int64_t stride, std::int64_t columns, std::int64_t depth) {
@@ -170,6 +178,7 @@ void pack_columns(Unit* to, const T* from, std::int64_t stride, std::int64_t col
   for (std::int64_t k = 0; k < depth; k += kTerms) {
     const T* row = from + k * stride;
     const T* next = k + 1 < depth ? row + stride : nullptr;
+    for (std::int64_t i = 0; i < kTerms; ++i) fetch_later_row(row + i * stride, stride, columns);
     for (std::int64_t column = 0; column < width; column += kLanes) {
       const VecU units =
           UnitOf<Unit>::across(row + column, next ? next + column : nullptr, lanes(columns - column));
@@ -191,6 +200,7 @@ void pack_strips(Unit* to, std::int64_t size, const T* from, std::int64_t stride
   for (std::int64_t k = 0; k < depth; k += kTerms, to += kStrip) {
     const T* row = from + k * stride;
     const T* next = k + 1 < depth ? row + stride : nullptr;
+    for (std::int64_t i = 0; i < kTerms; ++i) fetch_later_row(row + i * stride, stride, rows);
     Unit* at = to;
     for (std::int64_t i = 0; i < rows; i += kStrip, at += size)
       UnitOf<Unit>::strip(at, row + i, next ? next + i : nullptr, rows - i, depth - 1 - k);
