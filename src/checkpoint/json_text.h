@@ -13,7 +13,7 @@
 
 namespace shoal {
 
-// As JSON's own text, faster: most texts need no escape.
+// A string is written without nlohmann-json where it needs no escape, as most do: that is faster.
 inline std::string json_text(const std::string& text) {
   const auto needs_escape = [](char c) { return c < ' ' || c > '~' || c == '"' || c == '\\'; };
   return std::ranges::any_of(text, needs_escape) ? json_text(nlohmann::json(text)) : '"' + text + '"';

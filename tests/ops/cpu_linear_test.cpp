@@ -95,8 +95,8 @@ INSTANTIATE_TEST_SUITE_P(
                      testing::Values(Shape{1, 1, 1}, Shape{1, 48, 100}, Shape{5, 3, 7}, Shape{33, 17, 65},
                                      Shape{64, 64, 48}, Shape{100, 100, 17}, Shape{257, 96, 33},
                                      Shape{2, 257, 5}, Shape{7, 100, 1003})));
-// More rows, columns and terms of a sum than one block of the cpu backend's own product has, which takes
-// weights in float32 with AVX-512 as well where they are not small: those of 148,800 elements.
+// More rows, columns and terms of a sum than one block of the cpu backend's own product has. Weights of
+// 148,800 elements are more than those whose rows threads share in pieces.
 INSTANTIATE_TEST_SUITE_P(Blocks, CpuLinear,
                          testing::Combine(testing::Values(Types{DType::f32, DType::f32},
                                                           Types{DType::bf16, DType::bf16},
