@@ -273,14 +273,13 @@ void PackedProduct::multiply(const MatmulCall& call) {
 
   // A block is bounded by what all threads read, or by its sums.
   const bool own_left = Block<Unit>::owns_left(call);
-  const bool by_rows = call.transpose_b && suits_forward(call.a.dtype) && call.b.count() <= kSmallWeight &&
-                       2 * m >= team_.size() * kTaskRows;
-  const std::int64_t pieces = by_rows ? team_.size() : 0;
+  const bool small = call.transpose_b && suits_forward(call.a.dtype) && call.b.count() <= kSmallWeight;
   const std::int64_t most_columns = own_left || with_sums ? kColumns : n,
                      most_rows = own_left && !with_sums ? m : kRows;
   for_pieces(n, most_columns, [&](std::int64_t column, std::int64_t columns) {
     for_pieces(m, most_rows, [&](std::int64_t row, std::int64_t rows) {
       auto* sums = with_sums ? sums_.take<float>(rows * columns) : nullptr;
+      const std::int64_t pieces = small && 2 * rows >= team_.size() * kTaskRows ? team_.size() : 0;
       for_pieces(k, even_piece(k, kDepth<Unit>), [&](std::int64_t from, std::int64_t depth) {
         Block<Unit> block{call, row, rows, column, columns, from, depth, pieces};
         block.sums = sums;
