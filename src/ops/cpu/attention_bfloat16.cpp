@@ -100,7 +100,7 @@ std::int64_t HeadKernels<bfloat16>::forward_scratch(const HeadShape& shape) {
 }
 template <>
 std::int64_t HeadKernels<bfloat16>::backward_scratch(const HeadShape& shape) {
-  return 9 * in_floats(shape.matrix()) + 3 * shape.matrix() + 2 * kTile + 3 * LeftTile::floats() +
+  return 9 * in_floats(shape.matrix()) + 3 * shape.matrix() + 2 * kTile + 2 * LeftTile::floats() +
          shape.padded_positions;
 }
 
@@ -186,9 +186,7 @@ void HeadKernels<bfloat16>::backward(const HeadBackward<bfloat16>& head, const H
   std::memset(d_queries, 0, static_cast<std::size_t>(3 * shape.matrix()) * sizeof(float));
   float* scores = carve.take(kTile);
   float* d_products = carve.take(kTile);
-  // The gradients of scores are sums of two numbers, which keep twice the digits: rounded once they would be
-  // the largest error of the gradients of queries and keys.
-  const LeftTile probs(carve), d_scores(carve), d_rest(carve);
+  const LeftTile probs(carve), d_scores(carve);
   float* delta = carve.take(shape.padded_positions);
   fill_delta(delta, head, shape);
   const float scale = shape.scale();
@@ -197,7 +195,7 @@ void HeadKernels<bfloat16>::backward(const HeadBackward<bfloat16>& head, const H
     const std::int64_t rows = std::min(kQueries, shape.positions - q0);
     for_key_tiles(q0, rows, [&](const Tile& tile) {
       if (tile.visible(0) < tile.keys) {  // what no group of queries fills is zero
-        for (const auto& left : {probs, d_scores, d_rest}) left.clear();
+        for (const auto& left : {probs, d_scores}) left.clear();
       }
       for_query_groups(tile, [&](std::int64_t first, std::int64_t n, std::int64_t seen, std::int64_t width) {
         const std::int64_t row = (q0 + first) * dp, at = first * kKeys;
@@ -211,23 +209,19 @@ void HeadKernels<bfloat16>::backward(const HeadBackward<bfloat16>& head, const H
             const VecI is_seen = lanes_below(tile.visible(i) - c);
             const Vec p = select(is_seen, exp(load(scores + element) * scale - head.lse[q0 + i]), Vec{});
             const Vec factor = dropout.active() ? factors[static_cast<std::size_t>(c / kLanes)] : splat(1.0f);
-            const Vec d_score = p * (factor * load(d_products + element) - delta[q0 + i]);
             store(probs.rows + element, p * factor);
-            store(d_scores.rows + element, d_score);
-            store(d_rest.rows + element, d_score - load(d_scores.rows + element));
+            store(d_scores.rows + element, p * (factor * load(d_products + element) - delta[q0 + i]));
           }
         }
-        for (const auto& part : {d_scores, d_rest})
-          matrix.add(d_queries + row, n, part.from_query(first), keys + tile.k0 / 2 * dp, count_of(seen, 2));
+        matrix.add(d_queries + row, n, d_scores.from_query(first), keys + tile.k0 / 2 * dp, count_of(seen, 2));
       });
-      for (const auto& left : {probs, d_scores, d_rest}) left.pack(tile);
+      for (const auto& left : {probs, d_scores}) left.pack(tile);
       for_key_groups(tile, [&](std::int64_t first, std::int64_t n, std::int64_t query) {
         // The first query of the first pair may not see the keys; its numbers are zero.
         const std::int64_t row = (tile.k0 + first) * dp, pair = query / 2, from = (q0 / 2 + pair) * dp,
                            pairs = count_of(rows, 2) - pair;
         matrix.add(d_values + row, n, probs.from_key(first, pair), d_out_pairs + from, pairs);
-        for (const auto& part : {d_scores, d_rest})
-          matrix.add(d_keys + row, n, part.from_key(first, pair), query_pairs + from, pairs);
+        matrix.add(d_keys + row, n, d_scores.from_key(first, pair), query_pairs + from, pairs);
       });
     });
   }

@@ -118,8 +118,29 @@ inline void store_n(T* p, Vec v, std::int64_t live) {
 inline VecI lanes_below(std::int64_t count) { return lane_numbers() < static_cast<std::int32_t>(count); }
 
 inline Vec select(VecI mask, Vec a, Vec b) { return mask ? a : b; }
-inline Vec max(Vec a, Vec b) { return a > b ? a : b; }
-inline Vec min(Vec a, Vec b) { return a < b ? a : b; }
+// a > b ? a : b and a < b ? a : b, so b where one of them is NaN. GCC makes two instructions of these.
+inline Vec max(Vec a, Vec b) {
+#if defined(__AVX512F__)
+  return (Vec)_mm512_maskz_max_ps(0xffff, (__m512)a, (__m512)b);
+#elif defined(__AVX2__)
+  return (Vec)_mm256_max_ps((__m256)a, (__m256)b);
+#elif defined(__SSE4_1__)
+  return (Vec)_mm_max_ps((__m128)a, (__m128)b);
+#else
+  return a > b ? a : b;
+#endif
+}
+inline Vec min(Vec a, Vec b) {
+#if defined(__AVX512F__)
+  return (Vec)_mm512_maskz_min_ps(0xffff, (__m512)a, (__m512)b);
+#elif defined(__AVX2__)
+  return (Vec)_mm256_min_ps((__m256)a, (__m256)b);
+#elif defined(__SSE4_1__)
+  return (Vec)_mm_min_ps((__m128)a, (__m128)b);
+#else
+  return a < b ? a : b;
+#endif
+}
 
 inline Vec sqrt(Vec v) {
 #if defined(__AVX512F__)
