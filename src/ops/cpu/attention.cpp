@@ -1,172 +1,246 @@
 // Causal attention in tiles with a running maximum, after FlashAttention-2 (Dao 2023), one head of one
-// sequence per task. A head's q, k, v are copied into float32 scratch where rows are padded to vectors and
-// keys also stand transposed; then every product is the one tile kernel.
+// sequence per task. A head's right operands are packed into scratch memory, and every product is the tile
+// kernel's. Where a processor multiplies bfloat16, probabilities and gradients of scores are rounded to it
+// before they are multiplied, as on GPUs; scores, sums and softmax are float32.
 #include <cstring>
+#include <type_traits>
 
-#include "ops/cpu/attention_bfloat16.h"
 #include "ops/cpu/attention_tiles.h"
 #include "ops/cpu/cpu_backend.h"
 #include "ops/cpu/threads.h"
-#include "ops/cpu/tile_product.h"
 
 namespace shoal::cpu {
 namespace {
 
-// to [T, padded D] = from [T, stride] * scale, zero in the padding
+// The products of a head in tensors of type T.
 template <typename T>
-void pack_rows(float* to, const T* from, std::int64_t stride, const HeadShape& shape, float scale) {
-  for (std::int64_t t = 0; t < shape.positions; ++t) {
-    for_lanes(shape.channels, [&](std::int64_t d, std::int64_t live) {
-      store(to + t * shape.padded_channels + d, load_n(from + t * stride + d, live) * scale);
+class HeadKernels {
+ public:
+  explicit HeadKernels(const HeadShape& shape) : shape_(shape) {}
+
+  std::int64_t forward_scratch() const {  // floats
+    return in_floats<Unit>(packed_columns() + packed_transposed()) + kGroup * kForwardKeys +
+           in_floats<Source>(kGroup * kForwardKeys + copied_rows()) + kQueries * dp_;
+  }
+  std::int64_t backward_scratch() const {
+    return in_floats<Unit>(3 * packed_columns() + 2 * packed_transposed()) + 2 * kGroup * kKeys +
+           2 * in_floats<Source>(copied_rows()) + 2 * LeftTile::floats() + kQueries * dp_ +
+           2 * shape_.matrix() + shape_.padded_positions;
+  }
+
+  void forward(const HeadForward<T>& head, const DropoutTile& dropout, Carver carve) const;
+  void backward(const HeadBackward<T>& head, const DropoutTile& dropout, Carver carve) const;
+
+ private:
+  using Unit = std::conditional_t<kHasPairs && std::is_same_v<T, bfloat16>, Pair, float>;
+  using Source = typename UnitOf<Unit>::Source;
+  using Rows = Left<Unit, false>;
+  static constexpr std::int64_t kTerms = UnitOf<Unit>::kTerms;
+  static constexpr std::int64_t kForwardKeys = 4 * kKeys;  // of a tile
+
+  template <typename Number>
+  static constexpr std::int64_t in_floats(std::int64_t count) {
+    return count * static_cast<std::int64_t>(sizeof(Number)) / static_cast<std::int64_t>(sizeof(float));
+  }
+  template <typename Number>
+  static Number* take(Carver& carve, std::int64_t count) {
+    return reinterpret_cast<Number*>(carve.take(in_floats<Number>(count)));
+  }
+
+  // A tile [queries, keys] as the left operand of two products: by its rows, and by its columns.
+  struct LeftTile {
+    static std::int64_t floats() {
+      return in_floats<Source>(kQueries * kKeys) +
+             (kTerms > 1 ? in_floats<Unit>(kQueries / kTerms * kKeys) : 0);
+    }
+    explicit LeftTile(Carver& carve) : rows(take<Source>(carve, kQueries * kKeys)) {
+      if constexpr (kTerms > 1) {
+        units = take<Unit>(carve, kQueries / kTerms * kKeys);
+      } else {
+        units = rows;
+      }
+    }
+    // What no group of queries fills is zero, since units may have a query that sees less than another.
+    void begin(const Tile& tile) const {
+      if (kTerms > 1 && tile.visible(0) < tile.keys) std::memset(rows, 0, kQueries * kKeys * sizeof *rows);
+    }
+    void end(const Tile& tile) {
+      stride = kKeys;
+      if constexpr (kTerms > 1) {
+        pack_columns(units, rows, kKeys, tile.keys, tile.rows);
+        stride = tile.width;
+      }
+    }
+    Rows from_query(std::int64_t query) const { return left_rows<Unit>(rows + query * kKeys, kKeys); }
+    Left<Unit, true> from_key(std::int64_t key, std::int64_t unit) const {
+      return left_columns(units + unit * stride + key, stride);
+    }
+
+    Source* rows;
+    Unit* units = nullptr;  // [queries in units][stride]
+    std::int64_t stride = 0;
+  };
+
+  // Rows of a tensor as a left operand: where they lie, or copied if their type is another one or their last
+  // unit is not whole.
+  std::int64_t copied_rows() const { return in_place() ? 0 : kQueries * dp_; }
+  bool in_place() const { return std::is_same_v<T, Source> && shape_.channels % kTerms == 0; }
+  Rows rows_of(const T* from, std::int64_t stride, std::int64_t count, Source* copy) const {
+    if constexpr (std::is_same_v<T, Source>) {
+      if (in_place()) return left_rows<Unit>(from, stride);
+    }
+    for (std::int64_t t = 0; t < count; ++t) {
+      for (std::int64_t d = 0; d < shape_.channels; d += kLanes)
+        store(copy + t * dp_ + d, load_live(from + t * stride + d, lanes(shape_.channels - d)));
+    }
+    return left_rows<Unit>(copy, dp_);
+  }
+
+  // Right operands. [T in units][padded D]
+  std::int64_t packed_columns() const { return count_of(shape_.positions, kTerms) * dp_; }
+  const Unit* take_columns(Carver& carve, const T* from, std::int64_t stride) const {
+    Unit* to = take<Unit>(carve, packed_columns());
+    pack_columns(to, from, stride, shape_.channels, shape_.positions);
+    return to;
+  }
+  // For each kPanel positions [D in units][up to kPanel].
+  std::int64_t packed_transposed() const { return units_ * shape_.padded_positions; }
+  const Unit* take_transposed(Carver& carve, const T* from, std::int64_t stride) const {
+    Unit* to = take<Unit>(carve, packed_transposed());
+    for (std::int64_t t = 0; t < shape_.positions; t += kPanel) {
+      pack_transposed(to + t * units_, from + t * stride, stride, std::min(kPanel, shape_.positions - t),
+                      shape_.channels);
+    }
+    return to;
+  }
+
+  // scores [n, columns] = rows [n, D] . transposed[first, first + columns), `stride` from row to row
+  void scores(float* to, std::int64_t stride, const Rows& rows, std::int64_t n, const Unit* transposed,
+              std::int64_t first, std::int64_t columns) const {
+    for (std::int64_t j = 0; j < columns; j += kPanel) {
+      const std::int64_t t = first + j;
+      panel_product(Result<float>{to + j, stride, nullptr, false}, n, std::min(kPanel, columns - j), rows,
+                    Right<Unit>{transposed + t * units_, std::min(kPanel, shape_.padded_positions - t)},
+                    units_);
+    }
+  }
+  // to [n, padded D] (+)= a [n, units] . columns [units, padded D]
+  template <typename A>
+  void add(float* to, std::int64_t n, const A& a, const Unit* columns, std::int64_t units,
+           bool add = true) const {
+    for (std::int64_t d = 0; d < dp_; d += kPanel) {
+      panel_product(Result<float>{to + d, dp_, nullptr, add}, n, std::min(kPanel, dp_ - d), a,
+                    Right<Unit>{columns + d, dp_}, units);
+    }
+  }
+
+  const HeadShape& shape_;
+  std::int64_t dp_ = shape_.padded_channels, units_ = count_of(shape_.channels, kTerms);
+};
+
+template <typename T>
+void HeadKernels<T>::forward(const HeadForward<T>& head, const DropoutTile& dropout, Carver carve) const {
+  const Unit* keys = take_transposed(carve, head.k, head.qkv_stride);
+  const Unit* values = take_columns(carve, head.v, head.qkv_stride);
+  float* group = carve.take(kGroup * kForwardKeys);  // scores
+  auto* probs = take<Source>(carve, kGroup * kForwardKeys);
+  auto* copy = take<Source>(carve, copied_rows());
+  float* sums = carve.take(kQueries * dp_);
+
+  for (std::int64_t q0 = 0; q0 < shape_.positions; q0 += kQueries) {
+    const std::int64_t rows = std::min(kQueries, shape_.positions - q0);
+    const Rows queries = rows_of(head.q + q0 * head.qkv_stride, head.qkv_stride, rows, copy);
+    std::array<float, kQueries> most, total{};
+    most.fill(-std::numeric_limits<float>::infinity());
+    for_key_tiles(q0, rows, kForwardKeys, [&](const Tile& tile) {
+      for_query_groups(tile, [&](std::int64_t first, std::int64_t n, std::int64_t seen, std::int64_t width) {
+        scores(group, kForwardKeys, queries.from(first), n, keys, tile.k0, width);
+        for (std::int64_t i = first; i < first + n; ++i) {
+          const std::int64_t row = (i - first) * kForwardKeys;
+          const auto at = static_cast<std::size_t>(i);
+          const float rescale =
+              softmax_row(probs + row, group + row, {q0 + i, tile.k0, tile.visible(i), width, shape_.scale()},
+                          dropout, most[at], total[at]);
+          if (tile.k0 == 0 || rescale == 1.0f) continue;
+          for (std::int64_t d = 0; d < dp_; d += kLanes)
+            store(sums + i * dp_ + d, load(sums + i * dp_ + d) * rescale);
+        }
+        add(sums + first * dp_, n, left_rows<Unit>(probs, kForwardKeys), values + tile.k0 / kTerms * dp_,
+            count_of(seen, kTerms), tile.k0 > 0);
+      });
     });
+    for (std::int64_t i = 0; i < rows; ++i) {
+      const auto at = static_cast<std::size_t>(i);
+      if (head.lse) head.lse[q0 + i] = most[at] + std::log(total[at]);
+      unpack_rows(head.out + (q0 + i) * head.out_stride, 0, sums + i * dp_, 1, shape_, 1 / total[at]);
+    }
   }
 }
 
-// to [D, padded T] = transpose of rows [T, padded D], zero in the padding
-void transpose_rows(float* to, const float* rows, const HeadShape& shape) {
-  for (std::int64_t t0 = 0; t0 < shape.padded_positions; t0 += kLanes) {
-    const std::int64_t live = std::min<std::int64_t>(kLanes, shape.positions - t0);
-    for (std::int64_t d = 0; d < shape.channels; ++d) {
-      float* out = to + d * shape.padded_positions + t0;
-      for (std::int64_t t = 0; t < live; ++t) out[t] = rows[(t0 + t) * shape.padded_channels + d];
-      for (std::int64_t t = live; t < kLanes; ++t) out[t] = 0;
-    }
+template <typename T>
+void HeadKernels<T>::backward(const HeadBackward<T>& head, const DropoutTile& dropout, Carver carve) const {
+  const Unit* values_t = take_transposed(carve, head.v, head.qkv_stride);
+  const Unit* keys_t = take_transposed(carve, head.k, head.qkv_stride);
+  const Unit* keys = take_columns(carve, head.k, head.qkv_stride);
+  const Unit* queries = take_columns(carve, head.q, head.qkv_stride);
+  const Unit* d_out = take_columns(carve, head.dout, head.out_stride);
+  float* group = carve.take(kGroup * kKeys);  // scores
+  float* d_group = carve.take(kGroup * kKeys);
+  LeftTile probs(carve), d_scores(carve);
+  auto* copy = take<Source>(carve, copied_rows());
+  auto* d_copy = take<Source>(carve, copied_rows());
+  float* d_queries = carve.take(kQueries * dp_);
+  float* d_keys = carve.take(shape_.matrix());
+  float* d_values = carve.take(shape_.matrix());
+  std::memset(d_keys, 0, static_cast<std::size_t>(2 * shape_.matrix()) * sizeof(float));
+  float* delta = carve.take(shape_.padded_positions);
+  fill_delta(delta, head, shape_);
+  const float scale = shape_.scale();
+
+  for (std::int64_t q0 = 0; q0 < shape_.positions; q0 += kQueries) {
+    const std::int64_t rows = std::min(kQueries, shape_.positions - q0);
+    const Rows query_rows = rows_of(head.q + q0 * head.qkv_stride, head.qkv_stride, rows, copy);
+    const Rows d_out_rows = rows_of(head.dout + q0 * head.out_stride, head.out_stride, rows, d_copy);
+    for_key_tiles(q0, rows, kKeys, [&](const Tile& tile) {
+      for (const auto& left : {probs, d_scores}) left.begin(tile);
+      for_query_groups(tile, [&](std::int64_t first, std::int64_t n, std::int64_t seen, std::int64_t width) {
+        scores(group, kKeys, query_rows.from(first), n, keys_t, tile.k0, width);
+        scores(d_group, kKeys, d_out_rows.from(first), n, values_t, tile.k0, width);
+        for (std::int64_t i = first; i < first + n; ++i) {
+          const auto factors = dropout.factors(q0 + i, tile.k0);
+          const std::int64_t visible = tile.visible(i), from = (i - first) * kKeys, to = i * kKeys;
+          for (std::int64_t c = 0; c < width; c += kLanes) {
+            Vec p = exp(load(group + from + c) * scale - head.lse[q0 + i]);
+            if (c + kLanes > visible) p = select(lanes_below(visible - c), p, Vec{});
+            const Vec factor = dropout.active() ? factors[static_cast<std::size_t>(c / kLanes)] : splat(1.0f);
+            store(probs.rows + to + c, p * factor);
+            store(d_scores.rows + to + c, p * (factor * load(d_group + from + c) - delta[q0 + i]));
+          }
+        }
+        add(d_queries + first * dp_, n, d_scores.from_query(first), keys + tile.k0 / kTerms * dp_,
+            count_of(seen, kTerms), tile.k0 > 0);
+      });
+      for (auto* left : {&probs, &d_scores}) left->end(tile);
+      for_key_groups(tile, [&](std::int64_t first, std::int64_t n, std::int64_t query) {
+        // The first query of the first unit may not see the keys; its numbers are zero.
+        const std::int64_t row = (tile.k0 + first) * dp_, unit = query / kTerms,
+                           from = (q0 / kTerms + unit) * dp_, units = count_of(rows, kTerms) - unit;
+        add(d_values + row, n, probs.from_key(first, unit), d_out + from, units);
+        add(d_keys + row, n, d_scores.from_key(first, unit), queries + from, units);
+      });
+    });
+    unpack_rows(head.dq + q0 * head.qkv_stride, head.qkv_stride, d_queries, rows, shape_, scale);
   }
+  unpack_rows(head.dk, head.qkv_stride, d_keys, shape_.positions, shape_, scale);
+  unpack_rows(head.dv, head.qkv_stride, d_values, shape_.positions, shape_, 1.0f);
 }
 
 }  // namespace
 
-template <typename T>
-void HeadKernels<T>::forward(const HeadForward<T>& head, const HeadShape& shape, const DropoutTile& dropout,
-                             float* scratch) {
-  const auto& [out, lse, q, k, v, qkv_stride, out_stride] = head;
-  Carver carve{scratch};
-  const std::int64_t dp = shape.padded_channels, tp = shape.padded_positions;
-  float* queries = carve.take(shape.matrix());
-  float* keys_t = carve.take(shape.matrix());
-  float* values = carve.take(shape.matrix());
-  float* scores = carve.take(kQueries * kKeys);
-  float* sums = carve.take(kQueries * dp);
-  pack_rows(values, k, qkv_stride, shape, 1.0f);
-  transpose_rows(keys_t, values, shape);
-  pack_rows(values, v, qkv_stride, shape, 1.0f);
-  pack_rows(queries, q, qkv_stride, shape, shape.scale());
-
-  for (std::int64_t q0 = 0; q0 < shape.positions; q0 += kQueries) {
-    const std::int64_t rows = std::min(kQueries, shape.positions - q0);
-    float most[kQueries], total[kQueries] = {};
-    std::fill_n(most, kQueries, -std::numeric_limits<float>::infinity());
-    std::memset(sums, 0, static_cast<std::size_t>(kQueries * dp) * sizeof(float));
-    for_key_tiles(q0, rows, [&](const Tile& tile) {
-      for_query_groups(tile, [&](std::int64_t first, std::int64_t n, std::int64_t seen, std::int64_t width) {
-        float* group = scores + first * kKeys;
-        tile_product(group, kKeys, {queries + (q0 + first) * dp, dp, 1}, keys_t + tile.k0, tp, n, width,
-                     shape.channels, false);
-        for (std::int64_t i = first; i < first + n; ++i) {
-          const std::int64_t visible = tile.visible(i);
-          if (visible == 0) {
-            std::fill_n(scores + i * kKeys, width, 0.0f);
-            continue;
-          }
-          DropoutRow::Factors factors;
-          if (dropout.active()) factors = dropout.factors(q0 + i, tile.k0);
-          const float rescale = softmax_row(scores + i * kKeys, visible, width, most[i], total[i],
-                                            dropout.active() ? &factors : nullptr);
-          if (rescale != 1.0f) {
-            for (std::int64_t d = 0; d < dp; d += kLanes)
-              store(sums + i * dp + d, load(sums + i * dp + d) * rescale);
-          }
-        }
-        tile_product(sums + first * dp, dp, {group, kKeys, 1}, values + tile.k0 * dp, dp, n, dp, seen, true);
-      });
-    });
-    for (std::int64_t i = 0; i < rows; ++i) {
-      if (lse) lse[q0 + i] = most[i] + std::log(total[i]);
-      for_lanes(shape.channels, [&](std::int64_t d, std::int64_t live) {
-        store_n(out + (q0 + i) * out_stride + d, load(sums + i * dp + d) / total[i], live);
-      });
-    }
-  }
-}
-
-template <typename T>
-void HeadKernels<T>::backward(const HeadBackward<T>& head, const HeadShape& shape, const DropoutTile& dropout,
-                              float* scratch) {
-  const auto& [dq, dk, dv, dout, out, lse, q, k, v, qkv_stride, out_stride] = head;
-  Carver carve{scratch};
-  const std::int64_t dp = shape.padded_channels, tp = shape.padded_positions;
-  float* queries = carve.take(shape.matrix());
-  float* keys = carve.take(shape.matrix());
-  float* keys_t = carve.take(shape.matrix());
-  float* values_t = carve.take(shape.matrix());
-  float* d_out = carve.take(shape.matrix());
-  float* d_queries = carve.take(shape.matrix());
-  float* d_keys = carve.take(shape.matrix());
-  float* d_values = carve.take(shape.matrix());
-  float* probs = carve.take(kQueries * kKeys);
-  float* d_scores = carve.take(kQueries * kKeys);
-  float* delta = carve.take(tp);
-  pack_rows(d_out, v, qkv_stride, shape, 1.0f);
-  transpose_rows(values_t, d_out, shape);
-  pack_rows(keys, k, qkv_stride, shape, 1.0f);
-  transpose_rows(keys_t, keys, shape);
-  pack_rows(queries, q, qkv_stride, shape, shape.scale());
-  pack_rows(d_out, dout, out_stride, shape, 1.0f);
-  std::memset(d_queries, 0, static_cast<std::size_t>(3 * shape.matrix()) * sizeof(float));
-  fill_delta(delta, head, shape);
-
-  for (std::int64_t q0 = 0; q0 < shape.positions; q0 += kQueries) {
-    const std::int64_t rows = std::min(kQueries, shape.positions - q0);
-    for_key_tiles(q0, rows, [&](const Tile& tile) {
-      for_query_groups(tile, [&](std::int64_t first, std::int64_t n, std::int64_t seen, std::int64_t width) {
-        const std::int64_t row = (q0 + first) * dp, at = first * kKeys;
-        tile_product(probs + at, kKeys, {queries + row, dp, 1}, keys_t + tile.k0, tp, n, width,
-                     shape.channels, false);
-        tile_product(d_scores + at, kKeys, {d_out + row, dp, 1}, values_t + tile.k0, tp, n, width,
-                     shape.channels, false);
-        for (std::int64_t i = first; i < first + n; ++i) {
-          DropoutRow::Factors factors;
-          if (dropout.active()) factors = dropout.factors(q0 + i, tile.k0);
-          for (std::int64_t c = 0; c < width; c += kLanes) {
-            float* p_at = probs + i * kKeys + c;
-            float* d_at = d_scores + i * kKeys + c;
-            const VecI is_seen = lanes_below(tile.visible(i) - c);
-            const Vec p = select(is_seen, exp(load(p_at) - lse[q0 + i]), Vec{});
-            const Vec factor = dropout.active() ? factors[static_cast<std::size_t>(c / kLanes)] : splat(1.0f);
-            store(p_at, p * factor);
-            store(d_at, p * (factor * load(d_at) - delta[q0 + i]));
-          }
-        }
-        tile_product(d_queries + row, dp, {d_scores + at, kKeys, 1}, keys + tile.k0 * dp, dp, n, dp, seen,
-                     true);
-      });
-      for_key_groups(tile, [&](std::int64_t first, std::int64_t n, std::int64_t query) {
-        const std::int64_t row = (tile.k0 + first) * dp, at = query * kKeys + first, seeing = rows - query;
-        tile_product(d_values + row, dp, {probs + at, 1, kKeys}, d_out + (q0 + query) * dp, dp, n, dp, seeing,
-                     true);
-        tile_product(d_keys + row, dp, {d_scores + at, 1, kKeys}, queries + (q0 + query) * dp, dp, n, dp,
-                     seeing, true);
-      });
-    });
-  }
-  unpack_rows(dq, qkv_stride, d_queries, shape, shape.scale());
-  unpack_rows(dk, qkv_stride, d_keys, shape, 1.0f);
-  unpack_rows(dv, qkv_stride, d_values, shape, 1.0f);
-}
-
-template <typename T>
-std::int64_t HeadKernels<T>::forward_scratch(const HeadShape& shape) {
-  return 3 * shape.matrix() + kQueries * kKeys + kQueries * shape.padded_channels;
-}
-template <typename T>
-std::int64_t HeadKernels<T>::backward_scratch(const HeadShape& shape) {
-  return 8 * shape.matrix() + 2 * kQueries * kKeys + shape.padded_positions;
-}
-
 std::int64_t attention_scratch(int threads, std::int64_t positions, std::int64_t channels, DType type) {
   const HeadShape shape{positions, 1, channels};
-  return threads * (type == DType::bf16 ? HeadKernels<bfloat16>::backward_scratch(shape)
-                                        : HeadKernels<float>::backward_scratch(shape));
+  return threads * (type == DType::bf16 ? HeadKernels<bfloat16>(shape).backward_scratch()
+                                        : HeadKernels<float>(shape).backward_scratch());
 }
 
 void CpuBackend::attention_forward(const Tensor& out, const Tensor& lse, const Tensor& qkv,
@@ -174,19 +248,20 @@ void CpuBackend::attention_forward(const Tensor& out, const Tensor& lse, const T
   const HeadShape shape{qkv.dim(1), qkv.dim(3), qkv.dim(4)};
   const std::int64_t width = shape.heads * shape.channels;
   with_type(qkv.dtype, [&]<typename T>() {
-    const std::int64_t per_thread = HeadKernels<T>::forward_scratch(shape);
+    const HeadKernels<T> kernels(shape);
+    const std::int64_t per_thread = kernels.forward_scratch();
     float* area = scratch(team_.size() * per_thread);
     team_.run(qkv.dim(0) * shape.heads, [&](std::int64_t task, int member) {
       const std::int64_t b = task / shape.heads, h = task % shape.heads;
       const T* q = qkv.as<T>() + b * shape.positions * 3 * width + h * shape.channels;
-      HeadKernels<T>::forward({.out = out.as<T>() + b * shape.positions * width + h * shape.channels,
-                               .lse = lse ? lse.as<float>() + task * shape.positions : nullptr,
-                               .q = q,
-                               .k = q + width,
-                               .v = q + 2 * width,
-                               .qkv_stride = 3 * width,
-                               .out_stride = width},
-                              shape, DropoutTile(dropout, first_head + h, b), area + member * per_thread);
+      kernels.forward({.out = out.as<T>() + b * shape.positions * width + h * shape.channels,
+                       .lse = lse ? lse.as<float>() + task * shape.positions : nullptr,
+                       .q = q,
+                       .k = q + width,
+                       .v = q + 2 * width,
+                       .qkv_stride = 3 * width,
+                       .out_stride = width},
+                      DropoutTile(dropout, first_head + h, b), {area + member * per_thread});
     });
   });
 }
@@ -196,7 +271,8 @@ void CpuBackend::attention_backward(const AttentionBackward& args) {
   const HeadShape shape{qkv.dim(1), qkv.dim(3), qkv.dim(4)};
   const std::int64_t width = shape.heads * shape.channels;
   with_type(qkv.dtype, [&]<typename T>() {
-    const std::int64_t per_thread = HeadKernels<T>::backward_scratch(shape);
+    const HeadKernels<T> kernels(shape);
+    const std::int64_t per_thread = kernels.backward_scratch();
     float* area = scratch(team_.size() * per_thread);
     team_.run(qkv.dim(0) * shape.heads, [&](std::int64_t task, int member) {
       const std::int64_t b = task / shape.heads, h = task % shape.heads;
@@ -204,18 +280,18 @@ void CpuBackend::attention_backward(const AttentionBackward& args) {
       const std::int64_t at3 = b * shape.positions * 3 * width + h * shape.channels;
       const T* q = qkv.as<T>() + at3;
       T* dq = dqkv.as<T>() + at3;
-      HeadKernels<T>::backward({.dq = dq,
-                                .dk = dq + width,
-                                .dv = dq + 2 * width,
-                                .dout = dout.as<T>() + at,
-                                .out = out.as<T>() + at,
-                                .lse = lse.as<float>() + task * shape.positions,
-                                .q = q,
-                                .k = q + width,
-                                .v = q + 2 * width,
-                                .qkv_stride = 3 * width,
-                                .out_stride = width},
-                               shape, DropoutTile(dropout, first_head + h, b), area + member * per_thread);
+      kernels.backward({.dq = dq,
+                        .dk = dq + width,
+                        .dv = dq + 2 * width,
+                        .dout = dout.as<T>() + at,
+                        .out = out.as<T>() + at,
+                        .lse = lse.as<float>() + task * shape.positions,
+                        .q = q,
+                        .k = q + width,
+                        .v = q + 2 * width,
+                        .qkv_stride = 3 * width,
+                        .out_stride = width},
+                       DropoutTile(dropout, first_head + h, b), {area + member * per_thread});
     });
   });
 }
@@ -237,6 +313,8 @@ void CpuBackend::attention_cached(const Tensor& out, const Tensor& keys, const T
     return;
   }
   const float scale = 1.0f / std::sqrt(static_cast<float>(channels));
+  const Dropout none;
+  const DropoutTile no_dropout(none, 0, 0);
   const std::int64_t per_thread = round_up(past + positions) + round_up(channels);
   float* area = scratch(team_.size() * per_thread);
   with_type(qkv.dtype, [&]<typename T>() {
@@ -253,10 +331,11 @@ void CpuBackend::attention_cached(const Tensor& out, const Tensor& keys, const T
           for_lanes(channels, [&](std::int64_t d, std::int64_t live) {
             dot += load_n(q + d, live) * load_n(keys.as<T>() + k * width + h * channels + d, live);
           });
-          scores[k] = cpu::sum(dot) * scale;
+          scores[k] = cpu::sum(dot);
         }
         float most = -std::numeric_limits<float>::infinity(), total = 0;
-        softmax_row(scores, visible, round_up(visible), most, total, nullptr);
+        softmax_row(scores, scores, {past + t, 0, visible, round_up(visible), scale}, no_dropout, most,
+                    total);
         std::fill_n(sums, round_up(channels), 0.0f);
         for (std::int64_t k = 0; k < visible; ++k) {
           for_lanes(channels, [&](std::int64_t d, std::int64_t live) {

@@ -1,5 +1,5 @@
-// Parts of attention's kernels in float32 and in bfloat16: the tiles of a head that the causal mask leaves,
-// their dropout, and the softmax of a tile's rows.
+// Parts of attention's kernels: the tiles of a head that the causal mask leaves, their dropout, and the
+// softmax of a tile's rows.
 #pragma once
 
 #include <algorithm>
@@ -10,13 +10,13 @@
 #include <utility>
 
 #include "ops/cpu/philox_simd.h"
-#include "ops/cpu/simd.h"
+#include "ops/cpu/tile.h"
 #include "ops/kernels.h"
 
 namespace shoal::cpu {
 
-constexpr std::int64_t kGroup = 6;     // rows of the tile kernel
-constexpr std::int64_t kQueries = 48;  // rows of a tile: a multiple of the group
+constexpr std::int64_t kGroup = kStrip;
+constexpr std::int64_t kQueries = 96;  // rows of a tile: a multiple of the group
 constexpr std::int64_t kKeys = DropoutRow::kColumns;
 
 inline std::int64_t round_up(std::int64_t n) { return (n + kLanes - 1) / kLanes * kLanes; }
@@ -41,16 +41,16 @@ struct Tile {
   std::int64_t visible(std::int64_t i) const { return std::clamp<std::int64_t>(q0 + i + 1 - k0, 0, keys); }
 };
 
-// Calls f(tile) for the tiles of a row of queries that the causal mask leaves.
+// Calls f(tile) for the tiles of up to `most` keys of a row of queries that the causal mask leaves.
 template <typename F>
-void for_key_tiles(std::int64_t q0, std::int64_t rows, F&& f) {
-  for (std::int64_t k0 = 0; k0 < q0 + rows; k0 += kKeys) {
-    const std::int64_t keys = std::min(kKeys, q0 + rows - k0);
+void for_key_tiles(std::int64_t q0, std::int64_t rows, std::int64_t most, F&& f) {
+  for (std::int64_t k0 = 0; k0 < q0 + rows; k0 += most) {
+    const std::int64_t keys = std::min(most, q0 + rows - k0);
     f(Tile{q0, rows, k0, keys, round_up(keys)});
   }
 }
 
-// The unmasked part of a tile, in groups of the kernel's six rows.
+// The unmasked part of a tile, in groups of the tile kernel's rows.
 // f(first query, queries, keys that any of them sees, the same rounded up to the vectors that are read).
 template <typename F>
 void for_query_groups(const Tile& tile, F&& f) {
@@ -73,7 +73,9 @@ class DropoutTile {
   DropoutTile(const Dropout& dropout, std::int64_t head, std::int64_t batch)
       : dropout_(dropout), mask_(dropout, attention_site(dropout.site, head)), batch_(batch) {}
   bool active() const { return dropout_.active(); }
+  // Of kKeys keys from k0 on. Not set where dropout is not active.
   DropoutRow::Factors factors(std::int64_t query, std::int64_t k0) const {
+    if (!active()) return {};
     return mask_.factors(dropout_.window.row(batch_, query), k0 / kKeys);
   }
 
@@ -83,24 +85,36 @@ class DropoutTile {
   std::int64_t batch_;
 };
 
-// Softmax of one row of scores over its visible keys, given the maximum and sum so far; returns the factor
-// for earlier results of the row. scores become probabilities times the dropout factor, not yet divided by
-// the sum.
-inline float softmax_row(float* scores, std::int64_t visible, std::int64_t width, float& most, float& total,
-                         const DropoutRow::Factors* factors) {
-  const Vec lowest = splat(-std::numeric_limits<float>::infinity());
-  Vec row_most = lowest;
-  for (std::int64_t k = 0; k < visible; k += kLanes) {
-    row_most = max(select(lanes_below(visible - k), load(scores + k), lowest), row_most);
-  }
-  const float next = std::max(most, max(row_most));
+struct SoftmaxRow {
+  std::int64_t query, k0, visible, width;  // of a tile with the keys from k0 on
+  float scale;                             // of scores
+};
+
+// Softmax of one row of a tile's scores over its visible keys, given the maximum and sum so far; returns the
+// factor for earlier results of the row. probs become probabilities times the dropout factor, not yet divided
+// by the sum; they may be where the scores are.
+template <typename T>
+float softmax_row(T* probs, const float* scores, const SoftmaxRow& row, const DropoutTile& dropout,
+                  float& most, float& total) {
+  const auto& [query, k0, visible, width, scale] = row;
+  const auto seen = [&](std::int64_t k, Vec value, float hidden) {
+    return k + kLanes <= visible ? value : select(lanes_below(visible - k), value, splat(hidden));
+  };
+  constexpr float kLowest = -std::numeric_limits<float>::infinity();
+  Vec row_most = splat(kLowest);
+  for (std::int64_t k = 0; k < visible; k += kLanes)
+    row_most = max(seen(k, load(scores + k), kLowest), row_most);
+  const float next = std::max(most, max(row_most) * scale);
   const float rescale = std::exp(most - next);
   Vec sums{};
-  for (std::int64_t k = 0; k < width; k += kLanes) {
-    Vec p = select(lanes_below(visible - k), exp(load(scores + k) - next), Vec{});
-    sums += p;
-    if (factors) p *= (*factors)[static_cast<std::size_t>(k / kLanes)];
-    store(scores + k, p);
+  for (std::int64_t block = 0; block < width; block += kKeys) {
+    const auto factors = dropout.factors(query, k0 + block);
+    for (std::int64_t k = block; k < std::min(width, block + kKeys); k += kLanes) {
+      Vec p = seen(k, exp(load(scores + k) * scale - next), 0);
+      sums += p;
+      if (dropout.active()) p *= factors[static_cast<std::size_t>((k - block) / kLanes)];
+      store(probs + k, p);
+    }
   }
   total = total * rescale + sum(sums);
   most = next;
@@ -125,10 +139,12 @@ struct HeadBackward {
   std::int64_t qkv_stride, out_stride;
 };
 
-// to [T, stride] = rows [T, padded D] * scale, without the padding
+// to [n, stride] = rows [n, padded D] * scale, without the padding
 template <typename T>
-void unpack_rows(T* to, std::int64_t stride, const float* rows, const HeadShape& shape, float scale) {
-  for (std::int64_t t = 0; t < shape.positions; ++t) {
+void unpack_rows(T* to, std::int64_t stride, const float* rows, std::int64_t n, const HeadShape& shape,
+                 float scale) {
+  for (std::int64_t t = 0; t < n; ++t) {
+    fetch_later_row<true>(to + t * stride, stride, shape.channels);
     for_lanes(shape.channels, [&](std::int64_t d, std::int64_t live) {
       store_n(to + t * stride + d, load(rows + t * shape.padded_channels + d) * scale, live);
     });
@@ -140,6 +156,8 @@ template <typename T>
 void fill_delta(float* delta, const HeadBackward<T>& head, const HeadShape& shape) {
   for (std::int64_t t = 0; t < shape.positions; ++t) {
     Vec total{};
+    fetch_later_row(head.dout + t * head.out_stride, head.out_stride, shape.channels);
+    fetch_later_row(head.out + t * head.out_stride, head.out_stride, shape.channels);
     for_lanes(shape.channels, [&](std::int64_t d, std::int64_t live) {
       const std::int64_t at = t * head.out_stride + d;
       total += load_n(head.dout + at, live) * load_n(head.out + at, live);
@@ -147,17 +165,5 @@ void fill_delta(float* delta, const HeadBackward<T>& head, const HeadShape& shap
     delta[t] = sum(total);
   }
 }
-
-// The kernels of a type; scratch sizes are floats. Where a processor multiplies bfloat16, that type has its
-// own (attention_bfloat16.h).
-template <typename T>
-struct HeadKernels {
-  static std::int64_t forward_scratch(const HeadShape& shape);
-  static std::int64_t backward_scratch(const HeadShape& shape);
-  static void forward(const HeadForward<T>& head, const HeadShape& shape, const DropoutTile& dropout,
-                      float* scratch);
-  static void backward(const HeadBackward<T>& head, const HeadShape& shape, const DropoutTile& dropout,
-                       float* scratch);
-};
 
 }  // namespace shoal::cpu

@@ -220,17 +220,17 @@ struct Block {
   void multiply(const Result<T>& c, std::int64_t first_row, const Unit* rows_packed, std::int64_t width,
                 const Unit* panel, Prefetch& prefetch) const {
     const Right<Unit> b{panel, count_of(width, kLanes) * kLanes};
-    const auto with_left = [&]<bool kPacked>(const Left<Unit, kPacked>& a) {
+    const auto with_left = [&](const auto& a) {
       panel_product(c, height(first_row), width, a, b, units, prefetch);
     };
     if (call.transpose_a) {
       const std::int64_t before = own_left ? 0 : first_row / kStrip * strip;
-      with_left(Left<Unit, true>{reinterpret_cast<const Source*>(rows_packed + before), 0});
+      with_left(left_strips(rows_packed + before, units));
     } else if (widened) {
       const std::int64_t stride = widened_row(depth);
-      with_left(Left<Unit, false>{reinterpret_cast<const Source*>(rows_packed) + first_row * stride, stride});
+      with_left(left_rows<Unit>(reinterpret_cast<const Source*>(rows_packed) + first_row * stride, stride));
     } else {
-      with_left(Left<Unit, false>{call.a.as<Source>() + (row + first_row) * k + from, k});
+      with_left(left_rows<Unit>(call.a.as<Source>() + (row + first_row) * k + from, k));
     }
   }
 

@@ -114,6 +114,14 @@ inline void store_n(T* p, Vec v, std::int64_t live) {
   }
 }
 
+// Fetches the row that a loop over rows reaches some rows later: rows lie too far apart for the processor to
+// see what comes. It may be past the last one, where nothing is fetched.
+template <bool kWrite = false, typename T>
+void fetch_later_row(const T* row, std::int64_t stride, std::int64_t columns) {
+  constexpr std::int64_t kRows = 16, kLine = 64 / sizeof(T);
+  for (std::int64_t i = 0; i < columns; i += kLine) __builtin_prefetch(row + kRows * stride + i, kWrite);
+}
+
 // A mask of the first lanes.
 inline VecI lanes_below(std::int64_t count) { return lane_numbers() < static_cast<std::int32_t>(count); }
 

@@ -83,22 +83,22 @@ inline void transpose(VecU (&rows)[kLanes]) {
   exchange.template operator()<1>();
 }
 
-// A kind of unit: the type of rows that a tile reads where they lie, the terms of a unit, and how units are
-// made. `next` is the row behind `row`, null behind the last one.
+// A kind of unit: the type of rows that a tile reads where they lie, the terms of a unit, the columns that
+// across() takes at a time, and how units are made. `next` is the row behind `row`, null behind the last one.
 template <typename Unit>
 struct UnitOf;
 
 template <>
 struct UnitOf<float> {
   using Source = float;
-  static constexpr std::int64_t kTerms = 1;
+  static constexpr std::int64_t kTerms = 1, kColumns = kLanes;
   template <typename T>
-  static VecU along(const T* row, Live live) {
-    return (VecU)load_live(row, live);
+  static VecU along(const T* row, std::int64_t terms) {
+    return (VecU)load_live(row, lanes(terms));
   }
   template <typename T>
-  static VecU across(const T* row, const T*, Live live) {
-    return (VecU)load_live(row, live);
+  static void across(float* to, const T* row, const T*, std::int64_t columns) {
+    store(to, load_live(row, lanes(columns)));
   }
   // The units of a strip, of `live` columns and `behind` terms from here on. Lanes too many are overwritten
   // by the next terms.
@@ -117,10 +117,22 @@ constexpr bool kHasPairs = true;
 template <>
 struct UnitOf<Pair> {
   using Source = bfloat16;
-  static constexpr std::int64_t kTerms = 2;
-  static VecU along(const bfloat16* row, Live live) { return (VecU)_mm512_maskz_loadu_epi32(live, row); }
-  static VecU across(const bfloat16* row, const bfloat16* next, Live live) {
-    return widened(row, live) | (next ? widened(next, live) : VecU{}) << 16;
+  static constexpr std::int64_t kTerms = 2, kColumns = 2 * kLanes;
+  static __mmask32 first_bits(std::int64_t n) { return n < 32 ? (1u << n) - 1 : ~0u; }
+  static VecU along(const bfloat16* row, std::int64_t terms) {
+    return (VecU)_mm512_maskz_loadu_epi16(first_bits(terms), row);
+  }
+  static void across(Pair* to, const bfloat16* row, const bfloat16* next, std::int64_t columns) {
+    const auto live = first_bits(columns);
+    const auto even = _mm512_maskz_loadu_epi16(live, row);
+    const auto odd = next ? _mm512_maskz_loadu_epi16(live, next) : __m512i{};
+    // Lanes of 16 bits, those of `odd` numbered from 32: 0, 32, 1, 33 ...
+    const auto first = (__m512i)(((VecU)lane_numbers() + 32u) << 16 | (VecU)lane_numbers());
+    const VecU low = (VecU)_mm512_permutex2var_epi16(even, first, odd);
+    std::memcpy(to, &low, sizeof low);
+    if (columns <= kLanes) return;
+    const VecU high = (VecU)_mm512_permutex2var_epi16(even, (__m512i)((VecU)first + 0x00100010u), odd);
+    std::memcpy(to + kLanes, &high, sizeof high);
   }
   static void strip(Pair* to, const bfloat16* row, const bfloat16* next, std::int64_t live,
                     std::int64_t behind) {
@@ -139,20 +151,22 @@ struct UnitOf<Pair> {
 constexpr bool kHasPairs = false;
 #endif
 
-// to [K in units][columns in whole vectors] = from [columns, stride], zero in the padding
+// to [K in units, rounded up][columns in whole vectors] = from [columns, stride], zero in the padding
 template <typename Unit, typename T>
 void pack_transposed(Unit* to, const T* from, std::int64_t stride, std::int64_t columns, std::int64_t depth) {
   constexpr std::int64_t kTerms = UnitOf<Unit>::kTerms;
-  const std::int64_t width = count_of(columns, kLanes) * kLanes, units = depth / kTerms;
+  const std::int64_t width = count_of(columns, kLanes) * kLanes, units = count_of(depth, kTerms);
   for (std::int64_t column = 0; column < width; column += kLanes) {
     for (std::int64_t unit = 0; unit < units; unit += kLanes) {
       VecU rows[kLanes];
-      const auto live = lanes(units - unit);
+      const T* later = from + (unit + kLanes < units ? column * stride + kTerms * (unit + kLanes)
+                                                     : (column + kLanes) * stride);
+      for (int i = 0; i < kLanes; ++i) __builtin_prefetch(later + i * stride);
 #pragma GCC unroll 16
       for (int i = 0; i < kLanes; ++i) {
-        rows[i] = column + i < columns
-                      ? UnitOf<Unit>::along(from + (column + i) * stride + kTerms * unit, live)
-                      : VecU{};
+        rows[i] = column + i < columns ? UnitOf<Unit>::along(from + (column + i) * stride + kTerms * unit,
+                                                             depth - kTerms * unit)
+                                       : VecU{};
       }
       transpose(rows);
       const auto count = std::min<std::int64_t>(kLanes, units - unit);
@@ -160,14 +174,6 @@ void pack_transposed(Unit* to, const T* from, std::int64_t stride, std::int64_t 
         std::memcpy(to + (unit + i) * width + column, &rows[i], sizeof rows[i]);
     }
   }
-}
-
-// Fetches the row that packing reaches some rows later: rows lie too far apart for the processor to see what
-// comes. It may be past the last one, where nothing is fetched.
-template <typename T>
-void fetch_later_row(const T* row, std::int64_t stride, std::int64_t columns) {
-  constexpr std::int64_t kRows = 16, kLine = 64 / sizeof(T);
-  for (std::int64_t i = 0; i < columns; i += kLine) __builtin_prefetch(row + kRows * stride + i);
 }
 
 // to [K in units, rounded up][columns in whole vectors] = from [depth, stride], zero in the padding
@@ -179,10 +185,9 @@ void pack_columns(Unit* to, const T* from, std::int64_t stride, std::int64_t col
     const T* row = from + k * stride;
     const T* next = k + 1 < depth ? row + stride : nullptr;
     for (std::int64_t i = 0; i < kTerms; ++i) fetch_later_row(row + i * stride, stride, columns);
-    for (std::int64_t column = 0; column < width; column += kLanes) {
-      const VecU units =
-          UnitOf<Unit>::across(row + column, next ? next + column : nullptr, lanes(columns - column));
-      std::memcpy(to + k / kTerms * width + column, &units, sizeof units);
+    for (std::int64_t column = 0; column < columns; column += UnitOf<Unit>::kColumns) {
+      UnitOf<Unit>::across(to + k / kTerms * width + column, row + column, next ? next + column : nullptr,
+                           columns - column);
     }
   }
 }
@@ -207,14 +212,37 @@ void pack_strips(Unit* to, std::int64_t size, const T* from, std::int64_t stride
   }
 }
 
-// The left operand of a tile: unit u of row r is at data + r * row + u * kStep, in elements of the source.
-template <typename Unit, bool kPacked>
+// The left operand of a tile: unit u of row r is at data + r * row() + u * step, in elements of the source.
+// Rows of the result are rows of `data`, or its columns, which lie side by side.
+template <typename Unit, bool kByColumns>
 struct Left {
-  static constexpr std::int64_t kTerms = UnitOf<Unit>::kTerms, kStep = kPacked ? kTerms * kStrip : kTerms;
-  const typename UnitOf<Unit>::Source* data;
-  std::int64_t stride;  // of rows that are not packed
-  std::int64_t row() const { return kPacked ? kTerms : stride; }
+  using Source = typename UnitOf<Unit>::Source;
+  static constexpr std::int64_t kTerms = UnitOf<Unit>::kTerms;
+
+  const Source* data;
+  std::int64_t stride;  // from row to row, or from unit to unit of a column
+  std::int64_t strip;   // from the first kStrip rows of the result to the next ones
+
+  std::int64_t row() const { return kByColumns ? kTerms : stride; }
+  std::int64_t step() const { return kByColumns ? stride : kTerms; }
+  Left from(std::int64_t first) const { return {data + first * row(), stride, strip}; }
 };
+template <typename Unit>
+Left<Unit, false> left_rows(const typename UnitOf<Unit>::Source* data, std::int64_t stride) {
+  return {data, stride, kStrip * stride};
+}
+// Columns of a matrix [units][stride], or of packed strips with so many units.
+template <typename Unit>
+Left<Unit, true> left_columns(const Unit* data, std::int64_t stride) {
+  constexpr std::int64_t kTerms = UnitOf<Unit>::kTerms;
+  return {reinterpret_cast<const typename UnitOf<Unit>::Source*>(data), kTerms * stride, kTerms * kStrip};
+}
+template <typename Unit>
+Left<Unit, true> left_strips(const Unit* data, std::int64_t units) {
+  constexpr std::int64_t kTerms = UnitOf<Unit>::kTerms;
+  return {reinterpret_cast<const typename UnitOf<Unit>::Source*>(data), kTerms * kStrip,
+          kTerms * strip_units(units)};
+}
 
 // The right operand: [K in units][stride], of which a tile reads whole vectors.
 template <typename Unit>
@@ -239,8 +267,8 @@ inline Vec multiply_add(Vec sum, Pair a, Vec b) {
 }
 #endif
 
-template <int kHeight, int kVecs, typename Unit, bool kPacked, typename T>
-void tile(const Result<T>& c, std::int64_t columns, const Left<Unit, kPacked>& a, const Right<Unit>& b,
+template <int kHeight, int kVecs, typename Unit, bool kByColumns, typename T>
+void tile(const Result<T>& c, std::int64_t columns, const Left<Unit, kByColumns>& a, const Right<Unit>& b,
           std::int64_t units) {
   Vec sums[kHeight][kVecs] = {};
 #pragma GCC unroll 8
@@ -250,8 +278,8 @@ void tile(const Result<T>& c, std::int64_t columns, const Left<Unit, kPacked>& a
   }
   const auto* left = a.data;
   const Unit* right = b.data;
-  const std::int64_t row = a.row();
-  for (std::int64_t u = 0; u < units; ++u, left += a.kStep, right += b.stride) {
+  const std::int64_t row = a.row(), step = a.step();
+  for (std::int64_t u = 0; u < units; ++u, left += step, right += b.stride) {
     Vec panel[kVecs];
 #pragma GCC unroll 4
     for (int j = 0; j < kVecs; ++j) std::memcpy(&panel[j], right + j * kLanes, sizeof panel[j]);
@@ -277,14 +305,14 @@ void tile(const Result<T>& c, std::int64_t columns, const Left<Unit, kPacked>& a
   }
 }
 
-template <int kVecs, typename Unit, bool kPacked, typename T, typename Before>
-void tiles(Result<T> c, std::int64_t rows, std::int64_t columns, Left<Unit, kPacked> a, const Right<Unit>& b,
-           std::int64_t units, Before&& before) {
+template <int kVecs, typename Unit, bool kByColumns, typename T, typename Before>
+void tiles(Result<T> c, std::int64_t rows, std::int64_t columns, Left<Unit, kByColumns> a,
+           const Right<Unit>& b, std::int64_t units, Before&& before) {
   for (; rows >= kStrip; rows -= kStrip) {
     before();
     tile<kStrip, kVecs>(c, columns, a, b, units);
     c.data += kStrip * c.stride;
-    a.data += kPacked ? a.kTerms * strip_units(units) : kStrip * a.stride;
+    a.data += a.strip;
   }
   const auto rest = [&]<int kHeight>() {
     if (rows == kHeight) tile<kHeight, kVecs>(c, columns, a, b, units);
@@ -297,9 +325,10 @@ void tiles(Result<T> c, std::int64_t rows, std::int64_t columns, Left<Unit, kPac
 }
 
 // Up to kPanel columns. Calls before() before each tile.
-template <typename Unit, bool kPacked, typename T, typename Before>
-void panel_product(const Result<T>& c, std::int64_t rows, std::int64_t columns, const Left<Unit, kPacked>& a,
-                   const Right<Unit>& b, std::int64_t units, Before&& before) {
+template <typename Unit, bool kByColumns, typename T, typename Before>
+void panel_product(const Result<T>& c, std::int64_t rows, std::int64_t columns,
+                   const Left<Unit, kByColumns>& a, const Right<Unit>& b, std::int64_t units,
+                   Before&& before) {
   const auto with_vecs = [&]<int kVecs>() {
     if constexpr (kVecs <= kTileVecs) {
       if (count_of(columns, kLanes) == kVecs) tiles<kVecs>(c, rows, columns, a, b, units, before);
@@ -311,9 +340,9 @@ void panel_product(const Result<T>& c, std::int64_t rows, std::int64_t columns, 
   with_vecs.template operator()<4>();
 }
 
-template <typename Unit, bool kPacked, typename T>
-void panel_product(const Result<T>& c, std::int64_t rows, std::int64_t columns, const Left<Unit, kPacked>& a,
-                   const Right<Unit>& b, std::int64_t units) {
+template <typename Unit, bool kByColumns, typename T>
+void panel_product(const Result<T>& c, std::int64_t rows, std::int64_t columns,
+                   const Left<Unit, kByColumns>& a, const Right<Unit>& b, std::int64_t units) {
   panel_product(c, rows, columns, a, b, units, [] {});
 }
 
