@@ -116,7 +116,7 @@ class TorchParity : public testing::TestWithParam<Setting> {
   }
 
   double error() const { return GetParam().compute == DType::bf16 ? 9e-3 : 1e-5; }
-  // Of the norm of the difference.
+  // The largest norm of a difference that rounding explains.
   double allowed(const Values& expected) const {
     return error() * (1 + 3 / std::sqrt(2.0 * static_cast<double>(expected.size()))) * norm(expected);
   }
