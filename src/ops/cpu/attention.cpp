@@ -60,7 +60,8 @@ class HeadKernels {
         units = rows;
       }
     }
-    // What no group of queries fills is zero, since units may have a query that sees less than another.
+    // Numbers that no group of queries fills are zero: the first query of a unit may not see a key of its
+    // second.
     void begin(const Tile& tile) const {
       if (kTerms > 1 && tile.visible(0) < tile.keys) std::memset(rows, 0, kQueries * kKeys * sizeof *rows);
     }
@@ -172,7 +173,8 @@ void HeadKernels<T>::forward(const HeadForward<T>& head, const DropoutTile& drop
     for (std::int64_t i = 0; i < rows; ++i) {
       const auto at = static_cast<std::size_t>(i);
       if (head.lse) head.lse[q0 + i] = most[at] + std::log(total[at]);
-      unpack_rows(head.out + (q0 + i) * head.out_stride, 0, sums + i * dp_, 1, shape_, 1 / total[at]);
+      unpack_rows(head.out + (q0 + i) * head.out_stride, head.out_stride, sums + i * dp_, 1, shape_,
+                  1 / total[at]);
     }
   }
 }
@@ -207,11 +209,11 @@ void HeadKernels<T>::backward(const HeadBackward<T>& head, const DropoutTile& dr
         scores(group, kKeys, query_rows.from(first), n, keys_t, tile.k0, width);
         scores(d_group, kKeys, d_out_rows.from(first), n, values_t, tile.k0, width);
         for (std::int64_t i = first; i < first + n; ++i) {
-          const auto factors = dropout.factors(q0 + i, tile.k0);
+          DropoutRow::Factors factors;
+          if (dropout.active()) factors = dropout.factors(q0 + i, tile.k0);
           const std::int64_t visible = tile.visible(i), from = (i - first) * kKeys, to = i * kKeys;
           for (std::int64_t c = 0; c < width; c += kLanes) {
-            Vec p = exp(load(group + from + c) * scale - head.lse[q0 + i]);
-            if (c + kLanes > visible) p = select(lanes_below(visible - c), p, Vec{});
+            const Vec p = only_seen(exp(load(group + from + c) * scale - head.lse[q0 + i]), c, visible, 0);
             const Vec factor = dropout.active() ? factors[static_cast<std::size_t>(c / kLanes)] : splat(1.0f);
             store(probs.rows + to + c, p * factor);
             store(d_scores.rows + to + c, p * (factor * load(d_group + from + c) - delta[q0 + i]));
@@ -252,16 +254,16 @@ void CpuBackend::attention_forward(const Tensor& out, const Tensor& lse, const T
     const std::int64_t per_thread = kernels.forward_scratch();
     float* area = scratch(team_.size() * per_thread);
     team_.run(qkv.dim(0) * shape.heads, [&](std::int64_t task, int member) {
-      const std::int64_t b = task / shape.heads, h = task % shape.heads;
-      const T* q = qkv.as<T>() + b * shape.positions * 3 * width + h * shape.channels;
-      kernels.forward({.out = out.as<T>() + b * shape.positions * width + h * shape.channels,
+      const HeadPlace at(shape, task);
+      const T* q = qkv.as<T>() + at.qkv;
+      kernels.forward({.out = out.as<T>() + at.out,
                        .lse = lse ? lse.as<float>() + task * shape.positions : nullptr,
                        .q = q,
                        .k = q + width,
                        .v = q + 2 * width,
                        .qkv_stride = 3 * width,
                        .out_stride = width},
-                      DropoutTile(dropout, first_head + h, b), {area + member * per_thread});
+                      DropoutTile(dropout, first_head + at.head, at.sequence), {area + member * per_thread});
     });
   });
 }
@@ -275,23 +277,21 @@ void CpuBackend::attention_backward(const AttentionBackward& args) {
     const std::int64_t per_thread = kernels.backward_scratch();
     float* area = scratch(team_.size() * per_thread);
     team_.run(qkv.dim(0) * shape.heads, [&](std::int64_t task, int member) {
-      const std::int64_t b = task / shape.heads, h = task % shape.heads;
-      const std::int64_t at = b * shape.positions * width + h * shape.channels;
-      const std::int64_t at3 = b * shape.positions * 3 * width + h * shape.channels;
-      const T* q = qkv.as<T>() + at3;
-      T* dq = dqkv.as<T>() + at3;
+      const HeadPlace at(shape, task);
+      const T* q = qkv.as<T>() + at.qkv;
+      T* dq = dqkv.as<T>() + at.qkv;
       kernels.backward({.dq = dq,
                         .dk = dq + width,
                         .dv = dq + 2 * width,
-                        .dout = dout.as<T>() + at,
-                        .out = out.as<T>() + at,
+                        .dout = dout.as<T>() + at.out,
+                        .out = out.as<T>() + at.out,
                         .lse = lse.as<float>() + task * shape.positions,
                         .q = q,
                         .k = q + width,
                         .v = q + 2 * width,
                         .qkv_stride = 3 * width,
                         .out_stride = width},
-                       DropoutTile(dropout, first_head + h, b), {area + member * per_thread});
+                       DropoutTile(dropout, first_head + at.head, at.sequence), {area + member * per_thread});
     });
   });
 }

@@ -19,13 +19,21 @@ constexpr std::int64_t kGroup = kStrip;
 constexpr std::int64_t kQueries = 96;  // rows of a tile: a multiple of the group
 constexpr std::int64_t kKeys = DropoutRow::kColumns;
 
-inline std::int64_t round_up(std::int64_t n) { return (n + kLanes - 1) / kLanes * kLanes; }
-
 struct HeadShape {
   std::int64_t positions, heads, channels;
   std::int64_t padded_positions = round_up(positions), padded_channels = round_up(channels);
   std::int64_t matrix() const { return padded_positions * padded_channels; }  // floats of one packed operand
   float scale() const { return 1.0f / std::sqrt(static_cast<float>(channels)); }
+};
+
+// The head of a task, and where it begins in tensors [B, T, 3, H, D] and [B, T, H, D].
+struct HeadPlace {
+  HeadPlace(const HeadShape& shape, std::int64_t task)
+      : sequence(task / shape.heads),
+        head(task % shape.heads),
+        qkv((3 * sequence * shape.positions * shape.heads + head) * shape.channels),
+        out((sequence * shape.positions * shape.heads + head) * shape.channels) {}
+  std::int64_t sequence, head, qkv, out;
 };
 
 // Carves a thread's scratch memory.
@@ -73,9 +81,8 @@ class DropoutTile {
   DropoutTile(const Dropout& dropout, std::int64_t head, std::int64_t batch)
       : dropout_(dropout), mask_(dropout, attention_site(dropout.site, head)), batch_(batch) {}
   bool active() const { return dropout_.active(); }
-  // Of kKeys keys from k0 on. Not set where dropout is not active.
+  // The factors of kKeys keys from k0 on, where dropout is active.
   DropoutRow::Factors factors(std::int64_t query, std::int64_t k0) const {
-    if (!active()) return {};
     return mask_.factors(dropout_.window.row(batch_, query), k0 / kKeys);
   }
 
@@ -84,6 +91,11 @@ class DropoutTile {
   DropoutRow mask_;
   std::int64_t batch_;
 };
+
+// A vector of a row from key k on, with `hidden` in place of what the query does not see.
+inline Vec only_seen(Vec value, std::int64_t k, std::int64_t visible, float hidden) {
+  return k + kLanes <= visible ? value : select(lanes_below(visible - k), value, splat(hidden));
+}
 
 struct SoftmaxRow {
   std::int64_t query, k0, visible, width;  // of a tile with the keys from k0 on
@@ -97,20 +109,18 @@ template <typename T>
 float softmax_row(T* probs, const float* scores, const SoftmaxRow& row, const DropoutTile& dropout,
                   float& most, float& total) {
   const auto& [query, k0, visible, width, scale] = row;
-  const auto seen = [&](std::int64_t k, Vec value, float hidden) {
-    return k + kLanes <= visible ? value : select(lanes_below(visible - k), value, splat(hidden));
-  };
   constexpr float kLowest = -std::numeric_limits<float>::infinity();
   Vec row_most = splat(kLowest);
   for (std::int64_t k = 0; k < visible; k += kLanes)
-    row_most = max(seen(k, load(scores + k), kLowest), row_most);
+    row_most = max(only_seen(load(scores + k), k, visible, kLowest), row_most);
   const float next = std::max(most, max(row_most) * scale);
   const float rescale = std::exp(most - next);
   Vec sums{};
   for (std::int64_t block = 0; block < width; block += kKeys) {
-    const auto factors = dropout.factors(query, k0 + block);
+    DropoutRow::Factors factors;
+    if (dropout.active()) factors = dropout.factors(query, k0 + block);
     for (std::int64_t k = block; k < std::min(width, block + kKeys); k += kLanes) {
-      Vec p = seen(k, exp(load(scores + k) * scale - next), 0);
+      Vec p = only_seen(exp(load(scores + k) * scale - next), k, visible, 0);
       sums += p;
       if (dropout.active()) p *= factors[static_cast<std::size_t>((k - block) / kLanes)];
       store(probs + k, p);

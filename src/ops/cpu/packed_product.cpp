@@ -219,7 +219,7 @@ struct Block {
   template <typename T>
   void multiply(const Result<T>& c, std::int64_t first_row, const Unit* rows_packed, std::int64_t width,
                 const Unit* panel, Prefetch& prefetch) const {
-    const Right<Unit> b{panel, count_of(width, kLanes) * kLanes};
+    const Right<Unit> b{panel, round_up(width)};
     const auto with_left = [&](const auto& a) {
       panel_product(c, height(first_row), width, a, b, units, prefetch);
     };

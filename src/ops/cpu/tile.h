@@ -16,6 +16,7 @@ constexpr std::int64_t kStrip = 6;                   // rows of a tile
 constexpr std::int64_t kPanel = kTileVecs * kLanes;  // columns of a tile
 
 inline std::int64_t count_of(std::int64_t n, std::int64_t piece) { return (n + piece - 1) / piece; }
+inline std::int64_t round_up(std::int64_t n) { return count_of(n, kLanes) * kLanes; }
 
 // Loads and stores of the first lanes. load_n and store_n call memcpy, and sums that live across a call are
 // not kept in registers.
@@ -155,7 +156,7 @@ constexpr bool kHasPairs = false;
 template <typename Unit, typename T>
 void pack_transposed(Unit* to, const T* from, std::int64_t stride, std::int64_t columns, std::int64_t depth) {
   constexpr std::int64_t kTerms = UnitOf<Unit>::kTerms;
-  const std::int64_t width = count_of(columns, kLanes) * kLanes, units = count_of(depth, kTerms);
+  const std::int64_t width = round_up(columns), units = count_of(depth, kTerms);
   for (std::int64_t column = 0; column < width; column += kLanes) {
     for (std::int64_t unit = 0; unit < units; unit += kLanes) {
       VecU rows[kLanes];
@@ -180,7 +181,7 @@ void pack_transposed(Unit* to, const T* from, std::int64_t stride, std::int64_t 
 template <typename Unit, typename T>
 void pack_columns(Unit* to, const T* from, std::int64_t stride, std::int64_t columns, std::int64_t depth) {
   constexpr std::int64_t kTerms = UnitOf<Unit>::kTerms;
-  const std::int64_t width = count_of(columns, kLanes) * kLanes;
+  const std::int64_t width = round_up(columns);
   for (std::int64_t k = 0; k < depth; k += kTerms) {
     const T* row = from + k * stride;
     const T* next = k + 1 < depth ? row + stride : nullptr;
