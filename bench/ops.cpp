@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <functional>
 #include <string>
 #include <utility>
@@ -17,6 +16,7 @@
 #include "core/cores.h"
 #include "core/cpu.h"
 #include "core/philox.h"
+#include "core/text.h"
 #include "ops/cpu/cpu.h"
 #include "ops/kernels.h"
 
@@ -63,12 +63,6 @@ Seconds measure(double budget, F&& f) {
   }
   std::sort(times.begin(), times.end());
   return {times[times.size() / 2], times.front()};
-}
-
-std::string first_line(const char* path) {
-  std::string line = "unknown";
-  std::getline(std::ifstream(path), line);
-  return line;
 }
 
 // The tensors of one row, filled with numbers of a normal distribution and released together.
@@ -150,7 +144,7 @@ class Bench {
 
 void Bench::machine() {
   fmt::print("{}, {} cores, {} threads used, third-level cache {}\n", processor_name(), usable_cores(),
-             threads_, first_line("/sys/devices/system/cpu/cpu0/cache/index3/size"));
+             threads_, format_bytes(static_cast<double>(cache_bytes(3))));
   for (const int threads : {1, threads_}) {
     const auto backend = make_cpu_backend(threads);
     peak_[0] = backend->measure_peak_flops(DType::f32);

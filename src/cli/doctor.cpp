@@ -39,11 +39,12 @@ void print_processor() {
   line("cores", fmt::format("{}", usable_cores()),
        fmt::format("usable by this process, of {} in the machine; train.threads=0 takes all",
                    sysconf(_SC_NPROCESSORS_CONF)));
-  const auto cache = [](int level) { return format_bytes(static_cast<double>(sysconf(level))); };
-  if (sysconf(_SC_LEVEL1_DCACHE_SIZE) > 0) {
-    line("caches", fmt::format("L1 {}, L2 {}, L3 {}", cache(_SC_LEVEL1_DCACHE_SIZE),
-                               cache(_SC_LEVEL2_CACHE_SIZE), cache(_SC_LEVEL3_CACHE_SIZE)));
+  std::vector<std::string> caches;
+  for (int level = 1; level <= 3; ++level) {
+    if (const auto bytes = cache_bytes(level); bytes > 0)
+      caches.push_back(fmt::format("L{} {}", level, format_bytes(static_cast<double>(bytes))));
   }
+  if (!caches.empty()) line("caches", fmt::format("{}", fmt::join(caches, ", ")));
 #ifdef __x86_64__
   const auto sets = instruction_sets();
   std::vector<std::string> present;

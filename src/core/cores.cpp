@@ -1,5 +1,6 @@
 #include "core/cores.h"
 
+#include <fmt/format.h>
 #include <sched.h>
 
 #include <algorithm>
@@ -11,18 +12,19 @@
 namespace shoal {
 namespace {
 
+std::string first_word(const std::string& path) {
+  std::ifstream file(path);
+  std::string text;
+  file >> text;
+  return text;
+}
+
 // The least quota of this process's control groups (version 1 or 2): a container's limit of CPUs.
 int quota_of_control_group() {
   int least = 0;
   const auto count = [&](const std::string& quota, const std::string& period) {
     if (const int cores = cores_of_quota(quota, period); cores > 0)
       least = least == 0 ? cores : std::min(least, cores);
-  };
-  const auto word = [](const std::string& path) {
-    std::ifstream file(path);
-    std::string text;
-    file >> text;
-    return text;
   };
   std::ifstream groups("/proc/self/cgroup");
   for (std::string line; std::getline(groups, line);) {  // "0::/path" or "4:cpu,cpuacct:/path"
@@ -42,7 +44,7 @@ int quota_of_control_group() {
         file >> quota >> period;
         count(quota, period);
       } else {
-        count(word(folder + "cfs_quota_us"), word(folder + "cfs_period_us"));
+        count(first_word(folder + "cfs_quota_us"), first_word(folder + "cfs_period_us"));
       }
       if (path.empty()) break;
       path.resize(std::min(path.rfind('/'), path.size() - 1));
@@ -77,6 +79,16 @@ std::string processor_name() {
     if (line.starts_with("model name") && colon != std::string::npos) return line.substr(colon + 2);
   }
   return "unknown";
+}
+
+std::int64_t cache_bytes(int level, const std::string& folder) {
+  for (int index = 0;; ++index) {
+    const auto cache = fmt::format("{}/index{}/", folder, index);
+    const auto found = first_word(cache + "level");
+    if (found.empty()) return 0;
+    if (found != std::to_string(level) || first_word(cache + "type") == "Instruction") continue;
+    return std::strtoll(first_word(cache + "size").c_str(), nullptr, 10) << 10;  // "32768K"
+  }
 }
 
 }  // namespace shoal

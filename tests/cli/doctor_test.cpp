@@ -1,4 +1,5 @@
 #include "cli/run.h"
+#include "core/cores.h"
 
 namespace shoal::test {
 namespace {
@@ -12,6 +13,9 @@ TEST(Doctor, SaysWhatMachineAndBuildHave) {
   EXPECT_EQ(result.err, "");
   EXPECT_THAT(result.out, ContainsRegex("kernels +(x86-64-v2|avx|amx|native)"));
   EXPECT_THAT(result.out, ContainsRegex("cores +[1-9]"));
+  if (cache_bytes(1) > 0) {
+    EXPECT_THAT(result.out, ContainsRegex("caches +L1 [1-9][0-9.]* KiB"));
+  }
   EXPECT_THAT(result.out, ContainsRegex("float32, GFLOP/s +[1-9][0-9]*.*\n +in a product +[1-9]"));
   EXPECT_THAT(result.out, ContainsRegex("bfloat16, GFLOP/s +[1-9][0-9]*.*\n +in a product +[1-9]"));
   EXPECT_THAT(result.out, ContainsRegex("memory read, GB/s +[0-9.]+"));

@@ -1,8 +1,6 @@
 // Two limits of the processor. The peak of multiply-adds per second is that of independent chains in
 // registers, without loads or stores; in bfloat16 also that of a large matrix product, for processors with
 // tile registers. The other limit is the rate at which memory is read.
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -11,6 +9,7 @@
 #include <vector>
 
 #include "core/clock.h"
+#include "core/cores.h"
 #include "ops/cpu/cpu_backend.h"
 #include "ops/cpu/simd.h"
 #include "ops/cpu/threads.h"
@@ -117,8 +116,8 @@ double CpuBackend::measure_peak_flops(DType compute) {
 
 double CpuBackend::measure_read_bandwidth() {
   constexpr std::int64_t kBlock = std::int64_t{1} << 19;
-  const std::int64_t cache = sysconf(_SC_LEVEL3_CACHE_SIZE);  // not above 0 where it is unknown
-  const auto bytes = static_cast<std::size_t>(std::clamp<std::int64_t>(2 * cache, 256 << 20, 1 << 30));
+  const auto bytes =
+      static_cast<std::size_t>(std::clamp<std::int64_t>(2 * cache_bytes(3), 256 << 20, 1 << 30));
   const auto count = static_cast<std::int64_t>(bytes / sizeof(float) / kBlock) * kBlock;
   const std::unique_ptr<void, decltype(&std::free)> memory(allocate(bytes), &std::free);
   const auto* floats = static_cast<const float*>(memory.get());
