@@ -54,7 +54,8 @@ common=(model.preset="" "model.n_layer=$layers" "model.n_head=$((width / 16))" "
 accum=(optim.name=accum_adamw optim.accum_steps=8 optim.betas=0.9,0.98)
 
 # Of the bytes of all-reduce these send a hundredth (half of the bits, once in 50 steps; in parts beside the steps), a 240th (an
-# eighth of the bits, once in 30 steps, in parts), and a thousandth in three ways. On one worker nothing is sent.
+# eighth of the bits, once in 30 steps, in parts), and a thousandth in three ways. Neighbours exchange models with one other worker,
+# a 90th of the bytes. On one worker nothing is sent.
 declare -A outer=(
   [outer]="outer.interval=50 outer.compress=bfloat16"
   [streaming]="outer.interval=50 outer.compress=bfloat16 outer.fragments=2 outer.overlap=1"
@@ -62,6 +63,7 @@ declare -A outer=(
   [rare_nibbles]="outer.interval=126 outer.compress=int4"
   [thousandth]="outer.interval=500 outer.compress=bfloat16 outer.lr=1"
   [sparse]="outer.interval=80 outer.compress=topk:0.02 outer.momentum=0 outer.lr=1"
+  [neighbours]="gossip.topology=exp outer.interval=50"
 )
 alone="outer.interval=10"
 
