@@ -69,9 +69,16 @@ alone="outer.interval=10"
 
 chosen=${ONLY:-${!outer[*]} alone}
 
+# The settings of a run of these: all workers exchange at once where no topology is named.
+gossip_settings() {
+  local topology=" gossip.topology=complete"
+  [[ ${outer[$1]} != *gossip.topology=* ]] || topology=
+  echo "parallel.engine=gossip$topology ${outer[$1]}"
+}
+
 settings() {
   echo
-  for name in "${!outer[@]}"; do echo "$name: AdamW, parallel.engine=gossip gossip.topology=complete ${outer[$name]}  "; done
+  for name in "${!outer[@]}"; do echo "$name: AdamW, $(gossip_settings "$name")  "; done
   echo "alone: AdamW, $alone"
 }
 
@@ -97,8 +104,8 @@ for seed in $seeds; do
   if [ -n "${OUTER:-}" ]; then
     for name in $chosen; do
       exchanges=(run.deterministic=layout "$alone")
-      # shellcheck disable=SC2206
-      [ "$name" = alone ] || exchanges=(--ranks 8 parallel.engine=gossip gossip.topology=complete ${outer[$name]})
+      # shellcheck disable=SC2207
+      [ "$name" = alone ] || exchanges=(--ranks 8 $(gossip_settings "$name"))
       train "$name-$seed" allreduce "run.seed=$seed" "${exchanges[@]}"
     done
     continue

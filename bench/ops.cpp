@@ -143,8 +143,9 @@ class Bench {
 };
 
 void Bench::machine() {
+  const auto cache = cache_bytes(3);
   fmt::print("{}, {} cores, {} threads used, third-level cache {}\n", processor_name(), usable_cores(),
-             threads_, format_bytes(static_cast<double>(cache_bytes(3))));
+             threads_, cache > 0 ? format_bytes(static_cast<double>(cache)) : "unknown");
   for (const int threads : {1, threads_}) {
     const auto backend = make_cpu_backend(threads);
     peak_[0] = backend->measure_peak_flops(DType::f32);
