@@ -63,8 +63,8 @@ void bfloat16_chains(std::int64_t rounds) {
 #endif
 
 constexpr int kAttempts = 6;  // the best counts: other load can only slow the machine down
-// Where the threads together reach less than this share of what one reaches for each of them, attempts go on
-// for so many seconds: on a virtual machine two cores may be one of the host's for a while.
+// Further attempts follow, for kPatience seconds at most, while a thread among all reaches less than kEnough
+// of what it reaches alone: two cores of a virtual machine may be one of the host's for a while.
 constexpr double kEnough = 0.9, kPatience = 0.3;
 
 // The rate of a large matrix product in bfloat16. With tile registers (AMX) it is several times that of
