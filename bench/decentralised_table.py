@@ -14,7 +14,7 @@ METHODS = [("allreduce", "all-reduce, AdamW", "#222222"), ("gossip4", "gossip of
            ("streaming", "the same in fragments", "#E69F00"), ("nibbles", "int4 in fragments, 1 / 240", "#D55E00"),
            ("rare_nibbles", "int4, 1 / 1,000", "#0072B2"),
            ("thousandth", "bfloat16, 1 / 1,000", "#56B4E9"), ("sparse", "largest, 1 / 1,000", "#009E73"),
-           ("neighbours", "with one neighbour, 1 / 90", "#F0E442"),
+           ("neighbours", "with one neighbour, 1 / 90", "#7F4F24"),
            ("alone", "one worker", "#999999")]
 DASHES = ["", "7 4", "2 3"]  # of the first seeds, which the picture shows; the others may lack methods
 WIDTH, HEIGHT, LEFT, TOP, TALL, SMALL = 1000, 560, 58, 92, 420, 180
