@@ -55,6 +55,7 @@ class Bench {
   void run() {
     measure_ceilings();
     products();
+    products_with_gelu();
     attention("");
     streams();
     loss();
@@ -180,6 +181,26 @@ class Bench {
     product("mlp up", r, c, 4 * c, false);
     product("mlp down", r, 4 * c, c, false);
     product("head, chunk", head_rows(), c, model_.padded_classes, true);
+  }
+
+  // The MLP's products with GELU or its slope, for tanh by the fastest kernel and for erf by our own.
+  void products_with_gelu() {
+    const std::int64_t r = model_.rows(), c = model_.channels, f = 4 * c;
+    const Cost cost{.flops = 2.0 * static_cast<double>(r * c * f)};
+    for (const auto& [kind, name] : {std::pair{Gelu::tanh, "tanh"}, std::pair{Gelu::erf, "erf"}}) {
+      row(fmt::format("mlp up, gelu {}", name), cost, [=, this, kind = kind](Arena& arena) {
+        const Tensor y = arena.take(type_, {r, f}), hidden = arena.take(type_, {r, f}),
+                     x = normal(arena, type_, {r, c}), w = normal(arena, type_, {f, c}),
+                     bias = normal(arena, type_, {f});
+        return [=, this] { ops_.linear_gelu_forward(y, hidden, x, w, bias, kind); };
+      });
+      row(fmt::format("mlp down input, gelu {} slope", name), cost, [=, this, kind = kind](Arena& arena) {
+        const Tensor dx = arena.take(type_, {r, f}), hidden = normal(arena, type_, {r, f}),
+                     dy = normal(arena, type_, {r, c}), w = normal(arena, type_, {c, f}),
+                     sums = ops_.gelu_backward_sums() ? arena.take(f32, {f}) : Tensor{};
+        return [=, this] { ops_.linear_gelu_backward(dx, dy, w, hidden, kind, sums); };
+      });
+    }
   }
 
   Dropout dropout(double p) const {

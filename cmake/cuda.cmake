@@ -62,11 +62,19 @@ list(TRANSFORM SHOAL_CUDA_CORE REPLACE "(.+)" "${PROJECT_SOURCE_DIR}/src/core/\\
 add_library(shoal_cuda MODULE ${cuda_sources} ${SHOAL_CUDA_CORE})
 # cuBLASLt is the shared one, of 500 MB, and found by the path that it was linked from.
 target_link_libraries(shoal_cuda PRIVATE shoal_options fmt::fmt CUDA::cudart_static CUDA::cublasLt)
-target_compile_options(shoal_cuda PRIVATE
-  "$<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;-Xcompiler=-Wall$<$<BOOL:${SHOAL_WERROR}>:;-Werror=all-warnings>>")
+# Kernels with instructions that Hopper alone has.
+file(GLOB hopper_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/ops/cuda/hopper/*.cpp ${PROJECT_SOURCE_DIR}/src/ops/cuda/hopper/*.cu)
+add_library(shoal_hopper OBJECT ${hopper_sources})
+target_link_libraries(shoal_hopper PRIVATE shoal_options fmt::fmt CUDA::cudart_static)
+set_target_properties(shoal_hopper PROPERTIES CUDA_ARCHITECTURES 90a-real POSITION_INDEPENDENT_CODE ON)
+target_link_libraries(shoal_cuda PRIVATE shoal_hopper)
+foreach(target shoal_cuda shoal_hopper)
+  set_target_properties(${target} PROPERTIES CXX_VISIBILITY_PRESET hidden CUDA_VISIBILITY_PRESET hidden)
+  target_compile_options(${target} PRIVATE
+    "$<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;-Xcompiler=-Wall$<$<BOOL:${SHOAL_WERROR}>:;-Werror=all-warnings>>")
+endforeach()
 target_link_options(shoal_cuda PRIVATE LINKER:--no-undefined)
-set_target_properties(shoal_cuda PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR} CXX_VISIBILITY_PRESET hidden
-                                            CUDA_VISIBILITY_PRESET hidden)
+set_target_properties(shoal_cuda PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
 # cuDNN is opened at run time; what is needed here are its headers, of 9.8 or newer.
 find_path(SHOAL_CUDNN_INCLUDE cudnn_graph.h HINTS ${CUDAToolkit_INCLUDE_DIRS} DOC "Folder of cuDNN's headers, or OFF")
 set(cudnn_version 0)

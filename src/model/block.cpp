@@ -156,8 +156,10 @@ void Block::backward(const LayerContext& context, const BatchAddress& address, c
   // Gathers all ranks' rows of a norm again, while products go on.
   const auto gather_norm = [&](const Tensor& norm) { return group.gather(work.norm, norm, purpose); };
   const auto whole = [&](const Tensor& norm) { return group.sequence() ? work.norm : norm; };
-  const auto add_weight_gradient = [&](const AffineParameters& layer, const Tensor& dy, const Tensor& input) {
-    if (g) ops.linear_backward_weight(g[layer.weight], g[layer.bias], dy, input, g.unset);
+  const auto add_weight_gradient = [&](const AffineParameters& layer, const Tensor& dy, const Tensor& input,
+                                       bool with_bias = true) {
+    if (!g) return;
+    ops.linear_backward_weight(g[layer.weight], with_bias ? g[layer.bias] : Tensor{}, dy, input, g.unset);
   };
 
   const auto d_ln_1 = work.affine(g, p.ln_1), d_ln_2 = work.affine(g, p.ln_2);
@@ -171,12 +173,15 @@ void Block::backward(const LayerContext& context, const BatchAddress& address, c
   auto norm_2 = gather_norm(keep.norm_2);
   if (!kept.activated) ops.gelu_forward(keep.activated, keep.hidden, context.config.gelu);
   add_weight_gradient(p.mlp_c_proj, d_mlp, keep.activated);
+  bool summed_hidden = false;  // into the bias's gradient
   if (const Tensor more = adapter_.backward(adapters, Linear::mlp_c_proj, d_mlp, keep.activated)) {
     ops.linear_backward_input(work.d_hidden, d_mlp, w[p.mlp_c_proj.weight]);
     ops.add(work.d_hidden, more);
     ops.gelu_backward(work.d_hidden, work.d_hidden, keep.hidden, context.config.gelu);
   } else {
-    ops.linear_gelu_backward(work.d_hidden, d_mlp, w[p.mlp_c_proj.weight], keep.hidden, context.config.gelu);
+    summed_hidden = g && ops.gelu_backward_sums();
+    ops.linear_gelu_backward(work.d_hidden, d_mlp, w[p.mlp_c_proj.weight], keep.hidden, context.config.gelu,
+                             summed_hidden ? g[p.mlp_c_fc.bias] : Tensor{});
   }
   // The gradient of a layer's input, with its adapter's part.
   const auto backward_input = [&](Linear layer, const AffineParameters& of, const Tensor& dx,
@@ -188,7 +193,7 @@ void Block::backward(const LayerContext& context, const BatchAddress& address, c
   backward_input(Linear::mlp_c_fc, p.mlp_c_fc, work.d_norm, work.d_hidden, norm_2, whole(keep.norm_2));
   auto sum = group.reduce(work.d_norm, purpose);
   norm_2.wait();
-  add_weight_gradient(p.mlp_c_fc, work.d_hidden, whole(keep.norm_2));
+  add_weight_gradient(p.mlp_c_fc, work.d_hidden, whole(keep.norm_2), !summed_hidden);
   sum.wait();
   const auto attention = branch_gradient(context, address, work, d_stream, 1);
   ops.layernorm_residual_backward({.norm = {.dx = d_stream,

@@ -37,7 +37,9 @@ std::size_t cuda_scratch_bytes(const KernelSizes& sizes) {
   }
   // A sum of 32 rows of the gradient, and tokens sorted by class.
   const std::int64_t embedding = B * T * (sizes.channels / 8 + 24);
-  return kProductWorkspace + static_cast<std::size_t>(std::max(attention, embedding));
+  // Sums of 32 rows of the gradient before GELU.
+  const std::int64_t hidden = in_bf16 ? B * T * sizes.channels / 2 : 0;
+  return kProductWorkspace + static_cast<std::size_t>(std::max({attention, embedding, hidden}));
 }
 
 bool has_cuda_module() { return !find_module(kModule.file, kModule.variable).empty(); }

@@ -146,12 +146,15 @@ class Backend : public Device {
     linear_forward(hidden, x, w, bias);
     gelu_forward(y, hidden, kind);
   }
-  // dhidden x [R, N] = GELU'(hidden x [R, N]) * (dy x [R, M] . w x [M, N])
+  // dhidden x [R, N] = GELU'(hidden x [R, N]) * (dy x [R, M] . w x [M, N]);  dbias f32 [N] += column sums of
+  // dhidden, before or after it is rounded (dbias may be empty, and is where gelu_backward_sums() is false)
   virtual void linear_gelu_backward(const Tensor& dhidden, const Tensor& dy, const Tensor& w,
-                                    const Tensor& hidden, Gelu kind) {
+                                    const Tensor& hidden, Gelu kind, const Tensor&) {
     linear_backward_input(dhidden, dy, w);
     gelu_backward(dhidden, dhidden, hidden, kind);
   }
+  // Whether linear_gelu_backward has the column sums at less cost than linear_backward_weight.
+  virtual bool gelu_backward_sums() const { return false; }
 
   // --- embedding. tokens i32 [B, T]; out f32 [B, T, C] = wte[token] + wpe[window position], then dropout.
   // wte x [V, C] holds the classes from first_class on; a token outside of them gives a row of zeros

@@ -201,7 +201,7 @@ class ChosenProducts : public EmulatedGpu {
   }
   fs::path choices() const {
     const fs::path only = *fs::directory_iterator(file("cache/shoal"));
-    EXPECT_THAT(only.filename(), testing::Eq("products-1-cublaslt-130000-emulated-GPU.txt"));
+    EXPECT_THAT(only.filename(), testing::Eq("products-2-cublaslt-130000-emulated-GPU.txt"));
     return only;
   }
 };

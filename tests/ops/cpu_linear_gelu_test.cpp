@@ -51,16 +51,17 @@ TEST_P(CpuLinearGelu, Forward) {
 }
 
 // The product may be rounded for storage before it is multiplied by the slope. The slope is that of `hidden`
-// as stored.
+// as stored. Sums of columns are of results before or after they are rounded.
 TEST_P(CpuLinearGelu, Backward) {
   const Values dy = normal_values(R_ * K_, 1, type_), w = weights(K_ * N_, K_),
-               hidden = normal_values(R_ * N_, 3, type_, 0, 2);
+               hidden = normal_values(R_ * N_, 3, type_, 0, 2), sums_before = normal_values(N_, 4);
   for (const Gelu kind : {Gelu::tanh, Gelu::erf}) {
     const auto run = [&](const Side& side) {
-      const Buffer dhidden = side.compute({R_, N_});
+      const Buffer dhidden = side.compute({R_, N_}), sums = side.full({N_}, sums_before);
       side.backend.linear_gelu_backward(dhidden, side.compute({R_, K_}, dy), side.compute({K_, N_}, w),
-                                        side.compute({R_, N_}, hidden), kind);
-      return dhidden.values();
+                                        side.compute({R_, N_}, hidden), kind,
+                                        side.backend.gelu_backward_sums() ? sums : Tensor{});
+      return std::pair(dhidden.values(), sums.values());
     };
     const Side exact = oracle();
     const Buffer product = exact.full({R_, N_}), magnitude = exact.full({R_, N_}),
@@ -70,12 +71,22 @@ TEST_P(CpuLinearGelu, Backward) {
                                         exact.full({K_, N_}, std::abs(w)));
     exact.backend.gelu_backward(slope, exact.full({R_, N_}, Values(1.0, hidden.size())),
                                 exact.full({R_, N_}, hidden), kind);
-    const Values expected = run(exact),
+    const Values expected = run(exact).first,
                  slope_size = std::abs(hidden) * (0.8 * (1.0 + 0.134 * hidden * hidden));
-    expect_within(
-        run(cpu(type_)), expected,
+    const Values error =
         std::abs(slope.values()) * (gamma(K_ + 1) * magnitude.values() + storage(product.values(), type_)) +
-            2 * function_error_ * std::abs(product.values()) * (1.0 + slope_size) + storage(expected, type_));
+        2 * function_error_ * std::abs(product.values()) * (1.0 + slope_size) + storage(expected, type_);
+    const auto [dhidden, sums] = run(cpu(type_));
+    expect_within(dhidden, expected, error);
+    if (!cpu(type_).backend.gelu_backward_sums()) continue;
+    Values expected_sums = sums_before, error_of_sums = gamma(R_ + 1) * std::abs(sums_before);
+    for (std::int64_t i = 0; i < R_ * N_; ++i) {
+      const auto element = static_cast<std::size_t>(i), column = static_cast<std::size_t>(i % N_);
+      expected_sums[column] += expected[element];
+      error_of_sums[column] +=
+          error[element] + gamma(R_ + 1) * (std::abs(expected[element]) + error[element]);
+    }
+    expect_within(sums, expected_sums, error_of_sums);
   }
 }
 

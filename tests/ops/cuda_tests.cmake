@@ -45,7 +45,8 @@ set_tests_properties(ops.cuda_emulated_parts PROPERTIES
 # The emulated GPU itself, with kernels and calls that have faults.
 file(GLOB emulation CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/ops/cuda/emulated/*.cpp)
 list(REMOVE_ITEM emulation ${CMAKE_CURRENT_SOURCE_DIR}/ops/cuda/emulated/module.cpp
-                           ${CMAKE_CURRENT_SOURCE_DIR}/ops/cuda/emulated/fused_attention.cpp)
+                           ${CMAKE_CURRENT_SOURCE_DIR}/ops/cuda/emulated/fused_attention.cpp
+                           ${CMAKE_CURRENT_SOURCE_DIR}/ops/cuda/emulated/gelu_product.cpp)
 add_executable(test_ops_emulated ops/cuda/emulated_test.cpp ${emulation} ${PROJECT_SOURCE_DIR}/src/ops/cuda/memory.cpp)
 target_include_directories(test_ops_emulated BEFORE PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/ops/cuda/emulated ${CMAKE_CURRENT_SOURCE_DIR})
 target_include_directories(test_ops_emulated SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})

@@ -123,9 +123,10 @@ class FarBackend final : public Backend {
     call(&Backend::linear_gelu_forward, y, hidden, x, w, bias, kind);
   }
   void linear_gelu_backward(const Tensor& dhidden, const Tensor& dy, const Tensor& w, const Tensor& hidden,
-                            Gelu kind) override {
-    call(&Backend::linear_gelu_backward, dhidden, dy, w, hidden, kind);
+                            Gelu kind, const Tensor& dbias) override {
+    call(&Backend::linear_gelu_backward, dhidden, dy, w, hidden, kind, dbias);
   }
+  bool gelu_backward_sums() const override { return near_->gelu_backward_sums(); }
   void embedding_forward(const Tensor& out, const Tensor& tokens, const Tensor& wte, const Tensor& wpe,
                          std::int64_t first_class, const Dropout& dropout) override {
     call(&Backend::embedding_forward, out, tokens, wte, wpe, first_class, dropout);

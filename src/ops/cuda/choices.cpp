@@ -10,7 +10,7 @@ namespace shoal::cuda {
 namespace {
 
 // The version of the format: the alternatives, and how a choice is written.
-constexpr int kFormat = 1;
+constexpr int kFormat = 2;
 
 std::string file_name(std::string gpu) {
   const auto plain = [](char c) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ops/cuda/check.h"
+#include "ops/cuda/gelu_product.h"
 #include "ops/cuda/graph.h"
 
 namespace shoal::cuda {
@@ -10,6 +11,7 @@ namespace shoal::cuda {
 CudaBackend::CudaBackend(const CudaOptions& options)
     : options_(options),
       gpu_(options.device),
+      has_gelu_product_(has_gelu_product()),
       stream_(make_gpu_stream()),
       in_(make_gpu_stream()),
       out_(make_gpu_stream()),
@@ -111,9 +113,11 @@ void CudaBackend::linear_backward_input(const Tensor& dx, const Tensor& dy, cons
 
 void CudaBackend::linear_backward_weight(const Tensor& dw, const Tensor& dbias, const Tensor& dy,
                                          const Tensor& x, bool overwrite) {
-  const Product product{.c = dw, .a = dy, .b = x, .transpose_a = true, .accumulate = !overwrite};
+  Product product{.c = dw, .a = dy, .b = x, .transpose_a = true, .accumulate = !overwrite};
   if (!dbias) return matmul_(product);
-  fused(product, Epilogue::column_sums, dbias, [&](const Product& to) {
+  product.aux = dbias;
+  product.epilogue = Epilogue::column_sums;
+  fused(product, [&](const Product& to) {
     matmul_({.c = to.c, .a = dy, .b = x, .transpose_a = true, .accumulate = !overwrite});
     add_column_sums(to.aux, dy);
   });
@@ -121,32 +125,41 @@ void CudaBackend::linear_backward_weight(const Tensor& dw, const Tensor& dbias, 
 
 void CudaBackend::linear_gelu_forward(const Tensor& y, const Tensor& hidden, const Tensor& x, const Tensor& w,
                                       const Tensor& bias, Gelu kind) {
-  const auto parts = [&](const Product&) {
-    linear_forward(hidden, x, w, bias);
-    gelu_forward(y, hidden, kind);
-  };
-  const Product product{.c = y, .a = x, .b = w, .bias = bias, .transpose_b = true};
-  if (kind != Gelu::tanh) return parts(product);
-  fused(product, Epilogue::gelu, hidden, parts);
+  with_gelu(
+      {.c = y, .a = x, .b = w, .bias = bias, .aux = hidden, .epilogue = Epilogue::gelu, .transpose_b = true},
+      kind, [&] {
+        linear_forward(hidden, x, w, bias);
+        gelu_forward(y, hidden, kind);
+      });
 }
 
 void CudaBackend::linear_gelu_backward(const Tensor& dhidden, const Tensor& dy, const Tensor& w,
-                                       const Tensor& hidden, Gelu kind) {
-  const auto parts = [&](const Product&) {
-    linear_backward_input(dhidden, dy, w);
-    gelu_backward(dhidden, dhidden, hidden, kind);
+                                       const Tensor& hidden, Gelu kind, const Tensor& dbias) {
+  with_gelu({.c = dhidden, .a = dy, .b = w, .aux = hidden, .sums = dbias, .epilogue = Epilogue::gelu_slope},
+            kind, [&] {
+              linear_backward_input(dhidden, dy, w);
+              gelu_backward(dhidden, dhidden, hidden, kind);
+            });
+}
+
+void CudaBackend::with_gelu(const Product& product, Gelu kind, const std::function<void()>& in_steps) {
+  const auto add_sums = [&](const Product& of) { add_column_sums(of.sums, of.c); };
+  const auto parts = [&](const Product& of) {
+    if (gelu_product(of, kind, scratch_, stream_.get())) return;
+    in_steps();
+    if (of.sums) add_sums(of);
   };
-  const Product product{.c = dhidden, .a = dy, .b = w};
-  if (kind != Gelu::tanh) return parts(product);
-  fused(product, Epilogue::gelu_slope, hidden, parts);
+  if (kind == Gelu::tanh) {
+    fused(product, parts, add_sums);
+  } else {
+    parts(product);  // the library has no such epilogue
+  }
 }
 
 // The exactness of the library's epilogues is not documented; rounding to bfloat16 hides it.
-void CudaBackend::fused(Product product, Epilogue epilogue, const Tensor& aux, const Matmul::Parts& parts) {
-  product.epilogue = epilogue;
-  product.aux = aux;
+void CudaBackend::fused(const Product& product, const Matmul::Parts& parts, const Matmul::Parts& after) {
   if (product.a.dtype == DType::bf16) {
-    matmul_(product, parts);
+    matmul_(product, parts, after);
   } else {
     parts(product);
   }

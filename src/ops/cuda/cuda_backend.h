@@ -58,7 +58,8 @@ class CudaBackend final : public Backend {
   void linear_gelu_forward(const Tensor& y, const Tensor& hidden, const Tensor& x, const Tensor& w,
                            const Tensor& bias, Gelu kind) override;
   void linear_gelu_backward(const Tensor& dhidden, const Tensor& dy, const Tensor& w, const Tensor& hidden,
-                            Gelu kind) override;
+                            Gelu kind, const Tensor& dbias) override;
+  bool gelu_backward_sums() const override { return has_gelu_product_; }
 
   void embedding_forward(const Tensor& out, const Tensor& tokens, const Tensor& wte, const Tensor& wpe,
                          std::int64_t first_class, const Dropout& dropout) override;
@@ -110,7 +111,9 @@ class CudaBackend final : public Backend {
 
  private:
   // The product with an epilogue when the types allow it, else by `parts`.
-  void fused(Product product, Epilogue epilogue, const Tensor& aux, const Matmul::Parts& parts);
+  void fused(const Product& product, const Matmul::Parts& parts, const Matmul::Parts& after = {});
+  // A product with GELU or its slope by the library, by one own kernel, or in steps.
+  void with_gelu(const Product& product, Gelu kind, const std::function<void()>& in_steps);
   // out f32 [C] += sums of x [R, C] over rows, rows in fixed blocks.
   void add_column_sums(const Tensor& out, const Tensor& x);
   void add_sums(const Tensor& totals, const Tensor& x, bool squares);
@@ -121,6 +124,7 @@ class CudaBackend final : public Backend {
 
   CudaOptions options_;
   CurrentGpu gpu_;
+  bool has_gelu_product_;
   GpuStream stream_, in_, out_;  // kernels, copies in, copies out
   Mailbox mailbox_;
   KernelScratch scratch_;

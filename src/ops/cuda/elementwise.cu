@@ -3,6 +3,7 @@
 
 #include "ops/cuda/cuda_backend.h"
 #include "ops/cuda/elementwise.cuh"
+#include "ops/cuda/gelu.cuh"
 
 namespace shoal::cuda {
 namespace {
@@ -80,34 +81,6 @@ struct FillNormal {
   }
 };
 
-struct GeluValue {
-  float y, slope;
-};
-
-// x * sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3), which is x / 2 (1 + tanh u) and keeps its digits
-// where 1 + tanh u would cancel.
-__device__ GeluValue gelu_tanh(float x) {
-  constexpr float kTwice = 1.5957691216f;  // 2 sqrt(2 / pi)
-  constexpr float kCubic = 0.044715f, kLog2E = 1.4426950409f;
-  const float x2 = fminf(x * x, 1e30f);  // finite, for a slope of 0 or 1
-  const float s = fast_reciprocal(1.0f + fast_exp2(-kLog2E * kTwice * x * (1.0f + kCubic * x2)));
-  return {x * s, s + x * s * (1.0f - s) * (kTwice * (1.0f + 3 * kCubic * x2))};
-}
-
-// x * Phi(x). The normal distribution's tail is Phi(-a) = e^(-a^2 / 2) t Q(t), t = 1 / (1 + 0.3 a): our own
-// fit of Q, relative error 1.5e-7 in exact arithmetic over a in [0, 14].
-__device__ GeluValue gelu_erf(float x) {
-  constexpr float kQ[] = {0.11962927f,   0.12075439f, 0.099910808f, 0.12857023f,
-                          -0.053699499f, 0.20637025f, -0.15721249f, 0.035676954f};
-  constexpr float kHalfLog2E = 0.72134752f;
-  const float t = fast_reciprocal(fmaf(0.3f, fabsf(x), 1.0f)), gauss = fast_exp2(-kHalfLog2E * x * x);
-  float q = kQ[7];
-#pragma unroll
-  for (int i = 6; i >= 0; --i) q = fmaf(q, t, kQ[i]);
-  const float tail = gauss * t * q, phi = x < 0 ? tail : 1.0f - tail;
-  return {x * phi, fmaf(0.398942280f * x, gauss, phi)};
-}
-
 template <typename T, Gelu kind>
 struct GeluForward {
   T* y;
@@ -117,7 +90,7 @@ struct GeluForward {
     auto value = load<kCount>(x + i);
 #pragma unroll
     for (int j = 0; j < kCount; ++j) {
-      value.at[j] = kind == Gelu::tanh ? gelu_tanh(value.at[j]).y : gelu_erf(value.at[j]).y;
+      value.at[j] = gelu<kind>(value.at[j]).y;
     }
     store(y + i, value);
   }
@@ -134,7 +107,7 @@ struct GeluBackward {
     auto gradient = load<kCount>(dy + i);
 #pragma unroll
     for (int j = 0; j < kCount; ++j) {
-      gradient.at[j] *= kind == Gelu::tanh ? gelu_tanh(value.at[j]).slope : gelu_erf(value.at[j]).slope;
+      gradient.at[j] *= gelu<kind>(value.at[j]).slope;
     }
     store(dx + i, gradient);
   }

@@ -40,6 +40,7 @@ class Trial {
   Trial(const Product& product, cudaStream_t stream) : product_(product), stream_(stream) {
     if (product.accumulate) product_.c.data = take(product.c.bytes());
     if (product.epilogue == Epilogue::column_sums) product_.aux.data = take(product.aux.bytes());
+    if (product.sums) product_.sums.data = take(product.sums.bytes());
   }
   ~Trial() {
     for (void* memory : taken_) cudaFreeAsync(memory, stream_);
@@ -102,9 +103,11 @@ Matmul::Matmul(cudaStream_t stream, const std::string& gpu, const Options& optio
 Matmul::~Matmul() = default;
 
 bool Matmul::run(const Product& product, const ProductDescription& description,
-                 const cublasLtMatmulAlgo_t& algorithm) {
+                 const cublasLtMatmulAlgo_t& algorithm, const Parts& after) {
   float* sums = product.epilogue == Epilogue::column_sums ? sums_.take<float>(product.c.rows()) : nullptr;
-  return description.run(product, algorithm, handle_.get(), workspace_.get(), sums, stream_);
+  if (!description.run(product, algorithm, handle_.get(), workspace_.get(), sums, stream_)) return false;
+  if (product.sums) after(product);
+  return true;
 }
 
 Algorithm Matmul::untimed(const ProductDescription& description, const Parts* parts) const {
@@ -114,7 +117,8 @@ Algorithm Matmul::untimed(const ProductDescription& description, const Parts* pa
 }
 
 // The first that works, or the fastest. A later one must be faster by more than the noise of timing.
-Algorithm Matmul::timed(const Product& product, const ProductDescription& description, const Parts* parts) {
+Algorithm Matmul::timed(const Product& product, const ProductDescription& description, const Parts* parts,
+                        const Parts& after) {
   constexpr float kWavers = 0.98f;
   std::optional<float> least;
   if (parts) {
@@ -125,7 +129,7 @@ Algorithm Matmul::timed(const Product& product, const ProductDescription& descri
   }
   Algorithm found;
   for (const auto& candidate : description.candidates(handle_.get())) {
-    const auto taken = time(stream_, [&] { return run(product, description, candidate); });
+    const auto taken = time(stream_, [&] { return run(product, description, candidate, after); });
     if (!taken || (least && *taken > *least * kWavers)) continue;
     found = candidate;
     least = taken;
@@ -134,7 +138,7 @@ Algorithm Matmul::timed(const Product& product, const ProductDescription& descri
 }
 
 Algorithm Matmul::choose(const ProductKey& key, const Product& product, const ProductDescription& description,
-                         const Parts* parts) {
+                         const Parts* parts, const Parts& after) {
   if (!options_.tune) return untimed(description, parts);
   const auto can_use = [&](const Algorithm& algorithm) {
     return !algorithm || description.can_use(handle_.get(), *algorithm);
@@ -147,32 +151,33 @@ Algorithm Matmul::choose(const ProductKey& key, const Product& product, const Pr
   // which may come to wait for this choice.
   if (parts) (*parts)(trial.product());
   check(cudaStreamSynchronize(stream_));
-  return choices_->find_or_measure(key, can_use, [&] { return timed(trial.product(), description, parts); });
+  return choices_->find_or_measure(key, can_use,
+                                   [&] { return timed(trial.product(), description, parts, after); });
 }
 
-Matmul::Plan& Matmul::plan(const Product& product, const Parts* parts) {
+Matmul::Plan& Matmul::plan(const Product& product, const Parts* parts, const Parts& after) {
   const ProductKey key(product, options_.tf32);
   if (const auto known = plans_.find(key); known != plans_.end()) return *known->second;
   auto made = std::make_unique<Plan>(Plan{std::nullopt, ProductDescription(key)});
-  made->algorithm = choose(key, product, made->description, parts);
+  made->algorithm = choose(key, product, made->description, parts, after);
   if (!made->algorithm && !parts) report_without_algorithm(key);
   return *plans_.emplace(key, std::move(made)).first->second;
 }
 
 void Matmul::operator()(const Product& product) {
   if (product.c.count() == 0) return;
-  const Plan& chosen = plan(product, nullptr);
+  const Plan& chosen = plan(product, nullptr, {});
   if (!chosen.algorithm) return plain_product(product, stream_);
-  if (!run(product, chosen.description, *chosen.algorithm)) {
+  if (!run(product, chosen.description, *chosen.algorithm, {})) {
     fail("cuBLASLt refused a product of {} and {} that it offered to do", product.a.shape.to_string(),
          product.b.shape.to_string());
   }
 }
 
-void Matmul::operator()(const Product& product, const Parts& parts) {
+void Matmul::operator()(const Product& product, const Parts& parts, const Parts& after) {
   if (product.c.count() == 0) return parts(product);
-  Plan& chosen = plan(product, &parts);
-  if (chosen.algorithm && run(product, chosen.description, *chosen.algorithm)) return;
+  Plan& chosen = plan(product, &parts, after);
+  if (chosen.algorithm && run(product, chosen.description, *chosen.algorithm, after)) return;
   chosen.algorithm = std::nullopt;  // the library may have refused it
   parts(product);
 }

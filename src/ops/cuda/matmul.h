@@ -26,9 +26,9 @@ class Matmul {
   void operator()(const Product& product);
   // A product with an epilogue by the library, or by `parts`, which computes the same in steps: whichever is
   // faster, `parts` if nothing is timed. Both run for the timing; results that are added to have other memory
-  // then.
+  // then. `after` makes the product's sums when the library computed the rest.
   using Parts = std::function<void(const Product&)>;
-  void operator()(const Product& product, const Parts& parts);
+  void operator()(const Product& product, const Parts& parts, const Parts& after = {});
 
  private:
   struct Plan;
@@ -36,13 +36,14 @@ class Matmul {
     void operator()(cublasLtContext* handle) const { cublasLtDestroy(handle); }
   };
 
-  Plan& plan(const Product& product, const Parts* parts);
+  Plan& plan(const Product& product, const Parts* parts, const Parts& after);
   Algorithm choose(const ProductKey& key, const Product& product, const ProductDescription& description,
-                   const Parts* parts);
+                   const Parts* parts, const Parts& after);
   Algorithm untimed(const ProductDescription& description, const Parts* parts) const;
-  Algorithm timed(const Product& product, const ProductDescription& description, const Parts* parts);
+  Algorithm timed(const Product& product, const ProductDescription& description, const Parts* parts,
+                  const Parts& after);
   bool run(const Product& product, const ProductDescription& description,
-           const cublasLtMatmulAlgo_t& algorithm);
+           const cublasLtMatmulAlgo_t& algorithm, const Parts& after);
 
   cudaStream_t stream_;
   Options options_;

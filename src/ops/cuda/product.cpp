@@ -91,6 +91,7 @@ ProductKey::ProductKey(const Product& product, bool allow_tf32)
       accumulate(product.accumulate),
       // The library's epilogue wants a bias of the result's type.
       bias(product.bias && product.bias.dtype == product.c.dtype),
+      sums(product.sums),
       tf32(allow_tf32 && product.a.dtype == DType::f32),
       align_a(alignment(product.a)),
       align_b(alignment(product.b)),
@@ -100,10 +101,11 @@ ProductKey::ProductKey(const Product& product, bool allow_tf32)
 
 std::string ProductKey::text() const {
   constexpr std::array kEpilogues = {"", " gelu", " gelu_slope", " column_sums"};
-  return fmt::format("{}x{}x{} {}{} {} to {}{}{}{}{} at {} {} {} {} {}", m, n, k, transpose_a ? 'T' : 'N',
+  return fmt::format("{}x{}x{} {}{} {} to {}{}{}{}{}{} at {} {} {} {} {}", m, n, k, transpose_a ? 'T' : 'N',
                      transpose_b ? 'T' : 'N', name_of(in), name_of(out), accumulate ? " added" : "",
-                     bias ? " bias" : "", tf32 ? " tf32" : "", kEpilogues[static_cast<std::size_t>(epilogue)],
-                     align_a, align_b, align_c, align_bias, align_aux);
+                     bias ? " bias" : "", sums ? " sums" : "", tf32 ? " tf32" : "",
+                     kEpilogues[static_cast<std::size_t>(epilogue)], align_a, align_b, align_c, align_bias,
+                     align_aux);
 }
 
 std::string text_of(const Algorithm& algorithm) {

@@ -27,9 +27,10 @@ enum class Epilogue : std::uint8_t {
 
 // c [m, n] = a . b + bias, or += without a bias, all row-major. a is stored [m, k], or [k, m] with
 // transpose_a; b is stored [k, n], or [n, k] with transpose_b. a and b have one type, c that or f32; bias [n]
-// has the type of a and may be empty.
+// has the type of a and may be empty. sums f32 [n], which may be empty, += the sums of c's columns: by who
+// computes the product, and not by ProductDescription.
 struct Product {
-  Tensor c, a, b, bias = {}, aux = {};
+  Tensor c, a, b, bias = {}, aux = {}, sums = {};
   Epilogue epilogue = Epilogue::none;
   bool transpose_a = false, transpose_b = false, accumulate = false;
 };
@@ -39,7 +40,7 @@ struct ProductKey {
   std::int64_t m, n, k;
   DType in, out;
   Epilogue epilogue;
-  bool transpose_a, transpose_b, accumulate, bias, tf32;
+  bool transpose_a, transpose_b, accumulate, bias, sums, tf32;
   std::uint32_t align_a, align_b, align_c, align_bias, align_aux;
 
   ProductKey(const Product& product, bool tf32);

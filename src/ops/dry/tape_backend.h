@@ -78,7 +78,7 @@ class TapeBackend final : public DryBackend {
     product(x.rows(), w.dim(0), w.dim(1), {y, hidden, x, w});
   }
   void linear_gelu_backward(const Tensor& dhidden, const Tensor& dy, const Tensor& w, const Tensor& hidden,
-                            Gelu) override {
+                            Gelu, const Tensor&) override {
     product(dy.rows(), w.dim(1), w.dim(0), {dhidden, dy, w, hidden});
   }
   void gelu_forward(const Tensor& y, const Tensor& x, Gelu) override { memory({y, x}); }

@@ -55,6 +55,47 @@ TEST_P(Cuda, ProductsOfRealModels) {
   }
 }
 
+// Without timing, GPUs that have it take our own kernel. The last sizes do not fill tiles.
+TEST_P(Cuda, ProductsWithGeluOfRealModels) {
+  const auto untimed = make_cuda_backend({.tune = false});
+  for (const auto& [R, K, N] :
+       {std::tuple{1024, 768, 3072}, {2048, 384, 1536}, {1111, 72, 200}, {1537, 40, 136}}) {
+    for (const Gelu kind : {Gelu::tanh, Gelu::erf}) {
+      SCOPED_TRACE(fmt::format("{} x {} x {}, {}", R, K, N, kind == Gelu::tanh ? "tanh" : "erf"));
+      const double scale = 1 / std::sqrt(K);
+      const auto weights = [&, k = K, n = N](std::uint32_t which) {
+        return normal_values(std::int64_t{k} * n, which, GetParam(), 0, scale);
+      };
+      const Values x = values(std::int64_t{R} * K, 1), up = weights(2), down = weights(3),
+                   bias = values(N, 4);
+      const auto products = [&, r = R, k = K, n = N](const Side& side) {
+        const Buffer y = side.compute({r, n}), hidden = side.compute({r, n}), dhidden = side.compute({r, n}),
+                     xs = side.compute({r, k}, x);
+        side.backend.linear_gelu_forward(y, hidden, xs, side.compute({n, k}, up), side.compute({n}, bias),
+                                         kind);
+        const Buffer plain = side.compute({r, n});
+        side.backend.linear_gelu_forward(plain, hidden, xs, side.compute({n, k}, up), {}, kind);
+        const Buffer sums = side.full({n}, bias);
+        const bool sum = side.backend.gelu_backward_sums();
+        side.backend.linear_gelu_backward(dhidden, xs, side.compute({k, n}, down), hidden, kind,
+                                          sum ? sums : Tensor{});
+        if (!sum) {
+          const Buffer dw = side.full({n, k});
+          side.backend.linear_backward_weight(dw, sums, dhidden, xs, true);
+        }
+        return std::array{y.values(), plain.values(), hidden.values(), dhidden.values(), sums.values()};
+      };
+      const auto actual = products({*untimed, GetParam()}), expected = products(cpu());
+      for (std::size_t i = 0; i < actual.size(); ++i) {
+        // As for products; an error of hidden becomes one of its GELU or of the slope's argument.
+        EXPECT_LE(distance(actual[i], expected[i]),
+                  8 * (std::sqrt(1024.0) * kUnit + unit_roundoff(GetParam())))
+            << "result " << i;
+      }
+    }
+  }
+}
+
 // Heads of 64 channels and several tiles, with and without a partial tile at the end.
 TEST_P(Cuda, FastAndPlainAttentionAgree) {
   const auto plain = make_cuda_backend({.attention = AttentionKind::plain});
