@@ -97,7 +97,7 @@ make_run
 
 # Two nodes; when a few steps are done, the time is up.
 run=two-nodes
-longer=(train.steps=2000 eval.interval=1000 checkpoint.interval=1000)  # seconds
+longer=(train.steps=600 eval.interval=300 checkpoint.interval=300)  # seconds
 job=$(submit --ntasks-per-node=2 "$batch_files/many-nodes.sbatch" tiny.toml "${longer[@]}")
 until_step 10
 pkill -USR1 -o -f slurm_script  # what slurmd does of --signal=B:USR1@300 when it is time
