@@ -357,18 +357,24 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
   if (algorithm->data[0] >= times.size()) return CUBLAS_STATUS_NOT_SUPPORTED;
   const double factor = by * (1 + static_cast<double>(algorithm->data[0]) / 256);
   const auto compute = [=] {
-    std::vector<double> column(k);
+    // Rows of A's columns beside each other, so that the compiler adds to several elements at a time.
+    std::vector<double> columns_of_a(D.rows * k), column(k), sums(D.rows);
+    for (std::uint64_t p = 0; p < k; ++p) {
+      for (std::uint64_t i = 0; i < D.rows; ++i)
+        columns_of_a[p * D.rows + i] = get_element(a, A.type, ta ? i * A.stride + p : p * A.stride + i);
+    }
     for (std::uint64_t j = 0; j < D.columns; ++j) {
       double column_sum = 0;
       for (std::uint64_t p = 0; p < k; ++p)
         column_sum += column[p] = get_element(b, B.type, tb ? p * B.stride + j : j * B.stride + p);
       if (operation.epilogue == CUBLASLT_EPILOGUE_BGRADB) put_element(operation.bias, D.type, j, column_sum);
+      std::fill(sums.begin(), sums.end(), 0.0);
+      for (std::uint64_t p = 0; p < k; ++p) {
+        const double* column_of_a = columns_of_a.data() + p * D.rows;
+        for (std::uint64_t i = 0; i < D.rows; ++i) sums[i] += column_of_a[i] * column[p];
+      }
       for (std::uint64_t i = 0; i < D.rows; ++i) {
-        double sum = 0;
-        for (std::uint64_t p = 0; p < k; ++p) {
-          sum += get_element(a, A.type, ta ? i * A.stride + p : p * A.stride + i) * column[p];
-        }
-        sum *= factor;
+        double sum = sums[i] * factor;
         if (keep != 0) sum += get_element(c, D.type, j * D.stride + i);
         put_element(d, D.type, j * D.stride + i, finish_element(operation, D.type, i, j, sum));
       }
