@@ -110,21 +110,29 @@ inline int reduced_value(int ranks, std::int64_t i, ReduceOp op) {
   return result;
 }
 
-// Calls check(dtype, count, op) for all combinations that a reduction takes.
+// Counts of one piece and of several, for what does not decide how a tensor is cut.
+inline std::vector<std::int64_t> few_counts(std::int64_t chunk, DType dtype) {
+  return {7, chunk / static_cast<std::int64_t>(size_of(dtype)) + 1};
+}
+
+// Calls check(dtype, count, op) for sums of every type and count, and for the other ops of every type.
 inline void for_each_reduction(std::int64_t chunk,
                                const std::function<void(DType, std::int64_t, ReduceOp)>& check) {
   for (const auto dtype : kReducedTypes) {
-    for (const auto count : counts_around(chunk, dtype)) {
-      check(dtype, count, ReduceOp::sum);
+    for (const auto count : counts_around(chunk, dtype)) check(dtype, count, ReduceOp::sum);
+    for (const auto count : few_counts(chunk, dtype)) {
       check(dtype, count, ReduceOp::max);
       check(dtype, count, ReduceOp::min);
     }
   }
 }
 
+// Every count for an element of each size, and few for the other types: copies are of bytes.
 inline void for_each_copy(std::int64_t chunk, const std::function<void(DType, std::int64_t)>& check) {
   for (const auto dtype : kEveryType) {
-    for (const auto count : counts_around(chunk, dtype)) check(dtype, count);
+    const bool same_size = dtype == DType::f16 || dtype == DType::i32;  // as bfloat16 and float32
+    for (const auto count : same_size ? few_counts(chunk, dtype) : counts_around(chunk, dtype))
+      check(dtype, count);
   }
 }
 
