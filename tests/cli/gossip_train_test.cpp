@@ -48,7 +48,11 @@ TEST_P(GossipUnderMpi, EveryTopologyEqualsThreads) {
       {"gossip.worker_size=2", "parallel.zero=3"},
       {"parallel.tensor=2", "parallel.sequence=true"},
       {"parallel.pipeline=2", "run.deterministic=layout"}};
+  // Both MPIs move the same messages, so where both are there each has half of the runs.
+  const auto other = GetParam() == Mpi::mpich ? Mpi::open_mpi : Mpi::mpich;
+  const bool both = lacks(other, fs::path(SHOAL_BINARY).parent_path()).empty();
   for (std::size_t i = 0; i < std::size(runs); ++i) {
+    if (both && (i % 2 == 1) != (GetParam() == Mpi::mpich)) continue;
     const auto settings = with(kGossip, runs[i]);
     const auto threads = fmt::format("threads{}", i), processes = fmt::format("mpi{}", i);
     train_well(with(settings, {"--ranks", "4", "run.name=" + threads}));

@@ -13,8 +13,8 @@ namespace {
 using testing::HasSubstr;
 
 const std::vector<std::string> kExact = {
-    "run.deterministic=layout", "train.global_batch=8", "train.micro_batch=1", "train.steps=50",
-    "checkpoint.interval=0",    "eval.interval=25",     "train.grad_clip=0.5"};
+    "run.deterministic=layout", "train.global_batch=8", "train.micro_batch=1", "train.steps=20",
+    "checkpoint.interval=0",    "eval.interval=10",     "train.grad_clip=0.5"};
 
 class Layouts : public TinyRuns {
  protected:
@@ -72,13 +72,13 @@ TEST_F(Layouts, MeshesUnderMpiEqualThoseOfThreads) {
   for (int mesh = 0; mesh < 4; ++mesh) {
     const auto name = fmt::format("threads{}", mesh);
     train_well(with({"--ranks", "4"}, settings(mesh, name)));
-    for (const auto mpi : {Mpi::open_mpi, Mpi::mpich}) {
-      if (const auto why = lacks(mpi, fs::path(SHOAL_BINARY).parent_path()); !why.empty())
-        GTEST_SKIP() << why;
-      const auto other = fmt::format("{}{}", mpirun_of(mpi), mesh);
-      train_under(mpi, 4, settings(mesh, other));
-      expect_same(other, name);
-    }
+    // Both move the same messages, so each has two meshes: stages, and tensor ranks with sequence
+    // parallelism.
+    const auto mpi = mesh < 2 ? Mpi::open_mpi : Mpi::mpich;
+    if (const auto why = lacks(mpi, fs::path(SHOAL_BINARY).parent_path()); !why.empty()) GTEST_SKIP() << why;
+    const auto other = fmt::format("{}{}", mpirun_of(mpi), mesh);
+    train_under(mpi, 4, settings(mesh, other));
+    expect_same(other, name);
   }
 }
 
