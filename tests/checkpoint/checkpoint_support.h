@@ -11,6 +11,7 @@
 #include <fstream>
 #include <iterator>
 #include <span>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -65,8 +66,9 @@ inline std::vector<std::byte> random_bytes(std::size_t size, std::uint64_t seed)
 }
 
 inline std::string slurp(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
+  std::ostringstream text;
+  text << std::ifstream(path, std::ios::binary).rdbuf();
+  return text.str();
 }
 
 inline void spill(const fs::path& path, std::string_view text) {
