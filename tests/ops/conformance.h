@@ -1,41 +1,24 @@
 // The fixture of the conformance tests: the backend under test on one side, the oracle in double on the
-// other. Compiled with SHOAL_TEST_CUDA, the same tests check the cuda backend.
+// other. The tests are compiled once, and linked with what under_test.h declares of the cpu backend and, in
+// another program, of the cuda backend.
 #pragma once
 
 #include <string>
 
 #include "ops/buffer.h"
-#include "ops/cpu/cpu.h"
 #include "ops/reference/reference.h"
 #include "ops/tolerance.h"
-#ifdef SHOAL_TEST_CUDA
-#include "ops/cuda/cuda.h"
-#endif
+#include "ops/under_test.h"
 
 namespace shoal::test {
-
-// The cuda backend ignores `threads`, and one instance serves all tests.
-inline std::shared_ptr<Backend> backend_under_test(int threads) {
-#ifdef SHOAL_TEST_CUDA
-  (void)threads;
-  static const std::shared_ptr<Backend> backend = make_cuda_backend();
-  return backend;
-#else
-  return make_cpu_backend(threads);
-#endif
-}
 
 // cuBLASLt rounds the sums of a product before it adds the bias where rows of bfloat16 are not multiples of
 // 16 bytes (seen on an H200). Sums are at most |result| + |bias|.
 inline Values rounding_before_bias(const Values& result, const Values& bias, DType type, std::int64_t K,
                                    std::int64_t N) {
-#ifdef SHOAL_TEST_CUDA
-  if (type == DType::bf16 && (K % 8 != 0 || N % 8 != 0)) {
+  if (kBiasAfterRounding && type == DType::bf16 && (K % 8 != 0 || N % 8 != 0)) {
     return storage(std::abs(result) + std::abs(bias).max(), type);
   }
-#else
-  (void)bias, (void)type, (void)K, (void)N;
-#endif
   return Values(0.0, result.size());
 }
 

@@ -1,6 +1,7 @@
 // Generation relies on this: a row of a product with up to eight rows has the same bits in any place,
 // whatever the other rows hold and however many they are. The own product of bfloat16 promises it for more.
 #include "ops/conformance.h"
+#include "ops/cpu/cpu.h"
 
 namespace shoal::test {
 namespace {

@@ -1,10 +1,9 @@
 # The op tests once more, of the cuda backend: on a GPU, and its kernels on the CPU.
 add_executable(test_ops_cuda
-  ops/cuda/main.cpp ops/cuda/own_test.cpp ops/cuda/cudnn_attention_test.cpp ops/cuda/layout_test.cpp ops/cuda/streams_test.cpp ops/cpu_attention_test.cpp ops/cpu_cross_entropy_test.cpp
-  ops/cpu_elementwise_test.cpp ops/cpu_muon_test.cpp ops/cpu_sparse_test.cpp ops/cpu_layers_test.cpp ops/cpu_linear_test.cpp ops/cpu_linear_gelu_test.cpp ops/cpu_shards_test.cpp
-  ops/dropout_test.cpp)
+  ops/cuda/main.cpp ops/cuda/cuda_under_test.cpp ops/cuda/own_test.cpp ops/cuda/cudnn_attention_test.cpp ops/cuda/layout_test.cpp
+  ops/cuda/streams_test.cpp $<TARGET_OBJECTS:ops_conformance>)
 target_include_directories(test_ops_cuda BEFORE PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
-target_compile_definitions(test_ops_cuda PRIVATE SHOAL_TEST_CUDA SHOAL_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+target_compile_definitions(test_ops_cuda PRIVATE SHOAL_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
 target_link_libraries(test_ops_cuda PRIVATE shoal_parallel GTest::gmock GTest::gtest)
 shoal_compile_tests(test_ops_cuda TRUE)
 add_dependencies(test_ops_cuda shoal_cuda)
