@@ -20,8 +20,8 @@ RanksRun small_run(const MeshShape& mesh, int zero, DType compute) {
   run.sequence = mesh.tensor > 1;
   run.model.n_embd = 16;
   run.engine = {.compute = compute, .grad_clip = 0.1, .zero = zero, .layout_exact = true, .micro_batches = 4};
-  run.steps = 4;
-  run.evaluate_every = 2;
+  run.steps = 2;
+  run.evaluate_every = 1;
   return run;
 }
 
@@ -67,7 +67,7 @@ TEST(CudaRuns, FollowTheCpu) {
 TEST(CudaRuns, WorkersAverage) {
   auto run = gossip_run(make_topology("exp", 4, 1));
   run.model.n_embd = 16;
-  run.steps = 4;
+  run.steps = 2;  // the period of the topology
   const auto gpu = train_workers(on_gpus(run)), cpu = train_workers(run);
   EXPECT_TRUE(bytes_of(train_workers(on_gpus(run))) == bytes_of(gpu));
   for (std::size_t worker = 0; worker < cpu.size(); ++worker) {
