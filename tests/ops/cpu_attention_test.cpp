@@ -149,8 +149,9 @@ TEST_P(CpuAttention, Backward) {
 
 // A sequence that is read in pieces of several sizes must give the same output as the whole sequence at once.
 // Generation has no dropout.
-TEST_P(CpuAttention, Cached) {
-  dropout_.p = 0;
+class CpuCachedAttention : public CpuAttention {};
+
+TEST_P(CpuCachedAttention, IsTheWhole) {
   const Results expected = forward(oracle(), qkv_), bound = bounds(expected);
   const std::int64_t width = H_ * D_;
   for (const Side& side : {cpu(type_), oracle()}) {
@@ -181,17 +182,22 @@ TEST_P(CpuAttention, Cached) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Shapes, CpuAttention,
-    testing::Combine(kComputeTypes,
-                     testing::Values(Case{2, 1, 1, 1}, Case{1, 1, 2, 64}, Case{2, 5, 3, 8},
-                                     Case{2, 33, 2, 24}, Case{1, 33, 1, 1}, Case{2, 64, 2, 32},
-                                     Case{1, 64, 2, 64}, Case{1, 100, 2, 80}, Case{1, 100, 1, 96},
-                                     Case{1, 257, 1, 64}, Case{1, 300, 1, 64}, Case{1, 257, 2, 24},
-                                     Case{1, 257, 1, 32, 0, 4}, Case{1, 100, 1, 64, 0, 8},
-                                     Case{2, 5, 3, 8, 0.1}, Case{2, 33, 3, 64, 0.1}, Case{1, 130, 2, 64, 0.1},
-                                     Case{2, 191, 1, 64, 0.5}, Case{1, 257, 1, 64, 0.1},
-                                     Case{1, 100, 2, 80, 0.5}, Case{2, 257, 1, 32, 0.1})));
+const auto kShort = testing::Values(Case{2, 1, 1, 1}, Case{1, 1, 2, 64}, Case{2, 5, 3, 8}, Case{2, 33, 2, 24},
+                                    Case{1, 33, 1, 1}, Case{2, 64, 2, 32}, Case{1, 64, 2, 64});
+const auto kLong = testing::Values(Case{1, 100, 2, 80}, Case{1, 100, 1, 96}, Case{1, 257, 1, 32, 0, 4},
+                                   Case{1, 100, 1, 64, 0, 8});
+const auto kLongest = testing::Values(Case{1, 257, 1, 64}, Case{1, 300, 1, 64}, Case{1, 257, 2, 24});
+const auto kWithDropout = testing::Values(
+    Case{2, 5, 3, 8, 0.1}, Case{2, 33, 3, 64, 0.1}, Case{1, 130, 2, 64, 0.1}, Case{2, 191, 1, 64, 0.5},
+    Case{1, 257, 1, 64, 0.1}, Case{1, 100, 2, 80, 0.5}, Case{2, 257, 1, 32, 0.1});
+
+INSTANTIATE_TEST_SUITE_P(Short, CpuAttention, testing::Combine(kComputeTypes, kShort));
+INSTANTIATE_TEST_SUITE_P(Long, CpuAttention, testing::Combine(kComputeTypes, kLong));
+INSTANTIATE_TEST_SUITE_P(Longest, CpuAttention, testing::Combine(kComputeTypes, kLongest));
+INSTANTIATE_TEST_SUITE_P(WithDropout, CpuAttention, testing::Combine(kComputeTypes, kWithDropout));
+INSTANTIATE_TEST_SUITE_P(Short, CpuCachedAttention, testing::Combine(kComputeTypes, kShort));
+INSTANTIATE_TEST_SUITE_P(Long, CpuCachedAttention, testing::Combine(kComputeTypes, kLong));
+INSTANTIATE_TEST_SUITE_P(Longest, CpuCachedAttention, testing::Combine(kComputeTypes, kLongest));
 
 }  // namespace
 }  // namespace shoal::test

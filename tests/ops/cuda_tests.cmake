@@ -11,7 +11,7 @@ add_test(NAME ops.cuda COMMAND test_ops_cuda)
 set_tests_properties(ops.cuda PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 600)
 
 # The kernels compiled as C++ over a stand-in for what only a GPU has, as a module of its own. Its memory is out of the host's
-# reach. What is of the size of real models is left to real GPUs.
+# reach.
 file(GLOB kernels CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/ops/cuda/*.cu)
 list(REMOVE_ITEM kernels ${PROJECT_SOURCE_DIR}/src/ops/cuda/sort.cu)  # CUB's
 file(GLOB backend_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/ops/cuda/*.cpp
@@ -33,9 +33,6 @@ target_link_libraries(shoal_cuda_emulated PRIVATE shoal_options fmt::fmt)
 target_link_options(shoal_cuda_emulated PRIVATE LINKER:--no-undefined)
 set_target_properties(shoal_cuda_emulated PROPERTIES CXX_VISIBILITY_PRESET hidden)
 add_dependencies(test_ops_cuda shoal_cuda_emulated)
-add_test(NAME ops.cuda_emulated COMMAND test_ops_cuda --gtest_filter=-*RealModels*:*FastAndPlain*:*TheSameBits*)
-set_tests_properties(ops.cuda_emulated PROPERTIES
-  TIMEOUT 600 ENVIRONMENT "SHOAL_CUDA_MODULE=$<TARGET_FILE:shoal_cuda_emulated>")
 # Products with epilogues are as fast as the stand-in says; once more where their parts are faster.
 add_test(NAME ops.cuda_emulated_parts COMMAND test_ops_cuda --gtest_filter=*Linear*)
 set_tests_properties(ops.cuda_emulated_parts PROPERTIES
@@ -55,9 +52,11 @@ target_link_libraries(test_ops_emulated PRIVATE shoal_core fmt::fmt GTest::gmock
 add_test(NAME ops.emulated_gpu COMMAND test_ops_emulated)
 
 # Kernels have the same bits in other orders of their threads and blocks, and no races; and they fit every GPU. The tests are those
-# that take little time; together they launch every kernel.
+# that take little time; together they launch every kernel. ops.cuda_emulated has the others.
 set(emulated_run ${CMAKE_CURRENT_SOURCE_DIR}/ops/cuda/emulated_run.py --module $<TARGET_FILE:shoal_cuda_emulated>
                  --tests $<TARGET_FILE:test_ops_cuda> --folder ${CMAKE_CURRENT_BINARY_DIR}/emulated_run)
+add_test(NAME ops.cuda_emulated COMMAND ${emulated_run} rest)
+set_tests_properties(ops.cuda_emulated PROPERTIES TIMEOUT 600)
 add_test(NAME ops.cuda_emulated_orders COMMAND ${emulated_run} orders $<$<BOOL:${finds_races}>:--races>
          COMMAND_EXPAND_LISTS)
 add_test(NAME ops.cuda_emulated_resources COMMAND ${emulated_run} resources --library $<TARGET_FILE:shoal_cuda>)
