@@ -312,18 +312,18 @@ class DryGpu final : public DryBackend {
 // Beside the workspace of products: cuDNN's in bfloat16 without dropout, the mask's bits with it, or what the
 // embedding's gradient needs.
 TEST(Memory, OfAGpuIncludesTheScratchOfItsKernels) {
-  const auto scratch = [](std::vector<std::string> settings) {
-    for (const auto* more : {"train.backend=cuda", "train.micro_batch=4", "model.block_size=128"}) {
-      settings.emplace_back(more);
-    }
+  const auto scratch = [](std::vector<std::string> settings, int positions = 128) {
+    for (const auto* more : {"train.backend=cuda", "train.micro_batch=4"}) settings.emplace_back(more);
+    settings.push_back(fmt::format("model.block_size={}", positions));
     const auto config = config_of(settings, 1);
     return estimate_memory(make_plan(config), RankCounts::as_threads(1), {}).scratch - kProductWorkspace;
   };
   constexpr double kEmbedding = 4 * 128 * (128 / 8 + 24);
   EXPECT_EQ(scratch({"train.dtype=float32"}), kEmbedding);
-  EXPECT_EQ(scratch({"train.dtype=bfloat16", "model.dropout=0.1"}), kEmbedding);
-  constexpr double kSums = 4.0 * 4 * 2 * 128, kTiles = 3 * 2, kBits = 64 * 64 / 8;
-  EXPECT_EQ(scratch({"train.dtype=bfloat16", "model.dropout=0.1", "model.n_head=2"}),
+  constexpr double kHidden = 4.0 * 128 / 32 * (4 * 128) * 4;
+  EXPECT_EQ(scratch({"train.dtype=bfloat16", "model.dropout=0.1"}), kHidden);
+  constexpr double kSums = 4.0 * 4 * 2 * 256, kTiles = 10 * 2, kBits = 64 * 64 / 8;
+  EXPECT_EQ(scratch({"train.dtype=bfloat16", "model.dropout=0.1", "model.n_head=2"}, 256),
             kSums + 4 * 2 * kTiles * kBits);
   EXPECT_EQ(scratch({"train.dtype=bfloat16", "model.dropout=0"}), 4.0 * 4 * 4 * 128 * 32);
   EXPECT_EQ(scratch({"train.dtype=bfloat16", "model.dropout=0", "run.deterministic=run"}),

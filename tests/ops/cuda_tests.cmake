@@ -14,6 +14,9 @@ set_tests_properties(ops.cuda PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 600)
 # reach.
 file(GLOB kernels CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/ops/cuda/*.cu)
 list(REMOVE_ITEM kernels ${PROJECT_SOURCE_DIR}/src/ops/cuda/sort.cu)  # CUB's
+# Races are not looked for where threads wait for each other's arrivals.
+file(GLOB hopper_kernels CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/ops/cuda/hopper/*.cu)
+set_source_files_properties(${hopper_kernels} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-x;c++")
 file(GLOB backend_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/ops/cuda/*.cpp
                                             ${CMAKE_CURRENT_SOURCE_DIR}/ops/cuda/emulated/*.cpp)
 list(REMOVE_ITEM backend_sources ${PROJECT_SOURCE_DIR}/src/ops/cuda/module.cpp)
@@ -24,7 +27,7 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND NOT SHOAL_SANITIZE)
   set(finds_races TRUE)
 endif()
 set_source_files_properties(${kernels} ops/cuda/emulated_test.cpp PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "${kernel_options}")
-add_library(shoal_cuda_emulated MODULE ${kernels} ${backend_sources} ${SHOAL_CUDA_CORE})
+add_library(shoal_cuda_emulated MODULE ${kernels} ${hopper_kernels} ${backend_sources} ${SHOAL_CUDA_CORE})
 target_include_directories(shoal_cuda_emulated BEFORE PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/ops/cuda/emulated
                                                               ${CMAKE_CURRENT_SOURCE_DIR})
 target_include_directories(shoal_cuda_emulated SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
@@ -42,7 +45,7 @@ set_tests_properties(ops.cuda_emulated_parts PROPERTIES
 file(GLOB emulation CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/ops/cuda/emulated/*.cpp)
 list(REMOVE_ITEM emulation ${CMAKE_CURRENT_SOURCE_DIR}/ops/cuda/emulated/module.cpp
                            ${CMAKE_CURRENT_SOURCE_DIR}/ops/cuda/emulated/fused_attention.cpp
-                           ${CMAKE_CURRENT_SOURCE_DIR}/ops/cuda/emulated/gelu_product.cpp)
+                           ${CMAKE_CURRENT_SOURCE_DIR}/ops/cuda/emulated/tensor_map.cpp)
 add_executable(test_ops_emulated ops/cuda/emulated_test.cpp ${emulation} ${PROJECT_SOURCE_DIR}/src/ops/cuda/memory.cpp)
 target_include_directories(test_ops_emulated BEFORE PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/ops/cuda/emulated ${CMAKE_CURRENT_SOURCE_DIR})
 target_include_directories(test_ops_emulated SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})

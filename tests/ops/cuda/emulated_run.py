@@ -113,8 +113,8 @@ def kernels_of(library):
     text = subprocess.run(['cuobjdump', '--dump-resource-usage', library], capture_output=True, text=True, check=True).stdout
     found, architecture, name = [], None, None
     for line in text.splitlines():
-        if match := re.match(r'arch = sm_(\d+)', line):
-            architecture = int(match[1])
+        if match := re.match(r'arch = sm_(\d+)(a?)', line):
+            architecture = int(match[1]), bool(match[2])  # and whether the code is for that GPU alone
         elif match := re.match(r' *Function (\S+):', line):
             name = match[1]
         elif match := re.search(r'REG:(\d+).* SHARED:(\d+)', line):
@@ -134,13 +134,13 @@ def allocated(registers, threads):
     return rounded(rounded(threads, 32) // 32, 4) * rounded(registers * 32, 256)
 
 
-def faults(grid, threads, dynamic, asked, architecture, registers, static):
+def faults(grid, threads, dynamic, asked, architecture, alone, registers, static):
     # From sm_90 on the compiler counts the system's 1 KiB as static.
     shared = dynamic + (static - KIB if architecture >= 90 and static >= KIB else static)
     if asked < dynamic and shared > UNASKED:
         yield f'{shared} bytes of shared memory are not asked for'
     for gpu, most in MOST_SHARED.items():
-        if shared > most * KIB:
+        if shared > most * KIB and (gpu == architecture or not alone):
             yield f'{shared} bytes of shared memory, of {most} KiB on sm_{gpu}'
     if allocated(registers, threads) > REGISTERS:
         yield f'{registers} registers of {threads} threads'
@@ -161,9 +161,9 @@ def resources(args):
     problems = [f'{name} is not in the library' for name in missing]
     for name, (_, _, *numbers) in zip(names, words):
         x, y, z, threads, dynamic, asked = map(int, numbers)
-        for architecture, registers, static in kernels.get(name, []):
+        for (architecture, alone), registers, static in kernels.get(name, []):
             problems += [f'{name} (sm_{architecture}): {fault}'
-                         for fault in faults((x, y, z), threads, dynamic, asked, architecture, registers, static)]
+                         for fault in faults((x, y, z), threads, dynamic, asked, architecture, alone, registers, static)]
     for problem in sorted(set(problems)):
         print(problem)
     print(f'{len(launches)} different launches of {len(set(names))} of {len(kernels)} kernels')

@@ -55,34 +55,29 @@ TEST_P(Cuda, ProductsOfRealModels) {
   }
 }
 
-// Without timing, GPUs that have it take our own kernel. The last sizes do not fill tiles.
-TEST_P(Cuda, ProductsWithGeluOfRealModels) {
-  const auto untimed = make_cuda_backend({.tune = false});
-  for (const auto& [R, K, N] :
-       {std::tuple{1024, 768, 3072}, {2048, 384, 1536}, {1111, 72, 200}, {1537, 40, 136}}) {
+class CudaGelu : public Cuda {
+ protected:
+  // Without timing, GPUs that have it take our own kernel.
+  void expect_products(int R, int K, int N) {
+    const auto untimed = make_cuda_backend({.tune = false});
     for (const Gelu kind : {Gelu::tanh, Gelu::erf}) {
       SCOPED_TRACE(fmt::format("{} x {} x {}, {}", R, K, N, kind == Gelu::tanh ? "tanh" : "erf"));
       const double scale = 1 / std::sqrt(K);
-      const auto weights = [&, k = K, n = N](std::uint32_t which) {
-        return normal_values(std::int64_t{k} * n, which, GetParam(), 0, scale);
+      const auto weights = [&](std::uint32_t which) {
+        return normal_values(std::int64_t{K} * N, which, GetParam(), 0, scale);
       };
       const Values x = values(std::int64_t{R} * K, 1), up = weights(2), down = weights(3),
                    bias = values(N, 4);
-      const auto products = [&, r = R, k = K, n = N](const Side& side) {
-        const Buffer y = side.compute({r, n}), hidden = side.compute({r, n}), dhidden = side.compute({r, n}),
-                     xs = side.compute({r, k}, x);
-        side.backend.linear_gelu_forward(y, hidden, xs, side.compute({n, k}, up), side.compute({n}, bias),
-                                         kind);
-        const Buffer plain = side.compute({r, n});
-        side.backend.linear_gelu_forward(plain, hidden, xs, side.compute({n, k}, up), {}, kind);
-        const Buffer sums = side.full({n}, bias);
+      const auto products = [&](const Side& side) {
+        const Buffer y = side.compute({R, N}), plain = side.compute({R, N}), hidden = side.compute({R, N}),
+                     dhidden = side.compute({R, N}), xs = side.compute({R, K}, x),
+                     ws = side.compute({N, K}, up), sums = side.full({N}, bias);
+        side.backend.linear_gelu_forward(y, hidden, xs, ws, side.compute({N}, bias), kind);
+        side.backend.linear_gelu_forward(plain, hidden, xs, ws, {}, kind);
         const bool sum = side.backend.gelu_backward_sums();
-        side.backend.linear_gelu_backward(dhidden, xs, side.compute({k, n}, down), hidden, kind,
+        side.backend.linear_gelu_backward(dhidden, xs, side.compute({K, N}, down), hidden, kind,
                                           sum ? sums : Tensor{});
-        if (!sum) {
-          const Buffer dw = side.full({n, k});
-          side.backend.linear_backward_weight(dw, sums, dhidden, xs, true);
-        }
+        if (!sum) side.backend.linear_backward_weight(side.full({N, K}), sums, dhidden, xs, true);
         return std::array{y.values(), plain.values(), hidden.values(), dhidden.values(), sums.values()};
       };
       const auto actual = products({*untimed, GetParam()}), expected = products(cpu());
@@ -94,7 +89,20 @@ TEST_P(Cuda, ProductsWithGeluOfRealModels) {
       }
     }
   }
+};
+
+TEST_P(CudaGelu, ProductsOfRealModels) {
+  expect_products(1024, 768, 3072);
+  expect_products(2048, 384, 1536);
 }
+
+// Tiles that are not full, of rows, columns and what is summed.
+TEST_P(CudaGelu, ProductsOfOddSizes) {
+  expect_products(1111, 40, 200);
+  expect_products(1030, 680, 72);
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, CudaGelu, kComputeTypes);
 
 // Heads of 64 channels and several tiles, with and without a partial tile at the end.
 TEST_P(Cuda, FastAndPlainAttentionAgree) {

@@ -387,10 +387,10 @@ bool gelu_product(const Product& product, Gelu kind, KernelScratch& scratch, cud
                         product.sums ? scratch.take<float>(parts * columns) : nullptr,
                         static_cast<int>(columns)};
   const auto clusters =
-      std::min<std::int64_t>(tiles.count, attribute(cudaDevAttrMultiProcessorCount) / kCluster);
+      std::clamp<std::int64_t>(attribute(cudaDevAttrMultiProcessorCount) / kCluster, 1, tiles.count);
   const auto run = [&]<bool back>(auto kernel, std::bool_constant<back>) {
-    launch(kernel, blocks(clusters * kCluster), kThreads, sizeof(Room<back>) + alignof(Room<back>), stream,
-           maps, tiles, vectors);
+    launch_clusters(kCluster, kernel, blocks(clusters * kCluster), kThreads,
+                    sizeof(Room<back>) + alignof(Room<back>), stream, maps, tiles, vectors);
   };
   if (kind == Gelu::tanh) {
     backward ? run(gelu_product_kernel<Gelu::tanh, true>, std::true_type{})

@@ -1,6 +1,6 @@
 // What only GPUs of compute capability 9 have: barriers that count bytes, copies of tiles by the tensor
 // memory accelerator, and products of a group of four warps out of shared memory. PTX ISA, chapters mbarrier,
-// cp.async.bulk.tensor and wgmma. The emulated GPU has none of it.
+// cp.async.bulk.tensor and wgmma. tests/ops/cuda/emulated replaces this header, too.
 #pragma once
 
 #include <cuda.h>
@@ -13,6 +13,12 @@ namespace shoal::cuda::hopper {
 
 // --- clusters: blocks that run at the same time and reach each other's shared memory
 
+// Of a kernel that says itself how many blocks a cluster has.
+template <typename... Params, typename... Args>
+void launch_clusters([[maybe_unused]] unsigned cluster, void (*kernel)(Params...), dim3 grid, dim3 block,
+                     std::size_t shared, cudaStream_t stream, const Args&... args) {
+  launch(kernel, grid, block, shared, stream, args...);
+}
 __device__ inline std::uint32_t rank_in_cluster() {
   std::uint32_t rank;
   asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));

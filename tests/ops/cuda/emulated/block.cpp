@@ -77,23 +77,33 @@ struct Fiber {
   bool done = false;
   const Barrier* waits_for = nullptr;  // until its round is greater than `round`
   int round = 0;
+  std::function<bool()> waits_until;
   std::vector<std::function<void()>> open;  // copies that are in no group yet
   std::deque<std::vector<std::function<void()>>> groups;
 };
 
+// What a block of a cluster has for itself.
+struct Own {
+  std::byte* shared;
+  Barrier barrier = {};
+  std::map<int, Barrier> numbered = {};
+};
+
+// A block, or a cluster of blocks, whose threads are numbered on.
 struct Block {
   const Launch& launch;
   std::vector<std::unique_ptr<Fiber>>& fibers;  // at least as many as threads
   std::size_t threads;
   std::vector<Warp> warps;
-  Barrier barrier;
-  std::byte* shared;
+  std::vector<Own> blocks;
+  Barrier barrier = {};  // of the cluster
   std::size_t shared_bytes;
   const std::function<void()>& body;
   Order order;
-  std::vector<std::size_t> sequence;  // of the threads
-  bool warp_by_warp = false;          // each as far as it can
-  bool early_copies = false;          // asynchronous copies are complete at once
+  std::vector<std::size_t> sequence;      // of the threads
+  unsigned first = 0, first_of_grid = 0;  // the block's place along x, and in the grid
+  bool warp_by_warp = false;              // each as far as it can
+  bool early_copies = false;              // asynchronous copies are complete at once
   jmp_buf scheduler = {};
   int current = 0;
   std::exception_ptr failure = nullptr;
@@ -104,6 +114,8 @@ Block* running = nullptr;
 Runner runner;
 
 Fiber& mine() { return *running->fibers[static_cast<std::size_t>(running->current)]; }
+std::size_t my_rank() { return static_cast<std::size_t>(running->current) / running->launch.block.x; }
+Own& my_block() { return running->blocks[my_rank()]; }
 Warp& my_warp() { return running->warps[static_cast<std::size_t>(running->current / kWarp)]; }
 
 void yield() {
@@ -128,7 +140,7 @@ void live() {
       running->failure = std::current_exception();
     }
     mine().done = true;
-    for (Barrier* barrier : {&running->barrier, &my_warp().barrier}) {
+    for (Barrier* barrier : {&running->barrier, &my_block().barrier, &my_warp().barrier}) {
       --barrier->members;
       barrier->check();
     }
@@ -158,9 +170,14 @@ bool step(Block& block, std::size_t begin, std::size_t end) {
     const std::size_t i = block.sequence[at];
     Fiber& fiber = *block.fibers[i];
     if (fiber.done || (fiber.waits_for && fiber.waits_for->round == fiber.round)) continue;
+    if (fiber.waits_until && !fiber.waits_until()) continue;
     block.current = static_cast<int>(i);
-    threadIdx = {static_cast<unsigned>(i), 0, 0};
+    const auto rank = static_cast<unsigned>(my_rank());
+    threadIdx = {static_cast<unsigned>(i) - rank * blockDim.x, 0, 0};
+    blockIdx.x = block.first + rank;
     runner.thread = threadIdx.x;
+    runner.block = block.first_of_grid + rank;
+    runner.shared = my_block().shared;
     go_on(fiber);
     if (block.faulted) throw Faulted();
     if (block.failure) std::rethrow_exception(block.failure);
@@ -189,8 +206,12 @@ bool step(Block& block) {
 }
 
 void run_block(Block& block) {
-  std::memset(block.shared, 0xff, block.shared_bytes);
   block.barrier = {.members = static_cast<int>(block.threads)};
+  for (auto& own : block.blocks) {
+    std::memset(own.shared, 0xff, block.shared_bytes);
+    own.barrier = {.members = static_cast<int>(block.launch.block.x)};
+    own.numbered.clear();
+  }
   for (std::size_t w = 0; w < block.warps.size(); ++w) {
     block.warps[w].barrier = {.members =
                                   static_cast<int>(std::min<std::size_t>(kWarp, block.threads - w * kWarp))};
@@ -200,6 +221,7 @@ void run_block(Block& block) {
     Fiber& fiber = *block.fibers[i];
     fiber.done = false;
     fiber.waits_for = nullptr;
+    fiber.waits_until = nullptr;
     fiber.open.clear();
     fiber.groups.clear();
   }
@@ -221,10 +243,10 @@ std::uint64_t seed_of_order() {
   return given ? std::strtoull(given, nullptr, 10) : 0;
 }
 
-// Each size is allocated once.
-std::byte* shared_memory(std::size_t bytes) {
-  static std::map<std::size_t, void*> all;
-  void*& memory = all[bytes];
+// Each size is allocated once for each block of a cluster.
+std::byte* shared_memory(std::size_t bytes, unsigned rank) {
+  static std::map<std::pair<std::size_t, unsigned>, void*> all;
+  void*& memory = all[{bytes, rank}];
   if (!memory) memory = take_memory(bytes, Kind::shared);
   return static_cast<std::byte*>(memory);
 }
@@ -244,21 +266,24 @@ void leave_fiber() {
 void run_grid(const Launch& launch, const std::function<void()>& thread) {
   static std::vector<std::unique_ptr<Fiber>> fibers;
   const dim3 grid = launch.grid, size = launch.block;
-  while (fibers.size() < size.x) fibers.push_back(std::make_unique<Fiber>());
+  const std::size_t threads = std::size_t{size.x} * launch.cluster;
+  while (fibers.size() < threads) fibers.push_back(std::make_unique<Fiber>());
   Block block{.launch = launch,
               .fibers = fibers,
-              .threads = size.x,
-              .warps = std::vector<Warp>((size.x + kWarp - 1) / kWarp),
-              .barrier = {},
-              .shared = shared_memory(launch.shared),
+              .threads = threads,
+              .warps = std::vector<Warp>((threads + kWarp - 1) / kWarp),
+              .blocks = {},
               .shared_bytes = launch.shared,
               .body = thread,
               .order = Order(seed_of_order()),
-              .sequence = std::vector<std::size_t>(size.x)};
+              .sequence = std::vector<std::size_t>(threads)};
+  for (unsigned rank = 0; rank < launch.cluster; ++rank)
+    block.blocks.push_back({shared_memory(launch.shared, rank)});
   gridDim = grid;
   blockDim = size;
   running = &block;
-  std::vector<std::uint32_t> blocks(block.order.drawn() ? std::size_t{grid.x} * grid.y * grid.z : 0);
+  const std::uint32_t clusters = grid.x * grid.y * grid.z / launch.cluster;
+  std::vector<std::uint32_t> blocks(block.order.drawn() ? clusters : 0);
   std::iota(blocks.begin(), blocks.end(), 0u);
   block.order.shuffle(blocks.begin(), blocks.end());
   set_kernel_of_thread([&] { return place(launch); }, leave_fiber);
@@ -267,10 +292,12 @@ void run_grid(const Launch& launch, const std::function<void()>& thread) {
   notes_accesses = finds_races();
   if (notes_accesses) begin_launch();
   try {
-    for (std::uint32_t i = 0; i < grid.x * grid.y * grid.z; ++i) {
-      const std::uint32_t which = blocks.empty() ? i : blocks[i];
+    for (std::uint32_t i = 0; i < clusters; ++i) {
+      const std::uint32_t which = (blocks.empty() ? i : blocks[i]) * launch.cluster;
       blockIdx = {which % grid.x, which / grid.x % grid.y, which / grid.x / grid.y};
-      runner = {which, 0, 0, block.shared, block.shared_bytes};
+      block.first = blockIdx.x;
+      block.first_of_grid = which;
+      runner = {which, 0, 0, block.blocks.front().shared, block.shared_bytes};
       run_block(block);
     }
   } catch (const Faulted&) {
@@ -286,11 +313,28 @@ void run_grid(const Launch& launch, const std::function<void()>& thread) {
 
 int lane() { return running->current % kWarp; }
 
-void* dynamic_shared() { return running->shared; }
+void* dynamic_shared() { return my_block().shared; }
 
 void block_barrier() {
-  wait(running->barrier);
-  runner.barriers = static_cast<std::uint32_t>(running->barrier.round);
+  wait(my_block().barrier);
+  runner.barriers = static_cast<std::uint32_t>(my_block().barrier.round);
+}
+
+void barrier_of(int which, int threads) {
+  Barrier& barrier = my_block().numbered[which];
+  barrier.members = threads;
+  wait(barrier);
+}
+
+int rank_in_cluster() { return static_cast<int>(my_rank()); }
+void* shared_of(int rank) { return running->blocks.at(static_cast<std::size_t>(rank)).shared; }
+void cluster_barrier() { wait(running->barrier); }
+
+void wait_until(std::function<bool()> holds) {
+  Fiber& fiber = mine();
+  fiber.waits_until = std::move(holds);
+  while (!fiber.waits_until()) yield();
+  fiber.waits_until = nullptr;
 }
 
 const Runner& running_thread() { return runner; }

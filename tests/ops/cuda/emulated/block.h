@@ -1,7 +1,7 @@
 // Blocks of GPU threads on the CPU: every thread is a fiber that runs until it has to wait for others. Blocks
-// run one after the other, and their threads in order, or as SHOAL_EMULATED_ORDER has it: with a number
-// above 0, in an order that is drawn with it, again after every barrier. Kernels without races give the same
-// bits in any order.
+// run one after the other, those of a cluster together, and their threads in order, or as
+// SHOAL_EMULATED_ORDER has it: with a number above 0, in an order that is drawn with it, again after every
+// barrier. Kernels without races give the same bits in any order.
 #pragma once
 
 #include <driver_types.h>
@@ -25,6 +25,7 @@ struct Launch {
   const void* kernel;
   dim3 grid, block;
   std::size_t shared;
+  unsigned cluster = 1;  // blocks along x that run together
 };
 // Queues the launch on a stream. What a GPU would refuse to launch is the status of the next
 // cudaGetLastError().
@@ -42,6 +43,12 @@ std::string running_kernel();
 int add_atomically(int* to, int value);
 void* dynamic_shared();
 void block_barrier();
+// A barrier of `threads` threads of the block, by its number.
+void barrier_of(int which, int threads);
+int rank_in_cluster();
+void* shared_of(int rank);  // dynamic shared memory of a block of the cluster
+void cluster_barrier();
+void wait_until(std::function<bool()> holds);
 // The values of all lanes of the warp, in the order of lanes; valid until the next exchange but one.
 void* exchange_bytes(const void* mine, std::size_t bytes);
 template <typename T>

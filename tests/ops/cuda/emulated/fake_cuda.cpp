@@ -69,6 +69,7 @@ cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
 // A block may have SHOAL_EMULATED_SHARED bytes of shared memory, by default as many as on an H100.
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
   if (attribute == cudaDevAttrMultiProcessorCount) return *value = 1, cudaSuccess;
+  if (attribute == cudaDevAttrComputeCapabilityMajor) return *value = 9, cudaSuccess;
   if (attribute == cudaDevAttrMaxSharedMemoryPerMultiprocessor) return *value = 228 << 10, cudaSuccess;
   if (attribute != cudaDevAttrMaxSharedMemoryPerBlockOptin) return cudaErrorInvalidValue;
   const char* given = std::getenv("SHOAL_EMULATED_SHARED");
