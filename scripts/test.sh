@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what is needed, builds, and runs all tests. Arguments go to ctest, e.g. -R 'ops\.'. Some tests mostly wait, so one more runs than there
-# are cores.
+# Installs what is needed, builds, and runs all tests, one more at a time than there are cores, since some mostly wait. Arguments go
+# to ctest, e.g. -R 'ops\.'.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/install-deps.sh tests
