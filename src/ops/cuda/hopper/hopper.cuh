@@ -1,6 +1,6 @@
-// What only GPUs of compute capability 9 have: barriers that count bytes, copies of tiles by the tensor
-// memory accelerator, and products of a group of four warps out of shared memory. PTX ISA, chapters mbarrier,
-// cp.async.bulk.tensor and wgmma. tests/ops/cuda/emulated replaces this header, too.
+// Primitives that only GPUs of compute capability 9 have: barriers that count bytes, copies of tiles by the
+// tensor memory accelerator, and products of a group of four warps out of shared memory. PTX ISA, chapters
+// mbarrier, cp.async.bulk.tensor and wgmma. tests/ops/cuda/emulated replaces this header, too.
 #pragma once
 
 #include <cuda.h>
@@ -8,12 +8,13 @@
 #include <cstdint>
 
 #include "ops/cuda/gpu.cuh"
+#include "ops/cuda/hopper/operand.cuh"
 
 namespace shoal::cuda::hopper {
 
 // --- clusters: blocks that run at the same time and reach each other's shared memory
 
-// Of a kernel that says itself how many blocks a cluster has.
+// Launches a kernel that says itself how many blocks a cluster has.
 template <typename... Params, typename... Args>
 void launch_clusters([[maybe_unused]] unsigned cluster, void (*kernel)(Params...), dim3 grid, dim3 block,
                      std::size_t shared, cudaStream_t stream, const Args&... args) {
@@ -122,14 +123,6 @@ __device__ void take_registers() {
 
 // --- products
 
-// Where an operand lies in shared memory, in units of 16 bytes from bit 0, with rows of 128 bytes that are
-// swizzled. `groups` is the distance of groups of 8 rows, and `panels` that of columns beyond 128 bytes,
-// which matters to transposed operands.
-__device__ inline std::uint64_t operand(SharedAddress at, int groups, int panels) {
-  constexpr std::uint64_t kSwizzle128 = 1;
-  const auto field = [](int bytes) { return static_cast<std::uint64_t>(bytes >> 4); };
-  return (at & 0x3ffffu) >> 4 | field(panels) << 16 | field(groups) << 32 | kSwizzle128 << 62;
-}
 __device__ inline void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ inline void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 // Until at most `left` groups are unfinished.

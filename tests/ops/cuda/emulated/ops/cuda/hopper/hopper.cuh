@@ -9,6 +9,7 @@
 
 #include "ops/cuda/emulated/tensor_map.h"
 #include "ops/cuda/gpu.cuh"
+#include "ops/cuda/hopper/operand.cuh"
 
 #undef __cluster_dims__
 #undef __grid_constant__
@@ -120,19 +121,17 @@ void keep_registers() {}
 template <int count>
 void take_registers() {}
 
-// As the hardware has it, so that its fields are read as it reads them.
-inline std::uint64_t operand(SharedAddress at, int groups, int panels) {
-  const auto field = [](int bytes) { return static_cast<std::uint64_t>(bytes >> 4); };
-  return (at & 0x3ffffu) >> 4 | field(panels) << 16 | field(groups) << 32 | std::uint64_t{1} << 62;
-}
-inline void begin_products() {}
-inline void commit_products() {}
+// The lanes of a warp execute these together.
+inline void begin_products() { emulated::exchange(0); }
+inline void commit_products() { emulated::exchange(0); }
 template <int left>
-void wait_for_products() {}
+void wait_for_products() {
+  emulated::exchange(0);
+}
 template <int count>
 void hold(float (&)[count]) {}
 
-// Of an operand in rows of 128 bytes, the number at `of` rows and `along` their direction.
+// The number of an operand in row `of`, at place `along` of the row.
 inline float operand_at(std::uint64_t operand, int of, int along) {
   const auto field = [&](int bit) { return static_cast<std::size_t>(operand >> bit & 0x3fff) << 4; };
   const auto row = static_cast<std::size_t>(of), column = static_cast<std::size_t>(along);
@@ -160,9 +159,6 @@ void multiply(float (&c)[64], std::uint64_t a, std::uint64_t b, bool add) {
 }
 
 inline void store_matrices(SharedAddress row, const std::uint32_t (&from)[4]) {
-  struct Source {
-    std::uint32_t words[4];
-  };
   const auto* rows = emulated::exchange(shared_pointer(row));
   const int lane = emulated::lane();
   for (int matrix = 0; matrix < 4; ++matrix) {
