@@ -57,8 +57,8 @@ __device__ Floats<kWide<T>> widened(const uint4& x) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     if constexpr (sizeof(T) == 2) {
-      values.at[2 * i] = std::bit_cast<float>(words[i] << 16);
-      values.at[2 * i + 1] = std::bit_cast<float>(words[i] & 0xffff0000u);
+      values.at[2 * i] = widen_low(words[i]);
+      values.at[2 * i + 1] = widen_high(words[i]);
     } else {
       values.at[i] = std::bit_cast<float>(words[i]);
     }
@@ -100,9 +100,7 @@ struct Largest {
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) single = fmaxf(single, x.at[i]);
   }
-  __device__ float value() const {
-    return fmaxf(single, fmaxf(std::bit_cast<float>(pair << 16), std::bit_cast<float>(pair & 0xffff0000u)));
-  }
+  __device__ float value() const { return fmaxf(single, fmaxf(widen_low(pair), widen_high(pair))); }
 };
 
 // f(i, vector, count) for each of this thread's vectors i of a row whose first `valid` elements count. Where
@@ -397,21 +395,15 @@ bool can_keep(const CrossEntropy& args) {
   return row_bytes(args) <= kMostKept && row_bytes(args) % 16 == 0 && aligned(args.logits.data);
 }
 
-int attribute(cudaDeviceAttr which) {
-  int device = 0, value = 0;
-  check(cudaGetDevice(&device));
-  check(cudaDeviceGetAttribute(&value, which, device));
-  return value;
-}
-
 // Launches as many blocks as run at once.
 template <bool kTrain>
 void launch_kept(const CrossEntropy& args, cudaStream_t stream) {
   constexpr std::size_t kOwn = 2 << 10;  // shared memory of a block besides the row; 1 KiB is the system's
   const std::size_t row = row_bytes(args),
-                    shared = static_cast<std::size_t>(attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor));
+                    shared =
+                        static_cast<std::size_t>(gpu_attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor));
   const std::int64_t fit = std::max<std::int64_t>(1, static_cast<std::int64_t>(shared / (row + kOwn))),
-                     multiprocessors = attribute(cudaDevAttrMultiProcessorCount);
+                     multiprocessors = gpu_attribute(cudaDevAttrMultiProcessorCount);
   with_type(args.logits.dtype, [&]<typename T>() {
     with_threads(args.logits.columns(), [&]<int kThreads>() {
       const std::int64_t at_once = multiprocessors * std::min<std::int64_t>(fit, kResident / kThreads);

@@ -11,7 +11,6 @@ namespace shoal::cuda {
 CudaBackend::CudaBackend(const CudaOptions& options)
     : options_(options),
       gpu_(options.device),
-      has_gelu_product_(has_gelu_product()),
       stream_(make_gpu_stream()),
       in_(make_gpu_stream()),
       out_(make_gpu_stream()),
@@ -141,6 +140,8 @@ void CudaBackend::linear_gelu_backward(const Tensor& dhidden, const Tensor& dy, 
               gelu_backward(dhidden, dhidden, hidden, kind);
             });
 }
+
+bool CudaBackend::gelu_backward_sums() const { return has_gelu_product(); }
 
 void CudaBackend::with_gelu(const Product& product, Gelu kind, const std::function<void()>& in_steps) {
   const auto add_sums = [&](const Product& of) { add_column_sums(of.sums, of.c); };

@@ -59,7 +59,7 @@ class CudaBackend final : public Backend {
                            const Tensor& bias, Gelu kind) override;
   void linear_gelu_backward(const Tensor& dhidden, const Tensor& dy, const Tensor& w, const Tensor& hidden,
                             Gelu kind, const Tensor& dbias) override;
-  bool gelu_backward_sums() const override { return has_gelu_product_; }
+  bool gelu_backward_sums() const override;
 
   void embedding_forward(const Tensor& out, const Tensor& tokens, const Tensor& wte, const Tensor& wpe,
                          std::int64_t first_class, const Dropout& dropout) override;
@@ -124,7 +124,6 @@ class CudaBackend final : public Backend {
 
   CudaOptions options_;
   CurrentGpu gpu_;
-  bool has_gelu_product_;
   GpuStream stream_, in_, out_;  // kernels, copies in, copies out
   Mailbox mailbox_;
   KernelScratch scratch_;

@@ -14,6 +14,9 @@ __device__ inline float widen(float x) { return x; }
 __device__ inline float widen(bfloat16 x) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(x.bits) << 16);
 }
+// The first and the second of two bfloat16 in a register.
+__device__ inline float widen_low(std::uint32_t pair) { return std::bit_cast<float>(pair << 16); }
+__device__ inline float widen_high(std::uint32_t pair) { return std::bit_cast<float>(pair & 0xffff0000u); }
 template <typename T>
 __device__ T narrow(float x) {
   if constexpr (sizeof(T) == 2) {

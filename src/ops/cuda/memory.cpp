@@ -72,15 +72,20 @@ void check(cublasStatus_t status, const char* file, int line) {
        place(file), line);
 }
 
+int gpu_attribute(cudaDeviceAttr which) {
+  int device = 0, value = 0;
+  check(cudaGetDevice(&device));
+  check(cudaDeviceGetAttribute(&value, which, device));
+  return value;
+}
+
 void check_head(std::int64_t channels, std::int64_t most) {
   if (channels > most)
     fail("the CUDA backend's attention has at most {} channels a head, not {}", most, channels);
 }
 
 void check_head(std::int64_t channels, const std::function<std::size_t(std::int64_t channels)>& bytes) {
-  int device = 0, shared = 0;
-  check(cudaGetDevice(&device));
-  check(cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+  const int shared = gpu_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
   const auto fits = [&](std::int64_t count) { return bytes(count) <= static_cast<std::size_t>(shared); };
   if (fits(channels)) return;
   std::int64_t most = channels;

@@ -26,6 +26,9 @@ struct CurrentGpu {
   explicit CurrentGpu(int which);
 };
 
+// An attribute of the calling thread's GPU.
+int gpu_attribute(cudaDeviceAttr which);
+
 struct StreamDeleter {
   void operator()(cudaStream_t stream) const { cudaStreamDestroy(stream); }
 };

@@ -27,8 +27,8 @@ enum class Epilogue : std::uint8_t {
 
 // c [m, n] = a . b + bias, or += without a bias, all row-major. a is stored [m, k], or [k, m] with
 // transpose_a; b is stored [k, n], or [n, k] with transpose_b. a and b have one type, c that or f32; bias [n]
-// has the type of a and may be empty. sums f32 [n], which may be empty, += the sums of c's columns: by who
-// computes the product, and not by ProductDescription.
+// has the type of a and may be empty. sums f32 [n], which may be empty, += the sums of c's columns; the
+// library does not add them.
 struct Product {
   Tensor c, a, b, bias = {}, aux = {}, sums = {};
   Epilogue epilogue = Epilogue::none;

@@ -82,7 +82,8 @@ class CudaGelu : public Cuda {
       };
       const auto actual = products({*untimed, GetParam()}), expected = products(cpu());
       for (std::size_t i = 0; i < actual.size(); ++i) {
-        // As for products; an error of hidden becomes one of its GELU or of the slope's argument.
+        // The bound is twice that of products: an error of hidden becomes one of its GELU or of the slope's
+        // argument.
         EXPECT_LE(distance(actual[i], expected[i]),
                   8 * (std::sqrt(1024.0) * kUnit + unit_roundoff(GetParam())))
             << "result " << i;

@@ -45,13 +45,6 @@ Handle make_handle(const Functions& functions, cudaStream_t stream) {
   return handle;
 }
 
-int compute_capability() {
-  int device = 0, major = 0;
-  check(cudaGetDevice(&device));
-  check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
-  return major;
-}
-
 // The memory of a plan's tensors, by their numbers.
 struct Pack {
   std::vector<std::int64_t> numbers;
@@ -168,7 +161,7 @@ class CudnnAttention final : public FusedAttention {
   cudaStream_t stream_;
   KernelScratch& scratch_;
   Handle handle_;  // created at the first use, since that loads much
-  int capability_ = compute_capability();
+  int capability_ = gpu_attribute(cudaDevAttrComputeCapabilityMajor);
   bool ordered_;
   float scale_ = 1, one_ = 1, unseen_ = -std::numeric_limits<float>::infinity();
   std::string why_not_;

@@ -136,8 +136,6 @@ __device__ void multiply_tile(float (&sums)[2][kHalf], Room<backward>& room, Pla
 __device__ SharedAddress in_panel(const unsigned char* panel, int row, int chunk) {
   return shared_address(panel) + static_cast<SharedAddress>(row * 128 + (chunk ^ row % 8) * 16);
 }
-__device__ float low(std::uint32_t pair) { return std::bit_cast<float>(pair << 16); }
-__device__ float high(std::uint32_t pair) { return std::bit_cast<float>(pair & 0xffff0000u); }
 
 // A tile in pairs of bfloat16: of rows 64 half + 16 warp + g (+ 8) the columns 8 j + 2 t (+ 1) are
 // words[half][2 j (+ 1)] of the lane 4 g + t.
@@ -165,12 +163,16 @@ __device__ void write(Words& words, int which, const Panel& panel) {
   for_fragments(words, which, panel,
                 [](std::uint32_t(&four)[4], SharedAddress at) { store_matrices(at, four); });
 }
-// What all have written, by one thread. Earlier stores have read their panels then.
+// A barrier of the group, after which its earlier stores have read their panels.
+__device__ void group_barrier(int group) {
+  if (threadIdx.x % kGroup == 0) wait_for_stores<0>();
+  barrier_of(1 + group, kGroup);
+}
+// One thread stores panels that all have written. Earlier stores have read their panels then.
 template <typename Store>
 __device__ void send(int group, const Store& store) {
   publish_shared();
-  if (threadIdx.x % kGroup == 0) wait_for_stores<0>();
-  barrier_of(1 + group, kGroup);
+  group_barrier(group);
   if (threadIdx.x % kGroup != 0) return;
   store();
   commit_stores();
@@ -196,11 +198,10 @@ __device__ void finish_forward(const float (&sums)[2][kHalf], const Bias& bias, 
 #pragma unroll
     for (int i = 0; i < 2 * kTile / 8; ++i) {
       const float* x = sums[half] + 2 * i;
-      words[half][i] = pack_bfloat16(x[0] + low(bias[i / 2]), x[1] + high(bias[i / 2]));
+      words[half][i] = pack_bfloat16(x[0] + widen_low(bias[i / 2]), x[1] + widen_high(bias[i / 2]));
     }
   }
-  if (threadIdx.x % kGroup == 0) wait_for_stores<0>();
-  barrier_of(1 + group, kGroup);
+  group_barrier(group);
   for (int i = 0; i < 2; ++i) write(words, i, panels[i]);
   send(group, [&] {
     for (int i = 0; i < 2; ++i) store_tile(maps.aux, column + i * kPanel, row, shared_address(panels[i]));
@@ -210,7 +211,8 @@ __device__ void finish_forward(const float (&sums)[2][kHalf], const Bias& bias, 
     const Panel& panel = panels[i == 0 ? 2 : 0];
     for_fragments(words, i, panel, [](std::uint32_t(&four)[4], SharedAddress at) {
 #pragma unroll
-      for (auto& pair : four) pair = pack_bfloat16(gelu<kind>(low(pair)).y, gelu<kind>(high(pair)).y);
+      for (auto& pair : four)
+        pair = pack_bfloat16(gelu<kind>(widen_low(pair)).y, gelu<kind>(widen_high(pair)).y);
       store_matrices(at, four);
     });
     send(group, [&] { store_tile(maps.c, column + i * kPanel, row, shared_address(panel)); });
@@ -255,8 +257,8 @@ __device__ void finish_backward(const float (&sums)[2][kHalf], Panel (&panels)[2
     for (int part = 0; part < 4; ++part) {
       const int half = part / 2, i = 2 * j + part % 2;
       auto& pair = words[half][i];
-      const float x = sums[half][2 * i] * gelu<kind>(low(pair)).slope,
-                  y = sums[half][2 * i + 1] * gelu<kind>(high(pair)).slope;
+      const float x = sums[half][2 * i] * gelu<kind>(widen_low(pair)).slope,
+                  y = sums[half][2 * i + 1] * gelu<kind>(widen_high(pair)).slope;
       pair = pack_bfloat16(x, y);
       first += x;
       second += y;
@@ -346,13 +348,6 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads, 1)
 #endif
 }
 
-int attribute(cudaDeviceAttr which) {
-  int device = 0, value = 0;
-  check(cudaGetDevice(&device));
-  check(cudaDeviceGetAttribute(&value, which, device));
-  return value;
-}
-
 // With fewer rows, tiles would be mostly empty.
 constexpr std::int64_t kFewestRows = 1024;
 
@@ -370,7 +365,7 @@ bool fits(const Product& product) {
 
 }  // namespace
 
-bool has_gelu_product() { return attribute(cudaDevAttrComputeCapabilityMajor) == 9; }
+bool has_gelu_product() { return gpu_attribute(cudaDevAttrComputeCapabilityMajor) == 9; }
 
 bool gelu_product(const Product& product, Gelu kind, KernelScratch& scratch, cudaStream_t stream) {
   if (!fits(product) || !has_gelu_product()) return false;
@@ -387,7 +382,7 @@ bool gelu_product(const Product& product, Gelu kind, KernelScratch& scratch, cud
                         product.sums ? scratch.take<float>(parts * columns) : nullptr,
                         static_cast<int>(columns)};
   const auto clusters =
-      std::clamp<std::int64_t>(attribute(cudaDevAttrMultiProcessorCount) / kCluster, 1, tiles.count);
+      std::clamp<std::int64_t>(gpu_attribute(cudaDevAttrMultiProcessorCount) / kCluster, 1, tiles.count);
   const auto run = [&]<bool back>(auto kernel, std::bool_constant<back>) {
     launch_clusters(kCluster, kernel, blocks(clusters * kCluster), kThreads,
                     sizeof(Room<back>) + alignof(Room<back>), stream, maps, tiles, vectors);

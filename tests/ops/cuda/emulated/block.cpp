@@ -82,7 +82,7 @@ struct Fiber {
   std::deque<std::vector<std::function<void()>>> groups;
 };
 
-// What a block of a cluster has for itself.
+// The memory and the barriers of a block of a cluster.
 struct Own {
   std::byte* shared;
   Barrier barrier = {};

@@ -1,4 +1,4 @@
-// What a tensor map of the emulated GPU says.
+// A tensor map of the emulated GPU: a matrix and the size of its tiles.
 #pragma once
 
 #include <cuda.h>
