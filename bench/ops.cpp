@@ -94,6 +94,11 @@ class Pool {
     }
     return tensor;
   }
+  Tensor integer(std::int64_t value) {
+    const Tensor tensor = zeros(DType::i32, {1});
+    *tensor.as<std::int32_t>() = static_cast<std::int32_t>(value);
+    return tensor;
+  }
   Tensor classes(Shape shape, std::int64_t below) {
     const Tensor tensor = zeros(DType::i32, shape);
     for (std::int64_t i = 0; i < tensor.count(); ++i) {
@@ -253,9 +258,11 @@ void Bench::attention(const Model& model, double p) {
   if (p > 0) return;
   const Cost cached{.bytes = 2.0 * static_cast<double>(t * h * d) * bytes_of(type)};
   row("attention_cached", fmt::format("1 after {} x {} x {}", t - 1, h, d), cached, [&](Pool& pool) {
-    return [&ops, t, out = pool.zeros(type, {1, h, d}), keys = pool.normal(type, {t, h, d}),
-            values = pool.normal(type, {t, h, d}),
-            qkv = pool.normal(type, {1, 3, h, d})] { ops.attention_cached(out, keys, values, qkv, t - 1); };
+    return [&ops, out = pool.zeros(type, {1, h, d}), keys = pool.normal(type, {1, t, h, d}),
+            values = pool.normal(type, {1, t, h, d}), qkv = pool.normal(type, {1, 3, h, d}),
+            rows = CacheRows{.texts = pool.zeros(DType::i32, {1}), .positions = pool.integer(t - 1)}] {
+      ops.attention_cached(out, keys, values, qkv, rows);
+    };
   });
 }
 

@@ -38,9 +38,9 @@ struct RunPlan {
   // data ranks of a worker.
   int micro_batches() const { return engine.micro_batches; }
   int ranks_of_model() const { return mesh.tensor * mesh.pipeline; }
-  // Whether each step queues the same work and waits for nobody, so that a GPU can capture it as a graph:
-  // messages to other ranks, the account of gathered weights, copies from the host and steps that end an
-  // interval cannot be captured.
+  // Whether each step, also of generation, queues the same work and waits for nobody, so that a GPU can
+  // capture it as a graph: messages to other ranks, the account of gathered weights, copies from the host and
+  // steps that end an interval cannot be captured.
   bool can_capture_steps() const {
     return mesh.ranks() == 1 && engine.zero < 3 && !engine.on_host && !engine.outer;
   }

@@ -44,12 +44,9 @@ class BeamSearch {
 
   // The best continuations of all beams, twice as many as beams are kept: enough even if each beam ends.
   std::vector<Candidate> candidates() {
-    std::vector<int> places;
-    for (const auto& beam : beams_) places.push_back(beam.place);
-    const auto rows = decoder_.logits(places);
     std::vector<Candidate> all;
     for (std::size_t i = 0; i < beams_.size(); ++i) {
-      const auto logits = known_logits(rows[i], options_.vocab_size);
+      const auto logits = known_logits(decoder_.logits(beams_[i].place), options_.vocab_size);
       const LogSoftmax softmax(logits);
       if (!std::isfinite(softmax(logits.front()))) fail("the model's logits are not finite");
       for (std::size_t id = 0; id < logits.size(); ++id) {

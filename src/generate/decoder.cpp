@@ -22,7 +22,7 @@ Decoder::Buffers Decoder::Buffers::take(Arena& arena, const GptConfig& config, D
     const Shape shape{texts, config.block_size, heads, config.head_size()};
     buffers.cache.push_back({.keys = arena.take(compute, shape), .values = arena.take(compute, shape)});
   }
-  buffers.tokens = arena.take(DType::i32, {r});
+  buffers.rows = arena.take(DType::i32, {3 * r});
   buffers.stream = arena.take(DType::f32, {r, c});
   buffers.mean = arena.take(DType::f32, {r});
   buffers.rstd = arena.take(DType::f32, {r});
@@ -32,7 +32,6 @@ Decoder::Buffers Decoder::Buffers::take(Arena& arena, const GptConfig& config, D
   buffers.branch = arena.take(compute, {r, c});
   buffers.hidden = arena.take(compute, {r, hidden});
   buffers.activated = arena.take(compute, {r, hidden});
-  buffers.last = arena.take(DType::f32, {texts, c});
   const std::int64_t widest = widest_vocabulary(config, tensor.size);
   const Tensor logits = arena.take(DType::f32, {kFewRows, widest});
   buffers.logits = {logits.data, DType::f32, {kFewRows, padded_vocabulary(config, tensor)}};
@@ -49,7 +48,7 @@ std::size_t Decoder::memory_bytes(const GptConfig& config, DType compute, int te
 }
 
 Decoder::Decoder(Backend& backend, UnitStore& store, const GptConfig& config, DType compute, int texts,
-                 const TensorGroup& tensor)
+                 const TensorGroup& tensor, bool capture)
     : context_{backend, store, config, compute, tensor},
       arena_(backend, memory_bytes(config, compute, texts, tensor.tensor_rank())),
       buffers_(Buffers::take(arena_, config, compute, texts, tensor.tensor_rank())),
@@ -57,8 +56,8 @@ Decoder::Decoder(Backend& backend, UnitStore& store, const GptConfig& config, DT
       head_(store.units(), config),
       lengths_(static_cast<std::size_t>(texts)) {
   for (int layer = 0; layer < config.n_layer; ++layer) blocks_.emplace_back(store.units(), config, layer);
-  // Rows without a token take part in products, and nothing reads their results.
-  for (const auto& buffer : {buffers_.stream, buffers_.attention}) backend.zero(buffer);
+  if (tensor.rank() == 0) logits_.resize(static_cast<std::size_t>(texts * row_width()));
+  for (int rows = 1; rows <= kFewRows; ++rows) replays_.emplace_back(backend, capture && tensor.size() == 1);
 }
 
 // Rank 0's call, on every rank.
@@ -80,19 +79,16 @@ void Decoder::follow() {
     switch (call.kind) {
       case Call::prefill:
         ids.resize(count);
-        read_all(numbers[0], ids);
+        read_prompt(numbers[0], ids);
         break;
       case Call::extend: {
         std::vector<Token> tokens;
         for (std::size_t i = 0; i < count; ++i) tokens.push_back({numbers[2 * i], numbers[2 * i + 1]});
-        read_rows(tokens);
+        read_tokens(tokens);
         break;
       }
-      case Call::logits:
-        score_texts(numbers.first(count), nullptr);
-        break;
       case Call::score:
-        score_rows(call.count, nullptr);
+        compute_logits(numbers[0], call.count);
         break;
       case Call::copy:
         copy_text(numbers[0], numbers[1]);
@@ -108,70 +104,75 @@ void Decoder::prefill(int text, std::span<const std::int32_t> tokens, const OnLo
   if (n < 1 || n > config().block_size) fail("{} tokens do not fit a block of {}", n, config().block_size);
   shared({.kind = Call::prefill, .count = static_cast<std::int32_t>(n), .numbers = {text}});
   std::vector<std::int32_t> ids(tokens.begin(), tokens.end());
-  read_all(text, ids);
+  read_prompt(text, ids);
   if (!on_logits) return;
-  const auto width = static_cast<std::size_t>(row_width());
-  std::vector<float> values(kFewRows * width);
-  for (std::int64_t position = 0; position < n;) {
-    const std::int64_t first =
-        std::min(position, buffers_.stream.dim(0) - kFewRows);  // not beyond the buffer
-    shared({.kind = Call::score, .count = static_cast<std::int32_t>(first)});
-    score_rows(first, values.data());
-    for (; position < std::min(n, first + kFewRows); ++position) {
-      on_logits(position, std::span(values).subspan(static_cast<std::size_t>(position - first) * width,
-                                                    static_cast<std::size_t>(config().vocab_size)));
+  std::vector<float> row(static_cast<std::size_t>(row_width()));
+  for (std::int64_t first = 0; first < n; first += kFewRows) {
+    const auto rows = static_cast<std::int32_t>(std::min(kFewRows, n - first));
+    shared({.kind = Call::score, .count = rows, .numbers = {static_cast<std::int32_t>(first)}});
+    compute_logits(first, rows);
+    for (std::int64_t i = 0; i < rows; ++i) {
+      fetch_logits(i, rows, row.data());
+      on_logits(first + i, std::span(row).first(static_cast<std::size_t>(config().vocab_size)));
     }
   }
 }
 
 // `tokens` are rank 0's: the other ranks get them here.
-void Decoder::read_all(int text, std::span<std::int32_t> tokens) {
+void Decoder::read_prompt(int text, std::span<std::int32_t> tokens) {
   const auto n = std::ssize(tokens);
   context_.tensor.broadcast({tokens.data(), DType::i32, {n}}, "the tokens of a prompt").wait();
-  context_.backend.copy_from_host(first_elements(buffers_.tokens, n), tokens.data());
-  const Run all{.text = text, .position = 0, .row = 0, .rows = n};
-  embed(all);
-  run_blocks(n, {&all, 1});
-  keep_last(all);
+  std::vector<std::int32_t> rows(tokens.begin(), tokens.end());
+  rows.resize(2 * tokens.size(), text);
+  for (std::int32_t position = 0; position < n; ++position) rows.push_back(position);
+  context_.backend.copy_from_host(first_elements(buffers_.rows, 3 * n), rows.data());
+  read(n, true);
+  compute_logits(n - 1, 1);
   lengths_[static_cast<std::size_t>(text)] = n;
+  if (!logits_.empty()) fetch_logits(0, 1, logits_of(text));
 }
 
 void Decoder::extend(std::span<const Token> tokens) {
   while (!tokens.empty()) {
-    const auto live = tokens.first(std::min<std::size_t>(kFewRows, tokens.size()));
-    Call call{.kind = Call::extend, .count = static_cast<std::int32_t>(live.size())};
-    for (std::size_t i = 0; i < live.size(); ++i) {
-      call.numbers[2 * i] = live[i].text;
-      call.numbers[2 * i + 1] = live[i].id;
+    const auto some = tokens.first(std::min<std::size_t>(kFewRows, tokens.size()));
+    Call call{.kind = Call::extend, .count = static_cast<std::int32_t>(some.size())};
+    for (std::size_t i = 0; i < some.size(); ++i) {
+      call.numbers[2 * i] = some[i].text;
+      call.numbers[2 * i + 1] = some[i].id;
     }
     shared(call);
-    read_rows(live);
-    tokens = tokens.subspan(live.size());
+    read_tokens(some);
+    tokens = tokens.subspan(some.size());
   }
 }
 
-void Decoder::read_rows(std::span<const Token> tokens) {
-  std::vector<std::int32_t> ids;
-  std::vector<Run> runs;
-  for (const auto& [text, id] : tokens) {
+void Decoder::read_tokens(std::span<const Token> tokens) {
+  const std::size_t n = tokens.size();
+  std::array<std::int32_t, 3 * kFewRows> rows;
+  for (std::size_t i = 0; i < n; ++i) {
+    const auto [text, id] = tokens[i];
     auto& length = lengths_[static_cast<std::size_t>(text)];
     if (length == config().block_size) fail("a text of {} tokens fills its block", length);
-    runs.push_back({.text = text, .position = length++, .row = std::ssize(runs), .rows = 1});
-    ids.push_back(id);
+    rows[i] = id;
+    rows[n + i] = text;
+    rows[2 * n + i] = static_cast<std::int32_t>(length++);
   }
-  context_.backend.copy_from_host(first_elements(buffers_.tokens, std::ssize(ids)), ids.data());
-  for (const auto& run : runs) embed(run);
-  run_blocks(rows_for(tokens.size()), runs);
-  for (const auto& run : runs) keep_last(run);
-}
-
-std::int64_t Decoder::rows_for(std::size_t live) const {
-  return context_.backend.few_rows_stand_alone() ? static_cast<std::int64_t>(live) : kFewRows;
+  const auto count = static_cast<std::int64_t>(n);
+  context_.backend.copy_from_host(first_elements(buffers_.rows, 3 * count), rows.data());
+  replays_[n - 1]([&] {
+    read(count, false);
+    compute_logits(0, count);
+  });
+  for (std::size_t i = 0; i < n && !logits_.empty(); ++i) {
+    const bool last = i + 1 == n || tokens[i + 1].text != tokens[i].text;
+    if (last) fetch_logits(static_cast<std::int64_t>(i), count, logits_of(tokens[i].text));
+  }
 }
 
 void Decoder::copy(int to, int from) {
   shared({.kind = Call::copy, .numbers = {to, from}});
   copy_text(to, from);
+  std::copy_n(logits_of(from), row_width(), logits_of(to));
 }
 
 void Decoder::copy_text(int to, int from) {
@@ -185,21 +186,25 @@ void Decoder::copy_text(int to, int from) {
     context_.backend.convert(read(keys, to), read(keys, from));
     context_.backend.convert(read(values, to), read(values, from));
   }
-  context_.backend.convert(buffers_.last.row_range(to, 1), buffers_.last.row_range(from, 1));
 }
 
-void Decoder::embed(const Run& run) {
-  const auto tokens = buffers_.tokens.reshaped({buffers_.tokens.count(), 1}).row_range(run.row, run.rows);
-  embedding_.forward(context_, {.first_position = run.position, .training = false}, {},
-                     buffers_.stream.row_range(run.row, run.rows).reshaped({1, run.rows, config().n_embd}),
-                     tokens.reshaped({1, run.rows}));
+// The first n rows, whose tokens, texts and positions are in buffers_.rows.
+void Decoder::read(std::int64_t n, bool prompt) {
+  const auto part = [&](std::int64_t i) {
+    return Tensor{buffers_.rows.as<std::int32_t>() + i * n, DType::i32, {n}};
+  };
+  const CacheRows rows{.texts = part(1), .positions = part(2), .prompt = prompt};
+  const Tensor stream = first_rows(buffers_.stream, n).reshaped({1, n, config().n_embd});
+  embedding_.forward(context_, {.training = false, .positions = rows.positions}, {}, stream,
+                     part(0).reshaped({1, n}));
+  run_blocks(rows);
 }
 
-// Runs the layers of training on the first rows. Every block attends to the cache, and overwrites the stream
-// and the activations of the block before it.
-void Decoder::run_blocks(std::int64_t n, std::span<const Run> runs) {
-  const std::int64_t h = local_heads(config(), context_.tensor.tensor_rank()).count(),
-                     d = config().head_size();
+// Runs the layers of training. Every block attends to the cache, and overwrites the stream and the
+// activations of the block before it.
+void Decoder::run_blocks(const CacheRows& rows) {
+  const std::int64_t n = rows.texts.count(), d = config().head_size(),
+                     h = local_heads(config(), context_.tensor.tensor_rank()).count();
   const Tensor stream = first_rows(buffers_.stream, n).reshaped({1, n, config().n_embd});
   BlockActivations keep;
   keep.mean_1 = keep.mean_2 = first_elements(buffers_.mean, n);
@@ -214,30 +219,47 @@ void Decoder::run_blocks(std::int64_t n, std::span<const Run> runs) {
   work.branch = first_rows(buffers_.branch, n);
   work.adapter = buffers_.adapter;
 
-  const auto of_text = [&](const Tensor& cache, int text) {
-    return cache.reshaped({cache.dim(0), cache.count() / cache.dim(0)})
-        .row_range(text, 1)
-        .reshaped({config().block_size, h, d});
-  };
   BranchSum sum;
   for (std::size_t layer = 0; layer < blocks_.size(); ++layer) {
     const auto attend = [&](const Tensor& out, const Tensor& qkv) {
       const auto& [keys, values] = buffers_.cache[layer];
-      const Tensor outs = out.reshaped({n, h * d}), qkvs = qkv.reshaped({n, 3 * h * d});
-      for (const auto& [text, position, row, rows] : runs) {
-        context_.backend.attention_cached(outs.row_range(row, rows).reshaped({rows, h, d}),
-                                          of_text(keys, text), of_text(values, text),
-                                          qkvs.row_range(row, rows).reshaped({rows, 3, h, d}), position);
-      }
+      context_.backend.attention_cached(out.reshaped({n, h, d}), keys, values, qkv.reshaped({n, 3, h, d}),
+                                        rows);
     };
     sum = blocks_[layer].forward(context_, {.training = false}, keep, work, stream, sum, attend);
   }
   context_.backend.residual_forward(stream, sum.residual, sum.branch, sum.dropout);
 }
 
-void Decoder::keep_last(const Run& run) {
-  context_.backend.convert(buffers_.last.row_range(run.text, 1),
-                           buffers_.stream.row_range(run.row + run.rows - 1, 1));
+// The logits behind some rows of the stream, kFewRows at most, on all ranks.
+void Decoder::compute_logits(std::int64_t first, std::int64_t n) {
+  Head::Activations keep;
+  keep.mean = first_elements(buffers_.mean, n);
+  keep.rstd = first_elements(buffers_.rstd, n);
+  keep.norm = first_rows(buffers_.norm, n);
+  const Tensor mine = first_rows(buffers_.logits, n);
+  head_.logits(context_, keep, buffers_.stream.row_range(first, n), mine);
+  const auto& group = context_.tensor;
+  if (group.size() == 1) return;
+  const std::int64_t part = n * buffers_.gathered.columns();
+  group
+      .all_gather({buffers_.gathered.data, DType::f32, {group.size() * part}},
+                  {mine.data, DType::f32, {part}}, "logits")
+      .wait();
+}
+
+// One of the n rows of logits that were computed last, f32 [row_width()], where the ranks' parts are put
+// together.
+void Decoder::fetch_logits(std::int64_t row, std::int64_t n, float* out) const {
+  const auto& group = context_.tensor;
+  if (group.size() == 1) return context_.backend.copy_to_host(out, buffers_.logits.row_range(row, 1));
+  float* part = buffers_.gathered.as<float>();
+  for (int rank = 0; rank < group.size(); ++rank, part += n * buffers_.gathered.columns()) {
+    const TensorRank of{.rank = rank, .size = group.size()};
+    const auto classes = local_classes(config(), of);
+    const Tensor from{part + row * padded_vocabulary(config(), of), DType::f32, {classes.count()}};
+    context_.backend.copy_to_host(out + classes.begin, from);
+  }
 }
 
 // The length of a row of logits on the host: its padding goes where the ranks' parts are put together.
@@ -245,59 +267,11 @@ std::int64_t Decoder::row_width() const {
   return context_.tensor.size() > 1 ? config().vocab_size : buffers_.logits.columns();
 }
 
-// The logits of some rows of the stream, kFewRows at most. `out` f32 [rows, row_width()] is for rank 0.
-void Decoder::make_logits(const Tensor& rows, float* out) {
-  const std::int64_t n = rows.rows();
-  Head::Activations keep;
-  keep.mean = first_elements(buffers_.mean, n);
-  keep.rstd = first_elements(buffers_.rstd, n);
-  keep.norm = first_rows(buffers_.norm, n);
-  const Tensor mine = first_rows(buffers_.logits, n);
-  head_.logits(context_, keep, rows, mine);
-  const auto& group = context_.tensor;
-  if (group.size() == 1) return context_.backend.copy_to_host(out, mine);
-  const std::int64_t part = n * buffers_.gathered.columns();
-  const Tensor all = {buffers_.gathered.data, DType::f32, {group.size(), part}};
-  group.all_gather(all, {mine.data, DType::f32, {part}}, "logits").wait();
-  if (!out) return;
-  gathered_.resize(static_cast<std::size_t>(all.count()));
-  context_.backend.copy_to_host(gathered_.data(), all);
-  for (int rank = 0; rank < group.size(); ++rank) {
-    const TensorRank of{.rank = rank, .size = group.size()};
-    const auto classes = local_classes(config(), of);
-    const float* from = gathered_.data() + rank * part;
-    for (std::int64_t row = 0; row < n; ++row, from += padded_vocabulary(config(), of))
-      std::copy_n(from, classes.count(), out + row * row_width() + classes.begin);
-  }
-}
+float* Decoder::logits_of(int text) { return logits_.data() + text * row_width(); }
 
-void Decoder::score_rows(std::int64_t first, float* out) {
-  make_logits(buffers_.stream.row_range(first, kFewRows), out);
-}
-
-void Decoder::score_texts(std::span<const int> texts, float* out) {
-  const Tensor rows = first_rows(buffers_.stream, rows_for(texts.size()));
-  for (std::size_t i = 0; i < texts.size(); ++i) {
-    context_.backend.convert(rows.row_range(static_cast<std::int64_t>(i), 1),
-                             buffers_.last.row_range(texts[i], 1));
-  }
-  make_logits(rows, out);
-}
-
-std::vector<std::span<const float>> Decoder::logits(std::span<const int> texts) {
-  const auto width = static_cast<std::size_t>(row_width());
-  logits_.resize((texts.size() + kFewRows - 1) / kFewRows * kFewRows * width);
-  std::vector<std::span<const float>> found;
-  for (std::size_t first = 0; first < texts.size(); first += kFewRows) {
-    const auto some = texts.subspan(first, std::min<std::size_t>(kFewRows, texts.size() - first));
-    Call call{.kind = Call::logits, .count = static_cast<std::int32_t>(some.size())};
-    std::ranges::copy(some, call.numbers.begin());
-    shared(call);
-    score_texts(some, logits_.data() + first * width);
-    for (std::size_t i = first; i < first + some.size(); ++i)
-      found.push_back(std::span(logits_).subspan(i * width, static_cast<std::size_t>(config().vocab_size)));
-  }
-  return found;
+std::span<const float> Decoder::logits(int text) const {
+  return std::span(logits_).subspan(static_cast<std::size_t>(text * row_width()),
+                                    static_cast<std::size_t>(config().vocab_size));
 }
 
 }  // namespace shoal

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "model/layers.h"
+#include "ops/graph_replay.h"
 
 namespace shoal {
 
@@ -14,15 +15,16 @@ namespace shoal {
 // and its cache.
 //
 // Texts are numbered from 0. What is computed for one does not depend on the others, bit for bit: a row of
-// the matrix products for new tokens depends neither on its place nor on the others
-// (tests/ops/cpu_rows_test.cpp). Where it may depend on their number, that is always kFewRows.
+// the matrix products for new tokens depends neither on its place nor on the others, nor on their number
+// (kFewRows, tests/ops/cpu_rows_test.cpp).
 class Decoder {
  public:
   // Takes all the memory it will ever need: for each text the keys and values of block_size positions in
   // every layer, and the activations of one layer. The store's weights are this tensor rank's; the group has
-  // no sequence parallelism.
+  // no sequence parallelism. `capture`: the store has its weights at hand, so that a GPU can replay the
+  // reading of tokens as a graph.
   Decoder(Backend& backend, UnitStore& store, const GptConfig& config, DType compute, int texts = 1,
-          const TensorGroup& tensor = {});
+          const TensorGroup& tensor = {}, bool capture = false);
 
   // On ranks but 0 of the group: computes what rank 0 asks for, until it calls dismiss().
   void follow();
@@ -36,8 +38,8 @@ class Decoder {
   // Hands the logits of each position, in order, to on_logits where one is given.
   void prefill(int text, std::span<const std::int32_t> tokens, const OnLogits& on_logits = {});
 
-  // Further tokens; a text may be there several times, with its tokens in order. No text may grow beyond
-  // block_size. Reading tokens in one call gives the very bits of reading them one by one.
+  // Further tokens; those of one text follow one another. No text may grow beyond block_size. Reading tokens
+  // in one call gives the very bits of reading them one by one.
   struct Token {
     int text;
     std::int32_t id;
@@ -50,9 +52,8 @@ class Decoder {
   // Positions read of a text.
   std::int64_t length(int text) const { return lengths_[static_cast<std::size_t>(text)]; }
 
-  // The logits of each text's next token: f32 [vocab_size] each, without padding, on the host until the next
-  // call.
-  std::vector<std::span<const float>> logits(std::span<const int> texts);
+  // The logits of a text's next token: f32 [vocab_size], without padding, until more of the text is read.
+  std::span<const float> logits(int text) const;
 
   const GptConfig& config() const { return context_.config; }
 
@@ -67,7 +68,7 @@ class Decoder {
   // The activations of one layer, R = max(block_size, kFewRows) rows; a shorter piece uses the first rows.
   struct Buffers {
     std::vector<Cache> cache;  // one per layer
-    Tensor tokens;             // i32 [R]
+    Tensor rows;               // i32 [3 R]: the tokens, texts and positions of as many rows as are read
     Tensor stream;             // f32 [R, C]
     Tensor mean, rstd;         // f32 [R]
     Tensor norm;               // x [R, C]
@@ -75,8 +76,7 @@ class Decoder {
     Tensor attention;          // x [R, H' D]
     Tensor branch;             // x [R, C]
     Tensor hidden, activated;  // x [R, F']
-    Tensor last;      // f32 [texts, C]: the stream behind the last block at each text's last position
-    Tensor logits;    // f32 [kFewRows, V' padded]
+    Tensor logits;             // f32 [kFewRows, V' padded]
     Tensor gathered;  // f32 [size of the group, kFewRows, the largest V' padded]; empty in a group of one
     AdapterWork adapter;
     static Buffers take(Arena& arena, const GptConfig& config, DType compute, int texts,
@@ -84,29 +84,22 @@ class Decoder {
   };
   // A call of rank 0, which the others join.
   struct Call {
-    enum Kind : std::int32_t { prefill, extend, logits, score, copy, dismiss };
+    enum Kind : std::int32_t { prefill, extend, score, copy, dismiss };
     std::int32_t kind = dismiss;
-    std::int32_t count = 0;  // of tokens, texts or rows
+    std::int32_t count = 0;  // of tokens or rows
     std::array<std::int32_t, 2 * kFewRows> numbers = {};
-  };
-  // Rows that share matrix products: a run of positions of a text, computed at once.
-  struct Run {
-    int text;
-    std::int64_t position, row, rows;
   };
 
   Call shared(Call call) const;
-  void read_all(int text, std::span<std::int32_t> tokens);
-  void read_rows(std::span<const Token> tokens);
-  void score_texts(std::span<const int> texts, float* out);
-  void score_rows(std::int64_t first, float* out);
+  void read_prompt(int text, std::span<std::int32_t> tokens);
+  void read_tokens(std::span<const Token> tokens);
+  void read(std::int64_t rows, bool prompt);
+  void run_blocks(const CacheRows& rows);
+  void compute_logits(std::int64_t first, std::int64_t rows);
+  void fetch_logits(std::int64_t row, std::int64_t rows, float* out) const;
   void copy_text(int to, int from);
-  void embed(const Run& run);
-  void run_blocks(std::int64_t rows, std::span<const Run> runs);
-  void keep_last(const Run& run);
   std::int64_t row_width() const;
-  std::int64_t rows_for(std::size_t live) const;
-  void make_logits(const Tensor& rows, float* out);
+  float* logits_of(int text);
 
   LayerContext context_;
   Arena arena_;
@@ -115,7 +108,8 @@ class Decoder {
   std::vector<Block> blocks_;
   Head head_;
   std::vector<std::int64_t> lengths_;  // of texts
-  std::vector<float> logits_, gathered_;
+  std::vector<float> logits_;          // [texts, row_width()]; empty but on rank 0
+  std::vector<GraphReplay> replays_;   // of 1, 2, ... kFewRows tokens
 };
 
 }  // namespace shoal

@@ -42,8 +42,9 @@ struct Generator::Text {
 };
 
 Generator::Generator(Backend& backend, UnitStore& store, const GptConfig& config, DType compute, int texts,
-                     const TensorGroup& tensor)
-    : decoder_(backend, store, config, compute, texts, tensor), texts_(static_cast<std::size_t>(texts)) {}
+                     const TensorGroup& tensor, bool capture)
+    : decoder_(backend, store, config, compute, texts, tensor, capture),
+      texts_(static_cast<std::size_t>(texts)) {}
 
 Generator::~Generator() = default;
 
@@ -115,11 +116,10 @@ int Generator::step() {
     for (const auto id : seen.subspan(static_cast<std::size_t>(text->opened))) next.push_back({i, id});
   }
   decoder_.extend(next);
-  const auto rows = decoder_.logits(active);
-  for (std::size_t at = 0; at < active.size(); ++at) {
-    auto& place = texts_[static_cast<std::size_t>(active[at])];
+  for (const int number : active) {
+    auto& place = texts_[static_cast<std::size_t>(number)];
     auto& text = *place;
-    const auto logits = known_logits(rows[at], text.options.vocab_size);
+    const auto logits = known_logits(decoder_.logits(number), text.options.vocab_size);
     const double uniform = draw(text.options.seed, text.tokens.size(), text.sample);
     GeneratedToken token{.id = sample_token(text.penalties.apply(logits), text.options, uniform)};
     if (text.options.logprobs >= 0) token.logprobs = logprobs_of(logits, token.id, text.options.logprobs);

@@ -24,10 +24,10 @@ struct GeneratedToken {
 class Generator {
  public:
   // Takes all the memory it will ever need, for `texts` texts at a time. Throws Error when the backend cannot
-  // give it. In a tensor-parallel group rank 0 makes the texts, and the other ranks follow() until it calls
-  // dismiss().
+  // give it. `capture` as for Decoder. In a tensor-parallel group rank 0 makes the texts, and the other ranks
+  // follow() until it calls dismiss().
   Generator(Backend& backend, UnitStore& store, const GptConfig& config, DType compute, int texts = 1,
-            const TensorGroup& tensor = {});
+            const TensorGroup& tensor = {}, bool capture = false);
   ~Generator();
   void follow() { decoder_.follow(); }
   void dismiss() { decoder_.dismiss(); }

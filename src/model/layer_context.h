@@ -19,8 +19,8 @@ struct BatchAddress {
   std::uint64_t seed = 0;
   const std::uint32_t* step = nullptr;  // see Dropout::step
   std::int64_t first_sample = 0;        // of the global batch
-  std::int64_t first_position = 0;      // of the sequences; not 0 where generation continues a text
   bool training = true;                 // whether dropout acts
+  Tensor positions = {};  // i32 [B, T], of tokens that generation adds to texts; empty: 0, 1, ...
 };
 
 // The surroundings of every layer.

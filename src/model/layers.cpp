@@ -9,9 +9,7 @@ Dropout LayerContext::dropout(const BatchAddress& address, std::uint32_t site) c
           .seed = address.seed,
           .step = address.step,
           .site = site,
-          .window = {.first_sample = address.first_sample,
-                     .first_position = address.first_position,
-                     .sequence = config.block_size}};
+          .window = {.first_sample = address.first_sample, .sequence = config.block_size}};
 }
 
 Dropout LayerContext::dropout(const BatchAddress& address, std::uint32_t site, const Tensor& stream) const {
@@ -85,7 +83,8 @@ void EmbeddingLayer::forward(const LayerContext& context, const BatchAddress& ad
   const Tensor whole = group.sequence() ? work.stream : out;
   const auto classes = local_classes(context.config, group.tensor_rank());
   context.backend.embedding_forward(whole, tokens, weights[parameters_.wte].row_range(0, classes.count()),
-                                    weights[parameters_.wpe], classes.begin, context.dropout(address, 0));
+                                    weights[parameters_.wpe], classes.begin, context.dropout(address, 0),
+                                    address.positions);
   group.reduce(whole, "activations of embedding").wait();
   if (group.sequence()) context.backend.convert(out, group.mine(whole));
   context.store.release(kUnit);

@@ -103,8 +103,16 @@ struct SymmetricRows {
   float base_factor = 1;
 };
 
-// The most rows of a product that takes little longer than one row: it waits for the weights.
+// The most rows of a product that takes little longer than one row: it waits for the weights. The bits of a row
+// of linear_forward and linear_gelu_forward are the same for each number of rows up to this.
 inline constexpr std::int64_t kFewRows = 8;
+
+// The rows that generation adds to the caches of its texts. Rows of one text follow one another, in order of
+// position and without gaps.
+struct CacheRows {
+  Tensor texts = {}, positions = {};  // i32 [R], read by the device, so that a graph can be replayed for others
+  bool prompt = false;                // the positions are 0, 1, ... of one text
+};
 
 class Backend : public Device {
  public:
@@ -131,8 +139,6 @@ class Backend : public Device {
   // --- matrix products
   // y x or f32 [R, N] = x x [R, K] . w x [N, K]^T + bias x [N] (bias may be empty)
   virtual void linear_forward(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias) = 0;
-  // Whether the bits of y's rows are the same for each number of rows up to kFewRows.
-  virtual bool few_rows_stand_alone() const { return false; }
   // dx x or f32 [R, K] = dy x [R, N] . w x [N, K]
   virtual void linear_backward_input(const Tensor& dx, const Tensor& dy, const Tensor& w) = 0;
   // dw f32 [N, K] += dy x [R, N]^T . x x [R, K], or = where `overwrite`;  dbias f32 [N] += column sums of dy
@@ -156,11 +162,12 @@ class Backend : public Device {
   // Whether linear_gelu_backward has the column sums at less cost than linear_backward_weight.
   virtual bool gelu_backward_sums() const { return false; }
 
-  // --- embedding. tokens i32 [B, T]; out f32 [B, T, C] = wte[token] + wpe[window position], then dropout.
-  // wte x [V, C] holds the classes from first_class on; a token outside of them gives a row of zeros
-  // (vocabulary sharding: the sum over shards is exact).
+  // --- embedding. tokens i32 [B, T]; out f32 [B, T, C] = wte[token] + wpe[position], then dropout; positions
+  // i32 [B, T], or those of dropout's window where empty. wte x [V, C] holds the classes from first_class on;
+  // a token outside of them gives a row of zeros (vocabulary sharding: the sum over shards is exact).
   virtual void embedding_forward(const Tensor& out, const Tensor& tokens, const Tensor& wte,
-                                 const Tensor& wpe, std::int64_t first_class, const Dropout& dropout) = 0;
+                                 const Tensor& wpe, std::int64_t first_class, const Dropout& dropout,
+                                 const Tensor& positions = {}) = 0;
   // dwte f32 [V, C] +=, dwpe f32 [P, C] += of all tokens
   virtual void embedding_backward(const Tensor& dwte, const Tensor& dwpe, const Tensor& dout,
                                   const Tensor& tokens, std::int64_t first_class, const Dropout& dropout) = 0;
@@ -202,11 +209,10 @@ class Backend : public Device {
                                  std::int64_t first_head, const Dropout& dropout) = 0;
   // dqkv x [B, T, 3, H, D]; dout x [B, T, H, D]
   virtual void attention_backward(const AttentionBackward& args) = 0;
-  // One sequence with a cache, for generation: out x [T, H, D] are the answers of the T newest positions,
-  // whose q, k, v are qkv x [T, 3, H, D]; keys and values x [P, H, D] hold the `past` positions before, and
-  // receive the T new ones.
+  // Texts with a cache, for generation: out x [R, H, D] are the answers at `rows`, whose q, k, v are qkv
+  // x [R, 3, H, D]; keys and values x [texts, P, H, D] hold the positions before, and receive those of `rows`.
   virtual void attention_cached(const Tensor& out, const Tensor& keys, const Tensor& values,
-                                const Tensor& qkv, std::int64_t past) = 0;
+                                const Tensor& qkv, const CacheRows& rows) = 0;
 
   // --- softmax cross-entropy over a chunk of rows and a range of classes, in two passes with room for a
   // reduction over vocabulary shards between them. logits f32 (cuda: or x) [R, V] are the classes from

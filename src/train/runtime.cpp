@@ -30,7 +30,8 @@ Generator make_generator(const Runtime& runtime, const RunPlan& plan, int texts)
           plan.model,
           plan.engine.compute,
           texts,
-          TensorGroup(runtime.mesh().tensor(), false)};
+          TensorGroup(runtime.mesh().tensor(), false),
+          plan.can_capture_steps()};
 }
 
 }  // namespace shoal

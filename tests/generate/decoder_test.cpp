@@ -29,10 +29,6 @@ void extend(Decoder& decoder, std::span<const std::int32_t> ids, int text = 0) {
   decoder.extend(tokens);
 }
 
-std::span<const float> logits(Decoder& decoder, int text = 0) {
-  return decoder.logits(std::vector{text}).front();
-}
-
 // The loss of every next token of kText, as the model's own evaluation sums it.
 double evaluated_loss(TinyModel& model) {
   const auto n = static_cast<std::int64_t>(kText.size()) - 1;
@@ -62,7 +58,7 @@ TEST(Decoder, AgreesWithTheModelThatWasTrained) {
         extend(decoder, std::span(kText).subspan(i - 1, 1));
       }
       EXPECT_EQ(decoder.length(0), static_cast<std::int64_t>(i));
-      loss += loss_of(logits(decoder), kText[i]);
+      loss += loss_of(decoder.logits(0), kText[i]);
     }
     EXPECT_NEAR(loss, evaluated_loss(model), 12 * 16 * 0x1p-20);
   }
@@ -80,7 +76,7 @@ TEST(Decoder, ReadingAgainGivesTheSameBits) {
           extend(by_token, std::span(kText).subspan(i, 1));
           again.prefill(0, std::span(kText).first(prompt));
           extend(again, std::span(kText).subspan(prompt, i + 1 - prompt));
-          ASSERT_EQ(copy(logits(by_token)), copy(logits(again))) << prompt << " then " << i;
+          ASSERT_EQ(copy(by_token.logits(0)), copy(again.logits(0))) << prompt << " then " << i;
         }
       }
     }
@@ -111,15 +107,14 @@ TEST(Decoder, ATextDoesNotDependOnThoseBesideIt) {
               {i, texts[static_cast<std::size_t>(i)][static_cast<std::size_t>(together.length(i))]});
         }
         together.extend(next);
-        const auto rows = together.logits(order);
-        for (std::size_t at = 0; at < order.size(); ++at) {
-          const auto& text = texts[static_cast<std::size_t>(order[at])];
-          const auto prompt = static_cast<std::size_t>(1 + order[at] % 4);
+        for (const int i : order) {
+          const auto& text = texts[static_cast<std::size_t>(i)];
+          const auto prompt = static_cast<std::size_t>(1 + i % 4);
           Decoder alone(*model.backend, *model.engine, model.config, compute);
           alone.prefill(0, std::span(text).first(prompt));
-          extend(alone, std::span(text).subspan(
-                            prompt, static_cast<std::size_t>(together.length(order[at])) - prompt));
-          ASSERT_EQ(copy(rows[at]), copy(logits(alone))) << "text " << order[at] << ", step " << step;
+          extend(alone,
+                 std::span(text).subspan(prompt, static_cast<std::size_t>(together.length(i)) - prompt));
+          ASSERT_EQ(copy(together.logits(i)), copy(alone.logits(0))) << "text " << i << ", step " << step;
         }
       }
     }
@@ -130,7 +125,7 @@ TEST(Decoder, LogitsHoldNoPadding) {
   TinyModel model(make_cpu_backend(1));
   Decoder decoder(*model.backend, *model.engine, model.config, model.compute);
   decoder.prefill(0, kText);
-  EXPECT_EQ(logits(decoder).size(), 61u);
+  EXPECT_EQ(decoder.logits(0).size(), 61u);
 }
 
 TEST(Decoder, RefusesMoreThanABlock) {

@@ -66,7 +66,7 @@ TEST(Generator, GreedyTokensFollowTheWindow) {
   Tokens text = kStart, window = text;
   for (std::int64_t i = 0; i < kTokens; ++i) {
     decoder.prefill(0, window);
-    const auto logits = decoder.logits(std::vector{0}).front();
+    const auto logits = decoder.logits(0);
     text.push_back(static_cast<std::int32_t>(std::ranges::max_element(logits) - logits.begin()));
     window.push_back(text.back());
     if (window.size() > 13) window.assign(text.end() - 6, text.end());
@@ -181,7 +181,7 @@ TEST(Generator, GivesTheLogprobsOfThePrompt) {
   std::vector<Logprobs> expected;
   for (std::size_t i = 1; i < prompt.size(); ++i) {
     decoder.prefill(0, std::span(prompt).first(i));
-    expected.push_back(logprobs_of(decoder.logits(std::vector{0}).front(), prompt[i], 2));
+    expected.push_back(logprobs_of(decoder.logits(0), prompt[i], 2));
   }
   Generator generator(*model.backend, *model.engine, model.config, model.compute, 2);
   auto rule = sampling(1);

@@ -44,7 +44,7 @@ struct TinyModel {
     engine->initialize(7);
     for (const auto& tensor : engine->state(false, DataEngine::Share::held)) {
       if (tensor.shape.rank() < 2) continue;
-      for (std::int64_t i = 0; i < tensor.data.count(); ++i) tensor.data.as<float>()[i] *= 15;
+      backend->scale(tensor.data, tensor.data, 15);
     }
     engine->state_loaded();
   }

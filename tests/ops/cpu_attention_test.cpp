@@ -147,37 +147,62 @@ TEST_P(CpuAttention, Backward) {
   expect_within(run(cpu(type_)), expected, bound);
 }
 
-// A sequence that is read in pieces of several sizes must give the same output as the whole sequence at once.
+// Sequences that are read in pieces of several sizes, beside each other, must give the same output as whole.
 // Generation has no dropout.
-class CpuCachedAttention : public CpuAttention {};
+class CpuCachedAttention : public CpuAttention {
+ protected:
+  std::int64_t text(std::int64_t b) const { return B_ - b; }  // none is in text 0
+
+  // The answers at n positions of each sequence behind `past`, from the caches x [B + 1, T + 2, H, D].
+  Values read(const Side& side, const Buffer& keys, const Buffer& values, std::int64_t past,
+              std::int64_t n) const {
+    const std::int64_t width = H_ * D_;
+    const std::int64_t rows = B_ * n;
+    Values pieces(rows * 3 * width), texts(rows), positions(rows);
+    for (std::int64_t row = 0; row < rows; ++row) {
+      const std::int64_t b = row / n, t = past + row % n;
+      std::copy_n(vector(0, b, t, 0), 3 * width, &pieces[row * 3 * width]);
+      texts[row] = static_cast<double>(text(b));
+      positions[row] = static_cast<double>(t);
+    }
+    const Buffer answers = side.compute({rows, H_, D_});
+    side.backend.attention_cached(answers, keys, values, side.compute({rows, 3, H_, D_}, pieces),
+                                  {.texts = side.ints({rows}, texts),
+                                   .positions = side.ints({rows}, positions),
+                                   .prompt = B_ == 1 && past == 0});
+    return answers.values();
+  }
+};
 
 TEST_P(CpuCachedAttention, IsTheWhole) {
   const Results expected = forward(oracle(), qkv_), bound = bounds(expected);
-  const std::int64_t width = H_ * D_;
+  const std::int64_t width = H_ * D_, block = T_ + 2;
   for (const Side& side : {cpu(type_), oracle()}) {
     const Results whole = forward(side, qkv_);
     for (const std::int64_t first_piece : {std::int64_t{1}, (T_ + 1) / 2, T_}) {
-      const Buffer keys = side.compute({T_ + 2, H_, D_}), values = side.compute({T_ + 2, H_, D_});
-      Values out(T_ * width);
+      const Buffer keys = side.compute({B_ + 1, block, H_, D_}),
+                   values = side.compute({B_ + 1, block, H_, D_});
+      Values out(B_ * T_ * width);
       for (std::int64_t past = 0; past < T_;) {
         const std::int64_t n = std::min(past == 0 ? first_piece : 3, T_ - past);
-        const Values piece = qkv_[std::slice(past * 3 * width, n * 3 * width, 1)];  // of the first sequence
-        const Buffer answers = side.compute({n, H_, D_});
-        side.backend.attention_cached(answers, keys, values, side.compute({n, 3, H_, D_}, piece), past);
-        out[std::slice(past * width, n * width, 1)] = answers.values();
+        const Values answers = read(side, keys, values, past, n);
+        for (std::int64_t b = 0; b < B_; ++b) {
+          std::copy_n(&answers[b * n * width], n * width, &out[(b * T_ + past) * width]);
+        }
         past += n;
       }
-      const std::slice first_sequence(0, T_ * width, 1);
-      const Values allowed = bound.out[first_sequence];
-      expect_within(out, expected.out[first_sequence], allowed);
-      expect_within(out, whole.out[first_sequence], 2.0 * allowed);
+      expect_within(out, expected.out, bound.out);
+      expect_within(out, whole.out, 2.0 * bound.out);
       const Values cached_keys = keys.values(), cached_values = values.values();
-      for (std::int64_t t = 0; t < T_; ++t) {
-        EXPECT_TRUE(std::equal(vector(1, 0, t, 0), vector(1, 0, t, 0) + width, &cached_keys[t * width])) << t;
-        EXPECT_TRUE(std::equal(vector(2, 0, t, 0), vector(2, 0, t, 0) + width, &cached_values[t * width]))
-            << t;
+      for (std::int64_t b = 0; b < B_; ++b) {
+        for (std::int64_t t = 0; t < T_; ++t) {
+          const std::int64_t at = (text(b) * block + t) * width;
+          EXPECT_TRUE(std::equal(vector(1, b, t, 0), vector(1, b, t, 0) + width, &cached_keys[at])) << t;
+          EXPECT_TRUE(std::equal(vector(2, b, t, 0), vector(2, b, t, 0) + width, &cached_values[at])) << t;
+        }
+        EXPECT_EQ(cached_keys[(text(b) * block + T_) * width], 0) << "past the end";
       }
-      EXPECT_EQ(cached_keys[T_ * width], 0) << "past the end";
+      EXPECT_EQ(cached_keys[0], 0) << "of another text";
     }
   }
 }

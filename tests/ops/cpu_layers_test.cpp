@@ -33,6 +33,23 @@ TEST_P(CpuEmbedding, Forward) {
                 gamma(1) * run(oracle(), std::abs(wte), std::abs(wpe)) + storage(expected, DType::f32));
 }
 
+// Positions that are given one by one, the last one first.
+TEST_P(CpuEmbedding, ForwardAtPositions) {
+  const Values wte = normal_values(V_ * C_, 2, type_), wpe = normal_values(P_ * C_, 3, type_);
+  Values positions(B_ * T_);
+  for (std::size_t i = 0; i < positions.size(); ++i) positions[i] = static_cast<double>(P_ - 1 - i % P_);
+  const auto run = [&](const Side& side, const Values& wte_, const Values& wpe_) {
+    const Buffer out = side.full({B_, T_, C_}), places = side.ints({B_, T_}, positions);
+    side.backend.embedding_forward(out, side.ints({B_, T_}, tokens_), side.compute({V_, C_}, wte_),
+                                   side.compute({P_, C_}, wpe_), first_class_, side.at_step(dropout_),
+                                   places);
+    return out.values();
+  };
+  const Values expected = run(oracle(), wte, wpe);
+  expect_within(run(cpu(type_), wte, wpe), expected,
+                gamma(1) * run(oracle(), std::abs(wte), std::abs(wpe)) + storage(expected, DType::f32));
+}
+
 TEST_P(CpuEmbedding, Backward) {
   const Values dout = normal_values(B_ * T_ * C_, 4), dwte0 = normal_values(V_ * C_, 5),
                dwpe0 = normal_values(P_ * C_, 6);

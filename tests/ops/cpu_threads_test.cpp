@@ -5,6 +5,7 @@
 #include <chrono>
 #include <filesystem>
 #include <functional>
+#include <numeric>
 #include <thread>
 
 #include "ops/conformance.h"
@@ -130,11 +131,20 @@ TEST_P(CpuThreads, Attention) {
     side.backend.attention_forward(out, lse, qkv, 0, side.at_step(dropout));
     side.backend.attention_backward(
         {.dqkv = dqkv, .dout = dout, .out = out, .lse = lse, .qkv = qkv, .dropout = side.at_step(dropout)});
-    const Buffer keys = side.compute({T, H, D}), cached_values = side.compute({T, H, D}),
-                 answers = side.compute({T, H, D});
-    side.backend.attention_cached(answers, keys, cached_values,
-                                  side.compute({T, 3, H, D}, values(T * 3 * H * D, 1)), 0);
-    return std::vector{out.bytes(), lse.bytes(), dqkv.bytes(), answers.bytes()};
+    // The second of two texts at once, then a token of each.
+    Values positions(T - 1);
+    std::iota(std::begin(positions), std::end(positions), 0);
+    const Buffer keys = side.compute({2, T, H, D}), cached_values = side.compute({2, T, H, D}),
+                 prompt = side.compute({T - 1, H, D}), next = side.compute({2, H, D});
+    side.backend.attention_cached(prompt, keys, cached_values,
+                                  side.compute({T - 1, 3, H, D}, values((T - 1) * 3 * H * D, 1)),
+                                  {.texts = side.ints({T - 1}, Values(1.0, T - 1)),
+                                   .positions = side.ints({T - 1}, positions),
+                                   .prompt = true});
+    side.backend.attention_cached(next, keys, cached_values,
+                                  side.compute({2, 3, H, D}, values(2 * 3 * H * D, 3)),
+                                  {.texts = side.ints({2}, {0, 1}), .positions = side.ints({2}, {0, T - 1})});
+    return std::vector{out.bytes(), lse.bytes(), dqkv.bytes(), prompt.bytes(), next.bytes()};
   });
 }
 

@@ -1,10 +1,10 @@
 # The op tests once more, of the cuda backend: on a GPU, and its kernels on the CPU.
 add_executable(test_ops_cuda
   ops/cuda/main.cpp ops/cuda/cuda_under_test.cpp ops/cuda/own_test.cpp ops/cuda/cudnn_attention_test.cpp ops/cuda/layout_test.cpp
-  ops/cuda/streams_test.cpp $<TARGET_OBJECTS:ops_conformance>)
+  ops/cuda/generation_test.cpp ops/cuda/streams_test.cpp $<TARGET_OBJECTS:ops_conformance>)
 target_include_directories(test_ops_cuda BEFORE PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
 target_compile_definitions(test_ops_cuda PRIVATE SHOAL_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
-target_link_libraries(test_ops_cuda PRIVATE shoal_parallel GTest::gmock GTest::gtest)
+target_link_libraries(test_ops_cuda PRIVATE shoal_generate shoal_parallel GTest::gmock GTest::gtest)
 shoal_compile_tests(test_ops_cuda TRUE)
 add_dependencies(test_ops_cuda shoal_cuda)
 add_test(NAME ops.cuda COMMAND test_ops_cuda)

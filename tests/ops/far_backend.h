@@ -128,8 +128,9 @@ class FarBackend final : public Backend {
   }
   bool gelu_backward_sums() const override { return near_->gelu_backward_sums(); }
   void embedding_forward(const Tensor& out, const Tensor& tokens, const Tensor& wte, const Tensor& wpe,
-                         std::int64_t first_class, const Dropout& dropout) override {
-    call(&Backend::embedding_forward, out, tokens, wte, wpe, first_class, dropout);
+                         std::int64_t first_class, const Dropout& dropout,
+                         const Tensor& positions) override {
+    call(&Backend::embedding_forward, out, tokens, wte, wpe, first_class, dropout, positions);
   }
   void embedding_backward(const Tensor& dwte, const Tensor& dwpe, const Tensor& dout, const Tensor& tokens,
                           std::int64_t first_class, const Dropout& dropout) override {
@@ -169,8 +170,8 @@ class FarBackend final : public Backend {
     call(&Backend::attention_backward, args);
   }
   void attention_cached(const Tensor& out, const Tensor& keys, const Tensor& values, const Tensor& qkv,
-                        std::int64_t past) override {
-    call(&Backend::attention_cached, out, keys, values, qkv, past);
+                        const CacheRows& rows) override {
+    call(&Backend::attention_cached, out, keys, values, qkv, rows);
   }
   void cross_entropy_stats(const CrossEntropy& args) override { call(&Backend::cross_entropy_stats, args); }
   void cross_entropy_rescale(const Tensor& exp_sum, const Tensor& argmax, const Tensor& own,
@@ -260,6 +261,7 @@ class FarBackend final : public Backend {
   static AttentionBackward near(const AttentionBackward& x) {
     return {near(x.dqkv), near(x.dout), near(x.out), near(x.lse), near(x.qkv), x.first_head, near(x.dropout)};
   }
+  static CacheRows near(const CacheRows& x) { return {near(x.texts), near(x.positions), x.prompt}; }
   static CrossEntropy near(const CrossEntropy& x) {
     return {near(x.logits),  near(x.targets),      x.first_class,  x.valid,        near(x.maximum),
             near(x.exp_sum), near(x.target_logit), near(x.argmax), near(x.losses), near(x.dlogits),

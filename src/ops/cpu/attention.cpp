@@ -297,54 +297,68 @@ void CpuBackend::attention_backward(const AttentionBackward& args) {
 }
 
 void CpuBackend::attention_cached(const Tensor& out, const Tensor& keys, const Tensor& values,
-                                  const Tensor& qkv, std::int64_t past) {
-  const std::int64_t positions = qkv.dim(0), heads = qkv.dim(2), channels = qkv.dim(3),
-                     width = heads * channels;
-  if (past == 0 && positions > kFewRows) {  // a prompt: in tiles
-    attention_forward(out.reshaped({1, positions, heads, channels}), {},
-                      qkv.reshaped({1, positions, 3, heads, channels}), 0, {});
+                                  const Tensor& qkv, const CacheRows& rows) {
+  const std::int64_t count = qkv.dim(0), heads = qkv.dim(2), channels = qkv.dim(3), width = heads * channels;
+  const auto* texts = rows.texts.as<std::int32_t>();
+  const auto* positions = rows.positions.as<std::int32_t>();
+  const auto place = [&](std::int64_t row) {  // of the row's own key and value in the caches
+    return (texts[row] * keys.dim(1) + positions[row]) * width;
+  };
+  if (rows.prompt && count > kFewRows) {  // in tiles
+    attention_forward(out.reshaped({1, count, heads, channels}), {},
+                      qkv.reshaped({1, count, 3, heads, channels}), 0, {});
     with_type(qkv.dtype, [&]<typename T>() {
-      for (std::int64_t t = 0; t < positions; ++t) {
-        const T* k = qkv.as<T>() + (3 * t + 1) * width;
-        std::copy_n(k, width, keys.as<T>() + t * width);
-        std::copy_n(k + width, width, values.as<T>() + t * width);
+      for (std::int64_t row = 0; row < count; ++row) {
+        const T* k = qkv.as<T>() + (3 * row + 1) * width;
+        std::copy_n(k, width, keys.as<T>() + place(row));
+        std::copy_n(k + width, width, values.as<T>() + place(row));
       }
     });
     return;
   }
+  std::vector<std::int64_t> runs;  // the first row of each text
+  for (std::int64_t row = 0; row < count; ++row) {
+    if (row == 0 || texts[row] != texts[row - 1]) runs.push_back(row);
+  }
+  runs.push_back(count);
   const float scale = 1.0f / std::sqrt(static_cast<float>(channels));
   const Dropout none;
   const DropoutTile no_dropout(none, 0, 0);
-  const std::int64_t per_thread = round_up(past + positions) + round_up(channels);
+  const std::int64_t longest = *std::max_element(positions, positions + count) + 1;
+  const std::int64_t per_thread = round_up(longest) + round_up(channels);
   float* area = scratch(team_.size() * per_thread);
   with_type(qkv.dtype, [&]<typename T>() {
-    team_.run(heads, [&](std::int64_t h, int member) {
+    // A head of a text is one thread's: a row attends to those before it.
+    team_.run((std::ssize(runs) - 1) * heads, [&](std::int64_t task, int member) {
       float* scores = area + member * per_thread;
-      float* sums = scores + round_up(past + positions);
-      for (std::int64_t t = 0; t < positions; ++t) {
-        const T* q = qkv.as<T>() + t * 3 * width + h * channels;
-        const std::int64_t now = (past + t) * width + h * channels, visible = past + t + 1;
+      float* sums = scores + round_up(longest);
+      const std::int64_t head = task % heads * channels;
+      const auto run = static_cast<std::size_t>(task / heads);
+      for (std::int64_t row = runs[run]; row < runs[run + 1]; ++row) {
+        const T* q = qkv.as<T>() + row * 3 * width + head;
+        const std::int64_t position = positions[row], visible = position + 1, now = place(row) + head;
         std::memcpy(keys.as<T>() + now, q + width, static_cast<std::size_t>(channels) * sizeof(T));
         std::memcpy(values.as<T>() + now, q + 2 * width, static_cast<std::size_t>(channels) * sizeof(T));
+        const T *key = keys.as<T>() + now - position * width,
+                *value = values.as<T>() + now - position * width;
         for (std::int64_t k = 0; k < visible; ++k) {
           Vec dot{};
           for_lanes(channels, [&](std::int64_t d, std::int64_t live) {
-            dot += load_n(q + d, live) * load_n(keys.as<T>() + k * width + h * channels + d, live);
+            dot += load_n(q + d, live) * load_n(key + k * width + d, live);
           });
           scores[k] = cpu::sum(dot);
         }
         float most = -std::numeric_limits<float>::infinity(), total = 0;
-        softmax_row(scores, scores, {past + t, 0, visible, round_up(visible), scale}, no_dropout, most,
+        softmax_row(scores, scores, {position, 0, visible, round_up(visible), scale}, no_dropout, most,
                     total);
         std::fill_n(sums, round_up(channels), 0.0f);
         for (std::int64_t k = 0; k < visible; ++k) {
           for_lanes(channels, [&](std::int64_t d, std::int64_t live) {
-            store(sums + d,
-                  load(sums + d) + scores[k] * load_n(values.as<T>() + k * width + h * channels + d, live));
+            store(sums + d, load(sums + d) + scores[k] * load_n(value + k * width + d, live));
           });
         }
         for_lanes(channels, [&](std::int64_t d, std::int64_t live) {
-          store_n(out.as<T>() + t * width + h * channels + d, load(sums + d) / total, live);
+          store_n(out.as<T>() + row * width + head + d, load(sums + d) / total, live);
         });
       }
     });

@@ -32,13 +32,12 @@ class CpuBackend final : public Backend {
   void clip_scale(const Tensor& scale, const Tensor& squares, double max_norm, const Tensor& losses) override;
 
   void linear_forward(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias) override;
-  bool few_rows_stand_alone() const override { return true; }
   void linear_backward_input(const Tensor& dx, const Tensor& dy, const Tensor& w) override;
   void linear_backward_weight(const Tensor& dw, const Tensor& dbias, const Tensor& dy, const Tensor& x,
                               bool overwrite) override;
 
   void embedding_forward(const Tensor& out, const Tensor& tokens, const Tensor& wte, const Tensor& wpe,
-                         std::int64_t first_class, const Dropout& dropout) override;
+                         std::int64_t first_class, const Dropout& dropout, const Tensor& positions) override;
   void embedding_backward(const Tensor& dwte, const Tensor& dwpe, const Tensor& dout, const Tensor& tokens,
                           std::int64_t first_class, const Dropout& dropout) override;
 
@@ -57,7 +56,7 @@ class CpuBackend final : public Backend {
                          const Dropout& dropout) override;
   void attention_backward(const AttentionBackward& args) override;
   void attention_cached(const Tensor& out, const Tensor& keys, const Tensor& values, const Tensor& qkv,
-                        std::int64_t past) override;
+                        const CacheRows& rows) override;
 
   void cross_entropy_stats(const CrossEntropy& args) override;
   void cross_entropy_rescale(const Tensor& exp_sum, const Tensor& argmax, const Tensor& own,

@@ -6,22 +6,25 @@
 namespace shoal::cpu {
 
 void CpuBackend::embedding_forward(const Tensor& out, const Tensor& tokens, const Tensor& wte,
-                                   const Tensor& wpe, std::int64_t first_class, const Dropout& dropout) {
-  const std::int64_t channels = out.columns(), positions = tokens.dim(1), classes = wte.dim(0);
+                                   const Tensor& wpe, std::int64_t first_class, const Dropout& dropout,
+                                   const Tensor& positions) {
+  const std::int64_t channels = out.columns(), length = tokens.dim(1), classes = wte.dim(0);
   const DropoutRow mask(dropout, dropout.site);
   with_type(wte.dtype, [&]<typename T>() {
     for_blocks(team_, tokens.count(), rows_per_block(channels), [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t row = begin; row < end; ++row) {
-        const std::int64_t token = tokens.as<std::int32_t>()[row] - first_class, t = row % positions;
+        const std::int64_t token = tokens.as<std::int32_t>()[row] - first_class, t = row % length;
         const T* word = token >= 0 && token < classes ? wte.as<T>() + token * channels : nullptr;
-        const T* place = wpe.as<T>() + (dropout.window.first_position + t) * channels;
+        const std::int64_t position =
+            positions ? positions.as<std::int32_t>()[row] : dropout.window.first_position + t;
+        const T* place = wpe.as<T>() + position * channels;
         float* to = out.as<float>() + row * channels;
         const auto embed = [&](std::int64_t c, std::int64_t live, Vec factor) {
           const Vec value = word ? load_n(place + c, live) + load_n(word + c, live) : Vec{};
           store_n(to + c, value * factor, live);
         };
         if (dropout.active()) {
-          for_dropout_row(mask, dropout.window.row(row / positions, t), channels, embed);
+          for_dropout_row(mask, dropout.window.row(row / length, t), channels, embed);
         } else {
           for_lanes(channels, [&](std::int64_t c, std::int64_t live) { embed(c, live, splat(1.0f)); });
         }

@@ -1,4 +1,4 @@
-// The choice among the kernels of attention, dout . out, and attention with a cache.
+// The choice among the kernels of attention, and dout . out.
 #include "ops/cuda/attention.cuh"
 
 #include <cmath>
@@ -9,7 +9,6 @@ namespace shoal::cuda {
 namespace {
 
 constexpr int kThreads = 128, kWarps = kThreads / kWarp;
-constexpr std::int64_t kMostChannels = 192;  // of a head, in cached_kernel's arrays
 
 // delta [b, h, t] = dout . out. One warp per head of a position.
 template <typename T>
@@ -25,75 +24,25 @@ __global__ void delta_kernel(float* delta, const T* dout, const T* out, Heads at
   if (lane == 0) delta[at.lse(b, h) + t] = sum;
 }
 
-// --- generation
-
-constexpr int kEach = kMostChannels / kWarp;  // channels of a lane
-
-template <typename T>
-__global__ void append_kernel(T* keys, T* values, const T* qkv, std::int64_t width, std::int64_t past) {
-  const std::int64_t t = blockIdx.x;
-  for (std::int64_t c = threadIdx.x; c < width; c += blockDim.x) {
-    keys[(past + t) * width + c] = qkv[(3 * t + 1) * width + c];
-    values[(past + t) * width + c] = qkv[(3 * t + 2) * width + c];
-  }
+bool may_be_fast(const CudaOptions& options, DType type, const Heads& heads) {
+  return options.attention != AttentionKind::plain && type == DType::bf16 && heads.D == kTensorHead;
 }
-
-// One block per head of a position; each warp takes every kWarps-th key, with a running maximum.
-template <typename T>
-__global__ void __launch_bounds__(kThreads)
-    cached_kernel(T* out, const T* keys, const T* values, const T* qkv, Heads at, std::int64_t past) {
-  __shared__ float sums[kWarps], maxima[kWarps], outs[kWarps][kMostChannels];
-  const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
-  const std::int64_t t = blockIdx.x / at.H, h = blockIdx.x % at.H, width = at.H * at.D;
-  const T* query = qkv + 3 * t * width + h * at.D;
-  float q[kEach], o[kEach] = {};
-#pragma unroll
-  for (int e = 0; e < kEach; ++e) q[e] = lane + e * kWarp < at.D ? widen(query[lane + e * kWarp]) : 0.0f;
-  float maximum = -INFINITY, sum = 0;
-  for (std::int64_t j = warp; j <= past + t; j += kWarps) {
-    const std::int64_t row = j * width + h * at.D;
-    float score = 0;
-#pragma unroll
-    for (int e = 0; e < kEach; ++e) {
-      if (lane + e * kWarp < at.D) score += q[e] * widen(keys[row + lane + e * kWarp]);
-    }
-    score = at.scale * warp_sum(score);
-    const float most = fmaxf(maximum, score), rescale = expf(maximum - most), p = expf(score - most);
-    sum = sum * rescale + p;
-    maximum = most;
-#pragma unroll
-    for (int e = 0; e < kEach; ++e) {
-      if (lane + e * kWarp < at.D) o[e] = o[e] * rescale + p * widen(values[row + lane + e * kWarp]);
-    }
-  }
-#pragma unroll
-  for (int e = 0; e < kEach; ++e) outs[warp][lane + e * kWarp] = o[e];
-  if (lane == 0) sums[warp] = sum, maxima[warp] = maximum;
-  __syncthreads();
-  float most = maxima[0];
-  for (int i = 1; i < kWarps; ++i) most = fmaxf(most, maxima[i]);
-  for (std::int64_t d = threadIdx.x; d < at.D; d += kThreads) {
-    float total = 0, weight = 0;
-    for (int i = 0; i < kWarps; ++i) {
-      const float rescale = expf(maxima[i] - most);
-      total += rescale * outs[i][d];
-      weight += rescale * sums[i];
-    }
-    out[t * width + h * at.D + d] = narrow<T>(total / weight);
-  }
-}
-
-Heads heads_of(std::int64_t B, std::int64_t T, std::int64_t H, std::int64_t D) {
-  check_head(D, kMostChannels);
-  return {B, T, H, D, 1 / std::sqrt(static_cast<float>(D))};
-}
-bool may_be_fast(const CudaOptions& options, const Tensor& qkv) {
-  return options.attention != AttentionKind::plain && qkv.dtype == DType::bf16 && qkv.dim(4) == kTensorHead;
-}
-
-Heads heads_of(const Tensor& qkv) { return heads_of(qkv.dim(0), qkv.dim(1), qkv.dim(3), qkv.dim(4)); }
 
 }  // namespace
+
+Heads heads_of(const Tensor& qkv) {
+  const std::int64_t D = qkv.dim(4);
+  check_head(D, kMostChannels);
+  return {qkv.dim(0), qkv.dim(1), qkv.dim(3), D, 1 / std::sqrt(static_cast<float>(D))};
+}
+
+void CudaBackend::own_attention_forward(const Tensor& out, const Tensor& lse, const Tensor& qkv,
+                                        std::int64_t first_head, const Dropout& dropout) {
+  const ForwardCall call{out.data, lse.as<float>(), qkv.data, heads_of(qkv), first_head, Mask(dropout)};
+  const bool fast = may_be_fast(options_, qkv.dtype, call.heads) && aligned(qkv.data, out.data);
+  if (fast) return tensor_attention_forward(call, scratch_, stream_.get());
+  with_type(qkv.dtype, [&]<typename T>() { plain_attention_forward<T>(call, stream_.get()); });
+}
 
 void CudaBackend::attention_forward(const Tensor& out, const Tensor& lse, const Tensor& qkv,
                                     std::int64_t first_head, const Dropout& dropout) {
@@ -101,10 +50,7 @@ void CudaBackend::attention_forward(const Tensor& out, const Tensor& lse, const 
     return library.forward(sizes, out.data, lse.as<float>(), qkv.data);
   };
   if (by_library(qkv, dropout, aligned(qkv.data, out.data), fused)) return;
-  const ForwardCall call{out.data, lse.as<float>(), qkv.data, heads_of(qkv), first_head, Mask(dropout)};
-  const bool fast = may_be_fast(options_, qkv) && aligned(qkv.data, out.data);
-  if (fast) return tensor_attention_forward(call, scratch_, stream_.get());
-  with_type(qkv.dtype, [&]<typename T>() { plain_attention_forward<T>(call, stream_.get()); });
+  own_attention_forward(out, lse, qkv, first_head, dropout);
 }
 
 void CudaBackend::attention_backward(const AttentionBackward& args) {
@@ -116,7 +62,8 @@ void CudaBackend::attention_backward(const AttentionBackward& args) {
   const Heads heads = heads_of(qkv);
   BackwardCall call{dqkv.data, dout.data,  nullptr,       lse.as<float>(), qkv.data,
                     heads,     first_head, Mask(dropout), out.data};
-  const bool fast = may_be_fast(options_, qkv) && aligned(qkv.data, dout.data, dqkv.data, out.data);
+  const bool fast =
+      may_be_fast(options_, qkv.dtype, heads) && aligned(qkv.data, dout.data, dqkv.data, out.data);
   if (fast) return tensor_attention_backward(call, scratch_, stream_.get());
   auto* delta = scratch_.take<float>(heads.B * heads.H * heads.T);
   with_type(out.dtype, [&]<typename T>() {
@@ -125,18 +72,6 @@ void CudaBackend::attention_backward(const AttentionBackward& args) {
   });
   call.delta = delta;
   with_type(qkv.dtype, [&]<typename T>() { plain_attention_backward<T>(call, stream_.get()); });
-}
-
-void CudaBackend::attention_cached(const Tensor& out, const Tensor& keys, const Tensor& values,
-                                   const Tensor& qkv, std::int64_t past) {
-  const std::int64_t positions = qkv.dim(0);
-  const Heads at = heads_of(1, positions, qkv.dim(2), qkv.dim(3));
-  with_type(qkv.dtype, [&]<typename T>() {
-    launch(append_kernel<T>, blocks(positions), kThreads, 0, stream_.get(), keys.as<T>(), values.as<T>(),
-           qkv.as<T>(), at.H * at.D, past);
-    launch(cached_kernel<T>, blocks(positions * at.H), kThreads, 0, stream_.get(), out.as<T>(), keys.as<T>(),
-           values.as<T>(), qkv.as<T>(), at, past);
-  });
 }
 
 }  // namespace shoal::cuda

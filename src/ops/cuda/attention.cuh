@@ -23,6 +23,9 @@ struct Heads {
   __host__ __device__ std::int64_t out_row() const { return H * D; }
   __host__ __device__ std::int64_t lse(std::int64_t b, std::int64_t h) const { return (b * H + h) * T; }
 };
+inline constexpr int kMostChannels = 192;  // of a head
+// Of qkv [B, T, 3, H, D]. Throws Error for more channels.
+Heads heads_of(const Tensor& qkv);
 
 // A head of a sequence. Divisions of 64 bits would take longer than a tile's copy.
 struct SequenceHead {
@@ -56,7 +59,7 @@ void draw_mask(const MaskBits& to, const Heads& at, std::int64_t count, std::int
 
 struct ForwardCall {
   void* out;
-  float* lse;
+  float* lse;  // null where nobody asks
   const void* qkv;
   Heads heads;
   std::int64_t first_head;

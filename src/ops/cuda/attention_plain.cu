@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int d = part; d < D; d += kParts) {
     out[at.out(b, h) + i * at.out_row() + d] = narrow<T>(o[row * stride + d] / sum);
   }
-  if (part == 0) lse[at.lse(b, h) + i] = maximum + logf(sum);
+  if (part == 0 && lse) lse[at.lse(b, h) + i] = maximum + logf(sum);
 }
 
 // One block per tile of queries computes their gradient.

@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(kThreads, 3)
       const float total = over_row(sum[m][r], add_of);
       inverse[r] = kept_scale / total;
       const int i = row + lane.g + 8 * r;
-      if (lane.t == 0 && i < T) lse[at.lse(b, h) + i] = maximum[m][r] * at.scale + logf(total);
+      if (lse && lane.t == 0 && i < T) lse[at.lse(b, h) + i] = maximum[m][r] * at.scale + logf(total);
     }
     store_rows(out + at.out(b, h), at.out_row(), row, T, o[m], inverse, lane);
   }

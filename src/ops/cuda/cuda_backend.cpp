@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ops/cuda/check.h"
+#include "ops/cuda/few_rows.h"
 #include "ops/cuda/gelu_product.h"
 #include "ops/cuda/graph.h"
 
@@ -103,6 +104,7 @@ std::unique_ptr<CapturedGraph> CudaBackend::end_capture() { return cuda::end_cap
 void CudaBackend::zero(const Tensor& x) { check(cudaMemsetAsync(x.data, 0, x.bytes(), stream_.get())); }
 
 void CudaBackend::linear_forward(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias) {
+  if (x.rows() <= kFewRows) return few_rows_product(y, x, w, bias, stream_.get());
   matmul_({.c = y, .a = x, .b = w, .bias = bias, .transpose_b = true});
 }
 
@@ -124,6 +126,7 @@ void CudaBackend::linear_backward_weight(const Tensor& dw, const Tensor& dbias, 
 
 void CudaBackend::linear_gelu_forward(const Tensor& y, const Tensor& hidden, const Tensor& x, const Tensor& w,
                                       const Tensor& bias, Gelu kind) {
+  if (x.rows() <= kFewRows) return few_rows_gelu(y, hidden, x, w, bias, kind, stream_.get());
   with_gelu(
       {.c = y, .a = x, .b = w, .bias = bias, .aux = hidden, .epilogue = Epilogue::gelu, .transpose_b = true},
       kind, [&] {

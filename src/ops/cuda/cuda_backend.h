@@ -62,7 +62,7 @@ class CudaBackend final : public Backend {
   bool gelu_backward_sums() const override;
 
   void embedding_forward(const Tensor& out, const Tensor& tokens, const Tensor& wte, const Tensor& wpe,
-                         std::int64_t first_class, const Dropout& dropout) override;
+                         std::int64_t first_class, const Dropout& dropout, const Tensor& positions) override;
   void embedding_backward(const Tensor& dwte, const Tensor& dwpe, const Tensor& dout, const Tensor& tokens,
                           std::int64_t first_class, const Dropout& dropout) override;
 
@@ -84,7 +84,7 @@ class CudaBackend final : public Backend {
                          const Dropout& dropout) override;
   void attention_backward(const AttentionBackward& args) override;
   void attention_cached(const Tensor& out, const Tensor& keys, const Tensor& values, const Tensor& qkv,
-                        std::int64_t past) override;
+                        const CacheRows& rows) override;
 
   void cross_entropy_stats(const CrossEntropy& args) override;
   void cross_entropy_rescale(const Tensor& exp_sum, const Tensor& argmax, const Tensor& own,
@@ -110,6 +110,9 @@ class CudaBackend final : public Backend {
   void set_symmetric_rows(const SymmetricRows& args) override;
 
  private:
+  // attention_forward without a library; lse may be empty.
+  void own_attention_forward(const Tensor& out, const Tensor& lse, const Tensor& qkv, std::int64_t first_head,
+                             const Dropout& dropout);
   // The product with an epilogue when the types allow it, else by `parts`.
   void fused(const Product& product, const Matmul::Parts& parts, const Matmul::Parts& after = {});
   // A product with GELU or its slope by the library, by one own kernel, or in steps.

@@ -141,8 +141,9 @@ struct Embed {
   float* out;
   const std::int32_t* tokens;
   const T* wte;
-  const T* wpe;  // from the window's first position on
-  std::int64_t first_class, classes, positions, columns;
+  const T* wpe;  // from the window's first position on, or from 0 with `positions`
+  const std::int32_t* positions;
+  std::int64_t first_class, classes, length, columns;
   template <int kCount>
   struct Terms {
     Floats<kCount> place, word;
@@ -152,7 +153,9 @@ struct Embed {
   __device__ Terms<kCount> read(std::int64_t row, std::int64_t column) const {
     const std::int64_t token = tokens[row] - first_class;
     const bool here = token >= 0 && token < classes;
-    const T* place = wpe + static_cast<std::uint32_t>(row) % static_cast<std::uint32_t>(positions) * columns;
+    const std::int64_t position =
+        positions ? positions[row] : static_cast<std::uint32_t>(row) % static_cast<std::uint32_t>(length);
+    const T* place = wpe + position * columns;
     // Without a branch, or each row would wait for the one before.
     const T* word = here ? wte + token * columns : place;
     return {load<kCount>(place + column), load<kCount>(word + column), here};
@@ -189,13 +192,15 @@ void CudaBackend::residual_backward(const Tensor& dbranch, const Tensor& dout, c
 }
 
 void CudaBackend::embedding_forward(const Tensor& out, const Tensor& tokens, const Tensor& wte,
-                                    const Tensor& wpe, std::int64_t first_class, const Dropout& dropout) {
-  const std::int64_t columns = out.columns(), positions = tokens.dim(1);
+                                    const Tensor& wpe, std::int64_t first_class, const Dropout& dropout,
+                                    const Tensor& positions) {
+  const std::int64_t columns = out.columns(), length = tokens.dim(1);
+  const std::int64_t first_position = positions ? 0 : dropout.window.first_position;
   with_type(wte.dtype, [&]<typename T>() {
-    for_rows(tokens.count(), positions, columns, dropout, aligned(out.data, wte.data, wpe.data),
+    for_rows(tokens.count(), length, columns, dropout, aligned(out.data, wte.data, wpe.data),
              Embed<T>{out.as<float>(), tokens.as<std::int32_t>(), wte.as<T>(),
-                      wpe.as<T>() + dropout.window.first_position * columns, first_class, wte.rows(),
-                      positions, columns},
+                      wpe.as<T>() + first_position * columns, positions.as<std::int32_t>(), first_class,
+                      wte.rows(), length, columns},
              stream_.get());
   });
 }

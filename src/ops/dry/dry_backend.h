@@ -40,7 +40,7 @@ class DryBackend : public Backend {
                               bool overwrite) override;
 
   void embedding_forward(const Tensor&, const Tensor&, const Tensor&, const Tensor&, std::int64_t,
-                         const Dropout&) override {}
+                         const Dropout&, const Tensor&) override {}
   void embedding_backward(const Tensor&, const Tensor&, const Tensor&, const Tensor&, std::int64_t,
                           const Dropout&) override {}
 
@@ -57,7 +57,8 @@ class DryBackend : public Backend {
   void attention_forward(const Tensor& out, const Tensor& lse, const Tensor& qkv, std::int64_t first_head,
                          const Dropout& dropout) override;
   void attention_backward(const AttentionBackward& args) override;
-  void attention_cached(const Tensor&, const Tensor&, const Tensor&, const Tensor&, std::int64_t) override {}
+  void attention_cached(const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+                        const CacheRows&) override {}
 
   void cross_entropy_stats(const CrossEntropy&) override {}
   void cross_entropy_rescale(const Tensor&, const Tensor&, const Tensor&, const Tensor&) override {}

@@ -46,7 +46,7 @@ class TapeBackend final : public DryBackend {
   }
 
   void embedding_forward(const Tensor& out, const Tensor&, const Tensor&, const Tensor&, std::int64_t,
-                         const Dropout&) override {
+                         const Dropout&, const Tensor&) override {
     memory({out, out, out});
   }
   void embedding_backward(const Tensor&, const Tensor&, const Tensor& dout, const Tensor&, std::int64_t,

@@ -105,29 +105,34 @@ void ReferenceBackend::attention_backward(const AttentionBackward& args) {
 }
 
 void ReferenceBackend::attention_cached(const Tensor& out, const Tensor& keys, const Tensor& values,
-                                        const Tensor& qkv, std::int64_t past) {
-  const std::int64_t T = qkv.dim(0);
-  const Layout at(qkv.reshaped({1, T, 3, qkv.dim(2), qkv.dim(3)}));
+                                        const Tensor& qkv, const CacheRows& rows) {
+  const std::int64_t R = qkv.dim(0);
+  const Layout at(qkv.reshaped({1, R, 3, qkv.dim(2), qkv.dim(3)}));
   const std::int64_t width = at.H * at.D;
   const auto in = read(qkv);
   auto key = read(keys), value = read(values);
-  for (std::int64_t t = 0; t < T; ++t) {
-    std::copy_n(&in[at.k(0, t, 0)], width, &key[(past + t) * width]);
-    std::copy_n(&in[at.v(0, t, 0)], width, &value[(past + t) * width]);
+  const auto position = [&](std::int64_t r) { return std::int64_t{rows.positions.as<std::int32_t>()[r]}; };
+  const auto first = [&](std::int64_t r) {  // of the row's text
+    return rows.texts.as<std::int32_t>()[r] * keys.dim(1) * width;
+  };
+  for (std::int64_t r = 0; r < R; ++r) {
+    std::copy_n(&in[at.k(0, r, 0)], width, &key[first(r) + position(r) * width]);
+    std::copy_n(&in[at.v(0, r, 0)], width, &value[first(r) + position(r) * width]);
   }
   write(keys, key);
   write(values, value);
   Values outs(out.count());
-  for (std::int64_t t = 0; t < T; ++t) {
+  for (std::int64_t r = 0; r < R; ++r) {
     for (std::int64_t h = 0; h < at.H; ++h) {
-      Values p(past + t + 1);
+      const std::int64_t head = first(r) + h * at.D;
+      Values p(position(r) + 1);
       for (std::size_t j = 0; j < p.size(); ++j) {
-        p[j] = at.scale() * dot(&in[at.q(0, t, h)], &key[j * width + h * at.D], at.D);
+        p[j] = at.scale() * dot(&in[at.q(0, r, h)], &key[head + j * width], at.D);
       }
       softmax(p);
       for (std::size_t j = 0; j < p.size(); ++j) {
         for (std::int64_t d = 0; d < at.D; ++d)
-          outs[at.out(0, t, h) + d] += p[j] * value[j * width + h * at.D + d];
+          outs[at.out(0, r, h) + d] += p[j] * value[head + j * width + d];
       }
     }
   }

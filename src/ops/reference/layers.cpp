@@ -17,13 +17,15 @@ namespace {
 
 // Calls visit(row of wte, or -1 when this shard does not have the token; row of wpe; row of out; b; t).
 template <typename Visit>
-void for_each_token(const Tensor& tokens, std::int64_t first_class, std::int64_t classes,
-                    const TokenWindow& window, Visit&& visit) {
+void for_each_token(const Tensor& tokens, const Tensor& positions, std::int64_t first_class,
+                    std::int64_t classes, const TokenWindow& window, Visit&& visit) {
   for (std::int64_t b = 0; b < tokens.dim(0); ++b) {
     for (std::int64_t t = 0; t < tokens.dim(1); ++t) {
       const std::int64_t row = b * tokens.dim(1) + t;
       const std::int64_t token = tokens.as<const std::int32_t>()[row] - first_class;
-      visit(token >= 0 && token < classes ? token : -1, window.first_position + t, row, b, t);
+      const std::int64_t position =
+          positions ? positions.as<const std::int32_t>()[row] : window.first_position + t;
+      visit(token >= 0 && token < classes ? token : -1, position, row, b, t);
     }
   }
 }
@@ -32,16 +34,16 @@ void for_each_token(const Tensor& tokens, std::int64_t first_class, std::int64_t
 
 void ReferenceBackend::embedding_forward(const Tensor& out, const Tensor& tokens, const Tensor& wte,
                                          const Tensor& wpe, std::int64_t first_class,
-                                         const Dropout& dropout) {
+                                         const Dropout& dropout, const Tensor& positions) {
   const auto channels = wte.columns();
-  const auto classes = read(wte), positions = read(wpe);
+  const auto classes = read(wte), places = read(wpe);
   const Mask mask(dropout);
   Values outs(out.count());
-  for_each_token(tokens, first_class, wte.rows(), dropout.window,
+  for_each_token(tokens, positions, first_class, wte.rows(), dropout.window,
                  [&](auto token, auto position, auto row, auto b, auto t) {
                    if (token < 0) return;
                    for (std::int64_t c = 0; c < channels; ++c) {
-                     const double value = positions[position * channels + c] + classes[token * channels + c];
+                     const double value = places[position * channels + c] + classes[token * channels + c];
                      outs[row * channels + c] = value * mask(b, t, c);
                    }
                  });
@@ -55,7 +57,7 @@ void ReferenceBackend::embedding_backward(const Tensor& dwte, const Tensor& dwpe
   const auto douts = read(dout);
   const Mask mask(dropout);
   auto classes = read(dwte), positions = read(dwpe);
-  for_each_token(tokens, first_class, dwte.rows(), dropout.window,
+  for_each_token(tokens, {}, first_class, dwte.rows(), dropout.window,
                  [&](auto token, auto position, auto row, auto b, auto t) {
                    for (std::int64_t c = 0; c < channels; ++c) {
                      const double gradient = douts[row * channels + c] * mask(b, t, c);

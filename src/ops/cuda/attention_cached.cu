@@ -1,0 +1,192 @@
+// Attention with a cache, for generation.
+#include "ops/cuda/attention.cuh"
+
+#include "ops/cuda/cuda_backend.h"
+
+namespace shoal::cuda {
+namespace {
+
+constexpr int kThreads = 512, kWarps = kThreads / kWarp;
+constexpr int kLanes = 8;                   // that share a key
+constexpr int kGroups = kThreads / kLanes;  // of lanes, with a key each
+constexpr int kFewChannels = 64;            // of a head
+constexpr float kLowest = -3e38f;           // below every score, and finite: its difference from itself is 0
+
+template <typename T>
+struct Cached {
+  T *out, *keys, *values;
+  const T* qkv;
+  const std::int32_t *texts, *positions;
+  std::int64_t H, D, block;  // positions of a text
+  float scale;
+
+  // Offsets of a head's channels in the caches, and of its query in qkv.
+  __device__ std::int64_t cache(std::int64_t text, std::int64_t position, std::int64_t h) const {
+    return ((text * block + position) * H + h) * D;
+  }
+  __device__ std::int64_t query(std::int64_t row, std::int64_t h) const { return (3 * row * H + h) * D; }
+};
+
+// One block per row appends its keys and values.
+template <typename T>
+__global__ void append_kernel(Cached<T> at) {
+  const std::int64_t row = blockIdx.x, width = at.H * at.D,
+                     to = at.cache(at.texts[row], at.positions[row], 0), from = at.query(row, 0);
+  for (std::int64_t c = threadIdx.x; c < width; c += blockDim.x) {
+    at.keys[to + c] = at.qkv[from + width + c];
+    at.values[to + c] = at.qkv[from + 2 * width + c];
+  }
+}
+
+// One block per head of a row appends and attends. A group of lanes has every kGroups-th key, with a running
+// maximum; a lane has kSteps times kEach channels.
+template <int kEach, int kSteps, typename T>
+__global__ void __launch_bounds__(kThreads) cached_kernel(Cached<T> at) {
+  constexpr int kKeys = kSteps * kEach > kFewChannels / kLanes ? 1 : 4;  // of a group, read at once
+  __shared__ float sums[kWarps], maxima[kWarps], outs[kWarps][kMostChannels];
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp,
+            group = static_cast<int>(threadIdx.x) / kLanes, first_channel = lane % kLanes * kEach;
+  const std::int64_t row = blockIdx.x / at.H, h = blockIdx.x % at.H, width = at.H * at.D;
+  const std::int64_t text = at.texts[row], position = at.positions[row], mine = at.query(row, h);
+  // What other blocks append may not be in the cache yet: the keys from here on are read in qkv.
+  std::int64_t fresh = position;
+  for (std::int64_t before = row; before > 0 && at.texts[before - 1] == text; --before) --fresh;
+  const std::int64_t cached = at.cache(text, 0, h);
+
+  Floats<kEach> q[kSteps], o[kSteps] = {};
+  const auto channel = [&](int step) { return step * kLanes * kEach + first_channel; };
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) {
+    q[step] = channel(step) < at.D ? load<kEach>(at.qkv + mine + channel(step)) : Floats<kEach>{};
+  }
+  float maximum = kLowest, sum = 0;
+  for (std::int64_t begin = 0; begin <= position; begin += kGroups * kKeys) {
+    Floats<kEach> k[kKeys][kSteps], v[kKeys][kSteps];
+#pragma unroll
+    for (int n = 0; n < kKeys; ++n) {
+      // Past the last one, it once more.
+      const std::int64_t wanted = begin + n * kGroups + group, j = wanted < position ? wanted : position;
+      const T* key = at.keys + cached + j * width;
+      const T* value = at.values + cached + j * width;
+      if (j >= fresh) {
+        key = at.qkv + mine + ((j - position) * 3 + 1) * width;
+        value = key + width;
+      }
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {
+        const bool there = channel(step) < at.D;
+        k[n][step] = there ? load<kEach>(key + channel(step)) : Floats<kEach>{};
+        v[n][step] = there ? load<kEach>(value + channel(step)) : Floats<kEach>{};
+      }
+    }
+    float scores[kKeys], most = maximum;
+#pragma unroll
+    for (int n = 0; n < kKeys; ++n) {
+      float score = 0;
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {
+#pragma unroll
+        for (int i = 0; i < kEach; ++i) score = fmaf(q[step].at[i], k[n][step].at[i], score);
+      }
+#pragma unroll
+      for (int mask = kLanes / 2; mask > 0; mask /= 2) score += shuffle_xor(score, mask);
+      scores[n] = at.scale * score;
+      if (begin + n * kGroups + group <= position) most = fmaxf(most, scores[n]);
+    }
+    const float rescale = expf(maximum - most);
+    maximum = most;
+    sum *= rescale;
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) o[step].at[i] *= rescale;
+    }
+#pragma unroll
+    for (int n = 0; n < kKeys; ++n) {
+      const float p = begin + n * kGroups + group <= position ? expf(scores[n] - most) : 0.0f;
+      sum += p;
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {
+#pragma unroll
+        for (int i = 0; i < kEach; ++i) o[step].at[i] = fmaf(p, v[n][step].at[i], o[step].at[i]);
+      }
+    }
+  }
+  // The groups of a warp, then the warps of the block.
+#pragma unroll
+  for (int mask = kLanes; mask < kWarp; mask *= 2) {
+    const float most = fmaxf(maximum, shuffle_xor(maximum, mask)), rescale = expf(maximum - most);
+    maximum = most;
+    sum *= rescale;
+    sum += shuffle_xor(sum, mask);
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) {
+        float& at_channel = o[step].at[i];
+        at_channel *= rescale;
+        at_channel += shuffle_xor(at_channel, mask);
+      }
+    }
+  }
+  if (lane < kLanes) {
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) outs[warp][channel(step) + i] = o[step].at[i];
+    }
+    if (lane == 0) sums[warp] = sum, maxima[warp] = maximum;
+  }
+  __syncthreads();
+  float most = maxima[0];
+#pragma unroll
+  for (int i = 1; i < kWarps; ++i) most = fmaxf(most, maxima[i]);
+  const std::int64_t now = cached + position * width;
+  for (std::int64_t d = threadIdx.x; d < at.D; d += kThreads) {
+    float total = 0, weight = 0;
+#pragma unroll
+    for (int i = 0; i < kWarps; ++i) {
+      const float rescale = expf(maxima[i] - most);
+      total += rescale * outs[i][d];
+      weight += rescale * sums[i];
+    }
+    at.out[row * width + h * at.D + d] = narrow<T>(total / weight);
+    at.keys[now + d] = at.qkv[mine + width + d];
+    at.values[now + d] = at.qkv[mine + 2 * width + d];
+  }
+}
+
+template <typename T>
+auto* kernel_for(const Cached<T>& at) {
+  constexpr int kEach = 16 / sizeof(T);
+  if (at.D % kEach != 0 || !aligned(at.keys, at.values, at.qkv)) {
+    return cached_kernel<1, kMostChannels / kLanes, T>;
+  }
+  return at.D <= kFewChannels ? cached_kernel<kEach, kFewChannels / kLanes / kEach, T>
+                              : cached_kernel<kEach, kMostChannels / kLanes / kEach, T>;
+}
+
+}  // namespace
+
+void CudaBackend::attention_cached(const Tensor& out, const Tensor& keys, const Tensor& values,
+                                   const Tensor& qkv, const CacheRows& rows) {
+  const std::int64_t R = qkv.dim(0), H = qkv.dim(2), D = qkv.dim(3);
+  const Heads heads = heads_of(qkv.reshaped({1, R, 3, H, D}));
+  with_type(qkv.dtype, [&]<typename T>() {
+    const Cached<T> at{out.as<T>(),
+                       keys.as<T>(),
+                       values.as<T>(),
+                       qkv.as<T>(),
+                       rows.texts.as<std::int32_t>(),
+                       rows.positions.as<std::int32_t>(),
+                       H,
+                       D,
+                       keys.dim(1),
+                       heads.scale};
+    if (!rows.prompt) return launch(kernel_for(at), blocks(R * H), kThreads, 0, stream_.get(), at);
+    launch(append_kernel<T>, blocks(R), kThreads, 0, stream_.get(), at);
+    own_attention_forward(out.reshaped({1, R, H, D}), {}, qkv.reshaped({1, R, 3, H, D}), 0, {});
+  });
+}
+
+}  // namespace shoal::cuda

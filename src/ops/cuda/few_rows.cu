@@ -1,0 +1,126 @@
+// Products with few rows: a warp has some rows of w, of which its lanes read neighbouring pieces.
+#include "ops/cuda/few_rows.h"
+
+#include <algorithm>
+
+#include "ops/cuda/gelu.cuh"
+
+namespace shoal::cuda {
+namespace {
+
+constexpr int kThreads = 128, kWarps = kThreads / kWarp;
+
+template <typename T>
+struct FewRows {
+  void* y;
+  T* hidden;  // null without GELU
+  const T *x, *w, *bias;
+  std::int64_t R, K, N;
+  bool y_is_float;
+  Gelu kind;
+};
+
+// y and hidden at a row and column.
+template <typename T>
+__device__ void store_sum(const FewRows<T>& to, std::int64_t row, std::int64_t column, float sum) {
+  if (to.bias) sum += widen(to.bias[column]);
+  const std::int64_t at = row * to.N + column;
+  if (to.hidden) {
+    to.hidden[at] = narrow<T>(sum);
+    sum = (to.kind == Gelu::tanh ? gelu_tanh(sum) : gelu_erf(sum)).y;
+  }
+  if (to.y_is_float) {
+    static_cast<float*>(to.y)[at] = sum;
+  } else {
+    static_cast<T*>(to.y)[at] = narrow<T>(sum);
+  }
+}
+
+// kRows rows, of which some may be missing, by kColumns of N for each warp; kEach neighbouring numbers at
+// once.
+template <int kRows, int kColumns, int kEach, typename T>
+__global__ void __launch_bounds__(kThreads) few_rows_kernel(FewRows<T> of) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const std::int64_t warp = static_cast<std::int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp,
+                     first = warp * kColumns;
+  if (first >= of.N) return;
+  const T *x[kRows], *w[kColumns];
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) x[r] = of.x + (r < of.R ? r : 0) * of.K;
+#pragma unroll
+  for (int c = 0; c < kColumns; ++c) w[c] = of.w + (first + c < of.N ? first + c : first) * of.K;
+  float sums[kRows][kColumns] = {};
+#pragma unroll 4 / kColumns
+  for (std::int64_t k = lane * kEach; k < of.K; k += kWarp * kEach) {
+    Floats<kEach> ws[kColumns];
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) ws[c] = load<kEach>(w[c] + k);
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      const auto xs = load<kEach>(x[r] + k);
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) {
+#pragma unroll
+        for (int i = 0; i < kEach; ++i) sums[r][c] = fmaf(xs.at[i], ws[c].at[i], sums[r][c]);
+      }
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) {
+      const float sum = warp_sum(sums[r][c]);
+      // Each lane stores one of the sums.
+      if (lane == r * kColumns + c && r < of.R && first + c < of.N) store_sum(of, r, first + c, sum);
+    }
+  }
+}
+
+template <int kRows, int kColumns, int kEach, typename T>
+void run(const FewRows<T>& of, cudaStream_t stream) {
+  static_assert(kRows * kColumns <= kWarp);
+  launch(few_rows_kernel<kRows, kColumns, kEach, T>, blocks(ceil_div(of.N, kWarps * kColumns)), kThreads, 0,
+         stream, of);
+}
+
+// Columns of a warp: one where these are the most that a GPU has warps for, so that all of w is on its way at
+// once.
+template <int kRows, typename T>
+void run_rows(const FewRows<T>& of, cudaStream_t stream) {
+  constexpr int kEach = 16 / sizeof(T), kFewer = kRows > 2 ? 2 : 1;
+  constexpr std::int64_t kMany = 8192;
+  if (of.N > kMany) return run<kRows, 4, kEach>(of, stream);
+  run<kRows, kFewer, kEach>(of, stream);
+}
+
+template <typename T>
+void run_any(const FewRows<T>& of, cudaStream_t stream) {
+  constexpr std::int64_t kEach = 16 / sizeof(T);
+  if (of.K % kEach != 0 || !aligned(of.x, of.w)) return run<kFewRows, 1, 1>(of, stream);
+  if (of.R == 1) return run_rows<1>(of, stream);
+  if (of.R == 2) return run_rows<2>(of, stream);
+  if (of.R <= 4) return run_rows<4>(of, stream);
+  run_rows<kFewRows>(of, stream);
+}
+
+}  // namespace
+
+void few_rows_product(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias,
+                      cudaStream_t stream) {
+  with_type(w.dtype, [&]<typename T>() {
+    run_any(FewRows<T>{y.data, nullptr, x.as<T>(), w.as<T>(), bias.as<T>(), x.rows(), x.columns(), w.rows(),
+                       y.dtype == DType::f32, Gelu::tanh},
+            stream);
+  });
+}
+
+void few_rows_gelu(const Tensor& y, const Tensor& hidden, const Tensor& x, const Tensor& w,
+                   const Tensor& bias, Gelu kind, cudaStream_t stream) {
+  with_type(w.dtype, [&]<typename T>() {
+    run_any(FewRows<T>{y.data, hidden.as<T>(), x.as<T>(), w.as<T>(), bias.as<T>(), x.rows(), x.columns(),
+                       w.rows(), y.dtype == DType::f32, kind},
+            stream);
+  });
+}
+
+}  // namespace shoal::cuda
