@@ -11,7 +11,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 pack=build/gpu/pack
-programs=(test_ops_cuda bench_backend_ops bench_train_step shoal)
+programs=(test_ops_cuda bench_backend_ops bench_train_step bench_decode shoal)
 modules=(libshoal_cuda.so libbench_gpu_kernels.so)
 
 pack() {
@@ -190,20 +190,39 @@ memory() {
     "$pack/shoal" size "${settings[@]}" | grep "on the GPU"
   done
 }
-# The layout that the planner chooses, and its prediction beside the run.
+# The layout that the planner chooses, and its prediction beside the run, with and without recomputation.
 planned() {
-  local settings best
-  gpt2 planned
-  part "plans of 124M, 64 x 1024" plan.txt 14 "$pack/shoal" plan "${settings[@]}"
-  best=$(sed -n 's/^best: //p' "$logs/plan.txt")
-  # shellcheck disable=SC2206
-  settings+=($best)
-  watched part "the best: $best" planned.txt 1 "$pack/shoal" train "${settings[@]}"
-  "$pack/shoal" size "${settings[@]}" | grep "on the GPU"
-  part "the prediction of its step" planned-check.txt 12 "$pack/shoal" plan --check "$work/runs/planned"
+  local level settings best
+  sed '/^micro_batch/d' configs/gpt2-124m.toml >"$work/any-micro-batch.toml"
+  for level in none light block; do
+    gpt2 "planned-$level" "train.recompute=$level"
+    settings[0]=$work/any-micro-batch.toml
+    part "plans of 124M, 64 x 1024, recompute $level" "plan-$level.txt" 14 "$pack/shoal" plan "${settings[@]}"
+    best=$(sed -n 's/^best: //p' "$logs/plan-$level.txt")
+    # shellcheck disable=SC2206
+    settings+=($best)
+    watched part "the best: $best" "planned-$level.txt" 1 "$pack/shoal" train "${settings[@]}"
+    "$pack/shoal" size "${settings[@]}" | grep "on the GPU"
+    part "the prediction of its step" "planned-$level-check.txt" 12 "$pack/shoal" plan --check "$work/runs/planned-$level"
+  done
+}
+# Steps of generation: layers heads width vocabulary prompt texts tokens type
+decode() {
+  local name texts sizes
+  while read -r -u 3 name texts sizes; do
+    # shellcheck disable=SC2086
+    part "tokens of $name, $texts texts" "decode-$name-$texts.txt" 1 "$pack/bench_decode" $sizes $texts 200 bfloat16 --backend cuda
+  done 3<<'SIZES'
+124M 1 12 12 768 50257 512
+124M 8 12 12 768 50257 512
+1558M 1 48 25 1600 50257 512
+1558M 8 48 25 1600 50257 512
+SIZES
+  part "the first, every kernel launched" decode-eager.txt 1 "$pack/bench_decode" 12 12 768 50257 512 1 200 bfloat16 --backend cuda --eager
 }
 generation() {
-  part "200 tokens by 124M" generation.txt 3 "$pack/shoal" sample --checkpoint "$work/runs/planned" --prompt "The king" --max-tokens 200
+  decode
+  part "200 tokens by 124M" generation.txt 3 "$pack/shoal" sample --checkpoint "$work/runs/planned-none" --prompt "The king" --max-tokens 200
 }
 
 # Lines of name, layers, heads, width and batch; $SIZES: some of the names.

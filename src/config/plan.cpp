@@ -125,6 +125,7 @@ RunPlan make_plan(const Config& config, const GptConfig& model) {
                .sequence = parallel.sequence && parallel.tensor > 1,
                .sampled_texts = std::min(config.eval.samples, static_cast<int>(kFewRows)),
                .memory_checkpoints = config.checkpoint.memory,
+               .graph = train.graph,
                .tune = may_tune(config),
                .ordered = is_ordered(config),
                .ranges = stage_ranges(parallel, model)};

@@ -23,6 +23,7 @@ struct RunPlan {
   bool sequence = false;  // tensor ranks share the tokens
   int sampled_texts = 0;  // that an evaluation writes together
   bool memory_checkpoints = false;
+  bool graph = true;                  // train.graph
   bool tune = true, ordered = false;  // of BackendOptions
   std::vector<UnitRange> ranges;      // range k is on stage k % mesh.pipeline; empty without a pipeline
 
@@ -42,7 +43,7 @@ struct RunPlan {
   // capture it as a graph: messages to other ranks, the account of gathered weights, copies from the host and
   // steps that end an interval cannot be captured.
   bool can_capture_steps() const {
-    return mesh.ranks() == 1 && engine.zero < 3 && !engine.on_host && !engine.outer;
+    return graph && mesh.ranks() == 1 && engine.zero < 3 && !engine.on_host && !engine.outer;
   }
   // Tensors that the optimizers keep beside a hidden matrix, or beside each other parameter.
   int optimizer_tensors(bool matrix = false) const {

@@ -217,8 +217,9 @@ std::vector<Field> make_fields() {
           "mantissa (TF32). Several times faster; less exact than float32, more exact than bfloat16."),
       plain<&C::train, &Train::graph>(
           "train.graph",
-          "cuda, one rank: capture the second step as a CUDA graph and replay it for every later step. The "
-          "host launches less and the GPU has no gaps between kernels; the results are the same. Not with "
+          "cuda, one rank: capture the second step as a CUDA graph and replay it for every later step, and "
+          "likewise for the tokens of generated texts. The host launches less and the GPU has no gaps "
+          "between kernels; the results are the same. Not with "
           "traces, offload, run.verify, train.spike_zscore, parallel.zero = 3 or an outer optimizer."),
       number<&C::train, &Train::global_batch>("train.global_batch", at_least(1), "sequences",
                                               "Sequences per optimizer step, over all ranks."),

@@ -210,7 +210,7 @@ void Trainer::Run::start(const Config& given) {
                                               .tokens = worker_tokens(),
                                               .with_signals = workers == 1,
                                               .updates = !decides(),
-                                              .capture = config.train.graph && can_capture,
+                                              .capture = can_capture,
                                               .before_change = [this] {
                                                 if (memory) memory->wait();
                                                 if (verifier) verify();

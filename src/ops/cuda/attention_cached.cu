@@ -46,6 +46,8 @@ __global__ void __launch_bounds__(kThreads) cached_kernel(Cached<T> at) {
   __shared__ float sums[kWarps], maxima[kWarps], outs[kWarps][kMostChannels];
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp,
             group = static_cast<int>(threadIdx.x) / kLanes, first_channel = lane % kLanes * kEach;
+  let_next_start();
+  wait_for_earlier();
   const std::int64_t row = blockIdx.x / at.H, h = blockIdx.x % at.H, width = at.H * at.D;
   const std::int64_t text = at.texts[row], position = at.positions[row], mine = at.query(row, h);
   // What other blocks append may not be in the cache yet: the keys from here on are read in qkv.
@@ -183,7 +185,7 @@ void CudaBackend::attention_cached(const Tensor& out, const Tensor& keys, const 
                        D,
                        keys.dim(1),
                        heads.scale};
-    if (!rows.prompt) return launch(kernel_for(at), blocks(R * H), kThreads, 0, stream_.get(), at);
+    if (!rows.prompt) return launch_early(kernel_for(at), blocks(R * H), kThreads, stream_.get(), at);
     launch(append_kernel<T>, blocks(R), kThreads, 0, stream_.get(), at);
     own_attention_forward(out.reshaped({1, R, H, D}), {}, qkv.reshaped({1, R, 3, H, D}), 0, {});
   });

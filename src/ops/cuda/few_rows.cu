@@ -26,7 +26,9 @@ __device__ void store_sum(const FewRows<T>& to, std::int64_t row, std::int64_t c
   if (to.bias) sum += widen(to.bias[column]);
   const std::int64_t at = row * to.N + column;
   if (to.hidden) {
-    to.hidden[at] = narrow<T>(sum);
+    const T hidden = narrow<T>(sum);
+    to.hidden[at] = hidden;
+    sum = widen(hidden);
     sum = (to.kind == Gelu::tanh ? gelu_tanh(sum) : gelu_erf(sum)).y;
   }
   if (to.y_is_float) {
@@ -49,6 +51,13 @@ __global__ void __launch_bounds__(kThreads) few_rows_kernel(FewRows<T> of) {
   for (int r = 0; r < kRows; ++r) x[r] = of.x + (r < of.R ? r : 0) * of.K;
 #pragma unroll
   for (int c = 0; c < kColumns; ++c) w[c] = of.w + (first + c < of.N ? first + c : first) * of.K;
+  let_next_start();
+#pragma unroll
+  for (int c = 0; c < kColumns; ++c) {
+    constexpr int kStep = kLine / sizeof(T);
+    for (std::int64_t k = lane * kStep; k < of.K; k += kWarp * kStep) prefetch(w[c] + k);
+  }
+  wait_for_earlier();
   float sums[kRows][kColumns] = {};
 #pragma unroll 4 / kColumns
   for (std::int64_t k = lane * kEach; k < of.K; k += kWarp * kEach) {
@@ -79,8 +88,8 @@ __global__ void __launch_bounds__(kThreads) few_rows_kernel(FewRows<T> of) {
 template <int kRows, int kColumns, int kEach, typename T>
 void run(const FewRows<T>& of, cudaStream_t stream) {
   static_assert(kRows * kColumns <= kWarp);
-  launch(few_rows_kernel<kRows, kColumns, kEach, T>, blocks(ceil_div(of.N, kWarps * kColumns)), kThreads, 0,
-         stream, of);
+  launch_early(few_rows_kernel<kRows, kColumns, kEach, T>, blocks(ceil_div(of.N, kWarps * kColumns)),
+               kThreads, stream, of);
 }
 
 // Columns of a warp: one where these are the most that a GPU has warps for, so that all of w is on its way at

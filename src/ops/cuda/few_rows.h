@@ -11,7 +11,7 @@ namespace shoal::cuda {
 // bits of a row do not depend on the other rows, nor on how many there are.
 void few_rows_product(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias,
                       cudaStream_t stream);
-// The same for hidden x [R, N], and y x [R, N] = GELU of it before it is rounded.
+// The same for hidden x [R, N], and y x [R, N] = GELU(hidden).
 void few_rows_gelu(const Tensor& y, const Tensor& hidden, const Tensor& x, const Tensor& w,
                    const Tensor& bias, Gelu kind, cudaStream_t stream);
 

@@ -25,6 +25,41 @@ void launch(void (*kernel)(Params...), dim3 grid, dim3 block, std::size_t shared
   check(cudaGetLastError());
 }
 
+// --- programmatic dependent launch: from Hopper on, a short kernel that is launched early may start before
+// the kernel in front of it has finished, as soon as all of that one's blocks have called let_next_start() or
+// ended. It calls wait_for_earlier() before it reads or writes what another kernel may write or read; then
+// the earlier kernels have finished.
+template <typename... Params, typename... Args>
+void launch_early(void (*kernel)(Params...), dim3 grid, dim3 block, cudaStream_t stream,
+                  const Args&... args) {
+  if (!prepare_launch(reinterpret_cast<const void*>(kernel), grid, 0)) return;
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.stream = stream;
+  config.attrs = &early;
+  config.numAttrs = CUDART_VERSION >= 12030 ? 1 : 0;  // of earlier ones, graphs have no such edges
+  check(cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...));
+}
+__device__ inline void let_next_start() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+__device__ inline void wait_for_earlier() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+// Brings a line of global memory nearer, without reading it: it may still change.
+__device__ inline void prefetch(const void* line) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(line)));
+}
+inline constexpr int kLine = 128;  // bytes
+
 // The block's dynamic shared memory.
 template <typename T>
 __device__ T* dynamic_shared() {

@@ -89,6 +89,8 @@ __global__ void __launch_bounds__(kThreads)
                    std::int64_t rows, std::int64_t columns) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kWarps + warp;
+  let_next_start();
+  wait_for_earlier();
   if (row >= rows) return;
   const float inverse = 1.0f / static_cast<float>(columns);
   Row<kChunks> values;
@@ -268,6 +270,7 @@ __global__ void any_forward_kernel(T* y, float* mean, float* rstd, const float* 
                                    const T* beta, std::int64_t rows, std::int64_t columns) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kWarps + warp;
+  wait_for_earlier();
   if (row >= rows) return;
   const float* in = x + row * columns;
   const float inverse = 1.0f / static_cast<float>(columns);
@@ -335,6 +338,14 @@ void with_chunks(std::int64_t columns, F&& f) {
   return f.template operator()<kMostChunks>();
 }
 
+// With few rows, as in generation, a kernel takes hardly longer than its launch.
+template <typename... Params, typename... Args>
+void launch_rows(void (*kernel)(Params...), std::int64_t rows, cudaStream_t stream, const Args&... args) {
+  const dim3 grid = blocks(ceil_div(rows, kWarps));
+  if (rows <= kFewRows) return launch_early(kernel, grid, kThreads, stream, args...);
+  launch(kernel, grid, kThreads, 0, stream, args...);
+}
+
 bool fits(std::int64_t columns) { return columns % kWide == 0 && columns <= kMostChunks * kWarp * kWide; }
 
 }  // namespace
@@ -342,11 +353,10 @@ bool fits(std::int64_t columns) { return columns % kWide == 0 && columns <= kMos
 void CudaBackend::layernorm_forward(const Tensor& y, const Tensor& mean, const Tensor& rstd, const Tensor& x,
                                     const Tensor& gamma, const Tensor& beta) {
   const std::int64_t rows = x.rows(), columns = x.columns();
-  const dim3 grid = blocks(ceil_div(rows, kWarps));
   with_type(y.dtype, [&]<typename T>() {
     const auto run = [&](auto kernel, auto from) {
-      launch(kernel, grid, kThreads, 0, stream_.get(), y.as<T>(), mean.as<float>(), rstd.as<float>(), from,
-             gamma.as<T>(), beta.as<T>(), rows, columns);
+      launch_rows(kernel, rows, stream_.get(), y.as<T>(), mean.as<float>(), rstd.as<float>(), from,
+                  gamma.as<T>(), beta.as<T>(), rows, columns);
     };
     if (fits(columns) && aligned(y.data, x.data, gamma.data, beta.data)) {
       with_chunks(columns,
@@ -367,9 +377,8 @@ void CudaBackend::residual_layernorm_forward(const ResidualLayerNorm& args) {
     const AfterBranch<T> stream{out.as<float>(), residual.as<float>(), branch.as<T>(), out.dim(1),
                                 Mask(dropout)};
     with_chunks(columns, [&]<int kChunks>() {
-      launch(forward_kernel<T, kChunks, AfterBranch<T>>, blocks(ceil_div(rows, kWarps)), kThreads, 0,
-             stream_.get(), y.as<T>(), mean.as<float>(), rstd.as<float>(), stream, gamma.as<T>(),
-             beta.as<T>(), rows, columns);
+      launch_rows(forward_kernel<T, kChunks, AfterBranch<T>>, rows, stream_.get(), y.as<T>(),
+                  mean.as<float>(), rstd.as<float>(), stream, gamma.as<T>(), beta.as<T>(), rows, columns);
     });
   });
 }
