@@ -64,7 +64,8 @@ Settings read_settings(int argc, char** argv) {
 // Read by a step in the middle: the blocks and the head's classes, and each text's keys and values.
 double bytes_of_step(const Settings& settings) {
   const auto& model = settings.model;
-  const double c = model.n_embd, layers = model.n_layer, positions = static_cast<double>(model.block_size),
+  const double c = static_cast<double>(model.n_embd), layers = static_cast<double>(model.n_layer),
+               positions = static_cast<double>(model.block_size),
                middle = (static_cast<double>(settings.prompt) + positions) / 2;
   const double numbers =
       layers * 12 * c * c + model.vocab_size * c + settings.texts * layers * 2 * c * middle;

@@ -54,9 +54,11 @@ Decoder::Decoder(Backend& backend, UnitStore& store, const GptConfig& config, DT
       buffers_(Buffers::take(arena_, config, compute, texts, tensor.tensor_rank())),
       embedding_(store.units()),
       head_(store.units(), config),
-      lengths_(static_cast<std::size_t>(texts)) {
+      lengths_(static_cast<std::size_t>(texts)),
+      logits_(backend, static_cast<std::size_t>((texts + kFewRows) * row_width()) * sizeof(float)),
+      computed_(backend.make_event()),
+      copied_(backend.make_event()) {
   for (int layer = 0; layer < config.n_layer; ++layer) blocks_.emplace_back(store.units(), config, layer);
-  if (tensor.rank() == 0) logits_.resize(static_cast<std::size_t>(texts * row_width()));
   for (int rows = 1; rows <= kFewRows; ++rows) replays_.emplace_back(backend, capture && tensor.size() == 1);
 }
 
@@ -106,15 +108,15 @@ void Decoder::prefill(int text, std::span<const std::int32_t> tokens, const OnLo
   std::vector<std::int32_t> ids(tokens.begin(), tokens.end());
   read_prompt(text, ids);
   if (!on_logits) return;
-  std::vector<float> row(static_cast<std::size_t>(row_width()));
   for (std::int64_t first = 0; first < n; first += kFewRows) {
     const auto rows = static_cast<std::int32_t>(std::min(kFewRows, n - first));
     shared({.kind = Call::score, .count = rows, .numbers = {static_cast<std::int32_t>(first)}});
     compute_logits(first, rows);
-    for (std::int64_t i = 0; i < rows; ++i) {
-      fetch_logits(i, rows, row.data());
-      on_logits(first + i, std::span(row).first(static_cast<std::size_t>(config().vocab_size)));
-    }
+    const auto texts = static_cast<int>(std::ssize(lengths_));
+    std::vector<Wanted> wanted;
+    for (int i = 0; i < rows; ++i) wanted.push_back({i, logits_of(texts + i)});
+    fetch_logits(rows, wanted);
+    for (int i = 0; i < rows; ++i) on_logits(first + i, logits(texts + i));
   }
 }
 
@@ -129,7 +131,7 @@ void Decoder::read_prompt(int text, std::span<std::int32_t> tokens) {
   read(n, true);
   compute_logits(n - 1, 1);
   lengths_[static_cast<std::size_t>(text)] = n;
-  if (!logits_.empty()) fetch_logits(0, 1, logits_of(text));
+  fetch_logits(1, std::array{Wanted{0, logits_of(text)}});
 }
 
 void Decoder::extend(std::span<const Token> tokens) {
@@ -163,10 +165,12 @@ void Decoder::read_tokens(std::span<const Token> tokens) {
     read(count, false);
     compute_logits(0, count);
   });
-  for (std::size_t i = 0; i < n && !logits_.empty(); ++i) {
-    const bool last = i + 1 == n || tokens[i + 1].text != tokens[i].text;
-    if (last) fetch_logits(static_cast<std::int64_t>(i), count, logits_of(tokens[i].text));
+  std::vector<Wanted> last;  // of each text
+  for (std::size_t i = 0; i < n; ++i) {
+    if (i + 1 < n && tokens[i + 1].text == tokens[i].text) continue;
+    last.push_back({static_cast<std::int64_t>(i), logits_of(tokens[i].text)});
   }
+  fetch_logits(count, last);
 }
 
 void Decoder::copy(int to, int from) {
@@ -248,18 +252,29 @@ void Decoder::compute_logits(std::int64_t first, std::int64_t n) {
       .wait();
 }
 
-// One of the n rows of logits that were computed last, f32 [row_width()], where the ranks' parts are put
-// together.
-void Decoder::fetch_logits(std::int64_t row, std::int64_t n, float* out) const {
+// Of n rows of logits, on rank 0, which puts the ranks' parts together.
+void Decoder::fetch_logits(std::int64_t n, std::span<const Wanted> wanted) {
+  using Stream = Device::Stream;
   const auto& group = context_.tensor;
-  if (group.size() == 1) return context_.backend.copy_to_host(out, buffers_.logits.row_range(row, 1));
-  float* part = buffers_.gathered.as<float>();
-  for (int rank = 0; rank < group.size(); ++rank, part += n * buffers_.gathered.columns()) {
-    const TensorRank of{.rank = rank, .size = group.size()};
-    const auto classes = local_classes(config(), of);
-    const Tensor from{part + row * padded_vocabulary(config(), of), DType::f32, {classes.count()}};
-    context_.backend.copy_to_host(out + classes.begin, from);
+  if (group.rank() != 0) return;
+  auto& backend = context_.backend;
+  backend.record(*computed_, Stream::kernels);
+  backend.wait(Stream::copy_out, *computed_);
+  for (const auto& [row, to] : wanted) {
+    if (group.size() == 1) {
+      backend.copy_out(to, buffers_.logits.row_range(row, 1));
+      continue;
+    }
+    for (int rank = 0; rank < group.size(); ++rank) {
+      const TensorRank of{.rank = rank, .size = group.size()};
+      const auto classes = local_classes(config(), of);
+      const std::int64_t at = rank * n * buffers_.gathered.columns() + row * padded_vocabulary(config(), of);
+      backend.copy_out(to + classes.begin,
+                       {buffers_.gathered.as<float>() + at, DType::f32, {classes.count()}});
+    }
   }
+  backend.record(*copied_, Stream::copy_out);
+  backend.synchronize(*copied_);
 }
 
 // The length of a row of logits on the host: its padding goes where the ranks' parts are put together.
@@ -267,11 +282,12 @@ std::int64_t Decoder::row_width() const {
   return context_.tensor.size() > 1 ? config().vocab_size : buffers_.logits.columns();
 }
 
-float* Decoder::logits_of(int text) { return logits_.data() + text * row_width(); }
+float* Decoder::logits_of(int text) const {
+  return reinterpret_cast<float*>(logits_.bytes().data()) + text * row_width();
+}
 
 std::span<const float> Decoder::logits(int text) const {
-  return std::span(logits_).subspan(static_cast<std::size_t>(text * row_width()),
-                                    static_cast<std::size_t>(config().vocab_size));
+  return {logits_of(text), static_cast<std::size_t>(config().vocab_size)};
 }
 
 }  // namespace shoal

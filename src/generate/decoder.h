@@ -3,11 +3,13 @@
 
 #include <array>
 #include <functional>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "model/layers.h"
 #include "ops/graph_replay.h"
+#include "ops/pinned_memory.h"
 
 namespace shoal {
 
@@ -96,10 +98,15 @@ class Decoder {
   void read(std::int64_t rows, bool prompt);
   void run_blocks(const CacheRows& rows);
   void compute_logits(std::int64_t first, std::int64_t rows);
-  void fetch_logits(std::int64_t row, std::int64_t rows, float* out) const;
+  // One of the rows of logits that were computed last, and its place in pinned memory.
+  struct Wanted {
+    std::int64_t row;
+    float* to;
+  };
+  void fetch_logits(std::int64_t rows, std::span<const Wanted> wanted);
   void copy_text(int to, int from);
   std::int64_t row_width() const;
-  float* logits_of(int text);
+  float* logits_of(int text) const;
 
   LayerContext context_;
   Arena arena_;
@@ -108,8 +115,9 @@ class Decoder {
   std::vector<Block> blocks_;
   Head head_;
   std::vector<std::int64_t> lengths_;  // of texts
-  std::vector<float> logits_;          // [texts, row_width()]; empty but on rank 0
-  std::vector<GraphReplay> replays_;   // of 1, 2, ... kFewRows tokens
+  PinnedMemory logits_;                // f32 [texts + kFewRows, row_width()]; the last rows are a prompt's
+  std::unique_ptr<Device::Event> computed_, copied_;  // logits
+  std::vector<GraphReplay> replays_;                  // of 1, 2, ... kFewRows tokens
 };
 
 }  // namespace shoal

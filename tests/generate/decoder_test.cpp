@@ -10,6 +10,7 @@
 #include "generate/tiny_model.h"
 #include "model/gpt.h"
 #include "ops/cpu/cpu.h"
+#include "ops/far_backend.h"
 #include "ops/reference/reference.h"
 
 namespace shoal {
@@ -119,6 +120,27 @@ TEST(Decoder, ATextDoesNotDependOnThoseBesideIt) {
       }
     }
   }
+}
+
+// On a device whose memory is out of the host's reach, and whose streams run only when the host waits for
+// them.
+TEST(Decoder, WaitsForItsDevice) {
+  TinyModel near(make_cpu_backend(1)),
+      far(std::make_unique<test::FarBackend>(make_cpu_backend(1),
+                                             test::FarBackend::Eager{false, false, false}));
+  std::vector<std::vector<float>> all[2];
+  for (auto* model : {&near, &far}) {
+    auto& seen = all[model == &far];
+    Decoder decoder(*model->backend, *model->engine, model->config, model->compute, 2);
+    decoder.prefill(0, std::span(kText).first(3),
+                    [&](std::int64_t, std::span<const float> logits) { seen.push_back(copy(logits)); });
+    decoder.prefill(1, std::span(kText).first(5));
+    for (const std::int32_t id : {7, 9}) {
+      decoder.extend(std::vector<Decoder::Token>{{1, id}, {0, id}});
+      for (const int text : {0, 1}) seen.push_back(copy(decoder.logits(text)));
+    }
+  }
+  EXPECT_EQ(all[0], all[1]);
 }
 
 TEST(Decoder, LogitsHoldNoPadding) {

@@ -17,7 +17,7 @@ struct Cached {
   T *out, *keys, *values;
   const T* qkv;
   const std::int32_t *texts, *positions;
-  std::int64_t H, D, block;  // positions of a text
+  std::int64_t H, D, all_texts, block;  // positions of a text
   float scale;
 
   // Offsets of a head's channels in the caches, and of its query in qkv.
@@ -26,6 +26,19 @@ struct Cached {
   }
   __device__ std::int64_t query(std::int64_t row, std::int64_t h) const { return (3 * row * H + h) * D; }
 };
+
+// Prefetches a head of the row's text. The row may not be there yet: then it is an earlier one, or none.
+template <typename T>
+__device__ void prefetch_head(const Cached<T>& at, std::int64_t row, std::int64_t h) {
+  const std::int64_t text = at.texts[row], position = at.positions[row];
+  if (text < 0 || text >= at.all_texts || position >= at.block) return;
+  for (std::int64_t j = threadIdx.x; j < position; j += blockDim.x) {
+    for (std::int64_t d = 0; d < at.D; d += kLine / sizeof(T)) {
+      prefetch(at.keys + at.cache(text, j, h) + d);
+      prefetch(at.values + at.cache(text, j, h) + d);
+    }
+  }
+}
 
 // One block per row appends its keys and values.
 template <typename T>
@@ -46,9 +59,10 @@ __global__ void __launch_bounds__(kThreads) cached_kernel(Cached<T> at) {
   __shared__ float sums[kWarps], maxima[kWarps], outs[kWarps][kMostChannels];
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp,
             group = static_cast<int>(threadIdx.x) / kLanes, first_channel = lane % kLanes * kEach;
-  let_next_start();
-  wait_for_earlier();
   const std::int64_t row = blockIdx.x / at.H, h = blockIdx.x % at.H, width = at.H * at.D;
+  let_next_start();
+  prefetch_head(at, row, h);
+  wait_for_earlier();
   const std::int64_t text = at.texts[row], position = at.positions[row], mine = at.query(row, h);
   // What other blocks append may not be in the cache yet: the keys from here on are read in qkv.
   std::int64_t fresh = position;
@@ -183,6 +197,7 @@ void CudaBackend::attention_cached(const Tensor& out, const Tensor& keys, const 
                        rows.positions.as<std::int32_t>(),
                        H,
                        D,
+                       keys.dim(0),
                        keys.dim(1),
                        heads.scale};
     if (!rows.prompt) return launch_early(kernel_for(at), blocks(R * H), kThreads, stream_.get(), at);

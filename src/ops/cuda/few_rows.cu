@@ -42,6 +42,8 @@ __device__ void store_sum(const FewRows<T>& to, std::int64_t row, std::int64_t c
 // once.
 template <int kRows, int kColumns, int kEach, typename T>
 __global__ void __launch_bounds__(kThreads) few_rows_kernel(FewRows<T> of) {
+  // Pieces whose loads are on their way at once, before any of them is multiplied.
+  constexpr int kBatch = kRows * kColumns == 1 ? 8 : kRows * kColumns <= 4 ? 4 : 2, kStep = kWarp * kEach;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const std::int64_t warp = static_cast<std::int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp,
                      first = warp * kColumns;
@@ -53,24 +55,29 @@ __global__ void __launch_bounds__(kThreads) few_rows_kernel(FewRows<T> of) {
   for (int c = 0; c < kColumns; ++c) w[c] = of.w + (first + c < of.N ? first + c : first) * of.K;
   let_next_start();
 #pragma unroll
-  for (int c = 0; c < kColumns; ++c) {
-    constexpr int kStep = kLine / sizeof(T);
-    for (std::int64_t k = lane * kStep; k < of.K; k += kWarp * kStep) prefetch(w[c] + k);
-  }
+  for (int c = 0; c < kColumns; ++c) prefetch_lines(w[c], of.K);
   wait_for_earlier();
   float sums[kRows][kColumns] = {};
-#pragma unroll 4 / kColumns
-  for (std::int64_t k = lane * kEach; k < of.K; k += kWarp * kEach) {
-    Floats<kEach> ws[kColumns];
+  for (std::int64_t begin = lane * kEach; begin < of.K; begin += kBatch * kStep) {
+    Floats<kEach> ws[kBatch][kColumns], xs[kBatch][kRows];
 #pragma unroll
-    for (int c = 0; c < kColumns; ++c) ws[c] = load<kEach>(w[c] + k);
+    for (int b = 0; b < kBatch; ++b) {
+      const std::int64_t k = begin + b * kStep;
+      const bool there = k < of.K;
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      const auto xs = load<kEach>(x[r] + k);
+      for (int c = 0; c < kColumns; ++c) ws[b][c] = there ? load<kEach>(w[c] + k) : Floats<kEach>{};
 #pragma unroll
-      for (int c = 0; c < kColumns; ++c) {
+      for (int r = 0; r < kRows; ++r) xs[b][r] = there ? load<kEach>(x[r] + k) : Floats<kEach>{};
+    }
 #pragma unroll
-        for (int i = 0; i < kEach; ++i) sums[r][c] = fmaf(xs.at[i], ws[c].at[i], sums[r][c]);
+    for (int b = 0; b < kBatch; ++b) {
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+        for (int c = 0; c < kColumns; ++c) {
+#pragma unroll
+          for (int i = 0; i < kEach; ++i) sums[r][c] = fmaf(xs[b][r].at[i], ws[b][c].at[i], sums[r][c]);
+        }
       }
     }
   }

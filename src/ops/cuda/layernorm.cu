@@ -89,8 +89,6 @@ __global__ void __launch_bounds__(kThreads)
                    std::int64_t rows, std::int64_t columns) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kWarps + warp;
-  let_next_start();
-  wait_for_earlier();
   if (row >= rows) return;
   const float inverse = 1.0f / static_cast<float>(columns);
   Row<kChunks> values;
@@ -126,6 +124,55 @@ __global__ void __launch_bounds__(kThreads)
     store(y + row * columns + column, values[chunk]);
   }
   if (lane == 0) mean[row] = m, rstd[row] = r;
+}
+
+// --- few rows, as in generation, which wait for each other's loads and for nothing else: a block has a row.
+// Of the residual stream plus a branch, if there is one, without a mask.
+constexpr int kRowThreads = kMostChunks * kWarp;
+
+template <typename T>
+__global__ void __launch_bounds__(kRowThreads)
+    few_rows_kernel(T* y, float* mean, float* rstd, float* out, const float* x, const T* branch,
+                    const T* gamma, const T* beta, std::int64_t columns) {
+  __shared__ float sums[kMostChunks], squares[kMostChunks];
+  const std::int64_t column = static_cast<std::int64_t>(threadIdx.x) * kWide, row = blockIdx.x,
+                     at = row * columns + column;
+  const bool mine = column < columns;
+  const float inverse = 1.0f / static_cast<float>(columns);
+  let_next_start();
+  if (mine) {
+    prefetch(gamma + column);
+    if (beta) prefetch(beta + column);
+  }
+  wait_for_earlier();
+  Floats<kWide> value{}, scale{}, shift{};
+  if (mine) {
+    value = load<kWide>(x + at);
+    scale = load<kWide>(gamma + column);
+    if (beta) shift = load<kWide>(beta + column);
+    if (branch) {
+      const auto term = load<kWide>(branch + at);
+#pragma unroll
+      for (int i = 0; i < kWide; ++i) value.at[i] += term.at[i];
+      store(out + at, value);
+    }
+  }
+  float sum = 0, square = 0;
+#pragma unroll
+  for (int i = 0; i < kWide; ++i) sum += value.at[i];
+  const float m = product(block_sum<kRowThreads>(sum, sums), inverse);
+#pragma unroll
+  for (int i = 0; i < kWide; ++i) {
+    value.at[i] = mine ? value.at[i] - m : 0.0f;
+    square = fmaf(value.at[i], value.at[i], square);
+  }
+  const float r = 1.0f / sqrtf(fmaf(block_sum<kRowThreads>(square, squares), inverse, kEpsilon));
+  if (mine) {
+#pragma unroll
+    for (int i = 0; i < kWide; ++i) value.at[i] = fmaf(product(value.at[i], r), scale.at[i], shift.at[i]);
+    store(y + at, value);
+  }
+  if (threadIdx.x == 0) mean[row] = m, rstd[row] = r;
 }
 
 // --- the backward pass: a thread has the same columns of all rows of its block, so that it sums the
@@ -270,7 +317,6 @@ __global__ void any_forward_kernel(T* y, float* mean, float* rstd, const float* 
                                    const T* beta, std::int64_t rows, std::int64_t columns) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kWarps + warp;
-  wait_for_earlier();
   if (row >= rows) return;
   const float* in = x + row * columns;
   const float inverse = 1.0f / static_cast<float>(columns);
@@ -338,14 +384,6 @@ void with_chunks(std::int64_t columns, F&& f) {
   return f.template operator()<kMostChunks>();
 }
 
-// With few rows, as in generation, a kernel takes hardly longer than its launch.
-template <typename... Params, typename... Args>
-void launch_rows(void (*kernel)(Params...), std::int64_t rows, cudaStream_t stream, const Args&... args) {
-  const dim3 grid = blocks(ceil_div(rows, kWarps));
-  if (rows <= kFewRows) return launch_early(kernel, grid, kThreads, stream, args...);
-  launch(kernel, grid, kThreads, 0, stream, args...);
-}
-
 bool fits(std::int64_t columns) { return columns % kWide == 0 && columns <= kMostChunks * kWarp * kWide; }
 
 }  // namespace
@@ -353,16 +391,20 @@ bool fits(std::int64_t columns) { return columns % kWide == 0 && columns <= kMos
 void CudaBackend::layernorm_forward(const Tensor& y, const Tensor& mean, const Tensor& rstd, const Tensor& x,
                                     const Tensor& gamma, const Tensor& beta) {
   const std::int64_t rows = x.rows(), columns = x.columns();
+  const dim3 grid = blocks(ceil_div(rows, kWarps));
   with_type(y.dtype, [&]<typename T>() {
     const auto run = [&](auto kernel, auto from) {
-      launch_rows(kernel, rows, stream_.get(), y.as<T>(), mean.as<float>(), rstd.as<float>(), from,
-                  gamma.as<T>(), beta.as<T>(), rows, columns);
+      launch(kernel, grid, kThreads, 0, stream_.get(), y.as<T>(), mean.as<float>(), rstd.as<float>(), from,
+             gamma.as<T>(), beta.as<T>(), rows, columns);
     };
-    if (fits(columns) && aligned(y.data, x.data, gamma.data, beta.data)) {
+    if (!fits(columns) || !aligned(y.data, x.data, gamma.data, beta.data)) {
+      run(any_forward_kernel<T>, x.as<float>());
+    } else if (rows <= kFewRows) {
+      launch_early(few_rows_kernel<T>, blocks(rows), kRowThreads, stream_.get(), y.as<T>(), mean.as<float>(),
+                   rstd.as<float>(), nullptr, x.as<float>(), nullptr, gamma.as<T>(), beta.as<T>(), columns);
+    } else {
       with_chunks(columns,
                   [&]<int kChunks>() { run(forward_kernel<T, kChunks, Given>, Given{x.as<float>()}); });
-    } else {
-      run(any_forward_kernel<T>, x.as<float>());
     }
   });
 }
@@ -370,15 +412,23 @@ void CudaBackend::layernorm_forward(const Tensor& y, const Tensor& mean, const T
 void CudaBackend::residual_layernorm_forward(const ResidualLayerNorm& args) {
   const auto& [out, y, mean, rstd, residual, branch, dropout, gamma, beta] = args;
   const std::int64_t rows = out.rows(), columns = out.columns();
-  if (!fits(columns) || !aligned(out.data, residual.data, branch.data, y.data, gamma.data, beta.data)) {
+  const bool few = rows <= kFewRows;
+  if (!fits(columns) || !aligned(out.data, residual.data, branch.data, y.data, gamma.data, beta.data) ||
+      (few && dropout.active())) {
     return Backend::residual_layernorm_forward(args);
   }
   with_type(y.dtype, [&]<typename T>() {
+    if (few) {
+      return launch_early(few_rows_kernel<T>, blocks(rows), kRowThreads, stream_.get(), y.as<T>(),
+                          mean.as<float>(), rstd.as<float>(), out.as<float>(), residual.as<float>(),
+                          branch.as<T>(), gamma.as<T>(), beta.as<T>(), columns);
+    }
     const AfterBranch<T> stream{out.as<float>(), residual.as<float>(), branch.as<T>(), out.dim(1),
                                 Mask(dropout)};
     with_chunks(columns, [&]<int kChunks>() {
-      launch_rows(forward_kernel<T, kChunks, AfterBranch<T>>, rows, stream_.get(), y.as<T>(),
-                  mean.as<float>(), rstd.as<float>(), stream, gamma.as<T>(), beta.as<T>(), rows, columns);
+      launch(forward_kernel<T, kChunks, AfterBranch<T>>, blocks(ceil_div(rows, kWarps)), kThreads, 0,
+             stream_.get(), y.as<T>(), mean.as<float>(), rstd.as<float>(), stream, gamma.as<T>(),
+             beta.as<T>(), rows, columns);
     });
   });
 }

@@ -9,9 +9,23 @@ constexpr int kThreads = 256, kWarps = kThreads / kWarp;
 
 // --- sums in double, of equal pieces
 constexpr std::int64_t kBlock = 16384;  // elements of one block's sum
+constexpr int kWide = 4;
 
-// part [piece, block] = sum of that block of elements; with one block, total [piece] += it.
-template <bool kSquares>
+// |x|. A GPU has few units that convert to double: a normal number's bits only move, and its exponent has
+// another bias.
+__device__ double magnitude(float x) {
+  constexpr std::uint32_t kInfinity = 0x7f800000u, kSmallest = 0x00800000u;
+  constexpr std::uint32_t kBias = (1023u - 127u) << 20;
+  const std::uint32_t bits = std::bit_cast<std::uint32_t>(x) & 0x7fffffffu;
+  if (bits == 0) return 0;
+  if (bits < kSmallest) return fabsf(x);
+  const std::uint32_t high = (bits >> 3) + (bits >= kInfinity ? 2 * kBias : kBias);
+  return std::bit_cast<double>(static_cast<std::uint64_t>(high) << 32 | bits << 29);
+}
+
+// part [piece, block] = sum of that block of elements; with one block, total [piece] += it. The order is the
+// same for any alignment: a thread has four neighbours at once.
+template <bool kSquares, bool kAligned>
 __global__ void sum_kernel(double* parts, double* totals, const float* x, std::int64_t length,
                            std::int64_t blocks_of_piece) {
   __shared__ double shared[kWarps];
@@ -19,11 +33,28 @@ __global__ void sum_kernel(double* parts, double* totals, const float* x, std::i
   const float* from = x + piece * length + block * kBlock;
   const std::int64_t left = length - block * kBlock, n = left < kBlock ? left : kBlock;
   double sum = 0;
-#pragma unroll 8
-  for (std::int64_t i = threadIdx.x; i < n; i += kThreads) {
-    const double value = from[i];
-    sum += kSquares ? value * value : value;
+  const auto add = [&](float element) {
+    if constexpr (kSquares) {
+      const double size = magnitude(element);
+      sum += size * size;
+    } else {
+      sum += element;
+    }
+  };
+  std::int64_t i = threadIdx.x * kWide;
+#pragma unroll 4
+  for (; i + kWide <= n; i += kThreads * kWide) {
+    Floats<kWide> values;
+    if constexpr (kAligned) {
+      values = load<kWide>(from + i);
+    } else {
+#pragma unroll
+      for (int j = 0; j < kWide; ++j) values.at[j] = from[i + j];
+    }
+#pragma unroll
+    for (int j = 0; j < kWide; ++j) add(values.at[j]);
   }
+  for (; i < n; ++i) add(from[i]);
   sum = block_sum<kThreads>(sum, shared);
   if (threadIdx.x != 0) return;
   if (blocks_of_piece == 1) {
@@ -120,9 +151,9 @@ void CudaBackend::add_column_sums(const Tensor& out, const Tensor& x) {
   const std::int64_t rows = x.rows(), columns = x.columns(), row_blocks = ceil_div(rows, kRows);
   auto* parts = scratch_.take<float>(row_blocks * columns);
   with_type(x.dtype, [&]<typename T>() {
-    constexpr int kWide = 16 / sizeof(T);
-    if (aligned(x.data) && columns % kWide == 0) {
-      launch(column_sums_kernel<T, kWide>, blocks(ceil_div(columns, kWarp * kWide), row_blocks), kThreads, 0,
+    constexpr int kEach = 16 / sizeof(T);
+    if (aligned(x.data) && columns % kEach == 0) {
+      launch(column_sums_kernel<T, kEach>, blocks(ceil_div(columns, kWarp * kEach), row_blocks), kThreads, 0,
              stream_.get(), parts, x.as<T>(), rows, columns);
     } else {
       launch(column_sums_kernel<T, 1>, blocks(ceil_div(columns, kWarp), row_blocks), kThreads, 0,
@@ -137,8 +168,11 @@ void CudaBackend::add_sums(const Tensor& totals, const Tensor& x, bool squares) 
   const std::int64_t pieces = totals.count(), length = x.count() / pieces,
                      of_piece = ceil_div(length, kBlock);
   auto* parts = scratch_.take<double>(of_piece == 1 ? 1 : pieces * of_piece);
-  launch(squares ? sum_kernel<true> : sum_kernel<false>, blocks(pieces * of_piece), kThreads, 0,
-         stream_.get(), parts, totals.as<double>(), x.as<float>(), length, of_piece);
+  const bool wide = aligned(x.data) && length % kWide == 0;
+  const auto kernel = squares ? (wide ? sum_kernel<true, true> : sum_kernel<true, false>)
+                              : (wide ? sum_kernel<false, true> : sum_kernel<false, false>);
+  launch(kernel, blocks(pieces * of_piece), kThreads, 0, stream_.get(), parts, totals.as<double>(),
+         x.as<float>(), length, of_piece);
   if (of_piece == 1) return;
   launch(fold_sums_kernel, blocks(pieces), kThreads, 0, stream_.get(), totals.as<double>(), parts, of_piece);
 }

@@ -12,14 +12,6 @@ EngineMode::EngineMode(const EngineOptions& options, const ShardPlan& plan)
       on_disk(!options.offload.empty()),
       on_host(options.on_host) {}
 
-PinnedMemory::PinnedMemory(Backend& backend, std::size_t bytes) : backend_(&backend) {
-  if (bytes > 0) bytes_ = {static_cast<std::byte*>(backend.allocate_host(bytes)), bytes};
-}
-
-PinnedMemory::~PinnedMemory() {
-  if (!bytes_.empty()) backend_->release_host(bytes_.data(), bytes_.size());
-}
-
 EngineMemory EngineArenas::used() const {
   return {.weights = weights.used(),
           .compute_copy = compute.used(),

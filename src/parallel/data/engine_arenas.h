@@ -4,6 +4,7 @@
 
 #include "core/mapped_memory.h"
 #include "model/arena.h"
+#include "ops/pinned_memory.h"
 #include "parallel/data/engine_options.h"
 #include "parallel/data/shard_plan.h"
 
@@ -20,21 +21,6 @@ struct EngineMode {
   bool on_host;  // state rests in the host's memory, and the backend has memory of its own
 
   EngineMode(const EngineOptions& options, const ShardPlan& plan);
-};
-
-// Pinned memory of the host, which copies beside the backend's kernels need.
-class PinnedMemory {
- public:
-  PinnedMemory() = default;
-  PinnedMemory(Backend& backend, std::size_t bytes);
-  ~PinnedMemory();
-  PinnedMemory(const PinnedMemory&) = delete;
-  PinnedMemory& operator=(const PinnedMemory&) = delete;
-  std::span<std::byte> bytes() const { return bytes_; }
-
- private:
-  Backend* backend_ = nullptr;
-  std::span<std::byte> bytes_;
 };
 
 struct EngineArenas {
