@@ -54,14 +54,6 @@ __device__ void store(T* to, const Floats<kCount>& x) {
   *reinterpret_cast<Pack<T, kCount>*>(to) = pack;
 }
 
-// A warp prefetches `count` elements.
-template <typename T>
-__device__ void prefetch_lines(const T* from, std::int64_t count) {
-  constexpr int kStep = kLine / sizeof(T);
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  for (std::int64_t i = lane * kStep; i < count; i += kWarp * kStep) prefetch(from + i);
-}
-
 // --- maxima and minima over a warp, returned to all lanes
 __device__ inline float warp_max(float x) {
 #pragma unroll

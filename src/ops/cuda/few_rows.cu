@@ -38,15 +38,16 @@ __device__ void store_sum(const FewRows<T>& to, std::int64_t row, std::int64_t c
   }
 }
 
-// kRows rows, of which some may be missing, by kColumns of N for each warp; kEach neighbouring numbers at
-// once.
-template <int kRows, int kColumns, int kEach, typename T>
+// kRows rows, of which some may be missing, by kColumns of N for kSplit warps, which share each sum; kEach
+// neighbouring numbers at once.
+template <int kRows, int kColumns, int kSplit, int kEach, typename T>
 __global__ void __launch_bounds__(kThreads) few_rows_kernel(FewRows<T> of) {
-  // Pieces whose loads are on their way at once, before any of them is multiplied.
-  constexpr int kBatch = kRows * kColumns == 1 ? 8 : kRows * kColumns <= 4 ? 4 : 2, kStep = kWarp * kEach;
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const std::int64_t warp = static_cast<std::int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp,
-                     first = warp * kColumns;
+  static_assert(kRows * kColumns <= kWarp && (kSplit == 1 || kSplit == kWarps));
+  constexpr int kStep = kSplit * kWarp;  // lanes that share a sum
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp,
+            sharer = static_cast<int>(threadIdx.x) % kStep;
+  const std::int64_t first =
+      (static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x) / kStep * kColumns;
   if (first >= of.N) return;
   const T *x[kRows], *w[kColumns];
 #pragma unroll
@@ -55,64 +56,71 @@ __global__ void __launch_bounds__(kThreads) few_rows_kernel(FewRows<T> of) {
   for (int c = 0; c < kColumns; ++c) w[c] = of.w + (first + c < of.N ? first + c : first) * of.K;
   let_next_start();
 #pragma unroll
-  for (int c = 0; c < kColumns; ++c) prefetch_lines(w[c], of.K);
+  for (int c = 0; c < kColumns; ++c) {
+    constexpr int kNumbers = kLine / sizeof(T);
+    for (std::int64_t k = sharer * kNumbers; k < of.K; k += kStep * kNumbers) prefetch(w[c] + k);
+  }
   wait_for_earlier();
   float sums[kRows][kColumns] = {};
-  for (std::int64_t begin = lane * kEach; begin < of.K; begin += kBatch * kStep) {
-    Floats<kEach> ws[kBatch][kColumns], xs[kBatch][kRows];
+#pragma unroll 2
+  for (std::int64_t k = sharer * kEach; k < of.K; k += kStep * kEach) {
+    Floats<kEach> ws[kColumns];
 #pragma unroll
-    for (int b = 0; b < kBatch; ++b) {
-      const std::int64_t k = begin + b * kStep;
-      const bool there = k < of.K;
+    for (int c = 0; c < kColumns; ++c) ws[c] = load<kEach>(w[c] + k);
 #pragma unroll
-      for (int c = 0; c < kColumns; ++c) ws[b][c] = there ? load<kEach>(w[c] + k) : Floats<kEach>{};
+    for (int r = 0; r < kRows; ++r) {
+      const auto xs = load<kEach>(x[r] + k);
 #pragma unroll
-      for (int r = 0; r < kRows; ++r) xs[b][r] = there ? load<kEach>(x[r] + k) : Floats<kEach>{};
-    }
+      for (int c = 0; c < kColumns; ++c) {
 #pragma unroll
-    for (int b = 0; b < kBatch; ++b) {
-#pragma unroll
-      for (int r = 0; r < kRows; ++r) {
-#pragma unroll
-        for (int c = 0; c < kColumns; ++c) {
-#pragma unroll
-          for (int i = 0; i < kEach; ++i) sums[r][c] = fmaf(xs[b][r].at[i], ws[b][c].at[i], sums[r][c]);
-        }
+        for (int i = 0; i < kEach; ++i) sums[r][c] = fmaf(xs.at[i], ws[c].at[i], sums[r][c]);
       }
     }
   }
+  // A lane keeps the sum of one row and column.
+  float mine = 0;
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) {
       const float sum = warp_sum(sums[r][c]);
-      // Each lane stores one of the sums.
-      if (lane == r * kColumns + c && r < of.R && first + c < of.N) store_sum(of, r, first + c, sum);
+      if (lane == r * kColumns + c) mine = sum;
     }
   }
+  if constexpr (kSplit > 1) {
+    __shared__ float parts[kWarps][kWarp];
+    parts[warp][lane] = mine;
+    __syncthreads();
+    if (warp > 0) return;
+#pragma unroll
+    for (int i = 1; i < kWarps; ++i) mine += parts[i][lane];
+  }
+  const int row = lane / kColumns;
+  const std::int64_t column = first + lane % kColumns;
+  if (row < kRows && row < of.R && column < of.N) store_sum(of, row, column, mine);
 }
 
-template <int kRows, int kColumns, int kEach, typename T>
+template <int kRows, int kColumns, int kSplit, int kEach, typename T>
 void run(const FewRows<T>& of, cudaStream_t stream) {
-  static_assert(kRows * kColumns <= kWarp);
-  launch_early(few_rows_kernel<kRows, kColumns, kEach, T>, blocks(ceil_div(of.N, kWarps * kColumns)),
-               kThreads, stream, of);
+  launch_early(few_rows_kernel<kRows, kColumns, kSplit, kEach, T>,
+               blocks(ceil_div(of.N, kColumns * (kWarps / kSplit))), kThreads, stream, of);
 }
 
-// Columns of a warp: one where these are the most that a GPU has warps for, so that all of w is on its way at
-// once.
+// A warp has one column, or two, where these are the most that a GPU has warps for; warps share the sums of a
+// long row.
 template <int kRows, typename T>
 void run_rows(const FewRows<T>& of, cudaStream_t stream) {
   constexpr int kEach = 16 / sizeof(T), kFewer = kRows > 2 ? 2 : 1;
-  constexpr std::int64_t kMany = 8192;
-  if (of.N > kMany) return run<kRows, 4, kEach>(of, stream);
-  run<kRows, kFewer, kEach>(of, stream);
+  constexpr std::int64_t kMany = 8192, kLong = 2048;
+  if (of.N > kMany) return run<kRows, 4, 1, kEach>(of, stream);
+  if (of.K > kLong) return run<kRows, kFewer, kWarps, kEach>(of, stream);
+  run<kRows, kFewer, 1, kEach>(of, stream);
 }
 
 template <typename T>
 void run_any(const FewRows<T>& of, cudaStream_t stream) {
   constexpr std::int64_t kEach = 16 / sizeof(T);
-  if (of.K % kEach != 0 || !aligned(of.x, of.w)) return run<kFewRows, 1, 1>(of, stream);
+  if (of.K % kEach != 0 || !aligned(of.x, of.w)) return run<kFewRows, 1, 1, 1>(of, stream);
   if (of.R == 1) return run_rows<1>(of, stream);
   if (of.R == 2) return run_rows<2>(of, stream);
   if (of.R <= 4) return run_rows<4>(of, stream);

@@ -17,9 +17,8 @@ __device__ double magnitude(float x) {
   constexpr std::uint32_t kInfinity = 0x7f800000u, kSmallest = 0x00800000u;
   constexpr std::uint32_t kBias = (1023u - 127u) << 20;
   const std::uint32_t bits = std::bit_cast<std::uint32_t>(x) & 0x7fffffffu;
-  if (bits == 0) return 0;
-  if (bits < kSmallest) return fabsf(x);
-  const std::uint32_t high = (bits >> 3) + (bits >= kInfinity ? 2 * kBias : kBias);
+  if (bits - 1 < kSmallest - 1) return fabsf(x);  // it has no leading one
+  const std::uint32_t high = bits == 0 ? 0 : (bits >> 3) + (bits >= kInfinity ? 2 * kBias : kBias);
   return std::bit_cast<double>(static_cast<std::uint64_t>(high) << 32 | bits << 29);
 }
 
