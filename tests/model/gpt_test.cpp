@@ -202,9 +202,9 @@ class SiteBackend final : public ReferenceBackend {
  public:
   explicit SiteBackend(std::vector<std::uint32_t>& sites) : sites_(sites) {}
   void embedding_forward(const Tensor& out, const Tensor& tokens, const Tensor& wte, const Tensor& wpe,
-                         std::int64_t first_class, const Dropout& dropout) override {
+                         std::int64_t first_class, const Dropout& dropout, const Tensor& positions) override {
     sites_.push_back(dropout.site);
-    ReferenceBackend::embedding_forward(out, tokens, wte, wpe, first_class, dropout);
+    ReferenceBackend::embedding_forward(out, tokens, wte, wpe, first_class, dropout, positions);
   }
   void residual_forward(const Tensor& out, const Tensor& residual, const Tensor& branch,
                         const Dropout& dropout) override {

@@ -53,7 +53,7 @@ struct TokenBackend final : DryBackend {
     if (to.dtype == DType::i32 && to.count() > 1) tokens.push_back(*static_cast<const std::int32_t*>(host));
   }
   void embedding_forward(const Tensor&, const Tensor&, const Tensor&, const Tensor&, std::int64_t first,
-                         const Dropout&) override {
+                         const Dropout&, const Tensor&) override {
     first_class = first;
   }
   std::vector<std::int32_t> tokens;

@@ -110,7 +110,7 @@ void run(const FewRows<T>& of, cudaStream_t stream) {
 // long row.
 template <int kRows, typename T>
 void run_rows(const FewRows<T>& of, cudaStream_t stream) {
-  constexpr int kEach = 16 / sizeof(T), kFewer = kRows > 2 ? 2 : 1;
+  constexpr int kEach = 16 / sizeof(T), kFewer = kRows > 1 ? 2 : 1;
   constexpr std::int64_t kMany = 8192, kLong = 2048;
   if (of.N > kMany) return run<kRows, 4, 1, kEach>(of, stream);
   if (of.K > kLong) return run<kRows, kFewer, kWarps, kEach>(of, stream);
@@ -122,7 +122,6 @@ void run_any(const FewRows<T>& of, cudaStream_t stream) {
   constexpr std::int64_t kEach = 16 / sizeof(T);
   if (of.K % kEach != 0 || !aligned(of.x, of.w)) return run<kFewRows, 1, 1, 1>(of, stream);
   if (of.R == 1) return run_rows<1>(of, stream);
-  if (of.R == 2) return run_rows<2>(of, stream);
   if (of.R <= 4) return run_rows<4>(of, stream);
   run_rows<kFewRows>(of, stream);
 }

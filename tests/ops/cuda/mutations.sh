@@ -16,6 +16,8 @@ mutations=(
   "a load that is too wide|elementwise.cuh|s/if (i + kWidth <= n)/if (i < n)/|orders|past the end of"
   "a stream does not wait|cuda_backend.cpp|/check(cudaStreamWaitEvent/d|orders|EventsOrderThem"
   "memory that is zeroed too late|cuda_backend.cpp|/cudaMemsetAsync(memory.get()/{n;d}|orders|EventsOrderThem"
+  "a key that another block appends|attention_cached.cu|s/if (j >= fresh) {/if (j == position) {/|orders|no barrier between"
+  "no barrier before the sums of warps are added|few_rows.cu|/parts.warp..lane. = mine;/{n;d}|orders|no barrier between"
   "groups that do not take turns|hopper/gelu_product.cu|/wait(shared_address(&room.turns/d|orders|wait for each other for ever"
   "a panel that is written while it is stored|hopper/gelu_product.cu|s/if (threadIdx.x % kGroup == 0) wait_for_stores<0>();//|orders|ProductsOfOddSizes"
   "shared memory that is not asked for|launch.h|s/kUnasked = 40 << 10/kUnasked = 48 << 10/|resources|bytes of shared memory are not asked for"

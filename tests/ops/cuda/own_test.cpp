@@ -55,6 +55,37 @@ TEST_P(Cuda, ProductsOfRealModels) {
   }
 }
 
+// Products of few rows, whose bits do not depend on the other rows: of short and long rows, of many columns,
+// and of sizes that leave vectors incomplete.
+TEST_P(Cuda, RowsOfAProductStandAlone) {
+  for (const auto& [K, N] : {std::pair{24, 40}, {35, 21}, {2056, 20}, {2051, 3}, {16, 8200}}) {
+    const Values w = values(std::int64_t{N} * K, 1), x = values(std::int64_t{8} * K, 2), bias = values(N, 3);
+    const auto product = [&](const Side& side, int first, int rows) {
+      const Values some =
+          x[std::slice(static_cast<std::size_t>(first * K), static_cast<std::size_t>(rows * K), 1)];
+      const Buffer y = side.compute({rows, N}), hidden = side.compute({rows, N}),
+                   plain = side.full({rows, N}), xs = side.compute({rows, K}, some),
+                   ws = side.compute({N, K}, w), biases = side.compute({N}, bias);
+      side.backend.linear_gelu_forward(y, hidden, xs, ws, biases, Gelu::erf);
+      side.backend.linear_forward(plain, xs, ws, {});
+      return std::array{y.values(), hidden.values(), plain.values()};
+    };
+    const auto expected = product(cpu(), 0, 8), all = product(gpu(), 0, 8);
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      const double stored = i < 2 ? unit_roundoff(GetParam()) : kUnit;
+      EXPECT_LE(distance(all[i], expected[i]), 4 * (std::sqrt(K) * kUnit + 2 * stored)) << "result " << i;
+    }
+    for (const auto& [first, rows] : {std::pair{0, 1}, {7, 1}, {1, 2}, {3, 3}, {2, 5}}) {
+      const auto some = product(gpu(), first, rows);
+      for (std::size_t i = 0; i < all.size(); ++i) {
+        const std::slice same(static_cast<std::size_t>(first * N), static_cast<std::size_t>(rows * N), 1);
+        EXPECT_TRUE((some[i] == Values(all[i][same])).min())
+            << K << " x " << N << ", result " << i << ", " << rows << " rows from " << first;
+      }
+    }
+  }
+}
+
 class CudaGelu : public Cuda {
  protected:
   // Without timing, GPUs that have it take our own kernel.
