@@ -75,7 +75,7 @@ TEST_P(Cuda, RowsOfAProductStandAlone) {
       const double stored = i < 2 ? unit_roundoff(GetParam()) : kUnit;
       EXPECT_LE(distance(all[i], expected[i]), 4 * (std::sqrt(K) * kUnit + 2 * stored)) << "result " << i;
     }
-    for (const auto& [first, rows] : {std::pair{0, 1}, {7, 1}, {1, 2}, {3, 3}, {2, 5}}) {
+    for (const auto& [first, rows] : {std::pair{7, 1}, {2, 5}}) {
       const auto some = product(gpu(), first, rows);
       for (std::size_t i = 0; i < all.size(); ++i) {
         const std::slice same(static_cast<std::size_t>(first * N), static_cast<std::size_t>(rows * N), 1);
