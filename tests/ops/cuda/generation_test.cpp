@@ -105,8 +105,8 @@ TEST_P(CudaGeneration, FollowsTheCpu) {
 }
 
 INSTANTIATE_TEST_SUITE_P(, CudaGeneration,
-                         testing::Combine(testing::Values(DType::f32, DType::bf16),
-                                          testing::Values(config_with(3, 8), config_with(2, 64))),
+                         testing::Values(std::tuple(DType::f32, config_with(3, 8)),
+                                         std::tuple(DType::bf16, config_with(2, 64))),
                          [](const auto& test) {
                            return fmt::format("{}Channels{}", name_of(std::get<0>(test.param)),
                                               std::get<1>(test.param).head_size());
