@@ -67,8 +67,8 @@ double bytes_of_step(const Settings& settings) {
   const double c = static_cast<double>(model.n_embd), layers = static_cast<double>(model.n_layer),
                positions = static_cast<double>(model.block_size),
                middle = (static_cast<double>(settings.prompt) + positions) / 2;
-  const double numbers =
-      layers * 12 * c * c + model.vocab_size * c + settings.texts * layers * 2 * c * middle;
+  const double numbers = layers * 12 * c * c + static_cast<double>(model.vocab_size) * c +
+                         settings.texts * layers * 2 * c * middle;
   return numbers * static_cast<double>(size_of(settings.compute));
 }
 

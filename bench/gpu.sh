@@ -3,7 +3,7 @@
 #   bench/gpu.sh pack        here: builds for sm_90 into build/gpu, and gathers programs, libraries and data ($TEXT: the corpus
 #                            of pretrain) in build/gpu/pack.tar.gz
 #   bench/gpu.sh run [PART]  there, with that file carried along: all parts, or some of
-#     machine tests sanitizer layouts ops steps large memory compile peers planned generation characters pretrain
+#     machine tests sanitizer layouts ops steps large memory compile peers planned decode generation characters pretrain
 #   PART+PART are run beside each other, which suits what is not timed.
 # pack takes llm.c's train_gpt2cu along where $LLMC names one that was built for that machine. pretrain goes on where it
 # stopped, $LIMIT seconds at a time. Full output goes to $OUT (default out/gpu) as one archive, a report to the terminal.
