@@ -201,15 +201,14 @@ void Decoder::read(std::int64_t n, bool prompt) {
   const Tensor stream = first_rows(buffers_.stream, n).reshaped({1, n, config().n_embd});
   embedding_.forward(context_, {.training = false, .positions = rows.positions}, {}, stream,
                      part(0).reshaped({1, n}));
-  run_blocks(rows);
+  run_blocks(stream, rows);
 }
 
 // Runs the layers of training. Every block attends to the cache, and overwrites the stream and the
 // activations of the block before it.
-void Decoder::run_blocks(const CacheRows& rows) {
+void Decoder::run_blocks(const Tensor& stream, const CacheRows& rows) {
   const std::int64_t n = rows.texts.count(), d = config().head_size(),
                      h = local_heads(config(), context_.tensor.tensor_rank()).count();
-  const Tensor stream = first_rows(buffers_.stream, n).reshaped({1, n, config().n_embd});
   BlockActivations keep;
   keep.mean_1 = keep.mean_2 = first_elements(buffers_.mean, n);
   keep.rstd_1 = keep.rstd_2 = first_elements(buffers_.rstd, n);
@@ -252,7 +251,8 @@ void Decoder::compute_logits(std::int64_t first, std::int64_t n) {
       .wait();
 }
 
-// Of n rows of logits, on rank 0, which puts the ranks' parts together.
+// Copies some of the n rows of logits that were computed last to the host. Rank 0 does so, and puts the
+// ranks' parts together.
 void Decoder::fetch_logits(std::int64_t n, std::span<const Wanted> wanted) {
   using Stream = Device::Stream;
   const auto& group = context_.tensor;

@@ -96,7 +96,7 @@ class Decoder {
   void read_prompt(int text, std::span<std::int32_t> tokens);
   void read_tokens(std::span<const Token> tokens);
   void read(std::int64_t rows, bool prompt);
-  void run_blocks(const CacheRows& rows);
+  void run_blocks(const Tensor& stream, const CacheRows& rows);
   void compute_logits(std::int64_t first, std::int64_t rows);
   // One of the rows of logits that were computed last, and its place in pinned memory.
   struct Wanted {

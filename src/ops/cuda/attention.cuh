@@ -24,7 +24,7 @@ struct Heads {
   __host__ __device__ std::int64_t lse(std::int64_t b, std::int64_t h) const { return (b * H + h) * T; }
 };
 inline constexpr int kMostChannels = 192;  // of a head
-// Of qkv [B, T, 3, H, D]. Throws Error for more channels.
+// The heads of qkv [B, T, 3, H, D]. Throws Error for more channels.
 Heads heads_of(const Tensor& qkv);
 
 // A head of a sequence. Divisions of 64 bits would take longer than a tile's copy.

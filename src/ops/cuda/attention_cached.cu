@@ -17,14 +17,16 @@ struct Cached {
   T *out, *keys, *values;
   const T* qkv;
   const std::int32_t *texts, *positions;
-  std::int64_t H, D, all_texts, block;  // positions of a text
-  float scale;
+  Heads heads;                    // of one sequence, the rows
+  std::int64_t all_texts, block;  // positions of a text
 
-  // Offsets of a head's channels in the caches, and of its query in qkv.
+  // Offsets of a head's channels in the caches, and of a row's query in qkv.
   __device__ std::int64_t cache(std::int64_t text, std::int64_t position, std::int64_t h) const {
-    return ((text * block + position) * H + h) * D;
+    return (text * block + position) * heads.out_row() + h * heads.D;
   }
-  __device__ std::int64_t query(std::int64_t row, std::int64_t h) const { return (3 * row * H + h) * D; }
+  __device__ std::int64_t query(std::int64_t row, std::int64_t h) const {
+    return heads.q(0, h) + row * heads.row();
+  }
 };
 
 // Prefetches a head of the row's text. The row may not be there yet: then it is an earlier one, or none.
@@ -33,7 +35,7 @@ __device__ void prefetch_head(const Cached<T>& at, std::int64_t row, std::int64_
   const std::int64_t text = at.texts[row], position = at.positions[row];
   if (text < 0 || text >= at.all_texts || position >= at.block) return;
   for (std::int64_t j = threadIdx.x; j < position; j += blockDim.x) {
-    for (std::int64_t d = 0; d < at.D; d += kLine / sizeof(T)) {
+    for (std::int64_t d = 0; d < at.heads.D; d += kLine / sizeof(T)) {
       prefetch(at.keys + at.cache(text, j, h) + d);
       prefetch(at.values + at.cache(text, j, h) + d);
     }
@@ -43,7 +45,7 @@ __device__ void prefetch_head(const Cached<T>& at, std::int64_t row, std::int64_
 // One block per row appends its keys and values.
 template <typename T>
 __global__ void append_kernel(Cached<T> at) {
-  const std::int64_t row = blockIdx.x, width = at.H * at.D,
+  const std::int64_t row = blockIdx.x, width = at.heads.out_row(),
                      to = at.cache(at.texts[row], at.positions[row], 0), from = at.query(row, 0);
   for (std::int64_t c = threadIdx.x; c < width; c += blockDim.x) {
     at.keys[to + c] = at.qkv[from + width + c];
@@ -59,12 +61,12 @@ __global__ void __launch_bounds__(kThreads) cached_kernel(Cached<T> at) {
   __shared__ float sums[kWarps], maxima[kWarps], outs[kWarps][kMostChannels];
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp,
             group = static_cast<int>(threadIdx.x) / kLanes, first_channel = lane % kLanes * kEach;
-  const std::int64_t row = blockIdx.x / at.H, h = blockIdx.x % at.H, width = at.H * at.D;
+  const std::int64_t row = blockIdx.x / at.heads.H, h = blockIdx.x % at.heads.H, width = at.heads.out_row();
   let_next_start();
   prefetch_head(at, row, h);
   wait_for_earlier();
   const std::int64_t text = at.texts[row], position = at.positions[row], mine = at.query(row, h);
-  // What other blocks append may not be in the cache yet: the keys from here on are read in qkv.
+  // Other blocks may not have appended their keys yet: keys from here on are read in qkv.
   std::int64_t fresh = position;
   for (std::int64_t before = row; before > 0 && at.texts[before - 1] == text; --before) --fresh;
   const std::int64_t cached = at.cache(text, 0, h);
@@ -73,15 +75,15 @@ __global__ void __launch_bounds__(kThreads) cached_kernel(Cached<T> at) {
   const auto channel = [&](int step) { return step * kLanes * kEach + first_channel; };
 #pragma unroll
   for (int step = 0; step < kSteps; ++step) {
-    q[step] = channel(step) < at.D ? load<kEach>(at.qkv + mine + channel(step)) : Floats<kEach>{};
+    q[step] = channel(step) < at.heads.D ? load<kEach>(at.qkv + mine + channel(step)) : Floats<kEach>{};
   }
   float maximum = kLowest, sum = 0;
   for (std::int64_t begin = 0; begin <= position; begin += kGroups * kKeys) {
+    const auto wanted = [&](int n) { return begin + n * kGroups + group; };
     Floats<kEach> k[kKeys][kSteps], v[kKeys][kSteps];
 #pragma unroll
     for (int n = 0; n < kKeys; ++n) {
-      // Past the last one, it once more.
-      const std::int64_t wanted = begin + n * kGroups + group, j = wanted < position ? wanted : position;
+      const std::int64_t j = wanted(n) < position ? wanted(n) : position;  // past the last key, it once more
       const T* key = at.keys + cached + j * width;
       const T* value = at.values + cached + j * width;
       if (j >= fresh) {
@@ -90,7 +92,7 @@ __global__ void __launch_bounds__(kThreads) cached_kernel(Cached<T> at) {
       }
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
-        const bool there = channel(step) < at.D;
+        const bool there = channel(step) < at.heads.D;
         k[n][step] = there ? load<kEach>(key + channel(step)) : Floats<kEach>{};
         v[n][step] = there ? load<kEach>(value + channel(step)) : Floats<kEach>{};
       }
@@ -106,8 +108,8 @@ __global__ void __launch_bounds__(kThreads) cached_kernel(Cached<T> at) {
       }
 #pragma unroll
       for (int mask = kLanes / 2; mask > 0; mask /= 2) score += shuffle_xor(score, mask);
-      scores[n] = at.scale * score;
-      if (begin + n * kGroups + group <= position) most = fmaxf(most, scores[n]);
+      scores[n] = at.heads.scale * score;
+      if (wanted(n) <= position) most = fmaxf(most, scores[n]);
     }
     const float rescale = expf(maximum - most);
     maximum = most;
@@ -119,7 +121,7 @@ __global__ void __launch_bounds__(kThreads) cached_kernel(Cached<T> at) {
     }
 #pragma unroll
     for (int n = 0; n < kKeys; ++n) {
-      const float p = begin + n * kGroups + group <= position ? expf(scores[n] - most) : 0.0f;
+      const float p = wanted(n) <= position ? expf(scores[n] - most) : 0.0f;
       sum += p;
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
@@ -158,7 +160,7 @@ __global__ void __launch_bounds__(kThreads) cached_kernel(Cached<T> at) {
 #pragma unroll
   for (int i = 1; i < kWarps; ++i) most = fmaxf(most, maxima[i]);
   const std::int64_t now = cached + position * width;
-  for (std::int64_t d = threadIdx.x; d < at.D; d += kThreads) {
+  for (std::int64_t d = threadIdx.x; d < at.heads.D; d += kThreads) {
     float total = 0, weight = 0;
 #pragma unroll
     for (int i = 0; i < kWarps; ++i) {
@@ -166,7 +168,7 @@ __global__ void __launch_bounds__(kThreads) cached_kernel(Cached<T> at) {
       total += rescale * outs[i][d];
       weight += rescale * sums[i];
     }
-    at.out[row * width + h * at.D + d] = narrow<T>(total / weight);
+    at.out[row * width + h * at.heads.D + d] = narrow<T>(total / weight);
     at.keys[now + d] = at.qkv[mine + width + d];
     at.values[now + d] = at.qkv[mine + 2 * width + d];
   }
@@ -175,11 +177,11 @@ __global__ void __launch_bounds__(kThreads) cached_kernel(Cached<T> at) {
 template <typename T>
 auto* kernel_for(const Cached<T>& at) {
   constexpr int kEach = 16 / sizeof(T);
-  if (at.D % kEach != 0 || !aligned(at.keys, at.values, at.qkv)) {
+  if (at.heads.D % kEach != 0 || !aligned(at.keys, at.values, at.qkv)) {
     return cached_kernel<1, kMostChannels / kLanes, T>;
   }
-  return at.D <= kFewChannels ? cached_kernel<kEach, kFewChannels / kLanes / kEach, T>
-                              : cached_kernel<kEach, kMostChannels / kLanes / kEach, T>;
+  return at.heads.D <= kFewChannels ? cached_kernel<kEach, kFewChannels / kLanes / kEach, T>
+                                    : cached_kernel<kEach, kMostChannels / kLanes / kEach, T>;
 }
 
 }  // namespace
@@ -187,7 +189,7 @@ auto* kernel_for(const Cached<T>& at) {
 void CudaBackend::attention_cached(const Tensor& out, const Tensor& keys, const Tensor& values,
                                    const Tensor& qkv, const CacheRows& rows) {
   const std::int64_t R = qkv.dim(0), H = qkv.dim(2), D = qkv.dim(3);
-  const Heads heads = heads_of(qkv.reshaped({1, R, 3, H, D}));
+  const Tensor sequence = qkv.reshaped({1, R, 3, H, D});
   with_type(qkv.dtype, [&]<typename T>() {
     const Cached<T> at{out.as<T>(),
                        keys.as<T>(),
@@ -195,14 +197,12 @@ void CudaBackend::attention_cached(const Tensor& out, const Tensor& keys, const 
                        qkv.as<T>(),
                        rows.texts.as<std::int32_t>(),
                        rows.positions.as<std::int32_t>(),
-                       H,
-                       D,
+                       heads_of(sequence),
                        keys.dim(0),
-                       keys.dim(1),
-                       heads.scale};
+                       keys.dim(1)};
     if (!rows.prompt) return launch_early(kernel_for(at), blocks(R * H), kThreads, stream_.get(), at);
     launch(append_kernel<T>, blocks(R), kThreads, 0, stream_.get(), at);
-    own_attention_forward(out.reshaped({1, R, H, D}), {}, qkv.reshaped({1, R, 3, H, D}), 0, {});
+    own_attention_forward(out.reshaped({1, R, H, D}), {}, sequence, 0, {});
   });
 }
 

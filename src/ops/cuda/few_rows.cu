@@ -1,8 +1,6 @@
 // Products with few rows: a warp has some rows of w, of which its lanes read neighbouring pieces.
 #include "ops/cuda/few_rows.h"
 
-#include <algorithm>
-
 #include "ops/cuda/gelu.cuh"
 
 namespace shoal::cuda {
@@ -128,15 +126,6 @@ void run_any(const FewRows<T>& of, cudaStream_t stream) {
 
 }  // namespace
 
-void few_rows_product(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias,
-                      cudaStream_t stream) {
-  with_type(w.dtype, [&]<typename T>() {
-    run_any(FewRows<T>{y.data, nullptr, x.as<T>(), w.as<T>(), bias.as<T>(), x.rows(), x.columns(), w.rows(),
-                       y.dtype == DType::f32, Gelu::tanh},
-            stream);
-  });
-}
-
 void few_rows_gelu(const Tensor& y, const Tensor& hidden, const Tensor& x, const Tensor& w,
                    const Tensor& bias, Gelu kind, cudaStream_t stream) {
   with_type(w.dtype, [&]<typename T>() {
@@ -144,6 +133,11 @@ void few_rows_gelu(const Tensor& y, const Tensor& hidden, const Tensor& x, const
                        w.rows(), y.dtype == DType::f32, kind},
             stream);
   });
+}
+
+void few_rows_product(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias,
+                      cudaStream_t stream) {
+  few_rows_gelu(y, {}, x, w, bias, {}, stream);
 }
 
 }  // namespace shoal::cuda

@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // --- few rows, as in generation, which wait for each other's loads and for nothing else: a block has a row.
-// Of the residual stream plus a branch, if there is one, without a mask.
+// The row is the residual stream, plus a branch if there is one, without a mask.
 constexpr int kRowThreads = kMostChunks * kWarp;
 
 template <typename T>
