@@ -3,11 +3,13 @@
 //   bench_train_step N_LAYER N_HEAD N_EMBD VOCAB BATCH POSITIONS DROPOUT float32|bfloat16 STEPS [THREADS]
 //                    [--ranks N] [--tensor N] [--sequence] [--pipeline N] [--schedule NAME] [--chunks N]
 //                    [--zero 0..3] [--micro SEQUENCES] [--layout] [--backend cpu|cuda] [--eager] [--muon]
+//                    [--narrow]
 // BATCH is that of all ranks, which are threads of this process, or processes under mpirun. A rank has
 // THREADS threads (0: its share of the cores); a data rank takes its part of the batch at once, --micro cuts
 // it finer, --eager launches what a GPU would play from a recording, --layout adds the gradients in the order
-// that no layout changes and repeats every bit, and --muon updates by Muon. Prints one line: median and
-// minimum ms per step, tokens/s, share of the measured peak of all ranks together.
+// that no layout changes and repeats every bit, --muon updates by Muon, and --narrow has the residual stream
+// in DTYPE. Prints one line: median and minimum ms per step, tokens/s, share of the measured peak of all
+// ranks together.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -50,7 +52,7 @@ struct Settings {
   bool sequence = false;
   ScheduleKind schedule = ScheduleKind::one_f_one_b;
   std::int64_t micro = 0;
-  bool layout = false, eager = false, muon = false;
+  bool layout = false, eager = false, muon = false, narrow = false;
   std::string backend = "cpu";
 };
 
@@ -59,7 +61,7 @@ Settings read_settings(int argc, char** argv) {
     fail_user(
         "usage: {} N_LAYER N_HEAD N_EMBD VOCAB BATCH POSITIONS DROPOUT DTYPE STEPS [THREADS] [--ranks N] "
         "[--tensor N] [--sequence] [--pipeline N] [--schedule NAME] [--chunks N] [--zero Z] "
-        "[--micro SEQUENCES] [--layout] [--backend NAME] [--eager] [--muon]",
+        "[--micro SEQUENCES] [--layout] [--backend NAME] [--eager] [--muon] [--narrow]",
         argv[0]);
   }
   Settings settings;
@@ -80,6 +82,8 @@ Settings read_settings(int argc, char** argv) {
       settings.eager = true;
     } else if (option == "--muon") {
       settings.muon = true;
+    } else if (option == "--narrow") {
+      settings.narrow = true;
     } else if (i == 10 && option[0] != '-') {
       settings.threads = std::atoi(argv[i]);
     } else if (option == "--ranks" && i + 1 < argc) {
@@ -148,6 +152,7 @@ void run(World& world, const Settings& settings) {
   Pipeline model(*backend, *engine, mesh, config,
                  {.batch = {micro, positions},
                   .compute = settings.compute,
+                  .stream = settings.narrow ? settings.compute : DType::f32,
                   .logits = logits_plan(backend_kind(settings.backend).value(), settings.compute),
                   .part = options.part,
                   .schedule = settings.schedule,

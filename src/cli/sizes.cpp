@@ -159,7 +159,8 @@ void print_memory(const RunPlan& plan, const DataConfig& data, const RankCounts&
   if (plan.mesh.data > 1) fmt::print("  {}\n", sharding_text(plan));
   print_state(plan, memory, ranks.world_size);
   print_line("activations: blocks", format_bytes(memory.blocks), recompute_text(pipeline));
-  print_line("activations: stream", format_bytes(memory.streams), "float32, between the blocks");
+  print_line("activations: stream", format_bytes(memory.streams),
+             fmt::format("{}, between the blocks", name_of(pipeline.stream)));
   print_line("activations: workspace", format_bytes(memory.workspace), "gradients of activations");
   if (memory.head > 0) {
     print_line("activations: head", format_bytes(memory.head), "one chunk of logits, never all");

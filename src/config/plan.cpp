@@ -146,6 +146,7 @@ RunPlan make_plan(const Config& config, const GptConfig& model) {
                  .outer = outer_options(config, model)};
   plan.pipeline = {.batch = {train.micro_batch, model.block_size},
                    .compute = train.dtype,
+                   .stream = train.residual_dtype,
                    .logits = logits_plan(train.backend, train.dtype),
                    .recompute = train.recompute,
                    .recompute_blocks = train.recompute_blocks,

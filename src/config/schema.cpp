@@ -211,6 +211,12 @@ std::vector<Field> make_fields() {
       choice<&C::train, &Train::dtype, DType>(
           "train.dtype", {{"float32", DType::f32}, {"bfloat16", DType::bf16}},
           "Type of the matrix products. bfloat16 keeps float32 master weights, moments and gradient sums."),
+      choice<&C::train, &Train::residual_dtype, DType>(
+          "train.residual_dtype", {{"float32", DType::f32}, {"bfloat16", DType::bf16}},
+          "Type of the residual stream, the sum that runs through all blocks, and of its gradient. bfloat16, "
+          "as "
+          "in llm.c, needs train.dtype = bfloat16; activations take less memory and norms less time, for one "
+          "more rounding in every sum. Generated texts have it in float32 always."),
       plain<&C::train, &Train::tf32>(
           "train.tf32",
           "cuda: compute float32 matrix products on tensor cores, which round their operands to 10 bits of "

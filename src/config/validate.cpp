@@ -54,6 +54,10 @@ class Rules {
       fail_user("{} needs tensor cores, which {} does not use; leave it out", say("train.tf32"),
                 say("train.backend"));
     }
+    if (config_.train.residual_dtype == DType::bf16 && config_.train.dtype != DType::bf16) {
+      fail_user("{} needs train.dtype = \"bfloat16\", not {}; leave it out", say("train.residual_dtype"),
+                say("train.dtype"));
+    }
     if (config_.parallel.gpu_exchange != GpuExchange::automatic && !cuda) {
       fail_user("{} needs GPUs, which {} does not use; leave it out", say("parallel.gpu_exchange"),
                 say("train.backend"));

@@ -130,7 +130,7 @@ BranchGradient Block::branch_gradient(const LayerContext& context, const BatchAd
                                       const Workspace& work, const Tensor& stream, int which) const {
   const auto dropout = context.dropout(address, site(which), stream);
   // The stream's own serves where nothing has to be masked, converted or gathered.
-  if (!dropout.active() && context.compute == DType::f32 && !context.tensor.sequence()) return {};
+  if (!dropout.active() && context.compute == stream.dtype && !context.tensor.sequence()) return {};
   return {context.tensor.mine(work.branch).reshaped(stream.shape), dropout};
 }
 

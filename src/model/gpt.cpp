@@ -32,7 +32,8 @@ Gpt::Memory Gpt::carve(Arena& arena, Buffers& buffers, const GptConfig& config, 
   const auto recompute = recomputed > 0 ? options.recompute : Recompute::none;
   const bool head = options.units.end == config.n_layer + 2;
   const auto take_block = [&](Recompute kind) {
-    return BlockActivations::take(arena, config, options.batch, options.compute, tensor, kind);
+    return BlockActivations::take(arena, config, options.batch, options.compute, options.stream, tensor,
+                                  kind);
   };
   buffers.sets.resize(static_cast<std::size_t>(options.activations));
   if (!options.backward || recompute == Recompute::block) buffers.shared = take_block(recompute);
@@ -45,7 +46,7 @@ Gpt::Memory Gpt::carve(Arena& arena, Buffers& buffers, const GptConfig& config, 
   memory.blocks = since();
 
   const auto take_stream = [&] {
-    return arena.take(DType::f32, stream_shape(config, options.batch, tensor));
+    return arena.take(options.stream, stream_shape(config, options.batch, tensor));
   };
   for (auto& set : buffers.sets) {
     // Without a backward pass a block's input and its output suffice, which take turns.
@@ -57,7 +58,7 @@ Gpt::Memory Gpt::carve(Arena& arena, Buffers& buffers, const GptConfig& config, 
   memory.streams = since();
 
   if (!shared_workspace) {
-    buffers.work = Workspace::take(arena, config, options.batch, options.compute, tensor,
+    buffers.work = Workspace::take(arena, config, options.batch, options.compute, options.stream, tensor,
                                    options.workspace_recomputes ? options.recompute : recompute);
   }
   memory.workspace = since();

@@ -12,6 +12,7 @@ namespace shoal {
 struct GptOptions {
   BatchShape batch;
   DType compute = DType::f32;
+  DType stream = DType::f32;  // of the residual stream and its gradient: float32 or `compute`
   LogitsPlan logits = {};
   Recompute recompute = Recompute::none;
   int recompute_blocks = -1;          // the first so many of the range; -1: all

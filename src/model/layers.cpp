@@ -25,9 +25,10 @@ Shape stream_shape(const GptConfig& config, const BatchShape& shape, const Tenso
 }
 
 BlockActivations BlockActivations::take(Arena& arena, const GptConfig& config, const BatchShape& shape,
-                                        DType compute, const TensorRank& tensor, Recompute recompute) {
-  const Shape stream = stream_shape(config, shape, tensor);
-  const std::int64_t b = shape.batch, t = shape.positions, c = config.n_embd, r = stream[0] * stream[1];
+                                        DType compute, DType stream, const TensorRank& tensor,
+                                        Recompute recompute) {
+  const Shape rows = stream_shape(config, shape, tensor);
+  const std::int64_t b = shape.batch, t = shape.positions, c = config.n_embd, r = rows[0] * rows[1];
   const std::int64_t h = local_heads(config, tensor).count(), d = config.head_size();
   const std::int64_t f = local_hidden(config, tensor).count();
   const bool light = recompute == Recompute::light, gelu = light || recompute == Recompute::gelu;
@@ -41,7 +42,7 @@ BlockActivations BlockActivations::take(Arena& arena, const GptConfig& config, c
       .qkv = arena.take(compute, {b, t, 3, h, d}),
       .lse = arena.take(DType::f32, {b, h, t}),
       .attention = arena.take(compute, {b, t, h, d}),
-      .middle = arena.take(DType::f32, stream),
+      .middle = arena.take(stream, rows),
       .mean_2 = arena.take(DType::f32, {r}),
       .rstd_2 = arena.take(DType::f32, {r}),
       .norm_2 = take_unless(light, {r, c}),
@@ -51,7 +52,7 @@ BlockActivations BlockActivations::take(Arena& arena, const GptConfig& config, c
 }
 
 Workspace Workspace::take(Arena& arena, const GptConfig& config, const BatchShape& shape, DType compute,
-                          const TensorRank& tensor, Recompute recompute) {
+                          DType stream, const TensorRank& tensor, Recompute recompute) {
   const std::int64_t b = shape.batch, t = shape.positions, r = shape.rows(), c = config.n_embd;
   Workspace work{
       .branch = arena.take(compute, {r, c}),
@@ -64,7 +65,7 @@ Workspace Workspace::take(Arena& arena, const GptConfig& config, const BatchShap
       .adapter = AdapterWork::take(arena, config, r, compute, tensor),
   };
   if (tensor.sequence || recompute == Recompute::light) work.norm = arena.take(compute, {r, c});
-  if (tensor.sequence) work.stream = arena.take(DType::f32, {b, t, c});
+  if (tensor.sequence) work.stream = arena.take(stream, {b, t, c});
   return work;
 }
 

@@ -4,7 +4,8 @@
 //
 // In a tensor-parallel group a layer has H' of the heads, F' of the MLP's 4C hidden channels and V' classes.
 // Every rank has the whole residual stream, or under sequence parallelism a range of its rows. R' is the
-// number of a rank's rows, and a stream is f32 [B, T, C], or [1, R', C].
+// number of a rank's rows, and a stream is s [B, T, C], or [1, R', C]. x and s are the types of
+// ops/kernels.h.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +22,7 @@ namespace shoal {
 
 Shape stream_shape(const GptConfig& config, const BatchShape& shape, const TensorRank& tensor);
 
-// The activations of a block that its backward pass needs. x is the compute type.
+// The activations of a block that its backward pass needs.
 struct BlockActivations {
   Tensor mean_1, rstd_1;  // f32 [R']
   Tensor norm_1;          // x [R', C]; empty with Recompute::light
@@ -35,7 +36,7 @@ struct BlockActivations {
   Tensor activated;       // x [R, F'], after GELU; empty with gelu or light
 
   static BlockActivations take(Arena& arena, const GptConfig& config, const BatchShape& shape, DType compute,
-                               const TensorRank& tensor, Recompute recompute = Recompute::none);
+                               DType stream, const TensorRank& tensor, Recompute recompute = Recompute::none);
 };
 
 // The memory for a norm's gradients: in `gradients`, or, where its unit is not trained, memory that nobody
@@ -51,14 +52,14 @@ struct Workspace {
   Tensor d_qkv;     // x [B, T, 3, H', D]
   Tensor d_hidden;  // x [R, F']
   Tensor norm;      // x [R, C]: all ranks' rows of a norm, under sequence parallelism or with light
-  Tensor stream;    // f32 [B, T, C]: the embedding's output, under sequence parallelism
+  Tensor stream;    // s [B, T, C]: the embedding's output, under sequence parallelism
   Tensor d_affine;  // f32 [2, C]: a norm's gradients that nobody reads, where units are not trained
   AdapterWork adapter;
 
   AffineGradients affine(const UnitView& gradients, const AffineParameters& of) const;
 
   static Workspace take(Arena& arena, const GptConfig& config, const BatchShape& shape, DType compute,
-                        const TensorRank& tensor, Recompute recompute = Recompute::none);
+                        DType stream, const TensorRank& tensor, Recompute recompute = Recompute::none);
 };
 
 // The sum residual + dropout(branch). A block leaves it to the next one, which computes it and its own norm
@@ -171,7 +172,7 @@ class Head {
   void train(const LayerContext& context, const Activations& keep, const Workspace& work, const Tensor& x,
              const Tensor& d_stream, const Tensor& targets, const Tensor& loss, float scale,
              const BranchGradient& next = {}) const;
-  // Writes this rank's logits f32 [R, V' padded] of x f32 [R, C]. For generation, without sequence
+  // Writes this rank's logits f32 [R, V' padded] of x s [R, C]. For generation, without sequence
   // parallelism.
   void logits(const LayerContext& context, const Activations& keep, const Tensor& x,
               const Tensor& logits) const;

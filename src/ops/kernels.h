@@ -2,10 +2,11 @@
 // implement it, and the whole model runs on each of them.
 //
 // Shapes are row-major. R is rows (tokens), B sequences, T positions, C channels, H heads, D channels of a
-// head, V classes. "x" in a type column means the compute type, float32 or bfloat16; the residual stream,
-// statistics, gradients of parameters and losses are float32 always. `+=` marks outputs that are added to.
-// Tensors are contiguous, inputs and outputs do not overlap unless said so, and nothing is checked here: the
-// model checks its sizes once, when it is built. Results do not depend on the number of threads.
+// head, V classes. "x" in a type column means the compute type, float32 or bfloat16, and "s" that of the
+// residual stream and of its gradient, float32 or x. Statistics, gradients of parameters and losses are
+// float32 always. `+=` marks outputs that are added to. Tensors are contiguous, inputs and outputs do not
+// overlap unless said so, and nothing is checked here: the model checks its sizes once, when it is built.
+// Results do not depend on the number of threads.
 #pragma once
 
 #include <cstdint>
@@ -103,15 +104,16 @@ struct SymmetricRows {
   float base_factor = 1;
 };
 
-// The most rows of a product that takes little longer than one row: it waits for the weights. The bits of a row
-// of linear_forward and linear_gelu_forward are the same for each number of rows up to this.
+// The most rows of a product that takes little longer than one row: it waits for the weights. The bits of a
+// row of linear_forward and linear_gelu_forward are the same for each number of rows up to this.
 inline constexpr std::int64_t kFewRows = 8;
 
 // The rows that generation adds to the caches of its texts. Rows of one text follow one another, in order of
 // position and without gaps.
 struct CacheRows {
-  Tensor texts = {}, positions = {};  // i32 [R], read by the device, so that a graph can be replayed for others
-  bool prompt = false;                // the positions are 0, 1, ... of one text
+  Tensor texts = {},
+         positions = {};  // i32 [R], read by the device, so that a graph can be replayed for others
+  bool prompt = false;    // the positions are 0, 1, ... of one text
 };
 
 class Backend : public Device {
@@ -162,27 +164,27 @@ class Backend : public Device {
   // Whether linear_gelu_backward has the column sums at less cost than linear_backward_weight.
   virtual bool gelu_backward_sums() const { return false; }
 
-  // --- embedding. tokens i32 [B, T]; out f32 [B, T, C] = wte[token] + wpe[position], then dropout; positions
+  // --- embedding. tokens i32 [B, T]; out s [B, T, C] = wte[token] + wpe[position], then dropout; positions
   // i32 [B, T], or those of dropout's window where empty. wte x [V, C] holds the classes from first_class on;
   // a token outside of them gives a row of zeros (vocabulary sharding: the sum over shards is exact).
   virtual void embedding_forward(const Tensor& out, const Tensor& tokens, const Tensor& wte,
                                  const Tensor& wpe, std::int64_t first_class, const Dropout& dropout,
                                  const Tensor& positions = {}) = 0;
-  // dwte f32 [V, C] +=, dwpe f32 [P, C] += of all tokens
+  // dwte f32 [V, C] +=, dwpe f32 [P, C] += of all tokens; dout s [B, T, C]
   virtual void embedding_backward(const Tensor& dwte, const Tensor& dwpe, const Tensor& dout,
                                   const Tensor& tokens, std::int64_t first_class, const Dropout& dropout) = 0;
 
-  // --- layer norm, eps 1e-5. y x [R, C]; mean, rstd f32 [R]; x f32 [R, C]; gamma, beta x [C] (beta may be
+  // --- layer norm, eps 1e-5. y x [R, C]; mean, rstd f32 [R]; x s [R, C]; gamma, beta x [C] (beta may be
   // empty)
   virtual void layernorm_forward(const Tensor& y, const Tensor& mean, const Tensor& rstd, const Tensor& x,
                                  const Tensor& gamma, const Tensor& beta) = 0;
-  // dx f32 [R, C] += (the residual path's gradient is already there); dgamma, dbeta f32 [C] +=; dy x [R, C]
+  // dx s [R, C] += (the residual path's gradient is already there); dgamma, dbeta f32 [C] +=; dy x [R, C]
   virtual void layernorm_backward(const LayerNormBackward& args) = 0;
 
-  // --- residual stream. out f32 [B, T, C] = residual f32 + dropout(branch x); out may be residual itself.
+  // --- residual stream. out s [B, T, C] = residual s + dropout(branch x); out may be residual itself.
   virtual void residual_forward(const Tensor& out, const Tensor& residual, const Tensor& branch,
                                 const Dropout& dropout) = 0;
-  // dbranch x [B, T, C] = dropout'(dout f32)
+  // dbranch x [B, T, C] = dropout'(dout s)
   virtual void residual_backward(const Tensor& dbranch, const Tensor& dout, const Dropout& dropout) = 0;
 
   // --- residual stream and layer norm in one op, with the bits of the two ops
@@ -191,7 +193,7 @@ class Backend : public Device {
     residual_forward(args.out, args.residual, args.branch, args.dropout);
     layernorm_forward(args.y, args.mean, args.rstd, args.out, args.gamma, args.beta);
   }
-  // layernorm_backward into dx f32 [B, T, C], then residual_backward of dx unless dbranch is empty.
+  // layernorm_backward into dx s [B, T, C], then residual_backward of dx unless dbranch is empty.
   virtual void layernorm_residual_backward(const LayerNormResidualBackward& args) {
     if (args.overwrite) zero(args.norm.dx);
     layernorm_backward(args.norm);
@@ -210,7 +212,8 @@ class Backend : public Device {
   // dqkv x [B, T, 3, H, D]; dout x [B, T, H, D]
   virtual void attention_backward(const AttentionBackward& args) = 0;
   // Texts with a cache, for generation: out x [R, H, D] are the answers at `rows`, whose q, k, v are qkv
-  // x [R, 3, H, D]; keys and values x [texts, P, H, D] hold the positions before, and receive those of `rows`.
+  // x [R, 3, H, D]; keys and values x [texts, P, H, D] hold the positions before, and receive those of
+  // `rows`.
   virtual void attention_cached(const Tensor& out, const Tensor& keys, const Tensor& values,
                                 const Tensor& qkv, const CacheRows& rows) = 0;
 

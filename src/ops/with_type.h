@@ -15,4 +15,17 @@ void with_type(DType dtype, F&& f) {
   }
 }
 
+// Calls f.template operator()<T, S>() with the types of the computation and of the residual stream, which is
+// float32 or the same.
+template <typename F>
+void with_types(DType compute, DType stream, F&& f) {
+  if (compute != DType::bf16) {
+    f.template operator()<float, float>();
+  } else if (stream == DType::bf16) {
+    f.template operator()<bfloat16, bfloat16>();
+  } else {
+    f.template operator()<bfloat16, float>();
+  }
+}
+
 }  // namespace shoal

@@ -110,9 +110,12 @@ const char* backend_text(BackendKind backend) {
                                              : "";
 }
 
-// The type of gradients on their way, where it is not float32.
-std::string reduced_text(DType reduced) {
-  return reduced == DType::f32 ? "" : fmt::format(", reduced in {}", name_of(reduced));
+// Types that are not float32: of gradients on their way, and of the residual stream.
+std::string narrow_text(const RunPlan& plan) {
+  const auto text = [](DType type, std::string_view what) {
+    return type == DType::f32 ? "" : fmt::format(", {} {}", what, name_of(type));
+  };
+  return text(plan.engine.reduced, "reduced in") + text(plan.pipeline.stream, "stream in");
 }
 
 std::string cores_text(int cores) { return fmt::format("{} core{}", cores, cores == 1 ? "" : "s"); }
@@ -241,7 +244,7 @@ MeasuredMachine::Scaled MeasuredMachine::scaled(const RunPlan& wanted) const {
       sample.engine.zero, name_of(sample.pipeline.recompute), optimizer_key(sample), ranks_,
       threads_of(sample), sample.engine.layout_exact ? ", exact" : "", trained_text(model),
       backend_text(sample.backend), sample.backend == BackendKind::cuda && sample.ordered ? " in order" : "",
-      reduced_text(sample.engine.reduced));
+      narrow_text(sample));
   return result;
 }
 

@@ -244,7 +244,8 @@ class StageActions {
 
   void send(int to, int channel) {
     const auto& batch = plan_.pipeline.batch;
-    const double bytes = 4.0 * static_cast<double>(batch.rows()) * plan_.model.n_embd /
+    const double bytes = static_cast<double>(size_of(plan_.pipeline.stream)) *
+                         static_cast<double>(batch.rows()) * plan_.model.n_embd /
                          (plan_.sequence ? plan_.mesh.tensor : 1);
     // Stages on two hosts may be fewer ranks apart than a host has.
     const int here = stage_ * ranks_of_stage(), there = to * ranks_of_stage();

@@ -150,7 +150,7 @@ TEST_F(EmulatedGpu, ItsCheckpointsAreEveryBackends) {
 }
 
 TEST_F(EmulatedGpu, TrainsWhatRestsElsewhereToTheBit) {
-  const Settings full = {"parallel.zero=3", "train.dtype=bfloat16"};
+  const Settings full = {"parallel.zero=3", "train.dtype=bfloat16", "train.residual_dtype=bfloat16"};
   train_well(with(gpu("none"), full));
   for (const std::string offload : {"host", "disk"}) {
     const auto settings = with(full, {"parallel.offload=" + offload});

@@ -57,13 +57,15 @@ double allocated(const DryRun::Rank& rank, int data_ranks) {
 }
 
 TEST(Memory, IsWhatEngineAndModelAllocate) {
-  const std::vector<std::vector<std::string>> modes = {{},
-                                                       {"train.dtype=bfloat16"},
-                                                       {"run.deterministic=layout"},
-                                                       {"parallel.reduce_dtype=bfloat16"},
-                                                       {"train.recompute=gelu"},
-                                                       {"train.recompute=light"},
-                                                       {"train.recompute=block"}};
+  const std::vector<std::vector<std::string>> modes = {
+      {},
+      {"train.dtype=bfloat16"},
+      {"train.dtype=bfloat16", "train.residual_dtype=bfloat16"},
+      {"run.deterministic=layout"},
+      {"parallel.reduce_dtype=bfloat16"},
+      {"train.recompute=gelu"},
+      {"train.recompute=light"},
+      {"train.recompute=block"}};
   for (auto settings : modes) {
     for (int zero = 0; zero <= 3; ++zero) {
       settings.push_back(zero_setting(zero));

@@ -32,9 +32,9 @@ class EveryBackend : public testing::TestWithParam<const char*> {
 INSTANTIATE_TEST_SUITE_P(, EveryBackend, testing::Values("reference", "cpu"),
                          [](const auto& test) { return std::string(test.param); });
 
-class EveryType : public testing::TestWithParam<DType> {};
-INSTANTIATE_TEST_SUITE_P(, EveryType, testing::Values(DType::f32, DType::bf16),
-                         [](const auto& test) { return std::string(name_of(test.param)); });
+class EveryType : public testing::TestWithParam<Types> {};
+INSTANTIATE_TEST_SUITE_P(, EveryType, testing::ValuesIn(kTypes),
+                         [](const auto& test) { return test.param.name(); });
 
 // Two steps, so that the update is covered, and the second step's dropout.
 std::vector<std::byte> bits_after_training(Trainee trainee, std::int64_t batch) {
@@ -52,7 +52,8 @@ TEST_P(EveryType, RecomputeGivesTheSameBits) {
     const auto run = [&](Recompute recompute, int blocks = -1) {
       return bits_after_training({make_cpu_backend(1),
                                   config,
-                                  {.compute = GetParam(),
+                                  {.compute = GetParam().compute,
+                                   .stream = GetParam().stream,
                                    .micro_batch = 2,
                                    .micro_batches = 2,
                                    .recompute = recompute,
@@ -76,13 +77,14 @@ TEST_P(EveryType, RecomputeKeepsLess) {
   const GptConfig config{.n_layer = 3, .n_head = 2, .n_embd = 32, .block_size = 16, .vocab_size = 61};
   const auto size = [&](Recompute recompute, int blocks = -1, int activations = 1) {
     return Gpt::memory(config, {.batch = {2, config.block_size},
-                                .compute = GetParam(),
+                                .compute = GetParam().compute,
+                                .stream = GetParam().stream,
                                 .recompute = recompute,
                                 .recompute_blocks = blocks,
                                 .activations = activations});
   };
-  const std::size_t row =
-                        static_cast<std::size_t>(2 * config.block_size * config.n_embd) * size_of(GetParam()),
+  const std::size_t row = static_cast<std::size_t>(2 * config.block_size * config.n_embd) *
+                          size_of(GetParam().compute),
                     layers = static_cast<std::size_t>(config.n_layer);
   const auto none = size(Recompute::none), gelu = size(Recompute::gelu), light = size(Recompute::light);
   EXPECT_EQ(none.blocks - gelu.blocks, 4 * row * layers);
@@ -109,7 +111,10 @@ TEST_P(EveryType, AnyNumberOfThreadsGivesTheSameBits) {
   for (const auto& [config, batch] : cases) {
     const auto run = [&](int threads) {
       return bits_after_training(
-          {make_cpu_backend(threads), config, {.compute = GetParam(), .micro_batch = batch}}, batch);
+          {make_cpu_backend(threads),
+           config,
+           {.compute = GetParam().compute, .stream = GetParam().stream, .micro_batch = batch}},
+          batch);
     };
     const auto alone = run(1);
     EXPECT_TRUE(run(2) == alone) << "width " << config.n_embd;
@@ -303,7 +308,7 @@ class CountingBackend final : public ReferenceBackend {
 };
 
 TEST_P(EveryType, MemoryIsWhatWasAnnounced) {
-  const DType compute = GetParam();
+  const auto [compute, stream] = GetParam();
   std::size_t taken = 0;
   CountingBackend backend(taken);
   const auto self = make_self_communicator();
@@ -314,8 +319,11 @@ TEST_P(EveryType, MemoryIsWhatWasAnnounced) {
     const std::size_t parameters = taken;
     EXPECT_EQ(parameters, engine_memory(kConfig, {.compute = compute, .training = training}).total());
     for (const auto recompute : {Recompute::none, Recompute::gelu, Recompute::light, Recompute::block}) {
-      const GptOptions options{
-          .batch = {2, kConfig.block_size}, .compute = compute, .recompute = recompute, .backward = training};
+      const GptOptions options{.batch = {2, kConfig.block_size},
+                               .compute = compute,
+                               .stream = stream,
+                               .recompute = recompute,
+                               .backward = training};
       const Gpt model(backend, *engine, kConfig, options);
       EXPECT_EQ(taken - parameters, Gpt::memory(kConfig, options).total());
     }

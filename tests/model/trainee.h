@@ -38,7 +38,7 @@ struct NamedValues {
 };
 
 struct TraineeOptions {
-  DType compute = DType::f32;
+  DType compute = DType::f32, stream = DType::f32;
   std::int64_t micro_batch = 1;
   int micro_batches = 1;  // per step
   Recompute recompute = Recompute::none;
@@ -65,6 +65,7 @@ class Trainee {
         model_(*backend_, *engine_, config,
                {.batch = {options.micro_batch, config.block_size},
                 .compute = options.compute,
+                .stream = options.stream,
                 .logits = options.logits,
                 .recompute = options.recompute,
                 .recompute_blocks = options.recompute_blocks,

@@ -3,6 +3,7 @@
 
 #include <cstring>
 #include <memory>
+#include <string>
 #include <utility>
 #include <valarray>
 #include <vector>
@@ -146,13 +147,24 @@ class Scalar {
   Buffer memory_;
 };
 
-// A backend, its compute type (of products and activations), and its full type (float32 in ops/kernels.h).
-// The oracle is the reference backend with both types float64, so that its results are not rounded to
-// narrower types.
+// The types of the computation and of the residual stream.
+struct Types {
+  DType compute, stream;
+  std::string name() const {
+    return stream == DType::bf16 ? "bfloat16_stream" : std::string(name_of(compute));
+  }
+};
+inline constexpr Types kTypes[] = {
+    {DType::f32, DType::f32}, {DType::bf16, DType::f32}, {DType::bf16, DType::bf16}};
+
+// A backend, its compute type (of products and activations), its full type (float32 in ops/kernels.h) and
+// that of its residual stream. The oracle is the reference backend with all types float64, so that its
+// results are not rounded to narrower types.
 struct Side {
   Backend& backend;
   DType compute_type;
   DType full_type = DType::f32;
+  DType stream_type = full_type;
 
   static constexpr std::uint32_t kStep = 12;
   std::shared_ptr<Scalar<std::uint32_t>> step = std::make_shared<Scalar<std::uint32_t>>(backend, kStep);
@@ -166,6 +178,8 @@ struct Side {
   Buffer compute(Shape shape, const Values& values) const { return {backend, compute_type, shape, values}; }
   Buffer full(Shape shape) const { return {backend, full_type, shape}; }
   Buffer full(Shape shape, const Values& values) const { return {backend, full_type, shape, values}; }
+  Buffer stream(Shape shape) const { return {backend, stream_type, shape}; }
+  Buffer stream(Shape shape, const Values& values) const { return {backend, stream_type, shape, values}; }
   Buffer ints(Shape shape) const { return {backend, DType::i32, shape}; }
   Buffer ints(Shape shape, const Values& values) const { return {backend, DType::i32, shape, values}; }
 };

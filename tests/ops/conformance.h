@@ -27,6 +27,7 @@ class Conformance : public testing::TestWithParam<Param> {
  protected:
   // The backend under test.
   Side cpu(DType compute_type = DType::f32) const { return {*cpu_, compute_type}; }
+  Side cpu(const Types& types) const { return {*cpu_, types.compute, DType::f32, types.stream}; }
   Side oracle() const { return {*oracle_, DType::f64, DType::f64}; }
 
  private:
@@ -47,4 +48,7 @@ namespace shoal {
 // Prints the parameters of failing tests, for GoogleTest.
 inline void PrintTo(DType type, std::ostream* out) { *out << name_of(type); }
 inline void PrintTo(const Shape& shape, std::ostream* out) { *out << shape.to_string(); }
+namespace test {
+inline void PrintTo(const Types& types, std::ostream* out) { *out << types.name(); }
+}  // namespace test
 }  // namespace shoal

@@ -6,13 +6,14 @@
 namespace shoal::test {
 namespace {
 
-class CpuEmbedding : public Conformance<std::tuple<DType, Shape, double>> {  // the shape is B, T, C
+class CpuEmbedding : public Conformance<std::tuple<Types, Shape, double>> {  // the shape is B, T, C
  protected:
   CpuEmbedding() {
     dropout_.p = std::get<2>(GetParam());
     dropout_.window.first_position = 2;
   }
-  DType type_ = std::get<0>(GetParam());
+  Types types_ = std::get<0>(GetParam());
+  DType type_ = types_.compute, stream_ = types_.stream;
   std::int64_t B_ = std::get<1>(GetParam())[0], T_ = std::get<1>(GetParam())[1],
                C_ = std::get<1>(GetParam())[2];
   std::int64_t V_ = 7, P_ = T_ + 3, first_class_ = 2;  // of 12 classes, so that some belong to other shards
@@ -23,14 +24,14 @@ class CpuEmbedding : public Conformance<std::tuple<DType, Shape, double>> {  // 
 TEST_P(CpuEmbedding, Forward) {
   const Values wte = normal_values(V_ * C_, 2, type_), wpe = normal_values(P_ * C_, 3, type_);
   const auto run = [&](const Side& side, const Values& wte_, const Values& wpe_) {
-    const Buffer out = side.full({B_, T_, C_});
+    const Buffer out = side.stream({B_, T_, C_});
     side.backend.embedding_forward(out, side.ints({B_, T_}, tokens_), side.compute({V_, C_}, wte_),
                                    side.compute({P_, C_}, wpe_), first_class_, side.at_step(dropout_));
     return out.values();
   };
   const Values expected = run(oracle(), wte, wpe);
-  expect_within(run(cpu(type_), wte, wpe), expected,
-                gamma(1) * run(oracle(), std::abs(wte), std::abs(wpe)) + storage(expected, DType::f32));
+  expect_within(run(cpu(types_), wte, wpe), expected,
+                gamma(1) * run(oracle(), std::abs(wte), std::abs(wpe)) + storage(expected, stream_));
 }
 
 // Positions that are given one by one, the last one first.
@@ -39,28 +40,28 @@ TEST_P(CpuEmbedding, ForwardAtPositions) {
   Values positions(B_ * T_);
   for (std::size_t i = 0; i < positions.size(); ++i) positions[i] = static_cast<double>(P_ - 1 - i % P_);
   const auto run = [&](const Side& side, const Values& wte_, const Values& wpe_) {
-    const Buffer out = side.full({B_, T_, C_}), places = side.ints({B_, T_}, positions);
+    const Buffer out = side.stream({B_, T_, C_}), places = side.ints({B_, T_}, positions);
     side.backend.embedding_forward(out, side.ints({B_, T_}, tokens_), side.compute({V_, C_}, wte_),
                                    side.compute({P_, C_}, wpe_), first_class_, side.at_step(dropout_),
                                    places);
     return out.values();
   };
   const Values expected = run(oracle(), wte, wpe);
-  expect_within(run(cpu(type_), wte, wpe), expected,
-                gamma(1) * run(oracle(), std::abs(wte), std::abs(wpe)) + storage(expected, DType::f32));
+  expect_within(run(cpu(types_), wte, wpe), expected,
+                gamma(1) * run(oracle(), std::abs(wte), std::abs(wpe)) + storage(expected, stream_));
 }
 
 TEST_P(CpuEmbedding, Backward) {
-  const Values dout = normal_values(B_ * T_ * C_, 4), dwte0 = normal_values(V_ * C_, 5),
+  const Values dout = normal_values(B_ * T_ * C_, 4, stream_), dwte0 = normal_values(V_ * C_, 5),
                dwpe0 = normal_values(P_ * C_, 6);
   const auto run = [&](const Side& side, const Values& dout_, const Values& dwte_before,
                        const Values& dwpe_before) {
     const Buffer dwte = side.full({V_, C_}, dwte_before), dwpe = side.full({P_, C_}, dwpe_before);
-    side.backend.embedding_backward(dwte, dwpe, side.full({B_, T_, C_}, dout_), side.ints({B_, T_}, tokens_),
-                                    first_class_, side.at_step(dropout_));
+    side.backend.embedding_backward(dwte, dwpe, side.stream({B_, T_, C_}, dout_),
+                                    side.ints({B_, T_}, tokens_), first_class_, side.at_step(dropout_));
     return std::pair(dwte.values(), dwpe.values());
   };
-  const auto [dwte, dwpe] = run(cpu(type_), dout, dwte0, dwpe0);
+  const auto [dwte, dwpe] = run(cpu(types_), dout, dwte0, dwpe0);
   const auto [expected_dwte, expected_dwpe] = run(oracle(), dout, dwte0, dwpe0);
   const auto [dwte_size, dwpe_size] = run(oracle(), std::abs(dout), std::abs(dwte0), std::abs(dwpe0));
   // At most B T tokens add to one row of wte, and B sequences to each position; dropout rounds once more.
@@ -73,12 +74,12 @@ TEST_P(CpuEmbedding, Backward) {
 TEST_P(CpuEmbedding, ShardsOfTheVocabularyMakeTheWhole) {
   const std::int64_t borders[] = {0, 1, 4, 11, 12};
   const Values wte = normal_values(12 * C_, 2, type_), wpe = normal_values(P_ * C_, 3, type_),
-               dout = normal_values(B_ * T_ * C_, 4), dwpe0 = normal_values(P_ * C_, 6);
-  for (const Side& side : {cpu(type_), Side{oracle().backend, type_}}) {
+               dout = normal_values(B_ * T_ * C_, 4, stream_), dwpe0 = normal_values(P_ * C_, 6);
+  for (const Side& side : {cpu(types_), Side{oracle().backend, type_}}) {
     const Buffer tokens = side.ints({B_, T_}, tokens_), weight = side.compute({12, C_}, wte),
-                 positions = side.compute({P_, C_}, wpe), upstream = side.full({B_, T_, C_}, dout);
+                 positions = side.compute({P_, C_}, wpe), upstream = side.stream({B_, T_, C_}, dout);
     const auto run = [&](const Tensor& dwte, std::int64_t first, std::int64_t classes) {
-      const Buffer out = side.full({B_, T_, C_}), dwpe = side.full({P_, C_}, dwpe0);
+      const Buffer out = side.stream({B_, T_, C_}), dwpe = side.full({P_, C_}, dwpe0);
       side.backend.embedding_forward(out, tokens, Tensor(weight).row_range(first, classes), positions, first,
                                      side.at_step(dropout_));
       side.backend.embedding_backward(dwte.row_range(first, classes), dwpe, upstream, tokens, first,
@@ -102,19 +103,20 @@ TEST_P(CpuEmbedding, ShardsOfTheVocabularyMakeTheWhole) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, CpuEmbedding,
-                         testing::Combine(kComputeTypes,
+                         testing::Combine(testing::ValuesIn(kTypes),
                                           testing::Values(Shape{1, 1, 1}, Shape{2, 5, 3}, Shape{3, 33, 17},
                                                           Shape{1, 64, 48}, Shape{2, 100, 100},
                                                           Shape{1, 5, 257}),
                                           testing::Values(0.0, 0.1)));
 
 // Classes with many tokens, whose sums the CUDA backend takes in pieces of 32.
-class CpuEmbeddingSums : public Conformance<std::tuple<std::int64_t, double>> {
+class CpuEmbeddingSums : public Conformance<std::tuple<std::int64_t, double, DType>> {
  protected:
   static constexpr std::int64_t kCounts[] = {1, 31, 32, 63, 64, 65, 129, 33}, kB = 10, kT = 50;
   static constexpr std::int64_t kFirst = 2, kClasses = std::size(kCounts) + 2;  // one before them, one after
 
   CpuEmbeddingSums() { dropout_.p = std::get<1>(GetParam()); }
+  Side side() const { return cpu(Types{DType::bf16, stream_}); }
 
   // The first classes have kCounts tokens; all tokens left have one of the `others` in turn.
   static Values tokens(const std::vector<std::int64_t>& others) {
@@ -131,19 +133,20 @@ class CpuEmbeddingSums : public Conformance<std::tuple<std::int64_t, double>> {
   }
   std::pair<Values, Values> run(const Side& side, const Values& tokens, const Values& dout) const {
     const Buffer dwte = side.full({kClasses, C_}), dwpe = side.full({kT, C_});
-    side.backend.embedding_backward(dwte, dwpe, side.full({kB, kT, C_}, dout), side.ints({kB, kT}, tokens),
+    side.backend.embedding_backward(dwte, dwpe, side.stream({kB, kT, C_}, dout), side.ints({kB, kT}, tokens),
                                     kFirst, side.at_step(dropout_));
     return {dwte.values(), dwpe.values()};
   }
 
   std::int64_t C_ = std::get<0>(GetParam());
+  DType stream_ = std::get<2>(GetParam());
   Dropout dropout_ = some_dropout(kT);
-  Values dout_ = normal_values(kB * kT * C_, 4);
+  Values dout_ = normal_values(kB * kT * C_, 4, stream_);
 };
 
 TEST_P(CpuEmbeddingSums, HaveEveryRow) {
   for (const auto& others : {std::vector<std::int64_t>{kFirst}, {kFirst + kClasses - 1, 0}}) {
-    const auto [dwte, dwpe] = run(cpu(), tokens(others), dout_);
+    const auto [dwte, dwpe] = run(side(), tokens(others), dout_);
     const auto [expected_dwte, expected_dwpe] = run(oracle(), tokens(others), dout_);
     const auto [dwte_size, dwpe_size] = run(oracle(), tokens(others), std::abs(dout_));
     expect_within(dwte, expected_dwte, gamma(kB * kT + 1) * dwte_size + storage(expected_dwte, DType::f32));
@@ -153,7 +156,7 @@ TEST_P(CpuEmbeddingSums, HaveEveryRow) {
 
 TEST_P(CpuEmbeddingSums, DependOnTheirOwnRowsAlone) {
   const auto rows_of = [&](const std::vector<std::int64_t>& others) {
-    return Values(run(cpu(), tokens(others), dout_).first[std::slice(C_, std::size(kCounts) * C_, 1)]);
+    return Values(run(side(), tokens(others), dout_).first[std::slice(C_, std::size(kCounts) * C_, 1)]);
   };
   const Values expected = rows_of({kFirst});  // all before them
   EXPECT_TRUE((rows_of({kFirst, kFirst + kClasses - 1, 0}) == expected).min());
@@ -162,54 +165,58 @@ TEST_P(CpuEmbeddingSums, DependOnTheirOwnRowsAlone) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Columns, CpuEmbeddingSums,
-                         testing::Combine(testing::Values(3, 256, 300), testing::Values(0.0, 0.1)));
+                         testing::Combine(testing::Values(3, 256, 300), testing::Values(0.0, 0.1),
+                                          kComputeTypes));
 
-class CpuResidual : public Conformance<std::tuple<DType, Shape, double>> {
+class CpuResidual : public Conformance<std::tuple<Types, Shape, double>> {
  protected:
   CpuResidual() { dropout_.p = std::get<2>(GetParam()); }
-  DType type_ = std::get<0>(GetParam());
+  Types types_ = std::get<0>(GetParam());
+  DType type_ = types_.compute, stream_ = types_.stream;
   Shape shape_ = std::get<1>(GetParam());
   Dropout dropout_ = some_dropout(shape_[1]);
 };
 
 TEST_P(CpuResidual, ForwardInPlaceAsWell) {
-  const Values residual = normal_values(shape_.count(), 1), branch = normal_values(shape_.count(), 2, type_);
+  const Values residual = normal_values(shape_.count(), 1, stream_),
+               branch = normal_values(shape_.count(), 2, type_);
   const auto run = [&](const Side& side, const Values& residual_, const Values& branch_, bool in_place) {
-    const Buffer stream = side.full(shape_, residual_), separate = side.full(shape_);
+    const Buffer stream = side.stream(shape_, residual_), separate = side.stream(shape_);
     side.backend.residual_forward(in_place ? stream : separate, stream, side.compute(shape_, branch_),
                                   side.at_step(dropout_));
     return (in_place ? stream : separate).values();
   };
   const Values expected = run(oracle(), residual, branch, false);
   const Values bound =
-      gamma(1) * run(oracle(), std::abs(residual), std::abs(branch), false) + storage(expected, DType::f32);
-  expect_within(run(cpu(type_), residual, branch, false), expected, bound);
-  expect_within(run(cpu(type_), residual, branch, true), expected, bound);
+      gamma(1) * run(oracle(), std::abs(residual), std::abs(branch), false) + storage(expected, stream_);
+  expect_within(run(cpu(types_), residual, branch, false), expected, bound);
+  expect_within(run(cpu(types_), residual, branch, true), expected, bound);
 }
 
 TEST_P(CpuResidual, Backward) {
-  const Values dout = normal_values(shape_.count(), 3);
+  const Values dout = normal_values(shape_.count(), 3, stream_);
   const auto run = [&](const Side& side) {
     const Buffer dbranch = side.compute(shape_);
-    side.backend.residual_backward(dbranch, side.full(shape_, dout), side.at_step(dropout_));
+    side.backend.residual_backward(dbranch, side.stream(shape_, dout), side.at_step(dropout_));
     return dbranch.values();
   };
   const Values expected = run(oracle());
-  expect_within(run(cpu(type_)), expected, gamma(1) * std::abs(expected) + storage(expected, type_));
+  expect_within(run(cpu(types_)), expected, gamma(1) * std::abs(expected) + storage(expected, type_));
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, CpuResidual,
-                         testing::Combine(kComputeTypes,
+                         testing::Combine(testing::ValuesIn(kTypes),
                                           testing::Values(Shape{1, 1, 1}, Shape{2, 5, 3}, Shape{3, 33, 17},
                                                           Shape{1, 64, 48}, Shape{2, 100, 100},
                                                           Shape{1, 257, 300}),
                                           testing::Values(0.0, 0.1)));
 
-class CpuLayerNorm : public Conformance<std::tuple<DType, Shape, double>> {  // R, C; the mean of the inputs
+class CpuLayerNorm : public Conformance<std::tuple<Types, Shape, double>> {  // R, C; the mean of the inputs
  protected:
-  DType type_ = std::get<0>(GetParam());
+  Types types_ = std::get<0>(GetParam());
+  DType type_ = types_.compute, stream_ = types_.stream;
   std::int64_t R_ = std::get<1>(GetParam())[0], C_ = std::get<1>(GetParam())[1];
-  Values x_ = normal_values(R_ * C_, 1, DType::f32, std::get<2>(GetParam()));
+  Values x_ = normal_values(R_ * C_, 1, stream_, std::get<2>(GetParam()));
   Values gamma_ = normal_values(C_, 2, type_), beta_ = normal_values(C_, 3, type_);
 
   struct Results {
@@ -218,7 +225,7 @@ class CpuLayerNorm : public Conformance<std::tuple<DType, Shape, double>> {  // 
   Results forward(const Side& side, bool with_beta) const {
     const Buffer y = side.compute({R_, C_}), mean = side.full({R_}), rstd = side.full({R_});
     const Buffer beta = side.compute({C_}, beta_);
-    side.backend.layernorm_forward(y, mean, rstd, side.full({R_, C_}, x_), side.compute({C_}, gamma_),
+    side.backend.layernorm_forward(y, mean, rstd, side.stream({R_, C_}, x_), side.compute({C_}, gamma_),
                                    with_beta ? beta : Tensor{});
     return {y.values(), mean.values(), rstd.values()};
   }
@@ -231,7 +238,7 @@ class CpuLayerNorm : public Conformance<std::tuple<DType, Shape, double>> {  // 
 // round twice more.
 TEST_P(CpuLayerNorm, Forward) {
   for (const bool with_beta : {true, false}) {
-    const Results actual = forward(cpu(type_), with_beta), expected = forward(oracle(), with_beta);
+    const Results actual = forward(cpu(types_), with_beta), expected = forward(oracle(), with_beta);
     Values y_bound = storage(expected.y, type_), mean_bound(R_), rstd_bound(R_);
     for (std::int64_t r = 0; r < R_; ++r) {
       const Values row = x_[std::slice(r * C_, C_, 1)];
@@ -257,24 +264,24 @@ TEST_P(CpuLayerNorm, Forward) {
 // sum rounds five times, the sum C times, and what is made of it five times more. mean and rstd are inputs
 // here.
 TEST_P(CpuLayerNorm, Backward) {
-  const Results stats = forward(cpu(type_), true);
-  const Values dy = normal_values(R_ * C_, 4, type_), dx0 = normal_values(R_ * C_, 5),
+  const Results stats = forward(cpu(types_), true);
+  const Values dy = normal_values(R_ * C_, 4, type_), dx0 = normal_values(R_ * C_, 5, stream_),
                dgamma0 = normal_values(C_, 6), dbeta0 = normal_values(C_, 7);
   for (const bool with_beta : {true, false}) {
     const auto run = [&](const Side& side) {
-      const Buffer dx = side.full({R_, C_}, dx0), dgamma = side.full({C_}, dgamma0),
+      const Buffer dx = side.stream({R_, C_}, dx0), dgamma = side.full({C_}, dgamma0),
                    dbeta = side.full({C_}, dbeta0);
       side.backend.layernorm_backward({.dx = dx,
                                        .dgamma = dgamma,
                                        .dbeta = with_beta ? dbeta : Tensor{},
                                        .dy = side.compute({R_, C_}, dy),
-                                       .x = side.full({R_, C_}, x_),
+                                       .x = side.stream({R_, C_}, x_),
                                        .gamma = side.compute({C_}, gamma_),
                                        .mean = side.full({R_}, stats.mean),
                                        .rstd = side.full({R_}, stats.rstd)});
       return std::array{dx.values(), dgamma.values(), dbeta.values()};
     };
-    const auto [dx, dgamma, dbeta] = run(cpu(type_));
+    const auto [dx, dgamma, dbeta] = run(cpu(types_));
     const auto [expected_dx, expected_dgamma, expected_dbeta] = run(oracle());
     Values dx_size = std::abs(dx0), dgamma_size = std::abs(dgamma0), dbeta_size = std::abs(dbeta0);
     for (std::int64_t r = 0; r < R_; ++r) {
@@ -286,7 +293,7 @@ TEST_P(CpuLayerNorm, Backward) {
       dgamma_size += std::abs(dy_row) * n;
       dbeta_size += std::abs(dy_row);
     }
-    expect_within(dx, expected_dx, gamma(C_ + 10) * dx_size + storage(expected_dx, DType::f32));
+    expect_within(dx, expected_dx, gamma(C_ + 10) * dx_size + storage(expected_dx, stream_));
     expect_within(dgamma, expected_dgamma,
                   gamma(R_ + 3) * dgamma_size + storage(expected_dgamma, DType::f32));
     expect_within(dbeta, expected_dbeta, gamma(R_ + 1) * dbeta_size + storage(expected_dbeta, DType::f32));
@@ -295,26 +302,27 @@ TEST_P(CpuLayerNorm, Backward) {
 
 // With a mean of 100 standard deviations, a variance computed as a difference of squares would be wrong.
 INSTANTIATE_TEST_SUITE_P(Shapes, CpuLayerNorm,
-                         testing::Combine(kComputeTypes,
+                         testing::Combine(testing::ValuesIn(kTypes),
                                           testing::Values(Shape{1, 1}, Shape{5, 3}, Shape{33, 17},
                                                           Shape{64, 48}, Shape{100, 100}, Shape{257, 64},
                                                           Shape{3, 1003}),
                                           testing::Values(0.0, 100.0)));
 
 // The fused op of residual addition and norm gives the bits of the separate ops.
-class CpuStreamNorm : public Conformance<std::tuple<DType, Shape, double>> {  // the shape is B, T, C
+class CpuStreamNorm : public Conformance<std::tuple<Types, Shape, double>> {  // the shape is B, T, C
  protected:
   CpuStreamNorm() {
     dropout_.p = std::get<2>(GetParam());
     dropout_.window.first_position = 3;  // as on a rank that has a range of the rows
   }
-  DType type_ = std::get<0>(GetParam());
+  Types types_ = std::get<0>(GetParam());
+  DType type_ = types_.compute, stream_ = types_.stream;
   Shape shape_ = std::get<1>(GetParam());
   std::int64_t R_ = shape_[0] * shape_[1], C_ = shape_[2], n_ = R_ * C_;
   Dropout dropout_ = some_dropout(shape_[1] + 3);
-  Side side_ = cpu(type_);
+  Side side_ = cpu(types_);
   Backend& ops_ = side_.backend;
-  Values x_ = normal_values(n_, 1);
+  Values x_ = normal_values(n_, 1, stream_);
   Buffer gamma_ = side_.compute({C_}, normal_values(C_, 3, type_)),
          beta_ = side_.compute({C_}, normal_values(C_, 4, type_)),
          other_ = side_.compute(shape_, normal_values(n_, 2, type_));  // a branch, or a gradient
@@ -325,7 +333,7 @@ TEST_P(CpuStreamNorm, Forward) {
     for (const bool in_place : {false, true}) {
       const Tensor beta = with_beta ? static_cast<const Tensor&>(beta_) : Tensor{};
       const auto run = [&](bool fused) {
-        const Buffer residual = side_.full(shape_, x_), separate = side_.full(shape_),
+        const Buffer residual = side_.stream(shape_, x_), separate = side_.stream(shape_),
                      y = side_.compute({R_, C_}), mean = side_.full({R_}), rstd = side_.full({R_});
         const Tensor out = in_place ? residual : separate;
         if (fused) {
@@ -350,14 +358,14 @@ TEST_P(CpuStreamNorm, Forward) {
 }
 
 TEST_P(CpuStreamNorm, Backward) {
-  const Buffer x = side_.full(shape_, x_), y = side_.compute({R_, C_}), mean = side_.full({R_}),
+  const Buffer x = side_.stream(shape_, x_), y = side_.compute({R_, C_}), mean = side_.full({R_}),
                rstd = side_.full({R_});
   ops_.layernorm_forward(y, mean, rstd, x, gamma_, beta_);
   for (const bool fresh : {false, true}) {
     for (const bool with_branch : {true, false}) {
       const auto run = [&](bool fused) {
-        const Buffer dx = side_.full(shape_, normal_values(n_, 5)), dbranch = side_.compute(shape_),
-                     dgamma = side_.full({C_}, normal_values(C_, 6)),
+        const Buffer dx = side_.stream(shape_, normal_values(n_, 5, stream_)),
+                     dbranch = side_.compute(shape_), dgamma = side_.full({C_}, normal_values(C_, 6)),
                      dbeta = side_.full({C_}, normal_values(C_, 7));
         const Tensor dy = static_cast<const Tensor&>(other_).reshaped({R_, C_});
         if (fused) {
@@ -394,7 +402,7 @@ TEST_P(CpuStreamNorm, Backward) {
 
 // Rows of up to 16 x 128 columns are kept in the registers of a GPU.
 INSTANTIATE_TEST_SUITE_P(Shapes, CpuStreamNorm,
-                         testing::Combine(kComputeTypes,
+                         testing::Combine(testing::ValuesIn(kTypes),
                                           testing::Values(Shape{1, 1, 4}, Shape{2, 5, 3}, Shape{3, 47, 20},
                                                           Shape{2, 3, 132}, Shape{1, 5, 516},
                                                           Shape{2, 2, 768}, Shape{1, 3, 1600},

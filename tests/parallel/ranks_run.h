@@ -27,8 +27,9 @@ struct RanksRun {
   MeshShape mesh;
   bool sequence = false;
   ScheduleKind schedule = ScheduleKind::one_f_one_b;
-  int chunks = 1;          // ranges of units per stage
-  EngineOptions engine;    // without the part of the model, which the run sets
+  int chunks = 1;        // ranges of units per stage
+  EngineOptions engine;  // without the part of the model, which the run sets
+  DType stream = DType::f32;
   bool same_data = false;  // all workers take the data of a single worker
   int steps = 10;
   int batches = 1000;  // number of different batches; then they repeat
@@ -65,6 +66,7 @@ struct RanksRun {
   PipelineOptions pipeline_options(const MeshCoordinate& coordinate) const {
     return {.batch = {1, model.block_size},
             .compute = engine.compute,
+            .stream = stream,
             .recompute = recompute,
             .recompute_blocks = recompute_blocks,
             .backward = trains,

@@ -53,6 +53,7 @@ check gossip-buckets 4 parallel.engine=gossip gossip.topology=ring gossip.clip=b
 check accum_adamw 2 optim.name=accum_adamw optim.accum_steps=4
 check recompute 1 train.recompute=block
 check recompute-light 2 train.recompute=light train.dtype=bfloat16
+check stream 2 train.dtype=bfloat16 train.residual_dtype=bfloat16 parallel.tensor=2
 check offload 2 parallel.offload=disk parallel.zero=2
 check layout 2 run.deterministic=layout
 check layout-mesh 4 run.deterministic=layout parallel.pipeline=2 parallel.zero=1

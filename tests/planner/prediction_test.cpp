@@ -96,8 +96,9 @@ TEST(Prediction, HasTheTrafficOfADryRun) {
       for (const char* layers : {"4", "5", "9"}) {
         for (const char* dtype : {"float32", "bfloat16"}) {
           auto all = settings;
-          all.insert(all.end(), {std::string("parallel.zero=") + zero, std::string("model.n_layer=") + layers,
-                                 std::string("train.dtype=") + dtype});
+          all.insert(all.end(),
+                     {std::string("parallel.zero=") + zero, std::string("model.n_layer=") + layers,
+                      std::string("train.dtype=") + dtype, std::string("train.residual_dtype=") + dtype});
           expect_traffic_of_dry_run(all);
         }
       }

@@ -152,11 +152,11 @@ void CpuBackend::residual_forward(const Tensor& out, const Tensor& residual, con
                                   const Dropout& dropout) {
   const std::int64_t channels = out.columns(), positions = out.dim(1);
   const DropoutRow mask(dropout, dropout.site);
-  with_type(branch.dtype, [&]<typename T>() {
+  with_types(branch.dtype, out.dtype, [&]<typename T, typename S>() {
     for_blocks(team_, out.rows(), rows_per_block(channels), [&](std::int64_t begin, std::int64_t end) {
       const auto add_at = [&](std::int64_t at, std::int64_t live, Vec factor) {
-        store_n(out.as<float>() + at,
-                load_n(residual.as<float>() + at, live) + factor * load_n(branch.as<T>() + at, live), live);
+        store_n(out.as<S>() + at,
+                load_n(residual.as<S>() + at, live) + factor * load_n(branch.as<T>() + at, live), live);
       };
       if (!dropout.active()) {
         for_lanes((end - begin) * channels, [&](std::int64_t i, std::int64_t live) {
@@ -177,13 +177,13 @@ void CpuBackend::residual_backward(const Tensor& dbranch, const Tensor& dout, co
   if (!dropout.active()) return convert(dbranch, dout);
   const std::int64_t channels = dout.columns(), positions = dout.dim(1);
   const DropoutRow mask(dropout, dropout.site);
-  with_type(dbranch.dtype, [&]<typename T>() {
+  with_types(dbranch.dtype, dout.dtype, [&]<typename T, typename S>() {
     for_blocks(team_, dout.rows(), rows_per_block(channels), [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t row = begin; row < end; ++row) {
         for_dropout_row(mask, dropout.window.row(row / positions, row % positions), channels,
                         [&](std::int64_t c, std::int64_t live, Vec factor) {
                           const std::int64_t at = row * channels + c;
-                          store_n(dbranch.as<T>() + at, factor * load_n(dout.as<float>() + at, live), live);
+                          store_n(dbranch.as<T>() + at, factor * load_n(dout.as<S>() + at, live), live);
                         });
       }
     });

@@ -10,7 +10,7 @@ void CpuBackend::embedding_forward(const Tensor& out, const Tensor& tokens, cons
                                    const Tensor& positions) {
   const std::int64_t channels = out.columns(), length = tokens.dim(1), classes = wte.dim(0);
   const DropoutRow mask(dropout, dropout.site);
-  with_type(wte.dtype, [&]<typename T>() {
+  with_types(wte.dtype, out.dtype, [&]<typename T, typename S>() {
     for_blocks(team_, tokens.count(), rows_per_block(channels), [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t row = begin; row < end; ++row) {
         const std::int64_t token = tokens.as<std::int32_t>()[row] - first_class, t = row % length;
@@ -18,7 +18,7 @@ void CpuBackend::embedding_forward(const Tensor& out, const Tensor& tokens, cons
         const std::int64_t position =
             positions ? positions.as<std::int32_t>()[row] : dropout.window.first_position + t;
         const T* place = wpe.as<T>() + position * channels;
-        float* to = out.as<float>() + row * channels;
+        S* to = out.as<S>() + row * channels;
         const auto embed = [&](std::int64_t c, std::int64_t live, Vec factor) {
           const Vec value = word ? load_n(place + c, live) + load_n(word + c, live) : Vec{};
           store_n(to + c, value * factor, live);
@@ -38,24 +38,26 @@ void CpuBackend::embedding_backward(const Tensor& dwte, const Tensor& dwpe, cons
   const std::int64_t channels = dout.columns(), positions = tokens.dim(1), classes = dwte.dim(0);
   const DropoutRow mask(dropout, dropout.site);
   // A thread owns a range of columns and adds the tokens in order, so no two threads write to one element.
-  for_blocks(team_, channels, DropoutRow::kColumns, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t row = 0; row < tokens.count(); ++row) {
-      const std::int64_t token = tokens.as<std::int32_t>()[row] - first_class, t = row % positions;
-      float* word = token >= 0 && token < classes ? dwte.as<float>() + token * channels : nullptr;
-      float* place = dwpe.as<float>() + (dropout.window.first_position + t) * channels;
-      const float* from = dout.as<float>() + row * channels;
-      DropoutRow::Factors factors;
-      factors.fill(splat(1.0f));
-      if (dropout.active()) {
-        factors = mask.factors(dropout.window.row(row / positions, t), begin / DropoutRow::kColumns);
+  with_type(dout.dtype, [&]<typename S>() {
+    for_blocks(team_, channels, DropoutRow::kColumns, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t row = 0; row < tokens.count(); ++row) {
+        const std::int64_t token = tokens.as<std::int32_t>()[row] - first_class, t = row % positions;
+        float* word = token >= 0 && token < classes ? dwte.as<float>() + token * channels : nullptr;
+        float* place = dwpe.as<float>() + (dropout.window.first_position + t) * channels;
+        const S* from = dout.as<S>() + row * channels;
+        DropoutRow::Factors factors;
+        factors.fill(splat(1.0f));
+        if (dropout.active()) {
+          factors = mask.factors(dropout.window.row(row / positions, t), begin / DropoutRow::kColumns);
+        }
+        for_lanes(end - begin, [&](std::int64_t i, std::int64_t live) {
+          const std::int64_t c = begin + i;
+          const Vec grad = load_n(from + c, live) * factors[static_cast<std::size_t>(i / kLanes)];
+          if (word) store_n(word + c, load_n(word + c, live) + grad, live);
+          store_n(place + c, load_n(place + c, live) + grad, live);
+        });
       }
-      for_lanes(end - begin, [&](std::int64_t i, std::int64_t live) {
-        const std::int64_t c = begin + i;
-        const Vec grad = load_n(from + c, live) * factors[static_cast<std::size_t>(i / kLanes)];
-        if (word) store_n(word + c, load_n(word + c, live) + grad, live);
-        store_n(place + c, load_n(place + c, live) + grad, live);
-      });
-    }
+    });
   });
 }
 

@@ -67,10 +67,10 @@ void CpuBackend::layernorm_forward(const Tensor& y, const Tensor& mean, const Te
                                    const Tensor& gamma, const Tensor& beta) {
   const std::int64_t columns = x.columns();
   const auto inverse = 1.0f / static_cast<float>(columns);
-  with_type(y.dtype, [&]<typename T>() {
+  with_types(y.dtype, x.dtype, [&]<typename T, typename S>() {
     for_blocks(team_, x.rows(), rows_per_block(columns), [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t row = begin; row < end; ++row) {
-        const float* in = x.as<float>() + row * columns;
+        const S* in = x.as<S>() + row * columns;
         Vec total{};
         for_lanes(columns, [&](std::int64_t c, std::int64_t live) { total += load_n(in + c, live); });
         const float m = cpu::sum(total) * inverse;
@@ -101,15 +101,15 @@ void CpuBackend::layernorm_backward(const LayerNormBackward& args) {
   const auto inverse = 1.0f / static_cast<float>(columns);
   // For each block of rows the sums for dgamma, then those for dbeta.
   float* parts = scratch(column_sum_scratch(rows, 2 * columns));
-  with_type(dy.dtype, [&]<typename T>() {
+  with_types(dy.dtype, x.dtype, [&]<typename T, typename S>() {
     for_blocks(team_, rows, kRowBlock, [&](std::int64_t begin, std::int64_t end) {
       float* part_gamma = parts + begin / kRowBlock * 2 * columns;
       float* part_beta = part_gamma + columns;
       std::memset(part_gamma, 0, static_cast<std::size_t>(2 * columns) * sizeof(float));
       for (std::int64_t row = begin; row < end; ++row) {
-        const float* in = x.as<float>() + row * columns;
+        const S* in = x.as<S>() + row * columns;
         const T* grad = dy.as<T>() + row * columns;
-        float* out = dx.as<float>() + row * columns;
+        S* out = dx.as<S>() + row * columns;
         const float m = mean.as<float>()[row], r = rstd.as<float>()[row];
         Vec sum_g{}, sum_gx{};
         for_lanes(columns, [&](std::int64_t c, std::int64_t live) {

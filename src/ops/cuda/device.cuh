@@ -26,6 +26,12 @@ __device__ T narrow(float x) {
   }
 }
 
+// x as a T has it.
+template <typename T>
+__device__ float rounded(float x) {
+  return widen(narrow<T>(x));
+}
+
 // --- several elements at once, as float32. The address is aligned to their size, or to 16 bytes if that is
 // less.
 template <int kCount>

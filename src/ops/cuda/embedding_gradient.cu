@@ -40,7 +40,8 @@ struct Lane {
       if (column < columns) visit(column, i * kWidth);
     }
   }
-  __device__ Sums read(const float* row) const {
+  template <typename S>
+  __device__ Sums read(const S* row) const {
     Sums x{};
     for_groups([&](std::int64_t column, int at) {
       const auto group = load<kWidth>(row + column);
@@ -81,16 +82,16 @@ __device__ inline void add(Sums& sums, const Sums& x) {
 }
 
 // The rows that are summed: of the gradient of the output, masked, or of sums.
-template <bool kMasked>
+template <typename S, bool kMasked>
 struct Source {
-  const float* x;
+  const S* x;
   std::int64_t positions;
   Mask mask;
 };
 
 // Adds the rows row_of(i), for i below count, one after the other.
-template <int kWidth, bool kMasked, typename RowOf>
-__device__ Sums sum_rows(const Source<kMasked>& source, const Lane<kWidth>& mine, int count,
+template <int kWidth, typename S, bool kMasked, typename RowOf>
+__device__ Sums sum_rows(const Source<S, kMasked>& source, const Lane<kWidth>& mine, int count,
                          const RowOf& row_of) {
   Sums sums{};
   for (int begin = 0; begin < count; begin += kAhead) {
@@ -123,8 +124,8 @@ __device__ Sums sum_rows(const Source<kMasked>& source, const Lane<kWidth>& mine
 
 // Adds rows to `to` as a block of kGroups warps: each adds up every fourth row, then the first adds their
 // sums.
-template <int kWidth, bool kMasked, typename RowOf>
-__device__ void add_rows(float* to, const Source<kMasked>& source, const Lane<kWidth>& mine, int count,
+template <int kWidth, typename S, bool kMasked, typename RowOf>
+__device__ void add_rows(float* to, const Source<S, kMasked>& source, const Lane<kWidth>& mine, int count,
                          const RowOf& row_of) {
   __shared__ Sums sums[kGroups][kWarp];
   const int group = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -176,9 +177,9 @@ struct Sorted {
 };
 
 // A warp for 256 columns of the pieces that begin within 32 sorted rows.
-template <int kWidth, bool kMasked>
+template <int kWidth, bool kMasked, typename S>
 __global__ void __launch_bounds__(kThreads, kMasked ? 3 : 4)
-    pieces_kernel(float* dwte, float* parts, Sorted sorted, Source<kMasked> source, std::int64_t columns) {
+    pieces_kernel(float* dwte, float* parts, Sorted sorted, Source<S, kMasked> source, std::int64_t columns) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const std::int64_t warp = (static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x) / kWarp,
                      pairs = (columns + kPair - 1) / kPair, window = warp / pairs * kPiece;
@@ -212,7 +213,7 @@ __global__ void __launch_bounds__(kThreads, kMasked ? 3 : 4)
 // sorted rows; there is at most one.
 template <int kWidth>
 __global__ void __launch_bounds__(kGroups* kWarp)
-    runs_kernel(float* dwte, Sorted sorted, Source<false> parts, std::int64_t columns) {
+    runs_kernel(float* dwte, Sorted sorted, Source<float, false> parts, std::int64_t columns) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const std::int64_t pairs = (columns + kPair - 1) / kPair, window = blockIdx.x / pairs * kPiece,
                      at = window + lane;
@@ -231,9 +232,9 @@ __global__ void __launch_bounds__(kGroups* kWarp)
 }
 
 // A block for 256 columns of a position.
-template <int kWidth, bool kMasked>
+template <int kWidth, bool kMasked, typename S>
 __global__ void __launch_bounds__(kGroups* kWarp, kMasked ? 6 : 8)
-    positions_kernel(float* dwpe, Source<kMasked> source, int samples, std::int64_t columns) {
+    positions_kernel(float* dwpe, Source<S, kMasked> source, int samples, std::int64_t columns) {
   const std::int64_t pairs = (columns + kPair - 1) / kPair, t = blockIdx.x / pairs;
   add_rows(dwpe + t * columns, source, Lane<kWidth>{columns, static_cast<std::uint32_t>(blockIdx.x % pairs)},
            samples, [&](int b) { return b * source.positions + t; });
@@ -271,15 +272,18 @@ void CudaBackend::embedding_backward(const Tensor& dwte, const Tensor& dwpe, con
                       static_cast<std::uint32_t>(classes)};
   auto* to = dwte.as<float>();
   float* dwpe_window = dwpe.as<float>() + dropout.window.first_position * columns;
-  const auto add_up = [&]<int kWidth, bool kMasked>() {
-    const Source<kMasked> source{dout.as<float>(), positions, Mask(dropout)};
-    const Source<false> of_pieces{parts, 1, Mask(Dropout{})};
-    launch(pieces_kernel<kWidth, kMasked>, blocks(ceil_div(windows * pairs, kThreads / kWarp)), kThreads, 0,
-           stream, to, parts, sorted, source, columns);
+  const auto add_up_type = [&]<int kWidth, bool kMasked, typename S>() {
+    const Source<S, kMasked> source{dout.as<S>(), positions, Mask(dropout)};
+    const Source<float, false> of_pieces{parts, 1, Mask(Dropout{})};
+    launch(pieces_kernel<kWidth, kMasked, S>, blocks(ceil_div(windows * pairs, kThreads / kWarp)), kThreads,
+           0, stream, to, parts, sorted, source, columns);
     launch(runs_kernel<kWidth>, blocks(windows * pairs), kGroups * kWarp, 0, stream, to, sorted, of_pieces,
            columns);
-    launch(positions_kernel<kWidth, kMasked>, blocks(positions * pairs), kGroups * kWarp, 0, stream,
+    launch(positions_kernel<kWidth, kMasked, S>, blocks(positions * pairs), kGroups * kWarp, 0, stream,
            dwpe_window, source, static_cast<int>(rows / positions), columns);
+  };
+  const auto add_up = [&]<int kWidth, bool kMasked>() {
+    with_type(dout.dtype, [&]<typename S>() { add_up_type.template operator()<kWidth, kMasked, S>(); });
   };
   const bool masked = dropout.active();
   if (aligned(to, dwpe_window, dout.data) && columns % 4 == 0) {

@@ -42,8 +42,9 @@ class RowMask {
 };
 
 // The input: x, or the residual stream plus a branch.
+template <typename S>
 struct Given {
-  const float* x;
+  const S* x;
 
   template <int kChunks>
   __device__ void load_row(Row<kChunks>& values, std::int64_t row, std::int64_t columns) const {
@@ -55,10 +56,10 @@ struct Given {
   }
 };
 
-template <typename T>
+template <typename T, typename S>
 struct AfterBranch {
-  float* out;
-  const float* residual;
+  S* out;
+  const S* residual;
   const T* branch;
   std::int64_t positions;
   Mask mask;
@@ -76,7 +77,7 @@ struct AfterBranch {
       const auto term = load<kWide>(branch + i);
 #pragma unroll
       for (int j = 0; j < kWide; ++j) {
-        values[chunk].at[j] = fmaf(factors.at[j], term.at[j], values[chunk].at[j]);
+        values[chunk].at[j] = rounded<S>(fmaf(factors.at[j], term.at[j], values[chunk].at[j]));
       }
       store(out + i, values[chunk]);
     }
@@ -130,10 +131,10 @@ __global__ void __launch_bounds__(kThreads)
 // The row is the residual stream, plus a branch if there is one, without a mask.
 constexpr int kRowThreads = kMostChunks * kWarp;
 
-template <typename T>
+template <typename T, typename S>
 __global__ void __launch_bounds__(kRowThreads)
-    few_rows_kernel(T* y, float* mean, float* rstd, float* out, const float* x, const T* branch,
-                    const T* gamma, const T* beta, std::int64_t columns) {
+    few_rows_kernel(T* y, float* mean, float* rstd, S* out, const S* x, const T* branch, const T* gamma,
+                    const T* beta, std::int64_t columns) {
   __shared__ float sums[kMostChunks], squares[kMostChunks];
   const std::int64_t column = static_cast<std::int64_t>(threadIdx.x) * kWide, row = blockIdx.x,
                      at = row * columns + column;
@@ -153,7 +154,7 @@ __global__ void __launch_bounds__(kRowThreads)
     if (branch) {
       const auto term = load<kWide>(branch + at);
 #pragma unroll
-      for (int i = 0; i < kWide; ++i) value.at[i] += term.at[i];
+      for (int i = 0; i < kWide; ++i) value.at[i] = rounded<S>(value.at[i] + term.at[i]);
       store(out + at, value);
     }
   }
@@ -222,8 +223,8 @@ struct BranchBefore {
 
 // parts [block of rows, 2, columns]: sums for dgamma, then for dbeta. Two rows' loads in flight were slower
 // on an H200, since fewer blocks run at once.
-template <typename T, typename Sink>
-__global__ void backward_kernel(float* dx, bool fresh, Sink sink, float* parts, const T* dy, const float* x,
+template <typename T, typename S, typename Sink>
+__global__ void backward_kernel(S* dx, bool fresh, Sink sink, float* parts, const T* dy, const S* x,
                                 const T* gamma, const float* mean, const float* rstd, std::int64_t rows,
                                 std::int64_t rows_of_block, int columns) {
   __shared__ float shared[2][kMostWarps][2];
@@ -286,7 +287,8 @@ __global__ void backward_kernel(float* dx, bool fresh, Sink sink, float* parts, 
       if (column_of_half(h) >= columns) continue;
 #pragma unroll
       for (int i = 0; i < kWide; ++i) {
-        out[h].at[i] = fmaf(r, fmaf(-normal[h].at[i], mean_gn, gradient[h].at[i] - mean_g), out[h].at[i]);
+        out[h].at[i] =
+            rounded<S>(fmaf(r, fmaf(-normal[h].at[i], mean_gn, gradient[h].at[i] - mean_g), out[h].at[i]));
       }
       const std::int64_t at = row * columns + column_of_half(h);
       store(dx + at, out[h]);
@@ -312,27 +314,28 @@ std::int64_t rows_of_block(std::int64_t rows) {
 
 // --- rows of any width and alignment
 
-template <typename T>
-__global__ void any_forward_kernel(T* y, float* mean, float* rstd, const float* x, const T* gamma,
-                                   const T* beta, std::int64_t rows, std::int64_t columns) {
+template <typename T, typename S>
+__global__ void any_forward_kernel(T* y, float* mean, float* rstd, const S* x, const T* gamma, const T* beta,
+                                   std::int64_t rows, std::int64_t columns) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kWarps + warp;
   if (row >= rows) return;
-  const float* in = x + row * columns;
+  const S* in = x + row * columns;
   const float inverse = 1.0f / static_cast<float>(columns);
   float sum = 0, squares = 0;
-  for (std::int64_t c = lane; c < columns; c += kWarp) sum += in[c];
+  for (std::int64_t c = lane; c < columns; c += kWarp) sum += widen(in[c]);
   const float m = warp_sum(sum) * inverse;
-  for (std::int64_t c = lane; c < columns; c += kWarp) squares += (in[c] - m) * (in[c] - m);
+  for (std::int64_t c = lane; c < columns; c += kWarp) squares += (widen(in[c]) - m) * (widen(in[c]) - m);
   const float r = 1.0f / sqrtf(warp_sum(squares) * inverse + kEpsilon);
   for (std::int64_t c = lane; c < columns; c += kWarp) {
-    y[row * columns + c] = narrow<T>((in[c] - m) * r * widen(gamma[c]) + (beta ? widen(beta[c]) : 0.0f));
+    y[row * columns + c] =
+        narrow<T>((widen(in[c]) - m) * r * widen(gamma[c]) + (beta ? widen(beta[c]) : 0.0f));
   }
   if (lane == 0) mean[row] = m, rstd[row] = r;
 }
 
-template <typename T>
-__global__ void any_backward_kernel(float* dx, const T* dy, const float* x, const T* gamma, const float* mean,
+template <typename T, typename S>
+__global__ void any_backward_kernel(S* dx, const T* dy, const S* x, const T* gamma, const float* mean,
                                     const float* rstd, std::int64_t rows, std::int64_t columns) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kWarps + warp;
@@ -343,19 +346,19 @@ __global__ void any_backward_kernel(float* dx, const T* dy, const float* x, cons
   for (std::int64_t c = lane; c < columns; c += kWarp) {
     const float g = widen(dy[at + c]) * widen(gamma[c]);
     sum_g += g;
-    sum_gn += g * ((x[at + c] - m) * r);
+    sum_gn += g * ((widen(x[at + c]) - m) * r);
   }
   const float mean_g = warp_sum(sum_g) * inverse, mean_gn = warp_sum(sum_gn) * inverse;
   for (std::int64_t c = lane; c < columns; c += kWarp) {
     const float g = widen(dy[at + c]) * widen(gamma[c]);
-    dx[at + c] += r * (g - mean_g - (x[at + c] - m) * r * mean_gn);
+    dx[at + c] = narrow<S>(widen(dx[at + c]) + r * (g - mean_g - (widen(x[at + c]) - m) * r * mean_gn));
   }
 }
 
 // A thread sums a column of a block of rows.
-template <typename T>
-__global__ void any_parts_kernel(float* parts, const T* dy, const float* x, const float* mean,
-                                 const float* rstd, std::int64_t rows, std::int64_t columns) {
+template <typename T, typename S>
+__global__ void any_parts_kernel(float* parts, const T* dy, const S* x, const float* mean, const float* rstd,
+                                 std::int64_t rows, std::int64_t columns) {
   const std::int64_t column = static_cast<std::int64_t>(blockIdx.y) * blockDim.x + threadIdx.x;
   if (column >= columns) return;
   const std::int64_t begin = static_cast<std::int64_t>(blockIdx.x) * kRows,
@@ -363,7 +366,7 @@ __global__ void any_parts_kernel(float* parts, const T* dy, const float* x, cons
   float sum_gamma = 0, sum_beta = 0;
   for (std::int64_t row = begin; row < end; ++row) {
     const float gradient = widen(dy[row * columns + column]);
-    sum_gamma += gradient * ((x[row * columns + column] - mean[row]) * rstd[row]);
+    sum_gamma += gradient * ((widen(x[row * columns + column]) - mean[row]) * rstd[row]);
     sum_beta += gradient;
   }
   float* part = parts + blockIdx.x * 2 * columns;
@@ -392,19 +395,20 @@ void CudaBackend::layernorm_forward(const Tensor& y, const Tensor& mean, const T
                                     const Tensor& gamma, const Tensor& beta) {
   const std::int64_t rows = x.rows(), columns = x.columns();
   const dim3 grid = blocks(ceil_div(rows, kWarps));
-  with_type(y.dtype, [&]<typename T>() {
+  with_types(y.dtype, x.dtype, [&]<typename T, typename S>() {
     const auto run = [&](auto kernel, auto from) {
       launch(kernel, grid, kThreads, 0, stream_.get(), y.as<T>(), mean.as<float>(), rstd.as<float>(), from,
              gamma.as<T>(), beta.as<T>(), rows, columns);
     };
     if (!fits(columns) || !aligned(y.data, x.data, gamma.data, beta.data)) {
-      run(any_forward_kernel<T>, x.as<float>());
+      run(any_forward_kernel<T, S>, x.as<S>());
     } else if (rows <= kFewRows) {
-      launch_early(few_rows_kernel<T>, blocks(rows), kRowThreads, stream_.get(), y.as<T>(), mean.as<float>(),
-                   rstd.as<float>(), nullptr, x.as<float>(), nullptr, gamma.as<T>(), beta.as<T>(), columns);
+      launch_early(few_rows_kernel<T, S>, blocks(rows), kRowThreads, stream_.get(), y.as<T>(),
+                   mean.as<float>(), rstd.as<float>(), nullptr, x.as<S>(), nullptr, gamma.as<T>(),
+                   beta.as<T>(), columns);
     } else {
       with_chunks(columns,
-                  [&]<int kChunks>() { run(forward_kernel<T, kChunks, Given>, Given{x.as<float>()}); });
+                  [&]<int kChunks>() { run(forward_kernel<T, kChunks, Given<S>>, Given<S>{x.as<S>()}); });
     }
   });
 }
@@ -417,16 +421,15 @@ void CudaBackend::residual_layernorm_forward(const ResidualLayerNorm& args) {
       (few && dropout.active())) {
     return Backend::residual_layernorm_forward(args);
   }
-  with_type(y.dtype, [&]<typename T>() {
+  with_types(y.dtype, out.dtype, [&]<typename T, typename S>() {
     if (few) {
-      return launch_early(few_rows_kernel<T>, blocks(rows), kRowThreads, stream_.get(), y.as<T>(),
-                          mean.as<float>(), rstd.as<float>(), out.as<float>(), residual.as<float>(),
-                          branch.as<T>(), gamma.as<T>(), beta.as<T>(), columns);
+      return launch_early(few_rows_kernel<T, S>, blocks(rows), kRowThreads, stream_.get(), y.as<T>(),
+                          mean.as<float>(), rstd.as<float>(), out.as<S>(), residual.as<S>(), branch.as<T>(),
+                          gamma.as<T>(), beta.as<T>(), columns);
     }
-    const AfterBranch<T> stream{out.as<float>(), residual.as<float>(), branch.as<T>(), out.dim(1),
-                                Mask(dropout)};
+    const AfterBranch<T, S> stream{out.as<S>(), residual.as<S>(), branch.as<T>(), out.dim(1), Mask(dropout)};
     with_chunks(columns, [&]<int kChunks>() {
-      launch(forward_kernel<T, kChunks, AfterBranch<T>>, blocks(ceil_div(rows, kWarps)), kThreads, 0,
+      launch(forward_kernel<T, kChunks, AfterBranch<T, S>>, blocks(ceil_div(rows, kWarps)), kThreads, 0,
              stream_.get(), y.as<T>(), mean.as<float>(), rstd.as<float>(), stream, gamma.as<T>(),
              beta.as<T>(), rows, columns);
     });
@@ -440,11 +443,11 @@ void CudaBackend::layernorm_backward(const LayerNormBackward& args) {
   }
   const std::int64_t rows = x.rows(), columns = x.columns(), row_blocks = ceil_div(rows, kRows);
   auto* parts = scratch_.take<float>(row_blocks * 2 * columns);
-  with_type(dy.dtype, [&]<typename T>() {
-    launch(any_backward_kernel<T>, blocks(ceil_div(rows, kWarps)), kThreads, 0, stream_.get(), dx.as<float>(),
-           dy.as<T>(), x.as<float>(), gamma.as<T>(), mean.as<float>(), rstd.as<float>(), rows, columns);
-    launch(any_parts_kernel<T>, blocks(row_blocks, ceil_div(columns, kThreads)), kThreads, 0, stream_.get(),
-           parts, dy.as<T>(), x.as<float>(), mean.as<float>(), rstd.as<float>(), rows, columns);
+  with_types(dy.dtype, x.dtype, [&]<typename T, typename S>() {
+    launch(any_backward_kernel<T, S>, blocks(ceil_div(rows, kWarps)), kThreads, 0, stream_.get(), dx.as<S>(),
+           dy.as<T>(), x.as<S>(), gamma.as<T>(), mean.as<float>(), rstd.as<float>(), rows, columns);
+    launch(any_parts_kernel<T, S>, blocks(row_blocks, ceil_div(columns, kThreads)), kThreads, 0,
+           stream_.get(), parts, dy.as<T>(), x.as<S>(), mean.as<float>(), rstd.as<float>(), rows, columns);
   });
   fold_parts(dgamma.as<float>(), dbeta.as<float>(), parts, row_blocks, 2 * columns, columns, stream_.get());
 }
@@ -458,12 +461,12 @@ void CudaBackend::layernorm_residual_backward(const LayerNormResidualBackward& a
     return Backend::layernorm_residual_backward(args);
   }
   auto* parts = scratch_.take<float>(row_blocks * 2 * columns);
-  with_type(dy.dtype, [&]<typename T>() {
+  with_types(dy.dtype, x.dtype, [&]<typename T, typename S>() {
     const auto run = [&](const auto& sink) {
-      launch(backward_kernel<T, std::remove_cvref_t<decltype(sink)>>, blocks(row_blocks),
-             static_cast<unsigned>(ceil_div(columns, kWarpColumns) * kWarp), 0, stream_.get(), dx.as<float>(),
-             overwrite, sink, parts, dy.as<T>(), x.as<float>(), gamma.as<T>(), mean.as<float>(),
-             rstd.as<float>(), rows, each, columns);
+      launch(backward_kernel<T, S, std::remove_cvref_t<decltype(sink)>>, blocks(row_blocks),
+             static_cast<unsigned>(ceil_div(columns, kWarpColumns) * kWarp), 0, stream_.get(), dx.as<S>(),
+             overwrite, sink, parts, dy.as<T>(), x.as<S>(), gamma.as<T>(), mean.as<float>(), rstd.as<float>(),
+             rows, each, columns);
     };
     if (dbranch) {
       run(BranchBefore<T>{dbranch.as<T>(), dx.dim(1), Mask(dropout)});

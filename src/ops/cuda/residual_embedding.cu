@@ -91,11 +91,11 @@ void for_rows(std::int64_t rows, std::int64_t positions, std::int64_t columns, c
          stream, rows, positions, columns, mask, op);
 }
 
-template <typename T>
+template <typename T, typename S>
 struct AddBranch {
   static constexpr int kRows = 1;
-  float* out;
-  const float* residual;
+  S* out;
+  const S* residual;
   const T* branch;
   std::int64_t columns;
   template <int kCount>
@@ -116,11 +116,11 @@ struct AddBranch {
   }
 };
 
-template <typename T>
+template <typename T, typename S>
 struct MaskGradient {
   static constexpr int kRows = 1;
   T* dbranch;
-  const float* dout;
+  const S* dout;
   std::int64_t columns;
   template <int kCount>
   __device__ Floats<kCount> read(std::int64_t row, std::int64_t column) const {
@@ -135,10 +135,10 @@ struct MaskGradient {
   }
 };
 
-template <typename T>
+template <typename T, typename S>
 struct Embed {
   static constexpr int kRows = 4;  // the address of a load is itself loaded, so one row would wait twice
-  float* out;
+  S* out;
   const std::int32_t* tokens;
   const T* wte;
   const T* wpe;  // from the window's first position on, or from 0 with `positions`
@@ -176,18 +176,17 @@ struct Embed {
 
 void CudaBackend::residual_forward(const Tensor& out, const Tensor& residual, const Tensor& branch,
                                    const Dropout& dropout) {
-  with_type(branch.dtype, [&]<typename T>() {
+  with_types(branch.dtype, out.dtype, [&]<typename T, typename S>() {
     for_rows(out.rows(), out.dim(1), out.columns(), dropout, aligned(out.data, residual.data, branch.data),
-             AddBranch<T>{out.as<float>(), residual.as<float>(), branch.as<T>(), out.columns()},
-             stream_.get());
+             AddBranch<T, S>{out.as<S>(), residual.as<S>(), branch.as<T>(), out.columns()}, stream_.get());
   });
 }
 
 void CudaBackend::residual_backward(const Tensor& dbranch, const Tensor& dout, const Dropout& dropout) {
   if (!dropout.active()) return convert(dbranch, dout);
-  with_type(dbranch.dtype, [&]<typename T>() {
+  with_types(dbranch.dtype, dout.dtype, [&]<typename T, typename S>() {
     for_rows(dout.rows(), dout.dim(1), dout.columns(), dropout, aligned(dbranch.data, dout.data),
-             MaskGradient<T>{dbranch.as<T>(), dout.as<float>(), dout.columns()}, stream_.get());
+             MaskGradient<T, S>{dbranch.as<T>(), dout.as<S>(), dout.columns()}, stream_.get());
   });
 }
 
@@ -196,11 +195,11 @@ void CudaBackend::embedding_forward(const Tensor& out, const Tensor& tokens, con
                                     const Tensor& positions) {
   const std::int64_t columns = out.columns(), length = tokens.dim(1);
   const std::int64_t first_position = positions ? 0 : dropout.window.first_position;
-  with_type(wte.dtype, [&]<typename T>() {
+  with_types(wte.dtype, out.dtype, [&]<typename T, typename S>() {
     for_rows(tokens.count(), length, columns, dropout, aligned(out.data, wte.data, wpe.data),
-             Embed<T>{out.as<float>(), tokens.as<std::int32_t>(), wte.as<T>(),
-                      wpe.as<T>() + first_position * columns, positions.as<std::int32_t>(), first_class,
-                      wte.rows(), length, columns},
+             Embed<T, S>{out.as<S>(), tokens.as<std::int32_t>(), wte.as<T>(),
+                         wpe.as<T>() + first_position * columns, positions.as<std::int32_t>(), first_class,
+                         wte.rows(), length, columns},
              stream_.get());
   });
 }

@@ -14,8 +14,7 @@ namespace {
 // Equal buffers, and which micro-batch has which. A buffer that is given back may still be on its way.
 class Slots {
  public:
-  explicit Slots(int count)
-      : holders_(static_cast<std::size_t>(count), -1), requests_(static_cast<std::size_t>(count)) {}
+  explicit Slots(std::size_t count) : holders_(count, -1), requests_(count) {}
 
   int take(int micro_batch) {
     const auto free = std::find(holders_.begin(), holders_.end(), -1);
@@ -68,13 +67,20 @@ struct Pipeline::Outgoing {
   std::vector<Tensor> streams;
   Slots slots;
 
-  Outgoing(Backend& backend, const Shape& stream, int count)
-      : arena(backend, bytes(stream, count)), slots(count) {
-    for (int i = 0; i < count; ++i) streams.push_back(arena.take(DType::f32, stream));
+  Outgoing(Backend& backend, const GptConfig& config, const PipelineOptions& options)
+      : arena(backend, bytes(config, options)),
+        streams(carve(arena, config, options)),
+        slots(streams.size()) {}
+  static std::vector<Tensor> carve(Arena& arena, const GptConfig& config, const PipelineOptions& options) {
+    std::vector<Tensor> streams(static_cast<std::size_t>(outgoing_streams(config, options)));
+    for (auto& stream : streams) {
+      stream = arena.take(options.stream, stream_shape(config, options.batch, options.part.tensor));
+    }
+    return streams;
   }
-  static std::size_t bytes(const Shape& stream, int count) {
+  static std::size_t bytes(const GptConfig& config, const PipelineOptions& options) {
     Arena measure;
-    for (int i = 0; i < count; ++i) measure.take(DType::f32, stream);
+    carve(measure, config, options);
     return measure.used();
   }
   Tensor take(int key) { return streams[static_cast<std::size_t>(slots.take(key))]; }
@@ -96,9 +102,9 @@ struct Pipeline::Chunk {
         const GptOptions& options, const TensorGroup& tensor, const Workspace* shared)
       : number(its_number),
         gpt(backend, store, config, options, tensor, shared),
-        inputs(options.inputs),
-        activations(options.activations),
-        gradients(options.gradients) {}
+        inputs(static_cast<std::size_t>(options.inputs)),
+        activations(static_cast<std::size_t>(options.activations)),
+        gradients(static_cast<std::size_t>(options.gradients)) {}
 };
 
 struct Pipeline::Step {
@@ -127,6 +133,7 @@ std::vector<GptOptions> Pipeline::chunk_options(const GptConfig& config, const P
     const int range = static_cast<int>(chunks.size()) * options.stages + stage;
     chunks.push_back({.batch = options.batch,
                       .compute = options.compute,
+                      .stream = options.stream,
                       .logits = options.logits,
                       .recompute = options.recompute,
                       .recompute_blocks = options.recomputed_blocks(range),
@@ -144,8 +151,7 @@ std::vector<GptOptions> Pipeline::chunk_options(const GptConfig& config, const P
 }
 
 Gpt::Memory Pipeline::memory(const GptConfig& config, const PipelineOptions& options, int stage) {
-  Gpt::Memory memory{.streams = Outgoing::bytes(stream_shape(config, options.batch, options.part.tensor),
-                                                outgoing_streams(config, options))};
+  Gpt::Memory memory{.streams = Outgoing::bytes(config, options)};
   bool shared = false;
   for (const auto& chunk : chunk_options(config, options, stage)) {
     const auto part = Gpt::memory(config, chunk, options.part.tensor, std::exchange(shared, true));
@@ -162,8 +168,7 @@ Pipeline::Pipeline(Backend& backend, UnitStore& store, Mesh& mesh, const GptConf
     : mesh_(mesh), options_(options) {
   const int stage = mesh.coordinate().pipeline;
   if (options.backward) actions_ = schedule_of(options).ranks[static_cast<std::size_t>(stage)];
-  outgoing_ = std::make_unique<Outgoing>(backend, stream_shape(config, options.batch, options.part.tensor),
-                                         outgoing_streams(config, options));
+  outgoing_ = std::make_unique<Outgoing>(backend, config, options);
   const TensorGroup tensor(mesh.tensor(), options.part.tensor.sequence);
   for (const auto& chunk : chunk_options(config, options, stage)) {
     chunks_.push_back(std::make_unique<Chunk>(static_cast<int>(chunks_.size()), backend, store, config, chunk,

@@ -16,6 +16,7 @@ namespace shoal {
 struct PipelineOptions {
   BatchShape batch;
   DType compute = DType::f32;
+  DType stream = DType::f32;  // see GptOptions
   LogitsPlan logits = {};
   Recompute recompute = Recompute::none;
   std::vector<int> recompute_blocks = {};  // of each range, its first; one number: of all; empty: all blocks

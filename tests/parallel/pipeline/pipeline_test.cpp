@@ -79,9 +79,11 @@ TEST(Pipeline, ManyMicroBatchesEqualOneStage) {
 TEST(Pipeline, DataRanksMayHaveDifferentNumbersOfMicroBatches) {
   auto one = of_stages(1, 1, ScheduleKind::one_f_one_b);
   one.engine.micro_batches = 7;
+  one.engine.compute = one.stream = DType::bf16;
   const auto expected = train(one).bytes();
   for (auto run : pipelines()) {
     run.engine.micro_batches = 7;
+    run.engine.compute = run.stream = DType::bf16;
     run.engine.zero = run.mesh.pipeline - 1;
     run.mesh.data = 2;
     EXPECT_TRUE(train(run).bytes() == expected) << description(run);
@@ -134,6 +136,7 @@ TEST(Pipeline, MemoryIsWhatWasAnnounced) {
     run.engine.zero = run.chunks;
     run.engine.micro_batches = 5;
     run.engine.compute = odd ? DType::bf16 : DType::f32;
+    run.stream = run.mesh.pipeline == 1 ? DType::bf16 : DType::f32;
     run_threads({.ranks = run.mesh.ranks(), .deadline_seconds = 60}, [&](World& world) {
       Mesh mesh(world.ranks, run.mesh);
       CountingBackend backend;
