@@ -174,6 +174,7 @@ void print_memory(const RunPlan& plan, const DataConfig& data, const RankCounts&
   print_line("checkpoint", format_bytes(memory.checkpoint), "the copy that is written in the background");
   if (memory.in_memory > 0)
     print_line("checkpoints in memory", format_bytes(memory.in_memory), "checkpoint.memory");
+  if (memory.cuda > 0) print_line("CUDA itself", format_bytes(memory.cuda), "as on an H200");
   print_line("program", format_bytes(memory.program), "with its libraries");
   print_line("threads", format_bytes(memory.threads), "their stacks and heaps");
   const double available = available_memory(), here = host_memory(plan, ranks);
@@ -183,7 +184,7 @@ void print_memory(const RunPlan& plan, const DataConfig& data, const RankCounts&
   const bool gpu = memory.on_gpu > 0;
   print_line("total", format_bytes(memory.total()), ranks.local_size == 1 && !gpu ? verdict : "");
   if (gpu) {
-    print_line("on the GPU", format_bytes(memory.on_gpu), "plus the memory of CUDA itself");
+    print_line("on the GPU", format_bytes(memory.on_gpu), "as nvidia-smi counts");
     print_line("on the host", format_bytes(memory.total() - memory.on_gpu),
                ranks.local_size == 1 ? verdict : "");
   }

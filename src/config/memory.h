@@ -41,6 +41,7 @@ struct MemoryEstimate {
   double scratch = 0;     // scratch memory of the backend's kernels
   double checkpoint = 0;  // the copy that is written in the background, and the writer's buffer
   double in_memory = 0;   // checkpoints in memory, copies of another host's, and of a GPU's state on its way
+  double cuda = 0;        // CUDA's own on the GPU: its context, and the code of kernels and libraries
   double program = 0;     // the program and its libraries
   double threads = 0;     // stacks and heaps of the rank's threads
   double on_gpu = 0;      // the part of all the above that is in GPU memory
@@ -48,7 +49,8 @@ struct MemoryEstimate {
   double state() const { return weights + compute_copy + gradients + optimizer + exchange + streaming; }
   double activations() const { return blocks + streams + workspace + head + texts; }
   double total() const {
-    return state() + on_host + activations() + batches + scratch + checkpoint + in_memory + program + threads;
+    return state() + on_host + activations() + batches + scratch + checkpoint + in_memory + cuda + program +
+           threads;
   }
 };
 

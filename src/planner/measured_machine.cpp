@@ -101,7 +101,7 @@ bool has_uneven_shares(const RunPlan& plan) {
          differ([](auto& model, auto& rank) { return padded_vocabulary(model, rank); });
 }
 
-constexpr double kShareOfGpu = 0.95;  // the rest is for CUDA itself and for fragments
+constexpr double kShareOfGpu = 0.97;  // the rest is for fragments
 
 // The backend, where it is another than the cpu's.
 const char* backend_text(BackendKind backend) {
@@ -218,7 +218,7 @@ void MeasuredMachine::measure_collectives() {
 MeasuredMachine::Scaled MeasuredMachine::scaled(const RunPlan& wanted) const {
   Scaled result{.sample = wanted, .key = {}};
   auto& sample = result.sample;
-  if (!sample.engine.layout_exact) {
+  if (!sample.engine.layout_exact && !sample.engine.on_host) {
     sample.mesh.data = 1;
     sample.engine.zero = 0;
     sample.engine.replicate = 1;
@@ -236,7 +236,7 @@ MeasuredMachine::Scaled MeasuredMachine::scaled(const RunPlan& wanted) const {
   result.key = fmt::format(
       "step of {} x {} tokens, {} blocks, width {}, {} heads, {} classes, {}{}{}{}, {}, tensor {}{}{}, data "
       "{}, zero {}, "
-      "recompute {}, optimizer {}, {} ranks x {} threads{}{}{}{}{}",
+      "recompute {}, optimizer {}, {} ranks x {} threads{}{}{}{}{}{}",
       batch.batch, model.block_size, model.n_layer, model.n_embd, model.n_head, model.vocab_size,
       model.dropout > 0 ? "dropout, " : "", model.bias ? "bias, " : "", model.tied ? "" : "untied, ",
       static_cast<int>(model.gelu), name_of(sample.engine.compute), sample.mesh.tensor,
@@ -244,7 +244,7 @@ MeasuredMachine::Scaled MeasuredMachine::scaled(const RunPlan& wanted) const {
       sample.engine.zero, name_of(sample.pipeline.recompute), optimizer_key(sample), ranks_,
       threads_of(sample), sample.engine.layout_exact ? ", exact" : "", trained_text(model),
       backend_text(sample.backend), sample.backend == BackendKind::cuda && sample.ordered ? " in order" : "",
-      narrow_text(sample));
+      narrow_text(sample), sample.engine.on_host ? ", state on the host" : "");
   return result;
 }
 
@@ -271,8 +271,7 @@ SampleTimes MeasuredMachine::times(const RunPlan& wanted, const SampleKernels&) 
     const auto measured = measure_sample(run_, sample, active, threads, !world_);
     std::vector<double> all;
     for (const auto& pass : measured.parts.values) all.insert(all.end(), pass.begin(), pass.end());
-    TapeBackend tape;
-    all.push_back(measured.update / static_cast<double>(SampleStep(tape, sample).updated_elements()));
+    all.push_back(measured.update / static_cast<double>(updated_elements(sample)));
     const bool crowded = !world_ && most > active;
     const double fair = measured.step * most / active;
     // In a crowd other groups use the time in which tensor ranks wait, if there are any: the factor may be

@@ -410,7 +410,7 @@ Prediction predict(const RunPlan& plan, Machine& machine) {
 }
 
 Prediction Predictor::operator()(const RunPlan& plan) {
-  if (plan.on_disk() || plan.engine.on_host) fail_user("parallel.offload has no prediction yet");
+  if (plan.on_disk()) fail_user("parallel.offload = \"disk\" has no prediction");
   const auto& known = sample(sample_of(plan));
   const auto& kept = sample(sample_of_kept(plan));
   const int chunks = std::max<int>(1, static_cast<int>(plan.part({}).chunks.size()));

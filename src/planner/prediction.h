@@ -21,7 +21,7 @@ struct Prediction {
 struct PricedSample;
 
 // Workers that gossip are taken to be equally fast (planner/gossip_simulation.h has the uneven ones). Throws
-// UserError for plans with offload, which have no prediction.
+// UserError for state on disk, which has no prediction.
 Prediction predict(const RunPlan& plan, Machine& machine);
 
 // Seconds of a middle micro-batch in the units of a model, forward and backward.

@@ -32,6 +32,12 @@ int ranks_of_update(const RunPlan& plan, const std::vector<UnitSpec>& units) {
   return plan.engine.zero == 0 ? 1 : plan.mesh.data / plan.engine.replicate;
 }
 
+std::int64_t updated_elements(const RunPlan& sample) {
+  const auto units = gpt_units(sample.model, sample.part({.tensor = sampled_tensor_rank(sample)}));
+  const auto all = updated_elements(sample, units);
+  return std::accumulate(all.begin(), all.end(), std::int64_t{0}) / ranks_of_update(sample, units);
+}
+
 GptConfig with_blocks(const GptConfig& model, int blocks) {
   auto other = model;
   other.n_layer = blocks;
@@ -53,7 +59,6 @@ RunPlan sample_of(const RunPlan& plan) {
   sample.engine.gossip.reset();
   sample.engine.outer.reset();
   sample.engine.offload.clear();
-  sample.engine.on_host = false;
   sample.engine.micro_batches = kSamplePasses * sample.mesh.data;
   sample.pipeline.stages = 1;
   sample.pipeline.recompute_blocks.clear();
@@ -154,11 +159,6 @@ void SampleStep::synchronize() { backend_.synchronize(); }
 int SampleStep::count(StepPart part) const {
   const bool others = part == StepPart::block_forward || part == StepPart::block_backward;
   return others ? plan_.model.n_layer - 1 : 1;
-}
-
-std::int64_t SampleStep::updated_elements() const {
-  const auto all = shoal::updated_elements(plan_, engine_->units());
-  return std::accumulate(all.begin(), all.end(), std::int64_t{0}) / ranks_of_update(plan_, engine_->units());
 }
 
 }  // namespace shoal

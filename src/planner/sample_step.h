@@ -25,7 +25,7 @@ enum class StepPart : std::uint8_t {
 };
 inline constexpr int kStepParts = 7, kSamplePasses = 3;
 
-// The plan of the sample: all blocks, without stages, gossip and offload.
+// The plan of the sample: all blocks, without stages, gossip and files.
 RunPlan sample_of(const RunPlan& plan);
 
 // The model with so many blocks instead of its own. They are all frozen where all of its own are, else none:
@@ -37,6 +37,8 @@ GptConfig with_blocks(const GptConfig& model, int blocks);
 std::vector<std::int64_t> updated_elements(const RunPlan& plan, const std::vector<UnitSpec>& units);
 // The number of ranks that share them.
 int ranks_of_update(const RunPlan& plan, const std::vector<UnitSpec>& units);
+// All such elements of sampled_tensor_rank() of a plan from sample_of().
+std::int64_t updated_elements(const RunPlan& sample);
 
 // The tensor rank whose sample is taken: its shares are the largest, where they differ.
 inline int sampled_tensor_rank(const RunPlan& plan) { return plan.mesh.tensor - 1; }
@@ -57,8 +59,6 @@ class SampleStep {
   void synchronize();
   // The number of times that a pass enters a part.
   int count(StepPart part) const;
-  // The elements of this rank that the time of an update is in proportion to.
-  std::int64_t updated_elements() const;
   const Recording& recording() const { return recording_; }
 
  private:

@@ -57,6 +57,7 @@ std::optional<TapeCall> call_of(const Recording::Entry& entry, const RunPlan& sa
 
 SampleTape record_sample(RunPlan sample) {
   sample.model = with_blocks(sample.model, kTapeBlocks);
+  sample.engine.on_host = false;  // kernels and collectives are the same
   TapeBackend backend;
   SampleStep step(backend, sample);
   SampleTape tape;
@@ -94,7 +95,7 @@ SampleTape record_sample(RunPlan sample) {
     calls = update ? &tape.update_calls : &tape.calls.at(pass, part);
   });
   close();
-  tape.kernels.updated = step.updated_elements();
+  tape.kernels.updated = updated_elements(sample);
   return tape;
 }
 

@@ -45,7 +45,14 @@ class Search {
   }
 
   SearchResult run() {
+    if (config_.parallel.offload == Offload::host && !machine_.measures())
+      fail_user(
+          "parallel.offload = \"host\" has a prediction on this machine alone, not on a described cluster");
     enumerate();
+    if (candidates_.empty() && may_offload()) {
+      config_.parallel.offload = Offload::host;
+      enumerate();
+    }
     if (candidates_.empty() && !result_.smallest) {
       fail_user("no layout of {} rank{} satisfies the config{}", ranks_, ranks_ == 1 ? "" : "s",
                 problem_.empty() ? "" : ": " + problem_);
@@ -139,6 +146,12 @@ class Search {
     return {config_.train.micro_batch > 0 ? config_.train.micro_batch : default_micro_batch(data)};
   }
 
+  // State that rests on the host makes a step longer, so it is for models that do not fit otherwise.
+  bool may_offload() const {
+    return config_.train.backend == BackendKind::cuda && machine_.measures() &&
+           !config_.given.contains("parallel.offload");
+  }
+
   // The default of data ranks alone: one rank, or those of gossip's workers.
   int default_micro_batch(int data) const {
     Config config = config_;
@@ -185,6 +198,10 @@ class Search {
         all.config = std::move(resolved);
       } catch (const UserError& error) {
         problem_ = error.what();
+        return;
+      }
+      if (all.plan.engine.on_host && memory_of_host(all.plan, machine_) > available_memory()) {
+        problem_ = "parallel.offload = \"host\" needs more of the host's memory than is available";
         return;
       }
       ++result_.considered;
@@ -385,6 +402,8 @@ std::string layout_arguments(const Config& config) {
   if (p.sequence) add("parallel.sequence", "true");
   if (p.zero > 0) add("parallel.zero", std::to_string(p.zero));
   if (p.replicate > 1) add("parallel.replicate", std::to_string(p.replicate));
+  if (p.offload != Offload::none)
+    add("parallel.offload", std::string(name_of_choice(config, "parallel.offload")));
   add("train.micro_batch", std::to_string(config.train.micro_batch));
   if (config.train.recompute != Recompute::none)
     add("train.recompute", std::string(name_of_choice(config, "train.recompute")));

@@ -1,5 +1,7 @@
 // Training on a GPU as a user runs it: on an emulated GPU where this build has CUDA, and the errors without a
 // GPU.
+#include <nlohmann/json.hpp>
+
 #include "cli/tiny_runs.h"
 
 namespace shoal::test {
@@ -91,6 +93,27 @@ TEST_F(EmulatedGpu, IsMeasuredForPlans) {
   ASSERT_EQ(plan.code, 0) << plan.err;
   EXPECT_THAT(plan.out, HasSubstr("1 rank on this machine's emulated GPU: "));
   EXPECT_THAT(plan.err, testing::Not(HasSubstr("measuring"))) << "it was measured before the run";
+}
+
+// State that rests on the host is measured as well, and chosen where nothing fits otherwise.
+TEST_F(EmulatedGpu, IsPlannedWithStateOnTheHost) {
+  const auto plan = [&](const Settings& settings) {
+    return shoal(with({"plan", "tiny.toml", "train.backend=cuda", "train.recompute=block", "model.n_layer=6"},
+                      settings));
+  };
+  const auto memory = [&](const std::string& offload) {
+    const auto result = plan({"parallel.offload=" + offload, "--json"});
+    EXPECT_EQ(result.code, 0) << result.err;
+    return nlohmann::json::parse(result.out)["plans"][0]["memory_bytes"].get<double>();
+  };
+  const double resident = memory("none"), rests = memory("host");
+  EXPECT_LT(rests, resident);
+  const double limit = (rests + resident) / 2 / (1 << 30);
+  const auto chosen = plan({fmt::format("plan.memory_gib={:.6f}", limit)});
+  ASSERT_EQ(chosen.code, 0) << chosen.err;
+  EXPECT_THAT(chosen.out, HasSubstr("parallel.offload=host"));
+  EXPECT_THAT(plan({}).out, testing::Not(HasSubstr("parallel.offload")));
+  expect_user_error_at_the_end(plan({"parallel.offload=disk"}), "parallel.offload", "no prediction");
 }
 
 // A run with two micro-batches, dropout, and a learning rate and optimizer window that change from step to

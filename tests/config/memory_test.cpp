@@ -351,7 +351,7 @@ TEST(Memory, OfAGpuIsNotTheHosts) {
       // Empty arenas still take a byte.
       EXPECT_NEAR(static_cast<double>(backend.allocated() - backend.pinned()), memory.state(), 8);
       EXPECT_EQ(static_cast<double>(backend.pinned()), memory.on_host);
-      EXPECT_EQ(memory.on_gpu, memory.state() + memory.activations() + memory.scratch);
+      EXPECT_EQ(memory.on_gpu, memory.state() + memory.activations() + memory.scratch + memory.cuda);
       EXPECT_EQ(memory.total() - memory.on_gpu,
                 memory.on_host + memory.batches + memory.checkpoint + memory.program + memory.threads);
       EXPECT_EQ(memory.on_host > 0, offload != "none");

@@ -86,8 +86,7 @@ TEST(SampleStep, FewerBlocksAreFrozenWhereAllAre) {
 // Muon's time goes into hidden matrices, where any are trained.
 TEST(SampleStep, CountsWhatAnUpdateTakesItsTimeFor) {
   const auto updated = [](const std::vector<std::string>& settings) {
-    DryBackend backend;
-    return SampleStep(backend, sample_of(plan_of(settings))).updated_elements();
+    return updated_elements(sample_of(plan_of(settings)));
   };
   EXPECT_GT(updated({"optim.name=muon"}), 0);
   EXPECT_LT(updated({"optim.name=muon"}), updated({}));
