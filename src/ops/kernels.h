@@ -128,7 +128,7 @@ class Backend : public Device {
   // total f64 [1] += sum of x f32 [n], in an order fixed by n alone.
   virtual void sum(const Tensor& total, const Tensor& x) = 0;
   // totals f64 [m] += sums of squares of the m equal pieces of x f32 [m * k], each in an order fixed by k
-  // alone.
+  // alone; a subnormal number may count as 0.
   virtual void sum_squares(const Tensor& totals, const Tensor& x) = 0;
   // total f64 [1] += the first n numbers of each row of x f64 [P, S], one row after the other, in an order
   // that does not depend on how they are cut into rows, nor on zeros behind the last.

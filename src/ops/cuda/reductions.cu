@@ -9,28 +9,25 @@ constexpr int kThreads = 256, kWarps = kThreads / kWarp;
 
 // --- sums in double, of equal pieces
 constexpr std::int64_t kBlock = 16384;  // elements of one block's sum
+constexpr std::int64_t kShort = 4096;   // elements of a piece that a warp sums
 constexpr int kWide = 4;
 
-// |x|. A GPU has few units that convert to double: a normal number's bits only move, and its exponent has
-// another bias.
+// |x|, and 0 for a number below the smallest normal one, whose square is nothing beside any other's. A GPU
+// has few units that convert to double: here bits only move, and the exponent gets another bias. Without
+// branches, so that loads are not held up.
 __device__ double magnitude(float x) {
   constexpr std::uint32_t kInfinity = 0x7f800000u, kSmallest = 0x00800000u;
   constexpr std::uint32_t kBias = (1023u - 127u) << 20;
   const std::uint32_t bits = std::bit_cast<std::uint32_t>(x) & 0x7fffffffu;
-  if (bits - 1 < kSmallest - 1) return fabsf(x);  // it has no leading one
-  const std::uint32_t high = bits == 0 ? 0 : (bits >> 3) + (bits >= kInfinity ? 2 * kBias : kBias);
-  return std::bit_cast<double>(static_cast<std::uint64_t>(high) << 32 | bits << 29);
+  const std::uint32_t high = (bits >> 3) + (bits >= kInfinity ? 2 * kBias : kBias);
+  const std::uint64_t moved = static_cast<std::uint64_t>(high) << 32 | bits << 29;
+  return std::bit_cast<double>(bits < kSmallest ? 0 : moved);
 }
 
-// part [piece, block] = sum of that block of elements; with one block, total [piece] += it. The order is the
-// same for any alignment: a thread has four neighbours at once.
+// The sum of the elements of thread `first` of `threads`, which have four neighbours in turns. The order is
+// the same for any alignment.
 template <bool kSquares, bool kAligned>
-__global__ void sum_kernel(double* parts, double* totals, const float* x, std::int64_t length,
-                           std::int64_t blocks_of_piece) {
-  __shared__ double shared[kWarps];
-  const std::int64_t piece = blockIdx.x / blocks_of_piece, block = blockIdx.x % blocks_of_piece;
-  const float* from = x + piece * length + block * kBlock;
-  const std::int64_t left = length - block * kBlock, n = left < kBlock ? left : kBlock;
+__device__ double sum_of_thread(const float* from, std::int64_t n, int first, int threads) {
   double sum = 0;
   const auto add = [&](float element) {
     if constexpr (kSquares) {
@@ -40,27 +37,56 @@ __global__ void sum_kernel(double* parts, double* totals, const float* x, std::i
       sum += element;
     }
   };
-  std::int64_t i = threadIdx.x * kWide;
-#pragma unroll 4
-  for (; i + kWide <= n; i += kThreads * kWide) {
-    Floats<kWide> values;
-    if constexpr (kAligned) {
-      values = load<kWide>(from + i);
-    } else {
+  const auto add_next = [&]<int kCount>(std::int64_t at) {
+    Floats<kWide> values[kCount];
 #pragma unroll
-      for (int j = 0; j < kWide; ++j) values.at[j] = from[i + j];
+    for (int k = 0; k < kCount; ++k) {
+      const float* next = from + at + k * threads * kWide;
+      if constexpr (kAligned) {
+        values[k] = load<kWide>(next);
+      } else {
+#pragma unroll
+        for (int j = 0; j < kWide; ++j) values[k].at[j] = next[j];
+      }
     }
 #pragma unroll
-    for (int j = 0; j < kWide; ++j) add(values.at[j]);
+    for (int k = 0; k < kCount; ++k) {
+#pragma unroll
+      for (int j = 0; j < kWide; ++j) add(values[k].at[j]);
+    }
+  };
+  constexpr int kAtOnce = 4;
+  std::int64_t i = first * kWide;
+  for (; i + (kAtOnce - 1) * threads * kWide + kWide <= n; i += kAtOnce * threads * kWide) {
+    add_next.template operator()<kAtOnce>(i);
   }
+  for (; i + kWide <= n; i += threads * kWide) add_next.template operator()<1>(i);
   for (; i < n; ++i) add(from[i]);
-  sum = block_sum<kThreads>(sum, shared);
-  if (threadIdx.x != 0) return;
-  if (blocks_of_piece == 1) {
-    totals[piece] += sum;
-  } else {
-    parts[blockIdx.x] = sum;
-  }
+  return sum;
+}
+
+// part [piece, block] = sum of that block of elements
+template <bool kSquares, bool kAligned>
+__global__ void sum_kernel(double* parts, const float* x, std::int64_t length, std::int64_t blocks_of_piece) {
+  __shared__ double shared[kWarps];
+  const std::int64_t piece = blockIdx.x / blocks_of_piece, block = blockIdx.x % blocks_of_piece;
+  const std::int64_t left = length - block * kBlock, n = left < kBlock ? left : kBlock;
+  const double sum = block_sum<kThreads>(
+      sum_of_thread<kSquares, kAligned>(x + piece * length + block * kBlock, n, threadIdx.x, kThreads),
+      shared);
+  if (threadIdx.x == 0) parts[blockIdx.x] = sum;
+}
+
+// total [piece] += sum of a short piece, by a warp: the blocks of a gradient's norm have 1024 elements. A
+// block of threads for each would wait for its loads, its own sum and the total in turn.
+template <bool kSquares, bool kAligned>
+__global__ void short_sums_kernel(double* totals, const float* x, std::int64_t pieces, std::int64_t length) {
+  const std::int64_t piece = (static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x) / kWarp;
+  if (piece >= pieces) return;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const double before = lane == 0 ? totals[piece] : 0;
+  const double sum = warp_sum(sum_of_thread<kSquares, kAligned>(x + piece * length, length, lane, kWarp));
+  if (lane == 0) totals[piece] = before + sum;
 }
 
 __global__ void fold_sums_kernel(double* totals, const double* parts, std::int64_t blocks_of_piece) {
@@ -164,16 +190,25 @@ void CudaBackend::add_column_sums(const Tensor& out, const Tensor& x) {
 
 void CudaBackend::add_sums(const Tensor& totals, const Tensor& x, bool squares) {
   if (x.count() == 0) return;
-  const std::int64_t pieces = totals.count(), length = x.count() / pieces,
-                     of_piece = ceil_div(length, kBlock);
-  auto* parts = scratch_.take<double>(of_piece == 1 ? 1 : pieces * of_piece);
+  const std::int64_t pieces = totals.count(), length = x.count() / pieces;
   const bool wide = aligned(x.data) && length % kWide == 0;
-  const auto kernel = squares ? (wide ? sum_kernel<true, true> : sum_kernel<true, false>)
-                              : (wide ? sum_kernel<false, true> : sum_kernel<false, false>);
-  launch(kernel, blocks(pieces * of_piece), kThreads, 0, stream_.get(), parts, totals.as<double>(),
-         x.as<float>(), length, of_piece);
-  if (of_piece == 1) return;
-  launch(fold_sums_kernel, blocks(pieces), kThreads, 0, stream_.get(), totals.as<double>(), parts, of_piece);
+  cudaStream_t stream = stream_.get();
+  const auto run = [&]<bool kSquares, bool kAligned>() {
+    if (length <= kShort) {
+      return launch(short_sums_kernel<kSquares, kAligned>, blocks(ceil_div(pieces, kWarps)), kThreads, 0,
+                    stream, totals.as<double>(), x.as<float>(), pieces, length);
+    }
+    const std::int64_t of_piece = ceil_div(length, kBlock);
+    auto* parts = scratch_.take<double>(pieces * of_piece);
+    launch(sum_kernel<kSquares, kAligned>, blocks(pieces * of_piece), kThreads, 0, stream, parts,
+           x.as<float>(), length, of_piece);
+    launch(fold_sums_kernel, blocks(pieces), kThreads, 0, stream, totals.as<double>(), parts, of_piece);
+  };
+  if (squares) {
+    wide ? run.template operator()<true, true>() : run.template operator()<true, false>();
+  } else {
+    wide ? run.template operator()<false, true>() : run.template operator()<false, false>();
+  }
 }
 
 void CudaBackend::sum_rows(const Tensor& total, const Tensor& x, std::int64_t n) {
