@@ -75,7 +75,7 @@ struct InitConfig {
 struct TrainConfig {
   BackendKind backend = BackendKind::cpu;
   DType dtype = DType::f32;
-  DType residual_dtype = DType::f32;
+  DType residual_dtype = DType::f32, gradient_dtype = DType::f32;
   bool tf32 = false;
   bool graph = true;
   int global_batch = 12;  // sequences

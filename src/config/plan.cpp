@@ -139,6 +139,7 @@ RunPlan make_plan(const Config& config, const GptConfig& model) {
                  .replicate = parallel.replicate,
                  .layout_exact = config.run.deterministic == Determinism::layout,
                  .micro_batches = micro_batches,
+                 .gradients = train.gradient_dtype,
                  .reduced = parallel.reduce_dtype,
                  .offload = parallel.offload == Offload::disk ? config.run.path() : "",
                  .on_host = train.backend == BackendKind::cuda && parallel.offload != Offload::none,

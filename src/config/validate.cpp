@@ -58,6 +58,19 @@ class Rules {
       fail_user("{} needs train.dtype = \"bfloat16\", not {}; leave it out", say("train.residual_dtype"),
                 say("train.dtype"));
     }
+    if (config_.train.gradient_dtype == DType::bf16) {
+      const auto needs = [&](bool holds, std::string_view needed, std::string_view instead_of) {
+        if (holds) return;
+        fail_user("{} needs {}, not {}; leave it out", say("train.gradient_dtype"), needed, say(instead_of));
+      };
+      needs(config_.train.dtype == DType::bf16, "train.dtype = \"bfloat16\"", "train.dtype");
+      needs(config_.train.backend != BackendKind::cpu, "train.backend = \"cuda\"", "train.backend");
+      needs(config_.optim.name != OptimizerKind::muon, "another optimizer", "optim.name");
+      needs(config_.optim.ema == 0, "optim.ema = 0", "optim.ema");
+      needs(config_.outer.interval == 0, "outer.interval = 0", "outer.interval");
+      needs(config_.parallel.engine != EngineKind::gossip, "parallel.engine = \"allreduce\"",
+            "parallel.engine");
+    }
     if (config_.parallel.gpu_exchange != GpuExchange::automatic && !cuda) {
       fail_user("{} needs GPUs, which {} does not use; leave it out", say("parallel.gpu_exchange"),
                 say("train.backend"));

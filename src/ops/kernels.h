@@ -2,11 +2,11 @@
 // implement it, and the whole model runs on each of them.
 //
 // Shapes are row-major. R is rows (tokens), B sequences, T positions, C channels, H heads, D channels of a
-// head, V classes. "x" in a type column means the compute type, float32 or bfloat16, and "s" that of the
-// residual stream and of its gradient, float32 or x. Statistics, gradients of parameters and losses are
-// float32 always. `+=` marks outputs that are added to. Tensors are contiguous, inputs and outputs do not
-// overlap unless said so, and nothing is checked here: the model checks its sizes once, when it is built.
-// Results do not depend on the number of threads.
+// head, V classes. "x" in a type column means the compute type, float32 or bfloat16; "s" that of the residual
+// stream and of its gradient, float32 or x; "g" that of gradients of parameters, float32, or bfloat16 on cuda
+// and reference. Statistics and losses are float32 always. `+=` marks outputs that are added to. Tensors are
+// contiguous, inputs and outputs do not overlap unless said so, and nothing is checked here: the model checks
+// its sizes once, when it is built. Results do not depend on the number of threads.
 #pragma once
 
 #include <cstdint>
@@ -127,7 +127,7 @@ class Backend : public Device {
   virtual void scale(const Tensor& out, const Tensor& x, float factor) = 0;
   // total f64 [1] += sum of x f32 [n], in an order fixed by n alone.
   virtual void sum(const Tensor& total, const Tensor& x) = 0;
-  // totals f64 [m] += sums of squares of the m equal pieces of x f32 [m * k], each in an order fixed by k
+  // totals f64 [m] += sums of squares of the m equal pieces of x g [m * k], each in an order fixed by k
   // alone; a subnormal number may count as 0.
   virtual void sum_squares(const Tensor& totals, const Tensor& x) = 0;
   // total f64 [1] += the first n numbers of each row of x f64 [P, S], one row after the other, in an order
@@ -143,7 +143,7 @@ class Backend : public Device {
   virtual void linear_forward(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias) = 0;
   // dx x or f32 [R, K] = dy x [R, N] . w x [N, K]
   virtual void linear_backward_input(const Tensor& dx, const Tensor& dy, const Tensor& w) = 0;
-  // dw f32 [N, K] += dy x [R, N]^T . x x [R, K], or = where `overwrite`;  dbias f32 [N] += column sums of dy
+  // dw g [N, K] += dy x [R, N]^T . x x [R, K], or = where `overwrite`;  dbias g [N] += column sums of dy
   // (dbias may be empty)
   virtual void linear_backward_weight(const Tensor& dw, const Tensor& dbias, const Tensor& dy,
                                       const Tensor& x, bool overwrite) = 0;
@@ -154,7 +154,7 @@ class Backend : public Device {
     linear_forward(hidden, x, w, bias);
     gelu_forward(y, hidden, kind);
   }
-  // dhidden x [R, N] = GELU'(hidden x [R, N]) * (dy x [R, M] . w x [M, N]);  dbias f32 [N] += column sums of
+  // dhidden x [R, N] = GELU'(hidden x [R, N]) * (dy x [R, M] . w x [M, N]);  dbias g [N] += column sums of
   // dhidden, before or after it is rounded (dbias may be empty, and is where gelu_backward_sums() is false)
   virtual void linear_gelu_backward(const Tensor& dhidden, const Tensor& dy, const Tensor& w,
                                     const Tensor& hidden, Gelu kind, const Tensor&) {
@@ -170,7 +170,7 @@ class Backend : public Device {
   virtual void embedding_forward(const Tensor& out, const Tensor& tokens, const Tensor& wte,
                                  const Tensor& wpe, std::int64_t first_class, const Dropout& dropout,
                                  const Tensor& positions = {}) = 0;
-  // dwte f32 [V, C] +=, dwpe f32 [P, C] += of all tokens; dout s [B, T, C]
+  // dwte g [V, C] +=, dwpe g [P, C] += of all tokens; dout s [B, T, C]
   virtual void embedding_backward(const Tensor& dwte, const Tensor& dwpe, const Tensor& dout,
                                   const Tensor& tokens, std::int64_t first_class, const Dropout& dropout) = 0;
 
@@ -178,7 +178,7 @@ class Backend : public Device {
   // empty)
   virtual void layernorm_forward(const Tensor& y, const Tensor& mean, const Tensor& rstd, const Tensor& x,
                                  const Tensor& gamma, const Tensor& beta) = 0;
-  // dx s [R, C] += (the residual path's gradient is already there); dgamma, dbeta f32 [C] +=; dy x [R, C]
+  // dx s [R, C] += (the residual path's gradient is already there); dgamma, dbeta g [C] +=; dy x [R, C]
   virtual void layernorm_backward(const LayerNormBackward& args) = 0;
 
   // --- residual stream. out s [B, T, C] = residual s + dropout(branch x); out may be residual itself.
@@ -247,7 +247,7 @@ class Backend : public Device {
   virtual void fill(const Tensor& out, float value) = 0;
 
   // --- AdamW (Loshchilov and Hutter 2019) in PyTorch's order, over flat buffers: weights, m, v f32 [n] are
-  // updated from grads f32 [n]; compute, where not empty, is the bfloat16 copy of the weights that the
+  // updated from grads g [n]; compute, where not empty, is the bfloat16 copy of the weights that the
   // products use.
   // With mean f32 [n], AccumAdamW: it sums share * g, weights move by moments that are mixed with g for this
   // step alone, and only a step that commits mixes m and v with the mean and zeroes it. m and v are kept as

@@ -110,12 +110,13 @@ const char* backend_text(BackendKind backend) {
                                              : "";
 }
 
-// Types that are not float32: of gradients on their way, and of the residual stream.
+// Types that are not float32.
 std::string narrow_text(const RunPlan& plan) {
   const auto text = [](DType type, std::string_view what) {
     return type == DType::f32 ? "" : fmt::format(", {} {}", what, name_of(type));
   };
-  return text(plan.engine.reduced, "reduced in") + text(plan.pipeline.stream, "stream in");
+  return text(plan.engine.reduced, "reduced in") + text(plan.pipeline.stream, "stream in") +
+         text(plan.engine.gradients, "gradients in");
 }
 
 std::string cores_text(int cores) { return fmt::format("{} core{}", cores, cores == 1 ? "" : "s"); }

@@ -238,6 +238,7 @@ Config load_model_config(const std::filesystem::path& where, std::span<const std
     config.train.tf32 = false;
   if (config.train.dtype != DType::bf16 && !config.fixed.contains("train.residual_dtype"))
     config.train.residual_dtype = DType::f32;
+  if (!config.fixed.contains("train.gradient_dtype")) config.train.gradient_dtype = DType::f32;  // unused
   for (const auto& difference : diff(saved, config)) {
     if (difference.key == "model.gelu" && weights && !read_weights_model(*weights).gelu_is_given) continue;
     if (difference.key.starts_with("model.") || difference.key.starts_with("lora.")) {

@@ -119,8 +119,10 @@ TEST_F(EmulatedGpu, IsPlannedWithStateOnTheHost) {
 // A run with two micro-batches, dropout, and a learning rate and optimizer window that change from step to
 // step.
 TEST_F(EmulatedGpu, ARecordedStepIsTheStep) {
-  const Settings busy = {"train.micro_batch=2", "model.dropout=0.2", "optim.name=accum_adamw",
-                         "optim.accum_steps=3", "lr_schedule.warmup_steps=4"};
+  const Settings busy = {"train.micro_batch=2",          "model.dropout=0.2",
+                         "optim.name=accum_adamw",       "optim.accum_steps=3",
+                         "lr_schedule.warmup_steps=4",   "train.dtype=bfloat16",
+                         "train.gradient_dtype=bfloat16"};
   train_well(gpu("played", busy));
   train_well(gpu("launched", with(busy, {"train.graph=false"})));
   const auto log = [&](const std::string& run) { return read_file(file("runs") / run / "train.log"); };
@@ -173,7 +175,8 @@ TEST_F(EmulatedGpu, ItsCheckpointsAreEveryBackends) {
 }
 
 TEST_F(EmulatedGpu, TrainsWhatRestsElsewhereToTheBit) {
-  const Settings full = {"parallel.zero=3", "train.dtype=bfloat16", "train.residual_dtype=bfloat16"};
+  const Settings full = {"parallel.zero=3", "train.dtype=bfloat16", "train.residual_dtype=bfloat16",
+                         "train.gradient_dtype=bfloat16"};
   train_well(with(gpu("none"), full));
   for (const std::string offload : {"host", "disk"}) {
     const auto settings = with(full, {"parallel.offload=" + offload});

@@ -335,9 +335,11 @@ TEST(Memory, OfAGpuIncludesTheScratchOfItsKernels) {
 TEST(Memory, OfAGpuIsNotTheHosts) {
   for (const std::string offload : {"none", "host", "disk"}) {
     for (int zero = 0; zero <= 3; ++zero) {
-      SCOPED_TRACE(fmt::format("{}, ZeRO {}", offload, zero));
+      const std::string gradients = zero % 2 == 0 ? "float32" : "bfloat16";
+      SCOPED_TRACE(fmt::format("{}, ZeRO {}, gradients in {}", offload, zero, gradients));
       auto config = config_of({"train.backend=cuda", "train.dtype=bfloat16", zero_setting(zero),
-                               "parallel.offload=" + offload, "run.dir=" + testing::TempDir()},
+                               "train.gradient_dtype=" + gradients, "parallel.offload=" + offload,
+                               "run.dir=" + testing::TempDir()},
                               2);
       config.run.name = "";
       const auto model = to_gpt_config(config.model);

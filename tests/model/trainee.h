@@ -38,7 +38,7 @@ struct NamedValues {
 };
 
 struct TraineeOptions {
-  DType compute = DType::f32, stream = DType::f32;
+  DType compute = DType::f32, stream = DType::f32, gradients = DType::f32;
   std::int64_t micro_batch = 1;
   int micro_batches = 1;  // per step
   Recompute recompute = Recompute::none;
@@ -61,7 +61,8 @@ class Trainee {
                                                            .optimizer = options.optimizer,
                                                            .grad_clip = options.grad_clip,
                                                            .training = options.backward,
-                                                           .micro_batches = options.micro_batches})),
+                                                           .micro_batches = options.micro_batches,
+                                                           .gradients = options.gradients})),
         model_(*backend_, *engine_, config,
                {.batch = {options.micro_batch, config.block_size},
                 .compute = options.compute,
@@ -125,11 +126,9 @@ class Trainee {
     return result;
   }
   Values floats(const Tensor& x) {
-    std::vector<float> host(static_cast<std::size_t>(x.count()));
-    backend_->copy_to_host(host.data(), x);
-    Values values(host.size());
-    std::copy(host.begin(), host.end(), std::begin(values));
-    return values;
+    const Buffer wide(*backend_, DType::f32, x.shape);
+    backend_->convert(wide, x);
+    return wide.values();
   }
 
   // The bits of all parameters, gradients and moments, including padding.

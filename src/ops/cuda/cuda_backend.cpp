@@ -116,12 +116,14 @@ void CudaBackend::linear_backward_weight(const Tensor& dw, const Tensor& dbias, 
                                          const Tensor& x, bool overwrite) {
   Product product{.c = dw, .a = dy, .b = x, .transpose_a = true, .accumulate = !overwrite};
   if (!dbias) return matmul_(product);
-  product.aux = dbias;
-  product.epilogue = Epilogue::column_sums;
-  fused(product, [&](const Product& to) {
+  const auto in_steps = [&](const Product& to) {
     matmul_({.c = to.c, .a = dy, .b = x, .transpose_a = true, .accumulate = !overwrite});
     add_column_sums(to.aux, dy);
-  });
+  };
+  product.aux = dbias;
+  product.epilogue = Epilogue::column_sums;
+  // The library's epilogue makes sums of the result's type.
+  dw.dtype == DType::f32 ? fused(product, in_steps) : in_steps(product);
 }
 
 void CudaBackend::linear_gelu_forward(const Tensor& y, const Tensor& hidden, const Tensor& x, const Tensor& w,

@@ -114,13 +114,14 @@ struct GeluBackward {
 };
 
 // AdamW and AccumAdamW. Roundings are explicit (fmaf), so that a window of one step is AdamW bit for bit.
+template <typename G>
 struct Update {
   float* weights;
   bfloat16* compute;
   float* m;
   float* v;
   float* mean;
-  const float* grads;
+  const G* grads;
   const float* grad_scale;
   const AdamWScalars* scalars;
   float beta1, beta2, rest1, rest2, eps, decay, l2_decay, share;
@@ -236,24 +237,27 @@ void CudaBackend::gelu_backward(const Tensor& dx, const Tensor& dy, const Tensor
 
 void CudaBackend::adamw(const AdamWTensors& args, const AdamWSettings& settings) {
   const auto& [weights, compute, m, v, mean, grads] = args;
-  const Update update{.weights = weights.as<float>(),
-                      .compute = compute.as<bfloat16>(),
-                      .m = m.as<float>(),
-                      .v = v.as<float>(),
-                      .mean = mean.as<float>(),
-                      .grads = grads.as<float>(),
-                      .grad_scale = settings.grad_scale,
-                      .scalars = settings.scalars,
-                      .beta1 = settings.beta1,
-                      .beta2 = settings.beta2,
-                      .rest1 = 1.0f - settings.beta1,
-                      .rest2 = 1.0f - settings.beta2,
-                      .eps = settings.eps,
-                      .decay = settings.l2 ? 0.0f : settings.weight_decay,
-                      .l2_decay = settings.l2 ? settings.weight_decay : 0.0f,
-                      .share = settings.share};
-  for_elements<4>(weights.count(), aligned(weights.data, compute.data, m.data, v.data, mean.data, grads.data),
-                  update, stream_.get());
+  with_type(grads.dtype, [&]<typename G>() {
+    const Update<G> update{.weights = weights.as<float>(),
+                           .compute = compute.as<bfloat16>(),
+                           .m = m.as<float>(),
+                           .v = v.as<float>(),
+                           .mean = mean.as<float>(),
+                           .grads = grads.as<G>(),
+                           .grad_scale = settings.grad_scale,
+                           .scalars = settings.scalars,
+                           .beta1 = settings.beta1,
+                           .beta2 = settings.beta2,
+                           .rest1 = 1.0f - settings.beta1,
+                           .rest2 = 1.0f - settings.beta2,
+                           .eps = settings.eps,
+                           .decay = settings.l2 ? 0.0f : settings.weight_decay,
+                           .l2_decay = settings.l2 ? settings.weight_decay : 0.0f,
+                           .share = settings.share};
+    for_elements<4>(weights.count(),
+                    aligned(weights.data, compute.data, m.data, v.data, mean.data, grads.data), update,
+                    stream_.get());
+  });
 }
 
 void CudaBackend::clip_scale(const Tensor& scale, const Tensor& squares, double max_norm,

@@ -50,7 +50,8 @@ struct Lane {
     });
     return x;
   }
-  __device__ void write(float* row, const Sums& x) const {
+  template <typename G>
+  __device__ void write(G* row, const Sums& x) const {
     for_groups([&](std::int64_t column, int at) {
       Floats<kWidth> group;
 #pragma unroll
@@ -124,8 +125,8 @@ __device__ Sums sum_rows(const Source<S, kMasked>& source, const Lane<kWidth>& m
 
 // Adds rows to `to` as a block of kGroups warps: each adds up every fourth row, then the first adds their
 // sums.
-template <int kWidth, typename S, bool kMasked, typename RowOf>
-__device__ void add_rows(float* to, const Source<S, kMasked>& source, const Lane<kWidth>& mine, int count,
+template <int kWidth, typename G, typename S, bool kMasked, typename RowOf>
+__device__ void add_rows(G* to, const Source<S, kMasked>& source, const Lane<kWidth>& mine, int count,
                          const RowOf& row_of) {
   __shared__ Sums sums[kGroups][kWarp];
   const int group = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -177,9 +178,9 @@ struct Sorted {
 };
 
 // A warp for 256 columns of the pieces that begin within 32 sorted rows.
-template <int kWidth, bool kMasked, typename S>
+template <int kWidth, bool kMasked, typename S, typename G>
 __global__ void __launch_bounds__(kThreads, kMasked ? 3 : 4)
-    pieces_kernel(float* dwte, float* parts, Sorted sorted, Source<S, kMasked> source, std::int64_t columns) {
+    pieces_kernel(G* dwte, float* parts, Sorted sorted, Source<S, kMasked> source, std::int64_t columns) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const std::int64_t warp = (static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x) / kWarp,
                      pairs = (columns + kPair - 1) / kPair, window = warp / pairs * kPiece;
@@ -201,19 +202,19 @@ __global__ void __launch_bounds__(kThreads, kMasked ? 3 : 4)
     // At most one later piece begins in a window: those of one run are 32 rows apart, and between those of
     // two runs are the 32 rows of the second run's first piece.
     const bool first = sorted.begins_run(start);
-    float* to = first ? dwte + std::int64_t{key} * columns : parts + window / kPiece * columns;
+    G* to = dwte + std::int64_t{key} * columns;
     Sums total{};
     if (first) total = mine.read(to);
     add(total, sum_rows(source, mine, count, [&](int i) { return sorted.order[start + i]; }));
-    mine.write(to, total);
+    first ? mine.write(to, total) : mine.write(parts + window / kPiece * columns, total);
   }
 }
 
 // Adds a run's later pieces. A block for 256 columns of the run of more than 32 rows that begins within 32
 // sorted rows; there is at most one.
-template <int kWidth>
+template <int kWidth, typename G>
 __global__ void __launch_bounds__(kGroups* kWarp)
-    runs_kernel(float* dwte, Sorted sorted, Source<float, false> parts, std::int64_t columns) {
+    runs_kernel(G* dwte, Sorted sorted, Source<float, false> parts, std::int64_t columns) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const std::int64_t pairs = (columns + kPair - 1) / kPair, window = blockIdx.x / pairs * kPiece,
                      at = window + lane;
@@ -232,9 +233,9 @@ __global__ void __launch_bounds__(kGroups* kWarp)
 }
 
 // A block for 256 columns of a position.
-template <int kWidth, bool kMasked, typename S>
+template <int kWidth, bool kMasked, typename S, typename G>
 __global__ void __launch_bounds__(kGroups* kWarp, kMasked ? 6 : 8)
-    positions_kernel(float* dwpe, Source<S, kMasked> source, int samples, std::int64_t columns) {
+    positions_kernel(G* dwpe, Source<S, kMasked> source, int samples, std::int64_t columns) {
   const std::int64_t pairs = (columns + kPair - 1) / kPair, t = blockIdx.x / pairs;
   add_rows(dwpe + t * columns, source, Lane<kWidth>{columns, static_cast<std::uint32_t>(blockIdx.x % pairs)},
            samples, [&](int b) { return b * source.positions + t; });
@@ -270,23 +271,24 @@ void CudaBackend::embedding_backward(const Tensor& dwte, const Tensor& dwpe, con
 
   const Sorted sorted{by_class.sorted_keys, by_class.sorted_values, rows,
                       static_cast<std::uint32_t>(classes)};
-  auto* to = dwte.as<float>();
-  float* dwpe_window = dwpe.as<float>() + dropout.window.first_position * columns;
-  const auto add_up_type = [&]<int kWidth, bool kMasked, typename S>() {
+  const Tensor places = dwpe.row_range(dropout.window.first_position, positions);
+  const auto add_up_types = [&]<int kWidth, bool kMasked, typename S, typename G>() {
     const Source<S, kMasked> source{dout.as<S>(), positions, Mask(dropout)};
     const Source<float, false> of_pieces{parts, 1, Mask(Dropout{})};
-    launch(pieces_kernel<kWidth, kMasked, S>, blocks(ceil_div(windows * pairs, kThreads / kWarp)), kThreads,
-           0, stream, to, parts, sorted, source, columns);
-    launch(runs_kernel<kWidth>, blocks(windows * pairs), kGroups * kWarp, 0, stream, to, sorted, of_pieces,
-           columns);
-    launch(positions_kernel<kWidth, kMasked, S>, blocks(positions * pairs), kGroups * kWarp, 0, stream,
-           dwpe_window, source, static_cast<int>(rows / positions), columns);
+    launch(pieces_kernel<kWidth, kMasked, S, G>, blocks(ceil_div(windows * pairs, kThreads / kWarp)),
+           kThreads, 0, stream, dwte.as<G>(), parts, sorted, source, columns);
+    launch(runs_kernel<kWidth, G>, blocks(windows * pairs), kGroups * kWarp, 0, stream, dwte.as<G>(), sorted,
+           of_pieces, columns);
+    launch(positions_kernel<kWidth, kMasked, S, G>, blocks(positions * pairs), kGroups * kWarp, 0, stream,
+           places.as<G>(), source, static_cast<int>(rows / positions), columns);
   };
   const auto add_up = [&]<int kWidth, bool kMasked>() {
-    with_type(dout.dtype, [&]<typename S>() { add_up_type.template operator()<kWidth, kMasked, S>(); });
+    with_type(dout.dtype, [&]<typename S>() {
+      with_type(dwte.dtype, [&]<typename G>() { add_up_types.template operator()<kWidth, kMasked, S, G>(); });
+    });
   };
   const bool masked = dropout.active();
-  if (aligned(to, dwpe_window, dout.data) && columns % 4 == 0) {
+  if (aligned(dwte.data, places.data, dout.data) && columns % 4 == 0) {
     masked ? add_up.template operator()<4, true>() : add_up.template operator()<4, false>();
   } else {
     masked ? add_up.template operator()<1, true>() : add_up.template operator()<1, false>();

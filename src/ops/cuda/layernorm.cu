@@ -449,7 +449,7 @@ void CudaBackend::layernorm_backward(const LayerNormBackward& args) {
     launch(any_parts_kernel<T, S>, blocks(row_blocks, ceil_div(columns, kThreads)), kThreads, 0,
            stream_.get(), parts, dy.as<T>(), x.as<S>(), mean.as<float>(), rstd.as<float>(), rows, columns);
   });
-  fold_parts(dgamma.as<float>(), dbeta.as<float>(), parts, row_blocks, 2 * columns, columns, stream_.get());
+  fold_parts(dgamma, dbeta, parts, row_blocks, 2 * columns, stream_.get());
 }
 
 void CudaBackend::layernorm_residual_backward(const LayerNormResidualBackward& args) {
@@ -474,7 +474,7 @@ void CudaBackend::layernorm_residual_backward(const LayerNormResidualBackward& a
       run(NoBranch{});
     }
   });
-  fold_parts(dgamma.as<float>(), dbeta.as<float>(), parts, row_blocks, 2 * columns, columns, stream_.get());
+  fold_parts(dgamma, dbeta, parts, row_blocks, 2 * columns, stream_.get());
 }
 
 }  // namespace shoal::cuda

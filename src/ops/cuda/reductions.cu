@@ -26,8 +26,8 @@ __device__ double magnitude(float x) {
 
 // The sum of the elements of thread `first` of `threads`, which have four neighbours in turns. The order is
 // the same for any alignment.
-template <bool kSquares, bool kAligned>
-__device__ double sum_of_thread(const float* from, std::int64_t n, int first, int threads) {
+template <bool kSquares, bool kAligned, typename T>
+__device__ double sum_of_thread(const T* from, std::int64_t n, int first, int threads) {
   double sum = 0;
   const auto add = [&](float element) {
     if constexpr (kSquares) {
@@ -41,12 +41,12 @@ __device__ double sum_of_thread(const float* from, std::int64_t n, int first, in
     Floats<kWide> values[kCount];
 #pragma unroll
     for (int k = 0; k < kCount; ++k) {
-      const float* next = from + at + k * threads * kWide;
+      const T* next = from + at + k * threads * kWide;
       if constexpr (kAligned) {
         values[k] = load<kWide>(next);
       } else {
 #pragma unroll
-        for (int j = 0; j < kWide; ++j) values[k].at[j] = next[j];
+        for (int j = 0; j < kWide; ++j) values[k].at[j] = widen(next[j]);
       }
     }
 #pragma unroll
@@ -61,31 +61,31 @@ __device__ double sum_of_thread(const float* from, std::int64_t n, int first, in
     add_next.template operator()<kAtOnce>(i);
   }
   for (; i + kWide <= n; i += threads * kWide) add_next.template operator()<1>(i);
-  for (; i < n; ++i) add(from[i]);
+  for (; i < n; ++i) add(widen(from[i]));
   return sum;
 }
 
 // part [piece, block] = sum of that block of elements
-template <bool kSquares, bool kAligned>
-__global__ void sum_kernel(double* parts, const float* x, std::int64_t length, std::int64_t blocks_of_piece) {
+template <bool kSquares, bool kAligned, typename T>
+__global__ void sum_kernel(double* parts, const T* x, std::int64_t length, std::int64_t blocks_of_piece) {
   __shared__ double shared[kWarps];
   const std::int64_t piece = blockIdx.x / blocks_of_piece, block = blockIdx.x % blocks_of_piece;
   const std::int64_t left = length - block * kBlock, n = left < kBlock ? left : kBlock;
   const double sum = block_sum<kThreads>(
-      sum_of_thread<kSquares, kAligned>(x + piece * length + block * kBlock, n, threadIdx.x, kThreads),
+      sum_of_thread<kSquares, kAligned, T>(x + piece * length + block * kBlock, n, threadIdx.x, kThreads),
       shared);
   if (threadIdx.x == 0) parts[blockIdx.x] = sum;
 }
 
 // total [piece] += sum of a short piece, by a warp: the blocks of a gradient's norm have 1024 elements. A
 // block of threads for each would wait for its loads, its own sum and the total in turn.
-template <bool kSquares, bool kAligned>
-__global__ void short_sums_kernel(double* totals, const float* x, std::int64_t pieces, std::int64_t length) {
+template <bool kSquares, bool kAligned, typename T>
+__global__ void short_sums_kernel(double* totals, const T* x, std::int64_t pieces, std::int64_t length) {
   const std::int64_t piece = (static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x) / kWarp;
   if (piece >= pieces) return;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const double before = lane == 0 ? totals[piece] : 0;
-  const double sum = warp_sum(sum_of_thread<kSquares, kAligned>(x + piece * length, length, lane, kWarp));
+  const double sum = warp_sum(sum_of_thread<kSquares, kAligned, T>(x + piece * length, length, lane, kWarp));
   if (lane == 0) totals[piece] = before + sum;
 }
 
@@ -143,9 +143,10 @@ __global__ void column_sums_kernel(float* parts, const T* x, std::int64_t rows, 
 
 // A lane sums a column, a warp every kFoldWarps-th part. Blocks of grid.y = 1 fold the second sums.
 constexpr int kFoldWarps = 32;
+template <typename T>
 __global__ void __launch_bounds__(kFoldWarps* kWarp)
-    fold_parts_kernel(float* out, float* second, const float* parts, std::int64_t blocks_of_rows,
-                      std::int64_t stride, std::int64_t columns) {
+    fold_parts_kernel(T* out, T* second, const float* parts, std::int64_t blocks_of_rows, std::int64_t stride,
+                      std::int64_t columns) {
   __shared__ float shared[kFoldWarps][kWarp];
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
   const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * kWarp + lane;
@@ -161,15 +162,19 @@ __global__ void __launch_bounds__(kFoldWarps* kWarp)
   float total = 0;
 #pragma unroll
   for (int i = 0; i < kFoldWarps; ++i) total += shared[i][lane];
-  (blockIdx.y == 0 ? out : second)[column] += total;
+  T& to = (blockIdx.y == 0 ? out : second)[column];
+  to = narrow<T>(widen(to) + total);
 }
 
 }  // namespace
 
-void fold_parts(float* out, float* second, const float* parts, std::int64_t blocks_of_rows,
-                std::int64_t stride, std::int64_t columns, cudaStream_t stream) {
-  launch(fold_parts_kernel, blocks(ceil_div(columns, kWarp), second ? 2 : 1), kFoldWarps * kWarp, 0, stream,
-         out, second, parts, blocks_of_rows, stride, columns);
+void fold_parts(const Tensor& out, const Tensor& second, const float* parts, std::int64_t blocks_of_rows,
+                std::int64_t stride, cudaStream_t stream) {
+  const std::int64_t columns = out.count();
+  with_type(out.dtype, [&]<typename T>() {
+    launch(fold_parts_kernel<T>, blocks(ceil_div(columns, kWarp), second ? 2 : 1), kFoldWarps * kWarp, 0,
+           stream, out.as<T>(), second.as<T>(), parts, blocks_of_rows, stride, columns);
+  });
 }
 
 void CudaBackend::add_column_sums(const Tensor& out, const Tensor& x) {
@@ -185,7 +190,7 @@ void CudaBackend::add_column_sums(const Tensor& out, const Tensor& x) {
              stream_.get(), parts, x.as<T>(), rows, columns);
     }
   });
-  fold_parts(out.as<float>(), nullptr, parts, row_blocks, columns, columns, stream_.get());
+  fold_parts(out, {}, parts, row_blocks, columns, stream_.get());
 }
 
 void CudaBackend::add_sums(const Tensor& totals, const Tensor& x, bool squares) {
@@ -193,22 +198,24 @@ void CudaBackend::add_sums(const Tensor& totals, const Tensor& x, bool squares) 
   const std::int64_t pieces = totals.count(), length = x.count() / pieces;
   const bool wide = aligned(x.data) && length % kWide == 0;
   cudaStream_t stream = stream_.get();
-  const auto run = [&]<bool kSquares, bool kAligned>() {
+  const auto run = [&]<bool kSquares, bool kAligned, typename T>() {
     if (length <= kShort) {
-      return launch(short_sums_kernel<kSquares, kAligned>, blocks(ceil_div(pieces, kWarps)), kThreads, 0,
-                    stream, totals.as<double>(), x.as<float>(), pieces, length);
+      return launch(short_sums_kernel<kSquares, kAligned, T>, blocks(ceil_div(pieces, kWarps)), kThreads, 0,
+                    stream, totals.as<double>(), x.as<T>(), pieces, length);
     }
     const std::int64_t of_piece = ceil_div(length, kBlock);
     auto* parts = scratch_.take<double>(pieces * of_piece);
-    launch(sum_kernel<kSquares, kAligned>, blocks(pieces * of_piece), kThreads, 0, stream, parts,
-           x.as<float>(), length, of_piece);
+    launch(sum_kernel<kSquares, kAligned, T>, blocks(pieces * of_piece), kThreads, 0, stream, parts,
+           x.as<T>(), length, of_piece);
     launch(fold_sums_kernel, blocks(pieces), kThreads, 0, stream, totals.as<double>(), parts, of_piece);
   };
-  if (squares) {
-    wide ? run.template operator()<true, true>() : run.template operator()<true, false>();
-  } else {
-    wide ? run.template operator()<false, true>() : run.template operator()<false, false>();
+  if (!squares) {
+    return wide ? run.template operator()<false, true, float>()
+                : run.template operator()<false, false, float>();
   }
+  with_type(x.dtype, [&]<typename T>() {
+    wide ? run.template operator()<true, true, T>() : run.template operator()<true, false, T>();
+  });
 }
 
 void CudaBackend::sum_rows(const Tensor& total, const Tensor& x, std::int64_t n) {

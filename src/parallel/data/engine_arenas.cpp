@@ -7,7 +7,7 @@ EngineMode::EngineMode(const EngineOptions& options, const ShardPlan& plan)
       separate_compute(options.compute != DType::f32 || options.zero == 3 || !options.offload.empty() ||
                        options.on_host),
       shards_gradients(options.zero >= 2 || options.layout_exact),
-      ordered(options.layout_exact || (options.reduced != DType::f32 && plan.ranks() > 1)),
+      ordered(options.layout_exact || (options.travel() != DType::f32 && plan.ranks() > 1)),
       leaves(shards_gradients ? options.micro_batches : plan.ranks()),
       on_disk(!options.offload.empty()),
       on_host(options.on_host) {}

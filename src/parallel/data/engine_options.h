@@ -43,8 +43,11 @@ struct EngineOptions {
   // The gradients of the global batch's micro-batches are added as one binary tree over their index, so that
   // every number of ranks, stage and communicator gives the same bits.
   bool layout_exact = false;
-  int micro_batches = 1;       // of the global batch, over all ranks; with gossip, over those of a worker
-  DType reduced = DType::f32;  // the type in which gradients travel between ranks; sums are float32 always
+  int micro_batches = 1;  // of the global batch, over all ranks; with gossip, over those of a worker
+  // The type of a rank's gradients, to which its passes add, and that in which float32 ones travel between
+  // ranks. Sums over ranks are float32 always.
+  DType gradients = DType::f32, reduced = DType::f32;
+  DType travel() const { return gradients == DType::f32 ? reduced : gradients; }
 
   // The folder of a mapped file that holds the master weights, the moments and, where they are sharded, the
   // gradients; empty: they are in memory.

@@ -13,11 +13,12 @@ GradientBuffers GradientBuffers::take(EngineArenas& arenas, const ShardPlan& pla
   // Sharded gradients may rest; whole ones are added to by kernels.
   auto& sums = options.zero >= 2 ? arenas.for_state(arenas.gradients, mode) : arenas.gradients;
   GradientBuffers b;
-  b.whole = mode.shards_gradients ? UnitBuffers::in_turns(arenas.gradients, plan, DType::f32)
-                                  : UnitBuffers::all(arenas.gradients, plan, DType::f32);
+  b.whole = mode.shards_gradients ? UnitBuffers::in_turns(arenas.gradients, plan, options.gradients)
+                                  : UnitBuffers::all(arenas.gradients, plan, options.gradients);
   if (mode.ordered) {
-    if (options.reduced != DType::f32) b.sent = UnitBuffers::in_turns(arenas.exchange, plan, options.reduced);
-    if (plan.ranks() > 1) b.received = UnitBuffers::in_turns(arenas.exchange, plan, options.reduced);
+    const DType travel = options.travel();
+    if (travel != options.gradients) b.sent = UnitBuffers::in_turns(arenas.exchange, plan, travel);
+    if (plan.ranks() > 1) b.received = UnitBuffers::in_turns(arenas.exchange, plan, travel);
     b.tree = sums.take(DType::f32, {GradientTree::buffers(mode.leaves) * plan.total() / plan.ranks()});
   }
   if (mode.ordered ? plan.replicas() > 1 : mode.shards_gradients) {

@@ -17,7 +17,7 @@ struct DataGroups {
 };
 
 struct GradientBuffers {
-  UnitBuffers whole;           // f32 units, which the model adds to
+  UnitBuffers whole;           // units of EngineOptions::gradients' type, which the model adds to
   UnitBuffers sent, received;  // an ordered reduction's per-micro-batch gradients, in the type they travel in
   Tensor tree;                 // partial sums of an ordered reduction, f32 [buffers * total / ranks]
   Tensor shards;               // f32 [total / shards], where they are not part of one of the others
@@ -46,7 +46,7 @@ class GradientReducer {
 
   void begin_step(std::int64_t step);
   struct Gradient {
-    Tensor whole;  // f32 [padded], to be added to in this pass
+    Tensor whole;  // [padded], to be added to in this pass
     bool unset;    // all is zero but the ranges of products, which hold anything
   };
   // See UnitStore::gradients.
@@ -62,8 +62,8 @@ class GradientReducer {
   // After the last pass: waits until a unit is reduced, but over replicas, or all units are.
   void finish(int unit) { complete(unit); }
   void finish();
-  // This rank's shard of the sum, f32 [shard_size], valid after finish and until the next step begins. It may
-  // rest on the host.
+  // This rank's shard of the sum, [shard_size], valid after finish and until the next step begins: f32, but
+  // of the gradients' own type where nothing else is summed. It may rest on the host.
   virtual Tensor reduced(int unit) = 0;
 
  protected:

@@ -14,12 +14,23 @@ RanksRun on_gpus(RanksRun run) {
   return run;
 }
 
-RanksRun small_run(const MeshShape& mesh, int zero, DType compute) {
+// The type of products, and that of the residual stream and of gradients.
+struct RunTypes {
+  DType compute = DType::f32, others = DType::f32;
+};
+
+RanksRun small_run(const MeshShape& mesh, int zero, const RunTypes& types) {
   RanksRun run;
   run.mesh = mesh;
   run.sequence = mesh.tensor > 1;
   run.model.n_embd = 16;
-  run.engine = {.compute = compute, .grad_clip = 0.1, .zero = zero, .layout_exact = true, .micro_batches = 4};
+  run.engine = {.compute = types.compute,
+                .grad_clip = 0.1,
+                .zero = zero,
+                .layout_exact = true,
+                .micro_batches = 4,
+                .gradients = types.others};
+  run.stream = types.others;
   run.steps = 2;
   run.evaluate_every = 1;
   return run;
@@ -30,12 +41,12 @@ struct Layout {
   int zero = 0;
 };
 
-class CudaLayout : public testing::TestWithParam<std::tuple<Layout, DType>> {};
+class CudaLayout : public testing::TestWithParam<std::tuple<Layout, RunTypes>> {};
 
 TEST_P(CudaLayout, IsTheRunOfOneRank) {
-  const auto& [layout, compute] = GetParam();
-  const auto run = small_run(layout.mesh, layout.zero, compute);
-  auto alone = small_run({}, 0, compute);
+  const auto& [layout, types] = GetParam();
+  const auto run = small_run(layout.mesh, layout.zero, types);
+  auto alone = small_run({}, 0, types);
   alone.mesh.tensor = layout.mesh.tensor;  // tensor ranks add in another order
   alone.sequence = run.sequence;
   EXPECT_TRUE(train(on_gpus(run)).bytes() == train(on_gpus(alone)).bytes());
@@ -46,17 +57,21 @@ INSTANTIATE_TEST_SUITE_P(, CudaLayout,
                                                           Layout{{1, 2, 1}, 2}, Layout{{1, 4, 1}, 3},
                                                           Layout{{2, 1, 1}, 0}, Layout{{2, 1, 2}, 0},
                                                           Layout{{2, 2, 2}, 3}),
-                                          testing::Values(DType::f32, DType::bf16)),
+                                          testing::Values(RunTypes{}, RunTypes{DType::bf16, DType::f32},
+                                                          RunTypes{DType::bf16, DType::bf16})),
                          [](const auto& test) {
                            const auto& layout = std::get<0>(test.param);
-                           const bool f32 = std::get<1>(test.param) == DType::f32;
+                           const auto& types = std::get<1>(test.param);
                            return fmt::format("{}x{}x{}Zero{}{}", layout.mesh.pipeline, layout.mesh.data,
-                                              layout.mesh.tensor, layout.zero, f32 ? "Float32" : "Bfloat16");
+                                              layout.mesh.tensor, layout.zero,
+                                              types.others == DType::bf16    ? "Narrow"
+                                              : types.compute == DType::bf16 ? "Bfloat16"
+                                                                             : "Float32");
                          });
 
 // Steps are small, so that rounding errors do not grow from step to step.
 TEST(CudaRuns, FollowTheCpu) {
-  const auto run = small_run({1, 2, 1}, 1, DType::f32);
+  const auto run = small_run({1, 2, 1}, 1, {});
   const auto gpu = train(on_gpus(run)), cpu = train(run);
   constexpr double kRounding = 1e-4;
   for (std::size_t step = 0; step < cpu.losses.size(); ++step) {
