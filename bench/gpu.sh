@@ -262,7 +262,7 @@ with open('$work/random.bin', 'wb') as file:
     for round in $(seq "${ROUNDS:-2}"); do
       watched part "Shoal, $name, $batch x 1024" "peer-$name-shoal-$round.txt" 1 \
         "$pack/bench_train_step" "$layers" "$heads" "$width" 50257 "$batch" 1024 0 bfloat16 20 --backend cuda
-      watched part "the same, its residual stream in bfloat16, as llm.c's" "peer-$name-narrow-$round.txt" 1 \
+      watched part "the same, its residual stream and gradients in bfloat16, as llm.c's" "peer-$name-narrow-$round.txt" 1 \
         "$pack/bench_train_step" "$layers" "$heads" "$width" 50257 "$batch" 1024 0 bfloat16 20 --backend cuda --narrow
       part "PyTorch, compiled" "peer-$name-torch-$round.txt" 1 torch_steps 20
       # Without evaluation, samples or checkpoints; GELU in the products' epilogues, as ours.

@@ -188,7 +188,7 @@ struct OuterConfig {
 
 struct PlanConfig {
   int instance_ranks = 0;  // that hold one model; 0: any number
-  double memory_gib = 0;   // of a rank; 0: 80 % of what is there
+  double memory_gib = 0;   // of a rank; 0: 80 % of the available memory, 97 % of this machine's GPU
 };
 
 struct LogConfig {

@@ -137,10 +137,9 @@ std::vector<Field> make_fields() {
       number<&C::run, &Run::verify>(
           "run.verify", at_least(0), "steps",
           "Finds processors and memory that err silently: every so many steps each data rank also computes "
-          "the "
-          "gradient of another one's first micro-batch and compares checksums. A difference stops the run "
-          "before the update and names ranks, hosts and tensor. It costs the passes of one micro-batch. One "
-          "data rank computes its own again. 0: never."),
+          "the gradient of another one's first micro-batch and compares checksums. A difference stops the "
+          "run before the update and names ranks, hosts and tensor. It costs the passes of one micro-batch. "
+          "A single data rank computes its own micro-batch a second time. 0: never."),
 
       plain<&C::data, &Data::dir>(
           "data.dir",
@@ -174,7 +173,7 @@ std::vector<Field> make_fields() {
       number<&C::model, &Model::block_size>("model.block_size", between(1, 1 << 24), "tokens",
                                             "Context length: tokens per sequence."),
       number<&C::model, &Model::vocab_size>("model.vocab_size", between(0, 1 << 30), "tokens",
-                                            "Size of the vocabulary. 0: as the data's meta.json says."),
+                                            "Size of the vocabulary. 0: the vocabulary of the data."),
       number<&C::model, &Model::dropout>(
           "model.dropout", kFraction, "",
           "Probability of dropping an activation (embedding, attention, residual)."),
@@ -210,7 +209,8 @@ std::vector<Field> make_fields() {
           "compare the others with."),
       choice<&C::train, &Train::dtype, DType>(
           "train.dtype", {{"float32", DType::f32}, {"bfloat16", DType::bf16}},
-          "Type of the matrix products. bfloat16 keeps float32 master weights, moments and gradient sums."),
+          "Type of the matrix products. bfloat16 keeps float32 master weights and moments, and by default "
+          "(train.gradient_dtype) gradients."),
       choice<&C::train, &Train::residual_dtype, DType>(
           "train.residual_dtype", {{"float32", DType::f32}, {"bfloat16", DType::bf16}},
           "Type of the residual stream, the sum that runs through all blocks, and of its gradient. bfloat16, "
@@ -309,21 +309,21 @@ std::vector<Field> make_fields() {
           {{"match_rms_adamw", MuonScale::match_rms_adamw}, {"original", MuonScale::original}},
           "muon: factor of an orthogonal update. match_rms_adamw: 0.2 sqrt(max(rows, columns)), with which "
           "AdamW's learning rates fit. original: sqrt(max(1, rows / columns))."),
-      number<&C::optim, &Optim::ema>("optim.ema", kFraction, "",
-                                     "Decay of a moving average of the parameters, e.g. 0.999: after each "
-                                     "step it becomes ema * average + (1 - ema) * parameters. Evaluations "
-                                     "during training are of it, and so are shoal sample, eval, serve and "
-                                     "export. 0: there is none."),
+      number<&C::optim, &Optim::ema>(
+          "optim.ema", kFraction, "",
+          "Decay of a moving average of the parameters, e.g. 0.999: after each step it becomes ema * average "
+          "+ (1 - ema) * parameters. Evaluations during training, shoal sample, eval, serve and export use "
+          "the average. 0: there is none."),
       plain<&C::optim, &Optim::frozen>(
           "optim.frozen",
           "Units that are not trained, as a list of patterns: \"embedding, block.[0-5]\". Units are "
           "embedding, block.0, block.1, ... and head. They take no gradients and no optimizer state. Empty: "
           "with lora.rank every unit, else none."),
 
-      number<&C::lora, &Lora::rank>("lora.rank", between(0, 1 << 16), "",
-                                    "Low-rank adapters (LoRA): each of lora.targets gives alpha / rank * B "
-                                    "(A x) more, and only A [rank, "
-                                    "in] and B [out, rank] are trained. 0: no adapters."),
+      number<&C::lora, &Lora::rank>(
+          "lora.rank", between(0, 1 << 16), "",
+          "Low-rank adapters (LoRA): each of lora.targets adds alpha / rank * B (A x) to its output, and "
+          "only A [rank, in] and B [out, rank] are trained. 0: no adapters."),
       number<&C::lora, &Lora::alpha>("lora.alpha", above(0), "",
                                      "The adapters' output is scaled by alpha / rank."),
       number<&C::lora, &Lora::dropout>("lora.dropout", kFraction, "",
@@ -386,10 +386,10 @@ std::vector<Field> make_fields() {
           "eval.tasks",
           "Tasks to score at each evaluation, too, as a list of files: JSON lines of multiple choice "
           "(HellaSwag's) or last words (LAMBADA's), as shoal eval --task takes them."),
-      number<&C::eval, &EvalConfig::samples>("eval.samples", between(0, 1024), "texts",
-                                             "Texts that the model writes at each evaluation, for "
-                                             "metrics.jsonl and the page of shoal report. They "
-                                             "are drawn alike each time. 0: none."),
+      number<&C::eval, &EvalConfig::samples>(
+          "eval.samples", between(0, 1024), "texts",
+          "Texts that the model writes at each evaluation, for metrics.jsonl and the page of shoal report. "
+          "Every evaluation uses the same random draws. Not with pipeline stages. 0: none."),
       plain<&C::eval, &EvalConfig::sample_prompt>("eval.sample_prompt",
                                                   "Prompt of the texts of eval.samples. \"\": none."),
       number<&C::eval, &EvalConfig::sample_tokens>("eval.sample_tokens", between(1, 1 << 20), "tokens",
@@ -411,9 +411,9 @@ std::vector<Field> make_fields() {
       plain<&C::checkpoint, &CheckpointConfig::memory>(
           "checkpoint.memory",
           "Checkpoints in memory between those on the disk: while the next step computes, each rank's state "
-          "is "
-          "copied to the memory of its host, and to that of a second host where there are several. After the "
-          "loss of a process or a host, the run goes on from there and loses at most one such checkpoint."),
+          "is copied to the memory of its host, and to that of a second host where there are several. After "
+          "the loss of a process or a host, the run goes on from there and loses at most one such "
+          "checkpoint. Not with parallel.offload = disk."),
       number<&C::checkpoint, &CheckpointConfig::memory_interval>(
           "checkpoint.memory_interval", at_least(1), "steps", "Steps between checkpoints in memory."),
       plain<&C::checkpoint, &CheckpointConfig::memory_dir>(
@@ -491,8 +491,8 @@ std::vector<Field> make_fields() {
           "gossip.clip", {{"global", GossipClip::global}, {"bucket", GossipClip::bucket}},
           "global: clip by the norm of the worker's whole gradient, and update at the end of the backward "
           "pass. bucket: clip every bucket by its own norm, and update and send it while the backward pass "
-          "goes on; only for workers of one rank, and not with outer.interval, run.verify, "
-          "train.on_bad_step = \"skip\" or train.spike_zscore."),
+          "goes on; only for workers of one rank, and not with run.deterministic, outer.interval, "
+          "run.verify, train.on_bad_step = \"skip\" or train.spike_zscore."),
       plain<&C::gossip, &Gossip::continue_from_average>(
           "gossip.continue_from_average",
           "After an evaluation, continue from the average of the workers, which was evaluated, instead of "
@@ -505,18 +505,19 @@ std::vector<Field> make_fields() {
       number<&C::outer, &Outer::interval>(
           "outer.interval", {.low = 0, .high = 1 << 20}, "steps",
           "Steps between the moves of an outer optimizer: it averages how far the models have moved since "
-          "the last time, and makes a step of SGD of it. With parallel.engine = \"gossip\" workers talk "
-          "only then, in the groups of gossip.topology (complete: DiLoCo; others: NoLoCo). With "
-          "\"allreduce\" there is one model, which looks back on itself (SNOO). 0: no outer optimizer."),
+          "the last time, and applies the mean as a gradient of SGD. With parallel.engine = \"gossip\" "
+          "workers talk only then, in the groups of gossip.topology (complete: DiLoCo; others: NoLoCo). With "
+          "\"allreduce\" there is one model, and its own movement is the gradient (SNOO). 0: no outer "
+          "optimizer."),
       number<&C::outer, &Outer::lr>("outer.lr", above(0), "", "Learning rate of the outer optimizer."),
       number<&C::outer, &Outer::momentum>("outer.momentum", kFraction, "",
                                           "Momentum of the outer optimizer."),
       plain<&C::outer, &Outer::nesterov>("outer.nesterov", "Use Nesterov momentum in the outer optimizer."),
       text<&C::outer, &Outer::compress>(
           "outer.compress", {"none", "bfloat16", "int4", "topk:SHARE"},
-          "What workers send of their movement. none: all, in float32. bfloat16: all, rounded. int4: all, "
-          "in 4 bits, by the largest of every 1024 numbers. topk:0.02: the largest 2 % of every 1024, and "
-          "their places. What is not sent is added to the next movement. All but none need "
+          "The part of their movement that workers send. none: all, in float32. bfloat16: all, rounded. "
+          "int4: all, in 4 bits, scaled by the largest of every 1024 numbers. topk:0.02: the largest 2 % of "
+          "every 1024, and their places. What is not sent is added to the next movement. All but none need "
           "gossip.topology=complete."),
       number<&C::outer, &Outer::fragments>(
           "outer.fragments", at_least(1), "fragments",
@@ -535,7 +536,8 @@ std::vector<Field> make_fields() {
           "tensor). 0: any number."),
       number<&C::plan, &PlanConfig::memory_gib>(
           "plan.memory_gib", at_least(0), "GiB",
-          "Memory of a rank that a plan may take. 0: 80 % of the memory that is available."),
+          "Memory of a rank that a plan may take. 0: 80 % of the available memory; on this machine's GPU "
+          "97 % of its memory."),
 
       number<&C::log, &LogConfig::interval>("log.interval", at_least(1), "steps", "Steps between log lines."),
       plain<&C::log, &LogConfig::tensorboard>("log.tensorboard",

@@ -19,7 +19,7 @@ class UnitStore {
   virtual UnitView weights(int unit) = 0;
   virtual void release(int unit) = 0;
 
-  // The unit's float32 gradients of this micro-batch, to be added to; empty where the unit is not trained.
+  // The unit's gradients of this micro-batch, to be added to; empty where the unit is not trained.
   // `products` are ranges of the flat buffer, in order, that a product can set as well. Where nothing has
   // been added yet, they are not made zero, and the view is `unset`.
   virtual UnitView gradients(int unit, std::span<const ElementRange> products) = 0;
