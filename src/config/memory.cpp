@@ -24,6 +24,9 @@
 namespace shoal {
 namespace {
 
+// CUDA's libraries, with what they keep on the host: a run on an H200 took so much more than is counted.
+constexpr double kCudaLibraries = 512 << 20;
+
 // The peak resident size of a run of the smallest model, whose own buffers are negligible, on x86-64; with
 // the code that oneDNN generates. oneDNN is most of it.
 double program_bytes(const RunPlan& plan) {
@@ -33,8 +36,6 @@ double program_bytes(const RunPlan& plan) {
     return false;
   }();
   constexpr double kVersion2 = 26 << 20, kVersion3 = 36 << 20;  // Debian 12's 2.6, Debian 13's 3.7
-  // CUDA's libraries, and what they keep on the host: a run on an H200 took so much more than is counted.
-  constexpr double kCudaLibraries = 512 << 20;
   return (recent ? kVersion3 : kVersion2) + static_cast<double>(cpu_generated_bytes(plan.engine.compute)) +
          (plan.backend == BackendKind::cuda ? kCudaLibraries : 0);
 }
@@ -258,12 +259,35 @@ double peak_memory() {
   return 1024.0 * static_cast<double>(usage.ru_maxrss);
 }
 
+namespace {
+
+struct HostRoom {
+  double need, have;
+  bool limited;  // by `ulimit -v`
+  bool fits() const { return need <= have; }
+};
+
+HostRoom host_room(const RunPlan& plan, const RankCounts& ranks, double freed) {
+  // CUDA's libraries are open, and no longer available.
+  const int processes = ranks.threads ? 1 : ranks.local_size;
+  const double opened = plan.backend == BackendKind::cuda ? processes * kCudaLibraries : 0;
+  const double known = available_memory(), left = left_for_ranks(plan, ranks);
+  const double have = known == 0 ? std::numeric_limits<double>::infinity() : std::min(known + freed, left);
+  return {host_memory(plan, ranks) - opened, have, have == left};
+}
+
+}  // namespace
+
+bool fits_host(const RunPlan& plan, const RankCounts& ranks, double freed) {
+  return host_room(plan, ranks, freed).fits();
+}
+
 void check_memory(const RunPlan& plan, const RankCounts& ranks, double freed) {
+  const auto room = host_room(plan, ranks, freed);
+  if (room.fits()) return;
   const auto need = estimate_memory(plan, ranks);
-  const double total = host_memory(plan, ranks), known = available_memory();
-  const double left = left_for_ranks(plan, ranks), have = std::min(known + freed, left);
-  if (known == 0 || total <= have) return;
-  const auto available = format_bytes(have) + (have == left ? " (ulimit -v)" : "");
+  const double total = room.need;
+  const auto available = format_bytes(room.have) + (room.limited ? " (ulimit -v)" : "");
   if (need.on_host > 0) {
     fail_user(
         "this run needs {} of the host's memory{} and {} are available: {} pinned for parallel.offload = "

@@ -71,8 +71,11 @@ double available_memory();
 // The most bytes that this process has had in memory so far.
 double peak_memory();
 
-// Throws UserError when the ranks on this host cannot fit; the message has the memory per category, the
-// available memory, and changes that help. `freed`: bytes in use now that will be free by then.
+// Whether the ranks on this host fit into its memory, once their backends are open. `freed`: bytes in use now
+// that will be free by then.
+bool fits_host(const RunPlan& plan, const RankCounts& ranks, double freed = 0);
+// The same, but throws UserError where they do not; the message has the memory per category, the available
+// memory, and changes that help.
 void check_memory(const RunPlan& plan, const RankCounts& ranks = {}, double freed = 0);
 
 }  // namespace shoal

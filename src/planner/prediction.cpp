@@ -323,6 +323,10 @@ double memory_of_host(const RunPlan& plan, const Machine& machine) {
   return host_memory(plan, rank_counts(plan, machine));
 }
 
+bool fits_host(const RunPlan& plan, const Machine& machine) {
+  return fits_host(plan, rank_counts(plan, machine));
+}
+
 // The last tensor rank has the largest shares; in the host's memory the first has more of a checkpoint, the
 // parameters that all have.
 double memory_of_stage(const RunPlan& plan, const Machine& machine, int stage) {

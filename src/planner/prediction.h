@@ -54,7 +54,8 @@ class Predictor {
 double memory_of_rank(const RunPlan& plan, const Machine& machine);
 // The same of the ranks of one stage.
 double memory_of_stage(const RunPlan& plan, const Machine& machine, int stage);
-// Bytes of a host's memory that its ranks need together.
+// Bytes of a host's memory that its ranks need together, and whether this host has as much.
 double memory_of_host(const RunPlan& plan, const Machine& machine);
+bool fits_host(const RunPlan& plan, const Machine& machine);
 
 }  // namespace shoal

@@ -45,13 +45,17 @@ class Search {
   }
 
   SearchResult run() {
-    if (config_.parallel.offload == Offload::host && !machine_.measures())
+    if (config_.parallel.offload == Offload::disk) fail_user("parallel.offload = \"disk\" has no prediction");
+    if (rests_on_host() && !machine_.measures())
       fail_user(
           "parallel.offload = \"host\" has a prediction on this machine alone, not on a described cluster");
     enumerate();
     if (candidates_.empty() && may_offload()) {
       config_.parallel.offload = Offload::host;
+      result_.considered = result_.too_large = 0;
+      problem_.clear();
       enumerate();
+      if (candidates_.empty() && !problem_.empty()) fail_user("no layout fits on the GPU, and {}", problem_);
     }
     if (candidates_.empty() && !result_.smallest) {
       fail_user("no layout of {} rank{} satisfies the config{}", ranks_, ranks_ == 1 ? "" : "s",
@@ -97,8 +101,10 @@ class Search {
     const auto& given = config_.parallel;
     const auto sequence =
         tensor > 1 ? choices(config_, "parallel.sequence", int{given.sequence}, {0, 1}) : std::vector<int>{0};
-    const auto zero =
-        data > 1 ? choices(config_, "parallel.zero", given.zero, {0, 1, 2, 3}) : std::vector<int>{given.zero};
+    // On one rank stages 2 and 3 decide what rests on the host beside the optimizer's state.
+    const auto zero = data > 1          ? choices(config_, "parallel.zero", given.zero, {0, 1, 2, 3})
+                      : rests_on_host() ? choices(config_, "parallel.zero", given.zero, {0, 2, 3})
+                                        : std::vector<int>{given.zero};
     std::vector<int> micro;
     try {
       micro = micro_batches(data);
@@ -146,6 +152,9 @@ class Search {
     return {config_.train.micro_batch > 0 ? config_.train.micro_batch : default_micro_batch(data)};
   }
 
+  bool rests_on_host() const {
+    return config_.train.backend == BackendKind::cuda && config_.parallel.offload == Offload::host;
+  }
   // State that rests on the host makes a step longer, so it is for models that do not fit otherwise.
   bool may_offload() const {
     return config_.train.backend == BackendKind::cuda && machine_.measures() &&
@@ -200,7 +209,7 @@ class Search {
         problem_ = error.what();
         return;
       }
-      if (all.plan.engine.on_host && memory_of_host(all.plan, machine_) > available_memory()) {
+      if (all.plan.engine.on_host && !fits_host(all.plan, machine_)) {
         problem_ = "parallel.offload = \"host\" needs more of the host's memory than is available";
         return;
       }

@@ -45,6 +45,18 @@ struct MeasuredMachineTest : ::testing::Test {
   MeasuringOptions options() const { return {.cache = folder / "calibration"}; }
 };
 
+// Plans that differ in a type, or in where their state is, take other times.
+TEST_F(MeasuredMachineTest, TellsPlansApart) {
+  MeasuredMachine machine(1, options());
+  std::vector<RunPlan> plans(4, sample(2));
+  for (auto& plan : plans) plan.engine.compute = plan.pipeline.compute = DType::bf16;
+  plans[1].pipeline.stream = DType::bf16;
+  plans[2].engine.on_host = true;
+  plans[3].engine.reduced = DType::bf16;
+  for (const auto& plan : plans) machine.times(plan, {});
+  EXPECT_EQ(machine.measured(), std::ssize(plans));
+}
+
 TEST_F(MeasuredMachineTest, KeepsWhatItMeasures) {
   MeasuredMachine first(2, options());
   const auto times = numbers_of(first.times(sample(2), {}));

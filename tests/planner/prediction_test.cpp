@@ -94,11 +94,12 @@ TEST(Prediction, HasTheTrafficOfADryRun) {
   for (const auto& settings : all_stages) {
     for (const char* zero : {"0", "1", "2", "3"}) {
       for (const char* layers : {"4", "5", "9"}) {
-        for (const char* dtype : {"float32", "bfloat16"}) {
+        for (const auto& [dtype, stream] :
+             {std::pair{"float32", "float32"}, {"bfloat16", "float32"}, {"bfloat16", "bfloat16"}}) {
           auto all = settings;
           all.insert(all.end(),
                      {std::string("parallel.zero=") + zero, std::string("model.n_layer=") + layers,
-                      std::string("train.dtype=") + dtype, std::string("train.residual_dtype=") + dtype});
+                      std::string("train.dtype=") + dtype, std::string("train.residual_dtype=") + stream});
           expect_traffic_of_dry_run(all);
         }
       }

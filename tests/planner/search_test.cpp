@@ -332,6 +332,60 @@ TEST(Search, NeedsALinkBetweenHostsWhereThereAreSeveral) {
               ::testing::ThrowsMessage<UserError>(testing::EndsWith("at most 1 rank")));
 }
 
+// A GPU of this machine, with the times of a described one.
+class MeasuredGpu final : public Machine {
+ public:
+  explicit MeasuredGpu(double memory) : gpu_(cluster_of()), memory_(memory) {}
+  std::string name() const override { return "a GPU"; }
+  SampleTimes times(const RunPlan& sample, const SampleKernels& kernels) override {
+    return gpu_.times(sample, kernels);
+  }
+  double seconds(const GroupCall& call) override { return gpu_.seconds(call); }
+  bool measures() const override { return true; }
+  bool overlaps() const override { return true; }
+  int ranks_per_host() const override { return 1; }
+  double memory_of_rank() const override { return memory_; }
+
+ private:
+  DescribedMachine gpu_;
+  double memory_;
+};
+
+TEST(Search, PutsStateOnTheHostWhereNothingFitsOtherwise) {
+  const std::vector<std::string> settings = {"train.micro_batch=1", "train.recompute=block",
+                                             "model.n_embd=256", "model.n_layer=24"};
+  const auto search_with = [&](double memory, std::vector<std::string> more) {
+    MeasuredGpu machine(memory);
+    more.insert(more.end(), settings.begin(), settings.end());
+    return search_plans(parse_config(kPlanned, "test", more), 1, machine);
+  };
+  const auto memory = [&](const std::vector<std::string>& more) {
+    return search_with(1e12, more).plans.front().prediction.memory;
+  };
+  const double resident = memory({}), host = memory({"parallel.offload=host", "parallel.zero=0"}),
+               least = memory({"parallel.offload=host", "parallel.zero=3"});
+  EXPECT_LT(host, resident);
+  EXPECT_LT(least, host);
+  const auto offload_of = [&](double limit, const std::vector<std::string>& more) {
+    const auto result = search_with(limit, more);
+    return result.plans.empty() ? "none fits" : layout_arguments(result.plans.front().config);
+  };
+  EXPECT_THAT(offload_of(resident, {}), testing::Not(HasSubstr("offload")));
+  EXPECT_THAT(offload_of(host, {}), HasSubstr("parallel.offload=host"));
+  EXPECT_THAT(offload_of(least, {}), HasSubstr("parallel.zero=3 parallel.offload=host"));
+  EXPECT_EQ(offload_of(host, {"parallel.offload=none"}), "none fits");
+  EXPECT_EQ(offload_of(0.9 * least, {}), "none fits");
+}
+
+TEST(Search, RefusesStateWithoutAPrediction) {
+  EXPECT_THAT([] { search({"parallel.offload=host"}, 1); },
+              ::testing::ThrowsMessage<UserError>(HasSubstr("not on a described cluster")));
+  EXPECT_THAT([] { search({"parallel.offload=disk"}, 1); },
+              ::testing::ThrowsMessage<UserError>(HasSubstr("has no prediction")));
+  EXPECT_FALSE(search({"parallel.offload=host", "train.backend=cpu"}, 2).plans.empty())
+      << "state is on the host already";
+}
+
 // A layout's traffic and memory are those of the dry run, which executes all ranks.
 TEST(Search, EveryPlanRunsDry) {
   const auto result = search({}, 4);
@@ -339,7 +393,8 @@ TEST(Search, EveryPlanRunsDry) {
     const auto run = dry_run(result.plans[i].plan);
     double most = 0;
     for (const auto& rank : run.ranks) most = std::max(most, static_cast<double>(rank.allocated));
-    EXPECT_LE(most, result.plans[i].prediction.memory) << layout_arguments(result.plans[i].config);
+    EXPECT_LE(most + estimate_memory(result.plans[i].plan).cuda, result.plans[i].prediction.memory)
+        << layout_arguments(result.plans[i].config);
   }
 }
 
