@@ -55,13 +55,14 @@ class Rules {
                 say("train.backend"));
     }
     if (config_.train.residual_dtype == DType::bf16 && config_.train.dtype != DType::bf16) {
-      fail_user("{} needs train.dtype = \"bfloat16\", not {}; leave it out", say("train.residual_dtype"),
-                say("train.dtype"));
+      fail_user("{} needs train.dtype = \"bfloat16\", not {}; set train.residual_dtype=float32",
+                say("train.residual_dtype"), say("train.dtype"));
     }
     if (config_.train.gradient_dtype == DType::bf16) {
       const auto needs = [&](bool holds, std::string_view needed, std::string_view instead_of) {
         if (holds) return;
-        fail_user("{} needs {}, not {}; leave it out", say("train.gradient_dtype"), needed, say(instead_of));
+        fail_user("{} needs {}, not {}; set train.gradient_dtype=float32", say("train.gradient_dtype"),
+                  needed, say(instead_of));
       };
       needs(config_.train.dtype == DType::bf16, "train.dtype = \"bfloat16\"", "train.dtype");
       needs(config_.train.backend != BackendKind::cpu, "train.backend = \"cuda\"", "train.backend");

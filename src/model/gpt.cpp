@@ -89,6 +89,10 @@ Gpt::Gpt(Backend& backend, UnitStore& store, const GptConfig& config, const GptO
   if (options.batch.positions > config.block_size) {
     fail("{} positions do not fit a block of {}", options.batch.positions, config.block_size);
   }
+  if (options.stream != DType::f32 && options.stream != options.compute) {
+    fail("a residual stream in {} needs products in it, not in {}", name_of(options.stream),
+         name_of(options.compute));
+  }
   if (tensor.sequence() && options.batch.positions != config.block_size) {
     fail("sequence parallelism addresses whole blocks of {} positions, not {}", config.block_size,
          options.batch.positions);

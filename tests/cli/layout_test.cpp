@@ -102,6 +102,9 @@ TEST_F(Layouts, BfloatAndOffloadEqualOneRankToo) {
   expect_same("four", "one");
   train_well(with(bf16, {"--ranks", "2", "parallel.zero=3", "parallel.offload=disk", "run.name=disk"}));
   expect_same("disk", "one");
+  // float32 has no use for the narrow stream.
+  const auto result = shoal({"eval", "--checkpoint", "runs/one", "train.dtype=float32"});
+  EXPECT_EQ(result.code, 0) << result.err;
 }
 
 }  // namespace

@@ -129,16 +129,18 @@ TEST(Adapters, ActAsMergedWeights) {
     EXPECT_LT(norm(values - values_of(expected, name)), 1e3 * kUnit * norm(values)) << name;
 }
 
-class AdaptersOfType : public testing::TestWithParam<DType> {};
-INSTANTIATE_TEST_SUITE_P(, AdaptersOfType, testing::Values(DType::f32, DType::bf16),
-                         [](const auto& test) { return std::string(name_of(test.param)); });
+class AdaptersOfType : public testing::TestWithParam<Types> {};
+INSTANTIATE_TEST_SUITE_P(, AdaptersOfType, testing::ValuesIn(kTypes),
+                         [](const auto& test) { return test.param.name(); });
 
 TEST_P(AdaptersOfType, RecomputeGivesTheSameBits) {
   auto config = with_adapters(0.25);
   config.dropout = 0.1;
   config.frozen = {"embedding", "block.*", "head"};
   const auto bits = [&](Recompute recompute) {
-    return trained(config, {.compute = GetParam(), .micro_batch = 2, .recompute = recompute})->state_bits();
+    const auto [compute, stream] = GetParam();
+    return trained(config, {.compute = compute, .stream = stream, .micro_batch = 2, .recompute = recompute})
+        ->state_bits();
   };
   const auto expected = bits(Recompute::none);
   for (const auto recompute : {Recompute::gelu, Recompute::light, Recompute::block})

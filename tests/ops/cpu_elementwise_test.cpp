@@ -163,7 +163,8 @@ TEST_P(CpuElementwise, AdamW) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Sizes, CpuElementwise,
-                         testing::Combine(kComputeTypes, testing::Values(1, 3, 17, 48, 100, 1003, 1024, 40000)));
+                         testing::Combine(kComputeTypes,
+                                          testing::Values(1, 3, 17, 48, 100, 1003, 1024, 5001, 40000)));
 
 // The squares of most of them are no numbers of float32.
 class CpuGelu : public Conformance<int> {};

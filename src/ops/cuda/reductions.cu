@@ -12,9 +12,8 @@ constexpr std::int64_t kBlock = 16384;  // elements of one block's sum
 constexpr std::int64_t kShort = 4096;   // elements of a piece that a warp sums
 constexpr int kWide = 4;
 
-// |x|, and 0 for a number below the smallest normal one, whose square is nothing beside any other's. A GPU
-// has few units that convert to double: here bits only move, and the exponent gets another bias. Without
-// branches, so that loads are not held up.
+// |x|, but 0 for a subnormal number. A GPU has few units that convert to double: here bits only move, and the
+// exponent gets another bias. Without branches, so that loads are not held up.
 __device__ double magnitude(float x) {
   constexpr std::uint32_t kInfinity = 0x7f800000u, kSmallest = 0x00800000u;
   constexpr std::uint32_t kBias = (1023u - 127u) << 20;

@@ -136,7 +136,7 @@ TEST(Pipeline, MemoryIsWhatWasAnnounced) {
     run.engine.zero = run.chunks;
     run.engine.micro_batches = 5;
     run.engine.compute = odd ? DType::bf16 : DType::f32;
-    run.stream = run.mesh.pipeline == 1 ? DType::bf16 : DType::f32;
+    if (run.mesh.pipeline < 4) run.stream = run.engine.compute;
     run_threads({.ranks = run.mesh.ranks(), .deadline_seconds = 60}, [&](World& world) {
       Mesh mesh(world.ranks, run.mesh);
       CountingBackend backend;
