@@ -146,7 +146,7 @@ void run(World& world, const Settings& settings) {
   if (settings.muon) options.optimizer = MuonConfig{};
   options.zero = settings.zero;
   options.layout_exact = settings.layout;
-  if (settings.narrow && settings.backend == "cuda") options.gradients = settings.compute;
+  if (settings.narrow) options.gradients = settings.compute;
   options.micro_batches = static_cast<int>(batch / micro);
   const auto engine = std::make_unique<DataEngine>(*backend, mesh, config, options);
   engine->initialize(1337);

@@ -71,6 +71,7 @@ double kernel_scratch(const RunPlan& plan, const RankCounts& ranks, const Tensor
           head ? std::min(batch.rows(), std::max<std::int64_t>(64, plan.pipeline.logits.elements / widest))
                : 0,
       .compute = plan.engine.compute,
+      .gradients = plan.engine.gradients,
       .dropout = model.dropout > 0,
       .ordered = plan.ordered};
   return static_cast<double>(scratch_bytes(plan.backend, sizes, threads_of(plan, ranks)));

@@ -214,18 +214,14 @@ std::vector<Field> make_fields() {
       choice<&C::train, &Train::residual_dtype, DType>(
           "train.residual_dtype", {{"float32", DType::f32}, {"bfloat16", DType::bf16}},
           "Type of the residual stream, the sum that runs through all blocks, and of its gradient. bfloat16, "
-          "as "
-          "in llm.c, needs train.dtype = bfloat16; activations take less memory and norms less time, for one "
-          "more rounding in every sum. Generated texts have it in float32 always."),
-      choice<&C::train, &Train::gradient_dtype, DType>("train.gradient_dtype",
-                                                       {{"float32", DType::f32}, {"bfloat16", DType::bf16}},
-                                                       "cuda: type of the gradients of parameters, to which "
-                                                       "a rank's micro-batches add; sums over ranks are "
-                                                       "float32. bfloat16, as in llm.c, needs train.dtype = "
-                                                       "bfloat16; 2 bytes less for each parameter, and "
-                                                       "less to move. Exact enough where a rank has few "
-                                                       "micro-batches in a step. Not with Muon, optim.ema, "
-                                                       "gossip or an outer optimizer."),
+          "as in llm.c, needs train.dtype = bfloat16; activations take less memory and norms less time, for "
+          "one more rounding in every sum. Generated texts have it in float32 always."),
+      choice<&C::train, &Train::gradient_dtype, DType>(
+          "train.gradient_dtype", {{"float32", DType::f32}, {"bfloat16", DType::bf16}},
+          "Type of the gradients of parameters, to which a rank's micro-batches add; sums over ranks are "
+          "float32. bfloat16, as in llm.c, needs train.dtype = bfloat16; 2 bytes less for each parameter, "
+          "and less to move. Exact enough where a rank has few micro-batches in a step. Not with Muon, "
+          "optim.ema, gossip or an outer optimizer."),
       plain<&C::train, &Train::tf32>(
           "train.tf32",
           "cuda: compute float32 matrix products on tensor cores, which round their operands to 10 bits of "

@@ -65,7 +65,6 @@ class Rules {
                   needed, say(instead_of));
       };
       needs(config_.train.dtype == DType::bf16, "train.dtype = \"bfloat16\"", "train.dtype");
-      needs(config_.train.backend != BackendKind::cpu, "train.backend = \"cuda\"", "train.backend");
       needs(config_.optim.name != OptimizerKind::muon, "another optimizer", "optim.name");
       needs(config_.optim.ema == 0, "optim.ema = 0", "optim.ema");
       needs(config_.outer.interval == 0, "outer.interval = 0", "outer.interval");

@@ -3,10 +3,10 @@
 //
 // Shapes are row-major. R is rows (tokens), B sequences, T positions, C channels, H heads, D channels of a
 // head, V classes. "x" in a type column means the compute type, float32 or bfloat16; "s" that of the residual
-// stream and of its gradient, float32 or x; "g" that of gradients of parameters, float32, or bfloat16 on cuda
-// and reference. Statistics and losses are float32 always. `+=` marks outputs that are added to. Tensors are
-// contiguous, inputs and outputs do not overlap unless said so, and nothing is checked here: the model checks
-// its sizes once, when it is built. Results do not depend on the number of threads.
+// stream and of its gradient, float32 or x; "g" that of gradients of parameters, float32 or x. Statistics and
+// losses are float32 always. `+=` marks outputs that are added to. Tensors are contiguous, inputs and outputs
+// do not overlap unless said so, and nothing is checked here: the model checks its sizes once, when it is
+// built. Results do not depend on the number of threads.
 #pragma once
 
 #include <cstdint>

@@ -95,8 +95,8 @@ TEST_F(Layouts, ARunGoesOnInAnotherLayout) {
 
 // The same with bfloat16 products and residual stream, gradients sent in bfloat16, and state on disk.
 TEST_F(Layouts, BfloatAndOffloadEqualOneRankToo) {
-  const auto bf16 = with(
-      kExact, {"train.dtype=bfloat16", "train.residual_dtype=bfloat16", "parallel.reduce_dtype=bfloat16"});
+  const auto bf16 = with(kExact, {"train.dtype=bfloat16", "train.residual_dtype=bfloat16",
+                                  "train.gradient_dtype=bfloat16", "parallel.reduce_dtype=bfloat16"});
   train_well(with(bf16, {"run.name=one"}));
   train_well(with(bf16, {"--ranks", "4", "parallel.zero=2", "run.name=four"}));
   expect_same("four", "one");

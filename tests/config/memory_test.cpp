@@ -61,6 +61,7 @@ TEST(Memory, IsWhatEngineAndModelAllocate) {
       {},
       {"train.dtype=bfloat16"},
       {"train.dtype=bfloat16", "train.residual_dtype=bfloat16"},
+      {"train.dtype=bfloat16", "train.gradient_dtype=bfloat16"},
       {"run.deterministic=layout"},
       {"parallel.reduce_dtype=bfloat16"},
       {"train.recompute=gelu"},

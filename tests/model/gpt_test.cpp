@@ -54,6 +54,7 @@ TEST_P(EveryType, RecomputeGivesTheSameBits) {
                                   config,
                                   {.compute = GetParam().compute,
                                    .stream = GetParam().stream,
+                                   .gradients = GetParam().stream,
                                    .micro_batch = 2,
                                    .micro_batches = 2,
                                    .recompute = recompute,
@@ -110,11 +111,13 @@ TEST_P(EveryType, AnyNumberOfThreadsGivesTheSameBits) {
   };
   for (const auto& [config, batch] : cases) {
     const auto run = [&](int threads) {
-      return bits_after_training(
-          {make_cpu_backend(threads),
-           config,
-           {.compute = GetParam().compute, .stream = GetParam().stream, .micro_batch = batch}},
-          batch);
+      return bits_after_training({make_cpu_backend(threads),
+                                  config,
+                                  {.compute = GetParam().compute,
+                                   .stream = GetParam().stream,
+                                   .gradients = GetParam().stream,
+                                   .micro_batch = batch}},
+                                 batch);
     };
     const auto alone = run(1);
     EXPECT_TRUE(run(2) == alone) << "width " << config.n_embd;

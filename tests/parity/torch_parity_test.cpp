@@ -10,7 +10,7 @@
 // * bfloat16, 9e-3: an operation rounds its operands or its result, with an error uniform within half a unit
 //   of the last place: 2^-8 / (sqrt(3) * 1.44) = 1.6e-3 in the mean square where mantissas are spread evenly
 //   over their logarithm. About half of the operations do so: sqrt(30) * 1.6e-3 = 9e-3. With the residual
-//   stream in bfloat16 all do: sqrt(60) * 1.6e-3 = 1.3e-2.
+//   stream and the gradients in bfloat16 all do: sqrt(60) * 1.6e-3 = 1.3e-2.
 // The norm of an error of n independent numbers spreads by 1 / sqrt(2 n) of itself, and may be three times
 // that larger: 1.2e-2 for a bias of 32 numbers in bfloat16.
 #include <fmt/format.h>
@@ -26,7 +26,7 @@ struct Setting {
   const char* fixture;
   const char* backend;
   DType compute;
-  DType stream = DType::f32;
+  DType stream = DType::f32;  // and of gradients
 };
 
 class Fixture {
@@ -131,6 +131,7 @@ class TorchParity : public testing::TestWithParam<Setting> {
                    fixture_.config(),
                    {.compute = GetParam().compute,
                     .stream = GetParam().stream,
+                    .gradients = GetParam().stream,
                     .micro_batch = fixture_.batch(),
                     .grad_clip = 1.0,
                     .optimizer = fixture_.optimizer()}};

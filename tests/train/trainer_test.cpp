@@ -45,10 +45,11 @@ INSTANTIATE_TEST_SUITE_P(
         Variant{"Dropout", {"model.dropout=0.1", "train.recompute=block"}},
         Variant{"Epochs", {"data.sampling=epochs", "data.truncate=0.005", "model.bias=false"}},
         Variant{"Stride", {"data.sampling=epochs", "data.truncate=0.002", "data.stride=3"}},
-        Variant{"Everything",
-                {"train.dtype=bfloat16", "train.residual_dtype=bfloat16", "model.dropout=0.1",
-                 "data.sampling=epochs", "data.truncate=0.005", "train.recompute=block", "model.gelu=erf",
-                 "train.spike_zscore=0.5", "train.spike_window=8", "train.on_bad_step=skip"}},
+        Variant{
+            "Everything",
+            {"train.dtype=bfloat16", "train.residual_dtype=bfloat16", "train.gradient_dtype=bfloat16",
+             "model.dropout=0.1", "data.sampling=epochs", "data.truncate=0.005", "train.recompute=block",
+             "model.gelu=erf", "train.spike_zscore=0.5", "train.spike_window=8", "train.on_bad_step=skip"}},
         Variant{
             "Spikes",
             {"optim.lr=1e-5", "train.spike_zscore=1e-9", "train.spike_window=8", "train.on_bad_step=skip"},

@@ -22,14 +22,14 @@ void CpuBackend::adamw(const AdamWTensors& args, const AdamWSettings& settings) 
   const float beta1 = settings.beta1, beta2 = settings.beta2, l2 = settings.l2 ? settings.weight_decay : 0.0f;
   const float share = settings.share;
   const bool commit = now.commit;
-  for_blocks(team_, weights.count(), 8192, [&](std::int64_t begin, std::int64_t end) {
+  const auto update = [&]<typename G>(std::int64_t begin, std::int64_t end) {
     // Named here, so that the compiler keeps them in registers across the stores.
     float* __restrict w_at = weights.as<float>() + begin;
     float* __restrict m_at = m.as<float>() + begin;
     float* __restrict v_at = v.as<float>() + begin;
     float* __restrict mean_at = mean ? mean.as<float>() + begin : nullptr;
     bfloat16* __restrict compute_at = compute ? compute.as<bfloat16>() + begin : nullptr;
-    const float* __restrict g_at = grads.as<float>() + begin;
+    const G* __restrict g_at = grads.as<G>() + begin;
     for_lanes(end - begin, [=](std::int64_t i, std::int64_t live) {
       const Vec old_m = load_n(m_at + i, live), old_v = load_n(v_at + i, live);
       const Vec old_w = load_n(w_at + i, live);
@@ -49,6 +49,10 @@ void CpuBackend::adamw(const AdamWTensors& args, const AdamWSettings& settings) 
       store_n(m_at + i, mixed_m(g), live);
       store_n(v_at + i, mixed_v(g), live);
     });
+  };
+  with_type(grads.dtype, [&]<typename G>() {
+    for_blocks(team_, weights.count(), 8192,
+               [&](std::int64_t begin, std::int64_t end) { update.template operator()<G>(begin, end); });
   });
 }
 

@@ -64,7 +64,7 @@ void CpuBackend::linear_backward_input(const Tensor& dx, const Tensor& dy, const
 void CpuBackend::linear_backward_weight(const Tensor& dw, const Tensor& dbias, const Tensor& dy,
                                         const Tensor& x, bool overwrite) {
   matmul_({.c = dw, .a = dy, .b = x, .bias = {}, .transpose_a = true, .accumulate = !overwrite});
-  if (dbias) add_column_sums(dbias.as<float>(), dy);
+  if (dbias) add_column_sums(dbias, dy);
 }
 
 }  // namespace shoal::cpu

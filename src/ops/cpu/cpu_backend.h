@@ -81,8 +81,8 @@ class CpuBackend final : public Backend {
   void set_symmetric_rows(const SymmetricRows& args) override;
 
  private:
-  // Sums f32 columns of x over rows into out (+=), rows in fixed blocks.
-  void add_column_sums(float* out, const Tensor& x);
+  // out g [columns] += the sums of x's columns, rows in fixed blocks.
+  void add_column_sums(const Tensor& out, const Tensor& x);
   float* scratch(std::int64_t floats) { return scratch_.take<float>(floats); }
 
   ThreadTeam team_;

@@ -16,8 +16,8 @@ namespace {
 
 constexpr std::int64_t kBlock = 16384;  // elements handed to a thread at a time; fixes the order of sums
 
-template <bool kSquares>
-double block_sum(const float* x, std::int64_t n) {
+template <bool kSquares, typename T>
+double block_sum(const T* x, std::int64_t n) {
   // Two double accumulators of eight lanes each would do; the compiler vectorizes this form, and its order is
   // fixed.
   constexpr int kSums = 16;
@@ -25,12 +25,12 @@ double block_sum(const float* x, std::int64_t n) {
   std::int64_t i = 0;
   for (; i + kSums <= n; i += kSums) {
     for (int lane = 0; lane < kSums; ++lane) {
-      const double value = x[i + lane];
+      const double value = to_float(x[i + lane]);
       lanes[lane] += kSquares ? value * value : value;
     }
   }
   for (int lane = 0; i < n; ++i, ++lane) {
-    const double value = x[i];
+    const double value = to_float(x[i]);
     lanes[lane] += kSquares ? value * value : value;
   }
   double total = 0;
@@ -39,7 +39,7 @@ double block_sum(const float* x, std::int64_t n) {
 }
 
 // Sums of the equal pieces of x, each of which is cut into blocks of its own.
-template <bool kSquares>
+template <bool kSquares, typename T>
 void add_sums(ThreadTeam& team, const Tensor& totals, const Tensor& x) {
   const std::int64_t pieces = totals.count();
   if (x.count() == 0) return;
@@ -49,8 +49,8 @@ void add_sums(ThreadTeam& team, const Tensor& totals, const Tensor& x) {
              [&](std::int64_t begin, std::int64_t end) {
                for (std::int64_t i = begin; i < end; ++i) {
                  const std::int64_t at = i % blocks * kBlock;
-                 parts[static_cast<std::size_t>(i)] = block_sum<kSquares>(
-                     x.as<float>() + i / blocks * length + at, std::min(kBlock, length - at));
+                 parts[static_cast<std::size_t>(i)] =
+                     block_sum<kSquares>(x.as<T>() + i / blocks * length + at, std::min(kBlock, length - at));
                }
              });
   for (std::int64_t piece = 0; piece < pieces; ++piece) {
@@ -127,8 +127,10 @@ void CpuBackend::scale(const Tensor& out, const Tensor& x, float factor) {
   });
 }
 
-void CpuBackend::sum(const Tensor& total, const Tensor& x) { add_sums<false>(team_, total, x); }
-void CpuBackend::sum_squares(const Tensor& totals, const Tensor& x) { add_sums<true>(team_, totals, x); }
+void CpuBackend::sum(const Tensor& total, const Tensor& x) { add_sums<false, float>(team_, total, x); }
+void CpuBackend::sum_squares(const Tensor& totals, const Tensor& x) {
+  with_type(x.dtype, [&]<typename T>() { add_sums<true, T>(team_, totals, x); });
+}
 
 void CpuBackend::sum_rows(const Tensor& total, const Tensor& x, std::int64_t n) {
   double& sum = *total.as<double>();

@@ -14,16 +14,19 @@ constexpr std::int64_t kRowBlock = 64;  // rows of one thread's partial sums; fi
 
 std::int64_t row_blocks(std::int64_t rows) { return (rows + kRowBlock - 1) / kRowBlock; }
 
-// out [columns] += sum over blocks of parts [blocks, stride]
-void fold_parts(ThreadTeam& team, float* out, const float* parts, std::int64_t blocks, std::int64_t stride,
-                std::int64_t columns) {
-  for_blocks(team, columns, 256, [&](std::int64_t begin, std::int64_t end) {
-    for_lanes(end - begin, [&](std::int64_t i, std::int64_t live) {
-      Vec total{};
-      for (std::int64_t block = 0; block < blocks; ++block) {
-        total += load_n(parts + block * stride + begin + i, live);
-      }
-      store_n(out + begin + i, load_n(out + begin + i, live) + total, live);
+// out g [columns] += sum over blocks of parts [blocks, stride]
+void fold_parts(ThreadTeam& team, const Tensor& out, const float* parts, std::int64_t blocks,
+                std::int64_t stride) {
+  with_type(out.dtype, [&]<typename G>() {
+    for_blocks(team, out.count(), 256, [&](std::int64_t begin, std::int64_t end) {
+      for_lanes(end - begin, [&](std::int64_t i, std::int64_t live) {
+        Vec total{};
+        for (std::int64_t block = 0; block < blocks; ++block) {
+          total += load_n(parts + block * stride + begin + i, live);
+        }
+        G* to = out.as<G>() + begin + i;
+        store_n(to, load_n(to, live) + total, live);
+      });
     });
   });
 }
@@ -34,7 +37,7 @@ std::int64_t column_sum_scratch(std::int64_t rows, std::int64_t columns) {
   return row_blocks(rows) * columns;
 }
 
-void CpuBackend::add_column_sums(float* out, const Tensor& x) {
+void CpuBackend::add_column_sums(const Tensor& out, const Tensor& x) {
   const std::int64_t rows = x.rows(), columns = x.columns();
   float* parts = scratch(column_sum_scratch(rows, columns));
   constexpr int kAtOnce = 4;  // vectors: whole cache lines of a row, and sums that do not wait for each other
@@ -60,7 +63,7 @@ void CpuBackend::add_column_sums(float* out, const Tensor& x) {
       });
     });
   });
-  fold_parts(team_, out, parts, row_blocks(rows), columns, columns);
+  fold_parts(team_, out, parts, row_blocks(rows), columns);
 }
 
 void CpuBackend::layernorm_forward(const Tensor& y, const Tensor& mean, const Tensor& rstd, const Tensor& x,
@@ -130,8 +133,8 @@ void CpuBackend::layernorm_backward(const LayerNormBackward& args) {
       }
     });
   });
-  fold_parts(team_, dgamma.as<float>(), parts, row_blocks(rows), 2 * columns, columns);
-  if (dbeta) fold_parts(team_, dbeta.as<float>(), parts + columns, row_blocks(rows), 2 * columns, columns);
+  fold_parts(team_, dgamma, parts, row_blocks(rows), 2 * columns);
+  if (dbeta) fold_parts(team_, dbeta, parts + columns, row_blocks(rows), 2 * columns);
 }
 
 }  // namespace shoal::cpu

@@ -336,7 +336,11 @@ std::size_t PackedProduct::scratch_bytes(int threads, const KernelSizes& sizes, 
   const std::int64_t strips = count_of(std::min(kRows, channels), kStrip) * strip_units(summed);
   const std::int64_t copied = bf16 && !pairs ? high * widened_row(std::min(most, columns)) : 0;
   const std::int64_t own = threads * Block<float>::own_units(std::max(units(widest), summed));
-  const std::int64_t sums = bf16 && widest > most ? high * std::min(kColumns, columns) : 0;
+  // Partial sums of results in bfloat16, which may be weights' gradients.
+  const bool deep = sizes.gradients == DType::bf16 && std::max(rows, sizes.logit_rows) > most;
+  const std::int64_t of_weights = deep ? std::min(kRows, widest) * std::min(kColumns, columns) : 0;
+  const std::int64_t sums =
+      std::max(bf16 && widest > most ? high * std::min(kColumns, columns) : 0, of_weights);
   return static_cast<std::size_t>(right + std::max(strips, copied) + own + sums + widest) * sizeof(float);
 }
 

@@ -110,6 +110,12 @@ DataEngine::DataEngine(Backend& backend, Mesh& mesh, const GptConfig& config, co
     tied_unit_ = 0;
   }
   if (!options.training) return;
+  if (options.gradients != DType::f32) {
+    if (options.gradients != options.compute)
+      fail("gradients in {} need products in it", name_of(options.gradients));
+    if (optimizer_->takes_whole_matrices() || options.ema > 0 || options.gossip || options.outer)
+      fail("directions, averages and outer optimizers keep float32 numbers in the memory of gradients");
+  }
   if (optimizer_->takes_whole_matrices())
     dealer_.emplace(backend, *optimizer_, groups_, mesh.tensor(), trained_, buffers_.matrices, stream_);
   if (by_bucket() && (mesh.worker().size() > 1 || options.layout_exact || options.outer)) {
