@@ -43,8 +43,7 @@ double memory_of(Config config, int micro_batch) {
   config.train.global_batch = micro_batch * micro_batches_of(config);
   config.train.micro_batch = micro_batch;
   const auto plan = make_plan(config);
-  const auto memory = estimate_memory(plan, RankCounts::as_threads(plan.mesh.ranks()));
-  return memory.on_gpu > 0 ? memory.on_gpu : memory.total();
+  return estimate_memory(plan, RankCounts::as_threads(plan.mesh.ranks())).of_device();
 }
 
 // The least number of sequences whose tokens the tensor ranks can divide among themselves.

@@ -107,7 +107,9 @@ void print_size_table(const ConfigOptions& options, int ranks, const std::string
   };
   auto plan = plan_of(sizes.front());
   const auto mesh = mesh_text(plan);
-  fmt::print("{:>48}  memory of a rank of {}{}\n", "", ranks, mesh.empty() ? "" : ": " + mesh);
+  fmt::print("{:>48}  memory of {} of {}{}\n", "",
+             plan.backend == BackendKind::cuda ? "the GPU of a rank" : "a rank", ranks,
+             mesh.empty() ? "" : ": " + mesh);
   fmt::print("layers heads width    parameters   float32 checkpoint");
   for (int zero = 0; zero <= 3; ++zero) fmt::print("{:>10}", fmt::format("ZeRO-{}", zero));
   fmt::print("\n");
@@ -120,8 +122,7 @@ void print_size_table(const ConfigOptions& options, int ranks, const std::string
                format_bytes(checkpoint_bytes(plan) / plan.mesh.workers));
     for (int zero = 0; zero <= 3; ++zero) {
       plan.engine.zero = zero;
-      const auto memory = estimate_memory(plan, RankCounts::as_threads(ranks));
-      fmt::print(" {:>9}", format_bytes(memory.total()));
+      fmt::print(" {:>9}", format_bytes(estimate_memory(plan, RankCounts::as_threads(ranks)).of_device()));
     }
     fmt::print("{}\n", name_of(size));
   }

@@ -52,6 +52,8 @@ struct MemoryEstimate {
     return state() + on_host + activations() + batches + scratch + checkpoint + in_memory + cuda + program +
            threads;
   }
+  // On the GPU, or without one all of it.
+  double of_device() const { return on_gpu > 0 ? on_gpu : total(); }
 };
 
 // The peak memory of a training run on the rank at `coordinate` in the mesh. Excludes pages of mapped files,

@@ -184,6 +184,18 @@ BackendOptions backend_options(const Config& config, const World& world) {
   return options;
 }
 
+std::string types_text(const RunPlan& plan) {
+  std::string text(name_of(plan.engine.compute));
+  std::string_view before = " with ";
+  const auto add = [&](DType type, std::string_view what) {
+    if (type == DType::f32) return;
+    text += fmt::format("{}{}", std::exchange(before, " and "), what);
+  };
+  add(plan.pipeline.stream, "residual stream");
+  add(plan.engine.gradients, "gradients");
+  return text;
+}
+
 std::string mesh_text(const RunPlan& plan) { return mesh_text(plan.mesh, plan.sequence); }
 
 std::string mesh_text(const MeshShape& mesh, bool sequence) {

@@ -76,6 +76,8 @@ BackendOptions backend_options(const RunPlan& plan, int threads, const World& wo
 // The same with train.threads threads, or with this rank's share of the host's cores.
 BackendOptions backend_options(const Config& config, const World& world);
 
+// "bfloat16", "bfloat16 with residual stream and gradients": the types of a run that are not float32, if any.
+std::string types_text(const RunPlan& plan);
 // "2 stages x 4 data x 2 tensor ranks with sequence parallelism"; "" for data ranks only.
 std::string mesh_text(const RunPlan& plan);
 // The same of a shape.

@@ -334,9 +334,8 @@ double memory_of_stage(const RunPlan& plan, const Machine& machine, int stage) {
     return estimate_memory(plan, rank_counts(plan, machine), {.pipeline = stage, .tensor = tensor});
   };
   const int last = plan.mesh.tensor - 1;
-  const auto memory = memory_of(last);
-  if (memory.on_gpu > 0) return memory.on_gpu;
-  return last == 0 ? memory.total() : std::max(memory.total(), memory_of(0).total());
+  const double memory = memory_of(last).of_device();
+  return last == 0 || plan.backend == BackendKind::cuda ? memory : std::max(memory, memory_of(0).total());
 }
 
 const PricedSample& Predictor::sample(const RunPlan& wanted) {

@@ -72,9 +72,10 @@ void log_summary(const Config& config, const RunPlan& plan, const Mixture& data,
   }
   log_followed(config);
   const std::int64_t tokens = static_cast<std::int64_t>(config.train.global_batch) * model.block_size;
-  log::info("run: {} steps of {} sequences = {} tokens in micro-batches of {}, {}, {} of memory{}",
+  log::info("run: {} steps of {} sequences = {} tokens in micro-batches of {}, {}, {} of memory{}{}",
             with_commas(config.train.steps), config.train.global_batch, with_commas(tokens),
-            config.train.micro_batch, name_of(config.train.dtype), format_bytes(memory.total()),
+            config.train.micro_batch, types_text(plan), format_bytes(memory.of_device()),
+            memory.on_gpu > 0 ? " on the GPU" : "",
             mesh      ? " on the rank that needs most"
             : several ? " per rank"
                       : "");

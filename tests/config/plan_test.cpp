@@ -151,5 +151,17 @@ TEST(Layout, TheEngineIsToldAllOfIt) {
   EXPECT_FALSE(plan_of(config, GptConfig{}).engine_options().on_host);
 }
 
+TEST(Plan, TellsItsTypes) {
+  auto config = config_of(12, 2);
+  const auto text = [&] { return types_text(plan_of(config, kModel)); };
+  EXPECT_EQ(text(), "float32");
+  config.train.dtype = DType::bf16;
+  EXPECT_EQ(text(), "bfloat16");
+  config.train.gradient_dtype = DType::bf16;
+  EXPECT_EQ(text(), "bfloat16 with gradients");
+  config.train.residual_dtype = DType::bf16;
+  EXPECT_EQ(text(), "bfloat16 with residual stream and gradients");
+}
+
 }  // namespace
 }  // namespace shoal::test

@@ -245,7 +245,7 @@ TEST(Prediction, UnevenSharesAreThoseOfTheRankWithMost) {
       double most = 0;
       for (int tensor = 0; tensor < plan.mesh.tensor; ++tensor) {
         const auto memory = estimate_memory(plan, RankCounts::as_threads(8), {.tensor = tensor});
-        most = std::max(most, memory.on_gpu > 0 ? memory.on_gpu : memory.total());
+        most = std::max(most, memory.of_device());
       }
       EXPECT_EQ(memory_of_rank(plan, machine), most);
       for (const auto& pass : record_sample(sample_of(plan)).kernels.parts.values) {

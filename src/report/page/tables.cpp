@@ -62,8 +62,7 @@ Facts facts_of_plan(const Config& config, const RunPlan& plan) {
       {"parameters", with_commas(parameter_count(gpt_units(plan.model)))},
       {"batch", batch_text(config)},
       {"ranks", mesh.empty() ? std::to_string(ranks) : fmt::format("{} ({})", ranks, mesh)},
-      {"arithmetic",
-       fmt::format("{} on {}", name_of(config.train.dtype), name_of_choice(config, "train.backend"))},
+      {"arithmetic", fmt::format("{} on {}", types_text(plan), name_of_choice(config, "train.backend"))},
       {"recomputed", std::string(name_of_choice(config, "train.recompute"))},
       {"optimizer", std::string(name_of_choice(config, "optim.name"))},
   };
@@ -71,8 +70,9 @@ Facts facts_of_plan(const Config& config, const RunPlan& plan) {
   if (plan.topology()) facts.emplace_back("gossip", gossip_text(*plan.topology()));
   for (int stage = 0; plan.mesh.pipeline > 1 && stage < plan.mesh.pipeline; ++stage)
     facts.emplace_back(fmt::format("stage {}", stage), stage_text(plan, stage));
-  facts.emplace_back("memory of a rank, estimated",
-                     format_bytes(estimate_memory(plan, RankCounts::as_threads(ranks)).total()));
+  facts.emplace_back(
+      plan.backend == BackendKind::cuda ? "memory of a GPU, estimated" : "memory of a rank, estimated",
+      format_bytes(estimate_memory(plan, RankCounts::as_threads(ranks)).of_device()));
   return facts;
 }
 
