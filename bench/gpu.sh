@@ -190,14 +190,17 @@ memory() {
     "$pack/shoal" size "${settings[@]}" | grep "on the GPU"
   done
 }
-# The layout that the planner chooses, and its prediction beside the run, with and without recomputation.
+# The layout that the planner chooses, and its prediction beside the run, with and without recomputation, and with
+# state on the host.
 planned() {
-  local level settings best
+  local level key settings best
   sed '/^micro_batch/d' configs/gpt2-124m.toml >"$work/any-micro-batch.toml"
-  for level in none light block; do
-    gpt2 "planned-$level" "train.recompute=$level"
+  for level in none light block host; do
+    key=train.recompute
+    [ $level != host ] || key=parallel.offload
+    gpt2 "planned-$level" "$key=$level"
     settings[0]=$work/any-micro-batch.toml
-    part "plans of 124M, 64 x 1024, recompute $level" "plan-$level.txt" 14 "$pack/shoal" plan "${settings[@]}"
+    part "plans of 124M, 64 x 1024, $key $level" "plan-$level.txt" 14 "$pack/shoal" plan "${settings[@]}"
     best=$(sed -n 's/^best: //p' "$logs/plan-$level.txt")
     # shellcheck disable=SC2206
     settings+=($best)
