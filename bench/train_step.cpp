@@ -8,8 +8,8 @@
 // THREADS threads (0: its share of the cores); a data rank takes its part of the batch at once, --micro cuts
 // it finer, --eager launches what a GPU would play from a recording, --layout adds the gradients in the order
 // that no layout changes and repeats every bit, --muon updates by Muon, and --narrow has the residual stream
-// in DTYPE, on a GPU gradients as well. Prints one line: median and minimum ms per step, tokens/s, share of
-// the measured peak of all ranks together.
+// and gradients in DTYPE. Prints one line: median and minimum ms per step, tokens/s, share of the measured
+// peak of all ranks together.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -61,9 +61,12 @@ void print_state(const RunPlan& plan, const MemoryEstimate& memory, int ranks) {
   part("weights", memory.weights,
        zero > 0 && memory.compute_copy > 0 ? "float32, this rank's part" : "float32");
   part("weights for products", memory.compute_copy, zero == 3 ? dtype + ", of the units in use" : dtype);
+  const std::string gradients(name_of(plan.engine.gradients));
   part("gradients", memory.gradients,
-       std::string(name_of(plan.engine.gradients)) +
-           (zero >= 2 ? ", those of the units in use, and this rank's part in float32" : ""));
+       zero < 2 ? gradients
+       : plan.engine.gradients == DType::f32
+           ? gradients + ", this rank's part and those of the units in use"
+           : gradients + " of the units in use, this rank's part in float32");
   part("optimizer", memory.optimizer,
        fmt::format("{}, float32{}", optimizer_text(plan), zero > 0 ? ", this rank's part" : ""));
   const std::string exchange = plan.mesh.workers > 1 && !plan.engine.outer

@@ -287,13 +287,12 @@ void check_memory(const RunPlan& plan, const RankCounts& ranks, double freed) {
   const auto room = host_room(plan, ranks, freed);
   if (room.fits()) return;
   const auto need = estimate_memory(plan, ranks);
-  const double total = room.need;
   const auto available = format_bytes(room.have) + (room.limited ? " (ulimit -v)" : "");
   if (need.on_host > 0) {
     fail_user(
         "this run needs {} of the host's memory{} and {} are available: {} pinned for parallel.offload = "
         "\"{}\", {} for checkpoints on each rank; set {}, or choose a smaller model (see shoal size)",
-        format_bytes(total),
+        format_bytes(room.need),
         ranks.local_size > 1 ? fmt::format(" for {} ranks on this host", ranks.local_size) : "", available,
         format_bytes(need.on_host), plan.on_disk() ? "disk" : "host",
         format_bytes(need.checkpoint + need.in_memory),
@@ -305,7 +304,7 @@ void check_memory(const RunPlan& plan, const RankCounts& ranks, double freed) {
       "this run needs {} of memory{} and {} are available: {} parameters, gradients and moments, {} "
       "activations of a micro-batch of {} x {} tokens, {} for checkpoints{}; lower train.micro_batch, set "
       "train.recompute=block{}{}, or choose a smaller model (see shoal size)",
-      format_bytes(total),
+      format_bytes(room.need),
       ranks.local_size > 1 ? fmt::format(" for {} ranks on this host", ranks.local_size) : "", available,
       format_bytes(need.state()), format_bytes(need.activations()), plan.pipeline.batch.batch,
       plan.model.block_size, format_bytes(need.checkpoint + need.in_memory),

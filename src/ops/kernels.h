@@ -111,9 +111,9 @@ inline constexpr std::int64_t kFewRows = 8;
 // The rows that generation adds to the caches of its texts. Rows of one text follow one another, in order of
 // position and without gaps.
 struct CacheRows {
-  Tensor texts = {},
-         positions = {};  // i32 [R], read by the device, so that a graph can be replayed for others
-  bool prompt = false;    // the positions are 0, 1, ... of one text
+  // i32 [R], read by the device, so that a graph can be replayed for others
+  Tensor texts = {}, positions = {};
+  bool prompt = false;  // the positions are 0, 1, ... of one text
 };
 
 class Backend : public Device {

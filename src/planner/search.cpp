@@ -45,7 +45,6 @@ class Search {
   }
 
   SearchResult run() {
-    if (config_.parallel.offload == Offload::disk) fail_user("parallel.offload = \"disk\" has no prediction");
     if (rests_on_host() && !machine_.measures())
       fail_user(
           "parallel.offload = \"host\" has a prediction on this machine alone, not on a described cluster");
@@ -209,7 +208,7 @@ class Search {
         problem_ = error.what();
         return;
       }
-      if (all.plan.engine.on_host && !fits_host(all.plan, machine_)) {
+      if (rests_on_host() && !fits_host(all.plan, machine_)) {
         problem_ = "parallel.offload = \"host\" needs more of the host's memory than is available";
         return;
       }
