@@ -20,11 +20,16 @@ foreach(level ${cpu_levels})
   # Names that are unique in a process cannot become local.
   target_compile_options(${kernels} PRIVATE -fno-math-errno $<$<CXX_COMPILER_ID:GNU>:-fno-gnu-unique> ${cpu_${level}})
   target_compile_definitions(${kernels} PRIVATE SHOAL_CPU_LEVEL=${kernels})
+  if(SHOAL_UNITY)  # not several files at a time, since one would decide what is inlined in another
+    target_precompile_headers(${kernels} PRIVATE [["ops/cpu/cpu_backend.h"]] [["ops/cpu/simd.h"]] [["ops/cpu/threads.h"]]
+      [["ops/kernels.h"]] <algorithm> <cmath>)
+  endif()
+  set(objects $<FILTER:$<TARGET_OBJECTS:${kernels}>,EXCLUDE,cmake_pch>)  # CMake counts the precompiled header among them
   set(object ${PROJECT_BINARY_DIR}/${kernels}.o)
   add_custom_command(OUTPUT ${object}
-    COMMAND ${CMAKE_LINKER} -r --force-group-allocation -o ${object} $<TARGET_OBJECTS:${kernels}>
+    COMMAND ${CMAKE_LINKER} -r --force-group-allocation -o ${object} ${objects}
     COMMAND ${CMAKE_OBJCOPY} --keep-global-symbol=${kernels} ${object}
-    DEPENDS ${kernels} $<TARGET_OBJECTS:${kernels}> COMMAND_EXPAND_LISTS VERBATIM
+    DEPENDS ${kernels} ${objects} COMMAND_EXPAND_LISTS VERBATIM
     COMMENT "Linking the kernels of ${level}")
   set_source_files_properties(${object} PROPERTIES EXTERNAL_OBJECT ON GENERATED ON)
   target_sources(shoal_ops_cpu PRIVATE ${object})
