@@ -98,7 +98,8 @@ TEST_F(EmulatedGpu, IsMeasuredForPlans) {
 // State that rests on the host is measured as well, and chosen where nothing fits otherwise.
 TEST_F(EmulatedGpu, IsPlannedWithStateOnTheHost) {
   const auto plan = [&](const Settings& settings) {
-    return shoal(with({"plan", "tiny.toml", "train.backend=cuda", "train.recompute=block", "model.n_layer=6"},
+    return shoal(with({"plan", "tiny.toml", "train.backend=cuda", "parallel.zero=0", "train.recompute=block",
+                       "model.n_layer=6"},
                       settings));
   };
   const auto memory = [&](const std::string& offload) {

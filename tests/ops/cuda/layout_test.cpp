@@ -52,22 +52,30 @@ TEST_P(CudaLayout, IsTheRunOfOneRank) {
   EXPECT_TRUE(train(on_gpus(run)).bytes() == train(on_gpus(alone)).bytes());
 }
 
-INSTANTIATE_TEST_SUITE_P(, CudaLayout,
-                         testing::Combine(testing::Values(Layout{{1, 2, 1}, 0}, Layout{{1, 2, 1}, 1},
-                                                          Layout{{1, 2, 1}, 2}, Layout{{1, 4, 1}, 3},
-                                                          Layout{{2, 1, 1}, 0}, Layout{{2, 1, 2}, 0},
-                                                          Layout{{2, 2, 2}, 3}),
-                                          testing::Values(RunTypes{}, RunTypes{DType::bf16, DType::f32},
-                                                          RunTypes{DType::bf16, DType::bf16})),
-                         [](const auto& test) {
-                           const auto& layout = std::get<0>(test.param);
-                           const auto& types = std::get<1>(test.param);
-                           return fmt::format("{}x{}x{}Zero{}{}", layout.mesh.pipeline, layout.mesh.data,
-                                              layout.mesh.tensor, layout.zero,
-                                              types.others == DType::bf16    ? "Narrow"
-                                              : types.compute == DType::bf16 ? "Bfloat16"
-                                                                             : "Float32");
-                         });
+constexpr RunTypes kBfloat16{DType::bf16, DType::f32}, kNarrow{DType::bf16, DType::bf16};
+constexpr Layout kZero3{{1, 4, 1}, 3}, kPipelineAndTensor{{2, 1, 2}, 0}, kAll{{2, 2, 2}, 3};
+const std::tuple<Layout, RunTypes> kLayouts[] = {{Layout{{1, 2, 1}, 0}, {}},
+                                                 {Layout{{1, 2, 1}, 1}, {}},
+                                                 {Layout{{1, 2, 1}, 2}, {}},
+                                                 {kZero3, {}},
+                                                 {Layout{{2, 1, 1}, 0}, {}},
+                                                 {kPipelineAndTensor, {}},
+                                                 {kAll, {}},
+                                                 {kZero3, kBfloat16},
+                                                 {kPipelineAndTensor, kBfloat16},
+                                                 {kAll, kBfloat16},
+                                                 {kZero3, kNarrow},
+                                                 {kPipelineAndTensor, kNarrow},
+                                                 {kAll, kNarrow}};
+INSTANTIATE_TEST_SUITE_P(, CudaLayout, testing::ValuesIn(kLayouts), [](const auto& test) {
+  const auto& layout = std::get<0>(test.param);
+  const auto& types = std::get<1>(test.param);
+  return fmt::format("{}x{}x{}Zero{}{}", layout.mesh.pipeline, layout.mesh.data, layout.mesh.tensor,
+                     layout.zero,
+                     types.others == DType::bf16    ? "Narrow"
+                     : types.compute == DType::bf16 ? "Bfloat16"
+                                                    : "Float32");
+});
 
 // Steps are small, so that rounding errors do not grow from step to step.
 TEST(CudaRuns, FollowTheCpu) {

@@ -1,8 +1,6 @@
 #include "ops/cuda/emulated/block.h"
 
 #include <fmt/format.h>
-#include <setjmp.h>
-#include <ucontext.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -18,6 +16,7 @@
 
 #include "ops/cuda/emulated/failure.h"
 #include "ops/cuda/emulated/memory.h"
+#include "ops/cuda/emulated/places.h"
 #include "ops/cuda/emulated/symbols.h"
 
 namespace shoal::emulated {
@@ -33,8 +32,9 @@ class Order {
   void shuffle(Iterator begin, Iterator end) {
     if (!drawn_) return;
     for (auto left = end - begin; left > 1; --left) {
+      // The upper half of a product in place of a remainder, which takes far longer.
       std::swap(begin[left - 1],
-                begin[static_cast<std::ptrdiff_t>(next() % static_cast<std::uint64_t>(left))]);
+                begin[static_cast<std::ptrdiff_t>((next() >> 32) * static_cast<std::uint64_t>(left) >> 32)]);
     }
   }
 
@@ -66,17 +66,14 @@ struct Warp {
   int exchanges[kWarp] = {};
 };
 
-// A fiber runs one thread after the other and outlives a block. After its start it is switched to by jumps,
-// which, unlike contexts, need no system calls.
+// A fiber runs one thread after the other and outlives a block.
 struct Fiber {
   static constexpr std::size_t kStack = 256 << 10;
-  ucontext_t context;
-  jmp_buf place;
-  bool begun = false;
-  std::unique_ptr<std::byte[]> stack = std::make_unique_for_overwrite<std::byte[]>(kStack);
-  bool done = false;
-  const Barrier* waits_for = nullptr;  // until its round is greater than `round`
+  bool done = false, begun = false;
   int round = 0;
+  const Barrier* waits_for = nullptr;  // until its round is greater than `round`
+  Place place;
+  std::unique_ptr<std::byte[]> stack = std::make_unique_for_overwrite<std::byte[]>(kStack);
   std::function<bool()> waits_until;
   std::vector<std::function<void()>> open;  // copies that are in no group yet
   std::deque<std::vector<std::function<void()>>> groups;
@@ -104,7 +101,7 @@ struct Block {
   unsigned first = 0, first_of_grid = 0;  // the block's place along x, and in the grid
   bool warp_by_warp = false;              // each as far as it can
   bool early_copies = false;              // asynchronous copies are complete at once
-  jmp_buf scheduler = {};
+  Place scheduler = {};
   int current = 0;
   std::exception_ptr failure = nullptr;
   bool faulted = false;  // and has been reported
@@ -114,13 +111,14 @@ Block* running = nullptr;
 Runner runner;
 
 Fiber& mine() { return *running->fibers[static_cast<std::size_t>(running->current)]; }
-std::size_t my_rank() { return static_cast<std::size_t>(running->current) / running->launch.block.x; }
+std::size_t my_rank() {
+  return running->launch.cluster == 1 ? 0
+                                      : static_cast<std::size_t>(running->current) / running->launch.block.x;
+}
 Own& my_block() { return running->blocks[my_rank()]; }
 Warp& my_warp() { return running->warps[static_cast<std::size_t>(running->current / kWarp)]; }
 
-void yield() {
-  if (_setjmp(mine().place) == 0) _longjmp(running->scheduler, 1);
-}
+void yield() { go_on_at(running->scheduler, mine().place); }
 
 void wait(Barrier& barrier) {
   Fiber& fiber = mine();
@@ -149,15 +147,11 @@ void live() {
 }
 
 void go_on(Fiber& fiber) {
-  if (_setjmp(running->scheduler) != 0) return;
-  if (fiber.begun) _longjmp(fiber.place, 1);
+  if (fiber.begun) return go_on_at(fiber.place, running->scheduler);
   fiber.begun = true;
-  getcontext(&fiber.context);
-  fiber.context.uc_stack.ss_sp = fiber.stack.get();
-  fiber.context.uc_stack.ss_size = Fiber::kStack;
-  fiber.context.uc_link = nullptr;
-  makecontext(&fiber.context, live, 0);
-  setcontext(&fiber.context);
+  // Stacks begin at different places of a page, or all would want the same lines of the caches.
+  const std::size_t place = static_cast<std::size_t>(running->current) % 8 * 512;
+  begin_on(fiber.stack.get(), Fiber::kStack - place, live, running->scheduler);
 }
 
 // Thrown when the fault has been reported.
@@ -258,7 +252,7 @@ std::string place(const Launch& launch) {
 
 void leave_fiber() {
   running->faulted = true;
-  _longjmp(running->scheduler, 1);
+  go_on_at(running->scheduler);
 }
 
 }  // namespace

@@ -19,13 +19,16 @@ namespace {
 
 constexpr std::size_t kUnit = 2;  // bytes that share a cell: no kernel has smaller elements
 
-// The thread that accessed a unit last, in 64 bits. `many` is a thread or block of its own, unlike any other.
-struct Mark {
-  std::uint64_t launch : 20, block : 20, barriers : 12, thread : 10, many_threads : 1, flag : 1;
-};
-static_assert(sizeof(Mark) == sizeof(std::uint64_t));
+// The thread that accessed a unit last, as fields of a word. kMany: several threads of its block did.
+// kFlag: of a write, an atomic one; of a read, from several blocks.
+using Mark = std::uint64_t;
+constexpr Mark kLaunch = 0xfffff, kBlock = kLaunch << 20, kBarriers = Mark{0xfff} << 40,
+               kThread = Mark{0x3ff} << 52, kMany = Mark{1} << 62, kFlag = Mark{1} << 63;
+bool same(Mark fields, Mark a, Mark b) { return ((a ^ b) & fields) == 0; }
+unsigned block_of(Mark mark) { return static_cast<unsigned>((mark & kBlock) >> 20); }
+unsigned thread_of(Mark mark) { return static_cast<unsigned>((mark & kThread) >> 52); }
 
-// All zero before the first access. flag: of `write`, an atomic one; of `read`, from several blocks.
+// All zero before the first access.
 struct Cell {
   Mark write, read;
 };
@@ -51,9 +54,9 @@ struct StaticArrays {
   std::vector<std::uint8_t> is_one;  // of a unit
   std::vector<Cell> cells;
 
-  StaticArrays() {
+  void take() {
     const auto all = static_arrays();
-    if (all.empty()) return;
+    if (begin || all.empty()) return;
     begin = all.front().begin;
     for (const auto& array : all) {
       begin = std::min(begin, array.begin);
@@ -66,32 +69,35 @@ struct StaticArrays {
       std::fill_n(is_one.begin() + static_cast<std::ptrdiff_t>(first), array.bytes / kUnit, std::uint8_t{1});
     }
   }
+  bool within(const std::byte* at) const { return at >= begin && at < end; }
   Cell* cell(const std::byte* at) {
-    if (at < begin || at >= end) return nullptr;
+    if (!within(at)) return nullptr;
     const auto unit = static_cast<std::size_t>(at - begin) / kUnit;
     return is_one[unit] != 0 ? &cells[unit] : nullptr;
   }
 };
-StaticArrays& arrays() {
-  static StaticArrays all;
-  return all;
-}
+StaticArrays arrays;
 
 // `other` is of the same launch.
-bool unordered(const Mark& mine, const Mark& other, bool several_blocks, bool shared) {
-  if (other.block != mine.block || several_blocks) return !shared;
-  return other.barriers == mine.barriers && (other.thread != mine.thread || other.many_threads != 0);
+bool unordered(Mark mine, Mark other, bool several_blocks, bool shared) {
+  if (!same(kBlock, mine, other) || several_blocks) return !shared;
+  return same(kBarriers, mine, other) && (!same(kThread, mine, other) || (other & kMany) != 0);
 }
 
-void report(const Mark& mine, const Mark& other, const char* mine_does, const char* other_does,
-            const std::byte* at, bool in_array, const void* code) {
+void report(Mark mine, Mark other, const char* mine_does, const char* other_does, const std::byte* at,
+            bool in_array, const void* code) {
   fail(cudaErrorLaunchFailure,
        fmt::format("the kernel {}: thread {} of block {} {} what thread {} of block {} {} with no barrier "
-                   "between, {}, "
-                   "at code +{:#x}",
-                   running_kernel(), static_cast<unsigned>(mine.thread), static_cast<unsigned>(mine.block),
-                   mine_does, static_cast<unsigned>(other.thread), static_cast<unsigned>(other.block),
-                   other_does, in_array ? "in a __shared__ array" : describe(at), code_offset(code)));
+                   "between, {}, at code +{:#x}",
+                   running_kernel(), thread_of(mine), block_of(mine), mine_does, thread_of(other),
+                   block_of(other), other_does, in_array ? "in a __shared__ array" : describe(at),
+                   code_offset(code)));
+}
+
+// Most accesses are to the threads' own stacks, which nobody else sees.
+inline bool is_seen(const void* address) {
+  const auto* at = static_cast<const std::byte*>(address);
+  return static_cast<std::size_t>(at - space.begin) < space.bytes || arrays.within(at);
 }
 
 }  // namespace
@@ -103,51 +109,43 @@ bool finds_races() {
 
 void begin_launch() {
   take_cells();
+  arrays.take();
   constexpr std::uint32_t kLaunches = 1u << 20;
   if (++launches % kLaunches != 0) return;
   ++launches;
   madvise(cells_of_memory, space.bytes / kUnit * sizeof(Cell), MADV_DONTNEED);
-  std::fill(arrays().cells.begin(), arrays().cells.end(), Cell{});
+  std::fill(arrays.cells.begin(), arrays.cells.end(), Cell{});
 }
 
 void note_access(const void* address, std::size_t bytes, Access access, const void* code) {
-  const Runner& runner = running_thread();
   const auto* at = static_cast<const std::byte*>(address);
   const auto offset = static_cast<std::size_t>(at - space.begin);
   const bool in_arena = offset < space.bytes;
-  Cell* cell = in_arena ? cells_of_memory + offset / kUnit : arrays().cell(at);
+  Cell* cell = in_arena ? cells_of_memory + offset / kUnit : arrays.cell(at);
   if (!cell) return;
+  const Runner& runner = running_thread();
   const bool shared = !in_arena || static_cast<std::size_t>(at - runner.shared) < runner.shared_bytes;
-  const Mark mine{.launch = launches & 0xfffffu,
-                  .block = runner.block & 0xfffffu,
-                  .barriers = static_cast<std::uint16_t>(runner.barriers & 0xfffu),
-                  .thread = static_cast<std::uint16_t>(runner.thread & 0x3ffu),
-                  .many_threads = 0,
-                  .flag = access == Access::atomic};
+  const Mark mine = (launches & kLaunch) | (Mark{runner.block} << 20 & kBlock) |
+                    (Mark{runner.barriers} << 40 & kBarriers) | (Mark{runner.thread} << 52 & kThread) |
+                    (access == Access::atomic ? kFlag : 0);
   for (const Cell* const end = cell + (bytes + kUnit - 1) / kUnit; cell != end; ++cell) {
-    Mark &write = cell->write, &read = cell->read;
-    const bool both_atomic = access == Access::atomic && write.flag != 0;
-    if (write.launch == mine.launch && !both_atomic && unordered(mine, write, false, shared)) {
+    const Mark write = cell->write, read = cell->read;
+    const bool both_atomic = access == Access::atomic && (write & kFlag) != 0;
+    if (same(kLaunch, write, mine) && !both_atomic && unordered(mine, write, false, shared)) {
       return report(mine, write, access == Access::read ? "reads" : "writes", "wrote", at, !in_arena, code);
     }
     if (access != Access::read) {
-      if (read.launch == mine.launch && unordered(mine, read, read.flag != 0, shared)) {
+      if (same(kLaunch, read, mine) && unordered(mine, read, (read & kFlag) != 0, shared)) {
         return report(mine, read, "writes", "read", at, !in_arena, code);
       }
-      write = mine;
-    } else if (read.launch != mine.launch) {
-      read = mine;
-    } else if (read.block != mine.block) {
-      const std::uint8_t several = shared ? 0 : 1;
-      read = mine;
-      read.flag = several & 1u;
+      cell->write = mine;
+    } else if (!same(kLaunch, read, mine)) {
+      cell->read = mine;
+    } else if (!same(kBlock, read, mine)) {
+      cell->read = mine | (shared ? 0 : kFlag);
     } else {
-      const bool many =
-          read.barriers == mine.barriers && (read.many_threads != 0 || read.thread != mine.thread);
-      const auto several = read.flag;
-      read = mine;
-      read.many_threads = many ? 1 : 0;
-      read.flag = several & 1u;
+      const bool many = same(kBarriers, read, mine) && ((read & kMany) != 0 || !same(kThread, read, mine));
+      cell->read = mine | (many ? kMany : 0) | (read & kFlag);
     }
   }
 }
@@ -158,8 +156,8 @@ void note_access(const void* address, std::size_t bytes, Access access, const vo
 
 using shoal::emulated::Access;
 
-#define NOTE(bytes, access)            \
-  if (shoal::emulated::notes_accesses) \
+#define NOTE(bytes, access)                                            \
+  if (shoal::emulated::notes_accesses && shoal::emulated::is_seen(at)) \
   shoal::emulated::note_access(at, bytes, Access::access, __builtin_return_address(0))
 #define READ_AND_WRITE(bytes)                                        \
   void __tsan_read##bytes(void* at) { NOTE(bytes, read); }           \
