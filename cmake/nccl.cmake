@@ -27,6 +27,7 @@ target_link_libraries(shoal_nccl PRIVATE shoal_options fmt::fmt Threads::Threads
 target_compile_options(shoal_nccl PRIVATE
   "$<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;-Xcompiler=-Wall$<$<BOOL:${SHOAL_WERROR}>:;-Werror=all-warnings>>")
 target_link_options(shoal_nccl PRIVATE LINKER:--no-undefined)
+shoal_unity(shoal_nccl)
 set_target_properties(shoal_nccl PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR} CXX_VISIBILITY_PRESET hidden
                                             CUDA_VISIBILITY_PRESET hidden)
 set(SHOAL_HAVE_NCCL TRUE)

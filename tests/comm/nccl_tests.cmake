@@ -7,6 +7,7 @@ target_include_directories(shoal_nccl_emulated SYSTEM PRIVATE ${CUDAToolkit_INCL
 target_compile_options(shoal_nccl_emulated PRIVATE -Wno-conversion -Wno-shadow)
 target_link_libraries(shoal_nccl_emulated PRIVATE shoal_options fmt::fmt Threads::Threads)
 target_link_options(shoal_nccl_emulated PRIVATE LINKER:--no-undefined)
+shoal_unity(shoal_nccl_emulated)
 set_target_properties(shoal_nccl_emulated PROPERTIES CXX_VISIBILITY_PRESET hidden)
 
 # Layouts of ranks that have a GPU each.

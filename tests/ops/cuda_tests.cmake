@@ -12,7 +12,7 @@ set_tests_properties(ops.cuda PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 600)
 
 # The kernels compiled as C++ over a stand-in for what only a GPU has, as a module of its own. Its memory is out of the host's
 # reach.
-file(GLOB kernels CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/ops/cuda/*.cu)
+set(kernels ${SHOAL_CUDA_KERNELS})
 list(REMOVE_ITEM kernels ${PROJECT_SOURCE_DIR}/src/ops/cuda/sort.cu)  # CUB's
 # Races are not looked for where threads wait for each other's arrivals.
 file(GLOB hopper_kernels CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/ops/cuda/hopper/*.cu)
@@ -35,6 +35,8 @@ target_compile_options(shoal_cuda_emulated PRIVATE -Wno-conversion -Wno-shadow -
 target_link_libraries(shoal_cuda_emulated PRIVATE shoal_options fmt::fmt)
 target_link_options(shoal_cuda_emulated PRIVATE LINKER:--no-undefined)
 set_target_properties(shoal_cuda_emulated PROPERTIES CXX_VISIBILITY_PRESET hidden)
+shoal_unity(shoal_cuda_emulated)
+set_source_files_properties(ops/cuda/emulated/places.cpp PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 add_dependencies(test_ops_cuda shoal_cuda_emulated)
 # Products with epilogues are as fast as the stand-in says; once more where their parts are faster.
 add_test(NAME ops.cuda_emulated_parts COMMAND test_ops_cuda --gtest_filter=*Linear*)
@@ -52,6 +54,7 @@ target_include_directories(test_ops_emulated SYSTEM PRIVATE ${CUDAToolkit_INCLUD
 target_compile_options(test_ops_emulated PRIVATE -Wno-conversion -Wno-shadow -Wno-unknown-pragmas)
 target_compile_definitions(test_ops_emulated PRIVATE $<$<BOOL:${finds_races}>:SHOAL_FINDS_RACES>)
 target_link_libraries(test_ops_emulated PRIVATE shoal_core fmt::fmt GTest::gmock GTest::gtest_main)
+shoal_unity(test_ops_emulated)
 add_test(NAME ops.emulated_gpu COMMAND test_ops_emulated)
 
 # Kernels have the same bits in other orders of their threads and blocks, and no races; and they fit every GPU. The tests are those

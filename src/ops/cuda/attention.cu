@@ -8,13 +8,13 @@
 namespace shoal::cuda {
 namespace {
 
-constexpr int kThreads = 128, kWarps = kThreads / kWarp;
+constexpr int kDeltaThreads = 128, kDeltaWarps = kDeltaThreads / kWarp;
 
 // delta [b, h, t] = dout . out. One warp per head of a position.
 template <typename T>
 __global__ void delta_kernel(float* delta, const T* dout, const T* out, Heads at) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const std::int64_t which = static_cast<std::int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
+  const std::int64_t which = static_cast<std::int64_t>(blockIdx.x) * kDeltaWarps + threadIdx.x / kWarp;
   if (which >= at.B * at.T * at.H) return;
   float sum = 0;
   for (std::int64_t d = lane; d < at.D; d += kWarp)
@@ -67,8 +67,8 @@ void CudaBackend::attention_backward(const AttentionBackward& args) {
   if (fast) return tensor_attention_backward(call, scratch_, stream_.get());
   auto* delta = scratch_.take<float>(heads.B * heads.H * heads.T);
   with_type(out.dtype, [&]<typename T>() {
-    launch(delta_kernel<T>, blocks(ceil_div(heads.B * heads.T * heads.H, kWarps)), kThreads, 0, stream_.get(),
-           delta, dout.as<T>(), out.as<T>(), heads);
+    launch(delta_kernel<T>, blocks(ceil_div(heads.B * heads.T * heads.H, kDeltaWarps)), kDeltaThreads, 0,
+           stream_.get(), delta, dout.as<T>(), out.as<T>(), heads);
   });
   call.delta = delta;
   with_type(qkv.dtype, [&]<typename T>() { plain_attention_backward<T>(call, stream_.get()); });

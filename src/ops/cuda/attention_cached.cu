@@ -6,11 +6,11 @@
 namespace shoal::cuda {
 namespace {
 
-constexpr int kThreads = 512, kWarps = kThreads / kWarp;
-constexpr int kLanes = 8;                   // that share a key
-constexpr int kGroups = kThreads / kLanes;  // of lanes, with a key each
-constexpr int kFewChannels = 64;            // of a head
-constexpr float kLowest = -3e38f;           // below every score, and finite: its difference from itself is 0
+constexpr int kCachedThreads = 512, kCachedWarps = kCachedThreads / kWarp;
+constexpr int kLanes = 8;                         // that share a key
+constexpr int kGroups = kCachedThreads / kLanes;  // of lanes, with a key each
+constexpr int kFewChannels = 64;                  // of a head
+constexpr float kLowest = -3e38f;  // below every score, and finite: its difference from itself is 0
 
 template <typename T>
 struct Cached {
@@ -56,9 +56,9 @@ __global__ void append_kernel(Cached<T> at) {
 // One block per head of a row appends and attends. A group of lanes has every kGroups-th key, with a running
 // maximum; a lane has kSteps times kEach channels.
 template <int kEach, int kSteps, typename T>
-__global__ void __launch_bounds__(kThreads) cached_kernel(Cached<T> at) {
+__global__ void __launch_bounds__(kCachedThreads) cached_kernel(Cached<T> at) {
   constexpr int kKeys = kSteps * kEach > kFewChannels / kLanes ? 1 : 4;  // of a group, read at once
-  __shared__ float sums[kWarps], maxima[kWarps], outs[kWarps][kMostChannels];
+  __shared__ float sums[kCachedWarps], maxima[kCachedWarps], outs[kCachedWarps][kMostChannels];
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp,
             group = static_cast<int>(threadIdx.x) / kLanes, first_channel = lane % kLanes * kEach;
   const std::int64_t row = blockIdx.x / at.heads.H, h = blockIdx.x % at.heads.H, width = at.heads.out_row();
@@ -158,12 +158,12 @@ __global__ void __launch_bounds__(kThreads) cached_kernel(Cached<T> at) {
   __syncthreads();
   float most = maxima[0];
 #pragma unroll
-  for (int i = 1; i < kWarps; ++i) most = fmaxf(most, maxima[i]);
+  for (int i = 1; i < kCachedWarps; ++i) most = fmaxf(most, maxima[i]);
   const std::int64_t now = cached + position * width;
-  for (std::int64_t d = threadIdx.x; d < at.heads.D; d += kThreads) {
+  for (std::int64_t d = threadIdx.x; d < at.heads.D; d += kCachedThreads) {
     float total = 0, weight = 0;
 #pragma unroll
-    for (int i = 0; i < kWarps; ++i) {
+    for (int i = 0; i < kCachedWarps; ++i) {
       const float rescale = expf(maxima[i] - most);
       total += rescale * outs[i][d];
       weight += rescale * sums[i];
@@ -200,8 +200,8 @@ void CudaBackend::attention_cached(const Tensor& out, const Tensor& keys, const 
                        heads_of(sequence),
                        keys.dim(0),
                        keys.dim(1)};
-    if (!rows.prompt) return launch_early(kernel_for(at), blocks(R * H), kThreads, stream_.get(), at);
-    launch(append_kernel<T>, blocks(R), kThreads, 0, stream_.get(), at);
+    if (!rows.prompt) return launch_early(kernel_for(at), blocks(R * H), kCachedThreads, stream_.get(), at);
+    launch(append_kernel<T>, blocks(R), kCachedThreads, 0, stream_.get(), at);
     own_attention_forward(out.reshaped({1, R, H, D}), {}, sequence, 0, {});
   });
 }

@@ -5,8 +5,8 @@
 namespace shoal::cuda {
 namespace {
 
-constexpr int kThreads = 128, kWarps = kThreads / kWarp;
-constexpr int kTile = static_cast<int>(kMaskTile);
+constexpr int kMaskThreads = 128, kMaskWarps = kMaskThreads / kWarp;
+constexpr int kMaskSide = static_cast<int>(kMaskTile);
 
 // Units of a warp: 64 queries and the 128 keys that a Philox block reaches, at or below the diagonal.
 __host__ __device__ std::int64_t units_of(std::int64_t T) {
@@ -26,10 +26,10 @@ __device__ void transpose_bytes(std::uint32_t (&x)[4]) {
 
 // Lane 4 g + t draws keys g and g + 8 of every 16, for queries 2 t and 2 t + 1 of every 8. These are the bits
 // of its words by key; those by query are among its own bits and those of the lane of the neighbouring keys.
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kMaskThreads)
     mask_kernel(MaskBits to, Heads at, std::int64_t count, std::int64_t first_head, Mask mask) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, g = lane / 4, t = lane % 4;
-  const std::uint32_t which = blockIdx.x * kWarps + threadIdx.x / kWarp,
+  const std::uint32_t which = blockIdx.x * kMaskWarps + threadIdx.x / kWarp,
                       units = static_cast<std::uint32_t>(units_of(at.T)), local = which / units;
   if (local >= count) return;
   const auto [b, h] = head_of(at, local);
@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(kThreads)
   while (keys > queries / 2) keys -= queries / 2 + 1, ++queries;
 
   const std::uint32_t site = head_site(mask, first_head + h), step = *mask.step,
-                      row = mask.row(b, queries * kTile) + static_cast<std::uint32_t>(2 * t),
+                      row = mask.row(b, queries * kMaskSide) + static_cast<std::uint32_t>(2 * t),
                       counter = static_cast<std::uint32_t>(16 * keys + g);
   std::uint32_t bits[2][4] = {};  // tile and 16 keys of it
 #pragma unroll 1
@@ -84,8 +84,8 @@ __global__ void __launch_bounds__(kThreads)
 
 void draw_mask(const MaskBits& to, const Heads& at, std::int64_t count, std::int64_t first_head,
                const Mask& mask, cudaStream_t stream) {
-  launch(mask_kernel, blocks(ceil_div(count * units_of(at.T), kWarps)), kThreads, 0, stream, to, at, count,
-         first_head, mask);
+  launch(mask_kernel, blocks(ceil_div(count * units_of(at.T), kMaskWarps)), kMaskThreads, 0, stream, to, at,
+         count, first_head, mask);
 }
 
 }  // namespace shoal::cuda

@@ -6,7 +6,7 @@
 namespace shoal::cuda {
 namespace {
 
-constexpr int kThreads = 128, kWarps = kThreads / kWarp;
+constexpr int kFewThreads = 128, kFewWarps = kFewThreads / kWarp;
 
 template <typename T>
 struct FewRows {
@@ -39,13 +39,13 @@ __device__ void store_sum(const FewRows<T>& to, std::int64_t row, std::int64_t c
 // kRows rows, of which some may be missing, by kColumns of N for kSplit warps, which share each sum; kEach
 // neighbouring numbers at once.
 template <int kRows, int kColumns, int kSplit, int kEach, typename T>
-__global__ void __launch_bounds__(kThreads) few_rows_kernel(FewRows<T> of) {
-  static_assert(kRows * kColumns <= kWarp && (kSplit == 1 || kSplit == kWarps));
+__global__ void __launch_bounds__(kFewThreads) few_rows_kernel(FewRows<T> of) {
+  static_assert(kRows * kColumns <= kWarp && (kSplit == 1 || kSplit == kFewWarps));
   constexpr int kStep = kSplit * kWarp;  // lanes that share a sum
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp,
             sharer = static_cast<int>(threadIdx.x) % kStep;
   const std::int64_t first =
-      (static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x) / kStep * kColumns;
+      (static_cast<std::int64_t>(blockIdx.x) * kFewThreads + threadIdx.x) / kStep * kColumns;
   if (first >= of.N) return;
   const T *x[kRows], *w[kColumns];
 #pragma unroll
@@ -86,12 +86,12 @@ __global__ void __launch_bounds__(kThreads) few_rows_kernel(FewRows<T> of) {
     }
   }
   if constexpr (kSplit > 1) {
-    __shared__ float parts[kWarps][kWarp];
+    __shared__ float parts[kFewWarps][kWarp];
     parts[warp][lane] = mine;
     __syncthreads();
     if (warp > 0) return;
 #pragma unroll
-    for (int i = 1; i < kWarps; ++i) mine += parts[i][lane];
+    for (int i = 1; i < kFewWarps; ++i) mine += parts[i][lane];
   }
   const int row = lane / kColumns;
   const std::int64_t column = first + lane % kColumns;
@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(kThreads) few_rows_kernel(FewRows<T> of) {
 template <int kRows, int kColumns, int kSplit, int kEach, typename T>
 void run(const FewRows<T>& of, cudaStream_t stream) {
   launch_early(few_rows_kernel<kRows, kColumns, kSplit, kEach, T>,
-               blocks(ceil_div(of.N, kColumns * (kWarps / kSplit))), kThreads, stream, of);
+               blocks(ceil_div(of.N, kColumns * (kFewWarps / kSplit))), kFewThreads, stream, of);
 }
 
 // A warp has one column, or two, where these are the most that a GPU has warps for; warps share the sums of a
@@ -111,7 +111,7 @@ void run_rows(const FewRows<T>& of, cudaStream_t stream) {
   constexpr int kEach = 16 / sizeof(T), kFewer = kRows > 1 ? 2 : 1;
   constexpr std::int64_t kMany = 8192, kLong = 2048;
   if (of.N > kMany) return run<kRows, 4, 1, kEach>(of, stream);
-  if (of.K > kLong) return run<kRows, kFewer, kWarps, kEach>(of, stream);
+  if (of.K > kLong) return run<kRows, kFewer, kFewWarps, kEach>(of, stream);
   run<kRows, kFewer, 1, kEach>(of, stream);
 }
 

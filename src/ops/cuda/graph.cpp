@@ -14,9 +14,9 @@ struct ExecDeleter {
   void operator()(cudaGraphExec_t exec) const { cudaGraphExecDestroy(exec); }
 };
 
-class Graph final : public CapturedGraph {
+class StepGraph final : public CapturedGraph {
  public:
-  Graph(cudaGraph_t graph, cudaStream_t stream) : stream_(stream) {
+  StepGraph(cudaGraph_t graph, cudaStream_t stream) : stream_(stream) {
     cudaGraphExec_t made = nullptr;
     check(cudaGraphInstantiate(&made, graph, 0));
     exec_.reset(made);
@@ -39,7 +39,7 @@ std::unique_ptr<CapturedGraph> end_capture(cudaStream_t stream) {
   cudaGraph_t made = nullptr;
   check(cudaStreamEndCapture(stream, &made));
   const std::unique_ptr<std::remove_pointer_t<cudaGraph_t>, GraphDeleter> graph(made);
-  return std::make_unique<Graph>(graph.get(), stream);
+  return std::make_unique<StepGraph>(graph.get(), stream);
 }
 
 }  // namespace shoal::cuda

@@ -81,7 +81,7 @@ struct ScaleAndAdd {
 };
 
 // A square of the matrix goes through shared memory, so that rows are read and columns written in one piece.
-constexpr int kSquare = 32, kRows = 8;
+constexpr int kSquare = 32, kSquareRows = 8;
 
 template <typename Out, typename In>
 __global__ void transpose_kernel(Out* out, const In* x, std::int64_t rows, std::int64_t columns) {
@@ -89,12 +89,12 @@ __global__ void transpose_kernel(Out* out, const In* x, std::int64_t rows, std::
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.y) * kSquare,
                      column = static_cast<std::int64_t>(blockIdx.x) * kSquare;
   const int lane = static_cast<int>(threadIdx.x) % kSquare, first = static_cast<int>(threadIdx.x) / kSquare;
-  for (int i = first; i < kSquare; i += kRows) {
+  for (int i = first; i < kSquare; i += kSquareRows) {
     if (row + i < rows && column + lane < columns)
       square[i][lane] = widen(x[(row + i) * columns + column + lane]);
   }
   __syncthreads();
-  for (int i = first; i < kSquare; i += kRows) {
+  for (int i = first; i < kSquare; i += kSquareRows) {
     if (column + i < columns && row + lane < rows)
       out[(column + i) * rows + row + lane] = narrow<Out>(square[lane][i]);
   }
@@ -107,7 +107,7 @@ __global__ void symmetric_kernel(T* out, std::int64_t size, std::int64_t first, 
   const std::int64_t row = first + static_cast<std::int64_t>(blockIdx.y) * kSquare,
                      column = static_cast<std::int64_t>(blockIdx.x) * kSquare;
   const int lane = static_cast<int>(threadIdx.x) % kSquare, top = static_cast<int>(threadIdx.x) / kSquare;
-  for (int i = top; i < kSquare; i += kRows) {
+  for (int i = top; i < kSquare; i += kSquareRows) {
     const std::int64_t r = row + i, c = column + lane;
     if (r >= stride || c > r) continue;
     float value = factor * rows[(r - first) * stride + c];
@@ -116,7 +116,7 @@ __global__ void symmetric_kernel(T* out, std::int64_t size, std::int64_t first, 
     out[r * size + c] = narrow<T>(value);
   }
   __syncthreads();
-  for (int i = top; i < kSquare; i += kRows) {
+  for (int i = top; i < kSquare; i += kSquareRows) {
     const std::int64_t r = row + lane, c = column + i;
     if (r < stride && c < r) out[c * size + r] = narrow<T>(square[lane][i]);
   }
@@ -154,8 +154,8 @@ void CudaBackend::normalize(const Tensor& out, const Tensor& x, const Tensor& sq
 void CudaBackend::transpose(const Tensor& out, const Tensor& x) {
   with_type(out.dtype, [&]<typename Out>() {
     with_type(x.dtype, [&]<typename In>() {
-      launch(transpose_kernel<Out, In>, square_grid(x.rows(), x.columns()), kSquare * kRows, 0, stream_.get(),
-             out.as<Out>(), x.as<In>(), x.rows(), x.columns());
+      launch(transpose_kernel<Out, In>, square_grid(x.rows(), x.columns()), kSquare * kSquareRows, 0,
+             stream_.get(), out.as<Out>(), x.as<In>(), x.rows(), x.columns());
     });
   });
 }
@@ -169,7 +169,7 @@ void CudaBackend::scale_and_add(const Tensor& x, float factor, const Tensor& y, 
 
 void CudaBackend::set_symmetric_rows(const SymmetricRows& args) {
   with_type(args.out.dtype, [&]<typename T>() {
-    launch(symmetric_kernel<T>, square_grid(args.rows.rows(), args.rows.columns()), kSquare * kRows, 0,
+    launch(symmetric_kernel<T>, square_grid(args.rows.rows(), args.rows.columns()), kSquare * kSquareRows, 0,
            stream_.get(), args.out.as<T>(), args.out.columns(), args.first, args.rows.as<float>(),
            args.rows.columns(), args.factor, args.base.as<T>(), args.base_factor);
   });

@@ -7,7 +7,7 @@
 namespace shoal::cuda {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kRowThreads = 256;
 
 // --- a block of threads has Op::kRows rows. The loads of all of them are queued before the first store:
 // x = op.template read<kWidth>(row, column), then op.write(row, column, x, factors).
@@ -86,7 +86,7 @@ void for_rows(std::int64_t rows, std::int64_t positions, std::int64_t columns, c
   const std::int64_t work =
       mask.active ? ceil_div(columns, kMaskColumns) * kMaskLanes : columns / (wide ? kWidth : 1);
   const auto threads = static_cast<unsigned>(
-      std::min<std::int64_t>(kThreads, ceil_div(std::max<std::int64_t>(work, 1), kWarp) * kWarp));
+      std::min<std::int64_t>(kRowThreads, ceil_div(std::max<std::int64_t>(work, 1), kWarp) * kWarp));
   launch(wide ? row_kernel<kWidth, Op> : row_kernel<1, Op>, blocks(ceil_div(rows, Op::kRows)), threads, 0,
          stream, rows, positions, columns, mask, op);
 }

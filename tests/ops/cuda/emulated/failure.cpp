@@ -15,7 +15,7 @@
 namespace shoal::emulated {
 namespace {
 
-std::mutex mutex;
+std::mutex of_failures;
 cudaError_t first = cudaSuccess;
 std::string first_message;
 
@@ -66,7 +66,7 @@ void watch() {
 }  // namespace
 
 void fail(cudaError_t status, const std::string& message) {
-  const std::lock_guard lock(mutex);
+  const std::lock_guard lock(of_failures);
   if (first != cudaSuccess) return;
   first = status;
   first_message = message;
@@ -74,7 +74,7 @@ void fail(cudaError_t status, const std::string& message) {
 }
 
 cudaError_t failure() {
-  const std::lock_guard lock(mutex);
+  const std::lock_guard lock(of_failures);
   return first;
 }
 

@@ -29,7 +29,7 @@ struct Allocation {
   const std::byte* end_of_pages() const { return pages + length; }
 };
 
-std::mutex mutex;
+std::mutex of_allocations;
 std::map<const std::byte*, Allocation> allocations;  // by their first bytes
 
 std::size_t page_size() {
@@ -74,7 +74,7 @@ void* take_memory(std::size_t bytes, Kind kind) {
   const std::size_t alignment = kind == Kind::pinned ? 64 : 16;
   const std::size_t page = page_size(), used = std::max(rounded(bytes, alignment), alignment),
                     length = rounded(used, page);
-  const std::lock_guard lock(mutex);
+  const std::lock_guard lock(of_allocations);
   std::byte* pages = fresh_pages(length + 2 * page) + page;
   if (mprotect(pages, length, PROT_READ | PROT_WRITE) != 0) throw std::bad_alloc();
   const char* guard = std::getenv("SHOAL_EMULATED_GUARD");
@@ -86,7 +86,7 @@ void* take_memory(std::size_t bytes, Kind kind) {
 
 void give_back(void* memory) {
   if (!memory) return;
-  const std::lock_guard lock(mutex);
+  const std::lock_guard lock(of_allocations);
   const auto found = allocations.find(static_cast<std::byte*>(memory));
   if (found == allocations.end() || found->second.freed) {
     return fail(cudaErrorInvalidValue, "memory is freed that was not allocated, or freed before");
@@ -107,7 +107,7 @@ void give_back(void* memory) {
 
 bool is_pinned(const void* address) {
   const auto* at = static_cast<const std::byte*>(address);
-  const std::lock_guard lock(mutex);
+  const std::lock_guard lock(of_allocations);
   auto after = allocations.upper_bound(at);
   if (after == allocations.begin()) return false;
   const auto& [begin, allocation] = *--after;
@@ -116,7 +116,7 @@ bool is_pinned(const void* address) {
 
 std::string describe(const void* address) {
   const auto* at = static_cast<const std::byte*>(address);
-  const std::lock_guard lock(mutex);
+  const std::lock_guard lock(of_allocations);
   const auto page = page_size();
   const auto after = allocations.upper_bound(at);
   if (after != allocations.begin()) {

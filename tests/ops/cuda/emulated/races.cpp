@@ -33,7 +33,7 @@ struct Cell {
   Mark write, read;
 };
 
-std::uint32_t launches = 0;
+std::uint32_t launch_number = 0;
 
 // The cells of the memory in the arena, and its place.
 Arena space = {};
@@ -65,8 +65,9 @@ struct StaticArrays {
     cells.resize(static_cast<std::size_t>(end - begin) / kUnit + 1);
     is_one.resize(cells.size());
     for (const auto& array : all) {
-      const auto first = static_cast<std::size_t>(array.begin - begin) / kUnit;
-      std::fill_n(is_one.begin() + static_cast<std::ptrdiff_t>(first), array.bytes / kUnit, std::uint8_t{1});
+      const auto first_unit = static_cast<std::size_t>(array.begin - begin) / kUnit;
+      std::fill_n(is_one.begin() + static_cast<std::ptrdiff_t>(first_unit), array.bytes / kUnit,
+                  std::uint8_t{1});
     }
   }
   bool within(const std::byte* at) const { return at >= begin && at < end; }
@@ -111,8 +112,8 @@ void begin_launch() {
   take_cells();
   arrays.take();
   constexpr std::uint32_t kLaunches = 1u << 20;
-  if (++launches % kLaunches != 0) return;
-  ++launches;
+  if (++launch_number % kLaunches != 0) return;
+  ++launch_number;
   madvise(cells_of_memory, space.bytes / kUnit * sizeof(Cell), MADV_DONTNEED);
   std::fill(arrays.cells.begin(), arrays.cells.end(), Cell{});
 }
@@ -125,7 +126,7 @@ void note_access(const void* address, std::size_t bytes, Access access, const vo
   if (!cell) return;
   const Runner& runner = running_thread();
   const bool shared = !in_arena || static_cast<std::size_t>(at - runner.shared) < runner.shared_bytes;
-  const Mark mine = (launches & kLaunch) | (Mark{runner.block} << 20 & kBlock) |
+  const Mark mine = (launch_number & kLaunch) | (Mark{runner.block} << 20 & kBlock) |
                     (Mark{runner.barriers} << 40 & kBarriers) | (Mark{runner.thread} << 52 & kThread) |
                     (access == Access::atomic ? kFlag : 0);
   for (const Cell* const end = cell + (bytes + kUnit - 1) / kUnit; cell != end; ++cell) {
