@@ -57,7 +57,7 @@ endif()
 
 file(GLOB cuda_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/ops/cuda/*.cpp)
 file(GLOB SHOAL_CUDA_KERNELS CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/ops/cuda/*.cu)
-# Most of a small file's time are headers, so these are compiled together; CMake itself does that from 3.31 on.
+# Most of a small file's time are headers, so these are compiled together. CMake can join .cu files from 3.31 on, but would join all.
 function(shoal_join_kernels name)
   set(text "")
   foreach(file ${ARGN})
@@ -73,6 +73,7 @@ if(SHOAL_UNITY)
   shoal_join_kernels(attentions attention attention_cached attention_mask attention_plain attention_tensor attention_tensor_backward)
   shoal_join_kernels(elements elementwise few_rows muon plain_product residual_embedding sparse)
 endif()
+set_source_files_properties(${SHOAL_CUDA_KERNELS} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 # Those of the core's that it needs, since a static library is for programs.
 set(SHOAL_CUDA_CORE bus_error dtype file shared_table tensor text)
 list(TRANSFORM SHOAL_CUDA_CORE REPLACE "(.+)" "${PROJECT_SOURCE_DIR}/src/core/\\1.cpp")

@@ -5,4 +5,9 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/install-deps.sh tests
 scripts/build.sh
-exec ctest --test-dir build/release --no-tests=error --output-on-failure -j $(($(nproc) + 2)) "$@"
+code=0
+ctest --test-dir build/release --no-tests=error --output-on-failure -j $(($(nproc) + 2)) "$@" || code=$?
+# What failed tests said comes once more, where it is seen.
+[ $code -eq 0 ] || awk '/^[0-9]+\/[0-9]+ Test: /{text = ""} {text = text $0 ORS} /^Test Failed/{printf "%s", text}' \
+  build/release/Testing/Temporary/LastTest.log | tail -n 60
+exit $code
