@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 FOR_GPUS = ['RealModels*', 'FastAndPlain*', 'TheSameBits*', 'Longest/CpuCachedAttention*']
 # Tests that take long, or have no order of their own: where ranks are threads, logs differ.
 IN_ONE_ORDER = ['CudaLayout*', 'CudaRuns*', 'AWholeModel*', 'ShardsOfTheVocabularyMakeTheWhole*', 'Blocks/*', 'ALogitThatIsNotFinite*',
-                'CudnnAttention*', 'Long/CpuCachedAttention*']
+                'CudnnAttention*', 'Long/CpuCachedAttention*', 'ATextDoesNotDependOnThoseBesideIt*']
 
 
 def any_of(names):
