@@ -5,7 +5,10 @@ if(SHOAL_CUDA STREQUAL "OFF" OR (SHOAL_CUDA STREQUAL "AUTO" AND SHOAL_SANITIZE))
   return()
 endif()
 
-if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND NOT DEFINED ENV{CUDAARCHS})
+if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND DEFINED ENV{CUDAARCHS})
+  # CMake takes it itself, but only into a folder that is configured for the first time.
+  set(CMAKE_CUDA_ARCHITECTURES "$ENV{CUDAARCHS}" CACHE STRING "CUDA architectures")
+elseif(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
   # Machine code for Ampere and Hopper, and PTX that the driver compiles for what comes later.
   set(CMAKE_CUDA_ARCHITECTURES 80-real 90-real 90-virtual)
 endif()
