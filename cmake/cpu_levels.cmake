@@ -13,18 +13,23 @@ endif()
 
 file(GLOB cpu_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/ops/cpu/*.cpp)
 list(REMOVE_ITEM cpu_sources ${PROJECT_SOURCE_DIR}/src/ops/cpu/levels.cpp)
+function(shoal_add_kernels target level)
+  add_library(${target} OBJECT ${ARGN})
+  target_link_libraries(${target} PRIVATE shoal_core OpenMP::OpenMP_CXX)
+  # Names that are unique in a process cannot become local.
+  target_compile_options(${target} PRIVATE -fno-math-errno $<$<CXX_COMPILER_ID:GNU>:-fno-gnu-unique> ${cpu_${level}})
+  target_compile_definitions(${target} PRIVATE SHOAL_CPU_LEVEL=shoal_cpu_${level})
+endfunction()
 foreach(level ${cpu_levels})
   set(kernels shoal_cpu_${level})
-  add_library(${kernels} OBJECT ${cpu_sources})
-  target_link_libraries(${kernels} PRIVATE shoal_core OpenMP::OpenMP_CXX)
-  # Names that are unique in a process cannot become local.
-  target_compile_options(${kernels} PRIVATE -fno-math-errno $<$<CXX_COMPILER_ID:GNU>:-fno-gnu-unique> ${cpu_${level}})
-  target_compile_definitions(${kernels} PRIVATE SHOAL_CPU_LEVEL=${kernels})
+  shoal_add_kernels(${kernels} ${level} ${cpu_sources})
   if(SHOAL_UNITY)  # not several files at a time, since one would decide what is inlined in another
-    target_precompile_headers(${kernels} PRIVATE [["ops/cpu/cpu_backend.h"]] [["ops/cpu/simd.h"]] [["ops/cpu/threads.h"]]
+    shoal_add_kernels(${kernels}_headers ${level} ${PROJECT_BINARY_DIR}/precompiled.cpp)
+    shoal_precompile(${kernels}_headers [["ops/cpu/cpu_backend.h"]] [["ops/cpu/simd.h"]] [["ops/cpu/threads.h"]]
       [["ops/kernels.h"]] <algorithm> <cmath>)
+    target_precompile_headers(${kernels} REUSE_FROM ${kernels}_headers)
   endif()
-  set(objects $<FILTER:$<TARGET_OBJECTS:${kernels}>,EXCLUDE,cmake_pch>)  # CMake counts the precompiled header among them
+  set(objects $<TARGET_OBJECTS:${kernels}>)
   set(object ${PROJECT_BINARY_DIR}/${kernels}.o)
   add_custom_command(OUTPUT ${object}
     COMMAND ${CMAKE_LINKER} -r --force-group-allocation -o ${object} ${objects}
