@@ -1,6 +1,8 @@
 // Times the ops of any backend at the sizes of a model, whole batches long; meant for GPUs, whose kernels
 // bench_ops cannot feed.
-//   bench_backend_ops BACKEND [--model gpt2|char384|tiny] [--type float32|bfloat16] [--filter TEXT]
+//   bench_backend_ops BACKEND [--model gpt2|gpt2-large|gpt2-xl|char384|tiny] [--type float32|bfloat16]
+//                     [--stream float32|bfloat16] [--filter TEXT]
+// --stream is the type of the residual stream and of gradients.
 // A row: median milliseconds of an op, TFLOP/s and share of the measured peak, or GB/s of what has to be read
 // and written once and share of the bandwidth of a large copy. On GPUs attention follows once more by each of
 // the kernels that there are, as far as they go.
@@ -34,6 +36,8 @@ struct Model {
 
 const std::vector<Model> kModels = {
     {"gpt2", 64, 1024, 12, 768, 50257, 50272, 0},
+    {"gpt2-large", 16, 1024, 20, 1280, 50257, 50272, 0},
+    {"gpt2-xl", 8, 1024, 25, 1600, 50257, 50272, 0},
     {"char384", 64, 256, 6, 384, 65, 80, 0.2},
     {"tiny", 1, 64, 2, 128, 65, 80, 0.2},
 };
@@ -44,8 +48,8 @@ struct Cost {
 
 class Bench {
  public:
-  Bench(Backend& ops, const Model& model, DType type, std::string filter)
-      : ops_(ops), model_(model), type_(type), filter_(std::move(filter)) {
+  Bench(Backend& ops, const Model& model, DType type, DType stream, std::string filter)
+      : ops_(ops), model_(model), type_(type), stream_(stream), filter_(std::move(filter)) {
     const std::uint32_t step = 1;
     const AdamWScalars scalars{.lr = 1e-4f, .correction1 = 1, .correction2 = 1, .commit = 1};
     ops.copy_from_host(step_, &step);
@@ -64,7 +68,7 @@ class Bench {
 
   // On another backend.
   void attention_by(Backend& ops, const std::string& kernels) {
-    Bench other(ops, model_, type_, filter_);
+    Bench other(ops, model_, type_, stream_, filter_);
     other.peak_ = peak_;
     other.bandwidth_ = bandwidth_;
     try {
@@ -238,40 +242,42 @@ class Bench {
   void streams() {
     const std::int64_t b = model_.batch, t = model_.positions, c = model_.channels, r = model_.rows(),
                        v = model_.padded_classes;
-    const double n = static_cast<double>(r * c), size = static_cast<double>(size_of(type_));
+    const double n = static_cast<double>(r * c), size = static_cast<double>(size_of(type_)),
+                 wide_size = static_cast<double>(size_of(stream_));
     const Shape stream{b, t, c}, rows{r, c}, wide{r, 4 * c};
     for (const double p : {0.0, 0.2}) {
-      row("residual forward" + suffix(p), {.bytes = n * (8 + size)}, [=, this](Arena& arena) {
-        const Tensor out = arena.take(f32, stream), x = normal(arena, f32, stream),
+      row("residual forward" + suffix(p), {.bytes = n * (2 * wide_size + size)}, [=, this](Arena& arena) {
+        const Tensor out = arena.take(stream_, stream), x = normal(arena, stream_, stream),
                      y = normal(arena, type_, stream);
         return [=, this] { ops_.residual_forward(out, x, y, dropout(p)); };
       });
-      row("residual backward" + suffix(p), {.bytes = n * (4 + size)}, [=, this](Arena& arena) {
-        const Tensor to = arena.take(type_, stream), from = normal(arena, f32, stream);
+      row("residual backward" + suffix(p), {.bytes = n * (wide_size + size)}, [=, this](Arena& arena) {
+        const Tensor to = arena.take(type_, stream), from = normal(arena, stream_, stream);
         return [=, this] { ops_.residual_backward(to, from, dropout(p)); };
       });
-      row("residual, layernorm forward" + suffix(p), {.bytes = n * (8 + 2 * size)}, [=, this](Arena& arena) {
-        const Tensor out = arena.take(f32, stream), x = normal(arena, f32, stream),
-                     branch = normal(arena, type_, stream), y = arena.take(type_, rows),
-                     mean = arena.take(f32, {r}), rstd = arena.take(f32, {r}),
-                     gamma = normal(arena, type_, {c});
-        return [=, this] {
-          ops_.residual_layernorm_forward({.out = out,
-                                           .y = y,
-                                           .mean = mean,
-                                           .rstd = rstd,
-                                           .residual = x,
-                                           .branch = branch,
-                                           .dropout = dropout(p),
-                                           .gamma = gamma,
-                                           .beta = gamma});
-        };
-      });
-      row("layernorm, residual backward" + suffix(p), {.bytes = n * (12 + 2 * size)},
+      row("residual, layernorm forward" + suffix(p), {.bytes = n * (2 * wide_size + 2 * size)},
           [=, this](Arena& arena) {
-            const Tensor dx = arena.take(f32, stream), dbranch = arena.take(type_, stream),
-                         dgamma = arena.take(f32, {c}), dbeta = arena.take(f32, {c}),
-                         dy = normal(arena, type_, rows), x = normal(arena, f32, rows),
+            const Tensor out = arena.take(stream_, stream), x = normal(arena, stream_, stream),
+                         branch = normal(arena, type_, stream), y = arena.take(type_, rows),
+                         mean = arena.take(f32, {r}), rstd = arena.take(f32, {r}),
+                         gamma = normal(arena, type_, {c});
+            return [=, this] {
+              ops_.residual_layernorm_forward({.out = out,
+                                               .y = y,
+                                               .mean = mean,
+                                               .rstd = rstd,
+                                               .residual = x,
+                                               .branch = branch,
+                                               .dropout = dropout(p),
+                                               .gamma = gamma,
+                                               .beta = gamma});
+            };
+          });
+      row("layernorm, residual backward" + suffix(p), {.bytes = n * (3 * wide_size + 2 * size)},
+          [=, this](Arena& arena) {
+            const Tensor dx = arena.take(stream_, stream), dbranch = arena.take(type_, stream),
+                         dgamma = arena.take(stream_, {c}), dbeta = arena.take(stream_, {c}),
+                         dy = normal(arena, type_, rows), x = normal(arena, stream_, rows),
                          gamma = normal(arena, type_, {c}), mean = normal(arena, f32, {r}),
                          rstd = normal(arena, f32, {r});
             return [=, this] {
@@ -288,26 +294,26 @@ class Bench {
             };
           });
     }
-    row("embedding forward", {.bytes = 4 * n}, [=, this](Arena& arena) {
-      const Tensor out = arena.take(f32, stream), tokens = classes(arena, {b, t}, model_.classes),
+    row("embedding forward", {.bytes = wide_size * n}, [=, this](Arena& arena) {
+      const Tensor out = arena.take(stream_, stream), tokens = classes(arena, {b, t}, model_.classes),
                    wte = normal(arena, type_, {v, c}), wpe = normal(arena, type_, {t, c});
       return [=, this] { ops_.embedding_forward(out, tokens, wte, wpe, 0, dropout(0)); };
     });
-    row("embedding backward", {.bytes = 4 * n}, [=, this](Arena& arena) {
-      const Tensor dout = normal(arena, f32, stream), tokens = classes(arena, {b, t}, model_.classes),
-                   dwte = arena.take(f32, {v, c}), dwpe = arena.take(f32, {t, c});
+    row("embedding backward", {.bytes = wide_size * n}, [=, this](Arena& arena) {
+      const Tensor dout = normal(arena, stream_, stream), tokens = classes(arena, {b, t}, model_.classes),
+                   dwte = arena.take(stream_, {v, c}), dwpe = arena.take(stream_, {t, c});
       return [=, this] { ops_.embedding_backward(dwte, dwpe, dout, tokens, 0, dropout(0)); };
     });
-    row("layernorm forward", {.bytes = n * (4 + size)}, [=, this](Arena& arena) {
+    row("layernorm forward", {.bytes = n * (wide_size + size)}, [=, this](Arena& arena) {
       const Tensor y = arena.take(type_, rows), mean = arena.take(f32, {r}), rstd = arena.take(f32, {r}),
-                   x = normal(arena, f32, rows), gamma = normal(arena, type_, {c});
+                   x = normal(arena, stream_, rows), gamma = normal(arena, type_, {c});
       return [=, this] { ops_.layernorm_forward(y, mean, rstd, x, gamma, gamma); };
     });
-    row("layernorm backward", {.bytes = n * (12 + size)}, [=, this](Arena& arena) {
-      const Tensor dx = arena.take(f32, rows), dgamma = arena.take(f32, {c}), dbeta = arena.take(f32, {c}),
-                   dy = normal(arena, type_, rows), x = normal(arena, f32, rows),
-                   gamma = normal(arena, type_, {c}), mean = normal(arena, f32, {r}),
-                   rstd = normal(arena, f32, {r});
+    row("layernorm backward", {.bytes = n * (3 * wide_size + size)}, [=, this](Arena& arena) {
+      const Tensor dx = arena.take(stream_, rows), dgamma = arena.take(stream_, {c}),
+                   dbeta = arena.take(stream_, {c}), dy = normal(arena, type_, rows),
+                   x = normal(arena, stream_, rows), gamma = normal(arena, type_, {c}),
+                   mean = normal(arena, f32, {r}), rstd = normal(arena, f32, {r});
       return [=, this] {
         ops_.layernorm_backward({.dx = dx,
                                  .dgamma = dgamma,
@@ -393,24 +399,24 @@ class Bench {
 
   void flat() {
     const Shape shape{model_.parameters()};
-    const auto n = static_cast<double>(shape.count());
-    row("adamw, a block", {.bytes = n * 30}, [=, this](Arena& arena) {
+    const auto n = static_cast<double>(shape.count()), size = static_cast<double>(size_of(stream_));
+    row("adamw, a block", {.bytes = n * (26 + size)}, [=, this](Arena& arena) {
       const Tensor w = normal(arena, f32, shape), m = arena.take(f32, shape), v = arena.take(f32, shape),
-                   g = normal(arena, f32, shape), copy = arena.take(DType::bf16, shape);
+                   g = normal(arena, stream_, shape), copy = arena.take(DType::bf16, shape);
       return [=, this] {
         ops_.adamw({.weights = w, .compute = copy, .m = m, .v = v, .grads = g},
                    {.scalars = adamw_scalars_.as<AdamWScalars>()});
       };
     });
-    row("sum of squares, a block", {.bytes = n * 4}, [=, this](Arena& arena) {
-      const Tensor x = normal(arena, f32, shape), total = arena.take(DType::f64, {1});
+    row("sum of squares, a block", {.bytes = n * size}, [=, this](Arena& arena) {
+      const Tensor x = normal(arena, stream_, shape), total = arena.take(DType::f64, {1});
       return [=, this] { ops_.sum_squares(total, x); };
     });
   }
 
   Backend& ops_;
   Model model_;
-  DType type_;
+  DType type_, stream_;
   std::string filter_;
   LogitsPlan plan_ = logits_plan(backend_kind(ops_.name()).value(), type_);
   double peak_ = 1, bandwidth_ = 1;
@@ -423,11 +429,15 @@ class Bench {
 
 int main(int argc, char** argv) {
   try {
-    if (argc < 2) fail_user("usage: {} BACKEND [--model NAME] [--type TYPE] [--filter TEXT]", argv[0]);
-    std::string model = "gpt2", type = "bfloat16", filter;
+    if (argc < 2)
+      fail_user("usage: {} BACKEND [--model NAME] [--type TYPE] [--stream TYPE] [--filter TEXT]", argv[0]);
+    std::string model = "gpt2", type = "bfloat16", stream = "float32", filter;
     for (int i = 2; i + 1 < argc; i += 2) {
       const std::string option = argv[i];
-      (option == "--model" ? model : option == "--type" ? type : filter) = argv[i + 1];
+      (option == "--model"    ? model
+       : option == "--type"   ? type
+       : option == "--stream" ? stream
+                              : filter) = argv[i + 1];
     }
     const auto found =
         std::find_if(kModels.begin(), kModels.end(), [&](const auto& m) { return m.name == model; });
@@ -435,7 +445,10 @@ int main(int argc, char** argv) {
     const auto kind = backend_kind(argv[1]);
     if (!kind) fail_user("there is no backend {}", argv[1]);
     const auto backend = make_backend(kind.value());
-    Bench bench(*backend, *found, type == "bfloat16" ? DType::bf16 : DType::f32, filter);
+    const auto type_of = [](const std::string& text) {
+      return text == "bfloat16" ? DType::bf16 : DType::f32;
+    };
+    Bench bench(*backend, *found, type_of(type), type_of(stream), filter);
     bench.run();
     if (backend->name() == "cuda") {
       for (const auto& [attention, ordered, name] : {std::tuple{AttentionKind::cudnn, true, "cuDNN ordered"},

@@ -100,14 +100,14 @@ tests() {
     END {print n " passed, " s + 0 " skipped"}'
   echo "-- $((SECONDS - begin)) s"
 }
-# Memory errors, races and reads of memory that nothing wrote. $TOOLS: some of the tools.
+# Memory errors, races and reads of memory that nothing wrote. $TOOLS: some of the tools; $SUITES: a pattern of suites.
 sanitizer() {
   local begin=$SECONDS tool name
   printf '\n== compute-sanitizer\n'
   # The tests of layouts are of the host, and those of products of the library.
   # shellcheck disable=SC2016
   for tool in ${TOOLS:-memcheck racecheck initcheck}; do
-    suites | grep -vE 'Layout|CudaRuns|Linear' | while read -r name; do printf '%s %s\0' "$tool" "$name"; done
+    suites | grep -vE 'Layout|CudaRuns|Linear' | grep -E "${SUITES:-.}" | while read -r name; do printf '%s %s\0' "$tool" "$name"; done
   done | xargs -0 -n 1 -P "${JOBS:-10}" bash -c 'checked "$0"' || failed sanitizer
   cat "$logs"/*check-*.txt | grep "ERROR SUMMARY\|RACECHECK SUMMARY" | sort | uniq -c
   echo "-- $((SECONDS - begin)) s"
@@ -191,11 +191,11 @@ memory() {
   done
 }
 # The layout that the planner chooses, and its prediction beside the run, with and without recomputation, and with
-# state on the host.
+# state on the host. $LEVELS: some of these.
 planned() {
   local level key settings best
   sed '/^micro_batch/d' configs/gpt2-124m.toml >"$work/any-micro-batch.toml"
-  for level in none light block host; do
+  for level in ${LEVELS:-none light block host}; do
     key=train.recompute
     [ $level != host ] || key=parallel.offload
     gpt2 "planned-$level" "$key=$level"

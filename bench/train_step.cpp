@@ -117,7 +117,12 @@ double sum(Communicator& ranks, double value) {
   return value;
 }
 
-void run(World& world, const Settings& settings) {
+struct Timing {
+  std::vector<double> seconds;  // of each step, in order of length
+  double loss = 0;              // of all ranks
+};
+
+Timing time_steps(World& world, Backend& backend, Communicator& ranks, const Settings& settings) {
   const auto& config = settings.model;
   const std::int64_t positions = config.block_size, batch = settings.batch;
   const int data_ranks = world.ranks.size() / (settings.tensor * settings.pipeline);
@@ -126,14 +131,7 @@ void run(World& world, const Settings& settings) {
     fail_user("{} data ranks with micro-batches of {} do not share {} sequences evenly", data_ranks, micro,
               batch);
   }
-  const auto backend = make_backend(backend_kind(settings.backend).value(),
-                                    {.threads = settings.threads > 0 ? settings.threads : world.cores,
-                                     .local_rank = world.local_rank,
-                                     .tune = !settings.layout,
-                                     .ordered = settings.layout});
-  const auto [ranks, how] = connect_backends(*backend, world.ranks);
-  if (world.ranks.rank() == 0 && !how.empty()) fmt::print(stderr, "between GPUs: {}\n", how);
-  Mesh mesh(*ranks, {settings.pipeline, data_ranks, settings.tensor});
+  Mesh mesh(ranks, {settings.pipeline, data_ranks, settings.tensor});
   EngineOptions options{.compute = settings.compute, .optimizer = {}, .grad_clip = 1.0};
   options.part.tensor = {mesh.coordinate().tensor, settings.tensor, settings.sequence && settings.tensor > 1};
   if (settings.pipeline > 1) {
@@ -148,9 +146,9 @@ void run(World& world, const Settings& settings) {
   options.layout_exact = settings.layout;
   if (settings.narrow) options.gradients = settings.compute;
   options.micro_batches = static_cast<int>(batch / micro);
-  const auto engine = std::make_unique<DataEngine>(*backend, mesh, config, options);
+  const auto engine = std::make_unique<DataEngine>(backend, mesh, config, options);
   engine->initialize(1337);
-  Pipeline model(*backend, *engine, mesh, config,
+  Pipeline model(backend, *engine, mesh, config,
                  {.batch = {micro, positions},
                   .compute = settings.compute,
                   .stream = settings.narrow ? settings.compute : DType::f32,
@@ -166,10 +164,10 @@ void run(World& world, const Settings& settings) {
     ids[i] = static_cast<std::int32_t>(to_below(random, static_cast<std::uint64_t>(config.vocab_size)));
   }
   std::vector<double> losses(static_cast<std::size_t>(engine->passes()));
-  Arena arena(*backend, (ids.size() + 2 * losses.size() + 128) * sizeof(std::int32_t));
+  Arena arena(backend, (ids.size() + 2 * losses.size() + 128) * sizeof(std::int32_t));
   const Tensor tokens = arena.take(DType::i32, {static_cast<std::int64_t>(ids.size())}),
                number = arena.take(DType::i32, {1}), loss_sums = arena.take(DType::f64, {engine->passes()});
-  backend->copy_from_host(tokens, ids.data());
+  backend.copy_from_host(tokens, ids.data());
   const float scale = 1.0f / static_cast<float>(batch * positions);
   std::vector<TokenBatch> batches;
   for (int pass = 0; pass < engine->passes(); ++pass) {
@@ -179,38 +177,51 @@ void run(World& world, const Settings& settings) {
                        .targets = {start + 1, DType::i32, {micro, positions}},
                        .address = {.seed = 1337, .step = number.as<std::uint32_t>(), .first_sample = first}});
   }
-  GraphReplay computing(*backend, !settings.eager && world.ranks.size() == 1);
+  GraphReplay computing(backend, !settings.eager && world.ranks.size() == 1);
   std::vector<double> times;
   for (int step = 0; step < settings.steps + kWarmUp; ++step) {
     const Stopwatch watch;
     engine->begin_step(step + 1, {1e-4, step + 1});
-    backend->copy_from_host(number, &step);
+    backend.copy_from_host(number, &step);
     computing([&] {
-      backend->zero(loss_sums);
+      backend.zero(loss_sums);
       model.train(batches, loss_sums, scale);
       engine->measure_gradient();
       engine->update();
     });
     engine->gradient_norm();
-    backend->synchronize();
+    backend.synchronize();
     if (step >= kWarmUp) times.push_back(watch.seconds());
   }
   double loss = 0;
-  backend->copy_to_host(losses.data(), loss_sums);
+  backend.copy_to_host(losses.data(), loss_sums);
   if (model.has_loss() && mesh.coordinate().tensor == 0) {
     loss = std::accumulate(losses.begin(), losses.end(), 0.0) * static_cast<double>(scale);
   }
-  loss = sum(world.ranks, loss);
+  std::ranges::sort(times);
+  return {std::move(times), sum(world.ranks, loss)};
+}
+
+// The peak is measured when the model's memory is free again.
+void run(World& world, const Settings& settings) {
+  const auto backend = make_backend(backend_kind(settings.backend).value(),
+                                    {.threads = settings.threads > 0 ? settings.threads : world.cores,
+                                     .local_rank = world.local_rank,
+                                     .tune = !settings.layout,
+                                     .ordered = settings.layout});
+  const auto [ranks, how] = connect_backends(*backend, world.ranks);
+  if (world.ranks.rank() == 0 && !how.empty()) fmt::print(stderr, "between GPUs: {}\n", how);
+  const auto [times, loss] = time_steps(world, *backend, *ranks, settings);
   const double peak = sum(world.ranks, backend->measure_peak_flops(settings.compute));
   if (world.ranks.rank() != 0) return;
-  std::sort(times.begin(), times.end());
-  const double median = times[times.size() / 2], tokens_per_step = static_cast<double>(batch * positions);
-  const double flops = flops_per_token(config) * tokens_per_step;
+  const double median = times[times.size() / 2],
+               tokens = static_cast<double>(settings.batch * settings.model.block_size),
+               flops = flops_per_token(settings.model) * tokens;
   fmt::print(
       "shoal {} ms/step median {:.2f} min {:.2f}  tokens/s {:.0f}  {:.1f} GFLOP/s = {:.1f} % of {:.1f}  loss "
       "{:.4f}\n",
-      name_of(settings.compute), median * 1e3, times.front() * 1e3, tokens_per_step / median,
-      flops / median * 1e-9, 100 * flops / median / peak, peak * 1e-9, loss);
+      name_of(settings.compute), median * 1e3, times.front() * 1e3, tokens / median, flops / median * 1e-9,
+      100 * flops / median / peak, peak * 1e-9, loss);
 }
 
 }  // namespace
