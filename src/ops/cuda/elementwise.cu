@@ -128,8 +128,10 @@ struct Update {
 
   template <int kCount>
   __device__ void at(std::int64_t i) const {
+    // All loads first, so that none waits for the scale.
+    auto w = load<kCount>(weights + i), old_m = load<kCount>(m + i), old_v = load<kCount>(v + i),
+         g = load<kCount>(grads + i), sum = mean ? load<kCount>(mean + i) : g;
     const float scale = grad_scale ? *grad_scale : 1.0f;
-    auto w = load<kCount>(weights + i);
     if (isnan(scale)) {
       if (compute) store(compute + i, w);
       return;
@@ -137,8 +139,6 @@ struct Update {
     const AdamWScalars step = *scalars;
     const float keep = 1.0f - step.lr * decay, rate = step.lr / step.correction1,
                 root2 = sqrtf(step.correction2);
-    auto old_m = load<kCount>(m + i), old_v = load<kCount>(v + i), g = load<kCount>(grads + i);
-    auto sum = mean ? load<kCount>(mean + i) : g;
 #pragma unroll
     for (int j = 0; j < kCount; ++j) {
       g.at[j] *= scale;
@@ -254,7 +254,7 @@ void CudaBackend::adamw(const AdamWTensors& args, const AdamWSettings& settings)
                            .decay = settings.l2 ? 0.0f : settings.weight_decay,
                            .l2_decay = settings.l2 ? settings.weight_decay : 0.0f,
                            .share = settings.share};
-    for_elements<4>(weights.count(),
+    for_elements<8>(weights.count(),
                     aligned(weights.data, compute.data, m.data, v.data, mean.data, grads.data), update,
                     stream_.get());
   });
