@@ -6,8 +6,8 @@ plain      the tests of `orders` once
 rest       the tests that `orders` leaves out, but for those that only a GPU has the time for
 orders     the tests in several orders of threads, blocks and streams: copies to the host have the same bits. With --races, which
            wants kernels that are compiled for it, the first of them looks for races, too
-resources  the launches of `orders` with the registers and shared memory of the kernels of LIBRARY, as compiled for a GPU: they fit every
-           GPU from sm_80 on. Skips (77) without cuobjdump and c++filt.
+resources  the launches of `orders` with the registers, shared memory and launch bounds of the kernels of LIBRARY, as compiled for a GPU:
+           they fit every GPU from sm_80 on. Skips (77) without cuobjdump and c++filt.
 """
 import argparse
 import os
@@ -125,6 +125,21 @@ def kernels_of(library):
     return kernels
 
 
+def most_threads_of(library):
+    """The most threads of a block, by the names of kernels that have __launch_bounds__."""
+    text = subprocess.run(['cuobjdump', '--dump-elf', library], capture_output=True, text=True, check=True).stdout
+    found, name, wanted = {}, None, False
+    for line in text.splitlines():
+        if line.startswith('.nv.info.'):
+            name = line.removeprefix('.nv.info.')
+        elif 'EIATTR_MAX_THREADS' in line:
+            wanted = True
+        elif wanted and line.strip().startswith('Value:'):
+            found[name] = int(line.split()[1], 16)
+            wanted = False
+    return dict(zip(demangled(list(found)), found.values()))
+
+
 def rounded(number, to):
     return -(-number // to) * to
 
@@ -153,7 +168,7 @@ def resources(args):
         if not shutil.which(tool):
             print(f'there is no {tool}')
             return 77
-    kernels = kernels_of(args.library)
+    kernels, most_threads = kernels_of(args.library), most_threads_of(args.library)
     launches = {line for line in open(os.path.join(args.folder, 'order0.log')) if line.startswith('launch')}
     words = [line.split() for line in sorted(launches)]
     names = demangled([word[1] for word in words])
@@ -161,6 +176,8 @@ def resources(args):
     problems = [f'{name} is not in the library' for name in missing]
     for name, (_, _, *numbers) in zip(names, words):
         x, y, z, threads, dynamic, asked = map(int, numbers)
+        if threads > most_threads.get(name, threads):
+            problems.append(f'{name}: {threads} threads, where its __launch_bounds__ allow {most_threads[name]}')
         for (architecture, alone), registers, static in kernels.get(name, []):
             problems += [f'{name} (sm_{architecture}): {fault}'
                          for fault in faults((x, y, z), threads, dynamic, asked, architecture, alone, registers, static)]
