@@ -57,8 +57,8 @@ inline std::string read_file(const std::filesystem::path& path) {
 // The folder with tinyshakespeare.txt and gpt2/; it is not part of the sources.
 inline std::filesystem::path shared_data() {
   const char* set = std::getenv("SHOAL_DATA_DIR");
-  return set != nullptr ? std::filesystem::path(set)
-                        : std::filesystem::path(SHOAL_SOURCE_DIR) / "../shared/data";
+  return set && *set ? std::filesystem::path(set)
+                     : std::filesystem::path(SHOAL_SOURCE_DIR) / "../shared/data";
 }
 
 #define SHOAL_NEEDS_SHARED(name)                                                      \
