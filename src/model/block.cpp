@@ -129,14 +129,23 @@ void Block::recompute(const LayerContext& context, const BatchAddress& address, 
 BranchGradient Block::branch_gradient(const LayerContext& context, const BatchAddress& address,
                                       const Workspace& work, const Tensor& stream, int which) const {
   const auto dropout = context.dropout(address, site(which), stream);
+  const bool plain = !dropout.active() && !context.tensor.sequence();
+  const auto& bias = (which == 1 ? parameters_.attn_c_proj : parameters_.mlp_c_proj).bias;
+  BranchGradient made;
+  if (plain && bias.shape.rank() > 0 && context.store.units()[static_cast<std::size_t>(unit())].trained &&
+      context.backend.norm_backward_sums()) {
+    made.sums = work.sums;
+  }
   // The stream's own serves where nothing has to be masked, converted or gathered.
-  if (!dropout.active() && context.compute == stream.dtype && !context.tensor.sequence()) return {};
-  return {context.tensor.mine(work.branch).reshaped(stream.shape), dropout};
+  if (plain && context.compute == stream.dtype) return made;
+  made.out = context.tensor.mine(work.branch).reshaped(stream.shape);
+  made.dropout = dropout;
+  return made;
 }
 
 void Block::backward(const LayerContext& context, const BatchAddress& address, const BlockActivations& kept,
-                     const Workspace& work, const Tensor& x, const Tensor& d_stream, bool entered,
-                     const BranchGradient& next) const {
+                     const Workspace& work, const Tensor& x, const Tensor& d_stream,
+                     const BranchGradient& entered, const BranchGradient& next) const {
   auto& ops = context.backend;
   const auto& group = context.tensor;
   const auto& p = parameters_;
@@ -161,10 +170,16 @@ void Block::backward(const LayerContext& context, const BatchAddress& address, c
     if (!g) return;
     ops.linear_backward_weight(g[layer.weight], with_bias ? g[layer.bias] : Tensor{}, dy, input, g.unset);
   };
+  // The same for a branch's last product, whose bias may have its gradient already.
+  const auto add_branch_gradient = [&](const AffineParameters& layer, const Tensor& sums, const Tensor& dy,
+                                       const Tensor& input) {
+    if (g && sums) ops.add(g[layer.bias], sums);
+    add_weight_gradient(layer, dy, input, !sums);
+  };
 
   const auto d_ln_1 = work.affine(g, p.ln_1), d_ln_2 = work.affine(g, p.ln_2);
   const auto mlp = entry(context, address, work, d_stream);
-  if (mlp.out && !entered) ops.residual_backward(mlp.out, d_stream, mlp.dropout);
+  if (mlp.out && !entered.out) ops.residual_backward(mlp.out, d_stream, mlp.dropout);
   const Tensor d_mlp = enter_branch(mlp);
   if (!kept.norm_2) {
     ops.layernorm_forward(keep.norm_2, keep.mean_2, keep.rstd_2, keep.middle, w[p.ln_2.weight],
@@ -172,7 +187,7 @@ void Block::backward(const LayerContext& context, const BatchAddress& address, c
   }
   auto norm_2 = gather_norm(keep.norm_2);
   if (!kept.activated) ops.gelu_forward(keep.activated, keep.hidden, context.config.gelu);
-  add_weight_gradient(p.mlp_c_proj, d_mlp, keep.activated);
+  add_branch_gradient(p.mlp_c_proj, entered.sums, d_mlp, keep.activated);
   bool summed_hidden = false;  // into the bias's gradient
   if (const Tensor more = adapter_.backward(adapters, Linear::mlp_c_proj, d_mlp, keep.activated)) {
     ops.linear_backward_input(work.d_hidden, d_mlp, w[p.mlp_c_proj.weight]);
@@ -205,7 +220,8 @@ void Block::backward(const LayerContext& context, const BatchAddress& address, c
                                             .mean = keep.mean_2,
                                             .rstd = keep.rstd_2},
                                    .dbranch = attention.out,
-                                   .dropout = attention.dropout});
+                                   .dropout = attention.dropout,
+                                   .sums = attention.sums});
 
   const Tensor d_attention = enter_branch(attention);
   if (!kept.norm_1) {
@@ -213,7 +229,7 @@ void Block::backward(const LayerContext& context, const BatchAddress& address, c
   }
   auto norm_1 = gather_norm(keep.norm_1);
   const Tensor heads = folded(keep.attention, rows);
-  add_weight_gradient(p.attn_c_proj, d_attention, heads);
+  add_branch_gradient(p.attn_c_proj, attention.sums, d_attention, heads);
   const Tensor d_heads = {work.d_norm.data, work.d_norm.dtype, heads.shape};
   Request here;
   backward_input(Linear::attn_c_proj, p.attn_c_proj, d_heads, d_attention, here, heads);
@@ -239,7 +255,8 @@ void Block::backward(const LayerContext& context, const BatchAddress& address, c
                                             .mean = keep.mean_1,
                                             .rstd = keep.rstd_1},
                                    .dbranch = next.out,
-                                   .dropout = next.dropout});
+                                   .dropout = next.dropout,
+                                   .sums = next.sums});
   context.store.release(unit());
   adapter_.end_backward(adapters);
   context.store.gradients_ready(unit());

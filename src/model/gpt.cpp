@@ -150,8 +150,11 @@ void Gpt::backward(const TokenBatch& batch, const Slots& slots, const Tensor& lo
   const Tensor d_stream = gradient(slots.gradient);
   // The unit behind a block makes the gradient that enters it, unless recomputing it needs the workspace.
   const auto entry = [&](int block) {
-    if (block < 0 || has_to_recompute(slots, block)) return BranchGradient{};
-    return blocks_[static_cast<std::size_t>(block)].entry(context_, batch.address, buffers_.work, d_stream);
+    if (block < 0) return BranchGradient{};
+    auto made =
+        blocks_[static_cast<std::size_t>(block)].entry(context_, batch.address, buffers_.work, d_stream);
+    if (has_to_recompute(slots, block)) made.out = {};
+    return made;
   };
   BranchGradient next;
   if (last()) {
@@ -168,8 +171,7 @@ void Gpt::backward(const TokenBatch& batch, const Slots& slots, const Tensor& lo
       held_set_ = slots.activations;
       held_block_ = i;
     }
-    const bool entered = static_cast<bool>(next.out);
-    next = entry(i - 1);
+    const BranchGradient entered = std::exchange(next, entry(i - 1));
     block.backward(context_, batch.address, activations, buffers_.work, x, d_stream, entered, next);
   }
   if (first()) embedding_->backward(context_, batch.address, buffers_.work, d_stream, batch.tokens);

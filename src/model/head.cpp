@@ -181,7 +181,8 @@ void Head::train(const LayerContext& context, const Activations& keep, const Wor
                                             .rstd = keep.rstd},
                                    .overwrite = true,
                                    .dbranch = next.out,
-                                   .dropout = next.dropout});
+                                   .dropout = next.dropout,
+                                   .sums = next.sums});
   release(context.store);
   context.store.gradients_ready(unit_);
 }

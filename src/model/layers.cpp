@@ -62,6 +62,7 @@ Workspace Workspace::take(Arena& arena, const GptConfig& config, const BatchShap
       .norm = {},
       .stream = {},
       .d_affine = config.frozen.empty() ? Tensor{} : arena.take(DType::f32, {2, c}),
+      .sums = arena.take(DType::f32, {c}),
       .adapter = AdapterWork::take(arena, config, r, compute, tensor),
   };
   if (tensor.sequence || recompute == Recompute::light) work.norm = arena.take(compute, {r, c});

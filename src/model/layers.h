@@ -54,6 +54,7 @@ struct Workspace {
   Tensor norm;      // x [R, C]: all ranks' rows of a norm, under sequence parallelism or with light
   Tensor stream;    // s [B, T, C]: the embedding's output, under sequence parallelism
   Tensor d_affine;  // f32 [2, C]: a norm's gradients that nobody reads, where units are not trained
+  Tensor sums;      // f32 [C]: BranchGradient's
   AdapterWork adapter;
 
   AffineGradients affine(const UnitView& gradients, const AffineParameters& of) const;
@@ -74,6 +75,7 @@ struct BranchSum {
 struct BranchGradient {
   Tensor out;  // a stream of x; empty where it equals the stream's gradient
   Dropout dropout;
+  Tensor sums;  // f32 [C]: of its columns, in the workspace; empty where the product's op makes them
 };
 
 class EmbeddingLayer {
@@ -115,11 +117,11 @@ class Block {
   // Computes the activations of forward again.
   void recompute(const LayerContext& context, const BatchAddress& address, const BlockActivations& kept,
                  const Workspace& work, const Tensor& x) const;
-  // d_stream, a stream, holds the gradient of the output and receives that of the input. With `entered`, the
-  // caller has already computed entry() from it. `next` is computed from the result.
+  // d_stream, a stream, holds the gradient of the output and receives that of the input. `entered` is as much
+  // of entry() as has been computed from it. `next` is computed from the result.
   void backward(const LayerContext& context, const BatchAddress& address, const BlockActivations& kept,
-                const Workspace& work, const Tensor& x, const Tensor& d_stream, bool entered = false,
-                const BranchGradient& next = {}) const;
+                const Workspace& work, const Tensor& x, const Tensor& d_stream,
+                const BranchGradient& entered = {}, const BranchGradient& next = {}) const;
   // The gradient that backward starts from: of the MLP's branch, in the workspace, with the shape of
   // `stream`.
   BranchGradient entry(const LayerContext& context, const BatchAddress& address, const Workspace& work,

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "core/tensor.h"
 #include "ops/device.h"
@@ -69,6 +70,7 @@ struct LayerNormResidualBackward {
   bool overwrite = false;  // dx is set, not added to
   Tensor dbranch = {};
   Dropout dropout = {};
+  Tensor sums = {};
 };
 
 struct AttentionBackward {
@@ -120,6 +122,9 @@ class Backend : public Device {
  public:
   // --- element-wise and reductions
   virtual void zero(const Tensor& x) = 0;
+  virtual void zero_each(std::span<const Tensor> tensors) {
+    for (const Tensor& x : tensors) zero(x);
+  }
   virtual void convert(const Tensor& out,
                        const Tensor& x) = 0;                 // between float32 and bfloat16, or a plain copy
   virtual void add(const Tensor& out, const Tensor& x) = 0;  // out, x f32 or bf16 [n]: out += x
@@ -193,12 +198,15 @@ class Backend : public Device {
     residual_forward(args.out, args.residual, args.branch, args.dropout);
     layernorm_forward(args.y, args.mean, args.rstd, args.out, args.gamma, args.beta);
   }
-  // layernorm_backward into dx s [B, T, C], then residual_backward of dx unless dbranch is empty.
+  // layernorm_backward into dx s [B, T, C], then residual_backward of dx unless dbranch is empty. sums f32 [C]
+  // = column sums of dx (may be empty, and is where norm_backward_sums() is false).
   virtual void layernorm_residual_backward(const LayerNormResidualBackward& args) {
     if (args.overwrite) zero(args.norm.dx);
     layernorm_backward(args.norm);
     if (args.dbranch) residual_backward(args.dbranch, args.norm.dx, args.dropout);
   }
+  // Whether layernorm_residual_backward has the column sums at less cost than linear_backward_weight.
+  virtual bool norm_backward_sums() const { return false; }
 
   // --- GELU. y, x, dx, dy x [n]; dx may be dy.
   virtual void gelu_forward(const Tensor& y, const Tensor& x, Gelu kind) = 0;

@@ -1,6 +1,7 @@
 // Element-wise operations, reductions, initial values and AdamW of the cpu backend against the oracle.
 #include <cmath>
 #include <numbers>
+#include <vector>
 
 #include "core/hash.h"
 #include "ops/conformance.h"
@@ -20,6 +21,20 @@ TEST_P(CpuElementwise, ZeroAndFill) {
   EXPECT_TRUE((x.values() == 0.25).min());
   cpu().backend.zero(x);
   EXPECT_TRUE((x.values() == 0.0).min());
+}
+
+TEST_P(CpuElementwise, ZeroEachLeavesTheRest) {
+  const std::int64_t pieces = 19;
+  const Values x = normal_values(pieces * n_, 1, type_);
+  const Buffer all = cpu(type_).compute({pieces, n_}, x);
+  std::vector<Tensor> odd;
+  Values expected = x;
+  for (std::int64_t i = 1; i < pieces; i += 2) {
+    odd.push_back(static_cast<const Tensor&>(all).row_range(i, 1));
+    expected[std::slice(static_cast<std::size_t>(i * n_), static_cast<std::size_t>(n_), 1)] = 0;
+  }
+  cpu(type_).backend.zero_each(odd);
+  EXPECT_TRUE((all.values() == expected).min());
 }
 
 TEST_P(CpuElementwise, ConvertRoundsToNearest) {

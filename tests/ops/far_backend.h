@@ -9,6 +9,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <span>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -94,6 +95,11 @@ class FarBackend final : public Backend {
   }
 
   void zero(const Tensor& x) override { call(&Backend::zero, x); }
+  void zero_each(std::span<const Tensor> tensors) override {
+    std::vector<Tensor> all;
+    for (const Tensor& x : tensors) all.push_back(near(x));
+    enqueue(Stream::kernels, [this, all] { near_->zero_each(all); });
+  }
   void convert(const Tensor& out, const Tensor& x) override { call(&Backend::convert, out, x); }
   void add(const Tensor& out, const Tensor& x) override { call(&Backend::add, out, x); }
   void scale(const Tensor& out, const Tensor& x, float factor) override {
@@ -149,6 +155,7 @@ class FarBackend final : public Backend {
   void layernorm_residual_backward(const LayerNormResidualBackward& args) override {
     call(&Backend::layernorm_residual_backward, args);
   }
+  bool norm_backward_sums() const override { return near_->norm_backward_sums(); }
   void residual_forward(const Tensor& out, const Tensor& residual, const Tensor& branch,
                         const Dropout& dropout) override {
     call(&Backend::residual_forward, out, residual, branch, dropout);
@@ -256,7 +263,7 @@ class FarBackend final : public Backend {
             near(x.branch), near(x.dropout), near(x.gamma), near(x.beta)};
   }
   static LayerNormResidualBackward near(const LayerNormResidualBackward& x) {
-    return {near(x.norm), x.overwrite, near(x.dbranch), near(x.dropout)};
+    return {near(x.norm), x.overwrite, near(x.dbranch), near(x.dropout), near(x.sums)};
   }
   static AttentionBackward near(const AttentionBackward& x) {
     return {near(x.dqkv), near(x.dout), near(x.out), near(x.lse), near(x.qkv), x.first_head, near(x.dropout)};

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <functional>
+#include <span>
 
 #include "ops/cuda/cuda.h"
 #include "ops/cuda/fused_attention.h"
@@ -42,6 +43,7 @@ class CudaBackend final : public Backend {
   void synchronize(const Event& event) override;
 
   void zero(const Tensor& x) override;
+  void zero_each(std::span<const Tensor> tensors) override;
   void convert(const Tensor& out, const Tensor& x) override;
   void add(const Tensor& out, const Tensor& x) override;
   void scale(const Tensor& out, const Tensor& x, float factor) override;
@@ -76,6 +78,7 @@ class CudaBackend final : public Backend {
 
   void residual_layernorm_forward(const ResidualLayerNorm& args) override;
   void layernorm_residual_backward(const LayerNormResidualBackward& args) override;
+  bool norm_backward_sums() const override;
 
   void gelu_forward(const Tensor& y, const Tensor& x, Gelu kind) override;
   void gelu_backward(const Tensor& dx, const Tensor& dy, const Tensor& x, Gelu kind) override;

@@ -52,6 +52,29 @@ __device__ Floats<kCount> load(const T* from) {
   for (int i = 0; i < kCount; ++i) x.at[i] = widen(pack.at[i]);
   return x;
 }
+// The same in two steps. What is loaded ahead keeps as many registers as it has words of memory.
+template <typename T, int kCount>
+struct Packed {
+  Pack<std::uint32_t, kCount * sizeof(T) / sizeof(std::uint32_t)> words = {};
+};
+template <int kCount, typename T>
+__device__ Packed<T, kCount> load_packed(const T* from) {
+  return *reinterpret_cast<const Packed<T, kCount>*>(from);
+}
+template <typename T, int kCount>
+__device__ Floats<kCount> widen(const Packed<T, kCount>& x) {
+  Floats<kCount> wide;
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    if constexpr (sizeof(T) == 2) {
+      const std::uint32_t pair = x.words.at[i / 2];
+      wide.at[i] = i % 2 == 0 ? widen_low(pair) : widen_high(pair);
+    } else {
+      wide.at[i] = std::bit_cast<float>(x.words.at[i]);
+    }
+  }
+  return wide;
+}
 template <int kCount, typename T>
 __device__ void store(T* to, const Floats<kCount>& x) {
   Pack<T, kCount> pack;

@@ -1,4 +1,5 @@
 // Element-wise ops: conversions, sums, initial values, GELU, AdamW.
+#include <algorithm>
 #include <cmath>
 
 #include "ops/cuda/cuda_backend.h"
@@ -175,7 +176,42 @@ __global__ void clip_scale_kernel(float* scale, const double* squares, double ma
   *scale = static_cast<float>(result);
 }
 
+// Some small tensors of numbers of two bytes or four, in pairs of bytes.
+struct SmallTensors {
+  static constexpr int kMost = 8;
+  std::uint16_t* data[kMost];
+  unsigned counts[kMost];
+};
+// A row of blocks for each.
+__global__ void zero_kernel(SmallTensors tensors) {
+  const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < tensors.counts[blockIdx.y]) tensors.data[blockIdx.y][i] = 0;
+}
+
 }  // namespace
+
+void CudaBackend::zero_each(std::span<const Tensor> tensors) {
+  constexpr std::size_t kSmall = std::size_t{256} << 10;  // bytes
+  constexpr unsigned kThreads = 256;
+  SmallTensors some{};
+  unsigned taken = 0, most = 0;
+  const auto flush = [&] {
+    launch(zero_kernel, blocks(ceil_div(most, kThreads), taken), kThreads, 0, stream_.get(), some);
+    taken = most = 0;
+  };
+  for (const Tensor& x : tensors) {
+    if (x.bytes() > kSmall) {
+      zero(x);
+      continue;
+    }
+    const auto count = static_cast<unsigned>(x.bytes() / sizeof(std::uint16_t));
+    some.data[taken] = x.as<std::uint16_t>();
+    some.counts[taken++] = count;
+    most = std::max(most, count);
+    if (taken == SmallTensors::kMost) flush();
+  }
+  if (taken > 0) flush();
+}
 
 void CudaBackend::convert(const Tensor& out, const Tensor& x) {
   if (out.dtype == x.dtype) {

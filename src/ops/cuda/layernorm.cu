@@ -66,15 +66,23 @@ struct AfterBranch {
 
   template <int kChunks>
   __device__ void load_row(Row<kChunks>& values, std::int64_t row, std::int64_t columns) const {
+    // All loads first: a compiler moves none across a store, as `out` may be `residual`.
+    Packed<S, kWide> before[kChunks];
+    Packed<T, kWide> added[kChunks];
+#pragma unroll
+    for (int chunk = 0; chunk < kChunks; ++chunk) {
+      const std::int64_t column = column_of(chunk), i = row * columns + column;
+      before[chunk] = column < columns ? load_packed<kWide>(residual + i) : Packed<S, kWide>{};
+      added[chunk] = column < columns ? load_packed<kWide>(branch + i) : Packed<T, kWide>{};
+    }
     RowMask row_mask(mask, row, positions);
 #pragma unroll
     for (int chunk = 0; chunk < kChunks; ++chunk) {
       const auto factors = row_mask.factors(chunk);
       const std::int64_t column = column_of(chunk), i = row * columns + column;
-      values[chunk] = {};
+      values[chunk] = widen(before[chunk]);
       if (column >= columns) continue;
-      values[chunk] = load<kWide>(residual + i);
-      const auto term = load<kWide>(branch + i);
+      const auto term = widen(added[chunk]);
 #pragma unroll
       for (int j = 0; j < kWide; ++j) {
         values[chunk].at[j] = rounded<S>(fmaf(factors.at[j], term.at[j], values[chunk].at[j]));
@@ -84,12 +92,19 @@ struct AfterBranch {
   }
 };
 
+// Blocks of a multiprocessor, as many as there are registers for.
+constexpr int kForwardThreads = 128, kForwardWarps = kForwardThreads / kWarp;
+template <int kChunks>
+constexpr int kForwardBlocks = kChunks <= 6    ? 6
+                               : kChunks <= 13 ? 4
+                                               : 3;
+
 template <typename T, int kChunks, typename Source>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kForwardThreads, kForwardBlocks<kChunks>)
     forward_kernel(T* y, float* mean, float* rstd, Source source, const T* gamma, const T* beta,
                    std::int64_t rows, std::int64_t columns) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
-  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kWarps + warp;
+  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kForwardWarps + warp;
   if (row >= rows) return;
   const float inverse = 1.0f / static_cast<float>(columns);
   Row<kChunks> values;
@@ -221,9 +236,9 @@ struct BranchBefore {
   }
 };
 
-// parts [block of rows, 2, columns]: sums for dgamma, then for dbeta. Two rows' loads in flight were slower
-// on an H200, since fewer blocks run at once.
-template <typename T, typename S, typename Sink>
+// parts [block of rows, 2 or 3, columns]: sums for dgamma, for dbeta, and of dx. With a narrow stream the
+// next row's loads are in flight; with a wide one that was slower on an H200, since fewer blocks run at once.
+template <bool kSums, typename T, typename S, typename Sink>
 __global__ void backward_kernel(S* dx, bool fresh, Sink sink, float* parts, const T* dy, const S* x,
                                 const T* gamma, const float* mean, const float* rstd, std::int64_t rows,
                                 std::int64_t rows_of_block, int columns) {
@@ -233,22 +248,49 @@ __global__ void backward_kernel(S* dx, bool fresh, Sink sink, float* parts, cons
   const float inverse = 1.0f / static_cast<float>(columns);
   const std::int64_t begin = blockIdx.x * rows_of_block,
                      end = begin + rows_of_block < rows ? begin + rows_of_block : rows;
-  Floats<kWide> scale[kHalves] = {}, sum_gamma[kHalves] = {}, sum_beta[kHalves] = {};
+  Floats<kWide> scale[kHalves] = {}, sum_gamma[kHalves] = {}, sum_beta[kHalves] = {}, sum_dx[kHalves] = {};
 #pragma unroll
   for (int h = 0; h < kHalves; ++h) {
     if (column_of_half(h) < columns) scale[h] = load<kWide>(gamma + column_of_half(h));
   }
-  int side = 0;
-  for (std::int64_t row = begin; row < end; ++row, side = 1 - side) {
-    Floats<kWide> normal[kHalves], gradient[kHalves], out[kHalves];
-    const float m = mean[row], r = rstd[row];
+  struct Loaded {
+    Packed<S, kWide> x[kHalves], dx[kHalves];
+    Packed<T, kWide> dy[kHalves];
+    float mean, rstd;
+  };
+  const auto load_row = [&](std::int64_t row) {
+    Loaded loaded{};
+    loaded.mean = mean[row];
+    loaded.rstd = rstd[row];
 #pragma unroll
     for (int h = 0; h < kHalves; ++h) {
       const std::int64_t at = row * columns + column_of_half(h);
-      const bool there = column_of_half(h) < columns;
-      normal[h] = there ? load<kWide>(x + at) : Floats<kWide>{};
-      gradient[h] = there ? load<kWide>(dy + at) : Floats<kWide>{};
-      out[h] = there && !fresh ? load<kWide>(dx + at) : Floats<kWide>{};
+      if (column_of_half(h) >= columns) continue;
+      loaded.x[h] = load_packed<kWide>(x + at);
+      loaded.dy[h] = load_packed<kWide>(dy + at);
+      if (!fresh) loaded.dx[h] = load_packed<kWide>(dx + at);
+    }
+    return loaded;
+  };
+  constexpr bool kAhead = sizeof(S) == 2;
+  Loaded next{};
+  if constexpr (kAhead) next = load_row(begin);
+  int side = 0;
+  for (std::int64_t row = begin; row < end; ++row, side = 1 - side) {
+    Loaded now;
+    if constexpr (kAhead) {
+      now = next;
+      if (row + 1 < end) next = load_row(row + 1);
+    } else {
+      now = load_row(row);
+    }
+    Floats<kWide> normal[kHalves], gradient[kHalves], out[kHalves];
+    const float m = now.mean, r = now.rstd;
+#pragma unroll
+    for (int h = 0; h < kHalves; ++h) {
+      normal[h] = widen(now.x[h]);
+      gradient[h] = widen(now.dy[h]);
+      out[h] = widen(now.dx[h]);
     }
     float sum_g = 0, sum_gn = 0;
 #pragma unroll
@@ -293,23 +335,28 @@ __global__ void backward_kernel(S* dx, bool fresh, Sink sink, float* parts, cons
       const std::int64_t at = row * columns + column_of_half(h);
       store(dx + at, out[h]);
       put(h, at, out[h]);
+      if constexpr (kSums) {
+#pragma unroll
+        for (int i = 0; i < kWide; ++i) sum_dx[h].at[i] += out[h].at[i];
+      }
     }
   }
-  float* part = parts + static_cast<std::int64_t>(blockIdx.x) * 2 * columns;
+  float* part = parts + static_cast<std::int64_t>(blockIdx.x) * (kSums ? 3 : 2) * columns;
 #pragma unroll
   for (int h = 0; h < kHalves; ++h) {
     if (column_of_half(h) >= columns) continue;
     store(part + column_of_half(h), sum_gamma[h]);
     store(part + columns + column_of_half(h), sum_beta[h]);
+    if constexpr (kSums) store(part + 2 * columns + column_of_half(h), sum_dx[h]);
   }
 }
 
-// The rows of a block: enough for sums that cost little, few enough for a GPU's multiprocessors.
-std::int64_t rows_of_block(std::int64_t rows) {
-  constexpr std::int64_t kFewest = 8, kMost = 64, kBlocks = 1024;
-  std::int64_t each = kFewest;
-  while (each < kMost && ceil_div(rows, each) > kBlocks) each *= 2;
-  return each;
+// The rows of a block: as many blocks as run at once on an H100 or H200, whose multiprocessors have registers
+// for so many warps. Their sums cost more than a few idle multiprocessors of another GPU.
+std::int64_t rows_of_block(std::int64_t rows, std::int64_t warps) {
+  constexpr std::int64_t kFewest = 8, kMultiprocessors = 132, kWarpsOfOne = 21;
+  const std::int64_t each = ceil_div(rows, kWarpsOfOne / warps * kMultiprocessors);
+  return each > kFewest ? each : kFewest;
 }
 
 // --- rows of any width and alignment
@@ -394,21 +441,21 @@ bool fits(std::int64_t columns) { return columns % kWide == 0 && columns <= kMos
 void CudaBackend::layernorm_forward(const Tensor& y, const Tensor& mean, const Tensor& rstd, const Tensor& x,
                                     const Tensor& gamma, const Tensor& beta) {
   const std::int64_t rows = x.rows(), columns = x.columns();
-  const dim3 grid = blocks(ceil_div(rows, kWarps));
   with_types(y.dtype, x.dtype, [&]<typename T, typename S>() {
-    const auto run = [&](auto kernel, auto from) {
-      launch(kernel, grid, kThreads, 0, stream_.get(), y.as<T>(), mean.as<float>(), rstd.as<float>(), from,
-             gamma.as<T>(), beta.as<T>(), rows, columns);
+    const auto run = [&](auto kernel, int threads, auto from) {
+      launch(kernel, blocks(ceil_div(rows, threads / kWarp)), threads, 0, stream_.get(), y.as<T>(),
+             mean.as<float>(), rstd.as<float>(), from, gamma.as<T>(), beta.as<T>(), rows, columns);
     };
     if (!fits(columns) || !aligned(y.data, x.data, gamma.data, beta.data)) {
-      run(any_forward_kernel<T, S>, x.as<S>());
+      run(any_forward_kernel<T, S>, kThreads, x.as<S>());
     } else if (rows <= kFewRows) {
       launch_early(few_rows_kernel<T, S>, blocks(rows), kRowThreads, stream_.get(), y.as<T>(),
                    mean.as<float>(), rstd.as<float>(), nullptr, x.as<S>(), nullptr, gamma.as<T>(),
                    beta.as<T>(), columns);
     } else {
-      with_chunks(columns,
-                  [&]<int kChunks>() { run(forward_kernel<T, kChunks, Given<S>>, Given<S>{x.as<S>()}); });
+      with_chunks(columns, [&]<int kChunks>() {
+        run(forward_kernel<T, kChunks, Given<S>>, kForwardThreads, Given<S>{x.as<S>()});
+      });
     }
   });
 }
@@ -429,9 +476,9 @@ void CudaBackend::residual_layernorm_forward(const ResidualLayerNorm& args) {
     }
     const AfterBranch<T, S> stream{out.as<S>(), residual.as<S>(), branch.as<T>(), out.dim(1), Mask(dropout)};
     with_chunks(columns, [&]<int kChunks>() {
-      launch(forward_kernel<T, kChunks, AfterBranch<T, S>>, blocks(ceil_div(rows, kWarps)), kThreads, 0,
-             stream_.get(), y.as<T>(), mean.as<float>(), rstd.as<float>(), stream, gamma.as<T>(),
-             beta.as<T>(), rows, columns);
+      launch(forward_kernel<T, kChunks, AfterBranch<T, S>>, blocks(ceil_div(rows, kForwardWarps)),
+             kForwardThreads, 0, stream_.get(), y.as<T>(), mean.as<float>(), rstd.as<float>(), stream,
+             gamma.as<T>(), beta.as<T>(), rows, columns);
     });
   });
 }
@@ -449,22 +496,31 @@ void CudaBackend::layernorm_backward(const LayerNormBackward& args) {
     launch(any_parts_kernel<T, S>, blocks(row_blocks, ceil_div(columns, kThreads)), kThreads, 0,
            stream_.get(), parts, dy.as<T>(), x.as<S>(), mean.as<float>(), rstd.as<float>(), rows, columns);
   });
-  fold_parts(dgamma, dbeta, parts, row_blocks, 2 * columns, stream_.get());
+  fold_parts(dgamma, dbeta, {}, parts, row_blocks, 2 * columns, stream_.get());
 }
 
+// At a border between stages of a pipeline another op meets dx: where bits must not depend on the layout,
+// that op's sums are the only ones.
+bool CudaBackend::norm_backward_sums() const { return !options_.ordered; }
+
 void CudaBackend::layernorm_residual_backward(const LayerNormResidualBackward& args) {
-  const auto& [norm, overwrite, dbranch, dropout] = args;
+  const auto& [norm, overwrite, dbranch, dropout, sums] = args;
   const auto& [dx, dgamma, dbeta, dy, x, gamma, mean, rstd] = norm;
-  const std::int64_t rows = x.rows(), columns = x.columns(), each = rows_of_block(rows),
-                     row_blocks = ceil_div(rows, each);
+  const std::int64_t rows = x.rows(), columns = x.columns(), warps = ceil_div(columns, kWarpColumns),
+                     each = rows_of_block(rows, warps), row_blocks = ceil_div(rows, each);
   if (!fits(columns) || !aligned(dx.data, dbranch.data, dy.data, x.data, gamma.data)) {
-    return Backend::layernorm_residual_backward(args);
+    Backend::layernorm_residual_backward(args);
+    if (!sums) return;
+    zero(sums);
+    return add_column_sums(sums, dx);
   }
-  auto* parts = scratch_.take<float>(row_blocks * 2 * columns);
+  const std::int64_t stride = (sums ? 3 : 2) * columns;
+  auto* parts = scratch_.take<float>(row_blocks * stride);
   with_types(dy.dtype, x.dtype, [&]<typename T, typename S>() {
     const auto run = [&](const auto& sink) {
-      launch(backward_kernel<T, S, std::remove_cvref_t<decltype(sink)>>, blocks(row_blocks),
-             static_cast<unsigned>(ceil_div(columns, kWarpColumns) * kWarp), 0, stream_.get(), dx.as<S>(),
+      using Sink = std::remove_cvref_t<decltype(sink)>;
+      launch(sums ? backward_kernel<true, T, S, Sink> : backward_kernel<false, T, S, Sink>,
+             blocks(row_blocks), static_cast<unsigned>(warps * kWarp), 0, stream_.get(), dx.as<S>(),
              overwrite, sink, parts, dy.as<T>(), x.as<S>(), gamma.as<T>(), mean.as<float>(), rstd.as<float>(),
              rows, each, columns);
     };
@@ -474,7 +530,7 @@ void CudaBackend::layernorm_residual_backward(const LayerNormResidualBackward& a
       run(NoBranch{});
     }
   });
-  fold_parts(dgamma, dbeta, parts, row_blocks, 2 * columns, stream_.get());
+  fold_parts(dgamma, dbeta, sums, parts, row_blocks, stride, stream_.get());
 }
 
 }  // namespace shoal::cuda

@@ -10,7 +10,9 @@ constexpr int kThreads = 256, kWarps = kThreads / kWarp;
 // --- sums in double, of equal pieces
 constexpr std::int64_t kBlock = 16384;  // elements of one block's sum
 constexpr std::int64_t kShort = 4096;   // elements of a piece that a warp sums
-constexpr int kWide = 4;
+// Neighbouring elements that a thread loads at once.
+template <typename T>
+constexpr int kWide = 16 / sizeof(T);
 
 // |x|, but 0 for a subnormal number. A GPU has few units that convert to double: here bits only move, and the
 // exponent gets another bias. Without branches, so that loads are not held up.
@@ -23,10 +25,11 @@ __device__ double magnitude(float x) {
   return std::bit_cast<double>(bits < kSmallest ? 0 : moved);
 }
 
-// The sum of the elements of thread `first` of `threads`, which have four neighbours in turns. The order is
+// The sum of the elements of thread `first` of `threads`, which have kWide neighbours in turns. The order is
 // the same for any alignment.
 template <bool kSquares, bool kAligned, typename T>
 __device__ double sum_of_thread(const T* from, std::int64_t n, int first, int threads) {
+  constexpr int kEach = kWide<T>;
   double sum = 0;
   const auto add = [&](float element) {
     if constexpr (kSquares) {
@@ -37,29 +40,29 @@ __device__ double sum_of_thread(const T* from, std::int64_t n, int first, int th
     }
   };
   const auto add_next = [&]<int kCount>(std::int64_t at) {
-    Floats<kWide> values[kCount];
+    Floats<kEach> values[kCount];
 #pragma unroll
     for (int k = 0; k < kCount; ++k) {
-      const T* next = from + at + k * threads * kWide;
+      const T* next = from + at + k * threads * kEach;
       if constexpr (kAligned) {
-        values[k] = load<kWide>(next);
+        values[k] = load<kEach>(next);
       } else {
 #pragma unroll
-        for (int j = 0; j < kWide; ++j) values[k].at[j] = widen(next[j]);
+        for (int j = 0; j < kEach; ++j) values[k].at[j] = widen(next[j]);
       }
     }
 #pragma unroll
     for (int k = 0; k < kCount; ++k) {
 #pragma unroll
-      for (int j = 0; j < kWide; ++j) add(values[k].at[j]);
+      for (int j = 0; j < kEach; ++j) add(values[k].at[j]);
     }
   };
   constexpr int kAtOnce = 4;
-  std::int64_t i = first * kWide;
-  for (; i + (kAtOnce - 1) * threads * kWide + kWide <= n; i += kAtOnce * threads * kWide) {
+  std::int64_t i = first * kEach;
+  for (; i + (kAtOnce - 1) * threads * kEach + kEach <= n; i += kAtOnce * threads * kEach) {
     add_next.template operator()<kAtOnce>(i);
   }
-  for (; i + kWide <= n; i += threads * kWide) add_next.template operator()<1>(i);
+  for (; i + kEach <= n; i += threads * kEach) add_next.template operator()<1>(i);
   for (; i < n; ++i) add(widen(from[i]));
   return sum;
 }
@@ -103,6 +106,7 @@ __global__ void __launch_bounds__(kLanes)
     sum_rows_kernel(double* total, const double* x, unsigned rows, unsigned stride, unsigned n) {
   __shared__ double shared[kLanes / kWarp];
   double sum = 0;
+#pragma unroll 8
   for (unsigned i = threadIdx.x; i < rows * n; i += kLanes) sum += x[i / n * stride + i % n];
   sum = block_sum<kLanes>(sum, shared);
   if (threadIdx.x == 0) *total += sum;
@@ -140,12 +144,13 @@ __global__ void column_sums_kernel(float* parts, const T* x, std::int64_t rows, 
   parts[blockIdx.y * columns + first + mine] = total;
 }
 
-// A lane sums a column, a warp every kFoldWarps-th part. Blocks of grid.y = 1 fold the second sums.
+// A lane sums a column, a warp every kFoldWarps-th part. grid.y is which of the sums.
 constexpr int kFoldWarps = 32;
 template <typename T>
 __global__ void __launch_bounds__(kFoldWarps* kWarp)
-    fold_parts_kernel(T* out, T* second, const float* parts, std::int64_t blocks_of_rows, std::int64_t stride,
-                      std::int64_t columns) {
+    fold_parts_kernel(T* out, T* second, float* third, const float* parts, std::int64_t blocks_of_rows,
+                      std::int64_t stride, std::int64_t columns) {
+  if (blockIdx.y == 1 && !second) return;
   __shared__ float shared[kFoldWarps][kWarp];
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
   const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * kWarp + lane;
@@ -161,18 +166,22 @@ __global__ void __launch_bounds__(kFoldWarps* kWarp)
   float total = 0;
 #pragma unroll
   for (int i = 0; i < kFoldWarps; ++i) total += shared[i][lane];
+  if (blockIdx.y == 2) {
+    third[column] = total;
+    return;
+  }
   T& to = (blockIdx.y == 0 ? out : second)[column];
   to = narrow<T>(widen(to) + total);
 }
 
 }  // namespace
 
-void fold_parts(const Tensor& out, const Tensor& second, const float* parts, std::int64_t blocks_of_rows,
-                std::int64_t stride, cudaStream_t stream) {
-  const std::int64_t columns = out.count();
+void fold_parts(const Tensor& out, const Tensor& second, const Tensor& third, const float* parts,
+                std::int64_t blocks_of_rows, std::int64_t stride, cudaStream_t stream) {
+  const std::int64_t columns = out.count(), which = third ? 3 : second ? 2 : 1;
   with_type(out.dtype, [&]<typename T>() {
-    launch(fold_parts_kernel<T>, blocks(ceil_div(columns, kWarp), second ? 2 : 1), kFoldWarps * kWarp, 0,
-           stream, out.as<T>(), second.as<T>(), parts, blocks_of_rows, stride, columns);
+    launch(fold_parts_kernel<T>, blocks(ceil_div(columns, kWarp), which), kFoldWarps * kWarp, 0, stream,
+           out.as<T>(), second.as<T>(), third.as<float>(), parts, blocks_of_rows, stride, columns);
   });
 }
 
@@ -189,15 +198,14 @@ void CudaBackend::add_column_sums(const Tensor& out, const Tensor& x) {
              stream_.get(), parts, x.as<T>(), rows, columns);
     }
   });
-  fold_parts(out, {}, parts, row_blocks, columns, stream_.get());
+  fold_parts(out, {}, {}, parts, row_blocks, columns, stream_.get());
 }
 
 void CudaBackend::add_sums(const Tensor& totals, const Tensor& x, bool squares) {
   if (x.count() == 0) return;
   const std::int64_t pieces = totals.count(), length = x.count() / pieces;
-  const bool wide = aligned(x.data) && length % kWide == 0;
   cudaStream_t stream = stream_.get();
-  const auto run = [&]<bool kSquares, bool kAligned, typename T>() {
+  const auto run_aligned = [&]<bool kSquares, bool kAligned, typename T>() {
     if (length <= kShort) {
       return launch(short_sums_kernel<kSquares, kAligned, T>, blocks(ceil_div(pieces, kWarps)), kThreads, 0,
                     stream, totals.as<double>(), x.as<T>(), pieces, length);
@@ -208,13 +216,12 @@ void CudaBackend::add_sums(const Tensor& totals, const Tensor& x, bool squares) 
            x.as<T>(), length, of_piece);
     launch(fold_sums_kernel, blocks(pieces), kThreads, 0, stream, totals.as<double>(), parts, of_piece);
   };
-  if (!squares) {
-    return wide ? run.template operator()<false, true, float>()
-                : run.template operator()<false, false, float>();
-  }
-  with_type(x.dtype, [&]<typename T>() {
-    wide ? run.template operator()<true, true, T>() : run.template operator()<true, false, T>();
-  });
+  const auto run = [&]<bool kSquares, typename T>() {
+    aligned(x.data) && length % kWide<T> == 0 ? run_aligned.template operator()<kSquares, true, T>()
+                                              : run_aligned.template operator()<kSquares, false, T>();
+  };
+  if (!squares) return run.template operator()<false, float>();
+  with_type(x.dtype, [&]<typename T>() { run.template operator()<true, T>(); });
 }
 
 void CudaBackend::sum_rows(const Tensor& total, const Tensor& x, std::int64_t n) {

@@ -6,9 +6,9 @@
 
 namespace shoal::cuda {
 
-// out g [columns] += sum over i of parts [blocks, stride] at [i, column]; second g [columns], which may be
-// empty, at [i, columns + column].
-void fold_parts(const Tensor& out, const Tensor& second, const float* parts, std::int64_t blocks_of_rows,
-                std::int64_t stride, cudaStream_t stream);
+// out g [columns] += sum over i of parts [blocks, stride] at [i, column]; second g [columns] += that at
+// [i, columns + column]; third f32 [columns] = that at [i, 2 columns + column]. Both may be empty.
+void fold_parts(const Tensor& out, const Tensor& second, const Tensor& third, const float* parts,
+                std::int64_t blocks_of_rows, std::int64_t stride, cudaStream_t stream);
 
 }  // namespace shoal::cuda

@@ -60,14 +60,16 @@ GradientReducer::Gradient GradientReducer::gradient(int unit, std::span<const El
 
 void GradientReducer::zero_between(const Tensor& whole, std::span<const ElementRange> products) {
   std::int64_t from = 0;
+  std::vector<Tensor> parts;
   const auto zero_until = [&](std::int64_t end) {
-    if (from < end) context_.backend.zero(part_of(whole, from, end - from));
+    if (from < end) parts.push_back(part_of(whole, from, end - from));
   };
   for (const auto& range : products) {
     zero_until(range.begin);
     from = range.end;
   }
   zero_until(whole.count());
+  context_.backend.zero_each(parts);
 }
 
 void GradientReducer::ready(int unit) {

@@ -254,17 +254,60 @@ TEST_P(Cuda, TheSameBitsEveryTime) {
   }
 }
 
+// The sums of a norm's gradient, which linear_backward_weight need not make: of rows in a warp's registers,
+// of others, and of more rows than a block has.
+TEST_P(Cuda, NormsSumTheirGradient) {
+  const std::shared_ptr<Backend> backend = make_cuda_backend({.ordered = false});
+  ASSERT_TRUE(backend->norm_backward_sums());
+  for (const DType stream : {DType::f32, GetParam()}) {
+    const Side side{*backend, GetParam(), DType::f32, stream};
+    for (const auto& [R, C] : {std::pair{1, 4}, {10, 3}, {141, 20}, {4, 768}, {29, 1600}, {2, 2052}}) {
+      SCOPED_TRACE(fmt::format("{} x {}", R, C));
+      const std::int64_t n = std::int64_t{R} * C;
+      const Buffer x = side.stream({1, R, C}, normal_values(n, 1, stream)),
+                   dy = side.compute({R, C}, values(n, 2)), scale = side.compute({C}, values(C, 3)),
+                   y = side.compute({R, C}), mean = side.full({R}), rstd = side.full({R});
+      backend->layernorm_forward(y, mean, rstd, Tensor(x).reshaped({R, C}), scale, scale);
+      for (const bool with_branch : {true, false}) {
+        const Buffer dx = side.stream({1, R, C}, normal_values(n, 4, stream)),
+                     dbranch = side.compute({1, R, C}), dgamma = side.full({C}), dbeta = side.full({C}),
+                     sums = side.full({C}, normal_values(C, 5));
+        backend->layernorm_residual_backward({.norm = {.dx = dx,
+                                                       .dgamma = dgamma,
+                                                       .dbeta = dbeta,
+                                                       .dy = dy,
+                                                       .x = Tensor(x).reshaped({R, C}),
+                                                       .gamma = scale,
+                                                       .mean = mean,
+                                                       .rstd = rstd},
+                                              .dbranch = with_branch ? Tensor(dbranch) : Tensor{},
+                                              .sums = sums});
+        Values expected(0.0, static_cast<std::size_t>(C)), magnitude = expected;
+        const Values result = dx.values();
+        for (std::size_t i = 0; i < result.size(); ++i) {
+          expected[i % static_cast<std::size_t>(C)] += result[i];
+          magnitude[i % static_cast<std::size_t>(C)] += std::abs(result[i]);
+        }
+        expect_within(sums.values(), expected, gamma(R) * magnitude);
+      }
+    }
+  }
+}
+
 // Gradients of a small model and its loss after some steps. Every operation rounds to the compute type once;
 // there are fewer than 20 in a row.
 TEST_P(Cuda, AWholeModelFollowsTheCpu) {
-  const GptConfig config{
-      .n_layer = 2, .n_head = 2, .n_embd = 128, .block_size = 96, .vocab_size = 211, .dropout = 0.1};
+  GptConfig config{.n_layer = 2, .n_head = 2, .n_embd = 128, .block_size = 96, .vocab_size = 211};
   const TraineeOptions options{.compute = GetParam(), .micro_batch = 2, .micro_batches = 2};
   TraineeOptions narrow = options;  // the residual stream and the gradients have the compute type as well
   narrow.stream = narrow.gradients = GetParam();
   const double rounding = 20 * (GetParam() == DType::bf16 ? unit_roundoff(DType::bf16) : 128 * kUnit);
-  for (const auto& of_gpu : {options, narrow}) {
-    Trainee on_gpu(make_cuda_backend(), config, of_gpu), on_cpu(make_cpu_backend(), config, options);
+  for (const auto& [of_gpu, ordered] :
+       {std::pair{options, true}, {narrow, true}, {options, false}, {narrow, false}}) {
+    config.dropout =
+        ordered ? 0.1 : 0.0;  // without dropout, and where order is free, norms sum their gradients
+    Trainee on_gpu(make_cuda_backend({.ordered = ordered}), config, of_gpu),
+        on_cpu(make_cpu_backend(), config, options);
     for (int step = 0; step < 2; ++step) {
       const Tokens batch = random_tokens(config, 4, static_cast<std::uint32_t>(step));
       const double loss = on_gpu.train(batch, step, 1e-3), expected = on_cpu.train(batch, step, 1e-3);
@@ -283,11 +326,11 @@ TEST_P(Cuda, AWholeModelFollowsTheCpu) {
 // branch's gradient without a norm before it. (Epilogues with GELU are excluded: they take GELU of the sum
 // that `hidden` is rounded from.)
 TEST_P(Cuda, RecomputeGivesTheSameBits) {
-  for (const double dropout : {0.0, 0.1}) {
+  for (const auto& [dropout, ordered] : {std::pair{0.0, true}, {0.0, false}, {0.1, true}}) {
     const GptConfig config{
         .n_layer = 3, .n_head = 2, .n_embd = 36, .block_size = 24, .vocab_size = 61, .dropout = dropout};
     const auto run = [&](Recompute recompute) {
-      Trainee trainee(make_cuda_backend({.tune = false}), config,
+      Trainee trainee(make_cuda_backend({.tune = false, .ordered = ordered}), config,
                       {.compute = GetParam(), .micro_batch = 2, .micro_batches = 2, .recompute = recompute});
       for (int step = 0; step < 2; ++step) {
         trainee.train(random_tokens(config, 4, static_cast<std::uint32_t>(step)), step, 1e-3);

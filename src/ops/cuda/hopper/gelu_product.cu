@@ -395,7 +395,7 @@ bool gelu_product(const Product& product, Gelu kind, KernelScratch& scratch, cud
              : run(gelu_product_kernel<Gelu::erf, false>, std::false_type{});
   }
   if (product.sums) {
-    fold_parts(product.sums, {}, vectors.parts, parts, columns, stream);
+    fold_parts(product.sums, {}, {}, vectors.parts, parts, columns, stream);
   }
   return true;
 }
