@@ -3,10 +3,11 @@
 #   bench/gpu.sh pack        here: builds for sm_90 into build/gpu, and gathers programs, libraries and data ($TEXT: the corpus
 #                            of pretrain) in build/gpu/pack.tar.gz
 #   bench/gpu.sh run [PART]  there, with that file carried along: all parts, or some of
-#     machine tests sanitizer layouts ops steps large memory compile peers planned decode generation characters pretrain
+#     machine tests sanitizer layouts ops steps large memory compile peers before planned decode generation characters pretrain
 #   PART+PART are run beside each other, which suits what is not timed.
-# pack takes llm.c's train_gpt2cu along where $LLMC names one that was built for that machine. pretrain goes on where it
-# stopped, $LIMIT seconds at a time. Full output goes to $OUT (default out/gpu) as one archive, a report to the terminal.
+# pack takes llm.c's train_gpt2cu along where $LLMC names one that was built for that machine, and for `before` an older
+# build of this program where $BEFORE names its folder, such as build/gpu. pretrain goes on where it stopped, $LIMIT
+# seconds at a time. Full output goes to $OUT (default out/gpu) as one archive, a report to the terminal.
 # peers needs PyTorch in $PYTHON (python3). $SHOAL_DATA_DIR holds tinyshakespeare.txt.
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -30,6 +31,11 @@ pack() {
   done
   strip --strip-unneeded "$pack"/lib/* 2>/dev/null || true
   [ -z "${LLMC:-}" ] || cp "$LLMC" "$pack/llmc"
+  if [ -n "${BEFORE:-}" ]; then
+    mkdir "$pack/before"
+    strip --strip-unneeded -o "$pack/before/bench_train_step" "$BEFORE/bench/bench_train_step"
+    strip --strip-unneeded -o "$pack/before/libshoal_cuda.so" "$BEFORE/libshoal_cuda.so"
+  fi
   export SHOAL_DATA_DIR=${SHOAL_DATA_DIR:-$PWD/../shared/data}
   "$pack/shoal" prepare shakespeare-char --out "$pack/shakespeare-char"
   "$pack/shoal" prepare text "${TEXT:-$SHOAL_DATA_DIR/wikitext-2}" --tokenizer gpt2 --out "$pack/text"
@@ -276,6 +282,21 @@ with open('$work/random.bin', 'wb') as file:
     done
   done 3< <(sizes)
 }
+# The same steps by an older build and by this one, interleaved.
+before() {
+  local name layers heads width batch round narrow
+  while read -r -u 3 name layers heads width batch; do
+    for round in $(seq "${ROUNDS:-2}"); do
+      for narrow in "" --narrow; do
+        # shellcheck disable=SC2086
+        set -- "$layers" "$heads" "$width" 50257 "$batch" 1024 0 bfloat16 20 --backend cuda $narrow
+        part "before, $name $narrow" "before-$name-old$narrow-$round.txt" 1 \
+          env SHOAL_CUDA_MODULE="$PWD/$pack/before/libshoal_cuda.so" "$pack/before/bench_train_step" "$@"
+        part "now, $name $narrow" "before-$name-new$narrow-$round.txt" 1 "$pack/bench_train_step" "$@"
+      done
+    done
+  done 3< <(sizes)
+}
 # Workload W2: best validation loss 1.47 +- 0.01, and how long that takes.
 characters() {
   LIMIT=400 part "characters of Shakespeare, 5000 steps" characters.txt 4 "$pack/shoal" train configs/shakespeare-char.toml \
@@ -315,5 +336,5 @@ case ${1:-} in
     tar -czf "$out/gpu-$(date +%s).tar.gz" -C "$work" logs
     [ ! -e "$work/failed" ] || { sed 's/^/failed: /' "$work/failed"; exit 1; }
     ;;
-  *) sed -n '2,10p' "$0"; exit 2 ;;
+  *) sed -n '2,11p' "$0"; exit 2 ;;
 esac
