@@ -210,6 +210,24 @@ TEST(House, EveryHeaderHasPragmaOnce) {
   }
 }
 
+// By shoal_precompile, which keeps ccache from them: it may return what was made of older headers.
+TEST(House, HeadersArePrecompiledInOnePlace) {
+  std::vector<std::string> calls;
+  const fs::path root = SHOAL_SOURCE_DIR;
+  for (const char* folder : {"cmake", "tests", "bench", "."}) {
+    for (const auto& entry : fs::directory_iterator(root / folder)) {
+      const auto name = entry.path().filename();
+      if (name != "CMakeLists.txt" && name.extension() != ".cmake") continue;
+      std::ifstream file(entry.path());
+      for (std::string line; std::getline(file, line);) {
+        const bool reuses = line.find("REUSE_FROM") != line.npos;
+        if (line.find("target_precompile_headers(") != line.npos && !reuses) calls.push_back(line);
+      }
+    }
+  }
+  EXPECT_THAT(calls, testing::ElementsAre("  target_precompile_headers(${target} PRIVATE ${ARGN})"));
+}
+
 // The rules themselves, so that the test above is known to be able to fail.
 TEST(House, RefusesWhatGoesUpOrLeaves) {
   EXPECT_TRUE(objection({"ops/kernels.h", "model/config.h", false}));
