@@ -49,7 +49,7 @@ struct Cost {
 class Bench {
  public:
   Bench(Backend& ops, const Model& model, DType type, DType stream, std::string filter)
-      : ops_(ops), model_(model), type_(type), stream_(stream), filter_(std::move(filter)) {
+      : ops_(ops), model_(model), type_(type), stream_type_(stream), filter_(std::move(filter)) {
     const std::uint32_t step = 1;
     const AdamWScalars scalars{.lr = 1e-4f, .correction1 = 1, .correction2 = 1, .commit = 1};
     ops.copy_from_host(step_, &step);
@@ -68,7 +68,7 @@ class Bench {
 
   // On another backend.
   void attention_by(Backend& ops, const std::string& kernels) {
-    Bench other(ops, model_, type_, stream_, filter_);
+    Bench other(ops, model_, type_, stream_type_, filter_);
     other.peak_ = peak_;
     other.bandwidth_ = bandwidth_;
     try {
@@ -243,21 +243,21 @@ class Bench {
     const std::int64_t b = model_.batch, t = model_.positions, c = model_.channels, r = model_.rows(),
                        v = model_.padded_classes;
     const double n = static_cast<double>(r * c), size = static_cast<double>(size_of(type_)),
-                 wide_size = static_cast<double>(size_of(stream_));
+                 stream_size = static_cast<double>(size_of(stream_type_));
     const Shape stream{b, t, c}, rows{r, c}, wide{r, 4 * c};
     for (const double p : {0.0, 0.2}) {
-      row("residual forward" + suffix(p), {.bytes = n * (2 * wide_size + size)}, [=, this](Arena& arena) {
-        const Tensor out = arena.take(stream_, stream), x = normal(arena, stream_, stream),
+      row("residual forward" + suffix(p), {.bytes = n * (2 * stream_size + size)}, [=, this](Arena& arena) {
+        const Tensor out = arena.take(stream_type_, stream), x = normal(arena, stream_type_, stream),
                      y = normal(arena, type_, stream);
         return [=, this] { ops_.residual_forward(out, x, y, dropout(p)); };
       });
-      row("residual backward" + suffix(p), {.bytes = n * (wide_size + size)}, [=, this](Arena& arena) {
-        const Tensor to = arena.take(type_, stream), from = normal(arena, stream_, stream);
+      row("residual backward" + suffix(p), {.bytes = n * (stream_size + size)}, [=, this](Arena& arena) {
+        const Tensor to = arena.take(type_, stream), from = normal(arena, stream_type_, stream);
         return [=, this] { ops_.residual_backward(to, from, dropout(p)); };
       });
-      row("residual, layernorm forward" + suffix(p), {.bytes = n * (2 * wide_size + 2 * size)},
+      row("residual, layernorm forward" + suffix(p), {.bytes = n * (2 * stream_size + 2 * size)},
           [=, this](Arena& arena) {
-            const Tensor out = arena.take(stream_, stream), x = normal(arena, stream_, stream),
+            const Tensor out = arena.take(stream_type_, stream), x = normal(arena, stream_type_, stream),
                          branch = normal(arena, type_, stream), y = arena.take(type_, rows),
                          mean = arena.take(f32, {r}), rstd = arena.take(f32, {r}),
                          gamma = normal(arena, type_, {c});
@@ -273,11 +273,11 @@ class Bench {
                                                .beta = gamma});
             };
           });
-      row("layernorm, residual backward" + suffix(p), {.bytes = n * (3 * wide_size + 2 * size)},
+      row("layernorm, residual backward" + suffix(p), {.bytes = n * (3 * stream_size + 2 * size)},
           [=, this](Arena& arena) {
-            const Tensor dx = arena.take(stream_, stream), dbranch = arena.take(type_, stream),
-                         dgamma = arena.take(stream_, {c}), dbeta = arena.take(stream_, {c}),
-                         dy = normal(arena, type_, rows), x = normal(arena, stream_, rows),
+            const Tensor dx = arena.take(stream_type_, stream), dbranch = arena.take(type_, stream),
+                         dgamma = arena.take(stream_type_, {c}), dbeta = arena.take(stream_type_, {c}),
+                         dy = normal(arena, type_, rows), x = normal(arena, stream_type_, rows),
                          gamma = normal(arena, type_, {c}), mean = normal(arena, f32, {r}),
                          rstd = normal(arena, f32, {r});
             return [=, this] {
@@ -294,25 +294,26 @@ class Bench {
             };
           });
     }
-    row("embedding forward", {.bytes = wide_size * n}, [=, this](Arena& arena) {
-      const Tensor out = arena.take(stream_, stream), tokens = classes(arena, {b, t}, model_.classes),
+    row("embedding forward", {.bytes = stream_size * n}, [=, this](Arena& arena) {
+      const Tensor out = arena.take(stream_type_, stream), tokens = classes(arena, {b, t}, model_.classes),
                    wte = normal(arena, type_, {v, c}), wpe = normal(arena, type_, {t, c});
       return [=, this] { ops_.embedding_forward(out, tokens, wte, wpe, 0, dropout(0)); };
     });
-    row("embedding backward", {.bytes = wide_size * n}, [=, this](Arena& arena) {
-      const Tensor dout = normal(arena, stream_, stream), tokens = classes(arena, {b, t}, model_.classes),
-                   dwte = arena.take(stream_, {v, c}), dwpe = arena.take(stream_, {t, c});
+    row("embedding backward", {.bytes = stream_size * n}, [=, this](Arena& arena) {
+      const Tensor dout = normal(arena, stream_type_, stream),
+                   tokens = classes(arena, {b, t}, model_.classes), dwte = arena.take(stream_type_, {v, c}),
+                   dwpe = arena.take(stream_type_, {t, c});
       return [=, this] { ops_.embedding_backward(dwte, dwpe, dout, tokens, 0, dropout(0)); };
     });
-    row("layernorm forward", {.bytes = n * (wide_size + size)}, [=, this](Arena& arena) {
+    row("layernorm forward", {.bytes = n * (stream_size + size)}, [=, this](Arena& arena) {
       const Tensor y = arena.take(type_, rows), mean = arena.take(f32, {r}), rstd = arena.take(f32, {r}),
-                   x = normal(arena, stream_, rows), gamma = normal(arena, type_, {c});
+                   x = normal(arena, stream_type_, rows), gamma = normal(arena, type_, {c});
       return [=, this] { ops_.layernorm_forward(y, mean, rstd, x, gamma, gamma); };
     });
-    row("layernorm backward", {.bytes = n * (3 * wide_size + size)}, [=, this](Arena& arena) {
-      const Tensor dx = arena.take(stream_, rows), dgamma = arena.take(stream_, {c}),
-                   dbeta = arena.take(stream_, {c}), dy = normal(arena, type_, rows),
-                   x = normal(arena, stream_, rows), gamma = normal(arena, type_, {c}),
+    row("layernorm backward", {.bytes = n * (3 * stream_size + size)}, [=, this](Arena& arena) {
+      const Tensor dx = arena.take(stream_type_, rows), dgamma = arena.take(stream_type_, {c}),
+                   dbeta = arena.take(stream_type_, {c}), dy = normal(arena, type_, rows),
+                   x = normal(arena, stream_type_, rows), gamma = normal(arena, type_, {c}),
                    mean = normal(arena, f32, {r}), rstd = normal(arena, f32, {r});
       return [=, this] {
         ops_.layernorm_backward({.dx = dx,
@@ -399,24 +400,24 @@ class Bench {
 
   void flat() {
     const Shape shape{model_.parameters()};
-    const auto n = static_cast<double>(shape.count()), size = static_cast<double>(size_of(stream_));
+    const auto n = static_cast<double>(shape.count()), size = static_cast<double>(size_of(stream_type_));
     row("adamw, a block", {.bytes = n * (26 + size)}, [=, this](Arena& arena) {
       const Tensor w = normal(arena, f32, shape), m = arena.take(f32, shape), v = arena.take(f32, shape),
-                   g = normal(arena, stream_, shape), copy = arena.take(DType::bf16, shape);
+                   g = normal(arena, stream_type_, shape), copy = arena.take(DType::bf16, shape);
       return [=, this] {
         ops_.adamw({.weights = w, .compute = copy, .m = m, .v = v, .grads = g},
                    {.scalars = adamw_scalars_.as<AdamWScalars>()});
       };
     });
     row("sum of squares, a block", {.bytes = n * size}, [=, this](Arena& arena) {
-      const Tensor x = normal(arena, stream_, shape), total = arena.take(DType::f64, {1});
+      const Tensor x = normal(arena, stream_type_, shape), total = arena.take(DType::f64, {1});
       return [=, this] { ops_.sum_squares(total, x); };
     });
   }
 
   Backend& ops_;
   Model model_;
-  DType type_, stream_;
+  DType type_, stream_type_;
   std::string filter_;
   LogitsPlan plan_ = logits_plan(backend_kind(ops_.name()).value(), type_);
   double peak_ = 1, bandwidth_ = 1;

@@ -95,9 +95,7 @@ struct AfterBranch {
 // Blocks of a multiprocessor, as many as there are registers for.
 constexpr int kForwardThreads = 128, kForwardWarps = kForwardThreads / kWarp;
 template <int kChunks>
-constexpr int kForwardBlocks = kChunks <= 6    ? 6
-                               : kChunks <= 13 ? 4
-                                               : 3;
+constexpr int kForwardBlocks = kChunks <= 6 ? 6 : (kChunks <= 13 ? 4 : 3);
 
 template <typename T, int kChunks, typename Source>
 __global__ void __launch_bounds__(kForwardThreads, kForwardBlocks<kChunks>)
@@ -351,8 +349,8 @@ __global__ void backward_kernel(S* dx, bool fresh, Sink sink, float* parts, cons
   }
 }
 
-// The rows of a block: as many blocks as run at once on an H100 or H200, whose multiprocessors have registers
-// for so many warps. Their sums cost more than a few idle multiprocessors of another GPU.
+// The rows of a block, for as many blocks as run at once on an H100 or H200, whose multiprocessors have
+// registers for so many warps. Not of the GPU at hand: another one may be less busy, but has the same bits.
 std::int64_t rows_of_block(std::int64_t rows, std::int64_t warps) {
   constexpr std::int64_t kFewest = 8, kMultiprocessors = 132, kWarpsOfOne = 21;
   const std::int64_t each = ceil_div(rows, kWarpsOfOne / warps * kMultiprocessors);
