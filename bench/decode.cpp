@@ -1,10 +1,10 @@
 // Times generation: tokens that are read one after the other, each with its logits on the host, by a random
 // GPT with as many positions as it needs.
 //   bench_decode N_LAYER N_HEAD N_EMBD VOCAB PROMPT TEXTS TOKENS float32|bfloat16 [--backend cpu|cuda]
-//   [--eager]
-// Each of TEXTS texts has PROMPT tokens before; --eager launches what a GPU would replay as a graph. Prints
-// one line: ms to read a prompt, median and minimum ms of a step of one token for each text, and the bytes of
-// weights, keys and values that it reads per second.
+//   [--eager] [--int8]
+// Each of TEXTS texts has PROMPT tokens before; --eager launches what a GPU would replay as a graph; --int8
+// puts the weights in 8 bits. Prints one line: ms to read a prompt, median and minimum ms of a step of one
+// token for each text, and the bytes of weights, keys and values that it reads per second.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -30,13 +30,14 @@ struct Settings {
   int texts = 0, tokens = 0;
   DType compute = DType::f32;
   std::string backend = "cpu";
-  bool eager = false;
+  bool eager = false, int8 = false;
 };
 
 Settings read_settings(int argc, char** argv) {
   if (argc < 9) {
-    fail_user("usage: {} N_LAYER N_HEAD N_EMBD VOCAB PROMPT TEXTS TOKENS DTYPE [--backend NAME] [--eager]",
-              argv[0]);
+    fail_user(
+        "usage: {} N_LAYER N_HEAD N_EMBD VOCAB PROMPT TEXTS TOKENS DTYPE [--backend NAME] [--eager] [--int8]",
+        argv[0]);
   }
   Settings settings;
   settings.model.n_layer = std::atoi(argv[1]);
@@ -52,6 +53,8 @@ Settings read_settings(int argc, char** argv) {
     const std::string option = argv[i];
     if (option == "--eager") {
       settings.eager = true;
+    } else if (option == "--int8") {
+      settings.int8 = true;
     } else if (option == "--backend" && i + 1 < argc) {
       settings.backend = argv[++i];
     } else {
@@ -67,9 +70,9 @@ double bytes_of_step(const Settings& settings) {
   const double c = static_cast<double>(model.n_embd), layers = static_cast<double>(model.n_layer),
                positions = static_cast<double>(model.block_size),
                middle = (static_cast<double>(settings.prompt) + positions) / 2;
-  const double numbers = layers * 12 * c * c + static_cast<double>(model.vocab_size) * c +
-                         settings.texts * layers * 2 * c * middle;
-  return numbers * static_cast<double>(size_of(settings.compute));
+  const auto size = static_cast<double>(size_of(settings.compute));
+  return (layers * 12 * c * c + static_cast<double>(model.vocab_size) * c) * (settings.int8 ? 1 : size) +
+         settings.texts * layers * 2 * c * middle * size;
 }
 
 void run(const Settings& settings) {
@@ -81,6 +84,7 @@ void run(const Settings& settings) {
   options.training = false;
   DataEngine engine(*backend, mesh, config, options);
   engine.initialize(1337);
+  if (settings.int8) engine.to_int8();
   Decoder decoder(*backend, engine, config, settings.compute, settings.texts, {}, !settings.eager);
 
   std::vector<Decoder::Token> next;

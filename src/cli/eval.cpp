@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "cli/checkpoint_option.h"
+#include "cli/text_model.h"
 #include "config/pretrained.h"
 #include "core/error.h"
 #include "core/file.h"
@@ -31,6 +32,7 @@ struct EvalOptions {
   std::int64_t sequences = 0;
   std::int64_t batches = 0;  // of train.global_batch sequences
   int ranks = 0;
+  bool int8 = false;
   std::vector<std::string> settings;
   std::string task;   // a file of items instead of a split
   std::string items;  // a new file for each item's result
@@ -135,6 +137,7 @@ void evaluate_task(const EvalOptions& options, const Config& given, World& world
                                    if (!plan.sequence) positions = longest;
                                  });
   const auto& runtime = *loaded.runtime;
+  if (options.int8) runtime.engine().to_int8();
   Evaluator evaluator(runtime.backend(), runtime.model(), runtime.mesh(), 0);
   Progress progress("task " + task.name, 0, "sequences");
   const auto score = score_task(evaluator, task, *loaded.tokenizer, show_on(progress));
@@ -152,6 +155,7 @@ void evaluate(const EvalOptions& options, const Config& config, World& world) {
   const auto loaded =
       load_model(checkpoint, config, world.ranks, backend_options(config, world), Runtime::Use::evaluation);
   const auto& runtime = *loaded.runtime;
+  if (options.int8) runtime.engine().to_int8();
   Evaluator evaluator(runtime.backend(), runtime.model(), runtime.mesh(),
                       static_cast<std::uint64_t>(config.run.seed));
   const auto sources = config.data.sources();
@@ -206,6 +210,7 @@ void add_eval(CLI::App& app) {
       ->excludes(split, sequences, batches);
   command->add_option("--items", options->items, "A new file for the result of each of the task's items")
       ->option_text("FILE.jsonl");
+  add_int8(*command, options->int8);
   add_ranks(*command, options->ranks);
   add_settings(*command, options->settings);
   command->callback([options, command] {

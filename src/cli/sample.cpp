@@ -118,7 +118,7 @@ void sample(const SampleArguments& options, const std::string& text, const Confi
   const int tensor = config.parallel.tensor;
   const auto group = ranks.split([&](int rank) { return Communicator::SplitKey{rank / tensor, rank}; });
   const auto writers = ranks.split([&](int rank) { return Communicator::SplitKey{rank % tensor, rank}; });
-  const auto model = load_text_model(options.checkpoint, config, *group, world);
+  const auto model = load_text_model(options, config, *group, world);
   auto settings = options;
   settings.sampling.vocab_size = model.tokenizer->vocab_size();
   std::optional<Prompts> prompts;

@@ -33,7 +33,7 @@ bool is_loopback(const std::string& host) {
 }
 
 void serve_model(const ServeArguments& options, const Config& config, World& world) {
-  const auto model = load_text_model(options.checkpoint, config, world.ranks, world);
+  const auto model = load_text_model(options, config, world.ranks, world);
   const auto& size = model.plan.model;
   auto generator = make_generator(*model.runtime, model.plan, static_cast<int>(options.batch));
   const InterruptGuard guard;

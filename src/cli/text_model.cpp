@@ -28,6 +28,12 @@ void add_text_backend(CLI::App& command, TextModelArguments& arguments) {
   command.add_option("--threads", arguments.threads, "Threads (default: the run's train.threads)")
       ->check(takes_integer(0))
       ->option_text("N");
+  add_int8(command, arguments.int8);
+}
+
+void add_int8(CLI::App& command, bool& int8) {
+  command.add_flag("--int8", int8,
+                   "Weights in 8 bits, a step for each row: less to read for each token; CPU only");
 }
 
 Config load_text_config(const TextModelArguments& arguments) {
@@ -44,12 +50,14 @@ Config load_text_config(const TextModelArguments& arguments) {
   return config;
 }
 
-LoadedModel load_text_model(const std::string& checkpoint, const Config& config, Communicator& group,
+LoadedModel load_text_model(const TextModelArguments& arguments, const Config& config, Communicator& group,
                             World& world) {
+  const auto& checkpoint = arguments.checkpoint;
   const auto found = find_checkpoint(checkpoint, world.ranks);
   std::optional<LoadedModel> model;
   const auto load = [&] {
     model.emplace(load_model(found, config, group, backend_options(config, world), Runtime::Use::parameters));
+    if (arguments.int8) model->runtime->engine().to_int8();
     const auto weights = weights_at(found);
     const bool own = weights && weights->format == WeightsFormat::hugging_face;  // a folder with a tokenizer
     if (!model->tokenizer && has_gpt2_size(model->plan.model.vocab_size) && !own) {

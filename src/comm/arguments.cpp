@@ -15,7 +15,7 @@ std::string list_ranks(const std::vector<int>& ranks) {
 }
 
 void check_reducible(DType dtype) {
-  if (dtype == DType::f16) fail("{} cannot be reduced", name_of(dtype));
+  if (dtype == DType::f16 || dtype == DType::i8) fail("{} cannot be reduced", name_of(dtype));
 }
 
 void check_parts(std::string_view what, const Tensor& whole, const Tensor& part, int size) {

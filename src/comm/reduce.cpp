@@ -98,6 +98,7 @@ void reduce(std::span<std::byte* const> outs, std::int64_t first_out, std::span<
     case DType::i32:
       return reduce_with<std::int32_t>(outs, first_out, xs, first_x, count, op);
     case DType::f16:
+    case DType::i8:
       check_reducible(dtype);
   }
 }

@@ -14,6 +14,8 @@ std::string_view name_of(DType dtype) {
       return "float64";
     case DType::i32:
       return "int32";
+    case DType::i8:
+      return "int8";
   }
   return "?";
 }

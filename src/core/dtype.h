@@ -8,7 +8,7 @@
 
 namespace shoal {
 
-enum class DType : std::uint8_t { f32, bf16, f16, f64, i32 };
+enum class DType : std::uint8_t { f32, bf16, f16, f64, i32, i8 };
 
 constexpr std::size_t size_of(DType dtype) {
   switch (dtype) {
@@ -20,6 +20,8 @@ constexpr std::size_t size_of(DType dtype) {
     case DType::bf16:
     case DType::f16:
       return 2;
+    case DType::i8:
+      return 1;
   }
   return 0;
 }

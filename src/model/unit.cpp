@@ -10,6 +10,7 @@
 
 #include "core/error.h"
 #include "core/hash.h"
+#include "ops/int8.h"
 #include "ops/kernels.h"
 
 namespace shoal {
@@ -39,12 +40,14 @@ class UnitBuilder {
                                 .init = init,
                                 .decay = decays(shape),
                                 .matrix = block_ && shape.rank() == 2,
+                                .product = block_ && shape.rank() == 2,
                                 .placement = placement});
     return *this;
   }
   UnitBuilder& pad_rows(std::int64_t rows) {
     auto& parameter = unit_.parameters.back();
     parameter.local_shape[0] = rows;
+    parameter.product = true;
     parameter.placement.most = round_up(parameter.placement.most, kAlignment);
     return *this;
   }
@@ -224,6 +227,7 @@ const ParameterSpec& UnitSpec::parameter(std::string_view its_name) const {
 Tensor UnitView::operator[](const ParameterSlice& slice) const {
   if (slice.shape.rank() == 0 || !flat) return {};
   auto* start = flat.as<std::byte>() + static_cast<std::size_t>(slice.offset) * size_of(flat.dtype);
+  if (int8 && slice.product) return {start, DType::i8, Int8Rows::shape(slice.shape[0], slice.shape[1])};
   return {start, flat.dtype, slice.shape};
 }
 

@@ -49,6 +49,7 @@ struct Box {
 struct ParameterSlice {
   std::int64_t offset = 0;
   Shape shape;
+  bool product = false;  // ParameterSpec's
   ElementRange range() const { return {offset, offset + shape.count()}; }
 };
 
@@ -57,15 +58,16 @@ struct ParameterSpec {
   Shape shape;        // of the whole model's parameter
   Shape local_shape;  // of this rank's elements, with the padding behind them, which is zero and stays zero
   Initializer init;
-  bool decay = false;   // weight decay applies
-  bool matrix = false;  // a hidden matrix: of a block's linear layer
+  bool decay = false;    // weight decay applies
+  bool matrix = false;   // a hidden matrix: of a block's linear layer
+  bool product = false;  // a hidden matrix, or that of the classes: each new token is multiplied with it
   Placement placement;
   std::int64_t offset = 0;  // in the unit's flat buffer, the same on all tensor ranks
 
   // The boxes that this rank holds, one after the other in its memory and each in row-major order; a single
   // box where it holds the whole parameter.
   std::vector<Box> boxes() const;
-  ParameterSlice slice() const { return {offset, local_shape}; }
+  ParameterSlice slice() const { return {offset, local_shape, product}; }
 };
 
 struct UnitSpec {
@@ -92,6 +94,7 @@ struct UnitView {
   const UnitSpec* spec = nullptr;
   Tensor flat;
   bool unset = false;  // gradients whose ranges of products have to be set before they are added to
+  bool int8 = false;   // weights whose products are in 8 bits (ops/int8.h), each where its matrix was
 
   // Whether there is a buffer: not for the gradients of a unit that is not trained.
   explicit operator bool() const { return static_cast<bool>(flat); }

@@ -7,6 +7,9 @@
 // losses are float32 always. `+=` marks outputs that are added to. Tensors are contiguous, inputs and outputs
 // do not overlap unless said so, and nothing is checked here: the model checks its sizes once, when it is
 // built. Results do not depend on the number of threads.
+//
+// w of linear_forward and linear_gelu_forward, and wte of embedding_forward, may be in 8 bits (int8.h) where
+// has_int8() is true.
 #pragma once
 
 #include <cstdint>
@@ -128,6 +131,11 @@ class Backend : public Device {
   virtual void convert(const Tensor& out,
                        const Tensor& x) = 0;                 // between float32 and bfloat16, or a plain copy
   virtual void add(const Tensor& out, const Tensor& x) = 0;  // out, x f32 or bf16 [n]: out += x
+  // out i8 [N, K + 4] = w x [N, K] in 8 bits; may be the memory of w. A row with a NaN or an infinity becomes
+  // NaN.
+  virtual void to_int8(const Tensor&, const Tensor&) {}
+  // Whether to_int8 and products of what it makes are there.
+  virtual bool has_int8() const { return false; }
   // out f32 [n] = factor * x f32 [n]; may be x itself.
   virtual void scale(const Tensor& out, const Tensor& x, float factor) = 0;
   // total f64 [1] += sum of x f32 [n], in an order fixed by n alone.
@@ -198,8 +206,8 @@ class Backend : public Device {
     residual_forward(args.out, args.residual, args.branch, args.dropout);
     layernorm_forward(args.y, args.mean, args.rstd, args.out, args.gamma, args.beta);
   }
-  // layernorm_backward into dx s [B, T, C], then residual_backward of dx unless dbranch is empty. sums f32 [C]
-  // = column sums of dx (may be empty, and is where norm_backward_sums() is false).
+  // layernorm_backward into dx s [B, T, C], then residual_backward of dx unless dbranch is empty. sums f32
+  // [C] = column sums of dx (may be empty, and is where norm_backward_sums() is false).
   virtual void layernorm_residual_backward(const LayerNormResidualBackward& args) {
     if (args.overwrite) zero(args.norm.dx);
     layernorm_backward(args.norm);

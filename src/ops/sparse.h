@@ -3,9 +3,9 @@
 
 #include <bit>
 #include <cstdint>
-#include <limits>
 
 #include "core/dtype.h"
+#include "ops/int8.h"
 
 namespace shoal {
 
@@ -26,19 +26,12 @@ constexpr std::uint64_t taking_order(std::uint32_t position, float value) {
 // A block in 4 bits: one word has the bits of the float32 scale, and number i is nibble i % 8 of word
 // 1 + i / 8, a level from -7 to 7 in two's complement. Scales have 20 significant bits, so levels times scale
 // are exact.
-constexpr std::uint32_t magnitude_bits(float x) { return std::bit_cast<std::uint32_t>(x) & 0x7fffffffu; }
-// `largest` has the most magnitude_bits of the block: infinity and NaNs are above all numbers.
+// `largest` has the most magnitude_bits of the block.
 constexpr float int4_scale(std::uint32_t largest) {
-  if (largest >= 0x7f800000u) return std::numeric_limits<float>::quiet_NaN();
-  const float seventh = std::bit_cast<float>(largest) / 7;
-  return std::bit_cast<float>((std::bit_cast<std::uint32_t>(seventh) + 15) & ~15u);
+  return std::bit_cast<float>((std::bit_cast<std::uint32_t>(step_of(largest, 7)) + 15) & ~15u);
 }
-// The nearest level, the even one of two, as a nibble. Adding 1.5 * 2^23 rounds to an integer, whose last
-// bits are the last bits of the sum. Without a level (the scale is zero or NaN) the nibble is zero: the bits
-// of a NaN differ between processors.
 constexpr std::uint32_t int4_nibble(float x, float scale) {
-  const float level = x / scale;
-  return level == level ? std::bit_cast<std::uint32_t>(level + 12582912.0f) & 15u : 0u;
+  return static_cast<std::uint32_t>(level_of(x, scale, 7)) & 15u;
 }
 constexpr float int4_value(std::uint32_t nibble, float scale) {
   return static_cast<float>(static_cast<std::int32_t>(nibble << 28) >> 28) * scale;

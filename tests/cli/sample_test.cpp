@@ -218,10 +218,34 @@ TEST_F(Sample, PenaltiesAvoidRepetition) {
 
 TEST_F(Sample, TheCacheAndThreadsChangeNothing) {
   for (const std::string dtype : {"train.dtype=float32", "train.dtype=bfloat16"}) {
-    const auto cached = text({"--prompt", "the ", "--max-tokens", "60", dtype});
-    EXPECT_EQ(text({"--prompt", "the ", "--max-tokens", "60", "--no-cache", dtype}), cached);
-    EXPECT_EQ(text({"--prompt", "the ", "--max-tokens", "60", "--threads", "2", dtype}), cached);
+    for (const bool int8 : {false, true}) {
+      const auto written = [&](std::vector<std::string> how) {
+        how.insert(how.end(), {"--prompt", "the ", "--max-tokens", "60", dtype});
+        if (int8) how.push_back("--int8");
+        return text(how);
+      };
+      const auto cached = written({});
+      EXPECT_EQ(written({"--no-cache"}), cached);
+      EXPECT_EQ(written({"--threads", "2"}), cached);
+    }
   }
+}
+
+// The largest error of a weight is half of a 127th of its row's largest.
+TEST_F(Sample, WeightsInEightBitsLoseLittle) {
+  const auto loss = [&](std::vector<std::string> how) {
+    how.insert(how.begin(), {"eval", "--checkpoint", "runs/tiny"});
+    const auto result = run(how, folder_->path());
+    EXPECT_EQ(result.code, 0) << result.err;
+    return std::stod(result.out.substr(result.out.find("loss") + 4));
+  };
+  const double whole = loss({}), in_8_bits = loss({"--int8"});
+  EXPECT_NE(whole, in_8_bits);
+  EXPECT_NEAR(whole, in_8_bits, 1e-3 * whole);
+  EXPECT_EQ(loss({"--int8", "--ranks", "2"}), in_8_bits);
+  expect_user_error(run({"eval", "--checkpoint", "runs/tiny", "--int8", "--ranks", "2", "parallel.zero=3"},
+                        folder_->path()),
+                    "parallel.zero=0");
 }
 
 TEST_F(Sample, SamplesAreAddressedBySeedAndNumber) {

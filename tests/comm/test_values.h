@@ -64,6 +64,7 @@ class GuardedValues {
   static void store(float& to, int value) { to = static_cast<float>(value); }
   static void store(double& to, int value) { to = value; }
   static void store(std::int32_t& to, int value) { to = value; }
+  static void store(std::int8_t& to, int value) { to = static_cast<std::int8_t>(value); }
   static void store(bfloat16& to, int value) { to = to_bfloat16(static_cast<float>(value)); }
   static void store(std::uint16_t& to, int value) {
     to = static_cast<std::uint16_t>(value);
@@ -86,6 +87,8 @@ class GuardedValues {
         return each_of<double>(visit);
       case DType::i32:
         return each_of<std::int32_t>(visit);
+      case DType::i8:
+        return each_of<std::int8_t>(visit);
     }
   }
 

@@ -107,6 +107,8 @@ class Buffer {
         return put(to, to_bfloat16(static_cast<float>(value)));
       case DType::i32:
         return put(to, static_cast<std::int32_t>(value));
+      case DType::i8:
+        return put(to, static_cast<std::int8_t>(value));
       case DType::f16:
         return;
     }
@@ -121,6 +123,8 @@ class Buffer {
         return to_float(get<bfloat16>(from));
       case DType::i32:
         return get<std::int32_t>(from);
+      case DType::i8:
+        return get<std::int8_t>(from);
       case DType::f16:
         break;
     }

@@ -54,7 +54,8 @@ void CpuBackend::copy_from_host(const Tensor& to, const void* host) {
 
 void CpuBackend::linear_forward(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias) {
   if (x.rows() <= kFewRows) return few_rows_product(y, x, w, bias, team_, scratch(x.count()));
-  matmul_({.c = y, .a = x, .b = w, .bias = bias, .transpose_b = true});
+  const Tensor whole = w.dtype == DType::i8 ? widened(w, x.dtype) : w;
+  matmul_({.c = y, .a = x, .b = whole, .bias = bias, .transpose_b = true});
 }
 
 void CpuBackend::linear_backward_input(const Tensor& dx, const Tensor& dy, const Tensor& w) {

@@ -25,6 +25,8 @@ class CpuBackend final : public Backend {
   void zero(const Tensor& x) override;
   void convert(const Tensor& out, const Tensor& x) override;
   void add(const Tensor& out, const Tensor& x) override;
+  void to_int8(const Tensor& out, const Tensor& w) override;
+  bool has_int8() const override { return true; }
   void scale(const Tensor& out, const Tensor& x, float factor) override;
   void sum(const Tensor& total, const Tensor& x) override;
   void sum_squares(const Tensor& totals, const Tensor& x) override;
@@ -83,11 +85,13 @@ class CpuBackend final : public Backend {
  private:
   // out g [columns] += the sums of x's columns, rows in fixed blocks.
   void add_column_sums(const Tensor& out, const Tensor& x);
+  // Weights in 8 bits as a matrix of `type`, until the next call.
+  Tensor widened(const Tensor& packed, DType type);
   float* scratch(std::int64_t floats) { return scratch_.take<float>(floats); }
 
   ThreadTeam team_;
   Matmul matmul_;
-  GrowingMemory scratch_;
+  GrowingMemory scratch_, widened_;
 };
 
 // Floats of scratch memory for attention's backward pass, and for sums over rows.

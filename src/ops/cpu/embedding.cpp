@@ -5,6 +5,7 @@
 #include "ops/cpu/cpu_backend.h"
 #include "ops/cpu/philox_simd.h"
 #include "ops/cpu/threads.h"
+#include "ops/int8.h"
 
 namespace shoal::cpu {
 
@@ -13,17 +14,22 @@ void CpuBackend::embedding_forward(const Tensor& out, const Tensor& tokens, cons
                                    const Tensor& positions) {
   const std::int64_t channels = out.columns(), length = tokens.dim(1), classes = wte.dim(0);
   const DropoutRow mask(dropout, dropout.site);
-  with_types(wte.dtype, out.dtype, [&]<typename T, typename S>() {
+  with_types(wpe.dtype, out.dtype, [&]<typename T, typename S>() {
+    const auto word = [&](std::int64_t token, std::int64_t c, std::int64_t live) {
+      if (wte.dtype != DType::i8) return load_n(wte.as<T>() + token * channels + c, live);
+      const Int8Rows words(wte);
+      return load_n(words.row(token) + c, live) * words.step(token);
+    };
     for_blocks(team_, tokens.count(), rows_per_block(channels), [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t row = begin; row < end; ++row) {
         const std::int64_t token = tokens.as<std::int32_t>()[row] - first_class, t = row % length;
-        const T* word = token >= 0 && token < classes ? wte.as<T>() + token * channels : nullptr;
+        const bool here = token >= 0 && token < classes;
         const std::int64_t position =
             positions ? positions.as<std::int32_t>()[row] : dropout.window.first_position + t;
         const T* place = wpe.as<T>() + position * channels;
         S* to = out.as<S>() + row * channels;
         const auto embed = [&](std::int64_t c, std::int64_t live, Vec factor) {
-          const Vec value = word ? load_n(place + c, live) + load_n(word + c, live) : Vec{};
+          const Vec value = here ? load_n(place + c, live) + word(token, c, live) : Vec{};
           store_n(to + c, value * factor, live);
         };
         if (dropout.active()) {

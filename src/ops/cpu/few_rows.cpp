@@ -2,78 +2,143 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
+#include <type_traits>
 #include <utility>
 
 #include "ops/cpu/simd.h"
 #include "ops/cpu/threads.h"
+#include "ops/int8.h"
 #include "ops/with_type.h"
 
 namespace shoal::cpu {
 namespace {
 
+// The first `live` elements of a vector; the others are zero.
+template <typename V, typename T>
+V load_vector(const T* at, std::int64_t live) {
+  V vector{};
+  std::memcpy(&vector, at, static_cast<std::size_t>(live) * sizeof *at);
+  return vector;
+}
+
 // Vectors of a row of a type: how many elements each holds, and how their products are added to sums.
 template <typename T>
 struct Along {
   using Input = float;
+  using Sums = Vec;
+  using Total = float;
   static constexpr std::int64_t kCount = kLanes;
+  static constexpr auto kMost = std::numeric_limits<std::int64_t>::max();  // terms that sums have room for
   template <typename From>
   static Vec load(const From* at, std::int64_t live) {
     return load_n(at, live);
   }
   static Vec multiply_add(Vec sum, Vec a, Vec b) { return sum + a * b; }
+  static float total(Vec sums) { return sum(sums); }
 };
 #ifdef __AVX512BF16__
 template <>
-struct Along<bfloat16> {  // vectors of pairs, which are added to one sum
+struct Along<bfloat16> : Along<float> {  // vectors of pairs, which are added to one sum
   using Input = bfloat16;
   static constexpr std::int64_t kCount = 2 * kLanes;
-  static Vec load(const bfloat16* at, std::int64_t live) {
-    Vec pairs{};
-    std::memcpy(&pairs, at, static_cast<std::size_t>(live) * sizeof *at);
-    return pairs;
-  }
+  static Vec load(const bfloat16* at, std::int64_t live) { return load_vector<Vec>(at, live); }
   static Vec multiply_add(Vec sum, Vec a, Vec b) {
     return (Vec)_mm512_dpbf16_ps((__m512)sum, (__m512bh)a, (__m512bh)b);
   }
 };
 #endif
+// Levels of 8 bits times levels of 15. Their sums are whole numbers, so they are exact, in any order.
+template <>
+struct Along<std::int8_t> {
+  using Input = std::int16_t;
+  using Sums = VecI;  // of pairs
+  using Total = std::int64_t;
+  static constexpr std::int64_t kCount = 2 * kLanes;
+  static constexpr int kMostInput = (1 << 14) - 1;
+  static constexpr std::int64_t kMost = 4096;
+  static_assert(kMost / kCount * 2 * Int8Rows::kMost * kMostInput < std::numeric_limits<std::int32_t>::max());
+  typedef std::int16_t Levels __attribute__((vector_size(4 * kLanes)));
+  typedef std::int8_t Bytes __attribute__((vector_size(2 * kLanes)));
 
-template <typename T, typename Out>
+  static Levels load(const std::int16_t* at, std::int64_t live) { return load_vector<Levels>(at, live); }
+  static Levels load(const std::int8_t* at, std::int64_t live) {
+    const auto bytes = load_vector<Bytes>(at, live);
+#if defined(__AVX512BW__)
+    return (Levels)_mm512_cvtepi8_epi16((__m256i)bytes);
+#elif defined(__AVX2__)
+    return (Levels)_mm256_cvtepi8_epi16((__m128i)bytes);
+#else
+    return __builtin_convertvector(bytes, Levels);
+#endif
+  }
+  static VecI multiply_add(VecI sums, Levels a, Levels b) {
+#if defined(__AVX512BW__)
+    return sums + (VecI)_mm512_madd_epi16((__m512i)a, (__m512i)b);
+#elif defined(__AVX2__)
+    return sums + (VecI)_mm256_madd_epi16((__m256i)a, (__m256i)b);
+#elif defined(__SSE4_1__)
+    return sums + (VecI)_mm_madd_epi16((__m128i)a, (__m128i)b);
+#else
+    return sums + ((VecI)a << 16 >> 16) * ((VecI)b << 16 >> 16) + ((VecI)a >> 16) * ((VecI)b >> 16);
+#endif
+  }
+  static std::int64_t total(VecI sums) {
+    std::int64_t total = 0;
+    for (int lane = 0; lane < kLanes; ++lane) total += sums[lane];
+    return total;
+  }
+};
+
+// Of weights of type T, x and the bias of type X.
+template <typename T, typename X, typename Out>
 struct Product {
   using Sum = Along<T>;
+  Tensor weights;
   Out* y;
-  const typename Sum::Input* x;
-  const T* w;
-  const T* bias;  // or null
+  const X* bias;  // or null
   std::int64_t n, k;
+  const typename Sum::Input* x;
+  std::array<float, kFewRows> steps = {};  // of x in whole numbers
 
   // Outputs [first, first + kOutputs) of kRows rows. Every element is the sum of a vector that went through k
   // from its beginning, whatever the tile.
   template <std::size_t kRows, std::size_t kOutputs>
   void tile(std::int64_t first) const {
-    std::array<std::array<Vec, kRows>, kOutputs> sums = {};
-    const T* next = w + (first + kOutputs) * k;  // the next tile's weights, fetched in the order of memory
-    const auto add = [&](std::int64_t at, std::int64_t live) {
-      std::array<Vec, kOutputs> weights;
+    const T* w = weights.as<T>() + first * k;
+    const T* next = w + static_cast<std::int64_t>(kOutputs) * k;  // fetched in the order of memory
+    std::array<std::array<typename Sum::Total, kRows>, kOutputs> totals = {};
+    for (std::int64_t at = 0; at < k;) {
+      const std::int64_t end = k - at > Sum::kMost ? at + Sum::kMost : k;
+      std::array<std::array<typename Sum::Sums, kRows>, kOutputs> sums = {};
+      const auto add = [&](std::int64_t live) {
+        std::array<decltype(Sum::load(w, live)), kOutputs> vectors;
+        for (std::size_t o = 0; o < kOutputs; ++o) {
+          const auto output = static_cast<std::int64_t>(o);
+          __builtin_prefetch(next + at * kOutputs + output * Sum::kCount, 0, 2);
+          vectors[o] = Sum::load(w + output * k + at, live);
+        }
+        for (std::size_t r = 0; r < kRows; ++r) {
+          const auto input = Sum::load(x + static_cast<std::int64_t>(r) * k + at, live);
+          for (std::size_t o = 0; o < kOutputs; ++o)
+            sums[o][r] = Sum::multiply_add(sums[o][r], vectors[o], input);
+        }
+        at += live;
+      };
+      while (at + Sum::kCount <= end) add(Sum::kCount);
+      if (at < end) add(end - at);
       for (std::size_t o = 0; o < kOutputs; ++o) {
-        const auto output = static_cast<std::int64_t>(o);
-        __builtin_prefetch(next + at * kOutputs + output * Sum::kCount, 0, 2);
-        weights[o] = Sum::load(w + (first + output) * k + at, live);
+        for (std::size_t r = 0; r < kRows; ++r) totals[o][r] += Sum::total(sums[o][r]);
       }
-      for (std::size_t r = 0; r < kRows; ++r) {
-        const Vec input = Sum::load(x + static_cast<std::int64_t>(r) * k + at, live);
-        for (std::size_t o = 0; o < kOutputs; ++o)
-          sums[o][r] = Sum::multiply_add(sums[o][r], weights[o], input);
-      }
-    };
-    std::int64_t at = 0;
-    for (; at + Sum::kCount <= k; at += Sum::kCount) add(at, Sum::kCount);
-    if (at < k) add(at, k - at);
+    }
     for (std::size_t o = 0; o < kOutputs; ++o) {
       const std::int64_t column = first + static_cast<std::int64_t>(o);
       const float added = bias ? to_float(bias[column]) : 0.0f;
-      for (std::size_t r = 0; r < kRows; ++r)
-        y[static_cast<std::int64_t>(r) * n + column] = from_float<Out>(sum(sums[o][r]) + added);
+      for (std::size_t r = 0; r < kRows; ++r) {
+        float sum = static_cast<float>(totals[o][r]);
+        if constexpr (std::is_integral_v<T>) sum *= Int8Rows(weights).step(column) * steps[r];
+        y[static_cast<std::int64_t>(r) * n + column] = from_float<Out>(sum + added);
+      }
     }
   }
 
@@ -90,8 +155,20 @@ struct Product {
   }
 };
 
-template <typename T, typename Out>
-void run(const Product<T, Out>& product, std::int64_t rows, ThreadTeam& team) {
+// Returns the step between the levels.
+template <typename X>
+float to_levels(std::int16_t* levels, const X* x, std::int64_t k) {
+  constexpr int kMost = Along<std::int8_t>::kMostInput;
+  std::uint32_t largest = 0;
+  for (std::int64_t i = 0; i < k; ++i) largest = std::max(largest, magnitude_bits(to_float(x[i])));
+  const float step = step_of(largest, kMost);
+  for (std::int64_t i = 0; i < k; ++i)
+    levels[i] = static_cast<std::int16_t>(level_of(to_float(x[i]), step, kMost));
+  return step;
+}
+
+template <typename T, typename X, typename Out>
+void run(const Product<T, X, Out>& product, std::int64_t rows, ThreadTeam& team) {
   constexpr std::int64_t kWorthwhile = 1 << 15;  // weights, to wake a thread
   const std::int64_t block = product.n * product.k < kWorthwhile
                                  ? product.n
@@ -110,19 +187,26 @@ void run(const Product<T, Out>& product, std::int64_t rows, ThreadTeam& team) {
 
 void few_rows_product(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias, ThreadTeam& team,
                       float* scratch) {
-  const std::int64_t rows = x.rows(), n = w.rows(), k = w.columns();
-  with_type(w.dtype, [&]<typename T>() {
-    using Input = typename Along<T>::Input;
-    const auto* inputs = x.as<Input>();
-    if constexpr (sizeof(T) != sizeof(Input)) {
-      for_lanes(rows * k, [&](std::int64_t at, std::int64_t live) {
-        store_n(scratch + at, load_n(x.as<T>() + at, live), live);
-      });
-      inputs = scratch;
-    }
-    with_type(y.dtype, [&]<typename Out>() {
-      run(Product<T, Out>{y.as<Out>(), inputs, w.as<T>(), bias ? bias.as<T>() : nullptr, n, k}, rows, team);
-    });
+  const std::int64_t rows = x.rows(), n = w.rows(), k = x.columns();
+  with_types(x.dtype, y.dtype, [&]<typename X, typename Out>() {
+    const auto run_with = [&]<typename T>() {
+      using Input = typename Along<T>::Input;
+      Product<T, X, Out> product{w, y.as<Out>(), bias ? bias.as<X>() : nullptr, n, k, x.as<Input>()};
+      if constexpr (std::is_integral_v<T>) {
+        auto* levels = reinterpret_cast<std::int16_t*>(scratch);
+        for (std::int64_t row = 0; row < rows; ++row) {
+          product.steps[static_cast<std::size_t>(row)] = to_levels(levels + row * k, x.as<X>() + row * k, k);
+        }
+        product.x = levels;
+      } else if constexpr (sizeof(T) != sizeof(Input)) {
+        for_lanes(rows * k, [&](std::int64_t at, std::int64_t live) {
+          store_n(scratch + at, load_n(x.as<T>() + at, live), live);
+        });
+        product.x = scratch;
+      }
+      run(product, rows, team);
+    };
+    w.dtype == DType::i8 ? run_with.template operator()<std::int8_t>() : run_with.template operator()<X>();
   });
 }
 

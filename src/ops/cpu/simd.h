@@ -31,6 +31,7 @@ typedef float Vec __attribute__((vector_size(4 * kLanes)));
 typedef std::int32_t VecI __attribute__((vector_size(4 * kLanes)));
 typedef std::uint32_t VecU __attribute__((vector_size(4 * kLanes)));
 typedef std::uint16_t VecHalf __attribute__((vector_size(2 * kLanes)));
+typedef std::int8_t VecByte __attribute__((vector_size(kLanes)));
 
 inline Vec splat(float x) { return x - Vec{}; }  // x - 0 is x in every bit
 inline VecU splat_u(std::uint32_t x) { return x - VecU{}; }
@@ -64,6 +65,17 @@ inline Vec load(const bfloat16* p) {
   const auto wide = __builtin_convertvector(h, VecU);
 #endif
   return (Vec)(wide << 16);
+}
+inline Vec load(const std::int8_t* p) {
+  VecByte bytes;
+  std::memcpy(&bytes, p, sizeof bytes);
+#if defined(__AVX512F__)
+  return (Vec)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32((__m128i)bytes));
+#elif defined(__AVX2__)
+  return (Vec)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_cvtsi64_si128((long long)bytes)));
+#else
+  return __builtin_convertvector(bytes, Vec);
+#endif
 }
 inline VecHalf narrowed(Vec v) {
 #ifdef __AVX512BF16__

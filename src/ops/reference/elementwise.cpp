@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "ops/int8.h"
 #include "ops/reference/reference.h"
 #include "ops/reference/reference_backend.h"
 #include "ops/reference/values.h"
@@ -48,6 +49,23 @@ void ReferenceBackend::add(const Tensor& out, const Tensor& x) {
   const auto terms = read(x);
   for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += terms[i];
   write(out, sums);
+}
+
+void ReferenceBackend::to_int8(const Tensor& out, const Tensor& w) {
+  const auto values = read(w);
+  const Int8Rows packed(out);
+  for (std::int64_t n = 0; n < packed.rows(); ++n) {
+    const double* from = &values[static_cast<std::size_t>(n * packed.columns())];
+    std::uint32_t largest = 0;
+    for (std::int64_t k = 0; k < packed.columns(); ++k)
+      largest = std::max(largest, magnitude_bits(static_cast<float>(from[k])));
+    const float step = step_of(largest, Int8Rows::kMost);
+    packed.set_step(n, step);
+    for (std::int64_t k = 0; k < packed.columns(); ++k) {
+      packed.row(n)[k] =
+          static_cast<std::int8_t>(level_of(static_cast<float>(from[k]), step, Int8Rows::kMost));
+    }
+  }
 }
 
 void ReferenceBackend::scale(const Tensor& out, const Tensor& x, float factor) {

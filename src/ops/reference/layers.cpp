@@ -33,9 +33,9 @@ void for_each_token(const Tensor& tokens, const Tensor& positions, std::int64_t 
 }  // namespace
 
 void ReferenceBackend::embedding_forward(const Tensor& out, const Tensor& tokens, const Tensor& wte,
-                                         const Tensor& wpe, std::int64_t first_class,
-                                         const Dropout& dropout, const Tensor& positions) {
-  const auto channels = wte.columns();
+                                         const Tensor& wpe, std::int64_t first_class, const Dropout& dropout,
+                                         const Tensor& positions) {
+  const auto channels = out.columns();
   const auto classes = read(wte), places = read(wpe);
   const Mask mask(dropout);
   Values outs(out.count());

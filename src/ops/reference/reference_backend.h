@@ -20,6 +20,8 @@ class ReferenceBackend : public Backend {
   void zero(const Tensor& x) override;
   void convert(const Tensor& out, const Tensor& x) override;
   void add(const Tensor& out, const Tensor& x) override;
+  void to_int8(const Tensor& out, const Tensor& w) override;
+  bool has_int8() const override { return true; }
   void scale(const Tensor& out, const Tensor& x, float factor) override;
   void sum(const Tensor& total, const Tensor& x) override;
   void sum_squares(const Tensor& totals, const Tensor& x) override;

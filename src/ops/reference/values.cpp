@@ -1,6 +1,7 @@
 #include "ops/reference/values.h"
 
 #include "core/error.h"
+#include "ops/int8.h"
 
 namespace shoal::reference {
 namespace {
@@ -12,6 +13,15 @@ double widen(bfloat16 value) { return to_float(value); }
 void narrow(double& out, double value) { out = value; }
 void narrow(float& out, double value) { out = static_cast<float>(value); }
 void narrow(bfloat16& out, double value) { out = to_bfloat16(static_cast<float>(value)); }
+
+Values read(const Int8Rows& x) {
+  Values values;
+  for (std::int64_t n = 0; n < x.rows(); ++n) {
+    for (std::int64_t k = 0; k < x.columns(); ++k)
+      values.push_back(static_cast<double>(x.step(n)) * x.row(n)[k]);
+  }
+  return values;
+}
 
 template <typename Visit>
 void visit(const Tensor& x, Visit&& visitor) {
@@ -31,6 +41,7 @@ void visit(const Tensor& x, Visit&& visitor) {
 
 Values read(const Tensor& x) {
   if (!x) return {};
+  if (x.dtype == DType::i8) return read(Int8Rows(x));
   Values values(static_cast<std::size_t>(x.count()));
   visit(x, [&](const auto* data) {
     for (std::size_t i = 0; i < values.size(); ++i) values[i] = widen(data[i]);

@@ -11,7 +11,7 @@ namespace shoal::reference {
 
 using Values = std::vector<double>;
 
-// x f64, f32 or bf16; empty for an empty tensor.
+// x f64, f32, bf16 or in 8 bits (int8.h); empty for an empty tensor.
 Values read(const Tensor& x);
 // Rounds to the type of x; as many values as x has elements.
 void write(const Tensor& x, std::span<const double> values);

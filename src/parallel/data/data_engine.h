@@ -79,6 +79,11 @@ class DataEngine final : public UnitStore {
   // Sets fresh parameters, addressed by the seed.
   void initialize(std::uint64_t seed);
 
+  // Puts the weights of products in 8 bits (ops/int8.h), for evaluation and generation alone: the parameters
+  // are no state any more. Throws UserError where the backend has no such products, ranks share the
+  // weights (ZeRO 3), or a matrix is too narrow.
+  void to_int8();
+
   UnitView weights(int unit) override { return weights_.use(unit); }
   void release(int unit) override { weights_.release(unit); }
   UnitView gradients(int unit, std::span<const ElementRange> products) override;

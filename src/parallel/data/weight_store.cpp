@@ -106,7 +106,20 @@ UnitView WeightStore::use(int unit) {
     if (unit != 0) last_ = unit;
   }
   const auto& spec = plan_.unit(unit);
-  return {&spec, part_of(buffers_.whole[unit], 0, spec.size)};
+  return {.spec = &spec, .flat = part_of(buffers_.whole[unit], 0, spec.size), .int8 = int8_};
+}
+
+void WeightStore::to_int8() {
+  for (int unit = 0; unit <= plan_.head(); ++unit) {
+    const auto view = use(unit);
+    auto packed = view;
+    packed.int8 = true;
+    for (const auto& parameter : view.spec->parameters) {
+      if (parameter.product) backend_.to_int8(packed[parameter.slice()], view[parameter.slice()]);
+    }
+    release(unit);
+  }
+  int8_ = true;
 }
 
 void WeightStore::release(int unit) {

@@ -39,6 +39,10 @@ class WeightStore {
   // they are the same memory. It may rest, too.
   Tensor copy(int unit) const;
 
+  // Puts the weights of products in 8 bits, in their memory: for use without updates. Not where weights are
+  // gathered.
+  void to_int8();
+
   // Waits until nobody reads the shards: before they are changed.
   void settle();
   // The master weights of a unit have changed, and with `converted` its copy() as well: the whole unit is
@@ -67,6 +71,7 @@ class WeightStore {
   StateStream& stream_;
   std::vector<Slot> slots_;
   std::int64_t step_ = 0;
+  bool int8_ = false;
   int last_ = 0;    // the unit but the embedding that was used last: tells forward from backward
   int ahead_ = -1;  // the unit that will be used next, -1 where none is to be gathered before
 };
