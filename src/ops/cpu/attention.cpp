@@ -296,6 +296,21 @@ void CpuBackend::attention_backward(const AttentionBackward& args) {
   });
 }
 
+namespace {
+
+// Calls f<vectors>(first channel, live lanes) for all channels, as many vectors at a time as registers hold.
+template <typename F>
+void for_groups(std::int64_t channels, F&& f) {
+  constexpr int kVecs = 8;
+  std::int64_t d = 0;
+  for (; d + kVecs * kLanes <= channels; d += kVecs * kLanes) f.template operator()<kVecs>(d, kLanes);
+  for (; d + kVecs / 2 * kLanes <= channels; d += kVecs / 2 * kLanes)
+    f.template operator()<kVecs / 2>(d, kLanes);
+  for (; d < channels; d += kLanes) f.template operator()<1>(d, std::min<std::int64_t>(kLanes, channels - d));
+}
+
+}  // namespace
+
 void CpuBackend::attention_cached(const Tensor& out, const Tensor& keys, const Tensor& values,
                                   const Tensor& qkv, const CacheRows& rows) {
   const std::int64_t count = qkv.dim(0), heads = qkv.dim(2), channels = qkv.dim(3), width = heads * channels;
@@ -331,7 +346,7 @@ void CpuBackend::attention_cached(const Tensor& out, const Tensor& keys, const T
     // A head of a text is one thread's: a row attends to those before it.
     team_.run((std::ssize(runs) - 1) * heads, [&](std::int64_t task, int member) {
       float* scores = area + member * per_thread;
-      float* sums = scores + round_up(longest);
+      float* query = scores + round_up(longest);
       const std::int64_t head = task % heads * channels;
       const auto run = static_cast<std::size_t>(task / heads);
       for (std::int64_t row = runs[run]; row < runs[run + 1]; ++row) {
@@ -341,24 +356,28 @@ void CpuBackend::attention_cached(const Tensor& out, const Tensor& keys, const T
         std::memcpy(values.as<T>() + now, q + 2 * width, static_cast<std::size_t>(channels) * sizeof(T));
         const T *key = keys.as<T>() + now - position * width,
                 *value = values.as<T>() + now - position * width;
+        for_lanes(channels,
+                  [&](std::int64_t d, std::int64_t live) { store(query + d, load_n(q + d, live)); });
         for (std::int64_t k = 0; k < visible; ++k) {
           Vec dot{};
+          fetch_later_row(key + k * width, width, channels);
           for_lanes(channels, [&](std::int64_t d, std::int64_t live) {
-            dot += load_n(q + d, live) * load_n(key + k * width + d, live);
+            dot += load(query + d) * load_n(key + k * width + d, live);
           });
           scores[k] = cpu::sum(dot);
         }
         float most = -std::numeric_limits<float>::infinity(), total = 0;
         softmax_row(scores, scores, {position, 0, visible, round_up(visible), scale}, no_dropout, most,
                     total);
-        std::fill_n(sums, round_up(channels), 0.0f);
-        for (std::int64_t k = 0; k < visible; ++k) {
-          for_lanes(channels, [&](std::int64_t d, std::int64_t live) {
-            store(sums + d, load(sums + d) + scores[k] * load_n(value + k * width + d, live));
-          });
-        }
-        for_lanes(channels, [&](std::int64_t d, std::int64_t live) {
-          store_n(out.as<T>() + row * width + head + d, load(sums + d) / total, live);
+        for_groups(channels, [&]<int kVecs>(std::int64_t d, std::int64_t live) {
+          std::array<Vec, kVecs> sums = {};
+          for (std::int64_t k = 0; k < visible; ++k) {
+            const T* at = value + k * width + d;
+            fetch_later_row(at, width, kVecs * kLanes);
+            for (int i = 0; i < kVecs; ++i) sums[i] += scores[k] * load_n(at + i * kLanes, live);
+          }
+          for (int i = 0; i < kVecs; ++i)
+            store_n(out.as<T>() + row * width + head + d + i * kLanes, sums[i] / total, live);
         });
       }
     });
