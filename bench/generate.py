@@ -4,8 +4,9 @@
     bench/generate.py SHOAL [ROUNDS]       # needs torch, transformers, and GPT-2's vocabulary in $SHOAL_DATA_DIR/gpt2
 
 A random model of 1024 positions continues a prompt of 5 tokens by 100, alone and eight texts together. What memory allows is the
-read bandwidth that `shoal doctor` measures, over the bytes of the weights that a token needs. Then it reads prompts of 512 tokens, one
-at a time; the share is that of the peak that doctor measures, with attention's visible half counted. Prints tables in Markdown.
+read bandwidth that `shoal doctor` measures, over the bytes of the weights that a token needs; int8 is `--int8` with bfloat16 beside it.
+Then it reads prompts of 512 tokens, one at a time; the share is that of the peak that doctor measures, with attention's visible half
+counted. Prints tables in Markdown.
 """
 import json
 import os
@@ -53,9 +54,9 @@ def run(*arguments):
     return done.stdout + done.stderr
 
 
-def shoal(dtype, texts):
+def shoal(dtype, texts, *how):
     said = run("sample", "--checkpoint", f"hf:{folder}", "--prompt", "The king of the sea", "--samples", str(texts),
-               "--max-tokens", str(TOKENS), f"train.dtype={dtype}")
+               "--max-tokens", str(TOKENS), f"train.dtype={dtype}", *how)
     return float(re.search(r"([\d.,]+) tokens/s", said)[1].replace(",", ""))
 
 
@@ -104,6 +105,10 @@ for dtype, size in [("float32", 4), ("bfloat16", 2)]:
         ours, theirs = medians(lambda: shoal(dtype, texts), lambda: transformers_rate(dtype, texts))
         share = f"{100 * ours / (bandwidth * 1e9 / (weights * size)):.0f} %" if texts == 1 else ""
         print(f"| {dtype} | {texts} | {ours:.1f} | {share} | {theirs:.1f} | {ours / theirs:.2f} |", flush=True)
+for texts in (1, 8):
+    ours = statistics.median(shoal("bfloat16", texts, "--int8") for _ in range(ROUNDS))
+    share = f"{100 * ours / (bandwidth * 1e9 / weights):.0f} %" if texts == 1 else ""
+    print(f"| int8 | {texts} | {ours:.1f} | {share} | | |", flush=True)
 
 config = model.config
 head = config.vocab_size * config.n_embd

@@ -27,35 +27,29 @@ constexpr std::int32_t level_of(float x, float step, int most) {
   return std::bit_cast<std::int32_t>(clamped + kMagic) - std::bit_cast<std::int32_t>(kMagic);
 }
 
-// A matrix [N, K] as i8 [N, K + 4]: first the levels, i8 [N, K], then the step of each row, f32 [N], which
-// may not be aligned. Its numbers are step times level. A step is a 127th of the row's largest magnitude.
+// A matrix [N, K] as i8 [N, K + 4]: the K levels of a row, and behind them its step, a float32 that may not
+// be aligned. Its numbers are step times level; a step is a 127th of the row's largest magnitude.
 class Int8Rows {
  public:
   static constexpr int kMost = 127;
-  static constexpr std::int64_t kLeastColumns = 4;  // for the memory of a matrix of bfloat16 to have room
-  static Shape shape(std::int64_t rows, std::int64_t columns) {
-    return {rows, columns + static_cast<std::int64_t>(sizeof(float))};
-  }
+  static constexpr std::int64_t kStep = sizeof(float);  // columns of a step
+  static constexpr std::int64_t kLeastColumns = kStep;  // for the memory of a matrix of bfloat16 to have room
+  static Shape shape(std::int64_t rows, std::int64_t columns) { return {rows, columns + kStep}; }
   explicit Int8Rows(const Tensor& packed)
-      : levels_(packed.as<std::int8_t>()),
-        rows_(packed.dim(0)),
-        columns_(packed.dim(1) - static_cast<std::int64_t>(sizeof(float))) {}
+      : first_(packed.as<std::int8_t>()), rows_(packed.dim(0)), columns_(packed.dim(1) - kStep) {}
 
   std::int64_t rows() const { return rows_; }
   std::int64_t columns() const { return columns_; }
-  std::int8_t* row(std::int64_t n) const { return levels_ + n * columns_; }
+  std::int8_t* row(std::int64_t n) const { return first_ + n * (columns_ + kStep); }
   float step(std::int64_t n) const {
     float step;
-    std::memcpy(&step, place(n), sizeof step);
+    std::memcpy(&step, row(n) + columns_, sizeof step);
     return step;
   }
-  void set_step(std::int64_t n, float step) const { std::memcpy(place(n), &step, sizeof step); }
+  void set_step(std::int64_t n, float step) const { std::memcpy(row(n) + columns_, &step, sizeof step); }
 
  private:
-  std::int8_t* place(std::int64_t n) const {
-    return levels_ + rows_ * columns_ + n * static_cast<std::int64_t>(sizeof(float));
-  }
-  std::int8_t* levels_;
+  std::int8_t* first_;
   std::int64_t rows_, columns_;
 };
 

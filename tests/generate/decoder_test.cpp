@@ -11,6 +11,7 @@
 #include "model/gpt.h"
 #include "ops/cpu/cpu.h"
 #include "ops/far_backend.h"
+#include "ops/int8.h"
 #include "ops/reference/reference.h"
 
 namespace shoal {
@@ -63,6 +64,36 @@ TEST(Decoder, AgreesWithTheModelThatWasTrained) {
     }
     EXPECT_NEAR(loss, evaluated_loss(model), 12 * 16 * 0x1p-20);
   }
+}
+
+// Weights in 8 bits are those that they are rounded to, of which the other model has each as a float32: it
+// differs by half a unit in the last place, and the losses by as much as above.
+TEST(Decoder, InEightBitsIsTheModelWithRoundedWeights) {
+  TinyModel packed(make_reference_backend()), rounded(make_reference_backend());
+  for (const auto& [name, shape, box, first, data, adapter] :
+       rounded.engine->state(false, DataEngine::Share::held)) {
+    if (shape.rank() < 2 || name == "transformer.wpe.weight") continue;
+    std::vector<std::int8_t> bytes(static_cast<std::size_t>(Int8Rows::shape(shape[0], shape[1]).count()));
+    const Tensor in_8_bits{bytes.data(), DType::i8, Int8Rows::shape(shape[0], shape[1])};
+    rounded.backend->to_int8(in_8_bits, data.reshaped(shape));
+    const Int8Rows rows(in_8_bits);
+    for (std::int64_t i = 0; i < shape.count(); ++i)
+      data.as<float>()[i] = rows.step(i / shape[1]) * rows.row(i / shape[1])[i % shape[1]];
+  }
+  rounded.engine->state_loaded();
+  const double before = evaluated_loss(packed);
+  packed.engine->to_int8();
+  EXPECT_GT(std::abs(evaluated_loss(packed) - before), 1e-3);
+  EXPECT_NEAR(evaluated_loss(packed), evaluated_loss(rounded), 12 * 16 * 0x1p-20);
+
+  Decoder decoder(*packed.backend, *packed.engine, packed.config, packed.compute);
+  decoder.prefill(0, std::span(kText).first(1));
+  double loss = loss_of(decoder.logits(0), kText[1]);
+  for (std::size_t i = 2; i < kText.size(); ++i) {
+    extend(decoder, std::span(kText).subspan(i - 1, 1));
+    loss += loss_of(decoder.logits(0), kText[i]);
+  }
+  EXPECT_NEAR(loss, evaluated_loss(rounded), 12 * 16 * 0x1p-20);
 }
 
 TEST(Decoder, ReadingAgainGivesTheSameBits) {

@@ -105,8 +105,9 @@ struct Product {
   // from its beginning, whatever the tile.
   template <std::size_t kRows, std::size_t kOutputs>
   void tile(std::int64_t first) const {
-    const T* w = weights.as<T>() + first * k;
-    const T* next = w + static_cast<std::int64_t>(kOutputs) * k;  // fetched in the order of memory
+    const std::int64_t stride = weights.columns();
+    const T* w = weights.as<T>() + first * stride;
+    const T* next = w + static_cast<std::int64_t>(kOutputs) * stride;  // fetched in the order of memory
     std::array<std::array<typename Sum::Total, kRows>, kOutputs> totals = {};
     for (std::int64_t at = 0; at < k;) {
       const std::int64_t end = k - at > Sum::kMost ? at + Sum::kMost : k;
@@ -116,7 +117,7 @@ struct Product {
         for (std::size_t o = 0; o < kOutputs; ++o) {
           const auto output = static_cast<std::int64_t>(o);
           __builtin_prefetch(next + at * kOutputs + output * Sum::kCount, 0, 2);
-          vectors[o] = Sum::load(w + output * k + at, live);
+          vectors[o] = Sum::load(w + output * stride + at, live);
         }
         for (std::size_t r = 0; r < kRows; ++r) {
           const auto input = Sum::load(x + static_cast<std::int64_t>(r) * k + at, live);
@@ -145,10 +146,13 @@ struct Product {
   template <std::size_t kRows>
   void columns(std::int64_t begin, std::int64_t end) const {
     // One or two rows wait for memory, which is fastest when it is read in order; narrow vectors wait for
-    // their sums as well, and need a second one. More rows have as many sums as registers hold.
+    // their sums as well, and need a second one; of bytes, four rows are as near as one of floats. More rows
+    // have as many sums as registers hold.
     constexpr std::size_t kSums = 6 * kTileVecs;
-    constexpr std::size_t kOutputs =
-        kRows <= 2 ? (kLanes == 16 ? 1 : 2) : std::min<std::size_t>(4, kSums / kRows);
+    constexpr std::size_t kOutputs = kRows <= 2 ? (sizeof(T) == 1 ? 4
+                                                   : kLanes == 16 ? 1
+                                                                  : 2)
+                                                : std::min<std::size_t>(4, kSums / kRows);
     std::int64_t at = begin;
     for (; at + static_cast<std::int64_t>(kOutputs) <= end; at += kOutputs) tile<kRows, kOutputs>(at);
     for (; at < end; ++at) tile<kRows, 1>(at);
