@@ -14,4 +14,4 @@ set_target_properties(shoal_nccl_emulated PROPERTIES CXX_VISIBILITY_PRESET hidde
 add_dependencies(test_ops_cuda shoal_nccl_emulated)
 add_test(NAME ops.cuda_emulated_nccl COMMAND test_ops_cuda --gtest_filter=*CudaLayout*Float32:*CudaLayout*2x2x2*:CudaRuns*)
 set_tests_properties(ops.cuda_emulated_nccl PROPERTIES
-  TIMEOUT 600 ENVIRONMENT "SHOAL_CUDA_MODULE=$<TARGET_FILE:shoal_cuda_emulated>;SHOAL_NCCL_MODULE=$<TARGET_FILE:shoal_nccl_emulated>;SHOAL_EMULATED_GPUS=8")
+  TIMEOUT 600 COST 80 ENVIRONMENT "SHOAL_CUDA_MODULE=$<TARGET_FILE:shoal_cuda_emulated>;SHOAL_NCCL_MODULE=$<TARGET_FILE:shoal_nccl_emulated>;SHOAL_EMULATED_GPUS=8")
