@@ -70,7 +70,7 @@ inline Vec load(const std::int8_t* p) {
   VecByte bytes;
   std::memcpy(&bytes, p, sizeof bytes);
 #if defined(__AVX512F__)
-  return (Vec)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32((__m128i)bytes));
+  return (Vec)_mm512_maskz_cvtepi32_ps(0xffff, _mm512_maskz_cvtepi8_epi32(0xffff, (__m128i)bytes));
 #elif defined(__AVX2__)
   return (Vec)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_cvtsi64_si128((long long)bytes)));
 #else
