@@ -1,8 +1,9 @@
 // Weights in 8 bits, of the cpu backend and the oracle.
 #include "ops/int8.h"
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
-#include <numeric>
 
 #include "ops/conformance.h"
 #include "ops/cpu/cpu.h"
