@@ -40,14 +40,14 @@ class UnitBuilder {
                                 .init = init,
                                 .decay = decays(shape),
                                 .matrix = block_ && shape.rank() == 2,
-                                .product = block_ && shape.rank() == 2,
                                 .placement = placement});
     return *this;
   }
-  UnitBuilder& pad_rows(std::int64_t rows) {
+  // The last parameter is the matrix of the classes, with so many rows.
+  UnitBuilder& pad_classes(std::int64_t rows) {
     auto& parameter = unit_.parameters.back();
     parameter.local_shape[0] = rows;
-    parameter.product = true;
+    parameter.classes = true;
     parameter.placement.most = round_up(parameter.placement.most, kAlignment);
     return *this;
   }
@@ -137,7 +137,7 @@ void add_classes(UnitBuilder& unit, std::string_view name, const GptConfig& conf
                  const TensorRank& tensor) {
   unit.add(name, {config.vocab_size, config.n_embd}, normal(0.02),
            sharded(0, 1, tensor, [&](const TensorRank& t) { return local_classes(config, t); }))
-      .pad_rows(padded_vocabulary(config, tensor));
+      .pad_classes(padded_vocabulary(config, tensor));
 }
 
 UnitSpec embedding_unit(const GptConfig& config, const TensorRank& tensor, Decay decay) {

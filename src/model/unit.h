@@ -60,14 +60,16 @@ struct ParameterSpec {
   Initializer init;
   bool decay = false;    // weight decay applies
   bool matrix = false;   // a hidden matrix: of a block's linear layer
-  bool product = false;  // a hidden matrix, or that of the classes: each new token is multiplied with it
+  bool classes = false;  // a matrix with a row for each class
   Placement placement;
   std::int64_t offset = 0;  // in the unit's flat buffer, the same on all tensor ranks
 
   // The boxes that this rank holds, one after the other in its memory and each in row-major order; a single
   // box where it holds the whole parameter.
   std::vector<Box> boxes() const;
-  ParameterSlice slice() const { return {offset, local_shape, product}; }
+  // Whether it is one of the matrices that weights in 8 bits replace.
+  bool product() const { return matrix || classes; }
+  ParameterSlice slice() const { return {offset, local_shape, product()}; }
 };
 
 struct UnitSpec {

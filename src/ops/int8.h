@@ -1,31 +1,13 @@
-// Weights of products in 8 bits, and whole numbers in place of numbers in general.
+// Weights of products in 8 bits.
 #pragma once
 
-#include <algorithm>
-#include <bit>
 #include <cstdint>
 #include <cstring>
-#include <limits>
 
 #include "core/tensor.h"
+#include "ops/levels.h"
 
 namespace shoal {
-
-constexpr std::uint32_t magnitude_bits(float x) { return std::bit_cast<std::uint32_t>(x) & 0x7fffffffu; }
-// The step between levels up to `most`, where `largest` has the most magnitude_bits: infinity and NaNs are
-// above all numbers.
-constexpr float step_of(std::uint32_t largest, int most) {
-  if (largest >= 0x7f800000u) return std::numeric_limits<float>::quiet_NaN();
-  return std::bit_cast<float>(largest) / static_cast<float>(most);
-}
-// The nearest level, the even one of two; 0 where the step is NaN. Adding 1.5 * 2^23 rounds to an integer,
-// which is in the last bits of the sum.
-constexpr std::int32_t level_of(float x, float step, int most) {
-  constexpr float kMagic = 12582912.0f;
-  const float level = x / step, bound = static_cast<float>(most);
-  const float clamped = std::min(std::max(level == level ? level : 0.0f, -bound), bound);
-  return std::bit_cast<std::int32_t>(clamped + kMagic) - std::bit_cast<std::int32_t>(kMagic);
-}
 
 // A matrix [N, K] as i8 [N, K + 4]: the K levels of a row, and behind them its step, a float32 that may not
 // be aligned. Its numbers are step times level; a step is a 127th of the row's largest magnitude.
@@ -46,7 +28,12 @@ class Int8Rows {
     std::memcpy(&step, row(n) + columns_, sizeof step);
     return step;
   }
-  void set_step(std::int64_t n, float step) const { std::memcpy(row(n) + columns_, &step, sizeof step); }
+  // x [K] becomes the row.
+  template <typename X>
+  void set(std::int64_t n, const X* x) const {
+    const float step = to_levels(row(n), x, columns_, kMost);
+    std::memcpy(row(n) + columns_, &step, sizeof step);
+  }
 
  private:
   std::int8_t* first_;

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "core/dtype.h"
-#include "ops/int8.h"
+#include "ops/levels.h"
 
 namespace shoal {
 

@@ -2,7 +2,6 @@
 #include "ops/int8.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 
 #include "ops/conformance.h"
@@ -32,12 +31,11 @@ struct Packed {
   Buffer buffer;
 };
 
-// In whole numbers, as rows of x are rounded.
-std::pair<std::vector<std::int64_t>, float> levels_of(const Values& row) {
-  const float largest = static_cast<float>(std::abs(row).max()),
-              step = step_of(std::bit_cast<std::uint32_t>(largest), kMostInput);
-  std::vector<std::int64_t> levels;
-  for (const double x : row) levels.push_back(level_of(static_cast<float>(x), step, kMostInput));
+// The levels of a row of x, and their step.
+std::pair<std::vector<std::int16_t>, float> levels_of(const Values& row) {
+  const std::vector<float> floats(std::begin(row), std::end(row));
+  std::vector<std::int16_t> levels(floats.size());
+  const float step = to_levels(levels.data(), floats.data(), std::ssize(floats), kMostInput);
   return {levels, step};
 }
 
@@ -77,7 +75,7 @@ TEST_P(Int8, TakesThePlaceOfItsMatrix) {
   EXPECT_EQ(bytes, Packed(side, N_, K_, w_).buffer.bytes());
 }
 
-// What x loses by being rounded is at most half a step for each weight; in products of many rows each weight
+// In products of few rows a number of x is off by at most half a step; in products of many rows each weight
 // is rounded to the type of x.
 TEST_P(Int8, ProductsAgreeWithTheOracle) {
   const auto run = [&](const Side& side, DType out, const Tensor& w) {
@@ -117,7 +115,7 @@ TEST_P(Int8FewRows, HaveExactSums) {
     for (std::int64_t n = 0; n < N_; ++n) {
       std::int64_t sum = 0;
       for (std::int64_t k = 0; k < K_; ++k) {
-        sum += xs[static_cast<std::size_t>(k)] *
+        sum += std::int64_t{xs[static_cast<std::size_t>(k)]} *
                static_cast<std::int64_t>(ws[static_cast<std::size_t>(n * K_ + k)]);
       }
       const float product = static_cast<float>(sum) * (static_cast<float>(weights.step(n)) * step),
@@ -131,7 +129,7 @@ TEST_P(Int8FewRows, HaveExactSums) {
   }
 }
 
-// Of the rows before the last one, as those before padding are taken.
+// The last row is left out, as padding is.
 TEST_P(Int8, WordsAreRead) {
   const std::int64_t classes = N_, channels = K_;
   const auto run = [&](const Side& side, DType out_type) {
@@ -166,7 +164,7 @@ TEST(Int8Rows, OfZerosAndOfWhatIsNoNumber) {
   backend->linear_forward(y, side.compute({1, 8}, Values(1.0, 8)), packed, {});
   EXPECT_EQ(y.values()[0], 0);
   EXPECT_TRUE(std::isnan(y.values()[1]) && std::isnan(y.values()[2]));
-  // In x: its row alone.
+  // A NaN in x is in its row's result alone.
   Values x(1.0, 2 * 8);
   x[4] = std::numeric_limits<double>::quiet_NaN();
   const Packed ones(side, 1, 8, Values(1.0, 8));

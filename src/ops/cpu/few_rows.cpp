@@ -90,7 +90,7 @@ struct Along<std::int8_t> {
   }
 };
 
-// Of weights of type T, x and the bias of type X.
+// A product of weights of type T, with x and the bias of type X.
 template <typename T, typename X, typename Out>
 struct Product {
   using Sum = Along<T>;
@@ -149,27 +149,13 @@ struct Product {
     // their sums as well, and need a second one; of bytes, four rows are as near as one of floats. More rows
     // have as many sums as registers hold.
     constexpr std::size_t kSums = 6 * kTileVecs;
-    constexpr std::size_t kOutputs = kRows <= 2 ? (sizeof(T) == 1 ? 4
-                                                   : kLanes == 16 ? 1
-                                                                  : 2)
-                                                : std::min<std::size_t>(4, kSums / kRows);
+    constexpr std::size_t kInOrder = sizeof(T) == 1 ? 4 : kLanes == 16 ? 1 : 2;
+    constexpr std::size_t kOutputs = kRows <= 2 ? kInOrder : std::min<std::size_t>(4, kSums / kRows);
     std::int64_t at = begin;
     for (; at + static_cast<std::int64_t>(kOutputs) <= end; at += kOutputs) tile<kRows, kOutputs>(at);
     for (; at < end; ++at) tile<kRows, 1>(at);
   }
 };
-
-// Returns the step between the levels.
-template <typename X>
-float to_levels(std::int16_t* levels, const X* x, std::int64_t k) {
-  constexpr int kMost = Along<std::int8_t>::kMostInput;
-  std::uint32_t largest = 0;
-  for (std::int64_t i = 0; i < k; ++i) largest = std::max(largest, magnitude_bits(to_float(x[i])));
-  const float step = step_of(largest, kMost);
-  for (std::int64_t i = 0; i < k; ++i)
-    levels[i] = static_cast<std::int16_t>(level_of(to_float(x[i]), step, kMost));
-  return step;
-}
 
 template <typename T, typename X, typename Out>
 void run(const Product<T, X, Out>& product, std::int64_t rows, ThreadTeam& team) {
@@ -194,12 +180,14 @@ void few_rows_product(const Tensor& y, const Tensor& x, const Tensor& w, const T
   const std::int64_t rows = x.rows(), n = w.rows(), k = x.columns();
   with_types(x.dtype, y.dtype, [&]<typename X, typename Out>() {
     const auto run_with = [&]<typename T>() {
-      using Input = typename Along<T>::Input;
+      using Sum = Along<T>;
+      using Input = typename Sum::Input;
       Product<T, X, Out> product{w, y.as<Out>(), bias ? bias.as<X>() : nullptr, n, k, x.as<Input>()};
       if constexpr (std::is_integral_v<T>) {
         auto* levels = reinterpret_cast<std::int16_t*>(scratch);
         for (std::int64_t row = 0; row < rows; ++row) {
-          product.steps[static_cast<std::size_t>(row)] = to_levels(levels + row * k, x.as<X>() + row * k, k);
+          product.steps[static_cast<std::size_t>(row)] =
+              to_levels(levels + row * k, x.as<X>() + row * k, k, Sum::kMostInput);
         }
         product.x = levels;
       } else if constexpr (sizeof(T) != sizeof(Input)) {

@@ -1,7 +1,6 @@
 // Weights in 8 bits.
 #include "ops/int8.h"
 
-#include <algorithm>
 #include <cstring>
 
 #include "ops/cpu/cpu_backend.h"
@@ -17,16 +16,7 @@ void CpuBackend::to_int8(const Tensor& out, const Tensor& w) {
   const Int8Rows packed(beside);
   with_type(w.dtype, [&]<typename T>() {
     for_blocks(team_, packed.rows(), rows_per_block(columns), [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t n = begin; n < end; ++n) {
-        const T* from = w.as<T>() + n * columns;
-        std::uint32_t largest = 0;
-        for (std::int64_t k = 0; k < columns; ++k)
-          largest = std::max(largest, magnitude_bits(to_float(from[k])));
-        const float step = step_of(largest, Int8Rows::kMost);
-        packed.set_step(n, step);
-        for (std::int64_t k = 0; k < columns; ++k)
-          packed.row(n)[k] = static_cast<std::int8_t>(level_of(to_float(from[k]), step, Int8Rows::kMost));
-      }
+      for (std::int64_t n = begin; n < end; ++n) packed.set(n, w.as<T>() + n * columns);
     });
   });
   std::memcpy(out.data, beside.data, out.bytes());

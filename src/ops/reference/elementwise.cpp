@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "core/error.h"
 #include "ops/int8.h"
@@ -53,19 +54,9 @@ void ReferenceBackend::add(const Tensor& out, const Tensor& x) {
 
 void ReferenceBackend::to_int8(const Tensor& out, const Tensor& w) {
   const auto values = read(w);
+  const std::vector<float> floats(values.begin(), values.end());
   const Int8Rows packed(out);
-  for (std::int64_t n = 0; n < packed.rows(); ++n) {
-    const double* from = &values[static_cast<std::size_t>(n * packed.columns())];
-    std::uint32_t largest = 0;
-    for (std::int64_t k = 0; k < packed.columns(); ++k)
-      largest = std::max(largest, magnitude_bits(static_cast<float>(from[k])));
-    const float step = step_of(largest, Int8Rows::kMost);
-    packed.set_step(n, step);
-    for (std::int64_t k = 0; k < packed.columns(); ++k) {
-      packed.row(n)[k] =
-          static_cast<std::int8_t>(level_of(static_cast<float>(from[k]), step, Int8Rows::kMost));
-    }
-  }
+  for (std::int64_t n = 0; n < packed.rows(); ++n) packed.set(n, floats.data() + n * packed.columns());
 }
 
 void ReferenceBackend::scale(const Tensor& out, const Tensor& x, float factor) {

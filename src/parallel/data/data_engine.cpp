@@ -201,16 +201,14 @@ void DataEngine::add_shared_gradients() {
 }
 
 void DataEngine::to_int8() {
-  if (!backend_.has_int8()) {
-    fail_user("the {} backend has no weights in 8 bits; leave out --int8, or add train.backend=cpu",
-              backend_.name());
-  }
+  if (!backend_.has_int8())
+    fail_user("the {} backend has no weights in 8 bits; add train.backend=cpu", backend_.name());
   if (options_.zero == 3) fail_user("weights in 8 bits need whole ones on each rank; add parallel.zero=0");
   plan_.for_units([&](int u) {
     for (const auto& parameter : plan_.unit(u).parameters) {
-      if (parameter.product && parameter.local_shape[1] < Int8Rows::kLeastColumns) {
-        fail_user("{} has only {} columns here, too few for weights in 8 bits; leave out --int8",
-                  parameter.name, parameter.local_shape[1]);
+      if (parameter.product() && parameter.local_shape[1] < Int8Rows::kLeastColumns) {
+        fail_user("{} has {} columns on this rank; weights in 8 bits need {} or more", parameter.name,
+                  parameter.local_shape[1], Int8Rows::kLeastColumns);
       }
     }
   });

@@ -110,15 +110,15 @@ UnitView WeightStore::use(int unit) {
 }
 
 void WeightStore::to_int8() {
-  for (int unit = 0; unit <= plan_.head(); ++unit) {
+  plan_.for_units([&](int unit) {
     const auto view = use(unit);
     auto packed = view;
     packed.int8 = true;
     for (const auto& parameter : view.spec->parameters) {
-      if (parameter.product) backend_.to_int8(packed[parameter.slice()], view[parameter.slice()]);
+      if (parameter.product()) backend_.to_int8(packed[parameter.slice()], view[parameter.slice()]);
     }
     release(unit);
-  }
+  });
   int8_ = true;
 }
 
