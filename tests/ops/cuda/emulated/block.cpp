@@ -62,7 +62,7 @@ struct Barrier {
 
 struct Warp {
   Barrier barrier;
-  alignas(64) std::byte slots[2][kWarp * 64];
+  alignas(64) std::byte slots[2][kWarp * kMostExchanged];
   int exchanges[kWarp] = {};
 };
 
@@ -101,6 +101,7 @@ struct Block {
   unsigned first = 0, first_of_grid = 0;  // the block's place along x, and in the grid
   bool warp_by_warp = false;              // each as far as it can
   bool early_copies = false;              // asynchronous copies are complete at once
+  std::size_t at = 0, end = 0;            // in the sequence: the threads that are left of a step
   Place scheduler = {};
   int current = 0;
   std::exception_ptr failure = nullptr;
@@ -118,7 +119,44 @@ std::size_t my_rank() {
 Own& my_block() { return running->blocks[my_rank()]; }
 Warp& my_warp() { return running->warps[static_cast<std::size_t>(running->current / kWarp)]; }
 
-void yield() { go_on_at(running->scheduler, mine().place); }
+void live();
+
+// Returns when something goes on at `from`.
+void go_on(Fiber& fiber, Place& from) {
+  if (fiber.begun) return go_on_at(fiber.place, from);
+  fiber.begun = true;
+  // Stacks begin at different places of a page, or all would want the same lines of the caches.
+  const std::size_t place = static_cast<std::size_t>(running->current) % 8 * 512;
+  begin_on(fiber.stack.get(), Fiber::kStack - place, live, from);
+}
+
+// The next thread of the step that need not wait, which becomes the running one; null where there is none.
+Fiber* next() {
+  Block& block = *running;
+  while (block.at < block.end) {
+    const std::size_t i = block.sequence[block.at++];
+    Fiber& fiber = *block.fibers[i];
+    if (fiber.done || (fiber.waits_for && fiber.waits_for->round == fiber.round)) continue;
+    if (fiber.waits_until && !fiber.waits_until()) continue;
+    block.current = static_cast<int>(i);
+    threadIdx.x = runner.thread = static_cast<unsigned>(i);
+    if (block.launch.cluster == 1) return &fiber;
+    const auto rank = static_cast<unsigned>(my_rank());
+    threadIdx.x = runner.thread -= rank * blockDim.x;
+    blockIdx.x = block.first + rank;
+    runner.block = block.first_of_grid + rank;
+    runner.shared = my_block().shared;
+    return &fiber;
+  }
+  return nullptr;
+}
+
+// The next thread goes on, without a way over the scheduler, which most of the time would go to.
+void yield() {
+  Place& from = mine().place;
+  if (Fiber* const following = running->failure ? nullptr : next()) return go_on(*following, from);
+  go_on_at(running->scheduler, from);
+}
 
 void wait(Barrier& barrier) {
   Fiber& fiber = mine();
@@ -146,38 +184,19 @@ void live() {
   }
 }
 
-void go_on(Fiber& fiber) {
-  if (fiber.begun) return go_on_at(fiber.place, running->scheduler);
-  fiber.begun = true;
-  // Stacks begin at different places of a page, or all would want the same lines of the caches.
-  const std::size_t place = static_cast<std::size_t>(running->current) % 8 * 512;
-  begin_on(fiber.stack.get(), Fiber::kStack - place, live, running->scheduler);
-}
-
 // Thrown when the fault has been reported.
 struct Faulted {};
 
 // Runs these threads until each waits. Returns false if none could continue.
 bool step(Block& block, std::size_t begin, std::size_t end) {
-  bool moved = false;
-  for (std::size_t at = begin; at < end; ++at) {
-    const std::size_t i = block.sequence[at];
-    Fiber& fiber = *block.fibers[i];
-    if (fiber.done || (fiber.waits_for && fiber.waits_for->round == fiber.round)) continue;
-    if (fiber.waits_until && !fiber.waits_until()) continue;
-    block.current = static_cast<int>(i);
-    const auto rank = static_cast<unsigned>(my_rank());
-    threadIdx = {static_cast<unsigned>(i) - rank * blockDim.x, 0, 0};
-    blockIdx.x = block.first + rank;
-    runner.thread = threadIdx.x;
-    runner.block = block.first_of_grid + rank;
-    runner.shared = my_block().shared;
-    go_on(fiber);
-    if (block.faulted) throw Faulted();
-    if (block.failure) std::rethrow_exception(block.failure);
-    moved = true;
-  }
-  return moved;
+  block.at = begin;
+  block.end = end;
+  Fiber* const first = next();
+  if (!first) return false;
+  go_on(*first, block.scheduler);
+  if (block.faulted) throw Faulted();
+  if (block.failure) std::rethrow_exception(block.failure);
+  return true;
 }
 
 bool step(Block& block) {
@@ -339,15 +358,12 @@ int add_atomically(int* to, int value) {
   return std::exchange(*to, *to + value);
 }
 
-void* exchange_bytes(const void* from, std::size_t bytes) {
-  if (bytes > 64) throw std::logic_error("too much to exchange");
+std::byte* begin_exchange() {
   Warp& warp = my_warp();
   if (warp.barrier.members != kWarp) throw std::logic_error("an exchange in a warp that is not whole");
-  std::byte* slots = warp.slots[warp.exchanges[lane()]++ % 2];
-  std::memcpy(slots + static_cast<std::size_t>(lane()) * bytes, from, bytes);
-  wait(warp.barrier);
-  return slots;
+  return warp.slots[warp.exchanges[lane()]++ % 2];
 }
+void end_exchange() { wait(my_warp().barrier); }
 
 void later(std::function<void()> copy) {
   if (running->early_copies) return copy();

@@ -49,11 +49,17 @@ int rank_in_cluster();
 void* shared_of(int rank);  // dynamic shared memory of a block of the cluster
 void cluster_barrier();
 void wait_until(std::function<bool()> holds);
+inline constexpr std::size_t kMostExchanged = 64;  // bytes of a lane
+std::byte* begin_exchange();
+void end_exchange();
 // The values of all lanes of the warp, in the order of lanes; valid until the next exchange but one.
-void* exchange_bytes(const void* mine, std::size_t bytes);
 template <typename T>
 const T* exchange(const T& mine) {
-  return static_cast<const T*>(exchange_bytes(&mine, sizeof mine));
+  static_assert(sizeof mine <= kMostExchanged);
+  std::byte* const values = begin_exchange();
+  std::memcpy(values + static_cast<std::size_t>(lane()) * sizeof mine, &mine, sizeof mine);
+  end_exchange();
+  return reinterpret_cast<const T*>(values);
 }
 // Asynchronous copies of this thread, in groups.
 void later(std::function<void()> copy);
