@@ -18,8 +18,6 @@
 namespace shoal::cli {
 namespace {
 
-using nlohmann::json;
-
 // The kind of optimizer state that a tensor "optimizer.KIND.NAME" is, and its parameter's name.
 struct StateName {
   std::string_view kind, parameter;
@@ -37,10 +35,10 @@ std::string bytes_text(std::uint64_t bytes) {
 }
 
 // Shows a list of numbers by its length, and the tokenizer by its name, since its text may have megabytes.
-std::string value_text(const std::string& key, const json& value) {
+std::string value_text(const std::string& key, const nlohmann::json& value) {
   if (key == "tokenizer" && value.is_string()) {
     if (value.get_ref<const std::string&>().empty()) return "none";
-    const auto tokenizer = json::parse(value.get_ref<const std::string&>(), nullptr, false);
+    const auto tokenizer = nlohmann::json::parse(value.get_ref<const std::string&>(), nullptr, false);
     if (tokenizer.is_object()) return tokenizer.value("name", "unknown");
     return "unreadable";
   }
@@ -50,7 +48,7 @@ std::string value_text(const std::string& key, const json& value) {
   return value.is_string() ? value.get<std::string>() : value.dump();
 }
 
-void print_fields(const json& fields, const std::string& prefix = "") {
+void print_fields(const nlohmann::json& fields, const std::string& prefix = "") {
   for (const auto& [key, value] : fields.items()) {
     if (value.is_object()) {
       print_fields(value, prefix + key + ".");

@@ -81,9 +81,9 @@ class BpeTokenizer final : public Tokenizer {
   }
 
   nlohmann::json to_json() const override {
-    nlohmann::json json = {{"name", name()}, {"merges", merges_}};
-    if (!gpt2_) json["special"] = special_.empty() ? nlohmann::json::object() : nlohmann::json(special_);
-    return json;
+    nlohmann::json object = {{"name", name()}, {"merges", merges_}};
+    if (!gpt2_) object["special"] = special_.empty() ? nlohmann::json::object() : nlohmann::json(special_);
+    return object;
   }
 
   bool is_special(std::int32_t id) const { return token_of_id_[static_cast<std::size_t>(id)] < 0; }

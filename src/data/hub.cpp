@@ -152,10 +152,10 @@ class HubModel {
 
   // The parts of sharded weights are those of the index.
   static std::vector<std::string> parts_of(const fs::path& index) {
-    const auto json = nlohmann::json::parse(read_text(index, kMostJson), nullptr, false);
+    const auto parsed = nlohmann::json::parse(read_text(index, kMostJson), nullptr, false);
     std::set<std::string> parts;
-    if (json.is_object() && json.contains("weight_map") && json["weight_map"].is_object()) {
-      for (const auto& [tensor, part] : json["weight_map"].items()) {
+    if (parsed.is_object() && parsed.contains("weight_map") && parsed["weight_map"].is_object()) {
+      for (const auto& [tensor, part] : parsed["weight_map"].items()) {
         const auto name = part.is_string() ? part.get<std::string>() : "";
         if (name.empty() || name.find('/') != std::string::npos || name == "..")
           fail_user("{}: \"{}\" is not the name of a file beside it", index.string(), name);

@@ -10,17 +10,15 @@
 namespace shoal {
 namespace {
 
-using nlohmann::json;
-
 constexpr std::uint64_t kLargest = std::uint64_t{1} << 30;
 
 struct TimeRange {
   double begin = INFINITY, end = -INFINITY;
 };
 
-double number(const json& event, const char* key) {
+double number(const nlohmann::json& event, const char* key) {
   const double value = event.at(key).get<double>();
-  if (!std::isfinite(value)) throw json::other_error::create(501, "a time is not finite", &event);
+  if (!std::isfinite(value)) throw nlohmann::json::other_error::create(501, "a time is not finite", &event);
   return value / 1e6;
 }
 
@@ -35,7 +33,7 @@ std::string step_asked_for(const std::filesystem::path& path, const std::map<std
   return std::to_string(step);
 }
 
-TraceStep step_of(const std::filesystem::path& path, const json& file, std::int64_t asked) {
+TraceStep step_of(const std::filesystem::path& path, const nlohmann::json& file, std::int64_t asked) {
   std::map<std::int64_t, TimeRange> steps;
   std::map<int, TraceRow> rows;                        // by process
   std::map<std::pair<int, int>, std::string> threads;  // by process and thread
@@ -79,7 +77,7 @@ TraceStep step_of(const std::filesystem::path& path, const json& file, std::int6
 TraceStep read_trace_step(const std::filesystem::path& path, std::int64_t step) {
   const auto text = read_text(path, kLargest);
   try {
-    return step_of(path, json::parse(text), step);
+    return step_of(path, nlohmann::json::parse(text), step);
   } catch (const UserError&) {
     throw;
   } catch (const std::exception& error) {  // invalid JSON or number

@@ -36,6 +36,7 @@ interval = 10
 keep = 100
 [log]
 tensorboard = false
+peak_tflops = 0.1  # measuring it takes longer than the run
 )";
 
 inline bool eventually(const std::function<bool()>& condition) {
