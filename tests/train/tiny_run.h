@@ -70,7 +70,8 @@ class TinyRuns : public ::testing::Test {
     config.lr_schedule.decay_steps = 12;
     config.eval = {.interval = 3, .sequences = 4, .at_start = true};
     config.checkpoint = {.interval = 3, .keep = 100, .best = true};
-    config.log = {.interval = 1, .tensorboard = false, .jsonl = true, .peak_tflops = 0.1};  // measured for long
+    // Measuring the peak takes longer than the run.
+    config.log = {.interval = 1, .tensorboard = false, .jsonl = true, .peak_tflops = 0.1};
     apply_arguments(config, settings);
     return config;
   }
