@@ -151,7 +151,7 @@ Fiber* next() {
   return nullptr;
 }
 
-// The next thread goes on, without a way over the scheduler, which most of the time would go to.
+// The next thread goes on at once; the scheduler does where there is none, or where a thread has failed.
 void yield() {
   Place& from = mine().place;
   if (Fiber* const following = running->failure ? nullptr : next()) return go_on(*following, from);
