@@ -18,10 +18,10 @@ constexpr std::int64_t kRows = 20 * kTaskRows, kColumns = 16 * kTaskColumns;
 constexpr std::int64_t kUnits = 1536;
 template <typename Unit>
 constexpr std::int64_t kDepth = kUnits* UnitOf<Unit>::kTerms;
-// In forward products of float32 with weights of so few elements a thread has one piece of the rows, which
-// are in its cache from the layer before, and packs the weight for itself. Of smaller tasks others would
-// steal some, and fetch what they read. In bfloat16 packing takes too much of a product to be done twice.
-constexpr std::int64_t kSmallWeight = 128 << 10;
+// Where the right operand, a weight, is so small and each thread gets so many rows, a thread has one piece of
+// the rows, which are in its cache from the layer before, and packs the weight for itself. Tasks by columns
+// would read all rows, and threads whose cores share no cache would wait for each other's.
+constexpr std::int64_t kSmallWeight = 128 << 10, kOwnRows = 2 * kTaskRows;
 // The part of a left operand that one task packs: long runs of memory.
 constexpr std::int64_t kPackRows = 4 * kTaskRows, kPackDepth = 128;
 
@@ -273,13 +273,13 @@ void PackedProduct::multiply(const MatmulCall& call) {
 
   // A block is bounded by what all threads read, or by its sums.
   const bool own_left = Block<Unit>::owns_left(call);
-  const bool small = call.transpose_b && suits_forward(call.a.dtype) && call.b.count() <= kSmallWeight;
+  const bool small = !call.transpose_a && call.b.count() <= kSmallWeight;
   const std::int64_t most_columns = own_left || with_sums ? kColumns : n,
                      most_rows = own_left && !with_sums ? m : kRows;
   for_pieces(n, most_columns, [&](std::int64_t column, std::int64_t columns) {
     for_pieces(m, most_rows, [&](std::int64_t row, std::int64_t rows) {
       auto* sums = with_sums ? sums_.take<float>(rows * columns) : nullptr;
-      const std::int64_t pieces = small && 2 * rows >= team_.size() * kTaskRows ? team_.size() : 0;
+      const std::int64_t pieces = small && rows >= team_.size() * kOwnRows ? team_.size() : 0;
       for_pieces(k, even_piece(k, kDepth<Unit>), [&](std::int64_t from, std::int64_t depth) {
         Block<Unit> block{call, row, rows, column, columns, from, depth, pieces};
         block.sums = sums;
