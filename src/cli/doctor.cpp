@@ -14,6 +14,7 @@
 #include "config/libraries.h"
 #include "config/memory.h"
 #include "core/clock.h"
+#include "core/core_latency.h"
 #include "core/cores.h"
 #include "core/cpu.h"
 #include "core/text.h"
@@ -119,6 +120,14 @@ void print_speed() {
   }
   row("memory read, GB/s", [](int threads) {
     return fmt::format("{:.1f}", make_cpu_backend(threads)->measure_read_bandwidth() / 1e9);
+  });
+  const auto cores = cores_of_thread();
+  std::size_t reached = 1;
+  double farthest = 0;
+  row("between cores, ns", [&](int threads) {
+    for (; reached < std::min(static_cast<std::size_t>(threads), cores.size()); ++reached)
+      farthest = std::max(farthest, core_latency(cores[0], cores[reached]));
+    return farthest > 0 ? fmt::format("{:.0f}", farthest * 1e9) : "-";
   });
   if (load > 0.5) {
     fmt::print("  Other programs were running (load {:.1f}): alone, the machine is faster.\n", load);
