@@ -1,9 +1,12 @@
 #include "generate/sample_token.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstddef>
+#include <functional>
+#include <limits>
 #include <numeric>
-#include <ranges>
 #include <vector>
 
 #include "core/error.h"
@@ -13,11 +16,48 @@ namespace {
 
 using Ids = std::vector<std::int32_t>;
 
-void check_finite(std::span<const float> logits) {
+constexpr std::size_t kBlock = 64;
+
+// The highest logit of each block of kBlock, and whether all logits are finite: one pass with vectors.
+struct Peaks {
+  explicit Peaks(std::span<const float> logits) {
+    constexpr auto kNone = -std::numeric_limits<float>::infinity();
+    constexpr std::size_t kLanes = 8;
+    std::array<float, kLanes> zero{};  // not if it was added what is not finite, times 0
+    of_blocks.reserve(logits.size() / kBlock + 1);
+    for (std::size_t begin = 0; begin < logits.size(); begin += kBlock) {
+      const auto block = logits.subspan(begin, std::min(kBlock, logits.size() - begin));
+      std::array<float, kLanes> most;
+      most.fill(kNone);
+      const auto look = [&](std::size_t lane, float logit) {
+        most[lane] = logit > most[lane] ? logit : most[lane];
+        zero[lane] += 0 * logit;
+      };
+      std::size_t i = 0;
+      for (; i + kLanes <= block.size(); i += kLanes) {
+        for (std::size_t lane = 0; lane < kLanes; ++lane) look(lane, block[i + lane]);
+      }
+      for (; i < block.size(); ++i) look(0, block[i]);
+      of_blocks.push_back(std::ranges::max(most));
+    }
+    finite = std::ranges::all_of(zero, [](float sum) { return sum == 0; });
+  }
+
+  std::vector<float> of_blocks;
+  bool finite = true;
+};
+
+[[noreturn]] void fail_not_finite(std::span<const float> logits) {
   const auto bad = std::ranges::find_if(logits, [](float logit) { return !std::isfinite(logit); });
-  if (bad == logits.end()) return;
   fail("the model's logit of token {} is {}: its weights are damaged, or its training diverged",
        bad - logits.begin(), *bad);
+}
+
+// The first among equals.
+std::int32_t most_likely(std::span<const float> logits, const Peaks& peaks) {
+  const auto peak = std::ranges::max_element(peaks.of_blocks);
+  const auto begin = static_cast<std::size_t>(peak - peaks.of_blocks.begin()) * kBlock;
+  return static_cast<std::int32_t>(std::ranges::find(logits.subspan(begin), *peak) - logits.begin());
 }
 
 struct Likelier {
@@ -28,11 +68,27 @@ struct Likelier {
   }
 };
 
-// The `count` most likely tokens, the most likely first: one pass over the logits where few are wanted.
-Ids most_likely(std::span<const float> logits, std::size_t count) {
-  Ids ids(count);
-  std::ranges::partial_sort_copy(std::views::iota(0, static_cast<std::int32_t>(logits.size())), ids,
-                                 Likelier{logits});
+// The `count` most likely tokens, the most likely first.
+Ids most_likely(std::span<const float> logits, std::size_t count, const Peaks& peaks) {
+  // So many logits at least are as high as the lowest of so many highest peaks, and few others are.
+  auto least = -std::numeric_limits<float>::infinity();
+  if (count > 0 && count <= peaks.of_blocks.size()) {
+    auto highest = peaks.of_blocks;
+    const auto last = highest.begin() + static_cast<std::ptrdiff_t>(count - 1);
+    std::ranges::nth_element(highest, last, std::greater{});
+    least = *last;
+  }
+  Ids ids;
+  for (std::size_t block = 0; block < peaks.of_blocks.size(); ++block) {
+    if (peaks.of_blocks[block] < least) continue;
+    const std::size_t end = std::min(logits.size(), (block + 1) * kBlock);
+    for (std::size_t id = block * kBlock; id < end; ++id) {
+      if (logits[id] >= least) ids.push_back(static_cast<std::int32_t>(id));
+    }
+  }
+  count = std::min(count, ids.size());
+  std::ranges::partial_sort(ids, ids.begin() + static_cast<std::ptrdiff_t>(count), Likelier{logits});
+  ids.resize(count);
   return ids;
 }
 
@@ -83,14 +139,15 @@ void validate(const SampleOptions& options) {
 }
 
 std::int32_t sample_token(std::span<const float> logits, const SampleOptions& options, double uniform) {
-  check_finite(logits);
-  const auto most = std::ranges::max_element(logits);  // the first among equals
-  if (options.temperature == 0) return static_cast<std::int32_t>(most - logits.begin());
+  const Peaks peaks(logits);
+  if (!peaks.finite) fail_not_finite(logits);
+  const auto most = most_likely(logits, peaks);
+  if (options.temperature == 0) return most;
 
-  const auto logit = [&](std::int32_t id) { return logits[static_cast<std::size_t>(id)]; };
+  const auto logit = [&](std::int32_t id) { return double{logits[static_cast<std::size_t>(id)]}; };
   Ids ids;
   if (options.top_k > 0 && static_cast<std::size_t>(options.top_k) < logits.size()) {
-    ids = most_likely(logits, static_cast<std::size_t>(options.top_k));
+    ids = most_likely(logits, static_cast<std::size_t>(options.top_k), peaks);
   } else {
     ids.resize(logits.size());
     std::iota(ids.begin(), ids.end(), 0);
@@ -98,12 +155,13 @@ std::int32_t sample_token(std::span<const float> logits, const SampleOptions& op
   std::vector<Choice> choices;
   choices.reserve(ids.size());
   for (const auto id : ids)
-    choices.push_back({id, std::exp((double{logit(id)} - double{*most}) / options.temperature)});
+    choices.push_back({id, std::exp((logit(id) - logit(most)) / options.temperature)});
   if (options.top_p < 1) keep_nucleus(choices, options.top_p, Likelier{logits});
   if (options.min_p > 0) {  // the most likely token weighs 1
     std::erase_if(choices, [&](const Choice& choice) { return choice.weight < options.min_p; });
   }
-  std::ranges::sort(choices, {}, &Choice::id);
+  // All tokens are sorted, and many.
+  if (!std::ranges::is_sorted(choices, {}, &Choice::id)) std::ranges::sort(choices, {}, &Choice::id);
 
   double total = 0;
   for (const auto& choice : choices) total += choice.weight;
@@ -134,7 +192,7 @@ Logprobs logprobs_of(std::span<const float> logits, std::int32_t chosen, int top
   const auto logprob = [&](std::int32_t id) { return softmax(logits[static_cast<std::size_t>(id)]); };
   Logprobs result{.chosen = logprob(chosen), .top = {}};
   const auto count = std::min(static_cast<std::size_t>(std::max(top, 0)), logits.size());
-  for (const auto id : most_likely(logits, count)) result.top.emplace_back(id, logprob(id));
+  for (const auto id : most_likely(logits, count, Peaks(logits))) result.top.emplace_back(id, logprob(id));
   return result;
 }
 

@@ -22,9 +22,9 @@ using Logits = std::vector<float>;
 constexpr std::size_t kClasses = 37;
 
 // Logits on a coarse grid, so that there are equal ones.
-Logits random_logits(std::uint32_t row) {
-  Logits logits(kClasses);
-  for (std::uint32_t i = 0; i < kClasses; ++i) {
+Logits random_logits(std::uint32_t row, std::size_t classes = kClasses) {
+  Logits logits(classes);
+  for (std::uint32_t i = 0; i < classes; ++i) {
     const auto block = philox(philox_key(11, PhiloxStream::corpus), {i, row, 0, 0});
     logits[i] = static_cast<float>(std::round(4 * to_normal(block)) / 2);
   }
@@ -43,11 +43,17 @@ std::vector<double> softmax(const Logits& logits, double temperature, const std:
   return p;
 }
 
-// The probabilities that the options leave, by sorting everything.
-std::vector<double> brute_force(const Logits& logits, const SampleOptions& rule) {
+// All tokens, the most likely first.
+std::vector<std::size_t> by_likelihood(const Logits& logits) {
   std::vector<std::size_t> order(logits.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::ranges::stable_sort(order, [&](auto a, auto b) { return logits[a] > logits[b]; });
+  return order;
+}
+
+// The probabilities that the options leave, by sorting everything.
+std::vector<double> brute_force(const Logits& logits, const SampleOptions& rule) {
+  const auto order = by_likelihood(logits);
   std::vector<bool> kept(logits.size(), true);
   if (rule.top_k > 0) {
     for (std::size_t i = static_cast<std::size_t>(rule.top_k); i < order.size(); ++i) kept[order[i]] = false;
@@ -115,6 +121,23 @@ TEST(SampleToken, LogprobsAreTheModelsOwn) {
   EXPECT_EQ(found.top[2].first, 0);
   EXPECT_NEAR(found.top[2].second, std::log(p[0]), 1e-12);
   EXPECT_TRUE(logprobs_of(logits, 0, 0).top.empty());
+}
+
+// Of a vocabulary whose logits are looked at in blocks, the last of which is not full.
+TEST(SampleToken, TheMostLikelyOfManyAreThoseOfASort) {
+  for (std::uint32_t row = 0; row < 3; ++row) {
+    const auto logits = random_logits(row, 5003);
+    const auto order = by_likelihood(logits);
+    EXPECT_EQ(sample_token(logits, options(0), 0.5), order[0]);
+    for (const std::size_t count : {1, 5, 78, 79, 80, 1000, 5003, 9999}) {
+      const auto top = logprobs_of(logits, 0, static_cast<int>(count)).top;
+      ASSERT_EQ(top.size(), std::min(count, order.size()));
+      for (std::size_t i = 0; i < top.size(); ++i) ASSERT_EQ(top[i].first, order[i]) << count << ", " << i;
+      // The last one that is drawn is the highest id of those that are left.
+      const auto last = *std::ranges::max_element(order.begin(), order.begin() + std::ssize(top));
+      EXPECT_EQ(sample_token(logits, options(1, static_cast<int>(count)), 1 - 0x1p-53), last) << count;
+    }
+  }
 }
 
 TEST(SampleToken, TemperatureZeroIsTheFirstOfTheMostLikely) {
