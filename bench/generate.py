@@ -73,7 +73,8 @@ def transformers_rate(dtype, texts):
 def shoal_prompt(dtype):
     said = run("sample", "--checkpoint", f"hf:{folder}", "--prompts", prompts, "--batch", "1", "--max-tokens", "1", "--json",
                f"train.dtype={dtype}")
-    return PROMPT * PROMPTS / float(re.search(rf"{PROMPTS} tokens in ([\d.]+) s", said)[1])
+    took, unit = re.search(rf"{PROMPTS} tokens in ([\d.]+) (m?s):", said).groups()
+    return PROMPT * PROMPTS / float(took) * (1000 if unit == "ms" else 1)
 
 
 def transformers_prompt(dtype):

@@ -63,7 +63,7 @@ class HeadKernels {
     // Numbers that no group of queries fills are zero: the first query of a unit may not see a key of its
     // second.
     void begin(const Tile& tile) const {
-      if (kTerms > 1 && tile.visible(0) < tile.keys) std::memset(rows, 0, kQueries * kKeys * sizeof *rows);
+      if (kTerms > 1 && tile.seen(0) < tile.keys) std::memset(rows, 0, kQueries * kKeys * sizeof *rows);
     }
     void end(const Tile& tile) {
       stride = kKeys;
@@ -156,15 +156,21 @@ void HeadKernels<T>::forward(const HeadForward<T>& head, const DropoutTile& drop
     for_key_tiles(q0, rows, kForwardKeys, [&](const Tile& tile) {
       for_query_groups(tile, [&](std::int64_t first, std::int64_t n, std::int64_t seen, std::int64_t width) {
         scores(group, kForwardKeys, queries.from(first), n, keys, tile.k0, width);
-        for (std::int64_t i = first; i < first + n; ++i) {
-          const std::int64_t row = (i - first) * kForwardKeys;
-          const auto at = static_cast<std::size_t>(i);
-          const float rescale =
-              softmax_row(probs + row, group + row, {q0 + i, tile.k0, tile.visible(i), width, shape_.scale()},
-                          dropout, most[at], total[at]);
-          if (tile.k0 == 0 || rescale == 1.0f) continue;
-          for (std::int64_t d = 0; d < dp_; d += kLanes)
-            store(sums + i * dp_ + d, load(sums + i * dp_ + d) * rescale);
+        const auto rescale = softmax_rows<kGroup>(probs,
+                                                  {.scores = group,
+                                                   .stride = kForwardKeys,
+                                                   .count = n,
+                                                   .query = q0 + first,
+                                                   .k0 = tile.k0,
+                                                   .seen = tile.seen(first),
+                                                   .width = width,
+                                                   .scale = shape_.scale()},
+                                                  dropout, most.data() + first, total.data() + first);
+        for (std::int64_t i = 0; i < n && tile.k0 > 0; ++i) {
+          const float factor = rescale[static_cast<std::size_t>(i)];
+          if (factor == 1.0f) continue;
+          float* row = sums + (first + i) * dp_;
+          for (std::int64_t d = 0; d < dp_; d += kLanes) store(row + d, load(row + d) * factor);
         }
         add(sums + first * dp_, n, left_rows<Unit>(probs, kForwardKeys), values + tile.k0 / kTerms * dp_,
             count_of(seen, kTerms), tile.k0 > 0);
@@ -208,17 +214,19 @@ void HeadKernels<T>::backward(const HeadBackward<T>& head, const DropoutTile& dr
       for_query_groups(tile, [&](std::int64_t first, std::int64_t n, std::int64_t seen, std::int64_t width) {
         scores(group, kKeys, query_rows.from(first), n, keys_t, tile.k0, width);
         scores(d_group, kKeys, d_out_rows.from(first), n, values_t, tile.k0, width);
-        for (std::int64_t i = first; i < first + n; ++i) {
-          DropoutRow::Factors factors;
-          if (dropout.active()) factors = dropout.factors(q0 + i, tile.k0);
-          const std::int64_t visible = tile.visible(i), from = (i - first) * kKeys, to = i * kKeys;
-          for (std::int64_t c = 0; c < width; c += kLanes) {
-            const Vec p = only_seen(exp(load(group + from + c) * scale - head.lse[q0 + i]), c, visible, 0);
-            const Vec factor = dropout.active() ? factors[static_cast<std::size_t>(c / kLanes)] : splat(1.0f);
-            store(probs.rows + to + c, p * factor);
-            store(d_scores.rows + to + c, p * (factor * load(d_group + from + c) - delta[q0 + i]));
+        DropoutRow::Factors factors[kGroup];
+        for (std::int64_t i = 0; i < n && dropout.active(); ++i)
+          factors[i] = dropout.factors(q0 + first + i, tile.k0);
+        for_seen(tile.seen(first), width, [&](std::int64_t c, auto&& part) {
+          for (std::int64_t i = 0; i < n; ++i) {
+            const std::int64_t query = q0 + first + i, from = i * kKeys + c, to = first * kKeys + from;
+            const Vec p = part(static_cast<int>(i), exp(load(group + from) * scale - head.lse[query]), 0);
+            const Vec factor =
+                dropout.active() ? factors[i][static_cast<std::size_t>(c / kLanes)] : splat(1.0f);
+            store(probs.rows + to, p * factor);
+            store(d_scores.rows + to, p * (factor * load(d_group + from) - delta[query]));
           }
-        }
+        });
         add(d_queries + first * dp_, n, d_scores.from_query(first), keys + tile.k0 / kTerms * dp_,
             count_of(seen, kTerms), tile.k0 > 0);
       });
@@ -367,8 +375,16 @@ void CpuBackend::attention_cached(const Tensor& out, const Tensor& keys, const T
           scores[k] = cpu::sum(dot);
         }
         float most = -std::numeric_limits<float>::infinity(), total = 0;
-        softmax_row(scores, scores, {position, 0, visible, round_up(visible), scale}, no_dropout, most,
-                    total);
+        softmax_rows<1>(scores,
+                        {.scores = scores,
+                         .stride = 0,
+                         .count = 1,
+                         .query = position,
+                         .k0 = 0,
+                         .seen = visible,
+                         .width = round_up(visible),
+                         .scale = scale},
+                        no_dropout, &most, &total);
         for_groups(channels, [&]<int kVecs>(std::int64_t d, std::int64_t live) {
           std::array<Vec, kVecs> sums = {};
           for (std::int64_t k = 0; k < visible; ++k) {

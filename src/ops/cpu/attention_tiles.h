@@ -45,8 +45,9 @@ struct Carver {
 // One tile: queries [q0, q0 + rows) against keys [k0, k0 + keys); `width` is keys rounded up to vectors.
 struct Tile {
   std::int64_t q0, rows, k0, keys, width;
-  // The number of the tile's keys that the query in row i may see.
-  std::int64_t visible(std::int64_t i) const { return std::clamp<std::int64_t>(q0 + i + 1 - k0, 0, keys); }
+  // The number of keys from k0 on that the query in row i may see: negative before them, and more than the
+  // tile has behind it.
+  std::int64_t seen(std::int64_t i) const { return q0 + i + 1 - k0; }
 };
 
 // Calls f(tile) for the tiles of up to `most` keys of a row of queries that the causal mask leaves.
@@ -63,7 +64,7 @@ void for_key_tiles(std::int64_t q0, std::int64_t rows, std::int64_t most, F&& f)
 template <typename F>
 void for_query_groups(const Tile& tile, F&& f) {
   for (std::int64_t i = 0; i < tile.rows; i += kGroup) {
-    const std::int64_t n = std::min(kGroup, tile.rows - i), seen = tile.visible(i + n - 1);
+    const std::int64_t n = std::min(kGroup, tile.rows - i), seen = std::min(tile.seen(i + n - 1), tile.keys);
     // A group of keys that begins within `seen` is read whole by for_key_groups' products.
     if (seen > 0) f(i, n, seen, std::min(tile.width, round_up(seen + kGroup - 1)));
   }
@@ -92,42 +93,76 @@ class DropoutTile {
   std::int64_t batch_;
 };
 
-// A vector of a row from key k on, with `hidden` in place of what the query does not see.
-inline Vec only_seen(Vec value, std::int64_t k, std::int64_t visible, float hidden) {
-  return k + kLanes <= visible ? value : select(lanes_below(visible - k), value, splat(hidden));
+// Calls f(k, part) for the vectors of rows from keys k on, before `width`, of which the first row sees `seen`
+// keys and each later one a key more: part(row, value, hidden) has `hidden` in place of what the row does not
+// see. Rows that lie side by side share loops, whose ends are then guessed better than each row's own.
+template <typename F>
+void for_seen(std::int64_t seen, std::int64_t width, F&& f) {
+  std::int64_t k = 0;
+  for (; k + kLanes <= std::min(seen, width); k += kLanes) f(k, [](int, Vec value, float) { return value; });
+  for (; k < width; k += kLanes) {
+    f(k, [=](int row, Vec value, float hidden) {
+      return select(lanes_below(seen + row - k), value, splat(hidden));
+    });
+  }
 }
 
-struct SoftmaxRow {
-  std::int64_t query, k0, visible, width;  // of a tile with the keys from k0 on
-  float scale;                             // of scores
+// Rows of scores: `count` of them, `stride` apart, for the queries from `query` on, with the keys from k0 on.
+// The first row sees `seen` of the keys, and each later one a key more.
+struct ScoreRows {
+  const float* scores;
+  std::int64_t stride, count, query, k0, seen, width;
+  float scale;
 };
 
-// Softmax of one row of a tile's scores over its visible keys, given the maximum and sum so far; returns the
-// factor for earlier results of the row. probs become probabilities times the dropout factor, not yet divided
-// by the sum; they may be where the scores are.
-template <typename T>
-float softmax_row(T* probs, const float* scores, const SoftmaxRow& row, const DropoutTile& dropout,
-                  float& most, float& total) {
-  const auto& [query, k0, visible, width, scale] = row;
+// Softmax of up to kRows rows of scores over the keys that they see, given their maxima and sums so far;
+// returns the factors for earlier results of the rows. probs, which may be the scores, become probabilities
+// times the dropout factors, not yet divided by the sums.
+template <int kRows, typename T>
+std::array<float, kRows> softmax_rows(T* probs, const ScoreRows& rows, const DropoutTile& dropout,
+                                      float* most, float* total) {
   constexpr float kLowest = -std::numeric_limits<float>::infinity();
-  Vec row_most = splat(kLowest);
-  for (std::int64_t k = 0; k < visible; k += kLanes)
-    row_most = max(only_seen(load(scores + k), k, visible, kLowest), row_most);
-  const float next = std::max(most, max(row_most) * scale);
-  const float rescale = std::exp(most - next);
-  Vec sums{};
-  for (std::int64_t block = 0; block < width; block += kKeys) {
-    DropoutRow::Factors factors;
-    if (dropout.active()) factors = dropout.factors(query, k0 + block);
-    for (std::int64_t k = block; k < std::min(width, block + kKeys); k += kLanes) {
-      Vec p = only_seen(exp(load(scores + k) * scale - next), k, visible, 0);
-      sums += p;
-      if (dropout.active()) p *= factors[static_cast<std::size_t>((k - block) / kLanes)];
-      store(probs + k, p);
-    }
+  // The last row stands for those that are not there.
+  std::int64_t row[kRows], at[kRows];
+  Vec high[kRows], sums[kRows] = {};
+  std::array<float, kRows> next, rescale{};
+  for (int r = 0; r < kRows; ++r) {
+    row[r] = std::min<std::int64_t>(r, rows.count - 1);
+    at[r] = row[r] * rows.stride;
+    high[r] = splat(kLowest);
   }
-  total = total * rescale + sum(sums);
-  most = next;
+  for_seen(rows.seen, rows.width, [&](std::int64_t k, auto&& part) {
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+      const Vec score = load(rows.scores + at[r] + k);
+      high[r] = max(part(static_cast<int>(row[r]), score, kLowest), high[r]);
+    }
+  });
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+    const auto i = static_cast<std::size_t>(r);
+    next[i] = std::max(most[row[r]], max(high[r]) * rows.scale);
+    if (rows.k0 > 0) rescale[i] = std::exp(most[row[r]] - next[i]);
+  }
+  DropoutRow::Factors factors[kRows];
+  for_seen(rows.seen, rows.width, [&](std::int64_t k, auto&& part) {
+    if (dropout.active() && k % kKeys == 0) {
+      for (int r = 0; r < kRows; ++r) factors[r] = dropout.factors(rows.query + row[r], rows.k0 + k);
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+      const Vec score = load(rows.scores + at[r] + k) * rows.scale;
+      Vec p = part(static_cast<int>(row[r]), exp(score - next[static_cast<std::size_t>(r)]), 0);
+      sums[r] += p;
+      if (dropout.active()) p *= factors[r][static_cast<std::size_t>(k % kKeys / kLanes)];
+      store(probs + at[r] + k, p);
+    }
+  });
+  for (int r = 0; r < std::min<std::int64_t>(kRows, rows.count); ++r) {
+    const auto i = static_cast<std::size_t>(r);
+    total[r] = total[r] * rescale[i] + sum(sums[r]);
+    most[r] = next[i];
+  }
   return rescale;
 }
 
