@@ -9,6 +9,8 @@
 #include <cmath>
 #include <cstdlib>
 #include <limits>
+#include <utility>
+#include <vector>
 
 #include "core/error.h"
 #include "model/trainee.h"
@@ -302,8 +304,9 @@ TEST_P(Cuda, AWholeModelFollowsTheCpu) {
   TraineeOptions narrow = options;  // the residual stream and the gradients have the compute type as well
   narrow.stream = narrow.gradients = GetParam();
   const double rounding = 20 * (GetParam() == DType::bf16 ? unit_roundoff(DType::bf16) : 128 * kUnit);
-  for (const auto& [of_gpu, ordered] :
-       {std::pair{options, true}, {narrow, true}, {options, false}, {narrow, false}}) {
+  std::vector runs = {std::pair{options, true}, {options, false}};
+  if (GetParam() != DType::f32) runs.insert(runs.end(), {{narrow, true}, {narrow, false}});
+  for (const auto& [of_gpu, ordered] : runs) {
     config.dropout =
         ordered ? 0.1 : 0.0;  // without dropout, and where order is free, norms sum their gradients
     Trainee on_gpu(make_cuda_backend({.ordered = ordered}), config, of_gpu),
