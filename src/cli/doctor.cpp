@@ -121,7 +121,7 @@ void print_speed() {
   row("memory read, GB/s", [](int threads) {
     return fmt::format("{:.1f}", make_cpu_backend(threads)->measure_read_bandwidth() / 1e9);
   });
-  const auto cores = cores_of_thread();
+  const auto cores = allowed_core_numbers();
   std::size_t reached = 1;
   double farthest = 0;
   row("between cores, ns", [&](int threads) {

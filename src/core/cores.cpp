@@ -60,9 +60,18 @@ int cores_of_quota(const std::string& quota, const std::string& period) {
   return share > 0 && whole > 0 ? static_cast<int>(std::ceil(share / whole)) : 0;
 }
 
-int allowed_cores() {
+std::vector<int> allowed_core_numbers() {
   cpu_set_t allowed;
-  if (sched_getaffinity(0, sizeof allowed, &allowed) == 0) return std::max(1, CPU_COUNT(&allowed));
+  std::vector<int> numbers;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return numbers;
+  for (int core = 0; core < CPU_SETSIZE; ++core) {
+    if (CPU_ISSET(static_cast<std::size_t>(core), &allowed)) numbers.push_back(core);
+  }
+  return numbers;
+}
+
+int allowed_cores() {
+  if (const auto numbers = allowed_core_numbers(); !numbers.empty()) return static_cast<int>(numbers.size());
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 

@@ -3,13 +3,16 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace shoal {
 
 // The number of cores that the affinity mask (taskset, Slurm, mpirun --bind-to) and a container's limit of
 // CPUs allow; one at least.
 int usable_cores();
-// The number of cores that the affinity mask alone allows.
+// The numbers of the cores that the affinity mask alone allows, in ascending order; none where it is unknown.
+std::vector<int> allowed_core_numbers();
+// How many those are; all of the machine's where it is unknown.
 int allowed_cores();
 // A control group's quota of processor time in each period, "150000" and "100000", in whole cores; 0 for
 // none, "max" or "-1".
