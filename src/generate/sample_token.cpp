@@ -70,9 +70,10 @@ struct Likelier {
 
 // The `count` most likely tokens, the most likely first.
 Ids most_likely(std::span<const float> logits, std::size_t count, const Peaks& peaks) {
+  if (count == 0) return {};
   // So many logits at least are as high as the lowest of so many highest peaks, and few others are.
   auto least = -std::numeric_limits<float>::infinity();
-  if (count > 0 && count <= peaks.of_blocks.size()) {
+  if (count <= peaks.of_blocks.size()) {
     auto highest = peaks.of_blocks;
     const auto last = highest.begin() + static_cast<std::ptrdiff_t>(count - 1);
     std::ranges::nth_element(highest, last, std::greater{});

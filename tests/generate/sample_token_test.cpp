@@ -123,7 +123,7 @@ TEST(SampleToken, LogprobsAreTheModelsOwn) {
   EXPECT_TRUE(logprobs_of(logits, 0, 0).top.empty());
 }
 
-// Of a vocabulary whose logits are looked at in blocks, the last of which is not full.
+// The vocabulary has many blocks of logits, and its last block is not full.
 TEST(SampleToken, TheMostLikelyOfManyAreThoseOfASort) {
   for (std::uint32_t row = 0; row < 3; ++row) {
     const auto logits = random_logits(row, 5003);

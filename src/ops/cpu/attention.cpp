@@ -220,7 +220,7 @@ void HeadKernels<T>::backward(const HeadBackward<T>& head, const DropoutTile& dr
         for_seen(tile.seen(first), width, [&](std::int64_t c, auto&& part) {
           for (std::int64_t i = 0; i < n; ++i) {
             const std::int64_t query = q0 + first + i, from = i * kKeys + c, to = first * kKeys + from;
-            const Vec p = part(static_cast<int>(i), exp(load(group + from) * scale - head.lse[query]), 0);
+            const Vec p = part(i, exp(load(group + from) * scale - head.lse[query]), 0);
             const Vec factor =
                 dropout.active() ? factors[i][static_cast<std::size_t>(c / kLanes)] : splat(1.0f);
             store(probs.rows + to, p * factor);

@@ -99,9 +99,10 @@ class DropoutTile {
 template <typename F>
 void for_seen(std::int64_t seen, std::int64_t width, F&& f) {
   std::int64_t k = 0;
-  for (; k + kLanes <= std::min(seen, width); k += kLanes) f(k, [](int, Vec value, float) { return value; });
+  for (; k + kLanes <= std::min(seen, width); k += kLanes)
+    f(k, [](std::int64_t, Vec value, float) { return value; });
   for (; k < width; k += kLanes) {
-    f(k, [=](int row, Vec value, float hidden) {
+    f(k, [=](std::int64_t row, Vec value, float hidden) {
       return select(lanes_below(seen + row - k), value, splat(hidden));
     });
   }
@@ -135,7 +136,7 @@ std::array<float, kRows> softmax_rows(T* probs, const ScoreRows& rows, const Dro
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
       const Vec score = load(rows.scores + at[r] + k);
-      high[r] = max(part(static_cast<int>(row[r]), score, kLowest), high[r]);
+      high[r] = max(part(row[r], score, kLowest), high[r]);
     }
   });
 #pragma GCC unroll 8
@@ -152,7 +153,7 @@ std::array<float, kRows> softmax_rows(T* probs, const ScoreRows& rows, const Dro
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
       const Vec score = load(rows.scores + at[r] + k) * rows.scale;
-      Vec p = part(static_cast<int>(row[r]), exp(score - next[static_cast<std::size_t>(r)]), 0);
+      Vec p = part(row[r], exp(score - next[static_cast<std::size_t>(r)]), 0);
       sums[r] += p;
       if (dropout.active()) p *= factors[r][static_cast<std::size_t>(k % kKeys / kLanes)];
       store(probs + at[r] + k, p);

@@ -18,9 +18,10 @@ constexpr std::int64_t kRows = 20 * kTaskRows, kColumns = 16 * kTaskColumns;
 constexpr std::int64_t kUnits = 1536;
 template <typename Unit>
 constexpr std::int64_t kDepth = kUnits* UnitOf<Unit>::kTerms;
-// Where the right operand, a weight, is so small and each thread gets so many rows, a thread has one piece of
-// the rows, which are in its cache from the layer before, and packs the weight for itself. Tasks by columns
-// would read all rows, and threads whose cores share no cache would wait for each other's.
+// A thread has one piece of the rows, and packs the whole right operand for itself, where that is a weight of
+// so few elements at most and each thread gets so many rows at least. The rows are in its cache from the
+// layer before. A task of some columns would read all rows, and threads whose cores share no cache would wait
+// for each other's.
 constexpr std::int64_t kSmallWeight = 128 << 10, kOwnRows = 2 * kTaskRows;
 // The part of a left operand that one task packs: long runs of memory.
 constexpr std::int64_t kPackRows = 4 * kTaskRows, kPackDepth = 128;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <map>
+#include <string>
 #include <tuple>
 
 #include "ops/cuda/cuda.h"
@@ -46,9 +47,9 @@ struct Layout {
 
 class CudaLayout : public testing::TestWithParam<std::tuple<Layout, RunTypes>> {};
 
-// The run of one rank, or of one tensor group, since tensor ranks add in another order: made once.
-const auto& bytes_of_one(int tensor, const RunTypes& types) {
-  static std::map<std::tuple<int, DType, DType>, decltype(train(RanksRun{}).bytes())> runs;
+// The run of one rank, or of one tensor group, since tensor ranks add in another order. It is made once.
+const std::string& bytes_of_one(int tensor, const RunTypes& types) {
+  static std::map<std::tuple<int, DType, DType>, std::string> runs;
   const auto [place, is_new] = runs.try_emplace({tensor, types.compute, types.others});
   if (is_new) place->second = train(on_gpus(small_run({.tensor = tensor}, 0, types))).bytes();
   return place->second;
