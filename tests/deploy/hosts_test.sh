@@ -62,14 +62,17 @@ lose() {
   unplug "$1"
   ip netns pids "$1" | xargs -r kill -9 || true  # some may have ended meanwhile
 }
-launch --hosts a:2,b:2,c:1 --min-ranks 3 -- train tiny.toml train.steps=150 eval.interval=75 \
-  checkpoint.interval=0 checkpoint.best=false checkpoint.memory=true run.name=copied 2>copied.log &
+settings=(lr_schedule.name=constant eval.interval=75)
+make_endless
+launch --hosts a:2,b:2,c:1 --min-ranks 3 -- train open.toml "${settings[@]}" checkpoint.interval=0 checkpoint.best=false \
+  checkpoint.memory=true run.name=copied 2>copied.log &
 copied=$!
 for _ in $(seq 400); do
   grep -qs '"step":20,' runs/copied/metrics.jsonl && break
   sleep 0.05
 done
 lose b
+end_in copied 50
 rm -r /dev/shm/shoal-*/b
 last=$(grep -c '"loss"' runs/copied/metrics.jsonl)
 wait "$copied" || die "$(cat copied.log)"
@@ -78,6 +81,6 @@ grep -q "restart, on 3 ranks, from" copied.log || die "no restart on three ranks
 grep -q "with copies on another host" copied.log || die "no copies were made: $(cat copied.log)"
 from=$(sed -n 's/.*the state after step \([0-9]*\) was in the memory.*/\1/p' copied.log)
 [ -n "$from" ] && [ "$from" -ge $((last - 1)) ] || die "from step $from after step $last: $(cat copied.log)"
-"$shoal" train tiny.toml train.steps=150 eval.interval=75 run.name=undisturbed --ranks 2 >threads.log 2>&1 || die "$(cat threads.log)"
+"$shoal" train open.toml "${settings[@]}" run.name=undisturbed --ranks 2 >threads.log 2>&1 || die "$(cat threads.log)"
 same_result copied undisturbed
 echo "a host that dies with its memory: ok"

@@ -92,6 +92,16 @@ make_run() {
   cp "$tests/tiny.toml" .
 }
 
+# open.toml is tiny.toml for a run that goes on until something happens to it. `end_in RUN STEPS` then gives it an end, so
+# many steps after its last one: ranks that are started again read the config again. With lr_schedule.name=constant, no
+# step depends on where the end is.
+make_endless() { sed "s/^steps = .*/steps = 1000000/" tiny.toml >open.toml; }
+end_in() {
+  local last
+  last=$(grep -o '"step":[0-9]*,' "runs/$1/metrics.jsonl" | tail -n 1 | tr -dc 0-9)
+  sed -i "s/^steps = .*/steps = $((last + $2))/" open.toml
+}
+
 # same_result RUN RUN: the last checkpoints hold the same bytes, and the same losses were measured on the way.
 same_result() {
   "$shoal" checkpoint compare "runs/$1" "runs/$2" >compare.log 2>&1 || die "$1 and $2 differ: $(cat compare.log)"

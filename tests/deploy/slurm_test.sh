@@ -80,9 +80,8 @@ until_step() {
   die "$run does not get to step $1: $(on a sinfo; on a squeue; tail -n 20 slurmctld.log)"
 }
 
-# Starts a job that was queued again at once, not in two minutes.
+# Starts a job that is queued again at once, not in two minutes.
 start_now() {
-  wait_for "$1" PENDING
   sleep 1.5  # the credential of its first start is revoked in this second
   on a scontrol update "JobId=$1" StartTime=now
 }
@@ -97,15 +96,18 @@ make_run
 
 # Two nodes; when a few steps are done, the time is up.
 run=two-nodes
-longer=(train.steps=600 eval.interval=300 checkpoint.interval=300)  # seconds
-job=$(submit --ntasks-per-node=2 "$batch_files/many-nodes.sbatch" tiny.toml "${longer[@]}")
+settings=(lr_schedule.name=constant eval.interval=300 checkpoint.interval=300)
+make_endless
+job=$(submit --ntasks-per-node=2 "$batch_files/many-nodes.sbatch" open.toml "${settings[@]}")
 until_step 10
 pkill -USR1 -o -f slurm_script  # what slurmd does of --signal=B:USR1@300 when it is time
+wait_for "$job" PENDING
+end_in "$run" 50
 start_now "$job"
 wait_for "$job" COMPLETED
 grep -q "stopped by SIGUSR1 after step" "shoal-$job.log" || die "the run was not stopped: $(cat "shoal-$job.log")"
 grep -q "resumed from" "shoal-$job.log" || die "the run did not go on: $(cat "shoal-$job.log")"
-"$shoal" train tiny.toml run.name=whole "${longer[@]}" --ranks 2 >threads.log 2>&1 || die "$(cat threads.log)"
+"$shoal" train open.toml run.name=whole "${settings[@]}" --ranks 2 >threads.log 2>&1 || die "$(cat threads.log)"
 same_result two-nodes whole
 [ "$(received b)" -gt 1000000 ] || die "the nodes have not exchanged gradients"
 echo "two nodes, stopped and queued again: ok"
@@ -120,8 +122,9 @@ echo "a mistake: ok"
 # A node dies under a run: slurmd and all other processes there are gone. Until Slurm knows, the next jobs run on the other
 # node.
 run=dying
-length=(train.steps=200 eval.interval=100 checkpoint.interval=5)
-dying=$(submit --ntasks-per-node=2 "$batch_files/many-nodes.sbatch" tiny.toml "${length[@]}")
+settings=(lr_schedule.name=constant eval.interval=300 checkpoint.interval=5)
+make_endless
+dying=$(submit --ntasks-per-node=2 "$batch_files/many-nodes.sbatch" open.toml "${settings[@]}")
 until_step 20
 ip netns pids b | xargs -r kill -9 || true  # some may have ended meanwhile
 
@@ -150,10 +153,11 @@ wait_for "$dying" PENDING
 grep -q "requeue job JobId=$dying due to failure of node b" slurmctld.log || die "Slurm has not missed the node: $(cat slurmctld.log)"
 rm -r spool-b/* tmp-b/*
 on b slurmd -N b
+end_in dying 50
 start_now "$dying"
 wait_for "$dying" COMPLETED
 grep -q "resumed from" "shoal-$dying.log" || die "the run did not go on: $(cat "shoal-$dying.log")"
-"$shoal" train tiny.toml run.name=alive "${length[@]}" --ranks 2 >threads.log 2>&1 || die "$(cat threads.log)"
+"$shoal" train open.toml run.name=alive "${settings[@]}" --ranks 2 >threads.log 2>&1 || die "$(cat threads.log)"
 same_result dying alive
 echo "a node that dies: ok"
 
