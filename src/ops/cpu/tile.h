@@ -101,13 +101,6 @@ struct UnitOf<float> {
   static void across(float* to, const T* row, const T*, std::int64_t columns) {
     store(to, load_live(row, lanes(columns)));
   }
-  // The units of a strip, of `live` columns and `behind` terms from here on. Lanes too many are overwritten
-  // by the next terms.
-  template <typename T>
-  static void strip(float* to, const T* row, const T*, std::int64_t live, std::int64_t behind) {
-    if (kLanes >= kStrip && live >= kLanes && behind >= 2) return store(to, load(row));
-    for (std::int64_t i = 0; i < std::min(kStrip, live); ++i) to[i] = to_float(row[i]);
-  }
 };
 
 using Pair = std::uint32_t;
@@ -134,18 +127,6 @@ struct UnitOf<Pair> {
     if (columns <= kLanes) return;
     const VecU high = (VecU)_mm512_permutex2var_epi16(even, (__m512i)((VecU)first + 0x00100010u), odd);
     std::memcpy(to + kLanes, &high, sizeof high);
-  }
-  static void strip(Pair* to, const bfloat16* row, const bfloat16* next, std::int64_t live,
-                    std::int64_t behind) {
-    const auto mask = static_cast<__mmask8>(lanes(live));
-    const auto even = _mm256_cvtepu16_epi32(_mm_maskz_loadu_epi16(mask, row));
-    const auto odd = next ? _mm256_cvtepu16_epi32(_mm_maskz_loadu_epi16(mask, next)) : __m256i{};
-    const auto both = _mm256_or_si256(even, _mm256_slli_epi32(odd, 16));
-    if (behind >= 2) {
-      std::memcpy(to, &both, sizeof both);
-    } else {
-      _mm256_mask_storeu_epi32(to, (1 << kStrip) - 1, both);
-    }
   }
 };
 #else
@@ -198,18 +179,24 @@ void pack_columns(Unit* to, const T* from, std::int64_t stride, std::int64_t col
 inline std::int64_t strip_units(std::int64_t units) { return count_of(units * kStrip, 16) * 16 + 16; }
 
 // to [strips][K in units, rounded up][kStrip] = from [depth, stride], whose columns are rows of the result;
-// `size` is from strip to strip. The rest of a last strip may be anything.
+// `size` is from strip to strip. The rest of a last strip may be anything. A strip gets several units in one
+// run: if all strips grew by a unit each, they would be as many streams of writes.
 template <typename Unit, typename T>
 void pack_strips(Unit* to, std::int64_t size, const T* from, std::int64_t stride, std::int64_t rows,
                  std::int64_t depth) {
-  constexpr std::int64_t kTerms = UnitOf<Unit>::kTerms;
-  for (std::int64_t k = 0; k < depth; k += kTerms, to += kStrip) {
-    const T* row = from + k * stride;
-    const T* next = k + 1 < depth ? row + stride : nullptr;
-    for (std::int64_t i = 0; i < kTerms; ++i) fetch_later_row(row + i * stride, stride, rows);
-    Unit* at = to;
-    for (std::int64_t i = 0; i < rows; i += kStrip, at += size)
-      UnitOf<Unit>::strip(at, row + i, next ? next + i : nullptr, rows - i, depth - 1 - k);
+  constexpr std::int64_t kColumns = 16 * kStrip, kUnits = 16, kDepth = kUnits * UnitOf<Unit>::kTerms;
+  alignas(64) Unit packed[kUnits * kColumns];
+  for (std::int64_t k = 0; k < depth; k += kDepth, to += kUnits * kStrip, from += kDepth * stride) {
+    const std::int64_t terms = std::min(kDepth, depth - k), units = count_of(terms, UnitOf<Unit>::kTerms);
+    for (std::int64_t first = 0; first < rows; first += kColumns) {
+      const std::int64_t columns = std::min(kColumns, rows - first), width = round_up(columns);
+      pack_columns(packed, from + first, stride, columns, terms);
+      for (std::int64_t i = 0; i < columns; i += kStrip) {
+        Unit* strip = to + (first + i) / kStrip * size;
+        for (std::int64_t u = 0; u < units; ++u)
+          std::memcpy(strip + u * kStrip, packed + u * width + i, kStrip * sizeof(Unit));
+      }
+    }
   }
 }
 
