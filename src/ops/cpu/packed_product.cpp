@@ -221,17 +221,35 @@ struct Block {
   void multiply(const Result<T>& c, std::int64_t first_row, const Unit* rows_packed, std::int64_t width,
                 const Unit* panel, Prefetch& prefetch) const {
     const Right<Unit> b{panel, round_up(width)};
-    const auto with_left = [&](const auto& a) {
-      panel_product(c, height(first_row), width, a, b, units, prefetch);
+    const auto with_left = [&](const auto& a, auto&& before) {
+      panel_product(c, height(first_row), width, a, b, units, before);
+    };
+    const auto with_rows = [&](const Left<Unit, false>& a) {
+      auto next = a;
+      with_left(a, [&] {
+        prefetch();
+        next = next.from(kStrip);
+        fetch_beginnings(next);
+      });
     };
     if (call.transpose_a) {
       const std::int64_t before = own_left ? 0 : first_row / kStrip * strip;
-      with_left(left_strips(rows_packed + before, units));
+      with_left(left_strips(rows_packed + before, units), prefetch);
     } else if (widened) {
       const std::int64_t stride = widened_row(depth);
-      with_left(left_rows<Unit>(reinterpret_cast<const Source*>(rows_packed) + first_row * stride, stride));
+      with_rows(left_rows<Unit>(reinterpret_cast<const Source*>(rows_packed) + first_row * stride, stride));
     } else {
-      with_left(left_rows<Unit>(call.a.as<Source>() + (row + first_row) * k + from, k));
+      with_rows(left_rows<Unit>(call.a.as<Source>() + (row + first_row) * k + from, k));
+    }
+  }
+
+  // Where the rows of a tile begin: the processor finds the rest by itself, once it sees a row being read.
+  // They may be past the last ones, where nothing is fetched.
+  static void fetch_beginnings(const Left<Unit, false>& a) {
+    constexpr std::int64_t kLine = 64 / sizeof *a.data;
+    for (std::int64_t i = 0; i < kStrip; ++i) {
+      for (std::int64_t line = 0; line < 2; ++line)
+        __builtin_prefetch(a.data + i * a.row() + line * kLine, 0, 2);
     }
   }
 
