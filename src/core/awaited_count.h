@@ -13,8 +13,8 @@ class AwaitedCount {
   std::uint32_t value() const { return value_.load(std::memory_order_acquire); }
   // Sets the value to 0, while no thread waits.
   void reset() { value_.store(0, std::memory_order_relaxed); }
-  // Adds one and returns the result. Threads that sleep do not see it before wake().
-  std::uint32_t add() { return value_.fetch_add(1) + 1; }
+  // Adds and returns the result. Threads that sleep do not see it before wake().
+  std::uint32_t add(std::uint32_t more = 1) { return value_.fetch_add(more) + more; }
   void wake();
   // Waits until the value is not `old`, and returns it. Polls for a while, then sleeps; `before_sleep` is
   // called in between.

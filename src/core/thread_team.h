@@ -65,7 +65,7 @@ class ThreadTeam {
   // member claims from the front, others from the back.
   struct alignas(64) Place {
     std::atomic<std::uint64_t> left{0};
-    std::atomic<bool> busy{false};  // with a task
+    std::atomic<bool> busy{false};  // with tasks
     std::atomic<int> core{-1};      // where the member began its last loop
     std::atomic<pid_t> thread{0};
     std::atomic<clockid_t> clock{};  // the time that the thread has run
