@@ -141,13 +141,21 @@ void ThreadTeam::work(int member) {
   }
 }
 
-// A claim is good for the loop that is under way then: its tasks are not all done, so the caller waits.
+// A claim is good for the loop that is under way then: its tasks are not all done, so the caller waits. The
+// last task of a member that is at work is left to it for a while: its data would come from the member's cache
+// and go back for the next loop, which takes longer than a small task where cores share no cache.
 bool ThreadTeam::claim(int from, bool front, std::int64_t& task) {
-  auto& left = places_[static_cast<std::size_t>(from)].left;
+  auto& place = places_[static_cast<std::size_t>(from)];
+  auto& left = place.left;
   auto now = left.load(std::memory_order_acquire);
   while (true) {
     const std::uint64_t first = now & 0xffffffff, end = now >> 32;
     if (first == end) return false;
+    if (!front && end - first == 1 && place.busy.load(std::memory_order_relaxed) &&
+        poll([&] { return left.load(std::memory_order_relaxed) != now; })) {
+      now = left.load(std::memory_order_acquire);
+      continue;
+    }
     const auto rest = front ? range(first + 1, end) : range(first, end - 1);
     if (left.compare_exchange_weak(now, rest, std::memory_order_acquire)) {
       task = static_cast<std::int64_t>(front ? first : end - 1);
