@@ -142,8 +142,8 @@ void ThreadTeam::work(int member) {
 }
 
 // A claim is good for the loop that is under way then: its tasks are not all done, so the caller waits. The
-// last task of a member that is at work is left to it for a while: its data would come from the member's cache
-// and go back for the next loop, which takes longer than a small task where cores share no cache.
+// last task of a member that is at work is left to it for a while: its data would come from the member's
+// cache and go back for the next loop, which takes longer than a small task where cores share no cache.
 bool ThreadTeam::claim(int from, bool front, std::int64_t& task) {
   auto& place = places_[static_cast<std::size_t>(from)];
   auto& left = place.left;
