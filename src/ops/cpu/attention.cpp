@@ -249,8 +249,8 @@ void HeadKernels<T>::backward(const HeadBackward<T>& head, const DropoutTile& dr
 
 std::int64_t attention_scratch(int threads, std::int64_t positions, std::int64_t channels, DType type) {
   const HeadShape shape{positions, 1, channels};
-  return threads * (type == DType::bf16 ? HeadKernels<bfloat16>(shape).backward_scratch()
-                                        : HeadKernels<float>(shape).backward_scratch());
+  return threads * floats_apart(type == DType::bf16 ? HeadKernels<bfloat16>(shape).backward_scratch()
+                                                    : HeadKernels<float>(shape).backward_scratch());
 }
 
 void CpuBackend::attention_forward(const Tensor& out, const Tensor& lse, const Tensor& qkv,
@@ -259,7 +259,7 @@ void CpuBackend::attention_forward(const Tensor& out, const Tensor& lse, const T
   const std::int64_t width = shape.heads * shape.channels;
   with_type(qkv.dtype, [&]<typename T>() {
     const HeadKernels<T> kernels(shape);
-    const std::int64_t per_thread = kernels.forward_scratch();
+    const std::int64_t per_thread = floats_apart(kernels.forward_scratch());
     float* area = scratch(team_.size() * per_thread);
     team_.run(qkv.dim(0) * shape.heads, [&](std::int64_t task, int member) {
       const HeadPlace at(shape, task);
@@ -282,7 +282,7 @@ void CpuBackend::attention_backward(const AttentionBackward& args) {
   const std::int64_t width = shape.heads * shape.channels;
   with_type(qkv.dtype, [&]<typename T>() {
     const HeadKernels<T> kernels(shape);
-    const std::int64_t per_thread = kernels.backward_scratch();
+    const std::int64_t per_thread = floats_apart(kernels.backward_scratch());
     float* area = scratch(team_.size() * per_thread);
     team_.run(qkv.dim(0) * shape.heads, [&](std::int64_t task, int member) {
       const HeadPlace at(shape, task);
@@ -348,7 +348,7 @@ void CpuBackend::attention_cached(const Tensor& out, const Tensor& keys, const T
   const Dropout none;
   const DropoutTile no_dropout(none, 0, 0);
   const std::int64_t longest = *std::max_element(positions, positions + count) + 1;
-  const std::int64_t per_thread = round_up(longest) + round_up(channels);
+  const std::int64_t per_thread = floats_apart(round_up(longest) + round_up(channels));
   float* area = scratch(team_.size() * per_thread);
   with_type(qkv.dtype, [&]<typename T>() {
     // A head of a text is one thread's: a row attends to those before it.

@@ -36,6 +36,10 @@ struct HeadPlace {
   std::int64_t sequence, head, qkv, out;
 };
 
+// From one thread's scratch memory of so many floats to the next one's: a page lies between them, since a
+// processor fetches ahead within a page, and would take what the other thread writes.
+inline std::int64_t floats_apart(std::int64_t floats) { return round_up(floats) + 1024; }
+
 // Carves a thread's scratch memory.
 struct Carver {
   float* at;
