@@ -164,7 +164,7 @@ bool ThreadTeam::claim(int from, bool front, std::int64_t& task) {
   }
 }
 
-// What a member has done it tells once, when there is nothing left to claim: the count's line passes between
+// A member counts its tasks as done once, when nothing is left to claim: the line of the count passes between
 // cores, which takes as long as a small task where they share no cache.
 void ThreadTeam::run_tasks(int member) {
   auto& busy = places_[static_cast<std::size_t>(member)].busy;

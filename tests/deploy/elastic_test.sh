@@ -67,8 +67,6 @@ event() {
   events+=" $what-$host"
 }
 
-last_step() { sed -n 's/.*"step":\([0-9]*\),.*/\1/p' "runs/$1/metrics.jsonl" 2>/dev/null | tail -n 1; }
-
 # Waits until the run has made step $2, has ended, or waits for hosts, which it gets then.
 until_step() {
   local try step

@@ -96,11 +96,10 @@ make_run() {
 # many steps after its last one: ranks that are started again read the config again. With lr_schedule.name=constant, no
 # step depends on where the end is.
 make_endless() { sed "s/^steps = .*/steps = 1000000/" tiny.toml >open.toml; }
-end_in() {
-  local last
-  last=$(grep -o '"step":[0-9]*,' "runs/$1/metrics.jsonl" | tail -n 1 | tr -dc 0-9)
-  sed -i "s/^steps = .*/steps = $((last + $2))/" open.toml
-}
+end_in() { sed -i "s/^steps = .*/steps = $(($(last_step "$1") + $2))/" open.toml; }
+
+# last_step RUN: the last step that its metrics hold; nothing where it has made none.
+last_step() { sed -n 's/.*"step":\([0-9]*\),.*/\1/p' "runs/$1/metrics.jsonl" 2>/dev/null | tail -n 1; }
 
 # same_result RUN RUN: the last checkpoints hold the same bytes, and the same losses were measured on the way.
 same_result() {

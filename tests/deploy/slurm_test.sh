@@ -80,7 +80,7 @@ until_step() {
   die "$run does not get to step $1: $(on a sinfo; on a squeue; tail -n 20 slurmctld.log)"
 }
 
-# Starts a job that is queued again at once, not in two minutes.
+# Starts a job that is queued again, which would wait for two minutes.
 start_now() {
   sleep 1.5  # the credential of its first start is revoked in this second
   on a scontrol update "JobId=$1" StartTime=now

@@ -243,8 +243,8 @@ struct Block {
     }
   }
 
-  // Where the rows of a tile begin: the processor finds the rest by itself, once it sees a row being read.
-  // They may be past the last ones, where nothing is fetched.
+  // Fetches the beginnings of a tile's rows: the processor fetches the rest by itself, once it sees a row
+  // being read. The rows may be past the last one.
   static void fetch_beginnings(const Left<Unit, false>& a) {
     constexpr std::int64_t kLine = 64 / sizeof *a.data;
     for (std::int64_t i = 0; i < kStrip; ++i) {
