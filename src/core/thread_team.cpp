@@ -110,15 +110,18 @@ void ThreadTeam::help_late(const Condition& over) {
     Place* place = nullptr;
     std::int64_t time = 0;
   };
+  const auto at_work = [](const Place& place) {
+    return place.busy.load(std::memory_order_relaxed) || place.later.load(std::memory_order_relaxed);
+  };
   std::array<Late, 4> late;
   std::size_t count = 0;
   for (auto& place : places_) {
-    if (count < late.size() && place.busy.load(std::memory_order_relaxed))
+    if (count < late.size() && at_work(place))
       late[count++] = {&place, time_of(place.clock.load(std::memory_order_relaxed))};
   }
   if (count == 0 || poll(over)) return;
   for (const auto& [place, time] : std::span(late).first(count)) {
-    if (!place->busy.load(std::memory_order_relaxed)) continue;
+    if (!at_work(*place)) continue;
     if (time_of(place->clock.load(std::memory_order_relaxed)) != time) continue;  // it runs
     const int here = sched_getcpu();
     return move(place->thread.load(std::memory_order_relaxed), moving_, [&](cpu_set_t& cores) {
@@ -138,7 +141,55 @@ void ThreadTeam::work(int member) {
     if (ended_.load(std::memory_order_relaxed)) return;
     place.core.store(sched_getcpu(), std::memory_order_relaxed);
     run_tasks(member);
+    if (member + 1 == size()) work_up_to(asked_.load(std::memory_order_acquire), member);
   }
+}
+
+std::uint32_t ThreadTeam::later(std::int64_t tasks, std::function<void(std::int64_t task)> f) {
+  if (size() == 1) {
+    run(tasks, [&](std::int64_t task, int) { f(task); });
+    return 0;
+  }
+  if (threads_.empty()) start();
+  const std::uint32_t number = asked_.load(std::memory_order_relaxed) + 1;
+  {
+    const std::scoped_lock lock(works_lock_);
+    works_.push_back({.number = number, .f = std::move(f), .tasks = tasks});
+  }
+  asked_.store(number, std::memory_order_release);
+  started_.add();
+  started_.wake();
+  return number;
+}
+
+void ThreadTeam::finish(std::uint32_t number) {
+  if (is_done(number)) return;
+  run(size(), [&](std::int64_t, int member) { work_up_to(number, member); });
+  for (auto ended = works_ended_.value(); !is_done(number);)
+    ended = works_ended_.wait_for_change(ended, [&] { help_late([&] { return is_done(number); }); });
+}
+
+// Tasks begin in the order of the works; one that another member does may end later.
+void ThreadTeam::work_up_to(std::uint32_t number, int member) {
+  auto& place = places_[static_cast<std::size_t>(member)];
+  std::unique_lock lock(works_lock_);
+  while (true) {
+    const auto next = std::ranges::find_if(works_, [](const Work& work) { return work.begun < work.tasks; });
+    if (next == works_.end() || static_cast<std::int32_t>(number - next->number) < 0) break;
+    Work& work = *next;
+    const std::int64_t task = work.begun++;
+    lock.unlock();
+    place.later.store(true, std::memory_order_relaxed);
+    work.f(task);
+    lock.lock();
+    ++work.ended;
+    while (!works_.empty() && works_.front().ended == works_.front().tasks) {
+      works_.pop_front();
+      works_ended_.add();
+    }
+    works_ended_.wake();
+  }
+  place.later.store(false, std::memory_order_relaxed);
 }
 
 // A claim is good for the loop that is under way then: its tasks are not all done, so the caller waits. The

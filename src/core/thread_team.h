@@ -10,7 +10,10 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <exception>
+#include <functional>
+#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -42,6 +45,13 @@ class ThreadTeam {
     watch(tasks, stopwatch.seconds());
   }
 
+  // Work that loops need not wait for, as it waits for memory: the last member does it, task by task, while
+  // the others go on with loops. Returns its number. `f` throws nothing; a team of one has it done at once.
+  std::uint32_t later(std::int64_t tasks, std::function<void(std::int64_t task)> f);
+  // Returns when all work up to this number is done; every member helps.
+  void finish(std::uint32_t number);
+  void finish() { finish(asked_.load(std::memory_order_relaxed)); }
+
   // Told of every loop that ended, where it is set: bench/many_cores.cpp counts them.
   static void (*watch)(std::int64_t tasks, double seconds);
 
@@ -65,8 +75,9 @@ class ThreadTeam {
   // member claims from the front, others from the back.
   struct alignas(64) Place {
     std::atomic<std::uint64_t> left{0};
-    std::atomic<bool> busy{false};  // with tasks
-    std::atomic<int> core{-1};      // where the member began its last loop
+    std::atomic<bool> busy{false};   // with tasks
+    std::atomic<bool> later{false};  // with later work
+    std::atomic<int> core{-1};       // where the member began its last loop
     std::atomic<pid_t> thread{0};
     std::atomic<clockid_t> clock{};  // the time that the thread has run
   };
@@ -81,6 +92,16 @@ class ThreadTeam {
   void run_tasks(int member);
   bool claim(int from, bool front, std::int64_t& task);
 
+  struct Work {
+    std::uint32_t number = 0;
+    std::function<void(std::int64_t task)> f;
+    std::int64_t tasks = 0, begun = 0, ended = 0;
+  };
+  bool is_done(std::uint32_t number) const {
+    return static_cast<std::int32_t>(number - works_ended_.value()) <= 0;
+  }
+  void work_up_to(std::uint32_t number, int member);
+
   std::vector<Place> places_;
   // The caller writes the loop while no task is claimed; a member reads it after a claim.
   Loop loop_;
@@ -91,6 +112,10 @@ class ThreadTeam {
   std::atomic_flag moving_;        // a thread is moved: one at a time
   alignas(64) AwaitedCount done_;  // tasks of this loop
   std::thread::id caller_;
+  std::atomic<std::uint32_t> asked_{0};  // the number of the last work
+  std::mutex works_lock_;
+  std::deque<Work> works_;    // that are not done, in the order of their numbers
+  AwaitedCount works_ended_;  // the number up to which all are done
   std::vector<std::jthread> threads_;
 };
 

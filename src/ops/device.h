@@ -1,5 +1,6 @@
 // A device: memory, copies to and from the host, streams, events and graph capture, in CUDA's words. On the
-// host itself every call completes before it returns, so streams and events do nothing.
+// host itself every call but Backend::adamw_later completes before it returns, so streams and other events do
+// nothing.
 #pragma once
 
 #include <cstddef>

@@ -269,6 +269,11 @@ class Backend : public Device {
   // step alone, and only a step that commits mixes m and v with the mean and zeroes it. m and v are kept as
   // AdamW keeps them and decayed where they are used, so a window of one step is AdamW bit for bit.
   virtual void adamw(const AdamWTensors& args, const AdamWSettings& settings) = 0;
+  // The same, but a backend may go on with it while kernels run that were asked for later, until `done`
+  // completes. What `settings` points to may change when those run. By default there is nothing to wait for.
+  virtual void adamw_later(const AdamWTensors& args, const AdamWSettings& settings, Event& /*done*/) {
+    adamw(args, settings);
+  }
 
   // --- sparse sums, for exchanges between distant workers. Numbers of a block of kSparseBlock are taken by
   // their magnitude, the first among equals first: position << 16 | bits of the bfloat16.

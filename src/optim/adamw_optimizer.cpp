@@ -26,13 +26,13 @@ class AdamW final : public Optimizer {
     auto settings = adamw_settings(config_, shard.decayed);
     settings.scalars = scalars_;
     settings.grad_scale = shard.gradient_scale;
-    backend.adamw({.weights = shard.weights,
-                   .compute = shard.compute,
-                   .m = shard.state[0],
-                   .v = shard.state[1],
-                   .mean = shard.state.size() > 2 ? shard.state[2] : Tensor{},
-                   .grads = shard.gradient},
-                  settings);
+    const AdamWTensors tensors{.weights = shard.weights,
+                               .compute = shard.compute,
+                               .m = shard.state[0],
+                               .v = shard.state[1],
+                               .mean = shard.state.size() > 2 ? shard.state[2] : Tensor{},
+                               .grads = shard.gradient};
+    shard.done ? backend.adamw_later(tensors, settings, *shard.done) : backend.adamw(tensors, settings);
   }
 
  private:

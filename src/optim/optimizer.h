@@ -23,6 +23,7 @@ struct OptimizerShard {
   std::span<const Tensor> state = {};  // in the order of state_names()
   Tensor gradient = {};
   const float* gradient_scale = nullptr;  // one float in the backend's memory; NaN: nothing changes
+  Backend::Event* done = nullptr;         // where others wait for the update: it may end later
   bool decayed = true;                    // whether weight decay applies to these parameters
   bool matrix = false;                    // of hidden matrices, where the optimizer takes those as wholes
 };

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <stdexcept>
@@ -101,6 +102,54 @@ TEST(ThreadTeam, ThrowsWhatATaskThrows) {
   std::atomic<std::int64_t> total = 0;
   team.run(20, [&](std::int64_t task, int) { total += task; });
   EXPECT_EQ(total, 190);
+}
+
+TEST(ThreadTeam, RunsLaterWorkOnceAmongLoops) {
+  for (const int size : {1, 2, 3, 8}) {
+    ThreadTeam team(size);
+    std::array<std::vector<int>, 20> runs;
+    std::uint32_t last = 0;
+    for (auto& run : runs) {
+      run.resize(200);
+      last =
+          team.later(std::ssize(run), [&run](std::int64_t task) { ++run[static_cast<std::size_t>(task)]; });
+      std::vector<int> of_loop(50);
+      team.run(50, [&](std::int64_t task, int) { ++of_loop[static_cast<std::size_t>(task)]; });
+      ASSERT_THAT(of_loop, Each(1));
+    }
+    team.finish(last);
+    for (const auto& run : runs) EXPECT_THAT(run, Each(1)) << size << " members";
+  }
+}
+
+TEST(ThreadTeam, LoopsDoNotWaitForLaterWork) {
+  ThreadTeam team(2);
+  std::atomic<int> loops = 0, begun = 0;
+  team.later(1, [&](std::int64_t) {
+    ++begun;
+    wait_until(loops, 3);
+  });
+  wait_until(begun, 1);
+  while (loops < 3) {
+    team.run(4, [](std::int64_t, int) {});
+    ++loops;
+  }
+  team.finish();
+}
+
+TEST(ThreadTeam, AllMembersHelpToFinishLaterWork) {
+  ThreadTeam team(3);
+  std::atomic<int> begun = 0;
+  bool second = false;
+  const auto first = team.later(3, [&](std::int64_t) {
+    ++begun;
+    wait_until(begun, 3);  // each task is another member's
+  });
+  const auto then = team.later(1, [&](std::int64_t) { second = true; });
+  team.finish(first);
+  EXPECT_EQ(begun, 3);
+  team.finish(then);
+  EXPECT_TRUE(second);
 }
 
 TEST(ThreadTeam, EndsWithoutALoop) { ThreadTeam(4).size(); }

@@ -64,6 +64,26 @@ TEST_P(CpuThreads, AdamW) {
   });
 }
 
+// Updates of enough numbers to go on beside other ops; the second reads what the first has written.
+TEST_P(CpuThreads, AdamWLater) {
+  const std::int64_t n = (1 << 20) + 5;
+  expect_same_bits([&](const Side& side) {
+    const Buffer w = side.full({n}, normal_values(n, 1)), m = side.full({n}), v = side.full({n}),
+                 copy{side.backend, DType::bf16, {n}}, grads = side.compute({n}, values(n, 2)),
+                 beside = side.full({n});
+    const Scalar<AdamWScalars> scalars(side.backend, {0.1f, 0.1f, 0.05f, 1});
+    const auto done = side.backend.make_event();
+    for (int update = 0; update < 2; ++update) {
+      side.backend.wait(Backend::Stream::kernels, *done);
+      side.backend.adamw_later({.weights = w, .compute = copy, .m = m, .v = v, .grads = grads},
+                               {.scalars = scalars.get(), .weight_decay = 0.1f}, *done);
+      side.backend.fill_normal(beside, 1, 2, 3, 1);
+    }
+    side.backend.wait(Backend::Stream::kernels, *done);
+    return std::vector{w.bytes(), m.bytes(), v.bytes(), copy.bytes(), beside.bytes()};
+  });
+}
+
 // Shapes where the choices of oneDNN would depend on the number of threads: it splits the long sums of narrow
 // weight gradients, and chooses kernels for widths that are multiples of 1024 and by the height of a thread's
 // part. Also more threads than cores. This test also runs with oneDNN limited to AVX2.

@@ -21,15 +21,16 @@ namespace shoal::test {
 class FarBackend final : public Backend {
  public:
   // The streams that run work as soon as its events are complete. The others run it when the host waits for
-  // it. By default all are eager.
+  // it. By default all are eager, and updates are kernels.
   struct Eager {
-    bool kernels = true, in = true, out = true;
+    bool kernels = true, in = true, out = true, updates = true;
   };
-  explicit FarBackend(std::unique_ptr<Backend> near, const Eager& eager = {true, true, true})
+  explicit FarBackend(std::unique_ptr<Backend> near, const Eager& eager = {true, true, true, true})
       : near_(std::move(near)) {
     queue(Stream::kernels).eager = eager.kernels;
     queue(Stream::copy_in).eager = eager.in;
     queue(Stream::copy_out).eager = eager.out;
+    queue(kUpdates).eager = eager.updates;
   }
   ~FarBackend() override { run_all(); }
   std::string_view name() const override { return near_->name(); }
@@ -74,8 +75,7 @@ class FarBackend final : public Backend {
   void record(Event& event, Stream stream) override {
     auto& position = static_cast<Position&>(event);
     enqueue(stream, [this, near = position.near, stream] { near_->record(*near, stream); });
-    position.stream = stream;
-    position.count = queue(stream).queued;
+    position = end_of(stream, position.near);
   }
   void wait(Stream stream, const Event& event) override {
     const auto& position = static_cast<const Position&>(event);
@@ -134,8 +134,7 @@ class FarBackend final : public Backend {
   }
   bool gelu_backward_sums() const override { return near_->gelu_backward_sums(); }
   void embedding_forward(const Tensor& out, const Tensor& tokens, const Tensor& wte, const Tensor& wpe,
-                         std::int64_t first_class, const Dropout& dropout,
-                         const Tensor& positions) override {
+                         std::int64_t first_class, const Dropout& dropout, const Tensor& positions) override {
     call(&Backend::embedding_forward, out, tokens, wte, wpe, first_class, dropout, positions);
   }
   void embedding_backward(const Tensor& dwte, const Tensor& dwpe, const Tensor& dout, const Tensor& tokens,
@@ -197,6 +196,28 @@ class FarBackend final : public Backend {
   void fill(const Tensor& out, float value) override { call(&Backend::fill, out, value); }
   void adamw(const AdamWTensors& args, const AdamWSettings& settings) override {
     call(&Backend::adamw, args, settings);
+  }
+  // An update runs before the kernels that wait for it. Its settings are read after those before it.
+  void adamw_later(const AdamWTensors& args, const AdamWSettings& settings, Event& done) override {
+    if (queue(kUpdates).eager) return adamw(args, settings);
+    struct Read {
+      AdamWScalars scalars;
+      float grad_scale;
+    };
+    const auto read = std::make_shared<Read>();
+    enqueue(Stream::kernels, [read, settings = near(settings)] {
+      *read = {*settings.scalars, settings.grad_scale ? *settings.grad_scale : 1.0f};
+    });
+    enqueue(
+        kUpdates,
+        [this, read, args = near(args), own = near(settings)]() mutable {
+          own.scalars = &read->scalars;
+          own.grad_scale = &read->grad_scale;
+          near_->adamw(args, own);
+        },
+        end_of(Stream::kernels));
+    auto& position = static_cast<Position&>(done);
+    position = end_of(kUpdates, position.near);
   }
   void take_largest(const Tensor& taken, const Tensor& x) override { call(&Backend::take_largest, taken, x); }
   void add_taken(const Tensor& x, const Tensor& taken, float factor) override {
@@ -299,6 +320,15 @@ class FarBackend final : public Backend {
     std::int64_t queued = 0, done = 0;
     std::deque<Work> waiting;
   };
+  // A queue of its own, of updates that may end later.
+  static constexpr auto kUpdates = static_cast<Stream>(3);
+  Position end_of(Stream stream, std::shared_ptr<Event> near = nullptr) {
+    Position end;
+    end.near = std::move(near);
+    end.stream = stream;
+    end.count = queue(stream).queued;
+    return end;
+  }
   Queue& queue(Stream stream) { return queues_[static_cast<std::size_t>(stream)]; }
   bool reached(const Position& position) { return queue(position.stream).done >= position.count; }
 
@@ -340,11 +370,11 @@ class FarBackend final : public Backend {
   }
   void run_all(Stream stream) { run_until(stream, queue(stream).queued); }
   void run_all() {
-    for (const auto stream : {Stream::kernels, Stream::copy_in, Stream::copy_out}) run_all(stream);
+    for (const auto stream : {Stream::kernels, Stream::copy_in, Stream::copy_out, kUpdates}) run_all(stream);
   }
 
   std::unique_ptr<Backend> near_;
-  std::array<Queue, 3> queues_;
+  std::array<Queue, 4> queues_;
 };
 
 }  // namespace shoal::test

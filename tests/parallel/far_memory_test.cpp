@@ -12,8 +12,12 @@ namespace {
 // No code above the backend accesses its memory, and runs are equal to those in host memory.
 void expect_the_same_from_afar(RanksRun run) {
   const auto near = bytes_of(train_workers(run));
-  run.backend = [](int) { return std::make_unique<FarBackend>(make_cpu_backend(1)); };
-  EXPECT_EQ(bytes_of(train_workers(run)), near);
+  for (const bool eager : {true, false}) {  // updates that may end later
+    run.backend = [=](int) {
+      return std::make_unique<FarBackend>(make_cpu_backend(1), FarBackend::Eager{.updates = eager});
+    };
+    EXPECT_EQ(bytes_of(train_workers(run)), near);
+  }
 }
 
 struct FarMesh {
@@ -26,6 +30,7 @@ class FarMemory : public testing::TestWithParam<FarMesh> {};
 TEST_P(FarMemory, IsTheSameRun) {
   for (const bool exact : {false, true}) {
     RanksRun run;
+    run.steps = 11;  // nothing is evaluated between the last update and the outcome
     run.mesh = GetParam().mesh;
     run.sequence = run.mesh.tensor > 1;
     run.recompute = run.mesh.data > 1 ? Recompute::block : Recompute::none;

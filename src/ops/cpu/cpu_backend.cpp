@@ -42,7 +42,10 @@ void* CpuBackend::allocate(std::size_t bytes) {
   return data;
 }
 
-void CpuBackend::release(void* data, std::size_t) { std::free(data); }
+void CpuBackend::release(void* data, std::size_t) {
+  synchronize();  // updates may still be under way in it
+  std::free(data);
+}
 
 // An empty tensor's memory may be none at all, which memcpy must not be given.
 void CpuBackend::copy_to_host(void* host, const Tensor& from) {

@@ -20,7 +20,11 @@ class CpuBackend final : public Backend {
   void release(void* data, std::size_t bytes) override;
   void copy_to_host(void* host, const Tensor& from) override;
   void copy_from_host(const Tensor& to, const void* host) override;
-  void synchronize() override {}
+  void synchronize() override { team_.finish(); }
+
+  std::unique_ptr<Event> make_event() override { return std::make_unique<LaterEvent>(); }
+  void wait(Stream, const Event& event) override { team_.finish(static_cast<const LaterEvent&>(event).work); }
+  void synchronize(const Event& event) override { wait(Stream::kernels, event); }
 
   void zero(const Tensor& x) override;
   void convert(const Tensor& out, const Tensor& x) override;
@@ -71,6 +75,7 @@ class CpuBackend final : public Backend {
   void fill(const Tensor& out, float value) override;
 
   void adamw(const AdamWTensors& args, const AdamWSettings& settings) override;
+  void adamw_later(const AdamWTensors& args, const AdamWSettings& settings, Event& done) override;
   void take_largest(const Tensor& taken, const Tensor& x) override;
   void add_taken(const Tensor& x, const Tensor& taken, float factor) override;
   void take_int4(const Tensor& packed, const Tensor& x) override;
@@ -83,6 +88,9 @@ class CpuBackend final : public Backend {
   void set_symmetric_rows(const SymmetricRows& args) override;
 
  private:
+  struct LaterEvent final : Event {
+    std::uint32_t work = 0;  // the team's number of it
+  };
   // out g [columns] += the sums of x's columns, rows in fixed blocks.
   void add_column_sums(const Tensor& out, const Tensor& x);
   // Weights in 8 bits as a matrix of `type`, until the next call.

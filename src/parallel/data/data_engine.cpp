@@ -140,6 +140,11 @@ DataEngine::DataEngine(Backend& backend, Mesh& mesh, const GptConfig& config, co
   const ReducerContext context{
       backend, stream_, groups_, gradient_plan_, buffers_.gradients, mode_, passes(), options.micro_batches};
   reducer_ = mode_.ordered ? make_ordered_reducer(context) : make_direct_reducer(context);
+  if (plan_.shards() == 1 && !mode_.on_host && !dealer_ && !options.gossip && !options.outer &&
+      options.ema == 0) {
+    updated_.resize(static_cast<std::size_t>(plan_.unit_count()));
+    for (auto& updated : updated_) updated = backend.make_event();
+  }
 }
 
 UnitView DataEngine::gradients(int unit, std::span<const ElementRange> products) {
@@ -273,6 +278,18 @@ void DataEngine::apply(const Bucket& bucket, bool with_update) {
   if (mixer_) mixer_->start(bucket);
 }
 
+Backend::Event* DataEngine::updated(int unit) const {
+  return updated_.empty() ? nullptr : updated_[static_cast<std::size_t>(unit)].get();
+}
+
+void DataEngine::await_update(int unit) {
+  if (const auto* event = updated(unit)) backend_.wait(Backend::Stream::kernels, *event);
+}
+
+void DataEngine::await_updates() {
+  plan_.for_units([&](int u) { await_update(u); });
+}
+
 // A unit's hidden matrices come first, then its other decayed parameters.
 void DataEngine::update_unit(int unit) {
   const auto shard = plan_.my_shard(unit);
@@ -295,6 +312,7 @@ void DataEngine::update_unit(int unit) {
                                     .state = x.subspan(3),
                                     .gradient = x[2],
                                     .gradient_scale = buffers_.optimizer.clip.as<float>(),
+                                    .done = updated(unit),
                                     .decayed = decayed,
                                     .matrix = matrix});
       if (x[1] && !narrow) backend_.convert(x[1], x[0]);

@@ -84,7 +84,10 @@ class DataEngine final : public UnitStore {
   // weights (ZeRO 3), or a matrix is too narrow.
   void to_int8();
 
-  UnitView weights(int unit) override { return weights_.use(unit); }
+  UnitView weights(int unit) override {
+    await_update(unit);
+    return weights_.use(unit);
+  }
   void release(int unit) override { weights_.release(unit); }
   UnitView gradients(int unit, std::span<const ElementRange> products) override;
   UnitView tied_gradients(std::span<const ElementRange> products) override {
@@ -157,6 +160,9 @@ class DataEngine final : public UnitStore {
   void update_in_backward(int unit);
   void apply(const Bucket& bucket, bool with_update);
   void update_unit(int unit);
+  Backend::Event* updated(int unit) const;  // null where an update ends before the next call
+  void await_update(int unit);
+  void await_updates();
   void direct_matrices(const Bucket& bucket);
   void begin_average();
   void add_to_average();
@@ -183,6 +189,9 @@ class DataEngine final : public UnitStore {
   std::optional<Mixer> mixer_;
   std::optional<WorkersAverage> average_;
   std::unique_ptr<GradientReducer> reducer_;
+  // The end of each unit's last update, which may come later, where forward passes and state() are all that
+  // needs it: every update follows the forward passes of its step.
+  std::vector<std::unique_ptr<Backend::Event>> updated_;
   GradientReader reader_;  // may be empty
   bool apart_ = false;     // the pass is not part of a step
   int tied_unit_ = -1;     // the unit of the gradient of the head's use of the embedding, where that is apart

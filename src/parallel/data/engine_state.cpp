@@ -9,6 +9,7 @@
 namespace shoal {
 
 void DataEngine::initialize(std::uint64_t seed) {
+  await_updates();
   weights_.settle();
   for (const auto& state : buffers_.optimizer.state) stream_.zero(state.all());
   plan_.for_units([&](int u) {
@@ -39,6 +40,7 @@ bool DataEngine::is_finite(const Tensor& x) {
 }
 
 std::string DataEngine::first_bad_tensor() {
+  await_updates();
   std::string found;
   for (const bool gradient : {false, true}) {
     (gradient ? trained_ : plan_).for_units([&](int u) {
@@ -57,6 +59,7 @@ std::string DataEngine::first_bad_tensor() {
 std::vector<StateTensor> DataEngine::state(bool optimizer, Share share) {
   if (optimizer && outer_) outer_->arrive(*reducer_);
   stream_.settle();
+  await_updates();
   if (share == Share::held) weights_.settle();  // others may still be reading what is written next
   std::vector<StateTensor> tensors;
   // `part` gives a range of what is held of a unit.
