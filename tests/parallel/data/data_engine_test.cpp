@@ -193,6 +193,22 @@ INSTANTIATE_TEST_SUITE_P(Many, DefaultOrder,
                                          ShardedLayout{4, 3, 2}),
                          name_of);
 
+// Units large enough that a team of threads updates them beside the next forward pass.
+TEST(Synchronous, UpdatesThatEndLaterChangeNoBit) {
+  for (const DType compute : {DType::f32, DType::bf16}) {
+    RanksRun run;
+    run.model.n_layer = 2;
+    run.model.n_embd = 304;
+    run.model.bias = false;
+    run.engine.compute = compute;
+    run.steps = 4;
+    run.evaluate_every = 3;
+    const auto alone = train(run).bytes();
+    run.backend = [](int) { return make_cpu_backend(3); };
+    EXPECT_TRUE(train(run).bytes() == alone) << name_of(compute);
+  }
+}
+
 // The allocated memory of a rank equals the estimate of engine_memory, and falls with the number of ranks.
 TEST(Synchronous, ShardsFallWithTheRanks) {
   const RanksRun run;
