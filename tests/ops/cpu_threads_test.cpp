@@ -67,9 +67,10 @@ TEST_P(CpuThreads, AdamW) {
 // Updates of enough numbers to go on beside other ops; the second reads what the first has written.
 TEST_P(CpuThreads, AdamWLater) {
   const std::int64_t n = (1 << 20) + 5;
+  const Values w_values = normal_values(n, 1), g_values = values(n, 2);
   expect_same_bits([&](const Side& side) {
-    const Buffer w = side.full({n}, normal_values(n, 1)), m = side.full({n}), v = side.full({n}),
-                 copy{side.backend, DType::bf16, {n}}, grads = side.compute({n}, values(n, 2)),
+    const Buffer w = side.full({n}, w_values), m = side.full({n}), v = side.full({n}),
+                 copy{side.backend, DType::bf16, {n}}, grads = side.compute({n}, g_values),
                  beside = side.full({n});
     const Scalar<AdamWScalars> scalars(side.backend, {0.1f, 0.1f, 0.05f, 1});
     const auto done = side.backend.make_event();

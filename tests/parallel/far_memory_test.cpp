@@ -42,14 +42,23 @@ TEST_P(FarMemory, IsTheSameRun) {
 }
 
 INSTANTIATE_TEST_SUITE_P(, FarMemory,
-                         testing::Values(FarMesh{{1, 1, 1}}, FarMesh{{1, 2, 1}, 0}, FarMesh{{1, 2, 1}, 1},
-                                         FarMesh{{1, 2, 1}, 2}, FarMesh{{1, 2, 1}, 3}, FarMesh{{1, 1, 2}},
-                                         FarMesh{{2, 1, 1}}, FarMesh{{2, 2, 2}, 3}),
+                         testing::Values(FarMesh{{1, 1, 1}}, FarMesh{{1, 1, 1}, 2}, FarMesh{{1, 1, 1}, 3},
+                                         FarMesh{{1, 2, 1}, 0}, FarMesh{{1, 2, 1}, 1}, FarMesh{{1, 2, 1}, 2},
+                                         FarMesh{{1, 2, 1}, 3}, FarMesh{{1, 1, 2}}, FarMesh{{2, 1, 1}},
+                                         FarMesh{{2, 2, 2}, 3}),
                          [](const auto& test) {
                            const auto& mesh = test.param.mesh;
                            return fmt::format("{}x{}x{}Zero{}", mesh.pipeline, mesh.data, mesh.tensor,
                                               test.param.zero);
                          });
+
+// AdamW updates what is not a hidden matrix.
+TEST(FarMemoryOfMuon, IsTheSameRun) {
+  RanksRun run;
+  run.steps = 11;
+  run.engine = {.optimizer = MuonConfig{}, .grad_clip = 0.1, .micro_batches = 4};
+  expect_the_same_from_afar(run);
+}
 
 TEST(FarMemoryOfWorkers, IsTheSameRun) {
   auto run = gossip_run(make_topology("exp", 4, 1));

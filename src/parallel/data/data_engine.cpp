@@ -140,8 +140,7 @@ DataEngine::DataEngine(Backend& backend, Mesh& mesh, const GptConfig& config, co
   const ReducerContext context{
       backend, stream_, groups_, gradient_plan_, buffers_.gradients, mode_, passes(), options.micro_batches};
   reducer_ = mode_.ordered ? make_ordered_reducer(context) : make_direct_reducer(context);
-  if (plan_.shards() == 1 && !mode_.on_host && !dealer_ && !options.gossip && !options.outer &&
-      options.ema == 0) {
+  if (mode_.updates_later) {
     updated_.resize(static_cast<std::size_t>(plan_.unit_count()));
     for (auto& updated : updated_) updated = backend.make_event();
   }

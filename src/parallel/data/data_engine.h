@@ -160,7 +160,7 @@ class DataEngine final : public UnitStore {
   void update_in_backward(int unit);
   void apply(const Bucket& bucket, bool with_update);
   void update_unit(int unit);
-  Backend::Event* updated(int unit) const;  // null where an update ends before the next call
+  Backend::Event* updated(int unit) const;  // null without mode_.updates_later
   void await_update(int unit);
   void await_updates();
   void direct_matrices(const Bucket& bucket);
@@ -189,8 +189,8 @@ class DataEngine final : public UnitStore {
   std::optional<Mixer> mixer_;
   std::optional<WorkersAverage> average_;
   std::unique_ptr<GradientReducer> reducer_;
-  // The end of each unit's last update, which may come later, where forward passes and state() are all that
-  // needs it: every update follows the forward passes of its step.
+  // The end of each unit's last update, with mode_.updates_later. Every update follows the forward passes of
+  // its step, and so the end of the one before.
   std::vector<std::unique_ptr<Backend::Event>> updated_;
   GradientReader reader_;  // may be empty
   bool apart_ = false;     // the pass is not part of a step

@@ -10,7 +10,9 @@ EngineMode::EngineMode(const EngineOptions& options, const ShardPlan& plan)
       ordered(options.layout_exact || (options.travel() != DType::f32 && plan.ranks() > 1)),
       leaves(shards_gradients ? options.micro_batches : plan.ranks()),
       on_disk(!options.offload.empty()),
-      on_host(options.on_host) {}
+      on_host(options.on_host),
+      updates_later(plan.shards() == 1 && !gathers_weights && !on_disk && !on_host && !options.gossip &&
+                    !options.outer && options.ema == 0) {}
 
 EngineMemory EngineArenas::used() const {
   return {.weights = weights.used(),

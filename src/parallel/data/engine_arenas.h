@@ -19,6 +19,8 @@ struct EngineMode {
   int leaves;    // terms of an ordered sum
   bool on_disk;  // state rests in a mapped file
   bool on_host;  // state rests in the host's memory, and the backend has memory of its own
+  bool updates_later;  // an update may end in the next step: its forward passes, and state(), are all that
+                       // needs it
 
   EngineMode(const EngineOptions& options, const ShardPlan& plan);
 };
