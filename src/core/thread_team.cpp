@@ -146,7 +146,7 @@ void ThreadTeam::work(int member) {
 }
 
 std::uint32_t ThreadTeam::later(std::int64_t tasks, std::function<void(std::int64_t task)> f) {
-  if (size() == 1) {
+  if (size() == 1 || watch) {
     run(tasks, [&](std::int64_t task, int) { f(task); });
     return 0;
   }

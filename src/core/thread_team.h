@@ -46,7 +46,8 @@ class ThreadTeam {
   }
 
   // Work that loops need not wait for, as it waits for memory: the last member does it, task by task, while
-  // the others go on with loops. Returns its number. `f` throws nothing; a team of one has it done at once.
+  // the others go on with loops. Returns its number. `f` throws nothing. A team of one, or one that is
+  // watched, has it done at once, as a loop.
   std::uint32_t later(std::int64_t tasks, std::function<void(std::int64_t task)> f);
   // Returns when all work up to this number is done; every member helps.
   void finish(std::uint32_t number);
