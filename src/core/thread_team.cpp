@@ -175,7 +175,7 @@ void ThreadTeam::work_up_to(std::uint32_t number, int member) {
   std::unique_lock lock(works_lock_);
   while (true) {
     const auto next = std::ranges::find_if(works_, [](const Work& work) { return work.begun < work.tasks; });
-    if (next == works_.end() || static_cast<std::int32_t>(number - next->number) < 0) break;
+    if (next == works_.end() || comes_after(next->number, number)) break;
     Work& work = *next;
     const std::int64_t task = work.begun++;
     lock.unlock();
@@ -186,8 +186,8 @@ void ThreadTeam::work_up_to(std::uint32_t number, int member) {
     while (!works_.empty() && works_.front().ended == works_.front().tasks) {
       works_.pop_front();
       works_ended_.add();
+      works_ended_.wake();
     }
-    works_ended_.wake();
   }
   place.later.store(false, std::memory_order_relaxed);
 }

@@ -98,9 +98,11 @@ class ThreadTeam {
     std::function<void(std::int64_t task)> f;
     std::int64_t tasks = 0, begun = 0, ended = 0;
   };
-  bool is_done(std::uint32_t number) const {
-    return static_cast<std::int32_t>(number - works_ended_.value()) <= 0;
+  // Numbers of works wrap around.
+  static bool comes_after(std::uint32_t number, std::uint32_t other) {
+    return static_cast<std::int32_t>(number - other) > 0;
   }
+  bool is_done(std::uint32_t number) const { return !comes_after(number, works_ended_.value()); }
   void work_up_to(std::uint32_t number, int member);
 
   std::vector<Place> places_;
