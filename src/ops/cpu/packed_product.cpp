@@ -208,7 +208,7 @@ struct Block {
       const std::int64_t tiles = task_rows / kStrip * (kTaskColumns / kPanel);
       const auto size = static_cast<std::int64_t>(size_of(source.dtype)), stride = source.columns();
       return Prefetch(source.as<std::byte>() + (first_row * stride + first_column) * size, stride * size,
-                      height, width * size, number, count, tiles);
+                      height, width * size, number, count, kStrip * tiles);
     };
     if (next == (own_left ? parts : groups)) return {};
     if (own_left) return of(call.a, from, row + next * kTaskRows, depth, height(next * kTaskRows));
@@ -221,15 +221,15 @@ struct Block {
   void multiply(const Result<T>& c, std::int64_t first_row, const Unit* rows_packed, std::int64_t width,
                 const Unit* panel, Prefetch& prefetch) const {
     const Right<Unit> b{panel, round_up(width)};
-    const auto with_left = [&](const auto& a, auto&& before) {
-      panel_product(c, height(first_row), width, a, b, units, before);
+    const auto with_left = [&](const auto& a, auto&& fetch) {
+      panel_product(c, height(first_row), width, a, b, units, fetch);
     };
     const auto with_rows = [&](const Left<Unit, false>& a) {
-      auto next = a;
+      auto next = a.from(kStrip);
       with_left(a, [&] {
         prefetch();
-        next = next.from(kStrip);
-        fetch_beginnings(next);
+        fetch_beginning(next);
+        next = next.from(1);
       });
     };
     if (call.transpose_a) {
@@ -243,14 +243,11 @@ struct Block {
     }
   }
 
-  // Fetches the beginnings of a tile's rows: the processor fetches the rest by itself, once it sees a row
-  // being read. The rows may be past the last one.
-  static void fetch_beginnings(const Left<Unit, false>& a) {
+  // Fetches the beginning of the next tile's row: the processor fetches the rest by itself, once it sees a
+  // row being read. The row may be past the last one.
+  static void fetch_beginning(const Left<Unit, false>& a) {
     constexpr std::int64_t kLine = 64 / sizeof *a.data;
-    for (std::int64_t i = 0; i < kStrip; ++i) {
-      for (std::int64_t line = 0; line < 2; ++line)
-        __builtin_prefetch(a.data + i * a.row() + line * kLine, 0, 2);
-    }
+    for (std::int64_t line = 0; line < 2; ++line) __builtin_prefetch(a.data + line * kLine, 0, 2);
   }
 
   void write_sums(std::int64_t first_row, std::int64_t first) const {

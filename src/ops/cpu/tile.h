@@ -255,28 +255,34 @@ inline Vec multiply_add(Vec sum, Pair a, Vec b) {
 }
 #endif
 
-template <int kHeight, int kVecs, typename Unit, bool kByColumns, typename T>
+// A tile is computed in as many parts as it has rows. Before each, one row of the result is fetched, and
+// fetch() called: all fetches at once would fill the processor's buffers for misses, and the reads of the
+// panel would wait for them.
+template <int kHeight, int kVecs, typename Unit, bool kByColumns, typename T, typename Fetch>
 void tile(const Result<T>& c, std::int64_t columns, const Left<Unit, kByColumns>& a, const Right<Unit>& b,
-          std::int64_t units) {
+          std::int64_t units, Fetch&& fetch) {
   Vec sums[kHeight][kVecs] = {};
-#pragma GCC unroll 8
-  for (int i = 0; i < kHeight; ++i) {
-#pragma GCC unroll 4
-    for (int j = 0; j < kVecs; ++j) __builtin_prefetch(c.data + i * c.stride + j * kLanes, 1);
-  }
   const auto* left = a.data;
   const Unit* right = b.data;
   const std::int64_t row = a.row(), step = a.step();
-  for (std::int64_t u = 0; u < units; ++u, left += step, right += b.stride) {
-    Vec panel[kVecs];
+  std::int64_t u = 0;
+#pragma GCC unroll 1
+  for (int part = 0; part < kHeight; ++part) {
 #pragma GCC unroll 4
-    for (int j = 0; j < kVecs; ++j) std::memcpy(&panel[j], right + j * kLanes, sizeof panel[j]);
+    for (int j = 0; j < kVecs; ++j) __builtin_prefetch(c.data + part * c.stride + j * kLanes, 1);
+    fetch();
+    for (const std::int64_t end = units * (part + 1) / kHeight; u < end;
+         ++u, left += step, right += b.stride) {
+      Vec panel[kVecs];
+#pragma GCC unroll 4
+      for (int j = 0; j < kVecs; ++j) std::memcpy(&panel[j], right + j * kLanes, sizeof panel[j]);
 #pragma GCC unroll 8
-    for (int i = 0; i < kHeight; ++i) {
-      Unit unit;
-      std::memcpy(&unit, left + i * row, sizeof unit);
+      for (int i = 0; i < kHeight; ++i) {
+        Unit unit;
+        std::memcpy(&unit, left + i * row, sizeof unit);
 #pragma GCC unroll 4
-      for (int j = 0; j < kVecs; ++j) sums[i][j] = multiply_add(sums[i][j], unit, panel[j]);
+        for (int j = 0; j < kVecs; ++j) sums[i][j] = multiply_add(sums[i][j], unit, panel[j]);
+      }
     }
   }
 #pragma GCC unroll 4
@@ -293,17 +299,16 @@ void tile(const Result<T>& c, std::int64_t columns, const Left<Unit, kByColumns>
   }
 }
 
-template <int kVecs, typename Unit, bool kByColumns, typename T, typename Before>
+template <int kVecs, typename Unit, bool kByColumns, typename T, typename Fetch>
 void tiles(Result<T> c, std::int64_t rows, std::int64_t columns, Left<Unit, kByColumns> a,
-           const Right<Unit>& b, std::int64_t units, Before&& before) {
+           const Right<Unit>& b, std::int64_t units, Fetch&& fetch) {
   for (; rows >= kStrip; rows -= kStrip) {
-    before();
-    tile<kStrip, kVecs>(c, columns, a, b, units);
+    tile<kStrip, kVecs>(c, columns, a, b, units, fetch);
     c.data += kStrip * c.stride;
     a.data += a.strip;
   }
   const auto rest = [&]<int kHeight>() {
-    if (rows == kHeight) tile<kHeight, kVecs>(c, columns, a, b, units);
+    if (rows == kHeight) tile<kHeight, kVecs>(c, columns, a, b, units, [] {});
   };
   rest.template operator()<1>();
   rest.template operator()<2>();
@@ -312,14 +317,13 @@ void tiles(Result<T> c, std::int64_t rows, std::int64_t columns, Left<Unit, kByC
   rest.template operator()<5>();
 }
 
-// Up to kPanel columns. Calls before() before each tile.
-template <typename Unit, bool kByColumns, typename T, typename Before>
+// Up to kPanel columns. Calls fetch() kStrip times in the course of each whole tile.
+template <typename Unit, bool kByColumns, typename T, typename Fetch>
 void panel_product(const Result<T>& c, std::int64_t rows, std::int64_t columns,
-                   const Left<Unit, kByColumns>& a, const Right<Unit>& b, std::int64_t units,
-                   Before&& before) {
+                   const Left<Unit, kByColumns>& a, const Right<Unit>& b, std::int64_t units, Fetch&& fetch) {
   const auto with_vecs = [&]<int kVecs>() {
     if constexpr (kVecs <= kTileVecs) {
-      if (count_of(columns, kLanes) == kVecs) tiles<kVecs>(c, rows, columns, a, b, units, before);
+      if (count_of(columns, kLanes) == kVecs) tiles<kVecs>(c, rows, columns, a, b, units, fetch);
     }
   };
   with_vecs.template operator()<1>();
