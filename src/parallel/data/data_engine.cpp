@@ -157,7 +157,13 @@ void DataEngine::gradients_ready(int unit) {
   const auto ready = [&](int u) {
     if (!gradient_plan_.unit(u).trained) return;
     if (reader_ && (apart_ || reducer_->in_first_pass(u))) reader_(gradients(u, {}));
-    apart_ ? reducer_->discard(u) : reducer_->ready(u);
+    if (apart_) return reducer_->discard(u);
+    reducer_->ready(u);
+    const bool shared = tied_ && (u == 0 || u == tied_unit_);  // add_shared_gradients() changes it
+    if (mode_.norm_in_backward && !shared && reducer_->all_passes_begun(u)) {
+      reducer_->finish(u);
+      norm_.add(*reducer_, u);
+    }
   };
   ready(unit);
   if (unit == head() && tied_unit_ >= 0) ready(tied_unit_);
@@ -179,6 +185,7 @@ void DataEngine::begin_step(std::int64_t step, const Update& update) {
   optimizer_->begin_step(backend_, buffers_.optimizer.scalars, update.lr, update.number);
   weights_.begin_step(step);
   reducer_->begin_step(step);
+  norm_.begin_step();
   if (mixer_) mixer_->begin_step(step);
 }
 

@@ -19,8 +19,9 @@ struct EngineMode {
   int leaves;    // terms of an ordered sum
   bool on_disk;  // state rests in a mapped file
   bool on_host;  // state rests in the host's memory, and the backend has memory of its own
-  bool updates_later;  // an update may end in the next step: its forward passes, and state(), are all that
-                       // needs it
+  bool updates_later;     // an update may end in the next step: its forward passes, and state(), are all that
+                          // needs it
+  bool norm_in_backward;  // a unit's squares are summed when its gradient is complete, not behind all passes
 
   EngineMode(const EngineOptions& options, const ShardPlan& plan);
 };

@@ -13,12 +13,20 @@ NormBuffers NormBuffers::take(Arena& arena, const ShardPlan& plan, int tensor_ra
           .unit_squares = arena.take(DType::f64, {plan.unit_count(), tensor_ranks})};
 }
 
+void GradientNorm::begin_step() {
+  backend_.zero(buffers_.block_squares);
+  added_.assign(static_cast<std::size_t>(plan_.unit_count()), false);
+}
+
 // Adds the squares of this rank's piece of a unit, block by block. Gradients that all tensor ranks hold count
 // on the first.
-void GradientNorm::add_squares(const Tensor& totals, const Tensor& reduced, int unit) {
+void GradientNorm::add(GradientReducer& reducer, int unit) {
+  added_[static_cast<std::size_t>(unit)] = true;
   const auto piece = plan_.my_piece(unit);
-  const Tensor x = part_of(reduced, plan_.replica() * piece.count(), piece.count());
-  const auto add = [&](const ElementRange& range) {
+  const Tensor x = part_of(reducer.reduced(unit), plan_.replica() * piece.count(), piece.count());
+  const Tensor totals = part_of(buffers_.block_squares, plan_.first(unit) / plan_.ranks() / ShardPlan::kBlock,
+                                plan_.piece_size(unit) / ShardPlan::kBlock);
+  const auto add_range = [&](const ElementRange& range) {
     for (std::int64_t at = range.begin; at < range.end;) {
       const std::int64_t in_block = at % ShardPlan::kBlock;
       const std::int64_t blocks = in_block > 0 ? 0 : (range.end - at) / ShardPlan::kBlock;
@@ -30,16 +38,17 @@ void GradientNorm::add_squares(const Tensor& totals, const Tensor& reduced, int 
       at += n;
     }
   };
-  if (part_.tensor.rank == 0) return add(piece);
+  if (part_.tensor.rank == 0) return add_range(piece);
   const auto& common = plan_.unit(unit).replicated;
-  add(piece & ElementRange{0, common.begin});
-  add(piece & ElementRange{common.end, plan_.padded(unit)});
+  add_range(piece & ElementRange{0, common.begin});
+  add_range(piece & ElementRange{common.end, plan_.padded(unit)});
 }
 
 // From the data ranks' blocks, or this one's where it is alone, to one number per unit.
-void GradientNorm::add_units(std::int64_t blocks_here) {
+void GradientNorm::add_units() {
   const Tensor& all = pieces_.size() > 1 ? buffers_.all_block_squares : buffers_.block_squares;
   const Tensor& totals = buffers_.unit_squares;
+  const std::int64_t blocks_here = buffers_.block_squares.count();
   std::int64_t before = 0;  // blocks of the units before, in one rank's part
   for (int u = 0; u < plan_.unit_count(); ++u) {
     const std::int64_t blocks = plan_.piece_size(u) / ShardPlan::kBlock;
@@ -52,18 +61,14 @@ void GradientNorm::add_units(std::int64_t blocks_here) {
 }
 
 void GradientNorm::measure(GradientReducer& reducer, std::int64_t step) {
-  backend_.zero(buffers_.block_squares);
-  std::int64_t first = 0;
   plan_.for_units([&](int u) {
-    const std::int64_t blocks = plan_.piece_size(u) / ShardPlan::kBlock;
-    add_squares(part_of(buffers_.block_squares, first, blocks), reducer.reduced(u), u);
-    first += blocks;
+    if (!added_[static_cast<std::size_t>(u)]) add(reducer, u);
   });
   const auto purpose = fmt::format("step {}, norm of the gradient", step + 1);
   pieces_.set_purpose(purpose);
   if (pieces_.size() > 1) pieces_.all_gather(buffers_.all_block_squares, buffers_.block_squares).wait();
   backend_.zero(buffers_.unit_squares);
-  add_units(first);
+  add_units();
   // The sum over the ranks of the model.
   mesh_.model().set_purpose(purpose);
   mesh_.model().all_reduce(buffers_.unit_squares).wait();

@@ -2,6 +2,8 @@
 // in the model's, so that it is the same bits on every rank and in every layout.
 #pragma once
 
+#include <vector>
+
 #include "parallel/data/gradient_reducer.h"
 #include "parallel/mesh.h"
 
@@ -30,14 +32,18 @@ class GradientNorm {
         buffers_(buffers),
         stream_(stream) {}
 
-  // Measures the reduced gradient, after the reducer has finished. Collective over mesh.worker().
+  void begin_step();
+  // Adds a unit whose gradient is reduced and changes no more, once in a step: of what the backward pass has
+  // just written, a part is still in a cache.
+  void add(GradientReducer& reducer, int unit);
+  // Measures the reduced gradient, with the units that have not been added, after the reducer has finished.
+  // Collective over mesh.worker().
   void measure(GradientReducer& reducer, std::int64_t step);
   // The square of the norm, f64 [1].
   const Tensor& squares() const { return buffers_.squares; }
 
  private:
-  void add_squares(const Tensor& totals, const Tensor& reduced, int unit);
-  void add_units(std::int64_t blocks_here);
+  void add_units();
 
   Backend& backend_;
   Mesh& mesh_;
@@ -46,6 +52,7 @@ class GradientNorm {
   ModelPart part_;
   NormBuffers buffers_;
   StateStream& stream_;
+  std::vector<bool> added_;  // units of this step
 };
 
 }  // namespace shoal
