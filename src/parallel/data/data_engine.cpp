@@ -159,7 +159,7 @@ void DataEngine::gradients_ready(int unit) {
     if (reader_ && (apart_ || reducer_->in_first_pass(u))) reader_(gradients(u, {}));
     if (apart_) return reducer_->discard(u);
     reducer_->ready(u);
-    const bool shared = tied_ && (u == 0 || u == tied_unit_);  // add_shared_gradients() changes it
+    const bool shared = tied_ && u == 0;  // add_shared_gradients() may change it
     if (mode_.norm_in_backward && !shared && reducer_->all_passes_begun(u)) {
       reducer_->finish(u);
       norm_.add(*reducer_, u);
