@@ -153,7 +153,7 @@ class DataEngine final : public UnitStore {
 
  private:
   int head() const { return plan_.head(); }
-  bool by_bucket() const { return options_.gossip && options_.gossip->clip_by_bucket; }
+  bool by_bucket() const { return options_.by_bucket(); }
   bool shows_average() const { return buffers_.optimizer.average || workers_differ(); }
   bool is_finite(const Tensor& x);
   void add_shared_gradients();

@@ -14,7 +14,7 @@ EngineMode::EngineMode(const EngineOptions& options, const ShardPlan& plan)
       updates_later(plan.shards() == 1 && !gathers_weights && !on_disk && !on_host && !options.gossip &&
                     !options.outer && options.ema == 0),
       norm_in_backward(plan.ranks() == 1 && options.part.tensor.size == 1 && !ordered && !on_host &&
-                       !(options.gossip && options.gossip->clip_by_bucket)) {}
+                       !options.by_bucket()) {}
 
 EngineMemory EngineArenas::used() const {
   return {.weights = weights.used(),

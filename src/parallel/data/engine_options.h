@@ -59,6 +59,8 @@ struct EngineOptions {
                           << 20;  // elements of a piece that goes through the backend's memory
 
   std::optional<GossipOptions> gossip = {};
+  // Whether each bucket is clipped by its own norm, and updated in the backward pass.
+  bool by_bucket() const { return gossip && gossip->clip_by_bucket; }
   // In place of the averaging of every step, if there are several workers.
   std::optional<OuterOptions> outer = {};
 

@@ -24,8 +24,7 @@ void GradientNorm::add(GradientReducer& reducer, int unit) {
   added_[static_cast<std::size_t>(unit)] = true;
   const auto piece = plan_.my_piece(unit);
   const Tensor x = part_of(reducer.reduced(unit), plan_.replica() * piece.count(), piece.count());
-  const Tensor totals = part_of(buffers_.block_squares, plan_.first(unit) / plan_.ranks() / ShardPlan::kBlock,
-                                plan_.piece_size(unit) / ShardPlan::kBlock);
+  const Tensor totals = part_of(buffers_.block_squares, first_block(unit), blocks_of(unit));
   const auto add_range = [&](const ElementRange& range) {
     for (std::int64_t at = range.begin; at < range.end;) {
       const std::int64_t in_block = at % ShardPlan::kBlock;
@@ -49,14 +48,12 @@ void GradientNorm::add_units() {
   const Tensor& all = pieces_.size() > 1 ? buffers_.all_block_squares : buffers_.block_squares;
   const Tensor& totals = buffers_.unit_squares;
   const std::int64_t blocks_here = buffers_.block_squares.count();
-  std::int64_t before = 0;  // blocks of the units before, in one rank's part
   for (int u = 0; u < plan_.unit_count(); ++u) {
-    const std::int64_t blocks = plan_.piece_size(u) / ShardPlan::kBlock;
+    const std::int64_t blocks = blocks_of(u);
     if (blocks > 0 && part_.computes(plan_.unit(u).home)) {
-      const Tensor pieces{all.as<double>() + before, DType::f64, {plan_.ranks(), blocks_here}};
+      const Tensor pieces{all.as<double>() + first_block(u), DType::f64, {plan_.ranks(), blocks_here}};
       backend_.sum_rows(part_of(totals, u * totals.columns() + part_.tensor.rank, 1), pieces, blocks);
     }
-    before += blocks;
   }
 }
 

@@ -44,6 +44,9 @@ class GradientNorm {
 
  private:
   void add_units();
+  // Blocks in one rank's part: of a unit, and of those before it.
+  std::int64_t blocks_of(int unit) const { return plan_.piece_size(unit) / ShardPlan::kBlock; }
+  std::int64_t first_block(int unit) const { return plan_.first(unit) / plan_.ranks() / ShardPlan::kBlock; }
 
   Backend& backend_;
   Mesh& mesh_;
