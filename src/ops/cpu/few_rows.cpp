@@ -90,21 +90,20 @@ struct Along<std::int8_t> {
   }
 };
 
-// A product of weights of type T, with x and the bias of type X.
-template <typename T, typename X, typename Out>
+// A product of weights of type T.
+template <typename T>
 struct Product {
   using Sum = Along<T>;
-  Tensor weights;
-  Out* y;
-  const X* bias;  // or null
+  static constexpr std::int64_t kGroup = 24;  // outputs that are written together: whole tiles of any height
+  Tensor weights, y, bias;
   std::int64_t n, k;
   const typename Sum::Input* x;
   std::array<float, kFewRows> steps = {};  // of x in whole numbers
 
-  // Outputs [first, first + kOutputs) of kRows rows. Every element is the sum of a vector that went through k
-  // from its beginning, whatever the tile.
+  // to [kRows][kGroup] = outputs [first, first + kOutputs). Every element is the sum of a vector that went
+  // through k from its beginning, whatever the tile.
   template <std::size_t kRows, std::size_t kOutputs>
-  void tile(std::int64_t first) const {
+  void tile(std::int64_t first, float* to) const {
     const std::int64_t stride = weights.columns();
     const T* w = weights.as<T>() + first * stride;
     const T* next = w + static_cast<std::int64_t>(kOutputs) * stride;  // fetched in the order of memory
@@ -134,13 +133,23 @@ struct Product {
     }
     for (std::size_t o = 0; o < kOutputs; ++o) {
       const std::int64_t column = first + static_cast<std::int64_t>(o);
-      const float added = bias ? to_float(bias[column]) : 0.0f;
       for (std::size_t r = 0; r < kRows; ++r) {
         float sum = static_cast<float>(totals[o][r]);
         if constexpr (std::is_integral_v<T>) sum *= Int8Rows(weights).step(column) * steps[r];
-        y[static_cast<std::int64_t>(r) * n + column] = from_float<Out>(sum + added);
+        to[r * kGroup + o] = sum;
       }
     }
+  }
+
+  // Writes a group's first outputs.
+  void write(const float* sums, std::int64_t rows, std::int64_t first, std::int64_t count) const {
+    with_types(bias ? bias.dtype : y.dtype, y.dtype, [&]<typename X, typename Out>() {
+      for (std::int64_t r = 0; r < rows; ++r, sums += kGroup) {
+        Out* to = y.as<Out>() + r * n + first;
+        for (std::int64_t i = 0; i < count; ++i)
+          to[i] = from_float<Out>(sums[i] + (bias ? to_float(bias.as<X>()[first + i]) : 0.0f));
+      }
+    });
   }
 
   template <std::size_t kRows>
@@ -151,18 +160,26 @@ struct Product {
     constexpr std::size_t kSums = 6 * kTileVecs;
     constexpr std::size_t kInOrder = sizeof(T) == 1 ? 4 : kLanes == 16 ? 1 : 2;
     constexpr std::size_t kOutputs = kRows <= 2 ? kInOrder : std::min<std::size_t>(4, kSums / kRows);
-    std::int64_t at = begin;
-    for (; at + static_cast<std::int64_t>(kOutputs) <= end; at += kOutputs) tile<kRows, kOutputs>(at);
-    for (; at < end; ++at) tile<kRows, 1>(at);
+    static_assert(kGroup % kOutputs == 0);
+    float sums[kRows][kGroup];
+    for (std::int64_t first = begin; first < end; first += kGroup) {
+      const std::int64_t count = std::min(kGroup, end - first);
+      std::int64_t at = 0;
+      for (; at + static_cast<std::int64_t>(kOutputs) <= count; at += kOutputs)
+        tile<kRows, kOutputs>(first + at, &sums[0][at]);
+      for (; at < count; ++at) tile<kRows, 1>(first + at, &sums[0][at]);
+      write(&sums[0][0], kRows, first, count);
+    }
   }
 };
 
-template <typename T, typename X, typename Out>
-void run(const Product<T, X, Out>& product, std::int64_t rows, ThreadTeam& team) {
+template <typename T>
+void run(const Product<T>& product, std::int64_t rows, ThreadTeam& team) {
   constexpr std::int64_t kWorthwhile = 1 << 15;  // weights, to wake a thread
+  constexpr std::int64_t kGroup = Product<T>::kGroup;
   const std::int64_t block = product.n * product.k < kWorthwhile
                                  ? product.n
-                                 : std::max<std::int64_t>(24, kWorthwhile / product.k / 24 * 24);
+                                 : std::max(kGroup, kWorthwhile / product.k / kGroup * kGroup);
   const auto with_rows = [&]<std::size_t... kRows>(std::index_sequence<kRows...>) {
     for_blocks(team, product.n, block, [&](std::int64_t begin, std::int64_t end) {
       (void)((rows == static_cast<std::int64_t>(kRows + 1) &&
@@ -178,11 +195,11 @@ void run(const Product<T, X, Out>& product, std::int64_t rows, ThreadTeam& team)
 void few_rows_product(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias, ThreadTeam& team,
                       float* scratch) {
   const std::int64_t rows = x.rows(), n = w.rows(), k = x.columns();
-  with_types(x.dtype, y.dtype, [&]<typename X, typename Out>() {
+  with_type(x.dtype, [&]<typename X>() {
     const auto run_with = [&]<typename T>() {
       using Sum = Along<T>;
       using Input = typename Sum::Input;
-      Product<T, X, Out> product{w, y.as<Out>(), bias ? bias.as<X>() : nullptr, n, k, x.as<Input>()};
+      Product<T> product{w, y, bias, n, k, x.as<Input>()};
       if constexpr (std::is_integral_v<T>) {
         auto* levels = reinterpret_cast<std::int16_t*>(scratch);
         for (std::int64_t row = 0; row < rows; ++row) {

@@ -18,8 +18,7 @@ constexpr std::int64_t kPanel = kTileVecs * kLanes;  // columns of a tile
 inline std::int64_t count_of(std::int64_t n, std::int64_t piece) { return (n + piece - 1) / piece; }
 inline std::int64_t round_up(std::int64_t n) { return count_of(n, kLanes) * kLanes; }
 
-// Loads and stores of the first lanes. load_n and store_n call memcpy, and sums that live across a call are
-// not kept in registers.
+// Loads the first lanes. load_n calls memcpy, and what lives across a call is not kept in registers.
 #ifdef __AVX512F__
 using Live = __mmask16;
 inline Live lanes(std::int64_t live) {
@@ -30,11 +29,6 @@ inline VecU widened(const bfloat16* from, Live live) {
 }
 inline Vec load_live(const bfloat16* from, Live live) { return (Vec)(widened(from, live) << 16); }
 inline Vec load_live(const float* from, Live live) { return (Vec)_mm512_maskz_loadu_ps(live, from); }
-inline void store_live(float* to, Vec value, Live live) { _mm512_mask_storeu_ps(to, live, (__m512)value); }
-inline void store_live(bfloat16* to, Vec value, Live live) {
-  if (live == 0xffff) return store(to, value);  // masked stores of 16 bits are slow
-  _mm256_mask_storeu_epi16(to, live, (__m256i)narrowed(value));
-}
 #else
 using Live = std::int64_t;
 inline Live lanes(std::int64_t live) { return live; }
@@ -47,16 +41,6 @@ inline Vec load_live(const T* from, Live live) {
     if (lane < live) all[lane] = from[lane];
   }
   return load(all);
-}
-template <typename T>
-inline void store_live(T* to, Vec value, Live live) {
-  if (live >= kLanes) return store(to, value);
-  T all[kLanes];
-  store(all, value);
-#pragma GCC unroll 8
-  for (int lane = 0; lane < kLanes; ++lane) {
-    if (lane < live) to[lane] = all[lane];
-  }
 }
 #endif
 
@@ -255,12 +239,27 @@ inline Vec multiply_add(Vec sum, Pair a, Vec b) {
 }
 #endif
 
+// Writes the first columns of a tile's sums. Few tiles are not whole, so the code of all is one.
+template <typename T>
+[[gnu::noinline]] void store_columns(Result<T> c, std::int64_t columns, const float* sums,
+                                     std::int64_t height, std::int64_t width) {
+  for (std::int64_t i = 0; i < height; ++i) {
+    T* row = c.data + i * c.stride;
+    for_lanes(columns, [&](std::int64_t j, std::int64_t live) {
+      Vec value = load(sums + i * width + j) + (c.bias ? load_n(c.bias + j, live) : Vec{});
+      if (c.add) value += load_n(row + j, live);
+      store_n(row + j, value, live);
+    });
+  }
+}
+
 // A tile is computed in as many parts as it has rows. Before each, one row of the result is fetched, and
 // fetch() called: all fetches at once would fill the processor's buffers for misses, and the reads of the
 // panel would wait for them.
 template <int kHeight, int kVecs, typename Unit, bool kByColumns, typename T, typename Fetch>
-void tile(const Result<T>& c, std::int64_t columns, const Left<Unit, kByColumns>& a, const Right<Unit>& b,
-          std::int64_t units, Fetch&& fetch) {
+[[gnu::always_inline]] inline void tile(const Result<T>& c, std::int64_t columns,
+                                        const Left<Unit, kByColumns>& a, const Right<Unit>& b,
+                                        std::int64_t units, Fetch&& fetch) {
   Vec sums[kHeight][kVecs] = {};
   const auto* left = a.data;
   const Unit* right = b.data;
@@ -285,18 +284,25 @@ void tile(const Result<T>& c, std::int64_t columns, const Left<Unit, kByColumns>
       }
     }
   }
-#pragma GCC unroll 4
-  for (int j = 0; j < kVecs; ++j) {
-    const auto live = lanes(columns - j * kLanes);
-    const Vec bias = c.bias ? load_live(c.bias + j * kLanes, live) : Vec{};
+  if (columns < kVecs * kLanes) {
+    float part[kHeight][kVecs * kLanes];
 #pragma GCC unroll 8
     for (int i = 0; i < kHeight; ++i) {
-      T* at = c.data + i * c.stride + j * kLanes;
-      Vec value = sums[i][j] + bias;
-      if (c.add) value += load_live(at, live);
-      store_live(at, value, live);
+#pragma GCC unroll 4
+      for (int j = 0; j < kVecs; ++j) store(&part[i][j * kLanes], sums[i][j]);
     }
+    return store_columns(c, columns, &part[0][0], kHeight, kVecs * kLanes);
   }
+  const auto for_vectors = [&](auto&& f) {
+#pragma GCC unroll 4
+    for (int j = 0; j < kVecs; ++j) {
+#pragma GCC unroll 8
+      for (int i = 0; i < kHeight; ++i) f(sums[i][j], c.data + i * c.stride + j * kLanes, j);
+    }
+  };
+  for_vectors([&](Vec& sum, T*, int j) { sum += c.bias ? load(c.bias + j * kLanes) : Vec{}; });
+  if (c.add) for_vectors([](Vec& sum, const T* at, int) { sum += load(at); });
+  for_vectors([](Vec sum, T* at, int) { store(at, sum); });
 }
 
 template <int kVecs, typename Unit, bool kByColumns, typename T, typename Fetch>
@@ -308,13 +314,14 @@ void tiles(Result<T> c, std::int64_t rows, std::int64_t columns, Left<Unit, kByC
     a.data += a.strip;
   }
   const auto rest = [&]<int kHeight>() {
-    if (rows == kHeight) tile<kHeight, kVecs>(c, columns, a, b, units, [] {});
+    if ((rows & kHeight) == 0) return;
+    tile<kHeight, kVecs>(c, columns, a, b, units, [] {});
+    c.data += kHeight * c.stride;
+    a = a.from(kHeight);
   };
-  rest.template operator()<1>();
-  rest.template operator()<2>();
-  rest.template operator()<3>();
   rest.template operator()<4>();
-  rest.template operator()<5>();
+  rest.template operator()<2>();
+  rest.template operator()<1>();
 }
 
 // Up to kPanel columns. Calls fetch() kStrip times in the course of each whole tile.
