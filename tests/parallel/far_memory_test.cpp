@@ -1,6 +1,8 @@
 // Training on a backend whose memory the host cannot access, like a GPU's.
 #include <fmt/format.h>
 
+#include <limits>
+
 #include "ops/cpu/cpu.h"
 #include "ops/far_backend.h"
 #include "parallel/gossip/topology_schemes.h"
@@ -58,6 +60,34 @@ TEST(FarMemoryOfMuon, IsTheSameRun) {
   run.steps = 11;
   run.engine = {.optimizer = MuonConfig{}, .grad_clip = 0.1, .micro_batches = 4};
   expect_the_same_from_afar(run);
+}
+
+// What reads or writes weights outside of a step waits for updates that may end later.
+TEST(FarMemoryOfUpdates, IsReadWhenTheyHaveEnded) {
+  RanksRun run;
+  run.backend = [](int) {
+    return std::make_unique<FarBackend>(make_cpu_backend(1), FarBackend::Eager{.updates = false});
+  };
+  const auto stepped = [&](auto&& before) {
+    return bytes_of(train_workers(run, [&](RankOfRun& rank, RunOutcome& outcome) {
+      before(rank);
+      rank.step(0, outcome);
+    }));
+  };
+  const auto once = stepped([](RankOfRun&) {});
+  const auto again = stepped([](RankOfRun& rank) {
+    RunOutcome unused;
+    rank.step(0, unused);
+    rank.engine().initialize(Trainee::kSeed);
+  });
+  EXPECT_TRUE(again == once);
+
+  run.lr = std::numeric_limits<double>::infinity();
+  train_workers(run, [](RankOfRun& rank, RunOutcome& outcome) {
+    EXPECT_EQ(rank.engine().first_bad_tensor(), "");
+    rank.step(0, outcome);
+    EXPECT_EQ(rank.engine().first_bad_tensor(), "transformer.wte.weight");
+  });
 }
 
 TEST(FarMemoryOfWorkers, IsTheSameRun) {
