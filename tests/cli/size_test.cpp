@@ -122,6 +122,7 @@ batches = 1
 at_start = false
 [log]
 tensorboard = false
+peak_tflops = 0.1
 )";
 
 class SizeOfRanks : public testing::Test {
