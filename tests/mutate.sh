@@ -24,14 +24,20 @@ done
 [ -n "$count$again" ] || usage
 jobs=$(nproc)
 
-# tests SECONDS ARGUMENT...: what ctest says of tests that take so many seconds as the tree is.
+# tests SECONDS ARGUMENT...: what ctest says of tests that take so many seconds as the tree is. A process that runs many tests is one
+# test to ctest: it is named with the first that failed in it.
 tests() {
-  local code=0
-  timeout "$((60 + 4 * jobs * $1))" ctest --test-dir source/build/release -LE deploy --stop-on-failure "${@:2}" >tests.log 2>&1 || code=$?
+  local code=0 name inside
+  timeout "$((60 + 4 * jobs * $1))" ctest --test-dir source/build/release -LE deploy --stop-on-failure --output-on-failure "${@:2}" >tests.log 2>&1 || code=$?
   case $code in
     0) echo survived ;;
     124) echo "noticed by tests that do not end" ;;
-    *) echo "noticed by $(sed -n 's/.*Test *#[0-9]*: \([^ ]*\) .*\*\*\*.*/\1/p' tests.log | head -1)" ;;
+    *)
+      name=$(sed -n 's/.*Test *#[0-9]*: \([^ ]*\) .*\*\*\*.*/\1/p' tests.log | head -1)
+      inside=$(sed -n 's/^\[  FAILED  \] \([^ ,]*\.[^ ,]*\).*/\1/p' tests.log | head -1)
+      [[ $name = *"$inside" ]] || name+=" ($inside)"
+      echo "noticed by $name"
+      ;;
   esac
 }
 
