@@ -62,8 +62,8 @@ TEST(FarMemoryOfMuon, IsTheSameRun) {
   expect_the_same_from_afar(run);
 }
 
-// What reads or writes weights outside of a step waits for updates that may end later.
-TEST(FarMemoryOfUpdates, IsReadWhenTheyHaveEnded) {
+// initialize() and first_bad_tensor() wait for updates that may end later.
+TEST(FarMemoryOfUpdates, IsUsedWhenTheyHaveEnded) {
   RanksRun run;
   run.backend = [](int) {
     return std::make_unique<FarBackend>(make_cpu_backend(1), FarBackend::Eager{.updates = false});

@@ -18,7 +18,7 @@ constexpr std::int64_t kPanel = kTileVecs * kLanes;  // columns of a tile
 inline std::int64_t count_of(std::int64_t n, std::int64_t piece) { return (n + piece - 1) / piece; }
 inline std::int64_t round_up(std::int64_t n) { return count_of(n, kLanes) * kLanes; }
 
-// Loads the first lanes. load_n calls memcpy, and what lives across a call is not kept in registers.
+// Loads the first lanes. load_n calls memcpy, and the compiler keeps no vector in a register across a call.
 #ifdef __AVX512F__
 using Live = __mmask16;
 inline Live lanes(std::int64_t live) {
@@ -239,7 +239,7 @@ inline Vec multiply_add(Vec sum, Pair a, Vec b) {
 }
 #endif
 
-// Writes the first columns of a tile's sums. Few tiles are not whole, so the code of all is one.
+// Writes the first columns of a tile's sums. Few tiles are not whole, so one function serves all kinds.
 template <typename T>
 [[gnu::noinline]] void store_columns(Result<T> c, std::int64_t columns, const float* sums,
                                      std::int64_t height, std::int64_t width) {

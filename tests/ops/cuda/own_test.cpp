@@ -311,7 +311,7 @@ TEST_P(Cuda, AWholeModelFollowsTheCpu) {
         ordered ? 0.1 : 0.0;  // without dropout, and where order is free, norms sum their gradients
     Trainee on_gpu(make_cuda_backend({.ordered = ordered}), config, of_gpu),
         on_cpu(make_cpu_backend(), config, options);
-    for (int step = 0; step < (ordered ? 2 : 1); ++step) {  // updates have one order
+    for (int step = 0; step < 2; ++step) {
       const Tokens batch = random_tokens(config, 4, static_cast<std::uint32_t>(step));
       const double loss = on_gpu.train(batch, step, 1e-3), expected = on_cpu.train(batch, step, 1e-3);
       EXPECT_NEAR(loss, expected, rounding * expected) << "step " << step;

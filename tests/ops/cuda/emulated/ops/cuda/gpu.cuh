@@ -75,10 +75,12 @@ inline bfloat16 round_to_bfloat16(float x) { return to_bfloat16(x); }
 inline std::uint32_t pack_bfloat16(float first, float second) {
   return to_bfloat16(first).bits | static_cast<std::uint32_t>(to_bfloat16(second).bits) << 16;
 }
+[[gnu::always_inline]] inline float bfloat16_of(std::uint32_t pair, int which) {
+  return std::bit_cast<float>(which == 0 ? pair << 16 : pair & 0xffff0000u);
+}
 inline std::uint32_t larger_bfloat16(std::uint32_t a, std::uint32_t b) {
-  const auto first = [](std::uint32_t pair) { return std::bit_cast<float>(pair << 16); };
-  const auto second = [](std::uint32_t pair) { return std::bit_cast<float>(pair & 0xffff0000u); };
-  return pack_bfloat16(std::fmax(first(a), first(b)), std::fmax(second(a), second(b)));
+  const auto larger = [&](int which) { return std::fmax(bfloat16_of(a, which), bfloat16_of(b, which)); };
+  return pack_bfloat16(larger(0), larger(1));
 }
 inline float fast_exp2(float x) {
   const float y = std::exp2(x);
@@ -139,7 +141,7 @@ inline void load_matrices_transposed(std::uint32_t (&to)[4], SharedAddress row) 
     to[matrix] = at(2 * (lane % 4)) | at(2 * (lane % 4) + 1) << 16;
   }
 }
-// The operands are the emulated GPU's own memory, so no reads to look for races in.
+// Operands are in the emulated GPU's own memory, so reads of them are no races.
 __attribute__((noinline, no_sanitize_thread)) inline void multiply_add(float (&c)[4],
                                                                        const std::uint32_t (&a)[4],
                                                                        std::uint32_t b0, std::uint32_t b1) {
@@ -147,16 +149,14 @@ __attribute__((noinline, no_sanitize_thread)) inline void multiply_add(float (&c
     std::uint32_t a[4], b[2];
   };
   const Operands* all = emulated::exchange(Operands{{a[0], a[1], a[2], a[3]}, {b0, b1}});
-  const auto half = [](std::uint32_t pair, int which) {
-    return std::bit_cast<float>(which == 0 ? pair << 16 : pair & 0xffff0000u);
-  };
   const int g = emulated::lane() / 4, t = emulated::lane() % 4;
   for (int pair = 0; pair < 8; ++pair) {
     const Operands &row = all[4 * g + pair % 4], &column = all[8 * t + pair % 4],
                    &next = all[8 * t + 4 + pair % 4];
     for (int k = 0; k < 2; ++k) {
       for (int e = 0; e < 4; ++e) {
-        c[e] += half(row.a[pair / 4 * 2 + e / 2], k) * half((e % 2 == 0 ? column : next).b[pair / 4], k);
+        c[e] += bfloat16_of(row.a[pair / 4 * 2 + e / 2], k) *
+                bfloat16_of((e % 2 == 0 ? column : next).b[pair / 4], k);
       }
     }
   }
