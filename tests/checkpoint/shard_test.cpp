@@ -23,7 +23,7 @@ class Shard : public testing::Test {
   }
 
   ScratchDir scratch_;
-  static inline const TestTensor large_{"a", DType::f32, {1'100'000}, 1}, small_{"b", DType::f32, {7}, 2};
+  const TestTensor large_{"a", DType::f32, {1'100'000}, 1}, small_{"b", DType::f32, {7}, 2};
   std::vector<SliceView> views_;
 };
 

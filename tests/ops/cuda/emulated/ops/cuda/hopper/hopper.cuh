@@ -131,28 +131,46 @@ void wait_for_products() {
 template <int count>
 void hold(float (&)[count]) {}
 
-// The number of an operand in row `of`, at place `along` of the row.
-inline float operand_at(std::uint64_t operand, int of, int along) {
-  const auto field = [&](int bit) { return static_cast<std::size_t>(operand >> bit & 0x3fff) << 4; };
-  const auto row = static_cast<std::size_t>(of), column = static_cast<std::size_t>(along);
-  const std::size_t offset =
-      swizzled(field(0) + row / 8 * field(32) + row % 8 * 128 + column / 64 * field(16) + column % 64 * 2);
-  return to_float(*static_cast<const bfloat16*>(shared_pointer(static_cast<SharedAddress>(offset))));
-}
+// An operand of the product in shared memory, as its descriptor has it.
+class Operand {
+ public:
+  explicit Operand(std::uint64_t descriptor)
+      : shared_(static_cast<const char*>(emulated::dynamic_shared())),
+        begin_(field(descriptor, 0)),
+        block_(field(descriptor, 16)),
+        rows_(field(descriptor, 32)) {}
+  // The number in row `of`, at place `along` of the row.
+  float at(int of, int along) const {
+    const auto row = static_cast<std::size_t>(of), column = static_cast<std::size_t>(along);
+    const std::size_t offset = begin_ + row / 8 * rows_ + row % 8 * 128 + column / 64 * block_ + column % 64 * 2;
+    return to_float(*reinterpret_cast<const bfloat16*>(shared_ + swizzled(offset)));
+  }
+
+ private:
+  static std::size_t field(std::uint64_t descriptor, int bit) {
+    return static_cast<std::size_t>(descriptor >> bit & 0x3fff) << 4;
+  }
+  const char* shared_;
+  std::size_t begin_, block_, rows_;  // block_: from 64 numbers to the next, rows_: from 8 rows to the next
+};
 template <bool transposed_b>
 void multiply(float (&c)[64], std::uint64_t a, std::uint64_t b, bool add) {
   const int warp = static_cast<int>(threadIdx.x) / kWarp % 4, g = emulated::lane() / 4,
             t = emulated::lane() % 4;
+  const Operand left(a), right(b);
+  float rows[2][16];
   for (int half = 0; half < 2; ++half) {
-    float row[16];
-    for (int k = 0; k < 16; ++k) row[k] = operand_at(a, 16 * warp + g + 8 * half, k);
-    for (int j = 0; j < 16; ++j) {
-      for (int e = 0; e < 2; ++e) {
-        const int n = 8 * j + 2 * t + e;
+    for (int k = 0; k < 16; ++k) rows[half][k] = left.at(16 * warp + g + 8 * half, k);
+  }
+  for (int j = 0; j < 16; ++j) {
+    for (int e = 0; e < 2; ++e) {
+      const int n = 8 * j + 2 * t + e;
+      float column[16];
+      for (int k = 0; k < 16; ++k) column[k] = transposed_b ? right.at(k, n) : right.at(n, k);
+      for (int half = 0; half < 2; ++half) {
         float& sum = c[4 * j + 2 * half + e];
         if (!add) sum = 0;
-        for (int k = 0; k < 16; ++k)
-          sum += row[k] * (transposed_b ? operand_at(b, k, n) : operand_at(b, n, k));
+        for (int k = 0; k < 16; ++k) sum += rows[half][k] * column[k];
       }
     }
   }
