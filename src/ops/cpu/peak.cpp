@@ -17,10 +17,13 @@
 namespace shoal::cpu {
 namespace {
 
-// A vector that is one register here, and the constraint that asks the compiler for one.
+// A vector that is one register here, and the constraint that asks the compiler for one. Tests that emulate
+// AVX-512 have another constraint.
 #if defined(__AVX512F__)
 typedef float Register __attribute__((vector_size(64)));
+#ifndef SHOAL_REGISTER
 #define SHOAL_REGISTER "v"
+#endif
 #elif defined(__AVX__)
 typedef float Register __attribute__((vector_size(32)));
 #define SHOAL_REGISTER "x"
@@ -51,14 +54,14 @@ void float_chains(std::int64_t rounds) {
 #ifdef __AVX512BF16__
 void bfloat16_chains(std::int64_t rounds) {
   __m512 sums[kChains] = {};
-  for (auto& sum : sums) asm volatile("" : "+v"(sum));
+  for (auto& sum : sums) asm volatile("" : "+" SHOAL_REGISTER(sum));
   auto x = (__m512bh)splat(1.0001f), y = (__m512bh)splat(0.9f);
   for (std::int64_t i = 0; i < rounds; ++i) {
-    asm volatile("" : "+v"(x), "+v"(y));
+    asm volatile("" : "+" SHOAL_REGISTER(x), "+" SHOAL_REGISTER(y));
 #pragma GCC unroll 12
     for (auto& sum : sums) sum = _mm512_dpbf16_ps(sum, x, y);
   }
-  for (auto& sum : sums) asm volatile("" ::"v"(sum));
+  for (auto& sum : sums) asm volatile("" ::SHOAL_REGISTER(sum));
 }
 #endif
 

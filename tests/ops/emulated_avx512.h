@@ -1,0 +1,146 @@
+// The instructions of AVX-512 that the kernels name, for processors that lack them: included before a
+// kernel's file, it compiles the level avx512 (with SHOAL_EMULATES_BF16: avx512_bf16) of AVX2. All other
+// arithmetic of a level is the compiler's on its vectors, of which it makes two of 8 lanes each. Each
+// function does what Intel's Software Developer's Manual, volume 2, says of its instruction; "maskz" ones set
+// the lanes whose bit of the mask is 0 to zero.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cfloat>
+#include <cstring>
+
+namespace shoal::emulated {
+
+// Lane i of the result is of(i).
+template <typename V, typename F>
+inline V each_lane(F&& of) {
+  V result;
+  for (unsigned i = 0; i < sizeof result / sizeof result[0]; ++i) result[i] = of(i);
+  return result;
+}
+
+typedef float F16 __attribute__((vector_size(64)));
+typedef int I16 __attribute__((vector_size(64)));
+typedef short I16x32 __attribute__((vector_size(64)));
+typedef unsigned short U16x32 __attribute__((vector_size(64)));
+typedef unsigned short U16x16 __attribute__((vector_size(32)));
+typedef signed char I8x16 __attribute__((vector_size(16)));
+typedef signed char I8x32 __attribute__((vector_size(32)));
+
+inline bool set(unsigned mask, unsigned lane) { return (mask >> lane & 1u) != 0; }
+
+// Memory of lanes that are not set is not read.
+template <typename V, typename T>
+inline V load(unsigned mask, const void* from) {
+  return each_lane<V>([=](unsigned i) {
+    T x = 0;
+    if (set(mask, i)) std::memcpy(&x, static_cast<const char*>(from) + i * sizeof x, sizeof x);
+    return x;
+  });
+}
+inline __m512 loadu_ps(__mmask16 mask, const void* from) { return load<F16, float>(mask, from); }
+inline __m512i loadu_epi16_512(__mmask32 mask, const void* from) {
+  return (__m512i)load<U16x32, unsigned short>(mask, from);
+}
+inline __m256i loadu_epi16_256(__mmask16 mask, const void* from) {
+  return (__m256i)load<U16x16, unsigned short>(mask, from);
+}
+
+inline __m512i cvtepu16_epi32(__mmask16 mask, __m256i x) {
+  return (__m512i)each_lane<I16>([=](unsigned i) { return set(mask, i) ? ((U16x16)x)[i] : 0; });
+}
+inline __m512i cvtepi8_epi32(__mmask16 mask, __m128i x) {
+  return (__m512i)each_lane<I16>([=](unsigned i) { return set(mask, i) ? ((I8x16)x)[i] : 0; });
+}
+inline __m512 cvtepi32_ps(__mmask16 mask, __m512i x) {
+  return each_lane<F16>([=](unsigned i) { return set(mask, i) ? static_cast<float>(((I16)x)[i]) : 0; });
+}
+inline __m512i cvtepi8_epi16(__m256i x) { return (__m512i) __builtin_convertvector((I8x32)x, I16x32); }
+inline __m512i set1_epi32(int x) {
+  return (__m512i)each_lane<I16>([=](unsigned) { return x; });
+}
+
+// The second argument where either is NaN, or both are zero.
+inline __m512 max_ps(__mmask16 mask, __m512 a, __m512 b) {
+  return each_lane<F16>([=](unsigned i) { return set(mask, i) ? (a[i] > b[i] ? a[i] : b[i]) : 0; });
+}
+inline __m512 min_ps(__mmask16 mask, __m512 a, __m512 b) {
+  return each_lane<F16>([=](unsigned i) { return set(mask, i) ? (a[i] < b[i] ? a[i] : b[i]) : 0; });
+}
+inline __m512 sqrt_ps(__mmask16 mask, __m512 x) {
+  return each_lane<F16>([=](unsigned i) { return set(mask, i) ? __builtin_sqrtf(x[i]) : 0; });
+}
+// a * 2^floor(b), rounded once. For a finite b and a NaN; other special cases are not those of the
+// instruction.
+inline __m512 scalef_ps(__mmask16 mask, __m512 a, __m512 b) {
+  return each_lane<F16>([=](unsigned i) {
+    return set(mask, i) ? static_cast<float>(__builtin_ldexp(a[i], static_cast<int>(__builtin_floorf(b[i]))))
+                        : 0;
+  });
+}
+
+// Bit 5 of a lane's index takes it from b.
+inline __m512i permutex2var_epi16(__m512i a, __m512i index, __m512i b) {
+  return (__m512i)each_lane<U16x32>([=](unsigned i) {
+    const unsigned from = ((U16x32)index)[i];
+    return from & 32u ? ((U16x32)b)[from & 31u] : ((U16x32)a)[from & 31u];
+  });
+}
+inline __m512i madd_epi16(__m512i a, __m512i b) {
+  return (__m512i)each_lane<I16>([x = (I16x32)a, y = (I16x32)b](unsigned i) {
+    return x[2 * i] * y[2 * i] + x[2 * i + 1] * y[2 * i + 1];
+  });
+}
+
+// Denormal numbers are zeros, as arguments and as results.
+inline float flushed(float x) { return __builtin_fabsf(x) < FLT_MIN ? __builtin_copysignf(0, x) : x; }
+inline float widened(short x) {
+  const auto bits = static_cast<unsigned>(static_cast<unsigned short>(x)) << 16;
+  float wide;
+  std::memcpy(&wide, &bits, sizeof wide);
+  return flushed(wide);
+}
+// The odd lanes' products are added first.
+inline __m512 dpbf16_ps(__m512 sum, __m512bh a, __m512bh b) {
+  const auto x = (I16x32)a, y = (I16x32)b;
+  return each_lane<F16>([=](unsigned i) {
+    const float odd = flushed(__builtin_fmaf(widened(x[2 * i + 1]), widened(y[2 * i + 1]), flushed(sum[i])));
+    return flushed(__builtin_fmaf(widened(x[2 * i]), widened(y[2 * i]), odd));
+  });
+}
+inline __m256bh cvtneps_pbh(__m512 x) {
+  return (__m256bh)each_lane<U16x16>([=](unsigned i) -> unsigned short {
+    const float lane = flushed(x[i]);
+    unsigned bits;
+    std::memcpy(&bits, &lane, sizeof bits);
+    if (lane != lane) return static_cast<unsigned short>(bits >> 16 | 0x40u);
+    return static_cast<unsigned short>((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+  });
+}
+
+}  // namespace shoal::emulated
+
+#define __AVX512F__ 1
+#define __AVX512BW__ 1
+#ifdef SHOAL_EMULATES_BF16
+#define __AVX512BF16__ 1
+#endif
+#define SHOAL_REGISTER "m"  // no register holds 16 lanes (ops/cpu/peak.cpp)
+
+#define _mm512_maskz_loadu_ps shoal::emulated::loadu_ps
+#define _mm512_maskz_loadu_epi16 shoal::emulated::loadu_epi16_512
+#define _mm256_maskz_loadu_epi16 shoal::emulated::loadu_epi16_256
+#define _mm512_maskz_cvtepu16_epi32 shoal::emulated::cvtepu16_epi32
+#define _mm512_maskz_cvtepi8_epi32 shoal::emulated::cvtepi8_epi32
+#define _mm512_maskz_cvtepi32_ps shoal::emulated::cvtepi32_ps
+#define _mm512_cvtepi8_epi16 shoal::emulated::cvtepi8_epi16
+#define _mm512_set1_epi32 shoal::emulated::set1_epi32
+#define _mm512_maskz_max_ps shoal::emulated::max_ps
+#define _mm512_maskz_min_ps shoal::emulated::min_ps
+#define _mm512_maskz_sqrt_ps shoal::emulated::sqrt_ps
+#define _mm512_maskz_scalef_ps shoal::emulated::scalef_ps
+#define _mm512_permutex2var_epi16 shoal::emulated::permutex2var_epi16
+#define _mm512_madd_epi16 shoal::emulated::madd_epi16
+#define _mm512_dpbf16_ps shoal::emulated::dpbf16_ps
+#define _mm512_cvtneps_pbh shoal::emulated::cvtneps_pbh
