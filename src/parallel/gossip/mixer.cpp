@@ -47,6 +47,7 @@ void Mixer::reset(bool equal) {
 
 void Mixer::begin_step(std::int64_t step) {
   step_ = step;
+  equal_ = false;  // here, not where a bucket starts, since a stage that trains nothing has none
   if (std::exchange(started_, true)) return;
   for (const auto& bucket : buckets_) start(bucket, step);
 }
@@ -61,7 +62,6 @@ void Mixer::mix(const Bucket& bucket) {
 }
 
 void Mixer::start(const Bucket& bucket, std::int64_t step) {
-  equal_ = false;
   auto& group = *rounds_[static_cast<std::size_t>(step % std::ssize(rounds_))];
   auto& [request, members] = exchange(bucket);
   members = group.size();

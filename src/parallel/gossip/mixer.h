@@ -30,7 +30,7 @@ class Mixer {
   void set_different() { reset(false); }
   bool equal() const { return equal_; }
 
-  // Step `step` averages in round step mod period.
+  // Step `step` averages in round step mod period. The workers differ from here on, on every rank alike.
   void begin_step(std::int64_t step);
   // Waits for the bucket's exchange; its master weights become the group's mean.
   void mix(const Bucket& bucket);

@@ -225,6 +225,16 @@ TEST(Averaging, HasNothingToDoWhereAllHoldTheSame) {
   });
 }
 
+// All ranks of a worker must agree on whether workers differ; a stage that trains nothing has no buckets.
+TEST(Averaging, WorkersDifferAfterAStepWhereAStageTrainsNothing) {
+  run_threads({.ranks = 2, .deadline_seconds = 60}, [](World& world) {
+    MixingWorker worker(world.ranks, make_topology("complete", 2, 1), plan_of({0}), 1);
+    EXPECT_THAT(worker.buckets(), testing::IsEmpty());
+    worker.average(0);
+    EXPECT_FALSE(worker.mixer().equal());
+  });
+}
+
 constexpr double kWorkersSoon = 5;  // seconds within which all workers of a failed run have ended
 
 // Worker 1 fails after it has sent some of its buckets. The others wait for the rest, or are ahead.
