@@ -9,6 +9,7 @@
 
 #include "checkpoint/memory_folder.h"
 #include "checkpoint/output_file.h"
+#include "core/control_groups.h"
 #include "core/cores.h"
 #include "core/error.h"
 #include "core/process_limits.h"
@@ -106,22 +107,15 @@ double read_entry(const std::string& path, std::string_view name) {
   return 0;
 }
 
-// The memory that this process's control groups (version 1 or 2) still allow; infinity without a limit.
-double left_in_control_group() {
+// The memory that this process's control groups still allow; infinity without a limit.
+double left_in_control_groups() {
   double left = std::numeric_limits<double>::infinity();
-  std::ifstream groups("/proc/self/cgroup");
-  for (std::string line; std::getline(groups, line);) {  // "0::/path" or "9:memory:/path"
-    const bool second = line.starts_with("0::");
-    if (!second && line.find(":memory:") == std::string::npos) continue;
-    const auto path = line.substr(line.rfind(':') + 1);
-    // A container may see only its own group's folder, mounted at the root.
-    for (const auto& folder : {path, std::string()}) {
-      const std::string base = (second ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory") + folder + "/memory.";
-      const double limit = read_number(base + (second ? "max" : "limit_in_bytes"));
-      const double used = read_number(base + (second ? "current" : "usage_in_bytes"));
-      const double cached = read_entry(base + "stat", second ? "inactive_file" : "total_inactive_file");
-      if (limit > 0) left = std::min(left, limit - used + cached);  // the system reclaims cached files
-    }
+  for (const auto& group : control_groups("memory")) {
+    const auto file = group.folder + "/memory.";
+    const double limit = read_number(file + (group.second ? "max" : "limit_in_bytes"));
+    const double used = read_number(file + (group.second ? "current" : "usage_in_bytes"));
+    const double cached = read_entry(file + "stat", group.second ? "inactive_file" : "total_inactive_file");
+    if (limit > 0) left = std::min(left, limit - used + cached);  // the system reclaims cached files
   }
   return left;
 }
@@ -251,7 +245,7 @@ double available_memory() {
     }
     file.ignore(256, '\n');
   }
-  return std::max(std::min(available, left_in_control_group()), 0.0);
+  return std::max(std::min(available, left_in_control_groups()), 0.0);
 }
 
 double peak_memory() {

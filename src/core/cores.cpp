@@ -9,6 +9,8 @@
 #include <fstream>
 #include <thread>
 
+#include "core/control_groups.h"
+
 namespace shoal {
 namespace {
 
@@ -19,35 +21,22 @@ std::string first_word(const std::string& path) {
   return text;
 }
 
-// The least quota of this process's control groups (version 1 or 2): a container's limit of CPUs.
+// The least quota of this process's control groups: a container's limit of CPUs.
 int quota_of_control_group() {
   int least = 0;
   const auto count = [&](const std::string& quota, const std::string& period) {
     if (const int cores = cores_of_quota(quota, period); cores > 0)
       least = least == 0 ? cores : std::min(least, cores);
   };
-  std::ifstream groups("/proc/self/cgroup");
-  for (std::string line; std::getline(groups, line);) {  // "0::/path" or "4:cpu,cpuacct:/path"
-    const auto first = line.find(':'), last = line.find(':', first + 1);  // the path may have more
-    if (first == line.npos || last == line.npos) continue;
-    const auto controllers = "," + line.substr(first + 1, last - first - 1) + ",";
-    const bool second = controllers == ",,";
-    if (!second && controllers.find(",cpu,") == std::string::npos) continue;
-    auto path = line.substr(last + 1);
-    // The groups above limit, too. A container may see only its own group's folder, mounted at the root.
-    while (true) {
-      if (path == "/") path.clear();
-      const auto folder = (second ? "/sys/fs/cgroup" : "/sys/fs/cgroup/cpu") + path + "/cpu.";
-      if (second) {
-        std::ifstream file(folder + "max");
-        std::string quota, period;
-        file >> quota >> period;
-        count(quota, period);
-      } else {
-        count(first_word(folder + "cfs_quota_us"), first_word(folder + "cfs_period_us"));
-      }
-      if (path.empty()) break;
-      path.resize(std::min(path.rfind('/'), path.size() - 1));
+  for (const auto& group : control_groups("cpu")) {
+    const auto file = group.folder + "/cpu.";
+    if (group.second) {
+      std::ifstream both(file + "max");
+      std::string quota, period;
+      both >> quota >> period;
+      count(quota, period);
+    } else {
+      count(first_word(file + "cfs_quota_us"), first_word(file + "cfs_period_us"));
     }
   }
   return least;
