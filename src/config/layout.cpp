@@ -22,23 +22,6 @@ int choose_micro_batch(const Config& config, int sequences, int data_ranks) {
                              sequences);
 }
 
-// All workers must have the same number of micro-batches, so that their gradients have equal weight.
-void check_shares(const Config& config, int workers) {
-  const auto& train = config.train;
-  if (const int batch = train.global_batch; batch % workers != 0) {
-    const int below = batch / workers * workers;
-    fail_user("train.global_batch = {} cannot be divided evenly among {} workers; set it to {}{}", batch,
-              workers, below > 0 ? fmt::format("{} or ", below) : "", below + workers);
-  }
-  if (train.micro_batch == 0 || train.global_batch / train.micro_batch % workers == 0) return;
-  const int share = train.global_batch / workers;
-  fail_user(
-      "{} micro-batches of a step (train.global_batch = {}, train.micro_batch = {}) cannot be divided evenly "
-      "among {} workers; set train.micro_batch={}",
-      train.global_batch / train.micro_batch, train.global_batch, train.micro_batch, workers,
-      largest_micro_batch(share, 1, train.micro_batch));
-}
-
 // Arguments that let `ranks` ranks share the global batch, "parallel.tensor=4": the fewest stages, then the
 // fewest tensor ranks, that suffice. "" where none do.
 std::string wider_mesh(const Config& config, int ranks) {
@@ -117,7 +100,8 @@ void resolve_layout(Config& config, int ranks, int ranks_per_host) {
   }
   const int data = config.parallel.data;
   follow_ranks(config, workers, data / workers);
-  if (workers > 1) check_shares(config, workers);
+  // Gradients of workers have equal weight.
+  if (workers > 1) check_shares(config, workers, "workers");
   const auto per_model = ranks_of_model(config.parallel);
   const auto cannot_share =
       fmt::format("{}{} ranks cannot share the", data, per_model > 1 ? " data-parallel" : "");
@@ -140,6 +124,21 @@ void resolve_layout(Config& config, int ranks, int ranks_per_host) {
         train.global_batch, train.micro_batch, count * per_model,
         largest_micro_batch(train.global_batch, data, train.global_batch));
   }
+}
+
+void check_shares(const Config& config, int count, std::string_view shares) {
+  const auto& train = config.train;
+  if (const int batch = train.global_batch; batch % count != 0) {
+    const int below = batch / count * count;
+    fail_user("train.global_batch = {} cannot be divided evenly among {} {}; set it to {}{}", batch, count,
+              shares, below > 0 ? fmt::format("{} or ", below) : "", below + count);
+  }
+  if (train.micro_batch == 0 || train.global_batch / train.micro_batch % count == 0) return;
+  fail_user(
+      "{} micro-batches of a step (train.global_batch = {}, train.micro_batch = {}) cannot be divided evenly "
+      "among {} {}; set train.micro_batch={}",
+      train.global_batch / train.micro_batch, train.global_batch, train.micro_batch, count, shares,
+      largest_micro_batch(train.global_batch / count, 1, train.micro_batch));
 }
 
 void check_groups(const Config& config, int data_ranks) {

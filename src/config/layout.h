@@ -27,6 +27,10 @@ std::int64_t ranks_of_model(const ParallelConfig& parallel);
 // launcher that started them, if any: "mpirun".
 void check_ranks(const ParallelConfig& parallel, int ranks, std::string_view by = {});
 
+// Throws UserError with a working alternative unless `shares` ("workers", "data ranks") can have equally many
+// micro-batches of a step, or sequences where train.micro_batch is 0.
+void check_shares(const Config& config, int count, std::string_view shares);
+
 // Throws UserError unless gossip.worker_size divides the data ranks, and parallel.replicate the ranks of a
 // worker.
 void check_groups(const Config& config, int data_ranks);

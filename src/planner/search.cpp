@@ -57,13 +57,14 @@ class Search {
       if (candidates_.empty() && !problem_.empty()) fail_user("no layout fits on the GPU, and {}", problem_);
     }
     if (candidates_.empty() && !result_.smallest) {
+      if (problem_.empty()) check_ranks(config_.parallel, ranks_);
       fail_user("no layout of {} rank{} satisfies the config{}", ranks_, ranks_ == 1 ? "" : "s",
                 problem_.empty() ? "" : ": " + problem_);
     }
     order();
     evaluate();
     const bool on_cpu = config_.train.backend != BackendKind::cuda;
-    if (machine_.measures() && on_cpu && !config_.given.contains("train.threads")) try_fewer_threads();
+    if (machine_.measures() && on_cpu && config_.train.threads == 0) try_fewer_threads();
     std::ranges::stable_sort(result_.plans, {}, seconds_of);
     try_plans(result_.plans, machine_);
     return std::move(result_);
@@ -90,7 +91,6 @@ class Search {
         if (instance > 0 && per_model != instance) continue;
         const int data = static_cast<int>(ranks_ / per_model);
         if (given.data > 0 && config_.given.contains("parallel.data") && given.data != data) continue;
-        if (config_.train.global_batch % data != 0) continue;
         with_mesh(stages, data, tensor);
       }
     }
@@ -108,8 +108,7 @@ class Search {
     try {
       micro = micro_batches(data);
     } catch (const UserError& error) {
-      problem_ = error.what();
-      return;
+      return refuse(error.what());
     }
     std::vector<std::pair<int, int>> sharding;  // the ZeRO stage and the number of replicas
     for (const int stage : zero) {
@@ -121,8 +120,6 @@ class Search {
     for (const int share : sequence) {
       for (const auto& [stage, replicate] : sharding) {
         for (const int size : micro) {
-          if (config_.train.global_batch % size != 0) continue;
-          if (config_.train.global_batch / size % data != 0) continue;
           for (const auto& [schedule, chunks] : schedules(stages)) {
             Config config = config_;
             auto& p = config.parallel;
@@ -143,12 +140,20 @@ class Search {
     }
   }
 
-  // Sums that are independent of the layout depend on the micro-batch, so it is no choice of the planner's.
+  // Of a layout whose ranks have equally many. Sums that are independent of the layout depend on the
+  // micro-batch, so it is no choice of the planner's then.
   std::vector<int> micro_batches(int data) const {
-    const bool fixed = config_.run.deterministic == Determinism::layout;
-    if (!fixed && !config_.given.contains("train.micro_batch"))
-      return divisors(config_.train.global_batch / data);
-    return {config_.train.micro_batch > 0 ? config_.train.micro_batch : default_micro_batch(data)};
+    Config config = config_;
+    auto& size = config.train.micro_batch;
+    const bool fixed = config.run.deterministic == Determinism::layout;
+    if (fixed && size == 0) size = default_micro_batch(data);
+    check_shares(config, data, "data ranks");
+    return size > 0 ? std::vector<int>{size} : divisors(config.train.global_batch / data);
+  }
+
+  // Keeps why the first layout is none: that of plain data ranks, where nothing else is given.
+  void refuse(const std::string& problem) {
+    if (problem_.empty()) problem_ = problem;
   }
 
   bool rests_on_host() const {
@@ -200,17 +205,14 @@ class Search {
       try {
         Config resolved = config;
         resolve_layout(resolved, ranks_, machine_.ranks_per_host());
-        if (resolved.train.micro_batch != config.train.micro_batch) return;
         validate(resolved);
         all.plan = make_plan(resolved);
         all.config = std::move(resolved);
       } catch (const UserError& error) {
-        problem_ = error.what();
-        return;
+        return refuse(error.what());
       }
       if (rests_on_host() && !fits_host(all.plan, machine_)) {
-        problem_ = "parallel.offload = \"host\" needs more of the host's memory than is available";
-        return;
+        return refuse("parallel.offload = \"host\" needs more of the host's memory than is available");
       }
       ++result_.considered;
       all.memory = memory_of_rank(all.plan, machine_);
@@ -231,10 +233,10 @@ class Search {
   }
 
   bool counts_are_free() const {
-    return !config_.given.contains("train.recompute") && !config_.given.contains("train.recompute_blocks");
+    return !config_.given.contains("train.recompute") && config_.train.recompute_blocks.empty();
   }
   bool cut_is_free(const RunPlan& plan) const {
-    return !plan.ranges.empty() && !config_.given.contains("parallel.stages");
+    return !plan.ranges.empty() && config_.parallel.stages.empty();
   }
 
   // Threads that share a memory's bandwidth may be too many. Adds the fastest layout with fewer, as long as

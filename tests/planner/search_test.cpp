@@ -310,13 +310,38 @@ TEST(Search, LayoutExactRunsHaveOneMicroBatch) {
   }
 }
 
+// `shoal config --dump` and the plan.toml of a run have every key, those too that are left to Shoal.
+TEST(Search, KeysThatAreGivenAsAutomaticAreNoConstraints) {
+  const auto layouts = [](const std::vector<std::string>& settings) {
+    std::vector<std::string> all;
+    for (const auto& p : search(settings, 4).plans) all.push_back(layout_arguments(p.config));
+    return all;
+  };
+  const auto free = layouts({});
+  EXPECT_EQ(layouts({"train.micro_batch=0"}), free);
+  EXPECT_EQ(layouts({"train.recompute_blocks=", "parallel.stages=", "train.threads=0"}), free);
+  for (const auto& p : search({"train.micro_batch=0", "run.deterministic=layout"}, 4).plans)
+    EXPECT_EQ(p.config.train.micro_batch, 2);
+}
+
 TEST(Search, RefusesConstraintsThatNoLayoutSatisfies) {
-  try {
-    search({"plan.instance_ranks=3"}, 4);
-    FAIL();
-  } catch (const UserError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("no layout of 4 ranks satisfies the config"));
-  }
+  const auto refusal = [](const std::vector<std::string>& settings, int ranks) {
+    try {
+      search(settings, ranks);
+    } catch (const UserError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_THAT(refusal({"plan.instance_ranks=3"}, 4), HasSubstr("no layout of 4 ranks satisfies the config"));
+  const std::vector<std::string> data = {"parallel.tensor=1", "parallel.pipeline=1"};
+  EXPECT_EQ(refusal(data, 3),
+            "no layout of 3 ranks satisfies the config: train.global_batch = 16 cannot be divided evenly "
+            "among 3 data ranks; set it to 15 or 18");
+  EXPECT_EQ(refusal({"parallel.tensor=1", "parallel.pipeline=1", "train.micro_batch=8"}, 4),
+            "no layout of 4 ranks satisfies the config: 2 micro-batches of a step (train.global_batch = 16, "
+            "train.micro_batch = 8) cannot be divided evenly among 4 data ranks; set train.micro_batch=4");
+  EXPECT_THAT(refusal({"parallel.tensor=3"}, 4), HasSubstr("parallel.tensor = 3 asks for a multiple of 3"));
 }
 
 TEST(Search, NeedsALinkBetweenHostsWhereThereAreSeveral) {
