@@ -82,6 +82,8 @@ std::int64_t RunToRestart::steps_done() const {
 }
 
 void RunToRestart::require_layout(int ranks, int ranks_per_host) const {
+  // Such a run chooses its layout itself, and says where there is none.
+  if (config_.parallel.plan == PlanKind::automatic) return;
   auto config = config_;
   resolve_layout(config, ranks, ranks_per_host);
 }

@@ -274,6 +274,15 @@ TEST_F(Launch, GoesOnInAnotherMesh) {
   EXPECT_THAT(read_file(file("calls")), HasSubstr("parallel.data=3 parallel.pipeline=1 parallel.tensor=1"));
 }
 
+// Two data ranks cannot share a sequence; two tensor ranks can.
+TEST_F(Launch, LeavesTheLayoutToARunThatPlansItself) {
+  make_mpirun("");
+  EXPECT_EQ(launch({"-n", "2"}, {"train.global_batch=1"}).code, 2);
+  EXPECT_FALSE(fs::exists(file("calls")));
+  EXPECT_EQ(launch({"-n", "2"}, {"train.global_batch=1", "parallel.plan=auto"}).code, 0);
+  EXPECT_TRUE(fs::exists(file("calls")));
+}
+
 TEST_F(Launch, WaitsForHosts) {
   make_mpirun("");
   make_shell("[ -e answers ] || { echo 'no route' >&2; exit 255; }");
