@@ -101,7 +101,7 @@ void print_schedule(const RunPlan& plan, bool by_hand, const Schedule& schedule,
                     const std::string& vocabulary, const std::string& origin) {
   fmt::print("{}\n", describe(plan.model, vocabulary));
   fmt::print("{} ({})\n\n", schedule_title(schedule), origin);
-  fmt::print("{}", schedule_text(schedule, output_width(), ::isatty(STDOUT_FILENO) != 0));
+  fmt::print("{}", schedule_text(schedule, output_width(), takes_colors(STDOUT_FILENO)));
   fmt::print("\n|3  forward pass of micro-batch 3, |3== its backward pass{}\n",
              schedule.shape.chunks > 1 ? "; |3b of the rank's second chunk" : "");
   print_stages(plan, by_hand, schedule);

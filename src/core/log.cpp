@@ -4,6 +4,7 @@
 #include <spdlog/sinks/basic_file_sink.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
+#include <unistd.h>
 
 #include <memory>
 
@@ -33,7 +34,8 @@ std::unique_ptr<spdlog::formatter> make_formatter() {
 
 // The one process-wide logger; the console goes to standard error so that standard output stays the result.
 struct Logger {
-  std::shared_ptr<spdlog::sinks::sink> console = std::make_shared<spdlog::sinks::stderr_color_sink_mt>();
+  std::shared_ptr<spdlog::sinks::sink> console = std::make_shared<spdlog::sinks::stderr_color_sink_mt>(
+      takes_colors(STDERR_FILENO) ? spdlog::color_mode::always : spdlog::color_mode::never);
   spdlog::logger logger{"shoal", console};
   Logger() {
     console->set_formatter(make_formatter());

@@ -47,6 +47,11 @@ int terminal_columns(int descriptor) {
   return ::ioctl(descriptor, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : kUsual;
 }
 
+bool takes_colors(int descriptor) {
+  const char* refused = std::getenv("NO_COLOR");
+  return ::isatty(descriptor) != 0 && (refused == nullptr || *refused == '\0');
+}
+
 int display_width(std::string_view text) {
   int columns = 0;
   for (std::size_t at = 0; at < text.size();) {

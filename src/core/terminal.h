@@ -9,6 +9,9 @@ namespace shoal {
 // Columns of the terminal behind a file descriptor, asked anew at every call; 0: it is not a terminal.
 int terminal_columns(int descriptor);
 
+// Whether to write in colours to a file descriptor: to a terminal, unless NO_COLOR is set (no-color.org).
+bool takes_colors(int descriptor);
+
 // Columns that UTF-8 text takes: none for a combining mark, two for an East Asian ideograph or an emoji. A
 // byte that is not UTF-8 counts as one.
 int display_width(std::string_view text);
