@@ -33,8 +33,9 @@ void calibrate(const CalibrateOptions& options, const Config& config, const Job&
   if (!options.file.empty()) result = search_plans(config, job.ranks, *machine);
   if (log::thread_muted()) return;
   const int measured = machine->measured();
-  fmt::print("{}, {} rank{}: {} measurement{} in {}, kept in {}\n", machine->name(), job.ranks,
+  fmt::print("{}, {} rank{}: {} measurement{} in {}, {} {}\n", machine->name(), job.ranks,
              job.ranks == 1 ? "" : "s", measured, measured == 1 ? "" : "s", format_duration(watch.seconds()),
+             machine->saved() ? "kept in" : "not kept, since Shoal cannot write to",
              MeasuredMachine::default_cache().string());
   if (result.unmeasured > 0)
     fmt::print("{} layouts need more; the same command goes on with them\n", result.unmeasured);

@@ -106,6 +106,7 @@ void print_dry_run(Config config, int asked, int ranks_per_host) {
   const int ranks = ranks_to_start(config, asked, launch);
   resolve_layout(config, ranks, ranks_per_host);
   log_followed(config);
+  note_automatic_plan(config);
   const auto source = resolve_vocabulary(config);
   const auto plan = make_plan(config);
   fmt::print("{}: {} parameters\n", describe(plan.model, source),

@@ -1,10 +1,14 @@
 // shoal plan: ranks the layouts of a config by the predicted time of a step.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <filesystem>
+#include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <span>
+#include <sstream>
 
 #include "cli/command.h"
 #include "cli/plan_table.h"
@@ -37,7 +41,7 @@ std::string in_milliseconds(double seconds) {
 }
 
 // The terms that take time in one of the plans at least are columns.
-void print_plans(const std::vector<RankedPlan>& plans) {
+void print_plans(std::span<const RankedPlan> plans) {
   std::vector<CostTerm> columns;
   for (int i = 0; i < kCostTerms; ++i) {
     const auto which = static_cast<CostTerm>(i);
@@ -112,7 +116,8 @@ void check_run(const std::string& folder) {
   const auto predicted = predict(plan, *machine);
   fmt::print("{}: {} rank{}, {}\n\n", folder, ranks, ranks == 1 ? "" : "s", layout_arguments(config));
   print_line("measured", in_milliseconds(measured) + " ms",
-             fmt::format("the median of {} logged times", seen.size()));
+             fmt::format("the median of {} logged times{}", seen.size(),
+                         config.init.resumes() ? ", also of starts before the last" : ""));
   print_line("predicted", in_milliseconds(predicted.seconds()) + " ms",
              fmt::format("{:+.1f} %", 100 * (predicted.seconds() / measured - 1)));
   for (int i = 0; i < kCostTerms; ++i) {
@@ -123,19 +128,39 @@ void check_run(const std::string& folder) {
   check_memory_of(metrics, config, plan);
 }
 
-void print_json(const SearchResult& result, const Machine& machine, int ranks) {
+// The layouts to print.
+std::span<const RankedPlan> shown(const PlanOptions& options, const SearchResult& result) {
+  return std::span(result.plans).first(std::min(result.plans.size(), static_cast<std::size_t>(options.show)));
+}
+
+void print_json(const PlanOptions& options, const SearchResult& result, const Machine& machine, int ranks) {
   nlohmann::ordered_json json;
   json["machine"] = machine.name();
   json["ranks"] = ranks;
   json["considered"] = result.considered;
   json["too_large"] = result.too_large;
   json["plans"] = nlohmann::ordered_json::array();
-  for (const auto& p : result.plans) json["plans"].push_back(to_json(p, machine));
+  for (const auto& p : shown(options, result)) json["plans"].push_back(to_json(p, machine));
   fmt::print("{}\n", json.dump(2));
 }
 
+// Arguments of a run in the layout: the user's own, then those that the layout sets.
+std::string run_arguments(const PlanOptions& options, const Config& config, const Config& best) {
+  std::istringstream layout(layout_arguments(best));
+  std::vector<std::string> chosen(std::istream_iterator<std::string>(layout), {});
+  if (!options.cluster.empty()) chosen.insert(chosen.begin(), "train.backend=cuda");
+  if (config.parallel.plan == PlanKind::automatic) chosen.insert(chosen.begin(), "parallel.plan=manual");
+  std::string arguments;
+  for (const auto& setting : options.settings) {
+    const auto key = setting.substr(0, setting.find('=') + 1);
+    const auto is_chosen = [&](const std::string& word) { return word.starts_with(key); };
+    if (std::ranges::none_of(chosen, is_chosen)) arguments += shell_word(setting) + " ";
+  }
+  return fmt::format("{}{}", arguments, fmt::join(chosen, " "));
+}
+
 void print_result(const PlanOptions& options, const SearchResult& result, const Machine& machine,
-                  const Job& job, const std::string& vocabulary_source) {
+                  const Job& job, const Config& config, const std::string& vocabulary_source) {
   const int ranks = job.ranks;
   fmt::print("{}\n", cli::describe(result.plans.front().plan.model, vocabulary_source));
   fmt::print("{} rank{} on {}: {} layouts, {} too large for {} per rank{}\n", ranks, ranks == 1 ? "" : "s",
@@ -143,15 +168,16 @@ void print_result(const PlanOptions& options, const SearchResult& result, const 
              result.unmeasured > 0
                  ? fmt::format(", {} not measured in a minute (the same command goes on)", result.unmeasured)
                  : "");
-  const auto shown = std::min(result.plans.size(), static_cast<std::size_t>(options.show));
-  print_plans({result.plans.begin(), result.plans.begin() + static_cast<std::ptrdiff_t>(shown)});
-  const auto best = layout_arguments(result.plans.front().config);
-  fmt::print("\nbest: {}\n", best);
+  print_plans(shown(options, result));
+  const auto& best = result.plans.front().config;
+  fmt::print("\nbest: {}\n", layout_arguments(best));
   for (const auto& reason : reasons_for_best(result)) fmt::print("  {}\n", reason);
-  if (job.world) {
-    fmt::print("mpirun -n {} shoal train {} {}\n", ranks, options.file, best);
+  const auto file = shell_word(options.file), arguments = run_arguments(options, config, best);
+  const bool hosts = !options.cluster.empty() && ranks > machine.ranks_per_host();
+  if (job.world || hosts) {
+    fmt::print("mpirun -n {} shoal train {} {}\n", ranks, file, arguments);
   } else {
-    fmt::print("shoal train {} --ranks {} {}\n", options.file, ranks, best);
+    fmt::print("shoal train {} --ranks {} {}\n", file, ranks, arguments);
   }
 }
 
@@ -164,8 +190,8 @@ void plan(const PlanOptions& options, Config config, const Job& job) {
   if (!options.json || !options.svg.empty()) require_plan(result, job.ranks);
   if (log::thread_muted()) return;
   if (!options.svg.empty()) write_svg(options.svg, timeline_svg(result.plans.front()));
-  if (options.json) return print_json(result, *machine, job.ranks);
-  print_result(options, result, *machine, job, source);
+  if (options.json) return print_json(options, result, *machine, job.ranks);
+  print_result(options, result, *machine, job, config, source);
 }
 
 void run_plan(const PlanOptions& options) {

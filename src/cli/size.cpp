@@ -67,6 +67,7 @@ void run(const ConfigOptions& options, int asked, const std::string& fit) {
   const int ranks = ranks_to_start(config, asked, {});
   resolve_layout(config, ranks);
   log_followed(config);
+  note_automatic_plan(config);
   const auto source = resolve_vocabulary(config);
   const auto plan = make_plan(config);
   const auto& model = plan.model;

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 
+#include "core/log.h"
 #include "core/text.h"
 #include "data/dataset.h"
 #include "train/remedies.h"
@@ -92,6 +93,13 @@ void print_stages(const RunPlan& plan, const RankCounts& ranks) {
 }
 
 }  // namespace
+
+void note_automatic_plan(const Config& config) {
+  if (config.parallel.plan == PlanKind::manual) return;
+  log::info(
+      "parallel.plan = \"auto\" chooses the layout when the run starts (shoal plan shows it); the layout "
+      "here is that of the config");
+}
 
 void print_line(const std::string& name, const std::string& value, const std::string& remark) {
   fmt::print("  {:<24} {:>16}{}{}\n", name, value, remark.empty() ? "" : "  ", remark);
@@ -194,7 +202,8 @@ void print_memory(const RunPlan& plan, const DataConfig& data, const RankCounts&
   }
   if (plan.mesh.pipeline > 1) print_stages(plan, ranks);
   if (ranks.local_size > 1) {
-    print_line(fmt::format("{} ranks on one host", ranks.local_size), format_bytes(here), verdict);
+    const int together = std::min(ranks.local_size, ranks.world_size);
+    print_line(fmt::format("{} ranks on one host", together), format_bytes(here), verdict);
     const double apart = host_memory(plan, {ranks.world_size, ranks.local_size, false});
     print_line("as processes of MPI", format_bytes(apart), "including the memory of MPI itself");
   }

@@ -10,6 +10,9 @@
 
 namespace shoal::cli {
 
+// Says, where a config leaves its layout to the planner, that what is printed is of the layout in it.
+void note_automatic_plan(const Config& config);
+
 // "  name                      value  remark"
 void print_line(const std::string& name, const std::string& value, const std::string& remark = {});
 

@@ -16,6 +16,9 @@ std::string with_commas(std::int64_t value);  // "1,003,854"
 // The parts between commas, without the blanks around them; none of an empty text.
 std::vector<std::string> split_list(std::string_view text);
 
+// The text as a word of a shell's command line, in quotes where it needs them.
+std::string shell_word(const std::string& text);
+
 // Edit distance with substitutions, insertions and deletions; and the nearest of some names, "" when none is
 // near.
 int edit_distance(std::string_view a, std::string_view b);

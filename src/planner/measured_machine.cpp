@@ -201,8 +201,9 @@ const std::vector<double>& MeasuredMachine::kept(const std::string& key,
 
 void MeasuredMachine::keep(const std::string& key, const std::vector<double>& numbers) {
   const auto keep_none = [](std::string_view) { return false; };
-  cache_.find_or_make(key_ + "; " + key, keep_none,
-                      [&] { return fmt::format("{}", fmt::join(numbers, " ")); });
+  const auto full_key = key_ + "; " + key, text = fmt::format("{}", fmt::join(numbers, " "));
+  cache_.find_or_make(full_key, keep_none, [&] { return text; });
+  saved_ = saved_ && cache_.find(full_key) == text;
 }
 
 void MeasuredMachine::measure_collectives() {

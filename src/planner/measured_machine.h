@@ -50,6 +50,7 @@ class MeasuredMachine final : public Machine {
   // Measures every collective that groups of these ranks can need.
   void measure_collectives();
   int measured() const { return measured_; }  // measurements that the cache did not have
+  bool saved() const { return saved_; }       // whether the cache has them now
   // $XDG_CACHE_HOME/shoal/calibration; its folder is created.
   static std::filesystem::path default_cache();
 
@@ -87,6 +88,7 @@ class MeasuredMachine final : public Machine {
   double spent_ = 0, tried_ = 0;  // seconds of measuring parts of steps, and of trials
   double first_trial_ = 0;        // seconds of its step
   int measured_ = 0;
+  bool saved_ = true;
 };
 
 }  // namespace shoal

@@ -13,6 +13,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::StartsWith;
 
 constexpr const char* kPlannedConfig = R"(
 [data]
@@ -58,10 +59,30 @@ TEST_F(Planning, RanksLayoutsAndSaysWhy) {
               AllOf(HasSubstr("parallel.zero=1"), HasSubstr("faster than the next")));
 }
 
+TEST_F(Planning, PrintsTheCommandOfTheFastestRun) {
+  const auto command_for = [&](const char* ranks, const std::vector<std::string>& settings) {
+    std::vector<std::string> arguments = {"plan", "tiny.toml", "--ranks", ranks, "--cluster", cluster()};
+    arguments.insert(arguments.end(), settings.begin(), settings.end());
+    const auto out = shoal(arguments).out;
+    return out.substr(out.rfind('\n', out.size() - 2) + 1);
+  };
+  EXPECT_THAT(command_for("2", {"parallel.zero=1", "model.n_embd=64", "optim.frozen=embedding, block.0",
+                                "parallel.plan=auto"}),
+              AllOf(StartsWith("shoal train tiny.toml --ranks 2 model.n_embd=64 "
+                               "'optim.frozen=embedding, block.0' parallel.plan=manual train.backend=cuda "),
+                    Not(HasSubstr("auto"))));
+  EXPECT_THAT(command_for("16", {"train.global_batch=32"}),
+              StartsWith("mpirun -n 16 shoal train tiny.toml train.global_batch=32 train.backend=cuda "))
+      << "two hosts";
+}
+
 TEST_F(Planning, PrintsJson) {
   const auto result = shoal({"plan", "tiny.toml", "--ranks", "8", "--cluster", cluster(), "--json"});
   ASSERT_EQ(result.code, 0) << result.err;
   const auto json = nlohmann::json::parse(result.out);
+  const auto two =
+      shoal({"plan", "tiny.toml", "--ranks", "8", "--cluster", cluster(), "--json", "--show", "2"});
+  EXPECT_EQ(nlohmann::json::parse(two.out)["plans"].size(), 2u);
   double before = 0;
   for (const auto& plan : json["plans"]) {
     const double seconds = plan["step_seconds"];
@@ -126,6 +147,18 @@ TEST_F(Planning, ARunThatGoesOnKeepsWhatItsResultsDependOn) {
                     HasSubstr("resumed from "), Not(HasSubstr("the checkpoint is of"))));
 }
 
+TEST_F(Planning, OtherCommandsSayThatTheyDoNotPlan) {
+  for (const std::vector<std::string>& command :
+       {std::vector<std::string>{"size", "tiny.toml"}, {"train", "tiny.toml", "--dry-run"}}) {
+    EXPECT_THAT(shoal(command).err, Not(HasSubstr("shoal plan")));
+    auto automatic = command;
+    automatic.emplace_back("parallel.plan=auto");
+    const auto result = shoal(automatic);
+    EXPECT_EQ(result.code, 0);
+    EXPECT_THAT(result.err, HasSubstr("the layout here is that of the config"));
+  }
+}
+
 TEST_F(Planning, SaysWhatWouldMakeItFit) {
   const auto result =
       shoal({"plan", "tiny.toml", "--ranks", "2", "--cluster", cluster(), "plan.memory_gib=0.001"});
@@ -151,9 +184,11 @@ TEST_F(Planning, ComparesWithTheStepsOfATable) {
 TEST_F(Planning, Calibrates) {
   const auto result = shoal({"calibrate", "--ranks", "2"});
   ASSERT_EQ(result.code, 0) << result.err;
-  EXPECT_THAT(result.out, HasSubstr("2 ranks: 4 measurements"));
+  EXPECT_THAT(result.out, AllOf(HasSubstr("2 ranks: 4 measurements"), HasSubstr("kept in /")));
   EXPECT_THAT(shoal({"calibrate", "--ranks", "2"}).out, HasSubstr("0 measurements"));
   EXPECT_THAT(shoal({"calibrate", "--ranks", "2", "--again"}).out, HasSubstr("4 measurements"));
+  EXPECT_THAT(run({"calibrate", "--ranks", "2"}, folder_.path(), {"XDG_CACHE_HOME=/dev/null"}).out,
+              HasSubstr("not kept, since Shoal cannot write to /dev/null/shoal/calibration"));
 }
 
 TEST_F(Planning, AJobOfMpiMeasuresAndPlansItself) {

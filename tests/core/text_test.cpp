@@ -45,6 +45,13 @@ TEST(Text, Lists) {
   EXPECT_EQ(split_list(" , ,x,,"), Parts{"x"});
 }
 
+TEST(Text, WordsOfAShell) {
+  EXPECT_EQ(shell_word("parallel.stages=1,3"), "parallel.stages=1,3");
+  EXPECT_EQ(shell_word("optim.frozen=embedding, block.0"), "'optim.frozen=embedding, block.0'");
+  EXPECT_EQ(shell_word("it's $HOME"), R"('it'\''s $HOME')");
+  EXPECT_EQ(shell_word(""), "''");
+}
+
 TEST(Text, Commas) {
   EXPECT_EQ(with_commas(0), "0");
   EXPECT_EQ(with_commas(999), "999");
