@@ -96,25 +96,26 @@ void print_size_table(const ConfigOptions& options, int ranks, const std::string
   if (config.parallel.engine == EngineKind::gossip)
     config.train.global_batch = (config.train.global_batch + least - 1) / least * least;
   resolve_layout(config, ranks);
+  std::vector<RunPlan> plans;
+  for (const auto& size : sizes) {
+    apply_arguments(config, std::vector{fmt::format("model.n_layer={}", size.layers),
+                                        fmt::format("model.n_head={}", size.heads),
+                                        fmt::format("model.n_embd={}", size.width)});
+    plans.push_back(make_plan(config));
+  }
   fmt::print("block {}, vocabulary {} ({})\nmicro-batches of {} x {} tokens, {}, recompute {}\n\n",
              config.model.block_size, with_commas(config.model.vocab_size), source, config.train.micro_batch,
              config.model.block_size, name_of(config.train.dtype), name_of(config.train.recompute));
-  const auto plan_of = [&](const Size& size) {
-    config.model.n_layer = size.layers;
-    config.model.n_head = size.heads;
-    config.model.n_embd = size.width;
-    return make_plan(config);
-  };
-  auto plan = plan_of(sizes.front());
-  const auto mesh = mesh_text(plan);
+  const auto mesh = mesh_text(plans.front());
   fmt::print("{:>48}  memory of {} of {}{}\n", "",
-             plan.backend == BackendKind::cuda ? "the GPU of a rank" : "a rank", ranks,
+             plans.front().backend == BackendKind::cuda ? "the GPU of a rank" : "a rank", ranks,
              mesh.empty() ? "" : ": " + mesh);
   fmt::print("layers heads width    parameters   float32 checkpoint");
   for (int zero = 0; zero <= 3; ++zero) fmt::print("{:>10}", fmt::format("ZeRO-{}", zero));
   fmt::print("\n");
-  for (const auto& size : sizes) {
-    plan = plan_of(size);
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    const auto& size = sizes[i];
+    auto& plan = plans[i];
     const auto units = gpt_units(plan.model);
     const double file = parameter_file_bytes(units);
     fmt::print("{:>6} {:>5} {:>5} {:>13} {:>9} {:>10}", size.layers, size.heads, size.width,
@@ -129,7 +130,7 @@ void print_size_table(const ConfigOptions& options, int ranks, const std::string
   fmt::print(
       "\nfloat32: a file of the parameters alone; checkpoint: with the optimizer's {}\n"
       "GPT-2, medium, large, xl: the models of that name have blocks of this size\n",
-      optimizer_text(plan));
+      optimizer_text(plans.front()));
 }
 
 }  // namespace shoal::cli

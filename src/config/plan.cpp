@@ -153,7 +153,7 @@ RunPlan make_plan(const Config& config, const GptConfig& model) {
                    .recompute_blocks = train.recompute_blocks,
                    .schedule = parallel.schedule,
                    .stages = parallel.pipeline,
-                   .micro_batches = (micro_batches + plan.mesh.data - 1) / plan.mesh.data};
+                   .micro_batches = 1 + (micro_batches - 1) / plan.mesh.data};
   check_tensor_group(plan);
   check_adapters(plan);
   check_outer(plan, config);

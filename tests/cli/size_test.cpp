@@ -339,6 +339,7 @@ TEST(SizeTable, TakesAListOfSizes) {
   for (const char* wrong : {"8", "8/8", "8/8/", "8/8/512/1", "0/1/8", "a/b/c", "8/8/512,", "-1/8/512"})
     expect_user_error(run({"size", "--table", "--sizes", wrong}), "--sizes: '", "layers/heads/width");
   expect_user_error(run({"size", "--table", "--sizes", "8/3/512"}), "3 heads", "do not divide");
+  expect_user_error(run({"size", "--table", "--sizes", "1001/1/8"}), "model.n_layer", "1001");
 }
 
 TEST(SizeTable, TakesAConfigOrSettings) {
