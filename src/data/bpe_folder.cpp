@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "core/file.h"
+#include "core/json_depth.h"
 #include "core/json_integer.h"
 #include "data/bpe_tokenizer.h"
 #include "data/byte_alphabet.h"
@@ -32,6 +33,36 @@ fs::path vocabulary_file(const fs::path& folder, const char* name, const char* o
           : std::string();
   fail_user("{} has neither {} nor {}; the folder of a byte-level BPE has vocab.json and merges.txt{}",
             folder.string(), name, other, hint);
+}
+
+// Whether the "pre_tokenizer" of a tokenizer.json cuts text as GPT-2's does.
+bool cuts_as_gpt2(const nlohmann::json& split) {
+  if (!split.is_object()) return false;
+  if (const auto parts = split.find("pretokenizers"); parts != split.end())  // a sequence
+    return parts->size() == 1 && cuts_as_gpt2(parts->front());
+  const auto says = [&](const char* key, const nlohmann::json& wanted, const nlohmann::json& otherwise = {}) {
+    return split.value(key, otherwise) == wanted;
+  };
+  return says("type", "ByteLevel") && says("add_prefix_space", false) && says("use_regex", true, true);
+}
+
+// Throws UserError where the folder has a tokenizer.json that changes text or cuts it otherwise than GPT-2's:
+// Shoal knows one split only, and the same merges make other tokens of other pieces.
+void check_split(const fs::path& folder) {
+  const auto file = folder / "tokenizer.json";
+  if (!fs::exists(file)) return;
+  const auto whole = nlohmann::json::parse(read_text(file, kLargestFile), nullptr, false);
+  if (!whole.is_object() || is_deeper(whole))
+    fail_user("{} is damaged: it is not a tokenizer", file.string());
+  const auto refuse = [&](const char* key, const char* wanted) {
+    fail_user(
+        "{}: its \"{}\" is not {}, so Shoal would make other tokens of a text than this tokenizer does; take "
+        "another tokenizer, or move this file away to have text cut as GPT-2 cuts it all the same",
+        file.string(), key, wanted);
+  };
+  if (!whole.value("normalizer", nlohmann::json()).is_null()) refuse("normalizer", "null");
+  if (!cuts_as_gpt2(whole.value("pre_tokenizer", nlohmann::json())))
+    refuse("pre_tokenizer", "GPT-2's (ByteLevel, with \"add_prefix_space\" false)");
 }
 
 using Ids = std::unordered_map<std::string, std::int32_t>;  // by spelling
@@ -118,6 +149,7 @@ void check_numbering(const std::vector<MadeToken>& tokens, const SpecialTokens& 
 }  // namespace
 
 std::unique_ptr<Tokenizer> load_bpe_tokenizer(const fs::path& folder) {
+  check_split(folder);
   const auto merges_file = vocabulary_file(folder, "vocab.bpe", "merges.txt");
   const auto ids_file = vocabulary_file(folder, "encoder.json", "vocab.json");
   const auto merges = read_text(merges_file, kLargestFile);

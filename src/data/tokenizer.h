@@ -58,7 +58,8 @@ std::unique_ptr<Tokenizer> make_byte_tokenizer();
 
 // Reads a byte-level BPE (data/bpe_tokenizer.h) from vocab.json and merges.txt, or, by GPT-2's own names,
 // encoder.json and vocab.bpe. Entries of vocab.json that are no results of merges are special tokens. Throws
-// UserError when a file is missing or damaged, or they do not belong together.
+// UserError when a file is missing or damaged, they do not belong together, or a tokenizer.json beside them
+// says that text is not cut as GPT-2's.
 std::unique_ptr<Tokenizer> load_bpe_tokenizer(const std::filesystem::path& folder);
 
 }  // namespace shoal

@@ -302,10 +302,57 @@ TEST_F(BpeFiles, MissingFilesAreNamed) {
   EXPECT_THAT(error(),
               AllOf(HasSubstr(folder_.path().string()), HasSubstr("vocab.bpe"), HasSubstr("merges.txt")));
   EXPECT_THAT(error(), ::testing::Not(HasSubstr("tokenizer.json")));
-  folder_.write("tokenizer.json", "{}");
+  folder_.write("tokenizer.json", R"({"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false}})");
   EXPECT_THAT(error(), HasSubstr("tokenizer.json').model.save('" + folder_.path().string() + "')"));
   folder_.write("vocab.bpe", "a b\n");
   EXPECT_THAT(error(), AllOf(HasSubstr(folder_.path().string()), HasSubstr("encoder.json")));
+}
+
+// vocab.json and merges.txt do not say how a text is cut before it is merged; tokenizer.json beside them
+// does.
+TEST_F(BpeFiles, ATokenizerJsonHasGpt2sSplit) {
+  folder_.write("vocab.json", vocab_json({"ab"}));
+  folder_.write("merges.txt", "a b\n");
+  const auto with = [&](const std::string& split, const std::string& normalizer = "null") {
+    folder_.write("tokenizer.json",
+                  R"({"normalizer": )" + normalizer + R"(, "pre_tokenizer": )" + split + "}");
+  };
+  const std::string gpt2 = R"({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true})";
+  const std::vector<std::string> same = {
+      gpt2, R"({"type": "Sequence", "pretokenizers": [)" + gpt2 + "]}",
+      R"({"type": "ByteLevel", "add_prefix_space": false, "use_regex": true})"};
+  for (const auto& split : same) {
+    with(split);
+    EXPECT_EQ(load()->vocab_size(), 257) << split;
+  }
+  folder_.write("tokenizer.json", R"({"pre_tokenizer": )" + gpt2 + "}");  // without a normalizer
+  EXPECT_EQ(load()->vocab_size(), 257);
+
+  with(gpt2, R"({"type": "NFC"})");
+  EXPECT_THAT(error(), AllOf(HasSubstr("tokenizer.json: its \"normalizer\" is not null"), HasSubstr("move")));
+  const std::vector<std::string> others = {
+      "null",
+      "7",
+      R"({"type": 7})",
+      R"({"type": "Whitespace", "add_prefix_space": false})",
+      R"({"type": "ByteLevel"})",
+      R"({"type": "ByteLevel", "add_prefix_space": true})",
+      R"({"type": "ByteLevel", "add_prefix_space": false, "use_regex": false})",
+      R"({"type": "Sequence", "pretokenizers": [{"type": "Digits"}, )" + gpt2 + "]}",
+      R"({"type": "Sequence", "pretokenizers": []})",
+      R"({"type": "Sequence", "pretokenizers": "x"})"};
+  for (const auto& split : others) {
+    with(split);
+    EXPECT_THAT(error(), AllOf(HasSubstr("tokenizer.json: its \"pre_tokenizer\" is not GPT-2's"),
+                               HasSubstr("move this file away")))
+        << split;
+  }
+  with(std::string(100'000, '[') + std::string(100'000, ']'));
+  EXPECT_THAT(error(), HasSubstr("tokenizer.json is damaged"));
+  for (const char* damaged : {"{", "[]", R"({"a": 1e999})"}) {
+    folder_.write("tokenizer.json", damaged);
+    EXPECT_THAT(error(), HasSubstr("tokenizer.json is damaged")) << damaged;
+  }
 }
 
 TEST_F(BpeFiles, DamagedMergesNameTheLine) {
