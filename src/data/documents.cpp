@@ -347,16 +347,21 @@ SkippedFiles read_parcel(const Parcel& parcel, const DocumentOptions& options,
   return reader.skipped();
 }
 
-double input_size(const std::vector<fs::path>& inputs, const std::vector<fs::path>& left_out) {
-  double total = 0;
+void visit_files(const std::vector<fs::path>& inputs, const std::vector<fs::path>& left_out,
+                 const std::function<void(const fs::path&)>& visit) {
   for (const auto& input : inputs) {
     require_exists(input);
-    walk(input, left_out, true, [&](const fs::path& path, bool) {
-      std::error_code error;
-      const auto size = fs::file_size(path, error);
-      if (!error) total += static_cast<double>(size);
-    });
+    walk(input, left_out, true, [&](const fs::path& path, bool) { visit(path); });
   }
+}
+
+double input_size(const std::vector<fs::path>& inputs, const std::vector<fs::path>& left_out) {
+  double total = 0;
+  visit_files(inputs, left_out, [&](const fs::path& path) {
+    std::error_code error;
+    const auto size = fs::file_size(path, error);
+    if (!error) total += static_cast<double>(size);
+  });
   return total;
 }
 

@@ -79,6 +79,11 @@ SkippedFiles read_parcel(const Parcel& parcel, const DocumentOptions& options,
 // Logs a warning if files were skipped.
 void report_skipped(const SkippedFiles& skipped, const DocumentOptions& options);
 
+// Calls `visit` for all files that `inputs` stand for. Throws UserError when one does not exist.
+void visit_files(const std::vector<std::filesystem::path>& inputs,
+                 const std::vector<std::filesystem::path>& left_out,
+                 const std::function<void(const std::filesystem::path&)>& visit);
+
 // The total size in bytes of all files that `inputs` stand for. Throws UserError when one does not exist.
 double input_size(const std::vector<std::filesystem::path>& inputs,
                   const std::vector<std::filesystem::path>& left_out = {});

@@ -1,13 +1,16 @@
 #include "data/prepare.h"
 
 #include <fmt/ranges.h>
+#include <sys/stat.h>
 
 #include <algorithm>
+#include <map>
 #include <thread>
 
 #include "core/error.h"
 #include "core/progress.h"
 #include "data/dataset_output.h"
+#include "data/documents.h"
 #include "data/openwebtext.h"
 #include "data/plays.h"
 #include "data/prepare_texts.h"
@@ -25,15 +28,23 @@ bool is_within(const fs::path& path, const fs::path& folder) {
   return std::mismatch(folder.begin(), folder.end(), path.begin(), path.end()).first == folder.end();
 }
 
-// Refuses splits that share files: a loss on text that the model was trained on says nothing.
-void refuse_shared_files(const std::vector<fs::path>& split, const std::vector<fs::path>& other) {
-  for (const auto& a : split) {
-    for (const auto& b : other) {
-      const auto one = plain_path(a), two = plain_path(b);
-      if (!is_within(one, two) && !is_within(two, one)) continue;
-      fail_user("{} and {} are given for two splits and share text; give every split files of its own",
-                a.string(), b.string());
-    }
+// Refuses splits that share files, also by links: a loss on text that the model was trained on says nothing.
+void refuse_shared_files(const PrepareOptions& options) {
+  if (options.val.empty() && options.test.empty()) return;
+  std::map<std::pair<dev_t, ino_t>, fs::path> others;  // of test and val, which are small
+  for (const auto* split : {&options.test, &options.val, &options.inputs}) {
+    decltype(others) own;
+    visit_files(*split, places_of(options.out), [&](const fs::path& file) {
+      struct stat info {};
+      if (::stat(file.c_str(), &info) != 0) return;  // reading it says why
+      const std::pair id(info.st_dev, info.st_ino);
+      if (const auto found = others.find(id); found != others.end()) {
+        fail_user("{} and {} are one file: two splits would share text; give every split files of its own",
+                  found->second.string(), file.string());
+      }
+      if (split != &options.inputs) own.emplace(id, file);
+    });
+    others.merge(own);
   }
 }
 
@@ -56,9 +67,7 @@ void refuse_texts_in_output(const PrepareOptions& options) {
 DatasetMeta prepare_text(const PrepareOptions& options, int threads) {
   if (options.inputs.empty())
     fail_user("prepare text: name the files, folders or archives that hold the text");
-  refuse_shared_files(options.inputs, options.val);
-  refuse_shared_files(options.inputs, options.test);
-  refuse_shared_files(options.val, options.test);
+  refuse_shared_files(options);
   std::vector<std::string> origins;
   for (const auto& input : options.inputs) origins.push_back(input.string());
   for (const auto& file : options.val) origins.push_back("val: " + file.string());

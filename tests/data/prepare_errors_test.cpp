@@ -164,5 +164,30 @@ TEST_F(PrepareTest, BadSplitsAreNamed) {
   EXPECT_NO_THROW(prepare(options));
 }
 
+// Links have other names than the files.
+TEST_F(PrepareTest, LinksToFilesOfAnotherSplitAreRefused) {
+  folder.write("in/a.txt", "a");
+  fs::create_directories(folder / "links/deep");
+  fs::create_symlink("../../in/a.txt", folder / "links/deep/symbolic.txt");
+  fs::create_directories(folder / "hard");
+  fs::create_hard_link(folder / "in/a.txt", folder / "hard/b.txt");
+  auto options = text({folder / "in"}, "bytes");
+  for (const auto& [name, link] : {std::pair{"links", "symbolic.txt"}, std::pair{"hard", "b.txt"}}) {
+    const auto shared = AllOf(HasSubstr("in/a.txt"), HasSubstr(link), HasSubstr("share text"));
+    options.val = {folder / name};
+    EXPECT_THAT(user_error([&] { prepare(options); }), shared);
+    std::swap(options.val, options.test);
+    EXPECT_THAT(user_error([&] { prepare(options); }), shared);
+    options.val = options.inputs;
+    options.inputs = {folder.write("other.txt", "other")};
+    EXPECT_THAT(user_error([&] { prepare(options); }), shared);
+    options = text({folder / "in"}, "bytes");
+  }
+  EXPECT_THAT(left_behind(), ElementsAre());
+  options.inputs = {folder / "in", folder / "links", folder / "hard"};  // one split may have a text twice
+  options.val = {folder / "other.txt"};
+  EXPECT_NO_THROW(prepare(options));
+}
+
 }  // namespace
 }  // namespace shoal
