@@ -199,7 +199,7 @@ class Tasks {
   }
 
   void submit_texts() {
-    if (texts_->bytes.empty()) return;
+    if (texts_->texts.empty()) return;  // one without bytes may end a document
     if (texts_of_file_) count(texts_->bytes);
     texts_of_file_ = false;
     const auto weight = texts_->bytes.size();

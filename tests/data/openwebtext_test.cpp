@@ -114,6 +114,17 @@ class OpenWebText : public ::testing::Test {
     }
     return folder / "subsets";
   }
+  // The texts of both splits, one after the other.
+  std::string decoded() const {
+    const Dataset data(folder / "out");
+    std::string text;
+    for (const std::string split : {"train", "val"}) {
+      std::vector<std::int32_t> ids(static_cast<std::size_t>(data.split(split).size()));
+      data.split(split).copy(0, ids);
+      text += data.tokenizer().decode(ids);
+    }
+    return text;
+  }
   std::string error_of(const fs::path& input) const {
     return user_error([&] { prepare(options({input})); });
   }
@@ -266,16 +277,23 @@ TEST_F(OpenWebText, InvalidUtf8SurvivesAndEmptyDocumentsGo) {
   folder.write("in/d.txt", std::string("nul\0inside", 10));
   folder.write("in/LICENSE", "no document");
   prepare(options({folder / "in"}));
-  const Dataset data(folder / "out");
-  std::string text;
-  for (const std::string split : {"train", "val"}) {
-    std::vector<std::int32_t> ids(static_cast<std::size_t>(data.split(split).size()));
-    data.split(split).copy(0, ids);
-    text += data.tokenizer().decode(ids);
-  }
+  const auto text = decoded();
   const std::string a = "caf\xe9 \xff\xfe au lait<|endoftext|>",
                     d = std::string("nul\0inside", 10) + "<|endoftext|>";
   EXPECT_TRUE(text == a + d || text == d + a) << text;
+}
+
+// Without a safe cut a piece ends after 8 MiB, and then there is nothing left for the last one.
+TEST_F(OpenWebText, ATextOfExactlyTheLargestPieceEnds) {
+  std::string text;
+  while (text.size() < std::size_t{8} << 20) text += "ab  ";  // cuts are before single spaces
+  text.replace(text.size() - 2, 2, "cd");
+  const auto large = folder.write("large.txt", text);
+  prepare(options({large, folder.write("after.jsonl", R"({"text": "after"})")}));
+  text += "<|endoftext|>";
+  const std::string after = "after<|endoftext|>";
+  const auto both = decoded();
+  EXPECT_TRUE(both == text + after || both == after + text);
 }
 
 TEST_F(OpenWebText, BadInputIsNamedAndLeavesNothing) {
