@@ -29,6 +29,14 @@ bool same_secret(const std::string& given, const std::string& wanted) {
   return difference == 0;
 }
 
+// All of an answer but its text.
+void begin_refusal(const ApiError& error, httplib::Response& response) {
+  response.status = error.status;
+  if (error.status == 429 || error.status == 503) response.set_header("Retry-After", "1");
+  if (error.status == 401) response.set_header("WWW-Authenticate", "Bearer");
+  note_of_exchange(printable(error.what()));
+}
+
 }  // namespace
 
 std::optional<ApiError> objection(const httplib::Request& request, const ServerOptions& options,
@@ -62,16 +70,12 @@ std::optional<ApiError> objection(const httplib::Request& request, const ServerO
 }
 
 void answer(const ApiError& error, httplib::Response& response) {
-  response.status = error.status;
-  if (error.status == 429 || error.status == 503) response.set_header("Retry-After", "1");
-  if (error.status == 401) response.set_header("WWW-Authenticate", "Bearer");
+  begin_refusal(error, response);
   response.set_content(error_json(error), kJson);
-  note_of_exchange(printable(error.what()));
 }
 
 void answer_and_close(const ApiError& error, const httplib::Request& request, httplib::Response& response) {
-  answer(error, response);
-  response.body.clear();
+  begin_refusal(error, response);
   response.set_header("Connection", "close");
   const auto text = error_json(error);
   // cpp-httplib closes a connection at once only where the answer's provider says that it failed.

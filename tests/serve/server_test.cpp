@@ -156,6 +156,18 @@ TEST(Server, RefusesLargeBodiesWithoutReadingThem) {
   expect_well(server);
 }
 
+// Whether the body was read or not.
+TEST(Server, NamesTheTypeOfARefusalOnce) {
+  TestServer server;
+  const std::string begin = "POST /v1/completions HTTP/1.1\r\nConnection: close\r\n";
+  for (const std::string request : {"Content-Length: 2\r\n\r\n{}", "\r\n"}) {
+    const auto answer = RawClient(server.port, begin + request).read();
+    const std::string type = "Content-Type: application/json\r\n";
+    EXPECT_THAT(answer, HasSubstr(type));
+    EXPECT_EQ(answer.find("Content-Type"), answer.rfind("Content-Type")) << answer;
+  }
+}
+
 // Bytes behind a refused body are not taken for a request.
 TEST(Server, ClosesAConnectionWhoseBodyItDidNotRead) {
   TestServer server;
