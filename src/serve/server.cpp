@@ -203,10 +203,17 @@ void Server::Impl::complete(const httplib::Request& request, httplib::Response& 
   scheduler.submit(completion);
   if (!completion->request().stream) return answer_whole(completion, deadline, socket, response);
   response.set_header("Cache-Control", "no-cache");
-  response.set_chunked_content_provider(
-      "text/event-stream", [this, completion, deadline, socket, place](std::size_t, httplib::DataSink& sink) {
-        return stream(*completion, deadline, socket, sink);
-      });
+  const char* const kind = "text/event-stream";
+  const bool chunked = request.version != "HTTP/1.0";
+  const auto provider = [this, completion, deadline, socket, place, chunked](std::size_t,
+                                                                             httplib::DataSink& sink) {
+    return stream(*completion, deadline, socket, sink) && chunked;
+  };
+  if (chunked) return response.set_chunked_content_provider(kind, provider);
+  // HTTP/1.0 has no chunks: the answer ends with the connection, which cpp-httplib closes where a provider
+  // says that it failed.
+  response.set_header("Connection", "close");
+  response.set_content_provider(kind, provider);
 }
 
 Completion::Taken Server::Impl::take(Completion& completion, Clock::time_point deadline, int socket) {

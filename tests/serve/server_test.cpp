@@ -273,6 +273,30 @@ TEST(Server, AStreamThatTakesTooLongEndsWithAnError) {
   EXPECT_THAT(text, testing::Not(HasSubstr("[DONE]")));
 }
 
+// Chunks came with HTTP/1.1: before it a stream ends with its connection, even where the client would keep
+// that.
+TEST(Server, StreamsToOldClientsWithoutChunks) {
+  TestServer server;
+  const Json body = {{"prompt", "a"}, {"seed", 1}, {"max_tokens", 20}};
+  const auto whole = server.complete(body).second["choices"][0]["text"];
+  const auto sent = streamed(body).dump();
+  for (const std::string header : {"", "Connection: Keep-Alive\r\n"}) {
+    auto request = post(sent, header);
+    request.replace(request.find("HTTP/1.1"), 8, "HTTP/1.0");
+    const auto answer = RawClient(server.port, request).read();
+    const auto end = answer.find("\r\n\r\n");
+    ASSERT_NE(end, std::string::npos) << answer;
+    EXPECT_THAT(answer.substr(0, end),
+                testing::AllOf(HasSubstr("Connection: close"), Not(HasSubstr("Transfer-Encoding"))));
+    std::string text;
+    for (const auto& event : TestServer::events_of(answer.substr(end + 4)))
+      text += event["choices"][0]["text"].get<std::string>();
+    EXPECT_EQ(text, whole);
+    EXPECT_THAT(answer, testing::EndsWith("data: [DONE]\n\n"));
+  }
+  expect_well(server);
+}
+
 TEST(Server, SaysThatItIsFull) {
   TestServer server({.max_requests = 2});
   RawClient one(server.port, post(kEndless.dump())), two(server.port, post(streamed(kEndless).dump()));
