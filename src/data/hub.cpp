@@ -1,5 +1,7 @@
 #include "data/hub.h"
 
+#include <fcntl.h>
+
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
@@ -281,7 +283,9 @@ class HubModel {
       if (!resumed || attempt > 0)
         fail_user("{}: the server sent another file than its checksum says", url_of(file.name));
     }
+    sync_file(open_file(partial, O_RDONLY, "open"), partial);  // nobody checks a blob again
     fs::rename(partial, blob);
+    sync_directory(blob.parent_path());
   }
 
   std::string name_, commit_;

@@ -4,11 +4,8 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cmath>
-#include <cstring>
 #include <ctime>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -109,9 +106,7 @@ void finish_dataset(const PrepareOptions& options, const Tokenizer& tokenizer, i
   if (tokenizer.name() == "bpe") {
     for (const auto& [name, text] : bpe_files(tokenizer)) write_text(folder.path() / name, text);
   }
-  std::ofstream file(folder.path() / "meta.json", std::ios::binary);
-  file << to_json_text(meta) << std::flush;
-  if (!file) fail("{}: cannot be written: {}", (folder.path() / "meta.json").string(), std::strerror(errno));
+  write_text(folder.path() / "meta.json", to_json_text(meta));
   folder.commit();
 }
 

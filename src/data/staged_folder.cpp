@@ -56,16 +56,19 @@ StagedFolder::~StagedFolder() {
 }
 
 void StagedFolder::commit() {
-  keep_ = false;
-  // Swaps the old dataset and the new one in one step if the file system supports it. The destructor removes
-  // the old one.
-  if (fs::exists(out_) && renameat2(AT_FDCWD, staging_.c_str(), AT_FDCWD, out_.c_str(), RENAME_EXCHANGE) == 0)
-    return;
+  sync_directory(staging_);
+  sync_path_to(staging_);
+  if (fs::exists(out_) && swap_names(staging_, out_)) {
+    keep_ = false;  // the old folder, which has this name now
+    return sync_path_to(out_);
+  }
+  keep_ = true;  // should the move fail, the old one is gone
   fs::remove_all(out_);
   if (std::rename(staging_.c_str(), out_.c_str()) != 0) {
     fail("{}: cannot be moved to {}: {}", staging_.string(), out_.string(), std::strerror(errno));
   }
   staging_.clear();
+  sync_path_to(out_);
 }
 
 }  // namespace shoal

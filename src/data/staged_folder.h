@@ -28,7 +28,8 @@ class StagedFolder {
   const std::filesystem::path& path() const { return staging_; }  // the folder to write to
   void clear();
   void keep() { keep_ = true; }
-  // Moves the folder into place and removes the old one there. Throws Error when that fails.
+  // Moves the folder into place and removes the old one there, once the new one is on the disk: its files
+  // must be already. Throws Error when that fails.
   void commit();
 
  private:

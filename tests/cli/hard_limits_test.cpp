@@ -191,6 +191,19 @@ TEST_F(HardLimits, DataThatCannotBeReadAreNamed) {
   }
 }
 
+// An old dataset is removed once the new one would survive a loss of power.
+TEST_F(HardLimits, ADatasetThatIsNotOnTheDiskReplacesNone) {
+  const auto before = contents("data");
+  for (const int call : {1, 2, 3, 4}) {  // train.bin, val.bin, meta.json, and their folder
+    const auto result =
+        run({"prepare", "synthetic", "--out", "data", "--size", "10000", "--force"}, folder_.path(),
+            {kPreload, fmt::format("SHOAL_FAILING_CALL=fsync data.partial {} {} 1", EIO, call)});
+    EXPECT_NE(result.code, 0) << call;
+    EXPECT_THAT(result.err, HasSubstr("Input/output error")) << call;
+    EXPECT_TRUE(contents("data") == before) << call;
+  }
+}
+
 TEST_F(HardLimits, AClockThatRunsBackwardsChangesNoTime) {
   const auto result = run({"train", "tiny.toml", "log.tensorboard=true"}, folder_.path(),
                           {kPreload, "SHOAL_FAILING_CLOCK=3600"});
