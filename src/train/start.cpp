@@ -30,11 +30,11 @@ bool holds_measurements(const fs::path& run) {
 // A directory for a new run must not hold an earlier one. One that was stopped before it measured anything is
 // none.
 void refuse_old_run(const fs::path& run) {
-  if (!holds_measurements(run) && !holds_checkpoint(run)) return;
-  fail_user(
-      "{} already holds a run; go on with it by init.from=resume, name another by run.name=NAME, or remove "
-      "the folder",
-      run.string());
+  const bool saved = holds_checkpoint(run);
+  if (!saved && !holds_measurements(run)) return;
+  fail_user("{} already holds a run{}, name another by run.name=NAME, or remove the folder", run.string(),
+            saved ? "; go on with it by init.from=resume"
+                  : " that saved no checkpoint; start it again by init.from=auto");
 }
 
 // TensorBoard reads every file with "tfevents" in its name.

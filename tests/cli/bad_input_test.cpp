@@ -121,6 +121,10 @@ TEST_F(BadFolders, NothingToResume) {
   train_well();
   fs::remove_all(file("runs/tiny/checkpoints"));
   expect_user_error(train({"init.from=resume"}), "remove the folder", "init.from=scratch");
+  const auto refused = train();
+  expect_user_error(refused, "runs/tiny already holds a run that saved no checkpoint", "init.from=auto");
+  EXPECT_THAT(refused.err, Not(HasSubstr("init.from=resume")));
+  train_well({"init.from=auto"});
 }
 
 class BadCheckpoint : public TinyRuns {
