@@ -350,7 +350,12 @@ std::size_t PackedProduct::scratch_bytes(int threads, const KernelSizes& sizes, 
   const std::int64_t summed = units(std::max(rows, sizes.logit_rows));
   const std::int64_t right = summed * std::min(kColumns, channels);
   const std::int64_t strips = count_of(std::min(kRows, channels), kStrip) * strip_units(summed);
-  const std::int64_t copied = bf16 && !pairs ? high * widened_row(std::min(most, columns)) : 0;
+  // The left operands that are widened: rows of a layer or of Muon's square matrices, and of logits.
+  const auto widened = [&](std::int64_t m, std::int64_t k) {
+    return bf16 && !pairs ? std::min(kRows, m) * widened_row(std::min(most, k)) : 0;
+  };
+  const std::int64_t copied =
+      std::max(widened(std::max(rows, channels), columns), widened(sizes.logit_rows, sizes.classes));
   const std::int64_t own = threads * Block<float>::own_units(std::max(units(widest), summed));
   // Partial sums of results in bfloat16, which may be weights' gradients.
   const bool deep = sizes.gradients == DType::bf16 && std::max(rows, sizes.logit_rows) > most;

@@ -1,0 +1,55 @@
+// The estimates of the memory that products take for themselves.
+#include <gtest/gtest.h>
+#include <malloc.h>
+
+#include "ops/buffer.h"
+#include "ops/cpu/cpu.h"
+
+namespace shoal::test {
+namespace {
+
+// Bytes that the C library's allocator has given out. A sanitizer's own allocator shows nothing here.
+std::size_t given_out() {
+  const auto info = ::mallinfo2();
+  return info.uordblks + info.hblkhd;
+}
+
+// Of a product [m, k] x [k, n] in bfloat16, whose left operand is widened without pairs of bfloat16.
+void expect_enough_memory(const KernelSizes& sizes, std::int64_t m, std::int64_t n, std::int64_t k) {
+  const auto backend = make_cpu_backend(1);
+  const Buffer a{*backend, DType::bf16, {m, k}}, b{*backend, DType::bf16, {k, n}},
+      c{*backend, DType::f32, {m, n}};
+  const auto before = given_out();
+  backend->linear_backward_input(c, a, b);
+  constexpr std::size_t kHugePages = 4 << 20;  // a large buffer begins and ends at one
+  EXPECT_LE(given_out(),
+            before + cpu_scratch_bytes(1, sizes) + cpu_generated_bytes(DType::bf16) + kHugePages);
+}
+
+TEST(CpuScratch, HasRoomForRowsOfWidenedLogits) {
+  expect_enough_memory({.batch = 30,
+                        .positions = 64,
+                        .heads = 1,
+                        .head_size = 16,
+                        .columns = 64,
+                        .channels = 16,
+                        .classes = 1536,
+                        .logit_rows = 1920,
+                        .compute = DType::bf16},
+                       1920, 16, 1536);
+}
+
+// They have a row for each channel, which may be more than a micro-batch has.
+TEST(CpuScratch, HasRoomForMuonsProducts) {
+  expect_enough_memory({.batch = 1,
+                        .positions = 64,
+                        .heads = 16,
+                        .head_size = 64,
+                        .columns = 4096,
+                        .channels = 1024,
+                        .compute = DType::bf16},
+                       1024, 64, 1024);
+}
+
+}  // namespace
+}  // namespace shoal::test
