@@ -4,9 +4,12 @@
 
 #include "ops/buffer.h"
 #include "ops/cpu/cpu.h"
+#include "ops/cpu/product_scratch.h"
 
 namespace shoal::test {
 namespace {
+
+using cpu::product_scratch_bytes;
 
 // Bytes that the C library's allocator has given out. A sanitizer's own allocator shows nothing here.
 std::size_t given_out() {
@@ -49,6 +52,43 @@ TEST(CpuScratch, HasRoomForMuonsProducts) {
                         .channels = 1024,
                         .compute = DType::bf16},
                        1024, 64, 1024);
+}
+
+// GPT-2 124M's on one rank.
+KernelSizes sizes_of_124m(std::int64_t rows, DType compute) {
+  return {.batch = 1,
+          .positions = rows,
+          .heads = 12,
+          .head_size = 64,
+          .columns = 3072,
+          .channels = 768,
+          .classes = 50304,
+          .logit_rows = 667,
+          .compute = compute};
+}
+
+// Half of a gradient's sums lies beside it where the micro-batch has many times more rows than it: from
+// 2 x 768 for attention's output, 2.57 x 768 for its input, 2.67 x 768 for the MLP.
+TEST(CpuScratch, HasRoomForTheHalvesOfEachLayersGradient) {
+  const auto halves = [](std::int64_t rows) {
+    return static_cast<std::int64_t>(
+        product_scratch_bytes(2, sizes_of_124m(rows, DType::f32), CpuLevel::avx512) / sizeof(float));
+  };
+  EXPECT_EQ(halves(1536), 0);
+  EXPECT_EQ(halves(1537), 768 * 768);
+  EXPECT_EQ(halves(2000), 3 * 768 * 768);
+  EXPECT_EQ(halves(2049), 4 * 768 * 768);
+}
+
+// With AMX eight threads share the columns of a chunk of logits' five pieces of rows. For the gradient of its
+// input each copies half of the head's matrix, in bfloat16, and has a piece of the result.
+TEST(CpuScratch, HasRoomForTheDenseCopiesOfEachThread) {
+  const auto bytes = [](int threads) {
+    return product_scratch_bytes(threads, sizes_of_124m(8192, DType::bf16), CpuLevel::amx);
+  };
+  constexpr std::size_t kHalves = 4 * 4 * 768 * 768;
+  EXPECT_EQ(bytes(4), kHalves);
+  EXPECT_EQ(bytes(8), kHalves + 8 * (2 * 50304 * 384 + 4 * 144 * 384));
 }
 
 }  // namespace

@@ -51,12 +51,6 @@ class ProductPieces {
     parts_of_rows_ = across_ > 1;
   }
 
-  // Halves pass rows * columns between two caches, whole sums sum_length * (rows + columns / 2): here three
-  // times as much, since halves are written and read once more.
-  static bool splits_sums(std::int64_t rows, std::int64_t columns, std::int64_t sum_length) {
-    return sum_length * (2 * rows + columns) > 6 * rows * columns;
-  }
-
   // Whether fewer threads would share whole rows.
   bool parts_of_rows() const { return parts_of_rows_; }
   bool split() const { return halves_ == 2; }
@@ -87,6 +81,12 @@ class ProductPieces {
   static Range range(std::int64_t n, std::int64_t pieces, std::int64_t i) {
     const std::int64_t units = (n + kUnit - 1) / kUnit;
     return {units * i / pieces * kUnit, std::min(n, units * (i + 1) / pieces * kUnit)};
+  }
+
+  // Halves pass rows * columns between two caches, whole sums sum_length * (rows + columns / 2): here three
+  // times as much, since halves are written and read once more.
+  static bool splits_sums(std::int64_t rows, std::int64_t columns, std::int64_t sum_length) {
+    return sum_length * (2 * rows + columns) > 6 * rows * columns;
   }
 
   std::int64_t rows_, columns_, sum_length_;
