@@ -187,6 +187,17 @@ class Rules {
       fail_user("{} has no meaning for {}; leave it out, or use {}", say(key), say("optim.name"),
                 fmt::join(readers, " or "));
     }
+    const auto& optim = config_.optim;
+    const auto check_rate = [&](std::string_view key, double rate) {
+      if (static_cast<float>(rate) < 1) return;
+      fail_user(
+          "{} has a decay rate that is 1 in float32, where an average of that rate never changes; use at "
+          "most 0.9999999",
+          say(key));
+    };
+    for (const double beta : optim.betas) check_rate("optim.betas", beta);
+    check_rate("optim.momentum", optim.momentum);
+    check_rate("optim.ema", optim.ema);
   }
 
   void check_trained() const {
