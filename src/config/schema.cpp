@@ -487,8 +487,8 @@ std::vector<Field> make_fields() {
           "gossip.clip", {{"global", GossipClip::global}, {"bucket", GossipClip::bucket}},
           "global: clip by the norm of the worker's whole gradient, and update at the end of the backward "
           "pass. bucket: clip every bucket by its own norm, and update and send it while the backward pass "
-          "goes on; only for workers of one rank, and not with run.deterministic, outer.interval, "
-          "run.verify, train.on_bad_step = \"skip\" or train.spike_zscore."),
+          "goes on; only for workers of one rank, and not with run.deterministic = \"layout\", "
+          "outer.interval, run.verify, train.on_bad_step = \"skip\" or train.spike_zscore."),
       plain<&C::gossip, &Gossip::continue_from_average>(
           "gossip.continue_from_average",
           "After an evaluation, continue from the average of the workers, which was evaluated, instead of "

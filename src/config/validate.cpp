@@ -339,7 +339,8 @@ class Rules {
     refuse("outer.interval", "its moves are of the whole model");
     refuse("parallel.tensor", kLate);
     refuse("parallel.pipeline", kLate);
-    refuse("run.deterministic", "sums of a fixed order are ready only after the backward pass");
+    if (config_.run.deterministic == Determinism::layout)
+      refuse("run.deterministic", "sums of a fixed order are ready only after the backward pass");
     refuse("run.verify", kDone);
     refuse("train.on_bad_step", kDone);
     refuse("train.spike_zscore", kDone);
