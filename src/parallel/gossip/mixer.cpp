@@ -16,7 +16,10 @@ std::vector<Bucket> make_buckets(const ShardPlan& plan, double bytes) {
     if (size == 0) continue;
     // The backward pass ends with the first of a bucket: with the first block's adapter long after the head.
     const bool next_to_last = !buckets.empty() && buckets.back().first == unit + 1 && unit != plan.head();
-    if (next_to_last && filled + size <= bytes) {
+    // The last stage may hold the embedding's matrix too, and has no unit next to it. Both need the same
+    // bits, but NCCL's order of additions depends on an element's place in the bucket.
+    const bool apart = unit == 0 && plan.padded(plan.head()) == 0;
+    if (next_to_last && !apart && filled + size <= bytes) {
       buckets.back().first = unit;
       filled += size;
     } else {

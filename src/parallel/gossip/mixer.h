@@ -15,7 +15,7 @@ struct Bucket {
   int first = 0, last = 0;
 };
 // In the order in which a backward pass is done with them. A bucket closes at `bytes` of float32 parameters
-// on this rank; a larger unit is a bucket.
+// on this rank; a larger unit is a bucket, and so is the embedding where another stage has the head.
 std::vector<Bucket> make_buckets(const ShardPlan& plan, double bytes);
 
 class Mixer {

@@ -58,6 +58,17 @@ TEST(Buckets, HaveNoUnitsThatAreElsewhere) {
   EXPECT_THAT(make_buckets(plan_of({0, 0}), 1 << 20), ElementsAre());
 }
 
+// First and last stage average the matrix that they share in equal buckets.
+TEST(Buckets, OfATiedEmbeddingAreEqualOnBothStages) {
+  const GptConfig config{.n_layer = 4, .n_head = 1, .n_embd = 8, .block_size = 8, .vocab_size = 16};
+  const auto buckets_of_stage = [&](const UnitRange& units) {
+    return make_buckets(ShardPlan(gpt_units(config, {.chunks = {units}}), 0, 1, 0, 1), 1 << 20);
+  };
+  EXPECT_THAT(buckets_of_stage({0, 3}), ElementsAre(Bucket{1, 2}, Bucket{0, 0}));
+  EXPECT_THAT(buckets_of_stage({3, 6}), ElementsAre(Bucket{3, 5}, Bucket{0, 0}));
+  EXPECT_THAT(buckets_of_stage({0, 6}), ElementsAre(Bucket{0, 5}));
+}
+
 // One worker, without gradients and updates.
 class MixingWorker {
  public:
