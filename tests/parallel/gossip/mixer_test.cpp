@@ -62,7 +62,7 @@ TEST(Buckets, HaveNoUnitsThatAreElsewhere) {
 TEST(Buckets, OfATiedEmbeddingAreEqualOnBothStages) {
   const GptConfig config{.n_layer = 4, .n_head = 1, .n_embd = 8, .block_size = 8, .vocab_size = 16};
   const auto buckets_of_stage = [&](const UnitRange& units) {
-    return make_buckets(ShardPlan(gpt_units(config, {.chunks = {units}}), 0, 1, 0, 1), 1 << 20);
+    return make_buckets(ShardPlan(gpt_units(config, {.tensor = {}, .chunks = {units}}), 0, 1, 0, 1), 1 << 20);
   };
   EXPECT_THAT(buckets_of_stage({0, 3}), ElementsAre(Bucket{1, 2}, Bucket{0, 0}));
   EXPECT_THAT(buckets_of_stage({3, 6}), ElementsAre(Bucket{3, 5}, Bucket{0, 0}));
