@@ -11,6 +11,7 @@
 #include "core/error.h"
 #include "core/text.h"
 #include "report/finals.h"
+#include "report/svg.h"
 
 namespace shoal {
 namespace {
@@ -26,33 +27,6 @@ constexpr double kLegendTop = 66, kLegendRow = 21;
 constexpr double kLossHeight = 350, kSmallHeight = 150;
 constexpr std::size_t kBuckets = 450;
 
-std::string escaped(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      default:
-        out += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
-    }
-  }
-  return out;
-}
-
-std::string text(double x, double y, std::string_view attributes, std::string_view content) {
-  return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" {}>{}</text>\n", x, y, attributes, escaped(content));
-}
-
 std::string line(double x1, double y1, double x2, double y2, std::string_view attributes) {
   return fmt::format("<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" {}/>\n", x1, y1, x2, y2,
                      attributes);
@@ -62,7 +36,11 @@ struct Panel {
   double left, right, top, bottom;
   Axis x, y;
   double at_x(double value) const { return left + (value - x.low) / (x.high - x.low) * (right - left); }
-  double at_y(double value) const { return bottom - (value - y.low) / (y.high - y.low) * (bottom - top); }
+  // Far above the panel all values are at one place, since viewers take no larger numbers.
+  double at_y(double value) const {
+    constexpr double kFarthest = -1e4;
+    return std::max(bottom - (value - y.low) / (y.high - y.low) * (bottom - top), kFarthest);
+  }
 };
 
 struct Range {
@@ -80,15 +58,15 @@ std::string frame(const Panel& panel, std::string_view title, std::string_view u
     const double y = panel.at_y(tick);
     svg += line(panel.left, y, panel.right, y,
                 fmt::format("stroke=\"{}\"", tick == panel.y.low ? kAxisLine : kGrid));
-    svg += text(panel.left - 8, y + 4, "class=\"tick\" text-anchor=\"end\"", panel.y.label(tick));
+    svg += svg_text(panel.left - 8, y + 4, "class=\"tick\" text-anchor=\"end\"", panel.y.label(tick));
   }
   for (const double tick : panel.x.ticks()) {
     const double x = panel.at_x(tick);
     svg += line(x, panel.bottom, x, panel.bottom + 4, fmt::format("stroke=\"{}\"", kAxisLine));
-    svg += text(x, panel.bottom + 18, "class=\"tick\" text-anchor=\"middle\"", panel.x.label(tick));
+    svg += svg_text(x, panel.bottom + 18, "class=\"tick\" text-anchor=\"middle\"", panel.x.label(tick));
   }
-  svg += text((panel.left + panel.right) / 2, panel.bottom + 36, "class=\"tick\" text-anchor=\"middle\"",
-              "step");
+  svg += svg_text((panel.left + panel.right) / 2, panel.bottom + 36, "class=\"tick\" text-anchor=\"middle\"",
+                  "step");
   svg += fmt::format(
       "<text x=\"{:.1f}\" y=\"{:.1f}\" class=\"title\">{}<tspan class=\"unit\" dx=\"8\">{}</tspan></text>\n",
       panel.left, panel.top - 14, title, unit);
@@ -97,16 +75,24 @@ std::string frame(const Panel& panel, std::string_view title, std::string_view u
 
 std::string curve(const Panel& panel, const std::vector<PlotPoint>& points, std::string_view attributes) {
   std::string path;
-  bool pen_down = false;
-  std::size_t drawn = 0;
+  std::size_t drawn = 0, together = 0;  // points, and those since the last gap
+  bool dots = false;
+  const auto lift_pen = [&] {
+    if (together == 1) path += "h0", dots = true;  // a line without length, whose round ends are a dot
+    together = 0;
+  };
   for (const auto& [x, y] : thinned(points, kBuckets)) {
-    if (std::isfinite(y)) {
-      path += fmt::format("{}{:.1f} {:.1f}", pen_down ? "L" : "M", panel.at_x(x), panel.at_y(y));
-      ++drawn;
+    if (!std::isfinite(y)) {
+      lift_pen();
+      continue;
     }
-    pen_down = std::isfinite(y);
+    path += fmt::format("{}{:.1f} {:.1f}", together > 0 ? "L" : "M", panel.at_x(x), panel.at_y(y));
+    ++drawn, ++together;
   }
-  return drawn < 2 ? "" : fmt::format("<path d=\"{}\" fill=\"none\" {}/>\n", path, attributes);
+  lift_pen();
+  return drawn < 2 ? ""
+                   : fmt::format("<path d=\"{}\" fill=\"none\" {}{}/>\n", path,
+                                 dots ? "stroke-linecap=\"round\" " : "", attributes);
 }
 
 std::vector<PlotPoint> val_points(const Metrics& metrics) {
@@ -123,7 +109,7 @@ std::string markers(const Panel& panel, const PlotRun& run, std::string_view col
     svg += fmt::format(
         "<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"2.8\" fill=\"{}\" stroke=\"white\" stroke-width=\"0.8\">"
         "<title>{}, step {:.0f}: val loss {:.4f}</title></circle>\n",
-        panel.at_x(x), panel.at_y(y), colour, escaped(run.name), x, y);
+        panel.at_x(x), panel.at_y(y), colour, svg_escaped(run.name), x, y);
   }
   return svg;
 }
@@ -150,7 +136,7 @@ std::string style_key(double right, double y) {
   std::string svg;
   for (const auto& style : kStyles) {
     svg += line(x, y - 4, x + 22, y - 4, fmt::format("stroke=\"{}\" {}", kFaintInk, style.attributes));
-    svg += text(x + 28, y, "class=\"tick\"", style.name);
+    svg += svg_text(x + 28, y, "class=\"tick\"", style.name);
     x += style.width;
   }
   return svg;
@@ -171,7 +157,8 @@ std::string entropy_floors(const Panel& panel, std::span<const PlotRun> runs) {
                 fmt::format("stroke=\"{}\" stroke-width=\"1.3\" stroke-dasharray=\"2 4\"",
                             own ? style_of_run(with[0]).colour : kInk));
     const auto whose = runs.size() > 1 && own ? runs[with[0]].name + "'s data" : "the data";
-    svg += text(label_x, y - 6, "class=\"note\"", fmt::format("entropy floor of {} {:.4f}", whose, floor));
+    svg +=
+        svg_text(label_x, y - 6, "class=\"note\"", fmt::format("entropy floor of {} {:.4f}", whose, floor));
     label_x += 300;  // beside the label of the previous floor, which may be close
     if (label_x > panel.right - 300) label_x = panel.left + 8;
   }
@@ -189,19 +176,43 @@ Axis step_axis(std::span<const PlotRun> runs, int wanted) {
   return axis;
 }
 
+// The highest value that an axis shows: the largest, unless it lies far beyond nearly all the others, as the
+// last losses of a run that diverges do. The page of runs has the same rule (page/chart.js).
+double top_of(std::vector<double> values) {
+  std::ranges::sort(values);
+  const double largest = values.back(),
+               most = values[static_cast<std::size_t>(0.95 * static_cast<double>(values.size() - 1))],
+               width = most - values.front();
+  if (width == 0 || largest <= most + 30 * width) return largest;
+  return *std::prev(std::ranges::upper_bound(values, most + 2 * width));
+}
+
 std::string loss_panel(std::span<const PlotRun> runs, double top) {
-  Range losses;
+  std::vector<double> losses;
+  const auto add = [&](double loss) {
+    if (std::isfinite(loss)) losses.push_back(loss);
+  };
   for (const auto& run : runs) {
-    for (const auto& record : run.metrics.steps) losses.add(record.loss);
+    for (const auto& record : run.metrics.steps) add(record.loss);
     for (const auto& record : run.metrics.evals) {
-      losses.add(record.train_loss), losses.add(record.val_loss);
-      if (record.entropy_floor) losses.add(*record.entropy_floor);
+      add(record.train_loss), add(record.val_loss);
+      if (record.entropy_floor) add(*record.entropy_floor);
     }
   }
-  if (losses.empty()) losses.add(0);
-  const Panel panel{
-      kLeft, kRight, top, top + kLossHeight, step_axis(runs, 10), Axis::around(losses.low, losses.high, 7)};
+  if (losses.empty()) losses.push_back(0);
+  const Panel panel{kLeft,
+                    kRight,
+                    top,
+                    top + kLossHeight,
+                    step_axis(runs, 10),
+                    Axis::around(std::ranges::min(losses), top_of(losses), 7)};
   std::string svg = frame(panel, "Loss", "nats per token") + style_key(kRight, top - 14);
+  constexpr double kMarker = 4;  // the radius of a marker on an edge
+  svg += fmt::format(
+      "<clipPath id=\"loss\"><rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\"/>"
+      "</clipPath><g clip-path=\"url(#loss)\">\n",
+      panel.left - kMarker, panel.top - kMarker, panel.right - panel.left + 2 * kMarker,
+      panel.bottom - panel.top + 2 * kMarker);
   // Drawn in layers, so that no training curve hides another run's validation curve.
   for (std::size_t i = 0; i < runs.size(); ++i) {
     const auto logged = points_of(runs[i].metrics.steps, [](const StepRecord& r) { return r.loss; });
@@ -222,7 +233,7 @@ std::string loss_panel(std::span<const PlotRun> runs, double top) {
               fmt::format("stroke=\"{}\" stroke-width=\"2.2\" stroke-linejoin=\"round\"{}", colour, dashes));
     svg += markers(panel, runs[i], colour);
   }
-  return svg;
+  return svg + "</g>\n";
 }
 
 template <typename Get>
@@ -249,8 +260,11 @@ std::string small_panel(std::span<const PlotRun> runs, double left, double right
   return svg;
 }
 
+std::string loss_text(double loss) {
+  return loss < 1e6 ? fmt::format("{:.4f}", loss) : fmt::format("{:.1e}", loss);
+}
 std::string with_step(const EvalRecord& record) {
-  return fmt::format("{:.4f} at {}", record.val_loss, with_commas(record.step));
+  return fmt::format("{} at {}", loss_text(record.val_loss), with_commas(record.step));
 }
 
 // A table with each run's line style, name, final and best validation loss, and speed.
@@ -258,7 +272,7 @@ std::string legend(std::span<const PlotRun> runs) {
   constexpr double kFinal = 560, kBest = 740, kSpeed = kRight;
   std::string svg;
   const auto header = [&](double x, std::string_view anchor, std::string_view name) {
-    svg += text(x, kLegendTop - 22, fmt::format("class=\"unit\" text-anchor=\"{}\"", anchor), name);
+    svg += svg_text(x, kLegendTop - 22, fmt::format("class=\"unit\" text-anchor=\"{}\"", anchor), name);
   };
   header(kLeft + 36, "start", "run");
   header(kFinal, "end", "final val loss");
@@ -269,13 +283,14 @@ std::string legend(std::span<const PlotRun> runs) {
     const auto [colour, dashes] = attributes_of_run(i);
     svg += line(kLeft, y - 4, kLeft + 26, y - 4,
                 fmt::format("stroke=\"{}\" stroke-width=\"3\"{}", colour, dashes));
-    svg += text(kLeft + 36, y, "class=\"name\"", runs[i].name);
+    svg += svg_text(kLeft + 36, y, "class=\"name\"", runs[i].name);
     const auto finals = finals_of(runs[i].metrics);
-    svg += text(kFinal, y, "class=\"name\" text-anchor=\"end\"",
-                finals.last ? fmt::format("{:.4f}", finals.last->val_loss) : "–");
-    svg += text(kBest, y, "class=\"name\" text-anchor=\"end\"", finals.best ? with_step(*finals.best) : "–");
-    svg += text(kSpeed, y, "class=\"name\" text-anchor=\"end\"",
-                finals.tokens_per_s ? with_commas(std::llround(*finals.tokens_per_s)) : "–");
+    svg += svg_text(kFinal, y, "class=\"name\" text-anchor=\"end\"",
+                    finals.last ? loss_text(finals.last->val_loss) : "–");
+    svg +=
+        svg_text(kBest, y, "class=\"name\" text-anchor=\"end\"", finals.best ? with_step(*finals.best) : "–");
+    svg += svg_text(kSpeed, y, "class=\"name\" text-anchor=\"end\"",
+                    finals.tokens_per_s ? with_commas(std::llround(*finals.tokens_per_s)) : "–");
   }
   return svg;
 }

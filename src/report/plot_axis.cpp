@@ -34,7 +34,7 @@ std::vector<double> Axis::ticks() const {
 std::string Axis::label(double tick) const {
   if (tick == 0) return "0";
   const double largest = std::max(std::abs(low), std::abs(high));
-  if (largest < 0.01) {
+  if (largest < 0.01 || largest >= 1e12) {
     const auto exponent = static_cast<int>(std::floor(std::log10(std::abs(tick)) + 1e-9));
     const double mantissa = std::round(tick / std::pow(10, exponent) * 1000) / 1000;
     return fmt::format("{}e{}", mantissa, exponent);

@@ -1,20 +1,29 @@
 #include "report/svg.h"
 
+#include <algorithm>
+
 #include "core/error.h"
 #include "core/file.h"
 #include "core/text.h"
+#include "core/utf8.h"
 
 namespace shoal {
 std::string svg_escaped(std::string_view text) {
   std::string out;
-  for (const char c : text) {
-    if (c == '&') {
+  for (std::size_t at = 0; at < text.size();) {
+    const auto [value, length] = decode_utf8(text, at);
+    if (value == '&') {
       out += "&amp;";
-    } else if (c == '<') {
+    } else if (value == '<') {
       out += "&lt;";
+    } else if (length == 0) {
+      append_utf8(out, 0xFFFD);
+    } else if (value < 0x20) {
+      out += ' ';
     } else {
-      out += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
+      out += text.substr(at, static_cast<std::size_t>(length));
     }
+    at += static_cast<std::size_t>(std::max(length, 1));
   }
   return out;
 }

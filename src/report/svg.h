@@ -21,7 +21,8 @@ inline std::string svg_head(double width, double height) {
       width, height);
 }
 
-// Text for an SVG: reserved characters of XML are escaped, control characters become spaces.
+// Text for an SVG: reserved characters of XML are escaped, control characters become spaces, and bytes that
+// are not UTF-8 U+FFFD.
 std::string svg_escaped(std::string_view text);
 // A text element with `attributes` in XML and escaped `content`.
 std::string svg_text(double x, double y, std::string_view attributes, std::string_view content);

@@ -25,6 +25,7 @@ TEST(PlotAxis, TicksAreRoundAndCoverTheRange) {
   EXPECT_THAT(labels(0, 1e-3, 2), ElementsAre("0", "5e-4", "1e-3"));
   EXPECT_THAT(labels(0, 60000, 3), ElementsAre("0", "20k", "40k", "60k"));
   EXPECT_THAT(labels(0, 1.5e6, 3), ElementsAre("0", "0.5M", "1.0M", "1.5M"));
+  EXPECT_THAT(labels(0, 2e30, 2), ElementsAre("0", "1e30", "2e30"));
 }
 
 TEST(PlotAxis, ARangeOfOneValueStillHasWidth) {
@@ -69,6 +70,37 @@ TEST(Plot, EveryRunHasTheEntropyFloorOfItsOwnData) {
   EXPECT_THAT(svg, HasSubstr("stroke=\"#D55E00\" stroke-width=\"1.3\""));
   const std::vector<PlotRun> one = {run("a", 1.5), run("b", NAN)};  // data without a floor
   EXPECT_THAT(plot_svg(one), HasSubstr("entropy floor of a's data 1.5000"));
+}
+
+PlotRun run_of(const std::string& name, const std::vector<double>& losses) {
+  PlotRun run{.name = name, .metrics = {}};
+  for (const double loss : losses)
+    run.metrics.steps.push_back({.step = std::ssize(run.metrics.steps), .loss = loss});
+  return run;
+}
+
+TEST(Plot, APointBetweenGapsIsADot) {
+  const std::vector runs = {run_of("a", {NAN, 3, NAN, 3, NAN, 3, 4})};
+  const auto svg = plot_svg(runs);
+  const auto begin = svg.find("<path d=\""), end = svg.find("/>", begin);
+  EXPECT_THAT(svg.substr(begin, end - begin),
+              testing::AllOf(testing::ContainsRegex("M[0-9. ]+h0M[0-9. ]+h0M[0-9. ]+L[0-9. ]+\""),
+                             HasSubstr("stroke-linecap=\"round\"")));
+}
+
+// The other losses stay visible.
+TEST(Plot, TheLastLossesOfARunThatDivergesLeaveTheAxis) {
+  std::vector<double> losses;
+  for (int i = 0; i < 100; ++i) losses.push_back(4 - 0.01 * i);
+  losses.insert(losses.end(), {50, 1e9, 1e30});
+  const std::vector runs = {run_of("a", losses)};
+  EXPECT_THAT(plot_svg(runs), testing::AllOf(HasSubstr(">3.0</text>"), HasSubstr(">4.0</text>"),
+                                             testing::Not(HasSubstr("e30</text>"))));
+}
+
+TEST(Plot, NamesAreValidText) {
+  const std::vector runs = {run_of("a\xff<b>&\x01", {1, 2})};
+  EXPECT_THAT(plot_svg(runs), HasSubstr(">a\uFFFD&lt;b>&amp; </text>"));
 }
 
 TEST(Plot, RunsWithAlmostNothingInThemAreDrawn) {

@@ -16,7 +16,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kTimelineName = "plan.svg";
-constexpr std::uint64_t kLargestConfig = 1 << 20;  // bytes; one of a run has about 10 KiB
+// Bytes; a config has about 10 KiB, the timeline of 16 stages and 256 micro-batches 2 MiB.
+constexpr std::uint64_t kLargestConfig = 1 << 20, kLargestTimeline = 16 << 20;
 
 std::optional<Config> read_stored(const fs::path& file, PageRun& run) {
   try {
@@ -74,7 +75,7 @@ PageRun read_page_run(const RunFiles& files) {
   run.plan = read_stored(files.folder / "plan.toml", run);
   if (std::error_code none; fs::exists(files.folder / kTimelineName, none)) {
     try {
-      run.timeline = read_text(files.folder / kTimelineName, kLargestConfig);
+      run.timeline = read_text(files.folder / kTimelineName, kLargestTimeline);
     } catch (const UserError& error) {
       run.notes.emplace_back(error.what());
     }
