@@ -99,10 +99,27 @@ void write_text(const fs::path& path, std::string_view text) {
 
 void replace_text(const fs::path& path, std::string_view text) {
   const auto beside = partial_beside(path);
-  write_text(beside, text);
-  std::error_code error;
+  std::error_code error, ignored;
+  try {
+    write_text(beside, text);
+  } catch (const UserError&) {
+    fs::remove(beside, ignored);
+    throw;
+  }
   fs::rename(beside, path, error);
   if (error) fail_user("cannot write {}: {}", path.string(), error.message());
+}
+
+bool overwrite_text(const fs::path& path, std::string_view text) {
+  const FileDescriptor file(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+  struct stat info {};
+  constexpr off_t kBlock = 512;
+  if (!file || ::fstat(file.get(), &info) != 0 || !S_ISREG(info.st_mode)) return false;
+  if (static_cast<off_t>(text.size()) > kBlock * info.st_blocks) return false;
+  write_all(file, std::as_bytes(std::span(text)), path);
+  if (::ftruncate(file.get(), static_cast<off_t>(text.size())) != 0) return false;
+  sync_file(file, path);
+  return true;
 }
 
 void write_all(const FileDescriptor& file, std::span<const std::byte> data, const fs::path& path) {

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdio>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -10,6 +9,7 @@
 #include <vector>
 
 #include "config/config.h"
+#include "report/record_file.h"
 
 namespace shoal {
 
@@ -100,10 +100,7 @@ class JsonlSink : public MetricsSink {
   void write(const TestRecord& record) override;
 
  private:
-  void write_line(const std::string& line);
-
-  std::filesystem::path path_;
-  std::unique_ptr<std::FILE, int (*)(std::FILE*)> file_;
+  std::optional<RecordFile> file_;
 };
 
 // Writes a TensorBoard event file (TFRecord framing) in `folder`. A resumed run adds a new file, which makes
@@ -114,7 +111,7 @@ class TensorBoardSink : public MetricsSink {
   void write(const StepRecord& record) override;
   void write(const EvalRecord& record) override;
   void write(const TestRecord& record) override;
-  const std::filesystem::path& path() const { return path_; }
+  const std::filesystem::path& path() const { return file_.path(); }
 
  private:
   struct Scalar {
@@ -124,8 +121,7 @@ class TensorBoardSink : public MetricsSink {
   void write_scalars(std::int64_t step, std::initializer_list<Scalar> scalars);
   void write_record(const std::string& payload);
 
-  std::filesystem::path path_;
-  std::unique_ptr<std::FILE, int (*)(std::FILE*)> file_;
+  RecordFile file_;
 };
 
 // The sinks that the config asks for: run_dir/metrics.jsonl and run_dir/events.out.tfevents.*.

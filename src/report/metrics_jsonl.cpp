@@ -138,8 +138,7 @@ std::optional<TextPerplexity> read_perplexity(const nlohmann::json& record, cons
 
 }  // namespace
 
-JsonlSink::JsonlSink(const std::filesystem::path& path, std::optional<ResumePoint> resume)
-    : path_(path), file_(nullptr, std::fclose) {
+JsonlSink::JsonlSink(const std::filesystem::path& path, std::optional<ResumePoint> resume) {
   std::error_code missing;
   const auto size = std::filesystem::file_size(path, missing);
   if (!missing && size > 0) {
@@ -153,23 +152,16 @@ JsonlSink::JsonlSink(const std::filesystem::path& path, std::optional<ResumePoin
     std::filesystem::resize_file(path, bytes_up_to(path, *resume), error);
     if (error) fail_user("cannot write {}: {}", path.string(), error.message());
   }
-  file_.reset(std::fopen(path.c_str(), "ab"));
-  if (!file_) fail_user("cannot write {}: {}", path.string(), std::strerror(errno));
-}
-
-void JsonlSink::write_line(const std::string& line) {
-  if (std::fwrite(line.data(), 1, line.size(), file_.get()) != line.size() || std::fflush(file_.get()) != 0) {
-    fail_user("cannot write {}: {}", path_.string(), std::strerror(errno));
-  }
+  file_.emplace(path);
 }
 
 void JsonlSink::write(const StepRecord& r) {
-  write_line(fmt::format(R"({{"step":{},"loss":{},"lr":{},"grad_norm":{},"tokens":{},)"
-                         R"("tokens_per_s":{},"ms_per_step":{},"peak_share":{},"memory_per_rank":{:.0f}}})"
-                         "\n",
-                         r.step, number(r.loss), number(r.lr), number(r.grad_norm), r.tokens,
-                         number(r.tokens_per_s), number(r.ms_per_step), number(r.peak_share),
-                         r.memory_per_rank));
+  file_->append(fmt::format(R"({{"step":{},"loss":{},"lr":{},"grad_norm":{},"tokens":{},)"
+                            R"("tokens_per_s":{},"ms_per_step":{},"peak_share":{},"memory_per_rank":{:.0f}}})"
+                            "\n",
+                            r.step, number(r.loss), number(r.lr), number(r.grad_norm), r.tokens,
+                            number(r.tokens_per_s), number(r.ms_per_step), number(r.peak_share),
+                            r.memory_per_rank));
 }
 
 void JsonlSink::write(const EvalRecord& r) {
@@ -183,14 +175,15 @@ void JsonlSink::write(const EvalRecord& r) {
   if (!r.samples.empty()) line += ",\"samples\":" + json_text(nlohmann::json(r.samples));
   if (r.consensus_distance) line += fmt::format(R"(,"consensus_distance":{})", number(*r.consensus_distance));
   if (r.entropy_floor) line += fmt::format(R"(,"entropy_floor":{})", number(*r.entropy_floor));
-  write_line(line + "}\n");
+  file_->append(line + "}\n");
 }
 
 void JsonlSink::write(const TestRecord& r) {
-  write_line(fmt::format(R"({{"step":{},"test_loss":{},"test_perplexity":{}{},"test_accuracy":{}}})"
-                         "\n",
-                         r.step, number(r.loss), number(std::exp(r.loss)),
-                         source_fields("test", r.losses) + text_fields("test", r.text), number(r.accuracy)));
+  file_->append(fmt::format(R"({{"step":{},"test_loss":{},"test_perplexity":{}{},"test_accuracy":{}}})"
+                            "\n",
+                            r.step, number(r.loss), number(std::exp(r.loss)),
+                            source_fields("test", r.losses) + text_fields("test", r.text),
+                            number(r.accuracy)));
 }
 
 Metrics read_metrics_so_far(const std::filesystem::path& file) {

@@ -1,12 +1,9 @@
 #include <unistd.h>
 
 #include <bit>
-#include <cerrno>
 #include <chrono>
 #include <cmath>
-#include <cstring>
 
-#include "core/error.h"
 #include "core/host.h"
 #include "report/crc32c.h"
 #include "report/metrics.h"
@@ -45,8 +42,7 @@ std::string little_endian(T value) {
 }  // namespace
 
 TensorBoardSink::TensorBoardSink(const std::filesystem::path& folder, std::optional<ResumePoint> resume)
-    : path_(folder / file_name()), file_(std::fopen(path_.c_str(), "wb"), std::fclose) {
-  if (!file_) fail_user("cannot write {}: {}", path_.string(), std::strerror(errno));
+    : file_(folder / file_name()) {
   auto version = event_at(0);
   version.set_file_version("brain.Event:2");
   write_record(version.SerializeAsString());
@@ -60,12 +56,8 @@ TensorBoardSink::TensorBoardSink(const std::filesystem::path& folder, std::optio
 // TFRecord: length, checksum of the length, payload, checksum of the payload; all little-endian.
 void TensorBoardSink::write_record(const std::string& payload) {
   const auto length = little_endian(static_cast<std::uint64_t>(payload.size()));
-  const auto record =
-      length + little_endian(masked_crc32c(length)) + payload + little_endian(masked_crc32c(payload));
-  if (std::fwrite(record.data(), 1, record.size(), file_.get()) != record.size() ||
-      std::fflush(file_.get()) != 0) {
-    fail_user("cannot write {}: {}", path_.string(), std::strerror(errno));
-  }
+  file_.append(length + little_endian(masked_crc32c(length)) + payload +
+               little_endian(masked_crc32c(payload)));
 }
 
 void TensorBoardSink::write_scalars(std::int64_t step, std::initializer_list<Scalar> scalars) {

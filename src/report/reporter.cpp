@@ -1,5 +1,7 @@
 #include "report/reporter.h"
 
+#include <utility>
+
 #include "core/error.h"
 #include "core/log.h"
 
@@ -7,8 +9,9 @@ namespace shoal {
 
 Reporter::Reporter(const Config& config, std::optional<double> entropy_floor,
                    std::optional<ResumePoint> resume)
-    : console_(std::in_place, config.train.steps, entropy_floor),
-      sinks_(open_metrics(config.log, config.run.path(), resume)) {}
+    : console_(std::in_place, config.train.steps, entropy_floor) {
+  for (auto& sink : open_metrics(config.log, config.run.path(), resume)) sinks_.push_back({std::move(sink)});
+}
 
 void Reporter::step(const StepRecord& record, double seconds_left) {
   if (console_) console_->step(record, seconds_left);
@@ -33,19 +36,22 @@ void Reporter::clear() {
   if (console_) console_->clear();
 }
 
-// A full disk must not end the run: there may be space again for the next checkpoint.
+// A full disk must not end the run: there may be space again for the next record.
 template <typename Record>
 void Reporter::write(const Record& record) {
-  std::erase_if(sinks_, [&](auto& sink) {
+  for (auto& [sink, fails] : sinks_) {
     try {
       sink->write(record);
-      return false;
+      if (std::exchange(fails, false)) {
+        clear();
+        log::info("there is space for metrics again, and those that were held back are written");
+      }
     } catch (const UserError& error) {
+      if (std::exchange(fails, true)) continue;
       clear();
-      log::warn("{}; training continues without writing to it", error.what());
-      return true;
+      log::warn("{}; training continues, and the metrics are held back until there is space", error.what());
     }
-  });
+  }
 }
 
 }  // namespace shoal

@@ -23,11 +23,15 @@ class Reporter {
   void clear();  // removes the progress bar; call it before any other output
 
  private:
+  struct Sink {
+    std::unique_ptr<MetricsSink> sink;
+    bool fails = false;  // and that was said
+  };
   template <typename Record>
   void write(const Record& record);
 
   std::optional<Console> console_;
-  std::vector<std::unique_ptr<MetricsSink>> sinks_;
+  std::vector<Sink> sinks_;
 };
 
 }  // namespace shoal

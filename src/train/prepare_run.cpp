@@ -6,7 +6,6 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
-#include <fstream>
 #include <thread>
 
 #include "checkpoint/memory_folder.h"
@@ -17,6 +16,7 @@
 #include "config/pretrained.h"
 #include "core/clock.h"
 #include "core/error.h"
+#include "core/file.h"
 #include "core/text.h"
 #include "train/facts.h"
 #include "train/model_io.h"
@@ -163,10 +163,13 @@ RunDirectory take_run_directory(Config& config, const RunPlan& plan, World& worl
 }
 
 void write_config(const Config& config, const std::string& name) {
-  const auto path = config.run.path() / name;  // in its place, for which a full disk has room
-  std::ofstream file(path);
-  file << to_toml(config, true);
-  if (!file.flush()) fail_user("cannot write {}: {}", path.string(), std::strerror(errno));
+  const auto path = config.run.path() / name;
+  const auto text = to_toml(config, true);
+  try {
+    replace_text(path, text);
+  } catch (const UserError&) {  // a full disk, on which a run may go on
+    if (!overwrite_text(path, text)) throw;
+  }
 }
 
 LrSchedule lr_schedule(const Config& config) {

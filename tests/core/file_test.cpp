@@ -51,6 +51,19 @@ TEST_F(Files, AreReplacedInOneStep) {
   EXPECT_THROW(replace_text(folder_ / "no/where", "text"), UserError);
 }
 
+// The blocks that a file has are there on a full disk, too.
+TEST_F(Files, AreWrittenOverWhereTheirBlocksHaveRoom) {
+  const auto path = folder_ / "config";
+  write_text(path, std::string(100, 'x'));
+  EXPECT_TRUE(overwrite_text(path, std::string(200, 'y')));
+  EXPECT_EQ(read_text(path, 1000), std::string(200, 'y'));
+  EXPECT_TRUE(overwrite_text(path, "z"));
+  EXPECT_EQ(read_text(path, 1000), "z");
+  EXPECT_FALSE(overwrite_text(path, std::string(1 << 20, 'y')));
+  EXPECT_EQ(read_text(path, 1000), "z");
+  EXPECT_FALSE(overwrite_text(folder_ / "none", "z"));
+}
+
 TEST_F(Files, ThatCannotBeReadOrWrittenThrowWithTheirNamesAndTheReason) {
   write_text(folder_ / "text", "12345");
   EXPECT_THAT([&] { read_text(folder_ / "text", 4); },

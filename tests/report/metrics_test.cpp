@@ -8,6 +8,7 @@
 #include <iterator>
 #include <limits>
 
+#include "checkpoint/file_size_limit.h"
 #include "core/error.h"
 #include "report/crc32c.h"
 #include "report/tensorboard_event.pb.h"
@@ -184,6 +185,25 @@ TEST_F(MetricsTest, AFullDiskIsSaid) {
   if (!fs::exists("/dev/full")) GTEST_SKIP() << "no /dev/full here";
   JsonlSink sink("/dev/full");
   EXPECT_THROW(sink.write(step_at(1)), UserError);
+}
+
+// As if the disk had been full for a while: no record is lost, and none is there in part.
+TEST_F(MetricsTest, RecordsWaitForSpace) {
+  {
+    JsonlSink all(dir_ / "all.jsonl"), held(file());
+    for (int step = 1; step <= 6; ++step) {
+      all.write(step_at(step));
+      const auto size = fs::file_size(file());
+      if (step == 3 || step == 4) {
+        const test::FileSizeLimit full(size + 20);
+        EXPECT_THROW(held.write(step_at(step)), UserError);
+        EXPECT_EQ(fs::file_size(file()), size);
+      } else {
+        held.write(step_at(step));
+      }
+    }
+  }
+  EXPECT_EQ(read(file()), read(dir_ / "all.jsonl"));
 }
 
 TEST_F(MetricsTest, OpensWhatTheConfigAsksFor) {
