@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/log.h"
 #include "core/process_limits.h"
 #include "core/text.h"
 
@@ -35,6 +36,14 @@ std::string size_text(std::uint64_t bytes) { return format_bytes(static_cast<dou
 }  // namespace
 
 void copy_host_memory(void* to, const void* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
+
+bool is_marked_best(const fs::path& checkpoint) {
+  try {
+    return read_manifest(checkpoint).info.state.value(kBestName, false);
+  } catch (const std::exception&) {  // damaged: reading it says so
+    return false;
+  }
+}
 
 std::int64_t step_of(const fs::path& checkpoint) {
   const auto name = checkpoint.filename().string();
@@ -91,10 +100,29 @@ std::optional<std::string> CheckpointStore::take_error() {
 }
 
 std::optional<fs::path> CheckpointStore::latest() const { return latest_in(root_); }
-std::optional<fs::path> CheckpointStore::best() const { return follow(root_, kBestName); }
-void CheckpointStore::name_best(const fs::path& checkpoint) {
-  replace_symlink(root_ / kBestName, checkpoint.filename().string());
+
+std::optional<fs::path> CheckpointStore::best() const {
+  if (auto best = follow(root_, kBestName)) return best;
+  auto all = list();
+  while (!all.empty() && !is_marked_best(all.back())) all.pop_back();
+  return all.empty() ? std::nullopt : std::optional(all.back());
 }
+
+void CheckpointStore::name_best(const fs::path& checkpoint) { name(kBestName, checkpoint); }
+
+void CheckpointStore::name(const char* link, const fs::path& checkpoint) {
+  const auto path = root_ / link;
+  if (std::error_code error; fs::is_directory(fs::symlink_status(path, error))) {
+    const auto aside = root_ / fmt::format("copy-of-{}", link);
+    fs::rename(path, aside, error);
+    if (!error) {
+      log::warn("{} is a folder, as some programs copy links; it is now {}, which the run does not need",
+                path.string(), aside.string());
+    }
+  }
+  replace_symlink(path, checkpoint.filename().string());
+}
+
 std::vector<fs::path> CheckpointStore::list() const { return list_checkpoints(root_); }
 
 void CheckpointStore::save(const CheckpointInfo& info, std::span<const SliceView> slices, bool best) {
@@ -175,7 +203,7 @@ void CheckpointStore::write(const CheckpointInfo& info, std::span<const SliceVie
   } catch (const std::exception& error) {
     throw Error(give_up(message_of(error)));
   }
-  replace_symlink(root_ / kLatestName, writer->target().filename().string());
+  name(kLatestName, writer->target());
   if (best) name_best(writer->target());
   prune();
 }
@@ -183,9 +211,10 @@ void CheckpointStore::write(const CheckpointInfo& info, std::span<const SliceVie
 void CheckpointStore::prune() {
   if (options_.keep <= 0) return;
   const auto all = list();
-  const auto kept = std::min<std::size_t>(all.size(), static_cast<std::size_t>(options_.keep));
-  for (const auto& directory : std::span(all).first(all.size() - kept)) {
-    if (directory != latest() && directory != best()) remove_checkpoint(directory);
+  if (all.size() <= static_cast<std::size_t>(options_.keep)) return;
+  const auto best = this->best();
+  for (const auto& directory : std::span(all).first(all.size() - static_cast<std::size_t>(options_.keep))) {
+    if (directory != latest() && directory != best) remove_checkpoint(directory);
   }
 }
 

@@ -77,6 +77,8 @@ class CheckpointStore {
   std::optional<std::string> take_error();
 
   std::optional<std::filesystem::path> latest() const;
+  // The checkpoint that `best` names; where some copy of the run has lost the link, the newest that is
+  // marked.
   std::optional<std::filesystem::path> best() const;
   void name_best(const std::filesystem::path& checkpoint);
   std::vector<std::filesystem::path> list() const;  // oldest step first
@@ -87,6 +89,7 @@ class CheckpointStore {
              const std::stop_token& stop);
   void write_own_shard(CheckpointWriter& writer, std::span<const SliceView> slices, std::uint64_t needed,
                        const std::stop_token& stop);
+  void name(const char* link, const std::filesystem::path& checkpoint);
   void prune();
 
   std::filesystem::path root_;
@@ -103,6 +106,8 @@ class CheckpointStore {
 
 // The checkpoints of a directory, oldest step first; none when it does not exist.
 std::vector<std::filesystem::path> list_checkpoints(const std::filesystem::path& root);
+// Whether a checkpoint's state says that it was the best when it was saved.
+bool is_marked_best(const std::filesystem::path& checkpoint);
 // The step in a checkpoint's name.
 std::int64_t step_of(const std::filesystem::path& checkpoint);
 // The checkpoint that `latest` names there, or else that of the highest step.

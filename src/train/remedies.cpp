@@ -6,6 +6,7 @@
 
 #include "checkpoint/run_lock.h"
 #include "core/error.h"
+#include "core/text.h"
 #include "data/errors.h"
 #include "ops/errors.h"
 #include "parallel/backend_ranks.h"
@@ -17,10 +18,10 @@ namespace fs = std::filesystem;
 
 // How to make a dataset of the text in `from`, a file or a folder, beside it.
 std::string prepare_beside(const fs::path& from, const fs::path& name) {
-  const auto out = name.string() + "-tokens";
+  const auto out = shell_word(name.string() + "-tokens");
   return fmt::format(
       "if it is text, prepare it with `shoal prepare text {} --out {}` and train with data.dir={}",
-      from.string(), out, out);
+      shell_word(from.string()), out, out);
 }
 
 std::string remedy(const DataError& error) {
@@ -33,11 +34,12 @@ std::string remedy(const DataError& error) {
           "make it with `shoal prepare text FILE ... --out {}` (or another dataset, see `shoal prepare "
           "--help`), "
           "or set data.dir",
-          error.path.string());
+          shell_word(error.path.string()));
     case Fault::file:
       return "data.dir names a folder; " + prepare_beside(folder, folder.parent_path() / folder.stem());
     case Fault::empty:
-      return fmt::format("make a dataset in it with `shoal prepare text FILE ... --out {}`", folder.string());
+      return fmt::format("make a dataset in it with `shoal prepare text FILE ... --out {}`",
+                         shell_word(folder.string()));
     case Fault::no_dataset:
       return prepare_beside(folder, folder);
     case Fault::vocabulary_file:

@@ -36,9 +36,10 @@ RunSaver::RunSaver(const Config& described, const RunPlan& plan, Runtime& runtim
               .copy = copy_for_saves(runtime.backend(), plan),
               .session = session}) {}
 
-CheckpointInfo RunSaver::describe(const TrainState& state) {
+CheckpointInfo RunSaver::describe(const TrainState& state, bool best) {
   auto info = make_checkpoint_info(described_, plan_.model, state, tokenizer_);
   info.state["data"] = data_;
+  if (best) info.state[kBestName] = true;
   add_worker_states(info, state, runtime_.mesh());
   return info;
 }
@@ -64,10 +65,9 @@ bool RunSaver::begin(TrainState& state, bool best) {
     state.best_val_loss = saver_.best_loss();
   }
   if (last_saved_ == state.step && !best) return false;
-  auto info = describe(state);
-  if (best) info.state[kBestName] = true;
   auto& mesh = runtime_.mesh();
-  saver_.begin(info, worker_slices(runtime_.engine(), mesh.shape(), mesh.coordinate()), best);
+  saver_.begin(describe(state, best), worker_slices(runtime_.engine(), mesh.shape(), mesh.coordinate()),
+               best);
   last_saved_ = state.step;
   if (best) saving_best_ = state.step;
   return true;

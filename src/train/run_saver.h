@@ -19,8 +19,8 @@ class RunSaver {
   RunSaver(const Config& described, const RunPlan& plan, Runtime& runtime, Reporter& reporter,
            const std::string& session, std::string tokenizer, nlohmann::json data);
 
-  // The metadata of a checkpoint of this state. Collective.
-  CheckpointInfo describe(const TrainState& state);
+  // The metadata of a checkpoint of this state, which is the best so far or not. Collective.
+  CheckpointInfo describe(const TrainState& state, bool best);
   // Copies data to host memory, from wherever the backend has it.
   static SliceBuffer::Copy copy_to_host(Backend& backend);
 

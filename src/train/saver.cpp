@@ -39,10 +39,12 @@ std::string Saver::news() {
 
 void Saver::mend_best(const std::filesystem::path& checkpoint) {
   if (ranks_.rank() != 0) return;
-  const auto best = store_->best();
-  if (best && step_of(*best) >= step_of(checkpoint)) return;
+  auto best = store_->best();
   try {
-    if (read_manifest(checkpoint).info.state.value(kBestName, false)) store_->name_best(checkpoint);
+    if (!best || step_of(*best) < step_of(checkpoint)) {
+      if (is_marked_best(checkpoint)) best = checkpoint;
+    }
+    if (best) store_->name_best(*best);
   } catch (const UserError& error) {  // a full disk
     log::warn("{}", error.what());
   }

@@ -252,21 +252,22 @@ void check_contents(const nlohmann::json& saved, const Config& before, const Con
 UserError with_older_checkpoint(const UserError& error, const fs::path& checkpoint) {
   const auto root = checkpoint.parent_path();
   const auto name = checkpoint.filename().string();
+  const auto put_aside = [&](const fs::path& damaged) {
+    return fmt::format("mv {} {}", shell_word(damaged.string()),
+                       shell_word((root / ("damaged-" + damaged.filename().string())).string()));
+  };
   auto older = list_checkpoints(root);
   std::erase_if(older, [&](const fs::path& other) { return other.filename().string() >= name; });
   for (auto it = older.rbegin(); it != older.rend(); ++it) {
     if (!verify_checkpoint(*it).empty()) continue;
     std::string aside;  // all that are newer
     for (auto damaged = older.rbegin(); damaged != it; ++damaged) {
-      aside += fmt::format("mv {} {} && ", damaged->string(),
-                           (root / ("damaged-" + damaged->filename().string())).string());
+      aside += put_aside(*damaged) + " && ";
     }
-    return UserError(
-        fmt::format("{}\nthe newest whole checkpoint is {}; to go on from there, put the damaged one{} aside "
-                    "and resume: {}mv {} "
-                    "{}, then the same command again",
-                    error.what(), it->filename().string(), aside.empty() ? "" : "s", aside,
-                    (root / name).string(), (root / ("damaged-" + name)).string()));
+    return UserError(fmt::format(
+        "{}\nthe newest whole checkpoint is {}; to go on from there, put the damaged one{} aside "
+        "and resume: {}{}, then the same command again",
+        error.what(), it->filename().string(), aside.empty() ? "" : "s", aside, put_aside(root / name)));
   }
   return UserError(fmt::format("{}\nno older checkpoint of the run is whole", error.what()));
 }

@@ -120,7 +120,7 @@ struct Trainer::Run {
   bool evaluate();
   void evaluate_at_start();
   void start_memory();
-  void save_in_memory();
+  void save_in_memory(bool best);
   // The parts of the state that no step keeps up to date.
   void update_state() {
     state.loss_window = spikes.losses();
@@ -443,13 +443,9 @@ void Trainer::Run::train(BatchLoader& loader) {
     }
     reporter.bar(state.step, outcome.loss, left);
     if (first()) saver->tell_failures();
-    const bool improved = calendar.evaluates(state.step) && evaluate();
-    if (improved && config.checkpoint.best) {
-      save(true);
-    } else if (calendar.saves(state.step)) {
-      save(false);
-    }
-    if (memory && calendar.saves_in_memory(state.step)) save_in_memory();
+    const bool best = calendar.evaluates(state.step) && evaluate() && config.checkpoint.best;
+    if (best || calendar.saves(state.step)) save(best);
+    if (memory && calendar.saves_in_memory(state.step)) save_in_memory(best);
   }
   read_sums(true);
 }
@@ -465,14 +461,14 @@ void Trainer::Run::start_memory() {
   memory.emplace(world, config.checkpoint, run, directory.session, bytes, runtime.backend());
 }
 
-void Trainer::Run::save_in_memory() {
+void Trainer::Run::save_in_memory(bool best) {
   memory->wait();
   if (worker_sums) {  // other workers may be at an earlier step
     read_sums(true);
     ranks().barrier();
   }
   update_state();
-  memory->begin(saver->describe(state), worker_slices(engine(), mesh().shape(), mesh().coordinate()));
+  memory->begin(saver->describe(state, best), worker_slices(engine(), mesh().shape(), mesh().coordinate()));
 }
 
 // Saves the state, and says how the run ended.

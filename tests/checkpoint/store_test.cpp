@@ -90,6 +90,45 @@ TEST(Store, KeepsTheNewestAndTheBest) {
   EXPECT_THAT(everything(store), ElementsAre("best", "latest", "step-00000006", "step-00000007"));
 }
 
+CheckpointInfo best_at_step(std::int64_t step) {
+  auto info = at_step(step);
+  info.state["best"] = true;
+  return info;
+}
+
+// Programs that copy a run may leave links out.
+TEST(Store, KnowsTheBestWithoutItsLink) {
+  const ScratchDir run;
+  const TestTensor a("a", DType::f32, {100}, 1);
+  CheckpointStore store(run.path(), {.keep = 1});
+  for (int step = 1; step <= 3; ++step)
+    store.save(step < 3 ? best_at_step(step) : at_step(step), std::vector{a.view()}, step < 3);
+  fs::remove(store.root() / "best");
+  fs::remove(store.root() / "latest");
+  EXPECT_EQ(store.best()->filename(), "step-00000002");
+  store.save(at_step(4), std::vector{a.view()});
+  EXPECT_THAT(everything(store), ElementsAre("latest", "step-00000002", "step-00000004"));
+}
+
+// Others copy the folders that the links name.
+TEST(Store, PutsFoldersInThePlaceOfLinksAside) {
+  const ScratchDir run;
+  const TestTensor a("a", DType::f32, {100}, 1);
+  CheckpointStore store(run.path(), {.keep = 1});
+  store.save(best_at_step(1), std::vector{a.view()}, true);
+  for (const char* link : {"latest", "best"}) {
+    fs::remove(store.root() / link);
+    fs::copy(store.root() / "step-00000001", store.root() / link);
+  }
+  store.save(at_step(2), std::vector{a.view()});
+  EXPECT_THAT(everything(store),
+              ElementsAre("best", "copy-of-latest", "latest", "step-00000001", "step-00000002"));
+  EXPECT_EQ(fs::read_symlink(store.root() / "latest"), "step-00000002");
+  store.save(best_at_step(3), std::vector{a.view()}, true);
+  EXPECT_THAT(everything(store),
+              ElementsAre("best", "copy-of-best", "copy-of-latest", "latest", "step-00000003"));
+}
+
 TEST(Store, FoldersOfOtherNamesAreTheUsers) {
   const ScratchDir run;
   const TestTensor a("a", DType::f32, {100}, 1);

@@ -225,6 +225,18 @@ TEST_F(MemoryRuns, AreTakenWhereTheDiskHasTheStateWithoutALink) {
   EXPECT_THAT(log_of("run"), HasSubstr("step-00000008: 8 of 12 steps"));
 }
 
+// The process died before the best was on the disk.
+TEST_F(MemoryRuns, AStateThatWasTheBestStillIs) {
+  const auto settings = in_memory({"checkpoint.interval=4", "eval.interval=8"});
+  fail_after(8, "run", settings, 2);
+  const auto checkpoints = checkpoint("run", 8).parent_path();
+  ASSERT_EQ(fs::read_symlink(checkpoints / "best"), checkpoint("run", 8).filename());
+  fs::remove_all(checkpoint("run", 8));
+  fs::remove(checkpoints / "best");
+  fail_after(1, "run", with(settings, {"init.from=resume"}), 2);
+  EXPECT_EQ(fs::read_symlink(checkpoints / "best"), checkpoint("run", 8).filename());
+}
+
 TEST_F(MemoryRuns, AnotherRunFromScratchRemovesThem) {
   fail_after(4, "run", in_memory({"checkpoint.interval=0"}), 2);
   EXPECT_FALSE(files(".safetensors").empty());
