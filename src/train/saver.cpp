@@ -41,9 +41,7 @@ void Saver::mend_best(const std::filesystem::path& checkpoint) {
   if (ranks_.rank() != 0) return;
   auto best = store_->best();
   try {
-    if (!best || step_of(*best) < step_of(checkpoint)) {
-      if (is_marked_best(checkpoint)) best = checkpoint;
-    }
+    if ((!best || step_of(*best) < step_of(checkpoint)) && is_marked_best(checkpoint)) best = checkpoint;
     if (best) store_->name_best(*best);
   } catch (const UserError& error) {  // a full disk
     log::warn("{}", error.what());
