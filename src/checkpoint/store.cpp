@@ -196,6 +196,7 @@ void CheckpointStore::write(const CheckpointInfo& info, std::span<const SliceVie
     writer.emplace(root_, info.step, fmt::format("{}-{}", options_.session, ++attempts_));
     write_own_shard(*writer, slices, needed, stop);
     if (options_.rank != 0) return;
+    options_.before_sync();
     sync_files_in(root_.parent_path());
     writer->commit(info, options_.world, kPatience, stop);
   } catch (const UserError& error) {

@@ -45,6 +45,8 @@ struct StoreOptions {
   int world = 1;
   // Copies data for a save in the background; none: it reads them where they are, so they must not change.
   SliceBuffer::Copy copy = copy_host_memory;
+  // Called before the files of the run's folder are made durable, by the thread that saves.
+  std::function<void()> before_sync = [] {};
   std::string session = "0";  // the same on all ranks, another for every process that saves to this run
 };
 

@@ -75,6 +75,9 @@ class MetricsSink {
   virtual void write(const StepRecord& record) = 0;
   virtual void write(const EvalRecord& record) = 0;
   virtual void write(const TestRecord& record) = 0;
+  // Writes records for which a full disk had no room, if it has now. May be called while another thread
+  // writes.
+  virtual void flush() = 0;
 };
 
 // The state that a run goes on from.
@@ -98,6 +101,7 @@ class JsonlSink : public MetricsSink {
   void write(const StepRecord& record) override;
   void write(const EvalRecord& record) override;
   void write(const TestRecord& record) override;
+  void flush() override { file_->flush(); }
 
  private:
   std::optional<RecordFile> file_;
@@ -111,6 +115,7 @@ class TensorBoardSink : public MetricsSink {
   void write(const StepRecord& record) override;
   void write(const EvalRecord& record) override;
   void write(const TestRecord& record) override;
+  void flush() override { file_.flush(); }
   const std::filesystem::path& path() const { return file_.path(); }
 
  private:

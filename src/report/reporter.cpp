@@ -32,6 +32,10 @@ void Reporter::test(const TestRecord& record) {
   write(record);
 }
 
+void Reporter::flush() const {
+  for (const auto& [sink, fails] : sinks_) sink->flush();
+}
+
 void Reporter::clear() {
   if (console_) console_->clear();
 }

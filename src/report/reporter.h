@@ -20,6 +20,8 @@ class Reporter {
   void bar(std::int64_t step, double loss, double seconds_left);
   void evaluation(const EvalRecord& record, const TrainTime& time);
   void test(const TestRecord& record);
+  // Writes metrics that were held back, if there is space. May be called while another thread reports.
+  void flush() const;
   void clear();  // removes the progress bar; call it before any other output
 
  private:

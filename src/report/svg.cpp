@@ -16,6 +16,8 @@ std::string svg_escaped(std::string_view text) {
       out += "&amp;";
     } else if (value == '<') {
       out += "&lt;";
+    } else if (value == '>') {
+      out += "&gt;";
     } else if (length == 0) {
       append_utf8(out, 0xFFFD);
     } else if (value < 0x20) {

@@ -34,6 +34,7 @@ RunSaver::RunSaver(const Config& described, const RunPlan& plan, Runtime& runtim
       saver_(runtime.ranks(), described.run.path(),
              {.keep = described.checkpoint.keep,
               .copy = copy_for_saves(runtime.backend(), plan),
+              .before_sync = [&reporter] { reporter.flush(); },
               .session = session}) {}
 
 CheckpointInfo RunSaver::describe(const TrainState& state, bool best) {

@@ -197,6 +197,7 @@ TEST_F(MetricsTest, RecordsWaitForSpace) {
       if (step == 3 || step == 4) {
         const test::FileSizeLimit full(size + 20);
         EXPECT_THROW(held.write(step_at(step)), UserError);
+        held.flush();
         EXPECT_EQ(fs::file_size(file()), size);
       } else {
         held.write(step_at(step));
@@ -204,6 +205,13 @@ TEST_F(MetricsTest, RecordsWaitForSpace) {
     }
   }
   EXPECT_EQ(read(file()), read(dir_ / "all.jsonl"));
+  JsonlSink held(file(), 6);
+  {
+    const test::FileSizeLimit full(fs::file_size(file()));
+    EXPECT_THROW(held.write(step_at(7)), UserError);
+  }
+  held.flush();
+  EXPECT_EQ(read_metrics(file()).steps.size(), 7u);
 }
 
 TEST_F(MetricsTest, OpensWhatTheConfigAsksFor) {

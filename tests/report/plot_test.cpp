@@ -100,7 +100,7 @@ TEST(Plot, TheLastLossesOfARunThatDivergesLeaveTheAxis) {
 
 TEST(Plot, NamesAreValidText) {
   const std::vector runs = {run_of("a\xff<b>&\x01", {1, 2})};
-  EXPECT_THAT(plot_svg(runs), HasSubstr(">a\uFFFD&lt;b>&amp; </text>"));
+  EXPECT_THAT(plot_svg(runs), HasSubstr(">a\uFFFD&lt;b&gt;&amp; </text>"));
 }
 
 TEST(Plot, RunsWithAlmostNothingInThemAreDrawn) {
