@@ -101,7 +101,7 @@ void print_step(const DryRun::Rank& rank, int steps, const RunPlan& plan) {
 }  // namespace
 
 void print_dry_run(Config config, int asked, int ranks_per_host) {
-  const auto launch = detect_launcher();
+  const auto launch = launcher_of(asked);
   if (launch.rank != 0) return;  // under mpirun, one process prints
   const int ranks = ranks_to_start(config, asked, launch);
   resolve_layout(config, ranks, ranks_per_host);

@@ -109,7 +109,7 @@ class RankSupervisor {
   std::optional<RunToRestart> run_;
   CaughtSignals signals_;
   int signals_seen_ = 0;
-  int stop_signal_ = 0;  // that ended a wait for hosts
+  int stop_signal_ = 0;  // the first
   Stopwatch since_kill_;
 };
 
@@ -164,9 +164,10 @@ int RankSupervisor::room_on(const std::vector<Host>& hosts) const {
 }
 
 RankPlacement RankSupervisor::place(const std::vector<Host>& hosts) const {
-  return place_ranks(hosts, room_on(hosts), options_.min_ranks, [&](int ranks, int ranks_per_host) {
+  const auto layout_of = [&](int ranks, int ranks_per_host) {
     return run_ ? layout_of_ranks(*run_, ranks, ranks_per_host) : RankLayout{};
-  });
+  };
+  return place_ranks(hosts, room_on(hosts), options_.min_ranks, layout_of, run_ ? run_->most_ranks() : most_);
 }
 
 void RankSupervisor::check_start() {
@@ -348,20 +349,24 @@ Outcome RankSupervisor::attempt(const RankPlacement& where, const std::vector<st
   ChildProcess child(call.arguments, call.environment);
   Stopwatch alone;  // mpirun, after its last process
   Stopwatch age;
-  bool moved = false;
+  bool moved = false, shown = false;
   considered_ = where.hosts;
   const bool watches = run_ && elastic_ && names_hosts();
   const double poll_interval = watches ? std::min(kPollInterval, options_.watch) : kPollInterval;
   for (bool ended = false, started = false; !ended;) {
     const auto events = child.wait_for_events(poll_interval, &signals_);
     ended = events.ended;
-    print(stdout, out.feed(events.out));
-    print(stderr, err.feed(events.err));
-    if (events.signal != 0) on_signal(events.signal, child, call.stop_signal, moved);
+    for (auto [stream, text] : {std::pair{stdout, out.feed(events.out)}, {stderr, err.feed(events.err)}}) {
+      print(stream, text);
+      shown |= !text.empty();
+    }
+    // Open MPI's mpirun forgets a signal that comes before it has ranks to forward it to.
+    const int stop_signal = shown ? call.stop_signal : SIGTERM;
+    if (events.signal != 0) on_signal(events.signal, child, stop_signal, moved);
     if (watches && !ended && !moved && signals_seen_ == 0 && age.seconds() >= options_.watch &&
         asks_to_move(where)) {
       moved = true;
-      child.send(call.stop_signal);
+      child.send(stop_signal);
     }
     if (signals_seen_ > 1 && since_kill_.seconds() > 4) child.send(SIGKILL);
     const bool running = child.has_children();
@@ -383,6 +388,7 @@ Outcome RankSupervisor::attempt(const RankPlacement& where, const std::vector<st
 // them.
 void RankSupervisor::on_signal(int signal, ChildProcess& child, int stop_signal, bool asked) {
   if (++signals_seen_ == 1) {
+    stop_signal_ = signal;
     log::info("{}: the ranks save and stop; a second signal ends them at once", signal_name(signal));
     if (!asked) child.send(stop_signal);
   } else if (signals_seen_ == 2) {
@@ -416,13 +422,17 @@ std::string RankSupervisor::describe_failure(const Outcome& outcome) const {
 }
 
 int RankSupervisor::report_outcome(const Outcome& outcome, int restarts, int fruitless) const {
+  if (outcome.stopped && !outcome.explained) {
+    const bool saved = !failed(outcome) && (!run_ || run_->latest_step());
+    return saved ? 0 : 128 + stop_signal_;
+  }
   if (!failed(outcome)) return 0;
   if (refused(outcome)) return 2;
   if (fruitless > 1) {
     log::warn("the last {} attempts died without a new checkpoint: the same failure is likely to come again",
               fruitless);
   }
-  if (outcome.explained || outcome.stopped) return 1;
+  if (outcome.explained) return 1;
   fail("{}{}", describe_failure(outcome),
        restarts > 0 ? fmt::format(", after {} restart{}", restarts, restarts == 1 ? "" : "s")
        : run_       ? "; --max-restarts K restarts from the latest checkpoint when a rank dies"

@@ -52,8 +52,14 @@ std::optional<MpiKind> find_kind(const std::string& path) {
   return std::nullopt;
 }
 
-// Environment variables that must reach the ranks on all hosts.
-bool is_for_ranks(std::string_view name) { return name.starts_with("SHOAL_") || name.starts_with("OMP_"); }
+// Environment variables that must reach the ranks on all hosts: ranks of which some lack one of NCCL's would
+// wait for each other in vain.
+bool is_for_ranks(std::string_view entry) {
+  constexpr std::string_view kBeginnings[] = {"SHOAL_",          "OMP_",     "NCCL_", "CUDA_", "HF_",
+                                              "XDG_CACHE_HOME=", "NO_COLOR="};
+  return std::ranges::any_of(kBeginnings,
+                             [&](std::string_view beginning) { return entry.starts_with(beginning); });
+}
 
 // Variables that the user has set are kept.
 void add_defaults(std::vector<std::string>& environment,

@@ -23,11 +23,13 @@ bool may_become_mpiruns(std::string_view start) {
   return firsts.find(start[0]) != std::string_view::npos;
 }
 
-// Lines that mpirun writes outside frames. The last three follow hydra's frame.
+// Lines that mpirun, or Open MPI in a rank that loses another, writes outside frames. The last three follow
+// hydra's frame.
 bool is_noise(const std::string& line) {
   static const std::regex noise(
       R"(mpi(run|exec)\S*: Forwarding signal \d+ to job)"
       R"(|\[[^\]]+\] (\d+ more process(es)? ha(s|ve) sent help message.*|Set MCA parameter "orte_base_help.*))"
+      R"(|\[[^\]]+:\d+\] Read -1, expected \d+, errno = \d+)"
       R"(|application called MPI_Abort\(.*|Abort\(\d+\) on node \d+ \(rank \d+ in comm \d+\).*)"
       R"(|YOUR APPLICATION TERMINATED WITH THE EXIT STRING.*)"
       R"(|This typically refers to a problem with your application\.)"

@@ -4,9 +4,10 @@
 
 namespace shoal {
 
-RankPlacement place_ranks(const std::vector<Host>& hosts, int room, int least, const LayoutOf& layout_of) {
+RankPlacement place_ranks(const std::vector<Host>& hosts, int room, int least, const LayoutOf& layout_of,
+                          int most) {
   RankPlacement result;
-  for (int ranks = room; ranks >= least && ranks > 0; --ranks) {
+  for (int ranks = room; ranks >= least && ranks > 0; ranks = std::min(ranks - 1, most)) {
     auto layout = layout_of(ranks, fewest_on_a_host(hosts, ranks));
     if (layout.objection.empty())
       return {filled_hosts(hosts, ranks), ranks, std::move(layout), std::move(result.objection)};

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -28,9 +29,10 @@ struct RankPlacement {
   std::string objection = {};  // why not all the room is used; ""
 };
 
-// The largest number of ranks from `room` down to `least` that has a layout. `hosts` take `room` ranks or
-// more, or are empty.
-RankPlacement place_ranks(const std::vector<Host>& hosts, int room, int least, const LayoutOf& layout_of);
+// The largest number of ranks from `room` down to `least` that has a layout, which more than `most` cannot
+// have. `hosts` take `room` ranks or more, or are empty.
+RankPlacement place_ranks(const std::vector<Host>& hosts, int room, int least, const LayoutOf& layout_of,
+                          int most = std::numeric_limits<int>::max());
 
 // Whether running ranks should stop and start again in another placement: a host of theirs has no longer
 // their room, or the other placement has more ranks. `usable`: all hosts that may be used now.

@@ -22,13 +22,13 @@
 namespace shoal {
 namespace {
 
-// SIGINT, SIGTERM and SIGHUP without those that were ignored when the process began: they stay so. nohup
-// ignores SIGHUP, and a script's jobs in the background have SIGINT ignored.
+// SIGINT, SIGTERM, SIGHUP and SIGUSR1 without those that were ignored when the process began: they stay so.
+// nohup ignores SIGHUP, and a script's jobs in the background have SIGINT ignored.
 const sigset_t& caught() {
   static const sigset_t set = [] {
     sigset_t signals;
     ::sigemptyset(&signals);
-    for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) {
       struct sigaction before {};
       ::sigaction(signal, nullptr, &before);
       if (before.sa_handler != SIG_IGN) ::sigaddset(&signals, signal);

@@ -28,6 +28,11 @@ int ranks_for_all(const Config& config) {
 
 }  // namespace
 
+Launcher launcher_of(int asked) {
+  const auto launch = detect_launcher();
+  return launch.ranks == 1 && asked != 0 ? Launcher{} : launch;
+}
+
 int ranks_to_start(const Config& config, int asked, const Launcher& launch) {
   const bool launched = launch.kind != Launcher::Kind::alone;
   if (launched && asked > 0 && asked != launch.ranks) {
@@ -49,7 +54,7 @@ int ranks_to_start(const Config& config, int asked, const Launcher& launch) {
 
 void with_job(int asked, const std::function<Config()>& load,
               const std::function<void(const Config&, const Job&)>& body) {
-  const Launcher launch = detect_launcher();
+  const Launcher launch = launcher_of(asked);
   if (launch.kind == Launcher::Kind::alone) {
     const Config config = load();
     return body(config, {.ranks = ranks_to_start(config, asked, launch)});

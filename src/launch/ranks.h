@@ -33,6 +33,10 @@ void run_ranks(const Config& config, const Job& job,
 void with_ranks(int asked, const std::function<Config()>& load,
                 const std::function<void(const Config& config, World& world)>& body);
 
+// The launcher whose rank this process is. One that started a single rank, such as a step of Slurm in which
+// `srun --pty bash` runs, leaves it to --ranks where that is given.
+Launcher launcher_of(int asked);
+
 // The number of ranks that with_ranks() starts.
 int ranks_to_start(const Config& config, int asked, const Launcher& launch);
 

@@ -5,10 +5,10 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <limits>
 #include <string_view>
 #include <utility>
 
-#include "checkpoint/reader.h"
 #include "checkpoint/run_lock.h"
 #include "checkpoint/store.h"
 #include "config/layout.h"
@@ -51,7 +51,8 @@ std::int64_t last_logged_step(const fs::path& metrics) {
 }  // namespace
 
 std::optional<RunToRestart> RunToRestart::of(const std::vector<std::string>& command) {
-  if (command.front() != "train") return std::nullopt;
+  const auto asks_for_help = [](const std::string& word) { return word == "-h" || word == "--help"; };
+  if (command.front() != "train" || std::ranges::any_of(command, asks_for_help)) return std::nullopt;
   std::vector<std::string> words;  // the config and its settings, without options
   for (std::size_t i = 1; i < command.size(); ++i) {
     const auto& word = command[i];
@@ -73,7 +74,7 @@ void RunToRestart::wait_until_unused() const { wait_for_run_lock(config_.run.pat
 std::optional<std::int64_t> RunToRestart::latest_step() const {
   const auto latest = latest_in(config_.run.path() / kCheckpointsName);
   if (!latest) return std::nullopt;
-  return inspect_checkpoint(latest->string()).manifest.info.step;
+  return step_of(*latest);  // also of a damaged one, of which the ranks say more
 }
 
 std::int64_t RunToRestart::steps_done() const {
@@ -107,6 +108,12 @@ RankLayout RunToRestart::layout(int ranks, int ranks_per_host) const {
     result.objection = error.what();
   }
   return result;
+}
+
+int RunToRestart::most_ranks() const {
+  const auto& model = config_.model;
+  const std::int64_t most = std::int64_t{model.n_layer} * model.n_head * config_.train.global_batch;
+  return static_cast<int>(std::min<std::int64_t>(most, std::numeric_limits<int>::max()));
 }
 
 int RunToRestart::ranks_of_worker() const {

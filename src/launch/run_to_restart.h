@@ -33,6 +33,8 @@ class RunToRestart {
   void require_layout(int ranks, int ranks_per_host) const;
   // The command's layout with as many data ranks as `ranks` leave.
   RankLayout layout(int ranks, int ranks_per_host) const;
+  // More ranks have no layout: each would need a sequence, a block and a head of its own.
+  int most_ranks() const;
   // The number of ranks of a gossip worker, which has a model of its own; 0 without gossip.
   int ranks_of_worker() const;
 

@@ -387,10 +387,53 @@ TEST_F(Launch, StopsRanksOnceAndThenEndsThem) {
   ASSERT_TRUE(eventually([&] { return process.err_so_far().find("asked") != std::string::npos; }));
   process.signal(SIGINT);
   const auto result = process.wait();
-  EXPECT_EQ(result.code, 1);
+  EXPECT_EQ(result.code, 128 + SIGINT);
   EXPECT_THAT(result.err, HasSubstr("SIGINT: the ranks save and stop"));
   EXPECT_THAT(result.err, HasSubstr("told"));
   EXPECT_THAT(result.err, Not(HasSubstr("restart")));
+}
+
+// As mpirun does that has no ranks yet, to which it would forward the signal.
+TEST_F(Launch, EndsRanksThatHaveNotBegun) {
+  make_mpirun("trap '' USR1; touch ready; while true; do sleep 0.01; done");
+  for (const int signal : {SIGTERM, SIGUSR1}) {
+    fs::remove(file("ready"));
+    Process process(launch_command({"-n", "2"}, {}), folder_.path());
+    ASSERT_TRUE(eventually([&] { return fs::exists(file("ready")); }));
+    process.signal(signal);
+    EXPECT_EQ(process.wait().code, 128 + signal);
+  }
+}
+
+// A job's script takes 0 for everything that is saved.
+TEST_F(Launch, AStopWithoutACheckpointIsNoSuccess) {
+  make_mpirun("trap 'exit 0' USR1; echo begun >&2; while true; do sleep 0.01; done");
+  const auto code_of_stop = [&] {
+    Process process(launch_command({"-n", "2"}, {}), folder_.path());
+    EXPECT_TRUE(eventually([&] { return process.err_so_far().find("begun") != std::string::npos; }));
+    process.signal(SIGTERM);
+    return process.wait().code;
+  };
+  EXPECT_EQ(code_of_stop(), 128 + SIGTERM);
+  fs::create_directories(file("runs/tiny/checkpoints/step-00000001"));
+  EXPECT_EQ(code_of_stop(), 0);
+}
+
+TEST_F(Launch, GivesVariablesToTheRanksOfAllHosts) {
+  make_mpirun("exit 0");
+  const auto set = [](const char* name) { ::setenv(name, "1", 1); };
+  for (const char* name : {"NCCL_DEBUG", "CUDA_VISIBLE_DEVICES", "NO_COLOR", "SHOAL_TESTED"}) set(name);
+  launch({"-n", "1"});
+  for (const char* name : {"NCCL_DEBUG", "CUDA_VISIBLE_DEVICES", "NO_COLOR", "SHOAL_TESTED"}) {
+    EXPECT_THAT(read_file(file("calls")), HasSubstr(fmt::format("-x {} ", name)));
+    ::unsetenv(name);
+  }
+}
+
+TEST_F(Launch, ShowsTheHelpOfItsCommand) {
+  make_mpirun("\"$@\"");
+  EXPECT_THAT(shoal({"launch", "--mpirun", "./mpirun", "-n", "1", "--", "train", "--help"}).out,
+              HasSubstr("shoal train"));
 }
 
 // A script's jobs in the background begin with SIGINT ignored.

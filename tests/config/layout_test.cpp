@@ -181,6 +181,16 @@ TEST(Workers, OfATopologyOfOnesOwn) {
               HasSubstr("is a topology of 3 workers, not of 4"));
 }
 
+TEST(RanksToStart, AreThoseOfTheOptionInAStepOfOneTask) {
+  ::setenv("PMIX_RANK", "0", 1);
+  EXPECT_EQ(launcher_of(0).kind, Launcher::Kind::open_mpi);
+  EXPECT_EQ(launcher_of(2).kind, Launcher::Kind::alone);
+  ::setenv("SLURM_STEP_ID", "0", 1);
+  ::setenv("SLURM_STEP_NUM_TASKS", "2", 1);
+  EXPECT_EQ(launcher_of(2).kind, Launcher::Kind::open_mpi);
+  for (const char* name : {"PMIX_RANK", "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS"}) ::unsetenv(name);
+}
+
 TEST(RanksToStart, ComeFromTheOptionTheLauncherOrTheConfig) {
   const Launcher alone, mpi{Launcher::Kind::open_mpi, 0, 4, "mpirun"};
   Config config;

@@ -48,6 +48,13 @@ TEST(OutputFilter, PassesTheProgramsTextWhateverItsPieces) {
   }
 }
 
+// The error stays the last line.
+TEST(OutputFilter, LeavesOutWhatOpenMpiSaysOfALostRank) {
+  OutputFilter filter;
+  const std::string error = "shoal: error: rank 1 did not come\n";
+  EXPECT_EQ(shown_of(filter, error + "[vm:04985] Read -1, expected 102400, errno = 3\n", 7), error);
+}
+
 // mpirun's frame begins a message there: it does not end one that the program's line seemed to begin.
 TEST(OutputFilter, ReadsADeathBehindTheProgramsDashes) {
   for (const std::string& before : {kDashes, kDashes + "a cell\n", "half " + kDashes + kDashes}) {

@@ -38,6 +38,19 @@ TEST(Placement, TakesTheLargestNumberThatHasALayout) {
   EXPECT_EQ(place_ranks({}, 0, 0, kAnyNumber).ranks, 0);
 }
 
+// A layout takes milliseconds to find, and a cluster may have room for many more ranks than a run.
+TEST(Placement, AsksForNoLayoutOfMoreRanksThanThereCanBe) {
+  std::vector<int> asked;
+  const auto layout_of = [&](int ranks, int) {
+    asked.push_back(ranks);
+    return RankLayout{.objection = ranks > 3 ? fmt::format("not {}", ranks) : ""};
+  };
+  const auto found = place_ranks({}, 100'000, 1, layout_of, 5);
+  EXPECT_EQ(found.ranks, 3);
+  EXPECT_EQ(found.objection, "not 100000");
+  EXPECT_THAT(asked, ::testing::ElementsAre(100'000, 5, 4, 3));
+}
+
 TEST(Placement, TellsTheLayoutOfTheRanksOfAHost) {
   int seen = -1;
   place_ranks({{"a", 4}, {"b", 4}}, 6, 1, [&](int, int ranks_per_host) {
