@@ -47,13 +47,6 @@ std::string read_prompt(const SampleArguments& options) {
   return read_rest(stream, file);
 }
 
-Config load_config(const SampleArguments& options) {
-  auto config = load_text_config(options);
-  if (options.interactive && options.ranks > config.parallel.tensor)
-    fail_user("--interactive generates one text at a time; leave out --ranks");
-  return config;
-}
-
 // Lines of standard input. A signal ends the wait for one.
 class InputLines {
  public:
@@ -116,6 +109,11 @@ void sample(const SampleArguments& options, const std::string& text, const Confi
   require_agreement(ranks, facts_of(config));
   // Groups of tensor ranks share a model; the first rank of each writes texts.
   const int tensor = config.parallel.tensor;
+  if (options.interactive && ranks.size() > tensor) {
+    fail_user(
+        "--interactive generates one text at a time; start {}",
+        tensor == 1 ? "one rank, without --ranks" : fmt::format("{} ranks, as parallel.tensor says", tensor));
+  }
   const auto group = ranks.split([&](int rank) { return Communicator::SplitKey{rank / tensor, rank}; });
   const auto writers = ranks.split([&](int rank) { return Communicator::SplitKey{rank % tensor, rank}; });
   const auto model = load_text_model(options, config, *group, world);
@@ -220,17 +218,17 @@ void add_sample(CLI::App& app) {
   command
       ->add_option("--repetition-penalty", sampling.repetition_penalty,
                    "Above 1: tokens of the prompt and the text become less likely; 1 is off")
-      ->check(takes_number({.low = 0, .low_open = true}))
+      ->check(takes_number({.low = kLeastRepetitionPenalty, .high = kMostRepetitionPenalty}))
       ->capture_default_str();
   command
       ->add_option("--presence-penalty", sampling.presence_penalty,
                    "Subtracted from the logit of a token that was generated; 0 is off")
-      ->check(takes_number({}))
+      ->check(takes_number({.low = -kMostPenalty, .high = kMostPenalty}))
       ->capture_default_str();
   command
       ->add_option("--frequency-penalty", sampling.frequency_penalty,
                    "Subtracted for each time that a token was generated; 0 is off")
-      ->check(takes_number({}))
+      ->check(takes_number({.low = -kMostPenalty, .high = kMostPenalty}))
       ->capture_default_str();
   command
       ->add_option("--seed", sampling.seed, "Seed of the random choices: the same seed writes the same texts")
@@ -293,7 +291,7 @@ void add_sample(CLI::App& app) {
                   options->beam.beams);
       }
       text = read_prompt(*options);
-      return load_config(*options);
+      return load_text_config(*options);
     };
     with_ranks(options->ranks, load,
                [&](const Config& config, World& world) { sample(*options, text, config, world); });

@@ -129,12 +129,15 @@ void validate(const SampleOptions& options) {
   if (!(options.min_p >= 0 && options.min_p <= 1)) {
     fail_user("min-p {} is not a share of a probability; give 0 (off) to 1", options.min_p);
   }
-  if (!(options.repetition_penalty > 0 && std::isfinite(options.repetition_penalty))) {
-    fail_user("a repetition penalty of {} makes no sense; give 1 (off) or another number above 0",
-              options.repetition_penalty);
+  const double repetition = options.repetition_penalty;
+  if (!(repetition >= kLeastRepetitionPenalty && repetition <= kMostRepetitionPenalty)) {
+    fail_user("a repetition penalty of {} makes no sense; give {} to {}, where 1 is off", repetition,
+              kLeastRepetitionPenalty, kMostRepetitionPenalty);
   }
   for (const double penalty : {options.presence_penalty, options.frequency_penalty}) {
-    if (!std::isfinite(penalty)) fail_user("a penalty of {} is not a number; give 0 (off)", penalty);
+    if (!(std::abs(penalty) <= kMostPenalty))
+      fail_user("a penalty of {} makes no sense; give {} to {}, where 0 is off", penalty, -kMostPenalty,
+                kMostPenalty);
   }
   if (options.max_tokens < 0) fail_user("cannot make {} tokens; give 0 or more", options.max_tokens);
 }

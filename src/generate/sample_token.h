@@ -8,6 +8,9 @@
 
 namespace shoal {
 
+// The ranges of penalties: what is beyond them leaves float32, or no choice.
+inline constexpr double kLeastRepetitionPenalty = 0.01, kMostRepetitionPenalty = 100, kMostPenalty = 1e6;
+
 struct SampleOptions {
   double temperature = 0.8;  // 0: always the most likely token, the lowest id among equals
   int top_k = 200;           // only the k most likely tokens; 0 is off

@@ -161,7 +161,8 @@ SampleOptions read_sampling(const Json& json, const ServedModel& model, bool ech
                          .top_k = 0,
                          .top_p = read_number(json, "top_p", 1, 0, 1, true),
                          .min_p = read_number(json, "min_p", 0, 0, 1),
-                         .repetition_penalty = read_number(json, "repetition_penalty", 1, 0.01, 100),
+                         .repetition_penalty = read_number(json, "repetition_penalty", 1,
+                                                           kLeastRepetitionPenalty, kMostRepetitionPenalty),
                          .presence_penalty = read_number(json, "presence_penalty", 0, -2, 2),
                          .frequency_penalty = read_number(json, "frequency_penalty", 0, -2, 2)};
   // vLLM has -1 for "off".

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "cli/tiny_runs.h"
+#include "core/cores.h"
 #include "core/file.h"
 
 namespace shoal::test {
@@ -350,7 +351,10 @@ TEST_F(Sample, RefusesMeshesThatDoNotFit) {
   expect_user_error(sample({"parallel.pipeline=2"}), "parallel.pipeline");
   expect_user_error(sample({"parallel.tensor=2", "--ranks", "3"}), "3 ranks", "parallel.tensor");
   expect_user_error(sample({"parallel.tensor=3"}), "heads");
-  expect_user_error(sample({"--interactive", "--ranks", "2"}), "--interactive", "--ranks");
+  for (const char* ranks : {"2", "all"}) {
+    if (usable_cores() == 1) continue;  // which are all
+    expect_user_error(sample({"--interactive", "--ranks", ranks}), "--interactive", "without --ranks");
+  }
 }
 
 TEST_F(Sample, AnInterruptEndsTheTextCleanly) {

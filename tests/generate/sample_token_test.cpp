@@ -197,8 +197,12 @@ TEST(SampleOptions, OutOfRangeIsTheUsersFault) {
   EXPECT_THROW(validate(options(1, -1)), UserError);
   for (const double top_p : {0.0, -1.0, 1.1, nan}) EXPECT_THROW(validate(options(1, 0, top_p)), UserError);
   EXPECT_THROW(validate({.min_p = 1.1}), UserError);
-  EXPECT_THROW(validate({.repetition_penalty = 0}), UserError);
-  EXPECT_THROW(validate({.frequency_penalty = nan}), UserError);
+  for (const double penalty : {0.0, 0.009, 101.0, 1e300, nan})
+    EXPECT_THROW(validate({.repetition_penalty = penalty}), UserError) << penalty;
+  for (const double penalty : {-1e7, 1e39, nan}) {
+    EXPECT_THROW(validate({.presence_penalty = penalty}), UserError) << penalty;
+    EXPECT_THROW(validate({.frequency_penalty = penalty}), UserError) << penalty;
+  }
   EXPECT_THROW(validate({.max_tokens = -1}), UserError);
 }
 
