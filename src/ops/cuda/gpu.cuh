@@ -33,6 +33,15 @@ template <typename... Params, typename... Args>
 void launch_early(void (*kernel)(Params...), dim3 grid, dim3 block, cudaStream_t stream,
                   const Args&... args) {
   if (!prepare_launch(reinterpret_cast<const void*>(kernel), grid, 0)) return;
+  // Code for GPUs before Hopper, which later ones can run too, has no wait in it; older drivers have graphs
+  // without such edges.
+  static const bool may_start_early = [&] {
+    cudaFuncAttributes code{};
+    int driver = 0;
+    check(cudaFuncGetAttributes(&code, kernel));
+    check(cudaDriverGetVersion(&driver));
+    return CUDART_VERSION >= 12030 && driver >= 12030 && code.ptxVersion >= 90;
+  }();
   cudaLaunchAttribute early{};
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early.val.programmaticStreamSerializationAllowed = 1;
@@ -41,7 +50,7 @@ void launch_early(void (*kernel)(Params...), dim3 grid, dim3 block, cudaStream_t
   config.blockDim = block;
   config.stream = stream;
   config.attrs = &early;
-  config.numAttrs = CUDART_VERSION >= 12030 ? 1 : 0;  // of earlier ones, graphs have no such edges
+  config.numAttrs = may_start_early ? 1 : 0;
   check(cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...));
 }
 __device__ inline void let_next_start() {

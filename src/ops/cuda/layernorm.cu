@@ -504,15 +504,15 @@ bool CudaBackend::norm_backward_sums() const { return !options_.ordered; }
 void CudaBackend::layernorm_residual_backward(const LayerNormResidualBackward& args) {
   const auto& [norm, overwrite, dbranch, dropout, sums] = args;
   const auto& [dx, dgamma, dbeta, dy, x, gamma, mean, rstd] = norm;
-  const std::int64_t rows = x.rows(), columns = x.columns(), warps = ceil_div(columns, kWarpColumns),
-                     each = rows_of_block(rows, warps), row_blocks = ceil_div(rows, each);
+  const std::int64_t rows = x.rows(), columns = x.columns();
   if (!fits(columns) || !aligned(dx.data, dbranch.data, dy.data, x.data, gamma.data)) {
     Backend::layernorm_residual_backward(args);
     if (!sums) return;
     zero(sums);
     return add_column_sums(sums, dx);
   }
-  const std::int64_t stride = (sums ? 3 : 2) * columns;
+  const std::int64_t warps = ceil_div(columns, kWarpColumns), each = rows_of_block(rows, warps),
+                     row_blocks = ceil_div(rows, each), stride = (sums ? 3 : 2) * columns;
   auto* parts = scratch_.take<float>(row_blocks * stride);
   with_types(dy.dtype, x.dtype, [&]<typename T, typename S>() {
     const auto run = [&](const auto& sink) {
