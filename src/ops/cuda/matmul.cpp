@@ -146,7 +146,13 @@ Algorithm Matmul::choose(const ProductKey& key, const Product& product, const Pr
   if (const auto known = choices_->find(key, can_use)) return *known;
   if (capturing(stream_)) return choices_->keep(key, untimed(description, parts));
   const Trial trial(product, stream_);
-  if (!trial) return choices_->keep(key, untimed(description, parts));
+  if (!trial) {
+    fmt::print(stderr,
+               "the GPU has no memory left to time the product {}: it gets an algorithm that a run with more "
+               "memory may not choose, so bits may differ between the two\n",
+               key.text());
+    return choices_->keep(key, untimed(description, parts));
+  }
   // Makes the parts' own choices first, and waits for this GPU's kernels: they may wait for another rank,
   // which may come to wait for this choice.
   if (parts) (*parts)(trial.product());
