@@ -9,8 +9,7 @@ shoal=build/release/shoal
 out=out/quickstart
 mkdir -p "$out"
 [ -e data/synthetic/meta.json ] || "$shoal" prepare synthetic --out data/synthetic
-rm -rf runs/quickstart
-"$shoal" train configs/quickstart.toml
+"$shoal" train configs/quickstart.toml init.from=auto
 "$shoal" eval --checkpoint runs/quickstart
 "$shoal" sample --checkpoint runs/quickstart --samples 3 --max-tokens 600 >"$out/samples.txt"
 "$shoal" plot runs/quickstart -o "$out/curves.svg"
