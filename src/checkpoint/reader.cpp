@@ -49,7 +49,7 @@ fs::path find_checkpoint(const fs::path& where) {
   }
   fail_user(
       "there is no checkpoint at {}. Looked for {} (a checkpoint), {} or step-* directories (a directory of "
-      "checkpoints) and {}/{} (a run)",
+      "checkpoints) and {}/{} (a run); weights of other programs are named by hf:, nanogpt: or llmc:",
       where.string(), kManifestName, kLatestName, kCheckpointsName, kLatestName);
 }
 

@@ -7,6 +7,9 @@
 #include <unistd.h>
 
 #include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
 
 #include "core/error.h"
 #include "core/terminal.h"
@@ -44,6 +47,24 @@ struct Logger {
   }
 };
 
+// Lines from before the first file is attached, which begins with them.
+struct EarlyLines {
+  static constexpr std::size_t kMost = 100;
+  struct Line {
+    spdlog::log_clock::time_point time;
+    spdlog::level::level_enum level;
+    std::string text;
+  };
+  std::mutex mutex;
+  std::vector<Line> lines;
+  bool over = false;  // a file has been attached
+};
+
+EarlyLines& early() {
+  static EarlyLines lines;
+  return lines;
+}
+
 thread_local bool muted_here = false;
 
 Logger& instance() {
@@ -70,6 +91,12 @@ spdlog::level::level_enum to_spdlog(Level level) {
 void write(Level level, std::string_view message) {
   if (muted_here && level != Level::error) return;
   status_line::clear();
+  {
+    const std::lock_guard lock(early().mutex);
+    auto& [mutex, lines, over] = early();
+    if (!over && level != Level::debug && lines.size() < EarlyLines::kMost)
+      lines.push_back({spdlog::log_clock::now(), to_spdlog(level), std::string(message)});
+  }
   instance().logger.log(to_spdlog(level), spdlog::string_view_t(message.data(), message.size()));
 }
 
@@ -81,6 +108,10 @@ void attach_file(const std::filesystem::path& path) {
     auto file = std::make_shared<spdlog::sinks::basic_file_sink_mt>(path.string());
     file->set_formatter(make_formatter());
     file->set_level(spdlog::level::info);
+    const std::lock_guard lock(early().mutex);
+    for (const auto& [time, level, text] : std::exchange(early().lines, {}))
+      file->log(spdlog::details::log_msg(time, {}, "shoal", level, text));
+    early().over = true;
     instance().logger.sinks().push_back(file);
     instance().logger.flush_on(spdlog::level::info);
   } catch (const spdlog::spdlog_ex& error) {

@@ -32,8 +32,7 @@ std::string remedy(const DataError& error) {
     case Fault::missing:
       return fmt::format(
           "make it with `shoal prepare text FILE ... --out {}` (or another dataset, see `shoal prepare "
-          "--help`), "
-          "or set data.dir",
+          "--help`; the first lines of a config often have the command), or set data.dir",
           shell_word(error.path.string()));
     case Fault::file:
       return "data.dir names a folder; " + prepare_beside(folder, folder.parent_path() / folder.stem());

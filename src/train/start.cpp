@@ -135,8 +135,8 @@ std::optional<fs::path> find_start(const Config& config, const Mixture& data, bo
       throw with_older_checkpoint(error, from);
     }
     const auto saved = config_of(*reader);
+    check_resume(saved, config, counted, from);  // first: with data.truncate the data are others, too
     check_contents(reader->info().state.value("data", nlohmann::json()), saved, config, data, from);
-    check_resume(saved, config, counted, from);
   });
   return broadcast_text(ranks, from);
 }

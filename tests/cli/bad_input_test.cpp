@@ -127,6 +127,13 @@ TEST_F(BadFolders, NothingToResume) {
   train_well({"init.from=auto"});
 }
 
+// Not that the data were prepared anew, which init.other_data would allow.
+TEST_F(BadFolders, AResumeWithAnotherShareOfTheDataNamesTheKey) {
+  train_well();
+  expect_user_error_at_the_end(train({"init.from=resume", "data.truncate=0.9"}),
+                               "data.truncate = 0.9 (the checkpoint has 1.0)", "set these keys back");
+}
+
 class BadCheckpoint : public TinyRuns {
  protected:
   static constexpr const char* kCheckpoint = "runs/tiny/checkpoints/step-00000020";

@@ -103,6 +103,9 @@ TEST_F(Planning, ARunPlansItselfAndKeepsItsPlan) {
   ASSERT_EQ(result.code, 0) << result.err;
   EXPECT_THAT(result.err,
               AllOf(HasSubstr("train.micro_batch=2"), HasSubstr("layouts, "), HasSubstr("predicted")));
+  std::stringstream log;  // which is opened after planning
+  log << std::ifstream(folder_ / "runs/tiny/train.log").rdbuf();
+  EXPECT_THAT(log.str(), AllOf(HasSubstr("INFO] plan: "), HasSubstr("ms per step")));
   const auto again = shoal({"train", "runs/tiny/plan.toml", "run.name=again", "--ranks", "2"});
   ASSERT_EQ(again.code, 0) << again.err;
   const auto losses = [&](const char* name) {
