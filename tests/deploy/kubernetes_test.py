@@ -1,8 +1,12 @@
 #!/usr/bin/python3
 """deploy/kubernetes against what the MPI operator's v2beta1 API and Kubernetes' batch/v1 ask for, and against itself."""
+import os
 import pathlib
 import re
+import signal
+import subprocess
 import sys
+import tempfile
 
 try:
     import yaml
@@ -84,6 +88,7 @@ GPU_JOB = {
         "template": Required({
             "spec": Required({
                 "restartPolicy": Required(OneOf(["Never", "OnFailure"])),
+                "terminationGracePeriodSeconds": int,
                 "containers": Required([CONTAINER]),
                 "volumes": [VOLUME],
             }),
@@ -137,6 +142,21 @@ def contradictions_of_pod(pod):
     return found
 
 
+def exit_code(container, run, stop):
+    """Of the container's command, with a shell script in the place of shoal; `stop` sends it SIGTERM first."""
+    with tempfile.TemporaryDirectory() as folder:
+        program = pathlib.Path(folder, "shoal")
+        program.write_text("#!/bin/sh\n" + run)
+        program.chmod(0o755)
+        path = f"{folder}:{os.environ['PATH']}"
+        with subprocess.Popen(container["command"] + container["args"], env={**os.environ, "PATH": path},
+                              stdout=subprocess.PIPE, text=True) as process:
+            process.stdout.readline()  # the program runs
+            if stop:
+                process.send_signal(signal.SIGTERM)
+            return process.wait(timeout=60)
+
+
 def gpu_contradictions(job):
     """Where the job on GPUs does not agree with itself, or with the repository."""
     pod = job["spec"]["template"]["spec"]
@@ -148,6 +168,10 @@ def gpu_contradictions(job):
     for argument in ("train.backend=cuda", "init.from=auto", "--ranks"):
         if argument not in arguments:
             found.append(f"the command lacks {argument}")
+    saves = "trap 'sleep 0.2; exit 0' TERM; echo runs; while :; do sleep 0.01; done"
+    for run, stop, code in ((saves, True, 143), ("echo $1; [ $1 = train ]", False, 0), ("echo; exit 2", False, 2)):
+        if (got := exit_code(container, run, stop)) != code:
+            found.append(f"the pod ends with {got}, not {code}: {run}")
     return found
 
 
@@ -203,6 +227,7 @@ def main():
         lambda spec: pod(spec)["containers"][0]["resources"]["limits"].update({"nvidia.com/gpu": "4"}),
         lambda spec: pod(spec)["containers"][0]["args"].remove("train.backend=cuda"),
         lambda spec: pod(spec)["volumes"].pop(),
+        lambda spec: pod(spec)["containers"][0].update(command=["shoal"]),
     ])
     for fault in found:
         print(fault, file=sys.stderr)
