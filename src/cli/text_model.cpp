@@ -33,7 +33,8 @@ void add_text_backend(CLI::App& command, TextModelArguments& arguments) {
 
 void add_int8(CLI::App& command, bool& int8) {
   command.add_flag("--int8", int8,
-                   "Weights in 8 bits, a step for each row: less to read for each token; CPU only");
+                   "Quantise the weights to 8 bits, with one scale per row, so that each token reads less "
+                   "memory; CPU only");
 }
 
 Config load_text_config(const TextModelArguments& arguments) {

@@ -260,9 +260,9 @@ std::vector<Field> make_fields() {
           "run.deterministic = layout."),
       number<&C::train, &Train::recompute_blocks>(
           "train.recompute_blocks", at_least(0), "blocks",
-          "Blocks that train.recompute applies to: the first so many of each pipeline stage's range of the "
-          "model, e.g. 4, or a number for each range as in parallel.stages, e.g. [4, 2]. Empty: every "
-          "block."),
+          "Blocks that train.recompute applies to: 4 means the first four blocks of each pipeline stage's "
+          "range "
+          "of the model, [4, 2] has a number for each range, as parallel.stages has. Empty: every block."),
       number<&C::train, &Train::threads>("train.threads", between(0, 4096), "threads",
                                          "Threads of the cpu backend on a rank. 0: the cores of its host, "
                                          "divided by the ranks there."),
@@ -542,8 +542,9 @@ std::vector<Field> make_fields() {
           "log.jsonl", "Write metrics.jsonl into the run's folder, which `shoal plot` reads."),
       number<&C::log, &LogConfig::peak_tflops>(
           "log.peak_tflops", at_least(0), "TFLOP/s",
-          "Peak of one rank, of which logged speeds are a share, as its maker states it: 312 for an A100 in "
-          "bfloat16. 0: the peak that is measured at the start."),
+          "Peak speed of one rank's hardware, as the manufacturer states it: 312 for an A100 in bfloat16. "
+          "The "
+          "log gives speeds as a share of this peak. 0: the peak that is measured at the start."),
   };
 }
 
