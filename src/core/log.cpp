@@ -2,14 +2,13 @@
 
 #include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/basic_file_sink.h>
+#include <spdlog/sinks/ringbuffer_sink.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <memory>
-#include <mutex>
 #include <utility>
-#include <vector>
 
 #include "core/error.h"
 #include "core/terminal.h"
@@ -38,32 +37,18 @@ std::unique_ptr<spdlog::formatter> make_formatter() {
 // The one process-wide logger; the console goes to standard error so that standard output stays the result.
 struct Logger {
   std::shared_ptr<spdlog::sinks::sink> console = std::make_shared<spdlog::sinks::stderr_color_sink_mt>(
-      takes_colors(STDERR_FILENO) ? spdlog::color_mode::always : spdlog::color_mode::never);
-  spdlog::logger logger{"shoal", console};
+      takes_colors(STDERR_FILENO) ? spdlog::color_mode::automatic : spdlog::color_mode::never);
+  // Lines from before the first file, which begins with them.
+  std::shared_ptr<spdlog::sinks::ringbuffer_sink_mt> early =
+      std::make_shared<spdlog::sinks::ringbuffer_sink_mt>(100);
+  spdlog::logger logger{"shoal", {console, early}};
   Logger() {
     console->set_formatter(make_formatter());
     logger.set_level(spdlog::level::debug);
     console->set_level(spdlog::level::info);
+    early->set_level(spdlog::level::info);
   }
 };
-
-// Lines from before the first file is attached, which begins with them.
-struct EarlyLines {
-  static constexpr std::size_t kMost = 100;
-  struct Line {
-    spdlog::log_clock::time_point time;
-    spdlog::level::level_enum level;
-    std::string text;
-  };
-  std::mutex mutex;
-  std::vector<Line> lines;
-  bool over = false;  // a file has been attached
-};
-
-EarlyLines& early() {
-  static EarlyLines lines;
-  return lines;
-}
 
 thread_local bool muted_here = false;
 
@@ -91,12 +76,6 @@ spdlog::level::level_enum to_spdlog(Level level) {
 void write(Level level, std::string_view message) {
   if (muted_here && level != Level::error) return;
   status_line::clear();
-  {
-    const std::lock_guard lock(early().mutex);
-    auto& [mutex, lines, over] = early();
-    if (!over && level != Level::debug && lines.size() < EarlyLines::kMost)
-      lines.push_back({spdlog::log_clock::now(), to_spdlog(level), std::string(message)});
-  }
   instance().logger.log(to_spdlog(level), spdlog::string_view_t(message.data(), message.size()));
 }
 
@@ -108,10 +87,9 @@ void attach_file(const std::filesystem::path& path) {
     auto file = std::make_shared<spdlog::sinks::basic_file_sink_mt>(path.string());
     file->set_formatter(make_formatter());
     file->set_level(spdlog::level::info);
-    const std::lock_guard lock(early().mutex);
-    for (const auto& [time, level, text] : std::exchange(early().lines, {}))
-      file->log(spdlog::details::log_msg(time, {}, "shoal", level, text));
-    early().over = true;
+    if (const auto early = std::exchange(instance().early, nullptr)) {
+      for (const auto& line : early->last_raw()) file->log(line);
+    }
     instance().logger.sinks().push_back(file);
     instance().logger.flush_on(spdlog::level::info);
   } catch (const spdlog::spdlog_ex& error) {

@@ -15,7 +15,7 @@ enum class Level { debug, info, warn, error };
 void write(Level level, std::string_view message);
 void set_level(Level level);  // the console's; files get everything from info up
 
-// Appends every later line, and the first 100 from before, to this file too. Throws UserError if it cannot.
+// Appends every later line, and the 100 lines before, to this file too. Throws UserError if it cannot.
 void attach_file(const std::filesystem::path& path);
 void detach_file();
 
