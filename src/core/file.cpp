@@ -117,7 +117,8 @@ bool overwrite_text(const fs::path& path, std::string_view text) {
   if (!file || ::fstat(file.get(), &info) != 0 || !S_ISREG(info.st_mode)) return false;
   if (static_cast<off_t>(text.size()) > kBlock * info.st_blocks) return false;
   write_all(file, std::as_bytes(std::span(text)), path);
-  if (::ftruncate(file.get(), static_cast<off_t>(text.size())) != 0) return false;
+  if (::ftruncate(file.get(), static_cast<off_t>(text.size())) != 0)
+    fail_user("cannot write {}: {}", path.string(), reason());
   sync_file(file, path);
   return true;
 }

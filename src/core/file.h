@@ -76,7 +76,7 @@ void write_text(const std::filesystem::path& path, std::string_view text);
 void replace_text(const std::filesystem::path& path, std::string_view text);
 
 // Writes text over that of a file if the blocks of the file have room for it, for a disk that is full.
-// Returns false, and has changed nothing, if they have not.
+// Returns false, and has changed nothing, if they have not; throws UserError, with the system's reason.
 bool overwrite_text(const std::filesystem::path& path, std::string_view text);
 // Writes all of `data` at the file's position; throws UserError, with the system's reason.
 void write_all(const FileDescriptor& file, std::span<const std::byte> data,
