@@ -261,8 +261,8 @@ std::vector<Field> make_fields() {
       number<&C::train, &Train::recompute_blocks>(
           "train.recompute_blocks", at_least(0), "blocks",
           "Blocks that train.recompute applies to: 4 means the first four blocks of each pipeline stage's "
-          "range "
-          "of the model, [4, 2] has a number for each range, as parallel.stages has. Empty: every block."),
+          "range of the model, [4, 2] has a number for each range, as parallel.stages has. Empty: every "
+          "block."),
       number<&C::train, &Train::threads>("train.threads", between(0, 4096), "threads",
                                          "Threads of the cpu backend on a rank. 0: the cores of its host, "
                                          "divided by the ranks there."),
@@ -543,8 +543,7 @@ std::vector<Field> make_fields() {
       number<&C::log, &LogConfig::peak_tflops>(
           "log.peak_tflops", at_least(0), "TFLOP/s",
           "Peak speed of one rank's hardware, as the manufacturer states it: 312 for an A100 in bfloat16. "
-          "The "
-          "log gives speeds as a share of this peak. 0: the peak that is measured at the start."),
+          "The log gives speeds as a share of this peak. 0: the peak that is measured at the start."),
   };
 }
 

@@ -140,8 +140,8 @@ class Search {
     }
   }
 
-  // Of a layout whose ranks have equally many. Sums that are independent of the layout depend on the
-  // micro-batch, so it is no choice of the planner's then.
+  // The sizes of micro-batches to try: every data rank gets equally many of them. With layout determinism the
+  // run's bits depend on the size, so the planner does not choose it.
   std::vector<int> micro_batches(int data) const {
     Config config = config_;
     auto& size = config.train.micro_batch;

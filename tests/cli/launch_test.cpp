@@ -393,7 +393,7 @@ TEST_F(Launch, StopsRanksOnceAndThenEndsThem) {
   EXPECT_THAT(result.err, Not(HasSubstr("restart")));
 }
 
-// As mpirun does that has no ranks yet, to which it would forward the signal.
+// This mpirun ignores SIGUSR1, as Open MPI's does while it has no ranks to forward it to.
 TEST_F(Launch, EndsRanksThatHaveNotBegun) {
   make_mpirun("trap '' USR1; touch ready; while true; do sleep 0.01; done");
   for (const int signal : {SIGTERM, SIGUSR1}) {

@@ -17,7 +17,8 @@ std::size_t given_out() {
   return info.uordblks + info.hblkhd;
 }
 
-// Of a product [m, k] x [k, n] in bfloat16, whose left operand is widened without pairs of bfloat16.
+// Expects that a product [m, k] x [k, n] in bfloat16 takes no more memory than estimated. Without pairs of
+// bfloat16 its left operand is widened.
 void expect_enough_memory(const KernelSizes& sizes, std::int64_t m, std::int64_t n, std::int64_t k) {
   const auto backend = make_cpu_backend(1);
   const Buffer a{*backend, DType::bf16, {m, k}}, b{*backend, DType::bf16, {k, n}},

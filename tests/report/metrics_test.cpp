@@ -187,7 +187,7 @@ TEST_F(MetricsTest, AFullDiskIsSaid) {
   EXPECT_THROW(sink.write(step_at(1)), UserError);
 }
 
-// As if the disk had been full for a while: no record is lost, and none is there in part.
+// A disk that is full for a while loses no record, and the file never ends in a part of one.
 TEST_F(MetricsTest, RecordsWaitForSpace) {
   {
     JsonlSink all(dir_ / "all.jsonl"), held(file());
