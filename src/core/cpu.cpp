@@ -3,6 +3,7 @@
 #include "core/cpu.h"
 
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #ifdef __x86_64__
@@ -13,10 +14,14 @@ namespace shoal {
 namespace {
 
 #ifdef __x86_64__
-// Not every compiler's __builtin_cpu_supports knows tiles.
+// Not every compiler's __builtin_cpu_supports knows tiles. Linux lets a process use their registers that has
+// asked for them (its documentation, arch/x86/xstate.rst); all its threads then may.
 bool has_amx_bf16() {
+  constexpr unsigned kBf16 = 1u << 22, kTile = 1u << 24;
   unsigned a = 0, b = 0, c = 0, d = 0;
-  return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 22 & 1u) != 0;
+  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & (kBf16 | kTile)) != (kBf16 | kTile)) return false;
+  constexpr long kAskForState = 0x1023, kTileData = 18;
+  return syscall(SYS_arch_prctl, kAskForState, kTileData) == 0;
 }
 
 void say(const char* text) {

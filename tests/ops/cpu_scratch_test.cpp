@@ -56,7 +56,7 @@ TEST(CpuScratch, HasRoomForMuonsProducts) {
 }
 
 // GPT-2 124M's on one rank.
-KernelSizes sizes_of_124m(std::int64_t rows, DType compute) {
+KernelSizes sizes_of_124m(std::int64_t rows) {
   return {.batch = 1,
           .positions = rows,
           .heads = 12,
@@ -64,32 +64,19 @@ KernelSizes sizes_of_124m(std::int64_t rows, DType compute) {
           .columns = 3072,
           .channels = 768,
           .classes = 50304,
-          .logit_rows = 667,
-          .compute = compute};
+          .logit_rows = 667};
 }
 
 // Half of a gradient's sums lies beside it where the micro-batch has many times more rows than it: from
 // 2 x 768 for attention's output, 2.57 x 768 for its input, 2.67 x 768 for the MLP.
 TEST(CpuScratch, HasRoomForTheHalvesOfEachLayersGradient) {
   const auto halves = [](std::int64_t rows) {
-    return static_cast<std::int64_t>(
-        product_scratch_bytes(2, sizes_of_124m(rows, DType::f32), CpuLevel::avx512) / sizeof(float));
+    return static_cast<std::int64_t>(product_scratch_bytes(2, sizes_of_124m(rows)) / sizeof(float));
   };
   EXPECT_EQ(halves(1536), 0);
   EXPECT_EQ(halves(1537), 768 * 768);
   EXPECT_EQ(halves(2000), 3 * 768 * 768);
   EXPECT_EQ(halves(2049), 4 * 768 * 768);
-}
-
-// With AMX eight threads share the columns of a chunk of logits' five pieces of rows. For the gradient of its
-// input each copies half of the head's matrix, in bfloat16, and has a piece of the result.
-TEST(CpuScratch, HasRoomForTheDenseCopiesOfEachThread) {
-  const auto bytes = [](int threads) {
-    return product_scratch_bytes(threads, sizes_of_124m(8192, DType::bf16), CpuLevel::amx);
-  };
-  constexpr std::size_t kHalves = 4 * 4 * 768 * 768;
-  EXPECT_EQ(bytes(4), kHalves);
-  EXPECT_EQ(bytes(8), kHalves + 8 * (2 * 50304 * 384 + 4 * 144 * 384));
 }
 
 }  // namespace

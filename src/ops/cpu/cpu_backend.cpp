@@ -31,7 +31,8 @@ void* aligned_memory(std::size_t bytes) {
   return data;
 }
 
-CpuBackend::CpuBackend(int threads) : team_(threads > 0 ? threads : usable_cores()), matmul_(team_) {}
+CpuBackend::CpuBackend(int threads, CpuLevel level)
+    : level_(level), team_(threads > 0 ? threads : usable_cores()), matmul_(team_, level) {}
 
 void* CpuBackend::allocate(std::size_t bytes) {
   auto* data = static_cast<std::byte*>(aligned_memory(std::max<std::size_t>(bytes, 1)));

@@ -11,7 +11,7 @@ namespace shoal::cpu {
 
 class CpuBackend final : public Backend {
  public:
-  explicit CpuBackend(int threads);
+  CpuBackend(int threads, CpuLevel level);
   std::string_view name() const override { return "cpu"; }
   double measure_peak_flops(DType compute) override;
   double measure_read_bandwidth() override;
@@ -97,6 +97,7 @@ class CpuBackend final : public Backend {
   Tensor widened(const Tensor& packed, DType type);
   float* scratch(std::int64_t floats) { return scratch_.take<float>(floats); }
 
+  CpuLevel level_;
   ThreadTeam team_;
   Matmul matmul_;
   GrowingMemory scratch_, widened_;

@@ -1,11 +1,11 @@
 #include "ops/cpu/level_kernels.h"
 
+#include <dnnl.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "ops/cpu/cpu_backend.h"
-#include "ops/cpu/onednn.h"
 #include "ops/cpu/packed_product.h"
 #include "ops/cpu/product_scratch.h"
 
@@ -16,9 +16,9 @@ namespace {
 // alone, and a process has one level.
 void limit_onednn(CpuLevel level) {
 #ifdef __x86_64__
-  constexpr dnnl::cpu_isa kIsas[] = {dnnl::cpu_isa::sse41, dnnl::cpu_isa::avx2, dnnl::cpu_isa::avx512_core,
-                                     dnnl::cpu_isa::avx512_core_bf16, kAnyIsa};
-  dnnl::set_max_cpu_isa(kIsas[static_cast<std::size_t>(level)]);
+  constexpr dnnl_cpu_isa_t kIsas[] = {dnnl_cpu_isa_sse41, dnnl_cpu_isa_avx2, dnnl_cpu_isa_avx512_core,
+                                      dnnl_cpu_isa_avx512_core_bf16, dnnl_cpu_isa_avx512_core_bf16};
+  dnnl_set_max_cpu_isa(kIsas[static_cast<std::size_t>(level)]);
 #else
   static_cast<void>(level);
 #endif
@@ -26,7 +26,7 @@ void limit_onednn(CpuLevel level) {
 
 std::unique_ptr<Backend> make_backend(int threads, CpuLevel level) {
   limit_onednn(level);
-  return std::make_unique<CpuBackend>(threads);
+  return std::make_unique<CpuBackend>(threads, level);
 }
 
 std::size_t scratch_bytes(int threads, const KernelSizes& sizes, CpuLevel level) {
@@ -36,7 +36,7 @@ std::size_t scratch_bytes(int threads, const KernelSizes& sizes, CpuLevel level)
   const auto floats = [](std::int64_t count) { return sizeof(float) * static_cast<std::size_t>(count); };
   return floats(std::max(attention, column_sum_scratch(rows, sizes.columns))) +
          PackedProduct::scratch_bytes(threads, sizes, amx) +
-         (PackedProduct::suits(sizes.compute, amx) ? 0 : product_scratch_bytes(threads, sizes, level));
+         (PackedProduct::suits(sizes.compute, amx) ? 0 : product_scratch_bytes(threads, sizes));
 }
 
 std::size_t generated_bytes(DType compute, CpuLevel level) {

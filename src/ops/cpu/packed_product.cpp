@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "ops/cpu/amx.h"
 #include "ops/cpu/tile.h"
 #include "ops/with_type.h"
 
@@ -12,12 +13,44 @@ namespace {
 
 // A task multiplies so many rows of the left operand by so many columns of the right one, in panels. Both
 // stay in the second-level cache.
+struct TaskSize {
+  std::int64_t rows, columns;
+};
 constexpr std::int64_t kTaskRows = 16 * kStrip, kTaskColumns = 64;
+template <typename Unit>
+TaskSize most_of_task(std::int64_t) {
+  return {kTaskRows, kTaskColumns};
+}
+template <typename Unit>
+TaskSize task_size(bool, std::int64_t, std::int64_t, std::int64_t units, int) {
+  return most_of_task<Unit>(units);
+}
 // A block of the product: what all threads read stays in the third-level cache.
 constexpr std::int64_t kRows = 20 * kTaskRows, kColumns = 16 * kTaskColumns;
 constexpr std::int64_t kUnits = 1536;
 template <typename Unit>
 constexpr std::int64_t kDepth = kUnits* UnitOf<Unit>::kTerms;
+#ifdef __AVX512BF16__
+// Tile registers multiply faster than the third-level cache delivers. So a thread's own operand takes nearly
+// half of a second-level cache of 2 MiB, as long as all threads have some tasks.
+template <>
+TaskSize most_of_task<TilePair>(std::int64_t units) {
+  constexpr std::int64_t kBytes = 896 << 10, kOther = 4 * kSide;
+  const auto bytes = static_cast<std::int64_t>(sizeof(TilePair)) * units;
+  return {kOther, std::clamp(kBytes / bytes / kSide * kSide, 2 * kSide, kMostOwn)};
+}
+template <>
+TaskSize task_size<TilePair>(bool own_left, std::int64_t rows, std::int64_t columns, std::int64_t units,
+                             int threads) {
+  constexpr std::int64_t kEach = 4;
+  auto [other, own] = most_of_task<TilePair>(units);
+  const std::int64_t n = own_left ? rows : columns, m = own_left ? columns : rows;
+  own = count_of(count_of(n, count_of(n, own)), kSide) * kSide;
+  while (count_of(n, own) * count_of(m, other) < kEach * threads && std::max(own, other) > 2 * kSide)
+    (own > other ? own : other) -= kSide;
+  return own_left ? TaskSize{own, other} : TaskSize{other, own};
+}
+#endif
 // A thread has one piece of the rows, and packs the whole right operand for itself, where that is a weight of
 // so few elements at most and each thread gets so many rows at least. The rows are in its cache from the
 // layer before. A task of some columns would read all rows, and threads whose cores share no cache would wait
@@ -77,17 +110,20 @@ class Prefetch {
 // for all.
 template <typename Unit>
 struct Block {
-  using Source = typename UnitOf<Unit>::Source;
-  static constexpr std::int64_t kTerms = UnitOf<Unit>::kTerms;
+  using Form = UnitOf<Unit>;
+  using Source = typename Form::Source;
+  static constexpr std::int64_t kTerms = Form::kTerms, kStrip = Form::kStrip, kPanel = Form::kPanel;
 
   const MatmulCall& call;
   std::int64_t row, rows, column, columns, from, depth;
   std::int64_t pieces;  // of rows, where each thread has one; or 0
+  TaskSize size;
 
   std::int64_t m = call.c.rows(), n = call.c.columns(), k = call.k();
-  std::int64_t units = count_of(depth, kTerms), strip = strip_units(units);
-  std::int64_t task_rows = pieces > 0 ? count_of(count_of(rows, pieces), kStrip) * kStrip : kTaskRows;
-  std::int64_t groups = count_of(columns, kTaskColumns), parts = count_of(rows, task_rows);
+  std::int64_t units = count_of(depth, kTerms), strip = Form::strip_units(units);
+  std::int64_t task_rows = pieces > 0 ? count_of(count_of(rows, pieces), kStrip) * kStrip : size.rows;
+  std::int64_t groups = count_of(columns, size.columns), parts = count_of(rows, task_rows);
+  std::int64_t panel = Form::panel_units(units);  // from one packed panel to the next
   bool own_left = owns_left(call);
   // Whether rows of the left operand are copied, as floats.
   bool widened = !call.transpose_a && size_of(call.a.dtype) != sizeof(Source);
@@ -103,7 +139,7 @@ struct Block {
   std::int64_t units_of_left() const {
     return call.transpose_a ? count_of(rows, kStrip) * strip : rows * widened_row(depth);
   }
-  std::int64_t units_of_right() const { return count_of(columns, kPanel) * units * kPanel; }
+  std::int64_t units_of_right() const { return count_of(columns, kPanel) * panel; }
   std::int64_t left_tasks() const { return !own_left && (call.transpose_a || widened) ? wide * deep : 0; }
   std::int64_t right_tasks() const { return own_left ? groups : 0; }
   std::int64_t tasks() const { return groups * parts; }
@@ -122,7 +158,7 @@ struct Block {
     const std::int64_t first = task / deep * kPackRows, at = task % deep * kPackDepth;
     const std::int64_t height = std::min(kPackRows, rows - first), terms = std::min(kPackDepth, depth - at);
     if (call.transpose_a)
-      return pack_left(left + first / kStrip * strip + at / kTerms * kStrip, first, height, at, terms);
+      return pack_left(left + first / kStrip * strip + at / kTerms * kRun, first, height, at, terms);
     with_source(call.a.dtype, [&]<typename T>() {
       const T* a = call.a.as<T>();
       for (std::int64_t i = first; i < first + height; ++i) {
@@ -136,15 +172,19 @@ struct Block {
   void pack_left(Unit* to, std::int64_t first, std::int64_t height, std::int64_t at,
                  std::int64_t terms) const {
     with_source(call.a.dtype, [&]<typename T>() {
-      pack_strips(to, strip, call.a.as<T>() + (from + at) * m + row + first, m, height, terms);
+      const T* a = call.a.as<T>() + (from + at) * m + row + first;
+      if constexpr (kTiles<Unit>) {
+        Form::pack_left(to, Form::apart(units), a, m, height, terms);
+      } else {
+        pack_strips(to, strip, a, m, height, terms);
+      }
     });
   }
 
   void pack_right(Unit* to, std::int64_t group) const {
-    const std::int64_t begin = group * kTaskColumns;
     with_source(call.b.dtype, [&]<typename T>() {
       const T* b = call.b.as<T>();
-      for (std::int64_t first = begin; first < end_of(group); first += kPanel, to += kPanel * units) {
+      for (std::int64_t first = group * size.columns; first < end_of(group); first += kPanel, to += panel) {
         const std::int64_t at = column + first;
         if (call.transpose_b) {
           pack_transposed(to, b + at * k + from, k, width(first), depth);
@@ -154,13 +194,13 @@ struct Block {
       }
     });
   }
-  void pack_right(std::int64_t group) const { pack_right(right + group * kTaskColumns * units, group); }
+  void pack_right(std::int64_t group) const { pack_right(packed_right(group), group); }
 
   // Tasks with the same own operand follow each other.
   void multiply(std::int64_t task, OwnPart& own) const {
     const std::int64_t others = own_left ? groups : parts, which = task / others, other = task % others;
     const std::int64_t group = own_left ? other : which, first_row = (own_left ? which : other) * task_rows;
-    Unit* packed = own.memory.take<Unit>(own_units(units));
+    Unit* packed = own.memory.take<Unit>(own_units(size, units));
     if (own.packed != which) {
       if (own_left) {
         pack_left(packed, first_row, height(first_row), 0, depth);
@@ -170,57 +210,112 @@ struct Block {
       own.packed = which;
     }
     const Unit* rows_packed = own_left ? packed : left;
-    const Unit* panel = own_left ? right + group * kTaskColumns * units : packed;
-    auto prefetch = pieces > 0 ? prefetch_next(which, 0, 1) : prefetch_next(which, other, others);
-    for (std::int64_t first = group * kTaskColumns; first < end_of(group);
-         first += kPanel, panel += kPanel * units) {
+    const Unit* columns_packed = own_left ? packed_right(group) : packed;
+    auto own_next = pieces > 0 ? prefetch_next(which, 0, 1) : prefetch_next(which, other, others);
+    if constexpr (kTiles<Unit>) {
+      Fetches fetches{*this, first_row, group * size.columns, own_next, {}};
+      const std::int64_t first = group * size.columns, width = end_of(group) - first;
       const auto multiply_to = [&]<typename T>(T* to, std::int64_t stride, bool add) {
-        multiply(Result<T>{to, stride, bias && from + depth == k ? bias + column + first : nullptr, add},
-                 first_row, rows_packed, width(first), panel, prefetch);
+        const Result<T> c{to, stride, bias && from + depth == k ? bias + column + first : nullptr, add};
+        const auto a = left_of(first_row, rows_packed);
+        own_left ? tile_product<true>(c, height(first_row), width, a, columns_packed, depth, fetches)
+                 : tile_product<false>(c, height(first_row), width, a, columns_packed, depth, fetches);
       };
-      if (sums) {
-        multiply_to(sums + first_row * columns + first, columns, from > 0);
-        if (from + depth == k) write_sums(first_row, first);
-      } else {
-        with_type(call.c.dtype, [&]<typename T>() {
-          multiply_to(call.c.as<T>() + (row + first_row) * n + column + first, n,
-                      call.accumulate || from > 0);
+      write(first_row, first, width, multiply_to);
+    } else {
+      for (std::int64_t first = group * size.columns; first < end_of(group);
+           first += kPanel, columns_packed += panel) {
+        write(first_row, first, width(first), [&]<typename T>(T* to, std::int64_t stride, bool add) {
+          multiply(Result<T>{to, stride, bias && from + depth == k ? bias + column + first : nullptr, add},
+                   first_row, rows_packed, width(first), columns_packed, own_next);
         });
       }
     }
   }
 
   // The units of a thread's own part.
-  static std::int64_t own_units(std::int64_t units) {
-    return std::max(kTaskRows / kStrip * strip_units(units), kTaskColumns * units);
+  static std::int64_t own_units(const TaskSize& most, std::int64_t units) {
+    return std::max(most.rows / kStrip * Form::strip_units(units),
+                    count_of(most.columns, kPanel) * Form::panel_units(units));
   }
 
  private:
+  // Of a packed left operand: units from one unit of a row to its next ones, in a task of packing.
+  static constexpr std::int64_t kRun = kTiles<Unit> ? 16 : kStrip;
+
+  Unit* packed_right(std::int64_t group) const { return right + group * size.columns / kPanel * panel; }
   std::int64_t height(std::int64_t first_row) const { return std::min(task_rows, rows - first_row); }
   std::int64_t width(std::int64_t first) const { return std::min(kPanel, columns - first); }
-  std::int64_t end_of(std::int64_t group) const { return std::min(columns, (group + 1) * kTaskColumns); }
+  std::int64_t end_of(std::int64_t group) const { return std::min(columns, (group + 1) * size.columns); }
 
+  // Calls multiply_to(result, stride, add) for a part of the result or of its partial sums.
+  template <typename F>
+  void write(std::int64_t first_row, std::int64_t first, std::int64_t width, F&& multiply_to) const {
+    if (sums) {
+      multiply_to(sums + first_row * columns + first, columns, from > 0);
+      if (from + depth == k) write_sums(first_row, first, width);
+    } else {
+      with_type(call.c.dtype, [&]<typename T>() {
+        multiply_to(call.c.as<T>() + (row + first_row) * n + column + first, n, call.accumulate || from > 0);
+      });
+    }
+  }
+  // Of fetch(), in a task.
+  std::int64_t calls() const { return task_rows / kStrip * (size.columns / kPanel) * Form::calls(units); }
+
+  // Of tile registers: what a thread will pack next, and the strip of 32 of the other operand behind the one
+  // that it multiplies.
+  struct Fetches {
+    const Block& block;
+    std::int64_t row, column;
+    Prefetch own, strip;
+    void begin(std::int64_t i) { strip = block.prefetch_strip(block.own_left ? column : row, i + 1); }
+    void operator()() {
+      own();
+      strip();
+    }
+  };
+  Prefetch prefetch_strip(std::int64_t first, std::int64_t i) const {
+    const auto packed = [&](const Unit* data, std::int64_t count) {
+      const std::int64_t bytes = count * static_cast<std::int64_t>(sizeof *data);
+      return Prefetch(reinterpret_cast<const std::byte*>(data), bytes, 1, bytes, 0, 1,
+                      task_rows / kStrip * Form::calls(units));
+    };
+    first += i * kStrip;
+    if (first >= (own_left ? columns : rows)) first = 0;
+    if (own_left) return packed(right + first / kPanel * panel, panel);
+    if (call.transpose_a) return packed(left + first / kStrip * strip, strip);
+    const auto bytes = static_cast<std::int64_t>(sizeof(Source));
+    return Prefetch(call.a.as<std::byte>() + ((row + first) * k + from) * bytes, k * bytes,
+                    std::min(kStrip, rows - first), depth * bytes, 0, 1,
+                    size.columns / kPanel * Form::calls(units));
+  }
+  auto left_of(std::int64_t first_row, const Unit* rows_packed) const {
+    using Left = typename Form::Left;
+    if (!call.transpose_a) return Left::rows(call.a.as<Source>() + (row + first_row) * k + from, k);
+    return Left::tiles(rows_packed + (own_left ? 0 : first_row / kStrip * strip), units);
+  }
   // A piece of the part that a thread will probably pack next.
   Prefetch prefetch_next(std::int64_t which, std::int64_t number, std::int64_t count) const {
     const std::int64_t next = which + 1;
     const auto of = [&](const Tensor& source, std::int64_t first_row, std::int64_t first_column,
                         std::int64_t height, std::int64_t width) {
-      const std::int64_t tiles = task_rows / kStrip * (kTaskColumns / kPanel);
-      const auto size = static_cast<std::int64_t>(size_of(source.dtype)), stride = source.columns();
-      return Prefetch(source.as<std::byte>() + (first_row * stride + first_column) * size, stride * size,
-                      height, width * size, number, count, kStrip * tiles);
+      const auto bytes = static_cast<std::int64_t>(size_of(source.dtype)), stride = source.columns();
+      return Prefetch(source.as<std::byte>() + (first_row * stride + first_column) * bytes, stride * bytes,
+                      height, width * bytes, number, count, calls());
     };
     if (next == (own_left ? parts : groups)) return {};
-    if (own_left) return of(call.a, from, row + next * kTaskRows, depth, height(next * kTaskRows));
-    const std::int64_t first = column + next * kTaskColumns, width = end_of(next) - next * kTaskColumns;
+    if (own_left) return of(call.a, from, row + next * size.rows, depth, height(next * size.rows));
+    const std::int64_t first = column + next * size.columns, width = end_of(next) - next * size.columns;
     return call.transpose_b ? of(call.b, first, from, width, depth) : of(call.b, from, first, depth, width);
   }
 
   // `rows_packed` are the rows of a thread's own part, or all rows of the block.
   template <typename T>
   void multiply(const Result<T>& c, std::int64_t first_row, const Unit* rows_packed, std::int64_t width,
-                const Unit* panel, Prefetch& prefetch) const {
-    const Right<Unit> b{panel, round_up(width)};
+                const Unit* columns_packed, Prefetch& prefetch) const {
+    if (call.transpose_a && !own_left) rows_packed += first_row / kStrip * strip;
+    const Right<Unit> b{columns_packed, round_up(width)};
     const auto with_left = [&](const auto& a, auto&& fetch) {
       panel_product(c, height(first_row), width, a, b, units, fetch);
     };
@@ -233,8 +328,7 @@ struct Block {
       });
     };
     if (call.transpose_a) {
-      const std::int64_t before = own_left ? 0 : first_row / kStrip * strip;
-      with_left(left_strips(rows_packed + before, units), prefetch);
+      with_left(left_strips(rows_packed, units), prefetch);
     } else if (widened) {
       const std::int64_t stride = widened_row(depth);
       with_rows(left_rows<Unit>(reinterpret_cast<const Source*>(rows_packed) + first_row * stride, stride));
@@ -250,11 +344,11 @@ struct Block {
     for (std::int64_t line = 0; line < 2; ++line) __builtin_prefetch(a.data + line * kLine, 0, 2);
   }
 
-  void write_sums(std::int64_t first_row, std::int64_t first) const {
+  void write_sums(std::int64_t first_row, std::int64_t first, std::int64_t width) const {
     for (std::int64_t i = first_row; i < first_row + height(first_row); ++i) {
       const float* sum = sums + i * columns + first;
       auto* to = call.c.as<bfloat16>() + (row + i) * n + column + first;
-      for_lanes(width(first), [&](std::int64_t j, std::int64_t live) {
+      for_lanes(width, [&](std::int64_t j, std::int64_t live) {
         Vec value = load_n(sum + j, live);
         if (call.accumulate) value += load_n(to + j, live);
         store_n(to + j, value, live);
@@ -268,9 +362,6 @@ struct Block {
 [[maybe_unused]] bool suits_pairs(const MatmulCall& call) {
   return call.a.dtype == DType::bf16 && (call.k() % 2 == 0 || (call.transpose_a && !call.transpose_b));
 }
-
-// Whether the products of forward passes are our own where not all products of their type are.
-bool suits_forward(DType type) { return kLanes == 16 && type == DType::f32; }
 
 }  // namespace
 
@@ -297,7 +388,9 @@ void PackedProduct::multiply(const MatmulCall& call) {
       auto* sums = with_sums ? sums_.take<float>(rows * columns) : nullptr;
       const std::int64_t pieces = small && rows >= team_.size() * kOwnRows ? team_.size() : 0;
       for_pieces(k, even_piece(k, kDepth<Unit>), [&](std::int64_t from, std::int64_t depth) {
-        Block<Unit> block{call, row, rows, column, columns, from, depth, pieces};
+        const auto size =
+            task_size<Unit>(own_left, rows, columns, count_of(depth, UnitOf<Unit>::kTerms), team_.size());
+        Block<Unit> block{call, row, rows, column, columns, from, depth, pieces, size};
         block.sums = sums;
         block.bias = bias;
         if (block.right_tasks() > 0) {
@@ -321,6 +414,7 @@ void PackedProduct::multiply(const MatmulCall& call) {
 
 void PackedProduct::operator()(const MatmulCall& call) {
 #ifdef __AVX512BF16__
+  if (call.a.dtype == DType::bf16 && amx_) return multiply<TilePair>(call);
   if (suits_pairs(call)) return multiply<Pair>(call);
 #endif
   multiply<float>(call);
@@ -328,41 +422,61 @@ void PackedProduct::operator()(const MatmulCall& call) {
 
 bool PackedProduct::suits(DType type, bool amx) {
   constexpr bool kAvx2 = kLanes == 8;
-  return type == DType::bf16 ? !amx : kAvx2;
+  return type == DType::bf16 || kAvx2 || amx;
 }
 
-bool PackedProduct::suits(const MatmulCall& call, bool amx) {
-  return suits(call.a.dtype, amx) || (call.transpose_b && suits_forward(call.a.dtype));
+bool PackedProduct::suits(const MatmulCall& call) const {
+  return suits(call.a.dtype, amx_) || call.transpose_b;
 }
 
-std::size_t PackedProduct::scratch_bytes(int threads, const KernelSizes& sizes, bool amx) {
-  if (!suits(sizes.compute, amx)) {
-    if (!suits_forward(sizes.compute)) return 0;
-    const std::int64_t own = threads * Block<float>::own_units(std::min(kUnits, sizes.columns));
-    return static_cast<std::size_t>(own + sizes.columns) * sizeof(float);
-  }
-  const bool bf16 = sizes.compute == DType::bf16, pairs = bf16 && kHasPairs;
-  const std::int64_t terms = pairs ? 2 : 1, most = kUnits * terms;
-  const auto units = [&](std::int64_t k) { return count_of(std::min(most, k), terms); };
+namespace {
+
+// Units of 32 bits, or floats, of the packed operands and partial sums of all products of `sizes` in units.
+template <typename Unit>
+std::int64_t scratch_units(int threads, const KernelSizes& sizes) {
+  using Form = UnitOf<Unit>;
+  constexpr std::int64_t kTerms = Form::kTerms;
+  const bool bf16 = sizes.compute == DType::bf16;
+  const auto units = [&](std::int64_t k) { return count_of(std::min(kDepth<Unit>, k), kTerms); };
+  const auto panels = [](std::int64_t columns) { return count_of(columns, Form::kPanel); };
   const std::int64_t rows = sizes.batch * sizes.positions, columns = sizes.columns, channels = sizes.channels;
   const std::int64_t widest = std::max(columns, sizes.classes), high = std::min(kRows, rows);
   // The sums of weights' gradients have a term for each row.
   const std::int64_t summed = units(std::max(rows, sizes.logit_rows));
-  const std::int64_t right = summed * std::min(kColumns, channels);
-  const std::int64_t strips = count_of(std::min(kRows, channels), kStrip) * strip_units(summed);
+  const std::int64_t right = panels(std::min(kColumns, channels)) * Form::panel_units(summed);
+  const std::int64_t strips = count_of(std::min(kRows, channels), Form::kStrip) * Form::strip_units(summed);
   // The left operands that are widened: rows of a layer or of Muon's square matrices, and of logits.
   const auto widened = [&](std::int64_t m, std::int64_t k) {
-    return bf16 && !pairs ? std::min(kRows, m) * widened_row(std::min(most, k)) : 0;
+    return bf16 && kTerms == 1 ? std::min(kRows, m) * widened_row(std::min(kDepth<Unit>, k)) : 0;
   };
   const std::int64_t copied =
       std::max(widened(std::max(rows, channels), columns), widened(sizes.logit_rows, sizes.classes));
-  const std::int64_t own = threads * Block<float>::own_units(std::max(units(widest), summed));
+  std::int64_t own = 0;
+  for (const std::int64_t deep : {units(channels), units(widest), summed})
+    own = std::max(own, threads * Block<Unit>::own_units(most_of_task<Unit>(deep), deep));
   // Partial sums of results in bfloat16, which may be weights' gradients.
-  const bool deep = sizes.gradients == DType::bf16 && std::max(rows, sizes.logit_rows) > most;
+  const bool deep = sizes.gradients == DType::bf16 && std::max(rows, sizes.logit_rows) > kDepth<Unit>;
   const std::int64_t of_weights = deep ? std::min(kRows, widest) * std::min(kColumns, columns) : 0;
   const std::int64_t sums =
-      std::max(bf16 && widest > most ? high * std::min(kColumns, columns) : 0, of_weights);
-  return static_cast<std::size_t>(right + std::max(strips, copied) + own + sums + widest) * sizeof(float);
+      std::max(bf16 && widest > kDepth<Unit> ? high * std::min(kColumns, columns) : 0, of_weights);
+  return right + std::max(strips, copied) + own + sums + widest;
+}
+
+}  // namespace
+
+std::size_t PackedProduct::scratch_bytes(int threads, const KernelSizes& sizes, bool amx) {
+  std::int64_t units = 0;
+  if (!suits(sizes.compute, amx)) {  // forward passes'
+    units = threads * Block<float>::own_units(most_of_task<float>(0), std::min(kUnits, sizes.columns)) +
+            sizes.columns;
+  } else {
+    units = scratch_units<float>(threads, sizes);
+#ifdef __AVX512BF16__
+    if (sizes.compute == DType::bf16)
+      units = amx ? scratch_units<TilePair>(threads, sizes) : scratch_units<Pair>(threads, sizes);
+#endif
+  }
+  return static_cast<std::size_t>(units) * sizeof(float);
 }
 
 }  // namespace shoal::cpu

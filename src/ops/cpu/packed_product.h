@@ -26,11 +26,12 @@ struct OwnPart {
 
 class PackedProduct {
  public:
-  explicit PackedProduct(ThreadTeam& team) : team_(team), own_(static_cast<std::size_t>(team.size())) {}
+  PackedProduct(ThreadTeam& team, bool amx)
+      : team_(team), amx_(amx), own_(static_cast<std::size_t>(team.size())) {}
 
-  // Whether it takes the place of oneDNN's: for bfloat16 without AMX, for float32 with AVX2, and with AVX-512
-  // for forward products (their right operand is transposed).
-  static bool suits(const MatmulCall& call, bool amx);
+  // Whether it computes a product: in bfloat16, in float32 with AVX2 and with AMX, and elsewhere in forward
+  // passes, where the right operand is transposed. The rest is oneDNN's (matmul.h).
+  bool suits(const MatmulCall& call) const;
   static bool suits(DType type, bool amx);  // all products of a type
   void operator()(const MatmulCall& call);
   // Bytes of the packed operands and partial sums of the products that suit, at most.
@@ -41,6 +42,7 @@ class PackedProduct {
   void multiply(const MatmulCall& call);
 
   ThreadTeam& team_;
+  bool amx_;  // tile registers multiply bfloat16
   GrowingMemory left_, right_, sums_, bias_;
   std::vector<OwnPart> own_;  // of each thread
 };

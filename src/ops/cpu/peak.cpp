@@ -1,6 +1,5 @@
 // Two limits of the processor. The peak of multiply-adds per second is that of independent chains in
-// registers, without loads or stores; in bfloat16 also that of a large matrix product, for processors with
-// tile registers. The other limit is the rate at which memory is read.
+// registers, without loads or stores. The other limit is the rate at which memory is read.
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -10,6 +9,7 @@
 
 #include "core/clock.h"
 #include "core/cores.h"
+#include "ops/cpu/amx.h"
 #include "ops/cpu/cpu_backend.h"
 #include "ops/cpu/simd.h"
 #include "ops/cpu/threads.h"
@@ -52,6 +52,25 @@ void float_chains(std::int64_t rounds) {
 }
 
 #ifdef __AVX512BF16__
+// Four tiles of sums, as in the tile kernel: each product takes as long as 16 rows.
+constexpr double kFlopsPerTileRound = 4 * 2.0 * 16 * 16 * 32;
+void tile_chains(std::int64_t rounds) {
+  Tiles tiles;
+  tiles.shape(2 * kTileRows);
+  std::array<bfloat16, 2 * kTileRows * kTileUnits> numbers;  // of both signs: zeros would cost less power
+  for (std::size_t i = 0; i < numbers.size(); ++i)
+    numbers[i] = from_float<bfloat16>(static_cast<float>(i * 37 % 101) / 50.0f - 1.0f);
+  zero_tile<0>(), zero_tile<1>(), zero_tile<2>(), zero_tile<3>();
+  load_tile<4>(numbers.data(), 64), load_tile<5>(numbers.data(), 64);
+  load_tile<6>(numbers.data(), 64), load_tile<7>(numbers.data(), 64);
+  for (std::int64_t i = 0; i < rounds; ++i) {
+    multiply_tiles<0, 4, 6>();
+    multiply_tiles<1, 4, 7>();
+    multiply_tiles<2, 5, 6>();
+    multiply_tiles<3, 5, 7>();
+  }
+}
+
 void bfloat16_chains(std::int64_t rounds) {
   __m512 sums[kChains] = {};
   for (auto& sum : sums) asm volatile("" : "+" SHOAL_REGISTER(sum));
@@ -70,41 +89,20 @@ constexpr int kAttempts = 6;  // the best counts: other load can only slow the m
 // of what it reaches alone: two cores of a virtual machine may be one of the host's for a while.
 constexpr double kEnough = 0.9, kPatience = 0.3;
 
-// The rate of a large matrix product in bfloat16. With tile registers (AMX) it is several times that of
-// vectors.
-double large_product_flops(ThreadTeam& team) {
-  Matmul matmul(team);  // whose packed operands are not kept
-  constexpr std::int64_t kSize = 1024;
-  std::vector<std::uint16_t> a(kSize * kSize), b(kSize * kSize);
-  std::vector<float> c(kSize * kSize);
-  const MatmulCall call{.c = {c.data(), DType::f32, {kSize, kSize}},
-                        .a = {a.data(), DType::bf16, {kSize, kSize}},
-                        .b = {b.data(), DType::bf16, {kSize, kSize}},
-                        .bias = {},
-                        .transpose_b = true};
-  matmul(call);
-  double best = 0;
-  for (int attempt = 0; attempt < kAttempts; ++attempt) {
-    const Stopwatch watch;
-    matmul(call);
-    best = std::max(best, 2.0 * kSize * kSize * kSize / watch.seconds());
-  }
-  return best;
-}
-
 }  // namespace
 
-double CpuBackend::measure_peak_flops(DType compute) {
+double CpuBackend::measure_peak_flops([[maybe_unused]] DType compute) {
   void (*chains)(std::int64_t) = float_chains;
   double flops_per_round = 2.0 * kChains * (sizeof(Register) / sizeof(float));
 #ifdef __AVX512BF16__
   if (compute == DType::bf16) {
-    chains = bfloat16_chains;
-    flops_per_round *= 2;
+    const bool amx = level_ == CpuLevel::amx;
+    chains = amx ? tile_chains : bfloat16_chains;
+    flops_per_round = amx ? kFlopsPerTileRound : 2 * flops_per_round;
   }
 #endif  // without bfloat16 instructions, products run in float32
   const auto measure = [&](int threads) {
-    constexpr std::int64_t kRounds = 1'000'000;
+    constexpr std::int64_t kRounds = 100'000;
     const Stopwatch watch;
     team_.run(threads, [&](std::int64_t, int) { chains(kRounds); });
     return flops_per_round * static_cast<double>(kRounds) * threads / watch.seconds();
@@ -114,7 +112,7 @@ double CpuBackend::measure_peak_flops(DType compute) {
   double best = 0;
   for (int attempt = 0; attempt < kAttempts || (best < enough && watch.seconds() < kPatience); ++attempt)
     best = std::max(best, measure(team_.size()));
-  return compute == DType::bf16 ? std::max(best, large_product_flops(team_)) : best;
+  return best;
 }
 
 double CpuBackend::measure_read_bandwidth() {

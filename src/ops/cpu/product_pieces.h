@@ -48,11 +48,8 @@ class ProductPieces {
     if (across_ > 1) return;
     across_ = std::clamp<std::int64_t>((threads + down_ - 1) / down_, 1,
                                        std::max<std::int64_t>(columns / kNarrow, 1));
-    parts_of_rows_ = across_ > 1;
   }
 
-  // Whether fewer threads would share whole rows.
-  bool parts_of_rows() const { return parts_of_rows_; }
   bool split() const { return halves_ == 2; }
   std::int64_t places() const { return down_ * across_; }  // in the result
   std::int64_t count() const { return halves_ * places(); }
@@ -91,7 +88,6 @@ class ProductPieces {
 
   std::int64_t rows_, columns_, sum_length_;
   std::int64_t halves_ = 1, down_ = 1, across_ = 1;
-  bool parts_of_rows_ = false;
 };
 
 }  // namespace shoal::cpu

@@ -128,9 +128,9 @@ inline void store_n(T* p, Vec v, std::int64_t live) {
 
 // Fetches the row that a loop over rows reaches some rows later: rows lie too far apart for the processor to
 // see what comes. It may be past the last one, where nothing is fetched.
-template <bool kWrite = false, typename T>
+template <bool kWrite = false, int kRows = 16, typename T>
 void fetch_later_row(const T* row, std::int64_t stride, std::int64_t columns) {
-  constexpr std::int64_t kRows = 16, kLine = 64 / sizeof(T);
+  constexpr std::int64_t kLine = 64 / sizeof(T);
   for (std::int64_t i = 0; i < columns; i += kLine) __builtin_prefetch(row + kRows * stride + i, kWrite);
 }
 

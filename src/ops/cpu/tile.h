@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "ops/cpu/simd.h"
 
@@ -73,8 +74,26 @@ inline void transpose(VecU (&rows)[kLanes]) {
 template <typename Unit>
 struct UnitOf;
 
+// Panels of a right operand as the tile kernel below reads them: whole vectors, unit by unit.
+template <typename Unit>
+struct VectorPanels {
+  static constexpr std::int64_t kStrip = cpu::kStrip, kPanel = cpu::kPanel;
+
+  struct Panel {
+    Panel(std::int64_t columns, std::int64_t) : width(round_up(columns)) {}
+    std::int64_t at(std::int64_t unit, std::int64_t column) const { return unit * width + column; }
+    std::int64_t width;
+  };
+  static std::int64_t padded(std::int64_t units) { return units; }
+  static std::int64_t panel_units(std::int64_t units) { return units * kPanel; }
+  static std::int64_t calls(std::int64_t) { return kStrip; }  // of fetch(), for a tile
+  // Units from one packed strip to the next: whole cache lines, and one more, so that strips do not compete
+  // for the same sets of a cache.
+  static std::int64_t strip_units(std::int64_t units) { return count_of(units * kStrip, 16) * 16 + 16; }
+};
+
 template <>
-struct UnitOf<float> {
+struct UnitOf<float> : VectorPanels<float> {
   using Source = float;
   static constexpr std::int64_t kTerms = 1, kColumns = kLanes;
   template <typename T>
@@ -82,25 +101,30 @@ struct UnitOf<float> {
     return (VecU)load_live(row, lanes(terms));
   }
   template <typename T>
-  static void across(float* to, const T* row, const T*, std::int64_t columns) {
+  static void across(float* to, float*, const T* row, const T*, std::int64_t columns) {
     store(to, load_live(row, lanes(columns)));
   }
 };
 
 using Pair = std::uint32_t;
+enum class TilePair : std::uint32_t {};  // that AMX's tile registers multiply (amx.h)
+template <typename Unit>
+constexpr bool kTiles = std::is_same_v<Unit, TilePair>;
 
 #ifdef __AVX512BF16__
 constexpr bool kHasPairs = true;
 
 template <>
-struct UnitOf<Pair> {
+struct UnitOf<Pair> : VectorPanels<Pair> {
   using Source = bfloat16;
   static constexpr std::int64_t kTerms = 2, kColumns = 2 * kLanes;
   static __mmask32 first_bits(std::int64_t n) { return n < 32 ? (1u << n) - 1 : ~0u; }
   static VecU along(const bfloat16* row, std::int64_t terms) {
     return (VecU)_mm512_maskz_loadu_epi16(first_bits(terms), row);
   }
-  static void across(Pair* to, const bfloat16* row, const bfloat16* next, std::int64_t columns) {
+  // `second` gets the columns from kLanes on, if there are any.
+  static void across(void* to, void* second, const bfloat16* row, const bfloat16* next,
+                     std::int64_t columns) {
     const auto live = first_bits(columns);
     const auto even = _mm512_maskz_loadu_epi16(live, row);
     const auto odd = next ? _mm512_maskz_loadu_epi16(live, next) : __m512i{};
@@ -110,19 +134,21 @@ struct UnitOf<Pair> {
     std::memcpy(to, &low, sizeof low);
     if (columns <= kLanes) return;
     const VecU high = (VecU)_mm512_permutex2var_epi16(even, (__m512i)((VecU)first + 0x00100010u), odd);
-    std::memcpy(to + kLanes, &high, sizeof high);
+    std::memcpy(second, &high, sizeof high);
   }
 };
 #else
 constexpr bool kHasPairs = false;
 #endif
 
-// to [K in units, rounded up][columns in whole vectors] = from [columns, stride], zero in the padding
+// The panel `to` [K in units, rounded up][columns in whole vectors] = from [columns, stride], zero in the
+// padding
 template <typename Unit, typename T>
 void pack_transposed(Unit* to, const T* from, std::int64_t stride, std::int64_t columns, std::int64_t depth) {
   constexpr std::int64_t kTerms = UnitOf<Unit>::kTerms;
-  const std::int64_t width = round_up(columns), units = count_of(depth, kTerms);
-  for (std::int64_t column = 0; column < width; column += kLanes) {
+  const std::int64_t units = count_of(depth, kTerms), padded = UnitOf<Unit>::padded(units);
+  const typename UnitOf<Unit>::Panel panel(columns, units);
+  for (std::int64_t column = 0; column < columns; column += kLanes) {
     for (std::int64_t unit = 0; unit < units; unit += kLanes) {
       VecU rows[kLanes];
       const T* later = from + (unit + kLanes < units ? column * stride + kTerms * (unit + kLanes)
@@ -135,32 +161,35 @@ void pack_transposed(Unit* to, const T* from, std::int64_t stride, std::int64_t 
                                        : VecU{};
       }
       transpose(rows);
-      const auto count = std::min<std::int64_t>(kLanes, units - unit);
+      const auto count = std::min<std::int64_t>(kLanes, padded - unit);
       for (std::int64_t i = 0; i < count; ++i)
-        std::memcpy(to + (unit + i) * width + column, &rows[i], sizeof rows[i]);
+        std::memcpy(to + panel.at(unit + i, column), &rows[i], sizeof rows[i]);
     }
   }
 }
 
-// to [K in units, rounded up][columns in whole vectors] = from [depth, stride], zero in the padding
+// The panel `to` [K in units, rounded up][columns in whole vectors] = from [depth, stride], zero in the
+// padding
 template <typename Unit, typename T>
 void pack_columns(Unit* to, const T* from, std::int64_t stride, std::int64_t columns, std::int64_t depth) {
   constexpr std::int64_t kTerms = UnitOf<Unit>::kTerms;
-  const std::int64_t width = round_up(columns);
+  const std::int64_t units = count_of(depth, kTerms), padded = UnitOf<Unit>::padded(units);
+  const typename UnitOf<Unit>::Panel panel(columns, units);
   for (std::int64_t k = 0; k < depth; k += kTerms) {
     const T* row = from + k * stride;
     const T* next = k + 1 < depth ? row + stride : nullptr;
     for (std::int64_t i = 0; i < kTerms; ++i) fetch_later_row(row + i * stride, stride, columns);
     for (std::int64_t column = 0; column < columns; column += UnitOf<Unit>::kColumns) {
-      UnitOf<Unit>::across(to + k / kTerms * width + column, row + column, next ? next + column : nullptr,
-                           columns - column);
+      Unit* at = to + panel.at(k / kTerms, column);
+      UnitOf<Unit>::across(at, to + panel.at(k / kTerms, column + kLanes), row + column,
+                           next ? next + column : nullptr, columns - column);
     }
   }
+  for (std::int64_t unit = units; unit < padded; ++unit) {
+    for (std::int64_t column = 0; column < columns; column += kLanes)
+      std::memset(to + panel.at(unit, column), 0, kLanes * sizeof *to);
+  }
 }
-
-// Units from one packed strip to the next: whole cache lines, and one more, so that strips do not compete for
-// the same sets of a cache.
-inline std::int64_t strip_units(std::int64_t units) { return count_of(units * kStrip, 16) * 16 + 16; }
 
 // to [strips][K in units, rounded up][kStrip] = from [depth, stride], whose columns are rows of the result;
 // `size` is from strip to strip. The rest of a last strip may be anything. A strip gets several units in one
@@ -213,7 +242,7 @@ template <typename Unit>
 Left<Unit, true> left_strips(const Unit* data, std::int64_t units) {
   constexpr std::int64_t kTerms = UnitOf<Unit>::kTerms;
   return {reinterpret_cast<const typename UnitOf<Unit>::Source*>(data), kTerms * kStrip,
-          kTerms * strip_units(units)};
+          kTerms * UnitOf<Unit>::strip_units(units)};
 }
 
 // The right operand: [K in units][stride], of which a tile reads whole vectors.
