@@ -13,11 +13,11 @@ namespace shoal::cpu {
 
 constexpr std::int64_t kTileRows = 16, kTileUnits = 16;  // a row of a tile register has 16 units
 
-inline std::int64_t whole_steps(std::int64_t units) { return count_of(units, kTileUnits) * kTileUnits; }
+constexpr std::int64_t whole_steps(std::int64_t units) { return count_of(units, kTileUnits) * kTileUnits; }
 
 // From one strip of 16 rows, or panel of 16 columns, to the next, in units: tile by tile, and one more line,
 // so that they do not compete for the same sets of a cache.
-inline std::int64_t tile_run(std::int64_t units) { return whole_steps(units) * kTileUnits + kTileUnits; }
+constexpr std::int64_t tile_run(std::int64_t units) { return whole_steps(units) * kTileUnits + kTileUnits; }
 
 // The left operand: rows where they lie, or tiles one behind the other (pack_tiles). Distances in bytes: from
 // row to row, from step to step, and from 16 rows to the next.
@@ -89,6 +89,11 @@ struct UnitOf<TilePair> : UnitOf<Pair> {
     }
     std::int64_t next;
   };
+  template <typename... Args>
+  static void across(Args... args) {
+    UnitOf<Pair>::across<true>(args...);
+  }
+  static std::int64_t padded_columns(std::int64_t columns) { return count_of(columns, kPanel) * kPanel; }
   static std::int64_t padded(std::int64_t units) { return whole_steps(units); }
 };
 
@@ -176,20 +181,21 @@ void load_operand(const void* from, std::int64_t stride) {
 // Adds the products of some steps to the sums of a block, which rest at `sums` [32][32]; with `first` they
 // are zero so far. What streams is not kept in the first-level cache.
 template <bool kStreamLeft, bool kLower, bool kRight, typename Fetch>
-[[gnu::always_inline]] inline void add_steps(float* sums, bool first, const TileLeft& a, const TilePair* b,
-                                             std::int64_t steps, Fetch&& fetch) {
-  constexpr std::int64_t kStride = kSide * sizeof(float), kTile = kTileUnits * kTileUnits;
-  float* const lower = sums + kTileRows * kSide;
+[[gnu::always_inline]] inline void add_steps(float* sums, std::int64_t stride, bool first, const TileLeft& a,
+                                             const TilePair* b, std::int64_t steps, Fetch&& fetch) {
+  constexpr std::int64_t kTile = kTileUnits * kTileUnits;
+  float* const lower = sums + kTileRows * stride;
+  stride *= static_cast<std::int64_t>(sizeof(float));
   if (first) {
     zero_tile<0>();
     if constexpr (kRight) zero_tile<1>();
     if constexpr (kLower) zero_tile<2>();
     if constexpr (kLower && kRight) zero_tile<3>();
   } else {
-    load_tile<0>(sums, kStride);
-    if constexpr (kRight) load_tile<1>(sums + kTileUnits, kStride);
-    if constexpr (kLower) load_tile<2>(lower, kStride);
-    if constexpr (kLower && kRight) load_tile<3>(lower + kTileUnits, kStride);
+    load_tile<0>(sums, stride);
+    if constexpr (kRight) load_tile<1>(sums + kTileUnits, stride);
+    if constexpr (kLower) load_tile<2>(lower, stride);
+    if constexpr (kLower && kRight) load_tile<3>(lower + kTileUnits, stride);
   }
   const std::byte* left = a.data;
   for (std::int64_t step = 0; step < steps; ++step, left += a.step, b += 2 * kTile) {
@@ -203,10 +209,10 @@ template <bool kStreamLeft, bool kLower, bool kRight, typename Fetch>
     if constexpr (kLower) multiply_tiles<2, 5, 6>();
     if constexpr (kLower && kRight) multiply_tiles<3, 5, 7>();
   }
-  store_tile<0>(sums, kStride);
-  if constexpr (kRight) store_tile<1>(sums + kTileUnits, kStride);
-  if constexpr (kLower) store_tile<2>(lower, kStride);
-  if constexpr (kLower && kRight) store_tile<3>(lower + kTileUnits, kStride);
+  store_tile<0>(sums, stride);
+  if constexpr (kRight) store_tile<1>(sums + kTileUnits, stride);
+  if constexpr (kLower) store_tile<2>(lower, stride);
+  if constexpr (kLower && kRight) store_tile<3>(lower + kTileUnits, stride);
 }
 
 template <typename T>
@@ -246,10 +252,10 @@ void tile_product(const Result<T>& c, std::int64_t rows, std::int64_t columns, c
     const TilePair* right = b + column / kSide * panel + from * kSide * kTileUnits;
     tiles.shape(height);
     const auto add = [&]<bool kLower, bool kRight>() {
-      add_steps<kStreamLeft, kLower, kRight>(at, part == 0, left, right, whole - from, fetch);
+      add_steps<kStreamLeft, kLower, kRight>(at, kSide, part == 0, left, right, whole - from, fetch);
       if (whole == to) return;
-      add_steps<kStreamLeft, kLower, kRight>(at, false, last, right + (whole - from) * kSide * kTileUnits, 1,
-                                             fetch);
+      add_steps<kStreamLeft, kLower, kRight>(at, kSide, false, last,
+                                             right + (whole - from) * kSide * kTileUnits, 1, fetch);
     };
     if (height > kTileRows) {
       width > kTileUnits ? add.template operator()<true, true>() : add.template operator()<true, false>();

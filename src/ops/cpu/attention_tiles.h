@@ -15,13 +15,14 @@
 
 namespace shoal::cpu {
 
-constexpr std::int64_t kGroup = kStrip;
-constexpr std::int64_t kQueries = 96;  // rows of a tile: a multiple of the group
+constexpr std::int64_t kQueries = 96;  // rows of a tile: a multiple of those that are multiplied at a time
 constexpr std::int64_t kKeys = DropoutRow::kColumns;
 
 struct HeadShape {
   std::int64_t positions, heads, channels;
-  std::int64_t padded_positions = round_up(positions), padded_channels = round_up(channels);
+  std::int64_t whole = kLanes;  // the padded numbers are multiples of it
+  std::int64_t padded_positions = count_of(positions, whole) * whole,
+               padded_channels = count_of(channels, whole) * whole;
   std::int64_t matrix() const { return padded_positions * padded_channels; }  // floats of one packed operand
   float scale() const { return 1.0f / std::sqrt(static_cast<float>(channels)); }
 };
@@ -46,7 +47,7 @@ struct Carver {
   float* take(std::int64_t floats) { return std::exchange(at, at + floats); }
 };
 
-// One tile: queries [q0, q0 + rows) against keys [k0, k0 + keys); `width` is keys rounded up to vectors.
+// One tile: queries [q0, q0 + rows) against keys [k0, k0 + keys); `width` is keys rounded up to whole ones.
 struct Tile {
   std::int64_t q0, rows, k0, keys, width;
   // The number of keys from k0 on that the query in row i may see: negative before them, and more than the
@@ -54,27 +55,28 @@ struct Tile {
   std::int64_t seen(std::int64_t i) const { return q0 + i + 1 - k0; }
 };
 
-// Calls f(tile) for the tiles of up to `most` keys of a row of queries that the causal mask leaves.
-template <typename F>
+// Calls f(tile) for the tiles of up to `most` keys of a row of queries that the causal mask leaves. Keys are
+// rounded up to multiples of kWhole.
+template <std::int64_t kWhole, typename F>
 void for_key_tiles(std::int64_t q0, std::int64_t rows, std::int64_t most, F&& f) {
   for (std::int64_t k0 = 0; k0 < q0 + rows; k0 += most) {
     const std::int64_t keys = std::min(most, q0 + rows - k0);
-    f(Tile{q0, rows, k0, keys, round_up(keys)});
+    f(Tile{q0, rows, k0, keys, count_of(keys, kWhole) * kWhole});
   }
 }
 
-// The unmasked part of a tile, in groups of the tile kernel's rows.
-// f(first query, queries, keys that any of them sees, the same rounded up to the vectors that are read).
-template <typename F>
+// The unmasked part of a tile, in groups of kGroup queries or keys.
+// f(first query, queries, keys that any of them sees, the same rounded up to those that are read).
+template <std::int64_t kGroup, std::int64_t kWhole, typename F>
 void for_query_groups(const Tile& tile, F&& f) {
   for (std::int64_t i = 0; i < tile.rows; i += kGroup) {
     const std::int64_t n = std::min(kGroup, tile.rows - i), seen = std::min(tile.seen(i + n - 1), tile.keys);
     // A group of keys that begins within `seen` is read whole by for_key_groups' products.
-    if (seen > 0) f(i, n, seen, std::min(tile.width, round_up(seen + kGroup - 1)));
+    if (seen > 0) f(i, n, seen, std::min(tile.width, count_of(seen + kGroup - 1, kWhole) * kWhole));
   }
 }
 // f(first key, keys, first query that sees any of them)
-template <typename F>
+template <std::int64_t kGroup, typename F>
 void for_key_groups(const Tile& tile, F&& f) {
   for (std::int64_t k = 0; k < tile.keys; k += kGroup) {
     f(k, std::min(kGroup, tile.keys - k), std::max<std::int64_t>(0, tile.k0 + k - tile.q0));

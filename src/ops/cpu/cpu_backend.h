@@ -104,7 +104,8 @@ class CpuBackend final : public Backend {
 };
 
 // Floats of scratch memory for attention's backward pass, and for sums over rows.
-std::int64_t attention_scratch(int threads, std::int64_t positions, std::int64_t channels, DType type);
+std::int64_t attention_scratch(int threads, std::int64_t positions, std::int64_t channels, DType type,
+                               CpuLevel level);
 std::int64_t column_sum_scratch(std::int64_t rows, std::int64_t columns);
 
 }  // namespace shoal::cpu

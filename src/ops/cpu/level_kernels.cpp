@@ -30,7 +30,8 @@ std::unique_ptr<Backend> make_backend(int threads, CpuLevel level) {
 }
 
 std::size_t scratch_bytes(int threads, const KernelSizes& sizes, CpuLevel level) {
-  const std::int64_t attention = attention_scratch(threads, sizes.positions, sizes.head_size, sizes.compute),
+  const std::int64_t attention =
+                         attention_scratch(threads, sizes.positions, sizes.head_size, sizes.compute, level),
                      rows = sizes.batch * sizes.positions;
   const bool amx = level == CpuLevel::amx;
   const auto floats = [](std::int64_t count) { return sizeof(float) * static_cast<std::size_t>(count); };

@@ -16,7 +16,7 @@ namespace shoal::cpu {
 constexpr std::int64_t kStrip = 6;                   // rows of a tile
 constexpr std::int64_t kPanel = kTileVecs * kLanes;  // columns of a tile
 
-inline std::int64_t count_of(std::int64_t n, std::int64_t piece) { return (n + piece - 1) / piece; }
+constexpr std::int64_t count_of(std::int64_t n, std::int64_t piece) { return (n + piece - 1) / piece; }
 inline std::int64_t round_up(std::int64_t n) { return count_of(n, kLanes) * kLanes; }
 
 // Loads the first lanes. load_n calls memcpy, and the compiler keeps no vector in a register across a call.
@@ -84,7 +84,9 @@ struct VectorPanels {
     std::int64_t at(std::int64_t unit, std::int64_t column) const { return unit * width + column; }
     std::int64_t width;
   };
+  // What is packed of a panel: zeros are behind the last unit and column.
   static std::int64_t padded(std::int64_t units) { return units; }
+  static std::int64_t padded_columns(std::int64_t columns) { return round_up(columns); }
   static std::int64_t panel_units(std::int64_t units) { return units * kPanel; }
   static std::int64_t calls(std::int64_t) { return kStrip; }  // of fetch(), for a tile
   // Units from one packed strip to the next: whole cache lines, and one more, so that strips do not compete
@@ -122,7 +124,8 @@ struct UnitOf<Pair> : VectorPanels<Pair> {
   static VecU along(const bfloat16* row, std::int64_t terms) {
     return (VecU)_mm512_maskz_loadu_epi16(first_bits(terms), row);
   }
-  // `second` gets the columns from kLanes on, if there are any.
+  // `second` gets the columns from kLanes on, if there are any or kBoth is set.
+  template <bool kBoth = false>
   static void across(void* to, void* second, const bfloat16* row, const bfloat16* next,
                      std::int64_t columns) {
     const auto live = first_bits(columns);
@@ -132,7 +135,7 @@ struct UnitOf<Pair> : VectorPanels<Pair> {
     const auto first = (__m512i)(((VecU)lane_numbers() + 32u) << 16 | (VecU)lane_numbers());
     const VecU low = (VecU)_mm512_permutex2var_epi16(even, first, odd);
     std::memcpy(to, &low, sizeof low);
-    if (columns <= kLanes) return;
+    if (!kBoth && columns <= kLanes) return;
     const VecU high = (VecU)_mm512_permutex2var_epi16(even, (__m512i)((VecU)first + 0x00100010u), odd);
     std::memcpy(second, &high, sizeof high);
   }
@@ -148,7 +151,7 @@ void pack_transposed(Unit* to, const T* from, std::int64_t stride, std::int64_t 
   constexpr std::int64_t kTerms = UnitOf<Unit>::kTerms;
   const std::int64_t units = count_of(depth, kTerms), padded = UnitOf<Unit>::padded(units);
   const typename UnitOf<Unit>::Panel panel(columns, units);
-  for (std::int64_t column = 0; column < columns; column += kLanes) {
+  for (std::int64_t column = 0; column < UnitOf<Unit>::padded_columns(columns); column += kLanes) {
     for (std::int64_t unit = 0; unit < units; unit += kLanes) {
       VecU rows[kLanes];
       const T* later = from + (unit + kLanes < units ? column * stride + kTerms * (unit + kLanes)
@@ -186,7 +189,7 @@ void pack_columns(Unit* to, const T* from, std::int64_t stride, std::int64_t col
     }
   }
   for (std::int64_t unit = units; unit < padded; ++unit) {
-    for (std::int64_t column = 0; column < columns; column += kLanes)
+    for (std::int64_t column = 0; column < UnitOf<Unit>::padded_columns(columns); column += kLanes)
       std::memset(to + panel.at(unit, column), 0, kLanes * sizeof *to);
   }
 }
