@@ -225,7 +225,11 @@ void store_block(const Result<T>& c, std::int64_t rows, std::int64_t columns, co
       Vec value = load(sums + i * kSide + j);
       if (c.bias) value += load(c.bias + j);
       if (c.add) value += load(out + j);
-      store(out + j, value);
+      if (c.stream) {
+        stream(out + j, value);
+      } else {
+        store(out + j, value);
+      }
     }
   }
 }
@@ -263,9 +267,10 @@ void tile_product(const Result<T>& c, std::int64_t rows, std::int64_t columns, c
       width > kTileUnits ? add.template operator()<false, true>() : add.template operator()<false, false>();
     }
     if (to < steps) return;
-    store_block(
-        Result<T>{c.data + row * c.stride + column, c.stride, c.bias ? c.bias + column : nullptr, c.add},
-        height, width, at);
+    Result<T> result = c;
+    result.data += row * c.stride + column;
+    if (c.bias) result.bias += column;
+    store_block(result, height, width, at);
   };
   const std::int64_t own = kStreamLeft ? rows : columns, others = kStreamLeft ? columns : rows;
   for (std::int64_t other = 0; other < others; other += kSide) {
@@ -283,6 +288,7 @@ void tile_product(const Result<T>& c, std::int64_t rows, std::int64_t columns, c
         block(kStreamLeft ? i : other, kStreamLeft ? other : i, part, sums + (parts > 1 ? i * kSide : 0));
     }
   }
+  if (c.stream) end_streams();
 }
 
 }  // namespace shoal::cpu

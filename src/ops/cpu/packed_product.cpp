@@ -216,7 +216,8 @@ struct Block {
       Fetches fetches{*this, first_row, group * size.columns, own_next, {}};
       const std::int64_t first = group * size.columns, width = end_of(group) - first;
       const auto multiply_to = [&]<typename T>(T* to, std::int64_t stride, bool add) {
-        const Result<T> c{to, stride, bias && from + depth == k ? bias + column + first : nullptr, add};
+        const Result<T> c{to, stride, bias && from + depth == k ? bias + column + first : nullptr, add,
+                          !add && streams(to, stride)};
         const auto a = left_of(first_row, rows_packed);
         own_left ? tile_product<true>(c, height(first_row), width, a, columns_packed, depth, fetches)
                  : tile_product<false>(c, height(first_row), width, a, columns_packed, depth, fetches);
@@ -259,6 +260,13 @@ struct Block {
         multiply_to(call.c.as<T>() + (row + first_row) * n + column + first, n, call.accumulate || from > 0);
       });
     }
+  }
+  // Whether what is written is better kept out of the caches: it is larger than what they hold of one thread.
+  template <typename T>
+  bool streams(const T* to, std::int64_t stride) const {
+    constexpr std::int64_t kLarge = 1 << 20, kLine = 64 / sizeof(T);
+    return std::is_same_v<T, float> && !sums && call.c.count() >= kLarge && stride % kLine == 0 &&
+           reinterpret_cast<std::uintptr_t>(to) % 64 == 0;
   }
   // Of fetch(), in a task.
   std::int64_t calls() const { return task_rows / kStrip * (size.columns / kPanel) * Form::calls(units); }

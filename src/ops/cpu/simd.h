@@ -92,6 +92,21 @@ inline void store(bfloat16* p, Vec v) {
   std::memcpy(p, &h, sizeof h);
 }
 
+// Writes past the caches, which keep their lines and need not read this one. To a multiple of the vector's
+// size; other threads see it behind end_streams().
+template <typename T>
+inline void stream(T* p, Vec v) {
+#ifdef __AVX512F__
+  if constexpr (sizeof(T) == sizeof(float)) return _mm512_stream_ps(p, (__m512)v);
+#endif
+  store(p, v);
+}
+inline void end_streams() {
+#ifdef __AVX512F__
+  _mm_sfence();
+#endif
+}
+
 // The first n lanes, n in [0, kLanes); the others read as zero and are not written.
 template <typename T>
 inline Vec load_part(const T* p, std::int64_t n) {

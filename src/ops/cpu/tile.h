@@ -261,6 +261,7 @@ struct Result {
   std::int64_t stride;
   const float* bias;  // of the tile's columns, or null
   bool add;
+  bool stream = false;  // past the caches
 };
 
 inline Vec multiply_add(Vec sum, float a, Vec b) { return sum + a * b; }
