@@ -43,7 +43,7 @@ compare() {
 
 compare x86-64-v2 qemu-x86_64 -cpu Nehalem "$build/shoal"
 compare avx2 qemu-x86_64 -cpu Haswell "$build/shoal"
-for level in avx512 avx512_bf16; do
+for level in avx512 avx512_bf16 amx; do
   SHOAL_ISA=$level "$build/tests/test_ops_avx512" --gtest_brief=1
   compare $level SHOAL_ISA=$level "$build/tests/shoal_avx512"
 done

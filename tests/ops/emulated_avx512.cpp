@@ -5,7 +5,7 @@ namespace shoal {
 
 InstructionSets instruction_sets() {
   return {{"AVX2", true},        {"FMA", true},      {"AVX-512F", true}, {"AVX-512BW/DQ/VL", true},
-          {"AVX512_BF16", true}, {"AMX-BF16", false}};
+          {"AVX512_BF16", true}, {"AMX-BF16", true}};
 }
 void check_cpu() {}
 

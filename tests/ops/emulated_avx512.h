@@ -1,5 +1,5 @@
 // The instructions of AVX-512 that the kernels name, for processors that lack them: included before a
-// kernel's file, it compiles the level avx512 (with SHOAL_EMULATES_BF16: avx512_bf16) of AVX2. All other
+// kernel's file, it compiles the level avx512 (with SHOAL_EMULATES_BF16: avx512_bf16 and amx) of AVX2. All other
 // arithmetic of a level is the compiler's on its vectors, of which it makes two of 8 lanes each. Each
 // function does what Intel's Software Developer's Manual, volume 2, says of its instruction; "maskz" ones set
 // the lanes whose bit of the mask is 0 to zero.
@@ -119,8 +119,81 @@ inline __m256bh cvtneps_pbh(__m512 x) {
   });
 }
 
+inline void stream_ps(float* to, __m512 x) { std::memcpy(to, &x, sizeof x); }
+
+// The tile registers of a thread, and their shapes.
+struct TileRegisters {
+  unsigned char rows[8], bytes[8];
+  unsigned char data[8][16][64];
+};
+inline thread_local TileRegisters tiles;
+
 }  // namespace shoal::emulated
 
+// In the place of those of ops/cpu/amx.h.
+namespace shoal::cpu {
+
+// The palette's rows and bytes of a row stand at 48 and 16.
+inline void configure_tiles(const void* shapes) {
+  const auto* from = static_cast<const unsigned char*>(shapes);
+  emulated::tiles = {};
+  for (int tile = 0; tile < 8; ++tile) {
+    emulated::tiles.rows[tile] = from[48 + tile];
+    emulated::tiles.bytes[tile] = from[16 + 2 * tile];
+  }
+}
+inline void release_tiles() { emulated::tiles = {}; }
+
+template <int kTile>
+void zero_tile() {
+  std::memset(emulated::tiles.data[kTile], 0, sizeof emulated::tiles.data[kTile]);
+}
+template <int kTile>
+void load_tile(const void* from, long stride) {
+  zero_tile<kTile>();
+  for (int row = 0; row < emulated::tiles.rows[kTile]; ++row) {
+    std::memcpy(emulated::tiles.data[kTile][row], static_cast<const char*>(from) + row * stride,
+                emulated::tiles.bytes[kTile]);
+  }
+}
+template <int kTile>
+void stream_tile(const void* from, long stride) {
+  load_tile<kTile>(from, stride);
+}
+template <int kTile>
+void store_tile(void* to, long stride) {
+  for (int row = 0; row < emulated::tiles.rows[kTile]; ++row) {
+    std::memcpy(static_cast<char*>(to) + row * stride, emulated::tiles.data[kTile][row],
+                emulated::tiles.bytes[kTile]);
+  }
+}
+// Sums of the terms with even and with odd numbers, which are added at the end.
+template <int kSum, int kLeft, int kRight>
+void multiply_tiles() {
+  using emulated::flushed, emulated::widened;
+  auto& registers = emulated::tiles;
+  for (int row = 0; row < registers.rows[kLeft]; ++row) {
+    float sums[16];
+    short left[32];
+    std::memcpy(sums, registers.data[kSum][row], sizeof sums);
+    std::memcpy(left, registers.data[kLeft][row], sizeof left);
+    for (int column = 0; column < registers.bytes[kRight] / 4; ++column) {
+      float even = 0, odd = 0;
+      for (int unit = 0; unit < registers.bytes[kLeft] / 4; ++unit) {
+        short right[2];
+        std::memcpy(right, registers.data[kRight][unit] + 4 * column, sizeof right);
+        even = flushed(__builtin_fmaf(widened(left[2 * unit]), widened(right[0]), even));
+        odd = flushed(__builtin_fmaf(widened(left[2 * unit + 1]), widened(right[1]), odd));
+      }
+      sums[column] = flushed(flushed(sums[column]) + flushed(even + odd));
+    }
+    std::memcpy(registers.data[kSum][row], sums, sizeof sums);
+  }
+}
+
+}  // namespace shoal::cpu
+
+#define SHOAL_EMULATES_TILES
 #define __AVX512F__ 1
 #define __AVX512BW__ 1
 #ifdef SHOAL_EMULATES_BF16
@@ -144,3 +217,4 @@ inline __m256bh cvtneps_pbh(__m512 x) {
 #define _mm512_madd_epi16 shoal::emulated::madd_epi16
 #define _mm512_dpbf16_ps shoal::emulated::dpbf16_ps
 #define _mm512_cvtneps_pbh shoal::emulated::cvtneps_pbh
+#define _mm512_stream_ps shoal::emulated::stream_ps

@@ -97,14 +97,15 @@ struct UnitOf<TilePair> : UnitOf<Pair> {
   static std::int64_t padded(std::int64_t units) { return whole_steps(units); }
 };
 
-#ifndef SHOAL_EMULATES_TILES
 // The shapes of the tile registers: rows, and bytes of a row.
 struct alignas(64) TileShapes {
   std::uint8_t palette = 1, first_row = 0, reserved[14] = {};
   std::uint16_t bytes[16] = {};
   std::uint8_t rows[16] = {};
 };
-inline void configure_tiles(const TileShapes& shapes) { asm volatile("ldtilecfg %0" ::"m"(shapes)); }
+
+#ifndef SHOAL_EMULATES_TILES
+inline void configure_tiles(const TileShapes* shapes) { asm volatile("ldtilecfg %0" ::"m"(*shapes)); }
 inline void release_tiles() { asm volatile("tilerelease"); }
 
 template <int kTile>
@@ -154,7 +155,7 @@ class Tiles {
     for (const int tile : {0, 1, 4}) set(tile, upper);
     for (const int tile : {2, 3, 5}) set(tile, lower);
     for (const int tile : {6, 7}) set(tile, kTileUnits);
-    configure_tiles(shapes);
+    configure_tiles(&shapes);
   }
 
  private:
