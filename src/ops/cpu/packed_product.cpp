@@ -28,8 +28,12 @@ TaskSize task_size(bool, std::int64_t, std::int64_t, std::int64_t units, int) {
 // A block of the product: what all threads read stays in the third-level cache.
 constexpr std::int64_t kRows = 20 * kTaskRows, kColumns = 16 * kTaskColumns;
 constexpr std::int64_t kUnits = 1536;
+// So many terms of a sum at a time, those of a weight's gradient or of others. Tile registers make more of a
+// cache that holds more columns of fewer terms, but a gradient is best written once.
 template <typename Unit>
-constexpr std::int64_t kDepth = kUnits* UnitOf<Unit>::kTerms;
+constexpr std::int64_t deepest(bool of_weight) {
+  return UnitOf<Unit>::kTerms * (kTiles<Unit> && !of_weight ? kUnits / 3 : kUnits);
+}
 #ifdef __AVX512BF16__
 // Tile registers multiply faster than the third-level cache delivers. So a thread's own operand takes nearly
 // half of a second-level cache of 2 MiB, as long as all threads have some tasks.
@@ -377,7 +381,7 @@ template <typename Unit>
 void PackedProduct::multiply(const MatmulCall& call) {
   const std::int64_t m = call.c.rows(), n = call.c.columns(), k = call.k();
   // Partial sums of a result in bfloat16 are kept as float32.
-  const bool with_sums = call.c.dtype == DType::bf16 && k > kDepth<Unit>;
+  const bool with_sums = call.c.dtype == DType::bf16 && k > deepest<Unit>(call.transpose_a);
   float* bias = nullptr;
   if (call.bias) {
     bias = bias_.take<float>(n);
@@ -395,27 +399,28 @@ void PackedProduct::multiply(const MatmulCall& call) {
     for_pieces(m, most_rows, [&](std::int64_t row, std::int64_t rows) {
       auto* sums = with_sums ? sums_.take<float>(rows * columns) : nullptr;
       const std::int64_t pieces = small && rows >= team_.size() * kOwnRows ? team_.size() : 0;
-      for_pieces(k, even_piece(k, kDepth<Unit>), [&](std::int64_t from, std::int64_t depth) {
-        const auto size =
-            task_size<Unit>(own_left, rows, columns, count_of(depth, UnitOf<Unit>::kTerms), team_.size());
-        Block<Unit> block{call, row, rows, column, columns, from, depth, pieces, size};
-        block.sums = sums;
-        block.bias = bias;
-        if (block.right_tasks() > 0) {
-          block.right = right_.take<Unit>(block.units_of_right());
-          team_.run(block.right_tasks(), [&](std::int64_t task, int) { block.pack_right(task); });
-        }
-        if (block.left_tasks() > 0) {
-          block.left = left_.take<Unit>(block.units_of_left());
-          team_.run(block.left_tasks(), [&](std::int64_t task, int) { block.pack_left(task); });
-        }
-        for (auto& own : own_) own.packed = -1;
-        const std::int64_t each = pieces > 0 ? block.groups : 1;
-        team_.run(block.tasks() / each, [&](std::int64_t first, int member) {
-          for (std::int64_t i = 0; i < each; ++i)
-            block.multiply(i * block.parts + first, own_[static_cast<std::size_t>(member)]);
-        });
-      });
+      for_pieces(
+          k, even_piece(k, deepest<Unit>(call.transpose_a)), [&](std::int64_t from, std::int64_t depth) {
+            const auto size =
+                task_size<Unit>(own_left, rows, columns, count_of(depth, UnitOf<Unit>::kTerms), team_.size());
+            Block<Unit> block{call, row, rows, column, columns, from, depth, pieces, size};
+            block.sums = sums;
+            block.bias = bias;
+            if (block.right_tasks() > 0) {
+              block.right = right_.take<Unit>(block.units_of_right());
+              team_.run(block.right_tasks(), [&](std::int64_t task, int) { block.pack_right(task); });
+            }
+            if (block.left_tasks() > 0) {
+              block.left = left_.take<Unit>(block.units_of_left());
+              team_.run(block.left_tasks(), [&](std::int64_t task, int) { block.pack_left(task); });
+            }
+            for (auto& own : own_) own.packed = -1;
+            const std::int64_t each = pieces > 0 ? block.groups : 1;
+            team_.run(block.tasks() / each, [&](std::int64_t first, int member) {
+              for (std::int64_t i = 0; i < each; ++i)
+                block.multiply(i * block.parts + first, own_[static_cast<std::size_t>(member)]);
+            });
+          });
     });
   });
 }
@@ -445,17 +450,19 @@ std::int64_t scratch_units(int threads, const KernelSizes& sizes) {
   using Form = UnitOf<Unit>;
   constexpr std::int64_t kTerms = Form::kTerms;
   const bool bf16 = sizes.compute == DType::bf16;
-  const auto units = [&](std::int64_t k) { return count_of(std::min(kDepth<Unit>, k), kTerms); };
+  const std::int64_t most = deepest<Unit>(false), most_of_weight = deepest<Unit>(true);
+  const auto units = [&](std::int64_t k) { return count_of(std::min(most, k), kTerms); };
   const auto panels = [](std::int64_t columns) { return count_of(columns, Form::kPanel); };
   const std::int64_t rows = sizes.batch * sizes.positions, columns = sizes.columns, channels = sizes.channels;
   const std::int64_t widest = std::max(columns, sizes.classes), high = std::min(kRows, rows);
   // The sums of weights' gradients have a term for each row.
-  const std::int64_t summed = units(std::max(rows, sizes.logit_rows));
+  const std::int64_t terms = std::max(rows, sizes.logit_rows),
+                     summed = count_of(std::min(most_of_weight, terms), kTerms);
   const std::int64_t right = panels(std::min(kColumns, channels)) * Form::panel_units(summed);
   const std::int64_t strips = count_of(std::min(kRows, channels), Form::kStrip) * Form::strip_units(summed);
   // The left operands that are widened: rows of a layer or of Muon's square matrices, and of logits.
   const auto widened = [&](std::int64_t m, std::int64_t k) {
-    return bf16 && kTerms == 1 ? std::min(kRows, m) * widened_row(std::min(kDepth<Unit>, k)) : 0;
+    return bf16 && kTerms == 1 ? std::min(kRows, m) * widened_row(std::min(most, k)) : 0;
   };
   const std::int64_t copied =
       std::max(widened(std::max(rows, channels), columns), widened(sizes.logit_rows, sizes.classes));
@@ -463,10 +470,10 @@ std::int64_t scratch_units(int threads, const KernelSizes& sizes) {
   for (const std::int64_t deep : {units(channels), units(widest), summed})
     own = std::max(own, threads * Block<Unit>::own_units(most_of_task<Unit>(deep), deep));
   // Partial sums of results in bfloat16, which may be weights' gradients.
-  const bool deep = sizes.gradients == DType::bf16 && std::max(rows, sizes.logit_rows) > kDepth<Unit>;
+  const bool deep = sizes.gradients == DType::bf16 && terms > most_of_weight;
   const std::int64_t of_weights = deep ? std::min(kRows, widest) * std::min(kColumns, columns) : 0;
   const std::int64_t sums =
-      std::max(bf16 && widest > kDepth<Unit> ? high * std::min(kColumns, columns) : 0, of_weights);
+      std::max(bf16 && widest > most ? high * std::min(kColumns, columns) : 0, of_weights);
   return right + std::max(strips, copied) + own + sums + widest;
 }
 
