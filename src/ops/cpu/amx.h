@@ -31,7 +31,7 @@ struct TileLeft {
     return {reinterpret_cast<const std::byte*>(data), row, 64, kTileRows * row, true};
   }
   static TileLeft tiles(const TilePair* data, std::int64_t units) {
-    const auto strip = 4 * tile_run(units);
+    const auto strip = tile_run(units) * static_cast<std::int64_t>(sizeof *data);
     return {reinterpret_cast<const std::byte*>(data), 64, 64 * kTileRows, strip, false};
   }
   TileLeft from(std::int64_t first) const {  // a multiple of 16 rows
@@ -70,11 +70,8 @@ struct UnitOf<TilePair> : UnitOf<Pair> {
 
   static constexpr std::int64_t kStrip = 2 * kTileRows, kPanel = 2 * kTileUnits;
 
-  static std::int64_t apart(std::int64_t units) { return tile_run(units); }
-  template <typename... Args>
-  static void pack_left(Args... args) {
-    pack_tiles(args...);
-  }
+  static constexpr auto apart = tile_run;
+  static constexpr auto pack_left = pack_tiles;
   static std::int64_t calls(std::int64_t units) { return count_of(units, kTileUnits); }
   static std::int64_t strip_units(std::int64_t units) { return 2 * apart(units); }
   static std::int64_t panel_units(std::int64_t units) { return 2 * apart(units); }
@@ -89,10 +86,7 @@ struct UnitOf<TilePair> : UnitOf<Pair> {
     }
     std::int64_t next;
   };
-  template <typename... Args>
-  static void across(Args... args) {
-    UnitOf<Pair>::across<true>(args...);
-  }
+  static constexpr auto across = UnitOf<Pair>::across<true>;
   static std::int64_t padded_columns(std::int64_t columns) { return count_of(columns, kPanel) * kPanel; }
   static std::int64_t padded(std::int64_t units) { return whole_steps(units); }
 };
@@ -179,8 +173,8 @@ void load_operand(const void* from, std::int64_t stride) {
   }
 }
 
-// Adds the products of some steps to the sums of a block, which rest at `sums` [32][32]; with `first` they
-// are zero so far. What streams is not kept in the first-level cache.
+// Adds the products of some steps to the sums of a block, which rest at `sums` [32][stride]; with `first`
+// they are zero so far. What streams is not kept in the first-level cache.
 template <bool kStreamLeft, bool kLower, bool kRight, typename Fetch>
 [[gnu::always_inline]] inline void add_steps(float* sums, std::int64_t stride, bool first, const TileLeft& a,
                                              const TilePair* b, std::int64_t steps, Fetch&& fetch) {

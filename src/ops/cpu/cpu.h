@@ -1,4 +1,4 @@
-// The CPU backend from outside: SIMD, a team of threads, and oneDNN's matrix products.
+// The CPU backend from outside: SIMD, a team of threads, and some of oneDNN's matrix products.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@ enum class CpuLevel : std::uint8_t {
   avx2,      // with FMA
   avx512,    // F, BW, DQ and VL
   avx512_bf16,
-  amx,  // kernels as before, and oneDNN's products by tiles
+  amx,  // tile registers for products in bfloat16; AMX-TILE and AMX-BF16
 };
 // "x86-64-v2", "avx2", ...
 std::string_view name_of(CpuLevel level);

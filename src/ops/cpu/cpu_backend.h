@@ -1,4 +1,4 @@
-// The CPU backend: oneDNN for matrix products, SIMD and a team of threads for the rest.
+// The CPU backend: SIMD and a team of threads, and oneDNN for some matrix products (matmul.h).
 #pragma once
 
 #include "core/thread_team.h"
