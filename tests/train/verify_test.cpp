@@ -48,14 +48,15 @@ constexpr int kOfPass = 9, kOfFc = 2;
 
 class Verify : public TinyRuns {
  protected:
-  // With AVX2 products are our own, which the fault does not reach.
+  // With AVX2 and with AMX products are our own, which the fault does not reach.
+  static bool all_are_own() { return cpu_level() == CpuLevel::avx2 || cpu_level() == CpuLevel::amx; }
   static void SetUpTestSuite() {
     const bool alone = testing::UnitTest::GetInstance()->test_suite_to_run_count() == 1;
-    if (cpu_level() == CpuLevel::avx2 && alone) ::setenv("SHOAL_ISA", name_of(CpuLevel::baseline).data(), 1);
+    if (all_are_own() && alone) ::setenv("SHOAL_ISA", name_of(CpuLevel::baseline).data(), 1);
     TinyRuns::SetUpTestSuite();
   }
   void SetUp() override {
-    if (cpu_level() == CpuLevel::avx2) GTEST_SKIP() << "set SHOAL_ISA=" << name_of(CpuLevel::baseline);
+    if (all_are_own()) GTEST_SKIP() << "set SHOAL_ISA=" << name_of(CpuLevel::baseline);
   }
 
   // A verified step computes another rank's micro-batch before its own. The product counts from its begin.
