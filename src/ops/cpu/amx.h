@@ -213,14 +213,17 @@ template <bool kStreamLeft, bool kLower, bool kRight, typename Fetch>
 template <typename T>
 void store_block(const Result<T>& c, std::int64_t rows, std::int64_t columns, const float* sums) {
   if (columns < kSide) return store_columns(c, columns, sums, rows, kSide);
+  // Copied, so that the compiler keeps them in registers across the stores.
+  const float* const bias = c.bias;
+  const bool add = c.add, streams = c.stream;
   for (std::int64_t i = 0; i < rows; ++i) {
     T* out = c.data + i * c.stride;
 #pragma GCC unroll 2
     for (std::int64_t j = 0; j < kSide; j += kLanes) {
       Vec value = load(sums + i * kSide + j);
-      if (c.bias) value += load(c.bias + j);
-      if (c.add) value += load(out + j);
-      if (c.stream) {
+      if (bias) value += load(bias + j);
+      if (add) value += load(out + j);
+      if (streams) {
         stream(out + j, value);
       } else {
         store(out + j, value);

@@ -188,12 +188,14 @@ struct Block {
   void pack_right(Unit* to, std::int64_t group) const {
     with_source(call.b.dtype, [&]<typename T>() {
       const T* b = call.b.as<T>();
-      for (std::int64_t first = group * size.columns; first < end_of(group); first += kPanel, to += panel) {
-        const std::int64_t at = column + first;
+      // Long runs of the rows, where the panels of tile registers need no calls of their own.
+      const std::int64_t step = kTiles<Unit> ? size.columns : kPanel;
+      for (std::int64_t first = group * size.columns; first < end_of(group); first += step, to += panel) {
+        const std::int64_t at = column + first, width = std::min(step, end_of(group) - first);
         if (call.transpose_b) {
-          pack_transposed(to, b + at * k + from, k, width(first), depth);
+          pack_transposed(to, b + at * k + from, k, width, depth);
         } else {
-          pack_columns(to, b + from * n + at, n, width(first), depth);
+          pack_columns(to, b + from * n + at, n, width, depth);
         }
       }
     });
