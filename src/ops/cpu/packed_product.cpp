@@ -222,8 +222,7 @@ struct Block {
       Fetches fetches{*this, first_row, group * size.columns, own_next, {}};
       const std::int64_t first = group * size.columns, width = end_of(group) - first;
       const auto multiply_to = [&]<typename T>(T* to, std::int64_t stride, bool add) {
-        const Result<T> c{to, stride, bias && from + depth == k ? bias + column + first : nullptr, add,
-                          !add && streams(to, stride)};
+        const Result<T> c{to, stride, bias_of(first), add, !add && streams(to, stride)};
         const auto a = left_of(first_row, rows_packed);
         own_left ? tile_product<true>(c, height(first_row), width, a, columns_packed, depth, fetches)
                  : tile_product<false>(c, height(first_row), width, a, columns_packed, depth, fetches);
@@ -233,8 +232,8 @@ struct Block {
       for (std::int64_t first = group * size.columns; first < end_of(group);
            first += kPanel, columns_packed += panel) {
         write(first_row, first, width(first), [&]<typename T>(T* to, std::int64_t stride, bool add) {
-          multiply(Result<T>{to, stride, bias && from + depth == k ? bias + column + first : nullptr, add},
-                   first_row, rows_packed, width(first), columns_packed, own_next);
+          multiply(Result<T>{to, stride, bias_of(first), add}, first_row, rows_packed, width(first),
+                   columns_packed, own_next);
         });
       }
     }
@@ -255,6 +254,10 @@ struct Block {
   std::int64_t width(std::int64_t first) const { return std::min(kPanel, columns - first); }
   std::int64_t end_of(std::int64_t group) const { return std::min(columns, (group + 1) * size.columns); }
 
+  // Of the columns from `first` on; null before the last terms.
+  const float* bias_of(std::int64_t first) const {
+    return bias && from + depth == k ? bias + column + first : nullptr;
+  }
   // Calls multiply_to(result, stride, add) for a part of the result or of its partial sums.
   template <typename F>
   void write(std::int64_t first_row, std::int64_t first, std::int64_t width, F&& multiply_to) const {
@@ -290,10 +293,11 @@ struct Block {
     }
   };
   Prefetch prefetch_strip(std::int64_t first, std::int64_t i) const {
+    const std::int64_t blocks = own_left ? task_rows / kStrip : size.columns / kPanel,
+                       calls = blocks * Form::calls(units);
     const auto packed = [&](const Unit* data, std::int64_t count) {
       const std::int64_t bytes = count * static_cast<std::int64_t>(sizeof *data);
-      return Prefetch(reinterpret_cast<const std::byte*>(data), bytes, 1, bytes, 0, 1,
-                      task_rows / kStrip * Form::calls(units));
+      return Prefetch(reinterpret_cast<const std::byte*>(data), bytes, 1, bytes, 0, 1, calls);
     };
     first += i * kStrip;
     if (first >= (own_left ? columns : rows)) first = 0;
@@ -301,8 +305,7 @@ struct Block {
     if (call.transpose_a) return packed(left + first / kStrip * strip, strip);
     const auto bytes = static_cast<std::int64_t>(sizeof(Source));
     return Prefetch(call.a.as<std::byte>() + ((row + first) * k + from) * bytes, k * bytes,
-                    std::min(kStrip, rows - first), depth * bytes, 0, 1,
-                    size.columns / kPanel * Form::calls(units));
+                    std::min(kStrip, rows - first), depth * bytes, 0, 1, calls);
   }
   auto left_of(std::int64_t first_row, const Unit* rows_packed) const {
     using Left = typename Form::Left;
