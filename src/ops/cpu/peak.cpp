@@ -52,8 +52,8 @@ void float_chains(std::int64_t rounds) {
 }
 
 #ifdef __AVX512BF16__
-// Four tiles of sums, as in the tile kernel: each product takes as long as 16 rows.
-constexpr double kFlopsPerTileRound = 4 * 2.0 * 16 * 16 * 32;
+// Four tiles of sums, as in the tile kernel.
+constexpr double kFlopsPerTileRound = 4 * 2.0 * kTileRows * kTileUnits * (2 * kTileUnits);
 void tile_chains(std::int64_t rounds) {
   Tiles tiles;
   tiles.shape(2 * kTileRows);
@@ -94,18 +94,22 @@ constexpr double kEnough = 0.9, kPatience = 0.3;
 double CpuBackend::measure_peak_flops([[maybe_unused]] DType compute) {
   void (*chains)(std::int64_t) = float_chains;
   double flops_per_round = 2.0 * kChains * (sizeof(Register) / sizeof(float));
+  std::int64_t rounds = 1'000'000;  // 1 to 2 ms: the threads begin within some us of each other
 #ifdef __AVX512BF16__
   if (compute == DType::bf16) {
-    const bool amx = level_ == CpuLevel::amx;
-    chains = amx ? tile_chains : bfloat16_chains;
-    flops_per_round = amx ? kFlopsPerTileRound : 2 * flops_per_round;
+    chains = bfloat16_chains;
+    flops_per_round *= 2;
+    if (level_ == CpuLevel::amx) {
+      chains = tile_chains;
+      flops_per_round = kFlopsPerTileRound;
+      rounds /= 10;
+    }
   }
 #endif  // without bfloat16 instructions, products run in float32
   const auto measure = [&](int threads) {
-    constexpr std::int64_t kRounds = 100'000;
     const Stopwatch watch;
-    team_.run(threads, [&](std::int64_t, int) { chains(kRounds); });
-    return flops_per_round * static_cast<double>(kRounds) * threads / watch.seconds();
+    team_.run(threads, [&](std::int64_t, int) { chains(rounds); });
+    return flops_per_round * static_cast<double>(rounds) * threads / watch.seconds();
   };
   const Stopwatch watch;
   const double enough = kEnough * measure(1) * team_.size();
