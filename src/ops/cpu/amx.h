@@ -110,7 +110,7 @@ template <int kTile>
 void load_tile(const void* from, std::int64_t stride) {
   asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(stride), "i"(kTile) : "memory");
 }
-// Of data that are read once: they take no place from others in the first-level cache.
+// Data that are read once need no place in the first-level cache.
 template <int kTile>
 void stream_tile(const void* from, std::int64_t stride) {
   asm volatile("tileloaddt1 (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(stride), "i"(kTile) : "memory");
@@ -156,8 +156,9 @@ class Tiles {
   std::int64_t rows_ = 0;
 };
 
-// Of the operand that a task keeps in the second-level cache, at most so many rows or columns: their sums
-// wait on the stack. Of the other one, 32 at a time, so many steps stay in the first-level cache meanwhile.
+// The rows or columns, at most, of the operand that a task keeps in the second-level cache: their sums wait
+// on the stack. And the steps of 32 rows or columns of the other one that stay in the first-level cache
+// meanwhile.
 constexpr std::int64_t kMostOwn = 384, kStepsAtOnce = 16;
 
 // A block: up to 32 rows and columns of the result.

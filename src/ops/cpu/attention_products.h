@@ -15,8 +15,8 @@ class HeadProducts {
   using Source = typename UnitOf<Unit>::Source;
   using Rows = Left<Unit, false>;
   static constexpr std::int64_t kTerms = UnitOf<Unit>::kTerms;
-  // What numbers of channels and of positions are rounded up to, queries and keys that are multiplied at a
-  // time, keys of a tile in the forward pass, and rows that share a loop of the softmax.
+  // Channels and positions are padded to multiples of kWhole. kGroup queries or keys are multiplied at a
+  // time; a tile of the forward pass has kForwardKeys; kSoftmaxRows rows share a loop of the softmax.
   static constexpr std::int64_t kWhole = kLanes, kGroup = kStrip, kForwardKeys = 4 * kKeys;
   static constexpr int kSoftmaxRows = kStrip;
   static constexpr std::int64_t kStep = kTerms;  // terms that are multiplied together

@@ -216,6 +216,7 @@ struct Block {
       own.packed = which;
     }
     const Unit* rows_packed = own_left ? packed : left;
+    if (call.transpose_a && !own_left) rows_packed += first_row / kStrip * strip;
     const Unit* columns_packed = own_left ? packed_right(group) : packed;
     auto own_next = pieces > 0 ? prefetch_next(which, 0, 1) : prefetch_next(which, other, others);
     if constexpr (kTiles<Unit>) {
@@ -246,7 +247,7 @@ struct Block {
   }
 
  private:
-  // Of a packed left operand: units from one unit of a row to its next ones, in a task of packing.
+  // The rows that stand side by side in a packed left operand.
   static constexpr std::int64_t kRun = kTiles<Unit> ? 16 : kStrip;
 
   Unit* packed_right(std::int64_t group) const { return right + group * size.columns / kPanel * panel; }
@@ -254,7 +255,7 @@ struct Block {
   std::int64_t width(std::int64_t first) const { return std::min(kPanel, columns - first); }
   std::int64_t end_of(std::int64_t group) const { return std::min(columns, (group + 1) * size.columns); }
 
-  // Of the columns from `first` on; null before the last terms.
+  // The bias of the columns from `first` on; null before the last terms.
   const float* bias_of(std::int64_t first) const {
     return bias && from + depth == k ? bias + column + first : nullptr;
   }
@@ -277,11 +278,11 @@ struct Block {
     return std::is_same_v<T, float> && !sums && call.c.count() >= kLarge && stride % kLine == 0 &&
            reinterpret_cast<std::uintptr_t>(to) % 64 == 0;
   }
-  // Of fetch(), in a task.
+  // The calls of fetch() in a task.
   std::int64_t calls() const { return task_rows / kStrip * (size.columns / kPanel) * Form::calls(units); }
 
-  // Of tile registers: what a thread will pack next, and the strip of 32 of the other operand behind the one
-  // that it multiplies.
+  // What tile registers fetch: a piece of what the thread will pack next, and the strip of 32 of the other
+  // operand behind the one that it multiplies.
   struct Fetches {
     const Block& block;
     std::int64_t row, column;
@@ -310,7 +311,7 @@ struct Block {
   auto left_of(std::int64_t first_row, const Unit* rows_packed) const {
     using Left = typename Form::Left;
     if (!call.transpose_a) return Left::rows(call.a.as<Source>() + (row + first_row) * k + from, k);
-    return Left::tiles(rows_packed + (own_left ? 0 : first_row / kStrip * strip), units);
+    return Left::tiles(rows_packed, units);
   }
   // A piece of the part that a thread will probably pack next.
   Prefetch prefetch_next(std::int64_t which, std::int64_t number, std::int64_t count) const {
@@ -327,11 +328,10 @@ struct Block {
     return call.transpose_b ? of(call.b, first, from, width, depth) : of(call.b, from, first, depth, width);
   }
 
-  // `rows_packed` are the rows of a thread's own part, or all rows of the block.
+  // `rows_packed` are the task's rows where the left operand is transposed, else all rows of the block.
   template <typename T>
   void multiply(const Result<T>& c, std::int64_t first_row, const Unit* rows_packed, std::int64_t width,
                 const Unit* columns_packed, Prefetch& prefetch) const {
-    if (call.transpose_a && !own_left) rows_packed += first_row / kStrip * strip;
     const Right<Unit> b{columns_packed, round_up(width)};
     const auto with_left = [&](const auto& a, auto&& fetch) {
       panel_product(c, height(first_row), width, a, b, units, fetch);

@@ -16,7 +16,7 @@ struct ProductPiece {
 // on the shape only, with one exception: with AVX-512 every element is the same in all cuts into two or more
 // pieces of 113 to 512 rows (tests/ops/cpu_threads_test.cpp), and their number is chosen for the number of
 // threads. Elsewhere it is chosen for eight. More threads than pieces of rows share the columns, which gives
-// the bits of whole rows where the operands are dense.
+// the bits of whole rows.
 //
 // A weight's gradient sums over the rows of two activations, and each of two threads has half of them in its
 // cache. Where the gradient is much smaller than they are, its sums are split in halves, of which one goes
@@ -36,7 +36,7 @@ class ProductPieces {
     }
     const std::int64_t units = (rows + kUnit - 1) / kUnit;
     if (columns >= 8192) {
-      across_ = columns / 1024;  // logits, which are wide: their weights are read once
+      across_ = columns / 1024;  // a wide right operand is read once
     } else if (units < 16) {
       across_ = std::clamp<std::int64_t>(columns / 64, 1, 4);
     } else {

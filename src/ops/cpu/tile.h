@@ -84,7 +84,7 @@ struct VectorPanels {
     std::int64_t at(std::int64_t unit, std::int64_t column) const { return unit * width + column; }
     std::int64_t width;
   };
-  // What is packed of a panel: zeros are behind the last unit and column.
+  // The units and columns of a packed panel: zeros are behind the last ones of the operand.
   static std::int64_t padded(std::int64_t units) { return units; }
   static std::int64_t padded_columns(std::int64_t columns) { return round_up(columns); }
   static std::int64_t panel_units(std::int64_t units) { return units * kPanel; }
