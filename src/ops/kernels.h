@@ -249,7 +249,8 @@ class Backend : public Device {
   virtual void cross_entropy_loss(const CrossEntropy& args) = 0;
   // dlogits x [R, V] = (softmax - one-hot) * scale; may be the memory of logits when the types are the same.
   virtual void cross_entropy_backward(const CrossEntropy& args) = 0;
-  // Statistics, loss and gradient in one op, with the bits of the three ops; the range is all classes.
+  // Statistics, loss and gradient in one op, with the bits of the three ops; the range is all classes. The
+  // logits may be overwritten.
   virtual void cross_entropy_train(const CrossEntropy& args) {
     cross_entropy_stats(args);
     cross_entropy_loss(args);

@@ -160,6 +160,33 @@ TEST_P(CpuCrossEntropy, BackwardInPlaceAsWell) {
   expect_within(backward(cpu(), given, 0, V_, valid_, true), expected, bound + storage(expected, DType::f32));
 }
 
+// Also where the gradient takes the place of the logits.
+TEST_P(CpuCrossEntropy, OneOpHasTheBitsOfThree) {
+  for (const bool in_place : {false, true}) {
+    const Side side = cpu(in_place ? DType::f32 : type_);
+    const auto run = [&](bool one) {
+      const Buffer logits = side.full({R_, V_}, logits_), separate = side.compute({R_, V_}),
+                   targets = side.ints({R_}, targets_), maximum = side.full({R_}), exp_sum = side.full({R_}),
+                   target = side.full({R_}), argmax = side.ints({R_}), losses = side.full({R_});
+      const Buffer& dlogits = in_place ? logits : separate;
+      const CrossEntropy args{.logits = logits,
+                              .targets = targets,
+                              .valid = valid_,
+                              .maximum = maximum,
+                              .exp_sum = exp_sum,
+                              .target_logit = target,
+                              .argmax = argmax,
+                              .losses = losses,
+                              .dlogits = dlogits,
+                              .scale = kScale};
+      one ? side.backend.cross_entropy_train(args) : side.backend.Backend::cross_entropy_train(args);
+      return std::vector{maximum.bytes(), exp_sum.bytes(), target.bytes(),
+                         argmax.bytes(),  losses.bytes(),  dlogits.bytes()};
+    };
+    EXPECT_EQ(run(true), run(false)) << (in_place ? "in place" : "apart");
+  }
+}
+
 // Shards of down to one class. Rescaling multiplies a shard's sum by one more exponential, whose argument and
 // product round; then the shards are added.
 TEST_P(CpuCrossEntropy, ShardsOfTheVocabularyMakeTheWhole) {

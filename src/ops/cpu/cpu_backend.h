@@ -69,6 +69,7 @@ class CpuBackend final : public Backend {
                              const Tensor& maximum) override;
   void cross_entropy_loss(const CrossEntropy& args) override;
   void cross_entropy_backward(const CrossEntropy& args) override;
+  void cross_entropy_train(const CrossEntropy& args) override;
 
   void fill_normal(const Tensor& out, std::uint64_t seed, std::uint64_t name, std::int64_t first,
                    double stddev) override;
