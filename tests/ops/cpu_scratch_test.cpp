@@ -71,7 +71,7 @@ KernelSizes sizes_of_124m(std::int64_t rows) {
 // 2 x 768 for attention's output, 2.57 x 768 for its input, 2.67 x 768 for the MLP.
 TEST(CpuScratch, HasRoomForTheHalvesOfEachLayersGradient) {
   const auto halves = [](std::int64_t rows) {
-    return static_cast<std::int64_t>(product_scratch_bytes(2, sizes_of_124m(rows)) / sizeof(float));
+    return static_cast<std::int64_t>(product_scratch_bytes(sizes_of_124m(rows)) / sizeof(float));
   };
   EXPECT_EQ(halves(1536), 0);
   EXPECT_EQ(halves(1537), 768 * 768);

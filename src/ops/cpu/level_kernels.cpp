@@ -37,7 +37,7 @@ std::size_t scratch_bytes(int threads, const KernelSizes& sizes, CpuLevel level)
   const auto floats = [](std::int64_t count) { return sizeof(float) * static_cast<std::size_t>(count); };
   return floats(std::max(attention, column_sum_scratch(rows, sizes.columns))) +
          PackedProduct::scratch_bytes(threads, sizes, amx) +
-         (PackedProduct::suits(sizes.compute, amx) ? 0 : product_scratch_bytes(threads, sizes));
+         (PackedProduct::suits(sizes.compute, amx) ? 0 : product_scratch_bytes(sizes));
 }
 
 std::size_t generated_bytes(DType compute, CpuLevel level) {

@@ -11,11 +11,12 @@
 namespace shoal::cpu {
 
 // Bytes of the halves of weights' gradients, at most.
-inline std::size_t product_scratch_bytes(int threads, const KernelSizes& sizes) {
-  constexpr bool kAnyCut = false;  // whether a sum is split does not depend on it
-  std::int64_t halves = 0;         // floats
+inline std::size_t product_scratch_bytes(const KernelSizes& sizes) {
+  constexpr int kAnyThreads = 1;  // whether a sum is split does not depend on these
+  constexpr bool kAnyCut = false;
+  std::int64_t halves = 0;  // floats
   const auto layer = [&](std::int64_t out, std::int64_t in, std::int64_t rows) {
-    if (ProductPieces(out, in, rows, true, threads, kAnyCut).split()) halves = std::max(halves, out * in);
+    if (ProductPieces(out, in, rows, true, kAnyThreads, kAnyCut).split()) halves = std::max(halves, out * in);
   };
   const std::int64_t rows = sizes.batch * sizes.positions, channels = sizes.channels,
                      attended = sizes.heads * sizes.head_size, hidden = 4 * attended;
