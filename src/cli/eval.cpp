@@ -72,9 +72,15 @@ std::int64_t sequences_of(const EvalOptions& options, Config config) {
   return eval_sequences(config);
 }
 
+// Which model: other programs' weights have no step.
+std::string which(const EvalOptions& options, std::int64_t step) {
+  return weights_at(options.checkpoint) ? "with the weights in " + options.checkpoint
+                                        : fmt::format("after step {}", step);
+}
+
 void print(const EvalOptions& options, const Dataset& data, bool truncated, std::int64_t step,
            std::int64_t sequences, const Evaluation& result) {
-  fmt::print("{} of {} after step {}, {}: {} tokens\n", options.split, data.dir().string(), step,
+  fmt::print("{} of {} {}, {}: {} tokens\n", options.split, data.dir().string(), which(options, step),
              sequences > 0 ? fmt::format("{} random sequences", with_commas(sequences)) : "every token once",
              with_commas(result.tokens));
   fmt::print("loss        {:.6f} nats per token\n", result.loss());
@@ -107,13 +113,13 @@ void write_items(const std::string& path, const Task& task, const TaskScore& sco
 }
 
 // Standard errors are those of a mean of zeros and ones.
-void print_task(const Task& task, std::int64_t step, const TaskScore& score) {
+void print_task(const EvalOptions& options, const Task& task, std::int64_t step, const TaskScore& score) {
   const auto count = static_cast<double>(task.items.size());
   const auto line = [&](const char* name, double share) {
     fmt::print("{:<12}{:.2f} % +- {:.2f}\n", name, 100 * share,
                100 * std::sqrt(share * (1 - share) / std::max(1.0, count - 1)));
   };
-  fmt::print("task {} after step {}: {} items\n", task.name, step, with_commas(std::ssize(task.items)));
+  fmt::print("task {} {}: {} items\n", task.name, which(options, step), with_commas(std::ssize(task.items)));
   line("accuracy", score.accuracy);
   if (task.kind == Task::Kind::choice) {
     line("by length", score.accuracy_by_length);
@@ -144,7 +150,7 @@ void evaluate_task(const EvalOptions& options, const Config& given, World& world
   progress.finish();
   if (world.ranks.rank() != 0) return;
   if (!options.items.empty()) write_items(options.items, task, *score);
-  print_task(task, loaded.step, *score);
+  print_task(options, task, loaded.step, *score);
 }
 
 void evaluate(const EvalOptions& options, const Config& config, World& world) {
