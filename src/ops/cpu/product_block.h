@@ -8,7 +8,7 @@
 
 #include "ops/cpu/amx.h"
 #include "ops/cpu/matmul_call.h"
-#include "ops/cpu/packed_product.h"
+#include "ops/cpu/own_part.h"
 #include "ops/cpu/prefetch.h"
 #include "ops/cpu/tile.h"
 #include "ops/with_type.h"
