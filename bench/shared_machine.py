@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Training beside processes that keep cores busy, as a share of the speed alone (docs/design.md):
 
-    bench/shared_machine.py BUILD OUT.md [--peer PYTHON] [--before BUILD] [--rounds 3]
+    bench/shared_machine.py BUILD OUT.md [--peer PYTHON] [--before BUILD] [--rounds 3] [--nice 0]
 
-PYTHON has torch. --before is the build folder of an earlier version, for comparison. A round measures everything alone, beside one
+PYTHON has torch. --before is the build folder of an earlier version, for comparison; --nice is the busy processes' own. A round measures everything alone, beside one
 busy process and beside four, all programs in turn; figures are medians over the rounds. The fair share is what two threads among
 all get of the machine's cores. Nothing else should run.
 """
@@ -21,8 +21,8 @@ CORES = len(os.sched_getaffinity(0))
 
 
 @contextlib.contextmanager
-def rivals(count):
-    running = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+def rivals(count, nice):
+    running = [subprocess.Popen(["nice", "-n", str(nice), sys.executable, "-c", "while True: pass"]) for _ in range(count)]
     try:
         yield
     finally:
@@ -46,6 +46,7 @@ def main():
     options.add_argument("--peer")
     options.add_argument("--before")
     options.add_argument("--rounds", type=int, default=3)
+    options.add_argument("--nice", type=int, default=0)
     options = options.parse_args()
     here = os.path.dirname(os.path.abspath(__file__))
     program = os.path.join(options.build, "bench", "bench_train_step")
@@ -53,7 +54,8 @@ def main():
     for model, (shape, steps) in MODELS.items():
         arguments = [*shape.split(), "float32", str(steps)]
         cases.append((model, "2 threads", [program, *arguments, "2"]))
-        cases.append((model, "2 ranks of 1 thread", [program, *arguments, "1", "--ranks", "2"]))
+        for ranks in CORES, 2 * CORES:
+            cases.append((model, f"{ranks} ranks of 1 thread", [program, *arguments, "1", "--ranks", str(ranks)]))
         if options.before:
             before = os.path.join(options.before, "bench", "bench_train_step")
             cases.append((model, "2 threads, before", [before, *arguments, "2"]))
@@ -62,7 +64,7 @@ def main():
     times = {}
     for _ in range(options.rounds):
         for count in RIVALS:
-            with rivals(count):
+            with rivals(count, options.nice):
                 for model, name, command in cases:
                     ms = step_ms(command)
                     times.setdefault((model, name, count), []).append(ms)
