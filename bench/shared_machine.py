@@ -3,9 +3,9 @@
 
     bench/shared_machine.py BUILD OUT.md [--peer PYTHON] [--before BUILD] [--rounds 3] [--nice 0]
 
-PYTHON has torch. --before is the build folder of an earlier version, for comparison; --nice is the busy processes' own. A round measures everything alone, beside one
-busy process and beside four, all programs in turn; figures are medians over the rounds. The fair share is what two threads among
-all get of the machine's cores. Nothing else should run.
+PYTHON has torch. --before is the build folder of an earlier version, for comparison; --nice is the busy processes' own. A round
+measures everything alone, beside one busy process and beside four, all programs in turn; figures are medians over the rounds. The
+fair share is what two threads among all get of the machine's cores. Nothing else should run.
 """
 import argparse
 import contextlib

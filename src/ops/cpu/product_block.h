@@ -239,7 +239,7 @@ struct ProductBlock {
   // The calls of fetch() in a task.
   std::int64_t calls() const { return task_rows / kStrip * (size.columns / kPanel) * Form::calls(units); }
 
-  // What tile registers fetch: a piece of what the thread will pack next, and the strip of 32 of the other
+  // A thread with tile registers fetches a piece of what it will pack next, and the strip of 32 of the other
   // operand behind the one that it multiplies.
   struct Fetches {
     const ProductBlock& block;
