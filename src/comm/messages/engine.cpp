@@ -1,7 +1,5 @@
 #include "comm/messages/engine.h"
 
-#include <pthread.h>
-#include <signal.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
@@ -14,6 +12,7 @@
 #include "core/hash.h"
 #include "core/interrupt.h"
 #include "core/log.h"
+#include "core/signal_mask.h"
 #include "core/text.h"
 
 namespace shoal::messages {
@@ -53,11 +52,10 @@ std::uint64_t hash(const std::string& text) { return fnv1a(text) | 1; }  // 0 me
 
 Engine::Engine(Transport& transport, double deadline_seconds)
     : transport_(transport), deadline_seconds_(deadline_seconds) {
-  sigset_t all, before;  // the engine's thread takes no signals
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([this] { run(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  {
+    const BlockedSignals none;
+    thread_ = std::thread([this] { run(); });
+  }
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return started_; });
   if (start_error_.empty()) return;

@@ -4,6 +4,7 @@
 #include <omp.h>
 
 #include "core/error.h"
+#include "core/signal_mask.h"
 #include "ops/cpu/growing_memory.h"
 #include "ops/cpu/packed_product.h"
 #include "ops/cpu/product_pieces.h"
@@ -21,6 +22,9 @@ void sgemm(const MatmulCall& call, const ProductPiece& piece, const Tensor& besi
   };
   const float* a = call.transpose_a ? at(call.a, piece.from, piece.row) : at(call.a, piece.row, piece.from);
   const bool add = call.accumulate && !piece.beside;
+  // oneDNN's kernels for AVX and AVX-512 may hold an address on the heap in the stack pointer, below which a
+  // signal's handler would write (github.com/uxlfoundation/oneDNN, issue 4845, mended in 2026).
+  const BlockedSignals none;
   const auto status =
       dnnl_sgemm(call.transpose_a ? 'T' : 'N', 'N', piece.rows, piece.columns, piece.terms, 1.0f, a,
                  call.a.columns(), at(call.b, piece.from, piece.column), call.b.columns(), add ? 1.0f : 0.0f,

@@ -1,0 +1,26 @@
+// Threads that no signal may interrupt.
+#pragma once
+
+#include <csignal>
+
+namespace shoal {
+
+// As long as it lives, signals that other threads and processes send wait for this thread, and for those that
+// it starts. What an instruction raises, such as SIGBUS, arrives as before.
+class BlockedSignals {
+ public:
+  BlockedSignals() {
+    sigset_t blocked;
+    sigfillset(&blocked);
+    for (const int raised : {SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSYS, SIGTRAP}) sigdelset(&blocked, raised);
+    pthread_sigmask(SIG_SETMASK, &blocked, &before_);
+  }
+  ~BlockedSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  BlockedSignals(const BlockedSignals&) = delete;
+  BlockedSignals& operator=(const BlockedSignals&) = delete;
+
+ private:
+  sigset_t before_;
+};
+
+}  // namespace shoal
