@@ -6,7 +6,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 
 namespace shoal::cuda {
 
@@ -14,7 +13,5 @@ void check(cudaError_t status, const char* file = __builtin_FILE(), int line = _
 void check(cublasStatus_t status, const char* file = __builtin_FILE(), int line = __builtin_LINE());
 // Throws if a head has more channels than kernels have room for.
 void check_head(std::int64_t channels, std::int64_t most);
-// Throws if a block of the current GPU has less shared memory than a head needs, `bytes(channels)`.
-void check_head(std::int64_t channels, const std::function<std::size_t(std::int64_t channels)>& bytes);
 
 }  // namespace shoal::cuda

@@ -84,18 +84,6 @@ void check_head(std::int64_t channels, std::int64_t most) {
     fail("the CUDA backend's attention has at most {} channels a head, not {}", most, channels);
 }
 
-void check_head(std::int64_t channels, const std::function<std::size_t(std::int64_t channels)>& bytes) {
-  const int shared = gpu_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
-  const auto fits = [&](std::int64_t count) { return bytes(count) <= static_cast<std::size_t>(shared); };
-  if (fits(channels)) return;
-  std::int64_t most = channels;
-  while (most > 0 && !fits(most)) --most;
-  fail(
-      "the CUDA backend's attention needs {:.1f} KiB of shared memory for a head of {} channels, and a block "
-      "of this GPU has {:.1f} KiB, which is enough for {} channels",
-      static_cast<double>(bytes(channels)) / 1024, channels, shared / 1024.0, most);
-}
-
 CurrentGpu::CurrentGpu(int which) {
   const auto all = devices();
   if (all.empty()) check(cudaErrorNoDevice);
