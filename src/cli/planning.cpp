@@ -23,11 +23,8 @@
 namespace shoal::cli {
 namespace {
 
-// A plan of data ranks alone, without sharding.
 const RankedPlan* plain_data(const SearchResult& result) {
-  const auto found = std::ranges::find_if(result.plans, [](const RankedPlan& p) {
-    return p.plan.ranks_of_model() == 1 && p.plan.engine.zero == 0;
-  });
+  const auto found = std::ranges::find_if(result.plans, is_plain_data, &RankedPlan::plan);
   return found == result.plans.end() ? nullptr : &*found;
 }
 
@@ -35,8 +32,11 @@ const RankedPlan* plain_data(const SearchResult& result) {
 // tried "5.2 % faster than LAYOUT in steps that were made".
 std::string gain(const RankedPlan& best, const RankedPlan& other, const std::string& name) {
   if (best.tried.count > 0 && other.tried.count > 0) {
-    return fmt::format("{:.1f} % faster than {} in steps that were made here",
-                       100 * (other.tried.seconds / best.tried.seconds - 1), name);
+    const double ratio = other.tried.seconds / best.tried.seconds;
+    if (ratio < 1)
+      return fmt::format("{:.1f} % slower than {} in steps that were made here, but predicted to be faster",
+                         100 * (1 / ratio - 1), name);
+    return fmt::format("{:.1f} % faster than {} in steps that were made here", 100 * (ratio - 1), name);
   }
   const double a = best.prediction.seconds(), b = other.prediction.seconds();
   int most = 0;
@@ -106,7 +106,9 @@ std::vector<std::string> reasons_for_best(const SearchResult& result) {
   if (data && data != &best && data != &result.plans[1]) {
     reasons.push_back(gain(best, *data, "plain data parallelism (" + layout_arguments(data->config) + ")"));
   } else if (!data && best.plan.mesh.ranks() > 1) {
-    reasons.push_back("plain data parallelism does not fit, or is excluded by the config");
+    reasons.push_back(result.plain_data_left_out
+                          ? "plain data parallelism did not promise to be faster, and was not predicted"
+                          : "plain data parallelism does not fit, or is excluded by the config");
   }
   return reasons;
 }

@@ -29,6 +29,7 @@ class Reader {
                 {"devices_per_host", integer(c.devices_per_host)},
                 {"memory_gib", divisor(c.memory, 1 << 30)},
                 {"device", table("device", {{"float32_tflops", divisor(c.peak_float32, 1e12)},
+                                            {"tf32_tflops", divisor(c.peak_tf32, 1e12)},
                                             {"bfloat16_tflops", divisor(c.peak_bfloat16, 1e12)},
                                             {"memory_gb_s", divisor(c.bandwidth, 1e9)},
                                             {"processors", integer(c.processors)},

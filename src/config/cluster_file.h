@@ -27,6 +27,7 @@ struct Cluster {
 
   // A device. Peaks are FLOP/s of dense products.
   double peak_float32 = 0, peak_bfloat16 = 0;
+  double peak_tf32 = 0;  // 0: not known
   double bandwidth = 0;  // of its memory, bytes/s
   int processors = 1;    // that share the tiles of a product: SMs
   double launch = 0;     // seconds from one kernel to the next at least

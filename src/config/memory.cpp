@@ -200,7 +200,7 @@ std::vector<MemoryEstimate> all_estimates(const RunPlan& plan, const RankCounts&
   return all;
 }
 
-bool smaller(const MemoryEstimate& a, const MemoryEstimate& b) { return a.total() < b.total(); }
+bool smaller(const MemoryEstimate& a, const MemoryEstimate& b) { return a.of_device() < b.of_device(); }
 
 }  // namespace
 

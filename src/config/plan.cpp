@@ -128,6 +128,7 @@ RunPlan make_plan(const Config& config, const GptConfig& model) {
                .graph = train.graph,
                .tune = may_tune(config),
                .ordered = is_ordered(config),
+               .tf32 = train.tf32,
                .ranges = stage_ranges(parallel, model)};
   const int micro_batches = train.global_batch / train.micro_batch / workers;
   plan.engine = {.compute = train.dtype,
@@ -172,6 +173,7 @@ BackendOptions backend_options(const RunPlan& plan, int threads, const World& wo
   auto options = backend_options(plan.backend, threads, world);
   options.tune = plan.tune;
   options.ordered = plan.ordered;
+  options.tf32 = plan.tf32;
   return options;
 }
 

@@ -23,9 +23,9 @@ struct RunPlan {
   bool sequence = false;  // tensor ranks share the tokens
   int sampled_texts = 0;  // that an evaluation writes together
   bool memory_checkpoints = false;
-  bool graph = true;                  // train.graph
-  bool tune = true, ordered = false;  // of BackendOptions
-  std::vector<UnitRange> ranges;      // range k is on stage k % mesh.pipeline; empty without a pipeline
+  bool graph = true;                                // train.graph
+  bool tune = true, ordered = false, tf32 = false;  // of BackendOptions
+  std::vector<UnitRange> ranges;  // range k is on stage k % mesh.pipeline; empty without a pipeline
 
   ModelPart part(const MeshCoordinate& coordinate) const;
   EngineOptions engine_options(const MeshCoordinate& coordinate = {}) const;

@@ -17,12 +17,13 @@ class BlockGathers {
 
   struct Needed {
     bool own = false, ahead = false;
+    int next = 0;  // the unit that comes ahead
   };
   Needed use(int unit) {
     const int next = unit == 0 ? 1 : unit == last_ ? unit : unit > last_ ? unit + 1 : unit - 1;
     if (unit > 0) last_ = unit;
     const bool own = gather(unit);
-    return {own, gather(next)};
+    return {own, gather(next), next};
   }
 
  private:

@@ -23,8 +23,15 @@ double wave_share(const Kernel& kernel, int processors) {
 
 }  // namespace
 
-double DescribedMachine::seconds(const Kernel& kernel, DType compute) const {
-  const double peak = compute == DType::f32 ? cluster_.peak_float32 : cluster_.peak_bfloat16;
+double DescribedMachine::seconds(const Kernel& kernel, const RunPlan& plan) const {
+  double peak = plan.engine.compute == DType::f32 ? cluster_.peak_float32 : cluster_.peak_bfloat16;
+  if (plan.tf32 && plan.engine.compute == DType::f32 && kernel.kind == Kernel::Kind::product) {
+    if (cluster_.peak_tf32 == 0) {
+      fail_user("{}: device.tf32_tflops is missing, which train.tf32 needs; add it, or leave train.tf32 out",
+                cluster_.file);
+    }
+    peak = cluster_.peak_tf32;
+  }
   const double moved = kernel.bytes / (cluster_.bandwidth * cluster_.streaming);
   double computed = 0;
   if (kernel.kind == Kernel::Kind::product) {
@@ -39,7 +46,7 @@ SampleTimes DescribedMachine::times(const RunPlan& sample, const SampleKernels& 
   SampleTimes times;
   const auto total = [&](const std::vector<Kernel>& all) {
     double sum = 0;
-    for (const auto& kernel : all) sum += seconds(kernel, sample.engine.compute);
+    for (const auto& kernel : all) sum += seconds(kernel, sample);
     return sum;
   };
   for (std::size_t pass = 0; pass < kSamplePasses; ++pass) {
@@ -56,7 +63,9 @@ SampleTimes DescribedMachine::times(const RunPlan& sample, const SampleKernels& 
 double DescribedMachine::seconds(const GroupCall& call) {
   if (call.ranks < 2) return 0;
   const int per_host = cluster_.devices_per_host;
-  const bool within = (call.ranks - 1) * call.stride < per_host;
+  // A group may lie across two hosts though one has room for it: of 8 devices for groups of 6.
+  const bool aligned = call.world <= per_host || per_host % (call.ranks * call.stride) == 0;
+  const bool within = aligned && (call.ranks - 1) * call.stride < per_host;
   const auto& link = within ? cluster_.inside : cluster_.between;
   double bandwidth = link.bandwidth;
   if (!within) {

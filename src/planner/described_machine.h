@@ -17,7 +17,7 @@ class DescribedMachine final : public Machine {
   int ranks_per_host() const override { return cluster_.devices_per_host; }
   double memory_of_rank() const override { return 0.8 * cluster_.memory; }
 
-  double seconds(const Kernel& kernel, DType compute) const;
+  double seconds(const Kernel& kernel, const RunPlan& plan) const;
   const Cluster& cluster() const { return cluster_; }
 
  private:

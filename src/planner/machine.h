@@ -17,6 +17,7 @@ struct GroupCall {
   Kind kind = Kind::all_reduce;
   double bytes = 0;  // of the whole tensor: of an all-gather its output, else its input
   int ranks = 1, stride = 1;
+  int world = 0;  // all ranks, of which every ranks * stride neighbours make such groups; 0: there is but one
 };
 
 // A value for each part of each pass of a sample.

@@ -238,7 +238,7 @@ MeasuredMachine::Scaled MeasuredMachine::scaled(const RunPlan& wanted) const {
   result.key = fmt::format(
       "step of {} x {} tokens, {} blocks, width {}, {} heads, {} classes, {}{}{}{}, {}, tensor {}{}{}, data "
       "{}, zero {}, "
-      "recompute {}, optimizer {}, {} ranks x {} threads{}{}{}{}{}{}",
+      "recompute {}, optimizer {}, {} ranks x {} threads{}{}{}{}{}{}{}{}",
       batch.batch, model.block_size, model.n_layer, model.n_embd, model.n_head, model.vocab_size,
       model.dropout > 0 ? "dropout, " : "", model.bias ? "bias, " : "", model.tied ? "" : "untied, ",
       static_cast<int>(model.gelu), name_of(sample.engine.compute), sample.mesh.tensor,
@@ -246,6 +246,7 @@ MeasuredMachine::Scaled MeasuredMachine::scaled(const RunPlan& wanted) const {
       sample.engine.zero, name_of(sample.pipeline.recompute), optimizer_key(sample), ranks_,
       threads_of(sample), sample.engine.layout_exact ? ", exact" : "", trained_text(model),
       backend_text(sample.backend), sample.backend == BackendKind::cuda && sample.ordered ? " in order" : "",
+      sample.tf32 ? " tf32" : "", sample.backend == BackendKind::cuda && !sample.tune ? " untuned" : "",
       narrow_text(sample), sample.engine.on_host ? ", state on the host" : "");
   return result;
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <set>
 #include <utility>
 
 #include "core/error.h"
@@ -13,6 +14,7 @@ namespace shoal {
 
 struct PricedSample {
   RunPlan plan;
+  int world = 1;    // ranks of the plans that it is a sample of
   SampleTape tape;  // with prices
   SampleTimes times;
   // Sizes of the embedding, the blocks and the head: the trained elements, and the elements that the time of
@@ -41,6 +43,9 @@ class StageActions {
 
   std::vector<StepAction> list() {
     if (plan_.engine.gossip) add_exchange();
+    for (const auto& one : sample_.tape.update_calls) {
+      if (begins_next_step(one)) for_units(one, [&](int unit) { call(one, unit); });
+    }
     const Action* before = nullptr;
     for (const auto& action : schedule_.ranks[static_cast<std::size_t>(stage_)]) {
       follow(action, before);
@@ -136,15 +141,39 @@ class StageActions {
   void use(int unit) {
     const auto needed = gathers_.use(unit);
     const auto& gather = sample_.tape.gather;
-    if (gather && needed.own) call(*gather);
-    if (std::exchange(gathering_, false)) add({.kind = StepAction::Kind::join, .term = CostTerm::parameters});
-    if (gather && needed.ahead) call(*gather);
+    if (gather && needed.own) call(*gather, unit);
+    if (unit == head()) {
+      gather_head();
+      await(0);  // tied
+    }
+    await(unit);
+    if (gather && needed.ahead) call(*gather, needed.next);
+    if (unit + 1 == head() && part_.computes(head())) gather_head();
+  }
+  // Once a step, since it has a buffer of its own. The sample has its gather among the first pass's calls.
+  void gather_head() {
+    if (std::exchange(head_is_gathered_, true)) return;
+    for (const auto& call : sample_.tape.calls.at(0, StepPart::head)) {
+      if (call.term == CostTerm::parameters) this->call(call, head());
+    }
+  }
+  void await(int unit) {
+    if (coming_.erase(unit) == 1)
+      add({.kind = StepAction::Kind::join, .term = CostTerm::parameters, .unit = unit});
+  }
+  int head() const { return plan_.model.n_layer + 1; }
+
+  // The gathers of what the update has changed are waited for where the next step uses it.
+  bool begins_next_step(const TapeCall& call) const {
+    return call.queued && call.term == CostTerm::parameters && machine_.overlaps();
   }
 
   void part(const PricedSample& sample, StepPart part, CostTerm term) {
     const int pass = like(pass_);
     add({.term = term, .seconds = sample.times.parts.at(pass, part), .uses_core = true});
-    for (const auto& call : sample.tape.calls.at(pass, part)) this->call(call);
+    for (const auto& call : sample.tape.calls.at(pass, part)) {
+      if (call.term != CostTerm::parameters) this->call(call);
+    }
   }
 
   // Reduces the gradients of the last stage's copy of the tied parameters.
@@ -189,13 +218,15 @@ class StageActions {
   }
   int shards() const { return plan_.engine.zero > 0 ? plan_.mesh.data / plan_.engine.replicate : 1; }
 
-  void call(const TapeCall& call) {
+  // `unit`: whose parameters it gathers.
+  void call(const TapeCall& call, int unit = -1) {
     const bool queued = call.queued && machine_.overlaps();
     add({.kind = queued ? StepAction::Kind::start : StepAction::Kind::compute,
          .term = call.term,
          .seconds = queued ? call.seconds - call.delay : call.seconds,
-         .delay = queued ? call.delay : 0});
-    gathering_ |= queued && call.term == CostTerm::parameters;
+         .delay = queued ? call.delay : 0,
+         .unit = queued ? unit : -1});
+    if (queued && unit >= 0) coming_.insert(unit);
   }
 
   void finish() {
@@ -215,8 +246,7 @@ class StageActions {
          .uses_core = true});
     for (auto one : sample_.tape.update_calls) {
       if (one.unit == kHiddenMatrices) one.seconds *= 1.0 * blocks() / kTapeBlocks;
-      const int times = occurrences(one.unit);
-      for (int i = 0; i < times; ++i) call(one);
+      if (!begins_next_step(one)) for_units(one, [&](int) { call(one); });
     }
     if (plan_.mesh.ranks() > 1) {
       add({.term = CostTerm::other,
@@ -224,16 +254,25 @@ class StageActions {
                                         .ranks = mesh.ranks(),
                                         .stride = 1})});
     }
-    add({.kind = StepAction::Kind::join, .term = CostTerm::parameters});
   }
 
-  // The number of times that this stage makes a call of the sample's update: its block 0 stands for all
-  // blocks. Calls for hidden matrices, which are assigned to the data ranks together, take longer instead.
-  int occurrences(const std::string& unit) const {
-    if (unit == "embedding") return part_.has(plan_.model, 0) ? 1 : 0;
-    if (unit == "head") return part_.computes(plan_.model.n_layer + 1) ? 1 : 0;
-    if (unit.starts_with("block.1")) return 0;
-    return unit.starts_with("block.0") ? blocks() : 1;
+  // f(unit) for the units of this stage for which it makes a call of the sample's update, -1 for a call of no
+  // unit: the sample's block 0 stands for all blocks. Calls for hidden matrices, which are assigned to the
+  // data ranks together, take longer instead.
+  template <typename F>
+  void for_units(const TapeCall& call, F&& f) const {
+    if (call.unit == "embedding") {
+      if (part_.has(plan_.model, 0)) f(0);
+    } else if (call.unit == "head") {
+      if (part_.computes(head())) f(head());
+    } else if (call.unit.starts_with("block.0")) {
+      for (const auto& range : ranges_) {
+        const auto blocks = blocks_of(range, plan_.model);
+        for (int unit = blocks.begin; unit < blocks.end; ++unit) f(unit);
+      }
+    } else if (!call.unit.starts_with("block.1")) {
+      f(-1);
+    }
   }
   // The blocks of this stage.
   int blocks() const {
@@ -247,11 +286,13 @@ class StageActions {
     const double bytes = static_cast<double>(size_of(plan_.pipeline.stream)) *
                          static_cast<double>(batch.rows()) * plan_.model.n_embd /
                          (plan_.sequence ? plan_.mesh.tensor : 1);
-    // Stages on two hosts may be fewer ranks apart than a host has.
+    // Ranks on two hosts may be fewer apart than a host has.
     const int here = stage_ * ranks_of_stage(), there = to * ranks_of_stage();
     const int per_host = machine_.ranks_per_host();
     int stride = std::abs(there - here);
-    if (per_host > 0 && here / per_host != there / per_host) stride = std::max(stride, per_host);
+    for (int i = 0; per_host > 0 && i < ranks_of_stage(); ++i) {
+      if ((here + i) / per_host != (there + i) / per_host) stride = std::max(stride, per_host);
+    }
     const GroupCall message{.kind = GroupCall::Kind::message, .bytes = bytes, .ranks = 2, .stride = stride};
     const double delay = machine_.delay(message);
     add({.kind = StepAction::Kind::send,
@@ -279,7 +320,8 @@ class StageActions {
   BlockGathers gathers_;
   std::vector<StepAction> actions_;
   int pass_ = -1;
-  bool gathering_ = false;
+  std::set<int> coming_;  // units whose parameters are on their way
+  bool head_is_gathered_ = false;
 };
 
 // Whether a stage between the ends needs no more memory than the one before it, which holds the activations
@@ -338,11 +380,13 @@ double memory_of_stage(const RunPlan& plan, const Machine& machine, int stage) {
   return last == 0 || plan.backend == BackendKind::cuda ? memory : std::max(memory, memory_of(0).total());
 }
 
-const PricedSample& Predictor::sample(const RunPlan& wanted) {
-  const auto found = std::ranges::find_if(samples_, [&](const auto& known) { return known->plan == wanted; });
+const PricedSample& Predictor::sample(const RunPlan& wanted, int world) {
+  const auto found = std::ranges::find_if(
+      samples_, [&](const auto& known) { return known->world == world && known->plan == wanted; });
   if (found != samples_.end()) return **found;
   auto tape = record_sample(wanted);
   const auto price_call = [&](TapeCall& call) {
+    call.call.world = world;
     call.seconds = machine_.seconds(call.call);
     call.delay = machine_.delay(call.call);
   };
@@ -360,8 +404,9 @@ const PricedSample& Predictor::sample(const RunPlan& wanted) {
     if (units[u].trained) sizes[home] += units[u].size;
     updated[home] += updated_of_unit[u];
   }
-  samples_.push_back(std::make_shared<const PricedSample>(PricedSample{
-      wanted, std::move(tape), times, std::move(sizes), std::move(updated), ranks_of_update(wanted, units)}));
+  samples_.push_back(std::make_shared<const PricedSample>(PricedSample{wanted, world, std::move(tape), times,
+                                                                       std::move(sizes), std::move(updated),
+                                                                       ranks_of_update(wanted, units)}));
   return *samples_.back();
 }
 
@@ -385,8 +430,8 @@ UnitSeconds Predictor::unit_seconds(const RunPlan& plan) {
     }
     return sum;
   };
-  const auto& known = sample(sample_of(plan));
-  const auto& kept = sample(sample_of_kept(plan));
+  const auto& known = sample(sample_of(plan), plan.mesh.ranks());
+  const auto& kept = sample(sample_of_kept(plan), plan.mesh.ranks());
   const auto forward = [&](const PricedSample& sample) {
     return std::min(seconds(sample, StepPart::first_block_forward), seconds(sample, StepPart::block_forward));
   };
@@ -414,8 +459,8 @@ Prediction predict(const RunPlan& plan, Machine& machine) {
 
 Prediction Predictor::operator()(const RunPlan& plan) {
   if (plan.on_disk()) fail_user("parallel.offload = \"disk\" has no prediction");
-  const auto& known = sample(sample_of(plan));
-  const auto& kept = sample(sample_of_kept(plan));
+  const auto& known = sample(sample_of(plan), plan.mesh.ranks());
+  const auto& kept = sample(sample_of_kept(plan), plan.mesh.ranks());
   const int chunks = std::max<int>(1, static_cast<int>(plan.part({}).chunks.size()));
   const auto schedule =
       make_schedule(plan.pipeline.schedule, {plan.mesh.pipeline, chunks, plan.pipeline.micro_batches});

@@ -44,7 +44,7 @@ class Predictor {
 
  private:
   static RunPlan sample_of_kept(const RunPlan& plan);
-  const PricedSample& sample(const RunPlan& sample);
+  const PricedSample& sample(const RunPlan& sample, int world);
 
   Machine& machine_;
   std::vector<std::shared_ptr<const PricedSample>> samples_;

@@ -184,9 +184,14 @@ class Search {
   std::vector<std::pair<ScheduleKind, int>> schedules(int stages) const {
     const auto& given = config_.parallel;
     if (stages == 1) return {{given.schedule, 1}};
-    if (config_.given.contains("parallel.schedule") || config_.given.contains("parallel.chunks"))
+    const bool interleaved = config_.given.contains("parallel.schedule") &&
+                             given.schedule == ScheduleKind::interleaved &&
+                             !config_.given.contains("parallel.chunks");
+    if (!interleaved &&
+        (config_.given.contains("parallel.schedule") || config_.given.contains("parallel.chunks")))
       return {{given.schedule, given.chunks}};
-    std::vector<std::pair<ScheduleKind, int>> all = {{ScheduleKind::one_f_one_b, 1}};
+    std::vector<std::pair<ScheduleKind, int>> all;
+    if (!interleaved) all.emplace_back(ScheduleKind::one_f_one_b, 1);
     for (const int chunks : {2, 4}) {
       if (stages * chunks <= config_.model.n_layer && given.stages.empty())
         all.emplace_back(ScheduleKind::interleaved, chunks);
@@ -323,10 +328,12 @@ class Search {
       if (machine_.measures() ? best_guess > 0 && candidate.guess > kDoubt * best_guess
                               : full && candidate.guess > *fastest.rbegin()) {
         ++result_.pruned;
+        result_.plain_data_left_out |= is_plain_data(candidate.plan);
         continue;
       }
       if (!predict_.ready(candidate.plan)) {
         ++result_.unmeasured;
+        result_.plain_data_left_out |= is_plain_data(candidate.plan);
         continue;
       }
       auto prediction = predict_(candidate.plan);
@@ -340,6 +347,9 @@ class Search {
           prediction = std::move(its);
         }
       }
+      // Candidates of several kinds of recomputation may end as one layout that needs none.
+      if (std::ranges::any_of(result_.plans, [&](const auto& p) { return p.plan == candidate.plan; }))
+        continue;
       fastest.insert(prediction.seconds());
       if (std::ssize(fastest) > SearchResult::kListed) fastest.erase(std::prev(fastest.end()));
       result_.plans.push_back(ranked(std::move(candidate), std::move(prediction)));
@@ -391,6 +401,8 @@ class Search {
 };
 
 }  // namespace
+
+bool is_plain_data(const RunPlan& plan) { return plan.ranks_of_model() == 1 && plan.engine.zero == 0; }
 
 SearchResult search_plans(const Config& config, int ranks, Machine& machine) {
   return Search(config, ranks, machine).run();

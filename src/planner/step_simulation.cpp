@@ -18,6 +18,7 @@ struct Rank {
   double now = 0;                           // when it became free, or began what it does
   double left = -1;                         // seconds of work of a compute that has begun; negative: none has
   double stream_free = 0, stream_done = 0;  // when the next collective can begin, and all have ended
+  std::map<int, double> gathered;           // when the last call for a unit has ended
 };
 
 class Simulation {
@@ -80,9 +81,11 @@ class Simulation {
         messages(stage, action.peer, action.channel).push_back(free + action.delay);
       } else if (action.kind == StepAction::Kind::start) {
         rank.stream_free = std::max(rank.stream_free, rank.now) + action.seconds;
-        rank.stream_done = std::max(rank.stream_done, rank.stream_free + action.delay);
+        const double end = rank.stream_free + action.delay;
+        rank.stream_done = std::max(rank.stream_done, end);
+        if (action.unit >= 0) rank.gathered[action.unit] = end;
       } else {
-        wait(stage, action.term, rank.stream_done);
+        wait(stage, action.term, action.unit < 0 ? rank.stream_done : rank.gathered[action.unit]);
       }
       ++rank.next;
     }

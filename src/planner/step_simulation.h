@@ -29,7 +29,7 @@ struct StepAction {
     send,     // to `peer`: arrives after `seconds`, behind those that are on their way there, and `delay`
     receive,  // waits for the next message from `peer` of the same `channel`
     start,    // queues a call of `seconds` on the rank's stream of collectives, which ends a `delay` later
-    join,     // waits until all of that stream have ended
+    join,     // waits until all of that stream have ended, or the last one that was queued for `unit`
   };
   Kind kind = Kind::compute;
   CostTerm term = CostTerm::forward;
@@ -37,6 +37,7 @@ struct StepAction {
   int peer = 0, channel = 0;
   bool uses_core = false;  // a compute that slows down where ranks share cores
   int pass = -1;           // the micro-batch, for pictures
+  int unit = -1;           // whose parameters a queued call gathers, or a join waits for
 };
 
 struct SimulatedStep {

@@ -44,16 +44,19 @@ struct ByteMachine final : Machine {
 struct FreeMachine final : Machine {
   std::function<double(const GroupCall&)> price = [](const GroupCall&) { return 0.0; };
   double update = 0;  // seconds of an element
+  double part = 0;    // seconds of each part of a pass
   int per_host = 8;
+  bool beside = false;  // collectives go on beside kernels
 
   std::string name() const override { return "free"; }
   SampleTimes times(const RunPlan&, const SampleKernels&) override {
     SampleTimes times;
     times.update = update;
+    for (auto& pass : times.parts.values) pass.fill(part);
     return times;
   }
   double seconds(const GroupCall& call) override { return price(call); }
-  bool overlaps() const override { return false; }
+  bool overlaps() const override { return beside; }
   int ranks_per_host() const override { return per_host; }
   double memory_of_rank() const override { return 1e12; }
 };
@@ -211,6 +214,28 @@ TEST(Prediction, DataRanksAreAsFarApartAsTensorRanksAreMany) {
   }
 }
 
+// Only the embedding's parameters are waited for, and with ZeRO 3 the second block's, since a step begins
+// with the block that the one before has ended with: those of a block are on their way while the unit before
+// it is used, whatever reductions are queued behind them, and those that an update has changed while the next
+// step begins.
+TEST(Prediction, ParametersAreGatheredBesidePasses) {
+  FreeMachine machine;
+  machine.beside = true;
+  machine.part = 10;
+  machine.price = [](const GroupCall& call) {
+    return call.kind == GroupCall::Kind::all_gather       ? 1.0
+           : call.kind == GroupCall::Kind::reduce_scatter ? 9.0
+                                                          : 0.0;
+  };
+  for (const char* zero : {"parallel.zero=1", "parallel.zero=2", "parallel.zero=3"}) {
+    for (const char* tied : {"model.tie_embeddings=true", "model.tie_embeddings=false"}) {
+      const auto plan = predicted_plan({"model.n_layer=4", zero, tied});
+      EXPECT_EQ(term_of(predict(plan, machine).step, 0, CostTerm::parameters), plan.engine.zero == 3 ? 2 : 1)
+          << zero << ", " << tied;
+    }
+  }
+}
+
 // Two hosts have two stages each, on neighbouring ranks.
 TEST(Prediction, MessagesMayGoBetweenHosts) {
   FreeMachine machine;
@@ -225,6 +250,22 @@ TEST(Prediction, MessagesMayGoBetweenHosts) {
                                            "parallel.schedule=interleaved", "train.micro_batch=4"},
                                           4);
   EXPECT_EQ(strides(priced_calls(interleaved, 2), GroupCall::Kind::message, 2), (std::set<int>{1, 2, 3}));
+}
+
+// Of two stages of three ranks the first lies on one host of four, and two of its ranks send to the other.
+TEST(Prediction, AnyRankOfAStageMaySendToAnotherHost) {
+  const auto plan = predicted_plan({"model.n_layer=4", "parallel.pipeline=2", "train.global_batch=12"}, 6);
+  EXPECT_EQ(strides(priced_calls(plan, 4), GroupCall::Kind::message, 2), std::set<int>{4});
+  EXPECT_EQ(strides(priced_calls(plan, 6), GroupCall::Kind::message, 2), std::set<int>{3});
+}
+
+// Groups know of how many ranks they are, since they may lie across two hosts.
+TEST(Prediction, GroupsKnowTheWorld) {
+  const auto calls =
+      priced_calls(predicted_plan({"model.n_layer=4", "parallel.tensor=2", "parallel.pipeline=2"}));
+  const auto of_tensor = [](const GroupCall& call) { return call.ranks == 2 && call.stride == 1; };
+  ASSERT_GT(std::ranges::count_if(calls, of_tensor), 0);
+  for (const auto& call : calls) EXPECT_TRUE(!of_tensor(call) || call.world == 8);
 }
 
 // 12 heads on 8 ranks are 1, 2, 1, 2, ...; 25 on 4 are 6, 6, 6, 7.

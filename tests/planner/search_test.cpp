@@ -60,6 +60,18 @@ std::vector<std::string> words_of(const std::string& text) {
   return {std::istream_iterator<std::string>(in), {}};
 }
 
+// Of hosts with four devices, some groups of three lie across two; not where all ranks are on one.
+TEST(DescribedMachine, AGroupMayLieAcrossHosts) {
+  DescribedMachine machine(cluster_of());
+  const auto seconds = [&](int ranks, int stride, int world) {
+    return machine.seconds({.bytes = 1e9, .ranks = ranks, .stride = stride, .world = world});
+  };
+  EXPECT_GT(seconds(3, 1, 12), 1.5 * seconds(3, 1, 3));
+  EXPECT_EQ(seconds(2, 1, 12), seconds(2, 1, 2));
+  EXPECT_EQ(seconds(2, 2, 12), seconds(2, 2, 4));
+  EXPECT_GT(seconds(2, 3, 12), 1.5 * seconds(2, 3, 4));
+}
+
 // The fastest layout among all combinations of these choices, each a text of keys, predicted one by one.
 double fastest_by_brute_force(int ranks, double memory,
                               const std::vector<std::vector<std::string>>& choices) {

@@ -80,6 +80,20 @@ TEST(SimulatedStep, QueuedCollectivesOverlapWithComputing) {
   EXPECT_DOUBLE_EQ(term(step, 0, CostTerm::gradients), 2);
 }
 
+// The gather of a unit ends after 2 s, the reduction behind it after 5 s more.
+TEST(SimulatedStep, AUnitWaitsForItsOwnParametersAlone) {
+  const std::vector<std::vector<StepAction>> stages = {
+      {{.kind = Kind::start, .seconds = 2, .unit = 7},
+       {.kind = Kind::start, .seconds = 5},
+       {.kind = Kind::join, .term = CostTerm::parameters, .unit = 7},
+       compute(1),
+       {.kind = Kind::join, .term = CostTerm::gradients}}};
+  const auto step = simulate_step(stages, {});
+  EXPECT_DOUBLE_EQ(term(step, 0, CostTerm::parameters), 2);
+  EXPECT_DOUBLE_EQ(term(step, 0, CostTerm::gradients), 4);
+  EXPECT_DOUBLE_EQ(step.seconds, 7);
+}
+
 // Two collectives of 2 s keep their link busy one after the other, and end 5 s after that, together.
 TEST(SimulatedStep, DelaysOfQueuedCollectivesOverlap) {
   const StepAction queued{.kind = Kind::start, .seconds = 2, .delay = 5};
