@@ -108,7 +108,8 @@ bool Archive::next() {
       if (archive_format(archive_) == ARCHIVE_FORMAT_EMPTY) require_compression();
       return false;
     }
-    if (status < ARCHIVE_WARN) fail_damaged();
+    // ARCHIVE_RETRY is a tar header with a wrong checksum; its member would be left out.
+    if (status != ARCHIVE_OK && status != ARCHIVE_WARN) fail_damaged();
     compressed_file_ = archive_format(archive_) == ARCHIVE_FORMAT_RAW;
     if (compressed_file_) {
       require_compression();

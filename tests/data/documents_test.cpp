@@ -217,6 +217,17 @@ TEST(Documents, TruncatedArchivesNameTheMember) {
   }
 }
 
+TEST(Documents, ATarWithADamagedHeaderIsRefused) {
+  const TempFolder folder;
+  auto bytes =
+      read_file(pack(folder / "x.tar", {{"one.txt", "one"}, {"two.txt", "two"}, {"three.txt", "3"}}, {}));
+  const auto header = bytes.find("two.txt");
+  ASSERT_EQ(header % 512, 0u);
+  bytes[header] ^= 1;
+  EXPECT_THAT(error_of(folder, folder.write("x.tar", bytes)),
+              AllOf(HasSubstr("x.tar"), HasSubstr("damaged")));
+}
+
 TEST(Documents, AHugeTextComesInPieces) {
   const TempFolder folder;
   std::string text;
