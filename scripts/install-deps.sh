@@ -13,7 +13,8 @@ packages=(
   libtomlplusplus-dev       # the config file
   libcli11-dev              # the command line
   nlohmann-json3-dev        # metadata and metrics
-  libarchive-dev            # text out of .tar, .zip, .gz, .xz, .zst
+  libarchive-dev            # text out of .tar, .zip, .bz2, .xz, .zst
+  zlib1g-dev                # text out of .gz
   libcurl4-openssl-dev      # downloads
   libcpp-httplib-dev        # the server of shoal serve
   libssl-dev                # SHA-256 of downloads
@@ -41,7 +42,7 @@ for argument in "$@"; do
 done
 if $cross; then  # libraries of that processor; libcli11-dev is headers for all
   for i in "${!packages[@]}"; do
-    [[ ${packages[i]} != lib*-dev || ${packages[i]} = libcli11-dev ]] || packages[i]+=:arm64
+    [[ ${packages[i]} != *lib*-dev || ${packages[i]} = libcli11-dev ]] || packages[i]+=:arm64
   done
 fi
 

@@ -13,6 +13,7 @@ namespace shoal {
 namespace {
 
 constexpr std::size_t kBufferSize = 1 << 18;
+constexpr std::string_view kGzip = "\x1f\x8b\x08";  // its first bytes
 constexpr std::array<std::string_view, 5> kCompressed = {".gz", ".xz", ".zst", ".bz2", ".lzma"};
 constexpr std::array<std::string_view, 5> kArchives = {".tar", ".zip", ".tgz", ".txz", ".tzst"};
 
@@ -44,7 +45,7 @@ struct Archive::Callbacks {
     auto& self = *static_cast<Archive*>(data);
     *buffer = self.buffer_.get();
     try {
-      return static_cast<la_ssize_t>(self.source_.read(self.buffer_.get(), kBufferSize));
+      return static_cast<la_ssize_t>(self.source_->read(self.buffer_.get(), kBufferSize));
     } catch (...) {
       self.source_error_ = std::current_exception();
       archive_set_error(handle, EIO, "cannot be read");
@@ -52,17 +53,16 @@ struct Archive::Callbacks {
     }
   }
   static la_int64_t seek(archive*, void* data, la_int64_t offset, int whence) {
-    const auto position = static_cast<Archive*>(data)->source_.seek(offset, whence);
+    const auto position = static_cast<Archive*>(data)->source_->seek(offset, whence);
     return position < 0 ? ARCHIVE_FATAL : position;
   }
 };
 
 Archive::Archive(ByteSource& source, std::string name)
-    : source_(source),
-      name_(std::move(name)),
-      buffer_(std::make_unique<char[]>(kBufferSize)),
-      archive_(archive_read_new()) {
-  archive_read_support_filter_gzip(archive_);
+    : source_(&source), name_(std::move(name)), buffer_(std::make_unique<char[]>(kBufferSize)) {
+  unpack_gzip();
+  archive_ = archive_read_new();
+  archive_read_support_filter_gzip(archive_);  // within other compression, which has checksums
   archive_read_support_filter_bzip2(archive_);
   archive_read_support_filter_xz(archive_);
   archive_read_support_filter_lzma(archive_);
@@ -75,7 +75,7 @@ Archive::Archive(ByteSource& source, std::string name)
   }
 
   archive_read_set_read_callback(archive_, Callbacks::read);
-  if (source.seekable()) archive_read_set_seek_callback(archive_, Callbacks::seek);
+  if (source_->seekable()) archive_read_set_seek_callback(archive_, Callbacks::seek);
   archive_read_set_callback_data(archive_, this);
   if (archive_read_open1(archive_) == ARCHIVE_OK) return;
   try {
@@ -88,6 +88,19 @@ Archive::Archive(ByteSource& source, std::string name)
 
 Archive::~Archive() { archive_read_free(archive_); }
 
+// libarchive does not check the checksums of gzip (3.6), so it gets the content.
+void Archive::unpack_gzip() {
+  const bool gzip = fill(head_, kGzip.size(), *source_) && head_ == kGzip;
+  if (source_->seek(0, SEEK_SET) != 0) source_ = &whole_.emplace(head_, *source_);
+  if (gzip) source_ = &gzip_.emplace(*source_, name_);
+}
+
+// libarchive stops at the end of a tar: the checksum may be behind it.
+void Archive::finish_gzip() {
+  while (gzip_ && gzip_->read(buffer_.get(), kBufferSize) > 0) {
+  }
+}
+
 void Archive::fail_damaged() {
   if (source_error_) std::rethrow_exception(source_error_);
   const char* reason = archive_error_string(archive_);
@@ -96,7 +109,7 @@ void Archive::fail_damaged() {
 }
 
 void Archive::require_compression() {
-  if (archive_filter_code(archive_, 0) == ARCHIVE_FILTER_NONE)
+  if (!gzip_ && archive_filter_code(archive_, 0) == ARCHIVE_FILTER_NONE)
     fail_user("{}: the name says that it is compressed, but it is not; rename it", name_);
 }
 
@@ -104,8 +117,10 @@ bool Archive::next() {
   for (;;) {
     archive_entry* entry = nullptr;
     const int status = archive_read_next_header(archive_, &entry);
+    if (source_error_) fail_damaged();
     if (status == ARCHIVE_EOF) {
       if (archive_format(archive_) == ARCHIVE_FORMAT_EMPTY) require_compression();
+      finish_gzip();
       return false;
     }
     // ARCHIVE_RETRY is a tar header with a wrong checksum; its member would be left out.
@@ -127,7 +142,7 @@ bool Archive::next() {
 
 std::size_t Archive::read(char* out, std::size_t size) {
   const auto count = archive_read_data(archive_, out, size);
-  if (count < 0) fail_damaged();
+  if (count < 0 || source_error_) fail_damaged();
   return static_cast<std::size_t>(count);
 }
 

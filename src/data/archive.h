@@ -3,10 +3,12 @@
 
 #include <exception>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
 #include "data/byte_source.h"
+#include "data/gzip.h"
 
 struct archive;
 
@@ -40,14 +42,19 @@ class Archive : private ByteSource {
   struct Callbacks;
 
   std::size_t read(char* out, std::size_t size) override;
+  void unpack_gzip();
+  void finish_gzip();
   [[noreturn]] void fail_damaged();
   void require_compression();
 
-  ByteSource& source_;
+  ByteSource* source_;  // what libarchive reads
   std::string name_, member_;
+  std::string head_;                     // the first bytes, where the source cannot seek back
+  std::optional<PrefixedSource> whole_;  // the source with them
+  std::optional<GzipSource> gzip_;       // the content, if the source is gzip
   std::unique_ptr<char[]> buffer_;
   std::exception_ptr source_error_;  // thrown by source_ inside a callback of the C library
-  archive* archive_;
+  archive* archive_ = nullptr;
   bool compressed_file_ = false;
 };
 

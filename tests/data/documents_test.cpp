@@ -228,6 +228,71 @@ TEST(Documents, ATarWithADamagedHeaderIsRefused) {
               AllOf(HasSubstr("x.tar"), HasSubstr("damaged")));
 }
 
+// A bit of every byte is flipped in turn. Some mean nothing: those of the time in gzip's header, for example.
+TEST(Documents, AFlippedBitOfGzipIsNoticed) {
+  const TempFolder folder;
+  const Packing tar_gz = {ARCHIVE_FORMAT_TAR_USTAR, ARCHIVE_FILTER_GZIP};
+  for (const auto& file :
+       {compress(folder / "a.txt.gz", "Some text, and more text.\n", ARCHIVE_FILTER_GZIP),
+        compress(folder / "a.jsonl.gz", "{\"text\": \"some text\"}\n", ARCHIVE_FILTER_GZIP),
+        pack(folder / "a.tar.gz", {{"one.txt", "one"}, {"two.txt", "two"}}, tar_gz)}) {
+    const auto whole = documents(folder, {file});
+    ASSERT_FALSE(whole.empty());
+    const auto bytes = read_file(file);
+    int refused = 0;
+    for (std::size_t i = 0; i < bytes.size(); ++i) {
+      auto damaged = bytes;
+      damaged[i] = static_cast<char>(damaged[i] ^ (1 << i % 8));
+      folder.write(file.filename().string(), damaged);
+      try {
+        EXPECT_EQ(documents(folder, {file}), whole) << file << " byte " << i;
+      } catch (const UserError& error) {
+        EXPECT_THAT(error.what(), HasSubstr(file.filename().string()));
+        ++refused;
+      }
+    }
+    EXPECT_GT(refused, 0);
+  }
+}
+
+TEST(Documents, GzipMayHaveSeveralPartsAndZerosBehindThem) {
+  const TempFolder folder;
+  const auto gzip = [&](const std::string& text) {
+    return read_file(compress(folder / "part", text, ARCHIVE_FILTER_GZIP));
+  };
+  const auto parts = gzip("one, ") + gzip("") + gzip("two");
+  const auto text = [&](const std::string& bytes) {
+    return documents(folder, {folder.write("a.txt.gz", bytes)});
+  };
+  EXPECT_THAT(text(parts), ElementsAre(Pair("a.txt.gz:a.txt", "one, two")));
+  EXPECT_THAT(text(parts + std::string(700'000, '\0')), ElementsAre(Pair("a.txt.gz:a.txt", "one, two")));
+  const auto error = [&](const std::string& bytes) {
+    return error_of(folder, folder.write("a.txt.gz", bytes));
+  };
+  EXPECT_THAT(error(parts + "more"),
+              AllOf(HasSubstr("a.txt.gz"), HasSubstr("damaged"), HasSubstr("not gzip")));
+  EXPECT_THAT(error(parts + std::string(9, '\0') + gzip("three")), HasSubstr("not gzip"));
+  EXPECT_THAT(error(parts.substr(0, parts.size() - 1)), AllOf(HasSubstr("damaged"), HasSubstr("too early")));
+}
+
+// A wrong checksum is noticed in archives within archives, too, and at the end of much text.
+TEST(Documents, ChecksumsOfGzipAreChecked) {
+  const TempFolder folder;
+  std::string text;
+  while (text.size() < 1'000'000) text += fmt::format("line {}\n", text.size());
+  const auto with_wrong_checksum = [](std::string bytes) {
+    bytes[bytes.size() - 8] ^= 1;
+    return bytes;
+  };
+  const auto plain = with_wrong_checksum(read_file(compress(folder / "a.gz", text, ARCHIVE_FILTER_GZIP)));
+  const auto tar = with_wrong_checksum(
+      read_file(pack(folder / "x", {{"a.txt", text}}, {ARCHIVE_FORMAT_TAR_USTAR, ARCHIVE_FILTER_GZIP})));
+  for (const auto& file : {pack(folder / "plain.tar", {{"a.gz", plain}}, {}), folder.write("a.gz", plain),
+                           pack(folder / "tar.tar", {{"a.tar.gz", tar}}, {}), folder.write("a.tgz", tar)})
+    EXPECT_THAT(error_of(folder, file), AllOf(HasSubstr("damaged"), HasSubstr("check"))) << file;
+  EXPECT_THAT(error_of(folder, folder / "plain.tar"), HasSubstr("plain.tar:a.gz: "));
+}
+
 TEST(Documents, AHugeTextComesInPieces) {
   const TempFolder folder;
   std::string text;

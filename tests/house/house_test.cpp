@@ -76,6 +76,7 @@ const std::vector<std::pair<std::string, std::vector<std::string>>>& vendors() {
       {"nccl", {"comm/nccl/"}},
       {"mpi", {"comm/mpi/"}},
       {"archive", {"data/"}},
+      {"zlib", {"data/"}},
       {"curl/", {"data/"}},
       {"openssl/", {"data/"}},
       {"utf8proc", {"core/", "data/"}},
