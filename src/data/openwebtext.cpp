@@ -156,7 +156,7 @@ class Tasks {
     const auto size = fs::file_size(path, error);
     const auto time = fs::last_write_time(path, error).time_since_epoch().count();
     file_ = fmt::format("{}\n{}\n{}\n", path.filename().string(), size, time);
-    if (!texts_->bytes.empty() && texts_->bytes.size() + size > kTaskBytes) submit_texts();
+    if (!texts_->bytes.empty() && texts_->bytes.size() + size >= kTaskBytes) submit_texts();
     if (goal_ && place_.files == goal_->files && place_.files_hash != goal_->files_hash) fail_changed();
     arrive_if_there();
     return !goal_ || place_.files == goal_->files;

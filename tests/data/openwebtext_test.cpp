@@ -270,6 +270,21 @@ TEST_F(OpenWebText, GoesOnWithinAFile) {
   EXPECT_THAT(user_error([&] { prepare(with); }), AllOf(HasSubstr("train.bin"), HasSubstr("start over")));
 }
 
+// Texts of one MiB together are one task, whether they are of the current file or of those before it.
+TEST_F(OpenWebText, GoesOnAfterFilesOfExactlyATask) {
+  std::string text;
+  while (text.size() < 16'384) text += "words of 16 byte";
+  for (int i = 0; i < 64; ++i) folder.write(number_name("in/", i, ".txt"), text);
+  const auto whole = read_file(pack(folder / "in/cut.xz", pages(0, 9), kXz));
+  auto with = options({folder / "in"});
+  with.save_every = 0;
+  with.val_fraction = 0.2;  // the count does not reach the damage
+  folder.write("in/cut.xz", whole.substr(0, whole.size() / 2));
+  EXPECT_THAT(user_error([&] { prepare(with); }), HasSubstr("damaged"));
+  folder.write("in/cut.xz", whole);
+  EXPECT_NO_THROW(prepare(with));
+}
+
 TEST_F(OpenWebText, InvalidUtf8SurvivesAndEmptyDocumentsGo) {
   folder.write("in/a.txt", "caf\xe9 \xff\xfe au lait");
   folder.write("in/b.txt", " \n\n\t ");
