@@ -125,6 +125,8 @@ void SplitTexts::cut(const DocumentPiece& piece, std::int64_t document, std::int
   if (piece.first && document > 0) {
     for (const auto split : {Split::train, Split::val}) visitor.end(split);
   }
+  if (document >= std::ssize(document_characters_))
+    fail_user("{}: the input has changed while it was read; prepare it again", piece.name);
   if (piece.first) characters = 0;
   const auto all = static_cast<double>(document_characters_[static_cast<std::size_t>(document)]);
   const auto of_train = static_cast<std::int64_t>((1 - options_.val_fraction) * all);
