@@ -147,6 +147,28 @@ TEST_F(Sample, PromptAndTextOfASplitMustFitIt) {
   expect_user_error(part(fmt::format("data.truncate={}", 99.5 / tokens)), "data/train.bin has 99 tokens");
 }
 
+TEST_F(Sample, PromptsOfAnotherTokenizerAreNoticed) {
+  const std::vector<std::string> from_data = {"--from-split", "val", "--max-tokens", "4", "--samples", "1"};
+  const auto from = [&](const std::string& data) {
+    auto arguments = from_data;
+    arguments.push_back("data.dir=" + data);
+    return sample(arguments);
+  };
+  EXPECT_THAT(sample(from_data).err, Not(HasSubstr("vocabulary")));
+  write_file(*folder_ / "text.txt", "bcd" + std::string(4000, 'a'));
+  ASSERT_EQ(
+      run({"prepare", "text", "text.txt", "--out", "smaller", "--tokenizer", "char"}, folder_->path()).code,
+      0);
+  const auto smaller = from("smaller");
+  EXPECT_EQ(smaller.code, 0) << smaller.err;
+  EXPECT_THAT(smaller.err, HasSubstr("it was prepared with another tokenizer"));
+  ASSERT_EQ(
+      run({"prepare", "text", "text.txt", "--out", "larger", "--tokenizer", "bytes"}, folder_->path()).code,
+      0);
+  expect_user_error(from("larger"), "larger has a vocabulary of 25", "the model one of ",
+                    "data of the model's own tokenizer");
+}
+
 TEST_F(Sample, ContinuesEachLineOfItsInput) {
   write_file(*folder_ / "lines", "the \nking");
   const auto first = text({"--prompt", "the ", "--max-tokens", "9", "--temperature", "0"}).substr(4);
