@@ -334,7 +334,7 @@ SkippedFiles read_in_parcels(const std::vector<fs::path>& inputs, const Document
   DocumentReader reader(options, visit, visitor.parcel);
   for (const auto& input : inputs) {
     walk(input, options.left_out, true, [&](const fs::path& path, bool named) {
-      visitor.file(path) ? reader.read_file(path, named) : reader.skip_file(path);
+      visitor.file(path, reader.skipped()) ? reader.read_file(path, named) : reader.skip_file(path);
     });
   }
   return reader.skipped();

@@ -65,8 +65,9 @@ struct Parcel {
 
 // Callbacks of read_in_parcels, in the order of the input.
 struct ParcelVisitor {
-  std::function<bool(const std::filesystem::path&)> file;  // at the start of a file; false skips it
-  std::function<void(const DocumentPiece&)> piece;         // for documents outside parcels
+  // At the start of a file, with the files that were skipped before it; false leaves it out.
+  std::function<bool(const std::filesystem::path&, const SkippedFiles&)> file;
+  std::function<void(const DocumentPiece&)> piece;  // for documents outside parcels
   std::function<void(Parcel&&)> parcel;
 };
 

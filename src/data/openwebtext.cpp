@@ -69,6 +69,7 @@ class Writer {
         folder_(folder),
         save_every_(options.save_every),
         documents_(saved == nullptr ? 0 : saved->documents),
+        skipped_(saved == nullptr ? SkippedFiles() : saved->skipped_in_parcels),
         bar_("tokenizing", input_size(options.inputs, places_of(options.out)), "B") {
     if (saved != nullptr) bar_.start_at(saved->place.input_bytes);
   }
@@ -100,7 +101,8 @@ class Writer {
   }
 
   void save(const InputPlace& place) {
-    save_progress(folder_.path(), settings_, {place, documents_, splits[0].finish(), splits[1].finish()});
+    save_progress(folder_.path(), settings_,
+                  {place, documents_, skipped_, splits[0].finish(), splits[1].finish()});
     folder_.keep();
     since_save_ = Stopwatch();
   }
@@ -110,7 +112,7 @@ class Writer {
   StagedFolder& folder_;
   double save_every_;
   std::int64_t documents_;
-  SkippedFiles skipped_;
+  SkippedFiles skipped_;  // in parcels
   Stopwatch since_save_;
   Progress bar_;
 };
@@ -124,19 +126,22 @@ class Tasks {
       : options_(options), reading_(reading), encoder_(encoder), jobs_(jobs) {
     if (saved == nullptr) return;
     goal_ = saved->place;
+    skipped_before_ = goal_->skipped;
     bar_.emplace("finding the place", goal_->input_bytes, "B");
   }
 
+  // Returns the files skipped outside parcels, also before the saved place.
   SkippedFiles read() {
-    auto skipped = read_in_parcels(
+    const auto skipped = read_in_parcels(
         options_.inputs, reading_,
-        {[&](const fs::path& path) { return begin_file(path); },
+        {[&](const fs::path& path, const SkippedFiles& before) { return begin_file(path, before); },
          [&](const DocumentPiece& piece) { add(piece); }, [&](Parcel&& parcel) { add(std::move(parcel)); }});
     end_file();
+    count_skipped(skipped);
     submit_texts();
     if (goal_ && goal_->tasks == 0) arrive_if_there();
     if (goal_) fail_changed();
-    return skipped;
+    return place_.skipped;
   }
 
  private:
@@ -150,8 +155,9 @@ class Tasks {
   };
 
   // Returns whether the file is to be read.
-  bool begin_file(const fs::path& path) {
+  bool begin_file(const fs::path& path, const SkippedFiles& skipped) {
     end_file();
+    count_skipped(skipped);
     std::error_code error;
     const auto size = fs::file_size(path, error);
     const auto time = fs::last_write_time(path, error).time_since_epoch().count();
@@ -165,10 +171,20 @@ class Tasks {
   void end_file() {
     if (file_.empty()) return;
     if (goal_ && place_.files == goal_->files) fail_changed();
-    place_ = {place_.files + 1, XXH3_64bits_withSeed(file_.data(), file_.size(), place_.files_hash), 0, 0,
-              place_.input_bytes};
+    place_ = {place_.files + 1,
+              XXH3_64bits_withSeed(file_.data(), file_.size(), place_.files_hash),
+              0,
+              0,
+              place_.input_bytes,
+              place_.skipped};
     file_.clear();
     texts_of_file_ = false;
+  }
+
+  // At the end of a file; `skipped` are those that this call of read() has skipped.
+  void count_skipped(const SkippedFiles& skipped) {
+    place_.skipped = skipped_before_;
+    place_.skipped.add(skipped);
   }
 
   void add(const DocumentPiece& piece) {
@@ -251,6 +267,7 @@ class Tasks {
   OrderedJobs<Tokens>& jobs_;
   InputPlace place_;                // all input before it is in a task or in texts_
   std::optional<InputPlace> goal_;  // the saved place, until it is reached
+  SkippedFiles skipped_before_;     // that of the saved place
   std::optional<Progress> bar_;
   std::string file_;  // name, size and time of the current file
   std::shared_ptr<Texts> texts_ = std::make_shared<Texts>();

@@ -285,6 +285,39 @@ TEST_F(OpenWebText, GoesOnAfterFilesOfExactlyATask) {
   EXPECT_NO_THROW(prepare(with));
 }
 
+// The warning counts the files skipped before and after the interruption, in archives and outside.
+TEST_F(OpenWebText, CountsAllSkippedFilesAfterAnInterruption) {
+  auto members = pages(0, 60);
+  members.emplace_back("b.md", "in an archive");
+  folder.write("in/a.md", "outside");
+  pack(folder / "in/b.tar", members, {});
+  const auto whole = read_file(pack(folder / "in/c.xz", {{"c.md", "after"}, {"c.txt", "text"}}, kXz));
+  folder.write("in/d.md", "after");
+  auto with = options({folder / "in"});
+  with.save_every = 0;
+  with.val_fraction = 0.2;  // the count does not reach the damage
+  folder.write("in/c.xz", whole.substr(0, whole.size() / 2));
+  EXPECT_THAT(user_error([&] { prepare(with); }), HasSubstr("damaged"));
+  const auto progress = read_file(folder / "out.partial/progress.json");
+  const auto prepared = [&] {
+    folder.write("in/c.xz", whole);
+    testing::internal::CaptureStderr();
+    prepare(with);
+    return testing::internal::GetCapturedStderr();
+  };
+  EXPECT_THAT(prepared(), HasSubstr("skipped 4 files"));
+  // Progress that an older version saved has no counts.
+  auto older = nlohmann::json::parse(progress);
+  EXPECT_EQ(older["skipped"]["count"], 1);
+  EXPECT_EQ(older["skipped_in_parcels"]["count"], 1);
+  older.erase("skipped");
+  older.erase("skipped_in_parcels");
+  folder.write("in/c.xz", whole.substr(0, whole.size() / 2));
+  EXPECT_THAT(user_error([&] { prepare(with); }), HasSubstr("damaged"));
+  folder.write("out.partial/progress.json", older.dump());
+  EXPECT_THAT(prepared(), HasSubstr("skipped 2 files"));
+}
+
 TEST_F(OpenWebText, InvalidUtf8SurvivesAndEmptyDocumentsGo) {
   folder.write("in/a.txt", "caf\xe9 \xff\xfe au lait");
   folder.write("in/b.txt", " \n\n\t ");
@@ -362,7 +395,7 @@ TEST(Parcels, HoldWhatReadDocumentsReads) {
   };
   int parcels = 0;
   read_in_parcels(all, reading,
-                  {[](const fs::path&) { return true; }, add,
+                  {[](const fs::path&, const SkippedFiles&) { return true; }, add,
                    [&](Parcel&& parcel) {
                      ++parcels;
                      read_parcel(parcel, reading, add);
@@ -373,8 +406,8 @@ TEST(Parcels, HoldWhatReadDocumentsReads) {
   // Files that are skipped count as read: of the whole, only the last one is left.
   double before = 0;
   read_in_parcels(all, reading,
-                  {[&](const fs::path& path) { return path == all.back(); }, [](const DocumentPiece&) {},
-                   [&](Parcel&& parcel) { before = parcel.input_bytes; }});
+                  {[&](const fs::path& path, const SkippedFiles&) { return path == all.back(); },
+                   [](const DocumentPiece&) {}, [&](Parcel&& parcel) { before = parcel.input_bytes; }});
   EXPECT_GE(before, fs::file_size(all[0]) + fs::file_size(all[1]));
   EXPECT_LE(before, input_size(all));
 }
