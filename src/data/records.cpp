@@ -21,6 +21,7 @@ class FieldTaker : public nlohmann::json_sax<json> {
   std::string type;             // of the wanted field's value; "" if the field is missing
   std::string value;            // of the wanted field, if it is a string
   std::size_t stopped_at = 0;   // bytes read before a syntax error
+  bool out_of_range = false;    // whether it is no syntax error but a number beyond a double
 
   bool null() override { return see("null"); }
   bool boolean(bool) override { return see("boolean"); }
@@ -42,8 +43,9 @@ class FieldTaker : public nlohmann::json_sax<json> {
     names.insert(name);
     return true;
   }
-  bool parse_error(std::size_t position, const std::string&, const json::exception&) override {
+  bool parse_error(std::size_t position, const std::string&, const json::exception& error) override {
     stopped_at = position;
+    out_of_range = dynamic_cast<const json::out_of_range*>(&error) != nullptr;
     return false;
   }
 
@@ -64,6 +66,7 @@ class FieldTaker : public nlohmann::json_sax<json> {
 std::string text_of_record(std::string_view record, const std::string& field, const std::string& where) {
   FieldTaker taker(field);
   if (!json::sax_parse(record.begin(), record.end(), &taker)) {
+    if (taker.out_of_range) fail_user("{}: a number is out of range", where);
     fail_user("{}: not valid JSON: {}", where, json_problem(record, taker.stopped_at, false));
   }
   if (taker.outermost != "object")

@@ -22,6 +22,7 @@ using test::user_error;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::Pair;
 
 // (name without the folder, text) of every document
@@ -149,6 +150,8 @@ TEST(Documents, BadRecordsNameTheLine) {
   EXPECT_THAT(error("{\"text\": "), HasSubstr("bad.jsonl:2: not valid JSON: it ends too early"));
   EXPECT_THAT(error("{\"text\": \"é\" \"b\"}"),
               HasSubstr("bad.jsonl:2: not valid JSON: column 16: '\"' is not expected"));
+  EXPECT_THAT(error("{\"text\":\"abc\",\"x\":1e999}"),
+              AllOf(HasSubstr("bad.jsonl:2: a number is out of range"), Not(HasSubstr("not valid"))));
   EXPECT_THAT(error("[1]"), AllOf(HasSubstr("bad.jsonl:2"), HasSubstr("array")));
   EXPECT_THAT(error("{\"text\": 3}"), AllOf(HasSubstr("bad.jsonl:2"), HasSubstr("number")));
   EXPECT_THAT(error("{}"), AllOf(HasSubstr("bad.jsonl:2"), HasSubstr("it has none")));
