@@ -50,7 +50,10 @@ struct Peaks {
 [[noreturn]] void fail_not_finite(std::span<const float> logits) {
   const auto bad = std::ranges::find_if(logits, [](float logit) { return !std::isfinite(logit); });
   fail("the model's logit of token {} is {}: its weights are damaged, or its training diverged",
-       bad - logits.begin(), *bad);
+       bad - logits.begin(),
+       std::isnan(*bad) ? "nan"
+       : *bad > 0       ? "inf"
+                        : "-inf");  // NaN has a sign
 }
 
 // The first among equals.
