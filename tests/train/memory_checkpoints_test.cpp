@@ -5,12 +5,15 @@
 
 #include <fmt/ranges.h>
 
+#include <chrono>
 #include <fstream>
 #include <latch>
+#include <thread>
 
 #include "checkpoint/file_size_limit.h"
 #include "checkpoint/memory_folder.h"
 #include "checkpoint/run_lock.h"
+#include "core/clock.h"
 #include "core/error.h"
 #include "train/tiny_run.h"
 
@@ -43,8 +46,10 @@ class MemoryRuns : public TinyRuns {
                  "checkpoint.memory=true", "checkpoint.memory_dir=" + memory().string()},
                 settings);
   }
-  // Trains until the last rank fails, before the step after `steps` steps, when all ranks have come so far.
-  void fail_after(int steps, const std::string& name, const Settings& settings, int ranks) const {
+  // Trains until the last rank fails, before the step after `steps` steps, when all ranks have come so far
+  // and the link `saved` is there, since a save goes on beside steps.
+  void fail_after(int steps, const std::string& name, const Settings& settings, int ranks,
+                  const fs::path& saved = {}) const {
     const auto given = config(name, settings);
     std::latch all_are_there(ranks);
     const auto train = [&](World& world) {
@@ -54,6 +59,8 @@ class MemoryRuns : public TinyRuns {
         all_are_there.count_down();
         if (world.ranks.rank() != ranks - 1) return;
         all_are_there.wait();
+        for (const Stopwatch watch; !saved.empty() && !fs::is_symlink(saved) && watch.seconds() < 10;)
+          std::this_thread::sleep_for(std::chrono::milliseconds(1));
         fail("the power is out");
       }).run();
     };
@@ -228,12 +235,12 @@ TEST_F(MemoryRuns, AreTakenWhereTheDiskHasTheStateWithoutALink) {
 // The process died before the best was on the disk.
 TEST_F(MemoryRuns, AStateThatWasTheBestStillIs) {
   const auto settings = in_memory({"checkpoint.interval=4", "eval.interval=8"});
-  fail_after(8, "run", settings, 2);
   const auto checkpoints = checkpoint("run", 8).parent_path();
+  fail_after(8, "run", settings, 2, checkpoints / "best");
   ASSERT_EQ(fs::read_symlink(checkpoints / "best"), checkpoint("run", 8).filename());
   fs::remove_all(checkpoint("run", 8));
   fs::remove(checkpoints / "best");
-  fail_after(1, "run", with(settings, {"init.from=resume"}), 2);
+  fail_after(1, "run", with(settings, {"init.from=resume"}), 2, checkpoints / "best");
   EXPECT_EQ(fs::read_symlink(checkpoints / "best"), checkpoint("run", 8).filename());
 }
 
