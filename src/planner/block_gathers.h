@@ -16,14 +16,14 @@ class BlockGathers {
   BlockGathers(const GptConfig& model, ModelPart part) : model_(model), part_(std::move(part)) {}
 
   struct Needed {
-    bool own = false, ahead = false;
-    int next = 0;  // the unit that comes ahead
+    bool own = false;
+    int ahead = -1;  // the one that comes next, if it is gathered
   };
   Needed use(int unit) {
     const int next = unit == 0 ? 1 : unit == last_ ? unit : unit > last_ ? unit + 1 : unit - 1;
     if (unit > 0) last_ = unit;
     const bool own = gather(unit);
-    return {own, gather(next), next};
+    return {own, gather(next) ? next : -1};
   }
 
  private:

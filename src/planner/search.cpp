@@ -184,14 +184,12 @@ class Search {
   std::vector<std::pair<ScheduleKind, int>> schedules(int stages) const {
     const auto& given = config_.parallel;
     if (stages == 1) return {{given.schedule, 1}};
-    const bool interleaved = config_.given.contains("parallel.schedule") &&
-                             given.schedule == ScheduleKind::interleaved &&
-                             !config_.given.contains("parallel.chunks");
-    if (!interleaved &&
-        (config_.given.contains("parallel.schedule") || config_.given.contains("parallel.chunks")))
-      return {{given.schedule, given.chunks}};
+    const bool kind = config_.given.contains("parallel.schedule"),
+               chunks_too = config_.given.contains("parallel.chunks"),
+               some_chunks = kind && !chunks_too && given.schedule == ScheduleKind::interleaved;
+    if ((kind || chunks_too) && !some_chunks) return {{given.schedule, given.chunks}};
     std::vector<std::pair<ScheduleKind, int>> all;
-    if (!interleaved) all.emplace_back(ScheduleKind::one_f_one_b, 1);
+    if (!some_chunks) all.emplace_back(ScheduleKind::one_f_one_b, 1);
     for (const int chunks : {2, 4}) {
       if (stages * chunks <= config_.model.n_layer && given.stages.empty())
         all.emplace_back(ScheduleKind::interleaved, chunks);

@@ -252,7 +252,8 @@ TEST(Prediction, MessagesMayGoBetweenHosts) {
   EXPECT_EQ(strides(priced_calls(interleaved, 2), GroupCall::Kind::message, 2), (std::set<int>{1, 2, 3}));
 }
 
-// Of two stages of three ranks the first lies on one host of four, and two of its ranks send to the other.
+// Two stages have three ranks each, a host has four: one rank of the first stage sends within its host, two
+// to the other host.
 TEST(Prediction, AnyRankOfAStageMaySendToAnotherHost) {
   const auto plan = predicted_plan({"model.n_layer=4", "parallel.pipeline=2", "train.global_batch=12"}, 6);
   EXPECT_EQ(strides(priced_calls(plan, 4), GroupCall::Kind::message, 2), std::set<int>{4});

@@ -60,7 +60,7 @@ std::vector<std::string> words_of(const std::string& text) {
   return {std::istream_iterator<std::string>(in), {}};
 }
 
-// Of hosts with four devices, some groups of three lie across two; not where all ranks are on one.
+// Hosts have four devices: some groups of three lie across two hosts, unless one host has all ranks.
 TEST(DescribedMachine, AGroupMayLieAcrossHosts) {
   DescribedMachine machine(cluster_of());
   const auto seconds = [&](int ranks, int stride, int world) {

@@ -38,7 +38,7 @@ struct TryingMachine final : Machine {
     return {plan.pipeline.batch.batch == fast_sequences ? 0.97 * seconds : seconds, most};
   }
   double slower = 1;
-  std::int64_t fast_sequences = -1;      // micro-batches of so many take 3 % less
+  std::int64_t fast_sequences = -1;  // micro-batches of so many take 3 % less
   std::int64_t too_many_sequences = -1;  // for which there is no room
   std::ptrdiff_t budget = 100;
   std::vector<RunPlan> tried;
