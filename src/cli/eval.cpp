@@ -49,11 +49,7 @@ Dataset open_folder(const std::filesystem::path& dir, const DatasetOptions& opti
                 std::filesystem::current_path().string());
     }
     with_remedy([&] { data.emplace(dir, options); });
-    if (data->vocab_size() > options.vocab_size) {
-      fail_user(
-          "{} has a vocabulary of {}, the model one of {}; evaluate on data of the model's own tokenizer",
-          dir.string(), data->vocab_size(), options.vocab_size);
-    }
+    refuse_larger_vocabulary(*data, options.vocab_size, "evaluate on");
   });
   some_for_all_at_length(world.ranks, world.local_rank == 0, [&] { with_remedy([&] { data->verify(); }); });
   require_agreement(world.ranks, facts_of(*data));

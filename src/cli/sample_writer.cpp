@@ -55,11 +55,7 @@ Prompts::Prompts(const SampleArguments& options, const std::string& text, const 
                    {.truncate = config.data.truncate, .vocab_size = model.plan.model.vocab_size});
   }));
   const auto vocab_size = model.plan.model.vocab_size;
-  if (data_->vocab_size() > vocab_size) {
-    fail_user(
-        "{} has a vocabulary of {}, the model one of {}; take prompts from data of the model's own tokenizer",
-        data_->dir().string(), data_->vocab_size(), vocab_size);
-  }
+  refuse_larger_vocabulary(*data_, vocab_size, "take prompts from");
   warn_of_other_tokenizer(*data_, vocab_size, model.tokenizer.get());
   const auto& split = data_->split(options.from_split);
   const auto prompt = options.prompt_tokens, most = options.sampling.max_tokens;

@@ -202,6 +202,12 @@ static std::string data_dir_here(const CheckpointReader& checkpoint, const std::
 
 bool has_gpt2_size(std::int64_t vocab_size) { return vocab_size == 50'257 || vocab_size == 50'304; }
 
+void refuse_larger_vocabulary(const Dataset& data, std::int64_t model_vocab_size, std::string_view advice) {
+  if (data.vocab_size() <= model_vocab_size) return;
+  fail_user("{} has a vocabulary of {}, the model one of {}; {} data of the model's own tokenizer",
+            data.dir().string(), data.vocab_size(), model_vocab_size, advice);
+}
+
 void warn_of_other_tokenizer(const Dataset& data, std::int64_t model_vocab_size,
                              const Tokenizer* model_tokenizer) {
   const bool known = model_tokenizer && data.has_tokenizer();

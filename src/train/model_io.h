@@ -84,6 +84,10 @@ Config load_model_config(const std::filesystem::path& where, std::span<const std
 // nanoGPT and llm.c.
 bool has_gpt2_size(std::int64_t vocab_size);
 
+// Throws UserError where data have more tokens than the model knows: "...; evaluate on data of the model's
+// own tokenizer", where `advice` is "evaluate on".
+void refuse_larger_vocabulary(const Dataset& data, std::int64_t model_vocab_size, std::string_view advice);
+
 // Warns where data were prepared with another tokenizer than the model's, as far as that is known: a
 // tokenizer that is null is not.
 void warn_of_other_tokenizer(const Dataset& data, std::int64_t model_vocab_size,
