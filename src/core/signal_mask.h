@@ -5,8 +5,9 @@
 
 namespace shoal {
 
-// As long as it lives, signals that other threads and processes send wait for this thread, and for those that
-// it starts. What an instruction raises, such as SIGBUS, arrives as before.
+// An object of this class keeps signals from its thread, and from threads that this one starts meanwhile:
+// signals of other threads and processes arrive when the object ends. A signal that an instruction raises,
+// such as SIGBUS, arrives as before.
 class BlockedSignals {
  public:
   BlockedSignals() {

@@ -62,7 +62,7 @@ Archive::Archive(ByteSource& source, std::string name)
     : source_(&source), name_(std::move(name)), buffer_(std::make_unique<char[]>(kBufferSize)) {
   unpack_gzip();
   archive_ = archive_read_new();
-  archive_read_support_filter_gzip(archive_);  // within other compression, which has checksums
+  archive_read_support_filter_gzip(archive_);  // within other compression, which has checksums but for .lzma
   archive_read_support_filter_bzip2(archive_);
   archive_read_support_filter_xz(archive_);
   archive_read_support_filter_lzma(archive_);

@@ -24,7 +24,7 @@ struct CachedShape {
   std::int64_t answer() const { return heads * padded_channels + 2 * padded_heads; }  // floats
 };
 
-// What a row has of a part of its keys.
+// The answer of a row by a part of its keys.
 struct PartAnswer {
   PartAnswer(float* at, const CachedShape& shape)
       : sums(at), most(at + shape.heads * shape.padded_channels), totals(most + shape.padded_heads) {}
